@@ -21,20 +21,20 @@ import (
 // Option changes how a GPU is opened.
 type Option = driver.Option
 
-// WithBlockingLaunches makes every launch wait until it has ended, so that a Fault names the launch that has caused it. It is
-// slow, and for finding errors. A captured graph counts as one launch.
+// WithBlockingLaunches makes every launch wait for its end, so that a Fault names the launch that caused it. It is slow: use it to
+// find errors. A captured graph counts as one launch.
 func WithBlockingLaunches() Option { return driver.WithBlockingLaunches() }
 
-// Backend is a GPU as a graph.Machine and its solvers use it.
+// Backend is a graph.Backend on a GPU: graph.Machines and their solvers run on it.
 type Backend struct {
 	dev     *driver.Device
-	about   graph.Device
+	device  graph.Device // describes the GPU
 	gpu     kernels.GPU
-	library kernels.Library // computes matrix products; nil where there is none
+	library kernels.Library // computes matrix products; nil without cuBLASLt
 	modules *kernels.Modules
 }
 
-// Open opens GPU n, counted from 0. The error is a *Unavailable where there is no such GPU, or none that can be used.
+// Open opens GPU n, counted from 0. The error is an *Unavailable if GPU n does not exist or cannot be used.
 func Open(n int, opts ...Option) (*Backend, error) {
 	dev, err := driver.Open(n, append(opts, driver.WithCause(launchError))...)
 	if err != nil {
@@ -53,14 +53,15 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	if lt != nil {
 		b.library, library = lt, libraryName+" "+lt.Version()
 	}
-	b.about = graph.Device{
+	b.device = graph.Device{
 		Name: p.Name, Kind: "cuda", Units: p.SMs, Capability: p.Capability, Memory: p.Memory,
 		Features: fmt.Sprintf("driver %d.%d, %s", p.Driver/1000, p.Driver%1000/10, library), Alignment: driver.Alignment, Half: true,
 	}
 	return b, nil
 }
 
-// openLibrary returns cuBLASLt, or nil where it is not there: then products run by our kernel, and the reason is logged once.
+// openLibrary returns cuBLASLt. If that cannot be used it logs the reason and returns nil: then our own kernels compute the
+// products. A fake driver (NoLibraries) also gets nil.
 func openLibrary(d *driver.Device) (*cublaslt.Library, error) {
 	if _, alone := d.Driver().(interface{ NoLibraries() }); alone {
 		return nil, nil
@@ -73,13 +74,13 @@ func openLibrary(d *driver.Device) (*cublaslt.Library, error) {
 	return lib, err
 }
 
-// Driver returns the device, for libraries that are called beside this package.
+// Driver returns the device, for calls of other CUDA libraries.
 func (b *Backend) Driver() *driver.Device { return b.dev }
 
 // Device implements graph.Backend.
-func (b *Backend) Device() graph.Device { return b.about }
+func (b *Backend) Device() graph.Device { return b.device }
 
-// Alloc implements graph.Backend. A *NoMemory says that there is not enough.
+// Alloc implements graph.Backend. The error is a *NoMemory if too little memory is free.
 func (b *Backend) Alloc(bytes int) (graph.Memory, error) {
 	m, err := b.dev.Alloc(bytes)
 	if err != nil {
@@ -88,8 +89,8 @@ func (b *Backend) Alloc(bytes int) (graph.Memory, error) {
 	return m, nil
 }
 
-// MemoryUsed returns the bytes of the GPU's memory that are in use, as the driver reports them: by this program, its CUDA context
-// included, and by all others. It does not wait for what has been enqueued.
+// MemoryUsed returns the bytes of GPU memory in use, as the driver reports them: by this program, its CUDA context included, and by
+// all others. It does not wait for enqueued work.
 func (b *Backend) MemoryUsed() (int64, error) { return b.dev.MemoryUsed() }
 
 // Synchronize waits until everything that was enqueued in all streams has ended.
@@ -104,7 +105,7 @@ func (b *Backend) NewStream() (graph.Stream, error) {
 	return &Stream{backend: b, queue: s}, nil
 }
 
-// Adopt implements graph.Backend. It takes a *Value of this backend whose address is aligned to driver.Alignment.
+// Adopt implements graph.Backend. It adopts a *Value of this backend whose address is aligned to driver.Alignment.
 func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want ops.Operand) (bool, error) {
 	if v == nil {
 		return false, fmt.Errorf("no value, want %v", want)
@@ -129,7 +130,7 @@ func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want ops.Operand) (bool,
 	return true, nil
 }
 
-// Close gives the device up. What is still open on it is an error, and is freed.
+// Close releases the device. It frees what is still open on it and reports that as an error.
 func (b *Backend) Close() error {
 	var errs []error
 	if b.library != nil {
@@ -139,14 +140,14 @@ func (b *Backend) Close() error {
 	return errors.Join(append(errs, b.dev.Close())...)
 }
 
-// Select opens the backend that a user's word names:
+// Select opens a backend by its name:
 //
 //	cpu      the processor
 //	cuda:N   GPU N
-//	auto     GPU 0, or the processor where there is no GPU that can be used
+//	auto     GPU 0, or the processor if no GPU can be used
 //
-// Where auto finds a GPU or a driver that is too old, or a driver that does not start, it logs why it takes the processor. A
-// GPU that fails otherwise is an error. Describe tells which it has become.
+// If auto finds a GPU or a driver that is too old, or a driver that does not start, it uses the processor and logs the reason. Any
+// other failure of a GPU is an error. Describe names the device that was chosen.
 func Select(name string, opts ...Option) (graph.Backend, error) {
 	if name == "cpu" {
 		return graph.NewCPU(0), nil
@@ -184,24 +185,25 @@ func Describe(b graph.Backend) string {
 	return fmt.Sprintf("%s (%s, %s, %d workers)", d.Kind, d.Name, d.Features, d.Units)
 }
 
-// The errors of this package, to be looked for by errors.As.
+// The errors of this package. Find them with errors.As.
 type (
-	// Unavailable is the error of Open where there is no GPU that can be used: its Reason is one of the constants below, its
-	// Detail says what was got and what is wanted. Any other error of Open is the failure of a GPU that is present.
+	// Unavailable is the error of Open without a usable GPU. Its Reason is one of the constants below; its Detail says what was
+	// found and what is wanted. Any other error of Open is the failure of a GPU that is present.
 	Unavailable = driver.Unavailable
 
-	// NoMemory is the error of an allocation that is too large, on the device or in pinned memory of the host. It holds the
-	// bytes that were asked for, and those that are free.
+	// NoMemory is the error of an allocation that is too large, on the device or in pinned memory of the host. It holds the bytes
+	// that were requested and the bytes that are free.
 	NoMemory = driver.NoMemory
 
-	// Fault is the failure of work that had been enqueued earlier, such as an illegal address in a kernel. It lists the launches
-	// that may have caused it, by stream and newest first; after WithBlockingLaunches that is one. The backend is of no use after it.
+	// Fault is the failure of work that an earlier call enqueued, such as an illegal address in a kernel. It lists the launches
+	// that may have caused it, stream by stream, newest first. With WithBlockingLaunches that is one launch. After a Fault only
+	// Backend.Close works.
 	Fault = driver.Fault
 
 	// Launched names a launch in a Fault: the op, and the kernel.
 	Launched = driver.Launched
 
-	// DriverError is a call of the CUDA driver that has failed, with the driver's own name and text for it.
+	// DriverError is the failure of one call of the CUDA driver, with the driver's name and text for it.
 	DriverError = driver.Error
 
 	// Reason says why a GPU is unavailable.
@@ -218,7 +220,7 @@ const (
 	ReasonStart     = driver.ReasonStart     // the driver does not start
 )
 
-// launchError is the cause of a fault: a kernel that alone can have caused it, or none.
+// launchError returns the cause of a fault, with the kernel if every launch that may have failed belongs to it.
 func launchError(f *driver.Fault) error {
 	l := &graph.LaunchError{Err: f.Err}
 	if f.Count == len(f.Suspects) {

@@ -12,14 +12,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Ceilings is what a GPU can do in a second at most, as measured: what kernels are held against that wait neither for memory nor for
-// matrix products.
+// Ceilings holds the measured limits of a GPU, per second. They are the yardstick for kernels that are limited neither by memory
+// nor by matrix products.
 type Ceilings struct {
 	L2  float64 // bytes read from the L2 cache by all multiprocessors
 	Exp float64 // exponentials in float32
 }
 
-// Ceilings measures them, in a few milliseconds.
+// Ceilings measures the limits of b, in a few milliseconds.
 func (b *Backend) Ceilings() (c Ceilings, err error) {
 	for _, x := range []struct {
 		name string
@@ -39,7 +39,7 @@ func (b *Backend) Ceilings() (c Ceilings, err error) {
 	return c, nil
 }
 
-// fastest returns the shortest time of a few runs of a plan without operands, on zeros.
+// fastest runs a plan without operands a few times, on zeroed work memory, and returns the shortest time.
 func (b *Backend) fastest(name string, plan *kernels.Plan) (shortest time.Duration, err error) {
 	var open []interface{ Close() error }
 	defer func() {

@@ -24,7 +24,7 @@ func windowOf(b, s, hq, hkv, dim int) graph.Site {
 	return graph.Site{Spec: ops.SlidingWindowOp{Window: 512}, In: []ops.Operand{q, k, k}, Out: []ops.Operand{q, of(tensor.Float32, b, hq, s)}}
 }
 
-// refusals returns the implementation that takes a site, nil for none, and why others do not.
+// refusals returns the first implementation that takes a site, nil for none, and the refusals of those before it.
 func refusals(t testing.TB, b *cuda.Backend, s graph.Site) (by graph.Implementation, all []*graph.Unsupported) {
 	t.Helper()
 	for _, offer := range b.Offers(s) {
@@ -39,8 +39,8 @@ func refusals(t testing.TB, b *cuda.Backend, s graph.Site) (by graph.Implementat
 	return nil, all
 }
 
-// TestCrashCauses: what crashes attention kernels elsewhere is an error, a refusal or right here. docs/troubleshooting.md has the
-// causes.
+// TestCrashCauses: what crashes other attention kernels gives an error, a refusal or the right result here. docs/troubleshooting.md
+// has the causes.
 func TestCrashCauses(t *testing.T) {
 	b, f := open(t)
 	window := func(q, k, v []int) error {
@@ -129,7 +129,7 @@ func TestCrashCauses(t *testing.T) {
 	})
 
 	t.Run("causal alignment", func(t *testing.T) {
-		// One new query over ten keys: a mask aligned top-left would show it key 0 alone.
+		// One new query over ten keys: with a mask aligned top-left the query would see key 0 only.
 		require.ErrorContains(t, window([]int{1, 1, 2, 16}, []int{1, 10, 2, 16}, []int{1, 10, 2, 16}), "k has 10 rows, want 1 for 1 queries")
 		g := G.NewGraph()
 		q, k := opcases.Normal("q", 1, 1, 9, 1, 4), opcases.Normal("k", 2, 1, 9, 1, 4)
@@ -153,7 +153,7 @@ func TestCrashCauses(t *testing.T) {
 	})
 
 	t.Run("grid limits", func(t *testing.T) {
-		// More groups than 65535 lie along x.
+		// More than 65535 groups fit a grid, since groups lie along x.
 		site := windowOf(70_000, 1, 1, 1, 8)
 		by, _ := refusals(t, b, site)
 		x := newBench(t, b)
@@ -166,7 +166,7 @@ func TestCrashCauses(t *testing.T) {
 		require.NoError(t, k.Launch(x.stream, nil))
 		require.NoError(t, x.stream.Synchronize())
 		require.Less(t, before, f.Launches(""))
-		// A grid ends at 2^31-1 blocks.
+		// A grid has at most 2^31-1 blocks.
 		general := windowOf(1<<31, 1, 1, 1, 12)
 		by, all := refusals(t, b, general)
 		require.Nil(t, by)
@@ -174,10 +174,11 @@ func TestCrashCauses(t *testing.T) {
 	})
 
 	t.Run("int32 offsets", func(t *testing.T) {
-		// 2^32 elements of q have offsets of 64 bits; TestMoreThan2To31Elements and the host's kernels run with such.
+		// The 2^32 elements of q need offsets of 64 bits. TestMoreThan2To31Elements and the kernels on the host run with such
+		// offsets.
 		by, _ := refusals(t, b, windowOf(8, 65536, 64, 4, 128))
 		require.NotNil(t, by)
-		// What kernels count in 32 bits is refused before it overflows.
+		// A size that kernels count in 32 bits is refused before it overflows.
 		by, all := refusals(t, b, windowOf(1, math.MaxInt32, 2, 1, 8))
 		require.Nil(t, by)
 		for _, u := range all {

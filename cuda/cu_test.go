@@ -19,7 +19,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestCuSharesTheContext asks package cu what this package has made current, and the other way round.
+// TestCuSharesTheContext: package cu sees the context that this package has made current, and the other way round.
 func TestCuSharesTheContext(t *testing.T) {
 	b := cudatest.Open(t)
 	require.NoError(t, b.CuDo(func() error {
@@ -32,7 +32,7 @@ func TestCuSharesTheContext(t *testing.T) {
 	require.NoError(t, dev.ReleasePrimaryCtx())
 }
 
-// TestStreamOfCu reads back, in a stream of cu's, what cu has enqueued there before.
+// TestStreamOfCu reads, in a stream of package cu, what package cu has written there before.
 func TestStreamOfCu(t *testing.T) {
 	b := cudatest.Open(t)
 	const n = 1000
@@ -58,7 +58,7 @@ func TestStreamOfCu(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(b.BorrowStream(cu.Stream{})), "the default stream")
 }
 
-// TestCuReadsResults copies a result of a machine by cu, in the machine's stream, without waiting before.
+// TestCuReadsResults copies a result of a machine by cu, in the machine's stream, without waiting first.
 func TestCuReadsResults(t *testing.T) {
 	b := cudatest.Open(t)
 	g := G.NewGraph()

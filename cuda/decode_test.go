@@ -12,8 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestDecodeStep: a step of decoding is one replay, in which a layer has few ops, and copies its tokens, its rows and the logits alone. The
-// launches of linear layers, norms and decoding overlap those before them.
+// TestDecodeStep: a step of decoding is one replay, in which a layer has few ops. The step copies only its tokens, its rows and the
+// logits. The launches of linear layers, norms and decoding overlap those before them.
 func TestDecodeStep(t *testing.T) {
 	c := tinylm.Base()
 	c.Layers, c.Context = 2, 512
@@ -66,7 +66,7 @@ func TestDecodeStep(t *testing.T) {
 	}
 }
 
-// BenchmarkDecodeStep is what the host does in a step of Base(): the fake device runs nothing.
+// BenchmarkDecodeStep measures the host's work in a step of Base(): the fake device computes nothing.
 func BenchmarkDecodeStep(b *testing.B) {
 	p := fakedriver.H200()
 	p.Memory = 4 << 30

@@ -70,8 +70,8 @@ func packedConfig() tinylm.Config {
 	return c
 }
 
-// TestNewDocumentsNeedNoCapture: a recorded training step takes new boundaries by one more upload. Wrong ones are an error of the step,
-// which launches nothing.
+// TestNewDocumentsNeedNoCapture: for new boundaries a recorded training step needs only one more upload. Wrong boundaries are an
+// error of the step, which then launches nothing.
 func TestNewDocumentsNeedNoCapture(t *testing.T) {
 	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
 		b, f := open(t)

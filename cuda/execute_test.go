@@ -28,7 +28,7 @@ func newBench(t testing.TB, b *cuda.Backend) *bench {
 
 func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
 
-// place gives an operand memory, every bit of which is set: NaN.
+// place gives an operand memory whose bits are all set: it holds NaN.
 func (x *bench) place(o ops.Operand) ops.Arg {
 	a := newArg(o)
 	x.alloc(a.Buf, o.Bytes())
@@ -60,7 +60,7 @@ func (x *bench) download(a ops.Arg) G.Value {
 	return v
 }
 
-// bind binds the first implementation that takes an op. It returns the names of what is offered, until that one.
+// bind binds the first implementation that takes an op. It also returns the names of the offers up to that one.
 func (x *bench) bind(spec ops.Spec, in, out []ops.Arg) (k graph.Kernel, offered []string) {
 	x.t.Helper()
 	site := graph.Site{Spec: spec, In: operands(in), Out: operands(out)}

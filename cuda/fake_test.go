@@ -66,7 +66,7 @@ func TestMemoryUsed(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(b.MemoryUsed()), "memory in use: cuMemGetInfo")
 }
 
-// TestCeilings: whatever fails, nothing stays open, which open checks.
+// TestCeilings: whatever call fails, nothing stays open. The helper open checks that.
 func TestCeilings(t *testing.T) {
 	b, f := open(t)
 	_, err := b.Ceilings()
@@ -109,7 +109,7 @@ func TestEveryOpHasKernels(t *testing.T) {
 	}
 }
 
-// TestHalfPrecisionHasKernels binds and launches every op with the operands where Storage wants them.
+// TestHalfPrecisionHasKernels binds and launches every op with operands of the types that Storage wants.
 func TestHalfPrecisionHasKernels(t *testing.T) {
 	for _, p := range []graph.Precision{graph.BF16, graph.FP16} {
 		for _, c := range opCases() {
@@ -124,7 +124,7 @@ func TestHalfPrecisionHasKernels(t *testing.T) {
 	}
 }
 
-// operandsOf returns those of a step, but not the result of a linear layer, which may be that of the cast behind it.
+// operandsOf returns the operands of a step. It leaves out the result of a linear layer, which may be the result of a fused cast.
 func operandsOf(s graph.PlanStep) []ops.Operand {
 	list := slices.Clone(s.Inputs)
 	if _, linear := s.Spec.(ops.LinearOp); !linear {
@@ -135,8 +135,8 @@ func operandsOf(s graph.PlanStep) []ops.Operand {
 	return list
 }
 
-// mayBeSingle reports whether an op has operands that are float32 beside half precision: sums and what reads them, and
-// gradients of weights.
+// mayBeSingle reports whether an op may have float32 operands in half precision: sums, ops that read sums, and gradients of
+// weights.
 func mayBeSingle(s graph.PlanStep) bool {
 	switch s.Spec.(type) {
 	case ops.SiLUOp, ops.SiLUGradOp, ops.SigmoidOp, ops.SigmoidGradOp, ops.SoftmaxOp, ops.SoftmaxGradOp, ops.RoPEOp,
@@ -146,14 +146,14 @@ func mayBeSingle(s graph.PlanStep) bool {
 	return true
 }
 
-// TestFloat64RunsOnTheHost says why.
+// TestFloat64RunsOnTheHost: the plan says why ops in float64 run on the host.
 func TestFloat64RunsOnTheHost(t *testing.T) {
 	for _, c := range opCases() {
 		m, _ := c.run(t, tensor.Float64)
 		for _, s := range m.Plan().Steps {
 			require.Equal(t, "host", s.Implementation)
 			if _, ok := ops.SpecOf(s.Node.Op()); !ok {
-				continue // hands out a further output
+				continue // an op that only returns a further output
 			}
 			require.Equal(t, graph.ReasonType, s.Refused[0].Why.Reason, "%s: %v", s.Op, s.Refused)
 		}
@@ -191,7 +191,7 @@ func network(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	return g, G.Nodes{loss, w.Deriv(), scale.Deriv()}
 }
 
-// TestFaultNamesTheOp puts a fault down to the op that alone can have caused it, and lists the suspects otherwise.
+// TestFaultNamesTheOp: a fault names the op if only one can have caused it. Otherwise it lists the suspects.
 func TestFaultNamesTheOp(t *testing.T) {
 	for _, blocking := range []bool{true, false} {
 		f := newFake()
@@ -225,7 +225,7 @@ func TestFaultNamesTheOp(t *testing.T) {
 // opCase is a case of an op that a machine runs.
 type opCase struct{ opcases.Case }
 
-// opCases returns every op that has kernels, at small sizes; attention at one around each of its boundaries.
+// opCases returns cases of every op that has kernels, at small sizes. Attention has a size around each of its boundaries.
 func opCases() (list []opCase) {
 	cases := opcases.Layers()
 	for _, s := range opcases.AttentionSizes() {
@@ -249,7 +249,7 @@ func opCases() (list []opCase) {
 	return list
 }
 
-// graph builds the op and its gradients by a normal dy. The results are all outputs of the op, and the gradients there are.
+// graph builds the op and its gradients for a normal dy. The results are all outputs of the op and all gradients that it has.
 func (c opCase) graph(t testing.TB, dt tensor.Dtype) (*G.ExprGraph, G.Nodes) {
 	t.Helper()
 	g := G.NewGraph()

@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestTrainingIsFused: the plan of a training in half precision has each fusion in each layer, and hardly more memory.
+// TestTrainingIsFused: a training plan in half precision has each fusion in each layer and needs hardly more memory.
 func TestTrainingIsFused(t *testing.T) {
 	c := tinylm.Tiny()
 	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
@@ -49,7 +49,8 @@ func TestTrainingIsFused(t *testing.T) {
 	require.Less(t, float64(fused.Arena+fused.Workspace), 1.1*float64(plain.Arena+plain.Workspace))
 }
 
-// TestRecomputeMemory: what computes activations again takes the kernels of the forward pass, and at most 40 % of the memory.
+// TestRecomputeMemory: steps that recompute activations run the kernels of the forward pass. The plan needs at most 40 % of the
+// memory.
 func TestRecomputeMemory(t *testing.T) {
 	c := tinylm.Base()
 	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
@@ -73,7 +74,7 @@ func TestRecomputeMemory(t *testing.T) {
 }
 
 // TestFusedTrainingOnGPU compares the loss and the gradients of a fused and of an unfused plan: in float32 with each other, in
-// half precision by how far they are from float32. All blocks are chosen, so that no choice hangs on a rounding.
+// half precision by how far they are from float32. All blocks are chosen, so that no choice depends on a rounding.
 func TestFusedTrainingOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	c := tinylm.Tiny()

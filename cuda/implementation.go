@@ -15,19 +15,20 @@ import (
 // table holds the implementations of all ops.
 var table = sync.OnceValue(all.Table)
 
-// Storage implements graph.Backend. Activations and weights lie in half precision where an op of package ops reads or
-// writes them. Statistics, losses and logits, weights of norms, gradients of weights, embeddings, sums with a term in float32,
-// and all that Gorgonia's own ops touch lie in float32.
+// Storage implements graph.Backend. Activations and weights are in half precision where an op of package ops reads or writes them.
+// In float32 are statistics, losses and logits, weights of norms, gradients of weights, embeddings, sums with a term in float32,
+// and all operands of Gorgonia's own ops.
 func (b *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
-	var column kernels.Storage // of an op without rows: float32
+	var column kernels.Storage // empty for an op without rows: float32
 	if rows := table().Of(s.Spec); len(rows) > 0 {
 		column = rows[0].Storage
 	}
 	return column.Types(s, half)
 }
 
-// Offers implements graph.Backend: the rows of the op that take the types of the site, in order, and before one with matrix
-// products the same row with those of the library. Where none takes them it offers the last one, whose guard says why.
+// Offers implements graph.Backend. It offers the rows of the op that accept the types of the site, in order. A row with matrix
+// products comes twice: first with the library's products, then with our own. If no row accepts the types, it offers the last row,
+// whose guard says why.
 func (b *Backend) Offers(s graph.Site) []graph.Implementation {
 	op := all.Describe(s)
 	list := table().Of(op)
@@ -64,16 +65,16 @@ const libraryName = "cublaslt"
 // implementation is a row of the table for one site.
 type implementation struct {
 	backend *Backend
-	name    string // libraryName where the library computes the products
+	name    string // libraryName if the library computes the products
 	row     kernels.Row
 	op      any
-	plan    *kernels.Plan // of the site, once Guard has built it
+	plan    *kernels.Plan // built by Guard
 }
 
 // Name implements graph.Implementation.
 func (i *implementation) Name() string { return i.name }
 
-// Guard implements graph.Implementation. It builds the launches, for the site that the implementation was offered for.
+// Guard implements graph.Implementation. It builds the plan. s must be the site that the implementation was offered for.
 func (i *implementation) Guard(s graph.Site) error {
 	if err := s.Check(); err != nil {
 		return err
@@ -89,7 +90,7 @@ func (i *implementation) Guard(s graph.Site) error {
 	return err
 }
 
-// Bind implements graph.Implementation. It loads the kernels of the launches that Guard has built.
+// Bind implements graph.Implementation. It loads the kernels of the plan that Guard has built.
 func (i *implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
 	return bind(i.backend, nameOf(s), i.plan, in, out)
 }

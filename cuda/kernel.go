@@ -16,14 +16,14 @@ type kernel struct {
 	backend   *Backend
 	plan      *kernels.Plan
 	cells     []*cpu.Buf        // of inputs and outputs
-	addresses kernels.Addresses // where all lay at the last launch
-	calls     []*driver.Call    // of the steps, with arguments for these addresses; nil for a product of a library
-	product   driver.Launched   // what products are remembered as
-	arrays    [][]byte          // of the plan, for these addresses
+	addresses kernels.Addresses // of work memory and operands at the last launch
+	calls     []*driver.Call    // one a step, with the argument for these addresses; nil for a library's product
+	product   driver.Launched   // names the library's products in a Fault
+	arrays    [][]byte          // the plan's arrays, for these addresses
 	uploaded  bool              // the arrays are on the device
 }
 
-// bind makes the kernel of a plan for the cells of operands. It loads what it launches. op names the op in errors.
+// bind makes the kernel of a plan for the cells of its operands, and loads the CUDA kernels. op names the op in errors.
 func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.Kernel, error) {
 	k := &kernel{backend: b, plan: plan, addresses: plan.Addresses(len(in) + len(out)), calls: make([]*driver.Call, len(plan.Steps))}
 	k.product = driver.Launched{Op: op, Kernel: "matrix product", Owner: k}
@@ -53,8 +53,8 @@ func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.K
 // WorkBytes implements graph.Kernel.
 func (k *kernel) WorkBytes() int { return int(k.plan.WorkBytes()) }
 
-// Prepare implements graph.Kernel: it copies the arrays that kernels read to the device, which no capture can hold. Nothing else
-// may write to the work memory between Prepare and the launch.
+// Prepare implements graph.Kernel. It uploads the arrays that kernels read, since an upload cannot be captured. Nothing else may
+// write to the work memory between Prepare and the launch.
 func (k *kernel) Prepare(s graph.Stream, work *cpu.Buf) error {
 	if len(k.arrays) == 0 {
 		return nil
@@ -63,7 +63,7 @@ func (k *kernel) Prepare(s graph.Stream, work *cpu.Buf) error {
 	return err
 }
 
-// Launch implements graph.Kernel. Outside of a capture it prepares what Prepare has not.
+// Launch implements graph.Kernel. Outside a capture it also uploads the arrays, if Prepare has not.
 func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	queue, err := k.ready(s, work)
 	if err != nil {
@@ -82,7 +82,7 @@ func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	return nil
 }
 
-// ready returns the queue of s, and brings what depends on addresses up to date.
+// ready updates the arguments and arrays to the current addresses and returns the queue of s.
 func (k *kernel) ready(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	queue, err := k.place(s, work)
 	if err != nil || k.uploaded {
@@ -97,7 +97,7 @@ func (k *kernel) ready(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	return queue, nil
 }
 
-// place returns the queue of s, and fills in addresses if any has changed since the last time.
+// place returns the queue of s. It fills in the addresses if one has changed since the last launch.
 func (k *kernel) place(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	stream, ok := s.(*Stream)
 	if !ok || stream.backend != k.backend {
@@ -114,13 +114,13 @@ func (k *kernel) place(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 		return stream.queue, nil
 	}
 	if err := k.fill(); err != nil {
-		clear(k.addresses) // the next launch fills in again
+		clear(k.addresses) // so that the next launch fills them in again
 		return nil, err
 	}
 	return stream.queue, nil
 }
 
-// fill fills in k.addresses.
+// fill writes k.addresses into the arguments and arrays. It refuses operands off the plan's alignment.
 func (k *kernel) fill() error {
 	k.uploaded = false
 	if n := kernels.Ptr(k.plan.Alignment); n > 0 {

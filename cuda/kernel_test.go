@@ -48,7 +48,7 @@ func TestMovedOperands(t *testing.T) {
 	}
 }
 
-// TestPlanSaysWhyNotMatrixUnits: a plan has the reason why attention has not got the kernels that come first.
+// TestPlanSaysWhyNotMatrixUnits: a plan has the reason why attention does not run by the preferred kernels.
 func TestPlanSaysWhyNotMatrixUnits(t *testing.T) {
 	b, _ := open(t)
 	q := ops.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{1, 8, 2, 12}}
@@ -74,7 +74,7 @@ func TestPlanSaysWhyNotMatrixUnits(t *testing.T) {
 	require.Equal(t, graph.Refuse(graph.ReasonMissing, "no kernel for no op"), b.Offers(graph.Site{})[0].Guard(graph.Site{}))
 }
 
-// fakeLibrary takes products with a bias, or all of them.
+// fakeLibrary refuses products with a bias, unless withBias is set.
 type fakeLibrary struct {
 	withBias bool
 	prepared map[kernels.Product]fakeProduct
@@ -145,7 +145,7 @@ func TestProductsOfALibrary(t *testing.T) {
 
 	clear(library.prepared)
 	for _, dt := range []tensor.Dtype{tensor.Float32, ops.BFloat16} {
-		o := ops.Operand{Dtype: dt, Shape: tensor.Shape{80, 80}} // more rows than kernels for few take
+		o := ops.Operand{Dtype: dt, Shape: tensor.Shape{80, 80}} // more rows than the kernels for few rows take
 		site := graph.Site{Spec: ops.LinearOp{}, In: []ops.Operand{o, o}, Out: []ops.Operand{o}, Policy: graph.Policy{TF32: true}}
 		require.True(t, slices.ContainsFunc(b.Offers(site), func(i graph.Implementation) bool { return i.Guard(site) == nil }))
 	}

@@ -56,8 +56,8 @@ func TestOpsOnGPU(t *testing.T) {
 	}
 }
 
-// compareOnGPU holds the results of a graph in float32 to those of the CPU in float64. build returns the names of results, or nil
-// for numbers.
+// compareOnGPU compares the results of a graph in float32 with those of the CPU in float64. build returns the names of results, or
+// nil for numbers.
 func compareOnGPU(t *testing.T, b *cuda.Backend, build func(tensor.Dtype) (*G.ExprGraph, G.Nodes, []string)) {
 	g64, results64, names := build(tensor.Float64)
 	want := oracle(t, g64, results64)
@@ -125,7 +125,7 @@ func TestLayerOnGPU(t *testing.T) {
 	}
 }
 
-// rounded returns fresh parameters of a layer whose values are the same in both types.
+// rounded returns new parameters of a layer, whose values are the same in both types.
 func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 	g := G.NewGraph()
 	l := testutil.Must(nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 4)))(t)
@@ -182,7 +182,7 @@ func TestModelOnGPU(t *testing.T) {
 }
 
 // goldenNSA builds the attention of a golden as one float32 graph, from the tokens to the gradients of all inputs. It chooses the
-// selected blocks itself. results are what the golden has under names, and at the end the chosen blocks.
+// selected blocks itself. results are the nodes of the arrays that the golden has under names, and then the chosen blocks.
 func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []string, results G.Nodes) {
 	t.Helper()
 	c := golden.Config
@@ -219,8 +219,8 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 	return g, names, append(results, idx)
 }
 
-// TestGoldensOnGPU holds the kernels of the GPU to every golden in float32: the chosen blocks exactly, all arrays within 1e-5 of
-// their largest magnitude, the same bits in each eager and captured run.
+// TestGoldensOnGPU compares the kernels of the GPU with every golden in float32: the chosen blocks exactly, all arrays within 1e-5
+// of their largest magnitude, the same bits in each eager and captured run.
 func TestGoldensOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	for _, golden := range testutil.Goldens(t, testutil.Ops) {
@@ -231,7 +231,7 @@ func TestGoldensOnGPU(t *testing.T) {
 			for i, name := range names {
 				want := golden.F64(t, name)
 				if len(want) == 0 {
-					want = make([]float64, len(got[i])) // without a block there is one row that nobody sees
+					want = make([]float64, len(got[i])) // without a block there is one row that no query sees
 				}
 				testutil.Within(t, name, got[i], want, 1e-5)
 			}

@@ -73,7 +73,8 @@ func TestPolicyChoosesKernels(t *testing.T) {
 	}
 }
 
-// TestAlignmentOfMatrixUnits: kernels that copy 16 bytes at a time refuse operands that lie elsewhere, and launch nothing.
+// TestAlignmentOfMatrixUnits: kernels that copy 16 bytes at a time refuse operands that are not aligned to 16 bytes, and launch
+// nothing.
 func TestAlignmentOfMatrixUnits(t *testing.T) {
 	b, f := open(t)
 	x := newBench(t, b)

@@ -20,13 +20,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestRandomCalls: nothing panics, what is wrong is refused for a reason, and what is right is launched.
+// TestRandomCalls: no call panics. Wrong calls are refused with a reason, right calls are launched.
 func TestRandomCalls(t *testing.T) {
 	b, _ := open(t)
 	randomCalls(t, b, 20_000, false)
 }
 
-// TestRandomCallsOnGPU: the same calls on a GPU. Of finite numbers no kernel makes others, and it writes its outputs alone.
+// TestRandomCallsOnGPU: the same calls on a GPU. From finite numbers a kernel makes finite numbers, and it writes only its outputs.
 func TestRandomCallsOnGPU(t *testing.T) { randomCalls(t, cudatest.Open(t), 20_000, true) }
 
 // caller makes calls in one block of memory.
@@ -87,7 +87,7 @@ func randomCalls(t *testing.T, b *cuda.Backend, calls int, computes bool) {
 	}
 }
 
-// run launches a call and looks at what it has written.
+// run launches a call and checks its outputs and the margins around them.
 func (x *caller) run(by graph.Implementation, site graph.Site, c opcases.RandomCall, what string, computes bool) {
 	x.t.Helper()
 	var in, out []ops.Arg

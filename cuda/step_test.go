@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// optimizer is a machine with gradients of weights that live on the device, and a solver in its queue.
+// optimizer is a machine with gradients of weights that are on the device, and a solver in the machine's stream.
 type optimizer struct {
 	machine *graph.Machine
 	weights G.Nodes
@@ -70,7 +70,7 @@ func testStepsAllocateNothing(t *testing.T, r rule) {
 	}))
 }
 
-// TestAdamWOnGPU takes steps on the CPU and on the GPU, eager and captured, and so does TestMuonOnGPU.
+// TestAdamWOnGPU and TestMuonOnGPU compare steps on the CPU with steps on the GPU, eager and captured.
 func TestAdamWOnGPU(t *testing.T) { testStepsOnGPU(t, noMuon) }
 
 func TestMuonOnGPU(t *testing.T) { testStepsOnGPU(t, optim.Decays) }
@@ -90,8 +90,8 @@ func testStepsOnGPU(t *testing.T, r rule) {
 	}
 }
 
-// TestTrainingStepNeverWaits counts the driver's calls in training steps that are recorded: one replay and one launch of
-// what is not in it, no wait but for the loss of the step before, no memory.
+// TestTrainingStepNeverWaits counts the driver's calls in recorded training steps: one replay and one launch outside it, no wait
+// except for the loss of the step before, and no allocation.
 func TestTrainingStepNeverWaits(t *testing.T) {
 	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
 		b, f := open(t)
@@ -112,7 +112,7 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 			}
 		}
 		step()
-		// holds counts the calls of some steps.
+		// holds checks how often some steps call methods.
 		holds := func(steps int, methods []string, want map[string]int) {
 			before := map[string]int{}
 			for _, name := range methods {

@@ -18,7 +18,7 @@ import (
 type Stream struct {
 	backend *Backend
 	queue   *driver.Stream
-	cell    cpu.Buf // of the host value of a copy
+	cell    cpu.Buf // holds the host value during a copy
 }
 
 // Upload implements graph.Stream. A host value goes through pinned memory.
@@ -81,7 +81,7 @@ func (s *Stream) EndCapture() (graph.Replay, error) {
 // Synchronize implements graph.Stream.
 func (s *Stream) Synchronize() error { return s.queue.Synchronize() }
 
-// Close waits for what is under way and frees the stream.
+// Close waits for the enqueued work and frees the stream.
 func (s *Stream) Close() error { return s.queue.Close() }
 
 // replay is a captured sequence of launches.
@@ -96,7 +96,7 @@ func (r replay) Launch(s graph.Stream) error {
 	return stream.queue.Replay(r.Replay)
 }
 
-// readback is pinned memory for copies of one operand, and the value that shows them.
+// readback is pinned memory for copies of one operand, and the host value that Value fills from it.
 type readback struct {
 	*driver.Readback
 	operand ops.Operand
@@ -138,7 +138,7 @@ func (r *readback) Value() (gorgonia.Value, error) {
 	return r.value, nil
 }
 
-// event is a mark with the time.
+// event implements graph.Event.
 type event struct{ *driver.Event }
 
 // NewEvent implements graph.Stream.

@@ -161,7 +161,8 @@ func TestDevice(t *testing.T) {
 	require.Equal(t, "cuda:0 (Fake H200)", b.Driver().String())
 }
 
-// TestStorage lists where operands lie beside half precision: f is float32, d float64, h half precision and i int32.
+// TestStorage checks the types of operands when activations are in half precision: f is float32, d float64, h half precision and i
+// int32.
 func TestStorage(t *testing.T) {
 	b := &cuda.Backend{}
 	types := func(letters string) (list []tensor.Dtype) {

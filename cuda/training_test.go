@@ -22,8 +22,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// trial is a training in which calls of the driver may fail. What fails is tried again, once: it goes on unless the failure is
-// one of the device's that stays.
+// trial is a training in which calls of the driver may fail. A step that fails is tried again, once. The trial goes on unless the
+// device has a fault or the step fails again.
 type trial struct {
 	t        testing.TB
 	failures []error
@@ -50,7 +50,7 @@ func failuresOf(t testing.TB, f func(x *trial)) []error {
 	return x.failures
 }
 
-// attempt calls f, and again where it has failed. It reports whether it is worth while to go on.
+// attempt calls f, and calls it again if it fails. It reports whether the trial can go on.
 func (x *trial) attempt(what string, f func() error) bool {
 	err := f()
 	if err == nil {
@@ -66,22 +66,22 @@ func (x *trial) attempt(what string, f func() error) bool {
 	return err == nil
 }
 
-// try attempts f, and stops the trial where it is not worth while to go on.
+// try attempts f, and stops the trial if it cannot go on.
 func (x *trial) try(what string, f func() error) {
 	if !x.attempt(what, f) {
 		panic(stopped{})
 	}
 }
 
-// own tries to open something, which is closed at the end.
+// own opens something, which is closed at the end of the trial.
 func own[T io.Closer](x *trial, what string, open func() (T, error)) (v T) {
 	x.try(what, func() (err error) { v, err = open(); return err })
 	x.undo = append(x.undo, func() { x.attempt("close of "+what, v.Close) })
 	return v
 }
 
-// train trains the weights of a network on the device, recorded, with loss and norm read one step late, and copies the loss in
-// another stream.
+// train trains the weights of a network on the device in recorded steps. It reads loss and norm one step late. Then it copies the
+// loss in another stream.
 func (x *trial) train(b *cuda.Backend, p graph.Precision, steps int) {
 	g, results := network(x.t)
 	weights := G.Nodes{g.ByName("w")[0], g.ByName("scale")[0]}
@@ -138,15 +138,15 @@ func (x *trial) copyBeside(b *cuda.Backend, v *cuda.Value) {
 	x.try("value", func() error { return testutil.Err(v.HostValue()) })
 }
 
-// training opens a device and trains on it, long enough for a step without, one with and one after the recording.
+// training opens a device and trains on it, long enough for steps before, during and after the recording.
 func training(t testing.TB, drv *fakedriver.Driver, p graph.Precision) []error {
 	return failuresOf(t, func(x *trial) {
 		x.train(own(x, "the backend", func() (*cuda.Backend, error) { return cuda.Open(0, driver.WithDriver(drv)) }), p, 4)
 	})
 }
 
-// TestEveryCallOfTrainingFailsOnce makes each call of the driver fail in turn while a network is trained: the error names it,
-// the training goes on where the device can, and nothing leaks.
+// TestEveryCallOfTrainingFailsOnce makes each call of the driver fail in turn while a network is trained: the error names it, the
+// training goes on if the device can, and nothing leaks.
 func TestEveryCallOfTrainingFailsOnce(t *testing.T) {
 	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
 		drv := newFake()
@@ -170,7 +170,7 @@ func TestEveryCallOfTrainingFailsOnce(t *testing.T) {
 				}
 				all := errors.Join(failures...)
 				require.NotContains(t, all.Error(), "panic")
-				if f.Result != driver.IllegalAddress && len(failures) > 1 { // what could not be freed at first, is by the backend
+				if f.Result != driver.IllegalAddress && len(failures) > 1 { // what could not be freed at first is freed by the backend
 					require.Len(t, failures, 2, "%v", all)
 					require.ErrorContains(t, failures[0], "close of ")
 					require.ErrorContains(t, failures[1], "close of the backend: cuda:0: close: not freed before: 1 of ")

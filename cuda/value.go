@@ -13,11 +13,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Value is a gorgonia.Value in the memory of a GPU, row-major: what a graph.Machine binds to its nodes. It holds as long as the
-// memory does, and belongs to the goroutine of the machine whose stream it reads through.
+// Value is a row-major gorgonia.Value in GPU memory. A graph.Machine binds it to its nodes. It is valid until its memory is freed.
+// It reads through the stream of its machine and belongs to that machine's goroutine.
 type Value struct {
 	stream  *Stream
-	block   *driver.Memory // that it lies in
+	block   *driver.Memory // contains the value
 	operand ops.Operand
 	cell    cpu.Buf
 }
@@ -30,8 +30,8 @@ var (
 	_ gorgonia.ZeroValuer   = (*Value)(nil)
 )
 
-// HostValue copies the value to new memory of the host, after waiting for its stream: a *tensor.Dense, or a Gorgonia scalar
-// where it has no axes.
+// HostValue waits for the stream and copies the value to new host memory. The result is a *tensor.Dense, or a Gorgonia scalar if
+// the value has no axes. Half precision is an error.
 func (v *Value) HostValue() (gorgonia.Value, error) {
 	if ops.IsHalf(v.operand.Dtype) {
 		return nil, fmt.Errorf("cuda: %v on the host, which has no half precision", v.operand)
@@ -43,7 +43,8 @@ func (v *Value) HostValue() (gorgonia.Value, error) {
 	return host, nil
 }
 
-// CopyTo copies the value to dest, a host value of its type and shape or another *Value of its backend, and waits for it.
+// CopyTo copies the value to dest and waits for the copy. dest is a host value of the same type and shape, or a *Value of the same
+// backend.
 func (v *Value) CopyTo(dest any) error {
 	if v.freed() {
 		return fmt.Errorf("cuda: the memory of %v has been freed", v)
@@ -66,13 +67,13 @@ func (v *Value) CopyTo(dest any) error {
 	return v.stream.Synchronize()
 }
 
-// freed reports whether there is no memory, or none any more.
+// freed reports whether v has no memory, or its memory has been freed.
 func (v *Value) freed() bool { return v == nil || v.block == nil || v.block.Freed() }
 
 // Clone returns a copy in host memory, as HostValue does.
 func (v *Value) Clone() (any, error) { return v.HostValue() }
 
-// Data returns what the Data of HostValue is, or its error.
+// Data returns the Data of HostValue, or the error of HostValue.
 func (v *Value) Data() any {
 	host, err := v.HostValue()
 	if err != nil {
@@ -93,7 +94,7 @@ func (v *Value) Size() int { return v.operand.Elements() }
 // Dtype returns the type of the elements.
 func (v *Value) Dtype() tensor.Dtype { return v.operand.Dtype }
 
-// Type returns the type of a node of this value.
+// Type returns the type of a node that holds this value.
 func (v *Value) Type() hm.Type {
 	if v.operand.Shape.IsScalar() {
 		return v.operand.Dtype
@@ -110,7 +111,7 @@ func (v *Value) MemSize() uintptr { return uintptr(v.operand.Bytes()) }
 // Pointer returns the device address, which the host cannot read.
 func (v *Value) Pointer() unsafe.Pointer { return v.cell.Pointer() }
 
-// Format prints what the value is, without copying it.
+// Format prints type, shape and device. It does not copy the value.
 func (v *Value) Format(s fmt.State, _ rune) {
 	fmt.Fprintf(s, "%v on %v", v.operand, v.stream.backend.dev)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestWeightsOfATrainingUnderWay: weights are saved after all steps, restored ones reach the copies in half precision, and
-// those that are freed are refused.
+// TestWeightsOfATrainingUnderWay: saved weights include all steps, restored weights reach the copies in half precision, and freed
+// weights are refused.
 func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	b, f := open(t)
 	c := tinylm.Tiny()
@@ -76,7 +76,7 @@ func TestCopiesOfFreedValues(t *testing.T) {
 	require.NoError(t, residents[1].Close())
 }
 
-// TestIndicesOfAnySource: what an op on the host has computed, and constants, are checked like inputs.
+// TestIndicesOfAnySource: indices that an op on the host has computed, and constants, are checked like inputs.
 func TestIndicesOfAnySource(t *testing.T) {
 	for _, onHost := range []bool{false, true} {
 		b, _ := open(t)

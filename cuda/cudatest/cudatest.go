@@ -9,7 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// Open opens the first GPU until the end of the test, or ends the test by testutil.NoGPU where there is none.
+// Open opens the first GPU until the end of the test. Without a GPU it ends the test by testutil.NoGPU.
 func Open(t testing.TB, opts ...cuda.Option) *cuda.Backend {
 	t.Helper()
 	b, err := cuda.Open(0, opts...)

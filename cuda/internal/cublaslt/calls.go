@@ -9,7 +9,7 @@ import (
 // Status is a cublasStatus_t: what a call of the library returns.
 type Status int32
 
-// The statuses that are treated in a way of their own.
+// The statuses that this package treats specially.
 const (
 	Success        Status = 0
 	NotInitialized Status = 1 // the library's CUDA runtime does not start: the driver is too old for it
@@ -45,7 +45,7 @@ const (
 	configTile    = 1  // CUBLASLT_ALGO_CONFIG_TILE_ID
 	tile128x128   = 20 // CUBLASLT_MATMUL_TILE_128x128
 	tile128x160   = 29 // CUBLASLT_MATMUL_TILE_128x160
-	reduceCompute = 2  // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; that there is nothing to reduce is always allowed
+	reduceCompute = 2  // CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; algorithms without a reduction are always allowed
 )
 
 // attribute is a property of a descriptor, with the size of its value.
@@ -80,23 +80,23 @@ type candidate struct {
 	_     [4]int32
 }
 
-// product holds the arguments of cublasLtMatmul and what else the library is given addresses of, on the heap. Its a and b are
-// those of the library, which is column-major.
+// product holds the arguments of cublasLtMatmul, and other data whose address the library gets. It lies on the heap. a and b are
+// the operands of the library, which is column-major.
 type product struct {
-	desc, layoutA, layoutB, layoutC, preference uintptr // c is what the library calls D, the residual its C
-	a, b, residual, c, work                     uintptr // the residual is c where there is none
+	desc, layoutA, layoutB, layoutC, preference uintptr // c is the library's D, the residual its C
+	a, b, residual, c, work                     uintptr // without a residual, residual is c
 	alpha, beta                                 float32
 	workBytes                                   uintptr
 	algo                                        algorithm
 	value                                       uint64 // of the attribute that is being set
 }
 
-// functions are those of the library, by their names without "cublasLt".
+// functions holds the functions of the library, named without "cublasLt".
 type functions struct {
 	GetVersion, GetStatusName, Create, Destroy, MatmulAlgoGetHeuristic, MatmulAlgoConfigGetAttribute, Matmul *sharedlib.Func
 
 	MatmulDesc, MatrixLayout, MatmulPreference descriptor
 }
 
-// descriptor has the functions of a kind of descriptor, by their names without "cublasLt" and the kind.
+// descriptor holds the functions of one kind of descriptor, named without "cublasLt" and the kind.
 type descriptor struct{ Create, SetAttribute, Destroy *sharedlib.Func }

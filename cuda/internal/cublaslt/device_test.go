@@ -25,7 +25,8 @@ type gpu struct {
 	stream *driver.Stream
 }
 
-// openGPU opens the first GPU and the library until the end of the test, or ends it by testutil.NoGPU where one is not there.
+// openGPU opens the first GPU and the library until the end of the test. If one of them is missing, it ends the test by
+// testutil.NoGPU.
 func openGPU(t *testing.T) *gpu {
 	t.Helper()
 	g := new(gpu)
@@ -69,10 +70,10 @@ func (g *gpu) place(t *testing.T, content []byte) *array {
 	return a
 }
 
-// reset puts the content there again.
+// reset restores the content.
 func (a *array) reset(t *testing.T) { require.NoError(t, a.g.stream.Upload(a.mem.Ptr(), a.before)) }
 
-// read returns the content. The guards are as they were.
+// read returns the content. It checks that the guards have not changed.
 func (a *array) read(t *testing.T, what any) []byte {
 	t.Helper()
 	got := make([]byte, len(a.before))
@@ -84,7 +85,7 @@ func (a *array) read(t *testing.T, what any) []byte {
 	return got[guard:end]
 }
 
-// encode stores values in a type, rounded to nearest even, and returns what is stored too.
+// encode returns the bytes of values in a type, rounded to nearest even, and the rounded values.
 func encode(typ kernels.Type, values []float64) ([]byte, []float64) {
 	var out []byte
 	for _, v := range values {
@@ -115,9 +116,9 @@ func decode(typ kernels.Type, data []byte) []float64 {
 	return out
 }
 
-// tolerance returns how far a result may be from want, relative to its scale: for half precision twice as far as what is rounded
-// once, since algorithms round before they add a bias as well; for float32 sums 1e-5. Tensor cores cut off what does not fit
-// where they add, so that the error of longer sums of half precision grows with their length.
+// tolerance returns how far a result may be from want, relative to its scale. For half precision it is twice the error of one
+// rounding, since algorithms also round before they add a bias. For float32 sums it is 1e-5. Tensor cores cut off bits when they
+// add, so the error of long sums of half precision grows with their length.
 func tolerance(p kernels.Product, want []float64) float64 {
 	if p.TF32 {
 		return 1. / 512
@@ -150,8 +151,8 @@ func inParallel(m kernels.Product, a, b, bias, residual, c []float64) {
 	wg.Wait()
 }
 
-// testProduct holds a product to its meaning and what it writes to its place. A plan has the same bits by itself, in a captured
-// graph, and when it is made again.
+// testProduct checks the result of a product, and that the product writes nothing else. A plan gives the same bits alone, in a
+// captured graph, and when it is prepared again.
 func testProduct(t *testing.T, g *gpu, m kernels.Product, captured bool) {
 	t.Helper()
 	typ, out := m.Type, m.Out
@@ -201,7 +202,7 @@ func testProduct(t *testing.T, g *gpu, m kernels.Product, captured bool) {
 	require.NoError(t, errors.Join(plan.close(), again.close()))
 }
 
-// replay captures what run enqueues and runs it.
+// replay captures the work that run enqueues, and replays it.
 func replay(s *driver.Stream, run func() error) error {
 	if err := s.BeginCapture(); err != nil {
 		return err

@@ -16,10 +16,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// fakeDescriptor is what a handle of the library stands for.
+// fakeDescriptor is what a handle of the library refers to.
 type fakeDescriptor struct {
 	kind   string
-	args   []uintptr // that it was made with
+	args   []uintptr // of its Create
 	values map[attribute]uint64
 }
 
@@ -32,10 +32,10 @@ type fakeLibrary struct {
 	lib     uintptr
 	fails   map[string]Status     // by function
 	memory  map[uintptr][]float64 // by address
-	works   []uint64              // of the algorithms that it proposes; theirs is their index
-	tiles   []uint32              // theirs, or 0
+	works   []uint64              // work bytes of the algorithms that it proposes; an algorithm holds its index here
+	tiles   []uint32              // tiles of the algorithms that it proposes, or 0
 	asked   fakeDescriptor        // the preference of the last heuristic
-	texts   [][]byte              // that have been returned
+	texts   [][]byte              // that callers have got, to keep them alive
 }
 
 func newFake(t *testing.T, drv *fakedriver.Driver) *fakeLibrary {

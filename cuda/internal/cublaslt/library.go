@@ -19,13 +19,12 @@ import (
 // before the loader of the system does.
 const FoldersVariable = "NSA_CUDA_LIBS"
 
-// fileNames are the names of the library, those that are preferred first.
+// fileNames are the file names of the library, in order of preference.
 var fileNames = [...]string{"libcublasLt.so.13", "libcublasLt.so.12"}
 
-// Missing is the error of Open where there is no library that can be used: programs that have other kernels look for it by
-// errors.As.
+// Missing is the error of Open if no library can be used. A program that has other kernels looks for it with errors.As.
 type Missing struct {
-	Tried []string // each file that was tried, with the reason why it is of no use
+	Tried []string // each file that was tried, with the reason why it cannot be used
 }
 
 func (m *Missing) Error() string {
@@ -38,16 +37,16 @@ type Library struct {
 	fn        functions
 	h         uintptr
 	version   int
-	workLimit int64 // bytes that a product may take: as much as cuBLAS itself takes
+	workLimit int64 // bytes of work memory that a product may have: as much as cuBLAS itself takes
 
 	mu     sync.Mutex
 	plans  map[kernels.Product]*Plan
 	closed bool
 }
 
-// Open opens the library for a device. It is looked for as libcublasLt.so.13 and .so.12 in each of the folders that
-// FoldersVariable lists, then by the loader of the system. The error is a *Missing where that finds none, or none that works
-// with the driver. The file itself is never closed.
+// Open opens the library for a device. It tries libcublasLt.so.13 and .so.12 in each of the folders that FoldersVariable lists,
+// then by the loader of the system. The error is a *Missing if it finds no library, or none that works with the driver. The file
+// itself is never closed.
 func Open(d *driver.Device) (*Library, error) {
 	return open(d, os.Getenv(FoldersVariable), sharedlib.Open)
 }
@@ -78,14 +77,14 @@ func open(d *driver.Device, folders string, load func(name string) (sharedlib.Li
 	return nil, missing
 }
 
-// places lists what is to be tried, in order.
+// places lists the files to try, in order.
 func places(folders string) []string {
 	var list []string
 	for _, f := range filepath.SplitList(folders) {
 		if f == "" {
 			continue
 		}
-		if abs, err := filepath.Abs(f); err == nil { // the loader looks for names without a slash elsewhere
+		if abs, err := filepath.Abs(f); err == nil { // the loader searches its own folders for a name without a slash
 			f = abs
 		}
 		for _, n := range fileNames {
@@ -95,7 +94,7 @@ func places(folders string) []string {
 	return append(list, fileNames[:]...)
 }
 
-// reason names the file that was tried, once.
+// reason returns the error's text, which names the file once.
 func reason(name string, err error) string {
 	if strings.HasPrefix(err.Error(), name) {
 		return err.Error()
@@ -108,8 +107,8 @@ func (l *Library) Version() string {
 	return fmt.Sprintf("%d.%d.%d", l.version/10000, l.version/100%100, l.version%100)
 }
 
-// Prepare implements kernels.Library. The product is a *Plan of the library, the same one for equal products.
-// A bias has the type of the result: the library takes no other.
+// Prepare implements kernels.Library. It returns a *Plan, the same one for equal products. A bias must have the type of the result:
+// the library takes no other.
 func (l *Library) Prepare(p kernels.Product) (kernels.PreparedProduct, error) {
 	if p.Bias && p.Type != p.Out {
 		return nil, graph.Refuse(graph.ReasonType, "bias of %v beside a result of %v", p.Type, p.Out)
@@ -130,7 +129,7 @@ func (l *Library) Prepare(p kernels.Product) (kernels.PreparedProduct, error) {
 	return ready, nil
 }
 
-// Close frees the plans and gives up the library's handle, once. What has been enqueued goes on.
+// Close frees the plans and the library's handle. A second call does nothing. Enqueued products still run.
 func (l *Library) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +144,7 @@ func (l *Library) Close() error {
 	return errors.Join(append(errs, l.d.Do(func() error { return l.check(l.fn.Destroy, nil, l.fn.Destroy.Call(l.h)) }))...)
 }
 
-// check returns the error of what a function has returned that was called for a product, or for none.
+// check turns the result of f into an error. m is the product that f was called for, or nil.
 func (l *Library) check(f *sharedlib.Func, m *kernels.Product, result uintptr) error {
 	s := Status(int32(result))
 	if s == Success {

@@ -26,7 +26,7 @@ func TestOpen(t *testing.T) {
 		"libcublasLt.so.13", "libcublasLt.so.12"}
 	fake := newFake(t, drv)
 	var tried []string
-	there := func(names ...string) func(string) (sharedlib.Library, error) {
+	installed := func(names ...string) func(string) (sharedlib.Library, error) {
 		tried = nil
 		return func(name string) (sharedlib.Library, error) {
 			tried = append(tried, name)
@@ -37,12 +37,12 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	for i := range places {
-		l := testutil.Must(open(d, dirs, there(places[i:]...)))(t)
+		l := testutil.Must(open(d, dirs, installed(places[i:]...)))(t)
 		require.Equal(t, places[:i+1], tried)
 		require.NoError(t, l.Close())
 	}
 	fake.fails["Create"] = NotInitialized
-	err := testutil.Err(open(d, dirs, there(places[0])))
+	err := testutil.Err(open(d, dirs, installed(places[0])))
 	var missing *Missing
 	require.ErrorAs(t, err, &missing)
 	require.Equal(t, places, tried)
@@ -53,15 +53,15 @@ func TestOpen(t *testing.T) {
 	}
 	fake.fails["Create"] = 3
 	var e *Error
-	require.ErrorAs(t, testutil.Err(open(d, "", there(places...))), &e)
+	require.ErrorAs(t, testutil.Err(open(d, "", installed(places...))), &e)
 	require.EqualValues(t, 3, e.Status)
 }
 
-// TestRelativeFolders: the loader looks for names without a slash elsewhere.
+// TestRelativeFolders: paths become absolute, since the loader searches its own folders for a name without a slash.
 func TestRelativeFolders(t *testing.T) { require.True(t, filepath.IsAbs(places(".")[0])) }
 
-// TestAttributes makes descriptors with the library itself, of each version that is there, and sets every attribute. That
-// takes no GPU.
+// TestAttributes makes descriptors with each version of the real library that is installed, and sets every attribute. It needs no
+// GPU.
 func TestAttributes(t *testing.T) {
 	found := false
 	for _, name := range places(os.Getenv(FoldersVariable)) {
@@ -106,7 +106,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// TestOpenRefusesOthers wants a library with the functions.
+// TestOpenRefusesOthers: Open refuses a library without the functions.
 func TestOpenRefusesOthers(t *testing.T) {
 	c, err := sharedlib.Open("libc.so.6")
 	if err != nil {

@@ -16,19 +16,19 @@ import (
 // maxCandidates is the number of algorithms that the library is asked for.
 const maxCandidates = 8
 
-// Plan is a product ready to be run many times, by several goroutines: a kernels.PreparedProduct.
+// Plan is a kernels.PreparedProduct: a product that several goroutines may run many times.
 type Plan struct {
 	mu      sync.Mutex
 	l       *Library
 	m       kernels.Product // with all defaults filled in
 	x       *product
-	bias    uintptr                          // that the description names
-	enqueue func(stream driver.Handle) error // of this plan, made once
+	bias    uintptr                          // the address that the descriptor holds
+	enqueue func(stream driver.Handle) error // p.matmul as a function, made once since making it allocates
 	closed  bool
 }
 
-// prepare chooses how m is computed, of the algorithms that the library proposes for its sizes. It measures nothing, and so
-// chooses the same each time. The error is a *graph.Unsupported for what the library does not compute.
+// prepare chooses an algorithm among those that the library proposes for the sizes of m. It measures nothing, so it makes the same
+// choice each time. The error is a *graph.Unsupported if the library does not compute m.
 func (l *Library) prepare(m kernels.Product) (*Plan, error) {
 	m, err := complete(m)
 	if err != nil {
@@ -59,15 +59,15 @@ func (l *Library) prepare(m kernels.Product) (*Plan, error) {
 
 var errClosed = errors.New("cublaslt: the library is closed")
 
-// call calls a function. What its arguments point to is in p.x.
+// call calls a function. Arguments that are addresses point into p.x.
 func (p *Plan) call(f *sharedlib.Func, args ...uintptr) error {
 	return p.l.check(f, &p.m, f.Call(args...))
 }
 
-// best returns the proposal to take: the first, but in products of many tiles with a short inner dimension, in half precision on
-// an sm_90. There, on an H200, tiles of 128x128 took 2 to 11 % less time, and 22 to 45 % less where a residual is added in float32;
-// where the library proposes none, those of 128x160 took 8 to 17 % less with an inner dimension of 768, but more with a result in
-// float32. TestProposals prints the times of all proposals.
+// best chooses a proposal. That is the first one, except in half precision on sm_90 for products of many tiles with a short inner
+// dimension. On an H200, tiles of 128x128 took 2 to 11 % less time for these products, and 22 to 45 % less with a residual added in
+// float32. If the library proposes no such tile, tiles of 128x160 took 8 to 17 % less time with an inner dimension of 768, but more
+// with a result in float32. TestProposals prints the times of all proposals.
 func (p *Plan) best(list []candidate) candidate {
 	m := p.m
 	if p.l.d.Properties().Capability != 90 || m.Type == kernels.F32 || m.Batch > 1 || m.K > 4096 || m.M*m.N < 1<<24 {
@@ -83,7 +83,8 @@ func (p *Plan) best(list []candidate) candidate {
 	return list[max(0, i)]
 }
 
-// tile returns the tile of an algorithm, a cublasLtMatmulTile_t; 0, which no product prefers, if the library does not say.
+// tile returns the tile of an algorithm, a cublasLtMatmulTile_t. It returns 0, which no product prefers, if the library does not
+// tell.
 func (p *Plan) tile(a algorithm) uint32 {
 	x := &struct {
 		algorithm
@@ -137,19 +138,19 @@ func (p *Plan) describe() (err error) {
 	if p.m.Bias {
 		set(desc, p.x.desc, descEpilogue, epilogueBias)
 		set(desc, p.x.desc, descBiasType, int64(c.typ))
-		set(desc, p.x.desc, descBiasPointer, driver.Alignment) // nothing reads there: its alignment counts when algorithms are proposed
+		set(desc, p.x.desc, descBiasPointer, driver.Alignment) // never read: its alignment matters for the proposals
 	}
 	return err
 }
 
-// proposals returns the algorithms that the library proposes and that fit, at least one.
+// proposals returns the algorithms that the library proposes and whose work memory is within the limit: at least one.
 func (p *Plan) proposals() (list []candidate, err error) {
 	x, limit, preference := p.x, uint64(p.l.workLimit), &p.l.fn.MatmulPreference
 	if err := p.call(preference.Create, uintptr(unsafe.Pointer(&x.preference))); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.call(preference.Destroy, x.preference)) }()
-	// The partial sums of an element are kept in float32 and added in a step of its own, or there are none.
+	// An algorithm may use partial sums only if it keeps them in float32 and adds them in a separate step.
 	values := map[attribute]uint64{preferWork: limit, preferReduction: reduceCompute}
 	for _, a := range preferAlignments {
 		values[a] = driver.Alignment
@@ -175,13 +176,13 @@ func (p *Plan) proposals() (list []candidate, err error) {
 	return list, nil
 }
 
-// WorkBytes returns the bytes of work memory that Run needs, 0 for none. Few products need none: many need 4. What is in it
-// does not matter. Products that may run at the same time, in two streams, must not share it.
+// WorkBytes returns the bytes of work memory that Run needs, 0 for none. Few products need none; many need 4. The content of work
+// memory does not matter. Products that may run at the same time, in two streams, must not share it.
 func (p *Plan) WorkBytes() int64 { return int64(p.x.workBytes) }
 
-// Run enqueues the product in s as op, the name for errors. It allocates nothing and may be captured. Addresses are aligned
-// to driver.Alignment; those of a bias and a residual are 0 if there is none, and work is not used if it needs no bytes. c is
-// written, not read, and lies apart from the rest.
+// Run enqueues the product in s. op names it in a Fault. Run allocates nothing and may be captured. Addresses must be aligned to
+// driver.Alignment. Those of a bias and a residual are 0 if there is none. Work is ignored if WorkBytes is 0. C is written, not
+// read, and must not overlap the rest.
 func (p *Plan) Run(s *driver.Stream, op *driver.Launched, at kernels.ProductAddresses) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -197,7 +198,7 @@ func (p *Plan) Run(s *driver.Stream, op *driver.Launched, at kernels.ProductAddr
 	return s.Enqueue(op, p.enqueue)
 }
 
-// place notes the addresses for call.
+// place notes the addresses for matmul.
 func (p *Plan) place(at kernels.ProductAddresses) error {
 	if p.x.workBytes == 0 {
 		at.Work = 0
@@ -224,14 +225,14 @@ func (p *Plan) place(at kernels.ProductAddresses) error {
 	return nil
 }
 
-// matmul calls the library in a stream, with the context current.
+// matmul calls the library in a stream. The context must be current.
 func (p *Plan) matmul(stream driver.Handle) error {
 	x := p.x
 	return p.call(p.l.fn.Matmul, p.l.h, x.desc, uintptr(unsafe.Pointer(&x.alpha)), x.a, x.layoutA, x.b, x.layoutB,
 		uintptr(unsafe.Pointer(&x.beta)), x.residual, x.layoutC, x.c, x.layoutC, uintptr(unsafe.Pointer(&x.algo)), x.work, x.workBytes, stream)
 }
 
-// close frees the plan. What it has enqueued goes on.
+// close frees the plan. Enqueued products still run.
 func (p *Plan) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -254,7 +255,7 @@ func unsupported(p kernels.Product, format string, args ...any) error {
 	return graph.Refuse(graph.ReasonShape, "cublaslt: %v: %s", p, fmt.Sprintf(format, args...))
 }
 
-// complete fills in all defaults and refuses what no library computes.
+// complete fills in all defaults and refuses products that this package does not compute.
 func complete(p kernels.Product) (kernels.Product, error) {
 	p, err := p.Complete()
 	if err == nil && p.TF32 && p.Type != kernels.F32 {
@@ -275,8 +276,8 @@ type matrix struct {
 	stride     int64 // elements from one of the batch to the next
 }
 
-// columnMajor returns the product that the library is asked for. What lies row-major as [r,c] lies column-major as [c,r], so
-// the library is to compute cᵀ [N,M] = op(b)ᵀ op(a)ᵀ: its a is b.
+// columnMajor returns the matrices of the product that the library computes. A row-major matrix [r,c] is a column-major matrix
+// [c,r]. So the library computes cᵀ [N,M] = op(b)ᵀ op(a)ᵀ: its a is our b.
 func columnMajor(p *kernels.Product) (a, b, c matrix) {
 	rowA, rowB := p.Rows()
 	a = matrix{dataType(p.Type), rowB, p.K * p.N / rowB, p.LDB, p.TransB, p.StrideB}

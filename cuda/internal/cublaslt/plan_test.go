@@ -12,14 +12,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestLayoutsMatchTheHeader holds the structs to the sizes of cublasLt.h.
+// TestLayoutsMatchTheHeader: the structs have the sizes of cublasLt.h.
 func TestLayoutsMatchTheHeader(t *testing.T) {
 	var c candidate
 	require.Equal(t, [5]uintptr{96, 64, 64, 72, 76}, [5]uintptr{unsafe.Sizeof(c), unsafe.Sizeof(c.algo),
 		unsafe.Offsetof(c.work), unsafe.Offsetof(c.state), unsafe.Offsetof(c.waves)})
 }
 
-// addressesOf leaves out those that a product has not.
+// addressesOf returns addresses without those that a product does not have.
 func addressesOf(m kernels.Product, a, b, bias, residual, c, work driver.DevicePtr) kernels.ProductAddresses {
 	if !m.Bias {
 		bias = 0
@@ -30,12 +30,12 @@ func addressesOf(m kernels.Product, a, b, bias, residual, c, work driver.DeviceP
 	return addresses(a, b, bias, residual, c, work)
 }
 
-// addresses are those of a product.
+// addresses returns the addresses of a product.
 func addresses(a, b, bias, residual, c, work driver.DevicePtr) kernels.ProductAddresses {
 	return kernels.ProductAddresses{A: a, B: b, Bias: bias, Residual: residual, C: c, Work: work}
 }
 
-// rowMajor is what a product means: c is changed where it is written.
+// rowMajor computes a product as package kernels defines it. It changes only the elements of c that the product writes.
 func rowMajor(p kernels.Product, a, b, bias, residual, c []float64) {
 	p, _ = complete(p)
 	at := func(x []float64, transposed bool, ld, row, col int64) float64 {
@@ -115,7 +115,7 @@ func TestRowMajor(t *testing.T) {
 	}
 }
 
-// TestPreferences holds what the library is told to what is promised.
+// TestPreferences checks the preferences that the library gets against the promises of this package.
 func TestPreferences(t *testing.T) {
 	c, l, _ := openFake(t)
 	c.works = []uint64{64 << 20, 2 << 20, 0}
@@ -145,7 +145,7 @@ func TestPreferences(t *testing.T) {
 	}
 }
 
-// TestUnsupported refuses products before the library sees them.
+// TestUnsupported: unsupported products are refused before the library sees them.
 func TestUnsupported(t *testing.T) {
 	c, l, _ := openFake(t)
 	good := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 4, N: 6, K: 8, TransB: true}
@@ -177,7 +177,7 @@ func TestUnsupported(t *testing.T) {
 	require.Equal(t, graph.Refuse(graph.ReasonType, "bias of bf16 beside a result of f32"), testutil.Err(l.Prepare(m)))
 }
 
-// TestShortProductsPreferATile: among the algorithms that fit, the first with that tile, or else the first.
+// TestShortProductsPreferATile: among the algorithms that fit, a plan takes the first with the preferred tile, or else the first.
 func TestShortProductsPreferATile(t *testing.T) {
 	c, l, _ := openFake(t)
 	c.works, c.tiles = []uint64{64 << 20, 2, 3, 64 << 20, 5, 6}, []uint32{tile128x128, 23, tile128x160, tile128x128, tile128x128, tile128x128}

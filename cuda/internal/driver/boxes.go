@@ -17,10 +17,10 @@ const (
 	zerosOutside   = 0
 )
 
-// EncodeBoxes writes to `to` the tensor map by which kernels copy boxes of an array of 2-byte elements at an address, a multiple
-// of 16. The lengths of its axes are dims, the fastest one first; an element of the others lies at a multiple of 16 bytes. A box has
-// 64 elements along the first axis, `rows` along the third one, and 1 along others. In shared memory it has the 128-byte
-// swizzle, and zeros where it is outside of the array.
+// EncodeBoxes writes to `to` a tensor map, by which kernels copy boxes of an array of 2-byte elements. The array lies at address
+// `at`, a multiple of 16. dims are the lengths of its axes, the fastest one first; the strides of the other axes are multiples of
+// 16 bytes. A box has 64 elements along the first axis, `rows` along the third one, and 1 along the others. In shared memory a box
+// has the 128-byte swizzle, and zeros where it is outside the array.
 func (d *Device) EncodeBoxes(to []byte, at DevicePtr, dims [4]int64, rows int64) error {
 	x := new(struct {
 		room    [MapBytes + boxAlignment]byte

@@ -13,25 +13,26 @@ const (
 	maxThreadsZ = 64
 )
 
-// Call is a launch of a kernel, ready to be made many times: Stream.Launch allocates nothing. It belongs to one goroutine
-// at a time.
+// Call is a prepared launch of a kernel. Stream.Launch enqueues it any number of times and allocates nothing. It belongs to one
+// goroutine at a time.
 type Call struct {
-	Launched // Owner may be set; the rest is read
+	Launched // callers may set Owner, and only read the rest
 
-	// Overlaps lets a captured launch begin before the one before it has ended. Its kernel must wait for that (griddepcontrol.wait)
-	// before it reads what a launch of the capture writes, and before it writes. Drivers before CUDA 12.3 do not do so.
+	// Overlaps lets a captured launch begin before the previous launch has ended. Its kernel must wait for the previous launch
+	// (griddepcontrol.wait) before it writes, and before it reads what a launch of the capture writes. Drivers before CUDA 12.3 do
+	// not overlap launches.
 	Overlaps bool
 
 	f           *Function
 	grid, block Dim
 	shared      int
 	args        []byte
-	param       unsafe.Pointer // the address of args, which the driver reads here
-	config      *launchConfig  // of a launch that overlaps, made when it is first needed
+	param       unsafe.Pointer // the address of args; the driver reads it from this field
+	config      *launchConfig  // of an overlapping launch, allocated by the first one
 }
 
-// Prepare returns a launch of f for op, a name for errors, with the given dynamic shared memory in bytes. args are the bytes of the
-// kernel's argument, a struct as its compiler lays it out, and are copied.
+// Prepare returns a launch of f. op names it in errors. shared is the dynamic shared memory in bytes. args holds the bytes of the
+// kernel's one argument, a struct as its compiler lays it out. Prepare copies args.
 func (f *Function) Prepare(op string, grid, block Dim, shared int, args []byte) (*Call, error) {
 	c := &Call{Launched: Launched{Op: op, Kernel: f.name}, f: f, grid: grid, block: block, shared: shared}
 	for _, n := range []*int{&c.grid.Y, &c.grid.Z, &c.block.Y, &c.block.Z} {
@@ -51,7 +52,8 @@ func (f *Function) Prepare(op string, grid, block Dim, shared int, args []byte) 
 	return c, nil
 }
 
-// check compares sizes with the limits of the device and the kernel. Arguments of another size would be read as garbage.
+// check refuses sizes beyond the limits of the device and the kernel. It also refuses an argument of another size, which the kernel
+// would read as garbage.
 func (c *Call) check(argBytes int) error {
 	f, g, b := c.f, c.grid, c.block
 	if g.X < 1 || g.X > maxGridX || g.Y < 1 || g.Y > maxGridYZ || g.Z < 1 || g.Z > maxGridYZ {
@@ -73,11 +75,10 @@ func (c *Call) check(argBytes int) error {
 	return nil
 }
 
-// Args returns the argument of the next launches, which may be changed in place.
+// Args returns the argument of the next launches. The caller may change it in place.
 func (c *Call) Args() []byte { return c.args }
 
-// Launch enqueues c. It allocates nothing. An error names what c was prepared for; one of what had been enqueued earlier is
-// a *Fault.
+// Launch enqueues c. It allocates nothing. Its error names the op of c. A failure of earlier work is a *Fault.
 func (s *Stream) Launch(c *Call) error {
 	if c == nil || c.f.m.d != s.d {
 		return s.d.failed("launch", errForeign)
@@ -99,10 +100,10 @@ func (s *Stream) Launch(c *Call) error {
 	})
 }
 
-// driverOfOverlaps is the first one that captures launches that overlap: CUDA 12.3.
+// driverOfOverlaps is the first driver version that can capture overlapping launches: CUDA 12.3.
 const driverOfOverlaps = 12030
 
-// launchConfig is a CUlaunchConfig with one attribute behind it, a CUlaunchAttribute.
+// launchConfig is a CUlaunchConfig, followed by its only attribute, a CUlaunchAttribute.
 type launchConfig struct {
 	grid, block    [3]uint32
 	shared         uint32
@@ -117,7 +118,7 @@ type launchAttribute struct {
 	value [8]uint64
 }
 
-// launchOverlapping is Launch, within a capture, of a call that overlaps the launch before it.
+// launchOverlapping launches c in a capture so that it overlaps the previous launch.
 func (s *Stream) launchOverlapping(c *Call) error {
 	const programmaticStreamSerialization = 6
 	if c.config == nil {

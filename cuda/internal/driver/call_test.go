@@ -53,8 +53,8 @@ func TestPrepareErrors(t *testing.T) {
 	}
 }
 
-// TestArguments passes grid, block, shared memory and arguments, whether the driver tells their size or not. What the caller
-// does with its copy of the arguments does not matter.
+// TestArguments: a kernel gets grid, block, shared memory and arguments, whether the driver tells their size or not. Later changes
+// to the caller's bytes have no effect.
 func TestArguments(t *testing.T) {
 	for _, hidden := range []bool{false, true} {
 		d, drv := openFake(t)
@@ -83,7 +83,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestLaunchError names the op and what was launched.
+// TestLaunchError: the error names the op and the launch.
 func TestLaunchError(t *testing.T) {
 	d, drv := openFake(t)
 	s := stream(t, d)
@@ -124,7 +124,7 @@ func TestLaunchesAllocateNothing(t *testing.T) {
 	}
 }
 
-// TestEnqueue lets a fill that is enqueued beside the package run at once, and in a captured graph.
+// TestEnqueue runs a fill that is enqueued outside this package, at once and in a captured graph.
 func TestEnqueue(t *testing.T) {
 	d, drv := openFake(t)
 	s, m := stream(t, d), alloc(t, d, 8)
@@ -160,7 +160,7 @@ func TestEnqueue(t *testing.T) {
 	require.ErrorContains(t, s.Enqueue(l, library), "product: the stream is closed")
 }
 
-// TestEnqueueNamesFaults puts a fault down to what a library has enqueued, and sees one that makes a library fail.
+// TestEnqueueNamesFaults: a fault names the work that a library has enqueued. A fault that makes a library fail is reported, too.
 func TestEnqueueNamesFaults(t *testing.T) {
 	fine := func(driver.Handle) error { return nil }
 	for name, c := range map[string]struct {
@@ -173,9 +173,9 @@ func TestEnqueueNamesFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, _ := openFake(t)
 			s := testutil.Must(d.NewStream())(t)
-			ok(t, s.Synchronize()) // leaves an event behind
+			ok(t, s.Synchronize()) // records an event
 			ok(t, s.Launch(poke(t, d)))
-			if name == "library fails" { // the work has run, and nobody has been told
+			if name == "library fails" { // the work has run, and no call has reported the fault
 				testutil.Must(d.Driver().Find("cuCtxSynchronize"))(t)(nil)
 			}
 			err := s.Enqueue(&driver.Launched{Op: "product"}, c.last)
@@ -185,7 +185,7 @@ func TestEnqueueNamesFaults(t *testing.T) {
 			fault := as[*driver.Fault](t, err)
 			require.ErrorContains(t, err, c.want)
 			require.ErrorIs(t, s.Enqueue(&driver.Launched{Op: "product"}, fine), fault)
-			_ = d.Close() // reports what the fault has reached
+			_ = d.Close() // reports the leaks
 		})
 	}
 }

@@ -6,9 +6,8 @@ import (
 	"unsafe"
 )
 
-// Replay is a captured sequence of launches, copies and fills, with the addresses and values that they had when they were
-// captured. It may be replayed in any stream of its device, and its runs do not overlap. A run that is under way goes on after
-// Close.
+// Replay is a captured sequence of launches, copies and fills. It keeps the addresses and values that they had at the capture. It
+// may be replayed in any stream of its device. Its runs do not overlap. A run that is under way continues after Close.
 type Replay struct {
 	owned
 	graph    Handle
@@ -16,8 +15,8 @@ type Replay struct {
 	launched Launched
 }
 
-// BeginCapture makes the stream record what is enqueued, instead of running it, until EndCapture. Uploads, downloads, events and
-// waiting are errors meanwhile. Other streams and other goroutines go on as usual.
+// BeginCapture makes the stream record enqueued work instead of running it, until EndCapture. During the capture, uploads,
+// downloads, events and waiting are errors. Other streams and other goroutines go on as usual.
 func (s *Stream) BeginCapture() error {
 	return s.now("begin capture", func() error {
 		if err := s.d.call(s.d.fn.StreamBeginCapture, s.h, captureRelaxed); err != nil {
@@ -34,7 +33,7 @@ func (s *Stream) BeginCapture() error {
 // Capturing reports whether a capture is under way.
 func (s *Stream) Capturing() bool { return s.capture != nil && !s.abandoned }
 
-// EndCapture returns what was recorded, ready to be replayed. After an error the stream is as before BeginCapture.
+// EndCapture returns the recorded work, ready to be replayed. After an error the stream is as before BeginCapture.
 func (s *Stream) EndCapture() (*Replay, error) {
 	if !s.Capturing() {
 		return nil, s.d.failed("end capture", errors.New("no capture is under way"))
@@ -50,14 +49,14 @@ func (s *Stream) EndCapture() (*Replay, error) {
 	})
 }
 
-// endCapture takes over what was captured.
+// endCapture ends the capture and stores its graph in s.capture.
 func (s *Stream) endCapture() error {
 	f := s.d.fn.StreamEndCapture
 	return s.d.check(f, f.Ask(s.h, uintptr(unsafe.Pointer(&s.capture.graph))))
 }
 
-// drop ends a capture and frees what was captured, with the context current. If the capture does not end, s.abandoned stays as
-// it is, and the next call tries again.
+// drop ends a capture and frees its graph. The context must be current. If the capture does not end, s.abandoned stays as it is,
+// and the next call tries again.
 func (s *Stream) drop() error {
 	var state int32
 	f := s.d.fn.StreamIsCapturing
@@ -75,7 +74,7 @@ func (s *Stream) drop() error {
 	return p.forget(p.destroy())
 }
 
-// Replay enqueues what was captured. It allocates nothing.
+// Replay enqueues a run of p. It allocates nothing.
 func (s *Stream) Replay(p *Replay) error {
 	if p == nil || p.d != s.d {
 		return s.d.failed("replay", errForeign)

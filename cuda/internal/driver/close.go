@@ -11,7 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// owned is what a device hands out and wants back: handles of the driver.
+// owned is the part of an object that holds its driver handles, which must be freed before the device is closed.
 type owned struct {
 	d      *Device
 	name   string // as in "stream"
@@ -20,7 +20,7 @@ type owned struct {
 	rank   int          // Device.Close frees higher ranks first
 	finish func() error // to be called before the handles are freed, or nil
 	parts  []part       // in the order in which they are freed
-	held   atomic.Bool  // it is among the device's open ones
+	held   atomic.Bool  // it is in Device.open
 }
 
 // part is a handle, zero for none, and the function that frees it.
@@ -29,13 +29,13 @@ type part struct {
 	free *sharedlib.Func
 }
 
-// Ranks above that of all others, 0.
+// Ranks of graphs and streams; all other objects have rank 0.
 const (
-	rankGraph  = iota + 1 // goes before what it uses
-	rankStream            // waits for what it runs
+	rankGraph  = iota + 1 // freed before the memory and modules that it uses
+	rankStream            // freed first: that waits for its work
 )
 
-// String names it in errors.
+// String names the object in errors.
 func (o *owned) String() string {
 	if o.bytes > 0 {
 		return o.name + " of " + size(int64(o.bytes))
@@ -43,7 +43,7 @@ func (o *owned) String() string {
 	return o.name
 }
 
-// keep notes that r, of which o is a part, has not been freed.
+// keep adds o, a part of r, to the objects that have not been freed.
 func (o *owned) keep(r any) {
 	o.d.mu.Lock()
 	defer o.d.mu.Unlock()
@@ -51,8 +51,8 @@ func (o *owned) keep(r any) {
 	o.held.Store(true)
 }
 
-// create calls make, which fills in the handles of r, with the context current. r is kept until it is freed: at once if make
-// fails.
+// create calls make with the context current. make fills in the handles of r. r counts as open until it is freed; if make fails,
+// create frees it at once.
 func create[R any](r R, o *owned, make func() error) (R, error) {
 	err := o.d.do(o, func() error {
 		err := make()
@@ -68,7 +68,7 @@ func create[R any](r R, o *owned, make func() error) (R, error) {
 	return r, nil
 }
 
-// destroy frees the handles, with the context current. A second call goes on where the first one failed.
+// destroy frees the handles. The context must be current. A second call continues where the first one failed.
 func (o *owned) destroy() error {
 	if o.finish != nil {
 		if err := o.finish(); err != nil {
@@ -89,8 +89,8 @@ func (o *owned) destroy() error {
 	return nil
 }
 
-// forget drops o, which has been destroyed. If that has failed, o stays known, so that it can be freed again, by Device.Close
-// at the latest; after a Fault it is forgotten, since it is freed with the context.
+// forget removes o from the open objects. err is the result of destroy. After an error o stays open, so that it can be freed again,
+// by Device.Close at the latest. After a Fault o is removed, since the driver frees it with the context.
 func (o *owned) forget(err error) error {
 	if _, fault := err.(*Fault); err == nil || fault {
 		o.d.mu.Lock()
@@ -101,10 +101,10 @@ func (o *owned) forget(err error) error {
 	return err
 }
 
-// Freed reports whether it has been freed.
+// Freed reports whether the object has been freed.
 func (o *owned) Freed() bool { return !o.held.Load() }
 
-// Close frees it, once.
+// Close frees the object. A second call does nothing.
 func (o *owned) Close() error {
 	if o.Freed() {
 		return nil
@@ -112,7 +112,7 @@ func (o *owned) Close() error {
 	return o.forget(o.d.do(o, o.destroy))
 }
 
-// open lists what has not been freed of a type.
+// open lists the objects of type R that have not been freed.
 func open[R any](d *Device) (list []R) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -124,9 +124,9 @@ func open[R any](d *Device) (list []R) {
 	return list
 }
 
-// Close unloads the modules, frees everything that has not been freed, which is an error, and releases the context. No other
-// call may be under way. After an error of the driver it may be called again to free the rest; closing a closed device does
-// nothing.
+// Close unloads the modules, frees all objects and releases the context. Objects that the caller has not freed are an error. No
+// other call may be under way. After an error of the driver Close may be called again to free the rest. Closing a closed device
+// does nothing.
 func (d *Device) Close() error {
 	if d.ctx == 0 {
 		return nil
@@ -141,7 +141,7 @@ func (d *Device) Close() error {
 	if err != nil && fault == nil {
 		return errors.Join(d.failed("close", err), leaks)
 	}
-	// After a Fault the driver frees nothing any more: what is left is freed with the context.
+	// After a Fault the driver frees no handles. The rest is freed with the context.
 	f := d.fn.DevicePrimaryCtxRelease
 	if r := Result(int32(f.Call(d.ordinal))); r != Success && !(fault != nil && r.Fault()) {
 		return errors.Join(d.failed("close", d.failure(f, r)), leaks)
@@ -153,7 +153,7 @@ func (d *Device) Close() error {
 	return leaks
 }
 
-// destroyAll destroys what is open, in an order in which nothing is used after it is gone.
+// destroyAll destroys the open objects, each one before the objects that it uses.
 func (d *Device) destroyAll() error {
 	d.mu.Lock()
 	list := slices.SortedFunc(maps.Keys(d.open), func(a, b *owned) int { return b.rank - a.rank })
@@ -165,7 +165,7 @@ func (d *Device) destroyAll() error {
 	return errors.Join(errs...)
 }
 
-// leaks returns an error that counts what has not been freed.
+// leaks returns an error that counts the objects that the caller has not freed.
 func (d *Device) leaks() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

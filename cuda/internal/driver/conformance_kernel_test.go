@@ -121,7 +121,7 @@ func testCaptureKernels(t *testing.T, d *driver.Device) {
 			ok(t, s.Launch(x.call))
 			ok(t, s.Copy(driver.Address(&x.a), driver.Address(&x.out), 4*x.n))
 		}
-		ok(t, alloc(t, d, 100).Free()) // others may go on meanwhile
+		ok(t, alloc(t, d, 100).Free()) // other work may go on during the capture
 	})
 	require.Zero(t, x.ends(t, s), "a capture has run")
 	for round := 1; round <= 2; round++ {
@@ -131,7 +131,7 @@ func testCaptureKernels(t *testing.T, d *driver.Device) {
 	}
 }
 
-// testOverlaps: launches that overlap run, in a capture as the first one and behind another one, and alone.
+// testOverlaps: launches that overlap run in a capture, as the first launch and after another one, and outside a capture.
 func testOverlaps(t *testing.T, d *driver.Device) {
 	s := stream(t, d)
 	first, second := newAdder(t, d, s, 300), newAdder(t, d, s, 500)

@@ -137,14 +137,14 @@ func testOutOfMemory(t *testing.T, d *driver.Device) {
 	require.Positive(t, none.Free)
 	require.GreaterOrEqual(t, none.Total, none.Free)
 	require.ErrorContains(t, err, "asked for 65536.00 GiB")
-	alloc(t, d, 16) // the device goes on
+	alloc(t, d, 16) // the device still works
 }
 
 func testMemoryUsed(t *testing.T, d *driver.Device) {
 	const n = 64 << 20
 	before := testutil.Must(d.MemoryUsed())(t)
 	s, m := stream(t, d), alloc(t, d, n)
-	ok(t, s.BeginCapture()) // nothing may wait now
+	ok(t, s.BeginCapture()) // from here on nothing may wait
 	during := testutil.Must(d.MemoryUsed())(t)
 	ok(t, testutil.Must(s.EndCapture())(t).Close())
 	require.InDelta(t, before+n, during, n/2)
@@ -160,7 +160,7 @@ func testStaged(t *testing.T, d *driver.Device) {
 		src := noise(n)
 		want := bytes.Clone(src)
 		ok(t, s.Upload(m.Ptr()+1, src))
-		clear(src) // it may change
+		clear(src) // src may change now
 		got := download(t, s, m.Ptr(), n+2)
 		require.True(t, bytes.Equal(got[1:n+1], want) && got[0] == 0 && got[n+1] == 0, "%d bytes differ", n)
 	}
@@ -214,7 +214,7 @@ func testBorrowed(t *testing.T, d *driver.Device) {
 	call("cuStreamCreate", uintptr(unsafe.Pointer(&queue[0])), 1)
 	h := queue[0]
 	m := alloc(t, d, 64)
-	for round := range 2 { // it outlives what borrows it
+	for round := range 2 { // the queue outlives the streams that borrow it
 		s := testutil.Must(d.BorrowStream(h))(t)
 		require.Equal(t, h, s.Handle())
 		ok(t, s.Fill8(m.Ptr(), byte(round+1), 64))

@@ -36,13 +36,13 @@ type Device struct {
 	fault  atomic.Pointer[Fault]
 
 	mu   sync.Mutex     // guards open, and the handles in it
-	open map[*owned]any // everything that has not been freed, and what it is a part of
+	open map[*owned]any // everything that has not been freed; a value is the object that its key is part of
 
 	fillMu sync.Mutex // guards fill
 	fill   *Stream    // zeroes new memory
 }
 
-// Properties returns what the device is.
+// Properties returns the properties of the device.
 func (d *Device) Properties() Properties { return d.prop }
 
 // String returns the device as in "cuda:0 (NVIDIA H200)".
@@ -51,11 +51,11 @@ func (d *Device) String() string { return fmt.Sprintf("cuda:%d (%s)", d.prop.Num
 // Driver returns the driver library that the device was opened with.
 func (d *Device) Driver() sharedlib.Library { return d.lib }
 
-// Context returns the device's primary context, for libraries that are called beside this package.
+// Context returns the device's primary context, for calls of other CUDA libraries.
 func (d *Device) Context() Handle { return d.ctx }
 
-// Do runs f on a thread that it keeps for the time of the call, with the device's context current: for libraries that are
-// called beside this package, too. f must not call another device.
+// Do runs f on a locked thread with the device's context current. Calls of other CUDA libraries may use it, too. f must not call
+// another device.
 func (d *Device) Do(f func() error) error {
 	if d.closed.Load() {
 		return fmt.Errorf("the device is %w", errClosed)
@@ -66,7 +66,7 @@ func (d *Device) Do(f func() error) error {
 	return d.current(f)
 }
 
-// current is Do for a device that may be closed or have failed.
+// current is Do without its checks: the device may be closed or have failed.
 func (d *Device) current(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -76,10 +76,10 @@ func (d *Device) current(f func() error) error {
 	return f()
 }
 
-// do is Do with errors that name the call by what.
+// do is Do. what names the call in errors.
 func (d *Device) do(what any, f func() error) error { return d.failed(what, d.Do(f)) }
 
-// failed says what the device was doing. A *Fault and a *NoMemory need no more words.
+// failed adds to an error the device and what it was doing. It leaves a *Fault and a *NoMemory as they are.
 func (d *Device) failed(what any, err error) error {
 	if err == nil || errors.As(err, new(*Fault)) || errors.As(err, new(*NoMemory)) {
 		return err

@@ -1,7 +1,7 @@
 // Package driver drives NVIDIA GPUs through the CUDA driver library, which is opened at run time: devices, memory, streams,
-// kernels, captured graphs. Nothing of CUDA is needed to build it, and no C compiler.
+// kernels, captured graphs. The build needs neither CUDA nor a C compiler.
 //
-//	dev, err := driver.Open(0)         // *Unavailable where there is no GPU to use
+//	dev, err := driver.Open(0)         // *Unavailable without a usable GPU
 //	mod, err := dev.LoadModule(ptx)    // or a fat binary
 //	f, err := mod.Function("vector_add")
 //	s, err := dev.NewStream()
@@ -10,13 +10,13 @@
 //	err = s.Synchronize()
 //	err = dev.Close()                  // reports what has not been freed
 //
-// What runs on the device runs later than the calls that enqueue it. An error of such work arrives in a later call, as a
-// *Fault that lists the launches that may have caused it; the device cannot be used after it.
+// Enqueued work runs on the device later than the call that enqueues it. Its error arrives in a later call, as a *Fault that lists
+// the launches that may have caused it. The device cannot be used after a Fault.
 //
 // A Device may be used by several goroutines, and several devices at once. A Stream, the calls prepared for it and its
-// captures belong to one goroutine at a time, which may move between operating system threads. Calls make the primary
-// context of their device current on the thread they run on, as the CUDA runtime does, and leave it so.
+// captures belong to one goroutine at a time, which may move between operating system threads. A call makes the primary context of
+// its device current on its thread and leaves it current, as the CUDA runtime does.
 //
-// There is no global device, and nothing here panics for bad input. Package fakedriver is a library for tests, which injects
-// failures and counts leaks.
+// There is no global device, and nothing here panics for bad input. Package fakedriver replaces the driver library in tests: it
+// injects failures and counts leaks.
 package driver

@@ -9,8 +9,8 @@ import (
 // libraryFile is the name under which the NVIDIA driver installs itself. It comes with the driver, not with the CUDA toolkit.
 const libraryFile = "libcuda.so.1"
 
-// functions are those of the CUDA driver library that this package calls, by their names without "cu". Their arguments are
-// those of cuda.h. Most need the context current on the calling thread.
+// functions holds the functions of the CUDA driver library that this package calls, named without "cu". cuda.h documents their
+// arguments. Most need the context to be current on the calling thread.
 type functions struct {
 	Init, DriverGetVersion, DeviceGetCount, DeviceGet, DeviceGetName, DeviceGetAttribute, DevicePrimaryCtxRetain,
 	CtxSetCurrent, CtxSynchronize, GetErrorName, GetErrorString, MemHostAlloc, MemFreeHost, MemsetD8Async,
@@ -20,7 +20,7 @@ type functions struct {
 	EventCreate, EventRecord, EventSynchronize, EventQuery, EventElapsedTime,
 	GraphInstantiateWithFlags, GraphLaunch, GraphDestroy, GraphExecDestroy *sharedlib.Func
 
-	// Those of which cuda.h of CUDA 12 and 13 gives the plain name to a second version.
+	// In cuda.h of CUDA 12 and 13 the plain names of these functions stand for their _v2 versions.
 	DeviceTotalMem, DevicePrimaryCtxRelease, MemGetInfo, MemAlloc, MemFree, MemcpyHtoDAsync, MemcpyDtoHAsync, MemcpyDtoDAsync,
 	StreamDestroy, StreamBeginCapture, EventDestroy *sharedlib.Func `suffix:"_v2"`
 
@@ -31,8 +31,8 @@ type functions struct {
 // addresses.
 func (d *Device) call(f *sharedlib.Func, args ...uintptr) error { return d.check(f, f.Call(args...)) }
 
-// get calls a function whose first argument is the address of its result, followed by up to three others. The result is zero
-// if it fails.
+// get calls a function whose first argument is the address of its result. Up to three other arguments follow. If the call fails,
+// *result is zero.
 func get[T any](d *Device, f *sharedlib.Func, result *T, args ...uintptr) error {
 	var a [3]uintptr
 	copy(a[:], args)
@@ -50,7 +50,7 @@ func (d *Device) number(f *sharedlib.Func, args ...uintptr) (int, error) {
 	return int(n), err
 }
 
-// check returns the error of what a function has returned: nil for Success, a *Fault for what work on the device has caused.
+// check turns the result of a call into an error: nil for Success, a *Fault for a failure of work on the device, else an *Error.
 func (d *Device) check(f *sharedlib.Func, result uintptr) error {
 	r := Result(int32(result))
 	if r == Success {
@@ -72,7 +72,7 @@ func (d *Device) check(f *sharedlib.Func, result uintptr) error {
 	return d.fault.Load()
 }
 
-// failure describes a result by the driver's texts.
+// failure returns the error of a result, with the driver's name and text for it.
 func (d *Device) failure(f *sharedlib.Func, r Result) *Error {
 	text := func(f *sharedlib.Func) string {
 		var s uintptr

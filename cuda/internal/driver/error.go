@@ -19,8 +19,8 @@ const (
 	ReasonStart     Reason = "CUDA driver does not start"
 )
 
-// Unavailable is the error of Open where there is no GPU that this package can use: a program that may run elsewhere
-// looks for it by errors.As. Any other error of Open is the failure of a GPU that is present.
+// Unavailable is the error of Open if there is no GPU that this package can use. A program that can run elsewhere looks for it with
+// errors.As. Any other error of Open is the failure of a GPU that is present.
 type Unavailable struct {
 	Reason Reason
 	Detail string // what was got and what is wanted
@@ -42,7 +42,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Call + ": " + e.what() }
 
-// what is the error without the call.
+// what returns the error text without the call.
 func (e *Error) what() string {
 	switch {
 	case e.Name == "":
@@ -59,7 +59,7 @@ func (e *Error) Unwrap() error { return e.Result }
 // NoMemory is the error of an allocation on the device, or of pinned memory of the host, that is too large.
 type NoMemory struct {
 	Asked       int64 // bytes
-	Free, Total int64 // bytes of the device, all programs together; 0 where the driver does not tell
+	Free, Total int64 // bytes of the device, all programs together; 0 if the driver does not tell
 	Host        bool  // pinned memory of the host was asked for
 	Device      string
 }
@@ -77,10 +77,10 @@ func (e *NoMemory) Error() string {
 
 // Launched describes a launch, to name it when the device fails.
 type Launched struct {
-	Op     string      // what the kernel was launched for, as given to Prepare
+	Op     string      // the op that the kernel runs for, as given to Prepare
 	Kernel string      // its name in the module; empty for a copy, a fill or a captured graph
-	Owner  any         // the caller's; the driver only keeps it
-	Parts  []*Launched // of a captured graph
+	Owner  any         // set by the caller; this package only keeps it
+	Parts  []*Launched // the launches of a captured graph
 }
 
 func (l *Launched) String() string {
@@ -93,16 +93,16 @@ func (l *Launched) String() string {
 	return fmt.Sprintf("%s (kernel %s)", l.Op, l.Kernel)
 }
 
-// Fault is the failure of work that had been enqueued earlier. The device cannot be used after it, and neither can another
-// Device of the same GPU in this process.
+// Fault is the failure of work that an earlier call enqueued. The device cannot be used after it, and neither can another Device of
+// the same GPU in this process.
 type Fault struct {
 	Err *Error // of the call that reported it
 	// Suspects are the launches that may have caused it: those not known to have ended, stream by stream, newest first. It
 	// is one launch if the device was opened with WithBlockingLaunches.
 	Suspects []*Launched
-	Count    int // of the launches that may have caused it, of which Suspects are the newest
+	Count    int // how many launches may have caused it; Suspects holds the newest of them
 
-	cause error // as WithCause has it
+	cause error // from the function of WithCause, or nil
 }
 
 func (f *Fault) Error() string {
@@ -119,7 +119,7 @@ func (f *Fault) Error() string {
 // Unwrap returns the driver's error and the cause.
 func (f *Fault) Unwrap() []error { return []error{f.Err, f.cause} }
 
-// enumerate lists the first of n launches, of which l holds some.
+// enumerate names up to 8 launches of l, and says how many of n are not named.
 func enumerate(l []*Launched, n int) string {
 	l = l[:min(len(l), 8)]
 	var names []string

@@ -8,19 +8,19 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// mark is an event of the driver, recorded in one stream. Its methods are called with the context current.
+// mark is an event of the driver, recorded in one stream. Its methods need the context to be current.
 type mark struct {
 	s  *Stream
 	h  Handle
 	at uint64 // the end of the stream's trail when it was recorded
 }
 
-// create makes the event. Threads that wait for it sleep.
+// create creates the event. A thread that waits for it sleeps.
 func (m *mark) create(flags uintptr) error {
 	return get(m.s.d, m.s.d.fn.EventCreate, &m.h, eventBlockingSync|flags)
 }
 
-// record puts the mark behind what has been enqueued.
+// record records the mark after the work enqueued so far.
 func (m *mark) record() error {
 	at := m.s.trail.count.Load()
 	err := m.s.d.call(m.s.d.fn.EventRecord, m.h, m.s.h)
@@ -55,7 +55,7 @@ func (s *Stream) NewEvent() (*Event, error) {
 	return create(e, &e.owned, func() error { return e.mark.create(0) })
 }
 
-// Record puts e behind what has been enqueued in its stream. It cannot be captured.
+// Record records e in its stream, after the work enqueued so far. It cannot be captured.
 func (e *Event) Record() error {
 	return e.mark.s.do("record event", func() error {
 		if e.mark.h == 0 {
@@ -68,8 +68,8 @@ func (e *Event) Record() error {
 	})
 }
 
-// Since returns the time from start to e on the device, to about half a microsecond. It waits for both, which have been
-// recorded.
+// Since returns the time from start to e on the device, to about half a microsecond. Both must have been recorded. It waits for
+// both.
 func (e *Event) Since(start *Event) (t time.Duration, err error) {
 	err = e.d.do("time between events", func() error {
 		if start.d != e.d {
@@ -91,15 +91,15 @@ func (e *Event) Since(start *Event) (t time.Duration, err error) {
 	return t, err
 }
 
-// Readback is pinned memory of the host for copies from the device, which run beside the host's work. It belongs to one
-// goroutine at a time.
+// Readback is pinned host memory for copies from the device that run while the host does other work. It belongs to one goroutine at
+// a time.
 type Readback struct {
 	owned
 	mem    Handle // its address
-	copied mark   // behind the last copy
+	copied mark   // recorded after the last copy
 }
 
-// NewReadback returns pinned memory for copies of that many bytes in the stream.
+// NewReadback returns pinned memory for copies of that many bytes. The copies run in s.
 func (s *Stream) NewReadback(bytes int) (*Readback, error) {
 	if bytes < 1 {
 		return nil, s.d.failed("pinned memory", fmt.Errorf("got %d bytes, want 1 or more", bytes))
@@ -115,7 +115,7 @@ func (s *Stream) NewReadback(bytes int) (*Readback, error) {
 	})
 }
 
-// Fetch enqueues a copy of the device's memory. It cannot be captured, and a copy before it is lost.
+// Fetch enqueues a copy of device memory, which overwrites the copy before it. It cannot be captured.
 func (r *Readback) Fetch(src DevicePtr) error {
 	s := r.copied.s
 	return s.do(copyOut, func() error {
@@ -135,8 +135,8 @@ func (r *Readback) Fetch(src DevicePtr) error {
 	})
 }
 
-// Wait waits for the last Fetch, but not for what has been enqueued after it, and returns the bytes. They hold until the next
-// Fetch.
+// Wait waits for the last Fetch, but not for work enqueued after it, and returns the bytes. They are valid until the next Fetch or
+// Close.
 func (r *Readback) Wait() ([]byte, error) {
 	err := r.d.do(r, func() error {
 		if r.mem == 0 {

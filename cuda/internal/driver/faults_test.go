@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// program is a run of calls. The first that fails ends it, by a panic with the error.
+// program is a sequence of calls. The first call that fails ends it, by a panic with the error.
 type program struct{ undo []func() error }
 
 func must[T any](v T, err error) T {
@@ -43,7 +43,7 @@ func (x *program) end(err *error) {
 	}
 }
 
-// everything uses all that a device has. It stops at the first error, and frees what it has got in any case.
+// everything uses every feature of a device. It stops at the first error. In any case it frees what it has got.
 func everything(drv *fakedriver.Driver) (d *driver.Device, err error) {
 	x := new(program)
 	defer x.end(&err)
@@ -93,7 +93,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 		}
 	}
 	for _, f := range drv.Failures() {
-		if f.Function == "EventQuery" && f.N > 1 { // how often a thread asks depends on the time
+		if f.Function == "EventQuery" && f.N > 1 { // how often a thread polls depends on the time
 			continue
 		}
 		t.Run(f.String(), func(t *testing.T) { failOnce(t, f) })
@@ -132,7 +132,7 @@ func usable(t *testing.T, d *driver.Device) {
 	ok(t, errors.Join(m.Free(), s.Close()))
 }
 
-// TestOutOfMemory names what was asked for, also where the driver does not tell what is free.
+// TestOutOfMemory: the error names the bytes asked for, even if the driver does not tell the free bytes.
 func TestOutOfMemory(t *testing.T) {
 	for result, want := range map[driver.Result]string{
 		driver.Success: "cuda: cuda:0 (Fake H200): out of memory: asked for 1.00 GiB, 256.0 MiB of 256.0 MiB are free",
@@ -146,7 +146,7 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestFailedCapture shows that a stream goes on after a capture that came to nothing.
+// TestFailedCapture: a stream works as before after a failed capture.
 func TestFailedCapture(t *testing.T) {
 	for name, spoil := range map[string]func(*fakedriver.Driver){
 		"invalidated": func(drv *fakedriver.Driver) { drv.BreakCapture() },
@@ -173,7 +173,7 @@ func TestFailedCapture(t *testing.T) {
 	}
 }
 
-// TestCloseReportsLeaks counts what was not freed, and frees it.
+// TestCloseReportsLeaks: Close counts the objects that were not freed, and frees them.
 func TestCloseReportsLeaks(t *testing.T) {
 	d, drv := openFake(t)
 	testutil.Must(d.Alloc(1 << 20))(t)
@@ -190,7 +190,7 @@ func TestCloseReportsLeaks(t *testing.T) {
 	require.Empty(t, drv.Leaks())
 }
 
-// TestFaultNamesLaunches shows which launches a fault is put down to.
+// TestFaultNamesLaunches: a fault lists the launches that may have caused it.
 func TestFaultNamesLaunches(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -240,7 +240,7 @@ func TestFaultNamesLaunches(t *testing.T) {
 	}
 }
 
-// TestFaultOfReplay names what was captured, and one of another stream is found too.
+// TestFaultOfReplay: a fault in a replay names the captured launches, even if another stream has much more work.
 func TestFaultOfReplay(t *testing.T) {
 	d, _ := openFake(t)
 	s, other := testutil.Must(d.NewStream())(t), testutil.Must(d.NewStream())(t)

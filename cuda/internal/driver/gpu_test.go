@@ -16,12 +16,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// kernels is what the tests load.
+// kernels is the image that the tests load.
 //
 //go:embed testdata/kernels.ptx
 var kernels []byte
 
-// withKernels gives d the kernels of that name in Go.
+// withKernels gives d the tests' kernels, written in Go.
 func withKernels(d *fakedriver.Driver) *fakedriver.Driver {
 	d.Kernel("vector_add", fakedriver.Kernel{Args: 32, Registers: 12, Run: func(l *fakedriver.Launch) {
 		n := min(int(fakedriver.Arg[int32](l, 24)), l.Grid.X*l.Block.X)
@@ -85,7 +85,7 @@ func pack(members ...any) []byte {
 	return append(b, make([]byte, -len(b)&7)...)
 }
 
-// openGPU opens GPU 0 until the end of the test, or ends the test by testutil.NoGPU where there is none.
+// openGPU opens GPU 0 until the end of the test, or without one ends the test by testutil.NoGPU.
 func openGPU(t *testing.T, opts ...driver.Option) *driver.Device {
 	t.Helper()
 	d, err := driver.Open(0, opts...)
@@ -95,7 +95,7 @@ func openGPU(t *testing.T, opts ...driver.Option) *driver.Device {
 	return testutil.Closing(d, err)(t)
 }
 
-// TestOpenGPU shows what the GPU of this machine is.
+// TestOpenGPU logs the properties of this machine's GPU.
 func TestOpenGPU(t *testing.T) {
 	d := openGPU(t)
 	p := d.Properties()
@@ -122,7 +122,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestFaultOnGPU lets a kernel write where it must not, in a process of its own, of which CUDA leaves nothing usable.
+// TestFaultOnGPU lets a kernel write where it must not. It does so in a process of its own, since CUDA cannot be used in a process
+// after a fault.
 func TestFaultOnGPU(t *testing.T) {
 	const child = "DRIVER_TEST_FAULT"
 	if os.Getenv(child) == "" {

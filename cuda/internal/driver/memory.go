@@ -9,7 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Alignment is that of memory from Alloc, in bytes.
+// Alignment is the alignment of memory from Alloc, in bytes.
 const Alignment = 256
 
 // Memory is a block of a device's memory.
@@ -18,8 +18,8 @@ type Memory struct {
 	h Handle // its address, 0 for no bytes
 }
 
-// Alloc returns zeroed memory, aligned to Alignment, that is ready for every stream. Zero bytes are no memory, but may be
-// freed. A *NoMemory says that there is not enough.
+// Alloc returns zeroed memory, aligned to Alignment and ready for every stream. For zero bytes it allocates nothing; the result may
+// still be freed. The error is a *NoMemory if too little memory is free.
 func (d *Device) Alloc(bytes int) (*Memory, error) {
 	if bytes < 0 {
 		return nil, d.failed("memory", fmt.Errorf("got %d bytes, want 0 or more", bytes))
@@ -42,7 +42,7 @@ func (d *Device) Alloc(bytes int) (*Memory, error) {
 	})
 }
 
-// allocate allocates memory of the device, or pinned memory of the host, with the context current.
+// allocate allocates memory of the device, or pinned memory of the host. The context must be current.
 func (d *Device) allocate(h *Handle, bytes int, host bool) error {
 	f, flags := d.fn.MemAlloc, uintptr(0)
 	if host {
@@ -59,7 +59,7 @@ func (d *Device) allocate(h *Handle, bytes int, host bool) error {
 	return e
 }
 
-// free asks the driver for the bytes that are free and those in all, with the context current.
+// free asks the driver for the free and the total bytes. The context must be current.
 func (d *Device) free() (free, total int64, err error) {
 	f := d.fn.MemGetInfo
 	err = d.check(f, f.Ask(uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total))))
@@ -67,7 +67,7 @@ func (d *Device) free() (free, total int64, err error) {
 }
 
 // MemoryUsed returns the bytes of the device's memory that are in use, as the driver reports them: by this program, its context
-// included, and by all others. It does not wait for what has been enqueued.
+// included, and by all others. It does not wait for enqueued work.
 func (d *Device) MemoryUsed() (used int64, err error) {
 	err = d.do("memory in use", func() error {
 		free, total, err := d.free()
@@ -83,8 +83,8 @@ func (m *Memory) Bytes() int { return m.bytes }
 // Ptr returns the address of the first byte.
 func (m *Memory) Ptr() DevicePtr { return DevicePtr(m.h) }
 
-// Place makes b hold bytes at offset: the device's addresses, which only kernels and copies can use. b holds nothing where
-// that is not within m.
+// Place makes b hold the bytes of m from offset on. b then has a device address, which only kernels and copies can use. If the
+// range is not within m, b holds nothing.
 func (m *Memory) Place(b *cpu.Buf, offset, bytes int) {
 	if offset < 0 || bytes < 0 || offset > m.bytes-bytes {
 		b.Set(nil, 0)
@@ -97,7 +97,7 @@ func (m *Memory) Place(b *cpu.Buf, offset, bytes int) {
 // Address returns the device address that b holds.
 func Address(b *cpu.Buf) DevicePtr { return DevicePtr(uintptr(b.Pointer())) }
 
-// MemoryAt returns the memory that an address lies in, or nil.
+// MemoryAt returns the memory that contains an address, or nil.
 func (d *Device) MemoryAt(p DevicePtr) *Memory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,5 +109,5 @@ func (d *Device) MemoryAt(p DevicePtr) *Memory {
 	return nil
 }
 
-// Free gives the memory back, once. Nothing that uses it may be under way.
+// Free frees the memory. A second call does nothing. No work that uses the memory may be under way.
 func (m *Memory) Free() error { return m.Close() }

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// Module is a loaded image of kernels. It stays until the device is closed.
+// Module is a loaded image of kernels. It stays loaded until the device is closed.
 type Module struct {
 	owned
 	h Handle
@@ -17,7 +17,7 @@ type Module struct {
 	functions map[string]*Function
 }
 
-// Function is a kernel of a module. Launches of it are made by Prepare.
+// Function is a kernel of a module. Prepare makes its launches.
 type Function struct {
 	m    *Module
 	h    Handle
@@ -26,7 +26,7 @@ type Function struct {
 	maxThreads int // of a block, with the registers that the kernel uses
 	registers  int // of a thread
 	static     int // bytes of static shared memory of a block
-	params     int // bytes of its only parameter, -1 where the driver does not tell
+	params     int // bytes of its only parameter, -1 if the driver does not tell
 	dynamic    int // bytes of dynamic shared memory that a launch may have so far, guarded by m.mu
 }
 
@@ -38,7 +38,7 @@ func (d *Device) LoadModule(image []byte) (*Module, error) {
 	m := &Module{functions: map[string]*Function{}}
 	m.owned = owned{d: d, name: "module", kept: true, parts: []part{{&m.h, d.fn.ModuleUnload}}}
 	return create(m, &m.owned, func() error {
-		// A copy is aligned, as embedded text need not be, and has the zero byte at the end that PTX needs.
+		// The copy is aligned, which an embedded file need not be, and ends with the zero byte that PTX needs.
 		text, f := append(bytes.Clone(image), 0), d.fn.ModuleLoadData
 		err := d.check(f, f.Ask(uintptr(unsafe.Pointer(&m.h)), uintptr(unsafe.Pointer(&text[0]))))
 		if errors.Is(err, NoBinary) {
@@ -49,7 +49,7 @@ func (d *Device) LoadModule(image []byte) (*Module, error) {
 	})
 }
 
-// Function returns the kernel of the given name, which is the mangled one unless it is declared extern "C". A kernel takes
+// Function returns the kernel of the given name. That is the mangled name unless the kernel is declared extern "C". A kernel takes
 // one argument, a struct.
 func (m *Module) Function(name string) (*Function, error) {
 	m.mu.Lock()
@@ -65,7 +65,7 @@ func (m *Module) Function(name string) (*Function, error) {
 	return f, nil
 }
 
-// lookUp asks the driver for the kernel and what it is like.
+// lookUp asks the driver for the kernel and its properties. It refuses a kernel that has not exactly one parameter.
 func (f *Function) lookUp() error {
 	d, name := f.m.d, append([]byte(f.name), 0)
 	get := d.fn.ModuleGetFunction
@@ -104,7 +104,7 @@ func (f *Function) parameter(index uintptr) (int, error) {
 	return size, f.m.d.check(info, r)
 }
 
-// allow lets launches have that much dynamic shared memory. A kernel has 48 KB at most until the driver is asked for more.
+// allow lets launches have that much dynamic shared memory. Until the driver is asked for more, a kernel has 48 KB at most.
 func (f *Function) allow(bytes int) error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

@@ -47,7 +47,7 @@ func TestOpenUnavailable(t *testing.T) {
 	}
 }
 
-// TestOpenWithoutLibrary shows what a machine without the driver says.
+// TestOpenWithoutLibrary checks the error of Open on a machine without the driver.
 func TestOpenWithoutLibrary(t *testing.T) {
 	if _, err := sharedlib.Open("libcuda.so.1"); err == nil {
 		t.Skip("the driver is there")

@@ -9,21 +9,21 @@ import (
 // stageBytes is the size of each half of a stream's pinned memory.
 const stageBytes = 4 << 20
 
-// stage is the pinned memory of a stream through which copies go whose host side is not pinned. The first copy allocates it. It
-// has two halves: one is filled while the device may still read the other.
+// stage is the pinned memory of a stream. Copies from or to unpinned host memory go through it. The first copy allocates it. It has
+// two halves: the host uses one while the device may still use the other.
 type stage struct {
 	mem  Handle  // its address
 	now  int     // the half in use
-	used int     // bytes of that
-	left [2]mark // behind the copies of a half, when it is full
+	used int     // bytes in use of that half
+	left [2]mark // recorded after the copies of a full half
 	outs []out
 }
 
-// out is a download: its bytes are pinned memory until its copy has ended.
+// out is a download: the device copies to pinned, and stage.ended copies from there to dst.
 type out struct{ dst, pinned []byte }
 
-// Upload enqueues a copy of src to the device. src may change as soon as Upload returns. It waits only while the device is
-// more than two halves of pinned memory behind.
+// Upload enqueues a copy of src to the device. src may change as soon as Upload returns. It waits only while the pinned memory has
+// no room.
 func (s *Stream) Upload(dst DevicePtr, src []byte) error {
 	return s.staged(copyIn, len(src), func(pinned []byte, done int) error {
 		copy(pinned, src[done:])
@@ -31,7 +31,7 @@ func (s *Stream) Upload(dst DevicePtr, src []byte) error {
 	})
 }
 
-// Download enqueues a copy of the device's memory to dst, which holds it after Synchronize and may be written earlier.
+// Download enqueues a copy of device memory to dst. dst holds the data after Synchronize and may be written earlier.
 func (s *Stream) Download(dst []byte, src DevicePtr) error {
 	return s.staged(copyOut, len(dst), func(pinned []byte, done int) error {
 		err := s.d.call(s.d.fn.MemcpyDtoHAsync, address(pinned), uintptr(src)+uintptr(done), uintptr(len(pinned)), s.h)
@@ -42,7 +42,7 @@ func (s *Stream) Download(dst []byte, src DevicePtr) error {
 	})
 }
 
-// staged calls move for pieces of a copy that fit into pinned memory, of which done bytes have been enqueued.
+// staged cuts a copy into pieces that fit the pinned memory and calls move for each. done is the number of bytes before the piece.
 func (s *Stream) staged(l *Launched, bytes int, move func(pinned []byte, done int) error) error {
 	if bytes == 0 {
 		return nil
@@ -64,7 +64,8 @@ func (s *Stream) staged(l *Launched, bytes int, move func(pinned []byte, done in
 	})
 }
 
-// room returns the rest of the half in use: when it is full, the other one, as soon as the device has done with it.
+// room returns the free rest of the half in use. If that half is full, room waits until the device no longer uses the other half
+// and returns that.
 func (s *Stream) room() ([]byte, error) {
 	st := &s.stage
 	if st.mem == 0 {
@@ -89,14 +90,14 @@ func (s *Stream) room() ([]byte, error) {
 	return unsafe.Slice(sharedlib.At[byte](st.mem), 2*stageBytes)[st.now*stageBytes:][st.used:stageBytes], nil
 }
 
-// ended says that all copies have ended.
+// ended finishes the downloads once all copies of the device have ended.
 func (st *stage) ended() {
 	for _, o := range st.outs {
 		copy(o.dst, o.pinned)
 	}
-	clear(st.outs) // the destinations are the caller's
+	clear(st.outs) // so that they do not keep the caller's memory alive
 	st.outs, st.used = st.outs[:0], 0
 }
 
-// address returns where pinned memory lies.
+// address returns the address of pinned memory.
 func address(mem []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(mem))) }

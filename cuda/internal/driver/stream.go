@@ -9,21 +9,21 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// Stream is a queue of a device: what is enqueued runs in order, and in no order with what is in other streams. It belongs
-// to one goroutine at a time. Close waits for what is under way, and drops a capture.
+// Stream is a queue of a device. Its work runs in the order in which it is enqueued, and in no fixed order with the work of other
+// streams. A Stream belongs to one goroutine at a time. Close drops a capture and waits for the enqueued work.
 type Stream struct {
 	owned
 	h        Handle // 0 once closed
 	borrowed bool   // h is not ours to destroy
-	done     mark   // to wait for the end of what is enqueued
+	done     mark   // recorded to wait for all enqueued work
 	trail    trail
 	stage    stage
 
 	capture   *Replay // what is being recorded, or nil
-	abandoned bool    // the capture has failed: to be dropped before anything else
+	abandoned bool    // the capture has failed: the next call drops it first
 }
 
-// What copies and fills are remembered as.
+// The entries of copies and fills in a trail.
 var (
 	copyIn  = &Launched{Op: "copy to the device"}
 	copyOut = &Launched{Op: "copy to the host"}
@@ -34,9 +34,9 @@ var (
 // NewStream returns a new stream.
 func (d *Device) NewStream() (*Stream, error) { return d.newStream(0, false) }
 
-// BorrowStream returns a Stream on a queue that a library beside this package has made in the device's context. Close waits
-// for what is under way and leaves the queue to its owner, who destroys it after that. What the owner enqueues meanwhile
-// runs in order with what is enqueued here; a Fault knows nothing of it.
+// BorrowStream returns a Stream over a queue that another library has made in the device's context. Work of both runs in the order
+// in which it is enqueued. A Fault does not list the other library's work. Close waits for the enqueued work and does not destroy
+// the queue: its owner destroys it after that.
 func (d *Device) BorrowStream(h Handle) (*Stream, error) {
 	if h == 0 {
 		return nil, d.failed("borrow stream", errors.New("got the default stream, which has no queue of its own"))
@@ -44,7 +44,7 @@ func (d *Device) BorrowStream(h Handle) (*Stream, error) {
 	return d.newStream(h, false)
 }
 
-// newStream returns a stream on a borrowed queue, or on a new one if that is 0.
+// newStream returns a stream over a borrowed queue, or over a new one if borrowed is 0. Device.Close frees a kept stream, which is no leak.
 func (d *Device) newStream(borrowed Handle, kept bool) (*Stream, error) {
 	s := &Stream{borrowed: borrowed != 0}
 	s.owned = owned{d: d, name: "stream", kept: kept, rank: rankStream, finish: s.finish}
@@ -67,7 +67,7 @@ func (d *Device) newStream(borrowed Handle, kept bool) (*Stream, error) {
 	})
 }
 
-// finish drops a capture and waits for what is under way.
+// finish drops a capture and waits for the enqueued work.
 func (s *Stream) finish() error {
 	if s.capture != nil {
 		if err := s.drop(); err != nil {
@@ -87,10 +87,10 @@ func (s *Stream) finish() error {
 // Device returns the stream's device.
 func (s *Stream) Device() *Device { return s.d }
 
-// Handle returns the driver's stream, for libraries that are called beside this package.
+// Handle returns the driver's stream, for calls of other CUDA libraries.
 func (s *Stream) Handle() Handle { return s.h }
 
-// do is Device.do for a call of the stream.
+// do is Device.do for a call of the stream. It refuses a closed stream and first drops an abandoned capture.
 func (s *Stream) do(what any, f func() error) error {
 	return s.d.do(what, func() error {
 		if s.h == 0 {
@@ -115,7 +115,7 @@ func (s *Stream) now(what any, f func() error) error {
 	})
 }
 
-// enqueued remembers l, in the trail or in the capture under way.
+// enqueued adds l to the trail, or to the capture under way. With blocking launches it waits for l.
 func (s *Stream) enqueued(l *Launched) error {
 	if s.capture != nil {
 		s.capture.launched.Parts = append(s.capture.launched.Parts, l)
@@ -128,11 +128,11 @@ func (s *Stream) enqueued(l *Launched) error {
 	return nil
 }
 
-// spinTime is how long a thread asks whether a stream has ended before it sleeps, from which it wakes tens of microseconds late: longer
-// than a step of decoding.
+// spinTime is how long a thread polls a stream before it sleeps. A thread that sleeps wakes tens of microseconds late, so spinTime
+// is longer than a step of decoding.
 const spinTime = 2 * time.Millisecond
 
-// wait waits until all that was enqueued has ended: at first awake, then asleep. cuStreamSynchronize would never sleep.
+// wait waits until all enqueued work has ended: it polls for spinTime, then sleeps. cuStreamSynchronize would never sleep.
 func (s *Stream) wait() error {
 	if err := s.done.record(); err != nil {
 		return err
@@ -154,8 +154,8 @@ func (s *Stream) wait() error {
 	return err
 }
 
-// Synchronize waits until all that was enqueued has ended. Then downloads have their data. An error is that of the
-// call, or a *Fault.
+// Synchronize waits until all enqueued work has ended. Then the destinations of downloads hold their data. A failure of the work is
+// a *Fault.
 func (s *Stream) Synchronize() error { return s.now("synchronize", s.wait) }
 
 // Copy enqueues a copy within the device.
@@ -163,12 +163,13 @@ func (s *Stream) Copy(dst, src DevicePtr, bytes int) error {
 	return s.enqueue(copyOn, s.d.fn.MemcpyDtoDAsync, uintptr(dst), uintptr(src), bytes)
 }
 
-// Fill8 enqueues setting bytes to value.
+// Fill8 enqueues a fill of that many bytes with value.
 func (s *Stream) Fill8(dst DevicePtr, value uint8, bytes int) error {
 	return s.enqueue(fill, s.d.fn.MemsetD8Async, uintptr(dst), uintptr(value), bytes)
 }
 
-// enqueue calls a copy or a fill, from or with a value, which is remembered as l. No bytes are no work.
+// enqueue calls f, a copy from the address `from` or a fill with the value `from`, and remembers it as l. For zero bytes it does
+// nothing.
 func (s *Stream) enqueue(l *Launched, f *sharedlib.Func, dst, from uintptr, bytes int) error {
 	if bytes == 0 {
 		return nil
@@ -184,10 +185,9 @@ func (s *Stream) enqueue(l *Launched, f *sharedlib.Func, dst, from uintptr, byte
 	})
 }
 
-// Enqueue calls f, which enqueues work in the stream by a library that is called beside this package, and remembers that
-// work as l. f runs with the device's context current, on a thread that it keeps for the time of the call; it may be called
-// while a capture is under way. Enqueue allocates nothing by itself. The error is that of f, or the *Fault of earlier work
-// that has made f fail.
+// Enqueue calls f, which enqueues work of another library in the stream. Enqueue remembers that work as l. f runs on a locked
+// thread with the device's context current. A capture may be under way. Enqueue itself allocates nothing. The error is that of f,
+// or the *Fault of earlier work that made f fail.
 func (s *Stream) Enqueue(l *Launched, f func(stream Handle) error) error {
 	if l == nil || f == nil {
 		return s.d.failed("enqueue", errors.New("got no launch, or nothing to call"))
@@ -197,7 +197,7 @@ func (s *Stream) Enqueue(l *Launched, f func(stream Handle) error) error {
 		if err == nil {
 			return s.enqueued(l)
 		}
-		if fault, ok := s.d.call(s.d.fn.EventQuery, s.done.h).(*Fault); ok { // libraries have error codes of their own
+		if fault, ok := s.d.call(s.d.fn.EventQuery, s.done.h).(*Fault); ok { // f's own error code does not tell of a fault
 			return fault
 		}
 		return err
@@ -207,8 +207,8 @@ func (s *Stream) Enqueue(l *Launched, f func(stream Handle) error) error {
 // trailLength is the number of launches that a trail remembers.
 const trailLength = 64
 
-// trail remembers what has been enqueued in a stream and is not known to have ended. One goroutine adds to it, others may
-// read. It allocates nothing.
+// trail remembers the newest launches of a stream that are not known to have ended. One goroutine adds to it; others may read it.
+// It allocates nothing.
 type trail struct {
 	ring  [trailLength]atomic.Pointer[Launched]
 	count atomic.Uint64 // of all launches so far
@@ -221,7 +221,7 @@ func (t *trail) add(l *Launched) {
 	t.count.Store(n + 1)
 }
 
-// end says that the first n launches have ended.
+// end notes that the first n launches have ended.
 func (t *trail) end(n uint64) {
 	for {
 		old := t.ended.Load()
@@ -231,9 +231,9 @@ func (t *trail) end(n uint64) {
 	}
 }
 
-// pending returns what may be under way, newest first, and how many launches that is, remembered or not.
+// pending returns the launches that may be under way, newest first, and their number, which counts forgotten ones, too.
 func (t *trail) pending() ([]*Launched, int) {
-	ended, end := t.ended.Load(), t.count.Load() // in this order: never more have ended than there are
+	ended, end := t.ended.Load(), t.count.Load() // in this order, so that ended is never above end
 	var l []*Launched
 	for i := end; i > ended && end-i < trailLength; i-- {
 		l = append(l, t.ring[(i-1)%trailLength].Load())

@@ -49,7 +49,7 @@ const (
 
 func (r Result) Error() string { return fmt.Sprintf("error %d", int32(r)) }
 
-// Fault reports whether r comes from work on the device, after which the context cannot be used.
+// Fault reports whether r is a failure of work on the device. After such a failure the context cannot be used.
 func (r Result) Fault() bool {
 	switch r {
 	case ECCUncorrectable, NVLinkError, Contained, IllegalAddress, LaunchTimeout, ContextDestroyed, Assert, TensorMemoryLeak:
@@ -58,7 +58,7 @@ func (r Result) Fault() bool {
 	return r >= hardwareStack && r <= LaunchFailed
 }
 
-// Attributes of a device, which Properties is made of: values of CUdevice_attribute.
+// Attributes of a device, from which Properties is filled: values of CUdevice_attribute.
 const (
 	Multiprocessors     = 16
 	CapabilityMajor     = 75
@@ -88,5 +88,5 @@ const (
 const (
 	CaptureNone int32 = iota
 	CaptureActive
-	CaptureBroken // cuStreamEndCapture, which then fails, ends it
+	CaptureBroken // cuStreamEndCapture fails, and ends the capture
 )

@@ -41,8 +41,8 @@ var plainCalls = map[string]handler{
 		g.refs++
 		return set(a[0], g.ctx)
 	}),
-	// It destroys a context that nobody retains. What is left of it counts as a leak, unless the context has failed: then it could
-	// not be freed.
+	// The last release destroys the context. Objects left in it count as leaks, unless the context has failed: then they could not
+	// be freed.
 	"DevicePrimaryCtxRelease": of(0, func(d *Driver, g *gpu, a []uintptr) driver.Result {
 		if g.refs == 0 {
 			return driver.InvalidContext
@@ -80,7 +80,7 @@ func (d *Driver) retained(ctx driver.Handle) *gpu {
 	return nil
 }
 
-// of is the handler of a call whose argument i is the device g.
+// of is the handler of a call whose argument i is a device. f gets that device as g.
 func of(i int, f handler) handler {
 	return func(d *Driver, _ *gpu, a []uintptr) driver.Result {
 		if n := int32(a[i]); n < 0 || int(n) >= len(d.gpus) {

@@ -2,8 +2,8 @@
 // whose work runs as late as possible, captures, kernels in Go. It counts every handle, checks that the context is current on
 // the calling thread, and makes any call fail on request.
 //
-// Work runs when somebody waits for it or when its stream is destroyed: a test that forgets to wait sees old data.
-// Modules hold the kernels that Kernel has registered, whatever the image.
+// Work runs when a caller waits for it or when its stream is destroyed, so a test that forgets to wait sees old data. Every module
+// holds the kernels that Driver.Kernel has registered, whatever its image.
 package fakedriver
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// H200 is like the GPU of that name, with 256 MiB of memory.
+// H200 returns the properties of the GPU of that name, but with 256 MiB of memory.
 func H200() driver.Properties {
 	return driver.Properties{Name: "Fake H200", Capability: 90, Memory: 256 << 20, SMs: 132, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10}
 }
@@ -26,7 +26,7 @@ type Driver struct {
 	Version    int  // of CUDA
 	HideParams bool // there is no cuFuncGetParamInfo, as before CUDA 12.4
 	AnyKernel  bool // modules hold every kernel: one that Kernel has not registered does nothing
-	Record     bool // Failures lists the calls, but for those that describe errors
+	Record     bool // record the calls for Failures, except calls that describe errors
 
 	mu       sync.Mutex
 	gpus     []*gpu
@@ -37,7 +37,7 @@ type Driver struct {
 	log      []call
 	failures map[call]driver.Result
 	current  map[int]*gpu // by thread
-	texts    [][]byte     // that have been returned
+	texts    [][]byte     // that callers have got, to keep them alive
 
 	next    driver.Handle
 	objects map[driver.Handle]object // by handle, or by address
@@ -59,7 +59,7 @@ type gpu struct {
 	problem driver.Result // sticky
 }
 
-// object is what a handle of a context stands for.
+// object is what a handle refers to. owner returns its GPU.
 type object interface{ owner() *gpu }
 
 func (g *gpu) owner() *gpu { return g }
@@ -79,16 +79,16 @@ func New(gpus ...driver.Properties) *Driver {
 	return d
 }
 
-// NoLibraries says that libraries beside the driver would not know its devices: package cuda opens none.
+// NoLibraries tells package cuda to open no other CUDA library: that would not know the fake devices.
 func (*Driver) NoLibraries() {}
 
-// lock locks d and returns what unlocks it.
+// lock locks d and returns the function that unlocks it.
 func (d *Driver) lock() func() {
 	d.mu.Lock()
 	return d.mu.Unlock
 }
 
-// Kernel registers what modules hold under a name. A later Run takes the place of an earlier one, in loaded modules too.
+// Kernel registers the kernel that modules hold under a name. A later Run replaces an earlier one, in loaded modules too.
 func (d *Driver) Kernel(name string, k Kernel) {
 	defer d.lock()()
 	d.kernels[name] = k
@@ -135,8 +135,8 @@ func (d *Driver) Leaks() map[string]int {
 	return n
 }
 
-// Fail makes the nth call of a function from now, counted from 1, do nothing and return r. The context cannot be used after a
-// result that work on a GPU causes, such as driver.IllegalAddress.
+// Fail makes the nth call of a function from now, counted from 1, do nothing and return r. If r is a fault, such as
+// driver.IllegalAddress, the context cannot be used after that.
 func (d *Driver) Fail(function string, n int, r driver.Result) {
 	defer d.lock()()
 	mustKnow(function)
@@ -151,8 +151,8 @@ type Failure struct {
 
 func (f Failure) String() string { return fmt.Sprintf("%d/%s/%d", f.Result, f.Function, f.N) }
 
-// Failures lists how each of the recorded calls may fail: for an unknown reason, by the fault of earlier work, and,
-// where it allocates something, for want of memory.
+// Failures lists how each recorded call may fail: for an unknown reason, by a fault of earlier work, and, if it allocates, for lack
+// of memory.
 func (d *Driver) Failures() (list []Failure) {
 	defer d.lock()()
 	for _, r := range []driver.Result{driver.Unknown, driver.OutOfMemory, driver.IllegalAddress} {
@@ -189,7 +189,7 @@ func (d *Driver) Find(name string) (sharedlib.Code, error) {
 	return func(a []uintptr) uintptr { return uintptr(d.call(function, h, a)) }, nil
 }
 
-// handler is a function of the driver, which takes the arguments of C. g is the GPU of the current context.
+// handler implements a function of the driver. a holds the arguments of C. g is the GPU of the current context.
 type handler func(d *Driver, g *gpu, a []uintptr) driver.Result
 
 // handlerOf returns the handler of a function, or nil.
@@ -202,7 +202,7 @@ func handlerOf(function string) handler {
 	return nil
 }
 
-// call makes a call, unless it is to fail or wants a context.
+// call makes a call, unless the call must fail or lacks a usable context.
 func (d *Driver) call(function string, h handler, a []uintptr) driver.Result {
 	defer d.lock()()
 	d.calls[function]++
@@ -231,7 +231,7 @@ func (d *Driver) call(function string, h handler, a []uintptr) driver.Result {
 	return h(d, g, a)
 }
 
-// put stores a new handle, of x, at an address.
+// put makes a handle for x and stores it at an address.
 func (d *Driver) put(at uintptr, x object) driver.Result {
 	d.next += 16
 	d.objects[d.next] = x
@@ -257,7 +257,7 @@ func destroy[T object]() handler {
 	})
 }
 
-// inStream is the handler of a call whose argument i is a stream, of which the capture, if there is one, is intact.
+// inStream is the handler of a call whose argument i is a stream. The call fails if a capture of the stream is broken.
 func inStream(i int, f func(d *Driver, s *stream, a []uintptr) driver.Result) handler {
 	return on(i, func(d *Driver, s *stream, a []uintptr) driver.Result {
 		if s.capturing == driver.CaptureBroken {

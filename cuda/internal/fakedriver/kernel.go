@@ -13,10 +13,10 @@ const maxArgs = 512
 
 // Kernel is a kernel in Go, with one parameter, a struct.
 type Kernel struct {
-	Args      int // bytes of the parameter; none is read where it is 0
+	Args      int // bytes of the parameter; if 0, it is not read
 	Shared    int // static shared memory, in bytes
 	Registers int
-	Run       func(*Launch) // the whole grid; it may not call the driver
+	Run       func(*Launch) // runs the whole grid; it must not call the driver
 }
 
 type module struct{ *gpu }
@@ -42,8 +42,8 @@ type Launch struct {
 // Arg returns the member of Args at an offset.
 func Arg[T any](l *Launch, at int) T { return *(*T)(unsafe.Pointer(&l.Args[at])) }
 
-// Floats returns n elements of device memory, at the address that Args holds at an offset. Where there is none, the launch fails
-// as by an illegal address, and the elements belong to nobody.
+// Floats returns n elements of device memory. Args holds their address at an offset. If there is no memory at the address, the
+// launch fails as by an illegal address, and Floats returns a slice outside device memory.
 func (l *Launch) Floats(at, n int) []float32 {
 	b := l.d.at(l.g, Arg[uintptr](l, at), 4*n)
 	if b == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// poison is what new memory is filled with.
+// poison is the byte that fills new memory.
 const poison = 0xA5
 
 // block is memory of the device.
@@ -27,7 +27,7 @@ func newBlock(g *gpu, bytes int) block {
 	return b
 }
 
-// fill sets all bytes, by copies that double in length: tests do it to many MB.
+// fill sets all bytes, by copies that double in length, since tests fill many MB.
 func fill(b []byte, value byte) {
 	if len(b) == 0 {
 		return
@@ -98,7 +98,7 @@ func hostAt(_ *Driver, _ *gpu, p uintptr, n int) []byte {
 	return unsafe.Slice(sharedlib.At[byte](p), n)
 }
 
-// copies enqueues a copy. Its arguments are where to, where from, how many bytes, and the stream.
+// copies is the handler of a copy. Its arguments are the destination, the source, the number of bytes and the stream.
 func copies(to, from place) handler {
 	return inStream(3, func(d *Driver, s *stream, a []uintptr) driver.Result {
 		src := from(d, s.gpu, a[1], int(a[2]))

@@ -2,7 +2,7 @@ package fakedriver
 
 import "github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 
-// op is what a stream holds: one of a kernel, the record of an event, a captured graph, a copy and a fill.
+// op is an entry of a stream: a launch of a kernel, the record of an event, a captured graph, a copy or a fill.
 type op struct {
 	f      *function
 	launch Launch
@@ -20,8 +20,8 @@ type op struct {
 type stream struct {
 	*gpu
 	queue     []op
-	next      int   // the first that has not run
-	capturing int32 // state
+	next      int   // the index of the first op that has not run
+	capturing int32 // a capture state of package driver
 	captured  []op
 }
 
@@ -50,7 +50,7 @@ func (s *stream) add(o op) *op {
 	return &(*q)[len(*q)-1]
 }
 
-// step runs the first thing in s.
+// step runs the next op in s.
 func (d *Driver) step(s *stream) {
 	o := &s.queue[s.next]
 	s.next++
@@ -104,7 +104,7 @@ func (d *Driver) drain(g *gpu) driver.Result {
 	return g.problem
 }
 
-// BreakCapture invalidates all captures under way, as a call that is not allowed in them does.
+// BreakCapture invalidates all captures under way, as a call that a capture forbids does.
 func (d *Driver) BreakCapture() {
 	defer d.lock()()
 	for _, x := range d.objects {
@@ -135,7 +135,7 @@ var queueCalls = map[string]handler{
 		}
 		return e.problem
 	}),
-	"EventQuery": on(0, func(d *Driver, e *event, _ []uintptr) driver.Result { // who asks again and again sees work end
+	"EventQuery": on(0, func(d *Driver, e *event, _ []uintptr) driver.Result { // each query runs an op, so that polling comes to an end
 		if e.ended < e.recorded && len(e.stream.queue) > 0 {
 			d.step(e.stream)
 			return driver.NotReady

@@ -2,5 +2,5 @@
 
 package fakedriver
 
-// thread returns the same for all threads: what is current on one counts as current on all.
+// thread returns the same number for all threads: a context that is current on one thread counts as current on all.
 func thread() int { return 0 }

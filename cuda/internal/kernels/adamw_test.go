@@ -27,7 +27,8 @@ type adamWTensor struct {
 // adamWScale is the scale of the gradients.
 const adamWScale = 4
 
-// adamW runs one step twice, from moments of steps before, with a bad gradient where bad is not 0. It returns the norm.
+// adamW runs one step twice, from moments of earlier steps. If bad is not 0, one gradient is bad. It returns the norm and the
+// tensors.
 func (x *bench) adamW(steps int, clip, bad float64) (norm float64, tensors []adamWTensor) {
 	defer x.dev.reset(x.t)
 	hyper := make([]float64, ops.AdamWHyperLen)
@@ -72,9 +73,9 @@ func (x *bench) adamW(steps int, clip, bad float64) (norm float64, tensors []ada
 		}
 		require.Equal(x.t, first, got, "two runs differ")
 	}
-	each := len(first) / len(tensors)
+	perTensor := len(first) / len(tensors)
 	for i := range tensors {
-		arrays, a := first[each*i:], &tensors[i]
+		arrays, a := first[perTensor*i:], &tensors[i]
 		a.after = [3][]float64{f32.decode(arrays[0]), f32.decode(arrays[2]), f32.decode(arrays[3])}
 		if half {
 			a.half = x.decode(arrays[4])

@@ -19,7 +19,7 @@ import (
 func TestAttentionChoice(t *testing.T) {
 	const B, S, Hq, Hkv = 2, 300, 12, 2
 	large := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 100}
-	// What the names of the kernels of selected attention begin with: of those that own rows, and of the one that owns keys.
+	// The first part of the names of the kernels of selected attention: of those that own rows, and of the one that owns keys.
 	branches := map[string][2]string{"blocks of 16": {"selected16", "selected16"}, "blocks of 32": {"selected32", "selected32"}, "blocks of 48": {"selected16", "selected"}}
 	little := large
 	little.SharedPerBlock = 39 << 10
@@ -29,7 +29,7 @@ func TestAttentionChoice(t *testing.T) {
 		D, Dv          int
 		gpu            kernels.GPU
 		block          int
-		span, selected string // what the names of the kernels have; "" is none of a matrix unit
+		span, selected string // parts of the kernels' names; "" for no kernel on matrix units
 		reason         graph.Reason
 	}{
 		{"base", kernels.BF16, 64, 64, large, 64, "_mma64_bf16", "_mma64_bf16", 0},
@@ -117,7 +117,7 @@ func TestSelectBlocksKernels(t *testing.T) {
 		}
 		require.NoError(t, err, "%+v", c)
 		steps := plan.Steps
-		if c.row == "cuda wgmma" && c.S == 65536 { // thread blocks that stay count the tiles that they take
+		if c.row == "cuda wgmma" && c.S == 65536 { // resident thread blocks count the tiles that they take
 			require.Equal(t, "nsa_fill_b32", steps[0].Kernel)
 			steps = steps[1:]
 		}
@@ -138,7 +138,7 @@ func TestAttentionOnWarpGroups(t *testing.T) {
 		typ    kernels.Type
 		D, Dv  int
 		gpu    kernels.GPU
-		kernel string // "" where it is refused
+		kernel string // "" if it is refused
 		grid   int
 		reason graph.Reason
 	}{
@@ -184,7 +184,7 @@ func TestGradientOnWarpGroups(t *testing.T) {
 		typ     kernels.Type
 		S, T, D int // Dv is D, or 128 if D is larger
 		gpu     kernels.GPU
-		want    []launch // none where it is refused
+		want    []launch // none if it is refused
 		reason  graph.Reason
 	}{
 		{short, kernels.BF16, 300, 300, 64, few, []launch{{"span_dq_wgmma64_bf16", 5}, {"span_dkv_wgmma64_bf16", 4 * 3}}, 0},
@@ -203,7 +203,7 @@ func TestGradientOnWarpGroups(t *testing.T) {
 		}
 		require.NoError(t, err)
 		var got []launch
-		for _, s := range p.Steps[1:] { // behind delta
+		for _, s := range p.Steps[1:] { // after delta
 			got = append(got, launch{strings.TrimPrefix(s.Kernel, "nsa_"), s.Grid.X})
 		}
 		require.Equal(t, c.want, got)
@@ -263,8 +263,8 @@ func TestSpanWorkIsLinear(t *testing.T) {
 	require.Positive(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, 64, 64, 1, 1, 8))
 }
 
-// TestSelectedWorkIsLinear: so does that of the gradient of selected attention, whatever the size of a block, but for as many sums as
-// fill the GPU.
+// TestSelectedWorkIsLinear: the memory for the gradient of selected attention does not grow faster than S, for any size of a block,
+// apart from as many sums as fill the GPU.
 func TestSelectedWorkIsLinear(t *testing.T) {
 	const D, tiles = 128, 6 * 132 // that fill an H200
 	for _, c := range [][4]int{{2048, 2, 64, 16}, {16384, 1, 1024, 16}, {32768, 1, 4096, 8}, {16384, 2, 512, 16}, {4096, 16, 256, 4}, {65536, 4, 64, 16}, {131072, 1, 64, 16}} {
@@ -286,7 +286,7 @@ func TestSelectedOnWarpGroups(t *testing.T) {
 	for _, c := range []struct {
 		B, S, Hq, Hkv, D, block, n int
 		gpu                        kernels.GPU
-		kernels                    []string // that make products; none where it is refused
+		kernels                    []string // that make products; none if it is refused
 		launches                   int      // of each
 		reason                     graph.Reason
 	}{

@@ -15,7 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// branches returns the cases of attention at one size, but for those whose kernels another one runs, and the choice of blocks.
+// branches returns the cases of attention at one size, and the choice of blocks. It leaves out cases whose kernels another case
+// runs.
 func branches(t testing.TB, s opcases.AttentionSize, typ storage) (attention []stored, choice stored) {
 	for _, c := range s.Cases() {
 		x, _ := store(t, c, typ, aligned)
@@ -81,7 +82,7 @@ func (x stored) row(results [5][]byte, result, i int) []byte {
 // notFinite are the numbers that poison arrays.
 var notFinite = []float64{math.NaN(), math.Inf(1), math.Inf(-1)}
 
-// poisoned is what a group (b,g) gets: numbers that are not finite, in key or in row `at`.
+// poisoned says where a group (b,g) gets numbers that are not finite: in key or in row `at`.
 type poisoned struct {
 	row  bool // of q and do, at the first head of the group; or key of k and v
 	at   int
@@ -119,7 +120,7 @@ func (x stored) poison(groups []poisoned) stored {
 }
 
 // comparePoison puts NaN, Inf and -Inf into keys, values, queries and gradients, one row of each group at a time, at all the
-// positions, and wants the bits of everything that does not see them unchanged; and NaN where NaN is seen.
+// positions. Everything that does not see them must keep its bits. What sees NaN must be NaN.
 func comparePoison(t *testing.T, dev device, list []stored, positions []int) {
 	for _, x := range list {
 		q, k, _, _ := x.inputs()
@@ -142,8 +143,9 @@ func comparePoison(t *testing.T, dev device, list []stored, positions []int) {
 	}
 }
 
-// checkPoisoned checks the results of all groups, of which the first ones are poisoned. A row of o, lse or dq sees what is not
-// finite in its own query, and in a key of its mask. A row of dk and dv sees that of the queries that have the key in their mask.
+// checkPoisoned checks the results of all groups. The first ones, listed in groups, are poisoned. A row of o, lse or dq sees the
+// poison in its own query and in the keys of its mask. A row of dk and dv sees the poison in the queries that have the key in their
+// mask.
 func (x stored) checkPoisoned(t *testing.T, groups []poisoned, clean, got [5][]byte) {
 	t.Helper()
 	query, keys, _, _ := x.inputs()
@@ -154,7 +156,7 @@ func (x stored) checkPoisoned(t *testing.T, groups []poisoned, clean, got [5][]b
 		if group < len(groups) {
 			p = groups[group]
 		}
-		// check wants the bits of row i of a result unchanged, or NaN where it is seen in a row that sums over what is not finite.
+		// check wants row i of a result to keep its bits, or to be NaN if it sees NaN and sums over the poison.
 		check := func(result, i int, sees, sums bool) {
 			t.Helper()
 			before, after := x.row(clean, result, i), x.row(got, result, i)
@@ -186,8 +188,8 @@ func (x stored) checkPoisoned(t *testing.T, groups []poisoned, clean, got [5][]b
 	}
 }
 
-// compareChoicePoison puts a number that is not finite into a compressed key and wants the same blocks for all queries
-// that do not see it, and blocks that exist for the others.
+// compareChoicePoison puts a number that is not finite into a compressed key. Queries that do not see it must choose the same
+// blocks as before. The others must choose blocks that exist.
 func compareChoicePoison(t *testing.T, dev device, x stored) {
 	p := x.Choice
 	visible := ref.CompressedMask(p.BlockLen, p.Stride)
@@ -237,9 +239,10 @@ func largest(x []float64) (most float64) {
 	return most
 }
 
-// compareLargeLogits has exact products q·k of growing magnitude. o and lse stay within rounding of the oracle at all of them, as
-// the difference to the maximum is taken before the scale. In the gradients a row's lse, which is rounded, puts all
-// probabilities off by at most exp(2^-24 |lse|), and the product with the scale each by as much again; none exceeds 1.
+// compareLargeLogits has exact products q·k of growing magnitude. o and lse must stay within rounding of the oracle at all
+// magnitudes, since kernels take the difference to the maximum before the scale. In the gradients the rounding of a row's lse puts
+// all its probabilities off by a factor of at most exp(2^-24 |lse|), and the product with the scale puts each off by as much again.
+// No probability exceeds 1.
 func compareLargeLogits(t *testing.T, dev device, list []stored, exponents []int) {
 	for _, exponent := range exponents {
 		for _, x := range list {
@@ -256,7 +259,7 @@ func compareLargeLogits(t *testing.T, dev device, list []stored, exponents []int
 			exactNumbers(k, 8, exponent)
 			o, lse := ref.Attention(q, k, v, x.Mask)
 			dq, dk, dv := ref.AttentionGrad(q, k, v, o, do, x.Mask)
-			off := math.Ldexp(largest(lse.Data), -23) // of a probability
+			off := math.Ldexp(largest(lse.Data), -23) // error of a probability
 			// In half precision the gradient of a logit, p (dp - delta), is off by the rounding of o in delta = do·o, which is
 			// then multiplied with k or q.
 			delta, dim := 0., v.Shape[3]
@@ -297,7 +300,7 @@ func compareLargeLogits(t *testing.T, dev device, list []stored, exponents []int
 	}
 }
 
-// checkWeights wants |dv| of a key at most the sum of |do| of the rows that see it: no probability exceeds 1.
+// checkWeights wants |dv| of a key to be at most the sum of |do| of the rows that see it: no probability exceeds 1.
 func (x stored) checkWeights(t *testing.T, dv []float64) {
 	t.Helper()
 	query, _, v, do := x.inputs()

@@ -9,8 +9,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// GPU is what the choice of kernels depends on: properties of the device. The same GPU gives the same launches, and so the
-// same bits.
+// GPU holds the properties of the device that the choice of kernels depends on. Equal GPUs get the same launches, and so the same
+// bits.
 type GPU struct {
 	Capability     int // compute capability, ten times the major number plus the minor one
 	SharedPerBlock int // bytes of shared memory that a block may have
@@ -24,8 +24,8 @@ type GPU struct {
 type Operand struct {
 	ops.Operand
 	Ref     Ref
-	Follows bool // it lies right behind the operand before
-	Held    bool // no launch writes to it while this one, or one right before it, runs
+	Follows bool // its memory directly follows that of the operand before it
+	Held    bool // no launch writes to it while this launch, or the one right before it, runs
 }
 
 // N returns the number of elements.
@@ -49,27 +49,28 @@ type Step struct {
 	Product *LibraryProduct // nil for a launch
 }
 
-// Array is an array of structs that kernels read in the op's work memory.
+// Array is an array of structs in the op's work memory, which kernels read.
 type Array struct {
 	To      Ref
 	Content Packed
 }
 
-// Plan is an op as launches, wherever its operands lie. It does not change once it is built.
+// Plan holds the launches of an op. It does not depend on the addresses of operands, and does not change once it is built.
 type Plan struct {
 	Steps         []Step
 	Arrays        []Array
-	Alignment     int64 // of the operands' addresses, in bytes; 0 where the launches take any
+	Alignment     int64 // that operand addresses need, in bytes; 0 for none
 	work, scratch int64
 }
 
 // WorkBytes returns the bytes of work memory.
 func (p *Plan) WorkBytes() int64 { return p.work + p.scratch }
 
-// Addresses returns room for the addresses of an op with n operands: null.
+// Addresses returns null addresses for an op with n operands. Set fills them in.
 func (p *Plan) Addresses(n int) Addresses { return make(Addresses, firstOperand+n) }
 
-// Set notes where work memory and the operands of cells lie, inputs before outputs, and reports whether something has moved.
+// Set stores the addresses of work memory and of the operands in `at`. cells holds the cells of the inputs, then of the outputs. It
+// reports whether an address has changed.
 func (p *Plan) Set(at Addresses, workAt Ptr, cells []*cpu.Buf) (moved bool) {
 	set := func(i int, a Ptr) {
 		if at[i] != a {
@@ -84,14 +85,14 @@ func (p *Plan) Set(at Addresses, workAt Ptr, cells []*cpu.Buf) (moved bool) {
 	return moved
 }
 
-// Builder takes the launches of one op in the order in which they run. The first thing that it cannot take is the error of
-// the row that uses it.
+// Builder collects the launches of one op in the order in which they run. Its first error becomes the error of the row that uses
+// it.
 type Builder struct {
 	GPU     GPU
-	Type    Type // of the operands that the row's storage column has a t for
+	Type    Type // of the operands that have a t in the row's Storage
 	In, Out []Operand
-	// Documents is the table int32 [B,S,4] of the documents that are packed into the rows, of DocumentTableOp; null for none. The
-	// kernels read it at each launch, so that documents may change without a new plan.
+	// Documents is the table int32 [B,S,4] of the documents that are packed into the rows, made by DocumentTableOp. It is null
+	// without documents. The kernels read it at each launch, so documents may change without a new plan.
 	Documents Ref
 	Library   Library // computes products; nil for our own kernels
 	Policy    graph.Policy
@@ -100,7 +101,7 @@ type Builder struct {
 	err  error
 }
 
-// NewBuilder returns a builder for the operands of a site. Products run by a library where it is not nil.
+// NewBuilder returns a builder for the operands of a site. If library is not nil, it computes the products.
 func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 	b := &Builder{GPU: gpu, Library: library, Policy: s.Policy}
 	if n := firstOperand + len(s.In) + len(s.Out); n > mostArrays {
@@ -127,7 +128,7 @@ func (b *Builder) Fail(err error) {
 	}
 }
 
-// TypeOf returns the storage type of an operand whose type the storage column leaves open.
+// TypeOf returns the storage type of an operand whose type the row's Storage leaves open.
 func (b *Builder) TypeOf(o Operand) Type {
 	t, err := TypeOf(o.Dtype)
 	b.Fail(err)
@@ -141,17 +142,18 @@ func (b *Builder) Launch(kernel string, grid, block Dim, shared int64, params an
 	b.plan.Steps = append(b.plan.Steps, Step{Launch: l})
 }
 
-// LaunchClusters adds a launch of a kernel that is compiled for clusters of so many blocks, which are the grid along x.
+// LaunchClusters adds a launch of a kernel that is compiled for clusters. The blocks of a cluster are the whole grid along x.
 func (b *Builder) LaunchClusters(kernel string, grid, block Dim, shared int64, params any) {
 	b.Launch(kernel, grid, block, shared, params)
 	b.plan.Steps[len(b.plan.Steps)-1].Cluster = grid.X
 }
 
-// Overlap lets the last launch begin, in a captured graph, before the launch before it has ended. Its kernel must wait for that one before
-// it reads an operand that is not Held, and before it writes.
+// Overlap lets the last launch begin, in a captured graph, before the launch in front of it has ended. Its kernel must wait for
+// that launch before it writes, and before it reads an operand that is not Held. Below compute capability 9.0 Overlap does nothing.
 func (b *Builder) Overlap() { b.plan.Steps[len(b.plan.Steps)-1].Overlaps = b.GPU.Capability >= 90 }
 
-// Encode makes what stands at an offset of the last launch's argument depend on the address of a place: encode writes it.
+// Encode registers encode for the last launch. Whenever addresses change, encode writes the argument's bytes at offset, from the
+// address of `of`.
 func (b *Builder) Encode(offset uintptr, of Ref, encode func(to []byte, at Ptr) error) {
 	argument := &b.plan.Steps[len(b.plan.Steps)-1].Argument
 	argument.Relocations = append(argument.Relocations, Relocation{int(offset), of, encode})
@@ -168,10 +170,10 @@ func (b *Builder) LaunchRows(kernel string, rows, cols int64, params any) {
 	b.Launch(kernel, RowBlocks(rows, block), block, 0, params)
 }
 
-// Aligned makes the launches want operands at addresses that are multiples of bytes.
+// Aligned makes the launches require operand addresses that are multiples of bytes.
 func (b *Builder) Aligned(bytes int64) { b.plan.Alignment = bytes }
 
-// Work takes bytes of work memory, aligned for every kernel. What is in it is undefined.
+// Work reserves bytes of work memory, aligned for every kernel. Its content is undefined.
 func (b *Builder) Work(bytes int64) Ref {
 	r := refTo(work, b.plan.work)
 	b.plan.work += Align(bytes)
@@ -179,7 +181,7 @@ func (b *Builder) Work(bytes int64) Ref {
 	return r
 }
 
-// Scratch takes bytes of work memory that the next product or reduction uses and nothing after it.
+// Scratch reserves bytes of work memory for the next product or reduction only: the next call of Scratch returns the same memory.
 func (b *Builder) Scratch(bytes int64) Ref {
 	b.plan.scratch = max(b.plan.scratch, bytes)
 	b.fits()
@@ -193,8 +195,8 @@ func (b *Builder) fits() {
 	}
 }
 
-// Array takes work memory for a slice of structs that kernels read there. They are copied to it before the launches, and again
-// when an address in them has changed.
+// Array reserves work memory for a slice of structs that kernels read. The structs are uploaded before the launches, and again when
+// an address has changed.
 func (b *Builder) Array(items any) Ref {
 	c := Pack(items)
 	to := b.Work(int64(len(c.Bytes)))
@@ -202,7 +204,7 @@ func (b *Builder) Array(items any) Ref {
 	return to
 }
 
-// Plan returns what has been built, or why it cannot be.
+// Plan returns the plan, or the first error.
 func (b *Builder) Plan() (*Plan, error) {
 	if b.err != nil {
 		return nil, b.err

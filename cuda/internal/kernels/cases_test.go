@@ -30,10 +30,10 @@ type arrangement int
 const (
 	aligned arrangement = iota
 	skewed              // off their alignment by one element
-	mixed               // every second input is float32 where a row takes float32 beside half precision
+	mixed               // every second input is float32 if a row takes both float32 and half precision
 )
 
-// stored is a case with its arrays in a type, and what its results are held to.
+// stored is a case with its arrays in a type, and with the expected results.
 type stored struct {
 	opcases.Case
 	storage
@@ -48,7 +48,7 @@ type result struct {
 	name  string
 	array int // of the plan
 	want  *ref.Tensor
-	naive *ref.Tensor // of the naive implementation; nil where the tolerance does not come from it
+	naive *ref.Tensor // of the naive implementation; nil if the tolerance does not come from it
 	tol   float64
 }
 
@@ -63,7 +63,7 @@ func (x stored) spec() ops.Spec {
 }
 
 // store puts the arrays of a case into a type. Arrays that are off their alignment have gradients of weights in the type, too;
-// others have them in float32, as graphs do. ok is false where an op has no kernels.
+// others have them in float32, as graphs do. ok is false if an op has no kernels.
 func store(t testing.TB, c opcases.Case, s storage, as arrangement) (x stored, ok bool) {
 	t.Helper()
 	plan := testutil.Must(c.Plan())(t)
@@ -138,11 +138,11 @@ func pick[T any](list []T, places []int) (some []T) {
 	return some
 }
 
-// expect fills in the results: what the oracle makes of the inputs as they are stored, and how far from it they may be.
+// expect fills in the expected results: those of the oracle for the stored inputs, and their tolerances.
 //
-// An array in half precision that is made of inputs is held to tolerance, once for each time that it is stored on its way. One
-// made of stored results, and what attention, the MLP of compression and gated sums with their sigmoid compute, is held to twice the
-// error of a naive implementation and a unit roundoff.
+// A result in half precision that is computed from inputs has the tolerance of its type, once for each time that it is stored on
+// its way. A result that is computed from stored results may have twice the error of a naive implementation and a unit roundoff.
+// The same holds for results of attention, of the MLP of compression, and of gated sums with their sigmoid.
 func (x *stored) expect(t testing.TB) {
 	t.Helper()
 	in := opcases.Tensors(x.plan.Inputs)
@@ -275,7 +275,7 @@ func (x stored) compare(t *testing.T, dev device) {
 	}
 }
 
-// compareAll compares cases on dev. It computes what is expected of several at once.
+// compareAll compares cases on dev. It computes the expected results of several cases at once.
 func compareAll(t *testing.T, dev device, cases []stored) {
 	for x := range ahead(cases, func(x stored) stored {
 		if attention := x.Mask != nil || x.Choice != nil; !attention || !underSanitizer {
@@ -287,7 +287,7 @@ func compareAll(t *testing.T, dev device, cases []stored) {
 	}
 }
 
-// ahead returns f of each element, which it computes several at once, in their order.
+// ahead returns f of each element, in the order of the list. It computes several at once.
 func ahead[T, R any](list []T, f func(T) R) iter.Seq[R] {
 	results, slots := make([]chan R, len(list)), make(chan struct{}, runtime.GOMAXPROCS(0))
 	for i := range list {
@@ -315,7 +315,7 @@ func ahead[T, R any](list []T, f func(T) R) iter.Seq[R] {
 // all sizes, aligned and not. Arrays lie between margins, results over poison.
 func TestOpsMatchOracleOnGPU(t *testing.T) { compareAll(t, openGPU(t), chosenCases(t, opcases.All())) }
 
-// TestDocumentsMatchOracleOnGPU is the same of ops with documents.
+// TestDocumentsMatchOracleOnGPU does the same for ops with documents.
 func TestDocumentsMatchOracleOnGPU(t *testing.T) {
 	compareAll(t, openGPU(t), chosenCases(t, opcases.Packed()))
 }
@@ -327,7 +327,7 @@ func chosenCases(t *testing.T, cases []opcases.Case) (list []stored) {
 		for _, s := range storages {
 			for _, as := range []arrangement{aligned, skewed, mixed} {
 				x, ok := store(t, c, s, as)
-				few := ofFewRows(x.spec())                     // of more rows it runs as several ops
+				few := ofFewRows(x.spec())                     // with more rows the op runs as several ops
 				wide := strings.HasSuffix(c.Name, "[2 17000]") // norms of more than 16384 run on the host
 				require.Equal(t, wide && strings.Contains(c.Name, "rms norm"), !ok && !few, "kernels of %s", c.Name)
 				if ok && chosen.MatchString(x.String()) && (as == aligned || c.Mask == nil && c.Choice == nil) {
@@ -339,7 +339,7 @@ func chosenCases(t *testing.T, cases []opcases.Case) (list []stored) {
 	return list
 }
 
-// ofFewRows reports whether an op has kernels for few rows alone: those with more are several ops.
+// ofFewRows reports whether an op has kernels for few rows only: with more rows it runs as several ops.
 func ofFewRows(op any) bool {
 	if _, silu := op.(ops.LinearSiLUOp); silu {
 		return true

@@ -17,13 +17,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// decodeLayers are the launches of a step of decoding of TinyLM Base, bf16, that are not of attention, whose place the queries take.
+// decodeLayers holds the launches of a step of decoding of TinyLM Base in bf16, without attention: the queries stand for its
+// result.
 type decodeLayers struct {
 	t     *testing.T
 	dev   *gpu
 	calls []*driver.Call
 	names []string // of the launches of a layer
-	x     []arg    // the residual stream before each layer and behind the last one
+	x     []arg    // the residual stream before each layer and after the last one
 	seed  uint64
 }
 
@@ -41,7 +42,7 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 		a.at = dev.room(t, int64(a.Bytes()))
 		return a
 	}
-	// normed adds linear layers of the norm of x, which is a launch of its own for many rows.
+	// normed adds linear layers of the norm of x. For many rows the norm is a launch of its own.
 	normed := func(op ops.LinearsOp, x arg, more ...arg) (ys []arg) {
 		if rows <= most {
 			op.Norm, more = 1e-6, append(more, gain)
@@ -77,7 +78,7 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 	return d
 }
 
-// add adds the launches of an op. Inputs from `first` on that lie in the type of weights are held.
+// add adds the launches of an op. Inputs from `first` on that have the type of weights are held.
 func (d *decodeLayers) add(op any, in, out []arg, first int) {
 	d.t.Helper()
 	site := siteOf(in, out)
@@ -99,7 +100,7 @@ func (d *decodeLayers) launch() {
 	}
 }
 
-// capture records all launches, which overlap or not.
+// capture records all launches, which overlap if overlap is set.
 func (d *decodeLayers) capture(overlap bool) *driver.Replay {
 	was := make([]bool, len(d.calls))
 	for i, c := range d.calls {
@@ -170,11 +171,11 @@ func TestDecodeLayersTime(t *testing.T) {
 			})
 		}
 		seconds := dev.time(t, 9, steps...)
-		each := ""
+		times := ""
 		for i, s := range seconds[2:] {
-			each += fmt.Sprintf(" %s %.1f", d.names[i], 1e6*s/layers)
+			times += fmt.Sprintf(" %s %.1f", d.names[i], 1e6*s/layers)
 		}
-		fmt.Printf("%d rows: %.2f us a layer, %.2f with overlap, %d launches;%s\n", rows, 1e6*seconds[0]/runs/layers, 1e6*seconds[1]/runs/layers, perLayer, each)
+		fmt.Printf("%d rows: %.2f us a layer, %.2f with overlap, %d launches;%s\n", rows, 1e6*seconds[0]/runs/layers, 1e6*seconds[1]/runs/layers, perLayer, times)
 		require.NoError(t, plain.Close())
 		require.NoError(t, overlapping.Close())
 		dev.reset(t)

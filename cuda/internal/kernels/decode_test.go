@@ -34,7 +34,7 @@ func decodingCache(c opcases.Decoding, s storage) ops.KVCache {
 
 func decodingPages(c opcases.Decoding) int { return (c.Tokens + c.Cache.PageLen - 1) / c.Cache.PageLen }
 
-// decodingOp returns the op of a case with the shapes of its inputs, which lie in a type.
+// decodingOp returns the op of a case, and its site with inputs in a type.
 func decodingOp(t testing.TB, c opcases.Decoding, s storage) (op ops.DecodeOp, site graph.Site) {
 	k, dt := decodingCache(c, s), dtypes[s.Type]
 	op = ops.DecodeOp{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}
@@ -66,10 +66,10 @@ func decodingOp(t testing.TB, c opcases.Decoding, s storage) (op ops.DecodeOp, s
 // weightsOf are the parameters of the gates' layer and of the compression, the last inputs before the cache.
 func weightsOf(c opcases.Decoding) []*ref.Tensor { return append(c.GateLayer(), c.Phi()...) }
 
-// storesBranch reports whether keys and values of a branch are inputs; those of dense attention count as the first one's.
+// storesBranch reports whether keys and values of a branch are inputs; dense attention counts as the first branch.
 func storesBranch(k ops.KVCache, i int) bool { return k.Stores(1<<i) || k.Dense() && i == 0 }
 
-// decoding is an op of a case on a device. All of its cache is NaN but the counters.
+// decoding is an op of a case on a device. At first its cache is all NaN except for the counters.
 type decoding struct {
 	opcases.Decoding
 	storage
@@ -123,7 +123,7 @@ func (d *decoding) row(slot int) []int32 {
 	return d.rows[slot*n:][:n]
 }
 
-// grow gives a slot the pages of n tokens.
+// grow gives a slot the pages for n tokens.
 func (d *decoding) grow(slot, n int) {
 	for i := range (n + d.Cache.PageLen - 1) / d.Cache.PageLen {
 		if page := &d.row(slot)[1+i]; *page < 0 {
@@ -215,7 +215,7 @@ func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
 	require.Equal(d.t, []int32{int32(n)}, decodeInts(d.on.bytes(stored)))
 }
 
-// keysRead are the keys that a group has to read at token t, by branch.
+// keysRead returns how many keys a group has to read at token t, by branch.
 func (d *decoding) keysRead(t int, idx []int32) []int32 {
 	if d.Cache.Dense() {
 		return []int32{0, 0, int32(t + 1)}
@@ -235,9 +235,9 @@ func (d *decoding) keysRead(t int, idx []int32) []int32 {
 	return want
 }
 
-// compareDecoding decodes sequences that begin at different steps, the second and the third one behind tokens that FillCacheOp has
-// stored, up to `steps` tokens of each, and holds them to the oracle and the keys read to their number. Slots rest in between. Then
-// each sequence runs alone, in other pages and another order of threads, for the same bits.
+// compareDecoding decodes up to `steps` tokens of sequences that begin at different steps. The second and the third one begin after
+// tokens that FillCacheOp has stored. It compares the results with the oracle, and the keys read with their expected number. Slots
+// rest in between. Then each sequence runs alone, in other pages and with another order of threads, and must give the same bits.
 func compareDecoding(t *testing.T, name string, dev device, v variant, c opcases.Decoding, s storage, steps int) {
 	t.Run(fmt.Sprint(name, "/", s.Type), func(t *testing.T) {
 		defer dev.reset(t)
@@ -331,7 +331,7 @@ func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s
 	}
 }
 
-// rounded returns s as it is stored.
+// rounded returns s with its numbers rounded to the type in which they are stored.
 func rounded(c opcases.Decoding, s opcases.Sequence, as storage) opcases.Sequence {
 	s.Q, s.K, s.V = as.tensor(s.Q), slices.Clone(s.K), slices.Clone(s.V)
 	if s.Hidden != nil {
@@ -349,7 +349,7 @@ func rounded(c opcases.Decoding, s opcases.Sequence, as storage) opcases.Sequenc
 // fastDecoding are the implementations that not all cases have, in half precision.
 var fastDecoding = []string{"cuda cluster", "cuda mma"}
 
-// decodingGPUs get clusters of all sizes.
+// decodingGPUs returns GPUs that get clusters of all sizes.
 func decodingGPUs() (list []kernels.GPU) {
 	for _, sms := range []int{132, 20, 10, 5, 1} {
 		gpu := h200
@@ -386,7 +386,7 @@ func TestDecodeOnGPU(t *testing.T) {
 	}
 }
 
-// decodingPlans are those of all cases of decoding and of filling their caches.
+// decodingPlans returns the plans of all cases of decoding and of filling their caches.
 func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 	for _, c := range opcases.Decodings() {
 		for _, s := range storages {

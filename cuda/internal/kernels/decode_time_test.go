@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// decodeTime is the attention of one layer for one more token of each sequence, bf16, behind S of them.
+// decodeTime is the attention of one layer, in bf16, for one more token of each sequence after S tokens.
 type decodeTime struct {
 	name            string
 	heads, kvHeads  int
@@ -96,9 +96,9 @@ func (x decodeTime) time(t *testing.T, dev *gpu, row string) {
 		read += float64(n)
 	}
 	read *= float64(4 * x.dim)
-	each := ""
+	times := ""
 	for i, s := range seconds[1:] {
-		each += fmt.Sprintf(" %s %v %.1f us", strings.TrimPrefix(plan.Steps[i].Kernel, "nsa_decode_"), plan.Steps[i].Grid, 1e6*s)
+		times += fmt.Sprintf(" %s %v %.1f us", strings.TrimPrefix(plan.Steps[i].Kernel, "nsa_decode_"), plan.Steps[i].Grid, 1e6*s)
 	}
-	fmt.Printf("%s, %s B=%d S=%d: %.2f us a step, %.2f TB/s;%s\n", row, x.name, x.batch, x.tokens, 1e6*seconds[0]/runs, read/(seconds[0]/runs)/1e12, each)
+	fmt.Printf("%s, %s B=%d S=%d: %.2f us a step, %.2f TB/s;%s\n", row, x.name, x.batch, x.tokens, 1e6*seconds[0]/runs, read/(seconds[0]/runs)/1e12, times)
 }

@@ -21,14 +21,14 @@ type gpu struct {
 	memory  []*driver.Memory
 }
 
-// underSanitizer says that compute-sanitizer looks on, for which NSA_SANITIZER=1 stands: it is slow to open a device and to load
-// kernels, so all tests share one, and what attention computes is not compared with the oracle.
+// underSanitizer reports whether the tests run under compute-sanitizer, which NSA_SANITIZER=1 says. Opening a device and loading
+// kernels is slow there, so all tests share one device. The results of attention are not compared with the oracle.
 var underSanitizer = os.Getenv("NSA_SANITIZER") == "1"
 
 // shared is the device of all tests under a sanitizer, which the end of the process closes.
 var shared = sync.OnceValues(newGPU)
 
-// openGPU opens the first GPU until the end of the test, or ends it by testutil.NoGPU where there is none.
+// openGPU opens the first GPU until the end of the test. Without a GPU it ends the test by testutil.NoGPU.
 func openGPU(t *testing.T) *gpu {
 	t.Helper()
 	open := newGPU
@@ -79,7 +79,7 @@ func (g *gpu) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 	require.NoError(t, g.stream.Launch(g.call(t, l, argument)))
 }
 
-// properties are those of the device.
+// properties returns the properties of the device.
 func (g *gpu) properties() kernels.GPU {
 	p := g.dev.Properties()
 	return kernels.GPU{
@@ -87,8 +87,8 @@ func (g *gpu) properties() kernels.GPU {
 	}
 }
 
-// variants are the row that the device gets, also as if it had one multiprocessor; the row of devices of any capability; and the
-// general kernels, so that each size of tiles is chosen.
+// variants returns choices of kernels: the row that the device gets, the row that it gets with one multiprocessor, the row for
+// devices of any capability, and the general kernels with each size of tiles.
 func (g *gpu) variants() []variant {
 	p := g.properties()
 	one := p

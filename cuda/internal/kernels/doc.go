@@ -1,10 +1,10 @@
-// Package kernels is what all CUDA kernels of this module share: the table of implementations, launches, fat binaries.
+// Package kernels holds what all CUDA kernels of this module share: the table of implementations, launches, fat binaries.
 //
-// The kernels are CUDA C++, in the folders here, one .cu file an op or family, compiled by go generate into a fat binary each: code
-// for sm_80, sm_89 and sm_90a, PTX for what comes later. manifest.json says from which sources; a test refuses binaries that are not
-// of these. Nothing of CUDA is needed to build these packages or to use them.
+// The kernels are CUDA C++ in the folders below this one, a .cu file for each op or family of ops. go generate compiles each file
+// into a fat binary: code for sm_80, sm_89 and sm_90a, and PTX for newer devices. manifest.json lists the sources of each binary; a
+// test fails if a binary was made from other sources. These packages need no CUDA toolkit, neither to build nor to run.
 //
-// An implementation of an op is a row, an Op: which types its operands have, what it refuses, and a function that builds its launches
+// An implementation of an op is a row, an Op: the types of the operands, a guard, and a function that builds the launches
 //
 //	func softmax(b *kernels.Builder, _ ops.SoftmaxOp) error {
 //		x, y := b.In[0], b.Out[0]
@@ -13,12 +13,12 @@
 //		return nil
 //	}
 //
-// A Launch is a kernel's name, its grid, block and dynamic shared memory, and its one argument, a struct as C lays it out, with a Ref
-// where C has a pointer. It depends on the sizes and the GPU alone, so that the same op has the same bits on every run. Plan.Set and
-// Packed.Place fill in addresses, as often as they change. Work memory is aligned to 256 bytes and its content is undefined. A kernel
-// writes all of its outputs and reads none of them first.
+// A Launch is a kernel's name, its grid, block and dynamic shared memory, and its one argument: a struct as C lays it out, with a
+// Ref where C has a pointer. A Launch depends on the sizes and the GPU alone, so an op has the same bits in every run. Plan.Set and
+// Packed.Place fill in the addresses whenever they change. Work memory is aligned to 256 bytes and its content is undefined. A
+// kernel writes all of its outputs and reads none of them first.
 //
-// Sizes and types that kernels do not take are a *graph.Unsupported.
+// A size or type that the kernels do not support is a *graph.Unsupported error.
 package kernels
 
 //go:generate go run ./internal/build

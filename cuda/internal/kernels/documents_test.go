@@ -73,8 +73,8 @@ func randomDocuments(t *testing.T, dev device, tries int, sizes ...int) {
 	}
 }
 
-// lengthsOf are documents for a poisoned or large number in each: of the first and the last rows and keys of tiles, of less than a block
-// and of one token.
+// lengthsOf returns the lengths of four documents, which together have s tokens. A test puts a poisoned or large number into each.
+// Two are long, one is shorter than a block, and one has a single token.
 func lengthsOf(s int) []int { return []int{s / 2, 1, 3, s - s/2 - 4} }
 
 // onPackedSizes calls f with the attention ops and the choice of blocks of documents.
@@ -89,7 +89,8 @@ func onPackedSizes(t *testing.T, types []storage, f func(t *testing.T, attention
 	}
 }
 
-// TestDocumentsOfPoisonOnGPU: NaN and Inf in a document change no bit of another one, nor of what does not see them in their own.
+// TestDocumentsOfPoisonOnGPU: NaN and Inf in a document change no bit of another document, nor of results in their own document
+// that do not see them.
 func TestDocumentsOfPoisonOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	onPackedSizes(t, storages, func(t *testing.T, attention []stored, choice stored) {
@@ -136,7 +137,8 @@ func TestDocumentRows(t *testing.T) {
 	}
 }
 
-// TestTablesOfWrongBoundaries: boundaries that lie on the device are not checked. No number that a table has of them leads out of a row.
+// TestTablesOfWrongBoundaries: boundaries on the device are not checked. No number of a table that is made from wrong boundaries
+// points outside a row.
 func TestTablesOfWrongBoundaries(t *testing.T) { wrongBoundaries(t, openGPU(t), 200) }
 
 func wrongBoundaries(t *testing.T, dev device, tries int) {

@@ -131,9 +131,9 @@ func TestGradientsOfWeightsHaveTheSameBits(t *testing.T) {
 	})
 }
 
-// TestLinearsWithoutCopies: weights and their gradients that lie one behind the other are not copied, and the bits are the same.
+// TestLinearsWithoutCopies: weights and their gradients that lie one after the other are not copied, and the bits are the same.
 func TestLinearsWithoutCopies(t *testing.T) {
-	const rows, in = 65, 24 // more than kernels for few take
+	const rows, in = 65, 24 // more rows than the kernels for few rows take
 	outs := []int{16, 5, 8}
 	onBench(t, func(t *testing.T, x *bench) {
 		normal := func(seed uint64, shape ...int) arg {
@@ -209,7 +209,7 @@ func TestMoreThan2To31Elements(t *testing.T) {
 	}{
 		"silu":     {ops.SiLUOp{}, []arg{x}, 1 / (1 + math.Exp(-1))},
 		"softmax":  {ops.SoftmaxOp{}, []arg{x}, 1. / cols},
-		"rms norm": {ops.RMSNormOp{Eps: 1e-6}, []arg{x, argOf(tensor.Float32, at[0], cols)}, 1}, // each weight is two ones in bf16, 1.002
+		"rms norm": {ops.RMSNormOp{Eps: 1e-6}, []arg{x, argOf(tensor.Float32, at[0], cols)}, 1}, // a weight has the bits of two ones in bf16: 1.002
 		"add":      {ops.AddOp{}, []arg{x, x}, 2},
 		"copy":     {ops.AddGradOp{}, []arg{x}, 1},
 	} {

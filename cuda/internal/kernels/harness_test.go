@@ -29,10 +29,11 @@ type device interface {
 	launch(t testing.TB, l *kernels.Launch, argument []byte)
 	reset(t testing.TB)  // frees what put has allocated
 	variants() []variant // the first one for all ops, the others for attention
-	otherOrder()         // turns the order of threads round, where that can be chosen: a race would show
+	otherOrder()         // reverses the order of threads, if the device can: a race would show
 }
 
-// variant is a choice of kernels: a row, or "" for the first one that takes the operands, for the properties of a device.
+// variant is a choice of kernels: the name of a row, or "" for the first row that takes the operands, and the properties of a
+// device.
 type variant struct {
 	row string
 	kernels.GPU
@@ -41,7 +42,7 @@ type variant struct {
 // h200 are the properties of a device by which tests without one choose kernels.
 var h200 = kernels.GPU{Capability: 90, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, SMs: 132, Boxes: hostBoxes}
 
-// hostBoxes writes a tensor map as copies on the host read it: HostMap of wgmma_on_host.h.
+// hostBoxes writes a tensor map in the form that copies on the host read: HostMap of wgmma_on_host.h.
 func hostBoxes(to []byte, at kernels.Ptr, dims [4]int64, rows int64) error {
 	for i, v := range append([]int64{int64(at)}, append(dims[:], rows)...) {
 		binary.LittleEndian.PutUint64(to[8*i:], uint64(v))
@@ -69,11 +70,11 @@ func siteOf(in, out []arg) (s graph.Site) {
 	return s
 }
 
-// planOf builds the row of an op with the given name, or with no name the first one that takes the operands.
+// planOf builds the first row with the given name, or of any name if row is "", that takes the op.
 func planOf(gpu kernels.GPU, row string, op any, s graph.Site) (*kernels.Plan, error) {
 	err, taken := fmt.Errorf("no row %q for %T", row, op), false
 	if _, one := op.(ops.DocumentTableOp); one {
-		row = "" // which comes before ops of any row
+		row = "" // the table comes before ops of every row
 	}
 	for _, r := range all.Table().Of(op) {
 		if row != "" && r.Name != row || taken && !r.Takes(s) {
@@ -114,7 +115,7 @@ func bindPlan(t testing.TB, p *kernels.Plan, work kernels.Ptr, args ...arg) boun
 	return b
 }
 
-// run makes all launches. Arrays that they read are copied first, which only a device with copyTo can.
+// run makes all launches. First it copies the arrays that they read, which only a device with copyTo can.
 func (b bound) run(t testing.TB, dev device) {
 	t.Helper()
 	for i := range b.Arrays {
@@ -129,7 +130,7 @@ func (b bound) run(t testing.TB, dev device) {
 	}
 }
 
-// runOp runs an op on dev over poisoned work memory, whose margins must stay as they are.
+// runOp runs an op on dev over poisoned work memory. The margins of that memory must not change.
 func runOp(t testing.TB, dev device, v variant, op any, in, out []arg) {
 	t.Helper()
 	runPlan(t, dev, testutil.Must(planOf(v.GPU, v.row, op, siteOf(in, out)))(t), slices.Concat(in, out)...)
@@ -142,7 +143,7 @@ func runPlan(t testing.TB, dev device, p *kernels.Plan, args ...arg) {
 	work.bytes(t, dev)
 }
 
-// buffer is memory between margins of poison, which must stay as they are.
+// buffer is memory between margins of poison, which must not change.
 type buffer struct {
 	at      kernels.Ptr
 	n, skew int // skew is the number of bytes by which it lies off its alignment
@@ -150,7 +151,7 @@ type buffer struct {
 
 const margin = 256
 
-// poison returns bytes that are NaN in every type and no index.
+// poison returns bytes that are NaN in every type, and no valid index.
 func poison(n int) []byte { return bytes.Repeat([]byte{0xff}, n) }
 
 // place returns memory that holds data.
@@ -230,7 +231,7 @@ var (
 // dtypes are the types of elements by their storage types.
 var dtypes = [...]tensor.Dtype{kernels.F32: tensor.Float32, kernels.BF16: ops.BFloat16, kernels.F16: ops.Float16}
 
-// storageOf returns that of float32 or a type in half precision.
+// storageOf returns the storage of float32 or of a type in half precision.
 func storageOf(dt tensor.Dtype) storage {
 	for _, s := range storages {
 		if dtypes[s.Type] == dt {
@@ -243,11 +244,11 @@ func storageOf(dt tensor.Dtype) storage {
 // unit is the unit roundoff: 2^-8 for bfloat16, 2^-11 for float16.
 func (s storage) unit() float64 { return math.Ldexp(1, -s.bits) }
 
-// tolerance is that of one result, over the largest magnitude M of its array: 1e-5 in float32. In half precision it follows
-// from the rounding of results alone, which no implementation that stores them in the type escapes: half a unit in the last
-// place of M is between uM/2 and uM for the unit roundoff u, so that twice the error of a naive implementation is at least
-// between uM and 2uM. bfloat16 has the lower end u, float16 the upper one 2u: beside its u the error of sums in float32 would
-// count.
+// tolerance is how far one result may be off, relative to the largest magnitude M of its array. In float32 it is 1e-5. In half
+// precision it follows from the rounding of results, which no implementation that stores them in the type escapes. Half a unit in
+// the last place of M is between uM/2 and uM, for the unit roundoff u. So twice the error of a naive implementation is at least
+// between uM and 2uM. bfloat16 has the lower end u. float16 has the upper end 2u, since the error of float32 sums counts beside its
+// u.
 func (s storage) tolerance() float64 {
 	return map[kernels.Type]float64{kernels.F32: 1e-5, kernels.BF16: bf16.unit(), kernels.F16: 2 * f16.unit()}[s.Type]
 }

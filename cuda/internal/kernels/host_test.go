@@ -55,7 +55,7 @@ var openHost = sync.OnceValues(func() (*host, error) {
 	return h, nil
 })
 
-// buildHost compiles the units of testdata/host at once, by way of dir, and links them to a library.
+// buildHost compiles the units of testdata/host in parallel, with its object files in dir, and links them to a library.
 func buildHost(dir, library string) error {
 	units, err := filepath.Glob("testdata/host/*.cc")
 	if err != nil {
@@ -77,7 +77,7 @@ func buildHost(dir, library string) error {
 			if slices.Contains([]string{"run.cc", "products.cc"}, filepath.Base(unit)) {
 				level = "-O2"
 			}
-			// -fno-extern-tls-init: what a unit takes from another one has no constructors.
+			// -fno-extern-tls-init: thread-local variables of other units have no constructors.
 			errs[i] = run("-std=c++17", level, "-ffp-contract=off", "-fno-extern-tls-init", "-mavx2", "-mfma", "-mf16c",
 				"-fpermissive", "-w", "-Wno-psabi", "-fPIC", "-Itestdata/host", "-I.", "-c", "-o", object, unit)
 		})
@@ -102,7 +102,7 @@ func (h *host) otherOrder() {
 	h.order(h.descending)
 }
 
-// variants are such that each size of tiles is chosen, of the general kernels.
+// variants returns GPUs for which each tile size of the general kernels is chosen.
 func (*host) variants() []variant {
 	return []variant{
 		{"cuda", kernels.GPU{SharedPerBlock: 227 << 10, SharedPerSM: 1 << 20, SMs: 1}},
@@ -110,7 +110,7 @@ func (*host) variants() []variant {
 	}
 }
 
-// put has NaN around the data.
+// put copies data to memory with NaN around it.
 func (h *host) put(_ testing.TB, data []byte) kernels.Ptr {
 	m := slices.Repeat([]uint64{math.MaxUint64}, len(data)/8+64)
 	base := uintptr(unsafe.Pointer(&m[0]))
@@ -153,7 +153,7 @@ func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 // matrixHost runs the kernels on matrix units, and no others.
 type matrixHost struct{ device }
 
-// One multiprocessor gets tall tiles, and blocks of warp groups that go through several.
+// A GPU with one multiprocessor gets tall tiles, and thread blocks of warp groups that go through several tiles.
 func (matrixHost) variants() []variant {
 	one := h200
 	one.SMs = 1
@@ -165,9 +165,10 @@ type preferredHost struct{ device }
 
 func (preferredHost) variants() []variant { return matrixHost{}.variants()[2:] }
 
-// attentionOnHost returns the cases of attention, at sizes of which dev takes all, and the choice of blocks at others too, of up to
-// `most` pairs of a row and a key times their dims, the types in turn. Of two that run the same kernels it leaves one out: dense
-// attention is a window of S, and the lists of the selected branch have others without visible keys.
+// attentionOnHost returns the cases of attention at sizes at which dev takes all of them, and the choice of blocks at other sizes,
+// too. The pairs of a row and a key, times their dims, are at most `most`. The types are used in turn. Of two cases that run the
+// same kernels it leaves one out: dense attention is a window of S, and the lists of the selected branch have a second case without
+// visible keys.
 func attentionOnHost(t *testing.T, dev device, most int, types ...storage) (list []stored) {
 	for i, s := range opcases.AttentionSizes() {
 		if s.B*s.Hq*s.S*s.S*(s.D+s.Dv) > most || s.Size != opcases.Small {
@@ -307,8 +308,8 @@ func TestMatmulOnHost(t *testing.T) {
 	}
 }
 
-// onHosts runs f at sizes on kernels on matrix units that take them, or an H200's, and on the general kernels, the types in turn; not
-// at sizes that are here for other kernels' sake: wide dims and lists of few of the blocks.
+// onHosts runs f at each size on the kernels on matrix units, or at wide dims on an H200's, and on the general kernels, with the
+// types in turn. The general kernels skip sizes that are only for other kernels: wide dims, and lists of few of the blocks.
 func onHosts(t *testing.T, sizes []opcases.AttentionSize, f func(t *testing.T, dev device, attention []stored, choice stored)) {
 	h := hostDevice(t)
 	for i, size := range sizes {
@@ -351,7 +352,7 @@ func TestStockOpsMatchGorgoniaOnHost(t *testing.T) { compareStock(t, hostDevice(
 
 func TestListedBlocksOnHost(t *testing.T) { listedBlocks(t, hostDevice(t), listedSizes) }
 
-// smallHost has one multiprocessor, whose blocks go through all tiles.
+// smallHost has one multiprocessor, so its thread blocks go through all tiles.
 type smallHost struct{ device }
 
 func (smallHost) variants() []variant { return preferredHost{}.variants()[1:] }

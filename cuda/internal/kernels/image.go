@@ -12,7 +12,7 @@ import (
 //go:embed */*.fatbin manifest.json
 var files embed.FS
 
-// images are the fat binaries, by kernel.
+// images maps each kernel to the name of its fat binary.
 var images = sync.OnceValues(func() (map[string]string, error) {
 	data, err := files.ReadFile(manifest.File)
 	if err != nil {
@@ -31,7 +31,7 @@ var images = sync.OnceValues(func() (map[string]string, error) {
 	return list, nil
 })
 
-// Image returns a fat binary, such as "matmul/matmul_tensor". It is to be loaded by the driver; the bytes are the caller's.
+// Image returns the bytes of a fat binary, such as "matmul/matmul_tensor", for the driver to load. The caller may change the bytes.
 func Image(name string) ([]byte, error) {
 	data, err := files.ReadFile(name + ".fatbin")
 	if err != nil {
@@ -40,7 +40,7 @@ func Image(name string) ([]byte, error) {
 	return data, nil
 }
 
-// Modules are the fat binaries that a device has loaded.
+// Modules holds the fat binaries that a device has loaded.
 type Modules struct {
 	dev *driver.Device
 
@@ -48,12 +48,12 @@ type Modules struct {
 	loaded map[string]*driver.Module // by image
 }
 
-// NewModules returns the modules of a device, which unloads them when it is closed.
+// NewModules returns the modules of a device. Closing the device unloads them.
 func NewModules(d *driver.Device) *Modules {
 	return &Modules{dev: d, loaded: map[string]*driver.Module{}}
 }
 
-// Function returns a kernel. Its image is loaded when it is first needed.
+// Function returns a kernel by name. It loads the kernel's fat binary at the first need.
 func (m *Modules) Function(kernel string) (*driver.Function, error) {
 	list, err := images()
 	if err != nil {

@@ -10,18 +10,18 @@ import (
 // Dim is the size of a grid, in blocks, or of a block, in threads.
 type Dim = driver.Dim
 
-// Launch is one launch of a kernel, wherever its operands lie.
+// Launch is one launch of a kernel. It does not depend on the addresses of operands.
 type Launch struct {
 	Kernel   string // symbol
 	Grid     Dim
 	Block    Dim
 	Shared   int // bytes of dynamic shared memory
 	Argument Packed
-	Cluster  int  // blocks of a cluster, adjoining ones along x, as the kernel is compiled; 0: no clusters
+	Cluster  int  // blocks of a cluster, neighbours along x, as the kernel is compiled; 0: no clusters
 	Overlaps bool // see Builder.Overlap
 }
 
-// check refuses a grid that no device takes.
+// check refuses a grid that is outside the limits of every device.
 func (l *Launch) check() error {
 	for _, n := range []struct{ got, most int }{{l.Grid.X, math.MaxInt32}, {l.Grid.Y, math.MaxUint16}, {l.Grid.Z, math.MaxUint16}} {
 		if n.got < 1 || n.got > n.most {
@@ -31,13 +31,13 @@ func (l *Launch) check() error {
 	return nil
 }
 
-// Pieces is the number of parts of at most size that n is cut into.
+// Pieces is n / size, rounded up: the number of pieces of at most size that n is cut into.
 func Pieces(n, size int64) int64 { return (n + size - 1) / size }
 
-// Align rounds bytes up to a place that every kernel takes.
+// Align rounds bytes up to a multiple of 256, the alignment of work memory.
 func Align(bytes int64) int64 { return Pieces(bytes, 256) * 256 }
 
-// Flag is a bool as kernels take it.
+// Flag is a bool as the int32 that kernels read.
 func Flag(b bool) int32 {
 	if b {
 		return 1
@@ -48,14 +48,14 @@ func Flag(b bool) int32 {
 // Line is a grid of n blocks along x.
 func Line(n int64) Dim { return Dim{X: int(n), Y: 1, Z: 1} }
 
-// Looped is the grid for n pieces of work of a kernel that loops over what is beyond the grid.
+// Looped is the grid for n pieces of work, at most 2^16 blocks. The kernel's blocks loop over the remaining pieces.
 func Looped(n int64) Dim { return Line(min(max(n, 1), 1<<16)) }
 
 // Threads is the block of elementwise kernels.
 func Threads() Dim { return Line(256) }
 
-// RowThreads is the block of a kernel in which a group of threads owns a row of the given length: 8 warps of a row each, or
-// one row for all.
+// RowThreads is the block of a kernel in which a group of threads owns a row of cols elements: 8 warps with a row each, or all
+// threads with one row.
 func RowThreads(cols int64) Dim {
 	switch {
 	case cols <= 1024:

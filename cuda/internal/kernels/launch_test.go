@@ -56,7 +56,7 @@ func TestPackedAddresses(t *testing.T) {
 	}
 }
 
-// TestEncodedRelocation: what stands in an argument may be made from an address.
+// TestEncodedRelocation: an encoder makes bytes of an argument from an address.
 func TestEncodedRelocation(t *testing.T) {
 	x := kernels.NewBuilder(h200, nil, siteOf([]arg{argOf(tensor.Float32, 0, 1)}, nil)).In[0].Ref
 	packed := kernels.Pack(&struct {
@@ -94,7 +94,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	cases := slices.DeleteFunc(opcases.Layers(), func(c opcases.Case) bool { return c.Size == opcases.Huge })
 	cases = append(cases, slices.DeleteFunc(opcases.Packed(), func(c opcases.Case) bool { return c.Size == opcases.Huge })...)
 	for _, dims := range [][2]int{{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 128}, {256, 192}} {
-		for block, n := range map[int]int{16: 20, 32: 10, 64: 4, 128: 4} { // entries of lists: of 64 for less than half of the blocks
+		for block, n := range map[int]int{16: 20, 32: 10, 64: 4, 128: 4} { // entries of a list by block size; with 64, less than half of the blocks
 			s := sized(1, 600, 4, 2, dims[0], dims[1], 32, 16, block, n, 100)
 			cases = append(cases, s.Cases()...)
 		}
@@ -136,7 +136,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	return append(plans, read, exponentials)
 }
 
-// TestLaunches holds every launch of the rows to the binary and to the source of the kernel that it names.
+// TestLaunches checks every launch of the rows against the binary and the source of the kernel that it names.
 func TestLaunches(t *testing.T) {
 	t.Parallel()
 	plans := append(everyPlan(t), stockPlans(t)...)
@@ -144,8 +144,8 @@ func TestLaunches(t *testing.T) {
 	t.Run("have the layout of C", func(t *testing.T) { matchSources(t, plans) })
 }
 
-// matchBinaries holds each launch to the size of the kernel's argument and to the limits of threads and shared memory, and each
-// kernel to a launch.
+// matchBinaries checks each launch against the size of the kernel's argument and the limits of threads and shared memory. Each
+// kernel must have a launch.
 func matchBinaries(t *testing.T, plans []*kernels.Plan) {
 	binaries := compiled(t)
 	seen := map[string]bool{}
@@ -174,7 +174,7 @@ func matchBinaries(t *testing.T, plans []*kernels.Plan) {
 	}
 }
 
-// TestUnsupported holds what the kernels do not take to its reason.
+// TestUnsupported checks the reason for each op that the kernels refuse.
 func TestUnsupported(t *testing.T) {
 	of, f := operand, func(shape ...int) ops.Operand { return operand(tensor.Float32, shape...) }
 	type list = []ops.Operand

@@ -103,8 +103,8 @@ func layouts(plans []*kernels.Plan) string {
 	return b.String()
 }
 
-// matchSources compares the argument of every launch with the one of its kernel, field by field. It must not pass
-// by what it does not look at, so wrong assertions stand behind the others: pointers that change places, another size, another kind.
+// matchSources compares the argument of every launch with the one of its kernel, field by field. To show that it really compares,
+// it adds wrong assertions, which must fail: swapped pointers, another size, another kind.
 func matchSources(t *testing.T, plans []*kernels.Plan) {
 	if _, err := exec.LookPath("g++"); err != nil {
 		t.Skip("it wants g++")

@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestBinariesAreCurrent holds the embedded fat binaries to the sources in the folders here.
+// TestBinariesAreCurrent: the embedded fat binaries are made from the sources in the folders here.
 func TestBinariesAreCurrent(t *testing.T) {
 	sources := sourcesHere(t)
 	m := readManifest(t)
@@ -33,7 +33,7 @@ func TestBinariesAreCurrent(t *testing.T) {
 	assert.Len(t, testutil.Must(filepath.Glob("*/*.fatbin"))(t), len(sources), "fat binaries")
 }
 
-// TestKernelsDoNotSpill holds every kernel to its registers.
+// TestKernelsDoNotSpill: no kernel spills registers to memory.
 func TestKernelsDoNotSpill(t *testing.T) {
 	for name, k := range compiled(t) {
 		assert.NotEmpty(t, k.Registers, name)
@@ -56,11 +56,11 @@ func compiled(t testing.TB) map[string]manifest.Kernel {
 	return all
 }
 
-// sourcesHere returns the .cu files, or skips the test where they are not: outside of the folder of this file.
+// sourcesHere returns the .cu files. It skips the test if they are missing: outside the folder of this file.
 func sourcesHere(t testing.TB) []string {
 	t.Helper()
 	list := testutil.Must(filepath.Glob("*/*.cu"))(t)
-	if !slices.Contains(list, "adamw/adamw.cu") { // a host with test binaries may have those of a folder with tests of its own
+	if !slices.Contains(list, "adamw/adamw.cu") { // a host that has only test binaries may have other .cu files here
 		t.Skip("the sources are not here: the test runs outside of its folder")
 	}
 	return list

@@ -83,7 +83,7 @@ func (c matmulCase) layout(rows, cols int, repeat, transposed bool) layout {
 // ld is the leading dimension.
 func (l layout) ld() int64 { return int64(max(l.down, l.right)) }
 
-// at returns the place of an element of matrix z, or of the one that stands for all.
+// at returns the place of an element of matrix z, or of the only matrix.
 func (l layout) at(z, row, col int) int { return z%l.batch*l.stride + row*l.down + col*l.right }
 
 // elements is the number of elements up to the last one of the last matrix.
@@ -153,9 +153,9 @@ func entries(la, lb layout, a, b, bias []float64, batch int, out storage) (list 
 	return list
 }
 
-// compareMatmul compares a product with one in float64. The error is at most what sums in float32 may have and, where the
-// result is in half precision, twice that of a plain sum in float32 that is then rounded. Another run, and runs in which other
-// numbers of blocks share the tiles, have the same bits.
+// compareMatmul compares a product with one in float64. The error may be that of sums in float32. If the result is in half
+// precision, twice the error of a plain sum in float32 that is then rounded is added. Another run, and runs in which other numbers
+// of blocks share the tiles, have the same bits.
 func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storage, trans int, bias bool) {
 	t.Helper()
 	defer dev.reset(t)
@@ -219,7 +219,7 @@ func TestMatmulOnGPU(t *testing.T) {
 			for i, s := range storages {
 				for trans := range 4 {
 					if c.m*c.n*c.k*c.batch > 1<<26 && trans != (i+c.m)%4 && i != 1 {
-						continue // large ones in all ways in one type
+						continue // large ones with all layouts in one type only
 					}
 					compareMatmul(t, dev, c, s, s, trans, trans%2 == 0)
 					if i > 0 {

@@ -16,16 +16,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// The tensors of a step: three of one shape, of which the second takes no step of Muon, one with more rows than columns, and one row.
+// The tensors of a step: three of one shape, one with more rows than columns, and one row. The second tensor takes no step of Muon.
 var (
 	muonSpec   = ops.AdamWOp{Decay: "10101", Muon: "10111"}
 	muonShapes = [][]int{{24, 40}, {24, 40}, {24, 40}, {70, 33}, {1, 9}}
 )
 
-// muonState is what a step changes and reads, by the names of tensors.
+// muonState holds the arrays that a step reads and changes, by the names of tensors.
 type muonState struct{ weight, grad, m, v map[string]*ref.Tensor }
 
-// muonName is such that the oracle gives decay to the tensors that have it.
+// muonName returns a name by which the oracle decays the tensor if the step does.
 func muonName(i int) string {
 	if muonSpec.Decay[i] == '0' {
 		return fmt.Sprint(i, ".pe")
@@ -33,7 +33,7 @@ func muonName(i int) string {
 	return fmt.Sprint(i)
 }
 
-// muon runs one step twice from s, and returns what it makes of s, the norm and the weights in half precision.
+// muon runs one step twice from s. It returns the state after a step, the norm, and the weights in half precision.
 func (x *bench) muon(s muonState) (after muonState, norm float64, half map[string][]float64) {
 	defer x.dev.reset(x.t)
 	hyper := make([]float64, ops.AdamWHyperLen)
@@ -72,9 +72,9 @@ func (x *bench) muon(s muonState) (after muonState, norm float64, half map[strin
 	}
 	after = muonState{weight: map[string]*ref.Tensor{}, m: map[string]*ref.Tensor{}}
 	half = map[string][]float64{}
-	each := op.PerTensor()
+	perTensor := op.PerTensor()
 	for i, shape := range muonShapes {
-		arrays := first[each*i:]
+		arrays := first[perTensor*i:]
 		after.weight[muonName(i)], after.m[muonName(i)] = ref.From(f32.decode(arrays[0]), shape...), ref.From(f32.decode(arrays[2]), shape...)
 		if copies {
 			half[muonName(i)] = x.decode(arrays[4])
@@ -83,7 +83,7 @@ func (x *bench) muon(s muonState) (after muonState, norm float64, half map[strin
 	return after, math.Float64frombits(binary.LittleEndian.Uint64(first[len(first)-1])), half
 }
 
-// newMuonState draws what a step begins with.
+// newMuonState draws the state before a step.
 func (x *bench) newMuonState() muonState {
 	s := muonState{map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}}
 	for i, shape := range muonShapes {

@@ -15,9 +15,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// naiveOf returns what a naive implementation of half precision makes of the arrays of a case that depend on more than one
-// rounding: the oracle's arithmetic for attention, the MLP of compression and gated sums with their sigmoid, with every intermediate
-// array rounded to the type, and the CPU's ops in float64 where one reads what another has stored.
+// naiveOf computes the arrays of a case that depend on more than one rounding, as a naive implementation in half precision does.
+// For attention, the MLP of compression and gated sums with their sigmoid it is the oracle's arithmetic with every intermediate
+// array rounded to the type. If one op reads what another has stored, it is the CPU's ops in float64.
 func naiveOf(t testing.TB, x stored) map[int]*ref.Tensor {
 	t.Helper()
 	in, out, grads := opcases.Tensors(x.plan.Inputs), x.plan.Out, x.plan.Grads
@@ -97,7 +97,7 @@ func onCPU(t testing.TB, spec ops.Spec, inputs []opcases.Array) (outputs []opcas
 	return outputs
 }
 
-// naiveAttention rounds o, p, the scores' gradients and what they are made of.
+// naiveAttention rounds o, p, the gradients of the scores, and the arrays from which it computes them.
 func naiveAttention(s storage, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, dk, dv *ref.Tensor) {
 	o, lse := ref.Attention(q, k, v, mask)
 	B, S, Hq, h := q.Shape[0], q.Shape[1], q.Shape[2], q.Shape[2]/k.Shape[2]
@@ -156,8 +156,8 @@ func naiveMLPs(x stored, op ops.CompressMLPOp, in, pe, w1, w2, dy *ref.Tensor) (
 	return y, dx, dpe, dw1, dw2
 }
 
-// naiveMLP is the MLP of compression as rows of blocks, a product, SiLU and a product, each of which stores its result. dy is that
-// of one row of zeros where there is no block.
+// naiveMLP is the MLP of compression as rows of blocks, a product, SiLU and a product, each of which stores its result. Without a
+// block, dy is the gradient of one row of zeros.
 func naiveMLP(s storage, op ops.CompressMLPOp, x, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
 	B, S, H, D := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
 	blocks, cols := ops.NumCompressed(S, op.BlockLen, op.Stride), op.BlockLen*D
@@ -187,7 +187,8 @@ func naiveMLP(s storage, op ops.CompressMLPOp, x, pe, w1, w2, dy *ref.Tensor) (y
 	return y, s.tensor(dx), dpe, dw1, dw2
 }
 
-// naiveGatedSum is a sigmoid and a gated sum, each of which stores its results. d is for the logits and each branch.
+// naiveGatedSum is a sigmoid and a gated sum, each of which stores its results. d holds the gradients of the logits and of each
+// branch.
 func naiveGatedSum(s storage, logits, dy *ref.Tensor, branches ...*ref.Tensor) (y *ref.Tensor, d []*ref.Tensor) {
 	gates := s.tensor(ref.Sigmoid(logits))
 	dgates, d := ref.GatedSumGrad(gates, dy, branches...)
@@ -198,11 +199,12 @@ func naiveGatedSum(s storage, logits, dy *ref.Tensor, branches ...*ref.Tensor) (
 	return s.tensor(ref.GatedSum(gates, branches...)), d
 }
 
-// TestHalfBounds: the naive implementation is off by a few roundings only, and in bfloat16, with three bits less, it breaks the
-// bounds of float16: of all results that depend on it but for some that are small by luck.
+// TestHalfBounds: the naive implementation is off by a few roundings only. In bfloat16, with three bits less, it breaks the bounds
+// of float16, for all results that depend on it except some that are small by luck.
 //
 // "A few" is less than 8 units. Rounding a logit x puts its exponential off by |x| units, so this holds only while logits are small:
-// at dims of 2 and 3 they reach 9, and dq is off by 11.5 units (D = 2, Dv = 33). Those dims are left out here, but for one key.
+// at dims of 2 and 3 they reach 9, and dq is off by 11.5 units (D = 2, Dv = 33). Those dims are left out here, unless there is only
+// one key.
 func TestHalfBounds(t *testing.T) {
 	t.Parallel()
 	broken, all := 0, 0

@@ -12,15 +12,15 @@ import (
 // Ptr is an address in the memory of a device.
 type Ptr = driver.DevicePtr
 
-// Ref says where something lies before addresses are known: in which array, and how many bytes into it. The zero value is
-// the null pointer. In a struct of arguments it stands where C has a pointer.
+// Ref is a pointer whose address is not known yet: an array of the op, and an offset in bytes. The zero value is the null pointer.
+// In a struct of arguments a Ref stands where C has a pointer.
 type Ref uint64
 
-// The arrays of an op, as the numbers in a Ref: inputs and outputs come from firstOperand on, in their order.
+// The numbers of an op's arrays in a Ref. Inputs, then outputs, are numbered from firstOperand on.
 const (
 	_       = iota // null
 	work           // the op's own work memory
-	scratch        // the work memory of its products and reductions, which they use one after the other
+	scratch        // the work memory that its products and reductions use one after the other
 	firstOperand
 )
 
@@ -32,33 +32,33 @@ const (
 
 func refTo(array int, offset int64) Ref { return Ref(array)<<offsetBits | Ref(offset) }
 
-// Plus returns the place bytes further.
+// Plus returns r moved forward by bytes.
 func (r Ref) Plus(bytes int64) Ref { return r + Ref(bytes) }
 
-// Addresses are the addresses of an op's arrays, by their numbers; that of null is 0.
+// Addresses holds the addresses of an op's arrays by their numbers. The address of null is 0.
 type Addresses []Ptr
 
-// Of returns the address of a place.
+// Of returns the address that r stands for.
 func (a Addresses) Of(r Ref) Ptr { return a[r>>offsetBits] + Ptr(r&(1<<offsetBits-1)) }
 
-// Packed is a struct of C, or an array of them, as the device reads it but for the addresses in it.
+// Packed is a C struct, or an array of C structs, as the device reads it, but without the addresses in it.
 type Packed struct {
 	Bytes       []byte
 	Relocations []Relocation
-	Type        reflect.Type // of the struct in Go
+	Type        reflect.Type // the struct in Go
 }
 
-// Relocation is a place in a Packed that depends on an address.
+// Relocation marks bytes of a Packed that depend on an address.
 type Relocation struct {
 	Offset int
 	Ref    Ref
-	// Encode writes what stands at the place for the address, if not nil: such as a tensor map, 128 bytes that a driver makes
-	// from an address. Otherwise the 8 bytes of the address stand there.
+	// Encode, if not nil, writes the bytes, such as a tensor map: 128 bytes that a driver makes from an address. Otherwise the
+	// bytes are the 8 bytes of the address.
 	Encode func(to []byte, address Ptr) error
 }
 
-// Pack packs the struct that v points to, or all of a slice of structs, whose fields lie as in C. All fields of type Ref become
-// relocations.
+// Pack packs the struct that v points to, or the slice of structs v. The fields must lie as in C. Every field of type Ref that is
+// not null becomes a relocation.
 func Pack(v any) Packed {
 	from, n := reflect.ValueOf(v), 1
 	if from.Kind() == reflect.Slice {
@@ -103,7 +103,7 @@ func (c *Packed) Copy() []byte {
 	return b
 }
 
-// Place writes what depends on addresses to a copy of c.Bytes. It allocates nothing.
+// Place writes the bytes that depend on addresses to `to`, a copy of c.Bytes. It allocates nothing itself; an Encode may.
 func (c *Packed) Place(to []byte, at Addresses) error {
 	for i := range c.Relocations {
 		r := &c.Relocations[i]

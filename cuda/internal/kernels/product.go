@@ -14,15 +14,15 @@ type Product struct {
 	Type           Type // of a, b and the bias
 	Out            Type // of c: F32 or Type
 	M, N, K        int64
-	TransA, TransB bool  // a lies as [K,M], b as [N,K]
-	LDA, LDB, LDC  int64 // elements from one row to the next; 0 for rows that lie close
+	TransA, TransB bool  // a is stored as [K,M], b as [N,K]
+	LDA, LDB, LDC  int64 // elements from one row to the next; 0 for rows without gaps
 
 	Batch                     int64 // matrices; 0 is one
 	StrideA, StrideB, StrideC int64 // elements from one to the next; 0 repeats a or b
 
-	// What a Library adds and may round; LibraryProduct sets these.
+	// What a Library adds, and whether it may round. Builder.LibraryProduct sets these fields.
 	Bias     bool // there is a bias [N], the same for all matrices of a batch
-	Residual bool // there is a residual, which lies as c does
+	Residual bool // there is a residual, in the layout of c
 	TF32     bool // float32 operands may be rounded to TF32: 10 bits after the point, several times as fast
 }
 
@@ -51,7 +51,7 @@ func (p Product) String() string {
 	return s
 }
 
-// Rows returns the lengths of the rows of a and b as they lie.
+// Rows returns the lengths of the rows of a and b as they are stored.
 func (p *Product) Rows() (a, b int64) {
 	a, b = p.K, p.N
 	if p.TransA {
@@ -63,7 +63,8 @@ func (p *Product) Rows() (a, b int64) {
 	return a, b
 }
 
-// Complete returns the product with all defaults filled in, or a refusal of sizes that nothing computes.
+// Complete returns the product with all defaults filled in. It refuses types and sizes that neither our kernels nor a library
+// compute.
 func (p Product) Complete() (Product, error) {
 	rowA, rowB := p.Rows()
 	for _, d := range []struct {
@@ -124,20 +125,20 @@ type Library interface {
 // PreparedProduct is a product of a library, which several machines may run at once.
 type PreparedProduct interface {
 	WorkBytes() int64
-	// Run enqueues the product, which is remembered as l. It allocates nothing once warm.
+	// Run enqueues the product. l names it in a Fault. It allocates nothing once warm.
 	Run(s *driver.Stream, l *driver.Launched, at ProductAddresses) error
 }
 
-// ProductAddresses are where the matrices and the work memory of a product lie. Bias and Residual are 0 where there is none.
+// ProductAddresses holds the addresses of the matrices and the work memory of a product. Bias and Residual are 0 if there is none.
 type ProductAddresses struct{ A, B, Bias, Residual, C, Work Ptr }
 
-// LibraryProduct is a product of a library and where its operands lie.
+// LibraryProduct is a product of a library and the Refs of its operands.
 type LibraryProduct struct {
 	PreparedProduct
 	A, B, Bias, Residual, C, Work Ref
 }
 
-// Addresses returns where everything lies.
+// Addresses returns the addresses of all operands and of the work memory.
 func (p *LibraryProduct) Addresses(at Addresses) ProductAddresses {
 	return ProductAddresses{at.Of(p.A), at.Of(p.B), at.Of(p.Bias), at.Of(p.Residual), at.Of(p.C), at.Of(p.Work)}
 }

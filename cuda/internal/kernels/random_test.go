@@ -18,7 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestRandomCallsOnHost: of finite numbers kernels make finite ones. TestRandomCallsOnGPU of package cuda makes more calls.
+// TestRandomCallsOnHost: from finite numbers kernels make finite numbers. TestRandomCallsOnGPU of package cuda makes more calls.
 func TestRandomCallsOnHost(t *testing.T) {
 	host := hostDevice(t)
 	rng := rand.New(rand.NewPCG(13, 1))
@@ -39,7 +39,7 @@ func TestRandomCallsOnHost(t *testing.T) {
 		v := dev.variants()[rng.IntN(len(dev.variants()))]
 		what := fmt.Sprintf("call %d: %s %+v of %v, row %q", i, c.Spec.Name(), c.Spec, site.In, v.row)
 		if _, err := planOf(v.GPU, v.row, c.Spec, site); err != nil {
-			v = host.variants()[0] // which has every op
+			v = host.variants()[0] // the general kernels have every op
 		}
 		x := &bench{t: t, dev: dev, memory: map[kernels.Ptr]buffer{}}
 		var in, out []arg

@@ -11,33 +11,33 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Op is a row of the table of kernels: one implementation of the op that S describes, a Spec of package ops or a description
-// of one of Gorgonia's ops. Rows of the same S stand in order of preference.
+// Op is a row of the table of kernels: one implementation of the op that S describes. S is a Spec of package ops or a description
+// of one of Gorgonia's ops. Rows of the same S are in order of preference.
 type Op[S any] struct {
 	Name    string // of the implementation in plans, such as "cuda"
 	Storage Storage
-	// Products, if not nil, reports whether matrix products are a part of the op: then there is another row before this one,
-	// whose products a library computes.
+	// Products, if not nil, reports whether the op has matrix products. Such a row is offered twice: first with a library's
+	// products, then with our own.
 	Products func(b *Builder, op S) bool
 	// Guard, if not nil, returns nil if the row takes the op, or an *graph.Unsupported.
 	Guard func(b *Builder, op S) error
-	// Build adds the launches. It, too, may refuse what the kernels do not take.
+	// Build adds the launches. It may also return an *graph.Unsupported.
 	Build func(b *Builder, op S) error
 }
 
-// Storage is the type that each operand has, inputs and outputs apart:
+// Storage has a letter for the type of each operand, inputs before > and outputs after it:
 //
-//	t  float32 or half precision, the same for all t: half precision where activations are stored in it
-//	h  like t, but half precision alone
-//	a  float32 or half precision, as it lies; an output is float32 where an input with an a is
+//	t  float32 or half precision, the same for all t: half precision if activations are stored in it
+//	h  like t, but half precision only
+//	a  float32 or half precision, as the operand has it; an output is float32 if an input with an a is
 //	f  float32
-//	w  float32 where activations are stored in half precision; half precision is taken as well
+//	w  float32 even if activations are stored in half precision; half precision is accepted, too
 //	i  int32
-//	d  a table of documents, where there is one: b.Documents, not one of b.In
-//	.  whatever it is
+//	d  a table of documents or nothing: it is b.Documents and not in b.In
+//	.  any type
 //
-// "ttt>tf" is attention: q, k and v make o of their type and float32 statistics. A * repeats the letter before it, for any
-// number of operands; two letters with a * have the same number.
+// "ttt>tf" is attention: from q, k and v it makes o of their type and float32 statistics. A * repeats the letter before it for any
+// number of operands. Two letters with a * repeat equally often.
 type Storage string
 
 // Row is an Op with its type erased.
@@ -49,7 +49,7 @@ type Row struct {
 	build    func(b *Builder, op any) error
 }
 
-// Erased is any Op.
+// Erased is an Op of any S.
 type Erased interface{ row() Row }
 
 func (o Op[S]) row() Row {
@@ -75,10 +75,10 @@ func Rows(list ...Erased) []Row {
 	return rows
 }
 
-// Table holds rows by the type of what they implement.
+// Table holds rows by the type of the op that they implement: the S of an Op.
 type Table map[reflect.Type][]Row
 
-// Guarded returns the row with a guard that it asks before its own.
+// Guarded returns the row with a guard that runs before the row's own guard.
 func (r Row) Guarded(guard func(b *Builder, op any) error) Row {
 	build := r.build
 	r.build = func(b *Builder, op any) error {
@@ -90,7 +90,7 @@ func (r Row) Guarded(guard func(b *Builder, op any) error) Row {
 	return r
 }
 
-// NewTable returns the rows of all lists, those of the same op in order.
+// NewTable returns the rows of all lists. Rows of the same op keep their order.
 func NewTable(lists ...[]Row) Table {
 	t := Table{}
 	for _, list := range lists {
@@ -119,12 +119,12 @@ func (r *Row) Takes(s graph.Site) bool {
 	return err == nil
 }
 
-// HasProducts reports whether a library could compute parts of an op at a site that the row takes.
+// HasProducts reports whether the op has matrix products, which a library could compute. The row must take the site.
 func (r *Row) HasProducts(op any, s graph.Site) bool {
 	return r.products(r.builder(GPU{}, nil, s), op)
 }
 
-// builder returns one that has the table of documents, if the site has one, apart.
+// builder returns a Builder for the site. If the site has a table of documents, builder moves it from In to Documents.
 func (r *Row) builder(gpu GPU, library Library, s graph.Site) *Builder {
 	b := NewBuilder(gpu, library, s)
 	if r.Storage.packed(s) {
@@ -135,12 +135,12 @@ func (r *Row) builder(gpu GPU, library Library, s graph.Site) *Builder {
 	return b
 }
 
-// packed reports whether there is a table of documents where a row takes one.
+// packed reports whether the row takes a table of documents and the site has one.
 func (t Storage) packed(s graph.Site) bool {
 	return strings.Contains(string(t), "d") && ops.Packed(s.In)
 }
 
-// Plan builds the launches of an op at a site, products by a library if it is not nil.
+// Plan builds the launches of an op at a site. If library is not nil, it computes the products.
 func (r *Row) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, error) {
 	typ, err := r.Storage.check(s)
 	if err != nil {
@@ -163,7 +163,7 @@ func (t Storage) letters(s graph.Site) (in, out string, ok bool) {
 	return a, b, okA && okB
 }
 
-// repeat returns a list of n letters.
+// repeat expands each * of list so that n letters result. It reports whether that is possible.
 func repeat(list string, n int) (string, bool) {
 	if stars := strings.Count(list, "*"); stars > 0 {
 		count := (n - (len(list) - 2*stars)) / stars
@@ -177,7 +177,7 @@ func repeat(list string, n int) (string, bool) {
 // maxElements bounds the elements of an operand, so that offsets in bytes fit 64 bits.
 const maxElements = 1 << 56
 
-// check holds a site to the types, and returns that of the operands with a t.
+// check refuses a site whose operands do not have the types of t. It returns the type of the operands with a t or an h.
 func (t Storage) check(s graph.Site) (Type, error) {
 	if s.Spec != nil && ops.Packed(s.In) && !t.packed(s) {
 		return 0, graph.Refuse(graph.ReasonSequences, "the rows are documents, whose table its kernels do not read")
@@ -196,18 +196,18 @@ func (t Storage) check(s graph.Site) (Type, error) {
 		if !strings.ContainsRune("tha", rune(letters[i])) {
 			continue
 		}
-		is, err := TypeOf(o.Dtype)
+		typ, err := TypeOf(o.Dtype)
 		if err != nil {
 			return 0, err
 		}
-		if letters[i] == 'a' && is == F32 {
+		if letters[i] == 'a' && typ == F32 {
 			continue
 		}
-		if common >= 0 && is != common {
-			return 0, graph.Refuse(graph.ReasonType, "got operands of %v and %v, want one type", common, is)
+		if common >= 0 && typ != common {
+			return 0, graph.Refuse(graph.ReasonType, "got operands of %v and %v, want one type", common, typ)
 		}
-		if common = is; is == F32 && letters[i] == 'h' {
-			return 0, graph.Refuse(graph.ReasonType, "got %v, want half precision", is)
+		if common = typ; typ == F32 && letters[i] == 'h' {
+			return 0, graph.Refuse(graph.ReasonType, "got %v, want half precision", typ)
 		}
 	}
 	for i, o := range all {
@@ -215,8 +215,8 @@ func (t Storage) check(s graph.Site) (Type, error) {
 		case 'f':
 			ok = o.Dtype == tensor.Float32
 		case 'w':
-			is, err := TypeOf(o.Dtype)
-			ok = err == nil && (is == F32 || is == common || common < 0)
+			typ, err := TypeOf(o.Dtype)
+			ok = err == nil && (typ == F32 || typ == common || common < 0)
 		case 'i', 'd':
 			ok = o.Dtype == tensor.Int32
 		}
@@ -234,10 +234,10 @@ func (t Storage) check(s graph.Site) (Type, error) {
 	return max(common, 0), nil
 }
 
-// Types returns the types in which the operands of a site should lie where activations are stored in half.
+// Types returns the types that the operands of a site should have if activations are stored in half.
 func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
 	a, b, _ := t.letters(s)
-	wide := false // an input with an a
+	wide := false // an input with an a is float32
 	for i, o := range s.In[:min(len(s.In), len(a))] {
 		wide = wide || a[i] == 'a' && o.Dtype == tensor.Float32
 	}
@@ -248,16 +248,16 @@ func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype)
 			if i < len(letters) {
 				letter = letters[i]
 			}
-			is := o.Dtype
+			typ := o.Dtype
 			switch {
-			case is != tensor.Float32 && !ops.IsHalf(is):
-			case letter == '.' || letter == 'a' && !outputs: // as it lies
+			case typ != tensor.Float32 && !ops.IsHalf(typ):
+			case letter == '.' || letter == 'a' && !outputs: // keeps its type
 			case letter == 't' || letter == 'h' || letter == 'a' && !wide:
-				is = half
+				typ = half
 			default:
-				is = tensor.Float32
+				typ = tensor.Float32
 			}
-			types[i] = is
+			types[i] = typ
 		}
 		return types
 	}

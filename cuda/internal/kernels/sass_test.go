@@ -42,7 +42,7 @@ func TestWarpGroupsInMachineCode(t *testing.T) {
 // fatEntry is the header of one image in a fat binary, as nvcc 13 writes it.
 type fatEntry struct {
 	Kind, Version uint16 // kind 2 is machine code
-	Header        uint32 // bytes from the entry's begin to its content
+	Header        uint32 // bytes from the start of the entry to its content
 	Size          uint64 // of the content, with padding
 	Compressed    uint32 // of the content, without
 	_, _, Arch    uint32

@@ -27,7 +27,7 @@ type selectedSize struct {
 	lengths  []int
 }
 
-// documents are those of the rows, and nil without lengths.
+// documents returns the documents of the rows, nil without lengths.
 func (s selectedSize) documents() *ref.Documents {
 	if s.lengths == nil {
 		return nil
@@ -52,7 +52,7 @@ func (s selectedSize) firsts() []int {
 	return list
 }
 
-// piece is the number of keys that walks go by.
+// piece is the number of keys of a piece of a walk.
 func (s selectedSize) piece() int {
 	for _, n := range []int{64, 32} {
 		if s.block%n == 0 {
@@ -62,8 +62,9 @@ func (s selectedSize) piece() int {
 	return 16
 }
 
-// chosenLists returns idx [B,S,Hkv,n]. A query chooses blocks before its own, which `share` queries have in common where they see them,
-// and its own, if not every second query does without. Some lists are empty, and some end in the middle by an entry that is no part of them.
+// chosenLists returns idx [B,S,Hkv,n]. A query chooses blocks before its own; `share` neighbouring queries choose the same ones of
+// those that they see. It also chooses its own block, but with a share of 1 only every second query does. Some lists are empty, and
+// some end early at an entry that breaks the order.
 func (s selectedSize) chosenLists(seed uint64, share int) []int32 {
 	rng := rand.New(rand.NewPCG(seed, uint64(s.S)))
 	blocks := (s.S-1)/s.block + 1
@@ -91,7 +92,7 @@ func (s selectedSize) chosenLists(seed uint64, share int) []int32 {
 		case 0:
 			row[0] = -1
 		case 1:
-			row[s.n-1] = row[0] // not above the one before it
+			row[s.n-1] = row[0] // not larger than the entry before it
 		case 2:
 			row[s.n/2] = int32(own + 1)
 		}
@@ -110,10 +111,10 @@ func (s selectedSize) list(row []int32, t int) []int32 {
 	return row
 }
 
-// of returns the op with such lists.
+// of returns the case of the op with lists from chosenLists.
 func (s selectedSize) of(seed uint64, share int) opcases.Case {
 	idx := s.chosenLists(seed, share)
-	lists, firsts := make([]int32, 0, len(idx)), s.firsts() // without what is no part of them
+	lists, firsts := make([]int32, 0, len(idx)), s.firsts() // without the entries after the end of a list
 	for at := range len(idx) / s.n {
 		row := s.list(idx[at*s.n:][:s.n], at/s.Hkv%s.S-firsts[at/s.Hkv])
 		lists = append(append(lists, row...), slices.Repeat([]int32{-1}, s.n-len(row))...)
@@ -152,7 +153,7 @@ func (s selectedSize) of(seed uint64, share int) opcases.Case {
 	return c
 }
 
-// storedSelected are such cases, types and lists in turn.
+// storedSelected returns such cases, with types and lists in turn.
 func storedSelected(t testing.TB, sizes []selectedSize) (list []stored) {
 	for i, s := range sizes {
 		share := []int{1, 3, 64}[i%3]
@@ -284,7 +285,7 @@ var (
 // walkedPositions are queries and keys of the first and the last block, and between them.
 func walkedPositions(S int) []int { return []int{0, 66, S/2 - 1, S - 65, S - 1} }
 
-// fewWalked are those with NaN and with large logits.
+// fewWalked returns the sizes for tests with NaN and with large logits.
 func fewWalked() []selectedSize {
 	return []selectedSize{walkedSizes[0], walkedSizes[2], walkedSizes[15], gatheredSizes[5], gatheredSizes[7]}
 }

@@ -35,7 +35,7 @@ type stockCase struct {
 	root  any
 	in    []stockInput
 	build func(in []*G.Node) (*G.Node, error)
-	// noGrad is set where upstream has no gradient, or one that cannot be run.
+	// noGrad is set if upstream has no gradient, or one that cannot be run.
 	noGrad bool
 }
 
@@ -97,7 +97,7 @@ func transposed(in stockInput, axes ...int) stockCase {
 	return along(stock.Transpose{Axes: axes}, G.Transpose, in, axes...)
 }
 
-// sliced has the one slice that its op takes last of an axis; step 0 is the whole axis.
+// sliced is a case whose last op takes one slice of an axis; step 0 is the whole axis.
 func sliced(in stockInput, axis, start, end, step int, slices ...tensor.Slice) stockCase {
 	root := stock.Slice{Axis: axis, Whole: step == 0, Start: start, End: end, Step: step}
 	return one(root, func(x *G.Node) (*G.Node, error) { return G.Slice(x, slices...) }, in)
@@ -135,7 +135,7 @@ func toThePower3(x *G.Node) (*G.Node, error) {
 	return G.Pow(x, G.NewConstant(3.0))
 }
 
-// smallStockCases are those that run without a GPU, too.
+// smallStockCases returns the cases that also run without a GPU.
 func smallStockCases() []stockCase {
 	cases := []stockCase{
 		unaryOp("sign", G.Sign, normal(3, 5)).withoutGrad(),
@@ -262,7 +262,8 @@ func smallStockCases() []stockCase {
 	return cases
 }
 
-// largeStockCases run on a GPU alone: sizes at which kernels take other ways: packs, several blocks, splits, tiles.
+// largeStockCases returns the cases that only run on a GPU. At their sizes kernels take other paths: packs, several blocks, splits,
+// tiles.
 func largeStockCases() []stockCase {
 	cases := []stockCase{
 		unaryOp("exp", G.Exp, normal(1000, 1003)), binaryOp("+", G.Add, normal(64, 1000), normal(64, 1000)),

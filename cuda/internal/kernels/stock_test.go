@@ -26,7 +26,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// stockGraph is the graph of a case in one type, with the gradient of sum(out*weights) where there is one.
+// stockGraph is the graph of a case in one type, with the gradient of sum(out*weights) if it has one.
 type stockGraph struct {
 	*G.ExprGraph
 	in  G.Nodes
@@ -80,7 +80,7 @@ func planStock(n *G.Node) (*kernels.Plan, graph.Site, error) {
 	return p, site, err
 }
 
-// stockPlans are the plans of all ops of the cases.
+// stockPlans returns the plans of all ops of the cases.
 func stockPlans(t *testing.T) (plans []*kernels.Plan) {
 	for _, c := range append(smallStockCases(), largeStockCases()...) {
 		for _, n := range stockOps(c.graph(t, tensor.Float32).ExprGraph) {
@@ -93,7 +93,7 @@ func stockPlans(t *testing.T) (plans []*kernels.Plan) {
 }
 
 // TestStockRecognition builds every case with its gradients and looks at all of its ops. It holds what is read of them to the version
-// of Gorgonia that is linked in: after an upgrade look at each op that stock.Recognise reads again, at its fields, its String, its Do.
+// of Gorgonia that is linked in: after an upgrade, check again each op that stock.Recognise reads: its fields, its String, its Do.
 func TestStockRecognition(t *testing.T) {
 	if text, err := os.ReadFile("../../../go.mod"); err == nil { // beside the sources
 		require.Contains(t, string(text), "gorgonia.org/gorgonia v0.9.18\n")
@@ -133,7 +133,7 @@ func TestStockRecognition(t *testing.T) {
 // elemUnaryOp has a name of Gorgonia's and is none of its ops.
 type elemUnaryOp struct{ G.Op }
 
-// TestStockRefusals holds what has no kernel to its reason.
+// TestStockRefusals checks the reason for each op without a kernel.
 func TestStockRefusals(t *testing.T) {
 	array := func(dt tensor.Dtype, shape ...int) *G.Node {
 		return G.NewTensor(G.NewGraph(), dt, len(shape), G.WithShape(shape...), G.WithName("x"))
@@ -166,8 +166,8 @@ func TestStockOpsMatchGorgonia(t *testing.T) {
 	compareStock(t, openGPU(t), append(smallStockCases(), largeStockCases()...))
 }
 
-// compareStock runs each op of the cases on dev, once for the same shapes, from the values that Gorgonia computes in float32 before
-// it. The result is held to that of the same op in float64; the op's own in float32 must have the same elements.
+// compareStock runs each op of the cases on dev, once for the same shapes, on the input values that Gorgonia computes in float32.
+// It compares the result with that of the same op in float64. The op's own float32 result is the input of later ops.
 func compareStock(t *testing.T, dev device, cases []stockCase) {
 	seen := map[string]bool{}
 	eachStock(t, cases, func(t *testing.T, c stockCase) {

@@ -9,7 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Type is the storage type of an array's elements. Sums are float32, or wider, in all of them.
+// Type is the storage type of an array's elements. Sums are float32 or wider for every Type.
 type Type int32
 
 // Storage types; the values are those of common.cuh.
@@ -32,7 +32,7 @@ func (t Type) Bytes() int {
 // Lanes returns the number of elements in 16 bytes.
 func (t Type) Lanes() int64 { return int64(16 / t.Bytes()) }
 
-// String returns f32, bf16 or f16: what the names of kernels end with.
+// String returns f32, bf16 or f16, the suffix of kernel names.
 func (t Type) String() string {
 	if t < 0 || int(t) >= len(typeNames) {
 		return fmt.Sprintf("Type(%d)", int32(t))

@@ -9,15 +9,15 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// library is an open library. It is never closed: threads of its own may run in it.
+// library is an open library. It is never closed, since its own threads may still run in it.
 type library struct {
 	name   string
 	handle uintptr
 }
 
-// Open opens the library of a file, or of a name that the loader of the system looks for.
+// Open opens a library by its path, or by a name that the system's loader searches for.
 func Open(name string) (Library, error) {
-	runtime.LockOSThread() // dlerror is thread-local: purego asks for it in a second call
+	runtime.LockOSThread() // dlerror is thread-local, and purego calls it after dlopen
 	defer runtime.UnlockOSThread()
 	h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {

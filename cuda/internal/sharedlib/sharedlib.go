@@ -1,4 +1,4 @@
-// Package sharedlib calls functions of shared libraries of C without cgo.
+// Package sharedlib calls functions of C shared libraries without cgo.
 package sharedlib
 
 import (
@@ -6,23 +6,23 @@ import (
 	"unsafe"
 )
 
-// Library finds functions by name. Open returns one of the system; tests have libraries in Go.
+// Library finds functions by name. Open returns a library of the system; tests implement Library in Go.
 type Library interface {
 	Find(name string) (Code, error)
 }
 
-// Code is a function that takes and returns integers and addresses. It keeps no part of args.
+// Code is a function that takes and returns integers and addresses. It does not keep args.
 type Code func(args []uintptr) uintptr
 
 // Func is a function of a library. It may be called from several threads at once.
 type Func struct {
-	Name string // as in Bind, without the suffix
+	Name string // the name that Bind looked up, without the suffix
 	code Code
 }
 
-// Bind sets the fields of a struct, each a *Func, to the functions of lib that are called prefix, the name of the field and its
-// tag `suffix`. A field that is a struct is bound with its name added to prefix. The error is that of the first function that is
-// not there; a field with a tag `since` is then left nil.
+// Bind sets each *Func field of the struct that functions points to. The function's name in lib is prefix, the field's name and the
+// field's tag `suffix`, joined. For a field that is a struct, Bind adds the field's name to prefix and binds its fields. A missing
+// function is an error, unless its field has a tag `since`: then the field stays nil.
 func Bind(lib Library, prefix string, functions any) error {
 	fields := reflect.ValueOf(functions).Elem()
 	for f, v := range fields.Fields() {
@@ -43,17 +43,18 @@ func Bind(lib Library, prefix string, functions any) error {
 	return nil
 }
 
-// Call calls the function and returns its result. It allocates nothing. Callers keep alive what the arguments point to, which
-// must not be on the stack, since that may move.
+// Call calls the function and returns its result. It allocates nothing. Callers keep the memory that the arguments point to alive
+// and off the stack, since a stack may move.
 func (f *Func) Call(args ...uintptr) uintptr { return f.code(stay(args)) }
 
-// Ask is Call for arguments that are addresses of variables, converted in the list of arguments: these are moved to the heap and
-// kept alive.
+// Ask is Call for arguments that are addresses of variables. Convert each address to uintptr in the argument list: then the
+// compiler moves the variable to the heap and keeps it alive.
 //
 //go:uintptrescapes
 func (f *Func) Ask(args ...uintptr) uintptr { return f.code(args) }
 
-// stay returns args, hidden from the compiler's escape analysis: they stay on the stack, since a Code keeps no part of them.
+// stay hides args from the compiler's escape analysis, so that they stay on the stack. That is safe because a Code does not keep
+// them.
 //
 //go:nosplit
 func stay(args []uintptr) []uintptr {
@@ -61,9 +62,9 @@ func stay(args []uintptr) []uintptr {
 	return **(**[]uintptr)(unsafe.Pointer(&p))
 }
 
-// At returns what lies at an address that C has given or been given.
+// At returns a pointer to the T at an address that C returned or received.
 func At[T any](address uintptr) *T {
-	return *(**T)(unsafe.Pointer(&address)) // a conversion would look like arithmetic on addresses
+	return *(**T)(unsafe.Pointer(&address)) // go vet rejects a plain conversion as address arithmetic
 }
 
 // Text returns the C string at an address, or "" for none.

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// open returns functions of the C library.
+// open returns a look-up of functions in the C library.
 func open(t testing.TB) func(name string) *Func {
 	lib, err := Open("libc.so.6")
 	if err != nil {
@@ -59,7 +59,7 @@ func TestBind(t *testing.T) {
 	require.EqualError(t, Bind(lib, "_", &missing), "libc.so.6 has no _NoSuchFunction")
 }
 
-// TestCallsAllocateNothing makes a call of as many arguments as cublasLtMatmul has.
+// TestCallsAllocateNothing calls a function with 16 arguments, as many as cublasLtMatmul has.
 func TestCallsAllocateNothing(t *testing.T) {
 	f, x := open(t)("getppid"), new(uint64)
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
@@ -67,7 +67,7 @@ func TestCallsAllocateNothing(t *testing.T) {
 	}))
 }
 
-// BenchmarkCall is the cost of a call of eleven arguments that does nothing much.
+// BenchmarkCall measures a call with eleven arguments of a function that does almost nothing.
 func BenchmarkCall(b *testing.B) {
 	f := open(b)("getppid")
 	b.ReportAllocs()

@@ -94,7 +94,7 @@ func runsOf(tensor int, n int64) (runs []adamWRun) {
 	return runs
 }
 
-// blocks is a grid of a block for each run.
+// blocks is a grid with a block for each run.
 func blocks(runs []adamWRun) kernels.Dim { return kernels.Line(min(int64(len(runs)), math.MaxInt32)) }
 
 // tensorOf describes weight, grad, m, v and the optional copy.

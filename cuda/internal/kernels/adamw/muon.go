@@ -33,7 +33,7 @@ type (
 	}
 )
 
-// muonShape is the shape of matrices, which one batch of products takes together.
+// muonShape is the shape of matrices. One batch of products computes all matrices of a shape.
 type muonShape struct{ rows, cols int64 }
 
 func (s muonShape) elements() int64 { return s.rows * s.cols }
@@ -46,7 +46,8 @@ type muonWork struct {
 	norms                     kernels.Ref // float64 [count]
 }
 
-// muon adds the steps of the tensors of Muon, whose numbers are given by shape, behind the norm of all gradients.
+// muon adds the steps of Muon, after the launches of the norm of all gradients. shapes lists the indices of the tensors by their
+// shape.
 func muon(b *kernels.Builder, shapes map[muonShape][]int, tensors []adamWTensor, step *adamWParams) {
 	var elements, squares, count int64
 	for s, list := range shapes {
@@ -81,7 +82,7 @@ func muon(b *kernels.Builder, shapes map[muonShape][]int, tensors []adamWTensor,
 	}
 }
 
-// orthogonal adds the launches from u to update and norms, for count matrices. See ops.MuonPolynomials.
+// orthogonal adds the launches that compute update and norms from u, for count matrices. See ops.MuonPolynomials.
 func (w muonWork) orthogonal(b *kernels.Builder, s muonShape, count int64) {
 	side, wide := s.side(), s.rows <= s.cols
 	multiply := func(c, x, y kernels.Ref, p kernels.Product) {

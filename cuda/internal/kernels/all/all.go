@@ -19,8 +19,8 @@ func Table() kernels.Table {
 	return kernels.NewTable(attention.Rows(), compress.Rows(), matmul.Rows(), rows.Rows(), tokens.Rows(), adamw.Rows(), decode.Rows(), stock.Rows())
 }
 
-// Describe returns what Table has the rows of a site for: its Spec, or what an op of Gorgonia's is recognised as. It is nil for
-// an op that is not known.
+// Describe returns the op whose rows Table has for a site: its Spec, or the description of one of Gorgonia's own ops. It returns
+// nil for an op that is not known.
 func Describe(s graph.Site) any {
 	if s.Spec != nil {
 		return s.Spec

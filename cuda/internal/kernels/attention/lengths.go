@@ -6,7 +6,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// threshold says from how many keys on kernels on tensor cores, forward and backward together, are no slower than the general ones.
+// threshold is the number of keys from which on kernels on tensor cores are no slower than the general ones, forward and backward
+// together.
 type threshold struct {
 	capability int    // compute capability, ten times the major number plus the minor one
 	branch     string // as graph.Policy.Attention names it
@@ -18,10 +19,10 @@ type threshold struct {
 //
 //	go run ./bench -suite thresholds
 //
-// which prints the rows. A dim between two rows has that of the larger one. What is not here has a threshold of 1.
+// which prints the rows. A dim between two rows has the threshold of the larger dim. A case without a row has a threshold of 1.
 var thresholds = []threshold{}
 
-// leastKeys returns the threshold of a list with rows of a capability and branch in ascending order of their dims.
+// leastKeys returns the threshold from list. The rows of one capability and branch must ascend by their dims.
 func leastKeys(list []threshold, capability int, branch string, dim int64) int64 {
 	for _, t := range list {
 		if t.capability == capability && t.branch == branch && dim <= t.dim {
@@ -31,13 +32,14 @@ func leastKeys(list []threshold, capability int, branch string, dim int64) int64
 	return 1
 }
 
-// wanted refuses the rows on tensor cores where the policy wants the general ones, or these are faster for so few keys.
+// wanted refuses a row on tensor cores if the policy wants the general kernels, or if the general kernels are faster for so few
+// keys.
 func wanted(b *kernels.Builder, op any) error {
 	name, branch := b.Policy.Attention(op.(ops.Spec))
 	least := int64(branch.MinKeys)
 	if least == 0 {
 		dim := b.In[0].Dim(3)
-		if v := b.In[2]; len(v.Shape) == 4 { // of a choice of blocks it is the lse
+		if v := b.In[2]; len(v.Shape) == 4 { // in a choice of blocks the input is the lse
 			dim = max(dim, v.Dim(3))
 		}
 		least = leastKeys(thresholds, b.GPU.Capability, name, dim)

@@ -20,7 +20,7 @@ func TestLeastKeys(t *testing.T) {
 	}
 }
 
-// TestThresholds: rows of one capability and branch ascend by their dims.
+// TestThresholds: the rows of one capability and branch ascend by their dims.
 func TestThresholds(t *testing.T) {
 	for i, a := range thresholds {
 		require.Contains(t, []string{"window", "compressed", "selected", "choice"}, a.branch)

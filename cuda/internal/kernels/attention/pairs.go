@@ -39,21 +39,21 @@ type walks struct {
 
 const (
 	pairQueries = 2048    // most queries of a unit
-	mostCuts    = 16      // most blocks of threads that sort a unit, with at least 8 entries for each count that they make
-	sorters     = 512     // threads of such a block
+	mostCuts    = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
+	sorters     = 512     // threads of a thread block that sorts
 	pairBytes   = 1 << 30 // most bytes of results that are not yet added up
-	joiners     = 256     // threads of a block that adds up results
-	listers     = 4       // warps of a block that lists the blocks of tiles
-	listWindow  = 2048    // blocks of which such a warp knows at once who chose them
-	tileQueries = 32      // most queries of a tile, which have a bit each
+	joiners     = 256     // threads of a thread block that adds up results
+	listers     = 4       // warps of a thread block that lists the selection blocks of tiles
+	listWindow  = 2048    // selection blocks that such a warp looks at together
+	tileQueries = 32      // most queries of a tile: each has a bit in a word
 	walkHeads   = 8       // fewest heads of a group for a walk
 )
 
-// pairRing is the shape of a kernel that makes results of pairs: its loading and computing warp groups, its stages of rows and of
-// keys, and the arrays of rows: q, or also do.
+// pairRing is the shape of a kernel that computes the results of pairs: its loading and its computing warp groups, its stages of
+// rows and of keys, and its arrays of rows: 1 for q, 2 for q and do.
 type pairRing struct{ loaders, groups, rows, keys, arrays int64 }
 
-// itemTiles is the most tiles of rows of an item.
+// itemTiles is the most tiles of rows of a work item.
 func (x widths) itemTiles() int64 {
 	if x.c > 192 {
 		return 2
@@ -61,7 +61,8 @@ func (x widths) itemTiles() int64 {
 	return 8
 }
 
-// pairTileBytes is the shared memory of a kernel that makes results of pairs: rows and keys, what is known of the rows, and the barriers.
+// pairTileBytes is the shared memory of a kernel that computes the results of pairs: rows and keys, numbers of each row, and the
+// barriers.
 func (x widths) pairTileBytes(r pairRing) int64 {
 	row, tile := x.c, int64(40)
 	if r.arrays == 2 {
@@ -70,16 +71,16 @@ func (x widths) pairTileBytes(r pairRing) int64 {
 	return 2*64*(r.rows*row+r.keys*(x.c+x.cv)) + r.rows*(tile+16) + r.keys*(4*64*x.itemTiles()+24) + 8
 }
 
-// walkRing is the shape of a kernel that walks: its computing warps of 16 rows, its stages of keys and values, and the
-// columns of rows that lie in shared memory.
+// walkRing is the shape of a kernel that walks: its computing warps of 16 rows, its stages of keys and values, and the columns of
+// its rows in shared memory.
 type walkRing struct{ warps, stages, columns int64 }
 
-// walkBytes is the shared memory of such a kernel: stages, rows, and the barriers.
+// walkBytes is the shared memory of a kernel that walks: stages, rows and barriers.
 func (x widths) walkBytes(r walkRing) int64 {
 	return r.stages*2*64*(x.c+x.cv) + r.warps*2*16*r.columns + 8*r.stages*(r.warps+5)
 }
 
-// walkQueries is the number of queries of a tile: a warp has whole queries, or several warps have one.
+// walkQueries is the number of queries of a tile: a warp has whole queries, or several warps share one query.
 func (a selectedProblem) walkQueries(r walkRing) int64 {
 	h := a.headsPerGroup()
 	if h <= 16 {
@@ -88,16 +89,17 @@ func (a selectedProblem) walkQueries(r walkRing) int64 {
 	return min(tileQueries, r.warps/kernels.Pieces(h, 16))
 }
 
-// byWalk tells whether tiles of queries walk over the blocks that one of them chose, as they do in documents and over small blocks, of which
-// lists have many. The fewer heads a group has, the cheaper are pairs, and
-// the more rows of a warp multiply what they did not choose. If there are few blocks, neighbours have many in common. The limits are
-// measured, with random choices; where neighbours choose alike a walk is faster at any length.
+// byWalk reports whether a tile of queries walks over the selection blocks that any of its queries chose. Documents always walk. So
+// do small selection blocks, since lists have many of them. Otherwise pairs are better for few heads in a group: pairs are cheap
+// then, and in a walk more rows of a warp would multiply blocks that they did not choose. A walk is better for few selection
+// blocks, since neighbouring queries then have many in common. The limits are measured with random choices. If neighbours choose
+// alike, a walk is faster at any length.
 func (a selectedProblem) byWalk() bool {
 	h := a.headsPerGroup()
 	return a.packed() || a.piece() < matrixKeys || h >= walkHeads && 8*a.count() <= h*h*a.topN
 }
 
-// byLists refuses what neither a walk nor the kernels by pairs take.
+// byLists refuses problems that neither the kernels by walks nor those by pairs take.
 func (a selectedProblem) byLists() error {
 	rows, h := a.B*a.S*a.Hq, a.headsPerGroup()
 	switch {
@@ -114,25 +116,25 @@ func (a selectedProblem) byLists() error {
 	return nil
 }
 
-// sortBytes is the shared memory of the kernel that sorts pairs: numbers of the blocks, and of 32 warps.
+// sortBytes is the shared memory of the kernel that sorts pairs: a number for each selection block, and two for each of 32 warps.
 func (a selectedProblem) sortBytes() int64 { return 4*a.count() + 2*4*32 }
 
-// pairBytes is the memory for the results of a query and a group, with c columns.
+// pairBytes is the memory for the results of one query in one group, with c columns.
 func (a selectedProblem) pairBytes(c int64) int64 {
 	return a.topN * a.parts() * a.headsPerGroup() * (2*kernels.Pieces(c, 32)*32 + 8)
 }
 
-// parts is the number of tiles of a block.
+// parts is the number of key tiles of a selection block.
 func (a selectedProblem) parts() int64 { return kernels.Pieces(a.block, matrixKeys) }
 
-// launchWalk adds the launches of forward or dq by a walk: the blocks of tiles are listed, then their products made. Blocks of threads
-// stay on a multiprocessor and go through several tiles.
+// launchWalk adds the launches of forward or dq by a walk. The first kernel lists the selection blocks of each tile of queries, the
+// second one computes the products. Its thread blocks stay on a multiprocessor and go through several tiles.
 func (a selectedProblem) launchWalk(op string, of widths, r walkRing, argument *params) {
 	queries := a.walkQueries(r)
 	tiles := kernels.Pieces(a.S, queries)
 	all := a.groups() * tiles
 	blocks, keys, name := a.count(), a.piece(), "walk"
-	if a.packed() { // numbers of the blocks of a tile
+	if a.packed() { // selection blocks of different documents have numbers of their own
 		blocks += queries
 	}
 	if keys < matrixKeys {
@@ -147,8 +149,8 @@ func (a selectedProblem) launchWalk(op string, of widths, r walkRing, argument *
 	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
 }
 
-// launchPairs adds the launches of forward or dq by pairs: they are sorted, then their results are made and added up, those of a few
-// units at a time.
+// launchPairs adds the launches of forward or dq by pairs. The pairs are sorted by selection block. Then, a few units at a time,
+// one kernel computes the results of the pairs and another adds them up.
 func (a selectedProblem) launchPairs(op string, of widths, ring pairRing, argument *params) {
 	c, stats := a.Dv, int64(8)
 	if ring.arrays == 2 {
@@ -158,24 +160,24 @@ func (a selectedProblem) launchPairs(op string, of widths, ring pairRing, argume
 	fit := pairBytes / a.pairBytes(c)
 	queries := min(fit, a.S)
 	queries /= kernels.Pieces(queries, pairQueries)             // so that most of fit is used
-	queries = kernels.Pieces(a.S, kernels.Pieces(a.S, queries)) // and units are alike
+	queries = kernels.Pieces(a.S, kernels.Pieces(a.S, queries)) // and units have nearly the same size
 	units := kernels.Pieces(a.S, queries)
 	all, tile := units*a.groups(), 64/a.headsPerGroup()
-	each := min(all, fit/queries) // units of a launch
+	unitsPerLaunch := min(all, fit/queries)
 	cuts := max(1, min(mostCuts, queries*a.topN/(8*a.count())))
 	x := pairs{
 		units: int32(units), queries: int32(queries), cuts: int32(cuts), parts: int32(a.parts()), tile: int32(tile), chunk: int32(of.itemTiles() * tile),
 		room: int32((a.count() + kernels.Pieces(queries*a.topN, of.itemTiles()*tile)) * a.parts()),
 	}
-	rows := each * queries * a.topN * a.parts() * a.headsPerGroup()
+	rows := unitsPerLaunch * queries * a.topN * a.parts() * a.headsPerGroup()
 	x.list, x.lengths, x.counts = a.Work(4*all*queries*a.topN), a.Work(4*all*queries), a.Work(4*all*cuts*a.count())
 	x.items, x.count = a.Work(16*all*int64(x.room)), a.Work(4*all)
 	x.sums, x.stats = a.Work(2*rows*c), a.Work(stats*rows)
 	p := &pairParams{params: *argument, pairs: x}
 	a.Launch("nsa_pairs_count_i32", kernels.Line(all*cuts), kernels.Line(sorters), 4*a.count(), p)
 	a.Launch("nsa_pairs_sort_i32", kernels.Line(all*cuts), kernels.Line(sorters), a.sortBytes(), p)
-	for first := int64(0); first < all; first += each {
-		p.pairs.first, p.pairs.end = int32(first), int32(min(all, first+each))
+	for first := int64(0); first < all; first += unitsPerLaunch {
+		p.pairs.first, p.pairs.end = int32(first), int32(min(all, first+unitsPerLaunch))
 		a.Launch(a.warpGroupKernel("pairs_"+op, of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128*(ring.loaders+ring.groups)), of.pairTileBytes(ring), p)
 		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), matrixKeys)
 		a.boxes(unsafe.Offsetof(p.q), a.In[0], [4]int64{a.D, 1, a.B * a.S * a.Hq, 1}, a.headsPerGroup())
@@ -183,6 +185,6 @@ func (a selectedProblem) launchPairs(op string, of widths, ring pairRing, argume
 			a.boxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1], [4]int64{a.Dv, 1, a.B * a.S * a.Hq, 1}, a.headsPerGroup())
 		}
 		blocks := kernels.Pieces(queries*a.headsPerGroup()*c/8, joiners)
-		a.Launch(a.Type.Name("pairs_"+op+"_join"), kernels.Line((min(all, first+each)-first)*blocks), kernels.Line(joiners), 0, p)
+		a.Launch(a.Type.Name("pairs_"+op+"_join"), kernels.Line((min(all, first+unitsPerLaunch)-first)*blocks), kernels.Line(joiners), 0, p)
 	}
 }

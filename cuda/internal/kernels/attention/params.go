@@ -71,7 +71,7 @@ func (a problem) headsPerGroup() int64 { return a.Hq / a.Hkv }
 
 func (a problem) packed() bool { return a.Documents != 0 }
 
-// rowTiles is the number of blocks that own count rows of a group.
+// rowTiles is the number of thread blocks that together own all rows, each one count rows of a group.
 func (a problem) rowTiles(count int64) int64 {
 	return a.groups() * kernels.Pieces(a.S*a.headsPerGroup(), count)
 }
@@ -101,7 +101,7 @@ func (a problem) delta(p *params) {
 	}
 }
 
-// hasDelta refuses a gradient that takes o.
+// hasDelta refuses a gradient whose input is o, not delta.
 func hasDelta[G any](b *kernels.Builder, _ G) error {
 	if !isDelta(b.In[len(b.In)-3]) {
 		return graph.Refuse(graph.ReasonType, "o is float32, want %v", b.Type)
@@ -109,11 +109,10 @@ func hasDelta[G any](b *kernels.Builder, _ G) error {
 	return nil
 }
 
-// isDelta tells delta [B,Hq,S] from o [B,S,Hq,Dv].
+// isDelta reports whether an operand is delta [B,Hq,S] rather than o [B,S,Hq,Dv].
 func isDelta(o kernels.Operand) bool { return len(o.Shape) == 3 }
 
-// forwardParams returns the argument of q, k, v -> o, lse, and gradParams that of q, k, v, o or delta, lse, do -> dq, dk, dv, with
-// memory for a delta that is no input. In selected attention idx comes behind v.
+// forwardParams returns the argument of q, k, v -> o, lse. In selected attention idx follows v.
 func (a problem) forwardParams() *params {
 	in, out := a.In, a.Out
 	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, o: out[0].Ref, lse: out[1].Ref, documents: a.Documents, n: a.sizes()}
@@ -123,6 +122,8 @@ func (a problem) forwardParams() *params {
 	return p
 }
 
+// gradParams returns the argument of q, k, v, o or delta, lse, do -> dq, dk, dv. It reserves memory for delta unless that is an input.
+// In selected attention idx follows v.
 func (a problem) gradParams() *params {
 	in, out := a.In, a.Out
 	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, dq: out[0].Ref, dk: out[1].Ref, dv: out[2].Ref, documents: a.Documents, n: a.sizes()}

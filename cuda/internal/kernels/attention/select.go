@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// selectRows are q, kc, lse -> idx.
+// selectRows returns the rows of q, kc, lse -> idx.
 func selectRows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.SelectBlocksOp]{Name: warpGroups, Storage: "hhfd>i", Build: selectBlocksOnWarpGroups},
@@ -31,7 +31,7 @@ type selectParams struct {
 	ring, pitch, room, earliest      int32 // on matrix units
 }
 
-// forcedBlocks are block 0 and the two newest, which every query gets.
+// forcedBlocks is the number of blocks that every query gets: block 0 and the two newest.
 const forcedBlocks = 3
 
 // choice is a choice of blocks: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of the compressed attention over them
@@ -58,7 +58,7 @@ func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, 
 		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref, documents: b.Documents,
 		n:    a.sizes(),
 		span: span{int32(min(a.l, a.S+1)), int32(min(a.d, a.S+1)), int32(a.S)},
-		l:    1, per: 1, // unused without a complete block, or with one selection block
+		l:    1, per: 1, // l is unused without a complete compression block, per with one selection block
 		size: int32(min(a.block, a.S)),
 		most: int32(a.topN),
 	}
@@ -72,8 +72,8 @@ func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, 
 	return a, p, nil
 }
 
-// cut returns the argument for a tile: as many queries as fill its rows. A thread block holds the scores of the selection blocks
-// whose compression blocks are one tile of columns.
+// cut returns the argument for a tile. A thread block has as many queries as fill the rows of the tile. It holds the scores of the
+// selection blocks whose compression blocks fit one tile of columns.
 func (a choice) cut(p selectParams, x tile) *selectParams {
 	p.tokens = int32(max(1, x.m/a.headsPerGroup()))
 	p.tile = int32(min(x.n, max(1, (x.n-int64(p.l)+1)/int64(p.per))))
@@ -118,19 +118,19 @@ func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	return nil
 }
 
-// Of the kernels on matrix units: columns and threads of a team, most heads of a thread's query, most entries of a list.
+// Sizes of the kernels on matrix units.
 const (
-	teamColumns = 128
-	threadHeads = 32
-	mostRoom    = 64
+	teamColumns = 128 // columns of a team, and its threads
+	threadHeads = 32  // most heads of a thread's query
+	mostRoom    = 64  // most entries of a list
 
-	foldedBlocks = 2 * matrixKeys // of which scores are written together, at most
-	mostScores   = 160 << 10      // bytes of scores a multiprocessor, if more thread blocks have them than are resident
+	foldedBlocks = 2 * matrixKeys // most selection blocks whose scores are written together
+	mostScores   = 160 << 10      // most bytes of scores for each multiprocessor if not all thread blocks are resident
 )
 
-// setRoom sets what the lists of queries need on matrix units.
+// setRoom sets the length of the lists of queries on matrix units, and the first query that chooses by score.
 func (a choice) setRoom(p *selectParams) error {
-	switch places := a.places(); { // 16 more than places, if that is no more than mostRoom
+	switch places := a.places(); { // room is 16 more than places, or more, but at most mostRoom
 	case places >= mostRoom:
 		return graph.Refuse(graph.ReasonShape, "matrix units: %d blocks of a query, want at most %d", a.topN, mostRoom-1+forcedBlocks)
 	case places > 0:
@@ -140,7 +140,7 @@ func (a choice) setRoom(p *selectParams) error {
 	return nil
 }
 
-// teamBytes is the shared memory of some teams without sums and lists of their queries: columns and tiles of keys.
+// teamBytes is the shared memory of the columns of teams and of their tiles of keys, without the sums and lists of their queries.
 func teamBytes(teams, width, keyTiles int64) int64 {
 	return 2*width*(teams*teamColumns+keyTiles*matrixKeys) + 8*teams*teamColumns
 }
@@ -170,7 +170,8 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 		return err
 	}
 	p.per = int32(per)
-	// cut sets how many queries a block has, as many as fill its columns, if they fit and there are enough blocks.
+	// cut sets how many queries a thread block has: as many as fill its columns, if they fit and leave enough thread blocks for the
+	// GPU.
 	cut := func(x widths) (shared int64) {
 		r := x.choice
 		for n := 16 / kernels.Pieces(h, 2); ; n-- { // queries of a thread
@@ -194,9 +195,9 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	}
 	shared := cut(x)
 	m := &selectMapParams{selectParams: p, blocks: int32(quads(kernels.Pieces(a.S, a.block) + foldedBlocks))}
-	scores := 4 * int64(p.tokens) * int64(m.blocks) // of a block
+	scores := 4 * int64(p.tokens) * int64(m.blocks) // of a thread block
 	grid, sms := a.grid(&p), int64(a.GPU.SMs)
-	if resident := sms * x.choice.blocks; grid > resident && grid*scores > sms*mostScores { // these go through several tiles
+	if resident := sms * x.choice.blocks; grid > resident && grid*scores > sms*mostScores { // resident thread blocks go through several tiles
 		grid, m.more = resident, a.Work(4)
 		rows.Fill(b, m.more, 1, 32, 0)
 	}
@@ -219,8 +220,9 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	if err := a.setRoom(&p); err != nil {
 		return err
 	}
-	// A warp folds up to 32 blocks of together two tiles of keys; meanwhile a third and a fourth are written. The usual kernels take
-	// blocks of four strides, of two compression blocks each. Quadruples of eight queries should lie in different banks.
+	// A warp folds the scores of up to 32 selection blocks, which cover two tiles of keys. Meanwhile a third and a fourth tile are
+	// written. The usual kernels are for l = 2 d and l' = 4 d. The pitch puts the quadruples of eight queries in different banks of
+	// shared memory.
 	per := int64(p.per)
 	usual := p.l == 2 && per == 4 && h <= threadHeads
 	p.tile = int32(min(32, max(1, 2*matrixKeys/per)))
@@ -238,7 +240,7 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 
 	threads := kernels.Pieces(h, threadHeads) // of a query
 	most := 16 / kernels.Pieces(h, 2*threads) // queries of a thread, whose columns are 16 pairs
-	// cut sets how many queries a block has, as many as fill its columns, if they fit.
+	// cut sets how many queries a thread block has: as many as fill its columns, if they fit.
 	cut := func(width int64) (shared int64) {
 		for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
 			tokens := 4 / threads * n

@@ -9,7 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// selectedRows are q, k, v, idx -> o, lse, and q, k, v, idx, o or delta, lse, do -> dq, dk, dv.
+// selectedRows returns the rows of q, k, v, idx -> o, lse, and of q, k, v, idx, o or delta, lse, do -> dq, dk, dv.
 func selectedRows() []kernels.Row {
 	type grad = ops.SelectedAttentionGradOp
 	return kernels.Rows(
@@ -21,16 +21,16 @@ func selectedRows() []kernels.Row {
 		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhidhfh>hhh", Build: selectedGradOnMatrixUnits},
 		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnMatrixUnits},
 		kernels.Op[grad]{Name: general, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGrad},
-		kernels.Op[grad]{Name: general, Storage: "tttidtft>ttt", Build: selectedGrad}, // delta where all is float32
+		kernels.Op[grad]{Name: general, Storage: "tttidtft>ttt", Build: selectedGrad}, // also with delta, if all operands are float32
 	)
 }
 
-// selectedProblem is attention over the tokens, up to the query's own, of the blocks that idx int32 [B,S,Hkv,topN] names for a
-// query, ascending and padded with -1. A list ends at its first entry that breaks this order.
+// selectedProblem is attention over chosen blocks. idx int32 [B,S,Hkv,topN] lists the blocks of each query, ascending and padded
+// with -1. A query sees the tokens of its blocks, up to its own token. A list ends at its first entry that breaks the order.
 type selectedProblem struct {
 	problem
 	block, topN int64 // tokens of a block, cut to the sequence; entries of a list
-	whole       int64 // tokens of a block
+	whole       int64 // tokens of a block, not cut
 }
 
 func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
@@ -48,7 +48,8 @@ func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 	return a, err
 }
 
-// onMatrixUnits is problem.onMatrixUnits, and refuses blocks that are not whole pieces of a tile.
+// onMatrixUnits is problem.onMatrixUnits with memory for the union of blocks. It also refuses blocks that are no multiple of 16
+// tokens.
 func (a selectedProblem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
 	if err := a.multipleOf("matrix units", 16); err != nil {
 		return 0, err
@@ -63,8 +64,8 @@ func (a selectedProblem) multipleOf(kernel string, keys int64) error {
 	return nil
 }
 
-// piece is the number of adjoining keys of a tile that kernels on matrix units take from a block: those that own rows gather a tile from
-// several blocks.
+// piece is the number of adjoining keys that a tile takes from one selection block. The kernels on matrix units that own rows
+// gather a tile from pieces of several selection blocks.
 func (a selectedProblem) piece() int64 {
 	for _, n := range []int64{matrixKeys, 32} {
 		if a.whole%n == 0 {
@@ -74,7 +75,7 @@ func (a selectedProblem) piece() int64 {
 	return 16
 }
 
-// ownedKeys is the number of keys of one block that a block of threads owns on matrix units.
+// ownedKeys is the number of keys of one selection block that a thread block owns on matrix units.
 func (a selectedProblem) ownedKeys() int64 {
 	for _, n := range []int64{16, 32} {
 		if a.whole <= n {
@@ -84,7 +85,7 @@ func (a selectedProblem) ownedKeys() int64 {
 	return matrixKeys
 }
 
-// branchOf is how the kernels on matrix units for so many keys at once are named.
+// branchOf returns the first part of the name of the kernels on matrix units for pieces of that many keys.
 func branchOf(keys int64) string {
 	if keys == matrixKeys {
 		return "selected"
@@ -106,7 +107,7 @@ func (a selectedProblem) unionBytes(rows int64) int64 {
 // count is the number of selection blocks of a group.
 func (a selectedProblem) count() int64 { return kernels.Pieces(a.T, a.block) }
 
-// names is the number of names that blocks have in the inverse index. With documents these are the tokens.
+// names is the number of names for blocks in the inverse index: the blocks, or with documents the tokens.
 func (a selectedProblem) names() int64 {
 	if a.packed() {
 		return a.T
@@ -120,12 +121,12 @@ const (
 	minChunk    = 256 // queries in a work item of the kernel that owns keys
 	maxSegments = 256 // segments of a sequence in the inverse index: nsa_index_rank_i32 takes no more
 
-	maxPackedSegments = 64 // of documents, which have more names
+	maxPackedSegments = 64 // with documents, whose blocks have more names
 )
 
-// index returns how the choice is inverted (attention_index.cuh). The counts and the partial sums are linear in S: with
-// chunks of topN*l' queries the lists that have several hold at most 2*S/l' blocks' worth of sums. Chunks are smaller where their
-// tiles of keys would not fill the GPU: then there are sums for at most twice as many tiles as that takes.
+// index returns the sizes of the inverse index (attention_index.cuh). The counts and the partial sums are linear in S: with chunks
+// of topN*l' queries, the lists of several chunks have partial sums for at most 2*S/l' blocks. Chunks are smaller if their tiles of
+// keys would not fill the GPU. Then there are partial sums for at most twice as many tiles as fill it.
 func (a selectedProblem) index() index {
 	entries := a.S * a.topN
 	reach := min(a.topN*a.block, a.S)
@@ -141,8 +142,8 @@ func (a selectedProblem) index() index {
 	return x
 }
 
-// rowTilesOf are the tiles for rows of several queries, which walk over the union of their blocks: large ones if most blocks are
-// chosen by all queries.
+// rowTilesOf returns the tiles for rows of several queries, which walk over the union of their blocks. It leaves out the largest
+// tile if a query chooses less than a quarter of the blocks.
 func (a selectedProblem) rowTilesOf(tiles []tile) []tile {
 	if a.count() > 4*a.topN {
 		return tiles[1:]
@@ -150,7 +151,7 @@ func (a selectedProblem) rowTilesOf(tiles []tile) []tile {
 	return tiles
 }
 
-// keyTiles are the tiles with keys of one selection block, at most twice as high as the block.
+// keyTiles returns the tiles that own keys of one selection block, at most twice as high as the block.
 func (a selectedProblem) keyTiles() []tile {
 	tiles := gradientTiles
 	for len(tiles) > 1 && tiles[1].m >= a.block {
@@ -222,7 +223,8 @@ func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradO
 		return err
 	}
 	p := a.beginGrad()
-	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that choose most blocks.
+	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that choose at least half of the
+	// blocks.
 	a.launchDQ(branchOf(a.piece()), width, p, a.count() <= 2*a.topN, a.unionBytes, a.wholeQueries)
 	p.count = 1
 	a.invert(p)
@@ -294,8 +296,8 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 	return nil
 }
 
-// joined is a with blocks of 64 keys where these are several ones of the choice: the kernel that owns keys has so many rows, and a query
-// that chose two of them is read once. An entry of a list then has 28 bits for its query.
+// joined returns a with its selection blocks of 16 or 32 keys joined to blocks of 64. That is the number of rows of the kernel that
+// owns keys. A query that chose two of the joined blocks is then read once. An entry of a list has 28 bits for its query.
 func (a selectedProblem) joined() selectedProblem {
 	if (a.whole == 16 || a.whole == 32) && a.block == a.whole && a.S < 1<<28 {
 		a.block, a.whole = warpGroupListKeys, warpGroupListKeys
@@ -303,7 +305,8 @@ func (a selectedProblem) joined() selectedProblem {
 	return a
 }
 
-// onWarpGroups is problem.onWarpGroups, and refuses blocks that are not whole pieces, and what no way takes.
+// onWarpGroups is problem.onWarpGroups. It also refuses blocks that are no multiple of 16 tokens, and problems that go neither by
+// bits nor by lists.
 func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error) {
 	if err := a.multipleOf("warp groups", 16); err != nil {
 		return widths{}, err
@@ -314,8 +317,8 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 	return a.problem.onWarpGroups(shared)
 }
 
-// byBits tells whether rows go through all keys, with a bit for each tile that says whether it is seen: where lists have most of few
-// blocks. Else they go by lists.
+// byBits reports whether rows go through all keys, with a bit for each tile that says whether a row sees it. That pays if there are
+// few blocks and a list holds at least half of them. Otherwise rows go by lists: by walks or by pairs.
 func (a selectedProblem) byBits() bool {
 	return !a.packed() && a.piece() == matrixKeys && kernels.Pieces(a.T, matrixKeys) <= 32 && a.count() <= 2*a.topN
 }
@@ -339,7 +342,7 @@ func (a selectedProblem) beginGrad() *params {
 // items is the number of work items of the kernel that owns keys.
 func (a selectedProblem) items(p *params) int64 { return a.groups() * int64(p.index.items) }
 
-// invert adds the launches that build the inverse index, of blocks that are p.count ones of the choice.
+// invert adds the launches that build the inverse index. Each of its blocks is p.count blocks of the choice.
 func (a selectedProblem) invert(p *params) {
 	groups := a.groups()
 	segments := groups * int64(p.index.segments)

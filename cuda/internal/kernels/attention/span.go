@@ -25,7 +25,7 @@ func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
 		kernels.Op[G]{Name: matrixUnits, Storage: "hhhdhfh>hhh", Build: grad(backwardOnMatrixUnits)},
 		kernels.Op[G]{Name: matrixUnits, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnMatrixUnits)},
 		kernels.Op[G]{Name: general, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backward)},
-		kernels.Op[G]{Name: general, Storage: "tttdtft>ttt", Build: grad(backward)}, // delta where all is float32
+		kernels.Op[G]{Name: general, Storage: "tttdtft>ttt", Build: grad(backward)}, // also with delta, if all operands are float32
 	)
 }
 
@@ -42,7 +42,7 @@ func compressed(op ops.CompressedAttentionOp) mask {
 	return mask{int64(op.BlockLen), int64(op.Stride), everything}
 }
 
-// spanProblem is a problem with its mask, whose numbers are reduced to fit int32 with the same effect.
+// spanProblem is a problem with its mask. The numbers of the mask are reduced to fit int32, with the same effect.
 type spanProblem struct {
 	problem
 	mask
@@ -166,7 +166,8 @@ func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	return nil
 }
 
-// launchDKV adds the launch of a kernel whose blocks own `keys` keys, and that of the one that adds up the sums of chunks.
+// launchDKV adds the launch of a kernel whose thread blocks own `keys` keys. With several chunks it also adds the launch that adds
+// up their sums.
 func (a spanProblem) launchDKV(p *params, chunks index, keys int64, launch func(grid int64)) {
 	p.index, p.count = chunks, int32(keys)
 	parts := int64(p.index.items)
@@ -179,9 +180,10 @@ func (a spanProblem) launchDKV(p *params, chunks index, keys int64, launch func(
 	}
 }
 
-// The work of a kernel that owns keys is cut into chunks of rows until the blocks fill the GPU, or a chunk would get too few rows. On
-// warp groups a multiprocessor has one block at a time, most of them equally long: with wholeBlocks or more for each multiprocessor
-// none is cut, else there are to be cutBlocks, about half of which see nothing of their keys.
+// The rows of a kernel that owns keys are cut into chunks until the thread blocks fill the GPU, or a chunk would get too few rows.
+// On warp groups a multiprocessor has one thread block at a time, and most thread blocks take equally long. If there are
+// wholeBlocks or more for each multiprocessor, rows are not cut. Otherwise they are cut for about cutBlocks, about half of which
+// see none of their keys.
 const (
 	fullGPU     = 6 // blocks for each multiprocessor
 	wholeBlocks = 3
@@ -192,10 +194,10 @@ const (
 	warpGroupChunkRow = 768 // minChunkRow of warp groups
 )
 
-// chunks returns how the rows of each tile of keys are cut so that there are so many blocks: into at most `items` chunks of `chunk`
-// rows, a multiple of `tile`, and about `least` or more.
+// chunks cuts the rows of each tile of keys so that there are about `blocks` thread blocks. The result is at most `items` chunks of
+// `chunk` rows, a multiple of `tile` and about `least` or more.
 func (a spanProblem) chunks(keys, tile, blocks, least int64) index {
-	rows := min(a.S, a.window+keys) * a.headsPerGroup() // at most so many rows see keys of one tile
+	rows := min(a.S, a.window+keys) * a.headsPerGroup() // the most rows that see keys of one tile
 	n := kernels.Pieces(blocks, a.groups()*kernels.Pieces(a.T, keys))
 	n = max(1, min(n, mostChunks, rows/least))
 	chunk := kernels.Pieces(kernels.Pieces(rows, n), tile) * tile

@@ -25,7 +25,7 @@ const (
 	reservedShared = 1024
 )
 
-// tiled gives the shared memory of a block in bytes and the number of blocks, for a tile.
+// tiled gives, for a tile, the shared memory of a thread block in bytes and the number of thread blocks.
 type tiled struct{ shared, grid func(tile) int64 }
 
 // choose returns the largest tile with which minResident blocks fit a multiprocessor and all multiprocessors have work, or else
@@ -103,9 +103,9 @@ func (a problem) matrixKernel(op string, width int64) string {
 	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, width))
 }
 
-// launchDQ adds the launch of the kernel on matrix units for dq, whose blocks own p.count = count(rows) rows and take walk(rows) bytes
-// of shared memory for the walk over their keys. Where it may be tall, the kernel that reads the keys once for twice as many rows is
-// preferred, if it fills the GPU.
+// launchDQ adds the launch of the kernel on matrix units for dq. Its thread blocks own p.count = count(rows) rows and take
+// walk(rows) bytes of shared memory for the walk over their keys. If tall is set and enough thread blocks remain to fill the GPU,
+// it takes the tall kernel, which reads the keys once for twice as many rows.
 func (a problem) launchDQ(branch string, width int64, p *params, tall bool, walk, count func(rows int64) int64) {
 	op, rows := branch+"_dq", int64(matrixRows)
 	shared := func(rows int64) int64 { return matrixDQBytes(width, rows) + walk(rows) }
@@ -116,17 +116,17 @@ func (a problem) launchDQ(branch string, width int64, p *params, tall bool, walk
 	a.launch(a.matrixKernel(op, width), a.rowTiles(int64(p.count)), shared(rows), p)
 }
 
-// matrixForwardBytes is the shared memory of a forward kernel: the rows once, with what they see, keys and values twice, and where
-// they come from.
+// matrixForwardBytes is the shared memory of a forward kernel: the rows once, the range of keys that each row sees, keys and values
+// twice, and 16 bytes for their source.
 func matrixForwardBytes(width int64) int64 {
 	return 2*width*(matrixRows+4*matrixKeys) + 8*matrixRows + 16
 }
 
-// matrixDQBytes is that of a kernel for dq, which has the gradients of the rows as well, and two numbers of each.
+// matrixDQBytes is the shared memory of a kernel for dq. It also holds the gradients of the rows and two more numbers of each row.
 func matrixDQBytes(width, rows int64) int64 { return 2*width*(2*rows+4*matrixKeys) + 16*rows + 16 }
 
-// matrixDKVBytes is that of a kernel that owns so many keys: keys and values once, rows and their gradients twice, and 24 bytes for each
-// row of three tiles.
+// matrixDKVBytes is the shared memory of a kernel that owns `keys` keys: keys and values once, rows and their gradients twice, and
+// 24 bytes for each row of three tiles.
 func matrixDKVBytes(width, keys int64) int64 {
 	rows := int64(64)
 	if width == 128 && keys == matrixKeys {

@@ -21,13 +21,14 @@ const (
 	blocksOfAnSM = 4
 )
 
-// Read returns a plan that reads so many bytes from the L2 cache. Its work memory is to be filled with zeros.
+// Read returns a plan that reads from the L2 cache, and the number of bytes that it reads. The caller fills its work memory with
+// zeros.
 func Read(gpu kernels.GPU) (plan *kernels.Plan, bytes float64, err error) {
 	plan, err = build(gpu, "nsa_ceiling_read", params{cells: arrayBytes / 16, rounds: readRounds})
 	return plan, float64(arrayBytes) * readRounds * float64(gpu.SMs) * blocksOfAnSM, err
 }
 
-// Exponentials returns a plan that computes so many exponentials.
+// Exponentials returns a plan that computes exponentials, and their number.
 func Exponentials(gpu kernels.GPU) (plan *kernels.Plan, count float64, err error) {
 	plan, err = build(gpu, "nsa_ceiling_exp", params{rounds: expRounds})
 	return plan, float64(threads) * expChains * expRounds * float64(gpu.SMs) * blocksOfAnSM, err

@@ -25,7 +25,8 @@ type Blocks struct {
 	batch, seq, blocks, heads, dim, len, stride int64
 }
 
-// BlocksOf returns the blocks of an operand. A sequence shorter than a block has none, and the compressed array one row of zeros.
+// BlocksOf returns the blocks of an operand. A sequence shorter than a block has no blocks, and its compressed array is one row of
+// zeros.
 func BlocksOf(o kernels.Operand, length, stride int) (Blocks, error) {
 	p := Blocks{batch: o.Dim(0), seq: o.Dim(1), heads: o.Dim(2), dim: o.Dim(3), len: int64(length), stride: int64(stride)}
 	if length < 1 || stride < 1 || length%stride != 0 {
@@ -40,12 +41,12 @@ func BlocksOf(o kernels.Operand, length, stride int) (Blocks, error) {
 // Rows is the number of rows of the MLP: one for each block and head.
 func (p Blocks) Rows() int64 { return p.batch * p.blocks * p.heads }
 
-// Gather adds rows [Rows,len*dim], the blocks of x with pe [len,dim] added.
+// Gather adds the launch that writes rows [Rows,len*dim]: the blocks of x plus pe [len,dim].
 func (p Blocks) Gather(b *kernels.Builder, x, pe, rows kernels.Ref) {
 	p.launch(b, "gather", x, pe, rows, p.Rows()*p.len*p.dim)
 }
 
-// Scatter adds dx from the gradient of Gather's rows.
+// Scatter adds the launch that computes dx from the gradient of Gather's rows.
 func (p Blocks) Scatter(b *kernels.Builder, drows, dx kernels.Ref) {
 	p.launch(b, "scatter", drows, 0, dx, p.batch*p.seq*p.heads*p.dim)
 }
@@ -66,7 +67,7 @@ func meanGrad(b *kernels.Builder, op ops.CompressMeanGradOp) error {
 	return launchMean(b, "mean_grad", b.Out[0], op.BlockLen, op.Stride)
 }
 
-// launchMean adds an op between the tokens of an operand and the means of their blocks.
+// launchMean adds the launch of mean or mean_grad. tokens is the operand with a row for each token.
 func launchMean(b *kernels.Builder, op string, tokens kernels.Operand, length, stride int) error {
 	p, err := BlocksOf(tokens, length, stride)
 	if err != nil || p.blocks == 0 {
@@ -118,7 +119,7 @@ func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
 	n, width, cols, size := p.Rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
 	gathered := b.Work(n * cols * size) // reused for their gradient
 	dyRef := dy.Ref
-	if b.Documents != 0 { // what comes in at places without a block is no gradient
+	if b.Documents != 0 { // places without a block get zeros: dy holds no gradient there
 		dyRef = b.Work(n * p.dim * size)
 		p.launch(b, "clear", dy.Ref, 0, dyRef, n*p.dim)
 	}

@@ -1,7 +1,7 @@
 // Package decode holds the kernels of decoding with a cache: ops.DecodeOp and ops.FillCacheOp.
 //
-// A step is two launches, each with blocks for parts of the keys of every group of every sequence (split-KV). decode.cu says how they
-// share the work.
+// A step is two launches (decode.cu) or one launch of clusters (decode_cluster.cu). Their blocks share the keys of every group of
+// every sequence (split-KV).
 package decode
 
 import (
@@ -88,17 +88,17 @@ type decodeParams struct {
 	scale                                    float32
 }
 
-// products are the classes of decode_products.cuh, as decode.cu launches them.
+// products describes a class of decode_products.cuh and how it is launched.
 type products struct {
-	name                  string // of the kernels
+	name                  string // the end of the kernels' names
 	step                  int64  // keys that a part has at least
 	width                 int64  // of a head, in numbers
-	blocksPerSM           int64  // that run at once as far as registers allow
+	blocksPerSM           int64  // blocks that run at once on a multiprocessor, as far as registers allow
 	headBytes, warpFloats int64  // of shared memory
-	ringFloats            int64  // of them, for keys and values on their way
+	ringFloats            int64  // of a warp's ring of keys and values
 }
 
-// forCores refuses what clusters alone take.
+// forCores refuses ops that only clusters support.
 func forCores(_ *kernels.Builder, op ops.DecodeOp) error {
 	if op.GateLayer {
 		return graph.Refuse(graph.ReasonShape, "the gates are to be made by the op, want them as an input")
@@ -110,7 +110,7 @@ func forMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
 	return cmp.Or(forCores(b, op), forProducts(b, op))
 }
 
-// forProducts refuses what MatrixUnits of decode_products.cuh does not take.
+// forProducts refuses ops that MatrixUnits of decode_products.cuh does not support.
 func forProducts(b *kernels.Builder, op ops.DecodeOp) error {
 	d, dv, h := op.Cache.KeyDim, op.Cache.ValueDim, int(b.In[0].Dim(2))/op.Cache.KVHeads
 	switch {
@@ -149,7 +149,8 @@ func onCores(b *kernels.Builder, op ops.DecodeOp) error {
 	return step(b, op, products{name: b.Type.String(), step: 128, blocksPerSM: 4, headBytes: h * int64(op.Cache.KeyDim) * 4, warpFloats: h*dv + 35*h + 32})
 }
 
-// checkCache refuses a cache whose numbers have another type than the other operands, or more rows than kernels count.
+// checkCache refuses a cache whose numbers have another type than the other operands, and one with more rows than kernels can
+// count.
 func checkCache(b *kernels.Builder, c ops.KVCache) error {
 	if half := b.Type != kernels.F32; half != ops.IsHalf(c.Half) || half && b.TypeOf(kernels.Operand{Operand: ops.Operand{Dtype: c.Half}}) != b.Type {
 		return graph.Refuse(graph.ReasonType, "the cache holds %v, want %v as the other inputs", cmp.Or(c.Half, tensor.Float32), b.Type)
@@ -160,8 +161,8 @@ func checkCache(b *kernels.Builder, c ops.KVCache) error {
 	return nil
 }
 
-// newParams returns the argument of the kernels but for what says how they share the work, and the keys of a sequence that a branch
-// has at most.
+// newParams returns the argument of the kernels, without the fields that say how blocks share the work. It also returns the most
+// keys of a sequence in each branch.
 func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [branches]int64) {
 	c, layout := op.Cache, op.Cache.Layout()
 	b.Fail(checkCache(b, c))
@@ -215,8 +216,8 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 	}
 	if c.Has(ops.Selected) {
 		most := max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock))) // blocks to choose from
-		free, each := int64(c.TopN-ops.ForcedBlocks), kernels.Pieces(most, threads)
-		p.pickSize = int32(2*(threads/4+2+each*threads+each*min(4*free, threads)) + kernels.Pieces(free, 2)*2)
+		free, perThread := int64(c.TopN-ops.ForcedBlocks), kernels.Pieces(most, threads)
+		p.pickSize = int32(2*(threads/4+2+perThread*threads+perThread*min(4*free, threads)) + kernels.Pieces(free, 2)*2)
 	}
 	if op.MLP {
 		p.workSize = int32(c.BlockLen*max(c.KeyDim, c.ValueDim)) + p.hidden
@@ -224,13 +225,13 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 	return p, keys
 }
 
-// step adds the launches of a step. Parts of keys are short where there are few sequences, so that every multiprocessor has some:
-// their lengths depend on the cache and the device alone.
+// step adds the launches of a step. With few sequences, parts of keys are short, so that every multiprocessor gets some. The
+// lengths of parts depend on the cache and the device alone.
 func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 	p, keys := newParams(b, op)
 	c, h := op.Cache, int64(p.h)
 	sequences := int64(c.Slots) * int64(c.KVHeads)
-	count := func(launch int64, of ...int) (parts int64) { // the parts of a launch, which come behind those of other launches
+	count := func(launch int64, of ...int) (parts int64) { // the parts of a launch; `launch` parts of other launches come first
 		total, budget := int64(0), max(1, int64(b.GPU.SMs)*by.blocksPerSM/sequences)
 		for _, i := range of {
 			total += keys[i]
@@ -273,10 +274,10 @@ func partSize(p *decodeParams) int64 {
 	return (int64(p.h)*int64(p.valueDim) + 2*int64(p.h) + 4) / 4 * 4
 }
 
-// rowBytes are those of a row of keys at most: where one may begin in shared memory.
+// rowBytes is the most bytes of a row of keys. In shared memory rows begin at multiples of it.
 const rowBytes = 256
 
-// headShared returns the bytes of the rotation and the heads in shared memory.
+// headShared returns the bytes of shared memory for the rotation and the heads.
 func (by products) headShared(p *decodeParams) int64 {
 	return kernels.Pieces(int64(p.dim)*4, 16)*16 + kernels.Pieces(by.headBytes, 16)*16
 }
@@ -291,8 +292,8 @@ func fits(b *kernels.Builder, shared int64) error {
 // mostParts bounds the parts of a branch.
 const mostParts = 64
 
-// partLength returns the keys of a part of a branch with up to keys of them: a multiple of step, and such that there are about so many
-// parts as wanted, of equal length.
+// partLength returns the number of keys of a part, for a branch of up to `keys` keys. It is a multiple of step and makes about
+// `wanted` parts of equal length.
 func partLength(step, keys, wanted int64) int64 {
 	parts := min(wanted, mostParts, max(1, kernels.Pieces(keys, step)))
 	return max(1, kernels.Pieces(kernels.Pieces(keys, parts), step)) * step

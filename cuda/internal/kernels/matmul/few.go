@@ -20,11 +20,11 @@ type fewParams struct {
 	eps                  float32
 }
 
-// few is the name of the rows of linear layers of few rows, which stand before all others.
+// few is the name of the implementations of linear layers for few rows of x. They come before all others.
 const few = "cuda few"
 
-// Rows of x up to which few.cu is preferred: with one block for all rows of a tile of 8 features, and with blocks of 32 rows and 16
-// features.
+// The most rows of x for the two kernels of few.cu. In linear_few one block has all rows and 8 features. In linear_rows a block has
+// 32 rows and 16 features.
 const (
 	fewRows     = 16
 	fewRowsMost = 64
@@ -33,16 +33,16 @@ const (
 func fewLinears() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.LinearOp]{Name: few, Storage: "hhh*>h", Build: fewLinear},
-		kernels.Op[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast behind it
+		kernels.Op[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast after it
 		kernels.Op[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
 		kernels.Op[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
 		kernels.Op[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Guard: withNorm(false), Build: fewLinearsOf},
 		kernels.Op[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Guard: withNorm(true), Build: fewLinearsOf},
-		kernels.Op[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: withNorm(true), Build: fewLinearsOf}, // with the cast behind it
+		kernels.Op[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: withNorm(true), Build: fewLinearsOf}, // with the cast after it
 	)
 }
 
-// withNorm returns the guard of rows for linear layers with RMSNorm before them, or without.
+// withNorm returns the guard of implementations for linear layers of the RMSNorm of x, or of x itself.
 func withNorm(norm bool) func(b *kernels.Builder, op ops.LinearsOp) error {
 	return func(_ *kernels.Builder, op ops.LinearsOp) error {
 		if norm != (op.Norm != 0) {
@@ -52,7 +52,7 @@ func withNorm(norm bool) func(b *kernels.Builder, op ops.LinearsOp) error {
 	}
 }
 
-// launchFew adds the launch of layers ws of x into ys. with, if not nil, changes the argument.
+// launchFew adds the launch that computes ys from x by the layers with weights ws. with, if not nil, completes the argument.
 func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, with func(p *fewParams)) error {
 	k := ws[0].Dim(1)
 	rows := x.N() / k
@@ -79,7 +79,7 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 	}
 	shared := int64(0)
 	if p.gain != 0 {
-		const static = 16 << 10 // more than the kernel has
+		const static = 16 << 10 // more static shared memory than the kernel has
 		p.wideX = kernels.Flag(b.TypeOf(x) == kernels.F32)
 		if shared = 16*kernels.Pieces(k, 4) + rows*(16*kernels.Pieces(k, 8)+64); rows > fewRows || shared > int64(b.GPU.SharedPerBlock)-static {
 			return graph.Refuse(graph.ReasonShape, "%d rows of %d with RMSNorm, want at most %d in %d bytes", rows, k, fewRows, b.GPU.SharedPerBlock-static)
@@ -90,7 +90,7 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 		threads = 512
 	}
 	b.Launch(b.Type.Name(kernel), kernels.Dim{X: int(tiles), Y: int(blocks), Z: 1}, kernels.Line(threads), shared, p)
-	early := append([]kernels.Ref{p.gain}, append(p.w[:len(ws)], p.bias[:len(ws)]...)...) // what the kernel reads at once
+	early := append([]kernels.Ref{p.gain}, append(p.w[:len(ws)], p.bias[:len(ws)]...)...) // the kernel reads these before it waits
 	if !slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return slices.Contains(early, o.Ref) && !o.Held }) {
 		b.Overlap()
 	}

@@ -13,13 +13,13 @@ import (
 func Rows() []kernels.Row {
 	return slices.Concat(fewLinears(), kernels.Rows(
 		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
-		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "hh>f", Products: kernels.Always[ops.LinearOp], Build: linear}, // with the cast behind it
+		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "hh>f", Products: kernels.Always[ops.LinearOp], Build: linear}, // with the cast after it
 		kernels.Op[ops.LinearInputGradOp]{Name: "cuda", Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
 		kernels.Op[ops.LinearWeightGradOp]{Name: "cuda", Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
 		kernels.Op[ops.LinearAddOp]{Name: "cuda", Storage: "tta>a", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
 		kernels.Op[ops.LinearsOp]{Name: "cuda", Storage: "ttt*d>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
 		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
-		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // of weights only
+		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // without dx
 	))
 }
 
@@ -31,7 +31,7 @@ func linear(b *kernels.Builder, _ ops.LinearOp) error {
 	return nil
 }
 
-// linearProduct returns the product of x, w, and a bias or none, and where the bias lies.
+// linearProduct returns the product of x and w, and the Ref of the bias, 0 for none. in holds x, w, and a bias or none.
 func linearProduct(b *kernels.Builder, in []kernels.Operand) (p kernels.Product, bias kernels.Ref) {
 	x, w := in[0], in[1]
 	if len(in) == 3 {

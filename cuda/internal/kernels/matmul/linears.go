@@ -9,8 +9,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Several linear layers of one input are one product: their weights lie one behind the other, or are copied so, and one kernel splits
-// or joins the columns. So x is read once; for a layer of 128 outputs alone reading x takes longer than the product.
+// Several linear layers of one input are one product. Their weights lie one after the other in memory, or are copied so. One kernel
+// splits or joins the columns. So x is read once: for a layer of 128 outputs, reading x takes longer than the product.
 
 // linears adds x [rows,in], w_i [out_i,in], biases -> y_i [rows,out_i].
 func linears(b *kernels.Builder, op ops.LinearsOp) error {
@@ -85,7 +85,8 @@ func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 	return nil
 }
 
-// gather takes work memory for arrays one behind the other, and returns the copies that fill it: none where they lie so already.
+// gather returns memory that holds the arrays one after the other, and the copies that fill it. If the arrays already lie so, it
+// returns their own memory and no copies.
 func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies []rows.Bytes) {
 	if !slices.ContainsFunc(list[1:], func(o kernels.Operand) bool { return !o.Follows }) {
 		return list[0].Ref, nil

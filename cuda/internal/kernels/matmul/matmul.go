@@ -39,7 +39,7 @@ const (
 	partialBytes = 256 << 20
 )
 
-// floatPlan is how a product in float32 is cut.
+// floatPlan says how a product in float32 is cut.
 type floatPlan struct {
 	side   int64 // of a tile
 	tiles  int64 // of one matrix

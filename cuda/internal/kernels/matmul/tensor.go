@@ -35,7 +35,7 @@ const (
 // shared is the size in bytes of 4 stages of two tiles of 2-byte elements.
 func (s tensorShape) shared() int64 { return 4 * 2 * s.side * tensorDepth * 2 }
 
-// tensorPlan is how a product on tensor cores is cut: splits of run each.
+// tensorPlan says how a product on tensor cores is cut along k: into splits of run elements each.
 type tensorPlan struct {
 	tensorShape
 	run, splits int64

@@ -19,8 +19,9 @@ type columnsParams struct {
 	parts, dim, inverse, wide int32
 }
 
-// Columns is a matrix in which others lie side by side: Joint [rows, sum of the columns], Parts [rows,...] of Cols each, all of
-// b.Type. A part that is joined is the sum of its terms. RoPE turns the Turned parts [B,S,H,D], of one D, on their way.
+// Columns is a matrix whose columns are those of several parts, side by side. Joint is [rows, sum of Cols], part i is [rows,...]
+// with Cols[i] columns, and all are of b.Type. Join sums the terms of a part. The copy rotates the parts in Turned, [B,S,H,D] of
+// one D, by RoPE.
 type Columns struct {
 	Joint  kernels.Ref
 	Parts  [][]kernels.Operand

@@ -20,15 +20,15 @@ type (
 		y       kernels.Ref
 		n       int64
 		terms   int32
-		float32 int32 // bit k for x[k], bit maxTerms for y: whether it is float32 beside half precision
+		float32 int32 // bit k: x[k] is float32 in an op of half precision; bit maxTerms: y is
 	}
 )
 
-// maxTerms is the number of terms that one launch adds up.
+// maxTerms is the most terms that one launch adds up.
 const maxTerms = 8
 
-// Add adds y = the sum of terms in their order, each of float32 or b.Type. Beyond maxTerms of them the sum goes through y,
-// rounded to its type every 7 terms.
+// Add adds y = the sum of terms in their order. Each term is float32 or b.Type. With more than maxTerms terms the partial sum is
+// stored in y, and so rounded to y's type, before every 7 further terms.
 func Add(b *kernels.Builder, y kernels.Operand, terms ...kernels.Operand) error {
 	p := addParams{y: y.Ref, n: y.N()}
 	put := func(k int32, o kernels.Operand) {

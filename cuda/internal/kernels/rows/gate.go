@@ -8,7 +8,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// maxBranches is the number of branches that a gated sum takes.
+// maxBranches is the most branches of a gated sum.
 const maxBranches = 8
 
 // The arguments of gate.cu.
@@ -75,7 +75,8 @@ func gatedSumGrad(b *kernels.Builder, op ops.GatedSumGradOp) error {
 	return nil
 }
 
-// launchTeams adds a launch in which as many threads own a row as read it in 16-byte pieces, at most a warp.
+// launchTeams adds a launch in which a team of threads owns a row: as many threads as the row has pieces of 16 bytes, at most a
+// warp.
 func launchTeams(b *kernels.Builder, kernel string, rows, dim int64, params any) {
 	team := 1
 	for team < 32 && int64(team)*b.Type.Lanes() < dim {

@@ -27,10 +27,10 @@ type (
 	}
 )
 
-// mostCopies is the number of arrays that one launch copies.
+// mostCopies is the most arrays that one launch copies.
 const mostCopies = 2 * ops.MaxLinears
 
-// Bytes is an array to be copied. From is 0 for zeros.
+// Bytes is an array to copy. If From is 0, To gets zeros.
 type Bytes struct {
 	From, To kernels.Ref
 	Count    int64
@@ -54,7 +54,7 @@ func Copy(b *kernels.Builder, list ...Bytes) {
 	b.Launch("nsa_copy", kernels.Line(p.blocks*n), kernels.Threads(), 0, p)
 }
 
-// Fill adds n words of 16 or 32 bits set to value.
+// Fill adds a launch that sets n words of 16 or 32 bits to value.
 func Fill(b *kernels.Builder, y kernels.Ref, n int64, bits int, value uint32) {
 	kernel := fmt.Sprintf("nsa_fill_b%d", bits)
 	b.Launch(kernel, kernels.Looped(kernels.Pieces(n, 256)), kernels.Threads(), 0, &fillParams{y: y, n: n, value: value})

@@ -36,8 +36,8 @@ func ColumnSum(b *kernels.Builder, x, y kernels.Ref, out kernels.Type, rows, col
 	SumParts(b, Parts{Partial: p.partial, Y: y, Count: parts, Cols: cols, Out: out})
 }
 
-// runOf returns how many rows one block of a sum over rows adds: at least 8, one for each of its warps, with at most 256 blocks, which
-// fill a GPU and keep the second stage short. It fixes the order of the sum.
+// runOf returns how many rows one block of a sum over rows adds: at least 8, one for each of its warps. There are at most 256
+// blocks, which fill a GPU and keep the second stage short. The number depends on rows alone, which fixes the order of the sum.
 func runOf(rows int64) int64 { return max(8, kernels.Pieces(rows, 256)) }
 
 // Parts is the second stage of a sum: y [Cols] of type Out = the sum of Partial [Count,Cols] float32 plus an optional bias [BiasCols]

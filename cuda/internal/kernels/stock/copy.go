@@ -8,7 +8,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// maxCopyAxes is the number of axes that a strided copy has once neighbours are merged.
+// maxCopyAxes is the most axes of a strided copy after neighbours are merged.
 const maxCopyAxes = 6
 
 // copyParams is StockCopyParams of stock_copy.cu, the innermost axis first.
@@ -27,7 +27,7 @@ type view struct {
 	sizes, strides []int64
 }
 
-// rowMajor returns the view of elements that lie close.
+// rowMajor returns the view of contiguous elements.
 func rowMajor(ref kernels.Ref, sizes ...int64) view {
 	v := view{ref, slices.Clone(sizes), make([]int64, len(sizes))}
 	next := int64(1)
@@ -56,7 +56,7 @@ func ordered(x kernels.Operand, order []int) view {
 	return v
 }
 
-// elements returns their number.
+// elements returns the number of elements.
 func (v view) elements() int64 {
 	n := int64(1)
 	for _, size := range v.sizes {
@@ -65,8 +65,9 @@ func (v view) elements() int64 {
 	return n
 }
 
-// copyParamsOf returns the copy of the elements of an array of the given sizes, the outermost axis first, that lie xs apart in x
-// and ys apart in y. A stride of 0 in x repeats. Axes that lie alike in both are merged; more than 6 that are left are refused.
+// copyParamsOf returns the copy of an array of the given sizes, the outermost axis first. xs and ys are the strides in x and in y.
+// A stride of 0 in x repeats elements. Neighbouring axes that are contiguous in both arrays are merged. More than 6 remaining axes
+// are refused.
 func copyParamsOf(sizes, xs, ys []int64) (p copyParams, err error) {
 	p.n = 1
 	rank := 0
@@ -92,7 +93,8 @@ func copyParamsOf(sizes, xs, ys []int64) (p copyParams, err error) {
 	return p, nil
 }
 
-// transposed reports whether x is contiguous along another axis than y, long enough for tiles of both. That axis comes to be axis 1.
+// transposed reports whether x is contiguous along another axis than y, with both axes long enough for tiles. It moves that axis to
+// axis 1.
 func (p *copyParams) transposed() bool {
 	i := slices.Index(p.xStrides[1:p.rank], 1) + 1
 	if i == 0 || p.yStrides[0] != 1 || p.xStrides[0] <= 1 || p.sizes[0] < 8 || p.sizes[i] < 8 {

@@ -26,7 +26,7 @@ type (
 	binaryParams struct {
 		a, b, y           kernels.Ref
 		n                 int64
-		function, scalars int32 // scalars: 1 where a is one element, 2 where b is
+		function, scalars int32 // scalars: 1 if a is one element, plus 2 if b is
 	}
 )
 

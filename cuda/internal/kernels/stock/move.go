@@ -9,7 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 )
 
-// fill copies a view to the result, whose elements it has in their order.
+// fill copies a view to the result. The view has the elements in the order of the result.
 func fill(b *kernels.Builder, from view) error {
 	y := b.Out[0]
 	if from.elements() != y.N() {
@@ -74,7 +74,8 @@ func (op Slice) of(x kernels.Operand) (view, bool) {
 		return view{}, false
 	}
 	length := min(op.End, x.Shape[op.Axis]) - op.Start
-	// Gorgonia leaves out what is left of the range behind the last whole step; but package tensor, on inner axes, does not.
+	// Gorgonia drops the rest of the range after the last whole step. Package tensor, on inner axes, does not: such slices are
+	// refused.
 	if op.Axis > 0 && length%op.Step != 0 {
 		return view{}, false
 	}
@@ -105,7 +106,7 @@ func concat(b *kernels.Builder, op Concat) error {
 	return nil
 }
 
-// repeat takes the number of times from the shapes: the second operand is that number.
+// repeat takes the number of repeats from the shapes. It does not read the second operand, which holds that number.
 func repeat(b *kernels.Builder, op Repeat) error {
 	x, shape := b.In[0], b.In[0].Shape
 	if x.N() == 1 {

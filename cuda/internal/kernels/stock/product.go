@@ -24,15 +24,15 @@ const (
 // multiplies reports whether neither operand is a vector.
 func multiplies(p kernels.Product) bool { return p.Batch > 1 || p.N > 1 && p.M > 1 }
 
-// addProduct adds what runs a product of float32: a reduction where one of the two is a vector, which reads the other once, else a
-// product that a library may run.
+// addProduct adds a product of float32. If one operand is a vector, it is a reduction, which reads the other operand once.
+// Otherwise it is a matrix product, which a library may compute.
 func addProduct(b *kernels.Builder, p kernels.Product, x, y, z kernels.Ref) {
 	if multiplies(p) {
 		p.StrideA, p.StrideB, p.StrideC = p.M*p.K, p.K*p.N, p.M*p.N
 		matmul.Multiply(b, p, x, y, 0, z)
 		return
 	}
-	rows, across := p.M, p.TransA // across: the sum goes over the rows of the matrix as it lies
+	rows, across := p.M, p.TransA // across: the sum goes over the rows of the stored matrix
 	if p.N > 1 {                  // the matrix is the second one
 		x, y, rows, across = y, x, p.N, !p.TransB
 	}
@@ -57,7 +57,7 @@ func productMultiplies(b *kernels.Builder, op Product) bool {
 	return ok && multiplies(p)
 }
 
-// sizes returns the sizes of the product; ok is false where they do not fit.
+// sizes returns the sizes of the product; ok is false if the operands do not fit each other.
 func (op Product) sizes(a, b kernels.Operand) (p kernels.Product, ok bool) {
 	p = kernels.Product{TransA: op.TransA, TransB: op.TransB, Batch: 1}
 	switch op.Kind {
@@ -94,7 +94,7 @@ func matrix(shape tensor.Shape, trans bool) (rows, cols int64) {
 	return int64(shape[0]), int64(shape[1])
 }
 
-// tensordot brings the axes of the sum together, in work memory where they do not lie so, and multiplies matrices.
+// tensordot brings the axes of the sum together, by a copy to work memory if needed, and multiplies matrices.
 func tensordot(b *kernels.Builder, op Tensordot) error {
 	x, okX := sideOf(b.In[0], op.A)
 	y, okY := sideOf(b.In[1], op.B)
@@ -122,10 +122,10 @@ type side struct {
 	x           kernels.Operand
 	free, along int64
 	alongFirst  bool  // [along,free], not [free,along]
-	order       []int // of the axes, in a copy; nil where x lies as it should
+	order       []int // of the axes in a copy; nil if x needs no copy
 }
 
-// sideOf arranges x around the axes of the sum, in the order given.
+// sideOf describes x as a matrix: the axes of the sum, in the order given, and the other axes.
 func sideOf(x kernels.Operand, axes []int) (side, bool) {
 	s := side{x: x, free: 1, along: 1}
 	if !distinct(axes, len(x.Shape)) {
@@ -147,7 +147,7 @@ func sideOf(x kernels.Operand, axes []int) (side, bool) {
 	return s, true
 }
 
-// matrix returns where the matrix lies, after it has added a copy where it must lie otherwise.
+// matrix returns the Ref of the matrix. If x needs a copy, matrix adds that first.
 func (s *side) matrix(b *kernels.Builder) kernels.Ref {
 	if s.order == nil {
 		return s.x.Ref

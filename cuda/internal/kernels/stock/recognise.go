@@ -12,13 +12,13 @@ import (
 // gorgoniaPath is the package whose ops are recognised.
 const gorgoniaPath = "gorgonia.org/gorgonia"
 
-// productKinds are the products, by their operators as String writes them, without transposes.
+// productKinds maps what String returns for an op, without transposes, to the kind of product.
 var productKinds = map[string]ProductKind{
 	"A × B": MatrixMatrix, "A × b": MatrixVector, "a ⋅ b": VectorVector, "a ⊗ b": OuterProduct, "A ××× B": Batched,
 }
 
-// Recognise returns the description of one of Gorgonia's own ops, or nil for one that is not known here. It never panics. The
-// types of the ops and their fields are not exported, and what they mean is not promised: a test holds them to v0.9.18.
+// Recognise returns the description of one of Gorgonia's own ops, or nil for an op that is not known here. It never panics. It
+// reads unexported types and fields, whose meaning Gorgonia does not promise: a test holds them to v0.9.18.
 func Recognise(op G.Op) any {
 	v := reflect.Indirect(reflect.ValueOf(op))
 	if v.Kind() != reflect.Struct || v.Type().PkgPath() != gorgoniaPath {
@@ -68,7 +68,7 @@ func Recognise(op G.Op) any {
 	return d
 }
 
-// reader reads the fields of a struct by name, which may lie in embedded structs. ok is false once something was not as expected.
+// reader reads the fields of a struct by name. They may be in embedded structs. ok is false once a field was not as expected.
 type reader struct {
 	v  reflect.Value
 	ok bool
@@ -105,7 +105,7 @@ func (r *reader) ints(name string) []int {
 	})
 }
 
-// oneOf returns a name that must be one of a list.
+// oneOf returns name and checks that it is in names.
 func (r *reader) oneOf(names []string, name string) string {
 	r.ok = r.ok && slices.Contains(names, name)
 	return name

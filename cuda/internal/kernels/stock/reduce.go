@@ -21,8 +21,8 @@ type reduceParams struct {
 // busy is a number of blocks of 256 threads that keeps a large GPU busy.
 const busy = 1056
 
-// shareOf is how blocks of 256 threads are shared out over lines: see stock_lines.cuh. Lines that cannot be cut get narrow
-// blocks where there are few.
+// shareOf says how blocks of 256 threads are shared out over lines: see stock_lines.cuh. If lines cannot be cut and there are few,
+// a block has fewer lines.
 func shareOf(outer, along, inner int64, cut bool) int64 {
 	switch {
 	case inner == 1 && along > 1024:
@@ -40,7 +40,7 @@ func shareOf(outer, along, inner int64, cut bool) int64 {
 	for columns < inner && columns < 32 {
 		columns *= 2
 	}
-	for !cut && columns > 8 && outer*kernels.Pieces(inner, columns) < busy { // 8 floats are what memory gives at once
+	for !cut && columns > 8 && outer*kernels.Pieces(inner, columns) < busy { // memory delivers 8 floats at once
 		columns /= 2
 	}
 	return columns
@@ -60,7 +60,7 @@ type reduction struct {
 	outer, along, inner int64
 }
 
-// plan cuts long lines where there are few. It depends on the sizes alone, and so do the bits.
+// plan cuts long lines if there are few. It depends on the sizes alone, and so do the bits.
 func (r reduction) plan() (run, splits int64) {
 	share := shareOf(r.outer, r.along, r.inner, true)
 	shortest := int64(4096)
@@ -72,8 +72,8 @@ func (r reduction) plan() (run, splits int64) {
 	return run, kernels.Pieces(r.along, run)
 }
 
-// add adds y [outer,inner]. Where weights [along] is not 0, x is multiplied by it: the product of a matrix, or its transpose, and a
-// vector.
+// add adds the launches that write y [outer,inner]. If weights [along] is not 0, x is multiplied by it: that is the product of a
+// matrix, or its transpose, and a vector.
 func (r reduction) add(b *kernels.Builder, x, weights, y kernels.Ref) {
 	run, splits := r.plan()
 	p := reduceParams{x, weights, y, r.outer, r.along, r.inner, run, splits, kernels.Flag(r.max), 0}
@@ -93,8 +93,8 @@ func (p *reduceParams) launch(b *kernels.Builder) {
 	b.Launch("nsa_stock_reduce_f32", kernels.Looped(blocksOf(p.outer*p.splits, p.inner, share)), kernels.Threads(), 0, p)
 }
 
-// reduce reduces one group of neighbouring axes after the other, the innermost first. What lies between goes through two places
-// of the work memory in turn. It refuses what package tensor computes wrongly.
+// reduce reduces one group of neighbouring axes after the other, the innermost first. Intermediate results use two places in work
+// memory in turn. It refuses reductions that package tensor computes wrongly.
 func reduce(b *kernels.Builder, op Reduce) error {
 	x, y := b.In[0], b.Out[0]
 	if len(op.Axes) == 0 || !distinct(op.Axes, len(x.Shape)) {
@@ -140,11 +140,11 @@ func reduce(b *kernels.Builder, op Reduce) error {
 	return nil
 }
 
-// reducedRight reports whether package tensor v0.9.24 reduces the axes as it should. It goes through them in ascending
-// order, and for one in the middle it steps wrongly from one block of inner axes to the next within an index of axis 0, unless
-// the axis has 2 elements. Such an op is left to the host, so that a graph means the same on each device.
+// reducedRight reports whether package tensor v0.9.24 reduces the axes correctly. It takes the axes in ascending order. For a
+// middle axis it steps wrongly from one block of inner axes to the next within an index of axis 0, unless the axis has 2 elements.
+// Such an op is left to the host, so that a graph means the same on each device.
 func reducedRight(shape tensor.Shape, axes []int) bool {
-	all := len(axes) == len(shape) // in one go, but in ascending order alone
+	all := len(axes) == len(shape) // all axes are reduced in one step, if given in ascending order
 	for i, a := range axes {
 		all = all && a == i
 	}

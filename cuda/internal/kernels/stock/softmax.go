@@ -35,9 +35,9 @@ func softmaxGrad(b *kernels.Builder, op SoftmaxGrad) error {
 	})
 }
 
-// alongLines adds a launch with params of the extent of the operands, all of one size, around an axis, and of its shareOf. The
-// axis is chosen as the op and package tensor do: -1 is the last one but for a column in the softmax itself, and any number is
-// taken modulo the number of axes.
+// alongLines adds a launch over the lines along an axis. All operands have one size. params makes the argument from the extent
+// around the axis and its shareOf. The axis is chosen as the op and package tensor do: it is taken modulo the number of axes, so -1
+// is the last one. The softmax of a column is the exception: see softmax.
 func alongLines(b *kernels.Builder, kernel string, axis int, params func(outer, along, inner int64, share int32) any) error {
 	shape, n := b.In[0].Shape, b.Out[0].N()
 	if shape.IsScalar() || slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return o.N() != n }) {

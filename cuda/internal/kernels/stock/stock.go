@@ -1,8 +1,8 @@
-// Package stock holds the kernels of Gorgonia's own ops. Recognise reads an op into one of the descriptions below, which is what
-// its row is found by and builds from.
+// Package stock holds the kernels of Gorgonia's own ops. Recognise turns an op into one of the descriptions below. The description
+// selects the row, which builds the launches from it.
 //
-// Operands and results are float32; a result is what the op's own Do gives, in the shape of the node, but at the edges of float32:
-// a quotient by zero and a softmax with infinities are IEEE's here, which package tensor's are not, and a maximum keeps a NaN.
+// Operands and results are float32. A result is that of the op's own Do, in the shape of the node, except at the edges of float32:
+// a quotient by zero and a softmax with infinities follow IEEE here, which package tensor does not, and a maximum keeps a NaN.
 package stock
 
 import (

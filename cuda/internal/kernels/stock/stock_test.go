@@ -43,7 +43,7 @@ func TestStridedCopyMergesAxes(t *testing.T) {
 	}
 }
 
-// TestStockReductionsOfTensor holds what is left to the host to the reductions that package tensor gets wrong.
+// TestStockReductionsOfTensor: exactly the reductions that package tensor gets wrong are left to the host.
 func TestStockReductionsOfTensor(t *testing.T) {
 	right, wrong := 0, 0
 	for rank, n := 3, 27; rank <= 4; rank, n = rank+1, 3*n {
@@ -77,7 +77,7 @@ func TestStockReductionsOfTensor(t *testing.T) {
 	t.Logf("%d right, %d wrong", right, wrong)
 }
 
-// tensorSums reports whether package tensor adds up powers of 2 rightly.
+// tensorSums reports whether package tensor adds up an array correctly along the axes.
 func tensorSums(shape tensor.Shape, axes []int) (ok bool) {
 	defer func() {
 		if recover() != nil {

@@ -20,7 +20,7 @@ var (
 
 // describe parses ptxas -v and the PTX: registers, spills and argument sizes of each kernel. It returns the rest of the compiler's
 // output, too.
-func describe(said, ptx string) (map[string]manifest.Kernel, []string, error) {
+func describe(output, ptx string) (map[string]manifest.Kernel, []string, error) {
 	kernels := map[string]manifest.Kernel{}
 	for _, m := range arguments.FindAllStringSubmatch(ptx, -1) {
 		k := manifest.Kernel{Params: []int{}, Registers: map[string]int{}, Spills: map[string]int{}}
@@ -43,7 +43,7 @@ func describe(said, ptx string) (map[string]manifest.Kernel, []string, error) {
 			m[arch] = max(m[arch], n) // a kernel and what it calls
 		}
 	}
-	for line := range strings.Lines(said) {
+	for line := range strings.Lines(output) {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}

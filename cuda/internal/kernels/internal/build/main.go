@@ -72,8 +72,8 @@ func run() error {
 		if unit.Sources, err = manifest.Sources(".", file); err != nil {
 			return err
 		}
-		if is := old.Units[name]; !all && maps.Equal(is.Sources, unit.Sources) && hasSum(name+".fatbin", is.Fatbin) {
-			unit = is
+		if previous := old.Units[name]; !all && maps.Equal(previous.Sources, unit.Sources) && hasSum(name+".fatbin", previous.Fatbin) {
+			unit = previous
 		} else {
 			stale = append(stale, name)
 		}
@@ -149,9 +149,9 @@ func compile(nvcc, name string, unit *manifest.Unit) error {
 	base := filepath.Base(name)
 	out := filepath.Join(dir, base+".fatbin")
 	args := append(slices.Clone(flags), "-I.", "-keep", "-keep-dir", dir, "-o", out, name+".cu")
-	said, err := exec.Command(nvcc, args...).CombinedOutput()
+	output, err := exec.Command(nvcc, args...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("nvcc: %w\n%s", err, said)
+		return fmt.Errorf("nvcc: %w\n%s", err, output)
 	}
 	ptx, err := os.ReadFile(filepath.Join(dir, base+".compute_80.ptx"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -160,7 +160,7 @@ func compile(nvcc, name string, unit *manifest.Unit) error {
 	if err != nil {
 		return err
 	}
-	kernels, warnings, err := describe(string(said), string(ptx))
+	kernels, warnings, err := describe(string(output), string(ptx))
 	if err != nil {
 		return err
 	}
