@@ -70,7 +70,10 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 // Fill stores the keys and values of whole sequences in the cache. p is the result of ApplyParts for these sequences. Fill
 // returns the numbers of tokens stored, int32 [R].
 func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
-	defer prefix(&err, "nsa: fill")
+	if l == nil {
+		return nil, errors.New("nn: nsa: nil layer")
+	}
+	defer prefix(&err, "nsa "+l.prefix+": fill")
 	if p.stored == nil {
 		return nil, errors.New("the parts are not those of a layer")
 	}

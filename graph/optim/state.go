@@ -2,6 +2,7 @@ package optim
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -35,7 +36,10 @@ func (s *AdamW) State() (st safetensors.File, err error) {
 	}
 	st.Metadata = map[string]string{stepKey: strconv.Itoa(s.step)}
 	if s.plan == nil {
-		st.Tensors = s.pending.Tensors
+		st.Tensors = maps.Clone(s.pending.Tensors)
+		for name, x := range st.Tensors {
+			st.Tensors[name] = x.Clone().(*tensor.Dense)
+		}
 		return st, nil
 	}
 	st.Tensors = map[string]*tensor.Dense{}

@@ -72,7 +72,7 @@ func (e *Event) Record() error {
 // both.
 func (e *Event) Since(start *Event) (t time.Duration, err error) {
 	err = e.d.do("time between events", func() error {
-		if start.d != e.d {
+		if start == nil || start.d != e.d {
 			return errForeign
 		}
 		for _, m := range []*mark{&start.mark, &e.mark} {

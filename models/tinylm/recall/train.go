@@ -17,7 +17,7 @@ import (
 
 // DefaultOptions returns those of a context of 1024 tokens on a CPU.
 func DefaultOptions() Options {
-	return Options{Steps: 1000, Rows: 2, LR: 3e-3, Easier: 0.5, Seed: 1, EvalEvery: 50, EvalDocs: 8, AskDocs: 32}
+	return Options{Steps: 1500, Rows: 2, LR: 3e-3, Easier: 0.5, Seed: 1, EvalEvery: 50, EvalDocs: 8, AskDocs: 32}
 }
 
 // Options are how models are trained and asked. The same options give the same bits on the same device.
