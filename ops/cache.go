@@ -54,7 +54,7 @@ var branchNames = [...]string{"compressed", "selected", "window"}
 func (c KVCache) Has(b Branches) bool { return !c.Dense() && c.Without&b == 0 }
 
 // Stores reports whether the cache holds keys and values for branch b: it does for each branch that the layer has, and for the
-// compressed branch also if the layer has the selected one, whose blocks it chooses.
+// compressed branch also if the layer has the selected one, since its keys choose the blocks of that branch.
 func (c KVCache) Stores(b Branches) bool { return c.Has(b) || b == Compressed && c.Has(Selected) }
 
 // branches returns the number of branches of the layer.

@@ -250,7 +250,7 @@ func (x sequences) ofKey(b, i int) (sequence, bool) {
 }
 
 // A piece of work is a range of places of a row, so the pieces do not depend on the documents. A piece computes the tiles that begin
-// in its range. Tiles are counted from the start of a sequence, so a document has the same tiles, and the same bits, as alone.
+// in its range. Tiles are counted from the start of a sequence, so a document has the same tiles and bits as if alone.
 
 // tiles cuts each sequence of row b into tiles [lo,hi) of at most size tokens. It calls f for the tiles that begin at a place of the
 // row in [from,to).

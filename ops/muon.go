@@ -204,7 +204,7 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 	})
 }
 
-// polynomial sets the elements [lo,hi) of p [side,side] to those of the matrix c[0]*1 + c[1]*g + c[2]*square.
+// polynomial sets the elements [lo,hi) of p [side,side] to those of c[0]*I + c[1]*g + c[2]*square. I is the identity.
 func polynomial[T cpu.Float](p, g, square []T, lo, hi, side int, c [3]float64) {
 	to := p[lo:hi]
 	copy(to, square[lo:hi])

@@ -130,7 +130,7 @@ func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
 }
 
 // CheckSizes returns an error if an operand of list has no elements, or so many that an int cannot count their bytes. The error
-// names the first such operand; what is "input" or "output".
+// names the first such operand. what is the word for an operand in the error: "input" or "output".
 func CheckSizes(what string, list []Operand) error {
 	for i, o := range list {
 		room := math.MaxInt / 8

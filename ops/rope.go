@@ -100,7 +100,7 @@ func compose[T cpu.Float](dst []T, p, q []float64) {
 	}
 }
 
-// rotate turns each pair of x by the rotation in turn.
+// rotate turns each pair of x by the angle whose cos and sin are in turn.
 func rotate[T cpu.Float](dst, x, turn []T) {
 	dst, turn = dst[:len(x)], turn[:len(x)]
 	for i := 1; i < len(x); i += 2 {

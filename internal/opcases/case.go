@@ -98,7 +98,7 @@ func (c Case) Plan() (*Plan, error) {
 	for i, a := range p.Inputs {
 		given[a.Name] = i
 	}
-	outputs := map[int64][]int{} // of the op behind a node
+	outputs := map[int64][]int{} // for each node: the arrays of its op's outputs
 	for _, n := range g.AllNodes() {
 		var in [][]int
 		for it := g.From(n.ID()); it.Next(); {

@@ -88,7 +88,7 @@ func worst[T float32 | float64](got []T, want []float64) (err float64, at int, s
 }
 
 // Within checks that RelErr of got and want is at most tol, and reports whether it is. If not, it marks the test as failed and
-// names the worst element. NaN, an unexpected infinity and unequal lengths fail at any tol. what names the array in the
+// names the worst element. NaN, an unexpected infinity and unequal lengths fail at any tol. what is the array's name in the
 // message.
 func Within[T float32 | float64](t testing.TB, what string, got []T, want []float64, tol float64) bool {
 	t.Helper()

@@ -116,7 +116,7 @@ func Poisoned[T Elem](x []T) int {
 const guardLen = 64
 
 // Guarded returns a slice of n poisoned elements between guard elements, and a function that fails the test if a guard was
-// overwritten; what names the array in the message. The guards are poisoned too, so that a read outside of the slice shows in
+// overwritten. what is the array's name in the message. The guards are poisoned too, so that a read outside of the slice shows in
 // the results. The slice has no spare capacity.
 func Guarded[T Elem](n int) (x []T, check func(t testing.TB, what string)) {
 	whole := make([]T, n+2*guardLen)
