@@ -10,8 +10,8 @@ import (
 )
 
 // KVCache holds the sizes of the cache of one attention layer, for sequences that grow by one token at a time. Every sequence has a
-// slot. Its tokens lie in pages of a pool that all slots share, so a sequence grows and ends without a copy. The input rows of an
-// op gives the number of tokens of each sequence, followed by its pages.
+// slot. Its tokens lie in pages of a pool that all slots share, so a sequence grows and ends without a copy. An op has an input
+// named rows, which holds the number of tokens and the pages of each sequence.
 //
 // In an NSA layer a page holds the keys and values of the selected branch, and the compressed keys and values of the blocks that
 // begin in the page. Besides, each slot has two rings: the w newest keys and values of the window branch, and the l newest keys and
@@ -254,7 +254,7 @@ type walk[T cpu.Float] struct {
 	CacheRegion
 	paged  bool    // the region has lists for pages, not for slots
 	lo, hi int     // places to come
-	idx    []int32 // selection blocks whose tokens come after them
+	idx    []int32 // selection blocks whose tokens follow the places [lo,hi)
 	end    int     // end of the tokens in these blocks
 }
 

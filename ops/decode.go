@@ -12,9 +12,9 @@ import (
 
 // DecodeOp is the Spec of one step of decoding with a KVCache. Each sequence gets one new token. The op stores the token's keys and
 // values in the cache, and the token attends to the tokens before it and to itself. The op computes everything between the input
-// projections and the output projection of a layer. RoPE, compression, the three branches, the choice of blocks and GatedSum over
-// the whole sequence (arXiv 2502.11089) would give its last token the same result; the op reads only the keys that this token needs.
-// n is the number of branches of the layer. The inputs are
+// projections and the output projection of a layer. The result is the one that RoPE, compression, the three branches, the choice of
+// blocks and GatedSum over the whole sequence give the last token (arXiv 2502.11089). But the op reads only the keys that this token
+// needs. With n the number of branches of the layer, the inputs are
 //
 //	q      [B,1,Hq,D]    before RoPE, as k
 //	k, v   [B,1,Hkv,D], [B,1,Hkv,Dv]    a pair for the compressed, the selected and the window branch: six inputs. Dense attention has

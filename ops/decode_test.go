@@ -202,7 +202,7 @@ func TestDecodeMatchesOracle(t *testing.T) {
 	}
 }
 
-// fill stores the first n tokens of s in a slot and gives the slot its pages. It uses a FillCacheOp for room more tokens.
+// fill stores the first n tokens of s in a slot and gives the slot its pages. It uses a FillCacheOp for n+room tokens.
 func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Sequence, n int) {
 	const room = 5
 	t.Helper()

@@ -15,7 +15,7 @@ type (
 	float16  uint16
 )
 
-// The storage types of half precision. Only arrays in device memory have them. No value on the host and no node of a graph does.
+// The storage types of half precision. Only arrays in device memory have these types: no value on the host, no node of a graph.
 var (
 	BFloat16 = tensor.Dtype{Type: reflect.TypeFor[bfloat16]()} // 8 bits of exponent, 7 of fraction
 	Float16  = tensor.Dtype{Type: reflect.TypeFor[float16]()}  // IEEE 754 binary16
