@@ -51,7 +51,7 @@ func (SigmoidOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgoni
 	return outputs(SigmoidGradOp{}, 1, y, dy)
 }
 
-// SigmoidGradOp is the Spec of the gradient of Sigmoid: y, dy -> dx = dy*y*(1-y), from the result.
+// SigmoidGradOp is the Spec of the gradient of Sigmoid: y, dy -> dx = dy*y*(1-y). It reads the result y, not x.
 type SigmoidGradOp struct{}
 
 func (SigmoidGradOp) Name() string                          { return "gradient of sigmoid" }
@@ -68,7 +68,7 @@ func sigmoidGrad[T cpu.Float](dst, y, dy []T) {
 	}
 }
 
-// inferElementwise is the shape rule of ops whose inputs and output have one shape.
+// inferElementwise is the shape rule of ops whose inputs and output have the same shape.
 func inferElementwise(in []Operand, names ...string) ([]Operand, error) {
 	want := make([]input, len(names))
 	for i, name := range names {

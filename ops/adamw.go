@@ -12,24 +12,24 @@ import (
 )
 
 // AdamWOp is the Spec of one optimizer step over all parameters: decoupled AdamW (arXiv 1711.05101) after clipping by the
-// global norm of the gradients. Its inputs are the numbers of the step, float64 [10] as AdamWHyper.Write gives them, and
-// then, for each of the N = len(Decay) tensors, weight, grad, m and v: of one shape each, any rank, all of one type. Its
-// output, float64 [1], is the norm of all gradients, divided by their scale, before clipping.
+// global norm of the gradients. The inputs are the numbers of the step, float64 [10] as AdamWHyper.Write writes them, and
+// then weight, grad, m and v of each of the N = len(Decay) tensors. The four have the same shape, of any rank; all tensors have the
+// same type. The output, float64 [1], is the norm of all gradients, divided by their scale, before clipping.
 //
 //	g = grad/scale*min(1, clip/(norm+1e-6));  m = beta1*m + (1-beta1)*g;  v = beta2*v + (1-beta2)*g²
 //	weight -= lr*(m*c1/(sqrt(v*c2)+eps) + decay*weight)
 //
-// A norm that is not finite changes nothing but the output, which says so.
+// If the norm is not finite, the step writes only the output.
 //
-// The tensors of Muon, which are matrices, take its step instead, see muon.go. Their v has no shape, and so no memory.
+// The tensors of Muon are matrices that take a step of Muon instead, see muon.go. Their v has no shape, and so no memory.
 //
-// With Copies there is a fifth input of each tensor, its copy of type Copies in half precision, which the step writes
-// from the new weight; tensors whose copy has no shape, and so no memory, have none. The CPU has no kernel for it.
+// With Copies each tensor has a fifth input: a copy of the weight in the half-precision type Copies. The step writes it from the
+// new weight. A copy without a shape has no memory, and the step does not write it. The CPU has no kernel for Copies.
 //
-// It writes to its inputs weight, m, v and copy, and so is no op of a graph: a solver binds it to memory of its own.
+// The op writes to its inputs weight, m, v and copy, so it is no op of a graph: a solver binds it to memory of its own.
 type AdamWOp struct {
-	Decay  string       // one character a tensor: '1' for weight decay, '0' for none
-	Muon   string       // one character a tensor: '1' for Muon, '0' for AdamW; "" is AdamW for all
+	Decay  string       // one character for each tensor: '1' for weight decay, '0' for none
+	Muon   string       // one character for each tensor: '1' for Muon, '0' for AdamW; "" means AdamW for all
 	Copies tensor.Dtype // BFloat16, Float16, or the zero value for no copies
 }
 
@@ -48,8 +48,8 @@ type AdamWHyper struct {
 	Eps          float64 // added to the root of the second moment
 	Decay        float64 // weight decay of the tensors that have it
 	Clip         float64 // largest norm of all gradients together; 0 does not clip
-	Scale        float64 // of the gradients: how many times too large they are; 0 is 1
-	Step         int     // number of the step, from 1: it decides the bias corrections
+	Scale        float64 // factor by which the gradients are too large; 0 means 1
+	Step         int     // number of the step, from 1; it determines the bias corrections
 	Momentum     float64 // of Muon, in [0,1)
 }
 
@@ -135,7 +135,7 @@ func (op AdamWOp) muon(i int) bool { return op.Muon != "" && op.Muon[i] == '1' }
 // run is a run of the elements of one tensor.
 type run struct{ tensor, lo, hi int }
 
-// runsOf cuts n tensors of so many elements each into runs of at most chunk.
+// runsOf cuts n tensors, with elements(i) elements each, into runs of at most chunk elements.
 func runsOf(n int, elements func(tensor int) int) (runs []run) {
 	for i := range n {
 		for lo := 0; lo < elements(i); lo += chunk {
@@ -188,7 +188,7 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, n
 // stepNumbers are the cells of a step's numbers and of the norm of its gradients.
 type stepNumbers struct{ hyper, norm *cpu.Buf }
 
-// read returns the numbers and the factor of the gradients that unscales and clips them. It is not ok if the norm is not finite.
+// read returns the numbers, and the factor that unscales and clips the gradients. ok is false if the norm is not finite.
 func (s stepNumbers) read() (hyper []float64, clip float64, ok bool) {
 	h, n := cpu.Slice[float64](s.hyper), cpu.Slice[float64](s.norm)[0]
 	if math.IsNaN(n) || math.IsInf(n, 0) {

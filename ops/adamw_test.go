@@ -17,7 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// adamW is a solver's view of AdamWOp: the tensors' state and a kernel bound to it.
+// adamW is AdamWOp as a solver uses it: the state of the tensors and a kernel bound to it.
 type adamW[T cpu.Float] struct {
 	hyper  []float64
 	state  [][]T // weight, grad, m and v of each tensor
@@ -28,7 +28,7 @@ type adamW[T cpu.Float] struct {
 	mem    *cpu.Buf
 }
 
-// newAdamW returns a solver of weights that are drawn, before the first step.
+// newAdamW returns a solver with random weights, before the first step.
 func newAdamW[T cpu.Float](t testing.TB, spec ops.AdamWOp, workers int, shapes ...[]int) *adamW[T] {
 	t.Helper()
 	a := &adamW[T]{hyper: make([]float64, ops.AdamWHyperLen), norm: []float64{-1}, team: cpu.NewTeam(workers)}
@@ -74,7 +74,8 @@ func (a *adamW[T]) step(t testing.TB, h ops.AdamWHyper) float64 {
 	return a.norm[0]
 }
 
-// The tensors of the tests reach over several chunks. They decay by the rule of the oracle: from rank 2 on, but for "pe".
+// The tensors of the tests fill several chunks. Weight decay follows the rule of the oracle: tensors of rank 2 and more have it,
+// except "pe".
 const adamWDecay = "000110"
 
 var (
@@ -82,7 +83,7 @@ var (
 	adamWShapes = [][]int{{3, 2}, {1}, {19}, {130, 150}, {2, 3, 5}, {16384}}
 )
 
-// fill draws the weights, or the gradients, of all tensors at a scale.
+// fill draws the weights of all tensors if of is 0, or the gradients if it is 1, and multiplies them by scale.
 func (a *adamW[T]) fill(of int, seed uint64, scale float64) {
 	for i := of; i < len(a.state); i += 4 {
 		for j, x := range testutil.Normal(seed+uint64(i), len(a.state[i])) {
@@ -116,8 +117,8 @@ func testAdamW[T cpu.Float](t *testing.T, scale, clip, tol float64) {
 	}
 }
 
-// TestAdamWMatchesOracle: four steps, with gradients above the clip norm and below it, and without one. The norm is that before
-// clipping.
+// TestAdamWMatchesOracle: four steps, with gradients above and below the clip norm, and without clipping. The output is the norm
+// before clipping.
 func TestAdamWMatchesOracle(t *testing.T) {
 	for _, c := range []struct{ scale, clip float64 }{{1, 1}, {1e-4, 1}, {1, 0}} {
 		t.Run(fmt.Sprint("float64/", c), func(t *testing.T) { testAdamW[float64](t, c.scale, c.clip, 1e-12) })
@@ -146,7 +147,7 @@ func TestAdamWScale(t *testing.T) {
 	}
 }
 
-// TestAdamWNotFinite: a gradient that is not finite changes no state, and the norm says so.
+// TestAdamWNotFinite: a gradient that is not finite changes no state, and the norm is not finite.
 func TestAdamWNotFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		for _, clip := range []float64{0, 1} {

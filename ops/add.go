@@ -8,11 +8,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Add returns the sum of its inputs, one or more of one shape, in one pass and in their order.
+// Add returns the sum of one or more inputs of the same shape, added in their order in one pass.
 //
-// The gradient of the first input is the node of the sum's gradient; the other inputs have copies. Were it one node for all,
-// Gorgonia's solvers, which zero a gradient after use, and its in-place ops would change one input's gradient with
-// another's.
+// The gradient of the first input is the node of the sum's gradient. Each other input gets a copy of it. If all shared one node,
+// a change of one input's gradient would change the others: Gorgonia's solvers zero a gradient after use, and some of its ops
+// work in place.
 func Add(xs ...*gorgonia.Node) (*gorgonia.Node, error) { return Apply(AddOp{}, xs...) }
 
 // AddOp is the Spec of Add: x0, x1, ... -> y, all of one shape.
@@ -61,11 +61,11 @@ func (AddOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.N
 	return grads, nil
 }
 
-// AddGradOp is the Spec of the gradient of Add by one of its inputs: dy -> a copy of dy. Its fields keep
-// Gorgonia from merging the copies into one node. Where nothing changes values in place, a copy is not needed.
+// AddGradOp is the Spec of the gradient of Add with respect to one of its inputs: dy -> a copy of dy. Its fields keep Gorgonia
+// from merging the copies into one node. A machine that changes no value in place does not need the copy.
 type AddGradOp struct {
-	Sum   int64 // id of the sum's node
-	Input int   // which of its inputs
+	Sum   int64 // ID of the sum's node
+	Input int   // index of the input
 }
 
 func (AddGradOp) Name() string                          { return "gradient of add" }

@@ -2,28 +2,28 @@ package ops
 
 import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees. With a choice its
-// rows see only the blocks of it.
+// spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees. With a choice, the
+// rows see only the chosen blocks.
 type spanForward[T cpu.Float] struct {
 	dims
 	mask         span
 	choice       *choice // nil: none
-	hidden       []T     // scores of a chunk of keys that are not chosen: -Inf; nil without a choice
+	hidden       []T     // -Inf: the scores of a chunk of keys that are not chosen; nil without a choice
 	q, v, o, lse Arg
 	keys         packed[T]
 	finiteVals   finiteTiles
 
-	// Of each worker: rows of q, rows of o, scores, the softmax state, and room for weigh.
+	// Scratch of each worker: rows of q, rows of o, scores, the softmax state, and room for weigh.
 	rowsQ, rowsO, scores, max, sum, clean cpu.Region[T]
 }
 
-// bindSpan adds the phases of attention of dims a under mask: in is q, k, v, out is o, lse.
+// bindSpan adds to k the phases of attention under mask: in is q, k, v, out is o, lse.
 func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
 	f := newSpan[T](k, a, mask, in, out)
 	bindQueries(k, a, a.tokens, f.tile)
 }
 
-// newSpan adds to k the phases that prepare bindSpan's.
+// newSpan adds to k the phases that pack the keys and test the values. They run before the phase that calls tile.
 func newSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) *spanForward[T] {
 	return &spanForward[T]{
 		dims: a, mask: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
@@ -38,6 +38,7 @@ func newSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) *span
 	}
 }
 
+// tile computes o and lse for the queries [t0,t1) of a group.
 func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
 	q, o, s := f.rowsQ.Local(w), f.rowsO.Local(w)[:rows*f.dv], f.scores.Local(w)

@@ -12,7 +12,7 @@ import (
 // inputs of Forward have no gradient.
 type AttentionGradOp[F AttentionSpec] struct {
 	Forward F
-	Delta   bool // delta [B,Hq,S] = rowsum(do·o) is in the place of o
+	Delta   bool // the op takes delta [B,Hq,S] = rowsum(do·o) instead of o
 }
 
 // attentionGrad applies the gradient of op to its inputs, o, lse and do.
@@ -25,9 +25,9 @@ func attentionGrad[F AttentionSpec](op F, inputs gorgonia.Nodes, o, do *gorgonia
 	return append(grads, make(gorgonia.Nodes, len(inputs)-3)...), err
 }
 
-// TakeDelta returns the Spec that computes the gradient of an attention op from delta in the place of o, which is its third
-// input from the end: do's own gradient op, GatedSumGradOp, can compute delta where it reads both. It is false for a Spec that
-// is no such gradient or takes delta already.
+// TakeDelta returns a Spec that computes the same gradient of an attention op from delta instead of o, which is the third input
+// from the end. GatedSumGradOp, which computes do and reads o, can compute delta as well. The result is false if grad is no
+// gradient of an attention op or already takes delta.
 func TakeDelta(grad Spec) (Spec, bool) {
 	if op, ok := grad.(interface{ takeDelta() (Spec, bool) }); ok {
 		return op.takeDelta()
@@ -61,9 +61,9 @@ func (op AttentionGradOp[F]) Infer(in []Operand) ([]Operand, error) {
 
 func (op AttentionGradOp[F]) Bind(k *cpu.Kernel, in, out []Arg) { op.Forward.bindGrad(k, in, out) }
 
-// backward is what the gradients of all attention ops share. Each output is written by one piece of work, so that the bits do
-// not depend on the order of execution: a piece writes the dq of some queries, or the dk and dv of some keys. Both recompute
-// the scores.
+// backward is the common part of the gradients of all attention ops. A piece of work writes the dq of some queries, or the dk and dv
+// of some keys; both recompute the scores. Only one piece writes an element of an output, so the bits do not depend on the
+// order of execution.
 type backward[T cpu.Float] struct {
 	dims
 	q, k, do     Arg
@@ -71,12 +71,12 @@ type backward[T cpu.Float] struct {
 	keys, vals   packed[T]
 	stats        rowStats[T]
 
-	// Of each worker: rows of q and of do; scores and do·v; the dk and dv of some keys; room for weigh.
+	// Scratch of each worker: rows of q and of do; scores and do·v; the dk and dv of some keys; room for weigh.
 	rowsQ, rowsDO, scores, dp, tileK, tileV, clean cpu.Region[T]
 }
 
-// newBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o, lse, do, out is dq, dk, dv. A worker has
-// at most the given number of scores at a time, and keys in keyGrad.
+// newBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o, lse, do, out is dq, dk, dv. scores is the
+// largest number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
 func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, in, out []Arg) backward[T] {
 	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1]
 	f := backward[T]{
@@ -96,8 +96,9 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, i
 	return f
 }
 
-// keyGrad writes the dk and dv of the keys [lo,hi) of a sequence and a group, from the rows of the n queries, ascending, that may
-// see any of them: query returns the i-th, and visible the keys that a query sees.
+// keyGrad writes the dk and dv of the keys [lo,hi) of a sequence and a group. They come from the n queries that may see any of
+// these keys: query(i) returns the i-th of them, in ascending order. visible(t) returns a run of keys; query t sees exactly those
+// of [lo,hi) that are in the run.
 func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) int, visible func(t int) (lo, hi int), w *cpu.Worker) {
 	keys := hi - lo
 	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
@@ -135,22 +136,26 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 	}
 }
 
-// spanBackward is the gradient of attention under a span: a tile of rows writes its dq, a tile of keys its dk and dv.
+// spanBackward is the gradient of attention under a span. It has two variants. In the first, a tile of rows writes its dq and a
+// tile of keys writes its dk and dv.
 //
-// If a group of a sequence has at least fewKeys times as many queries as keys (compressed attention), its queries are cut into as
-// many parts instead, at most mostParts. Each part has its own dk and dv for all keys, which are summed at the end; together they
-// are no larger than q. The scores are then computed once instead of twice, and the work is parallel over queries instead of the few
-// keys. Short sequences with as many keys as tokens have shortParts.
+// In the second, the queries of a sequence are cut into parts. A part writes the dq of its queries, and has its own dk and dv
+// for all keys, which are summed at the end. The scores are then computed once instead of twice, and the work is parallel over
+// queries instead of keys.
+//
+// A sequence with at least fewKeys times as many queries as keys (compressed attention) is cut into parts: as many as it has queries
+// for each key, at most mostParts, so that the dk of all parts are no larger than q. A short sequence with as many keys as tokens
+// is cut into shortParts.
 type spanBackward[T cpu.Float] struct {
 	backward[T]
 	mask           span
-	choice         *choice     // of the blocks that rows see, as in spanForward
-	hidden, zeros  []T         // of a chunk of keys that are not chosen; nil without a choice
-	finiteVals     finiteTiles // likewise
+	choice         *choice     // blocks that the rows see, as in spanForward
+	hidden, zeros  []T         // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil without a choice
+	finiteVals     finiteTiles // set only with a choice
 	finiteKeys     finiteTiles
-	rowsDQ         cpu.Region[T] // of each worker
-	partRows       int           // room for the keys of all parts in a group
-	partsK, partsV *cpu.Buf      // [B,Hkv,partRows,D] and [B,Hkv,partRows,Dv]: of each sequence [parts,t,...], from partsAt on
+	rowsDQ         cpu.Region[T] // scratch of each worker
+	partRows       int           // rows in partsK for the keys of all parts of one group
+	partsK, partsV *cpu.Buf      // [B,Hkv,partRows,D] and [B,Hkv,partRows,Dv]: [parts,t,...] of each sequence, at row partsAt
 }
 
 const (
@@ -161,10 +166,10 @@ const (
 	shortParts    = 4
 )
 
-// parts returns the parts that the queries of a sequence are cut into, 0 if a tile of keys writes its own dk and dv.
+// parts returns the number of parts that the queries of a sequence are cut into; 0 for the variant without parts.
 func (f *spanBackward[T]) parts(q sequence) int {
 	switch {
-	case f.choice != nil && !f.choice.nearlyAll(q.s): // selectedBackward does it
+	case f.choice != nil && !f.choice.nearlyAll(q.s): // selectedBackward computes this sequence
 		return 0
 	case q.t == q.s && q.s <= shortSequence:
 		return shortParts
@@ -178,9 +183,9 @@ func (f *spanBackward[T]) parts(q sequence) int {
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o, lse, do, out is dq, dk, dv.
 func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
 	f := newSpanGrad(k, newBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, in, out), mask)
-	n := f.parts(sequence{s: a.s, t: a.t}) // of a row
+	n := f.parts(sequence{s: a.s, t: a.t}) // parts of a whole row
 	f.partRows = n * a.t
-	if a.packed() { // some documents may have parts, and others none
+	if a.packed() { // some documents may have parts, others none
 		n, f.partRows = mostParts, a.s
 		if a.t == a.s {
 			n, f.partRows = shortParts, shortParts*a.t
@@ -214,12 +219,12 @@ func newSpanGrad[T cpu.Float](k *cpu.Kernel, b backward[T], mask span) *spanBack
 	}
 }
 
-// bindParts adds the phases of sequences with parts, at most `most`.
+// bindParts adds the phases for the sequences that are cut into parts. most is the largest number of parts.
 func (f *spanBackward[T]) bindParts(k *cpu.Kernel, most int) {
 	rows := f.b * f.hkv * f.partRows
 	f.partsK, f.partsV = cpu.Work[T](k, rows*f.d), cpu.Work[T](k, rows*f.dv)
 	bindGroups(k, f.dims, most, func(b, g, i int, w *cpu.Worker) {
-		f.each(b, func(q sequence) {
+		f.forEach(b, func(q sequence) {
 			if n := f.parts(q); i < n {
 				f.queryPart(q, g, i, n, w)
 			}
@@ -233,12 +238,14 @@ func (f *spanBackward[T]) bindParts(k *cpu.Kernel, most int) {
 	})
 }
 
-// partsAt returns the first row of the parts of a sequence and a group. Sequences have room by their tokens.
+// partsAt returns the row of partsK at which the parts of a sequence and a group begin. A sequence has rows in proportion to its
+// number of tokens.
 func (f *spanBackward[T]) partsAt(q sequence, g int) int {
 	return (q.b*f.hkv+g)*f.partRows + q.first*(f.partRows/f.s)
 }
 
-// queryPart computes the dq of every n-th tile of rows of a group, from the i-th on, and what these give to dk and dv.
+// queryPart computes part i of n: the dq of every n-th tile of rows of a group, from tile i on, and what these rows add to dk and
+// dv.
 func (f *spanBackward[T]) queryPart(q sequence, g, i, n int, w *cpu.Worker) {
 	at := f.partsAt(q, g) + i*q.t
 	dk := cpu.Slice[T](f.partsK)[at*f.d:][:q.t*f.d]
@@ -250,7 +257,7 @@ func (f *spanBackward[T]) queryPart(q sequence, g, i, n int, w *cpu.Worker) {
 	}
 }
 
-// sumOfParts sums the n parts of the keys [from,to), in their order, to their rows of x [B,T,Hkv,c]. The sums replace the first part.
+// sumOfParts adds up the n parts of the keys [from,to), in order, and writes the sums to x [B,T,Hkv,c]. It overwrites the first part.
 func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, q sequence, g, from, to, n, c int) {
 	rows, dst := cpu.Slice[T](parts)[(f.partsAt(q, g)+from)*c:], cpu.Slice[T](x.Buf)
 	sum := rows[:(to-from)*c]
@@ -262,8 +269,8 @@ func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, q sequence, g, from,
 	}
 }
 
-// rowGrad computes the dq of the rows of the queries [t0,t1) of a group. It adds what they give to dk [t,D] and dv [t,Dv],
-// unless these are nil.
+// rowGrad computes the dq of the queries [t0,t1) of a group. It adds the terms of these queries to dk [t,D] and dv [t,Dv], unless
+// dk is nil.
 func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
 	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.d]
@@ -288,7 +295,7 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 				hide(f.choice, seq, g, t0+r/f.h, from, s[:y], f.hidden)
 			}
 			softmaxGrad(s, dp, x, y, stats[(t0*f.h+r)*rowNumbers:], scale)
-			if f.choice != nil && !(rowsFinite && f.finiteVals.keys(seq, from, to)) { // 0 times these may be NaN
+			if f.choice != nil && !(rowsFinite && f.finiteVals.keys(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
 				hide(f.choice, seq, g, t0+r/f.h, from, s[:y], f.zeros)
 				hide(f.choice, seq, g, t0+r/f.h, from, dp[:y], f.zeros)
 			}

@@ -17,8 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestShiftedPositions: rotary positions count by their differences, so queries and keys that are rotated from position s
-// on attend as those from 0 on.
+// TestShiftedPositions: only differences of rotary positions matter, so positions from s on give the same attention as positions
+// from 0 on.
 func TestShiftedPositions(t *testing.T) {
 	c := newSizes(2, 50, 4, 2, 8, 6)
 	q, k, v := c.Tokens(1)
@@ -38,7 +38,7 @@ func TestShiftedPositions(t *testing.T) {
 	}
 }
 
-// heads returns a with head i taken from head from[i]; the heads are the axis before the last.
+// heads returns a with its heads permuted: head i is head from[i] of a. The heads are the axis before the last.
 func heads(a array, from []int) array {
 	n, d := len(from), a.Shape[len(a.Shape)-1]
 	at := func(i int) int { return i/(n*d)*(n*d) + from[i/d%n]*d + i%d }
@@ -53,8 +53,8 @@ func heads(a array, from []int) array {
 	return a
 }
 
-// TestPermutedHeads: groups know nothing of each other, so permuting them, or the heads of a group, permutes all results bit by
-// bit, but for the sums over the heads of a group, which change by rounding.
+// TestPermutedHeads: groups do not depend on each other, so permuting the groups, or the heads of a group, permutes all results
+// without changing bits. Only sums over the heads of a group may change by rounding.
 func TestPermutedHeads(t *testing.T) {
 	c, p := newSizes(1, 90, 9, 3, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
@@ -120,7 +120,7 @@ func member(a array, i int) array {
 	return a
 }
 
-// poisons are what 0 times it is not 0, and a number that is far from the others.
+// poisons are numbers whose product with 0 is NaN, and a number that is far from the others.
 var poisons = []float64{math.Inf(1), math.Inf(-1), math.NaN(), 1000}
 
 // from returns lo, lo+1, ..., hi-1.
@@ -131,7 +131,7 @@ func from(lo, hi int) (list []int) {
 	return list
 }
 
-// poisoned returns a with poison in the tokens (the second axis) that are in the list.
+// poisoned returns a copy of a with poison in the given tokens, which are the second axis.
 func poisoned(a array, poison float64, tokens []int) array {
 	n := len(a.Floats) / a.Shape[0] / a.Shape[1]
 	a.Floats = slices.Clone(a.Floats)
@@ -143,9 +143,9 @@ func poisoned(a array, poison float64, tokens []int) array {
 	return a
 }
 
-// TestAttentionIgnoresUnseen: NaN, infinities and other numbers in a key and its value reach the queries that see them, and
-// change no bit of any other query's results; in a query and its do they change no bit of the keys that it does not see. So
-// tokens leave the past alone.
+// TestAttentionIgnoresUnseen: NaN, infinities and other numbers in a key and its value reach the queries that see the key, and
+// change no bit in the results of other queries. In a query and its do they change no bit in the gradients of keys that the query
+// does not see. So no token changes the past.
 func TestAttentionIgnoresUnseen(t *testing.T) {
 	type list struct{ keys, queries []int }
 	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
@@ -184,7 +184,7 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 						reached := requireUnseen(t, what, c, b.Mask, hidden.keys, hidden.queries, T, [][2]array{
 							{forward[0], f[0]}, {forward[1], f[1]}, {backward[0], g[0]}, {backward[1], g[1]}, {backward[2], g[2]},
 						})
-						for i, row := range reached { // NaN in k and in v, or in q
+						for i, row := range reached { // NaN in k and v, or in q, must reach o
 							o := f[0].Floats[i*c.Dv]
 							require.False(t, row && !math.IsNaN(o) && math.IsNaN(poison), "%s: o of query %d is %v", what, i, o)
 						}
@@ -195,8 +195,8 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 	}
 }
 
-// requireUnseen checks that o, lse, dq, dk and dv are the same bits, before and after, in the rows that the poison does not
-// reach. It returns which rows [B,S,Hq] of queries with keys it does reach.
+// requireUnseen checks that the rows of o, lse, dq, dk and dv that the poison does not reach have the same bits before and after.
+// It returns, for each row [B,S,Hq], whether the poison reaches it and its query sees a key.
 func requireUnseen(t *testing.T, where string, c sizes, mask ref.Mask, keys, queries []int, T int, results [][2]array) []bool {
 	t.Helper()
 	h, rows := c.Hq/c.Hkv, make([]bool, c.B*c.S*c.Hq)
@@ -241,8 +241,8 @@ func requireUnseen(t *testing.T, where string, c sizes, mask ref.Mask, keys, que
 	return rows
 }
 
-// TestSelectBlocksIgnoresUnseen: nor do the blocks that a query chooses depend on compressed keys that it does not see, or on
-// later queries.
+// TestSelectBlocksIgnoresUnseen: the blocks that a query chooses do not depend on compressed keys that it does not see, nor on later
+// queries.
 func TestSelectBlocksIgnoresUnseen(t *testing.T) {
 	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	for _, S := range []int{8, 15, 16, 17, 40, 130, 150} {
@@ -253,7 +253,7 @@ func TestSelectBlocksIgnoresUnseen(t *testing.T) {
 			want := chosen(t, c, p, dt, q, kc, vc).Ints
 			for _, poison := range poisons {
 				for first := range kc.Shape[1] {
-					end := first*p.Stride + p.BlockLen - 1 // of the queries that do not see block first
+					end := first*p.Stride + p.BlockLen - 1 // end of the queries that do not see block first
 					idx := chosen(t, c, p, dt, poisoned(q, poison, from(end, S)), poisoned(kc, poison, from(first, kc.Shape[1])), vc).Ints
 					n := end * c.Hkv * p.TopN
 					require.Equal(t, want[:n], idx[:n])
@@ -263,8 +263,8 @@ func TestSelectBlocksIgnoresUnseen(t *testing.T) {
 	}
 }
 
-// TestCompressIgnoresOtherTokens: NaN and infinities in tokens leave the blocks that do not cover them alone, and in blocks
-// the gradients of the tokens that they do not cover.
+// TestCompressIgnoresOtherTokens: NaN and infinities in a token do not change the blocks that do not cover it. In the gradient of a
+// block they do not change the gradients of tokens that it does not cover.
 func TestCompressIgnoresOtherTokens(t *testing.T) {
 	const B, S, H, D, l, d, hidden, bad = 2, 45, 2, 5, 8, 4, 7, 20
 	x, pe := normal("x", 1, B, S, H, D), normal("pe", 2, l, D)

@@ -6,10 +6,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// rowStats holds what the probabilities of each row and their gradients are recomputed from: p = exp((q·k - max)*scale -
-// logSum) and dp - delta. It is [B,Hkv,S,h,3], in the order of the rows of a tile. Mostly max is 0 and logSum is lse. A large
-// lse has no room for the log of the sum; then both come from the scores. A row that sees nothing has logSum = +Inf, so that
-// p = 0.
+// rowStats holds three numbers of each row, max, logSum and delta: [B,Hkv,S,h,3], in the order of the rows of a tile. The gradient
+// recomputes from them the probabilities p = exp((q·k - max)*scale - logSum) and the differences dp - delta.
+//
+// Usually max is 0 and logSum is lse. A large lse is too coarse to contain the log of the sum; max and logSum are then computed
+// from the scores. A row that sees no key has logSum = +Inf, so that p = 0.
 type rowStats[T cpu.Float] struct {
 	dims
 	buf *cpu.Buf
@@ -17,13 +18,13 @@ type rowStats[T cpu.Float] struct {
 
 // The numbers of a row.
 const (
-	rowMax    = iota // of the scores, before the scale
+	rowMax    = iota // 0 or the largest score, unscaled
 	rowLogSum        // log of the sum of exp((score - max)*scale)
 	rowDelta         // do·o
 	rowNumbers
 )
 
-// statQueries is the number of adjoining queries whose numbers are one piece of work.
+// statQueries is the number of adjoining queries in one piece of work.
 const statQueries = 64
 
 // rows returns the numbers of the rows [s*h,3] of group g of a sequence.
@@ -32,7 +33,7 @@ func (st rowStats[T]) rows(q sequence, g int) []T {
 	return cpu.Slice[T](st.buf)[((q.b*st.hkv+g)*st.s+q.first)*n:][:q.s*n]
 }
 
-// bindRowStats adds to k the phase that computes max and logSum from lse [B,Hq,S], q and the packed keys.
+// bindRowStats adds to k a phase that computes max and logSum from lse [B,Hq,S], q and the packed keys.
 func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed[T], lse Arg) rowStats[T] {
 	st := rowStats[T]{a, cpu.Work[T](k, a.b*a.s*a.hq*rowNumbers)}
 	scores, top, sum := cpu.Scratch[T](k, a.h*chunkKeys), cpu.Scratch[T](k, a.h), cpu.Scratch[T](k, a.h)
@@ -51,7 +52,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed
 			}
 			if recompute {
 				state := softmax[T]{top.Local(w), sum.Local(w), softmaxScale[T](a.d)}
-				state.look(a, m, cpu.Slice[T](q.Buf), keys.of(seq, g), seq, g, t, scores.Local(w))
+				state.scan(a, m, cpu.Slice[T](q.Buf), keys.of(seq, g), seq, g, t, scores.Local(w))
 				for j := range a.h {
 					if isLarge(lses[j*a.s+t]) && state.sum[j] > 0 {
 						rows[j*rowNumbers+rowMax], rows[j*rowNumbers+rowLogSum] = state.max[j], T(math.Log(float64(state.sum[j])))
@@ -63,8 +64,8 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed
 	return st
 }
 
-// look lets the h rows of query t of group g see all their keys.
-func (s softmax[T]) look(a dims, m mask, q []T, keys packedKeys[T], seq sequence, g, t int, scores []T) {
+// scan starts the state anew and adds the scores of all keys that the h rows of query t of group g see.
+func (s softmax[T]) scan(a dims, m mask, q []T, keys packedKeys[T], seq sequence, g, t int, scores []T) {
 	s.start()
 	for lo, hi := m.run(seq, g, t, 0); lo < hi; lo, hi = m.run(seq, g, t, hi) {
 		for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
@@ -76,7 +77,7 @@ func (s softmax[T]) look(a dims, m mask, q []T, keys packedKeys[T], seq sequence
 	}
 }
 
-// bindDelta adds to k the phase that sets delta: from o and do [B,S,Hq,Dv], or to what o holds, if that is delta [B,Hq,S].
+// bindDelta adds to k a phase that sets delta. It computes delta from o and do [B,S,Hq,Dv], or copies it if o is delta [B,Hq,S].
 func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
 	given := o.Shape.Dims() == 3
 	bindQueries(k, st.dims, statQueries, func(q sequence, g, first, end int, _ *cpu.Worker) {
@@ -92,8 +93,8 @@ func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
 	})
 }
 
-// finite reports whether q and do are finite in the given rows of a group: if q is not, neither is lse, and if do is not,
-// neither is delta.
+// finite reports whether q and do are finite in the rows [first,end) of a group. It needs only their numbers: if q is not finite,
+// neither is lse, and if do is not finite, neither is delta.
 func (st rowStats[T]) finite(rows []T, first, end int) bool {
 	return finite(rows[first*rowNumbers : end*rowNumbers])
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestAttentionOfOneNode: a node that is query, key and value at once gets the sum of its gradients, while its LSE is read.
+// TestAttentionOfOneNode: a node that is query, key and value at once gets the sum of the three gradients. The LSE is read as well.
 func TestAttentionOfOneNode(t *testing.T) {
 	c, p := newSizes(2, 37, 3, 3, 8, 8), ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 4, Window: 9}
 	weights := normal("weights", 9, c.B, c.S, c.Hq, c.Dv)
@@ -43,7 +43,7 @@ func TestAttentionOfOneNode(t *testing.T) {
 	}
 }
 
-// TestAttentionInfiniteLogits: logits of -Inf weigh nothing, before finite ones too, and a row of nothing else is empty.
+// TestAttentionInfiniteLogits: logits of -Inf have no weight, even before finite ones. A row that has only these gives zeros.
 func TestAttentionInfiniteLogits(t *testing.T) {
 	c, p := newSizes(1, 1100, 2, 1, 4, 3), ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 8, TopN: 4, Window: 600}
 	const far = 700 // beyond the first chunk of keys
@@ -124,8 +124,8 @@ func exactLogits(q, k array, exponent int, offset float64) {
 	}
 }
 
-// TestAttentionLargeLogits: outputs and gradients are as exact for logits near the overflow as for small ones, where an
-// LSE has no room for the log of the sum.
+// TestAttentionLargeLogits: outputs and gradients are as exact for logits near the overflow as for small logits. An LSE of large logits
+// is too coarse to contain the log of the sum.
 func TestAttentionLargeLogits(t *testing.T) {
 	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 5, Window: 20}
 	for _, D := range []int{1, 3, 64, 80, 96, 256} {
@@ -134,7 +134,7 @@ func TestAttentionLargeLogits(t *testing.T) {
 		for _, m := range []struct {
 			exponent int
 			offset   float64
-			float64  bool // beyond float32
+			float64  bool // beyond the range of float32
 		}{
 			{-10, 0, false}, {-3, 0, false}, {0, 0, false}, {3, 0, false}, {9, 0, false}, {20, 0, false}, {31, 0, false},
 			{50, 0, false}, {99, 0, false}, {114, 0, false}, {-4, 1 << 18, false}, {-2, -1 << 20, false}, {1, 1 << 21, false},
@@ -156,7 +156,7 @@ func TestAttentionLargeLogits(t *testing.T) {
 						testutil.Within(t, "dq", backward[0].Floats, dq.Data, tolerance(dt))
 						testutil.Within(t, "dv", backward[2].Floats, dv.Data, tolerance(dt))
 						testutil.Within(t, "dk", backward[1].Floats, dk.Data, tolerance(dt))
-						if m.offset != 0 && D > 1 { // which makes the first column large
+						if m.offset != 0 && D > 1 { // the offset makes the first column large
 							testutil.Within(t, "dk", others(backward[1].Floats, D), others(dk.Data, D), tolerance(dt))
 						}
 						if b.Name == "compressed" {
@@ -170,7 +170,7 @@ func TestAttentionLargeLogits(t *testing.T) {
 	}
 }
 
-// others returns the columns of x [rows,d] but the first.
+// others returns the columns of x [rows,d] without the first one.
 func others(x []float64, d int) (list []float64) {
 	for at, v := range x {
 		if at%d > 0 {
@@ -180,8 +180,8 @@ func others(x []float64, d int) (list []float64) {
 	return list
 }
 
-// TestAttentionWeightsSumToOne: for normal inputs of any scale, whose logits are rounded. With v = 1 an output is the sum of
-// its weights, and with do = 1 the sum of dv is the number of rows.
+// TestAttentionWeightsSumToOne: the weights of a row sum to 1 for normal inputs of any scale, whose logits are rounded. If v is 1, an
+// output is the sum of its weights. If do is 1, the sum of dv is the number of rows.
 func TestAttentionWeightsSumToOne(t *testing.T) {
 	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 5, Window: 20}
 	for _, D := range []int{1, 3, 64, 80, 96, 256} {

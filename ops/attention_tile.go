@@ -10,15 +10,15 @@ import (
 // keyTile is the number of keys of a packed tile: the columns of the widest register tile of cpu.Tile in float32.
 const keyTile = 64
 
-// packed holds keys or values transposed: [B,Hkv] groups of T*c elements. Each sequence has tiles of its own, [c,n] with n = keyTile
-// but in the last one.
+// packed holds keys or values transposed: T*c elements for each group of each row of the batch. Each sequence is cut into tiles of
+// its own, [c,n]. n is keyTile, or less in the last tile.
 type packed[T cpu.Float] struct {
 	dims
 	buf *cpu.Buf
 	c   int
 }
 
-// pack adds to k the phase that packs x [B,T,Hkv,c].
+// pack adds to k a phase that packs x [B,T,Hkv,c].
 func pack[T cpu.Float](k *cpu.Kernel, a dims, x Arg) packed[T] {
 	p := packed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
 	bindKeys(k, a, keyTile, func(q sequence, g, lo, hi int, _ *cpu.Worker) {
@@ -50,7 +50,7 @@ type packedKeys[T cpu.Float] struct {
 func dots[T cpu.Float](rows int, q []T, x packedKeys[T], lo, hi int, s []T, ld int) {
 	for at := lo; at < hi; {
 		col := at % keyTile
-		first := at - col // of the tile
+		first := at - col // first key of the tile
 		width := min(keyTile, x.n-first)
 		n := min(width-col, hi-at)
 		cpu.Tile(rows, n, x.c, q, x.c, 1, x.tiles[first*x.c+col:], width, s[at-lo:], ld, false)
@@ -64,20 +64,21 @@ const chunkKeys = 8 * keyTile
 // maxStride is the largest result of scoreStride.
 const maxStride = chunkKeys + 16
 
-// scoreStride returns the distance of the rows of a tile of scores of n keys: an odd number of cache lines, so that rows do not share
-// a few sets of a cache.
+// scoreStride returns the distance between the rows of a tile of scores of n keys, in elements. It is an odd multiple of 16, in
+// float32 an odd number of cache lines, so that the rows do not share a few sets of a cache.
 func scoreStride(n int) int { return pieces(n, 16)*16 | 16 }
 
-// chunkEnd returns the end of the chunk that begins at key at, of the keys up to hi: a whole number of tiles, but the last.
+// chunkEnd returns the end of the chunk that begins at key at: a multiple of keyTile, or hi for the last chunk.
 func chunkEnd(at, hi int) int { return min(hi, (at+chunkKeys)/keyTile*keyTile) }
 
-// finiteTiles says of each tile of keys or values, of all groups, whether its numbers are all finite: int32 [B,tiles].
+// finiteTiles holds 1 for each tile of keys or values whose numbers are finite in all groups, else 0: int32 [B,tiles]. The tiles
+// count from the start of a row of the batch.
 type finiteTiles struct {
 	buf   *cpu.Buf
 	tiles int
 }
 
-// bindFinite adds to k the phase that looks at x [B,T,Hkv,c].
+// bindFinite adds to k a phase that tests x [B,T,Hkv,c].
 func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 	b, rows, width := x.Shape[0], x.Shape[1], x.Shape[2]*x.Shape[3]
 	f := finiteTiles{cpu.Work[int32](k, b*pieces(rows, keyTile)), pieces(rows, keyTile)}
@@ -92,19 +93,21 @@ func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 	return f
 }
 
-// keys reports whether the keys [lo,hi) of a sequence, and their neighbours in a tile, are finite.
+// keys reports whether all tiles that hold the keys [lo,hi) of a sequence are finite.
 func (f finiteTiles) keys(q sequence, lo, hi int) bool {
 	first := q.b * f.tiles
 	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(q.key+lo)/keyTile:first+pieces(q.key+hi, keyTile)], 0)
 }
 
-// finite reports whether all of x is finite. It may say no where squares overflow float64.
+// finite reports whether all of x is finite. It may return false for finite numbers whose squares overflow float64.
 func finite[T cpu.Float](x []T) bool { return cpu.SumSquares(x) <= math.MaxFloat64 }
 
-// weigh adds weights·rows to dst: weights [m,n], of which element (i,j) is w[i*wrs+j*wcs], rows [n,c], the given number of
-// elements apart, dst [m,c]. A weight is 0 where sees(i,j) is false. 0 times NaN is NaN, so unless the rows are known to be
-// finite, those that are not are taken out of the product, whose other terms keep their bits, and added where they are seen.
-// clean is room for the rows.
+// weigh adds weights·rows to dst [m,c]. Element (i,j) of weights [m,n] is w[i*wrs+j*wcs]. rows is [n,c]; a row begins apart
+// elements after the one before it.
+//
+// A weight is 0 where sees(i,j) is false, but 0 times NaN is NaN. So, unless areFinite, weigh replaces the rows that are not finite
+// by zeros in the product, which changes no bit of its other terms. It then adds these rows where they are seen. clean has room
+// for n rows.
 func weigh[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, apart int, dst []T, areFinite bool, clean []T, sees func(i, j int) bool) {
 	if areFinite {
 		cpu.Tile(m, c, n, w, wrs, wcs, rows, apart, dst, c, true)
@@ -131,22 +134,21 @@ func weigh[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, apart int, d
 	}
 }
 
-// softmax is the state of the rows of a tile while they see their keys part by part (online softmax, arXiv 1805.02867):
-// the largest score so far, before the scale, and the sum of the exponentials of the scaled scores below it.
+// softmax is the state of an online softmax (arXiv 1805.02867) for the rows of a tile, which see their keys part by part.
 type softmax[T cpu.Float] struct {
-	max, sum []T
+	max, sum []T // of each row: the largest score so far, unscaled, and the sum of exp((score - max)*scale)
 	scale    T
 }
 
-// start begins with rows that have seen nothing.
+// start resets the state: no row has seen a key.
 func (s softmax[T]) start() {
 	for r := range s.max {
 		s.max[r], s.sum[r] = T(math.Inf(-1)), 0
 	}
 }
 
-// add lets row r see the scores x[lo:hi] and replaces x by their exponentials, zero elsewhere. acc, what the
-// row has accumulated so far, is scaled to the new maximum. Scores of -Inf count as not seen.
+// add adds the scores x[lo:hi] to the state of row r. It replaces these scores by their exponentials and the rest of x by zeros.
+// acc is what the row has accumulated so far; add scales it to the new maximum. A score of -Inf counts as not seen.
 func (s softmax[T]) add(r int, x []T, lo, hi int, acc []T) {
 	clear(x[:lo])
 	clear(x[hi:])
@@ -169,7 +171,8 @@ func (s softmax[T]) add(r int, x []T, lo, hi int, acc []T) {
 	s.sum[r] += expScores(x, s.max[r], s.scale, 0)
 }
 
-// finish divides acc, what row r has accumulated, by its sum and returns its LSE: zeros and -Inf for a row that sees nothing.
+// finish divides acc, what row r has accumulated, by the row's sum, and returns the row's LSE. A row that sees no key gets zeros
+// and an LSE of -Inf.
 func (s softmax[T]) finish(r int, acc []T) T {
 	if s.sum[r] == 0 {
 		clear(acc)
@@ -179,13 +182,14 @@ func (s softmax[T]) finish(r int, acc []T) T {
 	return s.max[r]*s.scale + T(math.Log(float64(s.sum[r])))
 }
 
-// large is the magnitude from which on a scaled score or an LSE is too coarse in float32: subtracting it after the scaling
-// would change probabilities by more than 2e-6, and by any factor for scores of 1e9.
+// large is the largest magnitude of a scaled score or an LSE that is subtracted after the scaling. Larger numbers are too coarse
+// in float32: subtracting them would change probabilities by more than 2e-6, and by any factor for scores of 1e9.
 const large = 64
 
 func isLarge[T cpu.Float](x T) bool { return x > large || x < -large }
 
-// expScores replaces the scores x by exp((x - top)*scale - logSum) and returns their sum.
+// expScores replaces the scores x by exp((x - top)*scale - logSum) and returns the sum of the results. It subtracts a large top
+// before the scaling.
 func expScores[T cpu.Float](x []T, top, scale, logSum T) T {
 	if isLarge(top * scale) {
 		for i := range x {
@@ -196,8 +200,8 @@ func expScores[T cpu.Float](x []T, top, scale, logSum T) T {
 	return cpu.ExpSum(x, x, scale, top*scale+logSum)
 }
 
-// softmaxGrad replaces the scores s[lo:hi] of one row by its probabilities p and dp = do·v by the gradients of the
-// unscaled scores, p*(dp - delta)*scale; both are zero elsewhere. row is that of rowStats.
+// softmaxGrad replaces the scores s[lo:hi] of one row by the probabilities p, and dp[lo:hi] = do·v by the gradients of the
+// unscaled scores, p*(dp - delta)*scale. It sets the rest of s and dp to zero. row holds the row's numbers in rowStats.
 func softmaxGrad[T cpu.Float](s, dp []T, lo, hi int, row []T, scale T) {
 	clear(s[:lo])
 	clear(s[hi:])

@@ -9,32 +9,32 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// KVCache are the sizes of the cache of one attention layer, for sequences that grow by a token at a time. Every sequence has a
-// slot. Its tokens lie in pages, which all slots share: so a sequence grows and ends without a copy. The first place of each
-// list in the input rows of an op says how many tokens a sequence has, the others name its pages.
+// KVCache holds the sizes of the cache of one attention layer, for sequences that grow by one token at a time. Every sequence has a
+// slot. Its tokens lie in pages of a pool that all slots share, so a sequence grows and ends without a copy. An op has an input
+// named rows, which holds the number of tokens and the pages of each sequence.
 //
-// Of an NSA layer a page holds the keys and values of the selected branch, and the compressed keys and values of the blocks that begin in
-// it. Beside the pages each slot has a ring of the w newest keys and values of the window, and one of the l newest that
-// are not compressed yet. Of dense attention, whose Params are zero, a page holds keys and values and there are no rings.
+// In an NSA layer a page holds the keys and values of the selected branch, and the compressed keys and values of the blocks that
+// begin in the page. Besides, each slot has two rings: the w newest keys and values of the window branch, and the l newest keys and
+// values before compression. In dense attention, whose Params are zero, a page holds keys and values and there are no rings.
 //
-// A cache is one tensor [Elements()], zero at first. Layout says where its parts lie.
+// A cache is one tensor [Elements()], zero at first. Layout returns where its parts lie.
 type KVCache struct {
 	Params           // of the NSA layer; zero: dense attention
-	Without Branches // of an NSA layer that it leaves out
+	Without Branches // branches that the NSA layer does not have
 
 	KVHeads  int // Hkv
 	KeyDim   int // D
 	ValueDim int // Dv
 	Slots    int // B: sequences
-	Pages    int // of all sequences
+	Pages    int // pages of all sequences together
 	PageLen  int // tokens of a page, a multiple of l'
 
-	// Half is BFloat16 or Float16 where a device holds the numbers so, two in an element of the tensor; the zero value: as
-	// the type of the tensor says.
+	// Half is BFloat16 or Float16 if a device holds the numbers in that type, two in each element of the tensor. The zero value
+	// means that the numbers have the type of the tensor.
 	Half tensor.Dtype
 }
 
-// Dense reports whether the cache is one of dense attention.
+// Dense reports whether the cache is for dense attention.
 func (c KVCache) Dense() bool { return c.Params == Params{} }
 
 // Branches is a set of the branches of an NSA layer.
@@ -50,10 +50,11 @@ const (
 // branchNames are the names of the branches in the order of their bits.
 var branchNames = [...]string{"compressed", "selected", "window"}
 
-// Has reports whether the layer has a branch, and Stores whether the cache holds its keys and values: those of the compressed branch
-// choose the blocks of the selected one. Dense attention has none of them.
+// Has reports whether the layer has branch b. Dense attention has no branches.
 func (c KVCache) Has(b Branches) bool { return !c.Dense() && c.Without&b == 0 }
 
+// Stores reports whether the cache holds keys and values for branch b: it does for each branch that the layer has, and for the
+// compressed branch also if the layer has the selected one, since its keys choose the blocks of that branch.
 func (c KVCache) Stores(b Branches) bool { return c.Has(b) || b == Compressed && c.Has(Selected) }
 
 // branches returns the number of branches of the layer.
@@ -66,7 +67,7 @@ func (c KVCache) branches() (n int) {
 	return n
 }
 
-// pairNames returns the names of the keys and values that come in with a token, in their order.
+// pairNames returns the names of the inputs that hold the keys and values of new tokens, in their order.
 func (c KVCache) pairNames() (names []string) {
 	if c.Dense() {
 		return []string{"k", "v"}
@@ -112,7 +113,7 @@ func (c KVCache) checkElements() error {
 	return nil
 }
 
-// Elements is the length of the tensor of a valid cache.
+// Elements returns the length of the tensor of a valid cache.
 func (c KVCache) Elements() int {
 	n := c.Layout().Numbers
 	if IsHalf(c.Half) {
@@ -121,33 +122,35 @@ func (c KVCache) Elements() int {
 	return n
 }
 
-// CacheRegion is a part of a cache: the keys and the values of lists of places. There is a list for each slot or each page, and each
-// group in it. On the CPU the keys of a list are [D,places], so that cpu.Tile multiplies queries by them, on a device
+// CacheRegion is a part of a cache that holds keys and values in lists of places. Each group of each slot, or of each page, has a
+// list. On the CPU the keys of a list are [D,places], so that cpu.Tile can multiply queries by them; on a device they are
 // [places,D]. The values are [places,Dv].
 type CacheRegion struct {
-	Groups, Places int
+	Groups, Places int // groups of a slot or page; places of a list
 	D, Dv          int
-	Keys, Values   int // where they begin, in numbers
+	Keys, Values   int // offsets of all keys and of all values in the cache, in numbers
 }
 
-// keysAt and valuesAt are where the keys and values of group g begin, of a slot or a page.
-func (r CacheRegion) keysAt(list, g int) int   { return r.Keys + (list*r.Groups+g)*r.Places*r.D }
+// keysAt returns the offset of the keys of group g of a slot or a page.
+func (r CacheRegion) keysAt(list, g int) int { return r.Keys + (list*r.Groups+g)*r.Places*r.D }
+
+// valuesAt returns the offset of the values of group g of a slot or a page.
 func (r CacheRegion) valuesAt(list, g int) int { return r.Values + (list*r.Groups+g)*r.Places*r.Dv }
 
-// CacheLayout is where the parts of a cache lie.
+// CacheLayout tells where the parts of a cache lie.
 type CacheLayout struct {
-	Tokens     CacheRegion // of a page: the selected branch, or dense attention
-	Compressed CacheRegion // of a page: blocks, in the order of their first tokens
-	Window     CacheRegion // of a slot: token t at t mod w
-	Tail       CacheRegion // of a slot: token t at t mod l, not compressed
-	Numbers    int
+	Tokens     CacheRegion // for each page: tokens of the selected branch, or of dense attention
+	Compressed CacheRegion // for each page: compressed blocks, in the order of their first tokens
+	Window     CacheRegion // for each slot: token t of the window branch at place t mod w
+	Tail       CacheRegion // for each slot: token t before compression, at place t mod l
+	Numbers    int         // size of the cache
 }
 
-// counters is the room at the beginning of a cache, in numbers, for an int32 of each slot and group with which the blocks of a
-// kernel count each other: 0 between two steps. The CPU does not use it.
+// counters returns the size, in numbers, of the part at the start of a cache that holds an int32 counter for each slot and group.
+// The thread blocks of a kernel count themselves with it. It is 0 between two steps. The CPU does not use it.
 func (c KVCache) counters() int { return pieces(2*c.Slots*c.KVHeads, 16) * 16 }
 
-// Layout returns where the parts of a valid cache lie, for backends.
+// Layout returns where the parts of a valid cache lie. Backends use it.
 func (c KVCache) Layout() (at CacheLayout) {
 	at.Numbers = c.counters()
 	add := func(lists, places int) CacheRegion {
@@ -168,7 +171,7 @@ func (c KVCache) Layout() (at CacheLayout) {
 	return at
 }
 
-// inferCache checks the inputs cache and rows int32 [n,first+P], where P is the number of pages of a sequence.
+// inferCache checks the inputs cache and rows int32 [n,first+P]. P >= 1 is the number of pages of a sequence.
 func (c KVCache) inferCache(cache, rows Operand, n, first int) error {
 	if err := wantShape("cache", cache.Shape, c.Elements()); err != nil {
 		return err
@@ -182,7 +185,7 @@ func (c KVCache) inferCache(cache, rows Operand, n, first int) error {
 // rowOf returns row i of rows int32 [n,width].
 func rowOf(rows Arg, i int) []int32 { return cpu.Slice[int32](rows.Buf)[i*rows.last():][:rows.last()] }
 
-// checkPages returns an error if a sequence of the given tokens has no pages for them, or pages that are not in the cache.
+// checkPages returns an error if pages has too few pages for the given number of tokens, or names a page that is not in the cache.
 func (c KVCache) checkPages(row, tokens int, pages []int32) error {
 	if tokens > len(pages)*c.PageLen {
 		return fmt.Errorf("row %d has %d tokens, want at most %d: %d pages of %d", row, tokens, len(pages)*c.PageLen, len(pages), c.PageLen)
@@ -195,7 +198,7 @@ func (c KVCache) checkPages(row, tokens int, pages []int32) error {
 	return nil
 }
 
-// sequenceCache is the cache of one sequence and group.
+// sequenceCache is the part of a cache that belongs to one group of one sequence.
 type sequenceCache[T cpu.Float] struct {
 	KVCache
 	CacheLayout
@@ -210,7 +213,7 @@ type list[T cpu.Float] struct {
 	apart, n     int
 }
 
-// at returns n places of a region from the given one on, of a slot or a page.
+// at returns n places of a region, from the given place on. of is the slot or the page.
 func (s *sequenceCache[T]) at(r CacheRegion, of, place, n int) list[T] {
 	return list[T]{s.data[r.keysAt(of, s.g)+place:], s.data[r.valuesAt(of, s.g)+place*r.Dv:], r.Places, n}
 }
@@ -223,34 +226,39 @@ func (l list[T]) put(key, value []T) {
 	copy(l.values, value)
 }
 
-// token is the place of token t in its page, block that of compression block i, recent and raw those of token t in its rings.
+// token returns the place of token t in its page.
 func (s *sequenceCache[T]) token(t int) list[T] {
 	return s.at(s.CacheLayout.Tokens, int(s.pages[t/s.PageLen]), t%s.PageLen, 1)
 }
 
+// block returns the place of compression block i in its page.
 func (s *sequenceCache[T]) block(i int) list[T] {
 	n := s.CacheLayout.Compressed.Places
 	return s.at(s.CacheLayout.Compressed, int(s.pages[i/n]), i%n, 1)
 }
 
+// recent returns the place of token t in the ring of the window branch.
 func (s *sequenceCache[T]) recent(t int) list[T] {
 	return s.at(s.CacheLayout.Window, s.slot, t%s.KVCache.Window, 1)
 }
+
+// raw returns the place of token t in the ring of tokens before compression.
 func (s *sequenceCache[T]) raw(t int) list[T] {
 	return s.at(s.CacheLayout.Tail, s.slot, t%s.BlockLen, 1)
 }
 
-// walk goes over places of a region, in parts that lie in one list each. A copy of it goes over the same ones.
+// walk iterates over places of a region. Each part that next returns lies in one list. A copy of a walk has the same places to
+// come.
 type walk[T cpu.Float] struct {
 	seq *sequenceCache[T]
 	CacheRegion
-	paged  bool    // the region is one of pages, not of slots
-	lo, hi int     // places still to come
-	idx    []int32 // then those of these selection blocks
-	end    int     // behind the last of them
+	paged  bool    // the region has lists for pages, not for slots
+	lo, hi int     // places to come
+	idx    []int32 // selection blocks whose tokens follow the places [lo,hi)
+	end    int     // end of the tokens in these blocks
 }
 
-// next returns the next part; ok is false behind the last one.
+// next returns the next part; ok is false after the last one.
 func (w *walk[T]) next() (l list[T], ok bool) {
 	for w.lo >= w.hi {
 		if len(w.idx) == 0 || w.idx[0] < 0 {
@@ -268,20 +276,22 @@ func (w *walk[T]) next() (l list[T], ok bool) {
 	return w.seq.at(w.CacheRegion, of, at, n), true
 }
 
-// all goes over the first n tokens, visible over the first n compressed blocks, newest over the tokens [lo,hi) of the window, and
-// selected over the tokens up to t of the selection blocks that idx names, ascending and padded with -1.
+// all walks over the first n tokens.
 func (s *sequenceCache[T]) all(n int) walk[T] {
 	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, hi: n}
 }
 
+// visible walks over the first n compressed blocks.
 func (s *sequenceCache[T]) visible(n int) walk[T] {
 	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Compressed, paged: true, hi: n}
 }
 
+// newest walks over the tokens [lo,hi) of the window branch.
 func (s *sequenceCache[T]) newest(lo, hi int) walk[T] {
 	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Window, lo: lo, hi: hi}
 }
 
+// selected walks over the tokens up to t of the selection blocks that idx names, ascending and padded with -1.
 func (s *sequenceCache[T]) selected(idx []int32, t int) walk[T] {
 	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, idx: idx, end: t + 1}
 }

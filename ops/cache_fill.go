@@ -10,21 +10,21 @@ import (
 )
 
 // FillCacheOp is the Spec that fills a KVCache with a prompt: it stores the keys and values of a sequence's first tokens, which a
-// graph for whole sequences has computed. DecodeOp goes on behind them. Its inputs are
+// graph for whole sequences has computed. DecodeOp continues after these tokens. The inputs are
 //
-//	kc, vc  [R,Nc,Hkv,D], [R,Nc,Hkv,Dv]  compressed; not for dense attention
-//	k, v    [R,S,Hkv,D], [R,S,Hkv,Dv]    of the branches, as DecodeOp takes them
-//	cache   [Elements()]                 which the op writes to
-//	rows    int32 [R,2+P] of each sequence its slot, the number of its tokens, up to S, and its pages. A slot of -1 stores nothing
+//	kc, vc  [R,Nc,Hkv,D], [R,Nc,Hkv,Dv]  compressed; only if the cache stores the compressed branch
+//	k, v    [R,S,Hkv,D], [R,S,Hkv,Dv]    a pair for each branch, as in DecodeOp
+//	cache   [Elements()]                 the op writes to it
+//	rows    int32 [R,2+P] for each sequence its slot, its number of tokens, at most S, and its pages; slot -1 stores nothing
 //
-// with keys that are rotated. Its output int32 [R] is the number of tokens stored.
+// All keys are after RoPE. The output int32 [R] is the number of tokens stored.
 type FillCacheOp struct {
 	Cache KVCache
 }
 
 func (FillCacheOp) Name() string { return "fill cache" }
 
-// UpdatedInputs implements Updating: the cache.
+// UpdatedInputs implements Updating: the op writes to the cache.
 func (op FillCacheOp) UpdatedInputs() []int { return []int{op.cacheInput()} }
 
 func (op FillCacheOp) CheckedInput() int { return op.cacheInput() + 1 }
@@ -116,7 +116,7 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) 
 			cpu.Slice[int32](stored.Buf)[i] = int32(n)
 		}
 		s := &sequenceCache[T]{c, layout, cpu.Slice[T](in[at].Buf), slot, g, row[2:]}
-		// put stores rows [from,to) of the keys and values in the inputs j and j+1.
+		// put stores the keys and values [from,to) of the inputs j and j+1.
 		put := func(j, from, to int, place func(t int) list[T]) {
 			k, v := in[j], in[j+1]
 			for t := from; t < to; t++ {
@@ -128,7 +128,7 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) 
 			put(0, 0, n, s.token)
 			return
 		}
-		next := 0 // input
+		next := 0 // next input
 		if c.Stores(Compressed) {
 			put(0, 0, NumCompressed(n, c.BlockLen, c.Stride), s.block)
 			put(2, max(0, n-c.BlockLen), n, s.raw)

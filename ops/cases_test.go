@@ -23,7 +23,7 @@ func tolerance(dt tensor.Dtype) float64 {
 	return 1e-10
 }
 
-// ofSize returns the cases of a size, with those of documents.
+// ofSize returns the cases of a size, including the cases with documents.
 func ofSize(size opcases.Size) (list []opcases.Case) {
 	for _, c := range append(opcases.All(size), opcases.Packed()...) {
 		if c.Size == size {
@@ -33,7 +33,7 @@ func ofSize(size opcases.Size) (list []opcases.Case) {
 	return list
 }
 
-// requireOracle compares the outputs of a case and its gradients by dy with the oracle's.
+// requireOracle compares the outputs of a case, and its gradients for dy, with the oracle's.
 func requireOracle(t *testing.T, c opcases.Case, dt tensor.Dtype, out, grads []array, dy array) {
 	t.Helper()
 	if c.Choice != nil {
@@ -71,7 +71,7 @@ func TestOpsMatchOracle(t *testing.T) {
 	}
 }
 
-// TestOpsInGraphs: the same in graphs, with gorgonia.Grad.
+// TestOpsInGraphs: outputs and gradients of every op in graphs, with gorgonia.Grad.
 func TestOpsInGraphs(t *testing.T) {
 	for _, c := range ofSize(opcases.Small) {
 		if c.Gradients == nil || len(c.Inputs[0].Floats) > 7000 {
@@ -123,7 +123,7 @@ func TestOpsGradients(t *testing.T) {
 		for _, a := range c.Inputs {
 			elements += len(a.Floats)
 		}
-		if c.Gradients == nil || elements > 1500 || c.Documents != nil { // whose first call makes a table
+		if c.Gradients == nil || elements > 1500 || c.Documents != nil { // the first call of a case with documents makes a table
 			continue
 		}
 		t.Run(c.Name, func(t *testing.T) {

@@ -11,13 +11,13 @@ import (
 
 // CompressMean returns the mean of each compression block of keys or values: x [B,S,Hkv,D] -> [B,Nc,Hkv,D], where block i
 // covers the tokens [i*stride, i*stride+blockLen) and Nc = NumCompressed(S, blockLen, stride). This is the simplest phi of
-// NSA (arXiv 2502.11089, equation 7). Where S < blockLen, which leaves no block, the output has one row of zeros. It is an
-// error if stride does not divide blockLen. x has a gradient.
+// NSA (arXiv 2502.11089, equation 7). If S < blockLen, there is no block and the output is one row of zeros. It is an error if
+// stride does not divide blockLen. x has a gradient.
 func CompressMean(x *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
 	return applyPacked(CompressMeanOp{blockLen, stride}, blockLen, stride, opts, x)
 }
 
-// CompressMeanOp is the Spec of CompressMean: x and perhaps a table of documents -> y.
+// CompressMeanOp is the Spec of CompressMean: x and optionally a table of documents -> y.
 type CompressMeanOp struct {
 	BlockLen int // l: tokens of a block
 	Stride   int // d: tokens between the starts of two blocks
@@ -44,9 +44,9 @@ func (op CompressMeanOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node)
 	return append(grads, make(gorgonia.Nodes, len(in)-1)...), err
 }
 
-// CompressMeanGradOp is the Spec of the gradient of CompressMean: dy [B,Nc,Hkv,D] and perhaps a table of documents -> dx
-// [B,S,Hkv,D]. A token receives the share 1/l of every block that covers it, in ascending order; tokens after the last block
-// receive zero.
+// CompressMeanGradOp is the Spec of the gradient of CompressMean: dy [B,Nc,Hkv,D] and optionally a table of documents -> dx
+// [B,S,Hkv,D]. The dx of a token is the sum of dy/l over the blocks that cover it, in ascending order. Tokens after the last
+// block get zero.
 type CompressMeanGradOp struct {
 	BlockLen int // l, as in CompressMeanOp
 	Stride   int // d, as in CompressMeanOp
@@ -78,7 +78,7 @@ func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 type blocks struct {
 	b, s, h, d int // batch, tokens, heads, dim
 	l, stride  int
-	n          int // places for blocks in a row, perhaps none: the complete ones, if the row is one sequence
+	n          int // places for blocks in a row: the complete blocks of a row that is one sequence; may be 0
 	sequences
 }
 
@@ -87,11 +87,11 @@ func blocksOf(x tensor.Shape, l, stride int, table []Arg) blocks {
 	return blocks{x[0], x[1], x[2], x[3], l, stride, n, sequencesOf(table, x[1], n, l, stride)}
 }
 
-// width is the number of elements of a token, all heads.
+// width returns the number of elements of a token, over all heads.
 func (c blocks) width() int { return c.h * c.d }
 
-// covering returns the places [first,end), of all n*b, of the blocks that cover token i of all s*b, and where the first of them
-// begins.
+// covering returns the places [first,end) of the blocks that cover token i, and the first token of the first of these blocks. Places
+// and tokens count over all rows: up to n*b and s*b.
 func (c blocks) covering(i int) (first, end, token int) {
 	q := c.of(i/c.s, i%c.s)
 	t := i%c.s - q.first
@@ -100,7 +100,7 @@ func (c blocks) covering(i int) (first, end, token int) {
 	return places + first, places + min(q.t, t/c.stride+1), i - t + first*c.stride
 }
 
-// token returns the first token, of all s*b, of the block at place p of all n*b, or -1 if there is none.
+// token returns the first token of the block at place p, or -1 if there is no block. Both count over all rows, as in covering.
 func (c blocks) token(p int) int {
 	b, i := p/c.n, p%c.n
 	q, ok := c.ofKey(b, i)
@@ -110,7 +110,7 @@ func (c blocks) token(p int) int {
 	return b*c.s + q.first + (i-q.key)*c.stride
 }
 
-// bindClear adds to k the phase that zeroes x.
+// bindClear adds to k a phase that zeroes x.
 func bindClear[T cpu.Float](k *cpu.Kernel, x Arg) {
 	bindRows(k, x.Elements(), 1, func(lo, hi int) {
 		clear(cpu.Slice[T](x.Buf)[lo:hi])

@@ -12,16 +12,16 @@ import (
 
 // CompressMLP returns W2·silu(W1·vec(block+pe)) for each compression block and head of keys or values: x [B,S,Hkv,D] ->
 // [B,Nc,Hkv,D], with the blocks of CompressMean. This is the learned phi of NSA with its intra-block position embedding
-// (arXiv 2502.11089, equation 7): pe [l,D], w1 [hidden,l*D] and w2 [D,hidden] are shared by the heads; vec is row-major,
-// the position in the block outermost. Where S < blockLen, the output has one row of zeros and no gradient passes. x, pe, w1
+// (arXiv 2502.11089, equation 7). The heads share pe [l,D], w1 [hidden,l*D] and w2 [D,hidden]. vec is row-major, with the
+// position in the block as the outer axis. If S < blockLen, the output is one row of zeros and no gradient passes. x, pe, w1
 // and w2 have gradients.
 func CompressMLP(x, pe, w1, w2 *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
 	return applyPacked(CompressMLPOp{blockLen, stride}, blockLen, stride, opts, x, pe, w1, w2)
 }
 
-// CompressMLPOp is the Spec of CompressMLP: x, pe, w1, w2 and perhaps a table of documents -> y, hidden. The second output
-// [B,Nc,Hkv,hidden] is W1·vec(block+pe), saved for the gradient: it is small, hidden/(d*D) of x, and recomputing it would cost the
-// largest product.
+// CompressMLPOp is the Spec of CompressMLP: x, pe, w1, w2 and optionally a table of documents -> y, hidden. The second output
+// [B,Nc,Hkv,hidden] is W1·vec(block+pe), saved for the gradient. It is small, about hidden/(d*D) times the size of x. Without it
+// the gradient would compute the largest product again.
 type CompressMLPOp struct {
 	BlockLen int // l: tokens of a block
 	Stride   int // d: tokens between the starts of two blocks
@@ -61,7 +61,7 @@ func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) 
 	return append(grads, make(gorgonia.Nodes, len(in)-4)...), err
 }
 
-// CompressMLPGradOp is the Spec of the gradient of CompressMLP: its inputs, hidden, dy -> dx, dpe, dw1, dw2.
+// CompressMLPGradOp is the Spec of the gradient of CompressMLP: the inputs of CompressMLP, hidden, dy -> dx, dpe, dw1, dw2.
 type CompressMLPGradOp struct {
 	BlockLen int // l, as in CompressMLPOp
 	Stride   int // d, as in CompressMLPOp
@@ -86,7 +86,7 @@ func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride, table), in, out)
 }
 
-// bindCompressMLP multiplies rows [l*D], one for each block and head, that are gathered into work memory.
+// bindCompressMLP gathers rows [l*D] into work memory, one for each block and head, and multiplies them by the weights.
 func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	x, pe, w1, w2, y, hidden := in[0], in[1], in[2], in[3], out[0], out[1]
 	if c.n == 0 {
@@ -106,7 +106,8 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	cpu.Products[T](k, cpu.Product{M: rows, N: c.d, TransB: true, Terms: []cpu.Term{{K: width, A: act.Buf, B: w2.Buf}}, C: y.Buf})
 }
 
-// bindCompressMLPGrad goes back through the second product, the SiLU and the first product. Each token owns its dx.
+// bindCompressMLPGrad goes back through the second product, the SiLU and the first product. One piece of work adds up all the dx
+// of a token.
 func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	x, pe, w1, w2, hidden, dy := in[0], in[1], in[2], in[3], in[4], in[5]
 	dx, dpe, dw1, dw2 := out[0], out[1], out[2], out[3]
@@ -126,18 +127,18 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	SiLUOp{}.Bind(k, []Arg{hidden}, []Arg{act})
 	bindClearRest[T](k, c.sequences, act)
 	cpu.Products[T](k, cpu.Product{M: c.d, N: width, TransA: true, Terms: []cpu.Term{{K: rows, A: dy.Buf, B: act.Buf}}, C: dw2.Buf})
-	dhidden := act // in the memory of the SiLU, which is not needed any more
+	dhidden := act // reuses the memory of act, which is not needed any more
 	cpu.Products[T](k, cpu.Product{M: rows, N: width, Terms: []cpu.Term{{K: c.d, A: dy.Buf, B: w2.Buf}}, C: dhidden.Buf})
 	SiLUGradOp{}.Bind(k, []Arg{hidden, dhidden}, []Arg{dhidden})
 	bindClearRest[T](k, c.sequences, dhidden)
 
-	// pe is added to every row, so its gradient is that of the sum of the rows.
+	// pe is added to every row, so its gradient is the sum of the gradients of the rows.
 	sum := cpu.Work[T](k, width)
 	bindColumnSums[T](k, dhidden.Buf, rows, width, sum)
 	cpu.Products[T](k, cpu.Product{M: 1, N: cols, Terms: []cpu.Term{{K: width, A: sum, B: w1.Buf}}, C: dpe.Buf})
 
 	from := newBlockRows[T](k, c, x, pe)
-	dw := dw1 // of a part
+	dw := dw1 // gradient of w1 from one part
 	bindClear[T](k, dx)
 	for i := range from.parts() {
 		n := from.bindGather(i)
@@ -154,24 +155,24 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	}
 }
 
-// bindCopy adds to k the phase that copies x to work memory, which it returns.
+// bindCopy adds to k a phase that copies x to work memory, and returns the copy.
 func bindCopy[T cpu.Float](k *cpu.Kernel, x Arg) Arg {
 	y := workLike(k, x)
 	bindRows(k, x.Elements(), 1, func(lo, hi int) { copy(cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](x.Buf)[lo:hi]) })
 	return y
 }
 
-// blockRows holds rows [l*D] of blocks with pe added, one for each block and head, a part of the blocks at a time. A place
-// without a block has rows of zeros, which give zeros.
+// blockRows holds a row [l*D] for each block and head, with pe added. It holds one part of the blocks at a time. A place without
+// a block has rows of zeros, whose products are zero.
 type blockRows[T cpu.Float] struct {
 	blocks
 	k     *cpu.Kernel
 	x, pe Arg
 	size  int      // blocks of a part
-	rows  *cpu.Buf // of one part: [size*Hkv,l*D]
+	rows  *cpu.Buf // rows of one part: [size*Hkv,l*D]
 }
 
-// newBlockRows cuts the blocks into parts of about 4 Mi elements, but into 8 parts at most: each needs products of its own.
+// newBlockRows cuts the blocks into parts of about 4 Mi elements, but at most 8 parts, since each part needs products of its own.
 func newBlockRows[T cpu.Float](k *cpu.Kernel, c blocks, x, pe Arg) blockRows[T] {
 	const elements, most = 4 << 20, 8
 	n := c.b * c.n
@@ -181,10 +182,10 @@ func newBlockRows[T cpu.Float](k *cpu.Kernel, c blocks, x, pe Arg) blockRows[T] 
 
 func (g blockRows[T]) parts() int { return pieces(g.b*g.n, g.size) }
 
-// part returns the blocks [from,to), of those of all sequences, of a part.
+// part returns the places [from,to) of the blocks of part i, counted over all rows.
 func (g blockRows[T]) part(i int) (from, to int) { return part(i, g.size, g.b*g.n) }
 
-// bindGather adds the phase that gathers a part, and returns its number of rows.
+// bindGather adds a phase that gathers part i, and returns the number of its rows.
 func (g blockRows[T]) bindGather(i int) int {
 	from, to := g.part(i)
 	cols := g.l * g.d
@@ -207,7 +208,7 @@ func (g blockRows[T]) bindGather(i int) int {
 	return (to - from) * g.h
 }
 
-// bindScatter adds the phase that adds a part's rows, now gradients, to the tokens that they were gathered from.
+// bindScatter adds a phase for the rows of part i, which are gradients now: it adds them to the dx of the tokens that they came from.
 func (g blockRows[T]) bindScatter(i int, dx Arg) {
 	from, to := g.part(i)
 	cols := g.l * g.d
@@ -225,7 +226,7 @@ func (g blockRows[T]) bindScatter(i int, dx Arg) {
 	})
 }
 
-// viewOf returns a cell for the rows of a part in b [B*Nc*Hkv,width], and adds the phase that sets it in every run.
+// viewOf returns a cell for the rows of part i in b [B*Nc*Hkv,width]. It adds a phase that sets the cell in every run.
 func (g blockRows[T]) viewOf(i int, b *cpu.Buf, width int) *cpu.Buf {
 	from, to := g.part(i)
 	view := new(cpu.Buf)

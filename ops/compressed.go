@@ -9,16 +9,16 @@ import (
 )
 
 // CompressedAttention returns attention of each query t over the compressed keys and values of the blocks that end at or
-// before it, the first NumVisible(t, blockLen, stride): the first branch of NSA (arXiv 2502.11089, section 3.3.1).
+// before t, the first NumVisible(t, blockLen, stride): the first branch of NSA (arXiv 2502.11089, section 3.3.1).
 // q [B,S,Hq,D], kc [B,Nc,Hkv,D], vc [B,Nc,Hkv,Dv] -> o [B,S,Hq,Dv]; LSE(o) is [B,Hq,S]. Nc is
-// NumCompressed(S, blockLen, stride), but at least 1: where S < blockLen no query sees that row. The first blockLen-1
-// queries see nothing: o = 0, lse = -Inf. q, kc and vc have gradients. It is an error if the stride does not divide the
-// block length, if Nc is another number, or if Hkv does not divide Hq.
+// NumCompressed(S, blockLen, stride), but at least 1: if S < blockLen, there is one row that no query sees. The first blockLen-1
+// queries see no key: o = 0, lse = -Inf. q, kc and vc have gradients. It is an error if the stride does not divide the
+// block length, if kc or vc has another number of rows than Nc, or if Hkv does not divide Hq.
 func CompressedAttention(q, kc, vc *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
 	return applyPacked(CompressedAttentionOp{blockLen, stride}, blockLen, stride, opts, q, kc, vc)
 }
 
-// CompressedAttentionOp is the Spec of CompressedAttention: q, kc, vc and perhaps a table of documents -> o, lse.
+// CompressedAttentionOp is the Spec of CompressedAttention: q, kc, vc and optionally a table of documents -> o, lse.
 type CompressedAttentionOp struct {
 	BlockLen int // l: tokens in a compression block
 	Stride   int // d: tokens between the starts of two blocks; divides l

@@ -10,9 +10,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// CrossEntropy returns the mean in nats of -log softmax(logits)[target] over the targets that are not -1, as a scalar; 0 if
-// all are -1. logits [B,S,V] or [N,V], targets [B,S] or [N], int32 or int: int is converted on the host first, as in
-// Embedding. A target outside [-1,V) is an error of the run that names it, its place and V. logits have a gradient.
+// CrossEntropy returns, as a scalar, the mean in nats of -log softmax(logits)[target] over the targets that are not -1; 0 if all
+// are -1. logits are [B,S,V] or [N,V], targets [B,S] or [N] of int32 or int. int is converted on the host first, as in
+// Embedding. A target outside [-1,V) is an error of the run that names the target, its place and V. logits have a gradient.
 func CrossEntropy(logits, targets *gorgonia.Node) (*gorgonia.Node, error) {
 	targets, err := tokens(CrossEntropyOp{}, "targets", targets)
 	if err != nil {
@@ -100,8 +100,8 @@ func (CrossEntropyOp) Grad(_ []bool, in gorgonia.Nodes, loss, dloss *gorgonia.No
 }
 
 // CrossEntropyGradOp is the Spec of the gradient of CrossEntropy: logits, targets, lse, dloss (scalar) -> dlogits =
-// (exp(logits-lse) - onehot(target))*dloss/count. Rows of the target -1 are zero. The softmax is
-// computed in the memory of dlogits.
+// (exp(logits-lse) - onehot(target))*dloss/count, where count is the number of targets that are not -1. The rows of the other
+// targets are zero. The softmax is computed in the memory of dlogits.
 type CrossEntropyGradOp struct{}
 
 func (CrossEntropyGradOp) Name() string { return "gradient of cross entropy" }
@@ -134,7 +134,7 @@ func bindCrossEntropyGrad[T cpu.Float](k *cpu.Kernel, in []Arg, dlogits Arg) {
 				continue
 			}
 			row, l := cpu.Slice[T](logits.Buf)[i*vocab:][:vocab], cpu.Slice[T](lse.Buf)[i]
-			if isLarge(l) { // too large to hold the log of the sum
+			if isLarge(l) { // lse is too coarse, see large
 				top := cpu.Max(row)
 				cpu.Scale(dst, T(1/expSum(dst, row, top)))
 			} else {

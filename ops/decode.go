@@ -10,35 +10,38 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// DecodeOp is the Spec of one step of decoding with a KVCache: of each sequence one token comes in, joins the cache, and attends to the
-// tokens before it and to itself. It is everything between the layer's input projections and its output projection: the result
-// is that of the last token of RoPE, compression, the three branches, the choice of blocks and GatedSum over the whole sequence
-// (arXiv 2502.11089), at the cost of the keys that this token reads. Its inputs are
+// DecodeOp is the Spec of one step of decoding with a KVCache. Each sequence gets one new token. The op stores the token's keys and
+// values in the cache, and the token attends to the tokens before it and to itself. The op computes everything between the input
+// projections and the output projection of a layer. The result is the one that RoPE, compression, the three branches, the choice of
+// blocks and GatedSum over the whole sequence give the last token (arXiv 2502.11089). But the op reads only the keys that this token
+// needs. With n the number of branches of the layer, the inputs are
 //
-//	q      [B,1,Hq,D]    not rotated yet, as k
-//	k, v   [B,1,Hkv,D], [B,1,Hkv,Dv]    for the compressed, the selected and the window branch: six inputs. Two for dense attention.
-//	       A branch that the layer is Without has none, but those of the compressed branch choose the blocks of the selected one
-//	gates  [B,1,Hq,3]    activated, of the branches that the layer has; not for dense attention
-//	hidden, w, bias  [B,1,hidden], [Hq*3,hidden], [Hq*3]    in place of gates, which are sigmoid(hidden wᵀ + bias): with GateLayer
+//	q      [B,1,Hq,D]    before RoPE, as k
+//	k, v   [B,1,Hkv,D], [B,1,Hkv,Dv]    a pair for the compressed, the selected and the window branch: six inputs. Dense attention has
+//	       one pair. A branch in Cache.Without has none, except that the compressed pair stays if the layer has the selected branch,
+//	       since it chooses the blocks of that branch
+//	gates  [B,1,Hq,n]    activated, one for each branch of the layer; not for dense attention
+//	hidden, w, bias  [B,1,hidden], [Hq*n,hidden], [Hq*n]    with GateLayer, instead of gates = sigmoid(hidden wᵀ + bias)
 //	phi    pe [l,D], w1 [hidden,l*D], w2 [D,hidden] for keys, and the same for values: with MLP, see CompressMLP
-//	cache  [Elements()]  which the op writes to
-//	rows   int32 [B,1+P] of each slot the number of its tokens so far, -1 if it rests, and its pages: see KVCache
+//	cache  [Elements()]  the op writes to it
+//	rows   int32 [B,1+P] for each slot the number of its tokens so far, or -1 if the slot is idle, and its pages: see KVCache
 //
-// and its outputs
+// and the outputs
 //
-//	o      [B,1,Hq,Dv]     zero for a slot that rests
-//	idx    int32 [B,1,Hkv,n]  the selected blocks, ascending, padded with -1
-//	read   int32 [B,Hkv,3] the keys read by the compressed, the selected and the window branch; dense attention counts as the window
+//	o      [B,1,Hq,Dv]     zero for an idle slot
+//	idx    int32 [B,1,Hkv,TopN]  the selected blocks, ascending, padded with -1
+//	read   int32 [B,Hkv,3] the number of keys that the compressed, the selected and the window branch read; dense attention counts as
+//	       the window branch
 //
 // A result does not depend on the other slots, nor on which slot and pages a sequence has. The op has no gradient. No two ops
-// of a graph may write to one cache.
+// of a graph may write to the same cache.
 type DecodeOp struct {
 	Cache KVCache
 	Base  float64 // of the rotary embedding
 	MLP   bool    // blocks are compressed by an MLP, not by their mean
 
-	// GateLayer: the op has the linear layer and the sigmoid that make the gates, with the bits of LinearOp with Dots and of SigmoidOp. A
-	// machine puts it where a plan has these one by one.
+	// GateLayer: the op includes the linear layer and the sigmoid that compute the gates. The bits are those of LinearOp with Dots and
+	// of SigmoidOp. A machine uses it where a plan has these ops one by one.
 	GateLayer bool
 }
 
@@ -49,15 +52,15 @@ func (op DecodeOp) Name() string {
 	return "decode"
 }
 
-// UpdatedInputs implements Updating: the cache.
+// UpdatedInputs implements Updating: the op writes to the cache.
 func (op DecodeOp) UpdatedInputs() []int { return []int{op.cacheInput()} }
 
 func (op DecodeOp) CheckedInput() int { return op.cacheInput() + 1 }
 
-// GateInput returns the index of the input gates, or of the first of the three in their place. The input phi and the cache come behind.
+// GateInput returns the index of the input gates or, with GateLayer, of hidden. The inputs phi, cache and rows come after them.
 func (op DecodeOp) GateInput() int { return 1 + len(op.Cache.pairNames()) }
 
-// PhiInput returns the index of the first input phi.
+// PhiInput returns the index of the first input of phi. Without MLP it is the index of cache.
 func (op DecodeOp) PhiInput() int {
 	switch {
 	case op.GateLayer:

@@ -8,24 +8,24 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// decoder is the kernel of DecodeOp. A piece of work is one sequence and one group: its results depend on nothing else.
+// decoder is the kernel of DecodeOp. A piece of work is one group of one sequence. Its results depend on no other piece.
 type decoder[T cpu.Float] struct {
 	KVCache
 	CacheLayout
-	h, most      int // query heads of a group, and keys that a branch can read
+	h, most      int // query heads of a group; the most keys that a branch can read
 	q            Arg
-	k, v         [len(branchNames)]Arg // by branch; dense attention has the first ones
+	k, v         [len(branchNames)]Arg // index is the branch; dense attention uses index 0
 	gates        Arg
 	cache, rows  Arg
-	phi          [2][]Arg // of keys and values; empty: the mean
+	phi          [2][]Arg // parameters of the MLP for keys and for values; empty: blocks are compressed by the mean
 	o, idx, read Arg
 
-	places, starts []float64   // rotations of the tokens of a run, and of the first tokens of runs: see RoPEOp
-	choice         selector[T] // of blocks
+	places, starts []float64   // rotations of the positions in a run, and of the first tokens of the runs: see runTokens
+	choice         selector[T] // chooses the selection blocks
 
-	// Of each worker: the rotation; rows of q and o; scores, and those of the compressed branch again; the state of the
-	// softmax; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores
-	// of selection blocks, and the best ones.
+	// Scratch of each worker: the rotation; rows of q and o; scores, and a copy of the scores of the compressed branch; the softmax
+	// state; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores of the
+	// selection blocks, and the best ones.
 	turn, rowsQ, rowsO, scores, kept, max, sum, row, block, hidden, folded, best cpu.Region[T]
 	blocks                                                                       cpu.Region[int32]
 }
@@ -63,7 +63,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	k.Phase(c.Slots*c.KVHeads, func(piece int, w *cpu.Worker) { d.step(piece/c.KVHeads, piece%c.KVHeads, w) })
 }
 
-// bindGates returns the gates: those of the inputs, or work memory for what the layer makes.
+// bindGates returns the gates: the input, or work memory that the gate layer writes.
 func (op DecodeOp) bindGates(k *cpu.Kernel, in []Arg) Arg {
 	at := op.GateInput()
 	if !op.GateLayer {
@@ -75,7 +75,7 @@ func (op DecodeOp) bindGates(k *cpu.Kernel, in []Arg) Arg {
 	return gates
 }
 
-// step takes the next token of the sequence in a slot, for group g.
+// step decodes the next token of the sequence in a slot, for group g.
 func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	at := slot*d.KVHeads + g
 	o, read := cpu.Slice[T](d.o.Buf)[at*d.h*d.ValueDim:][:d.h*d.ValueDim], cpu.Slice[int32](d.read.Buf)[at*3:][:3]
@@ -97,7 +97,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], turn)
 	}
 	const compressed, selected, window = 0, 1, 2
-	// put stores the token's key and value of a branch.
+	// put stores the token's key and value for a branch.
 	put := func(branch int, place list[T]) {
 		key := d.row.Local(w)[:d.KeyDim]
 		rotate(key, cpu.Slice[T](d.k[branch].Buf)[at*d.KeyDim:][:d.KeyDim], turn)
@@ -149,8 +149,8 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	}
 }
 
-// score computes the scores of the rows q [h,D] with the given keys, replaces them by exponentials and returns the number of
-// keys. The scores are also copied to kept, if that is not nil.
+// score computes the scores of the rows q [h,D] for the given keys and adds them to a new softmax state, which replaces them by
+// exponentials. It returns the number of keys. It copies the scores to kept, unless kept is nil.
 func (d *decoder[T]) score(q []T, keys walk[T], kept []T, w *cpu.Worker) (n int) {
 	s := d.scores.Local(w)
 	for l, ok := keys.next(); ok; l, ok = keys.next() {
@@ -169,7 +169,7 @@ func (d *decoder[T]) score(q []T, keys walk[T], kept []T, w *cpu.Worker) (n int)
 	return n
 }
 
-// attend is score that also sets o [h,Dv] to the attention of the rows over the keys.
+// attend does what score does, and sets o [h,Dv] to the attention of the rows over the keys.
 func (d *decoder[T]) attend(q, o []T, keys walk[T], kept []T, w *cpu.Worker) (n int) {
 	d.score(q, keys, kept, w)
 	s, state := d.scores.Local(w), d.state(w)
@@ -184,12 +184,13 @@ func (d *decoder[T]) attend(q, o []T, keys walk[T], kept []T, w *cpu.Worker) (n 
 	return n
 }
 
-// state is the softmax of the last attention of a worker.
+// state returns the softmax state of a worker, which its last call of score has left.
 func (d *decoder[T]) state(w *cpu.Worker) softmax[T] {
 	return softmax[T]{d.max.Local(w), d.sum.Local(w), softmaxScale[T](d.KeyDim)}
 }
 
-// probabilities replaces the first n scores of each row of the last attention by the probabilities, and returns their sum over the rows.
+// probabilities turns the scores that the last call of score kept, n for each row, into probabilities. It returns their sum over the
+// rows. Without scores it returns nil.
 func (d *decoder[T]) probabilities(scores []T, n int, w *cpu.Worker) []T {
 	if scores == nil {
 		return nil
@@ -210,7 +211,8 @@ func (d *decoder[T]) probabilities(scores []T, n int, w *cpu.Worker) []T {
 	return scores[:n]
 }
 
-// compress stores the key and the value of the block that begins with token first, which are of the l newest tokens.
+// compress computes the compressed key and value of the block that begins at token first, and stores them. The block consists of
+// the l newest tokens.
 func (d *decoder[T]) compress(s *sequenceCache[T], first int, w *cpu.Worker) {
 	block, row, place := d.block.Local(w), d.row.Local(w), s.block(first/d.Stride)
 	for j := range d.BlockLen {
@@ -229,7 +231,7 @@ func (d *decoder[T]) compress(s *sequenceCache[T], first int, w *cpu.Worker) {
 	d.phiOf(1, place.values[:d.ValueDim], block, w)
 }
 
-// phiOf sets dst to the compression of a block [l,len(dst)], which it overwrites.
+// phiOf sets dst to the compression of block [l,len(dst)], of keys if side is 0, of values if it is 1. It overwrites block.
 func (d *decoder[T]) phiOf(side int, dst, block []T, w *cpu.Worker) {
 	block = block[:d.BlockLen*len(dst)]
 	phi := d.phi[side]

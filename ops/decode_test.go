@@ -17,10 +17,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// stores reports whether the keys and values of a branch are inputs; those of dense attention count as the first one's.
+// stores reports whether keys and values of branch i are inputs. Those of dense attention count as the ones of branch 0.
 func stores(c ops.KVCache, i int) bool { return c.Stores(1<<i) || c.Dense() && i == 0 }
 
-// set writes numbers into a from element at on.
+// set writes x into a, from element at on.
 func set(a ops.Arg, at int, x []float64) {
 	for i, v := range x {
 		if a.Dtype == tensor.Float32 {
@@ -36,12 +36,12 @@ type decoding struct {
 	opcases.Decoding
 	*bound
 	team  *cpu.Team
-	cell  int // index of the input cache
-	width int // of rows
-	free  []int32
+	cell  int     // index of the input cache
+	width int     // width of the input rows
+	free  []int32 // pages that no slot has
 }
 
-// newDecoding returns one with free pages in random order. All numbers of the cache are NaN.
+// newDecoding returns a decoding whose free pages are in random order. All numbers of the cache are NaN.
 func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *decoding {
 	perSlot := (c.Tokens + c.Cache.PageLen - 1) / c.Cache.PageLen
 	c.Cache.Slots, c.Cache.Pages = slots, slots*perSlot+1
@@ -77,12 +77,12 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 	return d
 }
 
-// row is the tokens and pages of a slot.
+// row returns the row of a slot: its number of tokens and its pages.
 func (d *decoding) row(slot int) []int32 {
 	return cpu.Slice[int32](d.in[d.cell+1].Buf)[slot*d.width:][:d.width]
 }
 
-// token makes token t of s the next one of a slot, which gets a page if it needs one.
+// token makes token t of s the next token of a slot. The slot gets a new page if the token needs one.
 func (d *decoding) token(slot int, s opcases.Sequence, t int) {
 	row := d.row(slot)
 	row[0] = int32(t)
@@ -111,7 +111,7 @@ func (d *decoding) token(slot int, s opcases.Sequence, t int) {
 	}
 }
 
-// step runs the op and returns what it gave each slot.
+// step runs the op and returns the outputs of each slot.
 func (d *decoding) step(t testing.TB) (outs []stepOutput) {
 	t.Helper()
 	require.NoError(t, d.team.Run(&d.kernel, d.mem))
@@ -133,14 +133,15 @@ func (d *decoding) step(t testing.TB) (outs []stepOutput) {
 	return outs
 }
 
-// stepOutput is what a step gives one slot.
+// stepOutput holds the outputs of a step for one slot.
 type stepOutput struct {
 	o         []float64
 	idx, read []int32
 }
 
-// TestDecodeMatchesOracle decodes sequences of different lengths that begin at different steps, and holds every token to the
-// oracle's attention over the whole sequence, and the keys read to their number. Nothing else of the cache may be read: it is NaN.
+// TestDecodeMatchesOracle decodes sequences of different lengths that begin at different steps. It compares every token with the
+// oracle's attention over the whole sequence, and checks the number of keys read. The rest of the cache is NaN and must not be
+// read.
 func TestDecodeMatchesOracle(t *testing.T) {
 	for _, c := range opcases.Decodings() {
 		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
@@ -201,7 +202,7 @@ func TestDecodeMatchesOracle(t *testing.T) {
 	}
 }
 
-// fill stores the first n tokens of s in a slot, by FillCacheOp with room for more tokens, and gives the slot its pages.
+// fill stores the first n tokens of s in a slot and gives the slot its pages. It uses a FillCacheOp for n+room tokens.
 func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Sequence, n int) {
 	const room = 5
 	t.Helper()
@@ -209,7 +210,7 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 	for i := range (n + d.Cache.PageLen - 1) / d.Cache.PageLen {
 		row[1+i], d.free = d.free[0], d.free[1:]
 	}
-	cut := func(x *ref.Tensor) *ref.Tensor { // to n tokens and NaN behind them
+	cut := func(x *ref.Tensor) *ref.Tensor { // to n tokens, followed by NaN
 		width := x.Shape[2] * x.Shape[3]
 		data := slices.Repeat([]float64{math.NaN()}, (n+room)*width)
 		copy(data, x.Data[:n*width])
@@ -242,7 +243,8 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 	require.Equal(t, []int32{int32(n)}, x.read()[0].Ints)
 }
 
-// TestDecodeGoesOnBehindFill fills the cache with the first tokens of a sequence, for many numbers of them, and decodes the others.
+// TestDecodeGoesOnBehindFill fills the cache with the first tokens of a sequence and decodes the others, for many numbers of first
+// tokens.
 func TestDecodeGoesOnBehindFill(t *testing.T) {
 	for _, c := range opcases.Decodings() {
 		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
@@ -271,7 +273,7 @@ func TestDecodeGoesOnBehindFill(t *testing.T) {
 	}
 }
 
-// TestDecodeAloneAndInBatch: the bits of a sequence do not depend on the number of slots, on its slot, its pages and its neighbours.
+// TestDecodeAloneAndInBatch: the bits of a sequence do not depend on the number of slots, nor on its slot, its pages or its neighbours.
 func TestDecodeAloneAndInBatch(t *testing.T) {
 	for _, c := range opcases.Decodings() {
 		t.Run(c.Name, func(t *testing.T) {
@@ -310,7 +312,7 @@ func TestDecodeChecksRows(t *testing.T) {
 	}
 }
 
-// TestDecodeAllocatesNothing in a step.
+// TestDecodeAllocatesNothing: a step allocates no memory.
 func TestDecodeAllocatesNothing(t *testing.T) {
 	c := opcases.Decodings()[0]
 	d, s := newDecoding(t, c, tensor.Float32, 1), c.Sequence(1, 150)

@@ -1,18 +1,18 @@
 // Package ops holds the operations of Native Sparse Attention (arXiv 2502.11089) and of a language model around it as
 // Gorgonia ops: constructors that take and return *gorgonia.Node, with shape rules, symbolic gradients and CPU kernels in
-// float32 and float64. They work with gorgonia.Grad and every gorgonia VM; package graph runs the same ops planned, in
+// float32 and float64. They work with gorgonia.Grad and every gorgonia VM. Package graph plans and runs the same ops, in
 // memory of its own and on other devices.
 //
 // Layouts are [B,S,H,D] (batch, sequence, head, dim), row-major and contiguous. B is the batch, S the sequence length, Hq
 // and Hkv the numbers of query and key/value heads (Hkv divides Hq; the Hq/Hkv query heads of a group share keys, values
 // and selection), D the key dim, Dv the value dim.
 //
-// A row of the batch is one sequence, or several documents that do not see each other: see DocumentTable and WithDocuments.
+// A row of the batch holds one sequence, or several documents that do not see each other: see DocumentTable and WithDocuments.
 //
 // Wrong ranks, sizes and types are errors of the constructor, of the form "ops: sliding window: ...". No constructor
 // panics for bad input.
 //
 // An op is a Spec: a plain struct of its parameters with the shape rule, the gradient and the CPU kernel. Its file holds
-// the forward and the backward side by side. A Spec may have several outputs; Gorgonia's ops have one. The first is the
-// node's value; the others (LSE; dK and dV beside dQ) are nodes whose only input is the first.
+// the forward and the backward side by side. A Spec may have several outputs, but an op of Gorgonia has one. So the first
+// output is the value of the op's node. Each other output (LSE; dK and dV after dQ) is a node whose only input is that node.
 package ops

@@ -11,20 +11,22 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// DocumentTable returns a table of the documents that are packed into the rows of a batch, for the option WithDocuments of the
-// ops. The batch has batch rows of seq tokens; document i holds the tokens [cuSeqlens[i], cuSeqlens[i+1]) of all rows, counted
-// row by row.
+// DocumentTable returns a table of the documents that are packed into the rows of a batch. The option WithDocuments gives the
+// table to an op. The batch has batch rows of seq tokens. Tokens are counted row by row, and document i holds the tokens
+// [cuSeqlens[i], cuSeqlens[i+1]).
 //
-// cuSeqlens [K+1] is int32 or int. It begins with 0, never falls and ends with batch*seq. Every multiple of seq is in it, since
-// a document lies in one row. Documents may be empty, so a graph takes any number of them up to K: boundaries that are not
-// needed repeat the last one. Wrong boundaries are an error of the run, which names the first wrong one. No shape depends on
-// the boundaries, so new ones need no new graph, plan or capture.
+// cuSeqlens [K+1] is int32 or int. It begins with 0, never falls and ends with batch*seq. It contains every multiple of seq, since
+// a document lies in one row. Documents may be empty, so one graph takes any number of documents up to K: unused boundaries
+// repeat the last one. Wrong boundaries are an error of the run, which names the first wrong one. No shape depends on the
+// boundaries, so new boundaries need no new graph, plan or capture.
 //
-// An op with the option gives every document the results of its own run, bit by bit on the CPU. Positions, windows, compression
-// blocks and selection blocks begin at the document's first token and end with its last. The indices of SelectBlocks count from
-// the document's first block. A document of n tokens has NumCompressed(n, blockLen, stride) compressed keys, behind those of
-// the documents before it in the row. They fit into the row's NumCompressed(seq, blockLen, stride); the keys left over are zero,
-// and no query sees them. A blockLen and stride of 0 are for graphs without compression.
+// An op with the option computes for every document the results that the document alone would have; on the CPU the bits are the
+// same. Positions, windows, compression blocks and selection blocks begin at the document's first token and end with its last.
+// The indices of SelectBlocks count from the document's first block.
+//
+// A document of n tokens has NumCompressed(n, blockLen, stride) compressed keys. They follow the compressed keys of the documents
+// before it in the row, and all of them fit into the NumCompressed(seq, blockLen, stride) keys of the row. The unused keys are
+// zero, and no query sees them. Graphs without compression set blockLen and stride to 0.
 func DocumentTable(cuSeqlens *gorgonia.Node, batch, seq, blockLen, stride int) (*gorgonia.Node, error) {
 	op := DocumentTableOp{batch, seq, blockLen, stride}
 	cuSeqlens, err := tokens(op, "cu_seqlens", cuSeqlens)
@@ -34,24 +36,26 @@ func DocumentTable(cuSeqlens *gorgonia.Node, batch, seq, blockLen, stride int) (
 	return Apply(op, cuSeqlens)
 }
 
-// DocumentTableOp is the Spec of DocumentTable: cu_seqlens int32 [K+1] -> table int32 [B,S,4]. Place t of a row has four numbers,
-// all of them places in that row:
+// DocumentTableOp is the Spec of DocumentTable: cu_seqlens int32 [K+1] -> table int32 [B,S,4]. Entry t of a row has four numbers.
+// Each is the place of a token or of a compressed key in that row:
 //
 //	0  the first token of the document of token t
-//	1  the end of that document, behind its last token
+//	1  the end of that document: one past its last token
 //	2  the first compressed key of that document
 //	3  the first token of the block of compressed key t (not of token t), -1 if there is no such key
 //
-// A kernel loads the four at once. Two documents of m and n tokens, both at least l, have (m-l+d)/d + (n-l+d)/d compressed keys,
-// rounded down: at most (m+n-l+d)/d, what one document of m+n tokens has, since d <= l. Shorter documents have none. So the
-// keys of a row fit the places of one document of S tokens, of which there are at most S.
+// A kernel loads the four at once.
+//
+// The compressed keys of a row always fit. Two documents of m and n tokens, both at least l, have (m-l+d)/d + (n-l+d)/d keys, each
+// term rounded down. Since d <= l, that is at most (m+n-l+d)/d, the number of one document of m+n tokens. Shorter documents have
+// no keys. So a row has at most as many keys as one document of S tokens, which has at most S.
 type DocumentTableOp struct {
 	Batch, Seq int // B, S
 	BlockLen   int // l: tokens of a compression block; 0: there are none
 	Stride     int // d: tokens between the starts of two blocks
 }
 
-// The numbers of a row of the table.
+// The four numbers of an entry of the table.
 const (
 	docFirst = iota
 	docEnd
@@ -91,7 +95,7 @@ func (op DocumentTableOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	})
 }
 
-// fill makes the table of the row that begins with token start of the batch.
+// fill writes the table of one row. start is the row's first token, counted over the batch.
 func (op DocumentTableOp) fill(table, cu []int32, start int32) {
 	at, _ := slices.BinarySearch(cu, start)
 	t, keys := 0, 0
@@ -145,12 +149,12 @@ type options struct {
 	table *gorgonia.Node
 }
 
-// WithDocuments packs documents that do not see each other into the rows of a batch, by a table of DocumentTable. A nil table
-// changes nothing: each row is one document.
+// WithDocuments tells an op that the rows of the batch hold documents that do not see each other. table comes from DocumentTable.
+// A nil table changes nothing: each row is one document.
 func WithDocuments(table *gorgonia.Node) Option { return func(o *options) { o.table = table } }
 
-// applyPacked is Apply with the table of the options, if there is one, as the last input. The table must have compression blocks
-// of l tokens, d apart; an l of 0 takes any.
+// applyPacked is Apply with the table of documents from opts, if there is one, as the last input. The table must be made for
+// compression blocks of l tokens at a stride of d; if l is 0, it may be made for any.
 func applyPacked(spec Spec, l, d int, opts []Option, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	var o options
 	for _, opt := range opts {
@@ -172,13 +176,13 @@ func applyPacked(spec Spec, l, d int, opts []Option, inputs ...*gorgonia.Node) (
 	return Apply(spec, inputs...)
 }
 
-// Packed reports whether there is a table of documents among the inputs of an op.
+// Packed reports whether the inputs of an op include a table of documents.
 func Packed(in []Operand) bool { return slices.ContainsFunc(in, Operand.isTable) }
 
-// isTable tells a table of documents from the other inputs of the ops that take one.
+// isTable reports whether o is a table of documents: no op that takes a table has another int32 input with three axes.
 func (o Operand) isTable() bool { return o.Dtype == tensor.Int32 && o.Shape.Dims() == 3 }
 
-// splitTable returns the inputs without the one at n if that is a table of documents, and the table: one element or none.
+// splitTable removes input n if it is a table of documents. It returns the other inputs, and the table as one element or none.
 func splitTable[A interface{ isTable() bool }](in []A, n int) (rest, table []A) {
 	if n < 0 || n >= len(in) || !in[n].isTable() {
 		return in, nil
@@ -194,22 +198,22 @@ func checkTable(table []Operand, b, s int) error {
 	return wantShape("documents", table[0].Shape, b, s, docNumbers)
 }
 
-// sequence is a run of tokens that see no others: a row of the batch, or a document in it. Its tokens and keys count from its
-// first. Keys are tokens, or compressed keys.
+// sequence is a run of tokens that see no tokens outside it: a row of the batch, or a document in a row. A place in a sequence
+// counts from the sequence's first token or key. Keys are tokens, or compressed keys.
 type sequence struct {
 	b        int // row of the batch
-	first, s int // its tokens in the row: s of them from the first on
-	key, t   int // its keys in the row, likewise
+	first, s int // place of its first token in the row, and its number of tokens
+	key, t   int // place of its first key in the row, and its number of keys
 }
 
-// sequences are those of all rows.
+// sequences are the sequences of all rows of a batch.
 type sequences struct {
 	rowS, rowT int      // tokens and keys of a row
-	l, d       int      // of compressed keys; 0 where keys are tokens
-	table      *cpu.Buf // nil: each row is one sequence
+	l, d       int      // block length and stride of compressed keys; 0 if keys are tokens
+	table      *cpu.Buf // table of documents; nil: each row is one sequence
 }
 
-// sequencesOf returns the sequences of rows of s tokens and t keys: of tables of documents, if there is one.
+// sequencesOf returns the sequences of rows of s tokens and t keys: the documents of the table, if there is one, or whole rows.
 func sequencesOf(table []Arg, s, t, l, d int) sequences {
 	x := sequences{rowS: s, rowT: t, l: l, d: d}
 	if len(table) > 0 {
@@ -233,7 +237,7 @@ func (x sequences) of(b, t int) sequence {
 	return sequence{b, first, n, int(row[docKeys]), NumCompressed(n, x.l, x.d)}
 }
 
-// ofKey returns the sequence of the key at place i of row b, and whether there is one.
+// ofKey returns the sequence of the key at place i of row b, and whether there is a key at that place.
 func (x sequences) ofKey(b, i int) (sequence, bool) {
 	if x.table == nil || x.l == 0 {
 		return x.of(b, i), true
@@ -245,10 +249,11 @@ func (x sequences) ofKey(b, i int) (sequence, bool) {
 	return x.of(b, t), true
 }
 
-// Pieces of work are bounded by the places of a row, which do not depend on the documents: a piece does the tiles that begin in its
-// places. Tiles begin with their sequence, so that a document has the tiles, and the bits, of its own run.
+// A piece of work is a range of places of a row, so the pieces do not depend on the documents. A piece computes the tiles that begin
+// in its range. Tiles are counted from the start of a sequence, so a document has the same tiles and bits as if alone.
 
-// tiles calls f for tiles [lo,hi) of at most size tokens of the sequences of row b: those that begin at a place of [from,to).
+// tiles cuts each sequence of row b into tiles [lo,hi) of at most size tokens. It calls f for the tiles that begin at a place of the
+// row in [from,to).
 func (x sequences) tiles(b, from, to, size int, f func(q sequence, lo, hi int)) {
 	for t := from; t < to; {
 		q := x.of(b, t)
@@ -259,7 +264,7 @@ func (x sequences) tiles(b, from, to, size int, f func(q sequence, lo, hi int)) 
 	}
 }
 
-// keyTiles is tiles for keys.
+// keyTiles is tiles for keys instead of tokens.
 func (x sequences) keyTiles(b, from, to, size int, f func(q sequence, lo, hi int)) {
 	for i := from; i < to; {
 		q, ok := x.ofKey(b, i)
@@ -273,8 +278,8 @@ func (x sequences) keyTiles(b, from, to, size int, f func(q sequence, lo, hi int
 	}
 }
 
-// each calls f for the sequences of row b.
-func (x sequences) each(b int, f func(q sequence)) {
+// forEach calls f for each sequence of row b.
+func (x sequences) forEach(b int, f func(q sequence)) {
 	for t := 0; t < x.rowS; {
 		q := x.of(b, t)
 		f(q)
@@ -282,7 +287,7 @@ func (x sequences) each(b int, f func(q sequence)) {
 	}
 }
 
-// bindClearRest adds to k the phase that zeroes the keys of no document in arrays [B,T,...].
+// bindClearRest adds to k a phase that zeroes, in arrays [B,T,...], the compressed keys that belong to no document.
 func bindClearRest[T cpu.Float](k *cpu.Kernel, x sequences, arrays ...Arg) {
 	if x.table == nil || x.l == 0 {
 		return

@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestDocumentTable: the rows of a table by hand, and of random documents token by token.
+// TestDocumentTable: a table worked out by hand, and tables of random documents checked token by token.
 func TestDocumentTable(t *testing.T) {
 	x := newPacking(ops.Params{BlockLen: 2, Stride: 1}, 2, 4, []int32{0, 0, 1, 4, 4, 8})
 	require.Equal(t, []int32{
@@ -51,7 +51,7 @@ func TestDocumentTable(t *testing.T) {
 	})
 }
 
-// TestBadBoundaries: an error names the first wrong boundary, and the run after it with right ones is as before.
+// TestBadBoundaries: the error names the first wrong boundary. A later run with right boundaries gives the same result as before.
 func TestBadBoundaries(t *testing.T) {
 	const B, S = 2, 10
 	good := []int32{0, 0, 7, 10, 20, 20}
@@ -98,8 +98,8 @@ func TestBadBoundaries(t *testing.T) {
 	require.NoError(t, op.Check(nil, cpu.NewBuf([]int32{0, 5, 1 << 30, 1 << 30})))
 }
 
-// TestNewDocumentsInOneGraph: graphs of all branches, with gradients, run with new boundaries and no new plan, and give every
-// document the numbers of a graph of its own.
+// TestNewDocumentsInOneGraph: a graph of all branches, with gradients, runs with new boundaries without a new plan. Every document
+// gets the results of a graph of its own.
 func TestNewDocumentsInOneGraph(t *testing.T) {
 	const B, S, most = 2, 60, 100
 	c, p := newSizes(B, S, 4, 2, 6, 3), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 9}
@@ -172,7 +172,7 @@ func TestNewDocumentsInOneGraph(t *testing.T) {
 	}
 }
 
-// TestBoundariesOfInts: boundaries of type int give the table of those of int32.
+// TestBoundariesOfInts: boundaries of type int give the same table as boundaries of int32.
 func TestBoundariesOfInts(t *testing.T) {
 	g, cu := G.NewGraph(), []int{0, 3, 3, 8}
 	ints := G.NewVector(g, tensor.Int, G.WithName("cu"), G.WithValue(tensor.New(tensor.WithBacking(cu))))

@@ -14,15 +14,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// document is one of those that are packed into rows: its row, its tokens in it, and its compressed keys.
+// document is a document in a row: the row, its tokens [first,end), and its compressed keys, keys of them from key on.
 type document struct{ b, first, end, key, keys int }
 
-// packing are documents in rows of S tokens, with the boundaries cu.
+// packing holds documents in rows of S tokens, with the boundaries cu.
 type packing struct {
 	ops.Params
 	B, S int
 	cu   []int32
-	docs []document // that are not empty
+	docs []document // the documents that are not empty
 }
 
 func newPacking(p ops.Params, B, S int, cu []int32) packing {
@@ -42,7 +42,7 @@ func newPacking(p ops.Params, B, S int, cu []int32) packing {
 	return x
 }
 
-// randomPacking has empty documents, documents of one token, shorter and longer than a block, and rows that are one document.
+// randomPacking draws documents: empty ones, with one token, shorter and longer than a block, and as long as a row.
 func randomPacking(r *rand.Rand, p ops.Params, B, S int) packing {
 	cu := []int32{0}
 	for b := range B {
@@ -71,7 +71,7 @@ func (x packing) table(t testing.TB) array {
 	return outputs(t, ops.DocumentTableOp{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, tensor.Float32, x.boundaries())[0]
 }
 
-// axis says what the documents cut an operand of an op along.
+// axis is the axis along which the documents cut an operand of an op.
 type axis int
 
 const (
@@ -79,7 +79,7 @@ const (
 	alongKeys               // [B,Nc,...], compressed
 	alongStats              // [B,Hq,S]
 	uncut                   // weights
-	summed                  // gradients of weights: the sum over documents, but for rounding
+	summed                  // gradients of weights: the sum over the documents, with another rounding
 )
 
 // cut returns the part of a that belongs to a document.
@@ -91,7 +91,7 @@ func cut(a array, along axis, d document) array {
 		return a
 	case alongKeys:
 		lo, hi, size = d.key, d.key+d.keys, a.Shape[1]
-		if lo == hi { // an op alone has a row of zeros
+		if lo == hi { // without a complete block an op has one row of zeros
 			shape := append([]int{1, 1}, a.Shape[2:]...)
 			return array{Name: a.Name, Shape: shape, Floats: make([]float64, tensor.Shape(shape).TotalSize())}
 		}
@@ -120,21 +120,23 @@ func cut(a array, along axis, d document) array {
 	return part
 }
 
-// packedOp is an op of documents: its Spec for rows of S tokens, its inputs, and along what the documents cut inputs and outputs.
+// packedOp is an op with documents: its Spec for rows of S tokens, its inputs, and the axes along which the documents cut the inputs
+// and the outputs.
 type packedOp struct {
 	spec    func(S int) ops.Spec
 	in      []array
 	along   []axis
-	table   int // where the table comes among the inputs
+	table   int // index of the table among the inputs
 	results []axis
 }
 
-// run returns the outputs of the op for all documents, and own those of a document alone.
+// run returns the outputs of the op for all documents.
 func (o packedOp) run(t testing.TB, x packing, dt tensor.Dtype, workers int) []array {
 	t.Helper()
 	return outputsOf(t, workers, o.spec(x.S), dt, slices.Insert(slices.Clone(o.in), o.table, x.table(t))...)
 }
 
+// own returns the outputs of the op for a document alone.
 func (o packedOp) own(t testing.TB, d document, dt tensor.Dtype) []array {
 	t.Helper()
 	var in []array
@@ -144,7 +146,7 @@ func (o packedOp) own(t testing.TB, d document, dt tensor.Dtype) []array {
 	return outputsOf(t, 1, o.spec(d.end-d.first), dt, in...)
 }
 
-// packedOps returns the ops at one packing. The inputs of gradients come from the ops before them.
+// packedOps returns the ops for one packing. The inputs of a gradient op come from its forward op.
 func packedOps(t testing.TB, x packing, dt tensor.Dtype, c sizes, seed uint64) map[string]packedOp {
 	t.Helper()
 	p, list, hidden := x.Params, map[string]packedOp{}, 3
@@ -224,7 +226,7 @@ func packings(t *testing.T, n int, f func(t *testing.T, r *rand.Rand, x packing,
 	}
 }
 
-// bits returns floats as bits, so that NaN equals itself and -0 is not 0.
+// bits returns the bits of floats: as bits NaN equals itself, and -0 differs from 0.
 func bits(x []float64) (b []uint64) {
 	for _, v := range x {
 		b = append(b, math.Float64bits(v))
@@ -232,8 +234,8 @@ func bits(x []float64) (b []uint64) {
 	return b
 }
 
-// TestDocumentsEqualTheirOwnRuns: outputs and gradients of every op are bit by bit those of a document alone, whatever else is in its
-// row, and the keys of no document are zero.
+// TestDocumentsEqualTheirOwnRuns: the outputs and gradients of every op have, for each document, the same bits as for the document
+// alone. Keys that belong to no document are zero.
 func TestDocumentsEqualTheirOwnRuns(t *testing.T) {
 	packings(t, 200, func(t *testing.T, r *rand.Rand, x packing, c sizes) {
 		dt := dtypes[r.IntN(2)]
@@ -286,7 +288,8 @@ func (x packing) rest(a array) (list []float64) {
 	return list
 }
 
-// TestDocumentsIgnoreOthers: NaN and infinities in one document, and in the compressed keys of none, change no bit of any other.
+// TestDocumentsIgnoreOthers: NaN and infinities in one document, or in compressed keys of no document, change no bit of other
+// documents.
 func TestDocumentsIgnoreOthers(t *testing.T) {
 	packings(t, 60, func(t *testing.T, r *rand.Rand, x packing, c sizes) {
 		dt, poison := dtypes[r.IntN(2)], poisons[r.IntN(3)]
@@ -335,7 +338,7 @@ func TestDocumentsIgnoreOthers(t *testing.T) {
 	})
 }
 
-// marked returns a with the index of each number in its place.
+// marked returns a copy of a in which each number is replaced by its index.
 func marked(a array) array {
 	a.Floats = slices.Clone(a.Floats)
 	for i := range a.Floats {

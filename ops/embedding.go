@@ -11,9 +11,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Embedding returns the rows of weight [V,dim] that ids, int32 or int [B,S], name: [B,S,dim]. Ids of type int are converted
-// on the host first; for a device int32 is better. An id outside [0,V) is an error of the run that names the id, its place
-// and V. weight has a gradient.
+// Embedding returns the rows of weight [V,dim] that ids [B,S] names: [B,S,dim]. ids are int32 or int; int is converted on the host
+// first, so int32 is better for a device. An id outside [0,V) is an error of the run that names the id, its place and V. weight
+// has a gradient.
 func Embedding(weight, ids *gorgonia.Node) (*gorgonia.Node, error) {
 	ids, err := tokens(EmbeddingOp{}, "ids", ids)
 	if err != nil {
@@ -60,8 +60,8 @@ func (EmbeddingOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorg
 	return gorgonia.Nodes{dw, nil}, err
 }
 
-// EmbeddingGradOp is the Spec of the gradient of Embedding: ids [B,S], dy [B,S,dim] -> dweight [V,dim]. Each row is the sum
-// over the places of its id, in ascending order; a row that no id names is zero.
+// EmbeddingGradOp is the Spec of the gradient of Embedding: ids [B,S], dy [B,S,dim] -> dweight [V,dim]. A row of dweight is the sum
+// of dy over the places of its id, in ascending order. A row that no id names is zero.
 type EmbeddingGradOp struct {
 	Vocab int // V
 }
@@ -84,8 +84,8 @@ func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 // bindEmbeddingGrad sorts the places by id, so that each row of the weight is summed by one piece of work.
 func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	vocab, dim, n := dw.Shape[0], dw.Shape[1], ids.Elements()
-	ends := cpu.Work[int32](k, vocab) // where the places of each id end
-	places := cpu.Work[int32](k, n)   // by id, ascending
+	ends := cpu.Work[int32](k, vocab) // end of the places of each id
+	places := cpu.Work[int32](k, n)   // sorted by id, ascending
 	k.Phase(1, func(int, *cpu.Worker) {
 		all := cpu.Slice[int32](ids.Buf)
 		invert(n, func(i int) []int32 { return all[i : i+1] }, cpu.Slice[int32](places), cpu.Slice[int32](ends))
@@ -101,11 +101,11 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	})
 }
 
-// tokens returns n, the tokens that an op of the given Spec reads, as int32: n itself, or its conversion where it is int.
+// tokens returns the tokens n, which an op of the given Spec reads, as int32: n itself, or its conversion if it is int.
 func tokens(spec Spec, name string, n *gorgonia.Node) (*gorgonia.Node, error) {
 	o, err := operandOf(n)
 	switch {
-	case err != nil || o.Dtype == tensor.Int32: // Apply says what is wrong with n
+	case err != nil || o.Dtype == tensor.Int32: // Apply returns the error of a wrong n
 		return n, nil
 	case o.Dtype == tensor.Int:
 		return Apply(Int32Op{}, n)
@@ -113,7 +113,7 @@ func tokens(spec Spec, name string, n *gorgonia.Node) (*gorgonia.Node, error) {
 	return nil, opError(spec, fmt.Errorf("%s is %v, want int32 or int", name, o.Dtype))
 }
 
-// checkTokens checks that all tokens are in [low,vocab), where low is 0, or -1 if that marks a place to ignore.
+// checkTokens checks that all tokens are in [low,vocab). low is 0, or -1 for ops that ignore places with -1.
 func checkTokens(name string, tokens Arg, vocab int, low int32) error {
 	for i, id := range cpu.Slice[int32](tokens.Buf) {
 		if id < low || int(id) >= vocab {
@@ -129,9 +129,9 @@ func (o Operand) place(i int) tensor.Shape {
 	return at
 }
 
-// Int32Op is the Spec of the conversion of int to int32, of any shape, that Embedding and CrossEntropy put before tokens of
-// type int. It has a CPU kernel alone: a device gets the converted tokens. A number that int32 does not hold is an error
-// of the run.
+// Int32Op is the Spec of the conversion of int to int32, of any shape. Embedding, CrossEntropy and DocumentTable apply it to inputs
+// of type int. It has only a CPU kernel: a device gets the converted numbers. A number outside the range of int32 is an error of
+// the run.
 type Int32Op struct{}
 
 func (Int32Op) Name() string { return "int32" }

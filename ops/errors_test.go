@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestOpErrors: what is wrong with an op is an error of its constructor that names the op, what was got and wanted.
+// TestOpErrors: wrong inputs or parameters are errors of the constructor, which name the op, what it got and what it wants.
 func TestOpErrors(t *testing.T) {
 	g := G.NewGraph()
 	names := 0
@@ -237,7 +237,7 @@ func TestOpErrors(t *testing.T) {
 		{choose(kc, f(1, 10, 4), 4, 3), "ops: select blocks: lse has shape (1, 10, 4), want (1, 4, 10)"},
 		{apply(ops.SiLUOp{}, f(3, 0)), "ops: silu: input 0 has a zero size: float64 (3, 0)"},
 		{apply(ops.SiLUOp{}, f(1<<31, 1<<31, 1, 1)), "ops: silu: input 0 is too large: float64 (2147483648, 2147483648, 1, 1)"},
-		// (2^62 + 1)*4 = 4 for an int: sizes are refused before anything is computed of them.
+		// (2^62 + 1)*4 = 4 in an int: such sizes are refused before anything is computed from them.
 		{mlp(1<<62+1, 1, f(1, 9, 2, 4), f(1<<62+1, 4), f(3, 4), f(4, 3)), "ops: compress mlp: input 1 is too large: float64 (4611686018427387905, 4)"},
 		{choose(kc, lses, 4, math.MaxInt), "ops: select blocks: output 0 is too large: int32 (1, 10, 2, 9223372036854775807)"},
 		{lse(nil), "ops: LSE of a nil node"},
@@ -255,7 +255,7 @@ func TestOpErrors(t *testing.T) {
 	}
 }
 
-// TestTokensOutsideTheVocabulary: errors of the run, forward and backward, that say which, where and of how many.
+// TestTokensOutsideTheVocabulary: such tokens are errors of the run, forward and backward, which name the token, its place and the vocabulary.
 func TestTokensOutsideTheVocabulary(t *testing.T) {
 	w, dy := normal("weight", 1, 5, 3), normal("dy", 2, 2, 3, 3)
 	logits, lse, one := normal("logits", 3, 2, 3, 5), normal("lse", 4, 2, 3), normal("one", 5)
@@ -289,9 +289,9 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 	require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), "ops: embedding: id 9 at (0, 1) is outside the vocabulary [0, 5)")
 }
 
-// TestSelectedAttentionRefusesBlocks: blocks that are not as they must be are errors of the run, not reads elsewhere.
+// TestSelectedAttentionRefusesBlocks: an invalid block is an error of the run; nothing outside of k and v is read.
 func TestSelectedAttentionRefusesBlocks(t *testing.T) {
-	c := newSizes(1, 10, 2, 1, 4, 4) // of l' = 4: three blocks
+	c := newSizes(1, 10, 2, 1, 4, 4) // three blocks of l' = 4
 	q, k, v := c.Tokens(1)
 	o, lse, do := normal("o", 5, 1, 10, 2, 4), normal("lse", 6, 1, 2, 10), normal("do", 7, 1, 10, 2, 4)
 	for _, x := range []struct {
@@ -335,7 +335,7 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 	}
 }
 
-// TestHostMemory: a result that the host has no memory for is an error of the run, and not the end of the process.
+// TestHostMemory: a result that does not fit the host's memory is an error of the run, and does not end the process.
 func TestHostMemory(t *testing.T) {
 	if total, _ := memory.Total(); total == 0 {
 		t.Skip("the host's memory is not known")

@@ -14,14 +14,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// fusion compares one Spec with the several that it stands for.
+// fusion compares a fused Spec with the single Specs that it replaces.
 type fusion struct {
 	*testing.T
 	dt    tensor.Dtype
-	flops float64 // of the several
+	flops float64 // operations of the single Specs so far
 }
 
-// run runs one of the several.
+// run runs a single Spec and counts its operations.
 func (f *fusion) run(spec ops.Spec, inputs ...array) []array {
 	f.flops += ops.FLOPs(spec, f.operands(inputs))
 	return outputsOf(f, 2, spec, f.dt, inputs...)
@@ -34,8 +34,8 @@ func (f *fusion) operands(inputs []array) (list []ops.Operand) {
 	return list
 }
 
-// require checks that spec counts the operations that run has counted and gives the bits of want, with any number of workers.
-// The first output is only held to the oracle's, if that is given.
+// require checks that spec has as many operations as run has counted, and gives the bits of want with any number of workers. If
+// oracle is given, the first output is compared with it, within the tolerance, and not with want.
 func (f *fusion) require(spec ops.Spec, inputs, want []array, oracle *ref.Tensor) {
 	f.Helper()
 	require.Equal(f, f.flops, ops.FLOPs(spec, f.operands(inputs)), "flops of %s", spec.Name())
@@ -50,14 +50,15 @@ func (f *fusion) require(spec ops.Spec, inputs, want []array, oracle *ref.Tensor
 	require.Equal(f, want, got, spec.Name())
 }
 
-// layer is one of several linear layers of one input.
+// layer is one of several linear layers that share an input.
 type layer struct {
 	out, heads   int
 	bias, turned bool
-	terms        int // of dy, beside the first
+	terms        int // terms of dy after the first one
 }
 
-// TestFusedLinears: the Specs of linear layers and what is around them. The dx of LinearsGradOp is added up in another order.
+// TestFusedLinears tests the fused Specs of linear layers and the ops around them. LinearsGradOp sums up dx in another order than the
+// single Specs.
 func TestFusedLinears(t *testing.T) {
 	var twelve []layer
 	for i := range ops.MaxLinears {
@@ -91,7 +92,7 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 	back.Inverse = true
 
 	linears := ops.LinearsOp{RoPE: rope}
-	var each [][]array // x, w and bias of each layer
+	var layerInputs [][]array // x, w and bias of each layer
 	var ws, biases, ys []array
 	for i, l := range layers {
 		linears.Heads[i], linears.Bias[i], linears.Turned[i] = l.heads, l.bias, l.turned
@@ -104,12 +105,12 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 		if l.turned {
 			y = f.run(rope, y)[0]
 		}
-		each, ys = append(each, one), append(ys, y)
+		layerInputs, ys = append(layerInputs, one), append(ys, y)
 	}
 	f.require(linears, slices.Concat([]array{x}, ws, biases), renamed(ys...), nil)
 
 	for i, l := range layers[:min(3, len(layers))] {
-		op, one, residual := ops.LinearOp{Heads: l.heads}, each[i], normal("residual", 50, ys[i].Shape...)
+		op, one, residual := ops.LinearOp{Heads: l.heads}, layerInputs[i], normal("residual", 50, ys[i].Shape...)
 		f.flops = 0
 		h := f.run(op, one...)[0]
 		y := f.run(ops.SiLUOp{}, h)[0]
@@ -154,7 +155,7 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 	f.require(grad, slices.Concat([]array{x}, terms, ws), renamed(append(f.run(ops.AddOp{}, dxs...), dws...)...), dx)
 }
 
-// testSurroundedLinears: the RMSNorm before linear layers of x [...,in], and the SiLUs and sigmoids behind them.
+// testSurroundedLinears tests linear layers of x [...,in] with an RMSNorm before them, and SiLUs and sigmoids after them.
 func testSurroundedLinears(f *fusion, x array, layers []layer, ws, biases []array) {
 	gain, op, ys := normal("gain", 60, x.Shape[len(x.Shape)-1]), ops.LinearsOp{Norm: 0.1}, []array{}
 	f.flops = 0
@@ -177,7 +178,7 @@ func testSurroundedLinears(f *fusion, x array, layers []layer, ws, biases []arra
 	f.flops = 0
 }
 
-// renamed returns arrays by the names of outputs in their order.
+// renamed gives the arrays the names of outputs 0, 1, ...
 func renamed(list ...array) []array {
 	for i := range list {
 		list[i].Name = fmt.Sprint("output ", i)
@@ -185,7 +186,7 @@ func renamed(list ...array) []array {
 	return list
 }
 
-// TestFusedRMSNormGrad: RMSNormGradAddOp.
+// TestFusedRMSNormGrad tests RMSNormGradAddOp.
 func TestFusedRMSNormGrad(t *testing.T) {
 	for _, shape := range [][]int{{1, 1}, {2, 3, 7}, {65, 2}, {3, 2, 2, 5}, {200, 301}, {2, 17000}} {
 		x, dy, residual := normal("x", 1, shape...), normal("dy", 2, shape...), normal("residual", 3, shape...)
@@ -199,8 +200,8 @@ func TestFusedRMSNormGrad(t *testing.T) {
 	}
 }
 
-// TestFusedDeltas: the gradient of a gated sum of all branches with their deltas, and the gradients of attention that take these
-// in the place of o.
+// TestFusedDeltas: the gradient of a gated sum of all branches outputs the deltas, and the gradients of attention take these instead
+// of o.
 func TestFusedDeltas(t *testing.T) {
 	for _, c := range []opcases.AttentionSize{
 		{Sizes: opcases.Sizes{B: 2, S: 37, Hq: 6, Hkv: 2, D: 5, Dv: 3}, Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 3, Window: 9}},

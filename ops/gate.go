@@ -11,7 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// GatedSum returns the sum over the branches of gate times branch (arXiv 2502.11089, equation 5): gates [B,S,Hq,n], already
+// GatedSum returns the sum of gate*branch over the branches (arXiv 2502.11089, equation 5): gates [B,S,Hq,n], already
 // activated, and n branches [B,S,Hq,Dv] in the order of the gates -> [B,S,Hq,Dv]. The gates and the branches have
 // gradients.
 func GatedSum(gates *gorgonia.Node, branches ...*gorgonia.Node) (*gorgonia.Node, error) {
@@ -20,7 +20,7 @@ func GatedSum(gates *gorgonia.Node, branches ...*gorgonia.Node) (*gorgonia.Node,
 
 // GatedSumOp is the Spec of GatedSum: gates, branch 0, branch 1, ... -> y.
 type GatedSumOp struct {
-	Sigmoid bool // the gates are logits, whose sigmoid it takes; the bits are those of SigmoidOp before it
+	Sigmoid bool // gates are logits, and the op applies the sigmoid with the bits of SigmoidOp
 }
 
 func (op GatedSumOp) Name() string {
@@ -57,7 +57,7 @@ func (op GatedSumOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindGatedSum[float32], bindGatedSum[float64])(k, op.activated(k, in[0]), in[1:], out[0])
 }
 
-// activated returns the gates behind their activation.
+// activated returns the gates after the activation.
 func (op GatedSumOp) activated(k *cpu.Kernel, gates Arg) Arg {
 	if !op.Sigmoid {
 		return gates
@@ -88,8 +88,8 @@ func (op GatedSumOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (go
 // GatedSumGradOp is the Spec of the gradient of GatedSum: gates, branch 0, branch 1, ..., dy -> dgates, dbranch 0,
 // dbranch 1, ... with dgate = dy·branch and dbranch = gate*dy.
 type GatedSumGradOp struct {
-	Sigmoid bool // as in GatedSumOp: gates are logits, and dgates is the gradient by them
-	Deltas  bool // then delta 0, delta 1, ... [B,Hq,S] follow: rowsum(dbranch·branch), for TakeDelta
+	Sigmoid bool // as in GatedSumOp: gates are logits, and dgates is the gradient with respect to the logits
+	Deltas  bool // outputs delta 0, delta 1, ... [B,Hq,S] follow: rowsum(dbranch·branch), see TakeDelta
 }
 
 func (op GatedSumGradOp) Name() string {

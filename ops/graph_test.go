@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestAddGradientsAreApart: the gradients of nested sums are values of their own, so that a solver that zeroes one after
-// use leaves the others.
+// TestAddGradientsAreApart: the gradients of nested sums are separate values, so a solver that zeroes one after use does not change
+// the others.
 func TestAddGradientsAreApart(t *testing.T) {
 	for vm, machine := range vms {
 		t.Run(vm, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestAddGradientsAreApart(t *testing.T) {
 	}
 }
 
-// TestAddBesideInPlaceOps: residual sums whose branches are stock ops that work in place, and inputs given twice.
+// TestAddBesideInPlaceOps: residual sums with branches of Gorgonia's own ops, which work in place, and with inputs given twice.
 func TestAddBesideInPlaceOps(t *testing.T) {
 	x := normal("x", 1, 2, 5)
 	f := func(in []*G.Node) (*G.Node, error) {
@@ -78,8 +78,8 @@ func TestAddBesideInPlaceOps(t *testing.T) {
 	}
 }
 
-// TestOpsMergeInGraphs: an op applied twice to the same inputs is one node, and so are its gradients' further outputs; a
-// changed parameter or input makes another.
+// TestOpsMergeInGraphs: an op applied twice to the same inputs gives one node, and so do the further outputs of its gradients.
+// Another parameter or input gives another node.
 func TestOpsMergeInGraphs(t *testing.T) {
 	g := G.NewGraph()
 	x := normal("x", 1, 2, 8, 2, 4).Node(g, tensor.Float64)

@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// The table's types, by short names.
+// Short names for the types of opcases.
 type (
 	array  = opcases.Array
 	sizes  = opcases.Sizes
@@ -31,7 +31,7 @@ func normal(name string, seed uint64, shape ...int) array {
 	return opcases.Normal(name, seed, shape...)
 }
 
-// build makes a node of the inputs; the tests' view of an op.
+// build builds the node of an op, as the tests see it, from the nodes of its inputs.
 type build func(in []*G.Node) (*G.Node, error)
 
 // vms are the machines that every op runs on.
@@ -40,14 +40,15 @@ var vms = map[string]func(*G.ExprGraph) (G.VM, error){
 	"Machine":     func(g *G.ExprGraph) (G.VM, error) { return graph.NewMachine(g) },
 }
 
-// result is what a test graph computed: the output and, where weights were given, the gradients of sum(out*weights).
+// result holds what a test graph computed: the output and, if weights were given, the gradients of sum(out*weights).
 type result struct {
 	out   []float64
 	grads map[string][]float64
 }
 
-// evaluate builds the graph in type dt, runs it twice on the named machine and returns the second run's values. With
-// weights (as many as the output has elements) it takes the gradients of sum(out*weights) by the inputs of floats.
+// evaluate builds the graph in type dt, runs it twice on the named machine and returns the second run's values. If weights is not
+// nil, it has as many elements as the output, and evaluate computes the gradients of sum(out*weights) with respect to the inputs
+// of floats.
 func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float64, inputs ...array) result {
 	t.Helper()
 	g := G.NewGraph()
@@ -83,8 +84,8 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 	return res
 }
 
-// calls runs the Specs of a case by run, which returns the outputs, and returns its plan and all arrays. The dy is the plan's, or
-// the one that is given.
+// calls runs the calls of a case's plan. run runs a Spec and returns its outputs. calls returns the plan and all arrays. If given
+// holds a dy, it replaces the plan's.
 func calls(t testing.TB, c opcases.Case, given []array, run func(spec ops.Spec, in []array) []array) (*opcases.Plan, []array) {
 	t.Helper()
 	plan := testutil.Must(c.Plan())(t)
@@ -103,8 +104,8 @@ func calls(t testing.TB, c opcases.Case, given []array, run func(spec ops.Spec, 
 	return plan, arrays
 }
 
-// compute runs a case without a VM: every Spec on a team of the given number of workers, in poisoned work memory, to poisoned
-// outputs between guards. It returns the outputs of the op, the gradient by dy of each input that has one, and dy.
+// compute runs a case without a VM. Every Spec runs on a team of the given number of workers, with poisoned work memory and poisoned
+// outputs between guards. compute returns the outputs of the op, the gradient of each input that has one, and dy.
 func compute(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given ...array) (out, grads []array, dy array) {
 	t.Helper()
 	plan, arrays := calls(t, c, given, func(spec ops.Spec, in []array) []array {
@@ -124,7 +125,7 @@ func compute(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given .
 	return out, grads, dy
 }
 
-// run returns o and lse, and by do dq, dk and dv of an attention op.
+// run returns the results of an attention op: o and lse, and dq, dk and dv for do.
 func run(t testing.TB, b branch, dt tensor.Dtype, do array) (forward, backward []array) {
 	t.Helper()
 	forward, backward, _ = compute(t, b, dt, 0, do)
@@ -136,7 +137,7 @@ type bound struct {
 	kernel  cpu.Kernel
 	in, out []ops.Arg
 	mem     *cpu.Buf
-	results []func() array // of each output, after checking its bounds and that all of it was written
+	results []func() array // for each output: checks its guards and that all of it was written, and returns it
 }
 
 // bind binds spec to copies of the inputs, in type dt, and to guarded, poisoned outputs.
@@ -171,11 +172,11 @@ func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...a
 	}
 	spec.Bind(&b.kernel, b.in, b.out)
 	b.mem = cpu.NewBuf(cpu.AlignedBytes(b.kernel.WorkBytes(workers)))
-	testutil.Poison(cpu.Slice[float32](b.mem)) // which is NaN in float64, too
+	testutil.Poison(cpu.Slice[float32](b.mem)) // the poison is NaN in float64, too
 	return b
 }
 
-// guard adds an output in guarded memory, of which read makes the result.
+// guard adds an output in guarded memory. read converts it to the result.
 func guard[T float32 | float64 | int32](t testing.TB, b *bound, o ops.Operand, what string, read func([]T) array) {
 	x, check := testutil.Guarded[T](o.Elements())
 	b.out = append(b.out, ops.Arg{Operand: o, Buf: cpu.NewBuf(x)})
@@ -187,7 +188,7 @@ func guard[T float32 | float64 | int32](t testing.TB, b *bound, o ops.Operand, w
 	})
 }
 
-// outputs runs spec once and returns all its outputs, after checking that every element was written, inside the bounds.
+// outputs runs spec once and returns all its outputs. It checks that every element was written, and nothing outside.
 func outputs(t testing.TB, spec ops.Spec, dt tensor.Dtype, inputs ...array) []array {
 	t.Helper()
 	return outputsOf(t, 0, spec, dt, inputs...)
@@ -202,7 +203,7 @@ func outputsOf(t testing.TB, workers int, spec ops.Spec, dt tensor.Dtype, inputs
 	return x.read()
 }
 
-// read returns the results.
+// read checks and returns the outputs.
 func (b *bound) read() (out []array) {
 	for _, result := range b.results {
 		out = append(out, result())
@@ -217,7 +218,7 @@ func chosen(t testing.TB, c sizes, p ops.Params, dt tensor.Dtype, q, kc, vc arra
 }
 
 // BenchmarkOps runs each Spec of the large cases on all processors. It reports the operations of ops.FLOPs and the bytes of
-// the operands, each read or written once. Model sizes are measured by go run ./bench -suite ops.
+// the operands, each read or written once. go run ./bench -suite ops measures the sizes of models.
 func BenchmarkOps(b *testing.B) {
 	for _, c := range ofSize(opcases.Large) {
 		calls(b, c, nil, func(spec ops.Spec, in []array) []array {

@@ -9,13 +9,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Linear returns x·Wᵀ + bias. w is [out,in], as PyTorch stores it. The trailing axes of x whose product is in are
-// contracted, so that the output [B,S,Hq,Dv] of an attention op goes straight into a projection:
+// Linear returns x·Wᵀ + bias. w is [out,in], as PyTorch stores it. The trailing axes of x with the product in are
+// contracted, so the output [B,S,Hq,Dv] of an attention op can be the input of a projection:
 //
 //	x [...,in] or [...,a,b] with a*b = in (up to four such axes)  ->  [...,out], or [...,h,out/h] with WithHeads(h)
 //
-// The leading axes are kept: two of them ([B,S]) if the others have the product in, otherwise one. Where axes of size 1 leave a
-// choice, as many axes as possible are contracted. x, w and the bias have gradients.
+// At least two leading axes ([B,S]) are kept, or one if only that gives the product in. If axes of size 1 allow several choices, as
+// many axes as possible are contracted. x, w and the bias have gradients.
 func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
 	l := linear{inputs: gorgonia.Nodes{x, w}}
 	for i, opt := range opts {
@@ -32,7 +32,7 @@ func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
 // LinearOption is an option of Linear.
 type LinearOption func(*linear) error
 
-// linear is what the options of Linear change.
+// linear holds what the options of Linear set.
 type linear struct {
 	op     LinearOp
 	inputs gorgonia.Nodes
@@ -54,9 +54,9 @@ func WithHeads(h int) LinearOption {
 	}
 }
 
-// WithDots computes each element of the output as a dot product of a row of x and a row of w, both in place: for a few rows of
-// x, as in decoding. A row's bits do not depend on the other rows, but they are not those without the option. It is a matter
-// of the CPU.
+// WithDots computes each element of the output as a dot product of a row of x and a row of w, both in place. It is for a few rows
+// of x, as in decoding. The bits of a row do not depend on the other rows, but differ from those without the option. Only the CPU
+// uses it.
 func WithDots() LinearOption {
 	return func(l *linear) error {
 		l.op.Dots = true
@@ -81,9 +81,9 @@ func (a Axes) shape() tensor.Shape {
 	return tensor.Shape(a[:n:n])
 }
 
-// LinearOp is the Spec of Linear: x, w, and a bias or none -> y.
+// LinearOp is the Spec of Linear: x, w and optionally a bias -> y.
 type LinearOp struct {
-	Heads int  // heads that the output's last axis is split into; 0 leaves it whole
+	Heads int  // number of heads that the last axis of y is split into; 0: no split
 	Dots  bool // see WithDots
 }
 
@@ -122,7 +122,7 @@ func (op LinearOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{x.Dtype, append(y, op.Heads, out/op.Heads)}}, nil
 }
 
-// leading returns the number of axes of x before those that are contracted to in.
+// leading returns the number of axes of x before the contracted ones, whose product is in.
 func leading(x tensor.Shape, in int) (int, error) {
 	lead, product := 0, 1
 	for i := x.Dims() - 1; i >= min(2, x.Dims()-1) && x.Dims()-i <= len(Axes{}); i-- {
@@ -168,11 +168,11 @@ func (op LinearOp) Grad(wanted []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) 
 	return grads, nil
 }
 
-// LinearInputGradOp is the Spec of the gradient of Linear by x: dy, w [out,in] -> dx = dy·W, in x's shape. dy ends in
+// LinearInputGradOp is the Spec of the gradient of Linear with respect to x: dy, w [out,in] -> dx = dy·W, in x's shape. dy ends in
 // [out], or in [h,out/h] with heads.
 type LinearInputGradOp struct {
 	Heads int  // as in LinearOp
-	Axes  Axes // trailing axes of x, of product in
+	Axes  Axes // contracted axes of x, whose product is in
 }
 
 func (LinearInputGradOp) Name() string { return "input gradient of linear" }
@@ -211,8 +211,8 @@ func (LinearInputGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	bindProducts(k, dy, cpu.Product{M: rows, N: w.Shape[1], Terms: []cpu.Term{{K: size, A: dy.Buf, B: w.Buf}}, C: out[0].Buf})
 }
 
-// LinearWeightGradOp is the Spec of the gradient of Linear by w: x, dy -> dw [out,in] = dyᵀ·x, with x and dy seen as
-// [rows,in] and [rows,out].
+// LinearWeightGradOp is the Spec of the gradient of Linear with respect to w: x, dy -> dw [out,in] = dyᵀ·x, where x and dy are
+// taken as [rows,in] and [rows,out].
 type LinearWeightGradOp struct {
 	Out, In int // sizes of w
 }
@@ -238,7 +238,7 @@ func (LinearWeightGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	bindProducts(k, in[0], weightProduct(in[0], in[1], out[0]))
 }
 
-// LinearBiasGradOp is the Spec of the gradient of Linear by the bias: dy -> db [out], the sum of dy's rows.
+// LinearBiasGradOp is the Spec of the gradient of Linear with respect to the bias: dy -> db [out], the sum of dy's rows.
 type LinearBiasGradOp struct {
 	Out int // size of the bias
 }
@@ -261,8 +261,8 @@ func (op LinearBiasGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 }
 
 // LinearAddOp is the Spec of a Linear layer without a bias whose result is added to a residual: x, w, residual -> y = x·Wᵀ +
-// residual, where residual has the shape of y. The bits are those of LinearOp and AddOp. A machine puts it where a plan has
-// the two; it has no constructor and no gradient.
+// residual, where residual has the shape of y. The bits are those of LinearOp and AddOp. A machine uses it where a plan has
+// these two ops. It has no constructor and no gradient.
 type LinearAddOp struct {
 	Heads int  // as in LinearOp
 	Dots  bool // as in LinearOp
@@ -285,9 +285,9 @@ func (op LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	bindProducts(k, in[0], p)
 }
 
-// LinearSiLUOp is the Spec of a Linear layer and the SiLU behind it: x, w, and a bias or none -> y = silu(h), h = x·Wᵀ +
-// bias. The gradient of SiLU reads h. Shapes and bits are those of LinearOp and SiLUOp. A machine puts it where a plan
-// has the two; it has no constructor and no gradient.
+// LinearSiLUOp is the Spec of a Linear layer followed by SiLU: x, w and optionally a bias -> y = silu(h), h = x·Wᵀ + bias. The
+// gradient of SiLU reads h. Shapes and bits are those of LinearOp and SiLUOp. A machine uses it where a plan has these two
+// ops. It has no constructor and no gradient.
 type LinearSiLUOp struct {
 	Heads int  // as in LinearOp
 	Dots  bool // as in LinearOp

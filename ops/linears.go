@@ -9,10 +9,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// MaxLinears is the most linear layers that one LinearsOp computes.
+// MaxLinears is the largest number of linear layers of a LinearsOp.
 const MaxLinears = 12
 
-// Activation is a function behind a linear layer.
+// Activation is a function that is applied to the output of a linear layer.
 type Activation int8
 
 // The activations of LinearsOp.
@@ -22,19 +22,20 @@ const (
 	WithSigmoid
 )
 
-// LinearsOp is the Spec of one or several Linear layers of one input: x, w_0, ..., w_n-1, the biases of the layers that have one, in
-// their order, the weight of RMSNorm [in] if there is one, and perhaps RoPE's table of documents -> y_0, ..., y_n-1. Each output has
-// the shape and the bits that LinearOp gives it, or LinearOp with a RoPEOp, a SiLUOp or a SigmoidOp behind it, of x or of what
-// RMSNormOp makes of x. A machine puts it where a plan has these one by one; it has no constructor and no gradient.
+// LinearsOp is the Spec of one or several Linear layers that share an input: x, w_0, ..., w_n-1, the biases of the layers that have
+// one, in the order of the layers, optionally the weight [in] of an RMSNorm of x, and optionally a table of documents for RoPE ->
+// y_0, ..., y_n-1. Each output has the shape and the bits of the single ops: RMSNormOp if there is a norm, LinearOp, and then
+// RoPEOp, SiLUOp, SigmoidOp or none. A machine uses it where a plan has these ops one by one. It has no constructor and no
+// gradient.
 type LinearsOp struct {
-	Heads  [MaxLinears]int  // of each layer as in LinearOp
+	Heads  [MaxLinears]int  // of each layer, as in LinearOp
 	Bias   [MaxLinears]bool // which layers have a bias
-	Turned [MaxLinears]bool // which outputs RoPE turns; their heads are of one size
+	Turned [MaxLinears]bool // which outputs RoPE turns; their heads have the same size
 	RoPE   RoPEOp
 	Dots   bool // as in LinearOp
 
-	Activation [MaxLinears]Activation // of outputs that are not turned
-	Norm       float64                // eps of the RMSNorm of x; 0: none
+	Activation [MaxLinears]Activation // of each layer; NoActivation for turned outputs
+	Norm       float64                // eps of the RMSNorm of x; 0: no norm
 }
 
 func (LinearsOp) Name() string { return "linears" }
@@ -47,7 +48,7 @@ func (op LinearsOp) flops(in []Operand) (sum float64) {
 	return sum
 }
 
-// layers returns the number of layers that this many inputs are for, a table not counted.
+// layers returns the number of layers of an op with this many inputs, not counting a table of documents.
 func (op LinearsOp) layers(inputs int) int {
 	for _, b := range op.Bias {
 		if b {
@@ -60,7 +61,7 @@ func (op LinearsOp) layers(inputs int) int {
 	return inputs - 1
 }
 
-// splitLinears returns what each of n layers has of the inputs: x, w_i and its bias or none.
+// splitLinears returns the inputs of each of n layers: x, w_i and its bias, if it has one.
 func splitLinears[A any](op LinearsOp, n int, in []A) (layers [][]A) {
 	biases := in[1+n:]
 	for i := range n {
@@ -107,7 +108,8 @@ func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
 	return out, wantTurns(op.RoPE, op.Turned, out, table)
 }
 
-// wantTurns checks that rope takes the arrays [B,S,H,D] that it turns, of one D, with a table of documents, if there is one.
+// wantTurns checks the arrays [B,S,H,D] of list that rope turns, and the table of documents, if there is one. All these arrays have
+// the same D.
 func wantTurns(rope RoPEOp, turned [MaxLinears]bool, list, table []Operand) error {
 	dim := 0
 	for i, x := range list {
@@ -126,11 +128,12 @@ func wantTurns(rope RoPEOp, turned [MaxLinears]bool, list, table []Operand) erro
 	return nil
 }
 
+// anySet reports whether an element of x is not 0.
 func anySet[T ~int | ~int8](x []T) bool {
 	return slices.ContainsFunc(x, func(v T) bool { return v != 0 })
 }
 
-// rowsOf returns x as rows of the inputs of w, x itself where w has none such.
+// rowsOf returns x in the shape [rows,in] for w [out,in], or x itself if that is not possible.
 func rowsOf(x, w Operand) Operand {
 	if w.Shape.Dims() == 2 && w.Shape[1] > 0 && x.Elements()%w.Shape[1] == 0 {
 		x.Shape = tensor.Shape{x.Elements() / w.Shape[1], w.Shape[1]}
@@ -165,7 +168,7 @@ func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	}
 }
 
-// product returns the product of a linear layer: x, w, and a bias or none.
+// product returns the product of a linear layer with the inputs x, w and optionally a bias.
 func (op LinearOp) product(in []Arg, y Arg) cpu.Product {
 	w := in[1].Shape
 	p := cpu.Product{M: in[0].Elements() / w[1], N: w[0], TransB: true, Dots: op.Dots, Terms: []cpu.Term{{K: w[1], A: in[0].Buf, B: in[1].Buf}}, C: y.Buf}
@@ -175,25 +178,27 @@ func (op LinearOp) product(in []Arg, y Arg) cpu.Product {
 	return p
 }
 
-// bindProducts adds matrix products of the type of like to k.
+// bindProducts adds matrix products to k, in the type of like.
 func bindProducts(k *cpu.Kernel, like Arg, products ...cpu.Product) {
 	byType(like.Dtype, cpu.Products[float32], cpu.Products[float64])(k, products...)
 }
 
-// MaxTerms is the most arrays that a dy of LinearsGradOp is the sum of.
+// MaxTerms is the largest number of terms of a dy of LinearsGradOp.
 const MaxTerms = 3
 
-// LinearsGradOp is the Spec of the gradients of several Linear layers of one input: x, dy_0, ..., dy_n-1, w_0, ..., w_n-1, and
-// perhaps RoPE's table of documents -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with dw_i [out_i,in] = dy_iᵀ·x,
-// where x and dy_i are seen as [rows,in] and [rows,out_i]. It stands for a LinearWeightGradOp and a LinearInputGradOp of each layer, the AddOp of what the latter
-// give, and what makes dy_i: an AddOp where it has several terms, which are inputs one behind the other, then a RoPEOp where
-// it is turned. Each dw has the bits that these give it. The terms of dx are added up in their order, element by element of K,
-// so that its last bits may differ from those of the sum. It has no constructor and no gradient.
+// LinearsGradOp is the Spec of the gradients of several Linear layers that share an input: x, dy_0, ..., dy_n-1, w_0, ..., w_n-1, and
+// optionally a table of documents for RoPE -> dx = dy_0·W_0 + ... + dy_n-1·W_n-1, dw_0, ..., dw_n-1 with dw_i [out_i,in] = dy_iᵀ·x,
+// where x and dy_i are taken as [rows,in] and [rows,out_i].
+//
+// It replaces several ops: a LinearWeightGradOp and a LinearInputGradOp for each layer, the AddOp that sums up the results of the
+// latter, and the ops that compute dy_i. These are an AddOp if dy_i has several terms, which are then consecutive inputs, and a
+// RoPEOp if dy_i is turned. Each dw has the bits of the single ops. dx is summed over the layers inside one product, so its last
+// bits may differ. The op has no constructor and no gradient.
 type LinearsGradOp struct {
-	In          int              // inputs of all layers
+	In          int              // size of the input: in of all layers
 	WeightsOnly bool             // there are no inputs w_i and no dx
-	Terms       [MaxLinears]int  // of dy_i, 1 to MaxTerms; 0 behind the last layer
-	Turned      [MaxLinears]bool // which dy_i RoPE turns; their heads are of one size
+	Terms       [MaxLinears]int  // number of terms of dy_i, 1 to MaxTerms; 0 after the last layer
+	Turned      [MaxLinears]bool // which dy_i RoPE turns; their heads have the same size
 	RoPE        RoPEOp
 }
 
@@ -210,8 +215,8 @@ func (op LinearsGradOp) flops(in []Operand) (sum float64) {
 	return sum
 }
 
-// SplitLinearsGrad returns what op has of inputs that Infer has accepted: x, the terms of each dy_i, and the w_i. A table of
-// documents comes behind them.
+// SplitLinearsGrad splits inputs that op.Infer has accepted: it returns x, the terms of each dy_i, and the w_i. It ignores a table of
+// documents, which follows them.
 func SplitLinearsGrad[A any](op LinearsGradOp, in []A) (x A, dys [][]A, ws []A) {
 	x, ws = in[0], in[1:]
 	for _, n := range op.Terms[:op.layers()] {
@@ -303,7 +308,7 @@ func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	bindProducts(k, x, products...)
 }
 
-// bindTerms returns dy_i: its only term, or work memory for the sum, turned or not.
+// bindTerms returns dy_i: its only term, or work memory. It adds to k the phases that sum up and turn the terms into that memory.
 func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms, table []Arg) Arg {
 	if len(terms) == 1 && !op.Turned[i] {
 		return terms[0]

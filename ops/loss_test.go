@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestSoftmaxExtremes: logits beyond the range of exp, and rows with nothing or little above -Inf.
+// TestSoftmaxExtremes: logits beyond the range of exp, and rows with no or few logits above -Inf.
 func TestSoftmaxExtremes(t *testing.T) {
 	inf := math.Inf(1)
 	for _, dt := range dtypes {
@@ -33,8 +33,8 @@ func TestSoftmaxExtremes(t *testing.T) {
 	}
 }
 
-// TestCrossEntropyExtremes: large logits do not overflow, a target of no probability costs its whole distance, and the
-// rows that are ignored count neither in the sum nor in the mean.
+// TestCrossEntropyExtremes: large logits do not overflow. The loss of a target whose probability is 0 is the whole distance to the
+// largest logit. Ignored rows count neither in the sum nor in the number of targets.
 func TestCrossEntropyExtremes(t *testing.T) {
 	logits := func(far float64) array {
 		return array{Name: "logits", Shape: []int{1, 4, 3}, Floats: []float64{
@@ -68,7 +68,7 @@ func TestCrossEntropyExtremes(t *testing.T) {
 	}
 }
 
-// TestIntTokens: tokens of type int give the loss and the gradient of those of type int32, and are checked alike.
+// TestIntTokens: tokens of type int give the same loss, gradient and errors as tokens of type int32.
 func TestIntTokens(t *testing.T) {
 	ids, targets := []int{3, 0, 4, 1, 1, 2}, []int{0, -1, 2, 4, 3, 1}
 	run := func(vm string, of tensor.Dtype, ids, targets []int) (lossAndGrad [2][]float64, err error) {

@@ -7,32 +7,33 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) moves a matrix by its momentum with all singular values made
-// about 1. The factor of the update and the decay are those of Liu et al. (arXiv 2502.16982), which give it the size of
-// AdamW's, so that both take the same learning rate:
+// Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) updates a matrix by its momentum, after moving all singular values
+// of the momentum close to 1. The factor of the update and the decay are those of Liu et al. (arXiv 2502.16982). They give the
+// update the size of an AdamW update, so both take the same learning rate:
 //
 //	m = mu*m + (1-mu)*g;  u = mu*m + (1-mu)*g                        g clipped as for AdamW, Nesterov momentum
 //	weight -= lr*(0.2*sqrt(max(rows,cols))*orthogonal(u) + decay*weight)
 //
-// orthogonal applies odd polynomials a*x + b*x³ + c*x⁵ to the singular values of u, one after the other. They act on the
-// smaller of the two Gram matrices, since polynomials of one matrix commute. Where rows <= cols, else with uᵀ*u and u*Q,
+// orthogonal applies odd polynomials a*x + b*x³ + c*x⁵ to the singular values of u, one after the other. It computes with the
+// smaller of the two Gram matrices, since polynomials of one matrix commute. This is the case rows <= cols; the other case has
+// uᵀ*u and u*Q instead:
 //
 //	r = |u*uᵀ|;  G = u*uᵀ/r;  Q = 1                                  Frobenius norm: no singular value of u exceeds sqrt(r)
 //	P = a + b*G + c*G²;  Q = P*Q;  G = P*G*P                         for each polynomial
 //	orthogonal(u) = Q*u/sqrt(r)
 //
-// MuonPolynomials returns a, b and c of each. Each minimises the largest |1 - p(x)| on the interval to which those before it
-// map [0.01,1]: singular values of at least 0.01*sqrt(r) come to lie within 0.28 of 1, smaller ones below.
+// MuonPolynomials returns a, b and c of each polynomial. Each one minimises the largest |1 - p(x)| on the interval to which the ones
+// before it map [0.01,1]. Singular values of at least 0.01*sqrt(r) end within 0.28 of 1, smaller ones below that.
 func MuonPolynomials() [3][3]float64 {
 	return [...][3]float64{{8.0934, -23.6204, 17.4462}, {3.6366, -2.7219, 0.5366}, {2.6613, -1.9772, 0.4526}}
 }
 
-// MuonScale is the root mean square of an update over the learning rate.
+// MuonScale is the root mean square of the elements of an update, divided by the learning rate.
 const MuonScale = 0.2
 
 const (
-	muonLeast = 1e-38   // a Gram matrix with a smaller norm is taken for zero
-	muonGroup = 1 << 18 // elements of the matrices that are worked on at a time, so that they stay in the caches
+	muonLeast = 1e-38   // least norm that a Gram matrix is divided by, so that a zero matrix stays zero
+	muonGroup = 1 << 18 // elements of the matrices of one group, which are worked on together and stay in the caches
 )
 
 // muonMatrix is a tensor of Muon.
@@ -43,28 +44,28 @@ type muonMatrix struct {
 	muonWork
 }
 
-// muonWork is work memory, which a matrix shares with those in its place of other groups.
+// muonWork is the work memory of one place in a group. The matrices at that place of all groups share it.
 type muonWork struct {
 	u, update                 *cpu.Buf // [rows,cols]
 	gram, square, p, q, spare *cpu.Buf // [s,s], s = side()
 	norm                      *cpu.Buf // [1], of the Gram matrix
 }
 
-// side is the smaller of rows and columns.
+// side returns the smaller of rows and columns.
 func (m *muonMatrix) side() int { return min(m.rows, m.cols) }
 
-// gramProduct is gram = u*uᵀ or uᵀ*u.
+// gramProduct returns the product gram = u*uᵀ or uᵀ*u.
 func (m *muonMatrix) gramProduct() cpu.Product {
 	s, wide := m.side(), m.rows <= m.cols
 	return cpu.Product{M: s, N: s, TransA: !wide, TransB: wide, C: m.gram, Terms: []cpu.Term{{K: max(m.rows, m.cols), A: m.u, B: m.u}}}
 }
 
-// sideProduct is c = a*b of matrices [s,s].
+// sideProduct returns the product c = a*b of matrices [s,s].
 func (m *muonMatrix) sideProduct(c, a, b *cpu.Buf) cpu.Product {
 	return cpu.Product{M: m.side(), N: m.side(), C: c, Terms: []cpu.Term{{K: m.side(), A: a, B: b}}}
 }
 
-// updateProduct is update = q*u or u*q.
+// updateProduct returns the product update = q*u or u*q.
 func (m *muonMatrix) updateProduct() cpu.Product {
 	a, b := m.q, m.u
 	if m.rows > m.cols {
@@ -73,7 +74,7 @@ func (m *muonMatrix) updateProduct() cpu.Product {
 	return cpu.Product{M: m.rows, N: m.cols, C: m.update, Terms: []cpu.Term{{K: m.side(), A: a, B: b}}}
 }
 
-// bindMuon adds the phases of the tensors of Muon to k.
+// bindMuon adds to k the phases for the tensors of Muon.
 func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, state []Arg) {
 	var groups [][]muonMatrix
 	size := muonGroup
@@ -114,10 +115,10 @@ func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, state
 	}
 }
 
-// bindMuonGroup adds the phases of one group of matrices to k.
+// bindMuonGroup adds to k the phases for one group of matrices.
 func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepNumbers) {
-	// The phases read the cells that a matrix has while they are added: q moves from one to another between them.
-	each := func(runs []run, f func(m *muonMatrix, lo, hi int)) {
+	// phase adds a phase that calls f for each run. It clones group, since the loop below exchanges the cells of a matrix between phases.
+	phase := func(runs []run, f func(m *muonMatrix, lo, hi int)) {
 		now := slices.Clone(group)
 		k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
 			r := runs[piece]
@@ -137,7 +138,7 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 
 	elements := func(i int) int { return group[i].rows * group[i].cols }
 	runs := runsOf(len(group), elements)
-	each(runs, func(m *muonMatrix, lo, hi int) {
+	phase(runs, func(m *muonMatrix, lo, hi int) {
 		h, clip, ok := numbers.read()
 		if !ok {
 			return
@@ -164,7 +165,7 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 	for i, c := range polynomials {
 		first, last := i == 0, i == len(polynomials)-1
 		product(func(m *muonMatrix) cpu.Product { return m.sideProduct(m.square, m.gram, m.gram) })
-		each(squares, func(m *muonMatrix, lo, hi int) {
+		phase(squares, func(m *muonMatrix, lo, hi int) {
 			polynomial(cpu.Slice[T](m.p), cpu.Slice[T](m.gram), cpu.Slice[T](m.square), lo, hi, m.side(), c)
 		})
 		products(func(m *muonMatrix) (list []cpu.Product) {
@@ -189,7 +190,7 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 		}
 	}
 	product((*muonMatrix).updateProduct)
-	each(runs, func(m *muonMatrix, lo, hi int) {
+	phase(runs, func(m *muonMatrix, lo, hi int) {
 		h, _, ok := numbers.read()
 		if !ok {
 			return
@@ -203,7 +204,7 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 	})
 }
 
-// polynomial sets the elements [lo,hi) of p [side,side] to those of c[0] + c[1]*g + c[2]*square.
+// polynomial sets the elements [lo,hi) of p [side,side] to those of c[0]*I + c[1]*g + c[2]*square. I is the identity.
 func polynomial[T cpu.Float](p, g, square []T, lo, hi, side int, c [3]float64) {
 	to := p[lo:hi]
 	copy(to, square[lo:hi])

@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// The tensors of the tests fill several groups; rows are fewer than columns, as many, and more. The third one is AdamW's.
+// The tensors of the tests fill several groups. They have fewer, as many, and more rows than columns. AdamW updates the third one.
 var (
 	muonSpec   = ops.AdamWOp{Decay: "0101011", Muon: "1101111"}
 	muonShapes = [][]int{{3, 2}, {130, 150}, {19}, {1, 7}, {600, 70}, {64, 64}, {40, 6000}}
@@ -81,8 +81,8 @@ func TestMuonBitsOfTeams(t *testing.T) {
 	}
 }
 
-// TestMuonSingularValues: the update has the singular vectors of the momentum. In units of its size, singular values from 0.01 to 1
-// of the bound become 1, give or take 0.28, whatever the scale of the gradient.
+// TestMuonSingularValues: the update has the singular vectors of the momentum. Singular values of 0.01 to 1 times the bound become
+// 1 ± 0.28, in units of the update's size, for any scale of the gradient.
 func TestMuonSingularValues(t *testing.T) {
 	const rows, cols = 24, 40
 	left, right := orthogonal(1, rows), orthogonal(2, cols)
@@ -143,7 +143,7 @@ func orthogonal(seed uint64, n int) *ref.Tensor {
 	return q
 }
 
-// TestMuonPolynomials: one after the other they map [0.01,1] into 1 give or take 0.28, and nothing below beyond.
+// TestMuonPolynomials: the polynomials, one after the other, map [0.01,1] into 1 ± 0.28, and smaller numbers not above that.
 func TestMuonPolynomials(t *testing.T) {
 	for x := 1e-4; x <= 1; x *= 1.001 {
 		y := x
@@ -158,7 +158,7 @@ func TestMuonPolynomials(t *testing.T) {
 	}
 }
 
-// TestMuonOfNothing: a gradient of zero moves nothing, and one that is not finite does not either.
+// TestMuonOfNothing: a gradient that is zero or not finite moves no weight.
 func TestMuonOfNothing(t *testing.T) {
 	a := newAdamW[float32](t, ops.AdamWOp{Decay: "00", Muon: "11"}, 2, []int{5, 7}, []int{30, 3})
 	start := slices.Clone(a.state[0])

@@ -15,14 +15,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// goldenArray is a float tensor of a golden, under a name for the graph.
+// goldenArray returns a float tensor of a golden, named for a graph.
 func goldenArray(t *testing.T, g testutil.Golden, name string) array {
 	return array{Name: name, Shape: g.Shape(t, name), Floats: g.F64(t, name)}
 }
 
-// TestNSAMatchesGoldens: all three branches with compression, selection and gates in one graph, and each branch by itself, with
-// the gradients of all inputs. The selection is that of the golden where a branch is alone, and in float32: scores that nearly
-// tie may be rounded either way.
+// TestNSAMatchesGoldens: all three branches with compression, selection and gates in one graph, and each branch alone, with the
+// gradients of all inputs. The graph in float32, and the selected branch alone, take the blocks of the golden: rounding may change
+// the order of scores that nearly tie.
 func TestNSAMatchesGoldens(t *testing.T) {
 	for _, g := range testutil.Goldens(t, testutil.Ops) {
 		c := g.Config
@@ -105,8 +105,8 @@ func TestCompressedAttentionOfTokens(t *testing.T) {
 	}
 }
 
-// TestSelectBlocksTies: equal scores go to the lower index. The keys are all equal, so that the scores of whole blocks
-// inside the visible part are too.
+// TestSelectBlocksTies: of equal scores the lower index wins. All keys are equal, so all blocks that are fully visible have equal
+// scores.
 func TestSelectBlocksTies(t *testing.T) {
 	c, p := newSizes(1, 64, 2, 1, 4, 4), ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
 	q, _, _ := c.Tokens(1)
@@ -120,7 +120,8 @@ func TestSelectBlocksTies(t *testing.T) {
 	}
 }
 
-// TestHugeBlocks: blocks longer than the sequence are one block, windows longer than it show all of it, and compression blocks longer than it nobody sees.
+// TestHugeBlocks: a selection block longer than the sequence is the only block, a longer window shows every token, and a longer
+// compression block is never seen.
 func TestHugeBlocks(t *testing.T) {
 	c, p := newSizes(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
@@ -135,7 +136,7 @@ func TestHugeBlocks(t *testing.T) {
 	require.Equal(t, []int32{0, 8, 9}, chosen(t, c, p, tensor.Float64, q, kc, vc).Ints[39*3:])
 }
 
-// pipeline builds the compressed and the selected branch of q, k, v, kc, vc and returns the sum of their outputs.
+// pipeline builds the compressed and the selected branch from q, k, v, kc and vc, and returns the sum of their outputs.
 func pipeline(p ops.Params) build {
 	return func(in []*G.Node) (*G.Node, error) {
 		o := G.Must(ops.CompressedAttention(in[0], in[3], in[4], p.BlockLen, p.Stride))
@@ -144,7 +145,7 @@ func pipeline(p ops.Params) build {
 	}
 }
 
-// TestSelectionInGraph: gradients pass by the choice, not through it, and are those of the branches with it frozen.
+// TestSelectionInGraph: no gradient flows through the choice of blocks. The gradients are those of the branches with fixed blocks.
 func TestSelectionInGraph(t *testing.T) {
 	c, p := newSizes(1, 60, 4, 2, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
 	q, k, v := c.Tokens(1)
@@ -169,7 +170,7 @@ func TestSelectionInGraph(t *testing.T) {
 	}
 }
 
-// TestSelectionAloneInGraph: a graph whose selected branch alone has a gradient, though its choice needs another branch.
+// TestSelectionAloneInGraph: only the selected branch of the graph has a gradient, but its choice of blocks needs another branch.
 func TestSelectionAloneInGraph(t *testing.T) {
 	c, p := newSizes(1, 30, 2, 1, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
@@ -191,7 +192,7 @@ func TestSelectionAloneInGraph(t *testing.T) {
 	}
 }
 
-// TestNumCompressed counts the blocks [i*d, i*d+l) within s tokens one by one; sizes that are not positive have none.
+// TestNumCompressed counts the blocks [i*d, i*d+l) within s tokens one by one. Sizes that are not positive have no blocks.
 func TestNumCompressed(t *testing.T) {
 	sizes := []int{-1, 0, 1, 2, 3, 5}
 	for _, l := range sizes {

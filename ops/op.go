@@ -22,7 +22,7 @@ type kernelOp struct {
 	spec Spec
 	in   []Operand
 	out  []Operand
-	ids  []int64 // the input nodes: two ops that hash alike compute the same
+	ids  []int64 // IDs of the input nodes: part of the hash, so Gorgonia merges only ops of the same inputs
 
 	// values are the outputs of the last Do, for outputOp. A graph.Machine does not use them.
 	values []gorgonia.Value
@@ -33,8 +33,8 @@ var (
 	_ gorgonia.SDOp = (*outputOp)(nil)
 )
 
-// Apply adds spec to the graph of the inputs and returns the node of its main output. Constants join that graph. The error
-// names the op and what was got and wanted.
+// Apply adds spec to the graph of the inputs and returns the node of its main output. An input that belongs to no graph, such
+// as a constant, is added to that graph. The error names the op, what it got and what it wants.
 func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	if v := reflect.ValueOf(spec); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, errors.New("ops: no spec")
@@ -79,8 +79,8 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	return node, nil
 }
 
-// join adds n, a constant of no graph, to g and returns its node there. Gorgonia merges constants by name, and names a large
-// tensor by its printed form, which leaves out its middle: so two different constants can have one name, which is an error.
+// join adds n, a constant that belongs to no graph, to g and returns its node in g. Gorgonia merges constants of the same name.
+// It names a large tensor by its printed form, which omits the middle. Two different constants of one name are an error.
 func join(g *gorgonia.ExprGraph, n *gorgonia.Node) (*gorgonia.Node, error) {
 	c := g.AddNode(n)
 	if c.Value() != n.Value() && !gorgonia.ValueEq(c.Value(), n.Value()) {
@@ -109,8 +109,8 @@ func operandOf(n *gorgonia.Node) (Operand, error) {
 	return Operand{dt, shape}, nil
 }
 
-// Output returns the node of a further output of the op behind node, which Apply returned: index 1 is the first after
-// the main one.
+// Output returns the node of a further output of an op. node is the op's main output, as Apply returned it. Index 1 is the
+// first output after the main one.
 func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
 	if node == nil {
 		return nil, errors.New("ops: output of a nil node")
@@ -129,8 +129,8 @@ func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
 	return n, nil
 }
 
-// CheckSizes returns an error that names the first operand of a list, "input" or "output", that has no elements or so many that no
-// int can count their bytes.
+// CheckSizes returns an error if an operand of list has no elements, or so many that an int cannot count their bytes. The error
+// names the first such operand. what is the word for an operand in the error: "input" or "output".
 func CheckSizes(what string, list []Operand) error {
 	for i, o := range list {
 		room := math.MaxInt / 8
@@ -198,8 +198,8 @@ func hashcode(op interface{ WriteHash(hash.Hash) }) uint32 {
 	return h.Sum32()
 }
 
-// Do runs the CPU kernel in newly allocated memory. A panic becomes an error: VMs run ops on their own goroutines, where it
-// would end the process.
+// Do runs the CPU kernel in newly allocated memory. It returns a panic as an error: VMs run ops on goroutines of their own,
+// where a panic would end the process.
 func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	o.values = nil
 	defer func() {
@@ -249,7 +249,7 @@ func (o *kernelOp) updatesInPlace(inputs []gorgonia.Value) error {
 	return nil
 }
 
-// holdAll returns cells that hold values.
+// holdAll returns an Arg for each operand, whose cell holds the memory of the value.
 func holdAll(what string, operands []Operand, values []gorgonia.Value) ([]Arg, error) {
 	args := make([]Arg, len(operands))
 	for i, o := range operands {
@@ -261,8 +261,8 @@ func holdAll(what string, operands []Operand, values []gorgonia.Value) ([]Arg, e
 	return args, nil
 }
 
-// DiffWRT says yes for inputs of floats, and even if the Spec has no gradient: gorgonia.Grad refuses a graph with any op that
-// is no SDOp. SymDiff is then called only where a gradient would pass through the op, and is an error.
+// DiffWRT returns true for each input of floats, even if the Spec has no gradient: gorgonia.Grad refuses a graph with any op
+// that is no SDOp. Without a gradient SymDiff returns an error; Gorgonia calls it only if a gradient passes through the op.
 func (o *kernelOp) DiffWRT(int) []bool {
 	b := make([]bool, len(o.in))
 	for i, in := range o.in {
@@ -295,7 +295,7 @@ func outputs(spec Spec, n int, inputs ...*gorgonia.Node) (gorgonia.Nodes, error)
 	return nodes, nil
 }
 
-// outputOp hands out a further output of the op behind its only input.
+// outputOp returns a further output of the op that computes its only input.
 type outputOp struct {
 	of    *kernelOp
 	index int
@@ -322,14 +322,14 @@ func (o *outputOp) WriteHash(h hash.Hash) {
 	o.of.WriteHash(h)
 }
 
-// DiffWRT and SymDiff: as those of kernelOp.
+// DiffWRT returns true, though SymDiff is always an error, for the reason given at kernelOp.DiffWRT.
 func (o *outputOp) DiffWRT(int) []bool { return []bool{true} }
 
 func (o *outputOp) SymDiff(gorgonia.Nodes, *gorgonia.Node, *gorgonia.Node) (gorgonia.Nodes, error) {
 	return nil, opError(o.of.spec, fmt.Errorf("no gradient flows through output %d", o.index))
 }
 
-// Do returns the value that the op behind the input has kept, and drops it there.
+// Do returns the value that the last Do of the input's op has kept, and removes it from that op.
 func (o *outputOp) Do(...gorgonia.Value) (gorgonia.Value, error) {
 	if o.of.values == nil || o.of.values[o.index] == nil {
 		return nil, opError(o.of.spec, fmt.Errorf("output %d is read before the op has run", o.index))

@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestHoldValueLayouts: whatever the layout of a Dense, a kernel sees it row-major; one that is so already is held in place.
+// TestHoldValueLayouts: a kernel sees every Dense as row-major, whatever its layout. A row-major Dense is held in place.
 func TestHoldValueLayouts(t *testing.T) {
 	dense := func(shape ...int) *tensor.Dense {
 		x := tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...))
@@ -73,7 +73,7 @@ func TestHoldValueLayouts(t *testing.T) {
 	}
 }
 
-// TestHoldValueTypes: layouts in the other element types.
+// TestHoldValueTypes: the layouts for the other element types.
 func TestHoldValueTypes(t *testing.T) {
 	for dt, backing := range map[tensor.Dtype]any{tensor.Float32: []float32{0, 1, 2, 3, 4, 5}, tensor.Int32: []int32{0, 1, 2, 3, 4, 5}} {
 		x := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking(backing))
@@ -110,7 +110,7 @@ func TestHoldValueErrors(t *testing.T) {
 	require.ErrorContains(t, ops.HoldValue(new(cpu.Buf), G.NewF32(1), ops.Operand{Dtype: tensor.Float64}), "scalar of float32, want float64 ()")
 }
 
-// broken is a Spec that fails in the way that its fields say.
+// broken is a Spec that fails in Bind, in a phase or in Check, with the text in that field.
 type broken struct{ bind, phase, check string }
 
 func (broken) Name() string                                  { return "broken" }
@@ -126,7 +126,7 @@ func (op broken) Bind(k *cpu.Kernel, _, _ []ops.Arg) {
 	}
 }
 
-// TestFailuresOfRuns: errors and panics of kernels are errors of the run that name the op.
+// TestFailuresOfRuns: errors and panics of kernels are errors of the run, which name the op.
 func TestFailuresOfRuns(t *testing.T) {
 	for _, c := range []struct {
 		spec broken
@@ -141,7 +141,7 @@ func TestFailuresOfRuns(t *testing.T) {
 	}
 }
 
-// TestOpsRefuseOtherInputs: an op is for the operands that it was built for.
+// TestOpsRefuseOtherInputs: an op refuses operands that it was not built for.
 func TestOpsRefuseOtherInputs(t *testing.T) {
 	g := G.NewGraph()
 	x, y := normal("x", 1, 2, 3).Node(g, tensor.Float64), normal("y", 2, 3, 2).Node(g, tensor.Float64)
@@ -160,7 +160,7 @@ func TestOpsRefuseOtherInputs(t *testing.T) {
 	require.EqualError(t, testutil.Err(op.InferShape(tensor.Shape{3, 2})), "ops: silu: input 0 has shape (3, 2), want (2, 3)")
 }
 
-// TestNoSecondDerivative: gradients of gradients are refused where they are asked for.
+// TestNoSecondDerivative: a request for the gradient of a gradient is an error.
 func TestNoSecondDerivative(t *testing.T) {
 	g := G.NewGraph()
 	x, w := normal("x", 1, 2, 3).Node(g, tensor.Float64), normal("w", 2, 3).Node(g, tensor.Float64)
@@ -168,11 +168,11 @@ func TestNoSecondDerivative(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(G.Grad(G.Must(G.Sum(grads[0])), x)), "gradient of rms norm: has no gradient")
 	require.ErrorContains(t, testutil.Err(G.Grad(G.Must(G.Sum(grads[1])), w)), "ops: gradient of rms norm: no gradient flows through output 1")
 
-	// A further output is only there after the op has run.
+	// A further output has a value only after the op has run.
 	require.ErrorContains(t, testutil.Err(grads[1].Op().Do(nil)), "ops: gradient of rms norm: output 1 is read before the op has run")
 }
 
-// TestSpecsOfNodes: what a planner reads off nodes.
+// TestSpecsOfNodes: the properties of a node that a planner reads.
 func TestSpecsOfNodes(t *testing.T) {
 	g := G.NewGraph()
 	x, w := normal("x", 1, 2, 3).Node(g, tensor.Float64), normal("w", 2, 3).Node(g, tensor.Float64)
@@ -243,7 +243,7 @@ func TestApplyErrors(t *testing.T) {
 	}
 }
 
-// TestConstantsAsInputs: a constant joins the graph that it is used in, wherever it stands among the inputs.
+// TestConstantsAsInputs: a constant joins the graph of the other inputs, at any place among them.
 func TestConstantsAsInputs(t *testing.T) {
 	constant := func(a array) *G.Node {
 		n := a.Node(G.NewGraph(), tensor.Float64)
@@ -261,7 +261,7 @@ func TestConstantsAsInputs(t *testing.T) {
 		testutil.Within(t, vm+", gradient", res.grads["a"], grads[0].Data, 1e-12)
 	}
 
-	// Gorgonia would take the second for the first, which prints the same.
+	// Gorgonia would merge the second constant with the first, which has the same printed form.
 	g := G.NewGraph()
 	weight := normal("weight", 5, 3, 2).Node(g, tensor.Float64)
 	ids := func(at int) *G.Node {
@@ -274,7 +274,7 @@ func TestConstantsAsInputs(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(ops.Embedding(weight, ids(61))), "has the name of another constant of the graph: give it a name of its own")
 }
 
-// TestFurtherOutputsFollowInputs: outputs beside the main one are those of the last run, for new inputs in each.
+// TestFurtherOutputsFollowInputs: each run with new inputs gives new further outputs.
 func TestFurtherOutputsFollowInputs(t *testing.T) {
 	for vm, machine := range vms {
 		t.Run(vm, func(t *testing.T) {

@@ -50,9 +50,9 @@ func NumCompressed(s, l, d int) int {
 	return (s-l)/d + 1
 }
 
-// NumVisible returns the number of compression blocks that query t, from 0, sees: those that end at or before it.
+// NumVisible returns the number of compression blocks that query t sees: those that end at or before token t. t counts from 0.
 func NumVisible(t, l, d int) int { return NumCompressed(t+1, l, d) }
 
-// compressedRows returns the number of rows that compressed keys and values have: NumCompressed, but at least one, since
-// Gorgonia's tensors cannot be empty. Without a complete block that row is zero and no query sees it.
+// compressedRows returns the number of rows of compressed keys and values: NumCompressed, but at least one, since Gorgonia's
+// tensors cannot be empty. If there is no complete block, the one row is zero and no query sees it.
 func compressedRows(s, l, d int) int { return max(1, NumCompressed(s, l, d)) }

@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestRandomCalls: constructors take what is right, and the error of what is wrong names the op and the argument.
+// TestRandomCalls: constructors accept valid calls. The error of a wrong call names the op and the argument.
 func TestRandomCalls(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 1))
 	wrong, huge := 0, 0
@@ -49,7 +49,7 @@ func TestRandomCalls(t *testing.T) {
 	require.Greater(t, huge, 1500)
 }
 
-// names reports whether a text has one of some names as words.
+// names reports whether text contains one of the names in list as words.
 func names(text string, list []string) bool {
 	return slices.ContainsFunc(list, func(name string) bool {
 		return regexp.MustCompile(`\b` + regexp.QuoteMeta(name) + `(\W|$)`).MatchString(text)

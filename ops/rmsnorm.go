@@ -72,7 +72,7 @@ func (op RMSNormGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindRMSNormGrad[float32], bindRMSNormGrad[float64])(k, op.Eps, in, out)
 }
 
-// bindRMSNormGrad adds the phases of RMSNormGradOp to k, or, with a fourth input, those of RMSNormGradAddOp.
+// bindRMSNormGrad adds to k the phases of RMSNormGradOp or, if there is a fourth input, of RMSNormGradAddOp.
 func bindRMSNormGrad[T cpu.Float](k *cpu.Kernel, eps float64, in, out []Arg) {
 	x, w, dy, dx, dw := in[0], in[1], in[2], out[0], out[1]
 	dim := x.last()
@@ -99,10 +99,10 @@ func bindRMSNormGrad[T cpu.Float](k *cpu.Kernel, eps float64, in, out []Arg) {
 	bindSumBlocks[T](k, partial, blocks, dim, dw.Buf)
 }
 
-// RMSNormGradAddOp is the Spec of the gradient of a block that begins with RMSNorm and that a residual goes around: x,
-// weight, dy, residual -> dx = gradient of rms norm + residual, dweight, where residual [...,dim] is the gradient that
-// comes around the block. The bits are those of RMSNormGradOp and an AddOp of its dx and the residual, in either order.
-// A machine puts it where a plan has the two; it has no constructor and no gradient.
+// RMSNormGradAddOp is the Spec of the gradient of RMSNorm at the start of a block with a residual connection: x, weight, dy,
+// residual -> dx = gradient of rms norm + residual, dweight. residual [...,dim] is the gradient that comes through the residual
+// connection. The bits are those of RMSNormGradOp followed by an AddOp of its dx and residual, in either order. A machine uses
+// it where a plan has these two ops. It has no constructor and no gradient.
 type RMSNormGradAddOp struct {
 	Eps float64 // as in RMSNormOp
 }

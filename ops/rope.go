@@ -11,18 +11,18 @@ import (
 )
 
 // RoPE returns the rotary position embedding of x [B,S,H,D] (arXiv 2104.09864): the pair (2i, 2i+1) of each head at token s
-// turns by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token: 0, or the number of
-// tokens before it when a sequence is continued. Every document begins with start. x has a gradient.
+// turns by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token of every sequence or document:
+// 0, or the number of earlier tokens if x continues a sequence. x has a gradient.
 func RoPE(x *gorgonia.Node, base float64, start int, opts ...Option) (*gorgonia.Node, error) {
 	return applyPacked(RoPEOp{Base: base, Start: start}, 0, 0, opts, x)
 }
 
-// RoPEOp is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] and perhaps a table of documents -> y
+// RoPEOp is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] and optionally a table of documents -> y
 // [B,S,H,D].
 type RoPEOp struct {
-	Base    float64 // base of the angles' geometric series
+	Base    float64 // base of the geometric series of the angles
 	Start   int     // position of the first token
-	Inverse bool    // turn back
+	Inverse bool    // turn by the opposite angle
 }
 
 func (op RoPEOp) Name() string {
@@ -46,13 +46,14 @@ func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 	return in[:1], cmp.Or(positiveNumber("base", op.Base), checkTable(table, in[0].Shape[0], in[0].Shape[1]))
 }
 
-// Bind implements Spec. Angles, and their cos and sin, are float64 in both types.
+// Bind implements Spec. Angles and their cos and sin are float64 for both types of x.
 func (op RoPEOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindRoPE[float32], bindRoPE[float64])(k, op, in[0], in[1:], out[0])
 }
 
-// Tokens are cut into runs. The rotation of a token is that of its run's first token, followed by that of its position in the
-// run. This needs two small tables instead of one with S rows, which would take much of a layer's memory and time to bind.
+// runTokens is the number of tokens in a run. The rotation of a token is the rotation of its run's first token, followed by the
+// rotation of its position in the run. So two small tables replace one with S rows, which would take much of a layer's memory and
+// much of the time to bind it.
 const runTokens = 64
 
 func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) {
@@ -74,7 +75,7 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) 
 	})
 }
 
-// rotations returns cos and sin, in turn, of the angle of each pair at n positions from first on: [n,d].
+// rotations returns a table [n,d] for the n positions first, first+step, ...: for each pair of a head the cos and sin of its angle.
 func (op RoPEOp) rotations(n, first, step, d int) []float64 {
 	table := make([]float64, n*d)
 	for i := 0; i < d; i += 2 {
@@ -90,7 +91,7 @@ func (op RoPEOp) rotations(n, first, step, d int) []float64 {
 	return table
 }
 
-// compose sets dst to the rotations of p followed by those of q.
+// compose sets dst to the rotations in p followed by the rotations in q.
 func compose[T cpu.Float](dst []T, p, q []float64) {
 	dst, q = dst[:len(p)], q[:len(p)]
 	for i := 1; i < len(p); i += 2 {
@@ -99,7 +100,7 @@ func compose[T cpu.Float](dst []T, p, q []float64) {
 	}
 }
 
-// rotate turns each pair of x by the rotation in turn.
+// rotate turns each pair of x by the angle whose cos and sin are in turn.
 func rotate[T cpu.Float](dst, x, turn []T) {
 	dst, turn = dst[:len(x)], turn[:len(x)]
 	for i := 1; i < len(x); i += 2 {

@@ -6,7 +6,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// byType returns the instance of a generic function for operands of type dt, which is float32 or float64.
+// byType returns the instance of a generic function for the type dt, which is float32 or float64.
 func byType[F any](dt tensor.Dtype, f32, f64 F) F {
 	if dt == tensor.Float32 {
 		return f32
@@ -14,7 +14,7 @@ func byType[F any](dt tensor.Dtype, f32, f64 F) F {
 	return f64
 }
 
-// workLike returns work memory for an operand like o.
+// workLike returns work memory with the type and shape of o.
 func workLike(k *cpu.Kernel, o Arg) Arg {
 	return Arg{o.Operand, byType(o.Dtype, cpu.Work[float32], cpu.Work[float64])(k, o.Elements())}
 }
@@ -22,30 +22,30 @@ func workLike(k *cpu.Kernel, o Arg) Arg {
 // chunk is the number of elements in one piece of an elementwise kernel.
 const chunk = 1 << 14
 
-// rowBlock is the number of rows whose sum is one piece of a reduction over rows. It decides the order of the sum.
+// rowBlock is the number of rows that one piece of a reduction over rows sums up. It determines the order of the sum.
 const rowBlock = 64
 
-// pieces is the number of parts of at most size that n is cut into.
+// pieces returns the number of parts of at most size that n is cut into.
 func pieces(n, size int) int { return (n + size - 1) / size }
 
-// part returns the bounds of part i of those that pieces counts.
+// part returns the bounds of part i of the parts that pieces counts.
 func part(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
 
-// bindRows adds to k the phase that calls f for runs [lo,hi) of n rows. Each run has about chunk elements, where a row has the
-// work of cols elements.
+// bindRows adds to k a phase that calls f for runs [lo,hi) of n rows. A row counts as cols elements of work, and a run has about
+// chunk elements.
 func bindRows(k *cpu.Kernel, n, cols int, f func(lo, hi int)) {
 	size := rowsPerPiece(cols)
 	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) { f(part(piece, size, n)) })
 }
 
-// rowsPerPiece is the number of rows of the given length in about one chunk.
+// rowsPerPiece returns the number of rows of cols elements in about one chunk.
 func rowsPerPiece(cols int) int { return max(1, chunk/cols) }
 
-// last is the size of the last axis.
+// last returns the size of the last axis.
 func (o Operand) last() int { return o.Shape[len(o.Shape)-1] }
 
-// bindColumnSums adds to k the phases of dst [cols] = the sum of the rows of x [rows,cols]: each block of rows by itself,
-// then the blocks in ascending order.
+// bindColumnSums adds to k the phases that set dst [cols] to the sum of the rows of x [rows,cols]. They sum up each block of rows
+// by itself, then the blocks in ascending order.
 func bindColumnSums[T cpu.Float](k *cpu.Kernel, x *cpu.Buf, rows, cols int, dst *cpu.Buf) {
 	blocks := pieces(rows, rowBlock)
 	partial := cpu.Work[T](k, blocks*cols)
@@ -56,7 +56,7 @@ func bindColumnSums[T cpu.Float](k *cpu.Kernel, x *cpu.Buf, rows, cols int, dst 
 	bindSumBlocks[T](k, partial, blocks, cols, dst)
 }
 
-// bindSumBlocks adds to k the phase of dst [cols] = the sum of the rows of partial [blocks,cols], in ascending order.
+// bindSumBlocks adds to k a phase that sets dst [cols] to the sum of the rows of partial [blocks,cols], in ascending order.
 func bindSumBlocks[T cpu.Float](k *cpu.Kernel, partial *cpu.Buf, blocks, cols int, dst *cpu.Buf) {
 	const width = 256
 	k.Phase(pieces(cols, width), func(piece int, _ *cpu.Worker) {
@@ -69,7 +69,7 @@ func bindSumBlocks[T cpu.Float](k *cpu.Kernel, partial *cpu.Buf, blocks, cols in
 	})
 }
 
-// addRows sets dst to the sum of the rows of x, at least one, in ascending order.
+// addRows sets dst to the sum of the rows of x, in ascending order. x has at least one row.
 func addRows[T cpu.Float](dst, x []T, cols int) {
 	copy(dst, x[:cols])
 	for x = x[cols:]; len(x) > 0; x = x[cols:] {
@@ -77,8 +77,8 @@ func addRows[T cpu.Float](dst, x []T, cols int) {
 	}
 }
 
-// invert is a counting sort: for v = 0, 1, ... it lists the i in [0,n) whose of(i) holds v, ascending, one list after the
-// other, and sets ends[v] to the end of the list of v.
+// invert is a counting sort. For each v = 0, 1, ... it lists the i in [0,n) for which of(i) contains v, in ascending order. It
+// writes these lists one after the other, and sets ends[v] to the end of the list of v.
 func invert(n int, of func(i int) []int32, lists, ends []int32) {
 	clear(ends)
 	for i := range n {
@@ -88,7 +88,7 @@ func invert(n int, of func(i int) []int32, lists, ends []int32) {
 	}
 	sum := int32(0)
 	for v, count := range ends {
-		ends[v], sum = sum, sum+count // the begin, which filling moves to the end
+		ends[v], sum = sum, sum+count // the start of the list; the loop below moves it to the end
 	}
 	for i := range n {
 		for _, v := range of(i) {
@@ -98,7 +98,7 @@ func invert(n int, of func(i int) []int32, lists, ends []int32) {
 	}
 }
 
-// inverted returns the list of v that invert has made.
+// inverted returns the list of v that invert has written.
 func inverted(lists, ends []int32, v int) []int32 {
 	first := int32(0)
 	if v > 0 {

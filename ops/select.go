@@ -11,14 +11,14 @@ import (
 )
 
 // SelectBlocks returns the selection blocks that each query of each group attends to: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and
-// the lse [B,Hq,S] of the compressed attention over them -> int32 [B,S,Hkv,n], ascending, padded with -1. Blocks count from the
-// first of the query's document, as SelectedAttention reads them.
+// the lse [B,Hq,S] of the compressed attention over kc -> int32 [B,S,Hkv,n], ascending, padded with -1. Blocks count from the
+// first block of the query's document, as in SelectedAttention.
 //
-// Block 0 and the two blocks up to the query's own are forced and count inside n. The other n-3 blocks are those of the best
-// scores among the earlier blocks, the lower index first where scores are equal. The score of a block is the probability that the
-// compressed attention gives to the compression blocks, weighted with the tokens they share with it over d, and summed
-// over the heads of the group (arXiv 2502.11089, equations 8 to 12). The probabilities are recomputed from lse, a tile of
-// queries at a time. No gradient flows through the choice.
+// Three of the n blocks are forced: block 0, the query's own block and the block before it. The other n-3 are the blocks with the
+// best scores among the remaining earlier blocks. Of equal scores the lower index wins. The score of a block is a weighted sum of
+// the probabilities that the compressed attention gives to the compression blocks, also summed over the heads of the group. The
+// weight of a compression block is the number of tokens that it shares with the block, divided by d (arXiv 2502.11089, equations
+// 8 to 12). The probabilities are recomputed from lse, a tile of queries at a time. No gradient flows through the choice.
 //
 // It is an error if p is not valid, if kc has another number of rows than the compressed keys of S tokens, or if Hkv
 // does not divide Hq.
@@ -26,14 +26,14 @@ func SelectBlocks(q, kc, lse *gorgonia.Node, p Params, opts ...Option) (*gorgoni
 	return applyPacked(SelectBlocksOp{p}, p.BlockLen, p.Stride, opts, q, kc, lse)
 }
 
-// SelectBlocksOp is the Spec of SelectBlocks: q, kc, lse and perhaps a table of documents -> idx.
+// SelectBlocksOp is the Spec of SelectBlocks: q, kc, lse and optionally a table of documents -> idx.
 type SelectBlocksOp struct {
 	Params Params
 }
 
 func (SelectBlocksOp) Name() string { return "select blocks" }
 
-// scores is the attention whose probabilities score the blocks.
+// scores returns the attention op whose probabilities score the blocks.
 func (op SelectBlocksOp) scores() CompressedAttentionOp {
 	return CompressedAttentionOp{op.Params.BlockLen, op.Params.Stride}
 }
@@ -60,7 +60,7 @@ func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSelect[float32], bindSelect[float64])(k, op.Params, in, out)
 }
 
-// selector chooses the blocks of a tile of queries at a time.
+// selector chooses blocks, for a tile of queries at a time.
 type selector[T cpu.Float] struct {
 	dims
 	Params
@@ -68,10 +68,10 @@ type selector[T cpu.Float] struct {
 	q, idx  Arg
 	keys    packed[T]
 	stats   rowStats[T]
-	weights []T // of the compression blocks that share tokens with a selection block, from the first on; nil if unused
+	weights []T // weights of the compression blocks that share tokens with a selection block, see foldWeights; nil if unused
 
-	// Of each worker: rows of q, a chunk of scores, the probabilities [tokens,Nc] summed over the heads, and of one query
-	// the scores of all blocks and the best blocks with theirs.
+	// Scratch of each worker: rows of q, a chunk of scores, the probabilities [tokens,Nc] summed over the heads. For one query:
+	// the scores of all selection blocks, and the best scores with their blocks.
 	rowsQ, scores, probs, folded, best cpu.Region[T]
 	blocks                             cpu.Region[int32]
 }
@@ -98,11 +98,11 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	bindQueries(k, a, a.tokens, f.tile)
 }
 
-// scored reports whether query t has more blocks to choose from than it may have: otherwise it gets them all.
+// scored reports whether query t has more than n blocks to choose from. Otherwise it gets all of them.
 func (f *selector[T]) scored(t int) bool { return t/f.SelectBlock >= f.TopN }
 
-// foldWeights returns the tokens over d that the compression blocks j*l'/d - l/d + 1, ... share with selection block j:
-// for l, d, l' = 32, 16, 64 they are 1, 2, 2, 2, 1.
+// foldWeights returns the weights of the compression blocks j*l'/d - l/d + 1, ... in the score of selection block j: the number of
+// tokens that they share with it, divided by d. For l, d, l' = 32, 16, 64 the weights are 1, 2, 2, 2, 1.
 func foldWeights[T cpu.Float](p Params) []T {
 	l, lp := p.BlockLen/p.Stride, p.SelectBlock/p.Stride
 	w := make([]T, l+lp-1)
@@ -112,6 +112,7 @@ func foldWeights[T cpu.Float](p Params) []T {
 	return w
 }
 
+// tile chooses the blocks of the queries [t0,t1) of a group.
 func (f *selector[T]) tile(q sequence, g, t0, t1 int, w *cpu.Worker) {
 	probs := f.probs.Local(w)
 	if f.scored(t1 - 1) {
@@ -154,8 +155,8 @@ func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Wo
 	}
 }
 
-// choose sets idx to the blocks of a query in block own, given the summed probabilities of the compression blocks that
-// it sees. scores is room for all selection blocks, best and blocks for n.
+// choose sets idx to the blocks of a query. own is the query's own block, probs the summed probabilities of the compression blocks
+// that the query sees. scores has room for all selection blocks, best and blocks for n.
 func (f *selector[T]) choose(idx []int32, own int, probs, scores, best []T, blocks []int32) {
 	if own < len(idx) { // all blocks
 		for j := range idx {
@@ -166,7 +167,7 @@ func (f *selector[T]) choose(idx []int32, own int, probs, scores, best []T, bloc
 		return
 	}
 	f.fold(scores[:own-2], probs)
-	// best is sorted by falling score and, as candidates come in order, by rising index among equals.
+	// best is sorted by falling score. Equal scores are in the order of their blocks, since i ascends.
 	n, free := 0, len(idx)-ForcedBlocks
 	for i, score := range scores[:own-2] {
 		if n == free {
@@ -188,7 +189,7 @@ func (f *selector[T]) choose(idx []int32, own int, probs, scores, best []T, bloc
 }
 
 // fold sets scores[j-1] to the score of selection block j, for j = 1, 2, ...: the weighted sum of the probabilities of the
-// compression blocks that share tokens with it. probs holds those that the query sees.
+// compression blocks that share tokens with block j. probs holds the probabilities of the blocks that the query sees.
 func (f *selector[T]) fold(scores, probs []T) {
 	for j := range scores {
 		var sum T

@@ -10,16 +10,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// SelectedAttention returns attention of each query over the tokens, up to its own, of the blocks that idx names: the
+// SelectedAttention returns attention of each query over the tokens of the blocks that idx names, up to the query's own token: the
 // second branch of NSA (arXiv 2502.11089, section 3.3.2). Block j holds the tokens [j*selectBlock, (j+1)*selectBlock).
 // q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv], idx int32 [B,S,Hkv,n] as SelectBlocks returns it -> o [B,S,Hq,Dv]; LSE(o)
-// is [B,Hq,S]. q, k and v have gradients. It is an error if selectBlock is less than 1 or Hkv does not divide Hq, and an
-// error of the run if the blocks of a query do not ascend, do not exist, or come after -1.
+// is [B,Hq,S]. q, k and v have gradients. It is an error if selectBlock is less than 1 or Hkv does not divide Hq. It is an
+// error of the run if the blocks of a query do not ascend, or if a block does not exist or comes after a -1.
 func SelectedAttention(q, k, v, idx *gorgonia.Node, selectBlock int, opts ...Option) (*gorgonia.Node, error) {
 	return applyPacked(SelectedAttentionOp{selectBlock}, 0, 0, opts, q, k, v, idx)
 }
 
-// SelectedAttentionOp is the Spec of SelectedAttention: q, k, v, idx and perhaps a table of documents -> o, lse.
+// SelectedAttentionOp is the Spec of SelectedAttention: q, k, v, idx and optionally a table of documents -> o, lse.
 type SelectedAttentionOp struct {
 	SelectBlock int // l': tokens in a selection block
 }
@@ -28,7 +28,7 @@ func (SelectedAttentionOp) Name() string                  { return "selected att
 func (SelectedAttentionOp) inputs() int                   { return 4 }
 func (op SelectedAttentionOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
 
-// pairs takes n different blocks for each query, of which the newest ends at the query.
+// pairs assumes that each query has n different blocks, one of them the block of the query itself.
 func (op SelectedAttentionOp) pairs(in []Operand) float64 {
 	sum, n := 0, in[3].Shape[3]
 	for t := range in[0].Shape[1] {
@@ -66,26 +66,27 @@ type SelectedAttentionGradOp = AttentionGradOp[SelectedAttentionOp]
 
 func (SelectedAttentionOp) CheckedInput() int { return 3 }
 
-// Check has no table of documents, so it allows the blocks of a whole row. A block past the end of a document is not seen.
+// Check does not read the table of documents, so it allows the blocks of a whole row. No query sees a block past the end of its
+// document.
 func (op SelectedAttentionOp) Check(in []Operand, b *cpu.Buf) error {
 	return newChoice(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, Arg{in[3], b}).check()
 }
 
-// choice reads the blocks that the queries have chosen.
+// choice is the mask of the blocks that each query has chosen.
 type choice struct {
 	dims
 	size int // l'
-	n    int // places for blocks of a query
+	n    int // entries of idx for a query and a group
 	idx  Arg // int32 [B,S,Hkv,n]
 }
 
-// newChoice reads idx, of blocks of the given size. A block that is longer than the row is cut to it.
+// newChoice returns the choice that idx holds, for blocks of the given size. A larger size than the row's s tokens is cut to s.
 func newChoice(a dims, size int, idx Arg) choice { return choice{a, min(size, a.s), idx.Shape[3], idx} }
 
-// blocks is the number of selection blocks of s tokens, the last one perhaps cut short.
+// blocks returns the number of selection blocks of s tokens. The last block may be shorter.
 func (c choice) blocks(s int) int { return pieces(s, c.size) }
 
-// most is the largest number of keys that a query can have chosen.
+// most returns the largest number of keys that a query can have chosen.
 func (c choice) most() int { return min(c.n*c.size, c.s) }
 
 // chosen returns the blocks of query t of group g.
@@ -93,7 +94,7 @@ func (c choice) chosen(q sequence, g, t int) []int32 {
 	return cpu.Slice[int32](c.idx.Buf)[((q.b*c.s+q.first+t)*c.hkv+g)*c.n:][:c.n]
 }
 
-// run implements mask: blocks are ascending, see check.
+// run implements mask. It relies on ascending blocks, see check.
 func (c choice) run(q sequence, g, t, from int) (lo, hi int) {
 	for _, j := range c.chosen(q, g, t) {
 		switch first := int(j) * c.size; {
@@ -116,9 +117,10 @@ func (c choice) sees(q sequence, g, t, key int) bool {
 	return slices.Contains(c.chosen(q, g, t), int32(key/c.size))
 }
 
-// hide replaces the scores x of query t, of the keys from the given one on, by the first of values where their block is not chosen.
+// hide replaces the scores of keys whose block query t has not chosen. x holds the scores of the keys from key from on; the new
+// scores come from values, whose elements are all equal.
 func hide[T cpu.Float](c *choice, q sequence, g, t, from int, x, values []T) {
-	end := 0 // of the block before
+	end := 0 // end in x of the chosen block before
 	for _, j := range c.seen(q, g, t) {
 		lo, hi := overlap(int(j)*c.size, (int(j)+1)*c.size, from, from+len(x))
 		copy(x[end:lo], values)
@@ -127,7 +129,7 @@ func hide[T cpu.Float](c *choice, q sequence, g, t, from int, x, values []T) {
 	copy(x[end:], values)
 }
 
-// hiddenScores returns the scores of a chunk of hidden keys.
+// hiddenScores returns -Inf for each key of a chunk: the scores of hidden keys.
 func hiddenScores[T cpu.Float]() []T {
 	return slices.Repeat([]T{T(math.Inf(-1))}, chunkKeys)
 }
@@ -144,7 +146,7 @@ func (c choice) check() error {
 			case j < -1 || j >= blocks:
 				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, q.s)
 			case j == -1:
-				last = blocks // nothing but padding may follow
+				last = blocks // only padding may follow
 			case last == blocks:
 				return c.errorAt(at, "block %d comes after padding", j)
 			case j <= last:
@@ -164,12 +166,12 @@ func (c choice) errorAt(at int, format string, args ...any) error {
 }
 
 // nearlyAll reports whether a sequence of s tokens is so short that its queries choose a good part of the keys that they may see.
-// Then adjoining queries share tiles of all of these keys, where each hides what it has not chosen: the products are several times as
-// fast as those of the few heads of one query.
+// Adjoining queries then share tiles of all these keys, and each query hides the keys that it has not chosen. The products of such
+// tiles are several times as fast as those of the few heads of one query.
 func (c choice) nearlyAll(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
 
-// selectedForward is attention over chosen blocks: the heads of a group at one query are the rows of a tile, whose
-// scores of all keys are held at once.
+// selectedForward is attention over chosen blocks. The heads of a group at one query are the rows of a tile. A worker holds the
+// scores of all chosen keys at once.
 type selectedForward[T cpu.Float] struct {
 	choice
 	q, v, o, lse     Arg
@@ -180,7 +182,7 @@ type selectedForward[T cpu.Float] struct {
 // queriesPerPiece is the number of adjoining queries in one piece of work.
 const queriesPerPiece = 16
 
-// bindSelected adds the phases of attention over chosen blocks: in is q, k, v, idx, out is o, lse.
+// bindSelected adds to k the phases of attention over chosen blocks: in is q, k, v, idx, out is o, lse.
 func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	in, a := splitDims(in, 4, 0, 0)
 	c := newChoice(a, block, in[3])
@@ -211,6 +213,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	})
 }
 
+// queries computes o and lse for the queries [first,end) of a group.
 func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
 	state := softmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
 	s, ld := f.scores.Local(w), f.most()

@@ -2,15 +2,15 @@ package ops
 
 import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// choosers lists for each block of each group the queries that chose it and see some of it, ascending.
+// choosers lists, for each block of each group, the queries that chose the block and see some of its keys, in ascending order.
 type choosers struct {
 	choice
-	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group one after the other
-	ends    *cpu.Buf // int32 [B,Hkv,places]: where they end, those of a sequence from its first token on
-	places  int      // of a row: its blocks, or as many as tokens where each may be a document
+	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group, one after the other
+	ends    *cpu.Buf // int32 [B,Hkv,places]: the end of each list; the ends of a sequence begin at its first token
+	places  int      // ends of a row: one for each block, or with documents one for each token, which may be a document
 }
 
-// bindChoosers adds to k the phase that inverts c.
+// bindChoosers adds to k a phase that inverts c.
 func bindChoosers(k *cpu.Kernel, c choice) choosers {
 	places := c.blocks(c.s)
 	if c.packed() {
@@ -18,7 +18,7 @@ func bindChoosers(k *cpu.Kernel, c choice) choosers {
 	}
 	x := choosers{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*places), places}
 	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
-		c.each(b, func(q sequence) {
+		c.forEach(b, func(q sequence) {
 			queries, ends := x.group(q, g)
 			invert(q.s, func(t int) []int32 { return c.seen(q, g, t) }, queries, ends)
 		})
@@ -37,27 +37,27 @@ func (c choice) seen(q sequence, g, t int) []int32 {
 	return idx
 }
 
-// group returns the lists of a sequence and a group.
+// group returns the lists of a sequence and a group, and their ends.
 func (x choosers) group(q sequence, g int) (queries, ends []int32) {
 	bg := q.b*x.hkv + g
 	return cpu.Slice[int32](x.queries)[(bg*x.s+q.first)*x.n:][:q.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+q.first:][:x.blocks(q.s)]
 }
 
-// see returns the queries that see block j.
-func (x choosers) see(q sequence, g, j int) []int32 {
+// seeing returns the queries that chose block j and see some of its keys.
+func (x choosers) seeing(q sequence, g, j int) []int32 {
 	queries, ends := x.group(q, g)
 	return inverted(queries, ends, j)
 }
 
 // selectedBackward is the gradient of attention over chosen blocks. A piece of work writes the dq of adjoining queries, or the
-// dk and dv of one block, whose queries the inverse of the choice lists.
+// dk and dv of one block. choosers lists the queries of the block.
 type selectedBackward[T cpu.Float] struct {
 	backward[T]
 	choice   choice
 	choosers choosers
 }
 
-// bindSelectedGrad adds the phases of the gradient of bindSelected: in is q, k, v, idx, o, lse, do, out is dq, dk, dv.
+// bindSelectedGrad adds to k the phases of the gradient of bindSelected: in is q, k, v, idx, o, lse, do, out is dq, dk, dv.
 func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	in, a := splitDims(in, 4, 0, 0)
 	c := newChoice(a, block, in[3])
@@ -81,7 +81,7 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	k.Phase(a.b*a.hkv*c.blocks(a.s), f.blocks)
 }
 
-// queries computes the dq of adjoining queries.
+// queries computes the dq of the queries [first,end) of a group.
 func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
 	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.choice.most(), softmaxScale[T](f.d)
 	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
@@ -111,8 +111,8 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 	}
 }
 
-// blocks computes the dk and dv of the blocks that begin in a piece of a row, from the queries that chose them. Block 0, which all
-// queries choose, comes first in every group.
+// blocks computes the dk and dv of the blocks that begin in a piece of a row, from the queries that chose these blocks. The first
+// pieces hold block 0 of every group: all queries choose block 0, so it is the most work.
 func (f *selectedBackward[T]) blocks(piece int, w *cpu.Worker) {
 	groups := f.b * f.hkv
 	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
@@ -121,7 +121,7 @@ func (f *selectedBackward[T]) blocks(piece int, w *cpu.Worker) {
 		if f.choice.nearlyAll(q.s) {
 			return
 		}
-		queries := f.choosers.see(q, g, lo/f.choice.size)
+		queries := f.choosers.seeing(q, g, lo/f.choice.size)
 		f.keyGrad(q, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
 	})
 }

@@ -9,8 +9,8 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// wantInputs checks the number of inputs, and that each has the rank and the type given for it: int32, or float32 or float64,
-// the same for all.
+// wantInputs checks the number of inputs and the rank and type of each. An index is int32. All others are float32, or all are
+// float64.
 func wantInputs(in []Operand, want ...input) error {
 	if len(in) != len(want) {
 		return fmt.Errorf("%d inputs, want %d", len(in), len(want))
@@ -40,15 +40,15 @@ func wantInputs(in []Operand, want ...input) error {
 	return nil
 }
 
-// input is what wantInputs asks of one input.
+// input is what wantInputs requires of one input.
 type input struct {
 	name   string
 	rank   int
-	orMore bool // axes
+	orMore bool // more axes than rank are allowed
 	index  bool // int32
 }
 
-// float is an input of floats of one rank, floats of that rank or more, and index one of int32.
+// float requires floats of the given rank, floats requires floats of that rank or more, index requires int32 of the given rank.
 func float(name string, rank int) input  { return input{name, rank, false, false} }
 func floats(name string, rank int) input { return input{name, rank, true, false} }
 func index(name string, rank int) input  { return input{name, rank, false, true} }
@@ -61,14 +61,14 @@ func wantShape(name string, got tensor.Shape, want ...int) error {
 	return nil
 }
 
-// saved is an input of a gradient op beside those of the forward: an output of it that was saved, or the gradient by one.
-// Or it is what a fused op adds to an output.
+// saved is an input of a gradient op that follows the inputs of the forward op: a saved output of the forward op, or the
+// gradient with respect to an output. In a fused op it is the residual that the op adds to an output.
 type saved struct {
 	name   string
-	output int // whose shape it has
+	output int // index of the forward output that has the same shape
 }
 
-// inferGrad checks the inputs of a gradient op: the first n are those of forward, then come more. It returns those n.
+// inferGrad checks the inputs of a gradient op: the n inputs of forward, then those in more. It returns the first n.
 func inferGrad(forward Spec, n int, in []Operand, more ...saved) ([]Operand, error) {
 	if len(in) != n+len(more) {
 		names := make([]string, len(more))
@@ -108,5 +108,5 @@ func positiveNumber(name string, v float64) error {
 	return nil
 }
 
-// numbered names one input of several alike.
+// numbered returns the name of input i among several of one kind, such as "branch 0".
 func numbered(name string, i int) string { return fmt.Sprintf("%s %d", name, i) }

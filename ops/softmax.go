@@ -9,7 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// Softmax returns exp(x)/sum(exp(x)) over the last axis of x, of any rank from 1 on. A row of -Inf alone gives zeros.
+// Softmax returns exp(x)/sum(exp(x)) over the last axis of x. x has rank 1 or more. A row that holds only -Inf gives zeros.
 func Softmax(x *gorgonia.Node) (*gorgonia.Node, error) { return Apply(SoftmaxOp{}, x) }
 
 // SoftmaxOp is the Spec of Softmax: x [...,n] -> y [...,n].
@@ -46,11 +46,11 @@ func bindSoftmax[T cpu.Float](k *cpu.Kernel, x, y Arg) {
 	})
 }
 
-// expRun is the number of exponentials that are summed in the type of the row; the sums of runs are added in float64.
+// expRun is the number of exponentials that are summed in the row's type. The sums of these runs are added up in float64.
 const expRun = 1024
 
-// expSum sets dst[i] = exp(x[i]-shift) and returns the sum, as exact for a long x as for a short one. A dst that is shorter
-// than x has at least expRun elements and is overwritten by each run.
+// expSum sets dst[i] = exp(x[i]-shift) and returns the sum. The sum is as exact for a long x as for a short one. dst may be shorter
+// than x, with at least expRun elements; then each run overwrites it.
 func expSum[T cpu.Float](dst, x []T, shift T) float64 {
 	sum := 0.0
 	for i := 0; i < len(x); i += expRun {
@@ -68,7 +68,7 @@ func (SoftmaxOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgoni
 	return outputs(SoftmaxGradOp{}, 1, y, dy)
 }
 
-// SoftmaxGradOp is the Spec of the gradient of Softmax: y, dy [...,n] -> dx = y*(dy - sum(y*dy)), from the result.
+// SoftmaxGradOp is the Spec of the gradient of Softmax: y, dy [...,n] -> dx = y*(dy - sum(y*dy)). It reads the result y, not x.
 type SoftmaxGradOp struct{}
 
 func (SoftmaxGradOp) Name() string                          { return "gradient of softmax" }

@@ -31,7 +31,7 @@ func (o Operand) Elements() int {
 // Bytes returns the size in memory.
 func (o Operand) Bytes() int { return o.Elements() * int(o.Dtype.Size()) }
 
-// Arg is an operand with the cell that holds its memory when the op runs.
+// Arg is an operand and the cell that holds its memory when the op runs.
 type Arg struct {
 	Operand
 	*cpu.Buf
@@ -45,38 +45,38 @@ type Spec interface {
 	Name() string
 	// Infer checks the inputs and returns the outputs, the main one first. Its errors need not name the op.
 	Infer(in []Operand) (out []Operand, err error)
-	// Bind builds the CPU kernel for operands that Infer has accepted. What only a run can tell is for k.Check.
+	// Bind builds the CPU kernel for operands that Infer has accepted. It sets k.Check for errors that only a run can find.
 	Bind(k *cpu.Kernel, in, out []Arg)
 }
 
-// Differentiable is a Spec with a gradient by each input of floats.
+// Differentiable is a Spec with a gradient with respect to each input of floats.
 type Differentiable interface {
 	Spec
-	// Grad returns the gradient node of each wanted input, nil for one of integers: node is the op's main output, grad the
-	// gradient with respect to it. The gradients of the other inputs may be nil, which saves their ops.
+	// Grad returns the gradient node of each wanted input, or nil for an input of integers. node is the op's main output, and
+	// grad is the gradient with respect to node. The gradients of unwanted inputs may be nil, which saves their ops.
 	Grad(wanted []bool, inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
 }
 
-// Checked is a Spec that checks the numbers of an int32 input, such as tokens. Its CPU kernel does so before it runs. The
-// kernels of a device cannot report a wrong number, so a machine calls Check for inputs that come from the host.
+// Checked is a Spec that checks the values of an int32 input, such as tokens. Its CPU kernel checks them before it runs. The
+// kernels of a device cannot report a wrong value, so a machine calls Check for inputs that come from the host.
 type Checked interface {
 	Spec
-	// CheckedInput returns the index of the input.
+	// CheckedInput returns the index of the input that Check reads.
 	CheckedInput() int
-	// Check returns an error that names the first wrong number of the input, whose memory is b. Infer has accepted the
-	// shapes of in.
+	// Check returns an error that names the first wrong value of that input. b holds the input's memory. Infer has accepted
+	// the shapes of in.
 	Check(in []Operand, b *cpu.Buf) error
 }
 
-// Updating is a Spec that writes to some of its inputs, as to a cache that lasts over many runs. Such an input is a value of
-// its own, row-major and where the op runs; no other op of the graph may write to it.
+// Updating is a Spec that writes to some of its inputs, such as a cache that is kept over many runs. Each of these is an input
+// of the graph, whose value is row-major and in the memory of the device that runs the op. No other op may use that input.
 type Updating interface {
 	Spec
 	// UpdatedInputs returns the indices of these inputs.
 	UpdatedInputs() []int
 }
 
-// SpecOf returns the Spec behind an op of this package, and whether op is one.
+// SpecOf returns the Spec of an op of this package, and whether op has one. The ops that Output makes have none.
 func SpecOf(op gorgonia.Op) (Spec, bool) {
 	if k, ok := op.(*kernelOp); ok {
 		return k.spec, true
@@ -84,7 +84,7 @@ func SpecOf(op gorgonia.Op) (Spec, bool) {
 	return nil, false
 }
 
-// OutputsOf returns the outputs of an op of this package that has a Spec, the main one first.
+// OutputsOf returns the outputs of an op of this package that has a Spec, the main one first. It is nil for any other op.
 func OutputsOf(op gorgonia.Op) []Operand {
 	if k, ok := op.(*kernelOp); ok {
 		return k.out
@@ -92,8 +92,8 @@ func OutputsOf(op gorgonia.Op) []Operand {
 	return nil
 }
 
-// OutputIndex reports whether op, made by Output, returns a further output of the op behind its only input, and the index of
-// that output in OutputsOf: at least 1.
+// OutputIndex reports whether op was made by Output. If so, op returns a further output of the op that computes its only input,
+// and index is the index of that output in OutputsOf: at least 1.
 func OutputIndex(op gorgonia.Op) (index int, ok bool) {
 	if a, ok := op.(*outputOp); ok {
 		return a.index, true
@@ -104,9 +104,8 @@ func OutputIndex(op gorgonia.Op) (index int, ok bool) {
 // counted is a Spec of matrix products or of attention.
 type counted interface{ flops(in []Operand) float64 }
 
-// FLOPs returns the floating-point operations of the products in an op with these inputs, a multiplication and an addition
-// being two; of attention, those of the pairs of a query and a key that are seen, as if each row were one document. It is 0 for
-// an op without products.
+// FLOPs returns the floating-point operations of the products in an op with these inputs. A multiplication and an addition count
+// as two. Attention counts only the keys that each query sees, as if each row were one document. An op without products has 0.
 func FLOPs(s Spec, in []Operand) float64 {
 	if c, ok := s.(counted); ok {
 		return c.flops(in)
@@ -114,8 +113,9 @@ func FLOPs(s Spec, in []Operand) float64 {
 	return 0
 }
 
-// attentionFLOPs counts perKey operations for each element of a key and perValue for each of a value, for each pair of a
-// query and a key in each head of q [B,S,Hq,D]. Forward these are 2 and 2, in the gradient 6 and 4.
+// attentionFLOPs returns the operations of attention. In each head of q [B,S,Hq,D], each pair of a query and a key that it sees
+// costs perKey operations for each element of the key and perValue for each element of the value: 2 and 2 in the forward op,
+// 6 and 4 in the gradient.
 func attentionFLOPs(a AttentionSpec, in []Operand, perKey, perValue float64) float64 {
 	q, v := in[0].Shape, in[2].Shape
 	return float64(q[0]*q[2]) * a.pairs(in) * (perKey*float64(q[3]) + perValue*float64(v[3]))

@@ -10,7 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// NewValue returns a zero value in host memory for o: a *tensor.Dense, or a Gorgonia scalar where o has no axes.
+// NewValue returns a zero value in host memory for o: a *tensor.Dense, or a Gorgonia scalar if o has no axes.
 func NewValue(o Operand) gorgonia.Value {
 	if !o.Shape.IsScalar() {
 		return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
@@ -27,7 +27,7 @@ func NewValue(o Operand) gorgonia.Value {
 }
 
 // HoldValue makes b hold the host memory of v, after checking that v is of want's type and shape. A value that is not
-// contiguous and row-major is copied first; any other is held in place, without allocation.
+// contiguous and row-major is copied first. Any other value is held in place, without allocation.
 func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 	switch v := v.(type) {
 	case *tensor.Dense:
@@ -68,14 +68,14 @@ func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 	return fmt.Errorf("got a %T, want %v in host memory", v, want)
 }
 
-// IsRowMajor reports whether the elements of d lie in host memory one after the other, the last axis innermost, and nothing
-// beside them.
+// IsRowMajor reports whether d is in host memory, its elements are in row-major order without gaps, and its memory holds no
+// other elements.
 func IsRowMajor(d *tensor.Dense) bool {
 	strides, err := stridesOf(d)
 	return err == nil && d.IsNativelyAccessible() && rowMajor(d.Shape(), strides) && d.DataSize() == d.Shape().TotalSize()
 }
 
-// stridesOf returns the stride of each axis of d. Package tensor gives some vectors of two axes one stride, and scalars
+// stridesOf returns the stride of each axis of d. Package tensor gives some vectors with two axes only one stride, and scalars
 // none.
 func stridesOf(d *tensor.Dense) ([]int, error) {
 	shape, strides := d.Shape(), d.Strides()

@@ -8,24 +8,24 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// SlidingWindow returns attention of each query t over the window newest tokens, [t-window+1, t]: the third branch of NSA
+// SlidingWindow returns attention of each query t over its window, the tokens [t-window+1, t]: the third branch of NSA
 // (arXiv 2502.11089, section 3.3.3). q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv] -> o [B,S,Hq,Dv]; LSE(o) is [B,Hq,S].
 // q, k and v have gradients. It is an error if the window is less than 1 or Hkv does not divide Hq.
 func SlidingWindow(q, k, v *gorgonia.Node, window int, opts ...Option) (*gorgonia.Node, error) {
 	return applyPacked(SlidingWindowOp{window}, 0, 0, opts, q, k, v)
 }
 
-// CausalAttention returns dense attention of each query over all tokens up to its own, what NSA is measured against: a
-// SlidingWindow of S.
+// CausalAttention returns dense attention of each query over all tokens up to its own: a SlidingWindow of S. It is the baseline
+// that NSA is compared with.
 func CausalAttention(q, k, v *gorgonia.Node, opts ...Option) (*gorgonia.Node, error) {
-	window := 1 // for a q that SlidingWindow refuses
+	window := 1 // a q without S gets an error of SlidingWindow
 	if q != nil && q.Shape().Dims() == 4 {
 		window = max(window, q.Shape()[1])
 	}
 	return SlidingWindow(q, k, v, window, opts...)
 }
 
-// SlidingWindowOp is the Spec of SlidingWindow: q, k, v and perhaps a table of documents -> o, lse.
+// SlidingWindowOp is the Spec of SlidingWindow: q, k, v and optionally a table of documents -> o, lse.
 type SlidingWindowOp struct {
 	Window int // w: tokens that a query sees, its own included
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// levels yields every level that this processor has while it is the active one.
+// levels yields every level that this processor has. Each is the active level while it is yielded.
 func levels(yield func(level) bool) {
 	defer func(l level) { active = l }(active)
 	for active = generic; active <= highest() && yield(active); active++ {
 	}
 }
 
-// random returns n numbers in [-1, 1), the same for the same n.
+// random returns n numbers in [-1, 1), which depend only on n.
 func random[T Float](n int) []T {
 	r := rand.New(rand.NewSource(int64(n) + 1))
 	x := make([]T, n)
@@ -29,7 +29,7 @@ func random[T Float](n int) []T {
 // guard is the number of elements on either side of a guarded slice.
 const guard = 64
 
-// A guarded slice lies between elements that nobody may write. It starts as NaN.
+// A guarded slice lies between guards: elements that must not be written. All elements start as NaN.
 type guarded[T Float] struct{ all, s []T }
 
 func newGuarded[T Float](n int) guarded[T] {
@@ -51,7 +51,7 @@ func eps[T Float]() float64 {
 	return 0x1p-52
 }
 
-// near reports an error unless got is within tol of want, or both are NaN, or both the same infinity.
+// near reports whether got is within tol of want, or both are NaN or the same infinity. If not, the test fails.
 func near[T Float](t *testing.T, what string, got T, want, tol float64) bool {
 	t.Helper()
 	g := float64(got)

@@ -2,9 +2,9 @@ package cpu
 
 import "math"
 
-// ExpSum sets dst[i] = exp(x[i]*scale - shift) and returns the sum of dst, added in a fixed order. An x of -Inf gives 0
-// where scale is positive and shift finite; so does, in float32, any result below the smallest normal number. What
-// overflows is +Inf, NaN stays NaN. float32 is right to 2 units in the last place. dst may be x.
+// ExpSum sets dst[i] = exp(x[i]*scale - shift) and returns the sum of dst, added in a fixed order. An x[i] of -Inf gives 0 if
+// scale is positive and shift is finite. In float32 a result below the smallest normal number is 0. A result that overflows
+// is +Inf, and NaN gives NaN. float32 results are within 2 units in the last place. dst may be x.
 func ExpSum[T Float](dst, x []T, scale, shift T) T {
 	dst = dst[:len(x)]
 	if fast[T]() {
@@ -70,7 +70,7 @@ func exp32(x float32) float32 {
 		low     = -87.33654
 		high    = 89
 		log2e   = 1.44269504088896341
-		ln2High = 0.693359375 // of 9 bits, so that n*ln2High is exact
+		ln2High = 0.693359375 // has 9 bits, so that n*ln2High is exact
 		ln2Low  = -2.12194440e-4
 		round   = 3 << 22 // a float32 this large has no fraction
 	)
@@ -91,7 +91,7 @@ func exp32(x float32) float32 {
 	p = p*r + 1.6666665459e-1
 	p = p*r + 5.0000001201e-1
 	p = p*(r*r) + (r + 1)
-	// 2^n in two factors, for n = 128.
+	// 2^n is multiplied in two factors, since 2^128 is no float32.
 	h := int32(n) >> 1
 	return p * power(h) * power(int32(n)-h)
 }

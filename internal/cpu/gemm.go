@@ -3,19 +3,20 @@ package cpu
 import "unsafe"
 
 // Product describes a matrix product C = op(A)·op(B) + bias of row-major, contiguous operands: op(A) is [M,K], op(B) is
-// [K,N], C is [M,N]. With TransA the memory of A is [K,M]; with TransB that of B is [N,K]. op(A)·op(B) may be the sum of
-// several terms of one M and N, which are added in their order. A zero M or N does nothing; a zero K gives the bias alone.
+// [K,N], C is [M,N]. With TransA the memory of A is [K,M]; with TransB the memory of B is [N,K]. op(A)·op(B) may be the
+// sum of several terms of the same M and N, which are added in their order. If M or N is 0, nothing is done. If K is 0, C
+// is the bias.
 type Product struct {
 	M, N           int
 	TransA, TransB bool
 	Terms          []Term // at least one
 	C              *Buf
 	Bias           *Buf // if not nil: its N elements are added to each row
-	Residual       *Buf // if not nil: is added to C at the end, of C's shape
-	SiLU           *Buf // if not nil: is set to silu(C), of C's shape; may be C
+	Residual       *Buf // if not nil: has C's shape and is added to C at the end
+	SiLU           *Buf // if not nil: has C's shape and is set to silu(C); may be C
 
-	// Dots is for a few rows, with one term, TransB and not TransA: each element is a dot product of rows in place. B is read
-	// once and not packed. The bits of a row do not depend on the others, and are not those without Dots.
+	// Dots is for a few rows, with one term, TransB and not TransA. Each element is a dot product of rows in place; B is read
+	// once and not packed. The bits of a row do not depend on the other rows, but differ from those without Dots.
 	Dots bool
 }
 
@@ -25,9 +26,9 @@ type Term struct {
 	A, B *Buf
 }
 
-// Products adds to k one phase that computes all the products. The workers share the pieces of all of them, so that narrow
-// products leave no worker idle and need not be cut into small pieces. The sum over K of one element of C is cut only by K,
-// so the bits depend neither on the number of workers nor on the other products. No output may overlap an operand or
+// Products adds to k one phase that computes all the products. The workers share the pieces of all products, so narrow
+// products leave no worker idle and need not be cut into small pieces. Only K determines how the sum of one element of C is
+// cut. So its bits depend neither on the number of workers nor on the other products. No output may overlap an operand or
 // another output.
 func Products[T Float](k *Kernel, products ...Product) {
 	var z T
@@ -51,12 +52,12 @@ func Products[T Float](k *Kernel, products ...Product) {
 	})
 }
 
-// The pieces of a product are blocks of C. Each packs its own columns of B, one cut of K at a time, into scratch that
-// stays in the second-level cache, and multiplies all its rows by it: there is nothing to wait for, and packing B again
-// for every block of rows costs about 8/rows of the product. A is read in place, or transposed into scratch.
+// The pieces of a product are blocks of C. Each piece packs its own columns of B, one cut of K at a time, into scratch that
+// stays in the second-level cache, and multiplies all its rows of A by them. So no piece waits for another. Packing B again
+// for every block of rows costs about 8/rows of the time of the product. A is read in place, or transposed into scratch.
 
-// panelBytes is the width of a packed panel of B: the columns of one register tile, so that the tile reads it from the first to the
-// last byte.
+// panelBytes returns the width of a packed panel of B in bytes: the columns of one register tile, which then reads the panel from
+// the first to the last byte.
 func panelBytes() int {
 	if wide() {
 		return 256
@@ -64,23 +65,23 @@ func panelBytes() int {
 	return 64
 }
 
-// blockUnit is the width in bytes of which blocks are multiples.
+// blockUnit is a width in bytes: the width of a block is a multiple of it.
 const blockUnit = 256
 
-// block is one piece: the m x n elements of a product's C from row i and column j.
+// block is one piece: the m x n elements of a product's C that begin at row i and column j.
 type block struct {
 	*Product
 	i, j, m, n int
 }
 
-// cutProducts cuts large products for the caches and small ones so that a dozen pieces or more share them. Blocks of the
-// same rows follow each other, for products that share A.
+// cutProducts cuts products into blocks. Blocks of large products fit the caches; small products are cut into a dozen blocks
+// or more, for parallel work. Blocks of the same rows follow each other, since products may share A.
 func cutProducts(products []Product, unit int) (blocks []block) {
 	const pieces, rowTile = 12, 12
 	rows, cols := 512, 4*unit
 	for _, p := range products {
 		if p.TransA {
-			rows = 256 // the packed A takes its part of the cache
+			rows = 256 // the packed A needs a part of the cache, too
 		}
 	}
 	count := func() (n int) {
@@ -116,7 +117,7 @@ func cutProducts(products []Product, unit int) (blocks []block) {
 // cut returns the number of parts of at most size that n is cut into.
 func cut(n, size int) int { return (n + size - 1) / size }
 
-// depth returns how many products are summed before the next columns and rows are packed.
+// depth returns the length of one cut of K: how many products are summed before the next part of A and B is packed.
 func (t Term) depth() int {
 	const most = 512
 	if t.K <= 0 {
@@ -133,7 +134,7 @@ func multiplyBlock[T Float](b block, panel int, packedA, packedB []T) {
 		return
 	}
 	C := Slice[T](b.C)[b.i*b.N+b.j:]
-	var sum []T // what the next cut of K is added to
+	var sum []T // the next cut of K is added to it
 	stride := 0
 	if b.Bias != nil {
 		sum = Slice[T](b.Bias)[b.j : b.j+b.n]
@@ -162,7 +163,8 @@ func multiplyBlock[T Float](b block, panel int, packedA, packedB []T) {
 	finishBlock[T](b)
 }
 
-// dotBlock computes a block of a product with Dots: four columns at a time, whose rows of B stay in the first-level cache.
+// dotBlock computes a block of a product with Dots: four columns of C at a time, so that four rows of B stay in the first-level
+// cache.
 func dotBlock[T Float](b block) {
 	k := b.Terms[0].K
 	A, B, C := Slice[T](b.Terms[0].A), Slice[T](b.Terms[0].B), Slice[T](b.C)
@@ -184,7 +186,7 @@ func dotBlock[T Float](b block) {
 	}
 }
 
-// finishBlock does what follows the sums of a block.
+// finishBlock adds the residual to a block and applies SiLU, if the product has them.
 func finishBlock[T Float](b block) {
 	for i := range b.m {
 		row := func(of []T) []T { return of[(b.i+i)*b.N+b.j:][:b.n] }
@@ -198,7 +200,7 @@ func finishBlock[T Float](b block) {
 	}
 }
 
-// packB copies depth rows from p of the block's columns of op(B) to dst, in panels: [n/panel][depth][panel].
+// packB copies the rows [p,p+depth) of the block's columns of op(B) to dst, in panels: [n/panel][depth][panel].
 func packB[T Float](dst []T, b block, t Term, p, depth, panel int) {
 	B := Slice[T](t.B)
 	for j := 0; j < b.n; j, dst = j+panel, dst[min(len(dst), depth*panel):] {
@@ -221,8 +223,8 @@ func packB[T Float](dst []T, b block, t Term, p, depth, panel int) {
 
 func bytes[T Float](s []T) *byte { return (*byte)(unsafe.Pointer(unsafe.SliceData(s))) }
 
-// padded returns the distance of packed rows of n elements: an odd number of cache lines, so that the rows do not share
-// a few sets of a cache.
+// padded returns the distance between packed rows of n elements, in elements. It is an odd multiple of 16, in float32 an odd
+// number of cache lines, so that the rows do not share a few sets of a cache.
 func padded(n int) int { return roundUp(n, 16) | 16 }
 
 // transpose sets dst[p*drs+j] = src[j*srs+p] for j < rows and p < cols.
@@ -231,7 +233,7 @@ func transpose[T Float](rows, cols int, dst []T, drs int, src []T, srs int) {
 		return
 	}
 	_, _ = dst[(cols-1)*drs+rows-1], src[(rows-1)*srs+cols-1]
-	r, c := 0, 0 // the part in assembly: what fills vectors
+	r, c := 0, 0 // rows and columns that fill whole vectors, which the assembly transposes
 	if fast[T]() {
 		r, c = rows&^7, cols&^3
 		if wide() {

@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// level names a set of kernels. A processor has every level up to its own.
+// level names a set of kernels. A processor that has a level also has the lower ones.
 type level int
 
 const (
@@ -18,8 +18,7 @@ var levelNames = [...]string{"generic", "avx2", "avx512"}
 
 func (l level) String() string { return levelNames[l] }
 
-// active is the level that all kernels run at, chosen once (tests alone change it), and activeErr what was wrong with the
-// environment's wish.
+// active is the level of all kernels. It is chosen once; only tests change it. activeErr is what LevelError returns.
 var active, activeErr = choose(os.Getenv("NSA_CPU"), highest())
 
 // choose returns the level that wish names, or highest if wish is empty, unknown or above highest.
@@ -39,10 +38,10 @@ func choose(wish string, highest level) (level, error) {
 	return highest, fmt.Errorf("cpu: NSA_CPU=%q: want generic, avx2 or avx512", wish)
 }
 
-// Level returns the name of the kernels in use: generic, avx2 or avx512. It is the highest that the processor has,
+// Level returns the name of the kernels in use: generic, avx2 or avx512. It is the highest level that the processor has,
 // unless the environment variable NSA_CPU names a lower one when the program starts.
 func Level() string { return active.String() }
 
-// LevelError returns what was wrong with the environment variable NSA_CPU, an unknown name or a level that the processor
-// lacks, or nil. The highest level is in use then.
+// LevelError returns an error if the environment variable NSA_CPU has an unknown name or a level that the processor lacks. The
+// highest level is in use then.
 func LevelError() error { return activeErr }

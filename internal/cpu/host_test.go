@@ -35,7 +35,7 @@ func TestChooseLevel(t *testing.T) {
 	require.LessOrEqual(t, active, highest())
 }
 
-// TestRunAloneWithoutMemory: work memory that no host has is an error, and not the end of the process.
+// TestRunAloneWithoutMemory: too little memory for the work memory is an error, and does not end the process.
 func TestRunAloneWithoutMemory(t *testing.T) {
 	if total, _ := memory.Total(); total == 0 {
 		t.Skip("the host's memory is not known")

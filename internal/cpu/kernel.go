@@ -6,19 +6,19 @@ import "unsafe"
 const align = 64
 
 // A Phase is one parallel loop of a kernel: Body is called once for each piece in [0, Pieces), on any worker and in any
-// order. The pieces of a phase write disjoint memory, and how the work is cut never depends on the number of workers,
-// so that the results are the same bits whatever that number is. A phase begins when the one before it has ended.
+// order. The pieces of a phase write disjoint memory. The cut into pieces never depends on the number of workers, so any
+// number of workers gives the same bits. A phase begins when the phase before it has ended.
 type Phase struct {
 	Pieces int
 	Body   func(piece int, w *Worker)
 }
 
 // A Kernel is one op bound to its operands on the CPU: phases that run one after the other, and the memory that they
-// need beside the operands. It is built once (Bind of an op in package ops) and run many times; a run allocates nothing.
+// need besides the operands. It is built once (Bind of an op in package ops) and run many times. A run allocates nothing.
 // The zero value is an empty kernel.
 type Kernel struct {
-	// Check, if not nil, is called before the first phase; its error ends the run. It reads what cannot be known before
-	// a run, such as token numbers.
+	// Check, if not nil, is called before the first phase; its error ends the run. It checks the values of operands that
+	// are known only in a run, such as tokens.
 	Check func() error
 
 	phases  []Phase
@@ -45,7 +45,7 @@ func Work[T Elem](k *Kernel, n int) *Buf {
 	return b
 }
 
-// Scratch reserves memory for n elements of T for each worker of k. Local gives a phase its worker's part.
+// Scratch reserves memory for n elements of T for each worker of k. Region.Local returns the part of one worker.
 func Scratch[T Elem](k *Kernel, n int) Region[T] {
 	var z T
 	r := Region[T]{offset: k.scratch, n: n}
@@ -64,10 +64,10 @@ func (r Region[T]) Local(w *Worker) []T {
 	return unsafe.Slice((*T)(unsafe.Add(w.scratch, r.offset)), r.n)
 }
 
-// WorkBytes returns the memory in bytes that k needs beside its operands when run by the given number of workers.
+// WorkBytes returns the memory in bytes that k needs besides its operands when the given number of workers runs it.
 func (k *Kernel) WorkBytes(workers int) int { return k.bytes + workers*k.scratch }
 
-// bind points k's work cells into mem.
+// bind sets k's work cells to their parts of mem.
 func (k *Kernel) bind(mem unsafe.Pointer) {
 	for i, b := range k.work {
 		b.ptr = unsafe.Add(mem, k.offsets[i])
@@ -84,9 +84,9 @@ type Elem interface {
 	float32 | float64 | int32 | int | byte
 }
 
-// Buf is a cell that holds the memory of one operand. A kernel is bound to cells once; what a cell points to may be
-// changed between runs, and a kernel reads its cells anew in each run. The memory is not owned and is never nil while
-// a kernel runs, unless it has no elements.
+// Buf is a cell that holds the memory of one operand. A kernel is bound to cells once. The memory of a cell may change
+// between runs: a kernel reads its cells anew in each run. The cell does not own the memory, which is not nil while a
+// kernel runs, unless the operand has no elements.
 type Buf struct {
 	ptr   unsafe.Pointer
 	bytes int

@@ -5,7 +5,7 @@ package cpu
 // highest returns generic: there is no assembly for this processor.
 func highest() level { return generic }
 
-// No level above generic is in use here, so that none of these functions is reached.
+// No level above generic is in use on this processor, so none of these functions is called.
 
 func max32(wide bool, n int, x *float32) float32                                { return 0 }
 func expSum32(wide bool, n int, dst, x *float32, scale, shift float32) float32  { return 0 }

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// betweenPages returns memory of at least the given bytes between pages that can not be read or written: an access outside
-// of it ends the test's process, also one whose value is not used.
+// betweenPages returns memory of at least the given bytes between pages that cannot be read or written. Any access outside of
+// it ends the test's process, even if the value is not used.
 func betweenPages(t *testing.T, bytes int) []byte {
 	t.Helper()
 	page := syscall.Getpagesize()
@@ -23,7 +23,7 @@ func betweenPages(t *testing.T, bytes int) []byte {
 	return all[page : page+n]
 }
 
-// place copies x to the begin or to the end of mem.
+// place copies x to the start or to the end of mem.
 func place[T Float](mem []byte, x []T, end bool) []T {
 	if len(x) == 0 {
 		return nil

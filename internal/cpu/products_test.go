@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestProducts holds products of one phase to each of them alone, and those of several terms to loops: any sizes, with and
-// without bias, residual and SiLU, all layouts.
+// TestProducts compares the products of one phase with loops in float64, and those of one term also with the same product alone.
+// It covers many sizes, all layouts, and products with and without bias, residual and SiLU.
 func TestProducts(t *testing.T) {
 	type size struct {
 		m, n int
@@ -45,7 +45,7 @@ func TestProducts(t *testing.T) {
 	}
 }
 
-// withOperands gives p terms of the given K, and a bias, a residual and a SiLU where they are wanted.
+// withOperands returns p with a term for each K in ks, and with a bias, a residual and a SiLU if the arguments say so.
 func withOperands[T Float](p Product, ks []int, bias, residual, silu bool) Product {
 	for _, k := range ks {
 		p.Terms = append(p.Terms, Term{k, NewBuf(random[T](p.M * k)), NewBuf(random[T](k * p.N))})
@@ -117,7 +117,7 @@ func testProducts[T Float](t *testing.T, list []Product) {
 	}
 }
 
-// sumOfTerms computes p in float64, and the error that T may have.
+// sumOfTerms computes p in float64. tol is the error that is allowed in T.
 func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
 	want, tol = make([]float64, p.M*p.N), 2
 	for _, term := range p.Terms {
@@ -148,7 +148,7 @@ func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
 	return want, tol * eps[T]()
 }
 
-// A row of C has the same bits whatever is computed with it: joined batches, or one token at a time.
+// A row of C has the same bits in a product of any number of rows: in joined batches and for one token at a time.
 func TestProductBitsOfRow(t *testing.T) {
 	const m, n, k = 301, 130, 1100
 	for l := range levels {

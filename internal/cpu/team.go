@@ -18,21 +18,21 @@ type Worker struct {
 	ID int
 
 	scratch unsafe.Pointer
-	state   atomic.Int32 // of the goroutine that run is; the first worker's is the caller's
-	run     func()
+	state   atomic.Int32 // of the worker's goroutine; unused for the first worker, which runs on the caller's goroutine
+	run     func()       // body of the goroutine
 }
 
 // The states of a worker's goroutine.
 const (
-	gone    = iota // has no goroutine
-	waiting        // has one that looks for work, or will once it runs
-	offered        // may take part in the phase
-	working        // takes part in the phase
+	gone    = iota // there is no goroutine
+	waiting        // the goroutine waits for work, or will when it runs
+	offered        // the goroutine may take part in the phase
+	working        // the goroutine takes part in the phase
 )
 
-// Team runs kernels on a fixed number of goroutines. It is used by one goroutine at a time; a run allocates nothing once
-// warm. Between phases a worker looks for the next one for a short while and then ends, so that an idle team has no
-// goroutines and needs no closing.
+// Team runs kernels on a fixed number of workers. Only one goroutine may use it at a time. After the first runs, a run
+// allocates nothing. After a phase a worker's goroutine waits a short time for the next phase and then ends. So an idle
+// team has no goroutines and need not be closed.
 type Team struct {
 	workers []Worker
 	spin    time.Duration
@@ -44,8 +44,8 @@ type Team struct {
 	err     error
 }
 
-// spinFor is how long a goroutine looks for what it waits for before it sleeps: somewhat more than it takes to wake a
-// sleeping thread, 50 microseconds and more on virtual machines.
+// spinFor is how long a goroutine spins before it sleeps or ends: somewhat longer than it takes to wake a sleeping
+// thread, which is 50 microseconds and more on virtual machines.
 const spinFor = 200 * time.Microsecond
 
 // NewTeam returns a team of the given number of workers; 0 asks for GOMAXPROCS.
@@ -78,7 +78,7 @@ func NewTeam(workers int) *Team {
 	return t
 }
 
-// until looks for a short while whether done holds.
+// until spins until done returns true, for a short time at most.
 func (t *Team) until(done func() bool) {
 	if done() || t.spin == 0 {
 		return
@@ -90,8 +90,8 @@ func (t *Team) until(done func() bool) {
 // Workers returns the number of workers.
 func (t *Team) Workers() int { return len(t.workers) }
 
-// Run runs k with mem, of at least k.WorkBytes(t.Workers()) bytes aligned to a cache line, as its work memory. A panic in
-// a phase comes back as an error.
+// Run runs k. mem is the work memory: at least k.WorkBytes(t.Workers()) bytes, aligned to a cache line. Run returns a
+// panic in a phase as an error.
 func (t *Team) Run(k *Kernel, mem *Buf) error {
 	if need := k.WorkBytes(len(t.workers)); mem.Bytes() < need {
 		return fmt.Errorf("cpu: kernel needs %d bytes of work memory, got %d", need, mem.Bytes())
@@ -121,12 +121,12 @@ func (t *Team) run(p Phase) error {
 	t.busy.Store(int32(len(helpers)))
 	for i := range helpers {
 		if h := &helpers[i]; !h.state.CompareAndSwap(waiting, offered) {
-			h.state.Store(offered) // it was gone
+			h.state.Store(offered) // there was no goroutine
 			go h.run()
 		}
 	}
 	t.loop(&t.workers[0])
-	// Whoever has not begun by now is not waited for.
+	// Do not wait for workers that have not begun by now.
 	for i := range helpers {
 		if helpers[i].state.CompareAndSwap(offered, waiting) {
 			t.busy.Add(-1)
@@ -138,7 +138,7 @@ func (t *Team) run(p Phase) error {
 	return t.err
 }
 
-// loop takes pieces until there are none left.
+// loop runs pieces of the phase until there are none left.
 func (t *Team) loop(w *Worker) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -74,7 +74,7 @@ func TestTeamHelpersEnd(t *testing.T) {
 	}
 }
 
-// A run allocates nothing, nor does a small product or a vector function, on slices of the stack too.
+// A run allocates nothing. Nor does a small product or a vector function, even on slices of arrays on the stack.
 func TestNoAllocation(t *testing.T) {
 	p := withOperands[float32](Product{M: 70, N: 70, TransA: true}, []int{65, 3}, true, true, true)
 	p.C, p.SiLU = NewBuf(make([]float32, 70*70)), NewBuf(make([]float32, 70*70))

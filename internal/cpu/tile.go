@@ -1,12 +1,13 @@
 package cpu
 
-// Tile computes a small product straight from the operands' memory, on the caller's goroutine:
+// Tile computes a small product on the caller's goroutine. It reads the operands in place, without packing:
 //
 //	C[i,j] = sum over p of A[i,p]·B[p,j]        (add: C[i,j] += ...)
 //
 // for i < m, j < n, p < k. Element (i,p) of A is a[i*ars+p*acs]; rows of B and C are contiguous: B[p,j] is b[p*brs+j],
 // C[i,j] is c[i*crs+j]. Only C's m x n elements are written. Any of m, n and k may be 0; k = 0 without add clears C.
-// The sum over p runs in ascending order, so an element of C does not depend on m or n. A stride may be 0, not negative.
+// The sum over p runs in ascending order, so the bits of an element of C do not depend on m or n. A stride may be 0, but not
+// negative.
 func Tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, add bool) {
 	var s []T
 	if add {
@@ -46,7 +47,8 @@ func tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs 
 	}
 }
 
-// tileGo is the twin of the assembly: blocks of 4 x 2 elements whose sums stay in registers, and single elements around.
+// tileGo is the Go twin of the assembly: it computes blocks of 4 x 2 elements whose sums stay in registers, and the rest as single
+// elements.
 func tileGo[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, s []T, srs int) {
 	put := func(i, j int, sum T) {
 		if s != nil {

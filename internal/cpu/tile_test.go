@@ -39,7 +39,7 @@ func testTileCase[T Float](t *testing.T, m, n, k int, across, add, wide bool) {
 	if across {
 		ars, acs = step, step*m+1
 	}
-	// A and B end with their last element; what lies between their rows is NaN and has no part in the result.
+	// A and B end with their last element. The elements between their rows are NaN and must not be read into the result.
 	a, b := newGuarded[T](max(0, (m-1)*ars+(k-1)*acs+1)), newGuarded[T](max(0, (k-1)*brs+n))
 	c := newGuarded[T](max(0, (m-1)*crs+n))
 	x, y, z := random[T](m*k), random[T](k*n), random[T](m*n)
@@ -81,7 +81,7 @@ func testTileCase[T Float](t *testing.T, m, n, k int, across, add, wide bool) {
 	require.Zero(t, written, "%s: written between the rows of C", what)
 }
 
-// An element of C does not depend on how many rows and columns are computed with it.
+// The bits of an element of C do not depend on the number of rows and columns that are computed with it.
 func TestTileBitsOfElement(t *testing.T) {
 	const k, n = 37, 150
 	a, b := random[float32](k), random[float32](k*n)

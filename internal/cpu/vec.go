@@ -5,11 +5,11 @@ import (
 	"unsafe"
 )
 
-// All functions of this package that take several slices take their length from the first of them named x or p (w for
-// AdamW); the others must be at least as long. A result may be written over an operand, element by element; partial
-// overlap is not allowed. float32 runs in assembly where the processor has it: max32 for Max, and so on.
+// The vector functions of this package take their length from the slice named x or p (w for AdamW); their other slices must be at
+// least as long. A result may have the same memory as an operand, but may not overlap it in part. float32 runs in assembly if
+// the processor has the instructions: Max calls max32, and so on.
 
-// Max returns the largest element of x, -Inf for none, NaN if there is one.
+// Max returns the largest element of x, -Inf if x is empty, NaN if an element is NaN.
 func Max[T Float](x []T) T {
 	if fast[T]() {
 		return T(max32(wide(), len(x), f32(x)))
@@ -45,7 +45,7 @@ func Dot[T Float](x, y []T) T {
 	return sum
 }
 
-// Dots returns the dot products of x with four rows. Each has the bits that it has beside other rows.
+// Dots returns the dot products of x with four rows. The bits of each do not depend on the other rows.
 func Dots[T Float](x, a, b, c, d []T) (xa, xb, xc, xd T) {
 	a, b, c, d = a[:len(x)], b[:len(x)], c[:len(x)], d[:len(x)]
 	if fast[T]() {
@@ -88,7 +88,7 @@ func Add[T Float](dst, x, y []T) {
 // MulScale sets dst[i] = x[i]*w[i]*a. dst may be x.
 func MulScale[T Float](dst, x, w []T, a T) { SoftmaxGrad(dst, x, w, 0, a) }
 
-// SoftmaxGrad sets dst[i] = p[i]*(dp[i]-delta)*scale: the gradient of the logits of one row. dst may be p or dp.
+// SoftmaxGrad sets dst[i] = p[i]*(dp[i]-delta)*scale: the gradient with respect to the logits of one row. dst may be p or dp.
 func SoftmaxGrad[T Float](dst, p, dp []T, delta, scale T) {
 	dst, dp = dst[:len(p)], dp[:len(p)]
 	if fast[T]() {
@@ -112,7 +112,7 @@ func SumSquares[T Float](x []T) float64 {
 	return sum
 }
 
-// AdamW updates one run of parameters w in place with gradient g and moments m and v:
+// AdamW updates parameters w and their moments m and v in place, from the gradient g:
 //
 //	g' = g*clip; m = beta1*m + (1-beta1)*g'; v = beta2*v + (1-beta2)*g'²
 //	w -= lr*(m*c1/(sqrt(v*c2)+eps) + decay*w)
@@ -136,9 +136,10 @@ func AdamW[T Float](w, g, m, v []T, p AdamWStep[T]) {
 // AdamWStep holds the numbers of one step of AdamW.
 type AdamWStep[T Float] struct{ LR, Beta1, Beta2, Eps, Decay, Clip, C1, C2 T }
 
-// fast reports whether vectors of T are computed in assembly, and wide whether that is AVX-512.
+// fast reports whether assembly computes vectors of T.
 func fast[T Float]() bool { return active > generic && single[T]() }
 
+// wide reports whether the assembly in use is for AVX-512.
 func wide() bool { return active == avx512 }
 
 // single reports whether T is float32.

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A vecCase is one vector function: its call with four slices of which it reads and writes some, and two numbers, and the
-// same in float64, an element after the other. What call returns is the sum of what want does, or 0. A function that has a
-// dst takes in[0] for it and reads the others, in order.
+// A vecCase is one vector function. call calls it with some of four slices and two numbers. want computes the same in float64,
+// for one element of each slice. call returns the sum of what want returns for the elements, or 0. If the function has a dst,
+// it is in[0]; the operands are the other slices, in order.
 type vecCase[T Float] struct {
 	name string
 	call func(in [4][]T, a, b T) T
@@ -95,7 +95,7 @@ func testVector[T Float](t *testing.T, c vecCase[T], n int) {
 		in[i], want[i] = gs[i].s, make([]float64, n)
 		for j := range n {
 			in[i][j] = all[i*n+j] * 4
-			if i == 0 && c.name != "AdamW" { // where in[0] is an operand
+			if i == 0 && c.name != "AdamW" { // only AdamW reads in[0]
 				in[i][j] = T(math.NaN())
 			}
 			want[i][j] = float64(in[i][j])
@@ -125,7 +125,7 @@ func testVector[T Float](t *testing.T, c vecCase[T], n int) {
 	}
 }
 
-// dst may be each operand that the function's contract names.
+// dst may be any operand that the function's doc comment names.
 func TestVectorsInPlace(t *testing.T) {
 	const n = 77
 	may := map[string]int{"ExpSum": 1, "Add": 2, "SoftmaxGrad": 2, "Sigmoid": 1, "SiLU": 1, "SiLUGrad": 2}
@@ -145,7 +145,7 @@ func TestVectorsInPlace(t *testing.T) {
 	}
 }
 
-// exp32 is held to 2 units in the last place over its whole range, with the edges.
+// exp32 is within 2 units in the last place over its whole range, edges included.
 func TestExpEdges(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	for l := range levels {
@@ -196,7 +196,7 @@ func TestMaxNaN(t *testing.T) {
 	}
 }
 
-// A value of a row does not depend on where in the row it stands, nor do zeros after it change a sum.
+// The bits of an element do not depend on its place in a row. Zeros at the end of a row do not change its sum.
 func TestVectorsBitsOfElement(t *testing.T) {
 	x := random[float32](150)
 	for l := range levels {

@@ -1,4 +1,4 @@
-// Package fakedevice is a second device for tests: it has memory of its own, queues, and captures, and computes by the CPU's kernels.
+// Package fakedevice is a second device for tests. It has memory of its own, streams and captures, and computes with the CPU's kernels.
 package fakedevice
 
 import (
@@ -15,27 +15,27 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Backend is a device whose memory the host cannot read: values there are of a type of its own, copies are counted, and
-// everything that is enqueued runs no earlier than it must, at Synchronize. It computes by the CPU's kernels.
+// Backend is a device whose memory the host cannot read. Its values have a type of their own, and it counts copies. It runs
+// enqueued work as late as possible, in Synchronize. It computes with the CPU's kernels.
 type Backend struct {
 	cpu     graph.Backend
-	Missing string // name of a Spec that it has no kernel for
-	Fault   string // panic of Launch
-	Half    bool   // it can store bfloat16, and computes in float32
-	FailAt  int    // number of the call, from 1, that does nothing and fails; 0 for none
-	Calls   int    // that may fail, so far
-	Failed  string // the call that did
+	Missing string // name of a Spec that the device has no kernel for
+	Fault   string // if not empty, Launch panics with it
+	Half    bool   // the device can store bfloat16; it computes in float32
+	FailAt  int    // number, from 1, of the call that does nothing and fails; 0: none fails
+	Calls   int    // number of calls so far that could fail
+	Failed  string // name of the call that failed
 
-	Open, MemoryInUse, Streams int // Close not called yet, bytes, streams
+	Open, MemoryInUse, Streams int // backends not closed yet, bytes, streams
 	Uploads, Downloads         int
 	Launches, Synchronized     int
 	Captures, Replays          int
 	MemoryAsked                int   // calls of MemoryUsed
-	NoMeter                    error // of MemoryUsed
+	NoMeter                    error // error that MemoryUsed returns
 
-	// Offered and Stored, if not nil, change what Offers and Storage return.
+	// Offered and Stored, if not nil, change the results of Offers and Storage.
 	Offered func(s graph.Site, list []graph.Implementation) []graph.Implementation
-	Reason  graph.Reason // for which a picky implementation refuses; ReasonShape if it is not set
+	Reason  graph.Reason // reason for which a picky implementation refuses; ReasonShape if it is not set
 	Stored  func(s graph.Site, in, out []tensor.Dtype)
 
 	all []*stream
@@ -47,7 +47,7 @@ func New() *Backend { return &Backend{cpu: graph.NewCPU(1), Open: 1} }
 // NewHalf returns a device that stores bfloat16, too.
 func NewHalf() *Backend { return &Backend{cpu: graph.NewCPU(1), Open: 1, Half: true} }
 
-// call counts a call and returns the failure that it is to have.
+// call counts a call. It returns an error if the call must fail.
 func (f *Backend) call(name string) error {
 	if f.Calls++; f.Calls == f.FailAt {
 		f.Failed = name
@@ -86,7 +86,7 @@ func (f *Backend) Alloc(bytes int) (graph.Memory, error) {
 	return memory{m, f}, err
 }
 
-// MemoryUsed counts as MemoryInUse does.
+// MemoryUsed returns MemoryInUse and the error NoMeter.
 func (f *Backend) MemoryUsed() (int64, error) {
 	f.MemoryAsked++
 	return int64(f.MemoryInUse), f.NoMeter
@@ -123,8 +123,8 @@ func (f *Backend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error)
 	return true, nil
 }
 
-// Implementation returns one of the CPU's kernels. One that is narrow takes four columns, a picky one nothing, and one that is unbound
-// fails to bind.
+// Implementation returns an implementation that uses the CPU's kernels. The name sets its behaviour: "narrow" refuses more than four
+// columns, "picky" refuses everything, and "unbound" fails to bind.
 func (f *Backend) Implementation(name string) graph.Implementation { return implementation{f, name} }
 
 func (f *Backend) Close() error { f.Open--; return f.cpu.Close() }
@@ -167,7 +167,7 @@ func (i implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, err
 type kernel struct {
 	graph.Kernel
 	args  []ops.Arg
-	bound []cpu.Buf // that Prepare saw
+	bound []cpu.Buf // cells at the last Prepare
 }
 
 func (k *kernel) Prepare(s graph.Stream, _ *cpu.Buf) error {
@@ -183,7 +183,7 @@ func (k *kernel) Prepare(s graph.Stream, _ *cpu.Buf) error {
 
 func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	stream := s.(*stream)
-	cells := make([]cpu.Buf, len(k.args)) // addresses are read when it is enqueued
+	cells := make([]cpu.Buf, len(k.args)) // the addresses are those of the time of the launch
 	for i, a := range k.args {
 		cells[i] = *a.Buf
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Storage implements graph.Backend: all results of Specs but some lie in half precision.
+// Storage implements graph.Backend: most results of Specs are stored in half precision.
 func (f *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
 	if !f.Half {
 		return f.cpu.Storage(s, half)
@@ -42,7 +42,7 @@ func (f *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dty
 	return in, out
 }
 
-// bindHalf binds a CPU kernel to float32 copies of what lies in half precision.
+// bindHalf binds a CPU kernel. Operands in half precision get float32 copies, which the kernel uses.
 func bindHalf(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
 	k := &halfKernel{in: in, out: out}
 	wide := func(args []ops.Arg) []ops.Arg {
@@ -78,7 +78,7 @@ type halfKernel struct {
 	graph.Kernel    // nil for a cast
 	in, out         []ops.Arg
 	wideIn, wideOut []ops.Arg
-	copies          bool // of AdamW
+	copies          bool // the Spec is AdamWOp with Copies
 }
 
 func (k *halfKernel) WorkBytes() int {
@@ -116,7 +116,7 @@ func (k *halfKernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	return nil
 }
 
-// move copies an operand, and converts between float32 and bfloat16, to nearest even.
+// move copies an operand. It converts between float32 and bfloat16, rounding to nearest even.
 func move(to, from ops.Arg) {
 	switch {
 	case to.Buf == from.Buf:

@@ -28,7 +28,7 @@ func (s *stream) enqueue(f func() error) {
 	s.queue = append(s.queue, f)
 }
 
-// call is fake's, of what may not be recorded.
+// call counts a call that is not allowed during a capture, and returns its error.
 func (s *stream) call(name string) error {
 	if s.capturing {
 		return errors.New(name + " during a capture")
@@ -68,7 +68,7 @@ func (s *stream) View(a ops.Arg) G.Value {
 	return &value{ops.NewValue(a.Operand), copyOf(a), s}
 }
 
-// copyOf returns an operand that stays where a is now.
+// copyOf returns an operand with the current memory of a, which does not change with a's cell.
 func copyOf(a ops.Arg) ops.Arg {
 	b := *a.Buf
 	return ops.Arg{Operand: a.Operand, Buf: &b}

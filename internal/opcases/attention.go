@@ -10,7 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Sizes are those of an attention op.
+// Sizes are the sizes of an attention op.
 type Sizes struct{ B, S, Hq, Hkv, D, Dv int }
 
 // Tokens returns q, k and v.
@@ -24,14 +24,14 @@ func (c Sizes) Compressed(seed uint64, l, d int) (kc, vc Array) {
 	return Normal("kc", seed, c.B, n, c.Hkv, c.D), Normal("vc", seed+1, c.B, n, c.Hkv, c.Dv)
 }
 
-// AttentionSize is a size of all branches.
+// AttentionSize holds the sizes of a layer with all branches.
 type AttentionSize struct {
 	Sizes
 	ops.Params
 	Size Size
 }
 
-// AttentionSizes lie around every boundary: of blocks, windows, tiles of keys and of rows, and vectors.
+// AttentionSizes returns sizes around every boundary: of blocks, windows, tiles of keys, tiles of rows, and vectors.
 func AttentionSizes() (list []AttentionSize) {
 	add := func(size Size, c Sizes, p ops.Params) { list = append(list, AttentionSize{c, p, size}) }
 	small := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 12}
@@ -59,7 +59,7 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{2, 64, 2, 2, 5, 3}, 8, 4, 4, 5, 33, Small},        //
 		{Sizes{1, 133, 4, 4, 32, 48}, 32, 16, 16, 5, 300, Small}, // a window longer than the sequence
 		{Sizes{1, 23, 4, 1, 64, 64}, 32, 16, 64, 3, 5, Small},    // no complete compression block
-		{Sizes{1, 1, 1, 1, 64, 64}, 32, 16, 64, 16, 512, Small},  // dims that are multiples of 8, for matrix units: to the end
+		{Sizes{1, 1, 1, 1, 64, 64}, 32, 16, 64, 16, 512, Small},  // from here on dims are multiples of 8, for matrix units
 		{Sizes{2, 31, 6, 1, 72, 128}, 32, 16, 64, 16, 20, Small},
 		{Sizes{1, 33, 16, 1, 128, 8}, 4, 2, 64, 3, 1, Small},
 		{Sizes{2, 65, 6, 6, 96, 64}, 6, 2, 64, 3, 64, Small},
@@ -73,8 +73,8 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},
 		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 32, 4, 150, Small},   // the rows of a key are cut into chunks
 		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small},  // blocks of several tiles
-		{Sizes{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},     // lists have less than half of the blocks
-		{Sizes{1, 129, 1, 1, 192, 128}, 8, 4, 64, 3, 65, Small}, // dims of which the one of values is smaller, and both beyond 128
+		{Sizes{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},     // queries choose less than half of the blocks
+		{Sizes{1, 129, 1, 1, 192, 128}, 8, 4, 64, 3, 65, Small}, // six sizes with key dims above 128 and value dims on either side
 		{Sizes{1, 109, 2, 1, 136, 72}, 4, 2, 64, 3, 40, Small},
 		{Sizes{1, 67, 3, 1, 144, 192}, 4, 2, 64, 3, 33, Small},
 		{Sizes{1, 130, 1, 1, 256, 8}, 8, 4, 64, 3, 129, Small},
@@ -106,7 +106,7 @@ func AttentionSizes() (list []AttentionSize) {
 	return list
 }
 
-// Cases returns those of Branches, the selected branch with lists of which some show no key, and the choice of blocks.
+// Cases returns the cases of Branches, the choice of blocks, and the selected branch with some lists that show no key.
 func (s AttentionSize) Cases() []Case {
 	branches := Branches(s.Sizes, s.Params)
 	list := append(branches, selectCase(s.Sizes, s.Params))
@@ -120,8 +120,8 @@ func (s AttentionSize) Cases() []Case {
 	return list
 }
 
-// Branches returns the attention ops at one size: window, dense, compressed and selected, by these names. The selected one
-// has the oracle's blocks.
+// Branches returns cases of the attention ops at one size: window, dense, compressed and selected, by these names. The oracle
+// chooses the blocks of the selected branch.
 func Branches(c Sizes, p ops.Params) []Case {
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
@@ -146,7 +146,7 @@ func Branches(c Sizes, p ops.Params) []Case {
 	return list
 }
 
-// withOracle gives an attention op inputs of its own and, by its mask, what the oracle makes of them.
+// withOracle completes the case of an attention op: it copies the inputs, and sets Outputs and Gradients from the case's mask.
 func withOracle(c Case) Case {
 	for i, a := range c.Inputs {
 		c.Inputs[i].Floats = slices.Clone(a.Floats)
@@ -159,8 +159,8 @@ func withOracle(c Case) Case {
 	return c
 }
 
-// invisibleLists is the selected branch x where query 0 of group 0 has only a block in the future, if there is a second block,
-// and query 1 has no block: neither sees a key.
+// invisibleLists returns the selected branch x with two changed lists of group 0: query 0 has only a block in the future, if there
+// is a second block, and query 1 has no block. Neither query sees a key.
 func invisibleLists(x Case, c Sizes, p ops.Params) Case {
 	x.Inputs = slices.Clone(x.Inputs)
 	idx := &x.Inputs[3]
@@ -185,7 +185,7 @@ func Blocks(p ops.Params, q, kc Array) Array {
 	return Array{Name: "idx", Shape: []int{q.Shape[0], q.Shape[1], kc.Shape[2], p.TopN}, Ints: idx}
 }
 
-// selectCase is the choice of blocks from the lse of the compressed attention.
+// selectCase returns a case of the choice of blocks, from the lse of the compressed attention.
 func selectCase(c Sizes, p ops.Params) Case {
 	q, _, _ := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)

@@ -1,7 +1,7 @@
-// Package opcases is the one table of cases for the ops of package ops: for each op its sizes, its inputs, and what the oracle
-// makes of them, forward and backward. The CPU's tests run it, and so may those of any device.
+// Package opcases is the one table of test cases for the ops of package ops: for each op its sizes, its inputs, and the oracle's
+// outputs and gradients. The tests of the CPU and of devices run it.
 //
-// A case is built by an op's constructor. Plan breaks it down to the calls of Specs, so that a device runs it without graphs:
+// An op's constructor builds a case. Plan breaks the case down to calls of Specs, so that a device runs it without graphs:
 //
 //	for _, c := range opcases.All() {
 //		plan, err := c.Plan()
@@ -13,9 +13,8 @@
 //		...                               // compare arrays[plan.Out[i]] with c.Outputs(in)[i] and
 //	}                                     // arrays[plan.Grads[i]] with c.Gradients(in, dy)[i]
 //
-// Array.Operand gives the type and shape of an input; those of an output follow from Spec.Infer. Where the device stores
-// inputs rounded, the rounded ones go to the oracle: Outputs and Gradients take their Tensors. Chosen blocks (Case.Choice) are compared
-// by CheckChoice.
+// Array.Operand returns the type and shape of an input, Spec.Infer those of an output. If the device stores rounded inputs, give
+// the rounded ones to the oracle: Outputs and Gradients take their Tensors. CheckChoice compares chosen blocks (Case.Choice).
 package opcases
 
 import (
@@ -31,25 +30,25 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Case is an op at one size.
+// Case is an op with inputs of one size.
 type Case struct {
 	Name   string
 	Inputs []Array
 	// Build applies the op's constructor.
 	Build func(in []*G.Node) (*G.Node, error)
-	// Outputs returns the oracle's outputs for inputs of the case's shapes, the main one first; nil for one that is not
-	// compared, and for a chosen index.
+	// Outputs returns the oracle's outputs for inputs of the case's shapes, the main one first. An output is nil if it is not
+	// compared, or if it holds chosen blocks.
 	Outputs func(in []*ref.Tensor) []*ref.Tensor
-	// Gradients returns the oracle's gradient of each input for the gradient dy of the main output, nil for indices. It is
-	// nil for an op without a gradient.
+	// Gradients returns the oracle's gradient with respect to each input, nil for indices; dy is the gradient with respect to
+	// the main output. Gradients is nil for an op without a gradient.
 	Gradients func(in []*ref.Tensor, dy *ref.Tensor) []*ref.Tensor
-	// Size says how long the case takes.
+	// Size tells how long the case takes.
 	Size Size
-	// Mask is that of an attention op.
+	// Mask is the mask of an attention op.
 	Mask ref.Mask
-	// Choice is set for SelectBlocks: CheckChoice looks at its output, since rounding may change an order of scores.
+	// Choice is set for SelectBlocks. CheckChoice then checks the output, since rounding may change the order of scores.
 	Choice *ops.Params
-	// Documents are packed into the rows; nil where each row is one.
+	// Documents are packed into the rows of the inputs; nil if each row is one document.
 	Documents *ref.Documents
 }
 
@@ -58,12 +57,12 @@ type Size int
 
 // The sizes.
 const (
-	Small Size = iota // in any type, in graphs, and by central differences
-	Large             // several pieces of work in each phase: in one type, without graphs
-	Huge              // on a GPU alone
+	Small Size = iota // tested in any type, in graphs, and by central differences
+	Large             // several pieces of work in each phase; tested in one type, without graphs
+	Huge              // tested only on a GPU
 )
 
-// Call is one Spec to be run. In and Out are indices of arrays: those of Plan.Inputs, then the outputs of the calls.
+// Call is one Spec to be run. In and Out are indices of arrays: first come the arrays of Plan.Inputs, then the outputs of the calls.
 type Call struct {
 	Spec    ops.Spec
 	In, Out []int
@@ -71,11 +70,11 @@ type Call struct {
 
 // Plan is a case as calls of Specs, forward and backward.
 type Plan struct {
-	Inputs []Array // those of the case and, where the op has a gradient, dy: the gradient of the main output
+	Inputs []Array // inputs of the case and, if the op has a gradient, dy: the gradient with respect to the main output
 	Calls  []Call
 	Arrays int   // number of arrays
 	Out    []int // outputs of the op, in the order of Case.Outputs
-	Grads  []int // gradient of each input; -1 for one that has none. Nil for an op without a gradient
+	Grads  []int // gradient with respect to each input, -1 if it has none; nil for an op without a gradient
 }
 
 // Plan returns the calls of the case.
@@ -99,7 +98,7 @@ func (c Case) Plan() (*Plan, error) {
 	for i, a := range p.Inputs {
 		given[a.Name] = i
 	}
-	outputs := map[int64][]int{} // of the op behind a node
+	outputs := map[int64][]int{} // for each node: the arrays of its op's outputs
 	for _, n := range g.AllNodes() {
 		var in [][]int
 		for it := g.From(n.ID()); it.Next(); {
@@ -132,7 +131,7 @@ func (c Case) Plan() (*Plan, error) {
 	return p, nil
 }
 
-// inputsOf returns the nodes that an op reads: the inputs of a case, or a table of documents in the place of their boundaries.
+// inputsOf returns the nodes that an op reads: the inputs of a case, but a table of documents instead of their boundaries.
 func inputsOf(g *G.ExprGraph, n *G.Node) (in G.Nodes) {
 	for it := g.From(n.ID()); it.Next(); {
 		in = append(in, it.Node().(*G.Node))
@@ -140,8 +139,9 @@ func inputsOf(g *G.ExprGraph, n *G.Node) (in G.Nodes) {
 	return in
 }
 
-// All returns the cases of all ops of graphs, and of the fused Specs that a machine puts in their place: those of the given
-// sizes, or all. Large and huge cases take seconds to make, since the oracle chooses their blocks.
+// All returns the cases of all ops of graphs, and of the fused Specs that a machine uses instead of several ops. It returns the
+// cases of the given sizes, or of all sizes if none is given. Large and huge cases take seconds to build, since the oracle
+// chooses their blocks.
 func All(sizes ...Size) (list []Case) {
 	wanted := func(s Size) bool { return len(sizes) == 0 || slices.Contains(sizes, s) }
 	for _, c := range Layers() {
@@ -157,12 +157,12 @@ func All(sizes ...Size) (list []Case) {
 	return list
 }
 
-// CheckChoice is the function of that name for the documents of the case, each alone.
+// CheckChoice applies the function CheckChoice to each document of the case, or to the whole batch without documents.
 func (c Case) CheckChoice(q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
 	if c.Documents == nil {
 		return CheckChoice(*c.Choice, q, kc, idx, tolerance)
 	}
-	n := kc.Shape[2] * c.Choice.TopN // of a query
+	n := kc.Shape[2] * c.Choice.TopN // indices for one query
 	for _, d := range c.Documents.List() {
 		at := d.B*c.Documents.S + d.First
 		k := ref.Cut(kc, d, ref.Keys)
@@ -174,10 +174,10 @@ func (c Case) CheckChoice(q, kc *ref.Tensor, idx []int32, tolerance float64) (ot
 	return others, nil
 }
 
-// CheckChoice holds chosen blocks idx [B,S,Hkv,n] to the oracle's scores for q [B,S,Hq,D] and kc [B,Nc,Hkv,D]: of each query
-// the forced ones are among them, ascending and padded with -1, and none is left out whose score is above that of a chosen
-// one by more than tolerance, relative to the sum of a row's scores. It returns in how many rows the choice is not the
-// oracle's, and the first error.
+// CheckChoice checks chosen blocks idx [B,S,Hkv,n] with the oracle's scores for q [B,S,Hq,D] and kc [B,Nc,Hkv,D]. The blocks of
+// each query must ascend, be padded with -1 and include the forced blocks. A block that is not chosen may score higher than a
+// chosen one by at most tolerance, relative to the sum of a row's scores. CheckChoice returns the number of rows whose choice
+// differs from the oracle's, and the first error.
 func CheckChoice(p ops.Params, q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
 	S, Hq, Hkv := q.Shape[1], q.Shape[2], kc.Shape[2]
 	if S < p.BlockLen {
@@ -224,11 +224,12 @@ type Array struct {
 	Ints   []int32
 }
 
-// Normal returns an array of the standard normal distribution, the same for the same seed. Its values are exact in float32.
+// Normal returns an array of normally distributed numbers. The same seed gives the same numbers, which are exact in float32.
 func Normal(name string, seed uint64, shape ...int) Array {
 	return normalTimes(1, name, seed, shape...)
 }
 
+// normalTimes is Normal with all numbers multiplied by scale.
 func normalTimes(scale float64, name string, seed uint64, shape ...int) Array {
 	x := testutil.Normal(seed, tensor.Shape(shape).TotalSize())
 	for i, v := range x {
@@ -245,10 +246,10 @@ func (a Array) Operand(dt tensor.Dtype) ops.Operand {
 	return ops.Operand{Dtype: dt, Shape: a.Shape}
 }
 
-// Tensor returns the floats as the oracle takes them, in the array's own memory.
+// Tensor returns the floats as a tensor of the oracle, which shares the array's memory.
 func (a Array) Tensor() *ref.Tensor { return ref.From(a.Floats, a.Shape...) }
 
-// tensors are the inputs of an op, or its results.
+// tensors are the inputs of an op or its results.
 type tensors = []*ref.Tensor
 
 // Tensors returns the tensor of each array, nil for indices.

@@ -16,8 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestEveryOpHasCases: each Spec of package ops is called by some case, but for those that are no ops of a float graph: AdamW
-// writes its inputs, a cast has kernels on devices alone, int32 stands before other ops, and decoding has cases of its own: Decodings.
+// TestEveryOpHasCases: some case calls each Spec of package ops. The exceptions are no ops of a float graph: AdamW writes its inputs,
+// a cast has kernels only on devices, and int32 converts inputs of other ops. Decoding has cases of its own, see Decodings.
 func TestEveryOpHasCases(t *testing.T) {
 	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true, "AttentionGradOp[F]": true, "DecodeOp": true, "FillCacheOp": true}, map[string]bool{}
 	for _, c := range append(All(), Packed()...) {
@@ -43,7 +43,7 @@ func TestEveryOpHasCases(t *testing.T) {
 	}
 }
 
-// TestCheckChoice: what is wrong with a choice is an error, and a near tie is not.
+// TestCheckChoice: a wrong choice is an error, a near tie is none.
 func TestCheckChoice(t *testing.T) {
 	s := AttentionSizes()[slices.IndexFunc(AttentionSizes(), func(s AttentionSize) bool { return s.S == 330 })]
 	q, _, _ := s.Tokens(1)

@@ -13,10 +13,10 @@ type Decoding struct {
 	Name   string
 	Cache  ops.KVCache // without slots and pages
 	Heads  int
-	Tokens int // of the longest sequence
+	Tokens int // tokens of the longest sequence
 	MLP    int // hidden width of the compression, 0 for the mean
 
-	GateHidden int // width of the input of the gates' layer, which the op has; 0: the gates are an input
+	GateHidden int // width of hidden, the input of the op's gate layer; 0: the gates are an input of the op
 }
 
 // Decodings returns the cases of decoding.
@@ -38,7 +38,7 @@ func Decodings() []Decoding {
 	}
 	for _, without := range []ops.Branches{ops.Compressed, ops.Selected, ops.Window, ops.Selected | ops.Window, ops.Compressed | ops.Window, ops.Compressed | ops.Selected} {
 		c := cases[0]
-		c.Cache.KeyDim, c.Cache.ValueDim = 16, 8 // which kernels on tensor cores take
+		c.Cache.KeyDim, c.Cache.ValueDim = 16, 8 // sizes that kernels on tensor cores support
 		c.Name, c.Cache.Without = fmt.Sprintf("without %03b", without), without
 		cases = append(cases, c)
 	}
@@ -56,12 +56,11 @@ func Decodings() []Decoding {
 	return cases
 }
 
-// Sequence is the inputs of one sequence [1,S,...] as the oracle takes them: keys and values of all three branches, before the
-// rotation, those of dense attention first.
+// Sequence holds the oracle's inputs for one sequence: arrays [1,S,...], before RoPE.
 type Sequence struct {
 	Q, Gates *ref.Tensor
-	Hidden   *ref.Tensor // [1,S,GateHidden], which the gates are of; nil: they are drawn
-	K, V     []*ref.Tensor
+	Hidden   *ref.Tensor   // [1,S,GateHidden], which the gates are computed from; nil: the gates are random
+	K, V     []*ref.Tensor // keys and values of each of the three branches; dense attention uses the first ones
 }
 
 // Gates returns the number of gates of a head.
@@ -82,7 +81,7 @@ func normalTensor(seed uint64, shape ...int) *ref.Tensor {
 	return ref.From(testutil.Normal(seed, n), shape...)
 }
 
-// Sequence draws one of n tokens.
+// Sequence draws a sequence of n tokens.
 func (c Decoding) Sequence(seed uint64, n int) (s Sequence) {
 	seed *= 100
 	s.Q, s.Gates = normalTensor(seed, 1, n, c.Heads, c.Cache.KeyDim), normalTensor(seed+1, 1, n, c.Heads, c.Gates())
@@ -97,7 +96,7 @@ func (c Decoding) Sequence(seed uint64, n int) (s Sequence) {
 	return s
 }
 
-// GateLayer returns the weights and the bias of the layer that makes the gates, or none. Every type holds their numbers.
+// GateLayer returns the weights and the bias of the layer that computes the gates, or nil. Their numbers are exact in every type.
 func (c Decoding) GateLayer() (p []*ref.Tensor) {
 	if c.GateHidden == 0 {
 		return nil
@@ -106,14 +105,14 @@ func (c Decoding) GateLayer() (p []*ref.Tensor) {
 	return inBFloat16(normalTensor(7100, n, c.GateHidden), normalTensor(7101, n))
 }
 
-// GatesOf returns the gates [1,S,Hq,branches] of hidden [1,S,GateHidden].
+// GatesOf computes the gates [1,S,Hq,branches] from hidden [1,S,GateHidden].
 func (c Decoding) GatesOf(hidden *ref.Tensor) *ref.Tensor {
 	p := c.GateLayer()
 	gates := ref.Sigmoid(ref.Linear(hidden, p[0], p[1]))
 	return ref.From(gates.Data, 1, hidden.Shape[1], c.Heads, c.Gates())
 }
 
-// inBFloat16 rounds tensors.
+// inBFloat16 rounds tensors to bfloat16, in place.
 func inBFloat16(list ...*ref.Tensor) []*ref.Tensor {
 	for _, x := range list {
 		for i, v := range x.Data {
@@ -123,7 +122,7 @@ func inBFloat16(list ...*ref.Tensor) []*ref.Tensor {
 	return list
 }
 
-// Phi returns the parameters of the compression, those of keys first, or none. Every type holds their numbers.
+// Phi returns the parameters of the compression's MLP, those for keys first, or nil. Their numbers are exact in every type.
 func (c Decoding) Phi() (p []*ref.Tensor) {
 	if c.MLP == 0 {
 		return nil
@@ -141,7 +140,8 @@ const DecodingBase = 1000
 // Attention returns o of attention over the keys that mask shows.
 type Attention func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor
 
-// Oracle returns the outputs of all tokens of s, with the blocks that it chooses, or with idx if that is not nil.
+// Oracle returns the outputs of all tokens of s, and the blocks that the oracle chooses. It attends to the blocks idx instead, if idx is
+// not nil.
 func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, chosen []int32) {
 	return c.Through(s, idx, func(x *ref.Tensor) *ref.Tensor { return x }, func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
 		o, _ := ref.Attention(q, k, v, mask)
@@ -149,7 +149,7 @@ func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, chosen []int32
 	})
 }
 
-// Through is Oracle with every array stored on the way by `store`, and with `attend` for attention.
+// Through does what Oracle does, with store applied to every array that it computes, and attend for attention.
 func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.Tensor, attend Attention) (o *ref.Tensor, chosen []int32) {
 	p, n := c.Cache.Params, s.Q.Shape[1]
 	q, k := store(ref.RoPE(s.Q, DecodingBase, 0)), make([]*ref.Tensor, len(s.K))
@@ -179,7 +179,7 @@ func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.
 	return store(ref.GatedSum(s.Gates, outputs...)), chosen
 }
 
-// Compressed is the compression of rotated keys, side 0, or of values, side 1.
+// Compressed returns the compression of x: keys after RoPE if side is 0, values if side is 1.
 func (c Decoding) Compressed(x *ref.Tensor, side int) *ref.Tensor {
 	p := c.Cache.Params
 	if c.MLP == 0 {

@@ -10,19 +10,19 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Packed returns the cases of all ops that take documents. Their last input is cu_seqlens, of which a call of DocumentTableOp makes
-// a table first. They are apart from All, whose cases have nothing but inputs and the op.
+// Packed returns the cases of all ops that take documents. Their last input is cu_seqlens; a call of DocumentTableOp computes the table
+// from it first. All does not return these cases, since its cases consist of inputs and the op alone.
 func Packed() (list []Case) {
 	for _, c := range []struct {
 		Sizes
 		ops.Params
-		lengths []int // of the documents
+		lengths []int // tokens of each document
 		size    Size
 	}{
 		{Sizes{1, 1, 1, 1, 2, 1}, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 1, TopN: 3, Window: 1}, []int{1}, Small},
 		{Sizes{1, 40, 4, 2, 8, 6}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 7}, []int{0, 3, 0, 0, 4, 1, 1, 5, 26, 0}, Small},
 		{Sizes{2, 65, 6, 2, 12, 5}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 64}, []int{64, 1, 1, 7, 8, 9, 40}, Small},
-		{Sizes{3, 33, 3, 1, 6, 8}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 3, Window: 9}, []int{33, 31, 2, 1, 32}, Small}, // a row of one, none, and one block
+		{Sizes{3, 33, 3, 1, 6, 8}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 3, Window: 9}, []int{33, 31, 2, 1, 32}, Small}, // rows with one, no, and one compression block
 		{Sizes{1, 200, 2, 1, 4, 3}, ops.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 5, Window: 70}, []int{66, 67, 67}, Small},
 		{Sizes{2, 135, 4, 2, 8, 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}, []int{70, 0, 1, 9, 55, 134, 1}, Small}, // for tensor cores
 		{Sizes{1, 150, 2, 1, 136, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 40}, []int{80, 5, 65}, Small},
@@ -50,7 +50,7 @@ func OfDocuments(c Sizes, p ops.Params, lengths []int, size Size) []Case {
 	return list
 }
 
-// packed is a case of an op that build makes of the inputs before cu_seqlens, with a table.
+// packed returns a case of an op with documents. build applies the op to the inputs before cu_seqlens and to the table.
 func packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Node, table *G.Node) (*G.Node, error)) Case {
 	return Case{Name: name, Inputs: append(slices.Clip(in), Array{Name: "cu_seqlens", Shape: []int{len(docs.CU)}, Ints: docs.CU}),
 		Build: func(in []*G.Node) (*G.Node, error) {
@@ -62,7 +62,7 @@ func packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Nod
 		}}
 }
 
-// packedBranches returns the attention ops and the choice of blocks.
+// packedBranches returns cases of the attention ops and of the choice of blocks.
 func packedBranches(c Sizes, p ops.Params, docs *ref.Documents) []Case {
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
@@ -98,7 +98,7 @@ func packedBranches(c Sizes, p ops.Params, docs *ref.Documents) []Case {
 	return append(list, choice)
 }
 
-// packedCompressions returns the mean and the MLP.
+// packedCompressions returns cases of compression by the mean and by the MLP.
 func packedCompressions(c Sizes, p ops.Params, docs *ref.Documents) []Case {
 	const hidden = 5
 	l, d, nc := p.BlockLen, p.Stride, max(1, ops.NumCompressed(c.S, p.BlockLen, p.Stride))
@@ -143,7 +143,7 @@ func packedCompressions(c Sizes, p ops.Params, docs *ref.Documents) []Case {
 	return []Case{mean, mlp}
 }
 
-// packedRoPEs returns RoPE, and linear layers of which one is turned.
+// packedRoPEs returns cases of RoPE, and of linear layers with RoPE after one of them.
 func packedRoPEs(c Sizes, docs *ref.Documents) []Case {
 	const base, start, in = 100, 5, 7
 	heads, dim := c.Hq, c.D

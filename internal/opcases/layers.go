@@ -12,15 +12,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Layers returns the cases of the ops beside attention: sizes of one, odd ones, those around the ends of blocks and vectors,
-// and at least one that several workers share.
+// Layers returns the cases of all ops except attention. Sizes are one, odd, and around the boundaries of blocks and vectors. At
+// least one case of each op is so large that several workers share it.
 func Layers() []Case {
 	return slices.Concat(activations(), adds(), linears(), linearGroups(), surroundedLinears(), ropes(), norms(), embeddings(), losses(), compressions(), gatedSums())
 }
 
 func named(name string, a any) string { return fmt.Sprintf("%s %v", name, a) }
 
-// sizeOf is the size of a case by the number of elements of its largest input.
+// sizeOf returns the size of a case whose largest input has the given number of elements.
 func sizeOf(elements int) Size {
 	switch {
 	case elements > 1<<20:
@@ -33,15 +33,15 @@ func sizeOf(elements int) Size {
 
 func total(shape []int) int { return tensor.Shape(shape).TotalSize() }
 
-// apply builds a fused Spec, which has no constructor.
+// apply returns the Build of a Spec without a constructor, such as a fused one.
 func apply(spec ops.Spec) func(in []*G.Node) (*G.Node, error) {
 	return func(in []*G.Node) (*G.Node, error) { return ops.Apply(spec, in...) }
 }
 
-// results lists what functions of the oracle return.
+// results turns the results of a function of the oracle into a list.
 func results(list ...*ref.Tensor) tensors { return list }
 
-// unary is a case of an op of one input: y = f(x), dx = grad(x, dy).
+// unary returns a case of an op with one input: y = f(x), dx = grad(x, dy).
 func unary(name string, x Array, build func(x *G.Node) (*G.Node, error), f func(x *ref.Tensor) *ref.Tensor, grad func(x, dy *ref.Tensor) *ref.Tensor) Case {
 	return Case{Name: name, Inputs: []Array{x}, Size: sizeOf(len(x.Floats)),
 		Build:     func(in []*G.Node) (*G.Node, error) { return build(in[0]) },
@@ -154,12 +154,12 @@ func linears() (list []Case) {
 	return list
 }
 
-// linearGroups returns linear layers of one input [B,S,in] as one op, and their gradients.
+// linearGroups returns cases of linear layers that share an input [B,S,in], as one op, and of their gradients.
 func linearGroups() (list []Case) {
 	type layer struct {
 		heads, dim   int
 		bias, turned bool
-		terms        int // of dy
+		terms        int // number of terms of dy
 	}
 	rope := ops.RoPEOp{Base: 100, Start: 5}
 	back := rope
@@ -173,7 +173,7 @@ func linearGroups() (list []Case) {
 		{1, 37, 40, []layer{{4, 16, false, true, 1}, {2, 16, false, true, 1}, {2, 8, false, false, 3}, {1, 24, true, false, 2}}},
 		{2, 150, 64, []layer{{12, 64, false, true, 3}, {2, 64, false, true, 2}, {2, 64, false, false, 1}, {1, 64, true, false, 1}}},
 		{3, 33, 24, []layer{{1, 8, false, false, 3}, {1, 2400, true, false, 2}}},
-		{1, 21, 8, []layer{{1, 600, false, true, 1}, {2, 600, false, true, 1}}}, // on a GPU: rotations beyond the shared memory
+		{1, 21, 8, []layer{{1, 600, false, true, 1}, {2, 600, false, true, 1}}}, // on a GPU the rotations do not fit the shared memory
 	} {
 		forward, backward, rows := ops.LinearsOp{RoPE: rope}, ops.LinearsGradOp{In: c.in, RoPE: back}, c.B*c.S
 		x, ws, biases, dys := Normal("x", 1, c.B, c.S, c.in), []Array{}, []Array{}, []Array{}
@@ -272,7 +272,7 @@ func norms() (list []Case) {
 func embeddings() (list []Case) {
 	for _, c := range []struct {
 		V, dim, B, S int
-		common       bool // most places hold one id
+		common       bool // most places hold the same id
 	}{
 		{V: 1, dim: 1, B: 1, S: 1}, {V: 5, dim: 3, B: 2, S: 7}, {V: 5, dim: 7, B: 1, S: 31}, {V: 300, dim: 7, B: 3, S: 101}, {V: 31, dim: 17, B: 1, S: 5},
 		{V: 1, dim: 33, B: 2, S: 32}, {V: 700, dim: 130, B: 2, S: 150}, {V: 256, dim: 64, B: 1, S: 2049, common: true}, {V: 257, dim: 40, B: 4, S: 250},
@@ -295,7 +295,7 @@ func embeddings() (list []Case) {
 func losses() (list []Case) {
 	for _, c := range []struct {
 		rows      []int
-		V, ignore int // every how many targets are ignored; 0: none
+		V, ignore int // every ignore-th target is ignored; 0: none
 	}{
 		{[]int{1, 1}, 1, 0}, {[]int{2, 5}, 7, 3}, {[]int{10}, 7, 3}, {[]int{1}, 5, 0}, {[]int{1, 33}, 61, 5}, {[]int{31}, 5, 1}, {[]int{2, 3}, 5, 1},
 		{[]int{1, 2}, 300, 0}, {[]int{33}, 256, 3}, {[]int{2, 300}, 97, 4}, {[]int{1, 5}, 5000, 0}, {[]int{7}, 5000, 3}, {[]int{2049}, 257, 3}, {[]int{3}, 50257, 0},

@@ -8,8 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// surroundedLinears returns linear layers of one input as one op, with what a step of decoding has around them: RMSNorm before them, SiLU
-// and sigmoids behind. On a GPU they have kernels in half precision alone.
+// surroundedLinears returns cases of linear layers that share an input, as one op with the ops around them in a step of decoding:
+// RMSNorm before the layers, SiLU and sigmoids after them. A GPU has kernels for these only in half precision.
 func surroundedLinears() (list []Case) {
 	const eps = 1e-3
 	type layer struct {

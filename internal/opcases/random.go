@@ -9,29 +9,30 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// RandomCall is a call of an op of NSA, or of its gradient, at random sizes.
+// RandomCall is a call of an op of NSA, or of its gradient, with random sizes. A call is valid, or one thing in it is wrong.
 type RandomCall struct {
 	Spec    ops.Spec
-	In, Out []ops.Operand // as graphs have them; of a wrong call Out is that of the right one
-	Names   []string      // of the inputs, in errors
-	// Wrong says what is wrong: names one of which an error has to have. Nil for a call that is right.
+	In, Out []ops.Operand // types and shapes as in graphs; the Out of a wrong call is the one before it was spoiled
+	Names   []string      // names of the inputs in errors
+	// Wrong lists names; the error of a wrong call must contain at least one of them. It is nil for a valid call.
 	Wrong []string
-	// Huge says that the call is right but for a size that no memory holds.
+	// Huge is set for a call that is valid except for a size that no memory holds.
 	Huge bool
-	// Forward is the attention whose o, if the call reads it, and lse are inputs of a right call, from other inputs. Nil for none.
+	// Forward computes the inputs lse, and o if the call reads it, of a valid gradient call from its other inputs. Nil for none.
 	Forward *Saved
 	// Block is the size of a selection block, if the call has an input "idx".
 	Block int
 }
 
-// Saved is an op to be run before a call: from the inputs In to the inputs Out, -1 for an output that the call does not read.
+// Saved is an op to be run before a call. It reads the call's inputs In and writes the call's inputs Out; -1 stands for an output
+// that the call does not read.
 type Saved struct {
 	Spec    ops.Spec
 	In, Out []int
 }
 
-// Random returns a call. Of ten calls six are right, with up to `most` elements in an operand and pairs of a query and a key of a head;
-// three have one thing that is wrong; in one an axis is huge.
+// Random returns a call. Six of ten calls are valid: no operand has more than `most` elements, and there are no more than
+// `most` scores. In three of ten one thing is wrong. In one of ten an axis is huge.
 func Random(rng *rand.Rand, most int) RandomCall {
 	what := rng.IntN(10)
 	r := &random{Rand: rng, most: most, huge: what == 9}
@@ -56,7 +57,7 @@ type random struct {
 
 func oneOf[T any](r *random, list ...T) T { return list[r.IntN(len(list))] }
 
-// size draws a size that is often at or beside a boundary of kernels.
+// size draws a size, which is often a boundary of kernels or next to one.
 func (r *random) size(most int) int {
 	n := oneOf(r, 1, 2, 3, 8, 12, 16, 31, 32, 33, 63, 64, 65, 72, 96, 100, 127, 128, 129, 136, 192, 200, 256, 300, 1+r.IntN(most))
 	return min(n, most)
@@ -126,7 +127,7 @@ func (r *random) call() RandomCall {
 	compressed := ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}
 	selected := ops.SelectedAttentionOp{SelectBlock: p.SelectBlock}
 	delta := r.IntN(2) == 0
-	third, name, at := o, "o", 0 // -1 if the call has no o
+	third, name, at := o, "o", 0 // at is -1 if the call reads delta instead of o
 	if delta {
 		third, name, at = lse, "delta", -1
 	}
@@ -175,7 +176,7 @@ func (r *random) call() RandomCall {
 	}
 }
 
-// tooLarge reports whether an operand has more elements than shape rules can multiply.
+// tooLarge reports whether an operand has more elements than the shape rules can count.
 func tooLarge(list []ops.Operand) bool {
 	return slices.ContainsFunc(list, func(o ops.Operand) bool {
 		room := 1 << 58
@@ -186,11 +187,11 @@ func tooLarge(list []ops.Operand) bool {
 	})
 }
 
-// spoil makes one thing wrong.
+// spoil makes one thing in a valid call wrong.
 func (r *random) spoil(c *RandomCall) {
 	i := r.IntN(len(c.In))
 	x := &c.In[i]
-	c.Wrong = c.Names // this one, or another one that it does not fit
+	c.Wrong = c.Names // the error names this input, or another one that it does not fit
 	switch r.IntN(7) {
 	case 0:
 		x.Shape[r.IntN(len(x.Shape))] = oneOf(r, 0, 0, -1)
@@ -216,7 +217,7 @@ func (r *random) spoil(c *RandomCall) {
 	}
 }
 
-// spoilParameter makes the Spec wrong, or a shape where the Spec has no parameter that can be.
+// spoilParameter makes a parameter of the Spec wrong, or a shape if no parameter can be wrong.
 func (r *random) spoilParameter(c *RandomCall) {
 	bad := oneOf(r, 0, -1, -1<<40)
 	l, d, shape := oneOf(r, bad, 48, 48), oneOf(r, bad, 5, 7), false
@@ -266,7 +267,7 @@ func (r *random) spoilParameter(c *RandomCall) {
 	default:
 		shape = true
 	}
-	if shape { // the last input cannot have another batch, except alone
+	if shape { // the batch of the last input must be that of the other inputs
 		c.In[len(c.In)-1].Shape[0]++
 		c.Wrong = c.Names
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Input returns the bytes of an input of a right call, in the type of o: finite numbers, or lists of chosen blocks.
+// Input returns the bytes of an input of a valid call, in the type of o: finite numbers, or lists of chosen blocks.
 func (c RandomCall) Input(rng *rand.Rand, o ops.Operand) []byte {
 	if o.Dtype != tensor.Int32 {
 		return noise()[o.Dtype][rng.IntN(1000)*int(o.Dtype.Size()):][:o.Bytes()]
@@ -25,7 +25,7 @@ func (c RandomCall) Input(rng *rand.Rand, o ops.Operand) []byte {
 	return data
 }
 
-// noise is numbers in each type. In fp16 they are small, since sums of large ones would not be finite.
+// noise returns random numbers in each type. In float16 they are small, since sums of large numbers would not be finite.
 var noise = sync.OnceValue(func() map[tensor.Dtype][]byte {
 	all := map[tensor.Dtype][]byte{}
 	for i, v := range testutil.Normal(1, 1<<19) {
@@ -62,8 +62,8 @@ func (c RandomCall) blocks(rng *rand.Rand, shape tensor.Shape) []int32 {
 	return idx
 }
 
-// Check returns an error if output i, in the type of o, holds a number that is not finite, but for the -Inf of an lse, or blocks that
-// no query may choose.
+// Check returns an error if output i, in the type of o, holds a number that is not finite, or a list of blocks that is not valid. The
+// -Inf of an lse is allowed.
 func (c RandomCall) Check(i int, o ops.Operand, data []byte) error {
 	if o.Dtype == tensor.Int32 {
 		return c.checkBlocks(o.Shape, data)
@@ -87,7 +87,7 @@ func (c RandomCall) Check(i int, o ops.Operand, data []byte) error {
 	return nil
 }
 
-// checkBlocks holds chosen blocks to their order, and to the query's own block.
+// checkBlocks checks that the blocks of a query ascend and are not after the query's own block.
 func (c RandomCall) checkBlocks(shape tensor.Shape, data []byte) error {
 	n := shape[3]
 	for row := range shape.TotalSize() / n {
@@ -104,7 +104,7 @@ func (c RandomCall) checkBlocks(shape tensor.Shape, data []byte) error {
 	return nil
 }
 
-// Outputs returns the outputs of the op, for the inputs of the call.
+// Outputs returns the types and shapes of the op's outputs, for inputs in of the call.
 func (s *Saved) Outputs(in []ops.Operand) []ops.Operand {
 	q, v := in[s.In[0]], in[s.In[2]]
 	o := ops.Operand{Dtype: q.Dtype, Shape: tensor.Shape{q.Shape[0], q.Shape[1], q.Shape[2], v.Shape[3]}}

@@ -61,8 +61,8 @@ func LogSumExp(x *Tensor) *Tensor {
 	return lse
 }
 
-// CrossEntropy returns the mean of -log softmax(logits)[target] in nats over the targets that are not negative;
-// negative ones (-1) are ignored. 0 when all are. logits [...,V] has one row for each target.
+// CrossEntropy returns the mean of -log softmax(logits)[target] in nats over the targets that are not negative. Negative
+// targets (-1) are ignored. The result is 0 if all are negative. logits [...,V] has one row for each target.
 func CrossEntropy(logits *Tensor, targets []int32) float64 {
 	var sum float64
 	lse := LogSumExp(logits)
@@ -74,7 +74,7 @@ func CrossEntropy(logits *Tensor, targets []int32) float64 {
 	return sum / float64(max(1, count(targets)))
 }
 
-// CrossEntropyGrad returns the gradient of CrossEntropy by logits: (softmax - onehot(target)) / count in the rows of
+// CrossEntropyGrad returns the gradient of CrossEntropy with respect to logits: (softmax - onehot(target)) / count in the rows of
 // targets that are not negative, 0 in the others.
 func CrossEntropyGrad(logits *Tensor, targets []int32) *Tensor {
 	p, d, V, n := Softmax(logits), like(logits), logits.Last(), count(targets)

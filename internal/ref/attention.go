@@ -4,7 +4,7 @@ import "math"
 
 // Attention is softmax attention over the keys that mask shows, scaled by 1/sqrt(D): q [B,S,Hq,D], k [B,T,Hkv,D],
 // v [B,T,Hkv,Dv] -> o [B,S,Hq,Dv] and lse [B,Hq,S], the natural log of the sum of the exponentials of the scaled
-// logits. Query head i belongs to group i / (Hq/Hkv). A row that sees nothing has o = 0 and lse = -Inf.
+// logits. Query head i belongs to group i / (Hq/Hkv). A row that sees no key has o = 0 and lse = -Inf.
 func Attention(q, k, v *Tensor, mask Mask) (o, lse *Tensor) {
 	B, S, Hq := q.Shape[0], q.Shape[1], q.Shape[2]
 	o, lse = New(B, S, Hq, v.Shape[3]), New(B, Hq, S)
@@ -19,15 +19,15 @@ func Attention(q, k, v *Tensor, mask Mask) (o, lse *Tensor) {
 	return o, lse
 }
 
-// AttentionGrad returns the gradients of Attention by q, k and v from do [B,S,Hq,Dv], given its result o. With p the
-// softmax, dp = do·v and delta = do·o, the gradient of a scaled logit is p (dp - delta). A row that sees nothing
-// contributes nothing. No gradient flows in through lse.
+// AttentionGrad returns the gradients of Attention with respect to q, k and v from do [B,S,Hq,Dv] and the result o. If p is
+// the softmax, dp = do·v and delta = do·o, the gradient of a scaled logit is p (dp - delta). A row that sees no key adds
+// nothing. No gradient flows through lse.
 func AttentionGrad(q, k, v, o, do *Tensor, mask Mask) (dq, dk, dv *Tensor) {
 	dq, dk, dv = like(q), like(k), like(v)
 	scale := softmaxScale(q)
 	eachRow(q, k, mask, func(b, t, head, g int, keys []int) {
 		p := logits(q, k, b, t, head, g, keys)
-		softmax(p, scale) // not exp(logit - lse): a large lse has no room for the log of the sum
+		softmax(p, scale) // not exp(logit - lse): a large lse is too coarse to contain the log of the sum
 		dout, row, drow := do.Row(b, t, head), q.Row(b, t, head), dq.Row(b, t, head)
 		delta := dot(dout, o.Row(b, t, head))
 		for i, s := range keys {
@@ -40,7 +40,7 @@ func AttentionGrad(q, k, v, o, do *Tensor, mask Mask) (dq, dk, dv *Tensor) {
 	return dq, dk, dv
 }
 
-// eachRow calls f for every query head with its group and the keys that it sees, ascending; keys is reused.
+// eachRow calls f for every query and query head, with the group and the keys that the query sees, ascending. It reuses keys.
 func eachRow(q, k *Tensor, mask Mask, f func(b, t, head, g int, keys []int)) {
 	B, S, Hq := q.Shape[0], q.Shape[1], q.Shape[2]
 	T, Hkv := k.Shape[1], k.Shape[2]
@@ -73,11 +73,11 @@ func logits(q, k *Tensor, b, t, head, g int, keys []int) []float64 {
 	return x
 }
 
-// softmaxScale returns 1/sqrt(D), which the logits of q [B,S,Hq,D] are multiplied with.
+// softmaxScale returns 1/sqrt(D), the factor of the logits of q [B,S,Hq,D].
 func softmaxScale(q *Tensor) float64 { return 1 / math.Sqrt(float64(q.Shape[3])) }
 
-// Mask reports whether query t of batch b sees key s of group g. A key is a token, or a compression block where the
-// keys are compressed.
+// Mask reports whether query t of batch b sees key s of group g. A key is a token, or a compression block if the keys are
+// compressed.
 type Mask func(b, g, t, s int) bool
 
 // CausalMask shows every token up to the query's own: s <= t.
@@ -91,9 +91,9 @@ func CompressedMask(l, d int) Mask {
 	return func(_, _, t, s int) bool { return s < NumVisible(t, l, d) }
 }
 
-// SelectedMask shows the tokens of the chosen selection blocks that are not in the future. idx holds n block indices
-// for each query and group, [B,S,Hkv,n] with n = len(idx) / (B*S*Hkv); negative ones are padding, order and repetition
-// do not matter. Later changes of idx are not seen.
+// SelectedMask shows the tokens of the chosen selection blocks, up to the query's own. idx [B,S,Hkv,n] holds n block indices
+// for each query and group, n = len(idx) / (B*S*Hkv). Negative indices are padding. Order and repetition do not matter. The
+// mask does not keep idx.
 func SelectedMask(idx []int32, B, S, Hkv, lp int) Mask {
 	n := len(idx) / (B * S * Hkv)
 	ns := NumSelection(S, lp)

@@ -21,8 +21,8 @@ func CompressMean(x *Tensor, l, d int) *Tensor {
 	return y
 }
 
-// CompressMeanGrad returns dx [B,S,Hkv,D] from dy [B,Nc,Hkv,D]: a token receives the mean's share of every block that
-// covers it, tokens after the last block receive 0.
+// CompressMeanGrad returns dx [B,S,Hkv,D] from dy [B,Nc,Hkv,D]: the dx of a token is the sum of dy/l over the blocks that
+// cover it. Tokens after the last block get 0.
 func CompressMeanGrad(dy *Tensor, S, l, d int) *Tensor {
 	dx := New(dy.Shape[0], S, dy.Shape[2], dy.Shape[3])
 	eachToken(dy, l, func(b, i, j int) { axpy(1/float64(l), dy.Row(b, i), dx.Row(b, i*d+j)) })
@@ -30,13 +30,13 @@ func CompressMeanGrad(dy *Tensor, S, l, d int) *Tensor {
 }
 
 // CompressMLP returns W2 silu(W1 vec(block + pe)) of each block and head: x [B,S,Hkv,D] -> [B,Nc,Hkv,D]. pe [l,D] is
-// the intra-block position embedding, w1 [hidden,l*D] and w2 [D,hidden] are shared by the heads; vec is row-major, the
-// position in the block outermost.
+// the intra-block position embedding. The heads share pe, w1 [hidden,l*D] and w2 [D,hidden]. vec is row-major, with the
+// position in the block as the outer axis.
 func CompressMLP(x *Tensor, l, d int, pe, w1, w2 *Tensor) *Tensor {
 	return Linear(SiLU(Linear(blocks(x, l, d, pe), w1, nil)), w2, nil)
 }
 
-// CompressMLPGrad returns the gradients of CompressMLP by x, pe, w1 and w2 from dy [B,Nc,Hkv,D].
+// CompressMLPGrad returns the gradients of CompressMLP with respect to x, pe, w1 and w2 from dy [B,Nc,Hkv,D].
 func CompressMLPGrad(x *Tensor, l, d int, pe, w1, w2, dy *Tensor) (dx, dpe, dw1, dw2 *Tensor) {
 	in := blocks(x, l, d, pe)
 	hidden := Linear(in, w1, nil)
@@ -55,7 +55,7 @@ func CompressMLPGrad(x *Tensor, l, d int, pe, w1, w2, dy *Tensor) (dx, dpe, dw1,
 	return dx, dpe, dw1, dw2
 }
 
-// blocks gathers the blocks of x [B,S,Hkv,D], pe [l,D] added, head by head: [B,Nc,Hkv,l*D].
+// blocks gathers the blocks of x [B,S,Hkv,D] for each head and adds pe [l,D]: [B,Nc,Hkv,l*D].
 func blocks(x *Tensor, l, d int, pe *Tensor) *Tensor {
 	B, S, H, D := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
 	y := New(B, NumCompressed(S, l, d), H, l*D)
@@ -69,7 +69,7 @@ func blocks(x *Tensor, l, d int, pe *Tensor) *Tensor {
 	return y
 }
 
-// eachToken calls f for each of the l tokens of the blocks of y [B,Nc,...]: token j of block i is i*d+j of its sequence.
+// eachToken calls f for each of the l tokens of each block of y [B,Nc,...]. Token j of block i is token i*d+j of its sequence.
 func eachToken(y *Tensor, l int, f func(b, i, j int)) {
 	for b := range y.Shape[0] {
 		for i := range y.Shape[1] {

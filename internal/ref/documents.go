@@ -2,15 +2,15 @@ package ref
 
 import "slices"
 
-// Documents are packed into the rows of a batch of B x S tokens: document i holds the tokens [CU[i], CU[i+1]) of all rows, one
-// row behind the other. Its compressed keys, of blocks of l tokens at a stride of d, lie behind those of the documents before it
-// in its row.
+// Documents are packed into the rows of a batch of B x S tokens. Tokens are counted row by row, and document i holds the tokens
+// [CU[i], CU[i+1]). Its compressed keys, of blocks of L tokens at a stride of D, follow those of the documents before it in its
+// row.
 type Documents struct {
 	B, S, L, D int
 	CU         []int32
 }
 
-// Document is one of them that is not empty: the tokens [First,End) and compressed keys [Key,KeyEnd) of row B.
+// Document is a document that is not empty: the tokens [First,End) and the compressed keys [Key,KeyEnd) of row B.
 type Document struct{ B, First, End, Key, KeyEnd int }
 
 // List returns the documents that are not empty.
@@ -45,12 +45,14 @@ func (x Documents) byToken() []Document {
 	return of
 }
 
-// Rows are what an array has for each document: tokens, or compressed keys.
+// Rows returns the rows of an array that belong to a document: its tokens, or its compressed keys.
 type Rows func(d Document) (first, end int)
 
-// Tokens are the rows of arrays [B,S,...], and Keys those of arrays [B,Nc,...].
+// Tokens returns the rows of a document in arrays [B,S,...].
 func Tokens(d Document) (first, end int) { return d.First, d.End }
-func Keys(d Document) (first, end int)   { return d.Key, d.KeyEnd }
+
+// Keys returns the rows of a document in arrays [B,Nc,...].
+func Keys(d Document) (first, end int) { return d.Key, d.KeyEnd }
 
 // Cut returns a copy of a document's rows of x: [1,n,...].
 func Cut(x *Tensor, d Document, rows Rows) *Tensor {
@@ -62,7 +64,7 @@ func Cut(x *Tensor, d Document, rows Rows) *Tensor {
 	return y
 }
 
-// Paste copies y, a document's rows, to x.
+// Paste copies y, the rows of a document, to their place in x.
 func Paste(x, y *Tensor, d Document, rows Rows) {
 	first, end := rows(d)
 	for i := first; i < end; i++ {
@@ -70,7 +72,8 @@ func Paste(x, y *Tensor, d Document, rows Rows) {
 	}
 }
 
-// Map returns an array of the given shape with what f makes of each document's rows of in. What belongs to no document is zero.
+// Map applies f to the rows of each document in in, and returns an array of the given shape with the results. Rows of no document
+// are zero.
 func (x Documents) Map(in *Tensor, from, to Rows, f func(alone *Tensor) *Tensor, shape ...int) *Tensor {
 	out := New(shape...)
 	for _, d := range x.List() {
@@ -79,7 +82,7 @@ func (x Documents) Map(in *Tensor, from, to Rows, f func(alone *Tensor) *Tensor,
 	return out
 }
 
-// Mask shows those keys of a query's document that mask shows in the document alone.
+// Mask shows the keys of a query's document that mask shows if the document is alone.
 func (x Documents) Mask(mask Mask) Mask {
 	of := x.byToken()
 	return func(b, g, t, s int) bool {
@@ -97,7 +100,8 @@ func (x Documents) CompressedMask() Mask {
 	}
 }
 
-// SelectedMask is the function of that name for blocks idx [B,S,Hkv,n] that count from the first of the query's document.
+// SelectedMask is the function SelectedMask for documents: the blocks idx [B,S,Hkv,n] count from the first block of the query's
+// document.
 func (x Documents) SelectedMask(idx []int32, Hkv, lp int) Mask {
 	of, n := x.byToken(), len(idx)/(x.B*x.S*Hkv)
 	return func(b, g, t, s int) bool {
@@ -106,7 +110,7 @@ func (x Documents) SelectedMask(idx []int32, Hkv, lp int) Mask {
 	}
 }
 
-// SelectBlocks is the function of that name for each document alone: q [B,S,Hq,D], kc [B,Nc,Hkv,D] -> idx [B,S,Hkv,n].
+// SelectBlocks applies the function SelectBlocks to each document alone: q [B,S,Hq,D], kc [B,Nc,Hkv,D] -> idx [B,S,Hkv,n].
 func (x Documents) SelectBlocks(q, kc *Tensor, lp, n int) []int32 {
 	Hkv := kc.Shape[2]
 	idx := make([]int32, x.B*x.S*Hkv*n)

@@ -10,7 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// Central differences of step 1e-5 have an error near 1e-10; gradients are held to this.
+// Central differences of step 1e-5 have an error near 1e-10. Gradients are compared with this tolerance.
 const (
 	step    = 1e-5
 	gradTol = 1e-7
@@ -25,8 +25,8 @@ func random(seed uint64, shape ...int) *ref.Tensor {
 
 type tensors = []*ref.Tensor
 
-// checkGrads compares gradients of the loss sum(f(inputs) * r), r random, with central differences. Neither f nor grad may
-// change its arguments.
+// checkGrads compares the gradients of the loss sum(f(inputs) * r), with a random r, with central differences. f and grad must not
+// change their arguments.
 func checkGrads(t *testing.T, in tensors, f func(in tensors) *ref.Tensor, grad func(in tensors, dy *ref.Tensor) tensors) {
 	t.Helper()
 	var before tensors

@@ -107,10 +107,10 @@ func TestMasks(t *testing.T) {
 	require.Equal(t, []string{"x..", ".x.", "..x"}, picture(ref.WindowMask(1), 3, 3))
 	// l = 2, d = 1: block i ends at token i+1.
 	require.Equal(t, []string{"...", "x..", "xx.", "xxx"}, picture(ref.CompressedMask(2, 1), 4, 3))
-	// l' = 2, n = 2; a block in the future shows nothing, its tokens up to the query are shown.
+	// l' = 2, n = 2. A block in the future shows nothing. Of the query's own block, the tokens up to the query are shown.
 	idx := []int32{0, -1, 0, 2, 1, -1, 0, 1, -1, -1}
 	require.Equal(t, []string{"x....", "xx...", "..x..", "xxxx.", "....."}, picture(ref.SelectedMask(idx, 1, 5, 1, 2), 5, 5))
-	// Whatever shows all that is not in the future is causal.
+	// Masks that show everything up to the query are causal.
 	all := slices.Repeat([]int32{0, 1, 2}, 5)
 	for _, m := range []ref.Mask{ref.WindowMask(5), ref.CompressedMask(1, 1), ref.SelectedMask(all, 1, 5, 1, 2)} {
 		require.Equal(t, picture(ref.CausalMask(), 5, 5), picture(m, 5, 5))
@@ -151,7 +151,7 @@ func TestSelectBlocks(t *testing.T) {
 	require.Equal(t, []int32{0, 2, 4, 6, 7}, idx[35:])
 	require.Equal(t, []int32{0, 2, 3, 4, 5}, idx[25:30])
 
-	// Two heads of a group, q = 1 and -1: logits ±k. The sum over heads favours the extremes: key 1 (5) and key 3 (-5).
+	// A group of two heads with q = 1 and -1: the logits are ±k. The sum over the heads favours the extremes, key 1 (5) and key 3 (-5).
 	q := ref.New(1, 8, 2, 1)
 	for i := range q.Data {
 		q.Data[i] = 1 - 2*float64(i%2)
@@ -245,7 +245,7 @@ func TestAdamWStep(t *testing.T) {
 }
 
 func TestMuonUpdate(t *testing.T) {
-	// One row has one singular value, its length, which is scaled to 1: the first polynomial makes 1 of 1, the second 3.
+	// One row has one singular value, its length, which is scaled to 1. The first polynomial maps 1 to 1, the second maps 1 to 3.
 	polynomials := [][3]float64{{2, -1.5, 0.5}, {1, 1, 1}}
 	is(t, "update", ref.MuonUpdate(ref.From([]float64{3, 4}, 1, 2), polynomials), 0.6*3*0.2*math.Sqrt2, 0.8*3*0.2*math.Sqrt2)
 	// Two equal singular values, 5, are scaled to 2^(-1/4).

@@ -18,7 +18,7 @@ func Linear(x, w, bias *Tensor) *Tensor {
 	return y
 }
 
-// LinearGrad returns the gradients of Linear by x, w and bias from dy [...,out].
+// LinearGrad returns the gradients of Linear with respect to x, w and bias from dy [...,out].
 func LinearGrad(x, w, dy *Tensor) (dx, dw, dbias *Tensor) {
 	in, out := w.Shape[1], w.Shape[0]
 	dx, dw, dbias = like(x), like(w), New(out)
@@ -42,7 +42,7 @@ func Embedding(w *Tensor, ids []int32) *Tensor {
 	return y
 }
 
-// EmbeddingGrad returns dw [V,dim] from dy [len(ids),dim]: the sum over the places of each id.
+// EmbeddingGrad returns dw [V,dim] from dy [len(ids),dim]: each row is the sum of dy over the places of its id.
 func EmbeddingGrad(dy *Tensor, ids []int32, V int) *Tensor {
 	dw := New(V, dy.Last())
 	for i, id := range ids {
@@ -51,7 +51,7 @@ func EmbeddingGrad(dy *Tensor, ids []int32, V int) *Tensor {
 	return dw
 }
 
-// GatedSum returns the sum over the branches of gate times output: gates [B,S,Hq,n], each of the n outputs
+// GatedSum returns the sum of gate*output over the branches: gates [B,S,Hq,n], each of the n outputs
 // [B,S,Hq,Dv] -> [B,S,Hq,Dv]. NSA has three branches, in the order compressed, selected, window.
 func GatedSum(gates *Tensor, outputs ...*Tensor) *Tensor {
 	y := like(outputs[0])
@@ -64,7 +64,7 @@ func GatedSum(gates *Tensor, outputs ...*Tensor) *Tensor {
 	return y
 }
 
-// GatedSumGrad returns the gradients of GatedSum by the gates and by each output from dy [B,S,Hq,Dv].
+// GatedSumGrad returns the gradients of GatedSum with respect to the gates and each output from dy [B,S,Hq,Dv].
 func GatedSumGrad(gates, dy *Tensor, outputs ...*Tensor) (dgates *Tensor, doutputs []*Tensor) {
 	dgates = like(gates)
 	n, dv := gates.Last(), dy.Last()

@@ -11,7 +11,7 @@ import (
 type AdamW struct {
 	Beta1, Beta2 float64 // decay of the first and of the second moment
 	Eps          float64 // added to the root of the second moment
-	Decay        float64 // decoupled weight decay, of tensors with two or more axes whose name does not end in ".pe"
+	Decay        float64 // decoupled weight decay, for tensors with two or more axes whose name does not end in ".pe"
 	Clip         float64 // largest global norm of the gradients
 
 	Muon        func(name string) bool // parameters that take steps of Muon, see MuonUpdate; nil: none
@@ -19,23 +19,23 @@ type AdamW struct {
 	Polynomials [][3]float64           // of Muon
 }
 
-// DefaultAdamW returns the constants that the golden training runs were made with.
+// DefaultAdamW returns the constants of the golden training runs.
 func DefaultAdamW() AdamW { return AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1} }
 
-// AdamWState is what the optimizer remembers between steps. The zero value is the start.
+// AdamWState is the state of the optimizer between steps. The zero value is the state before the first step.
 type AdamWState struct {
 	T    int                // steps done
 	M, V map[string]*Tensor // moments of each parameter
 }
 
 // AdamWStep changes params and state by one step at learning rate lr and returns the global norm of grads before
-// clipping. Gradients are scaled by min(1, clip / (norm + 1e-6)); the moments are corrected for their start at 0; the
-// update is m / (sqrt(v) + eps) + decay * parameter (arXiv 1711.05101). grads has the names of params.
+// clipping. Gradients are scaled by min(1, clip / (norm + 1e-6)). The moments m and v are corrected for their start at 0.
+// The update is m / (sqrt(v) + eps) + decay * parameter (arXiv 1711.05101). grads has the names of params.
 func AdamWStep(params, grads map[string]*Tensor, state *AdamWState, lr float64, h AdamW) (norm float64) {
 	if state.M == nil {
 		state.M, state.V = map[string]*Tensor{}, map[string]*Tensor{}
 	}
-	names := slices.Sorted(maps.Keys(params)) // a fixed order of the sum
+	names := slices.Sorted(maps.Keys(params)) // the sum has a fixed order
 	for _, name := range names {
 		norm += dot(grads[name].Data, grads[name].Data)
 	}
@@ -75,9 +75,9 @@ func AdamWStep(params, grads map[string]*Tensor, state *AdamWState, lr float64, 
 	return norm
 }
 
-// MuonUpdate returns the update of Muon for momentum u [rows,cols], a matrix of the same singular vectors: its singular values,
-// divided by (u's, each to the fourth power and added up)^(1/4), are mapped by the odd polynomials a x + b x³ + c x⁵ one after the
-// other, and multiplied by 0.2 sqrt(max(rows, cols)) (arXiv 2502.16982).
+// MuonUpdate returns the update of Muon for momentum u [rows,cols]: a matrix with the singular vectors of u and other singular
+// values (arXiv 2502.16982). The singular values of u are divided by the fourth root of the sum of their fourth powers, then
+// mapped by the odd polynomials a x + b x³ + c x⁵ one after the other, then multiplied by 0.2 sqrt(max(rows, cols)).
 func MuonUpdate(u *Tensor, polynomials [][3]float64) *Tensor {
 	gram := Linear(u, u, nil) // u uᵀ
 	x := scaled(u, 1/math.Sqrt(math.Sqrt(dot(gram.Data, gram.Data))))
@@ -89,7 +89,7 @@ func MuonUpdate(u *Tensor, polynomials [][3]float64) *Tensor {
 	return scaled(x, 0.2*math.Sqrt(float64(max(u.Shape[0], u.Shape[1]))))
 }
 
-// product returns a b of matrices.
+// product returns the matrix product a b.
 func product(a, b *Tensor) *Tensor {
 	y := New(a.Shape[0], b.Shape[1])
 	for i := range a.Shape[0] {
@@ -100,7 +100,7 @@ func product(a, b *Tensor) *Tensor {
 	return y
 }
 
-// scaled returns a x.
+// scaled returns a*x.
 func scaled(x *Tensor, a float64) *Tensor {
 	y := like(x)
 	axpy(a, x.Data, y.Data)

@@ -40,7 +40,7 @@ func RMSNorm(x, w *Tensor, eps float64) *Tensor {
 	return y
 }
 
-// RMSNormGrad returns the gradients of RMSNorm by x and w from dy. With r the root and u = w dy:
+// RMSNormGrad returns the gradients of RMSNorm with respect to x and w from dy. If r is the root and u = w dy:
 // dx = u/r - x (u·x) / (dim r³), dw = sum over the rows of dy x / r.
 func RMSNormGrad(x, w, dy *Tensor, eps float64) (dx, dw *Tensor) {
 	dx, dw = dy.Clone(), like(w)

@@ -5,18 +5,18 @@ import (
 	"slices"
 )
 
-// Blocks that every query is given, inside its n: the first InitBlocks of the sequence and the LocalBlocks newest, the
-// query's own included.
+// The forced blocks, which are among the n blocks of every query: the first InitBlocks of the sequence and the newest
+// LocalBlocks, the query's own included.
 const (
 	InitBlocks  = 1
 	LocalBlocks = 2
 )
 
-// NumSelection returns Ns, the number of selection blocks of S tokens, the last one perhaps cut short: ceil(S/l').
+// NumSelection returns Ns, the number of selection blocks of S tokens: ceil(S/l'). The last block may be shorter.
 func NumSelection(S, lp int) int { return (S + lp - 1) / lp }
 
-// FoldMatrix returns the weights of compression blocks in the scores of selection blocks, [Nc,Ns] for S tokens: the tokens
-// that two blocks share, over d (equation 9 of the paper, which counts strides).
+// FoldMatrix returns the weights of compression blocks in the scores of selection blocks, [Nc,Ns] for S tokens: the number of
+// tokens that the two blocks share, divided by d (equation 9 of the paper, which counts strides).
 func FoldMatrix(S, l, d, lp int) *Tensor {
 	m := New(NumCompressed(S, l, d), NumSelection(S, lp))
 	for i := range m.Shape[0] {
@@ -31,8 +31,9 @@ func FoldMatrix(S, l, d, lp int) *Tensor {
 // SelectBlocks chooses the selection blocks of every query and group: q [B,S,Hq,D], kc [B,Nc,Hkv,D] -> idx [B,S,Hkv,n],
 // ascending and padded with -1, and score [B,S,Hkv,Ns]. The score is each head's softmax over the compression blocks
 // that the query sees, folded onto selection blocks and summed over the heads of the group (equations 8 to 10).
-// Forced blocks come first; the other slots go to the best scores among the remaining blocks up to the query's own,
-// equal scores to the lower index. n is at least InitBlocks + LocalBlocks. No gradient flows through the choice.
+// The forced blocks are always chosen. The others are the blocks with the best scores among the remaining ones up to the
+// query's own; of equal scores the lower index wins. n is at least InitBlocks + LocalBlocks. No gradient flows through the
+// choice.
 func SelectBlocks(q, kc *Tensor, l, d, lp, n int) (idx []int32, score *Tensor) {
 	B, S, Hkv := q.Shape[0], q.Shape[1], kc.Shape[2]
 	fold := FoldMatrix(S, l, d, lp)
@@ -55,7 +56,7 @@ func SelectBlocks(q, kc *Tensor, l, d, lp, n int) (idx []int32, score *Tensor) {
 	return idx, score
 }
 
-// choose returns the n blocks of a query in block own, ascending and padded with -1.
+// choose returns the n blocks of a query whose own block is own, ascending and padded with -1.
 func choose(score []float64, own, n int) []int32 {
 	var chosen, rest []int32
 	for j := range int32(own + 1) {

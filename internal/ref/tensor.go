@@ -32,8 +32,8 @@ func size(shape []int) int {
 	return n
 }
 
-// Row returns the elements below the leading indices idx, a slice of the tensor's own memory: of x [B,S,H,D],
-// x.Row(b, t, h) holds D elements.
+// Row returns the elements below the leading indices idx, as a slice of the tensor's own memory: for x [B,S,H,D],
+// x.Row(b, t, h) has D elements.
 func (x *Tensor) Row(idx ...int) []float64 {
 	off := 0
 	for i, v := range idx {
@@ -96,9 +96,9 @@ func axpy(a float64, x, y []float64) {
 	}
 }
 
-// softmax replaces x by the softmax of scale*x and returns log(sum(exp(scale*x))), for a positive scale. Without any
-// element above -Inf the softmax is 0 and the logarithm -Inf. The largest element is subtracted before the scaling, which
-// rounds.
+// softmax replaces x by the softmax of scale*x and returns log(sum(exp(scale*x))), for a positive scale. If no element is
+// above -Inf, the softmax is 0 and the logarithm -Inf. The largest element is subtracted before the scaling, since the
+// scaling rounds.
 func softmax(x []float64, scale float64) (lse float64) {
 	m := math.Inf(-1)
 	for _, v := range x {

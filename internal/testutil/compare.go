@@ -11,7 +11,7 @@ import (
 	"gonum.org/v1/gonum/diff/fd"
 )
 
-// Must returns the value of a call, and ends the test where the call has failed: Must(f(x))(t).
+// Must returns the value of a call, or ends the test if the call has failed: Must(f(x))(t).
 func Must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -22,7 +22,7 @@ func Must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// Closing is Must for what is to be closed at the end of the test.
+// Closing is Must for a value that is closed at the end of the test.
 func Closing[T io.Closer](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
@@ -36,24 +36,24 @@ func Closing[T io.Closer](v T, err error) func(testing.TB) T {
 	}
 }
 
-// Check ends an example that has failed.
+// Check ends an example with a panic if err is not nil.
 func Check(err error) {
 	if err != nil {
 		log.Panic(err)
 	}
 }
 
-// Err returns the error of a call that returns a value, too.
+// Err returns the error of a call that returns a value and an error.
 func Err[T any](_ T, err error) error { return err }
 
-// noise is the magnitude below which a whole wanted array is what rounding leaves of an exact zero (the gradient of a
-// softmax over one key): such an array is compared absolutely, on the scale of 1.
+// noise is a magnitude. If all wanted numbers are below it, they are rounding errors of an exact zero, as in the gradient of a
+// softmax over one key. Such an array is compared absolutely, on the scale of 1.
 const noise = 1e-12
 
-// RelErr returns the largest difference over the largest magnitude, max|got-want| / max|want|: one scale for the whole
-// array, since a sum of large terms that cancel has no more relative digits than its terms. -Inf where -Inf is wanted
-// is no difference and no part of the scale; an array of zeros, or of what rounding leaves of them, has the scale 1. A NaN
-// in either, any other infinity and unequal lengths give +Inf; two empty arrays give 0.
+// RelErr returns the largest difference divided by the largest magnitude, max|got-want| / max|want|. The whole array has one
+// scale, since rounding errors of large terms stay when the terms cancel. -Inf where -Inf is wanted is no difference and does not
+// count for the scale. An array of zeros, or of rounding errors of zeros, has the scale 1. A NaN in either array, any other
+// infinity, and unequal lengths give +Inf. Two empty arrays give 0.
 func RelErr(got, want []float64) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)
@@ -62,7 +62,7 @@ func RelErr(got, want []float64) float64 {
 	return err
 }
 
-// worst returns the largest relative error, its index and the scale that it is relative to.
+// worst returns the largest relative error, its index, and the scale.
 func worst[T float32 | float64](got []T, want []float64) (err float64, at int, scale float64) {
 	for _, x := range want {
 		if a := math.Abs(x); !math.IsInf(a, 0) && a > scale {
@@ -87,9 +87,9 @@ func worst[T float32 | float64](got []T, want []float64) (err float64, at int, s
 	return err, at, scale
 }
 
-// Within checks that RelErr of got and want is at most tol, and marks the test as failed with the worst element if it is
-// not. NaN, an unexpected infinity and unequal lengths fail at any tol. what names the array in the message. It reports
-// whether the check passed.
+// Within checks that RelErr of got and want is at most tol, and reports whether it is. If not, it marks the test as failed and
+// names the worst element. NaN, an unexpected infinity and unequal lengths fail at any tol. what is the array's name in the
+// message.
 func Within[T float32 | float64](t testing.TB, what string, got []T, want []float64, tol float64) bool {
 	t.Helper()
 	if len(got) != len(want) {
@@ -106,17 +106,17 @@ func Within[T float32 | float64](t testing.TB, what string, got []T, want []floa
 }
 
 // CentralDifference returns the gradient of f at x by central differences of step h, (f(x+h) - f(x-h)) / 2h for each
-// element: two calls of f an element, error O(h²) + O(eps/h); h near 1e-5 suits functions of order 1. x is not changed;
-// f sees a copy and must not keep it.
+// element. It calls f twice for each element. The error is O(h²) + O(eps/h); h near 1e-5 suits functions of order 1. x is not
+// changed. f gets a copy, which it must not keep.
 func CentralDifference(f func(x []float64) float64, x []float64, h float64) []float64 {
 	return fd.Gradient(nil, f, x, &fd.Settings{Formula: fd.Central, Step: h})
 }
 
-// requireGPU are the environment variables, booleans, by which tests that lack a GPU fail.
+// requireGPU lists the environment variables that make a test without a GPU fail. They are booleans.
 var requireGPU = [...]string{"NSA_REQUIRE_GPU", "NSA_TEST_FA2"}
 
-// NoGPU ends a test that lacks a GPU, its library or enough of its memory, for the reason why: it is skipped, or fails where
-// a variable of requireGPU is true, or is no boolean as strconv.ParseBool reads them. Empty and not set is false.
+// NoGPU ends a test that lacks a GPU, its library or enough of its memory; why is the reason. The test is skipped. It fails if a
+// variable of requireGPU is true, or is no boolean for strconv.ParseBool. An empty variable is false.
 func NoGPU(t testing.TB, why any) {
 	t.Helper()
 	for _, name := range requireGPU {

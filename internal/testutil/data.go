@@ -8,10 +8,10 @@ import (
 	"unsafe"
 )
 
-// source returns a generator whose stream depends on seed alone.
+// source returns a generator whose numbers depend only on seed.
 func source(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)) }
 
-// Normal returns n samples of the standard normal distribution; the same for the same seed.
+// Normal returns n samples of the standard normal distribution, which depend only on seed and n.
 func Normal(seed uint64, n int) []float64 {
 	r, out := source(seed), make([]float64, n)
 	for i := range out {
@@ -20,7 +20,7 @@ func Normal(seed uint64, n int) []float64 {
 	return out
 }
 
-// Uniform returns n samples of the uniform distribution over [lo, hi); the same for the same seed.
+// Uniform returns n samples of the uniform distribution over [lo, hi), which depend only on the arguments.
 func Uniform(seed uint64, n int, lo, hi float64) []float64 {
 	r, out := source(seed), make([]float64, n)
 	for i := range out {
@@ -29,7 +29,7 @@ func Uniform(seed uint64, n int, lo, hi float64) []float64 {
 	return out
 }
 
-// Tokens returns n token ids, uniform over [0, vocab); the same for the same seed.
+// Tokens returns n token ids, uniform over [0, vocab), which depend only on the arguments.
 func Tokens(seed uint64, n, vocab int) []int32 {
 	r, out := source(seed), make([]int32, n)
 	for i := range out {
@@ -38,8 +38,8 @@ func Tokens(seed uint64, n, vocab int) []int32 {
 	return out
 }
 
-// Floats returns a copy, in float64, of the numbers that data is: what a Gorgonia value's Data returns. The test fails where that
-// is anything else.
+// Floats returns a copy, in float64, of the numbers in data, which the method Data of a Gorgonia value has returned. The test fails
+// if data does not hold numbers.
 func Floats(t testing.TB, data any) []float64 {
 	t.Helper()
 	switch d := data.(type) {
@@ -81,20 +81,20 @@ func Convert[To float32 | float64, From float32 | float64 | int32](x []From) []T
 	return out
 }
 
-// Elem is an element type that buffers under test hold.
+// Elem is an element type of buffers under test.
 type Elem interface{ float32 | float64 | int32 }
 
-// poison is the pattern of Poison: a NaN of float32 and, twice, of float64, with a payload that arithmetic does not produce,
-// and a large int32.
+// poison is the pattern that Poison writes: a NaN of float32 and, written twice, of float64, with a payload that arithmetic does
+// not produce, and a large int32.
 const poison = 0x7ffd_ead1
 
-// words returns the memory of x.
+// words returns the memory of x as words of 32 bits.
 func words[T Elem](x []T) []uint32 {
 	return unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(*new(T)))/4)
 }
 
-// Poison fills x with what no right result holds: NaN, for int32 a large number. A kernel must write every element of its
-// outputs, and read none of them first.
+// Poison fills x with a value that no right result has: NaN, or a large number in int32. A kernel must write every element of its
+// outputs, and must not read one before.
 func Poison[T Elem](x []T) {
 	w := words(x)
 	for i := range w {
@@ -102,7 +102,7 @@ func Poison[T Elem](x []T) {
 	}
 }
 
-// Poisoned returns the index of the first element of x that still holds what Poison wrote; -1 for none.
+// Poisoned returns the index of the first element of x that Poison wrote and nothing has overwritten, or -1.
 func Poisoned[T Elem](x []T) int {
 	for i := range x {
 		if words(x[i : i+1])[0] == poison {
@@ -115,9 +115,9 @@ func Poisoned[T Elem](x []T) int {
 // guardLen is the number of guard elements on either side of a guarded slice.
 const guardLen = 64
 
-// Guarded returns a slice of n poisoned elements that lies between guard elements, and a function that fails the test
-// when a guard was written to, naming the array as what. Guards hold the poison too, so that a read beyond the slice
-// shows in the results. The slice has no spare capacity.
+// Guarded returns a slice of n poisoned elements between guard elements, and a function that fails the test if a guard was
+// overwritten. what is the array's name in the message. The guards are poisoned too, so that a read outside of the slice shows in
+// the results. The slice has no spare capacity.
 func Guarded[T Elem](n int) (x []T, check func(t testing.TB, what string)) {
 	whole := make([]T, n+2*guardLen)
 	Poison(whole)
@@ -139,7 +139,7 @@ func BFloat16(v float64) uint16 {
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }
 
-// FromBFloat16 returns the number that has the bits b as bfloat16.
+// FromBFloat16 returns the number whose bfloat16 bits are b.
 func FromBFloat16(b uint16) float64 { return float64(math.Float32frombits(uint32(b) << 16)) }
 
 // Float16 returns the bits of v as IEEE half precision, rounded to nearest even.
@@ -157,7 +157,7 @@ func Float16(v float64) uint16 {
 	return sign | (uint16(exp+14)<<10 + uint16(math.RoundToEven(frac*2048)) - 1024)
 }
 
-// FromFloat16 returns the number that has the bits b as IEEE half precision.
+// FromFloat16 returns the number whose IEEE half-precision bits are b.
 func FromFloat16(b uint16) float64 {
 	v := float64(math.Float32frombits(uint32(b&0x7fff)<<13)) * 0x1p112 // the exponent's bias is 15, that of float32 is 127
 	switch {

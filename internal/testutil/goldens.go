@@ -1,7 +1,7 @@
-// Package testutil is what the tests of this module share: the golden cases, comparisons that treat NaN and infinity
-// as they must be treated, numeric derivatives, repeatable random data, and poisoned buffers between guards.
+// Package testutil holds what the tests of this module share: the golden cases, comparisons with defined results for NaN and
+// infinity, numeric derivatives, repeatable random data, and poisoned buffers between guards.
 //
-// It knows of no package of this module but safetensors, so that any of them may use it in its tests.
+// Of the packages of this module it imports only safetensors, so every other package may use it in its tests.
 package testutil
 
 import (
@@ -27,7 +27,7 @@ const envGoldens = "NSA_TEST_GOLDENS"
 
 const goldenExt = ".safetensors"
 
-// Config is the configuration of a golden case. Fields that its kind of case does not have are zero.
+// Config is the configuration of a golden case. Fields that do not apply to its kind are zero.
 type Config struct {
 	B    int `json:"B"`    // batch
 	S    int `json:"S"`    // sequence length in tokens
@@ -43,7 +43,7 @@ type Config struct {
 	TopN     int `json:"n"`  // n, selected blocks of a query and group
 	Window   int `json:"w"`  // w, keys of the window, the query's own included
 
-	// Of the tinylm cases.
+	// Only in the tinylm cases.
 
 	Vocab      int     `json:"V"`           // V, number of tokens
 	Dim        int     `json:"dim"`         // width of the residual stream
@@ -65,7 +65,7 @@ type Golden struct {
 	Config Config
 	// File holds the inputs, the outputs and the gradients.
 	File safetensors.File
-	// BuiltIn is set for the cases of this package, unlike those of a folder: these may be of any configuration.
+	// BuiltIn is set for the cases of this package. Cases of a folder may have any configuration.
 	BuiltIn bool
 }
 
@@ -79,8 +79,8 @@ const (
 )
 
 // Goldens returns the cases of a kind: those built into this package in the order of their names, then those of the folder
-// that NSA_TEST_GOLDENS names, if it is set; a relative one is looked for in the folder of go.mod, then in the current one.
-// The test fails when a file can not be read, and when that folder is missing or holds no .safetensors file at all.
+// that NSA_TEST_GOLDENS names, if it is set. A relative name is looked up in the folder of go.mod, then in the current folder.
+// The test fails if a file cannot be read, or if that folder is missing or has no .safetensors file.
 func Goldens(t testing.TB, kind Kind) []Golden {
 	t.Helper()
 	list, err := loadGoldens(Must(fs.Sub(embedded, "goldens"))(t), kind)
@@ -101,8 +101,8 @@ func Goldens(t testing.TB, kind Kind) []Golden {
 	return list
 }
 
-// inModule returns path as seen from the folder of go.mod, if it is relative and exists there: tests run in the folder of their
-// package, while whoever sets the variable stands at the top.
+// inModule returns a relative path joined to the folder of go.mod, if it exists there, else path itself. Tests run in the folder of
+// their package, but users set the variable in the top folder.
 func inModule(path string) string {
 	dir, err := os.Getwd()
 	if filepath.IsAbs(path) || err != nil {
@@ -118,7 +118,7 @@ func inModule(path string) string {
 	return path
 }
 
-// loadGoldens reads the goldens of one kind in a folder; that may be none, but a folder without any golden is an error.
+// loadGoldens reads the goldens of one kind in a folder. There may be none of this kind, but a folder without any golden is an error.
 func loadGoldens(dir fs.FS, kind Kind) (list []Golden, err error) {
 	names, err := fs.Glob(dir, "*"+goldenExt)
 	if err == nil && len(names) == 0 {
@@ -147,7 +147,7 @@ func loadGoldens(dir fs.FS, kind Kind) (list []Golden, err error) {
 	return list, err
 }
 
-// tensor returns the named tensor; the test fails when there is none.
+// tensor returns the named tensor. The test fails if there is none.
 func (g Golden) tensor(t testing.TB, name string) *tensor.Dense {
 	t.Helper()
 	x, ok := g.File.Tensors[name]
@@ -157,7 +157,7 @@ func (g Golden) tensor(t testing.TB, name string) *tensor.Dense {
 	return x
 }
 
-// typed returns the named tensor; the test fails when there is none of this type.
+// typed returns the named tensor. The test fails if there is none of this type.
 func (g Golden) typed(t testing.TB, name string, want tensor.Dtype) *tensor.Dense {
 	t.Helper()
 	x := g.tensor(t, name)
@@ -167,19 +167,19 @@ func (g Golden) typed(t testing.TB, name string, want tensor.Dtype) *tensor.Dens
 	return x
 }
 
-// F64 returns the elements of a float64 tensor; the test fails when there is none. The slice is the golden's own.
+// F64 returns the elements of a float64 tensor. The test fails if there is none. The slice is not a copy.
 func (g Golden) F64(t testing.TB, name string) []float64 {
 	t.Helper()
 	return g.typed(t, name, tensor.Float64).Float64s()
 }
 
-// I32 returns the elements of an int32 tensor; the test fails when there is none. The slice is the golden's own.
+// I32 returns the elements of an int32 tensor. The test fails if there is none. The slice is not a copy.
 func (g Golden) I32(t testing.TB, name string) []int32 {
 	t.Helper()
 	return g.typed(t, name, tensor.Int32).Int32s()
 }
 
-// Shape returns the axes of a tensor; the test fails when there is none. The slice is the golden's own.
+// Shape returns the axes of a tensor. The test fails if there is none. The slice is not a copy.
 func (g Golden) Shape(t testing.TB, name string) []int {
 	t.Helper()
 	return g.tensor(t, name).Shape()

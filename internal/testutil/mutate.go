@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Mutate returns the content of a file with a few bytes changed, a part cut out, doubled or moved, or without its end.
+// Mutate returns a damaged copy of a file's content: bytes are changed, a part is cut out, doubled or moved, or the end is missing.
 func Mutate(r *rand.Rand, content []byte) []byte {
 	b := append([]byte(nil), content...)
 	for range 1 + r.IntN(3) {
@@ -46,7 +46,7 @@ func Mutate(r *rand.Rand, content []byte) []byte {
 	return b
 }
 
-// Mutations returns how many of them a test tries: 300, or what NSA_TEST_MUTATIONS says.
+// Mutations returns the number of mutations that a test tries: 300, or the value of NSA_TEST_MUTATIONS.
 func Mutations(t testing.TB) int {
 	s := os.Getenv("NSA_TEST_MUTATIONS")
 	if s == "" {

@@ -100,7 +100,7 @@ func TestGoldensFolder(t *testing.T) {
 	require.Len(t, Goldens(t, TinyLM), 2, "the folder need not have goldens of every kind")
 }
 
-// TestGoldensRelativeFolder: go test runs in the package's folder, the variable is set at the top.
+// TestGoldensRelativeFolder: go test runs in the package's folder, but the variable is set in the top folder.
 func TestGoldensRelativeFolder(t *testing.T) {
 	top := t.TempDir()
 	pkg := filepath.Join(top, "internal", "pkg")
@@ -178,13 +178,13 @@ func TestPoison(t *testing.T) {
 	Poison(x)
 	require.True(t, x[0] != x[0] && x[2] != x[2])
 	require.Equal(t, 0, Poisoned(x))
-	x[0], x[1] = float32(math.NaN()), 2 // a NaN of another origin is no poison
+	x[0], x[1] = float32(math.NaN()), 2 // another NaN is no poison
 	require.Equal(t, 2, Poisoned(x))
 	x[2] = 0
 	require.Equal(t, -1, Poisoned(x))
 }
 
-// TestGuardedTells writes past the end and before the begin, as a kernel with a wrong bound would.
+// TestGuardedTells writes past the end and before the start, as a kernel with a wrong bound would.
 func TestGuardedTells(t *testing.T) {
 	for _, c := range []struct {
 		at      int

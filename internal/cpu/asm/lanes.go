@@ -14,15 +14,16 @@ type lanes struct{ bits, size int }
 
 func (l lanes) wide() bool { return l.bits == 512 }
 
-// bytes and n are the length of a vector.
+// bytes and n return the length of a vector, in bytes and in elements.
 func (l lanes) bytes() int { return l.bits / 8 }
 func (l lanes) n() int     { return l.bytes() / l.size }
 
-// label is the name of a place in the code for these lanes: one function holds that for both widths.
+// label returns the name of a place in the code for these lanes. It contains the width, since one function has code for both widths.
 func (l lanes) label(format string, args ...any) LabelRef {
 	return LabelRef(fmt.Sprintf("x%d_", l.bits) + fmt.Sprintf(format, args...))
 }
 
+// here sets a label.
 func (l lanes) here(format string, args ...any) { Label(string(l.label(format, args...))) }
 
 func (l lanes) vec() VecVirtual {
@@ -48,7 +49,7 @@ func (l lanes) add(x, y, z Op)    { pick(l, VADDPS, VADDPD)(x, y, z) }
 func (l lanes) mov(x, y Op)       { pick(l, VMOVUPS, VMOVUPD)(x, y) }
 func (l lanes) broadcast(m, v Op) { pick(l, VBROADCASTSS, VBROADCASTSD)(m, v) }
 
-// movIn and movOut move the lanes of a mask: an opmask on AVX-512, a register of ones and zeros on AVX2.
+// movIn and movOut load and store the lanes that mask selects: an opmask on AVX-512, a register of ones and zeros on AVX2.
 
 func (l lanes) movIn(m, mask, v Op) {
 	if l.wide() {
@@ -81,8 +82,8 @@ func memory(name string, n int, word func(i int) uint32) Mem {
 	return m
 }
 
-// maskTable is maskLanes lanes of ones and then as many of zeros, for AVX2: the mask of the first r lanes begins r before the
-// middle.
+// maskTable returns memory with maskLanes lanes of ones, followed by as many lanes of zeros, for AVX2. The mask of the first r lanes
+// begins r lanes before the middle.
 func (l lanes) maskTable() Mem {
 	words := maskLanes * l.size / 4
 	return memory(fmt.Sprintf("mask%d", 8*l.size), 2*words, func(i int) uint32 { return math.MaxUint32 * uint32(1-i/words) })
@@ -90,7 +91,7 @@ func (l lanes) maskTable() Mem {
 
 const maskLanes = 32
 
-// masks returns a function that gives the mask of part u, for the first r lanes of count parts of size lanes each.
+// masks returns a function that returns the mask of part u. The masks select the first r lanes of count parts of size lanes each.
 func (l lanes) masks(r GPVirtual, count, size int) func(u int) Op {
 	if l.wide() {
 		all := GP64()

@@ -13,39 +13,39 @@ import (
 // kernel describes a loop over n elements of float32 slices.
 type kernel struct {
 	name    string
-	slices  string // the slices, such as "x, y"
-	scalars string // the numbers, such as "a", or empty
-	result  string // the type of the result, or empty; float64 makes vectors of float64 of what is loaded
-	results int    // how many of them, if not one
-	unroll  int    // vectors a turn
-	exp     bool   // has turn.exp
+	slices  string // names of the slices, such as "x, y"
+	scalars string // names of the numbers, such as "a", or empty
+	result  string // type of the result, or empty; float64 converts the loaded vectors to float64
+	results int    // number of results; 0 means one, if result is not empty
+	unroll  int    // vectors in one iteration
+	exp     bool   // the kernel uses iteration.exp
 
-	// sums is a number of accumulators, whose lanes begin as start.
+	// sums is the number of accumulators. Their lanes begin as start.
 	sums  int
 	start float32
 
-	setup  func(x *turn)        // writes what comes before the loop, or nil
-	body   func(x *turn, u int) // writes what is done to vector u of a turn
-	finish func(x *turn)        // writes what comes after the loop; nil adds up the accumulators if there is a result
+	setup  func(x *iteration)        // writes the code before the loop, or nil
+	body   func(x *iteration, u int) // writes the code for vector u of an iteration
+	finish func(x *iteration)        // writes the code after the loop; nil adds up the accumulators if there is a result
 }
 
-// turn is the code of one turn of a loop: a whole one, or the last with masks.
-type turn struct {
+// iteration is the code of one iteration of a loop: over whole vectors, or the last one with masks.
+type iteration struct {
 	l      lanes
-	at     map[string]GPVirtual
-	scalar map[string]VecVirtual // the numbers in every lane
+	at     map[string]GPVirtual  // address of each slice
+	scalar map[string]VecVirtual // the numbers, each in every lane
 	sums   []VecVirtual
-	start  VecVirtual // what the accumulators begin as
+	start  VecVirtual // initial value of the accumulators
 	exp    *exponential
-	mask   func(u int) Op // nil in a whole turn
+	mask   func(u int) Op // nil for whole vectors
 }
 
-func (x *turn) mem(slice string, u int) Mem {
+func (x *iteration) mem(slice string, u int) Mem {
 	return Mem{Base: x.at[slice], Disp: u * 4 * x.l.n()}
 }
 
-// load returns vector u of a slice, with zeros in the lanes that do not exist.
-func (x *turn) load(slice string, u int) VecVirtual {
+// load returns vector u of a slice, with zeros in the lanes past its end.
+func (x *iteration) load(slice string, u int) VecVirtual {
 	v, m := x.l.vec(), x.mem(slice, u)
 	switch {
 	case x.l.size == 4 && x.mask == nil:
@@ -64,7 +64,7 @@ func (x *turn) load(slice string, u int) VecVirtual {
 	return v
 }
 
-func (x *turn) store(v VecVirtual, slice string, u int) {
+func (x *iteration) store(v VecVirtual, slice string, u int) {
 	if x.mask == nil {
 		x.l.mov(v, x.mem(slice, u))
 	} else {
@@ -72,8 +72,8 @@ func (x *turn) store(v VecVirtual, slice string, u int) {
 	}
 }
 
-// orStart replaces the lanes of v that do not exist by what the accumulators begin as.
-func (x *turn) orStart(v VecVirtual, u int) VecVirtual {
+// orStart replaces the lanes of v past the end of the slices by the initial value of the accumulators.
+func (x *iteration) orStart(v VecVirtual, u int) VecVirtual {
 	if x.mask == nil {
 		return v
 	}
@@ -93,7 +93,7 @@ func names(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(", ", r) })
 }
 
-// write writes the kernel.
+// write writes the kernel for both widths.
 func (k kernel) write() {
 	signature := "n int, " + k.slices + " *float32"
 	if k.scalars != "" {
@@ -110,9 +110,9 @@ func (k kernel) write() {
 	function(k.name+"32", signature, size, k.loop)
 }
 
-// loop writes the kernel for l.
+// loop writes the kernel for vectors l.
 func (k kernel) loop(l lanes) {
-	x := &turn{l: l, at: map[string]GPVirtual{}, scalar: map[string]VecVirtual{}}
+	x := &iteration{l: l, at: map[string]GPVirtual{}, scalar: map[string]VecVirtual{}}
 	n := arg("n")
 	for _, s := range names(k.slices) {
 		x.at[s] = arg(s)
@@ -174,20 +174,20 @@ func (l lanes) param(name string) VecVirtual {
 	return v
 }
 
-// table is the memory of a constant in every lane of an AVX2 register.
+// table returns memory that holds c in every lane of an AVX2 register.
 func table(c float32) Mem {
 	bits := math.Float32bits(c)
 	return memory(fmt.Sprintf("c%08x", bits), 8, func(int) uint32 { return bits })
 }
 
-// constant is c in every lane of a register.
+// constant returns a register with c in every lane.
 func (l lanes) constant(c float32) VecVirtual {
 	v := l.vec()
 	VBROADCASTSS(table(c), v)
 	return v
 }
 
-// cheap is c in every lane: a register where there are many, memory else.
+// cheap returns c in every lane: a register for AVX-512, which has many, memory for AVX2.
 func (l lanes) cheap(c float32) Op {
 	if l.wide() {
 		return l.constant(c)
@@ -195,7 +195,7 @@ func (l lanes) cheap(c float32) Op {
 	return table(c)
 }
 
-// accumulators are count registers that start as all c.
+// accumulators returns count registers with c in every lane.
 func (l lanes) accumulators(count int, c float32) []VecVirtual {
 	vs := make([]VecVirtual, count)
 	for i := range vs {
@@ -209,7 +209,7 @@ func (l lanes) accumulators(count int, c float32) []VecVirtual {
 	return vs
 }
 
-// fold joins all accumulators and all their lanes by op into the first lane of the result, always in the same order.
+// fold combines all accumulators and all their lanes with op, always in the same order. The first lane of the result holds the total.
 func (l lanes) fold(vs []VecVirtual, op func(...Op)) VecVirtual {
 	for step := 1; step < len(vs); step *= 2 {
 		for i := 0; i+step < len(vs); i += 2 * step {

@@ -1,5 +1,5 @@
-// Command asm writes the assembly of package cpu with avo. It is a module of its own so that avo is no dependency of the
-// product. Each kernel is described once, over lanes of either width, and written for AVX-512 and for AVX2 with FMA.
+// Command asm writes the assembly of package cpu with avo. It is a module of its own, so that the main module does not depend
+// on avo. Each kernel is described once, for vectors of any width, and written for AVX-512 and for AVX2 with FMA.
 package main
 
 import (
@@ -20,8 +20,8 @@ func main() {
 	Generate()
 }
 
-// function writes a function of the parameter wide, which chooses between the code for AVX-512 and that for AVX2, and of those
-// that the signature goes on with. Elements have size bytes.
+// function writes a function whose first parameter, wide, chooses between the code for AVX-512 and the code for AVX2. signature
+// holds the other parameters. Elements have size bytes.
 func function(name, signature string, size int, code func(l lanes)) {
 	TEXT(name, 4, "func(wide bool, "+signature) // 4 is NOSPLIT
 	Pragma("noescape")
@@ -39,7 +39,7 @@ func function(name, signature string, size int, code func(l lanes)) {
 	}
 }
 
-// arg loads a parameter.
+// arg loads a parameter into a register.
 func arg(name string) GPVirtual {
 	r := GP64()
 	Load(Param(name), r)

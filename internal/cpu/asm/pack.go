@@ -6,9 +6,9 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// transpose writes the packing of a transposed operand, dst[p*drs+j] = src[j*srs+p], for positive cols that are a multiple of
-// 4 and positive rows that are one of a vector's lanes: blocks of as many rows are read a row at a time in parts of four
-// elements, joined so that two shuffles inside the parts finish the job.
+// transpose writes the packing of a transposed operand, dst[p*drs+j] = src[j*srs+p]. cols is a positive multiple of 4, rows a
+// positive multiple of the lanes of a vector. The code reads blocks of that many rows, four elements of each row at a time. It
+// joins the parts of four in vectors such that two shuffles inside the parts complete the transposition.
 func transpose(l lanes) {
 	n := l.n()
 	rows, dst, drs, src, srs := arg("rows"), arg("dst"), arg("drs"), arg("src"), arg("srs")
@@ -77,7 +77,8 @@ func transpose(l lanes) {
 	JG(l.label("block"))
 }
 
-// copyPanel writes the packing of an operand that is not transposed: positive rows as wide as a panel, stride bytes apart.
+// copyPanel writes the packing of an operand that is not transposed. rows is positive; the rows of src are as wide as a panel, and
+// begin stride bytes apart.
 func copyPanel(l lanes) {
 	width := 256 // bytes: panelBytes of package cpu
 	if !l.wide() {

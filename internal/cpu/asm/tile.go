@@ -8,8 +8,8 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// tileRows is the largest number of rows of a register tile of 1, 2, ... vectors a row: as many accumulators as there
-// are registers beside one row of B and an element of A.
+// tileRows returns the largest number of rows of a register tile whose rows have 1, 2, ... vectors. The accumulators use the
+// registers that one row of B and an element of A leave free.
 func (l lanes) tileRows() []int {
 	if l.wide() {
 		return []int{12, 12, 8, 6}
@@ -33,12 +33,12 @@ func tile(size int) {
 	function(fmt.Sprintf("tile%d", 8*size), fmt.Sprintf(signature, fmt.Sprintf("float%d", 8*size)), size, tileBlocks)
 }
 
-// tileBlocks cuts columns into blocks of the most vectors, and rows into register tiles; what is left of either has its own
-// variant, and the last vector of a block of columns is masked.
+// tileBlocks cuts columns into blocks of as many vectors as possible, and rows into register tiles. Smaller blocks and tiles at
+// the end have code of their own. The last vector of a block of columns is masked.
 func tileBlocks(l lanes) {
 	rows := l.tileRows()
 	most := len(rows)
-	local := func(name string) Mem { // a parameter in memory that may change
+	local := func(name string) Mem { // a copy of a parameter in memory, which the code changes
 		m := AllocLocal(8)
 		MOVQ(arg(name), m)
 		return m
@@ -75,7 +75,8 @@ func tileBlocks(l lanes) {
 	JG(l.label("columns"))
 }
 
-// tileColumns writes the loop over all rows for a block of v vectors, the last of which has its first last lanes.
+// tileColumns writes the loop over all rows for a block of v vectors. lanesLeft is the number of lanes in the last vector; the code
+// stores it in last.
 func tileColumns(l lanes, v, rows int, lanesLeft GPVirtual, bcol, ccol, scol, last Mem) {
 	mask := l.masks(lanesLeft, 1, l.n())(0)
 	MOVQ(lanesLeft, last)
@@ -151,7 +152,7 @@ func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol
 	for i := range acc {
 		acc[i] = l.accumulators(v, 0)
 	}
-	if !l.wide() { // the rows of C, which the end of the loop would wait for
+	if !l.wide() { // prefetch the rows of C, or the end of the loop waits for them
 		next, crs := GP64(), stride("crs")
 		MOVQ(c, next)
 		for range acc {
@@ -183,7 +184,7 @@ func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol
 			ADDQ(acs, a6)
 		}
 	}
-	if !l.wide() { // a masked load of AVX2 takes the place of another one, so whole vectors have a loop of their own, two steps long
+	if !l.wide() { // a masked load of AVX2 takes the slot of another load, so whole vectors have a loop of their own, of two steps
 		CMPQ(last, U32(l.n()))
 		JNE(l.label("%s_k", name))
 		TESTQ(U32(1), k)

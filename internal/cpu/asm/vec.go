@@ -11,8 +11,8 @@ import (
 // kernels are the vector functions. Their Go twins are in package cpu.
 var kernels = []kernel{
 	{name: "max", slices: "x", result: "float32", unroll: 4, sums: 5, start: float32(math.Inf(-1)),
-		setup: func(x *turn) { x.l.zero(x.sums[4]) }, // whose lanes become NaN once they have met one
-		body: func(x *turn, u int) {
+		setup: func(x *iteration) { x.l.zero(x.sums[4]) }, // a lane becomes NaN when it meets a NaN
+		body: func(x *iteration, u int) {
 			v, nan := x.orStart(x.load("x", u), u), x.sums[4]
 			VMAXPS(v, x.sums[u], x.sums[u])
 			const unordered = 3
@@ -26,13 +26,13 @@ var kernels = []kernel{
 				VORPS(t, nan, nan)
 			}
 		},
-		finish: func(x *turn) {
+		finish: func(x *iteration) {
 			most, nan := x.l.fold(x.sums[:4], VMAXPS), x.l.fold(x.sums[4:], VADDPS)
 			VADDSS(nan.AsX(), most.AsX(), most.AsX()) // nan is 0 or NaN
 			result(most)
 		}},
 	{name: "expSum", slices: "dst, x", scalars: "scale, shift", result: "float32", unroll: 2, exp: true, sums: 2,
-		body: func(x *turn, u int) {
+		body: func(x *iteration, u int) {
 			z := x.load("x", u)
 			VFMSUB213PS(x.scalar["shift"], x.scalar["scale"], z)
 			y := x.exp.apply(z)
@@ -40,39 +40,39 @@ var kernels = []kernel{
 			VADDPS(x.orStart(y, u), x.sums[u], x.sums[u])
 		}},
 	{name: "scale", slices: "x", scalars: "a", unroll: 4,
-		body: func(x *turn, u int) {
+		body: func(x *iteration, u int) {
 			v := x.load("x", u)
 			VMULPS(x.scalar["a"], v, v)
 			x.store(v, "x", u)
 		}},
 	{name: "dot", slices: "x, y", result: "float32", unroll: 4, sums: 4,
-		body: func(x *turn, u int) { VFMADD231PS(x.load("x", u), x.load("y", u), x.sums[u]) }},
+		body: func(x *iteration, u int) { VFMADD231PS(x.load("x", u), x.load("y", u), x.sums[u]) }},
 	{name: "dots", slices: "x, a, b, c, d", result: "float32", results: 4, unroll: 2, sums: 8,
-		body: func(x *turn, u int) {
+		body: func(x *iteration, u int) {
 			v := x.load("x", u)
 			for i, row := range []string{"a", "b", "c", "d"} {
 				VFMADD231PS(x.load(row, u), v, x.sums[2*i+u])
 			}
 		},
-		finish: func(x *turn) {
+		finish: func(x *iteration) {
 			for i := range 4 {
 				Store(x.l.fold(x.sums[2*i:2*i+2], VADDPS).AsX(), ReturnIndex(i))
 			}
 		}},
 	{name: "axpy", slices: "x, y", scalars: "a", unroll: 4,
-		body: func(x *turn, u int) {
+		body: func(x *iteration, u int) {
 			y := x.load("y", u)
 			VFMADD231PS(x.load("x", u), x.scalar["a"], y)
 			x.store(y, "y", u)
 		}},
 	{name: "add", slices: "dst, x, y", unroll: 4,
-		body: func(x *turn, u int) {
+		body: func(x *iteration, u int) {
 			v := x.load("x", u)
 			VADDPS(x.load("y", u), v, v)
 			x.store(v, "dst", u)
 		}},
 	{name: "softmaxGrad", slices: "dst, p, dp", scalars: "delta, scale", unroll: 4,
-		body: func(x *turn, u int) {
+		body: func(x *iteration, u int) {
 			v := x.load("dp", u)
 			VSUBPS(x.scalar["delta"], v, v)
 			VMULPS(x.load("p", u), v, v)
@@ -80,16 +80,16 @@ var kernels = []kernel{
 			x.store(v, "dst", u)
 		}},
 	{name: "sigmoid", slices: "dst, x", unroll: 2, exp: true,
-		body: func(x *turn, u int) { x.store(x.exp.sigmoid(x.load("x", u)), "dst", u) }},
+		body: func(x *iteration, u int) { x.store(x.exp.sigmoid(x.load("x", u)), "dst", u) }},
 	{name: "silu", slices: "dst, x", unroll: 2, exp: true,
-		body: func(x *turn, u int) {
+		body: func(x *iteration, u int) {
 			v := x.load("x", u)
 			s := x.exp.sigmoid(v)
 			VMULPS(v, s, s)
 			x.store(s, "dst", u)
 		}},
 	{name: "siluGrad", slices: "dst, x, dy", unroll: 2, exp: true,
-		body: func(x *turn, u int) {
+		body: func(x *iteration, u int) {
 			v := x.load("x", u)
 			s, r := x.exp.sigmoid(v), x.l.vec()
 			VSUBPS(s, x.exp.one, r)
@@ -99,14 +99,14 @@ var kernels = []kernel{
 			x.store(s, "dst", u)
 		}},
 	{name: "adamW", slices: "w, grad, m, v", scalars: "lr, beta1, beta2, eps, decay, clip, c1, c2", unroll: 1,
-		setup: func(x *turn) {
+		setup: func(x *iteration) {
 			for _, beta := range []string{"beta1", "beta2"} {
 				rest := x.l.constant(1)
 				VSUBPS(x.scalar[beta], rest, rest)
 				x.scalar["1-"+beta] = rest
 			}
 		},
-		body: func(x *turn, u int) {
+		body: func(x *iteration, u int) {
 			p, d := x.scalar, x.load("grad", u)
 			VMULPS(p["clip"], d, d)
 			m := x.load("m", u)
@@ -129,13 +129,13 @@ var kernels = []kernel{
 			x.store(w, "w", u)
 		}},
 	{name: "sumSquares", slices: "x", result: "float64", unroll: 4, sums: 4,
-		body: func(x *turn, u int) {
+		body: func(x *iteration, u int) {
 			v := x.load("x", u)
 			x.l.fma(v, v, x.sums[u])
 		}},
 }
 
-// exponential holds the numbers of exp32 in package cpu, which this code follows step by step with fused products.
+// exponential holds the constants of exp32 in package cpu. Its code follows exp32 step by step, with fused multiply-adds.
 type exponential struct {
 	l                      lanes
 	low, high              VecVirtual
@@ -153,16 +153,16 @@ func newExponential(l lanes) *exponential {
 	return e
 }
 
-// apply returns exp(z) and spoils z.
+// apply returns exp(z) and overwrites z.
 func (e *exponential) apply(z VecVirtual) VecVirtual {
 	l := e.l
-	keep := Op(YMM()) // lanes that are not below low; NaN is not
+	keep := Op(YMM()) // mask of the lanes that are not below low; NaN is not below
 	if l.wide() {
 		keep = K()
 	}
 	const notLess = 5
 	VCMPPS(U8(notLess), e.low, z, keep)
-	VMINPS(z, e.high, z) // the second operand, z, if either is NaN
+	VMINPS(z, e.high, z) // returns the second operand, z, if one is NaN
 	n, r := l.vec(), z
 	VMULPS(e.log2e, z, n)
 	if l.wide() {
@@ -186,7 +186,7 @@ func (e *exponential) apply(z VecVirtual) VecVirtual {
 		VSCALEFPS_Z(n, p, keep, y)
 		return y
 	}
-	// 2^n in two factors, for n = 128.
+	// 2^n is multiplied in two factors, since 2^128 is no float32.
 	i, h := YMM(), YMM()
 	VCVTPS2DQ(n, i)
 	VPSRAD(U8(1), i, h)
