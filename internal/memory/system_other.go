@@ -2,5 +2,5 @@
 
 package memory
 
-// thisSystem returns a system that tells nothing.
+// thisSystem returns a system of which nothing is known.
 func thisSystem() system { return system{} }
