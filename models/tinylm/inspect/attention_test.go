@@ -56,7 +56,7 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 		want, _ := ref.Attention(q, k, v, c.mask)
 		a := &attention{spec: c.spec, q: q.Data, k: k.Data, blocks: blocks, n: n, tokens: S, heads: heads, groups: groups, dim: D}
 		for head := range heads {
-			a.each(head, func(query int, keys []int, p []float64) {
+			a.eachQuery(head, func(query int, keys []int, p []float64) {
 				got := make([]float64, c.keys)
 				for j, i := range keys {
 					got[i] += p[j]
@@ -108,7 +108,7 @@ func TestBranchesGiveTheirOutputs(t *testing.T) {
 				got := make([]float64, len(want))
 				dim := c.ValueDim
 				for head := range a.heads {
-					a.each(head, func(query int, keys []int, p []float64) {
+					a.eachQuery(head, func(query int, keys []int, p []float64) {
 						for j, key := range keys {
 							for e := range dim {
 								got[(query*a.heads+head)*dim+e] += p[j] * values[(key*a.groups+head/2)*dim+e]
