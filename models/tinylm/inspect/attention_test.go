@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestProbabilitiesMatchReference: the oracle's output for values that are unit vectors is the probabilities.
+// TestProbabilitiesMatchReference: if the values are unit vectors, the oracle's output has the probabilities.
 func TestProbabilitiesMatchReference(t *testing.T) {
 	const S, heads, groups, D, l, d, lp, n = 37, 4, 2, 6, 8, 4, 4, 4
 	random := rand.New(rand.NewPCG(1, 1))
@@ -67,8 +67,8 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 	}
 }
 
-// TestBranchesGiveTheirOutputs: the probabilities of the nodes that branchesOf finds, times the branch's values, are what the branch has
-// computed.
+// TestBranchesGiveTheirOutputs: the probabilities from the nodes that branchesOf finds, times the values of the branch, equal the output of
+// the branch.
 func TestBranchesGiveTheirOutputs(t *testing.T) {
 	for _, c := range []tinylm.Config{small(), dense()} {
 		var outputs [][]*G.Node

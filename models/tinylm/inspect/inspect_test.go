@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestReportMatchesModel: losses and blocks are those of a model's own run of each window.
+// TestReportMatchesModel: losses and blocks equal those of a plain run of the model on each window.
 func TestReportMatchesModel(t *testing.T) {
 	for _, c := range []tinylm.Config{small(), dense()} {
 		w := weightsOf(t, c)
@@ -57,7 +57,7 @@ func TestTokensInsideText(t *testing.T) {
 	require.Equal(t, []string{" T", " h", " e"}, r.Tokens[:3])
 }
 
-// TestReportProperties: what holds for any model and text.
+// TestReportProperties checks properties that hold for any model and text.
 func TestReportProperties(t *testing.T) {
 	for name, c := range map[string]tinylm.Config{"nsa": small(), "dense": dense()} {
 		r := report(t, c, prose)
@@ -111,7 +111,7 @@ func TestReportProperties(t *testing.T) {
 	}
 }
 
-// TestInspectOnBackend: a backend that is given is used, with memory of its own or the host's, and stays open.
+// TestInspectOnBackend: Inspect uses the given backend, with its own or the host's memory, and does not close it.
 func TestInspectOnBackend(t *testing.T) {
 	tokens := tinylm.Encode(prose)
 	want := testutil.Must(Inspect(weightsOf(t, small()), tokens, Options{}))(t)
