@@ -83,7 +83,7 @@ func TestAccumulationRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(NewModel(double, 2, 64, WithGradients(), WithAccumulation())), "not of the type")
 }
 
-// TestNewPlan: the plan without weights is that of the model's machine.
+// TestNewPlan: the plan without weights equals the plan of the model's machine.
 func TestNewPlan(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	for _, opts := range [][]ModelOption{

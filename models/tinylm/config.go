@@ -134,7 +134,7 @@ func (c Config) LearnableParams() []nn.Param {
 // Parameters returns the number of the model's learnable numbers.
 func (c Config) Parameters() int { return int(c.parameters()) }
 
-// parameters is Parameters for sizes that are not checked yet, with which an int could overflow.
+// parameters is Parameters as a float64. With sizes that are not checked yet, an int could overflow.
 func (c Config) parameters() (n float64) {
 	one := c
 	one.Layers = 1

@@ -38,7 +38,7 @@ type Model struct {
 }
 
 // NewModel builds the graph of a model for a batch of batch sequences of seq tokens, and the machine that runs it. The model
-// shares the weights w. Close ends it.
+// shares the weights w. Close ends the machine.
 func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err error) {
 	defer func() {
 		if err != nil {

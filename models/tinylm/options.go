@@ -92,7 +92,7 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 	return o, err
 }
 
-// maxTokens bounds the tokens of a run, so that a far too large size is an error instead of the end of the process.
+// maxTokens bounds the tokens of a run, so that a far too large size is an error and does not end the process.
 const maxTokens = 1 << 26
 
 // checkTokens checks the size of a batch.

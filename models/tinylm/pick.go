@@ -92,8 +92,8 @@ func sum(x []float32) (s float64) {
 	return s
 }
 
-// largest returns the candidates with the largest logits: as few as have a sum of weights of at least want, the first ones of equal
-// logits. It finds the smallest of these logits in linear time by radix selection, one digit of its magnitude at a time.
+// largest returns the candidates with the largest logits: the fewest whose weights sum to at least want, and of equal logits the first.
+// It finds the smallest of these logits in linear time by radix selection, one digit of its magnitude at a time.
 func (c candidates) largest(want float64) candidates {
 	var most uint32 // the magnitude of the smallest logit, without its last shift bits
 	shift := 31

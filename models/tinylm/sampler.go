@@ -13,7 +13,7 @@ import (
 // Its tokens depend on its prompt and its Sampling, not on other sequences. Only one goroutine may use a Sampler at a time.
 //
 // When a sequence has filled the decoder's context, the sampler prefills the newer half of its tokens again and continues from there.
-// Of a prompt longer than the context, the decoder gets the last Context tokens.
+// If a prompt is longer than the context, the decoder gets its last Context tokens.
 type Sampler struct {
 	decoder decoder
 	vocab   Vocabulary
@@ -53,7 +53,7 @@ type sequence struct {
 type slotState int
 
 const (
-	slotReady  slotState = iota // its logits are those of the next token
+	slotReady  slotState = iota // it has the logits of the next token
 	slotBehind                  // it lacks the last token
 	slotStale                   // it holds other tokens and needs a prefill
 )

@@ -61,7 +61,7 @@ func Printable(text string) string {
 }
 
 // textStream turns tokens into text, one token at a time. It emits whole characters, and U+FFFD for each byte that is not UTF-8. It
-// holds back bytes that may begin a character or a stop string. In all it emits the text before the first stop string, wherever
+// holds back bytes that may begin a character or a stop string. Altogether it emits the text before the first stop string, wherever
 // tokens begin and end.
 type textStream struct {
 	stops [][]byte

@@ -33,7 +33,7 @@ type Weights struct {
 	resident *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
 	stepped  *graph.Machine  // the machine whose step changed them last; nil after any other change
 	user     *graph.Machine  // the machine that used them last on the device; another one waits for it first
-	changes  int             // by steps and Restore; after one, a Decoder refreshes its copies in half precision
+	changes  int             // number of changes by steps and Restore; after a change, a Decoder refreshes its copies in half precision
 }
 
 var errNoWeights = errors.New("nil")

@@ -78,7 +78,7 @@ func (a *assembler) add(b *block, at, to int) int {
 
 func (a *assembler) full() bool { return a.batch != nil && a.rows == a.Batch }
 
-// take returns the batch, whose rows that are not filled are padding. It is nil if there is none.
+// take returns the batch, or nil if there is none. Rows that are not filled are padding.
 func (a *assembler) take() *Batch {
 	b := a.batch
 	if b == nil || a.rows == 0 {

@@ -17,7 +17,8 @@ type block struct {
 	windows []int // the order of its windows
 }
 
-// span is a document in the tokens of a block.
+// span is a document, or a part of one, in the tokens of a block. A whole one ends with a separator, which predicts the first token of the
+// next document.
 type span struct {
 	from, to int
 	whole    bool

@@ -13,7 +13,7 @@ import (
 
 const (
 	unitBytes     = 64 << 20 // of a range of a large .jsonl
-	documentBytes = 64 << 20 // at most of a line of .jsonl or a value of Parquet
+	documentBytes = 64 << 20 // most bytes of a line of .jsonl or a value of Parquet
 )
 
 // record is the part of a line that is read.

@@ -38,7 +38,7 @@ type builder struct {
 	ids    []int32
 }
 
-// epoch gives the blocks of an epoch from the cursor on, and returns the beginning of the next epoch. If give returns false, it returns from.
+// epoch gives the blocks of an epoch from the cursor on, and returns the beginning of the next epoch, or from if give returns false.
 func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 	c, given := b.c, b.blocks
 	b.begin(from)
@@ -184,9 +184,9 @@ type Cursor struct {
 	Seq      int    `json:"seq"`      // tokens of a window
 	Epoch    int    `json:"epoch"`    // epochs that are done
 	Block    int    `json:"block"`    // blocks of this epoch that are done
-	Unit     int    `json:"unit"`     // where the block begins: the position of a unit in the epoch's order,
-	Document int    `json:"document"` // the number of a document in the unit
-	Offset   int    `json:"offset"`   // and of a token in the document
+	Unit     int    `json:"unit"`     // where the block begins: index of the unit in the epoch's order,
+	Document int    `json:"document"` // index of the document in the unit,
+	Offset   int    `json:"offset"`   // and index of the token in the document
 	Window   int    `json:"window"`   // windows of the block that are done
 	Token    int    `json:"token"`    // tokens of the next window that are done
 	Sum      uint32 `json:"sum"`      // of the other fields

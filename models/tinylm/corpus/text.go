@@ -25,8 +25,8 @@ type piece struct {
 	bytes []byte
 }
 
-// pieces yields the pieces of a stream from byte k*size on, where r is; k > 0 if inside. If one, it yields only the first piece. A piece is
-// valid until the next.
+// pieces yields the pieces of a stream. r is at byte k*size of the stream; inside says that k > 0. If one, it yields only the first piece. A
+// piece is valid until the next.
 func (c cutter) pieces(r io.Reader, inside, one bool) iter.Seq2[piece, error] {
 	return func(yield func(piece, error) bool) {
 		var buffer []byte

@@ -54,7 +54,7 @@ func classAt(text []byte, at int) (class, int) {
 	return other, size
 }
 
-// run returns the end of the run of characters of class c that begins at at. A run has at most so many characters.
+// run returns the end of the characters of class c that begin at at, at most `most` of them.
 func run(text []byte, at int, c class, most int) int {
 	for ; most > 0; most-- {
 		got, size := classAt(text, at)

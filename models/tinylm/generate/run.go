@@ -1,8 +1,8 @@
 // Package generate generates texts with a TinyLM: it is the program of examples/generate.
 //
-// Several texts are generated at once, but written one after the other. Each is written while it is generated. A text depends on its
-// prompt and its seed, not on other texts. Without a prompt a document begins: the model gets the separator of documents. Any other
-// prompt is used unchanged. A text ends with its document, at a stop string or after -tokens.
+// Several texts are generated at once, but written in the order of their prompts. The first text that has not ended is written while it
+// is generated. A text depends on its prompt and its seed, not on other texts. Without a prompt a document begins: the model gets the
+// separator of documents. Any other prompt is used unchanged. A text ends with its document, at a stop string or after -tokens.
 package generate
 
 import (
@@ -126,7 +126,7 @@ type writer struct {
 // converse answers each line of in.
 func (w *writer) converse(ctx context.Context, in io.Reader) error {
 	lines, failed := make(chan string), make(chan error, 1)
-	go func() { // in a goroutine: a read does not end with ctx
+	go func() { // a read does not end when ctx ends
 		defer close(lines)
 		s := bufio.NewScanner(in)
 		s.Buffer(nil, mostPromptBytes)

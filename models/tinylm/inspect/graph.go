@@ -19,7 +19,7 @@ type Drawing struct {
 	Nodes    int // of the whole graph, weights included
 }
 
-// Section is a part of the graph, and how many times it follows itself.
+// Section is a part of the graph. Times is how many equal parts follow one another.
 type Section struct {
 	Title string
 	Times int

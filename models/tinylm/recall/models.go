@@ -42,7 +42,7 @@ const (
 	values = 16
 	window = 32
 
-	// freeBlocks is how many more blocks NSA may select than there are blocks of pairs, without the forced blocks.
+	// freeBlocks is how many blocks NSA may select besides the forced blocks and as many blocks as have pairs.
 	freeBlocks = 3
 )
 

@@ -93,9 +93,9 @@ type document struct {
 }
 
 // fill draws a document into d. The keys of a block have `distinct` different values, each equally often; distinct divides Values.
-// Evaluations ask in documents with distinct = Values. Models also train on documents with distinct = 1, where compressed attention
-// alone has the answers. From these it learns where a key is. The selection of blocks needs this: it has no gradient of its own and
-// follows compressed attention.
+// Evaluations use documents with distinct = Values. Models also train on documents with distinct = 1: compressed attention can answer
+// these without the selected branch, and learns from them where a key is. The selection of blocks needs this: it has no gradient of its
+// own and follows compressed attention.
 func (t Task) fill(r *rand.Rand, d document, distinct int) {
 	for i := range d.tokens {
 		d.tokens[i], d.targets[i] = t.filler(r.IntN(fillers)), -1

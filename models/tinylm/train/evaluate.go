@@ -8,7 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
-// evaluationDue reports whether an evaluation is due after the steps so far. It remains due if a run is stopped before it.
+// evaluationDue reports whether an evaluation is due after the steps so far. If a run is stopped before it, the evaluation remains due,
+// except in a run by time without -eval-every.
 func (r *run) evaluationDue() bool {
 	step, last := r.state.Step, 0
 	if n := len(r.state.Evaluations); n > 0 {
@@ -143,7 +144,7 @@ func (r *run) warn(format string, args ...any) {
 	}
 }
 
-// warnIf shows an error of the record. The run goes on: the next write to the record adds what is missing.
+// warnIf shows an error of the record. The run continues: the next write to the record adds the missing data.
 func (r *run) warnIf(err error) {
 	if err != nil {
 		r.show.warn("%v", err)

@@ -16,7 +16,7 @@ var gateNames = [...]string{"compressed", "selected", "window"}
 // statisticsTokens is roughly the number of tokens of a batch that recordLayers reads, so that it takes the host no longer than a step.
 const statisticsTokens = 4096
 
-// recordLayers records what the NSA layers did in the last batch that was evaluated: means of the gates, the entropy of their
+// recordLayers records statistics of the NSA layers in the last evaluated batch: means of the gates, the entropy of their
 // shares, and which blocks were selected.
 func (r *run) recordLayers() error {
 	values := map[string]float64{}

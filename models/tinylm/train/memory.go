@@ -72,7 +72,8 @@ func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n need, fl
 		flops += s.Cost.FLOPs
 	}
 	weights := 4 * int64(c.Parameters())
-	models := int64(train.Memory()) + int64(eval.Memory()) + weights // both plans count the weights, which are shared: the second count and this term are the two moments
+	// Both plans count the weights, which they share. The second count and the last term are the two moments.
+	models := int64(train.Memory()) + int64(eval.Memory()) + weights
 	if r.Optimizer == muonOptimizer {
 		models += weights // one moment less, but work memory of twice that size
 	}

@@ -123,7 +123,7 @@ func (r *run) lastCheckpoint() (*saved, error) {
 
 const (
 	randomTokens  = 32 << 20 // the size of the data of -data random
-	heldOutTokens = 4 << 20  // of large data: an evaluation takes windows at equal distances from all of them
+	heldOutTokens = 4 << 20  // collected from large data; an evaluation takes windows of these at equal distances
 )
 
 // openData opens what -data names.

@@ -168,7 +168,7 @@ func (o *Options) Validate() error {
 	return o.check()
 }
 
-// check checks the options that are names, and the options that other packages check.
+// check checks Schedule, Optimizer and Precision, and has other packages check their options.
 func (o *Options) check() error {
 	if err := o.Model(256).Validate(); err != nil {
 		return err

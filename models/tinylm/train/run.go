@@ -214,7 +214,7 @@ func (r *run) stopped(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// result returns what is known of the outcome before the last evaluation.
+// result returns the outcome as far as it is known before the last evaluation.
 func (r *run) result() *Result {
 	res := &Result{Folder: r.folder, Steps: r.state.Step, Tokens: int64(r.state.Step * r.tokens()), Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
 	if r.state.Best != nil {
