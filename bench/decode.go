@@ -158,7 +158,7 @@ func sequence(n int) []int32 {
 	return tokens
 }
 
-// stepSeconds returns the median time over runs of a step of all slots. A run prefills behind tokens and then takes steps.
+// stepSeconds returns the median time over runs of a step of all slots. Each run prefills `behind` tokens and then takes `steps` steps.
 func stepSeconds(d *tinylm.Decoder, behind, steps, runs int) float64 {
 	tokens, next := sequence(behind), make([]int32, d.Slots())
 	var times []float64

@@ -2,5 +2,5 @@
 
 package memory
 
-// thisSystem returns a system of which nothing is known.
+// thisSystem returns a system whose memory is unknown.
 func thisSystem() system { return system{} }

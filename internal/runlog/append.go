@@ -20,7 +20,7 @@ type appendFile struct {
 // add keeps b for the next flush.
 func (f *appendFile) add(b []byte) { f.pending = append(f.pending, b...) }
 
-// flush writes all pending bytes. After an error it removes what it has written, and all bytes stay pending.
+// flush writes all pending bytes. After an error it truncates the file to its old size, and all bytes stay pending.
 func (f *appendFile) flush() (err error) {
 	if len(f.pending) == 0 {
 		return nil
@@ -45,7 +45,7 @@ func (f *appendFile) flush() (err error) {
 	n, err := file.Write(content)
 	if err != nil {
 		if n > 0 && file.Truncate(info.Size()) != nil {
-			f.pending = content[n:] // the first n bytes stay in the file: continue after them
+			f.pending = content[n:] // n bytes stay in the file: the next flush continues after them
 		}
 		return err
 	}

@@ -52,7 +52,7 @@ type line struct {
 	circle float64 // radius; 0 for none
 }
 
-// lines returns what the plot of c shows, and the range of its Y axis.
+// lines returns the lines of the plot of c, and the range of its Y axis.
 func (c curve) lines(rows []row, o Options) (lines []line, low, high float64) {
 	var steps, heldOut plotter.XYs
 	for i := range rows {

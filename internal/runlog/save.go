@@ -11,7 +11,7 @@ import (
 	"github.com/moby/sys/atomicwriter"
 )
 
-// flush writes what has been added to the appended files.
+// flush writes the pending bytes of the appended files.
 func (l *Log) flush() error {
 	if l.dir == "" {
 		l.events.pending, l.board.pending = nil, nil

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// columns are those of steps.csv.
+// columns are the columns of steps.csv.
 const columns = "step,time,tokens,loss,lr,grad_norm,tokens_per_second,held_out_loss,held_out_bits_per_byte,held_out_perplexity"
 
 // digits is the number of significant digits in the table.
