@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// run is the program. It writes its progress to w.
+// run runs the program with the given arguments. It writes its progress to w.
 func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	o := recall.DefaultOptions()
 	set := flag.NewFlagSet("recall", flag.ContinueOnError)

@@ -152,8 +152,8 @@ func (d *Decoder) Slots() int { return d.slots }
 // Context returns the largest number of tokens of a sequence.
 func (d *Decoder) Context() int { return d.context }
 
-// Len returns the number of tokens of the sequence in a slot, 0 for a free slot. Like an index, a slot outside [0, Slots()) panics, here, in
-// Logits and in Release.
+// Len returns the number of tokens of the sequence in a slot, 0 for a free slot. Len, Logits and Release panic if the slot is outside
+// [0, Slots()), as an index does.
 func (d *Decoder) Len(slot int) int { return d.sequences[slot].tokens }
 
 // Logits returns the logits [V] of the token that follows the sequence in a slot. They last until its next Prefill, Step or
@@ -306,7 +306,7 @@ func (d *Decoder) KeysRead() (n [3]int) {
 	return n
 }
 
-// Plan returns the plan of a Step, an empty one after Close.
+// Plan returns the plan of a Step. After Close it is empty.
 func (d *Decoder) Plan() graph.Plan {
 	if d.step == nil {
 		return graph.Plan{}

@@ -44,8 +44,8 @@ func Decode(ids []int32) (string, error) {
 	return string(b), nil
 }
 
-// Printable returns text for a terminal: U+FFFD replaces bytes that are not UTF-8, control characters, and what changes the direction or
-// the lines of other text. Spaces, and the characters that join or divide letters, stay.
+// Printable returns text for a terminal. U+FFFD replaces bytes that are not UTF-8, control characters, and characters that change the
+// direction or the lines of other text. Spaces stay, and so do characters that join or divide letters.
 func Printable(text string) string {
 	const softHyphen, nonJoiner, joiner = '\u00ad', '\u200c', '\u200d'
 	return strings.Map(func(r rune) rune {

@@ -81,7 +81,7 @@ func TestFindsModels(t *testing.T) {
 		require.Equal(t, want, texts(t, append(args, path)...), path)
 	}
 	require.NotEqual(t, want, texts(t, append(args, "runs/b")...))
-	require.NoError(t, os.Mkdir("weights", 0o755)) // beside another program's options
+	require.NoError(t, os.Mkdir("weights", 0o755)) // in a folder with the options of another program
 	require.NoError(t, os.Link("runs/a/model.safetensors", "weights/model.safetensors"))
 	require.NoError(t, os.WriteFile("weights/config.yaml", []byte("foo: bar\n"), 0o644))
 	require.Equal(t, want, texts(t, append(args, "weights/model.safetensors")...))
@@ -194,7 +194,7 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// TestStreams: text is written before all prompts have been read, and the end of a context ends the reading.
+// TestStreams: text is written before all prompts have been prefilled. When the context ends, no more prompts are prefilled.
 func TestStreams(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop, prefilled := errors.New("stop"), 0

@@ -83,7 +83,7 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 // rate returns tokens a second, 0 if there are no tokens.
 func rate(tokens int, took time.Duration) float64 { return float64(tokens) / max(took, 1).Seconds() }
 
-// mostTexts bounds the texts of a run, whose prompts are in memory.
+// mostTexts bounds the texts of a run, because their prompts are in memory.
 const mostTexts = 1 << 20
 
 // mostPromptBytes bounds a prompt file and a line of interactive input.

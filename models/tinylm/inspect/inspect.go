@@ -25,7 +25,7 @@ func Sample() string { return sample }
 // Options are the options of Inspect. With the zero value tokens are bytes and the model runs on the CPU.
 type Options struct {
 	Title      string
-	Vocabulary tinylm.Vocabulary // has the text of tokens; nil: tinylm.Bytes
+	Vocabulary tinylm.Vocabulary // for the text of tokens; nil: tinylm.Bytes
 	Backend    graph.Backend     // nil: the CPU's
 }
 

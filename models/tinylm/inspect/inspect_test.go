@@ -46,12 +46,12 @@ func TestReportMatchesModel(t *testing.T) {
 	}
 }
 
-// pieces are a vocabulary whose tokens have a space before them, as in SentencePiece.
+// pieces is a vocabulary whose tokens begin with a space, as in SentencePiece.
 type pieces struct{ tinylm.Bytes }
 
 func (pieces) AppendToken(text []byte, id int32) []byte { return append(text, ' ', byte(id)) }
 
-// TestTokensInsideText: the text of a token is the one that it has inside a text, not at the beginning of one.
+// TestTokensInsideText: the report has the text that a token has inside a text, not at its beginning.
 func TestTokensInsideText(t *testing.T) {
 	r := testutil.Must(Inspect(weightsOf(t, small()), tinylm.Encode(prose), Options{Vocabulary: pieces{}}))(t)
 	require.Equal(t, []string{" T", " h", " e"}, r.Tokens[:3])

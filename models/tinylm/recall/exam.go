@@ -34,7 +34,7 @@ func newExam(w *tinylm.Weights, t Task, o Options) (*exam, error) {
 }
 
 // Answers asks the questions of new documents, different from those of the training. The same number gives the same documents. When ctx
-// ends, Answers stops after the current document.
+// ends, Answers returns its cause after the current document.
 func (e *exam) Answers(ctx context.Context, documents int, number uint64) (answers []Answer, err error) {
 	r := rand.New(rand.NewPCG(e.seed, 1+number))
 	d := e.task.newDocument()
@@ -81,7 +81,7 @@ func (e *exam) blocks() ([]int32, error) {
 }
 
 // Ask asks a model the questions of o.AskDocs documents of t. The documents may be longer than those of the training, but must have the
-// same number of pairs. When ctx ends, Ask stops after the current document.
+// same number of pairs. When ctx ends, Ask returns its cause after the current document.
 func Ask(ctx context.Context, w *tinylm.Weights, t Task, o Options) (answers []Answer, err error) {
 	if err := t.Validate(); err != nil {
 		return nil, err

@@ -74,7 +74,7 @@ func (f *Found) find(path string) (folder string, err error) {
 		return "", err
 	case !info.IsDir():
 		folder, err := runAround(filepath.Dir(path))
-		if !exists(filepath.Join(folder, runFile)) { // a config.yaml there is another program's
+		if !exists(filepath.Join(folder, runFile)) { // a config.yaml there is of another program
 			folder = ""
 		}
 		return folder, err
