@@ -58,7 +58,7 @@ type Options struct {
 type Log struct {
 	dir     string
 	options Options
-	damaged error // what was wrong with the table when the run was resumed
+	damaged error // error of the table when the run was resumed
 
 	saving sync.Mutex // held while table and curves are written
 	mu     sync.Mutex // guards what follows
@@ -138,7 +138,7 @@ func Resume(dir string, step int, o Options) (*Log, error) {
 	return l, nil
 }
 
-// readTable reads the rows of the table. One that is damaged is moved aside.
+// readTable reads the rows of the table. It renames a damaged table and keeps the rows before the damage.
 func (l *Log) readTable() error {
 	path := l.Path(StepsFile)
 	text, err := os.ReadFile(path)
@@ -154,7 +154,7 @@ func (l *Log) readTable() error {
 
 const damagedSuffix = ".damaged"
 
-// Damaged returns what was wrong with the table of a run that was resumed, or nil.
+// Damaged returns the error of a damaged table of a resumed run, or nil.
 func (l *Log) Damaged() error { return l.damaged }
 
 func newLog(dir string, o Options, from int) (*Log, error) {

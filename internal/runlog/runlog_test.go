@@ -220,7 +220,7 @@ func TestRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(Resume(dir, -1, Options{})), "resume behind step -1, want at least 0")
 }
 
-// TestDamagedTable: a run goes on with the rows before the damage, the file is kept, and a missing one is an empty one.
+// TestDamagedTable: a resumed run has the rows before the damage, and the damaged file is kept. A missing table counts as empty.
 func TestDamagedTable(t *testing.T) {
 	l := create(t, Options{})
 	for i := 1; i <= 9; i++ {

@@ -58,7 +58,7 @@ type evaluation struct {
 	Train   float64 `json:"train"`    // running mean of the batches' losses at that step
 }
 
-// best returns the best evaluation once the checkpoint of the last step is written.
+// best returns the best evaluation, if a checkpoint of the last step is written now.
 func (s *state) best() *evaluation {
 	if n := len(s.Evaluations); n > 0 {
 		if last := s.Evaluations[n-1]; last.Step == s.Step && (s.Best == nil || last.HeldOut < s.Best.HeldOut) {
@@ -164,8 +164,8 @@ func referenceConfig(c tinylm.Config) ([]byte, error) {
 	}, "", "\t")
 }
 
-// prune removes the checkpoints that are neither the best nor among the newest. Those of later steps are damaged: the run has gone on from the
-// one before them. They take no place of a newest one.
+// prune removes the checkpoints that are neither the best nor among the newest. Checkpoints of later steps are damaged, because the run was
+// resumed from one before them. They do not count among the newest.
 func (r *run) prune(parent string) error {
 	names, err := checkpoints(parent)
 	if err != nil {

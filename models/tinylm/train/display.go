@@ -16,7 +16,7 @@ import (
 // barLength is the value of the bar at the end of a run.
 const barLength = 1000
 
-// redrawEvery is how often steps move the bar. Phases are shown at once.
+// redrawEvery is the least time between steps that move the bar. Phases are shown at once.
 const redrawEvery = 200 * time.Millisecond
 
 // quiet is the time without a line after which a step writes one, if there is no terminal.

@@ -77,7 +77,7 @@ func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n need, fl
 	if r.Optimizer == muonOptimizer {
 		models += weights // one moment less, but work memory of twice that size
 	}
-	copies := 2*weights + 8*int64(r.tokens()) // of the moments, while a checkpoint is written; and the batches of a step
+	copies := 2*weights + 8*int64(r.tokens()) // of the moments while a checkpoint is written, and the batches of a step
 	if r.host() {
 		return need{host: models + copies + readerBytes}, flops, nil
 	}

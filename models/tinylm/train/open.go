@@ -224,7 +224,7 @@ func (r *run) otherSizes(has, want tinylm.Config) error {
 func (r *run) openModels() (err error) {
 	switch {
 	case r.precision != graph.FP16:
-		r.state.Scale = nil // of a run that was in fp16 before
+		r.state.Scale = nil // the run was in fp16 before
 	case r.state.Scale == nil:
 		r.state.Scale = optim.NewLossScale()
 	}
@@ -253,7 +253,7 @@ func (r *run) openFolder() (err error) {
 		r.log, err = runlog.Resume(r.folder, r.state.Step, about)
 	} else if r.log, err = r.createFolder(about); err == nil {
 		defer func() {
-			if err != nil { // a folder without options is of no use
+			if err != nil { // nothing can use a folder without options
 				err = errors.Join(err, os.RemoveAll(r.folder))
 			}
 		}()
@@ -324,7 +324,7 @@ type description struct {
 	Result     *Result     `json:"result,omitempty"`
 }
 
-// readHistory reads the processes of a run that is resumed, and adds this one.
+// readHistory reads the processes of a resumed run from run.json, and adds this process.
 func (r *run) readHistory() {
 	if r.resume != "" {
 		var before description

@@ -64,7 +64,7 @@ func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Re
 	return result, err
 }
 
-// ended returns the error of a run that err has ended: after a signal an Interrupted, whatever the run did then.
+// ended returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that time.
 func (r *run) ended(ctx context.Context, err error) error {
 	s, ok := signals.Of(ctx)
 	if !ok {
@@ -192,8 +192,8 @@ func (r *run) train(ctx context.Context) error {
 			}
 		}
 		switch {
-		case err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()): // it waited for data
-		case errors.As(err, new(*dataError)): // all steps so far are sound
+		case err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()): // ctx ended while it waited for data
+		case errors.As(err, new(*dataError)): // all steps so far are correct
 			return fmt.Errorf("%w (%s)", errors.Join(err, r.trySave()), r.wayBack())
 		default:
 			return err

@@ -34,7 +34,7 @@ type microBatch struct {
 	share float64 // its share of the step's targets
 }
 
-// dataError is an error of the reader: the model and its steps are sound.
+// dataError is an error of the reader: the model and the steps so far are correct.
 type dataError struct{ error }
 
 func (e *dataError) Unwrap() error { return e.error }
@@ -206,7 +206,7 @@ func (r *run) explain(err error, batches []*corpus.Batch) error {
 	return fmt.Errorf("%w: %w (%s; %s)", err, found, r.wayBack(), advice)
 }
 
-// wayBack says where the run can go on from.
+// wayBack says from which step the run can be resumed.
 func (r *run) wayBack() string {
 	if r.saved < 0 {
 		return "there is no checkpoint yet"
