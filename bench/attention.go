@@ -34,7 +34,8 @@ func dimShapes() (list []attentionShape) {
 
 const dimLength = 8192
 
-// line names the line of a figure in the plot of a shape, forward and backward or, of the choice, forward, and the line of its peer.
+// line names the line of a figure in the plot of a shape, and the line of its peer. The plot has figures of forward and backward together,
+// and of the selection of blocks, which has no backward.
 func (a attentionShape) line(x row) (name, peer, tokens string) {
 	tokens, mine := strings.CutPrefix(x.size, a.name+" ")
 	name, both := strings.CutSuffix(x.what, ", forward and backward")
@@ -47,22 +48,22 @@ func (a attentionShape) line(x row) (name, peer, tokens string) {
 	return name, peer, tokens
 }
 
-// attentionBounds are the milliseconds that a branch may take at most, forward, and forward and backward.
+// attentionBounds are the targets in milliseconds, at most: forward, and forward and backward.
 var attentionBounds = map[string][2]float64{
 	"all, i 8192": {0.42, 1.35}, "all, i 65536": {5.1, 14.7}, "all, ii 8192": {1.9, 6.6}, "all, ii 65536": {28, 95},
 	"sliding window, ii 65536": {2.7, 11.5}, "compressed attention, ii 65536": {8, 39}, "select blocks, ii 65536": {5}, "selected attention, random blocks, ii 65536": {11, 34},
 	"sliding window, i 65536": {0.32, 1.4}, "compressed attention, i 65536": {1.05, 4.8}, "select blocks, i 65536": {0.8}, "selected attention, random blocks, i 65536": {2.9, 7.6},
 }
 
-// attentionPeers are the same of cuDNN's dense attention.
+// attentionPeers are the milliseconds of cuDNN's dense attention, in the same order.
 var attentionPeers = map[string][2]float64{
 	"all, i 2048": {0.035, 0.169}, "all, i 8192": {0.268, 1.07}, "all, i 32768": {3.63, 13.5}, "all, i 65536": {14.4, 53.1},
 	"all, ii 2048": {0.147, 0.841}, "all, ii 8192": {1.80, 7.44}, "all, ii 32768": {29.8, 110.6}, "all, ii 65536": {119.0, 445.6},
 }
 
-// benchAttention times each branch, the choice of blocks and the whole, with normal inputs; selected attention also with random
-// blocks, of which neighbouring queries share the forced ones alone, and with blocks that 64 neighbours share; and dense attention.
-// All dims are timed at one length.
+// benchAttention times each branch, the selection of blocks, all of NSA, and dense attention, with normal inputs. It also times selected
+// attention with random blocks, where neighbouring queries share only the forced ones, and with blocks that 64 neighbours share. It times
+// other head dimensions at one length.
 func benchAttention(r *report) {
 	ceiling, _ := ceilings(r)
 	if gpu, ok := r.backend.(*cuda.Backend); ok {
@@ -104,7 +105,7 @@ type attentionAt struct {
 
 // nsa adds attention by three branches and their gates.
 func (a attentionAt) nsa(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
-	nc := max(1, ops.NumCompressed(a.s, base.BlockLen, base.Stride)) // one row of zeros where there is no complete block
+	nc := max(1, ops.NumCompressed(a.s, base.BlockLen, base.Stride)) // one row if there is no complete block
 	kc := in("kc", nc)
 	compressed := must(ops.CompressedAttention(q, kc, in("vc", nc), base.BlockLen, base.Stride))
 	blocks := must(ops.SelectBlocks(q, kc, must(ops.LSE(compressed)), base.Params))
@@ -118,7 +119,7 @@ func (a attentionAt) dense(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
 	return must(ops.CausalAttention(q, in("k"), in("v")))
 }
 
-// chosen is selected attention over the blocks of choice.
+// chosen returns selected attention over the blocks of choice.
 func (a attentionAt) chosen(share int) graphOf {
 	return func(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
 		idx := tensor.New(tensor.WithShape(1, a.s, a.kvHeads, base.TopN), tensor.WithBacking(a.choice(share)))
@@ -127,8 +128,8 @@ func (a attentionAt) chosen(share int) graphOf {
 	}
 }
 
-// choice returns blocks as ops.SelectBlocks does: block 0, the query's own and the one before, and random ones that `share` queries
-// have in common.
+// choice returns blocks in the form of ops.SelectBlocks: block 0, the query's own block and the one before, and random blocks. `share`
+// neighbouring queries have the same blocks.
 func (a attentionAt) choice(share int) []int32 {
 	rng, n := rand.New(rand.NewPCG(1, uint64(a.s))), base.TopN
 	idx := make([]int32, 0, a.s*a.kvHeads*n)
@@ -168,13 +169,13 @@ type timedBranch struct {
 	bytes             int // of the machine
 }
 
-// runTimes are the times of several runs of the same.
+// runTimes are the times of several runs of the same ops.
 type runTimes []time.Duration
 
-// attentionRuns are measured after one to warm up.
+// attentionRuns is the number of measured runs, after one to warm up.
 const attentionRuns = 5
 
-// plus returns the time of both in each run. Nil stands for no time.
+// plus returns the sum of both times for each run. A nil t is no time.
 func (t runTimes) plus(u runTimes) runTimes {
 	if t == nil {
 		return u
@@ -188,16 +189,16 @@ func (t runTimes) plus(u runTimes) runTimes {
 
 func (t runTimes) median() time.Duration { return slices.Sorted(slices.Values(t))[len(t)/2] }
 
-// spread is the distance of the longest time from the shortest, over the median.
+// spread returns the difference between the longest and the shortest time, over the median.
 func (t runTimes) spread() float64 {
 	return (slices.Max(t) - slices.Min(t)).Seconds() / t.median().Seconds()
 }
 
-// graphOf makes an output of q and of inputs that it asks for by their names and numbers of rows, S if it gives none. Inputs whose
-// names begin with v are values.
+// graphOf makes an output from q and from inputs. It gets an input by its name and its number of rows, by default S. Inputs whose names
+// begin with v are values.
 type graphOf func(q *G.Node, in func(name string, rows ...int) *G.Node) *G.Node
 
-// graph returns the output that build makes of q.
+// graph returns the output that build makes from q.
 func (a attentionAt) graph(q *G.Node, build graphOf) *G.Node {
 	return build(q, func(name string, rows ...int) *G.Node {
 		if len(rows) == 0 {
@@ -234,7 +235,7 @@ func (a attentionAt) profile(build graphOf, opts ...graph.Option) (graph.Plan, [
 	return m.Plan(), times
 }
 
-// time returns the ops of a graph from q, k and v to an output, with their gradients. A name stands for all of them.
+// time returns the times of the attention ops of a graph, with their gradients. If name is not empty, they are summed under this name.
 func (a attentionAt) time(name string, build graphOf) (list []timedBranch) {
 	plan, times := a.profile(build)
 	for i, s := range plan.Steps {
@@ -260,7 +261,7 @@ func (a attentionAt) time(name string, build graphOf) (list []timedBranch) {
 	return list
 }
 
-// addBranches reports NSA's branches and the whole.
+// addBranches reports NSA's branches and their sum.
 func (a attentionAt) addBranches() {
 	branches := a.time("", a.nsa)
 	whole := timedBranch{name: "all", bytes: branches[0].bytes}

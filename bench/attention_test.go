@@ -7,7 +7,7 @@ import (
 	G "gorgonia.org/gorgonia"
 )
 
-// TestShortAttention: the suites build attention at every length that they time, also without a complete compression block.
+// TestShortAttention builds attention at short lengths, also at one without a complete compression block.
 func TestShortAttention(t *testing.T) {
 	for s := 16; s <= 4096; s *= 4 {
 		a := attentionAt{attentionShape: attentionShape{heads: 16, kvHeads: 2, dim: 64, valueDim: 32}, s: s}

@@ -4,5 +4,5 @@ package main
 
 import "time"
 
-// processTime is not measured here.
+// processTime returns 0: it is not measured on this system.
 func processTime() time.Duration { return 0 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// processTime returns the time that all cores have spent for this process.
+// processTime returns the CPU time of this process on all cores.
 func processTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

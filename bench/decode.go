@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// decodeBranches are layers with some branches alone. The selected one chooses its blocks, by the keys of the compressed one.
+// decodeBranches are layers with only some branches. The selected branch selects its blocks by the keys of the compressed one.
 var decodeBranches = []struct {
 	name    string
 	dense   bool
@@ -27,11 +27,11 @@ var decodeBranches = []struct {
 	{"dense attention", true, 0},
 }
 
-// mostCache bounds the memory of a cache that is measured, in bytes.
+// mostCache bounds the memory of a measured cache, in bytes.
 const mostCache = 4 << 30
 
-// benchDecode times the attention of one layer for one more token behind S of them, of each branch and of a batch of sequences, and
-// holds the keys that its kernels have read to their number; then whole models.
+// benchDecode times the attention of one layer for one more token after S tokens, for each branch and for batches of sequences. It checks
+// the number of keys that the kernels have read. Then it times whole models.
 func benchDecode(r *report) {
 	shape := attentionShapes[0]
 	for _, batch := range []int{1, 8, 64} {
@@ -47,8 +47,8 @@ func benchDecode(r *report) {
 
 const pageLen = 512
 
-// measureBranches calls measure for each of decodeBranches with a cache of half, or of float32 if that is the zero value, behind s tokens. Caches
-// of more than mostCache are left out.
+// measureBranches calls measure for each of decodeBranches with a cache for one more token after s tokens. The cache has type half, or
+// float32 if that is the zero value. Caches larger than mostCache are left out.
 func measureBranches(measure func(name string, shape attentionShape, c ops.KVCache, s int), shape attentionShape, batch, s int, half tensor.Dtype) {
 	for _, b := range decodeBranches {
 		c := ops.KVCache{Params: base.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
@@ -64,10 +64,10 @@ func measureBranches(measure func(name string, shape attentionShape, c ops.KVCac
 	}
 }
 
-// decodeStep is the attention of layers that take token s of all slots, each with a cache of its own.
+// decodeStep is the attention of layers for token s of all slots. Each layer has its own cache.
 type decodeStep struct {
 	graph   *G.ExprGraph
-	inputs  G.Nodes // but the caches
+	inputs  G.Nodes // without the caches
 	caches  G.Nodes
 	outputs G.Nodes
 	counted *G.Node // keys read by the last layer
@@ -125,7 +125,7 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 	return d
 }
 
-// addKeys reports the keys read a group, and fails where they are not so many as they should be.
+// addKeys reports the keys read a group. It ends the program if their number is wrong.
 func (r *report) addKeys(d *decodeStep, what, size string) {
 	counts, sum := must(graph.HostValue(d.counted.Value())).(*tensor.Dense).Int32s(), 0
 	for _, n := range counts {
@@ -149,7 +149,7 @@ func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s i
 	r.addKeys(d, "decode, "+name, size)
 }
 
-// sequence returns n tokens.
+// sequence returns n tokens that cycle through all bytes.
 func sequence(n int) []int32 {
 	tokens := make([]int32, n)
 	for i := range tokens {
@@ -158,7 +158,7 @@ func sequence(n int) []int32 {
 	return tokens
 }
 
-// stepSeconds returns the median time of a step of all slots over runs of steps behind so many tokens.
+// stepSeconds returns the median time over runs of a step of all slots. Each run prefills `behind` tokens and then takes `steps` steps.
 func stepSeconds(d *tinylm.Decoder, behind, steps, runs int) float64 {
 	tokens, next := sequence(behind), make([]int32, d.Slots())
 	var times []float64
@@ -176,7 +176,7 @@ func stepSeconds(d *tinylm.Decoder, behind, steps, runs int) float64 {
 	return times[len(times)/2]
 }
 
-// addDecoders measures models that decode, and what sampling costs without a cache.
+// addDecoders measures models that decode, and how much faster a step is than a run of the whole context.
 func addDecoders(r *report) {
 	for _, c := range []struct {
 		name   string
@@ -207,7 +207,8 @@ func addDecoders(r *report) {
 	}
 }
 
-// decodeLine returns what names the line of a figure of the suite in a plot: that of a branch, at sizes with a prefix. A peer has one, too.
+// decodeLine returns the function that names the line of a figure in a plot of the suite: the line of a branch, for sizes that begin with
+// prefix, and the line of its peer.
 func decodeLine(prefix string) func(row) (name, peer, tokens string) {
 	return func(x row) (name, peer, tokens string) {
 		name, ok := strings.CutPrefix(x.what, "decode, ")

@@ -14,14 +14,14 @@ import (
 
 const densePeer = "dense, cuDNN, peer figure"
 
-// densePeers are the microseconds of PyTorch's dense attention by cuDNN for one more token of each sequence: peers.py -decode.
+// densePeers are the microseconds of PyTorch's dense attention, by cuDNN, for one more token of each sequence, from peers.py -decode.
 var densePeers = map[string]float64{
 	"i B=1 S=65536": 13.64, "i B=8 S=65536": 66.24, "i B=16 S=65536": 124.94, "i B=64 S=65536": 535.22,
 	"ii B=1 S=65536": 43.71, "ii B=8 S=65536": 245.37, "ii B=16 S=65536": 485.46,
 }
 
-// benchDecodeOnGPU times a step of attention of one layer in bf16, from a captured graph of several layers with caches of their own,
-// and holds the keys that its kernels have read to their number; then Base().
+// benchDecodeOnGPU times the attention of one layer for one more token, in bf16. It replays a captured graph of several layers, each with
+// its own cache, and checks the number of keys that the kernels have read. Then it times Base().
 func benchDecodeOnGPU(r *report) {
 	for _, shape := range attentionShapes {
 		for _, s := range []int{512, 2048, 8192, 32768, 65536, 131072} {
@@ -36,7 +36,7 @@ func benchDecodeOnGPU(r *report) {
 	r.addDecodersOnGPU()
 }
 
-// addDecodeOnGPU measures a step of all slots at token s: microseconds of a layer, and the keys and values read in a second.
+// addDecodeOnGPU measures a step of all slots at token s: the microseconds a layer, and the bytes of keys and values read a second.
 func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache, s int) {
 	const runs = 20
 	layers := min(16, mostCache/(4*c.Elements()))

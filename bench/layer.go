@@ -24,7 +24,7 @@ func nsaLayer(s int) *graph.Machine {
 	return must(graph.NewMachine(g))
 }
 
-// given is a cost whose gradient by y is its second input: y, dy -> 0. It takes no time, so that only the layer is measured.
+// given is a cost whose gradient with respect to y is its second input: y, dy -> 0. It takes no time, so that only the layer is measured.
 type given struct{}
 
 func (given) Name() string { return "given gradient" }
@@ -41,8 +41,8 @@ func (given) Grad(_ []bool, in G.Nodes, _, _ *G.Node) (G.Nodes, error) {
 	return G.Nodes{in[1], nil}, nil
 }
 
-// benchLayer measures the layer's time and memory, forward and backward, against the sequence length. The lengths take
-// turns, so that a slow spell of the computer hits all of them.
+// benchLayer measures the layer's time and memory, forward and backward, against the sequence length. The lengths run in
+// turn, so that a slow phase of the machine affects all of them.
 func benchLayer(r *report) {
 	lengths := []int{1024, 2048, 4096, 8192}
 	var runs []func() error
@@ -84,9 +84,9 @@ func benchStock(r *report) {
 	r.add("NSA layer, speed over stock dense attention", size, stock/t, "times", atLeast(10))
 }
 
-// stockAttention adds dense causal attention for s tokens to g as a Gorgonia user writes it, of stock ops alone:
-// projections, scores with a mask, softmax, product with the values and the output projection, head by head. It has the
-// shape of the NSA layer, whose baseline it is. inputs are the weights, drawn from a normal distribution, and x; out is
+// stockAttention adds dense causal attention for s tokens to g as a Gorgonia user writes it, with stock ops only:
+// projections, scores with a mask, softmax, product with the values and the output projection, head by head. It is the
+// baseline of the NSA layer and has its shape. inputs are the weights, drawn from a normal distribution, and x; out is
 // [S,dim].
 func stockAttention(g *G.ExprGraph, s int) (inputs G.Nodes, out *G.Node) {
 	mul := func(a, b *G.Node) *G.Node { return must(G.Mul(a, b)) }

@@ -1,10 +1,10 @@
-// Command bench measures the project on the machine it runs on and writes a CSV file and plots. A figure has a target and
-// a baseline where there are any. It is not a test: a missed target is printed and is no error.
+// Command bench measures the project on the machine it runs on and writes a CSV file and plots. A figure may have a target
+// and a baseline. It is not a test: a missed target is printed and is no error.
 //
-//	go run ./bench                      all suites of the GPU, or of the CPU where there is none
+//	go run ./bench                      all suites of the GPU, or of the CPU if there is no GPU
 //	go run ./bench -device cpu          all suites of the CPU
 //	go run ./bench -suite gemm,model    some of them
-//	go run ./bench -out DIR             folder of the CSV and PNG files in place of results
+//	go run ./bench -out DIR             folder of the CSV and PNG files, instead of results
 package main
 
 import (
@@ -43,7 +43,7 @@ var suites = []suite{
 	{"profile", "time of each op in a training step of Base()", ofLength(benchProfile), true},
 }
 
-// onlyLength restricts the suites that have several lengths to one, if it is not 0.
+// onlyLength restricts the suites with several lengths to one length, if it is not 0.
 var onlyLength int
 
 func skipsLength(tokens int) bool { return onlyLength != 0 && onlyLength != tokens }
@@ -92,7 +92,7 @@ func main() {
 
 var errFailed = errors.New("a call has failed")
 
-// check ends the program, after what is deferred, where a call has failed: a measurement has nothing else to do then.
+// check ends the program if a call has failed, because a measurement cannot continue. Deferred calls run first.
 func check(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -106,7 +106,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// closes is to be deferred.
+// closes closes c. Call it with defer.
 func closes(c io.Closer) { check(c.Close()) }
 
 func run(pick, out, device string) {

@@ -17,8 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// benchModel times Base() at batch 1, forward, and forward with all gradients. Its peers are a PyTorch 2.15 model of the same
-// width and depth (74M parameters) with SDPA on the same two cores, float32, and the PyTorch system that this project
+// benchModel times Base() at batch 1, forward, and forward with all gradients. It has two peers: a PyTorch 2.15 model of the
+// same width and depth (74M parameters) with SDPA in float32 on the same two cores, and the PyTorch system that this project
 // replaces, on an A100.
 func benchModel(r *report) {
 	w := must(tinylm.NewWeights(base, tensor.Float32, 1))
@@ -60,21 +60,21 @@ func timeModel(w *tinylm.Weights, s int, opts ...tinylm.ModelOption) float64 {
 	return seconds(3, m.Run)
 }
 
-// fillTokens gives m tokens that differ, and their successors as targets.
+// fillTokens fills m with the tokens of sequence, and the next tokens as targets.
 func fillTokens(m *tinylm.Model) {
 	copy(m.Tokens(), sequence(len(m.Tokens())))
 	m.NextTokens()
 }
 
-// figures are those of a training step on one VM, as a child process prints them.
+// figures are the figures of a training step on one VM, as a child process prints them.
 type figures struct {
 	Seconds     float64
 	Peak        float64 // bytes of the whole process
 	Allocations float64 // of a warm step on one processor; a mean, rounded down
 }
 
-// benchMachine compares Machine with TapeMachine on TinyLM's training step. Each measurement has a process of its own,
-// since the peak of memory is that of the process.
+// benchMachine compares Machine with TapeMachine on TinyLM's training step. Each measurement runs in its own process,
+// because the peak of memory is that of a process.
 func benchMachine(r *report) {
 	exe := must(os.Executable())
 	for _, c := range []struct {
@@ -118,17 +118,17 @@ func runChild(name string) {
 		return err
 	}
 	f := figures{Seconds: seconds(3, step)}
-	f.Peak, f.Allocations = peakMemory(), allocations(step) // the peak is that of the steps alone
+	f.Peak, f.Allocations = peakMemory(), allocations(step) // in this order: the peak must not include allocations
 	check(json.NewEncoder(os.Stdout).Encode(f))
 }
 
-// allocations returns what a call of step allocates while one processor of the Go runtime runs, a mean rounded down, as
-// testing.AllocsPerRun does it.
+// allocations returns the number of allocations of a call of step on one processor of the Go runtime: the mean, rounded
+// down, as testing.AllocsPerRun returns it.
 func allocations(step func() error) float64 {
 	return testing.AllocsPerRun(10, func() { check(step()) })
 }
 
-// peakMemory returns the largest resident set of this process so far, in bytes. It is read on Linux only.
+// peakMemory returns the largest resident set of this process so far, in bytes. It works on Linux only.
 func peakMemory() float64 {
 	text := must(origin.ProcField("/proc/self/status", "VmHWM"))
 	return must(strconv.ParseFloat(strings.TrimSuffix(text, " kB"), 64)) * 1024

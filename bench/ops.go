@@ -16,10 +16,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// base is the model whose attention layer the CPU figures of every suite are for.
+// base is the model whose sizes most suites use.
 var base = tinylm.Base()
 
-// opInputs are the graph's inputs that the ops of opCases read.
+// opInputs are the inputs of the ops of opCases.
 type opInputs struct {
 	x, w, gain    *G.Node // [1,S,dim], [dim,dim], [dim]
 	q, k, v       *G.Node // [1,S,Hq,D], [1,S,Hkv,D]
@@ -31,7 +31,7 @@ var opCases = []struct {
 	name        string
 	build       func(in *opInputs) (*G.Node, error)
 	forwardOnly bool // it has no gradient
-	longest     int  // S at which it is measured last; 0 for no limit
+	longest     int  // largest S at which it is measured; 0: no limit
 }{
 	{name: "linear", build: func(in *opInputs) (*G.Node, error) { return ops.Linear(in.x, in.w) }},
 	{name: "rms norm", build: func(in *opInputs) (*G.Node, error) { return ops.RMSNorm(in.x, in.gain, 1e-6) }},
@@ -105,7 +105,7 @@ func timeOp(build func(*opInputs) (*G.Node, error), s int, backward bool) (t, fl
 	return seconds(3, m.RunAll), flop
 }
 
-// pullBack adds the gradients of out's inputs to the graph, for a gradient of out that is an input of its own.
+// pullBack adds the gradients of out's inputs to the graph. The gradient of out is another input of the graph.
 func pullBack(g *G.ExprGraph, out *G.Node) G.Nodes {
 	var inputs G.Nodes
 	for it := g.From(out.ID()); it.Next(); {
@@ -115,12 +115,12 @@ func pullBack(g *G.ExprGraph, out *G.Node) G.Nodes {
 	return slices.DeleteFunc(grads, func(n *G.Node) bool { return n == nil })
 }
 
-// input is a float32 input of normal numbers.
+// input returns a float32 input of normal numbers.
 func input(g *G.ExprGraph, name string, shape ...int) *G.Node {
 	return inputOf(g, name, normal(tensor.Shape(shape).TotalSize()), shape...)
 }
 
-// inputOf is a float32 input that holds data.
+// inputOf returns a float32 input that holds data.
 func inputOf(g *G.ExprGraph, name string, data []float32, shape ...int) *G.Node {
 	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(data))
 	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
@@ -171,8 +171,7 @@ func gemmRate(p cpu.Product, k, runs int) float64 {
 	return 2 * float64(p.M) * float64(p.N) * float64(k) / t / 1e9
 }
 
-// normal returns n numbers of a normal distribution, the same in every run. They repeat with a period that has no factor in common with
-// any size.
+// normal returns n numbers of a normal distribution, the same in every run. They repeat with a period that shares no factor with any size.
 func normal(n int) []float32 {
 	const period = 9_999_991
 	rng := rand.New(rand.NewPCG(1, uint64(n)))

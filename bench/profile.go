@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// profiled is what an op of the step takes in all its places.
+// profiled has the time and cost of an op in a step, summed over all its calls.
 type profiled struct {
 	name  string
 	calls int
@@ -24,8 +24,8 @@ type profiled struct {
 	graph.Cost
 }
 
-// benchProfile prints the share of each op in a training step, and its rate against the ceilings that the same run has
-// measured: of the matrix product for ops with products, of a sum of vectors for others.
+// benchProfile prints the share of each op in a training step, and its rate against a ceiling measured in the same run:
+// that of the matrix product for ops with products, that of a sum of vectors for the others.
 func benchProfile(r *report, t *trainer) {
 	step := t.steps(trainRuns) / trainRuns
 	all, outside := t.profile()
@@ -57,7 +57,7 @@ func (t *trainer) profile() (all []*profiled, outside time.Duration) {
 	outside = adamw.time
 	for i, s := range steps {
 		if s.Prologue {
-			continue // no part of a step, since the optimizer makes them
+			continue // not part of a training step: the optimizer does this work there
 		}
 		name := s.Op + ", " + s.Implementation
 		if byName[name] == nil {
@@ -94,7 +94,7 @@ func (t *trainer) optimizer() *profiled {
 	return p
 }
 
-// profileSteps returns the steps of a machine's plan and the shortest of some times of each.
+// profileSteps returns the steps of a machine's plan and the shortest time of each over some runs.
 func profileSteps(m *graph.Machine, runs int) (steps []graph.PlanStep, best []time.Duration) {
 	best = must(m.Profile())
 	for range runs - 1 {
@@ -105,8 +105,8 @@ func profileSteps(m *graph.Machine, runs int) (steps []graph.PlanStep, best []ti
 	return m.Plan().Steps, best
 }
 
-// ceilings reports and returns the flop and the bytes a second that the device reaches in a large matrix product and in a sum of
-// large vectors. The numbers are normal: of zeros a product would draw less power, and so run at a higher clock.
+// ceilings reports and returns the FLOP/s of the device in a large matrix product and its bytes a second in a sum of large vectors. The
+// inputs are normal numbers: with zeros a product would draw less power and so run at a higher clock.
 func ceilings(r *report) (flops, bytes float64) {
 	const n = 8192
 	product, t := fastest(r.backend, "linear", func(g *G.ExprGraph) (*G.Node, error) {
@@ -122,7 +122,7 @@ func ceilings(r *report) (flops, bytes float64) {
 	return flops, bytes
 }
 
-// fastest runs the graph that build makes and returns what its one op of the given name costs, and the shortest of its times.
+// fastest runs the graph that build makes. It returns the cost of its op of the given name, and the shortest time of this op.
 func fastest(b graph.Backend, op string, build func(*G.ExprGraph) (*G.Node, error)) (graph.Cost, time.Duration) {
 	g := G.NewGraph()
 	must(build(g))

@@ -30,9 +30,9 @@ type row struct {
 	suite, what, size string
 	value             float64
 	unit              string
-	target, met       string  // bound that the project sets, and "yes" or "no"; "" for none
-	baseline          string  // what the value is compared with, and where that figure comes from
-	baseValue         float64 // in the same unit
+	target, met       string  // bound that the project sets, and "yes" or "no"; "" without a target
+	baseline          string  // name and origin of the figure that the value is compared with
+	baseValue         float64 // that figure, in the same unit
 }
 
 // note adds a target or a baseline to a row.
@@ -66,7 +66,7 @@ func newReport(dir string, b graph.Backend) *report {
 	check(os.MkdirAll(dir, 0o755))
 	command := "go run ./bench"
 	flag.Visit(func(f *flag.Flag) {
-		if f.Name != "out" { // where the files go is no part of what was measured
+		if f.Name != "out" { // the output folder does not affect the measurement
 			command += fmt.Sprintf(" -%s %v", f.Name, f.Value)
 		}
 	})
@@ -107,8 +107,8 @@ func (r *report) add(what, size string, value float64, unit string, notes ...not
 	fmt.Println(strings.TrimRight(line, " "))
 }
 
-// save writes cpu.csv or gpu.csv: the rows of this run after those that the file holds of other suites. It draws the suites that
-// were measured against the sequence length.
+// save writes cpu.csv or gpu.csv. It keeps the rows of other suites in the file, and appends the rows of this run. It plots the suites
+// that were measured against the sequence length.
 func (r *report) save() {
 	path := filepath.Join(r.dir, "gpu.csv")
 	if r.backend.Device().Host {
@@ -157,7 +157,7 @@ func (r *report) save() {
 	}
 }
 
-// againstTokens has the lines of a suite whose sizes are "S=..."; Base() has one of its peer, too.
+// againstTokens returns the function that names the lines of a suite whose sizes are "S=...". Base() also has a line of its peer.
 func (r *report) againstTokens(suite string) func(row) (name, peer, tokens string) {
 	return func(x row) (name, peer, tokens string) {
 		tokens, ok := strings.CutPrefix(x.size, "S=")
@@ -171,10 +171,10 @@ func (r *report) againstTokens(suite string) func(row) (name, peer, tokens strin
 	}
 }
 
-// seconds returns the median time of f over the given number of runs after one that warms up.
+// seconds returns the median time of f over the given number of runs, after one to warm up.
 func seconds(runs int, f func() error) float64 { return secondsInTurn(runs, f)[0] }
 
-// secondsInTurn returns the median time of each of fs over the given number of rounds after one that warms up.
+// secondsInTurn returns the median time of each of fs over the given number of rounds, after one to warm up.
 func secondsInTurn(rounds int, fs ...func() error) []float64 {
 	medians := make([]float64, len(fs))
 	times := make([][]float64, len(fs))
@@ -193,8 +193,8 @@ func secondsInTurn(rounds int, fs ...func() error) []float64 {
 	return medians
 }
 
-// plot draws figures of a unit against tokens on logarithmic axes. A row is a point of the line that lineOf names, and its baseline
-// one of the peer's; lines have no name where a row is no part of the plot. Without points it draws none.
+// plot draws the figures of a unit against tokens, on logarithmic axes. A row is a point of the line that lineOf names, and its baseline
+// a point of the peer's line. A row whose line has no name is not in the plot. Without points there is no plot.
 func (r *report) plot(file, title, unit string, lineOf func(row) (name, peer, tokens string)) {
 	series := map[string]plotter.XYs{}
 	add := func(name string, s, value float64) {

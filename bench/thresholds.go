@@ -8,8 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// benchThresholds prints the rows of cuda/internal/kernels/attention/lengths.go: for each branch and head dimension the number of keys
-// from which on the kernels on tensor cores, forward and backward together, are no slower than the general ones.
+// benchThresholds prints the rows of cuda/internal/kernels/attention/lengths.go. A row has the least number of keys at which the kernels on
+// tensor cores are not slower than the general ones, forward and backward together, for a branch and a head dimension.
 func benchThresholds(r *report) {
 	tensorCores, general := graph.Branch{MinKeys: 1}, graph.Branch{General: true}
 	branches := []string{"window", "compressed", "selected", "choice"}
@@ -36,14 +36,14 @@ func benchThresholds(r *report) {
 	}
 }
 
-// branchTime is what a branch takes, forward and backward, over its keys.
+// branchTime is the time of a branch, forward and backward, over its keys.
 type branchTime struct {
 	keys int
 	time time.Duration
 }
 
-// branchTimes returns the times of the branches by their names in graph.Policy, all under one policy. A branch of which an op has no
-// kernel on tensor cores, if these are wanted, is left out.
+// branchTimes returns the times of the branches by their names in graph.Policy, all under the policy b. If b asks for tensor cores, it
+// leaves out branches that have an op without such a kernel.
 func (a attentionAt) branchTimes(b graph.Branch) map[string]branchTime {
 	p := graph.Policy{Window: b, Compressed: b, Selected: b}
 	plan, times := a.profile(a.nsa, graph.WithPolicy(p))

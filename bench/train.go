@@ -27,15 +27,15 @@ const (
 	trainPrecision       = graph.BF16
 )
 
-// Tokens a second of a dense model of the shape of Base() on one H200: PyTorch 2.11, bf16 autocast, fused AdamW, cuDNN
+// Tokens a second of a dense model with the shape of Base() on one H200: PyTorch 2.11, bf16 autocast, fused AdamW, cuDNN
 // attention, batch 16 of 2048 tokens.
 const compiledPyTorch, eagerPyTorch = 644300, 489100
 
 //go:embed *.go
 var sources embed.FS
 
-// sourceText is the text that is trained on: real text, since it decides what is selected, and so the time of the selected
-// branch.
+// sourceText returns the text to train on. It is real text, because the text decides which blocks are selected, and so the
+// time of the selected branch.
 func sourceText() (text []byte) {
 	for _, name := range must(fs.Glob(sources, "*")) {
 		text = append(text, must(sources.ReadFile(name))...)
@@ -43,7 +43,7 @@ func sourceText() (text []byte) {
 	return text
 }
 
-// trainer is Base(), with any attention, that trains on this program's source.
+// trainer trains Base(), with any attention, on the source of this program.
 type trainer struct {
 	*tinylm.Model
 	solver *optim.AdamW
@@ -52,13 +52,13 @@ type trainer struct {
 	tokens float64 // of a step
 }
 
-// trainSize is what a training step takes.
+// trainSize is the size of a training step, with its target and peer.
 type trainSize struct {
 	batch, seq   int
-	target, peer float64 // tokens a second, 0 for none; the peer is dense compiled PyTorch
+	target, peer float64 // tokens a second, 0: none; the peer is dense compiled PyTorch
 }
 
-// trainSizes has the usual size first.
+// trainSizes are the measured sizes, the usual size first.
 var trainSizes = []trainSize{
 	{16, 2048, 560000, compiledPyTorch}, {1, 2048, 240000, 243900}, {4, 8192, 480000, 403800}, {1, 32768, 400000, 162600},
 	{1, 65536, 0, 0}, {1, 131072, 330000, 0},
@@ -69,7 +69,7 @@ func ofUsualSize(measure func(*report, *trainer)) func(*report) {
 	return func(r *report) { train(r, tinylm.NSA, trainSizes[0].batch, trainSizes[0].seq, measure) }
 }
 
-// ofLength returns a suite that measures Base() at the first of trainSizes that has the length asked for.
+// ofLength returns a suite that measures Base() at the first of trainSizes with the length of -length.
 func ofLength(measure func(*report, *trainer)) func(*report) {
 	return func(r *report) {
 		if i := slices.IndexFunc(trainSizes, func(c trainSize) bool { return !skipsLength(c.seq) }); i >= 0 {
@@ -78,7 +78,7 @@ func ofLength(measure func(*report, *trainer)) func(*report) {
 	}
 }
 
-// train measures a trainer after some steps to warm up.
+// train calls measure with a trainer, after some steps to warm up.
 func train(r *report, attention tinylm.Attention, batch, seq int, measure func(*report, *trainer)) {
 	c := base
 	c.Attention = attention
@@ -104,7 +104,7 @@ func train(r *report, attention tinylm.Attention, batch, seq int, measure func(*
 func benchLengths(r *report) {
 	for _, c := range trainSizes {
 		for _, attention := range []tinylm.Attention{tinylm.NSA, tinylm.Dense} {
-			if skipsLength(c.seq) || attention == tinylm.Dense && c.seq > 32768 { // then seconds a step
+			if skipsLength(c.seq) || attention == tinylm.Dense && c.seq > 32768 { // longer ones take seconds a step
 				continue
 			}
 			train(r, attention, c.batch, c.seq, func(r *report, t *trainer) {
@@ -141,7 +141,7 @@ func (t *trainer) steps(n int) time.Duration {
 	return time.Since(begin)
 }
 
-// benchTrain times whole training steps as the training loop takes them.
+// benchTrain times whole training steps, as the training loop runs them.
 func benchTrain(r *report, t *trainer) {
 	m := t.Machine()
 	uploads, busy := m.Counts()["upload"], processTime()
@@ -164,7 +164,7 @@ func benchTrain(r *report, t *trainer) {
 	r.add("memory of the machine: arena and workspace", size, float64(plan.Arena+plan.Workspace)/(1<<30), "GiB")
 }
 
-// busy trains for some seconds and returns the part of them in which the driver has seen kernels run, in percent.
+// busy trains for some seconds and returns the percentage of the time in which the driver has seen kernels run.
 func (t *trainer) busy(b graph.Backend) (float64, error) {
 	const stale = 5 // samples that cover time before the training
 	gpu := 0
@@ -183,7 +183,7 @@ func (t *trainer) busy(b graph.Backend) (float64, error) {
 	for ctx.Err() == nil {
 		check(t.step())
 	}
-	_ = smi.Wait() // its error is the end of the time
+	_ = smi.Wait() // ctx ends it, which is its error
 	samples := strings.Fields(out.String())
 	if len(samples) <= stale {
 		return 0, fmt.Errorf("nvidia-smi gave %d samples, want more than %d", len(samples), stale)

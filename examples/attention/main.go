@@ -1,5 +1,5 @@
-// Attention adds Native Sparse Attention to a Gorgonia graph beside stock ops, takes gradients, and runs the graph twice:
-// on Gorgonia's TapeMachine and, planned and faster, on graph.Machine, on a GPU where there is one. Both give the same loss.
+// Attention adds Native Sparse Attention to a Gorgonia graph with stock ops, takes gradients, and runs the graph twice: on Gorgonia's
+// TapeMachine, and on graph.Machine, which plans the graph, is faster and uses a GPU if there is one. Both give the same loss.
 //
 //	go run ./examples/attention
 //	go run ./examples/attention -device cpu
@@ -36,7 +36,7 @@ func main() {
 	}
 }
 
-// run prints to w what it does.
+// run runs the example and prints its results to w.
 func run(w io.Writer, device, precision string) (err error) {
 	p, err := graph.ParsePrecision(precision)
 	if err != nil {

@@ -14,7 +14,7 @@ func TestRun(t *testing.T) {
 	require.Contains(t, text.String(), "Machine, step 4: ")
 }
 
-// TestRefusesBeforeRunning: nothing runs of what the device does not have.
+// TestRefusesBeforeRunning: if the device lacks something, the example returns an error and runs nothing.
 func TestRefusesBeforeRunning(t *testing.T) {
 	var text bytes.Buffer
 	require.ErrorContains(t, run(&text, "cpu", "bf16"), "precision bf16: cpu computes in float32")

@@ -1,5 +1,5 @@
-// Inspect shows a trained TinyLM at work on a text: which blocks each query selects, the gates, how far each branch looks, the loss of
-// each token, and the graph. It writes one HTML page, which needs no network, and pictures beside it.
+// Inspect shows how a trained TinyLM works on a text: which blocks each query selects, the gates, how far back each branch looks, the
+// loss of each token, and the graph. It writes pictures and one HTML page, which needs no network.
 //
 //	go run ./examples/train -steps 3280 -out runs/tiny
 //	go run ./examples/inspect -model runs/tiny

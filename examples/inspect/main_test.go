@@ -22,7 +22,7 @@ func model(t *testing.T) string {
 	return path
 }
 
-// TestRun: the texts that a user may name, and what is printed of them.
+// TestRun runs the texts that a user may name, and checks the output.
 func TestRun(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.WriteFile(file, bytes.Repeat([]byte("some text from a file, "), 100), 0o644))
@@ -46,7 +46,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRefuses: the error is one line, and no folder is made.
+// TestRefuses: an error is one line, and no folder is made.
 func TestRefuses(t *testing.T) {
 	weights, missing := model(t), filepath.Join(t.TempDir(), "missing")
 	folder := filepath.Join(t.TempDir(), "out")

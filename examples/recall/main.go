@@ -1,5 +1,5 @@
-// Recall shows what the selected branch is for: it trains full NSA, NSA without its selected branch, and dense attention to look up
-// values whose keys lie far back in a document, and writes how many answers are right as a table (CSV) and two plots (PNG).
+// Recall shows the purpose of the selected branch. It trains full NSA, NSA without its selected branch, and dense attention to look up
+// values whose keys lie far back in a document. It writes the share of right answers as a table (CSV) and two plots (PNG).
 //
 //	go run ./examples/recall                                                             # 1024 tokens, on two CPU cores
 //	go run ./examples/recall -context 16384 -device cuda:0 -precision bf16               # on a GPU
@@ -40,7 +40,7 @@ func main() {
 	}
 }
 
-// run is the program. It writes its progress to w.
+// run runs the program with the given arguments. It writes its progress to w.
 func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	o := recall.DefaultOptions()
 	set := flag.NewFlagSet("recall", flag.ContinueOnError)
@@ -96,11 +96,11 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	return err
 }
 
-// host returns the columns that say where the numbers come from.
+// host returns the columns that describe the origin of the numbers.
 func host(set *flag.FlagSet, b graph.Backend) [][2]string {
 	command := "go run ./examples/recall"
 	set.Visit(func(f *flag.Flag) {
-		if f.Name != "out" { // where the files go is no part of what was measured
+		if f.Name != "out" { // the output folder does not affect the measurement
 			command += fmt.Sprintf(" -%s %v", f.Name, f.Value)
 		}
 	})

@@ -41,10 +41,10 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestStops: the end of a context ends the training and the questions behind it.
+// TestStops: when a context ends, the training stops, and so do the questions after it.
 func TestStops(t *testing.T) {
 	const args = "-context 256 -needles 16 -models dense -steps 1 -asked 512"
-	for _, at := range []string{"dense, ", "step"} { // what is written when the context ends
+	for _, at := range []string{"dense, ", "step"} { // the context ends when this text is written
 		ctx, cancel := context.WithCancelCause(context.Background())
 		stop, out := errors.New("stop"), filepath.Join(t.TempDir(), "out")
 		said := writerFunc(func(p []byte) (int, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRefusesBeforeReading gives wrong options beside data that are not there: the error is that of the options.
+// TestRefusesBeforeReading gives wrong options and data that do not exist: the error is about the options.
 func TestRefusesBeforeReading(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for options, message := range map[string]string{

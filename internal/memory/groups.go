@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// version is how one of the two versions of control groups names what is read here.
+// version has the names of one of the two versions of control groups.
 type version struct {
 	fstype      string
 	limits      []string
 	usage       string
-	reclaimable []string // lines of memory.stat, of the group and those below it: memory that the kernel can take back
+	reclaimable []string // lines of memory.stat with memory that the kernel can take back, of the group and of those below it
 }
 
-// versions returns both. A machine may have the two at once.
+// versions returns both versions. A machine may use both at once.
 func versions() []version {
 	return []version{
 		{"cgroup2", []string{"memory.max", "memory.high"}, "memory.current", []string{"inactive_file", "active_file", "slab_reclaimable"}},
@@ -26,7 +26,7 @@ func versions() []version {
 	}
 }
 
-// noLimit is from where on a limit of version 1 is none: it has the highest multiple of the page size.
+// noLimit is the least number that means no limit: version 1 writes the highest multiple of the page size for it.
 const noLimit = 1 << 62
 
 // groups returns the limits of the control groups that the process is in, and of those above them.
@@ -59,8 +59,8 @@ func (s system) groups() ([]bound, error) {
 	return out, nil
 }
 
-// group returns the process's group from /proc/self/cgroup: lines of a number, the controllers and the group. That of version 2
-// names no controllers.
+// group returns the group of the process from the lines of /proc/self/cgroup. Each line has a number, the controllers and the group; the
+// line of version 2 names no controllers.
 func (v version) group(own []string) (string, bool) {
 	for _, line := range own {
 		fields := strings.SplitN(line, ":", 3)
@@ -75,8 +75,8 @@ func (v version) group(own []string) (string, bool) {
 	return "", false
 }
 
-// folder returns the folder of a group, and that of the highest group that can be seen, without a leading slash; "" for none.
-// A mount shows the groups below its root alone. A group that is not below it, as in some containers, is taken for the root.
+// folder returns the folder of a group and the folder of the highest visible group, without leading slashes; "" if there is none.
+// A mount shows only its root and the groups below it. If the group is not among these, as in some containers, folder uses the root.
 func (v version) folder(mounts []string, group string) (folder, top string) {
 	for _, line := range mounts {
 		before, after, _ := strings.Cut(line, " - ")
@@ -104,7 +104,7 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// limits returns the limits that a group has.
+// limits returns the limits of one group.
 func (s system) limits(v version, folder string) ([]bound, error) {
 	var out []bound
 	for _, name := range v.limits {
@@ -129,7 +129,7 @@ func (s system) limits(v version, folder string) ([]bound, error) {
 	return out, nil
 }
 
-// reclaimable returns the bytes of a group that the kernel can take back: page cache and the like.
+// reclaimable returns the bytes of a group that the kernel can take back, such as page cache.
 func (s system) reclaimable(v version, folder string) (sum int64, err error) {
 	file := path.Join(folder, "memory.stat")
 	lines, err := s.lines(file)
@@ -147,14 +147,13 @@ func (s system) reclaimable(v version, folder string) (sum int64, err error) {
 	return sum, err
 }
 
-// inherited reports whether the limits of a group hold for the groups below it. In version 1 that can be switched off.
+// inherited reports whether the limits of a group also hold for the groups below it. Version 1 can switch this off.
 func (s system) inherited(folder string) bool {
 	n, ok, err := s.number(path.Join(folder, "memory.use_hierarchy"))
 	return err != nil || !ok || n != 0
 }
 
-// number returns the number in a file, which is unlimited for "max". ok is false if the group has no such file or does not show
-// it.
+// number returns the number in a file, unlimited for "max". ok is false if the file does not exist or cannot be read.
 func (s system) number(file string) (n int64, ok bool, err error) {
 	lines, err := s.lines(file)
 	if err != nil || len(lines) == 0 {
@@ -169,7 +168,7 @@ func (s system) number(file string) (n int64, ok bool, err error) {
 	return n, true, nil
 }
 
-// lines returns the lines of a file, or none if it is not there or not to be read.
+// lines returns the lines of a file, none if it does not exist or permission is denied.
 func (s system) lines(file string) ([]string, error) {
 	text, err := fs.ReadFile(s.files, file)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {

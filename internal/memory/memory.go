@@ -1,7 +1,8 @@
-// Package memory tells how much memory the process has and how much of it is left: the least that the machine, the control
-// groups of its container and its resource limits leave it. On other systems than Linux it is unknown.
+// Package memory reports how much memory the process may have and how much of it is left: the least that the machine, the control
+// groups of the container and the resource limits allow. On systems other than Linux both are unknown.
 //
-// The numbers are for errors in the place of an end by the kernel. They bind nobody: what is left may be taken by others.
+// With these numbers a program can return an error before the kernel kills it. They reserve nothing: other processes may take the
+// memory that is left.
 package memory
 
 import (
@@ -12,25 +13,25 @@ import (
 	"sync"
 )
 
-// ErrUnknown is the error of a system that does not tell.
+// ErrUnknown is the error on a system where the memory is unknown.
 var ErrUnknown = errors.New("memory: what is left is not known on this system")
 
-// unlimited is a limit that is none.
+// unlimited means that there is no limit.
 const unlimited = math.MaxInt64
 
 // bound is one of the limits that the process is under, in bytes.
 type bound struct {
 	limit int64
-	used  int64  // of the limit, without what the kernel can take back
-	name  string // of whose memory it is: "the host", "the container (/sys/fs/cgroup/memory.max)"
+	used  int64  // bytes of the limit in use, without those that the kernel can take back
+	name  string // owner of the limit: "the host", "the container (/sys/fs/cgroup/memory.max)"
 }
 
 // left returns what is left under the limit.
 func (b bound) left() int64 { return max(0, b.limit-b.used) }
 
-// system is what bounds are read from.
+// system is the source of the bounds.
 type system struct {
-	files   fs.FS // the root folder; nil tells nothing
+	files   fs.FS // the root folder; nil: nothing is known
 	address int64 // RLIMIT_AS
 	data    int64 // RLIMIT_DATA
 }
@@ -55,7 +56,7 @@ func (s system) bounds() ([]bound, error) {
 	return append(append([]bound{host}, limits...), groups...), nil
 }
 
-// least returns the bound of the lowest number.
+// least returns the bound with the lowest number.
 func least(bounds []bound, number func(bound) int64) bound {
 	out := bounds[0]
 	for _, b := range bounds[1:] {
@@ -76,12 +77,12 @@ func (s system) available() (int64, string, error) {
 	return b.left(), b.name, nil
 }
 
-// Available returns the bytes that the process may still take, and whose they are: "the host", or a container or limit with the
-// file or command that sets it. Page cache counts as free. The error is ErrUnknown, or names a file that is not as expected.
+// Available returns the bytes that the process may still allocate, and the owner of the limit: "the host", or a container or limit with
+// the file or command that sets it. Page cache counts as free. The error is ErrUnknown, or names a file that is not as expected.
 func Available() (bytes int64, of string, err error) { return thisSystem().available() }
 
 // Require returns an error if less than the given bytes is available: "needs 3.1 GiB, the container (/sys/fs/cgroup/memory.max)
-// has 2.0 GiB left". What is not known is enough.
+// has 2.0 GiB left". If the memory is unknown, Require returns nil.
 func Require(bytes int64) error { return thisSystem().require(bytes) }
 
 func (s system) require(bytes int64) error {
@@ -97,7 +98,7 @@ func (s system) require(bytes int64) error {
 	return nil
 }
 
-// Size returns a number of bytes for people.
+// Size formats a number of bytes for people.
 func Size(bytes int64) string {
 	switch b := float64(bytes); {
 	case bytes >= 1<<30:
@@ -110,10 +111,10 @@ func Size(bytes int64) string {
 	return fmt.Sprintf("%d bytes", bytes)
 }
 
-// total is read once: allocations are checked against it.
+// total is the lowest limit. It is read once: every large allocation is checked against it.
 var total = sync.OnceValue(func() bound { return thisSystem().total() })
 
-// total returns the bound of the lowest limit, of 0 if it is not known.
+// total returns the bound with the lowest limit; its limit is 0 if unknown.
 func (s system) total() bound {
 	bounds, err := s.bounds()
 	if err != nil {
@@ -122,12 +123,12 @@ func (s system) total() bound {
 	return least(bounds, func(b bound) int64 { return b.limit })
 }
 
-// Total returns the bytes that the process may have in all, as they were when it first asked, and whose they are as Available
-// does. 0 is not known.
+// Total returns the bytes that the process may have in all, as they were at the first call of Total or Check, and the owner of the
+// limit, as Available does. 0 bytes: unknown.
 func Total() (bytes int64, of string) { return total().limit, total().name }
 
-// Check returns an error that names both sizes if the given bytes are more than Total: to allocate them would end the process.
-// What is not known is enough.
+// Check returns an error that names both sizes if the given bytes are more than Total: allocating them would end the process.
+// If the memory is unknown, Check returns nil.
 func Check(bytes int) error {
 	if t := total(); t.limit > 0 && int64(bytes) > t.limit {
 		return fmt.Errorf("out of memory: asked for %d bytes, %s has %d", bytes, t.name, t.limit)

@@ -14,7 +14,7 @@ import (
 
 const mib = 1 << 20
 
-// tree returns a system of files, with 1000 MiB of which 800 are available, and no resource limits.
+// tree returns a system with the given files. It has 1000 MiB, 800 of them available, and no resource limits.
 func tree(files map[string]string) system {
 	all := fstest.MapFS{
 		"proc/meminfo":     {Data: []byte("MemTotal:        1024000 kB\nMemFree:          500000 kB\nMemAvailable:     819200 kB\n")},
@@ -26,7 +26,7 @@ func tree(files map[string]string) system {
 	return system{files: all, address: unlimited, data: unlimited}
 }
 
-// v2 returns the files of a group of version 2. The used part is page cache by a third.
+// v2 returns the files of a group of version 2. A third of the used memory is page cache.
 func v2(folder, limit, high string, used int) map[string]string {
 	cache := used / 3
 	return map[string]string{
@@ -59,7 +59,7 @@ func join(parts ...map[string]string) map[string]string {
 	return out
 }
 
-// in2 places the process in a group of version 2, with a mount that shows the groups below root.
+// in2 puts the process into a group of version 2, with a mount that shows the groups below root.
 func in2(group, root string) map[string]string {
 	return map[string]string{
 		"proc/self/cgroup":    "1:name=systemd:/x\n0::" + group + "\n",
@@ -67,7 +67,7 @@ func in2(group, root string) map[string]string {
 	}
 }
 
-// in1 places the process in a group of version 1, beside one of version 2 that does not limit memory.
+// in1 puts the process into a group of version 1, and into one of version 2 that does not limit memory.
 func in1(group, root string) map[string]string {
 	return map[string]string{
 		"proc/self/cgroup": "9:cpu,cpuacct:/other\n8:memory,hugetlb:" + group + "\n0::/\n",
@@ -150,7 +150,7 @@ func TestRequire(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnknown)
 }
 
-// TestBrokenFiles: a file that is not as expected is an error that names it and what it holds, and nothing panics.
+// TestBrokenFiles: a file that is not as expected is an error that names the file and quotes its content. Nothing panics.
 func TestBrokenFiles(t *testing.T) {
 	limited := join(in2("/", "/"), v2("sys/fs/cgroup", fmt.Sprint(500*mib), "max", 300))
 	for _, c := range []struct{ file, text, message string }{
@@ -168,7 +168,7 @@ func TestBrokenFiles(t *testing.T) {
 		require.ErrorContains(t, err, c.message)
 		require.ErrorContains(t, tree(join(limited, map[string]string{c.file: c.text})).require(1), c.message)
 	}
-	for name, text := range limited { // cut anywhere: a number or an error
+	for name, text := range limited { // cut at any byte: the result is a number or an error
 		for cut := range text {
 			left, _, err := tree(join(limited, map[string]string{name: text[:cut]})).available()
 			require.True(t, err != nil || left >= 0 && left <= 800*mib, "%s: %s", name, text[:cut])
@@ -180,7 +180,7 @@ func TestBrokenFiles(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// TestThisSystem asks the system that the tests run on.
+// TestThisSystem reads the system that the tests run on.
 func TestThisSystem(t *testing.T) {
 	left, of, err := Available()
 	total, whose := Total()

@@ -18,7 +18,7 @@ func (s system) host() (bound, error) {
 	return bound{limit: total, used: total - available, name: "the host"}, err
 }
 
-// resourceLimits returns the limits that the shell's ulimit sets, and what the process uses of them.
+// resourceLimits returns the limits that the shell's ulimit sets, with the bytes that the process uses.
 func (s system) resourceLimits() ([]bound, error) {
 	var out []bound
 	for _, l := range []struct {
@@ -40,7 +40,7 @@ func (s system) resourceLimits() ([]bound, error) {
 	return out, nil
 }
 
-// kilobytes returns the bytes of a line "key 123 kB".
+// kilobytes returns the number of bytes in a line "key 123 kB".
 func (s system) kilobytes(path, key string) (int64, error) {
 	text, err := fs.ReadFile(s.files, path)
 	if err != nil {

@@ -12,7 +12,7 @@ func thisSystem() system {
 	return system{files: os.DirFS("/"), address: resource(unix.RLIMIT_AS), data: resource(unix.RLIMIT_DATA)}
 }
 
-// resource returns a resource limit. One that cannot be read limits nothing here.
+// resource returns a resource limit, unlimited if it cannot be read.
 func resource(which int) int64 {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(which, &l); err != nil || l.Cur > math.MaxInt64 {

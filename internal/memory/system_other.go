@@ -2,5 +2,5 @@
 
 package memory
 
-// thisSystem returns a system that tells nothing.
+// thisSystem returns a system whose memory is unknown.
 func thisSystem() system { return system{} }

@@ -9,18 +9,18 @@ import (
 	"path/filepath"
 )
 
-// appendFile is a file that grows. It is opened for each write, so that a folder that has vanished is noticed.
+// appendFile is a file to append to. It is opened for each write, so that a missing folder is an error.
 type appendFile struct {
 	path      string
-	ownFolder bool   // its folder is made if it is missing, but no parent of it
-	head      []byte // what the file begins with
-	pending   []byte // not written yet
+	ownFolder bool   // if its folder is missing, a write makes it, but not its parents
+	head      []byte // the first bytes of the file
+	pending   []byte // bytes to be written
 }
 
 // add keeps b for the next flush.
 func (f *appendFile) add(b []byte) { f.pending = append(f.pending, b...) }
 
-// flush writes what is pending, all or nothing: after an error it stays pending.
+// flush writes all pending bytes. After an error it truncates the file to its old size, and all bytes stay pending.
 func (f *appendFile) flush() (err error) {
 	if len(f.pending) == 0 {
 		return nil
@@ -45,7 +45,7 @@ func (f *appendFile) flush() (err error) {
 	n, err := file.Write(content)
 	if err != nil {
 		if n > 0 && file.Truncate(info.Size()) != nil {
-			f.pending = content[n:] // what the file now ends in goes on there
+			f.pending = content[n:] // n bytes stay in the file: the next flush continues after them
 		}
 		return err
 	}
@@ -53,7 +53,7 @@ func (f *appendFile) flush() (err error) {
 	return nil
 }
 
-// sync waits until what was written is on the disk. It needs no lock: a step is not to wait for a disk.
+// sync waits until all written bytes are on the disk. It needs no lock, so that a step does not wait for the disk.
 func (f *appendFile) sync() error {
 	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -65,8 +65,8 @@ func (f *appendFile) sync() error {
 	return errors.Join(file.Sync(), file.Close())
 }
 
-// repairLines cuts off the last line of a JSONL file where a kill has torn it, and ends it where only its line break is
-// missing. No file is fine.
+// repairLines cuts off the last line of a JSONL file if a kill has torn it. If only its line break is missing, repairLines adds it.
+// A missing file is no error.
 func repairLines(path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkStep takes steps of 80 ms; a step of a run takes that or more.
+// BenchmarkStep records steps that are 80 ms apart: real steps take at least that long.
 func BenchmarkStep(b *testing.B) {
 	l := create(b, Options{})
 	for i := 1; b.Loop(); i++ {
@@ -19,7 +19,7 @@ func BenchmarkStep(b *testing.B) {
 	}
 }
 
-// BenchmarkScalars records eight numbers of each of twelve layers.
+// BenchmarkScalars records eight numbers for each of twelve layers.
 func BenchmarkScalars(b *testing.B) {
 	l := create(b, Options{})
 	values := map[string]float64{}

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// timeFormat is that of the times in the files, in UTC.
+// timeFormat is the format of times in the files, in UTC.
 const timeFormat = "2006-01-02T15:04:05.000Z"
 
 // jsonLine returns an event as a line of JSON: time, step, kind, and the fields sorted by name.
@@ -34,7 +34,7 @@ func jsonLine(kind string, step int, at time.Time, fields map[string]any) ([]byt
 	return append(b, '}', '\n'), nil
 }
 
-// plain returns v with strings in the place of what JSON cannot say: NaN, Inf and errors.
+// plain returns v with strings in place of values that JSON does not have: NaN, Inf and errors.
 func plain(v any) any {
 	switch v := v.(type) {
 	case float64:

@@ -26,8 +26,8 @@ func child(test, dir string) *exec.Cmd {
 	return c
 }
 
-// TestFullDisk: in a process whose files may not grow beyond some size, at every size, Save and Event fail, nothing half-written
-// stands in the folder, and all is written when there is room again.
+// TestFullDisk limits the size of the files of a process, with several limits. Save and Event fail, the folder has no half-written
+// file, and everything is written when there is room again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("NSA_TEST_CHILD") == "" {
@@ -59,7 +59,7 @@ func TestFullDisk(t *testing.T) {
 		failed := take(31, 60)
 		saved := errors.Join(l.Save(), l.Draw())
 		limit(whole.Cur)
-		if size <= 700 { // events.jsonl is longer already
+		if size <= 700 { // events.jsonl is already longer
 			require.Equal(t, 6, failed, size)
 		}
 		require.Equal(t, size < 400000, saved != nil, "%d: %v", size, saved)
@@ -86,8 +86,8 @@ func TestFullDisk(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
-// TestKill: a run that is killed at random moments and resumed behind the last step that it had reported has whole files all the
-// time, and every row in the end.
+// TestKill: a run is killed at random moments and resumed after the last step that it reported. Its files are whole at all times,
+// and have every row at the end.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")

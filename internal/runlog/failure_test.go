@@ -14,8 +14,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// requireWhole holds the files of a run folder to what they must be at any moment: a table and curves that are whole, lines and
-// records of which at most the last is torn.
+// requireWhole checks what must be true of the files of a run folder at any moment: the table and the curves are whole, and at most
+// the last line or record is torn.
 func requireWhole(t testing.TB, dir string) {
 	t.Helper()
 	for _, path := range testutil.Must(filepath.Glob(filepath.Join(dir, "[^.]*")))(t) {
@@ -43,7 +43,7 @@ func requireWhole(t testing.TB, dir string) {
 	}
 }
 
-// noTemporaries holds that nothing but the final files is in a run folder.
+// noTemporaries checks that a run folder has only the final files.
 func noTemporaries(t testing.TB, dir string) {
 	t.Helper()
 	for _, e := range testutil.Must(os.ReadDir(dir))(t) {
@@ -51,13 +51,14 @@ func noTemporaries(t testing.TB, dir string) {
 	}
 }
 
-// TestVanishedFolder: without its folder the record fails and keeps all, and with it, or a new one, it writes all.
+// TestVanishedFolder: without its folder, the record returns errors and keeps the data. When the folder is back, or a new one is made, it
+// writes all data.
 func TestVanishedFolder(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		comeBack func(dir string) error
-		lost     int // lines and records of step 1, in the folder that has gone
+		lost     int // lines and records of step 1, in the vanished folder
 	}{
 		{"back", func(dir string) error { return os.Rename(dir+"-away", dir) }, 0},
 		{"new", func(dir string) error { return os.Mkdir(dir, 0o755) }, 1},

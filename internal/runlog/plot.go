@@ -15,7 +15,7 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 )
 
-// Colours of the lines: single steps pale, what is to be read strong.
+// Colours of the lines: pale for single steps, strong for the others.
 var (
 	stepColor    = color.RGBA{R: 170, G: 196, B: 224, A: 255}
 	meanColor    = color.RGBA{R: 31, G: 97, B: 161, A: 255}
@@ -52,7 +52,7 @@ type line struct {
 	circle float64 // radius; 0 for none
 }
 
-// lines returns what the plot of c shows, and the range of its Y axis.
+// lines returns the lines of the plot of c, and the range of its Y axis.
 func (c curve) lines(rows []row, o Options) (lines []line, low, high float64) {
 	var steps, heldOut plotter.XYs
 	for i := range rows {
@@ -89,7 +89,7 @@ func (c curve) lines(rows []row, o Options) (lines []line, low, high float64) {
 	return lines, low, high
 }
 
-// add appends a point. NaN and numbers beyond all measure, which would leave the others no room, are in the table alone.
+// add appends a point. It leaves out NaN and huge numbers, which would leave no room for the others: only the table has them.
 func (c curve) add(to plotter.XYs, step int, y float64) plotter.XYs {
 	if !(math.Abs(y) < 1e30) || c.log && y < 1e-30 {
 		return to
@@ -97,7 +97,7 @@ func (c curve) add(to plotter.XYs, step int, y float64) plotter.XYs {
 	return append(to, plotter.XY{X: float64(step), Y: y})
 }
 
-// draw returns the plot as PNG. The library panics at ranges that it cannot draw: that is an error.
+// draw returns the plot as PNG. The library panics at ranges that it cannot draw: draw returns this as an error.
 func (c curve) draw(rows []row, o Options) (out []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -153,7 +153,7 @@ func (c curve) frame(o Options) *plot.Plot {
 	p.X.Padding, p.Y.Padding = 0, 0
 	p.Legend.Padding = vg.Points(2)
 	p.Legend.XOffs, p.Legend.YOffs = vg.Points(-8), vg.Points(-8)
-	if p.Legend.Top = !c.zero; c.zero { // a line that begins at 0 leaves room below
+	if p.Legend.Top = !c.zero; c.zero { // these lines leave room at the bottom
 		p.Legend.YOffs = vg.Points(8)
 	}
 	for _, s := range []struct {

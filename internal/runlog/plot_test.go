@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// realistic returns the rows of a run of n steps with noise and spikes, as a language model has them.
+// realistic returns the rows of a run of n steps with noise and spikes, as in the training of a language model.
 func realistic(n, evaluateEvery int) []row {
 	random := rand.New(rand.NewPCG(3, 4))
 	rows := make([]row, n)
@@ -39,7 +39,7 @@ func realistic(n, evaluateEvery int) []row {
 	return rows
 }
 
-// pixels counts those of each colour of a PNG.
+// pixels counts the pixels of each colour in a PNG.
 func pixels(t testing.TB, image []byte) map[color.Color]int {
 	t.Helper()
 	plot := testutil.Must(png.Decode(bytes.NewReader(image)))(t)
@@ -52,7 +52,7 @@ func pixels(t testing.TB, image []byte) map[color.Color]int {
 	return n
 }
 
-// TestCurves holds the curves of a long run to their time and colours. NSA_TEST_CURVES=FOLDER keeps them to be looked at.
+// TestCurves checks the drawing time and the colours of the curves of a long run. NSA_TEST_CURVES=FOLDER keeps the curves.
 func TestCurves(t *testing.T) {
 	for name, rows := range map[string][]row{"long": realistic(50000, 1000), "short": realistic(40, 10)} {
 		start := time.Now()
@@ -62,7 +62,7 @@ func TestCurves(t *testing.T) {
 				require.NoError(t, os.WriteFile(dir+"/"+name+"_"+c.file, image, 0o644))
 			}
 			if name == "short" {
-				continue // thin lines that cross few pixels have none of their very colour
+				continue // thin lines with few pixels may have none of exactly their colour
 			}
 			n := pixels(t, image)
 			require.Greater(t, n[meanColor], 300, c.file)
@@ -73,7 +73,7 @@ func TestCurves(t *testing.T) {
 	}
 }
 
-// TestCurvesOfOddNumbers draws what has no points, or none that can be drawn.
+// TestCurvesOfOddNumbers draws curves without points, or without points that can be drawn.
 func TestCurvesOfOddNumbers(t *testing.T) {
 	t.Parallel()
 	odd := []float64{0, -1, 1, math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 1e29, -1e29, math.SmallestNonzeroFloat64, 1e-29, 3}
@@ -98,7 +98,7 @@ func TestCurvesOfOddNumbers(t *testing.T) {
 	}
 }
 
-// TestThinning: a long line keeps its end, its order and, of extremes, the lowest and the highest point.
+// TestThinning: a thinned line keeps its end and its order. extremes also keeps the lowest and the highest point.
 func TestThinning(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	for _, n := range []int{0, 1, 2, 799, 800, 801, 1600, 12345} {

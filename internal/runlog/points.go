@@ -12,7 +12,7 @@ import (
 // maxPoints is the number of points that a line is thinned to.
 const maxPoints = 800
 
-// thin returns the first point, the last one and every k-th between them, so that at most about maxPoints are left.
+// thin returns the first point, the last one and every k-th between them, so that roughly maxPoints are left at most.
 func thin(xys plotter.XYs) plotter.XYs {
 	k := (len(xys) + maxPoints - 1) / maxPoints
 	if k <= 1 {
@@ -25,8 +25,8 @@ func thin(xys plotter.XYs) plotter.XYs {
 	return out
 }
 
-// extremes returns the lowest and the highest of every k points, so that at most about maxPoints are left and no outlier is
-// lost.
+// extremes returns the lowest and the highest of every k points, so that roughly maxPoints are left at most and no outlier
+// is lost.
 func extremes(xys plotter.XYs) plotter.XYs {
 	if len(xys) <= maxPoints {
 		return xys
@@ -47,8 +47,8 @@ func extremes(xys plotter.XYs) plotter.XYs {
 	return out
 }
 
-// pieces cuts a line into short ones, each of which begins with the last segment of the one before. The time to draw a line
-// grows with the square of its length.
+// pieces cuts a line into short ones, because the time to draw a line grows with the square of its length. Each piece begins with
+// the last segment of the one before.
 func pieces(xys plotter.XYs) []plotter.XYs {
 	const length = 32
 	var out []plotter.XYs
@@ -58,8 +58,9 @@ func pieces(xys plotter.XYs) []plotter.XYs {
 	return out
 }
 
-// runningMean returns the mean of the points around each one, over a fortieth of the curve on either side: as much on both
-// at the beginning, where the curve is steep, and fewer after it at the end. If geometric it is the geometric mean.
+// runningMean returns the mean of the points around each one, over a fortieth of the curve on either side; if geometric, the
+// geometric mean. At the beginning, where the curve is steep, both sides are equally short. At the end only the side after the
+// point is shorter.
 func runningMean(xys plotter.XYs, geometric bool) plotter.XYs {
 	reach := len(xys) / 40
 	sums := make([]float64, len(xys)+1)
@@ -80,8 +81,8 @@ func runningMean(xys plotter.XYs, geometric bool) plotter.XYs {
 	return out
 }
 
-// height returns the range of the Y axis for all that is drawn. Of single steps it leaves out the highest and the lowest
-// hundredth: an outlier would press the rest flat, and is cut off at the border instead.
+// height returns the range of the Y axis for all that is drawn. It leaves out the highest and the lowest hundredth of the single
+// steps: an outlier would flatten the other points, so it is cut off at the border instead.
 func (c curve) height(steps plotter.XYs, others ...plotter.XYs) (low, high float64) {
 	low, high = math.Inf(1), math.Inf(-1)
 	for _, points := range others {
@@ -116,7 +117,7 @@ func (c curve) height(steps plotter.XYs, others ...plotter.XYs) (low, high float
 	return low - room, high + room
 }
 
-// ticks are those of a linear axis: about six labels.
+// ticks makes the ticks of a linear axis: roughly six labels.
 type ticks struct {
 	whole bool // no fractions
 }
@@ -153,8 +154,8 @@ func short(v float64) string {
 	return strconv.FormatFloat(v, 'g', 6, 64)
 }
 
-// logTicks are those of a logarithmic axis: 1, 2 and 5 of each decade have labels, or of many decades 1 alone. An axis that is
-// shorter than a decade has those of a linear one.
+// logTicks makes the ticks of a logarithmic axis. 1, 2 and 5 of each decade have labels; with three decades or more, only 1 has one.
+// An axis shorter than a decade has the ticks of a linear axis.
 type logTicks struct{}
 
 // Ticks implements plot.Ticker.

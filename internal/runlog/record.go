@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Step records a step. If its number is not above the last one's, it replaces the rows from that number on. It does not fail:
-// what cannot be written now is written later, and Event and Save return the error.
+// Step records a step. If its number is not above that of the last step, it replaces the rows from this number on. It does not fail:
+// if a write fails, a later call writes the data, and Event and Save return the error.
 func (l *Log) Step(s Step) {
 	if s.Time.IsZero() {
 		s.Time = time.Now()
@@ -36,10 +36,10 @@ func (l *Log) Step(s Step) {
 		})
 		l.lossSum, l.lossCount = 0, 0
 	}
-	_ = l.flush() // what could not be written is kept, and Event and Save return the error
+	_ = l.flush() // after an error the data stay pending, and Event and Save return the error
 }
 
-// due reports whether something that was last done at a time is to be done again. So it is when the clock was set back.
+// due reports whether something last done at the time last is due again. It is also due if the clock was set back.
 func due(last, now time.Time, every time.Duration) bool {
 	d := now.Sub(last)
 	return d < 0 || d >= every
@@ -54,7 +54,7 @@ func (l *Log) dropFrom(step int) {
 	l.rows = l.rows[:n]
 }
 
-// HeldOut records the loss after a step on data that is not trained on: in the step's row, and as the event "evaluation". Step 0
+// HeldOut records the loss after a step on held-out data: in the step's row, as the event "evaluation" and for TensorBoard. Step 0
 // is before the first one.
 func (l *Log) HeldOut(step int, loss float64) error {
 	l.mu.Lock()
@@ -87,7 +87,7 @@ func (l *Log) HeldOut(step int, loss float64) error {
 func bitsPerByte(loss, bytesPerToken float64) float64 { return loss / math.Ln2 / bytesPerToken }
 
 // Scalars records further numbers of a step, such as statistics by layer, as the event "scalars" and for TensorBoard, which
-// groups names by what stands before a slash. All of them are written: it is for the caller to choose how often.
+// groups names by the part before a slash. It writes every call: the caller chooses how often.
 func (l *Log) Scalars(step int, values map[string]float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +98,7 @@ func (l *Log) Scalars(step int, values map[string]float64) {
 }
 
 // Event writes a line to events.jsonl: the time, the last step recorded, the kind, and the fields. NaN, Inf and errors become
-// strings. It is an error if a field is named time, step or kind, or is nothing that JSON has.
+// strings. It is an error if a field is named time, step or kind, or has a value that JSON does not have.
 func (l *Log) Event(kind string, fields map[string]any) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,7 +114,7 @@ func (l *Log) Event(kind string, fields map[string]any) error {
 	return l.flush()
 }
 
-// addNumbers adds a line whose fields are numbers, which are always valid.
+// addNumbers adds a line whose fields are numbers: these are always valid.
 func (l *Log) addNumbers(kind string, step int, at time.Time, fields map[string]any) {
 	line, _ := jsonLine(kind, step, at, fields)
 	l.events.add(line)

@@ -1,14 +1,14 @@
-// Package runlog keeps the record of a training run in its folder, while the run goes on:
+// Package runlog writes the record of a training run to its folder during the run:
 //
 //	steps.csv                            every step, one row each
-//	events.jsonl                         what happened, one JSON object a line, with the metrics of a step every ten seconds
+//	events.jsonl                         events, one JSON object a line, with the metrics of a step every ten seconds
 //	loss.png, lr.png, grad_norm.png, rate.png
 //	tensorboard/events.out.tfevents.*    scalars for TensorBoard, a file for each start
 //
-// Save writes the table and Draw the curves: aside, synced and renamed, so that each is either whole or as it was before. Lines
-// and scalars are appended at once: a process that is killed leaves at most the last of them torn.
+// Save writes the table and Draw the curves. They write each file under another name, sync it and rename it, so that it is either
+// complete or as it was before. Lines and scalars are appended at once: if the process is killed, at most the last one is torn.
 //
-// What cannot be written, on a full disk or without the folder, is an error of Event, HeldOut and Save. It stays in memory, and
+// If a write fails, on a full disk or without the folder, Event, HeldOut and Save return the error. The data stay in memory, and
 // the next of these calls tries again.
 package runlog
 
@@ -29,8 +29,8 @@ const (
 	EventsFile = "events.jsonl"
 )
 
-// The least time between what is written of two steps, so that a run of days stays readable: a day has at most 8640 lines in
-// events.jsonl and 86,400 points in TensorBoard. The table has every step.
+// The least time between two steps that are written, so that the record of a run of days stays readable: a day has at most 8640
+// lines in events.jsonl and 86,400 points in TensorBoard. The table has every step.
 const (
 	stepLineEvery    = 10 * time.Second
 	stepScalarsEvery = time.Second
@@ -39,8 +39,8 @@ const (
 // Step is one training step.
 type Step struct {
 	Number       int       // from 1
-	Time         time.Time // when it ended; zero is now
-	Tokens       int64     // trained on since the beginning of the run, this step included
+	Time         time.Time // when it ended; zero means now
+	Tokens       int64     // trained on from the beginning of the run to the end of this step
 	Loss         float64   // nats a token, on the step's own batch, before the step
 	LR           float64
 	GradNorm     float64 // global, before clipping
@@ -50,20 +50,20 @@ type Step struct {
 // Options describe a run to its record.
 type Options struct {
 	Title         string  // of the plots
-	BytesPerToken float64 // of the held-out data, for bits a byte; 0 is unknown
+	BytesPerToken float64 // of the held-out data, for bits a byte; 0: unknown
 }
 
-// Log is the record of one run. Its methods may be called from several goroutines. The zero value has no folder: it keeps the
-// steps and writes nothing.
+// Log is the record of one run. Several goroutines may call its methods. The zero value has no folder: it keeps the steps and
+// writes nothing.
 type Log struct {
 	dir     string
 	options Options
-	damaged error // what was wrong with the table when the run was resumed
+	damaged error // error of the table when the run was resumed
 
 	saving sync.Mutex // held while table and curves are written
 	mu     sync.Mutex // guards what follows
 	rows   []row      // ascending by number
-	from   int        // the step that the run was resumed behind
+	from   int        // the run was resumed after this step
 	events appendFile
 	board  appendFile // for TensorBoard
 
@@ -73,13 +73,13 @@ type Log struct {
 	lossCount int
 }
 
-// Create makes the run folder dir and the files of an empty record in it. It is an error, fs.ErrExist, if dir exists already:
-// of two runs that start at once with the same name one fails. Parents of dir are made as needed.
+// Create makes the run folder dir, its parents as needed, and the files of an empty record in it. If dir exists already, the error
+// wraps fs.ErrExist: of two runs that start at once with the same name, one fails.
 func Create(dir string, o Options) (*Log, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	dir = filepath.Clean(dir) // behind a slash at its end it would be its own parent
+	dir = filepath.Clean(dir) // with a slash at its end, it would be its own parent
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}
@@ -99,10 +99,11 @@ func Create(dir string, o Options) (*Log, error) {
 	return l, nil
 }
 
-// Resume opens the record in the run folder dir and goes on behind the given step, that of a checkpoint; 0 is the beginning.
-// Rows of later steps, which the run had taken before it was killed, are dropped from the table. A torn last line of
-// events.jsonl is cut off and temporary files are removed. Of a table that is damaged the rows before the damage are kept: see Damaged. The event "resume" notes the number of rows dropped, and of those
-// missing up to step: Save before a checkpoint is written and none will be.
+// Resume opens the record in the run folder dir and continues after the given step, that of a checkpoint; 0 is the beginning.
+// It drops the rows of later steps, which the run took before it was killed, from the table. If the table is damaged, it keeps the
+// rows before the damage: see Damaged. It cuts off a torn last line of events.jsonl and removes temporary files. The event "resume"
+// records the number of rows dropped and of rows missing up to step. No rows are missing if the run called Save before it wrote the
+// checkpoint.
 func Resume(dir string, step int, o Options) (*Log, error) {
 	if step < 0 {
 		return nil, fmt.Errorf("runlog: resume behind step %d, want at least 0", step)
@@ -137,7 +138,7 @@ func Resume(dir string, step int, o Options) (*Log, error) {
 	return l, nil
 }
 
-// readTable reads the rows of the table. One that is damaged is moved aside.
+// readTable reads the rows of the table. It renames a damaged table and keeps the rows before the damage.
 func (l *Log) readTable() error {
 	path := l.Path(StepsFile)
 	text, err := os.ReadFile(path)
@@ -153,7 +154,7 @@ func (l *Log) readTable() error {
 
 const damagedSuffix = ".damaged"
 
-// Damaged returns what was wrong with the table of a run that was resumed, or nil.
+// Damaged returns the error of a damaged table of a resumed run, or nil.
 func (l *Log) Damaged() error { return l.damaged }
 
 func newLog(dir string, o Options, from int) (*Log, error) {
@@ -179,7 +180,7 @@ func (o Options) check() error {
 // Path returns the path of a file in the run folder.
 func (l *Log) Path(name string) string { return filepath.Join(l.dir, name) }
 
-// Last returns the last step recorded, or one of number 0 if there is none.
+// Last returns the last step recorded, or a Step of number 0 if there is none.
 func (l *Log) Last() Step {
 	l.mu.Lock()
 	defer l.mu.Unlock()

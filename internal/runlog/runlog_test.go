@@ -18,10 +18,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// begin is when the runs of the tests begin.
+// begin is the time at which the runs of the tests begin.
 var begin = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// step returns step i of a run that takes a second for each.
+// step returns step i of a run with one step a second.
 func step(i int) Step {
 	x := float64(i)
 	return Step{
@@ -78,7 +78,7 @@ func TestTable(t *testing.T) {
 	require.ErrorContains(t, l.HeldOut(-1, 1), "held-out loss of step -1: it is not recorded, step 0 is")
 }
 
-// TestTableIsItsOwnInverse: a table read and written again is the same text, whatever the numbers.
+// TestTableIsItsOwnInverse: a table that is read and written again has the same text, for any numbers.
 func TestTableIsItsOwnInverse(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	odd := []float64{0, 1, -1, math.NaN(), math.Inf(1), math.Inf(-1), 1e300, math.SmallestNonzeroFloat64, 1e-3}
@@ -182,7 +182,7 @@ func TestStepGoesBack(t *testing.T) {
 	require.Equal(t, step(5), l.Last())
 }
 
-// TestCreateIsExclusive: of many runs that begin at once in one folder a single one gets it.
+// TestCreateIsExclusive: if many runs begin at once in one folder, exactly one succeeds.
 func TestCreateIsExclusive(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "runs", "a")
 	errs := make([]error, 20)
@@ -220,7 +220,7 @@ func TestRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(Resume(dir, -1, Options{})), "resume behind step -1, want at least 0")
 }
 
-// TestDamagedTable: a run goes on with the rows before the damage, the file is kept, and a missing one is an empty one.
+// TestDamagedTable: a resumed run has the rows before the damage, and the damaged file is kept. A missing table counts as empty.
 func TestDamagedTable(t *testing.T) {
 	l := create(t, Options{})
 	for i := 1; i <= 9; i++ {
@@ -257,7 +257,7 @@ func TestDamagedTable(t *testing.T) {
 	require.Empty(t, none.rows)
 }
 
-// TestResume: a run that is killed after a Save and goes on from an earlier step has the table of a run that was not.
+// TestResume: a run that is killed after a Save and resumed from an earlier step has the table of a run that was not killed.
 func TestResume(t *testing.T) {
 	whole := create(t, Options{BytesPerToken: 2})
 	killed := create(t, Options{BytesPerToken: 2})
@@ -302,7 +302,7 @@ func TestResume(t *testing.T) {
 	testutil.Must(Resume(killed.dir, 0, Options{}))(t)
 }
 
-// TestResumeRepairsLines cuts the file of events at every byte: the whole lines stay and the next one is whole.
+// TestResumeRepairsLines cuts the file of events at every byte. The whole lines stay, and the next line is whole.
 func TestResumeRepairsLines(t *testing.T) {
 	l := create(t, Options{})
 	for _, kind := range []string{"a", "b", "ünïcode"} {

@@ -11,7 +11,7 @@ import (
 	"github.com/moby/sys/atomicwriter"
 )
 
-// flush writes what has been added to the files that grow.
+// flush writes the pending bytes of the appended files.
 func (l *Log) flush() error {
 	if l.dir == "" {
 		l.events.pending, l.board.pending = nil, nil
@@ -23,7 +23,7 @@ func (l *Log) flush() error {
 	return nil
 }
 
-// Save writes the table anew and syncs the files that grow. Steps may be recorded meanwhile.
+// Save rewrites the table and syncs the appended files. Steps may be recorded meanwhile.
 func (l *Log) Save() error {
 	if l.dir == "" {
 		return nil
@@ -37,7 +37,7 @@ func (l *Log) Save() error {
 	return errors.Join(err, l.events.sync(), l.board.sync(), l.write(StepsFile, table(rows, l.options.BytesPerToken)))
 }
 
-// Draw draws the curves anew. Steps may be recorded meanwhile.
+// Draw redraws the curves. Steps may be recorded meanwhile.
 func (l *Log) Draw() (err error) {
 	if l.dir == "" {
 		return nil
@@ -68,7 +68,7 @@ func (l *Log) write(name string, content []byte) error {
 	return nil
 }
 
-// savedFiles returns the names of the files that are written anew.
+// savedFiles returns the names of the files that Save and Draw replace.
 func (l *Log) savedFiles() []string {
 	names := []string{StepsFile}
 	for _, c := range curves() {
@@ -77,7 +77,7 @@ func (l *Log) savedFiles() []string {
 	return names
 }
 
-// RemoveTemporaries removes the files of a folder that atomicwriter wrote aside for files of these names, and a kill kept from being renamed.
+// RemoveTemporaries removes the temporary files of atomicwriter for files of these names in a folder, which a kill has left.
 func RemoveTemporaries(dir string, names ...string) error {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {

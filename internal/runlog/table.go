@@ -13,26 +13,26 @@ import (
 	"time"
 )
 
-// columns are those of steps.csv.
+// columns are the columns of steps.csv.
 const columns = "step,time,tokens,loss,lr,grad_norm,tokens_per_second,held_out_loss,held_out_bits_per_byte,held_out_perplexity"
 
-// digits are those of a number in the table.
+// digits is the number of significant digits in the table.
 const digits = 7
 
-// rounded returns v as the table has it.
+// rounded returns v rounded as in the table.
 func rounded(v float64) float64 {
 	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', digits, 64), 64) // MaxFloat64 is rounded to Inf, with an error
 	return v
 }
 
-// row is a step in the table with the held-out loss behind it, in nats a token; 0 if it was not taken.
+// row is a step in the table.
 type row struct {
 	Step
-	heldOut     float64
-	onlyHeldOut bool // the step itself is not recorded, as number 0: of Step only Number and Time are set
+	heldOut     float64 // loss after the step, in nats a token; 0: not measured
+	onlyHeldOut bool    // the step itself is not recorded, as with number 0: only Number and Time of Step are set
 }
 
-// table returns the rows as CSV. An empty field is a number that is not known.
+// table returns the rows as CSV. A field is empty if its number is not known.
 func table(rows []row, bytesPerToken float64) []byte {
 	b := append(make([]byte, 0, 100*(len(rows)+1)), columns+"\n"...)
 	number := func(v float64) { b = strconv.AppendFloat(append(b, ','), v, 'g', digits, 64) }
@@ -53,7 +53,7 @@ func table(rows []row, bytesPerToken float64) []byte {
 			continue
 		}
 		number(r.heldOut)
-		loss := rounded(r.heldOut) // so that a table that was read is written again as it was
+		loss := rounded(r.heldOut) // so that a table that was read is written with the same bytes
 		if bytesPerToken > 0 {
 			number(bitsPerByte(loss, bytesPerToken))
 		} else {
@@ -65,7 +65,7 @@ func table(rows []row, bytesPerToken float64) []byte {
 	return b
 }
 
-// parseTable returns the rows of a table, with an error those before it. No text has none.
+// parseTable returns the rows of a table, none for an empty text. With an error it returns the rows before the error.
 func parseTable(text []byte) ([]row, error) {
 	if len(text) == 0 {
 		return nil, nil
@@ -101,7 +101,7 @@ func parseTable(text []byte) ([]row, error) {
 	}
 }
 
-// parseRow reads the fields of a row. Bits a byte and perplexity follow from the held-out loss.
+// parseRow reads the fields of a row. It ignores bits a byte and perplexity, which follow from the held-out loss.
 func parseRow(fields []string) (r row, err error) {
 	if r.Number, err = strconv.Atoi(fields[0]); err != nil {
 		return r, err

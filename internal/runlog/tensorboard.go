@@ -19,7 +19,7 @@ import (
 // TensorBoardFolder is the folder of the files for TensorBoard in a run folder.
 const TensorBoardFolder = "tensorboard"
 
-// eventFilePrefix begins the name of an event file. The time in seconds follows: TensorBoard reads files in the order of names.
+// eventFilePrefix begins the name of an event file. The time in seconds follows, because TensorBoard reads files in the order of names.
 const eventFilePrefix = "events.out.tfevents."
 
 // Fields of the messages Event, SessionLog, Summary and Summary.Value, of tensorboard/compat/proto/event.proto and summary.proto.
@@ -41,8 +41,8 @@ const (
 // sessionStart is SessionLog.START.
 const sessionStart = 1
 
-// eventFileHead returns what an event file begins with: the version of the format, and the start of a session at the step that
-// comes next. From a second start on TensorBoard drops what it has read of that step and later ones.
+// eventFileHead returns the first records of an event file: the version of the format, and the start of a session at step next. When
+// TensorBoard reads a second start, it drops the points of that step and later ones from before.
 func eventFileHead(next int, at time.Time) []byte {
 	version := protowire.AppendTag(eventMessage(0, at), eventFileVersion, protowire.BytesType)
 	version = protowire.AppendString(version, "brain.Event:2")
@@ -54,7 +54,7 @@ func eventFileHead(next int, at time.Time) []byte {
 	return appendRecord(appendRecord(nil, version), start)
 }
 
-// scalarRecord returns the record of a step's numbers, sorted by name.
+// scalarRecord returns the record of the numbers of a step, sorted by name.
 func scalarRecord(step int, at time.Time, values map[string]float64) []byte {
 	var summary []byte
 	for _, tag := range slices.Sorted(maps.Keys(values)) {
@@ -85,13 +85,13 @@ func appendRecord(b, data []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, maskedChecksum(data))
 }
 
-// maskedChecksum returns the CRC-32C of b, rotated and shifted as TFRecord has it.
+// maskedChecksum returns the CRC-32C of b, rotated and with a constant added, as TFRecord has it.
 func maskedChecksum(b []byte) uint32 {
 	c := crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))
 	return (c>>15 | c<<17) + 0xa282ead8
 }
 
-// newEventFile returns the path of a file that TensorBoard reads after those that are there.
+// newEventFile returns the path of a new event file that TensorBoard reads after the existing ones.
 func newEventFile(dir string, now time.Time) (string, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, TensorBoardFolder))
 	if err != nil && !os.IsNotExist(err) {
@@ -100,7 +100,7 @@ func newEventFile(dir string, now time.Time) (string, error) {
 	seconds := now.Unix()
 	for _, e := range entries {
 		rest, _ := strings.CutPrefix(e.Name(), eventFilePrefix)
-		if n, err := strconv.ParseInt(rest, 10, 64); err == nil && n >= seconds { // of the same second, or the clock was set back
+		if n, err := strconv.ParseInt(rest, 10, 64); err == nil && n >= seconds { // a start in the same second, or the clock was set back
 			seconds = n + 1
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// field is one of a protocol buffers message: a number, or bytes.
+// field is a field of a protocol buffers message: a number or bytes.
 type field struct {
 	number uint64
 	bytes  []byte
@@ -66,7 +66,7 @@ func castagnoli(b []byte) uint32 {
 	return (c>>15 | c<<17) + 0xa282ead8
 }
 
-// records returns the whole records of an event file, and whether a torn one is at its end.
+// records returns the whole records of an event file, and whether it ends with a torn one.
 func records(t testing.TB, b []byte) (events [][]byte, torn bool) {
 	t.Helper()
 	for len(b) > 0 {
@@ -97,7 +97,7 @@ func TestEventFile(t *testing.T) {
 	l := create(t, Options{BytesPerToken: 2})
 	want := map[string][]point{}
 	for i := 1; i <= 20; i++ {
-		for half := range 2 { // two steps a second: every other one is written
+		for half := range 2 { // two steps a second: only every second step is written
 			s := step(2*i + half)
 			s.Time = begin.Add(time.Duration(2*i+half) * 500 * time.Millisecond)
 			s.GradNorm = []float64{math.Inf(1), math.NaN(), 0, -1, 1e300}[i%5]
@@ -153,8 +153,8 @@ print(json.dumps([
 ]))
 `
 
-// TestTensorBoardReads: TensorBoard finds the steps of a run that was killed in the middle of a record and resumed twice, and none
-// that the run took twice.
+// TestTensorBoardReads: TensorBoard reads the steps of a run that was killed in the middle of a record and resumed twice. It finds
+// no step twice.
 func TestTensorBoardReads(t *testing.T) {
 	t.Parallel()
 	testutil.Python(t, "tensorboard.compat.proto")

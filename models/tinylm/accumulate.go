@@ -4,21 +4,22 @@ import (
 	G "gorgonia.org/gorgonia"
 )
 
-// WithAccumulation makes one step of several micro-batches: Run adds the gradients of each but the last, RunAndStep those of the
-// last one and takes the step. A micro-batch weighs as much as it has targets that are not ignored, so the step is that
-// of one batch of all, up to roundings. An error drops what has been added so far.
+// WithAccumulation makes one step of several micro-batches. Run adds the gradients of a micro-batch; RunAndStep adds those of the
+// last one and takes the step. The weight of a micro-batch is its number of targets that are not ignored, so the step equals that
+// of one large batch, up to rounding. An error drops the sums so far.
 //
-// It is for float32 weights, a graph.Machine and an optim.AdamW. n.Grad of a learnable is the sum so far, each micro-batch
-// times its share of targets that are not ignored; RunAndStep tells the solver the sum of the shares, by which it divides.
+// It needs float32 weights, a graph.Machine and an optim.AdamW. The Grad of a learnable is the sum so far of each micro-batch's
+// gradient times the share of its targets that are not ignored. RunAndStep passes the sum of these shares to the solver, which
+// divides by it.
 func WithAccumulation() ModelOption { return func(o *modelOptions) { o.sums = true } }
 
-// sums are the micro-batches since the last step.
+// sums counts the micro-batches since the last step.
 type sums struct {
 	batches   int
-	predicted int // targets of theirs that are not ignored
+	predicted int // their targets that are not ignored
 }
 
-// Predicted returns the number of targets of the batch that are not ignored: those that Loss is the mean over.
+// Predicted returns the number of targets of the batch that are not ignored. Loss is the mean over these.
 func (m *Model) Predicted() (n int) {
 	for _, t := range m.targets {
 		if t != -1 {
@@ -28,7 +29,7 @@ func (m *Model) Predicted() (n int) {
 	return n
 }
 
-// add adds the batch to the sums, if the model has any, and gives it the weight that it has there.
+// add counts the batch in the sums, if the model has any, and sets the scale of its gradients to its weight.
 func (m *Model) add() {
 	if m.sums == nil {
 		return
@@ -39,15 +40,15 @@ func (m *Model) add() {
 	*m.scale = G.F32(m.lossScale * float64(n) / float64(len(m.targets)))
 }
 
-// gradScale returns the number that the gradients are to be divided by: the loss scale times the weights of the batches.
+// gradScale returns the number that the solver divides the gradients by: the loss scale times the sum of the batches' weights.
 func (m *Model) gradScale() float64 {
-	if m.sums == nil || m.sums.predicted == 0 { // of no targets all gradients are zero
+	if m.sums == nil || m.sums.predicted == 0 { // without targets all gradients are zero
 		return m.lossScale
 	}
 	return m.lossScale * float64(m.sums.predicted) / float64(len(m.targets))
 }
 
-// endSums makes the next run begin the sums anew, if the model has any.
+// endSums clears the sums, if the model has any, so that the next run starts new ones.
 func (m *Model) endSums() error {
 	if m.sums == nil {
 		return nil

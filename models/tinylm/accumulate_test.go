@@ -11,7 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestAccumulation: with one micro-batch a step nothing changes, nothing is allocated, and an error drops what was added so far.
+// TestAccumulation: one micro-batch a step changes no result, a step allocates nothing, and an error drops the sums so far.
 func TestAccumulation(t *testing.T) {
 	losses := func(opts ...ModelOption) (list []float64) {
 		w := newTestWeights(t, small(), tensor.Float32, 1)
@@ -83,7 +83,7 @@ func TestAccumulationRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(NewModel(double, 2, 64, WithGradients(), WithAccumulation())), "not of the type")
 }
 
-// TestNewPlan: the plan without weights is that of the model's machine.
+// TestNewPlan: the plan without weights equals the plan of the model's machine.
 func TestNewPlan(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	for _, opts := range [][]ModelOption{

@@ -1,7 +1,8 @@
-// Package tinylm is TinyLM: a language model of Native Sparse Attention layers, with its sampling of text and its files. It is written with the ops of this module and Gorgonia's graphs, and runs on any gorgonia.VM.
+// Package tinylm is TinyLM: a language model of Native Sparse Attention layers, its text sampling and its weight files. It is
+// written with the ops of this module and Gorgonia's graphs, and runs on any gorgonia.VM.
 //
-// Weights are tensors by name. A Model is a graph for one batch size and one length that uses them; models of other sizes
-// may share the same weights. Package train is the whole of a training run.
+// Weights are tensors by name. A Model is a graph for one batch size and one length; models of several sizes may share the
+// same weights. Package train does whole training runs.
 package tinylm
 
 import (
@@ -31,11 +32,11 @@ const normEps = 1e-6
 // Config are the sizes of a model.
 type Config struct {
 	Vocab     int       // tokens; 256 for bytes
-	Context   int       // tokens of a training window; sampling looks back as far
+	Context   int       // tokens of a training window; by default, generated tokens look back as far
 	Layers    int       // blocks of attention and MLP; the MLPs are four times as wide as the residual stream
 	Attention Attention // "" is NSA
 
-	// The sizes of each attention layer. Dense uses Dim, Heads, KVHeads, KeyDim, ValueDim and RoPEBase alone.
+	// The sizes of each attention layer. Dense uses only Dim, Heads, KVHeads, KeyDim, ValueDim and RoPEBase.
 	nn.NSAConfig
 }
 
@@ -69,7 +70,7 @@ func (c Config) check() error {
 	sizes := c.NSAConfig
 	switch c.Attention {
 	case "", NSA:
-	case Dense: // whatever the sizes are that it does not use
+	case Dense: // ignore the sizes that it does not use
 		sizes = Tiny().NSAConfig
 		sizes.Dim, sizes.Heads, sizes.KVHeads, sizes.KeyDim, sizes.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
 		sizes.RoPEBase = c.RoPEBase
@@ -85,8 +86,8 @@ func (c Config) check() error {
 	return nil
 }
 
-// WithDefaults returns c with the defaults in place of zero values, so that equal models have equal configurations: Weights hold
-// theirs so.
+// WithDefaults returns c with the defaults in place of zero values, so that equal models have equal configurations. NewWeights and
+// LoadWeights fill in the defaults.
 func (c Config) WithDefaults() Config {
 	c.Attention = cmp.Or(c.Attention, NSA)
 	c.Phi = cmp.Or(c.Phi, nn.PhiMean)
@@ -133,7 +134,7 @@ func (c Config) LearnableParams() []nn.Param {
 // Parameters returns the number of the model's learnable numbers.
 func (c Config) Parameters() int { return int(c.parameters()) }
 
-// parameters is Parameters for sizes that are not checked yet: an int could overflow.
+// parameters is Parameters as a float64. With sizes that are not checked yet, an int could overflow.
 func (c Config) parameters() (n float64) {
 	one := c
 	one.Layers = 1

@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// small is a model that trains in moments: every branch has more keys than it looks at.
+// small returns a model that trains in moments. Every branch has more keys than it reads.
 func small() Config {
 	return Config{Vocab: 256, Context: 64, Layers: 2, NSAConfig: nn.NSAConfig{
 		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 8,

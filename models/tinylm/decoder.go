@@ -14,19 +14,19 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Decoder runs a model a token at a time over caches of keys and values, for several sequences at once, of lengths of their own.
-// Each has a slot. The logits of a sequence are those of a Model of the whole sequence, and do not depend on the other slots. It
-// reads the weights where Weights.Tensors has them, also after a step of training, whose weights a sequence that has begun
-// then goes on with. It is used by one goroutine at a time.
+// Decoder runs a model one token at a time over caches of keys and values. It runs several sequences of different lengths at once, each
+// in its slot. The logits of a sequence are those that a Model computes for the whole sequence; they do not depend on other slots.
+// A Decoder shares the weights with the models: after a training step, a sequence that has begun continues with the new weights.
+// Only one goroutine may use it at a time.
 type Decoder struct {
 	weights        *Weights
 	slots, context int
 	options        []graph.Option
-	caches         []G.Value       // of the layers
-	resident       *graph.Resident // that caches lie in, nil on the CPU
-	layout         nn.Cache        // sizes of each of them
+	caches         []G.Value       // one for each layer
+	resident       *graph.Resident // holds the caches on a device; nil on the host
+	layout         nn.Cache        // sizes of each cache
 	sequences      []decoded
-	free           []int32 // pages
+	free           []int32 // pages that no sequence uses
 
 	step     *decoderGraph
 	prefills map[int]*decoderGraph // by length
@@ -44,10 +44,11 @@ var errDecoderClosed = errors.New("the decoder is closed")
 // ErrContextFull says that a sequence has no room for another token.
 var ErrContextFull = errors.New("the context is full")
 
-// pageTokens is the length of a page of the caches, of contexts that are as long. The compressed keys of a page should fill vectors.
+// pageTokens is the length of a page of the caches, in tokens; a shorter context has one page of its own length. The compressed keys
+// of a page should fill vectors.
 const pageTokens = 512
 
-// smallModel is the number of parameters up to which a step on the CPU is faster on one worker than on several, which would
+// smallModel is the number of parameters up to which a step on the CPU is faster with one worker than with several: these would
 // wait for each other at every op.
 const smallModel = 4 << 20
 
@@ -59,8 +60,8 @@ type decoderOptions struct {
 	precision graph.Precision
 }
 
-// DecodeOn makes a decoder run on b, with activations and caches in precision p. Where the memory of b is not the host's, the
-// weights must have been moved to it: Weights.MoveTo.
+// DecodeOn makes a decoder run on b, with activations and caches in precision p. If b has memory of its own, the weights must be
+// there already: see Weights.MoveTo.
 func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
 	return func(o *decoderOptions) { o.backend, o.precision = b, p }
 }
@@ -151,8 +152,8 @@ func (d *Decoder) Slots() int { return d.slots }
 // Context returns the largest number of tokens of a sequence.
 func (d *Decoder) Context() int { return d.context }
 
-// Len returns the number of tokens of the sequence in a slot, 0 for a free slot. Like an index, a slot outside [0, Slots()) panics, here, in
-// Logits and in Release.
+// Len returns the number of tokens of the sequence in a slot, 0 for a free slot. Len, Logits and Release panic if the slot is outside
+// [0, Slots()), as an index does.
 func (d *Decoder) Len(slot int) int { return d.sequences[slot].tokens }
 
 // Logits returns the logits [V] of the token that follows the sequence in a slot. They last until its next Prefill, Step or
@@ -166,8 +167,8 @@ func (d *Decoder) Release(slot int) {
 	s.tokens, s.pages = 0, s.pages[:0]
 }
 
-// Prefill makes tokens the sequence of a slot, whatever it has held, and computes the logits of the token that follows. All
-// tokens run at once, in a graph for the next power of two of them, which is made when it is first needed.
+// Prefill replaces the sequence of a slot by tokens and computes the logits of the token that follows. All tokens run at once, in a
+// graph for the next power of two, or for the context if that is less. A graph is made when it is first needed.
 func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 	defer named(&err, fmt.Sprintf("prefill of %d tokens", len(tokens)))
 	switch {
@@ -198,7 +199,7 @@ func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 	return g.copyLogits(func(int) []float32 { return s.logits })
 }
 
-// prefill returns the graph for n tokens.
+// prefill returns the graph for n tokens or more.
 func (d *Decoder) prefill(n int) (*decoderGraph, error) {
 	const least = 16
 	size := least
@@ -221,7 +222,7 @@ func (d *Decoder) prefill(n int) (*decoderGraph, error) {
 	return g, err
 }
 
-// grow gives s the pages of n tokens.
+// grow adds pages to s until it has room for n tokens.
 func (d *Decoder) grow(s *decoded, n int) {
 	for len(s.pages)*d.layout.PageLen < n {
 		last := len(d.free) - 1
@@ -229,8 +230,8 @@ func (d *Decoder) grow(s *decoded, n int) {
 	}
 }
 
-// Step gives each sequence its next token, tokens[slot], and computes the logits of the one that follows. A slot of -1 rests.
-// After an error no sequence has changed. It is an error if a slot is free, and one that wraps ErrContextFull if a sequence is full.
+// Step appends tokens[slot] to the sequence of each slot and computes the logits of the token that follows. It skips slots whose token
+// is negative. A free slot is an error. If a sequence is full, the error wraps ErrContextFull. If the run fails, no sequence has changed.
 func (d *Decoder) Step(tokens []int32) (err error) {
 	defer named(&err, "decode")
 	switch {
@@ -274,7 +275,7 @@ func (d *Decoder) Step(tokens []int32) (err error) {
 	})
 }
 
-// run runs a graph, after what another machine still does with the weights.
+// run runs a graph, after waiting for another machine that uses the weights.
 func (d *Decoder) run(g *decoderGraph) error {
 	if d.resident != nil {
 		if err := d.weights.use(g.machine); err != nil {
@@ -288,8 +289,8 @@ func (d *Decoder) run(g *decoderGraph) error {
 	return g.machine.RunAll()
 }
 
-// KeysRead returns the keys that the last Step has read in all, as the kernels counted them, by the compressed, the
-// selected and the window branch. Dense attention counts as the window.
+// KeysRead returns how many keys the compressed, the selected and the window branch have read in the last Step, in all layers and
+// slots, as the kernels counted them. Dense attention counts as the window branch.
 func (d *Decoder) KeysRead() (n [3]int) {
 	if d.step == nil {
 		return n
@@ -305,7 +306,7 @@ func (d *Decoder) KeysRead() (n [3]int) {
 	return n
 }
 
-// Plan returns the plan of a Step, an empty one after Close.
+// Plan returns the plan of a Step. After Close it is empty.
 func (d *Decoder) Plan() graph.Plan {
 	if d.step == nil {
 		return graph.Plan{}
@@ -337,10 +338,10 @@ type decoderGraph struct {
 	logits             *G.Node
 	read               G.Nodes
 	machine            *graph.Machine
-	seen               int // changes of the weights, at the last run
+	seen               int // Weights.changes at the last run
 }
 
-// newGraph returns a graph for tokens [batch,seq] and rows [batch,width], whose logits build returns.
+// newGraph returns a graph for tokens [batch,seq] and rows [batch,width]. build adds the model and returns its logits.
 func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node, []nn.Cache) *G.Node) (*decoderGraph, error) {
 	g := &decoderGraph{graph: G.NewGraph()}
 	b := nn.NewBuilder(g.graph, d.weights.Config.WithDefaults().LearnableParams(), nn.Values(d.weights.Tensors))

@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// decodeAll prefills the first tokens and decodes the others in a slot: the logits from the end of the prompt on.
+// decodeAll prefills the first tokens in a slot and decodes the others. It returns the logits from the end of the prompt on.
 func decodeAll(t *testing.T, d *Decoder, slot int, tokens []int32, first int) (logits []float64) {
 	next := make([]int32, d.Slots())
 	for i := range next {
@@ -29,8 +29,8 @@ func decodeAll(t *testing.T, d *Decoder, slot int, tokens []int32, first int) (l
 	return logits
 }
 
-// TestDecoderOnGPU prefills and decodes on a GPU: in float32 the logits are those of a model on the CPU, in half precision as close to
-// them as twice those of a model of the whole sequence on the GPU, and a unit roundoff.
+// TestDecoderOnGPU prefills and decodes on a GPU. In float32 the logits are those of a model on the CPU. In half precision their error
+// is at most twice that of a model of the whole sequence on the GPU, plus a unit roundoff.
 func TestDecoderOnGPU(t *testing.T) {
 	const n = 150
 	b := cudatest.Open(t)
@@ -66,8 +66,8 @@ func TestDecoderOnGPU(t *testing.T) {
 	}
 }
 
-// TestDecoderOnGPUSequencesJoinAndLeave: sequences join and leave a running batch, in random slots, and each has the bits of a run
-// while all other slots rest.
+// TestDecoderOnGPUSequencesJoinAndLeave: sequences join and leave a running batch, in random slots. Each has the bits of a run in which
+// the other slots take no steps.
 func TestDecoderOnGPUSequencesJoinAndLeave(t *testing.T) {
 	const slots, context, count = 5, 90, 20
 	b, w := cudatest.Open(t), newTestWeights(t, small(), tensor.Float32, 1)

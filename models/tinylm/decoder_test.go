@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// decodeConfigs are models of all kinds of layers.
+// decodeConfigs returns models with all kinds of layers.
 func decodeConfigs() map[string]Config {
 	mlp, softmax, dense, without := small(), small(), small(), small()
 	without.NoSelected = true
@@ -24,7 +24,7 @@ func decodeConfigs() map[string]Config {
 	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense, "without selected": without}
 }
 
-// logitsOf returns the logits [S,V] of a Model of tokens.
+// logitsOf returns the logits [S,V] that a Model computes for tokens.
 func logitsOf(t *testing.T, w *Weights, tokens []int32) []float64 {
 	m := newTestModel(t, w, nil, 1, len(tokens))
 	copy(m.Tokens(), tokens)
@@ -32,7 +32,7 @@ func logitsOf(t *testing.T, w *Weights, tokens []int32) []float64 {
 	return testutil.Floats(t, testutil.Must(m.Logits())(t).Data())
 }
 
-// TestDecoderMatchesModel prefills the first tokens of a sequence, for many numbers of them, and decodes the others: the logits of
+// TestDecoderMatchesModel prefills the first tokens of a sequence, with many lengths of the prompt, and decodes the others. The logits of
 // every token are those of a Model of the whole sequence.
 func TestDecoderMatchesModel(t *testing.T) {
 	const n = 150
@@ -90,8 +90,8 @@ func TestDecoderOnDevice(t *testing.T) {
 	require.Zero(t, f.MemoryInUse)
 }
 
-// TestDecoderSequencesJoinAndLeave: sequences of random lengths join and leave a running batch, in random slots, and each has the
-// bits of its own run.
+// TestDecoderSequencesJoinAndLeave: sequences of random lengths join and leave a running batch, in random slots. Each has the bits of
+// a run by itself.
 func TestDecoderSequencesJoinAndLeave(t *testing.T) {
 	const slots, context, count = 5, 90, 60
 	w := newTestWeights(t, small(), tensor.Float32, 1)
@@ -186,8 +186,8 @@ func TestDecoderErrors(t *testing.T) {
 	}
 }
 
-// TestDecoderKeysRead counts what the kernels have read: at token t of a sequence, in each layer and group, the visible compressed
-// blocks, the tokens of the selected blocks and the newest ones.
+// TestDecoderKeysRead checks the number of keys that the kernels have read: at token t of a sequence, in each layer and group, the visible
+// compressed blocks, the tokens of the selected blocks, and the newest tokens.
 func TestDecoderKeysRead(t *testing.T) {
 	c := small()
 	w := newTestWeights(t, c, tensor.Float32, 1)
@@ -221,7 +221,7 @@ func TestDecoderAllocatesNothing(t *testing.T) {
 	}))
 }
 
-// BenchmarkDecode is a step behind 128 tokens for Tiny() and 1024 for Base(), and what the whole context would take.
+// BenchmarkDecode times a step after 128 tokens for Tiny() and after 1024 for Base(), and a run of the whole context.
 func BenchmarkDecode(b *testing.B) {
 	for name, c := range map[string]Config{"tiny": Tiny(), "base": Base()} {
 		w := newTestWeights(b, c, tensor.Float32, 1)

@@ -23,8 +23,8 @@ func TestDocumentTargets(t *testing.T) {
 	require.Equal(t, []int32{0, 4, 8, 8, 8}, m.cuSeqlens)
 }
 
-// TestPackedModel: the logits of each document are those of a model of its own, bit by bit, and the loss is the mean over their
-// targets.
+// TestPackedModel: the logits of each document have the bits of a model of this document alone, and the loss is the mean over the
+// targets of all documents.
 func TestPackedModel(t *testing.T) {
 	const batch, seq, most = 2, 64, 20
 	mlp, dense := small(), small()
@@ -38,7 +38,7 @@ func TestPackedModel(t *testing.T) {
 			require.Nil(t, plain.CuSeqlens())
 			copy(m.Tokens(), testutil.Tokens(3, batch*seq, c.Vocab))
 			copy(plain.Tokens(), m.Tokens())
-			for _, x := range []*Model{m, plain} { // rows are documents before there are any
+			for _, x := range []*Model{m, plain} { // without boundaries, rows are documents
 				x.NextTokens()
 				require.NoError(t, x.Run())
 			}
@@ -76,8 +76,7 @@ func TestPackedModel(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(NewModel(w, 3, 8, WithDocuments(math.MaxInt))), "want 3 to 67108864")
 }
 
-// TestPackedSteps: wrong boundaries are an error that changes no weight and spoils no later step, and a step of documents allocates
-// nothing.
+// TestPackedSteps: wrong boundaries are an error. It changes no weight and no later step. A step of documents allocates nothing.
 func TestPackedSteps(t *testing.T) {
 	const documents = 40
 	w := newTestWeights(t, small(), tensor.Float32, 1)

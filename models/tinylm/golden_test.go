@@ -27,7 +27,7 @@ func goldenConfig(g testutil.Golden) Config {
 	}}
 }
 
-// goldenModel returns a model with the weights of g in type dt, on b unless that is nil, and its first tokens.
+// goldenModel returns a model with the weights of g in type dt, and with the first tokens of g. The weights are on b, unless it is nil.
 func goldenModel(t testing.TB, g testutil.Golden, dt tensor.Dtype, b graph.Backend, opts ...ModelOption) *Model {
 	t.Helper()
 	w := newTestWeights(t, goldenConfig(g), dt, 0)
@@ -50,7 +50,7 @@ func newTestWeights(t testing.TB, c Config, dt tensor.Dtype, seed uint64) *Weigh
 	return testutil.Must(NewWeights(c, dt, seed))(t)
 }
 
-// newTestModel returns a model with gradients, its weights on b unless that is nil. The end of the test closes it.
+// newTestModel returns a model with gradients. Its weights are on b, unless it is nil. The end of the test closes the model.
 func newTestModel(t testing.TB, w *Weights, b graph.Backend, batch, seq int, opts ...ModelOption) *Model {
 	t.Helper()
 	if b != nil {
@@ -60,24 +60,24 @@ func newTestModel(t testing.TB, w *Weights, b graph.Backend, batch, seq int, opt
 	return testutil.Closing(NewModel(w, batch, seq, append(opts, WithGradients())...))(t)
 }
 
-// newTestSolver returns a solver on the machine of m. The end of the test closes it.
+// newTestSolver returns a solver on the machine of m. The end of the test closes the solver.
 func newTestSolver(t testing.TB, m *Model, opts ...optim.AdamWOption) *optim.AdamW {
 	t.Helper()
 	return testutil.Closing(optim.NewAdamW(append(opts, optim.WithMachine(m.Machine()))...))(t)
 }
 
-// setGoldenTokens gives m the tokens of a step of g.
+// setGoldenTokens fills m with the tokens of a step of g.
 func setGoldenTokens(t testing.TB, m *Model, g testutil.Golden, step int) {
 	n := g.Config.B * g.Config.S
 	copy(m.Tokens(), g.I32(t, "tokens")[step*n:])
 	m.NextTokens()
 }
 
-// bounds are the relative tolerances of a ladder.
+// bounds are the relative tolerances of climb.
 type bounds struct{ loss, grad, step float64 }
 
-// TestModelMatchesGoldens climbs the ladder on the host, on TapeMachine and Machine, in both types. Both machines give the
-// same bits.
+// TestModelMatchesGoldens compares models on the host with goldens, on TapeMachine and Machine, in both types. Both machines give
+// the same bits.
 func TestModelMatchesGoldens(t *testing.T) {
 	for dt, within := range map[tensor.Dtype]bounds{tensor.Float64: {1e-8, 1e-8, 1e-8}, tensor.Float32: {1e-5, 1e-4, 1e-3}} {
 		for _, g := range testutil.Goldens(t, testutil.TinyLM) {
@@ -97,9 +97,9 @@ func TestModelMatchesGoldens(t *testing.T) {
 	}
 }
 
-// climb is the ladder: logits, loss, every gradient, then the losses and gradient norms of ten steps, which steps takes and
-// climb returns. In float32 a golden that is not built in has two rungs, the logits and the loss of the first run: no bound
-// holds for what comes after, where a norm is over one number or two scores nearly tie.
+// climb compares a model with a golden, one stage after the other: logits, loss, every gradient, then the losses and gradient norms of
+// ten steps. steps takes these steps, and climb returns their losses and norms. In float32, a golden that is not built in has only the
+// first two stages. No bound holds for the later ones if a norm is over one number or two scores nearly tie.
 func climb(t *testing.T, m *Model, g testutil.Golden, within bounds,
 	steps func(testing.TB, *Model, testutil.Golden) (losses, norms []float64)) (losses, norms []float64) {
 	require.NoError(t, m.Run())
@@ -125,7 +125,7 @@ func goldenSchedule(g testutil.Golden) optim.AdamWOption {
 	return optim.WithSchedule(optim.WarmupCosine{LR: c.LR, Warmup: c.Warmup, Total: c.Total, Floor: c.Floor})
 }
 
-// goldenSteps takes the steps of g and returns the loss before and the gradient norm of each.
+// goldenSteps takes the steps of g. It returns the loss before each step, and its gradient norm.
 func goldenSteps(t testing.TB, m *Model, g testutil.Golden) (losses, norms []float64) {
 	solver := testutil.Must(optim.NewAdamW(goldenSchedule(g)))(t)
 	for i := range g.Config.Total {

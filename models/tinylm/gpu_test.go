@@ -17,10 +17,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestGoldenLadderOnGPU: logits, loss and gradients of the goldens, and the losses of their ten steps, in float32.
+// TestGoldenLadderOnGPU compares logits, loss, gradients, and the losses of ten steps with the goldens, in float32.
 func TestGoldenLadderOnGPU(t *testing.T) { climbOn(t, cudatest.Open(t)) }
 
-// TestGoldenLadderOnHost is the same on a backend whose memory is the host's.
+// TestGoldenLadderOnHost is TestGoldenLadderOnGPU on a backend that uses the host's memory.
 func TestGoldenLadderOnHost(t *testing.T) { climbOn(t, graph.NewCPU(1)) }
 
 func climbOn(t *testing.T, b graph.Backend) {
@@ -34,7 +34,7 @@ func climbOn(t *testing.T, b graph.Backend) {
 	}
 }
 
-// goldenStepsOn is goldenSteps by RunAndStep, with losses and norms read one step late.
+// goldenStepsOn is goldenSteps with RunAndStep. It reads losses and norms one step late.
 func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []float64) {
 	solver := newTestSolver(t, m, goldenSchedule(g))
 	loss := testutil.Must(m.WatchLoss())(t)
@@ -60,15 +60,15 @@ func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []f
 	return losses, norms
 }
 
-// source is real text: what the Go files of this package were once.
+// source is real text: an old version of the Go files of this package.
 //
 //go:embed testdata/source.txt
 var source []byte
 
-// TestHalfPrecisionFollowsFloat32: Tiny() learns alike in all precisions. Training amplifies every rounding: in float32 alone, weights
-// that are first rounded to bf16 lead up to 1.3 % away at a single step of a single run (measured on an H200), in both directions. So
-// losses are compared by their mean over four seeds at each step, where roundings average out and a bias does not, and each run by
-// its mean distance over all steps.
+// TestHalfPrecisionFollowsFloat32: Tiny() learns equally well in all precisions. Training amplifies every rounding. Even in float32, if
+// the first weights are rounded to bf16, the loss of a single step of a single run differs by up to 1.3 % (measured on an H200), in both
+// directions. So the test compares the mean loss over four seeds at each step: roundings average out there, and a bias does not. It also
+// compares the mean difference of each run over all steps.
 func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 	b := cudatest.Open(t)
 	const steps, seeds = 300, 4
@@ -101,7 +101,7 @@ func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 	}
 }
 
-// lossCurve returns the losses of the first steps of Tiny() on real text, from weights and in batches of a seed.
+// lossCurve returns the losses of the first steps of Tiny() on real text. The seed decides the weights and the batches.
 func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed uint64) (losses []float64) {
 	w := newTestWeights(t, Tiny(), tensor.Float32, seed)
 	m := newTestModel(t, w, b, 16, 256, WithoutLogits(), WithLossScale(),
@@ -121,7 +121,7 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 	return losses
 }
 
-// TestRestoreOnGPU: training goes on from weights that are restored between two steps, and from their copies in half precision.
+// TestRestoreOnGPU: after weights are restored between two steps, training continues from them and from their copies in half precision.
 func TestRestoreOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	w := newTestWeights(t, small(), tensor.Float32, 1)
@@ -144,7 +144,7 @@ func TestRestoreOnGPU(t *testing.T) {
 	require.Equal(t, first, step())
 }
 
-// TestStepOnGPUAllocatesNothing: nor does it wait, or copy more than the tokens and the numbers of the optimizer.
+// TestStepOnGPUAllocatesNothing: a step does not wait either, and copies only the tokens and the numbers of the optimizer.
 func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	b := cudatest.Open(t)
 	w := newTestWeights(t, small(), tensor.Float32, 1)

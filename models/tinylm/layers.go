@@ -9,13 +9,13 @@ import (
 
 // Layer is the nodes of a layer.
 type Layer struct {
-	Stream *G.Node // [B,S,dim], the residual stream before it
+	Stream *G.Node // [B,S,dim], the residual stream before the layer
 
-	nn.NSAParts // of its attention; dense attention has an Output alone
+	nn.NSAParts // of its attention; dense attention has only an Output
 }
 
-// stream adds the model up to its last norm to the graph of b, and returns that [B,S,dim] for tokens [B,S]: for each layer x +=
-// attention(norm(x)), x += mlp(norm(x)). attention is given a layer's index, x and norm(x).
+// stream adds the model up to its last norm to the graph of b: for each layer x += attention(norm(x)), x += mlp(norm(x)). It returns
+// the output of the last norm, [B,S,dim], for tokens [B,S]. attention gets a layer's index, x and norm(x).
 func (c Config) stream(b *nn.Builder, tokens *G.Node, attention func(i int, x, normed *G.Node) *G.Node) *G.Node {
 	norm := func(x *G.Node, name string) *G.Node { return b.RMSNorm(x, name, normEps) }
 	x := b.Node(ops.Embedding(b.Param("embed.weight"), tokens)) // [B,S,dim]
@@ -28,8 +28,8 @@ func (c Config) stream(b *nn.Builder, tokens *G.Node, attention func(i int, x, n
 	return norm(x, "norm")
 }
 
-// logits adds a model to the graph of b and returns its logits [B,S,V] of tokens [B,S], and its layers. cuSeqlens has the boundaries
-// of documents; nil: there are none.
+// logits adds a model to the graph of b and returns its logits [B,S,V] for tokens [B,S], and its layers. cuSeqlens has the boundaries
+// of documents; nil: each row is one document.
 func (c Config) logits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, layers []Layer) {
 	x := c.stream(b, tokens, func(i int, x, normed *G.Node) *G.Node {
 		l := Layer{Stream: x}
@@ -46,8 +46,8 @@ func (c Config) logits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node
 	return b.Linear(x, "head"), layers
 }
 
-// dense adds causal attention over all keys with rotary embedding to the graph of x [B,S,dim], its parameters behind prefix. It
-// also returns the rotated keys and the values.
+// dense adds causal attention over all keys, with rotary embedding, to the graph of x [B,S,dim]. The names of its parameters begin
+// with prefix. It also returns the rotated keys and the values.
 func (c Config) dense(b *nn.Builder, x, cuSeqlens *G.Node, prefix string) (y, k, v *G.Node) {
 	documents := ops.WithDocuments(nil)
 	if cuSeqlens != nil && x != nil {
@@ -74,8 +74,8 @@ func (c Config) cache(slots, pages, pageLen int) ops.KVCache {
 	return k
 }
 
-// decode adds the model to the graph of b for one token of each slot, tokens [B,1], and returns the logits [B,1,V] and, of each
-// layer, what it has read: see nn.Decoded.
+// decode adds the model to the graph of b for one token of each slot, tokens [B,1]. It returns the logits [B,1,V] and the
+// nn.Decoded of each layer.
 func (c Config) decode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) (logits *G.Node, layers []nn.Decoded) {
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
 		var d nn.Decoded
@@ -94,8 +94,8 @@ func (c Config) decode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) (logits
 	return b.Linear(x, "head"), layers
 }
 
-// prefill adds the model to the graph of b for whole sequences, tokens [1,S], which join the caches. It returns the logits
-// [1,1,V] of the token at the place last [1,1].
+// prefill adds the model to the graph of b for a whole sequence, tokens [1,S], and writes its keys and values to the caches. It
+// returns the logits [1,1,V] at position last [1,1].
 func (c Config) prefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cache) *G.Node {
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
 		prefix := layer(i) + "attn."

@@ -15,8 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Model is the graph of a model for a batch of B sequences of S tokens, with the machine that runs it. It is used by one
-// goroutine at a time.
+// Model is the graph of a model for a batch of B sequences of S tokens, with the machine that runs it. Only one goroutine may
+// use it at a time.
 type Model struct {
 	weights    *Weights
 	batch, seq int
@@ -31,14 +31,14 @@ type Model struct {
 	learnables G.Nodes
 	grads      []G.ValueGrad // nil: without gradients
 	vm         G.VM
-	machine    *graph.Machine // vm, if it is one
-	scale      *G.F32         // of the gradients; nil is 1
-	lossScale  float64        // of SetLossScale
+	machine    *graph.Machine // vm as a graph.Machine; nil: another VM
+	scale      *G.F32         // of the gradients; nil means 1
+	lossScale  float64        // set by SetLossScale
 	sums       *sums          // nil: without accumulation
 }
 
-// NewModel builds the graph of a model for a batch of batch sequences of seq tokens with the given weights, which it
-// shares, and the machine that runs it. Close ends it.
+// NewModel builds the graph of a model for a batch of batch sequences of seq tokens, and the machine that runs it. The model
+// shares the weights w. Close ends the machine.
 func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err error) {
 	defer func() {
 		if err != nil {
@@ -67,8 +67,8 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 	return m, m.open(o)
 }
 
-// NewPlan returns the plan of the machine of a model of float32, see graph.NewPlan: NewModel with the same arguments, and
-// weights of c, needs Plan.Memory() bytes, the weights among them. It has neither weights nor a machine.
+// NewPlan returns the plan of a float32 model's machine: see graph.NewPlan. NewModel with weights of c and the same arguments
+// needs Plan.Memory() bytes, weights included. NewPlan makes neither weights nor a machine.
 func NewPlan(c Config, batch, seq int, opts ...ModelOption) (_ graph.Plan, err error) {
 	defer named(&err, fmt.Sprintf("plan of a model of %d x %d tokens", batch, seq))
 	o, err := checkModel(c, batch, seq, opts)
@@ -85,7 +85,7 @@ func NewPlan(c Config, batch, seq int, opts ...ModelOption) (_ graph.Plan, err e
 	return graph.NewPlan(m.graph, m.machineOptions(o)...)
 }
 
-// build adds a model of configuration c to its graph, which is that of b.
+// build adds a model of configuration c to m.graph, the graph of b.
 func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 	var tokens, targets, cuSeqlens *G.Node
 	m.tokens, tokens = newInput(m.graph, "tokens", m.batch, m.seq)
@@ -139,8 +139,8 @@ func (m *Model) open(o modelOptions) (err error) {
 	return err
 }
 
-// SetLossScale sets the scale of the next runs, a number above 0, of a model WithLossScale. RunAndStep and LossAndStep tell
-// it to an optim.AdamW. All micro-batches of a step must have one scale.
+// SetLossScale sets the loss scale of the next runs, a number above 0. The model must be built WithLossScale or WithAccumulation.
+// RunAndStep and LossAndStep pass the scale to an optim.AdamW. All micro-batches of a step must have the same scale.
 func (m *Model) SetLossScale(scale float64) error {
 	switch {
 	case m.scale == nil:
@@ -161,7 +161,7 @@ func (m *Model) Graph() *G.ExprGraph { return m.graph }
 // Learnables returns the nodes of the weights in the order of Config.LearnableParams.
 func (m *Model) Learnables() G.Nodes { return m.learnables }
 
-// Layers returns the nodes of the layers. In a model WithParts Gates and Blocks have values after a run: see graph.HostValue.
+// Layers returns the nodes of the layers. In a model built WithParts, Gates and Blocks have values after a run: see graph.HostValue.
 func (m *Model) Layers() []Layer { return m.layers }
 
 // Tokens returns the model's input, [B,S] row by row, to be filled before a run.
@@ -170,9 +170,9 @@ func (m *Model) Tokens() []int32 { return m.tokens }
 // Targets returns the tokens that the model should predict, [B,S] row by row, to be filled before a run; -1 is ignored.
 func (m *Model) Targets() []int32 { return m.targets }
 
-// CuSeqlens returns the boundaries of the documents, to be filled before a run, of a model WithDocuments: document i holds the tokens
-// [CuSeqlens[i], CuSeqlens[i+1]) of Tokens, and lies in one row. The first is 0; those that are not needed repeat the last one, the
-// number of all tokens. Before they are filled each row is one document. It is nil for another model.
+// CuSeqlens returns the boundaries of the documents of a model built WithDocuments, to be filled before a run; nil for another model.
+// Document i is the tokens [CuSeqlens[i], CuSeqlens[i+1]) of Tokens and lies in one row. The first boundary is 0; unused ones repeat
+// the last one, the number of all tokens. Until they are filled, each row is one document.
 func (m *Model) CuSeqlens() []int32 { return m.cuSeqlens }
 
 // wholeRows makes each row one document.
@@ -182,7 +182,8 @@ func (m *Model) wholeRows() {
 	}
 }
 
-// NextTokens makes the targets the tokens that follow each token in its own row and document, and ignores the last one.
+// NextTokens sets the target of each token to the token that follows in its row and document. The last token of a row or document
+// has no such token: its target is ignored.
 func (m *Model) NextTokens() {
 	for i := range m.targets {
 		if (i+1)%m.seq == 0 {
@@ -203,8 +204,8 @@ func (m *Model) endDocuments() {
 	}
 }
 
-// Run computes logits, loss and, WithGradients, the gradients for the tokens and targets. WithAccumulation it adds the gradients
-// to those of the micro-batches since the last step.
+// Run computes logits and loss for the tokens and targets, and the gradients if the model was built WithGradients. If it was built
+// WithAccumulation, Run adds the gradients to those of the micro-batches since the last step.
 func (m *Model) Run() error {
 	err := m.weights.use(m.machine)
 	if err == nil {
@@ -219,8 +220,8 @@ func (m *Model) Run() error {
 	return nil
 }
 
-// RunAndStep enqueues a run and a step of solver, whose machine is the model's own: see graph.Machine.RunAndStep. It does
-// not wait for them; WatchLoss reads the loss. WithAccumulation it adds the last micro-batch and takes the step of all.
+// RunAndStep enqueues a run and a step of solver, and does not wait for them: see graph.Machine.RunAndStep. The solver's machine must
+// be the model's. WatchLoss reads the loss. If the model was built WithAccumulation, the run is the last micro-batch of the step.
 func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
 	defer named(&err, "step")
 	defer func() { err = errors.Join(err, m.endSums()) }()
@@ -241,7 +242,7 @@ func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
 	return m.machine.RunAndStep(solver, m.grads)
 }
 
-// shareScale tells a solver the scale of the gradients, if there is one.
+// shareScale passes the scale of the gradients to a solver, if the model has one.
 func (m *Model) shareScale(solver *optim.AdamW) error {
 	if m.scale == nil || solver == nil {
 		return nil
@@ -260,8 +261,8 @@ func (m *Model) WatchLoss() (*graph.Watch, error) {
 // Machine returns the machine that runs the model, nil for another VM.
 func (m *Model) Machine() *graph.Machine { return m.machine }
 
-// LossAndStep runs the model, waits for its loss, lets any solver take a step and returns the loss, which is that before the
-// step. Weights that have been moved to a device want an optim.AdamW.
+// LossAndStep runs the model, waits for its loss, takes a step of any solver and returns the loss before the step. If the weights
+// are on a device or the model was built WithAccumulation, the solver must be an optim.AdamW.
 func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 	adamw, ok := solver.(*optim.AdamW)
 	switch {
@@ -304,8 +305,8 @@ func (m *Model) Loss() (float64, error) {
 
 var errNotRun = errors.New("no value: the model has not run, or does not keep it")
 
-// Logits returns the logits of the last run, [B,S,V], in host memory. They are the machine's own and last until the next
-// run; from a device they are a copy, for which it waits. A model WithoutLogits has none.
+// Logits returns the logits of the last run, [B,S,V], in host memory. On the host they belong to the machine and last until the
+// next run. From a device they are a copy; Logits waits for the run. A model built WithoutLogits has none.
 func (m *Model) Logits() (*tensor.Dense, error) {
 	v, err := graph.HostValue(m.logits.Value())
 	if logits, ok := v.(*tensor.Dense); ok && err == nil {

@@ -65,7 +65,7 @@ func TestModelRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(newTestModel(t, w, nil, 1, 8).LossAndStep(nil)), "no solver")
 }
 
-// TestLossScaleCancels: the weights after some steps are the same bits at any scale.
+// TestLossScaleCancels: the weights after some steps have the same bits at any scale.
 func TestLossScaleCancels(t *testing.T) {
 	var want map[string][]float64
 	for _, scale := range []float64{0, 1, 1 << 16} {
@@ -97,7 +97,7 @@ func TestLossScaleCancels(t *testing.T) {
 	}
 }
 
-// TestModelWithoutSelected: the ablation has neither the branch's ops nor its weights, and its parts are those that are left.
+// TestModelWithoutSelected: a model without the selected branch has neither its ops nor its weights, and keeps the other parts.
 func TestModelWithoutSelected(t *testing.T) {
 	c := small()
 	c.NoSelected = true
@@ -117,7 +117,7 @@ func TestModelWithoutSelected(t *testing.T) {
 	require.Equal(t, small().Parameters()-selected, c.Parameters())
 }
 
-// TestImportsNoPlotting: who imports the model gets none of what shows a training run.
+// TestImportsNoPlotting: the model does not import the packages that display a training run.
 func TestImportsNoPlotting(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip(err)

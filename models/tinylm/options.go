@@ -34,24 +34,24 @@ func WithGradients() ModelOption { return func(o *modelOptions) { o.grads = true
 // float32 weights. The scale is 1 until SetLossScale changes it.
 func WithLossScale() ModelOption { return func(o *modelOptions) { o.scaled = true } }
 
-// WithoutLogits lets a run reuse the memory of the logits: Logits is an error.
+// WithoutLogits lets a run reuse the memory of the logits. Model.Logits then returns an error.
 func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = true } }
 
-// WithParts makes a run keep the gates and the chosen blocks of each layer of NSA, for Layers.
+// WithParts makes a run keep the gates and the selected blocks of each NSA layer: see Model.Layers.
 func WithParts() ModelOption { return func(o *modelOptions) { o.parts = true } }
 
-// WithRecompute makes the backward pass compute the activations of each layer but the last again, from the residual stream before
-// it: much less memory, and about a fifth more time. Results have the same bits. See graph.WithRecompute.
+// WithRecompute makes the backward pass recompute the activations of each layer but the last from the residual stream before the
+// layer. This needs much less memory and about a fifth more time. Results have the same bits. See graph.WithRecompute.
 func WithRecompute() ModelOption { return func(o *modelOptions) { o.recompute = true } }
 
-// WithDocuments packs up to most documents into the rows of a batch. Each is as if it ran alone; CuSeqlens has their boundaries.
-// There must be room for one in each row.
+// WithDocuments packs up to most documents into the rows of a batch. A document's results are as if it ran alone. CuSeqlens has the
+// boundaries. most must be at least the number of rows.
 func WithDocuments(most int) ModelOption {
 	return func(o *modelOptions) { o.packed, o.documents = true, most }
 }
 
 // WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a
-// graph.Machine. WithMachine beside it is an error of NewModel.
+// graph.Machine. NewModel returns an error if WithMachine is also given.
 func WithVM(newVM func(m *Model) (G.VM, error)) ModelOption {
 	return func(o *modelOptions) { o.vm = newVM }
 }
@@ -63,7 +63,7 @@ func WithMachine(opts ...graph.Option) ModelOption {
 
 var errNoGradients = errors.New("the model was built without gradients")
 
-// checkModel checks what a model is to be made of, and returns its options.
+// checkModel checks the arguments of NewModel or NewPlan and returns the options.
 func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, err error) {
 	if err := c.check(); err != nil {
 		return o, err
@@ -92,7 +92,7 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 	return o, err
 }
 
-// maxTokens bounds the tokens of a run, so that a much too large size is an error and does not end the process.
+// maxTokens bounds the tokens of a run, so that a far too large size is an error and does not end the process.
 const maxTokens = 1 << 26
 
 // checkTokens checks the size of a batch.

@@ -10,16 +10,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// picker chooses tokens by their logits. Its memory serves one token after the other.
+// picker chooses tokens by their logits. It reuses its buffers for each token.
 type picker struct {
 	ids     []int32
 	logits  []float32
 	weights []float32
 }
 
-// pick chooses a token by the logits of all, which it does not change. seen has the tokens that the penalty is for, draw is a number in
-// [0, 1). Candidates lie on [0, 1) in the order of their ids, not of their logits: logits that differ by a rounding, as those of two
-// devices, move the limits between them by as little.
+// pick chooses a token by the logits of all tokens, which it does not change. The repetition penalty is for the tokens in seen. draw is
+// a number in [0, 1). The candidates divide [0, 1) in the order of their ids, not of their logits: if the logits of two devices differ by
+// rounding, the limits between candidates differ as little.
 func (p *picker) pick(logits []float32, how *Sampling, seen tokenSet, draw float64) (int32, error) {
 	if len(p.logits) < len(logits) {
 		p.ids, p.logits, p.weights = make([]int32, len(logits)), make([]float32, len(logits)), make([]float32, len(logits))
@@ -56,7 +56,7 @@ func notFinite(logits []float32) error {
 // candidates are tokens that may be chosen.
 type candidates struct {
 	ids     []int32   // ascending
-	logits  []float32 // at most 0, which the largest one is
+	logits  []float32 // less the largest one, so at most 0
 	weights []float32 // not normalised
 }
 
@@ -92,10 +92,10 @@ func sum(x []float32) (s float64) {
 	return s
 }
 
-// largest returns the candidates of the largest logits, the first of equal ones, as few as have weights of at least want in sum. It
-// finds the least of their logits by radix selection, digit by digit of its magnitude, in linear time.
+// largest returns the candidates with the largest logits: the fewest whose weights sum to at least want, and of equal logits the first.
+// It finds the smallest of these logits in linear time by radix selection, one digit of its magnitude at a time.
 func (c candidates) largest(want float64) candidates {
-	var most uint32 // the magnitude of that logit, without its last shift bits
+	var most uint32 // the magnitude of the smallest logit, without its last shift bits
 	shift := 31
 	for shift > 0 {
 		before := shift
@@ -141,7 +141,7 @@ func (c candidates) largest(want float64) candidates {
 	return candidates{c.ids[:n], c.logits[:n], c.weights[:n]}
 }
 
-// magnitude returns the bits of -x, which are larger for a larger -x and the same for both zeros.
+// magnitude returns the bits of -x for x of at most 0. They are larger for a larger -x, and the same for both zeros.
 func magnitude(x float32) uint32 { return math.Float32bits(x) &^ (1 << 31) }
 
 // tokenSet is a set of tokens, one a bit.

@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// sortedPick is pick by a sort of all tokens: it returns the tokens that may be chosen, their probabilities, and the one of a draw.
+// sortedPick is pick by a sort of all tokens. It returns the tokens that may be chosen, their probabilities, and the token of a draw.
 func sortedPick(logits []float32, how Sampling, seen []int32, draw float64) (ids []int32, probs []float64, id int32) {
 	z := make([]float64, len(logits))
 	for i, l := range logits {
@@ -70,7 +70,7 @@ func sortedPick(logits []float32, how Sampling, seen []int32, draw float64) (ids
 	return ids, probs, id
 }
 
-// testLogits returns random logits, a part of them -Inf, zeros of both signs or equal to others.
+// testLogits returns random logits. Some are -Inf, zeros of both signs, or equal to others.
 func testLogits(r *rand.Rand, vocab int) []float32 {
 	logits := make([]float32, vocab)
 	for i := range logits {
@@ -88,7 +88,7 @@ func testLogits(r *rand.Rand, vocab int) []float32 {
 	return logits
 }
 
-// TestPickMatchesSort draws from random logits by random choices of temperature, top-k, top-p and penalty.
+// TestPickMatchesSort draws from random logits with random values of temperature, top-k, top-p and penalty.
 func TestPickMatchesSort(t *testing.T) {
 	var p picker
 	r := rand.New(rand.NewPCG(1, 2))
@@ -115,7 +115,7 @@ func TestPickMatchesSort(t *testing.T) {
 	}
 }
 
-// TestPickFrequencies: of many draws each token gets its share.
+// TestPickFrequencies: in many draws each token has a frequency near its probability.
 func TestPickFrequencies(t *testing.T) {
 	var p picker
 	r, logits := rand.New(rand.NewPCG(1, 2)), testLogits(rand.New(rand.NewPCG(3, 4)), 50)
@@ -139,7 +139,7 @@ func TestPickFrequencies(t *testing.T) {
 	}
 }
 
-// TestPickRefuses what no token can be chosen by.
+// TestPickRefuses: logits by which no token can be chosen are an error.
 func TestPickRefuses(t *testing.T) {
 	inf := float32(math.Inf(1))
 	for want, logits := range map[string][]float32{
@@ -162,7 +162,7 @@ func TestPickRefuses(t *testing.T) {
 	}
 }
 
-// TestPickExtremes: numbers at the ends of their ranges neither give NaN nor a token that cannot be.
+// TestPickExtremes: values at the ends of their ranges give neither NaN nor an impossible token.
 func TestPickExtremes(t *testing.T) {
 	var p picker
 	inf := float32(math.Inf(-1))

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// Sampler continues many sequences at once. They join a running batch by Add and leave it when they end or by Remove. What a sequence
-// becomes depends on its prompt and its Sampling, not on the others. One goroutine at a time uses it.
+// Sampler continues many sequences at once. Add puts a sequence into the running batch; the sequence leaves when it ends or by Remove.
+// Its tokens depend on its prompt and its Sampling, not on other sequences. Only one goroutine may use a Sampler at a time.
 //
-// A sequence that has filled the decoder's context goes on with the newer half of its tokens, prefilled anew. Of a prompt that is
-// longer than the context the newest Context tokens count.
+// When a sequence has filled the decoder's context, the sampler prefills the newer half of its tokens again and continues from there.
+// If a prompt is longer than the context, the decoder gets its last Context tokens.
 type Sampler struct {
 	decoder decoder
 	vocab   Vocabulary
 	seqs    []sequence // by slot of the decoder
-	next    []int32    // the tokens of a step
+	next    []int32    // the tokens of a step, by slot
 	at      int        // the slot whose turn it is to choose a token
 	added   int        // sequences so far
-	running int        // of these, those that have not ended
+	running int        // sequences that have not ended
 	picker  picker
 	stats   Stats
 }
 
-// decoder is what a Sampler needs of a Decoder.
+// decoder is the part of a Decoder that a Sampler uses.
 type decoder interface {
 	Slots() int
 	Context() int
@@ -37,32 +37,32 @@ type decoder interface {
 	Release(slot int)
 }
 
-// sequence is what a slot of the decoder holds.
+// sequence is the sequence of a slot of the decoder.
 type sequence struct {
 	id     int // -1: the slot is free
 	how    Sampling
 	random rand.PCG
 	tokens []int32    // those in the decoder, and the one chosen last
-	state  slotState  // of the decoder
-	chosen int        // tokens so far
-	seen   tokenSet   // of prompt and output
+	state  slotState  // of the decoder's slot
+	chosen int        // number of tokens so far
+	seen   tokenSet   // tokens of prompt and output
 	text   textStream // not used without a vocabulary
 }
 
-// slotState is what a slot of the decoder is ready for.
+// slotState says how the tokens in a slot of the decoder differ from those of its sequence.
 type slotState int
 
 const (
-	slotReady  slotState = iota // its logits are those of the next token
+	slotReady  slotState = iota // it has the logits of the next token
 	slotBehind                  // it lacks the last token
-	slotStale                   // it holds other tokens
+	slotStale                   // it holds other tokens and needs a prefill
 )
 
 // Token is a token that a Sampler has chosen.
 type Token struct {
 	Seq  int    // the sequence, as Add has named it
 	ID   int32  // the token
-	Text []byte // that the token completes, in UTF-8; it lasts until the sampler is used again
+	Text []byte // text that the token completes, in UTF-8; it lasts until the sampler is used again
 	End  End    // why the sequence ends with this token, if it does
 }
 
@@ -71,11 +71,11 @@ type End int
 
 // The values of End.
 const (
-	EndNone       End = iota // it goes on
-	EndMaxTokens             // it has Sampling.MaxTokens
+	EndNone       End = iota // the sequence goes on
+	EndMaxTokens             // the sequence has Sampling.MaxTokens tokens
 	EndStopToken             // the token is one of Sampling.StopTokens
 	EndStopString            // the text reached one of Sampling.Stop
-	EndError                 // by the error beside the token
+	EndError                 // an error, which comes with the token
 )
 
 func (e End) String() string {
@@ -97,8 +97,8 @@ type Stats struct {
 // ErrBatchFull is the error of Sampler.Add when all slots of the decoder are in use.
 var ErrBatchFull = errors.New("all slots are in use")
 
-// NewSampler returns a sampler over a decoder without sequences, which the sampler uses alone from now on and does not close. v makes the
-// text of tokens; nil: there is no text, and no stop string.
+// NewSampler returns a sampler over a decoder without sequences. From now on only the sampler may use the decoder; it does not close it.
+// v makes the text of tokens. If v is nil, there is no text, and Add refuses stop strings.
 func NewSampler(d *Decoder, v Vocabulary) (*Sampler, error) {
 	if d == nil {
 		return nil, errors.New("tinylm: sampler: no decoder")
@@ -117,17 +117,17 @@ func newSampler(d decoder, v Vocabulary) (*Sampler, error) {
 	return s, nil
 }
 
-// Slots returns the most sequences at once.
+// Slots returns the largest number of sequences at once.
 func (s *Sampler) Slots() int { return len(s.seqs) }
 
 // Running returns the number of sequences that have not ended.
 func (s *Sampler) Running() int { return s.running }
 
-// Stats returns what has been done so far.
+// Stats returns counts of the work so far.
 func (s *Sampler) Stats() Stats { return s.stats }
 
 // Add prefills a prompt, which must not be empty, and returns the number by which Token and Remove name its sequence: 0, 1 and so on.
-// It wraps ErrBatchFull if there is no slot. After an error the batch is as it was before.
+// The error wraps ErrBatchFull if no slot is free. After an error the batch is as it was before.
 func (s *Sampler) Add(prompt []int32, how Sampling) (seq int, err error) {
 	defer named(&err, "sampler: add")
 	if err := how.Validate(); err != nil {
@@ -157,7 +157,7 @@ func (s *Sampler) Add(prompt []int32, how Sampling) (seq int, err error) {
 	return q.id, nil
 }
 
-// begin sets what q is to be before its first token.
+// begin checks the prompt against the vocabulary and resets q for its first token.
 func (s *Sampler) begin(q *sequence, prompt []int32, how Sampling, vocab int) error {
 	if s.vocab != nil && s.vocab.Vocab() != vocab {
 		return fmt.Errorf("the vocabulary has %d tokens, the model %d", s.vocab.Vocab(), vocab)
@@ -205,9 +205,9 @@ func (s *Sampler) end(slot int) {
 	s.decoder.Release(slot)
 }
 
-// Tokens gives the tokens of all sequences, one of each in turn, until none is left. Sequences may be added and removed meanwhile. Where
-// the loop is left, the next call of Tokens goes on. An error beside a Token whose End is EndError ends that sequence alone; with
-// any other error no token is lost, and Tokens has ended.
+// Tokens yields the tokens of all sequences, one of each in turn, until all have ended. Sequences may be added and removed during the
+// loop. If a caller leaves the loop, the next call of Tokens continues from there. An error with a Token whose End is EndError ends only
+// that sequence. Any other error ends the loop; no token is lost.
 func (s *Sampler) Tokens() iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		for {
@@ -236,7 +236,7 @@ func (s *Sampler) token() (t Token, more bool, err error) {
 	return Token{}, false, nil
 }
 
-// advance makes the decoder ready for the next token of all sequences.
+// advance gives the decoder the last token of each sequence, or a prefill, so that it has the logits of all next tokens.
 func (s *Sampler) advance() error {
 	stepped := 0
 	for slot := range s.seqs {

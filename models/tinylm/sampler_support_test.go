@@ -13,7 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// hashDecoder has the contract of a Decoder, which it checks, and random logits that depend on the tokens of a slot alone.
+// hashDecoder has the contract of a Decoder and checks that its caller keeps it. Its logits are random and depend only on the tokens of a
+// slot.
 type hashDecoder struct {
 	t        testing.TB
 	context  int
@@ -21,8 +22,8 @@ type hashDecoder struct {
 	seqs     [][]int32
 	prefills [][]int32
 	steps    int
-	fail     error           // of the next step or prefill
-	change   func([]float32) // of logits, if not nil
+	fail     error           // error of the next step or prefill
+	change   func([]float32) // changes logits, if not nil
 }
 
 func newHashDecoder(t testing.TB, slots, context, vocab int) *hashDecoder {
@@ -81,7 +82,7 @@ func (d *hashDecoder) Logits(slot int) []float32 {
 	return logits
 }
 
-// ofHashes returns a sampler on a decoder of hashes, in whose vocabulary tokens are the letters from "A" on.
+// ofHashes returns a sampler on a hashDecoder. The tokens of its vocabulary are the letters from "A" on.
 func ofHashes(t testing.TB, slots, context int) (*Sampler, *hashDecoder) {
 	d, v := newHashDecoder(t, slots, context, 26), pieces{}
 	for i := range 26 {
@@ -103,7 +104,7 @@ func collect(t testing.TB, s *Sampler) (ids map[int][]int32, texts map[int]strin
 	return ids, texts, ends
 }
 
-// alone returns the tokens of a sequence by a plain loop: it runs the decoder on all that is to be in the context for each token.
+// alone returns the tokens of a sequence by a plain loop: for each token it prefills all tokens that should be in the context.
 func alone(t testing.TB, d *hashDecoder, prompt []int32, how Sampling, n int) (ids []int32) {
 	r := rand.New(rand.NewPCG(how.Seed, 3))
 	cache, all := slices.Clone(prompt[max(0, len(prompt)-d.context):]), slices.Clone(prompt)

@@ -14,15 +14,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestSamplerBatchEqualsAlone: 2,000 sequences of random lengths, prompts and choices join a running batch of seven slots and leave it, some of
-// them early. Each has the tokens of its own run.
+// TestSamplerBatchEqualsAlone: 2,000 sequences with random lengths, prompts and Sampling join a running batch of seven slots and leave it,
+// some of them early. Each has the tokens of a run by itself.
 func TestSamplerBatchEqualsAlone(t *testing.T) {
 	s, d := ofHashes(t, 7, 12)
 	r := rand.New(rand.NewPCG(1, 2))
 	type request struct {
 		prompt []int32
 		how    Sampling
-		remove int // the token behind which it is removed
+		remove int // the sequence is removed after this token
 		got    []int32
 	}
 	var requests []*request
@@ -54,7 +54,7 @@ func TestSamplerBatchEqualsAlone(t *testing.T) {
 			}
 			add()
 			if r.IntN(10) == 0 {
-				break // the next loop goes on
+				break // the next loop continues
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func TestSamplerBatchEqualsAlone(t *testing.T) {
 	}
 }
 
-// TestSamplerAtTheContext: a prompt keeps its newest tokens, a full sequence the newer half of them.
+// TestSamplerAtTheContext: a long prompt keeps its last Context tokens, a full sequence the newer half of its tokens.
 func TestSamplerAtTheContext(t *testing.T) {
 	for _, context := range []int{1, 2, 3, 8} {
 		s, d := ofHashes(t, 1, context)
@@ -83,7 +83,7 @@ func TestSamplerAtTheContext(t *testing.T) {
 		require.Equal(t, prompt[9-context:], d.prefills[0])
 		all := append(slices.Clone(prompt), ids[0]...)
 		half := max(1, context/2)
-		at := len(prompt) // tokens of all that are in the decoder
+		at := len(prompt) // number of tokens in the decoder
 		for _, p := range d.prefills[1:] {
 			require.Equal(t, all[at+1-half:at+1], p)
 			at += 1 + context - half
@@ -92,7 +92,7 @@ func TestSamplerAtTheContext(t *testing.T) {
 	}
 }
 
-// TestSamplerEnds: stop tokens, stop strings and numbers of tokens end a sequence, and its text where they say.
+// TestSamplerEnds: stop tokens, stop strings and the number of tokens end a sequence, and its text ends at the right place.
 func TestSamplerEnds(t *testing.T) {
 	s, _ := ofHashes(t, 3, 50)
 	prompt := []int32{1, 2, 3}
@@ -102,7 +102,7 @@ func TestSamplerEnds(t *testing.T) {
 	require.Len(t, whole, 20)
 	require.Equal(t, EndMaxTokens, ends[0])
 
-	end := slices.Index(ids[0], ids[0][7]) // where this token stands first
+	end := slices.Index(ids[0], ids[0][7]) // the first place of this token
 	testutil.Must(s.Add(prompt, Sampling{StopTokens: []int32{ids[0][7]}}))(t)
 	testutil.Must(s.Add(prompt, Sampling{Stop: []string{whole[5:8], "AB€"}}))(t)
 	testutil.Must(s.Add(prompt, Sampling{Stop: []string{whole[9:10] + "€", "€"}, MaxTokens: 10}))(t)
@@ -114,7 +114,7 @@ func TestSamplerEnds(t *testing.T) {
 	require.Equal(t, "stop string", EndStopString.String())
 }
 
-// TestSamplerFailures: a step that fails loses nothing, logits that no token can be chosen by end their own sequence.
+// TestSamplerFailures: a step that fails loses no token. Logits by which no token can be chosen end only their own sequence.
 func TestSamplerFailures(t *testing.T) {
 	want := func() map[int][]int32 {
 		s, _ := ofHashes(t, 2, 6)
@@ -206,7 +206,7 @@ func TestSamplerRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(NewSampler(nil, nil)), "no decoder")
 }
 
-// TestSamplerFollowsModel: the most likely tokens of sequences of different lengths are those of a Model that runs the text so far.
+// TestSamplerFollowsModel: sequences of different lengths get the most likely tokens of a Model that runs the text so far.
 func TestSamplerFollowsModel(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	m := newTestModel(t, w, nil, 1, w.Config.Context)
@@ -220,7 +220,7 @@ func TestSamplerFollowsModel(t *testing.T) {
 	for i, p := range prompts {
 		text := Encode(p)
 		for _, id := range ids[i] {
-			clear(m.Tokens()[copy(m.Tokens(), text):]) // padding, which causal attention does not look at
+			clear(m.Tokens()[copy(m.Tokens(), text):]) // padding, which causal attention does not read
 			require.NoError(t, m.Run())
 			logits := testutil.Must(m.Logits())(t).Float32s()[(len(text)-1)*256:][:256]
 			require.InDelta(t, logits[argmax(logits)], logits[id], 1e-4)
@@ -229,8 +229,8 @@ func TestSamplerFollowsModel(t *testing.T) {
 	}
 }
 
-// TestSamplerOnDecoder: 2,000 sequences of random lengths join and leave a running batch of a model. Each has the tokens of its own run,
-// and memory does not grow.
+// TestSamplerOnDecoder: 2,000 sequences of random lengths join and leave a running batch of a model. Each has the tokens of a run by
+// itself, and memory does not grow.
 func TestSamplerOnDecoder(t *testing.T) {
 	c := small()
 	c.Layers, c.Dim = 1, 16
@@ -268,7 +268,7 @@ func TestSamplerOnDecoder(t *testing.T) {
 	require.Less(t, heap[1], heap[0]+heap[0]/20+200<<10)
 }
 
-// TestSamplerDoesNotAllocate once it is warm.
+// TestSamplerDoesNotAllocate: a warm sampler allocates nothing.
 func TestSamplerDoesNotAllocate(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	s := testutil.Must(NewSampler(testutil.Closing(NewDecoder(w, 2, w.Config.Context))(t), Bytes{}))(t)

@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// Sampling is how the tokens of a sequence are chosen and when it ends. The zero value takes the most likely token and does not end.
+// Sampling says how the tokens of a sequence are chosen and when it ends. The zero value takes the most likely token and never ends.
 //
 // The logits change in this order: repetition penalty, temperature, top-k, top-p; then a token is drawn.
 type Sampling struct {
-	// RepetitionPenalty divides the logits above 0 of all tokens of prompt and output, and multiplies those below (Keskar et al.
-	// 2019, arXiv 1909.05858). 0 and 1 change nothing.
+	// RepetitionPenalty changes the logits of all tokens of prompt and output: it divides those above 0 and multiplies those below
+	// (Keskar et al. 2019, arXiv 1909.05858). 0 and 1 change nothing.
 	RepetitionPenalty float64
-	Temperature       float64 // divides the logits; 0 takes the most likely token, of equal ones the lowest
+	Temperature       float64 // divides the logits; 0 takes the most likely token, the one with the lowest id of equal ones
 	TopK              int     // draws from the k most likely tokens; 0: from all
 	TopP              float64 // draws from the fewest most likely tokens whose probabilities sum to p or more; 0 and 1: from all
 	Seed              uint64  // of the draws
 
-	MaxTokens  int      // end a sequence; 0: no number does
-	StopTokens []int32  // each ends a sequence; it has no text
-	Stop       []string // each ends a sequence and its text before it, wherever tokens begin and end
+	MaxTokens  int      // a sequence ends after so many; 0: no limit
+	StopTokens []int32  // each ends a sequence; its text is left out
+	Stop       []string // each ends a sequence; the text ends before it, wherever tokens begin and end
 }
 
 // Validate returns an error that names the value that is out of its range.

@@ -11,7 +11,7 @@ import (
 // Vocabulary is the text of tokens: Bytes, or a tokenizer of package corpus.
 type Vocabulary interface {
 	Vocab() int                               // tokens
-	AppendToken(text []byte, id int32) []byte // appends the text of a token below Vocab, which may be a part of a character
+	AppendToken(text []byte, id int32) []byte // appends the text of a token below Vocab; the text may be part of a character
 }
 
 // Bytes is the Vocabulary in which each byte is a token.
@@ -44,8 +44,8 @@ func Decode(ids []int32) (string, error) {
 	return string(b), nil
 }
 
-// Printable returns text for a terminal: U+FFFD replaces bytes that are not UTF-8, control characters, and what changes the direction or
-// the lines of other text. Spaces, and the characters that join or divide letters, stay.
+// Printable returns text for a terminal. U+FFFD replaces bytes that are not UTF-8, control characters, and characters that change the
+// direction or the lines of other text. Spaces stay, and so do characters that join or divide letters.
 func Printable(text string) string {
 	const softHyphen, nonJoiner, joiner = '\u00ad', '\u200c', '\u200d'
 	return strings.Map(func(r rune) rune {
@@ -60,13 +60,13 @@ func Printable(text string) string {
 	}, text)
 }
 
-// textStream makes text of tokens as they come. It gives out whole characters, each byte that is not UTF-8 as U+FFFD, and holds back
-// what may be the beginning of a character or of a stop string. All that it gives out is the text up to the first stop string,
-// whatever the tokens are.
+// textStream turns tokens into text, one token at a time. It emits whole characters, and U+FFFD for each byte that is not UTF-8. It
+// holds back bytes that may begin a character or a stop string. Altogether it emits the text before the first stop string, wherever
+// tokens begin and end.
 type textStream struct {
 	stops [][]byte
-	held  []byte // not given out
-	out   []byte // given out since start or next
+	held  []byte // not emitted yet
+	out   []byte // emitted since start or next
 }
 
 // start begins a text.
@@ -89,30 +89,30 @@ func (x *textStream) add(v Vocabulary, id int32) (stopped bool) {
 		x.end()
 		return true
 	}
-	n, sure := 0, len(x.held)-x.begun()
+	n, sure := 0, len(x.held)-x.stopPrefix()
 	for n < sure && utf8.FullRune(x.held[n:sure]) {
-		n += x.give(x.held[n:sure])
+		n += x.emit(x.held[n:sure])
 	}
 	x.held = x.held[:copy(x.held, x.held[n:])]
 	return false
 }
 
-// end gives out what has been held back.
+// end emits the bytes that are held back.
 func (x *textStream) end() {
 	for n := 0; n < len(x.held); {
-		n += x.give(x.held[n:])
+		n += x.emit(x.held[n:])
 	}
 	x.held = x.held[:0]
 }
 
-// give gives out the first character of b and returns its length in b.
-func (x *textStream) give(b []byte) int {
+// emit emits the first character of b and returns its length in b.
+func (x *textStream) emit(b []byte) int {
 	r, n := utf8.DecodeRune(b)
 	x.out = utf8.AppendRune(x.out, r)
 	return n
 }
 
-// findStop returns where the stop string begins that is complete first, the longest one of those that end there, or -1.
+// findStop returns where in held a stop string begins, or -1. Of several it chooses the one that ends first, then the longest.
 func (x *textStream) findStop() int {
 	begin, end := -1, len(x.held)+1
 	for _, stop := range x.stops {
@@ -123,8 +123,8 @@ func (x *textStream) findStop() int {
 	return begin
 }
 
-// begun returns the length of the longest beginning of a stop string that ends what is held.
-func (x *textStream) begun() int {
+// stopPrefix returns the length of the longest beginning of a stop string with which held ends.
+func (x *textStream) stopPrefix() int {
 	longest := 0
 	for _, stop := range x.stops {
 		for n := min(len(stop)-1, len(x.held)); n > longest; n-- {

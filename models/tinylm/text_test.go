@@ -25,13 +25,13 @@ func TestTokenizer(t *testing.T) {
 	require.EqualError(t, testutil.Err(Decode([]int32{65, 256})), "tinylm: token 256 at 1 is not a byte")
 }
 
-// pieces is a vocabulary of any texts.
+// pieces is a vocabulary of arbitrary texts.
 type pieces []string
 
 func (p pieces) Vocab() int                               { return len(p) }
 func (p pieces) AppendToken(text []byte, id int32) []byte { return append(text, p[id]...) }
 
-// firstStop returns text up to the stop string that is complete first, and whether there is one.
+// firstStop returns the text before the stop string that ends first, and whether there is one.
 func firstStop(text string, stops []string) (string, bool) {
 	for end := range len(text) + 1 {
 		longest := ""
@@ -47,8 +47,8 @@ func firstStop(text string, stops []string) (string, bool) {
 	return text, false
 }
 
-// TestTextStream cuts random text, some of it not UTF-8, into random tokens: what is given out is the whole text up to the first
-// stop string, whole characters at a time, and as early as it can be.
+// TestTextStream cuts random text, some of it not UTF-8, into random tokens. The stream emits the whole text before the first stop
+// string, in whole characters, and as early as possible.
 func TestTextStream(t *testing.T) {
 	alphabet := []string{"a", "b", "ab", "\n", "ö", "€", "😀", "\xff", "\xe2\x82", "\xf0\x9f", "\x80"}
 	r := rand.New(rand.NewPCG(1, 2))
@@ -90,7 +90,7 @@ func TestTextStream(t *testing.T) {
 	require.Greater(t, stopped, 1000)
 }
 
-// TestTextStreamIsPrompt: a token's text does not wait longer than it must.
+// TestTextStreamIsPrompt: the text of a token is not held back longer than needed.
 func TestTextStreamIsPrompt(t *testing.T) {
 	var x textStream
 	x.start([]string{"\n\n", "END"})

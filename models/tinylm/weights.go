@@ -18,35 +18,35 @@ import (
 )
 
 // embedStd is the standard deviation of a new embedding. The first norm makes its scale irrelevant for the output;
-// it sets how fast the embedding moves against its size.
+// it sets how fast the embedding changes relative to its size.
 const embedStd = 0.1
 
 // configKey is the entry of a file's metadata that holds the Config.
 const configKey = "config"
 
-// Weights are the parameters of a model by name. Models built of them hold these very tensors, or, after MoveTo, their
-// copies on a device.
+// Weights are the parameters of a model by name. Models built with them share these tensors or, after MoveTo, their copies
+// on a device.
 type Weights struct {
 	Config  Config
 	Tensors map[string]*tensor.Dense // all float32 or all float64
 
 	resident *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
-	stepped  *graph.Machine  // whose step was their last change; nil after any other change
-	user     *graph.Machine  // that used them last on the device: another one waits for it first
-	changes  int             // how often steps and Restore have changed them: a Decoder then makes its copies in half precision anew
+	stepped  *graph.Machine  // the machine whose step changed them last; nil after any other change
+	user     *graph.Machine  // the machine that used them last on the device; another one waits for it first
+	changes  int             // number of changes by steps and Restore; after a change, a Decoder refreshes its copies in half precision
 }
 
 var errNoWeights = errors.New("nil")
 
-// named says in an error what has failed. It is to be deferred.
+// named adds to an error what has failed. Call it with defer.
 func named(err *error, what string) {
 	if *err != nil {
 		*err = fmt.Errorf("tinylm: %s: %w", what, *err)
 	}
 }
 
-// MoveTo copies the weights to the memory of b, where models made from now on read and train them. Tensors keep their values
-// until Download. Nothing happens where the memory of b is the host's. Free frees the copies.
+// MoveTo copies the weights to the memory of b. Models made from now on read and train these copies. Tensors keep their values
+// until Download. If b uses the host's memory, MoveTo does nothing. Free frees the copies.
 func (w *Weights) MoveTo(b graph.Backend) (err error) {
 	defer named(&err, "weights")
 	if err := w.check(); err != nil {
@@ -66,7 +66,7 @@ func (w *Weights) MoveTo(b graph.Backend) (err error) {
 	return err
 }
 
-// use tells that m uses the weights on the device. If another machine has used them before, it waits until that is done.
+// use records that m uses the weights on the device. If another machine used them last, use waits for that machine first.
 func (w *Weights) use(m *graph.Machine) error {
 	if w.resident == nil || m == w.user {
 		return nil
@@ -80,7 +80,7 @@ func (w *Weights) use(m *graph.Machine) error {
 	return nil
 }
 
-// Download copies the weights on the device to Tensors, after the steps that are under way.
+// Download waits for the steps under way and copies the weights on the device to Tensors.
 func (w *Weights) Download() (err error) {
 	defer named(&err, "weights")
 	switch {
@@ -102,8 +102,8 @@ func (w *Weights) Free() error {
 	return err
 }
 
-// Hidden reports whether a weight is one that optim.WithMuon is for, a matrix of a layer: not the embedding, the head, those of the
-// gates or positions.
+// Hidden reports whether optim.WithMuon is meant for a weight: for the matrices of the layers, except those of gates and positions,
+// but neither for the embedding nor for the head.
 func Hidden(name string, shape tensor.Shape) bool {
 	return shape.Dims() == 2 && strings.HasPrefix(name, "layers.") && !strings.Contains(name, ".gate.") && !strings.HasSuffix(name, ".pe")
 }
@@ -128,8 +128,8 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	return w, nil
 }
 
-// Save writes w to path as safetensors with the configuration in the metadata, after a Download where the weights are on a
-// device. The file is written aside and renamed.
+// Save writes w to path as safetensors with the configuration in the metadata. If the weights are on a device, it downloads them
+// first. It writes the file under another name and then renames it.
 func (w *Weights) Save(path string) (err error) {
 	defer named(&err, "weights")
 	if err := w.check(); err != nil {
@@ -147,8 +147,8 @@ func (w *Weights) Save(path string) (err error) {
 	return safetensors.File{Tensors: w.Tensors, Metadata: map[string]string{configKey: string(config)}}.Write(path)
 }
 
-// LoadWeights reads what Save wrote: the configuration is checked, and every parameter must be there, of its shape and
-// of one type for all, and nothing else.
+// LoadWeights reads a file that Save wrote. It is an error if the configuration is not valid, a parameter is missing or has another
+// shape, the parameters have different types, or there are other tensors.
 func LoadWeights(path string, opts ...safetensors.Option) (_ *Weights, err error) {
 	defer named(&err, "weights")
 	return load(path, opts)
@@ -169,9 +169,9 @@ func load(path string, opts []safetensors.Option) (*Weights, error) {
 	return w, nil
 }
 
-// Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built of w
-// has the new values. float32 and float64 are converted into each other. On an error of the file w is as it was before; if
-// the copy to the device fails, the tensors have the new values and the device has not.
+// Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built with w
+// has the new values. float32 and float64 are converted into each other. If the file is wrong, w is unchanged. If the copy to
+// the device fails, the tensors have the new values but the device does not.
 func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
 	defer named(&err, "weights")
 	if err := w.check(); err != nil {
@@ -218,7 +218,7 @@ func configOf(f safetensors.File) (c Config, err error) {
 	return c.WithDefaults(), nil
 }
 
-// check returns an error where Tensors are not those of a model of the configuration, or of several types.
+// check returns an error if Tensors do not fit the configuration or have different types.
 func (w *Weights) check() error {
 	if w == nil {
 		return errNoWeights

@@ -18,7 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// bits is every element of w by name.
+// bits returns every element of w by the name of its tensor.
 func bits(t testing.TB, w *Weights) map[string][]float64 {
 	m := map[string][]float64{}
 	for name, v := range w.Tensors {
@@ -59,7 +59,7 @@ func TestWeightsRoundTrip(t *testing.T) {
 	}
 }
 
-// TestHostMemory: weights that the host has no memory for are errors, and not the end of the process.
+// TestHostMemory: weights too large for the memory of the host are an error and do not end the process.
 func TestHostMemory(t *testing.T) {
 	host, of := memory.Total()
 	if host == 0 || host > 1<<44 {
@@ -85,10 +85,10 @@ func TestHostMemory(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(LoadWeights(file)), "file: out of memory: asked for ")
 }
 
-// device is a backend of which there is only nil.
+// device is a backend type that is used only as a nil pointer.
 type device struct{ graph.Backend }
 
-// TestNoWeights: nil is an error of every method but Free, which has nothing to do then.
+// TestNoWeights: nil weights are an error of every method except Free, which does nothing.
 func TestNoWeights(t *testing.T) {
 	var w *Weights
 	path := filepath.Join(t.TempDir(), "file")
@@ -105,7 +105,7 @@ func TestNoWeights(t *testing.T) {
 	}
 }
 
-// TestRestoreLosesNothing reads files that are wrong in one way each; the weights stay what they were.
+// TestRestoreLosesNothing reads files that are each wrong in one respect. The weights do not change.
 func TestRestoreLosesNothing(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -151,8 +151,8 @@ func TestRestoreLosesNothing(t *testing.T) {
 	require.ErrorContains(t, w.Restore(path), "configuration")
 }
 
-// TestWeightsOfOtherTensors: Tensors are anyone's to change. A view is saved as what it shows; what is no model's is refused
-// before anything is written.
+// TestWeightsOfOtherTensors: any caller may change Tensors. Save writes the elements of a view, and refuses tensors that are not of the
+// model before it writes anything.
 func TestWeightsOfOtherTensors(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	path := filepath.Join(t.TempDir(), "weights.safetensors")

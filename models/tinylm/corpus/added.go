@@ -7,17 +7,17 @@ import (
 	"unicode/utf8"
 )
 
-// addedFile is a token of a tokenizer.json that is found in text before the model sees it.
+// addedFile is an added token of a tokenizer.json. It is searched for in the text before the model gets the text.
 type addedFile struct {
 	ID         int    `json:"id"`
 	Content    string `json:"content"`
-	SingleWord bool   `json:"single_word"` // only where no character of a word is beside it
-	LeftStrip  bool   `json:"lstrip"`      // with the white space before it
-	RightStrip bool   `json:"rstrip"`      // with the white space behind it
-	Normalized bool   `json:"normalized"`  // sought in normalized text
+	SingleWord bool   `json:"single_word"` // only if no word character is next to it
+	LeftStrip  bool   `json:"lstrip"`      // includes the white space before it
+	RightStrip bool   `json:"rstrip"`      // includes the white space after it
+	Normalized bool   `json:"normalized"`  // search in normalized text
 }
 
-// addedTokens are found in text before it is split. The longest one at the first place counts.
+// addedTokens finds added tokens in a text before it is split. Of several at one position, the longest counts.
 type addedTokens struct {
 	byFirst [256][]addedToken // by first byte, long ones first
 }
@@ -36,7 +36,8 @@ func (a *addedTokens) add(f addedFile, text string) {
 	a.byFirst[text[0]] = list
 }
 
-// cut gives the added tokens of a text and what is between them, in order. begins says that the latter is the beginning of the text.
+// cut calls token for the added tokens of a text and other for the text between them, in order. begins says that this text is the
+// beginning of text.
 func (a *addedTokens) cut(text []byte, token func(int32), other func(text []byte, begins bool)) {
 	from := 0
 	for i := 0; i < len(text); {
@@ -83,7 +84,7 @@ func (a *addedTokens) at(text []byte) *addedToken {
 	return nil
 }
 
-// isAlone says that no character of a word is beside a part of a text.
+// isAlone reports whether no word character is next to text[start:end].
 func isAlone(text []byte, start, end int) bool {
 	before, n := utf8.DecodeLastRune(text[:start])
 	behind, m := utf8.DecodeRune(text[end:])

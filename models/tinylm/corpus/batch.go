@@ -8,9 +8,9 @@ import (
 // Shape is the form of batches.
 type Shape struct {
 	Batch, Seq int
-	// Documents > 0 packs documents: a batch has at most so many, and no token predicts one of another document. A document that continues
-	// in another window counts in both. A window whose documents find no room is padded, and its rest is the next window. 0: a
-	// separator predicts the first token of the document behind it.
+	// Documents > 0 packs documents: a batch has at most so many, and no token predicts a token of another document. A document that
+	// continues in another window counts in both. If a window has more documents than the batch has room for, its row is padded, and the
+	// rest of the window fills the next row. 0: a separator predicts the first token of the next document.
 	Documents int
 }
 
@@ -24,12 +24,12 @@ func (s Shape) check() error {
 	return nil
 }
 
-// Batch is windows of tokens and what they predict.
+// Batch is a batch of token windows with their targets.
 type Batch struct {
-	Tokens, Targets []int32 // [B,S]; a target of -1 does not count, behind it may be padding
+	Tokens, Targets []int32 // [B,S]; a target of -1 does not count; padding may follow it
 	CuSeqlens       []int32 // [Documents+1] ends of documents, as 0, 5, 9, ..., B·S, B·S; nil without Documents. Padding belongs to the document before it
-	Targeted        int     // targets that count, at least 1
-	After           Cursor  // where the reader stands behind the batch; zero of held-out ones
+	Targeted        int     // number of targets that count, at least 1
+	After           Cursor  // position of the reader after the batch; zero for held-out batches
 }
 
 // assembler fills a batch row by row.
@@ -37,11 +37,11 @@ type assembler struct {
 	Shape
 	batch     *Batch
 	row       row
-	rows      int // that are filled
+	rows      int // filled so far
 	documents int
 }
 
-// add fills a row with the joined text of b from at up to to. It returns the place behind what it took.
+// add fills a row with the joined text of b from at up to to. It returns the position after the tokens that it took.
 func (a *assembler) add(b *block, at, to int) int {
 	if a.batch == nil {
 		n := a.Batch * a.Seq
@@ -52,7 +52,7 @@ func (a *assembler) add(b *block, at, to int) int {
 	}
 	first, rooms := a.rows*a.Seq, 0
 	if a.Documents > 0 {
-		rooms = a.Documents - a.documents - (a.Batch - a.rows - 1) // each row to come needs one
+		rooms = a.Documents - a.documents - (a.Batch - a.rows - 1) // each of the remaining rows needs one
 	}
 	a.row.tokens, a.row.targets = a.batch.Tokens[first:first+a.Seq], a.batch.Targets[first:first+a.Seq]
 	at = b.fill(&a.row, at, to, rooms)
@@ -62,7 +62,7 @@ func (a *assembler) add(b *block, at, to int) int {
 			targeted++
 		}
 	}
-	if targeted == 0 { // separators of documents that end a window before: the row is filled again
+	if targeted == 0 { // the separators of documents that end in the window before: fill the row again
 		return at
 	}
 	a.batch.Targeted += targeted
@@ -78,7 +78,7 @@ func (a *assembler) add(b *block, at, to int) int {
 
 func (a *assembler) full() bool { return a.batch != nil && a.rows == a.Batch }
 
-// take returns the batch, whose rows that are not filled are padding. It is nil if there is none.
+// take returns the batch, or nil if there is none. Rows that are not filled are padding.
 func (a *assembler) take() *Batch {
 	b := a.batch
 	if b == nil || a.rows == 0 {

@@ -6,27 +6,28 @@ import (
 	"slices"
 )
 
-// block is a part of an epoch, small enough for memory: documents in an order, joined, and cut into windows.
+// block is a part of an epoch that fits in memory: documents in some order, joined and cut into windows.
 type block struct {
 	tokens tokenList // of the documents with their separators, as they were read
 	spans  []span    // the documents, in the order in which they are joined
-	starts []int     // where each of them begins in the joined text, and its length
+	starts []int     // where each of them begins in the joined text; the last entry is the length of the text
 	start  Cursor    // where the block begins
-	next   Cursor    // where the block behind it begins
+	next   Cursor    // where the next block begins
 
 	windows []int // the order of its windows
 }
 
-// span is a document in the tokens of a block. The last token of a whole one is followed by another document.
+// span is a document, or a part of one, in the tokens of a block. A whole one ends with a separator, which predicts the first token of the
+// next document.
 type span struct {
 	from, to int
 	whole    bool
 }
 
-// newBlock returns a block for tokens of the given vocabulary, with room for some.
+// newBlock returns an empty block for tokens of the given vocabulary, with room for some tokens.
 func newBlock(vocab, room int) *block { return &block{tokens: newTokenList(vocab, room)} }
 
-// add appends a document, or a part of one that is not whole. A separator of -1 is none.
+// add appends a document and its separator, or a part of a document if it is not whole. -1 means no separator.
 func (b *block) add(ids []int32, whole bool, separator int32) {
 	from := b.tokens.len()
 	b.tokens.add(ids...)
@@ -39,7 +40,7 @@ func (b *block) add(ids []int32, whole bool, separator int32) {
 	b.spans = append(b.spans, span{from, b.tokens.len(), whole})
 }
 
-// join puts the documents one after the other in the order of spans.
+// join computes where the documents begin when they are joined in the order of spans.
 func (b *block) join() {
 	b.starts = append(b.starts[:0], 0)
 	for i, s := range b.spans {
@@ -55,7 +56,7 @@ func (b *block) permute(seed uint64, seq int) {
 	b.windows = r.Perm((b.tokens.len() + seq - 1) / seq)
 }
 
-// newRand returns random numbers that depend on nothing but the arguments.
+// newRand returns random numbers that depend only on the arguments.
 func newRand(seed uint64, epoch, block int) *rand.Rand {
 	var key [32]byte
 	for i, x := range []uint64{seed, uint64(epoch), uint64(block)} {
@@ -64,14 +65,14 @@ func newRand(seed uint64, epoch, block int) *rand.Rand {
 	return rand.New(rand.NewChaCha8(key))
 }
 
-// row is a row of a batch that is filled.
+// row is a row of a batch to be filled.
 type row struct {
 	tokens, targets []int32
 	ends            []int // of its documents
 }
 
-// fill fills a row with the tokens of the joined text from the place at up to the place to, and returns the place behind those that it
-// took. rooms > 0 makes the documents packed: at most so many are taken, and no token predicts one of another document.
+// fill fills a row with the tokens of the joined text from at up to to, and returns the position after the tokens that it took.
+// rooms > 0 packs documents: fill takes at most so many, and no token predicts a token of another document.
 func (b *block) fill(r *row, at, to, rooms int) int {
 	i, ok := slices.BinarySearch(b.starts, at)
 	if !ok {

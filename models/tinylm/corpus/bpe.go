@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// pair is two tokens side by side, and merge the token that they become. Those of low rank are merged first.
+// pair is two neighbouring tokens, and merge the token that they become. Pairs of low rank are merged first.
 type pair struct{ left, right int32 }
 
 type merge struct {
@@ -19,17 +19,17 @@ type merge struct {
 	id   int32
 }
 
-// bpe merges the characters of a word to tokens.
+// bpe merges the characters of a word into tokens.
 type bpe struct {
 	vocab
 	merges         map[pair]merge
 	prefix, suffix string // of a character that does not begin a word, and of one that ends it
 	unk            unknown
-	drop           bool // no token is for unknown characters: they are left out
-	fuse           bool // unknown characters side by side are one token
+	drop           bool // unknown characters have no token: they are left out
+	fuse           bool // neighbouring unknown characters are one token
 	bytes          *byteTokens
 	whole          bool       // a word of the vocabulary needs no merges
-	short          [512]int32 // ids of characters below 512, which letters for bytes are, -1: none
+	short          [512]int32 // ids of characters below 512, such as the letters for bytes; -1: none
 }
 
 type bpeOptions struct {
@@ -67,7 +67,7 @@ func newBPE(o bpeOptions) (model, error) {
 	return m, m.readMerges(o.Merges)
 }
 
-// readMerges reads the merges, which stand in the file as "a b" or as ["a", "b"].
+// readMerges reads the merges, written in the file as "a b" or as ["a", "b"].
 func (m *bpe) readMerges(b jsontext.Value) error {
 	var pairs [][2]string
 	var lines []string
@@ -110,7 +110,7 @@ type symbol struct {
 	prev, next int
 }
 
-// encode merges a word: of all pairs, the one of the lowest rank is merged, the leftmost of equal ones, again and again.
+// encode merges a word: it repeatedly merges the pair of the lowest rank, the leftmost of equal ones.
 func (m *bpe) encode(e *encoder, word []byte) error {
 	if m.whole {
 		if id, ok := m.ids[string(word)]; ok {
@@ -177,7 +177,7 @@ func (m *bpe) character(r rune, text []byte, first, last bool) (id int32, ok boo
 	return id, ok
 }
 
-// affixed returns a character as the vocabulary has it.
+// affixed returns a character with the prefix or suffix that it has in the vocabulary.
 func (m *bpe) affixed(text []byte, first, last bool) string {
 	s := string(text)
 	if !first {
@@ -189,7 +189,7 @@ func (m *bpe) affixed(text []byte, first, last bool) string {
 	return s
 }
 
-// addBytes adds the tokens of the bytes of an unknown character, if it has some.
+// addBytes adds the tokens of the bytes of an unknown character. It reports whether they exist.
 func (m *bpe) addBytes(e *encoder, text []byte, first, last bool) bool {
 	if m.bytes == nil {
 		return false
@@ -232,7 +232,7 @@ func (m *bpe) merge(e *encoder) {
 	}
 }
 
-// candidate queues the merge of the symbol at i and the next one, if there is any.
+// candidate queues the merge of the symbol at i and the next one, if they have one.
 func (m *bpe) candidate(e *encoder, i int) {
 	p := pair{e.symbols[i].id, e.symbols[e.symbols[i].next].id}
 	if x, ok := m.merges[p]; ok {
@@ -243,11 +243,11 @@ func (m *bpe) candidate(e *encoder, i int) {
 // candidate is a merge that may be possible.
 type candidate struct {
 	merge
-	left int // place of the left symbol
+	left int // index of the left symbol
 	pair pair
 }
 
-// mergeQueue is a heap of candidates by rank, then by place.
+// mergeQueue is a heap of candidates by rank, then by position.
 type mergeQueue []candidate
 
 func (q mergeQueue) Len() int { return len(q) }

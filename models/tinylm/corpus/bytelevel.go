@@ -2,8 +2,8 @@ package corpus
 
 import "unicode/utf8"
 
-// letters stand for bytes in the vocabulary: byte-level tokenizers write bytes that are no printable ASCII or Latin-1 as the
-// characters from U+0100 on.
+// letters maps bytes to the letters that stand for them in the vocabulary. Byte-level tokenizers write bytes that are not printable ASCII
+// or Latin-1 as characters from U+0100 on.
 type letters struct {
 	ofByte [256]rune
 	bytes  map[rune]byte
@@ -31,7 +31,7 @@ func (l *letters) spell(to, text []byte) []byte {
 	return to
 }
 
-// read returns the bytes that a text of letters stands for, or a text with other characters as it is.
+// read returns the bytes that a text of letters stands for. A text with other characters is returned unchanged.
 func (l *letters) read(text string) string {
 	all := make([]byte, 0, len(text))
 	for _, r := range text {

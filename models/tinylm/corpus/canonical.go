@@ -7,7 +7,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// manyMarks is a number of combining marks side by side. Of more than 30, norm makes another text: it puts a joiner between them.
+// manyMarks is the number of consecutive combining marks above which form uses normalizeLong. norm changes texts with more than 30: it
+// puts a joiner between the marks.
 const manyMarks = 8
 
 // form returns the normalizer of a Unicode form.
@@ -33,7 +34,7 @@ func form(f norm.Form) normalizer {
 	}
 }
 
-// normalizeLong returns the form of a text with any number of marks, as chapter 3.11 of the Unicode standard has it.
+// normalizeLong returns the form of a text with any number of marks, by chapter 3.11 of the Unicode standard.
 func normalizeLong(f norm.Form, text string) string {
 	decomposed := norm.NFD
 	if f == norm.NFKC || f == norm.NFKD {
@@ -57,10 +58,10 @@ func normalizeLong(f norm.Form, text string) string {
 	return string(compose(runes))
 }
 
-// combining returns the canonical combining class of a character, 0 of those that others are combined with.
+// combining returns the canonical combining class of a character, 0 for a starter.
 func combining(r rune) uint8 { return norm.NFD.PropertiesString(string(r)).CCC() }
 
-// compose joins each character with those before it that no mark between them blocks.
+// compose joins each character with the starter before it, unless a mark between them blocks it.
 func compose(runes []rune) []rune {
 	var out []rune
 	starter, last := -1, uint8(0)

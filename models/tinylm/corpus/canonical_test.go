@@ -9,7 +9,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// The form of a text with many marks is that of the library where the library has no limit.
+// The form of a text with many marks equals that of the library, for texts below the library's limit.
 func TestNormalizeLong(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	letters := []rune("aeoAq ﬁ①가각힣각日ⅷǖṩ\u0301\u0308\u0323\u0327\u0345\u0300\u05b0\u093c\u0958\u0f71\u0344Å")

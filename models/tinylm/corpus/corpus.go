@@ -1,34 +1,34 @@
-// Package corpus reads text of any size as batches of token windows for training, and holds a part of it out.
+// Package corpus reads text of any size as batches of token windows for training. It holds out a part of the text for evaluation.
 //
 // # Formats
 //
 // A corpus is a file or a folder. Names decide the format; .gz and .zst may follow all but .parquet.
 //
-//	.jsonl     one JSON object a line; the document is its string field "text"
-//	.parquet   the column "text" of strings; a null is no document
+//	.jsonl     one JSON object a line; its string field "text" is a document
+//	.parquet   each string of the column "text" is a document; a null is none
 //	.bin       tokens with the header of llm.c: uint16 (magic 20240520) or uint32 (magic 20240801)
 //	.npy       tokens: a one-dimensional array of uint8, uint16 or uint32
-//	any other  plain text: a file is a document
+//	any other  plain text: each file is a document
 //
-// A folder has either text or tokens. Tokens in files end a document at each separator. Large documents are cut: plain text behind an end of
-// a line about each 4 MiB, tokens where a document goes on for more than a million behind a multiple of four. A line of JSON and
-// a text of Parquet may have 64 MiB. A text with a zero byte is binary and is skipped, as are empty texts and, with a tokenizer,
-// those that are not UTF-8. [Corpus.Skipped] counts them. A file that is broken in any way is an error that names the file and the place.
+// A folder has either text or tokens. In files of tokens, each separator ends a document. Large documents are cut. Plain text is cut after
+// a line break roughly every 4 MiB. Tokens are cut at each multiple of 4 Mi tokens after which the document has more than 1 Mi tokens left.
+// A line of JSON and a text of Parquet may have 64 MiB. A text with a zero byte is binary and is skipped, as are empty texts and, with a
+// tokenizer, texts that are not UTF-8. [Corpus.Skipped] counts them. A broken file is an error that names the file and the place.
 //
 // # Split
 //
-// A hash of a document's content decides whether it is held out, as about one in twenty is, so equal documents are on the same side.
-// Open reads files in a random order, the same for every seed, until it has the held-out tokens that are asked for. If it thereby reads all
-// the data, and less than a hundredth or more than half of it is held out, then the last twentieth of the text is held out instead.
+// A hash of a document's content decides whether the document is held out, so equal documents are on the same side. Roughly one in twenty
+// is held out. Open reads files in a random order, the same for every seed, until it has the requested number of held-out tokens. If it
+// reads all the data, and less than a hundredth or more than half of them is held out, the last twentieth of the text is held out instead.
 //
 // # Order
 //
-// An epoch visits units in an order that the seed and the epoch decide. A unit is a file, a row group of a Parquet file, or a range of an
-// uncompressed file; small row groups are read together. Documents are read into a block of 64 MiB (64 million bytes, or half as many tokens of most
-// tokenizers) and permuted. A separator follows each. The block is cut into windows, which are permuted and given out. So each token
-// that predicts another is in exactly one window an epoch, and memory does not grow with the data. A long document may go on in the
-// next block, where it is cut no token is predicted. A [Cursor] says where a reader stands; a reader from it gives the batches
-// that the first reader would have given.
+// The seed and the epoch decide the order in which an epoch visits units. A unit is a file, a row group of a Parquet file, or a range of an
+// uncompressed file; small row groups are read together. The reader fills a block of 64 MiB (64 million bytes, or half as many tokens of
+// most tokenizers) with documents and permutes them. A separator follows each document. The reader then cuts the block into windows and
+// permutes these. So each token that predicts another is in exactly one window an epoch, and memory does not grow with the data. A long
+// document may continue in the next block; the last token before the cut predicts nothing. A [Cursor] is the position of a reader: a
+// reader that starts from it returns the batches that the first reader would have returned.
 package corpus
 
 import (
@@ -40,15 +40,15 @@ import (
 
 const (
 	heldOutPart = 20       // one in so many documents is held out
-	blockBytes  = 64 << 20 // of the tokens of a block, about
+	blockBytes  = 64 << 20 // size of the tokens of a block, roughly
 )
 
 // Options say how a corpus is read. The zero value reads all files as bytes and holds nothing out.
 type Options struct {
-	Ext       string // take only files of a folder whose names, without .gz or .zst, end so; "" takes all
+	Ext       string // read only files of a folder whose names, without .gz or .zst, end with this; "": all files
 	Tokenizer string // path of a Hugging Face tokenizer.json with byte-level BPE, as of GPT-2, Llama 3 and Qwen; "" makes each byte a token
-	Separator string // content of the tokenizer's token that ends a document; "" takes the first known one, as <|endoftext|>
-	HeldOut   int    // held-out tokens to collect, at most; 0 holds nothing out
+	Separator string // content of the tokenizer's token that ends a document; "": the first known one, such as <|endoftext|>
+	HeldOut   int    // most held-out tokens to collect; 0: nothing is held out
 	Seed      uint64 // of the order
 }
 
@@ -67,7 +67,7 @@ type Corpus struct {
 	bytes   int64
 
 	bytesPerToken float64
-	blockTokens   int // of a block, about
+	blockTokens   int // of a block, roughly
 }
 
 // source reads the documents of a unit.
@@ -75,7 +75,7 @@ type source interface {
 	documents(ctx context.Context, u unit) documents
 }
 
-// Open lists the files of path, which is a file or a folder, and reads as much of them as the held-out part needs.
+// Open lists the files of path, a file or a folder, and reads enough of them to collect the held-out part.
 func Open(ctx context.Context, path string, o Options) (*Corpus, error) {
 	c := &Corpus{name: path, seed: o.Seed}
 	err := c.open(ctx, path, o)
@@ -116,8 +116,8 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	return err
 }
 
-// Random returns a corpus of n random tokens below vocab. Nothing can be learned from them: no model's held-out loss is below
-// ln(vocab), which shows that no information leaks from a token's future. It has no separators.
+// Random returns a corpus of n random tokens below vocab, without separators. Nothing can be learned from them: if the held-out loss of
+// a model is below ln(vocab), information leaks from a token's future.
 func Random(n, vocab int, seed uint64) (*Corpus, error) {
 	if n < 2 || vocab < 1 || vocab > 1<<31-1 {
 		return nil, fmt.Errorf("corpus: %d random tokens below %d, want at least 2 below 1 to %d", n, vocab, 1<<31-1)
@@ -155,22 +155,22 @@ func (s randomSource) documents(_ context.Context, u unit) documents {
 // Name returns the path of the data.
 func (c *Corpus) Name() string { return c.name }
 
-// Hash identifies the data, its split and the tokenizer. Of a large file it sees the name, the size and samples.
+// Hash identifies the data, their split and the tokenizer. Of a large file it covers the name, the size and samples.
 func (c *Corpus) Hash() string { return c.hash }
 
-// Files returns the number of files that are read.
+// Files returns the number of files of the corpus.
 func (c *Corpus) Files() int { return c.files }
 
 // Bytes returns the size of these files.
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
-// BytesPerToken returns the mean length of the held-out tokens in bytes of text, separators aside. Text that a tokenizer loses counts.
-// Of files of tokens, which have no text, it is the length of what the tokens say. A loss in nats a token is
-// loss/(ln 2 × BytesPerToken) bits a byte. It is 0 where a tokenizer is used and nothing is held out.
+// BytesPerToken returns the mean length of the held-out tokens in bytes of text, without separators. Text that a tokenizer loses counts.
+// For files of tokens, which have no text, it is the length of the tokens' own text. A loss in nats a token is
+// loss/(ln 2 × BytesPerToken) bits a byte. BytesPerToken is 0 if a tokenizer is used and nothing is held out.
 func (c *Corpus) BytesPerToken() float64 { return c.bytesPerToken }
 
-// Skipped returns what the scan and the readers have left out so far, by reason.
+// Skipped returns counts, by reason, of what Open and the readers have left out so far.
 func (c *Corpus) Skipped() []Skipped { return c.skipped.list() }
 
-// errNothing says that a corpus has no document to train on.
+// errNothing is the error of a corpus that has no document to train on.
 var errNothing = errors.New("no document to train on")

@@ -8,15 +8,15 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// decoder is a step from the text of a token in the vocabulary to what it says.
+// decoder is one step from the text of a token in the vocabulary to its plain text.
 type decoder struct {
-	// text returns the text of a token, which is the first or the last one of all.
+	// text returns the text of a token. first and last say that it is the first or the last token of a text.
 	text func(token string, first, last bool) string
-	// fuses says that the steps behind this one get the text of all tokens as one token.
+	// fuses says that the steps after this one get the text of all tokens as one token.
 	fuses bool
 }
 
-// decoders are those of a tokenizer.json by type. CTC is missing.
+// decoders returns the makers of decoders by their type in a tokenizer.json. CTC is missing.
 func decoders() map[string]maker[decoder] {
 	return map[string]maker[decoder]{
 		"BPEDecoder":   with(newBPEDecoder),
@@ -30,10 +30,10 @@ func decoders() map[string]maker[decoder] {
 	}
 }
 
-// decoding is all the steps of a tokenizer.
+// decoding is the list of all decoders of a tokenizer.
 type decoding []decoder
 
-// readDecoding reads the decoders. Without any, letters for bytes are read, and other tokens have spaces between them.
+// readDecoding reads the decoders. If there are none, letters for bytes become bytes; without letters, tokens get spaces between them.
 func readDecoding(value jsontext.Value, l *letters) (decoding, error) {
 	parts, err := flatten(value, "decoders", 0)
 	if err != nil {
@@ -97,7 +97,7 @@ func spaced(token string, first, _ bool) string {
 	return " " + token
 }
 
-// decodeByte reads a token like <0x0A>.
+// decodeByte returns the byte of a token like <0x0A>, and other tokens unchanged.
 func decodeByte(token string, _, _ bool) string {
 	if b, ok := parseByteToken(token); ok {
 		return string([]byte{b})
@@ -105,7 +105,7 @@ func decodeByte(token string, _, _ bool) string {
 	return token
 }
 
-// atEnds applies a step to all of a text, and not to a token inside of it.
+// atEnds applies a step to a whole text, but not to a single token of it.
 func atEnds(text func(token string, first, last bool) string) func(token string, first, last bool) string {
 	return func(token string, first, last bool) string {
 		if first && last {
@@ -184,7 +184,7 @@ type wordPieceDecoderOptions struct {
 }
 
 func newWordPieceDecoder(o wordPieceDecoderOptions) (decoder, error) {
-	// One after the other, as in the reference.
+	// Replacements one after the other, as in the reference.
 	spaces := []string{" .", ".", " ?", "?", " !", "!", " ,", ",", " ' ", "'", " n't", "n't", " 'm", "'m", " do not", " don't", " 's", "'s", " 've", "'ve", " 're", "'re"}
 	return decoder{text: func(token string, first, _ bool) string {
 		if !first {

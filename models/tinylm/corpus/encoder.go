@@ -1,19 +1,19 @@
 package corpus
 
 const (
-	cachedWords = 1 << 16 // that an encoder remembers
-	cachedBytes = 64      // of a word that it remembers, at most
-	wordBytes   = 1 << 20 // of a word at most; a longer one, which is no text, is cut
+	cachedWords = 1 << 16 // most words in the cache of an encoder
+	cachedBytes = 64      // most bytes of a word in the cache
+	wordBytes   = 1 << 20 // most bytes of a word; a longer one is no real text and is cut
 )
 
-// encoder turns text into tokens. It is for one goroutine.
+// encoder turns text into tokens. Only one goroutine may use it at a time.
 type encoder struct {
 	t     *tokenizer
 	ids   []int32
 	err   error // the first one
 	cache map[string][]int32
 
-	// What models use for a word.
+	// Buffers that models use for a word.
 	spelled []byte
 	symbols []symbol
 	queue   mergeQueue
@@ -27,7 +27,7 @@ func newEncoder(t *tokenizer) *encoder {
 
 func (e *encoder) add(id int32) { e.ids = append(e.ids, id) }
 
-// words adds the tokens of a text that has no added tokens. begins says that it is the beginning of all text.
+// words adds the tokens of a text without added tokens. begins says that it is the beginning of the whole text.
 func (e *encoder) words(text []byte, begins bool) {
 	if begins && len(e.t.steps) > 0 && e.t.steps[0].start != nil {
 		e.t.steps[0].start(text, func(word []byte) { e.step(1, word) })
@@ -36,7 +36,7 @@ func (e *encoder) words(text []byte, begins bool) {
 	e.step(0, text)
 }
 
-// step gives the text to a pre-tokenizer, and its words to those behind it.
+// step splits the text by pre-tokenizer i, and its words by those after it.
 func (e *encoder) step(i int, text []byte) {
 	if i == len(e.t.steps) {
 		e.addWord(text)
@@ -69,7 +69,7 @@ func (e *encoder) addWord(word []byte) {
 	}
 }
 
-// spell gives a word to the model, in letters for bytes if the vocabulary has those.
+// spell passes a word to the model, spelled in letters for bytes if the vocabulary has these.
 func (e *encoder) spell(word []byte) {
 	if e.t.letters != nil {
 		e.spelled = e.t.letters.spell(e.spelled[:0], word)

@@ -26,13 +26,13 @@ const (
 type file struct {
 	path   string
 	name   string // relative to the folder, with slashes
-	size   int64  // as it is on disk
+	size   int64  // on the disk
 	format fileFormat
 	pack   string // ".gz", ".zst" or ""
 	tokens tokenArray
 }
 
-// describe finds a file's format in its name.
+// describe returns a file with the format that its name says.
 func describe(path, name string, size int64) (file, error) {
 	f := file{path: path, name: name, size: size}
 	base, pack := unpackedName(name)
@@ -53,7 +53,7 @@ func describe(path, name string, size int64) (file, error) {
 	return f, nil
 }
 
-// unpackedName returns the name of what is in a compressed file, and the extension that says so.
+// unpackedName returns the name without the extension of a compressed file, and that extension.
 func unpackedName(name string) (base, pack string) {
 	for _, pack := range []string{".gz", ".zst"} {
 		if base, ok := strings.CutSuffix(name, pack); ok {
@@ -63,10 +63,10 @@ func unpackedName(name string) (base, pack string) {
 	return name, ""
 }
 
-// isTokens reports that the file holds tokens in place of text.
+// isTokens reports whether the file holds tokens instead of text.
 func (f file) isTokens() bool { return f.format == llmcTokens || f.format == numpyTokens }
 
-// list returns the files of path, and counts in c those that it leaves out.
+// list returns the files of path, and counts in c the files that it leaves out.
 func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -138,7 +138,7 @@ func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
 	return files, nil
 }
 
-// describeSkipped says in words what was left out.
+// describeSkipped describes in words what was left out.
 func describeSkipped(all []Skipped) string {
 	if len(all) == 0 {
 		return "nothing was skipped"
@@ -152,8 +152,8 @@ func describeSkipped(all []Skipped) string {
 
 // Skipped counts files or records that were left out for one reason.
 type Skipped struct {
-	Reason  string // as "binary"
-	Files   int    // or records of files that hold many
+	Reason  string // such as "binary"
+	Files   int    // number of files, or of records in files that hold many
 	Example string // name of one of them
 }
 
@@ -166,7 +166,7 @@ const (
 	reasonNull    = "null"
 )
 
-// tally counts what is skipped. Units are read once an epoch and count once.
+// tally counts what is skipped. A unit is read once an epoch, but counts once.
 type tally struct {
 	mutex   sync.Mutex
 	entries map[string]*tallyEntry // by reason
@@ -178,7 +178,7 @@ type tallyEntry struct {
 	units   map[unit]int
 }
 
-// entry returns the entry of a reason. The mutex is held.
+// entry returns the entry of a reason. The caller holds the mutex.
 func (t *tally) entry(reason, example string) *tallyEntry {
 	e := t.entries[reason]
 	if e == nil {
@@ -198,7 +198,7 @@ func (t *tally) file(reason, name string) {
 	t.entry(reason, name).files++
 }
 
-// record notes that a unit of the file has skipped n records so far.
+// record records that n records of a unit of the file have been skipped so far.
 func (t *tally) record(reason, name string, u unit, n int) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()

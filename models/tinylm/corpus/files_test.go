@@ -33,13 +33,13 @@ func TestSkippedFiles(t *testing.T) {
 		if heldOut == 0 {
 			require.Equal(t, []string{"gr\xf6\xdfer", "one", "three", "two"}, texts)
 		}
-		epochOf(t, c, s, Cursor{}) // counts nothing twice
+		epochOf(t, c, s, Cursor{}) // a second epoch counts nothing again
 		want := []Skipped{{"binary", 2, "binary.go"}, {"empty", 1, "empty.go"}, {"not a regular file", 1, "link.go"}, {"other extension", 2, "d.txt"}}
 		if runtime.GOOS == "windows" {
 			want = slices.Delete(want, 2, 3)
 		}
 		got := c.Skipped()
-		got[0].Example = "binary.go" // the order of an epoch decides which one
+		got[0].Example = "binary.go" // the example depends on the order of an epoch
 		require.Equal(t, want, got)
 		require.Equal(t, 6, c.Files())
 	}
@@ -130,7 +130,7 @@ func TestFolderErrors(t *testing.T) {
 	require.ErrorContains(t, err, "without a tokenizer")
 }
 
-// Pieces are the same whether they are read one after the other or each for itself, and together they are the stream.
+// Pieces are the same whether they are read one after the other or each by itself. Together they are the stream.
 func TestPieces(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 300 {
@@ -157,7 +157,7 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// Large files are cut alike whether they are packed or not, and hold as many bytes.
+// Large files are cut in the same places and have as many bytes, whether they are compressed or not.
 func TestLargeText(t *testing.T) {
 	text := bytes.Repeat([]byte("A line of größer text, some more of it.\n"), 2*textPiece/30)
 	folder := writeFiles(t, map[string][]byte{"plain/a.txt": text, "packed/a.txt.gz": text})
@@ -183,7 +183,7 @@ func TestLargeText(t *testing.T) {
 	}
 }
 
-// Ranges of a file of lines have each line once, wherever they begin.
+// The ranges of a file of lines have each line once, wherever they begin.
 func TestRangesOfLines(t *testing.T) {
 	documents := makeDocuments(100, 300, 2)
 	path := filepath.Join(writeFiles(t, map[string][]byte{"a.jsonl": jsonl(t, documents)}), "a.jsonl")
@@ -205,7 +205,7 @@ func TestRangesOfLines(t *testing.T) {
 	}
 }
 
-// Files of pyarrow have the texts that it wrote.
+// Files written by pyarrow have the right texts.
 func TestParquetOfPython(t *testing.T) {
 	testutil.Python(t, "pyarrow")
 	paths, err := filepath.Glob(filepath.Join(pythonParquet(t), "*.parquet"))
@@ -253,7 +253,7 @@ func TestFormatsGiveTheSameDocuments(t *testing.T) {
 	s := Shape{Batch: 1, Seq: 1 << 20}
 	for seed := range uint64(2) {
 		documents := makeDocuments(300, 200, seed)
-		var textHeld []string // by all formats of text
+		var textHeld []string // the same for all formats of text
 		for name, files := range formats(t, documents) {
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
 				folder := writeFiles(t, files)

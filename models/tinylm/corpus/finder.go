@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// finder gives the spans of a text in order: matches of a pattern, which may be empty, and what is between them.
+// finder calls found for the spans of a text in order: the matches of a pattern, which may be empty, and the spans between them.
 type finder func(text []byte, found func(from, to int, match bool))
 
-// behavior says what becomes of the matches of a pattern that cuts a text.
+// behavior says what happens to the matches when a pattern cuts a text.
 type behavior string
 
 const (
@@ -29,7 +29,7 @@ func (b behavior) check() error {
 	return fmt.Errorf("behavior %q, want %s, %s, %s, %s or %s", string(b), removed, isolated, contiguous, toPrevious, toNext)
 }
 
-// joins says that a span and the one behind it are one word.
+// joins reports whether a span and the next one are one word.
 func (b behavior) joins(match, next bool) bool {
 	switch b {
 	case contiguous:
@@ -82,7 +82,7 @@ func findRunes(is func(rune) bool) finder {
 	}
 }
 
-// findText finds a text.
+// findText finds a given text.
 func findText(sought string) finder {
 	return func(text []byte, found func(from, to int, match bool)) {
 		from := 0
@@ -103,7 +103,8 @@ func findText(sought string) finder {
 	}
 }
 
-// findClasses gives runs of characters of one class as no matches. Characters of class 0 are matches.
+// findClasses finds runs of characters of one class. Those of class 0 are matches, the others are not. A character of a negative class is
+// a run by itself.
 func findClasses(class func(rune) int) finder {
 	return func(text []byte, found func(from, to int, match bool)) {
 		from, last := 0, 0
@@ -122,7 +123,7 @@ func findClasses(class func(rune) int) finder {
 	}
 }
 
-// findWords gives the matches of \w+|[^\w\s]+ as no matches.
+// findWords finds white space. The other spans are the words \w+|[^\w\s]+.
 func findWords(text []byte, found func(from, to int, match bool)) {
 	findClasses(func(r rune) int {
 		switch {
@@ -135,7 +136,7 @@ func findWords(text []byte, found func(from, to int, match bool)) {
 	})(text, found)
 }
 
-// findBertWords gives words and single punctuation marks as no matches.
+// findBertWords finds white space. The other spans are words and single punctuation marks.
 func findBertWords(text []byte, found func(from, to int, match bool)) {
 	findClasses(func(r rune) int {
 		switch {

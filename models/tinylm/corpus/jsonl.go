@@ -13,18 +13,18 @@ import (
 
 const (
 	unitBytes     = 64 << 20 // of a range of a large .jsonl
-	documentBytes = 64 << 20 // of a line of .jsonl or a value of Parquet, at most
+	documentBytes = 64 << 20 // most bytes of a line of .jsonl or a value of Parquet
 )
 
-// record is what matters of a line.
+// record is the part of a line that is read.
 type record struct {
 	Text *string `json:"text"`
 }
 
-// readLines gives the documents of the lines that begin in the unit.
+// readLines yields the documents of the lines that begin in the unit.
 func readLines(f file, u unit) documents {
 	return func(yield func(document, error) bool) {
-		at := max(0, u.from-1) // the unit's first line begins behind the first line break from here
+		at := max(0, u.from-1) // the unit's first line begins after the first line break from here on
 		r, err := f.open(at)
 		if err != nil {
 			yield(document{}, err)
@@ -80,7 +80,7 @@ func skipLine(in *bufio.Reader) (int64, error) {
 	}
 }
 
-// readLine returns a line with its end, which is valid until the next call. buffer serves long ones.
+// readLine returns a line with its line break, valid until the next call. Long lines are kept in buffer.
 func readLine(in *bufio.Reader, buffer *[]byte) ([]byte, error) {
 	line, err := in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -100,14 +100,14 @@ func readLine(in *bufio.Reader, buffer *[]byte) ([]byte, error) {
 	return line, err
 }
 
-// parseLine returns the document of a line. A blank line has none.
+// parseLine returns the document of a line, an empty one for a blank line.
 func parseLine(line []byte) (document, error) {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return document{}, nil
 	}
 	var r record
 	if err := json.Unmarshal(line, &r); err != nil {
-		// Text that is not UTF-8 is skipped, not broken. The library does not tell the two apart.
+		// Skip text that is not UTF-8: it is no broken file. The library has the same error for both.
 		if json.Unmarshal(line, &r, jsontext.AllowInvalidUTF8(true)) == nil {
 			return document{skip: reasonUTF8}, nil
 		}

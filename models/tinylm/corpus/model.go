@@ -21,7 +21,7 @@ type model interface {
 	pieces() []string
 }
 
-// models are those of a tokenizer.json by type.
+// models returns the makers of models by their type in a tokenizer.json.
 func models() map[string]maker[model] {
 	return map[string]maker[model]{
 		"BPE":       with(newBPE),
@@ -31,7 +31,7 @@ func models() map[string]maker[model] {
 	}
 }
 
-// readModel reads the model. Files of before 2020 name no type.
+// readModel reads the model. Files from before 2020 name no type.
 func readModel(value jsontext.Value) (model, error) {
 	if len(value) == 0 {
 		return nil, errors.New("none in the file")
@@ -63,7 +63,7 @@ type vocab struct {
 
 func (v *vocab) pieces() []string { return v.texts }
 
-// newVocab makes a vocabulary of ids by text.
+// newVocab makes a vocabulary from ids by text.
 func newVocab(ids map[string]int) (vocab, error) {
 	v := vocab{ids: make(map[string]int32, len(ids))}
 	for text, id := range ids {
@@ -76,7 +76,7 @@ func newVocab(ids map[string]int) (vocab, error) {
 	return v, nil
 }
 
-// putPiece puts a text at the place of its id. most is about the number of tokens.
+// putPiece puts a text at the index of its id. most is roughly the number of tokens.
 func putPiece(texts []string, text string, id, most int) ([]string, error) {
 	if id < 0 || id >= 2*most+1024 {
 		return nil, fmt.Errorf("token %q has the id %d, want 0 or more, and not far above the number of tokens, %d", text, id, most)
@@ -88,7 +88,7 @@ func putPiece(texts []string, text string, id, most int) ([]string, error) {
 	return texts, nil
 }
 
-// unknown is the token of what a vocabulary has no token for.
+// unknown is the token for text that has no other token in a vocabulary.
 type unknown struct {
 	name string
 	id   int32 // -1: none
@@ -101,7 +101,7 @@ func (v *vocab) unknown(name string) unknown {
 	return unknown{name, -1}
 }
 
-// token returns the id, or an error that names the text that has no token.
+// token returns the id, or an error that names the text without a token.
 func (u unknown) token(text []byte) (int32, error) {
 	if u.id < 0 {
 		return 0, fmt.Errorf("%.100q has no token, and the token of what is unknown, %.100q, is not in the vocabulary", text, u.name)
@@ -112,7 +112,7 @@ func (u unknown) token(text []byte) (int32, error) {
 // byteTokens are the tokens <0x00> to <0xFF>, which stand for the bytes of unknown characters.
 type byteTokens [256]int32
 
-// bytes returns the tokens of bytes, nil if they are not wanted.
+// bytes returns the tokens of bytes, or nil if not wanted.
 func (v *vocab) bytes(wanted bool) *byteTokens {
 	if !wanted {
 		return nil
@@ -238,7 +238,7 @@ func (m *wordPiece) encode(e *encoder, word []byte) error {
 	return err
 }
 
-// longest returns the longest piece that text begins with. inner says that it does not begin a word.
+// longest returns the longest piece that text begins with. inner says that text does not begin a word.
 func (m *wordPiece) longest(text []byte, inner bool) (length int, id int32) {
 	node := int32(0)
 	if inner && m.prefix != "" {

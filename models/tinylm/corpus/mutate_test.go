@@ -16,11 +16,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// A damaged file gives an error that names it, or data. It takes no panic, little memory and little time.
+// A damaged file gives an error that names it, or data. Reading it does not panic, and takes little memory and little time.
 func TestDamagedFiles(t *testing.T) {
 	const mostBytes, mostTime = 600 << 20, 10 * time.Second
 	documents := makeDocuments(60, 100, 1)
-	python := map[string][]byte{} // those of pyarrow
+	python := map[string][]byte{} // files of pyarrow by name
 	if folder := pythonParquet(t); folder != "" {
 		for _, name := range []string{"lz4-1.0-dictionary", "none-1.0-dictionary", "none-2.0-plain"} {
 			content, err := os.ReadFile(filepath.Join(folder, name+".parquet"))

@@ -14,7 +14,7 @@ import (
 // normalizer rewrites a text before it is cut into words.
 type normalizer func(text string) string
 
-// normalizers are those of a tokenizer.json by type. Precompiled of SentencePiece is missing.
+// normalizers returns the makers of normalizers by their type in a tokenizer.json. Precompiled of SentencePiece is missing.
 func normalizers() map[string]maker[normalizer] {
 	return map[string]maker[normalizer]{
 		"NFC":          constant(form(norm.NFC)),
@@ -34,7 +34,7 @@ func normalizers() map[string]maker[normalizer] {
 	}
 }
 
-// keepsStart says that a normalizer does not remove the first character of a text.
+// keepsStart reports whether a normalizer never removes the first character of a text.
 func (p part) keepsStart() bool {
 	switch p.kind {
 	case "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend":
@@ -43,7 +43,7 @@ func (p part) keepsStart() bool {
 	return false
 }
 
-// compatible returns a normalizer that leaves the characters that are newer than the tables of the reference.
+// compatible returns the normalizer of a Unicode form. It leaves characters unchanged that are newer than the tables of the reference.
 func compatible(f norm.Form) normalizer {
 	normalize := form(f)
 	return func(text string) string {
@@ -62,7 +62,7 @@ func compatible(f norm.Form) normalizer {
 	}
 }
 
-// lowercase lowers each character by itself: a sigma does not know that it ends a word.
+// lowercase lowers each character by itself: a sigma at the end of a word has no special form.
 func lowercase(text string) string {
 	return strings.ReplaceAll(strings.Map(func(r rune) rune {
 		if r == 'İ' {
@@ -122,10 +122,10 @@ type replaceOptions struct {
 	Content string         `json:"content"`
 }
 
-// mostGrowth bounds how many times as long as a text the parts of a file may make it.
+// mostGrowth bounds the factor by which all parts of a file together may make a text longer.
 const mostGrowth = 4096
 
-// checkGrowth refuses parts whose replacements may make a text much longer, each that of the one before.
+// checkGrowth returns an error if the replacements of parts, one after the other, may make a text too long.
 func checkGrowth(parts []part) error {
 	growth := 1
 	for _, p := range parts {
@@ -148,7 +148,7 @@ func checkGrowth(parts []part) error {
 	return nil
 }
 
-// newReplace returns a function that replaces each match of a pattern. It serves as a normalizer and as a decoder.
+// newReplace returns a function that replaces each match of a pattern, for a normalizer or a decoder.
 func newReplace(o replaceOptions) (func(string) string, error) {
 	if s := o.Pattern.String; s != nil && *s != "" && o.Pattern.Regex == nil {
 		return strings.NewReplacer(*s, o.Content).Replace, nil
@@ -174,7 +174,7 @@ type bertOptions struct {
 	partType
 	Clean     bool  `json:"clean_text"`
 	Chinese   bool  `json:"handle_chinese_chars"`
-	Accents   *bool `json:"strip_accents"` // null: as lowercase
+	Accents   *bool `json:"strip_accents"` // null: same as lowercase
 	Lowercase bool  `json:"lowercase"`
 }
 
@@ -242,13 +242,13 @@ func spaceChinese(text string) string {
 	return b.String()
 }
 
-// patternOptions is a pattern of Split or Replace: one of a text and a regular expression.
+// patternOptions is a pattern of Split or Replace: either a text or a regular expression.
 type patternOptions struct {
 	String *string `json:"String"`
 	Regex  *string `json:"Regex"`
 }
 
-// finder returns what finds the pattern.
+// finder returns a finder of the pattern.
 func (o patternOptions) finder() (finder, error) {
 	switch {
 	case (o.String == nil) == (o.Regex == nil):

@@ -9,7 +9,7 @@ import (
 	"iter"
 )
 
-// blocks gives the blocks of all epochs in order, from the one on that begins at the cursor.
+// blocks yields the blocks of all epochs in order, beginning with the block that starts at the cursor.
 func (c *Corpus) blocks(ctx context.Context, from Cursor, seq int) iter.Seq2[*block, error] {
 	return func(yield func(*block, error) bool) {
 		from.Data, from.Seed, from.Seq, from.Window, from.Token = c.hash, c.seed, seq, 0, 0
@@ -28,17 +28,17 @@ func (c *Corpus) blocks(ctx context.Context, from Cursor, seq int) iter.Seq2[*bl
 	}
 }
 
-// builder makes documents into blocks.
+// builder builds blocks of documents.
 type builder struct {
 	c      *Corpus
 	seq    int
 	give   func(*block) bool
 	block  *block
-	blocks int // that are given
+	blocks int // number of blocks given
 	ids    []int32
 }
 
-// epoch gives the blocks of an epoch from the cursor on, and returns where the next one begins, or from when give returns false.
+// epoch gives the blocks of an epoch from the cursor on, and returns the beginning of the next epoch, or from if give returns false.
 func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 	c, given := b.c, b.blocks
 	b.begin(from)
@@ -89,7 +89,7 @@ func (b *builder) begin(at Cursor) {
 	b.block.start = at
 }
 
-// end gives the block; the next one begins at the cursor.
+// end gives the finished block and begins the next one at the cursor.
 func (b *builder) end(next Cursor) bool {
 	b.block.next = next
 	b.block.permute(b.c.seed, b.seq)
@@ -101,8 +101,8 @@ func (b *builder) end(next Cursor) bool {
 	return true
 }
 
-// add appends the document of a place to the block from the token offset on. A document that does not fit begins the next block
-// if it is short, and is cut else.
+// add appends the tokens of a document from offset on to the block. unit and number are its position. A document that does not fit
+// begins the next block if it is short, else it is cut.
 func (b *builder) add(d document, unit, number, offset int) (more bool, err error) {
 	if d.size() == 0 {
 		return true, nil
@@ -132,7 +132,7 @@ func (b *builder) add(d document, unit, number, offset int) (more bool, err erro
 	return true, nil
 }
 
-// batches gives the batches of blocks, of which the first begins at the cursor.
+// batches yields the batches of blocks from the cursor on. The first block is the one of the cursor.
 func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		a := assembler{Shape: s}
@@ -165,7 +165,7 @@ func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) 
 	}
 }
 
-// finish returns the batch with the cursor behind it: the next token is that of a window of b.
+// finish returns the batch and sets its cursor to the given window and token of b, or to the next block if b has no such window.
 func (a *assembler) finish(b *block, window, token int) *Batch {
 	batch := a.take()
 	batch.After = b.next
@@ -177,16 +177,16 @@ func (a *assembler) finish(b *block, window, token int) *Batch {
 	return batch
 }
 
-// Cursor is a place in the order of a corpus. It may be saved as JSON. The zero value is the beginning.
+// Cursor is a position in the order of a corpus. It may be saved as JSON. The zero value is the beginning.
 type Cursor struct {
 	Data     string `json:"data"`     // hash of the corpus
 	Seed     uint64 `json:"seed"`     // of the order
 	Seq      int    `json:"seq"`      // tokens of a window
 	Epoch    int    `json:"epoch"`    // epochs that are done
 	Block    int    `json:"block"`    // blocks of this epoch that are done
-	Unit     int    `json:"unit"`     // where the block begins: the place of a unit in the epoch's order,
-	Document int    `json:"document"` // a document of it
-	Offset   int    `json:"offset"`   // and a token of that
+	Unit     int    `json:"unit"`     // where the block begins: index of the unit in the epoch's order,
+	Document int    `json:"document"` // index of the document in the unit,
+	Offset   int    `json:"offset"`   // and index of the token in the document
 	Window   int    `json:"window"`   // windows of the block that are done
 	Token    int    `json:"token"`    // tokens of the next window that are done
 	Sum      uint32 `json:"sum"`      // of the other fields
@@ -202,7 +202,7 @@ func (c Cursor) sum() uint32 {
 	return crc32.ChecksumIEEE(b)
 }
 
-// checkCursor returns an error if a reader of windows of seq tokens cannot go on from the cursor.
+// checkCursor returns an error if a reader of windows of seq tokens cannot continue from the cursor.
 func (c *Corpus) checkCursor(at Cursor, seq int) error {
 	switch {
 	case at == Cursor{}:

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// memorySource gives documents of numbers, a unit each so many.
+// memorySource yields documents of numbers from memory, by unit.
 type memorySource [][][]int32
 
 func (s memorySource) documents(_ context.Context, u unit) documents {
@@ -24,7 +24,7 @@ func (s memorySource) documents(_ context.Context, u unit) documents {
 	}
 }
 
-// numberVocabulary has so many tokens, of which 0 is the separator.
+// numberVocabulary is a vocabulary of n tokens. The separator is 0.
 type numberVocabulary struct {
 	byteVocabulary
 	n int
@@ -32,7 +32,7 @@ type numberVocabulary struct {
 
 func (v numberVocabulary) size() int { return v.n }
 
-// numbered is a corpus where no token but the separator occurs twice: token t of document d has the id ids[d][t].
+// numbered returns a corpus in which no token except the separator occurs twice. Token t of document d has the id ids[d][t].
 func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uint64) (c *Corpus, ids [][]int32) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -86,7 +86,7 @@ func orderCases() []orderCase {
 	return cases
 }
 
-// targetsOf returns the targets of the first epoch by token, and checks that no token but a separator comes twice.
+// targetsOf returns the targets of the first epoch by token. It checks that no token except the separator occurs twice.
 func targetsOf(t *testing.T, batches []*Batch) map[int32]int32 {
 	t.Helper()
 	targets := map[int32]int32{}
@@ -109,7 +109,7 @@ func targetsOf(t *testing.T, batches []*Batch) map[int32]int32 {
 	return targets
 }
 
-// wholeEpoch returns the batches of the first epoch with a batch of one row, so that no row is of the next epoch.
+// wholeEpoch returns the batches of the first epoch. Batches have one row, so that no batch has rows of the next epoch.
 func wholeEpoch(t *testing.T, c *Corpus, s Shape) []*Batch {
 	t.Helper()
 	s.Documents = (s.Documents + s.Batch - 1) / s.Batch
@@ -117,8 +117,8 @@ func wholeEpoch(t *testing.T, c *Corpus, s Shape) []*Batch {
 	return epochOf(t, c, s, Cursor{})
 }
 
-// An epoch has each document to train on once: its tokens predict each other, and the last one the separator. A document that the end of
-// a block cuts misses one of these targets. No held-out token comes.
+// An epoch has each training document once. Each token of a document predicts the next one, and the last predicts the separator. If the end
+// of a block cuts a document, one of these targets is missing. No held-out token occurs.
 func TestEpochHasEachDocumentOnce(t *testing.T) {
 	for seed, o := range orderCases() {
 		t.Run(o.String(), func(t *testing.T) {
@@ -162,14 +162,14 @@ func TestEpochHasEachDocumentOnce(t *testing.T) {
 					}
 				}
 			}
-			require.LessOrEqual(t, missing, 2*(blocks-1)) // a piece of one token in a window of its own is not given out
+			require.LessOrEqual(t, missing, 2*(blocks-1)) // a piece of one token that is alone in a window is dropped
 			require.Equal(t, len(held), heldOut)
 			require.LessOrEqual(t, heldOut, o.heldOut)
 		})
 	}
 }
 
-// heldTokens returns the tokens of held-out documents, as far as they were collected.
+// heldTokens returns the collected tokens of held-out documents.
 func heldTokens(t *testing.T, c *Corpus) map[int32]bool {
 	held := map[int32]bool{}
 	if c.held == nil || c.held.tokens.len() < 2 {
@@ -187,7 +187,7 @@ func heldTokens(t *testing.T, c *Corpus) map[int32]bool {
 	return held
 }
 
-// Packed documents are where CuSeqlens says: a document's tokens follow one another, and predict nothing outside.
+// Packed documents lie where CuSeqlens says: the tokens of a document follow one another, and predict no token outside of it.
 func TestPackedDocuments(t *testing.T) {
 	for seed, o := range orderCases() {
 		if o.shape.Documents == 0 {
@@ -230,7 +230,7 @@ func TestPackedDocuments(t *testing.T) {
 	}
 }
 
-// A reader that goes on from any cursor, through JSON, gives what the first reader gives.
+// A reader that continues from any cursor, saved as JSON, returns the batches of the first reader.
 func TestResume(t *testing.T) {
 	for seed, o := range orderCases() {
 		t.Run(o.String(), func(t *testing.T) {

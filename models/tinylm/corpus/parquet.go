@@ -10,7 +10,7 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// groupBytes are in the row groups of a unit, about. Less would read the footer too often.
+// groupBytes is roughly the size of the row groups of a unit. With smaller units the footer would be read too often.
 const groupBytes = 8 << 20
 
 // parquetFile is an open Parquet file with a column "text".
@@ -63,19 +63,19 @@ func (p *parquetFile) open(f file) (err error) {
 	return nil
 }
 
-// recoverParquet makes a panic of the library an error: it trusts much of what a file says.
+// recoverParquet turns a panic of the library into an error: the library trusts much of what a file says.
 func recoverParquet(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("parquet: broken file: %v", p)
 	}
 }
 
-// meta describes the column in a row group.
+// meta returns the description of the column in a row group.
 func (p *parquetFile) meta(group int64) *format.ColumnMetaData {
 	return &p.file.Metadata().RowGroups[group].Columns[p.column].MetaData
 }
 
-// rowGroups returns ranges of row groups that are units.
+// rowGroups returns the ranges of row groups that become units.
 func rowGroups(f file) (ranges [][2]int64, err error) {
 	p, err := openParquet(f)
 	if err != nil {
@@ -93,7 +93,7 @@ func rowGroups(f file) (ranges [][2]int64, err error) {
 	return ranges, nil
 }
 
-// readRowGroups gives the documents of row groups.
+// readRowGroups yields the documents of the row groups of a unit.
 func readRowGroups(f file, u unit) documents {
 	return func(yield func(document, error) bool) {
 		p, err := openParquet(f)
@@ -115,7 +115,7 @@ func readRowGroups(f file, u unit) documents {
 	}
 }
 
-// documents gives the documents of a row group.
+// documents yields the documents of a row group.
 func (p *parquetFile) documents(group int64) documents {
 	return func(yield func(document, error) bool) {
 		meta := p.meta(group)
@@ -158,7 +158,7 @@ func (p *parquetFile) documents(group int64) documents {
 	}
 }
 
-// checkText bounds a document, and the text of a column that has the given size in the file.
+// checkText returns an error if a document is too long, or the text of a column is too long for its size in the file.
 func checkText(document int, text, size int64) error {
 	if document > documentBytes {
 		return fmt.Errorf("a text of %d bytes, want at most %d", document, documentBytes)

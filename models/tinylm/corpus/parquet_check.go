@@ -9,8 +9,8 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// parquet-go allocates what a file says, or what comes out of its compressed pages. So what it is going to read is checked first: the
-// footer, and the pages of a column, which costs to decompress them twice.
+// parquet-go allocates as much memory as a file says, or as its compressed pages expand to. So the footer and the pages of a column are
+// checked before the library reads them. The price is that pages are decompressed twice.
 const (
 	mostFooter  = 64 << 20  // bytes
 	mostSchema  = 10_000    // columns
@@ -59,7 +59,7 @@ func checkFooter(in io.ReaderAt, size int64) (err error) {
 	return nil
 }
 
-// checkStruct checks that lists of a Thrift struct are not longer than the bytes that follow, and returns the struct's length.
+// checkStruct checks that no list of a Thrift struct is longer than the bytes that follow. It returns the length of the struct.
 func checkStruct(b []byte) (int, error) {
 	c := structCheck{new(thrift.CompactProtocol).NewReaderFromBytes(b), len(b)}
 	err := c.value(thrift.STRUCT, 0)

@@ -57,15 +57,15 @@ func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, level int)
 // page is a page of a column.
 type page struct {
 	values   int64 // with nulls
-	nulls    int64 // as the header says; -1: it does not
+	nulls    int64 // as the header says; -1: not in the header
 	encoding format.Encoding
-	levels   []byte // of definition, which tell nulls from values; nil: they are in data
+	levels   []byte // definition levels, which tell nulls from values; nil: they are in data
 	data     []byte
 	packed   bool
-	size     int64 // of data when it is unpacked
+	size     int64 // of the unpacked data
 }
 
-// page checks the page at a place and returns its length and its number of values, which is 0 for a dictionary.
+// page checks the page at byte at and returns its length and its number of values, which is 0 for a dictionary.
 func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 	h, n, err := c.header(at, end)
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 	return n + size, p.values, p.checkStrings(strings)
 }
 
-// describe makes a header and the bytes behind it a page.
+// describe returns the page of a header and the bytes after it.
 func (c *pageCheck) describe(h format.PageHeader, data []byte) (p page, err error) {
 	p = page{data: data, nulls: -1, packed: true, size: int64(h.UncompressedPageSize)}
 	switch {
@@ -135,7 +135,7 @@ func (c *pageCheck) describe(h format.PageHeader, data []byte) (p page, err erro
 	return p, nil
 }
 
-// countStrings returns how many values have the largest level, which are those that are not null.
+// countStrings returns the number of values with the largest level: those that are not null.
 func (p *page) countStrings(level int) (n int64, err error) {
 	if p.levels == nil {
 		if len(p.data) < 4 || int64(binary.LittleEndian.Uint32(p.data)) > int64(len(p.data)-4) {
@@ -173,7 +173,7 @@ func (p *page) countStrings(level int) (n int64, err error) {
 	return n, nil
 }
 
-// header reads the header of the page at a place, and returns its length.
+// header reads the header of the page at byte at. n is the length of the header.
 func (c *pageCheck) header(at, end int64) (h format.PageHeader, n int64, err error) {
 	for size := int64(firstHeader); ; size *= 8 {
 		c.buffer = grow(c.buffer, int(min(size, end-at)))
@@ -194,7 +194,7 @@ func (c *pageCheck) header(at, end int64) (h format.PageHeader, n int64, err err
 	}
 }
 
-// unpack decompresses a page that has to become the given number of bytes.
+// unpack decompresses a page. Another length than want is an error.
 func (c *pageCheck) unpack(data []byte, want int) ([]byte, error) {
 	var r io.Reader
 	var err error
@@ -282,14 +282,14 @@ func (p *page) checkStrings(n int64) error {
 	return nil
 }
 
-// numberRun is n numbers of a run-length encoding: those in packed, or n times the same value.
+// numberRun is n numbers of a run-length encoding: those in packed or, if that is nil, n times value.
 type numberRun struct {
 	n      int64
 	packed []byte
 	value  uint64
 }
 
-// runs gives the runs of numbers of so many bits. It is an error if they are many more than wanted, for all of them find a place in memory.
+// runs yields the runs of numbers of width bits. Many more numbers than wanted are an error, because the library allocates memory for all.
 func runs(data []byte, width int, want int64) iter.Seq2[numberRun, error] {
 	return func(yield func(numberRun, error) bool) {
 		for total := int64(0); len(data) > 0; {
@@ -323,7 +323,7 @@ func runs(data []byte, width int, want int64) iter.Seq2[numberRun, error] {
 	}
 }
 
-// grow returns a slice of n bytes, which is b if it is large enough.
+// grow returns a slice of n bytes, in the memory of b if that is large enough.
 func grow(b []byte, n int) []byte {
 	if cap(b) < n {
 		return make([]byte, n)

@@ -17,7 +17,7 @@ const (
 	llama3End   = `| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
-// knownPattern returns a scanner that cuts like a pattern, of which every character is a part of a match.
+// knownPattern returns a scanner that cuts like a known pattern. Matches of these patterns cover every character.
 func knownPattern(pattern string) (scanner, bool) {
 	switch pattern {
 	case gpt2Pattern:
@@ -30,7 +30,8 @@ func knownPattern(pattern string) (scanner, bool) {
 	return scanner{}, false
 }
 
-// A text's matches take this time at most, 30 times what usual patterns need: some patterns take a time that doubles with each character.
+// Finding the matches in a text may take at most this time, 30 times what usual patterns need: with some patterns the time doubles with each
+// character.
 const (
 	matchTime     = time.Second
 	matchByteTime = 10 * time.Microsecond // more for each byte of the text
@@ -39,11 +40,11 @@ const (
 // matches finds a regular expression.
 type matches struct {
 	pattern string
-	pool    *sync.Pool // of *regexp2.Regexp: a goroutine sets the time limit of its own
+	pool    *sync.Pool // of *regexp2.Regexp: each goroutine sets its own time limit
 }
 
-// newMatches compiles a pattern of the reference's regular expressions, those of Oniguruma. A pattern that may mean something else in Go is
-// an error.
+// newMatches compiles a pattern of Oniguruma, the regular expressions of the reference. A pattern that may mean something else here is an
+// error.
 func newMatches(pattern string) (m matches, err error) {
 	defer func() {
 		if err != nil {
@@ -63,11 +64,11 @@ func newMatches(pattern string) (m matches, err error) {
 	return m, nil
 }
 
-// slowPattern is the error of a pattern that takes too long. Finders, normalizers and decoders have no error but this one, so find panics
-// with it, and what calls them catches it.
+// slowPattern is the error of a pattern that takes too long. It is the only error of finders, normalizers and decoders. So these return no
+// error: find panics with a slowPattern, and their callers catch it.
 type slowPattern struct{ error }
 
-// catchSlow makes an error of the panic of a slow pattern. It is to be deferred.
+// catchSlow turns the panic of a slow pattern into an error. Call it with defer.
 func catchSlow(err *error) {
 	switch p := recover().(type) {
 	case nil:
@@ -82,7 +83,7 @@ func (m matches) find(text []byte, found func(from, to int, match bool)) {
 	limit := matchTime + time.Duration(len(text))*matchByteTime
 	runes := []rune(string(text))
 	spans, err := m.spans(runes, limit)
-	if err != nil { // the process may have been stopped meanwhile
+	if err != nil { // once more: the process may have been stopped meanwhile
 		spans, err = m.spans(runes, limit)
 	}
 	if err != nil {
@@ -106,7 +107,7 @@ func (m matches) find(text []byte, found func(from, to int, match bool)) {
 	next(len(runes), false)
 }
 
-// spans returns the matches in a text, from and to, or an error if they take longer than the limit.
+// spans returns the begin and end of each match in a text, or an error if finding them takes longer than the limit.
 func (m matches) spans(text []rune, limit time.Duration) (list [][2]int, err error) {
 	re := m.pool.Get().(*regexp2.Regexp)
 	defer m.pool.Put(re)
@@ -122,12 +123,12 @@ func (m matches) spans(text []rune, limit time.Duration) (list [][2]int, err err
 }
 
 const (
-	sameEscapes = `sSdDtnrfpPx`                              // escapes of letters that mean the same there and here
-	wordClass   = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}Ⓐ-ⓩ🄰-🅉🅐-🅩🅰-🆉` // what \w means there inside of [ ]
-	wordMore    = `²³¹¼½¾`                                   // what \w matches there too, but not inside of [ ]
+	sameEscapes = `sSdDtnrfpPx`                              // letters whose escapes mean the same in Oniguruma and in regexp2
+	wordClass   = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}Ⓐ-ⓩ🄰-🅉🅐-🅩🅰-🆉` // what \w of Oniguruma means inside of [ ]
+	wordMore    = `²³¹¼½¾`                                   // what \w of Oniguruma also matches, but not inside of [ ]
 )
 
-// translate returns a pattern that means the same here.
+// translate returns a pattern of regexp2 that means the same as a pattern of Oniguruma.
 func translate(pattern string) (string, error) {
 	var b strings.Builder
 	inClass, classStart := false, 0

@@ -9,17 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// splitter cuts a text into words and gives them in order. None of them is empty.
+// splitter cuts a text into words and calls word for each in order. No word is empty.
 type splitter func(text []byte, word func([]byte))
 
 // preTokenizer is a step that cuts a text into words.
 type preTokenizer struct {
 	split splitter // nil: the step cuts nothing
 	start splitter // for a word that begins the text; nil: split
-	bytes bool     // behind the step the vocabulary has letters for bytes
+	bytes bool     // after the step, words are spelled in letters for bytes
 }
 
-// preTokenizers are those of a tokenizer.json by type. UnicodeScripts, FixedLength and RandomSplit are missing.
+// preTokenizers returns the makers of pre-tokenizers by their type in a tokenizer.json. UnicodeScripts, FixedLength and RandomSplit are
+// missing.
 func preTokenizers() map[string]maker[preTokenizer] {
 	cut := func(find finder, how behavior) maker[preTokenizer] {
 		return constant(preTokenizer{split: how.splitter(find)})
@@ -37,7 +38,7 @@ func preTokenizers() map[string]maker[preTokenizer] {
 	}
 }
 
-// readSplitters reads the steps that cut. bytes says that the last one is ByteLevel. normal are the normalizers of the file.
+// readSplitters returns the steps that cut. bytes says that the last one is ByteLevel. normal are the normalizers of the file.
 func readSplitters(parts, normal []part) (steps []preTokenizer, bytes bool, err error) {
 	all, err := makeParts(parts, preTokenizers())
 	if err != nil {
@@ -60,7 +61,7 @@ func readSplitters(parts, normal []part) (steps []preTokenizer, bytes bool, err 
 	return steps, bytes, nil
 }
 
-// checkFirst checks the steps before a Metaspace that depends on whether a word begins the text.
+// checkFirst returns an error if a step or normalizer before a Metaspace with the scheme "first" hides which word begins the text.
 func checkFirst(words, normal []part) error {
 	for _, p := range words {
 		return fmt.Errorf("type Metaspace with the prepend_scheme first behind %s, want it in front", p.kind)
@@ -89,16 +90,16 @@ func newByteLevel(o byteLevelOptions) (preTokenizer, error) {
 		split = whole
 	}
 	if o.AddPrefixSpace {
-		split = split.behind(" ")
+		split = split.withPrefix(" ")
 	}
 	return preTokenizer{split: split, bytes: true}, nil
 }
 
-// whole gives a text as one word.
+// whole makes the whole text one word.
 func whole(text []byte, word func([]byte)) { word(text) }
 
-// behind returns a splitter of texts that begin with a prefix; if one does not, it gets the prefix.
-func (s splitter) behind(prefix string) splitter {
+// withPrefix returns a splitter that first puts prefix in front of a text, if the text does not begin with it.
+func (s splitter) withPrefix(prefix string) splitter {
 	return func(text []byte, word func([]byte)) {
 		if !bytes.HasPrefix(text, []byte(prefix)) {
 			text = append([]byte(prefix), text...)
@@ -149,8 +150,8 @@ type metaspaceOptions struct {
 	Replacement    string `json:"replacement"`
 	PrependScheme  string `json:"prepend_scheme"`
 	Split          *bool  `json:"split"`            // null: true
-	AddPrefixSpace *bool  `json:"add_prefix_space"` // of old files, which have no prepend_scheme
-	OldReplacement string `json:"str_rep"`          // of old files, the same as replacement
+	AddPrefixSpace *bool  `json:"add_prefix_space"` // in old files, which have no prepend_scheme
+	OldReplacement string `json:"str_rep"`          // in old files, the same as replacement
 }
 
 // scheme returns always, first or never.
@@ -186,9 +187,9 @@ func newMetaspace(o metaspaceOptions) (preTokenizer, error) {
 	}
 	switch scheme {
 	case "always":
-		return preTokenizer{split: step(cut.behind(o.Replacement))}, nil
+		return preTokenizer{split: step(cut.withPrefix(o.Replacement))}, nil
 	case "first":
-		return preTokenizer{split: step(cut), start: step(cut.behind(o.Replacement))}, nil
+		return preTokenizer{split: step(cut), start: step(cut.withPrefix(o.Replacement))}, nil
 	}
 	return preTokenizer{split: step(cut)}, nil
 }

@@ -8,14 +8,14 @@ import (
 	"sync"
 )
 
-// readyBatches are kept for Next.
+// readyBatches is the number of batches that are kept ready for Next.
 const readyBatches = 8
 
-// ErrClosed is what Next returns after Close.
+// ErrClosed is the error of Next after Close.
 var ErrClosed = errors.New("corpus: the reader is closed")
 
-// Reader gives the batches of a corpus, epoch after epoch. It reads ahead in goroutines, which Close ends. Its methods but Close are
-// for one goroutine at a time.
+// Reader returns the batches of a corpus, epoch after epoch. It reads ahead in goroutines, which Close ends. Only one goroutine at a time
+// may call its methods, except Close.
 type Reader struct {
 	batches chan *Batch // closed after an error
 	err     error       // set before batches is closed
@@ -25,7 +25,7 @@ type Reader struct {
 	waits   int
 }
 
-// Reader returns a reader that goes on from a cursor. The zero Cursor is the beginning.
+// Reader returns a reader that continues from a cursor. The zero Cursor is the beginning.
 func (c *Corpus) Reader(s Shape, from Cursor) (*Reader, error) {
 	err := s.check()
 	if err == nil {
@@ -36,7 +36,7 @@ func (c *Corpus) Reader(s Shape, from Cursor) (*Reader, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Reader{batches: make(chan *Batch, readyBatches), cancel: cancel}
-	blocks := make(chan result[*block]) // one block is built while another is given out
+	blocks := make(chan result[*block]) // one block is built while another is cut into batches
 	r.done.Go(func() { produce(ctx, c.blocks(ctx, start(from), s.Seq), blocks) })
 	r.done.Go(func() {
 		defer close(r.batches)
@@ -59,7 +59,7 @@ func (c *Corpus) Reader(s Shape, from Cursor) (*Reader, error) {
 	return r, nil
 }
 
-// start returns the cursor where the block of a cursor begins.
+// start returns the cursor at the beginning of the block of from.
 func start(from Cursor) Cursor {
 	from.Window, from.Token, from.Sum = 0, 0, 0
 	return from
@@ -70,7 +70,7 @@ type result[T any] struct {
 	err   error
 }
 
-// produce sends what all gives, until ctx ends.
+// produce sends the values of all, until ctx ends.
 func produce[T any](ctx context.Context, all iter.Seq2[T, error], to chan<- result[T]) {
 	defer close(to)
 	for value, err := range all {
@@ -82,7 +82,7 @@ func produce[T any](ctx context.Context, all iter.Seq2[T, error], to chan<- resu
 	}
 }
 
-// receive gives what is sent, until ctx ends.
+// receive yields the values that are sent, until ctx ends.
 func receive[T any](ctx context.Context, from <-chan result[T]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for {
@@ -98,7 +98,7 @@ func receive[T any](ctx context.Context, from <-chan result[T]) iter.Seq2[T, err
 	}
 }
 
-// Next returns the next batch, which belongs to the caller. After an error it returns that error again, unless it is the one of ctx.
+// Next returns the next batch, which belongs to the caller. Each call after an error returns the same error, except after an error of ctx.
 func (r *Reader) Next(ctx context.Context) (*Batch, error) {
 	r.calls++
 	select {
@@ -124,10 +124,10 @@ func (r *Reader) result(b *Batch, ok bool) (*Batch, error) {
 	return b, nil
 }
 
-// Waits returns how often Next had to wait for a batch, its first call aside.
+// Waits returns how often Next had to wait for a batch, not counting its first call.
 func (r *Reader) Waits() int { return r.waits }
 
-// Close ends the reader and waits for its goroutines. Next may still return batches that were ready, then ErrClosed.
+// Close ends the reader and waits for its goroutines. After that, Next may still return batches that were ready, then ErrClosed.
 func (r *Reader) Close() error {
 	r.cancel()
 	r.done.Wait()

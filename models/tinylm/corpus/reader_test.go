@@ -18,7 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// noLeaks fails if goroutines are left over at the end of the test.
+// noLeaks fails if goroutines still run at the end of the test.
 func noLeaks(t *testing.T) {
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() {
@@ -28,7 +28,7 @@ func noLeaks(t *testing.T) {
 	})
 }
 
-// The reader gives what is read without goroutines, from the beginning and from a cursor, and ends at any moment.
+// The reader returns the same batches as reading without goroutines, from the beginning and from a cursor. It can be closed at any moment.
 func TestReaderMatchesSynchronousReading(t *testing.T) {
 	noLeaks(t)
 	for seed, o := range orderCases()[:20] {
@@ -102,7 +102,7 @@ func TestReaderErrors(t *testing.T) {
 	}
 }
 
-// slowSource never gives a document until its context ends.
+// slowSource yields no document and waits until its context ends.
 type slowSource struct{}
 
 func (slowSource) documents(ctx context.Context, _ unit) documents {
@@ -157,7 +157,7 @@ func TestCursorErrors(t *testing.T) {
 	require.NoError(t, err, "another batch goes on")
 }
 
-// A cursor with any numbers, even with the right checksum, gives an error or batches. A changed text of it gives an error.
+// A cursor with arbitrary numbers gives an error or batches, even with the right checksum. A cursor whose text was changed gives an error.
 func TestCursorsOfAnyKind(t *testing.T) {
 	c, _ := numbered(t, 3, 100, 50, 500, 0, 1)
 	s := Shape{Batch: 2, Seq: 16, Documents: 4}
@@ -189,7 +189,7 @@ func TestCursorsOfAnyKind(t *testing.T) {
 	}
 }
 
-// A training step of a few milliseconds does not wait for text, also where a block ends.
+// A training step of a few milliseconds does not wait for text, not even at the end of a block.
 func TestReaderIsAhead(t *testing.T) {
 	path := filepath.Join(writeFiles(t, map[string][]byte{"a.txt": bytes.Repeat([]byte("some text\n"), 300_000)}), "a.txt")
 	c, err := Open(t.Context(), path, Options{HeldOut: 1000})
@@ -211,7 +211,7 @@ func TestReaderIsAhead(t *testing.T) {
 	t.Logf("%d waits", r.Waits())
 }
 
-// BenchmarkReader reads with all its goroutines. The metric tokens/s is of two cores with -cpu 2.
+// BenchmarkReader times a Reader with all its goroutines. With -cpu 2 the metric tokens/s is for two cores.
 func BenchmarkReader(b *testing.B) {
 	documents := makeDocuments(4000, 16<<10, 1)
 	text := []byte(strings.Join(documents, "\n"))

@@ -12,14 +12,14 @@ import (
 	"math"
 )
 
-// place is a place in the data: a token or byte of a document of a unit.
+// place is a position in the data: a token or byte of a document of a unit.
 type place struct {
 	Unit, Document, Offset int
 }
 
-// split says which documents are held out: those with certain hashes, or all from a place on.
+// split says which documents are held out: those with certain hashes, or all from a position on.
 type split struct {
-	Kind string // one of those below
+	Kind string // one of the constants below
 	From place
 }
 
@@ -29,7 +29,7 @@ const (
 	splitLast = "last"
 )
 
-// heldOut reports whether the hash of a document's content holds it out.
+// heldOut reports whether a document is held out by the hash of its content.
 func (d document) heldOut() bool {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	if !d.isTokens {
@@ -45,7 +45,7 @@ func (d document) heldOut() bool {
 	return sum%heldOutPart == 0
 }
 
-// cut returns the part of a document, which is the i-th of its unit, to train on, or the part that is held out.
+// cut returns the part of the i-th document of a unit that is for training or, if heldOut, the part that is held out.
 func (s split) cut(unit, i int, d document, heldOut bool) document {
 	switch {
 	case d.skip != "":
@@ -69,7 +69,7 @@ func (s split) cut(unit, i int, d document, heldOut bool) document {
 	return d
 }
 
-// part returns the first n bytes or tokens of a document, or the others.
+// part returns the first n bytes or tokens of a document or, if last, all others.
 func (d document) part(n int, last bool) document {
 	switch {
 	case d.isTokens && last:
@@ -126,7 +126,7 @@ func (c *Corpus) scan(ctx context.Context, tokens int) error {
 	return c.holdLast(ctx, h, sizes, all-all/heldOutPart)
 }
 
-// holdLast holds out what is behind the first n bytes or tokens of the data.
+// holdLast holds out everything after the first n bytes or tokens of the data.
 func (c *Corpus) holdLast(ctx context.Context, h *holder, sizes []int, n int) error {
 	h.block = newBlock(c.Vocab(), 0)
 	h.text, h.tokens = 0, 0
@@ -172,7 +172,7 @@ type holder struct {
 	c            *Corpus
 	block        *block
 	most         int // tokens to collect
-	text, tokens int // bytes, and tokens that they became
+	text, tokens int // bytes of text, and tokens of it
 	ids          []int32
 }
 
@@ -264,7 +264,7 @@ func (f file) sample(w io.Writer, buffer []byte) error {
 	return nil
 }
 
-// identityOf hashes what describes data that is not read from files.
+// identityOf hashes a description of data that are not read from files.
 func identityOf(parts ...any) string {
 	sum := sha256.Sum256(fmt.Append(nil, parts...))
 	return hex.EncodeToString(sum[:16])

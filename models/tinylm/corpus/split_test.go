@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The last twentieth of the text is held out where a hash of few documents decides badly: always of a single one.
+// The last twentieth of the text is held out if there are too few documents for a good split by hash: always for a single document.
 func TestLastTwentieth(t *testing.T) {
 	for n := range 8 {
 		text := strings.Repeat("größer ", 50+n)
@@ -29,7 +29,7 @@ func TestLastTwentieth(t *testing.T) {
 	}
 }
 
-// However many documents there are, the parts share none and nothing is lost, and neither part is absurd.
+// With any number of documents, the two parts share none, nothing is lost, and both parts have sensible sizes.
 func TestSplitSizes(t *testing.T) {
 	for n := 1; n < 120; n += 17 {
 		documents := makeDocuments(n, 100, uint64(n))
@@ -56,7 +56,7 @@ func TestSplitSizes(t *testing.T) {
 	}
 }
 
-// The number of tokens to collect changes what is collected, not what is held out. Equal documents are on the same side.
+// The number of tokens to collect does not change which documents are held out. Equal documents are on the same side.
 func TestSplitDoesNotDependOnHeldOut(t *testing.T) {
 	documents := makeDocuments(2000, 50, 3)
 	documents = append(documents, documents[:1000]...)

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// makeDocuments returns n different documents of text, of lengths up to most.
+// makeDocuments returns n different documents of text, with lengths up to most.
 func makeDocuments(n, most int, seed uint64) []string {
 	r := rand.New(rand.NewPCG(seed, 0))
 	var all []string
@@ -34,7 +34,7 @@ func makeDocuments(n, most int, seed uint64) []string {
 	return all
 }
 
-// writeFiles writes files into a new folder and returns its path. A name's .gz or .zst packs the content.
+// writeFiles writes files into a new folder and returns its path. Contents of names with .gz or .zst are compressed.
 func writeFiles(t testing.TB, files map[string][]byte) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -79,7 +79,7 @@ func jsonl(t testing.TB, documents []string) []byte {
 	return b.Bytes()
 }
 
-// parquetBytes has a row group of each so many documents.
+// parquetBytes returns a Parquet file whose row groups have group documents each.
 func parquetBytes(t testing.TB, documents []string, group int) []byte {
 	t.Helper()
 	type row struct {
@@ -99,7 +99,7 @@ func parquetBytes(t testing.TB, documents []string, group int) []byte {
 	return b.Bytes()
 }
 
-// deltaParquet has the lengths of texts apart from these, unpacked.
+// deltaParquet returns an uncompressed Parquet file that stores the lengths of all texts before the texts.
 func deltaParquet(t testing.TB, documents []string) []byte {
 	t.Helper()
 	type row struct {
@@ -115,7 +115,7 @@ func deltaParquet(t testing.TB, documents []string) []byte {
 	return b.Bytes()
 }
 
-// llmcBytes has the tokens of documents, each behind a separator.
+// llmcBytes returns a file of llm.c with the tokens of documents, a separator before each.
 func llmcBytes(documents []string) []byte {
 	header := make([]byte, llmcHeader)
 	var tokens []byte
@@ -130,7 +130,7 @@ func llmcBytes(documents []string) []byte {
 	return append(header, tokens...)
 }
 
-// numpyBytes has tokens of the given width.
+// numpyBytes returns a file of NumPy with tokens of the given width.
 func numpyBytes(tokens []int32, width int) []byte {
 	header := fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': (%d,), }", map[int]string{1: "|u1", 2: "<u2", 4: "<u4"}[width], len(tokens))
 	header += strings.Repeat(" ", 63-(10+len(header))%64) + "\n"
@@ -144,7 +144,7 @@ func numpyBytes(tokens []int32, width int) []byte {
 	return b
 }
 
-// joined returns the tokens of documents, a separator behind each.
+// joined returns the tokens of documents, a separator after each.
 func joined(documents []string) []int32 {
 	var ids []int32
 	for _, d := range documents {
@@ -165,7 +165,7 @@ func open(t testing.TB, path string, o Options, block int) *Corpus {
 	return c
 }
 
-// epochOf returns the batches of the epoch of a cursor, read without goroutines, and no batch with rows of two epochs.
+// epochOf returns the batches of the epoch of a cursor, read without goroutines. It leaves out a batch with rows of two epochs.
 func epochOf(t testing.TB, c *Corpus, s Shape, from Cursor) []*Batch {
 	t.Helper()
 	var all []*Batch
@@ -183,7 +183,7 @@ func epochOf(t testing.TB, c *Corpus, s Shape, from Cursor) []*Batch {
 	return all
 }
 
-// textsOf returns the documents of batches whose windows hold whole blocks, sorted.
+// textsOf returns the documents of batches, sorted. A window must hold a whole block.
 func textsOf(t testing.TB, batches []*Batch) []string {
 	t.Helper()
 	var all []string
@@ -208,7 +208,7 @@ func sorted(all []string) []string {
 	return all
 }
 
-// pythonParquet returns a folder of files that pyarrow wrote, or "" without pyarrow.
+// pythonParquet returns a folder of files written by pyarrow, or "" without pyarrow.
 func pythonParquet(t testing.TB) string {
 	t.Helper()
 	folder := t.TempDir()

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	textPiece = 4 << 20  // bytes of a document of plain text, about
-	textNear  = 64 << 10 // bytes in which a line has to end for a document to end behind it
+	textPiece = 4 << 20  // bytes of a document of plain text, roughly
+	textNear  = 64 << 10 // if a line ends within so many bytes, the document ends after it
 )
 
-// cutter cuts a stream into pieces. Piece k begins at the place that begin finds in the near bytes from byte k*size on; the first
-// one begins at byte 0. So pieces are the same whether they are read one after the other or each for itself.
+// cutter cuts a stream into pieces. Piece 0 begins at byte 0. Piece k begins at the position that begin finds in the near bytes from byte
+// k*size on. So pieces are the same whether they are read one after the other or each by itself.
 type cutter struct {
 	size, near int
 	begin      func(b []byte) int
@@ -21,11 +21,12 @@ type cutter struct {
 
 // piece is a part of a stream.
 type piece struct {
-	at    int // where it begins
+	at    int // position in the stream
 	bytes []byte
 }
 
-// pieces gives the pieces of a stream r that stands at byte k*size, k > 0 if inside, or only the first of them. Each is valid until the next.
+// pieces yields the pieces of a stream. r is at byte k*size of the stream; inside says that k > 0. If one, it yields only the first piece. A
+// piece is valid until the next.
 func (c cutter) pieces(r io.Reader, inside, one bool) iter.Seq2[piece, error] {
 	return func(yield func(piece, error) bool) {
 		var buffer []byte
@@ -51,7 +52,7 @@ func (c cutter) pieces(r io.Reader, inside, one bool) iter.Seq2[piece, error] {
 	}
 }
 
-// readUpTo appends to buffer until it has n bytes or r ends. Memory grows with what is read.
+// readUpTo appends to buffer until it has n bytes or r ends. Memory grows with the bytes that are read.
 func readUpTo(r io.Reader, buffer []byte, n int) ([]byte, error) {
 	for len(buffer) < n {
 		if len(buffer) == cap(buffer) {
@@ -71,7 +72,7 @@ func readUpTo(r io.Reader, buffer []byte, n int) ([]byte, error) {
 	return buffer, nil
 }
 
-// lineStart returns the place behind the first line break of b, or where the first character of b begins if there is none.
+// lineStart returns the position after the first line break of b or, if there is none, of the first character of b.
 func lineStart(b []byte) int {
 	if i := bytes.IndexByte(b, '\n'); i >= 0 {
 		return i + 1
@@ -84,7 +85,7 @@ func lineStart(b []byte) int {
 	return 0
 }
 
-// readText gives the documents of plain text: the one of the unit, or all of a compressed file.
+// readText yields the documents of plain text: that of the unit, or all of a compressed file.
 func readText(f file, u unit) documents {
 	return func(yield func(document, error) bool) {
 		r, err := f.open(u.from)

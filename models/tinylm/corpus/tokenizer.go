@@ -18,32 +18,32 @@ import (
 // mostTokenizerBytes bounds a tokenizer.json; the largest known ones have 40 MB.
 const mostTokenizerBytes = 256 << 20
 
-// mostErrorBytes bounds what an error says of the content of a tokenizer.json.
+// mostErrorBytes bounds the text of an error, which may quote a tokenizer.json.
 const mostErrorBytes = 400
 
-// tokenizer is a Hugging Face tokenizer. No pure Go library gave the ids of the reference, so it is written here. A text goes through the
-// normalizers, the pre-tokenizers, which cut it into words, and the model; the decoders make text of tokens. Each is a file here. A part
-// that is not known is an error. Characters newer than Go's Unicode tables may be cut in other places than there.
+// tokenizer is a Hugging Face tokenizer. It is written here because no pure Go library gave the ids of the reference. A text goes through
+// the normalizers, the pre-tokenizers, which cut it into words, and the model. The decoders turn tokens into text. Each has a file here.
+// An unknown part is an error. Characters newer than Go's Unicode tables may be cut in other places than by the reference.
 type tokenizer struct {
 	hash [sha256.Size]byte
 	end  int32 // the separator
 
-	added      addedTokens // found in the text as it is
+	added      addedTokens // found in the text before normalization
 	normalized addedTokens // found in normalized text
 	normal     []normalizer
 	steps      []preTokenizer
-	letters    *letters // for bytes in the vocabulary; nil: it has text
+	letters    *letters // spell bytes in the vocabulary; nil: it has plain text
 	model      model
 	encoders   sync.Pool // of *encoder
 
 	decoding decoding
-	pieces   []string         // of each id, as the file has it
-	texts    []string         // of each id, inside of a text
+	pieces   []string         // of each id, as in the file
+	texts    []string         // of each id, as it appears inside a text
 	names    map[string]int32 // ids by the text in the file
 }
 
-// tokenizerFile is what matters of a tokenizer.json. Truncation, padding and the post-processor, which adds tokens around a text, do not
-// matter to training.
+// tokenizerFile is the part of a tokenizer.json that is read. Training does not need truncation, padding and the post-processor, which
+// adds tokens around a text.
 type tokenizerFile struct {
 	AddedTokens  []addedFile    `json:"added_tokens"`
 	Normalizer   jsontext.Value `json:"normalizer"`
@@ -84,7 +84,7 @@ func readTokenizer(path, separator string) (*tokenizer, error) {
 	return t, nil
 }
 
-// parseTokenizer makes a tokenizer of the content of a tokenizer.json.
+// parseTokenizer makes a tokenizer from the content of a tokenizer.json.
 func parseTokenizer(b []byte) (t *tokenizer, err error) {
 	defer catchSlow(&err)
 	var f tokenizerFile
@@ -145,7 +145,7 @@ func (t *tokenizer) readPieces(added []addedFile) (err error) {
 		} else {
 			t.added.add(a, text)
 		}
-		if t.letters != nil { // so that the decoder gives what the text says
+		if t.letters != nil { // so that the decoder returns this text
 			text = string(t.letters.spell(nil, []byte(text)))
 		}
 		if t.pieces, err = putPiece(t.pieces, text, a.ID, most); err != nil {

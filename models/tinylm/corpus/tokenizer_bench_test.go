@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkTokenizer encodes words that mostly repeat. NSA_TOKENIZER names another tokenizer.json, NSA_TEXT other text.
+// BenchmarkTokenizer encodes words, most of which repeat. NSA_TOKENIZER names another tokenizer.json, NSA_TEXT another text.
 func BenchmarkTokenizer(b *testing.B) {
 	text := []byte(strings.Join(makeDocuments(400, 4<<10, 1), "\n"))
 	t, err := parseTokenizer(smallTokenizer(b))

@@ -17,8 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestDamagedTokenizers changes members of the tokenizers of all kinds: each change is an error that names the file, or a tokenizer that
-// reads and writes text. It takes no panic, little memory and little time.
+// TestDamagedTokenizers changes members of tokenizers of all kinds. Each change gives an error that names the file, or a tokenizer that
+// encodes and decodes text. Nothing panics, and each change takes little memory and little time.
 func TestDamagedTokenizers(t *testing.T) {
 	const mostBytes, mostTime = 600 << 20, 10 * time.Second
 	r := rand.New(rand.NewPCG(1, 2))
@@ -57,7 +57,7 @@ func TestDamagedTokenizers(t *testing.T) {
 	t.Logf("%d of %d are errors", failed, testutil.Mutations(t))
 }
 
-// encodeLines reads a tokenizer, and lines with it.
+// encodeLines reads a tokenizer and encodes lines with it.
 func encodeLines(path string, lines []string) error {
 	v, err := readTokenizer(path, "")
 	if err != nil {
@@ -77,7 +77,7 @@ func encodeLines(path string, lines []string) error {
 	return nil
 }
 
-// mutateJSON changes one member of a tokenizer: a part becomes that of another file, and what is inside of it another value.
+// mutateJSON changes one member of a tokenizer: a part becomes the part of another file, or a value inside a part becomes another value.
 func mutateJSON(r *rand.Rand, file map[string]any, parts map[string][]any) {
 	members := []string{"normalizer", "pre_tokenizer", "model", "decoder", "added_tokens"}
 	member := members[r.IntN(len(members))]
@@ -86,7 +86,7 @@ func mutateJSON(r *rand.Rand, file map[string]any, parts map[string][]any) {
 		file[member] = others[r.IntN(len(others))]
 		return
 	}
-	var copied any // parts are of other files
+	var copied any // parts from other files
 	text, _ := json.Marshal(file[member])
 	d := json.NewDecoder(bytes.NewReader(text))
 	_ = d.Decode(&copied)
@@ -136,7 +136,7 @@ func mutateValue(r *rand.Rand, v any) any {
 	return junk(r, v)
 }
 
-// junk returns a value that is unlikely to fit in the place of v.
+// junk returns a value that is unlikely to be valid in place of v.
 func junk(r *rand.Rand, v any) any {
 	text, _ := v.(string)
 	number, _ := v.(float64)

@@ -25,13 +25,13 @@ type partType struct {
 	Type string `json:"type"`
 }
 
-// noOptions are those of a part without options.
+// noOptions is the type of the options of a part that has none.
 type noOptions struct{ partType }
 
-// maker makes a T of a part of one kind.
+// maker makes a T from a part of one kind.
 type maker[T any] func(part) (T, error)
 
-// with returns a maker that reads the options of a part. An option that Options lacks is an error.
+// with returns a maker that reads the options of a part. An option that is no field of Options is an error.
 func with[Options, T any](make func(Options) (T, error)) maker[T] {
 	return func(p part) (result T, err error) {
 		var o Options
@@ -47,7 +47,7 @@ func constant[T any](t T) maker[T] {
 	return with(func(noOptions) (T, error) { return t, nil })
 }
 
-// makeParts makes a T of each part.
+// makeParts makes a T from each part.
 func makeParts[T any](parts []part, makers map[string]maker[T]) ([]T, error) {
 	var all []T
 	for _, p := range parts {
@@ -78,7 +78,7 @@ func readPart(value jsontext.Value) (part, error) {
 	return part{t.Type, value}, err
 }
 
-// flatten returns the parts of a value: none of null, those of a Sequence, which are in the member list, or the one that it is.
+// flatten returns the parts of a value: none for null, the parts in the member list for a Sequence, else the value itself.
 func flatten(value jsontext.Value, list string, depth int) ([]part, error) {
 	if len(value) == 0 || value.Kind() == 'n' {
 		return nil, nil

@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// wordTokenizer is a tokenizer.json with a token for each of some words, and the given members.
+// wordTokenizer returns a tokenizer.json with a token for each of some words, and with the given members.
 func wordTokenizer(t *testing.T, members map[string]string) []byte {
 	t.Helper()
 	file := map[string]json.RawMessage{
@@ -78,7 +78,7 @@ func TestTokenizerPartsRefused(t *testing.T) {
 	}
 }
 
-// Text that has no token, and no token for unknown text, is an error.
+// Text without a token is an error if there is no token for unknown text.
 func TestTokenizerUnknownText(t *testing.T) {
 	for name, model := range map[string]string{
 		"word level": `{"type":"WordLevel","unk_token":"none","vocab":{"a":0}}`,
@@ -100,7 +100,7 @@ func TestTokenizerUnknownText(t *testing.T) {
 	}
 }
 
-// The bytes of a document count, not those that its tokens say.
+// BytesPerToken counts the bytes of a document, not those of the text of its tokens.
 func TestBytesPerTokenOfLossyTokenizer(t *testing.T) {
 	var documents []string
 	for i := range 400 {
@@ -111,7 +111,7 @@ func TestBytesPerTokenOfLossyTokenizer(t *testing.T) {
 	require.Equal(t, 22.0/5, c.BytesPerToken())
 }
 
-// The text of one token is what it says inside of a text.
+// AppendToken gives the text that a token has inside a longer text.
 func TestAppendTokenOfDecoders(t *testing.T) {
 	for _, c := range []struct{ decoder, token, want string }{
 		{`null`, "a", " a"},
@@ -132,8 +132,8 @@ func TestAppendTokenOfDecoders(t *testing.T) {
 	}
 }
 
-// A pattern whose time doubles with each character of a text is an error of that text, or of the file where it reads its own tokens. The
-// tokenizer goes on with other texts.
+// A pattern whose time doubles with each character of a text gives an error for that text, or for the file if the pattern is used on the
+// tokens in the file. The tokenizer still works for other texts.
 func TestSlowPatterns(t *testing.T) {
 	const slow = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	replace := `{"type":"Replace","pattern":{"Regex":"(a|aa)*b"},"content":""}`

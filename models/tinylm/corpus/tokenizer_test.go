@@ -138,13 +138,13 @@ func TestTokenizersMatchPython(t *testing.T) {
 	}
 }
 
-// tokenizerCase is a tokenizer and what Python makes of lines with it.
+// tokenizerCase is a tokenizer, lines, and the results of Python for these.
 type tokenizerCase struct {
 	Name      string
 	Tokenizer json.RawMessage
 	Lines     []string
 	IDs       [][]int32
-	Texts     []string // of the ids
+	Texts     []string // Python's decoding of the ids
 }
 
 func requireSame(t *testing.T, v *tokenizer, want tokenizerCase) {
@@ -157,18 +157,18 @@ func requireSame(t *testing.T, v *tokenizer, want tokenizerCase) {
 		require.Equal(t, want.IDs[i], append([]int32{}, got...), "%q", line)
 		text, err := v.decode(got)
 		require.NoError(t, err)
-		if utf8.ValidString(text) { // Python replaces bytes that are no text
+		if utf8.ValidString(text) { // Python replaces bytes that are not UTF-8
 			require.Equal(t, want.Texts[i], text, "%q", line)
 		}
 	}
 }
 
-// isNew says that a line has characters that are newer than Go's Unicode tables.
+// isNew reports whether a line has characters that are newer than Go's Unicode tables.
 func isNew(line string) bool {
 	return strings.ContainsFunc(line, func(r rune) bool { return unicode.Is(unicode.Cn, r) })
 }
 
-// smallTokenizers are of every kind, written by train_tokenizers.py.
+// smallTokenizers returns tokenizers of every kind, written by train_tokenizers.py.
 func smallTokenizers(t *testing.T) (all []tokenizerCase) {
 	f, err := os.Open("testdata/tokenizers.jsonl.gz")
 	require.NoError(t, err)
@@ -183,7 +183,7 @@ func smallTokenizers(t *testing.T) (all []tokenizerCase) {
 	return all
 }
 
-// The ids are those that Python's tokenizers gave.
+// The ids are those of Python's tokenizers.
 func TestSmallTokenizers(t *testing.T) {
 	all := smallTokenizers(t)
 	require.Greater(t, len(all), 40)
@@ -196,7 +196,7 @@ func TestSmallTokenizers(t *testing.T) {
 	}
 }
 
-// The scanner cuts like the regular expressions that it stands for.
+// The scanner cuts like the regular expressions that it replaces.
 func TestScannerMatchesPattern(t *testing.T) {
 	lines := append(makeDocuments(300, 200, 7), "'s", "'S", "'ſ", "'lL'", " '", "\r\n \n", "  a", " \t b", "!\r\n!", "12345", "x\u00a0\u3000y", "½Ⅷ", "a\u0301")
 	for pattern, s := range map[string]scanner{gpt2Pattern: {gpt2: true}, llama3Start + "{1,3}" + llama3End: {digits: 3}, llama3Start + llama3End: {digits: 1}} {

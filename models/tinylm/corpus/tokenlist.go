@@ -2,7 +2,7 @@ package corpus
 
 import "encoding/binary"
 
-// tokenList is tokens, each in as few bytes as the vocabulary allows: a block of a given size in memory holds the more of them.
+// tokenList is a list of tokens. Each takes as few bytes as the vocabulary allows, so that a block holds more tokens.
 type tokenList struct {
 	width int // 1, 2 or 4 bytes
 	bytes []byte
@@ -14,7 +14,7 @@ func newTokenList(vocab, room int) tokenList {
 	return l
 }
 
-// widthOf returns the number of bytes that hold any token of a vocabulary.
+// widthOf returns the number of bytes of a token of a vocabulary: 1, 2 or 4.
 func widthOf(vocab int) int {
 	switch {
 	case vocab <= 1<<8:
@@ -45,7 +45,7 @@ func (l *tokenList) add(ids ...int32) {
 	}
 }
 
-// copy copies the tokens from one place to another into to, which has room for them.
+// copy copies the tokens [from, end) to to, which has room for them.
 func (l *tokenList) copy(to []int32, from, end int) {
 	for i := range end - from {
 		to[i] = l.at(from + i)
@@ -55,7 +55,7 @@ func (l *tokenList) copy(to []int32, from, end int) {
 // at returns a token.
 func (l *tokenList) at(i int) int32 { return int32(firstToken(l.bytes[i*l.width:], l.width)) }
 
-// firstToken returns the first of the tokens of width bytes in b.
+// firstToken returns the first token in b, of width bytes.
 func firstToken(b []byte, width int) uint32 {
 	switch width {
 	case 1:

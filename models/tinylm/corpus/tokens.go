@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	pieceTokens = 4 << 20 // of a unit; no document is longer
-	nearTokens  = 1 << 20 // a document that goes on for more behind a unit's end is cut there
+	pieceTokens = 4 << 20 // of a unit; a longer document is cut
+	nearTokens  = 1 << 20 // a document that continues for more tokens after the end of a unit is cut at that end
 
 	llmcHeader     = 1024 // bytes
 	llmcUint16     = 20240520
@@ -24,14 +24,14 @@ const (
 
 // tokenArray says where the tokens of a file are.
 type tokenArray struct {
-	offset int64 // of the first one
+	offset int64 // of the first token
 	n      int64
-	width  int // bytes of one
+	width  int // bytes of a token
 }
 
 func (a tokenArray) bytes() int64 { return a.n * int64(a.width) }
 
-// readTokenHeader reads the header of a file of tokens, and holds it to the file's length.
+// readTokenHeader reads the header of a file of tokens, and checks it against the size of the file.
 func readTokenHeader(f file) (a tokenArray, err error) {
 	r, err := f.open(0)
 	if err != nil {
@@ -118,7 +118,7 @@ func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
 	return a, nil
 }
 
-// readTokens gives the documents of tokens that end at separators: those of the unit, or all of a compressed file.
+// readTokens yields the documents, which end at separators: those of the unit, or all of a compressed file.
 func readTokens(f file, u unit, v vocabulary) documents {
 	return func(yield func(document, error) bool) {
 		a, at := f.tokens, u.from
@@ -137,7 +137,7 @@ func readTokens(f file, u unit, v vocabulary) documents {
 				return
 			}
 		}
-		cut := cutter{pieceTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.behind(b, v.separator()) }}
+		cut := cutter{pieceTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.afterSeparator(b, v.separator()) }}
 		var ids []int32
 		for p, err := range cut.pieces(&exactly{r, a.bytes() - u.from}, u.from > 0, f.pack == "") {
 			if err != nil {
@@ -145,7 +145,7 @@ func readTokens(f file, u unit, v vocabulary) documents {
 				return
 			}
 			for b := p.bytes; len(b) > 0; {
-				n := a.behind(b, v.separator())
+				n := a.afterSeparator(b, v.separator())
 				if n == 0 {
 					n = len(b)
 				}
@@ -166,8 +166,8 @@ func readTokens(f file, u unit, v vocabulary) documents {
 	}
 }
 
-// behind returns the place in b behind the first separator, 0 if there is none.
-func (a tokenArray) behind(b []byte, separator int32) int {
+// afterSeparator returns the position in b after the first separator, 0 if there is none.
+func (a tokenArray) afterSeparator(b []byte, separator int32) int {
 	for i := 0; i < len(b); i += a.width {
 		if firstToken(b[i:], a.width) == uint32(separator) {
 			return i + a.width
@@ -176,7 +176,7 @@ func (a tokenArray) behind(b []byte, separator int32) int {
 	return 0
 }
 
-// appendTokens appends the tokens of b, which have to be below vocab, to ids.
+// appendTokens appends the tokens of b to ids. A token of vocab or more is an error.
 func (a tokenArray) appendTokens(ids []int32, b []byte, vocab int) ([]int32, error) {
 	for i := 0; i < len(b); i += a.width {
 		id := firstToken(b[i:], a.width)
@@ -188,7 +188,7 @@ func (a tokenArray) appendTokens(ids []int32, b []byte, vocab int) ([]int32, err
 	return ids, nil
 }
 
-// exactly reads the left bytes of r, which has to end behind them.
+// exactly reads the next left bytes of r. It is an error if r does not end after them.
 type exactly struct {
 	r    io.Reader
 	left int64

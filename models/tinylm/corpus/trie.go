@@ -1,9 +1,9 @@
 package corpus
 
-// trie holds texts with an id each, and finds those that a text begins with.
+// trie holds texts with their ids, and finds those that are a beginning of a given text.
 type trie struct {
 	nodes []trieNode // the first one is the empty text
-	first [256]int32 // its children, 0 is none
+	first [256]int32 // children of that node, 0: none
 }
 
 type trieNode struct {
@@ -46,7 +46,7 @@ func (t *trie) next(at int32, letter byte) int32 {
 	return at
 }
 
-// node returns where a text ends that some texts begin with, or 0.
+// node returns the node of a text that is a beginning of texts in the trie, 0 if there is none.
 func (t *trie) node(text string) (at int32) {
 	for i := range len(text) {
 		if at = t.next(at, text[i]); at == 0 {
@@ -56,7 +56,8 @@ func (t *trie) node(text string) (at int32) {
 	return at
 }
 
-// walk gives the lengths and ids of the texts that text begins with, short ones first. It begins behind the text of a node.
+// walk calls found for each text in the trie that text begins with, short ones first. It starts at the node from, as if the text of that
+// node had come before.
 func (t *trie) walk(from int32, text []byte, found func(length int, id int32)) {
 	for i, b := range text {
 		if from = t.next(from, b); from == 0 {

@@ -8,17 +8,17 @@ var chinese = &unicode.RangeTable{
 	R32: []unicode.Range32{{0x20000, 0x2a6df, 1}, {0x2a700, 0x2b81f, 1}, {0x2b920, 0x2ceaf, 1}, {0x2f800, 0x2fa1f, 1}},
 }
 
-// isMark says that StripAccents removes a character.
+// isMark reports whether StripAccents removes a character.
 func isMark(r rune) bool {
-	return unicode.Is(unicode.M, r) && !unicode.Is(newMarks, r) || r == 0x1cf2 || r == 0x1cf3 // no marks today
+	return unicode.Is(unicode.M, r) && !unicode.Is(newMarks, r) || r == 0x1cf2 || r == 0x1cf3 // not marks in today's tables
 }
 
-// isAccent says that BertNormalizer removes a character with the accents.
+// isAccent reports whether BertNormalizer removes a character when it strips accents.
 func isAccent(r rune) bool {
-	return unicode.Is(unicode.Mn, r) && !unicode.Is(newAccents, r) || r == 0x1734 // no accent today
+	return unicode.Is(unicode.Mn, r) && !unicode.Is(newAccents, r) || r == 0x1734 // not an accent in today's tables
 }
 
-// isControl says that BertNormalizer removes a character from clean text.
+// isControl reports whether BertNormalizer removes a character when it cleans text.
 func isControl(r rune) bool {
 	switch {
 	case r == 0 || r == unicode.ReplacementChar:
@@ -29,15 +29,15 @@ func isControl(r rune) bool {
 	return unicode.Is(unicode.C, r)
 }
 
-// isPunctuation says that a character is punctuation, or a symbol of ASCII.
+// isPunctuation reports whether a character is punctuation or an ASCII symbol.
 func isPunctuation(r rune) bool {
 	if r < unicode.MaxASCII {
 		return unicode.IsPunct(r) || unicode.IsSymbol(r)
 	}
-	return unicode.IsPunct(r) && !unicode.Is(newPunctuation, r) || r == 0x166d || r == 0x111c9 // no punctuation today
+	return unicode.IsPunct(r) && !unicode.Is(newPunctuation, r) || r == 0x166d || r == 0x111c9 // not punctuation in today's tables
 }
 
-// isWord says that \w matches a character.
+// isWord reports whether \w matches a character.
 func isWord(r rune) bool {
 	if r < unicode.MaxASCII {
 		return r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'

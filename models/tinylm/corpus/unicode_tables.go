@@ -2,7 +2,8 @@ package corpus
 
 import "unicode"
 
-// The reference has Unicode tables of several ages. These are the characters that Go's tables have and older ones there lack.
+// The Unicode tables of the reference have different ages. These are the characters that Go's tables have and older tables of the
+// reference lack.
 
 // newMarks are combining marks that the normalizer StripAccents does not know.
 var newMarks = &unicode.RangeTable{

@@ -9,7 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// unknownPenalty is how much less than the worst piece an unknown character scores.
+// unknownPenalty is how much lower than the worst piece an unknown character scores.
 const unknownPenalty = 10
 
 // unigram cuts a word into the pieces whose scores have the largest sum, as SentencePiece does.
@@ -18,7 +18,7 @@ type unigram struct {
 	trie    *trie
 	scores  []float64
 	unknown float64 // score of an unknown character
-	unk     int32   // its token, -1: none
+	unk     int32   // token of an unknown character, -1: none
 	bytes   *byteTokens
 }
 
@@ -29,7 +29,7 @@ type unigramOptions struct {
 	ByteFallback bool     `json:"byte_fallback"`
 }
 
-// scored is a piece and its score, which stand in the file as ["a", -1.5].
+// scored is a piece and its score, written in the file as ["a", -1.5].
 type scored struct {
 	text  string
 	score float64
@@ -72,10 +72,10 @@ func newUnigram(o unigramOptions) (model, error) {
 	return m, nil
 }
 
-// path is the best way to cut the text up to a place.
+// path is the best way to cut the word up to a position.
 type path struct {
 	score float64
-	from  int // where its last piece begins, -1: there is no way
+	from  int // where its last piece begins, -1: no way found yet
 	id    int32
 }
 
@@ -100,7 +100,7 @@ func (m *unigram) encode(e *encoder, word []byte) error {
 	return nil
 }
 
-// search finds the best paths to each place of a word.
+// search finds the best path to each position of a word.
 func (m *unigram) search(e *encoder, word []byte) error {
 	e.paths = append(e.paths[:0], path{})
 	for range word {
@@ -129,7 +129,7 @@ func (m *unigram) search(e *encoder, word []byte) error {
 	return nil
 }
 
-// add adds the token of a piece: its own, or those of its bytes, or the unknown one.
+// add adds the token of a piece, else those of its bytes, else the unknown token.
 func (m *unigram) add(e *encoder, piece []byte) error {
 	if id, ok := m.ids[string(piece)]; ok {
 		e.add(id)

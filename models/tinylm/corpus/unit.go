@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// unit is a part of a corpus that is read from its beginning to its end.
+// unit is a part of a corpus that is read in one go.
 type unit struct {
 	file     int
-	from, to int64 // bytes of the content behind a header, or row groups
+	from, to int64 // bytes of the content after a header, or row groups
 }
 
 // document is text, or tokens if its file holds tokens. Both are valid until the next document is read.
@@ -25,7 +25,7 @@ type document struct {
 // size returns the length in bytes or tokens.
 func (d document) size() int { return len(d.text) + len(d.tokens) }
 
-// documents are the documents of a unit in order. An error is the last thing they give.
+// documents yields the documents of a unit in order. It ends after an error.
 type documents = iter.Seq2[document, error]
 
 // makeUnits cuts files into units, in the order of the files.
@@ -74,7 +74,7 @@ type fileSource struct {
 	wantUTF8 bool
 }
 
-// documents reads a unit. Documents that are to be skipped are given too, so that a document's place in its unit does not depend on it.
+// documents reads a unit. It also yields the documents to be skipped, so that skipping does not change the number of a document in its unit.
 func (s *fileSource) documents(ctx context.Context, u unit) documents {
 	f := s.files[u.file]
 	var all documents

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	mostExpansion = 500      // of a compressed file; text has some ten, gzip reaches 1032 at most
-	freeExpansion = 64 << 20 // bytes that a compressed file may hold whatever its size
+	mostExpansion = 500      // of a compressed file; text expands roughly ten times, gzip at most 1032 times
+	freeExpansion = 64 << 20 // a compressed file of any size may expand to so many bytes
 	windowBytes   = 128 << 20
 )
 
@@ -66,7 +66,7 @@ func (f file) checkSize(in *os.File) error {
 	return err
 }
 
-// unpacked is the content of a compressed file. It refuses to expand a file without bound.
+// unpacked is the content of a compressed file. A read is an error if the file expands too much.
 type unpacked struct {
 	in      *os.File
 	out     io.Reader
@@ -104,7 +104,7 @@ func (c counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unexpected makes an end of data an error where data has to follow.
+// unexpected turns io.EOF into io.ErrUnexpectedEOF, for places where data must follow.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

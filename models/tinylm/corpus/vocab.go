@@ -20,11 +20,11 @@ func NewTokenizer(o Options) (*Tokenizer, error) {
 // Vocab returns the number of different tokens.
 func (t *Tokenizer) Vocab() int { return t.vocab.size() }
 
-// Separator returns the token behind each document, -1 if there is none.
+// Separator returns the token that follows each document, -1 if there is none.
 func (t *Tokenizer) Separator() int32 { return t.vocab.separator() }
 
-// Encode returns the tokens of text, without a separator and without those that a tokenizer's post-processor adds: the ids of Python's
-// encode(text, add_special_tokens=False). Text that the tokenizer has no token for, not even an unknown one, is an error.
+// Encode returns the tokens of text, without a separator and without tokens that a tokenizer's post-processor adds: the ids of Python's
+// encode(text, add_special_tokens=False). Text without a token is an error if the tokenizer has no token for unknown text.
 func (t *Tokenizer) Encode(text string) ([]int32, error) {
 	ids, err := t.vocab.encode(nil, []byte(text))
 	if err != nil {
@@ -33,8 +33,8 @@ func (t *Tokenizer) Encode(text string) ([]int32, error) {
 	return ids, nil
 }
 
-// Decode returns the text of tokens, as Python's decode(ids, skip_special_tokens=False) does, but for bytes that are no UTF-8, which it
-// keeps. A tokenizer that changes or loses text does not give it back.
+// Decode returns the text of tokens, as Python's decode(ids, skip_special_tokens=False) does, but it keeps bytes that are not UTF-8. It
+// is not the encoded text if the tokenizer changes or loses text.
 func (t *Tokenizer) Decode(ids []int32) (string, error) {
 	text, err := t.vocab.decode(ids)
 	if err != nil {
@@ -43,7 +43,7 @@ func (t *Tokenizer) Decode(ids []int32) (string, error) {
 	return text, nil
 }
 
-// AppendToken appends what a token says inside of a text, which may be a part of a character. A token outside the vocabulary has none.
+// AppendToken appends the text that a token has inside a longer text; it may be part of a character. A token outside the vocabulary has none.
 func (t *Tokenizer) AppendToken(text []byte, id int32) []byte { return t.vocab.appendToken(text, id) }
 
 // vocabulary turns text into tokens and back.
@@ -53,7 +53,7 @@ type vocabulary interface {
 	encode(to []int32, text []byte) ([]int32, error) // appends the tokens of text
 	decode(ids []int32) (string, error)
 	appendToken(text []byte, id int32) []byte
-	length(ids []int32) int // of the text of tokens, which are below size, in bytes
+	length(ids []int32) int // bytes of the text of ids, all below size
 	identity() string
 }
 
@@ -102,7 +102,7 @@ func (byteVocabulary) appendToken(text []byte, id int32) []byte {
 	return append(text, byte(id))
 }
 
-// randomVocabulary has so many tokens. Those below 256 stand for bytes.
+// randomVocabulary is a vocabulary of so many tokens. Those below 256 are bytes.
 type randomVocabulary int
 
 func (v randomVocabulary) size() int              { return int(v) }
@@ -126,7 +126,7 @@ func (v randomVocabulary) appendToken(text []byte, id int32) []byte {
 	return byteVocabulary{}.appendToken(text, id)
 }
 
-// runeStart returns the largest place up to i where no character of text is cut. Text that is not UTF-8 is cut at i.
+// runeStart returns the largest index up to i at which no character of text is cut, or i if text is not UTF-8.
 func runeStart(text []byte, i int) int {
 	for j := i; j >= 0 && j > i-utf8.UTFMax; j-- {
 		if j == len(text) || utf8.RuneStart(text[j]) {

@@ -9,10 +9,10 @@ import (
 // scanner cuts UTF-8 like the pattern of GPT-2 or of Llama 3, faster than a regular expression.
 type scanner struct {
 	gpt2   bool
-	digits int // of a word at most, of Llama 3
+	digits int // most digits of a word, in the pattern of Llama 3
 }
 
-// class is a set of characters that the patterns tell apart.
+// class is a class of characters in the patterns.
 type class int
 
 const (
@@ -54,7 +54,7 @@ func classAt(text []byte, at int) (class, int) {
 	return other, size
 }
 
-// run returns the end of the characters of a class from at on, at most so many.
+// run returns the end of the characters of class c that begin at at, at most `most` of them.
 func run(text []byte, at int, c class, most int) int {
 	for ; most > 0; most-- {
 		got, size := classAt(text, at)
@@ -74,7 +74,7 @@ func (s scanner) split(text []byte, word func([]byte)) {
 	}
 }
 
-// end returns the end of the word that begins at a place.
+// end returns the end of the word that begins at at.
 func (s scanner) end(text []byte, at int) int {
 	if n := s.contraction(text[at:]); n > 0 {
 		return at + n
@@ -103,8 +103,8 @@ func (s scanner) end(text []byte, at int) int {
 	return s.blank(text, at)
 }
 
-// blank returns the end of a word of white space: all but the last character, which belongs to the word behind it. With Llama 3
-// it ends behind the last line break.
+// blank returns the end of a word of white space. The word leaves out the last character, which belongs to the next word. With Llama 3
+// it ends after the last line break.
 func (s scanner) blank(text []byte, at int) int {
 	end, last, line := at, at, at
 	for {
@@ -135,7 +135,7 @@ func (s scanner) contraction(text []byte) int {
 		return 0
 	}
 	text = text[:min(3, len(text))]
-	for _, c := range [...]string{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'ſ"} { // the long s is an s in another case
+	for _, c := range [...]string{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'ſ"} { // the long s equals an s when case is ignored
 		if len(text) < len(c) {
 			continue
 		}

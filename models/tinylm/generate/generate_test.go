@@ -23,7 +23,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestBatchEqualsSingleTexts: texts that are made at once, in any number of slots, are those of their own calls, in the order of the prompts.
+// TestBatchEqualsSingleTexts: texts generated at once, in any number of slots, equal those of single calls, in the order of the prompts.
 func TestBatchEqualsSingleTexts(t *testing.T) {
 	same := []string{"-model", weightsFile(t), "-tokens", "40", "-temperature", "1.3", "-top-k", "0", "-top-p", "0.9", "-repetition-penalty", "1.2", "-past-end"}
 	prompts, want := []string{"func ", "größer als der Kontext, der 32 Bytes hat", ""}, ""
@@ -41,7 +41,7 @@ func TestBatchEqualsSingleTexts(t *testing.T) {
 	require.Regexp(t, `(?m)^prefill: 80 tokens, [0-9]+ tokens/s; decode: 36 tokens, [0-9]+ tokens/s\n$`, status, "32, and 16 three times")
 }
 
-// TestPrompts: flags, file and standard input give the same text, which a stop string ends.
+// TestPrompts: a prompt from a flag, a file or the standard input gives the same text, and a stop string ends it.
 func TestPrompts(t *testing.T) {
 	model := weightsFile(t)
 	args := []string{"-model", model, "-tokens", "30", "-echo", "-past-end"}
@@ -64,8 +64,8 @@ func TestPrompts(t *testing.T) {
 	t.Fatal("no letter")
 }
 
-// TestFindsModels: a run folder, its checkpoint and its weights are one model, also where the newest checkpoint is damaged; without
-// -model it is that of the newest run.
+// TestFindsModels: a run folder, its checkpoint and its weights give the same model, also if the newest checkpoint is damaged. Without
+// -model, it is the model of the newest run.
 func TestFindsModels(t *testing.T) {
 	t.Chdir(t.TempDir())
 	code, out, status := call(t, "")
@@ -73,7 +73,7 @@ func TestFindsModels(t *testing.T) {
 	require.Empty(t, out)
 	require.Contains(t, status, "go run ./examples/train")
 	trained(t, filepath.Join("runs", "b"))
-	time.Sleep(20 * time.Millisecond) // the newest one is known by its time
+	time.Sleep(20 * time.Millisecond) // so that their times differ
 	trained(t, filepath.Join("runs", "a"), "-seed", "2")
 	want := texts(t, "-tokens", "20", "-past-end")
 	args := []string{"-tokens", "20", "-past-end", "-model"}
@@ -81,7 +81,7 @@ func TestFindsModels(t *testing.T) {
 		require.Equal(t, want, texts(t, append(args, path)...), path)
 	}
 	require.NotEqual(t, want, texts(t, append(args, "runs/b")...))
-	require.NoError(t, os.Mkdir("weights", 0o755)) // beside another program's options
+	require.NoError(t, os.Mkdir("weights", 0o755)) // in a folder with the options of another program
 	require.NoError(t, os.Link("runs/a/model.safetensors", "weights/model.safetensors"))
 	require.NoError(t, os.WriteFile("weights/config.yaml", []byte("foo: bar\n"), 0o644))
 	require.Equal(t, want, texts(t, append(args, "weights/model.safetensors")...))
@@ -99,7 +99,7 @@ func TestFindsModels(t *testing.T) {
 	require.Contains(t, status, "optimizer.safetensors is damaged")
 }
 
-// TestTokenizer: the tokenizer of the run turns the prompt into tokens; weights alone want it by its flag.
+// TestTokenizer: the tokenizer of the run turns the prompt into tokens. Weights without a run need the flag -tokenizer.
 func TestTokenizer(t *testing.T) {
 	folder, tokenizer := filepath.Join(t.TempDir(), "run"), tokenizerFile(t)
 	trained(t, folder, "-tokenizer", tokenizer)
@@ -126,7 +126,7 @@ func TestTokenizer(t *testing.T) {
 	require.Contains(t, status, "say where with -tokenizer")
 }
 
-// TestSeparator: a run may name the token that ends a document, and its model keeps it.
+// TestSeparator: a run may name the token that ends a document, and generate uses it.
 func TestSeparator(t *testing.T) {
 	path := tokenizerFile(t)
 	content := strings.ReplaceAll(string(testutil.Must(os.ReadFile(path))(t)), "endoftext", "fin")
@@ -138,7 +138,7 @@ func TestSeparator(t *testing.T) {
 	require.Contains(t, status, "prefill: 2 tokens")
 }
 
-// TestInteractive: each line has the text of its own call.
+// TestInteractive: each line gets the text of a call with this prompt.
 func TestInteractive(t *testing.T) {
 	args := []string{"-model", weightsFile(t), "-tokens", "10", "-past-end"}
 	want := texts(t, append(args, "-prompt", "one")...) + texts(t, append(args, "-prompt", "two")...) + texts(t, args...)
@@ -148,7 +148,7 @@ func TestInteractive(t *testing.T) {
 	require.Equal(t, 4, strings.Count(status, "> "))
 }
 
-// TestNonsense: wrong arguments are one line that names the flag or the value, and the exit status 2.
+// TestNonsense: wrong arguments give one line that names the flag or the value, and the exit status 2.
 func TestNonsense(t *testing.T) {
 	model := weightsFile(t)
 	nonsense := map[string][]string{
@@ -194,7 +194,7 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// TestStreams: text is written before all prompts have been read, and the end of a context ends the reading.
+// TestStreams: text is written before all prompts have been prefilled. When the context ends, no more prompts are prefilled.
 func TestStreams(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop, prefilled := errors.New("stop"), 0
@@ -213,7 +213,7 @@ type writerFunc func(p []byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// TestSignal: Ctrl-C ends an endless text behind a whole character, says how fast it was, and leaves with 128 + n.
+// TestSignal: Ctrl-C ends an endless text after a whole character. The program reports its speed and exits with 128 + n.
 func TestSignal(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent an interrupt")

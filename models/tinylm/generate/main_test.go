@@ -20,7 +20,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
-// childArgs is the variable with the arguments of a program in a process of its own.
+// childArgs is the environment variable with the arguments of a program in a process of its own.
 const childArgs = "GENERATE_TEST_ARGS"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// weightsFile writes random weights of a very small model of bytes and returns the path.
+// weightsFile writes the random weights of a very small model, whose tokens are bytes, and returns the path.
 func weightsFile(t testing.TB) string {
 	t.Helper()
 	c := tinylm.Tiny()
@@ -52,7 +52,7 @@ func trained(t testing.TB, folder string, more ...string) {
 	testutil.Must(train.Run(context.Background(), o, io.Discard))(t)
 }
 
-// tokenizerFile writes a tokenizer.json of bytes, one merge and a separator, 258 tokens, and returns the path.
+// tokenizerFile writes a tokenizer.json and returns the path. Its 258 tokens are the bytes, one merge and a separator.
 func tokenizerFile(t testing.TB) string {
 	t.Helper()
 	vocab := map[string]int{"qu": 256}
@@ -75,7 +75,7 @@ func tokenizerFile(t testing.TB) string {
 	return path
 }
 
-// output is what a program writes, in pieces that must be text.
+// output collects what a program writes. Each write must be valid UTF-8.
 type output struct {
 	testing.TB
 	bytes.Buffer
@@ -104,7 +104,7 @@ func texts(t testing.TB, args ...string) string {
 	return out
 }
 
-// promptArgs are the arguments for one text of a prompt and a seed.
+// promptArgs returns the arguments for one text of a prompt and a seed.
 func promptArgs(prompt string, seed int) []string {
 	return []string{"-prompt", prompt, "-seed", fmt.Sprint(seed)}
 }

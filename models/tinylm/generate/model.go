@@ -16,12 +16,12 @@ import (
 // runsFolder is where examples/train puts its runs.
 const runsFolder = "runs"
 
-// wrongUse is an error of the command line that shows when files or devices are opened.
+// wrongUse is an error of the command line.
 type wrongUse struct{ error }
 
 func (w wrongUse) Unwrap() error { return w.error }
 
-// model is what texts are made with.
+// model is an open model with all that it needs to generate texts.
 type model struct {
 	tokenizer *corpus.Tokenizer
 	context   int
@@ -29,7 +29,7 @@ type model struct {
 	closers   []func() error
 }
 
-// openModel opens the model, for so many texts at once.
+// openModel opens the model, with slots for so many texts at once.
 func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	m = &model{}
 	defer func() {
@@ -64,7 +64,7 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	var opts []tinylm.DecoderOption
 	if !b.Device().Host || precision != graph.F32 {
 		opts = append(opts, tinylm.DecodeOn(b, precision))
-	} // else it chooses the number of workers
+	} // else the decoder chooses the number of workers
 	if err := w.MoveTo(b); err != nil {
 		return m, err
 	}
@@ -80,7 +80,7 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	return m, err
 }
 
-// findModel finds the model of -model, or the newest one.
+// findModel finds the model of -model, or that of the newest run.
 func findModel(o *Options) (*train.Found, error) {
 	path := o.Model
 	if path == "" {

@@ -11,13 +11,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// Options are the choices of a call. Each is a flag.
+// Options are the options of a call. Each is a flag.
 type Options struct {
 	Model     string // run folder, checkpoint or safetensors file; "": the newest run in the folder runs
 	Tokenizer string // tokenizer.json; "": that of the model's run, or bytes
 
-	Prompts     []string // texts to go on with; without any, and without File, the beginning of a document
-	File        string   // whose content is one more prompt; "-" is the standard input
+	Prompts     []string // texts to continue; without any, and without File, a new document begins
+	File        string   // file whose content is one more prompt; "-" is the standard input
 	Interactive bool     // each line of the standard input is a prompt
 	Echo        bool     // print the prompt before the text
 
@@ -28,16 +28,16 @@ type Options struct {
 	RepetitionPenalty float64
 	Stop              []string
 	Seed              uint64 // of the first text of each prompt; the next one has the next seed
-	Tokens            int    // of a text at most; 0: no number ends it
-	PastEnd           bool   // go on behind the end of a document
+	Tokens            int    // most tokens of a text; 0: no limit
+	PastEnd           bool   // continue after the end of a document
 
 	Batch     int // texts at once; 0: as many as there are, up to 16
-	Context   int // tokens that the model looks back; 0: as in its training
+	Context   int // tokens that the model looks back; 0: as in training
 	Device    string
 	Precision string
 }
 
-// defaultBatch bounds the texts at once where -batch does not.
+// defaultBatch bounds the texts at once if -batch is 0.
 const defaultBatch = 16
 
 // Parse returns the options of a command line. After -help it writes the list of flags to w and returns flag.ErrHelp.
@@ -59,7 +59,7 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	return o, o.Validate()
 }
 
-// flags returns a set of flags that write to o, which gets their defaults.
+// flags returns a set of flags that write to o. It sets o to their defaults.
 func (o *Options) flags() *flag.FlagSet {
 	set := flag.NewFlagSet("generate", flag.ContinueOnError)
 	list := func(to *[]string, name, help string) {
@@ -110,7 +110,7 @@ func (o *Options) Validate() error {
 	return o.sampling().Validate()
 }
 
-// sampling is how the tokens of the first text of a prompt are chosen.
+// sampling returns how the tokens of the first text of a prompt are chosen.
 func (o *Options) sampling() tinylm.Sampling {
 	return tinylm.Sampling{
 		Temperature: o.Temperature, TopK: o.TopK, TopP: o.TopP, RepetitionPenalty: o.RepetitionPenalty,

@@ -1,8 +1,8 @@
-// Package generate writes texts that a TinyLM goes on with: it is the program of examples/generate.
+// Package generate generates texts with a TinyLM: it is the program of examples/generate.
 //
-// Texts go to the output as they are made, those of several prompts one behind the other, though they are made at once. A text depends on
-// its prompt and its seed, not on the others. Without a prompt a document begins: the model gets the token that stands between documents.
-// Any other prompt is taken as it is. A text ends with its document, at a stop string or after -tokens.
+// Several texts are generated at once, but written in the order of their prompts. The first text that has not ended is written while it
+// is generated. A text depends on its prompt and its seed, not on other texts. Without a prompt a document begins: the model gets the
+// separator of documents. Any other prompt is used unchanged. A text ends with its document, at a stop string or after -tokens.
 package generate
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/signals"
 )
 
-// Main runs the program by the arguments of a command line and returns its exit status: 1 after an error, 2 if the arguments are
-// wrong, 128 + n if the signal n has ended it.
+// Main runs the program with the arguments of a command line and returns its exit status: 1 after an error, 2 if the arguments
+// are wrong, 128 + n if signal n has ended it.
 func Main(args []string, in io.Reader, out, status io.Writer) int {
 	ctx, stop := signals.Context(context.Background(), status, "the text ends here")
 	defer stop()
@@ -46,8 +46,8 @@ func Main(args []string, in io.Reader, out, status io.Writer) int {
 	return 1
 }
 
-// Run writes the texts of o to out. To status go a line about the model, one about each prompt that is cut, and in the end one with
-// the tokens a second of prefill and decode. When ctx ends it returns its cause.
+// Run writes the texts of o to out. It writes to status a line about the model, one about each prompt that is cut, and at the end one
+// with the tokens a second of prefill and decode. When ctx ends, Run returns its cause.
 func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (err error) {
 	if err := o.Validate(); err != nil {
 		return err
@@ -80,13 +80,13 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 	return err
 }
 
-// rate returns tokens a second, 0 where there are none.
+// rate returns tokens a second, 0 if there are no tokens.
 func rate(tokens int, took time.Duration) float64 { return float64(tokens) / max(took, 1).Seconds() }
 
-// mostTexts bounds the texts of a run, whose prompts are in memory.
+// mostTexts bounds the texts of a run, because their prompts are in memory.
 const mostTexts = 1 << 20
 
-// mostPromptBytes bounds a prompt.
+// mostPromptBytes bounds a prompt file and a line of interactive input.
 const mostPromptBytes = 64 << 20
 
 // prompts returns the prompts of flags and file, an empty one if there are none.
@@ -126,7 +126,7 @@ type writer struct {
 // converse answers each line of in.
 func (w *writer) converse(ctx context.Context, in io.Reader) error {
 	lines, failed := make(chan string), make(chan error, 1)
-	go func() { // a read does not end with ctx
+	go func() { // a read does not end when ctx ends
 		defer close(lines)
 		s := bufio.NewScanner(in)
 		s.Buffer(nil, mostPromptBytes)

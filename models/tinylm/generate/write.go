@@ -9,24 +9,25 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// text is one that is made. It is written when those before it have ended.
+// text is a text that is generated. It is written when the texts before it have ended.
 type text struct {
 	tokens  []int32 // of the prompt
 	how     tinylm.Sampling
-	waiting string // what is not written yet, from the heading on
-	begun   bool   // it is being written
-	inLine  bool   // what has been written does not end a line
+	waiting string // what is not written yet, including the heading
+	begun   bool   // take writes new text at once
+	inLine  bool   // the written text does not end with a line break
 	ended   bool
 }
 
-// write makes the texts of all prompts, several at once, and writes them in order.
+// write generates the texts of all prompts, several at once, and writes them in order.
 func (w *writer) write(ctx context.Context, prompts []string) error {
 	texts, err := w.texts(prompts)
 	if err != nil {
 		return err
 	}
-	bySeq, next, first := map[int]*text{}, 0, 0 // first: the first text that is not written to its end
-	// add begins a text, if there is one and room for it. The prompt takes a while, so the texts that are under way go on before the next one.
+	bySeq, next, first := map[int]*text{}, 0, 0 // first: the first text that is not completely written
+	// add begins the next text, if there is one and a slot is free. It begins only one, because a prefill takes a while: running texts get
+	// tokens before the next prefill.
 	add := func() error {
 		if next == len(texts) || w.sampler.Running() == w.sampler.Slots() {
 			return nil
@@ -50,7 +51,7 @@ func (w *writer) write(ctx context.Context, prompts []string) error {
 			err = context.Cause(ctx)
 		}
 		if err != nil {
-			_ = texts[first].finish(w.out) // beside the error
+			_ = texts[first].finish(w.out) // err is the error to return
 			return err
 		}
 		x := bySeq[t.Seq]
@@ -77,7 +78,7 @@ func (w *writer) write(ctx context.Context, prompts []string) error {
 	return nil
 }
 
-// texts returns the texts that are to be made of prompts.
+// texts returns the texts to generate from prompts.
 func (w *writer) texts(prompts []string) (list []*text, err error) {
 	many := len(prompts)*w.Samples > 1
 	for i, p := range prompts {
@@ -108,13 +109,13 @@ func (w *writer) texts(prompts []string) (list []*text, err error) {
 	return list, nil
 }
 
-// begin writes what there is of a text; what follows is written at once.
+// begin writes what is waiting of a text. From now on take writes new text at once.
 func (x *text) begin(out io.Writer) error {
 	x.begun = true
 	return x.write(out)
 }
 
-// take takes the next token of a text.
+// take adds the next token to a text.
 func (x *text) take(out io.Writer, t tinylm.Token) error {
 	x.ended = t.End != tinylm.EndNone
 	x.waiting += tinylm.Printable(string(t.Text))

@@ -15,11 +15,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// attentionNodes are the nodes from which the probabilities of a branch follow.
+// attentionNodes are the nodes from which the probabilities of a branch are computed.
 type attentionNodes struct {
 	name         string
 	spec         ops.Spec
-	q, k, blocks *G.Node // blocks is nil but for the selected branch
+	q, k, blocks *G.Node // blocks: nil except in the selected branch
 }
 
 // branchesOf returns the branches of the attention of a layer: those of NSA in the order of the gates, or the causal one of dense attention.
@@ -28,7 +28,7 @@ func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]attentionNodes, error) {
 		name string
 		node *G.Node
 	}{{"compressed", l.Compressed}, {"selected", l.Selected}, {"window", l.Window}}
-	if l.Gates == nil { // the output is a linear layer of the attention
+	if l.Gates == nil { // dense attention: the output is a linear layer over the attention
 		named = named[:1]
 		named[0].name, named[0].node = "causal", inputsOf(g, l.Output)[0]
 	}
@@ -59,7 +59,7 @@ func inputsOf(g *G.ExprGraph, n *G.Node) (list G.Nodes) {
 	return list
 }
 
-// attention is a branch after a run, of one sequence.
+// attention has the values of a branch for one sequence, after a run.
 type attention struct {
 	spec   ops.Spec
 	q, k   []float64 // [S,Hq,D], [T,Hkv,D]
@@ -102,7 +102,7 @@ func onHost(n *G.Node) (*tensor.Dense, error) {
 	return nil, fmt.Errorf("%s has no value: %w", n.Name(), err)
 }
 
-// floatsOf returns a copy of the elements of float32 or float64.
+// floatsOf returns a copy of the elements of a tensor of float32 or float64.
 func floatsOf(d *tensor.Dense) []float64 {
 	if x, ok := d.Data().([]float64); ok {
 		return slices.Clone(x)
@@ -138,13 +138,13 @@ func (a *attention) keys(list []int, t, group int) []int {
 	return list
 }
 
-// chosen returns the blocks of query t in a group.
+// chosen returns the selected blocks of query t in a group.
 func (a *attention) chosen(t, group int) []int32 {
 	i := (t*a.groups + group) * a.n
 	return a.blocks[i : i+a.n]
 }
 
-// distance returns how many tokens key i lies before query t, for a compressed key the middle of its block.
+// distance returns how many tokens key i lies before query t. A compressed key lies at the middle of its block.
 func (a *attention) distance(t, i int) float64 {
 	if s, ok := a.spec.(ops.CompressedAttentionOp); ok {
 		return float64(t) - (float64(i*s.Stride) + float64(s.BlockLen-1)/2)
@@ -152,8 +152,8 @@ func (a *attention) distance(t, i int) float64 {
 	return float64(t - i)
 }
 
-// each calls f for each query of a head, with the keys that it sees and their probabilities, which last until f returns.
-func (a *attention) each(head int, f func(t int, keys []int, p []float64)) {
+// eachQuery calls f for each query of a head, with the keys that it sees and their probabilities. f must not keep these slices.
+func (a *attention) eachQuery(head int, f func(t int, keys []int, p []float64)) {
 	group := head / (a.heads / a.groups)
 	row := func(x []float64, i, heads, h int) []float64 { return x[(i*heads+h)*a.dim:][:a.dim] }
 	scale := 1 / math.Sqrt(float64(a.dim))

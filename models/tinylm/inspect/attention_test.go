@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestProbabilitiesMatchReference: the oracle's output for values that are unit vectors is the probabilities.
+// TestProbabilitiesMatchReference: if the values are unit vectors, the oracle's output has the probabilities.
 func TestProbabilitiesMatchReference(t *testing.T) {
 	const S, heads, groups, D, l, d, lp, n = 37, 4, 2, 6, 8, 4, 4, 4
 	random := rand.New(rand.NewPCG(1, 1))
@@ -56,7 +56,7 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 		want, _ := ref.Attention(q, k, v, c.mask)
 		a := &attention{spec: c.spec, q: q.Data, k: k.Data, blocks: blocks, n: n, tokens: S, heads: heads, groups: groups, dim: D}
 		for head := range heads {
-			a.each(head, func(query int, keys []int, p []float64) {
+			a.eachQuery(head, func(query int, keys []int, p []float64) {
 				got := make([]float64, c.keys)
 				for j, i := range keys {
 					got[i] += p[j]
@@ -67,8 +67,8 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 	}
 }
 
-// TestBranchesGiveTheirOutputs: the probabilities of the nodes that branchesOf finds, times the branch's values, are what the branch has
-// computed.
+// TestBranchesGiveTheirOutputs: the probabilities from the nodes that branchesOf finds, times the values of the branch, equal the output of
+// the branch.
 func TestBranchesGiveTheirOutputs(t *testing.T) {
 	for _, c := range []tinylm.Config{small(), dense()} {
 		var outputs [][]*G.Node
@@ -108,7 +108,7 @@ func TestBranchesGiveTheirOutputs(t *testing.T) {
 				got := make([]float64, len(want))
 				dim := c.ValueDim
 				for head := range a.heads {
-					a.each(head, func(query int, keys []int, p []float64) {
+					a.eachQuery(head, func(query int, keys []int, p []float64) {
 						for j, key := range keys {
 							for e := range dim {
 								got[(query*a.heads+head)*dim+e] += p[j] * values[(key*a.groups+head/2)*dim+e]

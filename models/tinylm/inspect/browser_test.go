@@ -32,7 +32,7 @@ func browser(t *testing.T) string {
 	return ""
 }
 
-// visit opens a page in a window of a width and returns its elements after its script has run.
+// visit opens a page in a window of the given width, and returns its elements after its script has run.
 func visit(t *testing.T, path, page, anchor string, width int, flags ...string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -47,7 +47,7 @@ func visit(t *testing.T, path, page, anchor string, width int, flags ...string) 
 	return out.String()
 }
 
-// attribute returns what the script has written to an attribute of the page's root.
+// attribute returns the value that the script has written to an attribute of the page's root.
 func attribute(dom, name string) string {
 	found := regexp.MustCompile(`^<!DOCTYPE html>\s*<html[^>]* data-` + name + `="([^"]*)"`).FindStringSubmatch(dom)
 	if found == nil {
@@ -56,7 +56,7 @@ func attribute(dom, name string) string {
 	return found[1]
 }
 
-// uses is a script that uses the page as a reader would, and notes what it shows.
+// uses is a script that uses the page as a reader would, and records what the page shows.
 const uses = `<script>{
 const root = document.documentElement, $ = id => document.getElementById(id);
 root.dataset.wide = root.scrollWidth - innerWidth;
@@ -80,8 +80,8 @@ if ($('map')) {
 }
 }</script>`
 
-// TestPageInBrowser: the script runs without an error on any text, draws the cells that Go has counted, shows what is clicked, and is no
-// wider than a narrow window.
+// TestPageInBrowser: on any text, the script runs without an error, draws the cells that Go has counted, and shows what is clicked. The
+// page is not wider than a narrow window.
 func TestPageInBrowser(t *testing.T) {
 	path := browser(t)
 	for name, c := range map[string]struct {

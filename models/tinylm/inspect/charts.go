@@ -10,7 +10,7 @@ import (
 // branchNames are the branches in the order of the gates.
 var branchNames = [...]string{"compressed", "selected", "window"}
 
-// gateChart returns the gates of a layer: by head a bar of the three means, and their entropy.
+// gateChart draws the gates of a layer: for each head, a bar of the three means, and the entropy.
 func gateChart(l Layer) template.HTML {
 	const left, bar, row, top = 46.0, 200.0, 17.0, 4.0
 	s := newSVG(left+bar+62, top+row*float64(len(l.Gates)), "chart", "means of the gates by head")
@@ -32,7 +32,7 @@ func gateChart(l Layer) template.HTML {
 	return template.HTML(s.end())
 }
 
-// lookChart returns how far the branches of a layer look: the part of the attention probability by distance.
+// lookChart draws how far back the branches of a layer look: the share of the attention probability by distance.
 func lookChart(l Layer) template.HTML {
 	const left, width, height, top, bottom = 34.0, 256.0, 92.0, 6.0, 30.0
 	n, highest := 0, 0.0
@@ -74,7 +74,7 @@ func lookChart(l Layer) template.HTML {
 	return template.HTML(s.end())
 }
 
-// lossChart returns the loss by position: the mean of all windows, and its running mean.
+// lossChart draws the loss by position: the mean over all windows, and its running mean.
 func lossChart(r *Report) template.HTML {
 	const left, width, height, top, bottom = 34.0, 900.0, 150.0, 8.0, 32.0
 	highest := 0.5
@@ -103,7 +103,7 @@ func lossChart(r *Report) template.HTML {
 	return template.HTML(s.end())
 }
 
-// line is the commands of a line through points.
+// line builds the path commands of a line through points.
 type line struct {
 	strings.Builder
 	command byte
@@ -116,7 +116,7 @@ func (l *line) to(x, y float64) {
 	l.command = 'L'
 }
 
-// runningMean returns the means of the values around each, a sixteenth of all of them.
+// runningMean returns, for each value, the mean of the values around it, a sixteenth of all values.
 func runningMean(x []float64) []float64 {
 	half := max(1, len(x)/32)
 	list := make([]float64, len(x))

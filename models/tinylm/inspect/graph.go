@@ -12,14 +12,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Drawing is a model's graph in sections: the embedding, the layers, and the head with the loss. Layers that are built alike are one
-// section.
+// Drawing is a model's graph in sections: the embedding, the layers, and the head with the loss. Consecutive layers of the same structure
+// are one section.
 type Drawing struct {
 	Sections []Section
-	Nodes    int // of the whole graph, the weights among them
+	Nodes    int // of the whole graph, weights included
 }
 
-// Section is a part of the graph, and how often it comes one behind the other.
+// Section is a part of the graph. Times is how many equal parts follow one another.
 type Section struct {
 	Title string
 	Times int
@@ -28,7 +28,7 @@ type Section struct {
 
 // Box is an op or an input.
 type Box struct {
-	Op, Weight string // the names of the op and of the first weight that it reads, if it reads one
+	Op, Weight string // the names of the op and of the first weight that it reads, if any
 	Shape      string
 	From       []int // the boxes of the section that it reads
 }
@@ -43,7 +43,7 @@ func drawGraph(g *G.ExprGraph, layers []tinylm.Layer) (d Drawing, err error) {
 	d.Nodes = len(g.AllNodes())
 	d.add(s.cut("embedding", layers[0].Stream))
 	last := layers[len(layers)-1].Stream
-	for n := logits[1]; last != n; { // the stream behind the last layer is the first sum above the logits
+	for n := logits[1]; last != n; { // the stream after the last layer is the first sum above the logits
 		if spec, ok := ops.SpecOf(n.Op()); ok && spec == (ops.AddOp{}) {
 			last = n
 			break
@@ -89,7 +89,7 @@ type sections struct {
 	taken  map[*G.Node]bool // nodes of earlier sections
 }
 
-// cut returns the section of all nodes that end reads and no earlier section has.
+// cut returns the section of end and all nodes before it that no earlier section has.
 func (s *sections) cut(title string, end *G.Node) Section {
 	c := Section{Title: title, Times: 1}
 	places := map[*G.Node]int{}
@@ -134,7 +134,7 @@ func (s *sections) cut(title string, end *G.Node) Section {
 	return c
 }
 
-// inputs returns the inputs of a node that the section goes on to: none of what an earlier section has made.
+// inputs returns the inputs of a node, or none if an earlier section has the node.
 func (s *sections) inputs(n *G.Node) G.Nodes {
 	if s.taken[n] {
 		return nil

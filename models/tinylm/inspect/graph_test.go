@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// configs are models whose graphs differ.
+// configs returns models with different graphs.
 func configs() map[string]tinylm.Config {
 	mlp := small()
 	mlp.Phi, mlp.PhiHidden, mlp.GateActivation = nn.PhiMLP, 8, nn.GateSoftmax
@@ -24,7 +24,7 @@ func configs() map[string]tinylm.Config {
 	return map[string]tinylm.Config{"nsa": small(), "dense": dense(), "mlp": mlp, "deep": deep, "one layer": single}
 }
 
-// TestDrawingHasEachNodeOnce: ops, inputs and weights are the graph's, and all layers are one section.
+// TestDrawingHasEachNodeOnce: the ops, inputs and weights of the drawing are those of the graph, and all layers are one section.
 func TestDrawingHasEachNodeOnce(t *testing.T) {
 	for name, c := range configs() {
 		d := report(t, c, prose[:40]).Graph
@@ -64,7 +64,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestSVGIsXML: every picture of the page, and the one that stands alone.
+// TestSVGIsXML checks every picture of the page, and the standalone one.
 func TestSVGIsXML(t *testing.T) {
 	for name, c := range configs() {
 		r := report(t, c, prose)

@@ -1,7 +1,7 @@
-// Package inspect looks into a TinyLM at work: which blocks each query selects, the gates, how far the branches look, the loss of
-// each token, and the graph. [Inspect] runs a text and returns a [Report], which writes itself as one HTML page with pictures.
+// Package inspect shows how a TinyLM works on a text: which blocks each query selects, the gates, how far back the branches look, the
+// loss of each token, and the graph. [Inspect] runs a text and returns a [Report]. [Report.Save] writes one HTML page and pictures.
 //
-// Probabilities of attention are computed here once more, on the host, from the queries and keys of the run: kernels keep none.
+// Kernels do not keep the probabilities of attention. So this package computes them again on the host, from the queries and keys of the run.
 package inspect
 
 import (
@@ -19,18 +19,18 @@ import (
 //go:embed sample.txt
 var sample string
 
-// Sample returns a small Go program, the text to look at where nobody names another one.
+// Sample returns a small Go program, the default text.
 func Sample() string { return sample }
 
-// Options of Inspect. The zero value takes tokens for bytes and runs on the CPU.
+// Options are the options of Inspect. With the zero value tokens are bytes and the model runs on the CPU.
 type Options struct {
 	Title      string
-	Vocabulary tinylm.Vocabulary // has the text of tokens; nil: tinylm.Bytes
+	Vocabulary tinylm.Vocabulary // for the text of tokens; nil: tinylm.Bytes
 	Backend    graph.Backend     // nil: the CPU's
 }
 
-// Inspect runs tokens through a model, in windows of Config.Context tokens, or in one of all if there are less. What is left
-// behind the last whole window is not used. Weights stay as they are.
+// Inspect runs tokens through a model in windows of Config.Context tokens, or in one shorter window if there are fewer tokens. Tokens
+// after the last whole window are not used. Inspect does not change the weights.
 func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error) {
 	defer func() {
 		if err != nil {
@@ -84,7 +84,7 @@ type inspection struct {
 	report     *Report
 }
 
-// machine makes the machine of a model, which keeps all that is looked at.
+// machine makes the machine of a model. It keeps all values that are inspected.
 func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (G.VM, error) {
 	var keep G.Nodes
 	for _, l := range m.Layers() {
@@ -168,7 +168,7 @@ func (in *inspection) window(i int, tokens []int32) error {
 	return nil
 }
 
-// layer adds what layer l did in window i.
+// layer adds the statistics of layer l in window i.
 func (in *inspection) layer(i, l int, targets []target) error {
 	nodes, layer := in.model.Layers()[l], &in.report.Layers[l]
 	if nodes.Gates != nil {

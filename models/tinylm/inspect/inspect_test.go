@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestReportMatchesModel: losses and blocks are those of a model's own run of each window.
+// TestReportMatchesModel: losses and blocks equal those of a plain run of the model on each window.
 func TestReportMatchesModel(t *testing.T) {
 	for _, c := range []tinylm.Config{small(), dense()} {
 		w := weightsOf(t, c)
@@ -46,18 +46,18 @@ func TestReportMatchesModel(t *testing.T) {
 	}
 }
 
-// pieces are a vocabulary whose tokens have a space before them, as in SentencePiece.
+// pieces is a vocabulary whose tokens begin with a space, as in SentencePiece.
 type pieces struct{ tinylm.Bytes }
 
 func (pieces) AppendToken(text []byte, id int32) []byte { return append(text, ' ', byte(id)) }
 
-// TestTokensInsideText: the text of a token is the one that it has inside a text, not at the beginning of one.
+// TestTokensInsideText: the report has the text that a token has inside a text, not at its beginning.
 func TestTokensInsideText(t *testing.T) {
 	r := testutil.Must(Inspect(weightsOf(t, small()), tinylm.Encode(prose), Options{Vocabulary: pieces{}}))(t)
 	require.Equal(t, []string{" T", " h", " e"}, r.Tokens[:3])
 }
 
-// TestReportProperties: what holds for any model and text.
+// TestReportProperties checks properties that hold for any model and text.
 func TestReportProperties(t *testing.T) {
 	for name, c := range map[string]tinylm.Config{"nsa": small(), "dense": dense()} {
 		r := report(t, c, prose)
@@ -111,7 +111,7 @@ func TestReportProperties(t *testing.T) {
 	}
 }
 
-// TestInspectOnBackend: a backend that is given is used, with memory of its own or the host's, and stays open.
+// TestInspectOnBackend: Inspect uses the given backend, with its own or the host's memory, and does not close it.
 func TestInspectOnBackend(t *testing.T) {
 	tokens := tinylm.Encode(prose)
 	want := testutil.Must(Inspect(weightsOf(t, small()), tokens, Options{}))(t)

@@ -11,19 +11,19 @@ const (
 	boxWidth  = 122
 	boxHeight = 34
 	boxGap    = 10 // between boxes of a row
-	lineGap   = 12 // between a line that passes a row and its neighbours
+	lineGap   = 12 // between a line that passes through a row and its neighbours
 	rowGap    = 26
 )
 
-// layout is a section in rows: an op lies below all that it reads (Sugiyama, Tagawa and Toda 1981). An edge over several rows passes
-// each row between in a place of its own.
+// layout is a section in rows: an op lies below everything that it reads (Sugiyama, Tagawa and Toda 1981). An edge over several rows
+// has its own place in each row that it passes.
 type layout struct {
 	rows          [][]*place
 	boxes         []*place // of Section.Boxes
 	width, height float64
 }
 
-// place is where a box, or an edge in a row that it passes, lies.
+// place is the position of a box, or of an edge in a row that it passes.
 type place struct {
 	box      int // -1: an edge
 	row      int
@@ -51,7 +51,7 @@ func newLayout(s Section) *layout {
 		}
 		l.boxes = append(l.boxes, p)
 	}
-	for i, b := range s.Boxes { // an input stands right above its first reader
+	for i, b := range s.Boxes { // an input lies in the row above its first reader
 		if len(b.From) == 0 {
 			l.boxes[i].row = l.above(s, i)
 		}
@@ -98,7 +98,7 @@ func (l *layout) join(from, to *place) {
 	from.down, to.up = append(from.down, to), append(to.up, from)
 }
 
-// sort orders each row by the mean place of its neighbours above, then below, some times.
+// sort orders each row by the mean position of its neighbours above, then below, several times.
 func (l *layout) sort() {
 	spread := func(row []*place) {
 		for i, p := range row {
@@ -122,7 +122,7 @@ func (l *layout) sort() {
 	}
 }
 
-// meanX returns the mean place of a list, or x if it is empty.
+// meanX returns the mean x of a list, or x if the list is empty.
 func meanX(list []*place, x float64) float64 {
 	if len(list) == 0 {
 		return x
@@ -134,7 +134,7 @@ func meanX(list []*place, x float64) float64 {
 	return sum / float64(len(list))
 }
 
-// gap returns how far the middles of two neighbours are apart at least.
+// gap returns the least distance between the middles of two neighbours.
 func gap(a, b *place) float64 {
 	if a.box < 0 || b.box < 0 {
 		return a.half() + b.half() + lineGap
@@ -142,7 +142,7 @@ func gap(a, b *place) float64 {
 	return a.half() + b.half() + boxGap
 }
 
-// settle draws each place towards its neighbours, in the order that sort has found, and moves all to begin at 0.
+// settle moves each place towards its neighbours above and below, without changing the order of a row. Then it shifts all to begin at 0.
 func (l *layout) settle() {
 	for range 60 {
 		for _, row := range l.rows {

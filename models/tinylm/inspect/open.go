@@ -13,10 +13,10 @@ type Opened struct {
 	Path      string // of the weights
 	Weights   *tinylm.Weights
 	Tokenizer *corpus.Tokenizer
-	Damaged   []error // what is wrong with newer checkpoints
+	Damaged   []error // errors of newer, damaged checkpoints
 }
 
-// Open reads the model at path, see train.Find. The tokenizer is the given one, or if that is empty the run's own.
+// Open reads the model at path: see train.Find. The tokenizer is the given one or, if that is empty, the run's own.
 func Open(path, tokenizer string) (*Opened, error) {
 	f, err := train.Find(path)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// write makes files, with the folders that they are in.
+// write writes files and makes their folders.
 func write(t *testing.T, folder string, files map[string]string) {
 	for name, content := range files {
 		path := filepath.Join(folder, name)
@@ -19,7 +19,7 @@ func write(t *testing.T, folder string, files map[string]string) {
 	}
 }
 
-// TestOpen reads a file of weights and a run. Package generate tests all that train.Find finds.
+// TestOpen opens a file of weights and a run. The tests of package generate cover everything that train.Find finds.
 func TestOpen(t *testing.T) {
 	weights := filepath.Join(t.TempDir(), "w.safetensors")
 	require.NoError(t, weightsOf(t, small()).Save(weights))

@@ -24,13 +24,13 @@ var pageStyle string
 //go:embed page/page.js
 var pageScript string
 
-// noBlock stands for padding among the blocks of a page.
+// noBlock marks padding among the blocks of a page.
 const noBlock = math.MaxUint16
 
 // mostUses is the number of words that a page lists.
 const mostUses = 10
 
-// pageData is what the script of a page reads. Bytes are base64 in JSON.
+// pageData is the data that the script of a page reads. Bytes are base64 in JSON.
 type pageData struct {
 	Tokens []string     `json:"tokens"` // as they are shown
 	Loss   []byte       `json:"loss"`   // float32, low byte first
@@ -45,7 +45,7 @@ type pageBlocks struct {
 	Groups int    `json:"groups"`
 	N      int    `json:"n"`
 	Blocks []byte `json:"blocks"` // uint16, low byte first
-	Shares []byte `json:"shares"` // in parts of 255
+	Shares []byte `json:"shares"` // in units of 1/255
 }
 
 // data returns the data of the script.
@@ -70,16 +70,16 @@ func (r *Report) data() (template.JS, error) {
 			d.Layers = append(d.Layers, p)
 		}
 	}
-	text, err := json.Marshal(d) // which escapes <, > and &: no text ends the script
+	text, err := json.Marshal(d) // it escapes <, > and &, so no text ends the script
 	return template.JS(text), err
 }
 
-// shown returns tokens as a page shows them. A character that is cut into several tokens is shown in its first one; what cannot be
-// printed is replaced by a sign.
+// shown returns tokens as a page shows them. If a character is cut into several tokens, the first one shows it. A character that cannot be
+// printed is replaced by a symbol.
 func shown(tokens []string) []string {
 	text := strings.Join(tokens, "")
 	list := make([]string, len(tokens))
-	at, end := 0, 0 // the token of the next byte, and the end of it
+	at, end := 0, 0 // the number of tokens begun, and the end of the last of them
 	for i := 0; i < len(text); {
 		for i >= end {
 			end += len(tokens[at])
@@ -103,7 +103,7 @@ func shown(tokens []string) []string {
 
 type fact struct{ Name, Value string }
 
-// facts returns what the head of a page says.
+// facts returns the facts at the head of a page.
 func (r *Report) facts() []fact {
 	c := r.Config
 	list := []fact{
@@ -121,7 +121,7 @@ func (r *Report) facts() []fact {
 	return list
 }
 
-// windows says how much text was read.
+// windows describes how much text was read.
 func (r *Report) windows() string {
 	if r.Windows == 1 {
 		return fmt.Sprintf("one window of %d tokens", len(r.Tokens))
@@ -136,12 +136,12 @@ type pageLayer struct {
 	Means        string
 }
 
-// pageWords is the counts of a group, in percent.
+// pageWords has the counts of a group, in percent.
 type pageWords struct{ Chosen, AsFar, Looked, Even string }
 
 func percent(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
 
-// layer returns what the template shows of a layer.
+// page returns the data of a layer for the template.
 func (l Layer) page() pageLayer {
 	p := pageLayer{Gates: gateChart(l), Looks: lookChart(l)}
 	var means []string
@@ -156,7 +156,7 @@ func (l Layer) page() pageLayer {
 	return p
 }
 
-// WriteHTML writes the report as one page, which needs no other file and no network.
+// WriteHTML writes the report as one page. The page needs no other file and no network.
 func (r *Report) WriteHTML(w io.Writer) error {
 	if s := r.Start; s.Layer < 0 || s.Layer >= len(r.Layers) || s.Group < 0 || s.Group >= max(1, r.Layers[0].Groups) || s.Query < 0 || s.Query >= len(r.Tokens) {
 		return fmt.Errorf("inspect: page: starts at layer %d, group %d, query %d, want them below %d, %d, %d", s.Layer, s.Group, s.Query,

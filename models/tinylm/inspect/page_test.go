@@ -18,7 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestPageOfHostileText: the data of the page hold the text, whatever it is, and the page loads nothing.
+// TestPageOfHostileText: the data of the page have the text unchanged, whatever it is, and the page loads nothing.
 func TestPageOfHostileText(t *testing.T) {
 	for _, c := range []tinylm.Config{small(), dense()} {
 		w := weightsOf(t, c)
@@ -41,7 +41,7 @@ func TestPageOfHostileText(t *testing.T) {
 	}
 }
 
-// TestShown: what is shown does not depend on where the text is cut into tokens, has no control characters, and loses none of the others.
+// TestShown: the shown text does not depend on how the text is cut into tokens. It has no control characters and all other characters.
 func TestShown(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 4))
 	for _, text := range append(hostile(), prose) {
@@ -62,7 +62,7 @@ func TestShown(t *testing.T) {
 	require.Equal(t, "a␀\n\t␡é\uFFFD", shown([]string{"a\x00\n\t\x7fé\xff"})[0])
 }
 
-// TestSave: all files are there, and may be written again.
+// TestSave: all files exist, and may be written again.
 func TestSave(t *testing.T) {
 	for name, want := range map[string][]string{
 		"nsa": {"blocks.png", "distance.png", "gates.png", "graph.svg", "index.html", "loss.png"}, "dense": {"distance.png", "graph.svg", "index.html", "loss.png"},
@@ -93,7 +93,7 @@ func TestSave(t *testing.T) {
 	require.ErrorContains(t, report(t, small(), prose).Save(filepath.Join(file, "folder")), "inspect: ")
 }
 
-// TestPageRefuses: a block that the page's numbers cannot hold, and a start that is not there.
+// TestPageRefuses: a block number too large for the page and a start outside of the report are errors.
 func TestPageRefuses(t *testing.T) {
 	r := report(t, small(), prose)
 	r.Layers[1].Blocks[7] = noBlock

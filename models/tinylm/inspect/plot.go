@@ -20,8 +20,8 @@ import (
 // PageFile is the name of the page in the folder of Report.Save.
 const PageFile = "index.html"
 
-// Save writes the report into a folder, which it makes: the page, the graph as graph.svg, and as PNG the selected blocks, the gates,
-// how far the branches look, and the loss. Files of these names are replaced.
+// Save writes the report into a folder: the page, the graph as graph.svg, and as PNG the selected blocks, the gates, how far back the
+// branches look, and the loss. It makes the folder if needed and replaces files of these names.
 func (r *Report) Save(folder string) error {
 	files, err := r.pictures()
 	if err != nil {
@@ -56,7 +56,7 @@ func branchColor(name string) color.RGBA {
 	return color.RGBA{21, 112, 205, 255} // selected, causal
 }
 
-// pictures returns the PNGs by name. The library panics at ranges that it cannot draw: that is an error.
+// pictures returns the PNGs by name. The library panics at ranges that it cannot draw: pictures returns this as an error.
 func (r *Report) pictures() (files map[string][]byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -90,7 +90,7 @@ func (r *Report) pictures() (files map[string][]byte, err error) {
 	return files, err
 }
 
-// tiled returns plots in rows and columns as one PNG, each of a size in points.
+// tiled returns plots in rows and columns as one PNG. width and height of a plot are in points.
 func tiled(rows [][]*plot.Plot, width, height float64) ([]byte, error) {
 	canvas := vgimg.New(vg.Points(width*float64(len(rows[0]))), vg.Points(height*float64(len(rows))))
 	all := draw.New(canvas)
@@ -146,7 +146,7 @@ func (r *Report) plotBlocks(layer, group int) *plot.Plot {
 	return p
 }
 
-// blend returns a colour on white.
+// blend returns a colour mixed with white.
 func blend(c color.RGBA, strength float64) color.Color {
 	mix := func(v uint8) uint8 { return uint8(255 - strength*(255-float64(v))) }
 	return color.RGBA{mix(c.R), mix(c.G), mix(c.B), 255}

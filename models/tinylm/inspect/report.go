@@ -12,18 +12,18 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Report is what a model did with a text. Statistics are over all windows, texts and blocks are those of the first one.
+// Report describes how a model worked on a text. Statistics are over all windows; texts and blocks are those of the first window.
 type Report struct {
 	Title   string
 	Config  tinylm.Config
 	Windows int       // of the text
 	Tokens  []string  // text of each token of the first window, S of them; a token may be a part of a character
-	Loss    []float64 // [S], nats: of each token of the first window given those before it; that of the first token is 0
-	Mean    []float64 // [S], nats: Loss, the mean of all windows
+	Loss    []float64 // [S], nats: loss of each token of the first window given the tokens before it; 0 for the first token
+	Mean    []float64 // [S], nats: mean of Loss over all windows
 	Layers  []Layer
-	Uses    []Use   // of the first window, one a word, those with the largest share first
+	Uses    []Use   // of the first window, one a word, the largest share first
 	Graph   Drawing // of the model
-	Start   Start   // what the page shows first
+	Start   Start   // the query that the page shows first
 }
 
 // Start is a query in a group of a layer.
@@ -33,39 +33,39 @@ type Start struct {
 	Query int `json:"query"`
 }
 
-// Layer is what a layer of attention did.
+// Layer describes how a layer of attention worked.
 type Layer struct {
 	Gates []Gate // by head; none in dense attention
 	Looks []Look // by branch: compressed, selected and window, or causal
 
-	// Selected blocks of the first window; nil in dense attention. A query has the entries (t*Groups + group)*N to that plus N.
+	// Selected blocks of the first window; nil in dense attention. The entries of query t in a group begin at (t*Groups + group)*N.
 	Blocks []int32   // [S,Groups,N], ascending, padded with -1
-	Shares []float64 // [S,Groups,N], the part of the selected branch's probability on each block, the mean of the group's heads
+	Shares []float64 // [S,Groups,N], share of the selected branch's probability on each block, mean over the group's heads
 	Groups int
 	N      int
 
 	Words []Words // by group; none in dense attention
 }
 
-// Gate is the gates of a head.
+// Gate has statistics of the gates of a head.
 type Gate struct {
 	Mean    [3]float64 // of compressed, selected and window branch
-	Entropy float64    // nats, the mean: of the branches' shares in the sum of the gates; at most ln 3
+	Entropy float64    // mean entropy of the branches' shares in the sum of the gates, in nats; at most ln 3
 }
 
-// Look is how far the queries of a branch look.
+// Look says how far back the queries of a branch look.
 type Look struct {
 	Branch string
-	Shares []float64 // of the attention probability, by distance: Shares[0] is at 0, Shares[i] from 2^(i-1) to 2^i - 1 tokens
-	Mean   float64   // distance in tokens; of a compressed key that of its middle
+	Shares []float64 // of the attention probability, by distance: Shares[0] at 0, Shares[i] at 2^(i-1) to 2^i - 1 tokens
+	Mean   float64   // mean distance in tokens; for a compressed key, to the middle of its block
 }
 
-// addGates adds the gates [S,Hq,3] of a window, of n windows.
+// addGates adds the gates [S,Hq,3] of one of n windows.
 func (l *Layer) addGates(gates []float64, heads, n int) {
 	if l.Gates == nil {
 		l.Gates = make([]Gate, heads)
 	}
-	part := float64(heads) / float64(len(gates)/3*n) // of a query
+	part := float64(heads) / float64(len(gates)/3*n) // weight of a query in the means
 	for i := 0; i < len(gates); i += 3 {
 		g := &l.Gates[i/3%heads]
 		sum := floats.Sum(gates[i : i+3])
@@ -78,14 +78,14 @@ func (l *Layer) addGates(gates []float64, heads, n int) {
 	}
 }
 
-// look is the sums of a Look.
+// look has the sums for a Look.
 type look struct {
 	sums  []float64 // by distance
 	total float64   // of all probabilities
 	far   float64   // of probability times distance
 }
 
-// add adds the probabilities of all queries of a branch. If shares is not nil, it sets it to the probability of each block.
+// add adds the probabilities of all queries of a branch. If shares is not nil, add writes to it the probability of each block.
 func (l *look) add(a *attention, shares []float64) {
 	heads := make([]look, a.heads)
 	parts := make([][]float64, a.heads)
@@ -94,7 +94,7 @@ func (l *look) add(a *attention, shares []float64) {
 		if shares != nil {
 			parts[head] = make([]float64, a.tokens*a.n)
 		}
-		a.each(head, func(t int, keys []int, p []float64) {
+		a.eachQuery(head, func(t int, keys []int, p []float64) {
 			for j, i := range keys {
 				d := a.distance(t, i)
 				h.sums[bucket(d)] += p[j]
@@ -133,7 +133,7 @@ func (a *attention) share(sums []float64, t, head int, keys []int, p []float64) 
 	}
 }
 
-// result returns the Look of the sums. No query of a text shorter than a compressed block sees a key: then all is 0.
+// result returns the Look of the sums. In a text shorter than a compressed block no query sees a compressed key: then all numbers are 0.
 func (l *look) result(branch string) Look {
 	r := Look{Branch: branch, Shares: l.sums}
 	if l.total > 0 {
@@ -143,13 +143,13 @@ func (l *look) result(branch string) Look {
 	return r
 }
 
-// bucket returns the place of a distance in Look.Shares.
+// bucket returns the index of a distance in Look.Shares.
 func bucket(distance float64) int { return bits.Len(uint(distance)) }
 
-// HasBlocks reports whether the model selects blocks: dense attention does not.
+// HasBlocks reports whether the model selects blocks. Dense attention does not.
 func (r *Report) HasBlocks() bool { return r.Layers[0].Blocks != nil }
 
-// Forced reports whether query t of a Report has block b whatever the scores are: it is the first one or one of the two newest.
+// Forced reports whether query t selects block b whatever the scores are: b is the first block or one of the two newest.
 func (r *Report) Forced(t int, b int32) bool { return forced(t, b, r.Config.SelectBlock) }
 
 func forced(t int, b int32, size int) bool { return b == 0 || int(b) > t/size-ops.ForcedBlocks+1 }
@@ -165,10 +165,10 @@ func (r *Report) Cells(layer, group int) (n int) {
 	return n
 }
 
-// MeanLoss returns the loss in nats a token: the mean over all windows and tokens but the first ones.
+// MeanLoss returns the loss in nats a token: the mean over all windows and all tokens except the first of each window.
 func (r *Report) MeanLoss() float64 { return floats.Sum(r.Mean) / float64(len(r.Mean)-1) }
 
-// Summary returns the loss and how far the choice of blocks follows the text, for a terminal.
+// Summary returns, for a terminal, the loss and how far the selection of blocks follows the text.
 func (r *Report) Summary() string {
 	text := fmt.Sprintf("loss %.4f nats a token over %s", r.MeanLoss(), r.windows())
 	w := r.Follows()
@@ -192,7 +192,7 @@ func losses(logits []float64, tokens []int32) []float64 {
 	return list
 }
 
-// notFinite returns the place of the first NaN or Inf, -1 if there is none.
+// notFinite returns the index of the first NaN or Inf, -1 if there is none.
 func notFinite(x []float64) int {
 	return slices.IndexFunc(x, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 }

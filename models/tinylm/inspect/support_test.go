@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// small is a model whose queries have blocks to choose from within 96 tokens.
+// small returns a model whose queries have to select among blocks within 96 tokens.
 func small() tinylm.Config {
 	return tinylm.Config{Vocab: 256, Context: 96, Layers: 3, NSAConfig: nn.NSAConfig{
 		Dim: 24, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 6, GateHidden: 8,
@@ -30,7 +30,7 @@ func weightsOf(t testing.TB, c tinylm.Config) *tinylm.Weights {
 	return testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 }
 
-// prose has words that come again.
+// prose has words that occur again.
 const prose = "The block of a query is clamped to the query; blocks before it are whole, and the query selects some of these blocks. " +
 	"Other blocks, which no query selects, are not read: a query that selects few blocks is quick, and whole blocks are read at once. "
 
@@ -38,7 +38,7 @@ func report(t testing.TB, c tinylm.Config, text string) *Report {
 	return testutil.Must(Inspect(weightsOf(t, c), tinylm.Encode(text), Options{Title: "a test"}))(t)
 }
 
-// hostile is texts that could break a page.
+// hostile are texts that could break a page.
 func hostile() []string {
 	r := rand.New(rand.NewPCG(1, 2))
 	list := []string{

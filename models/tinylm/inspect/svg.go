@@ -8,10 +8,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// svg is a picture that is being written. Classes give its elements their colours, so that a page may have light and dark ones.
+// svg is a picture that is being written. Its elements get their colours from classes, so that a page may have light and dark colours.
 type svg struct{ strings.Builder }
 
-// newSVG begins a picture; label says what it shows to who does not see it.
+// newSVG begins a picture; label describes it for screen readers.
 func newSVG(width, height float64, class, label string) *svg {
 	s := &svg{}
 	fmt.Fprintf(s, `<svg xmlns="http://www.w3.org/2000/svg" class="%s" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" role="img" aria-label="%s">`,
@@ -22,7 +22,7 @@ func newSVG(width, height float64, class, label string) *svg {
 // end returns the picture.
 func (s *svg) end() string { return s.String() + "</svg>" }
 
-// rect adds a rectangle. A title that is not empty is shown where the mouse is over it.
+// rect adds a rectangle. Its title, if not empty, appears when the mouse is over it.
 func (s *svg) rect(x, y, width, height float64, class, title string) {
 	fmt.Fprintf(s, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" class="%s">`, x, y, width, height, class)
 	s.title(title)
@@ -40,23 +40,23 @@ func (s *svg) text(x, y float64, anchor, class, text string) {
 	fmt.Fprintf(s, `<text x="%.1f" y="%.1f" text-anchor="%s" class="%s">%s</text>`, x, y, anchor, class, escaped(text))
 }
 
-// path adds a line by the commands of SVG.
+// path adds a line, given as SVG path commands.
 func (s *svg) path(commands, class, title string) {
 	fmt.Fprintf(s, `<path d="%s" class="%s">`, commands, class)
 	s.title(title)
 	s.WriteString("</path>")
 }
 
-// escaped returns text for an element or an attribute, without the characters that XML cannot have.
+// escaped returns text escaped for an element or an attribute, without characters that XML does not allow.
 func escaped(text string) string { return html.EscapeString(tinylm.Printable(text)) }
 
-// graphStyle colours the picture of a graph that stands alone.
+// graphStyle is the style of a standalone picture of a graph.
 const graphStyle = `<style>
 .graph{--ink:#1c2330;--dim:#667085;--line:#98a2b3;--box:#fff;--edge:#d0d5dd;--choice:#b54708;--look:#175cd3;background:#fff;font:11px system-ui,sans-serif}
 @media(prefers-color-scheme:dark){.graph{--ink:#e6e9ef;--dim:#98a2b3;--line:#667085;--box:#1d2330;--edge:#3a4356;--choice:#fdb022;--look:#84adff;background:#12161f}}
 ` + graphRules + `</style>`
 
-// graphRules are the rules of such pictures on a page too.
+// graphRules are the rules for pictures of a graph, standalone or on a page.
 const graphRules = `.graph rect{fill:var(--box);stroke:var(--edge);rx:5}
 .graph text{fill:var(--ink);font-size:11px}
 .graph .small{fill:var(--dim);font-size:9.5px}
@@ -66,7 +66,7 @@ const graphRules = `.graph rect{fill:var(--box);stroke:var(--edge);rx:5}
 .graph .choice{stroke:var(--choice);stroke-width:1.8}
 `
 
-// SVG returns the drawing as a picture that stands alone.
+// SVG returns the drawing as a standalone picture.
 func (d Drawing) SVG() string {
 	begin, rest, _ := strings.Cut(d.svg(), ">")
 	return begin + ">" + graphStyle + rest
@@ -104,7 +104,7 @@ func (d Drawing) svg() string {
 	return s.end()
 }
 
-// countOf returns how many sections of a title there are.
+// countOf returns the number of sections with a title, repetitions included.
 func countOf(list []Section, title string) (n int) {
 	for _, s := range list {
 		if s.Title == title {
@@ -114,7 +114,7 @@ func countOf(list []Section, title string) (n int) {
 	return n
 }
 
-// curve returns the commands of a line downwards.
+// curve returns the path commands of a line downwards.
 func curve(x0, y0, x1, y1 float64) string {
 	return fmt.Sprintf("M%.1f %.1fC%.1f %.1f %.1f %.1f %.1f %.1f", x0, y0, x0, (y0+y1)/2, x1, (y0+y1)/2, x1, y1)
 }
@@ -127,7 +127,7 @@ func (s *svg) section(c Section, l *layout, x, y float64) {
 			for _, to := range p.down {
 				s.path(curve(x+p.x, y+bottom, x+to.x, y+to.y()), "", "")
 			}
-			if p.box < 0 { // through the row
+			if p.box < 0 { // an edge passes the row
 				s.path(fmt.Sprintf("M%.1f %.1fV%.1f", x+p.x, y+p.y(), y+bottom), "", "")
 			}
 		}

@@ -11,19 +11,19 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Words says how far the choice of blocks, and the attention to them, follow the text. It counts the queries inside a word that
-// occurs before in blocks which may be chosen or not, where there are more of these than may be chosen. Inside is behind the first
-// byte of a word of four letters or more, where a look at the earlier occurrence tells how it goes on. Numbers are sums over queries.
+// Words says how far the selection of blocks, and the attention to them, follow the text. It counts queries inside a word of four letters
+// or more: after its first token, an earlier occurrence tells how the word goes on. A query counts if the word occurs earlier in a free
+// block, that is, one not forced, and if there are more free blocks than the query may select. Numbers are sums over queries.
 type Words struct {
 	Queries int
-	Blocks  int     // with an earlier occurrence, which may be chosen or not
-	Chosen  int     // of these
-	AsFar   float64 // what Chosen would be if a query chose as many blocks, by their distance alone
-	Looked  float64 // the part of the attention to unforced blocks that goes to those with an earlier occurrence
-	Even    float64 // what Looked would be were the attention even over unforced blocks
+	Blocks  int     // free blocks with an earlier occurrence
+	Chosen  int     // those of them that the query selects
+	AsFar   float64 // Chosen, if a query selected as many blocks by distance alone
+	Looked  float64 // share of the attention to free blocks that goes to those with an earlier occurrence
+	Even    float64 // Looked, if the attention to free blocks were even
 }
 
-// Use is a query inside a word that selects, unforced, the block of an earlier occurrence.
+// Use is a query inside a word that selects a free block with an earlier occurrence of the word.
 type Use struct {
 	Layer, Group int
 	Query, Block int
@@ -37,18 +37,18 @@ func (w *Words) add(o Words) {
 	w.Looked, w.Even = w.Looked+o.Looked, w.Even+o.Even
 }
 
-// wordPattern is what counts as a word. It has no multibyte letters, so that it works on any bytes.
+// wordPattern matches a word. It has no multibyte letters, so that it works on any bytes.
 const wordPattern = `[A-Za-z_][A-Za-z0-9_]{3,}`
 
 // target is a query that Words counts.
 type target struct {
 	query  int
-	free   int            // blocks 1 to free may be chosen or not
-	blocks map[int32]bool // those of them with an earlier occurrence
+	free   int            // blocks 1 to free are free: the query may select them or not
+	blocks map[int32]bool // free blocks with an earlier occurrence
 	word   string
 }
 
-// targetsOf returns the queries of a text that Words counts, where a query has n blocks of size tokens.
+// targetsOf returns the queries of a text that Words counts, if a query selects n blocks of size tokens.
 func targetsOf(texts []string, n, size int) (list []target) {
 	var owner []int // of each byte of the text, its token
 	for i, s := range texts {
@@ -118,7 +118,7 @@ func wordsOf(targets []target, blocks []int32, shares []float64, groups, n int) 
 	return list
 }
 
-// chosenByDistance returns how often blocks are chosen, by the number of free blocks between them and the query.
+// chosenByDistance returns the frequency with which blocks are selected, by the number of free blocks between them and the query.
 func chosenByDistance(targets []target, chosenOf func(target) []int32) (often []float64) {
 	var all []float64
 	for _, x := range targets {
@@ -140,7 +140,7 @@ func chosenByDistance(targets []target, chosenOf func(target) []int32) (often []
 	return often
 }
 
-// usesOf returns for each word of targets the use with the largest share, the largest ones first.
+// usesOf returns the use with the largest share for each word of targets, the largest share first.
 func usesOf(targets []target, layers []Layer) (list []Use) {
 	best := map[string]Use{}
 	for i, l := range layers {
@@ -159,7 +159,7 @@ func usesOf(targets []target, layers []Layer) (list []Use) {
 	return list
 }
 
-// targets returns the queries of a text that Words counts; of a model without blocks there are none.
+// targets returns the queries of a text that Words counts, none for a model without blocks.
 func (r *Report) targets(texts []string) []target {
 	if r.Config.Attention == tinylm.Dense {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWordsOfRandomChoices: of random blocks those with a word are chosen as often as others, and attention that is even looks at as many.
+// TestWordsOfRandomChoices: random selection selects blocks with a word as often as other blocks, and even attention gives them an even share.
 func TestWordsOfRandomChoices(t *testing.T) {
 	const size, n, groups = 4, 5, 2
 	r := rand.New(rand.NewPCG(1, 3))
@@ -49,7 +49,7 @@ func TestWordsOfRandomChoices(t *testing.T) {
 	require.InEpsilon(t, sum.Even, sum.Looked, 0.01)
 }
 
-// TestTargets: which queries count, by hand. Blocks have 4 tokens, of 4 one may be chosen.
+// TestTargets compares the queries that count with a list made by hand. Blocks have 4 tokens. A query selects 4 blocks, one of them freely.
 func TestTargets(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -72,7 +72,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestUses: for each word the largest share.
+// TestUses: each word has the use with the largest share.
 func TestUses(t *testing.T) {
 	targets := []target{{5, 3, map[int32]bool{1: true, 2: true}, "size"}, {6, 3, map[int32]bool{2: true}, "size"}, {7, 3, map[int32]bool{3: true}, "rate"}}
 	l := Layer{Groups: 1, N: 2, Blocks: make([]int32, 16), Shares: make([]float64, 16)}

@@ -12,19 +12,19 @@ import (
 // bins is the number of ranges of distances.
 const bins = 12
 
-// Run is what came out for one model.
+// Run has the results of one model.
 type Run struct {
 	Kind       Kind
 	Parameters int
-	Points     []Point       // while it trained
-	Asked      map[int][]Bin // by distance, for each context at which the trained model was asked
+	Points     []Point       // evaluations during training
+	Asked      map[int][]Bin // answers of the trained model by context, then by distance
 }
 
 // contexts returns the contexts at which the model was asked, ascending.
 func (r Run) contexts() []int { return slices.Sorted(maps.Keys(r.Asked)) }
 
-// Compare trains models of the given kinds one after the other, and asks each in documents of the task and in
-// longer or shorter ones of so many tokens as asked. It writes its progress and a table to w.
+// Compare trains models of the given kinds one after the other. It asks each in documents of the task and in documents of asked
+// tokens, which may be longer or shorter. It writes its progress and a table to w.
 func Compare(ctx context.Context, t Task, kinds []Kind, o Options, asked int, w io.Writer) (runs []Run, err error) {
 	tasks := []Task{t}
 	if asked != t.Context {
@@ -63,7 +63,7 @@ func Compare(ctx context.Context, t Task, kinds []Kind, o Options, asked int, w 
 	return runs, nil
 }
 
-// writeTable writes how many answers of each model are right, by distance.
+// writeTable writes the share of right answers of each model, by distance.
 func writeTable(w io.Writer, tasks []Task, runs []Run) {
 	for _, t := range tasks {
 		fmt.Fprintf(w, "\nright answers in %%, documents of %d tokens, by tokens back to the answer; a guess has %.3g %%\n%-22s    all", t.Context, 100*t.Chance(), "")

@@ -13,28 +13,28 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// Answer is what a model said to a question.
+// Answer is the answer of a model to a question.
 type Answer struct {
-	Distance int  // of the question from the pair, in tokens
-	Right    bool // it has the highest logit
-	Chosen   bool // NSA has chosen the block of the pair
+	Distance int  // from the question back to the pair, in tokens
+	Right    bool // the right value has the highest logit
+	Chosen   bool // NSA has selected the block of the pair
 }
 
-// exam asks a model.
+// exam asks a model questions.
 type exam struct {
 	*tinylm.Model
 	task Task
 	seed uint64
 }
 
-// newExam returns an exam of documents of t, one in a row. Close ends it.
+// newExam returns an exam with documents of t, one a row. Close ends it.
 func newExam(w *tinylm.Weights, t Task, o Options) (*exam, error) {
 	m, err := tinylm.NewModel(w, 1, t.Context, tinylm.WithParts(), o.machine())
 	return &exam{m, t, o.Seed}, err
 }
 
-// Answers asks the questions of documents, other ones than those of the training. The same number gives the same documents. The end of ctx ends it
-// after a document.
+// Answers asks the questions of new documents, different from those of the training. The same number gives the same documents. When ctx
+// ends, Answers returns its cause after the current document.
 func (e *exam) Answers(ctx context.Context, documents int, number uint64) (answers []Answer, err error) {
 	r := rand.New(rand.NewPCG(e.seed, 1+number))
 	d := e.task.newDocument()
@@ -67,7 +67,7 @@ func (e *exam) Answers(ctx context.Context, documents int, number uint64) (answe
 	return answers, nil
 }
 
-// blocks returns the blocks that each token has chosen, [Context,KVHeads,n], in a model that chooses.
+// blocks returns the blocks that each token has selected, [Context,KVHeads,n], or nil if the model selects none.
 func (e *exam) blocks() ([]int32, error) {
 	n := e.Layers()[0].Blocks
 	if n == nil {
@@ -80,8 +80,8 @@ func (e *exam) blocks() ([]int32, error) {
 	return nil, fmt.Errorf("the chosen blocks have no value: %w", err)
 }
 
-// Ask asks a model the questions of o.AskDocs documents of t, which may be longer than those of its training. They must have the
-// same number of pairs. The end of ctx ends it after a document.
+// Ask asks a model the questions of o.AskDocs documents of t. The documents may be longer than those of the training, but must have the
+// same number of pairs. When ctx ends, Ask returns its cause after the current document.
 func Ask(ctx context.Context, w *tinylm.Weights, t Task, o Options) (answers []Answer, err error) {
 	if err := t.Validate(); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func Accuracy(answers []Answer) float64 {
 	return share(answers, func(a Answer) bool { return a.Right })
 }
 
-// Chosen returns the share of answers whose block was chosen.
+// Chosen returns the share of answers whose block was selected.
 func Chosen(answers []Answer) float64 {
 	return share(answers, func(a Answer) bool { return a.Chosen })
 }
@@ -117,13 +117,13 @@ func share(answers []Answer, is func(Answer) bool) float64 {
 	return float64(n) / float64(max(1, len(answers)))
 }
 
-// Bin are the answers of a range of distances.
+// Bin has the answers of a range of distances.
 type Bin struct {
 	From, To int // tokens, From <= distance < To
 	Answers  []Answer
 }
 
-// byDistance sorts answers into bins of equal width between the least and the largest distance of t.
+// byDistance puts answers into bins of equal width between the least and the largest distance of t.
 func (t Task) byDistance(answers []Answer, bins int) []Bin {
 	list, width := make([]Bin, bins), t.Farthest()+1-t.Gap
 	for i := range list {

@@ -20,10 +20,10 @@ const (
 	Dense           Kind = "dense"
 )
 
-// Kinds returns all of them.
+// Kinds returns all kinds.
 func Kinds() []Kind { return []Kind{NSA, WithoutSelected, Dense} }
 
-// ParseKinds reads kinds that are separated by commas.
+// ParseKinds reads a list of kinds separated by commas.
 func ParseKinds(list string) (kinds []Kind, err error) {
 	for _, name := range strings.Split(list, ",") {
 		k := Kind(strings.TrimSpace(name))
@@ -37,24 +37,24 @@ func ParseKinds(list string) (kinds []Kind, err error) {
 	return kinds, nil
 }
 
-// The sizes of the branches. A block of values tokens is what NSA compresses and what it selects.
+// The sizes of the branches. NSA compresses and selects blocks of values tokens.
 const (
 	values = 16
 	window = 32
 
-	// freeBlocks is how many more blocks NSA may choose than there are blocks of pairs.
+	// freeBlocks is how many blocks NSA may select besides the forced blocks and as many blocks as have pairs.
 	freeBlocks = 3
 )
 
-// NewTask returns the task of a context and a number of pairs, a multiple of 16, which every Model can be asked. Its answers lie
-// outside of what NSA sees without a choice: the window, the first block and the two newest.
+// NewTask returns the task of a context and a number of pairs, a multiple of 16. It suits the models of all kinds. Its answers lie outside
+// of what NSA sees without selection: the window, the first block and the two newest blocks.
 func NewTask(context, pairs int) (Task, error) {
 	t := Task{Context: context, Pairs: pairs, Values: values, Questions: 2 * pairs, Skip: values, Gap: max(window, 2*values)}
 	return t, t.Validate()
 }
 
-// Model returns the configuration of a model of one layer. The rotary embedding has a large base, so that most of a key does not turn
-// within the context: keys are found by what they are and not by where they stand.
+// Model returns the configuration of a model of one layer. The rotary embedding has a large base, so that it hardly rotates most of a key
+// within the context: a query finds keys by their content, not by their position.
 func (t Task) Model(k Kind) tinylm.Config {
 	c := tinylm.Config{Vocab: t.Vocab(), Context: t.Context, Layers: 1, NSAConfig: nn.NSAConfig{
 		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e18, NoSelected: k == WithoutSelected,

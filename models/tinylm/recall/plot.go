@@ -20,8 +20,8 @@ import (
 type series struct {
 	name   string
 	points plotter.XYs
-	color  int  // of plotutil's, the same for all lines of a model
-	dashed bool // for contexts other than that of the training, and for chance
+	color  int  // index of plotutil.Color, the same for all lines of a model
+	dashed bool // for contexts other than that of the training, and for guesses
 }
 
 // plotSteps returns the accuracy of the models against the steps of their training, as PNG.
@@ -40,7 +40,7 @@ func (r Report) plotSteps() ([]byte, error) {
 	return r.draw(title, "steps of training", 0, float64(last), list, plot.DefaultTicks{}, nil)
 }
 
-// plotDistances returns the accuracy of the trained models against the distance of the answer, as PNG.
+// plotDistances returns the accuracy of the trained models against the distance to the answer, as PNG.
 func (r Report) plotDistances() ([]byte, error) {
 	var list []series
 	far := 2 * r.Task.Gap
@@ -63,7 +63,7 @@ func (r Report) plotDistances() ([]byte, error) {
 	return r.draw(title, "tokens from the question back to its answer", float64(r.Task.Gap), float64(far), list, plot.TickerFunc(powersOfTwo), plot.LogScale{})
 }
 
-// draw returns a plot of accuracies, with a line for guesses. The library panics at ranges that it cannot draw: that is an error.
+// draw returns a plot of accuracies, with a line for guesses. The library panics at ranges that it cannot draw: draw returns this as an error.
 func (r Report) draw(title, x string, low, high float64, list []series, ticks plot.Ticker, scale plot.Normalizer) (out []byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {

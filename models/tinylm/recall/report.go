@@ -12,14 +12,14 @@ import (
 	"github.com/moby/sys/atomicwriter"
 )
 
-// Report are the runs of one command.
+// Report has the runs of one command.
 type Report struct {
 	Task Task
 	Runs []Run
 	Host [][2]string // name and value of columns that are the same in all rows, such as commit and machine
 }
 
-// MakeFolder makes the folder of a report, and fails where no file can be written to it: better before hours of training than behind them.
+// MakeFolder makes the folder of a report. It returns an error if no file can be written there, so that this shows before hours of training.
 func MakeFolder(folder string) error {
 	err := os.MkdirAll(folder, 0o755)
 	if err == nil {
@@ -34,7 +34,7 @@ func MakeFolder(folder string) error {
 	return nil
 }
 
-// Save writes FOLDER/recall_CONTEXT.csv and the plots beside it, and returns their paths.
+// Save writes recall_CONTEXT.csv and the plots into a folder, and returns their paths.
 func (r Report) Save(folder string) (paths []string, err error) {
 	defer func() {
 		if err != nil {
@@ -67,7 +67,7 @@ func (r Report) Save(folder string) (paths []string, err error) {
 	return paths, nil
 }
 
-// csv returns the table: a row for each point of training, with step, and one for each range of distances, with asked.
+// csv returns the table: a row for each point of the training, which has a step, and a row for each range of distances, which has none.
 func (r Report) csv() ([]byte, error) {
 	var header, host []string
 	for _, h := range r.Host {

@@ -16,14 +16,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// shares are the percentages of right answers in a table, by model and context asked.
+// shares has the percentages of right answers in a table, by model and by context of the questions.
 type shares struct {
 	command, commit, date string
 	trained               int // context
 	right                 map[Kind]map[int]float64
 }
 
-// readShares reads a table that Report.Save wrote. Only what trained models were asked counts, not the rows of their training.
+// readShares reads a table that Report.Save wrote. It uses the rows of trained models, not those from during the training.
 func readShares(t *testing.T, path string) shares {
 	f := testutil.Must(os.Open(path))(t)
 	defer f.Close()
@@ -54,7 +54,7 @@ func readShares(t *testing.T, path string) shares {
 	return s
 }
 
-// TestCommittedResults holds docs/recall.md and the README to the committed tables: their numbers, and the commands that made them.
+// TestCommittedResults checks docs/recall.md and the README against the committed tables: the numbers, and the commands that made them.
 func TestCommittedResults(t *testing.T) {
 	const root = "../../../"
 	doc := string(testutil.Must(os.ReadFile(root + "docs/recall.md"))(t))

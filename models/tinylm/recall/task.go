@@ -1,13 +1,13 @@
-// Package recall is a task whose answers lie far behind the question, and the training of small models on it: full NSA, NSA
-// without its selected branch, and dense attention. It shows what the selected branch is for.
+// Package recall has a task whose answers lie far before the questions, and trains small models on it: full NSA, NSA without its
+// selected branch, and dense attention. It shows the purpose of the selected branch.
 //
-// A document is filler with blocks of pairs in it, and ends with questions. A pair is one token that stands for a key and its value;
-// a question is a token that stands for a key, and its answer that of the value:
+// A document is filler with blocks of pairs in it, and ends with questions. A pair is one token for a key and its value. A question is a
+// token for a key, and its answer is the token for the value:
 //
 //	. . . . [a7 f2 c5 b0] . . . . . . . . [e2 d7 h0 g5] . . . . . . . . . . . . a? h? c? ...    answers 7 0 5 ...
 //
-// The blocks of pairs are the blocks that NSA compresses and selects. In each of them every value appears equally often, so their mean
-// does not tell which key has which value: compressed attention can find the block, but only the tokens themselves have the answer.
+// The blocks of pairs are the blocks that NSA compresses and selects. Every value appears equally often in a block, so the mean of a block
+// does not tell which key has which value: compressed attention can find the block, but only its tokens have the answer.
 package recall
 
 import (
@@ -24,12 +24,12 @@ const (
 	maxVocab  = 1 << 20
 )
 
-// Task are the sizes of a document.
+// Task has the sizes of a document.
 type Task struct {
 	Context   int // tokens
-	Pairs     int // pairs, each of another key; a multiple of Values
-	Values    int // values, and tokens of a block: each value appears once in a block
-	Questions int // tokens at the end that ask for keys, in random order, all of them before one of them is repeated
+	Pairs     int // pairs, each with its own key; a multiple of Values
+	Values    int // different values, and tokens of a block: each value appears once in a block
+	Questions int // tokens at the end that ask for keys in random order; no key is asked again before all have been asked
 	Skip      int // tokens at the beginning without pairs, a multiple of Values
 	Gap       int // least distance of a question from its answer
 }
@@ -79,28 +79,28 @@ func (t Task) pair(key, value int) int32 { return int32(key*t.Values + value) }
 // question returns the token that asks for a key.
 func (t Task) question(key int) int32 { return int32(t.Pairs*t.Values + key) }
 
-// answer returns the token of a pair's value, which is a target alone.
+// answer returns the token of a pair's value, which is only a target.
 func (t Task) answer(pair int32) int32 { return int32(t.Pairs*(t.Values+1)) + pair%int32(t.Values) }
 
-// filler returns one of the other tokens.
+// filler returns filler token i.
 func (t Task) filler(i int) int32 { return int32(t.Pairs*(t.Values+1) + t.Values + i) }
 
 // document is one document of a Task.
 type document struct {
 	tokens    []int32 // [Context]
 	targets   []int32 // [Context], the value's token at questions, -1 elsewhere
-	distances []int   // [Questions], of each question from its answer
+	distances []int   // [Questions], from each question back to its pair
 }
 
 // fill draws a document into d. The keys of a block have `distinct` different values, each equally often; distinct divides Values.
-// Questions that count are asked in documents with distinct = Values. Models also train on documents with distinct = 1, which
-// compressed attention can answer alone: the choice of blocks has no gradient of its own and follows compressed attention, which
-// learns from them where a key is.
+// Evaluations use documents with distinct = Values. Models also train on documents with distinct = 1: compressed attention can answer
+// these without the selected branch, and learns from them where a key is. The selection of blocks needs this: it has no gradient of its
+// own and follows compressed attention.
 func (t Task) fill(r *rand.Rand, d document, distinct int) {
 	for i := range d.tokens {
 		d.tokens[i], d.targets[i] = t.filler(r.IntN(fillers)), -1
 	}
-	keys, at := r.Perm(t.Pairs), make([]int, t.Pairs) // at: the place of each key's pair
+	keys, at := r.Perm(t.Pairs), make([]int, t.Pairs) // at: the position of each key's pair
 	for i, place := range r.Perm(t.places())[:t.Pairs/t.Values] {
 		values := r.Perm(t.Values)
 		for j, key := range keys[i*t.Values:][:t.Values] {

@@ -10,7 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// tasks are of several sizes.
+// tasks returns tasks of several sizes.
 func tasks(t *testing.T) []Task {
 	return []Task{
 		testutil.Must(NewTask(512, 16))(t), testutil.Must(NewTask(1024, 32))(t), testutil.Must(NewTask(2048, 64))(t), testutil.Must(NewTask(16384, 64))(t),
@@ -18,12 +18,12 @@ func tasks(t *testing.T) []Task {
 	}
 }
 
-// read finds the pairs, questions and answers of a document by the order of the vocabulary alone: the pairs (key, value), the keys'
-// questions, the values.
+// read finds the pairs, questions and answers of a document only by the order of the vocabulary: first the pairs (key, value), then the
+// questions of the keys, then the values.
 type read struct {
-	at    map[int]int // place of each key's pair
+	at    map[int]int // position of each key's pair
 	value map[int]int
-	asked map[int]int // key asked at a place
+	asked map[int]int // key asked at a position
 }
 
 func readDocument(t *testing.T, task Task, d document) read {
@@ -46,8 +46,8 @@ func readDocument(t *testing.T, task Task, d document) read {
 	return r
 }
 
-// TestDocuments reads documents back: questions stand at the end, and their targets are the values of the pairs. In a block that has
-// all values each of them appears once, so whoever knows the block of a key, but not its pair, is right as often as by a guess.
+// TestDocuments reads documents back: questions are at the end, and their targets are the values of the pairs. In a block that has all
+// values each appears once. So a model that knows the block of a key, but not its pair, can only guess.
 func TestDocuments(t *testing.T) {
 	for _, task := range tasks(t) {
 		t.Run(fmt.Sprint(task), func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestDocuments(t *testing.T) {
 					others := 0
 					require.Len(t, got.asked, task.Questions)
 					require.Len(t, got.at, task.Pairs)
-					values := map[int]map[int]int{} // block, value: how often
+					values := map[int]map[int]int{} // by block and value: how often
 					for key, place := range got.at {
 						require.GreaterOrEqual(t, place, task.Skip)
 						if values[place/task.Values] == nil {
@@ -93,7 +93,7 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestAnswersAreOutOfSight holds a Task and its models to each other: neither the window nor a forced block holds an answer.
+// TestAnswersAreOutOfSight checks a Task against its models: neither the window nor a forced block has an answer.
 func TestAnswersAreOutOfSight(t *testing.T) {
 	for _, task := range tasks(t)[:4] {
 		c := task.Model(NSA)

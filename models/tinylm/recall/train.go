@@ -15,26 +15,26 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// DefaultOptions returns those of a context of 1024 tokens on a CPU.
+// DefaultOptions returns the options for a context of 1024 tokens on a CPU.
 func DefaultOptions() Options {
 	return Options{Steps: 1500, Rows: 2, LR: 3e-3, Easier: 0.5, Seed: 1, EvalEvery: 50, EvalDocs: 8, AskDocs: 32}
 }
 
-// Options are how models are trained and asked. The same options give the same bits on the same device.
+// Options say how models are trained and asked. The same options give the same bits on the same device.
 type Options struct {
 	Steps     int // of training
 	Rows      int // of Task.Context tokens in a batch
 	LR        float64
-	Easier    float64 // share of the training documents whose blocks have one value each, see Task.fill
+	Easier    float64 // share of the training documents in which all keys of a block have one value, see Task.fill
 	Seed      uint64  // of weights and documents
 	EvalEvery int     // steps between two evaluations
 	EvalDocs  int     // documents of an evaluation
-	AskDocs   int     // documents that a trained model is asked, of each length
+	AskDocs   int     // documents of each length in which a trained model is asked
 	Backend   graph.Backend
 	Precision graph.Precision
 }
 
-// Validate returns an error that names the option, or the size of the task, that is wrong.
+// Validate returns an error that names the wrong option, or the wrong size of the task.
 func (o Options) Validate(t Task) error {
 	if err := t.Validate(); err != nil {
 		return err
@@ -58,7 +58,7 @@ func (o Options) Validate(t Task) error {
 	return nil
 }
 
-// short returns the task of shorter documents, a quarter of which is questions at most.
+// short returns the task with shorter documents, of which at most a quarter is questions.
 func (t Task) short(context int) Task {
 	if context < t.Context {
 		t.Context, t.Questions = context, min(t.Questions, context/4)
@@ -66,7 +66,7 @@ func (t Task) short(context int) Task {
 	return t
 }
 
-// first returns the tokens of the first documents: Context, halved as often as there is room for the pairs.
+// first returns the length of the shortest documents: Context, halved as often as the pairs still have room.
 func (t Task) first() int {
 	n := t.Context
 	for n%2 == 0 && t.short(n/2).Validate() == nil {
@@ -75,8 +75,8 @@ func (t Task) first() int {
 	return n
 }
 
-// lengths returns the lengths of documents that a step may train on, the shortest first: in the first fifth of the steps only the
-// shortest ones, then each length up to Context joins after as many steps.
+// lengths returns the lengths of documents that a step may train on, the shortest first. The first fifth of the steps has only the shortest
+// length. The other lengths, up to Context, are added one by one at equal intervals of the remaining steps.
 func (o Options) lengths(t Task, step int) (list []int) {
 	for n := t.first(); n <= t.Context; n *= 2 {
 		list = append(list, n)
@@ -91,14 +91,14 @@ func (o Options) lengths(t Task, step int) (list []int) {
 // Point is an evaluation while a model trains.
 type Point struct {
 	Step    int
-	Tokens  int64         // that the model has trained on
+	Tokens  int64         // trained on so far
 	Elapsed time.Duration // since the beginning, evaluations included
-	Loss    float64       // mean over the steps since the last point, nats an answer
+	Loss    float64       // mean over the steps since the last Point, nats an answer
 	Answers []Answer      // to the questions of documents of the whole context
 }
 
-// Train trains a new model and returns its weights, which are on the backend and are to be freed. It calls report, which may be nil, with
-// each evaluation.
+// Train trains a new model and returns its weights, which are on the backend: the caller frees them. It calls report, if not nil, with each
+// evaluation.
 func Train(ctx context.Context, t Task, k Kind, o Options, report func(Point)) (_ *tinylm.Weights, err error) {
 	if err := o.Validate(t); err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 	return nil
 }
 
-// fill packs documents into the rows of m: all documents of a row have the same length, one of the list.
+// fill packs documents into the rows of m. All documents of a row have the same length, a random one of lengths.
 func (o Options) fill(r *rand.Rand, t Task, lengths []int, m *tinylm.Model) {
 	tokens, targets, ends := m.Tokens(), m.Targets(), m.CuSeqlens()[1:]
 	for at := 0; at < len(tokens); {

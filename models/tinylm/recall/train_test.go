@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// smallOptions train for a moment.
+// smallOptions returns options for a training of a moment.
 func smallOptions(t *testing.T) Options {
 	o := DefaultOptions()
 	o.Backend = graph.NewCPU(2)
@@ -24,7 +24,7 @@ func smallOptions(t *testing.T) Options {
 	return o
 }
 
-// TestCompare trains and asks all kinds: the loss falls, and a second time the numbers and plots are the same.
+// TestCompare trains and asks models of all kinds. The loss falls, and a second call gives the same numbers and plots.
 func TestCompare(t *testing.T) {
 	task := testutil.Must(NewTask(256, 16))(t)
 	compare := func() (runs []Run, files map[string][]byte) {

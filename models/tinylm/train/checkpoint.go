@@ -39,26 +39,26 @@ const (
 // maxState is the largest state in bytes.
 const maxState = 64 << 20
 
-// state is what a run knows beside its weights and the moments of its solver.
+// state is the state of a run, except its weights and the moments of its solver.
 type state struct {
 	Step        int              `json:"step"`            // steps begun
 	Elapsed     time.Duration    `json:"elapsed_ns"`      // of the training
-	Cursor      corpus.Cursor    `json:"cursor"`          // behind the last batch
+	Cursor      corpus.Cursor    `json:"cursor"`          // after the last batch
 	Scale       *optim.LossScale `json:"scale,omitempty"` // of the loss, in fp16
-	Late        []*lateStep      `json:"late,omitempty"`  // begun, of which the loss scale does not know yet
+	Late        []*lateStep      `json:"late,omitempty"`  // begun; the loss scale does not have their results yet
 	MeanLoss    float64          `json:"mean_loss"`       // running
 	Evaluations []evaluation     `json:"evaluations,omitempty"`
-	Best        *evaluation      `json:"best,omitempty"` // of those whose checkpoint was written
+	Best        *evaluation      `json:"best,omitempty"` // best of those whose checkpoint was written
 }
 
 // evaluation is a loss on held-out data.
 type evaluation struct {
 	Step    int     `json:"step"`
 	HeldOut float64 `json:"held_out"` // nats a token
-	Train   float64 `json:"train"`    // running mean of the batches' losses then
+	Train   float64 `json:"train"`    // running mean of the batches' losses at that step
 }
 
-// best returns the best evaluation once the checkpoint of the last step is written.
+// best returns the best evaluation, if a checkpoint of the last step is written now.
 func (s *state) best() *evaluation {
 	if n := len(s.Evaluations); n > 0 {
 		if last := s.Evaluations[n-1]; last.Step == s.Step && (s.Best == nil || last.HeldOut < s.Best.HeldOut) {
@@ -71,13 +71,13 @@ func (s *state) best() *evaluation {
 // nameOfStep returns the name of the checkpoint of a step.
 func nameOfStep(step int) string { return fmt.Sprintf("%s%09d", checkpointPrefix, step) }
 
-// save writes a checkpoint beside those that stand, then removes what is not to be kept. Whatever happens to the program or the disk
-// meanwhile, a folder of a checkpoint's name holds all of it.
+// save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is always complete,
+// whatever happens to the program or the disk meanwhile.
 func (r *run) save() (err error) {
 	parent := filepath.Join(r.folder, checkpointFolder)
 	name := nameOfStep(r.state.Step)
 	part := filepath.Join(parent, partPrefix+name)
-	r.warnIf(r.log.Save()) // first: a run that goes on from here has all steps in its record
+	r.warnIf(r.log.Save()) // first, so that the record of a run resumed from here has all steps
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("checkpoint of step %d: %w", r.state.Step, err), os.RemoveAll(part))
@@ -116,7 +116,7 @@ func (r *run) save() (err error) {
 	if err := syncFolder(part); err != nil {
 		return err
 	}
-	if err := remove(filepath.Join(parent, name)); err != nil { // one of the same step that was damaged
+	if err := remove(filepath.Join(parent, name)); err != nil { // a damaged one of the same step
 		return err
 	}
 	if err := os.Rename(part, filepath.Join(parent, name)); err != nil {
@@ -164,8 +164,8 @@ func referenceConfig(c tinylm.Config) ([]byte, error) {
 	}, "", "\t")
 }
 
-// prune removes the checkpoints that are neither the best nor among the newest. Those of later steps are damaged: the run has gone on from the
-// one before them. They take no place of a newest one.
+// prune removes the checkpoints that are neither the best nor among the newest. Checkpoints of later steps are damaged, because the run was
+// resumed from one before them. They do not count among the newest.
 func (r *run) prune(parent string) error {
 	names, err := checkpoints(parent)
 	if err != nil {
@@ -198,7 +198,7 @@ func checkpoints(parent string) ([]string, error) {
 	return names, nil
 }
 
-// remove removes a checkpoint, if it is there: under its name it is whole at any moment.
+// remove removes a checkpoint, if it exists. It renames the folder first, so that no incomplete folder has the name of a checkpoint.
 func remove(path string) error {
 	part := filepath.Join(filepath.Dir(path), partPrefix+"old-"+filepath.Base(path))
 	if err := os.Rename(path, part); errors.Is(err, fs.ErrNotExist) {
@@ -209,7 +209,7 @@ func remove(path string) error {
 	return os.RemoveAll(part)
 }
 
-// clean removes what a kill has left of checkpoints.
+// clean removes parts of checkpoints that a kill has left.
 func clean(parent string) error {
 	entries, err := os.ReadDir(parent)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -223,14 +223,15 @@ func clean(parent string) error {
 	return err
 }
 
-// saved is a checkpoint as it was read.
+// saved is a checkpoint that has been read.
 type saved struct {
 	weights *tinylm.Weights
 	solver  safetensors.File
 	state   state
 }
 
-// newest returns the newest checkpoint of a run folder that is whole, nil if there is none at all, and what is wrong with later ones.
+// newest returns the newest complete checkpoint of a run folder, and the errors of damaged newer ones. It returns nil for a run without
+// checkpoints, and an error if all are damaged.
 func newest(folder string) (_ *saved, damaged []error, err error) {
 	parent := filepath.Join(folder, checkpointFolder)
 	names, err := checkpoints(parent)
@@ -250,7 +251,7 @@ func newest(folder string) (_ *saved, damaged []error, err error) {
 	return nil, nil, fmt.Errorf("%s holds no checkpoint that is whole: %w", parent, errors.Join(damaged...))
 }
 
-// readCheckpoint reads a checkpoint, if its files have the sums that were written with them.
+// readCheckpoint reads a checkpoint. It is an error if its files do not have the sums that were written with them.
 func readCheckpoint(path string) (*saved, error) {
 	if err := checkSums(path); err != nil {
 		return nil, err
@@ -283,7 +284,7 @@ func parseState(text []byte) (s state, err error) {
 	return s, err
 }
 
-// checkSums holds the files of a checkpoint to their sums.
+// checkSums checks that the files of a checkpoint have their sums.
 func checkSums(path string) error {
 	text, err := readFile(filepath.Join(path, sumsFile), 1<<16)
 	if err != nil {
@@ -337,7 +338,7 @@ func readFile(path string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// syncFolder makes the names in a folder last over a loss of power.
+// syncFolder writes the names in a folder to the disk, so that they survive a loss of power.
 func syncFolder(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -345,7 +346,7 @@ func syncFolder(path string) error {
 	}
 	err = f.Sync()
 	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrInvalid) || isWindows {
-		err = nil // not every system can
+		err = nil // not every system can sync a folder
 	}
 	return errors.Join(err, f.Close())
 }

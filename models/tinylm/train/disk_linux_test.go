@@ -14,9 +14,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestFullDisk fills the disk at every place of a run: on a file system of each size in pages, from one that is too small to begin up to
-// one that holds all, about 100. Runs with an evaluation on the way take one size in eight. What cannot be written is an error or a warning, what
-// stands is whole, and with room again the run goes on to the bits of one that always had it.
+// TestFullDisk fills the disk at every point of a run. It uses file systems of each size in pages, from one too small for a run to begin
+// up to one that holds everything, roughly 100. Runs with an evaluation before the end use one size in eight. A failed write is an error
+// or a warning, and the files on the disk are complete. With room again, the run resumes and ends with the bits of one that always had room.
 func TestFullDisk(t *testing.T) {
 	disk := t.TempDir()
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=1m"); err != nil {

@@ -13,26 +13,26 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
-// barLength is the bar's number for a whole run.
+// barLength is the value of the bar at the end of a run.
 const barLength = 1000
 
-// redrawEvery is how often steps move the bar. Phases are shown at once.
+// redrawEvery is the least time between steps that move the bar. Phases are shown at once.
 const redrawEvery = 200 * time.Millisecond
 
-// quiet is how long no line may come where there is no terminal.
+// quiet is the time without a line after which a step writes one, if there is no terminal.
 const quiet = 30 * time.Second
 
-// display shows how a run goes: lines that stay, and below them a bar on a terminal, or else a line now and then. Writing may fail,
-// as when a terminal is closed: that does not stop the run.
+// display shows the progress of a run: lines that stay and, on a terminal, a bar below them; without a terminal, a line from time to
+// time. Writing may fail, as when a terminal is closed: this does not stop the run.
 type display struct {
-	mutex sync.Mutex // of the watchdog's goroutine and the run's
+	mutex sync.Mutex // the goroutines of the watchdog and of the run use it
 	w     io.Writer
 	bar   *progressbar.ProgressBar // nil: no terminal
-	spoke time.Time                // the last line
-	mean  string                   // the last line of a step
-	used  string                   // the device's memory in use, behind that line
+	spoke time.Time                // when it wrote the last line
+	mean  string                   // the last text of a step
+	used  string                   // the device's memory in use, after that text
 	drawn time.Time                // when a step last moved the bar
-	asked time.Time                // when its driver was asked for it
+	asked time.Time                // when it last asked the driver for used
 	blind bool                     // the driver did not answer
 }
 
@@ -65,7 +65,7 @@ func (d *display) line(format string, args ...any) {
 // warn writes a warning that stays.
 func (d *display) warn(format string, args ...any) { d.line("warning: "+format, args...) }
 
-// phase says on the bar what the run does beside training.
+// phase shows on the bar what the run does other than training.
 func (d *display) phase(what string) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -75,7 +75,7 @@ func (d *display) phase(what string) {
 	}
 }
 
-// step shows the state after a step, which ran at so many tokens a second.
+// step shows the state after a step, which ran at rate tokens a second.
 func (d *display) step(r *run, rate float64) {
 	first := d.mean == ""
 	d.mean = d.text(r, rate)
@@ -103,13 +103,13 @@ func (d *display) evaluated(r *run, e evaluation) {
 		e.HeldOut/r.corpus.BytesPerToken()/math.Ln2, math.Exp(e.HeldOut))
 }
 
-// meter is a backend whose driver says how much of the device's memory is in use, without waiting for what runs on it.
+// meter is a backend whose driver reports how many bytes of the device's memory are in use, without waiting for the device.
 type meter interface{ MemoryUsed() (int64, error) }
 
 // askEvery is how often a bar asks a driver for its memory: a call may take a millisecond, and a bar changes with each step.
 const askEvery = time.Second
 
-// memory returns the device's memory in use as its driver reports it, or what is planned where it does not; "" on the host.
+// memory returns the device's memory in use, or the planned memory if the driver does not report it; "" on the host.
 func (d *display) memory(r *run) string {
 	m, ok := r.backend.(meter)
 	switch {

@@ -16,8 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestMemoryInUse: each line of a step shows the memory that a device's driver reports, which is asked once for it. Where it does not
-// answer, a warning says so once and the lines show what is planned.
+// TestMemoryInUse: each line of a step asks the device's driver once for the memory in use, and shows it. If the driver does not answer,
+// one warning says so, and the lines show the planned memory.
 func TestMemoryInUse(t *testing.T) {
 	args := smallArgs(t, 10, "-eval-every", "2")
 	for want, broken := range map[string]error{" MiB in use  held out ": nil, " MiB planned  held out ": errors.New("no answer")} {
@@ -37,7 +37,7 @@ func TestMemoryInUse(t *testing.T) {
 	}
 }
 
-// TestBar: a bar, which each step changes, asks for the memory no more than once in a while.
+// TestBar: each step changes the bar, but only few of them ask for the memory.
 func TestBar(t *testing.T) {
 	var said bytes.Buffer
 	f := fakedevice.New()

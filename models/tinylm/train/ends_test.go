@@ -22,7 +22,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// listener is a writer that calls heard with each line that holds a phrase.
+// listener is a writer that calls heard for each line that contains a phrase.
 type listener struct {
 	strings.Builder
 	phrase string
@@ -36,7 +36,7 @@ func (l *listener) Write(p []byte) (int, error) {
 	return l.Builder.Write(p)
 }
 
-// blockCheckpoints lets no checkpoint be written to a run folder until free is called.
+// blockCheckpoints makes every write of a checkpoint to a run folder fail, until free is called.
 func blockCheckpoints(t testing.TB, folder string) (free func()) {
 	path := filepath.Join(folder, checkpointFolder)
 	require.NoError(t, os.Rename(path, path+".aside"))
@@ -47,7 +47,7 @@ func blockCheckpoints(t testing.TB, folder string) (free func()) {
 	}
 }
 
-// TestBestAfterFailedSave: a last evaluation whose checkpoint is written at a later try counts like any other.
+// TestBestAfterFailedSave: if the checkpoint of the last evaluation is written only at a later try, the evaluation still counts.
 func TestBestAfterFailedSave(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	o := testutil.Must(Parse(smallArgs(t, 60, "-eval-every", "30", "-save-minutes", "0", "-lr", "1e-3", "-out", folder), io.Discard))(t)
@@ -68,7 +68,7 @@ func TestBestAfterFailedSave(t *testing.T) {
 	require.Equal(t, 60, last.state.Best.Step)
 }
 
-// TestFailedSaveIsTriedAgain: also where no checkpoint is written by time.
+// TestFailedSaveIsTriedAgain: a failed checkpoint is tried again, also if no checkpoints are written by time.
 func TestFailedSaveIsTriedAgain(t *testing.T) {
 	r := &run{Options: Options{SaveMinutes: 0}, saved: 3, saveFailed: true, saveAt: time.Now().Add(-time.Second)}
 	r.state.Step = 4
@@ -77,7 +77,7 @@ func TestFailedSaveIsTriedAgain(t *testing.T) {
 	require.False(t, r.saveDue())
 }
 
-// TestPruneCountsNoLaterSteps: damaged checkpoints of later steps take no place of those that a run writes.
+// TestPruneCountsNoLaterSteps: damaged checkpoints of later steps do not count among the newest.
 func TestPruneCountsNoLaterSteps(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), checkpointFolder)
 	for _, step := range []int{2, 4, 1860, 1870} {
@@ -89,7 +89,7 @@ func TestPruneCountsNoLaterSteps(t *testing.T) {
 	require.Equal(t, []string{nameOfStep(4), nameOfStep(1860), nameOfStep(1870)}, testutil.Must(checkpoints(parent))(t))
 }
 
-// TestSignalInEveryPhase: whatever a run does when a signal comes, it says how to go on and leaves with 128 + n.
+// TestSignalInEveryPhase: after a signal in any phase, a run says how to resume it and exits with 128 + n.
 func TestSignalInEveryPhase(t *testing.T) {
 	for _, c := range []struct {
 		phrase string
@@ -134,7 +134,7 @@ func TestSignalInEveryPhase(t *testing.T) {
 	require.ErrorContains(t, stopped.Err, "checkpoint of step 3")
 }
 
-// TestDataError: data that change below a run end it with a checkpoint of all steps so far, and the record says why.
+// TestDataError: if the data change during a run, the run ends with a checkpoint of all steps so far, and the record says why.
 func TestDataError(t *testing.T) {
 	args, folder := smallArgs(t, 100000, "-eval-every", "100000", "-save-minutes", "0"), filepath.Join(t.TempDir(), "run")
 	o := testutil.Must(Parse(append(args, "-out", folder), io.Discard))(t)
@@ -155,7 +155,7 @@ func TestDataError(t *testing.T) {
 	require.Contains(t, events, `"kind":"error"`)
 }
 
-// TestOtherPrecision: a run in fp16 goes on in another precision, and back.
+// TestOtherPrecision: a run in fp16 is resumed in another precision, and then in fp16 again.
 func TestOtherPrecision(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	args := smallArgs(t, 9, "-precision", "fp16", "-out", folder)
@@ -175,7 +175,7 @@ func TestOtherPrecision(t *testing.T) {
 	}
 }
 
-// TestProcessesOfARun: run.json has the command of each process, and a run leaves the limit of the heap as it was.
+// TestProcessesOfARun: run.json has the command of each process. A run restores the limit of the heap at its end.
 func TestProcessesOfARun(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	o := testutil.Must(Parse(smallArgs(t, 4, "-out", folder), io.Discard))(t)
@@ -187,7 +187,7 @@ func TestProcessesOfARun(t *testing.T) {
 	_, err := Run(ctx, o, io.Discard)
 	require.ErrorIs(t, err, errStop)
 	require.Equal(t, int64(math.MaxInt64), debug.SetMemoryLimit(-1))
-	for _, name := range []string{runFile, optionsFile, modelFile} { // what a kill leaves
+	for _, name := range []string{runFile, optionsFile, modelFile} { // temporary files that a kill leaves
 		require.NoError(t, os.WriteFile(filepath.Join(folder, ".tmp-"+name+"123"), nil, 0o644))
 	}
 	testutil.Must(runArgs(t, "-resume", folder))(t)

@@ -8,7 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
-// evaluationDue reports whether the steps so far call for an evaluation that was not made, as when a run was stopped before it.
+// evaluationDue reports whether an evaluation is due after the steps so far. If a run is stopped before it, the evaluation remains due,
+// except in a run by time without -eval-every.
 func (r *run) evaluationDue() bool {
 	step, last := r.state.Step, 0
 	if n := len(r.state.Evaluations); n > 0 {
@@ -27,7 +28,7 @@ func (r *run) evaluationDue() bool {
 	return r.tenths > before
 }
 
-// evaluate notes the held-out loss and writes a checkpoint. If ctx ends meanwhile nothing is noted.
+// evaluate records the held-out loss and writes a checkpoint. If ctx ends meanwhile, it records nothing.
 func (r *run) evaluate(ctx context.Context) error {
 	if err := r.readAll(); err != nil {
 		return err
@@ -56,7 +57,7 @@ func (r *run) evaluate(ctx context.Context) error {
 	return nil
 }
 
-// heldOut returns the held-out loss over about the given number of tokens, nats a token.
+// heldOut returns the held-out loss over roughly the given number of tokens, in nats a token.
 func (r *run) heldOut(ctx context.Context, tokens int) (float64, error) {
 	batches, err := r.corpus.HeldOut(r.shape, tokens)
 	if err != nil {
@@ -90,7 +91,7 @@ func (r *run) saveDue() bool {
 	return (r.SaveMinutes > 0 || r.saveFailed) && r.saved != r.state.Step && time.Now().After(r.saveAt)
 }
 
-// trySave writes a checkpoint. If that fails it warns, and the next try comes in a minute: a full disk may have room again.
+// trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room again.
 func (r *run) trySave() error {
 	if err := r.readAll(); err != nil {
 		return err
@@ -112,7 +113,7 @@ const (
 	retryFor   = time.Hour
 )
 
-// saveOrWait writes the last checkpoint. Where it cannot, it waits for room on the disk: all of the run would be lost.
+// saveOrWait writes the last checkpoint. If that fails, it waits for room on the disk and tries again, so that the run is not lost.
 func (r *run) saveOrWait(ctx context.Context) error {
 	r.phase("saving")
 	for end := time.Now().Add(r.retryFor); r.saved != r.state.Step; {
@@ -143,14 +144,14 @@ func (r *run) warn(format string, args ...any) {
 	}
 }
 
-// warnIf shows an error of the record, which the run outlives: the next call writes what is missing.
+// warnIf shows an error of the record. The run continues: the next write to the record adds the missing data.
 func (r *run) warnIf(err error) {
 	if err != nil {
 		r.show.warn("%v", err)
 	}
 }
 
-// risen is how far, in nats, a loss is above its lowest value when it counts as one that grows.
+// risen is the rise of a loss above its lowest mean, in nats, from which on it counts as growing.
 const risen = 0.5
 
 // warnOfDivergence says once that the training loss grows.
@@ -168,7 +169,7 @@ func (r *run) warnOfDivergence() {
 	}
 }
 
-// warnOfOverfitting says so when the held-out loss has risen three times in a row while the training loss has fallen.
+// warnOfOverfitting warns if the held-out loss has risen three times in a row while the training loss has fallen.
 func (r *run) warnOfOverfitting() {
 	const times = 3
 	list := r.state.Evaluations

@@ -14,15 +14,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
-// Found is a model that lies on the disk.
+// Found is a model on the disk.
 type Found struct {
 	Weights string   // path of its file, for tinylm.LoadWeights
-	Run     *Options // of the run that it is of; nil: there is no run folder around it
-	Damaged []error  // what is wrong with newer checkpoints
+	Run     *Options // of its run; nil: it is not in a run folder
+	Damaged []error  // errors of newer, damaged checkpoints
 }
 
-// Find finds the model of path: a run folder, a checkpoint or a safetensors file. That of a run folder is the one that the run has
-// ended with, and before its end that of the newest checkpoint that is whole.
+// Find finds the model of path: a run folder, a checkpoint or a safetensors file. The model of a run folder is the final one if the
+// run has ended, else that of the newest complete checkpoint.
 func Find(path string) (*Found, error) {
 	f := &Found{Weights: path}
 	folder, err := f.find(path)
@@ -38,7 +38,8 @@ func Find(path string) (*Found, error) {
 	return f, nil
 }
 
-// Open reads the weights, and the tokenizer at the path that is given, or if that is empty the run's own. They have one vocabulary.
+// Open reads the weights, and the tokenizer at the given path or, if that is empty, the run's own. It is an error if their vocabularies
+// have different sizes.
 func (f *Found) Open(tokenizer string) (*tinylm.Weights, *corpus.Tokenizer, error) {
 	w, err := tinylm.LoadWeights(f.Weights)
 	if err != nil {
@@ -65,7 +66,7 @@ func (f *Found) Open(tokenizer string) (*tinylm.Weights, *corpus.Tokenizer, erro
 	return w, t, nil
 }
 
-// find sets Weights and returns the folder that is the run's, if it is one.
+// find sets Weights and Damaged, and returns the run folder, "" for a file outside of a run.
 func (f *Found) find(path string) (folder string, err error) {
 	info, err := os.Stat(path)
 	switch {
@@ -73,7 +74,7 @@ func (f *Found) find(path string) (folder string, err error) {
 		return "", err
 	case !info.IsDir():
 		folder, err := runAround(filepath.Dir(path))
-		if !exists(filepath.Join(folder, runFile)) { // a config.yaml there is another program's
+		if !exists(filepath.Join(folder, runFile)) { // a config.yaml there is of another program
 			folder = ""
 		}
 		return folder, err
@@ -107,7 +108,7 @@ func (f *Found) find(path string) (folder string, err error) {
 	return "", fmt.Errorf("neither %s nor a checkpoint in it", modelFile)
 }
 
-// runAround returns the run folder that a folder of weights is of: that of a checkpoint, else the folder itself.
+// runAround returns the run folder of a folder of weights: two levels up from a checkpoint, else the folder itself.
 func runAround(folder string) (string, error) {
 	folder, err := filepath.Abs(folder)
 	if parent := filepath.Dir(folder); filepath.Base(parent) == checkpointFolder {
@@ -121,8 +122,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// FindNewest returns the folder in parent of the run that has been worked on last and has a model. Without one the error wraps
-// fs.ErrNotExist.
+// FindNewest returns the folder in parent of the latest run that has a model: the one whose run.json was written last. If there is
+// none, the error wraps fs.ErrNotExist.
 func FindNewest(parent string) (folder string, err error) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {

@@ -24,7 +24,7 @@ const optionsFile = "config.yaml"
 const maxOptions = 1 << 20
 
 // Parse returns the options of a command line: those of the preset, then those of the YAML file of -config, then the flags
-// themselves. With -resume FOLDER they are those of the run in FOLDER, of which flags may change the ones that are not fixed.
+// themselves. With -resume FOLDER they are the options of the run in FOLDER; flags may change those that are not fixed.
 // After -help it writes the list of flags to w and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (*Options, error) {
 	var given Options // to find out which flags are set, and to what
@@ -55,7 +55,7 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	if init := cmp.Or(given.Init, o.Init); init != "" && given.resume == "" { // flags may disagree with its sizes: Run says so
+	if init := cmp.Or(given.Init, o.Init); init != "" && given.resume == "" { // Run checks that flags agree with its sizes
 		w, err := loadInit(init)
 		if err != nil {
 			return nil, fmt.Errorf("-init: %w", err)
@@ -100,7 +100,7 @@ func loadInit(path string) (*tinylm.Weights, error) {
 	return tinylm.LoadWeights(path)
 }
 
-// presetOf returns the options of a preset, of tiny where none is named.
+// presetOf returns the options of a preset; without a name, those of tiny.
 func presetOf(name string) (*Options, error) {
 	if name == "" {
 		name = "tiny"
@@ -109,7 +109,7 @@ func presetOf(name string) (*Options, error) {
 	return &o, err
 }
 
-// flags returns a set of flags that write to o, whose values are their defaults. It prints nothing.
+// flags returns a set of flags that write to o. Their defaults are the values of o. The set prints nothing.
 func (o *Options) flags() *flag.FlagSet {
 	set := flag.NewFlagSet("train", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
@@ -166,8 +166,8 @@ func help(w io.Writer) {
 	set.PrintDefaults()
 }
 
-// ReadOptions reads a YAML file of options. What it does not name is as in the preset: the given one, or if that is empty the file's
-// own. Unknown names, names that appear twice and values of another type are errors.
+// ReadOptions reads a YAML file of options. Options that the file does not name come from the preset: the given one or, if that is
+// empty, the file's own. Unknown names, names that appear twice and values of another type are errors.
 func ReadOptions(path, preset string) (*Options, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -220,11 +220,11 @@ func parseOptions(text []byte, preset string) (o *Options, err error) {
 	return o, nil
 }
 
-// YAML returns all options as the text of a file.
+// YAML returns all options as the text of a YAML file.
 func (o *Options) YAML() []byte {
 	text, err := yaml.Marshal(o)
 	if err != nil {
-		return fmt.Appendf(nil, "# %v\n", err) // not reached: strings, numbers and booleans alone
+		return fmt.Appendf(nil, "# %v\n", err) // not reached: all options are strings, numbers and booleans
 	}
 	return text
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestNonsense gives flags values that they cannot have: each is an error of one line that names the flag or the value, comes before
-// the first step and leaves no folder.
+// TestNonsense gives flags impossible values. Each is an error of one line that names the flag or the value. It comes before the first
+// step, and no folder is made.
 func TestNonsense(t *testing.T) {
 	numbers := []string{"x", "", "1e", "0x", "1 2"}
 	nonsense := map[string][]string{
@@ -60,7 +60,7 @@ func TestNonsense(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(Parse([]string{"train"}, io.Discard)), `unexpected argument "train"`)
 }
 
-// TestOptionsFile: a file of options is read to the options that wrote it, flags go before it, and it before the preset.
+// TestOptionsFile: a file of options gives the options that were written. Flags override the file, and the file overrides the preset.
 func TestOptionsFile(t *testing.T) {
 	for _, preset := range []string{"tiny", "base"} {
 		o := testutil.Must(Preset(preset))(t)

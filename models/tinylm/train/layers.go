@@ -13,15 +13,15 @@ import (
 // gateNames are the branches in the order of the gates.
 var gateNames = [...]string{"compressed", "selected", "window"}
 
-// statisticsTokens is about how many tokens of a batch recordLayers looks at, so that it takes the host no longer than a step.
+// statisticsTokens is roughly the number of tokens of a batch that recordLayers reads, so that it takes the host no longer than a step.
 const statisticsTokens = 4096
 
-// recordLayers records what the NSA layers did in the last batch that was evaluated: means of the gates, the entropy of their
+// recordLayers records statistics of the NSA layers in the last evaluated batch: means of the gates, the entropy of their
 // shares, and which blocks were selected.
 func (r *run) recordLayers() error {
 	values := map[string]float64{}
 	places := positions(r.Batch, r.Context, r.eval.CuSeqlens())
-	every := len(places)/statisticsTokens | 1 // odd, so that it meets all places of a block
+	every := len(places)/statisticsTokens | 1 // odd, so that the samples cover all positions in a block
 	places = sample(places, 1, every)
 	for i, l := range r.eval.Layers() {
 		if l.Gates == nil { // dense attention
@@ -49,7 +49,7 @@ func (r *run) recordLayers() error {
 	return nil
 }
 
-// sample returns the elements of one token in so many, from a list with n elements of each token.
+// sample returns the elements of the first of every `every` tokens, from a list with n elements of each token.
 func sample[T any](list []T, n, every int) (some []T) {
 	for i := 0; i < len(list); i += n * every {
 		some = append(some, list[i:i+n]...)
@@ -84,7 +84,7 @@ func gateStatistics(gates []float32) (mean [len(gateNames)]float64, entropy floa
 	return mean, entropy
 }
 
-// positions returns the place of each token of a batch [B,S] in its row, or in its document where there are boundaries.
+// positions returns the position of each token of a batch [B,S] in its row, or in its document if there are boundaries.
 func positions(batch, seq int, cuSeqlens []int32) []int {
 	list := make([]int, batch*seq)
 	for i := range list {
@@ -98,8 +98,9 @@ func positions(batch, seq int, cuSeqlens []int32) []int {
 	return list
 }
 
-// blockShares returns the shares of selected blocks [B,S,groups,n] that every query takes (its document's first block and the two
-// newest), that lie at least in part within the window of its query, and that lie before it. Blocks of -1 do not count.
+// blockShares returns three shares of the selected blocks [B,S,groups,n]. forced is the share of blocks that every query selects: the
+// first one of its document and the two newest. Of the other blocks, local ones lie at least in part in the window of their query, and
+// far ones lie before it. Blocks of -1 do not count.
 func blockShares(blocks []int32, positions []int, groups, n, size, window int) (forced, local, far float64) {
 	for i, b := range blocks {
 		t := positions[i/(groups*n)]

@@ -18,10 +18,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// Variables of a run in a process of its own, which a test may kill.
+// Environment variables of a run in a process of its own, which a test may kill.
 const (
 	childArgs = "TRAIN_TEST_ARGS"
-	childFake = "TRAIN_TEST_FAKE" // not empty: it runs on a device with memory and queues of its own
+	childFake = "TRAIN_TEST_FAKE" // not empty: it runs on a device with its own memory and queues
 	childHang = "TRAIN_TEST_HANG" // not empty: it hangs after its first step
 )
 
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child is what a program does with Parse and Run.
+// child runs Parse and Run as a program does.
 func child(args []string) int {
 	ctx, stop := OnSignals(context.Background(), os.Stderr)
 	defer stop()
@@ -72,7 +72,7 @@ func smallArgs(t testing.TB, steps int, more ...string) []string {
 		"-batch 2 -eval-tokens 512 -final-eval 1024 -sample 8 -device cpu", steps, folder)), more...)
 }
 
-// run trains by arguments, in this process.
+// run trains with the given arguments, in this process.
 func runArgs(t testing.TB, args ...string) (*Result, error) {
 	t.Helper()
 	return Run(context.Background(), testutil.Must(Parse(args, io.Discard))(t), io.Discard)
@@ -84,7 +84,7 @@ func modelOf(t testing.TB, folder string) string {
 	return string(testutil.Must(os.ReadFile(filepath.Join(folder, modelFile)))(t))
 }
 
-// resultOf returns the result that run.json holds.
+// resultOf returns the result in run.json.
 func resultOf(t testing.TB, folder string) *Result {
 	t.Helper()
 	var d description

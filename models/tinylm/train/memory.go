@@ -10,16 +10,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// readerBytes is about what a reader of the corpus takes: one block of tokens that is given out, one that is read, and text.
+// readerBytes is roughly the memory of a reader of the corpus: a block of tokens in use, the next block, and text.
 const readerBytes = 192 << 20
 
-// need is the memory that a run takes, in bytes.
+// need is the memory that a run needs, in bytes.
 type need struct {
-	device int64 // of a device with memory of its own
+	device int64 // 0 if the device uses the host's memory
 	host   int64
 }
 
-// checkMemory plans the run, prints what it needs, and refuses it where that is more than is left.
+// checkMemory plans the run and prints the memory that it needs. It returns an error if that is more than is free.
 func (r *run) checkMemory(c tinylm.Config) error {
 	eval, err := tinylm.NewPlan(c, r.Batch, r.Context, r.evalOptions()...)
 	if err != nil {
@@ -49,8 +49,8 @@ func (r *run) checkMemory(c tinylm.Config) error {
 	return nil
 }
 
-// limitHeap has Go's collector work before the process comes near its limit: by itself it lets the heap grow to twice of what is in use.
-// A limit in GOMEMLIMIT stays.
+// limitHeap makes Go's collector work before the process comes near its memory limit: by default the heap may grow to twice the memory in
+// use. A limit in GOMEMLIMIT stays.
 func (r *run) limitHeap() {
 	left, _, err := memory.Available()
 	if before := debug.SetMemoryLimit(-1); err == nil && before == math.MaxInt64 {
@@ -62,7 +62,7 @@ func (r *run) limitHeap() {
 	}
 }
 
-// plan returns the memory of the run beside the given plan of its evaluation, and the arithmetic of a micro-batch in FLOPs.
+// plan returns the memory of the run, given the plan of its evaluation, and the arithmetic of a micro-batch in FLOPs.
 func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n need, flops float64, err error) {
 	train, err := tinylm.NewPlan(c, r.Batch, r.Context, r.trainOptions(recompute)...)
 	if err != nil {
@@ -72,11 +72,12 @@ func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n need, fl
 		flops += s.Cost.FLOPs
 	}
 	weights := 4 * int64(c.Parameters())
-	models := int64(train.Memory()) + int64(eval.Memory()) + weights // the weights are in both, and two moments of each come on top
+	// Both plans count the weights, which they share. The second count and the last term are the two moments.
+	models := int64(train.Memory()) + int64(eval.Memory()) + weights
 	if r.Optimizer == muonOptimizer {
-		models += weights // work memory of a step takes the place of a moment, and as much again
+		models += weights // one moment less, but work memory of twice that size
 	}
-	copies := 2*weights + 8*int64(r.tokens()) // of the moments, while a checkpoint is written; and the batches of a step
+	copies := 2*weights + 8*int64(r.tokens()) // of the moments while a checkpoint is written, and the batches of a step
 	if r.host() {
 		return need{host: models + copies + readerBytes}, flops, nil
 	}
@@ -105,7 +106,7 @@ func (r *run) advice() string {
 	return advice
 }
 
-// trainOptions are those of the model that trains.
+// trainOptions returns the options of the model that trains.
 func (r *run) trainOptions(recompute bool) []tinylm.ModelOption {
 	list := append(r.modelOptions(), tinylm.WithGradients(), tinylm.WithMachine(append(r.machine(), graph.WithCapture())...))
 	if r.Accumulate > 1 {
@@ -120,12 +121,12 @@ func (r *run) trainOptions(recompute bool) []tinylm.ModelOption {
 	return list
 }
 
-// evalOptions are those of the model that is evaluated.
+// evalOptions returns the options of the model for evaluations.
 func (r *run) evalOptions() []tinylm.ModelOption {
 	return append(r.modelOptions(), tinylm.WithParts(), tinylm.WithMachine(r.machine()...))
 }
 
-// modelOptions are those of all models of the run.
+// modelOptions returns the options of all models of the run.
 func (r *run) modelOptions() []tinylm.ModelOption {
 	list := []tinylm.ModelOption{tinylm.WithoutLogits()}
 	if r.Packed {

@@ -36,14 +36,14 @@ const (
 	lockFile = ".lock"    // held by the process that trains
 )
 
-// open makes all that a run needs. The folder comes last, so that a run that cannot begin leaves none.
+// open makes everything that a run needs. It makes the folder last, so that a run that cannot begin leaves no folder.
 func (r *run) open(ctx context.Context) (err error) {
 	r.watch = newWatchdog(r.show, cmp.Or(r.stallTime, stallTime))
 	r.closes(r.watch.close)
 	if r.precision, err = graph.ParsePrecision(r.Precision); err != nil {
 		return err
 	}
-	m, err := graph.NewMachine(G.NewGraph(), r.machine()...) // of an empty graph: it looks at environment and precision
+	m, err := graph.NewMachine(G.NewGraph(), r.machine()...) // of an empty graph, to check environment and precision
 	if err == nil {
 		err = m.Close()
 	}
@@ -101,8 +101,8 @@ func (r *run) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// lastCheckpoint returns the newest checkpoint that is whole of the run to go on with, nil if it was stopped before its first one, and
-// removes what a kill has left beside it.
+// lastCheckpoint returns the newest complete checkpoint of the run to resume, nil if the run was stopped before its first one. It
+// removes parts of checkpoints that a kill has left.
 func (r *run) lastCheckpoint() (*saved, error) {
 	err := errors.Join(clean(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile))
 	if err != nil {
@@ -123,7 +123,7 @@ func (r *run) lastCheckpoint() (*saved, error) {
 
 const (
 	randomTokens  = 32 << 20 // the size of the data of -data random
-	heldOutTokens = 4 << 20  // are collected of large data: evaluations take windows at equal distances from all of them
+	heldOutTokens = 4 << 20  // collected from large data; an evaluation takes windows of these at equal distances
 )
 
 // openData opens what -data names.
@@ -154,14 +154,14 @@ func (r *run) openData(ctx context.Context) (err error) {
 	if r.Packed {
 		r.shape.Documents = r.Batch * (1 + r.Context/leastDocument)
 	}
-	_, err = r.corpus.HeldOut(r.shape, 1) // data that are too short are an error now
+	_, err = r.corpus.HeldOut(r.shape, 1) // report now that the data are too short
 	return err
 }
 
-// leastDocument: a batch of packed documents has room for those of so many tokens on average.
+// leastDocument is the smallest average length in tokens of packed documents for which a batch has room.
 const leastDocument = 16
 
-// goSource returns the folder of the source of the toolchain that is on the path.
+// goSource returns the source folder of the Go toolchain in PATH.
 func goSource(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
@@ -183,7 +183,7 @@ func (r *run) openWeights(from *saved) (err error) {
 		if dt := r.weights.Tensors["embed.weight"].Dtype(); dt != tensor.Float32 {
 			return fmt.Errorf("-init %s: weights of %v, want float32", r.Init, dt)
 		}
-		c.Context = r.weights.Config.Context // which is no size of a weight
+		c.Context = r.weights.Config.Context // no weight depends on it
 	default:
 		if r.weights, err = tinylm.NewWeights(c, tensor.Float32, r.Seed); err != nil {
 			return err
@@ -199,7 +199,7 @@ func (r *run) openWeights(from *saved) (err error) {
 	return nil
 }
 
-// otherSizes is the error of weights of another model than the options want.
+// otherSizes returns an error that lists where the sizes of the weights differ from those of the options.
 func (r *run) otherSizes(has, want tinylm.Config) error {
 	theirs, mine := r.Options, r.Options
 	theirs.setModel(has)
@@ -224,7 +224,7 @@ func (r *run) otherSizes(has, want tinylm.Config) error {
 func (r *run) openModels() (err error) {
 	switch {
 	case r.precision != graph.FP16:
-		r.state.Scale = nil // of a run that was in fp16 before
+		r.state.Scale = nil // the run was in fp16 before
 	case r.state.Scale == nil:
 		r.state.Scale = optim.NewLossScale()
 	}
@@ -246,14 +246,14 @@ func (r *run) openModels() (err error) {
 	return err
 }
 
-// openFolder makes the run folder, or opens the record of the run to go on with, and writes the options and the description.
+// openFolder makes the run folder, or opens the record of the run to resume. It writes the options and the description.
 func (r *run) openFolder() (err error) {
 	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken()}
 	if r.resume != "" {
 		r.log, err = runlog.Resume(r.folder, r.state.Step, about)
 	} else if r.log, err = r.createFolder(about); err == nil {
 		defer func() {
-			if err != nil { // a folder without options is of no use
+			if err != nil { // nothing can use a folder without options
 				err = errors.Join(err, os.RemoveAll(r.folder))
 			}
 		}()
@@ -272,7 +272,7 @@ func (r *run) openFolder() (err error) {
 	return r.describe(nil)
 }
 
-// createFolder makes the folder of -out, or one of today's date and time: with a number where another run has begun in the same second.
+// createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in the same second.
 func (r *run) createFolder(about runlog.Options) (*runlog.Log, error) {
 	if r.folder = r.Out; r.folder != "" {
 		return runlog.Create(r.folder, about)
@@ -288,7 +288,7 @@ func (r *run) createFolder(about runlog.Options) (*runlog.Log, error) {
 	}
 }
 
-// lock keeps other processes from going on with the run at the same time. The system takes it back when the process ends.
+// lock keeps other processes from working on the run at the same time. The system releases the lock when the process ends.
 func (r *run) lock() error {
 	l := flock.New(filepath.Join(r.folder, lockFile))
 	ok, err := l.TryLock()
@@ -306,10 +306,10 @@ func (r *run) lock() error {
 type beginning struct {
 	Command []string  `json:"command"`
 	Started time.Time `json:"started"`
-	Step    int       `json:"behind_step"` // behind which it begins
+	Step    int       `json:"behind_step"` // it begins after this step
 }
 
-// description is what run.json holds. Results and waits are those of the last process.
+// description is the content of run.json. Results and waits are those of the last process.
 type description struct {
 	Processes  []beginning `json:"processes"` // the first one and each -resume
 	Go         string      `json:"go"`
@@ -324,7 +324,7 @@ type description struct {
 	Result     *Result     `json:"result,omitempty"`
 }
 
-// readHistory reads the processes of a run that is resumed, and adds this one.
+// readHistory reads the processes of a resumed run from run.json, and adds this process.
 func (r *run) readHistory() {
 	if r.resume != "" {
 		var before description

@@ -13,8 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// Options are the choices of a run. Each is a flag of the command line and a line of its YAML file, both of the name in its tag.
-// "fixed" marks those that a resumed run cannot change: its weights, its place in the data or its bits depend on them.
+// Options are the options of a run. Each is a flag of the command line and a line of the YAML file; the yaml tag is the name of both.
+// A resumed run cannot change those tagged "fixed": its weights, its place in the data or its bits depend on them.
 type Options struct {
 	Preset string `yaml:"preset" fixed:"true" help:"sizes of model and training to begin with: tiny or base"`
 
@@ -70,10 +70,10 @@ type Options struct {
 	Precision string `yaml:"precision" help:"of the activations: f32, bf16 or fp16, the last two on a GPU"`
 	Out       string `yaml:"-" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
 
-	config, resume string        // of the command line: its YAML file, and the folder of the run to go on with
-	retryFor       time.Duration // how long the last checkpoint is tried
+	config, resume string        // of the command line: its YAML file, and the folder of the run to resume
+	retryFor       time.Duration // how long to retry writing the last checkpoint
 	retryEvery     time.Duration
-	stallTime      time.Duration  // 0: the constant
+	stallTime      time.Duration  // 0: the constant of this name
 	stepped        func(step int) // for tests: called after each step, if it is not nil
 }
 
@@ -97,7 +97,7 @@ func Preset(name string) (Options, error) {
 	return o, nil
 }
 
-// setModel takes over the sizes of a model.
+// setModel sets the options to the sizes of a model.
 func (o *Options) setModel(c tinylm.Config) {
 	o.Attention, o.Context, o.Layers = string(cmp.Or(c.Attention, tinylm.NSA)), c.Context, c.Layers
 	o.Dim, o.Heads, o.KVHeads, o.KeyDim, o.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
@@ -115,12 +115,12 @@ func (o *Options) Model(vocab int) tinylm.Config {
 	return c
 }
 
-// sampling is how the sample is drawn.
+// sampling returns how the sample is drawn.
 func (o *Options) sampling() tinylm.Sampling {
 	return tinylm.Sampling{Temperature: o.Temperature, TopK: o.TopK, Seed: o.Seed, MaxTokens: o.Sample}
 }
 
-// duration returns the time to train for, 0 for a run that goes by steps.
+// duration returns the time to train for, 0 for a run by steps.
 func (o *Options) duration() time.Duration {
 	if o.Steps > 0 {
 		return 0
@@ -128,7 +128,7 @@ func (o *Options) duration() time.Duration {
 	return time.Duration(o.Minutes * float64(time.Minute))
 }
 
-// maxTokens bounds tokens of a batch, an evaluation and a sample.
+// maxTokens bounds the tokens of a batch, of an evaluation and of a sample.
 const maxTokens = 1 << 26
 
 // Validate returns an error that names the option that is out of its range or does not fit the others. It is quick and opens
@@ -168,7 +168,7 @@ func (o *Options) Validate() error {
 	return o.check()
 }
 
-// check leaves what other packages check to them.
+// check checks Schedule, Optimizer and Precision, and has other packages check their options.
 func (o *Options) check() error {
 	if err := o.Model(256).Validate(); err != nil {
 		return err
@@ -216,10 +216,10 @@ const (
 	cosineSchedule = "cosine"
 )
 
-// ticks is the number of steps of the schedule of a run that goes by time.
+// ticks is the length of the schedule of a run by time.
 const ticks = 1 << 20
 
-// schedule returns the learning rates by step, or by tick where the run goes by time.
+// schedule returns the learning rates by step or, in a run by time, by tick.
 func (o *Options) schedule() optim.Schedule {
 	total := cmp.Or(o.Steps, ticks)
 	s := optim.WarmupCosine{LR: o.LR, Warmup: int(math.Round(o.Warmup * float64(total))), Total: total, Floor: o.Floor}

@@ -21,7 +21,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// start starts a run in a process of its own, with variables.
+// start starts a run in a process of its own, with environment variables.
 func start(t testing.TB, env string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	cmd, out := exec.Command(testutil.Must(os.Executable())(t)), new(bytes.Buffer)
@@ -31,8 +31,8 @@ func start(t testing.TB, env string, args ...string) (*exec.Cmd, *bytes.Buffer) 
 	return cmd, out
 }
 
-// TestKills kills runs at random moments until they have come to their end, on the CPU and on a device with memory and queues of its
-// own: each ends with the bits of one that was not killed.
+// TestKills kills and resumes runs at random moments until they end, on the CPU and on a device with its own memory and queues. Each
+// ends with the bits of a run that was not killed.
 func TestKills(t *testing.T) {
 	kills := 100
 	if testing.Short() {
@@ -56,7 +56,7 @@ func TestKills(t *testing.T) {
 	}
 }
 
-// killUntilItEnds starts a run, and goes on with it after each kill. It returns the number of kills.
+// killUntilItEnds starts a run and resumes it after each kill. It returns the number of kills.
 func killUntilItEnds(t testing.TB, r *rand.Rand, env, folder string, args []string) (killed int) {
 	for {
 		begin := append(slices.Clip(args), "-out", folder)
@@ -77,7 +77,7 @@ func killUntilItEnds(t testing.TB, r *rand.Rand, env, folder string, args []stri
 	}
 }
 
-// TestSignals: a run that is told to stop leaves with 128 + n and a checkpoint of its last step, and goes on to the same bits.
+// TestSignals: after signal n a run exits with 128 + n and a checkpoint of its last step. Resumed, it ends with the same bits.
 func TestSignals(t *testing.T) {
 	args := smallArgs(t, 60, "-save-minutes", "0")
 	whole := filepath.Join(t.TempDir(), "whole")
@@ -85,14 +85,14 @@ func TestSignals(t *testing.T) {
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		folder := filepath.Join(t.TempDir(), "run")
 		cmd, out := start(t, "", append(args, "-out", folder)...)
-		require.Eventually(t, func() bool { // it has taken steps
+		require.Eventually(t, func() bool { // until it has taken steps
 			info, err := os.Stat(filepath.Join(folder, optionsFile))
 			return err == nil && info.Size() > 0
 		}, 10*time.Second, time.Millisecond)
 		time.Sleep(30 * time.Millisecond)
 		require.NoError(t, cmd.Process.Signal(s))
 		var exit *exec.ExitError
-		if err := cmd.Wait(); err != nil { // else the run was faster
+		if err := cmd.Wait(); err != nil { // no error: the run ended before the signal
 			require.True(t, errors.As(err, &exit), "%v: %s", err, out)
 			require.Equal(t, 128+int(s), exit.ExitCode(), "%s", out)
 			require.Contains(t, out.String(), s.String())
@@ -102,7 +102,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestSecondSignal: a step that hangs does not end by the first signal, which says so, and the second one ends the program at once.
+// TestSecondSignal: the first signal does not end a step that hangs, and a message says so. The second signal ends the program at once.
 func TestSecondSignal(t *testing.T) {
 	cmd := exec.Command(testutil.Must(os.Executable())(t))
 	cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(smallArgs(t, 60, "-out", filepath.Join(t.TempDir(), "run")), "\n"), childHang+"=1")
@@ -120,8 +120,8 @@ func TestSecondSignal(t *testing.T) {
 	require.Equal(t, syscall.SIGTERM, cmd.ProcessState.Sys().(syscall.WaitStatus).Signal())
 }
 
-// TestStops stops a run after every step and goes on: the bits of the weights, of the held-out loss and of the sample are those of a
-// run that was not stopped. Runs with accumulation, packed documents and weights to begin with do the same.
+// TestStops stops a run after every step and resumes it. Weights, held-out loss and sample have the bits of a run that was not stopped.
+// The same is true with accumulation, packed documents and initial weights.
 func TestStops(t *testing.T) {
 	for name, more := range map[string][]string{
 		"plain": nil, "packed": {"-packed"}, "accumulate": {"-accumulate", "3"}, "recompute": {"-recompute"}, "dense": {"-attention", "dense"},

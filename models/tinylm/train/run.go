@@ -26,16 +26,15 @@ type Result struct {
 	Tokens  int64         `json:"tokens"`     // trained on
 	Elapsed time.Duration `json:"elapsed_ns"` // of the training, without the last evaluation and the sample
 	Waits   int           `json:"waits"`      // steps that had to wait for data
-	Best    int           `json:"best_step"`  // whose weights model.safetensors holds
+	Best    int           `json:"best_step"`  // the step whose weights model.safetensors holds
 	HeldOut float64       `json:"held_out"`   // their loss on held-out data, nats a token; 0 without -final-eval
 	Bits    float64       `json:"bits_per_byte"`
-	Sample  string        `json:"sample"` // text that they go on with at the beginning of a document
+	Sample  string        `json:"sample"` // text that these weights generate for the beginning of a document
 }
 
-// Run trains a model, or goes on with a run where o is of Parse with -resume, and shows on w how it goes. Everything that can be
-// wrong with its arguments is an error before the first step and leaves no folder. When ctx ends, Run finishes its step, writes a
-// checkpoint and returns: *Interrupted after a signal, see OnSignals, else the cause of ctx. After another error the last checkpoint
-// stands.
+// Run trains a model, or resumes a run if o comes from Parse with -resume, and shows the progress on w. Whatever is wrong with the
+// arguments is an error before the first step, and no folder is made. When ctx ends, Run finishes its step and writes a checkpoint. It
+// then returns *Interrupted after a signal (see OnSignals), else the cause of ctx. After another error the last checkpoint remains.
 func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	if ctx == nil || o == nil {
 		return nil, errors.New("train: no context, or no options")
@@ -51,7 +50,7 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	return runOn(ctx, b, o, w)
 }
 
-// runOn is Run on a backend, which stays open.
+// runOn is Run on a backend, which it does not close.
 func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Result, err error) {
 	r := &run{Options: *o, backend: b, show: newDisplay(w), began: time.Now(), revision: origin.Commit(), saved: -1}
 	defer func() { err = errors.Join(err, r.close()) }()
@@ -65,7 +64,7 @@ func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Re
 	return result, err
 }
 
-// ended returns the error of a run that err has ended: after a signal an Interrupted, whatever the run did then.
+// ended returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that time.
 func (r *run) ended(ctx context.Context, err error) error {
 	s, ok := signals.Of(ctx)
 	if !ok {
@@ -105,25 +104,25 @@ type run struct {
 	show  *display
 	watch *watchdog
 
-	began   time.Time // this process
+	began   time.Time // when this process began the run
 	history []beginning
-	// of the code. It is asked for before there is a lock, which the child that git begins as could keep past the end of this process.
+	// revision is that of the code. It is read before there is a lock: a child such as git could keep a lock after the end of this process.
 	revision string
 	start    time.Time // of the training, as if it had never been stopped
-	last     time.Time // when the step before was known to have ended, or the first one began
-	tenths   int       // of a run by time that are behind it
+	last     time.Time // when the latest step was known to have ended, or the first one began
+	tenths   int       // tenths of a run by time that have passed
 	saved    int       // the step of the last checkpoint, -1 for none
 	saveAt   time.Time // the next checkpoint, if no evaluation writes one before
 
-	saveFailed bool // the last try to write one
+	saveFailed bool // the last try to write a checkpoint failed
 
-	lowest   float64 // of the running means of the loss
-	diverged bool    // it was said that the loss grows
+	lowest   float64 // lowest running mean of the loss
+	diverged bool    // the run has warned that the loss grows
 
 	closers []func() error
 }
 
-// closes has f called at the end, the last one first.
+// closes makes close call f. close calls the functions in reverse order.
 func (r *run) closes(f func() error) { r.closers = append(r.closers, f) }
 
 func (r *run) close() (err error) {
@@ -133,13 +132,13 @@ func (r *run) close() (err error) {
 	return err
 }
 
-// phase says what the run does now, beside training.
+// phase shows what the run does now other than training.
 func (r *run) phase(what string) {
 	r.show.phase(what)
 	r.watch.phase(what)
 }
 
-// lastPhase is phase for what comes behind the last step, which is a line of its own where there is no bar.
+// lastPhase is phase for work after the last step. Without a bar it also writes a line.
 func (r *run) lastPhase(what string) {
 	r.phase(what)
 	if r.show.bar == nil {
@@ -147,10 +146,10 @@ func (r *run) lastPhase(what string) {
 	}
 }
 
-// host reports whether steps end before the host goes on.
+// host reports whether the run is on the host, where a step has ended when its call returns.
 func (r *run) host() bool { return r.backend.Device().Host }
 
-// done returns the part of the run that is behind it, in [0, 1].
+// done returns the part of the run that is done, in [0, 1].
 func (r *run) done() float64 {
 	if r.Steps > 0 {
 		return min(1, float64(r.state.Step)/float64(r.Steps))
@@ -176,7 +175,7 @@ func (r *run) run(ctx context.Context) (res *Result, err error) {
 	return res, err
 }
 
-// train takes the steps, with evaluations and checkpoints on the way.
+// train takes the steps, with the evaluations and checkpoints between them.
 func (r *run) train(ctx context.Context) error {
 	for r.done() < 1 {
 		var err error
@@ -193,8 +192,8 @@ func (r *run) train(ctx context.Context) error {
 			}
 		}
 		switch {
-		case err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()): // it waited for data
-		case errors.As(err, new(*dataError)): // all steps so far are sound
+		case err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()): // ctx ended while it waited for data
+		case errors.As(err, new(*dataError)): // all steps so far are correct
 			return fmt.Errorf("%w (%s)", errors.Join(err, r.trySave()), r.wayBack())
 		default:
 			return err
@@ -204,7 +203,7 @@ func (r *run) train(ctx context.Context) error {
 	return r.readAll()
 }
 
-// stopped writes a checkpoint, if there is none of the last step, and returns why ctx has ended.
+// stopped writes a checkpoint, unless the last step has one, and returns why ctx has ended.
 func (r *run) stopped(ctx context.Context) error {
 	if err := r.readAll(); err != nil {
 		return err
@@ -215,7 +214,7 @@ func (r *run) stopped(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// result returns what is known of the outcome before the last evaluation.
+// result returns the outcome as far as it is known before the last evaluation.
 func (r *run) result() *Result {
 	res := &Result{Folder: r.folder, Steps: r.state.Step, Tokens: int64(r.state.Step * r.tokens()), Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
 	if r.state.Best != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
-// lateStep is a step that has begun. The host reads its results while a device takes the next one, and the loss scale hears of them
-// after that one has begun: always, so that a run that is stopped and resumed in between takes the same steps.
+// lateStep is a step that has begun. The host reads its results while a device runs the next step. On a device the loss scale gets the
+// results only after the next step has begun, even if they are known earlier. A run that is stopped and resumed between the two steps
+// therefore takes the same steps.
 type lateStep struct {
 	Number   int     `json:"number"`
 	LR       float64 `json:"lr"`
@@ -27,18 +28,18 @@ type lateStep struct {
 	batches []*corpus.Batch
 }
 
-// microBatch is a run of the model whose loss is one of a step's.
+// microBatch is one of the runs of a step.
 type microBatch struct {
 	of    *lateStep
-	share float64 // of the step's targets
+	share float64 // its share of the step's targets
 }
 
-// dataError is an error of the reader: the model and its steps are sound.
+// dataError is an error of the reader: the model and the steps so far are correct.
 type dataError struct{ error }
 
 func (e *dataError) Unwrap() error { return e.error }
 
-// step begins a step, and looks at the results of the one before it, or of this one where the host has to wait for it in any case.
+// step begins a step and settles the step before it. On the host, which has waited for the step in any case, it settles this one.
 func (r *run) step(ctx context.Context) error {
 	r.watch.phase("waiting for data")
 	s := &lateStep{Number: r.state.Step + 1, LR: r.schedule().At(r.at())}
@@ -65,7 +66,7 @@ func (r *run) step(ctx context.Context) error {
 // tokens returns the number of tokens of a step.
 func (r *run) tokens() int { return r.Accumulate * r.Batch * r.Context }
 
-// at returns where the run is in its schedule.
+// at returns the step or tick of the schedule that the run has reached.
 func (r *run) at() int {
 	if r.Steps > 0 {
 		return r.state.Step
@@ -166,7 +167,7 @@ func (r *run) read(s *lateStep) (err error) {
 	return nil
 }
 
-// settle reads the results of the oldest step that is late, and tells the loss scale of them.
+// settle reads the results of the oldest late step and passes them to the loss scale.
 func (r *run) settle() error {
 	s := r.state.Late[0]
 	if err := r.read(s); err != nil {
@@ -191,11 +192,11 @@ func (r *run) readAll() error {
 
 func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 
-// explain names the first tensor that is not finite when batches that have failed run again, one result at a time, and says what to try.
+// explain runs failed batches again and checks each result. It adds to err the first tensor that is not finite, and what to try.
 func (r *run) explain(err error, batches []*corpus.Batch) error {
 	r.watch.phase("looking for the first tensor that is not finite")
-	found := r.lookFor(batches)
-	if found == nil { // on a device, the step behind the failed one has changed the weights
+	found := r.findNotFinite(batches)
+	if found == nil { // on a device, the step after the failed one has changed the weights
 		found = errors.New("the same batch is finite when it runs again")
 	}
 	advice := "lower -lr or -clip, or raise -warmup"
@@ -205,7 +206,7 @@ func (r *run) explain(err error, batches []*corpus.Batch) error {
 	return fmt.Errorf("%w: %w (%s; %s)", err, found, r.wayBack(), advice)
 }
 
-// wayBack says where the run can go on from.
+// wayBack says from which step the run can be resumed.
 func (r *run) wayBack() string {
 	if r.saved < 0 {
 		return "there is no checkpoint yet"
@@ -213,9 +214,9 @@ func (r *run) wayBack() string {
 	return fmt.Sprintf("-resume %s goes on from step %d", r.folder, r.saved)
 }
 
-// lookFor looks at the weights, runs batches by a model that looks at each result, and returns the error of the first one that is not
-// finite.
-func (r *run) lookFor(batches []*corpus.Batch) (err error) {
+// findNotFinite checks the weights, then runs batches with a model that checks each result. It returns an error that names the first
+// tensor that is not finite.
+func (r *run) findNotFinite(batches []*corpus.Batch) (err error) {
 	if err := errors.Join(r.model.Machine().Synchronize(), r.weights.Download()); err != nil {
 		return err
 	}

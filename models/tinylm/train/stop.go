@@ -9,11 +9,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/signals"
 )
 
-// Interrupted is the error of a run that a signal has stopped. Parse with -resume goes on from its checkpoint.
+// Interrupted is the error of a run that a signal has stopped. Parse with -resume continues from its checkpoint.
 type Interrupted struct {
 	Signal syscall.Signal
 	Folder string // of the run; empty: it has no checkpoint
-	Step   int    // that the newest checkpoint holds
+	Step   int    // of the newest checkpoint
 	Err    error  // why that is not the last step, or nil
 }
 
@@ -30,11 +30,11 @@ func (e *Interrupted) Error() string {
 
 func (e *Interrupted) Unwrap() error { return e.Err }
 
-// ExitCode returns what a program that a signal has ended leaves with by convention.
+// ExitCode returns the conventional exit code of a program that this signal has ended.
 func (e *Interrupted) ExitCode() int { return signals.Stop{Signal: e.Signal}.ExitCode() }
 
-// OnSignals returns a context that the first SIGINT, SIGTERM or SIGHUP ends. It says so on w; the second one ends the program at
-// once. A closed terminal or pipe becomes an error of writing to it and does not end the program. stop undoes all of this.
+// OnSignals returns a context that the first SIGINT, SIGTERM or SIGHUP ends, with a message on w. The second signal ends the program at
+// once. A closed terminal or pipe does not end the program: writing to it is an error. stop undoes all of this.
 func OnSignals(ctx context.Context, w io.Writer) (_ context.Context, stop func()) {
 	return signals.Context(ctx, w, "this step is finished and a checkpoint written")
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestLearns trains a small model on text and looks at all that a run leaves behind.
+// TestLearns trains a small model on text and checks all files of the run.
 func TestLearns(t *testing.T) {
 	folder, said := filepath.Join(t.TempDir(), "runs", "a"), new(bytes.Buffer)
 	o := testutil.Must(Parse(smallArgs(t, 60, "-out", folder), said))(t)
@@ -61,14 +61,14 @@ func TestLearns(t *testing.T) {
 	require.Equal(t, w.Config, sizes.Model(256).WithDefaults(), "the sizes are those of the weights")
 }
 
-// withoutCommand returns o with what stands on a command line alone as in the other.
+// withoutCommand returns o with those fields of like that only a command line sets.
 func withoutCommand(o, like Options) Options {
 	o.Out, o.config, o.resume = like.Out, like.config, like.resume
 	return o
 }
 
-// TestRandomBytesCannotBeLearned would find any look at a token's future: it would show as a loss below ln 256 = 5.545. Of copies, random
-// texts that are each followed by a copy in a document of its own, packed documents learn nothing either.
+// TestRandomBytesCannotBeLearned finds leaks of a token's future: these give a loss below ln 256 = 5.545. It also trains on copies: each
+// random text is followed by a copy in another document. Packed documents learn nothing from copies.
 func TestRandomBytesCannotBeLearned(t *testing.T) {
 	copies := filepath.Join(t.TempDir(), "copies.jsonl")
 	var lines bytes.Buffer
@@ -88,7 +88,7 @@ func TestRandomBytesCannotBeLearned(t *testing.T) {
 				r := testutil.Must(runArgs(t, append(args, data...)...))(t)
 				least := 5.54
 				if name == "packed" {
-					least = 4.4 // of 127 letters and the separator: ln 127 = 4.844 for a letter, and one in 12 to 13 tokens is less
+					least = 4.4 // 127 letters and the separator: ln 127 = 4.844 for a letter, and less for one in 12 to 13 tokens
 				}
 				require.Greater(t, r.HeldOut, least)
 				require.Less(t, r.HeldOut, 5.8)
@@ -109,7 +109,7 @@ func TestSameBitsForAnyGOMAXPROCS(t *testing.T) {
 	require.Equal(t, models[0], models[1])
 }
 
-// TestByTime: training goes on for its time, which is doubled until it has room for a second step on this machine.
+// TestByTime: training lasts as long as asked. The test doubles the time until it is enough for a second step on this machine.
 func TestByTime(t *testing.T) {
 	steps := 0
 	for minutes := 0.001; steps < 2; minutes *= 2 {
@@ -120,8 +120,8 @@ func TestByTime(t *testing.T) {
 	}
 }
 
-// testNotFinite: a learning rate that ends in NaN is an error that names the first tensor with it, by a weight near it, and the
-// checkpoint to go on from.
+// testNotFinite: a learning rate that leads to NaN is an error. It names the first tensor with NaN, by a weight near it, and the checkpoint
+// to resume from.
 func testNotFinite(t *testing.T, b graph.Backend, precision string) {
 	folder := filepath.Join(t.TempDir(), "run")
 	args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-precision", precision, "-out", folder)
@@ -157,8 +157,8 @@ func TestNotFiniteOnGPU(t *testing.T) {
 	}
 }
 
-// TestDamaged cuts and changes files of the newest checkpoint: the one before it is used, with a warning, and where all are damaged
-// the error names what is wrong with each.
+// TestDamaged cuts and changes files of the newest checkpoint. The run uses the checkpoint before it, with a warning. If all are damaged,
+// the error names the fault of each.
 func TestDamaged(t *testing.T) {
 	whole := filepath.Join(t.TempDir(), "whole")
 	args := smallArgs(t, 8, "-eval-every", "2", "-keep", "3")
@@ -203,7 +203,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestBestWeights: a run's model has the weights of its best checkpoint, or of its last one where that is damaged.
+// TestBestWeights: the model of a run has the weights of its best checkpoint or, if that is damaged, of its last one.
 func TestBestWeights(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	args := smallArgs(t, 12, "-eval-every", "4", "-keep", "1", "-out", folder)
@@ -216,7 +216,7 @@ func TestBestWeights(t *testing.T) {
 	}
 	require.ErrorIs(t, testutil.Err(Run(ctx, o, nil)), errStop)
 	parent := filepath.Join(folder, checkpointFolder)
-	edit := func(change func(*state)) { // of the last checkpoint, which says that an earlier one was better
+	edit := func(change func(*state)) { // changes the last checkpoint, which then says that an earlier one was better
 		path := filepath.Join(parent, nameOfStep(10))
 		s := testutil.Must(parseState(testutil.Must(os.ReadFile(filepath.Join(path, stateFile)))(t)))(t)
 		change(&s)
@@ -237,7 +237,7 @@ func TestBestWeights(t *testing.T) {
 	require.Equal(t, string(testutil.Must(os.ReadFile(filepath.Join(parent, nameOfStep(12), modelFile)))(t)), modelOf(t, whole))
 }
 
-// TestResumeRefuses what would not be the same run.
+// TestResumeRefuses: options that would make it another run are errors.
 func TestResumeRefuses(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	args := smallArgs(t, 4, "-out", folder)
@@ -265,7 +265,7 @@ func TestMutatedState(t *testing.T) {
 	}
 }
 
-// TestStalls: a run that makes no progress says where it stands, each time after twice as long, and goes on. One that does says nothing.
+// TestStalls: a run without progress reports what it does, each time after twice as long, and continues. A run with progress reports nothing.
 func TestStalls(t *testing.T) {
 	const patience = 100 * time.Millisecond
 	stall := func() { time.Sleep(15 * patience) }
@@ -314,7 +314,7 @@ func TestLayerStatistics(t *testing.T) {
 	require.InDeltaSlice(t, []float64{3. / 6, 1. / 6, 2. / 6}, []float64{forced, local, far}, 1e-9)
 }
 
-// TestStopsWithItsContext: a context that ends for another reason than a signal gives its cause.
+// TestStopsWithItsContext: if a context ends without a signal, the error is its cause.
 func TestStopsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
@@ -326,7 +326,7 @@ func TestStopsWithItsContext(t *testing.T) {
 	require.Equal(t, []string{nameOfStep(r.Steps)}, testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t))
 }
 
-// TestTrainOnGPU is a whole run in each precision, stopped and resumed to the same bits.
+// TestTrainOnGPU trains a whole run in each precision. Stopped and resumed, it ends with the same bits.
 func TestTrainOnGPU(t *testing.T) {
 	cudatest.Open(t)
 	for _, precision := range []string{"f32", "bf16", "fp16"} {

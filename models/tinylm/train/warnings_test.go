@@ -14,14 +14,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// warned returns a run whose warnings go to the buffer.
+// warned returns a run that writes its warnings to the buffer.
 func warned() (*run, *bytes.Buffer) {
 	said := new(bytes.Buffer)
 	return &run{show: newDisplay(said), log: new(runlog.Log)}, said
 }
 
-// TestWarnsOfDivergence: a mean loss that rises by more than half a nat is a warning, once. One that falls, or jumps in the first steps, is
-// none.
+// TestWarnsOfDivergence: a mean loss that rises by more than half a nat gives one warning. A mean loss that falls, or jumps in the first
+// steps, gives none.
 func TestWarnsOfDivergence(t *testing.T) {
 	r, said := warned()
 	for step, loss := range []float64{5, 9, 4, 3, 2, 2.4, 2.1, 1.9} {
@@ -38,7 +38,7 @@ func TestWarnsOfDivergence(t *testing.T) {
 	require.Contains(t, said.String(), "the training loss is 2.500, 0.60 nats above its lowest mean: it diverges. Lower -lr")
 }
 
-// TestWarnsOfOverfitting: three rises of the held-out loss beside falls of the training loss are a warning, and nothing less is.
+// TestWarnsOfOverfitting: three rises of the held-out loss with falls of the training loss give a warning. Fewer give none.
 func TestWarnsOfOverfitting(t *testing.T) {
 	r, said := warned()
 	for i, e := range []evaluation{
@@ -52,7 +52,7 @@ func TestWarnsOfOverfitting(t *testing.T) {
 	require.Contains(t, said.String(), "the held-out loss has risen 3 times in a row while the training loss fell")
 }
 
-// TestWrongRuns: what cannot begin says why before the first step and leaves no folder.
+// TestWrongRuns: a run that cannot begin says why before the first step and makes no folder.
 func TestWrongRuns(t *testing.T) {
 	base, small := filepath.Join(t.TempDir(), "base"), filepath.Join(t.TempDir(), "small.txt")
 	args := smallArgs(t, 2)
@@ -76,7 +76,7 @@ func TestWrongRuns(t *testing.T) {
 	}
 }
 
-// TestInitOfFolder: the model of a run folder begins a new run.
+// TestInitOfFolder: a new run starts from the model of a run folder.
 func TestInitOfFolder(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "base")
 	args := smallArgs(t, 2)
@@ -87,7 +87,7 @@ func TestInitOfFolder(t *testing.T) {
 	require.Equal(t, heldOut(filepath.Join(base, modelFile)), heldOut(base))
 }
 
-// TestRunsOfTheSameSecond have folders of their own.
+// TestRunsOfTheSameSecond: runs that begin in the same second have different folders.
 func TestRunsOfTheSameSecond(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for range 3 {

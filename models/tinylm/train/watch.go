@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// stallTime is how long nothing may happen before the watchdog says where the run stands, if Options does not say.
+// stallTime is the time without progress after which the watchdog reports, if Options does not set one.
 const stallTime = time.Minute
 
-// watchdog says where a run stands when it has made no progress for a while: each time twice as long as before.
+// watchdog reports what a run does when it has made no progress for a while. It doubles the time before each further report.
 type watchdog struct {
 	mutex sync.Mutex
-	what  string    // the run does
-	since time.Time // it has made progress
+	what  string    // what the run does
+	since time.Time // of the last progress
 	end   chan struct{}
 	done  sync.WaitGroup
 }
 
-// newWatchdog returns a watchdog that speaks through d until it is closed.
+// newWatchdog returns a watchdog that writes to d until it is closed.
 func newWatchdog(d *display, patience time.Duration) *watchdog {
 	w := &watchdog{what: "starting", since: time.Now(), end: make(chan struct{})}
 	w.done.Go(func() { w.run(d, patience) })
