@@ -40,14 +40,27 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	if set.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", set.Arg(0))
 	}
+	var err error
+	set.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "config", "init", "resume":
+			if f.Value.String() == "" {
+				err = fmt.Errorf("-%s is empty, want a path, or no -%s at all", f.Name, f.Name)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
 	if given.config != "" && given.resume != "" {
 		return nil, errors.New("-config and -resume exclude each other: a run goes on with its own " + optionsFile)
 	}
 	var o *Options
-	var err error
 	switch {
 	case given.resume != "":
-		o, err = ReadOptions(filepath.Join(given.resume, optionsFile), "")
+		if o, err = ReadOptions(filepath.Join(given.resume, optionsFile), ""); err == nil {
+			o.Out = given.resume
+		}
 	case given.config != "":
 		o, err = ReadOptions(given.config, given.Preset)
 	default:
@@ -73,9 +86,6 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	})
 	if err != nil {
 		return nil, err
-	}
-	if o.resume != "" {
-		o.Out = o.resume
 	}
 	if err := o.Validate(); err != nil {
 		return nil, err

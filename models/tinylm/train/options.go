@@ -14,7 +14,7 @@ import (
 )
 
 // Options are the choices of a run. Each is a flag of the command line and a line of its YAML file, both of the name in its tag.
-// "fixed" marks those that a resumed run cannot change: its weights, its place in the data or its bits depend on them.
+// "fixed" marks those that a resumed run cannot change: its folder, its weights, its place in the data or its bits depend on them.
 type Options struct {
 	Preset string `yaml:"preset" fixed:"true" help:"sizes of model and training to begin with: tiny or base"`
 
@@ -68,7 +68,7 @@ type Options struct {
 
 	Device    string `yaml:"device" help:"auto, cpu or cuda:N; auto: the first GPU, or the cpu where there is none"`
 	Precision string `yaml:"precision" help:"of the activations: f32, bf16 or fp16, the last two on a GPU"`
-	Out       string `yaml:"-" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
+	Out       string `yaml:"-" fixed:"true" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
 
 	config, resume string        // of the command line: its YAML file, and the folder of the run to go on with
 	retryFor       time.Duration // how long the last checkpoint is tried
