@@ -70,7 +70,7 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 		return nil, err
 	}
 	if init := cmp.Or(given.Init, o.Init); init != "" && given.resume == "" { // flags may disagree with its sizes: Run says so
-		w, err := loadInit(init)
+		w, _, err := loadInit(init)
 		if err != nil {
 			return nil, fmt.Errorf("-init: %w", err)
 		}
@@ -99,16 +99,18 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	return o, nil
 }
 
-// loadInit returns the weights that -init names: a file, or the model of a run folder.
-func loadInit(path string) (*tinylm.Weights, error) {
+// loadInit returns the weights that -init names: a file, or the model of a run folder, and what is wrong with newer checkpoints there.
+func loadInit(path string) (*tinylm.Weights, []error, error) {
+	var damaged []error
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		found, err := Find(path)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		path = found.Weights
+		path, damaged = found.Weights, found.Damaged
 	}
-	return tinylm.LoadWeights(path)
+	w, err := tinylm.LoadWeights(path)
+	return w, damaged, err
 }
 
 // presetOf returns the options of a preset, of tiny where none is named.

@@ -177,8 +177,12 @@ func (r *run) openWeights(from *saved) (err error) {
 	case from != nil:
 		r.weights = from.weights
 	case r.Init != "":
-		if r.weights, err = loadInit(r.Init); err != nil {
+		var damaged []error
+		if r.weights, damaged, err = loadInit(r.Init); err != nil {
 			return fmt.Errorf("-init: %w", err)
+		}
+		for _, d := range damaged {
+			r.show.warn("%v: an older one is used", d)
 		}
 		if dt := r.weights.Tensors["embed.weight"].Dtype(); dt != tensor.Float32 {
 			return fmt.Errorf("-init %s: weights of %v, want float32", r.Init, dt)
