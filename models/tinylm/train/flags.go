@@ -26,6 +26,7 @@ const maxOptions = 1 << 20
 
 // Parse returns the options of a command line: those of the preset, then those of the YAML file of -config, then the flags
 // themselves. With -resume FOLDER they are those of the run in FOLDER, of which flags may change the ones that are not fixed.
+// Data, Tokenizer and Init of flags and of -config become absolute paths; in the file they are relative to the working directory, too.
 // After -help it writes the list of flags to w and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (*Options, error) {
 	var given Options // to find out which flags are set, and to what
@@ -62,7 +63,9 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 			o.Out = given.resume
 		}
 	case given.config != "":
-		o, err = ReadOptions(given.config, given.Preset)
+		if o, err = ReadOptions(given.config, given.Preset); err == nil {
+			err = o.makeAbsolute()
+		}
 	default:
 		o, err = presetOf(given.Preset)
 	}
@@ -76,9 +79,13 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 		}
 		o.setModel(w.Config)
 	}
-	into, tags := o.flags(), optionTags()
+	was := *o
+	if err := errors.Join(given.makeAbsolute(), was.makeAbsolute()); err != nil {
+		return nil, err
+	}
+	before, into, tags := was.flags(), o.flags(), optionTags()
 	set.Visit(func(f *flag.Flag) {
-		old := into.Lookup(f.Name).Value.String()
+		old := before.Lookup(f.Name).Value.String()
 		_ = into.Set(f.Name, f.Value.String()) // set has parsed it
 		if now := into.Lookup(f.Name).Value.String(); given.resume != "" && tags[f.Name].Get("fixed") != "" && now != old && err == nil {
 			err = fmt.Errorf("-%s %s: the run in %s has %q; begin a new one, with -init for its weights", f.Name, now, given.resume, old)
@@ -111,6 +118,19 @@ func loadInit(path string) (*tinylm.Weights, []error, error) {
 	}
 	w, err := tinylm.LoadWeights(path)
 	return w, damaged, err
+}
+
+// makeAbsolute makes the paths of what a run reads absolute: it can then be resumed from another working directory.
+func (o *Options) makeAbsolute() (err error) {
+	for _, path := range []*string{&o.Data, &o.Tokenizer, &o.Init} {
+		if *path == "" || path == &o.Data && *path == randomData {
+			continue
+		}
+		if *path, err = filepath.Abs(*path); err != nil {
+			return fmt.Errorf("train: %w", err)
+		}
+	}
+	return nil
 }
 
 // presetOf returns the options of a preset, of tiny where none is named.

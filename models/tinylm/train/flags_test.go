@@ -13,8 +13,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
 // TestNonsense gives flags values that they cannot have: each is an error of one line that names the flag or the value, comes before
@@ -134,6 +136,30 @@ func TestFileTakesWhatFlagsTake(t *testing.T) {
 				require.Equal(t, flags.flags().Lookup(name).Value.String(), file.flags().Lookup(name).Value.String(), "%s: %s", name, value)
 			}
 		}
+	}
+}
+
+// TestPathsAreAbsolute: what a run reads has absolute paths, from flags and from a file; -data random is none.
+func TestPathsAreAbsolute(t *testing.T) {
+	t.Chdir(t.TempDir())
+	here := testutil.Must(os.Getwd())(t)
+	require.NoError(t, os.Mkdir("in", 0o755))
+	require.NoError(t, os.WriteFile("in/o.yaml", []byte("data: text\ntokenizer: t.json\n"), 0o644))
+	w := testutil.Must(tinylm.NewWeights(tinylm.Tiny(), tensor.Float32, 1))(t)
+	require.NoError(t, w.Save("w.safetensors"))
+	text, tokenizer, init := filepath.Join(here, "text"), filepath.Join(here, "t.json"), filepath.Join(here, "w.safetensors")
+	for args, want := range map[string][]string{
+		"":                                     {"", "", ""},
+		"-config in/o.yaml":                    {text, tokenizer, ""},
+		"-data ./random":                       {filepath.Join(here, "random"), "", ""},
+		"-data random":                         {"random", "", ""},
+		"-init w.safetensors":                  {"", "", init},
+		"-data text -tokenizer ./t.json":       {text, tokenizer, ""},
+		"-config in/o.yaml -data random":       {"random", tokenizer, ""},
+		"-data " + text + " -tokenizer t.json": {text, tokenizer, ""},
+	} {
+		o := testutil.Must(Parse(strings.Fields(args), io.Discard))(t)
+		require.Equal(t, want, []string{o.Data, o.Tokenizer, o.Init}, args)
 	}
 }
 

@@ -88,7 +88,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		}
 	}
 	if r.reader, err = r.corpus.Reader(r.shape, r.state.Cursor); err != nil {
-		return err
+		return fmt.Errorf("%s: %w", r.corpus.Name(), err)
 	}
 	r.closes(r.reader.Close)
 	if err := r.openFolder(); err != nil {
@@ -122,7 +122,8 @@ func (r *run) lastCheckpoint() (*saved, error) {
 }
 
 const (
-	randomTokens  = 32 << 20 // the size of the data of -data random
+	randomData    = "random" // of -data
+	randomTokens  = 32 << 20 // their size
 	heldOutTokens = 4 << 20  // are collected of large data: evaluations take windows at equal distances from all of them
 )
 
@@ -131,7 +132,7 @@ func (r *run) openData(ctx context.Context) (err error) {
 	r.phase("reading data")
 	o := corpus.Options{Ext: r.Ext, Tokenizer: r.Tokenizer, Separator: r.Separator, Seed: r.Seed, HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval)}
 	switch path := r.Data; {
-	case path == "random":
+	case path == randomData:
 		r.corpus, err = corpus.Random(randomTokens, 256, r.Seed)
 	case path == "":
 		if path, err = goSource(ctx); err != nil {

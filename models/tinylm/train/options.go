@@ -15,12 +15,13 @@ import (
 
 // Options are the choices of a run. Each is a flag of the command line and a line of its YAML file, both of the name in its tag.
 // "fixed" marks those that a resumed run cannot change: its folder, its weights, its place in the data or its bits depend on them.
+// Data and Tokenizer may name another place: the cursor of a checkpoint refuses other content.
 type Options struct {
 	Preset string `yaml:"preset" fixed:"true" help:"sizes of model and training to begin with: tiny or base"`
 
-	Data        string  `yaml:"data" fixed:"true" help:"file or folder to train on, or \"random\" for random bytes; empty: the Go source of GOROOT"`
+	Data        string  `yaml:"data" help:"file or folder to train on, or \"random\" for random bytes; empty: the Go source of GOROOT"`
 	Ext         string  `yaml:"ext" fixed:"true" help:"of a folder take only files whose names, without .gz or .zst, end so"`
-	Tokenizer   string  `yaml:"tokenizer" fixed:"true" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
+	Tokenizer   string  `yaml:"tokenizer" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
 	Separator   string  `yaml:"separator" fixed:"true" help:"its token that ends a document; empty: a usual one, such as <|endoftext|> or [SEP]"`
 	Packed      bool    `yaml:"packed" fixed:"true" help:"a document's tokens see no other document's"`
 	Attention   string  `yaml:"attention" fixed:"true" help:"nsa or dense"`
