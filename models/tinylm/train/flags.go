@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -24,7 +25,8 @@ const optionsFile = "config.yaml"
 const maxOptions = 1 << 20
 
 // Parse returns the options of a command line: those of the preset, then those of the YAML file of -config, then the flags
-// themselves. With -resume FOLDER they are the options of the run in FOLDER; flags may change those that are not fixed.
+// themselves. With -resume FOLDER they are the options of the run in FOLDER; flags may change those that are not fixed. Data, Tokenizer and
+// Init of flags and of -config become absolute paths; a relative path is relative to the working directory, also in the file.
 // After -help it writes the list of flags to w and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (*Options, error) {
 	var given Options // to find out which flags are set, and to what
@@ -39,16 +41,31 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	if set.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", set.Arg(0))
 	}
+	var err error
+	set.Visit(func(f *flag.Flag) {
+		switch f.Name {
+		case "config", "init", "resume":
+			if f.Value.String() == "" {
+				err = fmt.Errorf("-%s is empty, want a path, or no -%s at all", f.Name, f.Name)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
 	if given.config != "" && given.resume != "" {
 		return nil, errors.New("-config and -resume exclude each other: a run goes on with its own " + optionsFile)
 	}
 	var o *Options
-	var err error
 	switch {
 	case given.resume != "":
-		o, err = ReadOptions(filepath.Join(given.resume, optionsFile), "")
+		if o, err = ReadOptions(filepath.Join(given.resume, optionsFile), ""); err == nil {
+			o.Out = given.resume
+		}
 	case given.config != "":
-		o, err = ReadOptions(given.config, given.Preset)
+		if o, err = ReadOptions(given.config, given.Preset); err == nil {
+			err = o.makeAbsolute()
+		}
 	default:
 		o, err = presetOf(given.Preset)
 	}
@@ -56,25 +73,26 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 		return nil, err
 	}
 	if init := cmp.Or(given.Init, o.Init); init != "" && given.resume == "" { // Run checks that flags agree with its sizes
-		w, err := loadInit(init)
+		w, _, err := loadInit(init)
 		if err != nil {
 			return nil, fmt.Errorf("-init: %w", err)
 		}
 		o.setModel(w.Config)
 	}
-	into, fixed := o.flags(), fixedNames()
+	was := *o
+	if err := errors.Join(given.makeAbsolute(), was.makeAbsolute()); err != nil {
+		return nil, err
+	}
+	before, into, tags := was.flags(), o.flags(), optionTags()
 	set.Visit(func(f *flag.Flag) {
-		old := into.Lookup(f.Name).Value.String()
+		old := before.Lookup(f.Name).Value.String()
 		_ = into.Set(f.Name, f.Value.String()) // set has parsed it
-		if now := into.Lookup(f.Name).Value.String(); given.resume != "" && fixed[f.Name] && now != old && err == nil {
+		if now := into.Lookup(f.Name).Value.String(); given.resume != "" && tags[f.Name].Get("fixed") != "" && now != old && err == nil {
 			err = fmt.Errorf("-%s %s: the run in %s has %q; begin a new one, with -init for its weights", f.Name, now, given.resume, old)
 		}
 	})
 	if err != nil {
 		return nil, err
-	}
-	if o.resume != "" {
-		o.Out = o.resume
 	}
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -88,16 +106,31 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	return o, nil
 }
 
-// loadInit returns the weights that -init names: a file, or the model of a run folder.
-func loadInit(path string) (*tinylm.Weights, error) {
+// loadInit returns the weights that -init names: a file, or the model of a run folder, and what is wrong with newer checkpoints there.
+func loadInit(path string) (*tinylm.Weights, []error, error) {
+	var damaged []error
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		found, err := Find(path)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		path = found.Weights
+		path, damaged = found.Weights, found.Damaged
 	}
-	return tinylm.LoadWeights(path)
+	w, err := tinylm.LoadWeights(path)
+	return w, damaged, err
+}
+
+// makeAbsolute makes the paths of what a run reads absolute: it can then be resumed from another working directory.
+func (o *Options) makeAbsolute() (err error) {
+	for _, path := range []*string{&o.Data, &o.Tokenizer, &o.Init} {
+		if *path == "" || path == &o.Data && *path == randomData {
+			continue
+		}
+		if *path, err = filepath.Abs(*path); err != nil {
+			return fmt.Errorf("train: %w", err)
+		}
+	}
+	return nil
 }
 
 // presetOf returns the options of a preset; without a name, those of tiny.
@@ -145,13 +178,15 @@ func nameOf(f reflect.StructField) string {
 	return strings.ToLower(f.Name)
 }
 
-// fixedNames returns the names of the options that a resumed run cannot change.
-func fixedNames() map[string]bool {
-	fixed := map[string]bool{}
+// optionTags returns the tags of the options by name.
+func optionTags() map[string]reflect.StructTag {
+	tags := map[string]reflect.StructTag{}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Options]()) {
-		fixed[nameOf(f)] = f.Tag.Get("fixed") != ""
+		if f.IsExported() {
+			tags[nameOf(f)] = f.Tag
+		}
 	}
-	return fixed
+	return tags
 }
 
 // help writes the list of flags, with the values of tiny.
@@ -167,7 +202,8 @@ func help(w io.Writer) {
 }
 
 // ReadOptions reads a YAML file of options. Options that the file does not name come from the preset: the given one or, if that is
-// empty, the file's own. Unknown names, names that appear twice and values of another type are errors.
+// empty, the file's own. A value may be any that the flag of its name takes. Unknown names, names that appear twice and names without
+// exactly one value are errors.
 func ReadOptions(path, preset string) (*Options, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -188,36 +224,104 @@ func ReadOptions(path, preset string) (*Options, error) {
 	return o, nil
 }
 
-func parseOptions(text []byte, preset string) (o *Options, err error) {
-	defer func() { // the parser panics on some bad input
-		if p := recover(); p != nil {
-			o, err = nil, fmt.Errorf("not YAML: %v", p)
-		}
-	}()
-	var named struct {
-		Preset string         `yaml:"preset"`
-		Others map[string]any `yaml:",inline"`
-	}
-	if err := yaml.Unmarshal(text, &named); err != nil {
+func parseOptions(text []byte, preset string) (*Options, error) {
+	list, err := settings(text)
+	if err != nil {
 		return nil, err
 	}
-	if preset == "" {
-		preset = named.Preset
+	if i := slices.IndexFunc(list, func(s setting) bool { return s.name == "preset" }); i >= 0 && preset == "" {
+		preset = list[i].value
 	}
-	if o, err = presetOf(preset); err != nil {
+	o, err := presetOf(preset)
+	if err != nil {
 		return nil, err
 	}
 	preset = o.Preset
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(o); err != nil && !errors.Is(err, io.EOF) { // EOF: no options
-		return nil, err
+	set, tags := o.flags(), optionTags()
+	for _, s := range list {
+		f := set.Lookup(s.name)
+		switch {
+		case f == nil:
+			return nil, fmt.Errorf("line %d: no option is called %.40q (-help lists all)", s.line, s.name)
+		case tags[s.name].Get("yaml") != s.name:
+			return nil, fmt.Errorf("line %d: %s is for the command line alone", s.line, s.name)
+		}
+		if err := set.Set(s.name, s.value); err != nil {
+			return nil, fmt.Errorf("line %d: %s is %.40q, want %s: %w", s.line, s.name, s.value, wanted(f), err)
+		}
 	}
 	o.Preset = preset
-	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
+	return o, nil
+}
+
+// wanted says which values a flag takes.
+func wanted(f *flag.Flag) string {
+	switch f.Value.(flag.Getter).Get().(type) {
+	case bool:
+		return "true or false"
+	case int:
+		return "a whole number"
+	case uint64:
+		return "a whole number of at least 0"
+	}
+	return "a number"
+}
+
+// setting is an option that a file names.
+type setting struct {
+	name, value string
+	line        int
+}
+
+// settings returns what a YAML file names, in its order. Each name appears once and has one value.
+func settings(text []byte) (list []setting, err error) {
+	defer func() { // the parser panics on some bad input
+		if p := recover(); p != nil {
+			list, err = nil, fmt.Errorf("not YAML: %v", p)
+		}
+	}()
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	var file yaml.Node
+	if err := d.Decode(&file); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	if err := d.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, errors.New("more than one document")
 	}
-	return o, nil
+	top := file.Content[0]
+	switch {
+	case top.ShortTag() == "!!null":
+		return nil, nil
+	case top.Kind != yaml.MappingNode:
+		return nil, fmt.Errorf("line %d: a list or a text, want lines of NAME: VALUE", top.Line)
+	}
+	lines := map[string]int{}
+	for i := 0; i < len(top.Content); i += 2 {
+		key, value := top.Content[i], top.Content[i+1]
+		if value.Kind == yaml.AliasNode {
+			value = value.Alias
+		}
+		s := setting{name: key.Value, value: value.Value, line: key.Line}
+		switch before, twice := lines[s.name]; {
+		case key.Kind != yaml.ScalarNode:
+			return nil, fmt.Errorf("line %d: a name that is a list or a reference, want NAME: VALUE", s.line)
+		case twice:
+			return nil, fmt.Errorf("line %d: %.40q appears twice, in line %d before", s.line, s.name, before)
+		case value.Kind != yaml.ScalarNode:
+			return nil, fmt.Errorf("line %d: %.40q has a list or names below it, want one value", s.line, s.name)
+		case value.ShortTag() == "!!null":
+			return nil, fmt.Errorf("line %d: %.40q has no value, want one, \"\" if it is empty", s.line, s.name)
+		case value.ShortTag() == "!!binary": // text that is not UTF-8
+			if err := value.Decode(&s.value); err != nil {
+				return nil, fmt.Errorf("line %d: %.40q: %w", s.line, s.name, err)
+			}
+		}
+		lines[s.name] = s.line
+		list = append(list, s)
+	}
+	return list, nil
 }
 
 // YAML returns all options as the text of a YAML file.

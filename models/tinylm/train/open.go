@@ -88,7 +88,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		}
 	}
 	if r.reader, err = r.corpus.Reader(r.shape, r.state.Cursor); err != nil {
-		return err
+		return fmt.Errorf("%s: %w", r.corpus.Name(), err)
 	}
 	r.closes(r.reader.Close)
 	if err := r.openFolder(); err != nil {
@@ -122,7 +122,8 @@ func (r *run) lastCheckpoint() (*saved, error) {
 }
 
 const (
-	randomTokens  = 32 << 20 // the size of the data of -data random
+	randomData    = "random" // of -data
+	randomTokens  = 32 << 20 // the size of these data
 	heldOutTokens = 4 << 20  // collected from large data; an evaluation takes windows of these at equal distances
 )
 
@@ -131,7 +132,7 @@ func (r *run) openData(ctx context.Context) (err error) {
 	r.phase("reading data")
 	o := corpus.Options{Ext: r.Ext, Tokenizer: r.Tokenizer, Separator: r.Separator, Seed: r.Seed, HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval)}
 	switch path := r.Data; {
-	case path == "random":
+	case path == randomData:
 		r.corpus, err = corpus.Random(randomTokens, 256, r.Seed)
 	case path == "":
 		if path, err = goSource(ctx); err != nil {
@@ -177,8 +178,12 @@ func (r *run) openWeights(from *saved) (err error) {
 	case from != nil:
 		r.weights = from.weights
 	case r.Init != "":
-		if r.weights, err = loadInit(r.Init); err != nil {
+		var damaged []error
+		if r.weights, damaged, err = loadInit(r.Init); err != nil {
 			return fmt.Errorf("-init: %w", err)
+		}
+		for _, d := range damaged {
+			r.show.warn("%v: an older one is used", d)
 		}
 		if dt := r.weights.Tensors["embed.weight"].Dtype(); dt != tensor.Float32 {
 			return fmt.Errorf("-init %s: weights of %v, want float32", r.Init, dt)

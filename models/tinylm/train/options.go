@@ -14,13 +14,14 @@ import (
 )
 
 // Options are the options of a run. Each is a flag of the command line and a line of the YAML file; the yaml tag is the name of both.
-// A resumed run cannot change those tagged "fixed": its weights, its place in the data or its bits depend on them.
+// A resumed run cannot change those tagged "fixed": its folder, its weights, its place in the data or its bits depend on them. Data and
+// Tokenizer may name another place: the cursor of a checkpoint refuses other content.
 type Options struct {
 	Preset string `yaml:"preset" fixed:"true" help:"sizes of model and training to begin with: tiny or base"`
 
-	Data        string  `yaml:"data" fixed:"true" help:"file or folder to train on, or \"random\" for random bytes; empty: the Go source of GOROOT"`
+	Data        string  `yaml:"data" help:"file or folder to train on, or \"random\" for random bytes; empty: the Go source of GOROOT"`
 	Ext         string  `yaml:"ext" fixed:"true" help:"of a folder take only files whose names, without .gz or .zst, end so"`
-	Tokenizer   string  `yaml:"tokenizer" fixed:"true" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
+	Tokenizer   string  `yaml:"tokenizer" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
 	Separator   string  `yaml:"separator" fixed:"true" help:"its token that ends a document; empty: a usual one, such as <|endoftext|> or [SEP]"`
 	Packed      bool    `yaml:"packed" fixed:"true" help:"a document's tokens see no other document's"`
 	Attention   string  `yaml:"attention" fixed:"true" help:"nsa or dense"`
@@ -68,7 +69,7 @@ type Options struct {
 
 	Device    string `yaml:"device" help:"auto, cpu or cuda:N; auto: the first GPU, or the cpu where there is none"`
 	Precision string `yaml:"precision" help:"of the activations: f32, bf16 or fp16, the last two on a GPU"`
-	Out       string `yaml:"-" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
+	Out       string `yaml:"-" fixed:"true" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
 
 	config, resume string        // of the command line: its YAML file, and the folder of the run to resume
 	retryFor       time.Duration // how long to retry writing the last checkpoint

@@ -161,4 +161,62 @@ func TestStops(t *testing.T) {
 	}
 }
 
+// TestResumeElsewhere: a run of relative paths goes on to the same bits from another working directory, and with its data and tokenizer at
+// another place. So does one whose config.yaml has relative paths, from its own directory. Other data and another tokenizer are errors.
+func TestResumeElsewhere(t *testing.T) {
+	const words = `{"added_tokens":[],"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"WordLevel","unk_token":"[UNK]",` +
+		`"vocab":{"[UNK]":0,"[SEP]":1,"The":2,"block":3,"of":4,"query":5,"is":6,"to":7}}}`
+	args := smallArgs(t, 4, "-tokenizer", "words.json")
+	home, moved, away := filepath.Dir(args[3]), t.TempDir(), t.TempDir()
+	args[3] = "text"
+	for path, text := range map[string]string{
+		filepath.Join(home, "words.json"): words, filepath.Join(moved, "words.json"): words,
+		filepath.Join(moved, "others.json"): strings.Replace(words, `"The":2,"block":3`, `"The":3,"block":2`, 1),
+		filepath.Join(moved, "more.json"):   strings.Replace(words, `"to":7`, `"to":7,"it":8`, 1),
+		filepath.Join(moved, "other.txt"):   strings.Repeat("The query of a block.\n", 1000),
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+	}
+	require.NoError(t, os.CopyFS(filepath.Join(moved, "copy"), os.DirFS(filepath.Join(home, "text"))))
+	t.Chdir(home)
+	whole, stopped, older := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "stopped"), filepath.Join(t.TempDir(), "older")
+	testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
+	o := testutil.Must(Parse(append(args, "-out", stopped), io.Discard))(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	o.stepped = func(int) { cancel(errStop) }
+	require.ErrorIs(t, testutil.Err(Run(ctx, o, io.Discard)), errStop)
+	require.NoError(t, os.CopyFS(older, os.DirFS(stopped)))
+	options := testutil.Must(ReadOptions(filepath.Join(older, optionsFile), ""))(t)
+	require.Equal(t, []string{filepath.Join(home, "text"), filepath.Join(home, "words.json")}, []string{options.Data, options.Tokenizer})
+	options.Data, options.Tokenizer, options.Init = "text", "words.json", "w"
+	require.NoError(t, os.WriteFile(filepath.Join(older, optionsFile), options.YAML(), 0o644))
+
+	for _, c := range []struct{ run, from, more, want string }{
+		{stopped, away, "", ""},
+		{stopped, moved, "-data copy -tokenizer words.json", ""},
+		{stopped, moved, "-data " + filepath.Join(home, "text"), ""},
+		{older, home, "", ""},
+		{older, home, "-data text -init w", ""},
+		{older, moved, "-data copy -tokenizer words.json", ""},
+		{older, away, "", "words.json: no such file or directory"},
+		{stopped, moved, "-data other.txt", filepath.Join(moved, "other.txt") + ": corpus: reader: cursor: it is of the data "},
+		{stopped, moved, "-data random", "a vocabulary of 8 where the data want 256"},
+		{stopped, moved, "-tokenizer others.json", "files, tokenizer or held-out part have changed"},
+		{stopped, moved, "-tokenizer more.json", "a vocabulary of 8 where the data want 9"},
+	} {
+		folder := filepath.Join(t.TempDir(), "run")
+		require.NoError(t, os.CopyFS(folder, os.DirFS(c.run)))
+		t.Chdir(c.from)
+		err := testutil.Err(runArgs(t, append([]string{"-resume", folder}, strings.Fields(c.more)...)...))
+		if c.want != "" {
+			require.ErrorContains(t, err, c.want, c.more)
+			require.NotContains(t, err.Error(), "\n", c.more)
+			require.NoFileExists(t, filepath.Join(folder, modelFile), c.more)
+			continue
+		}
+		require.NoError(t, err, "%s from %s", c.more, c.from)
+		require.Equal(t, modelOf(t, whole), modelOf(t, folder), c.more)
+	}
+}
+
 var errStop = errors.New("stopped by the test")

@@ -242,7 +242,7 @@ func TestResumeRefuses(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	args := smallArgs(t, 4, "-out", folder)
 	testutil.Must(runArgs(t, args...))(t)
-	for _, more := range []string{"-batch 8", "-seed 2", "-dim 64", "-data /", "-packed", "-accumulate 2", "-optimizer adamw"} {
+	for _, more := range []string{"-batch 8", "-seed 2", "-dim 64", "-ext .md", "-packed", "-accumulate 2", "-optimizer adamw", "-out elsewhere"} {
 		require.ErrorContains(t, testutil.Err(Parse(append([]string{"-resume", folder}, strings.Fields(more)...), &bytes.Buffer{})),
 			"begin a new one", more)
 	}

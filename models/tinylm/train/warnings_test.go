@@ -76,15 +76,22 @@ func TestWrongRuns(t *testing.T) {
 	}
 }
 
-// TestInitOfFolder: a new run starts from the model of a run folder.
+// TestInitOfFolder: a new run starts from the model of a run folder. If that run has not ended, the model is the newest checkpoint that is
+// whole, with a warning for each damaged one.
 func TestInitOfFolder(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "base")
-	args := smallArgs(t, 2)
+	args := smallArgs(t, 2, "-eval-every", "1")
 	testutil.Must(runArgs(t, append(args, "-out", base)...))(t)
 	heldOut := func(init string) float64 {
 		return testutil.Must(runArgs(t, append(args, "-init", init, "-out", filepath.Join(t.TempDir(), "run"))...))(t).HeldOut
 	}
 	require.Equal(t, heldOut(filepath.Join(base, modelFile)), heldOut(base))
+	require.NoError(t, os.Remove(filepath.Join(base, modelFile)))
+	require.NoError(t, os.Truncate(filepath.Join(base, checkpointFolder, nameOfStep(2), modelFile), 100))
+	var said bytes.Buffer
+	o := testutil.Must(Parse(append(args, "-init", base, "-out", filepath.Join(t.TempDir(), "run")), io.Discard))(t)
+	testutil.Must(Run(t.Context(), o, &said))(t)
+	require.Regexp(t, "(?m)^warning: checkpoint "+nameOfStep(2)+": .*: an older one is used$", said.String())
 }
 
 // TestRunsOfTheSameSecond: runs that begin in the same second have different folders.
