@@ -5,7 +5,7 @@
 // A corpus is a file or a folder. Names decide the format; .gz and .zst may follow all but .parquet.
 //
 //	.jsonl     one JSON object a line; the document is its string field "text"
-//	.parquet   the column "text" of strings; a null is no document
+//	.parquet   the column "text" of strings; a null is no document; raw LZ4 is not read
 //	.bin       tokens with the header of llm.c: uint16 (magic 20240520) or uint32 (magic 20240801)
 //	.npy       tokens: a one-dimensional array of uint8, uint16 or uint32
 //	any other  plain text: a file is a document

@@ -14,9 +14,9 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go/encoding/delta"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
-	"github.com/pierrec/lz4/v4"
 )
 
 // pageCheck checks the pages of one column of a row group.
@@ -26,10 +26,22 @@ type pageCheck struct {
 	level    int // largest definition level
 	buffer   []byte
 	unpacked []byte
+	words    []int64 // lengths of the strings of the dictionary
+	text     int64   // bytes of the strings of the pages so far
 }
 
-// checkPages checks the pages of a column of strings with the given largest definition level.
-func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, level int) (err error) {
+// checkCodec returns an error for a compression that is not read. parquet-go loses what it unpacks of raw LZ4 where a page has more than
+// a third of its unpacked size.
+func checkCodec(codec format.CompressionCodec) error {
+	switch codec {
+	case format.Uncompressed, format.Snappy, format.Gzip, format.Brotli, format.Zstd:
+		return nil
+	}
+	return fmt.Errorf("parquet: compression %v, want none, Snappy, gzip, Brotli or Zstandard: write the file with zstd or snappy", codec)
+}
+
+// checkPages checks the pages of a column of strings with the given largest definition level. It returns the bytes of its strings.
+func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, level int) (text int64, err error) {
 	defer recoverParquet(&err)
 	c := &pageCheck{in: in, codec: meta.Codec, level: level}
 	at := meta.DataPageOffset
@@ -37,21 +49,21 @@ func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, level int)
 		at = meta.DictionaryPageOffset
 	}
 	if at < 0 || meta.TotalCompressedSize < 0 || at > size || meta.TotalCompressedSize > size-at {
-		return fmt.Errorf("pages at byte %d to %d+%d, the file has %d", at, at, meta.TotalCompressedSize, size)
+		return 0, fmt.Errorf("pages at byte %d to %d+%d, the file has %d", at, at, meta.TotalCompressedSize, size)
 	}
 	values := int64(0)
 	for end := at + meta.TotalCompressedSize; at < end; {
 		n, m, err := c.page(at, end)
 		if err != nil {
-			return fmt.Errorf("page at byte %d: %w", at, err)
+			return 0, fmt.Errorf("page at byte %d: %w", at, err)
 		}
 		at += n
 		values += m
 	}
 	if values != meta.NumValues {
-		return fmt.Errorf("pages have %d values, want %d", values, meta.NumValues)
+		return 0, fmt.Errorf("pages have %d values, want %d", values, meta.NumValues)
 	}
-	return nil
+	return c.text, nil
 }
 
 // page is a page of a column.
@@ -89,7 +101,8 @@ func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 		}
 	}
 	if h.Type == format.DictionaryPage {
-		return n + size, 0, p.checkStrings(p.values)
+		c.words = c.words[:0]
+		return n + size, 0, p.lengths(p.values, nil, func(n int64) { c.words = append(c.words, n) })
 	}
 	strings := p.values
 	if c.level > 0 {
@@ -100,7 +113,7 @@ func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 	if p.nulls >= 0 && p.nulls != p.values-strings {
 		return 0, 0, fmt.Errorf("%d nulls, want %d", p.nulls, p.values-strings)
 	}
-	return n + size, p.values, p.checkStrings(strings)
+	return n + size, p.values, p.lengths(strings, c.words, func(n int64) { c.text += n })
 }
 
 // describe makes a header and the bytes behind it a page.
@@ -151,19 +164,9 @@ func (p *page) countStrings(level int) (n int64, err error) {
 		}
 		r.n = min(r.n, left) // the last run may be padded
 		left -= r.n
-		switch {
-		case r.packed == nil && r.value == uint64(level):
-			n += r.n
-		case r.packed != nil:
-			for i := range int(r.n) {
-				value := 0
-				for j := range width {
-					at := i*width + j
-					value |= int(r.packed[at/8]>>(at%8)&1) << j
-				}
-				if value == level {
-					n++
-				}
+		for i := range int(r.n) {
+			if r.at(i, width) == uint64(level) {
+				n++
 			}
 		}
 	}
@@ -207,9 +210,6 @@ func (c *pageCheck) unpack(data []byte, want int) ([]byte, error) {
 			c.unpacked = grow(c.unpacked, want)
 			c.unpacked, err = snappy.Decode(c.unpacked, data)
 		}
-	case format.Lz4Raw:
-		c.unpacked = grow(c.unpacked, want)
-		n, err = lz4.UncompressBlock(data, c.unpacked)
 	case format.Gzip:
 		r, err = gzip.NewReader(bytes.NewReader(data))
 	case format.Brotli:
@@ -221,7 +221,7 @@ func (c *pageCheck) unpack(data []byte, want int) ([]byte, error) {
 		}
 		r, err = z, openErr
 	default:
-		return nil, fmt.Errorf("compression %v, want none, Snappy, gzip, Brotli, Zstandard or raw LZ4", c.codec)
+		return nil, checkCodec(c.codec)
 	}
 	if err == nil && r != nil {
 		if c.unpacked, err = readUpTo(r, c.unpacked[:0], want+1); err == nil {
@@ -240,8 +240,8 @@ func (c *pageCheck) unpack(data []byte, want int) ([]byte, error) {
 	return c.unpacked, nil
 }
 
-// checkStrings checks that the page has n strings, or indexes of strings.
-func (p *page) checkStrings(n int64) error {
+// lengths gives the lengths of the strings of the page, which has to have n, or n indexes of words of the given lengths.
+func (p *page) lengths(n int64, words []int64, length func(int64)) error {
 	data, got := p.data, int64(0)
 	switch p.encoding {
 	case format.Plain:
@@ -249,29 +249,50 @@ func (p *page) checkStrings(n int64) error {
 			if len(data) < 4 || int64(binary.LittleEndian.Uint32(data)) > int64(len(data)-4) {
 				return fmt.Errorf("string %d is longer than the page", got)
 			}
-			data = data[4+binary.LittleEndian.Uint32(data):]
+			size := int64(binary.LittleEndian.Uint32(data))
+			length(size)
+			data = data[4+size:]
 		}
 	case plainDictionary, format.RLEDictionary:
 		if len(data) == 0 {
 			break
 		}
-		if data[0] > 32 {
-			return fmt.Errorf("indexes of %d bits, want at most 32", data[0])
+		width := int(data[0])
+		if width > 32 {
+			return fmt.Errorf("indexes of %d bits, want at most 32", width)
 		}
-		for r, err := range runs(data[1:], int(data[0]), n) {
+		for r, err := range runs(data[1:], width, n) {
 			if err != nil {
 				return err
 			}
+			r.n = min(r.n, n-got) // the last run may be padded
 			got += r.n
+			for i := range int(r.n) {
+				index := r.at(i, width)
+				if index >= uint64(len(words)) {
+					return fmt.Errorf("index %d in a dictionary of %d strings", index, len(words))
+				}
+				length(words[index])
+			}
 		}
-		got = min(got, n) // the last run may be padded
 	case format.DeltaLengthByteArray:
+		header := data
 		for _, most := range []uint64{1 << 16, 1 << 16, 1 << 32} { // values of a block, parts of it, values
-			x, size := binary.Uvarint(data)
+			x, size := binary.Uvarint(header)
 			if size <= 0 || x > most {
 				return errors.New("lengths of strings have no header")
 			}
-			data, got = data[size:], int64(x)
+			header, got = header[size:], int64(x)
+		}
+		if got != n {
+			break
+		}
+		all, err := new(delta.BinaryPackedEncoding).DecodeInt32(nil, data)
+		if err != nil {
+			return err
+		}
+		for _, size := range all {
+			length(int64(size))
 		}
 	default:
 		return fmt.Errorf("encoding %v, want PLAIN, a dictionary or DELTA_LENGTH_BYTE_ARRAY", p.encoding)
@@ -287,6 +308,17 @@ type numberRun struct {
 	n      int64
 	packed []byte
 	value  uint64
+}
+
+// at returns number i of a run of numbers of so many bits.
+func (r numberRun) at(i, width int) (value uint64) {
+	if r.packed == nil {
+		return r.value
+	}
+	for at := i * width; at < (i+1)*width; at++ {
+		value |= uint64(r.packed[at/8]>>(at%8)&1) << (at - i*width)
+	}
+	return value
 }
 
 // runs gives the runs of numbers of so many bits. It is an error if they are many more than wanted, for all of them find a place in memory.
