@@ -10,8 +10,10 @@
 //	.npy       tokens: a one-dimensional array of uint8, uint16 or uint32
 //	any other  plain text: a file is a document
 //
-// A folder has either text or tokens. Tokens in files end a document at each separator. Large documents are cut: plain text behind an end of
-// a line about each 4 MiB, tokens where a document goes on for more than a million behind a multiple of four. A line of JSON and
+// A folder has either text or tokens. What is hidden in it (a name that begins with a dot) is skipped, as are the folders of runs of package
+// train. Links to files are followed, links to folders are not.
+//
+// Tokens in files end a document at each separator. Large documents are cut: plain text behind an end of a line about each 4 MiB, tokens where a document goes on for more than a million behind a multiple of four. A line of JSON and
 // a text of Parquet may have 64 MiB. A text with a zero byte is binary and is skipped, as are empty texts and, with a tokenizer,
 // those that are not UTF-8. [Corpus.Skipped] counts them. A file that is broken in any way is an error that names the file and the place.
 //

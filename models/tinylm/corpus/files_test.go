@@ -24,7 +24,7 @@ func TestSkippedFiles(t *testing.T) {
 		"latin.go": []byte("gr\xf6\xdfer"),
 	})
 	if runtime.GOOS != "windows" {
-		require.NoError(t, os.Symlink("a.go", filepath.Join(folder, "link.go")))
+		require.NoError(t, os.Symlink("sub", filepath.Join(folder, "link.go")))
 	}
 	for _, heldOut := range []int{0, 1 << 20} {
 		c := open(t, folder, Options{Ext: ".go", HeldOut: heldOut}, 1000)
@@ -129,6 +129,42 @@ func TestFolderErrors(t *testing.T) {
 	require.ErrorContains(t, err, "-1 held-out tokens, want 0 or more")
 	_, err = Open(t.Context(), folder, Options{Separator: "x"})
 	require.ErrorContains(t, err, "without a tokenizer")
+}
+
+// Hidden files and the folders of runs are left out of a folder, and read where they are named.
+func TestHiddenFilesAndRuns(t *testing.T) {
+	folder := writeFiles(t, map[string][]byte{
+		".git/config": []byte("hidden"), ".DS_Store": []byte("hidden"), "a.txt": []byte("one"), "sub/config.yaml": []byte("two"), "sub/.x": nil,
+		"runs/1/config.yaml": []byte("run"), "runs/1/run.json": []byte("run"), "runs/1/events.jsonl": []byte("{}\n"),
+		"runs/killed/.lock": nil, "runs/killed/events.jsonl": []byte("{}\n"),
+	})
+	s := Shape{Batch: 1, Seq: 100}
+	t.Chdir(folder)
+	for _, path := range []string{folder, "."} {
+		c := open(t, path, Options{}, 1000)
+		require.Equal(t, []string{"one", "two"}, textsOf(t, epochOf(t, c, s, Cursor{})))
+		require.Equal(t, []Skipped{{"a run's folder", 2, "runs/1"}, {"hidden", 3, ".DS_Store"}}, c.Skipped())
+	}
+	for _, path := range []string{".git", ".DS_Store"} {
+		c := open(t, path, Options{}, 1000)
+		require.Equal(t, []string{"hidden"}, textsOf(t, epochOf(t, c, s, Cursor{})))
+	}
+	require.ErrorContains(t, readAll(t, filepath.Join("runs", "1")), `want a string "text"`)
+}
+
+func TestLinks(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("links need rights")
+	}
+	folder := writeFiles(t, map[string][]byte{"blobs/1f": []byte("{\"text\": \"one\"}\n"), "blobs/2f": nil, "links/a.txt": []byte("two")})
+	for name, to := range map[string]string{
+		"a.jsonl": "../blobs/1f", "chain.jsonl": "a.jsonl", "empty.jsonl": "../blobs/2f", "folder": "../blobs", "none.jsonl": "../blobs/3f", "self": "self",
+	} {
+		require.NoError(t, os.Symlink(to, filepath.Join(folder, "links", name)))
+	}
+	c := open(t, filepath.Join(folder, "links"), Options{}, 1000)
+	require.Equal(t, []string{"one", "one", "two"}, textsOf(t, epochOf(t, c, Shape{Batch: 1, Seq: 100}, Cursor{})))
+	require.Equal(t, []Skipped{{"a broken link", 2, "none.jsonl"}, {"empty", 1, "empty.jsonl"}, {"not a regular file", 1, "folder"}}, c.Skipped())
 }
 
 // Pieces are the same whether they are read one after the other or each for itself, and together they are the stream.

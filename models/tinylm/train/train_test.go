@@ -254,6 +254,17 @@ func TestResumeRefuses(t *testing.T) {
 	require.ErrorIs(t, testutil.Err(Parse([]string{"-resume", t.TempDir()}, &bytes.Buffer{})), os.ErrNotExist)
 }
 
+// TestRunsInsideTheirData: the folders of runs are no data of the next one.
+func TestRunsInsideTheirData(t *testing.T) {
+	args := smallArgs(t, 2)
+	first := filepath.Join(args[3], "runs", "1")
+	testutil.Must(runArgs(t, append(args, "-out", first)...))(t)
+	testutil.Must(runArgs(t, append(args, "-out", filepath.Join(args[3], "runs", "2"))...))(t)
+	require.Equal(t, 4, testutil.Must(runArgs(t, "-resume", first, "-steps", "4"))(t).Steps)
+	require.NoError(t, os.Remove(filepath.Join(first, optionsFile))) // as after a kill at the beginning
+	testutil.Must(runArgs(t, append(args, "-out", filepath.Join(args[3], "runs", "3"))...))(t)
+}
+
 // TestMutatedState changes a state at random: reading it does not panic.
 func TestMutatedState(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
