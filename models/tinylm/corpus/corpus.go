@@ -13,9 +13,11 @@
 // A folder has either text or tokens. What is hidden in it (a name that begins with a dot) is skipped, as are the folders of runs of package
 // train. Links to files are followed, links to folders are not.
 //
-// Tokens in files end a document at each separator. Large documents are cut: plain text behind an end of a line about each 4 MiB, tokens where a document goes on for more than a million behind a multiple of four. A line of JSON and
-// a text of Parquet may have 64 MiB. A text with a zero byte is binary and is skipped, as are empty texts and, with a tokenizer,
-// those that are not UTF-8. [Corpus.Skipped] counts them. A file that is broken in any way is an error that names the file and the place.
+// Tokens in files end a document at each separator. Large documents are cut: plain text behind an end of a line about each 4 MiB, tokens
+// where a document goes on for more than a million behind a multiple of four. A line of JSON and a text of Parquet may have 64 MiB. A text
+// with a zero byte is binary and is skipped, as are empty files and texts and, with a tokenizer, those that are not UTF-8. A byte order mark
+// of UTF-8 at the beginning of text or lines is no part of them. [Corpus.Skipped] counts what is skipped. A file that is broken in any way
+// is an error that names the file and the place.
 //
 // # Split
 //
@@ -104,7 +106,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 		c.bytesPerToken = 1
 	}
 	c.source = &fileSource{files: files, vocab: c.vocab, skipped: &c.skipped, wantUTF8: o.Tokenizer != ""}
-	if c.units, err = makeUnits(ctx, files); err != nil {
+	if c.units, err = makeUnits(ctx, files, &c.skipped); err != nil {
 		return err
 	}
 	c.files = len(files)

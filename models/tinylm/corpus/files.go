@@ -184,10 +184,10 @@ func describeSkipped(all []Skipped) string {
 	return strings.Join(words, ", ")
 }
 
-// Skipped counts files or records that were left out for one reason.
+// Skipped counts files, folders or records that were left out for one reason.
 type Skipped struct {
 	Reason  string // as "binary"
-	Files   int    // or records of files that hold many
+	Files   int    // or folders with all that is in them, or records of files that hold many
 	Example string // name of one of them
 }
 

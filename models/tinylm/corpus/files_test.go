@@ -56,6 +56,38 @@ func TestSkippedRecords(t *testing.T) {
 	require.Equal(t, []Skipped{{"binary", 1, "a.jsonl"}, {"empty", 1, "a.jsonl"}, {"not UTF-8", 2, "a.jsonl"}}, c.Skipped())
 }
 
+// A file without a document counts as empty, whatever its format, and once.
+func TestEmptyFiles(t *testing.T) {
+	zeros := numpyBytes(nil, 2)
+	for name, content := range map[string][]byte{
+		"a.txt": nil, "a.txt.gz": nil, "a.jsonl.zst": nil, "blank.jsonl": []byte("\n \n"), "mark.txt": []byte("\ufeff"), "mark.jsonl": []byte("\ufeff\n"),
+		"a.bin": llmcBytes(nil), "a.bin.gz": llmcBytes(nil), "a.npy": zeros, "a.npy.zst": zeros, "separator.npy": numpyBytes([]int32{0}, 2),
+		"a.parquet": parquetBytes(t, nil, 1),
+	} {
+		folder := writeFiles(t, map[string][]byte{name: content})
+		more, text := "more.txt", []byte("some text")
+		if f, err := describe(name, name, 0); err == nil && f.isTokens() {
+			more, text = "more.npy", numpyBytes([]int32{1, 2, 3, 4}, 2)
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(folder, more), text, 0o644))
+		for _, heldOut := range []int{0, 1 << 20} {
+			c, err := Open(t.Context(), folder, Options{HeldOut: heldOut})
+			require.NoError(t, err, name)
+			epochOf(t, c, Shape{Batch: 1, Seq: 2}, Cursor{})
+			require.Equal(t, []Skipped{{"empty", 1, name}}, c.Skipped())
+		}
+	}
+}
+
+func TestByteOrderMarks(t *testing.T) {
+	folder := writeFiles(t, map[string][]byte{
+		"a.jsonl": []byte("\ufeff{\"text\": \"one\"}\r\n{\"text\": \"\ufefftwo\"}\n"), "b.jsonl.gz": []byte("\ufeff{\"text\": \"three\"}"),
+		"c.txt": []byte("\ufefffour\ufeff"), "d.txt.zst": []byte("\ufefffive"),
+	})
+	c := open(t, folder, Options{}, 1000)
+	require.Equal(t, sorted([]string{"one", "\ufefftwo", "three", "four\ufeff", "five"}), textsOf(t, epochOf(t, c, Shape{Batch: 1, Seq: 100}, Cursor{})))
+}
+
 func TestBrokenFiles(t *testing.T) {
 	good := makeDocuments(50, 50, 1)
 	line := func(text string) []byte { return append(jsonl(t, good), text...) }

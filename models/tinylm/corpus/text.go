@@ -10,6 +10,8 @@ import (
 const (
 	textPiece = 4 << 20  // bytes of a document of plain text, about
 	textNear  = 64 << 10 // bytes in which a line has to end for a document to end behind it
+
+	byteOrderMark = "\ufeff" // at the beginning of a file it is no text
 )
 
 // cutter cuts a stream into pieces. Piece k begins at the place that begin finds in the near bytes from byte k*size on; the first
@@ -94,6 +96,9 @@ func readText(f file, u unit) documents {
 		}
 		defer r.Close()
 		for p, err := range (cutter{textPiece, textNear, lineStart}).pieces(r, u.from > 0, f.pack == "") {
+			if u.from == 0 && p.at == 0 {
+				p.bytes = bytes.TrimPrefix(p.bytes, []byte(byteOrderMark))
+			}
 			if !yield(document{text: p.bytes}, err) {
 				return
 			}
