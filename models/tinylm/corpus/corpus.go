@@ -5,15 +5,19 @@
 // A corpus is a file or a folder. Names decide the format; .gz and .zst may follow all but .parquet.
 //
 //	.jsonl     one JSON object a line; its string field "text" is a document
-//	.parquet   each string of the column "text" is a document; a null is none
+//	.parquet   each string of the column "text" is a document; a null is none; raw LZ4 is not read
 //	.bin       tokens with the header of llm.c: uint16 (magic 20240520) or uint32 (magic 20240801)
 //	.npy       tokens: a one-dimensional array of uint8, uint16 or uint32
 //	any other  plain text: each file is a document
 //
-// A folder has either text or tokens. In files of tokens, each separator ends a document. Large documents are cut. Plain text is cut after
+// A folder has either text or tokens. Hidden files and folders in it (their names begin with a dot) are skipped, and so are the folders of
+// runs of package train. Links to files are followed, links to folders are not.
+//
+// In files of tokens, each separator ends a document. Large documents are cut. Plain text is cut after
 // a line break roughly every 4 MiB. Tokens are cut at each multiple of 4 Mi tokens after which the document has more than 1 Mi tokens left.
-// A line of JSON and a text of Parquet may have 64 MiB. A text with a zero byte is binary and is skipped, as are empty texts and, with a
-// tokenizer, texts that are not UTF-8. [Corpus.Skipped] counts them. A broken file is an error that names the file and the place.
+// A line of JSON and a text of Parquet may have 64 MiB. A text with a zero byte is binary and is skipped, as are empty files and texts and,
+// with a tokenizer, texts that are not UTF-8. A UTF-8 byte order mark at the beginning of text or lines is left out. [Corpus.Skipped] counts
+// what is skipped. A broken file is an error that names the file and the place.
 //
 // # Split
 //
@@ -102,7 +106,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 		c.bytesPerToken = 1
 	}
 	c.source = &fileSource{files: files, vocab: c.vocab, skipped: &c.skipped, wantUTF8: o.Tokenizer != ""}
-	if c.units, err = makeUnits(ctx, files); err != nil {
+	if c.units, err = makeUnits(ctx, files, &c.skipped); err != nil {
 		return err
 	}
 	c.files = len(files)

@@ -2,6 +2,7 @@ package corpus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // fileFormat says what the bytes of a file mean.
@@ -85,32 +87,28 @@ func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
 	var files []file
 	// The dot makes WalkDir follow a link; Debian's GOROOT/src is one.
 	err = filepath.WalkDir(filepath.FromSlash(path+"/."), func(at string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
+		if err != nil {
 			return err
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		name, err := filepath.Rel(path, at)
-		if err != nil {
+		if err != nil || name == "." { // what is named directly is read
 			return err
 		}
 		name = filepath.ToSlash(name)
-		base, _ := unpackedName(e.Name())
+		info, skip, err := look(at, e, ext)
 		switch {
-		case !strings.HasSuffix(base, ext):
-			c.skipped.file(reasonExt, name)
-			return nil
-		case !e.Type().IsRegular():
-			c.skipped.file(reasonRegular, name)
-			return nil
-		}
-		info, err := e.Info()
-		if err != nil {
+		case err != nil:
 			return err
-		}
-		if info.Size() == 0 {
-			c.skipped.file(reasonEmpty, name)
+		case skip != "":
+			c.skipped.file(skip, name)
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case e.IsDir():
 			return nil
 		}
 		f, err := describe(filepath.Join(path, filepath.FromSlash(name)), name, info.Size())
@@ -138,6 +136,42 @@ func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
 	return files, nil
 }
 
+// look returns what a file or folder below the corpus folder is, or the reason to skip it.
+func look(at string, e fs.DirEntry, ext string) (info fs.FileInfo, skip string, err error) {
+	base, _ := unpackedName(e.Name())
+	switch {
+	case strings.HasPrefix(e.Name(), "."):
+		return nil, reasonHidden, nil
+	case e.IsDir() && isRun(at):
+		return nil, reasonRun, nil
+	case e.IsDir():
+		return nil, "", nil
+	case !strings.HasSuffix(base, ext):
+		return nil, reasonExt, nil
+	}
+	info, err = os.Stat(at) // of a link: the file that it names
+	switch isLink := e.Type()&fs.ModeSymlink != 0; {
+	case isLink && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ELOOP)):
+		return nil, reasonLink, nil
+	case err != nil:
+		return nil, "", err
+	case !info.Mode().IsRegular():
+		return nil, reasonRegular, nil
+	case info.Size() == 0:
+		return nil, reasonEmpty, nil
+	}
+	return info, "", nil
+}
+
+// isRun reports whether a folder is that of a run of package train. A run that was killed at its beginning has only the last two files.
+func isRun(folder string) bool {
+	has := func(name string) bool {
+		_, err := os.Stat(filepath.Join(folder, name))
+		return err == nil
+	}
+	return has("config.yaml") && has("run.json") || has(".lock") && has("events.jsonl")
+}
+
 // describeSkipped describes in words what was left out.
 func describeSkipped(all []Skipped) string {
 	if len(all) == 0 {
@@ -150,15 +184,18 @@ func describeSkipped(all []Skipped) string {
 	return strings.Join(words, ", ")
 }
 
-// Skipped counts files or records that were left out for one reason.
+// Skipped counts files, folders or records that were left out for one reason.
 type Skipped struct {
 	Reason  string // such as "binary"
-	Files   int    // number of files, or of records in files that hold many
+	Files   int    // number of files, of folders with all that is in them, or of records in files that hold many
 	Example string // name of one of them
 }
 
 const (
+	reasonHidden  = "hidden"
+	reasonRun     = "a run's folder"
 	reasonExt     = "other extension"
+	reasonLink    = "a broken link"
 	reasonRegular = "not a regular file"
 	reasonEmpty   = "empty"
 	reasonBinary  = "binary"

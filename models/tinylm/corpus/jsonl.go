@@ -46,9 +46,12 @@ func readLines(f file, u unit) documents {
 			if err == io.EOF {
 				return
 			}
-			d := document{}
+			d, object := document{}, line
+			if u.from == 0 && number == 1 {
+				object = bytes.TrimPrefix(line, []byte(byteOrderMark))
+			}
 			if err == nil {
-				d, err = parseLine(line)
+				d, err = parseLine(object)
 			}
 			if err != nil {
 				place := fmt.Sprintf("line %d", number)

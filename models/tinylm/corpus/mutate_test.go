@@ -22,7 +22,7 @@ func TestDamagedFiles(t *testing.T) {
 	documents := makeDocuments(60, 100, 1)
 	python := map[string][]byte{} // files of pyarrow by name
 	if folder := pythonParquet(t); folder != "" {
-		for _, name := range []string{"lz4-1.0-dictionary", "none-1.0-dictionary", "none-2.0-plain"} {
+		for _, name := range []string{"snappy-1.0-dictionary", "none-1.0-dictionary", "none-2.0-plain"} {
 			content, err := os.ReadFile(filepath.Join(folder, name+".parquet"))
 			require.NoError(t, err)
 			python[name] = content
@@ -31,7 +31,7 @@ func TestDamagedFiles(t *testing.T) {
 	contents := map[string][]byte{
 		"a.jsonl":        jsonl(t, documents),
 		"a.parquet":      parquetBytes(t, documents, 20),
-		"lz4.parquet":    python["lz4-1.0-dictionary"],
+		"snappy.parquet": python["snappy-1.0-dictionary"],
 		"words.parquet":  python["none-1.0-dictionary"],
 		"plain.parquet":  python["none-2.0-plain"],
 		"delta.parquet":  deltaParquet(t, documents),

@@ -59,6 +59,9 @@ func (p *parquetFile) open(f file) (err error) {
 		if n := len(p.file.Metadata().RowGroups[i].Columns); p.column >= n {
 			return fmt.Errorf("parquet: row group %d has %d columns, want more than %d", i, n, p.column)
 		}
+		if err := checkCodec(p.meta(int64(i)).Codec); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -120,7 +123,7 @@ func (p *parquetFile) documents(group int64) documents {
 	return func(yield func(document, error) bool) {
 		meta := p.meta(group)
 		r := textReader{values: make([]parquet.Value, 64)}
-		err := checkPages(p.in, p.size, meta, p.level)
+		text, err := checkPages(p.in, p.size, meta, p.level)
 		if err == nil {
 			err = r.open(p.file.RowGroups()[group].ColumnChunks()[p.column])
 		}
@@ -133,6 +136,9 @@ func (p *parquetFile) documents(group int64) documents {
 		for {
 			values, err := r.next()
 			if err == io.EOF && row == meta.NumValues {
+				if bytes != text {
+					yield(document{}, fmt.Errorf("read %d bytes of text, want %d", bytes, text))
+				}
 				return
 			}
 			if err != nil {

@@ -2,12 +2,8 @@ package corpus
 
 import (
 	"bytes"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
-	"iter"
-	"math/bits"
 	"os"
 
 	"github.com/andybalholm/brotli"
@@ -16,7 +12,6 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
-	"github.com/pierrec/lz4/v4"
 )
 
 // pageCheck checks the pages of one column of a row group.
@@ -26,10 +21,22 @@ type pageCheck struct {
 	level    int // largest definition level
 	buffer   []byte
 	unpacked []byte
+	words    []int64 // lengths of the strings of the dictionary
+	text     int64   // bytes of the strings of the pages so far
 }
 
-// checkPages checks the pages of a column of strings with the given largest definition level.
-func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, level int) (err error) {
+// checkCodec returns an error for a compression that is not read. parquet-go loses what it unpacks of raw LZ4 where a page has more than
+// a third of its unpacked size.
+func checkCodec(codec format.CompressionCodec) error {
+	switch codec {
+	case format.Uncompressed, format.Snappy, format.Gzip, format.Brotli, format.Zstd:
+		return nil
+	}
+	return fmt.Errorf("parquet: compression %v, want none, Snappy, gzip, Brotli or Zstandard: write the file with zstd or snappy", codec)
+}
+
+// checkPages checks the pages of a column of strings with the given largest definition level. It returns the bytes of its strings.
+func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, level int) (text int64, err error) {
 	defer recoverParquet(&err)
 	c := &pageCheck{in: in, codec: meta.Codec, level: level}
 	at := meta.DataPageOffset
@@ -37,21 +44,21 @@ func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, level int)
 		at = meta.DictionaryPageOffset
 	}
 	if at < 0 || meta.TotalCompressedSize < 0 || at > size || meta.TotalCompressedSize > size-at {
-		return fmt.Errorf("pages at byte %d to %d+%d, the file has %d", at, at, meta.TotalCompressedSize, size)
+		return 0, fmt.Errorf("pages at byte %d to %d+%d, the file has %d", at, at, meta.TotalCompressedSize, size)
 	}
 	values := int64(0)
 	for end := at + meta.TotalCompressedSize; at < end; {
 		n, m, err := c.page(at, end)
 		if err != nil {
-			return fmt.Errorf("page at byte %d: %w", at, err)
+			return 0, fmt.Errorf("page at byte %d: %w", at, err)
 		}
 		at += n
 		values += m
 	}
 	if values != meta.NumValues {
-		return fmt.Errorf("pages have %d values, want %d", values, meta.NumValues)
+		return 0, fmt.Errorf("pages have %d values, want %d", values, meta.NumValues)
 	}
-	return nil
+	return c.text, nil
 }
 
 // page is a page of a column.
@@ -89,7 +96,8 @@ func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 		}
 	}
 	if h.Type == format.DictionaryPage {
-		return n + size, 0, p.checkStrings(p.values)
+		c.words = c.words[:0]
+		return n + size, 0, p.lengths(p.values, nil, func(n int64) { c.words = append(c.words, n) })
 	}
 	strings := p.values
 	if c.level > 0 {
@@ -100,7 +108,7 @@ func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 	if p.nulls >= 0 && p.nulls != p.values-strings {
 		return 0, 0, fmt.Errorf("%d nulls, want %d", p.nulls, p.values-strings)
 	}
-	return n + size, p.values, p.checkStrings(strings)
+	return n + size, p.values, p.lengths(strings, c.words, func(n int64) { c.text += n })
 }
 
 // describe returns the page of a header and the bytes after it.
@@ -133,44 +141,6 @@ func (c *pageCheck) describe(h format.PageHeader, data []byte) (p page, err erro
 		return p, fmt.Errorf("%d values, want at most %d", p.values, mostValues)
 	}
 	return p, nil
-}
-
-// countStrings returns the number of values with the largest level: those that are not null.
-func (p *page) countStrings(level int) (n int64, err error) {
-	if p.levels == nil {
-		if len(p.data) < 4 || int64(binary.LittleEndian.Uint32(p.data)) > int64(len(p.data)-4) {
-			return 0, errors.New("levels are longer than the page")
-		}
-		end := 4 + int(binary.LittleEndian.Uint32(p.data))
-		p.levels, p.data = p.data[4:end], p.data[end:]
-	}
-	left, width := p.values, bits.Len(uint(level))
-	for r, err := range runs(p.levels, width, p.values) {
-		if err != nil {
-			return 0, err
-		}
-		r.n = min(r.n, left) // the last run may be padded
-		left -= r.n
-		switch {
-		case r.packed == nil && r.value == uint64(level):
-			n += r.n
-		case r.packed != nil:
-			for i := range int(r.n) {
-				value := 0
-				for j := range width {
-					at := i*width + j
-					value |= int(r.packed[at/8]>>(at%8)&1) << j
-				}
-				if value == level {
-					n++
-				}
-			}
-		}
-	}
-	if left > 0 {
-		return 0, fmt.Errorf("levels of %d values, want %d", p.values-left, p.values)
-	}
-	return n, nil
 }
 
 // header reads the header of the page at byte at. n is the length of the header.
@@ -207,9 +177,6 @@ func (c *pageCheck) unpack(data []byte, want int) ([]byte, error) {
 			c.unpacked = grow(c.unpacked, want)
 			c.unpacked, err = snappy.Decode(c.unpacked, data)
 		}
-	case format.Lz4Raw:
-		c.unpacked = grow(c.unpacked, want)
-		n, err = lz4.UncompressBlock(data, c.unpacked)
 	case format.Gzip:
 		r, err = gzip.NewReader(bytes.NewReader(data))
 	case format.Brotli:
@@ -221,7 +188,7 @@ func (c *pageCheck) unpack(data []byte, want int) ([]byte, error) {
 		}
 		r, err = z, openErr
 	default:
-		return nil, fmt.Errorf("compression %v, want none, Snappy, gzip, Brotli, Zstandard or raw LZ4", c.codec)
+		return nil, checkCodec(c.codec)
 	}
 	if err == nil && r != nil {
 		if c.unpacked, err = readUpTo(r, c.unpacked[:0], want+1); err == nil {
@@ -238,89 +205,6 @@ func (c *pageCheck) unpack(data []byte, want int) ([]byte, error) {
 		return nil, fmt.Errorf("unpacked with %v: %w", c.codec, unexpected(err))
 	}
 	return c.unpacked, nil
-}
-
-// checkStrings checks that the page has n strings, or indexes of strings.
-func (p *page) checkStrings(n int64) error {
-	data, got := p.data, int64(0)
-	switch p.encoding {
-	case format.Plain:
-		for ; len(data) > 0; got++ {
-			if len(data) < 4 || int64(binary.LittleEndian.Uint32(data)) > int64(len(data)-4) {
-				return fmt.Errorf("string %d is longer than the page", got)
-			}
-			data = data[4+binary.LittleEndian.Uint32(data):]
-		}
-	case plainDictionary, format.RLEDictionary:
-		if len(data) == 0 {
-			break
-		}
-		if data[0] > 32 {
-			return fmt.Errorf("indexes of %d bits, want at most 32", data[0])
-		}
-		for r, err := range runs(data[1:], int(data[0]), n) {
-			if err != nil {
-				return err
-			}
-			got += r.n
-		}
-		got = min(got, n) // the last run may be padded
-	case format.DeltaLengthByteArray:
-		for _, most := range []uint64{1 << 16, 1 << 16, 1 << 32} { // values of a block, parts of it, values
-			x, size := binary.Uvarint(data)
-			if size <= 0 || x > most {
-				return errors.New("lengths of strings have no header")
-			}
-			data, got = data[size:], int64(x)
-		}
-	default:
-		return fmt.Errorf("encoding %v, want PLAIN, a dictionary or DELTA_LENGTH_BYTE_ARRAY", p.encoding)
-	}
-	if got != n {
-		return fmt.Errorf("%d strings, want %d", got, n)
-	}
-	return nil
-}
-
-// numberRun is n numbers of a run-length encoding: those in packed or, if that is nil, n times value.
-type numberRun struct {
-	n      int64
-	packed []byte
-	value  uint64
-}
-
-// runs yields the runs of numbers of width bits. Many more numbers than wanted are an error, because the library allocates memory for all.
-func runs(data []byte, width int, want int64) iter.Seq2[numberRun, error] {
-	return func(yield func(numberRun, error) bool) {
-		for total := int64(0); len(data) > 0; {
-			x, n := binary.Uvarint(data)
-			if n <= 0 || x > 1<<33 {
-				yield(numberRun{}, errors.New("run of numbers without a length"))
-				return
-			}
-			data = data[n:]
-			r, size := numberRun{n: int64(x >> 1)}, (width+7)/8
-			if x&1 == 1 {
-				r.n, size = 8*r.n, int(x>>1)*width
-			}
-			total += r.n
-			if total > 2*want+4096 || size > len(data) {
-				yield(r, fmt.Errorf("runs of %d numbers in %d bytes, want %d", total, len(data), want))
-				return
-			}
-			if x&1 == 1 {
-				r.packed = data[:size:size]
-			} else {
-				for i, b := range data[:size] {
-					r.value |= uint64(b) << (8 * i)
-				}
-			}
-			data = data[size:]
-			if !yield(r, nil) {
-				return
-			}
-		}
-	}
 }
 
 // grow returns a slice of n bytes, in the memory of b if that is large enough.

@@ -101,6 +101,20 @@ func parquetBytes(t testing.TB, documents []string, group int) []byte {
 
 // deltaParquet returns an uncompressed Parquet file that stores the lengths of all texts before the texts.
 func deltaParquet(t testing.TB, documents []string) []byte {
+	return columnParquet(t, documents, parquet.Encoded(parquet.String(), &parquet.DeltaLengthByteArray))
+}
+
+// wordParquet has a dictionary of the texts.
+func wordParquet(t testing.TB, documents []string) []byte {
+	return columnParquet(t, documents, parquet.Encoded(parquet.String(), &parquet.RLEDictionary))
+}
+
+func lz4Parquet(t testing.TB, documents []string) []byte {
+	return columnParquet(t, documents, parquet.Compressed(parquet.String(), &parquet.Lz4Raw))
+}
+
+// columnParquet has nothing but a column of texts.
+func columnParquet(t testing.TB, documents []string, column parquet.Node) []byte {
 	t.Helper()
 	type row struct {
 		Text string `parquet:"text"`
@@ -110,8 +124,7 @@ func deltaParquet(t testing.TB, documents []string) []byte {
 		rows = append(rows, row{d})
 	}
 	var b bytes.Buffer
-	schema := parquet.NewSchema("row", parquet.Group{"text": parquet.Encoded(parquet.String(), &parquet.DeltaLengthByteArray)})
-	require.NoError(t, parquet.Write(&b, rows, schema))
+	require.NoError(t, parquet.Write(&b, rows, parquet.NewSchema("row", parquet.Group{"text": column})))
 	return b.Bytes()
 }
 

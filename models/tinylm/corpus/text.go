@@ -10,6 +10,8 @@ import (
 const (
 	textPiece = 4 << 20  // bytes of a document of plain text, roughly
 	textNear  = 64 << 10 // if a line ends within so many bytes, the document ends after it
+
+	byteOrderMark = "\ufeff" // at the beginning of a file it is no text
 )
 
 // cutter cuts a stream into pieces. Piece 0 begins at byte 0. Piece k begins at the position that begin finds in the near bytes from byte
@@ -95,6 +97,9 @@ func readText(f file, u unit) documents {
 		}
 		defer r.Close()
 		for p, err := range (cutter{textPiece, textNear, lineStart}).pieces(r, u.from > 0, f.pack == "") {
+			if u.from == 0 && p.at == 0 {
+				p.bytes = bytes.TrimPrefix(p.bytes, []byte(byteOrderMark))
+			}
 			if !yield(document{text: p.bytes}, err) {
 				return
 			}

@@ -12,6 +12,7 @@ import (
 type unit struct {
 	file     int
 	from, to int64 // bytes of the content after a header, or row groups
+	whole    bool  // it is all of the file
 }
 
 // document is text, or tokens if its file holds tokens. Both are valid until the next document is read.
@@ -28,11 +29,11 @@ func (d document) size() int { return len(d.text) + len(d.tokens) }
 // documents yields the documents of a unit in order. It ends after an error.
 type documents = iter.Seq2[document, error]
 
-// makeUnits cuts files into units, in the order of the files.
-func makeUnits(ctx context.Context, files []file) ([]unit, error) {
+// makeUnits cuts files into units, in the order of the files, and counts in skipped those that have none.
+func makeUnits(ctx context.Context, files []file, skipped *tally) ([]unit, error) {
 	var units []unit
 	for i := range files {
-		f := &files[i]
+		f, first := &files[i], len(units)
 		err := ctx.Err()
 		end, step := f.size, f.size
 		switch {
@@ -41,7 +42,7 @@ func makeUnits(ctx context.Context, files []file) ([]unit, error) {
 			var groups [][2]int64
 			groups, err = rowGroups(*f)
 			for _, g := range groups {
-				units = append(units, unit{i, g[0], g[1]})
+				units = append(units, unit{file: i, from: g[0], to: g[1]})
 			}
 			end = 0
 		case f.isTokens():
@@ -60,7 +61,13 @@ func makeUnits(ctx context.Context, files []file) ([]unit, error) {
 			step = end
 		}
 		for from := int64(0); from < end; from += step {
-			units = append(units, unit{i, from, min(from+step, end)})
+			units = append(units, unit{file: i, from: from, to: min(from+step, end)})
+		}
+		switch len(units) - first {
+		case 0:
+			skipped.file(reasonEmpty, f.name)
+		case 1:
+			units[first].whole = true
 		}
 	}
 	return units, nil
@@ -89,7 +96,7 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 		all = readText(f, u)
 	}
 	return func(yield func(document, error) bool) {
-		counts := map[string]int{}
+		counts, n := map[string]int{}, 0
 		for d, err := range all {
 			if err == nil {
 				err = ctx.Err()
@@ -98,6 +105,7 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 				yield(document{}, fmt.Errorf("%s: %w", f.path, err))
 				return
 			}
+			n++
 			if d.skip == "" {
 				d.skip = s.reason(d)
 			}
@@ -108,6 +116,9 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 			if !yield(d, nil) {
 				return
 			}
+		}
+		if n == 0 && u.whole {
+			s.skipped.record(reasonEmpty, f.name, u, 1)
 		}
 	}
 }

@@ -149,7 +149,7 @@ func (r *run) openData(ctx context.Context) (err error) {
 		return err
 	}
 	for _, s := range r.corpus.Skipped() {
-		r.show.line("skipped %d files: %s, such as %s", s.Files, s.Reason, s.Example)
+		r.show.line("skipped %d files, folders or records: %s, such as %s", s.Files, s.Reason, s.Example)
 	}
 	r.shape = corpus.Shape{Batch: r.Batch, Seq: r.Context}
 	if r.Packed {

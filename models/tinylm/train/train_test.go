@@ -254,6 +254,20 @@ func TestResumeRefuses(t *testing.T) {
 	require.ErrorIs(t, testutil.Err(Parse([]string{"-resume", t.TempDir()}, &bytes.Buffer{})), os.ErrNotExist)
 }
 
+// TestRunsInsideTheirData: the folders of runs are no data of the next one.
+func TestRunsInsideTheirData(t *testing.T) {
+	args := smallArgs(t, 2)
+	first := filepath.Join(args[3], "runs", "1")
+	testutil.Must(runArgs(t, append(args, "-out", first)...))(t)
+	var said bytes.Buffer
+	second := testutil.Must(Parse(append(args, "-out", filepath.Join(args[3], "runs", "2")), io.Discard))(t)
+	testutil.Must(Run(t.Context(), second, &said))(t)
+	require.Contains(t, said.String(), "skipped 1 files, folders or records: a run's folder, such as runs/1")
+	require.Equal(t, 4, testutil.Must(runArgs(t, "-resume", first, "-steps", "4"))(t).Steps)
+	require.NoError(t, os.Remove(filepath.Join(first, optionsFile))) // as after a kill at the beginning
+	testutil.Must(runArgs(t, append(args, "-out", filepath.Join(args[3], "runs", "3"))...))(t)
+}
+
 // TestMutatedState changes a state at random: reading it does not panic.
 func TestMutatedState(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")

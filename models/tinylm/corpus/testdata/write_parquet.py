@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 texts = [None if i % 7 == 6 else f"document {i - 1 if i % 5 == 1 else i} " + "word " * (i % 9) for i in range(100)]
 table = pa.table({"id": list(range(100)), "text": texts, "score": [0.5] * 100})
-for compression in ["none", "snappy", "gzip", "brotli", "zstd", "lz4"]:
+for compression in ["none", "snappy", "gzip", "brotli", "zstd"]:
     for version in ["1.0", "2.0"]:
         for words in ["dictionary", "plain"]:
             pq.write_table(table, f"{sys.argv[1]}/{compression}-{version}-{words}.parquet", compression=compression, row_group_size=30,
