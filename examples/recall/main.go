@@ -92,7 +92,10 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 		return err
 	}
 	paths, err := recall.Report{Task: task, Runs: runs, Host: host(set, o.Backend)}.Save(*out)
-	fmt.Fprintf(w, "\nwrote %s\n", strings.Join(paths, ", "))
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "\nwrote %s\n", strings.Join(paths, ", "))
 	return err
 }
 

@@ -106,7 +106,7 @@ func Create(dir string, o Options) (*Log, error) {
 // checkpoint.
 func Resume(dir string, step int, o Options) (*Log, error) {
 	if step < 0 {
-		return nil, fmt.Errorf("runlog: resume behind step %d, want at least 0", step)
+		return nil, fmt.Errorf("runlog: resume after step %d, want at least 0", step)
 	}
 	if err := o.check(); err != nil {
 		return nil, err

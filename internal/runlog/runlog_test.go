@@ -113,7 +113,7 @@ func TestParseTableRefuses(t *testing.T) {
 		columns + "\n1,2\n":           "wrong number of fields",
 		columns + "\nx,,,,,,,,,\n":    `line 2: strconv.Atoi: parsing "x"`,
 		columns + "\n1,now,,,,,,,,\n": `line 2: parsing time "now"`,
-		columns + "\n2,2026-11-23T12:00:01.000Z,,,,,,1,,\n2,2026-11-23T12:00:01.000Z,,,,,,1,,\n": "line 3: step 2 behind step 2",
+		columns + "\n2,2026-11-23T12:00:01.000Z,,,,,,1,,\n2,2026-11-23T12:00:01.000Z,,,,,,1,,\n": "line 3: step 2 after step 2",
 		columns + "\n2,2026-11-23T12:00:01.000Z,1,1,1,1,\"\n":                                    "line 2",
 		columns + "\n2,2026-11-23T12:00:01.000Z,1,1,1,?,1,,,\n":                                  `line 2: strconv.ParseFloat: parsing "?"`,
 	} {
@@ -217,7 +217,7 @@ func TestRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(Create(filepath.Join(file, "run"), Options{})), "not a directory")
 	require.ErrorContains(t, testutil.Err(Resume(file, 0, Options{})), "is not a folder")
 	require.ErrorIs(t, testutil.Err(Resume(filepath.Join(dir, "none"), 0, Options{})), fs.ErrNotExist)
-	require.ErrorContains(t, testutil.Err(Resume(dir, -1, Options{})), "resume behind step -1, want at least 0")
+	require.ErrorContains(t, testutil.Err(Resume(dir, -1, Options{})), "resume after step -1, want at least 0")
 }
 
 // TestDamagedTable: a resumed run has the rows before the damage, and the damaged file is kept. A missing table counts as empty.
@@ -236,7 +236,7 @@ func TestDamagedTable(t *testing.T) {
 	}{
 		whole:                                  {9, ""},
 		strings.Join(lines[:6], "") + "6,cut":  {5, "wrong number of fields: 5 rows before that are kept, and the file as steps.csv.damaged"},
-		strings.Join(lines[:3], "") + lines[2]: {2, "line 4: step 2 behind step 2"},
+		strings.Join(lines[:3], "") + lines[2]: {2, "line 4: step 2 after step 2"},
 		"mine":                                 {0, "columns mine, want"},
 		strings.ReplaceAll(whole, "\n7,", "\nx,"): {6, "x"},
 	} {

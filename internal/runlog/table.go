@@ -91,7 +91,7 @@ func parseTable(text []byte) ([]row, error) {
 		}
 		next, err := parseRow(fields)
 		if n := len(rows); err == nil && n > 0 && next.Number <= rows[n-1].Number {
-			err = fmt.Errorf("step %d behind step %d", next.Number, rows[n-1].Number)
+			err = fmt.Errorf("step %d after step %d", next.Number, rows[n-1].Number)
 		}
 		if err != nil {
 			line, _ := r.FieldPos(0)

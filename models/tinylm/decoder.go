@@ -191,12 +191,15 @@ func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 	clear(g.tokens[copy(g.tokens, tokens):])
 	g.last[0], g.rows[0], g.rows[1] = int32(len(tokens)-1), int32(slot), int32(len(tokens))
 	copy(g.rows[2:], s.pages)
-	if err := d.run(g); err != nil {
+	if err = d.run(g); err == nil {
+		err = g.copyLogits(func(int) []float32 { return s.logits })
+	}
+	if err != nil {
 		d.Release(slot)
 		return err
 	}
 	s.tokens = len(tokens)
-	return g.copyLogits(func(int) []float32 { return s.logits })
+	return nil
 }
 
 // prefill returns the graph for n tokens or more.
@@ -262,17 +265,21 @@ func (d *Decoder) Step(tokens []int32) (err error) {
 	if err := d.run(g); err != nil {
 		return err
 	}
-	for i, t := range tokens {
-		if t >= 0 {
-			d.sequences[i].tokens++
-		}
-	}
-	return g.copyLogits(func(i int) []float32 {
+	err = g.copyLogits(func(i int) []float32 {
 		if tokens[i] < 0 {
 			return nil
 		}
 		return d.sequences[i].logits
 	})
+	if err != nil {
+		return err
+	}
+	for i, t := range tokens {
+		if t >= 0 {
+			d.sequences[i].tokens++
+		}
+	}
+	return nil
 }
 
 // run runs a graph, after waiting for another machine that uses the weights.

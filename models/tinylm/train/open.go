@@ -311,7 +311,7 @@ func (r *run) lock() error {
 type beginning struct {
 	Command []string  `json:"command"`
 	Started time.Time `json:"started"`
-	Step    int       `json:"behind_step"` // it begins after this step
+	Step    int       `json:"after_step"` // it begins after this step
 }
 
 // description is the content of run.json. Results and waits are those of the last process.
