@@ -56,7 +56,12 @@ func variables() []variable {
 		{"NSA_TEST_GOLDENS", nil},
 		{"NSA_TEST_REFERENCE", nil},
 		{"NSA_TEST_CURVES", nil},
-		{"NSA_TEST_MUTATIONS", nil},
+		{"NSA_TEST_MUTATIONS", func(_ *Policy, value string) error {
+			if n, err := strconv.Atoi(value); err != nil || n < 1 {
+				return fmt.Errorf("is %q, want a number of at least 1", value)
+			}
+			return nil
+		}},
 		{"NSA_TIME", nil},
 		{"NSA_CASES", func(_ *Policy, value string) error {
 			if _, err := regexp.Compile(value); err != nil {

@@ -141,6 +141,7 @@ func TestPolicyFromEnv(t *testing.T) {
 		{env: "NSA_FA2_PREF_FP16=1", want: graph.Policy{PreferFP16: true}}, {env: "NSA_FA2_FORCE_VARLEN=1", want: graph.Policy{Packed: true}},
 		{env: "NSA_SDPA_AUDIT=1 NSA_DEBUG_TIMING=1", want: graph.Policy{Audit: true, Timing: true}},
 		{env: "NSA_REQUIRE_GPU=yes", fails: `graph: NSA_REQUIRE_GPU is "yes", want a boolean`}, {env: "NSA_TEST_FA2=1 NSA_TIME=base NSA_CUDA_LIBS=/lib"},
+		{env: "NSA_TEST_MUTATIONS=abc", fails: `graph: NSA_TEST_MUTATIONS is "abc", want a number of at least 1`}, {env: "NSA_TEST_MUTATIONS=9"},
 		{env: "NSA_CASES=[", fails: `graph: NSA_CASES is "[": error parsing regexp`},
 		{env: "NSA_STRIKT=1 NSA_USE_FA2_CPM=", fails: "graph: no environment variable NSA_STRIKT is known, the nearest one is NSA_STRICT"},
 		{env: "NSA_FA2_MINLEN_WIN=5", fails: "NSA_FA2_MINLEN_WIN is known, the nearest one is NSA_FA2_MIN_LEN_WIN"},

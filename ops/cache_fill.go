@@ -70,7 +70,8 @@ func (op FillCacheOp) Check(in []Operand, b *cpu.Buf) error {
 	return op.checkRows(Arg{in[op.CheckedInput()], b}, in[op.cacheInput()-1].Shape[1])
 }
 
-func (op FillCacheOp) checkRows(rows Arg, most int) error {
+func (op FillCacheOp) checkRows(rows Arg, most int) (err error) {
+	defer valueError(&err)
 	for i := range rows.Shape[0] {
 		row := rowOf(rows, i)
 		switch {

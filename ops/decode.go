@@ -153,7 +153,8 @@ func (op DecodeOp) Check(in []Operand, b *cpu.Buf) error {
 	return op.checkRows(Arg{in[op.CheckedInput()], b})
 }
 
-func (op DecodeOp) checkRows(rows Arg) error {
+func (op DecodeOp) checkRows(rows Arg) (err error) {
+	defer valueError(&err)
 	for i := range op.Cache.Slots {
 		row := rowOf(rows, i)
 		if row[0] < -1 {

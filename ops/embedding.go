@@ -114,7 +114,8 @@ func tokens(spec Spec, name string, n *gorgonia.Node) (*gorgonia.Node, error) {
 }
 
 // checkTokens checks that all tokens are in [low,vocab). low is 0, or -1 for ops that ignore places with -1.
-func checkTokens(name string, tokens Arg, vocab int, low int32) error {
+func checkTokens(name string, tokens Arg, vocab int, low int32) (err error) {
+	defer valueError(&err)
 	for i, id := range cpu.Slice[int32](tokens.Buf) {
 		if id < low || int(id) >= vocab {
 			return fmt.Errorf("%s %d at %v is outside the vocabulary [%d, %d)", name, id, tokens.place(i), low, vocab)
@@ -147,7 +148,8 @@ func (Int32Op) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (Int32Op) Bind(k *cpu.Kernel, in, out []Arg) {
-	k.Check = func() error {
+	k.Check = func() (err error) {
+		defer valueError(&err)
 		for i, x := range cpu.Slice[int](in[0].Buf) {
 			if x < math.MinInt32 || x > math.MaxInt32 {
 				return fmt.Errorf("%d at %v is outside the range of int32", x, in[0].place(i))

@@ -144,7 +144,7 @@ func TestOpErrors(t *testing.T) {
 		{rope(f(1, 2, 3, 5), 1e4, 0), "rope: dim 5 of x (1, 2, 3, 5) is odd, want pairs"},
 		{rope(f(2, 3, 4), 1e4, 0), "rope: x has rank 3 (2, 3, 4), want rank 4"},
 		{rope(kv, 0, 0), "rope: base is 0, want a positive number"},
-		{rope(kv, 1e4, -1), "rope: start is -1, want at least 0"},
+		{rope(kv, 1e4, -1), "rope: start is -1, want 0 to 2147483647"},
 
 		{norm(x, f(4), 1e-6), "rms norm: weight has shape (4), want (5)"},
 		{norm(f(5), f(5), 1e-6), "rms norm: x has rank 1 (5), want rank 2 or more"},

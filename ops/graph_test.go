@@ -125,3 +125,19 @@ func TestOpsMergeInGraphs(t *testing.T) {
 		seen[a], hashes[a.Op().Hashcode()] = i, i
 	}
 }
+
+// TestLispMachine: the forward pass runs. Gradients, which a LispMachine takes by itself, are an error and not silently zero.
+func TestLispMachine(t *testing.T) {
+	g := G.NewGraph()
+	q := normal("q", 1, 1, 6, 2, 4).Node(g, tensor.Float64)
+	o := testutil.Must(ops.SlidingWindow(q, q, q, 4))(t)
+	cost := G.Must(G.Add(G.Must(G.Sum(o)), G.Must(G.Sum(testutil.Must(ops.LSE(o))(t)))))
+	tape := testutil.Closing(G.NewTapeMachine(g), nil)(t)
+	require.NoError(t, tape.RunAll())
+	want := cost.Value().Data()
+	forward := testutil.Closing(G.NewLispMachine(g, G.ExecuteFwdOnly()), nil)(t)
+	require.NoError(t, forward.RunAll())
+	require.Equal(t, want, cost.Value().Data())
+	both := testutil.Closing(G.NewLispMachine(g), nil)(t)
+	require.ErrorContains(t, both.RunAll(), "ops: sliding window: a LispMachine's own gradients are not supported")
+}

@@ -31,6 +31,8 @@ type kernelOp struct {
 var (
 	_ gorgonia.SDOp = (*kernelOp)(nil)
 	_ gorgonia.SDOp = (*outputOp)(nil)
+	_ gorgonia.ADOp = (*kernelOp)(nil)
+	_ gorgonia.ADOp = (*outputOp)(nil)
 )
 
 // Apply adds spec to the graph of the inputs and returns the node of its main output. An input that belongs to no graph, such
@@ -327,6 +329,19 @@ func (o *outputOp) DiffWRT(int) []bool { return []bool{true} }
 
 func (o *outputOp) SymDiff(gorgonia.Nodes, *gorgonia.Node, *gorgonia.Node) (gorgonia.Nodes, error) {
 	return nil, opError(o.of.spec, fmt.Errorf("no gradient flows through output %d", o.index))
+}
+
+// errLisp is returned by LispMachines, which take gradients while they run.
+var errLisp = errors.New("a LispMachine's own gradients are not supported: make it with ExecuteFwdOnly, or take gradients by gorgonia.Grad or graph.Grad and run them on another machine")
+
+// DoDiff implements gorgonia.ADOp. Without it a LispMachine would leave the gradients of the inputs zero, without an error.
+func (o *kernelOp) DoDiff(gorgonia.ExecutionContext, gorgonia.Nodes, *gorgonia.Node) error {
+	return opError(o.spec, errLisp)
+}
+
+// DoDiff implements gorgonia.ADOp.
+func (o *outputOp) DoDiff(gorgonia.ExecutionContext, gorgonia.Nodes, *gorgonia.Node) error {
+	return opError(o.of.spec, errLisp)
 }
 
 // Do returns the value that the last Do of the input's op has kept, and removes it from that op.

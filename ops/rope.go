@@ -25,6 +25,9 @@ type RoPEOp struct {
 	Inverse bool    // turn by the opposite angle
 }
 
+// maxStart bounds Start: angles are float64, and at much larger positions their fractions of a turn have no digits left.
+const maxStart = math.MaxInt32
+
 func (op RoPEOp) Name() string {
 	if op.Inverse {
 		return "inverse rope"
@@ -40,8 +43,8 @@ func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 	if d := in[0].last(); d%2 != 0 {
 		return nil, fmt.Errorf("dim %d of x %v is odd, want pairs", d, in[0].Shape)
 	}
-	if op.Start < 0 {
-		return nil, fmt.Errorf("start is %d, want at least 0", op.Start)
+	if op.Start < 0 || op.Start > maxStart {
+		return nil, fmt.Errorf("start is %d, want 0 to %d", op.Start, maxStart)
 	}
 	return in[:1], cmp.Or(positiveNumber("base", op.Base), checkTable(table, in[0].Shape[0], in[0].Shape[1]))
 }

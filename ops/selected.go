@@ -135,7 +135,8 @@ func hiddenScores[T cpu.Float]() []T {
 }
 
 // check returns an error that names the first invalid block.
-func (c choice) check() error {
+func (c choice) check() (err error) {
+	defer valueError(&err)
 	all := cpu.Slice[int32](c.idx.Buf)
 	for at := 0; at < len(all); at += c.n {
 		token := at / c.n / c.hkv

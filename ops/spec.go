@@ -68,6 +68,22 @@ type Checked interface {
 	Check(in []Operand, b *cpu.Buf) error
 }
 
+// ValueError is the error of an op that refuses the values of an int32 input: tokens outside the vocabulary, chosen blocks, boundaries of
+// documents, rows of a cache. errors.As finds it in the error of a run of a graph.Machine; those of Gorgonia's machines wrap no other. The
+// op has changed nothing.
+type ValueError struct{ Err error }
+
+func (e *ValueError) Error() string { return e.Err.Error() }
+
+func (e *ValueError) Unwrap() error { return e.Err }
+
+// valueError makes an error a ValueError.
+func valueError(err *error) {
+	if *err != nil {
+		*err = &ValueError{*err}
+	}
+}
+
 // Updating is a Spec that writes to some of its inputs, such as a cache that is kept over many runs. Each of these is an input
 // of the graph, whose value is row-major and in the memory of the device that runs the op. No other op may use that input.
 type Updating interface {
