@@ -47,17 +47,8 @@ func TestStops(t *testing.T) {
 	for _, at := range []string{"dense, ", "step"} { // the context ends when this text is written
 		ctx, cancel := context.WithCancelCause(context.Background())
 		stop, out := errors.New("stop"), filepath.Join(t.TempDir(), "out")
-		said := writerFunc(func(p []byte) (int, error) {
-			if strings.Contains(string(p), at) {
-				cancel(stop)
-			}
-			return len(p), nil
-		})
+		said := &testutil.Listener{Phrase: at, Heard: func() { cancel(stop) }}
 		require.ErrorIs(t, run(ctx, append(strings.Fields(args), "-out", out), said), stop)
 		require.Empty(t, testutil.Must(os.ReadDir(out))(t))
 	}
 }
-
-type writerFunc func(p []byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

@@ -198,20 +198,13 @@ func TestNonsense(t *testing.T) {
 func TestStreams(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop, prefilled := errors.New("stop"), 0
-	out := writerFunc(func(p []byte) (int, error) {
-		cancel(stop)
-		return len(p), nil
-	})
+	out := &testutil.Listener{Heard: func() { cancel(stop) }}
 	var status bytes.Buffer
 	o := testutil.Must(Parse([]string{"-model", weightsFile(t), "-device", "cpu", "-n", "200", "-batch", "200", "-tokens", "50", "-prompt", "ab"}, io.Discard))(t)
 	require.ErrorIs(t, Run(ctx, o, nil, out, &status), stop)
 	testutil.Must(fmt.Sscanf(status.String()[strings.Index(status.String(), "prefill: "):], "prefill: %d", &prefilled))(t)
 	require.LessOrEqual(t, prefilled, 3*2)
 }
-
-type writerFunc func(p []byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // TestSignal: Ctrl-C ends an endless text after a whole character. The program reports its speed and exits with 128 + n.
 func TestSignal(t *testing.T) {

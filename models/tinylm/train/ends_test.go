@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -21,20 +20,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/signals"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
-
-// listener is a writer that calls heard for each line that contains a phrase.
-type listener struct {
-	strings.Builder
-	phrase string
-	heard  func()
-}
-
-func (l *listener) Write(p []byte) (int, error) {
-	if strings.Contains(string(p), l.phrase) {
-		l.heard()
-	}
-	return l.Builder.Write(p)
-}
 
 // blockCheckpoints makes every write of a checkpoint to a run folder fail, until free is called.
 func blockCheckpoints(t testing.TB, folder string) (free func()) {
@@ -58,7 +43,7 @@ func TestBestAfterFailedSave(t *testing.T) {
 			free = blockCheckpoints(t, folder)
 		}
 	}
-	said := &listener{phrase: "trying again every", heard: func() { free() }}
+	said := &testutil.Listener{Phrase: "trying again every", Heard: func() { free() }}
 	res := testutil.Must(Run(t.Context(), o, said))(t)
 	require.Contains(t, said.String(), "the run goes on and tries again in a minute")
 	last := wholeCheckpoint(t, folder)
@@ -103,7 +88,7 @@ func TestSignalInEveryPhase(t *testing.T) {
 		folder := filepath.Join(t.TempDir(), "run")
 		o := testutil.Must(Parse(smallArgs(t, 3, append(c.more, "-out", folder)...), io.Discard))(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
-		_, err := Run(ctx, o, &listener{phrase: c.phrase, heard: func() { cancel(signals.Stop{Signal: syscall.SIGINT}) }})
+		_, err := Run(ctx, o, &testutil.Listener{Phrase: c.phrase, Heard: func() { cancel(signals.Stop{Signal: syscall.SIGINT}) }})
 		var stopped *Interrupted
 		require.ErrorAs(t, err, &stopped, c.phrase)
 		require.NoError(t, stopped.Err)

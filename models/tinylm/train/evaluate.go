@@ -115,6 +115,9 @@ const (
 
 // saveOrWait writes the last checkpoint. If that fails, it waits for room on the disk and tries again, so that the run is not lost.
 func (r *run) saveOrWait(ctx context.Context) error {
+	if err := r.readAll(); err != nil {
+		return err
+	}
 	r.phase("saving")
 	for end := time.Now().Add(r.retryFor); r.saved != r.state.Step; {
 		err := r.save()

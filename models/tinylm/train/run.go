@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -166,9 +167,10 @@ func (r *run) run(ctx context.Context) (res *Result, err error) {
 	}
 	r.show.end()
 	switch {
+	case err == nil:
 	case ctx.Err() != nil:
 		r.warnIf(r.log.Event("stop", map[string]any{"cause": context.Cause(ctx)}))
-	case err != nil:
+	default:
 		r.warnIf(r.log.Event("error", map[string]any{"text": err.Error()}))
 	}
 	r.warnIf(errors.Join(r.log.Save(), r.log.Draw()))
@@ -194,7 +196,10 @@ func (r *run) train(ctx context.Context) error {
 		switch {
 		case err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()): // ctx ended while it waited for data
 		case errors.As(err, new(*dataError)): // all steps so far are correct
-			return fmt.Errorf("%w (%s)", errors.Join(err, r.trySave()), r.wayBack())
+			if saveErr := r.saveOrWait(ctx); saveErr != nil {
+				err = fmt.Errorf("%w; %w", err, saveErr)
+			}
+			return fmt.Errorf("%w (%s)", err, r.wayBack())
 		default:
 			return err
 		}
@@ -205,13 +210,7 @@ func (r *run) train(ctx context.Context) error {
 
 // stopped writes a checkpoint, unless the last step has one, and returns why ctx has ended.
 func (r *run) stopped(ctx context.Context) error {
-	if err := r.readAll(); err != nil {
-		return err
-	}
-	if err := r.saveOrWait(context.WithoutCancel(ctx)); err != nil {
-		return err
-	}
-	return context.Cause(ctx)
+	return cmp.Or(r.saveOrWait(context.WithoutCancel(ctx)), context.Cause(ctx))
 }
 
 // result returns the outcome as far as it is known before the last evaluation.

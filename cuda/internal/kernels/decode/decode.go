@@ -22,7 +22,7 @@ func Rows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.DecodeOp]{Name: "cuda cluster", Storage: "t*.i>tii", Guard: forClusters, Build: inClusters},
 		kernels.Op[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Guard: forMatrixUnits, Build: onMatrixUnits},
-		kernels.Op[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Guard: forCores, Build: onCores},
+		kernels.Op[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Guard: withGates, Build: onCores},
 		kernels.Op[ops.FillCacheOp]{Name: "cuda", Storage: "t*.i>i", Build: fill},
 	)
 }
@@ -98,16 +98,16 @@ type products struct {
 	ringFloats            int64  // of a warp's ring of keys and values
 }
 
-// forCores refuses ops that only clusters support.
-func forCores(_ *kernels.Builder, op ops.DecodeOp) error {
+// withGates refuses ops that make the gates themselves, which only clusters support.
+func withGates(_ *kernels.Builder, op ops.DecodeOp) error {
 	if op.GateLayer {
-		return graph.Refuse(graph.ReasonShape, "the gates are to be made by the op, want them as an input")
+		return graph.Refuse(graph.ReasonShape, "the op makes the gates itself, want them as an input")
 	}
 	return nil
 }
 
 func forMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
-	return cmp.Or(forCores(b, op), forProducts(b, op))
+	return cmp.Or(withGates(b, op), forProducts(b, op))
 }
 
 // forProducts refuses ops that MatrixUnits of decode_products.cuh does not support.
