@@ -1,13 +1,13 @@
-// Gradient of attention by the keys and values; who owns a key adds what all its queries give, in their order.
+// Gradient of attention with respect to keys and values, general kernels. The block that owns a key sums over its queries in their order.
 //
-//   nsa_span_dkv         q, k, v, lse, do, delta -> dk [B,T,Hkv,D], dv [B,T,Hkv,Dv], for a Span
-//   nsa_selected_dkv     the same for Blocks and their inverse (attention_index.cuh); what is cut into several chunks
-//                        goes to partial sums, float32 [B*Hkv, partials, size, D+Dv]
-//   nsa_selected_reduce  partial sums -> dk, dv of the blocks that have them, in the order of the chunks
+//   nsa_span_dkv         q, k, v, lse, do, delta -> dk [B,T,Hkv,D], dv [B,T,Hkv,Dv]; the mask is a Span
+//   nsa_selected_dkv     the same; the mask is Blocks, the queries of a block come from the inverse (attention_index.cuh). If the
+//                        list of a block has several chunks, they write partial sums, float32 [B*Hkv, partials, size, D+Dv]
+//   nsa_selected_reduce  partial sums -> dk and dv of the blocks that have them, added in the order of the chunks
 //
-// A block of 128 threads owns M keys and walks over the rows (queries times the h heads of the group) that may see them,
-// N at a time: dv = sum p*do and dk = sum ds*q with p and ds as in attention_dq.cu (arXiv 2307.08691). No atomics; every
-// element of dk and dv is written once, with =, by one of the two kernels. Keys that nobody sees get zeros.
+// A block of 128 threads owns M keys and walks over the rows (queries with the h heads of the group) that may see them, N at a
+// time: dv = sum p*do and dk = sum ds*q, with p and ds as in attention_dq.cu (arXiv 2307.08691). There are no atomics. Exactly one
+// kernel writes each element of dk and dv, with =. Keys that nobody sees get zeros.
 #include "attention_index.cuh"
 #include "attention_rows.cuh"
 #include "attention_softmax.cuh"
@@ -15,7 +15,7 @@
 
 namespace nsa {
 
-// Adds up DK and DV of the keys [first,end) and leaves them in shared memory for the caller to write.
+// Computes DK and DV of the keys [first,end) and leaves them in shared memory for the caller to write.
 template <typename T, int R, int C, class Rows>
 __device__ void key_gradient(const AttentionParams& a, int b, int g, int first, int end, const Rows& rows, bool careful,
                              float*& DK, float*& DV) {
@@ -45,7 +45,7 @@ __device__ void key_gradient(const AttentionParams& a, int b, int g, int first, 
 
   const int all = rows.count();
   for (int from = 0; from < all; from += N) {
-    __syncthreads();  // the rows of the last tile have been read
+    __syncthreads();  // all threads have read the rows of the last tile
     load_rows(Q, q, N, n.d, [&](int c) { return from + c < all ? n.row(b, g, rows.row(from + c), n.d) : -1; });
     load_rows(DO, dout, N, n.dv, [&](int c) { return from + c < all ? n.row(b, g, rows.row(from + c), n.dv) : -1; });
     if (const int c = threadIdx.x; c < N) {
@@ -85,10 +85,10 @@ __device__ void key_gradient(const AttentionParams& a, int b, int g, int first, 
     __syncthreads();
     multiply_add<R, N>(DK, P, Q, n.d, one);
   }
-  __syncthreads();  // DK and DV have been cleared, also where no row sees a key
+  __syncthreads();  // DK and DV are complete; if no row sees a key, clear_rows has finished
 }
 
-// Writes a tile of c columns to the keys [first,end) of an array [B,T,Hkv,c], as store_rows.
+// Writes a tile of c columns to the keys [first,end) of an array [B,T,Hkv,c]; returns as store_rows.
 template <int R, typename T>
 __device__ bool store_keys(void* x, const float* tile, const Sizes& n, int b, int g, int first, int end, int c) {
   return store_rows<R>(
@@ -96,12 +96,12 @@ __device__ bool store_keys(void* x, const float* tile, const Sizes& n, int b, in
       [](int) { return 1.0f; });
 }
 
-// Grid x is B*Hkv*ceil(T/M). Passes are as in careful_if_needed.
+// Grid x is B*Hkv*ceil(T/M). For the two passes see careful_if_needed.
 template <typename T, int R, int C> __device__ bool span_dkv_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown;
   const Sizes& n = p.n;
   int block = blockIdx.x;
-  asm volatile("" : "+r"(block));  // what is computed again for a second pass takes no registers in the first
+  asm volatile("" : "+r"(block));  // makes the compiler compute this anew in a second pass rather than keep it in registers
   const int tiles = (n.keys - 1) / M + 1, group = block / tiles, b = group / n.groups, g = group % n.groups;
   const int first = block % tiles * M, end = min(n.keys, first + M);
   const SpanRows rows = span_rows(p, b, first, end);
@@ -110,7 +110,7 @@ template <typename T, int R, int C> __device__ bool span_dkv_pass(const Attentio
   return store_keys<R, T>(p.dk, DK, n, b, g, first, end, n.d) | store_keys<R, T>(p.dv, DV, n, b, g, first, end, n.dv);
 }
 
-// Grid x is B*Hkv*items*ceil(size/M): an item is a chunk of the list of a block.
+// Grid x is B*Hkv*items*ceil(size/M). An item is a chunk of the list of a block.
 template <typename T, int R, int C> __device__ bool selected_dkv_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown;
   const Sizes& n = p.n;
@@ -136,7 +136,7 @@ template <typename T, int R, int C> __device__ bool selected_dkv_pass(const Atte
   return store_rows<R>(sums, DK, n.d, offset, one) | store_rows<R>(sums + n.d, DV, n.dv, offset, one);
 }
 
-// A warp for each key of each group; grid x is ceil(B*T*Hkv / 4).
+// Grid x is ceil(B*T*Hkv / 4), blocks of 128 threads. A warp has one key of one group.
 template <typename T> __device__ void selected_reduce(const AttentionParams& p) {
   const Sizes& n = p.n;
   const long long at = (long long)blockIdx.x * kWarps + threadIdx.x / 32;

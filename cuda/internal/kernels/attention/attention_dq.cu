@@ -1,21 +1,22 @@
-// Gradient of attention by the queries, and the sums that both gradient passes need.
+// Gradient of attention with respect to the queries, general kernels, and delta, which dq, dk and dv need.
 //
 //   nsa_attention_delta  o, do [B,S,Hq,Dv] -> delta [B,Hq,S] float32 = rowsum(do*o)
-//   nsa_span_dq          q, k, v, lse, do, delta -> dq [B,S,Hq,D], for a Span
-//   nsa_selected_dq      the same with idx int32 [B,S,Hkv,most], for Blocks
+//   nsa_span_dq          q, k, v, lse, do, delta -> dq [B,S,Hq,D]; the mask is a Span
+//   nsa_selected_dq      the same with idx int32 [B,S,Hkv,most]; the mask is Blocks
 //
-// lse is what the forward saved. A block owns `count` rows of dq and walks over their keys as the forward does; with
-// p = exp(q·k*scale - lse), at most 1, the gradient of a logit is ds = p*(do·v - delta)*scale and dq = sum ds*k (arXiv 2307.08691).
-// Every element of an output is written once, with =. A row that sees nothing has dq = 0.
+// The forward saved lse. With p = exp(q·k*scale - lse), at most 1, the gradient of a logit is ds = p*(do·v - delta)*scale, and
+// dq = sum ds*k (arXiv 2307.08691). A block owns `count` rows of dq, walks over their keys as the forward does, and writes every
+// element with =. A row that sees nothing gets dq = 0. Grid x of the dq kernels is B*Hkv*ceil(S*h/count), blocks of 128 threads.
 #include "attention_index.cuh"
 #include "attention_softmax.cuh"
 #include "attention_walk.cuh"
 
 namespace nsa {
 
-constexpr int kDeltaRows = 16;  // of a warp
+constexpr int kDeltaRows = 16;  // rows of a warp
 
-// Sets delta of the rows [first,first+kDeltaRows), as many of them at once as there are lanes for W elements a lane.
+// A warp sets delta of the rows [first,first+kDeltaRows). `lanes` lanes share a row, W elements each, so the warp has 32/lanes rows
+// at once.
 template <int W, typename T> __device__ void deltas(const AttentionParams& p, long long first, int lanes) {
   const Sizes& n = p.n;
   const T *o = static_cast<const T*>(p.o), *dout = static_cast<const T*>(p.dout);
@@ -38,7 +39,7 @@ template <int W, typename T> __device__ void deltas(const AttentionParams& p, lo
   }
 }
 
-// Grid x is ceil(B*S*Hq / (4*kDeltaRows)).
+// Grid x is ceil(B*S*Hq / (4*kDeltaRows)), blocks of 128 threads.
 template <typename T>
 __device__ void attention_delta(const AttentionParams& p) {
   const long long first = ((long long)blockIdx.x * kWarps + threadIdx.x / 32) * kDeltaRows;
@@ -51,7 +52,7 @@ __device__ void attention_delta(const AttentionParams& p) {
   deltas<kLanes<T>, T>(p, first, lanes);
 }
 
-// Returns whether one of this thread's results is NaN or Inf; see careful_if_needed.
+// One pass over the block's rows. Returns whether one of this thread's results is NaN or Inf; see careful_if_needed.
 template <typename T, int R, int C, class Walk> __device__ bool query_gradient_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown, N = C * kAcross;
   const Sizes& n = p.n;
@@ -82,7 +83,7 @@ template <typename T, int R, int C, class Walk> __device__ bool query_gradient_p
   }
 
   while (walk.next()) {
-    __syncthreads();  // K and DS have been read
+    __syncthreads();  // all threads have read K and DS of the last tile
     load_rows(K, k, N, n.d, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.d); });
     load_rows(V, v, N, n.dv, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.dv); });
     __syncthreads();
@@ -105,7 +106,7 @@ template <typename T, int R, int C, class Walk> __device__ bool query_gradient_p
     multiply_add<R, N>(DQ, DS, K, n.d, one);
   }
 
-  __syncthreads();  // DQ has been cleared, also where no key is seen
+  __syncthreads();  // DQ is complete; if no key is seen, clear_rows has finished
   return store_rows<R>(
       static_cast<T*>(p.dq), DQ, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; },
       [](int) { return 1.0f; });

@@ -1,23 +1,23 @@
-// Attention forward, q [B,S,Hq,D], k [B,T,Hkv,D], v [B,T,Hkv,Dv] -> o [B,S,Hq,Dv] of the storage type and
-// lse [B,Hq,S] float32, the natural log of the sum of the exponentials of the scaled logits. A row that sees nothing has
-// o = 0 and lse = -Inf. Every element of o and lse is written once, with =; nothing else is.
+// Attention forward, general kernels: q [B,S,Hq,D], k [B,T,Hkv,D], v [B,T,Hkv,Dv] -> o [B,S,Hq,Dv] of the storage type and
+// lse [B,Hq,S] float32, the natural log of the sum of exp(scaled logit). A row that sees nothing gets o = 0 and lse = -Inf.
+// The block that owns a row writes every element of its o and lse with =.
 //
-//   nsa_span_forward      window, dense and compressed attention, by a Span
-//   nsa_selected_forward  the blocks of idx int32 [B,S,Hkv,most], by Blocks
+//   nsa_span_forward      window, dense and compressed attention; the mask is a Span
+//   nsa_selected_forward  selected attention, idx int32 [B,S,Hkv,most]; the mask is Blocks
 //
-// One block of 128 threads owns `count` <= M rows of one group (several queries times its h heads) and walks over the keys
-// that any of them sees, N at a time, in ascending order: FlashAttention's forward (arXiv 2307.08691). Grid x is
-// B*Hkv*ceil(S*h/count). Shared memory: the tiles named in forward(), (2*M + N rows).
+// Grid x is B*Hkv*ceil(S*h/count), blocks of 128 threads. A block owns `count` <= M rows of one group (several queries with their
+// h heads). It walks over the keys that any of these rows sees, N at a time, ascending, as FlashAttention does (arXiv 2307.08691).
+// Shared memory: Q [M,D], O [M,Dv], KV [N,max(D,Dv)], P [M,N], and what the walk takes.
 //
-// Contract of all attention kernels for numbers that are not finite: a NaN or an Inf in a row of q, k, v or do may make NaN
-// of all results of the rows and keys with which that row is seen, and does not change a bit of the others.
+// Contract of all attention kernels for numbers that are not finite: a NaN or Inf in a row of q, k, v or do may turn every result
+// of the rows and keys that are seen with it into NaN. It does not change a bit of any other result.
 #include "attention_index.cuh"
 #include "attention_softmax.cuh"
 #include "attention_walk.cuh"
 
 namespace nsa {
 
-// Returns whether one of this thread's results is NaN or Inf; see careful_if_needed.
+// One pass over the block's rows. Returns whether one of this thread's results is NaN or Inf; see careful_if_needed.
 template <typename T, int R, int C, class Walk> __device__ bool forward_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown, N = C * kAcross;
   const Sizes& n = p.n;
@@ -40,7 +40,7 @@ template <typename T, int R, int C, class Walk> __device__ bool forward_pass(con
   }
 
   while (walk.next()) {
-    __syncthreads();  // KV and P have been read
+    __syncthreads();  // all threads have read KV and P of the last tile
     load_rows(KV, k, N, n.d, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.d); });
     __syncthreads();
     float s[R][C], factor[R];
@@ -76,7 +76,7 @@ template <typename T, int R, int C, class Walk> __device__ bool forward_pass(con
     multiply_add<R, N>(O, P, KV, n.dv, factor);
   }
 
-  __syncthreads();  // O has been cleared, also where no key is seen
+  __syncthreads();  // O is complete; if no key is seen, clear_rows has finished
   const bool bad = store_rows<R>(
       static_cast<T*>(p.o), O, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; },
       [&](int i) { return state[i].norm(); });

@@ -1,24 +1,25 @@
-// Inverts idx int32 [B,S,Hkv,most], the choice of blocks, into the layout of attention_index.cuh. Four kernels in this
-// order; each writes its outputs whole. The sequence is cut into `segments` so that lists come out ascending without any
-// order of execution in them:
+// Inverts idx int32 [B,S,Hkv,most], the choice of blocks, into the layout of attention_index.cuh. Four kernels run in this order.
+// The sequence is cut into `segments` that are counted and filled independently, so lists are ascending in whatever order thread
+// blocks run:
 //
-//   nsa_index_count_i32   counts = how often a segment chose a block (integer atomics: their order does not show)
-//   nsa_index_rank_i32    counts = where in the block's list a segment begins; lengths of the lists into starts
-//   nsa_index_scan_i32    starts = running sums of lengths, items and partial sums
-//   nsa_index_fill_i32    queries = the lists; counts are used up
+//   nsa_index_count_i32   counts = how many queries of a segment chose a block (integer atomics, so their order does not matter)
+//   nsa_index_rank_i32    counts = the place in the block's list where a segment begins; first row of starts = lengths of the lists
+//   nsa_index_scan_i32    starts = running sums of lengths, of items and of partial sums
+//   nsa_index_fill_i32    queries = the lists; it advances counts, which are of no use afterwards
 //
-// A block of the inverse may be `count` adjoining ones of the choice, up to four. Then the highest four bits of an entry of a list say which of
-// them the query chose. Of more than 32 choices two of one block may be two entries, with different bits.
+// One block of the inverse may stand for `count` adjoining blocks of the choice, up to four. Then the highest four bits of a list entry
+// say which of them the query chose. The fill kernel reads 32 entries of idx at a time: if a query has more, blocks on both sides of
+// such a boundary that belong to one block of the inverse make two list entries, with different bits.
 #include "attention_index.cuh"
 
 namespace nsa {
 
-// The blocks that idx names.
+// The mask of the blocks as idx counts them, which are smaller than those of the inverse if count > 1.
 __device__ inline Blocks chosen_blocks(const AttentionParams& p) { return {p.blocks.size / p.count, p.blocks.most}; }
 
 constexpr int kScan = 256;
 
-// Running sum over the threads of a block of kScan, their own value excluded; total for all.
+// Returns the sum of x over all threads before this one in a block of kScan; *total is the sum over all threads.
 __device__ inline int exclusive_sum(int x, int* total) {
   __shared__ int warps[kScan / 32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -27,7 +28,7 @@ __device__ inline int exclusive_sum(int x, int* total) {
     const int y = __shfl_up_sync(0xffffffff, sum, m);
     if (lane >= m) sum += y;
   }
-  __syncthreads();  // the sums of the call before have been read
+  __syncthreads();  // all threads have read `warps` of the previous call
   if (lane == 31) warps[warp] = sum;
   __syncthreads();
   int before = 0;
@@ -41,7 +42,7 @@ __device__ inline int exclusive_sum(int x, int* total) {
 
 }  // namespace nsa
 
-// Grid x is B*Hkv*segments, blocks of 128.
+// Grid x is B*Hkv*segments, blocks of 128 threads. A block counts one segment of a group.
 extern "C" __global__ void nsa_index_count_i32(const __grid_constant__ nsa::AttentionParams p) {
   const auto& n = p.n;
   const nsa::Blocks mask = nsa::chosen_blocks(p);
@@ -60,9 +61,10 @@ extern "C" __global__ void nsa_index_count_i32(const __grid_constant__ nsa::Atte
   }
 }
 
-// Blocks of [32,32] threads: x for 32 blocks of tokens of a group, y for kRun segments each. Grid x is B*Hkv*ceil(J/32).
+// Grid x is B*Hkv*ceil(J/32), thread blocks of [32,32]. threadIdx.x picks one of 32 blocks of tokens of a group, threadIdx.y a run of
+// kRun segments.
 extern "C" __global__ void __launch_bounds__(1024) nsa_index_rank_i32(const __grid_constant__ nsa::AttentionParams p) {
-  constexpr int kRun = 8;  // a block takes at most 32*kRun segments
+  constexpr int kRun = 8;  // so there can be 32*kRun segments at most
   __shared__ int sums[32][32];
   const int blocks = p.names(), across = (blocks - 1) / 32 + 1, segments = p.index.segments;
   const long long group = blockIdx.x / across;
@@ -87,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(1024) nsa_index_rank_i32(const __gr
   if (threadIdx.y == 0 && j < blocks) p.starts[group * 3 * (blocks + 1) + j] = all;
 }
 
-// Grid x is B*Hkv, blocks of kScan.
+// Grid x is B*Hkv, blocks of kScan threads. A thread block scans all lists of a group.
 extern "C" __global__ void __launch_bounds__(nsa::kScan)
     nsa_index_scan_i32(const __grid_constant__ nsa::AttentionParams p) {
   const int blocks = p.names(), b = blockIdx.x / p.n.groups;
@@ -109,8 +111,8 @@ extern "C" __global__ void __launch_bounds__(nsa::kScan)
   }
 }
 
-// A warp for each segment of each group, which takes the queries in their order and the blocks of one of them at once;
-// grid x is ceil(B*Hkv*segments / 4), blocks of 128.
+// Grid x is ceil(B*Hkv*segments / 4), blocks of 128 threads. A warp fills in one segment of a group: it takes the queries in order,
+// and 32 entries of a query at a time.
 extern "C" __global__ void nsa_index_fill_i32(const __grid_constant__ nsa::AttentionParams p) {
   const auto& n = p.n;
   const nsa::Blocks mask = nsa::chosen_blocks(p);
@@ -127,13 +129,13 @@ extern "C" __global__ void nsa_index_fill_i32(const __grid_constant__ nsa::Atten
   int next = from < to ? entry(from, lane) : nsa::Blocks::kNone;
   for (long long t = from; t < to; t++) {
     int j = next;
-    if (t + 1 < to) next = entry(t + 1, lane);  // it arrives while the counts of this query are read
+    if (t + 1 < to) next = entry(t + 1, lane);  // this load overlaps the work on query t
     for (int first = 0;;) {
       const unsigned ended = __ballot_sync(0xffffffff, j == nsa::Blocks::kNone);
       const bool in = lane < (ended ? __ffs(ended) - 1 : 32);
       const int block = in ? j / p.count : nsa::Blocks::kNone;
       unsigned bits = 0;
-      bool is = true;  // the first entry of its block
+      bool is = true;  // whether this is the first entry of its block
       if (p.count > 1) {
         bits = 1u << 28 + j % p.count;
         for (int i = 1; i < p.count; i++) {
@@ -148,7 +150,7 @@ extern "C" __global__ void nsa_index_fill_i32(const __grid_constant__ nsa::Atten
         mine[name] = at + 1;
       }
       if (ended || (first += 32) >= mask.most) break;
-      __syncwarp();  // the next entry may be of the same block
+      __syncwarp();  // the next 32 entries may update the same counts
       j = entry(t, first + lane);
     }
     __syncwarp();

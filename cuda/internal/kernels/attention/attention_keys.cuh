@@ -1,4 +1,4 @@
-// Where the kernels on matrix units that own keys (dk, dv) write their sums: 16 keys of a warp, as fragments.
+// How kernels on tensor cores that own keys (dk and dv) write their sums: a warp has 16 keys, as fragments.
 #pragma once
 
 #include "attention_index.cuh"
@@ -6,7 +6,7 @@
 
 namespace nsa {
 
-// Writes x times f to the keys of this thread, `key` and 8 further, those below end: to dst + offset(key), c elements of each.
+// Writes f*x to dst + offset(key), c elements a key. The keys of this thread are `key` and key + 8; it skips those from `end` on.
 // Returns whether one of this thread's numbers is NaN or Inf.
 template <typename T, int C, class Offset>
 __device__ bool store_keys16(T* dst, const float (&x)[C / 8][4], float f, int key, int end, int c, Offset offset) {
@@ -41,7 +41,7 @@ __device__ bool store_gradients(const AttentionParams& p, int b, int g, int key,
          store_keys16<T, C>(static_cast<T*>(p.dv), dv, 1, key, end, n.dv, [&](int s) { return n.key(b, g, s, n.dv); });
 }
 
-// Writes the gradients to partial sums, rows of D+Dv numbers from that of the key `first` on.
+// Writes the gradients to partial sums. `sums` points to the row of key `first`; a row has D+Dv numbers.
 template <int C>
 __device__ bool store_partial(float* sums, const Sizes& n, int first, int key, int end, const float (&dk)[C / 8][4],
                               const float (&dv)[C / 8][4]) {

@@ -1,13 +1,13 @@
-// Tiles of half precision in shared memory and their products on the matrix units, with float32 sums: what the attention
-// kernels for bf16 and f16 are made of. They take dims that are multiples of 8, up to C = 64 or 128, and arrays that are
-// aligned to 16 bytes; columns from the dim up to C are zeros.
+// Half-precision tiles in shared memory and their products on tensor cores, with float32 sums. The attention kernels for bf16 and
+// f16 are built of these. Dims must be multiples of 8, up to the compiled width C of 64 or 128, and arrays must be aligned to 16
+// bytes. Columns from the dim up to C hold zeros.
 //
-// A tile is rows of C elements; a cell is 8 of them, 16 bytes. The cells of a row are exchanged by its lowest three bits, so
-// that the eight rows that one ldmatrix reads lie in different banks. Tiles begin at multiples of 1024 bytes, so that a cell
-// whose number differs in some bits, or whose row is a multiple of 8 further, is one operation away (moved).
+// A tile has rows of C elements. A cell is 8 elements, 16 bytes. Cells are swizzled: cell i of a row lies at place i ^ (row % 8), so
+// that the eight rows of one ldmatrix lie in different banks. Tiles begin at multiples of 1024 bytes. Therefore one operation leads
+// from a cell to a cell whose number differs in some bits, or to the same cell a multiple of 8 rows below (moved).
 //
-// Fragments are those of mma.m16n8k16: of a result a thread has the rows lane/4 and lane/4+8 and, in each 8 columns,
-// 2*(lane%4) and the one after it.
+// Fragments have the layout of mma.m16n8k16. Of a result, a thread has the rows lane/4 and lane/4 + 8, and in each group of 8
+// columns the columns 2*(lane%4) and 2*(lane%4) + 1.
 #pragma once
 
 #include "attention_softmax.cuh"
@@ -16,12 +16,12 @@
 
 namespace nsa {
 
-constexpr int kKeys = 64;  // of a tile
+constexpr int kKeys = 64;  // keys of a tile
 
 __device__ inline int lane() { return threadIdx.x % 32; }
 __device__ inline int warp() { return threadIdx.x / 32; }
 
-// Waits for the copies of this thread.
+// Waits until all copies that this thread has begun are complete.
 __device__ inline void copies_arrived() { copy_commit(), copy_wait<0>(); }
 
 // The dynamic shared memory, aligned for tiles.
@@ -30,17 +30,17 @@ __device__ inline float* tiles_shared() {
   return reinterpret_cast<float*>(nsa_tiles_shared);
 }
 
-// The cell of a row of a tile.
+// The address of cell i of a row of a tile.
 template <int C> __device__ inline uint32_t cell(uint32_t tile, int row, int i) {
   return tile + row * (2 * C) + ((i ^ (row & 7)) << 4);
 }
 
-// The cell whose number differs by the bits of `cells`, of the row that is `rows` further, a multiple of 8.
+// The address of the cell that lies `rows` rows, a multiple of 8, below the one at `place`, and whose number is XORed with `cells`.
 template <int C> __device__ inline uint32_t moved(uint32_t place, int cells, int rows) {
   return (place ^ (cells << 4)) + rows * (2 * C);
 }
 
-// Begins to copy rows src + offset(row) of c elements to a tile; zeros where the offset is negative and beyond c.
+// Begins to copy rows of c elements at src + offset(row) to a tile. Rows with a negative offset and columns from c on become zeros.
 template <int C, int Rows, typename T, class Offset>
 __device__ inline void copy_rows(uint32_t tile, const T* src, int c, Offset offset) {
   constexpr int kCells = C / 8, kStep = kThreads / kCells;
@@ -54,7 +54,7 @@ __device__ inline void copy_rows(uint32_t tile, const T* src, int c, Offset offs
   }
 }
 
-// The same of the rows [from,from+Rows) of src, which lie `step` elements apart; zeros from `end` on.
+// Begins to copy the rows [from,from+Rows) of src, which lie `step` elements apart, to a tile. Rows from `end` on become zeros.
 template <int C, int Rows, typename T>
 __device__ inline void copy_run(uint32_t tile, const T* src, long long step, int from, int end, int c) {
   constexpr int kCells = C / 8, kStep = kThreads / kCells;
@@ -63,24 +63,24 @@ __device__ inline void copy_run(uint32_t tile, const T* src, long long step, int
   end = 8 * i < c ? end - from : 0;
 #pragma unroll
   for (int row = first, u = 0; u < Rows / kStep; u++, row += kStep, at += kStep * step)
-    copy_cell(cell<C>(tile, row, i), at, row < end);  // what is not in is not read
+    copy_cell(cell<C>(tile, row, i), at, row < end);  // no read where row >= end
 }
 
-// Left is 16 rows of a tile as the left factor of products over its C columns.
+// Left reads 16 rows of a tile as the left factor of products over the C columns of the tile.
 template <int C> struct Left {
   uint32_t place;
 
   __device__ Left(uint32_t tile, int row) : place(cell<C>(tile, row + lane() % 16, lane() / 16)) {
-    asm volatile("" : "+r"(place));  // so that it stays in its register: computed anew, it takes several
+    asm volatile("" : "+r"(place));  // keeps it in one register: the compiler would compute it anew with several
   }
-  // The columns 16*k of the rows that are `further` down.
+  // The fragment of columns 16*k to 16*k+15, `further` rows below.
   __device__ void get(int k, uint32_t (&a)[4], int further) const {
     read_fragments<false>(a, moved<C>(place, 2 * k, further));
   }
 };
 
-// out [16*R,N] = left [16*R,C], Further rows down, · the rows [row,row+N) of a tile, transposed. With R = 2 a fragment of the tile
-// is read once for twice the products.
+// out [16*R,N] = a·bᵀ. a [16*R,C] are the rows that begin Further rows below those of `left`, b [N,C] the rows [row,row+N) of
+// `tile`. With R = 2 each fragment of b that is read serves two products.
 template <typename T, int C, int N, int Further = 0, int R>
 __device__ inline void multiply_rows(float (&out)[R][N / 8][4], const Left<C>& left, uint32_t tile, int row) {
   const uint32_t place = cell<C>(tile, row + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
@@ -108,7 +108,7 @@ __device__ inline void multiply_rows(float (&out)[R][N / 8][4], const Left<C>& l
   }
 }
 
-// sum [16*R,C] += x [16*R,N], rounded to T, · the rows [row,row+N) of a tile.
+// sum [16*R,C] += x·b, where x [16*R,N] is rounded to T and b [N,C] are the rows [row,row+N) of `tile`.
 template <typename T, int C, int N, int R>
 __device__ inline void add_rows(float (&sum)[R][C / 8][4], const float (&x)[R][N / 8][4], uint32_t tile, int row) {
   const uint32_t place = cell<C>(tile, row + lane() % 16, lane() / 16);
@@ -132,7 +132,7 @@ __device__ inline void add_rows(float (&sum)[R][C / 8][4], const float (&x)[R][N
   }
 }
 
-// The bits of an exponent that only NaN and Inf have all of.
+// The exponent bits of T. All of them are set only in NaN and Inf.
 template <typename T> constexpr uint32_t kExponent = 0;
 template <> constexpr uint32_t kExponent<bf16> = 0x7f80;
 template <> constexpr uint32_t kExponent<f16> = 0x7c00;
@@ -144,16 +144,16 @@ template <typename T> __device__ inline bool has_nan_or_inf(uint4 cell) {
   return has_nan_or_inf<T>(cell.x) || has_nan_or_inf<T>(cell.y) || has_nan_or_inf<T>(cell.z) || has_nan_or_inf<T>(cell.w);
 }
 
-// careful_if_needed of attention_tile.cuh for two passes. The first also ignores that rows are large, and says so. The careful
-// one is a call, so as to have registers of its own.
+// careful_if_needed of attention_tile.cuh with two functions for the two passes. The first pass also ignores large rows, and returns
+// true if there are any. The careful pass is not inlined, so that it does not take registers from the first.
 template <auto Careful, class Params> __device__ __attribute__((noinline)) void again(const Params& p) { Careful(p); }
 template <auto Pass, auto Careful, class Params> __device__ __forceinline__ void careful_if_needed(const Params& p) {
   if (__syncthreads_or(Pass(p))) again<Careful>(p);
 }
 
-constexpr uint4 kNaNs{0x7fff7fff, 0x7fff7fff, 0x7fff7fff, 0x7fff7fff};  // in both types
+constexpr uint4 kNaNs{0x7fff7fff, 0x7fff7fff, 0x7fff7fff, 0x7fff7fff};  // NaN in bf16 and in f16
 
-// take_out of attention_tile.cuh for tiles of half precision. also(row, i) is called for each cell i.
+// take_out of attention_tile.cuh for half-precision tiles: zeroes rows with NaN or Inf, and calls also(row, i) for each cell i of them.
 template <typename T, int C, int Rows, class Also> __device__ inline void take_out(uint32_t tile, Also also) {
   constexpr int kCells = C / 8, kStep = 32 / kCells;
   const int i = lane() % kCells, r = lane() / kCells;
@@ -166,8 +166,8 @@ template <typename T, int C, int Rows, class Also> __device__ inline void take_o
   __syncthreads();
 }
 
-// Writes x [16,C], its rows lane/4 and lane/4+8 times f0 and f1, to dst + offset(row), c elements of each row; none where
-// that is negative. The 16 rows of a tile from `row` on, which no other warp reads, are overwritten. Returns whether one of
+// A warp writes x [16,C] to dst + offset(row), c elements a row, unless the offset is negative. Rows lane/4 are multiplied by f0, rows
+// lane/4 + 8 by f1. The data go through the 16 rows from `row` on of `tile`, which no other warp may be using. Returns whether one of
 // this thread's numbers is NaN or Inf.
 template <typename T, int C, class Offset>
 __device__ inline bool store_rows16(T* dst, const float (&x)[C / 8][4], float f0, float f1, uint32_t tile, int row, int c,
@@ -202,7 +202,7 @@ template <int C, int R> __device__ inline void clear(float (&x)[R][C / 8][4]) {
       for (int i = 0; i < 4; i++) x[r][j][i] = 0;
 }
 
-// The result of one operation over the four threads that share rows.
+// The maximum and the sum over the four threads that share rows; all four get the result.
 __device__ inline float max_of_four(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
@@ -214,15 +214,16 @@ __device__ inline float sum_of_four(float x) {
 
 }  // namespace nsa
 
-// Blocks on a multiprocessor that a kernel leaves registers for: for sm_80 and sm_89 code takes a few more of them.
+// The blocks that share a multiprocessor; the compiler limits registers accordingly. Code for devices before sm_90 needs a few more
+// registers, so there the number is at most 3.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 #define NSA_MMA_BLOCKS(blocks) ((blocks) > 3 ? 3 : (blocks))
 #else
 #define NSA_MMA_BLOCKS(blocks) (blocks)
 #endif
 
-// The entry points nsa_<op>_mma<C>_<storage> of nsa::op<T, C>(p), for `blocks` of them on a multiprocessor; NSA_MMA_ENTRY
-// makes one, of the function that it is given.
+// NSA_MMA defines the entry points nsa_<op>_mma<C>_<storage>, which call nsa::op<T, C>(p), for `blocks` blocks on a multiprocessor.
+// NSA_MMA_ENTRY defines one entry point, which calls the given function.
 #define NSA_MMA_ENTRY(op, C, blocks, suffix, ...)                                                                      \
   extern "C" __global__ void __launch_bounds__(nsa::kThreads, NSA_MMA_BLOCKS(blocks))                                  \
       nsa_##op##_mma##C##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                   \

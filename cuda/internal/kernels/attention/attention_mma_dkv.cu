@@ -1,37 +1,37 @@
-// attention_dkv.cu on matrix units, for bf16 and f16: q, k, v, lse, do, delta -> dk, dv, the same contract.
+// dk and dv by mma.sync, for bf16 and f16: q, k, v, lse, do, delta -> dk, dv, with the contract of attention_dkv.cu.
 //
-//   nsa_span_dkv_mma<C>      for a Span; rows that are cut into several chunks go to partial sums, float32
-//                            [B*Hkv, chunks, T, D+Dv]
-//   nsa_span_reduce          partial sums -> dk, dv of the keys that have them, in the order of the chunks
-//   nsa_selected_dkv_mma<C>  for Blocks and their inverse, with the partial sums of nsa_selected_reduce; nsa_selected<M>_dkv_mma<C>
-//                            for blocks of at most M keys
+//   nsa_span_dkv_mma<C>         the mask is a Span. If the rows of some keys are cut into several chunks, the chunks write partial
+//                               sums, float32 [B*Hkv, items, T, D+Dv]
+//   nsa_span_reduce             partial sums -> dk and dv of the keys that have them, added in the order of the chunks
+//   nsa_selected_dkv_mma<C>     the mask is Blocks, rows come from the inverse index; partial sums are those of nsa_selected_reduce
+//   nsa_selected<M>_dkv_mma<C>  the same for blocks of at most M = 32 or 16 keys
 //
-// A block of 4 warps owns M = 64 keys, 16 a warp, and walks over the rows that may see them, in their order. With M = 32 or 16 two or
-// four warps have the same keys and a part of each tile of rows each; at the end their sums are added up. Keys are the rows of the
-// products here and queries the columns, so that p and ds are left factors where they are. Both are rounded to the storage type for
-// that, ds before the scale. The facts about a row are fetched two tiles ahead, the row itself one.
-// Shared memory: 2 tiles [M,C], 4 of [kRows,C], and 24 bytes of each of 3*kRows rows.
+// A block of 4 warps owns M = 64 keys, 16 a warp, and walks over the rows that may see them, in order. If M is 32 or 16, two or four
+// warps own the same 16 keys: each takes a part of the rows of every tile, and their sums are added up at the end. Keys are the rows
+// of the products and queries the columns, so p and ds are left factors without leaving their registers. Both are rounded to the
+// storage type for this, ds before it is scaled. RowFacts are fetched two tiles ahead, the rows of q and do one tile ahead.
+// Shared memory: 2 tiles [M,C], 4 tiles [kRows,C], and 24 bytes for each of 3*kRows rows.
 #include "attention_keys.cuh"
 #include "attention_rows.cuh"
 
 namespace nsa {
 
-// Rows of a tile; in all of them lo and hi do not fall.
+// Rows of a tile. The ends lo and hi of the keys that they see do not decrease from row to row.
 template <int C, int M> constexpr int kRows = C == 64 || M < 64 ? 64 : 32;
 
-// The first of a warp's 16 keys of M, and which part of the rows it has, of 64 / M.
+// The first of the warp's 16 keys among the M of the block, and which of the 64/M parts of the rows the warp takes.
 template <int M> __device__ inline int own_keys() { return 16 * (M < 64 ? warp() % (M / 16) : warp()); }
 template <int M> __device__ inline int own_part() {
   int part = M < 64 ? warp() / (M / 16) : 0;
-  if (M < 64) asm volatile("" : "+r"(part));  // computed again: addresses that are kept take registers
+  if (M < 64) asm volatile("" : "+r"(part));  // so that addresses are computed anew, not kept in registers
   return part;
 }
 
-// RowFacts holds what the products need to know of each row, for the rows of three tiles.
+// RowFacts holds what the block must know about each row, for three tiles of N rows.
 template <int N> struct RowFacts {
-  long long* at;       // of [B,S,Hq], -1 is no row
-  float *lse, *delta;  // as they are saved
-  int *lo, *hi;        // the keys that it sees
+  long long* at;       // its index in [B,S,Hq]; -1 for no row
+  float *lse, *delta;  // as saved by the forward
+  int *lo, *hi;        // it sees the keys [lo,hi)
 
   __device__ explicit RowFacts(Carver& carve) {
     at = reinterpret_cast<long long*>(carve.floats(6 * N));
@@ -40,11 +40,11 @@ template <int N> struct RowFacts {
   }
 };
 
-// Sets x of the warps that have the first part of the rows to the sums over all parts, in their order. They go through the rows'
-// shared memory.
+// Adds up x over the warps that own the same keys, in the order of their parts. The warps of part 0 get the sums. The numbers go
+// through the shared memory of the rows.
 template <int C, int M> __device__ inline void add_parts(float (&x)[1][C / 8][4]) {
   float* mine = tiles_shared() + (M + 16 * warp()) * C + lane();
-  __syncthreads();  // what was there has been read
+  __syncthreads();  // all warps have read what this memory held
 #pragma unroll
   for (int j = 0; j < C / 8; j++)
 #pragma unroll
@@ -61,8 +61,7 @@ template <int C, int M> __device__ inline void add_parts(float (&x)[1][C / 8][4]
   }
 }
 
-// Adds up dk, without the scale, and dv of the keys [first,end), in the warps that have the first part of the rows. Returns whether a
-// row is large.
+// Computes dv and the unscaled dk of the keys [first,end). The warps of part 0 have the results. Returns whether a row is large.
 template <bool Careful, typename T, int C, int M, class Rows>
 __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int first, int end, const Rows& rows,
                                  float (&dk)[1][C / 8][4], float (&dv)[1][C / 8][4]) {
@@ -74,16 +73,17 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
   Carver carve{tiles_shared()};
   const uint32_t K = shared_address(carve.floats(M * C / 2));
   const uint32_t V = shared_address(carve.floats(M * C / 2));
-  const uint32_t QDO = shared_address(carve.floats(4 * N * C / 2));  // rows of q and do, twice
+  const uint32_t QDO = shared_address(carve.floats(4 * N * C / 2));  // two stages of rows of q and of do
   constexpr uint32_t kTile = N * C * 2;
   RowFacts<N> ring(carve);
 
   const int all = rows.count();
-  // This thread's row of the tile from `from` on, -1 for none; and the facts about it, which copies_arrived waits for.
+  // The row of this thread in the tile that begins at row `from` of the list; -1 for none.
   const auto row_of = [&](int from) {
     const int i = from + (int)threadIdx.x;
     return threadIdx.x < N && i < all ? rows.row(i) : -1;
   };
+  // Begins to fetch the facts about the row; copies_arrived waits for them.
   const auto fetch = [&](int row, int slot) {
     if (threadIdx.x >= N) return;
     const int i = slot * N + threadIdx.x;
@@ -111,17 +111,17 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
   copy(0, 0);
 
   clear<C>(dk), clear<C>(dv);
-  const Left<C> left(K, own_keys<M>());  // the values are M rows down
-  const int key = first + own_keys<M>() + lane() / 4;  // and 8 further
+  const Left<C> left(K, own_keys<M>());  // the values lie M rows below
+  const int key = first + own_keys<M>() + lane() / 4;  // this thread's keys: key and key + 8
   int slot = 0, stage = 0;
   bool any_large = false;
   for (int from = 0; from < all; from += N) {
     copies_arrived();
-    __syncthreads();  // the rows are here, the facts about the next ones too, and those before have been read
+    __syncthreads();  // these rows and the facts about the next ones have arrived, and all warps have read the previous tile
     const int soon = slot == 2 ? 0 : slot + 1, later = soon == 2 ? 0 : soon + 1;
     if (from + N < all) copy(soon, stage ^ 1);
     fetch(rows.kListed ? row : row_of(from + 2 * N), later);
-    if (rows.kListed) row = row_of(from + 3 * N);  // the list is in memory
+    if (rows.kListed) row = row_of(from + 3 * N);  // loaded early: the list is in global memory
 
     const uint32_t Q = QDO + 2 * stage * kTile, DO = Q + kTile;
     const float *lse = ring.lse + slot * N, *delta = ring.delta + slot * N;
@@ -176,7 +176,7 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
   return any_large;
 }
 
-// Grid x is B*Hkv*ceil(T/M)*items; item i of some keys has the i-th index.chunk of their rows. Passes are as in
+// Grid x is B*Hkv*ceil(T/M)*items. Item i of a tile of keys takes the i-th chunk of index.chunk rows. For the two passes see
 // careful_if_needed.
 template <bool Careful, typename T, int C> __device__ bool span_dkv_pass(const AttentionParams& p) {
   constexpr int M = 16 * kWarps;
@@ -196,7 +196,8 @@ template <bool Careful, typename T, int C> __device__ bool span_dkv_pass(const A
   return any_large | (sums ? store_partial<C>(sums, n, first, key, end, dk[0], dv[0]) : store_gradients<T, C>(p, b, g, key, end, dk[0], dv[0]));
 }
 
-// A warp for each key of each group, where p.count keys are cut at once; grid x is ceil(B*T*Hkv / 4), blocks of 128.
+// Grid x is ceil(B*T*Hkv / 4), blocks of 128 threads. A warp has one key of one group. p.count is the number of keys that the
+// kernel before it gave a block, on which the number of chunks depends.
 template <typename T> __device__ void span_reduce(const AttentionParams& p) {
   const Sizes& n = p.n;
   const long long at = (long long)blockIdx.x * kWarps + warp();
@@ -214,7 +215,7 @@ template <typename T> __device__ void span_reduce(const AttentionParams& p) {
   }
 }
 
-// Grid x is B*Hkv*items*ceil(size/M).
+// Grid x is B*Hkv*items*ceil(size/M). An item is a chunk of the list of a block.
 template <bool Careful, typename T, int C, int M> __device__ bool selected_dkv_pass(const AttentionParams& p) {
   const Sizes& n = p.n;
   const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.names();

@@ -1,20 +1,20 @@
-// attention_dq.cu on matrix units, for bf16 and f16: q, k, v, lse, do, delta -> dq, the same contract.
+// dq by mma.sync, for bf16 and f16: q, k, v, lse, do, delta -> dq, with the contract of attention_dq.cu.
 //
-//   nsa_span_dq_mma<C>      for a Span
-//   nsa_selected_dq_mma<C>  with idx int32 [B,S,Hkv,most], for Blocks; size is a multiple of 64, or T
-//   nsa_selected<N>_dq_mma<C>  for a multiple of N = 32 or 16
-//   nsa_<branch>_dq_tall_mma64
+//   nsa_span_dq_mma<C>          window, dense and compressed attention; the mask is a Span
+//   nsa_selected_dq_mma<C>      selected attention, idx int32 [B,S,Hkv,most]; the block size is a multiple of 64, or T
+//   nsa_selected<N>_dq_mma<C>   the same if the block size is a multiple of N = 32 or 16
+//   nsa_<branch>_dq_tall_mma64  the same with up to 128 rows a block, 32 a warp
 //
-// Rows, keys and their order are those of attention_mma_forward.cu. The tall kernels own up to 128 rows, 32 a warp, and read a
-// fragment of keys and values once for both halves: reading shared memory takes longer than the products. Gradients of logits
-// are rounded to the storage type for their product with the keys, before the scale. Shared memory: the rows of q and do, 4
-// tiles [64,C], 16 bytes a row, and what the walk takes.
+// Grid, rows, keys and their order are those of attention_mma_forward.cu. A warp of a tall kernel uses each fragment of keys and
+// values for two products, since reading shared memory takes longer than the products. ds is rounded to the storage type for its
+// product with the keys, and scaled after it. Shared memory: the rows of q and do, 4 tiles [64,C], 16 bytes a row, and what the
+// walk takes.
 #include "attention_index.cuh"
 #include "attention_mma_walk.cuh"
 
 namespace nsa {
 
-// Returns whether the pass must be done carefully; see careful_if_needed.
+// One pass over the block's rows. Returns whether the careful pass is needed; see careful_if_needed.
 template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mma_dq_pass(const AttentionParams& p) {
   constexpr int M = 16 * R * kWarps, kPart = Careful || Walk::kPiece == 16 ? 16 : 32;  // keys whose logits are in registers at once
   const Sizes& n = p.n;
@@ -26,7 +26,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   copy_tile<C, M>(Q, static_cast<const T*>(p.q), n.d, n, tile);
   copy_tile<C, M>(DO, static_cast<const T*>(p.dout), n.dv, n, tile);
   auto* rows = reinterpret_cast<typename Walk::Row*>(carve.floats(2 * M));
-  float2* stats = reinterpret_cast<float2*>(carve.floats(2 * M));  // of each row: lse, for Careful, or lse*log2(e); and delta
+  float2* stats = reinterpret_cast<float2*>(carve.floats(2 * M));  // of each row: lse*log2(e), or lse if Careful; delta
   Walk walk(p, tile, carve);
   keys.next(walk, keys.tiles);
 
@@ -37,14 +37,14 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
     rows[r] = walk.row(n, tile, r);
     stats[r] = make_float2(Careful ? lse : lse * kLog2E, at < 0 ? 0 : p.delta[at]);
   }
-  const int first = 16 * R * warp(), mine = first + lane() / 4;  // and 8 further, ...
+  const int first = 16 * R * warp(), mine = first + lane() / 4;  // this thread's rows: mine + 8*r
   float dq[R][C / 8][4];
   clear<C>(dq);
-  const Left<C> left(Q, first);  // the gradients are M rows down
+  const Left<C> left(Q, first);  // the rows of do lie M rows below
 
   for (uint32_t K = keys.tiles; walk.more(); K = keys.other(K)) {
     copies_arrived();
-    __syncthreads();  // the keys are here, and those of the tile before have been read
+    __syncthreads();  // the keys have arrived, and all warps have read the previous tile
     keys.next(walk, keys.other(K));
     if constexpr (Careful) take_out<T, C, kKeys>(K, [&](int row, int i) { store_shared(cell<C>(K + keys.kBytes, row, i), kNaNs); });
     const Seen<R, Walk> seen{walk, shared_address(rows + mine)};
@@ -55,7 +55,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
       const bool all = seen.all(piece);
 #pragma unroll 1
       for (int part = 0; part < Walk::kPiece; part += kPart) {
-        const int key = piece * Walk::kPiece + part;  // of the tile
+        const int key = piece * Walk::kPiece + part;  // within the tile
         float s[R][kPart / 8][4], dp[R][kPart / 8][4];
         multiply_rows<T, C, kPart>(s, left, K, key);
         multiply_rows<T, C, kPart, M>(dp, left, K + keys.kBytes, key);
@@ -80,7 +80,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   }
 
   copies_arrived();
-  __syncthreads();  // also where no key is seen
+  __syncthreads();  // Q is free for store_rows16, and complete even if no key is seen
   const RowTile done(n, p.count);
   bool any_large = threadIdx.x < M && large(stats[threadIdx.x].x / kLog2E);
 #pragma unroll

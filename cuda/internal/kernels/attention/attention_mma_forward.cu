@@ -1,20 +1,19 @@
-// attention_forward.cu on matrix units, for bf16 and f16: q, k, v -> o, lse, the same contract.
+// Attention forward by mma.sync, for bf16 and f16: q, k, v -> o, lse, with the contract of attention_forward.cu.
 //
-//   nsa_span_forward_mma<C>      window, dense and compressed attention, by a Span
-//   nsa_selected_forward_mma<C>  the blocks of idx int32 [B,S,Hkv,most], by Blocks; size is a multiple of 64, or T
-//   nsa_selected<N>_forward_mma<C>  the same for a multiple of N = 32 or 16: the keys of a tile come from 64 / N places
+//   nsa_span_forward_mma<C>         window, dense and compressed attention; the mask is a Span
+//   nsa_selected_forward_mma<C>     selected attention, idx int32 [B,S,Hkv,most]; the block size is a multiple of 64, or T
+//   nsa_selected<N>_forward_mma<C>  the same if the block size is a multiple of N = 32 or 16: a tile of keys is gathered from 64/N pieces
 //
-// A block of 4 warps owns `count` <= 64 rows of a group, 16 a warp, and walks over the keys that any of them sees, 64 at a
-// time; while it computes with some the next ones arrive. Probabilities are rounded to the storage type for their
-// product with the values, sums are not. A warp leaves out tiles, or their N keys, of which its rows see nothing. Grid x is
-// B*Hkv*ceil(S*h/count). Shared memory: 5 tiles [64,C], 8 bytes a row, and what
-// the walk takes.
+// Grid x is B*Hkv*ceil(S*h/count), blocks of 4 warps. A block owns `count` <= 64 rows of a group, 16 a warp. It walks over the keys
+// that any of these rows sees, 64 at a time, and copies the next keys while it computes. A warp skips pieces of a tile that none of
+// its rows sees. Probabilities are rounded to the storage type for the product with the values; sums stay float32. Shared memory:
+// 5 tiles [64,C], 8 bytes a row, and what the walk takes.
 #include "attention_index.cuh"
 #include "attention_mma_walk.cuh"
 
 namespace nsa {
 
-// Returns whether the pass must be done carefully; see careful_if_needed.
+// One pass over the block's rows. Returns whether the careful pass is needed; see careful_if_needed.
 template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mma_forward_pass(const AttentionParams& p) {
   constexpr int M = 16 * R * kWarps, kPart = Walk::kPiece / R;  // keys whose logits are in registers at once
   const Sizes& n = p.n;
@@ -28,8 +27,8 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   keys.next(walk, keys.tiles);
   if (threadIdx.x < M) rows[threadIdx.x] = walk.row(n, tile, threadIdx.x);
 
-  const int first = 16 * R * warp(), mine = first + lane() / 4;  // and 8 further, ...
-  Softmax state[2 * R];  // the sum: of this thread's columns
+  const int first = 16 * R * warp(), mine = first + lane() / 4;  // this thread's rows: mine + 8*r
+  Softmax state[2 * R];  // its sum covers only this thread's columns until the end
 #pragma unroll
   for (int r = 0; r < 2 * R; r++) state[r].start();
   float o[R][C / 8][4];
@@ -38,7 +37,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
 
   for (uint32_t K = keys.tiles; walk.more(); K = keys.other(K)) {
     copies_arrived();
-    __syncthreads();  // the keys are here, and those of the tile before have been read
+    __syncthreads();  // the keys have arrived, and all warps have read the previous tile
     keys.next(walk, keys.other(K));
     const uint32_t V = K + keys.kBytes;
     if constexpr (Careful) take_out<T, C, kKeys>(V, [&](int row, int i) { store_shared(cell<C>(K, row, i), kNaNs); });
@@ -50,7 +49,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
       const bool all = seen.all(piece);
 #pragma unroll 1
       for (int part = 0; part < Walk::kPiece; part += kPart) {
-        const int key = piece * Walk::kPiece + part;  // of the tile
+        const int key = piece * Walk::kPiece + part;  // within the tile
         float s[R][kPart / 8][4];
         multiply_rows<T, C, kPart>(s, left, K, key);
         if (!all) seen.template hide<kPart>(s, piece, part, -INFINITY);
@@ -89,7 +88,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   }
 
   copies_arrived();
-  __syncthreads();  // also where no key is seen
+  __syncthreads();  // Q is free for store_rows16, and complete even if no key is seen
   const RowTile done(n, p.count);
   bool any_large = false;
 #pragma unroll

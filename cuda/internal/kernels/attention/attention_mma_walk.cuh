@@ -1,7 +1,8 @@
-// The keys that a tile of rows sees, kKeys at a time, for the kernels on matrix units that own rows (forward, dq). Such a tile of
-// keys is one or several pieces of kPiece adjoining keys. A walk gives the first key of each piece, ascending; what a row sees of it
-// is a Run. next() gives all threads of a block the same tile without a barrier, and more() says whether there was one. While that
-// tile is copied, current() is of the one before it, which is in use. KeyTiles takes them through shared memory.
+// Walks over the keys that a tile of rows sees, kKeys at a time, for the mma.sync kernels that own rows (forward and dq). A tile of
+// keys consists of one or more pieces of kPiece consecutive keys. A walk gives the first key of each piece, ascending; a row sees a
+// Run of it. next() moves to the next tile, the same one for all threads of a block, without a barrier. more() says whether that
+// tile exists. While it is being copied, current() describes the tile before it, which the warps compute with. KeyTiles holds both
+// tiles in shared memory.
 #pragma once
 
 #include "attention_mma.cuh"
@@ -9,11 +10,11 @@
 
 namespace nsa {
 
-// Whether a run has some, or all, of the N keys from `at` on.
+// Whether a run contains some, or all, of the keys [at,at+N).
 template <int N> __device__ inline bool meets(const Run& r, int at) { return r.lo < at + N && r.hi > max(at, r.lo); }
 template <int N> __device__ inline bool covers(const Run& r, int at) { return r.lo <= at && r.hi >= at + N; }
 
-// KeyRuns walks over the run of keys that any row of a tile sees under a Span.
+// KeyRuns walks over the run of keys that any row of a tile sees under a Span. Its tiles have one piece.
 struct KeyRuns {
   static constexpr int kPiece = kKeys;
   const AttentionParams& p;
@@ -23,34 +24,37 @@ struct KeyRuns {
     from = p.keys(tile.b, tile.first / p.n.each).lo / kKeys * kKeys - kKeys;
     end = min(p.n.keys, p.keys(tile.b, (tile.end - 1) / p.n.each).hi);
   }
-  // The first key of the next tile, -1 where there is none; and of the piece `piece` of the tile that it gave.
+  // Moves to the next tile and returns its first key, -1 if there is none.
   __device__ int next() { return (from += kKeys) < end ? from : -1; }
+  // The first key of a piece of the tile that next() moved to.
   __device__ int coming(int) const { return from; }
   __device__ bool more() const { return from < end; }
   __device__ int current(int) const { return from - kKeys; }
 
-  // Row is what a thread must know of a row.
+  // Row is what is kept about a row: here the keys that it sees.
   struct Row { int lo, hi; };
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
     if (!tile.has(r)) return {0, 0};
     const Run run = p.keys(tile.b, (tile.first + r) / n.each);
     return {run.lo, min(run.hi, n.keys)};
   }
-  // What seen() takes for a piece of the current tile; and the keys that a row sees, where they lie in it.
+  // The second argument of seen() for a piece of the current tile.
   __device__ uint32_t place(int) const { return 0; }
+  // A run whose keys in this piece are those that the row sees.
   __device__ Run seen(const Row& r, uint32_t) const { return {r.lo, r.hi}; }
 };
 
-// BlockUnion walks over the union of the blocks that the queries of a tile have chosen. A bit for each query
-// says who chose a block. A block is a multiple of N tokens, or all.
+// BlockUnion walks over the union of the blocks that the queries of a tile chose. For each block it keeps one bit for each query, set
+// if the query chose the block. The size of a block is a multiple of N tokens, or at least the sequence length.
 //
-// Blocks have numbers that ascend with their tokens: j, and with documents more, so that those of different documents differ. Behind
-// the bits of a block then lies its first token.
+// Blocks are numbered in the order of their tokens. Without documents the number is j. With documents the numbers of each document
+// begin at an offset, so that blocks of different documents never share a number, and the word behind the bits of a block holds
+// its first token.
 template <int N> struct BlockUnion {
   static constexpr int kPiece = N, kPieces = kKeys / N;
-  struct Piece { int first; uint32_t bits; };  // its first key, -1 for none, and the address of its block's bits
+  struct Piece { int first; uint32_t bits; };  // its first key, -1 for no piece; the address of its block's bits
   static constexpr uint32_t kTile = kPieces * sizeof(Piece);
-  uint32_t at;  // address of the next tile; behind the last piece lie kPieces that are none
+  uint32_t at;  // address of the next tile; kPieces entries with first = -1 end the list
 
   __device__ BlockUnion(const AttentionParams& p, const RowTile& tile, Carver& carve) {
     const Sizes& n = p.n;
@@ -65,7 +69,7 @@ template <int N> struct BlockUnion {
     __syncthreads();
     for (int t = first + warp(); t <= last; t += kWarps) {
       const int* chosen = p.idx + p.blocks.list(n, tile.b, tile.g, t);
-      const int own = p.first(tile.b, t), number = (own - begin) / size + max(0, own - first);  // of its document's block 0
+      const int own = p.first(tile.b, t), number = (own - begin) / size + max(0, own - first);  // number: of block 0 of its document
       for (int from = 0; from < p.blocks.most; from += 32) {
         const int j = p.blocks.at(chosen, from + lane(), t - own);
         const unsigned ended = __ballot_sync(0xffffffff, j == Blocks::kNone);
@@ -99,7 +103,7 @@ template <int N> struct BlockUnion {
     __syncthreads();
     at = shared_address(list);
   }
-  // The first key of the next tile, -1 where there is none; then it must not be asked again.
+  // Moves to the next tile and returns its first key, -1 if there is none. Must not be called again after -1.
   __device__ int next() {
     const int from = (int)shared_word(at);
     at += kTile;
@@ -120,11 +124,12 @@ template <int N> struct BlockUnion {
   }
 };
 
-// Begins to copy the rows of a tile of an array [B,S,Hq,c] to shared memory [Rows,C]; zeros beyond the tile's end and beyond c.
+// Begins to copy the rows of a tile of an array [B,S,Hq,c] to shared memory [Rows,C]. Rows beyond the tile and columns from c on
+// become zeros.
 template <int C, int Rows, typename T> __device__ inline void copy_tile(uint32_t to, const T* src, int c, const Sizes& n, const RowTile& tile) {
   constexpr int kCells = C / 8, kStep = kThreads / kCells;
   const int i = threadIdx.x % kCells, first = tile.first + threadIdx.x / kCells;
-  const int queries = kStep / n.each, heads = kStep % n.each;  // from one of this thread's rows to the next
+  const int queries = kStep / n.each, heads = kStep % n.each;  // the distance between two rows of this thread
   int t = first / n.each, head = first % n.each;
   src += n.row(tile.b, tile.g, 0, c) + 8 * i;
 #pragma unroll
@@ -136,17 +141,18 @@ template <int C, int Rows, typename T> __device__ inline void copy_tile(uint32_t
   }
 }
 
-// Seen is what the rows lane/4 + 8*i of fragments [16*R,...] see of a walk's current tile. `rows` is the address of the first.
+// Seen answers what the rows of a thread, lane/4 + 8*i of fragments [16*R,...], see of a walk's current tile. `rows` is the address of
+// the Row of the first one.
 template <int R, class Walk> struct Seen {
   static constexpr int kPieces = kKeys / Walk::kPiece;
   const Walk& walk;
   uint32_t rows;
 
   __device__ Run run(int r, uint32_t place) const {
-    const uint2 raw = shared_pair(rows + 8 * r * sizeof raw);  // each time anew: registers are scarce
+    const uint2 raw = shared_pair(rows + 8 * r * sizeof raw);  // read each time, to save registers
     return walk.seen({int(raw.x), int(raw.y)}, place);
   }
-  // A bit for each piece of which one of the warp's rows sees some.
+  // Bit i: some row of the warp sees a key of piece i.
   __device__ unsigned some() const {
     unsigned bits = 0;
 #pragma unroll
@@ -160,7 +166,7 @@ template <int R, class Walk> struct Seen {
     }
     return bits;
   }
-  // Whether all of them see all of a piece.
+  // Whether all rows of the warp see all keys of a piece.
   __device__ bool all(int piece) const {
     const int from = walk.current(piece), place = walk.place(piece);
     bool all = true;
@@ -168,7 +174,7 @@ template <int R, class Walk> struct Seen {
     for (int r = 0; r < 2 * R; r++) all &= covers<Walk::kPiece>(run(r, place), from);
     return __all_sync(0xffffffff, all);
   }
-  // Sets the numbers of the keys [part,part+N) of a piece to `hidden` where a row does not see the key.
+  // s holds numbers of the keys [part,part+N) of a piece. Sets those whose row does not see the key to `hidden`.
   template <int N> __device__ void hide(float (&s)[R][N / 8][4], int piece, int part, float hidden) const {
     const int first = walk.current(piece) + part, place = walk.place(piece);
 #pragma unroll
@@ -183,14 +189,14 @@ template <int R, class Walk> struct Seen {
   }
 };
 
-// KeyTiles are the keys and values of a group in shared memory, a tile [kKeys,C] of each in either of two stages: one is
-// copied while the other one is in use.
+// KeyTiles holds keys and values of a group in shared memory, a tile [kKeys,C] of each in each of two stages. One stage is copied
+// while the warps compute with the other.
 template <typename T, int C> struct KeyTiles {
-  static constexpr uint32_t kBytes = kKeys * C * 2;  // of a tile; the values are so far behind their keys
+  static constexpr uint32_t kBytes = kKeys * C * 2;  // of a tile; also the distance from keys to their values
 
   const Sizes& n;
   uint32_t tiles;
-  const T** from;  // k and v of the group, in shared memory: registers are scarce
+  const T** from;  // k and v of the group, in shared memory to save registers
 
   __device__ KeyTiles(const AttentionParams& p, const RowTile& tile, Carver& carve)
       : n(p.n), tiles(shared_address(carve.floats(4 * kKeys * C / 2))), from(reinterpret_cast<const T**>(carve.floats(4))) {
@@ -201,10 +207,10 @@ template <typename T, int C> struct KeyTiles {
     __syncthreads();
   }
 
-  // The keys of the other stage.
+  // The address of the keys of the other stage.
   __device__ uint32_t other(uint32_t keys) const { return 2 * tiles + 2 * kBytes - keys; }
 
-  // Begins to copy the next tile of a walk, if there is one, keys to `to`.
+  // Begins to copy the next tile of a walk, if there is one, to the stage whose keys are at `to`.
   template <class Walk> __device__ void next(Walk& walk, uint32_t to) const {
     constexpr int N = Walk::kPiece;
     int first = walk.next();
@@ -212,7 +218,7 @@ template <typename T, int C> struct KeyTiles {
 #pragma unroll
     for (int piece = 0; piece < kKeys / N; piece++, to += N * C * 2) {
       if (piece > 0) first = walk.coming(piece);
-      const int end = kKeys > N && first < 0 ? first : n.keys;  // a piece that is none is zeros
+      const int end = kKeys > N && first < 0 ? first : n.keys;  // a missing piece becomes zeros
       copy_run<C, N>(to, from[0], (long long)n.groups * n.d, first, end, n.d);
       copy_run<C, N>(to + kBytes, from[1], (long long)n.groups * n.dv, first, end, n.dv);
     }
@@ -221,8 +227,8 @@ template <typename T, int C> struct KeyTiles {
 
 }  // namespace nsa
 
-// The entry points nsa_span_<name>_mma<C>_<storage>, and for selected attention nsa_selected_<name> with blocks of whole tiles and
-// nsa_selected<N>_<name> with pieces of N keys, of nsa::mma_<op><T, C, R, Walk>(p).
+// Defines the entry points that call nsa::mma_<op><T, C, R, Walk>(p): nsa_span_<name>_mma<C>_<storage>; for selected attention
+// nsa_selected_<name>_... if blocks consist of whole tiles, and nsa_selected<N>_<name>_... for pieces of N keys.
 #define NSA_MMA_WALK(name, op, C, R, blocks)                                                                           \
   NSA_MMA_WALK_ENTRY(span_##name, op, C, R, blocks, nsa::KeyRuns)                                                      \
   NSA_MMA_WALK_ENTRY(selected_##name, op, C, R, blocks, nsa::BlockUnion<nsa::kKeys>)                                   \

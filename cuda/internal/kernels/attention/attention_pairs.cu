@@ -1,22 +1,22 @@
-// What comes before and behind the kernels of attention_pairs.cuh.
+// The kernels that run before and behind those of attention by pairs and by walks; attention_pairs.cuh has the layouts.
 //
-//   nsa_walk_blocks_i32     idx int32 [B,S,Hkv,most] -> blocks, count of walks
-//   nsa_pairs_count_i32     idx -> lengths, counts
-//   nsa_pairs_sort_i32      idx, counts -> list, items, count
+//   nsa_walk_blocks_i32     idx int32 [B,S,Hkv,most] -> Walks: blocks, count
+//   nsa_pairs_count_i32     idx -> Pairs: lengths, counts
+//   nsa_pairs_sort_i32      idx, counts -> Pairs: list, items, count
 //   nsa_pairs_forward_join  sums, stats of the units of a launch -> o, lse
-//   nsa_pairs_dq_join       sums -> dq
+//   nsa_pairs_dq_join       sums of the units of a launch -> dq
 //
-// Which place of its block's list a pair has depends on the order of integer atomics, but no result does.
+// The place of a pair within its block's list depends on the order of integer atomics. No result depends on it.
 #include "attention_pairs.cuh"
 #include "attention_wgmma_span.cuh"
 
 namespace nsa {
 
 constexpr int kSorters = 512, kListers = 128, kJoiners = 256;  // threads of a block
-constexpr int kWindow = 2048;                                    // blocks of which a warp knows at once who chose them
+constexpr int kWindow = 2048;                                    // blocks whose bits a warp holds at once
 
-// Calls f(q, i, j) for the entries i of the lists of `queries` queries from `first` on, with their blocks j, and end(q, length); a warp of
-// some takes its part.
+// Calls f(q, i, j) for each entry i, block j, in the list of each of the `queries` queries from `first` on, and end(q, length) once for
+// each list. q counts from `first`. This warp, number `warp` of `warps`, does its share of the queries.
 template <class F, class G> __device__ __forceinline__ void each_entry(const AttentionParams& p, int b, int g, int first, int queries, int warp, int warps, F f, G end) {
   constexpr int kAtOnce = 4;
   const Blocks& mask = p.blocks;
@@ -40,8 +40,8 @@ template <class F, class G> __device__ __forceinline__ void each_entry(const Att
       for (bool more = true; more; j = !more ? j : i < 64 ? ahead[k][1] : load(q, i)) {
         int before = __shfl_up_sync(0xffffffff, j, 1);
         if (place == 0) before = i > 0 && j >= 0 ? entry(q, i - 1) : -1;
-        const int t = p.documents && q < queries ? first + q - p.first(b, first + q) : first + q;  // counted from the document's first
-        const bool none = j <= before || (long long)j * mask.size > t;                           // as Blocks::at has it
+        const int t = p.documents && q < queries ? first + q - p.first(b, first + q) : first + q;  // within the document
+        const bool none = j <= before || (long long)j * mask.size > t;                           // the rules of Blocks::at
         const unsigned ended = __ballot_sync(0xffffffff, none) >> mine * width & all;
         const int length = i - place + (ended ? __ffs(ended) - 1 : width);
         if (i < length) f(q, i, j);
@@ -53,11 +53,11 @@ template <class F, class G> __device__ __forceinline__ void each_entry(const Att
   }
 }
 
-// What a block of kSorters threads does: a part of a unit's queries.
+// A cut: the part of a unit's queries that a block of kSorters threads does.
 struct Cut {
   int unit, number;
   __device__ explicit Cut(const PairParams& a) : unit(blockIdx.x / a.pairs.cuts), number(blockIdx.x % a.pairs.cuts) {}
-  // Calls f(q, i, j) for its entries and end(q, length), with queries counted from the unit's first.
+  // each_entry for the queries of the cut; q counts from the unit's first query.
   template <class F, class G> __device__ __forceinline__ void each(const PairParams& a, F f, G end) const {
     const Unit of(a, unit);
     const int most = (a.pairs.queries - 1) / a.pairs.cuts + 1, from = number * most;
@@ -67,15 +67,16 @@ struct Cut {
   }
 };
 
-// What a warp does for a tile, with words in shared memory: for each of kWindow blocks who chose it. Blocks have numbers that ascend with
-// their tokens and differ between documents, as those of BlockUnion.
+// A warp lists the pieces of tile `number`. chose, in shared memory, has a word for each of kWindow blocks: the bits of the queries that
+// chose it. Blocks are numbered as in BlockUnion: ascending with their tokens, and different in different documents.
 __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* chose) {
   const AttentionParams& p = a.p;
   const Walks& x = a.walks;
   const int group = number / x.tiles, first = number % x.tiles * x.queries, end = min(first + x.queries, p.n.queries);
   const int b = group / p.n.groups, begin = p.first(b, first), size = p.blocks.size, parts = (size - 1) / x.keys + 1;
   const int blocks = (end - 1 - begin) / size + 1 + (p.documents ? end - 1 - first : 0);
-  const auto number_of = [&](int own) { return (own - begin) / size + max(0, own - first); };  // of block 0 of the document from `own` on
+  // number of block 0 of the document that begins at `own`
+  const auto number_of = [&](int own) { return (own - begin) / size + max(0, own - first); };
   TileBlock* to = x.blocks + (long long)number * x.room;
   int count = 0;
 #pragma unroll 1
@@ -99,7 +100,7 @@ __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* ch
       const int own = p.documents && bits ? p.first(b, first + __ffs(bits) - 1) : 0;
       const int key = own + (base + i / parts - number_of(own)) * size + i % parts * x.keys;
       if (key >= end) bits = 0;
-      if (key > first) bits &= 0xffffffffu << (key - first) % 32;  // the others do not see its keys
+      if (key > first) bits &= 0xffffffffu << (key - first) % 32;  // earlier queries see none of its keys
       const unsigned is = __ballot_sync(0xffffffff, bits != 0);
       if (bits) to[count + __popc(is & ((1u << lane()) - 1))] = {key, bits};
       count += __popc(is);
@@ -108,13 +109,13 @@ __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* ch
   if (lane() == 0) x.count[number] = count;
 }
 
-// Adds up the results of rows, a thread for each 8 columns of one, which reads kAtOnce places at once.
+// Adds up the results of the rows of a launch. A thread has 8 columns of a row and reads kAtOnce places at once.
 template <typename T, bool Forward, int kAtOnce> __device__ inline void join(const PairParams& a) {
   const AttentionParams& p = a.p;
   const Sizes& n = p.n;
   const Pairs& x = a.pairs;
   const int c = Forward ? n.dv : n.d, width = pair_width(c), cells = width / 8;
-  const int blocks = (x.queries * n.each * cells - 1) / kJoiners + 1;  // of a unit
+  const int blocks = (x.queries * n.each * cells - 1) / kJoiners + 1;  // thread blocks of a unit
   const int number = blockIdx.x / blocks, i = blockIdx.x % blocks * kJoiners + threadIdx.x;
   const Unit unit(a, x.first + number);
   const int cell = i % cells, row = i / cells, q = row / n.each, head = row % n.each;
@@ -173,8 +174,8 @@ template <typename T, bool Forward, int kAtOnce> __device__ inline void join(con
 
 }  // namespace nsa
 
-// Grid x is the number of blocks of threads with a warp for each tile; these have shared memory for the numbers of its blocks, at most kWindow
-// words.
+// Grid x is ceil(tiles / 4), blocks of kListers threads; a warp lists one tile. Each warp has min(kWindow, block numbers) words of shared
+// memory.
 extern "C" __global__ void __launch_bounds__(nsa::kListers, 4) nsa_walk_blocks_i32(const __grid_constant__ nsa::WalkParams a) {
   using namespace nsa;
   const int number = blockIdx.x * (kListers / 32) + warp();
@@ -183,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kListers, 4) nsa_walk_blocks_i
   if (number < a.walks.tiles * a.p.n.batch * a.p.n.groups) list_blocks(a, number, words);
 }
 
-// Grid x is the number of units times that of their cuts; the shared memory has a number for each block.
+// Grid x is units*cuts over all groups, blocks of kSorters threads. Shared memory: one int for each block of tokens.
 extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_count_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
   const Cut cut(a);
@@ -198,29 +199,29 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_count_i
   for (int j = threadIdx.x; j < blocks; j += kSorters) to[j] = count[j];
 }
 
-// The same grid; the shared memory has a number for each block, and 64.
+// The same grid. Shared memory: one int for each block of tokens, and 64 more.
 extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
   const Pairs& x = a.pairs;
   const Cut cut(a);
   const int blocks = a.p.blocks.count(a.p.n), most = a.p.blocks.most;
-  int* next = reinterpret_cast<int*>(dynamic_shared());  // where the next pair of a block goes
-  int *pairs = next + blocks, *work = pairs + 32;         // of the blocks of a warp
+  int* next = reinterpret_cast<int*>(dynamic_shared());  // the place in the list for the next pair of a block
+  int *pairs = next + blocks, *work = pairs + 32;         // for each warp: the pairs and items of its 32 blocks
   const int* counts = x.counts + (long long)cut.unit * x.cuts * blocks;
   int* list = x.list + (long long)cut.unit * x.queries * most;
   PairItem* items = x.items + (long long)cut.unit * x.room;
-  const auto sum = [](int& x) {  // of the lanes up to this one
+  const auto sum = [](int& x) {  // running sum over the lanes up to this one
 #pragma unroll
     for (int m = 1; m < 32; m *= 2) {
       const int y = __shfl_up_sync(0xffffffff, x, m);
       if (lane() >= m) x += y;
     }
   };
-  int first = 0, item = 0;  // of the blocks before
+  int first = 0, item = 0;  // pairs and items of all blocks before `from`
 #pragma unroll 1
   for (int from = 0; from < blocks; from += kSorters) {
     const int j = from + threadIdx.x;
-    int length = 0, own = 0;  // of all cuts, and of those before this one
+    int length = 0, own = 0;  // pairs of block j in all cuts, and in the cuts before this one
 #pragma unroll 4
     for (int c = 0; c < x.cuts; c++) {
       if (c == cut.number) own = length;
@@ -249,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
   cut.each(a, [&](int q, int i, int j) { list[atomicAdd(next + j, 1)] = q << kEntryBits | i; }, [](int, int) {});
 }
 
-// Grid x is the number of units of the launch times that of blocks with a thread for each 8 columns of their rows.
+// Grid x is units*ceil(queries*h*width/8 / kJoiners) over the units of the launch, blocks of kJoiners threads.
 #define NSA_JOIN(op, T, Forward, AtOnce, blocks)                                                                                      \
   extern "C" __global__ void __launch_bounds__(nsa::kJoiners, blocks) nsa_pairs_##op##_join_##T(const __grid_constant__ nsa::PairParams a) { \
     nsa::join<nsa::T, Forward, AtOnce>(a);                                                                                     \

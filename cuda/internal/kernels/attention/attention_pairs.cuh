@@ -1,6 +1,7 @@
-// Selected attention by the pairs of a query and a block that it chose, sorted by block: each makes a result of its own, and those of
-// a query are added up in the order of its list. So keys are read once for many queries, wherever these are. Sorted and added up by
-// attention_pairs.cu; made by attention_wgmma_pairs_forward.cu and attention_wgmma_pairs_dq.cu.
+// Selected attention by pairs: a pair is a query and one entry of its list, which names a block. Pairs are sorted by block, so keys are
+// read once for many queries, wherever these are. Each pair gets a result of its own; the results of a query are added up in the order
+// of its list. attention_pairs.cu sorts and adds up; attention_wgmma_pairs_forward.cu and attention_wgmma_pairs_dq.cu make the results.
+// This file also has the arguments of walks (Walks).
 #pragma once
 
 #include "attention_index.cuh"
@@ -9,24 +10,29 @@
 namespace nsa {
 
 constexpr int kPairKeys = 64;  // keys of a tile; a block has `parts` tiles
-constexpr int kEntryBits = 20;  // lists ascend, so an entry is less than the number of blocks, which the sort holds in shared memory; a query is less than 2048
+// The bits of an entry in a pair. 20 suffice: lists ascend, so an entry is less than the number of blocks, and the sort has a number in
+// shared memory for each block. A query of a unit is less than 2048.
+constexpr int kEntryBits = 20;
 
-// Pairs says where the pairs lie. The S queries of each of the B*Hkv groups are cut into `units` units of `queries` each. Of a unit:
+// Pairs describes the layout of pairs. The S queries of each of the B*Hkv groups are cut into `units` units of `queries` each. A unit has:
 //
-//   list    int32 [queries*most]  query << kEntryBits | entry, with queries counted from the unit's first; those of a block in any order
-//   lengths int32 [queries]       entries of a query
-//   counts  int32 [cuts, J]       of J blocks: how many of a part of the queries, a cut, chose one
-//   items   [room]                the work, of which there is count[unit]
+//   list    int32 [queries*most]  pairs, sorted by block: query << kEntryBits | entry; queries count from the unit's first. The order
+//                                 within a block is arbitrary
+//   lengths int32 [queries]       the number of entries of each query
+//   counts  int32 [cuts, J]       J blocks; how many queries of a cut chose the block. The queries of a unit are divided into cuts
+//   items   [room]                items of work; their number is count[unit]
 //
-// A launch takes the units [first,end). In it a pair has place ((unit-first)*queries*most + query*most + entry) * parts + part:
+// A launch takes the units [first,end). The result of a pair over tile `part` of its block has the place
+// ((unit-first)*queries*most + query*most + entry) * parts + part in:
 //
-//   sums  T [places, h, width]  forward: the sum of values times exponentials, if narrow<T> divided by their sum; dq: what the tile adds
-//                               to dq, if not narrow<T> without the scale. The width is a multiple of 32; of 32 columns, 8*j + 2*i
-//                               and the one after it lie at 8*i + 2*j: as a thread has them
-//   stats [places, h]           forward: the largest logit, and the sum of the exponentials below it
+//   sums  T [places, h, width]  forward: the sum of exponentials times values, divided by the sum of exponentials if narrow<T>.
+//                               dq: what the tile adds to dq, scaled only if narrow<T>. width is a multiple of 32. Of each 32 columns,
+//                               the columns 8*j + 2*i and 8*j + 2*i + 1 lie at 8*i + 2*j, which is the order that a thread has them in
+//   stats [places, h]           forward: the largest logit, and the sum of the exponentials relative to it
 //
-// Of a query only the places of its entries are written and read.
-struct alignas(16) PairItem { int key, first, count, part; };  // a tile's first key and number in its block; where its pairs are in the list
+// Only places of entries that a query has are written and read.
+// An item is a tile of keys, from `key` on, which is tile `part` of its block, with the pairs [first,first+count) of the list.
+struct alignas(16) PairItem { int key, first, count, part; };
 struct Pairs {
   int32_t *list, *lengths, *counts;
   PairItem* items;
@@ -34,31 +40,34 @@ struct Pairs {
   void* sums;
   float2* stats;
   int units, queries, cuts, room, parts;
-  int tile, chunk;  // queries of a tile of rows, and at most of an item, which has at most item_tiles
+  int tile, chunk;  // queries of a tile of rows; the most queries of an item, at most item_tiles tiles
   int first, end;
 };
 
 struct PairParams {
-  alignas(64) uint8_t k[128], v[128];  // maps of boxes [1,64,1,64] of k and v
-  uint8_t q[128], dout[128];           // of boxes [h,64] of q and do, as arrays [1,B*S*Hq,1,c]
+  alignas(64) uint8_t k[128], v[128];  // tensor maps of k and v, with boxes [1,64,1,64]
+  uint8_t q[128], dout[128];           // tensor maps of q and do as arrays [1,B*S*Hq,1,c], with boxes [1,h,1,64]
   AttentionParams p;
   Pairs pairs;
 };
 
-// A walk goes through the blocks that the queries of a *tile*, consecutive ones of a group, at most 32, chose (attention_walk_forward.cu,
-// attention_walk_dq.cu), in *pieces* of `keys` keys: 64, 32 or 16, of which a block is a multiple.
+// Selected attention by a walk (attention_walk_forward.cu, attention_walk_dq.cu): a walk goes through the blocks that the queries of a
+// *tile* chose. A tile is at most 32 consecutive queries of a group. Blocks are cut into *pieces* of `keys` = 64, 32 or 16 keys; the
+// block size is a multiple of `keys`.
 //
-//   blocks  [groups*tiles, room]  those of a tile, ascending: an entry for each piece that a query sees
-//   count   int32 [groups*tiles]  how many there are
-struct TileBlock { int key; uint32_t queries; };  // a piece's first key, and a bit for each query of the tile that chose and sees some
+//   blocks  [groups*tiles, room]  the pieces of a tile that some query sees, ascending
+//   count   int32 [groups*tiles]  their number
+//
+// A TileBlock is a piece: its first key, and a bit for each query of the tile that chose its block and sees some of its keys.
+struct TileBlock { int key; uint32_t queries; };
 struct Walks {
   TileBlock* blocks;
   int32_t* count;
-  int tiles, queries, room, keys;  // tiles of a group
+  int tiles, queries, room, keys;  // tiles of a group, queries of a tile, pieces that a tile has room for, keys of a piece
 };
 
 struct WalkParams {
-  alignas(64) uint8_t k[128], v[128];  // as in PairParams, of boxes [1,keys,1,64]
+  alignas(64) uint8_t k[128], v[128];  // tensor maps of k and v, with boxes [1,keys,1,64]
   AttentionParams p;
   Walks walks;
 };
@@ -66,17 +75,17 @@ struct WalkParams {
 // The most tiles of rows of an item.
 constexpr int item_tiles(int C) { return C > 192 ? 2 : 8; }
 
-// Whether sums of 64 numbers may exceed a type.
+// Whether a sum of 64 numbers of the type T may exceed its range.
 template <typename T> constexpr bool narrow = false;
 template <> constexpr bool narrow<f16> = true;
 
 __device__ inline int pair_width(int c) { return (c + 31) / 32 * 32; }
 
-// Results of pairs are written and read once: they are not to drive rows and keys out of the L2 cache.
+// Accesses to results of pairs, which are written and read once: they should not evict rows and keys from the L2 cache.
 __device__ inline void store_once(uint4* to, uint4 x) { __stcs(to, x); }
 __device__ inline uint4 load_once(const uint4* from) { return __ldcs(from); }
 
-// The queries of a unit.
+// The `queries` queries of a unit, from query `first` of group g of batch row b on.
 struct Unit {
   int b, g, first, queries;
   __device__ Unit(const PairParams& a, int unit) {
@@ -87,7 +96,7 @@ struct Unit {
   }
 };
 
-// Calls f(unit, item) for the items of a launch that a block does, every gridDim.x-th one.
+// Calls f(unit, item) for the block's items, which are every gridDim.x-th one of the launch.
 template <class F> __device__ inline void each_item(const Pairs& x, F f) {
   int at = blockIdx.x;
 #pragma unroll 1
@@ -98,7 +107,7 @@ template <class F> __device__ inline void each_item(const Pairs& x, F f) {
 #pragma unroll 1
       for (PairItem next = items[at]; at < count;) {
         const PairItem item = next;
-        if ((at += gridDim.x) < count) next = items[at];  // it arrives meanwhile
+        if ((at += gridDim.x) < count) next = items[at];  // this load overlaps f
         f(unit, item);
       }
     at -= count;

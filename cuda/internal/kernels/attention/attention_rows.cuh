@@ -1,11 +1,11 @@
-// The rows that may see the keys of a tile, for the kernels that own keys (dk, dv).
+// The rows that may see the keys of a tile, for kernels that own keys (dk and dv).
 #pragma once
 
 #include "attention_index.cuh"
 
 namespace nsa {
 
-// The rows that may see the keys [first,end) of a block under a Span.
+// The rows that may see some keys under a Span; see span_rows.
 struct SpanRows {
   static constexpr bool kListed = false;
   const AttentionParams& p;
@@ -15,13 +15,13 @@ struct SpanRows {
   __device__ Run keys(int t) const { return p.keys(b, t); }
 };
 
-// All rows that may see the keys [first,end) of row b of the batch.
+// All rows that may see the keys [first,end) of row b of the batch. They are consecutive.
 __device__ inline SpanRows span_rows(const AttentionParams& p, int b, int first, int end) {
   const Run seen = p.seeing(b, first, end);
   return {p, b, seen.lo * p.n.each, max(0, seen.hi - seen.lo) * p.n.each};
 }
 
-// The rows of the listed queries, which have chosen the block of the keys.
+// The rows of listed queries: those that chose the block of the keys.
 struct ListRows {
   static constexpr bool kListed = true;
   const int* queries;

@@ -1,12 +1,11 @@
-// The softmax of a row that sees its keys part by part (online softmax, arXiv 1805.02867). Logits are products q·k, before
-// the scale: the scale is applied to the difference of two of them, as scaling both first would round each by 2^-24 of
-// itself, which is more than the exponent may be off where logits are large. The two rules of rows that see nothing are here
-// and nowhere else:
+// Online softmax (arXiv 1805.02867): the softmax of a row that gets its keys in parts. Logits here are the products q·k, not yet
+// scaled. The scale multiplies the difference of two logits: scaling each one first would round it by 2^-24 of itself, an error
+// that is too large for an exponent when logits are large. Two rules treat rows that see nothing, and only this file has them:
 //
-//   1. forward: o = 0 and lse = -Inf. No exponential is taken below a maximum of -Inf.
-//   2. backward: such an lse is loaded as +Inf, so that exp(logit - lse) = 0.
+//   1. Forward: o = 0 and lse = -Inf. While the maximum is -Inf, exponentials are taken relative to 0 instead.
+//   2. Backward: load_lse turns an lse of -Inf into +Inf, so that exp(logit - lse) = 0.
 //
-// Logits of -Inf are as if not seen; a NaN stays one.
+// A logit of -Inf counts as not seen. A NaN logit makes the sum NaN.
 #pragma once
 
 namespace nsa {
@@ -14,14 +13,14 @@ namespace nsa {
 constexpr float kLog2E = 1.44269504088896340736f;
 
 struct Softmax {
-  float top, sum;  // the largest logit so far, the sum of the exponentials below it
+  float top, sum;  // the largest logit so far; the sum of the exponentials relative to it
 
   __device__ void start() { top = -INFINITY, sum = 0; }
 
-  // What exponentials are taken below: exp2f((x - base()) * scale), with a scale for powers of two.
+  // The logit that exponentials are relative to: exp2f((x - base()) * scale), where scale contains log2(e).
   __device__ float base() const { return top == -INFINITY ? 0 : top; }
 
-  // Raises the maximum to that of new logits; returns the factor of what was accumulated before.
+  // Raises the maximum to x if x is larger. Returns the factor by which the caller must scale what it has accumulated so far.
   __device__ float raise(float x, float scale) {
     const float before = top;
     top = fmaxf(top, x);
@@ -30,9 +29,9 @@ struct Softmax {
     return factor;
   }
 
-  // The factor of the accumulated values at the end.
+  // The final factor of the accumulated values.
   __device__ float norm() const { return sum == 0 ? 0 : 1 / sum; }
-  // The natural log of the sum of exp(scale * logit). The product is rounded as exponent() does it.
+  // The natural log of the sum of exp(scale * logit). It rounds the product exactly as exponent() does.
   __device__ float lse(float scale) const {
     return sum == 0 ? -INFINITY : __fadd_rn(__fmul_rn(top, scale), logf(sum));
   }
@@ -40,9 +39,9 @@ struct Softmax {
 
 __device__ inline float load_lse(float lse) { return lse == -INFINITY ? INFINITY : lse; }
 
-// exponent returns x*scale - lse for a logit x of a row with this lse, at most 0. A row's lse is rounded to float32, so that all
-// of its probabilities are off by one factor, at most exp(2^-24 |lse|), and each by 2^-24 |x*scale| more. The largest logit
-// has the exponent -log(sum) as far as lse holds it: exactly 0 where it is the only one.
+// exponent returns min(0, x*scale - lse) for a logit x of a row with this lse. Since lse is rounded to float32, all probabilities of
+// a row share one error factor of at most exp(2^-24 |lse|). Each has its own relative error of 2^-24 |x*scale| besides. The exponent
+// of the largest logit is -log(sum), as precisely as lse holds it. It is exactly 0 for the only key of a row.
 __device__ inline float exponent(float x, float scale, float lse) {
   const float y = __fsub_rn(__fmul_rn(x, scale), lse);
   return y > 0 ? 0 : y;
@@ -51,13 +50,13 @@ __device__ inline float exponent(float x, float scale, float lse) {
 // The probability exp(x*scale - lse).
 __device__ inline float probability(float x, float scale, float lse) { return exp2f(exponent(x, scale, lse) * kLog2E); }
 
-// The kernels on matrix units take exp2 of one fma, x*scale - base, which is off by the rounding of base: at most 2^-17 of
-// the result below kLarge. Rows from kLarge on take the difference first, and a base of 0; not those with a base of Inf, which see
-// nothing: their exponents are -Inf as they are.
+// Kernels on tensor cores compute exp2 of one fma, x*scale - base. The rounding of base is its error: at most 2^-17 of the result
+// while |base| is below kLarge. Rows with a larger base subtract first and use a base of 0. An infinite base is not large: such a
+// row sees nothing, and its exponents are -Inf anyway.
 constexpr float kLarge = 128;
 __device__ inline bool large(float x) { return fabsf(x) >= kLarge && fabsf(x) < INFINITY; }
 
-// The logit whose product with the scale is the exponent of x.
+// exponent() of x, divided by the scale. Multiplied by scale_log2 it gives the power of two of the probability.
 __device__ inline float shifted(float x, float scale, float lse) { return exponent(x, scale, lse) / scale; }
 
 }  // namespace nsa

@@ -1,8 +1,9 @@
-// Tiles in shared memory and their products, in float32 whatever the storage type: what all attention kernels are made of.
+// Tiles in shared memory and their products, float32 for every storage type. General attention kernels are built of these; other
+// kernels use some of the helpers.
 //
-// A block has 128 threads, 16 down and 8 across; a tile of M = 16*R rows and N = 8*C columns gives each thread R*C
-// elements: rows down() + 16*i, columns across() + 8*c. A row of a tile is padded to stride(c) floats, an odd number of
-// quadruples, so that eight adjoining rows lie in different banks.
+// A block has 128 threads: 16 down and 8 across. In a tile of M = 16*R rows and N = 8*C columns each thread owns R*C elements:
+// rows down() + 16*i, columns across() + 8*j. A row of c columns takes stride(c) floats, an odd number of groups of four, so that
+// eight neighbouring rows lie in different banks.
 #pragma once
 
 #include "common.cuh"
@@ -11,7 +12,7 @@ namespace nsa {
 
 constexpr int kThreads = 128, kDown = 16, kAcross = 8, kWarps = kThreads / 32;
 
-// Blocks on a multiprocessor that a kernel with tiles of 16*R rows leaves registers for.
+// The blocks that share a multiprocessor if tiles have 16*R rows; the compiler limits registers accordingly.
 constexpr int resident(int R) { return R == 4 ? 2 : R == 2 ? 3 : 4; }
 
 __device__ inline int down() { return threadIdx.x / kAcross; }
@@ -25,7 +26,7 @@ __device__ inline float* dynamic_shared() {
   return reinterpret_cast<float*>(nsa_dynamic_shared);
 }
 
-// Carver hands out the dynamic shared memory, 16 bytes aligned.
+// Carver hands out parts of the dynamic shared memory, aligned to 16 bytes.
 struct Carver {
   float* next;
   __device__ float* floats(int n) {
@@ -42,7 +43,8 @@ __device__ inline float2 load_pair(const bf16* p) {
 }
 __device__ inline float2 load_pair(const f16* p) { return __half22float2(*reinterpret_cast<const __half2*>(p)); }
 
-// dst [rows,c] = the rows src + offset(i), zeros where that is negative and in the padding up to quadruples.
+// Loads row i of the tile dst [rows,c] from src + offset(i). A row with a negative offset becomes zeros, as do columns from c up to
+// the next multiple of four.
 template <typename T, class Offset>
 __device__ void load_rows(float* dst, const T* src, int rows, int c, Offset offset) {
   const int lane = threadIdx.x % 32, ld = stride(c), end = 4 * quads(c);
@@ -51,7 +53,7 @@ __device__ void load_rows(float* dst, const T* src, int rows, int c, Offset offs
 #pragma unroll 1
     for (int j = 2 * lane; j < end; j += 64) {
 #pragma unroll 8
-      for (int i = threadIdx.x / 32; i < rows; i += kWarps) {  // so many loads are under way at once
+      for (int i = threadIdx.x / 32; i < rows; i += kWarps) {  // eight loads in flight
         const long long at = offset(i);
         const float2 x = at >= 0 && j < c ? load_pair(src + at + j) : make_float2(0, 0);
         *reinterpret_cast<float2*>(dst + i * ld + j) = x;
@@ -72,18 +74,18 @@ __device__ inline void clear_rows(float* dst, int rows, int c) {
   for (int i = threadIdx.x; i < n; i += kThreads) reinterpret_cast<float4*>(dst)[i] = make_float4(0, 0, 0, 0);
 }
 
-// A product takes in whole tiles, so a NaN or an Inf of a key reaches also the rows that do not see the key: as 0*NaN.
-// pass(false) ignores this and returns whether a result of this thread is NaN or Inf. If one of the block is, pass(true)
-// does all of it again: it takes such rows out of their tiles and makes their probabilities NaN where they are seen, so
-// that what does not see them has the same bits as with finite numbers.
+// Products multiply whole tiles, so a NaN or Inf in a key would spoil rows that do not see this key, since 0*NaN is NaN.
+// pass(false) ignores this and returns whether a result of this thread is NaN or Inf. If that is so in any thread of the block,
+// pass(true) repeats all the work. It sets operand rows that hold NaN or Inf to zeros and marks them as NaN only where they
+// are seen. So results that do not see them have the same bits as with finite operands.
 template <class Pass> __device__ __forceinline__ void careful_if_needed(Pass pass) {
   bool careful = false;
 #pragma unroll 1
   while (__syncthreads_or(pass(careful)) && !careful) careful = true;
 }
 
-// take_out sets the rows of a tile [rows,c], at most 64, that hold a NaN or an Inf to zeros, and calls also(i) for them, each
-// in one warp. All threads of a block call it, after the barrier that completes the tile.
+// take_out zeroes each row i of a tile [rows,c] that holds a NaN or Inf, and a whole warp calls also(i) for it. All threads of a
+// block must call it, behind the barrier that completes the tile.
 template <class Also> __device__ void take_out(float* tile, int rows, int c, Also also) {
   const int lane = threadIdx.x % 32, ld = stride(c);
 #pragma unroll 1
@@ -97,12 +99,12 @@ template <class Also> __device__ void take_out(float* tile, int rows, int c, Als
   __syncthreads();
 }
 
-// Writes the rows of a tile [rows,c], times factor(i), to dst + offset(i); none where that is negative. Each thread
-// writes what multiply_add gave it. Returns whether it wrote a NaN or an Inf.
+// Writes row r of a tile [16*R,c], times a factor, to dst + offset(r), unless the offset is negative. factor(i) is that of this
+// thread's i-th row. A thread writes the elements that it owns in multiply_add. Returns whether it wrote a NaN or Inf.
 template <int R, typename T, class Offset, class Factor>
 __device__ bool store_rows(T* dst, const float* src, int c, Offset offset, Factor factor) {
   const int ld = stride(c);
-  float zero = 0;  // NaN from the first NaN or Inf on
+  float zero = 0;  // becomes NaN with the first NaN or Inf
 #pragma unroll
   for (int i = 0; i < R; i++) {
     const int r = down() + kDown * i;
@@ -123,7 +125,7 @@ __device__ inline void fma4(float& sum, float4 x, float4 y) {
   sum = fmaf(x.x, y.x, sum), sum = fmaf(x.y, y.y, sum), sum = fmaf(x.z, y.z, sum), sum = fmaf(x.w, y.w, sum);
 }
 
-// out = a·bT for a [M,c] and b [N,c].
+// out [M,N] = a·bᵀ for tiles a [M,c] and b [N,c].
 template <int R, int C>
 __device__ void multiply_transposed(float (&out)[R][C], const float* a, const float* b, int c) {
   const int ld = stride(c), end = 4 * quads(c);
@@ -150,8 +152,8 @@ __device__ inline void axpy4(float4& sum, float a, float4 y) {
   sum.x = fmaf(a, y.x, sum.x), sum.y = fmaf(a, y.y, sum.y), sum.z = fmaf(a, y.z, sum.z), sum.w = fmaf(a, y.w, sum.w);
 }
 
-// The columns from + 32*u + [0,4), u < W, of multiply_add. A thread whose columns are not its own computes and leaves them.
-// The sum of a tile starts at 0: one that went on from out would be rounded to out's exponent at every step.
+// Does the columns from + 32*u + [0,4), u < W, of multiply_add. A thread with mine = false computes, but writes nothing. The sum over
+// a tile starts at 0: a sum that started at out would be rounded to out's exponent at every step.
 template <int R, int N, int W>
 __device__ void multiply_columns(float* out, const float* a, const float* b, int ld, int from, bool mine,
                                  const float (&factor)[R]) {
@@ -191,8 +193,8 @@ __device__ void multiply_columns(float* out, const float* a, const float* b, int
     }
 }
 
-// out [M,c] = out times factor, by rows, + a·b for a [M,N] and b [N,c]. Every element of out is read and written by one
-// thread, always the same.
+// out [M,c] = factor*out + a·b for tiles a [M,N] and b [N,c], with a factor for each row. Each element of out belongs to one thread,
+// the same one in every call.
 template <int R, int N>
 __device__ void multiply_add(float* out, const float* a, const float* b, int c, const float (&factor)[R]) {
   const int ld = stride(c), end = 4 * quads(c);
@@ -213,7 +215,7 @@ __device__ void multiply_add(float* out, const float* a, const float* b, int c, 
   }
 }
 
-// Writes a thread's part of a tile to shared memory [M,N].
+// Writes this thread's elements of a tile [M,N] to shared memory.
 template <int R, int C>
 __device__ void put(float* tile, const float (&x)[R][C]) {
   constexpr int ld = stride(C * kAcross);
@@ -223,7 +225,7 @@ __device__ void put(float* tile, const float (&x)[R][C]) {
     for (int j = 0; j < C; j++) tile[(down() + kDown * i) * ld + across() + kAcross * j] = x[i][j];
 }
 
-// The result of one operation over the eight threads that share rows, for all of them.
+// The maximum and the sum over the eight threads that share rows; all eight get the result.
 __device__ inline float max_across(float x) {
   for (int m = kAcross / 2; m > 0; m /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, m));
   return x;
@@ -235,7 +237,7 @@ __device__ inline float sum_across(float x) {
 
 }  // namespace nsa
 
-// The entry points nsa_<op>_<M>_<storage> of nsa::op<T, R, C>(p), for tiles of M = 16*R rows and 8*C columns.
+// Defines the entry points nsa_<op>_<M>_<storage>, which call nsa::op<T, R, C>(p), for tiles of M = 16*R rows and 8*C columns.
 #define NSA_TILE_ENTRY(op, M, suffix, T, C)                                                                            \
   extern "C" __global__ void __launch_bounds__(nsa::kThreads, nsa::resident(M / nsa::kDown))                           \
       nsa_##op##_##M##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                      \

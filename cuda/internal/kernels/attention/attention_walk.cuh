@@ -1,5 +1,6 @@
-// The keys that a tile of rows sees, N at a time, for the kernels that own rows (forward, dq). A walk gives slots: which
-// key lies in a column of the tile and which rows see it. next() is called by all threads of a block.
+// Walks over the keys that a tile of rows sees, N at a time, for the general kernels that own rows (forward and dq). next() moves to
+// the next tile of keys; all threads of a block must call it. key() says which key a column of this tile holds, and slot() also
+// what sees() needs to decide whether a row sees it.
 #pragma once
 
 #include "attention_index.cuh"
@@ -7,13 +8,13 @@
 
 namespace nsa {
 
-// RowTile is the rows [first,end) of group g of batch b that a block owns: `count` rows of the group's S*h to a block, in
-// the order of Sizes::row. The last rows, which may see the most, come first.
+// RowTile is the rows [first,end) of group g of batch row b that a block owns: `count` of the group's S*h rows, in the order of
+// Sizes::row. Lower blockIdx get later rows, since those may see more keys.
 struct RowTile {
   int b, g, first, end;
   __device__ RowTile(const Sizes& n, int count, int block = blockIdx.x) {
     const int all = n.queries * n.each, tiles = (all - 1) / count + 1;
-    asm volatile("" : "+r"(block));  // a tile made again is computed again: one that is kept takes registers
+    asm volatile("" : "+r"(block));  // makes the compiler compute a second RowTile anew rather than keep the first in registers
     const int group = block / tiles;
     b = group / n.groups, g = group % n.groups;
     first = (tiles - 1 - block % tiles) * count;
@@ -25,9 +26,9 @@ struct RowTile {
 // SpanWalk walks over the run of keys that any row of a tile sees.
 template <int N>
 struct SpanWalk {
-  struct Row { Run keys; };   // what a thread must know of a row
-  struct Slot { int key; };   // and of a column; -1 is no key
-  static constexpr int kShared = 0;  // floats of shared memory
+  struct Row { Run keys; };   // what a thread keeps about a row
+  struct Slot { int key; };   // what it reads about a column; -1 is no key
+  static constexpr int kShared = 0;  // floats of shared memory that the walk takes
 
   const AttentionParams& p;
   int from, end;
@@ -46,21 +47,23 @@ struct SpanWalk {
   __device__ static bool sees(const Row& r, const Slot& s) { return r.keys.has(s.key); }
 };
 
-// BlocksWalk walks over the union of the blocks that the queries of a tile, at most 64, have chosen, ascending. Warp 0
-// merges their lists; a column knows by one bit a query who chose its block.
+// BlocksWalk walks, ascending, over the union of the blocks that the queries of a tile chose, at most 64 queries. Warp 0 merges
+// their lists. Each column has one bit for each query, which says whether the query chose the column's block.
 template <int N>
 struct BlocksWalk {
-  struct Row { int t, bit; };
-  struct Slot { int key; unsigned lo, hi; };
+  struct Row { int t, bit; };                   // the row's query, and its bit
+  struct Slot { int key; unsigned lo, hi; };    // a key, and the bits of the queries that chose its block
   static constexpr int kShared = 3 * N + 4;
 
   Blocks mask;
-  const int* list[2];  // of the queries of this lane of warp 0
-  int query[2], begin[2], at[2], block[2];  // begin: of a query's document; block: the first token of its next block
-  int first, last;     // queries of the tile
+  // A lane of warp 0 merges the lists of two queries. Of each: its list in idx, its token, the first token of its document, the next
+  // entry of its list, and the first token of the block that this entry names.
+  const int* list[2];
+  int query[2], begin[2], at[2], block[2];
+  int first, last;     // first and last query of the tile
   int keys;            // T
-  int here, stop;      // what is left of the current block, and who chose it
-  unsigned chose[2];
+  int here, stop;      // the tokens [here,stop) are left of the current block
+  unsigned chose[2];   // bits of the queries that chose it
   int* slots;          // keys [N], low bits [N], high bits [N], number of slots in use
 
   __device__ BlocksWalk(const AttentionParams& p, const RowTile& tile, Carver& carve)
@@ -79,7 +82,7 @@ struct BlocksWalk {
     return tile.has(r) ? Row{t, t - first} : Row{-1, 0};
   }
   __device__ bool next() {
-    __syncthreads();  // the slots have been read
+    __syncthreads();  // all threads have read the slots of the last tile
     if (threadIdx.x < 32) fill();
     __syncthreads();
     return slots[3 * N] > 0;
@@ -114,7 +117,8 @@ struct BlocksWalk {
     for (int i = n + lane; i < N; i += 32) slots[i] = -1, slots[N + i] = 0, slots[2 * N + i] = 0;
     if (lane == 0) slots[3 * N] = n;
   }
-  // Goes on to the lowest block that a query has not yet passed.
+  // Moves to the lowest block that any query still has in its list; returns false if there is none. chose gets the bits of the queries
+  // that chose the block.
   __device__ bool advance() {
     int j = min(block[0], block[1]);
     for (int m = 16; m > 0; m /= 2) j = min(j, __shfl_xor_sync(0xffffffff, j, m));

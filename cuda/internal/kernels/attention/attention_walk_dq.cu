@@ -1,14 +1,16 @@
-// dq of selected attention for compute capability 9.0: q, k, v, do, lse, delta, blocks of tiles -> dq.
+// Selected attention by a walk, dq (compute capability 9.0): q, k, v, do, lse, delta, blocks of tiles (Walks) -> dq [B,S,Hq,D]. The warp
+// that owns a row writes all its elements with =.
 //
-//   nsa_walk_dq_mma<D>, and for pieces of P keys nsa_walk<P>_dq_mma<D>, D as in attention_wgmma_forward.cu
+//   nsa_walk_dq_mma<D>     pieces of 64 keys; D as in attention_wgmma_forward.cu
+//   nsa_walk<P>_dq_mma<D>  pieces of P = 32 or 16 keys
 //
-// See attention_walk_tiles.cuh.
+// attention_walk_tiles.cuh has the grid, the roles of warps and the loads. Large rows subtract first; see kLarge.
 #include "attention_walk_tiles.cuh"
 
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// P keys of a piece, at most Most at once; Q and do stay in registers, or in shared memory.
+// A piece has P keys; a warp multiplies at most Most of them at once. q stays in registers if KeptQ, do if KeptDO, else in shared memory.
 template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool KeptQ, bool KeptDO, int Loader, int Computer> struct WalkQueryGradient {
   static constexpr int kOwnQ = KeptQ ? 0 : 32 * C;
   using Tiles = WalkTiles<T, C, Cv, P, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), 2>;

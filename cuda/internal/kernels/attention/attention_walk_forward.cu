@@ -1,18 +1,20 @@
-// The forward of selected attention for compute capability 9.0: q, k, v, blocks of tiles -> o, lse.
+// Selected attention by a walk, forward (compute capability 9.0): q, k, v, blocks of tiles (Walks) -> o [B,S,Hq,Dv], lse [B,Hq,S]. The
+// warp that owns a row writes all its elements with =.
 //
-//   nsa_walk_forward_mma<D>, and for pieces of P keys nsa_walk<P>_forward_mma<D>, D as in attention_wgmma_forward.cu
+//   nsa_walk_forward_mma<D>     pieces of 64 keys; D as in attention_wgmma_forward.cu
+//   nsa_walk<P>_forward_mma<D>  pieces of P = 32 or 16 keys
 //
-// See attention_walk_tiles.cuh. Rows that are large take the difference first: see kLarge.
+// attention_walk_tiles.cuh has the grid, the roles of warps and the loads. Large rows subtract first; see kLarge.
 #include "attention_walk_tiles.cuh"
 
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// P keys of a piece, at most Most at once; Q stays in registers, or in shared memory.
+// A piece has P keys; a warp multiplies at most Most of them at once. Q stays in registers if Kept, else in shared memory.
 template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Kept, int Loader, int Computer> struct WalkForward {
   using Tiles = WalkTiles<T, C, Cv, P, W, Stages, Kept ? 0 : 32 * C, 1>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared, N = Most < P ? Most : P;
-  static constexpr float kSlack = 6;  // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
+  static constexpr float kSlack = 6;  // exponentials may reach 2^kSlack before the maximum is raised, so sums are seldom rescaled
   const Tiles tiles;
   __device__ WalkForward(const WalkParams& a) : tiles(a) {}
 
@@ -20,7 +22,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
     tiles.template run<Loader, Computer>([&](int w) { compute(w); });
   }
 
-  // Raises the maxima of rows by those of new logits, where these are far above.
+  // Raises the maxima of rows, and rescales their sums, if new logits are higher by more than kSlack.
   static __device__ __forceinline__ void raise(float (&o)[Cv / 8][4], Softmax (&state)[2], const float (&top)[2], float scale) {
     bool far[2];
 #pragma unroll
@@ -42,7 +44,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
     typename Tiles::Mine mine;
     WalkLeft<C, Kept> q;
     float o[Cv / 8][4];
-    Softmax state[2];  // the sum: of this thread's columns
+    Softmax state[2];  // its sum covers only this thread's columns until the end
     uint32_t parities = 0;
     tiles.each(
         [&](int i) {

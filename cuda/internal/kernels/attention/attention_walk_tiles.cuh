@@ -1,15 +1,17 @@
-// What the kernels for compute capability 9.0 that walk (Walks of attention_pairs.cuh) have in common: blocks, one a multiprocessor or
-// less, with four warps that load and W that compute, 16 rows each. They go through the tiles of queries, the last ones first, every
-// gridDim.x-th one. A tile has at most W/ceil(h/16) times max(1, 16/h) queries, and 32.
+// What the two kernels by a walk share (Walks of attention_pairs.cuh; compute capability 9.0). The grid has at most one block for each
+// multiprocessor. A block has four warps that load and W that compute 16 rows each. Each block goes through one tile of queries in every
+// gridDim.x, those with the latest queries first. A tile has at most W/ceil(h/16) * max(1, 16/h) queries, and at most 32.
 //
-// The first warp brings the keys and values of the tiles' blocks into a ring of stages, by tensor maps: a *fill* is 64/P pieces of P keys.
-// Barriers say which stages are full and which are free. A computing warp takes the fills that have a piece that one of its queries chose,
-// multiplies these pieces, and goes on alone, to the next tile, too: it is behind or ahead of others by as many fills as there are stages.
-// For a warp that does not take a fill the loading warp arrives where it becomes free. To one that does it tells that the fill has begun:
-// otherwise the parity for which the warp waits could be that of an earlier fill.
+// The first warp copies the keys and values of a tile's blocks into a ring of stages by tensor maps. A *fill* is one filling of a stage:
+// 64/P pieces of P keys. Barriers say which stages are full and which are free. A computing warp takes a fill if one of its queries chose
+// one of its pieces, and multiplies only those pieces. Warps do not wait for each other, not even at the end of a tile: two warps can be
+// as many fills apart as the ring has stages. If a warp does not take a fill, the loading warp arrives at the free barrier in its place.
+// If a warp takes it, the loading warp tells it that the fill has begun, by a barrier of this warp and stage (`told`). Without this the
+// warp could mistake the parity of an earlier fill for that of this one.
 //
-// If some row of a warp does not see all keys of a piece that the warp takes, a loading warp looks for NaN and Inf first: values that have
-// them (for dq: keys) become 0, and their keys (values) NaN. So rows that do not see them have the same bits as with finite numbers.
+// If some row of a warp does not see all keys of a piece that the warp takes, a loading warp looks for NaN and Inf first. A value row
+// with NaN or Inf (for dq: a key) becomes zeros, and its key (value) NaN. So rows that do not see it have the same bits as with finite
+// numbers.
 //
 // Shared memory: kShared bytes.
 #pragma once
@@ -20,11 +22,12 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// Of each computing warp, Own bytes of shared memory are its own. Arrays: of rows, 1 or with do 2.
+// Each computing warp has Own bytes of shared memory for itself. Arrays = 1: rows are q; 2: q and do.
 template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arrays> struct WalkTiles {
   static constexpr int L = 4, kBlock = 32 * (L + W), kPieces = 64 / P;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kStage = kKeyTile + 64 * Cv * 2;
-  // A computing warp has a barrier `told` of its own for each stage, a looking one `raw`: a phase of it is a fill that this warp takes.
+  // For each stage, each computing warp has a barrier `told` of its own, and each looking warp a barrier `raw`. A phase of such a barrier
+  // ends for each fill that this warp takes.
   struct Shared {
     unsigned long long full[Stages], free[Stages], told[W][Stages], raw[L - 1][Stages];
   };
@@ -56,11 +59,11 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
   }
   __device__ uint32_t own(int w) const { return ring + Stages * kStage + w * Own; }
 
-  // A tile of queries, by its number among all.
+  // Tile i of all tiles, in the order in which blocks take them: the queries [first,first+queries) of group g of batch row b.
   struct Tile {
-    int b, g, first, queries, number;  // number: where its blocks lie
+    int b, g, first, queries, number;  // number: its index in Walks
     __device__ Tile(const WalkParams& a, int i) {
-      asm volatile("" : "+r"(i));  // a tile made again is computed again: one that is kept takes registers
+      asm volatile("" : "+r"(i));  // makes the compiler compute a second Tile anew rather than keep the first in registers
       const Sizes& n = a.p.n;
       const Walks& x = a.walks;
       const int groups = n.batch * n.groups, group = i % groups, tile = x.tiles - 1 - i / groups;
@@ -69,9 +72,9 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     }
   };
 
-  // The rows of warp w: `whole` queries, or a part of one.
+  // The rows of warp w: `whole` whole queries, or one of `parts` parts of a query.
   struct Rows {
-    int whole, parts, query, flat;  // query, flat: of row 0 of the warp, in the tile; flat counts rows from the query's first
+    int whole, parts, query, flat;  // row 0 of the warp is row `flat` of query `query` of the tile
     __device__ Rows(const WalkParams& a, int w) {
       asm volatile("" : "+r"(w));  // as in Tile
       const int each = a.p.n.each;
@@ -79,15 +82,15 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
       query = w / parts * whole, flat = w % parts * 16;
       if (w / parts >= W / parts) query = 32;
     }
-    // The bits of its queries, of a tile with so many.
+    // The bits of the warp's queries in a tile of `queries` queries.
     __device__ unsigned bits(int queries) const {
       const int n = min(whole, queries - query);
       return n <= 0 ? 0 : 0xffffffffu >> (32 - n) << query;
     }
   };
 
-  // Goes through the tiles of the block: calls start(i), then step(piece, count, fill) for 32 of its pieces at a time, where each lane has
-  // one of `count` and fill is the number of the first one's, and finish(i).
+  // Goes through the tiles of the block. For each it calls start(i); then step(piece, count, fill) for 32 pieces at a time, where each
+  // lane has one of `count` pieces and `fill` is the number of the fill of the first one; then finish(i).
   template <class Start, class Step, class Finish> __device__ __forceinline__ void each(Start start, Step step, Finish finish) const {
     const int tiles = x.tiles * p.n.batch * p.n.groups;
     const auto number = [&](int round) { return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); };
@@ -108,10 +111,10 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     }
   }
 
-  // Of lane w the bits of computing warp w.
+  // Lane w gets the bits of the queries of computing warp w.
   __device__ unsigned bits_of_warps(const Tile& tile) const { return lane() < W ? Rows(a, lane()).bits(tile.queries) : 0; }
-  // Of a fill, the pieces of the lanes [j,j+kPieces): whether lane w's warp takes it, and whether some warp does not see all keys of a piece
-  // that it takes. All lanes ask.
+  // About the fill of the pieces of lanes [j,j+kPieces). mine: in lane w, whether computing warp w takes it. suspect: whether some warp
+  // does not see all keys of a piece that it takes. All lanes must call it.
   struct Wanted { bool mine, suspect; };
   static __device__ Wanted wanted(const TileBlock& piece, int j, unsigned bits, int first) {
     bool mine = false, partly = false;
@@ -124,8 +127,8 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     return {mine, __any_sync(0xffffffff, partly) != 0};
   }
 
-  // Runs a block: the first warp brings fills, three others look at those that are suspect, every third one; compute(w) is what computing
-  // warp w does.
+  // Runs a block. The first warp brings fills; each of the next three looks at the suspect ones among every third fill; computing warp w
+  // runs compute(w).
   template <int Loader, int Computer, class F> __device__ __forceinline__ void run(F compute) const {
     static_assert(Loader + W / 4 * Computer <= (W / 4 + 1) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
     begin();
@@ -156,7 +159,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
           copy_boxes<Cv>(to + kKeyTile, 64, a.v, full, tile.g, piece.key, tile.b);
         }
         if (lane() < W) barrier_arrive(barrier_at(warps.mine ? is.told[lane()][stage] : is.free[stage]));
-        __syncwarp();  // no lane is a phase of a barrier behind
+        __syncwarp();  // no lane may fall a phase of a barrier behind
       }
     }, [](int) {});
   }
@@ -182,12 +185,13 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
       }
     }, [](int) {});
   }
-  // Waits for the next phase of a warp's own barrier of a stage. The next but one does not begin before this warp has let the stage go.
+  // Waits for the next phase of the warp's own barrier of a stage. One parity bit suffices: the phase after that cannot end before this
+  // warp has released the stage.
   static __device__ __forceinline__ void wait_own(const unsigned long long (&barriers)[Stages], int stage, uint32_t& parities) {
     barrier_wait(barrier_at(barriers[stage]), parities >> stage & 1);
     parities ^= 1u << stage;
   }
-  // Whether a tile of 64 rows has a NaN or Inf.
+  // Whether a tile of 64 rows contains NaN or Inf.
   template <int X> static __device__ bool not_finite(uint32_t tile) {
     uint32_t sum[4] = {};
 #pragma unroll 4
@@ -198,10 +202,10 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     return __any_sync(0xffffffff, ((sum[0] | sum[1] | sum[2] | sum[3]) & 0x7fff7fff) != 0);
   }
 
-  // What a thread knows of its two rows of a tile, lane/4 and lane/4+8: their heads, or -1 for none, and their queries.
+  // What a thread knows about its two rows of a tile, lane/4 and lane/4 + 8: their heads, -1 for no row, and their queries.
   struct Mine {
-    int head[2], t[2], first;  // the tile's first query
-    unsigned bits;             // of the warp's queries
+    int head[2], t[2], first;  // first: the tile's first query
+    unsigned bits;             // bits of the warp's queries
     // Whether all rows of the warp see all keys of a piece.
     __device__ bool see_all(int key, unsigned queries) const { return (queries & bits) == bits && key + P <= first + __ffs(bits); }
   };
@@ -217,7 +221,8 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     return m;
   }
 
-  // Calls f(keys, key, queries) for the pieces that a computing warp takes, of those that step() of each() knows. `parities` is 0 at first.
+  // A computing warp calls this in step() of each(). It waits for the pieces that the warp takes and calls f(keys, key, queries) for them,
+  // where keys is their address. `parities` must be 0 before the first call.
   template <class F> __device__ __forceinline__ void take(const TileBlock& piece, unsigned bits, int fill, uint32_t& parities, F f) const {
 #pragma unroll 1
     for (unsigned wanted = __ballot_sync(0xffffffff, piece.queries & bits); wanted;) {
@@ -236,7 +241,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
   }
 };
 
-// Sixteen rows of an array as the left factor of products over its X columns, in registers or in shared memory.
+// Sixteen rows of an array as the left factor of products over its X columns; in registers if Kept, else in shared memory.
 template <int X, bool Kept> struct WalkLeft {
   uint32_t a[Kept ? X / 16 : 1][4];
   uint32_t place;
@@ -249,11 +254,11 @@ template <int X, bool Kept> struct WalkLeft {
       y[0] = v.x, y[1] = v.y, y[2] = v.z, y[3] = v.w;
     }
   }
-  // Loads the rows lane/4 and lane/4+8, of c columns; those that are null are 0.
+  // Loads the rows lane/4 and lane/4 + 8, of c columns. A null row becomes zeros. `to` is the warp's shared memory, used unless Kept.
   template <typename T> __device__ void load(const T* const (&rows)[2], int c, uint32_t to) {
     place = to + 16 * lane();
     if (!Kept) __syncwarp();
-    constexpr int kMost = Kept ? X / 32 : X % 128 ? 2 : 4;  // pieces of 32 columns at once
+    constexpr int kMost = Kept ? X / 32 : X % 128 ? 2 : 4;  // loads of 32 columns at once
 #pragma unroll 1
     for (int first = 0; first < X / 32; first += kMost) {
       uint4 y[2][kMost];
@@ -286,7 +291,7 @@ template <int X, bool Kept> struct WalkLeft {
   }
 };
 
-// s [16,N] = left [16,X] · the rows [row,row+N) of a tile of 64, transposed.
+// s [16,N] = left·bᵀ, where b [N,X] are the rows [row,row+N) of a tile of 64 rows.
 template <typename T, int X, int N, bool Kept> __device__ __forceinline__ void walk_rows(float (&s)[N / 8][4], const WalkLeft<X, Kept>& left, uint32_t tile, int row) {
   const uint32_t place = tile + (row + lane() / 16 * 8 + lane() % 8) * 128 + ((lane() / 8 % 2 ^ lane() % 8) << 4);
 #pragma unroll
@@ -306,7 +311,7 @@ template <typename T, int X, int N, bool Kept> __device__ __forceinline__ void w
     }
   }
 }
-// sum [16,X] += s [16,N], rounded to T, · the rows [row,row+N) of a tile of 64.
+// sum [16,X] += s·b, where s [16,N] is rounded to T and b [N,X] are the rows [row,row+N) of a tile of 64 rows.
 template <typename T, int X, int N> __device__ __forceinline__ void walk_add(float (&sum)[X / 8][4], const float (&s)[N / 8][4], uint32_t tile, int row) {
   const uint32_t place = tile + (row + lane() % 16) * 128 + ((lane() / 16 ^ lane() % 8) << 4);
 #pragma unroll
@@ -323,7 +328,8 @@ template <typename T, int X, int N> __device__ __forceinline__ void walk_add(flo
     }
   }
 }
-// Sets what a row does not see of the keys [row,row+N) from `key` on.
+// s holds numbers of the keys [key+row,key+row+N), of the piece that begins at `key`. Sets those of keys that a row does not see to
+// `hidden`.
 template <int N, class Mine> __device__ __forceinline__ void walk_hide(float (&s)[N / 8][4], const Mine& mine, int key, int row, unsigned queries, float hidden) {
 #pragma unroll
   for (int r = 0; r < 2; r++) {
@@ -335,7 +341,7 @@ template <int N, class Mine> __device__ __forceinline__ void walk_hide(float (&s
         if (8 * j + i >= seen) s[j][2 * r + i] = hidden;
   }
 }
-// Writes the row r of y, times a factor, c columns.
+// Writes factor times this thread's row r of y, c columns; nothing if `to` is null.
 template <typename T, int X> __device__ __forceinline__ void walk_store(T* to, const float (&y)[X / 8][4], int r, float factor, int c) {
 #pragma unroll
   for (int m = 0; m < X / 32; m++) {
@@ -351,7 +357,8 @@ template <typename T, int X> __device__ __forceinline__ void walk_store(T* to, c
 
 }  // namespace nsa
 
-// The entry points nsa_walk<P>_<op>_mma<D>_<storage> of Kernel<T, C, Cv, P, W, ...>, W warps that compute; without a number for P = 64.
+// Defines the entry points nsa_walk<P>_<op>_mma<D>_<storage>, which run Kernel<T, C, Cv, P, W, ...> with W computing warps. The name
+// has no number for P = 64.
 #define NSA_WALK_ENTRY(name, D, suffix, W, ...)                                                                        \
   extern "C" __global__ void __launch_bounds__(128 + 32 * W, 1)                                                        \
       nsa_##name##_mma##D##_##suffix(const __grid_constant__ nsa::WalkParams p) {                                      \

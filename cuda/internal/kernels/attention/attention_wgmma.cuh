@@ -1,17 +1,16 @@
-// Instructions of compute capability 9.0 alone (sm_90a) that the attention kernels are made of: products by a warp group of 128
-// threads (wgmma), barriers in shared memory, copies of boxes of an array by tensor maps.
+// Instructions of sm_90a for attention kernels: products by a warp group of 128 threads (wgmma), barriers in shared memory
+// (mbarrier), and copies of boxes of an array by tensor maps (TMA).
 //
-// A tile of R rows and C columns of half precision lies in panels of 64 columns, R rows of 128 bytes each. The eight cells of
-// 16 bytes of a row are exchanged by its lowest three bits: the 128-byte swizzle of tensor maps and of wgmma. Panels begin at
-// multiples of 1024 bytes.
+// A half-precision tile of R rows and C columns consists of panels of 64 columns: R rows of 128 bytes. The eight 16-byte cells of a
+// row have the 128-byte swizzle of tensor maps and wgmma: cell i lies at place i ^ (row % 8). Panels begin at multiples of 1024 bytes.
 #pragma once
 
 #include "attention_mma.cuh"
 
 namespace nsa {
 
-// How wgmma finds a tile; `panel` is the number of bytes from a panel to the next one. Advanced by n it begins 16*n bytes
-// further: 32 bytes for 16 columns of a panel, 2048 for 16 rows.
+// The wgmma descriptor of a tile; `panel` is the distance in bytes from one panel to the next. Adding n to a descriptor moves it
+// by 16*n bytes: 16 columns of a panel are 32 bytes, 16 rows are 2048.
 __device__ __forceinline__ uint64_t describe(uint32_t tile, uint32_t panel) {
   return uint64_t((tile & 0x3ffff) >> 4) | uint64_t(panel >> 4) << 16 | uint64_t(1024 >> 4) << 32 | 1ull << 62;
 }
@@ -23,12 +22,12 @@ __device__ __forceinline__ uint64_t describe(uint32_t tile, uint32_t panel) {
 #else
 namespace nsa {
 
-// A barrier in shared memory. A phase ends once `count` threads have arrived and all expected bytes are there; wait returns once
-// the phase of the parity has ended.
+// A barrier in shared memory. A phase ends when `count` threads have arrived and all expected bytes have been written. barrier_wait
+// returns when the phase with this parity has ended.
 __device__ __forceinline__ void barrier_init(uint32_t at, int count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
 }
-// Comes behind the last barrier_init.
+// Makes initialised barriers visible to other threads and to copies by maps. Call it behind the last barrier_init.
 __device__ __forceinline__ void barriers_ready() {
   asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -44,17 +43,17 @@ __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t parity) {
       "again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
       "@!p bra again;}" ::"r"(at), "r"(parity) : "memory");
 }
-// __syncthreads for warps that come from different places of the code: a barrier of as many threads as the block has. Parity is that of
-// how often they have met there.
+// __syncthreads for warps at different places of the code. The barrier must have the block's number of threads as its count. parity is
+// the number of earlier meetings at this barrier, modulo 2.
 __device__ __forceinline__ void meet(uint32_t at, uint32_t parity) { barrier_arrive(at), barrier_wait(at, parity); }
-// Arrives once the copies of copy_cell that this thread has begun are there.
+// The barrier counts this thread as arrived when all copies that it has begun by copy_cell are complete.
 __device__ __forceinline__ void barrier_arrive_copied(uint32_t at) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
 }
-// Puts this thread's writes to shared memory, and those that it has waited for, before reads by wgmma and writes by maps.
+// Orders this thread's writes to shared memory, and those that it has waited for, before later reads by wgmma and writes by maps.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// The barriers of the block by number, of which 0 is that of __syncthreads.
+// The numbered hardware barriers of the block. Number 0 is that of __syncthreads.
 __device__ __forceinline__ void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -62,19 +61,20 @@ __device__ __forceinline__ void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Begins to copy the box of a map of an array [B,T,Hkv,c] at column c, group g, key t and batch b. The barrier gets its bytes.
+// Begins to copy the box at column c, group g, key t and batch row b by the tensor map of an array [B,T,Hkv,c]. The barrier counts the
+// bytes that arrive.
 __device__ __forceinline__ void copy_box(uint32_t to, const void* map, uint32_t barrier, int c, int g, int t, int b) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];"
                ::"r"(to), "l"(map), "r"(c), "r"(g), "r"(t), "r"(b), "r"(barrier) : "memory");
 }
 
-// The registers of a thread from here on, in all threads of a warp group.
+// Change the number of registers of a thread to N. All threads of a warp group must execute it.
 template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 
-// Products run while their threads go on. begin comes before the first one of a group and after what has been written to its
-// registers; wait<N> waits for all groups of this thread but the newest N. Between begin and wait no code may touch the registers
-// of sums; hold keeps the compiler from moving such code there.
+// Products run asynchronously. wgmma_begin stands before the first product of a group, behind all writes to its registers, and
+// wgmma_end behind the last one. wgmma_wait<N> waits for all groups of this thread except the newest N. From wgmma_begin to
+// wgmma_wait no code may touch the registers of the sums; hold keeps the compiler from moving such code there.
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void wgmma_wait() {
@@ -87,11 +87,11 @@ template <int N> __device__ __forceinline__ void hold(float (&d)[N][4]) {
     for (int i = 0; i < 4; i++) asm volatile("" : "+f"(d[j][i])::"memory");
 }
 
-// Wgmma<T, N> are the products of k = 16 with sums d [64,N]: of them warp w of the group has rows 16*w to 16*w+15, as the fragments
-// of attention_mma.cuh.
+// Wgmma<T, N> has the products of depth 16 with sums d [64,N]. Warp w of the group has the rows 16*w to 16*w+15 of d, as fragments with
+// the layout of attention_mma.cuh. With add = 0 the sums are overwritten.
 //
-//   rows(d, a, b, add)     d = a bᵀ or d += a bᵀ, b [N,16] of rows of a tile, a a fragment or [64,16] of rows of a tile
-//   columns(d, a, b, add)  d = a b or d += a b, a a fragment, b [16,N] of a tile
+//   rows(d, a, b, add)     d += a·bᵀ; b [N,16] in a tile; a [64,16] in a tile, or as fragments
+//   columns(d, a, b, add)  d += a·b; b [16,N] in a tile; a as fragments
 template <typename T, int N> struct Wgmma;
 
 #define NSA_SUMS_4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
@@ -114,7 +114,7 @@ template <typename T, int N> struct Wgmma;
 #define NSA_NAMES_128 NSA_NAMES_112 ",%56,%57,%58,%59,%60,%61,%62,%63"
 #define NSA_NAMES_192 NSA_NAMES_128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define NSA_NAMES_256 NSA_NAMES_192 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-// The products of N columns in the type T, in assembly `type`; x0 to x5 are the names of operands behind the sums.
+// Defines Wgmma<T, N>. `type` is the name of T in assembly; x0 to x5 are the assembly operands that follow the sums.
 #define NSA_WGMMA(T, type, N, x0, x1, x2, x3, x4, x5)                                                                      \
   template <> struct Wgmma<T, N> {                                                                                     \
     static __device__ __forceinline__ void rows(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {               \

@@ -1,23 +1,24 @@
-// attention_mma_dkv.cu for compute capability 9.0: q, k, v, lse, do, delta -> dk, dv, the same contract.
+// dk and dv on warp groups (compute capability 9.0): q, k, v, lse, do, delta -> dk, dv, with the contract of attention_dkv.cu.
 //
 //   nsa_span_dkv_wgmma<D>      window, dense and compressed attention; nsa_span_reduce adds up the partial sums
-//   nsa_selected_dkv_wgmma<D>  selected attention, by the inverse index, with the partial sums of nsa_selected_reduce
-//   nsa_several_dkv_wgmma<D>   the same where a block of the inverse is several ones of the choice, 64 keys: see attention_index.cu
+//   nsa_selected_dkv_wgmma<D>  selected attention; rows come from the inverse index, nsa_selected_reduce adds up the partial sums
+//   nsa_several_dkv_wgmma<D>   the same if a block of the inverse, 64 keys, stands for several blocks of the choice; see attention_index.cu
 //
-// D is the width C of q and k if that of v, Cv, is the same, else <C>x<Cv>.
+// D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
 //
-// A block has W warp groups that compute, behind one that loads. N rows of q and do at a time, with what is known of them, go through
-// a ring of `Stages`; barriers say which are full and which are free. Each group owns 64 keys. With one of them, which is all that
-// listed rows see, a multiprocessor has two blocks. Where dk and dv of 64 keys are too many registers of a group (Split), two groups own
-// the same keys: the first one makes dv, the other one dk.
+// Warp group 0 of a block loads, W warp groups compute. N rows of q and do, with the facts about them, fill a stage of a ring of `Stages`
+// stages; barriers say which stages are full and which are free. Each computing group owns 64 keys. Selected attention needs only 64
+// keys a block, so it has one computing group, and two blocks share a multiprocessor. If a group has too few registers for both dk
+// and dv of 64 keys (Split), two groups own the same keys: the first makes dv, the second dk.
 //
-// Keys are the rows of the products and queries the columns, so that P and dS are left factors from registers. While a group makes P
-// and dS, the products of the other one run.
+// Keys are the rows of the products and queries the columns, so P and dS are left factors straight from registers. While one group
+// makes P and dS, the products of the other run.
 //
-// Rows that see the keys of a span are cut into chunks from their end, so that those of one number are the same for many keys, whose
-// blocks read them at the same time. In a window a block begins where its neighbours begin: at a multiple of the rows that see a block.
+// The rows that see the keys of a span are cut into chunks, counted from the last row. So chunk i has the same rows for many keys, and
+// their blocks read these rows from the L2 cache at about the same time. In a window a block also starts at the same row as its
+// neighbours: at a multiple of the number of rows that see a block's keys. It does the rows before that last.
 //
-// A block that has met NaN, Inf or large rows does all of it again, carefully; see careful_if_needed. Shared memory: kShared bytes.
+// A block that meets NaN, Inf or large rows repeats all its work by the careful pass; see careful_if_needed. Shared memory: kShared bytes.
 #include "attention_keys.cuh"
 #include "attention_rows.cuh"
 #include "attention_wgmma_span.cuh"
@@ -28,18 +29,19 @@ namespace nsa {
 enum Listing { kSpan, kListed, kSeveral };
 template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bool Split = false> struct KeyGradient {
   static constexpr bool Listed = Lists != kSpan, Several = Lists == kSeveral;
-  static constexpr int kQuery = (1 << 28) - 1;  // the bits of a query in an entry of a list, if Several
+  static constexpr int kQuery = (1 << 28) - 1;  // if Several: the bits of a list entry that hold the query
   static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
-  static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of those of a warp group
-  static constexpr uint32_t kRowTile = N * C * 2, kStage = kRowTile + N * Cv * 2;  // bytes of q, and with do
+  static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of the keys and values of a warp group
+  static constexpr uint32_t kRowTile = N * C * 2, kStage = kRowTile + N * Cv * 2;  // bytes of q, and of q and do
   static constexpr int kLoaderRegisters = Split ? 56 : W == 1 && C > 128 ? 32 : 40, kRegisters = W == 1 ? 256 - kLoaderRegisters : Split ? 224 : 232;  // of a thread
   static_assert(registers_fit(W, kLoaderRegisters, kRegisters, W == 1 ? 2 : 1) && (W == 2 || !Split), "or the groups wait for registers without end");
   static constexpr int kStep = 128 / 8;
   static_assert(N <= 128 && N % kStep == 0, "a thread for each row of a tile, which copies the same cell of panels of several");
 
-  // What is known of the rows of a tile: lse*log2(e) and delta; the keys that they see (if Several, bits in the place of lo); lse of large rows, when careful, and 0 of
-  // others; where they lie from the group's first row on, counted in rows, -1 for none. And the keys that some row sees, or all. A
-  // pair is that of adjoining rows.
+  // What is known about the rows of a tile. An element of a pair is for an even or an odd row. base is lse*log2(e), or 0 for large rows
+  // in the careful pass; then lse holds their lse, and 0 for all other rows. lo and hi are the keys that a row sees; if Several, lo
+  // holds its four bits instead. at is the distance from the group's first row, counted in rows, -1 for no row. some is a run that
+  // contains the keys that any row sees, all those that all rows see.
   struct Rows {
     float2 base[N / 2], delta[N / 2];
     int2 lo[N / 2], hi[N / 2];
@@ -47,26 +49,27 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     int at[N];
     Run some, all;
   };
-  // The keys [first,end) of group g of batch b, and the rows [from,to): `steps` tiles, the first of which is tile `turn`. The gradients
-  // go to sums if there are other chunks. Listed rows are those of `queries`. Without work, steps is -1.
+  // The work of a block: the keys [first,end) of group g of batch row b, and the rows [from,to), which are `steps` tiles; the block
+  // starts with tile `turn` and wraps around. If there are several chunks, gradients go to sums. `queries` is the list of queries if
+  // Listed. steps = -1 means no work.
   struct Work {
     int b, g, first, end, from, to, steps, turn;
     float* sums;
     const int* queries;
-    long long row, stat;  // where the first row of the group lies in q, counted in rows, and in lse
+    long long row, stat;  // index of the group's first row in q, counted in rows, and in lse
   };
   struct Shared {
     Rows rows[Stages];
     unsigned long long full[Stages], free[Stages], pass;
     Work work;
-    int careful;  // whether this is the second pass; here, as registers are scarce
-    int wrong;    // whether a thread wants one
+    int careful;  // whether this is the careful pass; in shared memory to save registers
+    int wrong;    // whether any thread asks for it
   };
   static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 80, "widths.dkvBytes in Go");
   static constexpr int kTiles = kOwners * (kKeyTile + kValueTile) + Stages * kStage, kShared = kTiles + sizeof(Shared);
 
   const AttentionParams& p;
-  uint32_t K, V, Q;  // do lies behind q in a stage
+  uint32_t K, V, Q;  // in a stage, do lies behind q
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
@@ -106,7 +109,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       }
     }
   }
-  // Grid x is B*Hkv*items*ceil(T/M), the keys running fastest: item i of some keys has the i-th last index.chunk of their rows.
+  // Grid x is B*Hkv*items*ceil(T/M); tiles of keys vary fastest. Item i of a tile takes its chunk of rows number i, counted from the end.
   __device__ Work span_work() const {
     const Sizes& n = p.n;
     const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x / tiles % p.index.items, group = blockIdx.x / tiles / p.index.items;
@@ -119,7 +122,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     return {group / n.groups, group % n.groups, first, end, from, to, item < chunks ? (to - from + N - 1) / N : -1,
             next < to ? int(next - from) / N : 0, chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv), nullptr};
   }
-  // Grid x is B*Hkv*items*ceil(size/M).
+  // Grid x is B*Hkv*items*ceil(size/M). An item is a chunk of the list of a block.
   __device__ Work selected_work() const {
     const Sizes& n = p.n;
     const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.names();
@@ -138,7 +141,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     to_do.queries = of.queries + of.list[j] + from;
     return to_do;
   }
-  // Ends a pass and returns whether there is another one: if something was wrong for a thread in the first one.
+  // Ends a pass of the block and returns whether another one follows: the careful one follows the first if any thread was `wrong`.
   __device__ bool again(bool wrong) const {
     const bool last = is.careful;
     if (wrong && !last) atomicOr(&is.wrong, 1);
@@ -149,7 +152,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     return true;
   }
 
-  // Begins to copy the keys and values, which arrive with the first rows.
+  // Begins to copy the keys and values. Their arrival is part of the first stage's full barrier.
   __device__ void load_keys() const {
     const Sizes& n = p.n;
     const int b = is.work.b, g = is.work.g, first = is.work.first, end = is.work.end;
@@ -160,7 +163,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       for (int r = threadIdx.x / 8; r < M; r += kStep) {
         const T* row = src + n.key(b, g, min(first + r, end - 1), c);
 #pragma unroll
-        for (int m = 0; m < decltype(width)::value / 64; m++) {  // what is not in is not read
+        for (int m = 0; m < decltype(width)::value / 64; m++) {  // nothing is read unless `in`
           const bool in = first + r < end && 64 * m + 8 * i < c;
           copy_cell(tile + r / 64 * 128 * decltype(width)::value + cell_of(64, r % 64, 8 * m + i), row + 64 * m, in);
         }
@@ -169,24 +172,24 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     copy(Width<C>{}, K, p.k, n.d), copy(Width<Cv>{}, V, p.v, n.dv);
   }
 
-  // Loads the rows and notes what is known of them. Returns whether one is large.
+  // Loads the rows and the facts about them. Returns whether a row is large.
   __device__ bool load_rows(Ring<Stages>& ring) const {
     const Sizes& n = p.n;
-    const int me = threadIdx.x, i = me % 8, mine = me / 8;  // this thread's cell of rows, and the first of these
-    const Work& at = is.work;  // read each time anew: registers are scarce
+    const int me = threadIdx.x, i = me % 8, mine = me / 8;  // this thread copies cell i of every panel, of rows mine, mine + kStep, ...
+    const Work& at = is.work;  // read each time, to save registers
     bool any_large = false;
-    // Of row `me` of the next tile: its query, -1 for none, where it lies, lse and delta. Of that of the tile behind: its query, or the
-    // place of this in the list and the query, and its head.
-    int t = -1, row = 0, soon = 0, head = 0, listed = 0;  // if Several, t and listed have bits above the query
+    // Thread `me` looks after row `me` of a tile. t (the query, -1 for none), row, lse and delta belong to the next tile. For the tile
+    // after that: soon is the query, or its place in the list if Listed; listed is then the entry; head is the head.
+    int t = -1, row = 0, soon = 0, head = 0, listed = 0;  // if Several, t and listed contain the four bits
     float lse = INFINITY, delta = 0;
     const int turn = at.turn, steps = at.steps;
     const auto tile = [&](int j) { return turn + j < steps ? turn + j : turn + j - steps; };
-    const auto look_up = [&](int j) {  // goes to tile j
+    const auto look_up = [&](int j) {  // finds the row of tile j
       const int first = at.from + tile(j) * N + me;
       soon = first / n.each, head = first % n.each;
       if (Listed) listed = me < N && j < steps && soon * n.each + head < at.to ? at.queries[soon] : -1;
     };
-    const auto fetch = [&](int j) {  // tile j is the next one
+    const auto fetch = [&](int j) {  // loads lse and delta of tile j, and looks up tile j + 1
       t = -1, lse = INFINITY, delta = 0;
       if (Several ? listed != -1 : Listed ? listed >= 0 : me < N && j < steps && soon * n.each + head < at.to) {
         t = Listed ? listed : soon, row = (Several ? t & kQuery : t) * n.heads + head;
@@ -195,7 +198,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       }
       look_up(j + 1);
     };
-    const auto note = [&](Rows& rows, int count) {  // of rows that there are
+    const auto note = [&](Rows& rows, int count) {  // writes the facts about a tile with `count` rows
       if (me >= N) return;
       const Run all = (Several ? t == -1 : t < 0) ? Run{0, 0} : Several ? Run{t >> 28 & 15, (t & kQuery) + 1} : Listed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
       if (me == 0) rows.some.lo = Several ? 0 : seen.lo, rows.all.hi = count == N ? seen.hi : 0;
@@ -216,18 +219,18 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       Rows& rows = is.rows[ring.stage];
       barrier_wait(barrier_at(is.free[ring.stage]), ring.parity ^ 1);
       note(rows, min(N, at.to - at.from - tile(j) * N));
-      named_sync(1, 128);  // what is known of the rows is there
+      named_sync(1, 128);  // all facts about the tile are written
       fetch(j + 1);
       const T *from_q = static_cast<const T*>(p.q) + at.row * n.d + 8 * i, *from_do = static_cast<const T*>(p.dout) + at.row * n.dv + 8 * i;
       const uint32_t to = q + cell_of(N, mine, i);
-      constexpr int kSome = C > 128 ? 1 : 4;  // places that are read before their copies begin, which no read of shared memory may pass
+      constexpr int kSome = C > 128 ? 1 : 4;  // places read at once, before the copies, which no read of shared memory is moved across
 #pragma unroll kSome == 1 ? 1 : N / kStep
       for (int first = 0; first < N / kStep; first += kSome) {
         int places[kSome];
 #pragma unroll
         for (int r = 0; r < kSome; r++)
           if (first + r < N / kStep) places[r] = rows.at[mine + (first + r) * kStep];
-        const auto copy = [&](auto width, uint32_t to, const T* src, int c) {  // what is not in is not read
+        const auto copy = [&](auto width, uint32_t to, const T* src, int c) {  // nothing is read outside the rows and the c columns
 #pragma unroll
           for (int r = 0; r < kSome; r++)
             if (first + r < N / kStep) {
@@ -251,7 +254,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     if (at.steps == 0) copies_arrived();
     return any_large;
   }
-  // take_out of attention_tile.cuh, of rows that this thread's warp has copied: they become 0, their base NaN.
+  // take_out of attention_tile.cuh for the rows that this warp copied: rows with NaN or Inf become zeros, their base NaN.
   template <int X> __device__ void take_out(Width<X>, uint32_t tile, Rows& rows) const {
 #pragma unroll 1
     for (int r = threadIdx.x / 8; r < N; r += kStep) {
@@ -267,17 +270,18 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     }
   }
 
-  // What the computing group of keys from 64*w on does: it makes dv, if Values, and dk, if Keys. Returns whether it wrote NaN or Inf.
+  // The work of the computing group that owns the 64 keys from 64*w on: it makes dv if Values, and dk if Keys. Returns whether this
+  // thread wrote NaN or Inf.
   template <bool Values, bool Keys> __device__ bool compute(Ring<Stages>& ring, int w) const {
     const Sizes& n = p.n;
     const int mine = is.work.first + 64 * w;  // the first key of the group
     float dk[C / 8][4], dv[Cv / 8][4], s[N / 8][4], ds[N / 8][4];
-    uint32_t x[2][N / 16][4];  // P and dS in T
+    uint32_t x[2][N / 16][4];  // P and dS, rounded to T
     int left = is.work.steps;
 
-    // Every lane does it, as every lane has read what is known of rows.
+    // Called by every lane, since every lane has read the facts about rows.
     const auto release = [&] { barrier_arrive(barrier_at(is.free[ring.stage])); };
-    // Goes on to the next tile of which a row sees a key of the group and returns whether there is one.
+    // Moves to the next tile in which a row sees a key of the group. Returns whether there is one.
     const auto enter = [&] {
 #pragma unroll 1
       for (; left > 0; left--, ring.next()) {
@@ -293,7 +297,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       const auto begin = [&](auto width, float (&to)[N / 8][4], uint32_t keys, uint32_t rows) {
         hold(to);
         wgmma_begin();
-        asm volatile("" : "+r"(keys));  // so that no step's descriptor stays in registers
+        asm volatile("" : "+r"(keys));  // so that descriptors are computed anew, not kept in registers
         const uint64_t a = describe(keys, 0), b = describe(rows, 0);
 #pragma unroll
         for (int i = 0; i < decltype(width)::value / 16; i++) {
@@ -306,7 +310,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       begin(Width<C>{}, s, K + w * kKeyTile, q);
       if constexpr (Keys) begin(Width<Cv>{}, ds, V + w * kValueTile, q + kRowTile);
     };
-    // sum += x, rounded to T, times the rows, q or do, that lie `further` in the stage.
+    // Begins sum += x·rows. x is `from` rounded to T; the rows of q or do begin `further` bytes into the stage.
     const auto begin_sum = [&](auto width, auto& sum, const float (&from)[N / 8][4], uint32_t (&x)[N / 16][4], uint32_t further) {
 #pragma unroll
       for (int i = 0; i < N / 16; i++)
@@ -352,18 +356,18 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
         int2 lo = rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
-        if (Several) {  // the 16 keys of a warp lie in one block of the choice
+        if (Several) {  // the 16 keys of a warp belong to one block of the choice
           const int block = warp() % 4 * p.count / 4;
           hi.x = lo.x >> block & 1 ? hi.x : 0, hi.y = lo.y >> block & 1 ? hi.y : 0, lo = int2{0, 0};
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
           const Run seen = i % 2 ? Run{lo.y, hi.y} : Run{lo.x, hi.x};
-          if (!seen.has(key + i / 2 * 8)) s[j][i] = -0.0f;  // which no exponential is
+          if (!seen.has(key + i / 2 * 8)) s[j][i] = -0.0f;  // marks a hidden key for make_ds: no exponential is -0
         }
       }
     };
-    // Turns ds, which is dP, into dS.
+    // Turns ds, which holds dP, into dS.
     const auto make_ds = [&] {
       wgmma_wait<0>();
       hold(ds);
@@ -401,7 +405,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     }
     const Work& at = is.work;
     const int key = mine + warp() % 4 * 16 + lane() / 4;
-    // Writes sums of c columns, times f: `further` numbers behind a key's first in the partial sums, if there are any, or to an array.
+    // Writes f*sum, c columns a key: to the partial sums, `further` numbers into the row of a key, if the block has any; else to the array.
     const auto store = [&](auto width, void* array, const auto& sum, float f, int c, int further) {
       constexpr int X = decltype(width)::value;
       if (at.sums)
@@ -418,7 +422,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 
 }  // namespace nsa
 
-// The entry points nsa_<op>_wgmma<D>_<storage> of KeyGradient.
+// Defines the entry points nsa_<op>_wgmma<D>_<storage>, which run KeyGradient.
 #define NSA_DKV_ENTRY(op, D, W, suffix, ...)                                                                           \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), W == 1 ? 2 : 1)                                          \
       nsa_##op##_wgmma##D##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                 \

@@ -1,15 +1,15 @@
-// attention_mma_dq.cu for compute capability 9.0: q, k, v, lse, do, delta -> dq, the same contract.
+// dq on warp groups (compute capability 9.0): q, k, v, lse, do, delta -> dq, with the contract of attention_dq.cu.
 //
-//   nsa_span_dq_wgmma<D>      window, dense and compressed attention
-//   nsa_selected_dq_wgmma<D>  with idx int32 [B,S,Hkv,most], of up to 2048 keys, and a Span of all: see Chosen
+//   nsa_span_dq_wgmma<D>      window, dense and compressed attention; the mask is a Span
+//   nsa_selected_dq_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,most], up to 2048 keys; see Chosen
 //
-// D, blocks, tiles of M = 64*W rows and warp groups are those of attention_wgmma_forward.cu. Fragments of q and do stay in
-// registers for a tile, so that shared memory gives the products only keys and values; the rows of the next tile lie in it meanwhile. If q
-// has more than 128 columns it stays in shared memory, in two stages, and if it has more than 192 do does, too. A step
-// begins the logits and dP of the next N keys before the product of the last dS with K, and makes dS while this runs.
+// D, the grid, tiles of M = 64*W rows and the roles of warp groups are those of attention_wgmma_forward.cu. For the time of a tile,
+// fragments of q and do stay in registers; so products read only keys and values from shared memory, and the rows of the next tile
+// can be loaded there meanwhile. If C is more than 128, q stays in shared memory, in two stages; if C is more than 192, so does do.
+// A step begins the logits and dP of the next N keys, then the product of the last dS with K, and computes dS while that product runs.
 //
-// A block that has met NaN, Inf or large rows goes through these tiles again, carefully; see careful_if_needed. Shared memory:
-// kShared bytes.
+// Tiles with NaN, Inf or large rows are computed again at the end by the careful pass; see careful_if_needed. Shared memory: kShared
+// bytes.
 #include "attention_wgmma_span.cuh"
 
 namespace nsa {
@@ -19,32 +19,33 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kRowThreads = 96;
   static constexpr uint32_t kQ = 64 * C * 2, kDo = 64 * Cv * 2;  // bytes of the rows of a warp group
   static constexpr uint32_t kKeyTile = N * C * 2, kValueTile = N * Cv * 2;
-  static constexpr bool kHeld = C <= 128, kHeldDo = C <= 192;  // whether q, and do, stay in registers
+  static constexpr bool kHeld = C <= 128, kHeldDo = C <= 192;  // whether q, and whether do, stay in registers
   static constexpr int kLoaderRegisters = W == 1 ? 120 : 56, kRegisters = W == 3 ? 152 : W == 2 ? 224 : 240;  // of a thread
   static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
 
-  // What is known of a row: the keys that it sees (if IsChosen, bits in the place of lo, here and in `all`), where it lies, -1 for none, and its lse, where +Inf stands for -Inf, and delta.
+  // What is known about a row. keys: the keys that it sees; if IsChosen, lo holds the bits of Chosen instead (also in Keys::all).
+  // at: its index in q, counted in rows, -1 for no row. lse: as load_lse returns it.
   struct Row {
     Run keys;
     long long at;
     float lse, delta;
   };
-  // Of a tile: the keys that some row sees, at least one, and those that all rows see. Behind the last tile, some.lo is -1.
+  // Of a tile: keys_of, keys_of_all and its round. some.lo = -1 means that there are no more tiles.
   struct Keys { Run some, all; int round; };
-  static constexpr int kKnown = 3;  // tiles of which this is known: that of the next rows, of the logits, and of the sums
+  static constexpr int kKnown = 3;  // tiles whose rows are known: the one being loaded, that of the logits, and that of the sums
   struct Shared {
     Row rows[kKnown][M];
     Keys keys[kKnown];
     unsigned again[kRoundWords];
     unsigned long long full_q, free_q, full_k[StagesK], free_k[StagesK], full_v[StagesV], free_v[StagesV], both, pass;
-    int careful;  // whether this is the second pass; here, as registers are scarce
+    int careful;  // whether this is the careful pass; in shared memory to save registers
   };
   static_assert(sizeof(Shared) <= 3 * 24 * M + 384, "widths.dqBytes in Go");
   static constexpr int kDos = (kHeld ? 1 : 2) * W * kQ, kRows = kDos + (kHeldDo ? 1 : 2) * W * kDo, kTiles = kRows + StagesK * kKeyTile + StagesV * kValueTile, kShared = kTiles + sizeof(Shared);
 
   const SpanParams& maps;
   const AttentionParams& p;
-  uint32_t Q, K, V;  // do lies behind q, at kDos
+  uint32_t Q, K, V;  // do lies at Q + kDos
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
@@ -73,7 +74,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     }
   }
 
-  // Ends a pass and returns whether there is another one.
+  // Ends a pass of the block and returns whether another one follows: the careful one always follows the first.
   __device__ bool again() const {
     const bool last = is.careful;
     meet(barrier_at(is.pass), 0);
@@ -83,7 +84,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     return true;
   }
 
-  // What the first warp does: loads keys and values.
+  // The work of the first warp: it loads keys and values.
   __device__ void load_keys() const {
     Ring<StagesK> k;
     Ring<StagesV> v;
@@ -114,12 +115,12 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
             __syncwarp();
             if (lane() == 0) barrier_arrive(full_k), barrier_arrive(full_v);
           }
-          __syncwarp();  // no lane is a phase of a barrier behind
+          __syncwarp();  // no lane may fall a phase of a barrier behind
         }
       });
     } while (again());
   }
-  // What the other warps of the first group do: they load rows and note what is known of them, one tile ahead.
+  // The work of the other warps of the first group: they load rows of q and do and the facts about them, one tile ahead.
   __device__ void load_rows() const {
     const Sizes& n = p.n;
     Ring<kKnown> q;
@@ -132,13 +133,13 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     do {
       each_tile<M>(p, is.careful ? is.again : nullptr, [&](const RowTile& tile, int round) {
         barrier_wait(barrier_at(is.free_q), parity);
-        const int me = threadIdx.x - 32, i = me % 8;  // and this thread's cell of panels
+        const int me = threadIdx.x - 32, i = me % 8;  // i: this thread's cell of every panel
         if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
         if (IsChosen && me == 0) is.keys[q.stage].all.lo = -1;
         int common = -1;
         if (IsChosen) common = Chosen::note(p, tile, me, kRowThreads, M, [&](int r) -> int& { return is.rows[q.stage][r].keys.lo; });
         constexpr int kMine = (M - 1) / kRowThreads + 1, kStep = kRowThreads / 8, kSome = C + Cv > 320 ? 2 : 4;
-        float lse[kMine], delta[kMine];  // they come while rows are copied
+        float lse[kMine], delta[kMine];  // these loads overlap the copies of rows
 #pragma unroll
         for (int u = 0; u < kMine; u++) {
           const int r = me + u * kRowThreads, row = tile.first + r;
@@ -151,12 +152,12 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
           to.keys.hi = min(run.hi, n.keys), to.at = in ? n.row(tile.b, tile.g, row, 1) : -1;
           if (const long long stat = n.stat(tile.b, tile.g, row); in) lse[u] = p.lse[stat], delta[u] = p.delta[stat];
         }
-        named_sync(1, kRowThreads);  // the rows' places are there
+        named_sync(1, kRowThreads);  // Row::at of all rows of the tile is written
         if (IsChosen) atomicAnd(&is.keys[q.stage].all.lo, common);
         const T *from_q = static_cast<const T*>(p.q) + 8 * i, *from_do = static_cast<const T*>(p.dout) + 8 * i;
 #pragma unroll 1
         for (int first = me / 8; first < M; first += kSome * kStep) {
-          long long places[kSome];  // they are read before their copies begin, which no read of shared memory may pass
+          long long places[kSome];  // read before the copies begin, since no read of shared memory is moved across those
 #pragma unroll
           for (int u = 0; u < kSome; u++) places[u] = first + u * kStep < M ? is.rows[q.stage][first + u * kStep].at : -1;
           const auto copy = [&](auto width, uint32_t to, const T* src, int c) {
@@ -166,7 +167,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
               const int r = first + u * kStep;
               if (M % (kSome * kStep) != 0 && r >= M) continue;
 #pragma unroll
-              for (int m = 0; m < kGroup / 8192; m++)  // what is not in is not read
+              for (int m = 0; m < kGroup / 8192; m++)  // nothing is read outside the rows and the c columns
                 copy_cell(to + r / 64 * kGroup + cell_of(64, r % 64, 8 * m + i), src + places[u] * c + 64 * m, places[u] >= 0 && 64 * m + 8 * i < c);
             }
           };
@@ -183,27 +184,27 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     } while (again());
   }
 
-  // What computing group w does.
+  // The work of computing group w.
   __device__ void compute(int w) const {
     const Sizes& n = p.n;
-    const int mine = 64 * w + warp() % 4 * 16 + lane() / 4;  // the first of this thread's two rows of a tile; the other is 8 further
+    const int mine = 64 * w + warp() % 4 * 16 + lane() / 4;  // this thread's rows of a tile: mine and mine + 8
     Ring<StagesK> k;
     Ring<StagesV> v;
-    Ring<kKnown> q;  // of the tile whose logits are made
-    uint32_t parity = 0, before = 0;  // of the rows; the stage of the keys of the step before
+    Ring<kKnown> q;  // the tile whose logits are being computed
+    uint32_t parity = 0, before = 0;  // the parity of full_q; the stage of the keys of the last step
     uint32_t a[kHeld ? C / 16 : 1][4], da[kHeldDo ? Cv / 16 : 1][4];  // q and do
     float s[N / 8][4], ds[N / 8][4], dq[C / 8][4], base[2], delta[2];
-    uint32_t y[N / 16][4];  // dS of the step before, in T
+    uint32_t y[N / 16][4];  // dS of the last step, rounded to T
 
     const auto release = [&](const unsigned long long& barrier) {
       if (lane() == 0) barrier_arrive(barrier_at(barrier));
     };
-    // Goes on to the next tile and returns whether there is one.
+    // Waits for the next tile and reads what stays in registers. Returns whether there is one.
     const auto enter = [&] {
       barrier_wait(barrier_at(is.full_q), parity), parity ^= 1;
       if (is.keys[q.stage].some.lo < 0) return false;
       uint32_t place = cell_of(64, mine % 64, 0) + 4 * (lane() % 4);
-      asm volatile("" : "+r"(place));  // so that it stays in its register: see Left
+      asm volatile("" : "+r"(place));  // keeps it in one register; see Left
       const auto fragments = [&](auto& to, const char* rows) {
 #pragma unroll
         for (int j = 0; j < int(sizeof to / sizeof *to); j++)
@@ -218,7 +219,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         base[r] = is.careful && large(row.lse) ? 0 : row.lse * kLog2E;
         delta[r] = row.delta;
       }
-      barrier_arrive(barrier_at(is.free_q));  // every lane, as every lane has read what is known of rows
+      barrier_arrive(barrier_at(is.free_q));  // by every lane, since every lane has read the Row entries
       return true;
     };
     const auto begin_scores = [&] {
@@ -263,7 +264,8 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
       hold(dq);
       release(is.free_k[before]);
     };
-    // Turns ds, which is dP, into dS, while `running` groups of products behind it run. The keys from `key` on are those of s.
+    // Turns s, the logits of the keys from `key` on, and ds, which holds dP, into dS in ds. The newest `running` groups of products
+    // may still run.
     const auto weigh = [&](int key, auto running) {
       wgmma_wait<decltype(running)::value + 1>();
       hold(s);
@@ -356,7 +358,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     } while (again());
   }
 
-  // Writes the results of two rows. Returns whether one of this thread's numbers is NaN or Inf, or a row is large.
+  // Writes dq of this thread's two rows. Returns whether one of its numbers is NaN or Inf, or one of its rows is large.
   __device__ bool write(const float (&dq)[C / 8][4], const Row* rows) const {
     const Sizes& n = p.n;
     uint32_t zero = 0;
@@ -382,7 +384,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 
 }  // namespace nsa
 
-// The entry points nsa_<branch>_dq_wgmma<D>_<storage>, for tiles of 64*W rows and N keys.
+// Defines the entry points nsa_<branch>_dq_wgmma<D>_<storage>, for tiles of 64*W rows and N keys.
 #define NSA_SPAN_DQ(D, W, branch, suffix, ...)                                                                         \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
       nsa_##branch##_dq_wgmma##D##_##suffix(const __grid_constant__ nsa::SpanParams p) {                               \

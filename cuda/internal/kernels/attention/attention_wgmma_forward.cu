@@ -1,20 +1,20 @@
-// attention_mma_forward.cu for compute capability 9.0: q, k, v -> o, lse, the same contract.
+// Attention forward on warp groups (compute capability 9.0): q, k, v -> o, lse, with the contract of attention_forward.cu.
 //
-//   nsa_span_forward_wgmma<D>      window, dense and compressed attention
-//   nsa_selected_forward_wgmma<D>  the blocks of idx int32 [B,S,Hkv,most], of up to 2048 keys, and a Span of all: see Chosen
+//   nsa_span_forward_wgmma<D>      window, dense and compressed attention; the mask is a Span
+//   nsa_selected_forward_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,most], up to 2048 keys; see Chosen
 //
-// D is the width C of q and k if that of v, Cv, is the same, else <C>x<Cv>.
+// D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
 //
-// The grid is one block a multiprocessor, or less. A block goes through tiles of M = 64*W rows of a group, every gridDim.x-th one,
-// with W warp groups that compute, 64 rows each, and one before them that loads. Q and what is known of the rows lie in two stages,
-// K and V, N keys each, in a ring of `Stages`; barriers say which are full and which are free.
+// The grid has at most one block for each multiprocessor. Tiles have M = 64*W rows of a group; a block goes through every
+// gridDim.x-th tile. Warp group 0 loads, W warp groups compute 64 rows each. Q and the facts about its rows have two stages in shared
+// memory; K and V, N keys each, have a ring of `Stages` stages. Barriers say which stages are full and which are free.
 //
-// A step of a computing group begins the scores of the next N keys and the product of the last exponentials with V, and takes the
-// next exponentials while the latter, and products of other groups, run. The first step of a tile comes with the last product of
+// A step of a computing group begins the scores of the next N keys and the product of the last exponentials with V. Then it computes
+// the next exponentials, while that product and products of other groups run. The first step of a tile overlaps the last product of
 // the tile before.
 //
-// Tiles with NaN, Inf or large rows are made again at the end, carefully; see careful_if_needed. Shared memory: kShared bytes.
-// Tests on the host run this kernel, but not its waiting for products and copies: see wgmma_on_host.h.
+// Tiles with NaN, Inf or large rows are computed again at the end by the careful pass; see careful_if_needed. Shared memory: kShared
+// bytes. Tests on the host run this kernel, but do not show whether it waits for products and copies; see wgmma_on_host.h.
 #include "attention_wgmma_span.cuh"
 
 namespace nsa {
@@ -22,15 +22,16 @@ namespace nsa {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> struct SpanForward {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
-  static constexpr uint32_t kQ = 64 * C * 2, kKeyTile = N * C * 2, kValueTile = N * Cv * 2;  // bytes of the rows of a warp group, keys, values
+  static constexpr uint32_t kQ = 64 * C * 2, kKeyTile = N * C * 2, kValueTile = N * Cv * 2;  // bytes: Q of a warp group, a stage of K, of V
   static constexpr int kLoaderRegisters = 56, kRegisters = W == 3 ? 152 : 224;  // of a thread
   static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
-  static constexpr float kSlack = 6;    // by so many powers of two exponentials may exceed 1, so that sums are seldom scaled anew
+  static constexpr float kSlack = 6;    // exponentials may reach 2^kSlack before the maximum is raised, so sums are seldom rescaled
 
-  // What the computing groups must know of a row: the keys that it sees (if IsChosen, bits in the place of lo, here and in `all`), at
-  // the end its factor of o and its lse; where it lies in o, counted in rows, or -1, and in lse.
+  // What the computing groups must know about a row. keys: the keys that it sees; if IsChosen, lo holds the bits of Chosen instead
+  // (also in Keys::all). At the end of a tile keys is overwritten with two floats, the factor of o and the lse. o: its index in o,
+  // counted in rows, -1 for no row. lse: its index in lse.
   struct Row { Run keys; long long o, lse; };
-  // Of a tile: the keys that some row sees, at least one, and those that all rows see. Behind the last tile, some.lo is -1.
+  // Of a tile: keys_of, keys_of_all and its round. some.lo = -1 means that there are no more tiles.
   struct Keys { Run some, all; int round; };
   struct Shared {
     Row rows[2][M];
@@ -75,7 +76,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
   }
   static __device__ uint32_t at(const unsigned long long& barrier) { return barrier_at(barrier); }
 
-  // What the first warp does: loads keys and values.
+  // The work of the first warp: it loads keys and values.
   __device__ void load_keys() const {
     Ring<Stages> k, v;
     uint32_t both = 0;
@@ -90,12 +91,12 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
       each_tile<M>(p, careful ? is.again : nullptr, [&](const RowTile& tile, int) {
         const Run run = keys_of(p, tile);
 #pragma unroll 1
-        for (int key = run.lo - N; key < run.hi; key += N) {  // keys come one step before values, as they are needed
+        for (int key = run.lo - N; key < run.hi; key += N) {  // keys run one step ahead of values, as computing groups need them
           if (key + N < run.hi) {
             const uint32_t full = careful ? at(is.both) : at(is.full_k[k.stage]);
             barrier_wait(at(is.free_k[k.stage]), k.parity ^ 1);
             copy(Width<C>{}, K + k.stage * kKeyTile, maps.k, full, key + N, tile);
-            if (careful) {  // keys and values are loaded before either are handed on
+            if (careful) {  // loads keys and values and takes out bad rows before it hands on either
               barrier_wait(at(is.both), both), both ^= 1;
               barrier_wait(at(is.free_v[k.stage]), k.parity ^ 1);
               __syncwarp();
@@ -114,13 +115,13 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
             }
             v.next();
           }
-          __syncwarp();  // no lane is a phase of a barrier behind
+          __syncwarp();  // no lane may fall a phase of a barrier behind
         }
       });
       meet(at(is.pass), careful);
     }
   }
-  // What the other warps of the first group do: they load rows and note what is known of them, one or two tiles ahead.
+  // The work of the other warps of the first group: they load rows of q and the facts about them, one or two tiles ahead.
   __device__ void load_rows() const {
     const Sizes& n = p.n;
     Ring<2> q;
@@ -148,7 +149,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
           to.keys.hi = min(run.hi, n.keys);
           to.o = tile.has(r) ? n.row(tile.b, tile.g, row, 1) : -1, to.lse = n.stat(tile.b, tile.g, row);
         }
-        named_sync(1, kRowThreads);  // the rows' places are there
+        named_sync(1, kRowThreads);  // all Row entries of the tile are written
         if (IsChosen) atomicAnd(&is.keys[q.stage].all.lo, common);
         const T* src = static_cast<const T*>(p.q) + 8 * i;
 #pragma unroll 4
@@ -166,27 +167,27 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
     }
   }
 
-  // What computing group w does.
+  // The work of computing group w.
   __device__ void compute(int w) const {
     const float scale = p.n.scale_log2;
-    const int mine = 64 * w + warp() % 4 * 16 + lane() / 4;  // this thread's first row of a tile; its other one is 8 further
+    const int mine = 64 * w + warp() % 4 * 16 + lane() / 4;  // this thread's rows of a tile: mine and mine + 8
     Ring<Stages> k, v;
-    Ring<2> q;  // of the tile whose scores are made
+    Ring<2> q;  // the stage of the tile whose scores are being computed
     Softmax state[2];
     float s[N / 8][4], o[Cv / 8][4], factor[2];
-    uint32_t x[N / 16][4];  // the exponentials of the step before, in T
+    uint32_t x[N / 16][4];  // the exponentials of the last step, rounded to T
 
     const auto release = [&](const unsigned long long& barrier) {
       if (lane() == 0) barrier_arrive(at(barrier));
     };
-    // Goes on to the next tile and returns whether there is one.
+    // Waits for the next tile and returns whether there is one.
     const auto enter = [&] {
       barrier_wait(at(is.full_q[q.stage]), q.parity);
       return is.keys[q.stage].some.lo >= 0;
     };
     const auto begin_scores = [&] {
       barrier_wait(at(is.full_k[k.stage]), k.parity);
-      named_sync(2 + w, 256);  // the warp groups take turns, so that the products of one run while others take exponentials
+      named_sync(2 + w, 256);  // groups take turns, so that one has products running while others compute exponentials
       hold(s);
       wgmma_begin();
       const uint64_t a = describe(Q + (q.stage * W + w) * kQ, 0), b = describe(K + k.stage * kKeyTile, 0);
@@ -212,18 +213,19 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
       hold(o);
       release(is.free_v[v.stage]), v.next();
     };
-    // Waits for s, the scores of the keys from `key` on, with `running` groups of products left; turns it into exponentials, and sets
-    // the factors of what was before.
+    // Waits for s, the scores of the keys from `key` on, while the newest `running` groups of products may still run. Turns s into
+    // exponentials and sets factor, by which o must be scaled.
     const auto exponentials = [&](int key, int careful, auto running) {
       const Run all = is.keys[q.stage].all;
       wgmma_wait<decltype(running)::value>();
       hold(s);
       release(is.free_k[k.stage]), k.next();
-      const auto hide = [&](auto hidden) {  // the keys that a row does not see
+      const auto hide = [&](auto hidden) {  // masks the keys of each row for which hidden() is true
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           uint2 seen = {};
-          if (lane() % 4 == 0) seen = shared_pair(shared_address(&is.rows[q.stage][mine + 8 * r]));  // which will write there
+          // only the lane that overwrites it in leave() reads it
+          if (lane() % 4 == 0) seen = shared_pair(shared_address(&is.rows[q.stage][mine + 8 * r]));
           seen.x = __shfl_sync(0xffffffff, seen.x, lane() & 28), seen.y = __shfl_sync(0xffffffff, seen.y, lane() & 28);
           const int here = key + 2 * (lane() % 4), lo = int(seen.x) - here, hi = int(seen.y) - here;
 #pragma unroll
@@ -243,7 +245,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
             if (!(bits >> (key + 8 * j) / 64 & 1)) s[j][2 * r] = s[j][2 * r + 1] = -INFINITY;
         }
       if (key + N > all.hi) hide([](int i, int, int hi) { return i >= hi; });
-      float top[4], sum[4] = {}, base[2];  // of the thread's columns that are even and odd, of both rows
+      float top[4], sum[4] = {}, base[2];  // of this thread's even and odd columns, for each of its two rows
 #pragma unroll
       for (int i = 0; i < 4; i++) top[i] = s[0][i];
 #pragma unroll
@@ -290,7 +292,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
     for (int careful = 0; careful < 2; careful++) {
       if (enter()) {
         bool wrong;
-        // Ends the softmax of a tile.
+        // Ends the softmax of a tile: leaves factor and lse in the Row entries.
         const auto leave = [&] {
           wrong = false;
 #pragma unroll
@@ -303,13 +305,13 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
           }
         };
         int key = is.keys[q.stage].some.lo;
-        // Writes the results of the tile in a stage of Q, which it frees.
+        // Writes the results of the tile whose rows are in this stage of Q, and frees the stage.
         const auto write_tile = [&](int stage) {
           wrong |= write(o, is.rows[stage] + mine);
           const int round = is.keys[stage].round;
           wrong = __any_sync(0xffffffff, wrong);
           if (wrong && !careful && lane() == 0) note_round(is.again, round);
-          barrier_arrive(at(is.free_q[stage]));  // every lane, as every lane has read what is known of rows
+          barrier_arrive(at(is.free_q[stage]));  // by every lane, since every lane has read the Row entries
         };
         clear_sums();
         state[0].start(), state[1].start();
@@ -353,7 +355,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
     if (w == 0) named_sync(2, 256);
   }
 
-  // Writes the results of two rows. Returns whether one of this thread's numbers is NaN or Inf.
+  // Writes o and lse of this thread's two rows. Returns whether one of its numbers is NaN or Inf.
   __device__ bool write(const float (&o)[Cv / 8][4], const Row* row) const {
     __syncwarp();
     uint32_t zero = 0;
@@ -381,7 +383,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
 
 }  // namespace nsa
 
-// The entry points nsa_<branch>_forward_wgmma<D>_<storage>, for tiles of 64*W rows and N keys.
+// Defines the entry points nsa_<branch>_forward_wgmma<D>_<storage>, for tiles of 64*W rows and N keys.
 #define NSA_SPAN_FORWARD(D, W, branch, suffix, ...)                                                                    \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
       nsa_##branch##_forward_wgmma##D##_##suffix(const __grid_constant__ nsa::SpanParams p) {                          \

@@ -1,13 +1,13 @@
-// What the kernels for compute capability 9.0 that make results of pairs (attention_pairs.cuh) have in common: blocks, one a
-// multiprocessor, with a warp group that loads and W that compute.
+// What the two kernels that make results of pairs share (attention_pairs.cuh; compute capability 9.0). A multiprocessor has one block,
+// with L warp groups that load and W that compute. Blocks take items in turn.
 //
-// An item is a tile of 64 keys and queries that chose its block. Keys, values and list of an item come into one of Keys stages, its rows
-// in tiles of 64, whole queries of h heads each, into a ring of Rows stages, by tensor maps. Barriers say which are full and which are
-// free. The computing groups take tiles in turn, as the loading warps do: a stage of rows belongs to one of either. No loading warp
-// waits for a number from memory between two tiles of rows.
+// An item is a tile of 64 keys with queries that chose its block. The keys, values and list of an item fill one of Keys stages. Its rows
+// fill tiles of at most 64, whole queries with their h heads, in a ring of Rows stages. Tensor maps copy both. Barriers say which stages
+// are full and which are free. Computing groups take tiles in turn, and so do loading warps; so a stage of rows always belongs to the
+// same group and the same warp. Between two tiles of rows no loading warp waits for a number from global memory.
 //
-// If some query may not see all keys of an item, the loading warp looks for NaN and Inf first: values that have them (for dq: keys)
-// become 0, and their keys (values) NaN. So rows that do not see them have the same bits as with finite numbers.
+// If some query may not see all keys of an item, the warp that loads keys looks for NaN and Inf first. A value row with NaN or Inf (for
+// dq: a key) becomes zeros, and its key (value) NaN. So rows that do not see it have the same bits as with finite numbers.
 #pragma once
 
 #include "attention_pairs.cuh"
@@ -16,17 +16,17 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// Rows of Arrays arrays: q, and do.
+// Arrays = 1: rows are q. Arrays = 2: rows are q and do.
 template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Arrays> struct PairTiles {
   static constexpr int kItem = item_tiles(C);
   static constexpr int kBlock = 128 * (L + W), kLoaders = L == 2 ? 6 : Rows % 3 == 0 ? 3 : 2;
   static_assert(Rows % W == 0 && Rows % kLoaders == 0, "or a group could wait for a stage that is a round behind");
-  static constexpr uint32_t kTile = 64 * C * 2, kValueTile = 64 * Cv * 2;                              // bytes of q or keys, of do or values
+  static constexpr uint32_t kTile = 64 * C * 2, kValueTile = 64 * Cv * 2;                              // bytes: q or keys, do or values
   static constexpr uint32_t kRowStage = kTile + (Arrays == 2 ? kValueTile : 0), kKeyStage = kTile + kValueTile;
 
-  // Of a tile of rows: how many queries it has, or -1 behind the last tile of a group; whether these see all of its keys; the stage of
-  // the keys, its parity, and where in its list the queries begin; the place of the unit's first pair; and how many of the keys its
-  // first query sees. Of rows: lse and delta.
+  // What is known about a tile of rows. count: its queries; -1 tells a group that there are no more tiles. all: whether all of them see
+  // all keys. stage, parity: those of its keys. from: where its queries begin in the list of that stage. place: the place of the unit's
+  // first pair. seen: how many of the keys the unit's first query sees, which may be negative. lse, delta: of its rows.
   struct alignas(8) Tile {
     int count, all, stage;
     uint32_t parity;
@@ -44,7 +44,7 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
   const PairParams& maps;
   const AttentionParams& p;
   const Pairs& x;
-  uint32_t Q, K;  // do lies behind q, values behind their keys
+  uint32_t Q, K;  // in a stage, do lies behind q, and values behind keys
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
@@ -54,7 +54,8 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
 
   __device__ void begin() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 33), barrier_init(barrier_at(is.free_rows[i]), 128);  // all lanes, which read and write what is known of them
+      // counts all lanes, since all read and write facts about rows
+      for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 33), barrier_init(barrier_at(is.free_rows[i]), 128);
       for (int i = 0; i < Keys; i++)
         barrier_init(barrier_at(is.full_keys[i]), 1), barrier_init(barrier_at(is.free_keys[i]), 4 * kItem), barrier_init(barrier_at(is.listed[i]), 32);
       barrier_init(barrier_at(is.raw), 1);
@@ -62,7 +63,7 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
     }
     __syncthreads();
   }
-  // Runs a block, whose first L warp groups load: f is as in compute().
+  // Runs a block. The first L warp groups load; for f see compute().
   template <int Loader, int Computer, class F> __device__ __forceinline__ void run(F f) const {
     static_assert(L * Loader + W * Computer <= (L + W) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
     begin();
@@ -86,7 +87,7 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
       const uint32_t to = K + k.stage * kKeyStage, full = barrier_at(is.full_keys[k.stage]), arrives = check ? barrier_at(is.raw) : full;
       barrier_wait(barrier_at(is.free_keys[k.stage]), k.parity ^ 1);
       const int tiles = (item.count - 1) / x.tile + 1;
-      if (lane() < 4 * (kItem - tiles)) barrier_arrive(barrier_at(is.free_keys[k.stage]));  // for tiles that the item does not have
+      if (lane() < 4 * (kItem - tiles)) barrier_arrive(barrier_at(is.free_keys[k.stage]));  // arrives for the tiles that the item lacks
       if (lane() == 0) {
         barrier_arrive_expecting(arrives, kKeyStage);
         copy_boxes<C>(to, kPairKeys, maps.k, arrives, unit.g, item.key, unit.b);
@@ -106,22 +107,22 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
         __syncwarp();
         if (lane() == 0) barrier_arrive(full);
       }
-      __syncwarp();  // no lane is a phase of a barrier behind
+      __syncwarp();  // no lane may fall a phase of a barrier behind
       k.next();
     });
   }
-  // What each of the other warps does: it loads every kLoaders-th tile of rows.
+  // The work of each of the other loading warps: it loads every kLoaders-th tile of rows.
   __device__ void load_rows() const {
     const Sizes& n = p.n;
     Ring<Rows> q;
     Ring<Keys> k;
-    int turn = warp() - 1;  // 0 where it is this warp's
+    int turn = warp() - 1;  // 0 if the next tile is this warp's
     if (turn >= kLoaders) return;
-    int query[2], head[2];  // of the rows of a tile that this lane copies lse and delta of
+    int query[2], head[2];  // of the two rows whose lse and delta this lane copies
 #pragma unroll
     for (int j = 0; j < 2; j++) {
       query[j] = (lane() + 32 * j) / n.each, head[j] = (lane() + 32 * j) % n.each;
-      asm volatile("" : "+r"(query[j]), "+r"(head[j]));  // so that they stay in registers: computed anew, they take long
+      asm volatile("" : "+r"(query[j]), "+r"(head[j]));  // keeps them in registers: to compute them anew would take long
     }
     const auto next = [&] { q.next(), turn = (turn == 0 ? kLoaders : turn) - 1; };
     each_item(x, [&](int u, const PairItem& item) {
@@ -147,7 +148,7 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
           all &= seen + of >= kPairKeys;
         }
         all = __all_sync(0xffffffff, all);
-        if constexpr (Arrays == 2) {  // without the braces nvcc 13.0 drops the statement behind the loop where there is none
+        if constexpr (Arrays == 2) {  // keep the braces: without them nvcc 13.0 drops the statement behind the loop if Arrays is 1
 #pragma unroll
           for (int j = 0; j < 2; j++) {
             if (query[j] >= count) continue;
@@ -178,11 +179,11 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
     if (lane() == 0) barrier_arrive(barrier_at(barrier));
   }
 
-  // The two rows of a tile that a thread has: where their results go, counted in rows, or -1, and how many keys they see.
+  // A thread's two rows of a tile: the index of their results in sums, counted in rows, -1 for no row; how many keys they see.
   struct Pair { int to[2], seen[2]; };
 
-  // What computing group w does: calls f(tile, rows, q, k, done) for its tiles, with the addresses of the rows and of the keys. f calls
-  // done() when it has read the rows.
+  // The work of computing group w: calls f(tile, mine, rows, q, k, done) for its tiles. mine is the thread's first row; q and k are the
+  // addresses of the rows and keys. f calls done() when it has read the rows.
   template <class F> __device__ void compute(int w, F f) const {
     const int mine = warp() % 4 * 16 + lane() / 4, each = p.n.each;
     int query[2], head[2];
@@ -209,7 +210,7 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
     }
   }
 
-  // s = rows · keys, both tiles of 64 rows and X columns.
+  // Begins s = rows·keysᵀ, for tiles of 64 rows and X columns.
   template <int X> static __device__ __forceinline__ void begin_product(Width<X>, float (&s)[8][4], uint32_t rows, uint32_t keys) {
     hold(s);
     wgmma_begin();
@@ -218,8 +219,8 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
     for (int i = 0; i < X / 16; i++) Wgmma<T, 64>::rows(s, a + (i / 4 * 64 * 128 + i % 4 * 32) / 16, b + (i / 4 * 64 * 128 + i % 4 * 32) / 16, i > 0);
     wgmma_end();
   }
-  // Writes s, rounded to T, · keys, two rows of c columns, times their factors if narrow<T>; 64 columns at a time, as registers are
-  // scarce.
+  // Writes the thread's two rows of s·keys, c columns, to sums. s is rounded to T; rows are multiplied by factor if narrow<T>. It does 64
+  // columns at a time to save registers.
   template <int X> __device__ __forceinline__ void write_product(Width<X>, const float (&s)[8][4], uint32_t keys, const Pair& rows, const float (&factor)[2], int c) const {
     const int width = pair_width(c);
     uint32_t y[4][4];
@@ -255,7 +256,7 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
       }
     }
   }
-  // Sets what a row does not see.
+  // Sets the numbers of keys that a row does not see to `hidden`.
   static __device__ __forceinline__ void hide(float (&s)[8][4], const Pair& rows, float hidden) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -272,7 +273,7 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
 
 }  // namespace nsa
 
-// The entry point nsa_<name>_wgmma<D>_<suffix> of a struct with run(), for W computing warp groups.
+// Defines the entry point nsa_<name>_wgmma<D>_<suffix>, which calls run() of the given struct, with L loading and W computing warp groups.
 #define NSA_PAIRS(name, D, suffix, L, W, ...)                                                                             \
   extern "C" __global__ void __launch_bounds__(128 * (L + W), 1)                                                       \
       nsa_##name##_wgmma##D##_##suffix(const __grid_constant__ nsa::PairParams p) {                                    \

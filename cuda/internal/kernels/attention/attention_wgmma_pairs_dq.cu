@@ -1,8 +1,9 @@
-// dq of selected attention for compute capability 9.0: q, k, v, do, lse, delta, list, items, count -> sums.
+// Selected attention by pairs, dq, on warp groups (compute capability 9.0): q, k, v, do, lse, delta, list, items, count -> sums, what each
+// pair adds to dq (attention_pairs.cuh).
 //
 //   nsa_pairs_dq_wgmma<D>, D as in attention_wgmma_forward.cu
 //
-// See attention_wgmma_pairs.cuh.
+// attention_wgmma_pairs.cuh has the grid, the roles of warp groups and the loads. Large rows subtract first; see kLarge.
 #include "attention_wgmma_pairs.cuh"
 
 namespace nsa {

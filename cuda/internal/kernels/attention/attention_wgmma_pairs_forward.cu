@@ -1,9 +1,10 @@
-// The forward of selected attention for compute capability 9.0: q, k, v, list, items, count -> sums, stats.
+// Selected attention by pairs, forward, on warp groups (compute capability 9.0): q, k, v, list, items, count -> sums, stats of each pair
+// (attention_pairs.cuh).
 //
 //   nsa_pairs_forward_wgmma<D>, D as in attention_wgmma_forward.cu
 //
-// See attention_wgmma_pairs.cuh. A row's result over 64 keys needs one pass: its largest logit is known before any exponential. Rows
-// that are large take the difference first: see kLarge.
+// attention_wgmma_pairs.cuh has the grid, the roles of warp groups and the loads. A row with its 64 keys is done in one step: its largest
+// logit is known before any exponential. Large rows subtract first; see kLarge.
 #include "attention_wgmma_pairs.cuh"
 
 namespace nsa {

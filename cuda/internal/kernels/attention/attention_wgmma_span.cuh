@@ -1,4 +1,4 @@
-// What the kernels for compute capability 9.0 of the branches with a Span have in common.
+// What the attention kernels on warp groups share (compute capability 9.0): parameters, rings of stages, tiles of a block, masks.
 #pragma once
 
 #include "attention_walk.cuh"
@@ -7,17 +7,17 @@
 namespace nsa {
 
 struct SpanParams {
-  alignas(64) uint8_t k[128], v[128];  // maps of boxes [1,N,1,64] of k [B,T,Hkv,D] and v [B,T,Hkv,Dv]
+  alignas(64) uint8_t k[128], v[128];  // tensor maps of k [B,T,Hkv,D] and v [B,T,Hkv,Dv], with boxes [1,N,1,64]
   AttentionParams p;
 };
 
-// Whether the registers of a thread that loads and of those of W groups that compute are there: a block, of which a multiprocessor has
-// some, gets them by launch, a multiple of 8 a thread.
+// Whether the registers suffice for one loading group with `loader` and W computing groups with `computer` registers a thread. The
+// launch gives each of `blocks` blocks on a multiprocessor an equal share, rounded down to a multiple of 8 a thread.
 constexpr bool registers_fit(int W, int loader, int computer, int blocks = 1) {
   return loader + W * computer <= (W + 1) * (65536 / blocks / (128 * (W + 1)) / 8 * 8);
 }
 
-// Ring is a place in a ring of stages; the parity is that of its fill.
+// Ring is a position in a ring of stages. parity is the parity of the round, which a full barrier of the stage waits for.
 template <int Stages> struct Ring {
   int stage = 0;
   uint32_t parity = 0;
@@ -26,17 +26,17 @@ template <int Stages> struct Ring {
   }
 };
 
-// Where cell i of a row of a tile of `rows` rows lies.
+// Offset in bytes of cell i of a row in a tile of `rows` rows.
 __device__ inline uint32_t cell_of(int rows, int row, int i) { return (i / 8 * rows + row) * 128 + ((i % 8 ^ row % 8) << 4); }
 
-// Begins to copy boxes of `rows` rows of the map of an array [B,T,Hkv,c] to a tile of C columns, of group g, from key t of batch b on.
+// Begins to copy `rows` keys of group g, from key t of batch row b on, to a tile of C columns, by the map of an array [B,T,Hkv,c].
 template <int C> __device__ inline void copy_boxes(uint32_t to, int rows, const void* map, uint32_t barrier, int g, int t, int b) {
 #pragma unroll
   for (int i = 0; i < C / 64; i++) copy_box(to + i * rows * 128, map, barrier, 64 * i, g, t, b);
 }
 
-// take_out of attention_tile.cuh, of two tiles of `rows` rows, by a warp: rows of C columns with NaN or Inf become 0, and the others'
-// first columns NaN.
+// take_out of attention_tile.cuh for a pair of tiles of `rows` rows, by one warp. A row of `tile` (C columns) that holds NaN or Inf
+// becomes zeros, and the first cell of the same row of `other` becomes NaN.
 template <typename T, int C> __device__ inline void take_out_rows(uint32_t tile, uint32_t other, int rows) {
   constexpr int kCells = C / 8, kLanes = kCells > 16 ? 32 : kCells;  // lanes of a row
   const int i = lane() % kLanes, first = lane() / kLanes * kLanes;
@@ -51,7 +51,7 @@ template <typename T, int C> __device__ inline void take_out_rows(uint32_t tile,
   fence_async();
 }
 
-// Exchanges words of the four threads that share rows: y[i] of thread j becomes y[j] of thread i.
+// Transposes words among the four threads that share rows: y[i] of thread j becomes y[j] of thread i.
 __device__ inline void turn_four(uint32_t (&y)[4]) {
 #pragma unroll
   for (int bit = 1; bit < 4; bit *= 2)
@@ -64,12 +64,13 @@ __device__ inline void turn_four(uint32_t (&y)[4]) {
     }
 }
 
-// Of the tiles of rows of a block it is noted which ones it must do again, by their number; from 32*kRoundWords on some share a bit.
+// Notes that the block must redo its round-th tile of rows. There are 32*kRoundWords bits: in longer grids several tiles share a bit,
+// and all of them are redone.
 constexpr int kRoundWords = 32;
 __device__ inline void note_round(unsigned* again, int round) { atomicOr(again + round / 32 % kRoundWords, 1u << round % 32); }
 
-// Calls f(tile, round) for the tiles of M rows of the block, every gridDim.x-th one; of those only for the ones noted in `again`, if
-// that is given.
+// Calls f(tile, round) for the block's tiles of M rows, which are every gridDim.x-th one. If `again` is given, only for the tiles that
+// are noted there.
 template <int M, class F> __device__ inline void each_tile(const AttentionParams& p, const unsigned* again, F f) {
   const int tiles = ((p.n.queries * p.n.each - 1) / M + 1) * p.n.batch * p.n.groups;
 #pragma unroll 1
@@ -77,7 +78,7 @@ template <int M, class F> __device__ inline void each_tile(const AttentionParams
     if (!again || again[round / 32 % kRoundWords] >> round % 32 & 1) f(RowTile(p.n, M, i), round);
 }
 
-// The keys that some row of a tile sees, at least one; and those that all rows see.
+// keys_of returns a run of at least one key that contains all keys that any row of a tile sees; keys_of_all the keys that all rows see.
 __device__ inline Run keys_of(const AttentionParams& p, const RowTile& tile) {
   const int lo = min(p.n.keys - 1, p.keys(tile.b, tile.first / p.n.each).lo);
   return {lo, max(lo + 1, min(p.n.keys, p.keys(tile.b, (tile.end - 1) / p.n.each).hi))};
@@ -86,13 +87,13 @@ __device__ inline Run keys_of_all(const AttentionParams& p, const RowTile& tile)
   return {p.keys(tile.b, (tile.end - 1) / p.n.each).lo, min(p.n.keys, p.keys(tile.b, tile.first / p.n.each).hi)};
 }
 
-// shifted of attention_softmax.cuh without its division, by 1/scale = scale*d.
+// shifted of attention_softmax.cuh without a division: 1/scale = scale*d.
 __device__ inline float shifted_logit(const Sizes& n, float x, float lse) { return exponent(x, n.scale, lse) * (n.scale * n.d); }
 
-// The selected branch as a Span of all keys, of which a row sees some tiles of 64: a bit for each that its query chose. There are at
-// most 32; a block is a multiple of 64 keys, or all.
+// Chosen is selected attention by bits: a Span of all keys, and for each row a word in which bit i says that its query chose the block
+// of the keys 64*i to 64*i+63. So there are at most 32*64 keys. A block is a multiple of 64 keys, or all keys.
 struct Chosen {
-  // Sets bits(r) of every step-th row of a tile, of `rows`, from `first` on, and returns those that all of them have.
+  // Sets bits(r) of the rows first, first + step, ... of a tile, below `rows`. Returns the bits that all these rows have.
   template <class Bits> static __device__ int note(const AttentionParams& p, const RowTile& tile, int first, int step, int rows, Bits bits) {
     const int parts = (p.blocks.size - 1) / 64 + 1;
     int common = -1;
@@ -102,7 +103,7 @@ struct Chosen {
       const int* list = p.idx + p.blocks.list(p.n, tile.b, tile.g, t);
       uint32_t chosen = 0;
 #pragma unroll 1
-      for (int i = 0, last = -1; i < p.blocks.most; i++) {  // Blocks::at, with fewer registers
+      for (int i = 0, last = -1; i < p.blocks.most; i++) {  // the rules of Blocks::at, with fewer registers
         const int j = list[i];
         if (j <= last || j > newest) break;
         chosen |= 0xffffffffu >> (32 - parts) << j * parts, last = j;
@@ -111,7 +112,7 @@ struct Chosen {
     }
     return common;
   }
-  // The bits of the tiles that the keys [from,to) lie in.
+  // The bits that the keys [from,to) belong to.
   static __device__ uint32_t of(int from, int to) { return 0xffffffffu >> (31 - (to - 1) / 64) & 0xffffffffu << from / 64; }
 };
 
@@ -120,7 +121,7 @@ __device__ inline uint32_t barrier_at(const unsigned long long& barrier) { retur
 
 }  // namespace nsa
 
-// What a kernel does; nothing where it is compiled for other devices, on which it is not launched.
+// The body of a kernel. In code for other devices, where it is never launched, the body is empty.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 #define NSA_WGMMA_BODY(...) __VA_ARGS__
 #else

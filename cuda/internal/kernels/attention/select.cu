@@ -1,15 +1,15 @@
-// nsa_select_blocks: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of the compressed attention over them
-// -> idx int32 [B,S,Hkv,most], ascending, padded with -1; every element is written once, with =.
+// The choice of blocks, general kernel nsa_select_blocks: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of compressed
+// attention over kc -> idx int32 [B,S,Hkv,most], ascending, padded with -1. The thread that owns a query writes its list, with =.
 //
-// Block 0 and the two newest are forced and count inside `most`; the other places go to the best scores among the blocks
-// before, equal scores to the lower index (arXiv 2502.11089, equations 8 to 12). p = exp(q·kc*scale - lse) of the visible
-// compression blocks is summed over the heads of a group in their order and folded onto selection blocks: block j gets the
-// tokens that it shares with compression block i, over d, times p.
+// A query with at most `most` blocks takes all. Otherwise block 0 and the two newest blocks are forced and fill three of the `most`
+// places. The earlier blocks with the best scores get the other places; of equal scores the lower block wins (arXiv 2502.11089,
+// equations 8 to 12). The probability p = exp(q·kc*scale - lse) of each visible compression block is summed over the heads of a
+// group, in their order, and folded onto selection blocks: block j adds p of compression block i times the tokens that they share, over d.
 //
-// A block of 128 threads owns `tokens` queries of a group and walks over the selection blocks, `tile` at a time; for each
-// it computes the compression blocks that share tokens with them, N at a time, and lets each query's list of the best take
-// the scores. Of queries of several documents it takes one document after the other. No score leaves the block. Grid x is
-// B*Hkv*ceil(S/tokens). A query with at most `most` blocks takes them all.
+// Grid x is B*Hkv*ceil(S/tokens), blocks of 128 threads. A block owns `tokens` queries of a group and walks over the selection blocks,
+// `tile` at a time. For these it computes the probabilities of the compression blocks that share tokens with them, N at a time. Then
+// each query's list takes the scores. If the queries belong to several documents, the block takes one document after the other. Scores
+// stay in shared memory.
 #include "attention_softmax.cuh"
 #include "select.cuh"
 
@@ -19,7 +19,7 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
   constexpr int M = R * kDown, N = C * kAcross, ld = stride(N);
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *kc = static_cast<const T*>(p.kc);
-  const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 where all queries get all blocks
+  const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 if all queries get all blocks
   Carver carve{dynamic_shared()};
   float* Q = carve.tile(M, n.d);
   float* K = carve.tile(N, n.d);
@@ -33,9 +33,9 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
   const int tile = tiles - 1 - blockIdx.x % tiles, owned = min(n.queries, (tile + 1) * p.tokens);
   for (int next = tile * p.tokens; next < owned;) {
     const Document of = p.documents ? p.documents[(long long)b * n.queries + next] : Document{0, n.queries, 0};
-    const int start = next, end = min(owned, max(start + 1, of.end));  // the queries of a document
+    const int start = next, end = min(owned, max(start + 1, of.end));  // the queries of one document
     next = end;
-    // From here on queries t count from the document's first token, and keys from its first key.
+    // From here on, queries t count from the first token of the document, and keys from its first key.
     const int t0 = start - of.first, t1 = end - of.first, rows = (t1 - t0) * n.each, chunks = (rows - 1) / M + 1;
     const int newest = (t1 - 1) / p.size, mine = t0 + (int)threadIdx.x;
     Best best{lists + threadIdx.x * places, blocks + threadIdx.x * places, 0, places};
@@ -43,22 +43,22 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
     const auto load_queries = [&](int from) {
       load_rows(Q, q, M, n.d, [&](int r) { return from + r < rows ? n.row(b, g, start * n.each + from + r, n.d) : -1; });
     };
-    __syncthreads();  // Q has been read
+    __syncthreads();  // all threads have read Q
     load_queries(0);
     const Fold fold{p.l, p.per};
     const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
     for (int j0 = 1; j0 < last; j0 += p.tile) {
       const int j1 = min(last, j0 + p.tile), width = j1 - j0;
-      __syncthreads();  // the scores have been taken
+      __syncthreads();  // all lists have taken the last scores
       for (int i = threadIdx.x; i < (t1 - t0) * width; i += kThreads) scores[i] = 0;
       const int begin = (int)max(0LL, fold.lo(j0));
       const int end = (int)min((long long)j1 * p.per, (long long)min(n.keys - of.keys, p.span.visible(t1 - 1)));
       for (int from = begin; from < end; from += N) {
-        __syncthreads();  // K, P and the sums have been read
+        __syncthreads();  // all threads have read K, P and the sums
         load_rows(K, kc, N, n.d, [&](int c) { return from + c < end ? n.key(b, g, of.keys + from + c, n.d) : -1; });
         for (int chunk = 0; chunk < chunks; chunk++) {
           if (chunks > 1) {
-            __syncthreads();  // Q and P have been read
+            __syncthreads();  // all threads have read Q and P
             load_queries(chunk * M);
           }
           __syncthreads();
@@ -75,7 +75,7 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
           }
           put<R, C>(P, s);
           __syncthreads();
-          // The rows of a query are adjoining; where its heads fill several chunks the sum goes on.
+          // The rows of a query are consecutive. If its heads extend over several chunks, the sum continues from the chunk before.
           const int stop = min(rows, (chunk + 1) * M);
           for (int i = threadIdx.x; i < (t1 - t0) * N; i += kThreads) {
             const int token = i / N, c = i % N, from_row = max(token * n.each, chunk * M);

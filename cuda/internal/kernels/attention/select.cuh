@@ -1,4 +1,4 @@
-// What the kernels that choose selection blocks share: argument, scores, lists of the best, and what is written.
+// What the kernels that choose selection blocks share: their argument, scores, lists of the best blocks, and the writing of idx.
 #pragma once
 
 #include "attention_mask.cuh"
@@ -12,14 +12,15 @@ struct SelectParams {
   const void *q, *kc;
   const float* lse;
   int32_t* idx;
-  const Document* documents;  // [B,S], null where each row is one
+  const Document* documents;  // [B,S]; null if each row of the batch is one document
   Sizes n;               // keys is Nc, dv is unused
   Span span;             // l, d of the compression
-  int32_t l, per, size;  // l/d, l'/d and l': strides of a compression block, strides and tokens of a selection block
+  int32_t l, per, size;  // l/d, l'/d and l': the strides of a compression block; the strides and the tokens of a selection block
   int32_t most, tokens, tile, ring, pitch, room, earliest;
 };
 
-// What the compression blocks that share tokens with selection blocks give to their scores.
+// Fold turns probabilities of compression blocks into scores of selection blocks: a selection block gets the probability of each
+// compression block that shares tokens with it, times the number of strides that they share.
 struct Fold {
   int l, per;  // strides of a compression block and of a selection block
   __device__ long long lo(long long j) const { return j * per - l + 1; }   // first compression block that meets block j
@@ -28,7 +29,7 @@ struct Fold {
   __device__ int weight(long long x, long long j) const {
     return (int)min(min(x - lo(j) + 1, hi(j) - x + 1), (long long)min(l, per));
   }
-  // Adds to scores [queries,blocks] what the first N of `keys` give, by their sums [queries,N] over the heads.
+  // Adds to scores [queries,blocks] what the first N of `keys` contribute; sums [queries,N] are their probabilities, summed over heads.
   template <int N> __device__ void add(float* scores, const float* sums, int queries, Run blocks, Run keys) const {
     const int width = blocks.hi - blocks.lo;
     for (int i = threadIdx.x; i < queries * width; i += kThreads) {
@@ -41,7 +42,7 @@ struct Fold {
   }
 };
 
-// Best is a query's list of the best scores, falling; equal ones in the order in which they came.
+// Best is a query's list of the best scores, descending. Equal scores stay in the order in which they came.
 struct Best {
   float* score;
   int* block;
@@ -57,8 +58,8 @@ struct Best {
   }
 };
 
-// Writes the blocks of query t, whose document begins at token `first`: all up to its own where they fit, or block 0, the best,
-// sorted, and the two newest.
+// Writes the blocks of query t, whose document begins at token `first`: all blocks up to its own if there are at most `most`; else
+// block 0, the best ones in ascending order, and the two newest.
 __device__ inline void write_blocks(const SelectParams& p, int b, int g, int t, int first, const Best& best) {
   int* idx = p.idx + Blocks{p.size, p.most}.list(p.n, b, g, t);
   const int most = p.most, own = (t - first) / p.size;

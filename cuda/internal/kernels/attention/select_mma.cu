@@ -1,23 +1,27 @@
-// select.cu on matrix units, for bf16 and f16: the same contract, for groups of at most 64 heads.
+// The choice of blocks on tensor cores, for bf16 and f16: the contract of select.cu, for groups of at most 64 heads.
 //
-// A block of one team owns `tokens` queries of a group and walks over the compressed keys once, 64 at a time. Products are
-// transposed: keys are rows, and columns are the heads of queries, all heads of a query in one thread. So the sum over the heads is a
-// sum of registers; it goes to shared memory, into a ring of the newest `ring` keys of each query. When the keys of `tile` more
-// blocks are there, a warp folds the ring of a query onto them, each lane for one block. Scores that are not above the query's bar,
-// at least `places` of which are better, are dropped. The others go to the end of its list; a full one (`room`) is cut to the best
-// `places`, the least of which is the new bar. A list's entries are ordered by score and block, so no order of events changes them.
-// Of queries of several documents it takes one document after the other.
+//   nsa_select_blocks_mma<C>      l = 2d, l' = 4d, at most 32 heads a group
+//   nsa_select_blocks_any_mma<C>  all other sizes
 //
-// Shared memory: columns [kTeam,C], two tiles of keys [64,C], and what Carver says.
+// Grid x is B*Hkv*ceil(S/tokens), blocks of one team of 128 threads. A block owns `tokens` queries of a group and walks over the
+// compressed keys once, 64 at a time. Products are transposed: keys are rows, and columns are the heads of queries. One thread has all
+// heads of a query, two if there are more than 32. So the sum over heads is a sum of registers. It goes to a ring in shared memory, which
+// holds the newest `ring` keys of each query. When the keys of `tile` more blocks are complete, a warp folds the ring of a query onto
+// them, one lane for each block. A score that is not above the query's bar is dropped: at least `places` others are no worse. The other
+// scores go to the end of the query's list. When the list is full (`room`), the warp cuts it to the best `places`; the least of them is
+// the new bar. Entries are ordered by score and block, so the order of events does not change the result. If the queries belong to
+// several documents, the block takes one document after the other.
+//
+// Shared memory: columns [kTeam,C], two tiles of keys [64,C], and what carve hands out in team_select_blocks.
 #include "select_team.cuh"
 
 namespace nsa {
 
-// The key of a tile that lies in a row: a thread's rows of a product, 8 apart, are two keys that adjoin.
+// The key that a row of a tile holds. A thread has two rows of a product, 8 apart; they hold two consecutive keys.
 __host__ __device__ constexpr int key_of(int row) { return (row & ~15) | (row & 7) << 1 | (row >> 3 & 1); }
 
-// Usual is whether l is 2 d, l' 4 d, and a query one thread's. The ring is then two halves of kHalf keys, each behind kBefore cells, of
-// which the last one is for the key before.
+// Usual: l = 2d, l' = 4d, and one thread has all heads of a query. Then the ring has two halves of kHalf keys. Before each half lie
+// kBefore floats; the last of them holds the key before the half.
 constexpr int kHalf = 2 * kKeys, kBefore = 4;
 
 template <typename T, int C, bool Usual> __device__ void team_select_blocks(const SelectParams& p) {
@@ -25,12 +29,12 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
   static_assert(kStep % 8 == 0 && kKeys % kStep == 0, "each thread copies the same cell of several rows");
   const Sizes& n = p.n;
   const T* kc = static_cast<const T*>(p.kc);
-  const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 where all queries get all blocks
+  const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 if all queries get all blocks
   const Columns columns(n.each, p.tokens);
-  const int pitch = p.pitch;  // of a thread's sums
+  const int pitch = p.pitch;  // floats from the sums of one query of a thread to the next
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(kTeam * C / 2)), K = shared_address(carve.floats(2 * kTile / 4));
-  float* lses = carve.floats(kTeam);  // of the columns, Inf where there is none
+  float* lses = carve.floats(kTeam);  // lse of each column, Inf for an unused one
   float* bases = carve.floats(kTeam);
   float* sums = carve.floats(p.tokens * columns.threads * pitch);
   int* lists = reinterpret_cast<int*>(carve.floats(2 * p.tokens * p.room));
@@ -41,13 +45,13 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
 #pragma unroll 1
   for (int next = tile_of * p.tokens; next < owned;) {
     const Document of = p.documents ? p.documents[(long long)b * n.queries + next] : Document{0, n.queries, 0};
-    const int start = next, end = min(owned, max(start + 1, of.end));  // the queries of a document
+    const int start = next, end = min(owned, max(start + 1, of.end));  // the queries of one document
     next = end;
-    // From here on queries t count from the document's first token, and keys from its first key.
+    // From here on, queries t count from the first token of the document, and keys from its first key.
     const int t0 = start - of.first, t1 = end - of.first;
     const int newest = (t1 - 1) / p.size;
     const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
-    const int keys = (int)(((long long)last * p.per + kKeys - 1) / kKeys);  // tiles of them
+    const int keys = (int)(((long long)last * p.per + kKeys - 1) / kKeys);  // tiles of keys
 
     const int c = lane() % 4;
     bool any_large = false;
@@ -56,12 +60,12 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
       any_large = load_columns<T, C, 1>(p, columns, b, g, start, Q, lses, bases, reinterpret_cast<int*>(sums));
     }
 
-    // Begins to copy a tile of keys, zeros behind the last one.
+    // Begins to copy a tile of keys; zeros behind the last key.
     const int row = threadIdx.x / kCells, first_cell = threadIdx.x % kCells;
     const int left = 8 * first_cell < n.d ? min(n.keys - of.keys, keys * kKeys) - key_of(row) : 0;
     const long long stride = (long long)n.groups * n.d;
     uint32_t place = part_cell<kKeys>(K, row, first_cell);
-    asm volatile("" : "+r"(place));  // so that it stays in its register: computed anew, it takes many instructions
+    asm volatile("" : "+r"(place));  // keeps it in a register: to compute it anew takes many instructions
     const T* from = kc + n.key(b, g, of.keys + key_of(row), n.d) + 8 * first_cell;
     const auto load = [&](int tile) {
 #pragma unroll
@@ -71,7 +75,8 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     };
 
     const float* const base = bases + 2 * c;
-    int at = c * columns.queries * pitch + warp() * 16 + lane() / 4 * 2, at_tile = 0;  // in the ring: of the next tile
+    // at_tile: where the next tile of keys goes in the ring
+    int at = c * columns.queries * pitch + warp() * 16 + lane() / 4 * 2, at_tile = 0;
     asm volatile("" : "+r"(at));
     const auto sum = [&](float (&s)[16][4]) {
       float* to = sums + at + at_tile + (Usual ? kBefore + at_tile / kHalf * kBefore : 0);
@@ -86,8 +91,8 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
       if (lane() == 0) states[i] = state;
       __syncwarp();
     };
-    // Gives the lists the scores of the next blocks.
-    int j0 = 0, at_block = 0;  // the next block, and where its first key lies in the ring
+    // take computes the scores of the next blocks and offers them to the lists.
+    int j0 = 0, at_block = 0;  // the next block; where its first key lies in the ring
     const auto take = [&] {
       const int per = Usual ? 4 : p.per, width = Usual ? 32 : p.tile, j = j0 + lane();
       const int since = (lane() < width && 1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
@@ -100,7 +105,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
           const float before = r[half + lane() * 4 - 1];
           ListState state = states[i];
           if (lane() == 31) r[other - 1] = x.w;
-          const int score = bits_of(fmaxf(before + 2 * (x.x + x.y + x.z) + x.w, 0));  // not NaN
+          const int score = bits_of(fmaxf(before + 2 * (x.x + x.y + x.z) + x.w, 0));  // fmaxf turns NaN into 0
           keep(i, state, enter(lists + i * 2 * p.room, state, p.room, places, score, j, i >= since && score > state.bar));
         }
       } else {
@@ -114,19 +119,19 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
           if (i >= since) {
             const int seen = p.span.visible(t0 + i) - j * per;
 #pragma unroll 1
-            for (int x = max(-j * per, 1 - p.l); x < min(per, seen); x++) {  // from the first key that meets block j, counted from its own
+            for (int x = max(-j * per, 1 - p.l); x < min(per, seen); x++) {  // keys that meet block j, counted from its own first key
               const float* at = r + in_ring(key + x);
               score = fmaf((float)min(min(x + p.l, per - x), min(p.l, per)), columns.threads == 1 ? *at : *at + at[pitch], score);
             }
           }
-          const int bits = bits_of(fmaxf(score, 0));  // not NaN
+          const int bits = bits_of(fmaxf(score, 0));  // fmaxf turns NaN into 0
           keep(i, state, enter(lists + i * 2 * p.room, state, p.room, places, bits, j, i >= since && bits > state.bar));
         }
       }
       j0 += width, at_block += width * per;
       if (at_block >= (Usual ? 2 * kHalf : p.ring)) at_block -= Usual ? 2 * kHalf : p.ring;
     };
-    const auto take_below = [&](int key) {  // all blocks whose keys are
+    const auto take_below = [&](int key) {  // takes all blocks whose keys lie below `key`
       const int width = Usual ? 32 : p.tile, per = Usual ? 4 : p.per;
       while (j0 < last && (j0 + width) * per <= key) take();
     };
@@ -149,7 +154,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     SelectParams moved = p;
     moved.idx += (long long)of.first * n.groups * p.most;
     for (int i = warp(); i < t1 - t0; i += kTeam / 32) write_choice(moved, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
-    __syncthreads();  // before the next document
+    __syncthreads();  // the next document reuses shared memory
   }
 }
 

@@ -1,5 +1,5 @@
-// What the kernels on tensor cores that choose blocks share: products are transposed, keys are rows, and columns are the heads of
-// queries, so that the sum over the heads is a sum of registers; each query has a list of the best blocks.
+// What the kernels on tensor cores that choose blocks share. Products are transposed: keys are rows, and columns are the heads of
+// queries. So a thread sums over heads in registers. Each query has a list of the best blocks.
 #pragma once
 
 #include <type_traits>
@@ -9,27 +9,27 @@
 
 namespace nsa {
 
-// Which query and head each column of a block is. Of a product a thread has the pairs of columns 8*i + 2*(lane%4): heads of `queries`
-// queries, one after the other, `pairs` pairs for each. A query with more than 32 heads has two threads.
+// Columns maps the columns of a block to queries and heads. Of a product a thread has the column pairs 8*i + 2*(lane%4), i < 16. They
+// hold the heads of `queries` queries, one query after the other, `pairs` pairs each. Two threads share a query of more than 32 heads.
 struct Columns {
   int each, threads, queries, pairs;
 
   __device__ Columns(int each, int queries_of_team)
       : each(each), threads(each > 32 ? 2 : 1), queries(queries_of_team * threads / 4), pairs(16 / queries) {}
-  // The first query of the threads lane%4 = c of a team.
+  // The first query of the threads of a team with lane%4 = c.
   __device__ int first(int team, int c) const { return (team * 4 + c) / threads * queries; }
   __device__ int query(int i) const { return first(i / kColumns, i % 8 / 2) + i % kColumns / 8 / pairs; }
-  // The head of column i, -1 where there is none.
+  // The head of column i; -1 if the column is unused.
   __device__ int head(int i) const {
     const int pair = i % kColumns / 8, h = 2 * (i % 8 / 2 % threads * pairs + pair % pairs) + i % 2;
     return pair / pairs < queries && h < each ? h : -1;
   }
 };
 
-// A list of a query: first the bits of the scores of its entries, which order as the scores do since none is negative, then their
-// blocks. Of equal scores the one of the lower block comes first. No score is kNone.
+// The list of a query holds the bits of its scores, then their blocks. Scores are not negative, so their bits order as they do. Of equal
+// scores the lower block comes first. kNone stands for no score and is less than all bits.
 constexpr int kNone = -1;
-// What the bits of a score must exceed to come to a list, and how many have come.
+// bar: only scores whose bits exceed it enter the list. count: entries of the list.
 struct __align__(8) ListState { int bar, count; };
 __device__ inline int bits_of(float x) {
   int bits;
@@ -37,7 +37,7 @@ __device__ inline int bits_of(float x) {
   return bits;
 }
 
-// How many of 32 ints exceed x.
+// The number of ints among 32 that exceed x.
 __device__ __forceinline__ int larger(const int* list, int x) {
   int n = 0;
 #pragma unroll
@@ -49,7 +49,7 @@ __device__ __forceinline__ int larger(const int* list, int x) {
   return n;
 }
 
-// Sorts the best `places` of a list to its begin; Room is 32 or 64. All lanes of a warp call it.
+// Moves the best `places` of the Room = 32 or 64 entries of a list to its beginning, sorted. All lanes of a warp must call it.
 template <int Room> __device__ __forceinline__ void cut(int* list, int places) {
   int x[Room / 32], block[Room / 32], better[Room / 32];
 #pragma unroll
@@ -62,7 +62,7 @@ template <int Room> __device__ __forceinline__ void cut(int* list, int places) {
     const int4 y = *reinterpret_cast<const int4*>(list + i);
 #pragma unroll
     for (int e = 0; e < Room / 32; e++) {
-      const int mine = x[e] - (i / 32 < e);  // equal ones before this half are better
+      const int mine = x[e] - (i / 32 < e);  // equal entries of an earlier half are better
       better[e] += (uint32_t)(mine - y.x) >> 31, better[e] += (uint32_t)(mine - y.y) >> 31;
       better[e] += (uint32_t)(mine - y.z) >> 31, better[e] += (uint32_t)(mine - y.w) >> 31;
     }
@@ -75,13 +75,13 @@ template <int Room> __device__ __forceinline__ void cut(int* list, int places) {
 }
 __device__ __forceinline__ void cut(int* list, int room, int places) { room == 32 ? cut<32>(list, places) : cut<64>(list, places); }
 
-// Makes a thread's products probabilities and sums those of each of its queries, of two keys, into rows of sums, `Apart` apart. base:
-// of each column lse*log2(e).
+// Turns a thread's products into probabilities and sums them over the heads, for each of its queries and its two keys. base is
+// lse*log2(e) of each column. The sums of the two keys go to two places of a query's row, Apart apart; rows are `pitch` apart.
 template <int Queries, int Apart, int N>
 __device__ __forceinline__ void sum_heads(float (&s)[N][4], float scale, const float* base, float* to, int pitch) {
   constexpr int kPairs = 16 / Queries;
   static_assert(N >= kPairs * Queries);
-  float2 x[Queries];  // stored last: loads of base do not go before stores
+  float2 x[Queries];  // stored at the end: the compiler moves no load of base across a store
 #pragma unroll
   for (int j = 0; j < kPairs * Queries; j++) {
     const float2 y = load_pair(base + 8 * j);
@@ -101,7 +101,7 @@ __device__ __forceinline__ void sum_heads(float (&s)[N][4], float scale, const f
       to[0] = x[u].x, to[Apart] = x[u].y;
 }
 
-// If some of a block's rows are large, bases are 0 and exponents, with a scale of 1, are made of lse.
+// Turns logits into exponents of 2, by lse. Used if some row of the block is large; then bases are 0 and the scale of sum_heads is 1.
 template <int N> __device__ __forceinline__ void to_exponents(float (&s)[N][4], float scale, const float* lse) {
 #pragma unroll
   for (int j = 0; j < N; j++)
@@ -109,7 +109,7 @@ template <int N> __device__ __forceinline__ void to_exponents(float (&s)[N][4], 
     for (int i = 0; i < 4; i++) s[j][i] = exponent(s[j][i], scale, lse[8 * j + i % 2]) * kLog2E;
 }
 
-// Calls f(std::integral_constant) with the number of queries of a thread.
+// Calls f with the number of queries of a thread as a std::integral_constant.
 template <class F> __device__ __forceinline__ void with_queries(int queries, F f) {
   switch (queries) {
     case 1: return f(std::integral_constant<int, 1>());
@@ -122,8 +122,8 @@ template <class F> __device__ __forceinline__ void with_queries(int queries, F f
   }
 }
 
-// Gives a query's list the scores of the lanes that are `in`, of a block each, the lower ones in the lower lanes. Returns whether there
-// are some. All lanes of a warp call it, and all know the state.
+// Adds the scores of the lanes with `in`, a block each, to the list of a query. Lower lanes must have lower blocks. Returns whether there
+// were any. All lanes of a warp must call it, with the same state.
 __device__ __forceinline__ bool enter(int* list, ListState& state, int room, int places, int score, int block, bool in) {
   unsigned chosen = __ballot_sync(0xffffffff, in);
   if (chosen == 0) return false;
@@ -140,8 +140,8 @@ __device__ __forceinline__ bool enter(int* list, ListState& state, int room, int
   }
 }
 
-// Writes the blocks of query t of group g, whose list and state are given: all up to its own where they fit, or block 0, the best,
-// and the two newest.
+// Writes the blocks of query t of group g: all blocks up to its own if there are at most `most`; else block 0, the best ones of its
+// list, and the two newest. All lanes of a warp must call it.
 __device__ __forceinline__ void write_choice(const SelectParams& p, int b, int g, int t, int* list, const ListState& state, int places) {
   int* idx = p.idx + Blocks{p.size, p.most}.list(p.n, b, g, t);
   const int own = t / p.size;
@@ -164,14 +164,15 @@ __device__ __forceinline__ void write_choice(const SelectParams& p, int b, int g
   if (lane() == 0) idx[0] = 0, idx[p.most - 2] = own - 1, idx[p.most - 1] = own;
 }
 
-// Copies the columns of a block, q of the queries from t0 on, of group g of batch b, and notes their lse, Inf where there is none, and
-// lse*log2(e). rows: room for as many words, which are read until the next barrier. Returns whether some row is large; then the latter
-// are 0.
+// Begins to copy the columns of a block: q of the queries from t0 on, of group g of batch row b. Writes the lse of each column, Inf for
+// an unused one, to lses, and lse*log2(e) to bases. Returns whether some row is large; then it writes zeros to bases. `rows` is room for
+// a word for each column, which threads read until the next barrier.
 template <typename T, int C, int Teams>
 __device__ __forceinline__ bool load_columns(const SelectParams& p, const Columns& columns, int b, int g, int t0, uint32_t Q, float* lses,
                                              float* bases, int* rows) {
   constexpr int kAll = Teams * kTeam, kMine = kColumns * C * 2;
-  constexpr int kCells = kAll % (C / 8) == 0 ? C / 8 : 8, kStep = kAll / kCells;  // a thread copies one cell of rows, or of their panels
+  // a thread copies the same cell of several rows, or of their panels
+  constexpr int kCells = kAll % (C / 8) == 0 ? C / 8 : 8, kStep = kAll / kCells;
   const Sizes& n = p.n;
   const T* q = static_cast<const T*>(p.q);
   const int own = threadIdx.x, query = columns.query(own), head = columns.head(own);

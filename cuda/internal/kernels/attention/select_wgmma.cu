@@ -1,37 +1,40 @@
-// select_mma.cu for compute capability 9.0, where l is 2 d, l' is `Per` d and a query has at most 32 heads: the same contract.
+// The choice of blocks on warp groups (compute capability 9.0), for l = 2d, l' = Per*d and at most 32 heads a group: the contract of
+// select.cu.
 //
 //   nsa_select_blocks_wgmma<C>_<Per>
 //
-// Blocks take tiles of `tokens` queries of a group, long ones first. A team of 128 threads goes through the keys alone: keys come by a
-// tensor map into kStages tiles, which barriers hand to the teams and back, and teams wait for each other no more than for a tile. A
-// team folds its own queries, for two tiles of keys together, while the next product runs; their sums lie in a ring of two such halves,
-// each behind kBefore cells, of which the last one is for the key before. The scores go to memory, a row for each query of the block. At
-// the end of a tile a warp chooses for one query at a time.
+// A block has Teams teams of 128 threads. It takes one tile of `tokens` queries of a group after the other, as it gets free; tiles with
+// late queries come first. Each team goes through the keys by itself. A tensor map copies keys into kStages tiles; barriers tell teams
+// that a tile is full, and the loading thread that all teams have read it. Teams meet only through these. A team folds its own
+// queries, two tiles of keys at a time, while its next product runs. Sums lie in a ring of two halves of two tiles each. Before each
+// half lie kBefore floats; the last of them holds the key before the half. Scores go to global memory, a row for each query of the
+// block. At the end of a tile of queries each warp chooses for one query at a time.
 //
-// Shared memory: columns [kTeam*Teams,C], kStages tiles of keys [64,C], and what Carver says.
+// Shared memory: columns [kTeam*Teams,C], kStages tiles of keys [64,C], and what carve hands out in select_blocks.
 #include "attention_wgmma_span.cuh"
 #include "select_team.cuh"
 
 namespace nsa {
 
 struct SelectMapParams {
-  alignas(64) uint8_t kc[128];  // map of boxes [1,64,1,64] of kc [B,Nc,Hkv,D]
+  alignas(64) uint8_t kc[128];  // tensor map of kc [B,Nc,Hkv,D], with boxes [1,64,1,64]
   SelectParams p;
-  int32_t* scores;  // [gridDim.x,tokens,blocks], their bits, kNone of those that a query may not choose
-  int32_t* more;    // how many tiles of queries were begun beside the first one of each block, null if there are no others
+  int32_t* scores;  // [gridDim.x,tokens,blocks]: bits of scores; kNone for blocks that a query may not choose
+  int32_t* more;    // counts the tiles of queries that were begun after the first one of each block; null if there are no more
   int32_t blocks;   // a multiple of 4
 };
 
-// Floats from a query's sums to the next one's: quadruples of eight queries, of a thread, lie in different banks.
+// Floats from the sums of one query to those of the next. `queries` is the number of queries of a thread. If that is odd or 2, the stores
+// of a warp in sum_heads fall into different banks.
 __host__ __device__ constexpr int sums_pitch(int queries) { return 4 * kKeys + 8 + 4 * ((queries + 1) % 2); }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// Chooses the blocks of query t, of which the scores of the first `count` blocks are given, a multiple of 4. All lanes of a warp call it.
+// Chooses the blocks of query t by the scores of the first `count` blocks, a multiple of 4. All lanes of a warp must call it.
 __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int t, const int* scores, int count, int* list, int places) {
   ListState state{kNone, 0};
   if (count > 0 && t >= p.earliest && places <= 32) {
     constexpr int kAtOnce = 8, kStep = 128 * kAtOnce;
-    int4 x[kAtOnce];  // of each 128 scores the lane's four
+    int4 x[kAtOnce];  // of every 128 scores, the four of this lane
     const auto load = [&](int j0) {
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++) {
@@ -41,7 +44,8 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
       }
     };
     const auto best = [](const int4& y) { return max(max(y.x, y.y), max(y.z, y.w)); };
-    // The bar is the least of as many of the largest scores of the lanes as there are places: those chosen are no less.
+    // Each lane finds its largest score. The bar lies just below the `places`-th largest of these 32. At least `places` scores exceed the
+    // bar, so no score at or below it can be chosen.
     int most = kNone;
 #pragma unroll 1
     for (int j0 = 0; j0 < count; j0 += kStep) {
@@ -81,7 +85,7 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
       const bool there = lane() < state.count;
       const int x = list[lane()];
       int better = larger(list, x);
-      if (__popc(__reduce_or_sync(0xffffffff, there ? 1u << better : 0)) < state.count)  // some are equal: the earlier ones are better
+      if (__popc(__reduce_or_sync(0xffffffff, there ? 1u << better : 0)) < state.count)  // among equal scores the earlier one is better
         better += __popc(__match_any_sync(0xffffffff, x) & before);
       const unsigned chosen = __ballot_sync(0xffffffff, there && better < places);
       int* idx = p.idx + Blocks{p.size, p.most}.list(p.n, b, g, t);
@@ -106,21 +110,23 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
 
 template <typename T, int C, int Teams, int kStages, int Per> __device__ void select_blocks(const SelectMapParams& maps) {
   constexpr int kAll = Teams * kTeam, kTile = kKeys * C * 2, kMine = kColumns * C * 2, kHalf = 2 * kKeys, kBefore = 4;
-  constexpr int kWidth = kHalf / Per < 32 ? kHalf / Per : 32, kSteps = kHalf / Per / kWidth;  // blocks of a step of the fold
+  constexpr int kWidth = kHalf / Per < 32 ? kHalf / Per : 32, kSteps = kHalf / Per / kWidth;  // a step of the fold has kWidth blocks
   const SelectParams& p = maps.p;
   const Sizes& n = p.n;
-  const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 where all queries get all blocks
+  const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 if all queries get all blocks
   const Columns columns(n.each, p.tokens / Teams);
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(kAll * C / 2)), K = shared_address(carve.floats(kStages * kTile / 4));
   float* lses = carve.floats(kAll);
   float* bases = carve.floats(kAll);
-  unsigned long long* barriers = reinterpret_cast<unsigned long long*>(carve.floats(4 * kStages));  // kStages full, kStages free
-  int* list = reinterpret_cast<int*>(carve.floats(4 * Teams * 2 * 64)) + warp() * 2 * 64;  // the warp's
-  int* begun = reinterpret_cast<int*>(carve.floats(4));  // the next tile of queries
+  // kStages full ones, then kStages free ones
+  unsigned long long* barriers = reinterpret_cast<unsigned long long*>(carve.floats(4 * kStages));
+  int* list = reinterpret_cast<int*>(carve.floats(4 * Teams * 2 * 64)) + warp() * 2 * 64;  // of this warp
+  int* begun = reinterpret_cast<int*>(carve.floats(4));  // the block's next tile of queries
   float* sums = carve.floats(p.tokens * sums_pitch(p.tokens / Teams / 4));
 
-  const int team = __shfl_sync(0xffffffff, warp() / 4, 0), c = lane() % 4, own = p.tokens / Teams, first = team * own;  // queries of a team
+  // the team's queries begin at `first`
+  const int team = __shfl_sync(0xffffffff, warp() / 4, 0), c = lane() % 4, own = p.tokens / Teams, first = team * own;
   int* const scores = maps.scores + ((long long)blockIdx.x * p.tokens + first) * maps.blocks;
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; i++) barrier_init(barrier_at(barriers[i]), 1), barrier_init(barrier_at(barriers[kStages + i]), 4 * Teams);
@@ -129,14 +135,15 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
   Ring<kStages> k;
 
   const int tiles = (n.queries - 1) / p.tokens + 1, groups = n.batch * n.groups, items = tiles * groups;
-  // Chooses the blocks of the queries [start,start+count) of group g of batch b, which are of one document, and asks for the next tile.
+  // Chooses the blocks of the queries [start,start+count) of group g of batch row b, which belong to one document. With `ask` it also gets
+  // the block's next tile of queries.
   const auto take = [&](int b, int g, const Document& of, int start, int count, bool ask) {
-    // From here on queries t count from the document's first token, and keys from its first key.
+    // From here on, queries t count from the first token of the document, and keys from its first key.
     const int t0 = start - of.first, t1 = t0 + count;
     const int newest = (t1 - 1) / p.size;
     const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
-    const int keys = (int)(((long long)last * Per + kKeys - 1) / kKeys);  // tiles of them
-    // Begins to copy a tile of keys, zeros behind the last one. One thread calls it.
+    const int keys = (int)(((long long)last * Per + kKeys - 1) / kKeys);  // tiles of keys
+    // Begins to copy a tile of keys; zeros behind the last key of the batch row. One thread calls it.
     const auto load = [&](int tile, int stage) {
       const uint32_t full = barrier_at(barriers[stage]);
       barrier_arrive_expecting(full, kTile);
@@ -155,7 +162,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
         constexpr int kQueries = decltype(queries)::value, kPairs = 16 / kQueries, kPitch = sums_pitch(kQueries), kChunk = kQueries < (Per == 8 ? 2 : 5) ? kQueries : Per == 8 ? 2 : 5;
         const float* const base = bases + team * kColumns + 2 * c;
         float* const to = sums + (team * 4 + c) * kQueries * kPitch + kBefore + warp() % 4 * 16 + lane() / 4;
-        // Writes the scores of the blocks whose keys are in a half of the ring, from block j0 on.
+        // Writes the scores of the blocks whose keys are in this half of the ring; j0 is the first of them.
         const auto fold = [&](int half, int j0) {
           const int at = half == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - at;
 #pragma unroll 1
@@ -190,7 +197,8 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
               for (int u = 0; u < kChunk; u++) {
                 const int i = min(u0 + u, kQueries - 1) * 4 + warp() % 4;
                 if (step == kSteps - 1 && lane() == kWidth - 1) sums[(first + i) * kPitch + other - 1] = newest[u];
-                if (lane() < kWidth) scores[i * maps.blocks + j] = first + i >= since ? bits_of(fmaxf(sum[u], 0)) : kNone;  // not NaN
+                // fmaxf turns NaN into 0
+                if (lane() < kWidth) scores[i * maps.blocks + j] = first + i >= since ? bits_of(fmaxf(sum[u], 0)) : kNone;
               }
             }
           }
@@ -201,13 +209,13 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
           barrier_wait(barrier_at(barriers[k.stage]), k.parity);
           begin_product<T, C>(s, K + k.stage * kTile, Q + team * kMine);
           if (tile > 0 && tile % 2 == 0) {
-            meet();  // the sums of both tiles are there
+            meet();  // the sums of both tiles are written
             fold(tile / 2 % 2 ^ 1, (tile - 2) * kKeys / Per);
           }
           end_product(s);
           if (lane() == 0) barrier_arrive(barrier_at(barriers[kStages + k.stage]));
           if (threadIdx.x == 0 && tile + kStages - 1 < keys) {
-            const int stage = (k.stage + kStages - 1) % kStages;  // that of the tile before this one
+            const int stage = (k.stage + kStages - 1) % kStages;  // the stage of the tile before this one
             if (tile > 0) barrier_wait(barrier_at(barriers[kStages + stage]), k.stage == 0 ? k.parity ^ 1 : k.parity);
             load(tile + kStages - 1, stage);
           }
@@ -221,7 +229,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
         meet();
       });
     } else {
-      __syncthreads();  // all have read *begun
+      __syncthreads();  // all threads have read *begun
     }
     const int scored = (keys + 1) / 2 * kHalf / Per;
     int ahead = items;
@@ -231,7 +239,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
 #pragma unroll 1
     for (int i = warp() % 4; i < own && first + i < count; i += 4) choose(moved, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
     if (ask && threadIdx.x == 0) *begun = ahead;
-    __syncthreads();  // before the next queries
+    __syncthreads();  // *begun is written, and the next queries may reuse shared memory
   };
 
 #pragma unroll 1

@@ -1,8 +1,9 @@
-// The product of a tile of keys [64,C] and a tile of columns [128,C], transposed, which four warps (a team) make together: by wgmma on
-// sm_90a, else by mma.sync. A tile is parts of 64 elements of each row, one behind the other, in which rows are 128 bytes and cells
-// are exchanged as in attention_mma.cuh: that is also the 128-byte swizzle of wgmma.
+// The product keys·columnsᵀ of a tile of keys [64,C] and a tile of columns [128,C]. A team of four warps makes it together, by wgmma on
+// sm_90a and by mma.sync elsewhere. A tile consists of panels of 64 elements of each row, one behind the other. A row of a panel has
+// 128 bytes, swizzled as in attention_mma.cuh, which is also the 128-byte swizzle of wgmma.
 //
-// Of c [64,8*N], the products with the first 8*N columns, warp i of a team has the rows 16*i to 16*i+15, as fragments of mma.m16n8k16.
+// c [64,8*N] holds the products with the first 8*N columns. Warp i of a team has the rows 16*i to 16*i+15 of c, as fragments of
+// mma.m16n8k16.
 #pragma once
 
 #include "attention_wgmma.cuh"
@@ -11,7 +12,7 @@ namespace nsa {
 
 constexpr int kTeam = 128, kColumns = 128;  // threads, columns
 
-// The cell of a row of a tile of Rows rows.
+// The address of cell i of a row in a tile of Rows rows.
 template <int Rows> __device__ inline uint32_t part_cell(uint32_t tile, int row, int i) {
   return cell<64>(tile + i / 8 * (Rows * 128), row, i % 8);
 }
@@ -22,7 +23,7 @@ template <int Rows> __device__ inline uint32_t part_cell(uint32_t tile, int row,
 #define NSA_NAMES_120 NSA_NAMES_112 ",%56,%57,%58,%59"
 NSA_WGMMA_TYPES(120, "%60", "%61", "%62", "%63", "%64", "%65")
 
-// begin_product begins c = keys · columnsᵀ. c must not be touched before end_product.
+// begin_product begins c = keys·columnsᵀ. No code may touch c before end_product.
 template <typename T, int C, int N> __device__ __forceinline__ void begin_product(float (&c)[N][4], uint32_t keys, uint32_t columns) {
   const uint64_t a = describe(keys, 0), b = describe(columns, 0);
   wgmma_begin();
@@ -36,7 +37,7 @@ template <int N> __device__ __forceinline__ void end_product(float (&c)[N][4]) {
   hold(c);
 }
 
-// tiles_arrived makes tiles that this thread has copied visible to products behind the next barrier.
+// tiles_arrived waits for this thread's copies. Products behind the next barrier see them.
 __device__ __forceinline__ void tiles_arrived() {
   copies_arrived();
   fence_async();
