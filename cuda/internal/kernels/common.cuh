@@ -1,15 +1,15 @@
-// Storage types, 16-byte accesses and reductions of fixed order, for every kernel of this folder.
+// Storage types, 16-byte accesses, and reductions in a fixed order, for all kernels.
 //
-// A kernel has one argument, a struct named <Something>Params whose twin in Go has the same fields. T is the storage
-// type: float, bf16 or f16; all arithmetic is float32, or wider where it is said. Counts and offsets have 64 bits.
-// A kernel writes every element of its outputs with = and reads none of them first, and gives the same bits each time.
+// A kernel has one argument: a struct <Something>Params, whose twin in Go has the same fields. T is the storage type: float, bf16 or
+// f16. Arithmetic is float32, or wider where a comment says so. Unless its header says otherwise, a kernel writes every element of its
+// outputs with =, reads none of them first, and gives the same bits in every run.
 #pragma once
 
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-// NSA_KERNEL makes the entry points nsa_<op>_f32, _bf16 and _f16 of nsa::op<T>(p), for blocks of up to `threads`.
+// NSA_KERNEL defines the entry points nsa_<op>_f32, _bf16 and _f16, which call nsa::op<T>(p), for blocks of up to `threads` threads.
 #define NSA_ENTRY(op, suffix, T, Params, threads)                                                                      \
   extern "C" __global__ void __launch_bounds__(threads) nsa_##op##_##suffix(const __grid_constant__ Params p) {        \
     nsa::op<T>(p);                                                                                                     \
@@ -24,7 +24,7 @@ namespace nsa {
 using bf16 = __nv_bfloat16;
 using f16 = __half;
 
-// Codes of storage types, as kernels.Type in Go.
+// Codes of storage types, equal to kernels.Type in Go.
 enum : int32_t { kF32 = 0, kBF16 = 1, kF16 = 2 };
 
 __device__ __forceinline__ float to_float(float v) { return v; }
@@ -36,7 +36,7 @@ template <> __device__ __forceinline__ float from_float<float>(float v) { return
 template <> __device__ __forceinline__ bf16 from_float<bf16>(float v) { return __float2bfloat16_rn(v); }
 template <> __device__ __forceinline__ f16 from_float<f16>(float v) { return __float2half_rn(v); }
 
-// load_as and store_as access element i of an array whose storage type is known at run time only.
+// load_as and store_as access element i of an array whose storage type is only known at run time.
 __device__ __forceinline__ float load_as(const void* p, int32_t type, int64_t i) {
   if (type == kF32) return static_cast<const float*>(p)[i];
   if (type == kBF16) return to_float(static_cast<const bf16*>(p)[i]);
@@ -48,7 +48,8 @@ __device__ __forceinline__ void store_as(void* p, int32_t type, int64_t i, float
   else static_cast<f16*>(p)[i] = from_float<f16>(v);
 }
 
-// In half precision an exponential and a quotient of a few 1e-6: with the exact ones SiLU takes longer than its memory.
+// sigmoid_of is the logistic function. For half-precision T it uses a fast exponential and quotient, with a relative error of a few 1e-6:
+// with exact ones SiLU would be limited by arithmetic, not by memory.
 template <typename T> __device__ __forceinline__ float sigmoid_of(float x) {
   if constexpr (sizeof(T) == 2) return __fdividef(1.0f, 1.0f + __expf(-x));
   return 1.0f / (1.0f + expf(-x));
@@ -59,7 +60,7 @@ template <typename T> constexpr int kLanes = 16 / sizeof(T);
 
 template <int W> struct Width { static constexpr int value = W; };
 
-// Pack is W elements as they lie in memory, a multiple of 16 bytes.
+// Pack holds W consecutive elements as they lie in memory: a multiple of 16 bytes.
 template <typename T, int W = kLanes<T>> struct Pack {
   static_assert(W % kLanes<T> == 0, "a multiple of 16 bytes");
   static constexpr int kParts = W / kLanes<T>;
@@ -85,7 +86,7 @@ template <int W, typename T> __device__ __forceinline__ Pack<T, W> load_pack(con
   return x;
 }
 
-// read and write move W elements: one, or those of a Pack, at an address that is a multiple of 16.
+// read and write move W elements at p: one, or those of a Pack; then p must be aligned to 16 bytes.
 template <int W, typename T> __device__ __forceinline__ void read(const T* p, float (&v)[W]) {
   if constexpr (W == 1) {
     v[0] = to_float(*p);
@@ -104,13 +105,13 @@ template <int W, typename T> __device__ __forceinline__ void write(T* p, const f
   }
 }
 
-// aligned reports whether 16-byte accesses may start at all of the pointers. Operands are aligned, but for views of a user.
+// aligned reports whether all pointers are multiples of 16 bytes. Only views that a user made may not be.
 template <typename... P> __device__ __forceinline__ bool aligned(P... p) {
   return ((uint64_t(p) | ...) & 15) == 0;
 }
 
-// strided calls body(Width<W>, i) for the elements [i, i+W) of n that thread `first` of `threads` owns: 16 bytes at a time
-// where wide, which wants aligned arrays, then one at a time.
+// strided calls body(Width<W>, i) for the elements [i, i+W), of n, that thread `first` of `threads` owns. With `wide`, for which arrays
+// must be aligned, it takes 16 bytes at a time and then the rest one by one.
 template <typename T, typename Body>
 __device__ __forceinline__ void strided(int64_t first, int64_t threads, int64_t n, bool wide, Body body) {
   const int64_t packs = wide ? n / kLanes<T> : 0;
@@ -118,16 +119,17 @@ __device__ __forceinline__ void strided(int64_t first, int64_t threads, int64_t 
   for (int64_t i = packs * kLanes<T> + first; i < n; i += threads) body(Width<1>{}, i);
 }
 
-// block_from_end is blockIdx.x counted from the grid's end. Blocks start in ascending order, and a product or attention leaves its
-// last results in the L2 cache: a kernel behind it that begins with them reads them from there. Two of this kind in a row gain nothing.
+// block_from_end is blockIdx.x, counted from the end of the grid. Blocks start in ascending order, and a product or attention leaves its
+// last results in the L2 cache. A kernel behind it that starts with these results reads them from the cache. The second of two such
+// kernels in a row gains nothing.
 __device__ __forceinline__ int64_t block_from_end() { return gridDim.x - 1 - blockIdx.x; }
 
-// elementwise is strided over the whole grid, which is one-dimensional.
+// elementwise is strided over all threads of a one-dimensional grid.
 template <typename T, typename Body> __device__ __forceinline__ void elementwise(int64_t n, bool wide, Body body) {
   strided<T>(block_from_end() * blockDim.x + threadIdx.x, int64_t(gridDim.x) * blockDim.x, n, wide, body);
 }
 
-// along_row is strided over the threads that share threadIdx.y, for one row.
+// along_row is strided over one row and the threads that share threadIdx.y.
 template <typename T, typename Body> __device__ __forceinline__ void along_row(int64_t cols, bool wide, Body body) {
   strided<T>(threadIdx.x, blockDim.x, cols, wide, body);
 }
@@ -143,19 +145,19 @@ struct Sum {
   static __device__ __forceinline__ double join(double a, double b) { return a + b; }
   static __device__ __forceinline__ int64_t join(int64_t a, int64_t b) { return a + b; }
 };
-// Max keeps a NaN.
+// Max returns NaN if either argument is NaN.
 struct Max {
   static __device__ __forceinline__ float join(float a, float b) { return (a > b || a != a) ? a : b; }
 };
 
-// group_reduce returns the reduction of v over a group as each_row knows it, to all its threads: within each warp by
-// halves, then the warps in ascending order.
+// group_reduce returns the reduction of v over a group of each_row to all its threads. It reduces within each warp by halves, then over
+// the warps in ascending order.
 template <typename Op, typename V> __device__ __forceinline__ V group_reduce(V v) {
 #pragma unroll
   for (int o = 16; o > 0; o >>= 1) v = Op::join(v, V(__shfl_xor_sync(0xffffffffu, v, o)));
   if (blockDim.x > 32) {
     __shared__ V parts[32];
-    __syncthreads(); // the parts of the reduction before have been read
+    __syncthreads(); // all threads have read the parts of the previous reduction
     if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
     __syncthreads();
     v = parts[0];

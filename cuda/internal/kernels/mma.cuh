@@ -1,6 +1,5 @@
-// Instructions that kernels on tensor cores are made of, which sm_80 and all later devices have: asynchronous copies to shared
-// memory, reads of fragments, the product of two fragments, and conversions of its results. Addresses in shared memory
-// are 32-bit offsets.
+// Instructions for kernels on tensor cores, from sm_80 on: asynchronous copies to shared memory, reads of fragments, products of two
+// fragments, and conversions of their results. Addresses in shared memory are 32-bit. In matrix layouts l is the lane.
 #pragma once
 
 #include "common.cuh"
@@ -12,20 +11,20 @@ namespace nsa {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
-// copy_async begins to copy the first `bytes`, 0 to 16, of 16 aligned bytes to shared memory and sets the rest to 0. Nothing
-// is read where bytes is 0. The 128 bytes in memory that they belong to come to the L2 cache.
+// copy_async begins to copy the first `bytes`, 0 to 16, of 16 aligned bytes to shared memory; the rest of the 16 becomes 0. With
+// bytes = 0 nothing is read. The surrounding 128 bytes are prefetched to the L2 cache.
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-// copy_cell is copy_async of 16 bytes or of none, and of nothing around them.
+// copy_cell is copy_async of 16 bytes if `in`, else of none, without the prefetch.
 __device__ __forceinline__ void copy_cell(uint32_t to, const void* from, bool in) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(in ? 16 : 0) : "memory");
 }
-// copy_number is the same of 4 bytes.
+// copy_number begins to copy 4 bytes.
 __device__ __forceinline__ void copy_number(float* to, const float* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
-// copy_commit closes a group of copies; copy_wait waits until all groups of this thread but the newest N are there.
+// copy_commit closes a group of copies. copy_wait waits until all groups of this thread except the newest N are complete.
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
@@ -51,8 +50,8 @@ __device__ __forceinline__ void store_shared(uint32_t to, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
-// read_fragments (ldmatrix) reads four 8x8 matrices of 2-byte elements. Lane l gives the address of row l%8 of matrix l/8 and
-// gets, of matrix i, elements (l/4, 2 (l%4) + {0,1}) in v[i]; with Transposed, those of its transpose.
+// read_fragments (ldmatrix) reads four 8x8 matrices of 2-byte elements. Lane l passes the address of row l%8 of matrix l/8. It gets the
+// elements (l/4, 2*(l%4)) and (l/4, 2*(l%4) + 1) of matrix i in v[i]; with Transposed, those of its transpose.
 template <bool Transposed> __device__ __forceinline__ void read_fragments(uint32_t (&v)[4], uint32_t from) {
   if constexpr (Transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -63,15 +62,15 @@ template <bool Transposed> __device__ __forceinline__ void read_fragments(uint32
   }
 }
 
-// transpose_fragment (movmatrix) transposes an 8x8 matrix of 2-byte elements, of which a lane has those of read_fragments.
+// transpose_fragment (movmatrix) transposes an 8x8 matrix of 2-byte elements, which lanes hold in the layout of read_fragments.
 __device__ __forceinline__ uint32_t transpose_fragment(uint32_t v) {
   uint32_t w;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(w) : "r"(v));
   return w;
 }
 
-// multiply_fragments (mma) adds a [16,16] b [16,8] to c [16,8], float32. Of c, a lane has row l/4 in {0,1} and row l/4 + 8 in
-// {2,3}, columns 2 (l%4) + {0,1}.
+// multiply_fragments (mma.m16n8k16): c [16,8] += a [16,16] · b [16,8], with float32 sums. A lane has row l/4 of c in c[0] and c[1], row
+// l/4 + 8 in c[2] and c[3]; columns 2*(l%4) and 2*(l%4) + 1.
 template <typename T>
 __device__ __forceinline__ void multiply_fragments(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <>
@@ -85,7 +84,7 @@ __device__ __forceinline__ void multiply_fragments<f16>(float (&c)[4], const uin
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// pair rounds two numbers into one register, the first in the lower half.
+// pair rounds two numbers to T and packs them into one register, the first in the lower half.
 template <typename T> __device__ __forceinline__ uint32_t pair(float x, float y);
 template <> __device__ __forceinline__ uint32_t pair<bf16>(float x, float y) {
   uint32_t v;
@@ -98,7 +97,8 @@ template <> __device__ __forceinline__ uint32_t pair<f16>(float x, float y) {
   return v;
 }
 
-// keep_nan adds 0 times both numbers of a pair to those of sum: from the first NaN or Inf on that is NaN, and before 0.
+// keep_nan adds 0 times each number of a pair to the halves of sum. They start at 0, stay 0 while all numbers are finite, and become NaN
+// with the first NaN or Inf.
 template <typename T> __device__ __forceinline__ void keep_nan(uint32_t& sum, uint32_t pair);
 template <> __device__ __forceinline__ void keep_nan<bf16>(uint32_t& sum, uint32_t pair) {
   asm("fma.rn.bf16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(0));
@@ -107,7 +107,7 @@ template <> __device__ __forceinline__ void keep_nan<f16>(uint32_t& sum, uint32_
   asm("fma.rn.f16x2 %0, %1, %2, %0;" : "+r"(sum) : "r"(pair), "r"(0));
 }
 
-// power2 is 2^x to 2^-22 of it; 0 below 2^-126.
+// power2 is 2^x with a relative error of 2^-22; results below 2^-126 are 0.
 __device__ __forceinline__ float power2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

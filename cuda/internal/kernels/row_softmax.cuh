@@ -1,5 +1,5 @@
-// The maximum of a row and the sum of its exponentials, for softmax and cross entropy. A group of threads owns a row, as in
-// each_row; sums run over the thread's own columns, ascending, then over the group in the order of group_reduce.
+// The maximum of a row and the sum of its exponentials, for softmax and cross entropy. A group of threads owns a row, as in each_row. A
+// thread sums over its own columns, ascending; group_reduce adds up the threads.
 #pragma once
 
 #include "common.cuh"
