@@ -1,18 +1,20 @@
-// One step of decoding (ops.DecodeOp), in two launches: one token of each sequence joins the cache and attends.
+// One step of decoding (ops.DecodeOp) in two launches: one token of each sequence is stored in the cache and attends. q, k, v [B,1,...]
+// and cache -> o [B,1,Hq,Dv], idx int32 [B,1,Hkv,n], read int32 [B,Hkv,3] (the keys read by each branch), and the cache.
 //
-//   decode_spans      grid [parts of the compressed and window branches, Hkv, B]: a block has a part of the keys of a branch. The block
-//                     of a branch's newest key first stores the token, and compresses the block of l tokens that it completes. The
-//                     last block of the compressed branch to end chooses the selection blocks: idx =
-//   decode_selected   grid [parts, Hkv, B]: the keys of the chosen blocks. The last block to end joins all parts: o =, read =
+//   decode_spans      grid [parts of the compressed and window branches, Hkv, B]. A block has a part of the keys of one branch. The block
+//                     with the branch's newest key first stores the token, and compresses the block of l tokens that it completes. The
+//                     last block of the compressed branch to end chooses the selection blocks and writes idx
+//   decode_selected   grid [parts, Hkv, B]. A block has a part of the keys of the chosen blocks. The last block to end joins the parts of
+//                     all branches and writes o and read
 //
-// Without the selected branch the first launch does all. Parts are added in their order, whichever block does it, so bits do not depend on
-// the order of blocks; a part has a fixed number of keys, so they do not depend on other sequences.
+// Without the selected branch the first launch does everything. Parts are added in their order, whichever block does it, so bits do not
+// depend on the order of blocks. A part has a fixed number of keys, so bits do not depend on other sequences.
 #include "decode_choose.cuh"
 #include "decode_store.cuh"
 
 namespace nsa {
 
-// What a block has in dynamic shared memory: rotation [D/2], the heads, and work, whose use changes.
+// The dynamic shared memory of a block: rotation [D/2], the rotated heads, and `work`, which phases use one after the other.
 struct DecodeShared {
   float2* rotation;
   void* q;
@@ -27,8 +29,8 @@ struct DecodeShared {
   }
 };
 
-// store puts the token where its branch reads it, its key rotated, and completes a block. The newest part of the compressed branch stores
-// that of the selected one, too.
+// store writes the token's rotated key and its value to the places where its branch reads them, and compresses the block that the token
+// completes. The block with the newest part of the compressed branch also stores the token for the selected branch.
 template <typename T> __device__ void store(const Step& s, const DecodeShared& shared) {
   const DecodeParams& p = s.p;
   T* cache = static_cast<T*>(p.cache);
@@ -58,7 +60,7 @@ template <typename T> __device__ void store(const Step& s, const DecodeShared& s
   }
 }
 
-// attend computes part i of the step's branch. newest says that the part has the token's own key.
+// attend computes part i of the step's branch. newest: the part contains the token's own key, so this block stores the token.
 template <typename Products>
 __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool newest, Part part, const int32_t* idx) {
   using T = typename Products::Type;
@@ -86,7 +88,7 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
   if (threadIdx.x % 32 == 0) read[warp] = count;
   __syncthreads();
 
-  // The warps' results are joined in their order; the largest logits become factors.
+  // Joins the results of the warps in their order. The largest logits of warps are overwritten with factors.
 #pragma unroll 1
   for (int j = threadIdx.x; j < p.h; j += kDecodeThreads) {
     float* top = shared.work + outputs + j;
@@ -116,7 +118,7 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
   }
 }
 
-// weigh sets factors [count,h] to what the sums o of the parts of a branch are multiplied by in the result.
+// weigh sets factors [count,h]: the result is the sum of each part's o times its factor, gates included.
 template <typename T> __device__ void weigh(const Step& s, const Stats& stats, int gate, int gates, float* factors) {
   const DecodeParams& p = s.p;
   const int lane = threadIdx.x % 32;
@@ -130,10 +132,10 @@ template <typename T> __device__ void weigh(const Step& s, const Stats& stats, i
   }
 }
 
-// add sets sum to that of W numbers of every slices-th part from `slice` on, times the factors of their head.
+// add adds to sum W numbers of the parts slice, slice + slices, ..., times the factors of their head.
 template <int W> __device__ void add(const DecodeParams& p, const float* from, const int32_t* places, const float* factors, int parts, int slice,
                                      int slices, float (&sum)[W]) {
-  constexpr int kAtOnce = 12; // loads that are under way
+  constexpr int kAtOnce = 12; // loads in flight
   const int size = p.part_size;
 #pragma unroll 1
   for (int k = slice; k < parts; k += kAtOnce * slices) {
@@ -157,8 +159,8 @@ template <int W> __device__ void add(const DecodeParams& p, const float* from, c
   }
 }
 
-// join adds up the parts, W numbers of o at a time. Where there are more threads than numbers, they take slices of the parts. Shared: places
-// of the parts, their factors, and room for the sums of slices.
+// join adds up the parts and writes o, W numbers at a time. If there are more threads than such numbers, several threads share one, each
+// with a slice of the parts. places, factors and sums, the room for the sums of slices, are in shared memory.
 template <typename T, int W> __device__ void join(const Step& s, const int32_t* places, const float* factors, int parts, float* sums) {
   const DecodeParams& p = s.p;
   const int n = p.h * p.value_dim / W, slices = max(1, kDecodeThreads / n);
@@ -185,11 +187,12 @@ template <typename T, int W> __device__ void join(const Step& s, const int32_t* 
   }
 }
 
-// finish joins the parts of all branches of a group: o =, read =. Shared: Stats, factors and places of the parts, and the room of join.
+// finish joins the parts of all branches of a group and writes o and read. `shared` holds the Stats, factors and places of the parts, and
+// the room of join.
 template <typename T> __device__ void finish(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
   const int64_t at = s.at();
-  int gates = 0, n = 0, parts[kBranches]; // that count in o
+  int gates = 0, n = 0, parts[kBranches]; // gates: branches that count in o; n: their parts
   for (int b = 0; b < kBranches; ++b) gates += s.has(b), parts[b] = s.parts_of(b);
   float *factors = shared + p.all * 2 * p.h, *sums = factors + p.all * p.h;
   int32_t* places = reinterpret_cast<int32_t*>(sums + 4 * kDecodeThreads);
@@ -266,7 +269,7 @@ template <typename Products> __device__ void decode_selected(const DecodeParams&
   extern "C" __global__ void __launch_bounds__(nsa::kDecodeThreads, blocks)                                              \
       nsa_decode_selected_##name(const __grid_constant__ nsa::DecodeParams p) { nsa::decode_selected<nsa::__VA_ARGS__>(p); }
 
-// The least number of blocks of a multiprocessor bounds the registers.
+// The number is the least number of blocks on a multiprocessor, which limits registers.
 NSA_DECODE(f32, 4, Cores<float>)
 NSA_DECODE(bf16, 4, Cores<nsa::bf16>)
 NSA_DECODE(f16, 4, Cores<nsa::f16>)

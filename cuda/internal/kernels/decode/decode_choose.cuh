@@ -1,12 +1,12 @@
-// The choice of blocks of one token, by all threads of a block.
+// The choice of selection blocks for one token, by all threads of a thread block.
 #pragma once
 
 #include "decode_products.cuh"
 
 namespace nsa {
 
-// read_stats reads the largest logits and the sums of `count` parts from `first` on to shared memory, [count,2h], by all threads. A
-// barrier must follow.
+// read_stats copies the largest logits and the sums of `count` parts, from `first` on, to shared memory [count,2h]. All threads call it;
+// a barrier must follow.
 __device__ inline void read_stats(const DecodeParams& p, int64_t at, int first, int count, float* to) {
   const float* from = Part(p, at, first).top();
   const int width = 2 * p.h;
@@ -17,7 +17,7 @@ __device__ inline void read_stats(const DecodeParams& p, int64_t at, int first, 
   }
 }
 
-// Stats are what read_stats has read.
+// Stats are the numbers that read_stats has copied.
 struct Stats {
   const DecodeParams& p;
   const float* stats;
@@ -26,7 +26,7 @@ struct Stats {
   __device__ float top(int i, int j) const { return stats[i * 2 * p.h + j]; }
   __device__ float sum(int i, int j) const { return stats[i * 2 * p.h + p.h + j]; }
 
-  // The largest logit and the sum of head j over all parts, to all lanes of a warp. Parts are added in a fixed order.
+  // The largest logit and the sum of head j over all parts. A warp calls it; all lanes get the result. The order of additions is fixed.
   __device__ Softmax joined(int j) const {
     const int lane = threadIdx.x % 32;
     Softmax all;
@@ -41,25 +41,25 @@ struct Stats {
   }
 };
 
-// A score in the order of the choice: the better one is the larger one, and of equal ones that of the lower place. A NaN is as
-// good as 0. 0 stands for none.
+// ranked encodes a score so that a better one is a larger integer; of equal scores the lower place is better. A score of NaN counts as 0.
+// The integer 0 stands for no score.
 __device__ inline uint64_t ranked(float score, int place) {
   const uint32_t bits = score >= 0 ? uint32_t(__float_as_int(score)) + 1 : 1;
   return uint64_t(bits) << 32 | uint32_t(~place);
 }
 
-// pick writes idx [n] of a token whose block is at least the n-th, by all threads: block 0, the blocks of the n-3 best scores among
-// the others, and the two newest. sum(i) is the probability of compressed key i, summed over the heads. decode.go has the size of its
-// shared memory. A barrier must follow.
+// pick writes idx [n], ascending, of a token whose own block is number n or higher: block 0, the blocks with the n-3 best scores among the
+// others, and the two newest. sum(i) is the probability of compressed key i, summed over the heads. decode.go computes the size of its
+// shared memory. All threads call it; a barrier must follow.
 template <typename Sum> __device__ void pick(const Step& s, float* shared, Sum sum, int32_t* idx) {
   const DecodeParams& p = s.p;
-  constexpr int kLanes = 4; // that rank one score
+  constexpr int kLanes = 4; // lanes that rank one score together
   const int own = s.own(), visible = s.visible(), candidates = own - 2, free = p.n - 3, all = blockDim.x, groups = all / kLanes;
-  const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, each = (candidates + all - 1) / all; // blocks of a thread
+  const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, each = (candidates + all - 1) / all; // each: blocks of a thread
   uint64_t *best = reinterpret_cast<uint64_t*>(shared), *bar = best + groups, *scores = bar + 2, *list = scores + each * all;
   int32_t *count = reinterpret_cast<int32_t*>(bar + 1), *chosen = reinterpret_cast<int32_t*>(list + min(free * kLanes, all) * each);
 
-  // The score of block 1 + i: of the compressed keys that share tokens with it, times these tokens over d.
+  // The score of block 1 + i: the sums of the compressed keys that share tokens with it, times these tokens over d.
   const int l = p.d.of(p.l), wide = p.d.of(p.select_block.n), weights = l + wide - 1;
   uint64_t mine = 0;
 #pragma unroll 1
@@ -80,8 +80,8 @@ template <typename Sum> __device__ void pick(const Step& s, float* shared, Sum s
   if (threadIdx.x == 0) *bar = 0, *count = 0;
   __syncthreads();
 
-  // Ranks are counted by lanes, each with a part of the scores. Those that are no better than the n-3 best of groups of threads are left
-  // out before.
+  // The rank of a score is the number of better ones; kLanes lanes count it together. To have fewer to rank, scores below a bar are left
+  // out first: the bar is the (n-3)rd best among the best scores of the groups of kLanes threads.
   const auto rank = [lane](const uint64_t* of, int n, uint64_t score) {
     int better = 0;
 #pragma unroll 8
@@ -121,7 +121,7 @@ template <typename Sum> __device__ void pick(const Step& s, float* shared, Sum s
   if (threadIdx.x == 0) idx[0] = 0, idx[p.n - 2] = own - 1, idx[p.n - 1] = own;
 }
 
-// choose does this from what the parts of the compressed branch have stored in memory.
+// choose calls pick with the logits and Parts that the blocks of the compressed branch have written to global memory.
 __device__ inline void choose(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
   const int64_t at = s.at();
@@ -137,7 +137,7 @@ __device__ inline void choose(const Step& s, float* shared) {
   }
   __syncthreads();
 
-  // The probabilities of each compressed key, summed over the heads, take the place of the first head's logits.
+  // The probability of each compressed key, summed over the heads, overwrites the logit of the first head.
   constexpr int kWide = 4, kHeads = 8;
   float* logits = p.logits + at * p.h * p.most;
   const float scale = p.scale * kLog2E;

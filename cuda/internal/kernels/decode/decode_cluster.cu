@@ -1,14 +1,15 @@
-// One step of decoding (ops.DecodeOp) in one launch: a cluster of blocks has a group of a sequence. grid [blocks, Hkv, B].
+// One step of decoding (ops.DecodeOp) in one launch, with the inputs and outputs of decode.cu. Grid [blocks, Hkv, B]: a cluster of blocks
+// has one group of one sequence.
 //
-// Each block has an equal share of the keys of each branch. What others need of its results it writes to their shared memory:
+// Each block has an equal share of the keys of each branch. It writes the results that others need to their shared memory:
 //
 //   block 0   store, compressed ─┐         window ┐ sums of       ┐          choose, selected ┐
 //   block 1   store, compressed ─┼► maxima window ┼ probabilities ┼► of all  choose, selected ┼► o of some dims,
 //   ..                           │  sums          │               │  keys                     │  from all blocks
 //                                1                                2                           3        cluster barriers
 //
-// The block that has the newest key of a branch stores the token. All blocks make the same choice. Bits depend on the token and on
-// the number of blocks alone, a power of two up to 8.
+// The block that has the newest key of a branch stores the token. All blocks make the same choice. Bits depend only on the sequence and
+// on the number of blocks in a cluster, which is 2, 4 or 8.
 #include "../cluster.cuh"
 #include "../overlap.cuh"
 #include "decode_choose.cuh"
@@ -17,12 +18,14 @@
 #ifdef NSA_CLUSTERS
 namespace nsa {
 
-constexpr int kMostHeads = 16; // in loops up to it whole warps take part, also in clusters of two blocks, where a warp has 16 groups of lanes
+// The most heads of a group. Loops over heads run up to this bound, so that whole warps take part: in a cluster of two blocks a warp has
+// 16 groups of lanes, one for each head.
+constexpr int kMostHeads = 16;
 
-// The keys of a branch that a block has, of `of`.
+// Share is the keys [lo,hi) that this block has, of the `of` keys of a branch.
 struct Share {
-  int keys, lo, hi;
-  bool newest; // is among them
+  int keys, lo, hi; // keys: of a full share, a multiple of 16
+  bool newest;      // the newest key of the branch is among them
 
   __device__ explicit Share(int of) {
     const int at_once = 16 * gridDim.x; // a power of two
@@ -30,33 +33,34 @@ struct Share {
     lo = min(of, int(blockIdx.x) * keys), hi = min(of, lo + keys);
     newest = of == 0 ? blockIdx.x == 0 : lo < of && hi == of;
   }
-  __device__ int stride() const { return keys + 8; } // of the heads' logits, to lie in several banks of shared memory
+  // floats from the logits of one head to the next; 8 more than the keys, against bank conflicts
+  __device__ int stride() const { return keys + 8; }
 };
 
-// The largest logit of a head in all parts of a branch and 1 over its sum, and what one part is multiplied by before.
+// Of a head and a branch: the largest logit over all blocks, 1 over the sum of exponentials, and the factor of one block's part.
 struct Weight {
   float base, norm, power;
 };
 
-// What a block has in shared memory. Blocks write to the arrays [..,blocks,...] of each other.
+// The shared memory of a block. Blocks write to each other's arrays that have a `blocks` axis, and to sums.
 template <typename Products> struct ClusterShared {
-  static constexpr int kCells = Products::kWidth / 4; // of a head
+  static constexpr int kCells = Products::kWidth / 4; // 16-byte cells of o of a head
   void* q;           // [most heads,pitch], rotated
-  float* work;       // of warps: what Products need; or what pick and compress need
-  float* logits;     // [h,share], of this block's compressed keys; in memory if they are many
-  float* slices;     // [branches,blocks,slice], cells that blocks add to this block's part of o
-  float* sums;       // of the probabilities of all compressed keys over the heads
+  float* work;       // what the Products of all warps need; also what pick and compress need
+  float* logits;     // [h,share]: logits of this block's compressed keys; in global memory if there are many
+  float* slices;     // [branches,blocks,slice] cells: what each block contributes to the cells of o that this block adds up
+  float* sums;       // the probability of each compressed key, summed over the heads
   float* stats;      // [branches,blocks,2,h]: largest logits and sums
-  float* factors;    // [branches,blocks,h]: what the cells of the compressed and the window branch are multiplied by
-  float* of_warps;   // [warps,3,h]: largest logits, sums, and what the warp's o is multiplied by
-  float* tops;       // [h], of compressed attention over all blocks
-  float* norms;      // [h]
-  float* gates;      // [h,branches that the layer has]
-  int32_t* counts;   // [branches,blocks], keys read
+  float* factors;    // [branches,blocks,h]: factors of the cells of the compressed and the window branch
+  float* of_warps;   // [warps,3,h]: largest logits, sums, and the factor of the warp's o
+  float* tops;       // [h]: largest logit of compressed attention over all blocks
+  float* norms;      // [h]: 1 over the sum of its exponentials
+  float* gates;      // [h, branches of the layer]
+  int32_t* counts;   // [branches,blocks]: keys read
   int32_t* warp_counts;
   int32_t* idx;      // [n]
   int32_t* pages;    // [width-1]
-  int warp_floats, slice; // cells
+  int warp_floats, slice; // floats of a warp in work; cells of o that this block adds up
 
   __device__ ClusterShared(const DecodeParams& p, char* shared) {
     const int h = p.h, blocks = gridDim.x;
@@ -76,8 +80,8 @@ template <typename Products> struct ClusterShared {
     if (p.logits) logits = p.logits + ((int64_t(blockIdx.z) * p.groups + blockIdx.y) * blocks + blockIdx.x) * h * p.logits_share;
   }
 
-  // weigh returns what a part of a branch counts in the sum over all blocks, for head j. Lanes are in groups of so many as there are blocks,
-  // all of which take part: lane b has the part of block b.
+  // weigh returns the Weight of a block's part of a branch for head j. Groups of as many lanes as the cluster has blocks work together, and
+  // all lanes must call it: lane b of a group gets the Weight of block b.
   __device__ Weight weigh(const DecodeParams& p, int branch, int j) const {
     const int blocks = gridDim.x, block = threadIdx.x & (blocks - 1);
     const float* of = stats + (branch * blocks + block) * 2 * p.h + j;
@@ -89,12 +93,12 @@ template <typename Products> struct ClusterShared {
     for (int o = 1; o < blocks; o *= 2) all.sum += __shfl_xor_sync(0xffffffffu, all.sum, o);
     return {all.base(), all.sum == 0 ? 0 : __fdividef(1, all.sum), power};
   }
-  // What o of the part of a lane's block is multiplied by in the result.
+  // The factor of o of the part that weigh assigns to this lane, with the gate; all lanes must call it.
   __device__ float factor(const DecodeParams& p, int branch, int j) const {
     const Weight w = weigh(p, branch, j);
     return (p.has >> branch & 1) && j < p.h ? gates[j * __popc(p.has) + __popc(p.has & ((1 << branch) - 1))] * w.norm * w.power : 0;
   }
-  // give hands cell u of o [h,kCells] of a branch to the block that adds it up.
+  // give writes cell u of o [h,kCells] of a branch to the block that adds it up.
   __device__ void give(int branch, int u, float4 cell) const {
     const int blocks = gridDim.x, to = u & (blocks - 1), at = u >> (__ffs(blocks) - 1);
     reinterpret_cast<float4*>(peer(slices, to))[(branch * blocks + blockIdx.x) * slice + at] = cell;
@@ -105,12 +109,12 @@ __device__ inline void add_cell(float4& to, float factor, float4 x) {
   to.x += factor * x.x, to.y += factor * x.y, to.z += factor * x.z, to.w += factor * x.w;
 }
 
-// The last layer of the gates' MLP, for the heads of a group: lanes have 8 numbers of hidden each. Its weights are under way before
-// hidden is there.
+// The last layer of the gates' MLP, for the heads of a group. A lane multiplies 8 numbers of the hidden row. The constructor begins to
+// load the weights, before the hidden row is available.
 template <typename T, int MostHeads> struct GateLayer {
   static constexpr int kLanes = 8, kWidth = 8 * kLanes, kRows = kDecodeThreads / kLanes, kTurns = (kBranches * MostHeads + kRows - 1) / kRows;
   const DecodeParams& p;
-  const int n, row, at; // gates of a group; the first one of this lane, and its place in hidden
+  const int n, row, at; // gates of a group; this lane's first gate; its place in the hidden row
   const T *w, *bias;
   uint4 cells[kTurns];
   T biases[kTurns];
@@ -138,7 +142,7 @@ template <typename T, int MostHeads> struct GateLayer {
     if (!p.gate_w || at >= p.gate_hidden) return {0, 0, 0, 0};
     return *reinterpret_cast<const uint4*>(static_cast<const T*>(p.gates) + int64_t(s.slot) * p.gate_hidden + at);
   }
-  // write sets the gates [n]. x is the first cell of hidden.
+  // write sets gates [n]. x is this lane's first cell of the hidden row.
   __device__ void write(const Step& s, uint4 x, float* gates) const {
     float sums[kTurns];
 #pragma unroll
@@ -158,12 +162,12 @@ template <typename T, int MostHeads> struct GateLayer {
   }
 };
 
-// begin brings the token, the heads, the gates and the pages to shared memory, and stores the token. It returns false, and writes the
-// results, if the slot has no token. turn is that of the thread's pair of dims from one position to the next.
+// begin loads the rotated heads, the gates and the pages to shared memory, and stores the token in the cache. If the slot has no token, it
+// writes the results and returns false. turn is the turn of this thread's pair of dims from one position to the next.
 template <typename Products>
 __device__ bool begin(Step& s, const ClusterShared<Products>& c, const GateLayer<typename Products::Type, Products::kMostHeads>& gates, double turn) {
   using T = typename Products::Type;
-  constexpr int kPairs = Products::kWidth / 2, kRows = kDecodeThreads / kPairs; // a thread has a pair of dims, of every kRows-th head
+  constexpr int kPairs = Products::kWidth / 2, kRows = kDecodeThreads / kPairs; // a thread has one pair of dims of every kRows-th head
   const DecodeParams& p = s.p;
   const int me = threadIdx.x, of = me % kPairs, first = me / kPairs;
   const bool in = 2 * of < p.dim;
@@ -212,7 +216,7 @@ __device__ bool begin(Step& s, const ClusterShared<Products>& c, const GateLayer
   if (p.stores >> kCompressedBranch & 1 && Share(s.keys_of(kCompressedBranch)).newest) {
     put(kCompressedBranch, p.tail, s.tail_row(s.t));
     if (s.has(kSelectedBranch)) put(kSelectedBranch, p.tokens, s.token_row());
-    const int block = s.t + 1 - p.l; // that the token completes
+    const int block = s.t + 1 - p.l; // first token of the block that ends with this token
     if (stored = true; block >= 0 && p.d.rest(block) == 0) {
       __syncthreads();
       compress<T>(s, c.work);
@@ -226,7 +230,8 @@ __device__ bool begin(Step& s, const ClusterShared<Products>& c, const GateLayer
   return true;
 }
 
-// attend does this block's share of the keys of a branch, and arrives at a cluster barrier if it is to. Its largest logits, sums and count go to all blocks, and its o to theirs.
+// attend does this block's share of the keys of a branch. It writes its largest logits and sums to all blocks, its count to block 0, and
+// each cell of its o to the block that adds it up. With `arrives` it arrives at a cluster barrier.
 template <typename Products> __device__ void attend(const Step& s, const ClusterShared<Products>& c, bool chooses, bool arrives) {
   using T = typename Products::Type;
   const DecodeParams& p = s.p;
@@ -243,14 +248,14 @@ template <typename Products> __device__ void attend(const Step& s, const Cluster
   products.start(p, mine);
   products.take(c.q);
   products.fetch(p, from, share.lo + warp * Products::kKeys, all, share.hi, row);
-  if (arrives) cluster_arrive(); // it waits for what this block has written to others, as the keys come
+  if (arrives) cluster_arrive(); // completes this block's earlier writes to others, while keys are being fetched
 #pragma unroll 1
   for (int first = share.lo + warp * Products::kKeys; first < share.hi; first += all) products.step(p, from, nullptr, first, all, share.hi, row);
   const int count = products.finish_rows(p, mine, stats + warp * 3 * h);
   if (me % 32 == 0) c.warp_counts[warp] = count;
   __syncthreads();
 
-  // Threads of head j: the first ones get the factor of a warp, and all tell the share's largest logit and sum to a block.
+  // Thread i of head j computes the factor of warp i, and writes the share's largest logit and sum to block i.
   const int i = me / Products::kMostHeads, j = me % Products::kMostHeads;
   if (j < h) {
     Softmax softmax;
@@ -282,11 +287,11 @@ template <typename Products> __device__ void attend(const Step& s, const Cluster
       add_cell(sum, stats[(w * 3 + 2) * h + head], *reinterpret_cast<const float4*>(c.work + w * c.warp_floats + at));
     c.give(s.branch, u, sum);
   }
-  __syncthreads(); // work is free
+  __syncthreads(); // all threads have read work
 }
 
-// tell_sums writes the sums of the probabilities of this block's compressed keys to all blocks. Four lanes have four keys, and each of
-// them every fourth head.
+// tell_sums sums the probabilities of this block's compressed keys over the heads, and writes the sums to all blocks. Four lanes share
+// four keys; each of them takes every fourth head.
 template <typename Products> __device__ void tell_sums(const Step& s, const ClusterShared<Products>& c) {
   const DecodeParams& p = s.p;
   const int blocks = gridDim.x, groups = kDecodeThreads >> (__ffs(blocks) - 1), group = threadIdx.x >> (__ffs(blocks) - 1);
@@ -299,7 +304,7 @@ template <typename Products> __device__ void tell_sums(const Step& s, const Clus
   const Share share(s.keys_of(kCompressedBranch));
   if (share.lo == share.hi) return;
   constexpr int kLanes = 4, kEach = Products::kMostHeads / kLanes, kAtOnce = kDecodeThreads / kLanes * 4; // heads of a lane; keys of a turn
-  constexpr int kTurns = 4; // whose loads are under way
+  constexpr int kTurns = 4; // turns whose loads are in flight
   const float scale = p.scale * kLog2E;
   const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * 4;
   const float* from = c.logits + lane * share.stride() - share.lo + mine;
@@ -346,11 +351,11 @@ template <typename Products> __device__ void tell_sums(const Step& s, const Clus
 template <typename Products> __device__ void decode_cluster(const DecodeParams& p) {
   using T = typename Products::Type;
   extern __shared__ float4 nsa_dynamic_shared[];
-  cluster_arrive(); // the blocks have begun
+  cluster_arrive(); // begins the barrier that shows that all blocks have begun
   const int me = threadIdx.x, rank = blockIdx.x, blocks = gridDim.x;
   const int block = me & (blocks - 1), group = me >> (__ffs(blocks) - 1), groups = kDecodeThreads >> (__ffs(blocks) - 1);
   const ClusterShared<Products> c(p, shared_of_block(nsa_dynamic_shared));
-  const double turn = p.turns[me % (Products::kWidth / 2)]; // there are kDecodePairs
+  const double turn = p.turns[me % (Products::kWidth / 2)]; // in range: turns has kDecodePairs elements
   const GateLayer<T, Products::kMostHeads> gates(p);
   next_may_start();
   await_previous();
@@ -359,7 +364,7 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
   cluster_wait();
   if (!runs) return;
   const bool selects = s.has(kSelectedBranch), chooses = selects && s.own() >= p.n;
-  // set_factors sets those of a branch, whose stats are here. Groups of lanes have a head, and each lane the part of a block.
+  // set_factors computes the factors of a branch whose stats have arrived. A group of lanes has a head; each lane has a block's part.
   const auto set_factors = [&](int branch) {
     if (!s.has(branch)) return;
 #pragma unroll 1
@@ -376,12 +381,12 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
     if (turn == 0) continue;
     if (turn == 1) {
       if (!attends) cluster_arrive();
-      cluster_wait(); // 1: all stats of the compressed branch are here
+      cluster_wait(); // 1: all stats of the compressed branch have arrived
       if (chooses) tell_sums(s, c);
     }
     cluster_arrive();
     set_factors(turn == 1 ? kCompressedBranch : kWindowBranch);
-    cluster_wait(); // 2: all sums; 3: all of o
+    cluster_wait(); // 2: all sums have arrived; 3: all cells of o
     if (turn == 2) break;
     if (chooses) {
       pick(s, c.work, [=](int i) { return c.sums[i]; }, c.idx);
@@ -394,14 +399,14 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
   }
   __syncthreads();
 
-  if (const int b = kDecodeThreads - 1 - me; rank == 0 && b < kBranches) { // the last warp, which has the least of o
+  if (const int b = kDecodeThreads - 1 - me; rank == 0 && b < kBranches) { // in the last warp, which has the least work on o
     int read = 0;
     for (int i = 0; i < blocks; ++i) read += p.stores >> b & 1 ? c.counts[b * blocks + i] : 0;
     p.read[s.at() * kBranches + b] = read;
   }
   T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
 #pragma unroll 1
-  for (int first = 0; first < c.slice; first += groups) { // a group of lanes adds up a cell
+  for (int first = 0; first < c.slice; first += groups) { // a group of lanes adds up one cell
     const int i = first + group, u = i * blocks + rank, head = u / c.kCells, dim = u % c.kCells * 4;
     const bool in = i < c.slice && head < p.h;
     const float selected = selects ? c.factor(p, kSelectedBranch, head) : 0;

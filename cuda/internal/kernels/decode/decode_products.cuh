@@ -1,17 +1,17 @@
-// The products of one token's heads with the keys and values of the cache, as two kinds of a class that a warp works with:
+// The products of one token's heads with the keys and values of the cache. A warp uses one of two classes:
 //
-//   MatrixUnits<T, W, H>  bf16 and f16, up to H = 8 or 16 heads, dims that are multiples of 8 up to W: mma.m16n8k16
+//   MatrixUnits<T, W, H>  tensor cores (mma.m16n8k16): bf16 and f16, up to H = 8 or 16 heads, dims that are multiples of 8 up to W
 //   Cores<T>              all types and sizes
 //
-// A warp takes kKeys keys at a time. Its heads share their largest logits, which grow from step to step. A class has
+// A warp takes kKeys keys a step, with an online softmax for each head. A class has
 //
-//   q_bytes, floats   its shared memory: for q, and for each warp    (decode.go has them, too)
-//   start             nothing has been added up
-//   fetch             begins to read the keys of the first steps: those from `first` on, and every `all` keys; row(i) is the row of key i
-//   stage             puts the rotated heads into shared memory, by all threads
-//   take              reads them there
-//   step              takes the oldest keys fetched, and fetches others
-//   finish            o, largest logits and sums of the warp to its shared memory, as a Part has them; returns the keys read
+//   q_bytes, floats   the size of its shared memory: for q, and for each warp (decode.go computes the same)
+//   start             resets sums and maxima
+//   fetch             begins to read the keys of the first steps, which begin at first, first + all, ...; row(i) is the row of key i
+//   stage             all threads write the rotated heads to shared memory
+//   take              reads the heads from there
+//   step              multiplies the oldest keys that were fetched, and begins to fetch others
+//   finish            writes o, the largest logits and the sums of the warp to its shared memory, laid out as a Part; returns the keys read
 #pragma once
 
 #include "../attention/attention_softmax.cuh"
@@ -20,52 +20,52 @@
 
 namespace nsa {
 
-// Where logits are stored: that of head j and key i of the branch at to[j*stride+i].
+// Where logits are stored: that of head j and key i of the branch goes to to[j*stride+i].
 struct Logits {
-  float* to; // null: nowhere
+  float* to; // null: they are not stored
   int64_t stride;
 };
 
-// What a step reads and writes beside its own state.
+// What a step reads, and where it stores logits.
 struct Source {
   const void* keys;
-  const void* values; // null: logits alone
+  const void* values; // null: only logits are needed
   Logits logits;
 };
 
-// The first place of a row in shared memory from `at` on, at most 256 bytes behind it.
+// `at` in shared memory, rounded up to a multiple of 256 bytes.
 __device__ inline float* row_from(void* at) { return reinterpret_cast<float*>(static_cast<char*>(at) + -shared_address(at) % 256); }
 
 // rotation_of returns the rotation of a pair of dims at the token of s.
 __device__ inline float2 rotation_of(const Step& s, int pair) { return rotation_at(s.t, s.p.turns[pair], false); }
 
-// rotations sets rotation [D/2], in shared memory.
+// rotations sets rotation [D/2] in shared memory. All threads call it; it ends with a barrier.
 __device__ inline void rotations(const Step& s, float2* rotation) {
 #pragma unroll 1
   for (int i = threadIdx.x; i < s.p.dim / 2; i += kDecodeThreads) rotation[i] = rotation_of(s, i);
   __syncthreads();
 }
 
-// Keys, and then dims, are the rows of the products, and heads their columns: logits [keys,heads] = k q^T, whose exponentials are
-// transposed, and o [dims,heads] += v^T p. A lane (g, t) = (lane/4, lane%4) has heads 2t and 2t+1 of each eight of them: of logits
-// those of keys g and g+8, of o dims g and g+8 of each sixteen. Keys and values lie in kSlots slots of a warp's ring, which are filled as
-// many steps ahead: [16,W] each, cell c of 16 bytes of a row at c ^ row%8, so that reads find all banks.
+// The columns of the products are heads. The rows are keys in logits [keys,heads] = k·qᵀ, and dims in o [dims,heads] += vᵀ·p; between
+// the two, exponentials are transposed in registers. Lane (g, t) = (lane/4, lane%4) has the heads 2t and 2t+1 of every eight: for logits
+// those of keys g and g+8, for o those of dims g and g+8 of every sixteen. A warp has a ring of kSlots slots, which it fills kSlots
+// steps ahead. A slot has keys and values [16,W] each. The 16-byte cell c of a row lies at c ^ row%8, so that reads have no bank conflicts.
 template <typename T, int W, int H> struct MatrixUnits {
   using Type = T;
   static constexpr int kKeys = 16, kWidth = W, kChunks = W / 16, kTiles = H / 8, kMostHeads = H;
-  static constexpr int kSlots = W == 64 ? 3 : 2, kSide = kKeys * W * 2, kSlot = 2 * kSide; // in bytes: keys or values; both
-  static constexpr int kPitch = W + 8; // of q [H,pitch]
+  static constexpr int kSlots = W == 64 ? 3 : 2, kSide = kKeys * W * 2, kSlot = 2 * kSide; // bytes: keys or values; both
+  static constexpr int kPitch = W + 8; // elements of a row of q in shared memory
   float o[kChunks][kTiles][4];
   uint32_t heads[kChunks][kTiles][2];
-  Softmax softmax[kTiles][2]; // sums are those of this lane's keys
-  uint32_t ring, slot;        // its beginning and that of the oldest slot, multiples of a row
+  Softmax softmax[kTiles][2]; // the sum covers only this lane's keys
+  uint32_t ring, slot;        // addresses of the ring and of its oldest slot, multiples of 256
   int read;
 
   static __device__ int floats(const DecodeParams& p) { return (max(kSlots * kSlot / 4, p.h * p.value_dim + 2 * p.h) + 63) / 64 * 64; }
   static __device__ int q_bytes(const DecodeParams&) { return H * kPitch * sizeof(T); }
 
   static __device__ void stage(const Step& s, float2*, void* q) {
-    constexpr int kPairs = W / 2, kRows = kDecodeThreads / kPairs; // a thread has one pair of dims, of every kRows-th head
+    constexpr int kPairs = W / 2, kRows = kDecodeThreads / kPairs; // a thread has one pair of dims of every kRows-th head
     const DecodeParams& p = s.p;
     const int pair_of = threadIdx.x % kPairs, first = threadIdx.x / kPairs;
     const bool in = 2 * pair_of < p.dim;
@@ -113,7 +113,7 @@ template <typename T, int W, int H> struct MatrixUnits {
     }
   }
 
-  // fill begins to copy the keys of a step to the oldest slot, which becomes the newest one. Rows behind the last one are that once more.
+  // fill begins to copy the keys of a step to the oldest slot, which becomes the newest one. Behind the last key it repeats that key.
   template <typename Row> __device__ void fill(const DecodeParams& p, const Source& from, int first, int end, Row row) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     if (first < end) {
@@ -133,7 +133,7 @@ template <typename T, int W, int H> struct MatrixUnits {
         }
       }
     }
-    copy_commit(); // of nothing, too: slots are counted
+    copy_commit(); // also if nothing was copied: copy_wait counts one group for each slot
     slot = slot == ring + (kSlots - 1) * kSlot ? ring : slot + kSlot;
   }
   template <typename Row> __device__ void fetch(const DecodeParams& p, const Source& from, int first, int all, int end, Row row) {
@@ -141,7 +141,7 @@ template <typename T, int W, int H> struct MatrixUnits {
     for (int i = 0; i < kSlots; ++i) fill(p, from, first + i * all, end, row);
   }
 
-  // raise raises the largest logits to those of a step.
+  // raise raises the maxima by the logits x of a step, and rescales sums and o, if some logit exceeds its maximum.
   __device__ void raise(const float (&x)[kTiles][4], float scale) {
     bool more = false;
 #pragma unroll
@@ -176,7 +176,7 @@ template <typename T, int W, int H> struct MatrixUnits {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) multiply_fragments<T>(x[i], key, heads[c][i][0], heads[c][i][1]);
     }
-    if (from.logits.to) { // rows of logits have room for all keys of a step
+    if (from.logits.to) { // a row of logits has room for whole steps
 #pragma unroll
       for (int i = 0; i < kTiles; ++i)
 #pragma unroll
@@ -219,9 +219,9 @@ template <typename T, int W, int H> struct MatrixUnits {
     fill(p, from, first + kSlots * all, end, row);
   }
 
-  // give writes o, that of a head with `row` floats, the largest logits and the sums.
+  // give writes o, `row` floats a head, to `to`, and the largest logits and sums to tops. Returns the keys read.
   __device__ int give(const DecodeParams& p, float* to, int row, int width, float* tops) {
-    __syncwarp(); // no lane reads the ring
+    __syncwarp(); // all lanes have read the ring, which `to` overlaps
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
@@ -244,14 +244,14 @@ template <typename T, int W, int H> struct MatrixUnits {
   }
   __device__ int finish(const DecodeParams& p, float* to) { return give(p, to, p.value_dim, p.value_dim, to + p.h * p.value_dim); }
 
-  // finish_rows does this with o as rows [h,kRow], such that all lanes write to banks of shared memory of their own.
+  // finish_rows is finish with o as rows [h,kRow], for which writes to shared memory have no bank conflicts.
   static constexpr int kRow = W + 4;
   static __device__ int row_floats(const DecodeParams& p) { return max(kSlots * kSlot / 4, p.h * kRow); }
   __device__ int finish_rows(const DecodeParams& p, float* to, float* tops) { return give(p, to, kRow, W, tops); }
 };
 
-// NSA_MATRIX_UNITS has what kernels are compiled for: a name, how many blocks fit a multiprocessor at least, which bounds the registers, and the
-// class. decode.go has them, too.
+// NSA_MATRIX_UNITS lists the instances: a name, the least number of blocks on a multiprocessor, which limits registers, and the class.
+// decode.go has the same list.
 #define NSA_MATRIX_UNITS(kernels)                                 \
   kernels(mma64x8_bf16, 4, MatrixUnits<nsa::bf16, 64, 8>)         \
   kernels(mma64x16_bf16, 3, MatrixUnits<nsa::bf16, 64, 16>)       \
@@ -262,11 +262,11 @@ template <typename T, int W, int H> struct MatrixUnits {
   kernels(mma128x8_f16, 3, MatrixUnits<nsa::f16, 128, 8>)         \
   kernels(mma128x16_f16, 2, MatrixUnits<nsa::f16, 128, 16>)
 
-// A lane has a key in the first product and a dim in the second one. The state of a warp lies in shared memory, as a Part has it; behind
-// it are the factors of o [h], the exponentials [h,32], and the rows of the keys [32].
+// A lane has one key in the first product and every 32nd dim in the second. The state of a warp lies in shared memory, laid out as a
+// Part; behind it lie the factors of o [h], the exponentials [h,32], and the rows of the keys [32].
 template <typename T> struct Cores {
   using Type = T;
-  static constexpr int kKeys = 32, kHeads = 4; // heads that a lane computes at a time
+  static constexpr int kKeys = 32, kHeads = 4; // heads that a lane computes at once
   const float* q;
   int read;
 
@@ -320,7 +320,7 @@ template <typename T> struct Cores {
         Softmax softmax = {top[j + e], sum[j + e]};
         const float factor = softmax.raise(warp_max(logit), scale), power = exp2f((logit - softmax.base()) * scale);
         softmax.sum += warp_sum(power);
-        __syncwarp(); // all have read the state
+        __syncwarp(); // all lanes have read the state
         x[(j + e) * 32 + lane] = power;
         if (lane == 0) top[j + e] = softmax.top, sum[j + e] = softmax.sum, factors[j + e] = factor;
       }
@@ -340,7 +340,7 @@ template <typename T> struct Cores {
           to = to * factors[j + e] + acc[e];
         }
       }
-    __syncwarp(); // before the next step writes rows and exponentials
+    __syncwarp(); // all lanes have read rows and exponentials, which the next step overwrites
   }
 
   __device__ int finish(const DecodeParams&, float*) { return warp_sum(read); }

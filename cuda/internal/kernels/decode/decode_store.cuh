@@ -1,11 +1,12 @@
-// What the kernels of decoding write beside their sums: compressed keys and values, and the results of slots without a token.
+// What the kernels of decoding write besides attention: compressed keys and values, and the results of slots without a token.
 #pragma once
 
 #include "decode.cuh"
 
 namespace nsa {
 
-// compress stores the key and the value of the block that ends with the token. Shared, with an MLP: [l*dim] and [hidden].
+// compress stores the compressed key and value of the block of l tokens that ends with this token. `shared` has l*dim + hidden floats,
+// used by the MLP only.
 template <typename T> __device__ void compress(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
   T* cache = static_cast<T*>(p.cache);
@@ -31,7 +32,7 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
     T* to = cache + (side ? p.compressed.values : p.compressed.keys) + row * dim;
     const T *pe = static_cast<const T*>(p.phi[side][0]), *w1 = static_cast<const T*>(p.phi[side][1]), *w2 = static_cast<const T*>(p.phi[side][2]);
     float* hidden = shared + n;
-    __syncthreads(); // shared is free
+    __syncthreads(); // all threads have read `shared`
 #pragma unroll 1
     for (int i = threadIdx.x; i < n; i += kDecodeThreads) shared[i] = to_float(from[s.tail_row(first + i / dim) * dim + i % dim]) + to_float(pe[i]);
     __syncthreads();
@@ -55,7 +56,7 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
   }
 }
 
-// rest writes the results of a slot without a token.
+// rest writes o and read of a slot without a token: zeros. no_blocks writes its idx: -1.
 template <typename T> __device__ void rest(const Step& s) {
   const DecodeParams& p = s.p;
   T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
