@@ -1,10 +1,11 @@
-// Linear layers of few rows, such as one token of each of some sequences: x [rows,K] and weights w_i [N_i,K] -> y_i [rows,N_i] = x w_iᵀ +
-// bias_i, with RMSNorm before them and SiLU, a sigmoid or a residual behind. Weights go from memory to registers, 16 bytes a lane, and
-// are under way before x is touched.
+// Linear layers for few rows, as in decoding: x [rows,K], weights w_i [N_i,K] -> y_i [rows,N_i] = x w_iᵀ + bias_i. Optionally with RMSNorm
+// of x before, and SiLU, a sigmoid or a residual behind. Outputs are written with =. Weights go from global memory straight to registers,
+// 16 bytes a lane; their loads begin before x is read.
 //
-// A block has 16 R rows of x and 8 F features; it reads their weights once. Rows are those of mma.m16n8k16 and features its columns. Dims
-// are permuted alike on both sides: lane (g, t) = (lane/4, lane%4) has dims 32c+8t .. +7 of rows g and g+8 and of feature g. Warps take
-// chunks of 32 dims in turn; their sums are added in their order.
+// A block has 16*R rows of x and 8*F features of one layer, and reads their weights once. Rows of x are the rows of mma.m16n8k16,
+// features its columns. The order of the dims within a chunk does not matter if both factors have the same: lane (g, t) = (lane/4, lane%4)
+// takes dims 32c+8t to 32c+8t+7 of rows g and g+8, and of feature g. Warps take chunks c of 32 dims in turn; their sums are added in
+// the order of the warps.
 #include "../mma.cuh"
 #include "../overlap.cuh"
 
@@ -15,25 +16,25 @@ constexpr int kFewParts = 12, kFewWarps = 16;
 enum : int32_t { kNoActivation = 0, kSiLU = 1, kSigmoid = 2 };  // as ops.Activation
 
 struct FewParams {
-  const void* x;                // T; with a norm T or float32
-  const float* gain;            // the weight of RMSNorm of x, or null
+  const void* x;                // T; with RMSNorm T or float32
+  const float* gain;            // the weight of RMSNorm, or null for no norm
   const void* w[kFewParts];
   const void* bias[kFewParts];  // null: none
   void* y[kFewParts];
-  void* hidden;                 // what SiLU reads, if not null: y_0 is silu of it
+  void* hidden;                 // if not null, also gets the argument of the SiLU of y_0
   const void* residual;         // of y_0's type, or null
   int32_t n[kFewParts];
-  int32_t first[kFewParts];     // tile of 8 F features of a layer
+  int32_t first[kFewParts];     // the first tile (of 8*F features) of each layer, which is its first blockIdx.x
   int32_t activation[kFewParts];
   int32_t parts, rows, k;
-  int32_t wide, wide_x;         // y and residual, or x, are float32
+  int32_t wide, wide_x;         // whether y and residual are float32; whether x is
   float eps;
 };
 
 template <typename T> constexpr int32_t kFewType = kBF16;
 template <> constexpr int32_t kFewType<f16> = kF16;
 
-// few_cell returns 8 elements of a row of k: with Cells by one access, else one by one.
+// few_cell returns 8 elements of a row of k elements, zeros beyond it or if `in` is false. With Cells it reads them by one access.
 template <bool Cells, typename T> __device__ __forceinline__ uint4 few_cell(const T* row, bool in, int at, int k) {
   uint4 v = {0, 0, 0, 0};
   if constexpr (Cells) {
@@ -48,10 +49,10 @@ template <bool Cells, typename T> __device__ __forceinline__ uint4 few_cell(cons
   return v;
 }
 
-// few_stride is the distance of rows of k in shared memory: four lanes of one row and four of the next have all banks.
+// few_stride is the distance of rows of k elements in shared memory. It puts four lanes of one row and four of the next in different banks.
 __device__ __forceinline__ int few_stride(int k) { return (k + 7) / 8 * 8 + 32; }
 
-// few_norm writes RMSNorm of the rows of x to shared memory, a warp a row. Elements beyond k are not written.
+// few_norm writes RMSNorm of the rows of x to shared memory; each warp does whole rows. It writes nothing beyond k.
 template <bool Cells, typename X, typename T>
 __device__ __forceinline__ void few_norm(const FewParams& p, const X* x, int rows, const float* gain, T* to) {
   const int lane = threadIdx.x % 32;
@@ -83,10 +84,10 @@ __device__ __forceinline__ void few_norm(const FewParams& p, const X* x, int row
   }
 }
 
-// A block of few. Chunks of weights and of x that a warp has under way: N and M. With Cells all rows are aligned cells of 16 bytes.
+// The work of a block. A warp has N chunks of weights and M chunks of x in flight. With Cells rows consist of aligned 16-byte cells.
 template <typename T, int R, int F, int N, int M, bool Cells>
 __device__ __forceinline__ void few_block(const FewParams& p, int part, float (*sums)[16 * R][8 * F + 1], char* shared) {
-  constexpr int kOutputs = (R * F + 1) / 2;  // of a thread, at most
+  constexpr int kOutputs = (R * F + 1) / 2;  // the most outputs of a thread
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4, t = lane % 4;
   const int feature = (blockIdx.x - p.first[part]) * 8 * F, row = blockIdx.y * 16 * R, n = p.n[part], rows = min(16 * R, p.rows - row);
   const T* w = static_cast<const T*>(p.w[part]) + int64_t(feature + g) * p.k;
@@ -100,7 +101,7 @@ __device__ __forceinline__ void few_block(const FewParams& p, int part, float (*
   };
   load(warp);
   float bias[kOutputs] = {}, residual[kOutputs] = {};
-  // The output i of this thread: its feature and row in the block; it has none where that is false.
+  // Sets f and r to the feature and row, within the block, of output i of this thread; returns false if there is no such output.
   const auto output = [&](int i, int& f, int& r) {
     const int o = threadIdx.x + i * blockDim.x;
     f = o % (8 * F), r = o / (8 * F);
@@ -189,7 +190,7 @@ __device__ __forceinline__ void few_block(const FewParams& p, int part, float (*
 
 template <typename T, int R, int F, int N, int M> __device__ __forceinline__ void few(const FewParams& p) {
   __shared__ float sums[kFewWarps][16 * R][8 * F + 1];
-  extern __shared__ float4 nsa_dynamic_shared[];  // with a norm: gain [k] float32, and the rows of x behind RMSNorm
+  extern __shared__ float4 nsa_dynamic_shared[];  // with RMSNorm: gain [k] float32, then the normalised rows of x
   next_may_start();
   int part = p.parts - 1;
   while (part > 0 && int(blockIdx.x) < p.first[part]) --part;
@@ -198,14 +199,14 @@ template <typename T, int R, int F, int N, int M> __device__ __forceinline__ voi
   else few_block<T, R, F, 1, 1, false>(p, part, sums, shared);
 }
 
-// grid [tiles of 8 features, 1], up to 16 rows
+// Grid [tiles of 8 features of all layers, 1], for up to 16 rows.
 template <typename T> __device__ void linear_few(const FewParams& p) { few<T, 1, 1, 6, 3>(p); }
-// grid [tiles of 16 features, rows/32]
+// Grid [tiles of 16 features of all layers, ceil(rows/32)].
 template <typename T> __device__ void linear_rows(const FewParams& p) { few<T, 2, 2, 3, 3>(p); }
 
 }  // namespace nsa
 
-// Blocks have 256 or 512 threads; 768 leaves registers for three of 256 on a multiprocessor.
+// Blocks have 256 or 512 threads. The bound of 768 makes the compiler leave registers for three blocks of 256 on a multiprocessor.
 NSA_ENTRY(linear_few, bf16, nsa::bf16, nsa::FewParams, 768)
 NSA_ENTRY(linear_few, f16, nsa::f16, nsa::FewParams, 768)
 NSA_ENTRY(linear_rows, bf16, nsa::bf16, nsa::FewParams, 512)

@@ -1,12 +1,12 @@
-// Matrix product c [m,n] = op(a) op(b) + bias, for a batch: op(a) is [m,k], op(b) is [k,n], bias [n] or none.
-// Rows are ld elements apart, matrices of the batch a stride. A transposed a lies as [k,m], a transposed b as [n,k].
-// All of them are float32, and so are sums, ascending in k.
+// Matrix products of float32, for a batch: c [m,n] = op(a) op(b) + bias. op(a) is [m,k], op(b) [k,n], bias [n] or none. Rows lie ld
+// elements apart and matrices of a batch a stride. A transposed a is stored as [k,m], a transposed b as [n,k]. Sums are float32,
+// ascending in k. c is written with =.
 //
-// With splits > 1, split s sums the products of [s run, (s+1) run) alone and writes them to partial s, float32
-// [splits,batch,m,n] in place of c, without the bias; sum_blocks adds these up.
+// With splits > 1, split s sums only the products of [s*run, (s+1)*run). It writes them without the bias to partial s, float32
+// [splits,batch,m,n], in place of c. Then sum_blocks adds up the partials.
 //
-// This is the product of float32 where cuBLASLt is missing, and what it is checked against: shared tiles, no tensor cores.
-// matmul_tensor.cu has that of half precision.
+// This kernel runs if cuBLASLt is missing, and tests compare cuBLASLt with it. It has tiles in shared memory and no tensor cores.
+// matmul_tensor.cu has the products of half precision.
 #include "common.cuh"
 
 namespace nsa {
@@ -27,29 +27,29 @@ struct MatmulParams {
   int64_t stride_c;
   int64_t stride_split; // elements of c from one split to the next
   int64_t batch;
-  int64_t run; // of k, in one split
+  int64_t run; // the k of one split
   int32_t trans_a;
   int32_t trans_b;
 };
 
-// Tile holds the sizes of a block's tile: kSide x kSide of c by 256 threads of kEach x kEach.
+// Tile holds the sizes of a block's tile: kSide x kSide of c; each of 256 threads computes kEach x kEach.
 template <int Side> struct Tile {
   static constexpr int kSide = Side;
-  static constexpr int kDepth = 16; // of k, in shared memory at once
+  static constexpr int kDepth = 16; // the k that shared memory holds at once
   static constexpr int kEach = Side / 16;
   static constexpr int kLoads = Side * kDepth / 256; // elements of a, and of b, that a thread loads
   static constexpr int kPad = 4;
 };
 
-// Loader moves a thread's share of tiles [kDepth][kSide] from x to shared memory. Element (i, kk) lies at i ld + kk, or at
-// kk ld + i with `across`; neighbours in memory go to neighbouring threads. What is outside is 0.
+// Loader moves a thread's share of tiles [kDepth][kSide] from x to shared memory. Element (i, kk) lies at i*ld + kk, or with `across` at
+// kk*ld + i. Neighbouring threads load neighbours in memory. Elements outside x become 0.
 template <typename Z> struct Loader {
   static constexpr int kPitch = Z::kSide + Z::kPad;
-  const float* from;     // first element, of the tile at k = 0
-  int64_t step, by_k;    // from one element of the thread to the next, and from one k to the next
-  int i, kk, di, dk;     // place of the first element, steps to the next
-  int rows;              // of x, from the tile's first
-  int to, to_step;       // place in shared memory
+  const float* from;     // this thread's first element of the tile at k = 0
+  int64_t step, by_k;    // distances in x: from one element of the thread to the next; from one k to the next
+  int i, kk, di, dk;     // place of the first element in the tile; steps to the next one
+  int rows;              // rows of x from the tile's first on
+  int to, to_step;       // place of the first element in shared memory; step to the next one
   float v[Z::kLoads];
 
   __device__ __forceinline__ Loader(const float* x, int64_t ld, bool across, int64_t first, int64_t end) {
@@ -78,10 +78,10 @@ template <typename Z> struct Loader {
   }
 };
 
-// place returns the row or column of a tile that is number i of thread t's: groups of four, 64 apart.
+// place returns the i-th row or column of thread t in a tile: a thread has groups of four, 64 apart.
 __device__ __forceinline__ int place(int t, int i) { return i / 4 * 64 + t * 4 + i % 4; }
 
-// Grid: x over the tiles of c, column fastest; y over the splits; z over the batch.
+// Grid: x is the tiles of c, columns fastest; y the splits; z the batch.
 template <typename Z> __device__ __forceinline__ void matmul(const MatmulParams& p) {
   __shared__ alignas(16) float as[Z::kDepth][Z::kSide + Z::kPad];
   __shared__ alignas(16) float bs[Z::kDepth][Z::kSide + Z::kPad];

@@ -1,13 +1,14 @@
-// Matrix product c [m,n] = op(a) op(b) + bias of half precision on tensor cores, for a batch: op(a) is [m,k], op(b) is [k,n],
-// bias [n] in the type of a or none. Rows are ld elements apart, matrices of the batch a stride, which may be 0 for a and b.
-// A transposed a lies as [k,m], a transposed b as [n,k]. a and b are T; c = in T or in float32, by out_type.
+// Matrix products of half precision on tensor cores, for a batch: c [m,n] = op(a) op(b) + bias. op(a) is [m,k], op(b) [k,n], bias [n] in
+// the type of a, or none. Rows lie ld elements apart and matrices of a batch a stride, which may be 0 for a and b. A transposed a is
+// stored as [k,m], a transposed b as [n,k]. a and b are T; out_type says whether c is T or float32. c is written with =.
 //
-// Sums are float32, ascending in k, 16 products at a time in the order of the tensor core. With splits > 1, split s sums the
-// products of [s run, (s+1) run) alone and writes them to partial s, float32 [splits,batch,m,pitch] in place of c, without the
-// bias; matmul_sum adds the partials in ascending order, then the bias.
+// Sums are float32, ascending in k, 16 products at a time in the order of the tensor core. With splits > 1, split s sums only the
+// products of [s*run, (s+1)*run). It writes them without the bias to partial s, float32 [splits,batch,m,pitch], in place of c. Then
+// matmul_sum adds the partials in ascending order, then the bias.
 //
-// Tiles of a and b pass through a ring of stages in shared memory, 16 bytes a copy. Where addresses or distances are not
-// multiples of 16 bytes the same tiles are filled element by element: the results are the same bits.
+// The grid is one-dimensional, of any size. A block goes through every gridDim.x-th tile of c. Tiles of a and b pass through a ring of
+// stages in shared memory, copied 16 bytes at a time. If addresses or distances are not multiples of 16 bytes, the same tiles are
+// filled element by element, and the results have the same bits.
 #include "mma.cuh"
 
 namespace nsa {
@@ -29,7 +30,7 @@ struct MatmulTensorParams {
   int64_t stride_split; // elements of c from one split to the next
   int64_t batch;
   int64_t splits;
-  int64_t run; // of k, in one split: a multiple of the depth of tiles, less than 2^31
+  int64_t run; // the k of one split: a multiple of the depth of tiles, less than 2^31
   int32_t out_type;
   int32_t pad;
 };
@@ -49,45 +50,45 @@ struct MatmulSumParams {
   int32_t bias_type;
 };
 
-// Shape holds the sizes of a block's tile: kM x kN of c, by warps of kWarpM x kWarpN, kDepth of k in each of kStages stages.
+// Shape holds the sizes of a block's tile: kM x kN of c, of which a warp computes kWarpM x kWarpN. A stage holds kDepth of k.
 template <int M, int N, int Depth, int Stages, int WarpM, int WarpN, int Resident> struct Shape {
   static constexpr int kM = M, kN = N, kDepth = Depth, kStages = Stages, kWarpM = WarpM, kWarpN = WarpN;
   static constexpr int kThreads = 32 * (M / WarpM) * (N / WarpN);
-  static constexpr int kResident = Resident; // blocks on a multiprocessor that registers are left for
+  static constexpr int kResident = Resident; // blocks that share a multiprocessor, which limits registers
 };
 
-// Side is the tile of an operand in shared memory. Its rows are rows or columns of c, `Extent` of them, along k; with Across
-// they are of k along c. The 16-byte chunks of a row lie in an order that differs from row to row, so that eight chunks in a
-// column, like eight in a row, are in different banks.
+// Side is the tile of an operand in shared memory. Without Across, a tile row is one of `Extent` rows or columns of c and runs along k.
+// With Across, a tile row is one k and runs along c. The 16-byte chunks of a row are swizzled, so that eight chunks below each other, like
+// eight beside each other, lie in different banks.
 template <int Extent, bool Across, typename Z> struct Side {
-  static constexpr int kChunks = (Across ? Extent : Z::kDepth) / 8; // of a row
+  static constexpr int kChunks = (Across ? Extent : Z::kDepth) / 8; // chunks of a row
   static constexpr int kRows = Across ? Z::kDepth : Extent;
   static constexpr int kRowBytes = 16 * kChunks;
   static constexpr int kBytes = kRows * kRowBytes;
-  static constexpr int kStep = Z::kThreads / kChunks; // rows from one chunk of a thread to its next
+  static constexpr int kStep = Z::kThreads / kChunks; // rows from one chunk of a thread to the next
   static constexpr int kEach = kRows / kStep;         // chunks of a thread
   static_assert(kChunks >= 4 && kStep % 8 == 0 && kRows % kStep == 0, "chunks of a thread share their place in rows");
 
   static __device__ __forceinline__ int offset(int row, int chunk) {
     return row * kRowBytes + 16 * (chunk ^ (kChunks == 4 ? row >> 1 & 3 : row & 7));
   }
-  // at moves the offset of a fragment to the fragment 16 i elements further along c and 16 kk further along k.
+  // at returns the offset of the fragment that lies 16*i elements further along c and 16*kk further along k.
   static __device__ __forceinline__ int at(int offset, int i, int kk) {
     return Across ? (offset ^ 32 * i) + kk * 16 * kRowBytes : (offset ^ 32 * kk) + i * 16 * kRowBytes;
   }
 };
 
-// Copier fills tiles of one operand, along k. What lies outside of the operand is 0.
+// Copier fills the tiles of one operand, one after the other along k. Elements outside the operand become 0.
 template <typename T, typename S, bool Across, bool Wide, typename Z> struct Copier {
   const T* from; // this thread's first chunk of the next tile
-  int left;      // rows of the operand from the thread's first; with Across elements from its chunk's first
+  int left;      // rows of the operand from this thread's first row on; with Across elements from the first of its chunk on
 
   __device__ __forceinline__ void begin(const T* x, int64_t ld, int64_t first, int64_t end, int64_t k) {
     const int row = threadIdx.x / S::kChunks, place = threadIdx.x % S::kChunks * 8;
     from = Across ? x + (k + row) * ld + first + place : x + (first + row) * ld + k + place;
     left = int(min(end - first, int64_t(1 << 20))) - (Across ? place : row);
   }
-  // next fills the tile at `to` with the next `depth` of k, at least 1, and what is beyond with 0.
+  // next fills the tile at `to` with the next elements along k, of which `depth` >= 1 are left; the rest of the tile becomes 0.
   __device__ __forceinline__ void next(uint32_t to, int64_t ld, int depth) {
     const int row = threadIdx.x / S::kChunks, chunk = threadIdx.x % S::kChunks;
     to += S::offset(row, chunk);
@@ -117,11 +118,11 @@ template <typename T, typename S, bool Across, bool Wide, typename Z> struct Cop
 // Item is a tile of c in one split.
 struct Item {
   int64_t split, z, m0, n0, k0;
-  int depth; // of k
+  int depth; // of the split, along k
 };
 
-// item_of returns item i of splits x batch x tiles, the tiles fastest: in bands of eight rows of tiles, downwards and then to
-// the right, so that those that run at the same time share rows of a and columns of b.
+// item_of returns item i of splits x batch x tiles; tiles vary fastest. Tiles are taken in bands of eight rows of tiles, first downwards
+// and then to the right. So tiles that run at the same time share rows of a and columns of b.
 template <typename Z> __device__ __forceinline__ Item item_of(const MatmulTensorParams& p, int64_t i) {
   constexpr int64_t kBand = 8;
   const int64_t down = (p.m + Z::kM - 1) / Z::kM, across = (p.n + Z::kN - 1) / Z::kN;
@@ -138,7 +139,7 @@ template <typename Z> __device__ __forceinline__ Item item_of(const MatmulTensor
   return it;
 }
 
-// exchange transposes 4x4 words over the four lanes of a quad: lane t gets word t of lane j in w[j].
+// exchange transposes 4x4 words among the four lanes of a quad: lane t gets word t of lane j in w[j].
 __device__ __forceinline__ void exchange(uint32_t (&w)[4]) {
   const int t = threadIdx.x % 4;
 #pragma unroll
@@ -154,7 +155,7 @@ __device__ __forceinline__ void exchange(uint32_t (&w)[4]) {
   }
 }
 
-// Tensor is a block's work: items blockIdx.x, blockIdx.x + gridDim.x, ... as one sequence of tiles along k.
+// Tensor is the work of a block: the items blockIdx.x, blockIdx.x + gridDim.x, ..., as one sequence of tiles along k.
 template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct Tensor {
   using A = Side<Z::kM, TransA, Z>;
   using B = Side<Z::kN, !TransB, Z>;
@@ -162,12 +163,12 @@ template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct Te
   static constexpr int kTilesM = Z::kWarpM / 16, kTilesN = Z::kWarpN / 8, kSteps = Z::kDepth / 16;
   static_assert(kSteps % 2 == 0 && kTilesN % 4 == 0, "fragments alternate; a quad of lanes writes four tiles at once");
 
-  // Fill runs ahead of the products by kStages - 1 tiles, across the items.
+  // Fill begins to copy tiles, kStages - 1 tiles ahead of the products, also from one item to the next.
   struct Fill {
     Copier<T, A, TransA, Wide, Z> a;
     Copier<T, B, !TransB, Wide, Z> b;
     int64_t item;
-    int depth; // of k that the item has left
+    int depth; // how much of k is left of the item
 
     __device__ __forceinline__ void begin(const MatmulTensorParams& p, int64_t items) {
       if (item >= items) return;
@@ -198,7 +199,7 @@ template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct Te
     for (int j = 0; j < kTilesN / 2; ++j) read_fragments<!TransB>(b[j], stage + A::kBytes + B::at(offset_b, j, kk));
   }
 
-  // write writes a warp's part of a tile: each quad of lanes 64 bytes of a row at once in T, 32 in float32.
+  // write writes a warp's part of a tile of c. A quad of lanes writes 64 bytes of a row at once if c is T, 32 if it is float32.
   static __device__ __forceinline__ void write(const MatmulTensorParams& p, const Item& it, float (&sum)[kTilesM][kTilesN][4],
                                                int warp_m, int warp_n) {
     const int lane = threadIdx.x % 32, t = lane % 4;
@@ -270,7 +271,7 @@ template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct Te
     const uint32_t stages = shared_address(nsa_dynamic_shared);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int warp_m = warp % (Z::kM / Z::kWarpM) * Z::kWarpM, warp_n = warp / (Z::kM / Z::kWarpM) * Z::kWarpN;
-    // Of the four 8x8 matrices of a fragment, lane/8 counts first along m and then k for a, first along k and then n for b.
+    // lane/8 picks one of the four 8x8 matrices of a fragment. They are numbered first along m, then k for a; first along k, then n for b.
     const int within = lane % 8, low = lane / 8 % 2 * 8, high = lane / 16 * 8;
     const int offset_a = TransA ? A::offset(within + high, (warp_m + low) / 8) : A::offset(warp_m + within + low, high / 8);
     const int offset_b = TransB ? B::offset(warp_n + within + high, low / 8) : B::offset(within + low, (warp_n + high) / 8);
@@ -298,7 +299,7 @@ template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct Te
 #pragma unroll
         for (int kk = 0; kk < kSteps; ++kk) {
           if (kk == kSteps - 1) {
-            // The next tile is there for all threads, and all have read this one for the last time.
+            // The next tile has arrived for all threads, and all have read this one for the last time.
             copy_wait<Z::kStages - 2>();
             __syncthreads();
             reading += kStageBytes;
@@ -306,7 +307,7 @@ template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct Te
           }
           read(a[(kk + 1) % 2], b[(kk + 1) % 2], reading, offset_a, offset_b, (kk + 1) % kSteps);
           if (kk == 0) {
-            fill.next(p, items, writing); // over the tile that was read before this one
+            fill.next(p, items, writing); // overwrites the tile before this one
             writing += kStageBytes;
             if (writing == end) writing = stages;
           }
@@ -337,7 +338,7 @@ using Small = Shape<64, 64, 32, 4, 32, 32, 3>;
 
 } // namespace nsa
 
-// The partials [splits,batch,m,pitch] are added in ascending order, four columns a thread; then the bias.
+// matmul_sum: partial [splits,batch,m,pitch], bias -> c. A thread adds four columns, splits in ascending order, then the bias.
 extern "C" __global__ void __launch_bounds__(256) nsa_matmul_sum_f32(const __grid_constant__ nsa::MatmulSumParams p) {
   const int64_t quads = p.pitch / 4, each = p.batch * p.m * quads;
   const int64_t bytes = p.out_type == nsa::kF32 ? 4 : 2;
@@ -376,7 +377,7 @@ extern "C" __global__ void __launch_bounds__(256) nsa_matmul_sum_f32(const __gri
   }
 }
 
-// The entry points nsa_matmul_<shape>_<transposes>_<storage>: n for an operand as it is, t for a transposed one.
+// Defines the entry points nsa_matmul_<shape>_<transposes>_<storage>; transposes has n or t for a, then for b.
 #define NSA_TENSOR(shape, Z, name, TransA, TransB, suffix, T)                                                          \
   extern "C" __global__ void __launch_bounds__(nsa::Z::kThreads, nsa::Z::kResident)                                    \
       nsa_matmul_##shape##_##name##_##suffix(const __grid_constant__ nsa::MatmulTensorParams p) {                      \
