@@ -1,30 +1,31 @@
-// Columns of one matrix: joint [rows,cols] holds the parts [rows,cols_i] side by side.
+// Splits a matrix by columns, and joins matrices: joint [rows,cols] holds the parts [rows,cols_i] side by side.
 //
-//   split_columns   joint -> parts      join_columns   parts -> joint
+//   split_columns   joint -> parts
+//   join_columns    parts -> joint; a part may be the sum of up to 3 terms, added in their order
 //
-// A part that is joined may be the sum of up to 3 terms, in their order. Parts of heads [H,D], of one D, may be turned on their
-// way as rope.cu does it: row i is token i of all. Results are rounded to T once. All outputs =; nothing is saved. An element is read once and written once.
+// Parts that are heads [H,D], with the same D, may be rotated as in rope.cu; row i is token i of B*S. Results are rounded to T once.
+// Outputs are written with =; nothing is saved. With 16-byte accesses each element is read once and written once.
 #include "rope.cuh"
 
 namespace nsa {
 
 struct ColumnsParams {
   void* joint;
-  void* part[12][3]; // the terms of each, then null
+  void* part[12][3]; // the terms of each part, then null
   const Document* documents; // [B,S], or null
   int64_t rows;
   int64_t seq; // S
   int64_t start;
   double log2_base;
   int32_t end[12];    // the column behind each part
-  int32_t turned[12]; // flags
+  int32_t turned[12]; // whether each part is rotated
   int32_t parts;
-  int32_t dim; // D; 0 where nothing is turned
+  int32_t dim; // D; 0 if nothing is rotated
   int32_t inverse;
-  int32_t wide; // parts and heads begin at multiples of 16 bytes
+  int32_t wide; // whether parts and heads begin at multiples of 16 bytes
 };
 
-constexpr int kTilePositions = 16; // positions that a block turns, of several sequences
+constexpr int kTilePositions = 16; // positions of a block; it does them in several sequences
 
 template <typename T> __device__ __forceinline__ void add_pack(float (&sum)[kLanes<T>], Pack<T> x) {
   float v[kLanes<T>];
@@ -33,7 +34,7 @@ template <typename T> __device__ __forceinline__ void add_pack(float (&sum)[kLan
   for (int j = 0; j < kLanes<T>; ++j) sum[j] += v[j];
 }
 
-// Bytes is 16 bytes of a row, and the bytes from one row to the next.
+// Bytes points to 16 bytes in row 0; step is the number of bytes from one row to the next.
 struct Bytes {
   char* at;
   int64_t step;
@@ -41,8 +42,8 @@ struct Bytes {
   __device__ __forceinline__ uint4* row(int r) const { return reinterpret_cast<uint4*>(at + r * step); }
 };
 
-// move_rows sets `to` to the sum of the terms, arrays whose rows have from_step bytes: of the rows first, first + step, ... below
-// end. Rotations, if not null, are those of the 16 bytes in row 0; those of the next row lie `pairs` further.
+// move_rows sets `to` to the sum of the terms `from`, arrays whose rows are from_step bytes apart, for the rows first, first + step, ...
+// below end. rotations, if not null, points to those of the 16 bytes in row 0; those of the next row lie `pairs` further.
 template <typename T, int kTerms>
 __device__ __forceinline__ void move_rows(int first, int step, int end, char* const (&from)[3], int64_t from_step, Bytes to,
                                           const float2* rotations, int pairs) {
@@ -52,7 +53,7 @@ __device__ __forceinline__ void move_rows(int first, int step, int end, char* co
     uint4 raw[kInFlight][kTerms];
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
-      const int r = min(first + u * step, end - 1); // a row twice rather than a branch
+      const int r = min(first + u * step, end - 1); // loads the last row again rather than branch
 #pragma unroll
       for (int t = 0; t < kTerms; ++t) raw[u][t] = *Bytes{from[t], from_step}.row(r);
     }
@@ -77,9 +78,9 @@ __device__ __forceinline__ void move_rows(int first, int step, int end, char* co
   }
 }
 
-// 16 bytes at a time. A thread copies one place of the rows, or several where a row has more of them than the block has threads.
-// Shared memory behind turns: the rotations [kTilePositions][D/2]. Grid x is tiles of positions, y parts of the sequences, with
-// documents one sequence each.
+// Moves 16 bytes at a time. A thread copies one 16-byte place of its rows, or several if a row has more places than the block has
+// threads. Shared memory behind turns: the rotations [kTilePositions][D/2]. Grid x is tiles of positions; a block with blockIdx.y does
+// every gridDim.y-th sequence. With documents gridDim.y is B, since their rotations differ.
 template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(const ColumnsParams& p, double* turns) {
   const int packs = p.end[p.parts - 1] / kLanes<T>, pairs = p.dim / 2, step = max(1, int(blockDim.x) / packs);
   float2* rotations = reinterpret_cast<float2*>(turns + pairs);
@@ -91,7 +92,7 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(
     rotations[k] = rotation_at(double(position), turns[k - i * pairs], p.inverse);
   }
   __syncthreads();
-  if (first >= step) return; // the threads beyond whole rows have nothing to do
+  if (first >= step) return; // threads beyond a whole number of rows have nothing to do
   for (int pack = threadIdx.x % packs; pack < packs; pack += blockDim.x) {
     const int column = pack * kLanes<T>;
     int i = 0, begin = 0;
@@ -112,7 +113,7 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(
   }
 }
 
-// One element at a time: any sizes, any addresses.
+// Moves one element at a time: any sizes, any addresses.
 template <typename T, bool kSplit> __device__ __forceinline__ void columns_narrow(const ColumnsParams& p, const double* turns) {
   const int cols = p.end[p.parts - 1];
   const int64_t n = p.rows * cols, step = int64_t(gridDim.x) * gridDim.y * blockDim.x;
@@ -142,7 +143,7 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_narro
   }
 }
 
-// Dynamic shared memory: float64 [D/2], the turns of each pair from one position to the next, then what columns_wide says.
+// Dynamic shared memory: float64 [D/2], the turns of each pair from one position to the next, then the rotations of columns_wide.
 template <typename T, bool kSplit> __device__ __forceinline__ void columns(const ColumnsParams& p) {
   extern __shared__ float4 nsa_dynamic_shared[];
   double* turns = reinterpret_cast<double*>(nsa_dynamic_shared);

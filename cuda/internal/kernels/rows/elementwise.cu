@@ -1,10 +1,10 @@
-// Elementwise ops of any shape, n elements.
+// Elementwise ops on n elements.
 //
 //   silu          x -> y = x sigmoid(x)                     silu_grad     x, dy -> dx = dy s (1 + x (1 - s)), s = sigmoid(x)
 //   sigmoid       x -> y = 1/(1 + exp(-x))                  sigmoid_grad  y, dy -> dx = dy y (1 - y)
-//   add           x0 + x1 + ... -> y, 1 to 8 terms, in this order, rounded once; each of them and y is T or float32
+//   add           x0 + x1 + ... -> y, 1 to 8 terms, added in this order and rounded once; each term and y is T or float32
 //
-// y = and dx =. An output may be one of the inputs. Nothing is saved.
+// Outputs are written with =. An output may be one of the inputs. Nothing is saved.
 #include "common.cuh"
 
 namespace nsa {
@@ -29,7 +29,7 @@ struct AddParams {
   void* y;
   int64_t n;
   int32_t terms;
-  int32_t float32; // bit k for x[k], bit kTerms for y: whether it is float32 where T is half precision
+  int32_t float32; // bit k: x[k] is float32 though T is half precision; bit kTerms: y is
 };
 
 template <typename T, typename F> __device__ __forceinline__ void unary(const UnaryParams& p, F f) {

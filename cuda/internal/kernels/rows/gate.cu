@@ -1,11 +1,13 @@
-// Gated sum of branches (arXiv 2502.11089, equation 5): gates [rows,n], n = 1 to 8 branches [rows,dim] -> y [rows,dim], the sum
-// of gate times branch in the order of the branches. With `sigmoid`, gates are logits: the gate is their sigmoid, rounded to T, and
-// dgates is the gradient by the logits.
+// Gated sum of branches (arXiv 2502.11089, equation 5).
 //
-// The gradient, from dy [rows,dim]: dgates [rows,n] = dy·branch, dbranch = gate dy, and, where rows are [batch,seq,heads], delta
-// [batch,heads,seq] float32 = dbranch·branch if it is not null. The threads that share threadIdx.y own a row: blockDim.x of them,
-// a power of two up to 32, as many as read it in 16-byte pieces. All outputs =; nothing is saved. Sums: each thread adds its own
-// columns, ascending, then the threads are added by halves.
+//   gated_sum       gates [rows,n], n = 1 to 8 branches [rows,dim] -> y [rows,dim], the sum of gate times branch, in their order
+//   gated_sum_grad  gates, branches, dy [rows,dim] -> dgates [rows,n] = dy·branch; dbranch [rows,dim] = gate dy; and, if not null,
+//                   delta [batch,heads,seq] float32 = dbranch·branch, for rows that are [batch,seq,heads]
+//
+// With `sigmoid`, gates are logits: the gate is the sigmoid, rounded to T, and dgates is the gradient with respect to the logits.
+//
+// The threads that share threadIdx.y own a row. Their number blockDim.x is a power of two up to 32, as many as read the row in 16-byte
+// pieces. Outputs are written with =; nothing is saved. A thread adds its own columns, ascending; then threads are added by halves.
 #include "common.cuh"
 
 namespace nsa {
@@ -35,10 +37,10 @@ struct GatedSumGradParams {
   int32_t sigmoid;
 };
 
-// Both kernels have a version for the three branches of NSA, which loads from all of them at once, and one for any number n.
+// Both kernels have a version for the three branches of NSA, which loads all three at once, and one for any number of branches.
 constexpr int kNSA = 3, kAny = 0;
 
-// rounded is x as the op that this one stands for has stored it: the bits are the same with and without `sigmoid`.
+// rounded returns x as if it had been stored as T. So the bits are those of a separate sigmoid followed by a gated sum.
 template <typename T> __device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
 
 template <typename T> __device__ __forceinline__ float gate_of(T x, bool sigmoid) {
@@ -79,7 +81,7 @@ template <typename T> __device__ void gated_sum(const GatedSumParams& p) {
   }
 }
 
-// team_sum adds each of v over the threads that share threadIdx.y, a part of a warp, for all of them.
+// team_sum adds each element of v over the threads that share threadIdx.y, which are part of a warp; all get the sums.
 template <int N> __device__ __forceinline__ void team_sum(float (&v)[N]) {
   const unsigned team = blockDim.x, lane = (threadIdx.y * team + threadIdx.x) % 32;
   const unsigned all = team == 32 ? 0xffffffffu : ((1u << team) - 1) << (lane & ~(team - 1));
@@ -120,7 +122,7 @@ template <int N, typename T> __device__ __forceinline__ void gated_sum_grad_of(c
       team_sum(dot);
       if (p.delta[first] != nullptr) team_sum(delta);
       if (threadIdx.x > 0) continue;
-      const uint32_t token = uint32_t(r) / p.heads, batch = token / p.seq; // used with fewer than 2^31 rows
+      const uint32_t token = uint32_t(r) / p.heads, batch = token / p.seq; // delta is used with fewer than 2^31 rows only
       const int64_t stat = (int64_t(batch) * p.heads + uint32_t(r) % p.heads) * p.seq + token % p.seq;
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {

@@ -1,7 +1,9 @@
-// Memory: n elements, or bytes where it is said. All outputs =.
+// Casts, fills and copies. Outputs are written with =.
 //
-//   cast_to      x float32 -> y T, rounded to nearest even        cast_from    x T -> y float32
-//   fill_b16, fill_b32   value -> y, words of 16 and 32 bits      copy         up to 24 arrays x -> y, bytes; zeros for a null x
+//   cast_to              x [n] float32 -> y T, rounded to nearest even
+//   cast_from            x [n] T -> y float32
+//   fill_b16, fill_b32   value -> y [n], words of 16 or 32 bits
+//   copy                 up to 24 arrays of bytes x -> y; a null x stands for zeros. Grid x is arrays*blocks
 #include "common.cuh"
 
 namespace nsa {
@@ -23,10 +25,10 @@ struct CopyParams {
   const void* x[24];
   void* y[24];
   int64_t bytes[24];
-  int64_t blocks; // of each array
+  int64_t blocks; // thread blocks of each array
 };
 
-// Four elements a thread: 16 bytes of float32 and 8 of T.
+// A thread converts four elements at a time: 16 bytes of float32, 8 of T.
 template <typename T> __device__ void cast_to(const CastParams& p) {
   const float* x = static_cast<const float*>(p.x);
   T* y = static_cast<T*>(p.y);

@@ -1,10 +1,14 @@
-// RMSNorm over the last axis (arXiv 1910.07467): x [rows,dim], weight [dim] -> y = x r weight, r = 1/sqrt(mean(x²) + eps).
-// x is T or float32, the weight float32, everything else T.
+// RMSNorm over the last axis (arXiv 1910.07467).
 //
-// The gradient, with u = dy weight: dx = r u - x r³ (u·x)/dim + residual, if there is one, and dweight = the sum over the rows of
-// dy x r. y =, dx =; nothing is saved: r is computed anew, since the row is read in any case.
-// dweight is summed in two stages. Group g of the G of block k adds rows g, g+G, ... of the block's `run`, ascending; the groups are
-// added in ascending order to partial[k] (float32 [blocks,dim]). Then sum_blocks adds the blocks in its fixed order.
+//   rmsnorm       x [rows,dim], weight [dim] -> y = x r weight, with r = 1/sqrt(mean(x²) + eps)
+//   rmsnorm_grad  x, weight, dy, residual [rows,dim] or none -> dx = r u - x r³ (u·x)/dim + residual, with u = dy weight; and
+//                 partial, float32 [blocks,dim]: what the rows of each block add to dweight = sum over rows of dy x r
+//
+// x is T or float32, weight is float32, all else is T. Outputs are written with =. Nothing is saved: the gradient computes r anew, since it
+// reads the row in any case. A group of threads owns a row; see each_row.
+//
+// dweight has two stages. Each block has `run` rows. Its group g of G adds rows g, g+G, ..., ascending; the groups are added in
+// ascending order to the block's row of partial. Then sum_blocks adds the blocks in its fixed order.
 #include "common.cuh"
 #include "overlap.cuh"
 
@@ -24,7 +28,7 @@ struct RMSNormGradParams {
   const void* x;
   const float* weight;
   const void* dy;
-  const void* residual; // what comes around the block that begins with the norm, or null
+  const void* residual; // the gradient that bypasses the norm through the residual connection, or null
   void* dx;
   float* partial;
   int64_t rows;
@@ -34,7 +38,7 @@ struct RMSNormGradParams {
   int32_t x_type;
 };
 
-// What a lane holds of a row that its warp owns: up to N elements, in packs of W; zeros beyond the row's end.
+// Held is the part of a row that a lane holds in registers if a warp owns the row: up to N elements, in packs of W; zeros beyond the row.
 template <typename T, int N> struct Held {
   static constexpr int W = kLanes<T>, kPacks = N / W;
 
@@ -48,7 +52,7 @@ __device__ __forceinline__ float norm_scale(float squares, int64_t dim, float ep
   return 1.0f / sqrtf(group_reduce<Sum>(squares) / float(dim) + eps);
 }
 
-// Each warp owns a row and holds it in registers.
+// A warp owns a row and holds it in registers.
 template <typename X, typename T, int N> __device__ __forceinline__ void rmsnorm_held(const RMSNormParams& p) {
   using H = Held<T, N>;
   each_row(p.rows, [&](int64_t r) {
@@ -76,7 +80,7 @@ template <typename X, typename T, int N> __device__ __forceinline__ void rmsnorm
   });
 }
 
-// A group a row, which it reads twice: any dim, any address.
+// A group owns a row and reads it twice: any dim, any address.
 template <typename X, typename T> __device__ __forceinline__ void rmsnorm_read(const RMSNormParams& p, bool wide) {
   each_row(p.rows, [&](int64_t r) {
     const X* x = static_cast<const X*>(p.x) + r * p.dim;
@@ -118,7 +122,7 @@ template <typename T> __device__ void rmsnorm(const RMSNormParams& p) {
   else rmsnorm_of<T, T>(p);
 }
 
-// Some elements of a row of x, the weight, and of dy. Zeros add nothing.
+// Some elements of a row of x, of weight and of dy. Elements that are zeros add nothing to the sums.
 template <int W> struct RMSNormTerms {
   float x[W], weight[W], dy[W];
 
@@ -131,7 +135,7 @@ template <int W> struct RMSNormTerms {
   }
 };
 
-// The gradient of a row from its two sums.
+// The gradient of a row, by its two sums.
 struct RMSNormRow {
   float scale, slope;
 
@@ -141,7 +145,7 @@ struct RMSNormRow {
     scale = 1.0f / sqrtf(squares / float(p.dim) + p.eps);
     slope = scale * scale * (dot / float(p.dim));
   }
-  // dweight += what the row adds; dx =.
+  // Adds the row's share to dweight, and sets dx.
   template <int W> __device__ __forceinline__ void gradient(const RMSNormTerms<W>& t, float* dweight, float (&dx)[W]) const {
 #pragma unroll
     for (int j = 0; j < W; ++j) {
@@ -151,12 +155,12 @@ struct RMSNormRow {
   }
 };
 
-// Each warp owns a row and holds it in registers. dweight [dim] is what the warp's rows add.
+// A warp owns a row and holds it in registers. Sets dweight [dim] to the sum over the warp's rows.
 template <typename X, typename T, int N>
 __device__ __forceinline__ void rmsnorm_grad_held(const RMSNormGradParams& p, int64_t first, int64_t end, float* dweight) {
   using H = Held<T, N>;
   constexpr int W = H::W, kPacks = H::kPacks;
-  constexpr bool kEarly = N < 32; // the registers hold the residual as well
+  constexpr bool kEarly = N < 32; // registers suffice to load the residual early
   float sum[kPacks][W] = {};
   for (int64_t r = first + threadIdx.y; r < end; r += blockDim.y) {
     Pack<X, W> x[kPacks];
@@ -201,7 +205,7 @@ __device__ __forceinline__ void rmsnorm_grad_held(const RMSNormGradParams& p, in
   }
 }
 
-// A group a row, which it reads twice: any dim, any address.
+// A group owns a row and reads it twice: any dim, any address. Sets dweight [dim] to the sum over the group's rows.
 template <typename X, typename T>
 __device__ __forceinline__ void rmsnorm_grad_read(const RMSNormGradParams& p, int64_t first, int64_t end, bool wide, float* dweight) {
   along_row<T>(p.dim, wide, [&](auto width, int64_t i) {
@@ -233,13 +237,13 @@ __device__ __forceinline__ void rmsnorm_grad_read(const RMSNormGradParams& p, in
   }
 }
 
-// Dynamic shared memory: float32 [groups,dim], what each group's rows add to dweight.
+// Dynamic shared memory: float32 [groups,dim], what the rows of each group add to dweight.
 template <typename X, typename T> __device__ __forceinline__ void rmsnorm_grad_of(const RMSNormGradParams& p) {
   extern __shared__ float sums[];
   const bool wide = p.dim % kLanes<T> == 0 && aligned(p.x, p.weight, p.dy, p.residual, p.dx);
   const int64_t block = block_from_end(), first = block * p.run, end = min(p.rows, first + p.run);
   float* dweight = sums + threadIdx.y * p.dim;
-  constexpr int kHeld = sizeof(X) == 2 ? 1024 : 768; // what the registers hold
+  constexpr int kHeld = sizeof(X) == 2 ? 1024 : 768; // the longest row that registers can hold
   if (!wide || blockDim.x > 32 || p.dim > kHeld) {
     rmsnorm_grad_read<X, T>(p, first, end, wide, dweight);
   } else if (p.dim <= 256) {
@@ -268,7 +272,7 @@ template <typename T> __device__ void rmsnorm_grad(const RMSNormGradParams& p) {
 
 NSA_KERNEL(rmsnorm, RMSNormParams, 512)
 
-// Two blocks share a multiprocessor: rows of 1024 in registers would leave room for one.
+// Two blocks share a multiprocessor. Without this bound, rows of 1024 in registers would leave room for one block only.
 #define NSA_RMSNORM_GRAD(suffix, T)                                                                                    \
   extern "C" __global__ void __launch_bounds__(256, 2)                                                                 \
     nsa_rmsnorm_grad_##suffix(const __grid_constant__ nsa::RMSNormGradParams p) {                                      \

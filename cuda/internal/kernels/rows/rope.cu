@@ -1,7 +1,7 @@
-// Rotary position embedding (arXiv 2104.09864): x [tokens,H,D] -> y, where tokens = B*S and token i stands at position
-// start + i mod S, with documents as many behind start as behind its document's first token. The pair (2j, 2j+1) of each head turns by the angle position * base^(-2j/D); back, for the gradient, with
-// inverse. y =; y may be x. Nothing is saved.
-// A thread turns the same pairs in all heads of a token.
+// Rotary position embedding (arXiv 2104.09864): x [tokens,H,D] -> y, tokens = B*S. Token i has the position start + i mod S; with documents
+// positions count from the document's first token: start + (i mod S) - first. The pair (2j, 2j+1) of each head is rotated by the angle
+// position * base^(-2j/D), or with `inverse`, for the gradient, by minus this angle. y is written with =; it may be x. Nothing is saved.
+// A thread rotates the same pairs in all heads of a token.
 #include "rope.cuh"
 
 namespace nsa {
@@ -20,7 +20,7 @@ struct RoPEParams {
   int32_t pad;
 };
 
-// W elements of a head at a time, an even number.
+// Rotates W elements of a head at a time, an even number.
 template <typename T, int W> __device__ __forceinline__ void rope_pairs(const RoPEParams& p, const double* turns) {
   const T* x = static_cast<const T*>(p.x);
   T* y = static_cast<T*>(p.y);

@@ -1,25 +1,25 @@
-// The rotations of rotary position embedding: the pair (2j, 2j+1) of a head [D] turns by the angle position * base^(-2j/D).
+// Rotations of rotary position embedding: the pair (2j, 2j+1) of a head [D] is rotated by the angle position * base^(-2j/D).
 //
-// The angle is a number of turns in float64, of which only the fraction goes on in float32: at position 2^20 it is as exact as
-// at 0.
+// The angle is computed as a number of full turns in float64, and only its fraction is rounded to float32. So it is as exact at position
+// 2^20 as at 0.
 #pragma once
 
 #include "documents.cuh"
 
 namespace nsa {
 
-// turns_of returns the turns of pair j from one position to the next.
+// turns_of returns the full turns of pair j from one position to the next.
 __device__ __forceinline__ double turns_of(int j, int dim, double log2_base) {
   return exp2(-(2.0 * j / dim) * log2_base) * 0.15915494309189533577; // 1/(2 pi)
 }
 
-// fill_turns sets turns [dim/2], in shared memory, to those of each pair.
+// fill_turns sets turns [dim/2], in shared memory, to turns_of each pair. All threads call it; it ends with a barrier.
 __device__ __forceinline__ void fill_turns(double* turns, int dim, double log2_base) {
   for (int j = threadIdx.x; j < dim / 2; j += blockDim.x) turns[j] = turns_of(j, dim, log2_base);
   __syncthreads();
 }
 
-// rotation_at returns cos and sin of the angle of a pair at a position; of the angle back with inverse.
+// rotation_at returns cos and sin of the angle of a pair at a position; with `inverse` of minus this angle.
 __device__ __forceinline__ float2 rotation_at(double position, double turns, bool inverse) {
   const double turn = position * turns;
   float c, s;
@@ -27,7 +27,7 @@ __device__ __forceinline__ float2 rotation_at(double position, double turns, boo
   return {c, inverse ? -s : s};
 }
 
-// position_of returns the place t in its row of token i of all, or that in its document.
+// position_of returns the position of token i within its document; without documents that is t, its place in the batch row.
 __device__ __forceinline__ int64_t position_of(const Document* documents, int64_t i, int64_t t) {
   return documents ? t - documents[i].first : t;
 }

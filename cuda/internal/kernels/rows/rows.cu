@@ -1,10 +1,10 @@
-// Rows: x [rows,cols].
+// Sums of columns, x [rows,cols].
 //
-//   column_sum   x -> partial, float32 [blocks,cols]: block k is the sum of rows [k run, (k+1) run)
-//   sum_blocks   partial [blocks,cols], and bias [bias_cols] or none -> y [cols] = the sum of the blocks + bias[col % bias_cols]
+//   column_sum   x -> partial, float32 [blocks,cols]: row k is the sum of the rows [k*run, (k+1)*run) of x
+//   sum_blocks   partial [blocks,cols], bias [bias_cols] or none -> y [cols] = the sum of the blocks + bias[col % bias_cols]
 //
-// All outputs =. column_sum then sum_blocks is the gradient of a bias. Order: lane l of 8 (of 32 in sum_blocks) adds rows l,
-// l+8, ... of its run, ascending; then the lanes are added in ascending order.
+// column_sum and then sum_blocks give the gradient of a bias. Outputs are written with =. The order of additions is fixed: lane l of 8
+// (of blockDim.y in sum_blocks) adds rows l, l+8, ... of its run, ascending; then the lanes are added in ascending order.
 #include "common.cuh"
 
 namespace nsa {
@@ -28,7 +28,7 @@ struct SumBlocksParams {
   int32_t bias_type;
 };
 
-// Blocks of 32 columns and 8 lanes; grid.x over the columns, grid.y over the runs.
+// Blocks of [32,8] threads: 32 columns and 8 lanes. Grid x goes over the columns, y over the runs.
 template <typename T> __device__ void column_sum(const ColumnSumParams& p) {
   __shared__ float lanes[8][33];
   const T* x = static_cast<const T*>(p.x);
@@ -52,7 +52,7 @@ template <typename T> __device__ void column_sum(const ColumnSumParams& p) {
 
 } // namespace nsa
 
-// Blocks of 32 columns and blockDim.y lanes, 1 to 32.
+// Blocks of 32 columns and blockDim.y = 1 to 32 lanes. Grid x goes over the columns.
 extern "C" __global__ void __launch_bounds__(1024) nsa_sum_blocks_f32(const __grid_constant__ nsa::SumBlocksParams p) {
   __shared__ float lanes[32][33];
   for (int64_t tile = blockIdx.x * 32ll; tile < p.cols; tile += gridDim.x * 32ll) {

@@ -1,7 +1,10 @@
-// Softmax over the last axis: x [rows,cols] -> y, and its gradient from the result: y, dy -> dx = y (dy - sum(y dy)).
+// Softmax over the last axis, [rows,cols].
 //
-// y = and dx =. A row of -Inf alone gives zeros. One group of threads (a warp, or a block for long rows) owns a row; sums run
-// over the thread's own columns, ascending, then over the group in the order of group_reduce.
+//   softmax       x -> y; a row of only -Inf gives zeros
+//   softmax_grad  y, dy -> dx = y (dy - sum(y dy))
+//
+// Outputs are written with =. A group of threads owns a row: a warp, or the block for long rows. A thread sums over its own columns,
+// ascending; group_reduce adds up the threads.
 #include "row_softmax.cuh"
 
 namespace nsa {
