@@ -1,13 +1,13 @@
-// Mean cross entropy in nats over the targets that are not -1: logits [rows,V], targets int32 [rows].
+// Mean cross entropy in nats over the rows whose target is not -1: logits [rows,V], targets int32 [rows].
 //
 //   cross_entropy        logits, targets -> lse [rows], row_loss [rows] (0 where the target is -1)
 //   cross_entropy_mean   row_loss, targets -> loss [1] = sum(row_loss)/max(1, count)
 //   cross_entropy_scale  targets, dloss [1] -> scale [1] = dloss/max(1, count)
-//   cross_entropy_grad   logits, targets, lse, scale -> dlogits = (exp(logits - lse) - onehot(target)) scale; 0 where it is -1
+//   cross_entropy_grad   logits, targets, lse, scale -> dlogits = (exp(logits - lse) - onehot(target)) scale; 0 if the target is -1
 //
-// All outputs =. dlogits are T, all others float32: in bf16 a logit of 8 would be off by up to 1/32. Saved: lse.
-// A target outside [-1,V) makes the loss and its row of dlogits NaN. The mean is summed in float64 by one block, in the order of
-// group_reduce.
+// Outputs are written with =. dlogits are T, all other arrays float32, since in bf16 a logit of 8 is off by up to 1/32. The forward saves
+// lse. A target outside [-1,V) makes the loss and its row of dlogits NaN. One block sums the mean in float64; group_reduce adds up its
+// threads.
 #include "row_softmax.cuh"
 
 namespace nsa {

@@ -1,11 +1,11 @@
-// document_table: cu_seqlens int32 [K+1], the boundaries of the documents in B rows of S tokens -> table [B,S], a Document for each
-// token. All outputs =.
+// document_table: cu_seqlens int32 [K+1], the boundaries of the documents in B rows of S tokens -> table [B,S], a Document for each token,
+// written with =.
 //
-// The boundaries are checked where they come from the host (ops.DocumentTableOp). Of others, too, no number of the table leads out of
-// a row.
+// ops.DocumentTableOp checks boundaries that come from the host. Unchecked boundaries also give a table in which no number leads outside a
+// row.
 //
-// A block owns kOwned places of a row. It goes through all documents of the row, kThreads at a time, and adds up their compressed keys
-// to know where those of each begin. Grid x is ceil(S/kOwned), y rows.
+// Grid x is ceil(S/kOwned), y goes over the rows. A block owns kOwned entries of a row. It goes through all documents of the row,
+// kTableThreads at a time, and adds up their compressed keys to find where those of each document begin.
 #include "documents.cuh"
 
 namespace nsa {
@@ -19,7 +19,7 @@ struct DocumentTableParams {
   int32_t batch, seq, length, stride;  // B, S, l, d
 };
 
-// The first of the ascending numbers [0,n) at or above x; n if there is none.
+// The index of the first of n ascending numbers that is at least x; n if there is none.
 __device__ __forceinline__ int lower_bound(const int* list, int n, int x) {
   int lo = 0;
   while (lo < n) {
@@ -30,9 +30,9 @@ __device__ __forceinline__ int lower_bound(const int* list, int n, int x) {
   return lo;
 }
 
-// Sets list [kTableThreads] to what `join` makes of the numbers x of a thread and of those before it.
+// Running reduction over the threads of a block: sets list[i] to the `join` of the numbers x of threads 0 to i.
 template <class Join> __device__ __forceinline__ void running(int* list, int x, Join join) {
-  __syncthreads();  // the list has been read
+  __syncthreads();  // all threads have read the list
   list[threadIdx.x] = x;
   __syncthreads();
   for (int step = 1; step < kTableThreads; step *= 2) {
@@ -47,12 +47,12 @@ template <class Join> __device__ __forceinline__ void running(int* list, int x, 
 
 extern "C" __global__ void __launch_bounds__(nsa::kTableThreads) nsa_document_table_i32(const __grid_constant__ nsa::DocumentTableParams p) {
   using namespace nsa;
-  __shared__ int ends[kTableThreads], keys[kTableThreads];  // of some documents: where they end, and the keys up to there
+  __shared__ int ends[kTableThreads], keys[kTableThreads];  // of kTableThreads documents: their ends; the compressed keys up to there
   const int me = threadIdx.x, n = int(p.documents), from = blockIdx.x * kOwned, to = min(p.seq, from + kOwned);
   for (int b = blockIdx.y; b < p.batch; b += gridDim.y) {
     const int start = b * p.seq;
     Document* row = p.table + start;
-    int begin = 0, before = 0;  // the end of the documents so far, and their keys
+    int begin = 0, before = 0;  // the end of the documents so far; their compressed keys
     for (int i = lower_bound(p.cu, n + 1, start); begin < p.seq; i += kTableThreads) {
       const int end = i + me < n ? min(max(p.cu[i + me + 1], start), start + p.seq) - start : p.seq;
       running(ends, max(begin, end), [](int x, int y) { return max(x, y); });
@@ -70,6 +70,6 @@ extern "C" __global__ void __launch_bounds__(nsa::kTableThreads) nsa_document_ta
       begin = stop, before = last;
     }
     for (int j = max(from, before) + me; j < to; j += kTableThreads) row[j].block = -1;
-    __syncthreads();  // the lists have been read
+    __syncthreads();  // all threads have read the lists
   }
 }

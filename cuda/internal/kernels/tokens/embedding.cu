@@ -1,19 +1,19 @@
 // Embedding: weight [V,dim], ids int32 [n] -> y [n,dim], the rows that ids name; a row of NaN for an id outside [0,V).
 //
-// The gradient, dy [n,dim] -> dweight [V,dim], sums for each row the places of its id, which sort.cu lists in ascending order:
+// The gradient: dy [n,dim] -> dweight [V,dim]. For each id it adds the rows of dy at the places of this id, ascending. sort.cu has sorted
+// the places by id (`keys`); the sorted list is cut into chunks of 64:
 //
-//   embedding_chunks   keys, places, ids, dy -> dweight of the ids whose places lie within one chunk of 64 of the sorted list, and
-//                      partial, float32 [chunks,2,dim]: what a chunk has of the id that began before it, and of the one that
-//                      goes on behind it and began in it
-//   embedding_rows     keys, partial -> dweight of the other rows: the sum of their pieces, ascending, or zeros
+//   embedding_chunks   keys, places, ids, dy -> dweight of ids whose places all lie in one chunk; and partial, float32 [chunks,2,dim]:
+//                      the chunk's sum for an id that began in an earlier chunk; its sum for an id that begins in it and continues
+//   embedding_rows     keys, partial -> dweight of all other rows: the sum of their partials, ascending, or zeros
 //
-// All outputs =, each row of dweight by one of the two. Ids outside [0,V) add nothing. Nothing is saved.
+// Outputs are written with =; each row of dweight by one of the two kernels. Ids outside [0,V) add nothing. Nothing is saved.
 #include "common.cuh"
 
 namespace nsa {
 
 constexpr int64_t kChunk = 64;
-constexpr int kRowsAhead = 4; // rows of dy that a thread reads before it adds them
+constexpr int kRowsAhead = 4; // rows of dy that a thread loads at once
 
 struct EmbeddingParams {
   const void* weight;
@@ -27,7 +27,7 @@ struct EmbeddingParams {
 struct EmbeddingGradParams {
   const int32_t* keys;   // sorted
   const int32_t* places; // sorted
-  const int32_t* ids;    // as they came
+  const int32_t* ids;    // not clamped, in their original order
   const void* dy;
   float* partial;
   void* dweight;
@@ -105,13 +105,14 @@ template <typename T> __device__ void embedding_chunks(const EmbeddingGradParams
   }
 }
 
-// lower_bound returns the first place of the sorted keys that holds at least key. The lanes of a warp try 32 places at once.
+// lower_bound returns the index of the first of n sorted keys that is at least `key`. The lanes of a warp try 32 indices at once.
 __device__ __forceinline__ int64_t lower_bound(const int32_t* keys, int64_t n, int64_t key) {
   const int64_t lane = threadIdx.x % 32;
   int64_t lo = 0;
   while (n > 0) {
     const int64_t part = (n - 1) / 32 + 1, last = min(n, (lane + 1) * part) - 1;
-    const int64_t below = __popc(__ballot_sync(0xffffffffu, lane * part < n && keys[lo + last] < key)) * part; // in whole parts
+    // below: the keys of all parts that end below `key`
+    const int64_t below = __popc(__ballot_sync(0xffffffffu, lane * part < n && keys[lo + last] < key)) * part;
     lo += min(n, below);
     n = min(part, n - below) - 1;
   }

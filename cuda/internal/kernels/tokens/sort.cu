@@ -1,18 +1,18 @@
-// Stable sort of the places of tokens by id: ids int32 [n], each in [0, limit), else taken as the nearest bound -> keys [n], the
-// ids ascending, and places [n], ascending for each id. A radix sort of 8 bits a pass, lowest first:
+// Stable sort of the places of tokens by id: ids int32 [n], clamped to [0,limit) -> keys [n], the ids ascending, and places [n], ascending
+// within each id. It is a radix sort with 8 bits a pass, lowest bits first. A pass has three kernels:
 //
-//   sort_count   keys -> counts [256, tiles]: how often each digit comes in each tile of 1024 keys
-//   sort_scan    counts -> counts, the sum of those before: where the keys of a digit and tile go
-//   sort_place   keys, places, counts -> sorted keys and places
+//   sort_count   keys -> counts [256,tiles]: how many keys of each tile of 1024 have each digit
+//   sort_scan    counts -> counts: running sums, which say where the keys of a digit and tile go
+//   sort_place   keys, places, counts -> keys and places, sorted by this digit
 //
-// All outputs =; places of the input may be null, for 0, 1, 2, ... Nothing depends on the order in which blocks run.
+// Outputs are written with =. Null places stand for 0, 1, 2, ... Results do not depend on the order in which blocks run.
 #include "common.cuh"
 
 namespace nsa {
 
 constexpr int kDigits = 256;
 constexpr int kTile = 1024;
-constexpr int kKeysAhead = 8; // keys that a thread reads before it places them
+constexpr int kKeysAhead = 8; // keys that a thread loads at once
 
 struct SortParams {
   const int32_t* keys;
@@ -35,7 +35,7 @@ __device__ __forceinline__ int digit_of(const SortParams& p, int32_t key) { retu
 
 } // namespace nsa
 
-// One warp a tile.
+// Blocks of one warp; each does every gridDim.x-th tile.
 extern "C" __global__ void __launch_bounds__(32) nsa_sort_count_i32(const __grid_constant__ nsa::SortParams p) {
   using namespace nsa;
   __shared__ int32_t count[kDigits];
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(32) nsa_sort_count_i32(const __grid
   }
 }
 
-// One block of 1024 threads.
+// Grid 1, one block of 1024 threads.
 extern "C" __global__ void __launch_bounds__(1024) nsa_sort_scan_i32(const __grid_constant__ nsa::SortParams p) {
   __shared__ int32_t warps[32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(1024) nsa_sort_scan_i32(const __gri
   }
 }
 
-// One warp a tile, 32 keys at a time in their order: keys of one digit take the places that follow each other.
+// Blocks of one warp; each does every gridDim.x-th tile, 32 keys at a time, in order. Keys with the same digit get consecutive places.
 extern "C" __global__ void __launch_bounds__(32) nsa_sort_place_i32(const __grid_constant__ nsa::SortParams p) {
   using namespace nsa;
   __shared__ int32_t next[kDigits];
