@@ -1,10 +1,10 @@
-// Strided copies, float32: y[sum of i_d y_strides[d]] = x[sum of i_d x_strides[d]] for all i_d in [0,sizes[d]), d < rank. A
-// stride of 0 in x repeats. The innermost axis is number 0, and the order of the axes is that of y's memory.
+// Strided copies, float32: y[sum of i_d y_strides[d]] = x[sum of i_d x_strides[d]] for all i_d in [0,sizes[d]), d < rank. Axis 0 is the
+// innermost. A stride of 0 in x repeats elements.
 //
-//   stock_copy        any strides; 16 bytes at a time where axis 0 is contiguous on both sides and all else is a multiple of 4
-//   stock_transpose   y contiguous along axis 0 and x along axis 1, by tiles of 32 x 32 in shared memory
+//   stock_copy        any strides; 16 bytes at a time if axis 0 is contiguous in both and everything else is a multiple of 4
+//   stock_transpose   y contiguous along axis 0, x along axis 1; by tiles of 32 x 32 in shared memory
 //
-// y = at the places named, the rest of it is left as it is. x and y do not overlap.
+// The named elements of y are written with =; the others do not change. x and y do not overlap.
 #include "common.cuh"
 
 namespace nsa {
@@ -17,10 +17,10 @@ struct StockCopyParams {
   int64_t x_strides[6];
   int64_t y_strides[6];
   int32_t rank;
-  int32_t packs; // of 4 elements along axis 0: the strides allow them
+  int32_t packs; // whether sizes and strides allow packs of 4 elements along axis 0
 };
 
-// I is an unsigned type that holds n. Packs of W elements.
+// Copies packs of W elements. I is an unsigned type that holds n.
 template <typename I, int W> __device__ __forceinline__ void stock_copy_by(const StockCopyParams& p) {
   const I n = I(p.n / W), step = I(gridDim.x) * blockDim.x, row = I(p.sizes[0] / W);
   for (I i = I(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void stock_copy(const StockCopyParams& p) {
   else stock_copy_by<uint64_t, 1>(p);
 }
 
-// Blocks of 256 threads, 32 along the contiguous axis and 8 along the other; a block goes from tile to tile.
+// Blocks of 256 threads: 32 along the contiguous axis, 8 along the other. A block does every gridDim.x-th tile.
 __device__ __forceinline__ void stock_transpose(const StockCopyParams& p) {
   __shared__ float tile[32][33];
   const int tx = threadIdx.x % 32, ty = threadIdx.x / 32;

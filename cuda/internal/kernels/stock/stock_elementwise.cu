@@ -1,10 +1,10 @@
 // The elementwise functions of Gorgonia's own ops, float32, n elements.
 //
 //   stock_unary    x -> y = f(x)
-//   stock_binary   a, b -> y = f(a, b); an operand of one element meets every element of the other. Comparisons give 1 or 0
+//   stock_binary   a, b -> y = f(a, b); an operand of one element is combined with every element of the other. Comparisons give 1 or 0
 //
-// y =; it is none of the operands. Numbers of functions are those of kernels.UnaryFunction and kernels.BinaryFunction. Edges
-// are Gorgonia's: where sigmoid and softplus are cut off, and the sign of 0.
+// y is written with = and is none of the operands. Functions are numbered as in unaryNames and binaryNames in Go. Edge cases follow
+// Gorgonia: the cut-offs of sigmoid and softplus, and the sign of 0.
 #include "common.cuh"
 
 namespace nsa {
@@ -23,7 +23,7 @@ struct StockBinaryParams {
   float* y;
   int64_t n;
   int32_t function;
-  int32_t scalars; // 1: a is one element, 2: b is
+  int32_t scalars; // bit 0: a is one element; bit 1: b is
 };
 
 template <typename F> __device__ __forceinline__ void stock_map(const StockUnaryParams& p, F f) {
@@ -61,7 +61,7 @@ template <typename F> __device__ __forceinline__ void stock_join(const StockBina
   });
 }
 
-// stock_join_one is stock_join one element at a time, for functions of which four at once want more registers than there are.
+// stock_join_one is stock_join with one element at a time, for functions that would need too many registers for four.
 template <typename F> __device__ __forceinline__ void stock_join_one(const StockBinaryParams& p, F f) {
   const int64_t step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x; i < p.n; i += step) {

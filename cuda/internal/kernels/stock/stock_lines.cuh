@@ -1,11 +1,11 @@
-// Lines: of an array [outer,along,inner], the line (o, i) is the elements [o,:,i]. A kernel over lines runs in blocks of 256
-// threads, shared out by `share`:
+// Lines of an array [outer,along,inner]: line (o, i) is the elements [o,:,i]. Kernels over lines have blocks of 256 threads. `share` says
+// how lines and threads are matched; its absolute value is a power of two:
 //
-//   -1 .. -32, -256   a power of two: that many threads for each line, lines in the order of memory
-//   4 .. 32           a power of two: that many neighbouring lines of one o for a block, with 256/share threads each
+//   -1 .. -32, -256   each line has -share threads; lines are in the order of memory
+//   4 .. 32           a block has `share` neighbouring lines with the same o, with 256/share threads each
 //
-// The threads of a line take its elements in turn, ascending; stock_join_line reduces what each has, in an order that the sizes
-// fix.
+// The threads of a line take its elements in turn, ascending. stock_join_line reduces over the threads, in an order that depends only on
+// the sizes.
 #pragma once
 
 #include "common.cuh"
@@ -15,12 +15,12 @@ namespace nsa {
 constexpr int kStockThreads = 256;
 
 struct StockLine {
-  int64_t outer, inner; // which line
+  int64_t outer, inner; // the line (o, i)
   int first, step;      // this thread's elements: first, first + step, ...
-  bool live;            // the line exists; the threads of others take part in join alone
+  bool live;            // whether the line exists; if not, its threads only take part in stock_join_line
 };
 
-// each_stock_line calls body(line) for the lines of this thread. All threads of a block come to each call.
+// each_stock_line calls body(line) for the lines of this thread. All threads of a block make the same number of calls.
 template <typename Body>
 __device__ __forceinline__ void each_stock_line(int64_t outer, int64_t inner, int share, Body body) {
   const int t = threadIdx.x;
@@ -39,7 +39,7 @@ __device__ __forceinline__ void each_stock_line(int64_t outer, int64_t inner, in
   }
 }
 
-// along_stock_packs is along_stock_line for the elements first, first + step, ... that are Width wide.
+// along_stock_packs is along_stock_line for packs of Width elements at first, first + step, ...; it loads Ahead packs before it uses them.
 template <int Width, int Ahead, typename Load, typename Use>
 __device__ __forceinline__ void along_stock_packs(int64_t first, int64_t step, int64_t count, Load load, Use use) {
   int64_t j = first;
@@ -57,8 +57,8 @@ __device__ __forceinline__ void along_stock_packs(int64_t first, int64_t step, i
   }
 }
 
-// along_stock_line calls load(j, v) and use(j, v), ascending, for this thread's elements j of count: v is float[4] where wide,
-// which wants inner = 1 and a count that 4 divides, else float[1]. Some are loaded before the first of them is used.
+// along_stock_line calls load(j, v) and use(j, v), ascending, for this thread's elements j of a line of `count`. v is float[4] if `wide`,
+// which needs inner = 1 and a multiple of 4 as count; else float[1]. Several loads come before the first use.
 template <typename Load, typename Use>
 __device__ __forceinline__ void along_stock_line(const StockLine& l, int64_t count, bool wide, Load load, Use use) {
   if (!l.live) return;
@@ -66,10 +66,10 @@ __device__ __forceinline__ void along_stock_line(const StockLine& l, int64_t cou
   else along_stock_packs<1, 4>(l.first, l.step, count, load, use);
 }
 
-// kStockWidth is the number of elements of v, for the functions of along_stock_line.
+// kStockWidth is the number of elements of v in load and use of along_stock_line.
 template <typename V> constexpr int kStockWidth = sizeof(V) / sizeof(float);
 
-// stock_join_line returns the reduction of v over the threads of a line, to all of them.
+// stock_join_line returns the reduction of v over the threads of a line, to all of them. All threads of the block must call it.
 template <typename Op> __device__ __forceinline__ float stock_join_line(float v, int share) {
   if (share < 0) {
     for (int o = min(-share, 32) / 2; o > 0; o >>= 1) v = Op::join(v, __shfl_xor_sync(0xffffffffu, v, o));
@@ -77,7 +77,7 @@ template <typename Op> __device__ __forceinline__ float stock_join_line(float v,
   }
   __shared__ float cells[kStockThreads];
   const int t = threadIdx.x;
-  __syncthreads(); // what was joined before has been read
+  __syncthreads(); // all threads have read the cells of the previous call
   cells[t] = v;
   __syncthreads();
   if (share < 0) {

@@ -1,7 +1,7 @@
-// Sums and maxima of lines, float32: x [outer,along,inner] -> y [outer,splits,inner]. Split s reduces the elements [s run,
-// (s+1) run) of a line. With weights [along] it is the sum of their products with the line: a matrix times a vector.
+// Sums and maxima of lines, float32: x [outer,along,inner] -> y [outer,splits,inner], written with =. Split s reduces the elements
+// [s*run, (s+1)*run) of a line. With weights [along] the elements are multiplied by the weights first: a matrix times a vector.
 //
-// y =. See stock_lines.cuh for the order, and for share. With more splits than one, y is reduced again, along the splits.
+// stock_lines.cuh describes the order of additions and `share`. With several splits a second launch reduces y along the splits.
 #include "stock_lines.cuh"
 
 namespace nsa {

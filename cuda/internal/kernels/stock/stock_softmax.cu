@@ -1,9 +1,10 @@
-// Softmax along any axis of x [outer,along,inner] float32, and its gradient from the result y. With log, y is its logarithm.
+// Softmax along the middle axis of x [outer,along,inner] float32, and its gradient from the result y. With `log`, y is the logarithm of
+// the softmax.
 //
 //   stock_softmax        y = e / sum(e), e = exp(x - max(x))        log: y = x - max(x) - log(sum(e))
 //   stock_softmax_grad   dx = y (dy - sum(y dy))                    log: dx = dy - exp(y) sum(dy)
 //
-// y = and dx =. A line of -Inf alone gives NaN, as Gorgonia's op does. See stock_lines.cuh for the order, and for share.
+// Outputs are written with =. A line of only -Inf gives NaN, as in Gorgonia. stock_lines.cuh describes the order of additions and `share`.
 #include "stock_lines.cuh"
 
 namespace nsa {
