@@ -1,16 +1,15 @@
 // One step of AdamW (arXiv 1711.05101) over all tensors, after clipping by the global norm of the gradients.
 //
-//   adamw_squares   tensors, runs -> squares, float64 [runs]: the sum of the squares of each run of a gradient
-//   adamw_norm      squares, hyper -> norm, float64 [1], of the gradients divided by their scale
-//   adamw_update    tensors, updates, hyper, norm -> weight, m, v and, where there is one, the copy in half precision, in place:
+//   adamw_squares   tensors, runs -> squares, float64 [runs]: the sum of squares of each run of a gradient
+//   adamw_norm      squares, hyper -> norm, float64 [1]: the norm of all gradients, times unscale
+//   adamw_update    tensors, updates, hyper, norm -> weight, m, v, in place, and the half-precision copy of weight, if there is one:
 //                     g = grad unscale min(1, clip/(norm + 1e-6));  m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g²
 //                     weight -= lr (m c1/(sqrt(v c2) + eps) + decay weight)
 //
-// hyper is float64 [10]: lr, beta1, beta2, eps, decay, clip (0: none), c1, c2, unscale, momentum of Muon. A norm that is not finite
-// changes nothing else. runs are those of all tensors, updates those of the ones that take no step of Muon (muon.cu).
-// Weights and moments are float32, gradients float32 or half precision. A run is up to 16384 elements of one tensor, one block
-// of threads; squares are added in float64: by each thread, ascending, then over the block in the order of group_reduce, then
-// over the runs likewise.
+// hyper is float64 [10]: lr, beta1, beta2, eps, decay, clip (0: none), c1, c2, unscale, momentum of Muon. If the norm is not finite,
+// adamw_update changes nothing. `runs` covers all tensors; `updates` covers the tensors that take no step of Muon (muon.cu). Weights
+// and moments are float32, gradients float32 or half precision. A run is up to 16384 elements of one tensor, for one block of threads.
+// Squares are summed in float64 in a fixed order: by each thread, ascending; over the block by group_reduce; over the runs likewise.
 #include "step.cuh"
 
 namespace nsa {
@@ -20,11 +19,11 @@ struct AdamWTensor {
   const void* grad;
   float* m;
   float* v;
-  void* half; // copy of weight in half precision, or null
+  void* half; // half-precision copy of weight, or null
   int64_t n;
   int32_t grad_type;
   int32_t half_type;
-  int32_t decay; // 1: by hyper's decay
+  int32_t decay; // nonzero: the decay of hyper applies
   int32_t pad;
 };
 
@@ -35,7 +34,7 @@ struct AdamWParams {
   const double* hyper;
   double* squares;
   double* norm;
-  int64_t count; // of runs
+  int64_t count; // number of runs
   int64_t update_count;
 };
 

@@ -1,13 +1,13 @@
-// What a step of Muon has beside the matrix products. ops/muon.go has the equations and their sources.
+// The parts of a step of Muon other than matrix products. ops/muon.go has the equations and their sources.
 //
 //   muon_momentum     tensors, runs, hyper, norm -> m in place, u:  g = grad clip;  m = mu m + (1-mu) g;  u = mu m + (1-mu) g
-//   muon_norm         gram [count,side,side] -> norms, float64 [count]; gram in place, divided by its norm
-//   muon_polynomial   gram, square [count,side,side] -> p:  p = a + b gram + c square
-//   muon_update       tensors, runs, hyper, norm -> weight and, where there is one, the copy in half precision, in place:
+//   muon_norm         gram [count,side,side] -> norms, float64 [count]; gram in place, each matrix divided by its norm
+//   muon_polynomial   gram, square [count,side,side] -> p = a I + b gram + c square
+//   muon_update       tensors, runs, hyper, norm -> weight, in place, and its half-precision copy, if there is one:
 //                       weight = weight (1 - lr decay) - lr size/sqrt(gram_norm) update
 //
-// hyper and norm are those of adamw.cu. A norm that is not finite changes nothing but u, which is zeros. All arrays are float32 but
-// gradients and copies, which may be in half precision. Norms are sums in float64 of a fixed order.
+// hyper and norm are those of adamw.cu. If the norm is not finite, u becomes zeros and weights and m do not change. Arrays are float32,
+// except gradients and copies, which may be half precision. Norms are summed in float64 in a fixed order.
 #include "step.cuh"
 
 namespace nsa {
@@ -19,10 +19,10 @@ struct MuonTensor {
   float* u;
   const float* update;
   const double* gram_norm;
-  void* half; // copy of weight in half precision, or null
+  void* half; // half-precision copy of weight, or null
   int32_t grad_type;
   int32_t half_type;
-  int32_t decay; // 1: by hyper's decay
+  int32_t decay; // nonzero: the decay of hyper applies
   float size;    // 0.2 sqrt(max(rows, cols))
 };
 
@@ -31,14 +31,14 @@ struct MuonParams {
   const AdamWRun* runs;
   const double* hyper;
   const double* norm;
-  int64_t count; // of runs
+  int64_t count; // number of runs
 };
 
 struct MuonNormParams {
   float* gram;
   double* norms;
   int64_t count;
-  int64_t elements; // of one matrix
+  int64_t elements; // elements of one matrix
 };
 
 struct MuonPolynomialParams {
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(1024) nsa_muon_norm_f32(const __gri
     float* gram = p.gram + b * p.elements;
     double sum = 0;
     for (int64_t i = threadIdx.x; i < p.elements; i += blockDim.x) sum += double(gram[i]) * double(gram[i]);
-    const double norm = fmax(sqrt(nsa::group_reduce<nsa::Sum>(sum)), 1e-38); // that of zeros divides them, too
+    const double norm = fmax(sqrt(nsa::group_reduce<nsa::Sum>(sum)), 1e-38); // at least 1e-38, so that a matrix of zeros stays zeros
     if (threadIdx.x == 0) p.norms[b] = norm;
     const float scale = float(1 / norm);
     for (int64_t i = threadIdx.x; i < p.elements; i += blockDim.x) gram[i] *= scale;

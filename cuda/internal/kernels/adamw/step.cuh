@@ -12,7 +12,7 @@ struct AdamWRun {
   int32_t n;
 };
 
-// clip_of returns the factor that unscales and clips gradients, from the numbers of a step (see adamw.cu) and the norm.
+// clip_of returns the factor that unscales and clips gradients. hyper is described in adamw.cu; norm is that of all gradients.
 __device__ __forceinline__ float clip_of(const double* hyper, double norm) {
   if (hyper[5] > 0) return float(hyper[8] * fmin(1.0, hyper[5] / (norm + 1e-6)));
   return float(hyper[8]);

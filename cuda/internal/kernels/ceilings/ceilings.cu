@@ -1,15 +1,15 @@
-// What a device can do at most, for bench. Neither kernel computes anything of use.
+// Kernels for bench that measure the most a device can do. Their results are of no use.
 //
-//   nsa_ceiling_read  every block reads the array, from L2, `rounds` times, past the L1 cache
-//   nsa_ceiling_exp   every thread computes kChains * rounds exponentials
+//   nsa_ceiling_read  every block reads the array `rounds` times from the L2 cache, bypassing L1
+//   nsa_ceiling_exp   every thread computes kChains*rounds exponentials
 #include "mma.cuh"
 
 namespace nsa {
 
 struct CeilingParams {
   const uint4* array;
-  float* out; // written if the result were a number that it never is, so that the compiler keeps the work
-  int64_t cells; // of 16 bytes in the array, a multiple of 8*512
+  float* out; // written only for a result that never occurs, so that the compiler keeps the work
+  int64_t cells; // 16-byte cells of the array, a multiple of 8*512
   int64_t rounds;
 };
 

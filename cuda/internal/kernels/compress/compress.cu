@@ -1,23 +1,23 @@
-// Compression blocks of x [B,S,H,D]: block i of a sequence covers the tokens [i d, i d + l), i < n = Nc > 0.
+// Compression blocks of x [B,S,H,D]: block i of a sequence covers the tokens [i*d, i*d + l), for i < n = Nc > 0.
 //
-//   compress_mean        x -> y [B,n,H,D], the mean of each block
-//   compress_mean_grad   y -> x, where y is dy and x is dx: 1/l of every block that covers the token, ascending; else 0
-//   compress_gather      x, pe [l,D] -> rows [B,n,H, l*D]: vec(block + pe), the place in the block outermost
-//   compress_scatter     rows -> x, where both are gradients: the sum over the blocks that cover the token, ascending; else 0
-//   compress_clear       dy [B,n,H,D] -> y, zeros at places without a block
+//   compress_mean        x -> y [B,n,H,D]: the mean of each block
+//   compress_mean_grad   dy [B,n,H,D] -> dx: 1/l of the gradient of every block that covers the token, added in ascending order
+//   compress_gather      x, pe [l,D] -> rows [B,n,H,l*D]: vec(block + pe), the place in the block is the outer index
+//   compress_scatter     drows [B,n,H,l*D] -> dx: the sum over the blocks that cover the token, in ascending order
+//   compress_clear       dy [B,n,H,D] -> y: dy, but zeros at places without a block
 //
-// With documents the blocks are those of the documents, one document behind the other. They may leave places of n, whose y and
-// rows are zeros.
+// dx of a token that no block covers is 0. With documents the blocks of a row are those of its documents, one document after the other.
+// Places of n may be left over; their y and rows are zeros.
 //
-// All outputs =. Nothing is saved. The gradient of pe is the column sum of rows (rows.cu).
+// Outputs are written with =. Nothing is saved. The gradient of pe is the column sum of drows (rows.cu).
 #include "documents.cuh"
 
 namespace nsa {
 
 struct CompressParams {
-  const void* x; // what is read: x, dy or rows
+  const void* x; // the input: x, dy or drows
   const void* pe;
-  void* y; // what is written: y, dx or rows
+  void* y; // the output: y, dx or rows
   const Document* documents; // [B,S], or null
   int64_t batch;
   int64_t seq; // S
@@ -27,7 +27,7 @@ struct CompressParams {
   int64_t len; // l
   int64_t stride; // d
 
-  // The first token, of all B*S, of the block at place i of row b; -1 if there is none.
+  // The first token, counted over all B*S, of the block at place i of batch row b; -1 if there is no block.
   __device__ __forceinline__ int64_t token(int64_t b, int64_t i) const {
     if (!documents) return b * seq + i * stride;
     const int64_t at = documents[b * seq + i].block;
@@ -40,7 +40,7 @@ template <typename T> __device__ void compress_mean(const CompressParams& p) {
   T* y = static_cast<T*>(p.y);
   const int64_t token = p.heads * p.dim;
   const float share = 1.0f / float(p.len);
-  // From the start, which columns.cu wrote last.
+  // Begins with the first elements: columns.cu, which runs before, goes from the end and wrote them last.
   const int64_t n = p.batch * p.blocks * token, first = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
   strided<T>(first, int64_t(gridDim.x) * blockDim.x, n, token % kLanes<T> == 0 && aligned(x, y), [&](auto width, int64_t o) {
     constexpr int W = decltype(width)::value;
@@ -60,9 +60,10 @@ template <typename T> __device__ void compress_mean(const CompressParams& p) {
   });
 }
 
-// each_covering calls body(i, t) for the blocks that cover token t of row b, ascending: i is a block's place, t the token's in it.
+// each_covering calls body(i, place) for the blocks that cover token t of batch row b, ascending: i is the place of the block, `place` that
+// of the token within the block.
 template <typename Body> __device__ __forceinline__ void each_covering(const CompressParams& p, int64_t b, int64_t t, Body body) {
-  int64_t blocks = p.blocks, place = 0; // of the document
+  int64_t blocks = p.blocks, place = 0; // blocks of the document; place of its first one
   if (p.documents) {
     const Document& of = p.documents[b * p.seq + t];
     t -= of.first, place = of.keys;
