@@ -134,8 +134,8 @@ template <typename T, typename Body> __device__ __forceinline__ void along_row(i
   strided<T>(threadIdx.x, blockDim.x, cols, wide, body);
 }
 
-// each_row calls body(row) for the rows of this thread's group: the threads that share threadIdx.y. A group is a warp
-// (blockDim.x = 32) or the whole block (blockDim.y = 1).
+// each_row calls body(row) for the rows of this thread's group, which is the threads that share threadIdx.y. Blocks take the last rows
+// first. If body calls group_reduce, a group must be a warp (blockDim.x = 32) or the whole block (blockDim.y = 1).
 template <typename Body> __device__ __forceinline__ void each_row(int64_t rows, Body body) {
   for (int64_t r = block_from_end() * blockDim.y + threadIdx.y; r < rows; r += int64_t(gridDim.x) * blockDim.y) body(r);
 }

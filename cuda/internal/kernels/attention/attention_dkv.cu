@@ -101,7 +101,7 @@ template <typename T, int R, int C> __device__ bool span_dkv_pass(const Attentio
   constexpr int M = R * kDown;
   const Sizes& n = p.n;
   int block = blockIdx.x;
-  asm volatile("" : "+r"(block));  // makes the compiler compute this anew in a second pass rather than keep it in registers
+  asm volatile("" : "+r"(block));  // makes the compiler compute this again in the second pass rather than keep it in registers
   const int tiles = (n.keys - 1) / M + 1, group = block / tiles, b = group / n.groups, g = group % n.groups;
   const int first = block % tiles * M, end = min(n.keys, first + M);
   const SpanRows rows = span_rows(p, b, first, end);

@@ -23,7 +23,7 @@ template <int C, int M> constexpr int kRows = C == 64 || M < 64 ? 64 : 32;
 template <int M> __device__ inline int own_keys() { return 16 * (M < 64 ? warp() % (M / 16) : warp()); }
 template <int M> __device__ inline int own_part() {
   int part = M < 64 ? warp() / (M / 16) : 0;
-  if (M < 64) asm volatile("" : "+r"(part));  // so that addresses are computed anew, not kept in registers
+  if (M < 64) asm volatile("" : "+r"(part));  // makes the compiler compute addresses again rather than keep them in registers
   return part;
 }
 

@@ -40,8 +40,8 @@ struct Softmax {
 __device__ inline float load_lse(float lse) { return lse == -INFINITY ? INFINITY : lse; }
 
 // exponent returns min(0, x*scale - lse) for a logit x of a row with this lse. Since lse is rounded to float32, all probabilities of
-// a row share one error factor of at most exp(2^-24 |lse|). Each has its own relative error of 2^-24 |x*scale| besides. The exponent
-// of the largest logit is -log(sum), as precisely as lse holds it. It is exactly 0 for the only key of a row.
+// a row share one error factor of at most exp(2^-24 |lse|). Each also has its own relative error of 2^-24 |x*scale|. The exponent of
+// the largest logit is -log(sum), as precisely as lse holds it. It is exactly 0 for the only key of a row.
 __device__ inline float exponent(float x, float scale, float lse) {
   const float y = __fsub_rn(__fmul_rn(x, scale), lse);
   return y > 0 ? 0 : y;

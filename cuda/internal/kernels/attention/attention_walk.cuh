@@ -14,7 +14,7 @@ struct RowTile {
   int b, g, first, end;
   __device__ RowTile(const Sizes& n, int count, int block = blockIdx.x) {
     const int all = n.queries * n.each, tiles = (all - 1) / count + 1;
-    asm volatile("" : "+r"(block));  // makes the compiler compute a second RowTile anew rather than keep the first in registers
+    asm volatile("" : "+r"(block));  // makes the compiler compute a second RowTile again rather than keep the first one in registers
     const int group = block / tiles;
     b = group / n.groups, g = group % n.groups;
     first = (tiles - 1 - block % tiles) * count;
@@ -23,7 +23,7 @@ struct RowTile {
   __device__ bool has(int r) const { return first + r < end; }
 };
 
-// SpanWalk walks over the run of keys that any row of a tile sees.
+// SpanWalk walks over the run of keys that any row of a tile sees under a Span.
 template <int N>
 struct SpanWalk {
   struct Row { Run keys; };   // what a thread keeps about a row

@@ -7,7 +7,7 @@
 // one of its pieces, and multiplies only those pieces. Warps do not wait for each other, not even at the end of a tile: two warps can be
 // as many fills apart as the ring has stages. If a warp does not take a fill, the loading warp arrives at the free barrier in its place.
 // If a warp takes it, the loading warp tells it that the fill has begun, by a barrier of this warp and stage (`told`). Without this the
-// warp could mistake the parity of an earlier fill for that of this one.
+// warp could mistake an earlier fill with the same parity for this one.
 //
 // If some row of a warp does not see all keys of a piece that the warp takes, a loading warp looks for NaN and Inf first. A value row
 // with NaN or Inf (for dq: a key) becomes zeros, and its key (value) NaN. So rows that do not see it have the same bits as with finite
@@ -63,7 +63,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
   struct Tile {
     int b, g, first, queries, number;  // number: its index in Walks
     __device__ Tile(const WalkParams& a, int i) {
-      asm volatile("" : "+r"(i));  // makes the compiler compute a second Tile anew rather than keep the first in registers
+      asm volatile("" : "+r"(i));  // makes the compiler compute a second Tile again rather than keep the first one in registers
       const Sizes& n = a.p.n;
       const Walks& x = a.walks;
       const int groups = n.batch * n.groups, group = i % groups, tile = x.tiles - 1 - i / groups;

@@ -297,7 +297,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       const auto begin = [&](auto width, float (&to)[N / 8][4], uint32_t keys, uint32_t rows) {
         hold(to);
         wgmma_begin();
-        asm volatile("" : "+r"(keys));  // so that descriptors are computed anew, not kept in registers
+        asm volatile("" : "+r"(keys));  // makes the compiler compute descriptors again rather than keep them in registers
         const uint64_t a = describe(keys, 0), b = describe(rows, 0);
 #pragma unroll
         for (int i = 0; i < decltype(width)::value / 16; i++) {

@@ -122,7 +122,7 @@ template <typename T, int C, int Cv, int L, int W, int Rows, int Keys, int Array
 #pragma unroll
     for (int j = 0; j < 2; j++) {
       query[j] = (lane() + 32 * j) / n.each, head[j] = (lane() + 32 * j) % n.each;
-      asm volatile("" : "+r"(query[j]), "+r"(head[j]));  // keeps them in registers: to compute them anew would take long
+      asm volatile("" : "+r"(query[j]), "+r"(head[j]));  // keeps them in registers: to compute them again takes long
     }
     const auto next = [&] { q.next(), turn = (turn == 0 ? kLoaders : turn) - 1; };
     each_item(x, [&](int u, const PairItem& item) {

@@ -65,7 +65,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     const int left = 8 * first_cell < n.d ? min(n.keys - of.keys, keys * kKeys) - key_of(row) : 0;
     const long long stride = (long long)n.groups * n.d;
     uint32_t place = part_cell<kKeys>(K, row, first_cell);
-    asm volatile("" : "+r"(place));  // keeps it in a register: to compute it anew takes many instructions
+    asm volatile("" : "+r"(place));  // keeps it in a register: to compute it again takes many instructions
     const T* from = kc + n.key(b, g, of.keys + key_of(row), n.d) + 8 * first_cell;
     const auto load = [&](int tile) {
 #pragma unroll

@@ -4,8 +4,8 @@
 //   rmsnorm_grad  x, weight, dy, residual [rows,dim] or none -> dx = r u - x r³ (u·x)/dim + residual, with u = dy weight; and
 //                 partial, float32 [blocks,dim]: what the rows of each block add to dweight = sum over rows of dy x r
 //
-// x is T or float32, weight is float32, all else is T. Outputs are written with =. Nothing is saved: the gradient computes r anew, since it
-// reads the row in any case. A group of threads owns a row; see each_row.
+// x is T or float32, weight is float32, all else is T. Outputs are written with =. Nothing is saved: the gradient computes r again, since
+// it reads the row in any case. A group of threads owns a row; see each_row.
 //
 // dweight has two stages. Each block has `run` rows. Its group g of G adds rows g, g+G, ..., ascending; the groups are added in
 // ascending order to the block's row of partial. Then sum_blocks adds the blocks in its fixed order.

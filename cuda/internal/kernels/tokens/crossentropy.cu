@@ -1,6 +1,6 @@
 // Mean cross entropy in nats over the rows whose target is not -1: logits [rows,V], targets int32 [rows].
 //
-//   cross_entropy        logits, targets -> lse [rows], row_loss [rows] (0 where the target is -1)
+//   cross_entropy        logits, targets -> lse [rows], row_loss [rows] (0 if the target is -1)
 //   cross_entropy_mean   row_loss, targets -> loss [1] = sum(row_loss)/max(1, count)
 //   cross_entropy_scale  targets, dloss [1] -> scale [1] = dloss/max(1, count)
 //   cross_entropy_grad   logits, targets, lse, scale -> dlogits = (exp(logits - lse) - onehot(target)) scale; 0 if the target is -1
