@@ -22,14 +22,8 @@ type packed[T cpu.Float] struct {
 func pack[T cpu.Float](k *cpu.Kernel, a dims, x Arg) packed[T] {
 	p := packed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
 	bindKeys(k, a, keyTile, func(q sequence, g, lo, hi int, _ *cpu.Worker) {
-		n, stride := hi-lo, p.hkv*p.c
-		src, dst := cpu.Slice[T](x.Buf)[p.at(q, lo, g, p.c):], p.of(q, g).tiles[lo*p.c:]
-		for i := range p.c {
-			row := dst[i*n:][:n]
-			for j := range row {
-				row[j] = src[j*stride+i]
-			}
-		}
+		n := hi - lo
+		cpu.Transpose(n, p.c, p.of(q, g).tiles[lo*p.c:], n, cpu.Slice[T](x.Buf)[p.at(q, lo, g, p.c):], p.hkv*p.c)
 	})
 	return p
 }

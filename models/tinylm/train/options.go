@@ -85,16 +85,19 @@ func Preset(name string) (Options, error) {
 		return Options{}, err
 	}
 	o := Options{
-		Preset: name, Seed: 1, Batch: 4, Accumulate: 1, Minutes: 2,
+		Preset: name, Seed: 1, Batch: 6, Accumulate: 1, Minutes: 2,
 		Optimizer: muonOptimizer, LR: 6e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
 		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor, retryEvery: retryEvery,
 	}
-	if name == "base" {
+	o.setModel(c)
+	switch name {
+	case "tiny":
+		o.Context = 128 // in two minutes, more documents teach more than longer windows
+	case "base":
 		o.Batch, o.Minutes, o.EvalTokens, o.Sample = 1, 60, 64<<10, 100
 		o.Optimizer, o.LR = adamWOptimizer, 6e-4
 	}
-	o.setModel(c)
 	return o, nil
 }
 
