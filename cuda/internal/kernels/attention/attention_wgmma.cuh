@@ -51,7 +51,8 @@ __device__ __forceinline__ void meet(uint32_t at, uint32_t parity) { barrier_arr
 __device__ __forceinline__ void barrier_arrive_copied(uint32_t at) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
 }
-// Puts this thread's writes to shared memory, and those that it has waited for, before reads by wgmma and writes by maps.
+// Puts this thread's reads and writes of shared memory, and the writes that it has waited for, before reads by wgmma, writes by maps and
+// the thread's next arrival at a barrier. Without it an arrival does not wait for reads whose results nothing has used yet.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // The barriers of the block by number, of which 0 is that of __syncthreads.

@@ -218,6 +218,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         base[r] = is.careful && large(row.lse) ? 0 : row.lse * kLog2E;
         delta[r] = row.delta;
       }
+      fence_async();  // waits for this lane's reads, which an arrival overtakes
       barrier_arrive(barrier_at(is.free_q));  // every lane, as every lane has read what is known of rows
       return true;
     };
