@@ -10,7 +10,7 @@ type spanForward[T cpu.Float] struct {
 	choice       *choice // nil: none
 	hidden       []T     // -Inf: the scores of a chunk of keys that are not chosen; nil without a choice
 	q, v, o, lse Arg
-	keys         packed[T]
+	keys         transposed[T]
 	finiteVals   finiteTiles
 
 	// Scratch of each worker: rows of q, rows of o, scores, the softmax state, and room for weigh.
@@ -23,11 +23,11 @@ func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
 	bindQueries(k, a, a.tokens, f.tile)
 }
 
-// newSpan adds to k the phases that pack the keys and test the values. They run before the phase that calls tile.
+// newSpan adds to k the phases that transpose the keys and test the values. They run before the phase that calls tile.
 func newSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) *spanForward[T] {
 	return &spanForward[T]{
 		dims: a, mask: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:       pack[T](k, a, in[1]),
+		keys:       transposeKeys[T](k, a, in[1]),
 		finiteVals: bindFinite[T](k, in[2]),
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.dv),

@@ -68,7 +68,7 @@ type backward[T cpu.Float] struct {
 	dims
 	q, k, do     Arg
 	dq, dk, dval Arg
-	keys, vals   packed[T]
+	keys, vals   transposed[T]
 	stats        rowStats[T]
 
 	// Scratch of each worker: rows of q and of do; scores and do·v; the dk and dv of some keys; room for weigh.
@@ -81,8 +81,8 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, i
 	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1]
 	f := backward[T]{
 		dims: a, q: in[0], k: in[1], do: do, dq: out[0], dk: out[1], dval: out[2],
-		keys:   pack[T](k, a, in[1]),
-		vals:   pack[T](k, a, in[2]),
+		keys:   transposeKeys[T](k, a, in[1]),
+		vals:   transposeKeys[T](k, a, in[2]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsDO: cpu.Scratch[T](k, a.tileRows()*a.dv),
 		scores: cpu.Scratch[T](k, scores),
@@ -103,7 +103,7 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 	keys := hi - lo
 	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
 	dk, dv := f.tileK.Local(w)[:keys*f.d], f.tileV.Local(w)[:keys*f.dv]
-	packedK, packedV, stats := f.keys.of(seq, g), f.vals.of(seq, g), f.stats.rows(seq, g)
+	transposedK, transposedV, stats := f.keys.of(seq, g), f.vals.of(seq, g), f.stats.rows(seq, g)
 	clear(dk)
 	clear(dv)
 	for first := 0; first < n; first += f.tokens {
@@ -115,8 +115,8 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 			gatherRows(f.dims, do[at*f.dv:], cpu.Slice[T](f.do.Buf), seq, g, t, t+1, f.dv)
 			areFinite = areFinite && f.stats.finite(stats, t*f.h, (t+1)*f.h)
 		}
-		dots(rows, q, packedK, lo, hi, s, keys)
-		dots(rows, do, packedV, lo, hi, dp, keys)
+		dots(rows, q, transposedK, lo, hi, s, keys)
+		dots(rows, do, transposedV, lo, hi, dp, keys)
 		for r := range rows {
 			t := query(first + r/f.h)
 			from, to := visible(t)
@@ -185,13 +185,13 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) 
 	f := newSpanGrad(k, newBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, in, out), mask)
 	n := f.parts(sequence{s: a.s, t: a.t}) // parts of a whole row
 	f.partRows = n * a.t
-	if a.packed() { // some documents may have parts, others none
+	if a.hasDocuments() { // some documents may have parts, others none
 		n, f.partRows = mostParts, a.s
 		if a.t == a.s {
 			n, f.partRows = shortParts, shortParts*a.t
 		}
 	}
-	if a.packed() || n == 0 {
+	if a.hasDocuments() || n == 0 {
 		bindQueries(k, a, a.tokens, func(q sequence, g, t0, t1 int, w *cpu.Worker) {
 			if f.parts(q) == 0 {
 				f.rowGrad(q, g, t0, t1, nil, nil, w)

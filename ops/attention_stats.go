@@ -33,8 +33,8 @@ func (st rowStats[T]) rows(q sequence, g int) []T {
 	return cpu.Slice[T](st.buf)[((q.b*st.hkv+g)*st.s+q.first)*n:][:q.s*n]
 }
 
-// bindRowStats adds to k a phase that computes max and logSum from lse [B,Hq,S], q and the packed keys.
-func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed[T], lse Arg) rowStats[T] {
+// bindRowStats adds to k a phase that computes max and logSum from lse [B,Hq,S], q and the transposed keys.
+func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transposed[T], lse Arg) rowStats[T] {
 	st := rowStats[T]{a, cpu.Work[T](k, a.b*a.s*a.hq*rowNumbers)}
 	scores, top, sum := cpu.Scratch[T](k, a.h*chunkKeys), cpu.Scratch[T](k, a.h), cpu.Scratch[T](k, a.h)
 	bindQueries(k, a, statQueries, func(seq sequence, g, first, end int, w *cpu.Worker) {
@@ -65,7 +65,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed
 }
 
 // scan starts the state anew and adds the scores of all keys that the h rows of query t of group g see.
-func (s softmax[T]) scan(a dims, m mask, q []T, keys packedKeys[T], seq sequence, g, t int, scores []T) {
+func (s softmax[T]) scan(a dims, m mask, q []T, keys transposedKeys[T], seq sequence, g, t int, scores []T) {
 	s.start()
 	for lo, hi := m.run(seq, g, t, 0); lo < hi; lo, hi = m.run(seq, g, t, hi) {
 		for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {

@@ -118,7 +118,7 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 		return
 	}
 	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.l*c.d
-	if c.packed() {
+	if c.hasDocuments() {
 		dy = bindCopy[T](k, dy)
 		bindClearRest[T](k, c.sequences, dy)
 	}

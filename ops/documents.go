@@ -223,7 +223,8 @@ func sequencesOf(table []Arg, s, t, l, d int) sequences {
 	return x
 }
 
-func (x sequences) packed() bool { return x.table != nil }
+// hasDocuments reports whether the sequences are documents. If not, each row is one sequence.
+func (x sequences) hasDocuments() bool { return x.table != nil }
 
 // of returns the sequence of token t of row b.
 func (x sequences) of(b, t int) sequence {

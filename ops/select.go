@@ -66,7 +66,7 @@ type selector[T cpu.Float] struct {
 	Params
 	mask    span
 	q, idx  Arg
-	keys    packed[T]
+	keys    transposed[T]
 	stats   rowStats[T]
 	weights []T // weights of the compression blocks that share tokens with a selection block, see foldWeights; nil if unused
 
@@ -83,7 +83,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	f := &selector[T]{
 		dims: a, Params: p, mask: span{p.BlockLen, p.Stride, a.s},
 		q: in[0], idx: out[0],
-		keys:   pack[T](k, a, in[1]),
+		keys:   transposeKeys[T](k, a, in[1]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		scores: cpu.Scratch[T](k, a.tileRows()*maxStride),
 		probs:  cpu.Scratch[T](k, a.tokens*a.t),

@@ -176,7 +176,7 @@ func (c choice) nearlyAll(s int) bool { return s <= shortSequence && s <= 3*c.n*
 type selectedForward[T cpu.Float] struct {
 	choice
 	q, v, o, lse     Arg
-	keys             packed[T]
+	keys             transposed[T]
 	scores, max, sum cpu.Region[T]
 }
 
@@ -188,7 +188,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	in, a := splitDims(in, 4, 0, 0)
 	c := newChoice(a, block, in[3])
 	k.Check = c.check
-	if a.packed() || c.nearlyAll(a.s) {
+	if a.hasDocuments() || c.nearlyAll(a.s) {
 		f := newSpan[T](k, a, span{1, 1, a.s}, in, out)
 		f.choice, f.hidden = &c, hiddenScores[T]()
 		bindQueries(k, a, a.tokens, func(q sequence, g, t0, t1 int, w *cpu.Worker) {
@@ -197,12 +197,12 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 			}
 		})
 	}
-	if !a.packed() && c.nearlyAll(a.s) {
+	if !a.hasDocuments() && c.nearlyAll(a.s) {
 		return
 	}
 	f := &selectedForward[T]{
 		choice: c, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:   pack[T](k, a, in[1]),
+		keys:   transposeKeys[T](k, a, in[1]),
 		scores: cpu.Scratch[T](k, a.h*c.most()),
 		max:    cpu.Scratch[T](k, a.h),
 		sum:    cpu.Scratch[T](k, a.h),

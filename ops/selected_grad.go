@@ -13,7 +13,7 @@ type choosers struct {
 // bindChoosers adds to k a phase that inverts c.
 func bindChoosers(k *cpu.Kernel, c choice) choosers {
 	places := c.blocks(c.s)
-	if c.packed() {
+	if c.hasDocuments() {
 		places = c.s
 	}
 	x := choosers{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*places), places}
@@ -63,17 +63,17 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	c := newChoice(a, block, in[3])
 	k.Check = c.check
 	scores := max(a.h*c.most(), a.tileRows()*c.size)
-	if a.packed() || c.nearlyAll(a.s) {
+	if a.hasDocuments() || c.nearlyAll(a.s) {
 		scores = max(scores, a.tileRows()*maxStride)
 	}
 	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), in, out)
-	if a.packed() || c.nearlyAll(a.s) {
+	if a.hasDocuments() || c.nearlyAll(a.s) {
 		short := newSpanGrad(k, b, span{1, 1, a.s})
 		short.choice, short.partRows = &c, shortParts*a.t
 		short.hidden, short.zeros, short.finiteVals = hiddenScores[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
 		short.bindParts(k, shortParts)
 	}
-	if !a.packed() && c.nearlyAll(a.s) {
+	if !a.hasDocuments() && c.nearlyAll(a.s) {
 		return
 	}
 	f := &selectedBackward[T]{b, c, bindChoosers(k, c)}
