@@ -2,13 +2,13 @@ package ops
 
 import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees. With a choice, the
-// rows see only the chosen blocks.
+// spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees. If chosen is not nil,
+// the rows see only the chosen blocks.
 type spanForward[T cpu.Float] struct {
 	dims
 	mask         span
-	choice       *choice // nil: none
-	hidden       []T     // -Inf: the scores of a chunk of keys that are not chosen; nil without a choice
+	chosen       *chosenBlocks // nil: all blocks
+	hidden       []T           // -Inf: the scores of a chunk of keys that are not chosen; nil if chosen is nil
 	q, v, o, lse Arg
 	keys         transposed[T]
 	finiteVals   finiteTiles
@@ -55,13 +55,13 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 		for r := range rows {
 			x, y := f.mask.keys(t0 + r/f.h)
 			x, y = overlap(x, y, from, to)
-			if f.choice != nil {
-				hide(f.choice, seq, g, t0+r/f.h, from, s[r*ld:][:y], f.hidden)
+			if f.chosen != nil {
+				hide(f.chosen, seq, g, t0+r/f.h, from, s[r*ld:][:y], f.hidden)
 			}
 			state.add(r, s[r*ld:][:to-from], x, y, o[r*f.dv:][:f.dv])
 		}
 		sees := func(r, i int) bool {
-			return f.mask.sees(t0+r/f.h, from+i) && (f.choice == nil || f.choice.sees(seq, g, t0+r/f.h, from+i))
+			return f.mask.sees(t0+r/f.h, from+i) && (f.chosen == nil || f.chosen.sees(seq, g, t0+r/f.h, from+i))
 		}
 		weigh(rows, f.dv, to-from, s, ld, 1, v[f.at(seq, from, g, f.dv):], f.hkv*f.dv, o, f.finiteVals.keys(seq, from, to), f.clean.Local(w), sees)
 	}

@@ -149,9 +149,9 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 type spanBackward[T cpu.Float] struct {
 	backward[T]
 	mask           span
-	choice         *choice     // blocks that the rows see, as in spanForward
-	hidden, zeros  []T         // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil without a choice
-	finiteVals     finiteTiles // set only with a choice
+	chosen         *chosenBlocks // blocks that the rows see, as in spanForward
+	hidden, zeros  []T           // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil if chosen is nil
+	finiteVals     finiteTiles   // set only if chosen is not nil
 	finiteKeys     finiteTiles
 	rowsDQ         cpu.Region[T] // scratch of each worker
 	partRows       int           // rows in partsK for the keys of all parts of one group
@@ -169,7 +169,7 @@ const (
 // parts returns the number of parts that the queries of a sequence are cut into; 0 for the variant without parts.
 func (f *spanBackward[T]) parts(q sequence) int {
 	switch {
-	case f.choice != nil && !f.choice.nearlyAll(q.s): // selectedBackward computes this sequence
+	case f.chosen != nil && !f.chosen.nearlyAll(q.s): // selectedBackward computes this sequence
 		return 0
 	case q.t == q.s && q.s <= shortSequence:
 		return shortParts
@@ -291,17 +291,17 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 			x, y := f.mask.keys(t0 + r/f.h)
 			x, y = overlap(x, y, from, to)
 			s, dp := s[r*ld:][:to-from], dp[r*ld:][:to-from]
-			if f.choice != nil {
-				hide(f.choice, seq, g, t0+r/f.h, from, s[:y], f.hidden)
+			if f.chosen != nil {
+				hide(f.chosen, seq, g, t0+r/f.h, from, s[:y], f.hidden)
 			}
 			softmaxGrad(s, dp, x, y, stats[(t0*f.h+r)*rowNumbers:], scale)
-			if f.choice != nil && !(rowsFinite && f.finiteVals.keys(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
-				hide(f.choice, seq, g, t0+r/f.h, from, s[:y], f.zeros)
-				hide(f.choice, seq, g, t0+r/f.h, from, dp[:y], f.zeros)
+			if f.chosen != nil && !(rowsFinite && f.finiteVals.keys(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
+				hide(f.chosen, seq, g, t0+r/f.h, from, s[:y], f.zeros)
+				hide(f.chosen, seq, g, t0+r/f.h, from, dp[:y], f.zeros)
 			}
 		}
 		sees := func(r, i int) bool {
-			return f.mask.sees(t0+r/f.h, from+i) && (f.choice == nil || f.choice.sees(seq, g, t0+r/f.h, from+i))
+			return f.mask.sees(t0+r/f.h, from+i) && (f.chosen == nil || f.chosen.sees(seq, g, t0+r/f.h, from+i))
 		}
 		weigh(rows, f.d, to-from, dp, ld, 1, k[f.at(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.keys(seq, from, to), clean, sees)
 		if dk != nil {

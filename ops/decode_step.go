@@ -21,7 +21,7 @@ type decoder[T cpu.Float] struct {
 	o, idx, read Arg
 
 	places, starts []float64   // rotations of the positions in a run, and of the first tokens of the runs: see runTokens
-	choice         selector[T] // chooses the selection blocks
+	selector       selector[T] // chooses the selection blocks
 
 	// Scratch of each worker: the rotation; rows of q and o; scores, and a copy of the scores of the compressed branch; the softmax
 	// state; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores of the
@@ -48,7 +48,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	if !c.Dense() {
 		d.gates = op.bindGates(k, in)
 		d.most = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
-		d.choice = selector[T]{Params: c.Params, weights: foldWeights[T](c.Params)}
+		d.selector = selector[T]{Params: c.Params, weights: foldWeights[T](c.Params)}
 		d.kept, d.block = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
 		d.folded, d.best, d.blocks = cpu.Scratch[T](k, pieces(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
 	}
@@ -136,7 +136,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 			d.score(q, keys, kept, w)
 		}
 		if d.Has(Selected) {
-			d.choice.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
+			d.selector.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
 		}
 	}
 	if d.Has(Selected) {
