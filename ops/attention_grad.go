@@ -66,10 +66,10 @@ func (op AttentionGradOp[F]) Bind(k *cpu.Kernel, in, out []Arg) { op.Forward.bin
 // order of execution.
 type backward[T cpu.Float] struct {
 	dims
-	q, k, do     Arg
-	dq, dk, dval Arg
-	keys, vals   transposed[T]
-	stats        rowStats[T]
+	q, k, do            Arg
+	gradQ, gradK, gradV Arg // dq, dk, dv; the field dv is a size
+	keys, vals          transposed[T]
+	stats               rowStats[T]
 
 	// Scratch of each worker: rows of q and of do; scores and do·v; the dk and dv of some keys; room for weigh.
 	rowsQ, rowsDO, scores, dp, tileK, tileV, clean cpu.Region[T]
@@ -80,7 +80,7 @@ type backward[T cpu.Float] struct {
 func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, in, out []Arg) backward[T] {
 	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1]
 	f := backward[T]{
-		dims: a, q: in[0], k: in[1], do: do, dq: out[0], dk: out[1], dval: out[2],
+		dims: a, q: in[0], k: in[1], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
 		keys:   transposeKeys[T](k, a, in[1]),
 		vals:   transposeKeys[T](k, a, in[2]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
@@ -131,8 +131,8 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 		weigh(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, clean, seen)
 	}
 	for i := range keys {
-		copy(cpu.Slice[T](f.dk.Buf)[f.at(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])
-		copy(cpu.Slice[T](f.dval.Buf)[f.at(seq, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
+		copy(cpu.Slice[T](f.gradK.Buf)[f.at(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])
+		copy(cpu.Slice[T](f.gradV.Buf)[f.at(seq, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
 	}
 }
 
@@ -167,14 +167,14 @@ const (
 )
 
 // parts returns the number of parts that the queries of a sequence are cut into; 0 for the variant without parts.
-func (f *spanBackward[T]) parts(q sequence) int {
+func (f *spanBackward[T]) parts(seq sequence) int {
 	switch {
-	case f.chosen != nil && !f.chosen.nearlyAll(q.s): // selectedBackward computes this sequence
+	case f.chosen != nil && !f.chosen.nearlyAll(seq.s): // selectedBackward computes this sequence
 		return 0
-	case q.t == q.s && q.s <= shortSequence:
+	case seq.t == seq.s && seq.s <= shortSequence:
 		return shortParts
 	}
-	if n := min(q.s/max(1, q.t), mostParts); n >= fewKeys {
+	if n := min(seq.s/max(1, seq.t), mostParts); n >= fewKeys {
 		return n
 	}
 	return 0
@@ -192,22 +192,22 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) 
 		}
 	}
 	if a.hasDocuments() || n == 0 {
-		bindQueries(k, a, a.tokens, func(q sequence, g, t0, t1 int, w *cpu.Worker) {
-			if f.parts(q) == 0 {
-				f.rowGrad(q, g, t0, t1, nil, nil, w)
+		bindQueries(k, a, a.tokens, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
+			if f.parts(seq) == 0 {
+				f.rowGrad(seq, g, t0, t1, nil, nil, w)
 			}
 		})
-		bindKeys(k, a, keyTile, func(q sequence, g, from, to int, w *cpu.Worker) {
-			if f.parts(q) == 0 {
-				first, end := f.mask.queries(from, to, q.s)
-				f.keyGrad(q, g, from, to, end-first, func(i int) int { return first + i }, f.mask.keys, w)
+		bindKeys(k, a, keyTile, func(seq sequence, g, from, to int, w *cpu.Worker) {
+			if f.parts(seq) == 0 {
+				first, end := f.mask.queries(from, to, seq.s)
+				f.keyGrad(seq, g, from, to, end-first, func(i int) int { return first + i }, f.mask.keys, w)
 			}
 		})
 	}
 	if n > 0 {
 		f.bindParts(k, n)
 	}
-	bindClearRest[T](k, a.sequences, f.dk, f.dval)
+	bindClearRest[T](k, a.sequences, f.gradK, f.gradV)
 }
 
 // newSpanGrad adds to k the phases that prepare the gradient.
@@ -224,48 +224,48 @@ func (f *spanBackward[T]) bindParts(k *cpu.Kernel, most int) {
 	rows := f.b * f.hkv * f.partRows
 	f.partsK, f.partsV = cpu.Work[T](k, rows*f.d), cpu.Work[T](k, rows*f.dv)
 	bindGroups(k, f.dims, most, func(b, g, i int, w *cpu.Worker) {
-		f.forEach(b, func(q sequence) {
-			if n := f.parts(q); i < n {
-				f.queryPart(q, g, i, n, w)
+		f.forEach(b, func(seq sequence) {
+			if n := f.parts(seq); i < n {
+				f.queryPart(seq, g, i, n, w)
 			}
 		})
 	})
-	bindKeys(k, f.dims, keyTile, func(q sequence, g, from, to int, _ *cpu.Worker) {
-		if n := f.parts(q); n > 0 {
-			f.sumOfParts(f.dk, f.partsK, q, g, from, to, n, f.d)
-			f.sumOfParts(f.dval, f.partsV, q, g, from, to, n, f.dv)
+	bindKeys(k, f.dims, keyTile, func(seq sequence, g, from, to int, _ *cpu.Worker) {
+		if n := f.parts(seq); n > 0 {
+			f.sumOfParts(f.gradK, f.partsK, seq, g, from, to, n, f.d)
+			f.sumOfParts(f.gradV, f.partsV, seq, g, from, to, n, f.dv)
 		}
 	})
 }
 
 // partsAt returns the row of partsK at which the parts of a sequence and a group begin. A sequence has rows in proportion to its
 // number of tokens.
-func (f *spanBackward[T]) partsAt(q sequence, g int) int {
-	return (q.b*f.hkv+g)*f.partRows + q.first*(f.partRows/f.s)
+func (f *spanBackward[T]) partsAt(seq sequence, g int) int {
+	return (seq.b*f.hkv+g)*f.partRows + seq.first*(f.partRows/f.s)
 }
 
 // queryPart computes part i of n: the dq of every n-th tile of rows of a group, from tile i on, and what these rows add to dk and
 // dv.
-func (f *spanBackward[T]) queryPart(q sequence, g, i, n int, w *cpu.Worker) {
-	at := f.partsAt(q, g) + i*q.t
-	dk := cpu.Slice[T](f.partsK)[at*f.d:][:q.t*f.d]
-	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:q.t*f.dv]
+func (f *spanBackward[T]) queryPart(seq sequence, g, i, n int, w *cpu.Worker) {
+	at := f.partsAt(seq, g) + i*seq.t
+	dk := cpu.Slice[T](f.partsK)[at*f.d:][:seq.t*f.d]
+	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:seq.t*f.dv]
 	clear(dk)
 	clear(dv)
-	for t0 := i * f.tokens; t0 < q.s; t0 += n * f.tokens {
-		f.rowGrad(q, g, t0, min(q.s, t0+f.tokens), dk, dv, w)
+	for t0 := i * f.tokens; t0 < seq.s; t0 += n * f.tokens {
+		f.rowGrad(seq, g, t0, min(seq.s, t0+f.tokens), dk, dv, w)
 	}
 }
 
 // sumOfParts adds up the n parts of the keys [from,to), in order, and writes the sums to x [B,T,Hkv,c]. It overwrites the first part.
-func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, q sequence, g, from, to, n, c int) {
-	rows, dst := cpu.Slice[T](parts)[(f.partsAt(q, g)+from)*c:], cpu.Slice[T](x.Buf)
+func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, seq sequence, g, from, to, n, c int) {
+	rows, dst := cpu.Slice[T](parts)[(f.partsAt(seq, g)+from)*c:], cpu.Slice[T](x.Buf)
 	sum := rows[:(to-from)*c]
 	for i := 1; i < n; i++ {
-		cpu.Add(sum, sum, rows[i*q.t*c:][:len(sum)])
+		cpu.Add(sum, sum, rows[i*seq.t*c:][:len(sum)])
 	}
 	for i := range to - from {
-		copy(dst[f.at(q, from+i, g, c):][:c], sum[i*c:])
+		copy(dst[f.at(seq, from+i, g, c):][:c], sum[i*c:])
 	}
 }
 
@@ -310,5 +310,5 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 			weigh(to-from, f.d, rows, dp, 1, ld, q, f.d, dk[from*f.d:], rowsFinite, clean, seen)
 		}
 	}
-	scatterRows(f.dims, cpu.Slice[T](f.dq.Buf), dq, seq, g, t0, t1, f.d)
+	scatterRows(f.dims, cpu.Slice[T](f.gradQ.Buf), dq, seq, g, t0, t1, f.d)
 }

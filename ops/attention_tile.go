@@ -21,17 +21,17 @@ type transposed[T cpu.Float] struct {
 // transposeKeys adds to k a phase that transposes keys or values x [B,T,Hkv,c].
 func transposeKeys[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
 	y := transposed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
-	bindKeys(k, a, keyTile, func(q sequence, g, lo, hi int, _ *cpu.Worker) {
+	bindKeys(k, a, keyTile, func(seq sequence, g, lo, hi int, _ *cpu.Worker) {
 		n := hi - lo
-		cpu.Transpose(n, y.c, y.of(q, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.at(q, lo, g, y.c):], y.hkv*y.c)
+		cpu.Transpose(n, y.c, y.of(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.at(seq, lo, g, y.c):], y.hkv*y.c)
 	})
 	return y
 }
 
 // of returns the keys of a sequence and a group.
-func (x transposed[T]) of(q sequence, g int) transposedKeys[T] {
-	at := (q.b*x.hkv+g)*x.t + q.key
-	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:q.t*x.c], q.t, x.c}
+func (x transposed[T]) of(seq sequence, g int) transposedKeys[T] {
+	at := (seq.b*x.hkv+g)*x.t + seq.key
+	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.t*x.c], seq.t, x.c}
 }
 
 // transposedKeys are the n keys of a sequence.
@@ -88,9 +88,9 @@ func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 }
 
 // keys reports whether all tiles that hold the keys [lo,hi) of a sequence are finite.
-func (f finiteTiles) keys(q sequence, lo, hi int) bool {
-	first := q.b * f.tiles
-	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(q.key+lo)/keyTile:first+pieces(q.key+hi, keyTile)], 0)
+func (f finiteTiles) keys(seq sequence, lo, hi int) bool {
+	first := seq.b * f.tiles
+	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.key+lo)/keyTile:first+pieces(seq.key+hi, keyTile)], 0)
 }
 
 // finite reports whether all of x is finite. It may return false for finite numbers whose squares overflow float64.

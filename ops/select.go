@@ -113,14 +113,14 @@ func foldWeights[T cpu.Float](p Params) []T {
 }
 
 // tile chooses the blocks of the queries [t0,t1) of a group.
-func (f *selector[T]) tile(q sequence, g, t0, t1 int, w *cpu.Worker) {
+func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	probs := f.probs.Local(w)
 	if f.scored(t1 - 1) {
-		f.sumProbs(probs, q, g, t0, t1, w)
+		f.sumProbs(probs, seq, g, t0, t1, w)
 	}
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
 	for t := t0; t < t1; t++ {
-		row := idx[((q.b*f.s+q.first+t)*f.hkv+g)*f.TopN:][:f.TopN]
+		row := idx[((seq.b*f.s+seq.first+t)*f.hkv+g)*f.TopN:][:f.TopN]
 		_, seen := f.mask.keys(t)
 		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:seen], f.folded.Local(w), best, blocks)
 	}

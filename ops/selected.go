@@ -92,13 +92,13 @@ func (c chosenBlocks) blocks(s int) int { return pieces(s, c.size) }
 func (c chosenBlocks) most() int { return min(c.n*c.size, c.s) }
 
 // list returns the blocks of query t of group g.
-func (c chosenBlocks) list(q sequence, g, t int) []int32 {
-	return cpu.Slice[int32](c.idx.Buf)[((q.b*c.s+q.first+t)*c.hkv+g)*c.n:][:c.n]
+func (c chosenBlocks) list(seq sequence, g, t int) []int32 {
+	return cpu.Slice[int32](c.idx.Buf)[((seq.b*c.s+seq.first+t)*c.hkv+g)*c.n:][:c.n]
 }
 
 // run implements mask. It relies on ascending blocks, see check.
-func (c chosenBlocks) run(q sequence, g, t, from int) (lo, hi int) {
-	for _, j := range c.list(q, g, t) {
+func (c chosenBlocks) run(seq sequence, g, t, from int) (lo, hi int) {
+	for _, j := range c.list(seq, g, t) {
 		switch first := int(j) * c.size; {
 		case j < 0 || first > t:
 			return lo, min(hi, t+1)
@@ -115,15 +115,15 @@ func (c chosenBlocks) run(q sequence, g, t, from int) (lo, hi int) {
 }
 
 // sees reports whether query t has chosen the block of a key.
-func (c chosenBlocks) sees(q sequence, g, t, key int) bool {
-	return slices.Contains(c.list(q, g, t), int32(key/c.size))
+func (c chosenBlocks) sees(seq sequence, g, t, key int) bool {
+	return slices.Contains(c.list(seq, g, t), int32(key/c.size))
 }
 
 // hide replaces the scores of keys whose block query t has not chosen. x holds the scores of the keys from key from on; the new
 // scores come from values, whose elements are all equal.
-func hide[T cpu.Float](c *chosenBlocks, q sequence, g, t, from int, x, values []T) {
+func hide[T cpu.Float](c *chosenBlocks, seq sequence, g, t, from int, x, values []T) {
 	end := 0 // end in x of the chosen block before
-	for _, j := range c.seen(q, g, t) {
+	for _, j := range c.seen(seq, g, t) {
 		lo, hi := overlap(int(j)*c.size, (int(j)+1)*c.size, from, from+len(x))
 		copy(x[end:lo], values)
 		end = hi
@@ -142,12 +142,12 @@ func (c chosenBlocks) check() (err error) {
 	all := cpu.Slice[int32](c.idx.Buf)
 	for at := 0; at < len(all); at += c.n {
 		token := at / c.n / c.hkv
-		q, last := c.sequences.of(token/c.s, token%c.s), int32(-1)
-		blocks := int32(c.blocks(q.s))
+		seq, last := c.sequences.of(token/c.s, token%c.s), int32(-1)
+		blocks := int32(c.blocks(seq.s))
 		for _, j := range all[at : at+c.n] {
 			switch {
 			case j < -1 || j >= blocks:
-				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, q.s)
+				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, seq.s)
 			case j == -1:
 				last = blocks // only padding may follow
 			case last == blocks:
@@ -193,9 +193,9 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	if a.hasDocuments() || c.nearlyAll(a.s) {
 		f := newSpan[T](k, a, span{1, 1, a.s}, in, out)
 		f.chosen, f.hidden = &c, hiddenScores[T]()
-		bindQueries(k, a, a.tokens, func(q sequence, g, t0, t1 int, w *cpu.Worker) {
-			if c.nearlyAll(q.s) {
-				f.tile(q, g, t0, t1, w)
+		bindQueries(k, a, a.tokens, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
+			if c.nearlyAll(seq.s) {
+				f.tile(seq, g, t0, t1, w)
 			}
 		})
 	}
@@ -209,9 +209,9 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 		max:    cpu.Scratch[T](k, a.h),
 		sum:    cpu.Scratch[T](k, a.h),
 	}
-	bindQueries(k, a, queriesPerPiece, func(q sequence, g, first, end int, w *cpu.Worker) {
-		if !c.nearlyAll(q.s) {
-			f.queries(q, g, first, end, w)
+	bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
+		if !c.nearlyAll(seq.s) {
+			f.queries(seq, g, first, end, w)
 		}
 	})
 }

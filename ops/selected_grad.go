@@ -18,17 +18,17 @@ func bindChoosers(k *cpu.Kernel, c chosenBlocks) choosers {
 	}
 	x := choosers{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*places), places}
 	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
-		c.forEach(b, func(q sequence) {
-			queries, ends := x.group(q, g)
-			invert(q.s, func(t int) []int32 { return c.seen(q, g, t) }, queries, ends)
+		c.forEach(b, func(seq sequence) {
+			queries, ends := x.group(seq, g)
+			invert(seq.s, func(t int) []int32 { return c.seen(seq, g, t) }, queries, ends)
 		})
 	})
 	return x
 }
 
 // seen returns the blocks of query t that begin at or before it.
-func (c chosenBlocks) seen(q sequence, g, t int) []int32 {
-	idx := c.list(q, g, t)
+func (c chosenBlocks) seen(seq sequence, g, t int) []int32 {
+	idx := c.list(seq, g, t)
 	for i, j := range idx {
 		if j < 0 || int(j)*c.size > t {
 			return idx[:i]
@@ -38,14 +38,14 @@ func (c chosenBlocks) seen(q sequence, g, t int) []int32 {
 }
 
 // group returns the lists of a sequence and a group, and their ends.
-func (x choosers) group(q sequence, g int) (queries, ends []int32) {
-	bg := q.b*x.hkv + g
-	return cpu.Slice[int32](x.queries)[(bg*x.s+q.first)*x.n:][:q.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+q.first:][:x.blocks(q.s)]
+func (x choosers) group(seq sequence, g int) (queries, ends []int32) {
+	bg := seq.b*x.hkv + g
+	return cpu.Slice[int32](x.queries)[(bg*x.s+seq.first)*x.n:][:seq.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+seq.first:][:x.blocks(seq.s)]
 }
 
 // seeing returns the queries that chose block j and see some of its keys.
-func (x choosers) seeing(q sequence, g, j int) []int32 {
-	queries, ends := x.group(q, g)
+func (x choosers) seeing(seq sequence, g, j int) []int32 {
+	queries, ends := x.group(seq, g)
 	return inverted(queries, ends, j)
 }
 
@@ -92,7 +92,7 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 	for t := first; t < end; t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.row(seq, t, g, f.d):]
 		do := cpu.Slice[T](f.do.Buf)[f.row(seq, t, g, f.dv):]
-		dq := cpu.Slice[T](f.dq.Buf)[f.row(seq, t, g, f.d):][:f.h*f.d]
+		dq := cpu.Slice[T](f.gradQ.Buf)[f.row(seq, t, g, f.d):][:f.h*f.d]
 		clear(dq)
 		n := 0
 		for lo, hi := f.chosen.run(seq, g, t, 0); lo < hi; lo, hi = f.chosen.run(seq, g, t, hi) {
@@ -117,11 +117,11 @@ func (f *selectedBackward[T]) blocks(piece int, w *cpu.Worker) {
 	groups := f.b * f.hkv
 	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
 	from, to := part(j, f.chosen.size, f.s)
-	f.tiles(b, from, to, f.chosen.size, func(q sequence, lo, hi int) {
-		if f.chosen.nearlyAll(q.s) {
+	f.tiles(b, from, to, f.chosen.size, func(seq sequence, lo, hi int) {
+		if f.chosen.nearlyAll(seq.s) {
 			return
 		}
-		queries := f.choosers.seeing(q, g, lo/f.chosen.size)
-		f.keyGrad(q, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
+		queries := f.choosers.seeing(seq, g, lo/f.chosen.size)
+		f.keyGrad(seq, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
 	})
 }
