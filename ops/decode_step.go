@@ -14,7 +14,7 @@ type decoder[T cpu.Float] struct {
 	CacheLayout
 	h, most      int // query heads of a group; the most keys that a branch can read
 	q            Arg
-	k, v         [len(branchNames)]Arg // index is the branch; dense attention uses index 0
+	k, v         [len(branchNames)]Arg // of each branch
 	gates        Arg
 	cache, rows  Arg
 	phi          [2][]Arg // parameters of the MLP for keys and for values; empty: blocks are compressed by the mean
@@ -37,7 +37,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 		q: in[0], cache: in[at], rows: in[at+1], o: out[0], idx: out[1], read: out[2],
 	}
 	for i, next := 0, 1; i < len(d.k); i++ {
-		if c.Stores(1<<i) || c.Dense() && i == 0 {
+		if c.Stores(1<<i) || c.Dense() && i == window {
 			d.k[i], d.v[i] = in[next], in[next+1]
 			next += 2
 		}
@@ -96,7 +96,6 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	for j := range d.h {
 		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], turn)
 	}
-	const compressed, selected, window = 0, 1, 2
 	// put stores the token's key and value for a branch.
 	put := func(branch int, place list[T]) {
 		key := d.row.Local(w)[:d.KeyDim]
@@ -105,7 +104,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	}
 
 	if d.Dense() {
-		put(0, s.token(t))
+		put(window, s.token(t))
 		read[window] = int32(d.attend(q, o, s.all(t+1), nil, w))
 		return
 	}
