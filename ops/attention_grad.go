@@ -44,15 +44,15 @@ func (op AttentionGradOp[F]) Name() string { return "gradient of " + op.Forward.
 func (op AttentionGradOp[F]) flops(in []Operand) float64 { return attentionFLOPs(op.Forward, in, 6, 4) }
 
 func (op AttentionGradOp[F]) Infer(in []Operand) ([]Operand, error) {
-	o := saved{"o", 0}
+	o := likeOutput{"o", 0}
 	if op.Delta {
-		o = saved{"delta", 1}
+		o = likeOutput{"delta", 1}
 	}
 	n := op.Forward.inputs()
 	if _, table := splitTable(in, n); table != nil {
 		n++
 	}
-	in, err := inferGrad(op.Forward, n, in, o, saved{"lse", 1}, saved{"do", 0})
+	in, err := inferWithMore(op.Forward, n, in, o, likeOutput{"lse", 1}, likeOutput{"do", 0})
 	if err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
 	if _, table := splitTable(in, n); table != nil {
 		n++
 	}
-	in, err := inferGrad(CompressMLPOp(op), n, in, saved{"hidden", 1}, saved{"dy", 0})
+	in, err := inferWithMore(CompressMLPOp(op), n, in, likeOutput{"hidden", 1}, likeOutput{"dy", 0})
 	if err != nil {
 		return nil, err
 	}

@@ -273,7 +273,7 @@ func (LinearAddOp) Name() string { return "linear with add" }
 func (op LinearAddOp) flops(in []Operand) float64 { return LinearOp(op).flops(in) }
 
 func (op LinearAddOp) Infer(in []Operand) ([]Operand, error) {
-	if _, err := inferGrad(LinearOp(op), 2, in, saved{"residual", 0}); err != nil {
+	if _, err := inferWithMore(LinearOp(op), 2, in, likeOutput{"residual", 0}); err != nil {
 		return nil, err
 	}
 	return LinearOp(op).Infer(in[:2])
