@@ -44,8 +44,8 @@ type AttentionSpec interface {
 	pairs(in []Operand) float64
 	// inputs returns the number of inputs, not counting the table of documents that may follow them.
 	inputs() int
-	// bindGrad is the Bind of the op's AttentionGradOp.
-	bindGrad(k *cpu.Kernel, in, out []Arg)
+	// bindGrad is the Bind of the op's AttentionGradOp. takesDelta is its Delta: in has delta instead of o.
+	bindGrad(k *cpu.Kernel, takesDelta bool, in, out []Arg)
 }
 
 // dims are the sizes of an attention op. Methods name a query or a key by its sequence and its place in that sequence.

@@ -59,7 +59,9 @@ func (op AttentionGradOp[F]) Infer(in []Operand) ([]Operand, error) {
 	return in[:3], nil
 }
 
-func (op AttentionGradOp[F]) Bind(k *cpu.Kernel, in, out []Arg) { op.Forward.bindGrad(k, in, out) }
+func (op AttentionGradOp[F]) Bind(k *cpu.Kernel, in, out []Arg) {
+	op.Forward.bindGrad(k, op.Delta, in, out)
+}
 
 // backward is the common part of the gradients of all attention ops. A piece of work writes the dq of some queries, or the dk and dv
 // of some keys; both recompute the scores. Only one piece writes an element of an output, so the bits do not depend on the
@@ -75,10 +77,10 @@ type backward[T cpu.Float] struct {
 	rowsQ, rowsDO, scores, dp, tileK, tileV, clean cpu.Region[T]
 }
 
-// newBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o, lse, do, out is dq, dk, dv. scores is the
-// largest number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
-func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, in, out []Arg) backward[T] {
-	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1]
+// newBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is
+// the largest number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
+func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []Arg) backward[T] {
+	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1] // o is delta if takesDelta
 	f := backward[T]{
 		dims: a, q: in[0], k: in[1], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
 		keys:   transposeKeys[T](k, a, in[1]),
@@ -92,7 +94,11 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, i
 		clean:  cpu.Scratch[T](k, max(chunkKeys, a.tileRows())*max(a.d, a.dv)),
 	}
 	f.stats = bindRowStats(k, a, m, in[0], f.keys, lse)
-	f.stats.bindDelta(k, o, do)
+	if takesDelta {
+		f.stats.bindCopyDelta(k, o)
+	} else {
+		f.stats.bindDelta(k, o, do)
+	}
 	return f
 }
 
@@ -180,9 +186,9 @@ func (f *spanBackward[T]) parts(seq sequence) int {
 	return 0
 }
 
-// bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o, lse, do, out is dq, dk, dv.
-func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
-	f := newSpanGrad(k, newBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, in, out), mask)
+// bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o or delta, lse, do, out is dq, dk, dv.
+func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool, in, out []Arg) {
+	f := newSpanGrad(k, newBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, takesDelta, in, out), mask)
 	n := f.parts(sequence{s: a.s, t: a.t}) // parts of a whole row
 	f.partRows = n * a.t
 	if a.hasDocuments() { // some documents may have parts, others none

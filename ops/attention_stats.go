@@ -77,18 +77,23 @@ func (s softmax[T]) scan(a dims, m mask, q []T, keys transposedKeys[T], seq sequ
 	}
 }
 
-// bindDelta adds to k a phase that sets delta. It computes delta from o and do [B,S,Hq,Dv], or copies it if o is delta [B,Hq,S].
+// bindDelta adds to k a phase that computes delta from o and do [B,S,Hq,Dv].
 func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
-	given := o.Shape.Dims() == 3
 	bindQueries(k, st.dims, statQueries, func(seq sequence, g, first, end int, _ *cpu.Worker) {
 		rows, values, grads := st.rows(seq, g), cpu.Slice[T](o.Buf), cpu.Slice[T](do.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
-			if given {
-				rows[r*rowNumbers+rowDelta] = values[st.stat(seq, g, r/st.h)+r%st.h*st.s]
-				continue
-			}
 			at := st.row(seq, r/st.h, g, st.dv) + r%st.h*st.dv
 			rows[r*rowNumbers+rowDelta] = cpu.Dot(values[at:][:st.dv], grads[at:][:st.dv])
+		}
+	})
+}
+
+// bindCopyDelta adds to k a phase that copies delta [B,Hq,S].
+func (st rowStats[T]) bindCopyDelta(k *cpu.Kernel, delta Arg) {
+	bindQueries(k, st.dims, statQueries, func(seq sequence, g, first, end int, _ *cpu.Worker) {
+		rows, deltas := st.rows(seq, g), cpu.Slice[T](delta.Buf)
+		for r := first * st.h; r < end*st.h; r++ {
+			rows[r*rowNumbers+rowDelta] = deltas[st.stat(seq, g, r/st.h)+r%st.h*st.s]
 		}
 	})
 }

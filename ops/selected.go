@@ -53,8 +53,8 @@ func (op SelectedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSelected[float32], bindSelected[float64])(k, op.SelectBlock, in, out)
 }
 
-func (op SelectedAttentionOp) bindGrad(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, in, out)
+func (op SelectedAttentionOp) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []Arg) {
+	byType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, takesDelta, in, out)
 }
 
 func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {

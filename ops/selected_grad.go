@@ -57,8 +57,9 @@ type selectedBackward[T cpu.Float] struct {
 	choosers choosers
 }
 
-// bindSelectedGrad adds to k the phases of the gradient of bindSelected: in is q, k, v, idx, o, lse, do, out is dq, dk, dv.
-func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
+// bindSelectedGrad adds to k the phases of the gradient of bindSelected: in is q, k, v, idx, o or delta, lse, do, out is
+// dq, dk, dv.
+func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in, out []Arg) {
 	in, a := splitDims(in, 4, 0, 0)
 	c := newChosenBlocks(a, block, in[3])
 	k.Check = c.check
@@ -66,7 +67,7 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	if a.hasDocuments() || c.nearlyAll(a.s) {
 		scores = max(scores, a.tileRows()*maxStride)
 	}
-	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), in, out)
+	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
 	if a.hasDocuments() || c.nearlyAll(a.s) {
 		short := newSpanGrad(k, b, span{1, 1, a.s})
 		short.chosen, short.partRows = &c, shortParts*a.t
