@@ -131,7 +131,8 @@ func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, dy,
 				copy(dst, d)
 				cpu.Scale(dst, gate[j])
 				if len(deltas) > 0 {
-					cpu.Slice[T](deltas[j].Buf)[(i/h/s*h+i%h)*s+i/h%s] = cpu.Dot(branch, dst)
+					b, t, head := i/h/s, i/h%s, i%h
+					cpu.Slice[T](deltas[j].Buf)[(b*h+head)*s+t] = cpu.Dot(branch, dst)
 				}
 			}
 		}
