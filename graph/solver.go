@@ -43,7 +43,7 @@ func (m *Machine) RunAndStep(s Solver, weights []G.ValueGrad) error {
 
 // Refresh makes the next run cast all weights to half precision again. A solver calls it after a step that is not part of
 // RunAndStep.
-func (m *Machine) Refresh() { m.upToDate = false }
+func (m *Machine) Refresh() { m.copiesUpToDate = false }
 
 // Backend returns the backend that the machine runs on.
 func (m *Machine) Backend() Backend { return m.opts.backend }
