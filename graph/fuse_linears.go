@@ -10,28 +10,28 @@ import (
 // their results into one LinearsOp. The bits are the same in the graph's types; in half precision a library may sum a wider
 // product in another order.
 func (f *fuser) linears(s *step) error {
-	group := group[ops.LinearOp](f, s)
-	if len(group) < 2 {
+	layers := group[ops.LinearOp](f, s)
+	if len(layers) < 2 {
 		return nil
 	}
-	slices.Reverse(group) // the order of their gradients; see align
+	slices.Reverse(layers) // the order of their gradients; see align
 	op := ops.LinearsOp{Dots: s.spec.(ops.LinearOp).Dots}
-	rotations := rotations{turned: &op.Turned, rope: &op.RoPE}
+	turns := rotations{turned: &op.Turned, rope: &op.RoPE}
 	var ropes []*step
 	var ws, biases, ys []*operand
-	for i, l := range group {
+	for i, l := range layers {
 		linear := l.spec.(ops.LinearOp)
 		if linear.Dots != op.Dots {
 			return nil
 		}
 		op.Heads[i], op.Bias[i] = linear.Heads, len(l.in) == 3
 		y := l.out[0]
-		if r := f.readers[y]; len(r) == 1 && f.inner(y, r...) && rotations.take(i, r[0]) {
+		if r := f.readers[y]; len(r) == 1 && f.inner(y, r...) && turns.take(i, r[0]) {
 			ropes, y = append(ropes, r[0]), r[0].out[0]
 		}
 		ws, biases, ys = append(ws, l.in[1]), append(biases, l.in[2:]...), append(ys, y)
 	}
-	_, err := f.replace(append(group, ropes...), op, slices.Concat(s.in[:1], ws, biases, rotations.table), ys)
+	_, err := f.replace(append(layers, ropes...), op, slices.Concat(s.in[:1], ws, biases, turns.table), ys)
 	return err
 }
 
@@ -60,19 +60,19 @@ func (t *rotations) take(i int, s *step) bool {
 
 // group returns the steps whose Spec is an S and whose first operand is that of s, in the same types, if s is the first of
 // them. It returns at most ops.MaxLinears.
-func group[S ops.Spec](f *fuser, s *step) (group []*step) {
+func group[S ops.Spec](f *fuser, s *step) (layers []*step) {
 	if _, ok := s.spec.(S); !ok {
 		return nil
 	}
 	for _, r := range f.readers[s.in[0]] {
-		if _, ok := r.spec.(S); ok && r.in[0] == s.in[0] && !slices.Contains(group, r) && sameType(r.in[1], s.in[1]) && sameType(r.out[0], s.out[0]) {
-			group = append(group, r)
+		if _, ok := r.spec.(S); ok && r.in[0] == s.in[0] && !slices.Contains(layers, r) && sameType(r.in[1], s.in[1]) && sameType(r.out[0], s.out[0]) {
+			layers = append(layers, r)
 		}
 	}
-	if group[0] != s {
+	if layers[0] != s {
 		return nil
 	}
-	return slices.Clip(group[:min(len(group), ops.MaxLinears)])
+	return slices.Clip(layers[:min(len(layers), ops.MaxLinears)])
 }
 
 // linearsGrad fuses the gradients of linear layers of one input into one LinearsGradOp: those by the weights; those by the
@@ -87,7 +87,7 @@ func (f *fuser) linearsGrad(s *step) error {
 	}
 	inputs, add := f.inputGrads(weights)
 	op := ops.LinearsGradOp{In: s.spec.(ops.LinearWeightGradOp).In, WeightsOnly: add == nil}
-	rotations := rotations{turned: &op.Turned, rope: &op.RoPE}
+	turns := rotations{turned: &op.Turned, rope: &op.RoPE}
 	old := slices.Concat(weights, inputs)
 	in, ws, out := s.in[:1:1], []*operand{}, []*operand{}
 	for i, w := range weights {
@@ -95,7 +95,7 @@ func (f *fuser) linearsGrad(s *step) error {
 		if add != nil {
 			ws, by = append(ws, inputs[i].in[1]), []*step{w, inputs[i]}
 		}
-		if rope := f.writer[dy]; rope != nil && f.inner(dy, by...) && rotations.take(i, rope) {
+		if rope := f.writer[dy]; rope != nil && f.inner(dy, by...) && turns.take(i, rope) {
 			old, by, dy = append(old, rope), []*step{rope}, rope.in[0]
 		}
 		terms := []*operand{dy}
@@ -105,10 +105,10 @@ func (f *fuser) linearsGrad(s *step) error {
 		in, out, op.Terms[i] = append(in, terms...), append(out, w.out[0]), len(terms)
 	}
 	if add == nil {
-		_, err := f.replace(old, op, append(in, rotations.table...), out)
+		_, err := f.replace(old, op, append(in, turns.table...), out)
 		return err
 	}
-	in = slices.Concat(in, ws, rotations.table)
+	in = slices.Concat(in, ws, turns.table)
 	var others []*operand // other terms of the sum
 	first := -1           // how many of them come before the first term that is replaced
 	for _, v := range add.in {
@@ -291,42 +291,4 @@ func (f *fuser) linearSiLU(silu *step) error {
 	}
 	_, err := f.replace([]*step{silu, linear}, ops.LinearSiLUOp(op), linear.in, []*operand{silu.out[0], linear.out[0]})
 	return err
-}
-
-// align makes the casts of the weights of linears contiguous in memory, and their gradients, too. A product on a device can
-// then take them as one. The CPU's kernels have no use for it.
-func (p *plan) align() error {
-	if p.device.Host {
-		return nil
-	}
-	free := map[*operand]bool{} // values that may become part of a contiguous list
-	makeContiguous := func(list []*operand) {
-		for i, v := range list {
-			if !free[v] || slices.Contains(list[:i], v) || i < len(list)-1 && v.arg.Operand.Bytes()%p.device.Alignment != 0 {
-				return
-			}
-		}
-		for i, v := range list {
-			if free[v] = false; i > 0 {
-				v.follows = list[i-1]
-			}
-		}
-		p.contiguous = append(p.contiguous, list)
-	}
-	for _, s := range p.steps {
-		for _, v := range s.out {
-			free[v] = s.op == nil // a step of the graph may still go to the host
-		}
-		switch op := s.spec.(type) {
-		case ops.LinearsOp:
-			makeContiguous(s.in[1 : 1+len(s.out)])
-		case ops.LinearsGradOp:
-			_, dys, ws := ops.SplitLinearsGrad(op, s.in)
-			makeContiguous(s.out[len(s.out)-len(dys):])
-			if !op.WeightsOnly {
-				makeContiguous(ws)
-			}
-		}
-	}
-	return nil
 }

@@ -52,11 +52,14 @@ type Machine struct {
 	beginsSums bool      // the next run begins the sums of WithGradSums: it overwrites them
 	moves      int64     // number of times that an address which kernels read has changed
 	warm       bool      // a run has succeeded
-	upToDate   bool      // the half-precision copies of weights are right: a solver's step has written them, or the weights are held
 	watches    []*Watch
 	run        int64 // number of runs so far, with the one that is running
 	at         *step // the step that is running, nil between steps
 	copies     struct{ uploads, downloads int64 }
+
+	// copiesUpToDate says that the half-precision copies of weights are right: a solver's step has written them, or the weights
+	// are held.
+	copiesUpToDate bool
 
 	// after, if not nil, is called after each step. Timing and tests use it.
 	after func(index int)

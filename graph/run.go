@@ -31,10 +31,11 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) error {
 	return err
 }
 
+// runOnce runs the graph and, if solver is not nil, a step of solver: as part of the run if that is possible, else after it.
 func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer func() {
 		if err != nil {
-			m.upToDate = false
+			m.copiesUpToDate = false
 			clear(m.hostMem.owned)
 			err = m.runError(err)
 		}
@@ -47,27 +48,17 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 			return err
 		}
 	}
-	moves := m.moves
-	for _, v := range m.inputs {
-		if err := m.load(v); err != nil {
-			return fmt.Errorf("%s: %w", v.name, err)
-		}
+	moved, err := m.loadInputs()
+	if err != nil {
+		return err
 	}
-	upToDate := m.upToDate && (solver != nil || m.allHeld) && moves == m.moves
-	m.upToDate = false
-	var follows Solver // solver, if its step is part of the run
-	if solver != nil && m.warm {
-		if err := m.show(false); err != nil { // bind the gradients to the memory that this run writes
-			return err
-		}
-		if len(m.reads) == 0 && m.inPlace(weights) { // a run whose Read fails must not have taken a step
-			if err := solver.Begin(weights); err != nil {
-				return err
-			}
-			follows = solver
-		}
+	skipCasts := m.copiesUpToDate && (solver != nil || m.allHeld) && !moved
+	m.copiesUpToDate = false
+	follows, err := m.beginStep(solver, weights)
+	if err != nil {
+		return err
 	}
-	if err := m.runSegments(upToDate, follows); err != nil {
+	if err := m.runSegments(skipCasts, follows); err != nil {
 		return err
 	}
 	m.beginsSums = false
@@ -77,11 +68,8 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 		}
 	}
 	m.at = nil
-	show := func(m *Machine) error { return m.show(true) }
-	for _, f := range [...]func(*Machine) error{show, (*Machine).unbindUnkept, (*Machine).bindDuals, (*Machine).answerReads} {
-		if err := f(m); err != nil {
-			return err
-		}
+	if err := m.publish(); err != nil {
+		return err
 	}
 	if solver != nil && follows == nil { // the gradients have values only now
 		if err := solver.Step(weights); err != nil {
@@ -89,19 +77,62 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 		}
 	}
 	m.beginsSums = solver != nil
-	m.upToDate = m.allHeld || solver != nil && m.writesCopies(weights)
+	m.copiesUpToDate = m.allHeld || solver != nil && m.writesCopies(weights)
 	m.warm = true
 	return nil
 }
 
-// runSegments runs all steps and then the kernels of solver, if it is not nil. If upToDate, it leaves out the casts of
+// loadInputs loads the values that are bound to the inputs. It reports whether an address that kernels read has changed.
+func (m *Machine) loadInputs() (moved bool, err error) {
+	before := m.moves
+	for _, v := range m.inputs {
+		if err := m.load(v); err != nil {
+			return false, fmt.Errorf("%s: %w", v.name, err)
+		}
+	}
+	return m.moves != before, nil
+}
+
+// beginStep begins the step of solver, if it can be part of the run, and returns solver then. It returns nil if solver is nil
+// or its step has to come after the run.
+func (m *Machine) beginStep(solver Solver, weights []G.ValueGrad) (follows Solver, err error) {
+	if solver == nil || !m.warm {
+		return nil, nil
+	}
+	if err := m.bindKept(false); err != nil { // bind the gradients to the memory that this run writes
+		return nil, err
+	}
+	if len(m.reads) > 0 || !m.inPlace(weights) { // a run whose Read fails must not have taken a step
+		return nil, nil
+	}
+	if err := solver.Begin(weights); err != nil {
+		return nil, err
+	}
+	return solver, nil
+}
+
+// publish hands out the results of a run: the values of nodes, the dual values of inputs, and the targets of Reads.
+func (m *Machine) publish() error {
+	if err := m.bindKept(true); err != nil {
+		return err
+	}
+	if err := m.unbindUnkept(); err != nil {
+		return err
+	}
+	if err := m.bindDuals(); err != nil {
+		return err
+	}
+	return m.answerReads()
+}
+
+// runSegments runs all steps and then the kernels of solver, if it is not nil. If skipCasts, it leaves out the casts of
 // weights.
-func (m *Machine) runSegments(upToDate bool, solver Solver) error {
+func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
 	for i := range m.segments {
 		s := &m.segments[i]
 		var err error
 		switch {
-		case upToDate && s.to <= m.weightCasts:
+		case skipCasts && s.to <= m.weightCasts:
 		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.watchesResults():
 			var follows Solver
 			if i == len(m.segments)-1 {
@@ -229,9 +260,9 @@ func (m *Machine) download(v *operand) error {
 	return nil
 }
 
-// show binds the kept values to their nodes, before or after a run. It leaves what an earlier run has bound if that is still
-// right.
-func (m *Machine) show(after bool) error {
+// bindKept binds the kept values to their nodes, before or after a run. It leaves what an earlier run has bound if that is
+// still right.
+func (m *Machine) bindKept(after bool) error {
 	wait := false
 	for _, v := range m.kept {
 		s := &m.state[v.id]

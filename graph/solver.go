@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -42,7 +43,7 @@ func (m *Machine) RunAndStep(s Solver, weights []G.ValueGrad) error {
 
 // Refresh makes the next run cast all weights to half precision again. A solver calls it after a step that is not part of
 // RunAndStep.
-func (m *Machine) Refresh() { m.upToDate = false }
+func (m *Machine) Refresh() { m.copiesUpToDate = false }
 
 // Backend returns the backend that the machine runs on.
 func (m *Machine) Backend() Backend { return m.opts.backend }
@@ -50,17 +51,23 @@ func (m *Machine) Backend() Backend { return m.opts.backend }
 // Stream returns the stream of the machine's runs, nil after Close. What a solver enqueues there is in order with the runs.
 func (m *Machine) Stream() Stream { return m.stream }
 
-// HalfCopy returns the half-precision copy of the input n, which kernels read in place of n. For an input without a copy it
-// returns an operand without a cell. Its type is that of the machine's activations, or the zero value if these are not in
-// half precision.
-func (m *Machine) HalfCopy(n *G.Node) ops.Arg {
+// HalfType returns the type in which the machine stores activations, if that is half precision, and the zero value otherwise.
+func (m *Machine) HalfType() tensor.Dtype {
 	if m.plan == nil {
-		return ops.Arg{}
+		return tensor.Dtype{}
 	}
-	if c := m.halfCopies[n]; c != nil {
-		return c.arg
+	return m.half
+}
+
+// HalfCopy returns the half-precision copy of the input n, which kernels read in place of n. For an input without a copy it
+// returns an operand without a cell, of HalfType.
+func (m *Machine) HalfCopy(n *G.Node) ops.Arg {
+	if m.plan != nil {
+		if c := m.halfCopies[n]; c != nil {
+			return c.arg
+		}
 	}
-	return ops.Arg{Operand: ops.Operand{Dtype: m.half}}
+	return ops.Arg{Operand: ops.Operand{Dtype: m.HalfType()}}
 }
 
 // inPlace reports whether a run writes the gradients to the values that are bound before the run. It does not for a gradient

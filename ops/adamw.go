@@ -61,12 +61,28 @@ func (h AdamWHyper) Write(hyper []float64) {
 		unscale = 1 / h.Scale
 	}
 	copy(hyper, []float64{
-		h.LR, h.Beta1, h.Beta2, h.Eps, h.Decay, h.Clip, 1 / (1 - math.Pow(h.Beta1, t)), 1 / (1 - math.Pow(h.Beta2, t)), unscale, h.Momentum,
+		hyperLR: h.LR, hyperBeta1: h.Beta1, hyperBeta2: h.Beta2, hyperEps: h.Eps, hyperDecay: h.Decay, hyperClip: h.Clip,
+		hyperC1: 1 / (1 - math.Pow(h.Beta1, t)), hyperC2: 1 / (1 - math.Pow(h.Beta2, t)), hyperUnscale: unscale, hyperMomentum: h.Momentum,
 	})
 }
 
+// The numbers of a step, in the order in which AdamWHyper.Write writes them. The GPU's kernels read the same order.
+const (
+	hyperLR = iota
+	hyperBeta1
+	hyperBeta2
+	hyperEps
+	hyperDecay
+	hyperClip
+	hyperC1
+	hyperC2
+	hyperUnscale
+	hyperMomentum
+	hyperCount
+)
+
 // AdamWHyperLen is the number of elements that AdamWHyper.Write writes.
-const AdamWHyperLen = 10
+const AdamWHyperLen = hyperCount
 
 func (AdamWOp) Name() string { return "adamw" }
 
@@ -158,7 +174,7 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, n
 		for _, s := range cpu.Slice[float64](sums) {
 			sum += s
 		}
-		cpu.Slice[float64](norm.Buf)[0] = math.Sqrt(sum) * cpu.Slice[float64](hyper.Buf)[8]
+		cpu.Slice[float64](norm.Buf)[0] = math.Sqrt(sum) * cpu.Slice[float64](hyper.Buf)[hyperUnscale]
 	})
 	numbers := stepNumbers{hyper.Buf, norm.Buf}
 	ofAdamW := runsOf(len(op.Decay), func(i int) int {
@@ -174,7 +190,8 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, n
 			return
 		}
 		step := cpu.AdamWStep[T]{
-			LR: T(h[0]), Beta1: T(h[1]), Beta2: T(h[2]), Eps: T(h[3]), Decay: T(h[4]), Clip: T(clip), C1: T(h[6]), C2: T(h[7]),
+			LR: T(h[hyperLR]), Beta1: T(h[hyperBeta1]), Beta2: T(h[hyperBeta2]), Eps: T(h[hyperEps]),
+			Decay: T(h[hyperDecay]), Clip: T(clip), C1: T(h[hyperC1]), C2: T(h[hyperC2]),
 		}
 		if op.Decay[r.tensor] == '0' {
 			step.Decay = 0
@@ -194,8 +211,8 @@ func (s stepNumbers) read() (hyper []float64, clip float64, ok bool) {
 	if math.IsNaN(n) || math.IsInf(n, 0) {
 		return h, 0, false
 	}
-	if h[5] > 0 {
-		return h, h[8] * min(1, h[5]/(n+1e-6)), true
+	if h[hyperClip] > 0 {
+		return h, h[hyperUnscale] * min(1, h[hyperClip]/(n+1e-6)), true
 	}
-	return h, h[8], true
+	return h, h[hyperUnscale], true
 }

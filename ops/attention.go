@@ -44,8 +44,8 @@ type AttentionSpec interface {
 	pairs(in []Operand) float64
 	// inputs returns the number of inputs, not counting the table of documents that may follow them.
 	inputs() int
-	// bindGrad is the Bind of the op's AttentionGradOp.
-	bindGrad(k *cpu.Kernel, in, out []Arg)
+	// bindGrad is the Bind of the op's AttentionGradOp. takesDelta is its Delta: in has delta instead of o.
+	bindGrad(k *cpu.Kernel, takesDelta bool, in, out []Arg)
 }
 
 // dims are the sizes of an attention op. Methods name a query or a key by its sequence and its place in that sequence.
@@ -79,13 +79,13 @@ func splitDims(in []Arg, n, l, d int) ([]Arg, dims) {
 }
 
 // row returns the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
-func (a dims) row(q sequence, t, g, c int) int { return ((q.b*a.s+q.first+t)*a.hq + g*a.h) * c }
+func (a dims) row(seq sequence, t, g, c int) int { return ((seq.b*a.s+seq.first+t)*a.hq + g*a.h) * c }
 
 // at returns the offset in an array [B,T,Hkv,c] of the row of key s of group g. The next key lies hkv*c elements further.
-func (a dims) at(q sequence, s, g, c int) int { return ((q.b*a.t+q.key+s)*a.hkv + g) * c }
+func (a dims) at(seq sequence, s, g, c int) int { return ((seq.b*a.t+seq.key+s)*a.hkv + g) * c }
 
 // stat returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies s elements further.
-func (a dims) stat(q sequence, g, t int) int { return (q.b*a.hq+g*a.h)*a.s + q.first + t }
+func (a dims) stat(seq sequence, g, t int) int { return (seq.b*a.hq+g*a.h)*a.s + seq.first + t }
 
 // softmaxScale is 1/sqrt(D).
 func softmaxScale[T cpu.Float](d int) T { return T(1 / math.Sqrt(float64(d))) }
@@ -115,7 +115,7 @@ func inferAttention(in []Operand, kName, vName string, rows func(s int) int, mor
 // mask lists the keys that a query sees, in runs of adjoining keys.
 type mask interface {
 	// run returns the first run [lo,hi) of keys that query t of group g sees, at or after key from. lo >= hi if there is none.
-	run(q sequence, g, t, from int) (lo, hi int)
+	run(seq sequence, g, t, from int) (lo, hi int)
 }
 
 // span is the mask of the ops whose queries see one run of keys. Key i is the block of tokens [i*d, i*d+l). A query may see it
@@ -176,34 +176,34 @@ func bindGroups(k *cpu.Kernel, a dims, n int, f func(b, g, piece int, w *cpu.Wor
 
 // bindQueries adds to k a phase that calls f, for each group, with runs [t0,t1) of at most size queries of a sequence. The newest
 // queries come first, since they may see the most keys.
-func bindQueries(k *cpu.Kernel, a dims, size int, f func(q sequence, g, t0, t1 int, w *cpu.Worker)) {
+func bindQueries(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, t0, t1 int, w *cpu.Worker)) {
 	n := pieces(a.s, size)
 	bindGroups(k, a, n, func(b, g, piece int, w *cpu.Worker) {
 		from, to := part(n-1-piece, size, a.s)
-		a.tiles(b, from, to, size, func(q sequence, t0, t1 int) { f(q, g, t0, t1, w) })
+		a.tiles(b, from, to, size, func(seq sequence, t0, t1 int) { f(seq, g, t0, t1, w) })
 	})
 }
 
 // bindKeys adds to k a phase that calls f, for each group, with runs [lo,hi) of at most size keys of a sequence.
-func bindKeys(k *cpu.Kernel, a dims, size int, f func(q sequence, g, lo, hi int, w *cpu.Worker)) {
+func bindKeys(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, lo, hi int, w *cpu.Worker)) {
 	bindGroups(k, a, pieces(a.t, size), func(b, g, piece int, w *cpu.Worker) {
 		from, to := part(piece, size, a.t)
-		a.keyTiles(b, from, to, size, func(q sequence, lo, hi int) { f(q, g, lo, hi, w) })
+		a.keyTiles(b, from, to, size, func(seq sequence, lo, hi int) { f(seq, g, lo, hi, w) })
 	})
 }
 
 // gatherRows copies the rows of group g at the queries [t0,t1) of x [B,S,Hq,c] to dst [(t1-t0)*h,c].
-func gatherRows[T cpu.Float](a dims, dst, x []T, q sequence, g, t0, t1, c int) {
+func gatherRows[T cpu.Float](a dims, dst, x []T, seq sequence, g, t0, t1, c int) {
 	n := a.h * c
 	for t := t0; t < t1; t++ {
-		copy(dst[(t-t0)*n:][:n], x[a.row(q, t, g, c):])
+		copy(dst[(t-t0)*n:][:n], x[a.row(seq, t, g, c):])
 	}
 }
 
 // scatterRows is the inverse of gatherRows.
-func scatterRows[T cpu.Float](a dims, x, src []T, q sequence, g, t0, t1, c int) {
+func scatterRows[T cpu.Float](a dims, x, src []T, seq sequence, g, t0, t1, c int) {
 	n := a.h * c
 	for t := t0; t < t1; t++ {
-		copy(x[a.row(q, t, g, c):][:n], src[(t-t0)*n:])
+		copy(x[a.row(seq, t, g, c):][:n], src[(t-t0)*n:])
 	}
 }

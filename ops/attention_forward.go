@@ -2,15 +2,15 @@ package ops
 
 import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees. With a choice, the
-// rows see only the chosen blocks.
+// spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees. If chosen is not nil,
+// the rows see only the chosen blocks.
 type spanForward[T cpu.Float] struct {
 	dims
 	mask         span
-	choice       *choice // nil: none
-	hidden       []T     // -Inf: the scores of a chunk of keys that are not chosen; nil without a choice
+	chosen       *chosenBlocks // nil: all blocks
+	hidden       []T           // -Inf: the scores of a chunk of keys that are not chosen; nil if chosen is nil
 	q, v, o, lse Arg
-	keys         packed[T]
+	keys         transposed[T]
 	finiteVals   finiteTiles
 
 	// Scratch of each worker: rows of q, rows of o, scores, the softmax state, and room for weigh.
@@ -23,11 +23,11 @@ func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
 	bindQueries(k, a, a.tokens, f.tile)
 }
 
-// newSpan adds to k the phases that pack the keys and test the values. They run before the phase that calls tile.
+// newSpan adds to k the phases that transpose the keys and test the values. They run before the phase that calls tile.
 func newSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) *spanForward[T] {
 	return &spanForward[T]{
 		dims: a, mask: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:       pack[T](k, a, in[1]),
+		keys:       transposeKeys[T](k, a, in[1]),
 		finiteVals: bindFinite[T](k, in[2]),
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.dv),
@@ -55,13 +55,13 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 		for r := range rows {
 			x, y := f.mask.keys(t0 + r/f.h)
 			x, y = overlap(x, y, from, to)
-			if f.choice != nil {
-				hide(f.choice, seq, g, t0+r/f.h, from, s[r*ld:][:y], f.hidden)
+			if f.chosen != nil {
+				hide(f.chosen, seq, g, t0+r/f.h, from, s[r*ld:][:y], f.hidden)
 			}
 			state.add(r, s[r*ld:][:to-from], x, y, o[r*f.dv:][:f.dv])
 		}
 		sees := func(r, i int) bool {
-			return f.mask.sees(t0+r/f.h, from+i) && (f.choice == nil || f.choice.sees(seq, g, t0+r/f.h, from+i))
+			return f.mask.sees(t0+r/f.h, from+i) && (f.chosen == nil || f.chosen.sees(seq, g, t0+r/f.h, from+i))
 		}
 		weigh(rows, f.dv, to-from, s, ld, 1, v[f.at(seq, from, g, f.dv):], f.hkv*f.dv, o, f.finiteVals.keys(seq, from, to), f.clean.Local(w), sees)
 	}

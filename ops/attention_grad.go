@@ -44,45 +44,47 @@ func (op AttentionGradOp[F]) Name() string { return "gradient of " + op.Forward.
 func (op AttentionGradOp[F]) flops(in []Operand) float64 { return attentionFLOPs(op.Forward, in, 6, 4) }
 
 func (op AttentionGradOp[F]) Infer(in []Operand) ([]Operand, error) {
-	o := saved{"o", 0}
+	o := likeOutput{"o", 0}
 	if op.Delta {
-		o = saved{"delta", 1}
+		o = likeOutput{"delta", 1}
 	}
 	n := op.Forward.inputs()
 	if _, table := splitTable(in, n); table != nil {
 		n++
 	}
-	in, err := inferGrad(op.Forward, n, in, o, saved{"lse", 1}, saved{"do", 0})
+	in, err := inferWithMore(op.Forward, n, in, o, likeOutput{"lse", 1}, likeOutput{"do", 0})
 	if err != nil {
 		return nil, err
 	}
 	return in[:3], nil
 }
 
-func (op AttentionGradOp[F]) Bind(k *cpu.Kernel, in, out []Arg) { op.Forward.bindGrad(k, in, out) }
+func (op AttentionGradOp[F]) Bind(k *cpu.Kernel, in, out []Arg) {
+	op.Forward.bindGrad(k, op.Delta, in, out)
+}
 
 // backward is the common part of the gradients of all attention ops. A piece of work writes the dq of some queries, or the dk and dv
 // of some keys; both recompute the scores. Only one piece writes an element of an output, so the bits do not depend on the
 // order of execution.
 type backward[T cpu.Float] struct {
 	dims
-	q, k, do     Arg
-	dq, dk, dval Arg
-	keys, vals   packed[T]
-	stats        rowStats[T]
+	q, k, do            Arg
+	gradQ, gradK, gradV Arg // dq, dk, dv; the field dv is a size
+	keys, vals          transposed[T]
+	stats               rowStats[T]
 
 	// Scratch of each worker: rows of q and of do; scores and do·v; the dk and dv of some keys; room for weigh.
 	rowsQ, rowsDO, scores, dp, tileK, tileV, clean cpu.Region[T]
 }
 
-// newBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o, lse, do, out is dq, dk, dv. scores is the
-// largest number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
-func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, in, out []Arg) backward[T] {
-	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1]
+// newBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is
+// the largest number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
+func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []Arg) backward[T] {
+	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1] // o is delta if takesDelta
 	f := backward[T]{
-		dims: a, q: in[0], k: in[1], do: do, dq: out[0], dk: out[1], dval: out[2],
-		keys:   pack[T](k, a, in[1]),
-		vals:   pack[T](k, a, in[2]),
+		dims: a, q: in[0], k: in[1], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
+		keys:   transposeKeys[T](k, a, in[1]),
+		vals:   transposeKeys[T](k, a, in[2]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsDO: cpu.Scratch[T](k, a.tileRows()*a.dv),
 		scores: cpu.Scratch[T](k, scores),
@@ -92,7 +94,11 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, i
 		clean:  cpu.Scratch[T](k, max(chunkKeys, a.tileRows())*max(a.d, a.dv)),
 	}
 	f.stats = bindRowStats(k, a, m, in[0], f.keys, lse)
-	f.stats.bindDelta(k, o, do)
+	if takesDelta {
+		f.stats.bindCopyDelta(k, o)
+	} else {
+		f.stats.bindDelta(k, o, do)
+	}
 	return f
 }
 
@@ -103,7 +109,7 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 	keys := hi - lo
 	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
 	dk, dv := f.tileK.Local(w)[:keys*f.d], f.tileV.Local(w)[:keys*f.dv]
-	packedK, packedV, stats := f.keys.of(seq, g), f.vals.of(seq, g), f.stats.rows(seq, g)
+	transposedK, transposedV, stats := f.keys.of(seq, g), f.vals.of(seq, g), f.stats.rows(seq, g)
 	clear(dk)
 	clear(dv)
 	for first := 0; first < n; first += f.tokens {
@@ -115,8 +121,8 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 			gatherRows(f.dims, do[at*f.dv:], cpu.Slice[T](f.do.Buf), seq, g, t, t+1, f.dv)
 			areFinite = areFinite && f.stats.finite(stats, t*f.h, (t+1)*f.h)
 		}
-		dots(rows, q, packedK, lo, hi, s, keys)
-		dots(rows, do, packedV, lo, hi, dp, keys)
+		dots(rows, q, transposedK, lo, hi, s, keys)
+		dots(rows, do, transposedV, lo, hi, dp, keys)
 		for r := range rows {
 			t := query(first + r/f.h)
 			from, to := visible(t)
@@ -131,8 +137,8 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 		weigh(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, clean, seen)
 	}
 	for i := range keys {
-		copy(cpu.Slice[T](f.dk.Buf)[f.at(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])
-		copy(cpu.Slice[T](f.dval.Buf)[f.at(seq, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
+		copy(cpu.Slice[T](f.gradK.Buf)[f.at(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])
+		copy(cpu.Slice[T](f.gradV.Buf)[f.at(seq, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
 	}
 }
 
@@ -149,9 +155,9 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 type spanBackward[T cpu.Float] struct {
 	backward[T]
 	mask           span
-	choice         *choice     // blocks that the rows see, as in spanForward
-	hidden, zeros  []T         // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil without a choice
-	finiteVals     finiteTiles // set only with a choice
+	chosen         *chosenBlocks // blocks that the rows see, as in spanForward
+	hidden, zeros  []T           // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil if chosen is nil
+	finiteVals     finiteTiles   // set only if chosen is not nil
 	finiteKeys     finiteTiles
 	rowsDQ         cpu.Region[T] // scratch of each worker
 	partRows       int           // rows in partsK for the keys of all parts of one group
@@ -167,47 +173,47 @@ const (
 )
 
 // parts returns the number of parts that the queries of a sequence are cut into; 0 for the variant without parts.
-func (f *spanBackward[T]) parts(q sequence) int {
+func (f *spanBackward[T]) parts(seq sequence) int {
 	switch {
-	case f.choice != nil && !f.choice.nearlyAll(q.s): // selectedBackward computes this sequence
+	case f.chosen != nil && !f.chosen.nearlyAll(seq.s): // selectedBackward computes this sequence
 		return 0
-	case q.t == q.s && q.s <= shortSequence:
+	case seq.t == seq.s && seq.s <= shortSequence:
 		return shortParts
 	}
-	if n := min(q.s/max(1, q.t), mostParts); n >= fewKeys {
+	if n := min(seq.s/max(1, seq.t), mostParts); n >= fewKeys {
 		return n
 	}
 	return 0
 }
 
-// bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o, lse, do, out is dq, dk, dv.
-func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
-	f := newSpanGrad(k, newBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, in, out), mask)
+// bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o or delta, lse, do, out is dq, dk, dv.
+func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool, in, out []Arg) {
+	f := newSpanGrad(k, newBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, takesDelta, in, out), mask)
 	n := f.parts(sequence{s: a.s, t: a.t}) // parts of a whole row
 	f.partRows = n * a.t
-	if a.packed() { // some documents may have parts, others none
+	if a.hasDocuments() { // some documents may have parts, others none
 		n, f.partRows = mostParts, a.s
 		if a.t == a.s {
 			n, f.partRows = shortParts, shortParts*a.t
 		}
 	}
-	if a.packed() || n == 0 {
-		bindQueries(k, a, a.tokens, func(q sequence, g, t0, t1 int, w *cpu.Worker) {
-			if f.parts(q) == 0 {
-				f.rowGrad(q, g, t0, t1, nil, nil, w)
+	if a.hasDocuments() || n == 0 {
+		bindQueries(k, a, a.tokens, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
+			if f.parts(seq) == 0 {
+				f.rowGrad(seq, g, t0, t1, nil, nil, w)
 			}
 		})
-		bindKeys(k, a, keyTile, func(q sequence, g, from, to int, w *cpu.Worker) {
-			if f.parts(q) == 0 {
-				first, end := f.mask.queries(from, to, q.s)
-				f.keyGrad(q, g, from, to, end-first, func(i int) int { return first + i }, f.mask.keys, w)
+		bindKeys(k, a, keyTile, func(seq sequence, g, from, to int, w *cpu.Worker) {
+			if f.parts(seq) == 0 {
+				first, end := f.mask.queries(from, to, seq.s)
+				f.keyGrad(seq, g, from, to, end-first, func(i int) int { return first + i }, f.mask.keys, w)
 			}
 		})
 	}
 	if n > 0 {
 		f.bindParts(k, n)
 	}
-	bindClearRest[T](k, a.sequences, f.dk, f.dval)
+	bindClearRest[T](k, a.sequences, f.gradK, f.gradV)
 }
 
 // newSpanGrad adds to k the phases that prepare the gradient.
@@ -224,48 +230,48 @@ func (f *spanBackward[T]) bindParts(k *cpu.Kernel, most int) {
 	rows := f.b * f.hkv * f.partRows
 	f.partsK, f.partsV = cpu.Work[T](k, rows*f.d), cpu.Work[T](k, rows*f.dv)
 	bindGroups(k, f.dims, most, func(b, g, i int, w *cpu.Worker) {
-		f.forEach(b, func(q sequence) {
-			if n := f.parts(q); i < n {
-				f.queryPart(q, g, i, n, w)
+		f.forEach(b, func(seq sequence) {
+			if n := f.parts(seq); i < n {
+				f.queryPart(seq, g, i, n, w)
 			}
 		})
 	})
-	bindKeys(k, f.dims, keyTile, func(q sequence, g, from, to int, _ *cpu.Worker) {
-		if n := f.parts(q); n > 0 {
-			f.sumOfParts(f.dk, f.partsK, q, g, from, to, n, f.d)
-			f.sumOfParts(f.dval, f.partsV, q, g, from, to, n, f.dv)
+	bindKeys(k, f.dims, keyTile, func(seq sequence, g, from, to int, _ *cpu.Worker) {
+		if n := f.parts(seq); n > 0 {
+			f.sumOfParts(f.gradK, f.partsK, seq, g, from, to, n, f.d)
+			f.sumOfParts(f.gradV, f.partsV, seq, g, from, to, n, f.dv)
 		}
 	})
 }
 
 // partsAt returns the row of partsK at which the parts of a sequence and a group begin. A sequence has rows in proportion to its
 // number of tokens.
-func (f *spanBackward[T]) partsAt(q sequence, g int) int {
-	return (q.b*f.hkv+g)*f.partRows + q.first*(f.partRows/f.s)
+func (f *spanBackward[T]) partsAt(seq sequence, g int) int {
+	return (seq.b*f.hkv+g)*f.partRows + seq.first*(f.partRows/f.s)
 }
 
 // queryPart computes part i of n: the dq of every n-th tile of rows of a group, from tile i on, and what these rows add to dk and
 // dv.
-func (f *spanBackward[T]) queryPart(q sequence, g, i, n int, w *cpu.Worker) {
-	at := f.partsAt(q, g) + i*q.t
-	dk := cpu.Slice[T](f.partsK)[at*f.d:][:q.t*f.d]
-	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:q.t*f.dv]
+func (f *spanBackward[T]) queryPart(seq sequence, g, i, n int, w *cpu.Worker) {
+	at := f.partsAt(seq, g) + i*seq.t
+	dk := cpu.Slice[T](f.partsK)[at*f.d:][:seq.t*f.d]
+	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:seq.t*f.dv]
 	clear(dk)
 	clear(dv)
-	for t0 := i * f.tokens; t0 < q.s; t0 += n * f.tokens {
-		f.rowGrad(q, g, t0, min(q.s, t0+f.tokens), dk, dv, w)
+	for t0 := i * f.tokens; t0 < seq.s; t0 += n * f.tokens {
+		f.rowGrad(seq, g, t0, min(seq.s, t0+f.tokens), dk, dv, w)
 	}
 }
 
 // sumOfParts adds up the n parts of the keys [from,to), in order, and writes the sums to x [B,T,Hkv,c]. It overwrites the first part.
-func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, q sequence, g, from, to, n, c int) {
-	rows, dst := cpu.Slice[T](parts)[(f.partsAt(q, g)+from)*c:], cpu.Slice[T](x.Buf)
+func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, seq sequence, g, from, to, n, c int) {
+	rows, dst := cpu.Slice[T](parts)[(f.partsAt(seq, g)+from)*c:], cpu.Slice[T](x.Buf)
 	sum := rows[:(to-from)*c]
 	for i := 1; i < n; i++ {
-		cpu.Add(sum, sum, rows[i*q.t*c:][:len(sum)])
+		cpu.Add(sum, sum, rows[i*seq.t*c:][:len(sum)])
 	}
 	for i := range to - from {
-		copy(dst[f.at(q, from+i, g, c):][:c], sum[i*c:])
+		copy(dst[f.at(seq, from+i, g, c):][:c], sum[i*c:])
 	}
 }
 
@@ -291,17 +297,17 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 			x, y := f.mask.keys(t0 + r/f.h)
 			x, y = overlap(x, y, from, to)
 			s, dp := s[r*ld:][:to-from], dp[r*ld:][:to-from]
-			if f.choice != nil {
-				hide(f.choice, seq, g, t0+r/f.h, from, s[:y], f.hidden)
+			if f.chosen != nil {
+				hide(f.chosen, seq, g, t0+r/f.h, from, s[:y], f.hidden)
 			}
 			softmaxGrad(s, dp, x, y, stats[(t0*f.h+r)*rowNumbers:], scale)
-			if f.choice != nil && !(rowsFinite && f.finiteVals.keys(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
-				hide(f.choice, seq, g, t0+r/f.h, from, s[:y], f.zeros)
-				hide(f.choice, seq, g, t0+r/f.h, from, dp[:y], f.zeros)
+			if f.chosen != nil && !(rowsFinite && f.finiteVals.keys(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
+				hide(f.chosen, seq, g, t0+r/f.h, from, s[:y], f.zeros)
+				hide(f.chosen, seq, g, t0+r/f.h, from, dp[:y], f.zeros)
 			}
 		}
 		sees := func(r, i int) bool {
-			return f.mask.sees(t0+r/f.h, from+i) && (f.choice == nil || f.choice.sees(seq, g, t0+r/f.h, from+i))
+			return f.mask.sees(t0+r/f.h, from+i) && (f.chosen == nil || f.chosen.sees(seq, g, t0+r/f.h, from+i))
 		}
 		weigh(rows, f.d, to-from, dp, ld, 1, k[f.at(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.keys(seq, from, to), clean, sees)
 		if dk != nil {
@@ -310,5 +316,5 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 			weigh(to-from, f.d, rows, dp, 1, ld, q, f.d, dk[from*f.d:], rowsFinite, clean, seen)
 		}
 	}
-	scatterRows(f.dims, cpu.Slice[T](f.dq.Buf), dq, seq, g, t0, t1, f.d)
+	scatterRows(f.dims, cpu.Slice[T](f.gradQ.Buf), dq, seq, g, t0, t1, f.d)
 }

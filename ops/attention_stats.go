@@ -28,13 +28,13 @@ const (
 const statQueries = 64
 
 // rows returns the numbers of the rows [s*h,3] of group g of a sequence.
-func (st rowStats[T]) rows(q sequence, g int) []T {
+func (st rowStats[T]) rows(seq sequence, g int) []T {
 	n := st.h * rowNumbers
-	return cpu.Slice[T](st.buf)[((q.b*st.hkv+g)*st.s+q.first)*n:][:q.s*n]
+	return cpu.Slice[T](st.buf)[((seq.b*st.hkv+g)*st.s+seq.first)*n:][:seq.s*n]
 }
 
-// bindRowStats adds to k a phase that computes max and logSum from lse [B,Hq,S], q and the packed keys.
-func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed[T], lse Arg) rowStats[T] {
+// bindRowStats adds to k a phase that computes max and logSum from lse [B,Hq,S], q and the transposed keys.
+func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transposed[T], lse Arg) rowStats[T] {
 	st := rowStats[T]{a, cpu.Work[T](k, a.b*a.s*a.hq*rowNumbers)}
 	scores, top, sum := cpu.Scratch[T](k, a.h*chunkKeys), cpu.Scratch[T](k, a.h), cpu.Scratch[T](k, a.h)
 	bindQueries(k, a, statQueries, func(seq sequence, g, first, end int, w *cpu.Worker) {
@@ -65,7 +65,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys packed
 }
 
 // scan starts the state anew and adds the scores of all keys that the h rows of query t of group g see.
-func (s softmax[T]) scan(a dims, m mask, q []T, keys packedKeys[T], seq sequence, g, t int, scores []T) {
+func (s softmax[T]) scan(a dims, m mask, q []T, keys transposedKeys[T], seq sequence, g, t int, scores []T) {
 	s.start()
 	for lo, hi := m.run(seq, g, t, 0); lo < hi; lo, hi = m.run(seq, g, t, hi) {
 		for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
@@ -77,18 +77,23 @@ func (s softmax[T]) scan(a dims, m mask, q []T, keys packedKeys[T], seq sequence
 	}
 }
 
-// bindDelta adds to k a phase that sets delta. It computes delta from o and do [B,S,Hq,Dv], or copies it if o is delta [B,Hq,S].
+// bindDelta adds to k a phase that computes delta from o and do [B,S,Hq,Dv].
 func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
-	given := o.Shape.Dims() == 3
-	bindQueries(k, st.dims, statQueries, func(q sequence, g, first, end int, _ *cpu.Worker) {
-		rows, O, DO := st.rows(q, g), cpu.Slice[T](o.Buf), cpu.Slice[T](do.Buf)
+	bindQueries(k, st.dims, statQueries, func(seq sequence, g, first, end int, _ *cpu.Worker) {
+		rows, values, grads := st.rows(seq, g), cpu.Slice[T](o.Buf), cpu.Slice[T](do.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
-			if given {
-				rows[r*rowNumbers+rowDelta] = O[st.stat(q, g, r/st.h)+r%st.h*st.s]
-				continue
-			}
-			at := st.row(q, r/st.h, g, st.dv) + r%st.h*st.dv
-			rows[r*rowNumbers+rowDelta] = cpu.Dot(O[at:][:st.dv], DO[at:][:st.dv])
+			at := st.row(seq, r/st.h, g, st.dv) + r%st.h*st.dv
+			rows[r*rowNumbers+rowDelta] = cpu.Dot(values[at:][:st.dv], grads[at:][:st.dv])
+		}
+	})
+}
+
+// bindCopyDelta adds to k a phase that copies delta [B,Hq,S].
+func (st rowStats[T]) bindCopyDelta(k *cpu.Kernel, delta Arg) {
+	bindQueries(k, st.dims, statQueries, func(seq sequence, g, first, end int, _ *cpu.Worker) {
+		rows, deltas := st.rows(seq, g), cpu.Slice[T](delta.Buf)
+		for r := first * st.h; r < end*st.h; r++ {
+			rows[r*rowNumbers+rowDelta] = deltas[st.stat(seq, g, r/st.h)+r%st.h*st.s]
 		}
 	})
 }

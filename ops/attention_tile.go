@@ -7,47 +7,41 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// keyTile is the number of keys of a packed tile: the columns of the widest register tile of cpu.Tile in float32.
+// keyTile is the number of keys of a transposed tile: the columns of the widest register tile of cpu.Tile in float32.
 const keyTile = 64
 
-// packed holds keys or values transposed: T*c elements for each group of each row of the batch. Each sequence is cut into tiles of
-// its own, [c,n]. n is keyTile, or less in the last tile.
-type packed[T cpu.Float] struct {
+// transposed holds keys or values transposed: T*c elements for each group of each row of the batch. Each sequence is cut into tiles
+// of its own, [c,n]. n is keyTile, or less in the last tile.
+type transposed[T cpu.Float] struct {
 	dims
 	buf *cpu.Buf
 	c   int
 }
 
-// pack adds to k a phase that packs x [B,T,Hkv,c].
-func pack[T cpu.Float](k *cpu.Kernel, a dims, x Arg) packed[T] {
-	p := packed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
-	bindKeys(k, a, keyTile, func(q sequence, g, lo, hi int, _ *cpu.Worker) {
-		n, stride := hi-lo, p.hkv*p.c
-		src, dst := cpu.Slice[T](x.Buf)[p.at(q, lo, g, p.c):], p.of(q, g).tiles[lo*p.c:]
-		for i := range p.c {
-			row := dst[i*n:][:n]
-			for j := range row {
-				row[j] = src[j*stride+i]
-			}
-		}
+// transposeKeys adds to k a phase that transposes keys or values x [B,T,Hkv,c].
+func transposeKeys[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
+	y := transposed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
+	bindKeys(k, a, keyTile, func(seq sequence, g, lo, hi int, _ *cpu.Worker) {
+		n := hi - lo
+		cpu.Transpose(n, y.c, y.of(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.at(seq, lo, g, y.c):], y.hkv*y.c)
 	})
-	return p
+	return y
 }
 
 // of returns the keys of a sequence and a group.
-func (p packed[T]) of(q sequence, g int) packedKeys[T] {
-	at := (q.b*p.hkv+g)*p.t + q.key
-	return packedKeys[T]{cpu.Slice[T](p.buf)[at*p.c:][:q.t*p.c], q.t, p.c}
+func (x transposed[T]) of(seq sequence, g int) transposedKeys[T] {
+	at := (seq.b*x.hkv+g)*x.t + seq.key
+	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.t*x.c], seq.t, x.c}
 }
 
-// packedKeys are the n keys of a sequence.
-type packedKeys[T cpu.Float] struct {
+// transposedKeys are the n keys of a sequence.
+type transposedKeys[T cpu.Float] struct {
 	tiles []T
 	n, c  int
 }
 
 // dots sets s[r*ld + i-lo] = q[r]·x[i] for rows r of q [rows,c] and keys i in [lo,hi) of x.
-func dots[T cpu.Float](rows int, q []T, x packedKeys[T], lo, hi int, s []T, ld int) {
+func dots[T cpu.Float](rows int, q []T, x transposedKeys[T], lo, hi int, s []T, ld int) {
 	for at := lo; at < hi; {
 		col := at % keyTile
 		first := at - col // first key of the tile
@@ -94,9 +88,9 @@ func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 }
 
 // keys reports whether all tiles that hold the keys [lo,hi) of a sequence are finite.
-func (f finiteTiles) keys(q sequence, lo, hi int) bool {
-	first := q.b * f.tiles
-	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(q.key+lo)/keyTile:first+pieces(q.key+hi, keyTile)], 0)
+func (f finiteTiles) keys(seq sequence, lo, hi int) bool {
+	first := seq.b * f.tiles
+	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.key+lo)/keyTile:first+pieces(seq.key+hi, keyTile)], 0)
 }
 
 // finite reports whether all of x is finite. It may return false for finite numbers whose squares overflow float64.

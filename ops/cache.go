@@ -40,15 +40,22 @@ func (c KVCache) Dense() bool { return c.Params == Params{} }
 // Branches is a set of the branches of an NSA layer.
 type Branches uint8
 
-// The branches.
+// The numbers of the branches: the order of their inputs, gates and counts. Dense attention counts as the window branch.
 const (
-	Compressed Branches = 1 << iota
-	Selected
-	Window
+	compressed = iota
+	selected
+	window
 )
 
-// branchNames are the names of the branches in the order of their bits.
-var branchNames = [...]string{"compressed", "selected", "window"}
+// The branches.
+const (
+	Compressed Branches = 1 << compressed
+	Selected   Branches = 1 << selected
+	Window     Branches = 1 << window
+)
+
+// branchNames are the names of the branches in the order of their numbers.
+var branchNames = [...]string{compressed: "compressed", selected: "selected", window: "window"}
 
 // Has reports whether the layer has branch b. Dense attention has no branches.
 func (c KVCache) Has(b Branches) bool { return !c.Dense() && c.Without&b == 0 }

@@ -93,21 +93,21 @@ func (c blocks) width() int { return c.h * c.d }
 // covering returns the places [first,end) of the blocks that cover token i, and the first token of the first of these blocks. Places
 // and tokens count over all rows: up to n*b and s*b.
 func (c blocks) covering(i int) (first, end, token int) {
-	q := c.of(i/c.s, i%c.s)
-	t := i%c.s - q.first
+	seq := c.of(i/c.s, i%c.s)
+	t := i%c.s - seq.first
 	first = max(0, t-c.l+c.stride) / c.stride
-	places := q.b*c.n + q.key
-	return places + first, places + min(q.t, t/c.stride+1), i - t + first*c.stride
+	places := seq.b*c.n + seq.key
+	return places + first, places + min(seq.t, t/c.stride+1), i - t + first*c.stride
 }
 
 // token returns the first token of the block at place p, or -1 if there is no block. Both count over all rows, as in covering.
 func (c blocks) token(p int) int {
 	b, i := p/c.n, p%c.n
-	q, ok := c.ofKey(b, i)
+	seq, ok := c.ofKey(b, i)
 	if !ok {
 		return -1
 	}
-	return b*c.s + q.first + (i-q.key)*c.stride
+	return b*c.s + seq.first + (i-seq.key)*c.stride
 }
 
 // bindClear adds to k a phase that zeroes x.

@@ -74,7 +74,7 @@ func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
 	if _, table := splitTable(in, n); table != nil {
 		n++
 	}
-	in, err := inferGrad(CompressMLPOp(op), n, in, saved{"hidden", 1}, saved{"dy", 0})
+	in, err := inferWithMore(CompressMLPOp(op), n, in, likeOutput{"hidden", 1}, likeOutput{"dy", 0})
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 		return
 	}
 	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.l*c.d
-	if c.packed() {
+	if c.hasDocuments() {
 		dy = bindCopy[T](k, dy)
 		bindClearRest[T](k, c.sequences, dy)
 	}

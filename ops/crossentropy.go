@@ -107,7 +107,7 @@ type CrossEntropyGradOp struct{}
 func (CrossEntropyGradOp) Name() string { return "gradient of cross entropy" }
 
 func (CrossEntropyGradOp) Infer(in []Operand) ([]Operand, error) {
-	in, err := inferGrad(CrossEntropyOp{}, 2, in, saved{"lse", 1}, saved{"dloss", 0})
+	in, err := inferWithMore(CrossEntropyOp{}, 2, in, likeOutput{"lse", 1}, likeOutput{"dloss", 0})
 	if err != nil {
 		return nil, err
 	}

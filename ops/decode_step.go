@@ -14,14 +14,14 @@ type decoder[T cpu.Float] struct {
 	CacheLayout
 	h, most      int // query heads of a group; the most keys that a branch can read
 	q            Arg
-	k, v         [len(branchNames)]Arg // index is the branch; dense attention uses index 0
+	k, v         [len(branchNames)]Arg // of each branch
 	gates        Arg
 	cache, rows  Arg
 	phi          [2][]Arg // parameters of the MLP for keys and for values; empty: blocks are compressed by the mean
 	o, idx, read Arg
 
 	places, starts []float64   // rotations of the positions in a run, and of the first tokens of the runs: see runTokens
-	choice         selector[T] // chooses the selection blocks
+	selector       selector[T] // chooses the selection blocks
 
 	// Scratch of each worker: the rotation; rows of q and o; scores, and a copy of the scores of the compressed branch; the softmax
 	// state; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores of the
@@ -37,7 +37,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 		q: in[0], cache: in[at], rows: in[at+1], o: out[0], idx: out[1], read: out[2],
 	}
 	for i, next := 0, 1; i < len(d.k); i++ {
-		if c.Stores(1<<i) || c.Dense() && i == 0 {
+		if c.Stores(1<<i) || c.Dense() && i == window {
 			d.k[i], d.v[i] = in[next], in[next+1]
 			next += 2
 		}
@@ -48,7 +48,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	if !c.Dense() {
 		d.gates = op.bindGates(k, in)
 		d.most = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
-		d.choice = selector[T]{Params: c.Params, weights: foldWeights[T](c.Params)}
+		d.selector = selector[T]{Params: c.Params, weights: foldWeights[T](c.Params)}
 		d.kept, d.block = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
 		d.folded, d.best, d.blocks = cpu.Scratch[T](k, pieces(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
 	}
@@ -96,7 +96,6 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	for j := range d.h {
 		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], turn)
 	}
-	const compressed, selected, window = 0, 1, 2
 	// put stores the token's key and value for a branch.
 	put := func(branch int, place list[T]) {
 		key := d.row.Local(w)[:d.KeyDim]
@@ -105,7 +104,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	}
 
 	if d.Dense() {
-		put(0, s.token(t))
+		put(window, s.token(t))
 		read[window] = int32(d.attend(q, o, s.all(t+1), nil, w))
 		return
 	}
@@ -136,7 +135,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 			d.score(q, keys, kept, w)
 		}
 		if d.Has(Selected) {
-			d.choice.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
+			d.selector.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
 		}
 	}
 	if d.Has(Selected) {

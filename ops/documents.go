@@ -223,7 +223,8 @@ func sequencesOf(table []Arg, s, t, l, d int) sequences {
 	return x
 }
 
-func (x sequences) packed() bool { return x.table != nil }
+// hasDocuments reports whether the sequences are documents. If not, each row is one sequence.
+func (x sequences) hasDocuments() bool { return x.table != nil }
 
 // of returns the sequence of token t of row b.
 func (x sequences) of(b, t int) sequence {
@@ -255,36 +256,36 @@ func (x sequences) ofKey(b, i int) (sequence, bool) {
 
 // tiles cuts each sequence of row b into tiles [lo,hi) of at most size tokens. It calls f for the tiles that begin at a place of the
 // row in [from,to).
-func (x sequences) tiles(b, from, to, size int, f func(q sequence, lo, hi int)) {
+func (x sequences) tiles(b, from, to, size int, f func(seq sequence, lo, hi int)) {
 	for t := from; t < to; {
-		q := x.of(b, t)
-		for lo := pieces(t-q.first, size) * size; lo < q.s && q.first+lo < to; lo += size {
-			f(q, lo, min(q.s, lo+size))
+		seq := x.of(b, t)
+		for lo := pieces(t-seq.first, size) * size; lo < seq.s && seq.first+lo < to; lo += size {
+			f(seq, lo, min(seq.s, lo+size))
 		}
-		t = max(t+1, q.first+q.s) // ends even if the table is invalid
+		t = max(t+1, seq.first+seq.s) // ends even if the table is invalid
 	}
 }
 
 // keyTiles is tiles for keys instead of tokens.
-func (x sequences) keyTiles(b, from, to, size int, f func(q sequence, lo, hi int)) {
+func (x sequences) keyTiles(b, from, to, size int, f func(seq sequence, lo, hi int)) {
 	for i := from; i < to; {
-		q, ok := x.ofKey(b, i)
+		seq, ok := x.ofKey(b, i)
 		if !ok {
 			return
 		}
-		for lo := pieces(i-q.key, size) * size; lo < q.t && q.key+lo < to; lo += size {
-			f(q, lo, min(q.t, lo+size))
+		for lo := pieces(i-seq.key, size) * size; lo < seq.t && seq.key+lo < to; lo += size {
+			f(seq, lo, min(seq.t, lo+size))
 		}
-		i = max(i+1, q.key+q.t)
+		i = max(i+1, seq.key+seq.t)
 	}
 }
 
 // forEach calls f for each sequence of row b.
-func (x sequences) forEach(b int, f func(q sequence)) {
+func (x sequences) forEach(b int, f func(seq sequence)) {
 	for t := 0; t < x.rowS; {
-		q := x.of(b, t)
-		f(q)
-		t += max(1, q.s)
+		seq := x.of(b, t)
+		f(seq)
+		t += max(1, seq.s)
 	}
 }
 
@@ -296,11 +297,11 @@ func bindClearRest[T cpu.Float](k *cpu.Kernel, x sequences, arrays ...Arg) {
 	k.Phase(arrays[0].Shape[0], func(b int, _ *cpu.Worker) {
 		i := 0
 		for i < x.rowT {
-			q, ok := x.ofKey(b, i)
+			seq, ok := x.ofKey(b, i)
 			if !ok {
 				break
 			}
-			i += max(1, q.t)
+			i += max(1, seq.t)
 		}
 		for _, a := range arrays {
 			n := a.Elements() / a.Shape[0]

@@ -101,7 +101,7 @@ func (op GatedSumGradOp) Name() string {
 }
 
 func (op GatedSumGradOp) Infer(in []Operand) ([]Operand, error) {
-	out, err := inferGrad(GatedSumOp{}, max(0, len(in)-1), in, saved{"dy", 0})
+	out, err := inferWithMore(GatedSumOp{}, max(0, len(in)-1), in, likeOutput{"dy", 0})
 	if err == nil && op.Deltas {
 		dy := in[len(in)-1]
 		delta := Operand{Dtype: dy.Dtype, Shape: tensor.Shape{dy.Shape[0], dy.Shape[2], dy.Shape[1]}}
@@ -131,7 +131,8 @@ func bindGatedSumGrad[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, dy,
 				copy(dst, d)
 				cpu.Scale(dst, gate[j])
 				if len(deltas) > 0 {
-					cpu.Slice[T](deltas[j].Buf)[(i/h/s*h+i%h)*s+i/h%s] = cpu.Dot(branch, dst)
+					b, t, head := i/h/s, i/h%s, i%h
+					cpu.Slice[T](deltas[j].Buf)[(b*h+head)*s+t] = cpu.Dot(branch, dst)
 				}
 			}
 		}

@@ -143,6 +143,21 @@ func (op LinearOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	bindProducts(k, in[0], op.product(in, out[0]))
 }
 
+// product returns the product of a linear layer with the inputs x, w and optionally a bias.
+func (op LinearOp) product(in []Arg, y Arg) cpu.Product {
+	w := in[1].Shape
+	p := cpu.Product{M: in[0].Elements() / w[1], N: w[0], TransB: true, Dots: op.Dots, Terms: []cpu.Term{{K: w[1], A: in[0].Buf, B: in[1].Buf}}, C: y.Buf}
+	if len(in) == 3 {
+		p.Bias = in[2].Buf
+	}
+	return p
+}
+
+// bindProducts adds matrix products to k, in the type of like.
+func bindProducts(k *cpu.Kernel, like Arg, products ...cpu.Product) {
+	byType(like.Dtype, cpu.Products[float32], cpu.Products[float64])(k, products...)
+}
+
 func (op LinearOp) Grad(wanted []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	x, w := in[0].Shape(), in[1].Shape()
 	lead, err := leading(x, w[1])
@@ -238,6 +253,12 @@ func (LinearWeightGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	bindProducts(k, in[0], weightProduct(in[0], in[1], out[0]))
 }
 
+// weightProduct returns the product dw = dyᵀ·x.
+func weightProduct(x, dy, dw Arg) cpu.Product {
+	out, in := dw.Shape[0], dw.Shape[1]
+	return cpu.Product{M: out, N: in, TransA: true, Terms: []cpu.Term{{K: x.Elements() / in, A: dy.Buf, B: x.Buf}}, C: dw.Buf}
+}
+
 // LinearBiasGradOp is the Spec of the gradient of Linear with respect to the bias: dy -> db [out], the sum of dy's rows.
 type LinearBiasGradOp struct {
 	Out int // size of the bias
@@ -273,7 +294,7 @@ func (LinearAddOp) Name() string { return "linear with add" }
 func (op LinearAddOp) flops(in []Operand) float64 { return LinearOp(op).flops(in) }
 
 func (op LinearAddOp) Infer(in []Operand) ([]Operand, error) {
-	if _, err := inferGrad(LinearOp(op), 2, in, saved{"residual", 0}); err != nil {
+	if _, err := inferWithMore(LinearOp(op), 2, in, likeOutput{"residual", 0}); err != nil {
 		return nil, err
 	}
 	return LinearOp(op).Infer(in[:2])
@@ -286,8 +307,10 @@ func (op LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) {
 }
 
 // LinearSiLUOp is the Spec of a Linear layer followed by SiLU: x, w and optionally a bias -> y = silu(h), h = x·Wᵀ + bias. The
-// gradient of SiLU reads h. Shapes and bits are those of LinearOp and SiLUOp. A machine uses it where a plan has these two
-// ops. It has no constructor and no gradient.
+// gradient of SiLU reads h. Shapes and bits are those of LinearOp and SiLUOp. It has no constructor and no gradient.
+//
+// A machine uses it (rule linear-silu of package graph) where a plan has these two ops and the rule linear-activation has left them:
+// in a plan with derivatives, or where h is kept or read elsewhere. LinearsOp with WithSiLU takes the others; it does not output h.
 type LinearSiLUOp struct {
 	Heads int  // as in LinearOp
 	Dots  bool // as in LinearOp

@@ -27,6 +27,10 @@ const (
 // y_0, ..., y_n-1. Each output has the shape and the bits of the single ops: RMSNormOp if there is a norm, LinearOp, and then
 // RoPEOp, SiLUOp, SigmoidOp or none. A machine uses it where a plan has these ops one by one. It has no constructor and no
 // gradient.
+//
+// A machine puts an activation or the norm into it only in a plan without derivatives (rules linear-activation and norm-linears of
+// package graph), since the op outputs neither a layer's result before its activation nor x after the norm. The gradient of SiLU
+// reads that result: LinearSiLUOp, for one layer, outputs it.
 type LinearsOp struct {
 	Heads  [MaxLinears]int  // of each layer, as in LinearOp
 	Bias   [MaxLinears]bool // which layers have a bias
@@ -168,21 +172,6 @@ func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	}
 }
 
-// product returns the product of a linear layer with the inputs x, w and optionally a bias.
-func (op LinearOp) product(in []Arg, y Arg) cpu.Product {
-	w := in[1].Shape
-	p := cpu.Product{M: in[0].Elements() / w[1], N: w[0], TransB: true, Dots: op.Dots, Terms: []cpu.Term{{K: w[1], A: in[0].Buf, B: in[1].Buf}}, C: y.Buf}
-	if len(in) == 3 {
-		p.Bias = in[2].Buf
-	}
-	return p
-}
-
-// bindProducts adds matrix products to k, in the type of like.
-func bindProducts(k *cpu.Kernel, like Arg, products ...cpu.Product) {
-	byType(like.Dtype, cpu.Products[float32], cpu.Products[float64])(k, products...)
-}
-
 // MaxTerms is the largest number of terms of a dy of LinearsGradOp.
 const MaxTerms = 3
 
@@ -322,10 +311,4 @@ func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms, table []Arg) Arg 
 		op.RoPE.Bind(k, append(terms[:1:1], table...), []Arg{dy})
 	}
 	return dy
-}
-
-// weightProduct returns the product dw = dyᵀ·x.
-func weightProduct(x, dy, dw Arg) cpu.Product {
-	out, in := dw.Shape[0], dw.Shape[1]
-	return cpu.Product{M: out, N: in, TransA: true, Terms: []cpu.Term{{K: x.Elements() / in, A: dy.Buf, B: x.Buf}}, C: dw.Buf}
 }

@@ -144,7 +144,7 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 			return
 		}
 		grad, mean, u := cpu.Slice[T](m.grad)[lo:hi], cpu.Slice[T](m.m)[lo:hi], cpu.Slice[T](m.u)[lo:hi]
-		mu, rest := T(h[9]), T((1-h[9])*clip)
+		mu, rest := T(h[hyperMomentum]), T((1-h[hyperMomentum])*clip)
 		cpu.Scale(mean, mu)
 		cpu.Axpy(rest, grad, mean)
 		copy(u, mean)
@@ -197,10 +197,10 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 		}
 		weight := cpu.Slice[T](m.weight)[lo:hi]
 		if m.decay {
-			cpu.Scale(weight, T(1-h[0]*h[4]))
+			cpu.Scale(weight, T(1-h[hyperLR]*h[hyperDecay]))
 		}
 		scale := MuonScale * math.Sqrt(float64(max(m.rows, m.cols))/cpu.Slice[float64](m.norm)[0])
-		cpu.Axpy(T(-h[0]*scale), cpu.Slice[T](m.update)[lo:hi], weight)
+		cpu.Axpy(T(-h[hyperLR]*scale), cpu.Slice[T](m.update)[lo:hi], weight)
 	})
 }
 

@@ -65,7 +65,7 @@ type RMSNormGradOp struct {
 func (RMSNormGradOp) Name() string { return "gradient of rms norm" }
 
 func (op RMSNormGradOp) Infer(in []Operand) ([]Operand, error) {
-	return inferGrad(RMSNormOp(op), 2, in, saved{"dy", 0})
+	return inferWithMore(RMSNormOp(op), 2, in, likeOutput{"dy", 0})
 }
 
 func (op RMSNormGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
@@ -110,7 +110,7 @@ type RMSNormGradAddOp struct {
 func (RMSNormGradAddOp) Name() string { return "gradient of rms norm with add" }
 
 func (op RMSNormGradAddOp) Infer(in []Operand) ([]Operand, error) {
-	return inferGrad(RMSNormOp(op), 2, in, saved{"dy", 0}, saved{"residual", 0})
+	return inferWithMore(RMSNormOp(op), 2, in, likeOutput{"dy", 0}, likeOutput{"residual", 0})
 }
 
 func (op RMSNormGradAddOp) Bind(k *cpu.Kernel, in, out []Arg) {

@@ -66,7 +66,7 @@ type selector[T cpu.Float] struct {
 	Params
 	mask    span
 	q, idx  Arg
-	keys    packed[T]
+	keys    transposed[T]
 	stats   rowStats[T]
 	weights []T // weights of the compression blocks that share tokens with a selection block, see foldWeights; nil if unused
 
@@ -83,7 +83,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	f := &selector[T]{
 		dims: a, Params: p, mask: span{p.BlockLen, p.Stride, a.s},
 		q: in[0], idx: out[0],
-		keys:   pack[T](k, a, in[1]),
+		keys:   transposeKeys[T](k, a, in[1]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		scores: cpu.Scratch[T](k, a.tileRows()*maxStride),
 		probs:  cpu.Scratch[T](k, a.tokens*a.t),
@@ -113,14 +113,14 @@ func foldWeights[T cpu.Float](p Params) []T {
 }
 
 // tile chooses the blocks of the queries [t0,t1) of a group.
-func (f *selector[T]) tile(q sequence, g, t0, t1 int, w *cpu.Worker) {
+func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	probs := f.probs.Local(w)
 	if f.scored(t1 - 1) {
-		f.sumProbs(probs, q, g, t0, t1, w)
+		f.sumProbs(probs, seq, g, t0, t1, w)
 	}
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
 	for t := t0; t < t1; t++ {
-		row := idx[((q.b*f.s+q.first+t)*f.hkv+g)*f.TopN:][:f.TopN]
+		row := idx[((seq.b*f.s+seq.first+t)*f.hkv+g)*f.TopN:][:f.TopN]
 		_, seen := f.mask.keys(t)
 		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:seen], f.folded.Local(w), best, blocks)
 	}

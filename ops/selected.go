@@ -53,8 +53,8 @@ func (op SelectedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSelected[float32], bindSelected[float64])(k, op.SelectBlock, in, out)
 }
 
-func (op SelectedAttentionOp) bindGrad(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, in, out)
+func (op SelectedAttentionOp) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []Arg) {
+	byType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, takesDelta, in, out)
 }
 
 func (op SelectedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -69,34 +69,36 @@ func (SelectedAttentionOp) CheckedInput() int { return 3 }
 // Check does not read the table of documents, so it allows the blocks of a whole row. No query sees a block past the end of its
 // document.
 func (op SelectedAttentionOp) Check(in []Operand, b *cpu.Buf) error {
-	return newChoice(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, Arg{in[3], b}).check()
+	return newChosenBlocks(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, Arg{in[3], b}).check()
 }
 
-// choice is the mask of the blocks that each query has chosen.
-type choice struct {
+// chosenBlocks is the mask of the blocks that each query has chosen.
+type chosenBlocks struct {
 	dims
 	size int // l'
 	n    int // entries of idx for a query and a group
 	idx  Arg // int32 [B,S,Hkv,n]
 }
 
-// newChoice returns the choice that idx holds, for blocks of the given size. A larger size than the row's s tokens is cut to s.
-func newChoice(a dims, size int, idx Arg) choice { return choice{a, min(size, a.s), idx.Shape[3], idx} }
+// newChosenBlocks returns the blocks of the given size that idx names. A size larger than the row's s tokens is cut to s.
+func newChosenBlocks(a dims, size int, idx Arg) chosenBlocks {
+	return chosenBlocks{a, min(size, a.s), idx.Shape[3], idx}
+}
 
 // blocks returns the number of selection blocks of s tokens. The last block may be shorter.
-func (c choice) blocks(s int) int { return pieces(s, c.size) }
+func (c chosenBlocks) blocks(s int) int { return pieces(s, c.size) }
 
 // most returns the largest number of keys that a query can have chosen.
-func (c choice) most() int { return min(c.n*c.size, c.s) }
+func (c chosenBlocks) most() int { return min(c.n*c.size, c.s) }
 
-// chosen returns the blocks of query t of group g.
-func (c choice) chosen(q sequence, g, t int) []int32 {
-	return cpu.Slice[int32](c.idx.Buf)[((q.b*c.s+q.first+t)*c.hkv+g)*c.n:][:c.n]
+// list returns the blocks of query t of group g.
+func (c chosenBlocks) list(seq sequence, g, t int) []int32 {
+	return cpu.Slice[int32](c.idx.Buf)[((seq.b*c.s+seq.first+t)*c.hkv+g)*c.n:][:c.n]
 }
 
 // run implements mask. It relies on ascending blocks, see check.
-func (c choice) run(q sequence, g, t, from int) (lo, hi int) {
-	for _, j := range c.chosen(q, g, t) {
+func (c chosenBlocks) run(seq sequence, g, t, from int) (lo, hi int) {
+	for _, j := range c.list(seq, g, t) {
 		switch first := int(j) * c.size; {
 		case j < 0 || first > t:
 			return lo, min(hi, t+1)
@@ -113,15 +115,15 @@ func (c choice) run(q sequence, g, t, from int) (lo, hi int) {
 }
 
 // sees reports whether query t has chosen the block of a key.
-func (c choice) sees(q sequence, g, t, key int) bool {
-	return slices.Contains(c.chosen(q, g, t), int32(key/c.size))
+func (c chosenBlocks) sees(seq sequence, g, t, key int) bool {
+	return slices.Contains(c.list(seq, g, t), int32(key/c.size))
 }
 
 // hide replaces the scores of keys whose block query t has not chosen. x holds the scores of the keys from key from on; the new
 // scores come from values, whose elements are all equal.
-func hide[T cpu.Float](c *choice, q sequence, g, t, from int, x, values []T) {
+func hide[T cpu.Float](c *chosenBlocks, seq sequence, g, t, from int, x, values []T) {
 	end := 0 // end in x of the chosen block before
-	for _, j := range c.seen(q, g, t) {
+	for _, j := range c.seen(seq, g, t) {
 		lo, hi := overlap(int(j)*c.size, (int(j)+1)*c.size, from, from+len(x))
 		copy(x[end:lo], values)
 		end = hi
@@ -135,17 +137,17 @@ func hiddenScores[T cpu.Float]() []T {
 }
 
 // check returns an error that names the first invalid block.
-func (c choice) check() (err error) {
+func (c chosenBlocks) check() (err error) {
 	defer valueError(&err)
 	all := cpu.Slice[int32](c.idx.Buf)
 	for at := 0; at < len(all); at += c.n {
 		token := at / c.n / c.hkv
-		q, last := c.sequences.of(token/c.s, token%c.s), int32(-1)
-		blocks := int32(c.blocks(q.s))
+		seq, last := c.sequences.of(token/c.s, token%c.s), int32(-1)
+		blocks := int32(c.blocks(seq.s))
 		for _, j := range all[at : at+c.n] {
 			switch {
 			case j < -1 || j >= blocks:
-				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, q.s)
+				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, seq.s)
 			case j == -1:
 				last = blocks // only padding may follow
 			case last == blocks:
@@ -160,7 +162,7 @@ func (c choice) check() (err error) {
 	return nil
 }
 
-func (c choice) errorAt(at int, format string, args ...any) error {
+func (c chosenBlocks) errorAt(at int, format string, args ...any) error {
 	at /= c.n
 	b, t, g := at/c.hkv/c.s, at/c.hkv%c.s, at%c.hkv
 	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
@@ -169,14 +171,14 @@ func (c choice) errorAt(at int, format string, args ...any) error {
 // nearlyAll reports whether a sequence of s tokens is so short that its queries choose a good part of the keys that they may see.
 // Adjoining queries then share tiles of all these keys, and each query hides the keys that it has not chosen. The products of such
 // tiles are several times as fast as those of the few heads of one query.
-func (c choice) nearlyAll(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
+func (c chosenBlocks) nearlyAll(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
 
 // selectedForward is attention over chosen blocks. The heads of a group at one query are the rows of a tile. A worker holds the
 // scores of all chosen keys at once.
 type selectedForward[T cpu.Float] struct {
-	choice
+	chosenBlocks
 	q, v, o, lse     Arg
-	keys             packed[T]
+	keys             transposed[T]
 	scores, max, sum cpu.Region[T]
 }
 
@@ -186,30 +188,30 @@ const queriesPerPiece = 16
 // bindSelected adds to k the phases of attention over chosen blocks: in is q, k, v, idx, out is o, lse.
 func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	in, a := splitDims(in, 4, 0, 0)
-	c := newChoice(a, block, in[3])
+	c := newChosenBlocks(a, block, in[3])
 	k.Check = c.check
-	if a.packed() || c.nearlyAll(a.s) {
+	if a.hasDocuments() || c.nearlyAll(a.s) {
 		f := newSpan[T](k, a, span{1, 1, a.s}, in, out)
-		f.choice, f.hidden = &c, hiddenScores[T]()
-		bindQueries(k, a, a.tokens, func(q sequence, g, t0, t1 int, w *cpu.Worker) {
-			if c.nearlyAll(q.s) {
-				f.tile(q, g, t0, t1, w)
+		f.chosen, f.hidden = &c, hiddenScores[T]()
+		bindQueries(k, a, a.tokens, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
+			if c.nearlyAll(seq.s) {
+				f.tile(seq, g, t0, t1, w)
 			}
 		})
 	}
-	if !a.packed() && c.nearlyAll(a.s) {
+	if !a.hasDocuments() && c.nearlyAll(a.s) {
 		return
 	}
 	f := &selectedForward[T]{
-		choice: c, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:   pack[T](k, a, in[1]),
+		chosenBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
+		keys:   transposeKeys[T](k, a, in[1]),
 		scores: cpu.Scratch[T](k, a.h*c.most()),
 		max:    cpu.Scratch[T](k, a.h),
 		sum:    cpu.Scratch[T](k, a.h),
 	}
-	bindQueries(k, a, queriesPerPiece, func(q sequence, g, first, end int, w *cpu.Worker) {
-		if !c.nearlyAll(q.s) {
-			f.queries(q, g, first, end, w)
+	bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
+		if !c.nearlyAll(seq.s) {
+			f.queries(seq, g, first, end, w)
 		}
 	})
 }

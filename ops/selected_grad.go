@@ -4,31 +4,31 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
 // choosers lists, for each block of each group, the queries that chose the block and see some of its keys, in ascending order.
 type choosers struct {
-	choice
+	chosenBlocks
 	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group, one after the other
 	ends    *cpu.Buf // int32 [B,Hkv,places]: the end of each list; the ends of a sequence begin at its first token
 	places  int      // ends of a row: one for each block, or with documents one for each token, which may be a document
 }
 
 // bindChoosers adds to k a phase that inverts c.
-func bindChoosers(k *cpu.Kernel, c choice) choosers {
+func bindChoosers(k *cpu.Kernel, c chosenBlocks) choosers {
 	places := c.blocks(c.s)
-	if c.packed() {
+	if c.hasDocuments() {
 		places = c.s
 	}
 	x := choosers{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*places), places}
 	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
-		c.forEach(b, func(q sequence) {
-			queries, ends := x.group(q, g)
-			invert(q.s, func(t int) []int32 { return c.seen(q, g, t) }, queries, ends)
+		c.forEach(b, func(seq sequence) {
+			queries, ends := x.group(seq, g)
+			invert(seq.s, func(t int) []int32 { return c.seen(seq, g, t) }, queries, ends)
 		})
 	})
 	return x
 }
 
 // seen returns the blocks of query t that begin at or before it.
-func (c choice) seen(q sequence, g, t int) []int32 {
-	idx := c.chosen(q, g, t)
+func (c chosenBlocks) seen(seq sequence, g, t int) []int32 {
+	idx := c.list(seq, g, t)
 	for i, j := range idx {
 		if j < 0 || int(j)*c.size > t {
 			return idx[:i]
@@ -38,14 +38,14 @@ func (c choice) seen(q sequence, g, t int) []int32 {
 }
 
 // group returns the lists of a sequence and a group, and their ends.
-func (x choosers) group(q sequence, g int) (queries, ends []int32) {
-	bg := q.b*x.hkv + g
-	return cpu.Slice[int32](x.queries)[(bg*x.s+q.first)*x.n:][:q.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+q.first:][:x.blocks(q.s)]
+func (x choosers) group(seq sequence, g int) (queries, ends []int32) {
+	bg := seq.b*x.hkv + g
+	return cpu.Slice[int32](x.queries)[(bg*x.s+seq.first)*x.n:][:seq.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+seq.first:][:x.blocks(seq.s)]
 }
 
 // seeing returns the queries that chose block j and see some of its keys.
-func (x choosers) seeing(q sequence, g, j int) []int32 {
-	queries, ends := x.group(q, g)
+func (x choosers) seeing(seq sequence, g, j int) []int32 {
+	queries, ends := x.group(seq, g)
 	return inverted(queries, ends, j)
 }
 
@@ -53,27 +53,28 @@ func (x choosers) seeing(q sequence, g, j int) []int32 {
 // dk and dv of one block. choosers lists the queries of the block.
 type selectedBackward[T cpu.Float] struct {
 	backward[T]
-	choice   choice
+	chosen   chosenBlocks
 	choosers choosers
 }
 
-// bindSelectedGrad adds to k the phases of the gradient of bindSelected: in is q, k, v, idx, o, lse, do, out is dq, dk, dv.
-func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
+// bindSelectedGrad adds to k the phases of the gradient of bindSelected: in is q, k, v, idx, o or delta, lse, do, out is
+// dq, dk, dv.
+func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in, out []Arg) {
 	in, a := splitDims(in, 4, 0, 0)
-	c := newChoice(a, block, in[3])
+	c := newChosenBlocks(a, block, in[3])
 	k.Check = c.check
 	scores := max(a.h*c.most(), a.tileRows()*c.size)
-	if a.packed() || c.nearlyAll(a.s) {
+	if a.hasDocuments() || c.nearlyAll(a.s) {
 		scores = max(scores, a.tileRows()*maxStride)
 	}
-	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), in, out)
-	if a.packed() || c.nearlyAll(a.s) {
+	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
+	if a.hasDocuments() || c.nearlyAll(a.s) {
 		short := newSpanGrad(k, b, span{1, 1, a.s})
-		short.choice, short.partRows = &c, shortParts*a.t
+		short.chosen, short.partRows = &c, shortParts*a.t
 		short.hidden, short.zeros, short.finiteVals = hiddenScores[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
 		short.bindParts(k, shortParts)
 	}
-	if !a.packed() && c.nearlyAll(a.s) {
+	if !a.hasDocuments() && c.nearlyAll(a.s) {
 		return
 	}
 	f := &selectedBackward[T]{b, c, bindChoosers(k, c)}
@@ -83,19 +84,19 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 
 // queries computes the dq of the queries [first,end) of a group.
 func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
-	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.choice.most(), softmaxScale[T](f.d)
+	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.chosen.most(), softmaxScale[T](f.d)
 	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
-	if f.choice.nearlyAll(seq.s) {
+	if f.chosen.nearlyAll(seq.s) {
 		return
 	}
 	for t := first; t < end; t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.row(seq, t, g, f.d):]
 		do := cpu.Slice[T](f.do.Buf)[f.row(seq, t, g, f.dv):]
-		dq := cpu.Slice[T](f.dq.Buf)[f.row(seq, t, g, f.d):][:f.h*f.d]
+		dq := cpu.Slice[T](f.gradQ.Buf)[f.row(seq, t, g, f.d):][:f.h*f.d]
 		clear(dq)
 		n := 0
-		for lo, hi := f.choice.run(seq, g, t, 0); lo < hi; lo, hi = f.choice.run(seq, g, t, hi) {
+		for lo, hi := f.chosen.run(seq, g, t, 0); lo < hi; lo, hi = f.chosen.run(seq, g, t, hi) {
 			dots(f.h, q, keys, lo, hi, s[n:], ld)
 			dots(f.h, do, vals, lo, hi, dp[n:], ld)
 			n += hi - lo
@@ -104,7 +105,7 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, stats[(t*f.h+j)*rowNumbers:], scale)
 		}
 		n = 0
-		for lo, hi := f.choice.run(seq, g, t, 0); lo < hi; lo, hi = f.choice.run(seq, g, t, hi) {
+		for lo, hi := f.chosen.run(seq, g, t, 0); lo < hi; lo, hi = f.chosen.run(seq, g, t, hi) {
 			cpu.Tile(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.at(seq, lo, g, f.d):], f.hkv*f.d, dq, f.d, true)
 			n += hi - lo
 		}
@@ -116,12 +117,12 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 func (f *selectedBackward[T]) blocks(piece int, w *cpu.Worker) {
 	groups := f.b * f.hkv
 	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
-	from, to := part(j, f.choice.size, f.s)
-	f.tiles(b, from, to, f.choice.size, func(q sequence, lo, hi int) {
-		if f.choice.nearlyAll(q.s) {
+	from, to := part(j, f.chosen.size, f.s)
+	f.tiles(b, from, to, f.chosen.size, func(seq sequence, lo, hi int) {
+		if f.chosen.nearlyAll(seq.s) {
 			return
 		}
-		queries := f.choosers.seeing(q, g, lo/f.choice.size)
-		f.keyGrad(q, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
+		queries := f.choosers.seeing(seq, g, lo/f.chosen.size)
+		f.keyGrad(seq, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
 	})
 }

@@ -61,15 +61,16 @@ func wantShape(name string, got tensor.Shape, want ...int) error {
 	return nil
 }
 
-// saved is an input of a gradient op that follows the inputs of the forward op: a saved output of the forward op, or the
-// gradient with respect to an output. In a fused op it is the residual that the op adds to an output.
-type saved struct {
+// likeOutput is an input behind those of the forward op, with the shape of one of its outputs: a saved output, a gradient, or a
+// residual.
+type likeOutput struct {
 	name   string
 	output int // index of the forward output that has the same shape
 }
 
-// inferGrad checks the inputs of a gradient op: the n inputs of forward, then those in more. It returns the first n.
-func inferGrad(forward Spec, n int, in []Operand, more ...saved) ([]Operand, error) {
+// inferWithMore checks the inputs of a gradient op, or of an op fused with forward: the n inputs of forward, then those in more. It
+// returns the first n.
+func inferWithMore(forward Spec, n int, in []Operand, more ...likeOutput) ([]Operand, error) {
 	if len(in) != n+len(more) {
 		names := make([]string, len(more))
 		for i, m := range more {

@@ -49,9 +49,9 @@ func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.s), in, out)
 }
 
-func (op SlidingWindowOp) bindGrad(k *cpu.Kernel, in, out []Arg) {
+func (op SlidingWindowOp) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []Arg) {
 	in, a := splitDims(in, 3, 0, 0)
-	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.s), in, out)
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.s), takesDelta, in, out)
 }
 
 func (op SlidingWindowOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {

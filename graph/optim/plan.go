@@ -49,7 +49,7 @@ func (p *adamWPlan) start(weights []G.ValueGrad) error {
 	if p.backend, p.stream = p.machine.Backend(), p.machine.Stream(); p.stream == nil {
 		return errors.New("the machine is closed")
 	}
-	copies := p.machine.HalfCopy(nil).Dtype
+	copies := p.machine.HalfType()
 	p.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
 	p.result = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
 	p.numbers, p.normOut = newHost(p.hyper.Operand), newHost(p.result.Operand)

@@ -146,7 +146,7 @@ func multiplyBlock[T Float](b block, panel int, packedA, packedB []T) {
 			packB(packedB, b, t, p, depth, panel)
 			x, ars := packedA, padded(most)
 			if b.TransA {
-				transpose(depth, b.m, x, ars, A[min(len(A), p*b.M+b.i):], b.M)
+				Transpose(depth, b.m, x, ars, A[min(len(A), p*b.M+b.i):], b.M)
 			} else {
 				x, ars = A[min(len(A), b.i*t.K+p):], t.K
 			}
@@ -206,7 +206,7 @@ func packB[T Float](dst []T, b block, t Term, p, depth, panel int) {
 	for j := 0; j < b.n; j, dst = j+panel, dst[min(len(dst), depth*panel):] {
 		width := min(b.n-j, panel)
 		if b.TransB {
-			transpose(width, depth, dst, panel, B[(b.j+j)*t.K+p:], t.K)
+			Transpose(width, depth, dst, panel, B[(b.j+j)*t.K+p:], t.K)
 			continue
 		}
 		if active > generic && width == panel && depth > 0 {
@@ -227,8 +227,8 @@ func bytes[T Float](s []T) *byte { return (*byte)(unsafe.Pointer(unsafe.SliceDat
 // number of cache lines, so that the rows do not share a few sets of a cache.
 func padded(n int) int { return roundUp(n, 16) | 16 }
 
-// transpose sets dst[p*drs+j] = src[j*srs+p] for j < rows and p < cols.
-func transpose[T Float](rows, cols int, dst []T, drs int, src []T, srs int) {
+// Transpose sets dst[p*drs+j] = src[j*srs+p] for j < rows and p < cols.
+func Transpose[T Float](rows, cols int, dst []T, drs int, src []T, srs int) {
 	if rows <= 0 || cols <= 0 {
 		return
 	}

@@ -13,15 +13,22 @@ import (
 
 // Op is a row of the table of kernels: one implementation of the op that S describes. S is a Spec of package ops or a description
 // of one of Gorgonia's ops. Rows of the same S are in order of preference.
+//
+// The first row of an S has a second task: its Storage also decides which operands a machine in bf16 or fp16 stores in half
+// precision (Storage.Types, Backend.Storage of package cuda), whatever row runs in the end. A letter t or h means half
+// precision there, f or w float32. So a row that takes only some of the types, such as "hh>f" of a product beside "ttt>t",
+// must not come first: machines in half precision would then store every such output in float32. Fused Specs are exempt,
+// since the machine makes them after it has chosen the types.
 type Op[S any] struct {
 	Name    string // of the implementation in plans, such as "cuda"
 	Storage Storage
 	// Products, if not nil, reports whether the op has matrix products. Such a row is offered twice: first with a library's
 	// products, then with our own.
 	Products func(b *Builder, op S) bool
-	// Guard, if not nil, returns nil if the row takes the op, or an *graph.Unsupported.
+	// Guard, if not nil, is called before Build. It returns nil if the row takes the op, or a *graph.Unsupported.
 	Guard func(b *Builder, op S) error
-	// Build adds the launches. It may also return an *graph.Unsupported.
+	// Build adds the launches. It returns a *graph.Unsupported if the row does not take the op: most refusals are here, where
+	// the sizes are worked out. graph.Implementation.Guard calls both, Guard and Build.
 	Build func(b *Builder, op S) error
 }
 

@@ -77,10 +77,10 @@ func TestOptionsFile(t *testing.T) {
 	o := testutil.Must(Parse([]string{"-config", path, "-batch", "3"}, io.Discard))(t)
 	require.Equal(t, []any{"base", 3, 1e-2, 12}, []any{o.Preset, o.Batch, o.LR, o.Layers})
 	require.NoError(t, os.WriteFile(path, nil, 0o644))
-	require.Equal(t, 4, testutil.Must(ReadOptions(path, ""))(t).Batch)
-	for _, text := range []string{"# nothing\n", "---\n", "init: \"\"\n", "layers: &n 4\nbatch: *n\n", "batch: \"4\"\n"} {
+	require.Equal(t, 6, testutil.Must(ReadOptions(path, ""))(t).Batch)
+	for _, text := range []string{"# nothing\n", "---\n", "init: \"\"\n", "layers: &n 6\nbatch: *n\n", "batch: \"6\"\n"} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
-		require.Equal(t, 4, testutil.Must(ReadOptions(path, ""))(t).Batch, "%q", text)
+		require.Equal(t, 6, testutil.Must(ReadOptions(path, ""))(t).Batch, "%q", text)
 	}
 }
 

@@ -60,7 +60,7 @@ type Options struct {
 	EvalEvery   int     `yaml:"eval-every" help:"steps between evaluations on held-out data; 0: a tenth of the run"`
 	EvalTokens  int     `yaml:"eval-tokens" help:"tokens of each of them"`
 	FinalEval   int     `yaml:"final-eval" help:"tokens of the evaluation at the end; 0: none"`
-	Sample      int     `yaml:"sample" help:"tokens of the text at the end; 0: none"`
+	Sample      int     `yaml:"sample" help:"tokens of the text at the end, the first of them of a held-out document; 0: none"`
 	Temperature float64 `yaml:"temperature" help:"of the sample; 0 takes the most likely token"`
 	TopK        int     `yaml:"top-k" help:"the sample's tokens are drawn from so many; 0: all"`
 
@@ -85,16 +85,19 @@ func Preset(name string) (Options, error) {
 		return Options{}, err
 	}
 	o := Options{
-		Preset: name, Seed: 1, Batch: 4, Accumulate: 1, Minutes: 2,
+		Preset: name, Seed: 1, Batch: 6, Accumulate: 1, Minutes: 2,
 		Optimizer: muonOptimizer, LR: 6e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
 		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor, retryEvery: retryEvery,
 	}
-	if name == "base" {
+	o.setModel(c)
+	switch name {
+	case "tiny":
+		o.Context = 128 // in two minutes, more documents teach more than longer windows
+	case "base":
 		o.Batch, o.Minutes, o.EvalTokens, o.Sample = 1, 60, 64<<10, 100
 		o.Optimizer, o.LR = adamWOptimizer, 6e-4
 	}
-	o.setModel(c)
 	return o, nil
 }
 

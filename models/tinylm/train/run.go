@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
@@ -275,7 +276,11 @@ func (r *run) judge(ctx context.Context, res *Result) (err error) {
 	return err
 }
 
-// sample returns text of the model.
+// sampleStart is the most tokens of a held-out document that begin the sample.
+const sampleStart = 32
+
+// sample returns text of the model: it goes on with the beginning of a held-out document, so that the kind of document is not left to
+// chance.
 func (r *run) sample(ctx context.Context) (text string, err error) {
 	var opts []tinylm.DecoderOption
 	if !r.host() {
@@ -290,10 +295,17 @@ func (r *run) sample(ctx context.Context) (text string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := s.Add([]int32{max(0, r.corpus.Separator())}, r.sampling()); err != nil {
+	held, err := r.corpus.HeldOut(r.shape, 1)
+	if err != nil {
 		return "", err
 	}
-	var ids []int32
+	sampling := r.sampling()
+	start := held[0].Tokens[:min(sampleStart, sampling.MaxTokens/4, held[0].Targeted)]
+	sampling.MaxTokens -= len(start)
+	if _, err := s.Add(append([]int32{max(0, r.corpus.Separator())}, start...), sampling); err != nil {
+		return "", err
+	}
+	ids := slices.Clone(start)
 	for t, err := range s.Tokens() {
 		if err != nil {
 			return "", err

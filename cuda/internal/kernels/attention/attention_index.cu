@@ -8,9 +8,9 @@
 //   nsa_index_fill_i32    queries = the lists; it advances counts, which are of no use afterwards
 //
 // One block of the inverse may stand for `count` adjoining blocks of the choice, up to four. Then the highest four bits of a list entry
-// say which of them the query chose. The fill kernel reads 32 entries of idx at a time: if a query has more, blocks on both sides of
-// such a boundary that belong to one block of the inverse make two list entries, with different bits.
-#include "attention_index.cuh"
+// say which of them the query chose. Both kernels that read idx take 32 entries of a query at a time: if a query has more, blocks on
+// both sides of such a boundary that belong to one block of the inverse make two list entries, with different bits.
+#include "attention_lists.cuh"
 
 namespace nsa {
 
@@ -18,6 +18,12 @@ namespace nsa {
 __device__ inline Blocks chosen_blocks(const AttentionParams& p) { return {p.blocks.size / p.count, p.blocks.most}; }
 
 constexpr int kScan = 256;
+constexpr int kFew = 2048;  // up to so many names, a kernel keeps the counts that it changes in shared memory
+
+// Where a kernel keeps `names` counts: at row `part` of shared memory if there are at most kFew names, else in `global`.
+__device__ inline int* counts_of(int part, int names, int* global) {
+  return names > kFew ? global : reinterpret_cast<int*>(dynamic_shared()) + part * names;
+}
 
 // Returns the sum of x over all threads before this one in a block of kScan; *total is the sum over all threads.
 __device__ inline int exclusive_sum(int x, int* total) {
@@ -42,23 +48,30 @@ __device__ inline int exclusive_sum(int x, int* total) {
 
 }  // namespace nsa
 
-// Grid x is B*Hkv*segments, blocks of 128 threads. A block counts one segment of a group.
-extern "C" __global__ void nsa_index_count_i32(const __grid_constant__ nsa::AttentionParams p) {
-  const auto& n = p.n;
-  const nsa::Blocks mask = nsa::chosen_blocks(p);
-  const auto& index = p.index;
-  const int group = blockIdx.x / index.segments, segment = blockIdx.x % index.segments;
-  const int b = group / n.groups, g = group % n.groups, blocks = p.names();
-  int* mine = p.counts + (long long)blockIdx.x * blocks;
-  for (int j = threadIdx.x; j < blocks; j += blockDim.x) mine[j] = 0;
+// Grid x is B*Hkv*segments, blocks of 128 threads. A block counts one segment of a group. Dynamic shared memory: one number for each
+// name, if there are at most kFew names.
+extern "C" __global__ void __launch_bounds__(128) nsa_index_count_i32(const __grid_constant__ nsa::AttentionParams p) {
+  using namespace nsa;
+  const Blocks mask = chosen_blocks(p);
+  const int group = blockIdx.x / p.index.segments, segment = blockIdx.x % p.index.segments;
+  const int b = group / p.n.groups, g = group % p.n.groups, names = p.names();
+  int* to = p.counts + (long long)blockIdx.x * names;
+  int* count = counts_of(0, names, to);
+  for (int j = threadIdx.x; j < names; j += 128) count[j] = 0;
   __syncthreads();
-  const long long length = index.segment(n.queries), from = segment * length, to = min((long long)n.queries, from + length);
-  for (long long t = from + threadIdx.x; t < to; t += blockDim.x) {
-    const int* list = p.idx + mask.list(n, b, g, (int)t);
-    const int first = p.first(b, (int)t);
-    for (int i = 0, j; (j = mask.at(list, i, (int)t - first)) != nsa::Blocks::kNone; i++)
-      if (i % 32 == 0 || j / p.count != list[i - 1] / p.count) atomicAdd(mine + p.name(j / p.count, first), 1);
-  }
+  const long long length = p.index.segment(p.n.queries), first = segment * length;
+  const int queries = (int)max(0ll, min(length, p.n.queries - first));
+  each_entry(
+      p, mask, b, g, (int)first, queries, warp(), 4,
+      [&](int q, int i, int j) {
+        const int t = (int)first + q;
+        const bool same = p.count > 1 && i % 32 > 0 && p.idx[mask.list(p.n, b, g, t) + i - 1] / p.count == j / p.count;
+        if (!same) atomicAdd(count + p.name(j / p.count, p.first(b, t)), 1);
+      },
+      [](int, int) {});
+  __syncthreads();
+  if (count != to)
+    for (int j = threadIdx.x; j < names; j += 128) to[j] = count[j];
 }
 
 // Grid x is B*Hkv*ceil(J/32), thread blocks of [32,32]. threadIdx.x picks one of 32 blocks of tokens of a group, threadIdx.y a run of
@@ -112,47 +125,60 @@ extern "C" __global__ void __launch_bounds__(nsa::kScan)
 }
 
 // Grid x is ceil(B*Hkv*segments / 4), blocks of 128 threads. A warp fills in one segment of a group: it takes the queries in order,
-// and 32 entries of a query at a time.
-extern "C" __global__ void nsa_index_fill_i32(const __grid_constant__ nsa::AttentionParams p) {
+// and 32 entries of a query at a time. Dynamic shared memory: one number for each name and warp, if there are at most kFew names.
+extern "C" __global__ void __launch_bounds__(128) nsa_index_fill_i32(const __grid_constant__ nsa::AttentionParams p) {
+  using namespace nsa;
+  constexpr int kAhead = 8;  // queries whose lists are read together
   const auto& n = p.n;
-  const nsa::Blocks mask = nsa::chosen_blocks(p);
+  const Blocks mask = chosen_blocks(p);
   const auto& index = p.index;
-  const long long warp = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, group = warp / index.segments;
+  const long long number = (long long)blockIdx.x * 4 + warp(), group = number / index.segments;
   if (group >= (long long)n.batch * n.groups) return;
-  const int b = (int)(group / n.groups), g = (int)(group % n.groups), blocks = p.names(), lane = threadIdx.x % 32;
-  const nsa::Choosers all(p, (int)group);
+  const int b = (int)(group / n.groups), g = (int)(group % n.groups), names = p.names();
+  const Choosers all(p, (int)group);
   int* lists = p.queries + group * n.queries * mask.most;
-  int* mine = p.counts + warp * blocks;
-  const long long length = index.segment(n.queries), from = warp % index.segments * length;
+  int *counts = p.counts + number * names, *next = counts_of(warp(), names, counts);  // next: the place of a block's next query in `lists`
+  for (int j = lane(); j < names; j += 32) next[j] = all.list[j] + counts[j];
+  __syncwarp();
+  const long long length = index.segment(n.queries), from = number % index.segments * length;
   const long long to = min((long long)n.queries, from + length);
-  const auto entry = [&](long long t, int i) { return mask.at(p.idx + mask.list(n, b, g, (int)t), i, (int)t - p.first(b, (int)t)); };
-  int next = from < to ? entry(from, lane) : nsa::Blocks::kNone;
-  for (long long t = from; t < to; t++) {
-    int j = next;
-    if (t + 1 < to) next = entry(t + 1, lane);  // this load overlaps the work on query t
-    for (int first = 0;;) {
-      const unsigned ended = __ballot_sync(0xffffffff, j == nsa::Blocks::kNone);
-      const bool in = lane < (ended ? __ffs(ended) - 1 : 32);
-      const int block = in ? j / p.count : nsa::Blocks::kNone;
-      unsigned bits = 0;
-      bool is = true;  // whether this is the first entry of its block
-      if (p.count > 1) {
-        bits = 1u << 28 + j % p.count;
-        for (int i = 1; i < p.count; i++) {
-          const unsigned other = __shfl_down_sync(0xffffffff, 1u << 28 + j % p.count, i);
-          if (__shfl_down_sync(0xffffffff, block, i) == block) bits |= other;
+  const auto entry = [&](long long t, int i) { return t < to && i < mask.most ? p.idx[mask.list(n, b, g, (int)t) + i] : -1; };
+#pragma unroll 1
+  for (long long first = from; first < to; first += kAhead) {
+    int ahead[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; k++) ahead[k] = entry(first + k, lane());
+#pragma unroll
+    for (int k = 0; k < kAhead; k++) {
+      const long long t = first + k;
+      if (t >= to) break;
+      const int own = p.first(b, (int)t);  // of the query's document
+      int j = ahead[k], last = -1;         // last: the entry before that of lane 0
+#pragma unroll 1
+      for (int i = lane();;) {
+        int before = __shfl_up_sync(0xffffffff, j, 1);
+        if (lane() == 0) before = last;
+        const unsigned ended = __ballot_sync(0xffffffff, j <= before || (long long)j * mask.size > t - own);  // as Blocks::at has it
+        const bool in = lane() < (ended ? __ffs(ended) - 1 : 32);
+        const int block = in ? j / p.count : Blocks::kNone;
+        unsigned bits = 0;
+        bool is = true;  // the first entry of its block
+        if (p.count > 1) {
+          bits = 1u << 28 + (in ? j % p.count : 0);
+          const unsigned own_bit = bits;
+          for (int other = 1; other < p.count; other++) {
+            const unsigned bit = __shfl_down_sync(0xffffffff, own_bit, other);
+            if (__shfl_down_sync(0xffffffff, block, other) == block) bits |= bit;
+          }
+          is = __shfl_up_sync(0xffffffff, block, 1) != block || lane() == 0;
         }
-        is = __shfl_up_sync(0xffffffff, block, 1) != block || lane == 0;
+        if (is && in) lists[next[p.name(block, own)]++] = int(t | bits);
+        __syncwarp();  // the next entries may be of the same block
+        i += 32;
+        if (ended || i - lane() >= mask.most) break;
+        last = __shfl_sync(0xffffffff, j, 31);
+        j = entry(t, i);
       }
-      if (is && in) {
-        const int name = p.name(block, p.first(b, (int)t)), at = mine[name];
-        lists[all.list[name] + at] = int(t | bits);
-        mine[name] = at + 1;
-      }
-      if (ended || (first += 32) >= mask.most) break;
-      __syncwarp();  // the next 32 entries may update the same counts
-      j = entry(t, first + lane);
     }
-    __syncwarp();
   }
 }

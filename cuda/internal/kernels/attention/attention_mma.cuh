@@ -18,9 +18,6 @@ namespace nsa {
 
 constexpr int kKeys = 64;  // keys of a tile
 
-__device__ inline int lane() { return threadIdx.x % 32; }
-__device__ inline int warp() { return threadIdx.x / 32; }
-
 // Waits until all copies that this thread has begun are complete.
 __device__ inline void copies_arrived() { copy_commit(), copy_wait<0>(); }
 

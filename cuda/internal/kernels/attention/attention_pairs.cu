@@ -7,6 +7,7 @@
 //   nsa_pairs_dq_join       sums of the units of a launch -> dq
 //
 // The place of a pair within its block's list depends on the order of integer atomics. No result depends on it.
+#include "attention_lists.cuh"
 #include "attention_pairs.cuh"
 #include "attention_wgmma_span.cuh"
 
@@ -14,44 +15,6 @@ namespace nsa {
 
 constexpr int kSorters = 512, kListers = 128, kJoiners = 256;  // threads of a block
 constexpr int kWindow = 2048;                                    // blocks whose bits a warp holds at once
-
-// Calls f(q, i, j) for each entry i, block j, in the list of each of the `queries` queries from `first` on, and end(q, length) once for
-// each list. q counts from `first`. This warp, number `warp` of `warps`, does its share of the queries.
-template <class F, class G> __device__ __forceinline__ void each_entry(const AttentionParams& p, int b, int g, int first, int queries, int warp, int warps, F f, G end) {
-  constexpr int kAtOnce = 4;
-  const Blocks& mask = p.blocks;
-  int width = 1;  // lanes of a query
-  while (width < min(32, mask.most)) width *= 2;
-  const int mine = lane() / width, place = lane() % width, step = warps * (32 / width);
-  const unsigned all = 0xffffffffu >> (32 - width);
-  const auto entry = [&](int q, int i) -> const int& { return p.idx[mask.list(p.n, b, g, first + q) + i]; };
-  const auto load = [&](int q, int i) { return q < queries && i < mask.most ? max(-1, entry(q, i)) : -1; };
-#pragma unroll 1
-  for (int from = warp * (32 / width); from < queries; from += kAtOnce * step) {
-    int ahead[kAtOnce][2];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; k++) ahead[k][0] = load(from + k * step + mine, place), ahead[k][1] = load(from + k * step + mine, place + 32);
-#pragma unroll
-    for (int k = 0; k < kAtOnce; k++) {
-      const int q = from + k * step + mine;
-      if (from + k * step >= queries) break;
-      int i = place, j = ahead[k][0];
-#pragma unroll 1
-      for (bool more = true; more; j = !more ? j : i < 64 ? ahead[k][1] : load(q, i)) {
-        int before = __shfl_up_sync(0xffffffff, j, 1);
-        if (place == 0) before = i > 0 && j >= 0 ? entry(q, i - 1) : -1;
-        const int t = p.documents && q < queries ? first + q - p.first(b, first + q) : first + q;  // within the document
-        const bool none = j <= before || (long long)j * mask.size > t;                           // the rules of Blocks::at
-        const unsigned ended = __ballot_sync(0xffffffff, none) >> mine * width & all;
-        const int length = i - place + (ended ? __ffs(ended) - 1 : width);
-        if (i < length) f(q, i, j);
-        i += 32;
-        more = width == 32 && ended == 0 && i - place < mask.most;
-        if (!more && place == 0 && q < queries) end(q, length);
-      }
-    }
-  }
-}
 
 // A cut: the part of a unit's queries that a block of kSorters threads does.
 struct Cut {
@@ -62,7 +25,7 @@ struct Cut {
     const Unit of(a, unit);
     const int most = (a.pairs.queries - 1) / a.pairs.cuts + 1, from = number * most;
     each_entry(
-        a.p, of.b, of.g, of.first + from, min(most, of.queries - from), warp(), kSorters / 32,
+        a.p, a.p.blocks, of.b, of.g, of.first + from, min(most, of.queries - from), warp(), kSorters / 32,
         [&](int q, int i, int j) { f(from + q, i, j); }, [&](int q, int length) { end(from + q, length); });
   }
 };
@@ -86,7 +49,7 @@ __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* ch
     for (int i = lane(); i < here; i += 32) chose[i] = 0;
     __syncwarp();
     each_entry(
-        p, b, group % p.n.groups, first, end - first, 0, 1,
+        p, p.blocks, b, group % p.n.groups, first, end - first, 0, 1,
         [&](int q, int, int j) {
           if (p.documents) j += number_of(p.first(b, first + q));
           if (unsigned(j - base) < unsigned(here)) atomicOr(chose + j - base, 1u << q);

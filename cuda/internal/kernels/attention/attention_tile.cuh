@@ -17,6 +17,8 @@ constexpr int resident(int R) { return R == 4 ? 2 : R == 2 ? 3 : 4; }
 
 __device__ inline int down() { return threadIdx.x / kAcross; }
 __device__ inline int across() { return threadIdx.x % kAcross; }
+__device__ inline int lane() { return threadIdx.x % 32; }
+__device__ inline int warp() { return threadIdx.x / 32; }
 
 __device__ inline int quads(int c) { return (c + 3) / 4; }
 __host__ __device__ constexpr int stride(int c) { return 4 * (((c + 3) / 4) | 1); }

@@ -235,6 +235,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
         f(ring + stage * kStage + j % kPieces * P * 128, __shfl_sync(0xffffffff, piece.key, j), __shfl_sync(0xffffffff, piece.queries, j));
         wanted &= wanted - 1;
       } while (kPieces > 1 && wanted && (__ffs(wanted) - 1) / kPieces == first);
+      fence_async();  // an arrival does not wait for this lane's reads, and the copies of the next fill could overtake them
       __syncwarp();
       if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
     }

@@ -50,7 +50,9 @@ __device__ __forceinline__ void meet(uint32_t at, uint32_t parity) { barrier_arr
 __device__ __forceinline__ void barrier_arrive_copied(uint32_t at) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
 }
-// Orders this thread's writes to shared memory, and those that it has waited for, before later reads by wgmma and writes by maps.
+// Orders this thread's reads and writes of shared memory, and the writes that it has waited for, before later reads by wgmma, before
+// writes by maps, and before the thread's next arrival at a barrier. Without it, an arrival does not wait for reads whose results have
+// not been used yet.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // The numbered hardware barriers of the block. Number 0 is that of __syncthreads.

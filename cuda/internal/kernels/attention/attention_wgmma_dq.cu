@@ -219,6 +219,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         base[r] = is.careful && large(row.lse) ? 0 : row.lse * kLog2E;
         delta[r] = row.delta;
       }
+      fence_async();                          // an arrival does not wait for this lane's reads: see fence_async
       barrier_arrive(barrier_at(is.free_q));  // by every lane, since every lane has read the Row entries
       return true;
     };

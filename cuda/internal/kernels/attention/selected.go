@@ -122,6 +122,8 @@ const (
 	maxSegments = 256 // segments of a sequence in the inverse index: nsa_index_rank_i32 takes no more
 
 	maxPackedSegments = 64 // with documents, whose blocks have more names
+
+	indexFew = 2048 // names of blocks up to which kernels of the inverse index count in shared memory
 )
 
 // index returns the sizes of the inverse index (attention_index.cuh). The counts and the partial sums are linear in S: with chunks
@@ -344,12 +346,18 @@ func (a selectedProblem) items(p *params) int64 { return a.groups() * int64(p.in
 
 // invert adds the launches that build the inverse index. Each of its blocks is p.count blocks of the choice.
 func (a selectedProblem) invert(p *params) {
-	groups := a.groups()
+	groups, names := a.groups(), a.names()
 	segments := groups * int64(p.index.segments)
-	a.launch("nsa_index_count_i32", segments, 0, p)
-	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.Pieces(a.names(), 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
+	counts := func(n int64) int64 { // shared memory for n counts of each name, as counts_of of attention_index.cu wants it
+		if names > indexFew {
+			return 0
+		}
+		return 4 * n * names
+	}
+	a.launch("nsa_index_count_i32", segments, counts(1), p)
+	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.Pieces(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
 	a.Launch("nsa_index_scan_i32", kernels.Line(groups), kernels.Line(256), 0, p)
-	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), 0, p)
+	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), counts(warps), p)
 }
 
 // reduce adds the launch that sums the partial sums of dk and dv, if there are any.

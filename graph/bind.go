@@ -1,0 +1,74 @@
+package graph
+
+import (
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+)
+
+// bind allocates the machine's memory, points the cells of all operands in the arena to their places, and makes what is the
+// same in all runs: constants, views and segments.
+func (m *Machine) bind() (err error) {
+	bytes := m.arena + m.workspace
+	if m.memory, err = m.backend.Alloc(bytes); err != nil {
+		return fmt.Errorf("arena of %d bytes and workspace of %d bytes: %w", m.arena, m.workspace, err)
+	}
+	if m.stream, err = m.backend.NewStream(); err != nil {
+		return err
+	}
+	m.memory.Place(&m.all, 0, bytes)
+	m.memory.Place(&m.work, m.arena, m.workspace)
+	m.state, m.counts, m.readValues = make([]state, len(m.operands)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
+	for _, v := range m.operands {
+		if err := m.place(v); err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
+		}
+	}
+	most := 0
+	for i, s := range m.steps {
+		most = max(most, len(s.in))
+		if t, ok := s.op.(G.TrainModeOp); ok && s.kernel == nil {
+			m.train = append(m.train, t)
+		}
+		m.addToSegments(i)
+	}
+	m.args = make([]G.Value, most)
+	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
+	for _, n := range m.order.nodes {
+		if v, ok := m.of[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
+			m.unkept = append(m.unkept, n)
+		}
+	}
+	return nil
+}
+
+// place points the cell of v to its place in the arena and makes the value of v if it is the same in all runs.
+func (m *Machine) place(v *operand) error {
+	s := &m.state[v.id]
+	if v.region != nil {
+		m.memory.Place(v.arg.Buf, v.region.offset, v.region.bytes)
+	}
+	if v.keep && (v.kind == fromKernel || v.kind == fromHost) {
+		m.kept = append(m.kept, v)
+	}
+	switch {
+	case v.kind == fromInput && (v.kernelReads || v.hostReads):
+		m.inputs = append(m.inputs, v)
+	case v.kind == fromKernel && m.device.Host:
+		if v.hostReads {
+			s.host = m.stream.View(v.arg)
+		}
+	case v.kind == fromKernel:
+		s.remote = true
+	case v.kind == fromConstant:
+		s.host = v.node.Value()
+		if err := m.check(v, s.host); err != nil {
+			return err
+		}
+		if v.kernelReads {
+			return m.send(v, s.host)
+		}
+	}
+	return nil
+}
