@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kScan)
 // and 32 entries of a query at a time. Dynamic shared memory: one number for each name and warp, if there are at most kFew names.
 extern "C" __global__ void __launch_bounds__(128) nsa_index_fill_i32(const __grid_constant__ nsa::AttentionParams p) {
   using namespace nsa;
-  constexpr int kAhead = 8;  // queries whose lists are read together
+  constexpr int kAhead = 4;  // queries whose lists are read together
   const auto& n = p.n;
   const Blocks mask = chosen_blocks(p);
   const auto& index = p.index;
