@@ -16,6 +16,14 @@ func levels(yield func(level) bool) {
 	}
 }
 
+// onLevels runs the tests of both types at every level.
+func onLevels(t *testing.T, single, double func(*testing.T)) {
+	for l := range levels {
+		t.Run(l.String()+"/float32", single)
+		t.Run(l.String()+"/float64", double)
+	}
+}
+
 // random returns n numbers in [-1, 1), which depend only on n.
 func random[T Float](n int) []T {
 	r := rand.New(rand.NewSource(int64(n) + 1))

@@ -9,10 +9,7 @@ import (
 )
 
 func TestTileMatchesLoops(t *testing.T) {
-	for l := range levels {
-		t.Run(l.String()+"/float32", testTile[float32])
-		t.Run(l.String()+"/float64", testTile[float64])
-	}
+	onLevels(t, testTile[float32], testTile[float64])
 }
 
 func testTile[T Float](t *testing.T) {

@@ -8,10 +8,7 @@ import (
 )
 
 func TestTranspose(t *testing.T) {
-	for l := range levels {
-		t.Run(l.String()+"/float32", testTranspose[float32])
-		t.Run(l.String()+"/float64", testTranspose[float64])
-	}
+	onLevels(t, testTranspose[float32], testTranspose[float64])
 }
 
 // testTranspose transposes matrices whose rows lie apart. Source and destination end with their last element.

@@ -67,10 +67,7 @@ func vecCases[T Float]() []vecCase[T] {
 }
 
 func TestVectorsMatchLoops(t *testing.T) {
-	for l := range levels {
-		t.Run(l.String()+"/float32", testVectors[float32])
-		t.Run(l.String()+"/float64", testVectors[float64])
-	}
+	onLevels(t, testVectors[float32], testVectors[float64])
 }
 
 func testVectors[T Float](t *testing.T) {

@@ -60,7 +60,7 @@ type Options struct {
 	EvalEvery   int     `yaml:"eval-every" help:"steps between evaluations on held-out data; 0: a tenth of the run"`
 	EvalTokens  int     `yaml:"eval-tokens" help:"tokens of each of them"`
 	FinalEval   int     `yaml:"final-eval" help:"tokens of the evaluation at the end; 0: none"`
-	Sample      int     `yaml:"sample" help:"tokens of the text at the end, the first of them of a held-out document; 0: none"`
+	Sample      int     `yaml:"sample" help:"tokens of the sample at the end, which begins like the held-out text; 0: none"`
 	Temperature float64 `yaml:"temperature" help:"of the sample; 0 takes the most likely token"`
 	TopK        int     `yaml:"top-k" help:"the sample's tokens are drawn from so many; 0: all"`
 

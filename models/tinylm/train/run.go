@@ -276,11 +276,11 @@ func (r *run) judge(ctx context.Context, res *Result) (err error) {
 	return err
 }
 
-// sampleStart is the most tokens of a held-out document that begin the sample.
+// sampleStart is the most tokens of held-out text that begin the sample.
 const sampleStart = 32
 
-// sample returns text of the model: it goes on with the beginning of a held-out document, so that the kind of document is not left to
-// chance.
+// sample returns the beginning of the held-out text and what the model continues it with. Without a beginning, chance would choose the
+// kind of document.
 func (r *run) sample(ctx context.Context) (text string, err error) {
 	var opts []tinylm.DecoderOption
 	if !r.host() {

@@ -20,7 +20,7 @@ __device__ inline Blocks chosen_blocks(const AttentionParams& p) { return {p.blo
 constexpr int kScan = 256;
 constexpr int kFew = 2048;  // up to so many names, a kernel keeps the counts that it changes in shared memory
 
-// Where a kernel keeps `names` counts: at row `part` of shared memory if there are at most kFew names, else in `global`.
+// Where a kernel keeps `names` counts: in shared memory, behind those of `part` others, if there are at most kFew names, else in `global`.
 __device__ inline int* counts_of(int part, int names, int* global) {
   return names > kFew ? global : reinterpret_cast<int*>(dynamic_shared()) + part * names;
 }
@@ -28,19 +28,18 @@ __device__ inline int* counts_of(int part, int names, int* global) {
 // Returns the sum of x over all threads before this one in a block of kScan; *total is the sum over all threads.
 __device__ inline int exclusive_sum(int x, int* total) {
   __shared__ int warps[kScan / 32];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int sum = x;
   for (int m = 1; m < 32; m *= 2) {
     const int y = __shfl_up_sync(0xffffffff, sum, m);
-    if (lane >= m) sum += y;
+    if (lane() >= m) sum += y;
   }
   __syncthreads();  // all threads have read `warps` of the previous call
-  if (lane == 31) warps[warp] = sum;
+  if (lane() == 31) warps[warp()] = sum;
   __syncthreads();
   int before = 0;
   *total = 0;
   for (int i = 0; i < kScan / 32; i++) {
-    if (i < warp) before += warps[i];
+    if (i < warp()) before += warps[i];
     *total += warps[i];
   }
   return before + sum - x;
@@ -48,21 +47,21 @@ __device__ inline int exclusive_sum(int x, int* total) {
 
 }  // namespace nsa
 
-// Grid x is B*Hkv*segments, blocks of 128 threads. A block counts one segment of a group. Dynamic shared memory: one number for each
+// Grid x is B*Hkv*segments, blocks of kThreads. A thread block counts one segment of a group. Dynamic shared memory: one number for each
 // name, if there are at most kFew names.
-extern "C" __global__ void __launch_bounds__(128) nsa_index_count_i32(const __grid_constant__ nsa::AttentionParams p) {
+extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_count_i32(const __grid_constant__ nsa::AttentionParams p) {
   using namespace nsa;
   const Blocks mask = chosen_blocks(p);
   const int group = blockIdx.x / p.index.segments, segment = blockIdx.x % p.index.segments;
   const int b = group / p.n.groups, g = group % p.n.groups, names = p.names();
   int* to = p.counts + (long long)blockIdx.x * names;
   int* count = counts_of(0, names, to);
-  for (int j = threadIdx.x; j < names; j += 128) count[j] = 0;
+  for (int j = threadIdx.x; j < names; j += kThreads) count[j] = 0;
   __syncthreads();
   const long long length = p.index.segment(p.n.queries), first = segment * length;
   const int queries = (int)max(0ll, min(length, p.n.queries - first));
   each_entry(
-      p, mask, b, g, (int)first, queries, warp(), 4,
+      p, mask, b, g, (int)first, queries, warp(), kWarps,
       [&](int q, int i, int j) {
         const int t = (int)first + q;
         const bool same = p.count > 1 && i % 32 > 0 && p.idx[mask.list(p.n, b, g, t) + i - 1] / p.count == j / p.count;
@@ -71,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(128) nsa_index_count_i32(const __gr
       [](int, int) {});
   __syncthreads();
   if (count != to)
-    for (int j = threadIdx.x; j < names; j += 128) to[j] = count[j];
+    for (int j = threadIdx.x; j < names; j += kThreads) to[j] = count[j];
 }
 
 // Grid x is B*Hkv*ceil(J/32), thread blocks of [32,32]. threadIdx.x picks one of 32 blocks of tokens of a group, threadIdx.y a run of
@@ -124,15 +123,15 @@ extern "C" __global__ void __launch_bounds__(nsa::kScan)
   }
 }
 
-// Grid x is ceil(B*Hkv*segments / 4), blocks of 128 threads. A warp fills in one segment of a group: it takes the queries in order,
+// Grid x is ceil(B*Hkv*segments / kWarps), blocks of kThreads. A warp fills in one segment of a group: it takes the queries in order,
 // and 32 entries of a query at a time. Dynamic shared memory: one number for each name and warp, if there are at most kFew names.
-extern "C" __global__ void __launch_bounds__(128) nsa_index_fill_i32(const __grid_constant__ nsa::AttentionParams p) {
+extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(const __grid_constant__ nsa::AttentionParams p) {
   using namespace nsa;
   constexpr int kAhead = 4;  // queries whose lists are read together
   const auto& n = p.n;
   const Blocks mask = chosen_blocks(p);
   const auto& index = p.index;
-  const long long number = (long long)blockIdx.x * 4 + warp(), group = number / index.segments;
+  const long long number = (long long)blockIdx.x * kWarps + warp(), group = number / index.segments;
   if (group >= (long long)n.batch * n.groups) return;
   const int b = (int)(group / n.groups), g = (int)(group % n.groups), names = p.names();
   const Choosers all(p, (int)group);
@@ -158,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(128) nsa_index_fill_i32(const __gri
       for (int i = lane();;) {
         int before = __shfl_up_sync(0xffffffff, j, 1);
         if (lane() == 0) before = last;
-        const unsigned ended = __ballot_sync(0xffffffff, j <= before || (long long)j * mask.size > t - own);  // as Blocks::at has it
+        const unsigned ended = __ballot_sync(0xffffffff, mask.ends(j, before, int(t) - own));
         const bool in = lane() < (ended ? __ffs(ended) - 1 : 32);
         const int block = in ? j / p.count : Blocks::kNone;
         unsigned bits = 0;

@@ -34,8 +34,7 @@ __device__ __forceinline__ void each_entry(
         int before = __shfl_up_sync(0xffffffff, j, 1);
         if (place == 0) before = i > 0 && j >= 0 ? entry(q, i - 1) : -1;
         const int t = p.documents && q < queries ? first + q - p.first(b, first + q) : first + q;  // within the document
-        const bool none = j <= before || (long long)j * mask.size > t;                           // the rules of Blocks::at
-        const unsigned ended = __ballot_sync(0xffffffff, none) >> mine * width & all;
+        const unsigned ended = __ballot_sync(0xffffffff, mask.ends(j, before, t)) >> mine * width & all;
         const int length = i - place + (ended ? __ffs(ended) - 1 : width);
         if (i < length) f(q, i, j);
         i += 32;

@@ -64,6 +64,9 @@ struct Blocks {
     const int j = list[i];
     return j < 0 || (long long)j * size > t || (i > 0 && j <= list[i - 1]) ? kNone : j;
   }
+  // The same rule for a warp that has read several entries: whether the list of query t ends at entry j behind entry `before`, which is
+  // -1 for the first entry.
+  __device__ bool ends(int j, int before, int t) const { return j <= before || (long long)j * size > t; }
   __device__ int count(const Sizes& n) const { return (n.keys + size - 1) / size; }
 };
 

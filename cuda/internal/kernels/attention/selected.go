@@ -123,7 +123,7 @@ const (
 
 	maxPackedSegments = 64 // with documents, whose blocks have more names
 
-	indexFew = 2048 // names of blocks up to which kernels of the inverse index count in shared memory
+	fewNames = 2048 // most names of blocks that the kernels of the inverse index count in shared memory: kFew in attention_index.cu
 )
 
 // index returns the sizes of the inverse index (attention_index.cuh). The counts and the partial sums are linear in S: with chunks
@@ -348,8 +348,8 @@ func (a selectedProblem) items(p *params) int64 { return a.groups() * int64(p.in
 func (a selectedProblem) invert(p *params) {
 	groups, names := a.groups(), a.names()
 	segments := groups * int64(p.index.segments)
-	counts := func(n int64) int64 { // shared memory for n counts of each name, as counts_of of attention_index.cu wants it
-		if names > indexFew {
+	counts := func(n int64) int64 { // shared memory for n counts of each name: see counts_of in attention_index.cu
+		if names > fewNames {
 			return 0
 		}
 		return 4 * n * names
