@@ -49,37 +49,6 @@ const (
 	walkHeads   = 8       // fewest heads of a group for a walk
 )
 
-// pairRing is the shape of a kernel that computes the results of pairs: its loading and its computing warp groups, its stages of
-// rows and of keys, and its arrays of rows: 1 for q, 2 for q and do.
-type pairRing struct{ loaders, groups, rows, keys, arrays int64 }
-
-// itemTiles is the most tiles of rows of a work item.
-func (x widths) itemTiles() int64 {
-	if x.c > 192 {
-		return 2
-	}
-	return 8
-}
-
-// pairTileBytes is the shared memory of a kernel that computes the results of pairs: rows and keys, numbers of each row, and the
-// barriers.
-func (x widths) pairTileBytes(r pairRing) int64 {
-	row, tile := x.c, int64(40)
-	if r.arrays == 2 {
-		row, tile = x.c+x.cv, 544
-	}
-	return 2*64*(r.rows*row+r.keys*(x.c+x.cv)) + r.rows*(tile+16) + r.keys*(4*64*x.itemTiles()+24) + 8
-}
-
-// walkRing is the shape of a kernel that walks: its computing warps of 16 rows, its stages of keys and values, and the columns of
-// its rows in shared memory.
-type walkRing struct{ warps, stages, columns int64 }
-
-// walkBytes is the shared memory of a kernel that walks: stages, rows and barriers.
-func (x widths) walkBytes(r walkRing) int64 {
-	return r.stages*2*64*(x.c+x.cv) + r.warps*2*16*r.columns + 8*r.stages*(r.warps+5)
-}
-
 // walkQueries is the number of queries of a tile: a warp has whole queries, or several warps share one query.
 func (a selectedProblem) walkQueries(r walkRing) int64 {
 	h := a.headsPerGroup()

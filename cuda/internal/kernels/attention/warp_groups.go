@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"fmt"
 	"math"
 	"unsafe"
 
@@ -19,94 +18,9 @@ const (
 // warpGroupThreads is the number of threads of a thread block that owns that many rows or keys.
 func warpGroupThreads(owned int64) int64 { return 128 + 2*owned }
 
-// ring is the shape of a ring buffer: its tiles of n rows, and its stages, some of which are loaded ahead.
-type ring struct{ n, stages int64 }
-
-// keyRing is the shape of a kernel that owns rows: its rows, the n keys of a tile, and the stages of keys and of values.
-type keyRing struct{ rows, n, keys, values int64 }
-
-// teamRing is the shape of a kernel that chooses blocks: its teams, the stages of keys, and its thread blocks on a multiprocessor.
-type teamRing struct{ teams, stages, blocks int64 }
-
-// widths holds a width c of q and k, a width cv of v, and the shapes of the kernels on warp groups that are compiled for these
-// widths. The choice of blocks has no values: it takes the first widths whose c fits.
-type widths struct {
-	c, cv               int64
-	split               bool // one group makes dk and another one dv, of the same keys
-	forward, dq         keyRing
-	dkv, listed         ring // tiles of the rows of a span, and of listed rows
-	pairForward, pairDQ pairRing
-	walkForward, walkDQ walkRing
-	choice              teamRing
-}
-
-// allWidths returns the widths in order of preference.
-func allWidths() []widths {
-	return []widths{
-		{64, 64, false, keyRing{192, 112, 5, 5}, keyRing{192, 48, 5, 4}, ring{128, 4}, ring{112, 3}, pairRing{1, 4, 12, 4, 1}, pairRing{2, 3, 6, 3, 2}, walkRing{12, 12, 0}, walkRing{8, 12, 0}, teamRing{2, 3, 2}},
-		{128, 128, false, keyRing{192, 80, 3, 3}, keyRing{128, 48, 5, 4}, ring{64, 4}, ring{48, 3}, pairRing{1, 4, 8, 2, 1}, pairRing{1, 3, 3, 3, 2}, walkRing{8, 7, 0}, walkRing{8, 6, 128}, teamRing{4, 3, 1}},
-		{192, 128, false, keyRing{128, 96, 2, 2}, keyRing{128, 48, 3, 2}, ring{32, 6}, ring{32, 3}, pairRing{1, 4, 4, 3, 1}, pairRing{1, 3, 3, 2, 2}, walkRing{8, 4, 192}, walkRing{8, 3, 320}, teamRing{2, 3, 1}},
-		{192, 192, true, keyRing{128, 80, 2, 2}, keyRing{128, 32, 3, 3}, ring{64, 3}, ring{64, 3}, pairRing{1, 4, 4, 2, 1}, pairRing{1, 2, 2, 2, 2}, walkRing{8, 3, 192}, walkRing{8, 2, 384}, teamRing{}},
-		{256, 128, true, keyRing{128, 48, 2, 2}, keyRing{64, 48, 3, 3}, ring{64, 3}, ring{64, 3}, pairRing{1, 4, 4, 2, 1}, pairRing{1, 2, 2, 2, 2}, walkRing{8, 3, 256}, walkRing{4, 3, 384}, teamRing{2, 2, 1}},
-		{256, 192, true, keyRing{128, 48, 2, 2}, keyRing{64, 48, 3, 2}, ring{48, 3}, ring{48, 3}, pairRing{1, 3, 3, 2, 1}, pairRing{1, 2, 2, 2, 2}, walkRing{8, 2, 256}, walkRing{4, 3, 448}, teamRing{}},
-	}
-}
-
-// name returns the widths as the names of kernels have them.
-func (x widths) name() string {
-	if x.c == x.cv {
-		return fmt.Sprint(x.c)
-	}
-	return fmt.Sprintf("%dx%d", x.c, x.cv)
-}
-
 // warpGroupKernel returns the kernel of an op that is compiled for the widths x.
 func (a problem) warpGroupKernel(op string, x widths) string {
 	return a.Type.Name(op + "_wgmma" + x.name())
-}
-
-// forwardBytes is the shared memory of the forward kernel: the rows twice, keys and values of all stages, and numbers of each row.
-func (x widths) forwardBytes() int64 {
-	r := x.forward
-	return 2*(2*r.rows*x.c+r.n*(r.keys*x.c+r.values*x.cv)) + 2*24*r.rows + 376
-}
-
-// dqBytes is the shared memory of the kernel for dq: the rows, keys and values of all stages, and numbers of each row of three
-// tiles. Rows that do not stay in registers count twice.
-func (x widths) dqBytes() int64 {
-	r, columns := x.dq, x.c+x.cv
-	if x.c > 128 {
-		columns += x.c
-	}
-	if x.c > 192 {
-		columns += x.cv
-	}
-	return 2*(r.rows*columns+r.n*(r.keys*x.c+r.values*x.cv)) + 3*24*r.rows + 384
-}
-
-// dkvBytes is the shared memory of a kernel that owns keys: keys and values once, rows and their gradients of all stages, and
-// numbers of each row.
-func (x widths) dkvBytes(keys int64, r ring) int64 {
-	return 2*(x.c+x.cv)*(keys+r.stages*r.n) + r.stages*(24*r.n+32) + 80
-}
-
-func (x widths) spanDKVBytes() int64   { return x.dkvBytes(x.spanKeys(), x.dkv) }
-func (x widths) listedDKVBytes() int64 { return x.dkvBytes(warpGroupListKeys, x.listed) }
-
-// spanKeys is the number of keys that a thread block of the kernel for dk and dv owns. For listed rows it is warpGroupListKeys.
-func (x widths) spanKeys() int64 {
-	if x.split {
-		return 64
-	}
-	return 2 * 64
-}
-
-// dkvThreads is the number of threads of a thread block of the kernels for dk and dv.
-func (x widths) dkvThreads(keys int64) int64 {
-	if x.split {
-		return 128 + 2*128
-	}
-	return warpGroupThreads(keys)
 }
 
 // onWarpGroups returns the widths of the kernels on warp groups for the dims of a. Only devices of compute capability 9.0 have
