@@ -24,6 +24,10 @@ __device__ __forceinline__ void copy_cell(uint32_t to, const void* from, bool in
 __device__ __forceinline__ void copy_number(float* to, const float* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
+// copy_pair begins to copy 8 bytes.
+__device__ __forceinline__ void copy_pair(float2* to, const float2* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
 // copy_commit closes a group of copies. copy_wait waits until all groups of this thread except the newest N are complete.
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }

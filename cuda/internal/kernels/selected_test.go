@@ -64,8 +64,8 @@ func (s selectedSize) piece() int {
 }
 
 // chosenLists returns idx [B,S,Hkv,n]. A query chooses blocks before its own; `share` neighbouring queries choose the same ones of
-// those that they see. It also chooses its own block, but with a share of 1 only every second query does. Some lists are empty, and
-// some end early at an entry that breaks the order.
+// those that they see. It also chooses its own block, but with a share of 1 only every second query does; with a share of 64 also block
+// 0 and the one before its own, as SelectBlocks does. Some lists are empty, and some end early at an entry that breaks the order.
 func (s selectedSize) chosenLists(seed uint64, share int) []int32 {
 	rng := rand.New(rand.NewPCG(seed, uint64(s.S)))
 	blocks := (s.S-1)/s.block + 1
@@ -80,8 +80,12 @@ func (s selectedSize) chosenLists(seed uint64, share int) []int32 {
 		if share > 1 || t%2 == 0 {
 			row = append(row, int32(own))
 		}
-		for _, j := range common[g] {
-			if j < own && len(row) < s.n {
+		order := common[g]
+		if share == 64 {
+			order = slices.Concat([]int{0, own - 1}, order)
+		}
+		for _, j := range order {
+			if 0 <= j && j < own && len(row) < s.n && !slices.Contains(row, int32(j)) {
 				row = append(row, int32(j))
 			}
 		}
@@ -266,6 +270,7 @@ var (
 		{tokens(1, 267, 32, 1, 8, 8), 64, 2, nil}, {tokens(1, 261, 64, 1, 8, 8), 64, 2, nil}, {tokens(1, 259, 16, 1, 128, 72), 64, 2, nil},
 		{tokens(1, 263, 10, 1, 200, 136), 64, 2, nil}, {tokens(1, 263, 8, 1, 192, 128), 64, 2, nil}, {tokens(1, 587, 8, 1, 8, 8), 64, 1, nil},
 		{tokens(1, 400, 1, 1, 8, 8), 64, 2, nil}, {tokens(1, 390, 2, 1, 16, 8), 64, 1, nil}, {tokens(1, 330, 4, 1, 8, 8), 64, 1, nil}, {tokens(1, 390, 6, 1, 40, 8), 64, 1, nil},
+		{tokens(1, 456, 3, 1, 8, 16), 64, 3, nil}, {tokens(1, 456, 3, 1, 72, 8), 64, 3, nil}, {tokens(1, 456, 5, 1, 8, 8), 64, 3, nil},
 	}
 	// gatheredSizes go by walks whose fills have several pieces, or over documents.
 	gatheredSizes = []selectedSize{
@@ -279,6 +284,9 @@ var (
 	longWalked = []selectedSize{
 		{tokens(1, 2500, 2, 1, 8, 8), 16, 5, []int{1000, 47, 49, 1404}}, {tokens(1, 900, 6, 1, 8, 8), 16, 40, nil},
 		{tokens(1, 1030, 16, 1, 8, 8), 64, 3, nil}, {tokens(1, 1097, 1, 1, 8, 8), 64, 2, nil}, {tokens(1, 645, 2, 1, 16, 8), 64, 1, nil}, {tokens(1, 650, 6, 1, 40, 8), 64, 1, nil},
+		{tokens(1, 700, 6, 1, 64, 64), 64, 4, nil}, {tokens(2, 1100, 12, 2, 128, 128), 64, 5, nil}, {tokens(1, 700, 6, 1, 64, 64), 64, 4, nil},
+		{tokens(1, 700, 4, 1, 192, 128), 64, 4, nil}, {tokens(1, 600, 6, 1, 192, 192), 64, 4, nil}, {tokens(1, 1500, 6, 1, 256, 128), 128, 5, nil},
+		{tokens(1, 700, 7, 1, 256, 192), 64, 4, nil}, {tokens(2, 900, 1, 1, 128, 128), 64, 5, nil}, {tokens(1, 2000, 7, 1, 128, 128), 192, 4, nil},
 		{tokens(1, 900, 16, 1, 64, 64), 64, 5, nil}, {tokens(2, 1000, 32, 2, 128, 128), 64, 5, nil}, {tokens(1, 800, 16, 1, 192, 128), 64, 4, nil},
 		{tokens(1, 700, 16, 1, 256, 192), 64, 4, nil}, {tokens(1, 600, 16, 1, 136, 136), 64, 3, nil}, {tokens(1, 700, 32, 1, 128, 128), 64, 3, nil},
 		{tokens(1, 600, 64, 2, 64, 64), 64, 3, nil}, {tokens(1, 600, 8, 1, 256, 128), 64, 3, nil}, {tokens(1, 1300, 16, 1, 64, 64), 128, 4, nil},
@@ -290,7 +298,7 @@ func walkedPositions(S int) []int { return []int{0, 66, S/2 - 1, S - 65, S - 1} 
 
 // fewWalked returns the sizes for tests with NaN and with large logits.
 func fewWalked() []selectedSize {
-	return []selectedSize{walkedSizes[0], walkedSizes[2], walkedSizes[15], gatheredSizes[5], gatheredSizes[7]}
+	return []selectedSize{walkedSizes[0], walkedSizes[2], walkedSizes[18], gatheredSizes[5], gatheredSizes[7]}
 }
 
 func TestWalksOfPoisonOnGPU(t *testing.T) {
@@ -317,7 +325,7 @@ func TestWalksHaveTheSameBitsOnGPU(t *testing.T) {
 	one := dev.variants()[1]
 	for _, x := range storedSelected(t, []selectedSize{
 		{tokens(2, 1000, 32, 2, 128, 128), 64, 5, nil}, {tokens(1, 900, 16, 1, 64, 64), 64, 5, nil}, {tokens(1, 800, 16, 1, 192, 128), 64, 4, nil},
-		{tokens(1, 1000, 16, 1, 128, 128), 16, 7, nil},
+		{tokens(1, 1000, 16, 1, 128, 128), 16, 7, nil}, {tokens(2, 3000, 12, 2, 64, 64), 64, 5, nil}, {tokens(1, 3000, 6, 1, 128, 128), 64, 5, nil},
 	}) {
 		first := x.compute(t, dev, one)
 		for range 60 {

@@ -11,6 +11,7 @@
 // say which of them the query chose. Both kernels that read idx take 32 entries of a query at a time: if a query has more, blocks on
 // both sides of such a boundary that belong to one block of the inverse make two list entries, with different bits.
 #include "attention_lists.cuh"
+#include "attention_pairs.cuh"
 
 namespace nsa {
 
@@ -125,8 +126,9 @@ extern "C" __global__ void __launch_bounds__(nsa::kScan)
 
 // Grid x is ceil(B*Hkv*segments / kWarps), blocks of kThreads. A warp fills in one segment of a group: it takes the queries in order,
 // and 32 entries of a query at a time. Dynamic shared memory: one number for each name and warp, if there are at most kFew names.
-extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(const __grid_constant__ nsa::AttentionParams p) {
+extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(const __grid_constant__ nsa::ListParams a) {
   using namespace nsa;
+  const AttentionParams& p = a.p;
   constexpr int kAhead = 4;  // queries whose lists are read together
   const auto& n = p.n;
   const Blocks mask = chosen_blocks(p);
@@ -139,6 +141,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(c
   int *counts = p.counts + number * names, *next = counts_of(warp(), names, counts);  // next: the place of a block's next query in `lists`
   for (int j = lane(); j < names; j += 32) next[j] = all.list[j] + counts[j];
   __syncwarp();
+  int* lengths = a.pairs.lengths ? a.pairs.lengths + group * n.queries : nullptr;
   const long long length = index.segment(n.queries), from = number % index.segments * length;
   const long long to = min((long long)n.queries, from + length);
   const auto entry = [&](long long t, int i) { return t < to && i < mask.most ? p.idx[mask.list(n, b, g, (int)t) + i] : -1; };
@@ -171,10 +174,13 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(c
           }
           is = __shfl_up_sync(0xffffffff, block, 1) != block || lane() == 0;
         }
-        if (is && in) lists[next[p.name(block, own)]++] = int(t | bits);
+        if (is && in) lists[next[p.name(block, own)]++] = a.pairs.entry_bits ? int(t) << a.pairs.entry_bits | i : int(t | bits);
         __syncwarp();  // the next entries may be of the same block
         i += 32;
-        if (ended || i - lane() >= mask.most) break;
+        if (ended || i - lane() >= mask.most) {
+          if (lengths && lane() == 0) lengths[t] = i - 32 + (ended ? __ffs(ended) - 1 : 32);
+          break;
+        }
         last = __shfl_sync(0xffffffff, j, 31);
         j = entry(t, i);
       }

@@ -3,30 +3,32 @@
 //   nsa_walk_blocks_i32     idx int32 [B,S,Hkv,most] -> Walks: blocks, count
 //   nsa_pairs_count_i32     idx -> Pairs: lengths, counts
 //   nsa_pairs_sort_i32      idx, counts -> Pairs: list, items, count
-//   nsa_pairs_forward_join  sums, stats of the units of a launch -> o, lse
-//   nsa_pairs_dq_join       sums of the units of a launch -> dq
+//   nsa_pairs_dq            results of the groups of a launch (PairGradients) -> dq
 //
 // The place of a pair within its block's list depends on the order of integer atomics. No result depends on it.
 #include "attention_lists.cuh"
 #include "attention_pairs.cuh"
-#include "attention_wgmma_span.cuh"
+#include "mma.cuh"
 
 namespace nsa {
 
-constexpr int kSorters = 512, kListers = 128, kJoiners = 256;  // threads of a block
+constexpr int kSorters = 512, kListers = 128, kAdders = 256;  // threads of a block
 constexpr int kWindow = 2048;                                    // blocks whose bits a warp holds at once
 
 // A cut: the part of a unit's queries that a block of kSorters threads does.
 struct Cut {
   int unit, number;
   __device__ explicit Cut(const PairParams& a) : unit(blockIdx.x / a.pairs.cuts), number(blockIdx.x % a.pairs.cuts) {}
-  // each_entry for the queries of the cut; q counts from the unit's first query.
+  // each_entry for the queries of the cut, but f only for pairs; q counts from the unit's first query.
   template <class F, class G> __device__ __forceinline__ void each(const PairParams& a, F f, G end) const {
     const Unit of(a, unit);
     const int most = (a.pairs.queries - 1) / a.pairs.cuts + 1, from = number * most;
     each_entry(
         a.p, a.p.blocks, of.b, of.g, of.first + from, min(most, of.queries - from), warp(), kSorters / 32,
-        [&](int q, int i, int j) { f(from + q, i, j); }, [&](int q, int length) { end(from + q, length); });
+        [&](int q, int i, int j) {
+          if (!Forced::has(a.p.blocks, j, of.first + from + q)) f(from + q, i, j);
+        },
+        [&](int q, int length) { end(from + q, length); });
   }
 };
 
@@ -72,67 +74,48 @@ __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* ch
   if (lane() == 0) x.count[number] = count;
 }
 
-// Adds up the results of the rows of a launch. A thread has 8 columns of a row and reads kAtOnce places at once.
-template <typename T, bool Forward, int kAtOnce> __device__ inline void join(const PairParams& a) {
+// Adds up the results of queries. A thread has 8 columns of a row and reads kAtOnce results at once.
+template <typename T> __device__ inline void add_results(const ListParams& a) {
+  constexpr int kAtOnce = 8;
   const AttentionParams& p = a.p;
   const Sizes& n = p.n;
-  const Pairs& x = a.pairs;
-  const int c = Forward ? n.dv : n.d, width = pair_width(c), cells = width / 8;
-  const int blocks = (x.queries * n.each * cells - 1) / kJoiners + 1;  // thread blocks of a unit
-  const int number = blockIdx.x / blocks, i = blockIdx.x % blocks * kJoiners + threadIdx.x;
-  const Unit unit(a, x.first + number);
-  const int cell = i % cells, row = i / cells, q = row / n.each, head = row % n.each;
-  const bool in = q < unit.queries;
-
-  const int places = in ? x.lengths[(x.first + number) * x.queries + q] * x.parts : 0, stride = n.each * width;
-  const long long first = ((long long)number * x.queries + q) * p.blocks.most * x.parts * n.each + head;
-  const T* sums = static_cast<const T*>(x.sums) + first * width + 8 * cell;
-  const float2* stats = x.stats + first;
-  Softmax all;
-  all.start();
+  const PairGradients& x = a.pairs;
+  const int width = result_width(n.d), cells = width / 8, stride = n.each * width;
+  const int blocks = (n.queries * n.each - 1) / (kAdders / cells) + 1, number = blockIdx.x / blocks;  // whole rows for a thread block
+  const int group = x.first + number, row = blockIdx.x % blocks * (kAdders / cells) + threadIdx.x / cells, cell = threadIdx.x % cells;
+  const int q = row / n.each, head = row % n.each;
+  const bool in = threadIdx.x / cells < kAdders / cells && q < n.queries;
+  int count = in ? x.lengths[(long long)group * n.queries + q] : 0;
+  if (count > 0 && x.parts > 1) {  // the last block of the sequence may have fewer parts; no block comes behind it in a list
+    const int last = p.idx[p.blocks.list(n, group / n.groups, group % n.groups, q) + count - 1];
+    count = (count - 1) * x.parts + (min(p.blocks.size, n.keys - last * p.blocks.size) - 1) / kPairKeys + 1;
+  }
+  const long long first = ((long long)number * n.queries + q) * p.blocks.most * x.parts * n.each + head;
+  const T* from = static_cast<const T*>(x.results) + first * width + 8 * cell;
   float y[8] = {};
 #pragma unroll 1
-  for (int s = 0; s < places; s += kAtOnce) {
-    uint4 part[kAtOnce];
-    float2 stat[kAtOnce];
+  for (int s = 0; s < count; s += kAtOnce) {
+    uint4 some[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; k++) some[k] = s + k < count ? load_once(reinterpret_cast<const uint4*>(from + k * stride)) : uint4{0, 0, 0, 0};
 #pragma unroll
     for (int k = 0; k < kAtOnce; k++) {
-      const bool is = s + k < places;
-      part[k] = is ? load_once(reinterpret_cast<const uint4*>(sums + k * stride)) : uint4{0, 0, 0, 0};
-      if (Forward) stat[k] = is ? stats[k * n.each] : make_float2(-INFINITY, 0);
+      float v[8];
+      Pack<T>{some[k]}.get(v);
+#pragma unroll
+      for (int e = 0; e < 8; e++) y[e] += v[e];
     }
-    if (Forward) {
-      float top = stat[0].x;
-#pragma unroll
-      for (int k = 1; k < kAtOnce; k++) top = fmaxf(top, stat[k].x);
-      const float factor = all.raise(top, n.scale_log2);
-#pragma unroll
-      for (int e = 0; e < 8; e++) y[e] *= factor;
-    }
-#pragma unroll
-    for (int k = 0; k < kAtOnce; k++) {
-      float v[8], weight = 1;
-      if (Forward) {
-        weight = power2((stat[k].x - all.base()) * n.scale_log2);
-        all.sum += weight * stat[k].y;
-        if (narrow<T>) weight *= stat[k].y;
-      }
-      Pack<T>{part[k]}.get(v);
-#pragma unroll
-      for (int e = 0; e < 8; e++) y[e] = fmaf(weight, v[e], y[e]);
-    }
-    sums += kAtOnce * stride, stats += kAtOnce * n.each;
+    from += kAtOnce * stride;
   }
-  const float factor = Forward ? all.norm() : narrow<T> ? 1 : n.scale;
-  uint32_t out[4];
+  const float factor = narrow<T> ? 1 : n.scale;
+  uint32_t w[4];
 #pragma unroll
-  for (int e = 0; e < 4; e++) out[e] = pair<T>(factor * y[2 * e], factor * y[2 * e + 1]);
-  turn_four(out);
-  if (!in) return;
-  const int at = (unit.first + q) * n.each + head;
-  if (Forward && cell == 0) p.lse[n.stat(unit.b, unit.g, at)] = all.lse(n.scale);
-  T* to = static_cast<T*>(Forward ? p.o : p.dq) + n.row(unit.b, unit.g, at, c) + 8 * cell;
-  if (8 * cell < c) *reinterpret_cast<uint4*>(to) = uint4{out[0], out[1], out[2], out[3]};
+  for (int e = 0; e < 4; e++) w[e] = pair<T>(factor * y[2 * e], factor * y[2 * e + 1]);
+  // two threads exchange halves, so that each has 8 adjoining columns
+  const bool odd = cell % 2;
+  const uint32_t lo = __shfl_xor_sync(0xffffffff, odd ? w[0] : w[1], 1), hi = __shfl_xor_sync(0xffffffff, odd ? w[2] : w[3], 1);
+  T* to = static_cast<T*>(p.dq) + n.row(group / n.groups, group % n.groups, row, n.d) + 8 * cell;
+  if (in && 8 * cell < n.d) *reinterpret_cast<uint4*>(to) = odd ? uint4{lo, hi, w[1], w[3]} : uint4{w[0], w[2], lo, hi};
 }
 
 }  // namespace nsa
@@ -213,12 +196,8 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
   cut.each(a, [&](int q, int i, int j) { list[atomicAdd(next + j, 1)] = q << kEntryBits | i; }, [](int, int) {});
 }
 
-// Grid x is units*ceil(queries*h*width/8 / kJoiners) over the units of the launch, blocks of kJoiners threads.
-#define NSA_JOIN(op, T, Forward, AtOnce, blocks)                                                                                      \
-  extern "C" __global__ void __launch_bounds__(nsa::kJoiners, blocks) nsa_pairs_##op##_join_##T(const __grid_constant__ nsa::PairParams a) { \
-    nsa::join<nsa::T, Forward, AtOnce>(a);                                                                                     \
-  }
-NSA_JOIN(forward, bf16, true, 4, 4)
-NSA_JOIN(forward, f16, true, 4, 4)
-NSA_JOIN(dq, bf16, false, 8, 3)
-NSA_JOIN(dq, f16, false, 8, 3)
+// Grid x is groups*ceil(S*h / (kAdders / cells)) over the groups of the launch, blocks of kAdders threads. cells = width/8.
+#define NSA_PAIRS_DQ(T)                                                                                                \
+  extern "C" __global__ void __launch_bounds__(nsa::kAdders, 3) nsa_pairs_dq_##T(const __grid_constant__ nsa::ListParams a) { nsa::add_results<nsa::T>(a); }
+NSA_PAIRS_DQ(bf16)
+NSA_PAIRS_DQ(f16)

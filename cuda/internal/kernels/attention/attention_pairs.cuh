@@ -1,7 +1,8 @@
-// Selected attention by pairs: a pair is a query and one entry of its list, which names a block. Pairs are sorted by block, so keys are
-// read once for many queries, wherever these are. Each pair gets a result of its own; the results of a query are added up in the order
-// of its list. attention_pairs.cu sorts and adds up; attention_wgmma_pairs_forward.cu and attention_wgmma_pairs_dq.cu make the results.
-// This file also has the arguments of walks (Walks).
+// Selected attention by pairs. An entry of a query's list is *forced* if it names block 0, the query's own block or the one before; see
+// Forced. A pair is a query and one of its other entries. Pairs are sorted by block, so keys are read once for many queries, wherever
+// these are. Each pair gets a result of its own. attention_pairs.cu sorts; attention_wgmma_pairs_forward.cu makes the results. Then
+// attention_wgmma_forward.cu goes over the forced blocks and adds the results of a query in the order of its list. For the gradient see
+// PairGradients. This file also has the arguments of walks (Walks).
 #pragma once
 
 #include "attention_index.cuh"
@@ -25,19 +26,19 @@ constexpr int kEntryBits = 20;
 // A launch takes the units [first,end). The result of a pair over tile `part` of its block has the place
 // ((unit-first)*queries*most + query*most + entry) * parts + part in:
 //
-//   sums  T [places, h, width]  forward: the sum of exponentials times values, divided by the sum of exponentials if narrow<T>.
-//                               dq: what the tile adds to dq, scaled only if narrow<T>. width is a multiple of 32. Of each 32 columns,
-//                               the columns 8*j + 2*i and 8*j + 2*i + 1 lie at 8*i + 2*j, which is the order that a thread has them in
-//   stats [places, h]           forward: the largest logit, and the sum of the exponentials relative to it
+//   results T [places, h, width]  the sum of exponentials times values, divided by the sum of exponentials if narrow<T>. width is a
+//                                 multiple of 32. Of each 32 columns, the columns 8*j + 2*i and 8*j + 2*i + 1 lie at 8*i + 2*j, which is
+//                                 the order that a thread has them in
+//   stats [places, h]             the largest logit, and the sum of the exponentials relative to it
 //
-// Only places of entries that a query has are written and read.
+// Only places of pairs are written and read.
 // An item is a tile of keys, from `key` on, which is tile `part` of its block, with the pairs [first,first+count) of the list.
 struct alignas(16) PairItem { int key, first, count, part; };
 struct Pairs {
   int32_t *list, *lengths, *counts;
   PairItem* items;
   int32_t* count;
-  void* sums;
+  void* results;
   float2* stats;
   int units, queries, cuts, room, parts;
   int tile, chunk;  // queries of a tile of rows; the most queries of an item, at most item_tiles tiles
@@ -46,9 +47,32 @@ struct Pairs {
 
 struct PairParams {
   alignas(64) uint8_t k[128], v[128];  // tensor maps of k and v, with boxes [1,64,1,64]
-  uint8_t q[128], dout[128];           // tensor maps of q and do as arrays [1,B*S*Hq,1,c], with boxes [1,h,1,64]
+  uint8_t q[128];                      // tensor map of q as an array [1,B*S*Hq,1,D], with boxes [1,h,1,64]
   AttentionParams p;
   Pairs pairs;
+};
+
+// The gradient by pairs goes by the inverse index. The kernel that makes dk and dv (attention_wgmma_dkv.cu) also makes a result for each entry
+// of each query's list: what the tile of keys adds to dq. Then nsa_pairs_dq adds up the results of a query in the order of its list. An
+// entry of the inverse is query << entry_bits | entry of the query's list. A launch takes some groups, from `first` on:
+//
+//   results T [groups, S*most*parts, h, width]  place (query*most + entry)*parts + part, scaled only if narrow<T>. Of each 16 columns, the
+//                                               columns 8*j + 2*i and 8*j + 2*i + 1 lie at 4*i + 2*j
+//   lengths int32 [B*Hkv, S]                    the number of entries of each query; null if nobody reads it
+struct PairGradients {
+  void* results;
+  int32_t* lengths;
+  int first, entry_bits, parts;
+};
+struct ListParams {
+  AttentionParams p;
+  PairGradients pairs;
+};
+struct PairGradientParams {
+  alignas(64) uint8_t k[128], v[128];  // tensor maps of k and v, with boxes [1,64,1,64]
+  uint8_t q[128], dout[128];           // tensor maps of q and do as arrays [1,B*S*Hq,1,c], with boxes [1,h,1,64]
+  AttentionParams p;
+  PairGradients pairs;
 };
 
 // Selected attention by a walk (attention_walk_forward.cu, attention_walk_dq.cu): a walk goes through the blocks that the queries of a
@@ -79,10 +103,35 @@ constexpr int item_tiles(int C) { return C > 192 ? 2 : 8; }
 template <typename T> constexpr bool narrow = false;
 template <> constexpr bool narrow<f16> = true;
 
-__device__ inline int pair_width(int c) { return (c + 31) / 32 * 32; }
+// The forced entries of a query, which neighbouring queries have in common: block 0, the query's own block and the one before. Every choice
+// of SelectBlocks holds them; a list of another origin may lack some. Lists ascend, so the pairs are the entries [from,end).
+struct Forced {
+  int from, end;  // the entries that are pairs
+  Run near;       // the keys of the own block and the one before that the query sees
+  int first;      // how many keys of block 0 it sees that are not among these
 
-// Accesses to results of pairs, which are written and read once: they should not evict rows and keys from the L2 cache.
+  // Whether entry j of the list of query t is forced.
+  static __device__ bool has(const Blocks& mask, int j, int t) { return j == 0 || (j + 2ll) * mask.size > t; }
+
+  // Of query t, whose list has `length` entries.
+  __device__ Forced(const Blocks& mask, const int* list, int length, int t) {
+    const int own = t / mask.size;
+    end = length;
+    const bool is_own = end > 0 && list[end - 1] == own;
+    end -= is_own;
+    const bool is_before = own > 0 && end > 0 && list[end - 1] == own - 1;
+    end -= is_before;
+    from = end > 0 && list[0] == 0;
+    near = {(own - is_before) * mask.size, is_own ? t + 1 : own * mask.size};
+    first = from * mask.size;
+  }
+};
+
+__device__ inline int result_width(int c) { return (c + 31) / 32 * 32; }
+
+// Writes of results of pairs, which are written and read once: they should not evict rows and keys from the L2 cache.
 __device__ inline void store_once(uint4* to, uint4 x) { __stcs(to, x); }
+__device__ inline void store_once(uint2* to, uint2 x) { __stcs(to, x); }
 __device__ inline uint4 load_once(const uint4* from) { return __ldcs(from); }
 
 // The `queries` queries of a unit, from query `first` of group g of batch row b on.

@@ -20,6 +20,7 @@ struct RowTile {
     first = (tiles - 1 - block % tiles) * count;
     end = min(all, first + count);
   }
+  __device__ RowTile(int b, int g, int first, int end) : b(b), g(g), first(first), end(end) {}
   __device__ bool has(int r) const { return first + r < end; }
 };
 

@@ -70,6 +70,19 @@ __device__ __forceinline__ void copy_box(uint32_t to, const void* map, uint32_t 
                ::"r"(to), "l"(map), "r"(c), "r"(g), "r"(t), "r"(b), "r"(barrier) : "memory");
 }
 
+// Begins to copy `bytes` bytes, a multiple of 16, to shared memory. The barrier counts the bytes that arrive.
+__device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+
+// store_turned (stmatrix) writes the transposes of four 8x8 matrices of 2-byte elements, which lanes hold in the layout of read_fragments.
+// Lane l passes the address of row l%8 of the transpose of matrix l/8.
+__device__ __forceinline__ void store_turned(uint32_t to, const uint32_t (&v)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
+               ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+}
+
 // Change the number of registers of a thread to N. All threads of a warp group must execute it.
 template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
@@ -94,6 +107,7 @@ template <int N> __device__ __forceinline__ void hold(float (&d)[N][4]) {
 //
 //   rows(d, a, b, add)     d += a·bᵀ; b [N,16] in a tile; a [64,16] in a tile, or as fragments
 //   columns(d, a, b, add)  d += a·b; b [16,N] in a tile; a as fragments
+//   turned(d, a, b, add)   d += aᵀ·bᵀ; a [16,64] and b [N,16] in tiles
 template <typename T, int N> struct Wgmma;
 
 #define NSA_SUMS_4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
@@ -135,6 +149,11 @@ template <typename T, int N> struct Wgmma;
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, "            \
                    "{" x0 "," x1 "," x2 "," x3 "}, " x4 ", p, 1, 1, 1;}"                                               \
                    : NSA_SUMS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                     \
+    }                                                                                                                  \
+    static __device__ __forceinline__ void turned(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {             \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " x2 ", 0;\n"                                                        \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, " x0 ", " x1 ", p, 1, 1, 1, 0;}" \
+                   : NSA_SUMS_##N : "l"(a), "l"(b), "r"(add));                                                         \
     }                                                                                                                  \
   };
 #define NSA_WGMMA_TYPES(...) NSA_WGMMA(bf16, "bf16", __VA_ARGS__) NSA_WGMMA(f16, "f16", __VA_ARGS__)

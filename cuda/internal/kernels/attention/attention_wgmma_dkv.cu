@@ -3,6 +3,7 @@
 //   nsa_span_dkv_wgmma<D>      window, dense and compressed attention; nsa_span_reduce adds up the partial sums
 //   nsa_selected_dkv_wgmma<D>  selected attention; rows come from the inverse index, nsa_selected_reduce adds up the partial sums
 //   nsa_several_dkv_wgmma<D>   the same if a block of the inverse, 64 keys, stands for several blocks of the choice; see attention_index.cu
+//   nsa_pairs_dkv_wgmma<D>     selected attention by pairs; it also makes the results for dq (PairGradients of attention_pairs.cuh)
 //
 // D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
 //
@@ -14,21 +15,27 @@
 // Keys are the rows of the products and queries the columns, so P and dS are left factors straight from registers. While one group
 // makes P and dS, the products of the other run.
 //
+// With pairs, rows come by tensor maps: a box has the heads of one query, and each loading warp fills a stage of its own. With dS in shared
+// memory as well, a group multiplies the transpose of its keys by it: what these add to dq, transposed. The lanes of a warp turn that
+// round and write it.
+//
 // The rows that see the keys of a span are cut into chunks, counted from the last row. So chunk i has the same rows for many keys, and
 // their blocks read these rows from the L2 cache at about the same time. In a window a block also starts at the same row as its
 // neighbours: at a multiple of the number of rows that see a block's keys. It does the rows before that last.
 //
 // A block that meets NaN, Inf or large rows repeats all its work by the careful pass; see careful_if_needed. Shared memory: kShared bytes.
 #include "attention_keys.cuh"
+#include "attention_pairs.cuh"
 #include "attention_rows.cuh"
 #include "attention_wgmma_span.cuh"
 
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-enum Listing { kSpan, kListed, kSeveral };
+enum Listing { kSpan, kListed, kSeveral, kPairs };
 template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bool Split = false> struct KeyGradient {
-  static constexpr bool Listed = Lists != kSpan, Several = Lists == kSeveral;
+  static constexpr bool Listed = Lists != kSpan, Several = Lists == kSeveral, Pairs = Lists == kPairs;
+  using Params = std::conditional_t<Pairs, PairGradientParams, AttentionParams>;
   static constexpr int kQuery = (1 << 28) - 1;  // if Several: the bits of a list entry that hold the query
   static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of the keys and values of a warp group
@@ -40,7 +47,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 
   // What is known about the rows of a tile. An element of a pair is for an even or an odd row. base is lse*log2(e), or 0 for large rows
   // in the careful pass; then lse holds their lse, and 0 for all other rows. lo and hi are the keys that a row sees; if Several, lo
-  // holds its four bits instead. at is the distance from the group's first row, counted in rows, -1 for no row. some is a run that
+  // holds its four bits instead; if Pairs, the place of its result, times h, plus its head. at is the distance from the group's first row, counted in rows, -1 for no row. some is a run that
   // contains the keys that any row sees, all those that all rows see.
   struct Rows {
     float2 base[N / 2], delta[N / 2];
@@ -57,24 +64,30 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     float* sums;
     const int* queries;
     long long row, stat;  // index of the group's first row in q, counted in rows, and in lse
+    int part;             // of a selection block
   };
   struct Shared {
     Rows rows[Stages];
-    unsigned long long full[Stages], free[Stages], pass;
+    unsigned long long full[Stages], free[Stages], raw[4], pass;
     Work work;
     int careful;  // whether this is the careful pass; in shared memory to save registers
     int wrong;    // whether any thread asks for it
+    unsigned bad[2];  // if Pairs: a bit for each key with NaN or Inf, in the careful pass
   };
-  static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 80, "widths.dkvBytes in Go");
-  static constexpr int kTiles = kOwners * (kKeyTile + kValueTile) + Stages * kStage, kShared = kTiles + sizeof(Shared);
+  static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 128, "widths.dkvBytes in Go");
+  static constexpr int kWeights = Pairs && Split ? 2 * N * 128 : 0;  // bytes of dS; without Split it lies in the place of do
+  static constexpr int kTiles = kOwners * (kKeyTile + kValueTile) + Stages * kStage + kWeights, kShared = kTiles + sizeof(Shared);
 
+  const Params& params;
   const AttentionParams& p;
   uint32_t K, V, Q;  // in a stage, do lies behind q
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
-  __device__ KeyGradient(const AttentionParams& p)
-      : p(p), K(shared_address(shared())), V(K + kOwners * kKeyTile), Q(V + kOwners * kValueTile),
+  static __device__ const AttentionParams& of(const AttentionParams& p) { return p; }
+  static __device__ const AttentionParams& of(const PairGradientParams& a) { return a.p; }
+  __device__ KeyGradient(const Params& params)
+      : params(params), p(of(params)), K(shared_address(shared())), V(K + kOwners * kKeyTile), Q(V + kOwners * kValueTile),
         is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() {
@@ -82,11 +95,16 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       if constexpr (Listed) is.work = selected_work();
       else is.work = span_work();
       is.work.row = p.n.row(is.work.b, is.work.g, 0, 1), is.work.stat = p.n.stat(is.work.b, is.work.g, 0);
-      is.careful = is.wrong = 0;
+      is.careful = is.wrong = 0, is.bad[0] = is.bad[1] = 0;
       barrier_init(barrier_at(is.pass), kBlock);
       for (int i = 0; i < Stages; i++)
-        barrier_init(barrier_at(is.full[i]), 128 + 4), barrier_init(barrier_at(is.free[i]), 128 * W);
+        barrier_init(barrier_at(is.full[i]), Pairs ? 33 : 128 + 4), barrier_init(barrier_at(is.free[i]), 128 * W);
+      for (int i = 0; i < 4; i++) barrier_init(barrier_at(is.raw[i]), 1);
       barriers_ready();
+    }
+    if (Pairs) {  // rows that no box fills must be finite
+      for (int i = threadIdx.x; i < Stages * int(kStage) / 16; i += kBlock) store_shared(Q + 16 * i, uint4{0, 0, 0, 0});
+      fence_async();
     }
     __syncthreads();
     if (is.work.steps < 0) return;
@@ -94,8 +112,12 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     Ring<Stages> ring;
     if (role == 0) {
       fewer_registers<kLoaderRegisters>();
-      load_keys();
-      while (again(load_rows(ring))) {}
+      if constexpr (Pairs) {
+        while (again(load_lists())) {}
+      } else {
+        load_keys();
+        while (again(load_rows(ring))) {}
+      }
     } else {
       more_registers<kRegisters>();
       if constexpr (Split) {
@@ -122,20 +144,24 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     return {group / n.groups, group % n.groups, first, end, from, to, item < chunks ? (to - from + N - 1) / N : -1,
             next < to ? int(next - from) / N : 0, chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv), nullptr};
   }
+  // The rows of a full tile: if Pairs, those of whole queries.
+  __device__ int rows_of() const { return Pairs ? N / p.n.each * p.n.each : N; }
   // Grid x is B*Hkv*items*ceil(size/M). An item is a chunk of the list of a block.
   __device__ Work selected_work() const {
     const Sizes& n = p.n;
     const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.names();
-    const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
+    const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items;
+    int group = blockIdx.x / parts / p.index.items;
+    if constexpr (Pairs) group += params.pairs.first;
     const Choosers of(p, group);
     Work to_do{group / n.groups, group % n.groups};
-    to_do.steps = -1;
+    to_do.steps = -1, to_do.part = part;
     if (item >= of.item[blocks]) return to_do;
     const int j = of.block(item, blocks), chunk = item - of.item[j], from = chunk * p.index.chunk;
     const Run block = p.tokens(to_do.b, j);
     if (part * M >= block.hi - block.lo) return to_do;
     to_do.first = block.lo + part * M, to_do.end = min(to_do.first + M, block.hi);
-    to_do.to = min(of.length(j) - from, p.index.chunk) * n.each, to_do.steps = (to_do.to + N - 1) / N;
+    to_do.to = min(of.length(j) - from, p.index.chunk) * n.each, to_do.steps = (to_do.to + rows_of() - 1) / rows_of();
     const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
     if (of.chunks(j) > 1) to_do.sums = p.partial + row * (n.d + n.dv);
     to_do.queries = of.queries + of.list[j] + from;
@@ -172,6 +198,93 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     copy(Width<C>{}, K, p.k, n.d), copy(Width<Cv>{}, V, p.v, n.dv);
   }
 
+  // The work of a loading warp if Pairs: it takes every Stages-th tile. It copies boxes of rows, and writes the facts about rows, which it
+  // has fetched before. Returns whether a row is large.
+  __device__ bool load_lists() const {
+    constexpr int kMine = (N - 1) / 32 + 1;  // rows of a lane
+    static_assert(Stages <= 4, "a warp for each stage, or it could wait for a stage that is a round behind");
+    if (warp() >= Stages) return false;
+    const Sizes& n = p.n;
+    const Work& at = is.work;
+    const PairGradients& x = params.pairs;
+    const int most = rows_of(), careful = is.careful, before = careful * at.steps;  // tiles of the pass before
+    bool any_large = false;
+    int entry[kMine];  // list entries of rows
+    float lse[kMine], delta[kMine];
+    const auto fetch = [&](int j) {
+      const int first = j * most, count = j < at.steps ? min(most, at.to - first) : 0;
+#pragma unroll
+      for (int u = 0; u < kMine; u++) {
+        const int r = lane() + 32 * u;
+        entry[u] = r < count ? at.queries[(first + r) / n.each] : -1;
+      }
+#pragma unroll
+      for (int u = 0; u < kMine; u++) {
+        const int r = lane() + 32 * u, t = entry[u] >> x.entry_bits;
+        const long long stat = at.stat + (r % n.each * n.queries + t);
+        lse[u] = INFINITY, delta[u] = 0;
+        if (r < count) lse[u] = p.lse[stat], delta[u] = p.delta[stat];
+      }
+    };
+    uint32_t raw = careful;  // parity
+    fetch(warp());
+#pragma unroll 1
+    for (int j = warp(); j < at.steps; j += Stages) {
+      const int number = before + j, stage = number % Stages, first = j * most, count = min(most, at.to - first);
+      const uint32_t full = barrier_at(is.full[stage]), q = Q + stage * kStage, arrives = careful ? barrier_at(is.raw[warp()]) : full;
+      Rows& rows = is.rows[stage];
+      barrier_wait(barrier_at(is.free[stage]), (number / Stages & 1) ^ 1);
+      if (lane() == 0) {
+        const bool keys = number == 0;
+        barrier_arrive_expecting(arrives, 2 * (C + Cv) * (count + (keys ? 64 : 0)));
+        if (keys) copy_boxes<C>(K, 64, params.k, arrives, at.g, at.first, at.b), copy_boxes<Cv>(V, 64, params.v, arrives, at.g, at.first, at.b);
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int r = lane() * n.each; __any_sync(0xffffffff, r < count); r += 32 * n.each) {  // the first row of a query
+        int of = -1;
+#pragma unroll
+        for (int u = 0; u < kMine; u++)
+          if (const int other = __shfl_sync(0xffffffff, entry[u], r % 32); r / 32 == u) of = other;
+        if (r >= count) continue;
+        const int row = (at.b * n.queries + (of >> x.entry_bits)) * n.heads + at.g * n.each;
+#pragma unroll
+        for (int m = 0; m < C / 64; m++) copy_box(q + (m * N + r) * 128, params.q, arrives, 64 * m, 0, row, 0);
+#pragma unroll
+        for (int m = 0; m < Cv / 64; m++) copy_box(q + kRowTile + (m * N + r) * 128, params.dout, arrives, 64 * m, 0, row, 0);
+      }
+#pragma unroll
+      for (int u = 0; u < kMine; u++) {
+        const int r = lane() + 32 * u, t = entry[u] >> x.entry_bits;
+        if (r >= N) continue;
+        const float of = load_lse(lse[u]);
+        const bool shift = careful && large(of);
+        any_large |= large(of);
+        reinterpret_cast<float*>(rows.base)[r] = shift ? 0 : of * kLog2E;
+        reinterpret_cast<float*>(rows.delta)[r] = delta[u];
+        const int place = (t * p.blocks.most + (entry[u] & (1 << x.entry_bits) - 1)) * x.parts + at.part;
+        reinterpret_cast<int*>(rows.lo)[r] = entry[u] < 0 ? -1 : place * n.each + r % n.each;
+        reinterpret_cast<int*>(rows.hi)[r] = t + 1;
+        rows.lse[r] = shift ? of : 0;
+        if (r == 0) rows.some = {0, n.keys}, rows.all = {0, careful ? 0 : t + 1};
+      }
+      if (careful) {
+        barrier_wait(arrives, raw ^ 1), raw ^= 1;
+        if (j == 0) take_out(Width<C>{}, K, 64, [&](int r) { atomicOr(is.bad + r / 32, 1u << r % 32); });
+        const auto bad = [&](int r) { reinterpret_cast<float*>(rows.base)[r] = NAN; };
+        __syncwarp();
+        take_out(Width<C>{}, q, N, bad), take_out(Width<Cv>{}, q + kRowTile, N, bad);
+        fence_async();
+        __syncwarp();
+        if (lane() == 0) barrier_arrive(full);
+      }
+      barrier_arrive(full);
+      __syncwarp();
+      fetch(j + Stages);
+    }
+    return any_large;
+  }
+
   // Loads the rows and the facts about them. Returns whether a row is large.
   __device__ bool load_rows(Ring<Stages>& ring) const {
     const Sizes& n = p.n;
@@ -189,18 +302,22 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       soon = first / n.each, head = first % n.each;
       if (Listed) listed = me < N && j < steps && soon * n.each + head < at.to ? at.queries[soon] : -1;
     };
+    // The query of a list entry.
+    const auto query = [&](int t) {
+      return Several ? t & kQuery : t;
+    };
     const auto fetch = [&](int j) {  // loads lse and delta of tile j, and looks up tile j + 1
       t = -1, lse = INFINITY, delta = 0;
       if (Several ? listed != -1 : Listed ? listed >= 0 : me < N && j < steps && soon * n.each + head < at.to) {
-        t = Listed ? listed : soon, row = (Several ? t & kQuery : t) * n.heads + head;
-        const long long stat = at.stat + (head * n.queries + (Several ? t & kQuery : t));
+        t = Listed ? listed : soon, row = query(t) * n.heads + head;
+        const long long stat = at.stat + (head * n.queries + query(t));
         lse = load_lse(p.lse[stat]), delta = p.delta[stat];
       }
       look_up(j + 1);
     };
     const auto note = [&](Rows& rows, int count) {  // writes the facts about a tile with `count` rows
       if (me >= N) return;
-      const Run all = (Several ? t == -1 : t < 0) ? Run{0, 0} : Several ? Run{t >> 28 & 15, (t & kQuery) + 1} : Listed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
+      const Run all = (Several ? t == -1 : t < 0) ? Run{0, 0} : Several ? Run{t >> 28 & 15, query(t) + 1} : Listed ? Run{0, query(t) + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
       if (me == 0) rows.some.lo = Several ? 0 : seen.lo, rows.all.hi = count == N ? seen.hi : 0;
       if (me == count - 1) rows.some.hi = Listed ? n.keys : seen.hi, rows.all.lo = seen.lo;
       const bool shift = is.careful && large(lse);
@@ -243,7 +360,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       }
       if (is.careful) {
         copies_arrived();
-        take_out(Width<C>{}, q, rows), take_out(Width<Cv>{}, q + kRowTile, rows);
+        const auto bad = [&](int r) { reinterpret_cast<float*>(rows.base)[r] = NAN; };
+        take_out(Width<C>{}, q, N, bad), take_out(Width<Cv>{}, q + kRowTile, N, bad);
         barrier_arrive(full);
       } else {
         barrier_arrive_copied(full);
@@ -254,19 +372,22 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     if (at.steps == 0) copies_arrived();
     return any_large;
   }
-  // take_out of attention_tile.cuh for the rows that this warp copied: rows with NaN or Inf become zeros, their base NaN.
-  template <int X> __device__ void take_out(Width<X>, uint32_t tile, Rows& rows) const {
+  // take_out of attention_tile.cuh for the rows that this warp copied (if Pairs, for all), of a tile of `count` rows: rows with NaN or Inf become zeros. It calls
+  // also(r) for each lane that has a part of such a row.
+  template <int X, class Also> __device__ void take_out(Width<X>, uint32_t tile, int count, Also also) const {
+    int me = threadIdx.x;
+    asm volatile("" : "+r"(me));  // keeps what follows out of registers before this rare work
 #pragma unroll 1
-    for (int r = threadIdx.x / 8; r < N; r += kStep) {
-      const uint32_t at = tile + cell_of(N, r, lane() % 8);
+    for (int r = Pairs ? me % 32 / 8 : me / 8; r < count; r += Pairs ? 4 : kStep) {
+      const uint32_t at = tile + cell_of(count, r, me % 8);
       bool bad = false;
 #pragma unroll
-      for (int m = 0; m < X / 64; m++) bad |= has_nan_or_inf<T>(shared_cell(at + m * N * 128));
+      for (int m = 0; m < X / 64; m++) bad |= has_nan_or_inf<T>(shared_cell(at + m * count * 128));
       const unsigned votes = __ballot_sync(0xffffffff, bad);
-      if (!(votes >> lane() / 8 * 8 & 0xff)) continue;
+      if (!(votes >> me % 32 / 8 * 8 & 0xff)) continue;
 #pragma unroll
-      for (int m = 0; m < X / 64; m++) store_shared(at + m * N * 128, uint4{0, 0, 0, 0});
-      reinterpret_cast<float*>(rows.base)[r] = NAN;
+      for (int m = 0; m < X / 64; m++) store_shared(at + m * count * 128, uint4{0, 0, 0, 0});
+      also(r);
     }
   }
 
@@ -286,7 +407,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 #pragma unroll 1
       for (; left > 0; left--, ring.next()) {
         barrier_wait(barrier_at(is.full[ring.stage]), ring.parity);
-        fence_async();
+        if (!Pairs) fence_async();  // boxes are not written by threads
         const Run some = is.rows[ring.stage].some;
         if (some.lo < mine + 64 && some.hi > mine) return true;
         release();
@@ -344,6 +465,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
           for (int i = 0; i < 4; i++) {
             const float lse = rows.lse[8 * j + 2 * c + i % 2];
             if (lse != 0) s[j][i] = shifted_logit(n, s[j][i], lse);
+            const int key = warp() % 4 * 16 + lane() / 4 + i / 2 * 8;
+            if (Pairs && is.bad[key / 32] >> key % 32 & 1) s[j][i] = NAN;
           }
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
@@ -355,7 +478,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       const int key = mine + warp() % 4 * 16 + lane() / 4;
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
-        int2 lo = rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
+        int2 lo = Pairs ? int2{0, 0} : rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
         if (Several) {  // the 16 keys of a warp belong to one block of the choice
           const int block = warp() % 4 * p.count / 4;
           hi.x = lo.x >> block & 1 ? hi.x : 0, hi.y = lo.y >> block & 1 ? hi.y : 0, lo = int2{0, 0};
@@ -377,6 +500,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 #pragma unroll
         for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - (i % 2 ? delta.y : delta.x));
       }
+      if (Pairs) hold(ds), hold(s);  // else the compiler rounds P before, and has too few registers
       if (all_seen()) return;
 #pragma unroll
       for (int j = 0; j < N / 8; j++)
@@ -391,6 +515,69 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 #pragma unroll
         for (int i = 0; i < 4; i++) sum[j][i] = 0;
     };
+    // What the group's keys add to dq: from dS, in x[1], to the results of the rows of the tile.
+    //
+    // dS goes to shared memory, [N rows, 64 keys]. Without Split it takes the place of do, when all warps have done their products with that.
+    // With Split there are two tiles of it: when all warps have written one of them, all have read the other one.
+    const uint32_t here = lane() % 8 * 128 + lane() / 16 * 1024 + ((warp() % 4 * 2 + lane() / 8 % 2 ^ lane() % 8) << 4);
+    uint32_t further = 0, zero = 0;
+    const auto add_results = [&] {
+      if constexpr (Pairs && Keys) {
+        if (!Split) {
+          wgmma_wait<1>();
+          hold(dv);
+          named_sync(2, 128);
+        }
+        const uint32_t tile = Split ? Q + Stages * kStage + further : Q + ring.stage * kStage + kRowTile;
+        further ^= N * 128;
+#pragma unroll
+        for (int i = 0; i < N / 16; i++) store_turned(tile + here + i * 2048, x[1][i]);
+        fence_async();
+        named_sync(2, 128);
+
+        const PairGradients& to = params.pairs;
+        const int width = result_width(n.d);
+        const long long rows = (long long)(is.work.b * n.groups + is.work.g - to.first) * n.queries * p.blocks.most * to.parts * n.each;
+        T* results = static_cast<T*>(to.results) + rows * width + warp() % 4 * 16 + lane() % 4 * 4;
+        int places[N / 8];  // read before any result is written, since no read is moved across a write
+        const auto begin = [&](float (&y)[N / 8][4], int panel) {  // 64 columns of dq, transposed
+          hold(y);
+          wgmma_begin();
+          const uint64_t a = describe(K + panel * 64 * 128, 0), b = describe(tile, 0);
+#pragma unroll
+          for (int i = 0; i < 4; i++) Wgmma<T, N>::turned(y, a + i * 16 * 128 / 16, b + i * 32 / 16, i > 0);
+          wgmma_end();
+        };
+        const auto write = [&](const float (&y)[N / 8][4], int panel) {
+          const float f = narrow<T> ? n.scale : 1;
+          uint2 both[N / 8];
+#pragma unroll
+          for (int j = 0; j < N / 8; j++) {
+            const uint32_t lo = pair<T>(f * y[j][0], f * y[j][1]), hi = pair<T>(f * y[j][2], f * y[j][3]);
+            keep_nan<T>(zero, lo), keep_nan<T>(zero, hi);
+            both[j] = {transpose_fragment(lo), transpose_fragment(hi)};
+          }
+          if (64 * panel + warp() % 4 * 16 >= width) return;
+#pragma unroll
+          for (int j = 0; j < N / 8; j++)
+            if (places[j] >= 0) store_once(reinterpret_cast<uint2*>(results + (long long)places[j] * width + 64 * panel), both[j]);
+        };
+#pragma unroll
+        for (int panel = 0; panel < C / 64; panel += 2) {
+          const bool two = panel + 1 < C / 64;
+          begin(s, panel);
+          if (two) begin(ds, panel + 1);
+          if (panel == 0)
+#pragma unroll
+            for (int j = 0; j < N / 8; j++) places[j] = reinterpret_cast<const int*>(is.rows[ring.stage].lo)[8 * j + lane() / 4];
+          if (two) wgmma_wait<1>();
+          else wgmma_wait<0>();
+          hold(s);
+          write(s, panel);
+          if (two) wgmma_wait<0>(), hold(ds), write(ds, panel + 1);
+        }
+      }
+    };
     clear(dk), clear(dv);
     while (enter()) {
       begin_scores();
@@ -398,10 +585,12 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       if constexpr (Keys) make_ds();
       if constexpr (Values) begin_sum(Width<Cv>{}, dv, s, x[0], kRowTile);
       if constexpr (Keys) begin_sum(Width<C>{}, dk, ds, x[1], 0);
+      add_results();
       wgmma_wait<0>();
       if constexpr (Keys) hold(dk);
       if constexpr (Values) hold(dv);
-      release(), left--, ring.next();
+      release();
+      left--, ring.next();
     }
     const Work& at = is.work;
     const int key = mine + warp() % 4 * 16 + lane() / 4;
@@ -412,7 +601,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
         return store_keys16<float, X>(at.sums + further, sum, f, key, at.end, c, [&](int s) { return (long long)(s - at.first) * (n.d + n.dv); });
       return store_keys16<T, X>(static_cast<T*>(array), sum, f, key, at.end, c, [&](int s) { return n.key(at.b, at.g, s, c); });
     };
-    bool wrong = false;
+    bool wrong = zero != 0;
     if constexpr (Keys) wrong |= store(Width<C>{}, p.dk, dk, n.scale, n.d, 0);
     if constexpr (Values) wrong |= store(Width<Cv>{}, p.dv, dv, 1, n.dv, n.d);
     return wrong;
@@ -423,14 +612,17 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 }  // namespace nsa
 
 // Defines the entry points nsa_<op>_wgmma<D>_<storage>, which run KeyGradient.
-#define NSA_DKV_ENTRY(op, D, W, suffix, ...)                                                                           \
+#define NSA_DKV_ENTRY(op, Params, D, W, suffix, ...)                                                                   \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), W == 1 ? 2 : 1)                                          \
-      nsa_##op##_wgmma##D##_##suffix(const __grid_constant__ nsa::AttentionParams p) {                                 \
+      nsa_##op##_wgmma##D##_##suffix(const __grid_constant__ nsa::Params p) {                                          \
     NSA_WGMMA_BODY(nsa::KeyGradient<nsa::suffix, __VA_ARGS__>(p).run();)                                               \
   }
 #define NSA_DKV(op, D, C, Cv, W, ...)                                                                                  \
-  NSA_DKV_ENTRY(op, D, W, bf16, C, Cv, W, __VA_ARGS__)                                                                 \
-  NSA_DKV_ENTRY(op, D, W, f16, C, Cv, W, __VA_ARGS__)
+  NSA_DKV_ENTRY(op, AttentionParams, D, W, bf16, C, Cv, W, __VA_ARGS__)                                                \
+  NSA_DKV_ENTRY(op, AttentionParams, D, W, f16, C, Cv, W, __VA_ARGS__)
+#define NSA_PAIRS_DKV(D, C, Cv, W, N, Stages, ...)                                                                     \
+  NSA_DKV_ENTRY(pairs_dkv, PairGradientParams, D, W, bf16, C, Cv, W, N, Stages, nsa::kPairs, ##__VA_ARGS__)            \
+  NSA_DKV_ENTRY(pairs_dkv, PairGradientParams, D, W, f16, C, Cv, W, N, Stages, nsa::kPairs, ##__VA_ARGS__)
 NSA_DKV(span_dkv, 64, 64, 64, 2, 128, 4, nsa::kSpan)
 NSA_DKV(span_dkv, 128, 128, 128, 2, 64, 4, nsa::kSpan)
 NSA_DKV(span_dkv, 192x128, 192, 128, 2, 32, 6, nsa::kSpan)
@@ -449,3 +641,9 @@ NSA_DKV(selected_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kListed, true)
 NSA_DKV(several_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kSeveral, true)
 NSA_DKV(selected_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kListed, true)
 NSA_DKV(several_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kSeveral, true)
+NSA_PAIRS_DKV(64, 64, 64, 1, 96, 3)
+NSA_PAIRS_DKV(128, 128, 128, 1, 48, 3)
+NSA_PAIRS_DKV(192x128, 192, 128, 2, 64, 3, true)
+NSA_PAIRS_DKV(192, 192, 192, 2, 64, 3, true)
+NSA_PAIRS_DKV(256x128, 256, 128, 2, 48, 3, true)
+NSA_PAIRS_DKV(256x192, 256, 192, 2, 48, 3, true)

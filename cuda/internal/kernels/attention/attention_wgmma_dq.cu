@@ -96,7 +96,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
       copy_boxes<c>(to, N, map, barrier, tile.g, key, tile.b);
     };
     do {
-      each_tile<M>(p, is.careful ? is.again : nullptr, [&](const RowTile& tile, int) {
+      each_tile<M>(maps, is.careful ? is.again : nullptr, [&](const RowTile& tile, int) {
         const Run run = keys_of(p, tile);
         const bool careful = is.careful;
 #pragma unroll 1
@@ -131,7 +131,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
       q.next(), parity ^= 1;
     };
     do {
-      each_tile<M>(p, is.careful ? is.again : nullptr, [&](const RowTile& tile, int round) {
+      each_tile<M>(maps, is.careful ? is.again : nullptr, [&](const RowTile& tile, int round) {
         barrier_wait(barrier_at(is.free_q), parity);
         const int me = threadIdx.x - 32, i = me % 8;  // i: this thread's cell of every panel
         if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};

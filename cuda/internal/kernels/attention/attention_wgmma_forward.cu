@@ -2,6 +2,7 @@
 //
 //   nsa_span_forward_wgmma<D>      window, dense and compressed attention; the mask is a Span
 //   nsa_selected_forward_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,most], up to 2048 keys; see Chosen
+//   nsa_forced_forward_wgmma<D>    selected attention by pairs: the forced blocks, and the results of the pairs (attention_pairs.cuh)
 //
 // D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
 //
@@ -11,44 +12,50 @@
 //
 // A step of a computing group begins the scores of the next N keys and the product of the last exponentials with V. Then it computes
 // the next exponentials, while that product and products of other groups run. The first step of a tile overlaps the last product of
-// the tile before.
+// the tile before. With pairs groups do not take turns, and each tile is ended before the next one begins: while its scores are computed, a
+// group adds results of pairs.
 //
 // Tiles with NaN, Inf or large rows are computed again at the end by the careful pass; see careful_if_needed. Shared memory: kShared
 // bytes. Tests on the host run this kernel, but do not show whether it waits for products and copies; see wgmma_on_host.h.
-#include "attention_wgmma_span.cuh"
+#include "attention_forced.cuh"
 
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> struct SpanForward {
+template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Results = 0> struct SpanForward {
+  static constexpr bool IsChosen = mask == Mask::kChosen, IsForced = mask == Mask::kForced;
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
+  using Pairs = ResultsOf<mask, T, Cv, W, Results>;
   static constexpr uint32_t kQ = 64 * C * 2, kKeyTile = N * C * 2, kValueTile = N * Cv * 2;  // bytes: Q of a warp group, a stage of K, of V
-  static constexpr int kLoaderRegisters = 56, kRegisters = W == 3 ? 152 : 224;  // of a thread
+  static constexpr int kLoaderRegisters = W == 1 ? 120 : IsForced ? 72 : 56;
+  static constexpr int kRegisters = W == 1 ? 240 : (W == 3 ? 152 : 224) - (IsForced ? 8 : 0);  // of a thread
   static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
   static constexpr float kSlack = 6;    // exponentials may reach 2^kSlack before the maximum is raised, so sums are seldom rescaled
 
   // What the computing groups must know about a row. keys: the keys that it sees; if IsChosen, lo holds the bits of Chosen instead
   // (also in Keys::all). At the end of a tile keys is overwritten with two floats, the factor of o and the lse. o: its index in o,
   // counted in rows, -1 for no row. lse: its index in lse.
-  struct Row { Run keys; long long o, lse; };
-  // Of a tile: keys_of, keys_of_all and its round. some.lo = -1 means that there are no more tiles.
-  struct Keys { Run some, all; int round; };
-  struct Shared {
+  struct Row : std::conditional_t<IsForced, RowPairs, NoPairs> { Run keys; long long o, lse; };
+  // Of a tile: its keys, of_all and its round. some.lo = -1 means that there are no more tiles.
+  struct Keys { TileKeys<mask> some; Run all; int round; };
+  struct Shared : Pairs::Shared {
     Row rows[2][M];
     Keys keys[2];
     unsigned again[kRoundWords];
     unsigned long long full_q[2], free_q[2], full_k[Stages], free_k[Stages], full_v[Stages], free_v[Stages], both, pass;
   };
-  static_assert(sizeof(Shared) <= 2 * 24 * M + 376, "widths.forwardBytes in Go");
-  static constexpr int kQs = 2 * W * kQ, kTiles = kQs + Stages * (kKeyTile + kValueTile), kShared = kTiles + sizeof(Shared);
+  static constexpr int kQs = 2 * W * kQ, kKeys = Stages * (kKeyTile + kValueTile), kTiles = kQs + kKeys + Pairs::kRings;
+  static_assert(sizeof(Shared) <= (IsForced ? 2 * 48 * M + 544 * W * Results + 408 : 2 * 24 * M + 384), "forwardBytes in Go");
+  static constexpr int kShared = kTiles + sizeof(Shared);
 
-  const SpanParams& maps;
+  using Params = ParamsOf<mask>;
+  const Params& maps;
   const AttentionParams& p;
   uint32_t Q, K, V;
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
-  __device__ SpanForward(const SpanParams& params)
+  __device__ SpanForward(const Params& params)
       : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kQs), V(K + Stages * kKeyTile),
         is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
@@ -59,6 +66,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
         barrier_init(at(is.full_v[i]), 1), barrier_init(at(is.free_v[i]), 4 * W);
       }
       for (int i = 0; i < 2; i++) barrier_init(at(is.full_q[i]), kRowThreads), barrier_init(at(is.free_q[i]), 128 * W);
+      if constexpr (IsForced) Pairs::init(is);
       barrier_init(at(is.both), 1), barrier_init(at(is.pass), kBlock);
       barriers_ready();
     }
@@ -88,19 +96,19 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
     };
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
-      each_tile<M>(p, careful ? is.again : nullptr, [&](const RowTile& tile, int) {
-        const Run run = keys_of(p, tile);
+      each_tile<M>(maps, careful ? is.again : nullptr, [&](const RowTile& tile, int) {
+        const TileKeys<mask> run(p, tile);
 #pragma unroll 1
         for (int key = run.lo - N; key < run.hi; key += N) {  // keys run one step ahead of values, as computing groups need them
           if (key + N < run.hi) {
             const uint32_t full = careful ? at(is.both) : at(is.full_k[k.stage]);
             barrier_wait(at(is.free_k[k.stage]), k.parity ^ 1);
-            copy(Width<C>{}, K + k.stage * kKeyTile, maps.k, full, key + N, tile);
+            copy(Width<C>{}, K + k.stage * kKeyTile, maps.k, full, run.key(key + N), tile);
             if (careful) {  // loads keys and values and takes out bad rows before it hands on either
               barrier_wait(at(is.both), both), both ^= 1;
               barrier_wait(at(is.free_v[k.stage]), k.parity ^ 1);
               __syncwarp();
-              copy(Width<Cv>{}, V + k.stage * kValueTile, maps.v, full, key + N, tile);
+              copy(Width<Cv>{}, V + k.stage * kValueTile, maps.v, full, run.key(key + N), tile);
               barrier_wait(at(is.both), both), both ^= 1;
               take_out_rows<T, Cv>(V + k.stage * kValueTile, K + k.stage * kKeyTile, N);  // values become 0, their keys NaN
               __syncwarp();
@@ -111,7 +119,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
           if (key >= run.lo) {
             if (!careful) {
               barrier_wait(at(is.free_v[v.stage]), v.parity ^ 1);
-              copy(Width<Cv>{}, V + v.stage * kValueTile, maps.v, at(is.full_v[v.stage]), key, tile);
+              copy(Width<Cv>{}, V + v.stage * kValueTile, maps.v, at(is.full_v[v.stage]), run.key(key), tile);
             }
             v.next();
           }
@@ -133,20 +141,24 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
     };
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
-      each_tile<M>(p, careful ? is.again : nullptr, [&](const RowTile& tile, int round) {
+      each_tile<M>(maps, careful ? is.again : nullptr, [&](const RowTile& tile, int round) {
         barrier_wait(at(is.free_q[q.stage]), q.parity ^ 1);
         const int me = threadIdx.x - 32, i = me % kCells;
-        if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
+        if (me == 0) is.keys[q.stage] = {TileKeys<mask>(p, tile), TileKeys<mask>::of_all(p, tile), round};
         int common = -1;
         if (IsChosen && me == 0) is.keys[q.stage].all.lo = -1;
         if (IsChosen) common = Chosen::note(p, tile, me, kRowThreads, M, [&](int r) -> int& { return is.rows[q.stage][r].keys.lo; });
 #pragma unroll 1
         for (int r = me; r < M; r += kRowThreads) {
           const int row = tile.first + r;
-          const Run run = tile.has(r) ? p.keys(tile.b, row / n.each) : Run{0, 0};
           Row& to = is.rows[q.stage][r];
-          if (!IsChosen) to.keys.lo = run.lo;
-          to.keys.hi = min(run.hi, n.keys);
+          if constexpr (IsForced) {
+            set_row(maps, tile, r, to.keys, to);
+          } else {
+            const Run run = tile.has(r) ? p.keys(tile.b, row / n.each) : Run{0, 0};
+            if (!IsChosen) to.keys.lo = run.lo;
+            to.keys.hi = min(run.hi, n.keys);
+          }
           to.o = tile.has(r) ? n.row(tile.b, tile.g, row, 1) : -1, to.lse = n.stat(tile.b, tile.g, row);
         }
         named_sync(1, kRowThreads);  // all Row entries of the tile are written
@@ -173,7 +185,9 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
     const int mine = 64 * w + warp() % 4 * 16 + lane() / 4;  // this thread's rows of a tile: mine and mine + 8
     Ring<Stages> k, v;
     Ring<2> q;  // the stage of the tile whose scores are being computed
+    Pairs pairs(maps, is, Q + kQs + kKeys, 4 * w + warp() % 4, p.n.dv);
     Softmax state[2];
+    state[0].start(), state[1].start();
     float s[N / 8][4], o[Cv / 8][4], factor[2];
     uint32_t x[N / 16][4];  // the exponentials of the last step, rounded to T
 
@@ -187,7 +201,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
     };
     const auto begin_scores = [&] {
       barrier_wait(at(is.full_k[k.stage]), k.parity);
-      named_sync(2 + w, 256);  // groups take turns, so that one has products running while others compute exponentials
+      if (!IsForced) named_sync(2 + w, 256);  // groups take turns, so that one has products running while others compute exponentials
       hold(s);
       wgmma_begin();
       const uint64_t a = describe(Q + (q.stage * W + w) * kQ, 0), b = describe(K + k.stage * kKeyTile, 0);
@@ -207,16 +221,32 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
       for (int i = 0; i < N / 16; i++) Wgmma<T, Cv>::columns(o, x[i], b + i * 16 * 128 / 16);
       wgmma_end();
     };
-    const auto pass_turn = [&] { named_arrive(2 + (w + 1) % W, 256); };
+    const auto pass_turn = [&] {
+      if (!IsForced) named_arrive(2 + (w + 1) % W, 256);
+    };
     const auto end_sums = [&] {
       wgmma_wait<0>();
       hold(o);
       release(is.free_v[v.stage]), v.next();
     };
+    // Raises the maximum of row r to x, if x is so much larger. Sets factor, by which sum and o must be scaled.
+    const auto raise = [&](int r, float x) {
+      const float before = state[r].top;
+      if (!((x - before) * scale <= kSlack)) state[r].top = fmaxf(before, x);
+      factor[r] = power2((before - state[r].base()) * scale);
+    };
+    const auto rescale = [&] {
+      if (!__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) return;
+#pragma unroll
+      for (int j = 0; j < Cv / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) o[j][i] *= factor[i / 2];
+    };
     // Waits for s, the scores of the keys from `key` on, while the newest `running` groups of products may still run. Turns s into
     // exponentials and sets factor, by which o must be scaled.
     const auto exponentials = [&](int key, int careful, auto running) {
       const Run all = is.keys[q.stage].all;
+      const TileKeys<mask> some = is.keys[q.stage].some;
       wgmma_wait<decltype(running)::value>();
       hold(s);
       release(is.free_k[k.stage]), k.next();
@@ -225,9 +255,11 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
         for (int r = 0; r < 2; r++) {
           uint2 seen = {};
           // only the lane that overwrites it in leave() reads it
-          if (lane() % 4 == 0) seen = shared_pair(shared_address(&is.rows[q.stage][mine + 8 * r]));
+          if (lane() % 4 == 0) seen = shared_pair(shared_address(&is.rows[q.stage][mine + 8 * r].keys));
           seen.x = __shfl_sync(0xffffffff, seen.x, lane() & 28), seen.y = __shfl_sync(0xffffffff, seen.y, lane() & 28);
-          const int here = key + 2 * (lane() % 4), lo = int(seen.x) - here, hi = int(seen.y) - here;
+          if constexpr (IsForced)
+            if (key < some.first) seen = {0, uint32_t(is.rows[q.stage][mine + 8 * r].first)};
+          const int here = some.key(key) + 2 * (lane() % 4), lo = int(seen.x) - here, hi = int(seen.y) - here;
 #pragma unroll
           for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -235,16 +267,17 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
               if (hidden(8 * j + i, lo, hi)) s[j][2 * r + i] = -INFINITY;
         }
       };
-      if (!IsChosen && key < all.lo) hide([](int i, int lo, int) { return i < lo; });
-      if (IsChosen && Chosen::of(key, min(key + N, is.keys[q.stage].some.hi)) & ~all.lo)
+      if (IsForced) hide([](int i, int lo, int hi) { return i < lo || i >= hi; });
+      if (mask == Mask::kSpan && key < all.lo) hide([](int i, int lo, int) { return i < lo; });
+      if (IsChosen && Chosen::of(key, min(key + N, some.hi)) & ~all.lo)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-          const uint32_t bits = shared_word(shared_address(&is.rows[q.stage][mine + 8 * r]));
+          const uint32_t bits = shared_word(shared_address(&is.rows[q.stage][mine + 8 * r].keys));
 #pragma unroll
           for (int j = 0; j < N / 8; j++)
             if (!(bits >> (key + 8 * j) / 64 & 1)) s[j][2 * r] = s[j][2 * r + 1] = -INFINITY;
         }
-      if (key + N > all.hi) hide([](int i, int, int hi) { return i >= hi; });
+      if (!IsForced && key + N > all.hi) hide([](int i, int, int hi) { return i >= hi; });
       float top[4], sum[4] = {}, base[2];  // of this thread's even and odd columns, for each of its two rows
 #pragma unroll
       for (int i = 0; i < 4; i++) top[i] = s[0][i];
@@ -254,9 +287,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
         for (int i = 0; i < 4; i++) top[i] = fmaxf(top[i], s[j][i]);
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const float before = state[r].top, now = max_of_four(fmaxf(top[2 * r], top[2 * r + 1]));
-        if (!((now - before) * scale <= kSlack)) state[r].top = fmaxf(before, now);
-        factor[r] = power2((before - state[r].base()) * scale);
+        raise(r, max_of_four(fmaxf(top[2 * r], top[2 * r + 1])));
         base[r] = state[r].base() * scale;
       }
       if (careful)
@@ -290,7 +321,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
     if (w == W - 1) pass_turn();
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
-      if (enter()) {
+#pragma unroll 1
+      while (enter()) {
         bool wrong;
         // Ends the softmax of a tile: leaves factor and lse in the Row entries.
         const auto leave = [&] {
@@ -314,7 +346,34 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
           barrier_arrive(at(is.free_q[stage]));  // by every lane, since every lane has read the Row entries
         };
         clear_sums();
-        state[0].start(), state[1].start();
+        if constexpr (IsForced) {
+          pairs.begin(is.rows[q.stage] + mine / 16 * 16);
+          const int end = is.keys[q.stage].some.hi, share = (pairs.most - 1) / ((end - 1) / N + 1) + 1;  // results taken in each step
+          const auto take = [&](int to) {
+            const auto weigh = [&](int r, float top, float sum) {
+              raise(r, top);
+              const float weight = power2((top - state[r].base()) * scale);
+              state[r].sum = fmaf(state[r].sum, factor[r], lane() % 4 == 0 ? weight * sum : 0);
+              return narrow<T> ? weight * sum : weight;
+            };
+            pairs.take(to, o, weigh, rescale);
+          };
+#pragma unroll 1
+          for (; key < end; key += N) {
+            begin_scores();
+            exponentials(key, careful, Width<0>{});
+            rescale();
+            pack();
+            begin_sums();
+            end_sums();
+            take(pairs.next + share);
+          }
+          take(pairs.most);
+          leave();
+          write_tile(q.stage);
+          q.next();
+          continue;
+        }
         begin_scores();
         pass_turn();
         exponentials(key, careful, Width<0>{});
@@ -337,22 +396,20 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
           if (last) {
             write_tile(stage);
             clear_sums();
-          } else if (__any_sync(0xffffffff, factor[0] != 1 || factor[1] != 1)) {
-#pragma unroll
-            for (int j = 0; j < Cv / 8; j++)
-#pragma unroll
-              for (int i = 0; i < 4; i++) o[j][i] *= factor[i / 2];
+          } else {
+            rescale();
           }
           pack();
         }
         begin_sums();
         end_sums();
         write_tile(q.stage ^ 1);
+        break;
       }
       barrier_arrive(at(is.free_q[q.stage])), q.next();
       meet(at(is.pass), careful);
     }
-    if (w == 0) named_sync(2, 256);
+    if (!IsForced && w == 0) named_sync(2, 256);
   }
 
   // Writes o and lse of this thread's two rows. Returns whether one of its numbers is NaN or Inf.
@@ -362,7 +419,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const long long to = row[8 * r].o;
-      const uint2 end = shared_pair(shared_address(row + 8 * r));
+      const uint2 end = shared_pair(shared_address(&row[8 * r].keys));
       const float norm = __uint_as_float(end.x);
       if (lane() % 4 == 0 && to >= 0) p.lse[row[8 * r].lse] = __uint_as_float(end.y);
 #pragma unroll
@@ -384,19 +441,28 @@ template <typename T, int C, int Cv, int W, int N, int Stages, bool IsChosen> st
 }  // namespace nsa
 
 // Defines the entry points nsa_<branch>_forward_wgmma<D>_<storage>, for tiles of 64*W rows and N keys.
-#define NSA_SPAN_FORWARD(D, W, branch, suffix, ...)                                                                    \
+#define NSA_SPAN_FORWARD(D, branch, suffix, mask, C, Cv, W, N, Stages, ...)                                            \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
-      nsa_##branch##_forward_wgmma##D##_##suffix(const __grid_constant__ nsa::SpanParams p) {                          \
-    NSA_WGMMA_BODY(nsa::SpanForward<nsa::suffix, __VA_ARGS__>(p).run();)                                               \
+      nsa_##branch##_forward_wgmma##D##_##suffix(const __grid_constant__ nsa::ParamsOf<nsa::Mask::mask> p) {           \
+    NSA_WGMMA_BODY(nsa::SpanForward<nsa::suffix, C, Cv, W, N, Stages, nsa::Mask::mask, ##__VA_ARGS__>(p).run();)       \
   }
-#define NSA_SPAN_FORWARDS(D, C, Cv, W, N, Stages)                                                                      \
-  NSA_SPAN_FORWARD(D, W, span, bf16, C, Cv, W, N, Stages, false)                                                       \
-  NSA_SPAN_FORWARD(D, W, span, f16, C, Cv, W, N, Stages, false)                                                        \
-  NSA_SPAN_FORWARD(D, W, selected, bf16, C, Cv, W, N, Stages, true)                                                    \
-  NSA_SPAN_FORWARD(D, W, selected, f16, C, Cv, W, N, Stages, true)
+#define NSA_SPAN_FORWARDS(D, ...)                                                                                      \
+  NSA_SPAN_FORWARD(D, span, bf16, kSpan, __VA_ARGS__)                                                                  \
+  NSA_SPAN_FORWARD(D, span, f16, kSpan, __VA_ARGS__)                                                                   \
+  NSA_SPAN_FORWARD(D, selected, bf16, kChosen, __VA_ARGS__)                                                            \
+  NSA_SPAN_FORWARD(D, selected, f16, kChosen, __VA_ARGS__)
 NSA_SPAN_FORWARDS(64, 64, 64, 3, 112, 5)
 NSA_SPAN_FORWARDS(128, 128, 128, 3, 80, 3)
 NSA_SPAN_FORWARDS(192x128, 192, 128, 2, 96, 2)
 NSA_SPAN_FORWARDS(192, 192, 192, 2, 80, 2)
 NSA_SPAN_FORWARDS(256x128, 256, 128, 2, 48, 2)
 NSA_SPAN_FORWARDS(256x192, 256, 192, 2, 48, 2)
+#define NSA_FORCED_FORWARD(D, ...)                                                                                     \
+  NSA_SPAN_FORWARD(D, forced, bf16, kForced, __VA_ARGS__)                                                              \
+  NSA_SPAN_FORWARD(D, forced, f16, kForced, __VA_ARGS__)
+NSA_FORCED_FORWARD(64, 64, 64, 3, 64, 3, 4)
+NSA_FORCED_FORWARD(128, 128, 128, 2, 64, 2, 2)
+NSA_FORCED_FORWARD(192x128, 192, 128, 2, 32, 2, 2)
+NSA_FORCED_FORWARD(192, 192, 192, 2, 32, 2, 1)
+NSA_FORCED_FORWARD(256x128, 256, 128, 2, 32, 2, 1)
+NSA_FORCED_FORWARD(256x192, 256, 192, 1, 32, 2, 2)

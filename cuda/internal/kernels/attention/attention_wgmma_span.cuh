@@ -68,14 +68,17 @@ __device__ inline void turn_four(uint32_t (&y)[4]) {
 // and all of them are redone.
 constexpr int kRoundWords = 32;
 __device__ inline void note_round(unsigned* again, int round) { atomicOr(again + round / 32 % kRoundWords, 1u << round % 32); }
+// Whether a tile was noted; true if `again` is null.
+__device__ inline bool is_noted(const unsigned* again, int round) { return !again || again[round / 32 % kRoundWords] >> round % 32 & 1; }
 
 // Calls f(tile, round) for the block's tiles of M rows, which are every gridDim.x-th one. If `again` is given, only for the tiles that
 // are noted there.
-template <int M, class F> __device__ inline void each_tile(const AttentionParams& p, const unsigned* again, F f) {
+template <int M, class F> __device__ inline void each_tile(const SpanParams& a, const unsigned* again, F f) {
+  const AttentionParams& p = a.p;
   const int tiles = ((p.n.queries * p.n.each - 1) / M + 1) * p.n.batch * p.n.groups;
 #pragma unroll 1
   for (int i = blockIdx.x, round = 0; i < tiles; i += gridDim.x, round++)
-    if (!again || again[round / 32 % kRoundWords] >> round % 32 & 1) f(RowTile(p.n, M, i), round);
+    if (is_noted(again, round)) f(RowTile(p.n, M, i), round);
 }
 
 // keys_of returns a run of at least one key that contains all keys that any row of a tile sees; keys_of_all the keys that all rows see.
@@ -86,6 +89,17 @@ __device__ inline Run keys_of(const AttentionParams& p, const RowTile& tile) {
 __device__ inline Run keys_of_all(const AttentionParams& p, const RowTile& tile) {
   return {p.keys(tile.b, (tile.end - 1) / p.n.each).lo, min(p.n.keys, p.keys(tile.b, tile.first / p.n.each).hi)};
 }
+
+// What the forward kernel goes over: the keys of a Span; those of Chosen; or the forced blocks of selected attention by pairs
+// (attention_forced.cuh).
+enum class Mask { kSpan, kChosen, kForced };
+
+// The keys [lo,hi) of a tile of rows; of_all are those that all rows are known to see. key(i) is the place of key i in k and v.
+template <Mask> struct TileKeys : Run {
+  __device__ TileKeys(const AttentionParams& p, const RowTile& tile) : Run(keys_of(p, tile)) {}
+  static __device__ Run of_all(const AttentionParams& p, const RowTile& tile) { return keys_of_all(p, tile); }
+  __device__ int key(int i) const { return i; }
+};
 
 // shifted of attention_softmax.cuh without a division: 1/scale = scale*d.
 __device__ inline float shifted_logit(const Sizes& n, float x, float lse) { return exponent(x, n.scale, lse) * (n.scale * n.d); }

@@ -2,6 +2,8 @@ package attention
 
 import (
 	"fmt"
+	"math"
+	"math/bits"
 	"unsafe"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
@@ -11,16 +13,34 @@ import (
 
 // pairParams is PairParams of attention_pairs.cuh.
 type pairParams struct {
-	k, v, q, dout [driver.MapBytes]byte
-	params        `c:"p"`
-	pairs         pairs
-	_             [16]byte
+	k, v, q [driver.MapBytes]byte
+	params  `c:"p"`
+	pairs   pairs
+	_       [16]byte
 }
 
 type pairs struct {
-	list, lengths, counts, items, count, sums, stats kernels.Ref
+	list, lengths, counts, items, count, results, stats kernels.Ref
 
 	units, queries, cuts, room, parts, tile, chunk, first, end int32
+}
+
+// listParams is ListParams, and pairGradientParams is PairGradientParams.
+type listParams struct {
+	params        `c:"p"`
+	pairGradients `c:"pairs"`
+}
+
+type pairGradientParams struct {
+	k, v, q, dout [driver.MapBytes]byte
+	listParams
+	_ [16]byte
+}
+
+type pairGradients struct {
+	results, lengths kernels.Ref
+
+	first, entryBits, parts int32
 }
 
 // walkParams is WalkParams.
@@ -41,12 +61,13 @@ const (
 	pairQueries = 2048    // most queries of a unit
 	mostCuts    = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
 	sorters     = 512     // threads of a thread block that sorts
-	pairBytes   = 1 << 30 // most bytes of results that are not yet added up
-	joiners     = 256     // threads of a thread block that adds up results
+	pairBytes   = 2 << 30 // most bytes of results that are not yet added up
+	adders      = 256     // threads of a thread block that adds up results
 	listers     = 4       // warps of a thread block that lists the selection blocks of tiles
 	listWindow  = 2048    // selection blocks that such a warp looks at together
 	tileQueries = 32      // most queries of a tile: each has a bit in a word
 	walkHeads   = 8       // fewest heads of a group for a walk
+	pairHeads   = 48      // most heads of a group for pairs: a tile of their gradient has whole queries
 )
 
 // walkQueries is the number of queries of a tile: a warp has whole queries, or several warps share one query.
@@ -65,7 +86,7 @@ func (a selectedProblem) walkQueries(r walkRing) int64 {
 // alike, a walk is faster at any length.
 func (a selectedProblem) byWalk() bool {
 	h := a.headsPerGroup()
-	return a.packed() || a.piece() < matrixKeys || h >= walkHeads && 8*a.count() <= h*h*a.topN
+	return a.packed() || a.piece() < matrixKeys || h > pairHeads || h >= walkHeads && 8*a.count() <= h*h*a.topN
 }
 
 // byLists refuses problems that neither the kernels by walks nor those by pairs take.
@@ -79,7 +100,9 @@ func (a selectedProblem) byLists() error {
 	case a.byWalk():
 	case a.sortBytes() > int64(a.GPU.SharedPerBlock):
 		return graph.Refuse(graph.ReasonShape, "warp groups: %d blocks, want at most %d", a.count(), a.GPU.SharedPerBlock/4-64)
-	case a.pairBytes(max(a.D, a.Dv)) > pairBytes:
+	case a.S*a.results() > math.MaxInt32:
+		return graph.Refuse(graph.ReasonSize, "warp groups: %d rows of results of a group, want less than 2^31", a.S*a.results())
+	case a.results()*resultBytes(max(a.D, a.Dv)) > pairBytes:
 		return graph.Refuse(graph.ReasonShape, "warp groups: lists of %d blocks, whose results exceed %d bytes", a.topN, pairBytes)
 	}
 	return nil
@@ -88,10 +111,10 @@ func (a selectedProblem) byLists() error {
 // sortBytes is the shared memory of the kernel that sorts pairs: a number for each selection block, and two for each of 32 warps.
 func (a selectedProblem) sortBytes() int64 { return 4*a.count() + 2*4*32 }
 
-// pairBytes is the memory for the results of one query in one group, with c columns.
-func (a selectedProblem) pairBytes(c int64) int64 {
-	return a.topN * a.parts() * a.headsPerGroup() * (2*kernels.Pieces(c, 32)*32 + 8)
-}
+// results is the number of results of one query in one group. resultBytes is the memory for one, with c columns, and its statistics.
+func (a selectedProblem) results() int64 { return a.topN * a.parts() * a.headsPerGroup() }
+
+func resultBytes(c int64) int64 { return 2*32*kernels.Pieces(c, 32) + 8 }
 
 // parts is the number of key tiles of a selection block.
 func (a selectedProblem) parts() int64 { return kernels.Pieces(a.block, matrixKeys) }
@@ -118,15 +141,10 @@ func (a selectedProblem) launchWalk(op string, of widths, r walkRing, argument *
 	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
 }
 
-// launchPairs adds the launches of forward or dq by pairs. The pairs are sorted by selection block. Then, a few units at a time,
-// one kernel computes the results of the pairs and another adds them up.
-func (a selectedProblem) launchPairs(op string, of widths, ring pairRing, argument *params) {
-	c, stats := a.Dv, int64(8)
-	if ring.arrays == 2 {
-		c, stats = a.D, 0
-	}
-	c = kernels.Pieces(c, 32) * 32
-	fit := pairBytes / a.pairBytes(c)
+// launchPairs adds the launches of the forward by pairs. The pairs are sorted by selection block. Then, a few units at a time, one kernel
+// computes the results of the pairs, and another goes over the forced blocks and adds those results.
+func (a selectedProblem) launchPairs(of widths, argument *params) {
+	fit := pairBytes / (a.results() * resultBytes(a.Dv))
 	queries := min(fit, a.S)
 	queries /= kernels.Pieces(queries, pairQueries)             // so that most of fit is used
 	queries = kernels.Pieces(a.S, kernels.Pieces(a.S, queries)) // and units have nearly the same size
@@ -138,22 +156,48 @@ func (a selectedProblem) launchPairs(op string, of widths, ring pairRing, argume
 		units: int32(units), queries: int32(queries), cuts: int32(cuts), parts: int32(a.parts()), tile: int32(tile), chunk: int32(of.itemTiles() * tile),
 		room: int32((a.count() + kernels.Pieces(queries*a.topN, of.itemTiles()*tile)) * a.parts()),
 	}
-	rows := unitsPerLaunch * queries * a.topN * a.parts() * a.headsPerGroup()
 	x.list, x.lengths, x.counts = a.Work(4*all*queries*a.topN), a.Work(4*all*queries), a.Work(4*all*cuts*a.count())
 	x.items, x.count = a.Work(16*all*int64(x.room)), a.Work(4*all)
-	x.sums, x.stats = a.Work(2*rows*c), a.Work(stats*rows)
+	results := unitsPerLaunch * queries * a.results()
+	x.results, x.stats = a.Work(results*(resultBytes(a.Dv)-8)), a.Work(8*results)
 	p := &pairParams{params: *argument, pairs: x}
 	a.Launch("nsa_pairs_count_i32", kernels.Line(all*cuts), kernels.Line(sorters), 4*a.count(), p)
 	a.Launch("nsa_pairs_sort_i32", kernels.Line(all*cuts), kernels.Line(sorters), a.sortBytes(), p)
 	for first := int64(0); first < all; first += unitsPerLaunch {
 		p.pairs.first, p.pairs.end = int32(first), int32(min(all, first+unitsPerLaunch))
-		a.Launch(a.warpGroupKernel("pairs_"+op, of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128*(ring.loaders+ring.groups)), of.pairTileBytes(ring), p)
+		a.Launch(a.warpGroupKernel("pairs_forward", of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128*(1+of.pairs.groups)), of.pairForwardBytes(), p)
 		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), matrixKeys)
-		a.boxes(unsafe.Offsetof(p.q), a.In[0], [4]int64{a.D, 1, a.B * a.S * a.Hq, 1}, a.headsPerGroup())
-		if ring.arrays == 2 {
-			a.boxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1], [4]int64{a.Dv, 1, a.B * a.S * a.Hq, 1}, a.headsPerGroup())
-		}
-		blocks := kernels.Pieces(queries*a.headsPerGroup()*c/8, joiners)
-		a.Launch(a.Type.Name("pairs_"+op+"_join"), kernels.Line((min(all, first+unitsPerLaunch)-first)*blocks), kernels.Line(joiners), 0, p)
+		a.rowBoxes(unsafe.Offsetof(p.q), a.In[0])
+		tiles := int64(p.pairs.end-p.pairs.first) * kernels.Pieces(queries*a.headsPerGroup(), of.forced.rows)
+		a.Launch(a.warpGroupKernel("forced_forward", of), kernels.Line(min(tiles, int64(a.GPU.SMs))), kernels.Line(warpGroupThreads(of.forced.rows)), of.forcedBytes(), p)
+		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), of.forced.n)
 	}
+}
+
+// launchPairGradients adds the launches of dq, dk and dv by pairs. A few groups at a time, one kernel makes dk, dv and the results for dq,
+// and another adds up the results.
+func (a selectedProblem) launchPairGradients(of widths, argument *params) {
+	results := a.S * a.results() // of a group
+	perLaunch := max(1, min(a.groups(), pairBytes/(results*(resultBytes(a.D)-8))))
+	x := pairGradients{entryBits: int32(bits.Len64(uint64(a.topN - 1))), parts: int32(a.parts())}
+	x.results, x.lengths = a.Work(perLaunch*results*(resultBytes(a.D)-8)), a.Work(4*a.groups()*a.S)
+	p := &pairGradientParams{listParams: listParams{params: *argument, pairGradients: x}}
+	p.count = 1
+	a.invert(&p.listParams)
+	for first := int64(0); first < a.groups(); first += perLaunch {
+		p.first = int32(first)
+		groups := min(perLaunch, a.groups()-first)
+		a.Launch(a.warpGroupKernel("pairs_dkv", of), kernels.Line(groups*int64(p.index.items)*a.parts()), kernels.Line(of.pairGradThreads()), of.pairGradBytes(), p)
+		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), matrixKeys)
+		a.rowBoxes(unsafe.Offsetof(p.q), a.In[0])
+		a.rowBoxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1])
+		rows := adders / (kernels.Pieces(a.D, 32) * 4) // of a thread block
+		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(groups*kernels.Pieces(a.S*a.headsPerGroup(), rows)), kernels.Line(adders), 0, &p.listParams)
+	}
+	a.reduce(argument)
+}
+
+// rowBoxes adds the tensor map of x, q or do, to the last launch, at an offset of its argument. A box has the rows of a query in a group.
+func (a selectedProblem) rowBoxes(offset uintptr, x kernels.Operand) {
+	a.boxes(offset, x, [4]int64{x.Dim(3), 1, a.B * a.S * a.Hq, 1}, a.headsPerGroup())
 }

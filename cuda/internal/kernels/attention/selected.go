@@ -188,7 +188,7 @@ func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 		return err
 	}
 	p.count = 1
-	a.invert(p)
+	a.invert(&listParams{params: *p})
 	keys := tiled{a.dkvBytes, func(x tile) int64 { return a.items(p) * kernels.Pieces(a.block, x.m) }}
 	if err := a.launchTiled("selected_dkv", a.keyTiles(), keys, p, nil); err != nil {
 		return err
@@ -229,7 +229,7 @@ func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradO
 	// blocks.
 	a.launchDQ(branchOf(a.piece()), width, p, a.count() <= 2*a.topN, a.unionBytes, a.wholeQueries)
 	p.count = 1
-	a.invert(p)
+	a.invert(&listParams{params: *p})
 	a.launch(a.matrixKernel(branchOf(keys)+"_dkv", width), a.items(p)*kernels.Pieces(a.block, keys), matrixDKVBytes(width, keys), p)
 	a.reduce(p)
 	return nil
@@ -242,7 +242,7 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 		return err
 	}
 	x, err := a.onWarpGroups(func(x widths) int64 {
-		return max(x.forwardBytes(), x.pairTileBytes(x.pairForward), x.walkBytes(x.walkForward))
+		return max(x.forwardBytes(), x.forcedBytes(), x.pairForwardBytes(), x.walkBytes(x.walkForward))
 	})
 	if err != nil {
 		return err
@@ -256,7 +256,7 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 	case a.byWalk():
 		a.launchWalk("forward", x, x.walkForward, p)
 	default:
-		a.launchPairs("forward", x, x.pairForward, p)
+		a.launchPairs(x, p)
 	}
 	return nil
 }
@@ -268,7 +268,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 		return err
 	}
 	x, err := a.onWarpGroups(func(x widths) int64 {
-		return max(x.dqBytes(), x.pairTileBytes(x.pairDQ), x.walkBytes(x.walkDQ), x.listedDKVBytes())
+		return max(x.dqBytes(), x.pairGradBytes(), x.walkBytes(x.walkDQ), x.listedDKVBytes())
 	})
 	if err != nil {
 		return err
@@ -284,10 +284,11 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 	case a.byWalk():
 		a.launchWalk("dq", x, x.walkDQ, &of)
 	default:
-		a.launchPairs("dq", x, x.pairDQ, &of)
+		a.launchPairGradients(x, p)
+		return nil
 	}
 	p.count = int32(listed.block / a.block)
-	listed.invert(p)
+	listed.invert(&listParams{params: *p})
 	kernel := "selected_dkv"
 	if p.count > 1 {
 		kernel = "several_dkv"
@@ -345,7 +346,8 @@ func (a selectedProblem) beginGrad() *params {
 func (a selectedProblem) items(p *params) int64 { return a.groups() * int64(p.index.items) }
 
 // invert adds the launches that build the inverse index. Each of its blocks is p.count blocks of the choice.
-func (a selectedProblem) invert(p *params) {
+func (a selectedProblem) invert(x *listParams) {
+	p := &x.params
 	groups, names := a.groups(), a.names()
 	segments := groups * int64(p.index.segments)
 	counts := func(n int64) int64 { // shared memory for n counts of each name: see counts_of in attention_index.cu
@@ -357,7 +359,7 @@ func (a selectedProblem) invert(p *params) {
 	a.launch("nsa_index_count_i32", segments, counts(1), p)
 	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.Pieces(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
 	a.Launch("nsa_index_scan_i32", kernels.Line(groups), kernels.Line(256), 0, p)
-	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), counts(warps), p)
+	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), counts(warps), x)
 }
 
 // reduce adds the launch that sums the partial sums of dk and dv, if there are any.

@@ -8,12 +8,18 @@ type ring struct{ n, stages int64 }
 // keyRing is the shape of a kernel that owns rows: its rows, the n keys of a tile, and the stages of keys and of values.
 type keyRing struct{ rows, n, keys, values int64 }
 
+// forcedRing is the shape of a kernel that goes over forced blocks: that of a kernel that owns rows, and the stages of results of pairs
+// of each warp.
+type forcedRing struct {
+	keyRing
+	results int64
+}
+
 // teamRing is the shape of a kernel that chooses blocks: its teams, the stages of keys, and its thread blocks on a multiprocessor.
 type teamRing struct{ teams, stages, blocks int64 }
 
-// pairRing is the shape of a kernel that computes the results of pairs: its loading and its computing warp groups, its stages of
-// rows and of keys, and its arrays of rows: 1 for q, 2 for q and do.
-type pairRing struct{ loaders, groups, rows, keys, arrays int64 }
+// pairRing is the shape of the kernel that computes the results of pairs: its computing warp groups, and its stages of rows and of keys.
+type pairRing struct{ groups, rows, keys int64 }
 
 // walkRing is the shape of a kernel that walks: its computing warps of 16 rows, its stages of keys and values, and the columns of
 // its rows in shared memory.
@@ -22,13 +28,14 @@ type walkRing struct{ warps, stages, columns int64 }
 // widths holds a width c of q and k, a width cv of v, and the shapes of the kernels on warp groups that are compiled for these
 // widths. The choice of blocks has no values: it takes the first widths whose c fits.
 type widths struct {
-	c, cv               int64
-	split               bool // one group makes dk and another one dv, of the same keys
-	forward, dq         keyRing
-	dkv, listed         ring // tiles of the rows of a span, and of listed rows
-	pairForward, pairDQ pairRing
-	walkForward, walkDQ walkRing
-	choice              teamRing
+	c, cv                 int64
+	split                 bool // one group makes dk and another one dv, of the same keys
+	forward, dq           keyRing
+	dkv, listed, pairGrad ring // tiles of the rows of a span, of listed rows, and of those of pairs
+	pairs                 pairRing
+	forced                forcedRing
+	walkForward, walkDQ   walkRing
+	choice                teamRing
 }
 
 // allWidths returns the widths in order of preference.
@@ -36,32 +43,32 @@ func allWidths() []widths {
 	return []widths{{
 		c: 64, cv: 64,
 		forward: keyRing{192, 112, 5, 5}, dq: keyRing{192, 48, 5, 4}, dkv: ring{128, 4}, listed: ring{112, 3},
-		pairForward: pairRing{1, 4, 12, 4, 1}, pairDQ: pairRing{2, 3, 6, 3, 2},
+		pairs: pairRing{4, 12, 4}, forced: forcedRing{keyRing{192, 64, 3, 3}, 4}, pairGrad: ring{96, 3},
 		walkForward: walkRing{12, 12, 0}, walkDQ: walkRing{8, 12, 0}, choice: teamRing{2, 3, 2},
 	}, {
 		c: 128, cv: 128,
 		forward: keyRing{192, 80, 3, 3}, dq: keyRing{128, 48, 5, 4}, dkv: ring{64, 4}, listed: ring{48, 3},
-		pairForward: pairRing{1, 4, 8, 2, 1}, pairDQ: pairRing{1, 3, 3, 3, 2},
+		pairs: pairRing{4, 8, 2}, forced: forcedRing{keyRing{128, 64, 2, 2}, 2}, pairGrad: ring{48, 3},
 		walkForward: walkRing{8, 7, 0}, walkDQ: walkRing{8, 6, 128}, choice: teamRing{4, 3, 1},
 	}, {
 		c: 192, cv: 128,
 		forward: keyRing{128, 96, 2, 2}, dq: keyRing{128, 48, 3, 2}, dkv: ring{32, 6}, listed: ring{32, 3},
-		pairForward: pairRing{1, 4, 4, 3, 1}, pairDQ: pairRing{1, 3, 3, 2, 2},
+		pairs: pairRing{4, 4, 3}, forced: forcedRing{keyRing{128, 32, 2, 2}, 2}, pairGrad: ring{64, 3},
 		walkForward: walkRing{8, 4, 192}, walkDQ: walkRing{8, 3, 320}, choice: teamRing{2, 3, 1},
 	}, {
 		c: 192, cv: 192, split: true,
 		forward: keyRing{128, 80, 2, 2}, dq: keyRing{128, 32, 3, 3}, dkv: ring{64, 3}, listed: ring{64, 3},
-		pairForward: pairRing{1, 4, 4, 2, 1}, pairDQ: pairRing{1, 2, 2, 2, 2},
+		pairs: pairRing{4, 4, 2}, forced: forcedRing{keyRing{128, 32, 2, 2}, 1}, pairGrad: ring{64, 3},
 		walkForward: walkRing{8, 3, 192}, walkDQ: walkRing{8, 2, 384},
 	}, {
 		c: 256, cv: 128, split: true,
 		forward: keyRing{128, 48, 2, 2}, dq: keyRing{64, 48, 3, 3}, dkv: ring{64, 3}, listed: ring{64, 3},
-		pairForward: pairRing{1, 4, 4, 2, 1}, pairDQ: pairRing{1, 2, 2, 2, 2},
+		pairs: pairRing{4, 4, 2}, forced: forcedRing{keyRing{128, 32, 2, 2}, 1}, pairGrad: ring{48, 3},
 		walkForward: walkRing{8, 3, 256}, walkDQ: walkRing{4, 3, 384}, choice: teamRing{2, 2, 1},
 	}, {
 		c: 256, cv: 192, split: true,
 		forward: keyRing{128, 48, 2, 2}, dq: keyRing{64, 48, 3, 2}, dkv: ring{48, 3}, listed: ring{48, 3},
-		pairForward: pairRing{1, 3, 3, 2, 1}, pairDQ: pairRing{1, 2, 2, 2, 2},
+		pairs: pairRing{3, 3, 2}, forced: forcedRing{keyRing{64, 32, 2, 2}, 2}, pairGrad: ring{48, 3},
 		walkForward: walkRing{8, 2, 256}, walkDQ: walkRing{4, 3, 448},
 	}}
 }
@@ -74,15 +81,22 @@ func (x widths) name() string {
 	return fmt.Sprintf("%dx%d", x.c, x.cv)
 }
 
-// forwardBytes is the shared memory of the forward kernel: the rows twice, keys and values of all stages, and numbers of each row.
-// The kernels have assertions that hold them to this and to the sums below.
-func (x widths) forwardBytes() int64 {
-	r := x.forward
-	return 2*(2*r.rows*x.c+r.n*(r.keys*x.c+r.values*x.cv)) + 2*24*r.rows + 376
+// The shared memory of the kernels, in bytes. Each one has assertions that hold it to these sums. First come the kernels that own
+// rows: rows, keys and values of all stages, results of pairs of all stages, and numbers of each row.
+
+func (x widths) forwardBytes() int64 { return x.forwardTiles(x.forward) + 2*24*x.forward.rows + 384 }
+
+func (x widths) forcedBytes() int64 {
+	r := x.forced
+	return x.forwardTiles(r.keyRing) + 2*48*r.rows + r.results*(2*r.rows*x.cv+544*r.rows/64) + 408
 }
 
-// dqBytes is the shared memory of the kernel for dq: the rows, keys and values of all stages, and numbers of each row of three
-// tiles. Rows that do not stay in registers count twice.
+// forwardTiles counts rows of q twice.
+func (x widths) forwardTiles(r keyRing) int64 {
+	return 2 * (2*r.rows*x.c + r.n*(r.keys*x.c+r.values*x.cv))
+}
+
+// dqBytes counts rows of q or do twice if they do not stay in registers.
 func (x widths) dqBytes() int64 {
 	r, columns := x.dq, x.c+x.cv
 	if x.c > 128 {
@@ -97,7 +111,26 @@ func (x widths) dqBytes() int64 {
 // dkvBytes is the shared memory of a kernel that owns keys: keys and values once, rows and their gradients of all stages, and
 // numbers of each row.
 func (x widths) dkvBytes(keys int64, r ring) int64 {
-	return 2*(x.c+x.cv)*(keys+r.stages*r.n) + r.stages*(24*r.n+32) + 80
+	return 2*(x.c+x.cv)*(keys+r.stages*r.n) + r.stages*(24*r.n+32) + 128
+}
+
+// pairGradBytes is that of the kernel that also makes results for dq. If it is split, dS has tiles of its own.
+func (x widths) pairGradBytes() int64 {
+	bytes := x.dkvBytes(warpGroupListKeys, x.pairGrad)
+	if x.pairSplit() {
+		bytes += 2 * x.pairGrad.n * 128
+	}
+	return bytes
+}
+
+// pairSplit is split for the kernel that also makes results for dq, which needs more registers.
+func (x widths) pairSplit() bool { return x.c > 128 }
+
+func (x widths) pairGradThreads() int64 {
+	if x.pairSplit() {
+		return 128 + 2*128
+	}
+	return warpGroupThreads(warpGroupListKeys)
 }
 
 func (x widths) spanDKVBytes() int64   { return x.dkvBytes(x.spanKeys(), x.dkv) }
@@ -111,14 +144,11 @@ func (x widths) itemTiles() int64 {
 	return 8
 }
 
-// pairTileBytes is the shared memory of a kernel that computes the results of pairs: rows and keys, numbers of each row, and the
-// barriers.
-func (x widths) pairTileBytes(r pairRing) int64 {
-	row, tile := x.c, int64(40)
-	if r.arrays == 2 {
-		row, tile = x.c+x.cv, 544
-	}
-	return 2*64*(r.rows*row+r.keys*(x.c+x.cv)) + r.rows*(tile+16) + r.keys*(4*64*x.itemTiles()+24) + 8
+// pairForwardBytes is the shared memory of the kernel that computes the results of pairs: rows and keys, numbers of each tile of rows,
+// lists, and the barriers.
+func (x widths) pairForwardBytes() int64 {
+	r := x.pairs
+	return 2*64*(r.rows*x.c+r.keys*(x.c+x.cv)) + r.rows*(32+16) + r.keys*(4*64*x.itemTiles()+24) + 8
 }
 
 // walkBytes is the shared memory of a kernel that walks: stages, rows and barriers.

@@ -106,6 +106,7 @@ template <typename V, class F> V host_reduce(V v, F f) {
 }
 inline unsigned __reduce_max_sync(unsigned, unsigned v) { return host_reduce(v, [](unsigned x, unsigned y) { return std::max(x, y); }); }
 inline int __reduce_min_sync(unsigned, int v) { return host_reduce(v, [](int x, int y) { return std::min(x, y); }); }
+inline int __reduce_add_sync(unsigned, int v) { return host_reduce(v, [](int x, int y) { return x + y; }); }
 inline unsigned __reduce_or_sync(unsigned, unsigned v) { return host_reduce(v, [](unsigned x, unsigned y) { return x | y; }); }
 template <typename V> unsigned __match_any_sync(unsigned, V v) {
   unsigned same = 0;

@@ -24,6 +24,7 @@ inline void barrier_wait(uint32_t at, uint32_t parity) {
     return barrier->parity != parity;
   }, &what);
 }
+inline bool barrier_has_ended(uint32_t at, uint32_t parity) { return __all_sync(0xffffffff, host_shared<HostBarrier>(at).parity != parity); }
 inline void meet(uint32_t at, uint32_t parity) { barrier_arrive(at), barrier_wait(at, parity); }
 inline void barrier_arrive_copied(uint32_t at) { copies_arrived(), barrier_arrive(at); }
 inline void fence_async() {}
@@ -58,6 +59,27 @@ inline void copy_box(uint32_t to, const void* map, uint32_t barrier, int c, int 
   host_arrive(host_shared<HostBarrier>(barrier), 0, int(-128 * m.rows));
 }
 
+inline void copy_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+  memcpy(&host_shared<char>(to), from, bytes);
+  host_arrive(host_shared<HostBarrier>(barrier), 0, -bytes);
+}
+
+struct HostTurned { uint32_t to; const uint32_t* v; };
+inline void store_turned(uint32_t to, const uint32_t (&v)[4]) {
+  HostTurned mine{to, v};
+  host_warp(&mine, [](void* const* lanes) {
+    for (int i = 0; i < 4; i++) {
+      uint16_t x[8][8];
+      for (int l = 0; l < 32; l++) memcpy(&x[l / 4][l % 4 * 2], static_cast<HostTurned*>(lanes[l])->v + i, 4);
+      for (int r = 0; r < 8; r++) {
+        uint16_t row[8];
+        for (int c = 0; c < 8; c++) row[c] = x[c][r];
+        memcpy(host_write(static_cast<HostTurned*>(lanes[8 * i + r])->to, 16), row, 16);
+      }
+    }
+  });
+}
+
 template <int N> void fewer_registers() {}
 template <int N> void more_registers() {}
 inline void wgmma_begin() {}
@@ -82,6 +104,13 @@ template <typename T, int N> struct Wgmma {
       if (!add) d[j][0] = d[j][1] = d[j][2] = d[j][3] = 0;
       multiply_fragments<T>(d[j], a, both(right + j * 1024, 2), both(right + j * 1024 + 16, 2));
     }
+  }
+  static void turned(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {
+    const int g = host_lane() / 4, t = host_lane() % 4;
+    const uint32_t left = uint32_t(a & 0x3fff) * 16 + 2 * t * 128 + (threadIdx.x / 32 % 4 * 16 + g) * 2;
+    uint32_t x[4];
+    for (int i = 0; i < 4; i++) x[i] = both(left + i / 2 * 1024 + i % 2 * 16, 128);
+    rows(d, x, b, add);
   }
   static void columns(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add = 1) {
     const int g = host_lane() / 4, t = host_lane() % 4;
