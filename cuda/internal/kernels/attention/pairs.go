@@ -61,7 +61,7 @@ const (
 	pairQueries = 2048    // most queries of a unit
 	mostCuts    = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
 	sorters     = 512     // threads of a thread block that sorts
-	pairBytes   = 2 << 30 // most bytes of results that are not yet added up
+	pairBytes   = 4 << 30 // most bytes of results that are not yet added up
 	adders      = 256     // threads of a thread block that adds up results
 	listers     = 4       // warps of a thread block that lists the selection blocks of tiles
 	listWindow  = 2048    // selection blocks that such a warp looks at together
