@@ -145,7 +145,7 @@ func TestCrashCauses(t *testing.T) {
 		}
 	})
 
-	t.Run("alignment", func(t *testing.T) { // and TestAlignmentOfMatrixUnits
+	t.Run("alignment", func(t *testing.T) { // and TestAlignmentOfTensorCores
 		x := newBench(t, b)
 		x.upload(tensor.New(tensor.WithShape(3), tensor.WithBacking([]float32{1, 2, 3})))
 		require.GreaterOrEqual(t, b.Device().Alignment, 16, "all memory of a machine")

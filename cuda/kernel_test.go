@@ -48,8 +48,8 @@ func TestMovedOperands(t *testing.T) {
 	}
 }
 
-// TestPlanSaysWhyNotMatrixUnits: a plan has the reason why attention does not run by the preferred kernels.
-func TestPlanSaysWhyNotMatrixUnits(t *testing.T) {
+// TestPlanSaysWhyNotTensorCores: a plan has the reason why attention does not run by the preferred kernels.
+func TestPlanSaysWhyNotTensorCores(t *testing.T) {
 	b, _ := open(t)
 	q := ops.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{1, 8, 2, 12}}
 	lse := ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1, 2, 8}}
@@ -60,7 +60,7 @@ func TestPlanSaysWhyNotMatrixUnits(t *testing.T) {
 		require.Len(t, offers, 3)
 		for i, x := range []struct{ name, of12 string }{
 			{"cuda wgmma", "warp groups: dims 12 and 12, want multiples of 8 up to 256 and 192"},
-			{"cuda mma", "matrix units: dims 12 and 12, want multiples of 8 up to 128"},
+			{"cuda mma", "tensor cores: dims 12 and 12, want multiples of 8 up to 128"},
 			{"cuda", ""},
 		} {
 			require.Equal(t, x.name, offers[i].Name())

@@ -73,9 +73,9 @@ func TestPolicyChoosesKernels(t *testing.T) {
 	}
 }
 
-// TestAlignmentOfMatrixUnits: kernels that copy 16 bytes at a time refuse operands that are not aligned to 16 bytes, and launch
+// TestAlignmentOfTensorCores: kernels that copy 16 bytes at a time refuse operands that are not aligned to 16 bytes, and launch
 // nothing.
-func TestAlignmentOfMatrixUnits(t *testing.T) {
+func TestAlignmentOfTensorCores(t *testing.T) {
 	b, f := open(t)
 	x := newBench(t, b)
 	o := ops.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{1, 8, 2, 16}}

@@ -59,7 +59,7 @@ func AttentionSizes() (list []AttentionSize) {
 		{Sizes{2, 64, 2, 2, 5, 3}, 8, 4, 4, 5, 33, Small},        //
 		{Sizes{1, 133, 4, 4, 32, 48}, 32, 16, 16, 5, 300, Small}, // a window longer than the sequence
 		{Sizes{1, 23, 4, 1, 64, 64}, 32, 16, 64, 3, 5, Small},    // no complete compression block
-		{Sizes{1, 1, 1, 1, 64, 64}, 32, 16, 64, 16, 512, Small},  // from here on dims are multiples of 8, for matrix units
+		{Sizes{1, 1, 1, 1, 64, 64}, 32, 16, 64, 16, 512, Small},  // from here on dims are multiples of 8, for tensor cores
 		{Sizes{2, 31, 6, 1, 72, 128}, 32, 16, 64, 16, 20, Small},
 		{Sizes{1, 33, 16, 1, 128, 8}, 4, 2, 64, 3, 1, Small},
 		{Sizes{2, 65, 6, 6, 96, 64}, 6, 2, 64, 3, 64, Small},

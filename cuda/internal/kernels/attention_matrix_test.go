@@ -15,7 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestAttentionChoice: which sizes and types get the kernels on matrix units.
+// TestAttentionChoice: which sizes and types get the kernels on tensor cores.
 func TestAttentionChoice(t *testing.T) {
 	const B, S, Hq, Hkv = 2, 300, 12, 2
 	large := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 100}
@@ -29,7 +29,7 @@ func TestAttentionChoice(t *testing.T) {
 		D, Dv          int
 		gpu            kernels.GPU
 		block          int
-		span, selected string // parts of the kernels' names; "" for no kernel on matrix units
+		span, selected string // parts of the kernels' names; "" for no kernel on tensor cores
 		reason         graph.Reason
 	}{
 		{"base", kernels.BF16, 64, 64, large, 64, "_mma64_bf16", "_mma64_bf16", 0},

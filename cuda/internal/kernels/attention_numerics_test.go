@@ -332,7 +332,7 @@ func sized(B, S, Hq, Hkv, D, Dv, l, d, block, n, w int) opcases.AttentionSize {
 }
 
 var (
-	// poisonSizes have rows and keys in several tiles, for general kernels and those on matrix units of both widths.
+	// poisonSizes have rows and keys in several tiles, for general kernels and those on tensor cores of both widths.
 	poisonSizes = []opcases.AttentionSize{
 		sized(2, 70, 2, 2, 8, 16, 8, 4, 64, 3, 20), sized(2, 67, 3, 1, 16, 8, 8, 4, 16, 3, 33), sized(1, 40, 3, 1, 72, 128, 4, 2, 32, 3, 40),
 		sized(1, 40, 3, 1, 72, 128, 4, 2, 64, 3, 40),

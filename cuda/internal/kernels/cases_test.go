@@ -220,7 +220,7 @@ func (x stored) floats(contents [][]byte, array int) []float64 {
 	return storageOf(x.operands[array].Dtype).decode(contents[array])
 }
 
-// takenBy reports whether the variant has rows for all calls. Only the row of matrix units may refuse one.
+// takenBy reports whether the variant has rows for all calls. Only the row of tensor cores may refuse one.
 func (x stored) takenBy(t testing.TB, v variant) bool {
 	t.Helper()
 	for _, call := range x.plan.Calls {

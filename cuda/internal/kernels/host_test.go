@@ -150,11 +150,11 @@ func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 	group.Wait()
 }
 
-// matrixHost runs the kernels on matrix units, and no others.
-type matrixHost struct{ device }
+// mmaHost runs the kernels on tensor cores, and no others.
+type mmaHost struct{ device }
 
 // A GPU with one multiprocessor gets tall tiles, and thread blocks of warp groups that go through several tiles.
-func (matrixHost) variants() []variant {
+func (mmaHost) variants() []variant {
 	one := h200
 	one.SMs = 1
 	return []variant{{"cuda mma", h200}, {"cuda mma", one}, {"", h200}, {"", one}}
@@ -163,7 +163,7 @@ func (matrixHost) variants() []variant {
 // preferredHost runs the kernels that an H200 does.
 type preferredHost struct{ device }
 
-func (preferredHost) variants() []variant { return matrixHost{}.variants()[2:] }
+func (preferredHost) variants() []variant { return mmaHost{}.variants()[2:] }
 
 // attentionOnHost returns the cases of attention at sizes at which dev takes all of them, and the choice of blocks at other sizes,
 // too. The pairs of a row and a key, times their dims, are at most `most`. The types are used in turn. Of two cases that run the
@@ -198,7 +198,7 @@ func TestAttentionMatchesOracleOnHost(t *testing.T) {
 }
 
 func TestMatrixAttentionMatchesOracleOnHost(t *testing.T) {
-	dev := matrixHost{hostDevice(t)}
+	dev := mmaHost{hostDevice(t)}
 	compareAll(t, dev, attentionOnHost(t, dev, 9_000_000, bf16, f16))
 }
 
@@ -228,10 +228,10 @@ func TestLayersOnHost(t *testing.T) {
 	compareAll(t, hostDevice(t), list)
 }
 
-// TestDocumentsOnHost: all ops that take documents, the types in turn, and attention on matrix units.
+// TestDocumentsOnHost: all ops that take documents, the types in turn, and attention on tensor cores.
 func TestDocumentsOnHost(t *testing.T) {
 	h := hostDevice(t)
-	fast := device(matrixHost{h})
+	fast := device(mmaHost{h})
 	for i, c := range opcases.Packed() {
 		if c.Size != opcases.Small {
 			continue
@@ -257,7 +257,7 @@ func TestDocumentsOnHost(t *testing.T) {
 func TestDocumentsOfPoisonOnHost(t *testing.T) {
 	h, c := hostDevice(t), packedSizes[0]
 	c.B = 1
-	for i, dev := range []device{h, matrixHost{h}} {
+	for i, dev := range []device{h, mmaHost{h}} {
 		attention, choice := attentionOf(packedCases(t, storages[1+i], opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
 		comparePoison(t, dev, attention, []int{33, c.S / 2, c.S - 1})
 		compareChoicePoison(t, dev, choice)
@@ -308,12 +308,12 @@ func TestMatmulOnHost(t *testing.T) {
 	}
 }
 
-// onHosts runs f at each size on the kernels on matrix units, or at wide dims on an H200's, and on the general kernels, with the
+// onHosts runs f at each size on the kernels on tensor cores, or at wide dims on an H200's, and on the general kernels, with the
 // types in turn. The general kernels skip sizes that are only for other kernels: wide dims, and lists of few of the blocks.
 func onHosts(t *testing.T, sizes []opcases.AttentionSize, f func(t *testing.T, dev device, attention []stored, choice stored)) {
 	h := hostDevice(t)
 	for i, size := range sizes {
-		var fast device = matrixHost{h}
+		var fast device = mmaHost{h}
 		if isWide(size.D, size.Dv) {
 			fast = preferredHost{h}
 		}

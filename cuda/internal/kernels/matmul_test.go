@@ -179,7 +179,7 @@ func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storag
 		plan := planProduct(t, op, bias)
 		if grid > 0 {
 			if s.Type == kernels.F32 {
-				continue // blocks share tiles on matrix units only
+				continue // blocks share tiles on tensor cores only
 			}
 			require.Len(t, plan.Steps, 1)
 			plan.Steps[0].Grid.X = grid

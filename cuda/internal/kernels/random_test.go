@@ -27,7 +27,7 @@ func TestRandomCallsOnHost(t *testing.T) {
 		if c.Wrong != nil || c.Huge || c.In[0].Dtype == tensor.Float64 {
 			continue
 		}
-		dev := []device{host, matrixHost{host}}[i%2]
+		dev := []device{host, mmaHost{host}}[i%2]
 		site := graph.Site{In: slices.Clone(c.In), Out: slices.Clone(c.Out)}
 		if half := []tensor.Dtype{ops.BFloat16, ops.Float16, {}}[i%3]; ops.IsHalf(half) {
 			in, out := all.Table().Of(c.Spec)[0].Storage.Types(site, half)

@@ -84,7 +84,7 @@ var timeShapes = []timeShape{
 }
 
 // TestAttentionTime prints how long each kernel of an attention layer takes, forward and backward, and what share of all
-// that is. It runs with NSA_TIME=1, or with names of shapes, and after them the word general for kernels without matrix units, or
+// that is. It runs with NSA_TIME=1, or with names of shapes, and after them the word general for kernels without tensor cores, or
 // mma for kernels without warp groups. documents:N packs documents of N tokens into the rows. It needs a GPU.
 func TestAttentionTime(t *testing.T) {
 	words := strings.Fields(os.Getenv("NSA_TIME"))

@@ -198,6 +198,8 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
 
 // Grid x is groups*ceil(S*h / (kAdders / cells)) over the groups of the launch, blocks of kAdders threads. cells = width/8.
 #define NSA_PAIRS_DQ(T)                                                                                                \
-  extern "C" __global__ void __launch_bounds__(nsa::kAdders, 3) nsa_pairs_dq_##T(const __grid_constant__ nsa::ListParams a) { nsa::add_results<nsa::T>(a); }
+  extern "C" __global__ void __launch_bounds__(nsa::kAdders, 3) nsa_pairs_dq_##T(const __grid_constant__ nsa::ListParams a) { \
+    nsa::add_results<nsa::T>(a);                                                                                       \
+  }
 NSA_PAIRS_DQ(bf16)
 NSA_PAIRS_DQ(f16)

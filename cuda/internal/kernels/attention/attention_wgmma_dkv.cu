@@ -15,9 +15,9 @@
 // Keys are the rows of the products and queries the columns, so P and dS are left factors straight from registers. While one group
 // makes P and dS, the products of the other run.
 //
-// With pairs, rows come by tensor maps: a box has the heads of one query, and each loading warp fills a stage of its own. With dS in shared
-// memory as well, a group multiplies the transpose of its keys by it: what these add to dq, transposed. The lanes of a warp turn that
-// round and write it.
+// With pairs, rows come by tensor maps: a box has the heads of one query, and each loading warp fills a stage of its own. A group writes dS
+// to shared memory, too, and multiplies the transpose of its keys by it. That is what these keys add to dq, transposed; the lanes of a
+// warp turn it round and write it to the results.
 //
 // The rows that see the keys of a span are cut into chunks, counted from the last row. So chunk i has the same rows for many keys, and
 // their blocks read these rows from the L2 cache at about the same time. In a window a block also starts at the same row as its
@@ -47,8 +47,9 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 
   // What is known about the rows of a tile. An element of a pair is for an even or an odd row. base is lse*log2(e), or 0 for large rows
   // in the careful pass; then lse holds their lse, and 0 for all other rows. lo and hi are the keys that a row sees; if Several, lo
-  // holds its four bits instead; if Pairs, the place of its result, times h, plus its head. at is the distance from the group's first row, counted in rows, -1 for no row. some is a run that
-  // contains the keys that any row sees, all those that all rows see.
+  // holds its four bits instead, and if Pairs the place of its result, times h, plus its head (-1 for no row). at is the distance from
+  // the group's first row, counted in rows, -1 for no row; unused if Pairs. some is a run that contains the keys that any row sees, all
+  // those that all rows see.
   struct Rows {
     float2 base[N / 2], delta[N / 2];
     int2 lo[N / 2], hi[N / 2];
@@ -68,7 +69,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   };
   struct Shared {
     Rows rows[Stages];
-    unsigned long long full[Stages], free[Stages], raw[4], pass;
+    unsigned long long full[Stages], free[Stages], raw[4], pass;  // raw: of the loading warps if Pairs, in the careful pass
     Work work;
     int careful;  // whether this is the careful pass; in shared memory to save registers
     int wrong;    // whether any thread asks for it
@@ -198,8 +199,9 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     copy(Width<C>{}, K, p.k, n.d), copy(Width<Cv>{}, V, p.v, n.dv);
   }
 
-  // The work of a loading warp if Pairs: it takes every Stages-th tile. It copies boxes of rows, and writes the facts about rows, which it
-  // has fetched before. Returns whether a row is large.
+  // The work of a loading warp if Pairs: it takes every Stages-th tile, and so always fills the same stage in a pass. It begins to copy the
+  // boxes of the tile, writes what is known about its rows, and fetches that of its next tile. Rows behind those of whole queries keep
+  // what they held: no weight is given to them. Returns whether a row is large.
   __device__ bool load_lists() const {
     constexpr int kMine = (N - 1) / 32 + 1;  // rows of a lane
     static_assert(Stages <= 4, "a warp for each stage, or it could wait for a stage that is a round behind");
@@ -209,7 +211,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     const PairGradients& x = params.pairs;
     const int most = rows_of(), careful = is.careful, before = careful * at.steps;  // tiles of the pass before
     bool any_large = false;
-    int entry[kMine];  // list entries of rows
+    int entry[kMine];  // of the lane's rows of the next tile: their list entries
     float lse[kMine], delta[kMine];
     const auto fetch = [&](int j) {
       const int first = j * most, count = j < at.steps ? min(most, at.to - first) : 0;
@@ -226,7 +228,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
         if (r < count) lse[u] = p.lse[stat], delta[u] = p.delta[stat];
       }
     };
-    uint32_t raw = careful;  // parity
+    uint32_t raw = 0;  // parity
     fetch(warp());
 #pragma unroll 1
     for (int j = warp(); j < at.steps; j += Stages) {
@@ -269,7 +271,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
         if (r == 0) rows.some = {0, n.keys}, rows.all = {0, careful ? 0 : t + 1};
       }
       if (careful) {
-        barrier_wait(arrives, raw ^ 1), raw ^= 1;
+        barrier_wait(arrives, raw), raw ^= 1;
         if (j == 0) take_out(Width<C>{}, K, 64, [&](int r) { atomicOr(is.bad + r / 32, 1u << r % 32); });
         const auto bad = [&](int r) { reinterpret_cast<float*>(rows.base)[r] = NAN; };
         __syncwarp();

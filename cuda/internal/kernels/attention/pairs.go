@@ -86,7 +86,7 @@ func (a selectedProblem) walkQueries(r walkRing) int64 {
 // alike, a walk is faster at any length.
 func (a selectedProblem) byWalk() bool {
 	h := a.headsPerGroup()
-	return a.packed() || a.piece() < matrixKeys || h > pairHeads || h >= walkHeads && 8*a.count() <= h*h*a.topN
+	return a.packed() || a.piece() < mmaKeys || h > pairHeads || h >= walkHeads && 8*a.count() <= h*h*a.topN
 }
 
 // byLists refuses problems that neither the kernels by walks nor those by pairs take.
@@ -117,7 +117,7 @@ func (a selectedProblem) results() int64 { return a.topN * a.parts() * a.headsPe
 func resultBytes(c int64) int64 { return 2*32*kernels.Pieces(c, 32) + 8 }
 
 // parts is the number of key tiles of a selection block.
-func (a selectedProblem) parts() int64 { return kernels.Pieces(a.block, matrixKeys) }
+func (a selectedProblem) parts() int64 { return kernels.Pieces(a.block, mmaKeys) }
 
 // launchWalk adds the launches of forward or dq by a walk. The first kernel lists the selection blocks of each tile of queries, the
 // second one computes the products. Its thread blocks stay on a multiprocessor and go through several tiles.
@@ -129,7 +129,7 @@ func (a selectedProblem) launchWalk(op string, of widths, r walkRing, argument *
 	if a.packed() { // selection blocks of different documents have numbers of their own
 		blocks += queries
 	}
-	if keys < matrixKeys {
+	if keys < mmaKeys {
 		name = fmt.Sprint(name, keys)
 	}
 	x := walks{tiles: int32(tiles), queries: int32(queries), keys: int32(keys)}
@@ -165,11 +165,13 @@ func (a selectedProblem) launchPairs(of widths, argument *params) {
 	a.Launch("nsa_pairs_sort_i32", kernels.Line(all*cuts), kernels.Line(sorters), a.sortBytes(), p)
 	for first := int64(0); first < all; first += unitsPerLaunch {
 		p.pairs.first, p.pairs.end = int32(first), int32(min(all, first+unitsPerLaunch))
-		a.Launch(a.warpGroupKernel("pairs_forward", of), kernels.Line(int64(a.GPU.SMs)), kernels.Line(128*(1+of.pairs.groups)), of.pairForwardBytes(), p)
-		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), matrixKeys)
+		sms := int64(a.GPU.SMs)
+		a.Launch(a.warpGroupKernel("pairs_forward", of), kernels.Line(sms), kernels.Line(128*(1+of.pairs.groups)), of.pairForwardBytes(), p)
+		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
 		a.rowBoxes(unsafe.Offsetof(p.q), a.In[0])
 		tiles := int64(p.pairs.end-p.pairs.first) * kernels.Pieces(queries*a.headsPerGroup(), of.forced.rows)
-		a.Launch(a.warpGroupKernel("forced_forward", of), kernels.Line(min(tiles, int64(a.GPU.SMs))), kernels.Line(warpGroupThreads(of.forced.rows)), of.forcedBytes(), p)
+		threads := warpGroupThreads(of.forced.rows)
+		a.Launch(a.warpGroupKernel("forced_forward", of), kernels.Line(min(tiles, sms)), kernels.Line(threads), of.forcedBytes(), p)
 		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), of.forced.n)
 	}
 }
@@ -187,12 +189,14 @@ func (a selectedProblem) launchPairGradients(of widths, argument *params) {
 	for first := int64(0); first < a.groups(); first += perLaunch {
 		p.first = int32(first)
 		groups := min(perLaunch, a.groups()-first)
-		a.Launch(a.warpGroupKernel("pairs_dkv", of), kernels.Line(groups*int64(p.index.items)*a.parts()), kernels.Line(of.pairGradThreads()), of.pairGradBytes(), p)
-		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), matrixKeys)
+		grid := groups * int64(p.index.items) * a.parts()
+		a.Launch(a.warpGroupKernel("pairs_dkv", of), kernels.Line(grid), kernels.Line(of.pairGradThreads()), of.pairGradBytes(), p)
+		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
 		a.rowBoxes(unsafe.Offsetof(p.q), a.In[0])
 		a.rowBoxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1])
 		rows := adders / (kernels.Pieces(a.D, 32) * 4) // of a thread block
-		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(groups*kernels.Pieces(a.S*a.headsPerGroup(), rows)), kernels.Line(adders), 0, &p.listParams)
+		grid = groups * kernels.Pieces(a.S*a.headsPerGroup(), rows)
+		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(adders), 0, &p.listParams)
 	}
 	a.reduce(argument)
 }

@@ -16,7 +16,7 @@ import (
 func selectRows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.SelectBlocksOp]{Name: warpGroups, Storage: "hhfd>i", Build: selectBlocksOnWarpGroups},
-		kernels.Op[ops.SelectBlocksOp]{Name: matrixUnits, Storage: "hhfd>i", Build: selectBlocksOnMatrixUnits},
+		kernels.Op[ops.SelectBlocksOp]{Name: tensorCores, Storage: "hhfd>i", Build: selectBlocksOnTensorCores},
 		kernels.Op[ops.SelectBlocksOp]{Name: general, Storage: "ttfd>i", Build: selectBlocks},
 	)
 }
@@ -28,7 +28,7 @@ type selectParams struct {
 	n                                sizes
 	span                             span
 	l, per, size, most, tokens, tile int32
-	ring, pitch, room, earliest      int32 // on matrix units
+	ring, pitch, room, earliest      int32 // on tensor cores
 }
 
 // forcedBlocks is the number of blocks that every query gets: block 0 and the two newest.
@@ -118,21 +118,21 @@ func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	return nil
 }
 
-// Sizes of the kernels on matrix units.
+// Sizes of the kernels on tensor cores.
 const (
 	teamColumns = 128 // columns of a team, and its threads
 	threadHeads = 32  // most heads of a thread's query
 	mostRoom    = 64  // most entries of a list
 
-	foldedBlocks = 2 * matrixKeys // most selection blocks whose scores are written together
-	mostScores   = 160 << 10      // most bytes of scores for each multiprocessor if not all thread blocks are resident
+	foldedBlocks = 2 * mmaKeys // most selection blocks whose scores are written together
+	mostScores   = 160 << 10   // most bytes of scores for each multiprocessor if not all thread blocks are resident
 )
 
-// setRoom sets the length of the lists of queries on matrix units, and the first query that chooses by score.
+// setRoom sets the length of the lists of queries on tensor cores, and the first query that chooses by score.
 func (a choice) setRoom(p *selectParams) error {
 	switch places := a.places(); { // room is 16 more than places, or more, but at most mostRoom
 	case places >= mostRoom:
-		return graph.Refuse(graph.ReasonShape, "matrix units: %d blocks of a query, want at most %d", a.topN, mostRoom-1+forcedBlocks)
+		return graph.Refuse(graph.ReasonShape, "tensor cores: %d blocks of a query, want at most %d", a.topN, mostRoom-1+forcedBlocks)
 	case places > 0:
 		p.room = int32(min(mostRoom, 32*kernels.Pieces(places+16, 32)))
 	}
@@ -142,7 +142,7 @@ func (a choice) setRoom(p *selectParams) error {
 
 // teamBytes is the shared memory of the columns of teams and of their tiles of keys, without the sums and lists of their queries.
 func teamBytes(teams, width, keyTiles int64) int64 {
-	return 2*width*(teams*teamColumns+keyTiles*matrixKeys) + 8*teams*teamColumns
+	return 2*width*(teams*teamColumns+keyTiles*mmaKeys) + 8*teams*teamColumns
 }
 
 // selectMapParams is SelectMapParams of select_wgmma.cu.
@@ -179,7 +179,7 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 				continue
 			}
 			p.tokens = int32(r.teams * 4 * n)
-			pitch := 4*matrixKeys + 8 + 4*((n+1)%2)
+			pitch := 4*mmaKeys + 8 + 4*((n+1)%2)
 			lists := r.teams * 4 * 8 * mostRoom // one for each warp
 			shared = teamBytes(r.teams, x.c, r.stages) + 4*int64(p.tokens)*pitch + 16*r.stages + 16 + lists
 			if n == 1 || shared <= int64(a.GPU.SharedPerBlock) && a.grid(&p) >= int64(a.GPU.SMs) {
@@ -203,19 +203,19 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	}
 	m.scores = a.Work(grid * scores)
 	a.Launch(a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", x.c, per)), kernels.Line(grid), kernels.Line(x.choice.teams*teamColumns), shared, m)
-	a.boxes(unsafe.Offsetof(m.kc), b.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, matrixKeys)
+	a.boxes(unsafe.Offsetof(m.kc), b.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, mmaKeys)
 	return nil
 }
 
-// selectBlocksOnMatrixUnits is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
-func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error {
+// selectBlocksOnTensorCores is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
+func selectBlocksOnTensorCores(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	a, p, err := choiceOf(b, op)
 	if err != nil {
 		return err
 	}
 	h := a.headsPerGroup()
 	if h > 2*threadHeads {
-		return graph.Refuse(graph.ReasonShape, "matrix units: groups of %d heads, want at most %d", h, 2*threadHeads)
+		return graph.Refuse(graph.ReasonShape, "tensor cores: groups of %d heads, want at most %d", h, 2*threadHeads)
 	}
 	if err := a.setRoom(&p); err != nil {
 		return err
@@ -225,15 +225,15 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	// shared memory.
 	per := int64(p.per)
 	usual := p.l == 2 && per == 4 && h <= threadHeads
-	p.tile = int32(min(32, max(1, 2*matrixKeys/per)))
-	span := int64(p.tile)*per + int64(p.l) - 1 + 2*matrixKeys
-	if int64(p.tile)*per%matrixKeys != 0 {
-		span += matrixKeys - 1
+	p.tile = int32(min(32, max(1, 2*mmaKeys/per)))
+	span := int64(p.tile)*per + int64(p.l) - 1 + 2*mmaKeys
+	if int64(p.tile)*per%mmaKeys != 0 {
+		span += mmaKeys - 1
 	}
-	ring := matrixKeys * kernels.Pieces(span, matrixKeys)
+	ring := mmaKeys * kernels.Pieces(span, mmaKeys)
 	pitch := func(queries int64) int64 { return ring + 4 }
 	if usual {
-		ring = 4 * matrixKeys
+		ring = 4 * mmaKeys
 		pitch = func(queries int64) int64 { return ring + 8 + 4*((queries+1)%2) }
 	}
 	p.ring = int32(min(ring, math.MaxInt32))
@@ -252,7 +252,7 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 		}
 		return shared
 	}
-	width, err := a.onMatrixUnits(cut)
+	width, err := a.onTensorCores(cut)
 	if err != nil {
 		return err
 	}
@@ -260,6 +260,6 @@ func selectBlocksOnMatrixUnits(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	if usual {
 		kernel = "select_blocks"
 	}
-	a.Launch(a.matrixKernel(kernel, width), kernels.Line(a.grid(&p)), kernels.Line(teamColumns), shared, &p)
+	a.Launch(a.mmaKernel(kernel, width), kernels.Line(a.grid(&p)), kernels.Line(teamColumns), shared, &p)
 	return nil
 }

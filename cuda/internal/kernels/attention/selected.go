@@ -14,12 +14,12 @@ func selectedRows() []kernels.Row {
 	type grad = ops.SelectedAttentionGradOp
 	return kernels.Rows(
 		kernels.Op[ops.SelectedAttentionOp]{Name: warpGroups, Storage: "hhhid>hf", Build: selectedOnWarpGroups},
-		kernels.Op[ops.SelectedAttentionOp]{Name: matrixUnits, Storage: "hhhid>hf", Build: selectedOnMatrixUnits},
+		kernels.Op[ops.SelectedAttentionOp]{Name: tensorCores, Storage: "hhhid>hf", Build: selectedOnTensorCores},
 		kernels.Op[ops.SelectedAttentionOp]{Name: general, Storage: "tttid>tf", Build: selected},
 		kernels.Op[grad]{Name: warpGroups, Storage: "hhhidhfh>hhh", Build: selectedGradOnWarpGroups},
 		kernels.Op[grad]{Name: warpGroups, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnWarpGroups},
-		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhidhfh>hhh", Build: selectedGradOnMatrixUnits},
-		kernels.Op[grad]{Name: matrixUnits, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnMatrixUnits},
+		kernels.Op[grad]{Name: tensorCores, Storage: "hhhidhfh>hhh", Build: selectedGradOnTensorCores},
+		kernels.Op[grad]{Name: tensorCores, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnTensorCores},
 		kernels.Op[grad]{Name: general, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGrad},
 		kernels.Op[grad]{Name: general, Storage: "tttidtft>ttt", Build: selectedGrad}, // also with delta, if all operands are float32
 	)
@@ -48,13 +48,13 @@ func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 	return a, err
 }
 
-// onMatrixUnits is problem.onMatrixUnits with memory for the union of blocks. It also refuses blocks that are no multiple of 16
+// onTensorCores is problem.onTensorCores with memory for the union of blocks. It also refuses blocks that are no multiple of 16
 // tokens.
-func (a selectedProblem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
-	if err := a.multipleOf("matrix units", 16); err != nil {
+func (a selectedProblem) onTensorCores(shared func(width int64) int64) (width int64, err error) {
+	if err := a.multipleOf("tensor cores", 16); err != nil {
 		return 0, err
 	}
-	return a.problem.onMatrixUnits(func(width int64) int64 { return shared(width) + a.unionBytes(matrixRows) })
+	return a.problem.onTensorCores(func(width int64) int64 { return shared(width) + a.unionBytes(mmaRows) })
 }
 
 func (a selectedProblem) multipleOf(kernel string, keys int64) error {
@@ -64,10 +64,10 @@ func (a selectedProblem) multipleOf(kernel string, keys int64) error {
 	return nil
 }
 
-// piece is the number of adjoining keys that a tile takes from one selection block. The kernels on matrix units that own rows
+// piece is the number of adjoining keys that a tile takes from one selection block. The kernels on tensor cores that own rows
 // gather a tile from pieces of several selection blocks.
 func (a selectedProblem) piece() int64 {
-	for _, n := range []int64{matrixKeys, 32} {
+	for _, n := range []int64{mmaKeys, 32} {
 		if a.whole%n == 0 {
 			return n
 		}
@@ -75,19 +75,19 @@ func (a selectedProblem) piece() int64 {
 	return 16
 }
 
-// ownedKeys is the number of keys of one selection block that a thread block owns on matrix units.
+// ownedKeys is the number of keys of one selection block that a thread block owns on tensor cores.
 func (a selectedProblem) ownedKeys() int64 {
 	for _, n := range []int64{16, 32} {
 		if a.whole <= n {
 			return n
 		}
 	}
-	return matrixKeys
+	return mmaKeys
 }
 
-// branchOf returns the first part of the name of the kernels on matrix units for pieces of that many keys.
+// branchOf returns the first part of the name of the kernels on tensor cores for pieces of that many keys.
 func branchOf(keys int64) string {
-	if keys == matrixKeys {
+	if keys == mmaKeys {
 		return "selected"
 	}
 	return fmt.Sprint("selected", keys)
@@ -101,7 +101,7 @@ func (a selectedProblem) unionBytes(rows int64) int64 {
 		blocks, words = blocks+queries, words+1
 	}
 	pieces := min(blocks, queries*a.topN) * kernels.Pieces(a.block, a.piece())
-	return 16 * (kernels.Pieces(blocks*words, 4) + kernels.Pieces(2*(pieces+matrixKeys/a.piece()), 4))
+	return 16 * (kernels.Pieces(blocks*words, 4) + kernels.Pieces(2*(pieces+mmaKeys/a.piece()), 4))
 }
 
 // count is the number of selection blocks of a group.
@@ -132,7 +132,7 @@ const (
 func (a selectedProblem) index() index {
 	entries := a.S * a.topN
 	reach := min(a.topN*a.block, a.S)
-	chunk := max(minChunk, min(reach, entries*a.groups()*kernels.Pieces(a.block, matrixKeys)/(fullGPU*int64(a.GPU.SMs))))
+	chunk := max(minChunk, min(reach, entries*a.groups()*kernels.Pieces(a.block, mmaKeys)/(fullGPU*int64(a.GPU.SMs))))
 	segments := int64(maxSegments)
 	if a.packed() {
 		segments = maxPackedSegments
@@ -197,30 +197,30 @@ func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 	return nil
 }
 
-// selectedOnMatrixUnits is selected for half precision and dims up to 128.
-func selectedOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+// selectedOnTensorCores is selected for half precision and dims up to 128.
+func selectedOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 	a, err := selectedOf(b, op.SelectBlock)
 	if err != nil {
 		return err
 	}
-	width, err := a.onMatrixUnits(matrixForwardBytes)
+	width, err := a.onTensorCores(mmaForwardBytes)
 	if err != nil {
 		return err
 	}
 	p := a.forwardParams()
-	p.blocks, p.index, p.count = a.blocks(), a.index(), int32(a.wholeQueries(matrixRows))
-	a.launch(a.matrixKernel(branchOf(a.piece())+"_forward", width), a.rowTiles(int64(p.count)), matrixForwardBytes(width)+a.unionBytes(matrixRows), p)
+	p.blocks, p.index, p.count = a.blocks(), a.index(), int32(a.wholeQueries(mmaRows))
+	a.launch(a.mmaKernel(branchOf(a.piece())+"_forward", width), a.rowTiles(int64(p.count)), mmaForwardBytes(width)+a.unionBytes(mmaRows), p)
 	return nil
 }
 
-// selectedGradOnMatrixUnits is selectedGrad for half precision and dims up to 128.
-func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+// selectedGradOnTensorCores is selectedGrad for half precision and dims up to 128.
+func selectedGradOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err
 	}
 	keys := a.ownedKeys()
-	width, err := a.onMatrixUnits(func(width int64) int64 { return matrixBackwardBytes(width, keys) })
+	width, err := a.onTensorCores(func(width int64) int64 { return mmaBackwardBytes(width, keys) })
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func selectedGradOnMatrixUnits(b *kernels.Builder, op ops.SelectedAttentionGradO
 	a.launchDQ(branchOf(a.piece()), width, p, a.count() <= 2*a.topN, a.unionBytes, a.wholeQueries)
 	p.count = 1
 	a.invert(&listParams{params: *p})
-	a.launch(a.matrixKernel(branchOf(keys)+"_dkv", width), a.items(p)*kernels.Pieces(a.block, keys), matrixDKVBytes(width, keys), p)
+	a.launch(a.mmaKernel(branchOf(keys)+"_dkv", width), a.items(p)*kernels.Pieces(a.block, keys), mmaDKVBytes(width, keys), p)
 	a.reduce(p)
 	return nil
 }
@@ -323,7 +323,7 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 // byBits reports whether rows go through all keys, with a bit for each tile that says whether a row sees it. That pays if there are
 // few blocks and a list holds at least half of them. Otherwise rows go by lists: by walks or by pairs.
 func (a selectedProblem) byBits() bool {
-	return !a.packed() && a.piece() == matrixKeys && kernels.Pieces(a.T, matrixKeys) <= 32 && a.count() <= 2*a.topN
+	return !a.packed() && a.piece() == mmaKeys && kernels.Pieces(a.T, mmaKeys) <= 32 && a.count() <= 2*a.topN
 }
 
 // everyKey is the span of all keys up to a query's own.

@@ -18,12 +18,12 @@ func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
 	}
 	return kernels.Rows(
 		kernels.Op[S]{Name: warpGroups, Storage: "hhhd>hf", Build: op(forwardOnWarpGroups)},
-		kernels.Op[S]{Name: matrixUnits, Storage: "hhhd>hf", Build: op(forwardOnMatrixUnits)},
+		kernels.Op[S]{Name: tensorCores, Storage: "hhhd>hf", Build: op(forwardOnTensorCores)},
 		kernels.Op[S]{Name: general, Storage: "tttd>tf", Build: op(forward)},
 		kernels.Op[G]{Name: warpGroups, Storage: "hhhdhfh>hhh", Build: grad(backwardOnWarpGroups)},
 		kernels.Op[G]{Name: warpGroups, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnWarpGroups)},
-		kernels.Op[G]{Name: matrixUnits, Storage: "hhhdhfh>hhh", Build: grad(backwardOnMatrixUnits)},
-		kernels.Op[G]{Name: matrixUnits, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnMatrixUnits)},
+		kernels.Op[G]{Name: tensorCores, Storage: "hhhdhfh>hhh", Build: grad(backwardOnTensorCores)},
+		kernels.Op[G]{Name: tensorCores, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnTensorCores)},
 		kernels.Op[G]{Name: general, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backward)},
 		kernels.Op[G]{Name: general, Storage: "tttdtft>ttt", Build: grad(backward)}, // also with delta, if all operands are float32
 	)
@@ -89,19 +89,19 @@ func backward(b *kernels.Builder, m mask) error {
 	return a.launchTiled("span_dkv", gradientTiles, keys, p, nil)
 }
 
-// forwardOnMatrixUnits is forward for half precision and dims up to 128.
-func forwardOnMatrixUnits(b *kernels.Builder, m mask) error {
+// forwardOnTensorCores is forward for half precision and dims up to 128.
+func forwardOnTensorCores(b *kernels.Builder, m mask) error {
 	a, err := spanOf(b, m)
 	if err != nil {
 		return err
 	}
-	width, err := a.onMatrixUnits(matrixForwardBytes)
+	width, err := a.onTensorCores(mmaForwardBytes)
 	if err != nil {
 		return err
 	}
 	p := a.forwardParams()
-	p.span, p.count = a.span(), matrixRows
-	a.launch(a.matrixKernel("span_forward", width), a.rowTiles(matrixRows), matrixForwardBytes(width), p)
+	p.span, p.count = a.span(), mmaRows
+	a.launch(a.mmaKernel("span_forward", width), a.rowTiles(mmaRows), mmaForwardBytes(width), p)
 	return nil
 }
 
@@ -145,13 +145,13 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	return nil
 }
 
-// backwardOnMatrixUnits is backward for half precision and dims up to 128.
-func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
+// backwardOnTensorCores is backward for half precision and dims up to 128.
+func backwardOnTensorCores(b *kernels.Builder, m mask) error {
 	a, err := spanOf(b, m)
 	if err != nil {
 		return err
 	}
-	width, err := a.onMatrixUnits(func(width int64) int64 { return matrixBackwardBytes(width, matrixKeys) })
+	width, err := a.onTensorCores(func(width int64) int64 { return mmaBackwardBytes(width, mmaKeys) })
 	if err != nil {
 		return err
 	}
@@ -160,8 +160,8 @@ func backwardOnMatrixUnits(b *kernels.Builder, m mask) error {
 	a.delta(p)
 	a.launchDQ("span", width, p, true, func(int64) int64 { return 0 }, sameRows)
 	blocks := int64(fullGPU * a.GPU.SMs)
-	a.launchDKV(p, a.chunks(matrixKeys, matrixKeys, blocks, minChunkRow), matrixKeys, func(grid int64) {
-		a.launch(a.matrixKernel("span_dkv", width), grid, matrixDKVBytes(width, matrixKeys), p)
+	a.launchDKV(p, a.chunks(mmaKeys, mmaKeys, blocks, minChunkRow), mmaKeys, func(grid int64) {
+		a.launch(a.mmaKernel("span_dkv", width), grid, mmaDKVBytes(width, mmaKeys), p)
 	})
 	return nil
 }

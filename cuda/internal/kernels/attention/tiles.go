@@ -75,66 +75,66 @@ func (a problem) dkvBytes(x tile) int64 {
 // walkBytes is the shared memory of the slots of a tile of chosen blocks.
 func walkBytes(x tile) int64 { return 4 * (3*x.n + 4) }
 
-// The tiles of the kernels on matrix units.
+// The tiles of the kernels on tensor cores.
 const (
-	matrixRows = 64 // rows that a block owns; twice as many in tall kernels
+	mmaRows    = 64 // rows that a block owns; twice as many in tall kernels
 	tallBlocks = 3  // blocks of a tall kernel that a multiprocessor should get
-	matrixKeys = 64 // keys that a block owns, or reads at a time
+	mmaKeys    = 64 // keys that a block owns, or reads at a time
 )
 
-// onMatrixUnits returns the width, 64 or 128, of the kernels on matrix units for the dims of a. It refuses other dims, and a width
+// onTensorCores returns the width, 64 or 128, of the kernels on tensor cores for the dims of a. It refuses other dims, and a width
 // that needs more shared memory than a block may have.
-func (a problem) onMatrixUnits(shared func(width int64) int64) (width int64, err error) {
+func (a problem) onTensorCores(shared func(width int64) int64) (width int64, err error) {
 	if a.D%8 != 0 || a.Dv%8 != 0 || max(a.D, a.Dv) > 128 {
-		return 0, graph.Refuse(graph.ReasonHeadDim, "matrix units: dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
+		return 0, graph.Refuse(graph.ReasonHeadDim, "tensor cores: dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
 	}
 	if width = 64; max(a.D, a.Dv) > 64 {
 		width = 128
 	}
 	if n, most := shared(width), int64(a.GPU.SharedPerBlock); n > most {
-		return 0, graph.Refuse(graph.ReasonShared, "matrix units: %d bytes of shared memory a block, which has %d", n, most)
+		return 0, graph.Refuse(graph.ReasonShared, "tensor cores: %d bytes of shared memory a block, which has %d", n, most)
 	}
 	a.Aligned(16)
 	return width, nil
 }
 
-// matrixKernel returns the kernel of an op that is compiled for the widths 64 and 128.
-func (a problem) matrixKernel(op string, width int64) string {
+// mmaKernel returns the kernel of an op that is compiled for the widths 64 and 128.
+func (a problem) mmaKernel(op string, width int64) string {
 	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, width))
 }
 
-// launchDQ adds the launch of the kernel on matrix units for dq. Its thread blocks own p.count = count(rows) rows and take
+// launchDQ adds the launch of the kernel on tensor cores for dq. Its thread blocks own p.count = count(rows) rows and take
 // walk(rows) bytes of shared memory for the walk over their keys. If tall is set and enough thread blocks remain to fill the GPU,
 // it takes the tall kernel, which reads the keys once for twice as many rows.
 func (a problem) launchDQ(branch string, width int64, p *params, tall bool, walk, count func(rows int64) int64) {
-	op, rows := branch+"_dq", int64(matrixRows)
-	shared := func(rows int64) int64 { return matrixDQBytes(width, rows) + walk(rows) }
+	op, rows := branch+"_dq", int64(mmaRows)
+	shared := func(rows int64) int64 { return mmaDQBytes(width, rows) + walk(rows) }
 	if n := 2 * rows; tall && width == 64 && a.rowTiles(n) >= tallBlocks*int64(a.GPU.SMs) && shared(n) <= int64(a.GPU.SharedPerBlock) {
 		op, rows = op+"_tall", n
 	}
 	p.count = int32(count(rows))
-	a.launch(a.matrixKernel(op, width), a.rowTiles(int64(p.count)), shared(rows), p)
+	a.launch(a.mmaKernel(op, width), a.rowTiles(int64(p.count)), shared(rows), p)
 }
 
-// matrixForwardBytes is the shared memory of a forward kernel: the rows once, the range of keys that each row sees, keys and values
+// mmaForwardBytes is the shared memory of a forward kernel: the rows once, the range of keys that each row sees, keys and values
 // twice, and 16 bytes for their source.
-func matrixForwardBytes(width int64) int64 {
-	return 2*width*(matrixRows+4*matrixKeys) + 8*matrixRows + 16
+func mmaForwardBytes(width int64) int64 {
+	return 2*width*(mmaRows+4*mmaKeys) + 8*mmaRows + 16
 }
 
-// matrixDQBytes is the shared memory of a kernel for dq. It also holds the gradients of the rows and two more numbers of each row.
-func matrixDQBytes(width, rows int64) int64 { return 2*width*(2*rows+4*matrixKeys) + 16*rows + 16 }
+// mmaDQBytes is the shared memory of a kernel for dq. It also holds the gradients of the rows and two more numbers of each row.
+func mmaDQBytes(width, rows int64) int64 { return 2*width*(2*rows+4*mmaKeys) + 16*rows + 16 }
 
-// matrixDKVBytes is the shared memory of a kernel that owns `keys` keys: keys and values once, rows and their gradients twice, and
+// mmaDKVBytes is the shared memory of a kernel that owns `keys` keys: keys and values once, rows and their gradients twice, and
 // 24 bytes for each row of three tiles.
-func matrixDKVBytes(width, keys int64) int64 {
+func mmaDKVBytes(width, keys int64) int64 {
 	rows := int64(64)
-	if width == 128 && keys == matrixKeys {
+	if width == 128 && keys == mmaKeys {
 		rows = 32
 	}
 	return 2*width*(2*keys+4*rows) + 3*24*rows
 }
 
-func matrixBackwardBytes(width, keys int64) int64 {
-	return max(matrixDQBytes(width, matrixRows), matrixDKVBytes(width, keys))
+func mmaBackwardBytes(width, keys int64) int64 {
+	return max(mmaDQBytes(width, mmaRows), mmaDKVBytes(width, keys))
 }

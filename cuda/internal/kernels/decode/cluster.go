@@ -27,7 +27,7 @@ func forClusters(b *kernels.Builder, op ops.DecodeOp) error {
 // inClusters adds the launch of a step in which each cluster has one group of a sequence. It chooses the largest clusters that can
 // all run at once, so their size depends on the cache and the device alone.
 func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
-	by := matrixUnits(b, op)
+	by := tensorCores(b, op)
 	p, keys := newParams(b, op)
 	h, n, sequences := int64(p.h), int64(p.n), int64(op.Cache.Slots)*int64(op.Cache.KVHeads)
 	p.workSize = int32(kernels.Pieces(max(warps*max(by.ringFloats, h*(by.width+4)), int64(p.pickSize), int64(p.workSize)), 4) * 4)

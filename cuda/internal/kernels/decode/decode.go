@@ -21,7 +21,7 @@ import (
 func Rows() []kernels.Row {
 	return kernels.Rows(
 		kernels.Op[ops.DecodeOp]{Name: "cuda cluster", Storage: "t*.i>tii", Guard: forClusters, Build: inClusters},
-		kernels.Op[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Guard: forMatrixUnits, Build: onMatrixUnits},
+		kernels.Op[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Guard: forTensorCores, Build: onTensorCores},
 		kernels.Op[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Guard: withGates, Build: onCores},
 		kernels.Op[ops.FillCacheOp]{Name: "cuda", Storage: "t*.i>i", Build: fill},
 	)
@@ -106,11 +106,11 @@ func withGates(_ *kernels.Builder, op ops.DecodeOp) error {
 	return nil
 }
 
-func forMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error {
+func forTensorCores(b *kernels.Builder, op ops.DecodeOp) error {
 	return cmp.Or(withGates(b, op), forProducts(b, op))
 }
 
-// forProducts refuses ops that MatrixUnits of decode_products.cuh does not support.
+// forProducts refuses ops that TensorCores of decode_products.cuh does not support.
 func forProducts(b *kernels.Builder, op ops.DecodeOp) error {
 	d, dv, h := op.Cache.KeyDim, op.Cache.ValueDim, int(b.In[0].Dim(2))/op.Cache.KVHeads
 	switch {
@@ -124,10 +124,10 @@ func forProducts(b *kernels.Builder, op ops.DecodeOp) error {
 	return nil
 }
 
-func onMatrixUnits(b *kernels.Builder, op ops.DecodeOp) error { return step(b, op, matrixUnits(b, op)) }
+func onTensorCores(b *kernels.Builder, op ops.DecodeOp) error { return step(b, op, tensorCores(b, op)) }
 
-// matrixUnits returns the class for the dims of an op.
-func matrixUnits(b *kernels.Builder, op ops.DecodeOp) products {
+// tensorCores returns the class for the dims of an op.
+func tensorCores(b *kernels.Builder, op ops.DecodeOp) products {
 	b.Aligned(16)
 	h, d, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), op.Cache.KeyDim, int64(op.Cache.ValueDim)
 	width, slots, heads, blocks := int64(64), int64(3), int64(8), int64(4)

@@ -1,6 +1,6 @@
 // The products of one token's heads with the keys and values of the cache. A warp uses one of two classes:
 //
-//   MatrixUnits<T, W, H>  tensor cores (mma.m16n8k16): bf16 and f16, up to H = 8 or 16 heads, dims that are multiples of 8 up to W
+//   TensorCores<T, W, H>  tensor cores (mma.m16n8k16): bf16 and f16, up to H = 8 or 16 heads, dims that are multiples of 8 up to W
 //   Cores<T>              all types and sizes
 //
 // A warp takes kKeys keys a step, with an online softmax for each head. A class has
@@ -50,7 +50,7 @@ __device__ inline void rotations(const Step& s, float2* rotation) {
 // the two, exponentials are transposed in registers. Lane (g, t) = (lane/4, lane%4) has the heads 2t and 2t+1 of every eight: for logits
 // those of keys g and g+8, for o those of dims g and g+8 of every sixteen. A warp has a ring of kSlots slots, which it fills kSlots
 // steps ahead. A slot has keys and values [16,W] each. The 16-byte cell c of a row lies at c ^ row%8, so that reads have no bank conflicts.
-template <typename T, int W, int H> struct MatrixUnits {
+template <typename T, int W, int H> struct TensorCores {
   using Type = T;
   static constexpr int kKeys = 16, kWidth = W, kChunks = W / 16, kTiles = H / 8, kMostHeads = H;
   static constexpr int kSlots = W == 64 ? 3 : 2, kSide = kKeys * W * 2, kSlot = 2 * kSide; // bytes: keys or values; both
@@ -253,14 +253,14 @@ template <typename T, int W, int H> struct MatrixUnits {
 // NSA_MATRIX_UNITS lists the instances: a name, the least number of blocks on a multiprocessor, which limits registers, and the class.
 // decode.go has the same list.
 #define NSA_MATRIX_UNITS(kernels)                                 \
-  kernels(mma64x8_bf16, 4, MatrixUnits<nsa::bf16, 64, 8>)         \
-  kernels(mma64x16_bf16, 3, MatrixUnits<nsa::bf16, 64, 16>)       \
-  kernels(mma128x8_bf16, 3, MatrixUnits<nsa::bf16, 128, 8>)       \
-  kernels(mma128x16_bf16, 2, MatrixUnits<nsa::bf16, 128, 16>)     \
-  kernels(mma64x8_f16, 4, MatrixUnits<nsa::f16, 64, 8>)           \
-  kernels(mma64x16_f16, 3, MatrixUnits<nsa::f16, 64, 16>)         \
-  kernels(mma128x8_f16, 3, MatrixUnits<nsa::f16, 128, 8>)         \
-  kernels(mma128x16_f16, 2, MatrixUnits<nsa::f16, 128, 16>)
+  kernels(mma64x8_bf16, 4, TensorCores<nsa::bf16, 64, 8>)         \
+  kernels(mma64x16_bf16, 3, TensorCores<nsa::bf16, 64, 16>)       \
+  kernels(mma128x8_bf16, 3, TensorCores<nsa::bf16, 128, 8>)       \
+  kernels(mma128x16_bf16, 2, TensorCores<nsa::bf16, 128, 16>)     \
+  kernels(mma64x8_f16, 4, TensorCores<nsa::f16, 64, 8>)           \
+  kernels(mma64x16_f16, 3, TensorCores<nsa::f16, 64, 16>)         \
+  kernels(mma128x8_f16, 3, TensorCores<nsa::f16, 128, 8>)         \
+  kernels(mma128x16_f16, 2, TensorCores<nsa::f16, 128, 16>)
 
 // A lane has one key in the first product and every 32nd dim in the second. The state of a warp lies in shared memory, laid out as a
 // Part; behind it lie the factors of o [h], the exponentials [h,32], and the rows of the keys [32].

@@ -1,4 +1,4 @@
-// The products of matrix units, of the 32 lanes of a warp at once, for mma_on_host.h.
+// The products of tensor cores, of the 32 lanes of a warp at once, for mma_on_host.h.
 #include "../../common.cuh"
 #include "mma_on_host.h"
 

@@ -24,7 +24,6 @@ inline void barrier_wait(uint32_t at, uint32_t parity) {
     return barrier->parity != parity;
   }, &what);
 }
-inline bool barrier_has_ended(uint32_t at, uint32_t parity) { return __all_sync(0xffffffff, host_shared<HostBarrier>(at).parity != parity); }
 inline void meet(uint32_t at, uint32_t parity) { barrier_arrive(at), barrier_wait(at, parity); }
 inline void barrier_arrive_copied(uint32_t at) { copies_arrived(), barrier_arrive(at); }
 inline void fence_async() {}
