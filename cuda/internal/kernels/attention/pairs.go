@@ -25,7 +25,7 @@ type pairs struct {
 	units, queries, cuts, room, parts, tile, chunk, first, end int32
 }
 
-// listParams is ListParams, and pairGradientParams is PairGradientParams.
+// listParams is ListParams of attention_pairs.cuh, and pairGradientParams is PairGradientParams.
 type listParams struct {
 	params        `c:"p"`
 	pairGradients `c:"pairs"`
@@ -33,8 +33,9 @@ type listParams struct {
 
 type pairGradientParams struct {
 	k, v, q, dout [driver.MapBytes]byte
-	listParams
-	_ [16]byte
+	params        `c:"p"`
+	pairGradients `c:"pairs"`
+	_             [16]byte
 }
 
 type pairGradients struct {
@@ -183,11 +184,11 @@ func (a selectedProblem) launchPairGradients(of widths, argument *params) {
 	perLaunch := max(1, min(a.groups(), pairBytes/(results*(resultBytes(a.D)-8))))
 	x := pairGradients{entryBits: int32(bits.Len64(uint64(a.topN - 1))), parts: int32(a.parts())}
 	x.results, x.lengths = a.Work(perLaunch*results*(resultBytes(a.D)-8)), a.Work(4*a.groups()*a.S)
-	p := &pairGradientParams{listParams: listParams{params: *argument, pairGradients: x}}
-	p.count = 1
-	a.invert(&p.listParams)
+	argument.count = 1
+	a.invert(&listParams{*argument, x})
 	for first := int64(0); first < a.groups(); first += perLaunch {
-		p.first = int32(first)
+		x.first = int32(first)
+		p := &pairGradientParams{params: *argument, pairGradients: x}
 		groups := min(perLaunch, a.groups()-first)
 		grid := groups * int64(p.index.items) * a.parts()
 		a.Launch(a.warpGroupKernel("pairs_dkv", of), kernels.Line(grid), kernels.Line(of.pairGradThreads()), of.pairGradBytes(), p)
@@ -196,7 +197,7 @@ func (a selectedProblem) launchPairGradients(of widths, argument *params) {
 		a.rowBoxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1])
 		rows := adders / (kernels.Pieces(a.D, 32) * 4) // of a thread block
 		grid = groups * kernels.Pieces(a.S*a.headsPerGroup(), rows)
-		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(adders), 0, &p.listParams)
+		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(adders), 0, &listParams{*argument, x})
 	}
 	a.reduce(argument)
 }
