@@ -31,9 +31,6 @@ type selectParams struct {
 	ring, pitch, room, earliest      int32 // on tensor cores
 }
 
-// forcedBlocks is the number of blocks that every query gets: block 0 and the two newest.
-const forcedBlocks = 3
-
 // choice is a choice of blocks: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of the compressed attention over them
 // -> idx int32 [B,S,Hkv,topN], ascending, padded with -1.
 type choice struct {
@@ -51,8 +48,8 @@ func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, 
 		return a, selectParams{}, err
 	case a.l < 1 || a.d < 1 || a.block < 1 || a.l%a.d != 0 || a.block%a.d != 0:
 		return a, selectParams{}, graph.Refuse(graph.ReasonShape, "stride d = %d does not divide l = %d and l' = %d", a.d, a.l, a.block)
-	case a.topN < forcedBlocks || a.topN > math.MaxInt32:
-		return a, selectParams{}, graph.Refuse(graph.ReasonShape, "top n is %d, want %d to 2^31-1", a.topN, forcedBlocks)
+	case a.topN < ops.ForcedBlocks || a.topN > math.MaxInt32:
+		return a, selectParams{}, graph.Refuse(graph.ReasonShape, "top n is %d, want %d to 2^31-1", a.topN, ops.ForcedBlocks)
 	}
 	p := selectParams{
 		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref, documents: b.Documents,
@@ -93,7 +90,7 @@ func (a choice) places() int64 {
 	if (a.S-1)/a.block < a.topN {
 		return 0
 	}
-	return a.topN - forcedBlocks
+	return a.topN - ops.ForcedBlocks
 }
 
 func quads(n int64) int64 { return kernels.Pieces(n, 4) * 4 }
@@ -132,7 +129,7 @@ const (
 func (a choice) setRoom(p *selectParams) error {
 	switch places := a.places(); { // room is 16 more than places, or more, but at most mostRoom
 	case places >= mostRoom:
-		return graph.Refuse(graph.ReasonShape, "tensor cores: %d blocks of a query, want at most %d", a.topN, mostRoom-1+forcedBlocks)
+		return graph.Refuse(graph.ReasonShape, "tensor cores: %d blocks of a query, want at most %d", a.topN, mostRoom-1+ops.ForcedBlocks)
 	case places > 0:
 		p.room = int32(min(mostRoom, 32*kernels.Pieces(places+16, 32)))
 	}
@@ -240,23 +237,27 @@ func selectBlocksOnTensorCores(b *kernels.Builder, op ops.SelectBlocksOp) error 
 
 	threads := kernels.Pieces(h, threadHeads) // of a query
 	most := 16 / kernels.Pieces(h, 2*threads) // queries of a thread, whose columns are 16 pairs
-	// cut sets how many queries a thread block has: as many as fill its columns, if they fit.
-	cut := func(width int64) (shared int64) {
+	// fit returns how many queries a thread block has, as many as fill its columns if they fit, and the pitch and shared memory for them.
+	fit := func(width int64) (tokens, row, shared int64) {
 		for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
-			tokens := 4 / threads * n
-			p.tokens, p.pitch = int32(tokens), int32(pitch(n))
-			shared = teamBytes(1, width, 2) + 4*(quads(2*tokens*int64(p.room))+quads(2*tokens)) + 4*tokens*threads*pitch(n)
+			tokens, row = 4/threads*n, pitch(n)
+			shared = teamBytes(1, width, 2) + 4*(quads(2*tokens*int64(p.room))+quads(2*tokens)) + 4*tokens*threads*row
 			if n <= most && shared <= int64(a.GPU.SharedPerBlock) {
 				break
 			}
 		}
-		return shared
+		return tokens, row, shared
 	}
-	width, err := a.onTensorCores(cut)
+	width, err := a.onTensorCores(func(width int64) int64 {
+		_, _, shared := fit(width)
+		return shared
+	})
 	if err != nil {
 		return err
 	}
-	kernel, shared := "select_blocks_any", cut(width)
+	tokens, row, shared := fit(width)
+	p.tokens, p.pitch = int32(tokens), int32(row)
+	kernel := "select_blocks_any"
 	if usual {
 		kernel = "select_blocks"
 	}
