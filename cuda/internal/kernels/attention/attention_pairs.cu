@@ -13,7 +13,7 @@
 namespace nsa {
 
 constexpr int kSorters = 512, kListers = 128, kAdders = 256;  // threads of a block
-constexpr int kWindow = 2048;                                    // blocks whose bits a warp holds at once
+constexpr int kWindow = 2048;                                 // blocks whose bits a warp holds at once
 
 // A cut: the part of a unit's queries that a block of kSorters threads does.
 struct Cut {

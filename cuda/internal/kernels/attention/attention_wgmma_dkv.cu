@@ -304,10 +304,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       soon = first / n.each, head = first % n.each;
       if (Listed) listed = me < N && j < steps && soon * n.each + head < at.to ? at.queries[soon] : -1;
     };
-    // The query of a list entry.
-    const auto query = [&](int t) {
-      return Several ? t & kQuery : t;
-    };
+    const auto query = [&](int t) { return Several ? t & kQuery : t; };
     const auto fetch = [&](int j) {  // loads lse and delta of tile j, and looks up tile j + 1
       t = -1, lse = INFINITY, delta = 0;
       if (Several ? listed != -1 : Listed ? listed >= 0 : me < N && j < steps && soon * n.each + head < at.to) {
@@ -374,8 +371,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     if (at.steps == 0) copies_arrived();
     return any_large;
   }
-  // take_out of attention_tile.cuh for the rows that this warp copied (if Pairs, for all), of a tile of `count` rows: rows with NaN or Inf become zeros. It calls
-  // also(r) for each lane that has a part of such a row.
+  // take_out of attention_tile.cuh for a tile of `count` rows, by each warp for the rows that it copied, which are all if Pairs. Rows with
+  // NaN or Inf become zeros. Each lane that has a part of such a row calls also(r).
   template <int X, class Also> __device__ void take_out(Width<X>, uint32_t tile, int count, Also also) const {
     int me = threadIdx.x;
     asm volatile("" : "+r"(me));  // keeps what follows out of registers before this rare work
@@ -517,13 +514,13 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 #pragma unroll
         for (int i = 0; i < 4; i++) sum[j][i] = 0;
     };
-    // What the group's keys add to dq: from dS, in x[1], to the results of the rows of the tile.
+    // Makes the results of the rows of the tile from dS, in x[1]: what the group's keys add to dq.
     //
     // dS goes to shared memory, [N rows, 64 keys]. Without Split it takes the place of do, when all warps have done their products with that.
     // With Split there are two tiles of it: when all warps have written one of them, all have read the other one.
     const uint32_t here = lane() % 8 * 128 + lane() / 16 * 1024 + ((warp() % 4 * 2 + lane() / 8 % 2 ^ lane() % 8) << 4);
     uint32_t further = 0, zero = 0;
-    const auto add_results = [&] {
+    const auto make_results = [&] {
       if constexpr (Pairs && Keys) {
         if (!Split) {
           wgmma_wait<1>();
@@ -587,12 +584,11 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       if constexpr (Keys) make_ds();
       if constexpr (Values) begin_sum(Width<Cv>{}, dv, s, x[0], kRowTile);
       if constexpr (Keys) begin_sum(Width<C>{}, dk, ds, x[1], 0);
-      add_results();
+      make_results();
       wgmma_wait<0>();
       if constexpr (Keys) hold(dk);
       if constexpr (Values) hold(dv);
-      release();
-      left--, ring.next();
+      release(), left--, ring.next();
     }
     const Work& at = is.work;
     const int key = mine + warp() % 4 * 16 + lane() / 4;

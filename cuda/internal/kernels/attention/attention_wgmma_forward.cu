@@ -45,7 +45,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     unsigned long long full_q[2], free_q[2], full_k[Stages], free_k[Stages], full_v[Stages], free_v[Stages], both, pass;
   };
   static constexpr int kQs = 2 * W * kQ, kKeys = Stages * (kKeyTile + kValueTile), kTiles = kQs + kKeys + Pairs::kRings;
-  static_assert(sizeof(Shared) <= (IsForced ? 2 * 48 * M + 544 * W * Results + 408 : 2 * 24 * M + 384), "forwardBytes in Go");
+  static_assert(sizeof(Shared) <= (IsForced ? 2 * 48 * M + 544 * W * Results + 408 : 2 * 24 * M + 384), "widths.forwardBytes and forcedBytes in Go");
   static constexpr int kShared = kTiles + sizeof(Shared);
 
   using Params = ParamsOf<mask>;

@@ -39,7 +39,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     int lists[Keys][64 * kItem];
     unsigned long long full_rows[Rows], free_rows[Rows], full_keys[Keys], free_keys[Keys], listed[Keys], raw;
   };
-  static_assert(sizeof(Shared) == Rows * (sizeof(Tile) + 16) + Keys * (256 * kItem + 24) + 8 && sizeof(Tile) == 32, "widths.pairTileBytes in Go");
+  static_assert(sizeof(Shared) == Rows * (sizeof(Tile) + 16) + Keys * (256 * kItem + 24) + 8 && sizeof(Tile) == 32, "widths.pairForwardBytes in Go");
   static constexpr int kTiles = Rows * kTile + Keys * kKeyStage, kShared = kTiles + sizeof(Shared);
 
   const PairParams& maps;
@@ -194,7 +194,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     wgmma_wait<0>();
     hold(s);
     barrier_arrive(free);
-    if (!all) hide(s, rows, -INFINITY);
+    if (!all) hide(s, rows);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       Softmax state;
@@ -264,8 +264,8 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       }
     }
   }
-  // Sets the numbers of keys that a row does not see to `hidden`.
-  static __device__ __forceinline__ void hide(float (&s)[8][4], const Pair& rows, float hidden) {
+  // Sets the logits of keys that a row does not see to -Inf.
+  static __device__ __forceinline__ void hide(float (&s)[8][4], const Pair& rows) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
       const int seen = rows.seen[r] - 2 * (lane() % 4);
@@ -273,7 +273,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int i = 0; i < 2; i++)
-          if (8 * j + i >= seen) s[j][2 * r + i] = hidden;
+          if (8 * j + i >= seen) s[j][2 * r + i] = -INFINITY;
     }
   }
 };

@@ -38,6 +38,7 @@ type pairGradientParams struct {
 	_             [16]byte
 }
 
+// pairGradients is PairGradients.
 type pairGradients struct {
 	results, lengths kernels.Ref
 
@@ -103,7 +104,7 @@ func (a selectedProblem) byLists() error {
 		return graph.Refuse(graph.ReasonShape, "warp groups: %d blocks, want at most %d", a.count(), a.GPU.SharedPerBlock/4-64)
 	case a.S*a.results() > math.MaxInt32:
 		return graph.Refuse(graph.ReasonSize, "warp groups: %d rows of results of a group, want less than 2^31", a.S*a.results())
-	case a.results()*resultBytes(max(a.D, a.Dv)) > pairBytes:
+	case a.results()*(resultBytes(max(a.D, a.Dv))+statBytes) > pairBytes:
 		return graph.Refuse(graph.ReasonShape, "warp groups: lists of %d blocks, whose results exceed %d bytes", a.topN, pairBytes)
 	}
 	return nil
@@ -112,10 +113,13 @@ func (a selectedProblem) byLists() error {
 // sortBytes is the shared memory of the kernel that sorts pairs: a number for each selection block, and two for each of 32 warps.
 func (a selectedProblem) sortBytes() int64 { return 4*a.count() + 2*4*32 }
 
-// results is the number of results of one query in one group. resultBytes is the memory for one, with c columns, and its statistics.
+// results is the number of results of one query in one group. resultBytes is the memory for one with c columns, and statBytes that
+// for its statistics in the forward.
 func (a selectedProblem) results() int64 { return a.topN * a.parts() * a.headsPerGroup() }
 
-func resultBytes(c int64) int64 { return 2*32*kernels.Pieces(c, 32) + 8 }
+func resultBytes(c int64) int64 { return 2 * 32 * kernels.Pieces(c, 32) }
+
+const statBytes = 8
 
 // parts is the number of key tiles of a selection block.
 func (a selectedProblem) parts() int64 { return kernels.Pieces(a.block, mmaKeys) }
@@ -145,7 +149,7 @@ func (a selectedProblem) launchWalk(op string, of widths, r walkRing, argument *
 // launchPairs adds the launches of the forward by pairs. The pairs are sorted by selection block. Then, a few units at a time, one kernel
 // computes the results of the pairs, and another goes over the forced blocks and adds those results.
 func (a selectedProblem) launchPairs(of widths, argument *params) {
-	fit := pairBytes / (a.results() * resultBytes(a.Dv))
+	fit := pairBytes / (a.results() * (resultBytes(a.Dv) + statBytes))
 	queries := min(fit, a.S)
 	queries /= kernels.Pieces(queries, pairQueries)             // so that most of fit is used
 	queries = kernels.Pieces(a.S, kernels.Pieces(a.S, queries)) // and units have nearly the same size
@@ -160,7 +164,7 @@ func (a selectedProblem) launchPairs(of widths, argument *params) {
 	x.list, x.lengths, x.counts = a.Work(4*all*queries*a.topN), a.Work(4*all*queries), a.Work(4*all*cuts*a.count())
 	x.items, x.count = a.Work(16*all*int64(x.room)), a.Work(4*all)
 	results := unitsPerLaunch * queries * a.results()
-	x.results, x.stats = a.Work(results*(resultBytes(a.Dv)-8)), a.Work(8*results)
+	x.results, x.stats = a.Work(results*resultBytes(a.Dv)), a.Work(results*statBytes)
 	p := &pairParams{params: *argument, pairs: x}
 	a.Launch("nsa_pairs_count_i32", kernels.Line(all*cuts), kernels.Line(sorters), 4*a.count(), p)
 	a.Launch("nsa_pairs_sort_i32", kernels.Line(all*cuts), kernels.Line(sorters), a.sortBytes(), p)
@@ -180,10 +184,10 @@ func (a selectedProblem) launchPairs(of widths, argument *params) {
 // launchPairGradients adds the launches of dq, dk and dv by pairs. A few groups at a time, one kernel makes dk, dv and the results for dq,
 // and another adds up the results.
 func (a selectedProblem) launchPairGradients(of widths, argument *params) {
-	results := a.S * a.results() // of a group
-	perLaunch := max(1, min(a.groups(), pairBytes/(results*(resultBytes(a.D)-8))))
+	bytes := a.S * a.results() * resultBytes(a.D) // of the results of a group
+	perLaunch := max(1, min(a.groups(), pairBytes/bytes))
 	x := pairGradients{entryBits: int32(bits.Len64(uint64(a.topN - 1))), parts: int32(a.parts())}
-	x.results, x.lengths = a.Work(perLaunch*results*(resultBytes(a.D)-8)), a.Work(4*a.groups()*a.S)
+	x.results, x.lengths = a.Work(perLaunch*bytes), a.Work(4*a.groups()*a.S)
 	argument.count = 1
 	a.invert(&listParams{*argument, x})
 	for first := int64(0); first < a.groups(); first += perLaunch {
@@ -191,11 +195,11 @@ func (a selectedProblem) launchPairGradients(of widths, argument *params) {
 		p := &pairGradientParams{params: *argument, pairGradients: x}
 		groups := min(perLaunch, a.groups()-first)
 		grid := groups * int64(p.index.items) * a.parts()
-		a.Launch(a.warpGroupKernel("pairs_dkv", of), kernels.Line(grid), kernels.Line(of.pairGradThreads()), of.pairGradBytes(), p)
+		a.Launch(a.warpGroupKernel("pairs_dkv", of), kernels.Line(grid), kernels.Line(dkvThreads(warpGroupListKeys, of.pairSplit())), of.pairGradBytes(), p)
 		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
 		a.rowBoxes(unsafe.Offsetof(p.q), a.In[0])
 		a.rowBoxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1])
-		rows := adders / (kernels.Pieces(a.D, 32) * 4) // of a thread block
+		rows := adders / (resultBytes(a.D) / 16) // of a thread block, whose threads have 16 bytes each
 		grid = groups * kernels.Pieces(a.S*a.headsPerGroup(), rows)
 		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(adders), 0, &listParams{*argument, x})
 	}

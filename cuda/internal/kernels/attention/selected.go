@@ -294,7 +294,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 		kernel = "several_dkv"
 	}
 	grid := listed.items(p) * kernels.Pieces(listed.block, warpGroupListKeys)
-	a.Launch(a.warpGroupKernel(kernel, x), kernels.Line(grid), kernels.Line(x.dkvThreads(warpGroupListKeys)), x.listedDKVBytes(), p)
+	a.Launch(a.warpGroupKernel(kernel, x), kernels.Line(grid), kernels.Line(dkvThreads(warpGroupListKeys, x.split)), x.listedDKVBytes(), p)
 	listed.reduce(p)
 	return nil
 }

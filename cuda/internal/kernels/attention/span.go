@@ -140,7 +140,7 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 		blocks = whole
 	}
 	a.launchDKV(p, a.chunks(x.spanKeys(), x.dkv.n, blocks, warpGroupChunkRow), x.spanKeys(), func(grid int64) {
-		a.Launch(a.warpGroupKernel("span_dkv", x), kernels.Line(grid), kernels.Line(x.dkvThreads(x.spanKeys())), x.spanDKVBytes(), p)
+		a.Launch(a.warpGroupKernel("span_dkv", x), kernels.Line(grid), kernels.Line(dkvThreads(x.spanKeys(), x.split)), x.spanDKVBytes(), p)
 	})
 	return nil
 }

@@ -126,13 +126,6 @@ func (x widths) pairGradBytes() int64 {
 // pairSplit is split for the kernel that also makes results for dq, which needs more registers.
 func (x widths) pairSplit() bool { return x.c > 128 }
 
-func (x widths) pairGradThreads() int64 {
-	if x.pairSplit() {
-		return 128 + 2*128
-	}
-	return warpGroupThreads(warpGroupListKeys)
-}
-
 func (x widths) spanDKVBytes() int64   { return x.dkvBytes(x.spanKeys(), x.dkv) }
 func (x widths) listedDKVBytes() int64 { return x.dkvBytes(warpGroupListKeys, x.listed) }
 
@@ -164,9 +157,9 @@ func (x widths) spanKeys() int64 {
 	return 2 * 64
 }
 
-// dkvThreads is the number of threads of a thread block of the kernels for dk and dv.
-func (x widths) dkvThreads(keys int64) int64 {
-	if x.split {
+// dkvThreads is the number of threads of a thread block of the kernels for dk and dv. If split, two groups own the same keys.
+func dkvThreads(keys int64, split bool) int64 {
+	if split {
 		return 128 + 2*128
 	}
 	return warpGroupThreads(keys)
