@@ -19,9 +19,9 @@ const (
 
 // EncodeBoxes writes to `to` a tensor map, by which kernels copy boxes of an array of 2-byte elements. The array lies at address
 // `at`, a multiple of 16. dims are the lengths of its axes, the fastest one first; the strides of the other axes are multiples of
-// 16 bytes. A box has 64 elements along the first axis, `rows` along the third one, and 1 along the others. In shared memory a box
-// has the 128-byte swizzle, and zeros where it is outside the array.
-func (d *Device) EncodeBoxes(to []byte, at DevicePtr, dims [4]int64, rows int64) error {
+// 16 bytes. A box has 64 elements along the first axis, box[0] along the second, box[1] along the third and 1 along the last one. In
+// shared memory a box has the 128-byte swizzle, and zeros where it is outside the array.
+func (d *Device) EncodeBoxes(to []byte, at DevicePtr, dims [4]int64, box [2]int64) error {
 	x := new(struct {
 		room    [MapBytes + boxAlignment]byte
 		dims    [boxDims]uint64
@@ -37,7 +37,7 @@ func (d *Device) EncodeBoxes(to []byte, at DevicePtr, dims [4]int64, rows int64)
 		x.dims[i], x.box[i], x.steps[i] = uint64(n), 1, 1
 		stride *= uint64(n)
 	}
-	x.box[0], x.box[2] = boxElements, uint32(rows)
+	x.box[0], x.box[1], x.box[2] = boxElements, uint32(box[0]), uint32(box[1])
 	return d.do("tensor map", func() error {
 		skip := -uintptr(unsafe.Pointer(&x.room)) % boxAlignment
 		f := d.fn.TensorMapEncodeTiled

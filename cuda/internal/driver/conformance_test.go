@@ -248,8 +248,8 @@ func testEvents(t *testing.T, d *driver.Device) {
 
 func testBoxes(t *testing.T, d *driver.Device) {
 	at, to := alloc(t, d, 4096).Ptr(), make([]byte, driver.MapBytes+1)
-	ok(t, d.EncodeBoxes(to, at, [4]int64{72, 2, 10, 1}, 112))
+	ok(t, d.EncodeBoxes(to, at, [4]int64{72, 2, 10, 1}, [2]int64{2, 112}))
 	require.NotEqual(t, make([]byte, len(to)), to)
 	require.Zero(t, to[driver.MapBytes])
-	require.ErrorIs(t, d.EncodeBoxes(to, at+2, [4]int64{72, 2, 10, 1}, 112), driver.InvalidValue)
+	require.ErrorIs(t, d.EncodeBoxes(to, at+2, [4]int64{72, 2, 10, 1}, [2]int64{2, 112}), driver.InvalidValue)
 }

@@ -17,7 +17,7 @@ type GPU struct {
 	SharedPerSM    int // bytes of shared memory of a multiprocessor
 	SMs            int
 	// Boxes encodes a tensor map: see driver.Device.EncodeBoxes.
-	Boxes func(to []byte, at Ptr, dims [4]int64, rows int64) error
+	Boxes func(to []byte, at Ptr, dims [4]int64, box [2]int64) error
 }
 
 // Operand is an input or output of an op, with the place of its first element.

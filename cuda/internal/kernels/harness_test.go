@@ -43,8 +43,8 @@ type variant struct {
 var h200 = kernels.GPU{Capability: 90, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, SMs: 132, Boxes: hostBoxes}
 
 // hostBoxes writes a tensor map in the form that copies on the host read: HostMap of wgmma_on_host.h.
-func hostBoxes(to []byte, at kernels.Ptr, dims [4]int64, rows int64) error {
-	for i, v := range append([]int64{int64(at)}, append(dims[:], rows)...) {
+func hostBoxes(to []byte, at kernels.Ptr, dims [4]int64, box [2]int64) error {
+	for i, v := range append([]int64{int64(at)}, append(dims[:], box[:]...)...) {
 		binary.LittleEndian.PutUint64(to[8*i:], uint64(v))
 	}
 	return nil

@@ -47,7 +47,7 @@ struct Pairs {
 
 struct PairParams {
   alignas(64) uint8_t k[128], v[128];  // tensor maps of k and v, with boxes [1,64,1,64]
-  uint8_t q[128];                      // tensor map of q as an array [1,B*S*Hq,1,D], with boxes [1,h,1,64]
+  uint8_t q[128];                      // tensor map of q, with boxes [1,1,h,64]
   AttentionParams p;
   Pairs pairs;
 };
@@ -68,11 +68,12 @@ struct ListParams {
   AttentionParams p;
   PairGradients pairs;
 };
-struct PairGradientParams {
+// The argument of the kernels on warp groups that make dk and dv.
+struct KeyGradientParams {
   alignas(64) uint8_t k[128], v[128];  // tensor maps of k and v, with boxes [1,64,1,64]
-  uint8_t q[128], dout[128];           // tensor maps of q and do as arrays [1,B*S*Hq,1,c], with boxes [1,h,1,64]
+  uint8_t q[128], dout[128];           // tensor maps of q and do, with boxes [1,queries,heads,64]; queries = 1 if rows are listed
   AttentionParams p;
-  PairGradients pairs;
+  PairGradients pairs;                 // unused except by pairs
 };
 
 // Selected attention by a walk (attention_walk_forward.cu, attention_walk_dq.cu): a walk goes through the blocks that the queries of a

@@ -7,17 +7,17 @@
 //
 // D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
 //
-// Warp group 0 of a block loads, W warp groups compute. N rows of q and do, with the facts about them, fill a stage of a ring of `Stages`
-// stages; barriers say which stages are full and which are free. Each computing group owns 64 keys. Selected attention needs only 64
-// keys a block, so it has one computing group, and two blocks share a multiprocessor. If a group has too few registers for both dk
-// and dv of 64 keys (Split), two groups own the same keys: the first makes dv, the second dk.
+// Warp group 0 of a block loads, W warp groups compute. A tile of at most N rows of q and do, with the facts about them, fills a stage of a
+// ring of `Stages` stages; barriers say which stages are full and which are free. Keys and rows come by tensor maps. A tile has whole
+// queries, unless a query has more than N rows. Each computing group owns 64 keys. Selected attention needs only 64 keys a block, so it
+// has one computing group, and two blocks share a multiprocessor. If a group has too few registers for both dk and dv of 64 keys
+// (Split), two groups own the same keys: the first makes dv, the second dk.
 //
 // Keys are the rows of the products and queries the columns, so P and dS are left factors straight from registers. While one group
 // makes P and dS, the products of the other run.
 //
-// With pairs, rows come by tensor maps: a box has the heads of one query, and each loading warp fills a stage of its own. A group writes dS
-// to shared memory, too, and multiplies the transpose of its keys by it. That is what these keys add to dq, transposed; the lanes of a
-// warp turn it round and write it to the results.
+// With pairs a group writes dS to shared memory, too, and multiplies the transpose of its keys by it. That is what these keys add to
+// dq, transposed; the lanes of a warp turn it round and write it to the results.
 //
 // The rows that see the keys of a span are cut into chunks, counted from the last row. So chunk i has the same rows for many keys, and
 // their blocks read these rows from the L2 cache at about the same time. In a window a block also starts at the same row as its
@@ -35,90 +35,82 @@ namespace nsa {
 enum Listing { kSpan, kListed, kSeveral, kPairs };
 template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bool Split = false> struct KeyGradient {
   static constexpr bool Listed = Lists != kSpan, Several = Lists == kSeveral, Pairs = Lists == kPairs;
-  using Params = std::conditional_t<Pairs, PairGradientParams, AttentionParams>;
   static constexpr int kQuery = (1 << 28) - 1;  // if Several: the bits of a list entry that hold the query
   static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of the keys and values of a warp group
   static constexpr uint32_t kRowTile = N * C * 2, kStage = kRowTile + N * Cv * 2;  // bytes of q, and of q and do
   static constexpr int kLoaderRegisters = Split ? 56 : W == 1 && C > 128 ? 32 : 40, kRegisters = W == 1 ? 256 - kLoaderRegisters : Split ? 224 : 232;  // of a thread
   static_assert(registers_fit(W, kLoaderRegisters, kRegisters, W == 1 ? 2 : 1) && (W == 2 || !Split), "or the groups wait for registers without end");
-  static constexpr int kStep = 128 / 8;
-  static_assert(N <= 128 && N % kStep == 0, "a thread for each row of a tile, which copies the same cell of panels of several");
+  static_assert(N <= 128, "a loading thread for each row of a tile");
 
   // What is known about the rows of a tile. An element of a pair is for an even or an odd row. base is lse*log2(e), or 0 for large rows
   // in the careful pass; then lse holds their lse, and 0 for all other rows. lo and hi are the keys that a row sees; if Several, lo
-  // holds its four bits instead, and if Pairs the place of its result, times h, plus its head (-1 for no row). at is the distance from
-  // the group's first row, counted in rows, -1 for no row; unused if Pairs. some is a run that contains the keys that any row sees, all
-  // those that all rows see.
+  // holds its four bits instead, and if Pairs the place of its result, times h, plus its head (-1 for no row). some is a run that
+  // contains the keys that any row sees. All rows see the keys in `all`; it is empty in the careful pass.
   struct Rows {
     float2 base[N / 2], delta[N / 2];
     int2 lo[N / 2], hi[N / 2];
     float lse[N];
-    int at[N];
-    Run some, all;
+    alignas(16) Run some;
+    Run all;
   };
-  // The work of a block: the keys [first,end) of group g of batch row b, and the rows [from,to), which are `steps` tiles; the block
-  // starts with tile `turn` and wraps around. If there are several chunks, gradients go to sums. `queries` is the list of queries if
-  // Listed. steps = -1 means no work.
+  // The work of a block: the keys [first,end) of group g of batch row b, and the queries [from,to), which are `steps` tiles; the block
+  // starts with tile `turn` and wraps around. A tile has `heads` heads of `queries` queries; if a group has more heads, a query has
+  // `parts` tiles. If there are several chunks, gradients go to sums. If Listed, [from,to) are places of `list`. steps = -1 means no work.
   struct Work {
     int b, g, first, end, from, to, steps, turn;
     float* sums;
-    const int* queries;
-    long long row, stat;  // index of the group's first row in q, counted in rows, and in lse
-    int part;             // of a selection block
+    const int* list;
+    long long stat;  // index of the group's first row in lse
+    int part;        // of a selection block
+    int heads, queries, parts;
   };
   struct Shared {
     Rows rows[Stages];
-    unsigned long long full[Stages], free[Stages], raw[4], pass;  // raw: of the loading warps if Pairs, in the careful pass
+    unsigned long long full[Stages], free[Stages], raw, pass;  // raw: of the copies of a tile in the careful pass
     Work work;
     int careful;  // whether this is the careful pass; in shared memory to save registers
     int wrong;    // whether any thread asks for it
     unsigned bad[2];  // if Pairs: a bit for each key with NaN or Inf, in the careful pass
   };
-  static_assert(sizeof(Shared) == Stages * (24 * N + 32) + 128, "widths.dkvBytes in Go");
+  static_assert(sizeof(Shared) == Stages * (20 * N + 32) + 112, "widths.dkvBytes in Go");
   static constexpr int kWeights = Pairs && Split ? 2 * N * 128 : 0;  // bytes of dS; without Split it lies in the place of do
   static constexpr int kTiles = kOwners * (kKeyTile + kValueTile) + Stages * kStage + kWeights, kShared = kTiles + sizeof(Shared);
 
-  const Params& params;
+  const KeyGradientParams& params;
   const AttentionParams& p;
   uint32_t K, V, Q;  // in a stage, do lies behind q
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
-  static __device__ const AttentionParams& of(const AttentionParams& p) { return p; }
-  static __device__ const AttentionParams& of(const PairGradientParams& a) { return a.p; }
-  __device__ KeyGradient(const Params& params)
-      : params(params), p(of(params)), K(shared_address(shared())), V(K + kOwners * kKeyTile), Q(V + kOwners * kValueTile),
+  __device__ KeyGradient(const KeyGradientParams& params)
+      : params(params), p(params.p), K(shared_address(shared())), V(K + kOwners * kKeyTile), Q(V + kOwners * kValueTile),
         is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() {
     if (threadIdx.x == 0) {
       if constexpr (Listed) is.work = selected_work();
       else is.work = span_work();
-      is.work.row = p.n.row(is.work.b, is.work.g, 0, 1), is.work.stat = p.n.stat(is.work.b, is.work.g, 0);
+      is.work.stat = p.n.stat(is.work.b, is.work.g, 0);
       is.careful = is.wrong = 0, is.bad[0] = is.bad[1] = 0;
       barrier_init(barrier_at(is.pass), kBlock);
-      for (int i = 0; i < Stages; i++)
-        barrier_init(barrier_at(is.full[i]), Pairs ? 33 : 128 + 4), barrier_init(barrier_at(is.free[i]), 128 * W);
-      for (int i = 0; i < 4; i++) barrier_init(barrier_at(is.raw[i]), 1);
+      for (int i = 0; i < Stages; i++) barrier_init(barrier_at(is.full[i]), 129), barrier_init(barrier_at(is.free[i]), 128 * W);
+      barrier_init(barrier_at(is.raw), 1);
       barriers_ready();
-    }
-    if (Pairs) {  // rows that no box fills must be finite
-      for (int i = threadIdx.x; i < Stages * int(kStage) / 16; i += kBlock) store_shared(Q + 16 * i, uint4{0, 0, 0, 0});
-      fence_async();
     }
     __syncthreads();
     if (is.work.steps < 0) return;
+    if (Listed || is.work.heads * is.work.queries < N) {  // rows that no box fills must be finite
+      for (int i = threadIdx.x; i < Stages * int(kStage) / 16; i += kBlock) store_shared(Q + 16 * i, uint4{0, 0, 0, 0});
+      fence_async();
+      __syncthreads();
+    }
     const int role = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     Ring<Stages> ring;
     if (role == 0) {
       fewer_registers<kLoaderRegisters>();
-      if constexpr (Pairs) {
-        while (again(load_lists())) {}
-      } else {
-        load_keys();
-        while (again(load_rows(ring))) {}
-      }
+      do load_rows(ring);
+      while (again(false));
     } else {
       more_registers<kRegisters>();
       if constexpr (Split) {
@@ -132,41 +124,47 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       }
     }
   }
+  // Sets the tiles of the queries [from,to), the first of which begins at query `start`.
+  __device__ void set_tiles(Work& x, int from, int to, int start) const {
+    x.heads = min(p.n.each, N), x.queries = N / x.heads, x.parts = (p.n.each - 1) / x.heads + 1;
+    x.from = from, x.to = to, x.steps = (to - from + x.queries - 1) / x.queries * x.parts;
+    x.turn = start < to ? (start - from) / x.queries * x.parts : 0;
+  }
   // Grid x is B*Hkv*items*ceil(T/M); tiles of keys vary fastest. Item i of a tile takes its chunk of rows number i, counted from the end.
   __device__ Work span_work() const {
     const Sizes& n = p.n;
     const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x / tiles % p.index.items, group = blockIdx.x / tiles / p.index.items;
     const int first = blockIdx.x % tiles * M, end = min(n.keys, first + M);
     const SpanRows rows = span_rows(p, group / n.groups, first, end);
-    const int chunks = p.index.chunks(rows.all);
-    const int to = rows.from + rows.all - item * p.index.chunk, from = max(rows.from, to - p.index.chunk);
-    const long long most = min((long long)p.span.w + M, (long long)n.queries) * n.each, next = (from + most - 1) / most * most;
+    const int chunks = p.index.chunks(rows.all), chunk = p.index.chunk / n.each, begin = rows.from / n.each;
+    const int to = begin + rows.all / n.each - item * chunk, from = max(begin, to - chunk);
+    Work x{group / n.groups, group % n.groups, first, end};
+    const long long most = min((long long)p.span.w + M, (long long)n.queries);
+    set_tiles(x, from, to, (from + most - 1) / most * most);
+    if (item >= chunks) x.steps = -1;
     const long long row = ((long long)group * p.index.items + item) * n.keys + first;
-    return {group / n.groups, group % n.groups, first, end, from, to, item < chunks ? (to - from + N - 1) / N : -1,
-            next < to ? int(next - from) / N : 0, chunks == 1 ? nullptr : p.partial + row * (n.d + n.dv), nullptr};
+    if (chunks > 1) x.sums = p.partial + row * (n.d + n.dv);
+    return x;
   }
-  // The rows of a full tile: if Pairs, those of whole queries.
-  __device__ int rows_of() const { return Pairs ? N / p.n.each * p.n.each : N; }
   // Grid x is B*Hkv*items*ceil(size/M). An item is a chunk of the list of a block.
   __device__ Work selected_work() const {
     const Sizes& n = p.n;
     const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.names();
     const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items;
-    int group = blockIdx.x / parts / p.index.items;
-    if constexpr (Pairs) group += params.pairs.first;
+    const int group = blockIdx.x / parts / p.index.items + (Pairs ? params.pairs.first : 0);
     const Choosers of(p, group);
-    Work to_do{group / n.groups, group % n.groups};
-    to_do.steps = -1, to_do.part = part;
-    if (item >= of.item[blocks]) return to_do;
+    Work x{group / n.groups, group % n.groups};
+    x.steps = -1, x.part = part;
+    if (item >= of.item[blocks]) return x;
     const int j = of.block(item, blocks), chunk = item - of.item[j], from = chunk * p.index.chunk;
-    const Run block = p.tokens(to_do.b, j);
-    if (part * M >= block.hi - block.lo) return to_do;
-    to_do.first = block.lo + part * M, to_do.end = min(to_do.first + M, block.hi);
-    to_do.to = min(of.length(j) - from, p.index.chunk) * n.each, to_do.steps = (to_do.to + rows_of() - 1) / rows_of();
+    const Run block = p.tokens(x.b, j);
+    if (part * M >= block.hi - block.lo) return x;
+    x.first = block.lo + part * M, x.end = min(x.first + M, block.hi);
+    set_tiles(x, 0, min(of.length(j) - from, p.index.chunk), 0);
     const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
-    if (of.chunks(j) > 1) to_do.sums = p.partial + row * (n.d + n.dv);
-    to_do.queries = of.queries + of.list[j] + from;
-    return to_do;
+    if (of.chunks(j) > 1) x.sums = p.partial + row * (n.d + n.dv);
+    x.list = of.queries + of.list[j] + from;
+    return x;
   }
   // Ends a pass of the block and returns whether another one follows: the careful one follows the first if any thread was `wrong`.
   __device__ bool again(bool wrong) const {
@@ -179,205 +177,96 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     return true;
   }
 
-  // Begins to copy the keys and values. Their arrival is part of the first stage's full barrier.
-  __device__ void load_keys() const {
-    const Sizes& n = p.n;
-    const int b = is.work.b, g = is.work.g, first = is.work.first, end = is.work.end;
-    const int i = threadIdx.x % 8;
-    const auto copy = [&](auto width, uint32_t tile, const void* array, int c) {
-      const T* src = static_cast<const T*>(array) + 8 * i;
-#pragma unroll 2
-      for (int r = threadIdx.x / 8; r < M; r += kStep) {
-        const T* row = src + n.key(b, g, min(first + r, end - 1), c);
-#pragma unroll
-        for (int m = 0; m < decltype(width)::value / 64; m++) {  // nothing is read unless `in`
-          const bool in = first + r < end && 64 * m + 8 * i < c;
-          copy_cell(tile + r / 64 * 128 * decltype(width)::value + cell_of(64, r % 64, 8 * m + i), row + 64 * m, in);
-        }
-      }
-    };
-    copy(Width<C>{}, K, p.k, n.d), copy(Width<Cv>{}, V, p.v, n.dv);
-  }
-
-  // The work of a loading warp if Pairs: it takes every Stages-th tile, and so always fills the same stage in a pass. It begins to copy the
-  // boxes of the tile, writes what is known about its rows, and fetches that of its next tile. Rows behind those of whole queries keep
-  // what they held: no weight is given to them. Returns whether a row is large.
-  __device__ bool load_lists() const {
-    constexpr int kMine = (N - 1) / 32 + 1;  // rows of a lane
-    static_assert(Stages <= 4, "a warp for each stage, or it could wait for a stage that is a round behind");
-    if (warp() >= Stages) return false;
+  // The work of the loading group. Thread i looks after row i of each tile. Boxes bring the rows: a box has several queries of a span, or
+  // one listed query. So a stage may also hold rows of another chunk or of a tile before: they get no weight. A large row
+  // asks for the careful pass.
+  __device__ void load_rows(Ring<Stages>& ring) const {
     const Sizes& n = p.n;
     const Work& at = is.work;
     const PairGradients& x = params.pairs;
-    const int most = rows_of(), careful = is.careful, before = careful * at.steps;  // tiles of the pass before
-    bool any_large = false;
-    int entry[kMine];  // of the lane's rows of the next tile: their list entries
-    float lse[kMine], delta[kMine];
-    const auto fetch = [&](int j) {
-      const int first = j * most, count = j < at.steps ? min(most, at.to - first) : 0;
-#pragma unroll
-      for (int u = 0; u < kMine; u++) {
-        const int r = lane() + 32 * u;
-        entry[u] = r < count ? at.queries[(first + r) / n.each] : -1;
-      }
-#pragma unroll
-      for (int u = 0; u < kMine; u++) {
-        const int r = lane() + 32 * u, t = entry[u] >> x.entry_bits;
-        const long long stat = at.stat + (r % n.each * n.queries + t);
-        lse[u] = INFINITY, delta[u] = 0;
-        if (r < count) lse[u] = p.lse[stat], delta[u] = p.delta[stat];
-      }
-    };
-    uint32_t raw = 0;  // parity
-    fetch(warp());
-#pragma unroll 1
-    for (int j = warp(); j < at.steps; j += Stages) {
-      const int number = before + j, stage = number % Stages, first = j * most, count = min(most, at.to - first);
-      const uint32_t full = barrier_at(is.full[stage]), q = Q + stage * kStage, arrives = careful ? barrier_at(is.raw[warp()]) : full;
-      Rows& rows = is.rows[stage];
-      barrier_wait(barrier_at(is.free[stage]), (number / Stages & 1) ^ 1);
-      if (lane() == 0) {
-        const bool keys = number == 0;
-        barrier_arrive_expecting(arrives, 2 * (C + Cv) * (count + (keys ? 64 : 0)));
-        if (keys) copy_boxes<C>(K, 64, params.k, arrives, at.g, at.first, at.b), copy_boxes<Cv>(V, 64, params.v, arrives, at.g, at.first, at.b);
-      }
-      __syncwarp();
-#pragma unroll 1
-      for (int r = lane() * n.each; __any_sync(0xffffffff, r < count); r += 32 * n.each) {  // the first row of a query
-        int of = -1;
-#pragma unroll
-        for (int u = 0; u < kMine; u++)
-          if (const int other = __shfl_sync(0xffffffff, entry[u], r % 32); r / 32 == u) of = other;
-        if (r >= count) continue;
-        const int row = (at.b * n.queries + (of >> x.entry_bits)) * n.heads + at.g * n.each;
-#pragma unroll
-        for (int m = 0; m < C / 64; m++) copy_box(q + (m * N + r) * 128, params.q, arrives, 64 * m, 0, row, 0);
-#pragma unroll
-        for (int m = 0; m < Cv / 64; m++) copy_box(q + kRowTile + (m * N + r) * 128, params.dout, arrives, 64 * m, 0, row, 0);
-      }
-#pragma unroll
-      for (int u = 0; u < kMine; u++) {
-        const int r = lane() + 32 * u, t = entry[u] >> x.entry_bits;
-        if (r >= N) continue;
-        const float of = load_lse(lse[u]);
-        const bool shift = careful && large(of);
-        any_large |= large(of);
-        reinterpret_cast<float*>(rows.base)[r] = shift ? 0 : of * kLog2E;
-        reinterpret_cast<float*>(rows.delta)[r] = delta[u];
-        const int place = (t * p.blocks.most + (entry[u] & (1 << x.entry_bits) - 1)) * x.parts + at.part;
-        reinterpret_cast<int*>(rows.lo)[r] = entry[u] < 0 ? -1 : place * n.each + r % n.each;
-        reinterpret_cast<int*>(rows.hi)[r] = t + 1;
-        rows.lse[r] = shift ? of : 0;
-        if (r == 0) rows.some = {0, n.keys}, rows.all = {0, careful ? 0 : t + 1};
-      }
-      if (careful) {
-        barrier_wait(arrives, raw), raw ^= 1;
-        if (j == 0) take_out(Width<C>{}, K, 64, [&](int r) { atomicOr(is.bad + r / 32, 1u << r % 32); });
-        const auto bad = [&](int r) { reinterpret_cast<float*>(rows.base)[r] = NAN; };
-        __syncwarp();
-        take_out(Width<C>{}, q, N, bad), take_out(Width<Cv>{}, q + kRowTile, N, bad);
-        fence_async();
-        __syncwarp();
-        if (lane() == 0) barrier_arrive(full);
-      }
-      barrier_arrive(full);
-      __syncwarp();
-      fetch(j + Stages);
-    }
-    return any_large;
-  }
-
-  // Loads the rows and the facts about them. Returns whether a row is large.
-  __device__ bool load_rows(Ring<Stages>& ring) const {
-    const Sizes& n = p.n;
-    const int me = threadIdx.x, i = me % 8, mine = me / 8;  // this thread copies cell i of every panel, of rows mine, mine + kStep, ...
-    const Work& at = is.work;  // read each time, to save registers
-    bool any_large = false;
-    // Thread `me` looks after row `me` of a tile. t (the query, -1 for none), row, lse and delta belong to the next tile. For the tile
-    // after that: soon is the query, or its place in the list if Listed; listed is then the entry; head is the head.
-    int t = -1, row = 0, soon = 0, head = 0, listed = 0;  // if Several, t and listed contain the four bits
+    constexpr int kNone = 1 << 30;
+    const int me = threadIdx.x, head = me % at.heads, mine = me < at.heads * at.queries ? me / at.heads : kNone, steps = at.steps;
+    const bool careful = is.careful;
+    // entry is the query of the row, or its list entry if Listed, and -1 for no row. entry, lse and delta are of the next tile, soon is the
+    // entry of the tile behind that.
+    int entry = -1, soon = -1;
     float lse = INFINITY, delta = 0;
-    const int turn = at.turn, steps = at.steps;
-    const auto tile = [&](int j) { return turn + j < steps ? turn + j : turn + j - steps; };
-    const auto look_up = [&](int j) {  // finds the row of tile j
-      const int first = at.from + tile(j) * N + me;
-      soon = first / n.each, head = first % n.each;
-      if (Listed) listed = me < N && j < steps && soon * n.each + head < at.to ? at.queries[soon] : -1;
+    const auto tile_of = [&](int j) { return Listed ? j : at.turn + j < steps ? at.turn + j : at.turn + j - steps; };
+    const auto first_of = [&](int tile) { return at.from + (at.parts == 1 ? tile : tile / at.parts) * at.queries; };
+    const auto heads_of = [&](int tile) { return at.parts == 1 ? 0 : tile % at.parts * at.heads; };  // the first head of the tile
+    const auto query = [&](int entry) { return Pairs ? entry >> x.entry_bits : Several ? entry & kQuery : entry; };
+    const auto look_up = [&](int j) {
+      const int tile = tile_of(j), i = first_of(tile) + mine;
+      soon = -1;
+      if (mine < kNone && j < steps && i < at.to && heads_of(tile) + head < n.each) soon = Listed ? at.list[i] : i;
     };
-    const auto query = [&](int t) { return Several ? t & kQuery : t; };
-    const auto fetch = [&](int j) {  // loads lse and delta of tile j, and looks up tile j + 1
-      t = -1, lse = INFINITY, delta = 0;
-      if (Several ? listed != -1 : Listed ? listed >= 0 : me < N && j < steps && soon * n.each + head < at.to) {
-        t = Listed ? listed : soon, row = query(t) * n.heads + head;
-        const long long stat = at.stat + (head * n.queries + query(t));
+    const auto fetch = [&](int j) {
+      entry = soon, lse = INFINITY, delta = 0;
+      if (entry != -1) {
+        const long long stat = at.stat + ((heads_of(tile_of(j)) + head) * (long long)n.queries + query(entry));
         lse = load_lse(p.lse[stat]), delta = p.delta[stat];
       }
       look_up(j + 1);
     };
-    const auto note = [&](Rows& rows, int count) {  // writes the facts about a tile with `count` rows
-      if (me >= N) return;
-      const Run all = (Several ? t == -1 : t < 0) ? Run{0, 0} : Several ? Run{t >> 28 & 15, query(t) + 1} : Listed ? Run{0, query(t) + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
-      if (me == 0) rows.some.lo = Several ? 0 : seen.lo, rows.all.hi = count == N ? seen.hi : 0;
-      if (me == count - 1) rows.some.hi = Listed ? n.keys : seen.hi, rows.all.lo = seen.lo;
-      const bool shift = is.careful && large(lse);
-      any_large |= large(lse);
-      reinterpret_cast<float*>(rows.base)[me] = shift ? 0 : lse * kLog2E;
-      reinterpret_cast<float*>(rows.delta)[me] = delta;
-      reinterpret_cast<int*>(rows.lo)[me] = seen.lo;
-      reinterpret_cast<int*>(rows.hi)[me] = seen.hi;
-      rows.lse[me] = shift ? lse : 0;
-      rows.at[me] = (Several ? t == -1 : t < 0) ? -1 : row;
-    };
     look_up(0), fetch(0);
 #pragma unroll 1
     for (int j = 0; j < steps; j++, ring.next()) {
-      const uint32_t full = barrier_at(is.full[ring.stage]), q = Q + ring.stage * kStage;
+      const int tile = tile_of(j), first = first_of(tile), heads = at.g * n.each + heads_of(tile), t = query(entry);
+      const int queries = min(at.queries, at.to - first), last = min(queries * at.heads, (queries - 1) * at.heads + n.each - heads_of(tile)) - 1;
+      const uint32_t full = barrier_at(is.full[ring.stage]), q = Q + ring.stage * kStage, arrives = careful ? barrier_at(is.raw) : full;
       Rows& rows = is.rows[ring.stage];
+      const auto copy = [&](int r, int query) {
+        copy_boxes<C>(q + r * 128, N, params.q, arrives, heads, query, at.b);
+        copy_boxes<Cv>(q + kRowTile + r * 128, N, params.dout, arrives, heads, query, at.b);
+      };
       barrier_wait(barrier_at(is.free[ring.stage]), ring.parity ^ 1);
-      note(rows, min(N, at.to - at.from - tile(j) * N));
-      named_sync(1, 128);  // all facts about the tile are written
-      fetch(j + 1);
-      const T *from_q = static_cast<const T*>(p.q) + at.row * n.d + 8 * i, *from_do = static_cast<const T*>(p.dout) + at.row * n.dv + 8 * i;
-      const uint32_t to = q + cell_of(N, mine, i);
-      constexpr int kSome = C > 128 ? 1 : 4;  // places read at once, before the copies, which no read of shared memory is moved across
-#pragma unroll kSome == 1 ? 1 : N / kStep
-      for (int first = 0; first < N / kStep; first += kSome) {
-        int places[kSome];
+      if (me == 0) {
+        const bool keys = j == 0 && !careful;
+        barrier_arrive_expecting(arrives, 2 * (C + Cv) * ((Listed ? queries : at.queries) * at.heads + (keys ? M : 0)));
+        if (keys)
 #pragma unroll
-        for (int r = 0; r < kSome; r++)
-          if (first + r < N / kStep) places[r] = rows.at[mine + (first + r) * kStep];
-        const auto copy = [&](auto width, uint32_t to, const T* src, int c) {  // nothing is read outside the rows and the c columns
-#pragma unroll
-          for (int r = 0; r < kSome; r++)
-            if (first + r < N / kStep) {
-#pragma unroll
-              for (int m = 0; m < decltype(width)::value / 64; m++)
-                copy_cell(to + (m * N + (first + r) * kStep) * 128, src + (long long)places[r] * c + 64 * m, places[r] >= 0 && 64 * m + 8 * i < c);
-            }
-        };
-        copy(Width<C>{}, to, from_q, n.d), copy(Width<Cv>{}, to + kRowTile, from_do, n.dv);
+          for (int w = 0; w < kOwners; w++) {
+            copy_boxes<C>(K + w * kKeyTile, 64, params.k, arrives, at.g, at.first + 64 * w, at.b);
+            copy_boxes<Cv>(V + w * kValueTile, 64, params.v, arrives, at.g, at.first + 64 * w, at.b);
+          }
+        if (!Listed) copy(0, first);
       }
-      if (is.careful) {
-        copies_arrived();
+      if (Listed && entry != -1 && head == 0) copy(me, t);
+      if (me < N) {
+        const bool shift = careful && large(lse), in = entry != -1;
+        if (large(lse)) atomicOr(&is.wrong, 1);
+        reinterpret_cast<float*>(rows.base)[me] = shift ? 0 : lse * kLog2E;
+        reinterpret_cast<float*>(rows.delta)[me] = delta;
+        rows.lse[me] = shift ? lse : 0;
+        const Run all = !in ? Run{0, 0} : Listed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
+        int lo = seen.lo;
+        if (Several) lo = in ? entry >> 28 & 15 : 0;
+        if (Pairs) lo = in ? ((t * p.blocks.most + (entry & (1 << x.entry_bits) - 1)) * x.parts + at.part) * n.each + head : -1;
+        reinterpret_cast<int*>(rows.lo)[me] = lo;
+        reinterpret_cast<int*>(rows.hi)[me] = seen.hi;
+        if (me == 0) rows.some.lo = seen.lo, rows.all.hi = careful ? 0 : seen.hi;
+        if (me == last) rows.some.hi = Listed ? n.keys : seen.hi, rows.all.lo = seen.lo;
+      }
+      fetch(j + 1);
+      if (careful) {
+        barrier_wait(arrives, j % 2);
+        named_sync(1, 128);  // all facts about the tile are written
+        if (Pairs && j == 0) take_out(Width<C>{}, K, 64, [&](int r) { atomicOr(is.bad + r / 32, 1u << r % 32); });
         const auto bad = [&](int r) { reinterpret_cast<float*>(rows.base)[r] = NAN; };
         take_out(Width<C>{}, q, N, bad), take_out(Width<Cv>{}, q + kRowTile, N, bad);
-        barrier_arrive(full);
-      } else {
-        barrier_arrive_copied(full);
+        fence_async();
+        if (me == 0) barrier_arrive(full);
       }
-      __syncwarp();
-      if (lane() == 0) barrier_arrive(full);
+      barrier_arrive(full);
     }
-    if (at.steps == 0) copies_arrived();
-    return any_large;
   }
-  // take_out of attention_tile.cuh for a tile of `count` rows, by each warp for the rows that it copied, which are all if Pairs. Rows with
+  // take_out of attention_tile.cuh for a tile of `count` rows, by the loading group. Rows with
   // NaN or Inf become zeros. Each lane that has a part of such a row calls also(r).
   template <int X, class Also> __device__ void take_out(Width<X>, uint32_t tile, int count, Also also) const {
     int me = threadIdx.x;
     asm volatile("" : "+r"(me));  // keeps what follows out of registers before this rare work
 #pragma unroll 1
-    for (int r = Pairs ? me % 32 / 8 : me / 8; r < count; r += Pairs ? 4 : kStep) {
+    for (int r = me / 8; r < count; r += 16) {
       const uint32_t at = tile + cell_of(count, r, me % 8);
       bool bad = false;
 #pragma unroll
@@ -398,6 +287,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     float dk[C / 8][4], dv[Cv / 8][4], s[N / 8][4], ds[N / 8][4];
     uint32_t x[2][N / 16][4];  // P and dS, rounded to T
     int left = is.work.steps;
+    const bool careful = is.careful;
+    bool all_seen = false;  // whether all rows of the tile see all keys of the group
 
     // Called by every lane, since every lane has read the facts about rows.
     const auto release = [&] { barrier_arrive(barrier_at(is.free[ring.stage])); };
@@ -406,8 +297,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 #pragma unroll 1
       for (; left > 0; left--, ring.next()) {
         barrier_wait(barrier_at(is.full[ring.stage]), ring.parity);
-        if (!Pairs) fence_async();  // boxes are not written by threads
-        const Run some = is.rows[ring.stage].some;
+        const Run some = is.rows[ring.stage].some, all = is.rows[ring.stage].all;
+        all_seen = !Several && all.lo <= mine && all.hi >= mine + 64;
         if (some.lo < mine + 64 && some.hi > mine) return true;
         release();
       }
@@ -445,19 +336,13 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       for (int i = 0; i < N / 16; i++) Wgmma<T, decltype(width)::value>::columns(sum, x[i], b + i * 16 * 128 / 16);
       wgmma_end();
     };
-    // Whether all rows of the tile see all keys of the group.
-    const auto all_seen = [&] {
-      if (Several) return false;
-      const Run all = is.rows[ring.stage].all;
-      return all.lo <= mine && all.hi >= mine + 64;
-    };
     // Turns s into P.
     const auto make_p = [&] {
       const Rows& rows = is.rows[ring.stage];
       const int c = lane() % 4;
       wgmma_wait<Keys ? 1 : 0>();
       hold(s);
-      if (is.careful)
+      if (careful)
 #pragma unroll
         for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -473,7 +358,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 #pragma unroll
         for (int i = 0; i < 4; i++) s[j][i] = power2(fmaf(s[j][i], n.scale_log2, -(i % 2 ? base.y : base.x)));
       }
-      if (all_seen()) return;
+      if (all_seen) return;
       const int key = mine + warp() % 4 * 16 + lane() / 4;
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
@@ -500,7 +385,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
         for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - (i % 2 ? delta.y : delta.x));
       }
       if (Pairs) hold(ds), hold(s);  // else the compiler rounds P before, and has too few registers
-      if (all_seen()) return;
+      if (all_seen) return;
 #pragma unroll
       for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -616,11 +501,11 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     NSA_WGMMA_BODY(nsa::KeyGradient<nsa::suffix, __VA_ARGS__>(p).run();)                                               \
   }
 #define NSA_DKV(op, D, C, Cv, W, ...)                                                                                  \
-  NSA_DKV_ENTRY(op, AttentionParams, D, W, bf16, C, Cv, W, __VA_ARGS__)                                                \
-  NSA_DKV_ENTRY(op, AttentionParams, D, W, f16, C, Cv, W, __VA_ARGS__)
+  NSA_DKV_ENTRY(op, KeyGradientParams, D, W, bf16, C, Cv, W, __VA_ARGS__)                                                \
+  NSA_DKV_ENTRY(op, KeyGradientParams, D, W, f16, C, Cv, W, __VA_ARGS__)
 #define NSA_PAIRS_DKV(D, C, Cv, W, N, Stages, ...)                                                                     \
-  NSA_DKV_ENTRY(pairs_dkv, PairGradientParams, D, W, bf16, C, Cv, W, N, Stages, nsa::kPairs, ##__VA_ARGS__)            \
-  NSA_DKV_ENTRY(pairs_dkv, PairGradientParams, D, W, f16, C, Cv, W, N, Stages, nsa::kPairs, ##__VA_ARGS__)
+  NSA_DKV_ENTRY(pairs_dkv, KeyGradientParams, D, W, bf16, C, Cv, W, N, Stages, nsa::kPairs, ##__VA_ARGS__)            \
+  NSA_DKV_ENTRY(pairs_dkv, KeyGradientParams, D, W, f16, C, Cv, W, N, Stages, nsa::kPairs, ##__VA_ARGS__)
 NSA_DKV(span_dkv, 64, 64, 64, 2, 128, 4, nsa::kSpan)
 NSA_DKV(span_dkv, 128, 128, 128, 2, 64, 4, nsa::kSpan)
 NSA_DKV(span_dkv, 192x128, 192, 128, 2, 32, 6, nsa::kSpan)

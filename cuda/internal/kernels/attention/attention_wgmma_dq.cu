@@ -7,6 +7,7 @@
 // fragments of q and do stay in registers; so products read only keys and values from shared memory, and the rows of the next tile
 // can be loaded there meanwhile. If C is more than 128, q stays in shared memory, in two stages; if C is more than 192, so does do.
 // A step begins the logits and dP of the next N keys, then the product of the last dS with K, and computes dS while that product runs.
+// Two computing groups take turns to do so; three are as fast without.
 //
 // Tiles with NaN, Inf or large rows are computed again at the end by the careful pass; see careful_if_needed. Shared memory: kShared
 // bytes.
@@ -32,6 +33,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
   };
   // Of a tile: keys_of, keys_of_all and its round. some.lo = -1 means that there are no more tiles.
   struct Keys { Run some, all; int round; };
+  static constexpr bool kTurns = W == 2;  // whether groups take turns, so that one has products running while the other computes dS
   static constexpr int kKnown = 3;  // tiles whose rows are known: the one being loaded, that of the logits, and that of the sums
   struct Shared {
     Row rows[kKnown][M];
@@ -223,6 +225,9 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
       barrier_arrive(barrier_at(is.free_q));  // by every lane, since every lane has read the Row entries
       return true;
     };
+    const auto pass_turn = [&] {
+      if (kTurns) named_arrive(2 + (w + 1) % W, 256);
+    };
     const auto begin_scores = [&] {
       const auto begin = [&](auto width, float (&to)[N / 8][4], const auto& rows, uint32_t keys) {
         hold(to);
@@ -240,6 +245,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         wgmma_end();
       };
       barrier_wait(barrier_at(is.full_k[k.stage]), k.parity);
+      if (kTurns) named_sync(2 + w, 256);
       if constexpr (kHeld) {
         begin(Width<C>{}, s, a, K + k.stage * kKeyTile);
       } else {
@@ -328,11 +334,13 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
       if (__any_sync(0xffffffff, wrong) && !is.careful && lane() == 0) note_round(is.again, is.keys[stage].round);
     };
 
+    if (w == W - 1) pass_turn();
     do {
       if (enter()) {
         int key = is.keys[q.stage].some.lo, stage = 0;
         clear_sums();
         begin_scores();
+        pass_turn();
         weigh(key, Width<0>{});
         pack();
 #pragma unroll 1
@@ -346,6 +354,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
           }
           begin_scores();
           begin_sums();
+          pass_turn();
           weigh(key, Width<1>{});
           end_sums();
           if (last) write_tile(stage), clear_sums();
@@ -357,6 +366,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
       }
       barrier_arrive(barrier_at(is.free_q)), q.next();
     } while (again());
+    if (kTurns && w == 0) named_sync(2, 256);  // the last turn that was passed
   }
 
   // Writes dq of this thread's two rows. Returns whether one of its numbers is NaN or Inf, or one of its rows is large.

@@ -131,8 +131,8 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
         for (int j = 0; j < 2; j++) {
           const int i = lane() + 32 * j;
           if (i >= count) continue;
-          const int of = list[from + i] >> kEntryBits, row = (unit.b * n.queries + unit.first + of) * n.heads + unit.g * n.each;
-          copy_boxes<C>(to + i * n.each * 128, 64, maps.q, full, 0, row, 0);
+          const int of = list[from + i] >> kEntryBits;
+          copy_boxes<C>(to + i * n.each * 128, 64, maps.q, full, unit.g * n.each, unit.first + of, unit.b);
           all &= seen + of >= kPairKeys;
         }
         all = __all_sync(0xffffffff, all);

@@ -25,17 +25,10 @@ type pairs struct {
 	units, queries, cuts, room, parts, tile, chunk, first, end int32
 }
 
-// listParams is ListParams of attention_pairs.cuh, and pairGradientParams is PairGradientParams.
+// listParams is ListParams of attention_pairs.cuh.
 type listParams struct {
 	params        `c:"p"`
 	pairGradients `c:"pairs"`
-}
-
-type pairGradientParams struct {
-	k, v, q, dout [driver.MapBytes]byte
-	params        `c:"p"`
-	pairGradients `c:"pairs"`
-	_             [16]byte
 }
 
 // pairGradients is PairGradients.
@@ -97,8 +90,8 @@ func (a selectedProblem) byLists() error {
 	switch {
 	case h > 64:
 		return graph.Refuse(graph.ReasonShape, "warp groups: %d heads of a group, want at most 64", h)
-	case rows >= 1<<31 || 2*rows*max(a.D, a.Dv) >= maxMapStride:
-		return graph.Refuse(graph.ReasonShape, "warp groups: %d rows, want less than 2^31, and less than 2^40 bytes", rows)
+	case rows >= 1<<31:
+		return graph.Refuse(graph.ReasonShape, "warp groups: %d rows, want less than 2^31", rows)
 	case a.byWalk():
 	case a.sortBytes() > int64(a.GPU.SharedPerBlock):
 		return graph.Refuse(graph.ReasonShape, "warp groups: %d blocks, want at most %d", a.count(), a.GPU.SharedPerBlock/4-64)
@@ -173,7 +166,7 @@ func (a selectedProblem) launchPairs(of widths, argument *params) {
 		sms := int64(a.GPU.SMs)
 		a.Launch(a.warpGroupKernel("pairs_forward", of), kernels.Line(sms), kernels.Line(128*(1+of.pairs.groups)), of.pairForwardBytes(), p)
 		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
-		a.rowBoxes(unsafe.Offsetof(p.q), a.In[0])
+		a.boxes(unsafe.Offsetof(p.q), a.In[0], a.headsPerGroup(), 1)
 		tiles := int64(p.pairs.end-p.pairs.first) * kernels.Pieces(queries*a.headsPerGroup(), of.forced.rows)
 		threads := warpGroupThreads(of.forced.rows)
 		a.Launch(a.warpGroupKernel("forced_forward", of), kernels.Line(min(tiles, sms)), kernels.Line(threads), of.forcedBytes(), p)
@@ -192,21 +185,13 @@ func (a selectedProblem) launchPairGradients(of widths, argument *params) {
 	a.invert(&listParams{*argument, x})
 	for first := int64(0); first < a.groups(); first += perLaunch {
 		x.first = int32(first)
-		p := &pairGradientParams{params: *argument, pairGradients: x}
 		groups := min(perLaunch, a.groups()-first)
-		grid := groups * int64(p.index.items) * a.parts()
-		a.Launch(a.warpGroupKernel("pairs_dkv", of), kernels.Line(grid), kernels.Line(dkvThreads(warpGroupListKeys, of.pairSplit())), of.pairGradBytes(), p)
-		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
-		a.rowBoxes(unsafe.Offsetof(p.q), a.In[0])
-		a.rowBoxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1])
+		grid := groups * int64(argument.index.items) * a.parts()
+		p := &keyGradientParams{params: *argument, pairGradients: x}
+		a.launchDKVOnWarpGroups("pairs_dkv", of, of.pairsDKV(), grid, 1, p)
 		rows := adders / (resultBytes(a.D) / 16) // of a thread block, whose threads have 16 bytes each
 		grid = groups * kernels.Pieces(a.S*a.headsPerGroup(), rows)
 		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(adders), 0, &listParams{*argument, x})
 	}
 	a.reduce(argument)
-}
-
-// rowBoxes adds the tensor map of x, q or do, to the last launch, at an offset of its argument. A box has the rows of a query in a group.
-func (a selectedProblem) rowBoxes(offset uintptr, x kernels.Operand) {
-	a.boxes(offset, x, [4]int64{x.Dim(3), 1, a.B * a.S * a.Hq, 1}, a.headsPerGroup())
 }

@@ -200,7 +200,7 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	}
 	m.scores = a.Work(grid * scores)
 	a.Launch(a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", x.c, per)), kernels.Line(grid), kernels.Line(x.choice.teams*teamColumns), shared, m)
-	a.boxes(unsafe.Offsetof(m.kc), b.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, mmaKeys)
+	a.boxes(unsafe.Offsetof(m.kc), b.In[1], 1, mmaKeys)
 	return nil
 }
 

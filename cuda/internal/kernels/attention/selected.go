@@ -268,7 +268,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 		return err
 	}
 	x, err := a.onWarpGroups(func(x widths) int64 {
-		return max(x.dqBytes(), x.pairGradBytes(), x.walkBytes(x.walkDQ), x.listedDKVBytes())
+		return max(x.dqBytes(), x.pairsDKV().bytes, x.walkBytes(x.walkDQ), x.listedDKV().bytes)
 	})
 	if err != nil {
 		return err
@@ -294,7 +294,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 		kernel = "several_dkv"
 	}
 	grid := listed.items(p) * kernels.Pieces(listed.block, warpGroupListKeys)
-	a.Launch(a.warpGroupKernel(kernel, x), kernels.Line(grid), kernels.Line(dkvThreads(warpGroupListKeys, x.split)), x.listedDKVBytes(), p)
+	a.launchDKVOnWarpGroups(kernel, x, x.listedDKV(), grid, 1, &keyGradientParams{params: *p})
 	listed.reduce(p)
 	return nil
 }

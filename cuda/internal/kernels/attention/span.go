@@ -127,7 +127,7 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	if err != nil {
 		return err
 	}
-	x, err := a.onWarpGroups(func(x widths) int64 { return max(x.dqBytes(), x.spanDKVBytes()) })
+	x, err := a.onWarpGroups(func(x widths) int64 { return max(x.dqBytes(), x.spanDKV().bytes) })
 	if err != nil {
 		return err
 	}
@@ -136,11 +136,13 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	a.delta(p)
 	a.launchOnWarpGroups("span_dq", x, x.dq, x.dqBytes(), p)
 	blocks := int64(cutBlocks * a.GPU.SMs)
-	if whole := a.groups() * kernels.Pieces(a.T, x.spanKeys()); whole >= int64(wholeBlocks*a.GPU.SMs) {
+	of := x.spanDKV()
+	if whole := a.groups() * kernels.Pieces(a.T, of.keys); whole >= int64(wholeBlocks*a.GPU.SMs) {
 		blocks = whole
 	}
-	a.launchDKV(p, a.chunks(x.spanKeys(), x.dkv.n, blocks, warpGroupChunkRow), x.spanKeys(), func(grid int64) {
-		a.Launch(a.warpGroupKernel("span_dkv", x), kernels.Line(grid), kernels.Line(dkvThreads(x.spanKeys(), x.split)), x.spanDKVBytes(), p)
+	queries := max(1, of.n/a.headsPerGroup()) // of a tile
+	a.launchDKV(p, a.chunks(of.keys, queries*a.headsPerGroup(), blocks, warpGroupChunkRow), of.keys, func(grid int64) {
+		a.launchDKVOnWarpGroups("span_dkv", x, of, grid, queries, &keyGradientParams{params: *p})
 	})
 	return nil
 }

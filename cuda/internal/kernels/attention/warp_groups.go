@@ -32,8 +32,8 @@ func (a problem) onWarpGroups(shared func(widths) int64) (widths, error) {
 	if a.GPU.Boxes == nil {
 		return widths{}, graph.Refuse(graph.ReasonDevice, "the driver makes no tensor maps")
 	}
-	if bytes := 2 * a.T * a.Hkv * max(a.D, a.Dv); bytes >= maxMapStride {
-		return widths{}, graph.Refuse(graph.ReasonStride, "%d bytes of keys or values, want less than 2^40", bytes)
+	if bytes := 2 * max(a.T*a.Hkv, a.S*a.Hq) * max(a.D, a.Dv); bytes >= maxMapStride {
+		return widths{}, graph.Refuse(graph.ReasonStride, "%d bytes of queries, keys or values, want less than 2^40", bytes)
 	}
 	if a.S*a.Hq > math.MaxInt32 {
 		return widths{}, graph.Refuse(graph.ReasonShape, "%d queries times %d heads, want less than 2^31", a.S, a.Hq)
@@ -61,8 +61,8 @@ type spanParams struct {
 // keyBoxes adds the tensor maps of the keys and values to the last launch, at offsets k and v of its argument. A box has `keys`
 // keys.
 func (a problem) keyBoxes(k, v uintptr, keys int64) {
-	a.boxes(k, a.In[1], [4]int64{a.D, a.Hkv, a.T, a.B}, keys)
-	a.boxes(v, a.In[2], [4]int64{a.Dv, a.Hkv, a.T, a.B}, keys)
+	a.boxes(k, a.In[1], 1, keys)
+	a.boxes(v, a.In[2], 1, keys)
 }
 
 // launchOnWarpGroups adds the launch of a kernel that owns rows and reads keys by tensor maps. There is at most one thread block
@@ -74,8 +74,27 @@ func (a problem) launchOnWarpGroups(op string, x widths, r keyRing, shared int64
 	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), r.n)
 }
 
-// boxes adds the tensor map of x, an array of these dims, at an offset of the last launch's argument. A box has `rows` rows.
-func (a problem) boxes(offset uintptr, x kernels.Operand, dims [4]int64, rows int64) {
-	encode := a.GPU.Boxes
-	a.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, rows) })
+// boxes adds the tensor map of x [batch, tokens, heads, dim] at an offset of the last launch's argument. A box has some heads of some
+// tokens.
+func (a problem) boxes(offset uintptr, x kernels.Operand, heads, tokens int64) {
+	encode, dims := a.GPU.Boxes, [4]int64{x.Dim(3), x.Dim(2), x.Dim(1), x.Dim(0)}
+	a.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, [2]int64{heads, tokens}) })
+}
+
+// keyGradientParams is KeyGradientParams of attention_pairs.cuh.
+type keyGradientParams struct {
+	k, v, q, dout [driver.MapBytes]byte
+	params        `c:"p"`
+	pairGradients `c:"pairs"`
+	_             [16]byte
+}
+
+// launchDKVOnWarpGroups adds the launch of a kernel for dk and dv. A box of q or do has that many queries; a query has a box of its own if it
+// is listed.
+func (a problem) launchDKVOnWarpGroups(op string, x widths, of dkvShape, grid, queries int64, p *keyGradientParams) {
+	a.Launch(a.warpGroupKernel(op, x), kernels.Line(grid), kernels.Line(of.threads), of.bytes, p)
+	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
+	heads := min(a.headsPerGroup(), of.n)
+	a.boxes(unsafe.Offsetof(p.q), a.In[0], heads, queries)
+	a.boxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1], heads, queries)
 }

@@ -108,26 +108,41 @@ func (x widths) dqBytes() int64 {
 	return 2*(r.rows*columns+r.n*(r.keys*x.c+r.values*x.cv)) + 3*24*r.rows + 384
 }
 
-// dkvBytes is the shared memory of a kernel that owns keys: keys and values once, rows and their gradients of all stages, and
-// numbers of each row.
-func (x widths) dkvBytes(keys int64, r ring) int64 {
-	return 2*(x.c+x.cv)*(keys+r.stages*r.n) + r.stages*(24*r.n+32) + 128
+// dkvShape is the shape of a kernel that owns keys: the keys of a thread block, its tiles of rows, its threads, and
+// its shared memory in bytes.
+type dkvShape struct {
+	ring
+	keys, threads, bytes int64
 }
 
-// pairGradBytes is that of the kernel that also makes results for dq. If it is split, dS has tiles of its own.
-func (x widths) pairGradBytes() int64 {
-	bytes := x.dkvBytes(warpGroupListKeys, x.pairGrad)
-	if x.pairSplit() {
-		bytes += 2 * x.pairGrad.n * 128
+// shapeOfDKV is of a kernel with that many groups of 64 keys. If it is split, two groups own the same keys. Its shared memory has keys and
+// values once, rows and their gradients of all stages, and numbers of each row.
+func (x widths) shapeOfDKV(r ring, groups int64, split bool) dkvShape {
+	keys := 64 * groups
+	if split {
+		groups = 2
 	}
-	return bytes
+	return dkvShape{r, keys, 128 * (1 + groups), 2*(x.c+x.cv)*(keys+r.stages*r.n) + r.stages*(20*r.n+32) + 112}
 }
 
-// pairSplit is split for the kernel that also makes results for dq, which needs more registers.
-func (x widths) pairSplit() bool { return x.c > 128 }
+func (x widths) spanDKV() dkvShape {
+	if x.split {
+		return x.shapeOfDKV(x.dkv, 1, true)
+	}
+	return x.shapeOfDKV(x.dkv, 2, false)
+}
 
-func (x widths) spanDKVBytes() int64   { return x.dkvBytes(x.spanKeys(), x.dkv) }
-func (x widths) listedDKVBytes() int64 { return x.dkvBytes(warpGroupListKeys, x.listed) }
+func (x widths) listedDKV() dkvShape { return x.shapeOfDKV(x.listed, 1, x.split) }
+
+// pairsDKV is of the kernel that also makes results for dq. It needs more registers, so it is split sooner; then dS has two tiles of its own.
+func (x widths) pairsDKV() dkvShape {
+	split := x.c > 128
+	shape := x.shapeOfDKV(x.pairGrad, 1, split)
+	if split {
+		shape.bytes += 2 * x.pairGrad.n * 128
+	}
+	return shape
+}
 
 // itemTiles is the most tiles of rows of a work item.
 func (x widths) itemTiles() int64 {
@@ -147,20 +162,4 @@ func (x widths) pairForwardBytes() int64 {
 // walkBytes is the shared memory of a kernel that walks: stages, rows and barriers.
 func (x widths) walkBytes(r walkRing) int64 {
 	return r.stages*2*64*(x.c+x.cv) + r.warps*2*16*r.columns + 8*r.stages*(r.warps+5)
-}
-
-// spanKeys is the number of keys that a thread block of the kernel for dk and dv owns. For listed rows it is warpGroupListKeys.
-func (x widths) spanKeys() int64 {
-	if x.split {
-		return 64
-	}
-	return 2 * 64
-}
-
-// dkvThreads is the number of threads of a thread block of the kernels for dk and dv. If split, two groups own the same keys.
-func dkvThreads(keys int64, split bool) int64 {
-	if split {
-		return 128 + 2*128
-	}
-	return warpGroupThreads(keys)
 }

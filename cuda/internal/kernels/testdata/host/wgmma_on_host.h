@@ -43,19 +43,20 @@ inline void named_sync(int id, int threads) {
 }
 
 // A map as the tests make it.
-struct HostMap { const char* array; int64_t dims[4], rows; };
+struct HostMap { const char* array; int64_t dims[4], heads, rows; };
 inline void copy_box(uint32_t to, const void* map, uint32_t barrier, int c, int g, int t, int b) {
   const HostMap& m = *static_cast<const HostMap*>(map);
-  for (int r = 0; r < m.rows; r++)
+  for (int r = 0; r < m.rows * m.heads; r++)
     for (int i = 0; i < 8; i++) {
+      const int64_t row = t + r / m.heads, head = g + r % m.heads;
       uint16_t cell[8] = {};
       for (int e = 0; e < 8; e++)
-        if (c + 8 * i + e < m.dims[0] && t + r < m.dims[2])
-          memcpy(cell + e, m.array + 2 * (((b * m.dims[2] + t + r) * m.dims[1] + g) * m.dims[0] + c + 8 * i + e), 2);
+        if (c + 8 * i + e < m.dims[0] && head < m.dims[1] && row < m.dims[2])
+          memcpy(cell + e, m.array + 2 * (((b * m.dims[2] + row) * m.dims[1] + head) * m.dims[0] + c + 8 * i + e), 2);
       const uint32_t place = to + r * 128 + i * 16;
       memcpy(&host_shared<uint4>(place ^ (place >> 7 & 7) << 4), cell, 16);
     }
-  host_arrive(host_shared<HostBarrier>(barrier), 0, int(-128 * m.rows));
+  host_arrive(host_shared<HostBarrier>(barrier), 0, int(-128 * m.rows * m.heads));
 }
 
 inline void copy_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
