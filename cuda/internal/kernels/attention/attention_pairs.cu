@@ -1,7 +1,7 @@
 // The kernels that run before and behind those of attention by pairs and by walks; attention_pairs.cuh has the layouts.
 //
 //   nsa_walk_blocks_i32     idx int32 [B,S,Hkv,most] -> Walks: blocks, count
-//   nsa_pairs_count_i32     idx -> Pairs: lengths, counts
+//   nsa_pairs_count_i32     idx -> Pairs: lengths, counts; begun = 0
 //   nsa_pairs_sort_i32      idx, counts -> Pairs: list, items, count
 //   nsa_pairs_dq            results of the groups of a launch (PairGradients) -> dq
 //
@@ -139,6 +139,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_count_i
   int* lengths = a.pairs.lengths + (long long)cut.unit * a.pairs.queries;
   int* to = a.pairs.counts + (long long)blockIdx.x * blocks;
   for (int j = threadIdx.x; j < blocks; j += kSorters) count[j] = 0;
+  if (threadIdx.x == 0 && cut.number == 0) a.pairs.begun[cut.unit] = 0;
   __syncthreads();
   cut.each(a, [&](int, int, int j) { atomicAdd(count + j, 1); }, [&](int q, int length) { lengths[q] = length; });
   __syncthreads();

@@ -22,6 +22,7 @@ constexpr int kEntryBits = 20;
 //   lengths int32 [queries]       the number of entries of each query
 //   counts  int32 [cuts, J]       J blocks; how many queries of a cut chose the block. The queries of a unit are divided into cuts
 //   items   [room]                items of work; their number is count[unit]
+//   begun   int32                 of a launch's first unit: how many items were asked for; see each_item
 //
 // A launch takes the units [first,end). The result of a pair over tile `part` of its block has the place
 // ((unit-first)*queries*most + query*most + entry) * parts + part in:
@@ -37,7 +38,7 @@ struct alignas(16) PairItem { int key, first, count, part; };
 struct Pairs {
   int32_t *list, *lengths, *counts;
   PairItem* items;
-  int32_t* count;
+  int32_t *count, *begun;
   void* results;
   float2* stats;
   int units, queries, cuts, room, parts;
@@ -146,21 +147,29 @@ struct Unit {
   }
 };
 
-// Calls f(unit, item) for the block's items, which are every gridDim.x-th one of the launch.
-template <class F> __device__ inline void each_item(const Pairs& x, F f) {
-  int at = blockIdx.x;
+// Calls f(unit, item) for items of the launch, by one warp of a block. The first item of a block is number blockIdx.x. Behind it a block takes
+// the next item that no block has, or, InTurn, every gridDim.x-th one: items at width 64 are too short to ask for each. Numbers and items
+// come from memory while f runs for the item before.
+template <bool InTurn, class F> __device__ inline void each_item(const Pairs& x, F f) {
+  int unit = x.first, at = blockIdx.x, count = x.count[unit], number = at, ahead = 0;  // `at` counts from the first item of the unit
+  PairItem next;
+  const auto find = [&] {  // loads item `at`, and asks for the number of the item behind it
+    while (at >= count) {
+      at -= count;
+      if (++unit == x.end) return false;
+      count = x.count[unit];
+    }
+    next = x.items[(long long)unit * x.room + at];
+    if (!InTurn && lane() == 0) ahead = gridDim.x + atomicAdd(x.begun + x.first, 1);
+    return true;
+  };
 #pragma unroll 1
-  for (int unit = x.first; unit < x.end; unit++) {
-    const int count = x.count[unit];
-    const PairItem* items = x.items + (long long)unit * x.room;
-    if (at < count)
-#pragma unroll 1
-      for (PairItem next = items[at]; at < count;) {
-        const PairItem item = next;
-        if ((at += gridDim.x) < count) next = items[at];  // this load overlaps f
-        f(unit, item);
-      }
-    at -= count;
+  for (bool more = find(); more;) {
+    const PairItem item = next;
+    const int of = unit, before = number;
+    number = InTurn ? number + gridDim.x : __shfl_sync(0xffffffff, ahead, 0), at += number - before;
+    more = find();
+    f(of, item);
   }
 }
 

@@ -34,6 +34,10 @@ __device__ __forceinline__ void barriers_ready() {
 __device__ __forceinline__ void barrier_arrive(uint32_t at) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at) : "memory");
 }
+// Arrives for `count` threads.
+__device__ __forceinline__ void barrier_arrive_for(uint32_t at, int count) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0], %1;" ::"r"(at), "r"(count) : "memory");
+}
 __device__ __forceinline__ void barrier_arrive_expecting(uint32_t at, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }

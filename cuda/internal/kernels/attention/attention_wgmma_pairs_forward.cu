@@ -3,7 +3,7 @@
 //
 //   nsa_pairs_forward_wgmma<D>, D as in attention_wgmma_forward.cu
 //
-// A multiprocessor has one block, with a warp group that loads and W that compute. Blocks take items in turn. An item is a tile of 64 keys
+// A multiprocessor has one block, with a warp group that loads and W that compute. A block takes the next item when it gets free. An item is a tile of 64 keys
 // with queries that chose its block. The keys, values and list of an item fill one of Keys stages. Its rows fill tiles of at most 64, whole
 // queries with their h heads, in a ring of Rows stages. Tensor maps copy both. Barriers say which stages are full and which are free.
 // Computing groups take tiles in turn, and so do loading warps; so a stage of rows always belongs to the same group and the same warp.
@@ -34,12 +34,16 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     uint32_t parity;
     int from, place, seen;
   };
+  // What the warps that load rows must know about an item. count: its queries; -1 for no more items. b, head, first: the batch row, the
+  // first head and the first query of its unit. place, seen: those of its tiles.
+  struct Item { int count, b, head, first, place, seen; };
   struct Shared {
     Tile tiles[Rows];
+    Item items[Keys];
     int lists[Keys][64 * kItem];
     unsigned long long full_rows[Rows], free_rows[Rows], full_keys[Keys], free_keys[Keys], listed[Keys], raw;
   };
-  static_assert(sizeof(Shared) == Rows * (sizeof(Tile) + 16) + Keys * (256 * kItem + 24) + 8 && sizeof(Tile) == 32, "widths.pairForwardBytes in Go");
+  static_assert(sizeof(Shared) == Rows * (sizeof(Tile) + 16) + Keys * (256 * kItem + 24 + 24) + 8 && sizeof(Tile) == 32, "widths.pairForwardBytes in Go");
   static constexpr int kTiles = Rows * kTile + Keys * kKeyStage, kShared = kTiles + sizeof(Shared);
 
   const PairParams& maps;
@@ -57,7 +61,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     if (threadIdx.x == 0) {
       for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 1), barrier_init(barrier_at(is.free_rows[i]), 128);
       for (int i = 0; i < Keys; i++)
-        barrier_init(barrier_at(is.full_keys[i]), 1), barrier_init(barrier_at(is.free_keys[i]), 4 * kItem), barrier_init(barrier_at(is.listed[i]), 32);
+        barrier_init(barrier_at(is.full_keys[i]), 1), barrier_init(barrier_at(is.free_keys[i]), 128 * kItem + 32 * kLoaders), barrier_init(barrier_at(is.listed[i]), 32);
       barrier_init(barrier_at(is.raw), 1);
       barriers_ready();
     }
@@ -80,14 +84,14 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
   __device__ void load_keys() const {
     Ring<Keys> k;
     uint32_t parity = 0;
-    each_item(x, [&](int u, const PairItem& item) {
+    each_item<C == 64>(x, [&](int u, const PairItem& item) {
       const Unit unit(maps, u);
       const bool check = item.key + kPairKeys - 1 > unit.first;
       const uint32_t to = K + k.stage * kKeyStage, full = barrier_at(is.full_keys[k.stage]), arrives = check ? barrier_at(is.raw) : full;
       barrier_wait(barrier_at(is.free_keys[k.stage]), k.parity ^ 1);
       const int tiles = (item.count - 1) / x.tile + 1;
-      if (lane() < 4 * (kItem - tiles)) barrier_arrive(barrier_at(is.free_keys[k.stage]));  // arrives for the tiles that the item lacks
       if (lane() == 0) {
+        if (tiles < kItem) barrier_arrive_for(barrier_at(is.free_keys[k.stage]), 128 * (kItem - tiles));  // for the tiles that the item lacks
         barrier_arrive_expecting(arrives, kKeyStage);
         copy_boxes<C>(to, kPairKeys, maps.k, arrives, unit.g, item.key, unit.b);
         copy_boxes<Cv>(to + kTile, kPairKeys, maps.v, arrives, unit.g, item.key, unit.b);
@@ -95,6 +99,10 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       const int* list = x.list + (long long)u * x.queries * p.blocks.most + item.first;
 #pragma unroll 4
       for (int i = lane(); i < item.count; i += 32) is.lists[k.stage][i] = list[i];
+      if (lane() == 0) {
+        const int place = (u - x.first) * x.queries * p.blocks.most * x.parts + item.part;
+        is.items[k.stage] = Item{item.count, unit.b, unit.g * p.n.each, unit.first, place, unit.first + 1 - item.key};
+      }
       barrier_arrive(barrier_at(is.listed[k.stage]));
       if (check) {
         barrier_wait(barrier_at(is.raw), parity), parity ^= 1;
@@ -105,6 +113,9 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       __syncwarp();  // no lane may fall a phase of a barrier behind
       k.next();
     });
+    barrier_wait(barrier_at(is.free_keys[k.stage]), k.parity ^ 1);
+    if (lane() == 0) is.items[k.stage].count = -1;
+    barrier_arrive(barrier_at(is.listed[k.stage]));
   }
   // The work of each of the other loading warps: it loads every kLoaders-th tile of rows.
   __device__ void load_rows() const {
@@ -114,11 +125,12 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     int turn = warp() - 1;  // 0 if the next tile is this warp's
     if (turn >= kLoaders) return;
     const auto next = [&] { q.next(), turn = (turn == 0 ? kLoaders : turn) - 1; };
-    each_item(x, [&](int u, const PairItem& item) {
-      const Unit unit(maps, u);
-      const int place = (u - x.first) * x.queries * p.blocks.most * x.parts + item.part, seen = unit.first + 1 - item.key;
-      const int* list = is.lists[k.stage];
+#pragma unroll 1
+    for (;; k.next()) {
       barrier_wait(barrier_at(is.listed[k.stage]), k.parity);
+      const Item item = is.items[k.stage];
+      if (item.count < 0) break;
+      const int* list = is.lists[k.stage];
 #pragma unroll 1
       for (int from = 0; from < item.count; from += x.tile, next()) {
         if (turn > 0) continue;
@@ -132,28 +144,23 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
           const int i = lane() + 32 * j;
           if (i >= count) continue;
           const int of = list[from + i] >> kEntryBits;
-          copy_boxes<C>(to + i * n.each * 128, 64, maps.q, full, unit.g * n.each, unit.first + of, unit.b);
-          all &= seen + of >= kPairKeys;
+          copy_boxes<C>(to + i * n.each * 128, 64, maps.q, full, item.head, item.first + of, item.b);
+          all &= item.seen + of >= kPairKeys;
         }
         all = __all_sync(0xffffffff, all);
         if (lane() == 0) {
-          tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity, tile.from = from, tile.place = place, tile.seen = seen;
+          tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity, tile.from = from, tile.place = item.place, tile.seen = item.seen;
           barrier_arrive_expecting(full, count * n.each * (kTile / 64));
         }
       }
-      k.next();
-    });
+      barrier_arrive(barrier_at(is.free_keys[k.stage]));
+    }
     for (int w = 0; w < W; w++, next()) {
       if (turn > 0) continue;
       barrier_wait(barrier_at(is.free_rows[q.stage]), q.parity ^ 1);
       if (lane() == 0) is.tiles[q.stage].count = -1, barrier_arrive(barrier_at(is.full_rows[q.stage]));
       __syncwarp();
     }
-  }
-
-  static __device__ void release(const unsigned long long& barrier) {
-    __syncwarp();
-    if (lane() == 0) barrier_arrive(barrier_at(barrier));
   }
 
   // A thread's two rows of a tile: the index of their results, counted in rows, -1 for no row; how many keys they see.
@@ -181,7 +188,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       }
       barrier_wait(barrier_at(is.full_keys[keys]), tile.parity);
       make_results(tile.all, rows, Q + stage * kTile, K + keys * kKeyStage, barrier_at(is.free_rows[stage]));
-      release(is.free_keys[keys]);
+      barrier_arrive(barrier_at(is.free_keys[keys]));  // by every lane, since every lane has read the list
       if ((stage += W) >= Rows) stage -= Rows, parity ^= 1;
     }
   }

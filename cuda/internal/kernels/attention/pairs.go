@@ -16,11 +16,11 @@ type pairParams struct {
 	k, v, q [driver.MapBytes]byte
 	params  `c:"p"`
 	pairs   pairs
-	_       [16]byte
+	_       [8]byte
 }
 
 type pairs struct {
-	list, lengths, counts, items, count, results, stats kernels.Ref
+	list, lengths, counts, items, count, begun, results, stats kernels.Ref
 
 	units, queries, cuts, room, parts, tile, chunk, first, end int32
 }
@@ -155,7 +155,7 @@ func (a selectedProblem) launchPairs(of widths, argument *params) {
 		room: int32((a.count() + kernels.Pieces(queries*a.topN, of.itemTiles()*tile)) * a.parts()),
 	}
 	x.list, x.lengths, x.counts = a.Work(4*all*queries*a.topN), a.Work(4*all*queries), a.Work(4*all*cuts*a.count())
-	x.items, x.count = a.Work(16*all*int64(x.room)), a.Work(4*all)
+	x.items, x.count, x.begun = a.Work(16*all*int64(x.room)), a.Work(4*all), a.Work(4*all)
 	results := unitsPerLaunch * queries * a.results()
 	x.results, x.stats = a.Work(results*resultBytes(a.Dv)), a.Work(results*statBytes)
 	p := &pairParams{params: *argument, pairs: x}

@@ -156,7 +156,7 @@ func (x widths) itemTiles() int64 {
 // lists, and the barriers.
 func (x widths) pairForwardBytes() int64 {
 	r := x.pairs
-	return 2*64*(r.rows*x.c+r.keys*(x.c+x.cv)) + r.rows*(32+16) + r.keys*(4*64*x.itemTiles()+24) + 8
+	return 2*64*(r.rows*x.c+r.keys*(x.c+x.cv)) + r.rows*(32+16) + r.keys*(4*64*x.itemTiles()+24+24) + 8
 }
 
 // walkBytes is the shared memory of a kernel that walks: stages, rows and barriers.

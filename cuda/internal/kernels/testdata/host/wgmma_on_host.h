@@ -16,6 +16,7 @@ inline void host_arrive(HostBarrier& b, int threads, int bytes) {
 inline void barrier_init(uint32_t at, int count) { host_shared<HostBarrier>(at) = {uint32_t(count), uint32_t(count), 0, 0}; }
 inline void barriers_ready() {}
 inline void barrier_arrive(uint32_t at) { host_arrive(host_shared<HostBarrier>(at), 1, 0); }
+inline void barrier_arrive_for(uint32_t at, int count) { host_arrive(host_shared<HostBarrier>(at), count, 0); }
 inline void barrier_arrive_expecting(uint32_t at, uint32_t bytes) { host_arrive(host_shared<HostBarrier>(at), 1, int(bytes)); }
 inline void barrier_wait(uint32_t at, uint32_t parity) {
   const std::pair<HostBarrier*, uint32_t> what{&host_shared<HostBarrier>(at), parity};
