@@ -332,6 +332,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
             wrong |= large(state[r].base() * scale);
             state[r].sum = sum_of_four(state[r].sum);
             const Run end{__float_as_int(state[r].norm()), __float_as_int(state[r].lse(p.n.scale))};
+            if (IsChosen) __syncwarp();  // all four lanes have read the bits that one of them overwrites
             if (lane() % 4 == 0) is.rows[q.stage][mine + 8 * r].keys = end;
             state[r].start();
           }
