@@ -73,7 +73,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     int wrong;    // whether any thread asks for it
     unsigned bad[2];  // if Pairs: a bit for each key with NaN or Inf, in the careful pass
   };
-  static_assert(sizeof(Shared) == Stages * (20 * N + 32) + 112, "widths.dkvBytes in Go");
+  static_assert(sizeof(Shared) == Stages * (20 * N + 32) + 112, "widths.shapeOfDKV in Go");
   static constexpr int kWeights = Pairs && Split ? 2 * N * 128 : 0;  // bytes of dS; without Split it lies in the place of do
   static constexpr int kTiles = kOwners * (kKeyTile + kValueTile) + Stages * kStage + kWeights, kShared = kTiles + sizeof(Shared);
 
@@ -178,8 +178,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   }
 
   // The work of the loading group. Thread i looks after row i of each tile. Boxes bring the rows: a box has several queries of a span, or
-  // one listed query. So a stage may also hold rows of another chunk or of a tile before: they get no weight. A large row
-  // asks for the careful pass.
+  // one listed query. So a stage may also hold rows of another chunk or of a tile before: they get no weight. A large row asks for the
+  // careful pass.
   __device__ void load_rows(Ring<Stages>& ring) const {
     const Sizes& n = p.n;
     const Work& at = is.work;
@@ -260,8 +260,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       barrier_arrive(full);
     }
   }
-  // take_out of attention_tile.cuh for a tile of `count` rows, by the loading group. Rows with
-  // NaN or Inf become zeros. Each lane that has a part of such a row calls also(r).
+  // take_out of attention_tile.cuh for a tile of `count` rows, by the loading group. Rows with NaN or Inf
+  // become zeros. Each lane that has a part of such a row calls also(r).
   template <int X, class Also> __device__ void take_out(Width<X>, uint32_t tile, int count, Also also) const {
     int me = threadIdx.x;
     asm volatile("" : "+r"(me));  // keeps what follows out of registers before this rare work

@@ -3,8 +3,8 @@
 //
 //   nsa_pairs_forward_wgmma<D>, D as in attention_wgmma_forward.cu
 //
-// A multiprocessor has one block, with a warp group that loads and W that compute. A block takes the next item when it gets free. An item is a tile of 64 keys
-// with queries that chose its block. The keys, values and list of an item fill one of Keys stages. Its rows fill tiles of at most 64, whole
+// A multiprocessor has one block, with a warp group that loads and W that compute. each_item says which
+// items a block takes. An item is a tile of 64 keys with queries that chose its block. The keys, values and list of an item fill one of Keys stages. Its rows fill tiles of at most 64, whole
 // queries with their h heads, in a ring of Rows stages. Tensor maps copy both. Barriers say which stages are full and which are free.
 // Computing groups take tiles in turn, and so do loading warps; so a stage of rows always belongs to the same group and the same warp.
 // Between two tiles of rows no loading warp waits for a number from global memory.
@@ -23,6 +23,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
   static constexpr int kItem = item_tiles(C);
   static constexpr int kBlock = 128 * (1 + W), kLoaders = Rows % 3 == 0 ? 3 : 2;
   static constexpr int kLoaderRegisters = 64, kRegisters = 104;  // of a thread
+  static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
   static_assert(Rows % W == 0 && Rows % kLoaders == 0, "or a group could wait for a stage that is a round behind");
   static constexpr uint32_t kTile = 64 * C * 2, kKeyStage = kTile + 64 * Cv * 2;  // bytes of rows or keys, and of keys and values
 
@@ -57,7 +58,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       : maps(a), p(a.p), x(a.pairs), Q(shared_address(shared())), K(Q + Rows * kTile),
         is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
-  __device__ void begin() const {
+  __device__ void run() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 1), barrier_init(barrier_at(is.free_rows[i]), 128);
       for (int i = 0; i < Keys; i++)
@@ -66,10 +67,6 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       barriers_ready();
     }
     __syncthreads();
-  }
-  __device__ void run() const {
-    static_assert(kLoaderRegisters + W * kRegisters <= (1 + W) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
-    begin();
     const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (group == 0) {
       fewer_registers<kLoaderRegisters>();

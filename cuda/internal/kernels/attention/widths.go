@@ -108,36 +108,35 @@ func (x widths) dqBytes() int64 {
 	return 2*(r.rows*columns+r.n*(r.keys*x.c+r.values*x.cv)) + 3*24*r.rows + 384
 }
 
-// dkvShape is the shape of a kernel that owns keys: the keys of a thread block, its tiles of rows, its threads, and
-// its shared memory in bytes.
+// dkvShape is the shape of a kernel for dk and dv: its tiles of rows, and the keys, threads and bytes of shared memory of a thread block.
 type dkvShape struct {
 	ring
 	keys, threads, bytes int64
 }
 
-// shapeOfDKV is of a kernel with that many groups of 64 keys. If it is split, two groups own the same keys. Its shared memory has keys and
+// shapeOfDKV is of a kernel whose thread blocks own that many keys. If it is split, two groups own the same keys. Shared memory has keys and
 // values once, rows and their gradients of all stages, and numbers of each row.
-func (x widths) shapeOfDKV(r ring, groups int64, split bool) dkvShape {
-	keys := 64 * groups
+func (x widths) shapeOfDKV(r ring, keys int64, split bool) dkvShape {
+	threads := warpGroupThreads(keys)
 	if split {
-		groups = 2
+		threads += 128
 	}
-	return dkvShape{r, keys, 128 * (1 + groups), 2*(x.c+x.cv)*(keys+r.stages*r.n) + r.stages*(20*r.n+32) + 112}
+	return dkvShape{r, keys, threads, 2*(x.c+x.cv)*(keys+r.stages*r.n) + r.stages*(20*r.n+32) + 112}
 }
 
 func (x widths) spanDKV() dkvShape {
 	if x.split {
-		return x.shapeOfDKV(x.dkv, 1, true)
+		return x.shapeOfDKV(x.dkv, 64, true)
 	}
-	return x.shapeOfDKV(x.dkv, 2, false)
+	return x.shapeOfDKV(x.dkv, 2*64, false)
 }
 
-func (x widths) listedDKV() dkvShape { return x.shapeOfDKV(x.listed, 1, x.split) }
+func (x widths) listedDKV() dkvShape { return x.shapeOfDKV(x.listed, warpGroupListKeys, x.split) }
 
 // pairsDKV is of the kernel that also makes results for dq. It needs more registers, so it is split sooner; then dS has two tiles of its own.
 func (x widths) pairsDKV() dkvShape {
 	split := x.c > 128
-	shape := x.shapeOfDKV(x.pairGrad, 1, split)
+	shape := x.shapeOfDKV(x.pairGrad, warpGroupListKeys, split)
 	if split {
 		shape.bytes += 2 * x.pairGrad.n * 128
 	}
