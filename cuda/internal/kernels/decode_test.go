@@ -349,10 +349,9 @@ func rounded(c opcases.Decoding, s opcases.Sequence, as storage) opcases.Sequenc
 // fastDecoding are the implementations that not all cases have, in half precision.
 var fastDecoding = []string{"cuda cluster", "cuda mma"}
 
-// decodingGPUs returns GPUs that get clusters of all sizes.
-func decodingGPUs() (list []kernels.GPU) {
-	for _, sms := range []int{132, 20, 10, 5, 1} {
-		gpu := h200
+// decodingGPUs returns variants of a GPU that get clusters of all sizes.
+func decodingGPUs(gpu kernels.GPU) (list []kernels.GPU) {
+	for _, sms := range []int{132, 30, 12, 5, 3} {
 		gpu.SMs = sms
 		list = append(list, gpu)
 	}
@@ -373,15 +372,21 @@ func TestDecodeOnGPU(t *testing.T) {
 		steps = 6
 	}
 	p := g.properties()
-	for _, c := range opcases.Decodings() {
-		for _, s := range storages {
-			if name := c.Name; chosen.MatchString(name) {
-				for _, row := range append([]string{"cuda"}, fastDecoding...) {
-					if decodes(t, row, c, s) {
-						compareDecoding(t, name+", "+row, g, variant{row, p}, c, s, min(steps, c.Tokens))
-					}
-				}
+	compare := func(c opcases.Decoding, s storage, row string, gpu kernels.GPU) {
+		if decodes(t, row, c, s) {
+			compareDecoding(t, fmt.Sprintf("%s, %s, %d multiprocessors", c.Name, row, gpu.SMs), g, variant{row, gpu}, c, s, min(steps, c.Tokens))
+		}
+	}
+	for i, c := range opcases.Decodings() {
+		if !chosen.MatchString(c.Name) {
+			continue
+		}
+		for j, s := range storages {
+			for _, row := range append([]string{"cuda"}, fastDecoding...) {
+				compare(c, s, row, p)
 			}
+			smaller := decodingGPUs(p)[1:]
+			compare(c, s, "cuda cluster", smaller[(i+j)%len(smaller)])
 		}
 	}
 }
@@ -392,7 +397,7 @@ func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 		for _, s := range storages {
 			op, site := decodingOp(t, c, s)
 			for _, row := range append([]string{"cuda"}, fastDecoding...) {
-				for _, gpu := range decodingGPUs() {
+				for _, gpu := range decodingGPUs(h200) {
 					p, err := planOf(gpu, row, op, site)
 					if row == "cuda" && c.GateHidden == 0 {
 						require.NoError(t, err)

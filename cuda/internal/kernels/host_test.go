@@ -375,7 +375,7 @@ func TestWalksOfLargeLogitsOnHost(t *testing.T) {
 
 // TestDecodeOnHost: all cases of decoding, the types in turn, by all kernels that take them.
 func TestDecodeOnHost(t *testing.T) {
-	h, gpus := hostDevice(t), decodingGPUs()
+	h, gpus := hostDevice(t), decodingGPUs(h200)
 	for i, c := range opcases.Decodings() {
 		if s := storages[i%3]; decodes(t, "cuda", c, s) {
 			compareDecoding(t, c.Name, h, variant{"cuda", h200}, c, s, 12)

@@ -8,8 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// clusters are the sizes of clusters that decode_cluster.cu is compiled for.
-var clusters = []int64{8, 4, 2}
+// cluster is a size of clusters: blocks of a cluster, and warps of a block.
+type cluster struct{ blocks, warps int64 }
 
 // forClusters refuses ops that decode_cluster.cu does not support.
 func forClusters(b *kernels.Builder, op ops.DecodeOp) error {
@@ -25,41 +25,52 @@ func forClusters(b *kernels.Builder, op ops.DecodeOp) error {
 }
 
 // inClusters adds the launch of a step in which each cluster has one group of a sequence. It chooses the largest clusters that can
-// all run at once, so their size depends on the cache and the device alone.
+// all run at once, so their size depends on the cache and the device alone. Blocks of eight warps get a multiprocessor each: if some
+// had to share one, all would wait for these.
 func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	by := tensorCores(b, op)
 	p, keys := newParams(b, op)
 	h, n, sequences := int64(p.h), int64(p.n), int64(op.Cache.Slots)*int64(op.Cache.KVHeads)
-	p.workSize = int32(kernels.Pieces(max(warps*max(by.ringFloats, h*(by.width+4)), int64(p.pickSize), int64(p.workSize)), 4) * 4)
-	share := func(blocks int64) int64 { return kernels.Pieces(max(1, keys[compressed]), 16*blocks)*16 + 8 } // as in Share of decode_cluster.cu
-	bytes := func(blocks, logits int64) int64 {                                                             // of shared memory
-		slices := branches * blocks * kernels.Pieces(h*by.width/4, blocks) * 4
-		words := int64(p.workSize) + slices + branches*blocks*3*h + warps*3*h + 2*h + branches*h + branches*blocks + warps + n + int64(p.width) + p.most
-		return by.headBytes + rowBytes + 4*(kernels.Pieces(words, 4)*4+logits)
+	context, phi := int64(p.width-1)*int64(op.Cache.PageLen), int64(p.workSize)
+	share := func(c cluster) int64 { return kernels.Pieces(max(1, keys[compressed]), 16*c.blocks)*16 + 8 } // as in Share of decode_cluster.cu
+	// setSizes sets the sizes of shared memory that depend on the cluster, and returns its bytes without logits.
+	setSizes := func(c cluster) int64 {
+		p.pickSize = pickSize(op.Cache, context, 32*c.warps)
+		p.workSize = int32(kernels.Pieces(max(c.warps*by.ringFloats, int64(p.pickSize), phi), 4) * 4)
+		words := int64(p.workSize) + branches*h*by.width + p.most + branches*c.blocks*3*h + c.warps*3*h + 2*h + branches*h + branches*c.blocks + c.warps + n + int64(p.width)
+		return by.headBytes + rowBytes + 4*kernels.Pieces(words, 4)*4
 	}
-	runs := func(blocks, logits int64) bool { // whether all clusters run at once
-		resident := min(by.blocksPerSM, int64(b.GPU.SharedPerSM)/(bytes(blocks, logits)+1024))
-		// Some parts of the GPU have too few free multiprocessors for another cluster: an H200 runs 30 of 33 clusters of 8 blocks,
-		// with two blocks on a multiprocessor. So 90 % count.
-		return bytes(blocks, logits) <= int64(b.GPU.SharedPerBlock) && 10*sequences*blocks <= 9*int64(b.GPU.SMs)*resident
+	// runs tells whether all clusters run at once if a block needs these bytes of shared memory.
+	runs := func(c cluster, bytes int64) bool {
+		resident := min(by.blocksPerSM, int64(b.GPU.SharedPerSM)/(bytes+1024))
+		if c.warps == 8 {
+			resident = min(resident, 1)
+		}
+		places := int64(b.GPU.SMs) * resident
+		if c.blocks > 2 { // Some parts of the GPU have too few free multiprocessors for another cluster: an H200 runs 30 of 33.
+			places = places * 9 / 10
+		}
+		return bytes <= int64(b.GPU.SharedPerBlock) && sequences*c.blocks <= places
 	}
-	blocks := clusters[len(clusters)-1]
-	for _, size := range clusters {
-		if runs(size, 0) {
-			blocks = size
+	c := by.clusters[len(by.clusters)-1]
+	for _, size := range by.clusters {
+		if runs(size, setSizes(size)) {
+			c = size
 			break
 		}
 	}
-	logits := int64(0)
+	shared := setSizes(c)
 	if p.pickSize > 0 {
-		if logits = h * share(blocks); !runs(blocks, logits) { // the logits go to global memory instead
-			logits, p.logitsShare = 0, int32(share(blocks))
-			p.logits = b.Work(sequences * blocks * h * share(blocks) * 4)
+		if logits := 4 * h * share(c); runs(c, shared+logits) {
+			shared += logits
+		} else { // the logits go to global memory instead
+			p.logitsShare = int32(share(c))
+			p.logits = b.Work(sequences * c.blocks * logits)
 		}
 	}
-	shared := bytes(blocks, logits)
 	b.Fail(fits(b, shared))
-	b.LaunchClusters(fmt.Sprintf("nsa_decode_cluster%d_%s", blocks, by.name), kernels.Dim{X: int(blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}, kernels.Line(threads), shared, p)
+	grid := kernels.Dim{X: int(c.blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}
+	b.LaunchClusters(fmt.Sprintf("nsa_decode_cluster%dx%d_%s", c.blocks, c.warps, by.name), grid, kernels.Line(32*c.warps), shared, p)
 	if at := op.GateInput(); !op.GateLayer || b.In[at+1].Held && b.In[at+2].Held { // the kernel reads these weights before it waits
 		b.Overlap()
 	}

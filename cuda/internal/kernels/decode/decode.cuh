@@ -58,7 +58,7 @@ struct DecodeParams {
   int32_t split[kBranches];     // keys of a part of each branch
   int32_t first[kBranches];     // number of the first part of each branch
   int32_t all, part_size;       // parts of a group; floats of a part
-  int32_t pick_size, work_size; // floats of shared memory: for the choice; for ClusterShared::work
+  int32_t pick_size, work_size; // floats of shared memory: for pick; for ClusterShared::work
   int32_t logits_share;         // floats of a head and a block of a cluster in logits
   float scale;                  // 1/sqrt(D)
 };
@@ -159,10 +159,11 @@ __device__ inline float warp_max(float x) {
   for (int o = 16; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, o));
   return x;
 }
-template <typename V> __device__ inline V warp_sum(V x) {
+__device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int o = 16; o > 0; o /= 2) x += __shfl_xor_sync(0xffffffffu, x, o);
   return x;
 }
+__device__ inline int warp_sum(int x) { return __reduce_add_sync(0xffffffffu, x); }
 
 }  // namespace nsa

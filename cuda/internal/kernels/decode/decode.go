@@ -90,12 +90,13 @@ type decodeParams struct {
 
 // products describes a class of decode_products.cuh and how it is launched.
 type products struct {
-	name                  string // the end of the kernels' names
-	step                  int64  // keys that a part has at least
-	width                 int64  // of a head, in numbers
-	blocksPerSM           int64  // blocks that run at once on a multiprocessor, as far as registers allow
-	headBytes, warpFloats int64  // of shared memory
-	ringFloats            int64  // of a warp's ring of keys and values
+	name                  string    // the end of the kernels' names
+	step                  int64     // keys that a part has at least
+	width                 int64     // of a head, in numbers
+	blocksPerSM           int64     // blocks of four warps that run at once on a multiprocessor, as far as registers allow
+	headBytes, warpFloats int64     // of shared memory
+	ringFloats            int64     // of a warp's ring of keys and values
+	clusters              []cluster // that decode_cluster.cu is compiled for, the largest first
 }
 
 // withGates refuses ops that make the gates themselves, which only clusters support.
@@ -130,17 +131,18 @@ func onTensorCores(b *kernels.Builder, op ops.DecodeOp) error { return step(b, o
 func tensorCores(b *kernels.Builder, op ops.DecodeOp) products {
 	b.Aligned(16)
 	h, d, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), op.Cache.KeyDim, int64(op.Cache.ValueDim)
-	width, slots, heads, blocks := int64(64), int64(3), int64(8), int64(4)
+	width, slots, heads, blocks, clusters := int64(64), int64(3), int64(8), int64(4), []cluster{{8, 8}, {8, 4}, {4, 4}, {2, 4}}
 	if h > 8 {
 		heads, blocks = 16, blocks-1
 	}
 	if max(d, int(dv)) > 64 {
-		width, slots, blocks = 128, 2, blocks-1
+		width, slots, blocks, clusters = 128, 2, blocks-1, []cluster{{8, 8}, {4, 8}, {2, 8}, {2, 4}}
 	}
 	ring := slots * 16 * width
 	return products{
 		name: fmt.Sprintf("mma%dx%d_%v", width, heads, b.Type), step: 128, width: width, blocksPerSM: blocks,
 		headBytes: heads * (width + 8) * 2, ringFloats: ring, warpFloats: kernels.Pieces(max(ring, h*dv+2*h), 64) * 64,
+		clusters: clusters,
 	}
 }
 
@@ -214,15 +216,22 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 			p.phi[i/3][i%3] = b.In[next+i].Ref
 		}
 	}
-	if c.Has(ops.Selected) {
-		most := max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock))) // blocks to choose from
-		free, perThread := int64(c.TopN-ops.ForcedBlocks), kernels.Pieces(most, threads)
-		p.pickSize = int32(2*(threads/4+2+perThread*threads+perThread*min(4*free, threads)) + kernels.Pieces(free, 2)*2)
-	}
+	p.pickSize = pickSize(c, context, threads)
 	if op.MLP {
 		p.workSize = int32(c.BlockLen*max(c.KeyDim, c.ValueDim)) + p.hidden
 	}
 	return p, keys
+}
+
+// pickSize returns the floats of shared memory that pick of decode_choose.cuh needs in a block of so many threads, for a sequence of up
+// to `context` tokens.
+func pickSize(c ops.KVCache, context, threads int64) int32 {
+	if !c.Has(ops.Selected) {
+		return 0
+	}
+	most := max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock))) // blocks to choose from
+	free, perThread := int64(c.TopN-ops.ForcedBlocks), kernels.Pieces(most, threads)
+	return int32(kernels.Pieces(2*(32+2+perThread*threads+perThread*min(threads/32*free, threads))+free, 4) * 4)
 }
 
 // step adds the launches of a step. With few sequences, parts of keys are short, so that every multiprocessor gets some. The

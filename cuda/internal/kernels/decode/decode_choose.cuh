@@ -51,19 +51,20 @@ __device__ inline uint64_t ranked(float score, int place) {
 // pick writes idx [n], ascending, of a token whose own block is number n or higher: block 0, the blocks with the n-3 best scores among the
 // others, and the two newest. sum(i) is the probability of compressed key i, summed over the heads. decode.go computes the size of its
 // shared memory. All threads call it; a barrier must follow.
-template <typename Sum> __device__ void pick(const Step& s, float* shared, Sum sum, int32_t* idx) {
+template <int Threads, typename Sum> __device__ void pick(const Step& s, float* shared, Sum sum, int32_t* idx) {
   const DecodeParams& p = s.p;
-  constexpr int kLanes = 4; // lanes that rank one score together
-  const int own = s.own(), visible = s.visible(), candidates = own - 2, free = p.n - 3, all = blockDim.x, groups = all / kLanes;
-  const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, each = (candidates + all - 1) / all; // each: blocks of a thread
-  uint64_t *best = reinterpret_cast<uint64_t*>(shared), *bar = best + groups, *scores = bar + 2, *list = scores + each * all;
-  int32_t *count = reinterpret_cast<int32_t*>(bar + 1), *chosen = reinterpret_cast<int32_t*>(list + min(free * kLanes, all) * each);
+  constexpr int kGroups = 32, kLanes = Threads / kGroups; // groups of lanes that rank one score together
+  const int own = s.own(), visible = s.visible(), candidates = own - 2, free = p.n - 3;
+  const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, each = (candidates + Threads - 1) / Threads; // each: blocks of a thread
+  uint64_t *best = reinterpret_cast<uint64_t*>(shared), *bar = best + kGroups, *scores = bar + 2, *list = scores + each * Threads;
+  int32_t* count = reinterpret_cast<int32_t*>(bar + 1);
+  uint32_t* chosen = reinterpret_cast<uint32_t*>(list + min(free * kLanes, Threads) * each); // ~place
 
   // The score of block 1 + i: the sums of the compressed keys that share tokens with it, times these tokens over d.
   const int l = p.d.of(p.l), wide = p.d.of(p.select_block.n), weights = l + wide - 1;
   uint64_t mine = 0;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < candidates; i += kDecodeThreads) {
+  for (int i = threadIdx.x; i < candidates; i += Threads) {
     const int first = (i + 1) * wide - l + 1;
     float score = 0;
     if (l == 2 && wide == 4) { // all of them are visible
@@ -82,41 +83,41 @@ template <typename Sum> __device__ void pick(const Step& s, float* shared, Sum s
 
   // The rank of a score is the number of better ones; kLanes lanes count it together. To have fewer to rank, scores below a bar are left
   // out first: the bar is the (n-3)rd best among the best scores of the groups of kLanes threads.
-  const auto rank = [lane](const uint64_t* of, int n, uint64_t score) {
+  const auto rank = [lane](const auto* of, int n, auto score) {
     int better = 0;
-#pragma unroll 8
-    for (int e = lane; e < n; e += kLanes) better += of[e] > score;
+#pragma unroll 1
+    for (int e = lane; e < n; e += 4 * kLanes)
+#pragma unroll
+      for (int u = 0; u < 4 * kLanes; u += kLanes) better += e + u < n && of[e + u] > score;
 #pragma unroll
     for (int by = 1; by < kLanes; by *= 2) better += __shfl_xor_sync(0xffffffffu, better, by);
     return better;
   };
   const uint64_t* from = scores;
   int n = candidates;
-  if (candidates > groups && free > 0) {
+  if (candidates > kGroups && free > 0) {
     const uint64_t score = best[group];
-    if (rank(best, groups, score) == free - 1 && lane == 0) *bar = score;
+    if (rank(best, kGroups, score) == free - 1 && lane == 0) *bar = score;
     __syncthreads();
     const uint64_t least = *bar;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < candidates; i += all)
+    for (int i = threadIdx.x; i < candidates; i += Threads)
       if (scores[i] >= least) list[atomicAdd(count, 1)] = scores[i];
     __syncthreads();
     from = list, n = *count;
   }
 #pragma unroll 1
-  for (int first = 0; first < n; first += groups) {
-    const int i = first + group;
+  for (int i = group; i - group < n; i += kGroups) {
     const uint64_t score = i < n ? from[i] : 0;
     const int at = rank(from, n, score);
-    if (lane == 0 && i < n && at < free) chosen[at] = int32_t(~uint32_t(score));
+    if (lane == 0 && i < n && at < free) chosen[at] = uint32_t(score);
   }
   __syncthreads();
 #pragma unroll 1
-  for (int f = threadIdx.x; f < free; f += kDecodeThreads) {
-    int before = 0;
-#pragma unroll 4
-    for (int e = 0; e < free; ++e) before += chosen[e] < chosen[f];
-    idx[1 + before] = 1 + chosen[f];
+  for (int i = group; i - group < free; i += kGroups) {
+    const uint32_t place = i < free ? chosen[i] : 0;
+    const int before = rank(chosen, free, place);
+    if (lane == 0 && i < free) idx[1 + before] = 1 + int(~place);
   }
   if (threadIdx.x == 0) idx[0] = 0, idx[p.n - 2] = own - 1, idx[p.n - 1] = own;
 }
@@ -161,7 +162,7 @@ __device__ inline void choose(const Step& s, float* shared) {
     *reinterpret_cast<float4*>(logits + i) = {sum[0], sum[1], sum[2], sum[3]};
   }
   __syncthreads();
-  pick(s, shared, [=](int i) { return __ldcg(logits + i); }, p.idx + at * p.n);
+  pick<kDecodeThreads>(s, shared, [=](int i) { return __ldcg(logits + i); }, p.idx + at * p.n);
 }
 
 }  // namespace nsa

@@ -3,13 +3,14 @@
 //
 // Each block has an equal share of the keys of each branch. It writes the results that others need to their shared memory:
 //
-//   block 0   store, compressed ─┐         window ┐ sums of       ┐          choose, selected ┐
-//   block 1   store, compressed ─┼► maxima window ┼ probabilities ┼► of all  choose, selected ┼► o of some dims,
-//   ..                           │  sums          │               │  keys                     │  from all blocks
-//                                1                                2                           3        cluster barriers
+//   block 0   store, compressed and window ┐         sums of       ┐          choose, selected ┐
+//   block 1   store, compressed and window ┼► maxima probabilities ┼► of all  choose, selected ┼► o of some dims,
+//   ..                                     │  sums                 │  keys                     │  from all blocks
+//                                          1                       2                           3        cluster barriers
 //
-// The block that has the newest key of a branch stores the token. All blocks make the same choice. Bits depend only on the sequence and
-// on the number of blocks in a cluster, which is 2, 4 or 8.
+// The block that has the newest key of a branch stores the token. All blocks make the same choice; barriers 1 and 2 are left out where
+// there are not more selection blocks than are selected. Bits depend only on the sequence and on the size of clusters: 2, 4 or 8 blocks
+// of 4 or 8 warps.
 #include "../cluster.cuh"
 #include "../overlap.cuh"
 #include "decode_choose.cuh"
@@ -21,15 +22,15 @@ namespace nsa {
 // The most heads of a group. Loops over heads run up to this bound, so that whole warps take part: in a cluster of two blocks a warp has
 // 16 groups of lanes, one for each head.
 constexpr int kMostHeads = 16;
+constexpr int kNoBranch = -1; // in the place of a branch
 
-// Share is the keys [lo,hi) that this block has, of the `of` keys of a branch.
-struct Share {
+// Share is the keys [lo,hi) that this block of a cluster of Blocks has, of the `of` keys of a branch.
+template <int Blocks> struct Share {
   int keys, lo, hi; // keys: of a full share, a multiple of 16
   bool newest;      // the newest key of the branch is among them
 
   __device__ explicit Share(int of) {
-    const int at_once = 16 * gridDim.x; // a power of two
-    keys = max(1, (of + at_once - 1) >> (__ffs(at_once) - 1)) * 16;
+    keys = max(1, (of + 16 * Blocks - 1) / (16 * Blocks)) * 16;
     lo = min(of, int(blockIdx.x) * keys), hi = min(of, lo + keys);
     newest = of == 0 ? blockIdx.x == 0 : lo < of && hi == of;
   }
@@ -43,15 +44,16 @@ struct Weight {
 };
 
 // The shared memory of a block. Blocks write to each other's arrays that have a `blocks` axis, and to sums.
-template <typename Products> struct ClusterShared {
-  static constexpr int kCells = Products::kWidth / 4; // 16-byte cells of o of a head
+template <typename Products, int Blocks, int Warps> struct ClusterShared {
+  static constexpr int kThreads = 32 * Warps;
+  static constexpr int kCells = Products::kWidth / 4, kPart = kCells / Blocks; // 16-byte cells of o of a head; those that a block adds up
   void* q;           // [most heads,pitch], rotated
   float* work;       // what the Products of all warps need; also what pick and compress need
   float* logits;     // [h,share]: logits of this block's compressed keys; in global memory if there are many
   float* slices;     // [branches,blocks,slice] cells: what each block contributes to the cells of o that this block adds up
   float* sums;       // the probability of each compressed key, summed over the heads
   float* stats;      // [branches,blocks,2,h]: largest logits and sums
-  float* factors;    // [branches,blocks,h]: factors of the cells of the compressed and the window branch
+  float* factors;    // [branches,blocks,h]: factors of the cells
   float* of_warps;   // [warps,3,h]: largest logits, sums, and the factor of the warp's o
   float* tops;       // [h]: largest logit of compressed attention over all blocks
   float* norms;      // [h]: 1 over the sum of its exponentials
@@ -60,37 +62,37 @@ template <typename Products> struct ClusterShared {
   int32_t* warp_counts;
   int32_t* idx;      // [n]
   int32_t* pages;    // [width-1]
-  int warp_floats, slice; // floats of a warp in work; cells of o that this block adds up
+  int slice;         // cells of o that a block adds up
 
   __device__ ClusterShared(const DecodeParams& p, char* shared) {
-    const int h = p.h, blocks = gridDim.x;
-    warp_floats = Products::row_floats(p);
-    slice = (h * kCells + blocks - 1) / blocks;
+    const int h = p.h;
+    slice = h * kPart;
     q = shared;
     work = row_from(shared + Products::q_bytes(p));
     slices = work + p.work_size;
-    sums = slices + kBranches * blocks * slice * 4;
+    sums = slices + kBranches * Blocks * slice * 4;
     stats = sums + p.most;
-    factors = stats + kBranches * blocks * 2 * h;
-    of_warps = factors + kBranches * blocks * h;
-    tops = of_warps + kDecodeWarps * 3 * h, norms = tops + h, gates = norms + h;
-    counts = reinterpret_cast<int32_t*>(gates + kBranches * h), warp_counts = counts + kBranches * blocks;
-    idx = warp_counts + kDecodeWarps, pages = idx + p.n;
+    factors = stats + kBranches * Blocks * 2 * h;
+    of_warps = factors + kBranches * Blocks * h;
+    tops = of_warps + Warps * 3 * h, norms = tops + h, gates = norms + h;
+    counts = reinterpret_cast<int32_t*>(gates + kBranches * h), warp_counts = counts + kBranches * Blocks;
+    idx = warp_counts + Warps, pages = idx + p.n;
     logits = reinterpret_cast<float*>(shared + (reinterpret_cast<char*>(pages + p.width - 1) - shared + 15) / 16 * 16);
-    if (p.logits) logits = p.logits + ((int64_t(blockIdx.z) * p.groups + blockIdx.y) * blocks + blockIdx.x) * h * p.logits_share;
+    if (p.logits) logits = p.logits + ((int64_t(blockIdx.z) * p.groups + blockIdx.y) * Blocks + blockIdx.x) * h * p.logits_share;
   }
 
   // weigh returns the Weight of a block's part of a branch for head j. Groups of as many lanes as the cluster has blocks work together, and
   // all lanes must call it: lane b of a group gets the Weight of block b.
   __device__ Weight weigh(const DecodeParams& p, int branch, int j) const {
-    const int blocks = gridDim.x, block = threadIdx.x & (blocks - 1);
-    const float* of = stats + (branch * blocks + block) * 2 * p.h + j;
+    const float* of = stats + (branch * Blocks + threadIdx.x % Blocks) * 2 * p.h + j;
     const float top = j < p.h ? of[0] : -INFINITY, sum = j < p.h ? of[p.h] : 0;
     Softmax all = {top, 0};
-    for (int o = 1; o < blocks; o *= 2) all.top = fmaxf(all.top, __shfl_xor_sync(0xffffffffu, all.top, o));
+#pragma unroll
+    for (int o = 1; o < Blocks; o *= 2) all.top = fmaxf(all.top, __shfl_xor_sync(0xffffffffu, all.top, o));
     const float power = power2((top - all.base()) * p.scale * kLog2E);
     all.sum = power * sum;
-    for (int o = 1; o < blocks; o *= 2) all.sum += __shfl_xor_sync(0xffffffffu, all.sum, o);
+#pragma unroll
+    for (int o = 1; o < Blocks; o *= 2) all.sum += __shfl_xor_sync(0xffffffffu, all.sum, o);
     return {all.base(), all.sum == 0 ? 0 : __fdividef(1, all.sum), power};
   }
   // The factor of o of the part that weigh assigns to this lane, with the gate; all lanes must call it.
@@ -98,10 +100,9 @@ template <typename Products> struct ClusterShared {
     const Weight w = weigh(p, branch, j);
     return (p.has >> branch & 1) && j < p.h ? gates[j * __popc(p.has) + __popc(p.has & ((1 << branch) - 1))] * w.norm * w.power : 0;
   }
-  // give writes cell u of o [h,kCells] of a branch to the block that adds it up.
-  __device__ void give(int branch, int u, float4 cell) const {
-    const int blocks = gridDim.x, to = u & (blocks - 1), at = u >> (__ffs(blocks) - 1);
-    reinterpret_cast<float4*>(peer(slices, to))[(branch * blocks + blockIdx.x) * slice + at] = cell;
+  // give writes a cell of o of a head and a branch to the block that adds it up.
+  __device__ void give(int branch, int head, int cell, float4 o) const {
+    reinterpret_cast<float4*>(peer(slices, cell / kPart))[(branch * Blocks + blockIdx.x) * slice + head * kPart + cell % kPart] = o;
   }
 };
 
@@ -111,8 +112,8 @@ __device__ inline void add_cell(float4& to, float factor, float4 x) {
 
 // The last layer of the gates' MLP, for the heads of a group. A lane multiplies 8 numbers of the hidden row. The constructor begins to
 // load the weights, before the hidden row is available.
-template <typename T, int MostHeads> struct GateLayer {
-  static constexpr int kLanes = 8, kWidth = 8 * kLanes, kRows = kDecodeThreads / kLanes, kTurns = (kBranches * MostHeads + kRows - 1) / kRows;
+template <typename T, int MostHeads, int Threads> struct GateLayer {
+  static constexpr int kLanes = 8, kWidth = 8 * kLanes, kRows = Threads / kLanes, kTurns = (kBranches * MostHeads + kRows - 1) / kRows;
   const DecodeParams& p;
   const int n, row, at; // gates of a group; this lane's first gate; its place in the hidden row
   const T *w, *bias;
@@ -164,10 +165,10 @@ template <typename T, int MostHeads> struct GateLayer {
 
 // begin loads the rotated heads, the gates and the pages to shared memory, and stores the token in the cache. If the slot has no token, it
 // writes the results and returns false. turn is the turn of this thread's pair of dims from one position to the next.
-template <typename Products>
-__device__ bool begin(Step& s, const ClusterShared<Products>& c, const GateLayer<typename Products::Type, Products::kMostHeads>& gates, double turn) {
+template <typename Products, int Blocks, int Warps>
+__device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, const GateLayer<typename Products::Type, Products::kMostHeads, 32 * Warps>& gates, double turn) {
   using T = typename Products::Type;
-  constexpr int kPairs = Products::kWidth / 2, kRows = kDecodeThreads / kPairs; // a thread has one pair of dims of every kRows-th head
+  constexpr int kPairs = Products::kWidth / 2, kRows = c.kThreads / kPairs; // a thread has one pair of dims of every kRows-th head
   const DecodeParams& p = s.p;
   const int me = threadIdx.x, of = me % kPairs, first = me / kPairs;
   const bool in = 2 * of < p.dim;
@@ -188,7 +189,7 @@ __device__ bool begin(Step& s, const ClusterShared<Products>& c, const GateLayer
   T gate = from_float<T>(0);
   if (!p.gate_w && me < gates.n) gate = static_cast<const T*>(p.gates)[s.at() * gates.n + me];
 #pragma unroll 1
-  for (int i = me; i < p.width - 1; i += kDecodeThreads) c.pages[i] = s.pages[i];
+  for (int i = me; i < p.width - 1; i += c.kThreads) c.pages[i] = s.pages[i];
   if (s.t < 0) {
     if (blockIdx.x == 0) no_blocks(s), rest<T>(s);
     return false;
@@ -213,7 +214,7 @@ __device__ bool begin(Step& s, const ClusterShared<Products>& c, const GateLayer
     if (me < p.value_dim) cache[r.values + row * p.value_dim + me] = v[b];
   };
   bool stored = false;
-  if (p.stores >> kCompressedBranch & 1 && Share(s.keys_of(kCompressedBranch)).newest) {
+  if (p.stores >> kCompressedBranch & 1 && Share<Blocks>(s.keys_of(kCompressedBranch)).newest) {
     put(kCompressedBranch, p.tail, s.tail_row(s.t));
     if (s.has(kSelectedBranch)) put(kSelectedBranch, p.tokens, s.token_row());
     const int block = s.t + 1 - p.l; // first token of the block that ends with this token
@@ -222,7 +223,7 @@ __device__ bool begin(Step& s, const ClusterShared<Products>& c, const GateLayer
       compress<T>(s, c.work);
     }
   }
-  if (p.stores >> kWindowBranch & 1 && Share(s.keys_of(kWindowBranch)).newest) {
+  if (p.stores >> kWindowBranch & 1 && Share<Blocks>(s.keys_of(kWindowBranch)).newest) {
     put(kWindowBranch, p.window, s.row(p.window, s.slot, p.window.places.rest(s.t)));
     stored = true;
   }
@@ -230,133 +231,158 @@ __device__ bool begin(Step& s, const ClusterShared<Products>& c, const GateLayer
   return true;
 }
 
-// attend does this block's share of the keys of a branch. It writes its largest logits and sums to all blocks, its count to block 0, and
-// each cell of its o to the block that adds it up. With `arrives` it arrives at a cluster barrier.
-template <typename Products> __device__ void attend(const Step& s, const ClusterShared<Products>& c, bool chooses, bool arrives) {
+// attend does this block's share of the keys of a branch, or of two, each by a team of warps: [0,cut) have the first one, the others the
+// second one. It writes the largest logits and sums of a branch to all blocks, its count to block 0, and each cell of its o to the block
+// that adds it up.
+template <typename Products, int Blocks, int Warps>
+__device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, int first, int second, bool chooses) {
   using T = typename Products::Type;
+  constexpr int kKeys = Products::kKeys, kTeams = 2;
   const DecodeParams& p = s.p;
   const T* cache = static_cast<const T*>(p.cache);
+  const int me = threadIdx.x, warp = me / 32, h = p.h;
+  const auto stored = [&](int branch) { return branch != kNoBranch && p.stores >> branch & 1; };
+  const auto steps = [&](int branch) {
+    if (!stored(branch)) return 0;
+    const Share<Blocks> share(s.keys_of(branch));
+    return (share.hi - share.lo + kKeys - 1) / kKeys;
+  };
+  const int a = steps(first), b = steps(second); // warps are shared out in proportion to them
+  const int cut = b == 0 ? Warps : a == 0 ? 0 : max(1, min(Warps - 1, (2 * a * Warps + a + b) / (2 * (a + b))));
+  const int begins = warp < cut ? 0 : cut, all = ((warp < cut ? cut : Warps) - begins) * kKeys;
+  s.turn_to(warp < cut ? first : second);
+
   const DecodeRegion& r = s.region();
-  const int me = threadIdx.x, warp = me / 32, blocks = gridDim.x, all = kDecodeWarps * Products::kKeys, h = p.h;
-  const Share share(s.keys);
+  const Share<Blocks> share(s.keys);
   const bool logits = chooses && s.branch == kCompressedBranch;
   const Source from = {cache + r.keys, s.branch != kCompressedBranch || s.has(kCompressedBranch) ? cache + r.values : nullptr,
                        {logits ? c.logits - share.lo : nullptr, share.stride()}};
   const KeyRows row(s, s.branch == kSelectedBranch ? c.idx : nullptr);
-  float *mine = c.work + warp * c.warp_floats, *stats = c.of_warps;
+  float *mine = c.work + warp * Products::kRingFloats, *stats = c.of_warps;
   Products products;
   products.start(p, mine);
+  const int lo = share.lo + (warp - begins) * kKeys, hi = stored(s.branch) ? share.hi : 0;
+  products.fetch(p, from, lo, all, hi, row);
   products.take(c.q);
-  products.fetch(p, from, share.lo + warp * Products::kKeys, all, share.hi, row);
-  if (arrives) cluster_arrive(); // completes this block's earlier writes to others, while keys are being fetched
 #pragma unroll 1
-  for (int first = share.lo + warp * Products::kKeys; first < share.hi; first += all) products.step(p, from, nullptr, first, all, share.hi, row);
+  for (int at = lo; at < hi; at += all) products.step(p, from, nullptr, at, all, hi, row);
   const int count = products.finish_rows(p, mine, stats + warp * 3 * h);
   if (me % 32 == 0) c.warp_counts[warp] = count;
   __syncthreads();
 
-  // Thread i of head j computes the factor of warp i, and writes the share's largest logit and sum to block i.
-  const int i = me / Products::kMostHeads, j = me % Products::kMostHeads;
-  if (j < h) {
-    Softmax softmax;
-    softmax.start();
+  // A group of as many lanes as there are warps has a head of a branch: lane w computes the factor of warp w, and writes the share's
+  // largest logit and sum to block w. There are 32 groups, and so many heads in two branches.
+  static_assert(kTeams * kMostHeads == 32, "groups of lanes");
+  const int w = me % Warps, j = me / Warps % kMostHeads, team = me / Warps / kMostHeads;
+  const int branch = team ? second : first;
+  const bool in = w < cut != team && j < h;
+  float* of = stats + w * 3 * h + j;
+  Softmax softmax = {in ? of[0] : -INFINITY, in ? of[h] : 0};
+  const float top = softmax.top;
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) softmax.top = fmaxf(softmax.top, stats[w * 3 * h + j]);
+  for (int o = 1; o < Warps; o *= 2) softmax.top = fmaxf(softmax.top, __shfl_xor_sync(0xffffffffu, softmax.top, o));
+  const float power = power2((top - softmax.base()) * p.scale * kLog2E);
+  softmax.sum *= power;
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w) {
-      const float power = power2((stats[w * 3 * h + j] - softmax.base()) * p.scale * kLog2E);
-      softmax.sum += power * stats[(w * 3 + 1) * h + j];
-      if (w == i) stats[(w * 3 + 2) * h + j] = power;
-    }
-    if (i < blocks) {
-      float* to = peer(c.stats, i) + (s.branch * blocks + blockIdx.x) * 2 * h + j;
-      to[0] = softmax.top, to[h] = softmax.sum;
-    }
+  for (int o = 1; o < Warps; o *= 2) softmax.sum += __shfl_xor_sync(0xffffffffu, softmax.sum, o);
+  if (in) of[2 * h] = power;
+  if (j < h && w < Blocks && stored(branch)) {
+    float* to = peer(c.stats, w) + (branch * Blocks + blockIdx.x) * 2 * h + j;
+    to[0] = softmax.top, to[h] = softmax.sum;
   }
-  if (me == 0) {
-    const int32_t* counts = c.warp_counts;
-    peer(c.counts, 0)[s.branch * blocks + blockIdx.x] = counts[0] + counts[1] + counts[2] + counts[3];
+  if (w == 0 && j == 0 && stored(branch)) {
+    int32_t sum = 0;
+#pragma unroll
+    for (int w = 0; w < Warps; ++w) sum += w < cut != team ? c.warp_counts[w] : 0;
+    peer(c.counts, 0)[branch * Blocks + blockIdx.x] = sum;
   }
   __syncthreads();
+  const int cells = h * c.kCells;
 #pragma unroll 1
-  for (int u = me; u < h * c.kCells; u += kDecodeThreads) {
-    const int head = u / c.kCells, at = head * Products::kRow + u % c.kCells * 4;
+  for (int u = me; u < (second == kNoBranch ? 1 : kTeams) * cells; u += c.kThreads) {
+    const bool team = u >= cells;
+    if (!stored(team ? second : first)) continue;
+    const int of = team ? u - cells : u, head = of / c.kCells, cell = of % c.kCells, at = head * Products::kRow + cell * 4;
     float4 sum = {0, 0, 0, 0};
 #pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w)
-      add_cell(sum, stats[(w * 3 + 2) * h + head], *reinterpret_cast<const float4*>(c.work + w * c.warp_floats + at));
-    c.give(s.branch, u, sum);
+    for (int w = 0; w < Warps; ++w)
+      if (w < cut != team) add_cell(sum, stats[(w * 3 + 2) * h + head], *reinterpret_cast<const float4*>(c.work + w * Products::kRingFloats + at));
+    c.give(team ? second : first, head, cell, sum);
   }
   __syncthreads(); // all threads have read work
 }
 
 // tell_sums sums the probabilities of this block's compressed keys over the heads, and writes the sums to all blocks. Four lanes share
 // four keys; each of them takes every fourth head.
-template <typename Products> __device__ void tell_sums(const Step& s, const ClusterShared<Products>& c) {
+template <typename Products, int Blocks, int Warps> __device__ void tell_sums(const Step& s, const ClusterShared<Products, Blocks, Warps>& c) {
   const DecodeParams& p = s.p;
-  const int blocks = gridDim.x, groups = kDecodeThreads >> (__ffs(blocks) - 1), group = threadIdx.x >> (__ffs(blocks) - 1);
-#pragma unroll 1
-  for (int j = group; j < kMostHeads; j += groups) {
-    const Weight w = c.weigh(p, kCompressedBranch, j);
-    if (j < p.h && (threadIdx.x & (blocks - 1)) == 0) c.tops[j] = w.base, c.norms[j] = w.norm;
-  }
-  __syncthreads();
-  const Share share(s.keys_of(kCompressedBranch));
-  if (share.lo == share.hi) return;
-  constexpr int kLanes = 4, kEach = Products::kMostHeads / kLanes, kAtOnce = kDecodeThreads / kLanes * 4; // heads of a lane; keys of a turn
-  constexpr int kTurns = 4; // turns whose loads are in flight
-  const float scale = p.scale * kLog2E;
-  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * 4;
-  const float* from = c.logits + lane * share.stride() - share.lo + mine;
-  float top[kEach], norm[kEach];
+  constexpr int kLanes = 4, kEach = Products::kMostHeads / kLanes, kAtOnce = c.kThreads / kLanes * 4; // heads of a lane; keys of a turn
+  constexpr int kTurns = Blocks < 8 ? 4 : 2; // turns whose loads are in flight
+  const Share<Blocks> share(s.keys_of(kCompressedBranch));
+  const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * 4, count = share.hi - share.lo;
+  const float* from[kEach];
 #pragma unroll
-  for (int e = 0; e < kEach; ++e) {
-    const int j = lane + e * kLanes;
-    top[e] = j < p.h ? c.tops[j] : 0, norm[e] = j < p.h ? c.norms[j] : 0;
-  }
+  for (int e = 0; e < kEach; ++e) from[e] = c.logits + min(lane + e * kLanes, p.h - 1) * share.stride();
   float4 next[kTurns][kEach];
   const auto load = [&](float4(&to)[kEach], int first) {
 #pragma unroll
-    for (int e = 0; e < kEach; ++e)
-      if (first + mine < share.hi && lane + e * kLanes < p.h) to[e] = *reinterpret_cast<const float4*>(from + e * kLanes * share.stride() + first);
+    for (int e = 0; e < kEach; ++e) to[e] = *reinterpret_cast<const float4*>(from[e] + min(first + mine, share.keys - 4));
   };
 #pragma unroll
-  for (int u = 0; u < kTurns; ++u) load(next[u], share.lo + u * kAtOnce);
+  for (int u = 0; u < kTurns; ++u) load(next[u], u * kAtOnce);
+
+  if (const int group = threadIdx.x / Blocks; group < kMostHeads) {
+    const Weight w = c.weigh(p, kCompressedBranch, group);
+    if (group < p.h && threadIdx.x % Blocks == 0) c.tops[group] = w.base, c.norms[group] = w.norm;
+  }
+  __syncthreads();
+  const float scale = p.scale * kLog2E;
+  float top[kEach], norm[kEach];
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) { // lanes without a head add 0 times the probability of the last one
+    const int j = lane + e * kLanes, head = min(j, p.h - 1);
+    top[e] = c.tops[head] * scale, norm[e] = j < p.h ? c.norms[head] : 0;
+  }
+  float* sums = c.sums + share.lo;
 #pragma unroll 1
-  for (int of = share.lo; of < share.hi; of += kTurns * kAtOnce) {
+  for (int of = 0; of < count; of += kTurns * kAtOnce) {
 #pragma unroll
     for (int u = 0; u < kTurns; ++u) {
       const int first = of + u * kAtOnce;
-      if (first >= share.hi) break;
       float sum[4] = {};
 #pragma unroll
       for (int e = 0; e < kEach; ++e) {
-        if (lane + e * kLanes >= p.h) continue;
         const float x[4] = {next[u][e].x, next[u][e].y, next[u][e].z, next[u][e].w};
 #pragma unroll
-        for (int k = 0; k < 4; ++k) sum[k] += norm[e] * power2((x[k] - top[e]) * scale);
+        for (int k = 0; k < 4; ++k) sum[k] += norm[e] * power2(x[k] * scale - top[e]);
       }
       load(next[u], first + kTurns * kAtOnce);
 #pragma unroll
       for (int k = 0; k < 4; ++k)
 #pragma unroll
         for (int by = 1; by < kLanes; by *= 2) sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], by);
-      if (first + mine >= share.hi) continue;
-#pragma unroll 1
-      for (int to = lane; to < blocks; to += kLanes) *reinterpret_cast<float4*>(peer(c.sums, to) + first + mine) = {sum[0], sum[1], sum[2], sum[3]};
+      if (lane == 0 && first + mine < count) *reinterpret_cast<float4*>(sums + first + mine) = {sum[0], sum[1], sum[2], sum[3]};
     }
   }
+  __syncthreads();
+  // Neighbouring threads write to one block, for a remote write takes long, however few bytes it has.
+  constexpr int kEachBlock = c.kThreads / Blocks;
+  float* to = peer(sums, threadIdx.x / kEachBlock);
+  if (threadIdx.x / kEachBlock == blockIdx.x) return;
+#pragma unroll 1
+  for (int i = threadIdx.x % kEachBlock * 4; i < count; i += kEachBlock * 4) *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<float4*>(sums + i);
 }
 
-template <typename Products> __device__ void decode_cluster(const DecodeParams& p) {
+template <typename Products, int Blocks, int Warps> __device__ void decode_cluster(const DecodeParams& p) {
   using T = typename Products::Type;
   extern __shared__ float4 nsa_dynamic_shared[];
   cluster_arrive(); // begins the barrier that shows that all blocks have begun
-  const int me = threadIdx.x, rank = blockIdx.x, blocks = gridDim.x;
-  const int block = me & (blocks - 1), group = me >> (__ffs(blocks) - 1), groups = kDecodeThreads >> (__ffs(blocks) - 1);
-  const ClusterShared<Products> c(p, shared_of_block(nsa_dynamic_shared));
+  const int me = threadIdx.x, rank = blockIdx.x;
+  constexpr int kThreads = 32 * Warps, kGroups = kThreads / Blocks;
+  const int block = me % Blocks, group = me / Blocks;
+  const ClusterShared<Products, Blocks, Warps> c(p, shared_of_block(nsa_dynamic_shared));
   const double turn = p.turns[me % (Products::kWidth / 2)]; // in range: turns has kDecodePairs elements
-  const GateLayer<T, Products::kMostHeads> gates(p);
+  const GateLayer<T, Products::kMostHeads, 32 * Warps> gates(p);
   next_may_start();
   await_previous();
   Step s(p, kCompressedBranch, blockIdx.z, blockIdx.y);
@@ -364,83 +390,81 @@ template <typename Products> __device__ void decode_cluster(const DecodeParams& 
   cluster_wait();
   if (!runs) return;
   const bool selects = s.has(kSelectedBranch), chooses = selects && s.own() >= p.n;
-  // set_factors computes the factors of a branch whose stats have arrived. A group of lanes has a head; each lane has a block's part.
-  const auto set_factors = [&](int branch) {
-    if (!s.has(branch)) return;
+  // set_factors computes the factors of one or two branches whose stats have arrived. A group of lanes has a head of a branch; each lane
+  // has a block's part.
+  const auto set_factors = [&](int first, int second) {
 #pragma unroll 1
-    for (int j = group; j < kMostHeads; j += groups) {
+    for (int x = group; x < (second == kNoBranch ? 1 : 2) * kMostHeads; x += kGroups) {
+      const int branch = x < kMostHeads ? first : second, j = x % kMostHeads;
       const float factor = c.factor(p, branch, j);
-      if (j < p.h) c.factors[(branch * blocks + block) * p.h + j] = factor;
+      if (j < p.h) c.factors[(branch * Blocks + block) * p.h + j] = factor;
     }
   };
-#pragma unroll 1
-  for (int turn = 0; turn < kBranches; ++turn) {
-    s.turn_to(turn == 0 ? kCompressedBranch : turn == 1 ? kWindowBranch : kSelectedBranch);
-    const bool attends = p.stores >> s.branch & 1;
-    if (attends) attend(s, c, chooses, turn == 1);
-    if (turn == 0) continue;
-    if (turn == 1) {
-      if (!attends) cluster_arrive();
-      cluster_wait(); // 1: all stats of the compressed branch have arrived
-      if (chooses) tell_sums(s, c);
-    }
+  attend(s, c, kCompressedBranch, kWindowBranch, chooses);
+  if (chooses) {
+    cluster_arrive(), cluster_wait(); // 1: all stats have arrived
+    tell_sums(s, c);
     cluster_arrive();
-    set_factors(turn == 1 ? kCompressedBranch : kWindowBranch);
-    cluster_wait(); // 2: all sums have arrived; 3: all cells of o
-    if (turn == 2) break;
-    if (chooses) {
-      pick(s, c.work, [=](int i) { return c.sums[i]; }, c.idx);
-    } else {
-      for (int f = me; f < p.n; f += kDecodeThreads) c.idx[f] = selects && f <= s.own() ? f : -1;
-    }
-    __syncthreads();
-    if (rank == 0)
-      for (int f = me; f < p.n; f += kDecodeThreads) p.idx[s.at() * p.n + f] = c.idx[f];
+    set_factors(kCompressedBranch, kWindowBranch);
+    cluster_wait(); // 2: all sums have arrived
+    pick<kThreads>(s, c.work, [=](int i) { return c.sums[i]; }, c.idx);
+  } else {
+    for (int f = me; f < p.n; f += kThreads) c.idx[f] = selects && f <= s.own() ? f : -1;
   }
   __syncthreads();
+  if (rank == 0)
+    for (int f = me; f < p.n; f += kThreads) p.idx[s.at() * p.n + f] = c.idx[f];
+  if (selects) attend(s, c, kSelectedBranch, kNoBranch, false);
+  cluster_arrive(), cluster_wait(); // 3: all cells of o have arrived
+  if (!chooses) set_factors(kCompressedBranch, kWindowBranch);
+  set_factors(kSelectedBranch, kNoBranch);
+  __syncthreads();
 
-  if (const int b = kDecodeThreads - 1 - me; rank == 0 && b < kBranches) { // in the last warp, which has the least work on o
+  if (const int b = kThreads - 1 - me; rank == 0 && b < kBranches) { // in the last warp, which has the least work on o
     int read = 0;
-    for (int i = 0; i < blocks; ++i) read += p.stores >> b & 1 ? c.counts[b * blocks + i] : 0;
+    for (int i = 0; i < Blocks; ++i) read += p.stores >> b & 1 ? c.counts[b * Blocks + i] : 0;
     p.read[s.at() * kBranches + b] = read;
   }
   T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
 #pragma unroll 1
-  for (int first = 0; first < c.slice; first += groups) { // a group of lanes adds up one cell
-    const int i = first + group, u = i * blocks + rank, head = u / c.kCells, dim = u % c.kCells * 4;
-    const bool in = i < c.slice && head < p.h;
-    const float selected = selects ? c.factor(p, kSelectedBranch, head) : 0;
+  for (int i = me; i < c.slice; i += kThreads) {
+    const int head = i / c.kPart, dim = (rank * c.kPart + i % c.kPart) * 4;
     float4 sum = {0, 0, 0, 0};
 #pragma unroll
-    for (int b = 0; b < kBranches; ++b)
-      if (in && s.has(b)) {
-        const int part = b * blocks + block;
-        const float factor = b == kSelectedBranch ? selected : c.factors[part * p.h + head];
-        add_cell(sum, factor, reinterpret_cast<const float4*>(c.slices)[part * c.slice + i]);
-      }
-    for (int by = 1; by < blocks; by *= 2) {
-      sum.x += __shfl_xor_sync(0xffffffffu, sum.x, by), sum.y += __shfl_xor_sync(0xffffffffu, sum.y, by);
-      sum.z += __shfl_xor_sync(0xffffffffu, sum.z, by), sum.w += __shfl_xor_sync(0xffffffffu, sum.w, by);
+    for (int b = 0; b < kBranches; ++b) {
+      if (!s.has(b)) continue;
+#pragma unroll
+      for (int part = b * Blocks; part < (b + 1) * Blocks; ++part)
+        add_cell(sum, c.factors[part * p.h + head], reinterpret_cast<const float4*>(c.slices)[part * c.slice + i]);
     }
-    if (in && block == 0 && dim < p.value_dim)
-      *reinterpret_cast<uint2*>(o + head * p.value_dim + dim) = {pair<T>(sum.x, sum.y), pair<T>(sum.z, sum.w)};
+    if (dim < p.value_dim) *reinterpret_cast<uint2*>(o + head * p.value_dim + dim) = {pair<T>(sum.x, sum.y), pair<T>(sum.z, sum.w)};
   }
 }
 
 }  // namespace nsa
 #define NSA_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
-#define NSA_CLUSTER_BODY(...) nsa::decode_cluster<nsa::__VA_ARGS__>(p)
+#define NSA_CLUSTER_BODY(blocks, warps, ...) nsa::decode_cluster<nsa::__VA_ARGS__, blocks, warps>(p)
 #else
 #define NSA_CLUSTER(blocks)
 #define NSA_CLUSTER_BODY(...)
 #endif
 
-#define NSA_DECODE_CLUSTER(blocks, name, resident, ...)                                                                  \
-  extern "C" __global__ void NSA_CLUSTER(blocks) __launch_bounds__(nsa::kDecodeThreads, resident)                        \
-      nsa_decode_cluster##blocks##_##name(const __grid_constant__ nsa::DecodeParams p) { NSA_CLUSTER_BODY(__VA_ARGS__); }
-#define NSA_DECODE_CLUSTERS(...)       \
-  NSA_DECODE_CLUSTER(8, __VA_ARGS__) \
-  NSA_DECODE_CLUSTER(4, __VA_ARGS__) \
-  NSA_DECODE_CLUSTER(2, __VA_ARGS__)
+#define NSA_DECODE_CLUSTER(blocks, warps, name, resident, ...)                                                       \
+  extern "C" __global__ void NSA_CLUSTER(blocks) __launch_bounds__(32 * warps, warps == 4 ? resident : 1)              \
+      nsa_decode_cluster##blocks##x##warps##_##name(const __grid_constant__ nsa::DecodeParams p) {                     \
+    NSA_CLUSTER_BODY(blocks, warps, __VA_ARGS__);                                                                      \
+  }
+// The sizes of clusters, blocks and warps of a block, as in decode.go.
+#define NSA_DECODE_CLUSTERS_64(...)      \
+  NSA_DECODE_CLUSTER(8, 8, __VA_ARGS__) \
+  NSA_DECODE_CLUSTER(8, 4, __VA_ARGS__) \
+  NSA_DECODE_CLUSTER(4, 4, __VA_ARGS__) \
+  NSA_DECODE_CLUSTER(2, 4, __VA_ARGS__)
+#define NSA_DECODE_CLUSTERS_128(...)     \
+  NSA_DECODE_CLUSTER(8, 8, __VA_ARGS__) \
+  NSA_DECODE_CLUSTER(4, 8, __VA_ARGS__) \
+  NSA_DECODE_CLUSTER(2, 8, __VA_ARGS__) \
+  NSA_DECODE_CLUSTER(2, 4, __VA_ARGS__)
 
-NSA_MATRIX_UNITS(NSA_DECODE_CLUSTERS)
+NSA_MATRIX_UNITS_64(NSA_DECODE_CLUSTERS_64)
+NSA_MATRIX_UNITS_128(NSA_DECODE_CLUSTERS_128)

@@ -245,22 +245,24 @@ template <typename T, int W, int H> struct TensorCores {
   __device__ int finish(const DecodeParams& p, float* to) { return give(p, to, p.value_dim, p.value_dim, to + p.h * p.value_dim); }
 
   // finish_rows is finish with o as rows [h,kRow], for which writes to shared memory have no bank conflicts.
-  static constexpr int kRow = W + 4;
-  static __device__ int row_floats(const DecodeParams& p) { return max(kSlots * kSlot / 4, p.h * kRow); }
+  static constexpr int kRow = W + 4, kRingFloats = kSlots * kSlot / 4;
+  static_assert(H * kRow <= kRingFloats, "they overwrite the ring");
   __device__ int finish_rows(const DecodeParams& p, float* to, float* tops) { return give(p, to, kRow, W, tops); }
 };
 
-// NSA_MATRIX_UNITS lists the instances: a name, the least number of blocks on a multiprocessor, which limits registers, and the class.
-// decode.go has the same list.
-#define NSA_MATRIX_UNITS(kernels)                                 \
+// NSA_MATRIX_UNITS lists the instances: a name, the least number of blocks of four warps on a multiprocessor, which limits registers, and
+// the class. decode.go has the same list.
+#define NSA_MATRIX_UNITS_64(kernels)                              \
   kernels(mma64x8_bf16, 4, TensorCores<nsa::bf16, 64, 8>)         \
   kernels(mma64x16_bf16, 3, TensorCores<nsa::bf16, 64, 16>)       \
+  kernels(mma64x8_f16, 4, TensorCores<nsa::f16, 64, 8>)           \
+  kernels(mma64x16_f16, 3, TensorCores<nsa::f16, 64, 16>)
+#define NSA_MATRIX_UNITS_128(kernels)                             \
   kernels(mma128x8_bf16, 3, TensorCores<nsa::bf16, 128, 8>)       \
   kernels(mma128x16_bf16, 2, TensorCores<nsa::bf16, 128, 16>)     \
-  kernels(mma64x8_f16, 4, TensorCores<nsa::f16, 64, 8>)           \
-  kernels(mma64x16_f16, 3, TensorCores<nsa::f16, 64, 16>)         \
   kernels(mma128x8_f16, 3, TensorCores<nsa::f16, 128, 8>)         \
   kernels(mma128x16_f16, 2, TensorCores<nsa::f16, 128, 16>)
+#define NSA_MATRIX_UNITS(kernels) NSA_MATRIX_UNITS_64(kernels) NSA_MATRIX_UNITS_128(kernels)
 
 // A lane has one key in the first product and every 32nd dim in the second. The state of a warp lies in shared memory, laid out as a
 // Part; behind it lie the factors of o [h], the exponentials [h,32], and the rows of the keys [32].

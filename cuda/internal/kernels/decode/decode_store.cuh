@@ -14,7 +14,7 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
   const int64_t row = s.paged(p.compressed, p.d.of(first)), tail = s.tail_row(0);
   if (!p.phi[0][0]) { // the mean
 #pragma unroll 1
-    for (int u = threadIdx.x; u < p.dim + p.value_dim; u += kDecodeThreads) {
+    for (int u = threadIdx.x; u < p.dim + p.value_dim; u += blockDim.x) {
       const bool key = u < p.dim;
       const int dim = key ? p.dim : p.value_dim, i = key ? u : u - p.dim;
       const T* from = cache + (key ? p.tail.keys : p.tail.values) + tail * dim + i;
@@ -34,10 +34,10 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
     float* hidden = shared + n;
     __syncthreads(); // all threads have read `shared`
 #pragma unroll 1
-    for (int i = threadIdx.x; i < n; i += kDecodeThreads) shared[i] = to_float(from[s.tail_row(first + i / dim) * dim + i % dim]) + to_float(pe[i]);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) shared[i] = to_float(from[s.tail_row(first + i / dim) * dim + i % dim]) + to_float(pe[i]);
     __syncthreads();
 #pragma unroll 1
-    for (int i = threadIdx.x / 32; i < p.hidden; i += kDecodeWarps) {
+    for (int i = threadIdx.x / 32; i < p.hidden; i += blockDim.x / 32) {
       float sum = 0;
 #pragma unroll 1
       for (int j = lane; j < n; j += 32) sum += shared[j] * to_float(w1[int64_t(i) * n + j]);
@@ -46,7 +46,7 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
     }
     __syncthreads();
 #pragma unroll 1
-    for (int i = threadIdx.x / 32; i < dim; i += kDecodeWarps) {
+    for (int i = threadIdx.x / 32; i < dim; i += blockDim.x / 32) {
       float sum = 0;
 #pragma unroll 1
       for (int j = lane; j < p.hidden; j += 32) sum += hidden[j] * to_float(w2[i * p.hidden + j]);
@@ -61,13 +61,13 @@ template <typename T> __device__ void rest(const Step& s) {
   const DecodeParams& p = s.p;
   T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
 #pragma unroll 1
-  for (int i = threadIdx.x; i < p.h * p.value_dim; i += kDecodeThreads) o[i] = from_float<T>(0);
-  for (int i = threadIdx.x; i < kBranches; i += kDecodeThreads) p.read[s.at() * kBranches + i] = 0;
+  for (int i = threadIdx.x; i < p.h * p.value_dim; i += blockDim.x) o[i] = from_float<T>(0);
+  for (int i = threadIdx.x; i < kBranches; i += blockDim.x) p.read[s.at() * kBranches + i] = 0;
 }
 
 __device__ inline void no_blocks(const Step& s) {
 #pragma unroll 1
-  for (int i = threadIdx.x; i < s.p.n; i += kDecodeThreads) s.p.idx[s.at() * s.p.n + i] = -1;
+  for (int i = threadIdx.x; i < s.p.n; i += blockDim.x) s.p.idx[s.at() * s.p.n + i] = -1;
 }
 
 }  // namespace nsa
