@@ -2,8 +2,10 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	G "gorgonia.org/gorgonia"
@@ -115,7 +117,7 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 	places := G.NewTensor(g, tensor.Int32, 2, G.WithShape(rows.Shape()...), G.WithName("rows"), G.WithValue(rows))
 	for i := range layers {
 		cache := G.NewVector(g, tensor.Float32, G.WithShape(c.Elements()), G.WithName(fmt.Sprint("cache ", i)),
-			G.WithValue(tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(c.Elements()))))
+			G.WithValue(tensor.New(tensor.WithShape(c.Elements()), tensor.WithBacking(cacheOf(c)))))
 		d.caches = append(d.caches, cache)
 		o := must(ops.Apply(ops.DecodeOp{Cache: c, Base: 10000}, append(slices.Clone(d.inputs), cache, places)...))
 		d.counted = must(ops.Output(o, 2))
@@ -123,6 +125,27 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 	}
 	d.inputs = append(d.inputs, places)
 	return d
+}
+
+// someNormal returns normal numbers; their count shares no factor with the length of a row.
+var someNormal = sync.OnceValue(func() []float32 { return normal(1_000_003) })
+
+// cacheOf returns what a cache of normal keys and values holds. With zeros all scores would be equal, and far more blocks than in a model
+// would be ranked.
+func cacheOf(c ops.KVCache) []float32 {
+	some := someNormal()
+	if ops.IsHalf(c.Half) {
+		some = slices.Clone(some)
+		for i, x := range some { // two bfloat16
+			bits := math.Float32bits(x)
+			some[i] = math.Float32frombits(bits&^0xffff | bits>>16)
+		}
+	}
+	cache := make([]float32, c.Elements())
+	for i := c.Slots * c.KVHeads; i < len(cache); { // behind the counters
+		i += copy(cache[i:], some)
+	}
+	return cache
 }
 
 // addKeys reports the keys read a group. It ends the program if their number is wrong.
