@@ -71,8 +71,7 @@ type decodeStep struct {
 	graph   *G.ExprGraph
 	inputs  G.Nodes // without the caches
 	caches  G.Nodes
-	outputs G.Nodes
-	counted *G.Node // keys read by the last layer
+	counted G.Nodes // keys read, of each layer
 	read    int     // keys that a group has to read
 }
 
@@ -120,8 +119,7 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 			G.WithValue(tensor.New(tensor.WithShape(c.Elements()), tensor.WithBacking(cacheOf(c)))))
 		d.caches = append(d.caches, cache)
 		o := must(ops.Apply(ops.DecodeOp{Cache: c, Base: 10000}, append(slices.Clone(d.inputs), cache, places)...))
-		d.counted = must(ops.Output(o, 2))
-		d.outputs = append(d.outputs, o)
+		d.counted = append(d.counted, must(ops.Output(o, 2)))
 	}
 	d.inputs = append(d.inputs, places)
 	return d
@@ -150,11 +148,14 @@ func cacheOf(c ops.KVCache) []float32 {
 
 // addKeys reports the keys read a group. It ends the program if their number is wrong.
 func (r *report) addKeys(d *decodeStep, what, size string) {
-	counts, sum := must(graph.HostValue(d.counted.Value())).(*tensor.Dense).Int32s(), 0
-	for _, n := range counts {
-		sum += int(n)
+	var sum, groups int
+	for _, layer := range d.counted {
+		counts := must(graph.HostValue(layer.Value())).(*tensor.Dense).Int32s()
+		for _, n := range counts {
+			sum += int(n)
+		}
+		groups += len(counts) / 3
 	}
-	groups := len(counts) / 3
 	if want := d.read * groups; sum != want {
 		check(fmt.Errorf("%s, %s: the kernels have read %d keys, want %d", what, size, sum, want))
 	}
@@ -164,7 +165,7 @@ func (r *report) addKeys(d *decodeStep, what, size string) {
 // addDecode measures a step of all slots at token s.
 func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s int) {
 	d := newDecodeStep(shape, c, s, 1)
-	m := must(graph.NewMachine(d.graph, graph.WithKeep(append(d.outputs, d.counted)...)))
+	m := must(graph.NewMachine(d.graph, graph.WithKeep(d.counted...)))
 	defer closes(m)
 	t := seconds(max(3, 1000/c.Slots/(1+s/8192)), m.RunAll)
 	size := fmt.Sprintf("%s B=%d S=%d", shape.name, c.Slots, s)
