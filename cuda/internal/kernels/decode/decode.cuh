@@ -127,7 +127,7 @@ struct KeyRows {
 };
 
 // Part is the result of a block for one part of a branch, float32: o [h,Dv], the sums of exponentials times values; the largest logit of
-// each head [h]; the sums of exponentials relative to it [h]; and, as an int32, the number of keys read.
+// each head [h], or one little below it; the sums of exponentials relative to it [h]; and, as an int32, the number of keys read.
 struct Part {
   float* o;
   int h, value_dim;

@@ -141,13 +141,15 @@ template <typename T, int W, int H> struct TensorCores {
     for (int i = 0; i < kSlots; ++i) fill(p, from, first + i * all, end, row);
   }
 
-  // raise raises the maxima by the logits x of a step, and rescales sums and o, if some logit exceeds its maximum.
+  // raise raises the maxima by the logits x of a step, and rescales sums and o, if some logit is far above its maximum. A little above is
+  // no harm: exponentials are up to 2^8 then. With so few keys a warp, exact maxima would rise in most steps.
   __device__ void raise(const float (&x)[kTiles][4], float scale) {
+    const float room = 8 / scale;
     bool more = false;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) more |= fmaxf(x[i][e], x[i][e + 2]) > softmax[i][e].top;
+      for (int e = 0; e < 2; ++e) more |= fmaxf(x[i][e], x[i][e + 2]) > softmax[i][e].top + room;
     if (!__any_sync(0xffffffffu, more)) return;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
