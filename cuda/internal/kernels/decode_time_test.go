@@ -114,5 +114,5 @@ func (x decodeTime) time(t *testing.T, dev *gpu, row string) {
 	for i, s := range seconds[1:] {
 		times += fmt.Sprintf(" %s %v %.1f us", strings.TrimPrefix(plan.Steps[i].Kernel, "nsa_decode_"), plan.Steps[i].Grid, 1e6*s)
 	}
-	fmt.Printf("%s, %s B=%d S=%d: %.2f us a step, %.2f TB/s;%s\n", row, x.name, x.batch, x.tokens, 1e6*step, read/(step)/1e12, times)
+	fmt.Printf("%s, %s B=%d S=%d: %.2f us a step, %.2f TB/s;%s\n", row, x.name, x.batch, x.tokens, 1e6*step, read/step/1e12, times)
 }

@@ -52,14 +52,13 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 		}
 		return bytes <= int64(b.GPU.SharedPerBlock) && sequences*c.blocks <= places
 	}
-	c := by.clusters[len(by.clusters)-1]
-	for _, size := range by.clusters {
-		if runs(size, setSizes(size)) {
-			c = size
+	var c cluster
+	var shared int64
+	for _, c = range by.clusters {
+		if shared = setSizes(c); runs(c, shared) {
 			break
 		}
 	}
-	shared := setSizes(c)
 	if p.pickSize > 0 {
 		if logits := 4 * h * share(c); runs(c, shared+logits) {
 			shared += logits

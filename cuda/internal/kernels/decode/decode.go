@@ -223,15 +223,16 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 	return p, keys
 }
 
-// pickSize returns the floats of shared memory that pick of decode_choose.cuh needs in a block of so many threads, for a sequence of up
-// to `context` tokens.
+// pickSize returns the floats of shared memory that pick of decode_choose.cuh needs in a block of that many threads, whose groups rank
+// scores, for a sequence of up to `context` tokens.
 func pickSize(c ops.KVCache, context, threads int64) int32 {
 	if !c.Has(ops.Selected) {
 		return 0
 	}
 	most := max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock))) // blocks to choose from
 	free, perThread := int64(c.TopN-ops.ForcedBlocks), kernels.Pieces(most, threads)
-	return int32(kernels.Pieces(2*(32+2+perThread*threads+perThread*min(threads/32*free, threads))+free, 4) * 4)
+	const groups = 32
+	return int32(kernels.Pieces(2*(groups+2+perThread*threads+perThread*min(threads/groups*free, threads))+free, 4) * 4)
 }
 
 // step adds the launches of a step. With few sequences, parts of keys are short, so that every multiprocessor gets some. The

@@ -38,6 +38,19 @@ template <int Blocks> struct Share {
   __device__ int stride() const { return keys + 8; }
 };
 
+// join returns the softmax over the parts that Lanes neighbouring lanes have. power becomes the factor of this lane's part. All lanes of a
+// warp call it.
+template <int Lanes> __device__ Softmax join(Softmax part, float scale, float& power) {
+  Softmax all = {part.top, 0};
+#pragma unroll
+  for (int o = 1; o < Lanes; o *= 2) all.top = fmaxf(all.top, __shfl_xor_sync(0xffffffffu, all.top, o));
+  power = power2((part.top - all.base()) * scale * kLog2E);
+  all.sum = power * part.sum;
+#pragma unroll
+  for (int o = 1; o < Lanes; o *= 2) all.sum += __shfl_xor_sync(0xffffffffu, all.sum, o);
+  return all;
+}
+
 // Of a head and a branch: the largest logit over all blocks, 1 over the sum of exponentials, and the factor of one block's part.
 struct Weight {
   float base, norm, power;
@@ -85,14 +98,8 @@ template <typename Products, int Blocks, int Warps> struct ClusterShared {
   // all lanes must call it: lane b of a group gets the Weight of block b.
   __device__ Weight weigh(const DecodeParams& p, int branch, int j) const {
     const float* of = stats + (branch * Blocks + threadIdx.x % Blocks) * 2 * p.h + j;
-    const float top = j < p.h ? of[0] : -INFINITY, sum = j < p.h ? of[p.h] : 0;
-    Softmax all = {top, 0};
-#pragma unroll
-    for (int o = 1; o < Blocks; o *= 2) all.top = fmaxf(all.top, __shfl_xor_sync(0xffffffffu, all.top, o));
-    const float power = power2((top - all.base()) * p.scale * kLog2E);
-    all.sum = power * sum;
-#pragma unroll
-    for (int o = 1; o < Blocks; o *= 2) all.sum += __shfl_xor_sync(0xffffffffu, all.sum, o);
+    float power;
+    const Softmax all = join<Blocks>({j < p.h ? of[0] : -INFINITY, j < p.h ? of[p.h] : 0}, p.scale, power);
     return {all.base(), all.sum == 0 ? 0 : __fdividef(1, all.sum), power};
   }
   // The factor of o of the part that weigh assigns to this lane, with the gate; all lanes must call it.
@@ -277,14 +284,8 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
   const int branch = team ? second : first;
   const bool in = w < cut != team && j < h;
   float* of = stats + w * 3 * h + j;
-  Softmax softmax = {in ? of[0] : -INFINITY, in ? of[h] : 0};
-  const float top = softmax.top;
-#pragma unroll
-  for (int o = 1; o < Warps; o *= 2) softmax.top = fmaxf(softmax.top, __shfl_xor_sync(0xffffffffu, softmax.top, o));
-  const float power = power2((top - softmax.base()) * p.scale * kLog2E);
-  softmax.sum *= power;
-#pragma unroll
-  for (int o = 1; o < Warps; o *= 2) softmax.sum += __shfl_xor_sync(0xffffffffu, softmax.sum, o);
+  float power;
+  const Softmax softmax = join<Warps>({in ? of[0] : -INFINITY, in ? of[h] : 0}, p.scale, power);
   if (in) of[2 * h] = power;
   if (j < h && w < Blocks && stored(branch)) {
     float* to = peer(c.stats, w) + (branch * Blocks + blockIdx.x) * 2 * h + j;
@@ -293,7 +294,7 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
   if (w == 0 && j == 0 && stored(branch)) {
     int32_t sum = 0;
 #pragma unroll
-    for (int w = 0; w < Warps; ++w) sum += w < cut != team ? c.warp_counts[w] : 0;
+    for (int i = 0; i < Warps; ++i) sum += i < cut != team ? c.warp_counts[i] : 0;
     peer(c.counts, 0)[branch * Blocks + blockIdx.x] = sum;
   }
   __syncthreads();

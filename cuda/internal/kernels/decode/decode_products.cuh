@@ -248,7 +248,7 @@ template <typename T, int W, int H> struct TensorCores {
 
   // finish_rows is finish with o as rows [h,kRow], for which writes to shared memory have no bank conflicts.
   static constexpr int kRow = W + 4, kRingFloats = kSlots * kSlot / 4;
-  static_assert(H * kRow <= kRingFloats, "they overwrite the ring");
+  static_assert(H * kRow <= kRingFloats, "rows of o lie where the ring was");
   __device__ int finish_rows(const DecodeParams& p, float* to, float* tops) { return give(p, to, kRow, W, tops); }
 };
 
