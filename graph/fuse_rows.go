@@ -58,7 +58,7 @@ func (f *fuser) decodeGates(s *step) error {
 	if !ok || op.GateLayer || op.Cache.Dense() {
 		return nil
 	}
-	at := op.GateInput()
+	at := op.Inputs().Gates
 	sigmoid, _, ok := written[ops.SigmoidOp](f, s.in[at])
 	if !ok {
 		return nil

@@ -10,8 +10,8 @@ import (
 )
 
 // KVCache holds the sizes of the cache of one attention layer, for sequences that grow by one token at a time. Every sequence has a
-// slot. Its tokens lie in pages of a pool that all slots share, so a sequence grows and ends without a copy. An op has an input
-// named rows, which holds the number of tokens and the pages of each sequence.
+// slot. Its tokens lie in pages of a pool that all slots share, so a sequence grows and ends without a copy. Ops have a page table as
+// an input: a row for each sequence, with the number of its tokens and its pages.
 //
 // In an NSA layer a page holds the keys and values of the selected branch, and the compressed keys and values of the blocks that
 // begin in the page. Besides, each slot has two rings: the w newest keys and values of the window branch, and the l newest keys and
@@ -63,6 +63,12 @@ func (c KVCache) Has(b Branches) bool { return !c.Dense() && c.Without&b == 0 }
 // Stores reports whether the cache holds keys and values for branch b: it does for each branch that the layer has, and for the
 // compressed branch also if the layer has the selected one, since its keys choose the blocks of that branch.
 func (c KVCache) Stores(b Branches) bool { return c.Has(b) || b == Compressed && c.Has(Selected) }
+
+// hasPair reports whether ops have inputs for keys and values of branch i. Those of dense attention count as the window's.
+func (c KVCache) hasPair(i int) bool { return c.Stores(1<<i) || c.Dense() && i == window }
+
+// StoresTokens reports whether the cache holds all tokens of a sequence, in pages.
+func (c KVCache) StoresTokens() bool { return c.Dense() || c.Has(Selected) }
 
 // branches returns the number of branches of the layer.
 func (c KVCache) branches() (n int) {
@@ -165,7 +171,7 @@ func (c KVCache) Layout() (at CacheLayout) {
 		at.Numbers = r.Values + lists*c.KVHeads*places*c.ValueDim
 		return r
 	}
-	if c.Dense() || c.Has(Selected) {
+	if c.StoresTokens() {
 		at.Tokens = add(c.Pages, c.PageLen)
 	}
 	if c.Stores(Compressed) {
@@ -178,28 +184,30 @@ func (c KVCache) Layout() (at CacheLayout) {
 	return at
 }
 
-// inferCache checks the inputs cache and rows int32 [n,first+P]. P >= 1 is the number of pages of a sequence.
-func (c KVCache) inferCache(cache, rows Operand, n, first int) error {
+// inferCache checks the inputs cache and page table int32 [n,first+P]. P >= 1 is the number of pages of a sequence.
+func (c KVCache) inferCache(cache, table Operand, n, first int) error {
 	if err := wantShape("cache", cache.Shape, c.Elements()); err != nil {
 		return err
 	}
-	if s := rows.Shape; s[0] != n || s[1] <= first {
-		return fmt.Errorf("rows has shape %v, want (%d, %d) or wider", s, n, first+1)
+	if s := table.Shape; s[0] != n || s[1] <= first {
+		return fmt.Errorf("page table has shape %v, want (%d, %d) or wider", s, n, first+1)
 	}
 	return nil
 }
 
-// rowOf returns row i of rows int32 [n,width].
-func rowOf(rows Arg, i int) []int32 { return cpu.Slice[int32](rows.Buf)[i*rows.last():][:rows.last()] }
+// pageRow returns row i of a page table int32 [n,width].
+func pageRow(table Arg, i int) []int32 {
+	return cpu.Slice[int32](table.Buf)[i*table.last():][:table.last()]
+}
 
-// checkPages returns an error if pages has too few pages for the given number of tokens, or names a page that is not in the cache.
-func (c KVCache) checkPages(row, tokens int, pages []int32) error {
+// checkPages returns an error if the pages of a slot are too few for the given number of tokens, or if one of them is not in the cache.
+func (c KVCache) checkPages(slot, tokens int, pages []int32) error {
 	if tokens > len(pages)*c.PageLen {
-		return fmt.Errorf("row %d has %d tokens, want at most %d: %d pages of %d", row, tokens, len(pages)*c.PageLen, len(pages), c.PageLen)
+		return fmt.Errorf("slot %d has %d tokens, want at most %d: %d pages of %d", slot, tokens, len(pages)*c.PageLen, len(pages), c.PageLen)
 	}
 	for i, p := range pages[:pieces(tokens, c.PageLen)] {
 		if p < 0 || int(p) >= c.Pages {
-			return fmt.Errorf("page %d of row %d is %d, want 0 to %d", i, row, p, c.Pages-1)
+			return fmt.Errorf("page %d of slot %d is %d, want 0 to %d", i, slot, p, c.Pages-1)
 		}
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 //	kc, vc  [R,Nc,Hkv,D], [R,Nc,Hkv,Dv]  compressed; only if the cache stores the compressed branch
 //	k, v    [R,S,Hkv,D], [R,S,Hkv,Dv]    a pair for each branch, as in DecodeOp
 //	cache   [Elements()]                 the op writes to it
-//	rows    int32 [R,2+P] for each sequence its slot, its number of tokens, at most S, and its pages; slot -1 stores nothing
+//	page table  int32 [R,2+P]  for each sequence its slot, its number of tokens, at most S, and its pages; slot -1 stores nothing
 //
 // All keys are after RoPE. The output int32 [R] is the number of tokens stored.
 type FillCacheOp struct {
@@ -48,7 +48,7 @@ func (op FillCacheOp) Infer(in []Operand) ([]Operand, error) {
 	for _, name := range names {
 		want = append(want, float(name, 4))
 	}
-	if err := wantInputs(in, append(want, float("cache", 1), index("rows", 2))...); err != nil {
+	if err := wantInputs(in, append(want, float("cache", 1), index("page table", 2))...); err != nil {
 		return nil, err
 	}
 	k := in[at-2].Shape
@@ -67,27 +67,28 @@ func (op FillCacheOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (op FillCacheOp) Check(in []Operand, b *cpu.Buf) error {
-	return op.checkRows(Arg{in[op.CheckedInput()], b}, in[op.cacheInput()-1].Shape[1])
+	return op.checkPageTable(Arg{in[op.CheckedInput()], b}, in[op.cacheInput()-1].Shape[1])
 }
 
-func (op FillCacheOp) checkRows(rows Arg, most int) (err error) {
+// checkPageTable checks a page table for prompts of at most `most` tokens.
+func (op FillCacheOp) checkPageTable(table Arg, most int) (err error) {
 	defer valueError(&err)
-	for i := range rows.Shape[0] {
-		row := rowOf(rows, i)
+	for i := range table.Shape[0] {
+		row := pageRow(table, i)
 		switch {
 		case row[0] < -1 || int(row[0]) >= op.Cache.Slots:
 			return fmt.Errorf("row %d has slot %d, want -1 to %d", i, row[0], op.Cache.Slots-1)
 		case row[0] == -1:
 			continue
 		case row[1] < 0 || int(row[1]) > most:
-			return fmt.Errorf("row %d has %d tokens, want 0 to %d", i, row[1], most)
+			return fmt.Errorf("slot %d has %d tokens, want 0 to %d", row[0], row[1], most)
 		}
 		for j := range i {
-			if rowOf(rows, j)[0] == row[0] {
+			if pageRow(table, j)[0] == row[0] {
 				return fmt.Errorf("rows %d and %d have the slot %d", j, i, row[0])
 			}
 		}
-		if err := op.Cache.checkPages(i, int(row[1]), row[2:]); err != nil {
+		if err := op.Cache.checkPages(int(row[0]), int(row[1]), row[2:]); err != nil {
 			return err
 		}
 	}
@@ -104,11 +105,11 @@ func (op FillCacheOp) Bind(k *cpu.Kernel, in, out []Arg) {
 
 func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) {
 	c, at := op.Cache, op.cacheInput()
-	layout, rows := c.Layout(), in[at+1]
-	k.Check = func() error { return op.checkRows(rows, in[at-1].Shape[1]) }
-	k.Phase(rows.Shape[0]*c.KVHeads, func(piece int, _ *cpu.Worker) {
+	layout, table := c.Layout(), in[at+1]
+	k.Check = func() error { return op.checkPageTable(table, in[at-1].Shape[1]) }
+	k.Phase(table.Shape[0]*c.KVHeads, func(piece int, _ *cpu.Worker) {
 		i, g := piece/c.KVHeads, piece%c.KVHeads
-		row := rowOf(rows, i)
+		row := pageRow(table, i)
 		slot, n := int(row[0]), int(row[1])
 		if slot < 0 {
 			n = 0

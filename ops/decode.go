@@ -24,7 +24,7 @@ import (
 //	hidden, w, bias  [B,1,hidden], [Hq*n,hidden], [Hq*n]    with GateLayer, instead of gates = sigmoid(hidden wᵀ + bias)
 //	phi    pe [l,D], w1 [hidden,l*D], w2 [D,hidden] for keys, and the same for values: with MLP, see CompressMLP
 //	cache  [Elements()]  the op writes to it
-//	rows   int32 [B,1+P] for each slot the number of its tokens so far, or -1 if the slot is idle, and its pages: see KVCache
+//	page table  int32 [B,1+P]  for each slot the number of its tokens so far, or -1 if the slot is idle, and its pages: see KVCache
 //
 // and the outputs
 //
@@ -52,34 +52,48 @@ func (op DecodeOp) Name() string {
 	return "decode"
 }
 
+// DecodeInputs has the index of each input of a DecodeOp, or -1 for an input that the op does not have. K, V and Phi are in the order of
+// the doc comment of DecodeOp: the arrays of branches by the branch, of dense attention at that of the window.
+type DecodeInputs struct {
+	Q                       int
+	K, V                    [len(branchNames)]int
+	Gates                   int
+	Hidden, GateW, GateBias int
+	Phi                     [2][3]int // pe, w1 and w2 for keys, for values
+	Cache, PageTable        int
+}
+
+// Inputs returns the indices of the op's inputs.
+func (op DecodeOp) Inputs() (at DecodeInputs) {
+	n := 0
+	next := func(has bool) int {
+		if !has {
+			return -1
+		}
+		n++
+		return n - 1
+	}
+	at.Q = next(true)
+	for i := range branchNames {
+		has := op.Cache.hasPair(i)
+		at.K[i], at.V[i] = next(has), next(has)
+	}
+	at.Gates = next(!op.GateLayer && !op.Cache.Dense())
+	at.Hidden, at.GateW, at.GateBias = next(op.GateLayer), next(op.GateLayer), next(op.GateLayer)
+	for i := range at.Phi {
+		at.Phi[i] = [3]int{next(op.MLP), next(op.MLP), next(op.MLP)}
+	}
+	at.Cache, at.PageTable = next(true), next(true)
+	return at
+}
+
 // UpdatedInputs implements Updating: the op writes to the cache.
-func (op DecodeOp) UpdatedInputs() []int { return []int{op.cacheInput()} }
+func (op DecodeOp) UpdatedInputs() []int { return []int{op.Inputs().Cache} }
 
-func (op DecodeOp) CheckedInput() int { return op.cacheInput() + 1 }
-
-// GateInput returns the index of the input gates or, with GateLayer, of hidden. The inputs phi, cache and rows come after them.
-func (op DecodeOp) GateInput() int { return 1 + len(op.Cache.pairNames()) }
-
-// PhiInput returns the index of the first input of phi. Without MLP it is the index of cache.
-func (op DecodeOp) PhiInput() int {
-	switch {
-	case op.GateLayer:
-		return op.GateInput() + 3
-	case op.Cache.Dense():
-		return op.GateInput()
-	}
-	return op.GateInput() + 1
-}
-
-func (op DecodeOp) cacheInput() int {
-	if op.MLP {
-		return op.PhiInput() + 6
-	}
-	return op.PhiInput()
-}
+func (op DecodeOp) CheckedInput() int { return op.Inputs().PageTable }
 
 func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
-	c, at := op.Cache, op.cacheInput()
+	c := op.Cache
 	if err := cmp.Or(c.Validate(), positiveNumber("base", op.Base)); err != nil {
 		return nil, err
 	}
@@ -89,76 +103,82 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	case op.GateLayer && c.Dense():
 		return nil, errors.New("dense attention has no gates, and no layer that makes them")
 	}
-	names := append([]string{"q"}, c.pairNames()...)
-	var want []input
-	for _, name := range names {
-		want = append(want, float(name, 4))
-	}
-	switch {
-	case op.GateLayer:
-		want = append(want, float("hidden", 3), float("gate w", 2), float("gate bias", 1))
-	case !c.Dense():
-		want = append(want, float("gates", 4))
-	}
-	if op.MLP {
-		for _, side := range []string{"k ", "v "} {
-			want = append(want, float(side+"pe", 2), float(side+"w1", 2), float(side+"w2", 2))
-		}
-	}
-	want = append(want, float("cache", 1), index("rows", 2))
-	if err := wantInputs(in, want...); err != nil {
+	if err := wantInputs(in, op.inputs()...); err != nil {
 		return nil, err
 	}
-	q := in[0].Shape
-	err := cmp.Or(wantShape("q", q, c.Slots, 1, q[2], c.KeyDim), c.inferCache(in[at], in[at+1], c.Slots, 1))
-	for i, name := range names[1:] {
-		dim := c.KeyDim
-		if i%2 == 1 {
-			dim = c.ValueDim
-		}
-		err = cmp.Or(err, wantShape(name, in[1+i].Shape, c.Slots, 1, c.KVHeads, dim))
-	}
-	gates := in[op.GateInput():]
+	at := op.Inputs()
+	heads := in[at.Q].Shape[2]
+	var err error
 	switch {
-	case op.GateLayer:
-		n, hidden := q[2]*c.branches(), gates[0].Shape[2]
-		err = cmp.Or(err, wantShape("hidden", gates[0].Shape, c.Slots, 1, hidden), wantShape("gate w", gates[1].Shape, n, hidden),
-			wantShape("gate bias", gates[2].Shape, n))
-	case !c.Dense():
-		err = cmp.Or(err, wantShape("gates", gates[0].Shape, c.Slots, 1, q[2], c.branches()))
-	}
-	for i, d := range []int{c.KeyDim, c.ValueDim} {
-		if op.MLP {
-			phi := in[op.PhiInput()+3*i:]
-			hidden := phi[1].Shape[0]
-			err = cmp.Or(err, wantShape("pe", phi[0].Shape, c.BlockLen, d), wantShape("w1", phi[1].Shape, hidden, c.BlockLen*d),
-				wantShape("w2", phi[2].Shape, d, hidden))
-		}
-	}
-	switch {
-	case err != nil:
-	case q[2]%c.KVHeads != 0:
-		err = fmt.Errorf("heads %d not a multiple of kv heads %d", q[2], c.KVHeads)
+	case heads%c.KVHeads != 0:
+		err = fmt.Errorf("heads %d not a multiple of kv heads %d", heads, c.KVHeads)
 	case c.KeyDim%2 != 0:
 		err = fmt.Errorf("dim %d of q is odd, want pairs", c.KeyDim)
 	}
 	return []Operand{
-		{in[0].Dtype, tensor.Shape{c.Slots, 1, q[2], c.ValueDim}},
+		{in[at.Q].Dtype, tensor.Shape{c.Slots, 1, heads, c.ValueDim}},
 		{tensor.Int32, tensor.Shape{c.Slots, 1, c.KVHeads, max(1, c.TopN)}},
 		{tensor.Int32, tensor.Shape{c.Slots, c.KVHeads, 3}},
-	}, err
+	}, cmp.Or(op.checkShapes(in, at), err)
+}
+
+// inputs returns the name and the rank of each input.
+func (op DecodeOp) inputs() []input {
+	list := []input{float("q", 4)}
+	for _, name := range op.Cache.pairNames() {
+		list = append(list, float(name, 4))
+	}
+	switch {
+	case op.GateLayer:
+		list = append(list, float("hidden", 3), float("gate w", 2), float("gate bias", 1))
+	case !op.Cache.Dense():
+		list = append(list, float("gates", 4))
+	}
+	if op.MLP {
+		for _, side := range []string{"k ", "v "} {
+			list = append(list, float(side+"pe", 2), float(side+"w1", 2), float(side+"w2", 2))
+		}
+	}
+	return append(list, float("cache", 1), index("page table", 2))
+}
+
+// checkShapes checks the shapes of inputs whose ranks are right.
+func (op DecodeOp) checkShapes(in []Operand, at DecodeInputs) error {
+	c, names, heads := op.Cache, op.inputs(), in[at.Q].Shape[2]
+	want := func(i int, shape ...int) error { return wantShape(names[i].name, in[i].Shape, shape...) }
+	err := cmp.Or(want(at.Q, c.Slots, 1, heads, c.KeyDim), c.inferCache(in[at.Cache], in[at.PageTable], c.Slots, 1))
+	for i := range branchNames {
+		if c.hasPair(i) {
+			err = cmp.Or(err, want(at.K[i], c.Slots, 1, c.KVHeads, c.KeyDim), want(at.V[i], c.Slots, 1, c.KVHeads, c.ValueDim))
+		}
+	}
+	switch {
+	case op.GateLayer:
+		n, hidden := heads*c.branches(), in[at.Hidden].Shape[2]
+		err = cmp.Or(err, want(at.Hidden, c.Slots, 1, hidden), want(at.GateW, n, hidden), want(at.GateBias, n))
+	case !c.Dense():
+		err = cmp.Or(err, want(at.Gates, c.Slots, 1, heads, c.branches()))
+	}
+	for i, dim := range []int{c.KeyDim, c.ValueDim} {
+		if op.MLP {
+			pe, w1, w2 := at.Phi[i][0], at.Phi[i][1], at.Phi[i][2]
+			hidden := in[w1].Shape[0]
+			err = cmp.Or(err, want(pe, c.BlockLen, dim), want(w1, hidden, c.BlockLen*dim), want(w2, dim, hidden))
+		}
+	}
+	return err
 }
 
 func (op DecodeOp) Check(in []Operand, b *cpu.Buf) error {
-	return op.checkRows(Arg{in[op.CheckedInput()], b})
+	return op.checkPageTable(Arg{in[op.CheckedInput()], b})
 }
 
-func (op DecodeOp) checkRows(rows Arg) (err error) {
+func (op DecodeOp) checkPageTable(table Arg) (err error) {
 	defer valueError(&err)
 	for i := range op.Cache.Slots {
-		row := rowOf(rows, i)
+		row := pageRow(table, i)
 		if row[0] < -1 {
-			return fmt.Errorf("row %d has %d tokens, want -1 or more", i, row[0])
+			return fmt.Errorf("slot %d has %d tokens, want -1 or more", i, row[0])
 		}
 		if err := op.Cache.checkPages(i, int(row[0])+1, row[1:]); err != nil {
 			return err

@@ -16,12 +16,12 @@ type decoder[T cpu.Float] struct {
 	q            Arg
 	k, v         [len(branchNames)]Arg // of each branch
 	gates        Arg
-	cache, rows  Arg
+	cache, table Arg
 	phi          [2][]Arg // parameters of the MLP for keys and for values; empty: blocks are compressed by the mean
 	o, idx, read Arg
 
-	places, starts []float64   // rotations of the positions in a run, and of the first tokens of the runs: see runTokens
-	selector       selector[T] // chooses the selection blocks
+	places, starts []float64 // rotations of the positions in a run, and of the first tokens of the runs: see runTokens
+	chooser        blockChooser[T]
 
 	// Scratch of each worker: the rotation; rows of q and o; scores, and a copy of the scores of the compressed branch; the softmax
 	// state; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores of the
@@ -31,46 +31,47 @@ type decoder[T cpu.Float] struct {
 }
 
 func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
-	c, at := op.Cache, op.cacheInput()
+	c, at := op.Cache, op.Inputs()
 	d := &decoder[T]{
-		KVCache: c, CacheLayout: c.Layout(), h: in[0].Shape[2] / c.KVHeads,
-		q: in[0], cache: in[at], rows: in[at+1], o: out[0], idx: out[1], read: out[2],
+		KVCache: c, CacheLayout: c.Layout(), h: in[at.Q].Shape[2] / c.KVHeads,
+		q: in[at.Q], cache: in[at.Cache], table: in[at.PageTable], o: out[0], idx: out[1], read: out[2],
 	}
-	for i, next := 0, 1; i < len(d.k); i++ {
-		if c.Stores(1<<i) || c.Dense() && i == window {
-			d.k[i], d.v[i] = in[next], in[next+1]
-			next += 2
+	for i := range d.k {
+		if c.hasPair(i) {
+			d.k[i], d.v[i] = in[at.K[i]], in[at.V[i]]
 		}
 	}
-	context, rope := (d.rows.last()-1)*c.PageLen, RoPEOp{Base: op.Base}
+	context, rope := (d.table.last()-1)*c.PageLen, RoPEOp{Base: op.Base}
 	d.places, d.starts = rope.rotations(runTokens, 0, 1, c.KeyDim), rope.rotations(pieces(context, runTokens), 0, runTokens, c.KeyDim)
 	d.most = context
 	if !c.Dense() {
-		d.gates = op.bindGates(k, in)
+		d.gates = op.bindGates(k, in, at)
 		d.most = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
-		d.selector = selector[T]{Params: c.Params, weights: foldWeights[T](c.Params)}
+		d.chooser = blockChooser[T]{c.Params, foldWeights[T](c.Params)}
 		d.kept, d.block = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
 		d.folded, d.best, d.blocks = cpu.Scratch[T](k, pieces(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
 	}
 	if op.MLP {
-		d.phi = [2][]Arg{in[at-6 : at-3], in[at-3 : at]}
+		for side, i := range at.Phi {
+			d.phi[side] = []Arg{in[i[0]], in[i[1]], in[i[2]]}
+		}
 		d.hidden = cpu.Scratch[T](k, max(d.phi[0][1].Shape[0], d.phi[1][1].Shape[0]))
 	}
 	d.turn, d.row = cpu.Scratch[T](k, c.KeyDim), cpu.Scratch[T](k, max(c.KeyDim, c.ValueDim))
 	d.rowsQ, d.rowsO = cpu.Scratch[T](k, d.h*c.KeyDim), cpu.Scratch[T](k, d.h*c.ValueDim)
 	d.scores, d.max, d.sum = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, d.h), cpu.Scratch[T](k, d.h)
-	k.Check = func() error { return op.checkRows(d.rows) }
+	k.Check = func() error { return op.checkPageTable(d.table) }
 	k.Phase(c.Slots*c.KVHeads, func(piece int, w *cpu.Worker) { d.step(piece/c.KVHeads, piece%c.KVHeads, w) })
 }
 
 // bindGates returns the gates: the input, or work memory that the gate layer writes.
-func (op DecodeOp) bindGates(k *cpu.Kernel, in []Arg) Arg {
-	at := op.GateInput()
+func (op DecodeOp) bindGates(k *cpu.Kernel, in []Arg, at DecodeInputs) Arg {
 	if !op.GateLayer {
-		return in[at]
+		return in[at.Gates]
 	}
-	gates := workLike(k, Arg{Operand: Operand{in[0].Dtype, tensor.Shape{op.Cache.Slots, 1, in[0].Shape[2], op.Cache.branches()}}})
-	LinearOp{Heads: in[0].Shape[2], Dots: true}.Bind(k, in[at:at+3], []Arg{gates})
+	q := in[at.Q]
+	gates := workLike(k, Arg{Operand: Operand{q.Dtype, tensor.Shape{op.Cache.Slots, 1, q.Shape[2], op.Cache.branches()}}})
+	LinearOp{Heads: q.Shape[2], Dots: true}.Bind(k, []Arg{in[at.Hidden], in[at.GateW], in[at.GateBias]}, []Arg{gates})
 	SigmoidOp{}.Bind(k, []Arg{gates}, []Arg{gates})
 	return gates
 }
@@ -85,7 +86,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	for i := range idx {
 		idx[i] = -1
 	}
-	row := rowOf(d.rows, slot)
+	row := pageRow(d.table, slot)
 	t := int(row[0])
 	if t < 0 {
 		return
@@ -120,22 +121,9 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	}
 	if d.Stores(Compressed) {
 		put(compressed, s.raw(t))
-		if first := t + 1 - d.BlockLen; first >= 0 && first%d.Stride == 0 {
-			d.compress(s, first, w)
-		}
-		visible, own := NumVisible(t, d.BlockLen, d.Stride), t/d.SelectBlock
-		var kept []T
-		if d.Has(Selected) && own >= d.TopN { // otherwise all blocks are chosen
-			kept = d.kept.Local(w)
-		}
-		read[compressed] = int32(visible)
-		if keys := s.visible(visible); d.Has(Compressed) {
-			add(compressed, d.attend(q, branch, keys, kept, w))
-		} else {
-			d.score(q, keys, kept, w)
-		}
-		if d.Has(Selected) {
-			d.selector.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
+		n := d.attendCompressed(s, t, q, branch, idx, w)
+		if read[compressed] = int32(n); d.Has(Compressed) {
+			add(compressed, n)
 		}
 	}
 	if d.Has(Selected) {
@@ -146,6 +134,28 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		put(window, s.recent(t))
 		add(window, d.attend(q, branch, s.newest(max(0, t+1-d.KVCache.Window), t+1), nil, w))
 	}
+}
+
+// attendCompressed stores the compressed block that token t completes, and chooses the selection blocks idx of the token. It sets o to
+// the attention over the compressed keys if the layer has that branch, and returns their number.
+func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx []int32, w *cpu.Worker) int {
+	if first := t + 1 - d.BlockLen; first >= 0 && first%d.Stride == 0 {
+		d.compress(s, first, w)
+	}
+	visible, own := NumVisible(t, d.BlockLen, d.Stride), t/d.SelectBlock
+	var kept []T
+	if d.Has(Selected) && own >= d.TopN { // otherwise all blocks are chosen
+		kept = d.kept.Local(w)
+	}
+	if keys := s.visible(visible); d.Has(Compressed) {
+		d.attend(q, o, keys, kept, w)
+	} else {
+		d.score(q, keys, kept, w)
+	}
+	if d.Has(Selected) {
+		d.chooser.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
+	}
+	return visible
 }
 
 // score computes the scores of the rows q [h,D] for the given keys and adds them to a new softmax state, which replaces them by

@@ -37,7 +37,7 @@ type decoding struct {
 	*bound
 	team  *cpu.Team
 	cell  int     // index of the input cache
-	width int     // width of the input rows
+	width int     // width of the page table
 	free  []int32 // pages that no slot has
 }
 
@@ -72,7 +72,7 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 	for i := range cache.Floats {
 		cache.Floats[i] = math.NaN()
 	}
-	in = append(in, cache, array{Name: "rows", Shape: []int{slots, d.width}, Ints: slices.Repeat([]int32{-1}, slots*d.width)})
+	in = append(in, cache, array{Name: "page table", Shape: []int{slots, d.width}, Ints: slices.Repeat([]int32{-1}, slots*d.width)})
 	d.bound = bind(t, ops.DecodeOp{Cache: c.Cache, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}, dt, d.team.Workers(), in...)
 	return d
 }
@@ -236,7 +236,7 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 		add(v)
 	}
 	in = append(in, array{Name: "cache", Shape: d.in[d.cell].Shape, Floats: make([]float64, d.Cache.Elements())},
-		array{Name: "rows", Shape: []int{1, 1 + d.width}, Ints: append([]int32{int32(slot), int32(n)}, row[1:]...)})
+		array{Name: "page table", Shape: []int{1, 1 + d.width}, Ints: append([]int32{int32(slot), int32(n)}, row[1:]...)})
 	x := bind(t, ops.FillCacheOp{Cache: d.Cache}, dt, d.team.Workers(), in...)
 	x.in[len(in)-2].Set(d.in[d.cell].Pointer(), d.in[d.cell].Buf.Bytes())
 	require.NoError(t, d.team.Run(&x.kernel, x.mem))
@@ -301,10 +301,10 @@ func TestDecodeChecksRows(t *testing.T) {
 		row  []int32
 		want string
 	}{
-		{[]int32{-2, 0}, "row 1 has -2 tokens, want -1 or more"},
-		{[]int32{16, 0, -1}, "page 1 of row 1 is -1, want 0 to 20"},
-		{[]int32{15, 21}, "page 0 of row 1 is 21, want 0 to 20"},
-		{[]int32{160, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, "row 1 has 161 tokens, want at most 160: 10 pages of 16"},
+		{[]int32{-2, 0}, "slot 1 has -2 tokens, want -1 or more"},
+		{[]int32{16, 0, -1}, "page 1 of slot 1 is -1, want 0 to 20"},
+		{[]int32{15, 21}, "page 0 of slot 1 is 21, want 0 to 20"},
+		{[]int32{160, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, "slot 1 has 161 tokens, want at most 160: 10 pages of 16"},
 	} {
 		d := newDecoding(t, c, tensor.Float32, 2)
 		copy(d.row(1), x.row)

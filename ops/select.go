@@ -63,12 +63,11 @@ func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) {
 // selector chooses blocks, for a tile of queries at a time.
 type selector[T cpu.Float] struct {
 	dims
-	Params
-	mask    span
-	q, idx  Arg
-	keys    transposed[T]
-	stats   rowStats[T]
-	weights []T // weights of the compression blocks that share tokens with a selection block, see foldWeights; nil if unused
+	blockChooser[T]
+	mask   span
+	q, idx Arg
+	keys   transposed[T]
+	stats  rowStats[T]
 
 	// Scratch of each worker: rows of q, a chunk of scores, the probabilities [tokens,Nc] summed over the heads. For one query:
 	// the scores of all selection blocks, and the best scores with their blocks.
@@ -81,7 +80,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	a := dimsOf(in[0].Shape, in[1].Shape, in[1].Shape)
 	a.sequences = sequencesOf(table, a.s, a.t, p.BlockLen, p.Stride)
 	f := &selector[T]{
-		dims: a, Params: p, mask: span{p.BlockLen, p.Stride, a.s},
+		dims: a, blockChooser: blockChooser[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.s},
 		q: in[0], idx: out[0],
 		keys:   transposeKeys[T](k, a, in[1]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
@@ -155,9 +154,15 @@ func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Wo
 	}
 }
 
+// blockChooser chooses the selection blocks of one query.
+type blockChooser[T cpu.Float] struct {
+	Params
+	weights []T // see foldWeights; not needed if all blocks are chosen
+}
+
 // choose sets idx to the blocks of a query. own is the query's own block, probs the summed probabilities of the compression blocks
 // that the query sees. scores has room for all selection blocks, best and blocks for n.
-func (f *selector[T]) choose(idx []int32, own int, probs, scores, best []T, blocks []int32) {
+func (f *blockChooser[T]) choose(idx []int32, own int, probs, scores, best []T, blocks []int32) {
 	if own < len(idx) { // all blocks
 		for j := range idx {
 			if idx[j] = int32(j); j > own {
@@ -190,7 +195,7 @@ func (f *selector[T]) choose(idx []int32, own int, probs, scores, best []T, bloc
 
 // fold sets scores[j-1] to the score of selection block j, for j = 1, 2, ...: the weighted sum of the probabilities of the
 // compression blocks that share tokens with block j. probs holds the probabilities of the blocks that the query sees.
-func (f *selector[T]) fold(scores, probs []T) {
+func (f *blockChooser[T]) fold(scores, probs []T) {
 	for j := range scores {
 		var sum T
 		first := ((j+1)*f.SelectBlock-f.BlockLen)/f.Stride + 1

@@ -14,7 +14,7 @@ type Decoding struct {
 	Cache  ops.KVCache // without slots and pages
 	Heads  int
 	Tokens int // tokens of the longest sequence
-	MLP    int // hidden width of the compression, 0 for the mean
+	MLP    int // hidden width of the compression of keys, two less than that of values; 0: the mean
 
 	GateHidden int // width of hidden, the input of the op's gate layer; 0: the gates are an input of the op
 }
@@ -128,8 +128,8 @@ func (c Decoding) Phi() (p []*ref.Tensor) {
 		return nil
 	}
 	for i, d := range []int{c.Cache.KeyDim, c.Cache.ValueDim} {
-		seed := uint64(7000 + 10*i)
-		p = append(p, normalTensor(seed, c.Cache.BlockLen, d), normalTensor(seed+1, c.MLP, c.Cache.BlockLen*d), normalTensor(seed+2, d, c.MLP))
+		seed, hidden := uint64(7000+10*i), c.MLP+2*i
+		p = append(p, normalTensor(seed, c.Cache.BlockLen, d), normalTensor(seed+1, hidden, c.Cache.BlockLen*d), normalTensor(seed+2, d, hidden))
 	}
 	return inBFloat16(p...)
 }

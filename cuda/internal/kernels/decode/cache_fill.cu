@@ -1,5 +1,5 @@
 // Fills a region of a decoding cache from a prompt (ops.FillCacheOp): k [R,N,Hkv,D], v [R,N,Hkv,Dv] -> cache, stored int32 [R] (the tokens
-// of each sequence), if not null. Keys are those of tokens, already rotated, or of compressed blocks. rows int32 [R,width] has for each
+// of each sequence), if not null. Keys are those of tokens, already rotated, or of compressed blocks. page_table int32 [R,width] has for each
 // sequence its slot, -1 for none, the number of its tokens, and its pages. One warp copies a key and its value.
 #include "../common.cuh"
 
@@ -9,7 +9,7 @@ struct CacheFillParams {
   const void* k;
   const void* v;
   void* cache;
-  const int32_t* rows;
+  const int32_t* page_table;
   int32_t* stored;
   int64_t keys, values;  // where the region's keys and values begin, in elements of the cache
   int64_t n;             // N
@@ -21,7 +21,7 @@ struct CacheFillParams {
 
 // Grid [any, R]: the warps of the blocks with the same y share the keys of sequence y.
 template <typename T> __device__ void cache_fill(const CacheFillParams& p) {
-  const int32_t* row = p.rows + int64_t(blockIdx.y) * p.width;
+  const int32_t* row = p.page_table + int64_t(blockIdx.y) * p.width;
   const int slot = row[0], tokens = slot < 0 ? 0 : row[1];
   if (p.stored && blockIdx.x == 0 && threadIdx.x == 0) p.stored[blockIdx.y] = tokens;
   const int keys = tokens < p.l ? 0 : (tokens - p.l) / p.d + 1, first = p.ring ? max(0, keys - p.places) : 0;

@@ -13,13 +13,14 @@ type cluster struct{ blocks, warps int64 }
 
 // forClusters refuses ops that decode_cluster.cu does not support.
 func forClusters(b *kernels.Builder, op ops.DecodeOp) error {
+	at := op.Inputs()
 	switch {
 	case b.GPU.Capability < 90:
 		return graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want at least 9.0", float64(b.GPU.Capability)/10)
 	case op.Cache.Dense():
 		return graph.Refuse(graph.ReasonShape, "dense attention has too many keys for one cluster")
-	case op.GateLayer && b.In[op.GateInput()].Dim(2)%8 != 0:
-		return graph.Refuse(graph.ReasonShape, "the gates are made of %d numbers, want a multiple of 8", b.In[op.GateInput()].Dim(2))
+	case op.GateLayer && b.In[at.Hidden].Dim(2)%8 != 0:
+		return graph.Refuse(graph.ReasonShape, "the gates are made of %d numbers, want a multiple of 8", b.In[at.Hidden].Dim(2))
 	}
 	return forProducts(b, op)
 }
@@ -29,7 +30,10 @@ func forClusters(b *kernels.Builder, op ops.DecodeOp) error {
 // had to share one, all would wait for these.
 func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	by := tensorCores(b, op)
-	p, keys := newParams(b, op)
+	p, keys, err := newParams(b, op)
+	if err != nil {
+		return err
+	}
 	h, n, sequences := int64(p.h), int64(p.n), int64(op.Cache.Slots)*int64(op.Cache.KVHeads)
 	context, phi := int64(p.width-1)*int64(op.Cache.PageLen), int64(p.workSize)
 	share := func(c cluster) int64 { return kernels.Pieces(max(1, keys[compressed]), 16*c.blocks)*16 + 8 } // as in Share of decode_cluster.cu
@@ -37,7 +41,11 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	setSizes := func(c cluster) int64 {
 		p.pickSize = pickSize(op.Cache, context, 32*c.warps)
 		p.workSize = int32(kernels.Pieces(max(c.warps*by.ringFloats, int64(p.pickSize), phi), 4) * 4)
-		words := int64(p.workSize) + branches*h*by.width + p.most + branches*c.blocks*3*h + c.warps*3*h + 2*h + branches*h + branches*c.blocks + c.warps + n + int64(p.width)
+		// The arrays of ClusterShared in decode_cluster.cu, in 4-byte words and in their order.
+		slices, sums, stats, factors := branches*h*by.width, p.most, branches*c.blocks*2*h, branches*c.blocks*h
+		ofWarps, tops, norms, gates := c.warps*3*h, h, h, branches*h
+		counts, warpCounts, idx, pages := branches*c.blocks, c.warps, n, int64(p.width)
+		words := int64(p.workSize) + slices + sums + stats + factors + ofWarps + tops + norms + gates + counts + warpCounts + idx + pages
 		return by.headBytes + rowBytes + 4*kernels.Pieces(words, 4)*4
 	}
 	// runs tells whether all clusters run at once if a block needs these bytes of shared memory.
@@ -67,10 +75,12 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 			p.logits = b.Work(sequences * c.blocks * logits)
 		}
 	}
-	b.Fail(fits(b, shared))
+	if err := fits(b, shared); err != nil {
+		return err
+	}
 	grid := kernels.Dim{X: int(c.blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}
 	b.LaunchClusters(fmt.Sprintf("nsa_decode_cluster%dx%d_%s", c.blocks, c.warps, by.name), grid, kernels.Line(32*c.warps), shared, p)
-	if at := op.GateInput(); !op.GateLayer || b.In[at+1].Held && b.In[at+2].Held { // the kernel reads these weights before it waits
+	if at := op.Inputs(); !op.GateLayer || b.In[at.GateW].Held && b.In[at.GateBias].Held { // the kernel reads these weights before it waits
 		b.Overlap()
 	}
 	return nil

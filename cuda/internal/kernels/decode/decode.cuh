@@ -41,7 +41,7 @@ struct DecodeParams {
   const void* gate_bias;        // [Hq*branches]
   const void* phi[2][3];        // compression MLP for keys, for values: pe [l,D], w1 [hidden,l*D], w2 [D,hidden]; null: the mean
   void* cache;                  // begins with counters int32 [B,Hkv]
-  const int32_t* rows;          // [B,width]: the position of the token, -1 for an empty slot; then its pages
+  const int32_t* page_table;    // [B,width]: the position of the token, -1 for an empty slot; then its pages
   void* o;                      // [B,1,Hq,Dv]
   int32_t* idx;                 // [B,1,Hkv,n]
   int32_t* read;                // [B,Hkv,3]
@@ -51,7 +51,7 @@ struct DecodeParams {
   double turns[kDecodePairs];   // the turns of each pair of dims from one position to the next; see rope.cuh
   int64_t most;                 // the most compressed keys of a sequence
   int32_t groups, h, dim, value_dim, width;
-  int32_t l, n, w, hidden, gate_hidden;
+  int32_t l, n, w, hidden[2], gate_hidden; // hidden: of phi
   Divisor d, select_block;
   int32_t stores, has;          // bits of branches: those that store keys; those that the layer has
   int32_t dense;
@@ -71,7 +71,7 @@ struct Step {
   int branch, keys; // keys: how many the branch reads
 
   __device__ Step(const DecodeParams& p, int branch, int slot, int group)
-      : p(p), slot(slot), group(group), t(p.rows[int64_t(slot) * p.width]), pages(p.rows + int64_t(slot) * p.width + 1), branch(branch) {
+      : p(p), slot(slot), group(group), t(p.page_table[int64_t(slot) * p.width]), pages(p.page_table + int64_t(slot) * p.width + 1), branch(branch) {
     keys = t < 0 ? 0 : keys_of(branch);
   }
 

@@ -69,23 +69,25 @@ func divisorOf(n int) divisor {
 
 // decodeParams is DecodeParams of decode.cuh.
 type decodeParams struct {
-	q                                        kernels.Ref
-	k, v                                     [branches]kernels.Ref
-	gates, gateW, gateBias                   kernels.Ref
-	phi                                      [2][3]kernels.Ref
-	cache, rows, o, idx, read, parts, logits kernels.Ref
-	tokens, compressed, window, tail         region
-	turns                                    [mostPairs]float64
-	most                                     int64
-	groups, h, dim, valueDim, width          int32
-	l, n, w, hidden, gateHidden              int32
-	d, selectBlock                           divisor
-	stores, has, dense                       int32
-	split, first                             [branches]int32
-	all, partSize                            int32
-	pickSize, workSize                       int32
-	logitsShare                              int32
-	scale                                    float32
+	q                                             kernels.Ref
+	k, v                                          [branches]kernels.Ref
+	gates, gateW, gateBias                        kernels.Ref
+	phi                                           [2][3]kernels.Ref
+	cache, pageTable, o, idx, read, parts, logits kernels.Ref
+	tokens, compressed, window, tail              region
+	turns                                         [mostPairs]float64
+	most                                          int64
+	groups, h, dim, valueDim, width               int32
+	l, n, w                                       int32
+	hidden                                        [2]int32
+	gateHidden                                    int32
+	d, selectBlock                                divisor
+	stores, has, dense                            int32
+	split, first                                  [branches]int32
+	all, partSize                                 int32
+	pickSize, workSize                            int32
+	logitsShare                                   int32
+	scale                                         float32
 }
 
 // products describes a class of decode_products.cuh and how it is launched.
@@ -165,19 +167,26 @@ func checkCache(b *kernels.Builder, c ops.KVCache) error {
 
 // newParams returns the argument of the kernels, without the fields that say how blocks share the work. It also returns the most
 // keys of a sequence in each branch.
-func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [branches]int64) {
-	c, layout := op.Cache, op.Cache.Layout()
-	b.Fail(checkCache(b, c))
-	if c.KeyDim > 2*mostPairs {
-		b.Fail(graph.Refuse(graph.ReasonHeadDim, "keys have %d dims, want at most %d", c.KeyDim, 2*mostPairs))
-		return &decodeParams{}, keys
+func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [branches]int64, err error) {
+	c, layout, at := op.Cache, op.Cache.Layout(), op.Inputs()
+	if err := checkCache(b, c); err != nil {
+		return nil, keys, err
 	}
-	q, rows := b.In[0], b.In[len(b.In)-1]
-	groups, context := int64(c.KVHeads), (rows.Dim(1)-1)*int64(c.PageLen)
+	if c.KeyDim > 2*mostPairs {
+		return nil, keys, graph.Refuse(graph.ReasonHeadDim, "keys have %d dims, want at most %d", c.KeyDim, 2*mostPairs)
+	}
+	ref := func(i int) kernels.Ref { // 0 for an input that the op does not have
+		if i < 0 {
+			return 0
+		}
+		return b.In[i].Ref
+	}
+	q, table := b.In[at.Q], b.In[at.PageTable]
+	groups, context := int64(c.KVHeads), (table.Dim(1)-1)*int64(c.PageLen)
 	p = &decodeParams{
-		q: q.Ref, cache: b.In[len(b.In)-2].Ref, rows: rows.Ref, o: b.Out[0].Ref, idx: b.Out[1].Ref, read: b.Out[2].Ref,
+		q: q.Ref, cache: ref(at.Cache), pageTable: table.Ref, o: b.Out[0].Ref, idx: b.Out[1].Ref, read: b.Out[2].Ref,
 		tokens: regionOf(layout.Tokens), compressed: regionOf(layout.Compressed), window: regionOf(layout.Window), tail: regionOf(layout.Tail),
-		groups: int32(groups), h: int32(q.Dim(2) / groups), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(rows.Dim(1)),
+		groups: int32(groups), h: int32(q.Dim(2) / groups), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(table.Dim(1)),
 		l: int32(c.BlockLen), d: divisorOf(c.Stride), selectBlock: divisorOf(c.SelectBlock), n: int32(max(1, c.TopN)), w: int32(c.Window),
 		dense: kernels.Flag(c.Dense()), scale: float32(1 / math.Sqrt(float64(c.KeyDim))),
 	}
@@ -190,37 +199,30 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 		keys = [branches]int64{int64(ops.NumCompressed(int(context), c.BlockLen, c.Stride)), min(context, int64(c.TopN)*int64(c.SelectBlock)), int64(c.Window)}
 		p.most = kernels.Pieces(max(1, keys[compressed]), 16) * 16
 	}
-	next := 1
 	for i := range branches {
 		if c.Has(1<<i) || c.Dense() && i == window {
 			p.has |= 1 << i
 		}
-		if c.Stores(1<<i) || c.Dense() && i == window {
+		if p.k[i], p.v[i] = ref(at.K[i]), ref(at.V[i]); at.K[i] >= 0 {
 			p.stores |= 1 << i
-			p.k[i], p.v[i] = b.In[next].Ref, b.In[next+1].Ref
-			next += 2
 		} else {
 			keys[i] = 0
 		}
 	}
-	if !c.Dense() {
-		p.gates = b.In[next].Ref
+	if p.gates = ref(at.Gates); op.GateLayer {
+		p.gates, p.gateW, p.gateBias, p.gateHidden = ref(at.Hidden), ref(at.GateW), ref(at.GateBias), int32(b.In[at.Hidden].Dim(2))
 	}
-	if op.GateLayer {
-		p.gateW, p.gateBias, p.gateHidden = b.In[next+1].Ref, b.In[next+2].Ref, int32(b.In[next].Dim(2))
-	}
-	next = op.PhiInput()
-	if op.MLP {
-		p.hidden = int32(b.In[next+1].Dim(0))
-		for i := range 6 {
-			p.phi[i/3][i%3] = b.In[next+i].Ref
+	for side, inputs := range at.Phi {
+		for i, input := range inputs {
+			p.phi[side][i] = ref(input)
+		}
+		if op.MLP {
+			p.hidden[side] = int32(b.In[inputs[1]].Dim(0))
+			p.workSize = max(p.workSize, int32(c.BlockLen*[]int{c.KeyDim, c.ValueDim}[side])+p.hidden[side])
 		}
 	}
 	p.pickSize = pickSize(c, context, threads)
-	if op.MLP {
-		p.workSize = int32(c.BlockLen*max(c.KeyDim, c.ValueDim)) + p.hidden
-	}
-	return p, keys
+	return p, keys, nil
 }
 
 // pickSize returns the floats of shared memory that pick of decode_choose.cuh needs in a block of that many threads, whose groups rank
@@ -238,16 +240,20 @@ func pickSize(c ops.KVCache, context, threads int64) int32 {
 // step adds the launches of a step. With few sequences, parts of keys are short, so that every multiprocessor gets some. The
 // lengths of parts depend on the cache and the device alone.
 func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
-	p, keys := newParams(b, op)
+	p, keys, err := newParams(b, op)
+	if err != nil {
+		return err
+	}
 	c, h := op.Cache, int64(p.h)
 	sequences := int64(c.Slots) * int64(c.KVHeads)
-	count := func(launch int64, of ...int) (parts int64) { // the parts of a launch; `launch` parts of other launches come first
+	// cut cuts the keys of the branches of a launch into parts and returns their number. `first` is the number of the first part.
+	cut := func(first int64, of ...int) (parts int64) {
 		total, budget := int64(0), max(1, int64(b.GPU.SMs)*by.blocksPerSM/sequences)
 		for _, i := range of {
 			total += keys[i]
 		}
 		for _, i := range of {
-			p.first[i] = int32(launch + parts)
+			p.first[i] = int32(first + parts)
 			if p.stores>>i&1 == 1 {
 				length := partLength(by.step, keys[i], max(1, budget*keys[i]/max(1, total)))
 				p.split[i] = int32(length)
@@ -256,9 +262,9 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 		}
 		return parts
 	}
-	spans, chosen := count(0, compressed, window), int64(0)
+	spans, chosen := cut(0, compressed, window), int64(0)
 	if c.Has(ops.Selected) {
-		chosen = count(spans, selected)
+		chosen = cut(spans, selected)
 		p.logits = b.Work(sequences * h * p.most * 4)
 	}
 	p.all = int32(spans + chosen)
@@ -271,7 +277,9 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 	launch := func(kernel string, parts int64) {
 		b.Launch("nsa_decode_"+kernel+"_"+by.name, kernels.Dim{X: int(parts), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), shared, p)
 	}
-	b.Fail(fits(b, shared))
+	if err := fits(b, shared); err != nil {
+		return err
+	}
 	launch("spans", spans)
 	if chosen > 0 {
 		launch("selected", chosen)

@@ -5,8 +5,8 @@
 
 namespace nsa {
 
-// compress stores the compressed key and value of the block of l tokens that ends with this token. `shared` has l*dim + hidden floats,
-// used by the MLP only.
+// compress stores the compressed key and value of the block of l tokens that ends with this token. `shared` has room for a block and a
+// hidden row in float32, used by the MLP only.
 template <typename T> __device__ void compress(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
   T* cache = static_cast<T*>(p.cache);
@@ -27,7 +27,7 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
   }
 #pragma unroll 1
   for (int side = 0; side < 2; ++side) {
-    const int dim = side ? p.value_dim : p.dim, n = p.l * dim;
+    const int dim = side ? p.value_dim : p.dim, n = p.l * dim, wide = p.hidden[side];
     const T* from = cache + (side ? p.tail.values : p.tail.keys);
     T* to = cache + (side ? p.compressed.values : p.compressed.keys) + row * dim;
     const T *pe = static_cast<const T*>(p.phi[side][0]), *w1 = static_cast<const T*>(p.phi[side][1]), *w2 = static_cast<const T*>(p.phi[side][2]);
@@ -37,7 +37,7 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
     for (int i = threadIdx.x; i < n; i += blockDim.x) shared[i] = to_float(from[s.tail_row(first + i / dim) * dim + i % dim]) + to_float(pe[i]);
     __syncthreads();
 #pragma unroll 1
-    for (int i = threadIdx.x / 32; i < p.hidden; i += blockDim.x / 32) {
+    for (int i = threadIdx.x / 32; i < wide; i += blockDim.x / 32) {
       float sum = 0;
 #pragma unroll 1
       for (int j = lane; j < n; j += 32) sum += shared[j] * to_float(w1[int64_t(i) * n + j]);
@@ -49,7 +49,7 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
     for (int i = threadIdx.x / 32; i < dim; i += blockDim.x / 32) {
       float sum = 0;
 #pragma unroll 1
-      for (int j = lane; j < p.hidden; j += 32) sum += hidden[j] * to_float(w2[i * p.hidden + j]);
+      for (int j = lane; j < wide; j += 32) sum += hidden[j] * to_float(w2[int64_t(i) * wide + j]);
       sum = warp_sum(sum);
       if (lane == 0) to[i] = from_float<T>(sum);
     }

@@ -7,25 +7,27 @@ import (
 
 // cacheFillParams is CacheFillParams of cache_fill.cu.
 type cacheFillParams struct {
-	k, v, cache, rows, stored    kernels.Ref
-	keys, values, n              int64
-	places, ring, l, d           int32
-	groups, dim, valueDim, width int32
+	k, v, cache, pageTable, stored kernels.Ref
+	keys, values, n                int64
+	places, ring, l, d             int32
+	groups, dim, valueDim, width   int32
 }
 
-// fill adds kc, vc, k and v of the branches, cache, rows -> stored, a launch for each region of the cache.
+// fill adds kc, vc, k and v of the branches, cache, page table -> stored, a launch for each region of the cache.
 func fill(b *kernels.Builder, op ops.FillCacheOp) error {
 	c, layout := op.Cache, op.Cache.Layout()
-	b.Fail(checkCache(b, c))
-	rows, next, stored := b.In[len(b.In)-1], 0, b.Out[0].Ref
+	if err := checkCache(b, c); err != nil {
+		return err
+	}
+	table, next, stored := b.In[len(b.In)-1], 0, b.Out[0].Ref
 	add := func(r ops.CacheRegion, ring bool, l, d int) {
 		k, v := b.In[next], b.In[next+1]
 		p := &cacheFillParams{
-			k: k.Ref, v: v.Ref, cache: b.In[len(b.In)-2].Ref, rows: rows.Ref, stored: stored,
+			k: k.Ref, v: v.Ref, cache: b.In[len(b.In)-2].Ref, pageTable: table.Ref, stored: stored,
 			keys: int64(r.Keys), values: int64(r.Values), n: k.Dim(1), places: int32(r.Places), ring: kernels.Flag(ring), l: int32(l), d: int32(d),
-			groups: int32(c.KVHeads), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(rows.Dim(1)),
+			groups: int32(c.KVHeads), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(table.Dim(1)),
 		}
-		grid := kernels.Dim{X: int(min(kernels.Pieces(p.n*int64(c.KVHeads), 8), 1<<12)), Y: int(rows.Dim(0)), Z: 1}
+		grid := kernels.Dim{X: int(min(kernels.Pieces(p.n*int64(c.KVHeads), 8), 1<<12)), Y: int(table.Dim(0)), Z: 1}
 		b.Launch(b.Type.Name("cache_fill"), grid, kernels.Threads(), 0, p)
 		next, stored = next+2, 0
 	}
@@ -33,7 +35,7 @@ func fill(b *kernels.Builder, op ops.FillCacheOp) error {
 		add(layout.Compressed, false, c.BlockLen, c.Stride)
 		add(layout.Tail, true, 1, 1)
 	}
-	if c.Dense() || c.Has(ops.Selected) {
+	if c.StoresTokens() {
 		add(layout.Tokens, false, 1, 1)
 	}
 	if c.Has(ops.Window) {
