@@ -19,10 +19,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// child runs a test of this binary in a process of its own, with the environment variable NSA_TEST_CHILD set to dir.
+// child runs a test of this binary in a process of its own, with the environment variable RUNLOG_CHILD set to dir.
 func child(test, dir string) *exec.Cmd {
 	c := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.v")
-	c.Env = append(os.Environ(), "NSA_TEST_CHILD="+dir)
+	c.Env = append(os.Environ(), "RUNLOG_CHILD="+dir)
 	return c
 }
 
@@ -30,7 +30,7 @@ func child(test, dir string) *exec.Cmd {
 // file, and everything is written when there is room again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("NSA_TEST_CHILD") == "" {
+	if os.Getenv("RUNLOG_CHILD") == "" {
 		out, err := child(t.Name(), t.TempDir()).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		return
@@ -42,7 +42,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	for _, size := range []uint64{0, 700, 9000, 400000} {
 		limit(whole.Cur)
-		l := testutil.Must(Create(filepath.Join(os.Getenv("NSA_TEST_CHILD"), fmt.Sprint(size)), Options{}))(t)
+		l := testutil.Must(Create(filepath.Join(os.Getenv("RUNLOG_CHILD"), fmt.Sprint(size)), Options{}))(t)
 		take := func(from, to int) (errs int) {
 			for i := from; i <= to; i++ {
 				l.Step(step(i))
@@ -80,7 +80,7 @@ func TestFullDisk(t *testing.T) {
 		require.Len(t, events, 92)
 	}
 	limit(0)
-	dir := filepath.Join(os.Getenv("NSA_TEST_CHILD"), "none")
+	dir := filepath.Join(os.Getenv("RUNLOG_CHILD"), "none")
 	require.ErrorIs(t, testutil.Err(Create(dir, Options{})), syscall.EFBIG)
 	limit(whole.Cur)
 	require.NoDirExists(t, dir)
@@ -127,7 +127,7 @@ func TestKill(t *testing.T) {
 
 // TestKilled is the process that TestKill kills.
 func TestKilled(t *testing.T) {
-	dir := os.Getenv("NSA_TEST_CHILD")
+	dir := os.Getenv("RUNLOG_CHILD")
 	if dir == "" {
 		t.Skip("started by TestKill")
 	}

@@ -28,7 +28,7 @@
 // # Order
 //
 // The seed and the epoch decide the order in which an epoch visits units. A unit is a file, a row group of a Parquet file, or a range of an
-// uncompressed file; small row groups are read together. The reader fills a block of 64 MiB (64 million bytes, or half as many tokens of
+// uncompressed file; small row groups are read together. The reader fills a block of 64 MiB (as many bytes, or half as many tokens of
 // most tokenizers) with documents and permutes them. A separator follows each document. The reader then cuts the block into windows and
 // permutes these. So each token that predicts another is in exactly one window an epoch, and memory does not grow with the data. A long
 // document may continue in the next block; the last token before the cut predicts nothing. A [Cursor] is the position of a reader: a

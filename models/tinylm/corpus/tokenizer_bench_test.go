@@ -8,16 +8,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkTokenizer encodes words, most of which repeat. NSA_TOKENIZER names another tokenizer.json, NSA_TEXT another text.
+// BenchmarkTokenizer encodes words, most of which repeat. TOKENIZER names another tokenizer.json, TEXT another text.
 func BenchmarkTokenizer(b *testing.B) {
 	text := []byte(strings.Join(makeDocuments(400, 4<<10, 1), "\n"))
 	t, err := parseTokenizer(smallTokenizer(b))
 	require.NoError(b, err)
-	if path := os.Getenv("NSA_TOKENIZER"); path != "" {
+	if path := os.Getenv("TOKENIZER"); path != "" {
 		t, err = readTokenizer(path, "")
 		require.NoError(b, err)
 	}
-	if path := os.Getenv("NSA_TEXT"); path != "" {
+	if path := os.Getenv("TEXT"); path != "" {
 		text, err = os.ReadFile(path)
 		require.NoError(b, err)
 	}
