@@ -15,13 +15,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// decodeTime is the attention of one layer, in bf16, for one more token of each sequence after S tokens.
+// decodeTime is the attention of one layer, in bf16, for one more token of each sequence after some tokens.
 type decodeTime struct {
-	name            string
-	heads, kvHeads  int
-	dim             int
-	batch           int
-	tokens, context int
+	name           string
+	heads, kvHeads int
+	dim            int
+	dense          bool
+	batch, tokens  int
 }
 
 // TestDecodeTime prints how long a step of decoding takes as a captured graph, and each of its launches, with NSA_TIME=1.
@@ -31,11 +31,16 @@ func TestDecodeTime(t *testing.T) {
 		t.Skip("NSA_TIME is not set")
 	}
 	dev := openGPU(t)
-	for _, shape := range []decodeTime{{"i", 12, 2, 64, 0, 0, 0}, {"ii", 64, 4, 128, 0, 0, 0}} {
-		for _, size := range [][2]int{{1, 2048}, {16, 2048}, {64, 2048}, {1, 65536}, {8, 65536}, {16, 65536}, {64, 65536}} {
-			x := shape
-			x.batch, x.tokens, x.context = size[0], size[1], size[1]+512
+	for _, x := range []decodeTime{{name: "i", heads: 12, kvHeads: 2, dim: 64}, {name: "ii", heads: 64, kvHeads: 4, dim: 128},
+		{name: "dense-i", heads: 12, kvHeads: 2, dim: 64, dense: true}, {name: "dense-ii", heads: 64, kvHeads: 4, dim: 128, dense: true}} {
+		for _, size := range [][2]int{{1, 512}, {1, 2048}, {16, 2048}, {64, 2048}, {1, 8192}, {1, 65536}, {8, 65536}, {16, 65536}, {64, 65536}} {
+			if x.batch, x.tokens = size[0], size[1]; x.dense && x.batch*x.tokens > 1<<20 {
+				continue
+			}
 			for _, row := range fastDecoding {
+				if x.dense && row == "cuda cluster" { // has no dense attention
+					continue
+				}
 				if words[0] == "1" || slices.Contains(words, fmt.Sprintf("%s/%d/%d", x.name, x.batch, x.tokens)) {
 					x.time(t, dev, row)
 					dev.reset(t)
@@ -46,8 +51,11 @@ func TestDecodeTime(t *testing.T) {
 }
 
 func (x decodeTime) time(t *testing.T, dev *gpu, row string) {
-	pages := x.context / 512
-	c := ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}, KVHeads: x.kvHeads, KeyDim: x.dim, ValueDim: x.dim,
+	pages, pairs, params := x.tokens/512+1, 3, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}
+	if x.dense {
+		pairs, params = 1, ops.Params{}
+	}
+	c := ops.KVCache{Params: params, KVHeads: x.kvHeads, KeyDim: x.dim, ValueDim: x.dim,
 		Slots: x.batch, Pages: x.batch * pages, PageLen: 512, Half: ops.BFloat16}
 	op := ops.DecodeOp{Cache: c, Base: 10000}
 	var in, out []arg
@@ -55,12 +63,15 @@ func (x decodeTime) time(t *testing.T, dev *gpu, row string) {
 		in = append(in, argOf(ops.BFloat16, dev.noise(t, uint64(len(in)), tensor.Shape(shape).TotalSize()), shape...))
 	}
 	noise(x.batch, 1, x.heads, x.dim)
-	for range 6 {
+	for range 2 * pairs {
 		noise(x.batch, 1, x.kvHeads, x.dim)
 	}
-	noise(x.batch, 1, x.heads, 3)
+	keys := x.tokens
+	if !x.dense {
+		noise(x.batch, 1, x.heads, 3)
+		keys = ops.NumCompressed(x.tokens+1, c.BlockLen, c.Stride) + c.TopN*c.SelectBlock + c.Window
+	}
 	// As in a model, each of several layers has its cache, so that the keys are not in the L2 cache.
-	keys := ops.NumCompressed(x.tokens+1, c.BlockLen, c.Stride) + c.TopN*c.SelectBlock + c.Window
 	caches := make([]arg, min(16, 1+150_000_000/(x.batch*x.kvHeads*keys*4*x.dim)))
 	for i := range caches {
 		caches[i] = argOf(tensor.Float32, dev.noise(t, 99, 2*c.Elements()), c.Elements())
@@ -74,7 +85,7 @@ func (x decodeTime) time(t *testing.T, dev *gpu, row string) {
 		}
 	}
 	in = append(in, caches[0], argOf(tensor.Int32, dev.put(t, encodeInts(rows)), x.batch, 1+pages))
-	for _, o := range []ops.Operand{operand(ops.BFloat16, x.batch, 1, x.heads, x.dim), operand(tensor.Int32, x.batch, 1, x.kvHeads, 16), operand(tensor.Int32, x.batch, x.kvHeads, 3)} {
+	for _, o := range []ops.Operand{operand(ops.BFloat16, x.batch, 1, x.heads, x.dim), operand(tensor.Int32, x.batch, 1, x.kvHeads, max(1, c.TopN)), operand(tensor.Int32, x.batch, x.kvHeads, 3)} {
 		out = append(out, arg{o, dev.room(t, int64(o.Bytes()))})
 	}
 	plan := testutil.Must(planOf(dev.properties(), row, op, graph.Site{In: siteOf(in, nil).In, Out: siteOf(nil, out).Out}))(t)

@@ -1,14 +1,15 @@
-// One step of decoding (ops.DecodeOp) in two launches: one token of each sequence is stored in the cache and attends. q, k, v [B,1,...]
+// One step of decoding (ops.DecodeOp) in three launches: one token of each sequence is stored in the cache and attends. q, k, v [B,1,...]
 // and cache -> o [B,1,Hq,Dv], idx int32 [B,1,Hkv,n], read int32 [B,Hkv,3] (the keys read by each branch), and the cache.
 //
 //   decode_spans      grid [parts of the compressed and window branches, Hkv, B]. A block has a part of the keys of one branch. The block
 //                     with the branch's newest key first stores the token, and compresses the block of l tokens that it completes. The
 //                     last block of the compressed branch to end chooses the selection blocks and writes idx
-//   decode_selected   grid [parts, Hkv, B]. A block has a part of the keys of the chosen blocks. The last block to end joins the parts of
-//                     all branches and writes o and read
+//   decode_selected   grid [parts, Hkv, B], only with the selected branch. A block has a part of the keys of the chosen blocks
+//   decode_join       grid [shares of o, Hkv, B]. A block joins the parts of all branches for some numbers of o
 //
-// Without the selected branch the first launch does everything. Parts are added in their order, whichever block does it, so bits do not
-// depend on the order of blocks. A part has a fixed number of keys, so bits do not depend on other sequences.
+// Parts are added in a fixed order, so bits do not depend on the order of blocks. A part has a fixed number of keys, so bits do not depend
+// on other sequences.
+#include "../overlap.cuh"
 #include "decode_choose.cuh"
 #include "decode_store.cuh"
 
@@ -118,12 +119,22 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
   }
 }
 
-// weigh sets factors [count,h]: the result is the sum of each part's o times its factor, gates included.
-template <typename T> __device__ void weigh(const Step& s, const Stats& stats, int gate, int gates, float* factors) {
+// OutputShare is the share [lo,hi) of this block in the h*Dv numbers of o, a multiple of W. All blocks but the last ones have `each`.
+template <int W> struct OutputShare {
+  int each, lo, hi;
+  __device__ explicit OutputShare(const DecodeParams& p) {
+    const int all = p.h * p.value_dim;
+    each = (all / W + gridDim.x - 1) / gridDim.x * W;
+    lo = min(all, int(blockIdx.x) * each), hi = min(all, lo + each);
+  }
+};
+
+// weigh sets factors [count,h] of the heads [from,to): their o is the sum of each part's o times its factor, gates included.
+template <typename T> __device__ void weigh(const Step& s, const Stats& stats, int gate, int gates, int from, int to, float* factors) {
   const DecodeParams& p = s.p;
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
-  for (int j = threadIdx.x / 32; j < p.h; j += kDecodeWarps) {
+  for (int j = from + threadIdx.x / 32; j < to; j += kDecodeWarps) {
     const Softmax all = stats.joined(j);
     float norm = all.norm();
     if (p.gates) norm *= to_float(static_cast<const T*>(p.gates)[(s.at() * p.h + j) * gates + gate]);
@@ -159,18 +170,19 @@ template <int W> __device__ void add(const DecodeParams& p, const float* from, c
   }
 }
 
-// join adds up the parts and writes o, W numbers at a time. If there are more threads than such numbers, several threads share one, each
-// with a slice of the parts. places, factors and sums, the room for the sums of slices, are in shared memory.
-template <typename T, int W> __device__ void join(const Step& s, const int32_t* places, const float* factors, int parts, float* sums) {
+// join adds up the parts and writes this block's share of o, W numbers at a time. If there are more threads than such numbers, several
+// threads share one, each with a slice of the parts. places, factors and sums, the room for the sums of slices, are in shared memory.
+template <typename T, int W> __device__ void join(const Step& s, const OutputShare<W>& share, const int32_t* places, const float* factors, int parts, float* sums) {
   const DecodeParams& p = s.p;
-  const int n = p.h * p.value_dim / W, slices = max(1, kDecodeThreads / n);
-  const float* from = Part(p, s.at(), 0).o;
-  T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
+  const int n = share.each / W, slices = max(1, kDecodeThreads / n), numbers = share.hi - share.lo;
+  const float* from = Part(p, s.at(), 0).o + share.lo;
+  T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim + share.lo;
 #pragma unroll 1
   for (int u = threadIdx.x; u < n * slices; u += kDecodeThreads) {
     const int i = u % n * W, slice = u / n;
+    if (i >= numbers) continue;
     float sum[W] = {};
-    add<W>(p, from + i, places, factors + i / p.value_dim, parts, slice, slices, sum);
+    add<W>(p, from + i, places, factors + (share.lo + i) / p.value_dim, parts, slice, slices, sum);
     for (int c = 0; c < W; ++c) {
       if (slices == 1) o[i + c] = from_float<T>(sum[c]);
       else sums[slice * n * W + i + c] = sum[c];
@@ -179,7 +191,7 @@ template <typename T, int W> __device__ void join(const Step& s, const int32_t* 
   if (slices == 1) return;
   __syncthreads();
 #pragma unroll 1
-  for (int i = threadIdx.x; i < n * W; i += kDecodeThreads) {
+  for (int i = threadIdx.x; i < numbers; i += kDecodeThreads) {
     float sum = 0;
 #pragma unroll 1
     for (int slice = 0; slice < slices; ++slice) sum += sums[slice * n * W + i];
@@ -187,18 +199,19 @@ template <typename T, int W> __device__ void join(const Step& s, const int32_t* 
   }
 }
 
-// finish joins the parts of all branches of a group and writes o and read. `shared` holds the Stats, factors and places of the parts, and
-// the room of join.
-template <typename T> __device__ void finish(const Step& s, float* shared) {
+// join_parts joins the parts of all branches of a group for W numbers of o at a time. `shared` holds the Stats, factors and places of the
+// parts, and the room of join.
+template <typename T, int W> __device__ void join_parts(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
   const int64_t at = s.at();
+  const OutputShare<W> share(p);
   int gates = 0, n = 0, parts[kBranches]; // gates: branches that count in o; n: their parts
   for (int b = 0; b < kBranches; ++b) gates += s.has(b), parts[b] = s.parts_of(b);
   float *factors = shared + p.all * 2 * p.h, *sums = factors + p.all * p.h;
   int32_t* places = reinterpret_cast<int32_t*>(sums + 4 * kDecodeThreads);
 #pragma unroll 1
   for (int b = 0; b < kBranches; ++b) {
-    if (threadIdx.x / 32 == b) {
+    if (blockIdx.x == 0 && threadIdx.x / 32 == b) {
       int read = 0;
 #pragma unroll 1
       for (int i = threadIdx.x % 32; i < parts[b]; i += 32) read += __ldcg(Part(p, at, p.first[b] + i).read());
@@ -212,24 +225,36 @@ template <typename T> __device__ void finish(const Step& s, float* shared) {
     n += parts[b];
   }
   __syncthreads();
+  const int head = share.lo / p.value_dim, end = (share.hi + p.value_dim - 1) / p.value_dim;
 #pragma unroll 1
   for (int b = 0, gate = 0, first = 0; b < kBranches; ++b) {
     if (!s.has(b)) continue;
-    weigh<T>(s, Stats{p, shared + first * 2 * p.h, parts[b]}, gate++, gates, factors + first * p.h);
+    weigh<T>(s, Stats{p, shared + first * 2 * p.h, parts[b]}, gate++, gates, head, end, factors + first * p.h);
     first += parts[b];
   }
   __syncthreads();
-  if (p.value_dim % 4 == 0) join<T, 4>(s, places, factors, n, sums);
-  else join<T, 1>(s, places, factors, n, sums);
+  join<T, W>(s, share, places, factors, n, sums);
+}
+
+template <typename T> __device__ void decode_join(const DecodeParams& p) {
+  await_previous();
+  const Step s(p, kWindowBranch, blockIdx.z, blockIdx.y);
+  if (s.t < 0) return; // decode_spans has written the results
+  extern __shared__ float4 nsa_dynamic_shared[];
+  float* shared = reinterpret_cast<float*>(nsa_dynamic_shared);
+  if (p.value_dim % 4 == 0) join_parts<T, 4>(s, shared);
+  else join_parts<T, 1>(s, shared);
 }
 
 template <typename Products> __device__ void decode_spans(const DecodeParams& p) {
   using T = typename Products::Type;
+  next_may_start();
   const int x = blockIdx.x, branch = (p.stores >> kCompressedBranch & 1) && x < p.first[kWindowBranch] ? kCompressedBranch : kWindowBranch;
   const Step s(p, branch, blockIdx.z, blockIdx.y);
   const bool selects = s.has(kSelectedBranch);
+  if (x == 0 && (s.t < 0 || !selects)) no_blocks(s);
   if (s.t < 0) {
-    if (x == 0) no_blocks(s), rest<T>(s);
+    if (x == 0) rest<T>(s);
     return;
   }
   const int i = x - p.first[branch], parts = s.parts_of(branch);
@@ -237,28 +262,22 @@ template <typename Products> __device__ void decode_spans(const DecodeParams& p)
   const DecodeShared shared(p, Products::q_bytes(p));
   attend<Products>(s, shared, i, i == parts - 1, Part(p, s.at(), x), nullptr);
 
-  if (!selects) {
-    if (!arrive(p, s.at(), s.parts_of(kCompressedBranch) + s.parts_of(kWindowBranch))) return;
-    no_blocks(s);
-    finish<T>(s, shared.work);
-  } else if (branch == kCompressedBranch && arrive(p, s.at(), parts)) {
-    if (s.own() >= p.n) {
-      choose(s, shared.work);
-    } else {
+  if (!selects || branch != kCompressedBranch || !arrive(p, s.at(), parts)) return;
+  if (s.own() >= p.n) {
+    choose(s, shared.work);
+  } else {
 #pragma unroll 1
-      for (int f = threadIdx.x; f < p.n; f += kDecodeThreads) p.idx[s.at() * p.n + f] = f <= s.own() ? f : -1;
-    }
+    for (int f = threadIdx.x; f < p.n; f += kDecodeThreads) p.idx[s.at() * p.n + f] = f <= s.own() ? f : -1;
   }
 }
 
 template <typename Products> __device__ void decode_selected(const DecodeParams& p) {
-  using T = typename Products::Type;
+  next_may_start();
   const Step s(p, kSelectedBranch, blockIdx.z, blockIdx.y);
   const int i = blockIdx.x, parts = s.t < 0 ? 0 : s.parts_of(kSelectedBranch);
   if (i >= parts) return;
   const DecodeShared shared(p, Products::q_bytes(p));
   attend<Products>(s, shared, i, false, Part(p, s.at(), p.first[kSelectedBranch] + i), p.idx + s.at() * p.n);
-  if (arrive(p, s.at(), parts)) finish<T>(s, shared.work);
 }
 
 }  // namespace nsa
@@ -274,3 +293,10 @@ NSA_DECODE(f32, 4, Cores<float>)
 NSA_DECODE(bf16, 4, Cores<nsa::bf16>)
 NSA_DECODE(f16, 4, Cores<nsa::f16>)
 NSA_MATRIX_UNITS(NSA_DECODE)
+
+#define NSA_DECODE_JOIN(name, type)                                                       \
+  extern "C" __global__ void __launch_bounds__(nsa::kDecodeThreads)                       \
+      nsa_decode_join_##name(const __grid_constant__ nsa::DecodeParams p) { nsa::decode_join<type>(p); }
+NSA_DECODE_JOIN(f32, float)
+NSA_DECODE_JOIN(bf16, nsa::bf16)
+NSA_DECODE_JOIN(f16, nsa::f16)

@@ -1,6 +1,6 @@
 // Package decode holds the kernels of decoding with a cache: ops.DecodeOp and ops.FillCacheOp.
 //
-// A step is two launches (decode.cu) or one launch of clusters (decode_cluster.cu). Their blocks share the keys of every group of
+// A step is two or three launches (decode.cu) or one launch of clusters (decode_cluster.cu). Their blocks share the keys of every group of
 // every sequence (split-KV).
 package decode
 
@@ -272,20 +272,31 @@ func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
 	p.parts = b.Work(sequences * (spans + chosen) * int64(p.partSize) * 4)
 
 	choice := int64(p.pickSize) + 2*h + spans*2*h
-	work := max(warps*by.warpFloats, choice, (spans+chosen)*(3*h+1)+4*threads, int64(p.workSize))
-	shared := by.headShared(p) + rowBytes + work*4
+	work := max(warps*by.warpFloats, choice, int64(p.workSize))
+	shared, joined := by.headShared(p)+rowBytes+work*4, 4*((spans+chosen)*(3*h+1)+4*threads)
 	launch := func(kernel string, parts int64) {
 		b.Launch("nsa_decode_"+kernel+"_"+by.name, kernels.Dim{X: int(parts), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), shared, p)
 	}
-	if err := fits(b, shared); err != nil {
+	if err := fits(b, max(shared, joined)); err != nil {
 		return err
 	}
 	launch("spans", spans)
 	if chosen > 0 {
 		launch("selected", chosen)
 	}
+	cells := kernels.Pieces(h*int64(p.valueDim), 4)
+	shares := min(kernels.Pieces(cells, joinCells), kernels.Pieces(joinBlocks*int64(b.GPU.SMs), sequences))
+	b.Launch(b.Type.Name("decode_join"), kernels.Dim{X: int(shares), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), joined, p)
+	b.Overlap()
 	return nil
 }
+
+// The shares of o that blocks of decode_join have: at least joinCells times four numbers, in at most about joinBlocks blocks for each
+// multiprocessor.
+const (
+	joinCells  = 16
+	joinBlocks = 4
+)
 
 // partSize returns the floats of Part of decode.cuh.
 func partSize(p *decodeParams) int64 {
