@@ -70,11 +70,11 @@ func dimsOf(q, k, v tensor.Shape) dims {
 }
 
 // splitDims returns the inputs q, k, v, ... and their sizes. It removes input n if that is a table of documents. Keys are compression
-// blocks of l tokens at a stride of d; if l is 0, keys are tokens.
-func splitDims(in []Arg, n, l, d int) ([]Arg, dims) {
+// blocks of blockLen tokens, stride tokens apart; if blockLen is 0, keys are tokens.
+func splitDims(in []Arg, n, blockLen, stride int) ([]Arg, dims) {
 	in, table := splitTable(in, n)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
-	a.sequences = sequencesOf(table, a.s, a.t, l, d)
+	a.sequences = sequencesOf(table, a.s, a.t, blockLen, stride)
 	return in, a
 }
 
@@ -118,13 +118,18 @@ type mask interface {
 	run(seq sequence, g, t, from int) (lo, hi int)
 }
 
-// span is the mask of the ops whose queries see one run of keys. Key i is the block of tokens [i*d, i*d+l). A query may see it
-// if the query is at or after the block's last token. Keys that are tokens are blocks of l = d = 1; of these a query sees the w
-// newest ones. If w is S or more, it hides no key.
-type span struct{ l, d, w int }
+// span is the mask of the ops whose queries see one run of keys. Key i is the block of tokens [i*stride, i*stride+blockLen). A query
+// may see it if the query is at or after the block's last token. A key that is a token is a block of one token; of these a query sees
+// the window newest ones. If window is S or more, it hides no key.
+type span struct{ blockLen, stride, window int }
+
+// tokenSpan returns the span of queries that see their window newest tokens.
+func tokenSpan(window int) span { return span{blockLen: 1, stride: 1, window: window} }
 
 // keys returns the run of keys [lo,hi) that query t sees; lo >= hi if it sees none.
-func (m span) keys(t int) (lo, hi int) { return max(0, t+1-m.w), NumVisible(t, m.l, m.d) }
+func (m span) keys(t int) (lo, hi int) {
+	return max(0, t+1-m.window), NumVisible(t, m.blockLen, m.stride)
+}
 
 // tile returns a run of keys that holds all keys of the queries [t0,t1). It begins at a multiple of 16, the start of a vector.
 func (m span) tile(t0, t1 int) (lo, hi int) {
@@ -155,7 +160,9 @@ func (m span) sees(t, key int) bool {
 }
 
 // queries returns a run [from,to) of s queries that holds every query that sees any of the keys [lo,hi).
-func (m span) queries(lo, hi, s int) (from, to int) { return lo*m.d + m.l - 1, min(s, hi-1+m.w) }
+func (m span) queries(lo, hi, s int) (from, to int) {
+	return lo*m.stride + m.blockLen - 1, min(s, hi-1+m.window)
+}
 
 // overlap returns the part of the run [lo,hi) that lies in [from,to), relative to from. If it is empty, both results are equal.
 func overlap(lo, hi, from, to int) (int, int) {

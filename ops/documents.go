@@ -155,8 +155,8 @@ type options struct {
 func WithDocuments(table *gorgonia.Node) Option { return func(o *options) { o.table = table } }
 
 // applyPacked is Apply with the table of documents from opts, if there is one, as the last input. The table must be made for
-// compression blocks of l tokens at a stride of d; if l is 0, it may be made for any.
-func applyPacked(spec Spec, l, d int, opts []Option, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
+// compression blocks of blockLen tokens, stride tokens apart; if blockLen is 0, it may be made for any.
+func applyPacked(spec Spec, blockLen, stride int, opts []Option, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	var o options
 	for _, opt := range opts {
 		if opt == nil {
@@ -169,8 +169,8 @@ func applyPacked(spec Spec, l, d int, opts []Option, inputs ...*gorgonia.Node) (
 		switch table, ok := made.(DocumentTableOp); {
 		case !ok:
 			return nil, opError(spec, fmt.Errorf("documents (%s) are not of DocumentTable", o.table.Name()))
-		case l > 0 && (table.BlockLen != l || table.Stride != d):
-			return nil, opError(spec, fmt.Errorf("documents have compression blocks of %d tokens, %d apart, want %d and %d", table.BlockLen, table.Stride, l, d))
+		case blockLen > 0 && (table.BlockLen != blockLen || table.Stride != stride):
+			return nil, opError(spec, fmt.Errorf("documents have compression blocks of %d tokens, %d apart, want %d and %d", table.BlockLen, table.Stride, blockLen, stride))
 		}
 		inputs = append(inputs, o.table)
 	}
@@ -209,14 +209,14 @@ type sequence struct {
 
 // sequences are the sequences of all rows of a batch.
 type sequences struct {
-	rowS, rowT int      // tokens and keys of a row
-	l, d       int      // block length and stride of compressed keys; 0 if keys are tokens
-	table      *cpu.Buf // table of documents; nil: each row is one sequence
+	rowS, rowT       int      // tokens and keys of a row
+	blockLen, stride int      // of compressed keys; 0 if keys are tokens
+	table            *cpu.Buf // table of documents; nil: each row is one sequence
 }
 
 // sequencesOf returns the sequences of rows of s tokens and t keys: the documents of the table, if there is one, or whole rows.
-func sequencesOf(table []Arg, s, t, l, d int) sequences {
-	x := sequences{rowS: s, rowT: t, l: l, d: d}
+func sequencesOf(table []Arg, s, t, blockLen, stride int) sequences {
+	x := sequences{rowS: s, rowT: t, blockLen: blockLen, stride: stride}
 	if len(table) > 0 {
 		x.table = table[0].Buf
 	}
@@ -233,15 +233,15 @@ func (x sequences) of(b, t int) sequence {
 	}
 	row := cpu.Slice[int32](x.table)[(b*x.rowS+t)*docNumbers:][:docNumbers]
 	first, n := int(row[docFirst]), int(row[docEnd]-row[docFirst])
-	if x.l == 0 {
+	if x.blockLen == 0 {
 		return sequence{b, first, n, first, n}
 	}
-	return sequence{b, first, n, int(row[docKeys]), NumCompressed(n, x.l, x.d)}
+	return sequence{b, first, n, int(row[docKeys]), NumCompressed(n, x.blockLen, x.stride)}
 }
 
 // ofKey returns the sequence of the key at place i of row b, and whether there is a key at that place.
 func (x sequences) ofKey(b, i int) (sequence, bool) {
-	if x.table == nil || x.l == 0 {
+	if x.table == nil || x.blockLen == 0 {
 		return x.of(b, i), true
 	}
 	t := int(cpu.Slice[int32](x.table)[(b*x.rowS+i)*docNumbers+docBlock])
@@ -291,7 +291,7 @@ func (x sequences) forEach(b int, f func(seq sequence)) {
 
 // bindClearRest adds to k a phase that zeroes, in arrays [B,T,...], the compressed keys that belong to no document.
 func bindClearRest[T cpu.Float](k *cpu.Kernel, x sequences, arrays ...Arg) {
-	if x.table == nil || x.l == 0 {
+	if x.table == nil || x.blockLen == 0 {
 		return
 	}
 	k.Phase(arrays[0].Shape[0], func(b int, _ *cpu.Worker) {

@@ -191,7 +191,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	c := newChosenBlocks(a, block, in[3])
 	k.Check = c.check
 	if a.hasDocuments() || c.nearlyAll(a.s) {
-		f := newSpan[T](k, a, span{1, 1, a.s}, in, out)
+		f := newSpan[T](k, a, tokenSpan(a.s), in, out)
 		f.chosen, f.hidden = &c, hiddenScores[T]()
 		bindQueries(k, a, a.tokens, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if c.nearlyAll(seq.s) {

@@ -69,7 +69,7 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	}
 	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
 	if a.hasDocuments() || c.nearlyAll(a.s) {
-		short := newSpanGrad(k, b, span{1, 1, a.s})
+		short := newSpanGrad(k, b, tokenSpan(a.s))
 		short.chosen, short.partRows = &c, shortParts*a.t
 		short.hidden, short.zeros, short.finiteVals = hiddenScores[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
 		short.bindParts(k, shortParts)

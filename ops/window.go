@@ -32,7 +32,7 @@ type SlidingWindowOp struct {
 
 func (SlidingWindowOp) Name() string                  { return "sliding window" }
 func (SlidingWindowOp) inputs() int                   { return 3 }
-func (op SlidingWindowOp) mask(s int) span            { return span{1, 1, min(op.Window, s)} }
+func (op SlidingWindowOp) mask(s int) span            { return tokenSpan(min(op.Window, s)) }
 func (op SlidingWindowOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
 
 func (op SlidingWindowOp) pairs(in []Operand) float64 {
