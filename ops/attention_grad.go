@@ -103,9 +103,9 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, t
 }
 
 // keyGrad writes the dk and dv of the keys [lo,hi) of a sequence and a group. They come from the n queries that may see any of
-// these keys: query(i) returns the i-th of them, in ascending order. visible(t) returns a run of keys; query t sees exactly those
+// these keys: query(i) returns the i-th of them, in ascending order. keysOf(t) returns a run of keys; query t sees exactly those
 // of [lo,hi) that are in the run.
-func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) int, visible func(t int) (lo, hi int), w *cpu.Worker) {
+func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) int, keysOf func(t int) (lo, hi int), w *cpu.Worker) {
 	keys := hi - lo
 	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
 	dk, dv := f.tileK.Local(w)[:keys*f.d], f.tileV.Local(w)[:keys*f.dv]
@@ -125,16 +125,16 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 		dots(rows, do, transposedV, lo, hi, dp, keys)
 		for r := range rows {
 			t := query(first + r/f.h)
-			from, to := visible(t)
+			from, to := keysOf(t)
 			from, to = overlap(from, to, lo, hi)
 			softmaxGrad(s[r*keys:][:keys], dp[r*keys:][:keys], from, to, stats[(t*f.h+r%f.h)*rowNumbers:], softmaxScale[T](f.d))
 		}
-		seen := func(i, r int) bool {
-			from, to := visible(query(first + r/f.h))
+		visible := func(i, r int) bool {
+			from, to := keysOf(query(first + r/f.h))
 			return from <= lo+i && lo+i < to
 		}
-		weigh(keys, f.dv, rows, s, 1, keys, do, f.dv, dv, areFinite, clean, seen)
-		weigh(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, clean, seen)
+		weigh(keys, f.dv, rows, s, 1, keys, do, f.dv, dv, areFinite, clean, visible)
+		weigh(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, clean, visible)
 	}
 	for i := range keys {
 		copy(cpu.Slice[T](f.gradK.Buf)[f.at(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])

@@ -99,10 +99,10 @@ func finite[T cpu.Float](x []T) bool { return cpu.SumSquares(x) <= math.MaxFloat
 // weigh adds weights·rows to dst [m,c]. Element (i,j) of weights [m,n] is w[i*wrs+j*wcs]. rows is [n,c]; a row begins apart
 // elements after the one before it.
 //
-// A weight is 0 where sees(i,j) is false, but 0 times NaN is NaN. So, unless areFinite, weigh replaces the rows that are not finite
-// by zeros in the product, which changes no bit of its other terms. It then adds these rows where they are seen. clean has room
-// for n rows.
-func weigh[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, apart int, dst []T, areFinite bool, clean []T, sees func(i, j int) bool) {
+// A weight is 0 where visible(i,j) is false, but 0 times NaN is NaN. So, unless areFinite, weigh replaces the rows that are not
+// finite by zeros in the product, which changes no bit of its other terms. It then adds these rows where they are visible. clean has
+// room for n rows.
+func weigh[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, apart int, dst []T, areFinite bool, clean []T, visible func(i, j int) bool) {
 	if areFinite {
 		cpu.Tile(m, c, n, w, wrs, wcs, rows, apart, dst, c, true)
 		return
@@ -121,7 +121,7 @@ func weigh[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, apart int, d
 			continue
 		}
 		for i := range m {
-			if sees(i, j) {
+			if visible(i, j) {
 				cpu.Axpy(w[i*wrs+j*wcs], row, dst[i*c:][:c])
 			}
 		}

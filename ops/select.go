@@ -121,8 +121,8 @@ func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
 	for t := t0; t < t1; t++ {
 		row := idx[((seq.b*f.s+seq.first+t)*f.hkv+g)*f.TopN:][:f.TopN]
-		_, seen := f.mask.keys(t)
-		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:seen], f.folded.Local(w), best, blocks)
+		_, visible := f.mask.keys(t)
+		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:visible], f.folded.Local(w), best, blocks)
 	}
 }
 

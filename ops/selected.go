@@ -114,8 +114,19 @@ func (c chosenBlocks) run(seq sequence, g, t, from int) (lo, hi int) {
 	return lo, min(hi, t+1)
 }
 
-// sees reports whether query t has chosen the block of a key.
-func (c chosenBlocks) sees(seq sequence, g, t, key int) bool {
+// startedBlocks returns the blocks of query t that begin at or before it.
+func (c chosenBlocks) startedBlocks(seq sequence, g, t int) []int32 {
+	idx := c.list(seq, g, t)
+	for i, j := range idx {
+		if j < 0 || int(j)*c.size > t {
+			return idx[:i]
+		}
+	}
+	return idx
+}
+
+// contains reports whether query t has chosen the block of a key.
+func (c chosenBlocks) contains(seq sequence, g, t, key int) bool {
 	return slices.Contains(c.list(seq, g, t), int32(key/c.size))
 }
 
@@ -123,7 +134,7 @@ func (c chosenBlocks) sees(seq sequence, g, t, key int) bool {
 // scores come from values, whose elements are all equal.
 func hide[T cpu.Float](c *chosenBlocks, seq sequence, g, t, from int, x, values []T) {
 	end := 0 // end in x of the chosen block before
-	for _, j := range c.seen(seq, g, t) {
+	for _, j := range c.startedBlocks(seq, g, t) {
 		lo, hi := overlap(int(j)*c.size, (int(j)+1)*c.size, from, from+len(x))
 		copy(x[end:lo], values)
 		end = hi

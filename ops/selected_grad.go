@@ -20,21 +20,10 @@ func bindChoosers(k *cpu.Kernel, c chosenBlocks) choosers {
 	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
 		c.forEach(b, func(seq sequence) {
 			queries, ends := x.group(seq, g)
-			invert(seq.s, func(t int) []int32 { return c.seen(seq, g, t) }, queries, ends)
+			invert(seq.s, func(t int) []int32 { return c.startedBlocks(seq, g, t) }, queries, ends)
 		})
 	})
 	return x
-}
-
-// seen returns the blocks of query t that begin at or before it.
-func (c chosenBlocks) seen(seq sequence, g, t int) []int32 {
-	idx := c.list(seq, g, t)
-	for i, j := range idx {
-		if j < 0 || int(j)*c.size > t {
-			return idx[:i]
-		}
-	}
-	return idx
 }
 
 // group returns the lists of a sequence and a group, and their ends.
@@ -43,8 +32,8 @@ func (x choosers) group(seq sequence, g int) (queries, ends []int32) {
 	return cpu.Slice[int32](x.queries)[(bg*x.s+seq.first)*x.n:][:seq.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+seq.first:][:x.blocks(seq.s)]
 }
 
-// seeing returns the queries that chose block j and see some of its keys.
-func (x choosers) seeing(seq sequence, g, j int) []int32 {
+// queriesOf returns the queries that chose block j and see some of its keys.
+func (x choosers) queriesOf(seq sequence, g, j int) []int32 {
 	queries, ends := x.group(seq, g)
 	return inverted(queries, ends, j)
 }
@@ -122,7 +111,7 @@ func (f *selectedBackward[T]) blocks(piece int, w *cpu.Worker) {
 		if f.chosen.nearlyAll(seq.s) {
 			return
 		}
-		queries := f.choosers.seeing(seq, g, lo/f.chosen.size)
+		queries := f.choosers.queriesOf(seq, g, lo/f.chosen.size)
 		f.keyGrad(seq, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
 	})
 }

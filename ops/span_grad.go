@@ -14,10 +14,9 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 // is cut into shortParts.
 type spanBackward[T cpu.Float] struct {
 	backward[T]
-	mask           span
-	chosen         *chosenBlocks // blocks that the rows see, as in spanForward
-	hidden, zeros  []T           // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil if chosen is nil
-	finiteVals     finiteTiles   // set only if chosen is not nil
+	maskedSpan
+	hidden, zeros  []T         // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil if chosen is nil
+	finiteVals     finiteTiles // set only if chosen is not nil
 	finiteKeys     finiteTiles
 	rowsDQ         cpu.Region[T] // scratch of each worker
 	partRows       int           // rows in partsK for the keys of all parts of one group
@@ -65,8 +64,8 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 		})
 		bindKeys(k, a, keyTile, func(seq sequence, g, from, to int, w *cpu.Worker) {
 			if f.parts(seq) == 0 {
-				first, end := f.mask.queries(from, to, seq.s)
-				f.keyGrad(seq, g, from, to, end-first, func(i int) int { return first + i }, f.mask.keys, w)
+				first, end := f.span.queries(from, to, seq.s)
+				f.keyGrad(seq, g, from, to, end-first, func(i int) int { return first + i }, f.span.keys, w)
 			}
 		})
 	}
@@ -79,7 +78,7 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 // newSpanGrad adds to k the phases that prepare the gradient.
 func newSpanGrad[T cpu.Float](k *cpu.Kernel, b backward[T], mask span) *spanBackward[T] {
 	return &spanBackward[T]{
-		backward: b, mask: mask,
+		backward: b, maskedSpan: maskedSpan{span: mask},
 		finiteKeys: bindFinite[T](k, b.k),
 		rowsDQ:     cpu.Scratch[T](k, b.tileRows()*b.d),
 	}
@@ -148,32 +147,30 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
 	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), seq, g, t0, t1, f.dv)
 	clear(dq)
-	lo, hi := f.mask.tile(t0, t1)
-	for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
+	first, end := f.span.tile(t0, t1)
+	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
 		ld := scoreStride(to - from)
 		dots(rows, q, keys, from, to, s, ld)
 		dots(rows, do, vals, from, to, dp, ld)
 		for r := range rows {
-			x, y := f.mask.keys(t0 + r/f.h)
-			x, y = overlap(x, y, from, to)
+			lo, hi := f.span.keys(t0 + r/f.h)
+			lo, hi = overlap(lo, hi, from, to)
 			s, dp := s[r*ld:][:to-from], dp[r*ld:][:to-from]
 			if f.chosen != nil {
-				hide(f.chosen, seq, g, t0+r/f.h, from, s[:y], f.hidden)
+				hide(f.chosen, seq, g, t0+r/f.h, from, s[:hi], f.hidden)
 			}
-			softmaxGrad(s, dp, x, y, stats[(t0*f.h+r)*rowNumbers:], scale)
+			softmaxGrad(s, dp, lo, hi, stats[(t0*f.h+r)*rowNumbers:], scale)
 			if f.chosen != nil && !(rowsFinite && f.finiteVals.keys(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
-				hide(f.chosen, seq, g, t0+r/f.h, from, s[:y], f.zeros)
-				hide(f.chosen, seq, g, t0+r/f.h, from, dp[:y], f.zeros)
+				hide(f.chosen, seq, g, t0+r/f.h, from, s[:hi], f.zeros)
+				hide(f.chosen, seq, g, t0+r/f.h, from, dp[:hi], f.zeros)
 			}
 		}
-		sees := func(r, i int) bool {
-			return f.mask.sees(t0+r/f.h, from+i) && (f.chosen == nil || f.chosen.sees(seq, g, t0+r/f.h, from+i))
-		}
-		weigh(rows, f.d, to-from, dp, ld, 1, k[f.at(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.keys(seq, from, to), clean, sees)
+		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
+		weigh(rows, f.d, to-from, dp, ld, 1, k[f.at(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.keys(seq, from, to), clean, visible)
 		if dk != nil {
-			seen := func(i, r int) bool { return sees(r, i) }
-			weigh(to-from, f.dv, rows, s, 1, ld, do, f.dv, dv[from*f.dv:], rowsFinite, clean, seen)
-			weigh(to-from, f.d, rows, dp, 1, ld, q, f.d, dk[from*f.d:], rowsFinite, clean, seen)
+			visibleT := func(i, r int) bool { return visible(r, i) } // weights are transposed
+			weigh(to-from, f.dv, rows, s, 1, ld, do, f.dv, dv[from*f.dv:], rowsFinite, clean, visibleT)
+			weigh(to-from, f.d, rows, dp, 1, ld, q, f.d, dk[from*f.d:], rowsFinite, clean, visibleT)
 		}
 	}
 	scatterRows(f.dims, cpu.Slice[T](f.gradQ.Buf), dq, seq, g, t0, t1, f.d)
