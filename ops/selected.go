@@ -184,6 +184,11 @@ func (c chosenBlocks) errorAt(at int, format string, args ...any) error {
 // tiles are several times as fast as those of the few heads of one query.
 func (c chosenBlocks) nearlyAll(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
 
+// bySpan and byList report which kernels the sequences of a batch need: those of spans for sequences of nearlyAll, those that walk over
+// the lists of chosen blocks for all others. Documents have any length, so with documents both are true.
+func (c chosenBlocks) bySpan() bool { return c.hasDocuments() || c.nearlyAll(c.s) }
+func (c chosenBlocks) byList() bool { return c.hasDocuments() || !c.nearlyAll(c.s) }
+
 // selectedForward is attention over chosen blocks. The heads of a group at one query are the rows of a tile. A worker holds the
 // scores of all chosen keys at once.
 type selectedForward[T cpu.Float] struct {
@@ -201,7 +206,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	in, a := splitDims(in, 4, 0, 0)
 	c := newChosenBlocks(a, block, in[3])
 	k.Check = c.check
-	if a.hasDocuments() || c.nearlyAll(a.s) {
+	if c.bySpan() {
 		f := newSpan[T](k, a, tokenSpan(a.s), in, out)
 		f.chosen, f.hidden = &c, hiddenScores[T]()
 		bindQueries(k, a, a.tokens, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
@@ -210,21 +215,20 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 			}
 		})
 	}
-	if !a.hasDocuments() && c.nearlyAll(a.s) {
-		return
-	}
-	f := &selectedForward[T]{
-		chosenBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:   transposeKeys[T](k, a, in[1]),
-		scores: cpu.Scratch[T](k, a.h*c.most()),
-		max:    cpu.Scratch[T](k, a.h),
-		sum:    cpu.Scratch[T](k, a.h),
-	}
-	bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
-		if !c.nearlyAll(seq.s) {
-			f.queries(seq, g, first, end, w)
+	if c.byList() {
+		f := &selectedForward[T]{
+			chosenBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
+			keys:   transposeKeys[T](k, a, in[1]),
+			scores: cpu.Scratch[T](k, a.h*c.most()),
+			max:    cpu.Scratch[T](k, a.h),
+			sum:    cpu.Scratch[T](k, a.h),
 		}
-	})
+		bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
+			if !c.nearlyAll(seq.s) {
+				f.queries(seq, g, first, end, w)
+			}
+		})
+	}
 }
 
 // queries computes o and lse for the queries [first,end) of a group.

@@ -7,7 +7,7 @@ type choosers struct {
 	chosenBlocks
 	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group, one after the other
 	ends    *cpu.Buf // int32 [B,Hkv,places]: the end of each list; the ends of a sequence begin at its first token
-	places  int      // ends of a row: one for each block, or with documents one for each token, which may be a document
+	places  int      // entries of ends in a row: one per block; with documents one per token, since each token may begin a document
 }
 
 // bindChoosers adds to k a phase that inverts c.
@@ -53,22 +53,25 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	c := newChosenBlocks(a, block, in[3])
 	k.Check = c.check
 	scores := max(a.h*c.most(), a.tileRows()*c.size)
-	if a.hasDocuments() || c.nearlyAll(a.s) {
+	if c.bySpan() {
 		scores = max(scores, a.tileRows()*maxStride)
 	}
 	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
-	if a.hasDocuments() || c.nearlyAll(a.s) {
+	if c.bySpan() {
 		short := newSpanGrad(k, b, tokenSpan(a.s))
 		short.chosen, short.partRows = &c, shortParts*a.t
 		short.hidden, short.zeros, short.finiteVals = hiddenScores[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
 		short.bindParts(k, shortParts)
 	}
-	if !a.hasDocuments() && c.nearlyAll(a.s) {
-		return
+	if c.byList() {
+		f := &selectedBackward[T]{b, c, bindChoosers(k, c)}
+		bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
+			if !c.nearlyAll(seq.s) {
+				f.queries(seq, g, first, end, w)
+			}
+		})
+		k.Phase(a.b*a.hkv*c.blocks(a.s), f.blocks)
 	}
-	f := &selectedBackward[T]{b, c, bindChoosers(k, c)}
-	bindQueries(k, a, queriesPerPiece, f.queries)
-	k.Phase(a.b*a.hkv*c.blocks(a.s), f.blocks)
 }
 
 // queries computes the dq of the queries [first,end) of a group.
@@ -76,9 +79,6 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.chosen.most(), softmaxScale[T](f.d)
 	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
-	if f.chosen.nearlyAll(seq.s) {
-		return
-	}
 	for t := first; t < end; t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.row(seq, t, g, f.d):]
 		do := cpu.Slice[T](f.do.Buf)[f.row(seq, t, g, f.dv):]
