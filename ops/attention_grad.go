@@ -77,14 +77,14 @@ type backward[T cpu.Float] struct {
 	rowsQ, rowsDO, scores, dp, tileK, tileV, clean cpu.Region[T]
 }
 
-// newBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is
+// bindBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is
 // the largest number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
-func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []Arg) backward[T] {
+func bindBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []Arg) backward[T] {
 	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1] // o is delta if takesDelta
 	f := backward[T]{
 		dims: a, q: in[0], k: in[1], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
-		keys:   transposeKeys[T](k, a, in[1]),
-		vals:   transposeKeys[T](k, a, in[2]),
+		keys:   bindTranspose[T](k, a, in[1]),
+		vals:   bindTranspose[T](k, a, in[2]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsDO: cpu.Scratch[T](k, a.tileRows()*a.dv),
 		scores: cpu.Scratch[T](k, scores),

@@ -18,8 +18,8 @@ type transposed[T cpu.Float] struct {
 	c   int
 }
 
-// transposeKeys adds to k a phase that transposes keys or values x [B,T,Hkv,c].
-func transposeKeys[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
+// bindTranspose adds to k a phase that transposes keys or values x [B,T,Hkv,c].
+func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
 	y := transposed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
 	bindKeys(k, a, keyTile, func(seq sequence, g, lo, hi int, _ *cpu.Worker) {
 		n := hi - lo

@@ -98,7 +98,7 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	from := newBlockRows[T](k, c, x, pe)
 	for i := range from.parts() {
 		n := from.bindGather(i)
-		to := from.viewOf(i, hidden.Buf, width)
+		to := from.bindView(i, hidden.Buf, width)
 		cpu.Products[T](k, cpu.Product{M: n, N: width, TransB: true, Terms: []cpu.Term{{K: c.blockLen * c.d, A: from.rows, B: w1.Buf}}, C: to})
 	}
 	act := workLike(k, hidden)
@@ -142,7 +142,7 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	bindClear[T](k, dx)
 	for i := range from.parts() {
 		n := from.bindGather(i)
-		dh := from.viewOf(i, dhidden.Buf, width)
+		dh := from.bindView(i, dhidden.Buf, width)
 		if i == 1 {
 			dw = workLike(k, dw1)
 		}
@@ -226,8 +226,8 @@ func (g blockRows[T]) bindScatter(i int, dx Arg) {
 	})
 }
 
-// viewOf returns a cell for the rows of part i in b [B*Nc*Hkv,width]. It adds a phase that sets the cell in every run.
-func (g blockRows[T]) viewOf(i int, b *cpu.Buf, width int) *cpu.Buf {
+// bindView returns a cell for the rows of part i in b [B*Nc*Hkv,width]. It adds a phase that sets the cell in every run.
+func (g blockRows[T]) bindView(i int, b *cpu.Buf, width int) *cpu.Buf {
 	from, to := g.part(i)
 	view := new(cpu.Buf)
 	g.k.Phase(1, func(int, *cpu.Worker) { cpu.Hold(view, cpu.Slice[T](b)[from*g.h*width:to*g.h*width]) })

@@ -83,7 +83,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	f := &selector[T]{
 		dims: a, Params: p, mask: span{p.BlockLen, p.Stride, a.s},
 		q: in[0], idx: out[0],
-		keys:   transposeKeys[T](k, a, in[1]),
+		keys:   bindTranspose[T](k, a, in[1]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		scores: cpu.Scratch[T](k, a.tileRows()*maxStride),
 		probs:  cpu.Scratch[T](k, a.tokens*a.t),

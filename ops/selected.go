@@ -207,7 +207,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	c := newChosenBlocks(a, block, in[3])
 	k.Check = c.check
 	if c.bySpan() {
-		f := newSpan[T](k, a, tokenSpan(a.s), in, out)
+		f := bindSpanForward[T](k, a, tokenSpan(a.s), in, out)
 		f.chosen, f.hidden = &c, hiddenScores[T]()
 		bindQueries(k, a, a.tokens, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if c.nearlyAll(seq.s) {
@@ -218,7 +218,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	if c.byList() {
 		f := &selectedForward[T]{
 			chosenBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
-			keys:   transposeKeys[T](k, a, in[1]),
+			keys:   bindTranspose[T](k, a, in[1]),
 			scores: cpu.Scratch[T](k, a.h*c.most()),
 			max:    cpu.Scratch[T](k, a.h),
 			sum:    cpu.Scratch[T](k, a.h),

@@ -56,9 +56,9 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	if c.bySpan() {
 		scores = max(scores, a.tileRows()*maxStride)
 	}
-	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
+	b := bindBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
 	if c.bySpan() {
-		short := newSpanGrad(k, b, tokenSpan(a.s))
+		short := bindSpanBackward(k, b, tokenSpan(a.s))
 		short.chosen, short.partRows = &c, shortParts*a.t
 		short.hidden, short.zeros, short.finiteVals = hiddenScores[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
 		short.bindParts(k, shortParts)

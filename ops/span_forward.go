@@ -17,15 +17,15 @@ type spanForward[T cpu.Float] struct {
 
 // bindSpan adds to k the phases of attention under mask: in is q, k, v, out is o, lse.
 func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
-	f := newSpan[T](k, a, mask, in, out)
+	f := bindSpanForward[T](k, a, mask, in, out)
 	bindQueries(k, a, a.tokens, f.tile)
 }
 
-// newSpan adds to k the phases that transpose the keys and test the values. They run before the phase that calls tile.
-func newSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) *spanForward[T] {
+// bindSpanForward adds to k the phases that transpose the keys and test the values. The caller adds the phase that calls tile.
+func bindSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) *spanForward[T] {
 	return &spanForward[T]{
 		dims: a, maskedSpan: maskedSpan{span: mask}, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:       transposeKeys[T](k, a, in[1]),
+		keys:       bindTranspose[T](k, a, in[1]),
 		finiteVals: bindFinite[T](k, in[2]),
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.dv),

@@ -47,7 +47,7 @@ func (f *spanBackward[T]) parts(seq sequence) int {
 
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o or delta, lse, do, out is dq, dk, dv.
 func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool, in, out []Arg) {
-	f := newSpanGrad(k, newBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, takesDelta, in, out), mask)
+	f := bindSpanBackward(k, bindBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, takesDelta, in, out), mask)
 	n := f.parts(sequence{s: a.s, t: a.t}) // parts of a whole row
 	f.partRows = n * a.t
 	if a.hasDocuments() { // some documents may have parts, others none
@@ -75,8 +75,8 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 	bindClearRest[T](k, a.sequences, f.gradK, f.gradV)
 }
 
-// newSpanGrad adds to k the phases that prepare the gradient.
-func newSpanGrad[T cpu.Float](k *cpu.Kernel, b backward[T], mask span) *spanBackward[T] {
+// bindSpanBackward adds to k the phase that tests the keys. The caller adds the phases that compute the gradient.
+func bindSpanBackward[T cpu.Float](k *cpu.Kernel, b backward[T], mask span) *spanBackward[T] {
 	return &spanBackward[T]{
 		backward: b, maskedSpan: maskedSpan{span: mask},
 		finiteKeys: bindFinite[T](k, b.k),
