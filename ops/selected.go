@@ -24,9 +24,8 @@ type SelectedAttentionOp struct {
 	SelectBlock int // l': tokens in a selection block
 }
 
-func (SelectedAttentionOp) Name() string                  { return "selected attention" }
-func (SelectedAttentionOp) inputs() int                   { return 4 }
-func (op SelectedAttentionOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
+func (SelectedAttentionOp) Name() string { return "selected attention" }
+func (SelectedAttentionOp) inputs() int  { return 4 }
 
 // pairs assumes that each query has n different blocks, one of them the block of the query itself.
 func (op SelectedAttentionOp) pairs(in []Operand) float64 {

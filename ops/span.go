@@ -25,9 +25,10 @@ func (m span) run(_ sequence, _, t, from int) (lo, hi int) {
 	return max(lo, from), hi
 }
 
-// pairs returns the number of pairs of a query in [0,s) and a key that it sees.
-func (m span) pairs(s int) float64 {
-	n := 0
+// spanPairs is AttentionSpec.pairs of an op whose queries see a span; mask returns the span for S queries.
+func spanPairs(mask func(s int) span, in []Operand) float64 {
+	n, s := 0, in[0].Shape[1]
+	m := mask(s)
 	for t := range s {
 		lo, hi := m.keys(t)
 		n += max(0, hi-lo)
