@@ -58,10 +58,8 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 		return nil, err
 	}
 	if w.resident != nil {
-		for i, n := range m.learnables {
-			if err := G.UnsafeLet(n, w.resident.Values()[i]); err != nil {
-				return nil, err
-			}
+		if err := w.bind(m.learnables); err != nil {
+			return nil, err
 		}
 	}
 	return m, m.open(o)

@@ -66,6 +66,16 @@ func (w *Weights) MoveTo(b graph.Backend) (err error) {
 	return err
 }
 
+// bind binds the copies on the device to nodes, which are in the order of Config.LearnableParams.
+func (w *Weights) bind(nodes G.Nodes) error {
+	for i, n := range nodes {
+		if err := G.UnsafeLet(n, w.resident.Values()[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // use records that m uses the weights on the device. If another machine used them last, use waits for that machine first.
 func (w *Weights) use(m *graph.Machine) error {
 	if w.resident == nil || m == w.user {
