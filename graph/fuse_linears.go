@@ -14,7 +14,7 @@ func (f *fuser) linears(s *step) error {
 	if len(layers) < 2 {
 		return nil
 	}
-	slices.Reverse(layers) // the order of their gradients; see align
+	slices.Reverse(layers) // the order of their gradients; see joinWeights
 	op := ops.LinearsOp{Dots: s.spec.(ops.LinearOp).Dots}
 	turns := rotations{turned: &op.Turned, rope: &op.RoPE}
 	var ropes []*step
