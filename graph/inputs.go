@@ -88,7 +88,7 @@ func (m *Machine) send(to *operand, v G.Value) error {
 		return m.upload(to, v)
 	}
 	if to.arg.Pointer() != before {
-		m.moves++
+		m.addressChanges++
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (m *Machine) upload(to *operand, v G.Value) error {
 		s.own.Place(to.arg.Buf, 0, to.arg.Operand.Bytes())
 	}
 	if to.arg.Pointer() != before {
-		m.moves++
+		m.addressChanges++
 	}
 	m.copies.uploads++
 	return m.stream.Upload(to.arg, v)

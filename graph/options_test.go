@@ -117,7 +117,7 @@ func TestGradSums(t *testing.T) {
 
 // TestPolicyFromEnv: each variable alone, and some together.
 func TestPolicyFromEnv(t *testing.T) {
-	general, never := graph.Branch{General: true}, graph.Branch{MinKeys: math.MaxInt}
+	general, never := graph.BranchPolicy{General: true}, graph.BranchPolicy{MinKeys: math.MaxInt}
 	for _, c := range []struct {
 		env   string
 		want  graph.Policy
@@ -132,8 +132,8 @@ func TestPolicyFromEnv(t *testing.T) {
 		{env: "NSA_USE_FA2=0 NSA_USE_FA2_WIN=1", want: graph.Policy{Compressed: general, Selected: general}},
 		{env: "NSA_USE_FA2_WIN=0", want: graph.Policy{Window: general}}, {env: "NSA_USE_FA2_CMP=0", want: graph.Policy{Compressed: general}},
 		{env: "NSA_USE_FA2_WIN=1 NSA_WIN_FORCE_DENSE=1", want: graph.Policy{Window: general}}, {env: "NSA_WIN_FORCE_DENSE=0"},
-		{env: "NSA_FA2_MIN_LEN_WIN=512", want: graph.Policy{Window: graph.Branch{MinKeys: 512}}},
-		{env: "NSA_FA2_MIN_LEN_WIN=0", want: graph.Policy{Window: graph.Branch{MinKeys: 1}}},
+		{env: "NSA_FA2_MIN_LEN_WIN=512", want: graph.Policy{Window: graph.BranchPolicy{MinKeys: 512}}},
+		{env: "NSA_FA2_MIN_LEN_WIN=0", want: graph.Policy{Window: graph.BranchPolicy{MinKeys: 1}}},
 		{env: "NSA_FA2_MIN_LEN_CMP=-1", want: graph.Policy{Compressed: never}},
 		{env: "NSA_FA2_MIN_LEN_CMP=100000000000000000000", want: graph.Policy{Compressed: never}},
 		{env: "NSA_FA2_MIN_LEN_CMP=-2", fails: `graph: NSA_FA2_MIN_LEN_CMP is "-2", want a number of keys, or -1 for never`},
@@ -262,7 +262,7 @@ func TestPreferFP16(t *testing.T) {
 // TestBadPolicy: a policy that no machine can follow is an error.
 func TestBadPolicy(t *testing.T) {
 	for want, p := range map[string]graph.Policy{
-		"graph: machine: policy: the least number of keys is -1, want at least 0":                        {Window: graph.Branch{MinKeys: -1}},
+		"graph: machine: policy: the least number of keys is -1, want at least 0":                        {Window: graph.BranchPolicy{MinKeys: -1}},
 		"graph: machine: policy: packed: unsupported packed sequences: a machine does not put documents": {Packed: true},
 	} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph(), graph.WithPolicy(p))), want)

@@ -84,13 +84,13 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 
 // loadInputs loads the values that are bound to the inputs. It reports whether an address that kernels read has changed.
 func (m *Machine) loadInputs() (moved bool, err error) {
-	before := m.moves
+	before := m.addressChanges
 	for _, v := range m.inputs {
 		if err := m.load(v); err != nil {
 			return false, fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
-	return m.moves != before, nil
+	return m.addressChanges != before, nil
 }
 
 // beginStep begins the step of solver, if it can be part of the run, and returns solver then. It returns nil if solver is nil

@@ -81,7 +81,7 @@ func (m *muonMatrix) updateProduct() cpu.Product {
 func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, state []Arg) {
 	var groups [][]muonMatrix
 	size := muonGroupSize
-	for i, decay := range op.Decay {
+	for i, decay := range op.DecayMask {
 		if !op.muon(i) {
 			continue
 		}

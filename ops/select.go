@@ -92,14 +92,14 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 		blocks: cpu.Scratch[int32](k, p.TopN),
 	}
 	f.stats = bindRowStats(k, a, f.mask, in[0], f.keys, in[2])
-	if f.scored(a.s-1) && a.s >= p.BlockLen {
+	if f.choosesByScore(a.s-1) && a.s >= p.BlockLen {
 		f.weights = foldWeights[T](p)
 	}
 	bindQueries(k, a, a.tokens, f.tile)
 }
 
-// scored reports whether query t has more than n blocks to choose from. Otherwise it gets all of them.
-func (f *selector[T]) scored(t int) bool { return t/f.SelectBlock >= f.TopN }
+// choosesByScore reports whether query t has more than n blocks to choose from. Otherwise it gets all of them.
+func (f *selector[T]) choosesByScore(t int) bool { return t/f.SelectBlock >= f.TopN }
 
 // foldWeights returns the weights of the compression blocks j*l'/d - l/d + 1, ... in the score of selection block j: the number of
 // tokens that they share with it, divided by d. For l, d, l' = 32, 16, 64 the weights are 1, 2, 2, 2, 1.
@@ -115,7 +115,7 @@ func foldWeights[T cpu.Float](p Params) []T {
 // tile chooses the blocks of the queries [t0,t1) of a group.
 func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	probs := f.probs.Local(w)
-	if f.scored(t1 - 1) {
+	if f.choosesByScore(t1 - 1) {
 		f.sumProbs(probs, seq, g, t0, t1, w)
 	}
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)

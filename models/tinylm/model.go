@@ -207,7 +207,7 @@ func (m *Model) endDocuments() {
 func (m *Model) Run() error {
 	err := m.weights.use(m.machine)
 	if err == nil {
-		m.add()
+		m.countBatch()
 		err = m.vm.RunAll()
 		m.vm.Reset()
 	}
@@ -232,7 +232,7 @@ func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
 	if m.weights.stepped != m.machine { // the copies in half precision are out of date
 		m.machine.Refresh()
 	}
-	m.add()
+	m.countBatch()
 	if err := errors.Join(m.weights.use(m.machine), m.shareScale(solver)); err != nil {
 		return err
 	}

@@ -112,9 +112,9 @@ func (w *Weights) Free() error {
 	return err
 }
 
-// Hidden reports whether optim.WithMuon is meant for a weight: for the matrices of the layers, except those of gates and positions,
-// but neither for the embedding nor for the head.
-func Hidden(name string, shape tensor.Shape) bool {
+// UsesMuon reports whether a weight should take steps of Muon: the matrices of the layers do, except those of gates and positions; the
+// embedding and the head do not. It is a rule for optim.WithMuon.
+func UsesMuon(name string, shape tensor.Shape) bool {
 	return shape.Dims() == 2 && strings.HasPrefix(name, "layers.") && !strings.Contains(name, ".gate.") && !strings.HasSuffix(name, ".pe")
 }
 
