@@ -41,7 +41,7 @@ func variables() []variable {
 		{"NSA_FA2_MIN_LEN_CMP", length(func(p *Policy) *BranchPolicy { return &p.Compressed })},
 		{"NSA_WIN_FORCE_DENSE", boolean(func(p *Policy, v bool) { p.Window.General = p.Window.General || v })},
 		{"NSA_FA2_PREF_FP16", boolean(func(p *Policy, v bool) { p.PreferFP16 = v })},
-		{"NSA_FA2_FORCE_VARLEN", boolean(func(p *Policy, v bool) { p.Packed = v })},
+		{"NSA_FA2_FORCE_VARLEN", refusePacked},
 		{"NSA_SDPA_AUDIT", boolean(func(p *Policy, v bool) { p.Audit = v })},
 		{"NSA_DEBUG_TIMING", boolean(func(p *Policy, v bool) { p.Timing = v })},
 		{"NSA_CPU", func(_ *Policy, value string) error {
@@ -85,6 +85,15 @@ func boolean(set func(p *Policy, v bool)) func(*Policy, string) error {
 		}
 		return nil
 	}
+}
+
+// refusePacked reads a boolean and refuses to be true: attention would take packed sequences in a graph without boundaries.
+func refusePacked(p *Policy, value string) error {
+	packed := false
+	if err := boolean(func(_ *Policy, v bool) { packed = v })(p, value); err != nil || !packed {
+		return err
+	}
+	return fmt.Errorf("is %q: %w", value, Refuse(ReasonSequences, "a machine does not put documents into a graph: give its ops cu_seqlens (ops.WithDocuments)"))
 }
 
 // length returns the function that reads the least number of keys of a branch; -1 means never.

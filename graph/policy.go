@@ -28,9 +28,6 @@ type Policy struct {
 	// fraction, but an activation above 65504 becomes Inf. Training stays in BF16, because gradients in FP16 need a loss
 	// scale.
 	PreferFP16 bool
-	// Packed is an error of NewMachine. It would make attention take packed sequences in a graph without boundaries. Give the
-	// ops boundaries instead (ops.WithDocuments).
-	Packed bool
 
 	// Audit logs each call of an attention op: its implementation, and why the preferred ones were refused.
 	Audit bool
@@ -88,9 +85,6 @@ func (p Policy) check() error {
 		if b.MinKeys < 0 {
 			return fmt.Errorf("policy: the least number of keys is %d, want at least 0", b.MinKeys)
 		}
-	}
-	if p.Packed { // the only place that refuses it
-		return fmt.Errorf("policy: packed: %w", Refuse(ReasonSequences, "a machine does not put documents into a graph: give its ops cu_seqlens (ops.WithDocuments)"))
 	}
 	return nil
 }
