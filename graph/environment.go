@@ -87,7 +87,7 @@ func boolean(set func(p *Policy, v bool)) func(*Policy, string) error {
 	}
 }
 
-// refusePacked reads a boolean and refuses to be true: attention would take packed sequences in a graph without boundaries.
+// refusePacked reads a boolean and refuses true, which asks for packed sequences in a graph without their boundaries.
 func refusePacked(p *Policy, value string) error {
 	packed := false
 	if err := boolean(func(_ *Policy, v bool) { packed = v })(p, value); err != nil || !packed {
