@@ -50,10 +50,10 @@ type AttentionSpec interface {
 
 // dims are the sizes of an attention op. Methods name a query or a key by its sequence and its place in that sequence.
 type dims struct {
-	b, s, t    int // batch; queries and keys of a row of the batch
-	hq, hkv, h int // query heads, groups, query heads of a group
-	d, dv      int // key dim, value dim
-	tokens     int // queries of a tile; each has h rows
+	b, s, t     int // batch; queries and keys of a row of the batch
+	hq, hkv, h  int // query heads, groups, query heads of a group
+	d, dv       int // key dim, value dim
+	tileQueries int // queries of a tile; each has h rows
 	sequences
 }
 
@@ -65,7 +65,7 @@ const mostRows = 60
 // batch is one sequence.
 func dimsOf(q, k, v tensor.Shape) dims {
 	h := q[2] / k[2]
-	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tokens: max(1, mostRows/h),
+	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tileQueries: max(1, mostRows/h),
 		sequences: sequencesOf(nil, q[1], k[1], 0, 0)}
 }
 
@@ -78,14 +78,18 @@ func splitDims(in []Arg, n, blockLen, stride int) ([]Arg, dims) {
 	return in, a
 }
 
-// row returns the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
-func (a dims) row(seq sequence, t, g, c int) int { return ((seq.b*a.s+seq.first+t)*a.hq + g*a.h) * c }
+// queryAt returns the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
+func (a dims) queryAt(seq sequence, t, g, c int) int {
+	return ((seq.b*a.s+seq.first+t)*a.hq + g*a.h) * c
+}
 
-// at returns the offset in an array [B,T,Hkv,c] of the row of key s of group g. The next key lies hkv*c elements further.
-func (a dims) at(seq sequence, s, g, c int) int { return ((seq.b*a.t+seq.key+s)*a.hkv + g) * c }
+// keyAt returns the offset in an array [B,T,Hkv,c] of the row of a key of group g. The next key lies hkv*c elements further.
+func (a dims) keyAt(seq sequence, key, g, c int) int {
+	return ((seq.b*a.t+seq.firstKey+key)*a.hkv + g) * c
+}
 
-// stat returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies s elements further.
-func (a dims) stat(seq sequence, g, t int) int { return (seq.b*a.hq+g*a.h)*a.s + seq.first + t }
+// statAt returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies s elements further.
+func (a dims) statAt(seq sequence, g, t int) int { return (seq.b*a.hq+g*a.h)*a.s + seq.first + t }
 
 // softmaxScale is 1/sqrt(D).
 func softmaxScale[T cpu.Float](d int) T { return T(1 / math.Sqrt(float64(d))) }
@@ -125,7 +129,7 @@ func overlap(lo, hi, from, to int) (int, int) {
 }
 
 // tileRows returns the largest number of rows of a tile.
-func (a dims) tileRows() int { return a.tokens * a.h }
+func (a dims) tileRows() int { return a.tileQueries * a.h }
 
 // bindGroups adds to k a phase that calls f for the pieces 0 to n-1 of each group of each row of the batch.
 func bindGroups(k *cpu.Kernel, a dims, n int, f func(b, g, piece int, w *cpu.Worker)) {
@@ -157,7 +161,7 @@ func bindKeys(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, lo, hi in
 func gatherRows[T cpu.Float](a dims, dst, x []T, seq sequence, g, t0, t1, c int) {
 	n := a.h * c
 	for t := t0; t < t1; t++ {
-		copy(dst[(t-t0)*n:][:n], x[a.row(seq, t, g, c):])
+		copy(dst[(t-t0)*n:][:n], x[a.queryAt(seq, t, g, c):])
 	}
 }
 
@@ -165,6 +169,6 @@ func gatherRows[T cpu.Float](a dims, dst, x []T, seq sequence, g, t0, t1, c int)
 func scatterRows[T cpu.Float](a dims, x, src []T, seq sequence, g, t0, t1, c int) {
 	n := a.h * c
 	for t := t0; t < t1; t++ {
-		copy(x[a.row(seq, t, g, c):][:n], src[(t-t0)*n:])
+		copy(x[a.queryAt(seq, t, g, c):][:n], src[(t-t0)*n:])
 	}
 }

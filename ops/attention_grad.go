@@ -112,8 +112,8 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 	transposedK, transposedV, stats := f.keys.of(seq, g), f.vals.of(seq, g), f.stats.rows(seq, g)
 	clear(dk)
 	clear(dv)
-	for first := 0; first < n; first += f.tokens {
-		end := min(n, first+f.tokens)
+	for first := 0; first < n; first += f.tileQueries {
+		end := min(n, first+f.tileQueries)
 		rows, areFinite := (end-first)*f.h, true
 		for i := first; i < end; i++ {
 			t, at := query(i), (i-first)*f.h
@@ -137,7 +137,7 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 		weigh(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, clean, visible)
 	}
 	for i := range keys {
-		copy(cpu.Slice[T](f.gradK.Buf)[f.at(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])
-		copy(cpu.Slice[T](f.gradV.Buf)[f.at(seq, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
+		copy(cpu.Slice[T](f.gradK.Buf)[f.keyAt(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])
+		copy(cpu.Slice[T](f.gradV.Buf)[f.keyAt(seq, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
 	}
 }

@@ -23,14 +23,14 @@ func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
 	y := transposed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
 	bindKeys(k, a, keyTile, func(seq sequence, g, lo, hi int, _ *cpu.Worker) {
 		n := hi - lo
-		cpu.Transpose(n, y.c, y.of(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.at(seq, lo, g, y.c):], y.hkv*y.c)
+		cpu.Transpose(n, y.c, y.of(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.keyAt(seq, lo, g, y.c):], y.hkv*y.c)
 	})
 	return y
 }
 
 // of returns the keys of a sequence and a group.
 func (x transposed[T]) of(seq sequence, g int) transposedKeys[T] {
-	at := (seq.b*x.hkv+g)*x.t + seq.key
+	at := (seq.b*x.hkv+g)*x.t + seq.firstKey
 	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.t*x.c], seq.t, x.c}
 }
 
@@ -87,10 +87,10 @@ func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 	return f
 }
 
-// keys reports whether all tiles that hold the keys [lo,hi) of a sequence are finite.
-func (f finiteTiles) keys(seq sequence, lo, hi int) bool {
+// areFinite reports whether all tiles that hold the keys [lo,hi) of a sequence are finite.
+func (f finiteTiles) areFinite(seq sequence, lo, hi int) bool {
 	first := seq.b * f.tiles
-	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.key+lo)/keyTile:first+pieces(seq.key+hi, keyTile)], 0)
+	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.firstKey+lo)/keyTile:first+pieces(seq.firstKey+hi, keyTile)], 0)
 }
 
 // finite reports whether all of x is finite. It may return false for finite numbers whose squares overflow float64.

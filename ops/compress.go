@@ -92,10 +92,10 @@ func (c blocks) width() int { return c.h * c.d }
 // covering returns the places [first,end) of the blocks that cover token i, and the first token of the first of these blocks. Places
 // and tokens count over all rows: up to n*b and s*b.
 func (c blocks) covering(i int) (first, end, token int) {
-	seq := c.of(i/c.s, i%c.s)
+	seq := c.ofToken(i/c.s, i%c.s)
 	t := i%c.s - seq.first
 	first = max(0, t-c.blockLen+c.stride) / c.stride
-	places := seq.b*c.n + seq.key
+	places := seq.b*c.n + seq.firstKey
 	return places + first, places + min(seq.t, t/c.stride+1), i - t + first*c.stride
 }
 
@@ -106,7 +106,7 @@ func (c blocks) token(p int) int {
 	if !ok {
 		return -1
 	}
-	return b*c.s + seq.first + (i-seq.key)*c.stride
+	return b*c.s + seq.first + (i-seq.firstKey)*c.stride
 }
 
 // bindClear adds to k a phase that zeroes x.

@@ -120,17 +120,17 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.blockLen*c.d
 	if c.hasDocuments() {
 		dy = bindCopy[T](k, dy)
-		bindClearRest[T](k, c.sequences, dy)
+		bindClearUnused[T](k, c.sequences, dy)
 	}
 
 	act := workLike(k, hidden)
 	SiLUOp{}.Bind(k, []Arg{hidden}, []Arg{act})
-	bindClearRest[T](k, c.sequences, act)
+	bindClearUnused[T](k, c.sequences, act)
 	cpu.Products[T](k, cpu.Product{M: c.d, N: width, TransA: true, Terms: []cpu.Term{{K: rows, A: dy.Buf, B: act.Buf}}, C: dw2.Buf})
 	dhidden := act // reuses the memory of act, which is not needed any more
 	cpu.Products[T](k, cpu.Product{M: rows, N: width, Terms: []cpu.Term{{K: c.d, A: dy.Buf, B: w2.Buf}}, C: dhidden.Buf})
 	SiLUGradOp{}.Bind(k, []Arg{hidden, dhidden}, []Arg{dhidden})
-	bindClearRest[T](k, c.sequences, dhidden)
+	bindClearUnused[T](k, c.sequences, dhidden)
 
 	// pe is added to every row, so its gradient is the sum of the gradients of the rows.
 	sum := cpu.Work[T](k, width)

@@ -203,8 +203,10 @@ func checkTable(table []Operand, b, s int) error {
 // counts from the sequence's first token or key. Keys are tokens, or compressed keys.
 type sequence struct {
 	b        int // row of the batch
-	first, s int // place of its first token in the row, and its number of tokens
-	key, t   int // place of its first key in the row, and its number of keys
+	first    int // place of its first token in the row
+	s        int // its number of tokens
+	firstKey int // place of its first key in the row
+	t        int // its number of keys
 }
 
 // sequences are the sequences of all rows of a batch.
@@ -226,8 +228,8 @@ func sequencesOf(table []Arg, s, t, blockLen, stride int) sequences {
 // hasDocuments reports whether the sequences are documents. If not, each row is one sequence.
 func (x sequences) hasDocuments() bool { return x.table != nil }
 
-// of returns the sequence of token t of row b.
-func (x sequences) of(b, t int) sequence {
+// ofToken returns the sequence of token t of row b.
+func (x sequences) ofToken(b, t int) sequence {
 	if x.table == nil {
 		return sequence{b, 0, x.rowS, 0, x.rowT}
 	}
@@ -242,13 +244,13 @@ func (x sequences) of(b, t int) sequence {
 // ofKey returns the sequence of the key at place i of row b, and whether there is a key at that place.
 func (x sequences) ofKey(b, i int) (sequence, bool) {
 	if x.table == nil || x.blockLen == 0 {
-		return x.of(b, i), true
+		return x.ofToken(b, i), true
 	}
 	t := int(cpu.Slice[int32](x.table)[(b*x.rowS+i)*docNumbers+docBlock])
 	if t < 0 {
 		return sequence{}, false
 	}
-	return x.of(b, t), true
+	return x.ofToken(b, t), true
 }
 
 // A piece of work is a range of places of a row, so the pieces do not depend on the documents. A piece computes the tiles that begin
@@ -258,7 +260,7 @@ func (x sequences) ofKey(b, i int) (sequence, bool) {
 // row in [from,to).
 func (x sequences) tiles(b, from, to, size int, f func(seq sequence, lo, hi int)) {
 	for t := from; t < to; {
-		seq := x.of(b, t)
+		seq := x.ofToken(b, t)
 		for lo := pieces(t-seq.first, size) * size; lo < seq.s && seq.first+lo < to; lo += size {
 			f(seq, lo, min(seq.s, lo+size))
 		}
@@ -273,24 +275,24 @@ func (x sequences) keyTiles(b, from, to, size int, f func(seq sequence, lo, hi i
 		if !ok {
 			return
 		}
-		for lo := pieces(i-seq.key, size) * size; lo < seq.t && seq.key+lo < to; lo += size {
+		for lo := pieces(i-seq.firstKey, size) * size; lo < seq.t && seq.firstKey+lo < to; lo += size {
 			f(seq, lo, min(seq.t, lo+size))
 		}
-		i = max(i+1, seq.key+seq.t)
+		i = max(i+1, seq.firstKey+seq.t)
 	}
 }
 
 // forEach calls f for each sequence of row b.
 func (x sequences) forEach(b int, f func(seq sequence)) {
 	for t := 0; t < x.rowS; {
-		seq := x.of(b, t)
+		seq := x.ofToken(b, t)
 		f(seq)
 		t += max(1, seq.s)
 	}
 }
 
-// bindClearRest adds to k a phase that zeroes, in arrays [B,T,...], the compressed keys that belong to no document.
-func bindClearRest[T cpu.Float](k *cpu.Kernel, x sequences, arrays ...Arg) {
+// bindClearUnused adds to k a phase that zeroes, in arrays [B,T,...], the compressed keys that belong to no document.
+func bindClearUnused[T cpu.Float](k *cpu.Kernel, x sequences, arrays ...Arg) {
 	if x.table == nil || x.blockLen == 0 {
 		return
 	}

@@ -33,13 +33,13 @@ type SelectBlocksOp struct {
 
 func (SelectBlocksOp) Name() string { return "select blocks" }
 
-// scores returns the attention op whose probabilities score the blocks.
-func (op SelectBlocksOp) scores() CompressedAttentionOp {
+// scorer returns the attention op whose probabilities score the blocks.
+func (op SelectBlocksOp) scorer() CompressedAttentionOp {
 	return CompressedAttentionOp{op.Params.BlockLen, op.Params.Stride}
 }
 
 func (op SelectBlocksOp) flops(in []Operand) float64 {
-	return attentionFLOPs(op.scores(), []Operand{in[0], in[1], in[1]}, 2, 0)
+	return attentionFLOPs(op.scorer(), []Operand{in[0], in[1], in[1]}, 2, 0)
 }
 
 func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
@@ -47,7 +47,7 @@ func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
 	if err := cmp.Or(op.Params.Validate(), wantInputs(in, float("q", 4), float("kc", 4), float("lse", 3))); err != nil {
 		return nil, err
 	}
-	scored, err := op.scores().Infer([]Operand{in[0], in[1], in[1]})
+	scored, err := op.scorer().Infer([]Operand{in[0], in[1], in[1]})
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 		keys:   bindTranspose[T](k, a, in[1]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		scores: cpu.Scratch[T](k, a.tileRows()*maxStride),
-		probs:  cpu.Scratch[T](k, a.tokens*a.t),
+		probs:  cpu.Scratch[T](k, a.tileQueries*a.t),
 		folded: cpu.Scratch[T](k, (a.s-1)/p.SelectBlock+1),
 		best:   cpu.Scratch[T](k, p.TopN),
 		blocks: cpu.Scratch[int32](k, p.TopN),
@@ -95,7 +95,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	if f.choosesByScore(a.s-1) && a.s >= p.BlockLen {
 		f.weights = foldWeights[T](p)
 	}
-	bindQueries(k, a, a.tokens, f.tile)
+	bindQueries(k, a, a.tileQueries, f.tile)
 }
 
 // choosesByScore reports whether query t has more than n blocks to choose from. Otherwise it gets all of them.

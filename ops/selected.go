@@ -152,7 +152,7 @@ func (c chosenBlocks) check() (err error) {
 	all := cpu.Slice[int32](c.idx.Buf)
 	for at := 0; at < len(all); at += c.n {
 		token := at / c.n / c.hkv
-		seq, last := c.sequences.of(token/c.s, token%c.s), int32(-1)
+		seq, last := c.ofToken(token/c.s, token%c.s), int32(-1)
 		blocks := int32(c.blocks(seq.s))
 		for _, j := range all[at : at+c.n] {
 			switch {
@@ -208,7 +208,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	if c.bySpan() {
 		f := bindSpanForward[T](k, a, tokenSpan(a.s), in, out)
 		f.chosen, f.hidden = &c, hiddenScores[T]()
-		bindQueries(k, a, a.tokens, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
+		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if c.nearlyAll(seq.s) {
 				f.tile(seq, g, t0, t1, w)
 			}
@@ -235,10 +235,10 @@ func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Wor
 	state := softmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
 	s, ld := f.scores.Local(w), f.most()
 	keys, v := f.keys.of(seq, g), cpu.Slice[T](f.v.Buf)
-	lse := cpu.Slice[T](f.lse.Buf)[f.stat(seq, g, 0):]
+	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
 	for t := first; t < end; t++ {
-		q := cpu.Slice[T](f.q.Buf)[f.row(seq, t, g, f.d):]
-		o := cpu.Slice[T](f.o.Buf)[f.row(seq, t, g, f.dv):][:f.h*f.dv]
+		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, t, g, f.d):]
+		o := cpu.Slice[T](f.o.Buf)[f.queryAt(seq, t, g, f.dv):][:f.h*f.dv]
 		state.start()
 		clear(o)
 		n := 0
@@ -251,7 +251,7 @@ func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Wor
 		}
 		n = 0
 		for lo, hi := f.run(seq, g, t, 0); lo < hi; lo, hi = f.run(seq, g, t, hi) {
-			cpu.Tile(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.at(seq, lo, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
+			cpu.Tile(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, lo, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
 			n += hi - lo
 		}
 		for j := range f.h {

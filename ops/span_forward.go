@@ -18,7 +18,7 @@ type spanForward[T cpu.Float] struct {
 // bindSpan adds to k the phases of attention under mask: in is q, k, v, out is o, lse.
 func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
 	f := bindSpanForward[T](k, a, mask, in, out)
-	bindQueries(k, a, a.tokens, f.tile)
+	bindQueries(k, a, a.tileQueries, f.tile)
 }
 
 // bindSpanForward adds to k the phases that transpose the keys and test the values. The caller adds the phase that calls tile.
@@ -59,10 +59,11 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			state.add(r, s[r*ld:][:to-from], lo, hi, o[r*f.dv:][:f.dv])
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
-		weigh(rows, f.dv, to-from, s, ld, 1, v[f.at(seq, from, g, f.dv):], f.hkv*f.dv, o, f.finiteVals.keys(seq, from, to), f.clean.Local(w), visible)
+		areFinite := f.finiteVals.areFinite(seq, from, to)
+		weigh(rows, f.dv, to-from, s, ld, 1, v[f.keyAt(seq, from, g, f.dv):], f.hkv*f.dv, o, areFinite, f.clean.Local(w), visible)
 	}
 
-	lse := cpu.Slice[T](f.lse.Buf)[f.stat(seq, g, 0):]
+	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
 	for r := range rows {
 		lse[r%f.h*f.s+t0+r/f.h] = state.finish(r, o[r*f.dv:][:f.dv])
 	}

@@ -57,7 +57,7 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 		}
 	}
 	if a.hasDocuments() || n == 0 {
-		bindQueries(k, a, a.tokens, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
+		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if f.parts(seq) == 0 {
 				f.rowGrad(seq, g, t0, t1, nil, nil, w)
 			}
@@ -72,7 +72,7 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 	if n > 0 {
 		f.bindParts(k, n)
 	}
-	bindClearRest[T](k, a.sequences, f.gradK, f.gradV)
+	bindClearUnused[T](k, a.sequences, f.gradK, f.gradV)
 }
 
 // bindSpanBackward adds to k the phase that tests the keys. The caller adds the phases that compute the gradient.
@@ -117,8 +117,8 @@ func (f *spanBackward[T]) queryPart(seq sequence, g, i, n int, w *cpu.Worker) {
 	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:seq.t*f.dv]
 	clear(dk)
 	clear(dv)
-	for t0 := i * f.tokens; t0 < seq.s; t0 += n * f.tokens {
-		f.rowGrad(seq, g, t0, min(seq.s, t0+f.tokens), dk, dv, w)
+	for t0 := i * f.tileQueries; t0 < seq.s; t0 += n * f.tileQueries {
+		f.rowGrad(seq, g, t0, min(seq.s, t0+f.tileQueries), dk, dv, w)
 	}
 }
 
@@ -130,7 +130,7 @@ func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, seq sequence, g, fro
 		cpu.Add(sum, sum, rows[i*seq.t*c:][:len(sum)])
 	}
 	for i := range to - from {
-		copy(dst[f.at(seq, from+i, g, c):][:c], sum[i*c:])
+		copy(dst[f.keyAt(seq, from+i, g, c):][:c], sum[i*c:])
 	}
 }
 
@@ -160,13 +160,13 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 				hide(f.chosen, seq, g, t0+r/f.h, from, s[:hi], f.hidden)
 			}
 			softmaxGrad(s, dp, lo, hi, stats[(t0*f.h+r)*rowNumbers:], scale)
-			if f.chosen != nil && !(rowsFinite && f.finiteVals.keys(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
+			if f.chosen != nil && !(rowsFinite && f.finiteVals.areFinite(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
 				hide(f.chosen, seq, g, t0+r/f.h, from, s[:hi], f.zeros)
 				hide(f.chosen, seq, g, t0+r/f.h, from, dp[:hi], f.zeros)
 			}
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
-		weigh(rows, f.d, to-from, dp, ld, 1, k[f.at(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.keys(seq, from, to), clean, visible)
+		weigh(rows, f.d, to-from, dp, ld, 1, k[f.keyAt(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.areFinite(seq, from, to), clean, visible)
 		if dk != nil {
 			visibleT := func(i, r int) bool { return visible(r, i) } // weights are transposed
 			weigh(to-from, f.dv, rows, s, 1, ld, do, f.dv, dv[from*f.dv:], rowsFinite, clean, visibleT)
