@@ -232,10 +232,10 @@ func (s *AdamW) Norm() (norm float64, err error) {
 	if b == nil {
 		return 0, nil
 	}
-	if err := errors.Join(b.stream.Download(b.normOut, b.result), b.stream.Synchronize()); err != nil {
+	if err := errors.Join(b.stream.Download(b.hostNorm, b.norm), b.stream.Synchronize()); err != nil {
 		return 0, err
 	}
-	return b.normOut.Float64s()[0], nil
+	return b.hostNorm.Float64s()[0], nil
 }
 
 // WatchNorm returns a Watch of the global norm of the gradients, float64 (1). The solver must have taken a step. Closing the
@@ -245,7 +245,7 @@ func (s *AdamW) WatchNorm() (w *graph.Watch, err error) {
 	if s.closed || s.bound == nil {
 		return nil, errors.New("watch of the norm: no step has been taken, or the solver is closed")
 	}
-	if w, err = graph.NewWatch(s.bound.stream, "the norm", s.bound.result); err != nil {
+	if w, err = graph.NewWatch(s.bound.stream, "the norm", s.bound.norm); err != nil {
 		return nil, err
 	}
 	s.bound.watches = append(s.bound.watches, w)

@@ -18,19 +18,17 @@ import (
 // boundAdamW is the kernel of AdamW, bound to the weights of a solver, with its memory.
 type boundAdamW struct {
 	*adamWOptions
-	backend graph.Backend // backend and stream of the machine
-	stream  graph.Stream
-	memory  []graph.Memory // first the moments, norm and the kernel's work memory; then the memory of slots
-	kernel  graph.Kernel
-	work    cpu.Buf
-	hyper   ops.Arg
-	numbers *tensor.Dense // hyper on the host
-	result  ops.Arg       // the norm
-	normOut *tensor.Dense // the norm on the host
-	slots   []adamWSlot
-	moments []moment // two of each slot, one of a slot of Muon
-	apart   bool     // at their present addresses no weight overlaps another weight or a gradient
-	watches []*graph.Watch
+	backend             graph.Backend // backend and stream of the machine
+	stream              graph.Stream
+	memory              []graph.Memory // first the moments, norm and the kernel's work memory; then the memory of slots
+	kernel              graph.Kernel
+	work                cpu.Buf
+	hyper, norm         ops.Arg       // input and output of the kernel
+	hostHyper, hostNorm *tensor.Dense // on the host
+	slots               []adamWSlot
+	moments             []moment // two of each slot, one of a slot of Muon
+	apart               bool     // at their present addresses no weight overlaps another weight or a gradient
+	watches             []*graph.Watch
 }
 
 // adamWSlot is one weight.
@@ -51,9 +49,9 @@ func (b *boundAdamW) start(weights []G.ValueGrad) error {
 	}
 	copies := b.machine.HalfType()
 	b.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
-	b.result = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
-	b.numbers, b.normOut = newHost(b.hyper.Operand), newHost(b.result.Operand)
-	in, own := []ops.Arg{b.hyper}, []ops.Arg{b.hyper, b.result}
+	b.norm = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
+	b.hostHyper, b.hostNorm = newHost(b.hyper.Operand), newHost(b.norm.Operand)
+	in, own := []ops.Arg{b.hyper}, []ops.Arg{b.hyper, b.norm}
 	decay, muon := make([]byte, len(weights)), make([]byte, len(weights))
 	for i, w := range weights {
 		name := nameOf(w, i)
@@ -114,14 +112,14 @@ func nameOf(w G.ValueGrad, i int) string {
 
 // bind binds the kernel and allocates the memory of own, the solver's own inputs and outputs.
 func (b *boundAdamW) bind(spec ops.AdamWOp, in, own []ops.Arg) (err error) {
-	site := graph.Site{Spec: spec, Out: []ops.Operand{b.result.Operand}}
+	site := graph.Site{Spec: spec, Out: []ops.Operand{b.norm.Operand}}
 	for _, a := range in {
 		site.In = append(site.In, a.Operand)
 	}
 	if _, err := spec.Infer(site.In); err != nil {
 		return err
 	}
-	if b.kernel, err = graph.Bind(b.backend, site, in, []ops.Arg{b.result}); err != nil {
+	if b.kernel, err = graph.Bind(b.backend, site, in, []ops.Arg{b.norm}); err != nil {
 		return err
 	}
 	work := ops.Operand{Dtype: tensor.Uint8, Shape: tensor.Shape{b.kernel.WorkBytes()}}
@@ -234,8 +232,8 @@ func (b *boundAdamW) adoptInPlace(a ops.Arg, v G.Value) error {
 func (b *boundAdamW) prepare(lr, scale float64, t int) error {
 	ops.AdamWHyper{
 		LR: lr, Beta1: b.beta1, Beta2: b.beta2, Eps: b.eps, Decay: b.decay, Clip: b.clip, Scale: scale, Step: t, Momentum: momentum,
-	}.Write(b.numbers.Float64s())
-	if err := b.stream.Upload(b.hyper, b.numbers); err != nil {
+	}.Write(b.hostHyper.Float64s())
+	if err := b.stream.Upload(b.hyper, b.hostHyper); err != nil {
 		return err
 	}
 	return b.kernel.Prepare(b.stream, &b.work)
@@ -247,7 +245,7 @@ func (b *boundAdamW) check() error {
 	if !b.backend.Device().Host {
 		return nil
 	}
-	norm := cpu.Slice[float64](b.result.Buf)[0]
+	norm := cpu.Slice[float64](b.norm.Buf)[0]
 	if !notFinite(norm) {
 		return nil
 	}
