@@ -156,8 +156,8 @@ func rowMajor(values []G.Value) bool {
 	return true
 }
 
-// share removes values from owned that share memory after st has returned result; v is the value that st's node gets.
-func (h *hostMemory) share(st *step, args []G.Value, result, v G.Value) {
+// disownShared removes values from owned that share memory after st has returned result; v is the value that st's node gets.
+func (h *hostMemory) disownShared(st *step, args []G.Value, result, v G.Value) {
 	d, _ := result.(*tensor.Dense)
 	for _, a := range args {
 		if a != result && overlap(a, result) {

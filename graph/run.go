@@ -206,7 +206,7 @@ func (m *Machine) runOnHost(s *step) error {
 		}
 	}
 	v = conform(v, want)
-	m.hostMem.share(s, args, result, v)
+	m.hostMem.disownShared(s, args, result, v)
 	out := &m.state[to.id]
 	out.host = v
 	if to.kernelReads {

@@ -105,18 +105,18 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	if in[0].Dtype != tensor.Float64 || in[0].Shape[0] != AdamWHyperLen {
 		return nil, fmt.Errorf("hyper is %v, want float64 (%d)", in[0], AdamWHyperLen)
 	}
-	names := [...]string{"weight", "grad", "m", "v"}
+	inputs := []string{"weight", "grad", "m", "v"}
 	var state []Operand
 	var want []input
 	var shapes []tensor.Shape
 	for i := range n {
 		of := in[1+perTensor*i:][:perTensor]
-		names := names[:]
+		names := inputs
 		if op.muon(i) {
 			if of[0].Shape.Dims() != 2 || of[3].Shape != nil {
 				return nil, fmt.Errorf("muon: tensor %d is %v with v %v, want a matrix without v", i, of[0], of[3])
 			}
-			names = names[:3]
+			names = inputs[:3]
 		}
 		for j, name := range names {
 			state, want = append(state, of[j]), append(want, floats(numbered(name, i), 0))

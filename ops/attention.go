@@ -118,8 +118,8 @@ func inferAttention(in []Operand, kName, vName string, rows func(s int) int, mor
 
 // mask lists the keys that a query sees, in runs of adjoining keys.
 type mask interface {
-	// run returns the first run [lo,hi) of keys that query t of group g sees, at or after key from. lo >= hi if there is none.
-	run(seq sequence, g, t, from int) (lo, hi int)
+	// nextRun returns the first run [lo,hi) of keys that query t of group g sees, at or after key from. lo >= hi if there is none.
+	nextRun(seq sequence, g, t, from int) (lo, hi int)
 }
 
 // overlap returns the part of the run [lo,hi) that lies in [from,to), relative to from. If it is empty, both results are equal.

@@ -67,7 +67,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transp
 // scan starts the state anew and adds the scores of all keys that the h rows of query t of group g see.
 func (s softmax[T]) scan(a dims, m mask, q []T, keys transposedKeys[T], seq sequence, g, t int, scores []T) {
 	s.start()
-	for lo, hi := m.run(seq, g, t, 0); lo < hi; lo, hi = m.run(seq, g, t, hi) {
+	for lo, hi := m.nextRun(seq, g, t, 0); lo < hi; lo, hi = m.nextRun(seq, g, t, hi) {
 		for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
 			dots(a.h, q[a.queryAt(seq, t, g, a.d):], keys, from, to, scores, chunkKeys)
 			for j := range a.h {

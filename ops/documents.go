@@ -29,7 +29,7 @@ import (
 // zero, and no query sees them. Graphs without compression set blockLen and stride to 0.
 func DocumentTable(cuSeqlens *gorgonia.Node, batch, seq, blockLen, stride int) (*gorgonia.Node, error) {
 	op := DocumentTableOp{batch, seq, blockLen, stride}
-	cuSeqlens, err := tokens(op, "cu_seqlens", cuSeqlens)
+	cuSeqlens, err := int32Input(op, "cu_seqlens", cuSeqlens)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 // first, so int32 is better for a device. An id outside [0,V) is an error of the run that names the id, its place and V. weight
 // has a gradient.
 func Embedding(weight, ids *gorgonia.Node) (*gorgonia.Node, error) {
-	ids, err := tokens(EmbeddingOp{}, "ids", ids)
+	ids, err := int32Input(EmbeddingOp{}, "ids", ids)
 	if err != nil {
 		return nil, err
 	}

@@ -95,8 +95,8 @@ func (c chosenBlocks) list(seq sequence, g, t int) []int32 {
 	return cpu.Slice[int32](c.idx.Buf)[((seq.b*c.s+seq.first+t)*c.hkv+g)*c.n:][:c.n]
 }
 
-// run implements mask. It relies on ascending blocks, see check.
-func (c chosenBlocks) run(seq sequence, g, t, from int) (lo, hi int) {
+// nextRun implements mask. It relies on ascending blocks, see check.
+func (c chosenBlocks) nextRun(seq sequence, g, t, from int) (lo, hi int) {
 	for _, j := range c.list(seq, g, t) {
 		switch first := int(j) * c.size; {
 		case j < 0 || first > t:
@@ -242,7 +242,7 @@ func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Wor
 		state.start()
 		clear(o)
 		n := 0
-		for lo, hi := f.run(seq, g, t, 0); lo < hi; lo, hi = f.run(seq, g, t, hi) {
+		for lo, hi := f.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.nextRun(seq, g, t, hi) {
 			dots(f.h, q, keys, lo, hi, s[n:], ld)
 			n += hi - lo
 		}
@@ -250,7 +250,7 @@ func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Wor
 			state.add(j, s[j*ld:][:n], 0, n, o[j*f.dv:][:f.dv])
 		}
 		n = 0
-		for lo, hi := f.run(seq, g, t, 0); lo < hi; lo, hi = f.run(seq, g, t, hi) {
+		for lo, hi := f.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.nextRun(seq, g, t, hi) {
 			cpu.Tile(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, lo, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
 			n += hi - lo
 		}

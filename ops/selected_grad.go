@@ -85,7 +85,7 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 		dq := cpu.Slice[T](f.gradQ.Buf)[f.queryAt(seq, t, g, f.d):][:f.h*f.d]
 		clear(dq)
 		n := 0
-		for lo, hi := f.chosen.run(seq, g, t, 0); lo < hi; lo, hi = f.chosen.run(seq, g, t, hi) {
+		for lo, hi := f.chosen.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.chosen.nextRun(seq, g, t, hi) {
 			dots(f.h, q, keys, lo, hi, s[n:], ld)
 			dots(f.h, do, vals, lo, hi, dp[n:], ld)
 			n += hi - lo
@@ -94,7 +94,7 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, stats[(t*f.h+j)*rowNumbers:], scale)
 		}
 		n = 0
-		for lo, hi := f.chosen.run(seq, g, t, 0); lo < hi; lo, hi = f.chosen.run(seq, g, t, hi) {
+		for lo, hi := f.chosen.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.chosen.nextRun(seq, g, t, hi) {
 			cpu.Tile(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.keyAt(seq, lo, g, f.d):], f.hkv*f.d, dq, f.d, true)
 			n += hi - lo
 		}

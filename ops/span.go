@@ -20,7 +20,7 @@ func (m span) tile(t0, t1 int) (lo, hi int) {
 	return lo / 16 * 16, hi
 }
 
-func (m span) run(_ sequence, _, t, from int) (lo, hi int) {
+func (m span) nextRun(_ sequence, _, t, from int) (lo, hi int) {
 	lo, hi = m.keys(t)
 	return max(lo, from), hi
 }

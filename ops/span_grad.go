@@ -48,15 +48,15 @@ func (f *spanBackward[T]) parts(seq sequence) int {
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o or delta, lse, do, out is dq, dk, dv.
 func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool, in, out []Arg) {
 	f := bindSpanBackward(k, bindBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, takesDelta, in, out), mask)
-	n := f.parts(sequence{s: a.s, t: a.t}) // parts of a whole row
-	f.partRows = n * a.t
+	most := f.parts(sequence{s: a.s, t: a.t}) // the most parts of a sequence: those of a whole row
+	f.partRows = most * a.t
 	if a.hasDocuments() { // some documents may have parts, others none
-		n, f.partRows = mostParts, a.s
+		most, f.partRows = mostParts, a.s // a document of s tokens and t keys has at most s/t parts
 		if a.t == a.s {
-			n, f.partRows = shortParts, shortParts*a.t
+			most, f.partRows = shortParts, shortParts*a.t
 		}
 	}
-	if a.hasDocuments() || n == 0 {
+	if a.hasDocuments() || most == 0 {
 		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if f.parts(seq) == 0 {
 				f.rowGrad(seq, g, t0, t1, nil, nil, w)
@@ -69,8 +69,8 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 			}
 		})
 	}
-	if n > 0 {
-		f.bindParts(k, n)
+	if most > 0 {
+		f.bindParts(k, most)
 	}
 	bindClearUnused[T](k, a.sequences, f.gradK, f.gradV)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// tokens returns the tokens n, which an op of the given Spec reads, as int32: n itself, or its conversion if it is int.
-func tokens(spec Spec, name string, n *gorgonia.Node) (*gorgonia.Node, error) {
+// int32Input returns the input n of an op as int32: n itself, or its conversion if it is int. name is the input's name in errors.
+func int32Input(spec Spec, name string, n *gorgonia.Node) (*gorgonia.Node, error) {
 	o, err := operandOf(n)
 	switch {
 	case err != nil || o.Dtype == tensor.Int32: // Apply returns the error of a wrong n
