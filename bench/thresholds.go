@@ -11,7 +11,7 @@ import (
 // benchThresholds prints the rows of cuda/internal/kernels/attention/lengths.go. A row has the least number of keys at which the kernels on
 // tensor cores are not slower than the general ones, forward and backward together, for a branch and a head dimension.
 func benchThresholds(r *report) {
-	tensorCores, general := graph.Branch{MinKeys: 1}, graph.Branch{General: true}
+	tensorCores, general := graph.BranchPolicy{MinKeys: 1}, graph.BranchPolicy{General: true}
 	branches := []string{"window", "compressed", "selected", "choice"}
 	for _, dim := range []int{64, 96, 128, 192, 256} {
 		least, settled := map[string]int{}, map[string]bool{}
@@ -44,7 +44,7 @@ type branchTime struct {
 
 // branchTimes returns the times of the branches by their names in graph.Policy, all under the policy b. If b asks for tensor cores, it
 // leaves out branches that have an op without such a kernel.
-func (a attentionAt) branchTimes(b graph.Branch) map[string]branchTime {
+func (a attentionAt) branchTimes(b graph.BranchPolicy) map[string]branchTime {
 	p := graph.Policy{Window: b, Compressed: b, Selected: b}
 	plan, times := a.profile(a.nsa, graph.WithPolicy(p))
 	all, slow := map[string]branchTime{}, map[string]bool{}

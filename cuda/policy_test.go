@@ -37,7 +37,7 @@ func branches(t testing.TB) (*G.ExprGraph, G.Nodes) {
 
 // TestPolicyChoosesKernels: each branch and its gradient run by the kernels that the policy names, and the plan says why.
 func TestPolicyChoosesKernels(t *testing.T) {
-	general := graph.Branch{General: true}
+	general := graph.BranchPolicy{General: true}
 	for _, c := range []struct {
 		policy graph.Policy
 		off    map[string]graph.Reason // by branch
@@ -46,10 +46,10 @@ func TestPolicyChoosesKernels(t *testing.T) {
 		{graph.Policy{Window: general}, map[string]graph.Reason{"window": graph.ReasonPolicy}},
 		{graph.Policy{Compressed: general}, map[string]graph.Reason{"compressed": graph.ReasonPolicy}},
 		{graph.Policy{Selected: general}, map[string]graph.Reason{"selected": graph.ReasonPolicy, "choice": graph.ReasonPolicy}},
-		{graph.Policy{Window: graph.Branch{MinKeys: 140}, Compressed: graph.Branch{MinKeys: 7}}, nil},
-		{graph.Policy{Window: graph.Branch{MinKeys: 141}, Compressed: graph.Branch{MinKeys: 8}},
+		{graph.Policy{Window: graph.BranchPolicy{MinKeys: 140}, Compressed: graph.BranchPolicy{MinKeys: 7}}, nil},
+		{graph.Policy{Window: graph.BranchPolicy{MinKeys: 141}, Compressed: graph.BranchPolicy{MinKeys: 8}},
 			map[string]graph.Reason{"window": graph.ReasonLength, "compressed": graph.ReasonLength}},
-		{graph.Policy{Selected: graph.Branch{MinKeys: math.MaxInt}}, map[string]graph.Reason{"selected": graph.ReasonLength, "choice": graph.ReasonLength}},
+		{graph.Policy{Selected: graph.BranchPolicy{MinKeys: math.MaxInt}}, map[string]graph.Reason{"selected": graph.ReasonLength, "choice": graph.ReasonLength}},
 	} {
 		b, _ := open(t)
 		g, results := branches(t)

@@ -32,15 +32,15 @@ func CheckGraph(g *G.ExprGraph) error {
 		if n.Type() == nil { // a statement
 			continue
 		}
-		if o, ok := hashes[n.Hashcode()]; ok {
-			report("%s and %s have one hash, %#x", describe(o), describe(n), n.Hashcode())
+		if other, ok := hashes[n.Hashcode()]; ok {
+			report("%s and %s have one hash, %#x", describe(other), describe(n), n.Hashcode())
 		}
 		hashes[n.Hashcode()] = n
 		if n.Op() != nil {
 			continue
 		}
-		if o, ok := names[n.Name()]; ok {
-			report("%s and %s have one name", describe(o), describe(n))
+		if other, ok := names[n.Name()]; ok {
+			report("%s and %s have one name", describe(other), describe(n))
 		}
 		names[n.Name()] = n
 	}

@@ -73,7 +73,7 @@ func TestCPURefusesHalf(t *testing.T) {
 	cast := ops.CastOp{To: ops.BFloat16}
 	err := testutil.Err(graph.Bind(graph.NewCPU(1), graph.Site{Spec: cast, In: in, Out: out}, nil, nil))
 	require.EqualError(t, err, "cpu has no kernel for it: cpu: unsupported device: bfloat16 (2), and the cpu has no half precision")
-	for _, spec := range []ops.Spec{cast, ops.AdamWOp{Decay: "1", Copies: ops.BFloat16}} {
+	for _, spec := range []ops.Spec{cast, ops.AdamWOp{DecayMask: "1", Copies: ops.BFloat16}} {
 		var k cpu.Kernel
 		spec.Bind(&k, nil, nil)
 		require.EqualError(t, cpu.RunAlone(&k), "the cpu has no half precision")

@@ -34,7 +34,7 @@ func (p *plan) dispatch() error {
 // implement chooses an implementation for s and adds s to the plan.
 func (p *plan) implement(s *step) error {
 	site := p.site(s)
-	kernel, by, refused, err := choose(p.backend, site, args(s.in), args(s.out))
+	kernel, by, refused, err := bindFirst(p.backend, site, args(s.in), args(s.out))
 	p.steps, s.refused = append(p.steps, s), append(s.refused, refused...)
 	switch {
 	case err != nil:
@@ -109,8 +109,8 @@ func pick(offers []Implementation, try func(Implementation) error) (by Implement
 	return nil, refused, nil
 }
 
-// choose binds the first implementation of b that accepts the site. The kernel is nil if there is none.
-func choose(b Backend, site Site, in, out []ops.Arg) (k Kernel, by Implementation, refused []Refusal, err error) {
+// bindFirst binds the first implementation of b that accepts the site. The kernel is nil if there is none.
+func bindFirst(b Backend, site Site, in, out []ops.Arg) (k Kernel, by Implementation, refused []Refusal, err error) {
 	by, refused, err = pick(b.Offers(site), func(i Implementation) (err error) {
 		if err = i.Guard(site); err == nil {
 			k, err = i.Bind(site, in, out)

@@ -37,11 +37,11 @@ func variables() []variable {
 		{"NSA_USE_FA2", boolean(func(p *Policy, v bool) { p.Window.General, p.Compressed.General, p.Selected.General = !v, !v, !v })},
 		{"NSA_USE_FA2_WIN", boolean(func(p *Policy, v bool) { p.Window.General = !v })},
 		{"NSA_USE_FA2_CMP", boolean(func(p *Policy, v bool) { p.Compressed.General = !v })},
-		{"NSA_FA2_MIN_LEN_WIN", length(func(p *Policy) *Branch { return &p.Window })},
-		{"NSA_FA2_MIN_LEN_CMP", length(func(p *Policy) *Branch { return &p.Compressed })},
+		{"NSA_FA2_MIN_LEN_WIN", length(func(p *Policy) *BranchPolicy { return &p.Window })},
+		{"NSA_FA2_MIN_LEN_CMP", length(func(p *Policy) *BranchPolicy { return &p.Compressed })},
 		{"NSA_WIN_FORCE_DENSE", boolean(func(p *Policy, v bool) { p.Window.General = p.Window.General || v })},
 		{"NSA_FA2_PREF_FP16", boolean(func(p *Policy, v bool) { p.PreferFP16 = v })},
-		{"NSA_FA2_FORCE_VARLEN", boolean(func(p *Policy, v bool) { p.Packed = v })},
+		{"NSA_FA2_FORCE_VARLEN", refusePacked},
 		{"NSA_SDPA_AUDIT", boolean(func(p *Policy, v bool) { p.Audit = v })},
 		{"NSA_DEBUG_TIMING", boolean(func(p *Policy, v bool) { p.Timing = v })},
 		{"NSA_CPU", func(_ *Policy, value string) error {
@@ -87,8 +87,17 @@ func boolean(set func(p *Policy, v bool)) func(*Policy, string) error {
 	}
 }
 
+// refusePacked reads a boolean and refuses true, which asks for packed sequences in a graph without their boundaries.
+func refusePacked(p *Policy, value string) error {
+	packed := false
+	if err := boolean(func(_ *Policy, v bool) { packed = v })(p, value); err != nil || !packed {
+		return err
+	}
+	return fmt.Errorf("is %q: %w", value, Refuse(ReasonSequences, "a machine does not put documents into a graph: give its ops cu_seqlens (ops.WithDocuments)"))
+}
+
 // length returns the function that reads the least number of keys of a branch; -1 means never.
-func length(of func(*Policy) *Branch) func(*Policy, string) error {
+func length(of func(*Policy) *BranchPolicy) func(*Policy, string) error {
 	return func(p *Policy, value string) error {
 		n, err := strconv.Atoi(value)
 		switch {

@@ -18,18 +18,18 @@ type fusion struct {
 // fusions returns the rules in the order in which they are applied to the whole plan.
 func fusions() []fusion {
 	return []fusion{
-		{"copies", (*fuser).copies},                // readers of a copy read the original
-		{"linears", (*fuser).linears},              // linear layers of one input, and the RoPEs after them: one product
-		{"linears-grad", (*fuser).linearsGrad},     // their gradients by weights and input, and the sum of those by the input: two products
-		{"linear-cast", (*fuser).linearCast},       // linear layer and the cast to float32 after it
-		{"linear-add", (*fuser).linearAdd},         // linear layer and the residual add after it
-		{"norm-grad-add", (*fuser).normGradAdd},    // gradient of RMSNorm and the add of the residual's gradient
-		{"decode-gates", (*fuser).decodeGates},     // step of decoding, and the layer and the sigmoid that make its gates
-		{"linear-activation", (*fuser).activation}, // linear layer and the SiLU or the sigmoid that alone reads its result
-		{"linear-silu", (*fuser).linearSiLU},       // linear layer and the SiLU after it
-		{"gate-sigmoid", (*fuser).gateSigmoid},     // gated sum and its gradient, and the sigmoid of the gates
-		{"deltas", (*fuser).deltas},                // gradient of a gated sum, and the deltas that the gradients of attention need
-		{"norm-linears", (*fuser).normLinears},     // linear layers and the RMSNorm before them
+		{"copies", (*fuser).removeCopies},                // readers of a copy read the original
+		{"linears", (*fuser).linears},                    // linear layers of one input, and the RoPEs after them: one product
+		{"linears-grad", (*fuser).linearsGrad},           // their gradients by weights and input, and the sum of those by the input: two products
+		{"linear-cast", (*fuser).linearCast},             // linear layer and the cast to float32 after it
+		{"linear-add", (*fuser).linearAdd},               // linear layer and the residual add after it
+		{"norm-grad-add", (*fuser).normGradAdd},          // gradient of RMSNorm and the add of the residual's gradient
+		{"decode-gates", (*fuser).decodeGates},           // step of decoding, and the layer and the sigmoid that make its gates
+		{"linear-activation", (*fuser).linearActivation}, // linear layer and the SiLU or the sigmoid that alone reads its result
+		{"linear-silu", (*fuser).linearSiLU},             // linear layer and the SiLU after it
+		{"gate-sigmoid", (*fuser).gateSigmoid},           // gated sum and its gradient, and the sigmoid of the gates
+		{"deltas", (*fuser).deltas},                      // gradient of a gated sum, and the deltas that the gradients of attention need
+		{"norm-linears", (*fuser).normLinears},           // linear layers and the RMSNorm before them
 	}
 }
 
@@ -104,7 +104,7 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	}
 	by, refused, err := pick(f.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
 	if by == nil || f.policy.Strict && slices.ContainsFunc(refused, Refusal.fallback) {
-		f.plan.unfused[f.rule+": "+cmp.Or(joined("", refused), "no implementation")]++
+		f.unfused[f.rule+": "+cmp.Or(joined("", refused), "no implementation")]++
 		return false, err
 	}
 	for _, o := range old {
@@ -176,11 +176,11 @@ func written[S ops.Spec](f *fuser, v *operand) (s *step, spec S, ok bool) {
 	return s, spec, ok
 }
 
-// copies removes steps that copy a result of an op of package ops for other steps: these read the original. Gradients of
+// removeCopies removes steps that copy a result of an op of package ops for other steps: these read the original. Gradients of
 // sums are such copies, because Gorgonia's machines work in place; a step of a plan does not change such an operand. Copies
 // that are kept stay. So do copies of values that may be views, on which some of Gorgonia's ops are wrong. The bits are the
 // same.
-func (f *fuser) copies(s *step) error {
+func (f *fuser) removeCopies(s *step) error {
 	switch s.spec.(type) {
 	case ops.AddGradOp:
 	case ops.AddOp:
@@ -204,6 +204,6 @@ func (f *fuser) copies(s *step) error {
 			}
 		}
 	}
-	f.plan.copies = append(f.plan.copies, s.node)
+	f.copies = append(f.copies, s.node)
 	return nil
 }

@@ -14,7 +14,7 @@ func (f *fuser) linears(s *step) error {
 	if len(layers) < 2 {
 		return nil
 	}
-	slices.Reverse(layers) // the order of their gradients; see align
+	slices.Reverse(layers) // the order of their gradients; see joinWeights
 	op := ops.LinearsOp{Dots: s.spec.(ops.LinearOp).Dots}
 	turns := rotations{turned: &op.Turned, rope: &op.RoPE}
 	var ropes []*step
@@ -225,10 +225,10 @@ func (f *fuser) hasDerivatives() bool {
 	return slices.ContainsFunc(f.operands, func(v *operand) bool { return len(v.wrt) > 0 })
 }
 
-// activation fuses linear layers and a SiLU or a sigmoid into one LinearsOp, if it alone reads one of their results and the
+// linearActivation fuses linear layers and a SiLU or a sigmoid into one LinearsOp, if it alone reads one of their results and the
 // plan has no derivatives. The bits are the same in the graph's types; in half precision the result is not rounded before
 // the activation.
-func (f *fuser) activation(s *step) error {
+func (f *fuser) linearActivation(s *step) error {
 	var a ops.Activation
 	switch s.spec.(type) {
 	case ops.SiLUOp:

@@ -22,7 +22,7 @@ type hostMemory struct {
 
 // hostCall says how the machine runs an op of Gorgonia. The zero value calls its Do.
 type hostCall struct {
-	memory      string // type and shape of the result
+	kind        string // type and shape of the result, by which hostMemory keeps memory
 	prealloc    bool   // call UsePreallocDo, as a TapeMachine does: the Do of some ops computes something else
 	elementwise bool   // the operands have the result's type and shape: call UsePreallocDo or, for one operand, UnsafeDo
 	owns        bool   // the result of Do shares memory with no operand
@@ -38,7 +38,7 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 	if n.IsScalar() {
 		return c
 	}
-	c.memory = ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
+	c.kind = ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
 	_, ok := op.(G.UsePreallocDoer)
 	c.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
 	name := gorgoniaType(op)
@@ -70,7 +70,7 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 
 // take returns memory for a result. Its content is undefined.
 func (h *hostMemory) take(st *step) *tensor.Dense {
-	kind := st.host.memory
+	kind := st.host.kind
 	if free := h.free[kind]; len(free) > 0 {
 		h.free[kind] = free[:len(free)-1]
 		h.owned[free[len(free)-1]] = kind
@@ -110,7 +110,7 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 	}
 	v, err := op.Do(args...)
 	if d, ok := v.(*tensor.Dense); ok && err == nil && st.host.owns {
-		h.owned[d] = st.host.memory
+		h.owned[d] = st.host.kind
 	}
 	return v, err
 }
@@ -156,8 +156,8 @@ func rowMajor(values []G.Value) bool {
 	return true
 }
 
-// share removes values from owned that share memory after st has returned result; v is the value that st's node gets.
-func (h *hostMemory) share(st *step, args []G.Value, result, v G.Value) {
+// disownShared removes values from owned that share memory after st has returned result; v is the value that st's node gets.
+func (h *hostMemory) disownShared(st *step, args []G.Value, result, v G.Value) {
 	d, _ := result.(*tensor.Dense)
 	for _, a := range args {
 		if a != result && overlap(a, result) {

@@ -58,15 +58,15 @@ type checkFailure struct {
 
 func (c *checkFailure) Error() string { return c.err.Error() }
 
-// check runs the checks of the ops that read to on the numbers of v. It skips a v that is not on the host.
-func (m *Machine) check(to *operand, v G.Value) error {
-	if len(to.checks) == 0 || isRemote(v) {
+// check runs the checks of the ops that read o on the numbers of v. It skips a v that is not on the host.
+func (m *Machine) check(o *operand, v G.Value) error {
+	if len(o.checks) == 0 || isRemote(v) {
 		return nil
 	}
-	if err := ops.HoldValue(&m.cell, v, to.arg.Operand); err != nil {
+	if err := ops.HoldValue(&m.cell, v, o.arg.Operand); err != nil {
 		return err
 	}
-	for _, c := range to.checks {
+	for _, c := range o.checks {
 		if err := c.spec.Check(c.in, &m.cell); err != nil {
 			return &checkFailure{c, err}
 		}
@@ -74,42 +74,43 @@ func (m *Machine) check(to *operand, v G.Value) error {
 	return nil
 }
 
-// send points to's cell to v if v is on the device already. Otherwise it copies v there, if kernels read to.
-func (m *Machine) send(to *operand, v G.Value) error {
-	before := to.arg.Pointer()
-	ok, err := m.backend.Adopt(to.arg.Buf, v, to.arg.Operand)
+// send makes v available to the kernels that read o. It points o's cell to v if v is on the device already; otherwise it
+// uploads v, if there are such kernels.
+func (m *Machine) send(o *operand, v G.Value) error {
+	before := o.arg.Pointer()
+	ok, err := m.backend.Adopt(o.arg.Buf, v, o.arg.Operand)
 	if err != nil {
 		return err
 	}
-	s := &m.state[to.id]
+	s := &m.state[o.id]
 	s.remote = ok && !m.device.Host
 	s.adopted = s.remote
-	if !ok && to.kernelReads {
-		return m.upload(to, v)
+	if !ok && o.kernelReads {
+		return m.upload(o, v)
 	}
-	if to.arg.Pointer() != before {
-		m.moves++
+	if o.arg.Pointer() != before {
+		m.addressChanges++
 	}
 	return nil
 }
 
-// upload copies v to the place of to in the arena or, if to has none, to device memory of its own.
-func (m *Machine) upload(to *operand, v G.Value) error {
-	before, s := to.arg.Pointer(), &m.state[to.id]
-	if to.region == nil {
+// upload copies v to the place of o in the arena or, if o has none, to device memory of its own.
+func (m *Machine) upload(o *operand, v G.Value) error {
+	before, s := o.arg.Pointer(), &m.state[o.id]
+	if o.region == nil {
 		if s.own == nil {
 			var err error
-			if s.own, err = m.backend.Alloc(to.arg.Operand.Bytes()); err != nil {
+			if s.own, err = m.backend.Alloc(o.arg.Operand.Bytes()); err != nil {
 				return err
 			}
 		}
-		s.own.Place(to.arg.Buf, 0, to.arg.Operand.Bytes())
+		s.own.Place(o.arg.Buf, 0, o.arg.Operand.Bytes())
 	}
-	if to.arg.Pointer() != before {
-		m.moves++
+	if o.arg.Pointer() != before {
+		m.addressChanges++
 	}
 	m.copies.uploads++
-	return m.stream.Upload(to.arg, v)
+	return m.stream.Upload(o.arg, v)
 }
 
 // inMemory reports whether v lies in the machine's arena.

@@ -22,7 +22,7 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	}
 	writers := map[*operand]*step{}
 	for _, n := range p.order.nodes {
-		if err := forNode(n, func() error { return p.add(n, writers) }); err != nil {
+		if err := forNode(n, func() error { return p.lowerNode(n, writers) }); err != nil {
 			return err
 		}
 	}
@@ -37,8 +37,8 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	return nil
 }
 
-// add adds the node's value and its step, if it has one.
-func (p *plan) add(n *G.Node, writers map[*operand]*step) error {
+// lowerNode adds the node's value and its step, if it has one.
+func (p *plan) lowerNode(n *G.Node, writers map[*operand]*step) error {
 	var in []*operand
 	for _, c := range p.order.inputs[n] {
 		in = append(in, p.of[c])

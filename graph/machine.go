@@ -48,14 +48,14 @@ type Machine struct {
 	train       []G.TrainModeOp // ops on the host that tell training from evaluation
 	counts      []int64         // by step: how often it has run
 
-	segments   []segment // those of the prologue come first, if there is one
-	beginsSums bool      // the next run begins the sums of WithGradSums: it overwrites them
-	moves      int64     // number of times that an address which kernels read has changed
-	warm       bool      // a run has succeeded
-	watches    []*Watch
-	run        int64 // number of runs so far, with the one that is running
-	at         *step // the step that is running, nil between steps
-	copies     struct{ uploads, downloads int64 }
+	segments       []segment // those of the prologue come first, if there is one
+	beginsSums     bool      // the next run begins the sums of WithGradSums: it overwrites them
+	addressChanges int64     // how often an address that kernels read has changed
+	warm           bool      // a run has succeeded
+	watches        []*Watch
+	run            int64 // number of runs so far, with the one that is running
+	at             *step // the step that is running, nil between steps
+	copies         struct{ uploads, downloads int64 }
 
 	// copiesUpToDate says that the half-precision copies of weights are right: a solver's step has written them, or the weights
 	// are held.

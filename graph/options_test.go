@@ -117,7 +117,7 @@ func TestGradSums(t *testing.T) {
 
 // TestPolicyFromEnv: each variable alone, and some together.
 func TestPolicyFromEnv(t *testing.T) {
-	general, never := graph.Branch{General: true}, graph.Branch{MinKeys: math.MaxInt}
+	general, never := graph.BranchPolicy{General: true}, graph.BranchPolicy{MinKeys: math.MaxInt}
 	for _, c := range []struct {
 		env   string
 		want  graph.Policy
@@ -132,13 +132,15 @@ func TestPolicyFromEnv(t *testing.T) {
 		{env: "NSA_USE_FA2=0 NSA_USE_FA2_WIN=1", want: graph.Policy{Compressed: general, Selected: general}},
 		{env: "NSA_USE_FA2_WIN=0", want: graph.Policy{Window: general}}, {env: "NSA_USE_FA2_CMP=0", want: graph.Policy{Compressed: general}},
 		{env: "NSA_USE_FA2_WIN=1 NSA_WIN_FORCE_DENSE=1", want: graph.Policy{Window: general}}, {env: "NSA_WIN_FORCE_DENSE=0"},
-		{env: "NSA_FA2_MIN_LEN_WIN=512", want: graph.Policy{Window: graph.Branch{MinKeys: 512}}},
-		{env: "NSA_FA2_MIN_LEN_WIN=0", want: graph.Policy{Window: graph.Branch{MinKeys: 1}}},
+		{env: "NSA_FA2_MIN_LEN_WIN=512", want: graph.Policy{Window: graph.BranchPolicy{MinKeys: 512}}},
+		{env: "NSA_FA2_MIN_LEN_WIN=0", want: graph.Policy{Window: graph.BranchPolicy{MinKeys: 1}}},
 		{env: "NSA_FA2_MIN_LEN_CMP=-1", want: graph.Policy{Compressed: never}},
 		{env: "NSA_FA2_MIN_LEN_CMP=100000000000000000000", want: graph.Policy{Compressed: never}},
 		{env: "NSA_FA2_MIN_LEN_CMP=-2", fails: `graph: NSA_FA2_MIN_LEN_CMP is "-2", want a number of keys, or -1 for never`},
 		{env: "NSA_FA2_MIN_LEN_WIN=-100000000000000000000", fails: `graph: NSA_FA2_MIN_LEN_WIN is "-1000`},
-		{env: "NSA_FA2_PREF_FP16=1", want: graph.Policy{PreferFP16: true}}, {env: "NSA_FA2_FORCE_VARLEN=1", want: graph.Policy{Packed: true}},
+		{env: "NSA_FA2_PREF_FP16=1", want: graph.Policy{PreferFP16: true}}, {env: "NSA_FA2_FORCE_VARLEN=0"},
+		{env: "NSA_FA2_FORCE_VARLEN=1", fails: `graph: NSA_FA2_FORCE_VARLEN is "1": unsupported packed sequences: a machine does not put documents`},
+		{env: "NSA_FA2_FORCE_VARLEN=maybe", fails: `graph: NSA_FA2_FORCE_VARLEN is "maybe", want a boolean`},
 		{env: "NSA_SDPA_AUDIT=1 NSA_DEBUG_TIMING=1", want: graph.Policy{Audit: true, Timing: true}},
 		{env: "NSA_REQUIRE_GPU=yes", fails: `graph: NSA_REQUIRE_GPU is "yes", want a boolean`}, {env: "NSA_TEST_FA2=1 NSA_TIME=base NSA_CUDA_LIBS=/lib"},
 		{env: "NSA_TEST_MUTATIONS=abc", fails: `graph: NSA_TEST_MUTATIONS is "abc", want a number of at least 1`}, {env: "NSA_TEST_MUTATIONS=9"},
@@ -202,6 +204,11 @@ func TestPolicyOfMachine(t *testing.T) {
 	newMachine(t, g, device, graph.WithPolicy(graph.Policy{}))
 	t.Setenv("NSA_STRICT", "rather")
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), `graph: NSA_STRICT is "rather"`)
+	t.Setenv("NSA_STRICT", "")
+	t.Setenv("NSA_FA2_FORCE_VARLEN", "1")
+	refused := (*graph.Unsupported)(nil)
+	require.ErrorAs(t, testutil.Err(graph.NewMachine(g, device)), &refused)
+	require.Equal(t, graph.ReasonSequences, refused.Reason)
 }
 
 // TestReasons: each reason has its own name.
@@ -261,12 +268,9 @@ func TestPreferFP16(t *testing.T) {
 
 // TestBadPolicy: a policy that no machine can follow is an error.
 func TestBadPolicy(t *testing.T) {
-	for want, p := range map[string]graph.Policy{
-		"graph: machine: policy: the least number of keys is -1, want at least 0":                        {Window: graph.Branch{MinKeys: -1}},
-		"graph: machine: policy: packed: unsupported packed sequences: a machine does not put documents": {Packed: true},
-	} {
-		require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph(), graph.WithPolicy(p))), want)
-	}
+	p := graph.Policy{Window: graph.BranchPolicy{MinKeys: -1}}
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph(), graph.WithPolicy(p))),
+		"graph: machine: policy: the least number of keys is -1, want at least 0")
 }
 
 // TestAudit: each call of attention is logged, also in a replay, and each step is counted.

@@ -32,7 +32,7 @@ type plan struct {
 	allHeld     bool                 // by precision: there are such weights, all are held, and none has a derivative
 	copies      G.Nodes              // by fuse: copies without a step, because their readers read the original
 	unfused     map[string]int       // by fuse: number of refusals by the backend, by rule and reason
-	contiguous  [][]*operand         // by align: lists of values that are contiguous in memory
+	contiguous  [][]*operand         // by joinWeights: lists of values that are contiguous in memory
 
 	arena, arenaMin, workspace int // by layout: bytes
 }
@@ -65,7 +65,7 @@ type operand struct {
 	kernelReads, hostReads bool     // by dispatch: who reads it; a gorgonia.Read is a reader on the host
 	checks                 []check  // by dispatch: ops that check its numbers if these come from the host
 	last                   int      // by layout: index of the last step that reads it; the number of steps if it is kept
-	follows                *operand // by align: the value directly before it in memory; nil: it may lie anywhere
+	follows                *operand // by joinWeights: the value directly before it in memory; nil: it may lie anywhere
 	region                 *region  // by layout: its place in the arena, nil if it has none
 }
 
@@ -117,7 +117,7 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 		p.fuse,      // one step replaces several
 		func() error { return p.recomputeBackward(o) }, // the backward pass computes activations again
 		func() error { return p.sums(o) },              // derivatives are summed over runs
-		p.align,                                        // values that a kernel reads or writes as one become contiguous
+		p.joinWeights,                                  // weights that a product reads as one matrix get adjacent places
 		p.dispatch,                                     // each step gets an implementation
 		p.updates,                                      // inputs that steps write to are marked
 		p.layout,                                       // each value gets its place in the arena

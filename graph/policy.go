@@ -22,15 +22,12 @@ type Policy struct {
 
 	// Window, Compressed and Selected narrow the choice of kernels for the branches of attention and their gradients. Window
 	// includes dense attention, Selected includes the choice of blocks.
-	Window, Compressed, Selected Branch
+	Window, Compressed, Selected BranchPolicy
 
 	// PreferFP16 makes a machine of precision BF16 use FP16 if its graph has no derivatives. FP16 has three more bits of
 	// fraction, but an activation above 65504 becomes Inf. Training stays in BF16, because gradients in FP16 need a loss
 	// scale.
 	PreferFP16 bool
-	// Packed is an error of NewMachine. It would make attention take packed sequences in a graph without boundaries. Give the
-	// ops boundaries instead (ops.WithDocuments).
-	Packed bool
 
 	// Audit logs each call of an attention op: its implementation, and why the preferred ones were refused.
 	Audit bool
@@ -38,8 +35,8 @@ type Policy struct {
 	Timing bool
 }
 
-// Branch narrows the choice of kernels for a branch of attention.
-type Branch struct {
+// BranchPolicy narrows the choice of kernels for a branch of attention.
+type BranchPolicy struct {
 	// General rules out the kernels on tensor cores: the general ones run.
 	General bool
 	// MinKeys is the least number of keys for which kernels on tensor cores are preferred to the general ones. Compressed
@@ -60,7 +57,7 @@ func Fusions() (names []string) {
 
 // Attention returns the name of the branch of attention of spec, and the policy for this branch. For a Spec that is not
 // attention the name is empty.
-func (p Policy) Attention(spec ops.Spec) (name string, b Branch) {
+func (p Policy) Attention(spec ops.Spec) (name string, b BranchPolicy) {
 	switch spec.(type) {
 	case ops.SlidingWindowOp, ops.SlidingWindowGradOp:
 		return "window", p.Window
@@ -71,7 +68,7 @@ func (p Policy) Attention(spec ops.Spec) (name string, b Branch) {
 	case ops.SelectBlocksOp:
 		return "choice", p.Selected
 	}
-	return "", Branch{}
+	return "", BranchPolicy{}
 }
 
 func (p Policy) unfused(rule string) bool {
@@ -84,13 +81,10 @@ func (p Policy) check() error {
 			return fmt.Errorf("policy: no fusion %q to be switched off, want %q or some of %q", name, UnfusedAll, Fusions())
 		}
 	}
-	for _, b := range []Branch{p.Window, p.Compressed, p.Selected} {
+	for _, b := range []BranchPolicy{p.Window, p.Compressed, p.Selected} {
 		if b.MinKeys < 0 {
 			return fmt.Errorf("policy: the least number of keys is %d, want at least 0", b.MinKeys)
 		}
-	}
-	if p.Packed { // the only place that refuses it
-		return fmt.Errorf("policy: packed: %w", Refuse(ReasonSequences, "a machine does not put documents into a graph: give its ops cu_seqlens (ops.WithDocuments)"))
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func (p *plan) precision() error {
 	}
 	t := &precisionPass{plan: p, casts: map[cast]*operand{}}
 	for _, s := range p.steps {
-		if err := forNode(s.node, func() error { return t.add(s) }); err != nil {
+		if err := forNode(s.node, func() error { return t.addStep(s) }); err != nil {
 			return err
 		}
 	}
@@ -105,8 +105,8 @@ func (p *plan) precision() error {
 	return nil
 }
 
-// add adds a step of the graph, with casts before it and after it.
-func (t *precisionPass) add(s *step) error {
+// addStep adds a step of the graph, with casts before it and after it.
+func (t *precisionPass) addStep(s *step) error {
 	site := t.site(s)
 	in, out := t.backend.Storage(site, t.half)
 	if len(in) != len(s.in) || len(out) != len(s.out) {

@@ -16,9 +16,9 @@ type segment struct {
 
 // recording is one capture of a segment.
 type recording struct {
-	replay Replay // nil for none
-	moves  int64  // the machine's moves at the capture
-	solver Solver // solver whose step was captured after the segment, nil for none
+	replay         Replay // nil for none
+	addressChanges int64  // those of the machine at the capture
+	solver         Solver // solver whose step was captured after the segment, nil for none
 }
 
 // recording returns the place for a recording of the segment. There are four: for runs that begin sums and for runs that add
@@ -102,7 +102,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 		}
 	}
 	r := s.recording(m.beginsSums, solver != nil)
-	if r.replay == nil || r.moves != m.moves || r.solver != solver {
+	if r.replay == nil || r.addressChanges != m.addressChanges || r.solver != solver {
 		if err := m.record(s, r, solver); err != nil {
 			return err
 		}
@@ -155,6 +155,6 @@ func (m *Machine) record(s *segment, r *recording, solver Solver) (err error) {
 	if err != nil {
 		return fmt.Errorf("capture: %w", err)
 	}
-	*r = recording{replay, m.moves, solver}
+	*r = recording{replay, m.addressChanges, solver}
 	return nil
 }

@@ -54,16 +54,16 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	}
 	skipCasts := m.copiesUpToDate && (solver != nil || m.allHeld) && !moved
 	m.copiesUpToDate = false
-	follows, err := m.beginStep(solver, weights)
+	inRun, err := m.beginStep(solver, weights)
 	if err != nil {
 		return err
 	}
-	if err := m.runSegments(skipCasts, follows); err != nil {
+	if err := m.runSegments(skipCasts, inRun); err != nil {
 		return err
 	}
 	m.beginsSums = false
-	if follows != nil {
-		if err := follows.End(weights); err != nil {
+	if inRun != nil {
+		if err := inRun.End(weights); err != nil {
 			return err
 		}
 	}
@@ -71,7 +71,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	if err := m.publish(); err != nil {
 		return err
 	}
-	if solver != nil && follows == nil { // the gradients have values only now
+	if solver != nil && inRun == nil { // the gradients have values only now
 		if err := solver.Step(weights); err != nil {
 			return err
 		}
@@ -84,18 +84,18 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 
 // loadInputs loads the values that are bound to the inputs. It reports whether an address that kernels read has changed.
 func (m *Machine) loadInputs() (moved bool, err error) {
-	before := m.moves
+	before := m.addressChanges
 	for _, v := range m.inputs {
 		if err := m.load(v); err != nil {
 			return false, fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
-	return m.moves != before, nil
+	return m.addressChanges != before, nil
 }
 
 // beginStep begins the step of solver, if it can be part of the run, and returns solver then. It returns nil if solver is nil
 // or its step has to come after the run.
-func (m *Machine) beginStep(solver Solver, weights []G.ValueGrad) (follows Solver, err error) {
+func (m *Machine) beginStep(solver Solver, weights []G.ValueGrad) (inRun Solver, err error) {
 	if solver == nil || !m.warm {
 		return nil, nil
 	}
@@ -109,20 +109,6 @@ func (m *Machine) beginStep(solver Solver, weights []G.ValueGrad) (follows Solve
 		return nil, err
 	}
 	return solver, nil
-}
-
-// publish hands out the results of a run: the values of nodes, the dual values of inputs, and the targets of Reads.
-func (m *Machine) publish() error {
-	if err := m.bindKept(true); err != nil {
-		return err
-	}
-	if err := m.unbindUnkept(); err != nil {
-		return err
-	}
-	if err := m.bindDuals(); err != nil {
-		return err
-	}
-	return m.answerReads()
 }
 
 // runSegments runs all steps and then the kernels of solver, if it is not nil. If skipCasts, it leaves out the casts of
@@ -220,7 +206,7 @@ func (m *Machine) runOnHost(s *step) error {
 		}
 	}
 	v = conform(v, want)
-	m.hostMem.share(s, args, result, v)
+	m.hostMem.disownShared(s, args, result, v)
 	out := &m.state[to.id]
 	out.host = v
 	if to.kernelReads {
@@ -258,113 +244,6 @@ func (m *Machine) download(v *operand) error {
 	}
 	s.host, s.copied = s.staging, m.run
 	return nil
-}
-
-// bindKept binds the kept values to their nodes, before or after a run. It leaves what an earlier run has bound if that is
-// still right.
-func (m *Machine) bindKept(after bool) error {
-	wait := false
-	for _, v := range m.kept {
-		s := &m.state[v.id]
-		shown := s.host
-		if s.remote && v.hasHostInput() {
-			if !after {
-				continue
-			}
-			if s.copied != m.run {
-				if err := m.download(v); err != nil {
-					return fmt.Errorf("%s: %w", v.name, err)
-				}
-				wait = true
-			}
-			if shown = s.host; v.node.Value() == shown {
-				continue
-			}
-		} else if v.kind == fromKernel {
-			// Compare addresses, too: package tensor's pool may use an unbound value again, with other memory.
-			if s.bound != nil && v.node.Value() == s.bound && s.bound.Uintptr() == uintptr(v.arg.Pointer()) {
-				continue
-			}
-			shown = m.stream.View(v.arg)
-		}
-		if err := G.UnsafeLet(v.node, shown); err != nil {
-			return fmt.Errorf("%s: %w", v.name, err)
-		}
-		s.bound = shown
-	}
-	if wait {
-		return m.stream.Synchronize()
-	}
-	return nil
-}
-
-// unbindUnkept removes the values that earlier machines have bound to nodes which this machine computes and does not keep.
-func (m *Machine) unbindUnkept() error {
-	bound := false
-	for _, n := range m.unkept {
-		v := n.Value()
-		if v == nil {
-			continue
-		}
-		bound = true
-		if d, ok := v.(*tensor.Dense); ok { // UnbindAll clears the bound tensor for reuse: let it be a clone
-			if err := G.UnsafeLet(n, d.ShallowClone()); err != nil {
-				return fmt.Errorf("%s: %w", describe(n), err)
-			}
-		}
-	}
-	if bound {
-		m.unkeptGraph.UnbindAll()
-	}
-	return nil
-}
-
-// hasHostInput reports whether v is the derivative of an input whose value is on the host. Gorgonia's solvers change the
-// value there, and read the derivative there.
-func (v *operand) hasHostInput() bool {
-	return slices.ContainsFunc(v.wrt, func(n *G.Node) bool { return !isRemote(n.Value()) })
-}
-
-// bindDuals copies derivatives to the dual values of inputs. An input has a dual value, which its Grad returns, if a
-// TapeMachine with gorgonia.BindDualValues has run before.
-func (m *Machine) bindDuals() error {
-	for _, d := range m.kept {
-		for _, n := range d.wrt {
-			grad, err := n.Grad()
-			if v := d.node.Value(); err == nil && grad != nil && v != nil && grad != v && n.Deriv() == d.node {
-				_, err = G.Copy(grad, v)
-			}
-			if err != nil {
-				return fmt.Errorf("gradient of %s: %w", describe(n), err)
-			}
-		}
-	}
-	return nil
-}
-
-// answerReads puts host values into the targets of gorgonia.Read. It uses a value of an earlier run again.
-func (m *Machine) answerReads() error {
-	if len(m.reads) == 0 {
-		return nil
-	}
-	for i, r := range m.reads {
-		v, s := r.from, &m.state[r.from.id]
-		var err error
-		if v.kind == fromKernel || s.remote {
-			if m.readValues[i] == nil || *r.into != m.readValues[i] {
-				m.readValues[i] = ops.NewValue(v.arg.Operand)
-			}
-			m.copies.downloads++
-			err = m.stream.Download(m.readValues[i], v.arg)
-		} else {
-			m.readValues[i], err = G.CloneValue(s.host)
-		}
-		if err != nil {
-			return fmt.Errorf("read of %s: %w", v.name, err)
-		}
-		*r.into = m.readValues[i]
-	}
-	return m.stream.Synchronize()
 }
 
 // conform returns v in the shape of its node. An op may return the same elements in another shape: Gorgonia's ops return one

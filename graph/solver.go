@@ -100,7 +100,7 @@ func (m *Machine) writesCopies(weights []G.ValueGrad) bool {
 // Bind binds the first implementation that b offers for the site and whose guard accepts it. It is for kernels outside of a
 // graph, such as a solver's. It returns an error if there is no such implementation.
 func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
-	k, _, refused, err := choose(b, site, in, out)
+	k, _, refused, err := bindFirst(b, site, in, out)
 	if err == nil && k == nil {
 		err = fmt.Errorf("%s has no kernel for it: %s", b.Device().Kind, cmp.Or(joined("", refused), "none is offered"))
 	}

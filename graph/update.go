@@ -27,15 +27,15 @@ func (p *plan) updates() error {
 	return nil
 }
 
-func (p *plan) update(by *step, v *operand) error {
+func (p *plan) update(writer *step, v *operand) error {
 	switch {
 	case v.kind != fromInput:
 		return fmt.Errorf("the op writes to %s, which is no input of the graph", v.name)
-	case by.kernel == nil && !p.device.Host:
+	case writer.kernel == nil && !p.device.Host:
 		return fmt.Errorf("%s has no kernel for the op, and the host would update a copy", p.device.Kind)
 	}
 	for _, s := range p.steps {
-		if s != by && slices.Contains(s.in, v) {
+		if s != writer && slices.Contains(s.in, v) {
 			return fmt.Errorf("the op writes to %s, which %s reads, too", v.name, describe(s.node))
 		}
 	}

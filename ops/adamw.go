@@ -13,7 +13,7 @@ import (
 
 // AdamWOp is the Spec of one optimizer step over all parameters: decoupled AdamW (arXiv 1711.05101) after clipping by the
 // global norm of the gradients. The inputs are the numbers of the step, float64 [10] as AdamWHyper.Write writes them, and
-// then weight, grad, m and v of each of the N = len(Decay) tensors. The four have the same shape, of any rank; all tensors have the
+// then weight, grad, m and v of each of the N = len(DecayMask) tensors. The four have the same shape, of any rank; all tensors have the
 // same type. The output, float64 [1], is the norm of all gradients, divided by their scale, before clipping.
 //
 //	g = grad/scale*min(1, clip/(norm+1e-6));  m = beta1*m + (1-beta1)*g;  v = beta2*v + (1-beta2)*g²
@@ -28,9 +28,9 @@ import (
 //
 // The op writes to its inputs weight, m, v and copy, so it is no op of a graph: a solver binds it to memory of its own.
 type AdamWOp struct {
-	Decay  string       // one character for each tensor: '1' for weight decay, '0' for none
-	Muon   string       // one character for each tensor: '1' for Muon, '0' for AdamW; "" means AdamW for all
-	Copies tensor.Dtype // BFloat16, Float16, or the zero value for no copies
+	DecayMask string       // one character for each tensor: '1' for weight decay, '0' for none
+	MuonMask  string       // one character for each tensor: '1' for Muon, '0' for AdamW; "" means AdamW for all
+	Copies    tensor.Dtype // BFloat16, Float16, or the zero value for no copies
 }
 
 // PerTensor returns the number of inputs of each tensor.
@@ -87,11 +87,11 @@ const AdamWHyperLen = hyperCount
 func (AdamWOp) Name() string { return "adamw" }
 
 func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
-	n, perTensor := len(op.Decay), op.PerTensor()
+	n, perTensor := len(op.DecayMask), op.PerTensor()
 	if len(in) != 1+perTensor*n || n == 0 {
 		return nil, fmt.Errorf("%d inputs, want the numbers of the step and %d for each of %d tensors", len(in), perTensor, n)
 	}
-	for _, list := range []struct{ name, of string }{{"decay", op.Decay}, {"muon", cmp.Or(op.Muon, op.Decay)}} {
+	for _, list := range []struct{ name, of string }{{"decay", op.DecayMask}, {"muon", cmp.Or(op.MuonMask, op.DecayMask)}} {
 		if len(list.of) != n {
 			return nil, fmt.Errorf("%s is %q, want '0' or '1' for each of %d tensors", list.name, list.of, n)
 		}
@@ -105,18 +105,18 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	if in[0].Dtype != tensor.Float64 || in[0].Shape[0] != AdamWHyperLen {
 		return nil, fmt.Errorf("hyper is %v, want float64 (%d)", in[0], AdamWHyperLen)
 	}
-	names := [...]string{"weight", "grad", "m", "v"}
+	inputs := []string{"weight", "grad", "m", "v"}
 	var state []Operand
 	var want []input
 	var shapes []tensor.Shape
 	for i := range n {
 		of := in[1+perTensor*i:][:perTensor]
-		names := names[:]
+		names := inputs
 		if op.muon(i) {
 			if of[0].Shape.Dims() != 2 || of[3].Shape != nil {
 				return nil, fmt.Errorf("muon: tensor %d is %v with v %v, want a matrix without v", i, of[0], of[3])
 			}
-			names = names[:3]
+			names = inputs[:3]
 		}
 		for j, name := range names {
 			state, want = append(state, of[j]), append(want, floats(numbered(name, i), 0))
@@ -146,7 +146,7 @@ func (op AdamWOp) Bind(k *cpu.Kernel, in, out []Arg) {
 }
 
 // muon reports whether tensor i takes a step of Muon.
-func (op AdamWOp) muon(i int) bool { return op.Muon != "" && op.Muon[i] == '1' }
+func (op AdamWOp) muon(i int) bool { return op.MuonMask != "" && op.MuonMask[i] == '1' }
 
 // run is a run of the elements of one tensor.
 type run struct{ tensor, lo, hi int }
@@ -163,7 +163,7 @@ func runsOf(n int, elements func(tensor int) int) (runs []run) {
 
 func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, norm Arg) {
 	elements := func(i int) int { return state[4*i].Elements() }
-	runs := runsOf(len(op.Decay), elements)
+	runs := runsOf(len(op.DecayMask), elements)
 	sums := cpu.Work[float64](k, len(runs))
 	k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
 		r := runs[piece]
@@ -177,7 +177,7 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, n
 		cpu.Slice[float64](norm.Buf)[0] = math.Sqrt(sum) * cpu.Slice[float64](hyper.Buf)[hyperUnscale]
 	})
 	numbers := stepNumbers{hyper.Buf, norm.Buf}
-	ofAdamW := runsOf(len(op.Decay), func(i int) int {
+	ofAdamW := runsOf(len(op.DecayMask), func(i int) int {
 		if op.muon(i) {
 			return 0
 		}
@@ -193,7 +193,7 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, n
 			LR: T(h[hyperLR]), Beta1: T(h[hyperBeta1]), Beta2: T(h[hyperBeta2]), Eps: T(h[hyperEps]),
 			Decay: T(h[hyperDecay]), Clip: T(clip), C1: T(h[hyperC1]), C2: T(h[hyperC2]),
 		}
-		if op.Decay[r.tensor] == '0' {
+		if op.DecayMask[r.tensor] == '0' {
 			step.Decay = 0
 		}
 		at := func(i int) []T { return cpu.Slice[T](state[4*r.tensor+i].Buf)[r.lo:r.hi] }

@@ -39,7 +39,7 @@ func newAdamW[T cpu.Float](t testing.TB, spec ops.AdamWOp, workers int, shapes .
 	in := []ops.Arg{{Operand: ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}}, Buf: cpu.NewBuf(a.hyper)}}
 	for i, shape := range shapes {
 		for j := range 4 {
-			if j == 3 && spec.Muon != "" && spec.Muon[i] == '1' {
+			if j == 3 && spec.MuonMask != "" && spec.MuonMask[i] == '1' {
 				a.state, a.guards = append(a.state, nil), append(a.guards, func(testing.TB, string) {})
 				in = append(in, ops.Arg{Operand: ops.Operand{Dtype: dt}, Buf: new(cpu.Buf)})
 				continue
@@ -93,7 +93,7 @@ func (a *adamW[T]) fill(of int, seed uint64, scale float64) {
 }
 
 func testAdamW[T cpu.Float](t *testing.T, scale, clip, tol float64) {
-	a := newAdamW[T](t, ops.AdamWOp{Decay: adamWDecay}, 2, adamWShapes...)
+	a := newAdamW[T](t, ops.AdamWOp{DecayMask: adamWDecay}, 2, adamWShapes...)
 	params := map[string]*ref.Tensor{}
 	for i, name := range adamWNames {
 		params[name] = ref.From(testutil.Convert[float64](a.state[4*i]), adamWShapes[i]...)
@@ -130,7 +130,7 @@ func TestAdamWMatchesOracle(t *testing.T) {
 func TestAdamWScale(t *testing.T) {
 	var want *adamW[float32]
 	for _, scale := range []float64{0, 1, 1 << 16} {
-		a := newAdamW[float32](t, ops.AdamWOp{Decay: "10"}, 2, []int{30, 50}, []int{7})
+		a := newAdamW[float32](t, ops.AdamWOp{DecayMask: "10"}, 2, []int{30, 50}, []int{7})
 		for step := 1; step <= 3; step++ {
 			a.fill(1, uint64(step), max(1, scale))
 			a.step(t, ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: scale, Step: step})
@@ -151,7 +151,7 @@ func TestAdamWScale(t *testing.T) {
 func TestAdamWNotFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		for _, clip := range []float64{0, 1} {
-			a := newAdamW[float32](t, ops.AdamWOp{Decay: "10"}, 2, []int{3, 5000}, []int{7})
+			a := newAdamW[float32](t, ops.AdamWOp{DecayMask: "10"}, 2, []int{3, 5000}, []int{7})
 			a.fill(1, 2, 1)
 			h := ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Step: 1}
 			a.step(t, h)
@@ -175,7 +175,7 @@ func TestAdamWNotFinite(t *testing.T) {
 func TestAdamWBitsOfTeams(t *testing.T) {
 	var want *adamW[float32]
 	for _, workers := range []int{1, 2, 3, 7} {
-		a := newAdamW[float32](t, ops.AdamWOp{Decay: adamWDecay}, workers, adamWShapes...)
+		a := newAdamW[float32](t, ops.AdamWOp{DecayMask: adamWDecay}, workers, adamWShapes...)
 		a.fill(1, 2, 1)
 		a.step(t, ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Step: 1})
 		if want == nil {

@@ -50,10 +50,10 @@ type AttentionSpec interface {
 
 // dims are the sizes of an attention op. Methods name a query or a key by its sequence and its place in that sequence.
 type dims struct {
-	b, s, t    int // batch; queries and keys of a row of the batch
-	hq, hkv, h int // query heads, groups, query heads of a group
-	d, dv      int // key dim, value dim
-	tokens     int // queries of a tile; each has h rows
+	b, s, t     int // batch; queries and keys of a row of the batch
+	hq, hkv, h  int // query heads, groups, query heads of a group
+	d, dv       int // key dim, value dim
+	tileQueries int // queries of a tile; each has h rows
 	sequences
 }
 
@@ -65,27 +65,31 @@ const mostRows = 60
 // batch is one sequence.
 func dimsOf(q, k, v tensor.Shape) dims {
 	h := q[2] / k[2]
-	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tokens: max(1, mostRows/h),
+	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tileQueries: max(1, mostRows/h),
 		sequences: sequencesOf(nil, q[1], k[1], 0, 0)}
 }
 
 // splitDims returns the inputs q, k, v, ... and their sizes. It removes input n if that is a table of documents. Keys are compression
-// blocks of l tokens at a stride of d; if l is 0, keys are tokens.
-func splitDims(in []Arg, n, l, d int) ([]Arg, dims) {
+// blocks of blockLen tokens, stride tokens apart; if blockLen is 0, keys are tokens.
+func splitDims(in []Arg, n, blockLen, stride int) ([]Arg, dims) {
 	in, table := splitTable(in, n)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
-	a.sequences = sequencesOf(table, a.s, a.t, l, d)
+	a.sequences = sequencesOf(table, a.s, a.t, blockLen, stride)
 	return in, a
 }
 
-// row returns the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
-func (a dims) row(seq sequence, t, g, c int) int { return ((seq.b*a.s+seq.first+t)*a.hq + g*a.h) * c }
+// queryAt returns the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
+func (a dims) queryAt(seq sequence, t, g, c int) int {
+	return ((seq.b*a.s+seq.first+t)*a.hq + g*a.h) * c
+}
 
-// at returns the offset in an array [B,T,Hkv,c] of the row of key s of group g. The next key lies hkv*c elements further.
-func (a dims) at(seq sequence, s, g, c int) int { return ((seq.b*a.t+seq.key+s)*a.hkv + g) * c }
+// keyAt returns the offset in an array [B,T,Hkv,c] of the row of a key of group g. The next key lies hkv*c elements further.
+func (a dims) keyAt(seq sequence, key, g, c int) int {
+	return ((seq.b*a.t+seq.firstKey+key)*a.hkv + g) * c
+}
 
-// stat returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies s elements further.
-func (a dims) stat(seq sequence, g, t int) int { return (seq.b*a.hq+g*a.h)*a.s + seq.first + t }
+// statAt returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies s elements further.
+func (a dims) statAt(seq sequence, g, t int) int { return (seq.b*a.hq+g*a.h)*a.s + seq.first + t }
 
 // softmaxScale is 1/sqrt(D).
 func softmaxScale[T cpu.Float](d int) T { return T(1 / math.Sqrt(float64(d))) }
@@ -114,48 +118,9 @@ func inferAttention(in []Operand, kName, vName string, rows func(s int) int, mor
 
 // mask lists the keys that a query sees, in runs of adjoining keys.
 type mask interface {
-	// run returns the first run [lo,hi) of keys that query t of group g sees, at or after key from. lo >= hi if there is none.
-	run(seq sequence, g, t, from int) (lo, hi int)
+	// nextRun returns the first run [lo,hi) of keys that query t of group g sees, at or after key from. lo >= hi if there is none.
+	nextRun(seq sequence, g, t, from int) (lo, hi int)
 }
-
-// span is the mask of the ops whose queries see one run of keys. Key i is the block of tokens [i*d, i*d+l). A query may see it
-// if the query is at or after the block's last token. Keys that are tokens are blocks of l = d = 1; of these a query sees the w
-// newest ones. If w is S or more, it hides no key.
-type span struct{ l, d, w int }
-
-// keys returns the run of keys [lo,hi) that query t sees; lo >= hi if it sees none.
-func (m span) keys(t int) (lo, hi int) { return max(0, t+1-m.w), NumVisible(t, m.l, m.d) }
-
-// tile returns a run of keys that holds all keys of the queries [t0,t1). It begins at a multiple of 16, the start of a vector.
-func (m span) tile(t0, t1 int) (lo, hi int) {
-	lo, _ = m.keys(t0)
-	_, hi = m.keys(t1 - 1)
-	return lo / 16 * 16, hi
-}
-
-func (m span) run(_ sequence, _, t, from int) (lo, hi int) {
-	lo, hi = m.keys(t)
-	return max(lo, from), hi
-}
-
-// pairs returns the number of pairs of a query in [0,s) and a key that it sees.
-func (m span) pairs(s int) float64 {
-	n := 0
-	for t := range s {
-		lo, hi := m.keys(t)
-		n += max(0, hi-lo)
-	}
-	return float64(n)
-}
-
-// sees reports whether query t sees the key.
-func (m span) sees(t, key int) bool {
-	lo, hi := m.keys(t)
-	return lo <= key && key < hi
-}
-
-// queries returns a run [from,to) of s queries that holds every query that sees any of the keys [lo,hi).
-func (m span) queries(lo, hi, s int) (from, to int) { return lo*m.d + m.l - 1, min(s, hi-1+m.w) }
 
 // overlap returns the part of the run [lo,hi) that lies in [from,to), relative to from. If it is empty, both results are equal.
 func overlap(lo, hi, from, to int) (int, int) {
@@ -164,7 +129,7 @@ func overlap(lo, hi, from, to int) (int, int) {
 }
 
 // tileRows returns the largest number of rows of a tile.
-func (a dims) tileRows() int { return a.tokens * a.h }
+func (a dims) tileRows() int { return a.tileQueries * a.h }
 
 // bindGroups adds to k a phase that calls f for the pieces 0 to n-1 of each group of each row of the batch.
 func bindGroups(k *cpu.Kernel, a dims, n int, f func(b, g, piece int, w *cpu.Worker)) {
@@ -196,7 +161,7 @@ func bindKeys(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, lo, hi in
 func gatherRows[T cpu.Float](a dims, dst, x []T, seq sequence, g, t0, t1, c int) {
 	n := a.h * c
 	for t := t0; t < t1; t++ {
-		copy(dst[(t-t0)*n:][:n], x[a.row(seq, t, g, c):])
+		copy(dst[(t-t0)*n:][:n], x[a.queryAt(seq, t, g, c):])
 	}
 }
 
@@ -204,6 +169,6 @@ func gatherRows[T cpu.Float](a dims, dst, x []T, seq sequence, g, t0, t1, c int)
 func scatterRows[T cpu.Float](a dims, x, src []T, seq sequence, g, t0, t1, c int) {
 	n := a.h * c
 	for t := t0; t < t1; t++ {
-		copy(x[a.row(seq, t, g, c):][:n], src[(t-t0)*n:])
+		copy(x[a.queryAt(seq, t, g, c):][:n], src[(t-t0)*n:])
 	}
 }

@@ -77,14 +77,14 @@ type backward[T cpu.Float] struct {
 	rowsQ, rowsDO, scores, dp, tileK, tileV, clean cpu.Region[T]
 }
 
-// newBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is
+// bindBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is
 // the largest number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
-func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []Arg) backward[T] {
+func bindBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []Arg) backward[T] {
 	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1] // o is delta if takesDelta
 	f := backward[T]{
 		dims: a, q: in[0], k: in[1], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
-		keys:   transposeKeys[T](k, a, in[1]),
-		vals:   transposeKeys[T](k, a, in[2]),
+		keys:   bindTranspose[T](k, a, in[1]),
+		vals:   bindTranspose[T](k, a, in[2]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsDO: cpu.Scratch[T](k, a.tileRows()*a.dv),
 		scores: cpu.Scratch[T](k, scores),
@@ -103,17 +103,17 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, t
 }
 
 // keyGrad writes the dk and dv of the keys [lo,hi) of a sequence and a group. They come from the n queries that may see any of
-// these keys: query(i) returns the i-th of them, in ascending order. visible(t) returns a run of keys; query t sees exactly those
+// these keys: query(i) returns the i-th of them, in ascending order. keysOf(t) returns a run of keys; query t sees exactly those
 // of [lo,hi) that are in the run.
-func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) int, visible func(t int) (lo, hi int), w *cpu.Worker) {
+func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) int, keysOf func(t int) (lo, hi int), w *cpu.Worker) {
 	keys := hi - lo
 	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
 	dk, dv := f.tileK.Local(w)[:keys*f.d], f.tileV.Local(w)[:keys*f.dv]
 	transposedK, transposedV, stats := f.keys.of(seq, g), f.vals.of(seq, g), f.stats.rows(seq, g)
 	clear(dk)
 	clear(dv)
-	for first := 0; first < n; first += f.tokens {
-		end := min(n, first+f.tokens)
+	for first := 0; first < n; first += f.tileQueries {
+		end := min(n, first+f.tileQueries)
 		rows, areFinite := (end-first)*f.h, true
 		for i := first; i < end; i++ {
 			t, at := query(i), (i-first)*f.h
@@ -125,196 +125,19 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 		dots(rows, do, transposedV, lo, hi, dp, keys)
 		for r := range rows {
 			t := query(first + r/f.h)
-			from, to := visible(t)
+			from, to := keysOf(t)
 			from, to = overlap(from, to, lo, hi)
 			softmaxGrad(s[r*keys:][:keys], dp[r*keys:][:keys], from, to, stats[(t*f.h+r%f.h)*rowNumbers:], softmaxScale[T](f.d))
 		}
-		seen := func(i, r int) bool {
-			from, to := visible(query(first + r/f.h))
+		visible := func(i, r int) bool {
+			from, to := keysOf(query(first + r/f.h))
 			return from <= lo+i && lo+i < to
 		}
-		weigh(keys, f.dv, rows, s, 1, keys, do, f.dv, dv, areFinite, clean, seen)
-		weigh(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, clean, seen)
+		weigh(keys, f.dv, rows, s, 1, keys, do, f.dv, dv, areFinite, clean, visible)
+		weigh(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, clean, visible)
 	}
 	for i := range keys {
-		copy(cpu.Slice[T](f.gradK.Buf)[f.at(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])
-		copy(cpu.Slice[T](f.gradV.Buf)[f.at(seq, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
+		copy(cpu.Slice[T](f.gradK.Buf)[f.keyAt(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])
+		copy(cpu.Slice[T](f.gradV.Buf)[f.keyAt(seq, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
 	}
-}
-
-// spanBackward is the gradient of attention under a span. It has two variants. In the first, a tile of rows writes its dq and a
-// tile of keys writes its dk and dv.
-//
-// In the second, the queries of a sequence are cut into parts. A part writes the dq of its queries, and has its own dk and dv
-// for all keys, which are summed at the end. The scores are then computed once instead of twice, and the work is parallel over
-// queries instead of keys.
-//
-// A sequence with at least fewKeys times as many queries as keys (compressed attention) is cut into parts: as many as it has queries
-// for each key, at most mostParts, so that the dk of all parts are no larger than q. A short sequence with as many keys as tokens
-// is cut into shortParts.
-type spanBackward[T cpu.Float] struct {
-	backward[T]
-	mask           span
-	chosen         *chosenBlocks // blocks that the rows see, as in spanForward
-	hidden, zeros  []T           // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil if chosen is nil
-	finiteVals     finiteTiles   // set only if chosen is not nil
-	finiteKeys     finiteTiles
-	rowsDQ         cpu.Region[T] // scratch of each worker
-	partRows       int           // rows in partsK for the keys of all parts of one group
-	partsK, partsV *cpu.Buf      // [B,Hkv,partRows,D] and [B,Hkv,partRows,Dv]: [parts,t,...] of each sequence, at row partsAt
-}
-
-const (
-	fewKeys   = 4
-	mostParts = 32
-
-	shortSequence = 512 // the most tokens of a short sequence
-	shortParts    = 4
-)
-
-// parts returns the number of parts that the queries of a sequence are cut into; 0 for the variant without parts.
-func (f *spanBackward[T]) parts(seq sequence) int {
-	switch {
-	case f.chosen != nil && !f.chosen.nearlyAll(seq.s): // selectedBackward computes this sequence
-		return 0
-	case seq.t == seq.s && seq.s <= shortSequence:
-		return shortParts
-	}
-	if n := min(seq.s/max(1, seq.t), mostParts); n >= fewKeys {
-		return n
-	}
-	return 0
-}
-
-// bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o or delta, lse, do, out is dq, dk, dv.
-func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool, in, out []Arg) {
-	f := newSpanGrad(k, newBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, takesDelta, in, out), mask)
-	n := f.parts(sequence{s: a.s, t: a.t}) // parts of a whole row
-	f.partRows = n * a.t
-	if a.hasDocuments() { // some documents may have parts, others none
-		n, f.partRows = mostParts, a.s
-		if a.t == a.s {
-			n, f.partRows = shortParts, shortParts*a.t
-		}
-	}
-	if a.hasDocuments() || n == 0 {
-		bindQueries(k, a, a.tokens, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
-			if f.parts(seq) == 0 {
-				f.rowGrad(seq, g, t0, t1, nil, nil, w)
-			}
-		})
-		bindKeys(k, a, keyTile, func(seq sequence, g, from, to int, w *cpu.Worker) {
-			if f.parts(seq) == 0 {
-				first, end := f.mask.queries(from, to, seq.s)
-				f.keyGrad(seq, g, from, to, end-first, func(i int) int { return first + i }, f.mask.keys, w)
-			}
-		})
-	}
-	if n > 0 {
-		f.bindParts(k, n)
-	}
-	bindClearRest[T](k, a.sequences, f.gradK, f.gradV)
-}
-
-// newSpanGrad adds to k the phases that prepare the gradient.
-func newSpanGrad[T cpu.Float](k *cpu.Kernel, b backward[T], mask span) *spanBackward[T] {
-	return &spanBackward[T]{
-		backward: b, mask: mask,
-		finiteKeys: bindFinite[T](k, b.k),
-		rowsDQ:     cpu.Scratch[T](k, b.tileRows()*b.d),
-	}
-}
-
-// bindParts adds the phases for the sequences that are cut into parts. most is the largest number of parts.
-func (f *spanBackward[T]) bindParts(k *cpu.Kernel, most int) {
-	rows := f.b * f.hkv * f.partRows
-	f.partsK, f.partsV = cpu.Work[T](k, rows*f.d), cpu.Work[T](k, rows*f.dv)
-	bindGroups(k, f.dims, most, func(b, g, i int, w *cpu.Worker) {
-		f.forEach(b, func(seq sequence) {
-			if n := f.parts(seq); i < n {
-				f.queryPart(seq, g, i, n, w)
-			}
-		})
-	})
-	bindKeys(k, f.dims, keyTile, func(seq sequence, g, from, to int, _ *cpu.Worker) {
-		if n := f.parts(seq); n > 0 {
-			f.sumOfParts(f.gradK, f.partsK, seq, g, from, to, n, f.d)
-			f.sumOfParts(f.gradV, f.partsV, seq, g, from, to, n, f.dv)
-		}
-	})
-}
-
-// partsAt returns the row of partsK at which the parts of a sequence and a group begin. A sequence has rows in proportion to its
-// number of tokens.
-func (f *spanBackward[T]) partsAt(seq sequence, g int) int {
-	return (seq.b*f.hkv+g)*f.partRows + seq.first*(f.partRows/f.s)
-}
-
-// queryPart computes part i of n: the dq of every n-th tile of rows of a group, from tile i on, and what these rows add to dk and
-// dv.
-func (f *spanBackward[T]) queryPart(seq sequence, g, i, n int, w *cpu.Worker) {
-	at := f.partsAt(seq, g) + i*seq.t
-	dk := cpu.Slice[T](f.partsK)[at*f.d:][:seq.t*f.d]
-	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:seq.t*f.dv]
-	clear(dk)
-	clear(dv)
-	for t0 := i * f.tokens; t0 < seq.s; t0 += n * f.tokens {
-		f.rowGrad(seq, g, t0, min(seq.s, t0+f.tokens), dk, dv, w)
-	}
-}
-
-// sumOfParts adds up the n parts of the keys [from,to), in order, and writes the sums to x [B,T,Hkv,c]. It overwrites the first part.
-func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, seq sequence, g, from, to, n, c int) {
-	rows, dst := cpu.Slice[T](parts)[(f.partsAt(seq, g)+from)*c:], cpu.Slice[T](x.Buf)
-	sum := rows[:(to-from)*c]
-	for i := 1; i < n; i++ {
-		cpu.Add(sum, sum, rows[i*seq.t*c:][:len(sum)])
-	}
-	for i := range to - from {
-		copy(dst[f.at(seq, from+i, g, c):][:c], sum[i*c:])
-	}
-}
-
-// rowGrad computes the dq of the queries [t0,t1) of a group. It adds the terms of these queries to dk [t,D] and dv [t,Dv], unless
-// dk is nil.
-func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
-	rows := (t1 - t0) * f.h
-	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.d]
-	s, dp, clean, scale := f.scores.Local(w), f.dp.Local(w), f.clean.Local(w), softmaxScale[T](f.d)
-	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
-	stats := f.stats.rows(seq, g)
-	rowsFinite := f.stats.finite(stats, t0*f.h, t1*f.h)
-
-	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
-	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), seq, g, t0, t1, f.dv)
-	clear(dq)
-	lo, hi := f.mask.tile(t0, t1)
-	for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-		ld := scoreStride(to - from)
-		dots(rows, q, keys, from, to, s, ld)
-		dots(rows, do, vals, from, to, dp, ld)
-		for r := range rows {
-			x, y := f.mask.keys(t0 + r/f.h)
-			x, y = overlap(x, y, from, to)
-			s, dp := s[r*ld:][:to-from], dp[r*ld:][:to-from]
-			if f.chosen != nil {
-				hide(f.chosen, seq, g, t0+r/f.h, from, s[:y], f.hidden)
-			}
-			softmaxGrad(s, dp, x, y, stats[(t0*f.h+r)*rowNumbers:], scale)
-			if f.chosen != nil && !(rowsFinite && f.finiteVals.keys(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
-				hide(f.chosen, seq, g, t0+r/f.h, from, s[:y], f.zeros)
-				hide(f.chosen, seq, g, t0+r/f.h, from, dp[:y], f.zeros)
-			}
-		}
-		sees := func(r, i int) bool {
-			return f.mask.sees(t0+r/f.h, from+i) && (f.chosen == nil || f.chosen.sees(seq, g, t0+r/f.h, from+i))
-		}
-		weigh(rows, f.d, to-from, dp, ld, 1, k[f.at(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.keys(seq, from, to), clean, sees)
-		if dk != nil {
-			seen := func(i, r int) bool { return sees(r, i) }
-			weigh(to-from, f.dv, rows, s, 1, ld, do, f.dv, dv[from*f.dv:], rowsFinite, clean, seen)
-			weigh(to-from, f.d, rows, dp, 1, ld, q, f.d, dk[from*f.d:], rowsFinite, clean, seen)
-		}
-	}
-	scatterRows(f.dims, cpu.Slice[T](f.gradQ.Buf), dq, seq, g, t0, t1, f.d)
 }

@@ -38,7 +38,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transp
 	st := rowStats[T]{a, cpu.Work[T](k, a.b*a.s*a.hq*rowNumbers)}
 	scores, top, sum := cpu.Scratch[T](k, a.h*chunkKeys), cpu.Scratch[T](k, a.h), cpu.Scratch[T](k, a.h)
 	bindQueries(k, a, statQueries, func(seq sequence, g, first, end int, w *cpu.Worker) {
-		all, lses := st.rows(seq, g), cpu.Slice[T](lse.Buf)[a.stat(seq, g, 0):]
+		all, lses := st.rows(seq, g), cpu.Slice[T](lse.Buf)[a.statAt(seq, g, 0):]
 		for t := first; t < end; t++ {
 			rows, recompute := all[t*a.h*rowNumbers:][:a.h*rowNumbers], false
 			for j := range a.h {
@@ -67,9 +67,9 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transp
 // scan starts the state anew and adds the scores of all keys that the h rows of query t of group g see.
 func (s softmax[T]) scan(a dims, m mask, q []T, keys transposedKeys[T], seq sequence, g, t int, scores []T) {
 	s.start()
-	for lo, hi := m.run(seq, g, t, 0); lo < hi; lo, hi = m.run(seq, g, t, hi) {
+	for lo, hi := m.nextRun(seq, g, t, 0); lo < hi; lo, hi = m.nextRun(seq, g, t, hi) {
 		for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-			dots(a.h, q[a.row(seq, t, g, a.d):], keys, from, to, scores, chunkKeys)
+			dots(a.h, q[a.queryAt(seq, t, g, a.d):], keys, from, to, scores, chunkKeys)
 			for j := range a.h {
 				s.add(j, scores[j*chunkKeys:][:to-from], 0, to-from, nil)
 			}
@@ -82,7 +82,7 @@ func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
 	bindQueries(k, st.dims, statQueries, func(seq sequence, g, first, end int, _ *cpu.Worker) {
 		rows, values, grads := st.rows(seq, g), cpu.Slice[T](o.Buf), cpu.Slice[T](do.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
-			at := st.row(seq, r/st.h, g, st.dv) + r%st.h*st.dv
+			at := st.queryAt(seq, r/st.h, g, st.dv) + r%st.h*st.dv
 			rows[r*rowNumbers+rowDelta] = cpu.Dot(values[at:][:st.dv], grads[at:][:st.dv])
 		}
 	})
@@ -93,7 +93,7 @@ func (st rowStats[T]) bindCopyDelta(k *cpu.Kernel, delta Arg) {
 	bindQueries(k, st.dims, statQueries, func(seq sequence, g, first, end int, _ *cpu.Worker) {
 		rows, deltas := st.rows(seq, g), cpu.Slice[T](delta.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
-			rows[r*rowNumbers+rowDelta] = deltas[st.stat(seq, g, r/st.h)+r%st.h*st.s]
+			rows[r*rowNumbers+rowDelta] = deltas[st.statAt(seq, g, r/st.h)+r%st.h*st.s]
 		}
 	})
 }

@@ -18,19 +18,19 @@ type transposed[T cpu.Float] struct {
 	c   int
 }
 
-// transposeKeys adds to k a phase that transposes keys or values x [B,T,Hkv,c].
-func transposeKeys[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
+// bindTranspose adds to k a phase that transposes keys or values x [B,T,Hkv,c].
+func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
 	y := transposed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
 	bindKeys(k, a, keyTile, func(seq sequence, g, lo, hi int, _ *cpu.Worker) {
 		n := hi - lo
-		cpu.Transpose(n, y.c, y.of(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.at(seq, lo, g, y.c):], y.hkv*y.c)
+		cpu.Transpose(n, y.c, y.of(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.keyAt(seq, lo, g, y.c):], y.hkv*y.c)
 	})
 	return y
 }
 
 // of returns the keys of a sequence and a group.
 func (x transposed[T]) of(seq sequence, g int) transposedKeys[T] {
-	at := (seq.b*x.hkv+g)*x.t + seq.key
+	at := (seq.b*x.hkv+g)*x.t + seq.firstKey
 	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.t*x.c], seq.t, x.c}
 }
 
@@ -87,10 +87,10 @@ func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 	return f
 }
 
-// keys reports whether all tiles that hold the keys [lo,hi) of a sequence are finite.
-func (f finiteTiles) keys(seq sequence, lo, hi int) bool {
+// areFinite reports whether all tiles that hold the keys [lo,hi) of a sequence are finite.
+func (f finiteTiles) areFinite(seq sequence, lo, hi int) bool {
 	first := seq.b * f.tiles
-	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.key+lo)/keyTile:first+pieces(seq.key+hi, keyTile)], 0)
+	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.firstKey+lo)/keyTile:first+pieces(seq.firstKey+hi, keyTile)], 0)
 }
 
 // finite reports whether all of x is finite. It may return false for finite numbers whose squares overflow float64.
@@ -99,10 +99,10 @@ func finite[T cpu.Float](x []T) bool { return cpu.SumSquares(x) <= math.MaxFloat
 // weigh adds weights·rows to dst [m,c]. Element (i,j) of weights [m,n] is w[i*wrs+j*wcs]. rows is [n,c]; a row begins apart
 // elements after the one before it.
 //
-// A weight is 0 where sees(i,j) is false, but 0 times NaN is NaN. So, unless areFinite, weigh replaces the rows that are not finite
-// by zeros in the product, which changes no bit of its other terms. It then adds these rows where they are seen. clean has room
-// for n rows.
-func weigh[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, apart int, dst []T, areFinite bool, clean []T, sees func(i, j int) bool) {
+// A weight is 0 where visible(i,j) is false, but 0 times NaN is NaN. So, unless areFinite, weigh replaces the rows that are not
+// finite by zeros in the product, which changes no bit of its other terms. It then adds these rows where they are visible. clean has
+// room for n rows.
+func weigh[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, apart int, dst []T, areFinite bool, clean []T, visible func(i, j int) bool) {
 	if areFinite {
 		cpu.Tile(m, c, n, w, wrs, wcs, rows, apart, dst, c, true)
 		return
@@ -121,7 +121,7 @@ func weigh[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, apart int, d
 			continue
 		}
 		for i := range m {
-			if sees(i, j) {
+			if visible(i, j) {
 				cpu.Axpy(w[i*wrs+j*wcs], row, dst[i*c:][:c])
 			}
 		}

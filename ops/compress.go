@@ -77,14 +77,13 @@ func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 // blocks are the sizes of a compression of x [B,S,Hkv,D].
 type blocks struct {
 	b, s, h, d int // batch, tokens, heads, dim
-	l, stride  int
 	n          int // places for blocks in a row: the complete blocks of a row that is one sequence; may be 0
 	sequences
 }
 
-func blocksOf(x tensor.Shape, l, stride int, table []Arg) blocks {
-	n := NumCompressed(x[1], l, stride)
-	return blocks{x[0], x[1], x[2], x[3], l, stride, n, sequencesOf(table, x[1], n, l, stride)}
+func blocksOf(x tensor.Shape, blockLen, stride int, table []Arg) blocks {
+	n := NumCompressed(x[1], blockLen, stride)
+	return blocks{x[0], x[1], x[2], x[3], n, sequencesOf(table, x[1], n, blockLen, stride)}
 }
 
 // width returns the number of elements of a token, over all heads.
@@ -93,10 +92,10 @@ func (c blocks) width() int { return c.h * c.d }
 // covering returns the places [first,end) of the blocks that cover token i, and the first token of the first of these blocks. Places
 // and tokens count over all rows: up to n*b and s*b.
 func (c blocks) covering(i int) (first, end, token int) {
-	seq := c.of(i/c.s, i%c.s)
+	seq := c.ofToken(i/c.s, i%c.s)
 	t := i%c.s - seq.first
-	first = max(0, t-c.l+c.stride) / c.stride
-	places := seq.b*c.n + seq.key
+	first = max(0, t-c.blockLen+c.stride) / c.stride
+	places := seq.b*c.n + seq.firstKey
 	return places + first, places + min(seq.t, t/c.stride+1), i - t + first*c.stride
 }
 
@@ -107,7 +106,7 @@ func (c blocks) token(p int) int {
 	if !ok {
 		return -1
 	}
-	return b*c.s + seq.first + (i-seq.key)*c.stride
+	return b*c.s + seq.first + (i-seq.firstKey)*c.stride
 }
 
 // bindClear adds to k a phase that zeroes x.
@@ -123,15 +122,15 @@ func bindCompressMean[T cpu.Float](k *cpu.Kernel, c blocks, x, y Arg) {
 		return
 	}
 	width := c.width()
-	bindRows(k, c.b*c.n, c.l*width, func(lo, hi int) {
+	bindRows(k, c.b*c.n, c.blockLen*width, func(lo, hi int) {
 		for p := lo; p < hi; p++ {
 			sum, first := cpu.Slice[T](y.Buf)[p*width:][:width], c.token(p)
 			if first < 0 {
 				clear(sum)
 				continue
 			}
-			addRows(sum, cpu.Slice[T](x.Buf)[first*width:(first+c.l)*width], width)
-			cpu.Scale(sum, 1/T(c.l))
+			addRows(sum, cpu.Slice[T](x.Buf)[first*width:(first+c.blockLen)*width], width)
+			cpu.Scale(sum, 1/T(c.blockLen))
 		}
 	})
 }
@@ -144,7 +143,7 @@ func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c blocks, dy, dx Arg) {
 			clear(row)
 			first, end, _ := c.covering(i)
 			for p := first; p < end; p++ {
-				cpu.Axpy(1/T(c.l), cpu.Slice[T](dy.Buf)[p*width:][:width], row)
+				cpu.Axpy(1/T(c.blockLen), cpu.Slice[T](dy.Buf)[p*width:][:width], row)
 			}
 		}
 	})

@@ -98,8 +98,8 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	from := newBlockRows[T](k, c, x, pe)
 	for i := range from.parts() {
 		n := from.bindGather(i)
-		to := from.viewOf(i, hidden.Buf, width)
-		cpu.Products[T](k, cpu.Product{M: n, N: width, TransB: true, Terms: []cpu.Term{{K: c.l * c.d, A: from.rows, B: w1.Buf}}, C: to})
+		to := from.bindView(i, hidden.Buf, width)
+		cpu.Products[T](k, cpu.Product{M: n, N: width, TransB: true, Terms: []cpu.Term{{K: c.blockLen * c.d, A: from.rows, B: w1.Buf}}, C: to})
 	}
 	act := workLike(k, hidden)
 	SiLUOp{}.Bind(k, []Arg{hidden}, []Arg{act})
@@ -117,20 +117,20 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 		}
 		return
 	}
-	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.l*c.d
+	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.blockLen*c.d
 	if c.hasDocuments() {
 		dy = bindCopy[T](k, dy)
-		bindClearRest[T](k, c.sequences, dy)
+		bindClearUnused[T](k, c.sequences, dy)
 	}
 
 	act := workLike(k, hidden)
 	SiLUOp{}.Bind(k, []Arg{hidden}, []Arg{act})
-	bindClearRest[T](k, c.sequences, act)
+	bindClearUnused[T](k, c.sequences, act)
 	cpu.Products[T](k, cpu.Product{M: c.d, N: width, TransA: true, Terms: []cpu.Term{{K: rows, A: dy.Buf, B: act.Buf}}, C: dw2.Buf})
 	dhidden := act // reuses the memory of act, which is not needed any more
 	cpu.Products[T](k, cpu.Product{M: rows, N: width, Terms: []cpu.Term{{K: c.d, A: dy.Buf, B: w2.Buf}}, C: dhidden.Buf})
 	SiLUGradOp{}.Bind(k, []Arg{hidden, dhidden}, []Arg{dhidden})
-	bindClearRest[T](k, c.sequences, dhidden)
+	bindClearUnused[T](k, c.sequences, dhidden)
 
 	// pe is added to every row, so its gradient is the sum of the gradients of the rows.
 	sum := cpu.Work[T](k, width)
@@ -142,7 +142,7 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 	bindClear[T](k, dx)
 	for i := range from.parts() {
 		n := from.bindGather(i)
-		dh := from.viewOf(i, dhidden.Buf, width)
+		dh := from.bindView(i, dhidden.Buf, width)
 		if i == 1 {
 			dw = workLike(k, dw1)
 		}
@@ -176,8 +176,8 @@ type blockRows[T cpu.Float] struct {
 func newBlockRows[T cpu.Float](k *cpu.Kernel, c blocks, x, pe Arg) blockRows[T] {
 	const elements, most = 4 << 20, 8
 	n := c.b * c.n
-	size := min(n, max(1, elements/(c.l*c.width()), pieces(n, most)))
-	return blockRows[T]{c, k, x, pe, size, cpu.Work[T](k, size*c.l*c.width())}
+	size := min(n, max(1, elements/(c.blockLen*c.width()), pieces(n, most)))
+	return blockRows[T]{c, k, x, pe, size, cpu.Work[T](k, size*c.blockLen*c.width())}
 }
 
 func (g blockRows[T]) parts() int { return pieces(g.b*g.n, g.size) }
@@ -188,8 +188,8 @@ func (g blockRows[T]) part(i int) (from, to int) { return part(i, g.size, g.b*g.
 // bindGather adds a phase that gathers part i, and returns the number of its rows.
 func (g blockRows[T]) bindGather(i int) int {
 	from, to := g.part(i)
-	cols := g.l * g.d
-	bindRows(g.k, to-from, g.l*g.width(), func(lo, hi int) {
+	cols := g.blockLen * g.d
+	bindRows(g.k, to-from, g.blockLen*g.width(), func(lo, hi int) {
 		x, pe := cpu.Slice[T](g.x.Buf), cpu.Slice[T](g.pe.Buf)
 		for i := lo; i < hi; i++ {
 			token := g.token(from + i)
@@ -198,7 +198,7 @@ func (g blockRows[T]) bindGather(i int) int {
 				clear(rows[:g.h*cols])
 				continue
 			}
-			for j := range g.l {
+			for j := range g.blockLen {
 				for head := range g.h {
 					cpu.Add(rows[head*cols+j*g.d:][:g.d], x[((token+j)*g.h+head)*g.d:][:g.d], pe[j*g.d:][:g.d])
 				}
@@ -211,7 +211,7 @@ func (g blockRows[T]) bindGather(i int) int {
 // bindScatter adds a phase for the rows of part i, which are gradients now: it adds them to the dx of the tokens that they came from.
 func (g blockRows[T]) bindScatter(i int, dx Arg) {
 	from, to := g.part(i)
-	cols := g.l * g.d
+	cols := g.blockLen * g.d
 	bindRows(g.k, g.b*g.s, g.width(), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			first, end, token := g.covering(i)
@@ -226,8 +226,8 @@ func (g blockRows[T]) bindScatter(i int, dx Arg) {
 	})
 }
 
-// viewOf returns a cell for the rows of part i in b [B*Nc*Hkv,width]. It adds a phase that sets the cell in every run.
-func (g blockRows[T]) viewOf(i int, b *cpu.Buf, width int) *cpu.Buf {
+// bindView returns a cell for the rows of part i in b [B*Nc*Hkv,width]. It adds a phase that sets the cell in every run.
+func (g blockRows[T]) bindView(i int, b *cpu.Buf, width int) *cpu.Buf {
 	from, to := g.part(i)
 	view := new(cpu.Buf)
 	g.k.Phase(1, func(int, *cpu.Worker) { cpu.Hold(view, cpu.Slice[T](b)[from*g.h*width:to*g.h*width]) })

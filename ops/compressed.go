@@ -27,11 +27,7 @@ type CompressedAttentionOp struct {
 func (CompressedAttentionOp) Name() string                  { return "compressed attention" }
 func (CompressedAttentionOp) inputs() int                   { return 3 }
 func (op CompressedAttentionOp) mask(s int) span            { return span{op.BlockLen, op.Stride, s} }
-func (op CompressedAttentionOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
-
-func (op CompressedAttentionOp) pairs(in []Operand) float64 {
-	return op.mask(in[0].Shape[1]).pairs(in[0].Shape[1])
-}
+func (op CompressedAttentionOp) pairs(in []Operand) float64 { return spanPairs(op.mask, in) }
 
 func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 	out, err := inferAttention(in, "kc", "vc", func(s int) int { return compressedRows(s, op.BlockLen, op.Stride) })

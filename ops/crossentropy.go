@@ -14,7 +14,7 @@ import (
 // are -1. logits are [B,S,V] or [N,V], targets [B,S] or [N] of int32 or int. int is converted on the host first, as in
 // Embedding. A target outside [-1,V) is an error of the run that names the target, its place and V. logits have a gradient.
 func CrossEntropy(logits, targets *gorgonia.Node) (*gorgonia.Node, error) {
-	targets, err := tokens(CrossEntropyOp{}, "targets", targets)
+	targets, err := int32Input(CrossEntropyOp{}, "targets", targets)
 	if err != nil {
 		return nil, err
 	}
@@ -28,7 +28,7 @@ type CrossEntropyOp struct{}
 func (CrossEntropyOp) Name() string { return "cross entropy" }
 
 func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, floats("logits", 0), input{"targets", 0, true, true}); err != nil {
+	if err := wantInputs(in, floats("logits", 0), indices("targets", 0)); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape

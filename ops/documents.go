@@ -29,7 +29,7 @@ import (
 // zero, and no query sees them. Graphs without compression set blockLen and stride to 0.
 func DocumentTable(cuSeqlens *gorgonia.Node, batch, seq, blockLen, stride int) (*gorgonia.Node, error) {
 	op := DocumentTableOp{batch, seq, blockLen, stride}
-	cuSeqlens, err := tokens(op, "cu_seqlens", cuSeqlens)
+	cuSeqlens, err := int32Input(op, "cu_seqlens", cuSeqlens)
 	if err != nil {
 		return nil, err
 	}
@@ -155,8 +155,8 @@ type options struct {
 func WithDocuments(table *gorgonia.Node) Option { return func(o *options) { o.table = table } }
 
 // applyPacked is Apply with the table of documents from opts, if there is one, as the last input. The table must be made for
-// compression blocks of l tokens at a stride of d; if l is 0, it may be made for any.
-func applyPacked(spec Spec, l, d int, opts []Option, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
+// compression blocks of blockLen tokens, stride tokens apart; if blockLen is 0, it may be made for any.
+func applyPacked(spec Spec, blockLen, stride int, opts []Option, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	var o options
 	for _, opt := range opts {
 		if opt == nil {
@@ -169,8 +169,8 @@ func applyPacked(spec Spec, l, d int, opts []Option, inputs ...*gorgonia.Node) (
 		switch table, ok := made.(DocumentTableOp); {
 		case !ok:
 			return nil, opError(spec, fmt.Errorf("documents (%s) are not of DocumentTable", o.table.Name()))
-		case l > 0 && (table.BlockLen != l || table.Stride != d):
-			return nil, opError(spec, fmt.Errorf("documents have compression blocks of %d tokens, %d apart, want %d and %d", table.BlockLen, table.Stride, l, d))
+		case blockLen > 0 && (table.BlockLen != blockLen || table.Stride != stride):
+			return nil, opError(spec, fmt.Errorf("documents have compression blocks of %d tokens, %d apart, want %d and %d", table.BlockLen, table.Stride, blockLen, stride))
 		}
 		inputs = append(inputs, o.table)
 	}
@@ -203,20 +203,22 @@ func checkTable(table []Operand, b, s int) error {
 // counts from the sequence's first token or key. Keys are tokens, or compressed keys.
 type sequence struct {
 	b        int // row of the batch
-	first, s int // place of its first token in the row, and its number of tokens
-	key, t   int // place of its first key in the row, and its number of keys
+	first    int // place of its first token in the row
+	s        int // its number of tokens
+	firstKey int // place of its first key in the row
+	t        int // its number of keys
 }
 
 // sequences are the sequences of all rows of a batch.
 type sequences struct {
-	rowS, rowT int      // tokens and keys of a row
-	l, d       int      // block length and stride of compressed keys; 0 if keys are tokens
-	table      *cpu.Buf // table of documents; nil: each row is one sequence
+	rowS, rowT       int      // tokens and keys of a row
+	blockLen, stride int      // of compressed keys; 0 if keys are tokens
+	table            *cpu.Buf // table of documents; nil: each row is one sequence
 }
 
 // sequencesOf returns the sequences of rows of s tokens and t keys: the documents of the table, if there is one, or whole rows.
-func sequencesOf(table []Arg, s, t, l, d int) sequences {
-	x := sequences{rowS: s, rowT: t, l: l, d: d}
+func sequencesOf(table []Arg, s, t, blockLen, stride int) sequences {
+	x := sequences{rowS: s, rowT: t, blockLen: blockLen, stride: stride}
 	if len(table) > 0 {
 		x.table = table[0].Buf
 	}
@@ -226,29 +228,29 @@ func sequencesOf(table []Arg, s, t, l, d int) sequences {
 // hasDocuments reports whether the sequences are documents. If not, each row is one sequence.
 func (x sequences) hasDocuments() bool { return x.table != nil }
 
-// of returns the sequence of token t of row b.
-func (x sequences) of(b, t int) sequence {
+// ofToken returns the sequence of token t of row b.
+func (x sequences) ofToken(b, t int) sequence {
 	if x.table == nil {
 		return sequence{b, 0, x.rowS, 0, x.rowT}
 	}
 	row := cpu.Slice[int32](x.table)[(b*x.rowS+t)*docNumbers:][:docNumbers]
 	first, n := int(row[docFirst]), int(row[docEnd]-row[docFirst])
-	if x.l == 0 {
+	if x.blockLen == 0 {
 		return sequence{b, first, n, first, n}
 	}
-	return sequence{b, first, n, int(row[docKeys]), NumCompressed(n, x.l, x.d)}
+	return sequence{b, first, n, int(row[docKeys]), NumCompressed(n, x.blockLen, x.stride)}
 }
 
 // ofKey returns the sequence of the key at place i of row b, and whether there is a key at that place.
 func (x sequences) ofKey(b, i int) (sequence, bool) {
-	if x.table == nil || x.l == 0 {
-		return x.of(b, i), true
+	if x.table == nil || x.blockLen == 0 {
+		return x.ofToken(b, i), true
 	}
 	t := int(cpu.Slice[int32](x.table)[(b*x.rowS+i)*docNumbers+docBlock])
 	if t < 0 {
 		return sequence{}, false
 	}
-	return x.of(b, t), true
+	return x.ofToken(b, t), true
 }
 
 // A piece of work is a range of places of a row, so the pieces do not depend on the documents. A piece computes the tiles that begin
@@ -258,7 +260,7 @@ func (x sequences) ofKey(b, i int) (sequence, bool) {
 // row in [from,to).
 func (x sequences) tiles(b, from, to, size int, f func(seq sequence, lo, hi int)) {
 	for t := from; t < to; {
-		seq := x.of(b, t)
+		seq := x.ofToken(b, t)
 		for lo := pieces(t-seq.first, size) * size; lo < seq.s && seq.first+lo < to; lo += size {
 			f(seq, lo, min(seq.s, lo+size))
 		}
@@ -273,25 +275,25 @@ func (x sequences) keyTiles(b, from, to, size int, f func(seq sequence, lo, hi i
 		if !ok {
 			return
 		}
-		for lo := pieces(i-seq.key, size) * size; lo < seq.t && seq.key+lo < to; lo += size {
+		for lo := pieces(i-seq.firstKey, size) * size; lo < seq.t && seq.firstKey+lo < to; lo += size {
 			f(seq, lo, min(seq.t, lo+size))
 		}
-		i = max(i+1, seq.key+seq.t)
+		i = max(i+1, seq.firstKey+seq.t)
 	}
 }
 
 // forEach calls f for each sequence of row b.
 func (x sequences) forEach(b int, f func(seq sequence)) {
 	for t := 0; t < x.rowS; {
-		seq := x.of(b, t)
+		seq := x.ofToken(b, t)
 		f(seq)
 		t += max(1, seq.s)
 	}
 }
 
-// bindClearRest adds to k a phase that zeroes, in arrays [B,T,...], the compressed keys that belong to no document.
-func bindClearRest[T cpu.Float](k *cpu.Kernel, x sequences, arrays ...Arg) {
-	if x.table == nil || x.l == 0 {
+// bindClearUnused adds to k a phase that zeroes, in arrays [B,T,...], the compressed keys that belong to no document.
+func bindClearUnused[T cpu.Float](k *cpu.Kernel, x sequences, arrays ...Arg) {
+	if x.table == nil || x.blockLen == 0 {
 		return
 	}
 	k.Phase(arrays[0].Shape[0], func(b int, _ *cpu.Worker) {

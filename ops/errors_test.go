@@ -205,11 +205,11 @@ func TestOpErrors(t *testing.T) {
 		{gated(nil, kv), "gated sum: input 0 is nil"},
 
 		{apply(ops.AdamWOp{}, f(ops.AdamWHyperLen)), "adamw: 1 inputs, want the numbers of the step and 4 for each of 0 tensors"},
-		{apply(ops.AdamWOp{Decay: "2"}, f(ops.AdamWHyperLen), w, w, w, w), "adamw: decay of tensor 0 is '2', want '0' or '1'"},
-		{apply(ops.AdamWOp{Decay: "1", Copies: ops.BFloat16}, f(ops.AdamWHyperLen), w, w, w, w), "adamw: 5 inputs, want the numbers of the step and 5 for each of 1 tensors"},
+		{apply(ops.AdamWOp{DecayMask: "2"}, f(ops.AdamWHyperLen), w, w, w, w), "adamw: decay of tensor 0 is '2', want '0' or '1'"},
+		{apply(ops.AdamWOp{DecayMask: "1", Copies: ops.BFloat16}, f(ops.AdamWHyperLen), w, w, w, w), "adamw: 5 inputs, want the numbers of the step and 5 for each of 1 tensors"},
 		{apply(ops.CastOp{To: tensor.Float64}, w), "cast: from float64 to float64, want float32 on one side and half precision on the other"},
-		{apply(ops.AdamWOp{Decay: "1"}, f(7), w, w, w, w), "adamw: hyper is float64 (7), want float64 (10)"},
-		{apply(ops.AdamWOp{Decay: "1"}, f(ops.AdamWHyperLen), w, w, w, f(5, 4)), "adamw: v 0 has shape (5, 4), want (4, 5)"},
+		{apply(ops.AdamWOp{DecayMask: "1"}, f(7), w, w, w, w), "adamw: hyper is float64 (7), want float64 (10)"},
+		{apply(ops.AdamWOp{DecayMask: "1"}, f(ops.AdamWHyperLen), w, w, w, f(5, 4)), "adamw: v 0 has shape (5, 4), want (4, 5)"},
 
 		{window(f(1, 10, 12, 8), f(1, 10, 5, 8), f(1, 10, 5, 8), 4), "ops: sliding window: heads 12 not a multiple of kv heads 5"},
 		{window(q, k, k, 0), "ops: sliding window: window w is 0, want at least 1"},

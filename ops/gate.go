@@ -54,11 +54,11 @@ func (GatedSumOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (op GatedSumOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	byType(in[0].Dtype, bindGatedSum[float32], bindGatedSum[float64])(k, op.activated(k, in[0]), in[1:], out[0])
+	byType(in[0].Dtype, bindGatedSum[float32], bindGatedSum[float64])(k, op.bindActivation(k, in[0]), in[1:], out[0])
 }
 
-// activated returns the gates after the activation.
-func (op GatedSumOp) activated(k *cpu.Kernel, gates Arg) Arg {
+// bindActivation returns the gates: the input, or work memory to which a phase writes the sigmoid of the input.
+func (op GatedSumOp) bindActivation(k *cpu.Kernel, gates Arg) Arg {
 	if !op.Sigmoid {
 		return gates
 	}
@@ -111,7 +111,7 @@ func (op GatedSumGradOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (op GatedSumGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	n, gates := len(in)-1, GatedSumOp{op.Sigmoid}.activated(k, in[0])
+	n, gates := len(in)-1, GatedSumOp{op.Sigmoid}.bindActivation(k, in[0])
 	byType(in[0].Dtype, bindGatedSumGrad[float32], bindGatedSumGrad[float64])(k, gates, in[1:n], in[n], out[0], out[1:n], out[n:])
 	if op.Sigmoid {
 		SigmoidGradOp{}.Bind(k, []Arg{gates, out[0]}, out[:1])

@@ -32,8 +32,8 @@ func MuonPolynomials() [3][3]float64 {
 const MuonScale = 0.2
 
 const (
-	muonLeast = 1e-38   // least norm that a Gram matrix is divided by, so that a zero matrix stays zero
-	muonGroup = 1 << 18 // elements of the matrices of one group, which are worked on together and stay in the caches
+	muonLeast     = 1e-38   // least norm that a Gram matrix is divided by, so that a zero matrix stays zero
+	muonGroupSize = 1 << 18 // elements of the matrices of one group, which stay in the caches
 )
 
 // muonMatrix is a tensor of Muon.
@@ -47,12 +47,15 @@ type muonMatrix struct {
 // muonWork is the work memory of one place in a group. The matrices at that place of all groups share it.
 type muonWork struct {
 	u, update                 *cpu.Buf // [rows,cols]
-	gram, square, p, q, spare *cpu.Buf // [s,s], s = side()
-	norm                      *cpu.Buf // [1], of the Gram matrix
+	gram, square, p, q, spare *cpu.Buf // G, G*G or P*G, P, Q and the next Q: [s,s], s = side()
+	norm                      *cpu.Buf // r: [1]
 }
 
 // side returns the smaller of rows and columns.
 func (m *muonMatrix) side() int { return min(m.rows, m.cols) }
+
+func (m *muonMatrix) elements() int       { return m.rows * m.cols }
+func (m *muonMatrix) squareElements() int { return m.side() * m.side() }
 
 // gramProduct returns the product gram = u*uᵀ or uᵀ*u.
 func (m *muonMatrix) gramProduct() cpu.Product {
@@ -77,13 +80,13 @@ func (m *muonMatrix) updateProduct() cpu.Product {
 // bindMuon adds to k the phases for the tensors of Muon.
 func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, state []Arg) {
 	var groups [][]muonMatrix
-	size := muonGroup
-	for i, decay := range op.Decay {
+	size := muonGroupSize
+	for i, decay := range op.DecayMask {
 		if !op.muon(i) {
 			continue
 		}
 		of := state[4*i:]
-		if size += of[0].Elements(); size > muonGroup {
+		if size += of[0].Elements(); size > muonGroupSize {
 			groups, size = append(groups, nil), of[0].Elements()
 		}
 		at := &groups[len(groups)-1]
@@ -96,7 +99,7 @@ func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, state
 		elements, squares := 0, 0
 		for _, g := range groups {
 			if place < len(g) {
-				elements, squares = max(elements, g[place].rows*g[place].cols), max(squares, g[place].side()*g[place].side())
+				elements, squares = max(elements, g[place].elements()), max(squares, g[place].squareElements())
 			}
 		}
 		if elements == 0 {
@@ -115,31 +118,54 @@ func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, state
 	}
 }
 
-// bindMuonGroup adds to k the phases for one group of matrices.
-func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepNumbers) {
-	// phase adds a phase that calls f for each run. It clones group, since the loop below exchanges the cells of a matrix between phases.
-	phase := func(runs []run, f func(m *muonMatrix, lo, hi int)) {
-		now := slices.Clone(group)
-		k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
-			r := runs[piece]
-			f(&now[r.tensor], r.lo, r.hi)
-		})
-	}
-	products := func(of func(m *muonMatrix) []cpu.Product) {
-		var list []cpu.Product
-		for i := range group {
-			list = append(list, of(&group[i])...)
-		}
-		cpu.Products[T](k, list...)
-	}
-	product := func(of func(m *muonMatrix) cpu.Product) {
-		products(func(m *muonMatrix) []cpu.Product { return []cpu.Product{of(m)} })
-	}
+// muonGroup is a group of matrices whose steps are worked on together. Its methods add phases to k.
+type muonGroup[T cpu.Float] struct {
+	k        *cpu.Kernel
+	matrices []muonMatrix
+	numbers  stepNumbers
+}
 
-	elements := func(i int) int { return group[i].rows * group[i].cols }
-	runs := runsOf(len(group), elements)
-	phase(runs, func(m *muonMatrix, lo, hi int) {
-		h, clip, ok := numbers.read()
+// bindMuonGroup adds to k the phases for one group of matrices.
+func bindMuonGroup[T cpu.Float](k *cpu.Kernel, matrices []muonMatrix, numbers stepNumbers) {
+	g := muonGroup[T]{k, matrices, numbers}
+	g.bindMomentum()
+	g.bindGram()
+	g.bindPolynomials()
+	g.bindUpdate()
+}
+
+// bindPhase adds a phase that calls f for each run. It clones the matrices, since bindPolynomials exchanges their cells between phases.
+func (g muonGroup[T]) bindPhase(runs []run, f func(m *muonMatrix, lo, hi int)) {
+	now := slices.Clone(g.matrices)
+	g.k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
+		r := runs[piece]
+		f(&now[r.tensor], r.lo, r.hi)
+	})
+}
+
+// bindProducts adds the products that of returns for each matrix.
+func (g muonGroup[T]) bindProducts(of func(m *muonMatrix) []cpu.Product) {
+	var list []cpu.Product
+	for i := range g.matrices {
+		list = append(list, of(&g.matrices[i])...)
+	}
+	cpu.Products[T](g.k, list...)
+}
+
+// bindProduct is bindProducts for one product of each matrix.
+func (g muonGroup[T]) bindProduct(of func(m *muonMatrix) cpu.Product) {
+	g.bindProducts(func(m *muonMatrix) []cpu.Product { return []cpu.Product{of(m)} })
+}
+
+// runs returns the runs of matrices with elements(m) elements.
+func (g muonGroup[T]) runs(elements func(m *muonMatrix) int) []run {
+	return runsOf(len(g.matrices), func(i int) int { return elements(&g.matrices[i]) })
+}
+
+// bindMomentum updates m and sets u.
+func (g muonGroup[T]) bindMomentum() {
+	g.bindPhase(g.runs((*muonMatrix).elements), func(m *muonMatrix, lo, hi int) {
+		h, clip, ok := g.numbers.read()
 		if !ok {
 			return
 		}
@@ -151,24 +177,31 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 		cpu.Scale(u, mu)
 		cpu.Axpy(rest, grad, u)
 	})
-	product((*muonMatrix).gramProduct)
-	k.Phase(len(group), func(piece int, _ *cpu.Worker) {
-		m := &group[piece]
-		gram := cpu.Slice[T](m.gram)[:m.side()*m.side()]
+}
+
+// bindGram sets gram to G and norm to r.
+func (g muonGroup[T]) bindGram() {
+	g.bindProduct((*muonMatrix).gramProduct)
+	g.k.Phase(len(g.matrices), func(piece int, _ *cpu.Worker) {
+		m := &g.matrices[piece]
+		gram := cpu.Slice[T](m.gram)[:m.squareElements()]
 		norm := max(math.Sqrt(cpu.SumSquares(gram)), muonLeast)
 		cpu.Slice[float64](m.norm)[0] = norm
 		cpu.Scale(gram, T(1/norm))
 	})
+}
 
-	squares := runsOf(len(group), func(i int) int { return group[i].side() * group[i].side() })
+// bindPolynomials sets q to Q.
+func (g muonGroup[T]) bindPolynomials() {
+	squares := g.runs((*muonMatrix).squareElements)
 	polynomials := MuonPolynomials()
 	for i, c := range polynomials {
 		first, last := i == 0, i == len(polynomials)-1
-		product(func(m *muonMatrix) cpu.Product { return m.sideProduct(m.square, m.gram, m.gram) })
-		phase(squares, func(m *muonMatrix, lo, hi int) {
+		g.bindProduct(func(m *muonMatrix) cpu.Product { return m.sideProduct(m.square, m.gram, m.gram) })
+		g.bindPhase(squares, func(m *muonMatrix, lo, hi int) {
 			polynomial(cpu.Slice[T](m.p), cpu.Slice[T](m.gram), cpu.Slice[T](m.square), lo, hi, m.side(), c)
 		})
-		products(func(m *muonMatrix) (list []cpu.Product) {
+		g.bindProducts(func(m *muonMatrix) (list []cpu.Product) {
 			if !first {
 				list = append(list, m.sideProduct(m.spare, m.p, m.q))
 			}
@@ -178,10 +211,10 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 			return list
 		})
 		if !last {
-			product(func(m *muonMatrix) cpu.Product { return m.sideProduct(m.gram, m.square, m.p) })
+			g.bindProduct(func(m *muonMatrix) cpu.Product { return m.sideProduct(m.gram, m.square, m.p) })
 		}
-		for i := range group {
-			m := &group[i]
+		for i := range g.matrices {
+			m := &g.matrices[i]
 			if first {
 				m.q, m.p = m.p, m.q // P*1
 			} else {
@@ -189,9 +222,13 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, group []muonMatrix, numbers stepN
 			}
 		}
 	}
-	product((*muonMatrix).updateProduct)
-	phase(runs, func(m *muonMatrix, lo, hi int) {
-		h, _, ok := numbers.read()
+}
+
+// bindUpdate changes the weights.
+func (g muonGroup[T]) bindUpdate() {
+	g.bindProduct((*muonMatrix).updateProduct)
+	g.bindPhase(g.runs((*muonMatrix).elements), func(m *muonMatrix, lo, hi int) {
+		h, _, ok := g.numbers.read()
 		if !ok {
 			return
 		}

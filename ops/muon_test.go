@@ -17,7 +17,7 @@ import (
 
 // The tensors of the tests fill several groups. They have fewer, as many, and more rows than columns. AdamW updates the third one.
 var (
-	muonSpec   = ops.AdamWOp{Decay: "0101011", Muon: "1101111"}
+	muonSpec   = ops.AdamWOp{DecayMask: "0101011", MuonMask: "1101111"}
 	muonShapes = [][]int{{3, 2}, {130, 150}, {19}, {1, 7}, {600, 70}, {64, 64}, {40, 6000}}
 )
 
@@ -28,14 +28,14 @@ func muonStep(step int) ops.AdamWHyper {
 func testMuon[T cpu.Float](t *testing.T, scale, tol float64) {
 	a := newAdamW[T](t, muonSpec, 2, muonShapes...)
 	name := func(i int) string {
-		if muonSpec.Decay[i] == '0' {
+		if muonSpec.DecayMask[i] == '0' {
 			return fmt.Sprint(i, ".pe")
 		}
 		return fmt.Sprint(i)
 	}
 	constants := ref.DefaultAdamW()
 	constants.Momentum, constants.Polynomials = 0.95, polynomials()
-	constants.Muon = func(name string) bool { return muonSpec.Muon[name[0]-'0'] == '1' }
+	constants.Muon = func(name string) bool { return muonSpec.MuonMask[name[0]-'0'] == '1' }
 	params := map[string]*ref.Tensor{}
 	for i := range muonShapes {
 		params[name(i)] = ref.From(testutil.Convert[float64](a.state[4*i]), muonShapes[i]...)
@@ -87,7 +87,7 @@ func TestMuonSingularValues(t *testing.T) {
 	const rows, cols = 24, 40
 	left, right := orthogonal(1, rows), orthogonal(2, cols)
 	for _, scale := range []float64{1, 1e-15, 1e15} {
-		a := newAdamW[float32](t, ops.AdamWOp{Decay: "0", Muon: "1"}, 2, []int{rows, cols})
+		a := newAdamW[float32](t, ops.AdamWOp{DecayMask: "0", MuonMask: "1"}, 2, []int{rows, cols})
 		clear(a.state[0])
 		values := make([]float64, rows)
 		for k := range rows {
@@ -160,7 +160,7 @@ func TestMuonPolynomials(t *testing.T) {
 
 // TestMuonOfNothing: a gradient that is zero or not finite moves no weight.
 func TestMuonOfNothing(t *testing.T) {
-	a := newAdamW[float32](t, ops.AdamWOp{Decay: "00", Muon: "11"}, 2, []int{5, 7}, []int{30, 3})
+	a := newAdamW[float32](t, ops.AdamWOp{DecayMask: "00", MuonMask: "11"}, 2, []int{5, 7}, []int{30, 3})
 	start := slices.Clone(a.state[0])
 	a.step(t, muonStep(1))
 	require.Equal(t, start, a.state[0])
@@ -191,7 +191,7 @@ func TestMuonRefuses(t *testing.T) {
 		`muon is "11", want`:      {"11", []ops.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), none}},
 		"m 0":                     {"1", []ops.Operand{hyper, of(2, 3), of(2, 3), of(3, 2), none}},
 	} {
-		_, err := ops.AdamWOp{Decay: "0", Muon: c.muon}.Infer(c.in)
+		_, err := ops.AdamWOp{DecayMask: "0", MuonMask: c.muon}.Infer(c.in)
 		require.ErrorContains(t, err, want)
 	}
 }

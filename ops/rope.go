@@ -69,7 +69,7 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) 
 		lo, hi := part(piece, tokens, b*s)
 		turn := turns.Local(w)
 		for i := lo; i < hi; i++ {
-			t := i%s - seqs.of(i/s, i%s).first
+			t := i%s - seqs.ofToken(i/s, i%s).first
 			compose(turn, runs[t/runTokens*d:][:d], places[t%runTokens*d:][:d])
 			for at := i * h * d; at < (i+1)*h*d; at += d {
 				rotate(cpu.Slice[T](y.Buf)[at:][:d], cpu.Slice[T](x.Buf)[at:][:d], turn)

@@ -31,6 +31,9 @@ func pieces(n, size int) int { return (n + size - 1) / size }
 // part returns the bounds of part i of the parts that pieces counts.
 func part(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
 
+// Functions whose names begin with bind add phases to a kernel. Phases run in the order in which they are added, so the order of such
+// calls matters, also within a composite literal.
+
 // bindRows adds to k a phase that calls f for runs [lo,hi) of n rows. A row counts as cols elements of work, and a run has about
 // chunk elements.
 func bindRows(k *cpu.Kernel, n, cols int, f func(lo, hi int)) {

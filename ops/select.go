@@ -33,13 +33,13 @@ type SelectBlocksOp struct {
 
 func (SelectBlocksOp) Name() string { return "select blocks" }
 
-// scores returns the attention op whose probabilities score the blocks.
-func (op SelectBlocksOp) scores() CompressedAttentionOp {
+// scorer returns the attention op whose probabilities score the blocks.
+func (op SelectBlocksOp) scorer() CompressedAttentionOp {
 	return CompressedAttentionOp{op.Params.BlockLen, op.Params.Stride}
 }
 
 func (op SelectBlocksOp) flops(in []Operand) float64 {
-	return attentionFLOPs(op.scores(), []Operand{in[0], in[1], in[1]}, 2, 0)
+	return attentionFLOPs(op.scorer(), []Operand{in[0], in[1], in[1]}, 2, 0)
 }
 
 func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
@@ -47,7 +47,7 @@ func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
 	if err := cmp.Or(op.Params.Validate(), wantInputs(in, float("q", 4), float("kc", 4), float("lse", 3))); err != nil {
 		return nil, err
 	}
-	scored, err := op.scores().Infer([]Operand{in[0], in[1], in[1]})
+	scored, err := op.scorer().Infer([]Operand{in[0], in[1], in[1]})
 	if err != nil {
 		return nil, err
 	}
@@ -82,23 +82,23 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	f := &selector[T]{
 		dims: a, blockChooser: blockChooser[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.s},
 		q: in[0], idx: out[0],
-		keys:   transposeKeys[T](k, a, in[1]),
+		keys:   bindTranspose[T](k, a, in[1]),
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		scores: cpu.Scratch[T](k, a.tileRows()*maxStride),
-		probs:  cpu.Scratch[T](k, a.tokens*a.t),
+		probs:  cpu.Scratch[T](k, a.tileQueries*a.t),
 		folded: cpu.Scratch[T](k, (a.s-1)/p.SelectBlock+1),
 		best:   cpu.Scratch[T](k, p.TopN),
 		blocks: cpu.Scratch[int32](k, p.TopN),
 	}
 	f.stats = bindRowStats(k, a, f.mask, in[0], f.keys, in[2])
-	if f.scored(a.s-1) && a.s >= p.BlockLen {
+	if f.choosesByScore(a.s-1) && a.s >= p.BlockLen {
 		f.weights = foldWeights[T](p)
 	}
-	bindQueries(k, a, a.tokens, f.tile)
+	bindQueries(k, a, a.tileQueries, f.tile)
 }
 
-// scored reports whether query t has more than n blocks to choose from. Otherwise it gets all of them.
-func (f *selector[T]) scored(t int) bool { return t/f.SelectBlock >= f.TopN }
+// choosesByScore reports whether query t has more than n blocks to choose from. Otherwise it gets all of them.
+func (f *selector[T]) choosesByScore(t int) bool { return t/f.SelectBlock >= f.TopN }
 
 // foldWeights returns the weights of the compression blocks j*l'/d - l/d + 1, ... in the score of selection block j: the number of
 // tokens that they share with it, divided by d. For l, d, l' = 32, 16, 64 the weights are 1, 2, 2, 2, 1.
@@ -114,14 +114,14 @@ func foldWeights[T cpu.Float](p Params) []T {
 // tile chooses the blocks of the queries [t0,t1) of a group.
 func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	probs := f.probs.Local(w)
-	if f.scored(t1 - 1) {
+	if f.choosesByScore(t1 - 1) {
 		f.sumProbs(probs, seq, g, t0, t1, w)
 	}
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
 	for t := t0; t < t1; t++ {
 		row := idx[((seq.b*f.s+seq.first+t)*f.hkv+g)*f.TopN:][:f.TopN]
-		_, seen := f.mask.keys(t)
-		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:seen], f.folded.Local(w), best, blocks)
+		_, visible := f.mask.keys(t)
+		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:visible], f.folded.Local(w), best, blocks)
 	}
 }
 

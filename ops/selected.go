@@ -24,9 +24,8 @@ type SelectedAttentionOp struct {
 	SelectBlock int // l': tokens in a selection block
 }
 
-func (SelectedAttentionOp) Name() string                  { return "selected attention" }
-func (SelectedAttentionOp) inputs() int                   { return 4 }
-func (op SelectedAttentionOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
+func (SelectedAttentionOp) Name() string { return "selected attention" }
+func (SelectedAttentionOp) inputs() int  { return 4 }
 
 // pairs assumes that each query has n different blocks, one of them the block of the query itself.
 func (op SelectedAttentionOp) pairs(in []Operand) float64 {
@@ -96,8 +95,8 @@ func (c chosenBlocks) list(seq sequence, g, t int) []int32 {
 	return cpu.Slice[int32](c.idx.Buf)[((seq.b*c.s+seq.first+t)*c.hkv+g)*c.n:][:c.n]
 }
 
-// run implements mask. It relies on ascending blocks, see check.
-func (c chosenBlocks) run(seq sequence, g, t, from int) (lo, hi int) {
+// nextRun implements mask. It relies on ascending blocks, see check.
+func (c chosenBlocks) nextRun(seq sequence, g, t, from int) (lo, hi int) {
 	for _, j := range c.list(seq, g, t) {
 		switch first := int(j) * c.size; {
 		case j < 0 || first > t:
@@ -114,8 +113,19 @@ func (c chosenBlocks) run(seq sequence, g, t, from int) (lo, hi int) {
 	return lo, min(hi, t+1)
 }
 
-// sees reports whether query t has chosen the block of a key.
-func (c chosenBlocks) sees(seq sequence, g, t, key int) bool {
+// startedBlocks returns the blocks of query t that begin at or before it.
+func (c chosenBlocks) startedBlocks(seq sequence, g, t int) []int32 {
+	idx := c.list(seq, g, t)
+	for i, j := range idx {
+		if j < 0 || int(j)*c.size > t {
+			return idx[:i]
+		}
+	}
+	return idx
+}
+
+// contains reports whether query t has chosen the block of a key.
+func (c chosenBlocks) contains(seq sequence, g, t, key int) bool {
 	return slices.Contains(c.list(seq, g, t), int32(key/c.size))
 }
 
@@ -123,7 +133,7 @@ func (c chosenBlocks) sees(seq sequence, g, t, key int) bool {
 // scores come from values, whose elements are all equal.
 func hide[T cpu.Float](c *chosenBlocks, seq sequence, g, t, from int, x, values []T) {
 	end := 0 // end in x of the chosen block before
-	for _, j := range c.seen(seq, g, t) {
+	for _, j := range c.startedBlocks(seq, g, t) {
 		lo, hi := overlap(int(j)*c.size, (int(j)+1)*c.size, from, from+len(x))
 		copy(x[end:lo], values)
 		end = hi
@@ -142,7 +152,7 @@ func (c chosenBlocks) check() (err error) {
 	all := cpu.Slice[int32](c.idx.Buf)
 	for at := 0; at < len(all); at += c.n {
 		token := at / c.n / c.hkv
-		seq, last := c.sequences.of(token/c.s, token%c.s), int32(-1)
+		seq, last := c.ofToken(token/c.s, token%c.s), int32(-1)
 		blocks := int32(c.blocks(seq.s))
 		for _, j := range all[at : at+c.n] {
 			switch {
@@ -173,6 +183,11 @@ func (c chosenBlocks) errorAt(at int, format string, args ...any) error {
 // tiles are several times as fast as those of the few heads of one query.
 func (c chosenBlocks) nearlyAll(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
 
+// bySpan and byList report which kernels the sequences of a batch need: those of spans for sequences of nearlyAll, those that walk over
+// the lists of chosen blocks for all others. Documents have any length, so with documents both are true.
+func (c chosenBlocks) bySpan() bool { return c.hasDocuments() || c.nearlyAll(c.s) }
+func (c chosenBlocks) byList() bool { return c.hasDocuments() || !c.nearlyAll(c.s) }
+
 // selectedForward is attention over chosen blocks. The heads of a group at one query are the rows of a tile. A worker holds the
 // scores of all chosen keys at once.
 type selectedForward[T cpu.Float] struct {
@@ -190,30 +205,29 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	in, a := splitDims(in, 4, 0, 0)
 	c := newChosenBlocks(a, block, in[3])
 	k.Check = c.check
-	if a.hasDocuments() || c.nearlyAll(a.s) {
-		f := newSpan[T](k, a, span{1, 1, a.s}, in, out)
+	if c.bySpan() {
+		f := bindSpanForward[T](k, a, tokenSpan(a.s), in, out)
 		f.chosen, f.hidden = &c, hiddenScores[T]()
-		bindQueries(k, a, a.tokens, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
+		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if c.nearlyAll(seq.s) {
 				f.tile(seq, g, t0, t1, w)
 			}
 		})
 	}
-	if !a.hasDocuments() && c.nearlyAll(a.s) {
-		return
-	}
-	f := &selectedForward[T]{
-		chosenBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:   transposeKeys[T](k, a, in[1]),
-		scores: cpu.Scratch[T](k, a.h*c.most()),
-		max:    cpu.Scratch[T](k, a.h),
-		sum:    cpu.Scratch[T](k, a.h),
-	}
-	bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
-		if !c.nearlyAll(seq.s) {
-			f.queries(seq, g, first, end, w)
+	if c.byList() {
+		f := &selectedForward[T]{
+			chosenBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
+			keys:   bindTranspose[T](k, a, in[1]),
+			scores: cpu.Scratch[T](k, a.h*c.most()),
+			max:    cpu.Scratch[T](k, a.h),
+			sum:    cpu.Scratch[T](k, a.h),
 		}
-	})
+		bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
+			if !c.nearlyAll(seq.s) {
+				f.queries(seq, g, first, end, w)
+			}
+		})
+	}
 }
 
 // queries computes o and lse for the queries [first,end) of a group.
@@ -221,14 +235,14 @@ func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Wor
 	state := softmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
 	s, ld := f.scores.Local(w), f.most()
 	keys, v := f.keys.of(seq, g), cpu.Slice[T](f.v.Buf)
-	lse := cpu.Slice[T](f.lse.Buf)[f.stat(seq, g, 0):]
+	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
 	for t := first; t < end; t++ {
-		q := cpu.Slice[T](f.q.Buf)[f.row(seq, t, g, f.d):]
-		o := cpu.Slice[T](f.o.Buf)[f.row(seq, t, g, f.dv):][:f.h*f.dv]
+		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, t, g, f.d):]
+		o := cpu.Slice[T](f.o.Buf)[f.queryAt(seq, t, g, f.dv):][:f.h*f.dv]
 		state.start()
 		clear(o)
 		n := 0
-		for lo, hi := f.run(seq, g, t, 0); lo < hi; lo, hi = f.run(seq, g, t, hi) {
+		for lo, hi := f.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.nextRun(seq, g, t, hi) {
 			dots(f.h, q, keys, lo, hi, s[n:], ld)
 			n += hi - lo
 		}
@@ -236,8 +250,8 @@ func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Wor
 			state.add(j, s[j*ld:][:n], 0, n, o[j*f.dv:][:f.dv])
 		}
 		n = 0
-		for lo, hi := f.run(seq, g, t, 0); lo < hi; lo, hi = f.run(seq, g, t, hi) {
-			cpu.Tile(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.at(seq, lo, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
+		for lo, hi := f.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.nextRun(seq, g, t, hi) {
+			cpu.Tile(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, lo, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
 			n += hi - lo
 		}
 		for j := range f.h {

@@ -7,7 +7,7 @@ type choosers struct {
 	chosenBlocks
 	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group, one after the other
 	ends    *cpu.Buf // int32 [B,Hkv,places]: the end of each list; the ends of a sequence begin at its first token
-	places  int      // ends of a row: one for each block, or with documents one for each token, which may be a document
+	places  int      // entries of ends in a row: one per block; with documents one per token, since each token may begin a document
 }
 
 // bindChoosers adds to k a phase that inverts c.
@@ -20,21 +20,10 @@ func bindChoosers(k *cpu.Kernel, c chosenBlocks) choosers {
 	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
 		c.forEach(b, func(seq sequence) {
 			queries, ends := x.group(seq, g)
-			invert(seq.s, func(t int) []int32 { return c.seen(seq, g, t) }, queries, ends)
+			invert(seq.s, func(t int) []int32 { return c.startedBlocks(seq, g, t) }, queries, ends)
 		})
 	})
 	return x
-}
-
-// seen returns the blocks of query t that begin at or before it.
-func (c chosenBlocks) seen(seq sequence, g, t int) []int32 {
-	idx := c.list(seq, g, t)
-	for i, j := range idx {
-		if j < 0 || int(j)*c.size > t {
-			return idx[:i]
-		}
-	}
-	return idx
 }
 
 // group returns the lists of a sequence and a group, and their ends.
@@ -43,8 +32,8 @@ func (x choosers) group(seq sequence, g int) (queries, ends []int32) {
 	return cpu.Slice[int32](x.queries)[(bg*x.s+seq.first)*x.n:][:seq.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+seq.first:][:x.blocks(seq.s)]
 }
 
-// seeing returns the queries that chose block j and see some of its keys.
-func (x choosers) seeing(seq sequence, g, j int) []int32 {
+// queriesOf returns the queries that chose block j and see some of its keys.
+func (x choosers) queriesOf(seq sequence, g, j int) []int32 {
 	queries, ends := x.group(seq, g)
 	return inverted(queries, ends, j)
 }
@@ -64,22 +53,25 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	c := newChosenBlocks(a, block, in[3])
 	k.Check = c.check
 	scores := max(a.h*c.most(), a.tileRows()*c.size)
-	if a.hasDocuments() || c.nearlyAll(a.s) {
+	if c.bySpan() {
 		scores = max(scores, a.tileRows()*maxStride)
 	}
-	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
-	if a.hasDocuments() || c.nearlyAll(a.s) {
-		short := newSpanGrad(k, b, span{1, 1, a.s})
+	b := bindBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
+	if c.bySpan() {
+		short := bindSpanBackward(k, b, tokenSpan(a.s))
 		short.chosen, short.partRows = &c, shortParts*a.t
 		short.hidden, short.zeros, short.finiteVals = hiddenScores[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
 		short.bindParts(k, shortParts)
 	}
-	if !a.hasDocuments() && c.nearlyAll(a.s) {
-		return
+	if c.byList() {
+		f := &selectedBackward[T]{b, c, bindChoosers(k, c)}
+		bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
+			if !c.nearlyAll(seq.s) {
+				f.queries(seq, g, first, end, w)
+			}
+		})
+		k.Phase(a.b*a.hkv*c.blocks(a.s), f.blocks)
 	}
-	f := &selectedBackward[T]{b, c, bindChoosers(k, c)}
-	bindQueries(k, a, queriesPerPiece, f.queries)
-	k.Phase(a.b*a.hkv*c.blocks(a.s), f.blocks)
 }
 
 // queries computes the dq of the queries [first,end) of a group.
@@ -87,16 +79,13 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.chosen.most(), softmaxScale[T](f.d)
 	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
-	if f.chosen.nearlyAll(seq.s) {
-		return
-	}
 	for t := first; t < end; t++ {
-		q := cpu.Slice[T](f.q.Buf)[f.row(seq, t, g, f.d):]
-		do := cpu.Slice[T](f.do.Buf)[f.row(seq, t, g, f.dv):]
-		dq := cpu.Slice[T](f.gradQ.Buf)[f.row(seq, t, g, f.d):][:f.h*f.d]
+		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, t, g, f.d):]
+		do := cpu.Slice[T](f.do.Buf)[f.queryAt(seq, t, g, f.dv):]
+		dq := cpu.Slice[T](f.gradQ.Buf)[f.queryAt(seq, t, g, f.d):][:f.h*f.d]
 		clear(dq)
 		n := 0
-		for lo, hi := f.chosen.run(seq, g, t, 0); lo < hi; lo, hi = f.chosen.run(seq, g, t, hi) {
+		for lo, hi := f.chosen.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.chosen.nextRun(seq, g, t, hi) {
 			dots(f.h, q, keys, lo, hi, s[n:], ld)
 			dots(f.h, do, vals, lo, hi, dp[n:], ld)
 			n += hi - lo
@@ -105,8 +94,8 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, stats[(t*f.h+j)*rowNumbers:], scale)
 		}
 		n = 0
-		for lo, hi := f.chosen.run(seq, g, t, 0); lo < hi; lo, hi = f.chosen.run(seq, g, t, hi) {
-			cpu.Tile(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.at(seq, lo, g, f.d):], f.hkv*f.d, dq, f.d, true)
+		for lo, hi := f.chosen.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.chosen.nextRun(seq, g, t, hi) {
+			cpu.Tile(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.keyAt(seq, lo, g, f.d):], f.hkv*f.d, dq, f.d, true)
 			n += hi - lo
 		}
 	}
@@ -122,7 +111,7 @@ func (f *selectedBackward[T]) blocks(piece int, w *cpu.Worker) {
 		if f.chosen.nearlyAll(seq.s) {
 			return
 		}
-		queries := f.choosers.seeing(seq, g, lo/f.chosen.size)
+		queries := f.choosers.queriesOf(seq, g, lo/f.chosen.size)
 		f.keyGrad(seq, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
 	})
 }

@@ -48,10 +48,13 @@ type input struct {
 	index  bool // int32
 }
 
-// float requires floats of the given rank, floats requires floats of that rank or more, index requires int32 of the given rank.
-func float(name string, rank int) input  { return input{name, rank, false, false} }
-func floats(name string, rank int) input { return input{name, rank, true, false} }
-func index(name string, rank int) input  { return input{name, rank, false, true} }
+// float and index require floats and int32 of the given rank; floats and indices of that rank or more.
+func float(name string, rank int) input  { return input{name: name, rank: rank} }
+func floats(name string, rank int) input { return input{name: name, rank: rank, orMore: true} }
+func index(name string, rank int) input  { return input{name: name, rank: rank, index: true} }
+func indices(name string, rank int) input {
+	return input{name: name, rank: rank, orMore: true, index: true}
+}
 
 // wantShape checks one input's shape.
 func wantShape(name string, got tensor.Shape, want ...int) error {

@@ -68,9 +68,9 @@ type Checked interface {
 	Check(in []Operand, b *cpu.Buf) error
 }
 
-// ValueError is the error of an op that refuses the values of an int32 input: tokens outside the vocabulary, chosen blocks, boundaries of
-// documents, rows of a cache. errors.As finds it in the error of a run of a graph.Machine; those of Gorgonia's machines wrap no other. The
-// op has changed nothing.
+// ValueError is the error of an op that refuses the values of an int32 input: tokens outside the vocabulary, chosen blocks, boundaries
+// of documents, rows of a cache. errors.As finds it in the error of a graph.Machine's run. Errors of Gorgonia's machines do not wrap, so
+// it cannot be found there. The op has written nothing.
 type ValueError struct{ Err error }
 
 func (e *ValueError) Error() string { return e.Err.Error() }
@@ -117,14 +117,17 @@ func OutputIndex(op gorgonia.Op) (index int, ok bool) {
 	return 0, false
 }
 
-// counted is a Spec of matrix products or of attention.
+// counted is a Spec with products whose operations it counts itself.
 type counted interface{ flops(in []Operand) float64 }
 
 // FLOPs returns the floating-point operations of the products in an op with these inputs. A multiplication and an addition count
 // as two. Attention counts only the keys that each query sees, as if each row were one document. An op without products has 0.
 func FLOPs(s Spec, in []Operand) float64 {
-	if c, ok := s.(counted); ok {
-		return c.flops(in)
+	switch s := s.(type) {
+	case counted:
+		return s.flops(in)
+	case AttentionSpec:
+		return attentionFLOPs(s, in, 2, 2)
 	}
 	return 0
 }

@@ -32,12 +32,8 @@ type SlidingWindowOp struct {
 
 func (SlidingWindowOp) Name() string                  { return "sliding window" }
 func (SlidingWindowOp) inputs() int                   { return 3 }
-func (op SlidingWindowOp) mask(s int) span            { return span{1, 1, min(op.Window, s)} }
-func (op SlidingWindowOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
-
-func (op SlidingWindowOp) pairs(in []Operand) float64 {
-	return op.mask(in[0].Shape[1]).pairs(in[0].Shape[1])
-}
+func (op SlidingWindowOp) mask(s int) span            { return tokenSpan(min(op.Window, s)) }
+func (op SlidingWindowOp) pairs(in []Operand) float64 { return spanPairs(op.mask, in) }
 
 func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 	out, err := inferAttention(in, "k", "v", func(s int) int { return s })

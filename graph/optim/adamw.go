@@ -34,7 +34,7 @@ import (
 // TapeMachine with gorgonia.BindDualValues adds up over its runs.
 //
 // If the norm is not finite, no weight changes. On a device with memory of its own the step then returns no error: only Norm
-// shows it, and the step counts until TakeBack.
+// shows it, and the step counts until UncountStep.
 //
 // An AdamW is used by one goroutine at a time.
 type AdamW struct {
@@ -44,7 +44,7 @@ type AdamW struct {
 	scale   float64 // scale of the gradients; 0 means 1
 	step    int     // steps taken
 
-	plan    *adamWPlan       // nil before the first step
+	bound   *boundAdamW      // nil before the first step
 	pending safetensors.File // set by SetState before the first step
 }
 
@@ -106,9 +106,9 @@ func (s *AdamW) LR() float64 {
 	return s.options.schedule.At(s.step)
 }
 
-// TakeBack uncounts the last step, if its norm was not finite and it has therefore changed nothing. It is for steps on a
+// UncountStep uncounts the last step, if its norm was not finite and it has therefore changed nothing. It is for steps on a
 // device, for which the host does not wait: on the CPU Step returns the error itself.
-func (s *AdamW) TakeBack() { s.step = max(0, s.step-1) }
+func (s *AdamW) UncountStep() { s.step = max(0, s.step-1) }
 
 // Steps returns the number of steps taken.
 func (s *AdamW) Steps() int { return s.step }
@@ -143,8 +143,8 @@ func named(err *error, doing string) {
 
 var errClosed = errors.New("closed")
 
-// Begin implements graph.Solver. Its errors are those of Step. The first step makes the plan; if it fails, the next step may
-// have other weights.
+// Begin implements graph.Solver. Its errors are those of Step. The first step binds the kernel to the weights; if it
+// fails, the next step may have other weights.
 func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 	defer named(&err, "")
 	switch {
@@ -162,27 +162,27 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 	if err := checkLR(lr); err != nil {
 		return err
 	}
-	p := s.plan
-	if p == nil {
-		p = &adamWPlan{adamWOptions: &s.options}
-		err = p.start(weights)
+	b := s.bound
+	if b == nil {
+		b = &boundAdamW{adamWOptions: &s.options}
+		err = b.start(weights)
 		if err == nil && s.pending.Metadata != nil {
-			if err = p.restore(s.step, s.pending.Tensors); err != nil {
+			if err = b.restore(s.step, s.pending.Tensors); err != nil {
 				err = fmt.Errorf("state: %w", err)
 			}
 		}
 	}
 	if err == nil {
-		err = p.adopt(weights)
+		err = b.adopt(weights)
 	}
 	if err == nil {
-		err = p.prepare(lr, s.scale, s.step+1)
+		err = b.prepare(lr, s.scale, s.step+1)
 	}
-	if err != nil && s.plan == nil {
-		return errors.Join(err, p.close())
+	if err != nil && s.bound == nil {
+		return errors.Join(err, b.close())
 	}
 	if err == nil {
-		s.plan, s.pending = p, safetensors.File{}
+		s.bound, s.pending = b, safetensors.File{}
 	}
 	return err
 }
@@ -190,22 +190,22 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 // Launch implements graph.Solver.
 func (s *AdamW) Launch() (err error) {
 	defer named(&err, "")
-	if s.plan == nil {
+	if s.bound == nil {
 		return errors.New("launch without a step that has begun")
 	}
-	return s.plan.kernel.Launch(s.plan.stream, &s.plan.work)
+	return s.bound.kernel.Launch(s.bound.stream, &s.bound.work)
 }
 
 // End implements graph.Solver.
 func (s *AdamW) End(weights []G.ValueGrad) (err error) {
 	defer named(&err, "")
-	if s.plan == nil {
+	if s.bound == nil {
 		return errors.New("end without a step that has begun")
 	}
 	for _, w := range weights {
 		zeroDual(w)
 	}
-	if err := s.plan.check(); err != nil {
+	if err := s.bound.check(); err != nil {
 		return err
 	}
 	s.step++
@@ -228,27 +228,27 @@ func zeroDual(w G.ValueGrad) {
 // asynchronous device it waits for the step.
 func (s *AdamW) Norm() (norm float64, err error) {
 	defer named(&err, "norm: ")
-	p := s.plan
-	if p == nil {
+	b := s.bound
+	if b == nil {
 		return 0, nil
 	}
-	if err := errors.Join(p.stream.Download(p.normOut, p.result), p.stream.Synchronize()); err != nil {
+	if err := errors.Join(b.stream.Download(b.hostNorm, b.norm), b.stream.Synchronize()); err != nil {
 		return 0, err
 	}
-	return p.normOut.Float64s()[0], nil
+	return b.hostNorm.Float64s()[0], nil
 }
 
 // WatchNorm returns a Watch of the global norm of the gradients, float64 (1). The solver must have taken a step. Closing the
 // solver closes the Watch.
 func (s *AdamW) WatchNorm() (w *graph.Watch, err error) {
 	defer named(&err, "")
-	if s.closed || s.plan == nil {
+	if s.closed || s.bound == nil {
 		return nil, errors.New("watch of the norm: no step has been taken, or the solver is closed")
 	}
-	if w, err = graph.NewWatch(s.plan.stream, "the norm", s.plan.result); err != nil {
+	if w, err = graph.NewWatch(s.bound.stream, "the norm", s.bound.norm); err != nil {
 		return nil, err
 	}
-	s.plan.watches = append(s.plan.watches, w)
+	s.bound.watches = append(s.bound.watches, w)
 	return w, nil
 }
 
@@ -256,9 +256,9 @@ func (s *AdamW) WatchNorm() (w *graph.Watch, err error) {
 func (s *AdamW) Close() error {
 	var err error
 	s.closed = true
-	if s.plan != nil {
-		err = s.plan.close()
-		s.plan = nil
+	if s.bound != nil {
+		err = s.bound.close()
+		s.bound = nil
 	}
 	if o := &s.options; !o.shared && o.machine != nil {
 		err = errors.Join(err, o.machine.Close())

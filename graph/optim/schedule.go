@@ -112,7 +112,7 @@ func (l *LossScale) UnmarshalJSON(data []byte) error {
 func (l *LossScale) Value() float64 { return l.value }
 
 // Adjust takes the norm of the gradients of a step that had the given scale; it may be the step before the last. It reports
-// whether the gradients have overflowed and a smaller scale may help. The step has then changed nothing: see AdamW.TakeBack.
+// whether the gradients have overflowed and a smaller scale may help. The step has then changed nothing: see AdamW.UncountStep.
 func (l *LossScale) Adjust(norm, scale float64) (skipped bool) {
 	if notFinite(norm) {
 		if scale <= leastLossScale {

@@ -35,7 +35,7 @@ func (s *AdamW) State() (st safetensors.File, err error) {
 		return st, errClosed
 	}
 	st.Metadata = map[string]string{stepKey: strconv.Itoa(s.step)}
-	if s.plan == nil {
+	if s.bound == nil {
 		st.Tensors = maps.Clone(s.pending.Tensors)
 		for name, x := range st.Tensors {
 			st.Tensors[name] = x.Clone().(*tensor.Dense)
@@ -43,14 +43,14 @@ func (s *AdamW) State() (st safetensors.File, err error) {
 		return st, nil
 	}
 	st.Tensors = map[string]*tensor.Dense{}
-	for _, m := range s.plan.moments {
+	for _, m := range s.bound.moments {
 		host := newHost(m.Operand)
-		if err := s.plan.stream.Download(host, m.Arg); err != nil {
+		if err := s.bound.stream.Download(host, m.Arg); err != nil {
 			return safetensors.File{}, fmt.Errorf("%s: %w", m.name, err)
 		}
 		st.Tensors[m.name] = host
 	}
-	return st, s.plan.stream.Synchronize()
+	return st, s.bound.stream.Synchronize()
 }
 
 // maxSteps is the largest number of steps that a float64 counts exactly.
@@ -75,9 +75,9 @@ func (s *AdamW) SetState(st safetensors.File) (err error) {
 	if step < 0 || int64(step) > maxSteps {
 		return fmt.Errorf("%d steps, want at least 0 and at most %d", step, int64(maxSteps))
 	}
-	if s.plan == nil {
+	if s.bound == nil {
 		s.pending = st
-	} else if err := s.plan.restore(step, st.Tensors); err != nil {
+	} else if err := s.bound.restore(step, st.Tensors); err != nil {
 		return err
 	}
 	s.step = step
@@ -86,17 +86,17 @@ func (s *AdamW) SetState(st safetensors.File) (err error) {
 
 // restore copies the moments after step steps from the host. It first checks all of them: it refuses numbers that cannot be
 // averages of gradients or of their squares. A state of no steps may have no tensors: its moments are zero.
-func (p *adamWPlan) restore(step int, tensors map[string]*tensor.Dense) error {
+func (b *boundAdamW) restore(step int, tensors map[string]*tensor.Dense) error {
 	if step == 0 && len(tensors) == 0 {
 		tensors = map[string]*tensor.Dense{}
-		for _, m := range p.moments {
+		for _, m := range b.moments {
 			tensors[m.name] = newHost(m.Operand)
 		}
 	}
-	if len(tensors) != len(p.moments) {
-		return fmt.Errorf("%d tensors, want %d: two moments of each weight, one of those of Muon", len(tensors), len(p.moments))
+	if len(tensors) != len(b.moments) {
+		return fmt.Errorf("%d tensors, want %d: two moments of each weight, one of those of Muon", len(tensors), len(b.moments))
 	}
-	for _, m := range p.moments {
+	for _, m := range b.moments {
 		host := newArg(m.Operand)
 		if tensors[m.name] == nil {
 			return fmt.Errorf("no tensor %s", m.name)
@@ -111,10 +111,10 @@ func (p *adamWPlan) restore(step int, tensors map[string]*tensor.Dense) error {
 			return fmt.Errorf("%s: an average of squares is negative", m.name)
 		}
 	}
-	for _, m := range p.moments {
-		if err := p.stream.Upload(m.Arg, tensors[m.name]); err != nil {
+	for _, m := range b.moments {
+		if err := b.stream.Upload(m.Arg, tensors[m.name]); err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
-	return p.stream.Synchronize()
+	return b.stream.Synchronize()
 }

@@ -61,10 +61,10 @@ func bindHalf(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, e
 		return k, nil
 	case ops.AdamWOp:
 		if op.PerTensor() == 5 {
-			s.Spec = ops.AdamWOp{Decay: op.Decay, Muon: op.Muon}
+			s.Spec = ops.AdamWOp{DecayMask: op.DecayMask, MuonMask: op.MuonMask}
 			k.copies = true
 			k.wideIn = k.wideIn[:1:1]
-			for i := range op.Decay {
+			for i := range op.DecayMask {
 				k.wideIn = append(k.wideIn, in[1+5*i:][:4]...)
 			}
 		}

@@ -15,12 +15,12 @@ func WithAccumulation() ModelOption { return func(o *modelOptions) { o.sums = tr
 
 // sums counts the micro-batches since the last step.
 type sums struct {
-	batches   int
-	predicted int // their targets that are not ignored
+	batches int
+	targets int // those that are not ignored
 }
 
-// Predicted returns the number of targets of the batch that are not ignored. Loss is the mean over these.
-func (m *Model) Predicted() (n int) {
+// NumTargets returns the number of targets of the batch that are not ignored. Loss is the mean over these.
+func (m *Model) NumTargets() (n int) {
 	for _, t := range m.targets {
 		if t != -1 {
 			n++
@@ -29,23 +29,23 @@ func (m *Model) Predicted() (n int) {
 	return n
 }
 
-// add counts the batch in the sums, if the model has any, and sets the scale of its gradients to its weight.
-func (m *Model) add() {
+// countBatch counts the batch in the sums, if the model has any, and sets the scale of its gradients to its weight.
+func (m *Model) countBatch() {
 	if m.sums == nil {
 		return
 	}
-	n := m.Predicted()
+	n := m.NumTargets()
 	m.sums.batches++
-	m.sums.predicted += n
+	m.sums.targets += n
 	*m.scale = G.F32(m.lossScale * float64(n) / float64(len(m.targets)))
 }
 
 // gradScale returns the number that the solver divides the gradients by: the loss scale times the sum of the batches' weights.
 func (m *Model) gradScale() float64 {
-	if m.sums == nil || m.sums.predicted == 0 { // without targets all gradients are zero
+	if m.sums == nil || m.sums.targets == 0 { // without targets all gradients are zero
 		return m.lossScale
 	}
-	return m.lossScale * float64(m.sums.predicted) / float64(len(m.targets))
+	return m.lossScale * float64(m.sums.targets) / float64(len(m.targets))
 }
 
 // endSums clears the sums, if the model has any, so that the next run starts new ones.

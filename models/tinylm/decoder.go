@@ -3,7 +3,6 @@ package tinylm
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -24,7 +23,7 @@ type Decoder struct {
 	options        []graph.Option
 	caches         []G.Value       // one for each layer
 	resident       *graph.Resident // holds the caches on a device; nil on the host
-	layout         nn.Cache        // sizes of each cache
+	cache          ops.KVCache     // sizes of each cache
 	sequences      []decoded
 	free           []int32 // pages that no sequence uses
 
@@ -91,46 +90,24 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 		}
 		o.backend = graph.NewCPU(workers)
 	}
-	onHost := o.backend.Device().Host
-	if !onHost && w.resident == nil {
+	if !o.backend.Device().Host && w.resident == nil {
 		return nil, errors.New("the weights are on the host: move them to the device first")
 	}
-	pageLen := min(context, pageTokens)
-	if l := c.SelectBlock; c.Attention != Dense {
-		pageLen = (pageLen + l - 1) / l * l
-	}
-	pages := (context + pageLen - 1) / pageLen
 	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]decoded, slots), prefills: map[int]*decoderGraph{}}
 	d.options = []graph.Option{graph.WithBackend(o.backend), graph.WithPrecision(o.precision), graph.WithCapture()}
-	d.layout.KVCache = c.cache(slots, slots*pages, pageLen)
-	switch o.precision {
-	case graph.BF16:
-		d.layout.Half = ops.BFloat16
-	case graph.FP16:
-		d.layout.Half = ops.Float16
-	}
-	if err := d.layout.Validate(); err != nil {
+	if d.cache, err = c.cacheSizes(slots, context, o.precision); err != nil {
 		return nil, err
 	}
-	dt := w.Tensors["norm.weight"].Dtype()
-	if err := memory.Check(c.Layers * d.layout.Elements() * int(dt.Size())); err != nil {
+	if err := d.newCaches(o.backend); err != nil {
 		return nil, fmt.Errorf("caches: %w", err)
 	}
-	for range c.Layers {
-		d.caches = append(d.caches, tensor.New(tensor.Of(dt), tensor.WithShape(d.layout.Elements())))
-	}
-	if !onHost {
-		if d.resident, err = graph.NewResident(o.backend, d.caches); err != nil {
-			return nil, fmt.Errorf("caches: %w", err)
-		}
-		d.caches = d.resident.Values()
-	}
+	pages := d.cache.Pages / slots
 	for i := range d.sequences {
 		d.sequences[i].pages = make([]int32, 0, pages)
 		d.sequences[i].logits = make([]float32, c.Vocab)
 	}
-	for p := range slots * pages {
-		d.free = append(d.free, int32(slots*pages-1-p))
+	for p := range d.cache.Pages {
+		d.free = append(d.free, int32(d.cache.Pages-1-p))
 	}
 	d.step, err = d.newGraph(slots, 1, 1+pages, func(g *decoderGraph, b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
 		logits, layers := c.decode(b.WithLinear(ops.WithDots()), tokens, caches)
@@ -144,6 +121,42 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 		return nil, err
 	}
 	return d, nil
+}
+
+// cacheSizes returns the sizes of a layer's cache, with pages for slots sequences of context tokens each.
+func (c Config) cacheSizes(slots, context int, p graph.Precision) (ops.KVCache, error) {
+	pageLen := min(context, pageTokens)
+	if l := c.SelectBlock; c.Attention != Dense {
+		pageLen = (pageLen + l - 1) / l * l
+	}
+	pages := (context + pageLen - 1) / pageLen
+	sizes := c.cache(slots, slots*pages, pageLen)
+	switch p {
+	case graph.BF16:
+		sizes.Half = ops.BFloat16
+	case graph.FP16:
+		sizes.Half = ops.Float16
+	}
+	return sizes, sizes.Validate()
+}
+
+// newCaches allocates a cache for each layer, in the memory of b.
+func (d *Decoder) newCaches(b graph.Backend) (err error) {
+	layers, dt := d.weights.Config.Layers, d.weights.Tensors["norm.weight"].Dtype()
+	if err := memory.Check(layers * d.cache.Elements() * int(dt.Size())); err != nil {
+		return err
+	}
+	for range layers {
+		d.caches = append(d.caches, tensor.New(tensor.Of(dt), tensor.WithShape(d.cache.Elements())))
+	}
+	if b.Device().Host {
+		return nil
+	}
+	if d.resident, err = graph.NewResident(b, d.caches); err != nil {
+		return err
+	}
+	d.caches = d.resident.Values()
+	return nil
 }
 
 // Slots returns the number of sequences that the decoder has room for.
@@ -227,7 +240,7 @@ func (d *Decoder) prefill(n int) (*decoderGraph, error) {
 
 // grow adds pages to s until it has room for n tokens.
 func (d *Decoder) grow(s *decoded, n int) {
-	for len(s.pages)*d.layout.PageLen < n {
+	for len(s.pages)*d.cache.PageLen < n {
 		last := len(d.free) - 1
 		s.pages, d.free = append(s.pages, d.free[last]), d.free[:last]
 	}
@@ -336,70 +349,4 @@ func (d *Decoder) Close() error {
 	}
 	d.prefills, d.step = nil, nil
 	return errors.Join(errs...)
-}
-
-// decoderGraph is a graph of a Decoder with its machine.
-type decoderGraph struct {
-	graph              *G.ExprGraph
-	tokens, rows, last []int32
-	logits             *G.Node
-	read               G.Nodes
-	machine            *graph.Machine
-	seen               int // Weights.changes at the last run
-}
-
-// newGraph returns a graph for tokens [batch,seq] and rows [batch,width]. build adds the model and returns its logits.
-func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node, []nn.Cache) *G.Node) (*decoderGraph, error) {
-	g := &decoderGraph{graph: G.NewGraph()}
-	b := nn.NewBuilder(g.graph, d.weights.Config.WithDefaults().LearnableParams(), nn.Values(d.weights.Tensors))
-	dt := d.weights.Tensors["norm.weight"].Dtype()
-	var tokens, rows *G.Node
-	g.tokens, tokens = newInput(g.graph, "tokens", batch, seq)
-	g.rows, rows = newInput(g.graph, "rows", batch, width)
-	caches := make([]nn.Cache, len(d.caches))
-	for i, v := range d.caches {
-		values := G.NewVector(g.graph, dt, G.WithShape(d.layout.Elements()), G.WithName(fmt.Sprint("cache ", i)))
-		if err := G.UnsafeLet(values, v); err != nil {
-			return nil, err
-		}
-		caches[i] = nn.Cache{KVCache: d.layout.KVCache, Values: values, Rows: rows}
-	}
-	g.logits = build(g, b, tokens, caches)
-	if b.Err() != nil {
-		return nil, b.Err()
-	}
-	if d.resident != nil {
-		for i, n := range b.Learnables() {
-			if err := G.UnsafeLet(n, d.weights.resident.Values()[i]); err != nil {
-				return nil, err
-			}
-		}
-	}
-	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(append(g.read, g.logits)...), graph.WithHeldInputs(b.Learnables()...))...)
-	if err != nil {
-		return nil, err
-	}
-	g.machine = m
-	return g, nil
-}
-
-// copyLogits copies row i of the logits of the last run to of(i), unless that is nil.
-func (g *decoderGraph) copyLogits(of func(i int) []float32) error {
-	v, err := graph.HostValue(g.logits.Value())
-	if err != nil {
-		return err
-	}
-	x := v.(*tensor.Dense)
-	rows := x.Shape()[0]
-	for i := range rows {
-		dst := of(i)
-		if x.Dtype() == tensor.Float32 {
-			copy(dst, x.Float32s()[i*x.Size()/rows:])
-			continue
-		}
-		for j := range dst {
-			dst[j] = float32(x.Float64s()[i*x.Size()/rows+j])
-		}
-	}
-	return nil
 }

@@ -140,7 +140,7 @@ func TestDecoderSequencesJoinAndLeave(t *testing.T) {
 			}
 		}
 	}
-	require.Len(t, batch.free, batch.layout.Pages, "a page is lost")
+	require.Len(t, batch.free, batch.cache.Pages, "a page is lost")
 }
 
 func TestDecoderErrors(t *testing.T) {

@@ -58,10 +58,8 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 		return nil, err
 	}
 	if w.resident != nil {
-		for i, n := range m.learnables {
-			if err := G.UnsafeLet(n, w.resident.Values()[i]); err != nil {
-				return nil, err
-			}
+		if err := w.bind(m.learnables); err != nil {
+			return nil, err
 		}
 	}
 	return m, m.open(o)
@@ -209,7 +207,7 @@ func (m *Model) endDocuments() {
 func (m *Model) Run() error {
 	err := m.weights.use(m.machine)
 	if err == nil {
-		m.add()
+		m.countBatch()
 		err = m.vm.RunAll()
 		m.vm.Reset()
 	}
@@ -234,7 +232,7 @@ func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
 	if m.weights.stepped != m.machine { // the copies in half precision are out of date
 		m.machine.Refresh()
 	}
-	m.add()
+	m.countBatch()
 	if err := errors.Join(m.weights.use(m.machine), m.shareScale(solver)); err != nil {
 		return err
 	}

@@ -66,6 +66,16 @@ func (w *Weights) MoveTo(b graph.Backend) (err error) {
 	return err
 }
 
+// bind binds the copies on the device to nodes, which are in the order of Config.LearnableParams.
+func (w *Weights) bind(nodes G.Nodes) error {
+	for i, n := range nodes {
+		if err := G.UnsafeLet(n, w.resident.Values()[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // use records that m uses the weights on the device. If another machine used them last, use waits for that machine first.
 func (w *Weights) use(m *graph.Machine) error {
 	if w.resident == nil || m == w.user {
@@ -102,9 +112,9 @@ func (w *Weights) Free() error {
 	return err
 }
 
-// Hidden reports whether optim.WithMuon is meant for a weight: for the matrices of the layers, except those of gates and positions,
-// but neither for the embedding nor for the head.
-func Hidden(name string, shape tensor.Shape) bool {
+// UsesMuon reports whether a weight should take steps of Muon: the matrices of the layers do, except those of gates and positions; the
+// embedding and the head do not. It is a rule for optim.WithMuon.
+func UsesMuon(name string, shape tensor.Shape) bool {
 	return shape.Dims() == 2 && strings.HasPrefix(name, "layers.") && !strings.Contains(name, ".gate.") && !strings.HasSuffix(name, ".pe")
 }
 

@@ -41,7 +41,7 @@ func (x *bench) adamW(steps int, clip, bad float64) (norm float64, tensors []ada
 	}
 	var first [][]byte
 	for range 2 {
-		tensors, op.Decay = nil, ""
+		tensors, op.DecayMask = nil, ""
 		in := []arg{aligned.place(operand(tensor.Float64, ops.AdamWHyperLen), numbers)}
 		out := aligned.place(operand(tensor.Float64, 1), poison(8))
 		for i, n := range []int{1, 17, 1 << 14, 40001} {
@@ -60,7 +60,7 @@ func (x *bench) adamW(steps int, clip, bad float64) (norm float64, tensors []ada
 				}
 				in = append(in, x.out(x.storage, shape...))
 			}
-			op.Decay += strconv.Itoa(i % 2)
+			op.DecayMask += strconv.Itoa(i % 2)
 			tensors = append(tensors, a)
 		}
 		runOp(x.t, x.dev, x.dev.variants()[0], op, in, []arg{out})

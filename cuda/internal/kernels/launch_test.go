@@ -117,10 +117,10 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		adamW := []ops.Operand{operand(tensor.Float64, ops.AdamWHyperLen), wide, half, wide, wide}
 		wide, half = operand(tensor.Float32, 7), operand(dtypes[s.Type], 7)
 		adamW = append(adamW, wide, half, wide, wide)
-		add(ops.AdamWOp{Decay: "10"}, graph.Site{In: adamW, Out: []ops.Operand{operand(tensor.Float64, 1)}})
+		add(ops.AdamWOp{DecayMask: "10"}, graph.Site{In: adamW, Out: []ops.Operand{operand(tensor.Float64, 1)}})
 		matrix, gradient := operand(tensor.Float32, 7, 9), operand(dtypes[s.Type], 7, 9)
 		muon := []ops.Operand{operand(tensor.Float64, ops.AdamWHyperLen), matrix, gradient, matrix, operand(tensor.Float32)}
-		add(ops.AdamWOp{Decay: "1", Muon: "1"}, graph.Site{In: muon, Out: []ops.Operand{operand(tensor.Float64, 1)}})
+		add(ops.AdamWOp{DecayMask: "1", MuonMask: "1"}, graph.Site{In: muon, Out: []ops.Operand{operand(tensor.Float64, 1)}})
 		for _, n := range []int64{64, 3000} {
 			for trans := range 4 {
 				p := kernels.Product{Type: s.Type, Out: s.Type, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}

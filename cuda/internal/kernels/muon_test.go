@@ -18,7 +18,7 @@ import (
 
 // The tensors of a step: three of one shape, one with more rows than columns, and one row. The second tensor takes no step of Muon.
 var (
-	muonSpec   = ops.AdamWOp{Decay: "10101", Muon: "10111"}
+	muonSpec   = ops.AdamWOp{DecayMask: "10101", MuonMask: "10111"}
 	muonShapes = [][]int{{24, 40}, {24, 40}, {24, 40}, {70, 33}, {1, 9}}
 )
 
@@ -27,7 +27,7 @@ type muonState struct{ weight, grad, m, v map[string]*ref.Tensor }
 
 // muonName returns a name by which the oracle decays the tensor if the step does.
 func muonName(i int) string {
-	if muonSpec.Decay[i] == '0' {
+	if muonSpec.DecayMask[i] == '0' {
 		return fmt.Sprint(i, ".pe")
 	}
 	return fmt.Sprint(i)
@@ -51,7 +51,7 @@ func (x *bench) muon(s muonState) (after muonState, norm float64, half map[strin
 		for i, shape := range muonShapes {
 			name := muonName(i)
 			in = append(in, x.in(f32, s.weight[name].Data, shape...), x.in(x.storage, s.grad[name].Data, shape...), x.in(f32, s.m[name].Data, shape...))
-			if op.Muon[i] == '1' {
+			if op.MuonMask[i] == '1' {
 				in = append(in, x.out(f32))
 			} else {
 				in = append(in, x.in(f32, s.v[name].Data, shape...))
@@ -102,7 +102,7 @@ func TestMuonMatchesOracle(t *testing.T) {
 		after, norm, half := x.muon(s)
 		h, p := ref.DefaultAdamW(), ops.MuonPolynomials()
 		h.Momentum, h.Polynomials = 0.95, p[:]
-		h.Muon = func(name string) bool { return muonSpec.Muon[name[0]-'0'] == '1' }
+		h.Muon = func(name string) bool { return muonSpec.MuonMask[name[0]-'0'] == '1' }
 		for _, g := range s.grad {
 			for i := range g.Data {
 				g.Data[i] /= adamWScale

@@ -200,7 +200,7 @@ func (o *Options) check() error {
 func (o *Options) solverOptions() []optim.AdamWOption {
 	list := []optim.AdamWOption{optim.WithBetas(beta1, o.Beta2), optim.WithDecay(o.Decay), optim.WithClip(o.Clip)}
 	if o.Optimizer == muonOptimizer {
-		list = append(list, optim.WithMuon(tinylm.Hidden))
+		list = append(list, optim.WithMuon(tinylm.UsesMuon))
 	}
 	return list
 }

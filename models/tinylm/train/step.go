@@ -175,7 +175,7 @@ func (r *run) settle() error {
 	}
 	r.state.Late = slices.Delete(r.state.Late, 0, 1)
 	if r.state.Scale != nil && r.state.Scale.Adjust(s.GradNorm, s.Scale) {
-		r.solver.TakeBack()
+		r.solver.UncountStep()
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 // Rows returns the implementation of the step.
 func Rows() []kernels.Row {
 	return kernels.Rows(kernels.Op[ops.AdamWOp]{
-		Name: "cuda", Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op ops.AdamWOp) bool { return op.Muon != "" },
+		Name: "cuda", Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op ops.AdamWOp) bool { return op.MuonMask != "" },
 	})
 }
 
@@ -46,8 +46,8 @@ const runLen = 1 << 14
 // finite, weights, moments and copies are updated in place.
 func step(b *kernels.Builder, op ops.AdamWOp) error {
 	hyper, norm, perTensor := b.In[0], b.Out[0], op.PerTensor()
-	if len(op.Decay) == 0 || len(b.In) != 1+perTensor*len(op.Decay) {
-		return graph.Refuse(graph.ReasonShape, "%d inputs, want 1 and %d for each of %d tensors", len(b.In), perTensor, len(op.Decay))
+	if len(op.DecayMask) == 0 || len(b.In) != 1+perTensor*len(op.DecayMask) {
+		return graph.Refuse(graph.ReasonShape, "%d inputs, want 1 and %d for each of %d tensors", len(b.In), perTensor, len(op.DecayMask))
 	}
 	if hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
 		return graph.Refuse(graph.ReasonType, "numbers of the step are %v, their norm %v, want float64", hyper.Dtype, norm.Dtype)
@@ -55,7 +55,7 @@ func step(b *kernels.Builder, op ops.AdamWOp) error {
 	var tensors []adamWTensor
 	var runs, updates []adamWRun
 	shapes := map[muonShape][]int{}
-	for i, decay := range op.Decay {
+	for i, decay := range op.DecayMask {
 		t, err := tensorOf(b, b.In[1+i*perTensor:][:perTensor])
 		if err != nil {
 			return err
@@ -65,7 +65,7 @@ func step(b *kernels.Builder, op ops.AdamWOp) error {
 		}
 		tensors = append(tensors, t)
 		runs = append(runs, runsOf(i, t.n)...)
-		if op.Muon != "" && op.Muon[i] == '1' {
+		if op.MuonMask != "" && op.MuonMask[i] == '1' {
 			shape := muonShape{b.In[1+i*perTensor].Dim(0), b.In[1+i*perTensor].Dim(1)}
 			shapes[shape] = append(shapes[shape], i)
 		} else {

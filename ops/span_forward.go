@@ -2,13 +2,11 @@ package ops
 
 import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// spanForward is attention under a span: each tile of rows walks over the keys that any of its rows sees. If chosen is not nil,
-// the rows see only the chosen blocks.
+// spanForward is attention under a maskedSpan: each tile of rows walks over the keys that any of its rows sees.
 type spanForward[T cpu.Float] struct {
 	dims
-	mask         span
-	chosen       *chosenBlocks // nil: all blocks
-	hidden       []T           // -Inf: the scores of a chunk of keys that are not chosen; nil if chosen is nil
+	maskedSpan
+	hidden       []T // -Inf: the scores of a chunk of keys that are not chosen; nil if chosen is nil
 	q, v, o, lse Arg
 	keys         transposed[T]
 	finiteVals   finiteTiles
@@ -19,15 +17,15 @@ type spanForward[T cpu.Float] struct {
 
 // bindSpan adds to k the phases of attention under mask: in is q, k, v, out is o, lse.
 func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
-	f := newSpan[T](k, a, mask, in, out)
-	bindQueries(k, a, a.tokens, f.tile)
+	f := bindSpanForward[T](k, a, mask, in, out)
+	bindQueries(k, a, a.tileQueries, f.tile)
 }
 
-// newSpan adds to k the phases that transpose the keys and test the values. They run before the phase that calls tile.
-func newSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) *spanForward[T] {
+// bindSpanForward adds to k the phases that transpose the keys and test the values. The caller adds the phase that calls tile.
+func bindSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) *spanForward[T] {
 	return &spanForward[T]{
-		dims: a, mask: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:       transposeKeys[T](k, a, in[1]),
+		dims: a, maskedSpan: maskedSpan{span: mask}, q: in[0], v: in[2], o: out[0], lse: out[1],
+		keys:       bindTranspose[T](k, a, in[1]),
 		finiteVals: bindFinite[T](k, in[2]),
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.dv),
@@ -48,25 +46,24 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
 	state.start()
 	clear(o)
-	lo, hi := f.mask.tile(t0, t1)
-	for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
+	first, end := f.span.tile(t0, t1)
+	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
 		ld := scoreStride(to - from)
 		dots(rows, q, keys, from, to, s, ld)
 		for r := range rows {
-			x, y := f.mask.keys(t0 + r/f.h)
-			x, y = overlap(x, y, from, to)
+			lo, hi := f.span.keys(t0 + r/f.h)
+			lo, hi = overlap(lo, hi, from, to)
 			if f.chosen != nil {
-				hide(f.chosen, seq, g, t0+r/f.h, from, s[r*ld:][:y], f.hidden)
+				hide(f.chosen, seq, g, t0+r/f.h, from, s[r*ld:][:hi], f.hidden)
 			}
-			state.add(r, s[r*ld:][:to-from], x, y, o[r*f.dv:][:f.dv])
+			state.add(r, s[r*ld:][:to-from], lo, hi, o[r*f.dv:][:f.dv])
 		}
-		sees := func(r, i int) bool {
-			return f.mask.sees(t0+r/f.h, from+i) && (f.chosen == nil || f.chosen.sees(seq, g, t0+r/f.h, from+i))
-		}
-		weigh(rows, f.dv, to-from, s, ld, 1, v[f.at(seq, from, g, f.dv):], f.hkv*f.dv, o, f.finiteVals.keys(seq, from, to), f.clean.Local(w), sees)
+		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
+		areFinite := f.finiteVals.areFinite(seq, from, to)
+		weigh(rows, f.dv, to-from, s, ld, 1, v[f.keyAt(seq, from, g, f.dv):], f.hkv*f.dv, o, areFinite, f.clean.Local(w), visible)
 	}
 
-	lse := cpu.Slice[T](f.lse.Buf)[f.stat(seq, g, 0):]
+	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
 	for r := range rows {
 		lse[r%f.h*f.s+t0+r/f.h] = state.finish(r, o[r*f.dv:][:f.dv])
 	}

@@ -6,14 +6,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// align makes the casts of the weights of linears contiguous in memory, and their gradients, too. A product on a device can
-// then take them as one. The CPU's kernels have no use for it.
-func (p *plan) align() error {
+// joinWeights gives adjacent places to the weights of a LinearsOp or LinearsGradOp, if they are casts, and to their
+// gradients. A product on a device can then read or write them as one matrix. The CPU's kernels have no use for it.
+func (p *plan) joinWeights() error {
 	if p.device.Host {
 		return nil
 	}
-	free := map[*operand]bool{} // values that may become part of a contiguous list
-	makeContiguous := func(list []*operand) {
+	free := map[*operand]bool{} // values that may get a place beside others
+	join := func(list []*operand) {
 		for i, v := range list {
 			if !free[v] || slices.Contains(list[:i], v) || i < len(list)-1 && v.arg.Operand.Bytes()%p.device.Alignment != 0 {
 				return
@@ -32,12 +32,12 @@ func (p *plan) align() error {
 		}
 		switch op := s.spec.(type) {
 		case ops.LinearsOp:
-			makeContiguous(s.in[1 : 1+len(s.out)])
+			join(s.in[1 : 1+len(s.out)])
 		case ops.LinearsGradOp:
 			_, dys, ws := ops.SplitLinearsGrad(op, s.in)
-			makeContiguous(s.out[len(s.out)-len(dys):])
+			join(s.out[len(s.out)-len(dys):])
 			if !op.WeightsOnly {
-				makeContiguous(ws)
+				join(ws)
 			}
 		}
 	}

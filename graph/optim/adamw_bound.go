@@ -15,22 +15,20 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// adamWPlan is the kernel of AdamW, bound to the weights of a solver, with its memory.
-type adamWPlan struct {
+// boundAdamW is the kernel of AdamW, bound to the weights of a solver, with its memory.
+type boundAdamW struct {
 	*adamWOptions
-	backend graph.Backend // backend and stream of the machine
-	stream  graph.Stream
-	memory  []graph.Memory // first the moments, norm and the kernel's work memory; then the memory of slots
-	kernel  graph.Kernel
-	work    cpu.Buf
-	hyper   ops.Arg
-	numbers *tensor.Dense // hyper on the host
-	result  ops.Arg       // the norm
-	normOut *tensor.Dense // the norm on the host
-	slots   []adamWSlot
-	moments []moment // two of each slot, one of a slot of Muon
-	apart   bool     // at their present addresses no weight overlaps another weight or a gradient
-	watches []*graph.Watch
+	backend             graph.Backend // backend and stream of the machine
+	stream              graph.Stream
+	memory              []graph.Memory // first the moments, norm and the kernel's work memory; then the memory of slots
+	kernel              graph.Kernel
+	work                cpu.Buf
+	hyper, norm         ops.Arg       // input and output of the kernel
+	hostHyper, hostNorm *tensor.Dense // on the host
+	slots               []adamWSlot
+	moments             []moment // two of each slot, one of a slot of Muon
+	apart               bool     // at their present addresses no weight overlaps another weight or a gradient
+	watches             []*graph.Watch
 }
 
 // adamWSlot is one weight.
@@ -42,22 +40,22 @@ type adamWSlot struct {
 }
 
 // start makes a slot for each weight and binds the kernel.
-func (p *adamWPlan) start(weights []G.ValueGrad) error {
+func (b *boundAdamW) start(weights []G.ValueGrad) error {
 	if len(weights) == 0 {
 		return errors.New("no weights")
 	}
-	if p.backend, p.stream = p.machine.Backend(), p.machine.Stream(); p.stream == nil {
+	if b.backend, b.stream = b.machine.Backend(), b.machine.Stream(); b.stream == nil {
 		return errors.New("the machine is closed")
 	}
-	copies := p.machine.HalfType()
-	p.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
-	p.result = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
-	p.numbers, p.normOut = newHost(p.hyper.Operand), newHost(p.result.Operand)
-	in, own := []ops.Arg{p.hyper}, []ops.Arg{p.hyper, p.result}
+	copies := b.machine.HalfType()
+	b.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
+	b.norm = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
+	b.hostHyper, b.hostNorm = newHost(b.hyper.Operand), newHost(b.norm.Operand)
+	in, own := []ops.Arg{b.hyper}, []ops.Arg{b.hyper, b.norm}
 	decay, muon := make([]byte, len(weights)), make([]byte, len(weights))
 	for i, w := range weights {
 		name := nameOf(w, i)
-		if slices.ContainsFunc(p.slots, func(s adamWSlot) bool { return s.name == name }) {
+		if slices.ContainsFunc(b.slots, func(s adamWSlot) bool { return s.name == name }) {
 			return fmt.Errorf("two weights are named %s", name)
 		}
 		v := w.Value()
@@ -68,40 +66,40 @@ func (p *adamWPlan) start(weights []G.ValueGrad) error {
 		if of.Elements() == 0 {
 			return fmt.Errorf("%s has no elements: its shape is %v", name, of.Shape)
 		}
-		if i > 0 && of.Dtype != p.slots[0].weight.Dtype {
-			return fmt.Errorf("%s is %v, the weights before it are %v", name, of.Dtype, p.slots[0].weight.Dtype)
+		if i > 0 && of.Dtype != b.slots[0].weight.Dtype {
+			return fmt.Errorf("%s is %v, the weights before it are %v", name, of.Dtype, b.slots[0].weight.Dtype)
 		}
 		s := adamWSlot{name: name, weight: newArg(of), grad: newArg(of)}
 		first, second := moment{firstPrefix + name, newArg(of)}, moment{secondPrefix + name, newArg(of)}
-		p.moments, own = append(p.moments, first), append(own, first.Arg)
+		b.moments, own = append(b.moments, first), append(own, first.Arg)
 		muon[i] = '0'
-		if p.muon != nil && p.muon(name, of.Shape) {
+		if b.muon != nil && b.muon(name, of.Shape) {
 			if of.Shape.Dims() != 2 {
 				return fmt.Errorf("%s has shape %v: Muon is for matrices", name, of.Shape)
 			}
 			muon[i], second.Shape = '1', nil
 		} else {
-			p.moments, own = append(p.moments, second), append(own, second.Arg)
+			b.moments, own = append(b.moments, second), append(own, second.Arg)
 		}
 		in = append(in, s.weight, s.grad, first.Arg, second.Arg)
 		if ops.IsHalf(copies) {
 			s.half = newArg(ops.Operand{Dtype: copies})
-			if n, ok := w.(*G.Node); ok && p.machine.HalfCopy(n).Buf != nil {
-				s.half = p.machine.HalfCopy(n)
+			if n, ok := w.(*G.Node); ok && b.machine.HalfCopy(n).Buf != nil {
+				s.half = b.machine.HalfCopy(n)
 			}
 			in = append(in, s.half)
 		}
-		p.slots = append(p.slots, s)
+		b.slots = append(b.slots, s)
 		decay[i] = '0'
-		if p.decays(name, of.Shape) {
+		if b.decays(name, of.Shape) {
 			decay[i] = '1'
 		}
 	}
-	spec := ops.AdamWOp{Decay: string(decay), Copies: copies}
+	spec := ops.AdamWOp{DecayMask: string(decay), Copies: copies}
 	if slices.Contains(muon, '1') {
-		spec.Muon = string(muon)
+		spec.MuonMask = string(muon)
 	}
-	return p.bind(spec, in, own)
+	return b.bind(spec, in, own)
 }
 
 // nameOf returns the name of a weight or, if it has none, a name made of its index.
@@ -113,35 +111,35 @@ func nameOf(w G.ValueGrad, i int) string {
 }
 
 // bind binds the kernel and allocates the memory of own, the solver's own inputs and outputs.
-func (p *adamWPlan) bind(spec ops.AdamWOp, in, own []ops.Arg) (err error) {
-	site := graph.Site{Spec: spec, Out: []ops.Operand{p.result.Operand}}
+func (b *boundAdamW) bind(spec ops.AdamWOp, in, own []ops.Arg) (err error) {
+	site := graph.Site{Spec: spec, Out: []ops.Operand{b.norm.Operand}}
 	for _, a := range in {
 		site.In = append(site.In, a.Operand)
 	}
 	if _, err := spec.Infer(site.In); err != nil {
 		return err
 	}
-	if p.kernel, err = graph.Bind(p.backend, site, in, []ops.Arg{p.result}); err != nil {
+	if b.kernel, err = graph.Bind(b.backend, site, in, []ops.Arg{b.norm}); err != nil {
 		return err
 	}
-	work := ops.Operand{Dtype: tensor.Uint8, Shape: tensor.Shape{p.kernel.WorkBytes()}}
-	memory, err := graph.AllocArgs(p.backend, append(own, ops.Arg{Operand: work, Buf: &p.work}))
+	work := ops.Operand{Dtype: tensor.Uint8, Shape: tensor.Shape{b.kernel.WorkBytes()}}
+	memory, err := graph.AllocArgs(b.backend, append(own, ops.Arg{Operand: work, Buf: &b.work}))
 	if err != nil {
 		return fmt.Errorf("moments: %w", err)
 	}
-	p.memory = append(p.memory, memory)
+	b.memory = append(b.memory, memory)
 	return nil
 }
 
 // adopt points the cells to the weights and their gradients, which must be those of the first step.
-func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
-	if len(weights) != len(p.slots) {
-		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(p.slots))
+func (b *boundAdamW) adopt(weights []G.ValueGrad) error {
+	if len(weights) != len(b.slots) {
+		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(b.slots))
 	}
-	moved := !p.apart
-	p.apart = false // after an error some of them may be at new addresses
+	moved := !b.apart
+	b.apart = false // after an error some of them may be at new addresses
 	for i, w := range weights {
-		s := &p.slots[i]
+		s := &b.slots[i]
 		if n, ok := w.(G.Namer); ok && n.Name() != "" && n.Name() != s.name {
 			return fmt.Errorf("weight %d is %s, in the first step it was %s", i, n.Name(), s.name)
 		}
@@ -150,12 +148,12 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
 			return fmt.Errorf("%s has no value", s.name)
 		}
 		if n, ok := w.(*G.Node); ok {
-			if c := p.machine.HalfCopy(n); c.Buf != nil && c.Buf != s.half.Buf {
+			if c := b.machine.HalfCopy(n); c.Buf != nil && c.Buf != s.half.Buf {
 				return fmt.Errorf("%s is another node than in the first step", s.name)
 			}
 		}
 		weightAt, gradAt := s.weight.Pointer(), s.grad.Pointer()
-		if err := p.adoptInPlace(s.weight, v); err != nil {
+		if err := b.adoptInPlace(s.weight, v); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 		grad, err := w.Grad()
@@ -165,9 +163,9 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
 		if value.IsNil(grad) {
 			return fmt.Errorf("%s has no gradient: the graph has not run, or its VM does not keep it", s.name)
 		}
-		ok, err := p.backend.Adopt(s.grad.Buf, grad, s.grad.Operand)
+		ok, err := b.backend.Adopt(s.grad.Buf, grad, s.grad.Operand)
 		if err == nil && !ok {
-			err = p.upload(s, grad)
+			err = b.upload(s, grad)
 		}
 		if err != nil {
 			return fmt.Errorf("gradient of %s: %w", s.name, err)
@@ -175,36 +173,36 @@ func (p *adamWPlan) adopt(weights []G.ValueGrad) error {
 		moved = moved || s.weight.Pointer() != weightAt || s.grad.Pointer() != gradAt
 	}
 	if moved {
-		if err := p.checkApart(); err != nil {
+		if err := b.checkApart(); err != nil {
 			return err
 		}
 	}
-	p.apart = true
+	b.apart = true
 	return nil
 }
 
 // upload copies a gradient on the host to memory of the solver on the device.
-func (p *adamWPlan) upload(s *adamWSlot, grad G.Value) error {
+func (b *boundAdamW) upload(s *adamWSlot, grad G.Value) error {
 	if s.own == nil {
 		var err error
-		if s.own, err = p.backend.Alloc(s.grad.Operand.Bytes()); err != nil {
+		if s.own, err = b.backend.Alloc(s.grad.Operand.Bytes()); err != nil {
 			return err
 		}
-		p.memory = append(p.memory, s.own)
+		b.memory = append(b.memory, s.own)
 	}
 	s.own.Place(s.grad.Buf, 0, s.grad.Operand.Bytes())
-	return p.stream.Upload(s.grad, grad)
+	return b.stream.Upload(s.grad, grad)
 }
 
 // checkApart returns an error if a weight shares memory with another weight or with a gradient: the step would change it
 // twice, or read what it has changed.
-func (p *adamWPlan) checkApart() error {
-	overlap := func(a, b *cpu.Buf) bool {
-		from, other := uintptr(a.Pointer()), uintptr(b.Pointer())
-		return from < other+uintptr(b.Bytes()) && other < from+uintptr(a.Bytes())
+func (b *boundAdamW) checkApart() error {
+	overlap := func(x, y *cpu.Buf) bool {
+		from, other := uintptr(x.Pointer()), uintptr(y.Pointer())
+		return from < other+uintptr(y.Bytes()) && other < from+uintptr(x.Bytes())
 	}
-	for i, s := range p.slots {
-		for j, o := range p.slots {
+	for i, s := range b.slots {
+		for j, o := range b.slots {
 			switch {
 			case i < j && overlap(s.weight.Buf, o.weight.Buf):
 				return fmt.Errorf("%s and %s share memory", s.name, o.name)
@@ -217,8 +215,8 @@ func (p *adamWPlan) checkApart() error {
 }
 
 // adoptInPlace points a cell to the memory of a value. The value cannot be a copy, because the step changes it.
-func (p *adamWPlan) adoptInPlace(a ops.Arg, v G.Value) error {
-	ok, err := p.backend.Adopt(a.Buf, v, a.Operand)
+func (b *boundAdamW) adoptInPlace(a ops.Arg, v G.Value) error {
+	ok, err := b.backend.Adopt(a.Buf, v, a.Operand)
 	switch {
 	case err != nil:
 		return err
@@ -231,29 +229,29 @@ func (p *adamWPlan) adoptInPlace(a ops.Arg, v G.Value) error {
 }
 
 // prepare uploads the numbers of step t, counted from 1, and prepares the kernel.
-func (p *adamWPlan) prepare(lr, scale float64, t int) error {
+func (b *boundAdamW) prepare(lr, scale float64, t int) error {
 	ops.AdamWHyper{
-		LR: lr, Beta1: p.beta1, Beta2: p.beta2, Eps: p.eps, Decay: p.decay, Clip: p.clip, Scale: scale, Step: t, Momentum: momentum,
-	}.Write(p.numbers.Float64s())
-	if err := p.stream.Upload(p.hyper, p.numbers); err != nil {
+		LR: lr, Beta1: b.beta1, Beta2: b.beta2, Eps: b.eps, Decay: b.decay, Clip: b.clip, Scale: scale, Step: t, Momentum: momentum,
+	}.Write(b.hostHyper.Float64s())
+	if err := b.stream.Upload(b.hyper, b.hostHyper); err != nil {
 		return err
 	}
-	return p.kernel.Prepare(p.stream, &p.work)
+	return b.kernel.Prepare(b.stream, &b.work)
 }
 
 // check returns an error if the norm is not finite and the host can read it without waiting. The error names the first
 // weight whose gradient is not finite.
-func (p *adamWPlan) check() error {
-	if !p.backend.Device().Host {
+func (b *boundAdamW) check() error {
+	if !b.backend.Device().Host {
 		return nil
 	}
-	norm := cpu.Slice[float64](p.result.Buf)[0]
+	norm := cpu.Slice[float64](b.norm.Buf)[0]
 	if !notFinite(norm) {
 		return nil
 	}
 	culprit := "their size"
-	if i := slices.IndexFunc(p.slots, func(s adamWSlot) bool { return has(s.grad, notFinite) }); i >= 0 {
-		culprit = p.slots[i].name
+	if i := slices.IndexFunc(b.slots, func(s adamWSlot) bool { return has(s.grad, notFinite) }); i >= 0 {
+		culprit = b.slots[i].name
 	}
 	return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, culprit)
 }
@@ -275,15 +273,15 @@ func newHost(o ops.Operand) *tensor.Dense {
 }
 
 // close waits for the stream, which is the machine's, and frees the memory and the watches.
-func (p *adamWPlan) close() error {
+func (b *boundAdamW) close() error {
 	var err error
-	if p.stream != nil {
-		err = p.stream.Synchronize()
-		for _, w := range p.watches {
+	if b.stream != nil {
+		err = b.stream.Synchronize()
+		for _, w := range b.watches {
 			err = errors.Join(err, w.Close())
 		}
 	}
-	for _, m := range p.memory {
+	for _, m := range b.memory {
 		err = errors.Join(err, m.Free())
 	}
 	return err

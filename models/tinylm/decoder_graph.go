@@ -1,0 +1,76 @@
+package tinylm
+
+import (
+	"fmt"
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
+)
+
+// decoderGraph is a graph of a Decoder with its machine.
+type decoderGraph struct {
+	graph              *G.ExprGraph
+	tokens, rows, last []int32
+	logits             *G.Node
+	read               G.Nodes
+	machine            *graph.Machine
+	seen               int // Weights.changes at the last run
+}
+
+// newGraph returns a graph for tokens [batch,seq] and rows [batch,width]. build adds the model and returns its logits.
+func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node, []nn.Cache) *G.Node) (*decoderGraph, error) {
+	g := &decoderGraph{graph: G.NewGraph()}
+	b := nn.NewBuilder(g.graph, d.weights.Config.WithDefaults().LearnableParams(), nn.Values(d.weights.Tensors))
+	dt := d.weights.Tensors["norm.weight"].Dtype()
+	var tokens, rows *G.Node
+	g.tokens, tokens = newInput(g.graph, "tokens", batch, seq)
+	g.rows, rows = newInput(g.graph, "rows", batch, width)
+	caches := make([]nn.Cache, len(d.caches))
+	for i, v := range d.caches {
+		values := G.NewVector(g.graph, dt, G.WithShape(d.cache.Elements()), G.WithName(fmt.Sprint("cache ", i)))
+		if err := G.UnsafeLet(values, v); err != nil {
+			return nil, err
+		}
+		caches[i] = nn.Cache{KVCache: d.cache, Values: values, Rows: rows}
+	}
+	g.logits = build(g, b, tokens, caches)
+	if b.Err() != nil {
+		return nil, b.Err()
+	}
+	if d.resident != nil {
+		if err := d.weights.bind(b.Learnables()); err != nil {
+			return nil, err
+		}
+	}
+	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(append(g.read, g.logits)...), graph.WithHeldInputs(b.Learnables()...))...)
+	if err != nil {
+		return nil, err
+	}
+	g.machine = m
+	return g, nil
+}
+
+// copyLogits copies row i of the logits of the last run to of(i), unless that is nil.
+func (g *decoderGraph) copyLogits(of func(i int) []float32) error {
+	v, err := graph.HostValue(g.logits.Value())
+	if err != nil {
+		return err
+	}
+	x := v.(*tensor.Dense)
+	rows := x.Shape()[0]
+	for i := range rows {
+		dst := of(i)
+		if x.Dtype() == tensor.Float32 {
+			copy(dst, x.Float32s()[i*x.Size()/rows:])
+			continue
+		}
+		for j := range dst {
+			dst[j] = float32(x.Float64s()[i*x.Size()/rows+j])
+		}
+	}
+	return nil
+}

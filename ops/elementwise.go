@@ -1,0 +1,38 @@
+package ops
+
+import "github.com/gorgonia-nsa/nsa/internal/cpu"
+
+// inferElementwise is the shape rule of ops whose inputs and output have the same shape.
+func inferElementwise(in []Operand, names ...string) ([]Operand, error) {
+	want := make([]input, len(names))
+	for i, name := range names {
+		want[i] = floats(name, 0)
+	}
+	if err := wantInputs(in, want...); err != nil {
+		return nil, err
+	}
+	for i, name := range names {
+		if err := wantShape(name, in[i].Shape, in[0].Shape...); err != nil {
+			return nil, err
+		}
+	}
+	return in[:1], nil
+}
+
+// unary returns the Bind of an elementwise op of one input.
+func unary[T cpu.Float](f func(dst, x []T)) func(k *cpu.Kernel, in, out []Arg) {
+	return func(k *cpu.Kernel, in, out []Arg) {
+		bindRows(k, out[0].Elements(), 1, func(lo, hi int) {
+			f(cpu.Slice[T](out[0].Buf)[lo:hi], cpu.Slice[T](in[0].Buf)[lo:hi])
+		})
+	}
+}
+
+// binary is unary for two inputs.
+func binary[T cpu.Float](f func(dst, x, y []T)) func(k *cpu.Kernel, in, out []Arg) {
+	return func(k *cpu.Kernel, in, out []Arg) {
+		bindRows(k, out[0].Elements(), 1, func(lo, hi int) {
+			f(cpu.Slice[T](out[0].Buf)[lo:hi], cpu.Slice[T](in[0].Buf)[lo:hi], cpu.Slice[T](in[1].Buf)[lo:hi])
+		})
+	}
+}

@@ -1,0 +1,74 @@
+package ops
+
+import (
+	"fmt"
+	"math"
+
+	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// int32Input returns the input n of an op as int32: n itself, or its conversion if it is int. name is the input's name in errors.
+func int32Input(spec Spec, name string, n *gorgonia.Node) (*gorgonia.Node, error) {
+	o, err := operandOf(n)
+	switch {
+	case err != nil || o.Dtype == tensor.Int32: // Apply returns the error of a wrong n
+		return n, nil
+	case o.Dtype == tensor.Int:
+		return Apply(Int32Op{}, n)
+	}
+	return nil, opError(spec, fmt.Errorf("%s is %v, want int32 or int", name, o.Dtype))
+}
+
+// checkTokens checks that all tokens are in [low,vocab). low is 0, or -1 for ops that ignore places with -1.
+func checkTokens(name string, tokens Arg, vocab int, low int32) (err error) {
+	defer valueError(&err)
+	for i, id := range cpu.Slice[int32](tokens.Buf) {
+		if id < low || int(id) >= vocab {
+			return fmt.Errorf("%s %d at %v is outside the vocabulary [%d, %d)", name, id, tokens.place(i), low, vocab)
+		}
+	}
+	return nil
+}
+
+// place returns the indices of element i.
+func (o Operand) place(i int) tensor.Shape {
+	at, _ := tensor.Itol(i, o.Shape, o.Shape.CalcStrides()) // no element is outside the shape
+	return at
+}
+
+// Int32Op is the Spec of the conversion of int to int32, of any shape. Embedding, CrossEntropy and DocumentTable apply it to inputs
+// of type int. It has only a CPU kernel: a device gets the converted numbers. A number outside the range of int32 is an error of
+// the run.
+type Int32Op struct{}
+
+func (Int32Op) Name() string { return "int32" }
+
+func (Int32Op) Infer(in []Operand) ([]Operand, error) {
+	if len(in) != 1 {
+		return nil, fmt.Errorf("%d inputs, want 1", len(in))
+	}
+	if in[0].Dtype != tensor.Int {
+		return nil, fmt.Errorf("x is %v, want int", in[0].Dtype)
+	}
+	return []Operand{{tensor.Int32, in[0].Shape}}, nil
+}
+
+func (Int32Op) Bind(k *cpu.Kernel, in, out []Arg) {
+	k.Check = func() (err error) {
+		defer valueError(&err)
+		for i, x := range cpu.Slice[int](in[0].Buf) {
+			if x < math.MinInt32 || x > math.MaxInt32 {
+				return fmt.Errorf("%d at %v is outside the range of int32", x, in[0].place(i))
+			}
+		}
+		return nil
+	}
+	bindRows(k, in[0].Elements(), 1, func(lo, hi int) {
+		for i, x := range cpu.Slice[int](in[0].Buf)[lo:hi] {
+			cpu.Slice[int32](out[0].Buf)[lo+i] = int32(x)
+		}
+	})
+}
