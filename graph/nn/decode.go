@@ -12,8 +12,8 @@ import (
 // Cache is the key/value cache of one attention layer in a graph.
 type Cache struct {
 	ops.KVCache
-	Values *G.Node // [Elements()], an input: Decode and Fill write to it
-	Rows   *G.Node // int32: the tokens and pages of the sequences, see ops.DecodeOp and ops.FillCacheOp
+	Values    *G.Node // [Elements()], an input: Decode and Fill write to it
+	PageTable *G.Node // int32: the tokens and pages of the sequences, see ops.DecodeOp and ops.FillCacheOp
 }
 
 // Cache returns the sizes of a cache of the layer. slots is the number of sequences; they share pages of pageLen tokens
@@ -54,7 +54,7 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 			}
 		}
 	}
-	inputs = append(inputs, c.Values, c.Rows)
+	inputs = append(inputs, c.Values, c.PageTable)
 	if b.err != nil {
 		return d, b.err
 	}
@@ -77,5 +77,5 @@ func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
 	if p.stored == nil {
 		return nil, errors.New("the parts are not those of a layer")
 	}
-	return ops.Apply(ops.FillCacheOp{Cache: c.KVCache}, append(slices.Clone(p.stored), c.Values, c.Rows)...)
+	return ops.Apply(ops.FillCacheOp{Cache: c.KVCache}, append(slices.Clone(p.stored), c.Values, c.PageTable)...)
 }

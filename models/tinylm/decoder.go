@@ -202,8 +202,8 @@ func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 	s := &d.sequences[slot]
 	d.grow(s, len(tokens))
 	clear(g.tokens[copy(g.tokens, tokens):])
-	g.last[0], g.rows[0], g.rows[1] = int32(len(tokens)-1), int32(slot), int32(len(tokens))
-	copy(g.rows[2:], s.pages)
+	g.last[0], g.pages[0], g.pages[1] = int32(len(tokens)-1), int32(slot), int32(len(tokens))
+	copy(g.pages[2:], s.pages)
 	if err = d.run(g); err == nil {
 		err = g.copyLogits(func(int) []float32 { return s.logits })
 	}
@@ -266,9 +266,9 @@ func (d *Decoder) Step(tokens []int32) (err error) {
 		}
 	}
 	g := d.step
-	width := len(g.rows) / d.slots
+	width := len(g.pages) / d.slots
 	for i, t := range tokens {
-		s, row := &d.sequences[i], g.rows[i*width:][:width]
+		s, row := &d.sequences[i], g.pages[i*width:][:width]
 		if row[0], g.tokens[i] = -1, 0; t >= 0 {
 			d.grow(s, s.tokens+1)
 			row[0], g.tokens[i] = int32(s.tokens), t

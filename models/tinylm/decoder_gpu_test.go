@@ -58,7 +58,7 @@ func TestDecoderOnGPU(t *testing.T) {
 					require.NoError(t, d.Step([]int32{next, -1}))
 				}
 				after := d.step.machine.Counts()
-				require.Equal(t, before["upload"]+20, after["upload"], "a step copies its tokens and rows alone")
+				require.Equal(t, before["upload"]+20, after["upload"], "a step copies its tokens and page table alone")
 				require.Zero(t, after["host"])
 			})
 		}

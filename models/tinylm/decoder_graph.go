@@ -13,29 +13,31 @@ import (
 
 // decoderGraph is a graph of a Decoder with its machine.
 type decoderGraph struct {
-	graph              *G.ExprGraph
-	tokens, rows, last []int32
-	logits             *G.Node
-	read               G.Nodes
-	machine            *graph.Machine
-	seen               int // Weights.changes at the last run
+	graph   *G.ExprGraph
+	tokens  []int32
+	pages   []int32 // the page table
+	last    []int32
+	logits  *G.Node
+	read    G.Nodes
+	machine *graph.Machine
+	seen    int // Weights.changes at the last run
 }
 
-// newGraph returns a graph for tokens [batch,seq] and rows [batch,width]. build adds the model and returns its logits.
+// newGraph returns a graph for tokens [batch,seq] and a page table [batch,width]. build adds the model and returns its logits.
 func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.Builder, *G.Node, []nn.Cache) *G.Node) (*decoderGraph, error) {
 	g := &decoderGraph{graph: G.NewGraph()}
 	b := nn.NewBuilder(g.graph, d.weights.Config.WithDefaults().LearnableParams(), nn.Values(d.weights.Tensors))
 	dt := d.weights.Tensors["norm.weight"].Dtype()
-	var tokens, rows *G.Node
+	var tokens, pages *G.Node
 	g.tokens, tokens = newInput(g.graph, "tokens", batch, seq)
-	g.rows, rows = newInput(g.graph, "rows", batch, width)
+	g.pages, pages = newInput(g.graph, "page table", batch, width)
 	caches := make([]nn.Cache, len(d.caches))
 	for i, v := range d.caches {
 		values := G.NewVector(g.graph, dt, G.WithShape(d.cache.Elements()), G.WithName(fmt.Sprint("cache ", i)))
 		if err := G.UnsafeLet(values, v); err != nil {
 			return nil, err
 		}
-		caches[i] = nn.Cache{KVCache: d.cache, Values: values, Rows: rows}
+		caches[i] = nn.Cache{KVCache: d.cache, Values: values, PageTable: pages}
 	}
 	g.logits = build(g, b, tokens, caches)
 	if b.Err() != nil {

@@ -83,7 +83,7 @@ func TestDecoderOnDevice(t *testing.T) {
 			uploads = f.Uploads
 		}
 	}
-	require.Equal(t, 2*(len(tokens)-23), f.Uploads-uploads, "a step copies its tokens and rows alone")
+	require.Equal(t, 2*(len(tokens)-23), f.Uploads-uploads, "a step copies its tokens and page table alone")
 	require.Positive(t, f.Replays)
 	require.NoError(t, d.Close())
 	require.NoError(t, w.Free())

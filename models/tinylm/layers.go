@@ -83,7 +83,7 @@ func (c Config) decode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) (logits
 		if prefix := layer(i) + "attn."; c.Attention == Dense {
 			q, k, v := c.project(b, x, prefix)
 			op := ops.DecodeOp{Cache: caches[i].KVCache, Base: c.RoPEBase}
-			o := b.Apply(op, q, k, v, caches[i].Values, caches[i].Rows)
+			o := b.Apply(op, q, k, v, caches[i].Values, caches[i].PageTable)
 			d = nn.Decoded{Output: b.Linear(o, prefix+"wo"), Read: b.Output(o, 2)}
 		} else {
 			d, err = b.NSA(prefix, c.NSAConfig).Decode(x, caches[i])
@@ -101,7 +101,7 @@ func (c Config) prefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cache) 
 		prefix := layer(i) + "attn."
 		if c.Attention == Dense {
 			y, k, v := c.dense(b, x, nil, prefix)
-			b.Apply(ops.FillCacheOp{Cache: caches[i].KVCache}, k, v, caches[i].Values, caches[i].Rows)
+			b.Apply(ops.FillCacheOp{Cache: caches[i].KVCache}, k, v, caches[i].Values, caches[i].PageTable)
 			return y
 		}
 		l := b.NSA(prefix, c.NSAConfig)

@@ -391,6 +391,35 @@ func TestDecodeOnGPU(t *testing.T) {
 	}
 }
 
+// TestDecodePolicy: a policy that wants the general kernels for a branch of the layer has them in decoding.
+func TestDecodePolicy(t *testing.T) {
+	general := graph.BranchPolicy{General: true}
+	for _, c := range opcases.Decodings() {
+		if c.GateHidden > 0 || !decodes(t, "cuda mma", c, storages[1]) {
+			continue
+		}
+		op, site := decodingOp(t, c, storages[1])
+		for branch, policy := range map[ops.Branches]graph.Policy{
+			ops.Compressed: {Compressed: general}, ops.Selected: {Selected: general}, ops.Window: {Window: general},
+		} {
+			site.Policy = policy
+			wanted := c.Cache.Has(branch) || c.Cache.Dense() && branch == ops.Window
+			for _, row := range append([]string{"cuda"}, fastDecoding...) {
+				_, err := planOf(h200, row, op, site)
+				switch refused := (*graph.Unsupported)(nil); {
+				case row == "cuda":
+					require.NoError(t, err, c.Name)
+				case wanted:
+					require.ErrorAs(t, err, &refused, "%s, %s: %+v", c.Name, row, policy)
+					require.Contains(t, []graph.Reason{graph.ReasonPolicy, graph.ReasonShape}, refused.Reason, c.Name) // clusters have no dense attention
+				case row == "cuda mma":
+					require.NoError(t, err, "%s: %+v", c.Name, policy)
+				}
+			}
+		}
+	}
+}
+
 // decodingPlans returns the plans of all cases of decoding and of filling their caches.
 func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 	for _, c := range opcases.Decodings() {

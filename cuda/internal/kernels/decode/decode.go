@@ -116,7 +116,10 @@ func forTensorCores(b *kernels.Builder, op ops.DecodeOp) error {
 // forProducts refuses ops that TensorCores of decode_products.cuh does not support.
 func forProducts(b *kernels.Builder, op ops.DecodeOp) error {
 	d, dv, h := op.Cache.KeyDim, op.Cache.ValueDim, int(b.In[0].Dim(2))/op.Cache.KVHeads
+	_, policy := b.Policy.Attention(op)
 	switch {
+	case policy.General:
+		return graph.Refuse(graph.ReasonPolicy, "a branch of the layer is to run by the general kernels")
 	case b.Type == kernels.F32:
 		return graph.Refuse(graph.ReasonType, "got %v, want half precision", b.Type)
 	case h > 16:
