@@ -73,6 +73,7 @@ func siteOf(in, out []arg) (s graph.Site) {
 // planOf builds the first row with the given name, or of any name if row is "", that takes the op.
 func planOf(gpu kernels.GPU, row string, op any, s graph.Site) (*kernels.Plan, error) {
 	err, taken := fmt.Errorf("no row %q for %T", row, op), false
+	s.Spec, _ = op.(ops.Spec)
 	if _, one := op.(ops.DocumentTableOp); one {
 		row = "" // the table comes before ops of every row
 	}

@@ -28,7 +28,8 @@ type Op[S any] struct {
 	// Guard, if not nil, is called before Build. It returns nil if the row takes the op, or a *graph.Unsupported.
 	Guard func(b *Builder, op S) error
 	// Build adds the launches. It returns a *graph.Unsupported if the row does not take the op: most refusals are here, where
-	// the sizes are worked out. graph.Implementation.Guard calls both, Guard and Build.
+	// the sizes are worked out. graph.Implementation.Guard calls both, Guard and Build. Both get only sites that the shape rule
+	// of a Spec accepts: see Plan.
 	Build func(b *Builder, op S) error
 }
 
@@ -147,8 +148,12 @@ func (t Storage) packed(s graph.Site) bool {
 	return strings.Contains(string(t), "d") && ops.Packed(s.In)
 }
 
-// Plan builds the launches of an op at a site. If library is not nil, it computes the products.
+// Plan checks the site by s.Check and the row's Storage, and builds the launches of op. s.Spec is op, or nil if op is no Spec. If
+// library is not nil, it computes the products.
 func (r *Row) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, error) {
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
 	typ, err := r.Storage.check(s)
 	if err != nil {
 		return nil, err

@@ -46,9 +46,6 @@ const runLen = 1 << 14
 // finite, weights, moments and copies are updated in place.
 func step(b *kernels.Builder, op ops.AdamWOp) error {
 	hyper, norm, perTensor := b.In[0], b.Out[0], op.PerTensor()
-	if len(op.Decay) == 0 || len(b.In) != 1+perTensor*len(op.Decay) {
-		return graph.Refuse(graph.ReasonShape, "%d inputs, want 1 and %d for each of %d tensors", len(b.In), perTensor, len(op.Decay))
-	}
 	if hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
 		return graph.Refuse(graph.ReasonType, "numbers of the step are %v, their norm %v, want float64", hyper.Dtype, norm.Dtype)
 	}

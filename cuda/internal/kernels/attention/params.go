@@ -43,14 +43,12 @@ type problem struct {
 // problemOf returns the sizes of q, k and v. It refuses sizes that the kernels cannot count in 32 bits.
 func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
 	a := problem{b, q.Dim(0), q.Dim(1), k.Dim(1), q.Dim(2), k.Dim(2), q.Dim(3), v.Dim(3)}
-	if a.Hq%a.Hkv != 0 {
-		return a, graph.Refuse(graph.ReasonShape, "heads %d not a multiple of kv heads %d", a.Hq, a.Hkv)
-	}
-	for name, n := range map[string]int64{
-		"queries times heads of a group": a.S * a.headsPerGroup(), "keys": a.T, "batch": a.B, "heads": a.Hq, "dim": a.D, "value dim": a.Dv,
-	} {
-		if n >= math.MaxInt32-1024 {
-			return a, graph.Refuse(graph.ReasonSize, "%s: %d, want less than 2^31", name, n)
+	for _, x := range []struct {
+		name string
+		n    int64
+	}{{"queries times heads of a group", a.S * a.headsPerGroup()}, {"keys", a.T}, {"batch", a.B}, {"heads", a.Hq}, {"dim", a.D}, {"value dim", a.Dv}} {
+		if x.n >= math.MaxInt32-1024 {
+			return a, graph.Refuse(graph.ReasonSize, "%s: %d, want less than 2^31", x.name, x.n)
 		}
 	}
 	return a, nil

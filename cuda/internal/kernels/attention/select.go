@@ -43,13 +43,11 @@ func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, 
 	q, kc, lse, idx := b.In[0], b.In[1], b.In[2], b.Out[0]
 	x, err := problemOf(b, q, kc, kc)
 	a := choice{x, int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)}
-	switch {
-	case err != nil:
+	if err == nil && a.topN > math.MaxInt32 {
+		err = graph.Refuse(graph.ReasonShape, "top n is %d, want at most 2^31-1", a.topN)
+	}
+	if err != nil {
 		return a, selectParams{}, err
-	case a.l < 1 || a.d < 1 || a.block < 1 || a.l%a.d != 0 || a.block%a.d != 0:
-		return a, selectParams{}, graph.Refuse(graph.ReasonShape, "stride d = %d does not divide l = %d and l' = %d", a.d, a.l, a.block)
-	case a.topN < ops.ForcedBlocks || a.topN > math.MaxInt32:
-		return a, selectParams{}, graph.Refuse(graph.ReasonShape, "top n is %d, want %d to 2^31-1", a.topN, ops.ForcedBlocks)
 	}
 	p := selectParams{
 		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref, documents: b.Documents,

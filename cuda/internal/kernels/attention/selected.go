@@ -36,13 +36,7 @@ type selectedProblem struct {
 func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 	p, err := problemOf(b, b.In[0], b.In[1], b.In[2])
 	a := selectedProblem{p, min(int64(size), p.T), b.In[3].Dim(3), int64(size)}
-	switch {
-	case err != nil:
-	case size < 1:
-		err = graph.Refuse(graph.ReasonShape, "selection block l' is %d, want at least 1", size)
-	case a.T != a.S:
-		err = graph.Refuse(graph.ReasonShape, "keys %d, want the %d of the queries", a.T, a.S)
-	case a.topN > math.MaxInt32/2/a.S:
+	if err == nil && a.topN > math.MaxInt32/2/a.S {
 		err = graph.Refuse(graph.ReasonSize, "queries %d times top n %d, want less than 2^30", a.S, a.topN)
 	}
 	return a, err

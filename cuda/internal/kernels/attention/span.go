@@ -2,7 +2,6 @@ package attention
 
 import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -50,9 +49,6 @@ type spanProblem struct {
 
 func spanOf(b *kernels.Builder, m mask) (spanProblem, error) {
 	a, err := problemOf(b, b.In[0], b.In[1], b.In[2])
-	if err == nil && (m.length < 1 || m.stride < 1 || m.window < 1) {
-		err = graph.Refuse(graph.ReasonShape, "blocks of %d tokens, %d apart, in a window of %d, want at least 1", m.length, m.stride, m.window)
-	}
 	return spanProblem{a, mask{min(m.length, a.S+1), min(m.stride, a.S+1), min(m.window, max(a.S, a.T))}}, err
 }
 

@@ -5,7 +5,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
-	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -27,15 +26,11 @@ type Blocks struct {
 
 // BlocksOf returns the blocks of an operand. A sequence shorter than a block has no blocks, and its compressed array is one row of
 // zeros.
-func BlocksOf(o kernels.Operand, length, stride int) (Blocks, error) {
-	p := Blocks{batch: o.Dim(0), seq: o.Dim(1), heads: o.Dim(2), dim: o.Dim(3), len: int64(length), stride: int64(stride)}
-	if length < 1 || stride < 1 || length%stride != 0 {
-		return p, graph.Refuse(graph.ReasonShape, "stride %d does not divide the block length %d", stride, length)
+func BlocksOf(o kernels.Operand, length, stride int) Blocks {
+	return Blocks{
+		batch: o.Dim(0), seq: o.Dim(1), heads: o.Dim(2), dim: o.Dim(3), len: int64(length), stride: int64(stride),
+		blocks: int64(ops.NumCompressed(o.Shape[1], length, stride)),
 	}
-	if p.seq >= p.len {
-		p.blocks = (p.seq-p.len)/p.stride + 1
-	}
-	return p, nil
 }
 
 // Rows is the number of rows of the MLP: one for each block and head.
@@ -69,9 +64,9 @@ func meanGrad(b *kernels.Builder, op ops.CompressMeanGradOp) error {
 
 // launchMean adds the launch of mean or mean_grad. tokens is the operand with a row for each token.
 func launchMean(b *kernels.Builder, op string, tokens kernels.Operand, length, stride int) error {
-	p, err := BlocksOf(tokens, length, stride)
-	if err != nil || p.blocks == 0 {
-		return orZeros(b, err)
+	p := BlocksOf(tokens, length, stride)
+	if p.blocks == 0 {
+		return rows.Zeros(b)
 	}
 	p.launch(b, op, b.In[0].Ref, 0, b.Out[0].Ref, b.Out[0].N())
 	return nil
@@ -81,21 +76,13 @@ func hasBlocks[S ops.CompressMLPOp | ops.CompressMLPGradOp](b *kernels.Builder, 
 	return b.In[0].Dim(1) >= int64(ops.CompressMLPOp(op).BlockLen)
 }
 
-// orZeros returns err, or fills all outputs with zeros.
-func orZeros(b *kernels.Builder, err error) error {
-	if err != nil {
-		return err
-	}
-	return rows.Zeros(b)
-}
-
 // mlp adds x, pe [l,D], w1 [hidden,l*D], w2 [D,hidden] -> y, hidden. The blocks are gathered as rows [rows,l*D], pe added, and
 // multiplied twice.
 func mlp(b *kernels.Builder, op ops.CompressMLPOp) error {
 	x, pe, w1, w2, y, hidden := b.In[0], b.In[1], b.In[2], b.In[3], b.Out[0], b.Out[1]
-	p, err := BlocksOf(x, op.BlockLen, op.Stride)
-	if err != nil || p.blocks == 0 {
-		return orZeros(b, err)
+	p := BlocksOf(x, op.BlockLen, op.Stride)
+	if p.blocks == 0 {
+		return rows.Zeros(b)
 	}
 	n, width, cols, size := p.Rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
 	gathered, act := b.Work(n*cols*size), b.Work(n*width*size)
@@ -112,9 +99,9 @@ func mlp(b *kernels.Builder, op ops.CompressMLPOp) error {
 func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
 	x, pe, w1, w2, hidden, dy := b.In[0], b.In[1], b.In[2], b.In[3], b.In[4], b.In[5]
 	dx, dpe, dw1, dw2 := b.Out[0], b.Out[1], b.Out[2], b.Out[3]
-	p, err := BlocksOf(x, op.BlockLen, op.Stride)
-	if err != nil || p.blocks == 0 {
-		return orZeros(b, err)
+	p := BlocksOf(x, op.BlockLen, op.Stride)
+	if p.blocks == 0 {
+		return rows.Zeros(b)
 	}
 	n, width, cols, size := p.Rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
 	gathered := b.Work(n * cols * size) // reused for their gradient

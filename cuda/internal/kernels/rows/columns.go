@@ -57,7 +57,7 @@ func (c Columns) launch(b *kernels.Builder, kernel string) {
 		p.end[i], p.turned[i] = int32(end), kernels.Flag(c.Turned[i])
 		size := c.Cols[i]
 		if c.Turned[i] {
-			b.Fail(checkRoPE(c.RoPE, part))
+			b.Fail(checkRoPE(part))
 			if size = part.Dim(3); part.Dim(2)*size != c.Cols[i] || p.dim > 0 && p.seq != part.Dim(1) {
 				b.Fail(graph.Refuse(graph.ReasonShape, "%v is turned, want rows of %d columns of a token each, and one length of all sequences", part, c.Cols[i]))
 			}

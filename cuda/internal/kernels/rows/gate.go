@@ -56,9 +56,6 @@ func gatedSum(b *kernels.Builder, op ops.GatedSumOp) error {
 // gatedSumGrad adds gates, branches, dy -> dgates, dbranches, and the deltas [B,Hq,S] if the op has them.
 func gatedSumGrad(b *kernels.Builder, op ops.GatedSumGradOp) error {
 	n := len(b.In) - 2
-	if deltas := len(b.Out) - 1 - n; deltas != 0 && (deltas != n || !op.Deltas) {
-		return graph.Refuse(graph.ReasonShape, "%d outputs for %d branches", len(b.Out), n)
-	}
 	gates, branches, dy, dgates, dbranches, deltas := b.In[0], b.In[1:1+n], b.In[1+n], b.Out[0], b.Out[1:1+n], b.Out[1+n:]
 	p := &gatedSumGradParams{gates: gates.Ref, dy: dy.Ref, dgates: dgates.Ref, seq: 1, heads: 1, n: int32(n), sigmoid: kernels.Flag(op.Sigmoid)}
 	if op.Deltas {
