@@ -37,6 +37,7 @@ type Op[S any] struct {
 //
 //	t  float32 or half precision, the same for all t: half precision if activations are stored in it
 //	h  like t, but half precision only
+//	o  like t; float32 if it has three axes, as the delta of an attention gradient has, which stands in the place of o
 //	a  float32 or half precision, as the operand has it; an output is float32 if an input with an a is
 //	f  float32
 //	w  float32 even if activations are stored in half precision; half precision is accepted, too
@@ -85,18 +86,6 @@ func Rows(list ...Erased) []Row {
 
 // Table holds rows by the type of the op that they implement: the S of an Op.
 type Table map[reflect.Type][]Row
-
-// Guarded returns the row with a guard that runs before the row's own guard.
-func (r Row) Guarded(guard func(b *Builder, op any) error) Row {
-	build := r.build
-	r.build = func(b *Builder, op any) error {
-		if err := guard(b, op); err != nil {
-			return err
-		}
-		return build(b, op)
-	}
-	return r
-}
 
 // NewTable returns the rows of all lists. Rows of the same op keep their order.
 func NewTable(lists ...[]Row) Table {
@@ -164,7 +153,7 @@ func (r *Row) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, error
 	return b.Plan()
 }
 
-// letters returns the letter of each operand of a site.
+// letters returns the letter of each operand of a site, with t or f for an o.
 func (t Storage) letters(s graph.Site) (in, out string, ok bool) {
 	left, right, _ := strings.Cut(string(t), ">")
 	if !t.packed(s) {
@@ -172,6 +161,13 @@ func (t Storage) letters(s graph.Site) (in, out string, ok bool) {
 	}
 	a, okA := repeat(left, len(s.In))
 	b, okB := repeat(right, len(s.Out))
+	if i := strings.IndexByte(a, 'o'); i >= 0 && okA {
+		letter := "t"
+		if len(s.In[i].Shape) == 3 {
+			letter = "f"
+		}
+		a = a[:i] + letter + a[i+1:]
+	}
 	return a, b, okA && okB
 }
 

@@ -3,8 +3,6 @@ package attention
 import (
 	"math"
 
-	"gorgonia.org/tensor"
-
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 )
@@ -99,17 +97,6 @@ func (a problem) delta(p *params) {
 	}
 }
 
-// hasDelta refuses a gradient whose input is o, not delta.
-func hasDelta[G any](b *kernels.Builder, _ G) error {
-	if !isDelta(b.In[len(b.In)-3]) {
-		return graph.Refuse(graph.ReasonType, "o is float32, want %v", b.Type)
-	}
-	return nil
-}
-
-// isDelta reports whether an operand is delta [B,Hq,S] rather than o [B,S,Hq,Dv].
-func isDelta(o kernels.Operand) bool { return len(o.Shape) == 3 }
-
 // forwardParams returns the argument of q, k, v -> o, lse. In selected attention idx follows v.
 func (a problem) forwardParams() *params {
 	in, out := a.In, a.Out
@@ -120,8 +107,8 @@ func (a problem) forwardParams() *params {
 	return p
 }
 
-// gradParams returns the argument of q, k, v, o or delta, lse, do -> dq, dk, dv. It reserves memory for delta unless that is an input.
-// In selected attention idx follows v.
+// gradParams returns the argument of q, k, v, o or delta, lse, do -> dq, dk, dv. It reserves memory for delta [B,Hq,S] unless that is
+// an input, instead of o [B,S,Hq,Dv]. In selected attention idx follows v.
 func (a problem) gradParams() *params {
 	in, out := a.In, a.Out
 	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, dq: out[0].Ref, dk: out[1].Ref, dv: out[2].Ref, documents: a.Documents, n: a.sizes()}
@@ -130,11 +117,8 @@ func (a problem) gradParams() *params {
 	}
 	rest := in[len(in)-3:]
 	p.lse, p.dout = rest[1].Ref, rest[2].Ref
-	if isDelta(rest[0]) {
+	if len(rest[0].Shape) == 3 {
 		p.delta = rest[0].Ref
-		if dt := rest[0].Dtype; dt != tensor.Float32 {
-			a.Fail(graph.Refuse(graph.ReasonType, "delta is %v, want float32", dt))
-		}
 	} else {
 		p.o, p.delta = rest[0].Ref, a.Work(4*a.B*a.S*a.Hq)
 	}

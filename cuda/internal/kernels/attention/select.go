@@ -14,10 +14,11 @@ import (
 
 // selectRows returns the rows of q, kc, lse -> idx.
 func selectRows() []kernels.Row {
+	type op = ops.SelectBlocksOp
 	return kernels.Rows(
-		kernels.Op[ops.SelectBlocksOp]{Name: warpGroups, Storage: "hhfd>i", Build: selectBlocksOnWarpGroups},
-		kernels.Op[ops.SelectBlocksOp]{Name: tensorCores, Storage: "hhfd>i", Build: selectBlocksOnTensorCores},
-		kernels.Op[ops.SelectBlocksOp]{Name: general, Storage: "ttfd>i", Build: selectBlocks},
+		kernels.Op[op]{Name: warpGroups, Storage: "hhfd>i", Guard: wanted[op], Build: selectBlocksOnWarpGroups},
+		kernels.Op[op]{Name: tensorCores, Storage: "hhfd>i", Guard: wanted[op], Build: selectBlocksOnTensorCores},
+		kernels.Op[op]{Name: general, Storage: "ttfd>i", Build: selectBlocks},
 	)
 }
 

@@ -11,17 +11,17 @@ import (
 
 // selectedRows returns the rows of q, k, v, idx -> o, lse, and of q, k, v, idx, o or delta, lse, do -> dq, dk, dv.
 func selectedRows() []kernels.Row {
-	type grad = ops.SelectedAttentionGradOp
+	type (
+		op   = ops.SelectedAttentionOp
+		grad = ops.SelectedAttentionGradOp
+	)
 	return kernels.Rows(
-		kernels.Op[ops.SelectedAttentionOp]{Name: warpGroups, Storage: "hhhid>hf", Build: selectedOnWarpGroups},
-		kernels.Op[ops.SelectedAttentionOp]{Name: tensorCores, Storage: "hhhid>hf", Build: selectedOnTensorCores},
-		kernels.Op[ops.SelectedAttentionOp]{Name: general, Storage: "tttid>tf", Build: selected},
-		kernels.Op[grad]{Name: warpGroups, Storage: "hhhidhfh>hhh", Build: selectedGradOnWarpGroups},
-		kernels.Op[grad]{Name: warpGroups, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnWarpGroups},
-		kernels.Op[grad]{Name: tensorCores, Storage: "hhhidhfh>hhh", Build: selectedGradOnTensorCores},
-		kernels.Op[grad]{Name: tensorCores, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnTensorCores},
-		kernels.Op[grad]{Name: general, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGrad},
-		kernels.Op[grad]{Name: general, Storage: "tttidtft>ttt", Build: selectedGrad}, // also with delta, if all operands are float32
+		kernels.Op[op]{Name: warpGroups, Storage: "hhhid>hf", Guard: wanted[op], Build: selectedOnWarpGroups},
+		kernels.Op[op]{Name: tensorCores, Storage: "hhhid>hf", Guard: wanted[op], Build: selectedOnTensorCores},
+		kernels.Op[op]{Name: general, Storage: "tttid>tf", Build: selected},
+		kernels.Op[grad]{Name: warpGroups, Storage: "hhhidofh>hhh", Guard: wanted[grad], Build: selectedGradOnWarpGroups},
+		kernels.Op[grad]{Name: tensorCores, Storage: "hhhidofh>hhh", Guard: wanted[grad], Build: selectedGradOnTensorCores},
+		kernels.Op[grad]{Name: general, Storage: "tttidoft>ttt", Build: selectedGrad},
 	)
 }
 

@@ -16,15 +16,12 @@ func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
 		return func(b *kernels.Builder, op G) error { return build(b, maskOf(op.Forward)) }
 	}
 	return kernels.Rows(
-		kernels.Op[S]{Name: warpGroups, Storage: "hhhd>hf", Build: op(forwardOnWarpGroups)},
-		kernels.Op[S]{Name: tensorCores, Storage: "hhhd>hf", Build: op(forwardOnTensorCores)},
+		kernels.Op[S]{Name: warpGroups, Storage: "hhhd>hf", Guard: wanted[S], Build: op(forwardOnWarpGroups)},
+		kernels.Op[S]{Name: tensorCores, Storage: "hhhd>hf", Guard: wanted[S], Build: op(forwardOnTensorCores)},
 		kernels.Op[S]{Name: general, Storage: "tttd>tf", Build: op(forward)},
-		kernels.Op[G]{Name: warpGroups, Storage: "hhhdhfh>hhh", Build: grad(backwardOnWarpGroups)},
-		kernels.Op[G]{Name: warpGroups, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnWarpGroups)},
-		kernels.Op[G]{Name: tensorCores, Storage: "hhhdhfh>hhh", Build: grad(backwardOnTensorCores)},
-		kernels.Op[G]{Name: tensorCores, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnTensorCores)},
-		kernels.Op[G]{Name: general, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backward)},
-		kernels.Op[G]{Name: general, Storage: "tttdtft>ttt", Build: grad(backward)}, // also with delta, if all operands are float32
+		kernels.Op[G]{Name: warpGroups, Storage: "hhhdofh>hhh", Guard: wanted[G], Build: grad(backwardOnWarpGroups)},
+		kernels.Op[G]{Name: tensorCores, Storage: "hhhdofh>hhh", Guard: wanted[G], Build: grad(backwardOnTensorCores)},
+		kernels.Op[G]{Name: general, Storage: "tttdoft>ttt", Build: grad(backward)},
 	)
 }
 
