@@ -121,7 +121,8 @@ func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 	return b
 }
 
-// Fail makes err, if not nil, the error of the row. The first one is kept.
+// Fail makes err, if not nil, the error of the plan. It keeps the first error: later ones are its consequences. It is for methods of
+// Builder, and for matmul.Multiply, which some Build functions call many times in a row. Build functions return their own refusals.
 func (b *Builder) Fail(err error) {
 	if b.err == nil {
 		b.err = err

@@ -44,8 +44,7 @@ func linears(b *kernels.Builder, op ops.LinearsOp) error {
 	p := kernels.Product{Type: b.Type, Out: b.Type, M: x.N() / in, N: total, K: in, TransB: true}
 	y.Joint = b.Work(p.M * total * size)
 	Multiply(b, p, x.Ref, w, bias, y.Joint)
-	y.Split(b)
-	return nil
+	return y.Split(b)
 }
 
 // linearsGrad adds x [rows,in], dy_i [rows,out_i], w_i [out_i,in] -> dx [rows,in], dw_i [out_i,in]. w_i and dx are optional.
@@ -70,7 +69,9 @@ func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 	in := int64(op.In)
 	count := x.N() / in
 	dy.Joint = b.Work(count * total * int64(b.Type.Bytes()))
-	dy.Join(b)
+	if err := dy.Join(b); err != nil {
+		return err
+	}
 	dw, copies := gather(b, dws)
 	Multiply(b, kernels.Product{Type: b.Type, Out: out, M: total, N: in, K: count, TransA: true}, dy.Joint, x.Ref, 0, dw)
 	for i, c := range copies {

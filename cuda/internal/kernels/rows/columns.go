@@ -30,13 +30,13 @@ type Columns struct {
 	RoPE   ops.RoPEOp
 }
 
-// Split adds the copies of the joint matrix to its parts.
-func (c Columns) Split(b *kernels.Builder) { c.launch(b, "split_columns") }
+// Split adds the copies of the joint matrix to its parts. It refuses sizes that the kernel does not take.
+func (c Columns) Split(b *kernels.Builder) error { return c.launch(b, "split_columns") }
 
-// Join adds the copies of the parts to the joint matrix.
-func (c Columns) Join(b *kernels.Builder) { c.launch(b, "join_columns") }
+// Join adds the copies of the parts to the joint matrix. It refuses sizes that the kernel does not take.
+func (c Columns) Join(b *kernels.Builder) error { return c.launch(b, "join_columns") }
 
-func (c Columns) launch(b *kernels.Builder, kernel string) {
+func (c Columns) launch(b *kernels.Builder, kernel string) error {
 	const (
 		tilePositions, tileSequences = 16, 2 // of a block; the first is kTilePositions
 		mostThreads, mostGrid        = 512, 1<<16 - 1
@@ -48,8 +48,7 @@ func (c Columns) launch(b *kernels.Builder, kernel string) {
 	for i, terms := range c.Parts {
 		part := terms[0]
 		if end += c.Cols[i]; end > math.MaxInt32 {
-			b.Fail(graph.Refuse(graph.ReasonShape, "%d columns, want at most %d", end, math.MaxInt32))
-			return
+			return graph.Refuse(graph.ReasonShape, "%d columns, want at most %d", end, math.MaxInt32)
 		}
 		for t, x := range terms {
 			p.part[i][t] = x.Ref
@@ -57,9 +56,11 @@ func (c Columns) launch(b *kernels.Builder, kernel string) {
 		p.end[i], p.turned[i] = int32(end), kernels.Flag(c.Turned[i])
 		size := c.Cols[i]
 		if c.Turned[i] {
-			b.Fail(checkRoPE(part))
+			if err := checkRoPE(part); err != nil {
+				return err
+			}
 			if size = part.Dim(3); part.Dim(2)*size != c.Cols[i] || p.dim > 0 && p.seq != part.Dim(1) {
-				b.Fail(graph.Refuse(graph.ReasonShape, "%v is turned, want rows of %d columns of a token each, and one length of all sequences", part, c.Cols[i]))
+				return graph.Refuse(graph.ReasonShape, "%v is turned, want rows of %d columns of a token each, and one length of all sequences", part, c.Cols[i])
 			}
 			p.seq, p.dim, p.start = part.Dim(1), int32(size), int64(c.RoPE.Start)
 			p.log2Base, p.inverse = math.Log2(c.RoPE.Base), kernels.Flag(c.RoPE.Inverse)
@@ -82,10 +83,10 @@ func (c Columns) launch(b *kernels.Builder, kernel string) {
 	sequences := kernels.Pieces(p.rows/p.seq, tileSequences)
 	if b.Documents != 0 {
 		if sequences = p.rows / p.seq; sequences > mostGrid {
-			b.Fail(graph.Refuse(graph.ReasonSize, "%d rows of documents, want at most %d", sequences, mostGrid))
-			return
+			return graph.Refuse(graph.ReasonSize, "%d rows of documents, want at most %d", sequences, mostGrid)
 		}
 	}
 	grid := kernels.Dim{X: int(kernels.Pieces(p.seq, tilePositions)), Y: int(min(sequences, mostGrid)), Z: 1}
 	b.Launch(b.Type.Name(kernel), grid, kernels.Line(threads), shared, p)
+	return nil
 }

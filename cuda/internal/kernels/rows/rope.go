@@ -30,7 +30,9 @@ func checkRoPE(x kernels.Operand) error {
 // rope adds x [B,S,heads,dim] -> y, rotated by the positions from op.Start on, or back if op.Inverse.
 func rope(b *kernels.Builder, op ops.RoPEOp) error {
 	x, y := b.In[0], b.Out[0]
-	b.Fail(checkRoPE(x))
+	if err := checkRoPE(x); err != nil {
+		return err
+	}
 	seq, heads, dim := x.Dim(1), x.Dim(2), x.Dim(3)
 	p := &ropeParams{
 		x: x.Ref, y: y.Ref, documents: b.Documents, tokens: x.Dim(0) * seq, seq: seq, start: int64(op.Start), log2Base: math.Log2(op.Base),

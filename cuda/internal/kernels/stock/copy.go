@@ -106,12 +106,11 @@ func (p *copyParams) transposed() bool {
 	return true
 }
 
-// copyElements adds the copy from one view to another of the same sizes. They do not overlap.
-func copyElements(b *kernels.Builder, from, to view) {
+// copyElements adds the copy from one view to another of the same sizes. They do not overlap. It refuses views of too many axes.
+func copyElements(b *kernels.Builder, from, to view) error {
 	p, err := copyParamsOf(from.sizes, from.strides, to.strides)
 	if err != nil {
-		b.Fail(err)
-		return
+		return err
 	}
 	p.x, p.y = from.ref, to.ref
 	switch {
@@ -128,4 +127,5 @@ func copyElements(b *kernels.Builder, from, to view) {
 		p.packs = kernels.Flag(packs)
 		b.LaunchElements("nsa_stock_copy_f32", kernels.F32, p.n, &p)
 	}
+	return nil
 }

@@ -15,8 +15,7 @@ func fill(b *kernels.Builder, from view) error {
 	if from.elements() != y.N() {
 		return misfit(b)
 	}
-	copyElements(b, from, rowMajor(y.Ref, from.sizes...))
-	return nil
+	return copyElements(b, from, rowMajor(y.Ref, from.sizes...))
 }
 
 // whole fills the result with x in order, or with its one element.
@@ -64,8 +63,7 @@ func sliceGrad(b *kernels.Builder, op SliceGrad) error {
 		clear(from.strides) // one number, at each place
 	}
 	rows.Fill(b, y.Ref, y.N(), 32, 0)
-	copyElements(b, from, to)
-	return nil
+	return copyElements(b, from, to)
 }
 
 // of returns the slice of an operand.
@@ -97,7 +95,9 @@ func concat(b *kernels.Builder, op Concat) error {
 		if !slices.Equal(from.sizes, to.sizes) {
 			return misfit(b)
 		}
-		copyElements(b, from, to)
+		if err := copyElements(b, from, to); err != nil {
+			return err
+		}
 		at += n
 	}
 	if at != y.Shape[op.Axis] {
