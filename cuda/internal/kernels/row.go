@@ -11,15 +11,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Op is a row of the table of kernels: one implementation of the op that S describes. S is a Spec of package ops or a description
-// of one of Gorgonia's ops. Rows of the same S are in order of preference.
+// Implementation is one way to run the op that S describes, a row of the table of kernels. S is a Spec of package ops or a
+// description of one of Gorgonia's ops. Rows of the same S are in order of preference.
 //
 // The first row of an S has a second task: its Storage also decides which operands a machine in bf16 or fp16 stores in half
 // precision (Storage.Types, Backend.Storage of package cuda), whatever row runs in the end. A letter t or h means half
 // precision there, f or w float32. So a row that takes only some of the types, such as "hh>f" of a product beside "ttt>t",
 // must not come first: machines in half precision would then store every such output in float32. Fused Specs are exempt,
 // since the machine makes them after it has chosen the types.
-type Op[S any] struct {
+type Implementation[S any] struct {
 	Name    string // of the implementation in plans, such as "cuda"
 	Storage Storage
 	// Products, if not nil, reports whether the op has matrix products. Such a row is offered twice: first with a library's
@@ -49,7 +49,7 @@ type Op[S any] struct {
 // number of operands. Two letters with a * repeat equally often.
 type Storage string
 
-// Row is an Op with its type erased.
+// Row is an Implementation of any S.
 type Row struct {
 	Name     string
 	Storage  Storage
@@ -58,33 +58,30 @@ type Row struct {
 	build    func(b *Builder, op any) error
 }
 
-// Erased is an Op of any S.
-type Erased interface{ row() Row }
-
-func (o Op[S]) row() Row {
-	r := Row{Name: o.Name, Storage: o.Storage, op: reflect.TypeFor[S]()}
-	r.products = func(b *Builder, op any) bool { return o.Products != nil && o.Products(b, op.(S)) }
+func (i Implementation[S]) row() Row {
+	r := Row{Name: i.Name, Storage: i.Storage, op: reflect.TypeFor[S]()}
+	r.products = func(b *Builder, op any) bool { return i.Products != nil && i.Products(b, op.(S)) }
 	r.build = func(b *Builder, op any) error {
-		if o.Guard != nil {
-			if err := o.Guard(b, op.(S)); err != nil {
+		if i.Guard != nil {
+			if err := i.Guard(b, op.(S)); err != nil {
 				return err
 			}
 		}
-		return o.Build(b, op.(S))
+		return i.Build(b, op.(S))
 	}
 	return r
 }
 
-// Rows returns ops as rows.
-func Rows(list ...Erased) []Row {
+// Rows returns the rows of a list of Implementations, each of an S of its own.
+func Rows(list ...interface{ row() Row }) []Row {
 	rows := make([]Row, len(list))
-	for i, o := range list {
-		rows[i] = o.row()
+	for i, x := range list {
+		rows[i] = x.row()
 	}
 	return rows
 }
 
-// Table holds rows by the type of the op that they implement: the S of an Op.
+// Table holds rows by the type of the op that they implement: the S of an Implementation.
 type Table map[reflect.Type][]Row
 
 // NewTable returns the rows of all lists. Rows of the same op keep their order.

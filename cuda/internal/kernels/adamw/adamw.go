@@ -13,7 +13,7 @@ import (
 
 // Rows returns the implementation of the step.
 func Rows() []kernels.Row {
-	return kernels.Rows(kernels.Op[ops.AdamWOp]{
+	return kernels.Rows(kernels.Implementation[ops.AdamWOp]{
 		Name: "cuda", Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op ops.AdamWOp) bool { return op.Muon != "" },
 	})
 }

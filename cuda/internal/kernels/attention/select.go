@@ -16,9 +16,9 @@ import (
 func selectRows() []kernels.Row {
 	type op = ops.SelectBlocksOp
 	return kernels.Rows(
-		kernels.Op[op]{Name: warpGroups, Storage: "hhfd>i", Guard: wanted[op], Build: selectBlocksOnWarpGroups},
-		kernels.Op[op]{Name: tensorCores, Storage: "hhfd>i", Guard: wanted[op], Build: selectBlocksOnTensorCores},
-		kernels.Op[op]{Name: general, Storage: "ttfd>i", Build: selectBlocks},
+		kernels.Implementation[op]{Name: warpGroups, Storage: "hhfd>i", Guard: wanted[op], Build: selectBlocksOnWarpGroups},
+		kernels.Implementation[op]{Name: tensorCores, Storage: "hhfd>i", Guard: wanted[op], Build: selectBlocksOnTensorCores},
+		kernels.Implementation[op]{Name: general, Storage: "ttfd>i", Build: selectBlocks},
 	)
 }
 

@@ -16,12 +16,12 @@ func selectedRows() []kernels.Row {
 		grad = ops.SelectedAttentionGradOp
 	)
 	return kernels.Rows(
-		kernels.Op[op]{Name: warpGroups, Storage: "hhhid>hf", Guard: wanted[op], Build: selectedOnWarpGroups},
-		kernels.Op[op]{Name: tensorCores, Storage: "hhhid>hf", Guard: wanted[op], Build: selectedOnTensorCores},
-		kernels.Op[op]{Name: general, Storage: "tttid>tf", Build: selected},
-		kernels.Op[grad]{Name: warpGroups, Storage: "hhhidofh>hhh", Guard: wanted[grad], Build: selectedGradOnWarpGroups},
-		kernels.Op[grad]{Name: tensorCores, Storage: "hhhidofh>hhh", Guard: wanted[grad], Build: selectedGradOnTensorCores},
-		kernels.Op[grad]{Name: general, Storage: "tttidoft>ttt", Build: selectedGrad},
+		kernels.Implementation[op]{Name: warpGroups, Storage: "hhhid>hf", Guard: wanted[op], Build: selectedOnWarpGroups},
+		kernels.Implementation[op]{Name: tensorCores, Storage: "hhhid>hf", Guard: wanted[op], Build: selectedOnTensorCores},
+		kernels.Implementation[op]{Name: general, Storage: "tttid>tf", Build: selected},
+		kernels.Implementation[grad]{Name: warpGroups, Storage: "hhhidofh>hhh", Guard: wanted[grad], Build: selectedGradOnWarpGroups},
+		kernels.Implementation[grad]{Name: tensorCores, Storage: "hhhidofh>hhh", Guard: wanted[grad], Build: selectedGradOnTensorCores},
+		kernels.Implementation[grad]{Name: general, Storage: "tttidoft>ttt", Build: selectedGrad},
 	)
 }
 

@@ -16,12 +16,12 @@ func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
 		return func(b *kernels.Builder, op G) error { return build(b, maskOf(op.Forward)) }
 	}
 	return kernels.Rows(
-		kernels.Op[S]{Name: warpGroups, Storage: "hhhd>hf", Guard: wanted[S], Build: op(forwardOnWarpGroups)},
-		kernels.Op[S]{Name: tensorCores, Storage: "hhhd>hf", Guard: wanted[S], Build: op(forwardOnTensorCores)},
-		kernels.Op[S]{Name: general, Storage: "tttd>tf", Build: op(forward)},
-		kernels.Op[G]{Name: warpGroups, Storage: "hhhdofh>hhh", Guard: wanted[G], Build: grad(backwardOnWarpGroups)},
-		kernels.Op[G]{Name: tensorCores, Storage: "hhhdofh>hhh", Guard: wanted[G], Build: grad(backwardOnTensorCores)},
-		kernels.Op[G]{Name: general, Storage: "tttdoft>ttt", Build: grad(backward)},
+		kernels.Implementation[S]{Name: warpGroups, Storage: "hhhd>hf", Guard: wanted[S], Build: op(forwardOnWarpGroups)},
+		kernels.Implementation[S]{Name: tensorCores, Storage: "hhhd>hf", Guard: wanted[S], Build: op(forwardOnTensorCores)},
+		kernels.Implementation[S]{Name: general, Storage: "tttd>tf", Build: op(forward)},
+		kernels.Implementation[G]{Name: warpGroups, Storage: "hhhdofh>hhh", Guard: wanted[G], Build: grad(backwardOnWarpGroups)},
+		kernels.Implementation[G]{Name: tensorCores, Storage: "hhhdofh>hhh", Guard: wanted[G], Build: grad(backwardOnTensorCores)},
+		kernels.Implementation[G]{Name: general, Storage: "tttdoft>ttt", Build: grad(backward)},
 	)
 }
 

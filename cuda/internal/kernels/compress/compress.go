@@ -11,10 +11,10 @@ import (
 // Rows returns the implementations of the compression ops.
 func Rows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.CompressMeanOp]{Name: "cuda", Storage: "td>t", Build: mean},
-		kernels.Op[ops.CompressMeanGradOp]{Name: "cuda", Storage: "td>t", Build: meanGrad},
-		kernels.Op[ops.CompressMLPOp]{Name: "cuda", Storage: "ttttd>tt", Products: hasBlocks[ops.CompressMLPOp], Build: mlp},
-		kernels.Op[ops.CompressMLPGradOp]{Name: "cuda", Storage: "ttttdtt>twww", Products: hasBlocks[ops.CompressMLPGradOp], Build: mlpGrad},
+		kernels.Implementation[ops.CompressMeanOp]{Name: "cuda", Storage: "td>t", Build: mean},
+		kernels.Implementation[ops.CompressMeanGradOp]{Name: "cuda", Storage: "td>t", Build: meanGrad},
+		kernels.Implementation[ops.CompressMLPOp]{Name: "cuda", Storage: "ttttd>tt", Products: hasBlocks[ops.CompressMLPOp], Build: mlp},
+		kernels.Implementation[ops.CompressMLPGradOp]{Name: "cuda", Storage: "ttttdtt>twww", Products: hasBlocks[ops.CompressMLPGradOp], Build: mlpGrad},
 	)
 }
 

@@ -32,13 +32,13 @@ const (
 
 func fewLinears() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.LinearOp]{Name: few, Storage: "hhh*>h", Build: fewLinear},
-		kernels.Op[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast after it
-		kernels.Op[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
-		kernels.Op[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
-		kernels.Op[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Guard: withNorm(false), Build: fewLinearsOf},
-		kernels.Op[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Guard: withNorm(true), Build: fewLinearsOf},
-		kernels.Op[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: withNorm(true), Build: fewLinearsOf}, // with the cast after it
+		kernels.Implementation[ops.LinearOp]{Name: few, Storage: "hhh*>h", Build: fewLinear},
+		kernels.Implementation[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast after it
+		kernels.Implementation[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
+		kernels.Implementation[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Guard: withNorm(false), Build: fewLinearsOf},
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Guard: withNorm(true), Build: fewLinearsOf},
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: withNorm(true), Build: fewLinearsOf}, // with the cast after it
 	)
 }
 
