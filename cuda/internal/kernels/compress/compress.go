@@ -18,36 +18,36 @@ func Rows() []kernels.Row {
 	)
 }
 
-// Blocks is CompressParams of compress.cu: the complete blocks of an operand [batch,seq,heads,dim], of len tokens, stride apart.
-type Blocks struct {
+// blocks is CompressParams of compress.cu: the complete blocks of an operand [batch,seq,heads,dim], of len tokens, stride apart.
+type blocks struct {
 	x, pe, y, documents                         kernels.Ref
 	batch, seq, blocks, heads, dim, len, stride int64
 }
 
-// BlocksOf returns the blocks of an operand. A sequence shorter than a block has no blocks, and its compressed array is one row of
+// blocksOf returns the blocks of an operand. A sequence shorter than a block has no blocks, and its compressed array is one row of
 // zeros.
-func BlocksOf(o kernels.Operand, length, stride int) Blocks {
-	return Blocks{
+func blocksOf(o kernels.Operand, length, stride int) blocks {
+	return blocks{
 		batch: o.Dim(0), seq: o.Dim(1), heads: o.Dim(2), dim: o.Dim(3), len: int64(length), stride: int64(stride),
 		blocks: int64(ops.NumCompressed(o.Shape[1], length, stride)),
 	}
 }
 
-// Rows is the number of rows of the MLP: one for each block and head.
-func (p Blocks) Rows() int64 { return p.batch * p.blocks * p.heads }
+// rows is the number of rows of the MLP: one for each block and head.
+func (p blocks) rows() int64 { return p.batch * p.blocks * p.heads }
 
-// Gather adds the launch that writes rows [Rows,len*dim]: the blocks of x plus pe [len,dim].
-func (p Blocks) Gather(b *kernels.Builder, x, pe, rows kernels.Ref) {
-	p.launch(b, "gather", x, pe, rows, p.Rows()*p.len*p.dim)
+// gather adds the launch that writes rows [rows(),len*dim]: the blocks of x plus pe [len,dim].
+func (p blocks) gather(b *kernels.Builder, x, pe, rows kernels.Ref) {
+	p.launch(b, "gather", x, pe, rows, p.rows()*p.len*p.dim)
 }
 
-// Scatter adds the launch that computes dx from the gradient of Gather's rows.
-func (p Blocks) Scatter(b *kernels.Builder, drows, dx kernels.Ref) {
+// scatter adds the launch that computes dx from the gradient of gather's rows.
+func (p blocks) scatter(b *kernels.Builder, drows, dx kernels.Ref) {
 	p.launch(b, "scatter", drows, 0, dx, p.batch*p.seq*p.heads*p.dim)
 }
 
 // launch adds the launch of an op over n elements that reads x, and pe if it is not 0, and writes y.
-func (p Blocks) launch(b *kernels.Builder, op string, x, pe, y kernels.Ref, n int64) {
+func (p blocks) launch(b *kernels.Builder, op string, x, pe, y kernels.Ref, n int64) {
 	p.x, p.pe, p.y, p.documents = x, pe, y, b.Documents
 	b.LaunchElements(b.Type.Name("compress_"+op), b.Type, n, &p)
 }
@@ -64,7 +64,7 @@ func meanGrad(b *kernels.Builder, op ops.CompressMeanGradOp) error {
 
 // launchMean adds the launch of mean or mean_grad. tokens is the operand with a row for each token.
 func launchMean(b *kernels.Builder, op string, tokens kernels.Operand, length, stride int) error {
-	p := BlocksOf(tokens, length, stride)
+	p := blocksOf(tokens, length, stride)
 	if p.blocks == 0 {
 		return rows.Zeros(b)
 	}
@@ -80,14 +80,14 @@ func hasBlocks[S ops.CompressMLPOp | ops.CompressMLPGradOp](b *kernels.Builder, 
 // multiplied twice.
 func mlp(b *kernels.Builder, op ops.CompressMLPOp) error {
 	x, pe, w1, w2, y, hidden := b.In[0], b.In[1], b.In[2], b.In[3], b.Out[0], b.Out[1]
-	p := BlocksOf(x, op.BlockLen, op.Stride)
+	p := blocksOf(x, op.BlockLen, op.Stride)
 	if p.blocks == 0 {
 		return rows.Zeros(b)
 	}
-	n, width, cols, size := p.Rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
+	n, width, cols, size := p.rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
 	gathered, act := b.Work(n*cols*size), b.Work(n*width*size)
 
-	p.Gather(b, x.Ref, pe.Ref, gathered)
+	p.gather(b, x.Ref, pe.Ref, gathered)
 	matmul.Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: n, N: width, K: cols, TransB: true}, gathered, w1.Ref, 0, hidden.Ref)
 	rows.SiLU(b, hidden.Ref, act, n*width)
 	matmul.Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: n, N: p.dim, K: width, TransB: true}, act, w2.Ref, 0, y.Ref)
@@ -99,11 +99,11 @@ func mlp(b *kernels.Builder, op ops.CompressMLPOp) error {
 func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
 	x, pe, w1, w2, hidden, dy := b.In[0], b.In[1], b.In[2], b.In[3], b.In[4], b.In[5]
 	dx, dpe, dw1, dw2 := b.Out[0], b.Out[1], b.Out[2], b.Out[3]
-	p := BlocksOf(x, op.BlockLen, op.Stride)
+	p := blocksOf(x, op.BlockLen, op.Stride)
 	if p.blocks == 0 {
 		return rows.Zeros(b)
 	}
-	n, width, cols, size := p.Rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
+	n, width, cols, size := p.rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
 	gathered := b.Work(n * cols * size) // reused for their gradient
 	dyRef := dy.Ref
 	if b.Documents != 0 { // places without a block get zeros: dy holds no gradient there
@@ -121,10 +121,10 @@ func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
 	multiply(b.Type, kernels.Product{M: n, N: width, K: p.dim}, dyRef, w2.Ref, dact)
 	rows.SiLUGrad(b, hidden.Ref, dact, dhidden, n*width)
 	rows.ColumnSum(b, dhidden, sum, b.Type, n, width) // pe is added to every row, so its gradient is that of the sum of the rows
-	p.Gather(b, x.Ref, pe.Ref, gathered)
+	p.gather(b, x.Ref, pe.Ref, gathered)
 	multiply(b.TypeOf(dpe), kernels.Product{M: 1, N: cols, K: width}, sum, w1.Ref, dpe.Ref)
 	multiply(b.TypeOf(dw1), kernels.Product{M: width, N: cols, K: n, TransA: true}, dhidden, gathered, dw1.Ref)
 	multiply(b.Type, kernels.Product{M: n, N: cols, K: width}, dhidden, w1.Ref, gathered)
-	p.Scatter(b, gathered, dx.Ref)
+	p.scatter(b, gathered, dx.Ref)
 	return nil
 }
