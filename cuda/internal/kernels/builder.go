@@ -153,11 +153,11 @@ func (b *Builder) LaunchClusters(kernel string, grid, block Dim, shared int64, p
 // that launch before it writes, and before it reads an operand that is not Held. Below compute capability 9.0 Overlap does nothing.
 func (b *Builder) Overlap() { b.plan.Steps[len(b.plan.Steps)-1].Overlaps = b.GPU.Capability >= 90 }
 
-// Encode registers encode for the last launch. Whenever addresses change, encode writes the argument's bytes at offset, from the
-// address of `of`.
-func (b *Builder) Encode(offset uintptr, of Ref, encode func(to []byte, at Ptr) error) {
+// Encode leaves a part of the last launch's argument to encode, which fills the bytes at offset from the address of ref. It does so
+// whenever an address of the op changes.
+func (b *Builder) Encode(offset uintptr, ref Ref, encode func(to []byte, at Ptr) error) {
 	argument := &b.plan.Steps[len(b.plan.Steps)-1].Argument
-	argument.Relocations = append(argument.Relocations, Relocation{int(offset), of, encode})
+	argument.Relocations = append(argument.Relocations, Relocation{int(offset), ref, encode})
 }
 
 // LaunchElements adds a launch of an elementwise kernel over n elements of a type.
