@@ -17,6 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -276,35 +277,8 @@ func (s storage) roundAll(x []float64) []float64 {
 func (s storage) tensor(x *ref.Tensor) *ref.Tensor { return ref.From(s.roundAll(x.Data), x.Shape...) }
 
 // encode stores values in the type, rounded to nearest even.
-func (s storage) encode(values []float64) []byte {
-	out := make([]byte, 0, len(values)*s.Bytes())
-	for _, v := range values {
-		switch s.Type {
-		case kernels.F32:
-			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
-		case kernels.BF16:
-			out = binary.LittleEndian.AppendUint16(out, testutil.BFloat16(v))
-		case kernels.F16:
-			out = binary.LittleEndian.AppendUint16(out, testutil.Float16(v))
-		}
-	}
-	return out
-}
-
-func (s storage) decode(data []byte) []float64 {
-	out := make([]float64, len(data)/s.Bytes())
-	for i := range out {
-		switch at := data[i*s.Bytes():]; s.Type {
-		case kernels.F32:
-			out[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))
-		case kernels.BF16:
-			out[i] = testutil.FromBFloat16(binary.LittleEndian.Uint16(at))
-		case kernels.F16:
-			out[i] = testutil.FromFloat16(binary.LittleEndian.Uint16(at))
-		}
-	}
-	return out
-}
+func (s storage) encode(values []float64) []byte { return opcases.EncodeFloats(dtypes[s.Type], values) }
+func (s storage) decode(data []byte) []float64   { return opcases.DecodeFloats(dtypes[s.Type], data) }
 
 func encodeInts(x []int32) []byte {
 	var b []byte

@@ -53,9 +53,9 @@ type Storage string
 type Row struct {
 	Name     string
 	Storage  Storage
-	op       reflect.Type
-	products func(b *Builder, op any) bool
-	build    func(b *Builder, op any) error
+	op       reflect.Type                   // the S
+	products func(b *Builder, op any) bool  // Products, false for nil
+	build    func(b *Builder, op any) error // Guard, then Build
 }
 
 func (i Implementation[S]) row() Row {

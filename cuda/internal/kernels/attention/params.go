@@ -67,7 +67,7 @@ func (a problem) headsPerGroup() int64 { return a.Hq / a.Hkv }
 
 func (a problem) packed() bool { return a.Documents != 0 }
 
-// rowTiles is the number of thread blocks that together own all rows, each one count rows of a group.
+// rowTiles is the number of thread blocks if each owns `count` rows of a group, and all together own all rows.
 func (a problem) rowTiles(count int64) int64 {
 	return a.groups() * kernels.Pieces(a.S*a.headsPerGroup(), count)
 }

@@ -101,7 +101,8 @@ func (a selectedProblem) unionBytes(rows int64) int64 {
 // count is the number of selection blocks of a group.
 func (a selectedProblem) count() int64 { return kernels.Pieces(a.T, a.block) }
 
-// names is the number of names for blocks in the inverse index: the blocks, or with documents the tokens.
+// names is the number of names for blocks in the inverse index. A block's name is its number. With documents it is the block's first
+// token, since documents begin at any token.
 func (a selectedProblem) names() int64 {
 	if a.packed() {
 		return a.T
@@ -166,8 +167,8 @@ func selected(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 	}
 	p := a.forwardParams()
 	p.blocks, p.index = a.blocks(), a.index()
-	of := tiled{func(x tile) int64 { return a.forwardBytes(x) + walkBytes(x) }, a.rowGrid}
-	return a.launchTiled("selected_forward", a.rowTilesOf(selectedForwardTiles), of, p, a.wholeQueries)
+	size := launchSize{func(x tile) int64 { return a.forwardBytes(x) + walkBytes(x) }, a.rowGrid}
+	return a.launchTiled("selected_forward", a.rowTilesOf(selectedForwardTiles), size, p, a.wholeQueries)
 }
 
 // selectedGrad adds q, k, v, idx, o, lse, do -> dq, dk, dv for all types and sizes.
@@ -177,13 +178,13 @@ func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 		return err
 	}
 	p := a.beginGrad()
-	rows := tiled{func(x tile) int64 { return a.dqBytes(x) + walkBytes(x) }, a.rowGrid}
+	rows := launchSize{func(x tile) int64 { return a.dqBytes(x) + walkBytes(x) }, a.rowGrid}
 	if err := a.launchTiled("selected_dq", a.rowTilesOf(gradientTiles), rows, p, a.wholeQueries); err != nil {
 		return err
 	}
 	p.count = 1
 	a.invert(&listParams{params: *p})
-	keys := tiled{a.dkvBytes, func(x tile) int64 { return a.items(p) * kernels.Pieces(a.block, x.m) }}
+	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.items(p) * kernels.Pieces(a.block, x.m) }}
 	if err := a.launchTiled("selected_dkv", a.keyTiles(), keys, p, nil); err != nil {
 		return err
 	}
@@ -308,7 +309,7 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 	if err := a.multipleOf("warp groups", 16); err != nil {
 		return widths{}, err
 	}
-	if err := a.byLists(); err != nil && !a.byBits() {
+	if err := a.checkLists(); err != nil && !a.byBits() {
 		return widths{}, err
 	}
 	return a.problem.onWarpGroups(shared)

@@ -59,8 +59,8 @@ func forward(b *kernels.Builder, m mask) error {
 	}
 	p := a.forwardParams()
 	p.span = a.span()
-	of := tiled{a.forwardBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
-	return a.launchTiled("span_forward", spanForwardTiles, of, p, sameRows)
+	size := launchSize{a.forwardBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
+	return a.launchTiled("span_forward", spanForwardTiles, size, p, sameRows)
 }
 
 func sameRows(rows int64) int64 { return rows }
@@ -74,11 +74,11 @@ func backward(b *kernels.Builder, m mask) error {
 	p := a.gradParams()
 	p.span = a.span()
 	a.delta(p)
-	rows := tiled{a.dqBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
+	rows := launchSize{a.dqBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
 	if err := a.launchTiled("span_dq", gradientTiles, rows, p, sameRows); err != nil {
 		return err
 	}
-	keys := tiled{a.dkvBytes, func(x tile) int64 { return a.groups() * kernels.Pieces(a.T, x.m) }}
+	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.groups() * kernels.Pieces(a.T, x.m) }}
 	return a.launchTiled("span_dkv", gradientTiles, keys, p, nil)
 }
 

@@ -52,8 +52,8 @@ func withNorm(norm bool) func(b *kernels.Builder, op ops.LinearsOp) error {
 	}
 }
 
-// launchFew adds the launch that computes ys from x by the layers with weights ws. with, if not nil, completes the argument.
-func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, with func(p *fewParams)) error {
+// launchFew adds the launch that computes ys from x by the layers with weights ws. complete sets the rest of the argument.
+func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, complete func(p *fewParams)) error {
 	k := ws[0].Dim(1)
 	rows := x.N() / k
 	switch {
@@ -63,9 +63,7 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 		return graph.Refuse(graph.ReasonSize, "rows of %d, want less than 2^29", k)
 	}
 	p := &fewParams{x: x.Ref, parts: int32(len(ws)), rows: int32(rows), k: int32(k), wide: kernels.Flag(b.TypeOf(ys[0]) == kernels.F32)}
-	if with != nil {
-		with(p)
-	}
+	complete(p)
 	kernel, features, blocks := "linear_few", int64(8), int64(1)
 	if rows > fewRows {
 		kernel, features, blocks = "linear_rows", 16, kernels.Pieces(rows, 32)

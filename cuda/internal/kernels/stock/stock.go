@@ -105,15 +105,15 @@ func distinct(axes []int, rank int) bool {
 }
 
 // extent returns the sizes of shape as [outer,along,inner] around an axis.
-func extent(shape tensor.Shape, axis int) []int64 {
-	e := []int64{1, int64(shape[axis]), 1}
+func extent(shape tensor.Shape, axis int) (outer, along, inner int64) {
+	outer, along, inner = 1, int64(shape[axis]), 1
 	for i, n := range shape {
 		switch {
 		case i < axis:
-			e[0] *= int64(n)
+			outer *= int64(n)
 		case i > axis:
-			e[2] *= int64(n)
+			inner *= int64(n)
 		}
 	}
-	return e
+	return outer, along, inner
 }

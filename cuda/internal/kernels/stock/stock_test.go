@@ -60,7 +60,7 @@ func TestStockReductionsOfTensor(t *testing.T) {
 					}
 				}
 				ok := tensorSums(shape, axes)
-				if got := reducedRight(shape, axes); got && !ok {
+				if got := hostReduces(shape, axes); got && !ok {
 					t.Errorf("the sum along %v of %v is taken for right", axes, shape)
 				} else if !got && ok {
 					t.Errorf("the sum along %v of %v is taken for wrong", axes, shape)
