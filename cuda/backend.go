@@ -110,8 +110,8 @@ func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want ops.Operand) (bool,
 	if v == nil {
 		return false, fmt.Errorf("no value, want %v", want)
 	}
-	if got := v.Shape(); v.Dtype() != want.Dtype || !got.Eq(want.Shape) && !(got.IsScalar() && want.Elements() == 1) {
-		return false, fmt.Errorf("got %v, want %v", ops.Operand{Dtype: v.Dtype(), Shape: got}, want)
+	if err := value.Check(v, want.Dtype, want.Shape); err != nil {
+		return false, err
 	}
 	d, ok := v.(*Value)
 	if !ok {

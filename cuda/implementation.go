@@ -76,9 +76,6 @@ func (i *implementation) Name() string { return i.name }
 
 // Guard implements graph.Implementation. It builds the plan. s must be the site that the implementation was offered for.
 func (i *implementation) Guard(s graph.Site) error {
-	if err := s.Check(); err != nil {
-		return err
-	}
 	var library kernels.Library
 	if i.name == libraryName {
 		if library = i.backend.library; library == nil {

@@ -49,9 +49,6 @@ func randomCalls(t *testing.T, b *cuda.Backend, calls int, computes bool) {
 		if in, out := b.Storage(site, half); ops.IsHalf(half) {
 			retype(site.In, in)
 			retype(site.Out, out)
-			if i := slices.Index(c.Names, "delta"); i >= 0 && i < len(site.In) && c.Wrong == nil {
-				site.In[i].Dtype = tensor.Float32
-			}
 		}
 		mixed := c.Wrong == nil && x.IntN(20) == 0
 		if mixed {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -95,12 +96,7 @@ func (v *Value) Size() int { return v.operand.Elements() }
 func (v *Value) Dtype() tensor.Dtype { return v.operand.Dtype }
 
 // Type returns the type of a node that holds this value.
-func (v *Value) Type() hm.Type {
-	if v.operand.Shape.IsScalar() {
-		return v.operand.Dtype
-	}
-	return gorgonia.TensorType{Dims: v.operand.Shape.Dims(), Of: v.operand.Dtype}
-}
+func (v *Value) Type() hm.Type { return value.NodeType(v.operand.Dtype, v.operand.Shape) }
 
 // Uintptr returns the device address.
 func (v *Value) Uintptr() uintptr { return uintptr(driver.Address(&v.cell)) }

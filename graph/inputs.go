@@ -2,12 +2,12 @@ package graph
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -21,8 +21,8 @@ func (m *Machine) load(in *operand) error {
 		return m.send(in, v)
 	}
 	s.adopted = false
-	if got := v.Shape(); v.Dtype() != want.Dtype || !got.Eq(want.Shape) && !(got.IsScalar() && want.Elements() == 1) {
-		return fmt.Errorf("got %v, want %v", ops.Operand{Dtype: v.Dtype(), Shape: got}, want)
+	if err := value.Check(v, want.Dtype, want.Shape); err != nil {
+		return err
 	}
 	s.host, s.remote = v, false
 	if err := m.check(in, v); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // kernelOp makes a Spec a gorgonia.SDOp. It is built for operands of known types and shapes.
@@ -164,12 +165,7 @@ func (o *kernelOp) Type() hm.Type {
 	return hm.NewFnType(append(types, typeOf(o.out[0]))...)
 }
 
-func typeOf(o Operand) hm.Type {
-	if o.Shape.IsScalar() {
-		return o.Dtype
-	}
-	return gorgonia.TensorType{Dims: o.Shape.Dims(), Of: o.Dtype}
-}
+func typeOf(o Operand) hm.Type { return value.NodeType(o.Dtype, o.Shape) }
 
 func (o *kernelOp) InferShape(ds ...gorgonia.DimSizer) (tensor.Shape, error) {
 	shapes, err := gorgonia.DimSizersToShapes(ds)

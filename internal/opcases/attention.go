@@ -111,7 +111,8 @@ func (s AttentionSize) Cases() []Case {
 	branches := Branches(s.Sizes, s.Params)
 	list := append(branches, selectCase(s.Sizes, s.Params))
 	if s.S > 8 {
-		list = append(list, invisibleLists(branches[3], s.Sizes, s.Params))
+		selected := slices.IndexFunc(branches, func(c Case) bool { return c.Name == "selected" })
+		list = append(list, invisibleLists(branches[selected], s.Sizes, s.Params))
 	}
 	for i := range list {
 		list[i].Name += fmt.Sprintf(" %+v %+v", s.Sizes, s.Params)

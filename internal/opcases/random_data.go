@@ -27,16 +27,17 @@ func (c RandomCall) Input(rng *rand.Rand, o ops.Operand) []byte {
 
 // noise returns random numbers in each type. In float16 they are small, since sums of large numbers would not be finite.
 var noise = sync.OnceValue(func() map[tensor.Dtype][]byte {
-	all := map[tensor.Dtype][]byte{}
-	for i, v := range testutil.Normal(1, 1<<19) {
+	values := testutil.Normal(1, 1<<19)
+	small := make([]float64, len(values))
+	for i := range values {
 		if i%7 == 0 {
-			v *= 8
+			values[i] *= 8
 		}
-		all[tensor.Float32] = binary.LittleEndian.AppendUint32(all[tensor.Float32], math.Float32bits(float32(v)))
-		all[ops.BFloat16] = binary.LittleEndian.AppendUint16(all[ops.BFloat16], testutil.BFloat16(v))
-		all[ops.Float16] = binary.LittleEndian.AppendUint16(all[ops.Float16], testutil.Float16(v/8))
+		small[i] = values[i] / 8
 	}
-	return all
+	return map[tensor.Dtype][]byte{
+		tensor.Float32: EncodeFloats(tensor.Float32, values), ops.BFloat16: EncodeFloats(ops.BFloat16, values), ops.Float16: EncodeFloats(ops.Float16, small),
+	}
 })
 
 // blocks returns lists of chosen blocks for the input "idx" of this shape: ascending, up to the query's own, padded with -1.
@@ -69,17 +70,7 @@ func (c RandomCall) Check(i int, o ops.Operand, data []byte) error {
 		return c.checkBlocks(o.Shape, data)
 	}
 	_, attention := c.Spec.(ops.AttentionSpec)
-	size := int(o.Dtype.Size())
-	for at := range len(data) / size {
-		v := 0.
-		switch bits := data[at*size:]; o.Dtype {
-		case ops.BFloat16:
-			v = testutil.FromBFloat16(binary.LittleEndian.Uint16(bits))
-		case ops.Float16:
-			v = testutil.FromFloat16(binary.LittleEndian.Uint16(bits))
-		default:
-			v = float64(math.Float32frombits(binary.LittleEndian.Uint32(bits)))
-		}
+	for at, v := range DecodeFloats(o.Dtype, data) {
 		if math.IsNaN(v) || math.IsInf(v, 1) || math.IsInf(v, -1) && !(attention && i == 1) {
 			return fmt.Errorf("element %d of output %d, %v, is %v", at, i, o, v)
 		}

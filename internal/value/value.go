@@ -2,8 +2,11 @@
 package value
 
 import (
+	"fmt"
 	"reflect"
 
+	"github.com/chewxy/hm"
+	"gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 )
 
@@ -24,4 +27,20 @@ func TypeName(dt tensor.Dtype) string {
 		return "none"
 	}
 	return dt.Name()
+}
+
+// Check returns an error if v has another element type or shape than those given. A scalar also passes for a shape of one element.
+func Check(v gorgonia.Value, dt tensor.Dtype, shape tensor.Shape) error {
+	if got := v.Shape(); v.Dtype() != dt || !got.Eq(shape) && !(got.IsScalar() && shape.TotalSize() == 1) {
+		return fmt.Errorf("got %v %v, want %v %v", v.Dtype(), got, dt, shape)
+	}
+	return nil
+}
+
+// NodeType returns the type of a node whose values have this element type and shape. It is the element type for a scalar.
+func NodeType(dt tensor.Dtype, shape tensor.Shape) hm.Type {
+	if shape.IsScalar() {
+		return dt
+	}
+	return gorgonia.TensorType{Dims: shape.Dims(), Of: dt}
 }

@@ -80,9 +80,9 @@ type candidate struct {
 	_     [4]int32
 }
 
-// product holds the arguments of cublasLtMatmul, and other data whose address the library gets. It lies on the heap. a and b are
+// arguments holds the arguments of cublasLtMatmul, and other data whose address the library gets. It lies on the heap. a and b are
 // the operands of the library, which is column-major.
-type product struct {
+type arguments struct {
 	desc, layoutA, layoutB, layoutC, preference uintptr // c is the library's D, the residual its C
 	a, b, residual, c, work                     uintptr // without a residual, residual is c
 	alpha, beta                                 float32

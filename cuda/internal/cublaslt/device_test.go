@@ -2,7 +2,6 @@ package cublaslt
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -12,10 +11,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // gpu is an open device with the library.
@@ -85,36 +87,16 @@ func (a *array) read(t *testing.T, what any) []byte {
 	return got[guard:end]
 }
 
+// dtypes are the types of elements by their storage types.
+var dtypes = [...]tensor.Dtype{kernels.F32: tensor.Float32, kernels.BF16: ops.BFloat16, kernels.F16: ops.Float16}
+
 // encode returns the bytes of values in a type, rounded to nearest even, and the rounded values.
 func encode(typ kernels.Type, values []float64) ([]byte, []float64) {
-	var out []byte
-	for _, v := range values {
-		switch typ {
-		case kernels.F32:
-			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
-		case kernels.BF16:
-			out = binary.LittleEndian.AppendUint16(out, testutil.BFloat16(v))
-		case kernels.F16:
-			out = binary.LittleEndian.AppendUint16(out, testutil.Float16(v))
-		}
-	}
+	out := opcases.EncodeFloats(dtypes[typ], values)
 	return out, decode(typ, out)
 }
 
-func decode(typ kernels.Type, data []byte) []float64 {
-	out := make([]float64, len(data)/typ.Bytes())
-	for i := range out {
-		switch at := data[i*typ.Bytes():]; typ {
-		case kernels.F32:
-			out[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))
-		case kernels.BF16:
-			out[i] = testutil.FromBFloat16(binary.LittleEndian.Uint16(at))
-		case kernels.F16:
-			out[i] = testutil.FromFloat16(binary.LittleEndian.Uint16(at))
-		}
-	}
-	return out
-}
+func decode(typ kernels.Type, data []byte) []float64 { return opcases.DecodeFloats(dtypes[typ], data) }
 
 // tolerance returns how far a result may be from want, relative to its scale. For half precision it is twice the error of one
 // rounding, since algorithms also round before they add a bias. For float32 sums it is 1e-5. Tensor cores cut off bits when they
@@ -317,7 +299,7 @@ func TestProposals(t *testing.T) {
 			at.Residual = mem.Ptr() + 1<<30
 		}
 		for i, c := range list {
-			p.x.algo, p.x.workBytes = c.algo, uintptr(c.work)
+			p.args.algo, p.args.workBytes = c.algo, uintptr(c.work)
 			const warm, runs = 5, 20
 			for run := range warm + runs {
 				if run == warm {

@@ -71,27 +71,27 @@ func TestAttributes(t *testing.T) {
 			continue
 		}
 		found = true
-		p := &Plan{l: new(Library), x: new(product)}
-		t.Cleanup(func() { p.x = nil }) // moves p to the heap: the library is given addresses in it
-		require.NoError(t, sharedlib.Bind(lib, "cublasLt", &p.l.fn))
-		version := p.l.fn.GetVersion.Call()
+		p := &Plan{lib: new(Library), args: new(arguments)}
+		t.Cleanup(func() { p.args = nil }) // moves p to the heap: the library is given addresses in it
+		require.NoError(t, sharedlib.Bind(lib, "cublasLt", &p.lib.fn))
+		version := p.lib.fn.GetVersion.Call()
 		t.Logf("%s: version %d", name, version)
 		require.True(t, version >= 120000 && version < 150000, "%s: version %d", name, version)
-		require.Equal(t, "CUBLAS_STATUS_NOT_SUPPORTED", p.l.name(NotSupported))
+		require.Equal(t, "CUBLAS_STATUS_NOT_SUPPORTED", p.lib.name(NotSupported))
 		for _, x := range []struct {
 			*descriptor
 			h          *uintptr
 			args       []uintptr
 			attributes []attribute
 		}{
-			{&p.l.fn.MatmulDesc, &p.x.desc, []uintptr{compute32, real32}, []attribute{descTransA, descTransB, descEpilogue, descBiasPointer, descBiasType}},
-			{&p.l.fn.MatrixLayout, &p.x.layoutA, []uintptr{realBF16, 24, 16, 32}, []attribute{layoutBatch, layoutStride}},
-			{&p.l.fn.MatmulPreference, &p.x.preference, nil, append(preferAlignments[:], preferWork, preferReduction)},
+			{&p.lib.fn.MatmulDesc, &p.args.desc, []uintptr{compute32, real32}, []attribute{descTransA, descTransB, descEpilogue, descBiasPointer, descBiasType}},
+			{&p.lib.fn.MatrixLayout, &p.args.layoutA, []uintptr{realBF16, 24, 16, 32}, []attribute{layoutBatch, layoutStride}},
+			{&p.lib.fn.MatmulPreference, &p.args.preference, nil, append(preferAlignments[:], preferWork, preferReduction)},
 		} {
 			require.NoError(t, p.call(x.Create, append([]uintptr{uintptr(unsafe.Pointer(x.h))}, x.args...)...))
 			for _, a := range x.attributes {
 				value := uint64(1)
-				if a == preferAlignments[0] && x.h == &p.x.preference {
+				if a == preferAlignments[0] && x.h == &p.args.preference {
 					value = 16
 				}
 				require.NoError(t, p.set(x.descriptor, *x.h, a, value), "%v", a)

@@ -19,9 +19,9 @@ const maxCandidates = 8
 // Plan is a kernels.PreparedProduct: a product that several goroutines may run many times.
 type Plan struct {
 	mu      sync.Mutex
-	l       *Library
-	m       kernels.Product // with all defaults filled in
-	x       *product
+	lib     *Library
+	product kernels.Product                  // with all defaults filled in
+	args    *arguments                       // of cublasLtMatmul
 	bias    uintptr                          // the address that the descriptor holds
 	enqueue func(stream driver.Handle) error // p.matmul as a function, made once since making it allocates
 	closed  bool
@@ -34,9 +34,9 @@ func (l *Library) prepare(m kernels.Product) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{l: l, m: m, x: &product{alpha: 1}}
+	p := &Plan{lib: l, product: m, args: &arguments{alpha: 1}}
 	if m.Residual {
-		p.x.beta = 1
+		p.args.beta = 1
 	}
 	p.enqueue = p.matmul
 	err = l.d.Do(func() error {
@@ -48,7 +48,7 @@ func (l *Library) prepare(m kernels.Product) (*Plan, error) {
 			return err
 		}
 		best := p.best(list)
-		p.x.algo, p.x.workBytes = best.algo, uintptr(best.work)
+		p.args.algo, p.args.workBytes = best.algo, uintptr(best.work)
 		return nil
 	})
 	if err != nil {
@@ -59,9 +59,9 @@ func (l *Library) prepare(m kernels.Product) (*Plan, error) {
 
 var errClosed = errors.New("cublaslt: the library is closed")
 
-// call calls a function. Arguments that are addresses point into p.x.
+// call calls a function. Arguments that are addresses point into p.args.
 func (p *Plan) call(f *sharedlib.Func, args ...uintptr) error {
-	return p.l.check(f, &p.m, f.Call(args...))
+	return p.lib.check(f, &p.product, f.Call(args...))
 }
 
 // best chooses a proposal. That is the first one, except in half precision on sm_90 for products of many tiles with a short inner
@@ -69,8 +69,8 @@ func (p *Plan) call(f *sharedlib.Func, args ...uintptr) error {
 // float32. If the library proposes no such tile, tiles of 128x160 took 8 to 17 % less time with an inner dimension of 768, but more
 // with a result in float32. TestProposals prints the times of all proposals.
 func (p *Plan) best(list []candidate) candidate {
-	m := p.m
-	if p.l.d.Properties().Capability != 90 || m.Type == kernels.F32 || m.Batch > 1 || m.K > 4096 || m.M*m.N < 1<<24 {
+	m := p.product
+	if p.lib.d.Properties().Capability != 90 || m.Type == kernels.F32 || m.Batch > 1 || m.K > 4096 || m.M*m.N < 1<<24 {
 		return list[0]
 	}
 	first := func(tile uint32) int {
@@ -91,15 +91,15 @@ func (p *Plan) tile(a algorithm) uint32 {
 		written uintptr
 		tile    uint32
 	}{algorithm: a}
-	p.l.fn.MatmulAlgoConfigGetAttribute.Ask(uintptr(unsafe.Pointer(&x.algorithm)), configTile, uintptr(unsafe.Pointer(&x.tile)), 4,
+	p.lib.fn.MatmulAlgoConfigGetAttribute.Ask(uintptr(unsafe.Pointer(&x.algorithm)), configTile, uintptr(unsafe.Pointer(&x.tile)), 4,
 		uintptr(unsafe.Pointer(&x.written)))
 	return x.tile
 }
 
 // set sets an attribute of a descriptor.
 func (p *Plan) set(d *descriptor, h uintptr, a attribute, value uint64) error {
-	p.x.value = value
-	return p.call(d.SetAttribute, h, uintptr(a.id), uintptr(unsafe.Pointer(&p.x.value)), uintptr(a.bytes))
+	p.args.value = value
+	return p.call(d.SetAttribute, h, uintptr(a.id), uintptr(unsafe.Pointer(&p.args.value)), uintptr(a.bytes))
 }
 
 // describe makes the descriptors.
@@ -114,38 +114,38 @@ func (p *Plan) describe() (err error) {
 			err = p.set(d, h, a, uint64(value))
 		}
 	}
-	desc, layout := &p.l.fn.MatmulDesc, &p.l.fn.MatrixLayout
+	desc, layout := &p.lib.fn.MatmulDesc, &p.lib.fn.MatrixLayout
 	compute := uintptr(compute32)
-	if p.m.TF32 {
+	if p.product.TF32 {
 		compute = computeTF32
 	}
-	call(desc.Create, uintptr(unsafe.Pointer(&p.x.desc)), compute, real32)
-	a, b, c := columnMajor(&p.m)
+	call(desc.Create, uintptr(unsafe.Pointer(&p.args.desc)), compute, real32)
+	a, b, c := columnMajor(&p.product)
 	for _, x := range []struct {
 		at *uintptr
 		matrix
 		op attribute
-	}{{&p.x.layoutA, a, descTransA}, {&p.x.layoutB, b, descTransB}, {&p.x.layoutC, c, attribute{}}} {
+	}{{&p.args.layoutA, a, descTransA}, {&p.args.layoutB, b, descTransB}, {&p.args.layoutC, c, attribute{}}} {
 		call(layout.Create, uintptr(unsafe.Pointer(x.at)), uintptr(x.typ), uintptr(x.rows), uintptr(x.cols), uintptr(x.ld))
-		if p.m.Batch > 1 {
-			set(layout, *x.at, layoutBatch, p.m.Batch)
+		if p.product.Batch > 1 {
+			set(layout, *x.at, layoutBatch, p.product.Batch)
 			set(layout, *x.at, layoutStride, x.stride)
 		}
 		if x.transposed {
-			set(desc, p.x.desc, x.op, opTransposed)
+			set(desc, p.args.desc, x.op, opTransposed)
 		}
 	}
-	if p.m.Bias {
-		set(desc, p.x.desc, descEpilogue, epilogueBias)
-		set(desc, p.x.desc, descBiasType, int64(c.typ))
-		set(desc, p.x.desc, descBiasPointer, driver.Alignment) // never read: its alignment matters for the proposals
+	if p.product.Bias {
+		set(desc, p.args.desc, descEpilogue, epilogueBias)
+		set(desc, p.args.desc, descBiasType, int64(c.typ))
+		set(desc, p.args.desc, descBiasPointer, driver.Alignment) // never read: its alignment matters for the proposals
 	}
 	return err
 }
 
 // proposals returns the algorithms that the library proposes and whose work memory is within the limit: at least one.
 func (p *Plan) proposals() (list []candidate, err error) {
-	x, limit, preference := p.x, uint64(p.l.workLimit), &p.l.fn.MatmulPreference
+	x, limit, preference := p.args, uint64(p.lib.workLimit), &p.lib.fn.MatmulPreference
 	if err := p.call(preference.Create, uintptr(unsafe.Pointer(&x.preference))); err != nil {
 		return nil, err
 	}
@@ -161,24 +161,24 @@ func (p *Plan) proposals() (list []candidate, err error) {
 		}
 	}
 	all, n := new([maxCandidates]candidate), new(int32)
-	f := p.l.fn.MatmulAlgoGetHeuristic
-	r := f.Ask(p.l.h, x.desc, x.layoutA, x.layoutB, x.layoutC, x.layoutC, x.preference, maxCandidates,
+	f := p.lib.fn.MatmulAlgoGetHeuristic
+	r := f.Ask(p.lib.h, x.desc, x.layoutA, x.layoutB, x.layoutC, x.layoutC, x.preference, maxCandidates,
 		uintptr(unsafe.Pointer(all)), uintptr(unsafe.Pointer(n)))
 	s := Status(int32(r))
 	if s != Success && s != NotSupported {
-		return nil, p.l.check(f, &p.m, r)
+		return nil, p.lib.check(f, &p.product, r)
 	}
 	list = slices.DeleteFunc(all[:*n], func(c candidate) bool { return c.state != Success || c.work > limit })
 	if len(list) == 0 {
-		return nil, unsupported(p.m, "version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.l.version,
-			limit, p.l.name(s))
+		return nil, unsupported(p.product, "version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.lib.version,
+			limit, p.lib.name(s))
 	}
 	return list, nil
 }
 
 // WorkBytes returns the bytes of work memory that Run needs, 0 for none. Few products need none; many need 4. The content of work
 // memory does not matter. Products that may run at the same time, in two streams, must not share it.
-func (p *Plan) WorkBytes() int64 { return int64(p.x.workBytes) }
+func (p *Plan) WorkBytes() int64 { return int64(p.args.workBytes) }
 
 // Run enqueues the product in s. op names it in a Fault. Run allocates nothing and may be captured. Addresses must be aligned to
 // driver.Alignment. Those of a bias and a residual are 0 if there is none. Work is ignored if WorkBytes is 0. C is written, not
@@ -189,8 +189,8 @@ func (p *Plan) Run(s *driver.Stream, op *driver.Launched, at kernels.ProductAddr
 	if p.closed {
 		return errClosed
 	}
-	if s == nil || s.Device() != p.l.d {
-		return fmt.Errorf("cublaslt: %v: the stream is not of the device that the library was opened for", p.m)
+	if s == nil || s.Device() != p.lib.d {
+		return fmt.Errorf("cublaslt: %v: the stream is not of the device that the library was opened for", p.product)
 	}
 	if err := p.place(at); err != nil {
 		return err
@@ -200,24 +200,24 @@ func (p *Plan) Run(s *driver.Stream, op *driver.Launched, at kernels.ProductAddr
 
 // place notes the addresses for matmul.
 func (p *Plan) place(at kernels.ProductAddresses) error {
-	if p.x.workBytes == 0 {
+	if p.args.workBytes == 0 {
 		at.Work = 0
 	}
 	together := at.A | at.B | at.C | at.Bias | at.Residual | at.Work
-	if at.A == 0 || at.B == 0 || at.C == 0 || (at.Bias != 0) != p.m.Bias || (at.Residual != 0) != p.m.Residual ||
-		(at.Work != 0) != (p.x.workBytes > 0) || together%driver.Alignment != 0 {
+	if at.A == 0 || at.B == 0 || at.C == 0 || (at.Bias != 0) != p.product.Bias || (at.Residual != 0) != p.product.Residual ||
+		(at.Work != 0) != (p.args.workBytes > 0) || together%driver.Alignment != 0 {
 		return fmt.Errorf("cublaslt: %v: a at %#x, b at %#x, bias at %#x, residual at %#x, c at %#x, %d bytes of work memory at %#x: want "+
-			"multiples of %d, and a bias and a residual only in a product with one", p.m, at.A, at.B, at.Bias, at.Residual, at.C,
-			p.x.workBytes, at.Work, driver.Alignment)
+			"multiples of %d, and a bias and a residual only in a product with one", p.product, at.A, at.B, at.Bias, at.Residual, at.C,
+			p.args.workBytes, at.Work, driver.Alignment)
 	}
 	if at.Residual == 0 {
 		at.Residual = at.C
 	}
-	x := p.x
+	x := p.args
 	x.a, x.b, x.residual, x.c, x.work = uintptr(at.B), uintptr(at.A), uintptr(at.Residual), uintptr(at.C), uintptr(at.Work) // see columnMajor
 	if bias := uintptr(at.Bias); p.bias != bias {
 		p.bias = 0
-		if err := p.set(&p.l.fn.MatmulDesc, x.desc, descBiasPointer, uint64(bias)); err != nil {
+		if err := p.set(&p.lib.fn.MatmulDesc, x.desc, descBiasPointer, uint64(bias)); err != nil {
 			return err
 		}
 		p.bias = bias
@@ -227,8 +227,8 @@ func (p *Plan) place(at kernels.ProductAddresses) error {
 
 // matmul calls the library in a stream. The context must be current.
 func (p *Plan) matmul(stream driver.Handle) error {
-	x := p.x
-	return p.call(p.l.fn.Matmul, p.l.h, x.desc, uintptr(unsafe.Pointer(&x.alpha)), x.a, x.layoutA, x.b, x.layoutB,
+	x := p.args
+	return p.call(p.lib.fn.Matmul, p.lib.h, x.desc, uintptr(unsafe.Pointer(&x.alpha)), x.a, x.layoutA, x.b, x.layoutB,
 		uintptr(unsafe.Pointer(&x.beta)), x.residual, x.layoutC, x.c, x.layoutC, uintptr(unsafe.Pointer(&x.algo)), x.work, x.workBytes, stream)
 }
 
@@ -238,11 +238,11 @@ func (p *Plan) close() error {
 	defer p.mu.Unlock()
 	p.closed = true
 	var errs []error
-	layout := p.l.fn.MatrixLayout.Destroy
+	layout := p.lib.fn.MatrixLayout.Destroy
 	for _, x := range []struct {
 		h       uintptr
 		destroy *sharedlib.Func
-	}{{p.x.layoutA, layout}, {p.x.layoutB, layout}, {p.x.layoutC, layout}, {p.x.desc, p.l.fn.MatmulDesc.Destroy}} {
+	}{{p.args.layoutA, layout}, {p.args.layoutB, layout}, {p.args.layoutC, layout}, {p.args.desc, p.lib.fn.MatmulDesc.Destroy}} {
 		if x.h != 0 {
 			errs = append(errs, p.call(x.destroy, x.h))
 		}

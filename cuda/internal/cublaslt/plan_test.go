@@ -128,8 +128,8 @@ func TestPreferences(t *testing.T) {
 		{kernels.F32, kernels.F32, false, false, 68, 0, 0}, {kernels.F32, kernels.F32, false, true, 77, 0, 0},
 	} {
 		p := testutil.Must(l.prepare(kernels.Product{Type: x.typ, Out: x.out, M: 1, N: 2, K: 3, Bias: x.bias, TF32: x.tf32}))(t)
-		desc, v := c.open[p.x.desc], c.asked.values
-		require.Equal(t, [3]uintptr{x.compute, x.in, x.res}, [3]uintptr{desc.args[0], c.open[p.x.layoutA].args[0], c.open[p.x.layoutC].args[0]}, "%v", p.m)
+		desc, v := c.open[p.args.desc], c.asked.values
+		require.Equal(t, [3]uintptr{x.compute, x.in, x.res}, [3]uintptr{desc.args[0], c.open[p.args.layoutA].args[0], c.open[p.args.layoutC].args[0]}, "%v", p.product)
 		require.EqualValues(t, 32<<20, v[preferWork])
 		require.EqualValues(t, 2, v[preferReduction])
 		for _, at := range preferAlignments {
@@ -139,7 +139,7 @@ func TestPreferences(t *testing.T) {
 			require.EqualValues(t, x.res, desc.values[descBiasType])
 			require.EqualValues(t, 256, desc.values[descBiasPointer])
 		}
-		require.EqualValues(t, 1, p.x.algo[0], "the first that fits")
+		require.EqualValues(t, 1, p.args.algo[0], "the first that fits")
 		require.EqualValues(t, 2<<20, p.WorkBytes())
 		require.NoError(t, p.close())
 	}
@@ -187,7 +187,7 @@ func TestShortProductsPreferATile(t *testing.T) {
 		change(&m)
 		p := testutil.Must(l.prepare(m))(t)
 		require.NoError(t, p.close())
-		return p.x.algo[0]
+		return p.args.algo[0]
 	}
 	require.EqualValues(t, 4, chosen(func(*kernels.Product) {}))
 	require.EqualValues(t, 4, chosen(func(p *kernels.Product) { p.K, p.Out, p.Residual = 3072, kernels.F32, true }))

@@ -68,8 +68,8 @@ func (m *Module) Function(name string) (*Function, error) {
 // lookUp asks the driver for the kernel and its properties. It refuses a kernel that has not exactly one parameter.
 func (f *Function) lookUp() error {
 	d, name := f.m.d, append([]byte(f.name), 0)
-	get := d.fn.ModuleGetFunction
-	err := d.check(get, get.Ask(uintptr(unsafe.Pointer(&f.h)), f.m.h, uintptr(unsafe.Pointer(&name[0]))))
+	find := d.fn.ModuleGetFunction
+	err := d.check(find, find.Ask(uintptr(unsafe.Pointer(&f.h)), f.m.h, uintptr(unsafe.Pointer(&name[0]))))
 	if err != nil {
 		return err
 	}

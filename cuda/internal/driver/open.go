@@ -76,11 +76,12 @@ func (d *Device) find(n int) error {
 		return unavailable(reason, "%v", d.failure(d.fn.Init, r))
 	}
 	p := &d.prop
-	var count int
-	var err, err2 error
-	p.Driver, err = d.number(d.fn.DriverGetVersion)
-	count, err2 = d.number(d.fn.DeviceGetCount)
-	if err := errors.Join(err, err2); err != nil {
+	var err error
+	if p.Driver, err = d.number(d.fn.DriverGetVersion); err != nil {
+		return err
+	}
+	count, err := d.number(d.fn.DeviceGetCount)
+	if err != nil {
 		return err
 	}
 	switch {

@@ -27,16 +27,25 @@ type adamWTensor struct {
 // adamWScale is the scale of the gradients.
 const adamWScale = 4
 
+// eachCopies calls f without copies of the weights, with gradients in the type of x. In half precision it calls f again with copies in
+// that type: AdamWOp then takes gradients in float32.
+func (x *bench) eachCopies(f func(copies bool, gradients storage)) {
+	f(false, x.storage)
+	if x.Type != kernels.F32 {
+		f(true, f32)
+	}
+}
+
 // adamW runs one step twice, from moments of earlier steps. If bad is not 0, one gradient is bad. It returns the norm and the
 // tensors.
-func (x *bench) adamW(steps int, clip, bad float64) (norm float64, tensors []adamWTensor) {
+func (x *bench) adamW(steps int, clip, bad float64, copies bool, gradients storage) (norm float64, tensors []adamWTensor) {
 	defer x.dev.reset(x.t)
 	hyper := make([]float64, ops.AdamWHyperLen)
 	ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale, Step: steps + 1}.Write(hyper)
 	numbers := testutil.Must(binary.Append(nil, binary.LittleEndian, hyper))(x.t)
-	op, half, aligned := ops.AdamWOp{}, x.Type != kernels.F32, *x
+	op, aligned := ops.AdamWOp{}, *x
 	aligned.skew = 0
-	if half {
+	if copies {
 		op.Copies = dtypes[x.Type]
 	}
 	var first [][]byte
@@ -52,8 +61,8 @@ func (x *bench) adamW(steps int, clip, bad float64) (norm float64, tensors []ada
 			if i == 2 && bad != 0 {
 				a.grad[n/2] = bad
 			}
-			in = append(in, x.in(f32, w, n), x.in(x.storage, a.grad, n), x.in(f32, m, n), x.in(f32, v, n))
-			if half {
+			in = append(in, x.in(f32, w, n), x.in(gradients, a.grad, n), x.in(f32, m, n), x.in(f32, v, n))
+			if copies {
 				var shape []int // of the copy: the second tensor has none
 				if i != 1 {
 					shape = []int{n}
@@ -77,7 +86,7 @@ func (x *bench) adamW(steps int, clip, bad float64) (norm float64, tensors []ada
 	for i := range tensors {
 		arrays, a := first[perTensor*i:], &tensors[i]
 		a.after = [3][]float64{f32.decode(arrays[0]), f32.decode(arrays[2]), f32.decode(arrays[3])}
-		if half {
+		if copies {
 			a.half = x.decode(arrays[4])
 		}
 	}
@@ -86,48 +95,52 @@ func (x *bench) adamW(steps int, clip, bad float64) (norm float64, tensors []ada
 
 func TestAdamWMatchesOracle(t *testing.T) {
 	onBench(t, func(t *testing.T, x *bench) {
-		for _, clip := range []float64{1, 1e6} {
-			const steps = 4
-			norm, tensors := x.adamW(steps, clip, 0)
-			h := ref.DefaultAdamW()
-			h.Clip = clip
-			grads, params, m, v := map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}
-			want := [3]map[string]*ref.Tensor{params, m, v}
-			for i, a := range tensors {
-				name, shape := fmt.Sprint("w", i), []int{len(a.grad)}
-				if i%2 == 1 {
-					shape = []int{1, len(a.grad)} // two axes: it decays
+		x.eachCopies(func(copies bool, gradients storage) {
+			for _, clip := range []float64{1, 1e6} {
+				const steps = 4
+				norm, tensors := x.adamW(steps, clip, 0, copies, gradients)
+				h := ref.DefaultAdamW()
+				h.Clip = clip
+				grads, params, m, v := map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}
+				want := [3]map[string]*ref.Tensor{params, m, v}
+				for i, a := range tensors {
+					name, shape := fmt.Sprint("w", i), []int{len(a.grad)}
+					if i%2 == 1 {
+						shape = []int{1, len(a.grad)} // two axes: it decays
+					}
+					for j, values := range a.before {
+						want[j][name] = ref.From(slices.Clone(values), shape...)
+					}
+					grads[name] = ref.From(slices.Clone(a.grad), shape...)
+					for j := range a.grad {
+						grads[name].Data[j] /= adamWScale
+					}
 				}
-				for j, values := range a.before {
-					want[j][name] = ref.From(slices.Clone(values), shape...)
-				}
-				grads[name] = ref.From(slices.Clone(a.grad), shape...)
-				for j := range a.grad {
-					grads[name].Data[j] /= adamWScale
+				wantNorm := ref.AdamWStep(params, grads, &ref.AdamWState{T: steps, M: m, V: v}, 0.01, h)
+				testutil.Within(t, "norm", []float64{norm}, []float64{wantNorm}, 1e-12)
+				for i, a := range tensors {
+					for j, what := range []string{"weight", "m", "v"} {
+						testutil.Within(t, what, a.after[j], want[j][fmt.Sprint("w", i)].Data, f32.tolerance())
+					}
+					if copies && i != 1 {
+						testutil.Within(t, "copy in half precision", a.half, x.roundAll(a.after[0]), 0)
+					}
 				}
 			}
-			wantNorm := ref.AdamWStep(params, grads, &ref.AdamWState{T: steps, M: m, V: v}, 0.01, h)
-			testutil.Within(t, "norm", []float64{norm}, []float64{wantNorm}, 1e-12)
-			for i, a := range tensors {
-				for j, what := range []string{"weight", "m", "v"} {
-					testutil.Within(t, what, a.after[j], want[j][fmt.Sprint("w", i)].Data, f32.tolerance())
-				}
-				if x.Type != kernels.F32 && i != 1 {
-					testutil.Within(t, "copy in half precision", a.half, x.roundAll(a.after[0]), 0)
-				}
-			}
-		}
+		})
 	})
 }
 
 func TestAdamWOfANormThatIsNotFinite(t *testing.T) {
 	onBench(t, func(t *testing.T, x *bench) {
-		for _, bad := range []float64{math.NaN(), math.Inf(1)} {
-			norm, tensors := x.adamW(0, 1, bad)
-			require.True(t, math.IsNaN(norm) || math.IsInf(norm, 0), "norm %v of gradients with %v", norm, bad)
-			for _, a := range tensors {
-				require.Equal(t, a.before, a.after)
+		x.eachCopies(func(copies bool, gradients storage) {
+			for _, bad := range []float64{math.NaN(), math.Inf(1)} {
+				norm, tensors := x.adamW(0, 1, bad, copies, gradients)
+				require.True(t, math.IsNaN(norm) || math.IsInf(norm, 0), "norm %v of gradients with %v", norm, bad)
+				for _, a := range tensors {
+					require.Equal(t, a.before, a.after)
+				}
 			}
-		}
+		})
 	})
 }

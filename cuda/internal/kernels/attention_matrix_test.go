@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -361,11 +362,11 @@ func TestAttentionUnsupported(t *testing.T) {
 	}{
 		{10, 2, 256, ""},
 		{10, 3, 256, "unsupported shape: heads 4 not a multiple of kv heads 3"},
-		{0, 2, 256, "unsupported size: operand 0 is float32 (1, 0, 4, 256), want 1 to 2^56 elements"},
+		{0, 2, 256, "unsupported size: input 0 has a zero size: float32 (1, 0, 4, 256)"},
 		{10, 2, 512, "unsupported shared memory: the smallest tiles take 166400 bytes of shared memory, a block has 101376"},
 		{1 << 32, 2, 256, "unsupported size: queries times heads of a group: 8589934592, want less than 2^31"},
 	} {
-		site := attentionSite(kernels.F32, true, 1, x.S, 10, 4, x.Hkv, x.D, x.D)
+		site := attentionSite(kernels.F32, true, 1, x.S, x.S, 4, x.Hkv, x.D, x.D)
 		_, err := planOf(small, "cuda", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, site)
 		if x.want == "" {
 			require.NoError(t, err)
@@ -373,5 +374,43 @@ func TestAttentionUnsupported(t *testing.T) {
 		}
 		require.ErrorAs(t, err, new(*graph.Unsupported))
 		require.EqualError(t, err, x.want)
+	}
+}
+
+// TestGradientTypes: which rows take which types of q, of o and of delta, which stands in the place of o; and the type in which a
+// machine in bf16 stores each.
+func TestGradientTypes(t *testing.T) {
+	window, selected := ops.SlidingWindowOp{Window: 4}, ops.SelectedAttentionOp{SelectBlock: 16}
+	fast, general := []string{"cuda wgmma", "cuda mma", "cuda"}, []string{"cuda"}
+	accepted := map[string][]string{
+		"f32, o f32": general, "bf16, o bf16": fast, "f16, o f16": fast,
+		"f32, delta f32": general, "bf16, delta f32": fast, "f16, delta f32": fast,
+	}
+	for _, delta := range []bool{false, true} {
+		for _, op := range []ops.Spec{ops.SlidingWindowGradOp{Forward: window, Delta: delta}, ops.SelectedAttentionGradOp{Forward: selected, Delta: delta}} {
+			for _, s := range storages {
+				for _, of := range storages {
+					site, name := attentionSite(s.Type, true, 1, 8, 8, 2, 1, 16, 16), "o"
+					if delta {
+						site.In[3], name = site.In[4], "delta"
+					}
+					site.In[3].Dtype = dtypes[of.Type]
+					if _, ok := op.(ops.SelectedAttentionGradOp); ok {
+						site.In = slices.Insert(site.In, 3, operand(tensor.Int32, 1, 8, 1, 3))
+					}
+					var rows []string
+					for _, r := range all.Table().Of(op) {
+						if _, err := planOf(h200, r.Name, op, site); err == nil && !slices.Contains(rows, r.Name) {
+							rows = append(rows, r.Name)
+						}
+					}
+					types := fmt.Sprintf("%v, %s %v", s.Type, name, of.Type)
+					require.Equal(t, accepted[types], rows, "%s: %s", op.Name(), types)
+					in, _ := all.Table().Of(op)[0].Storage.Types(site, ops.BFloat16)
+					want := map[bool]tensor.Dtype{false: ops.BFloat16, true: tensor.Float32}[delta]
+					require.Equal(t, want, in[len(in)-3], "%s: %s", op.Name(), types)
+				}
+			}
+		}
 	}
 }

@@ -121,7 +121,8 @@ func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 	return b
 }
 
-// Fail makes err, if not nil, the error of the row. The first one is kept.
+// Fail makes err, if not nil, the error of the plan. It keeps the first error: later ones are its consequences. It is for methods of
+// Builder, and for matmul.Multiply, which some Build functions call many times in a row. Build functions return their own refusals.
 func (b *Builder) Fail(err error) {
 	if b.err == nil {
 		b.err = err
@@ -152,11 +153,11 @@ func (b *Builder) LaunchClusters(kernel string, grid, block Dim, shared int64, p
 // that launch before it writes, and before it reads an operand that is not Held. Below compute capability 9.0 Overlap does nothing.
 func (b *Builder) Overlap() { b.plan.Steps[len(b.plan.Steps)-1].Overlaps = b.GPU.Capability >= 90 }
 
-// Encode registers encode for the last launch. Whenever addresses change, encode writes the argument's bytes at offset, from the
-// address of `of`.
-func (b *Builder) Encode(offset uintptr, of Ref, encode func(to []byte, at Ptr) error) {
+// Encode leaves a part of the last launch's argument to encode, which fills the bytes at offset from the address of ref. It does so
+// whenever an address of the op changes.
+func (b *Builder) Encode(offset uintptr, ref Ref, encode func(to []byte, at Ptr) error) {
 	argument := &b.plan.Steps[len(b.plan.Steps)-1].Argument
-	argument.Relocations = append(argument.Relocations, Relocation{int(offset), of, encode})
+	argument.Relocations = append(argument.Relocations, Relocation{int(offset), ref, encode})
 }
 
 // LaunchElements adds a launch of an elementwise kernel over n elements of a type.

@@ -76,7 +76,7 @@ func store(t testing.TB, c opcases.Case, s storage, as arrangement) (x stored, o
 		x.operands[i] = a.Operand(dt)
 	}
 	for _, call := range plan.Calls {
-		site := graph.Site{In: pick(x.operands, call.In)}
+		site := graph.Site{Spec: call.Spec, In: pick(x.operands, call.In)}
 		var wide []tensor.Dtype
 		for _, o := range site.In {
 			if ops.IsHalf(o.Dtype) {
@@ -88,7 +88,7 @@ func store(t testing.TB, c opcases.Case, s storage, as arrangement) (x stored, o
 		free, taken := site, false
 		for _, r := range all.Table().Of(call.Spec) { // the first one that takes the op in the types of its operands
 			in, out := r.Storage.Types(free, dtypes[s.Type])
-			site = graph.Site{In: retyped(free.In, in), Out: retyped(free.Out, out)}
+			site = graph.Site{Spec: call.Spec, In: retyped(free.In, in), Out: retyped(free.Out, out)}
 			if _, err := r.Plan(call.Spec, site, h200, nil); err != nil {
 				continue
 			}

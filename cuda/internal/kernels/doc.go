@@ -4,7 +4,7 @@
 // into a fat binary: code for sm_80, sm_89 and sm_90a, and PTX for newer devices. manifest.json lists the sources of each binary; a
 // test fails if a binary was made from other sources. These packages need no CUDA toolkit, neither to build nor to run.
 //
-// An implementation of an op is a row, an Op: the types of the operands, a guard, and a function that builds the launches
+// An Implementation of an op is a row of the table: the types of the operands, a guard, and a function that builds the launches
 //
 //	func softmax(b *kernels.Builder, _ ops.SoftmaxOp) error {
 //		x, y := b.In[0], b.Out[0]

@@ -17,6 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -73,6 +74,7 @@ func siteOf(in, out []arg) (s graph.Site) {
 // planOf builds the first row with the given name, or of any name if row is "", that takes the op.
 func planOf(gpu kernels.GPU, row string, op any, s graph.Site) (*kernels.Plan, error) {
 	err, taken := fmt.Errorf("no row %q for %T", row, op), false
+	s.Spec, _ = op.(ops.Spec)
 	if _, one := op.(ops.DocumentTableOp); one {
 		row = "" // the table comes before ops of every row
 	}
@@ -275,35 +277,8 @@ func (s storage) roundAll(x []float64) []float64 {
 func (s storage) tensor(x *ref.Tensor) *ref.Tensor { return ref.From(s.roundAll(x.Data), x.Shape...) }
 
 // encode stores values in the type, rounded to nearest even.
-func (s storage) encode(values []float64) []byte {
-	out := make([]byte, 0, len(values)*s.Bytes())
-	for _, v := range values {
-		switch s.Type {
-		case kernels.F32:
-			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
-		case kernels.BF16:
-			out = binary.LittleEndian.AppendUint16(out, testutil.BFloat16(v))
-		case kernels.F16:
-			out = binary.LittleEndian.AppendUint16(out, testutil.Float16(v))
-		}
-	}
-	return out
-}
-
-func (s storage) decode(data []byte) []float64 {
-	out := make([]float64, len(data)/s.Bytes())
-	for i := range out {
-		switch at := data[i*s.Bytes():]; s.Type {
-		case kernels.F32:
-			out[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))
-		case kernels.BF16:
-			out[i] = testutil.FromBFloat16(binary.LittleEndian.Uint16(at))
-		case kernels.F16:
-			out[i] = testutil.FromFloat16(binary.LittleEndian.Uint16(at))
-		}
-	}
-	return out
-}
+func (s storage) encode(values []float64) []byte { return opcases.EncodeFloats(dtypes[s.Type], values) }
+func (s storage) decode(data []byte) []float64   { return opcases.DecodeFloats(dtypes[s.Type], data) }
 
 func encodeInts(x []int32) []byte {
 	var b []byte

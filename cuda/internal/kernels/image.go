@@ -22,13 +22,13 @@ var images = sync.OnceValues(func() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := map[string]string{}
+	imageOf := map[string]string{}
 	for name, unit := range m.Units {
 		for kernel := range unit.Kernels {
-			list[kernel] = name
+			imageOf[kernel] = name
 		}
 	}
-	return list, nil
+	return imageOf, nil
 })
 
 // Image returns the bytes of a fat binary, such as "matmul/matmul_tensor", for the driver to load. The caller may change the bytes.
@@ -55,11 +55,11 @@ func NewModules(d *driver.Device) *Modules {
 
 // Function returns a kernel by name. It loads the kernel's fat binary at the first need.
 func (m *Modules) Function(kernel string) (*driver.Function, error) {
-	list, err := images()
+	imageOf, err := images()
 	if err != nil {
 		return nil, err
 	}
-	name, ok := list[kernel]
+	name, ok := imageOf[kernel]
 	if !ok {
 		return nil, fmt.Errorf("kernels: no kernel %s", kernel)
 	}

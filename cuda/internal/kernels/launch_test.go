@@ -112,8 +112,10 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 			}
 		}
 		wide, half := operand(tensor.Float32, 10), operand(dtypes[s.Type], 10)
-		add(ops.CastOp{}, graph.Site{In: []ops.Operand{wide}, Out: []ops.Operand{half}})
-		add(ops.CastOp{}, graph.Site{In: []ops.Operand{half}, Out: []ops.Operand{wide}})
+		if s.Type != kernels.F32 {
+			add(ops.CastOp{To: half.Dtype}, graph.Site{In: []ops.Operand{wide}, Out: []ops.Operand{half}})
+			add(ops.CastOp{To: wide.Dtype}, graph.Site{In: []ops.Operand{half}, Out: []ops.Operand{wide}})
+		}
 		adamW := []ops.Operand{operand(tensor.Float64, ops.AdamWHyperLen), wide, half, wide, wide}
 		wide, half = operand(tensor.Float32, 7), operand(dtypes[s.Type], 7)
 		adamW = append(adamW, wide, half, wide, wide)
@@ -178,35 +180,29 @@ func matchBinaries(t *testing.T, plans []*kernels.Plan) {
 func TestUnsupported(t *testing.T) {
 	of, f := operand, func(shape ...int) ops.Operand { return operand(tensor.Float32, shape...) }
 	type list = []ops.Operand
-	half, f16 := of(ops.BFloat16, 3), of(ops.Float16, 3)
+	half, halfRow, f16 := of(ops.BFloat16, 3), of(ops.BFloat16, 1, 3), of(ops.Float16, 3)
 	turned := ops.LinearsOp{Turned: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}
 	q, lse := of(ops.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
 	for name, x := range map[string]struct {
-		op      any
+		op      ops.Spec
 		in, out list
 		reason  graph.Reason
 	}{
-		"no elements":    {ops.SiLUOp{}, list{f(0)}, list{f(0)}, graph.ReasonSize},
 		"float64":        {ops.SiLUOp{}, list{of(tensor.Float64, 1)}, list{f(1)}, graph.ReasonType},
 		"two types":      {ops.SiLUOp{}, list{half}, list{f(3)}, graph.ReasonType},
-		"half to half":   {ops.CastOp{}, list{half}, list{f16}, graph.ReasonType},
-		"float64 ids":    {ops.EmbeddingOp{}, list{f(4, 3), of(tensor.Int64, 2)}, list{f(2, 3)}, graph.ReasonType},
-		"overflow":       {ops.SoftmaxOp{}, list{f(1<<40, 1<<40)}, list{f(1<<40, 1<<40)}, graph.ReasonSize},
-		"inputs":         {ops.SoftmaxOp{}, list{f(1), f(1)}, list{f(1)}, graph.ReasonShape},
-		"odd dim":        {ops.RoPEOp{Base: 1e4}, list{f(1, 1, 1, 3)}, list{f(1, 1, 1, 3)}, graph.ReasonShape},
+		"half to half":   {ops.CastOp{To: ops.Float16}, list{half}, list{f16}, graph.ReasonType},
 		"wide rotation":  {ops.RoPEOp{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)}, graph.ReasonShape},
 		"tokens of rows": {turned, list{f(1, 2, 3, 4), f(2, 4)}, list{f(1, 2, 3, 2)}, graph.ReasonShape},
-		"base":           {ops.RoPEOp{Base: -1}, list{f(1, 1, 1, 2)}, list{f(1, 1, 1, 2)}, graph.ReasonShape},
-		"eps":            {ops.RMSNormOp{}, list{f(1, 1), f(1)}, list{f(1, 1)}, graph.ReasonShape},
 		"wide norm":      {ops.RMSNormGradOp{Eps: 1}, list{f(1, 20000), f(20000), f(1, 20000)}, list{f(1, 20000), f(20000)}, graph.ReasonShape},
-		"branches":       {ops.GatedSumOp{}, append(list{f(1, 9)}, slices.Repeat(list{f(1, 1)}, 9)...), list{f(1, 1)}, graph.ReasonShape},
-		"stride":         {ops.CompressMeanOp{BlockLen: 32, Stride: 15}, list{f(1, 64, 1, 1)}, list{f(1, 3, 1, 1)}, graph.ReasonShape},
-		"weight of norm": {ops.RMSNormGradOp{Eps: 1}, list{half, f(3), half}, list{half, f16}, graph.ReasonType},
+		"branches":       {ops.GatedSumOp{}, append(list{f(1, 1, 1, 9)}, slices.Repeat(list{f(1, 1, 1, 1)}, 9)...), list{f(1, 1, 1, 1)}, graph.ReasonShape},
+		"weight of norm": {ops.RMSNormGradOp{Eps: 1}, list{halfRow, f(3), halfRow}, list{halfRow, f16}, graph.ReasonType},
 		"half delta": {ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}, Delta: true},
 			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType},
-		"2^16 operands": {ops.AdamWOp{}, make(list, 1<<16), make(list, 1), graph.ReasonSize},
+		"2^16 operands": {ops.AddOp{}, slices.Repeat(list{f(1)}, 1<<16), list{f(1)}, graph.ReasonSize},
 	} {
-		_, err := planOf(h200, "", x.op, graph.Site{In: x.in, Out: x.out})
+		s := graph.Site{Spec: x.op, In: x.in, Out: x.out}
+		require.NoError(t, s.Check(), name)
+		_, err := planOf(h200, "", x.op, s)
 		wantRefusal(t, name, err, x.reason)
 	}
 	for name, p := range map[string]kernels.Product{
@@ -220,5 +216,52 @@ func TestUnsupported(t *testing.T) {
 		matmul.Multiply(b, p, 0, 0, 0, 0)
 		_, err := b.Plan()
 		require.ErrorAs(t, err, new(*graph.Unsupported), name)
+	}
+}
+
+// TestShapeRules: sites that break the shape rule of their Spec are refused before kernels see them.
+func TestShapeRules(t *testing.T) {
+	f, ints := func(shape ...int) ops.Operand { return operand(tensor.Float32, shape...) }, operand(tensor.Int32, 1, 8, 2, 3)
+	type list = []ops.Operand
+	q, k, lse, norm := f(1, 8, 4, 16), f(1, 8, 2, 16), f(1, 4, 8), operand(tensor.Float64, 1)
+	params := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}
+	chosen := func(change func(*ops.Params)) ops.SelectBlocksOp {
+		p := params
+		change(&p)
+		return ops.SelectBlocksOp{Params: p}
+	}
+	kc, row := f(1, 3, 2, 16), f(1, 1, 1, 2)
+	for name, x := range map[string]struct {
+		op      ops.Spec
+		in, out list
+		reason  graph.Reason
+		detail  string
+	}{
+		"no elements":     {ops.SiLUOp{}, list{f(0)}, list{f(0)}, graph.ReasonSize, "input 0 has a zero size"},
+		"overflow":        {ops.SoftmaxOp{}, list{f(1<<40, 1<<40)}, list{f(1<<40, 1<<40)}, graph.ReasonSize, "input 0 is too large"},
+		"int64 ids":       {ops.EmbeddingOp{}, list{f(4, 3), operand(tensor.Int64, 1, 2)}, list{f(1, 2, 3)}, graph.ReasonShape, "ids is int64"},
+		"inputs":          {ops.SoftmaxOp{}, list{f(1), f(1)}, list{f(1)}, graph.ReasonShape, "2 inputs"},
+		"odd dim":         {ops.RoPEOp{Base: 1e4}, list{f(1, 1, 1, 3)}, list{f(1, 1, 1, 3)}, graph.ReasonShape, "is odd"},
+		"base":            {ops.RoPEOp{Base: -1}, list{row}, list{row}, graph.ReasonShape, "base is -1"},
+		"start":           {ops.RoPEOp{Base: 1e4, Start: -1}, list{row}, list{row}, graph.ReasonShape, "start is -1"},
+		"eps":             {ops.RMSNormOp{}, list{f(1, 1), f(1)}, list{f(1, 1)}, graph.ReasonShape, "eps is 0"},
+		"eps, gradient":   {ops.RMSNormGradOp{}, list{f(1, 1), f(1), f(1, 1)}, list{f(1, 1), f(1)}, graph.ReasonShape, "eps is 0"},
+		"stride":          {ops.CompressMeanOp{BlockLen: 32, Stride: 15}, list{f(1, 64, 1, 1)}, list{f(1, 3, 1, 1)}, graph.ReasonShape, "does not divide"},
+		"no branch":       {ops.GatedSumOp{}, list{row}, list{row}, graph.ReasonShape, "no branches"},
+		"missing deltas":  {ops.GatedSumGradOp{Deltas: true}, list{f(1, 1, 1, 1), row, row}, list{f(1, 1, 1, 1), row}, graph.ReasonShape, "outputs"},
+		"heads":           {ops.SlidingWindowOp{Window: 4}, list{q, f(1, 8, 3, 16), f(1, 8, 3, 16)}, list{q, lse}, graph.ReasonShape, "heads 4 not a multiple of kv heads 3"},
+		"window":          {ops.SlidingWindowOp{}, list{q, k, k}, list{q, lse}, graph.ReasonShape, "window w is 0"},
+		"block length":    {ops.CompressedAttentionOp{BlockLen: 4}, list{q, k, k}, list{q, lse}, graph.ReasonShape, "stride d is 0"},
+		"selection block": {ops.SelectedAttentionOp{}, list{q, k, k, ints}, list{q, lse}, graph.ReasonShape, "selection block l' is 0"},
+		"fewer keys":      {ops.SelectedAttentionOp{SelectBlock: 4}, list{q, f(1, 7, 2, 16), f(1, 7, 2, 16), ints}, list{q, lse}, graph.ReasonShape, "k has 7 rows"},
+		"l and d":         {chosen(func(p *ops.Params) { p.BlockLen = 5 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the block length"},
+		"l' and d":        {chosen(func(p *ops.Params) { p.SelectBlock = 3 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the selection block"},
+		"top n":           {chosen(func(p *ops.Params) { p.TopN = 2 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "top n = 2"},
+		"no tensors":      {ops.AdamWOp{}, list{operand(tensor.Float64, ops.AdamWHyperLen)}, list{norm}, graph.ReasonShape, "0 tensors"},
+	} {
+		_, err := planOf(h200, "", x.op, graph.Site{In: x.in, Out: x.out})
+		wantRefusal(t, name, err, x.reason)
+		require.ErrorContains(t, err, x.detail, name)
+		require.Equal(t, err, graph.Site{Spec: x.op, In: x.in, Out: x.out}.Check(), name)
 	}
 }

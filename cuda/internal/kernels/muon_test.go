@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -34,12 +33,12 @@ func muonName(i int) string {
 }
 
 // muon runs one step twice from s. It returns the state after a step, the norm, and the weights in half precision.
-func (x *bench) muon(s muonState) (after muonState, norm float64, half map[string][]float64) {
+func (x *bench) muon(s muonState, copies bool, gradients storage) (after muonState, norm float64, half map[string][]float64) {
 	defer x.dev.reset(x.t)
 	hyper := make([]float64, ops.AdamWHyperLen)
 	ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: adamWScale, Step: 1, Momentum: 0.95}.Write(hyper)
 	numbers := testutil.Must(binary.Append(nil, binary.LittleEndian, hyper))(x.t)
-	op, copies, aligned := muonSpec, x.Type != kernels.F32, *x
+	op, aligned := muonSpec, *x
 	aligned.skew = 0
 	if copies {
 		op.Copies = dtypes[x.Type]
@@ -50,7 +49,7 @@ func (x *bench) muon(s muonState) (after muonState, norm float64, half map[strin
 		out := aligned.place(operand(tensor.Float64, 1), poison(8))
 		for i, shape := range muonShapes {
 			name := muonName(i)
-			in = append(in, x.in(f32, s.weight[name].Data, shape...), x.in(x.storage, s.grad[name].Data, shape...), x.in(f32, s.m[name].Data, shape...))
+			in = append(in, x.in(f32, s.weight[name].Data, shape...), x.in(gradients, s.grad[name].Data, shape...), x.in(f32, s.m[name].Data, shape...))
 			if op.MuonMask[i] == '1' {
 				in = append(in, x.out(f32))
 			} else {
@@ -98,37 +97,41 @@ func (x *bench) newMuonState() muonState {
 
 func TestMuonMatchesOracle(t *testing.T) {
 	onBench(t, func(t *testing.T, x *bench) {
-		s := x.newMuonState()
-		after, norm, half := x.muon(s)
-		h, p := ref.DefaultAdamW(), ops.MuonPolynomials()
-		h.Momentum, h.Polynomials = 0.95, p[:]
-		h.Muon = func(name string) bool { return muonSpec.MuonMask[name[0]-'0'] == '1' }
-		for _, g := range s.grad {
-			for i := range g.Data {
-				g.Data[i] /= adamWScale
+		x.eachCopies(func(copies bool, gradients storage) {
+			s := x.newMuonState()
+			after, norm, half := x.muon(s, copies, gradients)
+			h, p := ref.DefaultAdamW(), ops.MuonPolynomials()
+			h.Momentum, h.Polynomials = 0.95, p[:]
+			h.Muon = func(name string) bool { return muonSpec.MuonMask[name[0]-'0'] == '1' }
+			for _, g := range s.grad {
+				for i := range g.Data {
+					g.Data[i] /= adamWScale
+				}
 			}
-		}
-		want := ref.AdamWStep(s.weight, s.grad, &ref.AdamWState{M: s.m, V: s.v}, 0.01, h)
-		testutil.Within(t, "norm", []float64{norm}, []float64{want}, 1e-12)
-		for i := range muonShapes {
-			name := muonName(i)
-			testutil.Within(t, "weight "+name, after.weight[name].Data, s.weight[name].Data, f32.tolerance())
-			testutil.Within(t, "m "+name, after.m[name].Data, s.m[name].Data, f32.tolerance())
-			if x.Type != kernels.F32 {
-				testutil.Within(t, "copy "+name, half[name], x.roundAll(after.weight[name].Data), 0)
+			want := ref.AdamWStep(s.weight, s.grad, &ref.AdamWState{M: s.m, V: s.v}, 0.01, h)
+			testutil.Within(t, "norm", []float64{norm}, []float64{want}, 1e-12)
+			for i := range muonShapes {
+				name := muonName(i)
+				testutil.Within(t, "weight "+name, after.weight[name].Data, s.weight[name].Data, f32.tolerance())
+				testutil.Within(t, "m "+name, after.m[name].Data, s.m[name].Data, f32.tolerance())
+				if copies {
+					testutil.Within(t, "copy "+name, half[name], x.roundAll(after.weight[name].Data), 0)
+				}
 			}
-		}
+		})
 	})
 }
 
 func TestMuonOfANormThatIsNotFinite(t *testing.T) {
 	onBench(t, func(t *testing.T, x *bench) {
-		s := x.newMuonState()
-		s.grad[muonName(3)].Data[5] = math.Inf(1)
-		before := slices.Clone(s.weight[muonName(0)].Data)
-		after, norm, _ := x.muon(s)
-		require.True(t, math.IsInf(norm, 1))
-		require.Equal(t, before, after.weight[muonName(0)].Data)
-		require.Equal(t, s.m[muonName(0)].Data, after.m[muonName(0)].Data)
+		x.eachCopies(func(copies bool, gradients storage) {
+			s := x.newMuonState()
+			s.grad[muonName(3)].Data[5] = math.Inf(1)
+			before := slices.Clone(s.weight[muonName(0)].Data)
+			after, norm, _ := x.muon(s, copies, gradients)
+			require.True(t, math.IsInf(norm, 1))
+			require.Equal(t, before, after.weight[muonName(0)].Data)
+			require.Equal(t, s.m[muonName(0)].Data, after.m[muonName(0)].Data)
+		})
 	})
 }

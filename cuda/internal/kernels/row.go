@@ -11,15 +11,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Op is a row of the table of kernels: one implementation of the op that S describes. S is a Spec of package ops or a description
-// of one of Gorgonia's ops. Rows of the same S are in order of preference.
+// Implementation is one way to run the op that S describes, a row of the table of kernels. S is a Spec of package ops or a
+// description of one of Gorgonia's ops. Rows of the same S are in order of preference.
 //
 // The first row of an S has a second task: its Storage also decides which operands a machine in bf16 or fp16 stores in half
 // precision (Storage.Types, Backend.Storage of package cuda), whatever row runs in the end. A letter t or h means half
 // precision there, f or w float32. So a row that takes only some of the types, such as "hh>f" of a product beside "ttt>t",
 // must not come first: machines in half precision would then store every such output in float32. Fused Specs are exempt,
 // since the machine makes them after it has chosen the types.
-type Op[S any] struct {
+type Implementation[S any] struct {
 	Name    string // of the implementation in plans, such as "cuda"
 	Storage Storage
 	// Products, if not nil, reports whether the op has matrix products. Such a row is offered twice: first with a library's
@@ -28,7 +28,8 @@ type Op[S any] struct {
 	// Guard, if not nil, is called before Build. It returns nil if the row takes the op, or a *graph.Unsupported.
 	Guard func(b *Builder, op S) error
 	// Build adds the launches. It returns a *graph.Unsupported if the row does not take the op: most refusals are here, where
-	// the sizes are worked out. graph.Implementation.Guard calls both, Guard and Build.
+	// the sizes are worked out. graph.Implementation.Guard calls both, Guard and Build. Both get only sites that the shape rule
+	// of a Spec accepts: see Plan.
 	Build func(b *Builder, op S) error
 }
 
@@ -36,6 +37,7 @@ type Op[S any] struct {
 //
 //	t  float32 or half precision, the same for all t: half precision if activations are stored in it
 //	h  like t, but half precision only
+//	o  like t; float32 if it has three axes, as the delta of an attention gradient has, which stands in the place of o
 //	a  float32 or half precision, as the operand has it; an output is float32 if an input with an a is
 //	f  float32
 //	w  float32 even if activations are stored in half precision; half precision is accepted, too
@@ -47,55 +49,40 @@ type Op[S any] struct {
 // number of operands. Two letters with a * repeat equally often.
 type Storage string
 
-// Row is an Op with its type erased.
+// Row is an Implementation of any S.
 type Row struct {
 	Name     string
 	Storage  Storage
-	op       reflect.Type
-	products func(b *Builder, op any) bool
-	build    func(b *Builder, op any) error
+	op       reflect.Type                   // the S
+	products func(b *Builder, op any) bool  // Products, false for nil
+	build    func(b *Builder, op any) error // Guard, then Build
 }
 
-// Erased is an Op of any S.
-type Erased interface{ row() Row }
-
-func (o Op[S]) row() Row {
-	r := Row{Name: o.Name, Storage: o.Storage, op: reflect.TypeFor[S]()}
-	r.products = func(b *Builder, op any) bool { return o.Products != nil && o.Products(b, op.(S)) }
+func (i Implementation[S]) row() Row {
+	r := Row{Name: i.Name, Storage: i.Storage, op: reflect.TypeFor[S]()}
+	r.products = func(b *Builder, op any) bool { return i.Products != nil && i.Products(b, op.(S)) }
 	r.build = func(b *Builder, op any) error {
-		if o.Guard != nil {
-			if err := o.Guard(b, op.(S)); err != nil {
+		if i.Guard != nil {
+			if err := i.Guard(b, op.(S)); err != nil {
 				return err
 			}
 		}
-		return o.Build(b, op.(S))
+		return i.Build(b, op.(S))
 	}
 	return r
 }
 
-// Rows returns ops as rows.
-func Rows(list ...Erased) []Row {
+// Rows returns the rows of a list of Implementations, each of an S of its own.
+func Rows(list ...interface{ row() Row }) []Row {
 	rows := make([]Row, len(list))
-	for i, o := range list {
-		rows[i] = o.row()
+	for i, x := range list {
+		rows[i] = x.row()
 	}
 	return rows
 }
 
-// Table holds rows by the type of the op that they implement: the S of an Op.
+// Table holds rows by the type of the op that they implement: the S of an Implementation.
 type Table map[reflect.Type][]Row
-
-// Guarded returns the row with a guard that runs before the row's own guard.
-func (r Row) Guarded(guard func(b *Builder, op any) error) Row {
-	build := r.build
-	r.build = func(b *Builder, op any) error {
-		if err := guard(b, op); err != nil {
-			return err
-		}
-		return build(b, op)
-	}
-	return r
-}
 
 // NewTable returns the rows of all lists. Rows of the same op keep their order.
 func NewTable(lists ...[]Row) Table {
@@ -147,8 +134,12 @@ func (t Storage) packed(s graph.Site) bool {
 	return strings.Contains(string(t), "d") && ops.Packed(s.In)
 }
 
-// Plan builds the launches of an op at a site. If library is not nil, it computes the products.
+// Plan checks the site by s.Check and the row's Storage, and builds the launches of op. s.Spec is op, or nil if op is no Spec. If
+// library is not nil, it computes the products.
 func (r *Row) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, error) {
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
 	typ, err := r.Storage.check(s)
 	if err != nil {
 		return nil, err
@@ -159,7 +150,7 @@ func (r *Row) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, error
 	return b.Plan()
 }
 
-// letters returns the letter of each operand of a site.
+// letters returns the letter of each operand of a site, with t or f for an o.
 func (t Storage) letters(s graph.Site) (in, out string, ok bool) {
 	left, right, _ := strings.Cut(string(t), ">")
 	if !t.packed(s) {
@@ -167,6 +158,13 @@ func (t Storage) letters(s graph.Site) (in, out string, ok bool) {
 	}
 	a, okA := repeat(left, len(s.In))
 	b, okB := repeat(right, len(s.Out))
+	if i := strings.IndexByte(a, 'o'); i >= 0 && okA {
+		letter := "t"
+		if len(s.In[i].Shape) == 3 {
+			letter = "f"
+		}
+		a = a[:i] + letter + a[i+1:]
+	}
 	return a, b, okA && okB
 }
 

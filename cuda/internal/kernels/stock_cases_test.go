@@ -2,6 +2,7 @@ package kernels_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	G "gorgonia.org/gorgonia"
@@ -137,6 +138,11 @@ func toThePower3(x *G.Node) (*G.Node, error) {
 
 // smallStockCases returns the cases that also run without a GPU.
 func smallStockCases() []stockCase {
+	return slices.Concat(elementwiseCases(), productCases(), moveCases(), reductionCases())
+}
+
+// elementwiseCases have functions of one and of two operands, some of which are broadcast.
+func elementwiseCases() []stockCase {
 	cases := []stockCase{
 		unaryOp("sign", G.Sign, normal(3, 5)).withoutGrad(),
 		unaryOp("sign", G.Sign, normal()).withoutGrad(),
@@ -174,50 +180,6 @@ func smallStockCases() []stockCase {
 		spread("÷", G.BroadcastHadamardDiv, normal(3, 4), positive(3, 1), nil, []byte{1}),
 		spread("^", G.BroadcastPow, positive(3, 4), normal(1, 4), nil, []byte{0}),
 		spread("+", G.BroadcastAdd, normal(1, 4), normal(3, 1), []byte{0}, []byte{1}),
-
-		multiplied(stock.MatrixMatrix, normal(2, 3), normal(3, 4)),
-		multiplied(stock.MatrixMatrix, normal(65, 17), normal(17, 70)),
-		multiplied(stock.MatrixMatrix, normal(3, 5), normal(5, 7)), multiplied(stock.MatrixVector, normal(2, 3), normal(3)),
-		two(stock.Product{Kind: stock.MatrixVector, TransA: true}, G.Mul, normal(3), normal(3, 2)),
-		multiplied(stock.VectorVector, normal(5), normal(5)),
-		multiplied(stock.MatrixMatrix, normal(1, 1), normal(1, 1)), multiplied(stock.VectorVector, normal(1), normal(1)),
-		multiplied(stock.MatrixVector, normal(1, 3), normal(3)),
-		outer(normal(3), normal(4)), outer(normal(1), normal(4)),
-		batched(normal(2, 3, 4), normal(2, 4, 2), false, false),
-		batched(normal(2, 3, 4, 5), normal(2, 3, 5, 2), false, false),
-		batched(normal(2, 4, 3), normal(2, 4, 2), true, false), batched(normal(2, 3, 4), normal(2, 2, 4), false, true),
-		batched(normal(2, 4, 3), normal(2, 2, 4), true, true), batched(normal(1, 1, 4), normal(1, 4, 1), false, false),
-		dotted([]int{1}, []int{0}, normal(2, 3), normal(3, 4)), dotted([]int{0}, []int{1}, normal(3, 2), normal(4, 3)),
-		dotted([]int{1, 2}, []int{0, 1}, normal(2, 3, 4), normal(3, 4, 5)),
-		dotted([]int{2, 0}, []int{0, 2}, normal(2, 3, 4), normal(4, 5, 2)),
-		dotted([]int{1}, []int{1}, normal(2, 3, 4), normal(5, 3, 2)), dotted([]int{0}, []int{0}, normal(4), normal(4)),
-
-		shaped(normal(2, 6), 3, 4), shaped(normal(2, 3, 4), 24), shaped(normal(1), 1, 1), shaped(normal(6), 6, 1),
-		one(stock.Reshape{}, G.Ravel, normal(2, 3, 2)), one(stock.Reshape{}, func(x *G.Node) (*G.Node, error) {
-			return G.KeepDims(x, false, func(x *G.Node) (*G.Node, error) { return G.Sum(x, 1) })
-		}, normal(3, 4)),
-		transposed(normal(2, 3), 1, 0), transposed(normal(2, 3, 4), 2, 0, 1),
-		along(stock.Transpose{Axes: []int{1, 0}}, G.Transpose, normal(33, 41)),
-		along(stock.Transpose{Axes: []int{3, 2, 1, 0}}, G.Transpose, normal(2, 3, 4, 5)),
-		transposed(normal(3, 20, 9), 0, 2, 1), transposed(normal(2, 3, 4, 8), 0, 2, 1, 3),
-		transposed(normal(2, 3, 17, 40), 1, 0, 3, 2), transposed(normal(1, 5), 1, 0),
-		sliced(normal(4, 3), 0, 1, 3, 1, G.S(1, 3)), sliced(normal(4, 3), 0, 2, 3, 1, G.S(2)),
-		sliced(normal(4), 0, 2, 3, 1, G.S(2)),
-		sliced(normal(4), 0, 2, 3, 1, G.S(2, 3)), sliced(normal(4, 3), 1, 1, 2, 1, nil, G.S(1)),
-		sliced(normal(3, 5, 2), 1, 1, 4, 1, nil, G.S(1, 4)),
-		sliced(normal(9), 0, 0, 7, 2, G.S(0, 7, 2)), sliced(normal(2, 4, 8), 1, 2, 4, 1, G.S(0, 2), G.S(2, 4)),
-		sliced(normal(2, 3, 6), 2, 1, 5, 1, nil, nil, G.S(1, 5)), sliced(normal(3, 4), 0, 0, 0, 0, nil),
-		sliced(normal(4, 3), 0, 1, 9, 1, G.S(1, 9)),
-		sliced(normal(7, 3), 0, 1, 6, 2, G.S(1, 6, 2)), sliced(normal(2, 8, 3), 1, 1, 7, 3, nil, G.S(1, 7, 3)),
-		joined(0, normal(2, 3), normal(4, 3)), joined(1, normal(2, 3), normal(2, 1), normal(2, 4)),
-		joined(0, normal(3), normal(5)),
-		joined(2, normal(2, 3, 4), normal(2, 3, 8)), joined(1, normal(2, 1, 3), normal(2, 5, 3)), joined(0, normal(3, 2)),
-		one(stock.Element{At: []int{1, 2}}, func(x *G.Node) (*G.Node, error) { return G.At(x, 1, 2) }, normal(2, 3)).withoutGrad(),
-		one(stock.Size{Axis: 1}, func(x *G.Node) (*G.Node, error) { return G.SizeOf(1, x) }, normal(2, 3)).withoutGrad(),
-
-		one(stock.Softmax{Axis: -1}, func(x *G.Node) (*G.Node, error) { return G.SoftMax(x) }, normal(7)),
-		one(stock.Softmax{Axis: -1}, func(x *G.Node) (*G.Node, error) { return G.SoftMax(x) }, normal(5, 1)),
-		one(stock.Softmax{Axis: -1}, func(x *G.Node) (*G.Node, error) { return G.SoftMax(x) }, normal(1, 5)),
 	}
 	for _, f := range []struct {
 		name  string
@@ -240,6 +202,65 @@ func smallStockCases() []stockCase {
 		for _, s := range [][2]stockInput{{normal(3, 5), normal(3, 5)}, {normal(6), normal()}, {normal(), normal(6)}, {normal(), normal()}} {
 			cases = append(cases, binaryOp(f.symbol, func(a, b *G.Node) (*G.Node, error) { return f.build(a, b, true) }, s[0], s[1]).withoutGrad())
 		}
+	}
+	return cases
+}
+
+func productCases() []stockCase {
+	return []stockCase{
+		multiplied(stock.MatrixMatrix, normal(2, 3), normal(3, 4)),
+		multiplied(stock.MatrixMatrix, normal(65, 17), normal(17, 70)),
+		multiplied(stock.MatrixMatrix, normal(3, 5), normal(5, 7)), multiplied(stock.MatrixVector, normal(2, 3), normal(3)),
+		two(stock.Product{Kind: stock.MatrixVector, TransA: true}, G.Mul, normal(3), normal(3, 2)),
+		multiplied(stock.VectorVector, normal(5), normal(5)),
+		multiplied(stock.MatrixMatrix, normal(1, 1), normal(1, 1)), multiplied(stock.VectorVector, normal(1), normal(1)),
+		multiplied(stock.MatrixVector, normal(1, 3), normal(3)),
+		outer(normal(3), normal(4)), outer(normal(1), normal(4)),
+		batched(normal(2, 3, 4), normal(2, 4, 2), false, false),
+		batched(normal(2, 3, 4, 5), normal(2, 3, 5, 2), false, false),
+		batched(normal(2, 4, 3), normal(2, 4, 2), true, false), batched(normal(2, 3, 4), normal(2, 2, 4), false, true),
+		batched(normal(2, 4, 3), normal(2, 2, 4), true, true), batched(normal(1, 1, 4), normal(1, 4, 1), false, false),
+		dotted([]int{1}, []int{0}, normal(2, 3), normal(3, 4)), dotted([]int{0}, []int{1}, normal(3, 2), normal(4, 3)),
+		dotted([]int{1, 2}, []int{0, 1}, normal(2, 3, 4), normal(3, 4, 5)),
+		dotted([]int{2, 0}, []int{0, 2}, normal(2, 3, 4), normal(4, 5, 2)),
+		dotted([]int{1}, []int{1}, normal(2, 3, 4), normal(5, 3, 2)), dotted([]int{0}, []int{0}, normal(4), normal(4)),
+	}
+}
+
+// moveCases have ops that only move elements.
+func moveCases() []stockCase {
+	return []stockCase{
+		shaped(normal(2, 6), 3, 4), shaped(normal(2, 3, 4), 24), shaped(normal(1), 1, 1), shaped(normal(6), 6, 1),
+		one(stock.Reshape{}, G.Ravel, normal(2, 3, 2)), one(stock.Reshape{}, func(x *G.Node) (*G.Node, error) {
+			return G.KeepDims(x, false, func(x *G.Node) (*G.Node, error) { return G.Sum(x, 1) })
+		}, normal(3, 4)),
+		transposed(normal(2, 3), 1, 0), transposed(normal(2, 3, 4), 2, 0, 1),
+		along(stock.Transpose{Axes: []int{1, 0}}, G.Transpose, normal(33, 41)),
+		along(stock.Transpose{Axes: []int{3, 2, 1, 0}}, G.Transpose, normal(2, 3, 4, 5)),
+		transposed(normal(3, 20, 9), 0, 2, 1), transposed(normal(2, 3, 4, 8), 0, 2, 1, 3),
+		transposed(normal(2, 3, 17, 40), 1, 0, 3, 2), transposed(normal(1, 5), 1, 0),
+		sliced(normal(4, 3), 0, 1, 3, 1, G.S(1, 3)), sliced(normal(4, 3), 0, 2, 3, 1, G.S(2)),
+		sliced(normal(4), 0, 2, 3, 1, G.S(2)),
+		sliced(normal(4), 0, 2, 3, 1, G.S(2, 3)), sliced(normal(4, 3), 1, 1, 2, 1, nil, G.S(1)),
+		sliced(normal(3, 5, 2), 1, 1, 4, 1, nil, G.S(1, 4)),
+		sliced(normal(9), 0, 0, 7, 2, G.S(0, 7, 2)), sliced(normal(2, 4, 8), 1, 2, 4, 1, G.S(0, 2), G.S(2, 4)),
+		sliced(normal(2, 3, 6), 2, 1, 5, 1, nil, nil, G.S(1, 5)), sliced(normal(3, 4), 0, 0, 0, 0, nil),
+		sliced(normal(4, 3), 0, 1, 9, 1, G.S(1, 9)),
+		sliced(normal(7, 3), 0, 1, 6, 2, G.S(1, 6, 2)), sliced(normal(2, 8, 3), 1, 1, 7, 3, nil, G.S(1, 7, 3)),
+		joined(0, normal(2, 3), normal(4, 3)), joined(1, normal(2, 3), normal(2, 1), normal(2, 4)),
+		joined(0, normal(3), normal(5)),
+		joined(2, normal(2, 3, 4), normal(2, 3, 8)), joined(1, normal(2, 1, 3), normal(2, 5, 3)), joined(0, normal(3, 2)),
+		one(stock.Element{At: []int{1, 2}}, func(x *G.Node) (*G.Node, error) { return G.At(x, 1, 2) }, normal(2, 3)).withoutGrad(),
+		one(stock.Size{Axis: 1}, func(x *G.Node) (*G.Node, error) { return G.SizeOf(1, x) }, normal(2, 3)).withoutGrad(),
+	}
+}
+
+// reductionCases have sums, maxima and softmaxes along all sets of axes.
+func reductionCases() []stockCase {
+	cases := []stockCase{
+		one(stock.Softmax{Axis: -1}, func(x *G.Node) (*G.Node, error) { return G.SoftMax(x) }, normal(7)),
+		one(stock.Softmax{Axis: -1}, func(x *G.Node) (*G.Node, error) { return G.SoftMax(x) }, normal(5, 1)),
+		one(stock.Softmax{Axis: -1}, func(x *G.Node) (*G.Node, error) { return G.SoftMax(x) }, normal(1, 5)),
 	}
 	for _, shape := range [][]int{{1}, {7}, {1, 4}, {3, 1}, {3, 5}, {2, 3, 4}, {2, 3, 2, 5}} {
 		for mask := 1; mask < 1<<len(shape); mask++ {

@@ -103,6 +103,41 @@ func TestAttentionTime(t *testing.T) {
 	}
 }
 
+// pairs returns, for each branch, the pairs of a query and a key that it sees, of one head, in documents of that many tokens.
+func (x timeShape) pairs(length int) map[string]float64 {
+	pairs := map[string]float64{}
+	for i := range x.S {
+		i %= length
+		pairs["window"] += float64(min(i+1, x.Window))
+		if i+1 >= x.BlockLen {
+			pairs["compressed"] += float64((i+1-x.BlockLen)/x.Stride + 1)
+		}
+		pairs["selected"] += float64((min(i/x.SelectBlock+1, x.TopN)-1)*x.SelectBlock + i%x.SelectBlock + 1)
+	}
+	return pairs
+}
+
+// timedKernel is a line of the table of times: a kernel, which a plan may launch several times.
+type timedKernel struct {
+	name           string
+	launches       int
+	flops, seconds float64 // 2 operations for each multiplication and addition of the pairs
+}
+
+// print prints the table of times.
+func (x timeShape) print(dev *driver.Device, lines []timedKernel) {
+	total := 0.0
+	for _, l := range lines {
+		total += l.seconds
+	}
+	fmt.Printf("\n%s: B %d, S %d, heads %d and %d, dims %d and %d, bf16: %.3f ms on %v\n", x.name, x.B, x.S, x.Hq, x.Hkv, x.D, x.Dv, 1e3*total, dev)
+	fmt.Printf("%-46s %8s %9s %9s %9s %6s\n", "branch and kernel", "launches", "ms", "GFLOP", "TFLOP/s", "%")
+	for _, l := range lines {
+		fmt.Printf("%s %8d %9.4f %9.2f %9.1f %6.1f\n", l.name, l.launches, 1e3*l.seconds, l.flops/1e9, l.flops/l.seconds/1e12, 100*l.seconds/total)
+	}
+}
+
+// time runs the ops of the layer by the kernels of a row, in documents of that many tokens, or 0 for none, and prints their times.
 func (x timeShape) time(t *testing.T, row string, length int) {
 	dev := openGPU(t)
 	nc := (x.S-x.BlockLen)/x.Stride + 1
@@ -138,23 +173,8 @@ func (x timeShape) time(t *testing.T, row string, length int) {
 		in := []arg{argOf(tensor.Int32, dev.put(t, encodeInts(cu)), len(cu))}
 		runOp(t, dev, variant{"", dev.properties()}, ops.DocumentTableOp{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, in, table)
 	}
-	// Pairs of a query and a key that it sees, of one head.
-	pairs := map[string]float64{}
-	for i := range x.S {
-		i %= length
-		pairs["window"] += float64(min(i+1, x.Window))
-		if i+1 >= x.BlockLen {
-			pairs["compressed"] += float64((i+1-x.BlockLen)/x.Stride + 1)
-		}
-		pairs["selected"] += float64((min(i/x.SelectBlock+1, x.TopN)-1)*x.SelectBlock + i%x.SelectBlock + 1)
-	}
-	// A line of the table is a kernel, which a plan may launch several times.
-	type line struct {
-		name           string
-		launches       int
-		flops, seconds float64 // 2 operations for each multiplication and addition of the pairs
-	}
-	var lines []line
+	pairs := x.pairs(length)
+	var lines []timedKernel
 	var steps []func()
 	var lineOf []int // of a step
 	add := func(branch string, op any, in, more, out []arg) {
@@ -164,7 +184,7 @@ func (x timeShape) time(t *testing.T, row string, length int) {
 		for i := range plan.Steps {
 			l := &plan.Steps[i].Launch
 			name := fmt.Sprintf("%-11s %-34s", branch, l.Kernel)
-			at := slices.IndexFunc(lines, func(x line) bool { return x.name == name })
+			at := slices.IndexFunc(lines, func(x timedKernel) bool { return x.name == name })
 			if at < 0 {
 				products := 0
 				for kernel, n := range map[string]int{"forward": x.D + x.Dv, "dq": 2*x.D + x.Dv, "dkv": 2 * (x.D + x.Dv), "select_blocks": x.D} {
@@ -172,7 +192,7 @@ func (x timeShape) time(t *testing.T, row string, length int) {
 						products = n
 					}
 				}
-				at, lines = len(lines), append(lines, line{name: name, flops: 2 * float64(products) * pairs[branch] * float64(x.B*x.Hq)})
+				at, lines = len(lines), append(lines, timedKernel{name: name, flops: 2 * float64(products) * pairs[branch] * float64(x.B*x.Hq)})
 			}
 			lines[at].launches++
 			lineOf, steps = append(lineOf, at), append(steps, func() { dev.launch(t, l, b.arguments[i]) })
@@ -186,16 +206,10 @@ func (x timeShape) time(t *testing.T, row string, length int) {
 	add("window", ops.SlidingWindowOp{Window: x.Window}, []arg{q, k, v}, nil, []arg{o, lse})
 	add("window", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: x.Window}}, []arg{q, k, v}, []arg{o, lse, do}, []arg{dq, dk, dv})
 
-	total := 0.0
 	for i, seconds := range dev.time(t, 5, steps...) {
-		total += seconds
 		lines[lineOf[i]].seconds += seconds
 	}
-	fmt.Printf("\n%s: B %d, S %d, heads %d and %d, dims %d and %d, bf16: %.3f ms on %v\n", x.name, x.B, x.S, x.Hq, x.Hkv, x.D, x.Dv, 1e3*total, dev.dev)
-	fmt.Printf("%-46s %8s %9s %9s %9s %6s\n", "branch and kernel", "launches", "ms", "GFLOP", "TFLOP/s", "%")
-	for _, l := range lines {
-		fmt.Printf("%s %8d %9.4f %9.2f %9.1f %6.1f\n", l.name, l.launches, 1e3*l.seconds, l.flops/1e9, l.flops/l.seconds/1e12, 100*l.seconds/total)
-	}
+	x.print(dev.dev, lines)
 }
 
 // TestProductTime prints how long our own kernels take for the products of a training step of TinyLM Base, at 32768 tokens, with

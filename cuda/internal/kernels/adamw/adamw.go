@@ -13,7 +13,7 @@ import (
 
 // Rows returns the implementation of the step.
 func Rows() []kernels.Row {
-	return kernels.Rows(kernels.Op[ops.AdamWOp]{
+	return kernels.Rows(kernels.Implementation[ops.AdamWOp]{
 		Name: "cuda", Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op ops.AdamWOp) bool { return op.MuonMask != "" },
 	})
 }
@@ -46,9 +46,6 @@ const runLen = 1 << 14
 // finite, weights, moments and copies are updated in place.
 func step(b *kernels.Builder, op ops.AdamWOp) error {
 	hyper, norm, perTensor := b.In[0], b.Out[0], op.PerTensor()
-	if len(op.DecayMask) == 0 || len(b.In) != 1+perTensor*len(op.DecayMask) {
-		return graph.Refuse(graph.ReasonShape, "%d inputs, want 1 and %d for each of %d tensors", len(b.In), perTensor, len(op.DecayMask))
-	}
 	if hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
 		return graph.Refuse(graph.ReasonType, "numbers of the step are %v, their norm %v, want float64", hyper.Dtype, norm.Dtype)
 	}

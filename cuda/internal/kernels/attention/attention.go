@@ -20,14 +20,5 @@ const (
 
 // Rows returns the implementations of the attention ops.
 func Rows() []kernels.Row {
-	rows := slices.Concat(
-		spanRows(slidingWindow), spanRows(compressed),
-		selectedRows(), selectRows(),
-	)
-	for i, r := range rows {
-		if r.Name != general {
-			rows[i] = r.Guarded(wanted)
-		}
-	}
-	return rows
+	return slices.Concat(spanRows(slidingWindow), spanRows(compressed), selectedRows(), selectRows())
 }

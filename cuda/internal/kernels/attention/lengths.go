@@ -32,10 +32,10 @@ func leastKeys(list []threshold, capability int, branch string, dim int64) int64
 	return 1
 }
 
-// wanted refuses a row on tensor cores if the policy wants the general kernels, or if the general kernels are faster for so few
-// keys.
-func wanted(b *kernels.Builder, op any) error {
-	name, branch := b.Policy.Attention(op.(ops.Spec))
+// wanted is the guard of rows on tensor cores. It refuses if the policy wants the general kernels, or if these are faster for so
+// few keys.
+func wanted[S ops.Spec](b *kernels.Builder, op S) error {
+	name, branch := b.Policy.Attention(op)
 	least := int64(branch.MinKeys)
 	if least == 0 {
 		dim := b.In[0].Dim(3)

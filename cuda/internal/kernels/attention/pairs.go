@@ -84,8 +84,8 @@ func (a selectedProblem) byWalk() bool {
 	return a.packed() || a.piece() < mmaKeys || h > pairHeads || h >= walkHeads && 8*a.count() <= h*h*a.topN
 }
 
-// byLists refuses problems that neither the kernels by walks nor those by pairs take.
-func (a selectedProblem) byLists() error {
+// checkLists refuses problems that neither the kernels by walks nor those by pairs take.
+func (a selectedProblem) checkLists() error {
 	rows, h := a.B*a.S*a.Hq, a.headsPerGroup()
 	switch {
 	case h > 64:
@@ -142,10 +142,10 @@ func (a selectedProblem) launchWalk(op string, of widths, r walkRing, argument *
 // launchPairs adds the launches of the forward by pairs. The pairs are sorted by selection block. Then, a few units at a time, one kernel
 // computes the results of the pairs, and another goes over the forced blocks and adds those results.
 func (a selectedProblem) launchPairs(of widths, argument *params) {
-	fit := pairBytes / (a.results() * (resultBytes(a.Dv) + statBytes))
-	queries := min(fit, a.S)
-	queries /= kernels.Pieces(queries, pairQueries)             // so that most of fit is used
-	queries = kernels.Pieces(a.S, kernels.Pieces(a.S, queries)) // and units have nearly the same size
+	fit := pairBytes / (a.results() * (resultBytes(a.Dv) + statBytes)) // queries of a group whose results take pairBytes
+	queries := min(fit, a.S)                                           // of a unit
+	queries /= kernels.Pieces(queries, pairQueries)                    // so that most of fit is used
+	queries = kernels.Pieces(a.S, kernels.Pieces(a.S, queries))        // and units have nearly the same size
 	units := kernels.Pieces(a.S, queries)
 	all, tile := units*a.groups(), 64/a.headsPerGroup()
 	unitsPerLaunch := min(all, fit/queries)

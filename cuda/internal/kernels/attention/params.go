@@ -3,8 +3,6 @@ package attention
 import (
 	"math"
 
-	"gorgonia.org/tensor"
-
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 )
@@ -43,14 +41,12 @@ type problem struct {
 // problemOf returns the sizes of q, k and v. It refuses sizes that the kernels cannot count in 32 bits.
 func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
 	a := problem{b, q.Dim(0), q.Dim(1), k.Dim(1), q.Dim(2), k.Dim(2), q.Dim(3), v.Dim(3)}
-	if a.Hq%a.Hkv != 0 {
-		return a, graph.Refuse(graph.ReasonShape, "heads %d not a multiple of kv heads %d", a.Hq, a.Hkv)
-	}
-	for name, n := range map[string]int64{
-		"queries times heads of a group": a.S * a.headsPerGroup(), "keys": a.T, "batch": a.B, "heads": a.Hq, "dim": a.D, "value dim": a.Dv,
-	} {
-		if n >= math.MaxInt32-1024 {
-			return a, graph.Refuse(graph.ReasonSize, "%s: %d, want less than 2^31", name, n)
+	for _, x := range []struct {
+		name string
+		n    int64
+	}{{"queries times heads of a group", a.S * a.headsPerGroup()}, {"keys", a.T}, {"batch", a.B}, {"heads", a.Hq}, {"dim", a.D}, {"value dim", a.Dv}} {
+		if x.n >= math.MaxInt32-1024 {
+			return a, graph.Refuse(graph.ReasonSize, "%s: %d, want less than 2^31", x.name, x.n)
 		}
 	}
 	return a, nil
@@ -71,7 +67,7 @@ func (a problem) headsPerGroup() int64 { return a.Hq / a.Hkv }
 
 func (a problem) packed() bool { return a.Documents != 0 }
 
-// rowTiles is the number of thread blocks that together own all rows, each one count rows of a group.
+// rowTiles is the number of thread blocks if each owns `count` rows of a group, and all together own all rows.
 func (a problem) rowTiles(count int64) int64 {
 	return a.groups() * kernels.Pieces(a.S*a.headsPerGroup(), count)
 }
@@ -101,17 +97,6 @@ func (a problem) delta(p *params) {
 	}
 }
 
-// hasDelta refuses a gradient whose input is o, not delta.
-func hasDelta[G any](b *kernels.Builder, _ G) error {
-	if !isDelta(b.In[len(b.In)-3]) {
-		return graph.Refuse(graph.ReasonType, "o is float32, want %v", b.Type)
-	}
-	return nil
-}
-
-// isDelta reports whether an operand is delta [B,Hq,S] rather than o [B,S,Hq,Dv].
-func isDelta(o kernels.Operand) bool { return len(o.Shape) == 3 }
-
 // forwardParams returns the argument of q, k, v -> o, lse. In selected attention idx follows v.
 func (a problem) forwardParams() *params {
 	in, out := a.In, a.Out
@@ -122,8 +107,8 @@ func (a problem) forwardParams() *params {
 	return p
 }
 
-// gradParams returns the argument of q, k, v, o or delta, lse, do -> dq, dk, dv. It reserves memory for delta unless that is an input.
-// In selected attention idx follows v.
+// gradParams returns the argument of q, k, v, o or delta, lse, do -> dq, dk, dv. It reserves memory for delta [B,Hq,S] unless that is
+// an input, instead of o [B,S,Hq,Dv]. In selected attention idx follows v.
 func (a problem) gradParams() *params {
 	in, out := a.In, a.Out
 	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, dq: out[0].Ref, dk: out[1].Ref, dv: out[2].Ref, documents: a.Documents, n: a.sizes()}
@@ -132,11 +117,8 @@ func (a problem) gradParams() *params {
 	}
 	rest := in[len(in)-3:]
 	p.lse, p.dout = rest[1].Ref, rest[2].Ref
-	if isDelta(rest[0]) {
+	if len(rest[0].Shape) == 3 {
 		p.delta = rest[0].Ref
-		if dt := rest[0].Dtype; dt != tensor.Float32 {
-			a.Fail(graph.Refuse(graph.ReasonType, "delta is %v, want float32", dt))
-		}
 	} else {
 		p.o, p.delta = rest[0].Ref, a.Work(4*a.B*a.S*a.Hq)
 	}

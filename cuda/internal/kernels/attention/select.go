@@ -14,10 +14,11 @@ import (
 
 // selectRows returns the rows of q, kc, lse -> idx.
 func selectRows() []kernels.Row {
+	type op = ops.SelectBlocksOp
 	return kernels.Rows(
-		kernels.Op[ops.SelectBlocksOp]{Name: warpGroups, Storage: "hhfd>i", Build: selectBlocksOnWarpGroups},
-		kernels.Op[ops.SelectBlocksOp]{Name: tensorCores, Storage: "hhfd>i", Build: selectBlocksOnTensorCores},
-		kernels.Op[ops.SelectBlocksOp]{Name: general, Storage: "ttfd>i", Build: selectBlocks},
+		kernels.Implementation[op]{Name: warpGroups, Storage: "hhfd>i", Guard: wanted[op], Build: selectBlocksOnWarpGroups},
+		kernels.Implementation[op]{Name: tensorCores, Storage: "hhfd>i", Guard: wanted[op], Build: selectBlocksOnTensorCores},
+		kernels.Implementation[op]{Name: general, Storage: "ttfd>i", Build: selectBlocks},
 	)
 }
 
@@ -43,13 +44,11 @@ func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, 
 	q, kc, lse, idx := b.In[0], b.In[1], b.In[2], b.Out[0]
 	x, err := problemOf(b, q, kc, kc)
 	a := choice{x, int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)}
-	switch {
-	case err != nil:
+	if err == nil && a.topN > math.MaxInt32 {
+		err = graph.Refuse(graph.ReasonShape, "top n is %d, want at most 2^31-1", a.topN)
+	}
+	if err != nil {
 		return a, selectParams{}, err
-	case a.l < 1 || a.d < 1 || a.block < 1 || a.l%a.d != 0 || a.block%a.d != 0:
-		return a, selectParams{}, graph.Refuse(graph.ReasonShape, "stride d = %d does not divide l = %d and l' = %d", a.d, a.l, a.block)
-	case a.topN < ops.ForcedBlocks || a.topN > math.MaxInt32:
-		return a, selectParams{}, graph.Refuse(graph.ReasonShape, "top n is %d, want %d to 2^31-1", a.topN, ops.ForcedBlocks)
 	}
 	p := selectParams{
 		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref, documents: b.Documents,
@@ -77,7 +76,8 @@ func (a choice) cut(p selectParams, x tile) *selectParams {
 	return &p
 }
 
-func (a choice) grid(p *selectParams) int64 { return a.groups() * kernels.Pieces(a.S, int64(p.tokens)) }
+// grid is the number of thread blocks if each has that many queries of a group.
+func (a choice) grid(queries int64) int64 { return a.groups() * kernels.Pieces(a.S, queries) }
 
 // listFloats is the number of floats for the scores of a tile of n columns and for the lists of the best blocks.
 func (a choice) listFloats(p *selectParams, n int64) int64 {
@@ -93,6 +93,7 @@ func (a choice) places() int64 {
 	return a.topN - ops.ForcedBlocks
 }
 
+// quads rounds n up to a multiple of 4.
 func quads(n int64) int64 { return kernels.Pieces(n, 4) * 4 }
 
 // selectBlocks adds q, kc, lse -> idx for all types and sizes.
@@ -101,17 +102,17 @@ func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	if err != nil {
 		return err
 	}
-	of := tiled{
+	size := launchSize{
 		func(x tile) int64 {
 			return 4 * (floats(x.m+x.n, a.D) + floats(x.m, x.n) + a.listFloats(a.cut(p, x), x.n))
 		},
-		func(x tile) int64 { return a.grid(a.cut(p, x)) },
+		func(x tile) int64 { return a.grid(int64(a.cut(p, x).tokens)) },
 	}
-	x, err := a.choose(selectTiles, of)
+	x, err := a.choose(selectTiles, size)
 	if err != nil {
 		return err
 	}
-	a.launch(a.Type.Name(fmt.Sprintf("select_blocks_%d", x.m)), of.grid(x), of.shared(x), a.cut(p, x))
+	a.launch(a.Type.Name(fmt.Sprintf("select_blocks_%d", x.m)), size.grid(x), size.shared(x), a.cut(p, x))
 	return nil
 }
 
@@ -124,6 +125,10 @@ const (
 	foldedBlocks = 2 * mmaKeys // most selection blocks whose scores are written together
 	mostScores   = 160 << 10   // most bytes of scores for each multiprocessor if not all thread blocks are resident
 )
+
+// queriesOfThread are the numbers of queries of a thread that the kernels on tensor cores are compiled for: see with_queries of
+// select_team.cuh. A thread has 16 pairs of columns, one for each two heads of a query.
+var queriesOfThread = [...]int64{16, 8, 5, 4, 3, 2, 1}
 
 // setRoom sets the length of the lists of queries on tensor cores, and the first query that chooses by score.
 func (a choice) setRoom(p *selectParams) error {
@@ -167,33 +172,36 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 		return err
 	}
 	p.per = int32(per)
-	// cut sets how many queries a thread block has: as many as fill its columns, if they fit and leave enough thread blocks for the
-	// GPU.
-	cut := func(x widths) (shared int64) {
+	most := 16 / kernels.Pieces(h, 2) // queries of a thread
+	// fit returns how many queries a thread block has, and the shared memory for them. It has as many as fill its columns, if they
+	// fit and leave enough thread blocks for the GPU.
+	fit := func(x widths) (queries, shared int64) {
 		r := x.choice
-		for n := 16 / kernels.Pieces(h, 2); ; n-- { // queries of a thread
-			if n > 5 && n != 8 && n != 16 {
-				continue
-			}
-			p.tokens = int32(r.teams * 4 * n)
+		for _, n := range queriesOfThread {
+			queries = r.teams * 4 * n
 			pitch := 4*mmaKeys + 8 + 4*((n+1)%2)
 			lists := r.teams * 4 * 8 * mostRoom // one for each warp
-			shared = teamBytes(r.teams, x.c, r.stages) + 4*int64(p.tokens)*pitch + 16*r.stages + 16 + lists
-			if n == 1 || shared <= int64(a.GPU.SharedPerBlock) && a.grid(&p) >= int64(a.GPU.SMs) {
-				return shared
+			shared = teamBytes(r.teams, x.c, r.stages) + 4*queries*pitch + 16*r.stages + 16 + lists
+			if n <= most && shared <= int64(a.GPU.SharedPerBlock) && a.grid(queries) >= int64(a.GPU.SMs) {
+				break
 			}
 		}
+		return queries, shared
 	}
 	keys := a.problem
 	keys.Dv = 0 // there are no values
-	x, err := keys.onWarpGroups(cut)
+	x, err := keys.onWarpGroups(func(x widths) int64 {
+		_, shared := fit(x)
+		return shared
+	})
 	if err != nil {
 		return err
 	}
-	shared := cut(x)
+	queries, shared := fit(x)
+	p.tokens = int32(queries)
 	m := &selectMapParams{selectParams: p, blocks: int32(quads(kernels.Pieces(a.S, a.block) + foldedBlocks))}
-	scores := 4 * int64(p.tokens) * int64(m.blocks) // of a thread block
-	grid, sms := a.grid(&p), int64(a.GPU.SMs)
+	scores := 4 * queries * int64(m.blocks) // bytes of a thread block
+	grid, sms := a.grid(queries), int64(a.GPU.SMs)
 	if resident := sms * x.choice.blocks; grid > resident && grid*scores > sms*mostScores { // resident thread blocks go through several tiles
 		grid, m.more = resident, a.Work(4)
 		rows.Fill(b, m.more, 1, 32, 0)
@@ -236,17 +244,17 @@ func selectBlocksOnTensorCores(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	p.ring = int32(min(ring, math.MaxInt32))
 
 	threads := kernels.Pieces(h, threadHeads) // of a query
-	most := 16 / kernels.Pieces(h, 2*threads) // queries of a thread, whose columns are 16 pairs
+	most := 16 / kernels.Pieces(h, 2*threads) // queries of a thread
 	// fit returns how many queries a thread block has, as many as fill its columns if they fit, and the pitch and shared memory for them.
-	fit := func(width int64) (tokens, row, shared int64) {
-		for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
-			tokens, row = 4/threads*n, pitch(n)
-			shared = teamBytes(1, width, 2) + 4*(quads(2*tokens*int64(p.room))+quads(2*tokens)) + 4*tokens*threads*row
+	fit := func(width int64) (queries, row, shared int64) {
+		for _, n := range queriesOfThread {
+			queries, row = 4/threads*n, pitch(n)
+			shared = teamBytes(1, width, 2) + 4*(quads(2*queries*int64(p.room))+quads(2*queries)) + 4*queries*threads*row
 			if n <= most && shared <= int64(a.GPU.SharedPerBlock) {
 				break
 			}
 		}
-		return tokens, row, shared
+		return queries, row, shared
 	}
 	width, err := a.onTensorCores(func(width int64) int64 {
 		_, _, shared := fit(width)
@@ -255,12 +263,12 @@ func selectBlocksOnTensorCores(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	if err != nil {
 		return err
 	}
-	tokens, row, shared := fit(width)
-	p.tokens, p.pitch = int32(tokens), int32(row)
+	queries, row, shared := fit(width)
+	p.tokens, p.pitch = int32(queries), int32(row)
 	kernel := "select_blocks_any"
 	if usual {
 		kernel = "select_blocks"
 	}
-	a.Launch(a.mmaKernel(kernel, width), kernels.Line(a.grid(&p)), kernels.Line(teamColumns), shared, &p)
+	a.Launch(a.mmaKernel(kernel, width), kernels.Line(a.grid(queries)), kernels.Line(teamColumns), shared, &p)
 	return nil
 }

@@ -11,17 +11,17 @@ import (
 
 // selectedRows returns the rows of q, k, v, idx -> o, lse, and of q, k, v, idx, o or delta, lse, do -> dq, dk, dv.
 func selectedRows() []kernels.Row {
-	type grad = ops.SelectedAttentionGradOp
+	type (
+		op   = ops.SelectedAttentionOp
+		grad = ops.SelectedAttentionGradOp
+	)
 	return kernels.Rows(
-		kernels.Op[ops.SelectedAttentionOp]{Name: warpGroups, Storage: "hhhid>hf", Build: selectedOnWarpGroups},
-		kernels.Op[ops.SelectedAttentionOp]{Name: tensorCores, Storage: "hhhid>hf", Build: selectedOnTensorCores},
-		kernels.Op[ops.SelectedAttentionOp]{Name: general, Storage: "tttid>tf", Build: selected},
-		kernels.Op[grad]{Name: warpGroups, Storage: "hhhidhfh>hhh", Build: selectedGradOnWarpGroups},
-		kernels.Op[grad]{Name: warpGroups, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnWarpGroups},
-		kernels.Op[grad]{Name: tensorCores, Storage: "hhhidhfh>hhh", Build: selectedGradOnTensorCores},
-		kernels.Op[grad]{Name: tensorCores, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGradOnTensorCores},
-		kernels.Op[grad]{Name: general, Storage: "hhhidffh>hhh", Guard: hasDelta[grad], Build: selectedGrad},
-		kernels.Op[grad]{Name: general, Storage: "tttidtft>ttt", Build: selectedGrad}, // also with delta, if all operands are float32
+		kernels.Implementation[op]{Name: warpGroups, Storage: "hhhid>hf", Guard: wanted[op], Build: selectedOnWarpGroups},
+		kernels.Implementation[op]{Name: tensorCores, Storage: "hhhid>hf", Guard: wanted[op], Build: selectedOnTensorCores},
+		kernels.Implementation[op]{Name: general, Storage: "tttid>tf", Build: selected},
+		kernels.Implementation[grad]{Name: warpGroups, Storage: "hhhidofh>hhh", Guard: wanted[grad], Build: selectedGradOnWarpGroups},
+		kernels.Implementation[grad]{Name: tensorCores, Storage: "hhhidofh>hhh", Guard: wanted[grad], Build: selectedGradOnTensorCores},
+		kernels.Implementation[grad]{Name: general, Storage: "tttidoft>ttt", Build: selectedGrad},
 	)
 }
 
@@ -36,13 +36,7 @@ type selectedProblem struct {
 func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 	p, err := problemOf(b, b.In[0], b.In[1], b.In[2])
 	a := selectedProblem{p, min(int64(size), p.T), b.In[3].Dim(3), int64(size)}
-	switch {
-	case err != nil:
-	case size < 1:
-		err = graph.Refuse(graph.ReasonShape, "selection block l' is %d, want at least 1", size)
-	case a.T != a.S:
-		err = graph.Refuse(graph.ReasonShape, "keys %d, want the %d of the queries", a.T, a.S)
-	case a.topN > math.MaxInt32/2/a.S:
+	if err == nil && a.topN > math.MaxInt32/2/a.S {
 		err = graph.Refuse(graph.ReasonSize, "queries %d times top n %d, want less than 2^30", a.S, a.topN)
 	}
 	return a, err
@@ -107,7 +101,8 @@ func (a selectedProblem) unionBytes(rows int64) int64 {
 // count is the number of selection blocks of a group.
 func (a selectedProblem) count() int64 { return kernels.Pieces(a.T, a.block) }
 
-// names is the number of names for blocks in the inverse index: the blocks, or with documents the tokens.
+// names is the number of names for blocks in the inverse index. A block's name is its number. With documents it is the block's first
+// token, since documents begin at any token.
 func (a selectedProblem) names() int64 {
 	if a.packed() {
 		return a.T
@@ -172,8 +167,8 @@ func selected(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 	}
 	p := a.forwardParams()
 	p.blocks, p.index = a.blocks(), a.index()
-	of := tiled{func(x tile) int64 { return a.forwardBytes(x) + walkBytes(x) }, a.rowGrid}
-	return a.launchTiled("selected_forward", a.rowTilesOf(selectedForwardTiles), of, p, a.wholeQueries)
+	size := launchSize{func(x tile) int64 { return a.forwardBytes(x) + walkBytes(x) }, a.rowGrid}
+	return a.launchTiled("selected_forward", a.rowTilesOf(selectedForwardTiles), size, p, a.wholeQueries)
 }
 
 // selectedGrad adds q, k, v, idx, o, lse, do -> dq, dk, dv for all types and sizes.
@@ -183,13 +178,13 @@ func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 		return err
 	}
 	p := a.beginGrad()
-	rows := tiled{func(x tile) int64 { return a.dqBytes(x) + walkBytes(x) }, a.rowGrid}
+	rows := launchSize{func(x tile) int64 { return a.dqBytes(x) + walkBytes(x) }, a.rowGrid}
 	if err := a.launchTiled("selected_dq", a.rowTilesOf(gradientTiles), rows, p, a.wholeQueries); err != nil {
 		return err
 	}
 	p.count = 1
 	a.invert(&listParams{params: *p})
-	keys := tiled{a.dkvBytes, func(x tile) int64 { return a.items(p) * kernels.Pieces(a.block, x.m) }}
+	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.items(p) * kernels.Pieces(a.block, x.m) }}
 	if err := a.launchTiled("selected_dkv", a.keyTiles(), keys, p, nil); err != nil {
 		return err
 	}
@@ -314,7 +309,7 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 	if err := a.multipleOf("warp groups", 16); err != nil {
 		return widths{}, err
 	}
-	if err := a.byLists(); err != nil && !a.byBits() {
+	if err := a.checkLists(); err != nil && !a.byBits() {
 		return widths{}, err
 	}
 	return a.problem.onWarpGroups(shared)

@@ -2,7 +2,6 @@ package attention
 
 import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -17,15 +16,12 @@ func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
 		return func(b *kernels.Builder, op G) error { return build(b, maskOf(op.Forward)) }
 	}
 	return kernels.Rows(
-		kernels.Op[S]{Name: warpGroups, Storage: "hhhd>hf", Build: op(forwardOnWarpGroups)},
-		kernels.Op[S]{Name: tensorCores, Storage: "hhhd>hf", Build: op(forwardOnTensorCores)},
-		kernels.Op[S]{Name: general, Storage: "tttd>tf", Build: op(forward)},
-		kernels.Op[G]{Name: warpGroups, Storage: "hhhdhfh>hhh", Build: grad(backwardOnWarpGroups)},
-		kernels.Op[G]{Name: warpGroups, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnWarpGroups)},
-		kernels.Op[G]{Name: tensorCores, Storage: "hhhdhfh>hhh", Build: grad(backwardOnTensorCores)},
-		kernels.Op[G]{Name: tensorCores, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backwardOnTensorCores)},
-		kernels.Op[G]{Name: general, Storage: "hhhdffh>hhh", Guard: hasDelta[G], Build: grad(backward)},
-		kernels.Op[G]{Name: general, Storage: "tttdtft>ttt", Build: grad(backward)}, // also with delta, if all operands are float32
+		kernels.Implementation[S]{Name: warpGroups, Storage: "hhhd>hf", Guard: wanted[S], Build: op(forwardOnWarpGroups)},
+		kernels.Implementation[S]{Name: tensorCores, Storage: "hhhd>hf", Guard: wanted[S], Build: op(forwardOnTensorCores)},
+		kernels.Implementation[S]{Name: general, Storage: "tttd>tf", Build: op(forward)},
+		kernels.Implementation[G]{Name: warpGroups, Storage: "hhhdofh>hhh", Guard: wanted[G], Build: grad(backwardOnWarpGroups)},
+		kernels.Implementation[G]{Name: tensorCores, Storage: "hhhdofh>hhh", Guard: wanted[G], Build: grad(backwardOnTensorCores)},
+		kernels.Implementation[G]{Name: general, Storage: "tttdoft>ttt", Build: grad(backward)},
 	)
 }
 
@@ -50,9 +46,6 @@ type spanProblem struct {
 
 func spanOf(b *kernels.Builder, m mask) (spanProblem, error) {
 	a, err := problemOf(b, b.In[0], b.In[1], b.In[2])
-	if err == nil && (m.length < 1 || m.stride < 1 || m.window < 1) {
-		err = graph.Refuse(graph.ReasonShape, "blocks of %d tokens, %d apart, in a window of %d, want at least 1", m.length, m.stride, m.window)
-	}
 	return spanProblem{a, mask{min(m.length, a.S+1), min(m.stride, a.S+1), min(m.window, max(a.S, a.T))}}, err
 }
 
@@ -66,8 +59,8 @@ func forward(b *kernels.Builder, m mask) error {
 	}
 	p := a.forwardParams()
 	p.span = a.span()
-	of := tiled{a.forwardBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
-	return a.launchTiled("span_forward", spanForwardTiles, of, p, sameRows)
+	size := launchSize{a.forwardBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
+	return a.launchTiled("span_forward", spanForwardTiles, size, p, sameRows)
 }
 
 func sameRows(rows int64) int64 { return rows }
@@ -81,11 +74,11 @@ func backward(b *kernels.Builder, m mask) error {
 	p := a.gradParams()
 	p.span = a.span()
 	a.delta(p)
-	rows := tiled{a.dqBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
+	rows := launchSize{a.dqBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
 	if err := a.launchTiled("span_dq", gradientTiles, rows, p, sameRows); err != nil {
 		return err
 	}
-	keys := tiled{a.dkvBytes, func(x tile) int64 { return a.groups() * kernels.Pieces(a.T, x.m) }}
+	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.groups() * kernels.Pieces(a.T, x.m) }}
 	return a.launchTiled("span_dkv", gradientTiles, keys, p, nil)
 }
 

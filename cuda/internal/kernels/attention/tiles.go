@@ -25,35 +25,35 @@ const (
 	reservedShared = 1024
 )
 
-// tiled gives, for a tile, the shared memory of a thread block in bytes and the number of thread blocks.
-type tiled struct{ shared, grid func(tile) int64 }
+// launchSize gives, for a tile, the shared memory of a thread block in bytes and the number of thread blocks.
+type launchSize struct{ shared, grid func(tile) int64 }
 
 // choose returns the largest tile with which minResident blocks fit a multiprocessor and all multiprocessors have work, or else
 // the smallest tile.
-func (a problem) choose(tiles []tile, of tiled) (tile, error) {
+func (a problem) choose(tiles []tile, size launchSize) (tile, error) {
 	g := a.GPU
 	for _, x := range tiles {
-		if n := of.shared(x); n <= int64(g.SharedPerBlock) && minResident*(n+reservedShared) <= int64(g.SharedPerSM) && of.grid(x) >= int64(g.SMs) {
+		if n := size.shared(x); n <= int64(g.SharedPerBlock) && minResident*(n+reservedShared) <= int64(g.SharedPerSM) && size.grid(x) >= int64(g.SMs) {
 			return x, nil
 		}
 	}
 	x := tiles[len(tiles)-1]
-	if n := of.shared(x); n > int64(g.SharedPerBlock) {
+	if n := size.shared(x); n > int64(g.SharedPerBlock) {
 		return x, graph.Refuse(graph.ReasonShared, "the smallest tiles take %d bytes of shared memory, a block has %d", n, g.SharedPerBlock)
 	}
 	return x, nil
 }
 
 // launchTiled adds a launch of a kernel that is compiled for several tiles. count, if not nil, gives p.count for the rows of a tile.
-func (a problem) launchTiled(op string, tiles []tile, of tiled, p *params, count func(rows int64) int64) error {
-	x, err := a.choose(tiles, of)
+func (a problem) launchTiled(op string, tiles []tile, size launchSize, p *params, count func(rows int64) int64) error {
+	x, err := a.choose(tiles, size)
 	if err != nil {
 		return err
 	}
 	if count != nil {
 		p.count = int32(count(x.m))
 	}
-	a.launch(a.Type.Name(fmt.Sprintf("%s_%d", op, x.m)), of.grid(x), of.shared(x), p)
+	a.launch(a.Type.Name(fmt.Sprintf("%s_%d", op, x.m)), size.grid(x), size.shared(x), p)
 	return nil
 }
 

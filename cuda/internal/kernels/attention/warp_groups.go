@@ -89,8 +89,8 @@ type keyGradientParams struct {
 	_             [16]byte
 }
 
-// launchDKVOnWarpGroups adds the launch of a kernel for dk and dv. A box of q or do has that many queries; a query has a box of its own if it
-// is listed.
+// launchDKVOnWarpGroups adds the launch of a kernel for dk and dv. A tensor-map box of q or do holds `queries` queries: 1 if the queries
+// are listed.
 func (a problem) launchDKVOnWarpGroups(op string, x widths, of dkvShape, grid, queries int64, p *keyGradientParams) {
 	a.Launch(a.warpGroupKernel(op, x), kernels.Line(grid), kernels.Line(of.threads), of.bytes, p)
 	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)

@@ -114,8 +114,8 @@ type dkvShape struct {
 	keys, threads, bytes int64
 }
 
-// shapeOfDKV is of a kernel whose thread blocks own that many keys. If it is split, two groups own the same keys. Shared memory has keys and
-// values once, rows and their gradients of all stages, and numbers of each row.
+// shapeOfDKV returns the shape of a dk/dv kernel whose thread blocks own `keys` keys. With split, two warp groups own the same keys: one
+// computes dk, the other dv. Shared memory has keys and values once, rows and their gradients of all stages, and numbers of each row.
 func (x widths) shapeOfDKV(r ring, keys int64, split bool) dkvShape {
 	threads := warpGroupThreads(keys)
 	if split {
@@ -133,7 +133,8 @@ func (x widths) spanDKV() dkvShape {
 
 func (x widths) listedDKV() dkvShape { return x.shapeOfDKV(x.listed, warpGroupListKeys, x.split) }
 
-// pairsDKV is of the kernel that also makes results for dq. It needs more registers, so it is split sooner; then dS has two tiles of its own.
+// pairsDKV returns the shape of the dk/dv kernel that also makes results for dq. It needs more registers, so it is split at smaller
+// widths; then dS has two tiles of its own.
 func (x widths) pairsDKV() dkvShape {
 	split := x.c > 128
 	shape := x.shapeOfDKV(x.pairGrad, warpGroupListKeys, split)

@@ -5,54 +5,49 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
-	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // Rows returns the implementations of the compression ops.
 func Rows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.CompressMeanOp]{Name: "cuda", Storage: "td>t", Build: mean},
-		kernels.Op[ops.CompressMeanGradOp]{Name: "cuda", Storage: "td>t", Build: meanGrad},
-		kernels.Op[ops.CompressMLPOp]{Name: "cuda", Storage: "ttttd>tt", Products: hasBlocks[ops.CompressMLPOp], Build: mlp},
-		kernels.Op[ops.CompressMLPGradOp]{Name: "cuda", Storage: "ttttdtt>twww", Products: hasBlocks[ops.CompressMLPGradOp], Build: mlpGrad},
+		kernels.Implementation[ops.CompressMeanOp]{Name: "cuda", Storage: "td>t", Build: mean},
+		kernels.Implementation[ops.CompressMeanGradOp]{Name: "cuda", Storage: "td>t", Build: meanGrad},
+		kernels.Implementation[ops.CompressMLPOp]{Name: "cuda", Storage: "ttttd>tt", Products: hasBlocks[ops.CompressMLPOp], Build: mlp},
+		kernels.Implementation[ops.CompressMLPGradOp]{Name: "cuda", Storage: "ttttdtt>twww", Products: hasBlocks[ops.CompressMLPGradOp], Build: mlpGrad},
 	)
 }
 
-// Blocks is CompressParams of compress.cu: the complete blocks of an operand [batch,seq,heads,dim], of len tokens, stride apart.
-type Blocks struct {
+// blocks is CompressParams of compress.cu: the complete blocks of an operand [batch,seq,heads,dim], of len tokens, stride apart.
+type blocks struct {
 	x, pe, y, documents                         kernels.Ref
 	batch, seq, blocks, heads, dim, len, stride int64
 }
 
-// BlocksOf returns the blocks of an operand. A sequence shorter than a block has no blocks, and its compressed array is one row of
+// blocksOf returns the blocks of an operand. A sequence shorter than a block has no blocks, and its compressed array is one row of
 // zeros.
-func BlocksOf(o kernels.Operand, length, stride int) (Blocks, error) {
-	p := Blocks{batch: o.Dim(0), seq: o.Dim(1), heads: o.Dim(2), dim: o.Dim(3), len: int64(length), stride: int64(stride)}
-	if length < 1 || stride < 1 || length%stride != 0 {
-		return p, graph.Refuse(graph.ReasonShape, "stride %d does not divide the block length %d", stride, length)
+func blocksOf(o kernels.Operand, length, stride int) blocks {
+	return blocks{
+		batch: o.Dim(0), seq: o.Dim(1), heads: o.Dim(2), dim: o.Dim(3), len: int64(length), stride: int64(stride),
+		blocks: int64(ops.NumCompressed(o.Shape[1], length, stride)),
 	}
-	if p.seq >= p.len {
-		p.blocks = (p.seq-p.len)/p.stride + 1
-	}
-	return p, nil
 }
 
-// Rows is the number of rows of the MLP: one for each block and head.
-func (p Blocks) Rows() int64 { return p.batch * p.blocks * p.heads }
+// rows is the number of rows of the MLP: one for each block and head.
+func (p blocks) rows() int64 { return p.batch * p.blocks * p.heads }
 
-// Gather adds the launch that writes rows [Rows,len*dim]: the blocks of x plus pe [len,dim].
-func (p Blocks) Gather(b *kernels.Builder, x, pe, rows kernels.Ref) {
-	p.launch(b, "gather", x, pe, rows, p.Rows()*p.len*p.dim)
+// gather adds the launch that writes rows [rows(),len*dim]: the blocks of x plus pe [len,dim].
+func (p blocks) gather(b *kernels.Builder, x, pe, rows kernels.Ref) {
+	p.launch(b, "gather", x, pe, rows, p.rows()*p.len*p.dim)
 }
 
-// Scatter adds the launch that computes dx from the gradient of Gather's rows.
-func (p Blocks) Scatter(b *kernels.Builder, drows, dx kernels.Ref) {
+// scatter adds the launch that computes dx from the gradient of gather's rows.
+func (p blocks) scatter(b *kernels.Builder, drows, dx kernels.Ref) {
 	p.launch(b, "scatter", drows, 0, dx, p.batch*p.seq*p.heads*p.dim)
 }
 
 // launch adds the launch of an op over n elements that reads x, and pe if it is not 0, and writes y.
-func (p Blocks) launch(b *kernels.Builder, op string, x, pe, y kernels.Ref, n int64) {
+func (p blocks) launch(b *kernels.Builder, op string, x, pe, y kernels.Ref, n int64) {
 	p.x, p.pe, p.y, p.documents = x, pe, y, b.Documents
 	b.LaunchElements(b.Type.Name("compress_"+op), b.Type, n, &p)
 }
@@ -69,9 +64,9 @@ func meanGrad(b *kernels.Builder, op ops.CompressMeanGradOp) error {
 
 // launchMean adds the launch of mean or mean_grad. tokens is the operand with a row for each token.
 func launchMean(b *kernels.Builder, op string, tokens kernels.Operand, length, stride int) error {
-	p, err := BlocksOf(tokens, length, stride)
-	if err != nil || p.blocks == 0 {
-		return orZeros(b, err)
+	p := blocksOf(tokens, length, stride)
+	if p.blocks == 0 {
+		return rows.Zeros(b)
 	}
 	p.launch(b, op, b.In[0].Ref, 0, b.Out[0].Ref, b.Out[0].N())
 	return nil
@@ -81,26 +76,18 @@ func hasBlocks[S ops.CompressMLPOp | ops.CompressMLPGradOp](b *kernels.Builder, 
 	return b.In[0].Dim(1) >= int64(ops.CompressMLPOp(op).BlockLen)
 }
 
-// orZeros returns err, or fills all outputs with zeros.
-func orZeros(b *kernels.Builder, err error) error {
-	if err != nil {
-		return err
-	}
-	return rows.Zeros(b)
-}
-
 // mlp adds x, pe [l,D], w1 [hidden,l*D], w2 [D,hidden] -> y, hidden. The blocks are gathered as rows [rows,l*D], pe added, and
 // multiplied twice.
 func mlp(b *kernels.Builder, op ops.CompressMLPOp) error {
 	x, pe, w1, w2, y, hidden := b.In[0], b.In[1], b.In[2], b.In[3], b.Out[0], b.Out[1]
-	p, err := BlocksOf(x, op.BlockLen, op.Stride)
-	if err != nil || p.blocks == 0 {
-		return orZeros(b, err)
+	p := blocksOf(x, op.BlockLen, op.Stride)
+	if p.blocks == 0 {
+		return rows.Zeros(b)
 	}
-	n, width, cols, size := p.Rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
+	n, width, cols, size := p.rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
 	gathered, act := b.Work(n*cols*size), b.Work(n*width*size)
 
-	p.Gather(b, x.Ref, pe.Ref, gathered)
+	p.gather(b, x.Ref, pe.Ref, gathered)
 	matmul.Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: n, N: width, K: cols, TransB: true}, gathered, w1.Ref, 0, hidden.Ref)
 	rows.SiLU(b, hidden.Ref, act, n*width)
 	matmul.Multiply(b, kernels.Product{Type: b.Type, Out: b.Type, M: n, N: p.dim, K: width, TransB: true}, act, w2.Ref, 0, y.Ref)
@@ -112,11 +99,11 @@ func mlp(b *kernels.Builder, op ops.CompressMLPOp) error {
 func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
 	x, pe, w1, w2, hidden, dy := b.In[0], b.In[1], b.In[2], b.In[3], b.In[4], b.In[5]
 	dx, dpe, dw1, dw2 := b.Out[0], b.Out[1], b.Out[2], b.Out[3]
-	p, err := BlocksOf(x, op.BlockLen, op.Stride)
-	if err != nil || p.blocks == 0 {
-		return orZeros(b, err)
+	p := blocksOf(x, op.BlockLen, op.Stride)
+	if p.blocks == 0 {
+		return rows.Zeros(b)
 	}
-	n, width, cols, size := p.Rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
+	n, width, cols, size := p.rows(), w1.Dim(0), p.len*p.dim, int64(b.Type.Bytes())
 	gathered := b.Work(n * cols * size) // reused for their gradient
 	dyRef := dy.Ref
 	if b.Documents != 0 { // places without a block get zeros: dy holds no gradient there
@@ -134,10 +121,10 @@ func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
 	multiply(b.Type, kernels.Product{M: n, N: width, K: p.dim}, dyRef, w2.Ref, dact)
 	rows.SiLUGrad(b, hidden.Ref, dact, dhidden, n*width)
 	rows.ColumnSum(b, dhidden, sum, b.Type, n, width) // pe is added to every row, so its gradient is that of the sum of the rows
-	p.Gather(b, x.Ref, pe.Ref, gathered)
+	p.gather(b, x.Ref, pe.Ref, gathered)
 	multiply(b.TypeOf(dpe), kernels.Product{M: 1, N: cols, K: width}, sum, w1.Ref, dpe.Ref)
 	multiply(b.TypeOf(dw1), kernels.Product{M: width, N: cols, K: n, TransA: true}, dhidden, gathered, dw1.Ref)
 	multiply(b.Type, kernels.Product{M: n, N: cols, K: width}, dhidden, w1.Ref, gathered)
-	p.Scatter(b, gathered, dx.Ref)
+	p.scatter(b, gathered, dx.Ref)
 	return nil
 }

@@ -20,10 +20,10 @@ import (
 // Rows returns the implementations. The inputs before the cache are of one type.
 func Rows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.DecodeOp]{Name: "cuda cluster", Storage: "t*.i>tii", Guard: forClusters, Build: inClusters},
-		kernels.Op[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Guard: forTensorCores, Build: onTensorCores},
-		kernels.Op[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Guard: withGates, Build: onCores},
-		kernels.Op[ops.FillCacheOp]{Name: "cuda", Storage: "t*.i>i", Build: fill},
+		kernels.Implementation[ops.DecodeOp]{Name: "cuda cluster", Storage: "t*.i>tii", Guard: forClusters, Build: inClusters},
+		kernels.Implementation[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Guard: forTensorCores, Build: onTensorCores},
+		kernels.Implementation[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Guard: withGates, Build: onCores},
+		kernels.Implementation[ops.FillCacheOp]{Name: "cuda", Storage: "t*.i>i", Build: fill},
 	)
 }
 

@@ -32,13 +32,13 @@ const (
 
 func fewLinears() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.LinearOp]{Name: few, Storage: "hhh*>h", Build: fewLinear},
-		kernels.Op[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast after it
-		kernels.Op[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
-		kernels.Op[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
-		kernels.Op[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Guard: withNorm(false), Build: fewLinearsOf},
-		kernels.Op[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Guard: withNorm(true), Build: fewLinearsOf},
-		kernels.Op[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: withNorm(true), Build: fewLinearsOf}, // with the cast after it
+		kernels.Implementation[ops.LinearOp]{Name: few, Storage: "hhh*>h", Build: fewLinear},
+		kernels.Implementation[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast after it
+		kernels.Implementation[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
+		kernels.Implementation[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Guard: withNorm(false), Build: fewLinearsOf},
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Guard: withNorm(true), Build: fewLinearsOf},
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: withNorm(true), Build: fewLinearsOf}, // with the cast after it
 	)
 }
 
@@ -52,8 +52,8 @@ func withNorm(norm bool) func(b *kernels.Builder, op ops.LinearsOp) error {
 	}
 }
 
-// launchFew adds the launch that computes ys from x by the layers with weights ws. with, if not nil, completes the argument.
-func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, with func(p *fewParams)) error {
+// launchFew adds the launch that computes ys from x by the layers with weights ws. complete sets the rest of the argument.
+func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, complete func(p *fewParams)) error {
 	k := ws[0].Dim(1)
 	rows := x.N() / k
 	switch {
@@ -63,9 +63,7 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 		return graph.Refuse(graph.ReasonSize, "rows of %d, want less than 2^29", k)
 	}
 	p := &fewParams{x: x.Ref, parts: int32(len(ws)), rows: int32(rows), k: int32(k), wide: kernels.Flag(b.TypeOf(ys[0]) == kernels.F32)}
-	if with != nil {
-		with(p)
-	}
+	complete(p)
 	kernel, features, blocks := "linear_few", int64(8), int64(1)
 	if rows > fewRows {
 		kernel, features, blocks = "linear_rows", 16, kernels.Pieces(rows, 32)

@@ -12,14 +12,14 @@ import (
 // Rows returns the implementations of the linear layer.
 func Rows() []kernels.Row {
 	return slices.Concat(fewLinears(), kernels.Rows(
-		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
-		kernels.Op[ops.LinearOp]{Name: "cuda", Storage: "hh>f", Products: kernels.Always[ops.LinearOp], Build: linear}, // with the cast after it
-		kernels.Op[ops.LinearInputGradOp]{Name: "cuda", Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
-		kernels.Op[ops.LinearWeightGradOp]{Name: "cuda", Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
-		kernels.Op[ops.LinearAddOp]{Name: "cuda", Storage: "tta>a", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
-		kernels.Op[ops.LinearsOp]{Name: "cuda", Storage: "ttt*d>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
-		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
-		kernels.Op[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // without dx
+		kernels.Implementation[ops.LinearOp]{Name: "cuda", Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
+		kernels.Implementation[ops.LinearOp]{Name: "cuda", Storage: "hh>f", Products: kernels.Always[ops.LinearOp], Build: linear}, // with the cast after it
+		kernels.Implementation[ops.LinearInputGradOp]{Name: "cuda", Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
+		kernels.Implementation[ops.LinearWeightGradOp]{Name: "cuda", Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
+		kernels.Implementation[ops.LinearAddOp]{Name: "cuda", Storage: "tta>a", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
+		kernels.Implementation[ops.LinearsOp]{Name: "cuda", Storage: "ttt*d>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
+		kernels.Implementation[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
+		kernels.Implementation[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // without dx
 	))
 }
 

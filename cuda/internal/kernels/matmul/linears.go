@@ -33,19 +33,18 @@ func linears(b *kernels.Builder, op ops.LinearsOp) error {
 		bias = b.Work(total * size)
 		at := bias
 		for i, cols := range y.Cols {
-			c := rows.Bytes{To: at, Count: cols * size}
+			c := rows.Transfer{To: at, Bytes: cols * size}
 			if op.Bias[i] {
 				c.From, biases = biases[0].Ref, biases[1:]
 			}
-			copies, at = append(copies, c), at.Plus(c.Count)
+			copies, at = append(copies, c), at.Plus(c.Bytes)
 		}
 	}
 	rows.Copy(b, copies...)
 	p := kernels.Product{Type: b.Type, Out: b.Type, M: x.N() / in, N: total, K: in, TransB: true}
 	y.Joint = b.Work(p.M * total * size)
 	Multiply(b, p, x.Ref, w, bias, y.Joint)
-	y.Split(b)
-	return nil
+	return y.Split(b)
 }
 
 // linearsGrad adds x [rows,in], dy_i [rows,out_i], w_i [out_i,in] -> dx [rows,in], dw_i [out_i,in]. w_i and dx are optional.
@@ -70,7 +69,9 @@ func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 	in := int64(op.In)
 	count := x.N() / in
 	dy.Joint = b.Work(count * total * int64(b.Type.Bytes()))
-	dy.Join(b)
+	if err := dy.Join(b); err != nil {
+		return err
+	}
 	dw, copies := gather(b, dws)
 	Multiply(b, kernels.Product{Type: b.Type, Out: out, M: total, N: in, K: count, TransA: true}, dy.Joint, x.Ref, 0, dw)
 	for i, c := range copies {
@@ -87,7 +88,7 @@ func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 
 // gather returns memory that holds the arrays one after the other, and the copies that fill it. If the arrays already lie so, it
 // returns their own memory and no copies.
-func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies []rows.Bytes) {
+func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies []rows.Transfer) {
 	if !slices.ContainsFunc(list[1:], func(o kernels.Operand) bool { return !o.Follows }) {
 		return list[0].Ref, nil
 	}
@@ -98,7 +99,7 @@ func gather(b *kernels.Builder, list []kernels.Operand) (to kernels.Ref, copies 
 	to = b.Work(total)
 	at := to
 	for _, o := range list {
-		copies = append(copies, rows.Bytes{From: o.Ref, To: at, Count: int64(o.Bytes())})
+		copies = append(copies, rows.Transfer{From: o.Ref, To: at, Bytes: int64(o.Bytes())})
 		at = at.Plus(int64(o.Bytes()))
 	}
 	return to, copies

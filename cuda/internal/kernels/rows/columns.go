@@ -30,26 +30,20 @@ type Columns struct {
 	RoPE   ops.RoPEOp
 }
 
-// Split adds the copies of the joint matrix to its parts.
-func (c Columns) Split(b *kernels.Builder) { c.launch(b, "split_columns") }
+// Split adds the copies of the joint matrix to its parts. It refuses sizes that the kernel does not take.
+func (c Columns) Split(b *kernels.Builder) error { return c.launch(b, "split_columns") }
 
-// Join adds the copies of the parts to the joint matrix.
-func (c Columns) Join(b *kernels.Builder) { c.launch(b, "join_columns") }
+// Join adds the copies of the parts to the joint matrix. It refuses sizes that the kernel does not take.
+func (c Columns) Join(b *kernels.Builder) error { return c.launch(b, "join_columns") }
 
-func (c Columns) launch(b *kernels.Builder, kernel string) {
-	const (
-		tilePositions, tileSequences = 16, 2 // of a block; the first is kTilePositions
-		mostThreads, mostGrid        = 512, 1<<16 - 1
-		mostShared                   = 48 << 10
-	)
-	lanes := b.Type.Lanes()
-	p := &columnsParams{joint: c.Joint, documents: b.Documents, rows: c.Parts[0][0].N() / c.Cols[0], seq: 1, parts: int32(len(c.Parts)), wide: 1}
+// argument returns the argument of both kernels. Its wide is 1 if all parts and heads begin at multiples of 16 bytes.
+func (c Columns) argument(b *kernels.Builder) (*columnsParams, error) {
+	p := &columnsParams{joint: c.Joint, documents: b.Documents, rows: c.Parts[0][0].N() / c.Cols[0], parts: int32(len(c.Parts)), wide: 1}
 	end := int64(0)
 	for i, terms := range c.Parts {
 		part := terms[0]
 		if end += c.Cols[i]; end > math.MaxInt32 {
-			b.Fail(graph.Refuse(graph.ReasonShape, "%d columns, want at most %d", end, math.MaxInt32))
-			return
+			return nil, graph.Refuse(graph.ReasonShape, "%d columns, want at most %d", end, math.MaxInt32)
 		}
 		for t, x := range terms {
 			p.part[i][t] = x.Ref
@@ -57,19 +51,35 @@ func (c Columns) launch(b *kernels.Builder, kernel string) {
 		p.end[i], p.turned[i] = int32(end), kernels.Flag(c.Turned[i])
 		size := c.Cols[i]
 		if c.Turned[i] {
-			b.Fail(checkRoPE(c.RoPE, part))
+			if err := checkRoPE(part); err != nil {
+				return nil, err
+			}
 			if size = part.Dim(3); part.Dim(2)*size != c.Cols[i] || p.dim > 0 && p.seq != part.Dim(1) {
-				b.Fail(graph.Refuse(graph.ReasonShape, "%v is turned, want rows of %d columns of a token each, and one length of all sequences", part, c.Cols[i]))
+				return nil, graph.Refuse(graph.ReasonShape, "%v is turned, want rows of %d columns of a token each, and one length of all sequences", part, c.Cols[i])
 			}
 			p.seq, p.dim, p.start = part.Dim(1), int32(size), int64(c.RoPE.Start)
 			p.log2Base, p.inverse = math.Log2(c.RoPE.Base), kernels.Flag(c.RoPE.Inverse)
 		}
-		p.wide &= kernels.Flag(size%lanes == 0)
+		p.wide &= kernels.Flag(size%b.Type.Lanes() == 0)
 	}
 	if p.dim == 0 {
 		p.seq = p.rows
 	}
-	pairs, packs, threads := int64(p.dim/2), max(1, end/lanes), int64(256)
+	return p, nil
+}
+
+func (c Columns) launch(b *kernels.Builder, kernel string) error {
+	const (
+		tilePositions, tileSequences = 16, 2 // of a block; the first is kTilePositions
+		mostThreads, mostGrid        = 512, 1<<16 - 1
+		mostShared                   = 48 << 10
+	)
+	p, err := c.argument(b)
+	if err != nil {
+		return err
+	}
+	cols := int64(p.end[p.parts-1])
+	pairs, packs, threads := int64(p.dim/2), max(1, cols/b.Type.Lanes()), int64(256)
 	shared := pairs * 8
 	if wide := shared + tilePositions*pairs*8; p.wide == 1 && wide <= mostShared {
 		shared = wide
@@ -82,10 +92,10 @@ func (c Columns) launch(b *kernels.Builder, kernel string) {
 	sequences := kernels.Pieces(p.rows/p.seq, tileSequences)
 	if b.Documents != 0 {
 		if sequences = p.rows / p.seq; sequences > mostGrid {
-			b.Fail(graph.Refuse(graph.ReasonSize, "%d rows of documents, want at most %d", sequences, mostGrid))
-			return
+			return graph.Refuse(graph.ReasonSize, "%d rows of documents, want at most %d", sequences, mostGrid)
 		}
 	}
 	grid := kernels.Dim{X: int(kernels.Pieces(p.seq, tilePositions)), Y: int(min(sequences, mostGrid)), Z: 1}
 	b.Launch(b.Type.Name(kernel), grid, kernels.Line(threads), shared, p)
+	return nil
 }

@@ -32,23 +32,30 @@ type (
 	}
 )
 
-// setRefs fills to with the Refs of at most maxBranches operands.
-func setRefs(b *kernels.Builder, to *[maxBranches]kernels.Ref, list []kernels.Operand) {
-	if len(list) < 1 || len(list) > maxBranches {
-		b.Fail(graph.Refuse(graph.ReasonShape, "%d branches, want 1 to %d", len(list), maxBranches))
-		return
+// checkBranches refuses more branches than the kernels take.
+func checkBranches(n int) error {
+	if n > maxBranches {
+		return graph.Refuse(graph.ReasonShape, "%d branches, want 1 to %d", n, maxBranches)
 	}
+	return nil
+}
+
+// branchRefs returns the Refs of at most maxBranches operands.
+func branchRefs(list []kernels.Operand) (refs [maxBranches]kernels.Ref) {
 	for i, o := range list {
-		to[i] = o.Ref
+		refs[i] = o.Ref
 	}
+	return refs
 }
 
 // gatedSum adds gates [rows,n] and n branches [rows,dim] -> y, the sum of gate times branch.
 func gatedSum(b *kernels.Builder, op ops.GatedSumOp) error {
 	gates, branches, y := b.In[0], b.In[1:], b.Out[0]
-	p := &gatedSumParams{gates: gates.Ref, y: y.Ref, n: int32(len(branches)), sigmoid: kernels.Flag(op.Sigmoid)}
+	if err := checkBranches(len(branches)); err != nil {
+		return err
+	}
+	p := &gatedSumParams{gates: gates.Ref, branch: branchRefs(branches), y: y.Ref, n: int32(len(branches)), sigmoid: kernels.Flag(op.Sigmoid)}
 	p.rows, p.dim = y.Rows()
-	setRefs(b, &p.branch, branches)
 	launchTeams(b, "gated_sum", p.rows, p.dim, p)
 	return nil
 }
@@ -56,21 +63,21 @@ func gatedSum(b *kernels.Builder, op ops.GatedSumOp) error {
 // gatedSumGrad adds gates, branches, dy -> dgates, dbranches, and the deltas [B,Hq,S] if the op has them.
 func gatedSumGrad(b *kernels.Builder, op ops.GatedSumGradOp) error {
 	n := len(b.In) - 2
-	if deltas := len(b.Out) - 1 - n; deltas != 0 && (deltas != n || !op.Deltas) {
-		return graph.Refuse(graph.ReasonShape, "%d outputs for %d branches", len(b.Out), n)
+	if err := checkBranches(n); err != nil {
+		return err
 	}
 	gates, branches, dy, dgates, dbranches, deltas := b.In[0], b.In[1:1+n], b.In[1+n], b.Out[0], b.Out[1:1+n], b.Out[1+n:]
-	p := &gatedSumGradParams{gates: gates.Ref, dy: dy.Ref, dgates: dgates.Ref, seq: 1, heads: 1, n: int32(n), sigmoid: kernels.Flag(op.Sigmoid)}
+	p := &gatedSumGradParams{
+		gates: gates.Ref, branch: branchRefs(branches), dy: dy.Ref, dgates: dgates.Ref, dbranch: branchRefs(dbranches), delta: branchRefs(deltas),
+		seq: 1, heads: 1, n: int32(n), sigmoid: kernels.Flag(op.Sigmoid),
+	}
 	if op.Deltas {
 		if rows, _ := dy.Rows(); rows > math.MaxInt32 {
 			return graph.Refuse(graph.ReasonShape, "%d rows with deltas, want less than 2^31", rows)
 		}
 		p.seq, p.heads = uint32(dy.Dim(1)), uint32(dy.Dim(2))
-		setRefs(b, &p.delta, deltas)
 	}
 	p.rows, p.dim = dy.Rows()
-	setRefs(b, &p.branch, branches)
-	setRefs(b, &p.dbranch, dbranches)
 	launchTeams(b, "gated_sum_grad", p.rows, p.dim, p)
 	return nil
 }

@@ -30,21 +30,21 @@ type (
 // mostCopies is the most arrays that one launch copies.
 const mostCopies = 2 * ops.MaxLinears
 
-// Bytes is an array to copy. If From is 0, To gets zeros.
-type Bytes struct {
+// Transfer is a copy of Bytes bytes. If From is 0, To gets zeros.
+type Transfer struct {
 	From, To kernels.Ref
-	Count    int64
+	Bytes    int64
 }
 
-// Copy adds the copies of up to mostCopies arrays, which do not overlap.
-func Copy(b *kernels.Builder, list ...Bytes) {
+// Copy adds up to mostCopies transfers, whose arrays do not overlap.
+func Copy(b *kernels.Builder, list ...Transfer) {
 	if len(list) == 0 {
 		return
 	}
 	p, longest := new(copyParams), int64(0)
 	for i, c := range list {
-		p.x[i], p.y[i], p.bytes[i] = c.From, c.To, c.Count
-		longest = max(longest, c.Count)
+		p.x[i], p.y[i], p.bytes[i] = c.From, c.To, c.Bytes
+		longest = max(longest, c.Bytes)
 	}
 	n, most := int64(len(list)), int64(1<<16)
 	if n > 1 {
@@ -75,7 +75,7 @@ func cast[S ops.CastOp | ops.AddGradOp](b *kernels.Builder, _ S) error {
 	kernel := ""
 	switch {
 	case from == to:
-		Copy(b, Bytes{x.Ref, y.Ref, int64(x.Bytes())})
+		Copy(b, Transfer{x.Ref, y.Ref, int64(x.Bytes())})
 		return nil
 	case from == kernels.F32:
 		kernel = to.Name("cast_to")

@@ -25,22 +25,10 @@ type (
 // maxNormDim is the longest row whose sum of dweight fits the 48 KB of shared memory that every device has.
 const maxNormDim = 12288 - 256
 
-// checkNorm refuses rows longer than most, and an eps that is not positive.
-func checkNorm(eps float64, dim, most int64) error {
-	switch {
-	case dim > most:
-		return graph.Refuse(graph.ReasonShape, "dim is %d, want at most %d", dim, most)
-	case !(eps > 0):
-		return graph.Refuse(graph.ReasonShape, "eps is %v, want a positive number", eps)
-	}
-	return nil
-}
-
 // rmsNorm adds x [rows,dim], weight [dim] -> y = x r weight, where r = 1/sqrt(mean(x²) + eps) of a row.
 func rmsNorm(b *kernels.Builder, op ops.RMSNormOp) error {
 	x, weight, y := b.In[0], b.In[1], b.Out[0]
 	rows, dim := x.Rows()
-	b.Fail(checkNorm(op.Eps, dim, dim))
 	p := &rmsNormParams{x: x.Ref, weight: weight.Ref, y: y.Ref, rows: rows, dim: dim, eps: float32(op.Eps), xType: int32(b.TypeOf(x))}
 	b.LaunchRows(b.Type.Name("rmsnorm"), rows, dim, p)
 	if weight.Held { // as in decoding, where the next launch overlaps, too
@@ -53,7 +41,9 @@ func rmsNorm(b *kernels.Builder, op ops.RMSNormOp) error {
 func rmsNormGrad[S ops.RMSNormGradOp | ops.RMSNormGradAddOp](b *kernels.Builder, op S) error {
 	x, weight, dy, dx, dweight, eps := b.In[0], b.In[1], b.In[2], b.Out[0], b.Out[1], ops.RMSNormGradOp(op).Eps
 	rows, dim := x.Rows()
-	b.Fail(checkNorm(eps, dim, maxNormDim))
+	if dim > maxNormDim {
+		return graph.Refuse(graph.ReasonShape, "dim is %d, want at most %d", dim, maxNormDim)
+	}
 	run := runOf(rows)
 	parts := kernels.Pieces(rows, run)
 	p := &rmsNormGradParams{

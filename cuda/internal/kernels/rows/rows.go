@@ -12,22 +12,22 @@ const name = "cuda" // of all rows
 // Rows returns the implementations of the ops.
 func Rows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.SiLUOp]{Name: name, Storage: "t>t", Build: unary[ops.SiLUOp]("silu")},
-		kernels.Op[ops.SiLUGradOp]{Name: name, Storage: "tt>t", Build: binary[ops.SiLUGradOp]("silu_grad")},
-		kernels.Op[ops.SigmoidOp]{Name: name, Storage: "t>t", Build: unary[ops.SigmoidOp]("sigmoid")},
-		kernels.Op[ops.SigmoidGradOp]{Name: name, Storage: "tt>t", Build: binary[ops.SigmoidGradOp]("sigmoid_grad")},
-		kernels.Op[ops.AddOp]{Name: name, Storage: "a*>a", Build: add},
-		kernels.Op[ops.AddGradOp]{Name: name, Storage: "a>a", Build: cast[ops.AddGradOp]},
-		kernels.Op[ops.CastOp]{Name: name, Storage: ".>.", Build: cast[ops.CastOp]},
-		kernels.Op[ops.SoftmaxOp]{Name: name, Storage: "t>t", Build: softmax},
-		kernels.Op[ops.SoftmaxGradOp]{Name: name, Storage: "tt>t", Build: softmaxGrad},
-		kernels.Op[ops.RoPEOp]{Name: name, Storage: "td>t", Build: rope},
-		kernels.Op[ops.RMSNormOp]{Name: name, Storage: "af>t", Build: rmsNorm},
-		kernels.Op[ops.RMSNormGradOp]{Name: name, Storage: "aft>tw", Build: rmsNormGrad[ops.RMSNormGradOp]},
-		kernels.Op[ops.RMSNormGradAddOp]{Name: name, Storage: "aftt>tw", Build: rmsNormGrad[ops.RMSNormGradAddOp]},
-		kernels.Op[ops.LinearBiasGradOp]{Name: name, Storage: "t>w", Build: biasGrad},
-		kernels.Op[ops.GatedSumOp]{Name: name, Storage: "tt*>t", Build: gatedSum},
-		kernels.Op[ops.GatedSumGradOp]{Name: name, Storage: "ttt*>tt*", Build: gatedSumGrad},
-		kernels.Op[ops.GatedSumGradOp]{Name: name, Storage: "ttt*>tt*f*", Build: gatedSumGrad}, // with deltas
+		kernels.Implementation[ops.SiLUOp]{Name: name, Storage: "t>t", Build: unary[ops.SiLUOp]("silu")},
+		kernels.Implementation[ops.SiLUGradOp]{Name: name, Storage: "tt>t", Build: binary[ops.SiLUGradOp]("silu_grad")},
+		kernels.Implementation[ops.SigmoidOp]{Name: name, Storage: "t>t", Build: unary[ops.SigmoidOp]("sigmoid")},
+		kernels.Implementation[ops.SigmoidGradOp]{Name: name, Storage: "tt>t", Build: binary[ops.SigmoidGradOp]("sigmoid_grad")},
+		kernels.Implementation[ops.AddOp]{Name: name, Storage: "a*>a", Build: add},
+		kernels.Implementation[ops.AddGradOp]{Name: name, Storage: "a>a", Build: cast[ops.AddGradOp]},
+		kernels.Implementation[ops.CastOp]{Name: name, Storage: ".>.", Build: cast[ops.CastOp]},
+		kernels.Implementation[ops.SoftmaxOp]{Name: name, Storage: "t>t", Build: softmax},
+		kernels.Implementation[ops.SoftmaxGradOp]{Name: name, Storage: "tt>t", Build: softmaxGrad},
+		kernels.Implementation[ops.RoPEOp]{Name: name, Storage: "td>t", Build: rope},
+		kernels.Implementation[ops.RMSNormOp]{Name: name, Storage: "af>t", Build: rmsNorm},
+		kernels.Implementation[ops.RMSNormGradOp]{Name: name, Storage: "aft>tw", Build: rmsNormGrad[ops.RMSNormGradOp]},
+		kernels.Implementation[ops.RMSNormGradAddOp]{Name: name, Storage: "aftt>tw", Build: rmsNormGrad[ops.RMSNormGradAddOp]},
+		kernels.Implementation[ops.LinearBiasGradOp]{Name: name, Storage: "t>w", Build: biasGrad},
+		kernels.Implementation[ops.GatedSumOp]{Name: name, Storage: "tt*>t", Build: gatedSum},
+		kernels.Implementation[ops.GatedSumGradOp]{Name: name, Storage: "ttt*>tt*", Build: gatedSumGrad},
+		kernels.Implementation[ops.GatedSumGradOp]{Name: name, Storage: "ttt*>tt*f*", Build: gatedSumGrad}, // with deltas
 	)
 }

@@ -3,6 +3,8 @@ package stock
 import (
 	"slices"
 
+	"gorgonia.org/tensor"
+
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -38,6 +40,12 @@ func rowMajor(ref kernels.Ref, sizes ...int64) view {
 	return v
 }
 
+// around returns the view of contiguous elements as [outer,along,inner] around an axis of shape.
+func around(ref kernels.Ref, shape tensor.Shape, axis int) view {
+	outer, along, inner := extent(shape, axis)
+	return rowMajor(ref, outer, along, inner)
+}
+
 // part returns the view of n indices of the middle one of three axes, step apart.
 func (v view) part(start, n, step int) view {
 	return view{
@@ -50,8 +58,8 @@ func (v view) part(start, n, step int) view {
 func ordered(x kernels.Operand, order []int) view {
 	v := view{ref: x.Ref}
 	for _, axis := range order {
-		e := extent(x.Shape, axis)
-		v.sizes, v.strides = append(v.sizes, e[1]), append(v.strides, e[2])
+		_, size, stride := extent(x.Shape, axis)
+		v.sizes, v.strides = append(v.sizes, size), append(v.strides, stride)
 	}
 	return v
 }
@@ -106,17 +114,16 @@ func (p *copyParams) transposed() bool {
 	return true
 }
 
-// copyElements adds the copy from one view to another of the same sizes. They do not overlap.
-func copyElements(b *kernels.Builder, from, to view) {
+// copyElements adds the copy from one view to another of the same sizes. They do not overlap. It refuses views of too many axes.
+func copyElements(b *kernels.Builder, from, to view) error {
 	p, err := copyParamsOf(from.sizes, from.strides, to.strides)
 	if err != nil {
-		b.Fail(err)
-		return
+		return err
 	}
 	p.x, p.y = from.ref, to.ref
 	switch {
 	case p.rank == 1 && p.xStrides[0] == 1 && p.yStrides[0] == 1:
-		rows.Copy(b, rows.Bytes{From: p.x, To: p.y, Count: 4 * p.n})
+		rows.Copy(b, rows.Transfer{From: p.x, To: p.y, Bytes: 4 * p.n})
 	case p.transposed():
 		tiles := kernels.Pieces(p.sizes[0], 32) * kernels.Pieces(p.sizes[1], 32) * (p.n / (p.sizes[0] * p.sizes[1]))
 		b.Launch("nsa_stock_transpose_f32", kernels.Looped(tiles), kernels.Threads(), 0, &p)
@@ -128,4 +135,5 @@ func copyElements(b *kernels.Builder, from, to view) {
 		p.packs = kernels.Flag(packs)
 		b.LaunchElements("nsa_stock_copy_f32", kernels.F32, p.n, &p)
 	}
+	return nil
 }

@@ -15,8 +15,7 @@ func fill(b *kernels.Builder, from view) error {
 	if from.elements() != y.N() {
 		return misfit(b)
 	}
-	copyElements(b, from, rowMajor(y.Ref, from.sizes...))
-	return nil
+	return copyElements(b, from, rowMajor(y.Ref, from.sizes...))
 }
 
 // whole fills the result with x in order, or with its one element.
@@ -64,8 +63,7 @@ func sliceGrad(b *kernels.Builder, op SliceGrad) error {
 		clear(from.strides) // one number, at each place
 	}
 	rows.Fill(b, y.Ref, y.N(), 32, 0)
-	copyElements(b, from, to)
-	return nil
+	return copyElements(b, from, to)
 }
 
 // of returns the slice of an operand.
@@ -79,7 +77,7 @@ func (op Slice) of(x kernels.Operand) (view, bool) {
 	if op.Axis > 0 && length%op.Step != 0 {
 		return view{}, false
 	}
-	return rowMajor(x.Ref, extent(x.Shape, op.Axis)...).part(op.Start, max(1, length/op.Step), op.Step), true
+	return around(x.Ref, x.Shape, op.Axis).part(op.Start, max(1, length/op.Step), op.Step), true
 }
 
 func concat(b *kernels.Builder, op Concat) error {
@@ -92,12 +90,14 @@ func concat(b *kernels.Builder, op Concat) error {
 		if len(x.Shape) != len(y.Shape) {
 			return misfit(b)
 		}
-		from, n := rowMajor(x.Ref, extent(x.Shape, op.Axis)...), x.Shape[op.Axis]
-		to := rowMajor(y.Ref, extent(y.Shape, op.Axis)...).part(at, n, 1)
+		from, n := around(x.Ref, x.Shape, op.Axis), x.Shape[op.Axis]
+		to := around(y.Ref, y.Shape, op.Axis).part(at, n, 1)
 		if !slices.Equal(from.sizes, to.sizes) {
 			return misfit(b)
 		}
-		copyElements(b, from, to)
+		if err := copyElements(b, from, to); err != nil {
+			return err
+		}
 		at += n
 	}
 	if at != y.Shape[op.Axis] {
@@ -118,7 +118,7 @@ func repeat(b *kernels.Builder, op Repeat) error {
 	if op.Axis < 0 || op.Axis >= len(shape) {
 		return misfit(b)
 	}
-	from := rowMajor(x.Ref, extent(shape, op.Axis)...)
+	from := around(x.Ref, shape, op.Axis)
 	from.sizes = slices.Insert(from.sizes, 2, b.Out[0].N()/x.N())
 	from.strides = slices.Insert(from.strides, 2, 0)
 	return fill(b, from)

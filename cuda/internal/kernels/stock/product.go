@@ -107,7 +107,15 @@ func tensordot(b *kernels.Builder, op Tensordot) error {
 		}
 	}
 	p := kernels.Product{M: x.free, N: y.free, K: x.along, TransA: x.alongFirst, TransB: !y.alongFirst, Batch: 1}
-	addProduct(b, p, x.matrix(b), y.matrix(b), b.Out[0].Ref)
+	xs, err := x.matrix(b)
+	if err != nil {
+		return err
+	}
+	ys, err := y.matrix(b)
+	if err != nil {
+		return err
+	}
+	addProduct(b, p, xs, ys, b.Out[0].Ref)
 	return nil
 }
 
@@ -148,11 +156,10 @@ func sideOf(x kernels.Operand, axes []int) (side, bool) {
 }
 
 // matrix returns the Ref of the matrix. If x needs a copy, matrix adds that first.
-func (s *side) matrix(b *kernels.Builder) kernels.Ref {
+func (s *side) matrix(b *kernels.Builder) (kernels.Ref, error) {
 	if s.order == nil {
-		return s.x.Ref
+		return s.x.Ref, nil
 	}
 	to, from := b.Work(4*s.x.N()), ordered(s.x, s.order)
-	copyElements(b, from, rowMajor(to, from.sizes...))
-	return to
+	return to, copyElements(b, from, rowMajor(to, from.sizes...))
 }

@@ -100,7 +100,7 @@ func reduce(b *kernels.Builder, op Reduce) error {
 	if len(op.Axes) == 0 || !distinct(op.Axes, len(x.Shape)) {
 		return misfit(b)
 	}
-	if !reducedRight(x.Shape, op.Axes) {
+	if !hostReduces(x.Shape, op.Axes) {
 		return graph.Refuse(graph.ReasonShape, "along %v of %v the host computes another number", op.Axes, x.Shape)
 	}
 	var passes []reduction
@@ -140,10 +140,10 @@ func reduce(b *kernels.Builder, op Reduce) error {
 	return nil
 }
 
-// reducedRight reports whether package tensor v0.9.24 reduces the axes correctly. It takes the axes in ascending order. For a
-// middle axis it steps wrongly from one block of inner axes to the next within an index of axis 0, unless the axis has 2 elements.
-// Such an op is left to the host, so that a graph means the same on each device.
-func reducedRight(shape tensor.Shape, axes []int) bool {
+// hostReduces reports whether package tensor v0.9.24, by which the host runs the op, reduces the axes correctly. It takes the axes in
+// ascending order. For a middle axis it steps wrongly from one block of inner axes to the next within an index of axis 0, unless the
+// axis has 2 elements. Such an op is left to the host, so that a graph means the same on each device.
+func hostReduces(shape tensor.Shape, axes []int) bool {
 	all := len(axes) == len(shape) // all axes are reduced in one step, if given in ascending order
 	for i, a := range axes {
 		all = all && a == i

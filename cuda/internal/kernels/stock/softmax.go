@@ -43,8 +43,8 @@ func alongLines(b *kernels.Builder, kernel string, axis int, params func(outer, 
 	if shape.IsScalar() || slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return o.N() != n }) {
 		return misfit(b)
 	}
-	e := extent(shape, (axis%len(shape)+len(shape))%len(shape))
-	share := shareOf(e[0], e[1], e[2], false)
-	b.Launch(kernel, kernels.Looped(blocksOf(e[0], e[2], share)), kernels.Threads(), 0, params(e[0], e[1], e[2], int32(share)))
+	outer, along, inner := extent(shape, (axis%len(shape)+len(shape))%len(shape))
+	share := shareOf(outer, along, inner, false)
+	b.Launch(kernel, kernels.Looped(blocksOf(outer, inner, share)), kernels.Threads(), 0, params(outer, along, inner, int32(share)))
 	return nil
 }

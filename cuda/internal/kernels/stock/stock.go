@@ -67,21 +67,21 @@ const name = "cuda" // of all rows
 // Rows returns the implementations of the ops.
 func Rows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[Unary]{Name: name, Storage: "f>f", Build: unary},
-		kernels.Op[Binary]{Name: name, Storage: "ff>f", Build: binary},
-		kernels.Op[Product]{Name: name, Storage: "ff>f", Products: productMultiplies, Build: product},
-		kernels.Op[Tensordot]{Name: name, Storage: "ff>f", Products: tensordotMultiplies, Build: tensordot},
-		kernels.Op[Reduce]{Name: name, Storage: "f>f", Build: reduce},
-		kernels.Op[Size]{Name: name, Storage: "f>f", Build: size},
-		kernels.Op[Softmax]{Name: name, Storage: "f>f", Build: softmax},
-		kernels.Op[SoftmaxGrad]{Name: name, Storage: "fff>f", Build: softmaxGrad},
-		kernels.Op[Reshape]{Name: name, Storage: "f>f", Build: reshape},
-		kernels.Op[Transpose]{Name: name, Storage: "f>f", Build: transpose},
-		kernels.Op[Slice]{Name: name, Storage: "f>f", Build: slice},
-		kernels.Op[SliceGrad]{Name: name, Storage: "ff>f", Build: sliceGrad},
-		kernels.Op[Concat]{Name: name, Storage: "ff*>f", Build: concat},
-		kernels.Op[Repeat]{Name: name, Storage: "ff>f", Build: repeat},
-		kernels.Op[Element]{Name: name, Storage: "f>f", Build: element},
+		kernels.Implementation[Unary]{Name: name, Storage: "f>f", Build: unary},
+		kernels.Implementation[Binary]{Name: name, Storage: "ff>f", Build: binary},
+		kernels.Implementation[Product]{Name: name, Storage: "ff>f", Products: productMultiplies, Build: product},
+		kernels.Implementation[Tensordot]{Name: name, Storage: "ff>f", Products: tensordotMultiplies, Build: tensordot},
+		kernels.Implementation[Reduce]{Name: name, Storage: "f>f", Build: reduce},
+		kernels.Implementation[Size]{Name: name, Storage: "f>f", Build: size},
+		kernels.Implementation[Softmax]{Name: name, Storage: "f>f", Build: softmax},
+		kernels.Implementation[SoftmaxGrad]{Name: name, Storage: "fff>f", Build: softmaxGrad},
+		kernels.Implementation[Reshape]{Name: name, Storage: "f>f", Build: reshape},
+		kernels.Implementation[Transpose]{Name: name, Storage: "f>f", Build: transpose},
+		kernels.Implementation[Slice]{Name: name, Storage: "f>f", Build: slice},
+		kernels.Implementation[SliceGrad]{Name: name, Storage: "ff>f", Build: sliceGrad},
+		kernels.Implementation[Concat]{Name: name, Storage: "ff*>f", Build: concat},
+		kernels.Implementation[Repeat]{Name: name, Storage: "ff>f", Build: repeat},
+		kernels.Implementation[Element]{Name: name, Storage: "f>f", Build: element},
 	)
 }
 
@@ -105,15 +105,15 @@ func distinct(axes []int, rank int) bool {
 }
 
 // extent returns the sizes of shape as [outer,along,inner] around an axis.
-func extent(shape tensor.Shape, axis int) []int64 {
-	e := []int64{1, int64(shape[axis]), 1}
+func extent(shape tensor.Shape, axis int) (outer, along, inner int64) {
+	outer, along, inner = 1, int64(shape[axis]), 1
 	for i, n := range shape {
 		switch {
 		case i < axis:
-			e[0] *= int64(n)
+			outer *= int64(n)
 		case i > axis:
-			e[2] *= int64(n)
+			inner *= int64(n)
 		}
 	}
-	return e
+	return outer, along, inner
 }

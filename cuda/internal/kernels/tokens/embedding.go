@@ -45,7 +45,9 @@ func countable(ids, weight kernels.Operand) error {
 // embedding adds weight [V,dim], ids -> y, the row of each id, NaN for an id outside the vocabulary.
 func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 	weight, ids, y := b.In[0], b.In[1], b.Out[0]
-	b.Fail(countable(ids, weight))
+	if err := countable(ids, weight); err != nil {
+		return err
+	}
 	p := &embeddingParams{weight.Ref, ids.Ref, y.Ref, ids.N(), weight.Dim(0), weight.Dim(1)}
 	b.LaunchRows("nsa_embedding_f32", p.n, p.dim, p)
 	return nil
@@ -56,7 +58,9 @@ func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 func embeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
 	ids, dy, dweight := b.In[0], b.In[1], b.Out[0]
 	n, vocab, dim := ids.N(), dweight.Dim(0), dweight.Dim(1)
-	b.Fail(countable(ids, dweight))
+	if err := countable(ids, dweight); err != nil {
+		return err
+	}
 	tiles := kernels.Pieces(n, sortTile)
 	var keys, places [2]kernels.Ref // the sort alternates between the two
 	for i := range keys {

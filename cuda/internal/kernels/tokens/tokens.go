@@ -9,10 +9,10 @@ import (
 // Rows returns the implementations of the ops.
 func Rows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Op[ops.EmbeddingOp]{Name: "cuda", Storage: "fi>f", Build: embedding},
-		kernels.Op[ops.EmbeddingGradOp]{Name: "cuda", Storage: "it>w", Build: embeddingGrad},
-		kernels.Op[ops.CrossEntropyOp]{Name: "cuda", Storage: "fi>ff", Build: crossEntropy},
-		kernels.Op[ops.CrossEntropyGradOp]{Name: "cuda", Storage: "fiff>t", Build: crossEntropyGrad},
-		kernels.Op[ops.DocumentTableOp]{Name: "cuda", Storage: "i>i", Build: documentTable},
+		kernels.Implementation[ops.EmbeddingOp]{Name: "cuda", Storage: "fi>f", Build: embedding},
+		kernels.Implementation[ops.EmbeddingGradOp]{Name: "cuda", Storage: "it>w", Build: embeddingGrad},
+		kernels.Implementation[ops.CrossEntropyOp]{Name: "cuda", Storage: "fi>ff", Build: crossEntropy},
+		kernels.Implementation[ops.CrossEntropyGradOp]{Name: "cuda", Storage: "fiff>t", Build: crossEntropyGrad},
+		kernels.Implementation[ops.DocumentTableOp]{Name: "cuda", Storage: "i>i", Build: documentTable},
 	)
 }
