@@ -143,9 +143,12 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
     const int newest = (t1 - 1) / p.size;
     const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
     const int keys = (int)(((long long)last * Per + kKeys - 1) / kKeys);  // tiles of keys
-    // Begins to copy a tile of keys; zeros behind the last key of the batch row. One thread calls it.
-    const auto load = [&](int tile, int stage) {
+    // Begins to copy a tile of keys, for the stage `ahead` of k, when all warps have read what is there; zeros behind the last key of the
+    // batch row. One thread calls it.
+    const auto load = [&](int tile, int ahead) {
+      const int at = k.stage + ahead, stage = at % kStages;
       const uint32_t full = barrier_at(barriers[stage]);
+      barrier_wait(barrier_at(barriers[kStages + stage]), at < kStages ? k.parity ^ 1 : k.parity);
       barrier_arrive_expecting(full, kTile);
 #pragma unroll
       for (int i = 0; i < C / 64; i++) copy_box(K + stage * kTile + i * kKeys * 128, maps.kc, full, 64 * i, g, of.keys + tile * kKeys, b);
@@ -153,7 +156,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
     const auto meet = [&] { named_sync(1 + team, kTeam); };
     if (keys > 0) {
       if (threadIdx.x == 0)
-        for (int i = 0; i < kStages - 1 && i < keys; i++) load(i, (k.stage + i) % kStages);
+        for (int i = 0; i < kStages - 1 && i < keys; i++) load(i, i);
       const bool any_large = load_columns<T, C, Teams>(p, columns, b, g, start, Q, lses, bases, reinterpret_cast<int*>(sums));
       tiles_arrived();
       __syncthreads();
@@ -214,11 +217,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
           }
           end_product(s);
           if (lane() == 0) barrier_arrive(barrier_at(barriers[kStages + k.stage]));
-          if (threadIdx.x == 0 && tile + kStages - 1 < keys) {
-            const int stage = (k.stage + kStages - 1) % kStages;  // the stage of the tile before this one
-            if (tile > 0) barrier_wait(barrier_at(barriers[kStages + stage]), k.stage == 0 ? k.parity ^ 1 : k.parity);
-            load(tile + kStages - 1, stage);
-          }
+          if (threadIdx.x == 0 && tile + kStages - 1 < keys) load(tile + kStages - 1, kStages - 1);
           __syncwarp();
           if (any_large) to_exponents(s, n.scale, base - kAll);
           sum_heads<kQueries, 8>(s, any_large ? 1 : n.scale_log2, base, to + (tile % 2 * kKeys + tile / 2 % 2 * (kHalf + kBefore)), kPitch);
