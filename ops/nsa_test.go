@@ -21,12 +21,12 @@ func goldenArray(t *testing.T, g testutil.Golden, name string) array {
 }
 
 // TestNSAMatchesGoldens: all three branches with compression, selection and gates in one graph, and each branch alone, with the
-// gradients of all inputs. The graph in float32, and the selected branch alone, take the blocks of the golden: rounding may change
-// the order of scores that nearly tie.
+// gradients of all inputs. The graph in float64 of a built-in golden chooses the blocks itself. All others take those of the golden:
+// rounding may change the order of scores that nearly tie.
 func TestNSAMatchesGoldens(t *testing.T) {
 	for _, g := range testutil.Goldens(t, testutil.Ops) {
 		c := g.Config
-		p := ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window}
+		p := opcases.ParamsOf(c)
 		q, gates, r := goldenArray(t, g, "q"), goldenArray(t, g, "gates"), g.F64(t, "r")
 		idx := array{Name: "idx", Shape: g.Shape(t, "idx"), Ints: g.I32(t, "idx")}
 		branches := []struct {
@@ -44,14 +44,16 @@ func TestNSAMatchesGoldens(t *testing.T) {
 		for _, b := range branches {
 			inputs = append(inputs, goldenArray(t, g, "k_"+b.name), goldenArray(t, g, "v_"+b.name))
 		}
+		keys := outputs(t, ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, tensor.Float64, inputs[3])[0]
+		opcases.CompareChoice(t, g, chosen(t, newSizes(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv), p, tensor.Float64, q, keys, keys).Ints, 1e-12)
 		for vm := range vms {
 			for _, dt := range dtypes {
 				t.Run(fmt.Sprint(g.Name, "/", vm, "/", dt), func(t *testing.T) {
-					matches := func(name string, got []float64) { testutil.Within(t, name, got, g.F64(t, name), tolerance(dt)) }
+					matches := func(name string, got []float64) { g.Within(t, name, got, tolerance(dt)) }
 					res := evaluate(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
 						q, idx := in[0], in[2]
 						compressed := G.Must(branches[0].build(q, in[3], in[4], nil))
-						if dt == tensor.Float64 {
+						if dt == tensor.Float64 && g.BuiltIn {
 							kc := G.Must(ops.CompressMean(in[3], p.BlockLen, p.Stride))
 							idx = G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p))
 						}
