@@ -121,7 +121,7 @@ func (c KVCache) Validate() error {
 func (c KVCache) checkElements() error {
 	tokens := float64(c.Slots)*(float64(c.Window)+float64(c.BlockLen)) + 2*float64(c.Pages)*float64(c.PageLen)
 	if n := (tokens*(float64(c.KeyDim)+float64(c.ValueDim)) + 2*float64(c.Slots)) * float64(c.KVHeads); n > maxCache {
-		return fmt.Errorf("a cache of %.3g elements, want at most %d", n, maxCache)
+		return fmt.Errorf("a cache of %.3g elements, want at most %d", n, int64(maxCache))
 	}
 	return nil
 }
