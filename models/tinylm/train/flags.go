@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -210,10 +211,7 @@ func ReadOptions(path, preset string) (*Options, error) {
 		return nil, fmt.Errorf("train: options: %w", err)
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxOptions+1))
-	if err == nil && len(text) > maxOptions {
-		err = fmt.Errorf("more than %d bytes", maxOptions)
-	}
+	text, err := bounded.ReadAll(f, maxOptions)
 	var o *Options
 	if err == nil {
 		o, err = parseOptions(text, preset)
