@@ -110,7 +110,7 @@ func (r *run) save() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := writeSums(part); err != nil {
+	if err := writeSums(part, summed()...); err != nil {
 		return err
 	}
 	if err := syncFolder(part); err != nil {
@@ -132,17 +132,32 @@ func (r *run) save() (err error) {
 // summed returns the files of a checkpoint that have sums.
 func summed() []string { return []string{modelFile, configFile, solverFile, stateFile} }
 
-// writeSums writes the sums of the files of a checkpoint.
-func writeSums(path string) error {
+// writeSums writes the sums of files of a folder.
+func writeSums(folder string, files ...string) error {
 	var sums []byte
-	for _, file := range summed() {
-		sum, err := sumOf(filepath.Join(path, file))
+	for _, file := range files {
+		sum, err := sumOf(filepath.Join(folder, file))
 		if err != nil {
 			return err
 		}
 		sums = fmt.Appendf(sums, "%s  %s\n", sum, file)
 	}
-	return atomicwriter.WriteFile(filepath.Join(path, sumsFile), sums, 0o644)
+	return atomicwriter.WriteFile(filepath.Join(folder, sumsFile), sums, 0o644)
+}
+
+// writeFinal writes the model of a run and its sums into the run folder. It removes older sums first: a kill leaves a model without sums,
+// not one that looks damaged.
+func writeFinal(folder string, w *tinylm.Weights) error {
+	if err := os.Remove(filepath.Join(folder, sumsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := syncFolder(folder); err != nil {
+		return err
+	}
+	if err := writeModel(folder, w); err != nil {
+		return err
+	}
+	return writeSums(folder, modelFile, configFile)
 }
 
 // writeModel writes weights and their configuration into a folder.
@@ -253,7 +268,7 @@ func newest(folder string) (_ *saved, damaged []error, err error) {
 
 // readCheckpoint reads a checkpoint. It is an error if its files do not have the sums that were written with them.
 func readCheckpoint(path string) (*saved, error) {
-	if err := checkSums(path); err != nil {
+	if err := checkSums(path, summed()...); err != nil {
 		return nil, err
 	}
 	c := &saved{}
@@ -284,22 +299,45 @@ func parseState(text []byte) (s state, err error) {
 	return s, err
 }
 
-// checkSums checks that the files of a checkpoint have their sums.
-func checkSums(path string) error {
-	text, err := readFile(filepath.Join(path, sumsFile), 1<<16)
+// readSums reads the sums of a folder, by the names of the files.
+func readSums(folder string) (map[string]string, error) {
+	text, err := readFile(filepath.Join(folder, sumsFile), 1<<16)
+	if err != nil {
+		return nil, err
+	}
+	sums := map[string]string{}
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		sum, name, ok := strings.Cut(lines.Text(), " ")
+		if !ok {
+			return nil, fmt.Errorf("%s: line %q, want a sum and a name", sumsFile, lines.Text())
+		}
+		sums[strings.TrimLeft(name, " *")] = sum // a star: sha256sum --binary
+	}
+	return sums, nil
+}
+
+// checkBeside checks a file of weights against the sums beside it. Without sums there, nothing is wrong. Nor is it if they do not list the
+// file, unless it has the name of a run's model.
+func checkBeside(path string) error {
+	folder, name := filepath.Dir(path), filepath.Base(path)
+	sums, err := readSums(folder)
+	if _, listed := sums[name]; errors.Is(err, fs.ErrNotExist) || err == nil && !listed && name != modelFile {
+		return nil
+	}
+	if err == nil {
+		err = checkSums(folder, name)
+	}
+	return err
+}
+
+// checkSums checks that files of a folder have their sums.
+func checkSums(folder string, files ...string) error {
+	want, err := readSums(folder)
 	if err != nil {
 		return err
 	}
-	want := map[string]string{}
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		sum, name, ok := strings.Cut(lines.Text(), "  ")
-		if !ok {
-			return fmt.Errorf("%s: line %q, want a sum and a name", sumsFile, lines.Text())
-		}
-		want[name] = sum
-	}
-	for _, name := range summed() {
-		sum, err := sumOf(filepath.Join(path, name))
+	for _, name := range files {
+		sum, err := sumOf(filepath.Join(folder, name))
 		if err != nil {
 			return err
 		}

@@ -116,6 +116,8 @@ func loadInit(path string) (*tinylm.Weights, []error, error) {
 			return nil, nil, err
 		}
 		path, damaged = found.Weights, found.Damaged
+	} else if err := checkBeside(path); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	w, err := tinylm.LoadWeights(path)
 	return w, damaged, err

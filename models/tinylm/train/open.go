@@ -104,7 +104,7 @@ func (r *run) open(ctx context.Context) (err error) {
 // lastCheckpoint returns the newest complete checkpoint of the run to resume, nil if the run was stopped before its first one. It
 // removes parts of checkpoints that a kill has left.
 func (r *run) lastCheckpoint() (*saved, error) {
-	err := errors.Join(clean(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile))
+	err := errors.Join(clean(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile, sumsFile))
 	if err != nil {
 		return nil, err
 	}
