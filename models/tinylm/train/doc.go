@@ -4,7 +4,7 @@
 // Run does all of this. Its Options are the flags of examples/train and the lines of a YAML file. A run is a folder:
 //
 //	config.yaml                     all options
-//	run.json                        command, versions, device, identity of the data, results
+//	run.json                        commands, options, versions, device, identity of the data, results
 //	steps.csv events.jsonl *.png    record of the steps, see internal/runlog
 //	tensorboard/                    the same for TensorBoard
 //	checkpoints/step-000000500/     model.safetensors, config.json, optimizer.safetensors, state.json, SHA256SUMS
