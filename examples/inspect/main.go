@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
 )
 
@@ -68,6 +69,9 @@ func parse(args []string, help io.Writer) (o *options, err error) {
 	return o, err
 }
 
+// mostTextBytes bounds the file of a text, which is in memory.
+const mostTextBytes = 64 << 20
+
 // read returns the text to run.
 func (o *options) read() (string, error) {
 	switch {
@@ -76,9 +80,14 @@ func (o *options) read() (string, error) {
 	case o.file == "":
 		return inspect.Sample(), nil
 	}
-	text, err := os.ReadFile(o.file)
+	f, err := os.Open(o.file)
 	if err != nil {
 		return "", fmt.Errorf("inspect: -file: %w", err)
+	}
+	defer f.Close()
+	text, err := bounded.ReadAll(f, mostTextBytes)
+	if err != nil {
+		return "", fmt.Errorf("inspect: -file %s: %w", o.file, err)
 	}
 	return string(text), nil
 }

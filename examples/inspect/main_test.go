@@ -49,7 +49,9 @@ func TestRun(t *testing.T) {
 // TestRefuses: an error is one line, and no folder is made.
 func TestRefuses(t *testing.T) {
 	weights, missing := model(t), filepath.Join(t.TempDir(), "missing")
-	folder := filepath.Join(t.TempDir(), "out")
+	folder, large := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "large")
+	require.NoError(t, os.WriteFile(large, nil, 0o644))
+	require.NoError(t, os.Truncate(large, mostTextBytes+1)) // a file with a hole, as /dev/zero without its end
 	for args, message := range map[string]string{
 		"":                              "inspect: -model is missing: want a run folder",
 		"-model m more":                 `unexpected argument "more"`,
@@ -58,6 +60,7 @@ func TestRefuses(t *testing.T) {
 		"-model m -text a -file b":      "-text and -file exclude each other",
 		"-model " + missing:             missing,
 		"-model w -file " + missing:     missing,
+		"-model w -file " + large:       "inspect: -file " + large + ": more than 67108864 bytes",
 		"-model w -text a":              "1 tokens in a window, want at least 2",
 		"-model w -layer 2":             "inspect: -layer is 2, the model has 0 to 1",
 		"-model w -layer -2":            "inspect: -layer is -2, want -1 or more",

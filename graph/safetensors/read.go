@@ -33,6 +33,9 @@ func Read(path string, opts ...Option) (f File, err error) {
 			f, err = File{}, fmt.Errorf("safetensors: %s: %w", path, err)
 		}
 	}()
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // to open a pipe waits for a writer
+		return f, errors.New("not a regular file")
+	}
 	from, err := os.Open(path)
 	if err != nil {
 		return f, err
@@ -41,9 +44,6 @@ func Read(path string, opts ...Option) (f File, err error) {
 	info, err := from.Stat()
 	if err != nil {
 		return f, err
-	}
-	if !info.Mode().IsRegular() {
-		return f, errors.New("not a regular file")
 	}
 	if f, err = decode(from, info.Size()); err != nil {
 		return f, err

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -25,4 +26,13 @@ func TestWriteFailureLeavesOldFile(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EFBIG)
 	require.ErrorContains(t, err, path)
 	requireOnly(t, dir, "x.safetensors", "before")
+}
+
+// TestReadPipe: a pipe is an error at once. To open it would wait for a writer.
+func TestReadPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(path, 0o644))
+	defer time.AfterFunc(5*time.Second, func() { panic("Read waits for a writer") }).Stop()
+	_, err := Read(path)
+	require.ErrorContains(t, err, path+": not a regular file")
 }

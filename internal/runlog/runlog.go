@@ -58,7 +58,7 @@ type Options struct {
 type Log struct {
 	dir     string
 	options Options
-	damaged error // error of the table when the run was resumed
+	damaged error // what was wrong with the table when the run was resumed
 
 	saving sync.Mutex // held while table and curves are written
 	mu     sync.Mutex // guards what follows
@@ -100,8 +100,8 @@ func Create(dir string, o Options) (*Log, error) {
 }
 
 // Resume opens the record in the run folder dir and continues after the given step, that of a checkpoint; 0 is the beginning.
-// It drops the rows of later steps, which the run took before it was killed, from the table. If the table is damaged, it keeps the
-// rows before the damage: see Damaged. It cuts off a torn last line of events.jsonl and removes temporary files. The event "resume"
+// It drops the rows of later steps, which the run took before it was killed, from the table. If the table is damaged or ends before step,
+// it keeps the rows that are there: see Damaged. It cuts off a torn last line of events.jsonl and removes temporary files. The event "resume"
 // records the number of rows dropped and of rows missing up to step. No rows are missing if the run called Save before it wrote the
 // checkpoint.
 func Resume(dir string, step int, o Options) (*Log, error) {
@@ -125,6 +125,9 @@ func Resume(dir string, step int, o Options) (*Log, error) {
 	}
 	before := len(l.rows)
 	l.dropFrom(step + 1)
+	if last := l.Last().Number; last < step && l.damaged == nil {
+		l.damaged = fmt.Errorf("runlog: %s: its last row is of step %d, want %d: the rows between are lost", l.Path(StepsFile), last, step)
+	}
 	if err := repairLines(l.Path(EventsFile)); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}
@@ -154,7 +157,8 @@ func (l *Log) readTable() error {
 
 const damagedSuffix = ".damaged"
 
-// Damaged returns the error of a damaged table of a resumed run, or nil.
+// Damaged returns what was wrong with the table of a resumed run: a damage, or rows that are missing at its end. It returns nil if it was
+// whole.
 func (l *Log) Damaged() error { return l.damaged }
 
 func newLog(dir string, o Options, from int) (*Log, error) {

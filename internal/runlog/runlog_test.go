@@ -3,6 +3,7 @@ package runlog
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math"
 	"math/rand/v2"
@@ -220,7 +221,8 @@ func TestRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(Resume(dir, -1, Options{})), "resume after step -1, want at least 0")
 }
 
-// TestDamagedTable: a resumed run has the rows before the damage, and the damaged file is kept. A missing table counts as empty.
+// TestDamagedTable: a resumed run has the rows before the damage, and the damaged file is kept. Rows that are missing at the end, as in a
+// missing table, are an error once.
 func TestDamagedTable(t *testing.T) {
 	l := create(t, Options{})
 	for i := 1; i <= 9; i++ {
@@ -251,10 +253,20 @@ func TestDamagedTable(t *testing.T) {
 		require.ErrorContains(t, again.Damaged(), c.want)
 		require.Equal(t, text, string(testutil.Must(os.ReadFile(path+damagedSuffix))(t)))
 	}
+	for text, last := range map[string]int{"missing": 0, "": 0, lines[0]: 0, strings.Join(lines[:6], ""): 5} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		if text == "missing" {
+			require.NoError(t, os.Remove(path))
+		}
+		cut := testutil.Must(Resume(l.dir, 9, Options{}))(t)
+		require.ErrorContains(t, cut.Damaged(), fmt.Sprintf("%s: its last row is of step %d, want 9: the rows between are lost", path, last))
+		require.Len(t, cut.rows, last)
+		cut.Step(step(10))
+		require.NoError(t, cut.Save())
+		require.NoError(t, testutil.Must(Resume(l.dir, 10, Options{}))(t).Damaged())
+	}
 	require.NoError(t, os.Remove(path))
-	none := testutil.Must(Resume(l.dir, 9, Options{}))(t)
-	require.NoError(t, none.Damaged())
-	require.Empty(t, none.rows)
+	require.NoError(t, testutil.Must(Resume(l.dir, 0, Options{}))(t).Damaged(), "no step, no row")
 }
 
 // TestResume: a run that is killed after a Save and resumed from an earlier step has the table of a run that was not killed.

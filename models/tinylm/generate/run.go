@@ -16,6 +16,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/internal/signals"
 )
 
@@ -101,10 +102,7 @@ func (o *Options) prompts(in io.Reader) ([]string, error) {
 			defer f.Close()
 			in = f
 		}
-		text, err := io.ReadAll(io.LimitReader(in, mostPromptBytes+1))
-		if err == nil && len(text) > mostPromptBytes {
-			err = fmt.Errorf("more than %d bytes", mostPromptBytes)
-		}
+		text, err := bounded.ReadAll(in, mostPromptBytes)
 		if err != nil {
 			return nil, fmt.Errorf("-file %s: %w", o.File, err)
 		}

@@ -1,10 +1,7 @@
 package train
 
 import (
-	"bufio"
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -110,7 +107,7 @@ func (r *run) save() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := writeSums(part); err != nil {
+	if err := writeSums(part, summed()...); err != nil {
 		return err
 	}
 	if err := syncFolder(part); err != nil {
@@ -129,20 +126,19 @@ func (r *run) save() (err error) {
 	return r.prune(parent)
 }
 
-// summed returns the files of a checkpoint that have sums.
-func summed() []string { return []string{modelFile, configFile, solverFile, stateFile} }
-
-// writeSums writes the sums of the files of a checkpoint.
-func writeSums(path string) error {
-	var sums []byte
-	for _, file := range summed() {
-		sum, err := sumOf(filepath.Join(path, file))
-		if err != nil {
-			return err
-		}
-		sums = fmt.Appendf(sums, "%s  %s\n", sum, file)
+// writeFinal writes the model of a run and its sums into the run folder. It removes older sums first: a kill leaves a model without sums,
+// not one that looks damaged.
+func writeFinal(folder string, w *tinylm.Weights) error {
+	if err := os.Remove(filepath.Join(folder, sumsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
-	return atomicwriter.WriteFile(filepath.Join(path, sumsFile), sums, 0o644)
+	if err := syncFolder(folder); err != nil {
+		return err
+	}
+	if err := writeModel(folder, w); err != nil {
+		return err
+	}
+	return writeSums(folder, modelFile, configFile)
 }
 
 // writeModel writes weights and their configuration into a folder.
@@ -253,7 +249,7 @@ func newest(folder string) (_ *saved, damaged []error, err error) {
 
 // readCheckpoint reads a checkpoint. It is an error if its files do not have the sums that were written with them.
 func readCheckpoint(path string) (*saved, error) {
-	if err := checkSums(path); err != nil {
+	if err := checkSums(path, summed()...); err != nil {
 		return nil, err
 	}
 	c := &saved{}
@@ -284,49 +280,9 @@ func parseState(text []byte) (s state, err error) {
 	return s, err
 }
 
-// checkSums checks that the files of a checkpoint have their sums.
-func checkSums(path string) error {
-	text, err := readFile(filepath.Join(path, sumsFile), 1<<16)
-	if err != nil {
-		return err
-	}
-	want := map[string]string{}
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		sum, name, ok := strings.Cut(lines.Text(), "  ")
-		if !ok {
-			return fmt.Errorf("%s: line %q, want a sum and a name", sumsFile, lines.Text())
-		}
-		want[name] = sum
-	}
-	for _, name := range summed() {
-		sum, err := sumOf(filepath.Join(path, name))
-		if err != nil {
-			return err
-		}
-		if sum != want[name] {
-			return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %q", name, sum, want[name])
-		}
-	}
-	return nil
-}
-
-// sumOf returns the SHA-256 of a file.
-func sumOf(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
 // readFile reads a file of at most limit bytes.
 func readFile(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}

@@ -4,11 +4,11 @@
 // Run does all of this. Its Options are the flags of examples/train and the lines of a YAML file. A run is a folder:
 //
 //	config.yaml                     all options
-//	run.json                        command, versions, device, identity of the data, results
+//	run.json                        commands, options, versions, device, identity of the data, results
 //	steps.csv events.jsonl *.png    record of the steps, see internal/runlog
 //	tensorboard/                    the same for TensorBoard
 //	checkpoints/step-000000500/     model.safetensors, config.json, optimizer.safetensors, state.json, SHA256SUMS
-//	model.safetensors config.json   at the end: the weights of the best checkpoint by held-out loss
+//	model.safetensors config.json   at the end: the weights of the best checkpoint by held-out loss, with their SHA256SUMS
 //
 // If a run by steps is stopped or killed and then resumed, its results have the same bits as those of an uninterrupted run. In a run
 // by time the learning rate follows the clock, so two runs always differ.

@@ -172,7 +172,7 @@ func TestProcessesOfARun(t *testing.T) {
 	_, err := Run(ctx, o, io.Discard)
 	require.ErrorIs(t, err, errStop)
 	require.Equal(t, int64(math.MaxInt64), debug.SetMemoryLimit(-1))
-	for _, name := range []string{runFile, optionsFile, modelFile} { // temporary files that a kill leaves
+	for _, name := range []string{runFile, optionsFile, modelFile, sumsFile} { // temporary files that a kill leaves
 		require.NoError(t, os.WriteFile(filepath.Join(folder, ".tmp-"+name+"123"), nil, 0o644))
 	}
 	testutil.Must(runArgs(t, "-resume", folder))(t)

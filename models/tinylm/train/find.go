@@ -22,7 +22,8 @@ type Found struct {
 }
 
 // Find finds the model of path: a run folder, a checkpoint or a safetensors file. The model of a run folder is the final one if the
-// run has ended, else that of the newest complete checkpoint.
+// run has ended, else that of the newest complete checkpoint. It is an error if the file of weights does not have the sum that SHA256SUMS
+// beside it says.
 func Find(path string) (*Found, error) {
 	f := &Found{Weights: path}
 	folder, err := f.find(path)
@@ -73,6 +74,9 @@ func (f *Found) find(path string) (folder string, err error) {
 	case err != nil:
 		return "", err
 	case !info.IsDir():
+		if err := checkBeside(path); err != nil {
+			return "", err
+		}
 		folder, err := runAround(filepath.Dir(path))
 		if !exists(filepath.Join(folder, runFile)) { // a config.yaml there is of another program
 			folder = ""
@@ -80,14 +84,18 @@ func (f *Found) find(path string) (folder string, err error) {
 		return folder, err
 	}
 	f.Weights = filepath.Join(path, modelFile)
-	if exists(filepath.Join(path, sumsFile)) {
-		if err := checkSums(path); err != nil {
+	sums, err := readSums(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if _, checkpoint := sums[stateFile]; checkpoint {
+		if err := checkSums(path, summed()...); err != nil {
 			return "", err
 		}
 		return runAround(path)
 	}
 	if exists(f.Weights) {
-		return path, nil
+		return path, checkBeside(f.Weights)
 	}
 	parent := filepath.Join(path, checkpointFolder)
 	names, err := checkpoints(parent)
@@ -95,7 +103,7 @@ func (f *Found) find(path string) (folder string, err error) {
 		return "", err
 	}
 	for _, name := range slices.Backward(names) {
-		if err := checkSums(filepath.Join(parent, name)); err != nil {
+		if err := checkSums(filepath.Join(parent, name), summed()...); err != nil {
 			f.Damaged = append(f.Damaged, fmt.Errorf("checkpoint %s: %w", name, err))
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -25,8 +26,9 @@ const optionsFile = "config.yaml"
 const maxOptions = 1 << 20
 
 // Parse returns the options of a command line: those of the preset, then those of the YAML file of -config, then the flags
-// themselves. With -resume FOLDER they are the options of the run in FOLDER; flags may change those that are not fixed. Data, Tokenizer and
-// Init of flags and of -config become absolute paths; a relative path is relative to the working directory, also in the file.
+// themselves. With -resume FOLDER they are the options of the run in FOLDER, whose file must be as the run wrote it; flags may change those
+// that are not fixed. Data, Tokenizer and Init of flags and of -config become absolute paths; a relative path is relative to the working
+// directory, also in the file.
 // After -help it writes the list of flags to w and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (*Options, error) {
 	var given Options // to find out which flags are set, and to what
@@ -56,12 +58,10 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	if given.config != "" && given.resume != "" {
 		return nil, errors.New("-config and -resume exclude each other: a run goes on with its own " + optionsFile)
 	}
-	var o *Options
+	var o, was *Options // was: what the options must be if they are fixed
 	switch {
 	case given.resume != "":
-		if o, err = ReadOptions(filepath.Join(given.resume, optionsFile), ""); err == nil {
-			o.Out = given.resume
-		}
+		o, was, err = optionsOfRun(given.resume, set)
 	case given.config != "":
 		if o, err = ReadOptions(given.config, given.Preset); err == nil {
 			err = o.makeAbsolute()
@@ -79,7 +79,9 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 		}
 		o.setModel(w.Config)
 	}
-	was := *o
+	if was == nil {
+		was = new(*o)
+	}
 	if err := errors.Join(given.makeAbsolute(), was.makeAbsolute()); err != nil {
 		return nil, err
 	}
@@ -115,6 +117,8 @@ func loadInit(path string) (*tinylm.Weights, []error, error) {
 			return nil, nil, err
 		}
 		path, damaged = found.Weights, found.Damaged
+	} else if err := checkBeside(path); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	w, err := tinylm.LoadWeights(path)
 	return w, damaged, err
@@ -205,23 +209,28 @@ func help(w io.Writer) {
 // empty, the file's own. A value may be any that the flag of its name takes. Unknown names, names that appear twice and names without
 // exactly one value are errors.
 func ReadOptions(path, preset string) (*Options, error) {
+	o, _, err := readOptions(path, preset)
+	return o, err
+}
+
+// readOptions is ReadOptions. It also returns what the file names.
+func readOptions(path, preset string) (o *Options, list []setting, err error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("train: options: %w", err)
+		return nil, nil, fmt.Errorf("train: options: %w", err)
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxOptions+1))
-	if err == nil && len(text) > maxOptions {
-		err = fmt.Errorf("more than %d bytes", maxOptions)
-	}
-	var o *Options
+	text, err := bounded.ReadAll(f, maxOptions)
 	if err == nil {
 		o, err = parseOptions(text, preset)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("train: options %s: %w", path, err)
+	if err == nil {
+		list, err = settings(text)
 	}
-	return o, nil
+	if err != nil {
+		return nil, nil, fmt.Errorf("train: options %s: %w", path, err)
+	}
+	return o, list, nil
 }
 
 func parseOptions(text []byte, preset string) (*Options, error) {

@@ -104,7 +104,7 @@ func (r *run) open(ctx context.Context) (err error) {
 // lastCheckpoint returns the newest complete checkpoint of the run to resume, nil if the run was stopped before its first one. It
 // removes parts of checkpoints that a kill has left.
 func (r *run) lastCheckpoint() (*saved, error) {
-	err := errors.Join(clean(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile))
+	err := errors.Join(clean(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile, sumsFile))
 	if err != nil {
 		return nil, err
 	}
@@ -271,10 +271,10 @@ func (r *run) openFolder() (err error) {
 		r.warn("%v", d)
 	}
 	r.readHistory()
-	if err := atomicwriter.WriteFile(filepath.Join(r.folder, optionsFile), r.YAML(), 0o644); err != nil {
+	if err := r.describe(nil); err != nil { // first: a kill leaves options that a process in it had
 		return err
 	}
-	return r.describe(nil)
+	return atomicwriter.WriteFile(filepath.Join(r.folder, optionsFile), r.YAML(), 0o644)
 }
 
 // createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in the same second.
@@ -311,7 +311,8 @@ func (r *run) lock() error {
 type beginning struct {
 	Command []string  `json:"command"`
 	Started time.Time `json:"started"`
-	Step    int       `json:"after_step"` // it begins after this step
+	Step    int       `json:"after_step"`        // it begins after this step
+	Options string    `json:"options,omitempty"` // as in config.yaml; older versions did not write them
 }
 
 // description is the content of run.json. Results and waits are those of the last process.
@@ -329,20 +330,25 @@ type description struct {
 	Result     *Result     `json:"result,omitempty"`
 }
 
+// readDescription reads run.json.
+func readDescription(folder string) (d description, err error) {
+	text, err := readFile(filepath.Join(folder, runFile), maxState)
+	if err == nil {
+		err = json.Unmarshal(text, &d)
+	}
+	return d, err
+}
+
 // readHistory reads the processes of a resumed run from run.json, and adds this process.
 func (r *run) readHistory() {
 	if r.resume != "" {
-		var before description
-		text, err := readFile(filepath.Join(r.folder, runFile), maxState)
-		if err == nil {
-			err = json.Unmarshal(text, &before)
-		}
+		before, err := readDescription(r.folder)
 		if err != nil {
-			r.warn("%s: %v: it begins anew", runFile, err)
+			r.warn("%s: %v: it begins anew, and does not tell whether %s is unchanged", runFile, err, optionsFile)
 		}
 		r.history = before.Processes
 	}
-	r.history = append(r.history, beginning{os.Args, r.began, r.state.Step})
+	r.history = append(r.history, beginning{os.Args, r.began, r.state.Step, string(r.YAML())})
 }
 
 // describe writes run.json.

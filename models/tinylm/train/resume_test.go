@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -73,6 +75,9 @@ func killUntilItEnds(t testing.TB, r *rand.Rand, env, folder string, args []stri
 			return killed
 		}
 		require.True(t, cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled(), "%v: %s", err, out)
+		if exists(filepath.Join(folder, modelFile)) {
+			testutil.Must(Find(folder))(t) // its sum is right, or not there yet
+		}
 		killed++
 	}
 }
@@ -190,6 +195,7 @@ func TestResumeElsewhere(t *testing.T) {
 	require.Equal(t, []string{filepath.Join(home, "text"), filepath.Join(home, "words.json")}, []string{options.Data, options.Tokenizer})
 	options.Data, options.Tokenizer, options.Init = "text", "words.json", "w"
 	require.NoError(t, os.WriteFile(filepath.Join(older, optionsFile), options.YAML(), 0o644))
+	forgetOptions(t, older)
 
 	for _, c := range []struct{ run, from, more, want string }{
 		{stopped, away, "", ""},
@@ -217,6 +223,78 @@ func TestResumeElsewhere(t *testing.T) {
 		require.NoError(t, err, "%s from %s", c.more, c.from)
 		require.Equal(t, modelOf(t, whole), modelOf(t, folder), c.more)
 	}
+}
+
+// TestResumeOfChangedOptions: a run goes on only with the options that it wrote. A line that is missing or altered is an error that names the
+// option, unless the command line gives it. Then it must be what the run has, if it is fixed. The file of a run by an older version has
+// all lines that this version had, and nothing to compare them with.
+func TestResumeOfChangedOptions(t *testing.T) {
+	whole := filepath.Join(t.TempDir(), "whole")
+	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", whole)...))(t)
+	text := string(testutil.Must(os.ReadFile(filepath.Join(whole, optionsFile)))(t))
+	without := func(name string) string {
+		return regexp.MustCompile("(?m)^"+name+": .*\n").ReplaceAllString(text, "")
+	}
+	for _, c := range []struct {
+		older      bool
+		text, more string
+		want       string // "": no error
+	}{
+		{false, text, "", ""},
+		{false, "# a note\n" + text, "-lr 1e-4 -steps 3", ""},
+		{false, strings.Join(strings.SplitAfter(text, "\n")[:14], ""), "", "no line for accumulate, batch, beta2, block, "},
+		{false, "", "", "no line for accumulate, "},
+		{false, without("batch"), "", "no line for batch: a run writes all options, so the file was cut or is of an older version; give the run's value by a flag, as -batch VALUE"},
+		{false, without("batch"), "-batch 2", ""},
+		{false, without("batch"), "-batch 3", `-batch 3: the run in `},
+		{false, without("lr"), "-lr 1e-4", ""},
+		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "", `batch is "6", run.json has "2": the file was changed after the run wrote it; give the run's value by a flag, as -batch VALUE`},
+		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "-batch 2", ""},
+		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "-batch 6", `-batch 6: the run in `},
+		{false, strings.Replace(text, "warmup: 0.03\n", "warmup: 0.13\n", 1), "", `warmup is "0.13", run.json has "0.03": `},
+		{false, strings.Replace(text, "warmup: 0.03\n", "warmup: 0.13\n", 1), "-warmup 0.2", ""},
+		{true, text, "", ""},
+		{true, strings.Replace(text, "warmup: 0.03\n", "warmup: 0.13\n", 1), "", ""},
+		{true, without("optimizer"), "", "no line for optimizer: "},
+		{true, without("optimizer"), "-optimizer adamw", ""},
+		{true, without("optimizer") + "optimizer: adamw\n", "", ""},
+	} {
+		folder := t.TempDir()
+		for _, name := range []string{optionsFile, runFile} {
+			require.NoError(t, os.WriteFile(filepath.Join(folder, name), testutil.Must(os.ReadFile(filepath.Join(whole, name)))(t), 0o644))
+		}
+		if c.older {
+			forgetOptions(t, folder)
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(folder, optionsFile), []byte(c.text), 0o644))
+		_, err := Parse(append([]string{"-resume", folder}, strings.Fields(c.more)...), io.Discard)
+		if c.want == "" {
+			require.NoError(t, err, "%s\n%s", c.more, c.text)
+			continue
+		}
+		require.ErrorContains(t, err, c.want, "%s\n%s", c.more, c.text)
+		require.NotContains(t, err.Error(), "\n")
+	}
+
+	first := testutil.Must(os.ReadFile(filepath.Join(whole, optionsFile)))(t) // a kill between the writes of run.json and of the options
+	testutil.Must(runArgs(t, "-resume", whole, "-steps", "3", "-lr", "1e-4"))(t)
+	require.Equal(t, 1e-4, testutil.Must(Parse([]string{"-resume", whole}, io.Discard))(t).LR)
+	require.NoError(t, os.WriteFile(filepath.Join(whole, optionsFile), first, 0o644))
+	require.Equal(t, 6e-3, testutil.Must(Parse([]string{"-resume", whole}, io.Discard))(t).LR)
+	require.NoError(t, os.Remove(filepath.Join(whole, runFile)))
+	var said bytes.Buffer
+	o := testutil.Must(Parse([]string{"-resume", whole, "-steps", "4"}, io.Discard))(t)
+	testutil.Must(Run(t.Context(), o, &said))(t)
+	require.Contains(t, said.String(), "it begins anew, and does not tell whether config.yaml is unchanged")
+}
+
+// forgetOptions takes the options out of run.json, as older versions wrote it.
+func forgetOptions(t testing.TB, folder string) {
+	d := testutil.Must(readDescription(folder))(t)
+	for i := range d.Processes {
+		d.Processes[i].Options = ""
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(folder, runFile), testutil.Must(json.Marshal(d))(t), 0o644))
 }
 
 var errStop = errors.New("stopped by the test")

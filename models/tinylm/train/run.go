@@ -239,7 +239,7 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 	res := r.result()
 	if res.Best != r.state.Step {
 		best := filepath.Join(r.folder, checkpointFolder, nameOfStep(res.Best))
-		err := checkSums(best)
+		err := checkSums(best, summed()...)
 		if err == nil {
 			err = r.weights.Restore(filepath.Join(best, modelFile))
 		}
@@ -250,7 +250,7 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 			res.Best = r.state.Step
 		}
 	}
-	if err := writeModel(r.folder, r.weights); err != nil {
+	if err := writeFinal(r.folder, r.weights); err != nil {
 		return res, err
 	}
 	if err := r.judge(ctx, res); err != nil {

@@ -203,6 +203,56 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// TestDamagedWeights: weights that do not have the sum beside them are an error, whether the path is the file's or a folder's. Without a sum
+// nothing is checked.
+func TestDamagedWeights(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
+	step := filepath.Join(folder, checkpointFolder, nameOfStep(2))
+	open := func(path string) error {
+		_, err := Find(path)
+		_, initErr := Parse([]string{"-init", path}, io.Discard)
+		require.Equal(t, err == nil, initErr == nil, "%s: %v, %v", path, err, initErr)
+		return err
+	}
+	flip := func(path string) {
+		content := testutil.Must(os.ReadFile(path))(t)
+		content[len(content)-1] ^= 1 // of a weight
+		require.NoError(t, os.WriteFile(path, content, 0o644))
+	}
+	for _, dir := range []string{folder, step} {
+		file, sums := filepath.Join(dir, modelFile), filepath.Join(dir, sumsFile)
+		alone := filepath.Join(dir, "alone.safetensors")
+		require.NoError(t, open(dir))
+		require.NoError(t, open(file))
+		flip(file)
+		require.ErrorContains(t, open(dir), modelFile+" is damaged: its SHA-256 is ")
+		require.ErrorContains(t, open(file), file+": "+modelFile+" is damaged: its SHA-256 is ")
+		require.NoError(t, os.Link(file, alone))
+		require.NoError(t, open(alone), "no sum")
+		listed := testutil.Must(os.ReadFile(sums))(t)
+		require.NoError(t, os.WriteFile(sums, bytes.ReplaceAll(listed, []byte(modelFile), []byte("other")), 0o644))
+		require.ErrorContains(t, open(file), modelFile+" is damaged")
+		require.NoError(t, os.Remove(sums))
+		require.NoError(t, open(file))
+	}
+}
+
+// TestFinalWeightsOverOlder: a write of the final weights over those of an earlier end that stops before their sums leaves them without sums.
+func TestFinalWeightsOverOlder(t *testing.T) {
+	o, folder := testutil.Must(Parse(smallArgs(t, 1), io.Discard))(t), t.TempDir()
+	config := filepath.Join(folder, configFile)
+	for seed := range uint64(2) {
+		require.NoError(t, writeFinal(folder, testutil.Must(tinylm.NewWeights(o.Model(256), tensor.Float32, seed))(t)))
+		require.NoError(t, checkSums(folder, modelFile, configFile))
+	}
+	require.NoError(t, os.Remove(config))
+	require.NoError(t, os.MkdirAll(filepath.Join(config, "full"), 0o755))
+	require.Error(t, writeFinal(folder, testutil.Must(tinylm.NewWeights(o.Model(256), tensor.Float32, 2))(t)))
+	require.NoFileExists(t, filepath.Join(folder, sumsFile))
+	testutil.Must(Find(filepath.Join(folder, modelFile)))(t)
+}
+
 // TestBestWeights: the model of a run has the weights of its best checkpoint or, if that is damaged, of its last one.
 func TestBestWeights(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
@@ -221,7 +271,7 @@ func TestBestWeights(t *testing.T) {
 		s := testutil.Must(parseState(testutil.Must(os.ReadFile(filepath.Join(path, stateFile)))(t)))(t)
 		change(&s)
 		require.NoError(t, os.WriteFile(filepath.Join(path, stateFile), testutil.Must(json.Marshal(s))(t), 0o644))
-		require.NoError(t, writeSums(path))
+		require.NoError(t, writeSums(path, summed()...))
 	}
 	best := testutil.Must(os.ReadFile(filepath.Join(parent, nameOfStep(8), modelFile)))(t)
 	edit(func(s *state) { s.Best.HeldOut = 0.01 })

@@ -94,6 +94,22 @@ func TestInitOfFolder(t *testing.T) {
 	require.Regexp(t, "(?m)^warning: checkpoint "+nameOfStep(2)+": .*: an older one is used$", said.String())
 }
 
+// TestWarnsOfMissingRows: a run whose table has lost rows up to its checkpoint goes on, with a warning, the first time.
+func TestWarnsOfMissingRows(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
+	resume := func(steps string) string {
+		var said bytes.Buffer
+		o := testutil.Must(Parse([]string{"-resume", folder, "-steps", steps}, io.Discard))(t)
+		testutil.Must(Run(t.Context(), o, &said))(t)
+		return said.String()
+	}
+	require.NotContains(t, resume("3"), "warning: ")
+	require.NoError(t, os.Remove(filepath.Join(folder, runlog.StepsFile)))
+	require.Contains(t, resume("4"), "warning: runlog: "+filepath.Join(folder, runlog.StepsFile)+": its last row is of step 0, want 3: the rows between are lost\n")
+	require.NotContains(t, resume("5"), "warning: ")
+}
+
 // TestRunsOfTheSameSecond: runs that begin in the same second have different folders.
 func TestRunsOfTheSameSecond(t *testing.T) {
 	t.Chdir(t.TempDir())
