@@ -248,7 +248,7 @@ func TestResumeOfChangedOptions(t *testing.T) {
 		{false, without("batch"), "-batch 2", ""},
 		{false, without("batch"), "-batch 3", `-batch 3: the run in `},
 		{false, without("lr"), "-lr 1e-4", ""},
-		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "", `batch is "6", run.json has "2": the file was changed after the run wrote it; give the run's value by a flag, as -batch VALUE`},
+		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "", `batch is "6", run.json has "2": the file was changed after the run wrote it; give the value to go on with by a flag, as -batch VALUE`},
 		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "-batch 2", ""},
 		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "-batch 6", `-batch 6: the run in `},
 		{false, strings.Replace(text, "warmup: 0.03\n", "warmup: 0.13\n", 1), "", `warmup is "0.13", run.json has "0.03": `},
