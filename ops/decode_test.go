@@ -295,7 +295,7 @@ func TestDecodeAloneAndInBatch(t *testing.T) {
 	}
 }
 
-func TestDecodeChecksRows(t *testing.T) {
+func TestDecodeChecksPageTable(t *testing.T) {
 	c := opcases.Decodings()[0]
 	for _, x := range []struct {
 		row  []int32
