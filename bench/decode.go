@@ -105,23 +105,23 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 		}
 		d.inputs = append(d.inputs, input(g, "gates", c.Slots, 1, shape.heads, branches))
 	}
-	rows := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(c.Slots, 1+c.Pages/c.Slots))
-	width := rows.Shape()[1]
-	for i := range rows.Int32s() {
-		rows.Int32s()[i] = int32(i/width*(width-1) + i%width - 1)
+	table := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(c.Slots, 1+c.Pages/c.Slots))
+	width := table.Shape()[1]
+	for i := range table.Int32s() {
+		table.Int32s()[i] = int32(i/width*(width-1) + i%width - 1)
 	}
 	for i := range c.Slots {
-		rows.Int32s()[i*width] = int32(s)
+		table.Int32s()[i*width] = int32(s)
 	}
-	places := G.NewTensor(g, tensor.Int32, 2, G.WithShape(rows.Shape()...), G.WithName("rows"), G.WithValue(rows))
+	pages := G.NewTensor(g, tensor.Int32, 2, G.WithShape(table.Shape()...), G.WithName("page table"), G.WithValue(table))
 	for i := range layers {
 		cache := G.NewVector(g, tensor.Float32, G.WithShape(c.Elements()), G.WithName(fmt.Sprint("cache ", i)),
 			G.WithValue(tensor.New(tensor.WithShape(c.Elements()), tensor.WithBacking(cacheOf(c)))))
 		d.caches = append(d.caches, cache)
-		o := must(ops.Apply(ops.DecodeOp{Cache: c, Base: 10000}, append(slices.Clone(d.inputs), cache, places)...))
+		o := must(ops.Apply(ops.DecodeOp{Cache: c, Base: 10000}, append(slices.Clone(d.inputs), cache, pages)...))
 		d.counted = append(d.counted, must(ops.Output(o, 2)))
 	}
-	d.inputs = append(d.inputs, places)
+	d.inputs = append(d.inputs, pages)
 	return d
 }
 

@@ -80,17 +80,12 @@ func (c KVCache) branches() (n int) {
 	return n
 }
 
-// pairNames returns the names of the inputs that hold the keys and values of new tokens, in their order.
-func (c KVCache) pairNames() (names []string) {
+// pairNames returns the names of the inputs that hold the keys and values of new tokens of branch i.
+func (c KVCache) pairNames(i int) (k, v string) {
 	if c.Dense() {
-		return []string{"k", "v"}
+		return "k", "v"
 	}
-	for i, name := range branchNames {
-		if c.Stores(1 << i) {
-			names = append(names, name+" k", name+" v")
-		}
-	}
-	return names
+	return branchNames[i] + " k", branchNames[i] + " v"
 }
 
 // maxCache bounds the elements of a cache, so that no product of sizes overflows.

@@ -32,11 +32,17 @@ func (op FillCacheOp) CheckedInput() int { return op.cacheInput() + 1 }
 func (op FillCacheOp) cacheInput() int { return len(op.names()) }
 
 // names returns the names of the inputs before the cache.
-func (op FillCacheOp) names() []string {
+func (op FillCacheOp) names() (names []string) {
 	if op.Cache.Stores(Compressed) {
-		return append([]string{"kc", "vc"}, op.Cache.pairNames()...)
+		names = append(names, "kc", "vc")
 	}
-	return op.Cache.pairNames()
+	for i := range branchNames {
+		if op.Cache.hasPair(i) {
+			k, v := op.Cache.pairNames(i)
+			names = append(names, k, v)
+		}
+	}
+	return names
 }
 
 func (op FillCacheOp) Infer(in []Operand) ([]Operand, error) {

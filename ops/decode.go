@@ -103,10 +103,11 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	case op.GateLayer && c.Dense():
 		return nil, errors.New("dense attention has no gates, and no layer that makes them")
 	}
-	if err := wantInputs(in, op.inputs()...); err != nil {
+	at := op.Inputs()
+	list := op.inputs(at)
+	if err := wantInputs(in, list...); err != nil {
 		return nil, err
 	}
-	at := op.Inputs()
 	heads := in[at.Q].Shape[2]
 	var err error
 	switch {
@@ -119,33 +120,41 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 		{in[at.Q].Dtype, tensor.Shape{c.Slots, 1, heads, c.ValueDim}},
 		{tensor.Int32, tensor.Shape{c.Slots, 1, c.KVHeads, max(1, c.TopN)}},
 		{tensor.Int32, tensor.Shape{c.Slots, c.KVHeads, 3}},
-	}, cmp.Or(op.checkShapes(in, at), err)
+	}, cmp.Or(op.checkShapes(in, at, list), err)
 }
 
 // inputs returns the name and the rank of each input.
-func (op DecodeOp) inputs() []input {
-	list := []input{float("q", 4)}
-	for _, name := range op.Cache.pairNames() {
-		list = append(list, float(name, 4))
-	}
-	switch {
-	case op.GateLayer:
-		list = append(list, float("hidden", 3), float("gate w", 2), float("gate bias", 1))
-	case !op.Cache.Dense():
-		list = append(list, float("gates", 4))
-	}
-	if op.MLP {
-		for _, side := range []string{"k ", "v "} {
-			list = append(list, float(side+"pe", 2), float(side+"w1", 2), float(side+"w2", 2))
+func (op DecodeOp) inputs(at DecodeInputs) []input {
+	list := make([]input, at.PageTable+1)
+	set := func(i, rank int, name string) {
+		if i >= 0 {
+			list[i] = float(name, rank)
 		}
 	}
-	return append(list, float("cache", 1), index("page table", 2))
+	set(at.Q, 4, "q")
+	for i := range branchNames {
+		k, v := op.Cache.pairNames(i)
+		set(at.K[i], 4, k)
+		set(at.V[i], 4, v)
+	}
+	set(at.Gates, 4, "gates")
+	set(at.Hidden, 3, "hidden")
+	set(at.GateW, 2, "gate w")
+	set(at.GateBias, 1, "gate bias")
+	for i, side := range []string{"k ", "v "} {
+		for j, name := range []string{"pe", "w1", "w2"} {
+			set(at.Phi[i][j], 2, side+name)
+		}
+	}
+	set(at.Cache, 1, "cache")
+	list[at.PageTable] = index("page table", 2)
+	return list
 }
 
-// checkShapes checks the shapes of inputs whose ranks are right.
-func (op DecodeOp) checkShapes(in []Operand, at DecodeInputs) error {
-	c, names, heads := op.Cache, op.inputs(), in[at.Q].Shape[2]
-	want := func(i int, shape ...int) error { return wantShape(names[i].name, in[i].Shape, shape...) }
+// checkShapes checks the shapes of inputs whose ranks are right. list is that of inputs.
+func (op DecodeOp) checkShapes(in []Operand, at DecodeInputs, list []input) error {
+	c, heads := op.Cache, in[at.Q].Shape[2]
+	want := func(i int, shape ...int) error { return wantShape(list[i].name, in[i].Shape, shape...) }
 	err := cmp.Or(want(at.Q, c.Slots, 1, heads, c.KeyDim), c.inferCache(in[at.Cache], in[at.PageTable], c.Slots, 1))
 	for i := range branchNames {
 		if c.hasPair(i) {

@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // tape runs a model on Gorgonia's own machine.
@@ -22,7 +22,7 @@ func goldenConfig(g testutil.Golden) Config {
 	c := g.Config
 	return Config{Vocab: c.Vocab, Context: c.S, Layers: c.Layers, NSAConfig: nn.NSAConfig{
 		Dim: c.Dim, Heads: c.Hq, KVHeads: c.Hkv, KeyDim: c.D, ValueDim: c.Dv,
-		Params: ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window},
+		Params: opcases.ParamsOf(c),
 		Phi:    nn.Phi(c.Phi), PhiHidden: c.PhiHidden, GateHidden: c.GateHidden,
 	}}
 }

@@ -89,7 +89,7 @@ func (f *Found) find(path string) (folder string, err error) {
 		return "", err
 	}
 	if _, checkpoint := sums[stateFile]; checkpoint {
-		if err := checkSums(path, summed()...); err != nil {
+		if err := sums.check(path, summed()...); err != nil {
 			return "", err
 		}
 		return runAround(path)

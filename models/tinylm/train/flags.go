@@ -222,10 +222,7 @@ func readOptions(path, preset string) (o *Options, list []setting, err error) {
 	defer f.Close()
 	text, err := bounded.ReadAll(f, maxOptions)
 	if err == nil {
-		o, err = parseOptions(text, preset)
-	}
-	if err == nil {
-		list, err = settings(text)
+		o, list, err = parseOptions(text, preset)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("train: options %s: %w", path, err)
@@ -233,17 +230,16 @@ func readOptions(path, preset string) (o *Options, list []setting, err error) {
 	return o, list, nil
 }
 
-func parseOptions(text []byte, preset string) (*Options, error) {
-	list, err := settings(text)
-	if err != nil {
-		return nil, err
+// parseOptions returns the options that text sets, and its settings.
+func parseOptions(text []byte, preset string) (o *Options, list []setting, err error) {
+	if list, err = settings(text); err != nil {
+		return nil, nil, err
 	}
 	if i := slices.IndexFunc(list, func(s setting) bool { return s.name == "preset" }); i >= 0 && preset == "" {
 		preset = list[i].value
 	}
-	o, err := presetOf(preset)
-	if err != nil {
-		return nil, err
+	if o, err = presetOf(preset); err != nil {
+		return nil, nil, err
 	}
 	preset = o.Preset
 	set, tags := o.flags(), optionTags()
@@ -251,16 +247,16 @@ func parseOptions(text []byte, preset string) (*Options, error) {
 		f := set.Lookup(s.name)
 		switch {
 		case f == nil:
-			return nil, fmt.Errorf("line %d: no option is called %.40q (-help lists all)", s.line, s.name)
+			return nil, nil, fmt.Errorf("line %d: no option is called %.40q (-help lists all)", s.line, s.name)
 		case tags[s.name].Get("yaml") != s.name:
-			return nil, fmt.Errorf("line %d: %s is for the command line alone", s.line, s.name)
+			return nil, nil, fmt.Errorf("line %d: %s is for the command line alone", s.line, s.name)
 		}
 		if err := set.Set(s.name, s.value); err != nil {
-			return nil, fmt.Errorf("line %d: %s is %.40q, want %s: %w", s.line, s.name, s.value, wanted(f), err)
+			return nil, nil, fmt.Errorf("line %d: %s is %.40q, want %s: %w", s.line, s.name, s.value, wanted(f), err)
 		}
 	}
 	o.Preset = preset
-	return o, nil
+	return o, list, nil
 }
 
 // wanted says which values a flag takes.

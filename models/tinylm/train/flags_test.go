@@ -130,7 +130,7 @@ func TestFileTakesWhatFlagsTake(t *testing.T) {
 		for _, value := range values {
 			flags := testutil.Must(Preset("tiny"))(t)
 			wrong := flags.flags().Parse([]string{"-" + name + "=" + value})
-			file, err := parseOptions([]byte(name+": "+value), "")
+			file, _, err := parseOptions([]byte(name+": "+value), "")
 			require.Equal(t, wrong == nil, err == nil, "%s: %s: %v, %v", name, value, wrong, err)
 			if err == nil {
 				require.Equal(t, flags.flags().Lookup(name).Value.String(), file.flags().Lookup(name).Value.String(), "%s: %s", name, value)
@@ -168,7 +168,7 @@ func TestMutatedOptions(t *testing.T) {
 	o := testutil.Must(Preset("tiny"))(t)
 	r, good := rand.New(rand.NewPCG(1, 2)), 0
 	for range testutil.Mutations(t) {
-		o, err := parseOptions(testutil.Mutate(r, o.YAML()), "")
+		o, _, err := parseOptions(testutil.Mutate(r, o.YAML()), "")
 		if err != nil {
 			require.NotContains(t, err.Error(), "\n")
 			require.Less(t, len(err.Error()), 400)

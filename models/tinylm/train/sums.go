@@ -32,13 +32,16 @@ func writeSums(folder string, files ...string) error {
 	return atomicwriter.WriteFile(filepath.Join(folder, sumsFile), sums, 0o644)
 }
 
-// readSums reads the sums of a folder, by the names of the files.
-func readSums(folder string) (map[string]string, error) {
+// fileSums are SHA-256 of files by their names.
+type fileSums map[string]string
+
+// readSums reads the sums of a folder.
+func readSums(folder string) (fileSums, error) {
 	text, err := readFile(filepath.Join(folder, sumsFile), 1<<20)
 	if err != nil {
 		return nil, err
 	}
-	sums := map[string]string{}
+	sums := fileSums{}
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 		sum, name, ok := strings.Cut(lines.Text(), " ")
 		if !ok {
@@ -58,24 +61,29 @@ func checkBeside(path string) error {
 		return nil
 	}
 	if err == nil {
-		err = checkSums(folder, name)
+		err = sums.check(folder, name)
 	}
 	return err
 }
 
 // checkSums checks that files of a folder have their sums.
 func checkSums(folder string, files ...string) error {
-	want, err := readSums(folder)
+	sums, err := readSums(folder)
 	if err != nil {
 		return err
 	}
+	return sums.check(folder, files...)
+}
+
+// check is checkSums for sums that have been read.
+func (s fileSums) check(folder string, files ...string) error {
 	for _, name := range files {
 		sum, err := sumOf(filepath.Join(folder, name))
 		if err != nil {
 			return err
 		}
-		if sum != want[name] {
-			return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %q", name, sum, want[name])
+		if sum != s[name] {
+			return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %q", name, sum, s[name])
 		}
 	}
 	return nil
