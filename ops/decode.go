@@ -52,8 +52,8 @@ func (op DecodeOp) Name() string {
 	return "decode"
 }
 
-// DecodeInputs has the index of each input of a DecodeOp, or -1 for an input that the op does not have. K, V and Phi are in the order of
-// the doc comment of DecodeOp: the arrays of branches by the branch, of dense attention at that of the window.
+// DecodeInputs has the index of each input of a DecodeOp, or -1 for an input that the op does not have. K and V have an element for
+// each branch: compressed, selected, window. Dense attention has those of the window.
 type DecodeInputs struct {
 	Q                       int
 	K, V                    [len(branchNames)]int

@@ -136,8 +136,8 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	}
 }
 
-// attendCompressed stores the compressed block that token t completes, and chooses the selection blocks idx of the token. It sets o to
-// the attention over the compressed keys if the layer has that branch, and returns their number.
+// attendCompressed stores the compressed block that token t completes, and chooses the selection blocks idx of the token. If the layer
+// has the compressed branch, it sets o to the attention over the compressed keys. It returns the number of these keys that t sees.
 func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx []int32, w *cpu.Worker) int {
 	if first := t + 1 - d.BlockLen; first >= 0 && first%d.Stride == 0 {
 		d.compress(s, first, w)
