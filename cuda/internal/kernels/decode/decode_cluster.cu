@@ -314,7 +314,7 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
 }
 
 // tell_sums sums the probabilities of this block's compressed keys over the heads, and writes the sums to all blocks. Four lanes share
-// four keys; each of them takes every fourth head.
+// four keys; each of them takes every fourth head. It waits for the stats of all blocks itself, behind its first reads of logits.
 template <typename Products, int Blocks, int Warps> __device__ void tell_sums(const Step& s, const ClusterShared<Products, Blocks, Warps>& c) {
   const DecodeParams& p = s.p;
   constexpr int kLanes = 4, kEach = Products::kMostHeads / kLanes, kAtOnce = c.kThreads / kLanes * 4; // heads of a lane; keys of a turn
@@ -331,6 +331,7 @@ template <typename Products, int Blocks, int Warps> __device__ void tell_sums(co
   };
 #pragma unroll
   for (int u = 0; u < kTurns; ++u) load(next[u], u * kAtOnce);
+  cluster_wait();
 
   if (const int group = threadIdx.x / Blocks; group < kMostHeads) {
     const Weight w = c.weigh(p, kCompressedBranch, group);
@@ -403,7 +404,7 @@ template <typename Products, int Blocks, int Warps> __device__ void decode_clust
   };
   attend(s, c, kCompressedBranch, kWindowBranch, chooses);
   if (chooses) {
-    cluster_arrive(), cluster_wait(); // 1: all stats have arrived
+    cluster_arrive(); // 1: all stats have arrived when tell_sums has waited
     tell_sums(s, c);
     cluster_arrive();
     set_factors(kCompressedBranch, kWindowBranch);
