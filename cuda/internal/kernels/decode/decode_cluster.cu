@@ -239,8 +239,8 @@ __device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, 
 }
 
 // attend does this block's share of the keys of a branch, or of two, each by a team of warps: [0,cut) have the first one, the others the
-// second one. It writes the largest logits and sums of a branch to all blocks, its count to block 0, and each cell of its o to the block
-// that adds it up.
+// second one. It writes the largest logits and sums of a branch to all blocks and its count to block 0. Then, behind a cluster_arrive if
+// `chooses`, it writes each cell of o to the block that adds it up.
 template <typename Products, int Blocks, int Warps>
 __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, int first, int second, bool chooses) {
   using T = typename Products::Type;
@@ -297,6 +297,7 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
     for (int i = 0; i < Warps; ++i) sum += i < cut != team ? c.warp_counts[i] : 0;
     peer(c.counts, 0)[branch * Blocks + blockIdx.x] = sum;
   }
+  if (chooses) cluster_arrive();
   __syncthreads();
   const int cells = h * c.kCells;
 #pragma unroll 1
@@ -404,8 +405,7 @@ template <typename Products, int Blocks, int Warps> __device__ void decode_clust
   };
   attend(s, c, kCompressedBranch, kWindowBranch, chooses);
   if (chooses) {
-    cluster_arrive(); // 1: all stats have arrived when tell_sums has waited
-    tell_sums(s, c);
+    tell_sums(s, c); // waits at 1, where attend has arrived: all stats have arrived
     cluster_arrive();
     set_factors(kCompressedBranch, kWindowBranch);
     cluster_wait(); // 2: all sums have arrived
