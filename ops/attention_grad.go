@@ -109,7 +109,7 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 	keys := hi - lo
 	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
 	dk, dv := f.tileK.Local(w)[:keys*f.d], f.tileV.Local(w)[:keys*f.dv]
-	transposedK, transposedV, stats := f.keys.of(seq, g), f.vals.of(seq, g), f.stats.rows(seq, g)
+	transposedK, transposedV, stats := f.keys.group(seq, g), f.vals.group(seq, g), f.stats.rows(seq, g)
 	clear(dk)
 	clear(dv)
 	for first := 0; first < n; first += f.tileQueries {

@@ -23,13 +23,13 @@ func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
 	y := transposed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
 	bindKeys(k, a, keyTile, func(seq sequence, g, lo, hi int, _ *cpu.Worker) {
 		n := hi - lo
-		cpu.Transpose(n, y.c, y.of(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.keyAt(seq, lo, g, y.c):], y.hkv*y.c)
+		cpu.Transpose(n, y.c, y.group(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.keyAt(seq, lo, g, y.c):], y.hkv*y.c)
 	})
 	return y
 }
 
-// of returns the keys of a sequence and a group.
-func (x transposed[T]) of(seq sequence, g int) transposedKeys[T] {
+// group returns the keys group a sequence and a group.
+func (x transposed[T]) group(seq sequence, g int) transposedKeys[T] {
 	at := (seq.b*x.hkv+g)*x.t + seq.firstKey
 	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.t*x.c], seq.t, x.c}
 }

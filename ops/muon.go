@@ -85,13 +85,13 @@ func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, state
 		if !op.muon(i) {
 			continue
 		}
-		of := state[4*i:]
-		if size += of[0].Elements(); size > muonGroupSize {
-			groups, size = append(groups, nil), of[0].Elements()
+		inputs := state[4*i:]
+		if size += inputs[0].Elements(); size > muonGroupSize {
+			groups, size = append(groups, nil), inputs[0].Elements()
 		}
-		at := &groups[len(groups)-1]
-		*at = append(*at, muonMatrix{
-			rows: of[0].Shape[0], cols: of[0].Shape[1], weight: of[0].Buf, grad: of[1].Buf, m: of[2].Buf, decay: decay == '1',
+		group := &groups[len(groups)-1]
+		*group = append(*group, muonMatrix{
+			rows: inputs[0].Shape[0], cols: inputs[0].Shape[1], weight: inputs[0].Buf, grad: inputs[1].Buf, m: inputs[2].Buf, decay: decay == '1',
 		})
 	}
 	var work []muonWork
@@ -144,17 +144,17 @@ func (g muonGroup[T]) bindPhase(runs []run, f func(m *muonMatrix, lo, hi int)) {
 }
 
 // bindProducts adds the products that of returns for each matrix.
-func (g muonGroup[T]) bindProducts(of func(m *muonMatrix) []cpu.Product) {
+func (g muonGroup[T]) bindProducts(products func(m *muonMatrix) []cpu.Product) {
 	var list []cpu.Product
 	for i := range g.matrices {
-		list = append(list, of(&g.matrices[i])...)
+		list = append(list, products(&g.matrices[i])...)
 	}
 	cpu.Products[T](g.k, list...)
 }
 
 // bindProduct is bindProducts for one product of each matrix.
-func (g muonGroup[T]) bindProduct(of func(m *muonMatrix) cpu.Product) {
-	g.bindProducts(func(m *muonMatrix) []cpu.Product { return []cpu.Product{of(m)} })
+func (g muonGroup[T]) bindProduct(product func(m *muonMatrix) cpu.Product) {
+	g.bindProducts(func(m *muonMatrix) []cpu.Product { return []cpu.Product{product(m)} })
 }
 
 // runs returns the runs of matrices with elements(m) elements.

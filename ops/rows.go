@@ -82,10 +82,10 @@ func addRows[T cpu.Float](dst, x []T, cols int) {
 
 // invert is a counting sort. For each v = 0, 1, ... it lists the i in [0,n) for which of(i) contains v, in ascending order. It
 // writes these lists one after the other, and sets ends[v] to the end of the list of v.
-func invert(n int, of func(i int) []int32, lists, ends []int32) {
+func invert(n int, values func(i int) []int32, lists, ends []int32) {
 	clear(ends)
 	for i := range n {
-		for _, v := range of(i) {
+		for _, v := range values(i) {
 			ends[v]++
 		}
 	}
@@ -94,15 +94,15 @@ func invert(n int, of func(i int) []int32, lists, ends []int32) {
 		ends[v], sum = sum, sum+count // the start of the list; the loop below moves it to the end
 	}
 	for i := range n {
-		for _, v := range of(i) {
+		for _, v := range values(i) {
 			lists[ends[v]] = int32(i)
 			ends[v]++
 		}
 	}
 }
 
-// inverted returns the list of v that invert has written.
-func inverted(lists, ends []int32, v int) []int32 {
+// listOf returns the list of v that invert has written.
+func listOf(lists, ends []int32, v int) []int32 {
 	first := int32(0)
 	if v > 0 {
 		first = ends[v-1]

@@ -234,7 +234,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
 	state := softmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
 	s, ld := f.scores.Local(w), f.most()
-	keys, v := f.keys.of(seq, g), cpu.Slice[T](f.v.Buf)
+	keys, v := f.keys.group(seq, g), cpu.Slice[T](f.v.Buf)
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
 	for t := first; t < end; t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, t, g, f.d):]

@@ -35,7 +35,7 @@ func (x choosers) group(seq sequence, g int) (queries, ends []int32) {
 // queriesOf returns the queries that chose block j and see some of its keys.
 func (x choosers) queriesOf(seq sequence, g, j int) []int32 {
 	queries, ends := x.group(seq, g)
-	return inverted(queries, ends, j)
+	return listOf(queries, ends, j)
 }
 
 // selectedBackward is the gradient of attention over chosen blocks. A piece of work writes the dq of adjoining queries, or the
@@ -77,7 +77,7 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 // queries computes the dq of the queries [first,end) of a group.
 func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
 	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.chosen.most(), softmaxScale[T](f.d)
-	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
+	keys, vals, k := f.keys.group(seq, g), f.vals.group(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
 	for t := first; t < end; t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, t, g, f.d):]

@@ -140,7 +140,7 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 	rows := (t1 - t0) * f.h
 	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.d]
 	s, dp, clean, scale := f.scores.Local(w), f.dp.Local(w), f.clean.Local(w), softmaxScale[T](f.d)
-	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
+	keys, vals, k := f.keys.group(seq, g), f.vals.group(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
 	rowsFinite := f.stats.finite(stats, t0*f.h, t1*f.h)
 
