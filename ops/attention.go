@@ -57,15 +57,15 @@ type dims struct {
 	sequences
 }
 
-// mostRows bounds the rows of a tile: the heads of one group at a few adjoining queries. It is a multiple of 6, the number of
+// maxTileRows bounds the rows of a tile: the heads of one group at a few adjoining queries. It is a multiple of 6, the number of
 // rows of the widest register tile of cpu.Tile.
-const mostRows = 60
+const maxTileRows = 60
 
 // dimsOf returns the sizes of q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv], which inferAttention has accepted. Each row of the
 // batch is one sequence.
 func dimsOf(q, k, v tensor.Shape) dims {
 	h := q[2] / k[2]
-	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tileQueries: max(1, mostRows/h),
+	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tileQueries: max(1, maxTileRows/h),
 		sequences: sequencesOf(nil, q[1], k[1], 0, 0)}
 }
 

@@ -96,27 +96,27 @@ func (f finiteTiles) areFinite(seq sequence, lo, hi int) bool {
 // finite reports whether all of x is finite. It may return false for finite numbers whose squares overflow float64.
 func finite[T cpu.Float](x []T) bool { return cpu.SumSquares(x) <= math.MaxFloat64 }
 
-// weigh adds weights·rows to dst [m,c]. Element (i,j) of weights [m,n] is w[i*wrs+j*wcs]. rows is [n,c]; a row begins apart
-// elements after the one before it.
+// addWeighted adds weights·rows to dst [m,c]. Element (i,j) of weights [m,n] is w[i*wrs+j*wcs]. rows is [n,c], its
+// rows ld elements apart.
 //
-// A weight is 0 where visible(i,j) is false, but 0 times NaN is NaN. So, unless areFinite, weigh replaces the rows that are not
-// finite by zeros in the product, which changes no bit of its other terms. It then adds these rows where they are visible. clean has
-// room for n rows.
-func weigh[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, apart int, dst []T, areFinite bool, clean []T, visible func(i, j int) bool) {
+// A weight is 0 where visible(i,j) is false, but 0 times NaN is NaN. So, unless areFinite, addWeighted replaces the rows that are not
+// finite by zeros in the product, which changes no bit of its other terms. It then adds these rows where they are visible. finiteRows
+// is scratch for n rows.
+func addWeighted[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, ld int, dst []T, areFinite bool, finiteRows []T, visible func(i, j int) bool) {
 	if areFinite {
-		cpu.Tile(m, c, n, w, wrs, wcs, rows, apart, dst, c, true)
+		cpu.Tile(m, c, n, w, wrs, wcs, rows, ld, dst, c, true)
 		return
 	}
 	for j := range n {
-		if row := rows[j*apart:][:c]; finite(row) {
-			copy(clean[j*c:], row)
+		if row := rows[j*ld:][:c]; finite(row) {
+			copy(finiteRows[j*c:], row)
 		} else {
-			clear(clean[j*c:][:c])
+			clear(finiteRows[j*c:][:c])
 		}
 	}
-	cpu.Tile(m, c, n, w, wrs, wcs, clean, c, dst, c, true)
+	cpu.Tile(m, c, n, w, wrs, wcs, finiteRows, c, dst, c, true)
 	for j := range n {
-		row := rows[j*apart:][:c]
+		row := rows[j*ld:][:c]
 		if finite(row) {
 			continue
 		}

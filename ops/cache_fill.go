@@ -77,7 +77,7 @@ func (op FillCacheOp) Check(in []Operand, b *cpu.Buf) error {
 }
 
 // checkPageTable checks a page table for prompts of at most `most` tokens.
-func (op FillCacheOp) checkPageTable(table Arg, most int) (err error) {
+func (op FillCacheOp) checkPageTable(table Arg, maxTokens int) (err error) {
 	defer valueError(&err)
 	for i := range table.Shape[0] {
 		row := pageRow(table, i)
@@ -86,8 +86,8 @@ func (op FillCacheOp) checkPageTable(table Arg, most int) (err error) {
 			return fmt.Errorf("row %d has slot %d, want -1 to %d", i, row[0], op.Cache.Slots-1)
 		case row[0] == -1:
 			continue
-		case row[1] < 0 || int(row[1]) > most:
-			return fmt.Errorf("slot %d has %d tokens, want 0 to %d", row[0], row[1], most)
+		case row[1] < 0 || int(row[1]) > maxTokens:
+			return fmt.Errorf("slot %d has %d tokens, want 0 to %d", row[0], row[1], maxTokens)
 		}
 		for j := range i {
 			if pageRow(table, j)[0] == row[0] {

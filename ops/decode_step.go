@@ -12,7 +12,7 @@ import (
 type decoder[T cpu.Float] struct {
 	KVCache
 	CacheLayout
-	h, most      int // query heads of a group; the most keys that a branch can read
+	h, maxKeys   int // query heads of a group; the most keys that a branch can read
 	q            Arg
 	k, v         [len(branchNames)]Arg // of each branch
 	gates        Arg
@@ -43,12 +43,12 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	}
 	context, rope := (d.table.last()-1)*c.PageLen, RoPEOp{Base: op.Base}
 	d.places, d.starts = rope.rotations(runTokens, 0, 1, c.KeyDim), rope.rotations(pieces(context, runTokens), 0, runTokens, c.KeyDim)
-	d.most = context
+	d.maxKeys = context
 	if !c.Dense() {
 		d.gates = op.bindGates(k, in, at)
-		d.most = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
+		d.maxKeys = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
 		d.chooser = blockChooser[T]{c.Params, foldWeights[T](c.Params)}
-		d.kept, d.block = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
+		d.kept, d.block = cpu.Scratch[T](k, d.h*d.maxKeys), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
 		d.folded, d.best, d.blocks = cpu.Scratch[T](k, pieces(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
 	}
 	if op.MLP {
@@ -59,7 +59,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	}
 	d.turn, d.row = cpu.Scratch[T](k, c.KeyDim), cpu.Scratch[T](k, max(c.KeyDim, c.ValueDim))
 	d.rowsQ, d.rowsO = cpu.Scratch[T](k, d.h*c.KeyDim), cpu.Scratch[T](k, d.h*c.ValueDim)
-	d.scores, d.max, d.sum = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, d.h), cpu.Scratch[T](k, d.h)
+	d.scores, d.max, d.sum = cpu.Scratch[T](k, d.h*d.maxKeys), cpu.Scratch[T](k, d.h), cpu.Scratch[T](k, d.h)
 	k.Check = func() error { return op.checkPageTable(d.table) }
 	k.Phase(c.Slots*c.KVHeads, func(piece int, w *cpu.Worker) { d.step(piece/c.KVHeads, piece%c.KVHeads, w) })
 }
@@ -163,15 +163,15 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 func (d *decoder[T]) score(q []T, keys walk[T], kept []T, w *cpu.Worker) (n int) {
 	s := d.scores.Local(w)
 	for l, ok := keys.next(); ok; l, ok = keys.next() {
-		cpu.Tile(d.h, l.n, d.KeyDim, q, d.KeyDim, 1, l.keys, l.apart, s[n:], d.most, false)
+		cpu.Tile(d.h, l.n, d.KeyDim, q, d.KeyDim, 1, l.keys, l.apart, s[n:], d.maxKeys, false)
 		n += l.n
 	}
 	state := d.state(w)
 	state.start()
 	for j := range d.h {
-		row := s[j*d.most:][:n]
+		row := s[j*d.maxKeys:][:n]
 		if kept != nil {
-			copy(kept[j*d.most:], row)
+			copy(kept[j*d.maxKeys:], row)
 		}
 		state.add(j, row, 0, n, nil)
 	}
@@ -184,7 +184,7 @@ func (d *decoder[T]) attend(q, o []T, keys walk[T], kept []T, w *cpu.Worker) (n 
 	s, state := d.scores.Local(w), d.state(w)
 	clear(o)
 	for l, ok := keys.next(); ok; l, ok = keys.next() {
-		cpu.Tile(d.h, d.ValueDim, l.n, s[n:], d.most, 1, l.values, d.ValueDim, o, d.ValueDim, true)
+		cpu.Tile(d.h, d.ValueDim, l.n, s[n:], d.maxKeys, 1, l.values, d.ValueDim, o, d.ValueDim, true)
 		n += l.n
 	}
 	for j := range d.h {
@@ -206,7 +206,7 @@ func (d *decoder[T]) probabilities(scores []T, n int, w *cpu.Worker) []T {
 	}
 	state := d.state(w)
 	for j := range d.h {
-		x := scores[j*d.most:][:n]
+		x := scores[j*d.maxKeys:][:n]
 		log := T(math.Log(float64(state.sum[j])))
 		if lse := state.max[j]*state.scale + log; isLarge(lse) {
 			expScores(x, state.max[j], state.scale, log)

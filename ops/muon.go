@@ -32,7 +32,7 @@ func MuonPolynomials() [3][3]float64 {
 const MuonScale = 0.2
 
 const (
-	muonLeast     = 1e-38   // least norm that a Gram matrix is divided by, so that a zero matrix stays zero
+	minMuonNorm   = 1e-38   // least norm that a Gram matrix is divided by, so that a zero matrix stays zero
 	muonGroupSize = 1 << 18 // elements of the matrices of one group, which stay in the caches
 )
 
@@ -143,7 +143,7 @@ func (g muonGroup[T]) bindPhase(runs []run, f func(m *muonMatrix, lo, hi int)) {
 	})
 }
 
-// bindProducts adds the products that of returns for each matrix.
+// bindProducts adds the products of each matrix to one phase.
 func (g muonGroup[T]) bindProducts(products func(m *muonMatrix) []cpu.Product) {
 	var list []cpu.Product
 	for i := range g.matrices {
@@ -185,7 +185,7 @@ func (g muonGroup[T]) bindGram() {
 	g.k.Phase(len(g.matrices), func(piece int, _ *cpu.Worker) {
 		m := &g.matrices[piece]
 		gram := cpu.Slice[T](m.gram)[:m.squareElements()]
-		norm := max(math.Sqrt(cpu.SumSquares(gram)), muonLeast)
+		norm := max(math.Sqrt(cpu.SumSquares(gram)), minMuonNorm)
 		cpu.Slice[float64](m.norm)[0] = norm
 		cpu.Scale(gram, T(1/norm))
 	})

@@ -295,7 +295,7 @@ func outputs(spec Spec, n int, inputs ...*gorgonia.Node) (gorgonia.Nodes, error)
 
 // outputOp returns a further output of the op that computes its only input.
 type outputOp struct {
-	main    *kernelOp
+	main  *kernelOp
 	index int
 	id    int64 // the input node
 }

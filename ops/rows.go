@@ -28,7 +28,7 @@ const rowBlock = 64
 // pieces returns the number of parts of at most size that n is cut into.
 func pieces(n, size int) int { return (n + size - 1) / size }
 
-// part returns the bounds of part i of the parts that pieces counts.
+// part returns the bounds [lo,hi) of part i of n, cut into parts of size.
 func part(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
 
 // Functions whose names begin with bind add phases to a kernel. Phases run in the order in which they are added, so the order of such
@@ -80,7 +80,7 @@ func addRows[T cpu.Float](dst, x []T, cols int) {
 	}
 }
 
-// invert is a counting sort. For each v = 0, 1, ... it lists the i in [0,n) for which of(i) contains v, in ascending order. It
+// invert is a counting sort. For each v = 0, 1, ... it lists the i in [0,n) for which values(i) contains v, in ascending order. It
 // writes these lists one after the other, and sets ends[v] to the end of the list of v.
 func invert(n int, values func(i int) []int32, lists, ends []int32) {
 	clear(ends)
