@@ -55,12 +55,8 @@ func dots[T cpu.Float](rows int, q []T, x transposedKeys[T], lo, hi int, s []T, 
 // chunkKeys is the number of keys whose scores a tile holds at a time, a multiple of keyTile.
 const chunkKeys = 8 * keyTile
 
-// maxStride is the largest result of scoreStride.
+// maxStride is the distance between the rows of scores of a chunk: cpu.PaddedRow(chunkKeys).
 const maxStride = chunkKeys + 16
-
-// scoreStride returns the distance between the rows of a tile of scores of n keys, in elements. It is an odd multiple of 16, in
-// float32 an odd number of cache lines, so that the rows do not share a few sets of a cache.
-func scoreStride(n int) int { return pieces(n, 16)*16 | 16 }
 
 // chunkEnd returns the end of the chunk that begins at key at: a multiple of keyTile, or hi for the last chunk.
 func chunkEnd(at, hi int) int { return min(hi, (at+chunkKeys)/keyTile*keyTile) }
@@ -75,7 +71,7 @@ type finiteTiles struct {
 // bindFinite adds to k a phase that tests x [B,T,Hkv,c].
 func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 	b, rows, width := x.Shape[0], x.Shape[1], x.Shape[2]*x.Shape[3]
-	f := finiteTiles{cpu.Work[int32](k, b*pieces(rows, keyTile)), pieces(rows, keyTile)}
+	f := finiteTiles{cpu.Work[int32](k, b*cpu.CeilDiv(rows, keyTile)), cpu.CeilDiv(rows, keyTile)}
 	k.Phase(b*f.tiles, func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece%f.tiles, keyTile, rows)
 		first := piece / f.tiles * rows
@@ -90,7 +86,7 @@ func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 // areFinite reports whether all tiles that hold the keys [lo,hi) of a sequence are finite.
 func (f finiteTiles) areFinite(seq sequence, lo, hi int) bool {
 	first := seq.b * f.tiles
-	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.firstKey+lo)/keyTile:first+pieces(seq.firstKey+hi, keyTile)], 0)
+	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.firstKey+lo)/keyTile:first+cpu.CeilDiv(seq.firstKey+hi, keyTile)], 0)
 }
 
 // finite reports whether all of x is finite. It may return false for finite numbers whose squares overflow float64.

@@ -156,7 +156,7 @@ type CacheLayout struct {
 
 // counters returns the size, in numbers, of the part at the start of a cache that holds an int32 counter for each slot and group.
 // The thread blocks of a kernel count themselves with it. It is 0 between two steps. The CPU does not use it.
-func (c KVCache) counters() int { return pieces(2*c.Slots*c.KVHeads, 16) * 16 }
+func (c KVCache) counters() int { return cpu.CeilDiv(2*c.Slots*c.KVHeads, 16) * 16 }
 
 // Layout returns where the parts of a valid cache lie. Backends use it.
 func (c KVCache) Layout() (at CacheLayout) {
@@ -200,7 +200,7 @@ func (c KVCache) checkPages(slot, tokens int, pages []int32) error {
 	if tokens > len(pages)*c.PageLen {
 		return fmt.Errorf("slot %d has %d tokens, want at most %d: %d pages of %d", slot, tokens, len(pages)*c.PageLen, len(pages), c.PageLen)
 	}
-	for i, p := range pages[:pieces(tokens, c.PageLen)] {
+	for i, p := range pages[:cpu.CeilDiv(tokens, c.PageLen)] {
 		if p < 0 || int(p) >= c.Pages {
 			return fmt.Errorf("page %d of slot %d is %d, want 0 to %d", i, slot, p, c.Pages-1)
 		}

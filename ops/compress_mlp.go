@@ -176,11 +176,11 @@ type blockRows[T cpu.Float] struct {
 func newBlockRows[T cpu.Float](k *cpu.Kernel, c blocks, x, pe Arg) blockRows[T] {
 	const partElements, maxParts = 4 << 20, 8
 	n := c.b * c.n
-	size := min(n, max(1, partElements/(c.blockLen*c.width()), pieces(n, maxParts)))
+	size := min(n, max(1, partElements/(c.blockLen*c.width()), cpu.CeilDiv(n, maxParts)))
 	return blockRows[T]{c, k, x, pe, size, cpu.Work[T](k, size*c.blockLen*c.width())}
 }
 
-func (g blockRows[T]) parts() int { return pieces(g.b*g.n, g.size) }
+func (g blockRows[T]) parts() int { return cpu.CeilDiv(g.b*g.n, g.size) }
 
 // part returns the places [from,to) of the blocks of part i, counted over all rows.
 func (g blockRows[T]) part(i int) (from, to int) { return part(i, g.size, g.b*g.n) }

@@ -42,14 +42,14 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 		}
 	}
 	context, rope := (d.table.last()-1)*c.PageLen, RoPEOp{Base: op.Base}
-	d.places, d.starts = rope.rotations(runTokens, 0, 1, c.KeyDim), rope.rotations(pieces(context, runTokens), 0, runTokens, c.KeyDim)
+	d.places, d.starts = rope.rotations(runTokens, 0, 1, c.KeyDim), rope.rotations(cpu.CeilDiv(context, runTokens), 0, runTokens, c.KeyDim)
 	d.maxKeys = context
 	if !c.Dense() {
 		d.gates = op.bindGates(k, in, at)
 		d.maxKeys = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
 		d.chooser = blockChooser[T]{c.Params, foldWeights[T](c.Params)}
 		d.kept, d.block = cpu.Scratch[T](k, d.h*d.maxKeys), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
-		d.folded, d.best, d.blocks = cpu.Scratch[T](k, pieces(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
+		d.folded, d.best, d.blocks = cpu.Scratch[T](k, cpu.CeilDiv(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
 	}
 	if op.MLP {
 		for side, i := range at.Phi {

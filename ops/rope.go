@@ -61,11 +61,11 @@ const runTokens = 64
 
 func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) {
 	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
-	runs := op.rotations(pieces(s, runTokens), op.Start, runTokens, d)
+	runs := op.rotations(cpu.CeilDiv(s, runTokens), op.Start, runTokens, d)
 	places := op.rotations(runTokens, 0, 1, d)
 	seqs, turns := sequencesOf(table, s, s, 0, 0), cpu.Scratch[T](k, d)
 	tokens := rowsPerPiece(h * d)
-	k.Phase(pieces(b*s, tokens), func(piece int, w *cpu.Worker) {
+	k.Phase(cpu.CeilDiv(b*s, tokens), func(piece int, w *cpu.Worker) {
 		lo, hi := part(piece, tokens, b*s)
 		turn := turns.Local(w)
 		for i := lo; i < hi; i++ {

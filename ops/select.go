@@ -134,7 +134,7 @@ func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Wo
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
 	_, hi := f.mask.keys(t1 - 1)
 	for from, to := 0, chunkEnd(0, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-		ld := scoreStride(to - from)
+		ld := cpu.PaddedRow(to - from)
 		dots(rows, q, keys, from, to, s, ld)
 		for r := range rows {
 			t, j := t0+r/f.h, r%f.h

@@ -85,7 +85,7 @@ func newChosenBlocks(a dims, size int, idx Arg) chosenBlocks {
 }
 
 // blocks returns the number of selection blocks of s tokens. The last block may be shorter.
-func (c chosenBlocks) blocks(s int) int { return pieces(s, c.size) }
+func (c chosenBlocks) blocks(s int) int { return cpu.CeilDiv(s, c.size) }
 
 // maxKeys returns the largest number of keys that a query can have chosen.
 func (c chosenBlocks) maxKeys() int { return min(c.n*c.size, c.s) }

@@ -48,7 +48,7 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	clear(o)
 	first, end := f.span.tile(t0, t1)
 	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
-		ld := scoreStride(to - from)
+		ld := cpu.PaddedRow(to - from)
 		dots(rows, q, keys, from, to, s, ld)
 		for r := range rows {
 			lo, hi := f.span.keys(t0 + r/f.h)

@@ -149,7 +149,7 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 	clear(dq)
 	first, end := f.span.tile(t0, t1)
 	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
-		ld := scoreStride(to - from)
+		ld := cpu.PaddedRow(to - from)
 		dots(rows, q, keys, from, to, s, ld)
 		dots(rows, do, vals, from, to, dp, ld)
 		for r := range rows {
