@@ -30,7 +30,7 @@ type lateStep struct {
 
 // microBatch is one of the runs of a step.
 type microBatch struct {
-	of    *lateStep
+	step    *lateStep
 	share float64 // its share of the step's targets
 }
 
@@ -130,7 +130,7 @@ func (r *run) readLoss() error {
 	b := r.unread[0]
 	r.unread = r.unread[1:]
 	loss, err := r.losses.Next()
-	b.of.Loss += b.share * loss
+	b.step.Loss += b.share * loss
 	return err
 }
 
@@ -139,7 +139,7 @@ func (r *run) read(s *lateStep) (err error) {
 	if s.Read {
 		return nil
 	}
-	for len(r.unread) > 0 && r.unread[0].of == s {
+	for len(r.unread) > 0 && r.unread[0].step == s {
 		if err := r.readLoss(); err != nil {
 			return err
 		}
