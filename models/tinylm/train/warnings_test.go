@@ -87,11 +87,11 @@ func TestInitOfFolder(t *testing.T) {
 	}
 	require.Equal(t, heldOut(filepath.Join(base, modelFile)), heldOut(base))
 	require.NoError(t, os.Remove(filepath.Join(base, modelFile)))
-	require.NoError(t, os.Truncate(filepath.Join(base, checkpointFolder, nameOfStep(2), modelFile), 100))
+	require.NoError(t, os.Truncate(filepath.Join(base, checkpointFolder, checkpointName(2), modelFile), 100))
 	var said bytes.Buffer
 	o := testutil.Must(Parse(append(args, "-init", base, "-out", filepath.Join(t.TempDir(), "run")), io.Discard))(t)
 	testutil.Must(Run(t.Context(), o, &said))(t)
-	require.Regexp(t, "(?m)^warning: checkpoint "+nameOfStep(2)+": .*: an older one is used$", said.String())
+	require.Regexp(t, "(?m)^warning: checkpoint "+checkpointName(2)+": .*: an older one is used$", said.String())
 }
 
 // TestWarnsOfMissingRows: a run whose table has lost rows up to its checkpoint goes on, with a warning, the first time.
