@@ -119,7 +119,7 @@ func TestWrongOptionsFile(t *testing.T) {
 	}
 }
 
-// TestFileTakesWhatFlagsTake: a value in a file is what it is behind its flag, or is refused as there.
+// TestFileTakesWhatFlagsTake: a value in a file is what it is after its flag, or is refused as there.
 func TestFileTakesWhatFlagsTake(t *testing.T) {
 	values := strings.Fields("1.5 3.9 -1 +2 1e1 0x10 0b11 010 1_000 9223372036854775808 18446744073709551615 18446744073709551616 1e400 .5 .inf NaN " +
 		"true True yes on T 1 2024-01-01 text")
