@@ -45,9 +45,9 @@ func (m *Machine) PoisonFreed() {
 	m.afterStep = poison
 }
 
-// TestArena lays out regions with random lifetimes: regions that live at the same time do not overlap, and little memory is
+// TestArenaRegionsDoNotOverlap lays out regions with random lifetimes: regions that live at the same time do not overlap, and little memory is
 // wasted.
-func TestArena(t *testing.T) {
+func TestArenaRegionsDoNotOverlap(t *testing.T) {
 	total, bound := 0, 0
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))

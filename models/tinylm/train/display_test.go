@@ -37,8 +37,8 @@ func TestMemoryInUse(t *testing.T) {
 	}
 }
 
-// TestBar: each step changes the bar, but only few of them ask for the memory.
-func TestBar(t *testing.T) {
+// TestBarOfEachStep: each step changes the bar, but only few of them ask for the memory.
+func TestBarOfEachStep(t *testing.T) {
 	var said bytes.Buffer
 	f := fakedevice.New()
 	f.MemoryInUse = 3 << 20

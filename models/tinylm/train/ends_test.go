@@ -140,8 +140,8 @@ func TestDataError(t *testing.T) {
 	require.Contains(t, events, `"kind":"error"`)
 }
 
-// TestOtherPrecision: a run in fp16 is resumed in another precision, and then in fp16 again.
-func TestOtherPrecision(t *testing.T) {
+// TestResumeInOtherPrecision: a run in fp16 is resumed in another precision, and then in fp16 again.
+func TestResumeInOtherPrecision(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	args := smallArgs(t, 9, "-precision", "fp16", "-out", folder)
 	for _, precision := range []string{"fp16", "bf16", "fp16"} {
@@ -160,8 +160,8 @@ func TestOtherPrecision(t *testing.T) {
 	}
 }
 
-// TestProcessesOfARun: run.json has the command of each process. A run restores the limit of the heap at its end.
-func TestProcessesOfARun(t *testing.T) {
+// TestRunRecordsItsProcesses: run.json has the command of each process. A run restores the limit of the heap at its end.
+func TestRunRecordsItsProcesses(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	o := testutil.Must(Parse(smallArgs(t, 4, "-out", folder), io.Discard))(t)
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -19,9 +19,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestNonsense gives flags impossible values. Each is an error of one line that names the flag or the value. It comes before the first
+// TestFlagsRefuseValues gives flags impossible values. Each is an error of one line that names the flag or the value. It comes before the first
 // step, and no folder is made.
-func TestNonsense(t *testing.T) {
+func TestFlagsRefuseValues(t *testing.T) {
 	numbers := []string{"x", "", "1e", "0x", "1 2"}
 	nonsense := map[string][]string{
 		"data": {"/missing"}, "tokenizer": {"/missing"}, "separator": {"x"}, "init": {"/missing", ""}, "config": {"/missing", ""}, "resume": {"/missing", ""},

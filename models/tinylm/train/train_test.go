@@ -26,8 +26,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestLearns trains a small model on text and checks all files of the run.
-func TestLearns(t *testing.T) {
+// TestRunLearnsAndWritesItsFiles trains a small model on text and checks all files of the run.
+func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	folder, said := filepath.Join(t.TempDir(), "runs", "a"), new(bytes.Buffer)
 	o := testutil.Must(Parse(smallArgs(t, 60, "-out", folder), said))(t)
 	r := testutil.Must(Run(t.Context(), o, said))(t)
@@ -157,9 +157,9 @@ func TestNotFiniteOnGPU(t *testing.T) {
 	}
 }
 
-// TestDamaged cuts and changes files of the newest checkpoint. The run uses the checkpoint before it, with a warning. If all are damaged,
+// TestDamagedCheckpoints cuts and changes files of the newest checkpoint. The run uses the checkpoint before it, with a warning. If all are damaged,
 // the error names the fault of each.
-func TestDamaged(t *testing.T) {
+func TestDamagedCheckpoints(t *testing.T) {
 	whole := filepath.Join(t.TempDir(), "whole")
 	args := smallArgs(t, 8, "-eval-every", "2", "-keep", "3")
 	testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
@@ -253,8 +253,8 @@ func TestFinalWeightsOverOlder(t *testing.T) {
 	testutil.Must(Find(filepath.Join(folder, modelFile)))(t)
 }
 
-// TestBestWeights: the model of a run has the weights of its best checkpoint or, if that is damaged, of its last one.
-func TestBestWeights(t *testing.T) {
+// TestModelHasBestWeights: the model of a run has the weights of its best checkpoint or, if that is damaged, of its last one.
+func TestModelHasBestWeights(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	args := smallArgs(t, 12, "-eval-every", "4", "-keep", "1", "-out", folder)
 	o := testutil.Must(Parse(args, io.Discard))(t)

@@ -52,8 +52,8 @@ func TestWarnsOfOverfitting(t *testing.T) {
 	require.Contains(t, said.String(), "the held-out loss has risen 3 times in a row while the training loss fell")
 }
 
-// TestWrongRuns: a run that cannot begin says why before the first step and makes no folder.
-func TestWrongRuns(t *testing.T) {
+// TestRunRefuses: a run that cannot begin says why before the first step and makes no folder.
+func TestRunRefuses(t *testing.T) {
 	base, small := filepath.Join(t.TempDir(), "base"), filepath.Join(t.TempDir(), "small.txt")
 	args := smallArgs(t, 2)
 	testutil.Must(runArgs(t, append(args, "-out", base)...))(t)
