@@ -183,8 +183,8 @@ func sequence(n int) []int32 {
 }
 
 // stepSeconds returns the median time over runs of a step of all slots. Each run prefills `behind` tokens and then takes `steps` steps.
-func stepSeconds(d *tinylm.Decoder, behind, steps, runs int) float64 {
-	tokens, next := sequence(behind), make([]int32, d.Slots())
+func stepSeconds(d *tinylm.Decoder, prompt, steps, runs int) float64 {
+	tokens, next := sequence(prompt), make([]int32, d.Slots())
 	var times []float64
 	for range runs {
 		for i := range next {
@@ -203,29 +203,29 @@ func stepSeconds(d *tinylm.Decoder, behind, steps, runs int) float64 {
 // addDecoders measures models that decode, and how much faster a step is than a run of the whole context.
 func addDecoders(r *report) {
 	for _, c := range []struct {
-		name   string
-		config tinylm.Config
-		behind int
-		least  float64 // tokens a second
+		name    string
+		config  tinylm.Config
+		prompt  int
+		atLeast float64 // tokens a second
 	}{
 		{"Tiny()", tinylm.Tiny(), 128, 0},
 		{"Base()", base, 1984, 15},
 	} {
 		w := must(tinylm.NewWeights(c.config, tensor.Float32, 1))
 		const steps = 64
-		d := must(tinylm.NewDecoder(w, 1, c.behind+steps))
+		d := must(tinylm.NewDecoder(w, 1, c.prompt+steps))
 		defer closes(d)
-		tokens := sequence(c.behind)
+		tokens := sequence(c.prompt)
 		prefill := seconds(3, func() error { return d.Prefill(0, tokens) })
-		t := stepSeconds(d, c.behind, steps, 9)
-		size := fmt.Sprintf("behind %d tokens", c.behind)
-		r.add(c.name+" prefills", size, float64(c.behind)/prefill, "tokens/s")
+		t := stepSeconds(d, c.prompt, steps, 9)
+		size := fmt.Sprintf("behind %d tokens", c.prompt)
+		r.add(c.name+" prefills", size, float64(c.prompt)/prefill, "tokens/s")
 		var notes []note
-		if c.least > 0 {
-			notes = append(notes, atLeast(c.least))
+		if c.atLeast > 0 {
+			notes = append(notes, atLeast(c.atLeast))
 		}
 		r.add(c.name+" decodes", size, 1/t, "tokens/s", notes...)
-		if whole := timeModel(w, c.config.Context); c.least == 0 {
+		if whole := timeModel(w, c.config.Context); c.atLeast == 0 {
 			r.add(c.name+" decodes, speed over a run of its context", fmt.Sprintf("%d tokens", c.config.Context), whole/t, "times", atLeast(50))
 		}
 	}

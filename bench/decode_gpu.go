@@ -87,10 +87,10 @@ func (r *report) addDecodersOnGPU() {
 		batch int
 		least float64 // tokens a second
 	}{{1, 2500}, {64, 80000}} {
-		const behind, steps = 1984, 64
-		d := must(tinylm.NewDecoder(w, x.batch, behind+steps, tinylm.DecodeOn(r.backend, trainPrecision)))
-		t := stepSeconds(d, behind, steps, 15)
-		size := fmt.Sprintf("batch %d, context %d", x.batch, behind+steps)
+		const prompt, steps = 1984, 64
+		d := must(tinylm.NewDecoder(w, x.batch, prompt+steps, tinylm.DecodeOn(r.backend, trainPrecision)))
+		t := stepSeconds(d, prompt, steps, 15)
+		size := fmt.Sprintf("batch %d, context %d", x.batch, prompt+steps)
 		r.add("Base() decodes", size, float64(x.batch)/t, "tokens/s", atLeast(x.least))
 		r.add("Base() decodes, a step", size, t*1e6, "us")
 		check(d.Close())

@@ -19,25 +19,25 @@ func nsaLayer(s int) *graph.Machine {
 	l := must(nn.NewNSA(g, "layer.", base.NSAConfig, nn.Random(tensor.Float32, 1)))
 	x := input(g, "x", 1, s, base.Dim)
 	y := must(l.Apply(x))
-	cost := must(ops.Apply(given{}, y, input(g, "gradient of y", 1, s, base.Dim)))
+	cost := must(ops.Apply(givenGradient{}, y, input(g, "gradient of y", 1, s, base.Dim)))
 	must(graph.Grad(cost, append(l.Learnables(), x)...))
 	return must(graph.NewMachine(g))
 }
 
-// given is a cost whose gradient with respect to y is its second input: y, dy -> 0. It takes no time, so that only the layer is measured.
-type given struct{}
+// givenGradient is a cost whose gradient with respect to y is its second input: y, dy -> 0. It takes no time, so that only the layer is measured.
+type givenGradient struct{}
 
-func (given) Name() string { return "given gradient" }
+func (givenGradient) Name() string { return "given gradient" }
 
-func (given) Infer(in []ops.Operand) ([]ops.Operand, error) {
+func (givenGradient) Infer(in []ops.Operand) ([]ops.Operand, error) {
 	return []ops.Operand{{Dtype: in[0].Dtype}}, nil
 }
 
-func (given) Bind(k *cpu.Kernel, _, out []ops.Arg) {
+func (givenGradient) Bind(k *cpu.Kernel, _, out []ops.Arg) {
 	k.Phase(1, func(int, *cpu.Worker) { clear(cpu.Slice[float32](out[0].Buf)) })
 }
 
-func (given) Grad(_ []bool, in G.Nodes, _, _ *G.Node) (G.Nodes, error) {
+func (givenGradient) Grad(_ []bool, in G.Nodes, _, _ *G.Node) (G.Nodes, error) {
 	return G.Nodes{in[1], nil}, nil
 }
 

@@ -59,13 +59,13 @@ func (k *kernel) Prepare(s graph.Stream, work *cpu.Buf) error {
 	if len(k.arrays) == 0 {
 		return nil
 	}
-	_, err := k.ready(s, work)
+	_, err := k.update(s, work)
 	return err
 }
 
 // Launch implements graph.Kernel. Outside a capture it also uploads the arrays, if Prepare has not.
 func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
-	queue, err := k.ready(s, work)
+	queue, err := k.update(s, work)
 	if err != nil {
 		return err
 	}
@@ -82,9 +82,9 @@ func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	return nil
 }
 
-// ready updates the arguments and arrays to the current addresses and returns the queue of s.
-func (k *kernel) ready(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
-	queue, err := k.place(s, work)
+// update makes arguments and arrays hold the current addresses, uploads the arrays and returns the queue of s.
+func (k *kernel) update(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
+	queue, err := k.updateAddresses(s, work)
 	if err != nil || k.uploaded {
 		return queue, err
 	}
@@ -97,8 +97,8 @@ func (k *kernel) ready(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	return queue, nil
 }
 
-// place returns the queue of s. It fills in the addresses if one has changed since the last launch.
-func (k *kernel) place(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
+// updateAddresses returns the queue of s. It fills in the addresses if one has changed since the last launch.
+func (k *kernel) updateAddresses(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	stream, ok := s.(*Stream)
 	if !ok || stream.backend != k.backend {
 		return nil, fmt.Errorf("kernel of %v on a stream of another backend, %T", k.backend.dev, s)
@@ -113,15 +113,15 @@ func (k *kernel) place(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	if !k.plan.Set(k.addresses, workAt, k.cells) {
 		return stream.queue, nil
 	}
-	if err := k.fill(); err != nil {
+	if err := k.writeAddresses(); err != nil {
 		clear(k.addresses) // so that the next launch fills them in again
 		return nil, err
 	}
 	return stream.queue, nil
 }
 
-// fill writes k.addresses into the arguments and arrays. It refuses operands off the plan's alignment.
-func (k *kernel) fill() error {
+// writeAddresses writes k.addresses into the arguments and arrays. It refuses operands off the plan's alignment.
+func (k *kernel) writeAddresses() error {
 	k.uploaded = false
 	if n := kernels.Ptr(k.plan.Alignment); n > 0 {
 		for i, c := range k.cells {

@@ -13,7 +13,7 @@ import (
 // PoisonFreed makes m fill free memory with NaN, now and after each step: all memory without a value that is still to be
 // read. It also fills the workspace, but only now.
 func (m *Machine) PoisonFreed() {
-	words := unsafe.Slice((*float64)(m.all.Pointer()), m.all.Bytes()/8)
+	words := unsafe.Slice((*float64)(m.wholeMemory.Pointer()), m.wholeMemory.Bytes()/8)
 	live := make([]bool, len(words))
 	poison := func(step int) {
 		clear(live)
@@ -42,12 +42,12 @@ func (m *Machine) PoisonFreed() {
 		}
 	}
 	poison(-1)
-	m.after = poison
+	m.afterStep = poison
 }
 
-// TestArena lays out regions with random lifetimes: regions that live at the same time do not overlap, and little memory is
+// TestArenaRegionsDoNotOverlap lays out regions with random lifetimes: regions that live at the same time do not overlap, and little memory is
 // wasted.
-func TestArena(t *testing.T) {
+func TestArenaRegionsDoNotOverlap(t *testing.T) {
 	total, bound := 0, 0
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))

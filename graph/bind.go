@@ -17,7 +17,7 @@ func (m *Machine) bind() (err error) {
 	if m.stream, err = m.backend.NewStream(); err != nil {
 		return err
 	}
-	m.memory.Place(&m.all, 0, bytes)
+	m.memory.Place(&m.wholeMemory, 0, bytes)
 	m.memory.Place(&m.work, m.arena, m.workspace)
 	m.state, m.counts, m.readValues = make([]state, len(m.operands)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
 	for _, v := range m.operands {
@@ -36,7 +36,7 @@ func (m *Machine) bind() (err error) {
 	m.args = make([]G.Value, most)
 	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
 	for _, n := range m.order.nodes {
-		if v, ok := m.of[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
+		if v, ok := m.operandOf[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
 			m.unkept = append(m.unkept, n)
 		}
 	}

@@ -18,14 +18,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestWrongLevel runs this test binary again with a SIMD level that does not exist: a program reads the level when it
+// TestCPURefusesUnknownLevel runs this test binary again with a SIMD level that does not exist: a program reads the level when it
 // starts.
-func TestWrongLevel(t *testing.T) {
+func TestCPURefusesUnknownLevel(t *testing.T) {
 	if os.Getenv("NSA_CPU") == "abacus" {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph())), `NSA_CPU="abacus"`)
 		return
 	}
-	c := exec.Command(os.Args[0], "-test.run", "^TestWrongLevel$")
+	c := exec.Command(os.Args[0], "-test.run", "^TestCPURefusesUnknownLevel$")
 	c.Env = append(os.Environ(), "NSA_CPU=abacus")
 	out, err := c.CombinedOutput()
 	require.NoError(t, err, "%s", out)

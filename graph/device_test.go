@@ -147,7 +147,7 @@ func TestHostFallback(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, strict, graph.WithBackend(fakedevice.New()))), "strict: fake has no kernel for it")
 }
 
-// TestLaunchErrors: see TestTrainingGoesOn for the other errors of a backend.
+// TestLaunchErrors: see TestTrainingSurvivesEachFailure for the other errors of a backend.
 func TestLaunchErrors(t *testing.T) {
 	// A panic while a kernel is recorded ends the recording.
 	n := newNetwork(t)

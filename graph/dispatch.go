@@ -13,7 +13,7 @@ import (
 const hostName = "host"
 
 // dispatch gives each step the first implementation that accepts it, or leaves its op to the host. It also marks who reads
-// each value.
+// each operand.
 func (p *plan) dispatch() error {
 	steps := p.steps
 	p.steps = nil
@@ -34,7 +34,7 @@ func (p *plan) dispatch() error {
 // implement chooses an implementation for s and adds s to the plan.
 func (p *plan) implement(s *step) error {
 	site := p.site(s)
-	kernel, by, refused, err := bindFirst(p.backend, site, args(s.in), args(s.out))
+	kernel, impl, refused, err := bindFirst(p.backend, site, args(s.in), args(s.out))
 	p.steps, s.refused = append(p.steps, s), append(s.refused, refused...)
 	switch {
 	case err != nil:
@@ -45,18 +45,22 @@ func (p *plan) implement(s *step) error {
 	case kernel == nil:
 		return p.leaveToHost(s)
 	}
-	s.kernel, s.implementation, s.cost = kernel, by.Name(), site.Cost()
+	s.kernel, s.implementation, s.cost = kernel, impl.Name(), site.Cost()
 	p.workspace = max(p.workspace, kernel.WorkBytes())
 	if c, ok := s.spec.(ops.Checked); ok && !p.device.Host && !s.recomputed {
-		v := s.in[c.CheckedInput()]
-		same := func(x check) bool { // as in the layers of a model
-			return x.spec == c && slices.EqualFunc(x.in, site.In, func(a, b ops.Operand) bool { return a.Dtype == b.Dtype && slices.Equal(a.Shape, b.Shape) })
-		}
-		if !slices.ContainsFunc(v.checks, same) {
-			v.checks = append(v.checks, check{c, site.In, s.node})
-		}
+		s.in[c.CheckedInput()].addCheck(check{c, site.In, s.node})
 	}
 	return nil
+}
+
+// addCheck adds c to the checks of v, unless v has the same check already: layers of a model read the same indices.
+func (v *operand) addCheck(c check) {
+	same := func(x check) bool {
+		return x.spec == c.spec && slices.EqualFunc(x.in, c.in, func(a, b ops.Operand) bool { return a.Dtype == b.Dtype && slices.Equal(a.Shape, b.Shape) })
+	}
+	if !slices.ContainsFunc(v.checks, same) {
+		v.checks = append(v.checks, c)
+	}
 }
 
 // leaveToHost makes s a step on the host for the main output alone. Each further output that is a node gets a step of its
@@ -84,17 +88,17 @@ func (p *plan) leaveToHost(s *step) error {
 	return memory.Check(main.arg.Operand.Bytes())
 }
 
-func args(values []*operand) []ops.Arg {
-	list := make([]ops.Arg, len(values))
-	for i, v := range values {
+func args(operands []*operand) []ops.Arg {
+	list := make([]ops.Arg, len(operands))
+	for i, v := range operands {
 		list[i] = v.arg
 	}
 	return list
 }
 
-// pick returns the first implementation that try accepts, nil if there is none, and the refusals of those before it. An
+// firstAccepted returns the first implementation that try accepts, nil if there is none, and the refusals of those before it. An
 // error of try that is not *Unsupported is returned.
-func pick(offers []Implementation, try func(Implementation) error) (by Implementation, refused []Refusal, err error) {
+func firstAccepted(offers []Implementation, try func(Implementation) error) (impl Implementation, refused []Refusal, err error) {
 	for _, i := range offers {
 		err := try(i)
 		u := (*Unsupported)(nil)
@@ -110,15 +114,15 @@ func pick(offers []Implementation, try func(Implementation) error) (by Implement
 }
 
 // bindFirst binds the first implementation of b that accepts the site. The kernel is nil if there is none.
-func bindFirst(b Backend, site Site, in, out []ops.Arg) (k Kernel, by Implementation, refused []Refusal, err error) {
-	by, refused, err = pick(b.Offers(site), func(i Implementation) (err error) {
+func bindFirst(b Backend, site Site, in, out []ops.Arg) (k Kernel, impl Implementation, refused []Refusal, err error) {
+	impl, refused, err = firstAccepted(b.Offers(site), func(i Implementation) (err error) {
 		if err = i.Guard(site); err == nil {
 			k, err = i.Bind(site, in, out)
 		}
 		return err
 	})
-	if by == nil {
+	if impl == nil {
 		k = nil
 	}
-	return k, by, refused, err
+	return k, impl, refused, err
 }

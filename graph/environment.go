@@ -97,7 +97,7 @@ func refusePacked(p *Policy, value string) error {
 }
 
 // length returns the function that reads the least number of keys of a branch; -1 means never.
-func length(of func(*Policy) *BranchPolicy) func(*Policy, string) error {
+func length(branch func(*Policy) *BranchPolicy) func(*Policy, string) error {
 	return func(p *Policy, value string) error {
 		n, err := strconv.Atoi(value)
 		switch {
@@ -108,7 +108,7 @@ func length(of func(*Policy) *BranchPolicy) func(*Policy, string) error {
 		case n == -1:
 			n = math.MaxInt
 		}
-		of(p).MinKeys = max(1, n)
+		branch(p).MinKeys = max(1, n)
 		return nil
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 var check = testutil.Check
 
-// Attention over the newest 16 tokens, stock ops behind it, and gradients.
+// Attention over the newest 16 tokens, stock ops after it, and gradients.
 func ExampleNewMachine() {
 	g := G.NewGraph()
 	heads := func(name string, n int) *G.Node { // [B,S,H,D]

@@ -80,9 +80,9 @@ func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, opts ...g
 	return all, failures
 }
 
-// TestTrainingGoesOn makes each call of a device fail in turn. The second try gives the bits of a run without failures, and
+// TestTrainingSurvivesEachFailure makes each call of a device fail in turn. The second try gives the bits of a run without failures, and
 // nothing leaks.
-func TestTrainingGoesOn(t *testing.T) {
+func TestTrainingSurvivesEachFailure(t *testing.T) {
 	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
 		for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
 			for _, read := range []bool{false, true} {

@@ -37,7 +37,7 @@ func fusions() []fusion {
 type fuser struct {
 	*plan
 	rule    string
-	at      map[*step]int        // index in plan.steps
+	index   map[*step]int        // index in plan.steps
 	writer  map[*operand]*step   // no entry for inputs and constants
 	readers map[*operand][]*step // sorted by index; a step that reads an operand twice is in the list twice
 }
@@ -45,7 +45,7 @@ type fuser struct {
 // fuse replaces patterns of steps by single steps. A removed step is nil until all rules have been applied, so that indices
 // stay valid.
 func (p *plan) fuse() error {
-	f := &fuser{plan: p, at: map[*step]int{}, writer: map[*operand]*step{}, readers: map[*operand][]*step{}}
+	f := &fuser{plan: p, index: map[*step]int{}, writer: map[*operand]*step{}, readers: map[*operand][]*step{}}
 	for i, s := range p.steps {
 		f.put(i, s)
 	}
@@ -69,7 +69,7 @@ func (p *plan) fuse() error {
 
 // put makes s the step with index i.
 func (f *fuser) put(i int, s *step) {
-	f.steps[i], f.at[s] = s, i
+	f.steps[i], f.index[s] = s, i
 	for _, v := range s.in {
 		f.addReader(v, s)
 	}
@@ -79,13 +79,13 @@ func (f *fuser) put(i int, s *step) {
 }
 
 func (f *fuser) addReader(v *operand, s *step) {
-	at, _ := slices.BinarySearchFunc(f.readers[v], s, func(a, b *step) int { return cmp.Compare(f.at[a], f.at[b]) })
+	at, _ := slices.BinarySearchFunc(f.readers[v], s, func(a, b *step) int { return cmp.Compare(f.index[a], f.index[b]) })
 	f.readers[v] = slices.Insert(f.readers[v], at, s)
 }
 
 // remove takes s out of the plan.
 func (f *fuser) remove(s *step) {
-	f.steps[f.at[s]] = nil
+	f.steps[f.index[s]] = nil
 	for _, v := range s.in {
 		f.readers[v] = slices.DeleteFunc(f.readers[v], func(r *step) bool { return r == s })
 	}
@@ -102,8 +102,8 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	if !ok || site.Check() != nil {
 		return false, nil
 	}
-	by, refused, err := pick(f.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
-	if by == nil || f.policy.Strict && slices.ContainsFunc(refused, Refusal.fallback) {
+	impl, refused, err := firstAccepted(f.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
+	if impl == nil || f.policy.Strict && slices.ContainsFunc(refused, Refusal.fallback) {
 		f.unfused[f.rule+": "+cmp.Or(joined("", refused), "no implementation")]++
 		return false, err
 	}
@@ -133,12 +133,12 @@ func (f *fuser) place(old []*step, in, out []*operand) (at int, ok bool) {
 		if w := f.writer[v]; slices.Contains(old, w) {
 			return 0, false
 		} else if w != nil {
-			from = max(from, f.at[w])
+			from = max(from, f.index[w])
 		}
 	}
 	for _, o := range old {
 		for _, v := range o.out {
-			if !slices.Contains(out, v) && !f.inner(v, old...) {
+			if !slices.Contains(out, v) && !f.readOnlyBy(v, old...) {
 				return 0, false
 			}
 		}
@@ -146,21 +146,21 @@ func (f *fuser) place(old []*step, in, out []*operand) (at int, ok bool) {
 	for _, v := range out {
 		for _, r := range f.readers[v] {
 			if !slices.Contains(old, r) {
-				to = min(to, f.at[r])
+				to = min(to, f.index[r])
 			}
 		}
 	}
 	for _, o := range old {
-		if i := f.at[o]; from < i && i < to {
+		if i := f.index[o]; from < i && i < to {
 			at, ok = max(at, i), true
 		}
 	}
 	return at, ok
 }
 
-// inner reports whether v is not kept and is read by none but the given steps.
-func (f *fuser) inner(v *operand, by ...*step) bool {
-	return !v.keep && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(by, r) })
+// readOnlyBy reports whether v is not kept and is read by none but the given steps.
+func (f *fuser) readOnlyBy(v *operand, steps ...*step) bool {
+	return !v.keep && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(steps, r) })
 }
 
 // sameType reports whether all operands have one type.

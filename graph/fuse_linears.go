@@ -26,7 +26,7 @@ func (f *fuser) linears(s *step) error {
 		}
 		op.Heads[i], op.Bias[i] = linear.Heads, len(l.in) == 3
 		y := l.out[0]
-		if r := f.readers[y]; len(r) == 1 && f.inner(y, r...) && turns.take(i, r[0]) {
+		if r := f.readers[y]; len(r) == 1 && f.readOnlyBy(y, r...) && turns.add(i, r[0]) {
 			ropes, y = append(ropes, r[0]), r[0].out[0]
 		}
 		ws, biases, ys = append(ws, l.in[1]), append(biases, l.in[2:]...), append(ys, y)
@@ -43,8 +43,8 @@ type rotations struct {
 	table  []*operand // the table of documents, if there is one
 }
 
-// take adds s as the RoPE of layer i, if it is a RoPE like those before.
-func (t *rotations) take(i int, s *step) bool {
+// add adds s as the RoPE of layer i, if it is a RoPE like those before.
+func (t *rotations) add(i int, s *step) bool {
 	op, ok := s.spec.(ops.RoPEOp)
 	if !ok || !sameType(s.in[0], s.out[0]) {
 		return false
@@ -91,15 +91,15 @@ func (f *fuser) linearsGrad(s *step) error {
 	old := slices.Concat(weights, inputs)
 	in, ws, out := s.in[:1:1], []*operand{}, []*operand{}
 	for i, w := range weights {
-		dy, by := w.in[1], weights[i:i+1]
+		dy, readers := w.in[1], weights[i:i+1]
 		if add != nil {
-			ws, by = append(ws, inputs[i].in[1]), []*step{w, inputs[i]}
+			ws, readers = append(ws, inputs[i].in[1]), []*step{w, inputs[i]}
 		}
-		if rope := f.writer[dy]; rope != nil && f.inner(dy, by...) && turns.take(i, rope) {
-			old, by, dy = append(old, rope), []*step{rope}, rope.in[0]
+		if rope := f.writer[dy]; rope != nil && f.readOnlyBy(dy, readers...) && turns.add(i, rope) {
+			old, readers, dy = append(old, rope), []*step{rope}, rope.in[0]
 		}
 		terms := []*operand{dy}
-		if sum, _, ok := written[ops.AddOp](f, dy); ok && f.inner(dy, by...) && len(sum.in) <= ops.MaxTerms && sameType(append(sum.in[:len(sum.in):len(sum.in)], dy)...) {
+		if sum, _, ok := written[ops.AddOp](f, dy); ok && f.readOnlyBy(dy, readers...) && len(sum.in) <= ops.MaxTerms && sameType(append(sum.in[:len(sum.in):len(sum.in)], dy)...) {
 			old, terms = append(old, sum), sum.in
 		}
 		in, out, op.Terms[i] = append(in, terms...), append(out, w.out[0]), len(terms)
@@ -109,27 +109,32 @@ func (f *fuser) linearsGrad(s *step) error {
 		return err
 	}
 	in = slices.Concat(in, ws, turns.table)
-	var others []*operand // other terms of the sum
-	first := -1           // how many of them come before the first term that is replaced
-	for _, v := range add.in {
-		if !slices.ContainsFunc(inputs, func(s *step) bool { return s.out[0] == v }) {
-			others = append(others, v)
-		} else if first < 0 {
-			first = len(others)
-		}
-	}
+	others, place := otherTerms(add, inputs)
 	if len(others) == 0 {
 		_, err := f.replace(append(old, add), op, in, append(add.out[:1:1], out...))
 		return err
 	}
 	terms := add.in
 	sum := f.newOperand(nil, "sum of gradients of linears", fromKernel, add.out[0].arg.Operand)
-	f.reread(add, slices.Insert(others, first, sum))
+	f.reread(add, slices.Insert(others, place, sum))
 	ok, err := f.replace(old, op, in, append([]*operand{sum}, out...))
 	if !ok {
 		f.reread(add, terms)
 	}
 	return err
+}
+
+// otherTerms returns the terms of the sum add that grads do not compute, and the place among them of the first term that grads compute.
+func otherTerms(add *step, grads []*step) (others []*operand, place int) {
+	place = -1
+	for _, v := range add.in {
+		if !slices.ContainsFunc(grads, func(s *step) bool { return s.out[0] == v }) {
+			others = append(others, v)
+		} else if place < 0 {
+			place = len(others)
+		}
+	}
+	return others, place
 }
 
 // inputGrads returns the gradients of layers by their input, in the order of weights, the gradients by their weights. add is
@@ -153,7 +158,7 @@ func (f *fuser) inputGrads(weights []*step) (list []*step, add *step) {
 // reads v.
 func (f *fuser) isTerm(v *operand, add **step) bool {
 	r := f.readers[v]
-	if len(r) != 1 || !f.inner(v, r...) || *add != nil && r[0] != *add {
+	if len(r) != 1 || !f.readOnlyBy(v, r...) || *add != nil && r[0] != *add {
 		return false
 	}
 	if _, ok := r[0].spec.(ops.AddOp); !ok || !sameType(v, r[0].out[0]) {
@@ -165,7 +170,7 @@ func (f *fuser) isTerm(v *operand, add **step) bool {
 
 // reread makes s read other operands.
 func (f *fuser) reread(s *step, in []*operand) {
-	at := f.at[s]
+	at := f.index[s]
 	f.remove(s)
 	s.in = in
 	f.put(at, s)

@@ -229,9 +229,9 @@ func TestGateSigmoidTwice(t *testing.T) {
 	require.Equal(t, want, n.results(t, newMachine(t, n.graph)))
 }
 
-// TestLinearsInRuns: on a device the casts of the weights of linears are contiguous, and so are their gradients. The backend
+// TestJoinedWeightsAreContiguous: on a device the casts of the weights of linears are contiguous, and so are their gradients. The backend
 // is told so. They are not contiguous if the size of one before the last is not a multiple of the device's alignment.
-func TestLinearsInRuns(t *testing.T) {
+func TestJoinedWeightsAreContiguous(t *testing.T) {
 	for _, outs := range [][]int{{5, 16, 32}, {16, 5, 32}} {
 		g := G.NewGraph()
 		number := func(i int) float64 { return float64(i % 3) }
@@ -385,8 +385,8 @@ func TestLinearCast(t *testing.T) {
 	}
 }
 
-// TestFusionsOfOneTwice: if a sum reads a gradient twice, once as a copy, the gradient is two terms of the sum.
-func TestFusionsOfOneTwice(t *testing.T) {
+// TestFusionsOfGradientReadTwice: if a sum reads a gradient twice, once as a copy, the gradient is two terms of the sum.
+func TestFusionsOfGradientReadTwice(t *testing.T) {
 	n := &network{graph: G.NewGraph()}
 	x := n.input("x", 1, 4, 8)
 	x = G.Must(ops.RMSNorm(G.Must(ops.Add(x, x)), n.input("gain", 8), 1e-5))

@@ -132,14 +132,14 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 // Gorgonia's solvers zero a gradient after use.
 func separate(grads, wrt G.Nodes) (err error) {
 	defer asError(&err)
-	of := map[*G.Node]*G.Node{}
+	owner := map[*G.Node]*G.Node{}
 	for i, n := range wrt {
 		d := grads[i]
 		if n.Op() != nil {
 			continue
 		}
-		if first, ok := of[d]; !ok && d.Op() != nil && !isConstant(d) || ok && first == n {
-			of[d] = n
+		if first, ok := owner[d]; !ok && d.Op() != nil && !isConstant(d) || ok && first == n {
+			owner[d] = n
 			continue
 		}
 		if grads[i], err = ops.Apply(ops.AddGradOp{Sum: n.ID()}, d); err != nil {

@@ -68,8 +68,8 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 	return c
 }
 
-// take returns memory for a result. Its content is undefined.
-func (h *hostMemory) take(st *step) *tensor.Dense {
+// alloc returns memory for a result. Its content is undefined.
+func (h *hostMemory) alloc(st *step) *tensor.Dense {
 	kind := st.host.kind
 	if free := h.free[kind]; len(free) > 0 {
 		h.free[kind] = free[:len(free)-1]
@@ -87,14 +87,14 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 	op := st.node.Op()
 	switch {
 	case st.host.prealloc:
-		d := h.take(st)
+		d := h.alloc(st)
 		d.Zero()
 		return op.(G.UsePreallocDoer).UsePreallocDo(d, args...)
 	case st.host.elementwise && rowMajor(args):
 		if h.isLast(st, args) {
 			return op.(G.UnsafeDoer).UnsafeDo(args...)
 		}
-		d := h.take(st)
+		d := h.alloc(st)
 		if len(args) == 2 {
 			return op.(G.UsePreallocDoer).UsePreallocDo(d, args...)
 		}
@@ -123,8 +123,8 @@ func (c *hostCall) reduceAxes(x *tensor.Dense) (G.Value, error) {
 	shape := x.Shape().Clone()
 	for _, k := range slices.Backward(c.along) {
 		x = x.ShallowClone()
-		before, behind := ops.Operand{Shape: shape[:k]}, ops.Operand{Shape: shape[k+1:]}
-		if err := x.Reshape(before.Elements(), shape[k], behind.Elements()); err != nil {
+		before, after := ops.Operand{Shape: shape[:k]}, ops.Operand{Shape: shape[k+1:]}
+		if err := x.Reshape(before.Elements(), shape[k], after.Elements()); err != nil {
 			return nil, err
 		}
 		var err error

@@ -115,8 +115,8 @@ func (m *Machine) upload(o *operand, v G.Value) error {
 
 // inMemory reports whether v lies in the machine's arena.
 func (m *Machine) inMemory(v G.Value) bool {
-	p, base := v.Uintptr(), uintptr(m.all.Pointer())
-	return p >= base && p-base < uintptr(m.all.Bytes())
+	p, base := v.Uintptr(), uintptr(m.wholeMemory.Pointer())
+	return p >= base && p-base < uintptr(m.wholeMemory.Bytes())
 }
 
 // hasGaps reports whether v is a tensor of float32, float64 or int32 whose elements are not contiguous and row-major.

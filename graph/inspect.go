@@ -176,11 +176,11 @@ func (m *Machine) Profile() ([]time.Duration, error) {
 func (m *Machine) timed(run func() error) (times []time.Duration, err error) {
 	events := make([]Event, 0, len(m.steps)+1) // one before the first step and one after each
 	defer func(after func(int), capture bool) {
-		m.after, m.opts.capture = after, capture
+		m.afterStep, m.opts.capture = after, capture
 		for _, e := range events {
 			err = errors.Join(err, e.Close())
 		}
-	}(m.after, m.opts.capture)
+	}(m.afterStep, m.opts.capture)
 	for range len(m.steps) + 1 {
 		e, err := m.stream.NewEvent()
 		if err != nil {
@@ -194,7 +194,7 @@ func (m *Machine) timed(run func() error) (times []time.Duration, err error) {
 	var failed error
 	ran := make([]bool, len(m.steps))
 	m.opts.capture = false
-	m.after = func(i int) { ran[i], failed = true, errors.Join(failed, events[i+1].Record()) }
+	m.afterStep = func(i int) { ran[i], failed = true, errors.Join(failed, events[i+1].Record()) }
 	err = run()
 	if err = errors.Join(err, failed, m.stream.Synchronize()); err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ func (p *plan) joinWeights() error {
 	if p.device.Host {
 		return nil
 	}
-	free := map[*operand]bool{} // values that may get a place beside others
+	free := map[*operand]bool{} // operands that may get a place beside others
 	join := func(list []*operand) {
 		for i, v := range list {
 			if !free[v] || slices.Contains(list[:i], v) || i < len(list)-1 && v.arg.Operand.Bytes()%p.device.Alignment != 0 {

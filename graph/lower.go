@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// lower makes operands of the nodes of g and steps of their ops, in topological order, and marks the values that are kept.
+// lower makes operands of the nodes of g and steps of their ops, in topological order, and marks the operands that are kept.
 func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	if p.order, err = checkedOrder(g); err != nil {
 		return err
@@ -28,7 +28,7 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	}
 	p.keepWanted()
 	for _, n := range keep {
-		v, ok := p.of[n]
+		v, ok := p.operandOf[n]
 		if !ok {
 			return fmt.Errorf("%s is to be kept and is not in the graph", describe(n))
 		}
@@ -37,11 +37,11 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	return nil
 }
 
-// lowerNode adds the node's value and its step, if it has one.
+// lowerNode adds the node's operand and its step, if it has one.
 func (p *plan) lowerNode(n *G.Node, writers map[*operand]*step) error {
 	var in []*operand
 	for _, c := range p.order.inputs[n] {
-		in = append(in, p.of[c])
+		in = append(in, p.operandOf[c])
 	}
 	if n.Type() == nil && n.Op() != nil {
 		return p.addStatement(n.Op(), in)
@@ -57,14 +57,14 @@ func (p *plan) lowerNode(n *G.Node, writers map[*operand]*step) error {
 			if w := writers[in[0]]; w != nil && i < len(w.out) {
 				v := w.out[i]
 				v.node, v.name = n, describe(n)
-				p.of[n] = v
+				p.operandOf[n] = v
 				return nil
 			}
 			return fmt.Errorf("no output %d of %s", i, in[0].name)
 		}
 	}
 	v := p.newOperand(n, describe(n), k, ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()})
-	p.of[n] = v
+	p.operandOf[n] = v
 	if k != fromKernel {
 		return nil
 	}
@@ -153,7 +153,7 @@ func (p *plan) separateDerivs(g *G.ExprGraph) (err error) {
 	return err
 }
 
-// keepWanted marks the values that the graph itself asks for: roots, scalars and derivatives of inputs.
+// keepWanted marks the operands that the graph itself asks for: roots, scalars and derivatives of inputs.
 func (p *plan) keepWanted() {
 	isRead := map[*G.Node]bool{}
 	for _, inputs := range p.order.inputs {
@@ -162,7 +162,7 @@ func (p *plan) keepWanted() {
 		}
 	}
 	for _, n := range p.order.nodes {
-		v, ok := p.of[n]
+		v, ok := p.operandOf[n]
 		if !ok {
 			continue
 		}
@@ -170,7 +170,7 @@ func (p *plan) keepWanted() {
 			v.keep = true
 		}
 		if n.Op() == nil && n.Deriv() != nil {
-			if d, ok := p.of[n.Deriv()]; ok {
+			if d, ok := p.operandOf[n.Deriv()]; ok {
 				d.keep, d.wrt = true, append(d.wrt, n)
 			}
 		}

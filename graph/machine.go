@@ -35,7 +35,7 @@ type Machine struct {
 	owned       bool // the machine made the backend: Close closes it
 	stream      Stream
 	memory      Memory
-	all         cpu.Buf // all of memory
+	wholeMemory cpu.Buf // the arena and the workspace
 	work        cpu.Buf
 	inputs      []*operand   // inputs that a step reads
 	kept        []*operand   // computed values that nodes have after a run
@@ -54,15 +54,15 @@ type Machine struct {
 	warm           bool      // a run has succeeded
 	watches        []*Watch
 	run            int64 // number of runs so far, with the one that is running
-	at             *step // the step that is running, nil between steps
+	running        *step // the step that is running, nil between steps
 	copies         struct{ uploads, downloads int64 }
 
 	// copiesUpToDate says that the half-precision copies of weights are right: a solver's step has written them, or the weights
 	// are held.
 	copiesUpToDate bool
 
-	// after, if not nil, is called after each step. Timing and tests use it.
-	after func(index int)
+	// afterStep, if not nil, is called after each step. Timing and tests use it.
+	afterStep func(index int)
 }
 
 var _ G.VM = (*Machine)(nil)
@@ -197,7 +197,7 @@ func (m *Machine) Synchronize() error {
 		return nil
 	}
 	if err := m.stream.Synchronize(); err != nil {
-		m.at = nil
+		m.running = nil
 		return m.runError(err)
 	}
 	return nil

@@ -52,8 +52,8 @@ func TestMachinesOfOneGraph(t *testing.T) {
 	require.Equal(t, want, n.results(t, a), "after UnbindAll, which recycles the values")
 }
 
-// TestNoStaleValues: a node that an earlier machine has kept loses its value in the run of a machine that does not keep it.
-func TestNoStaleValues(t *testing.T) {
+// TestMachineUnbindsStaleValues: a node that an earlier machine has kept loses its value in the run of a machine that does not keep it.
+func TestMachineUnbindsStaleValues(t *testing.T) {
 	g := G.NewGraph()
 	x := vector(g, "x", 1, 2)
 	inner := G.Must(G.Neg(x))
@@ -90,8 +90,8 @@ func TestMachineAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestResultAsInput feeds a result, which lies in the machine's memory, back as an input.
-func TestResultAsInput(t *testing.T) {
+// TestResultFedBackAsInput feeds a result, which lies in the machine's memory, back as an input.
+func TestResultFedBackAsInput(t *testing.T) {
 	for _, stock := range []bool{false, true} {
 		g := G.NewGraph()
 		state := G.NewVector(g, tensor.Float64, G.WithShape(4), G.WithName("state"))
@@ -132,8 +132,8 @@ func TestTransposedView(t *testing.T) {
 	require.Equal(t, []float64{1, 5, 2, 6}, numbers(t, y.Value()))
 }
 
-// TestResultsTakeTurns feeds two results back as inputs. One of them would share memory with the copy of an earlier one.
-func TestResultsTakeTurns(t *testing.T) {
+// TestResultsFedBackInTurn feeds two results back as inputs. One of them would share memory with the copy of an earlier one.
+func TestResultsFedBackInTurn(t *testing.T) {
 	g := G.NewGraph()
 	a := G.NewMatrix(g, tensor.Float64, G.WithShape(1, 2), G.WithName("a"))
 	b := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 1), G.WithName("b"))
@@ -212,7 +212,7 @@ func (o *foreign) Hashcode() uint32                                 { h := fnv.N
 func (o *foreign) Do(v ...G.Value) (G.Value, error)                 { return o.do(v...) }
 func (o *foreign) InferShape(s ...G.DimSizer) (tensor.Shape, error) { return s[0].(tensor.Shape), nil }
 
-func TestForeignOps(t *testing.T) {
+func TestOpsOfOtherModules(t *testing.T) {
 	for name, c := range map[string]struct {
 		value func() G.Value
 		want  string
@@ -235,8 +235,8 @@ func TestPanicWhilePlanning(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "op unbindable (node 1, shape (2)): panic: at binding")
 }
 
-// TestWrongInputs binds values that gorgonia.Let does not check.
-func TestWrongInputs(t *testing.T) {
+// TestMachineRefusesInputs binds values that gorgonia.Let does not check.
+func TestMachineRefusesInputs(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 3), G.WithName("x"))
 	s := G.NewScalar(g, tensor.Float64, G.WithName("s"))
@@ -257,7 +257,7 @@ func TestWrongInputs(t *testing.T) {
 	require.NoError(t, m.RunAll())
 }
 
-func TestReads(t *testing.T) {
+func TestGorgoniaReads(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
 	var input, kernel, host G.Value
@@ -307,8 +307,8 @@ func TestEvalMode(t *testing.T) {
 	}
 }
 
-// TestRandomNode: an op without inputs gives other numbers in each run, in Gorgonia's TestGt and here.
-func TestRandomNode(t *testing.T) {
+// TestRandomOpDrawsInEachRun: an op without inputs gives other numbers in each run, in Gorgonia's TestGt and here.
+func TestRandomOpDrawsInEachRun(t *testing.T) {
 	g := G.NewGraph()
 	x := G.UniformRandomNode(g, tensor.Float64, 0, 1, 20)
 	y := G.Must(G.Gt(G.Must(G.HadamardProd(x, G.NewConstant(2.0))), x, true))

@@ -211,8 +211,8 @@ func TestPolicyOfMachine(t *testing.T) {
 	require.Equal(t, graph.ReasonSequences, refused.Reason)
 }
 
-// TestReasons: each reason has its own name.
-func TestReasons(t *testing.T) {
+// TestReasonNames: each reason has its own name.
+func TestReasonNames(t *testing.T) {
 	seen := map[string]bool{}
 	for r := graph.ReasonDevice; r <= graph.ReasonMissing; r++ {
 		require.False(t, seen[r.String()], "%v", r)
@@ -222,9 +222,9 @@ func TestReasons(t *testing.T) {
 	require.Equal(t, "reason 0", graph.Reason(0).String())
 }
 
-// TestStrict: a refused implementation does not count if it is for other devices, is switched off by the policy, or is
+// TestStrictRefusesFallbacks: a refused implementation does not count if it is for other devices, is switched off by the policy, or is
 // slower.
-func TestStrict(t *testing.T) {
+func TestStrictRefusesFallbacks(t *testing.T) {
 	n := newNetwork(t)
 	for r := graph.ReasonDevice; r <= graph.ReasonMissing; r++ {
 		f := newPickyFake("compressed attention")
@@ -266,8 +266,8 @@ func TestPreferFP16(t *testing.T) {
 	}
 }
 
-// TestBadPolicy: a policy that no machine can follow is an error.
-func TestBadPolicy(t *testing.T) {
+// TestPolicyRefuses: a policy that no machine can follow is an error.
+func TestPolicyRefuses(t *testing.T) {
 	p := graph.Policy{Window: graph.BranchPolicy{MinKeys: -1}}
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph(), graph.WithPolicy(p))),
 		"graph: machine: policy: the least number of keys is -1, want at least 0")

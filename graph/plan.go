@@ -20,11 +20,11 @@ type plan struct {
 	half    tensor.Dtype // type of activations; the zero value means the types of the graph
 	held    G.Nodes      // the inputs of WithHeldInputs
 
-	order    *order
-	operands []*operand
-	of       map[*G.Node]*operand
-	reads    []read
-	steps    []*step
+	order     *order
+	operands  []*operand
+	operandOf map[*G.Node]*operand
+	reads     []read
+	steps     []*step
 
 	halfCopies  map[*G.Node]*operand // by precision: half-precision casts of inputs
 	prologue    int                  // by precision: number of first steps that cast inputs and constants
@@ -32,12 +32,12 @@ type plan struct {
 	allHeld     bool                 // by precision: there are such weights, all are held, and none has a derivative
 	copies      G.Nodes              // by fuse: copies without a step, because their readers read the original
 	unfused     map[string]int       // by fuse: number of refusals by the backend, by rule and reason
-	contiguous  [][]*operand         // by joinWeights: lists of values that are contiguous in memory
+	contiguous  [][]*operand         // by joinWeights: lists of operands that are contiguous in memory
 
 	arena, arenaMin, workspace int // by layout: bytes
 }
 
-// kind says where the numbers of a value come from.
+// kind says where the numbers of an operand come from.
 type kind int
 
 const (
@@ -65,7 +65,7 @@ type operand struct {
 	kernelReads, hostReads bool     // by dispatch: who reads it; a gorgonia.Read is a reader on the host
 	checks                 []check  // by dispatch: ops that check its numbers if these come from the host
 	last                   int      // by layout: index of the last step that reads it; the number of steps if it is kept
-	follows                *operand // by joinWeights: the value directly before it in memory; nil: it may lie anywhere
+	follows                *operand // by joinWeights: the operand directly before it in memory; nil: it may lie anywhere
 	region                 *region  // by layout: its place in the arena, nil if it has none
 }
 
@@ -88,7 +88,7 @@ type step struct {
 	refused        []Refusal
 	host           hostCall // how to run an op on the host
 
-	dead []*operand // by layout: host values that nothing reads after the step
+	dead []*operand // by layout: operands on the host that nothing reads after the step
 }
 
 // check is an op that checks the numbers of one of its inputs, such as indices.
@@ -111,16 +111,16 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 		return nil, err
 	}
 	for _, pass := range []func() error{
-		func() error { return p.lower(g, o.keep) },  // the graph's nodes become steps over values
+		func() error { return p.lower(g, o.keep) },  // the graph's nodes become steps over operands
 		func() error { return p.markBoundaries(o) }, // what stays in memory for the backward pass
-		p.precision, // each value gets its type, casts are steps
+		p.precision, // each operand gets its type, casts are steps
 		p.fuse,      // one step replaces several
 		func() error { return p.recomputeBackward(o) }, // the backward pass computes activations again
 		func() error { return p.sums(o) },              // derivatives are summed over runs
 		p.joinWeights,                                  // weights that a product reads as one matrix get adjacent places
 		p.dispatch,                                     // each step gets an implementation
 		p.updates,                                      // inputs that steps write to are marked
-		p.layout,                                       // each value gets its place in the arena
+		p.layout,                                       // each operand gets its place in the arena
 	} {
 		if err := pass(); err != nil {
 			return nil, err
@@ -131,7 +131,7 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 
 // emptyPlan returns a plan without steps.
 func emptyPlan(o options) (*plan, error) {
-	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, held: o.held, of: map[*G.Node]*operand{}, unfused: map[string]int{}}
+	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, held: o.held, operandOf: map[*G.Node]*operand{}, unfused: map[string]int{}}
 	var err error
 	if p.half, err = o.precision.half(); err != nil {
 		return nil, err
@@ -170,9 +170,9 @@ func (p *plan) site(s *step) Site {
 	return site
 }
 
-func typesOf(values []*operand) []ops.Operand {
-	list := make([]ops.Operand, len(values))
-	for i, v := range values {
+func typesOf(operands []*operand) []ops.Operand {
+	list := make([]ops.Operand, len(operands))
+	for i, v := range operands {
 		list[i] = v.arg.Operand
 	}
 	return list

@@ -76,9 +76,9 @@ type cast struct {
 	to   tensor.Dtype
 }
 
-// precision gives each value its type. A step has its operands in half precision if the backend asks for it and an
+// precision gives each operand its type. A step has its operands in half precision if the backend asks for it and an
 // implementation accepts them, else in the graph's types. Casts are steps. Casts of inputs and constants come first, in the
-// prologue; any other cast comes before the first step that needs it. A value that a node shows is cast to float32 right
+// prologue; any other cast comes before the first step that needs it. An operand that a node shows is cast to float32 right
 // after the step that computes it.
 func (p *plan) precision() error {
 	if !ops.IsHalf(p.half) {
@@ -118,11 +118,11 @@ func (t *precisionPass) addStep(s *step) error {
 	for i := range site.Out {
 		site.Out[i].Dtype = out[i]
 	}
-	by, refused, err := pick(t.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
+	impl, refused, err := firstAccepted(t.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
 	if err != nil {
 		return err
 	}
-	if by == nil {
+	if impl == nil {
 		if slices.ContainsFunc(slices.Concat(in, out), ops.IsHalf) {
 			s.refused = refused // dispatch adds the refusals of the graph's types
 		}
@@ -178,7 +178,7 @@ func (t *precisionPass) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 func (p *plan) show(v, c *operand) {
 	c.node, c.name, c.keep, c.wrt = v.node, v.name, true, v.wrt
 	v.keep, v.wrt = false, nil
-	p.of[v.node] = c
+	p.operandOf[v.node] = c
 	for i := range p.reads {
 		if p.reads[i].from == v {
 			p.reads[i].from = c

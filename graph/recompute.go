@@ -36,7 +36,7 @@ func (p *plan) markBoundaries(o options) error {
 		return errors.New("recompute: the graph has no derivatives")
 	}
 	for _, n := range o.boundaries {
-		v, ok := p.of[n]
+		v, ok := p.operandOf[n]
 		switch {
 		case !ok:
 			return fmt.Errorf("recompute: boundary %s is not in the graph", describe(n))
@@ -45,7 +45,7 @@ func (p *plan) markBoundaries(o options) error {
 		}
 		v.boundary = true
 	}
-	var kept []*operand // kept values that are neither derivatives nor boundaries
+	var kept []*operand // kept ones that are neither derivatives nor boundaries
 	for _, v := range p.operands {
 		if v.keep && !v.boundary && !slices.Contains(derivs, v) {
 			kept = append(kept, v)
@@ -53,7 +53,7 @@ func (p *plan) markBoundaries(o options) error {
 	}
 	forward, writers := p.stepsBefore(kept), p.writers()
 	for _, n := range o.boundaries {
-		if !forward[writers[p.of[n]]] {
+		if !forward[writers[p.operandOf[n]]] {
 			return fmt.Errorf("recompute: boundary %s is not of a forward pass: only derivatives depend on it", describe(n))
 		}
 	}
@@ -66,7 +66,7 @@ func (p *plan) derivatives() (list []*operand) {
 		if n.Type() == nil { // a statement
 			continue
 		}
-		if d, ok := p.of[n.Deriv()]; ok {
+		if d, ok := p.operandOf[n.Deriv()]; ok {
 			list = append(list, d)
 		}
 	}
@@ -131,7 +131,7 @@ func (p *plan) recomputeBackward(o options) error {
 	return nil
 }
 
-// results returns the values that are kept and are neither derivatives nor read to compute one, such as the loss.
+// results returns the operands that are kept and are neither derivatives nor read to compute one, such as the loss.
 func (p *plan) results() (list []*operand) {
 	derivs := p.derivatives()
 	read := map[*operand]bool{}

@@ -70,23 +70,23 @@ func (m *Machine) runSegment(s *segment) error {
 		if m.leavesOut(m.steps[i]) {
 			continue
 		}
-		m.at = m.steps[i]
+		m.running = m.steps[i]
 		var err error
-		if k := m.at.kernel; k == nil {
-			err = m.runOnHost(m.at)
+		if k := m.running.kernel; k == nil {
+			err = m.runOnHost(m.running)
 		} else if err = k.Prepare(m.stream, &m.work); err == nil {
 			err = k.Launch(m.stream, &m.work)
 		}
 		if err == nil && m.opts.watchesResults() {
-			err = m.watchResult(m.at)
+			err = m.watchResult(m.running)
 		}
 		if err != nil {
 			return err
 		}
-		m.logStep(m.at)
+		m.logStep(m.running)
 		m.count(i)
-		if m.after != nil {
-			m.after(i)
+		if m.afterStep != nil {
+			m.afterStep(i)
 		}
 	}
 	return nil
@@ -96,8 +96,8 @@ func (m *Machine) runSegment(s *segment) error {
 // the present addresses.
 func (m *Machine) replaySegment(s *segment, solver Solver) error {
 	steps := m.steps[s.from:s.to]
-	for _, m.at = range steps {
-		if err := m.at.kernel.Prepare(m.stream, &m.work); err != nil {
+	for _, m.running = range steps {
+		if err := m.running.kernel.Prepare(m.stream, &m.work); err != nil {
 			return err
 		}
 	}
@@ -107,7 +107,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 			return err
 		}
 	}
-	m.at = nil
+	m.running = nil
 	if err := r.replay.Launch(m.stream); err != nil {
 		return err
 	}
@@ -136,15 +136,15 @@ func (m *Machine) record(s *segment, r *recording, solver Solver) (err error) {
 			err = errors.Join(err, replay.Close())
 		}
 	}()
-	for _, m.at = range m.steps[s.from:s.to] {
-		if m.leavesOut(m.at) {
+	for _, m.running = range m.steps[s.from:s.to] {
+		if m.leavesOut(m.running) {
 			continue
 		}
-		if err := m.at.kernel.Launch(m.stream, &m.work); err != nil {
+		if err := m.running.kernel.Launch(m.stream, &m.work); err != nil {
 			return err
 		}
 	}
-	m.at = nil
+	m.running = nil
 	if solver != nil {
 		if err := solver.Launch(); err != nil {
 			return err

@@ -41,7 +41,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 		}
 	}()
 	defer asError(&err)
-	m.at = nil
+	m.running = nil
 	m.run++
 	for _, t := range m.train {
 		if err := t.SetTraining(!m.opts.eval); err != nil {
@@ -67,7 +67,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 			return err
 		}
 	}
-	m.at = nil
+	m.running = nil
 	if err := m.publish(); err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
 			return err
 		}
 	}
-	m.at = nil
+	m.running = nil
 	if solver != nil {
 		return solver.Launch()
 	}
@@ -146,18 +146,18 @@ func (m *Machine) runError(err error) error {
 		return fmt.Errorf("graph: machine: node %d, shape %v: ops: %s: %w", c.node.ID(), c.node.Shape(), c.spec.Name(), c.err)
 	}
 	if l := (*LaunchError)(nil); errors.As(err, &l) {
-		m.at = nil
+		m.running = nil
 		for _, s := range m.steps {
 			if l.Kernel != nil && s.kernel == l.Kernel {
-				m.at = s
+				m.running = s
 			}
 		}
 	}
-	if m.at == nil {
+	if m.running == nil {
 		return fmt.Errorf("graph: machine: %w", err)
 	}
-	n := m.at.node
-	if s := m.at.spec; s != nil && m.at.kernel != nil {
+	n := m.running.node
+	if s := m.running.spec; s != nil && m.running.kernel != nil {
 		return fmt.Errorf("graph: machine: node %d, shape %v: ops: %s: %w", n.ID(), n.Shape(), s.Name(), err)
 	}
 	return fmt.Errorf("graph: machine: %s: %w", describe(n), err)
@@ -165,22 +165,11 @@ func (m *Machine) runError(err error) error {
 
 // runOnHost runs an op by its own Do.
 func (m *Machine) runOnHost(s *step) error {
-	args, wait := m.args[:len(s.in)], false
-	for i, v := range s.in {
-		if in := &m.state[v.id]; in.remote && in.copied != m.run {
-			if err := m.download(v); err != nil {
-				return fmt.Errorf("input %d: %w", i, err)
-			}
-			wait = true
-		}
-		args[i] = m.state[v.id].host
-	}
-	if wait {
-		if err := m.stream.Synchronize(); err != nil {
-			return err
-		}
-	}
+	args := m.args[:len(s.in)]
 	defer clear(args)
+	if err := m.loadArgs(args, s); err != nil {
+		return err
+	}
 	result, err := m.hostMem.do(s, args)
 	for i, v := range s.in { // undo it: some ops, such as YOLOv3, reshape their operands
 		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(v.arg.Shape) && len(v.arg.Shape) > 0 {
@@ -217,14 +206,37 @@ func (m *Machine) runOnHost(s *step) error {
 			return err
 		}
 	}
+	m.releaseDead(s, v)
+	return nil
+}
+
+// loadArgs sets args to the host values of the operands of s. It copies those on the device to the host, once in each run.
+func (m *Machine) loadArgs(args []G.Value, s *step) error {
+	wait := false
+	for i, v := range s.in {
+		if in := &m.state[v.id]; in.remote && in.copied != m.run {
+			if err := m.download(v); err != nil {
+				return fmt.Errorf("input %d: %w", i, err)
+			}
+			wait = true
+		}
+		args[i] = m.state[v.id].host
+	}
+	if wait {
+		return m.stream.Synchronize()
+	}
+	return nil
+}
+
+// releaseDead forgets the host values that nothing reads after s. Their memory is used again, unless result, the value of s, lies in it.
+func (m *Machine) releaseDead(s *step, result G.Value) {
 	for _, d := range s.dead {
 		dead := &m.state[d.id]
-		if dead.host != v {
+		if dead.host != result {
 			m.hostMem.release(dead.host)
 		}
 		dead.host = nil
 	}
-	return nil
 }
 
 // overlap reports whether two values of the host share memory.

@@ -79,7 +79,7 @@ func (m *Machine) inPlace(weights []G.ValueGrad) bool {
 		if !ok || n == nil || n.Deriv() == nil {
 			return false
 		}
-		v := m.of[n.Deriv()]
+		v := m.operandOf[n.Deriv()]
 		if g, err := n.Grad(); v == nil || v.kind != fromKernel || err != nil || g != m.state[v.id].bound {
 			return false
 		}

@@ -52,7 +52,7 @@ func (p *plan) sums(o options) error {
 		return nil
 	}
 	inputs := o.sums // nil for all
-	found, behind := map[*G.Node]bool{}, map[*operand][]*step{}
+	found, after := map[*G.Node]bool{}, map[*operand][]*step{}
 	for _, v := range slices.Clone(p.operands) {
 		if len(v.wrt) == 0 || inputs != nil && !slices.Contains(inputs, v.wrt[0]) {
 			continue
@@ -60,7 +60,7 @@ func (p *plan) sums(o options) error {
 		found[v.wrt[0]] = true
 		total := p.newOperand(nil, "", fromKernel, v.arg.Operand)
 		total.persists = true
-		behind[v] = []*step{
+		after[v] = []*step{
 			{node: v.node, spec: ops.AddOp{}, in: []*operand{v}, out: []*operand{total}, phase: beginsSum},
 			{node: v.node, spec: ops.AddOp{}, in: []*operand{total, v}, out: []*operand{total}, phase: continuesSum},
 		}
@@ -78,7 +78,7 @@ func (p *plan) sums(o options) error {
 	for _, s := range p.steps {
 		steps = append(steps, s)
 		for _, v := range s.out {
-			steps = append(steps, behind[v]...)
+			steps = append(steps, after[v]...)
 		}
 	}
 	p.steps = steps

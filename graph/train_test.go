@@ -83,9 +83,9 @@ func TestRunAndStepIsRunAllAndStep(t *testing.T) {
 	}
 }
 
-// TestAfterDualValues: the run of a Machine replaces gradients that a TapeMachine has added up in inputs. A step uses those
+// TestMachineReplacesDualValues: the run of a Machine replaces gradients that a TapeMachine has added up in inputs. A step uses those
 // of the run.
-func TestAfterDualValues(t *testing.T) {
+func TestMachineReplacesDualValues(t *testing.T) {
 	train := func(duals, together bool) (all []float64) {
 		n := newTiny(t)
 		if duals {
@@ -261,8 +261,8 @@ func (s *logSolver) End(w []G.ValueGrad) error   { return s.call("end") }
 func (s *logSolver) taken() (calls []string)     { calls, s.calls = s.calls, nil; return calls }
 func (s *logSolver) fail(name string) *logSolver { s.failing = name; return s }
 
-// TestSolverOfOnesOwn: a Machine calls a solver only by the interface Solver, and records its Launch once.
-func TestSolverOfOnesOwn(t *testing.T) {
+// TestSolverByInterfaceAlone: a Machine calls a solver only by the interface Solver, and records its Launch once.
+func TestSolverByInterfaceAlone(t *testing.T) {
 	n := newTiny(t)
 	b := fakedevice.New()
 	r := testutil.Must(graph.MoveInputs(b, n.weights...))(t)

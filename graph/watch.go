@@ -53,13 +53,13 @@ func (m *Machine) Watch(n *G.Node) (*Watch, error) {
 	if m.stream == nil {
 		return nil, errMachineClosed
 	}
-	v, ok := m.of[n]
+	v, ok := m.operandOf[n]
 	if !ok || !v.keep || v.kind != fromKernel && v.kind != fromHost {
 		return nil, fmt.Errorf("graph: machine: watch of %s: it is not computed, or has no value after a run: see WithKeep", describe(n))
 	}
 	readback := m.stream.NewReadback
 	if v.kind == fromHost {
-		readback = func(ops.Operand) (Readback, error) { return &hostReadback{of: &m.state[v.id]}, nil }
+		readback = func(ops.Operand) (Readback, error) { return &hostReadback{result: &m.state[v.id]}, nil }
 	}
 	w, err := newWatch(v.name, v.arg, readback)
 	if err != nil {
@@ -118,14 +118,14 @@ func (w *Watch) Next() (x float64, err error) {
 	return cpu.Slice[float64](&w.cell)[0], nil
 }
 
-// hostReadback copies the value that an op on the host has returned.
+// hostReadback copies the result of an op on the host.
 type hostReadback struct {
-	of    *state
-	value G.Value
+	result *state
+	value  G.Value
 }
 
 func (r *hostReadback) Fetch(ops.Arg) (err error) {
-	v := r.of.bound
+	v := r.result.bound
 	if v == nil {
 		return errors.New("the machine has not run")
 	}

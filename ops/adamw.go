@@ -91,12 +91,12 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) != 1+perTensor*n || n == 0 {
 		return nil, fmt.Errorf("%d inputs, want the numbers of the step and %d for each of %d tensors", len(in), perTensor, n)
 	}
-	for _, list := range []struct{ name, of string }{{"decay", op.DecayMask}, {"muon", cmp.Or(op.MuonMask, op.DecayMask)}} {
-		if len(list.of) != n {
-			return nil, fmt.Errorf("%s is %q, want '0' or '1' for each of %d tensors", list.name, list.of, n)
+	for _, list := range []struct{ name, mask string }{{"decay", op.DecayMask}, {"muon", cmp.Or(op.MuonMask, op.DecayMask)}} {
+		if len(list.mask) != n {
+			return nil, fmt.Errorf("%s is %q, want '0' or '1' for each of %d tensors", list.name, list.mask, n)
 		}
-		if i := strings.IndexFunc(list.of, func(c rune) bool { return c != '0' && c != '1' }); i >= 0 {
-			return nil, fmt.Errorf("%s of tensor %d is %q, want '0' or '1'", list.name, i, list.of[i])
+		if i := strings.IndexFunc(list.mask, func(c rune) bool { return c != '0' && c != '1' }); i >= 0 {
+			return nil, fmt.Errorf("%s of tensor %d is %q, want '0' or '1'", list.name, i, list.mask[i])
 		}
 	}
 	if err := wantInputs(in[:1], float("hyper", 1)); err != nil {
@@ -105,25 +105,25 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	if in[0].Dtype != tensor.Float64 || in[0].Shape[0] != AdamWHyperLen {
 		return nil, fmt.Errorf("hyper is %v, want float64 (%d)", in[0], AdamWHyperLen)
 	}
-	inputs := []string{"weight", "grad", "m", "v"}
+	allNames := []string{"weight", "grad", "m", "v"}
 	var state []Operand
 	var want []input
 	var shapes []tensor.Shape
 	for i := range n {
-		of := in[1+perTensor*i:][:perTensor]
-		names := inputs
+		operands := in[1+perTensor*i:][:perTensor]
+		names := allNames
 		if op.muon(i) {
-			if of[0].Shape.Dims() != 2 || of[3].Shape != nil {
-				return nil, fmt.Errorf("muon: tensor %d is %v with v %v, want a matrix without v", i, of[0], of[3])
+			if operands[0].Shape.Dims() != 2 || operands[3].Shape != nil {
+				return nil, fmt.Errorf("muon: tensor %d is %v with v %v, want a matrix without v", i, operands[0], operands[3])
 			}
-			names = inputs[:3]
+			names = allNames[:3]
 		}
 		for j, name := range names {
-			state, want = append(state, of[j]), append(want, floats(numbered(name, i), 0))
-			shapes = append(shapes, of[0].Shape)
+			state, want = append(state, operands[j]), append(want, floats(numbered(name, i), 0))
+			shapes = append(shapes, operands[0].Shape)
 		}
-		if perTensor == 5 && of[4].Shape != nil && (of[4].Dtype != op.Copies || !of[4].Shape.Eq(of[0].Shape)) {
-			return nil, fmt.Errorf("copy %d is %v, want %v", i, of[4], Operand{op.Copies, of[0].Shape})
+		if perTensor == 5 && operands[4].Shape != nil && (operands[4].Dtype != op.Copies || !operands[4].Shape.Eq(operands[0].Shape)) {
+			return nil, fmt.Errorf("copy %d is %v, want %v", i, operands[4], Operand{op.Copies, operands[0].Shape})
 		}
 	}
 	if err := wantInputs(state, want...); err != nil {
@@ -177,14 +177,14 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, n
 		cpu.Slice[float64](norm.Buf)[0] = math.Sqrt(sum) * cpu.Slice[float64](hyper.Buf)[hyperUnscale]
 	})
 	numbers := stepNumbers{hyper.Buf, norm.Buf}
-	ofAdamW := runsOf(len(op.DecayMask), func(i int) int {
+	adamWRuns := runsOf(len(op.DecayMask), func(i int) int {
 		if op.muon(i) {
 			return 0
 		}
 		return elements(i)
 	})
-	k.Phase(len(ofAdamW), func(piece int, _ *cpu.Worker) {
-		r := ofAdamW[piece]
+	k.Phase(len(adamWRuns), func(piece int, _ *cpu.Worker) {
+		r := adamWRuns[piece]
 		h, clip, ok := numbers.read()
 		if !ok {
 			return

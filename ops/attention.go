@@ -57,15 +57,15 @@ type dims struct {
 	sequences
 }
 
-// mostRows bounds the rows of a tile: the heads of one group at a few adjoining queries. It is a multiple of 6, the number of
+// maxTileRows bounds the rows of a tile: the heads of one group at a few adjoining queries. It is a multiple of 6, the number of
 // rows of the widest register tile of cpu.Tile.
-const mostRows = 60
+const maxTileRows = 60
 
 // dimsOf returns the sizes of q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv], which inferAttention has accepted. Each row of the
 // batch is one sequence.
 func dimsOf(q, k, v tensor.Shape) dims {
 	h := q[2] / k[2]
-	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tileQueries: max(1, mostRows/h),
+	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tileQueries: max(1, maxTileRows/h),
 		sequences: sequencesOf(nil, q[1], k[1], 0, 0)}
 }
 
@@ -142,7 +142,7 @@ func bindGroups(k *cpu.Kernel, a dims, n int, f func(b, g, piece int, w *cpu.Wor
 // bindQueries adds to k a phase that calls f, for each group, with runs [t0,t1) of at most size queries of a sequence. The newest
 // queries come first, since they may see the most keys.
 func bindQueries(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, t0, t1 int, w *cpu.Worker)) {
-	n := pieces(a.s, size)
+	n := cpu.CeilDiv(a.s, size)
 	bindGroups(k, a, n, func(b, g, piece int, w *cpu.Worker) {
 		from, to := part(n-1-piece, size, a.s)
 		a.tiles(b, from, to, size, func(seq sequence, t0, t1 int) { f(seq, g, t0, t1, w) })
@@ -151,7 +151,7 @@ func bindQueries(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, t0, t1
 
 // bindKeys adds to k a phase that calls f, for each group, with runs [lo,hi) of at most size keys of a sequence.
 func bindKeys(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, lo, hi int, w *cpu.Worker)) {
-	bindGroups(k, a, pieces(a.t, size), func(b, g, piece int, w *cpu.Worker) {
+	bindGroups(k, a, cpu.CeilDiv(a.t, size), func(b, g, piece int, w *cpu.Worker) {
 		from, to := part(piece, size, a.t)
 		a.keyTiles(b, from, to, size, func(seq sequence, lo, hi int) { f(seq, g, lo, hi, w) })
 	})

@@ -73,8 +73,8 @@ type backward[T cpu.Float] struct {
 	keys, vals          transposed[T]
 	stats               rowStats[T]
 
-	// Scratch of each worker: rows of q and of do; scores and do·v; the dk and dv of some keys; room for weigh.
-	rowsQ, rowsDO, scores, dp, tileK, tileV, clean cpu.Region[T]
+	// Scratch of each worker: rows of q and of do; scores and do·v; the dk and dv of some keys; the finite rows of addWeighted.
+	rowsQ, rowsDO, scores, dp, tileK, tileV, finiteRows cpu.Region[T]
 }
 
 // bindBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is
@@ -83,15 +83,15 @@ func bindBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, 
 	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1] // o is delta if takesDelta
 	f := backward[T]{
 		dims: a, q: in[0], k: in[1], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
-		keys:   bindTranspose[T](k, a, in[1]),
-		vals:   bindTranspose[T](k, a, in[2]),
-		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
-		rowsDO: cpu.Scratch[T](k, a.tileRows()*a.dv),
-		scores: cpu.Scratch[T](k, scores),
-		dp:     cpu.Scratch[T](k, scores),
-		tileK:  cpu.Scratch[T](k, keys*a.d),
-		tileV:  cpu.Scratch[T](k, keys*a.dv),
-		clean:  cpu.Scratch[T](k, max(chunkKeys, a.tileRows())*max(a.d, a.dv)),
+		keys:       bindTranspose[T](k, a, in[1]),
+		vals:       bindTranspose[T](k, a, in[2]),
+		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
+		rowsDO:     cpu.Scratch[T](k, a.tileRows()*a.dv),
+		scores:     cpu.Scratch[T](k, scores),
+		dp:         cpu.Scratch[T](k, scores),
+		tileK:      cpu.Scratch[T](k, keys*a.d),
+		tileV:      cpu.Scratch[T](k, keys*a.dv),
+		finiteRows: cpu.Scratch[T](k, max(chunkKeys, a.tileRows())*max(a.d, a.dv)),
 	}
 	f.stats = bindRowStats(k, a, m, in[0], f.keys, lse)
 	if takesDelta {
@@ -107,9 +107,9 @@ func bindBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, 
 // of [lo,hi) that are in the run.
 func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) int, keysOf func(t int) (lo, hi int), w *cpu.Worker) {
 	keys := hi - lo
-	q, do, s, dp, clean := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.clean.Local(w)
+	q, do, s, dp, finiteRows := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.finiteRows.Local(w)
 	dk, dv := f.tileK.Local(w)[:keys*f.d], f.tileV.Local(w)[:keys*f.dv]
-	transposedK, transposedV, stats := f.keys.of(seq, g), f.vals.of(seq, g), f.stats.rows(seq, g)
+	transposedK, transposedV, stats := f.keys.group(seq, g), f.vals.group(seq, g), f.stats.rows(seq, g)
 	clear(dk)
 	clear(dv)
 	for first := 0; first < n; first += f.tileQueries {
@@ -133,8 +133,8 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 			from, to := keysOf(query(first + r/f.h))
 			return from <= lo+i && lo+i < to
 		}
-		weigh(keys, f.dv, rows, s, 1, keys, do, f.dv, dv, areFinite, clean, visible)
-		weigh(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, clean, visible)
+		addWeighted(keys, f.dv, rows, s, 1, keys, do, f.dv, dv, areFinite, finiteRows, visible)
+		addWeighted(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, finiteRows, visible)
 	}
 	for i := range keys {
 		copy(cpu.Slice[T](f.gradK.Buf)[f.keyAt(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])

@@ -17,9 +17,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestShiftedPositions: only differences of rotary positions matter, so positions from s on give the same attention as positions
+// TestRoPEShiftedPositions: only differences of rotary positions matter, so positions from s on give the same attention as positions
 // from 0 on.
-func TestShiftedPositions(t *testing.T) {
+func TestRoPEShiftedPositions(t *testing.T) {
 	c := newSizes(2, 50, 4, 2, 8, 6)
 	q, k, v := c.Tokens(1)
 	for _, vm := range slices.Sorted(maps.Keys(vms)) {
@@ -53,9 +53,9 @@ func heads(a array, from []int) array {
 	return a
 }
 
-// TestPermutedHeads: groups do not depend on each other, so permuting the groups, or the heads of a group, permutes all results
+// TestAttentionPermutedHeads: groups do not depend on each other, so permuting the groups, or the heads of a group, permutes all results
 // without changing bits. Only sums over the heads of a group may change by rounding.
-func TestPermutedHeads(t *testing.T) {
+func TestAttentionPermutedHeads(t *testing.T) {
 	c, p := newSizes(1, 90, 9, 3, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	for _, x := range []struct{ query, kv []int }{
@@ -82,8 +82,8 @@ func TestPermutedHeads(t *testing.T) {
 	}
 }
 
-// TestJoinedBatches: a batch of two gives the bits of its two members.
-func TestJoinedBatches(t *testing.T) {
+// TestAttentionBatchEqualsMembers: a batch of two gives the bits of its two members.
+func TestAttentionBatchEqualsMembers(t *testing.T) {
 	c, p := newSizes(2, 90, 4, 2, 8, 12), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	for _, b := range opcases.Branches(c, p) {

@@ -52,7 +52,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transp
 			}
 			if recompute {
 				state := softmax[T]{top.Local(w), sum.Local(w), softmaxScale[T](a.d)}
-				state.scan(a, m, cpu.Slice[T](q.Buf), keys.of(seq, g), seq, g, t, scores.Local(w))
+				state.scan(a, m, cpu.Slice[T](q.Buf), keys.group(seq, g), seq, g, t, scores.Local(w))
 				for j := range a.h {
 					if isLarge(lses[j*a.s+t]) && state.sum[j] > 0 {
 						rows[j*rowNumbers+rowMax], rows[j*rowNumbers+rowLogSum] = state.max[j], T(math.Log(float64(state.sum[j])))

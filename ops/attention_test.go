@@ -17,8 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestAttentionOfOneNode: a node that is query, key and value at once gets the sum of the three gradients. The LSE is read as well.
-func TestAttentionOfOneNode(t *testing.T) {
+// TestAttentionGradientsOfSharedInput: a node that is query, key and value at once gets the sum of the three gradients. The LSE is read as well.
+func TestAttentionGradientsOfSharedInput(t *testing.T) {
 	c, p := newSizes(2, 37, 3, 3, 8, 8), ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 4, Window: 9}
 	weights := normal("weights", 9, c.B, c.S, c.Hq, c.Dv)
 	x, _, _ := c.Tokens(1)

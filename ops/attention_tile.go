@@ -23,13 +23,13 @@ func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
 	y := transposed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
 	bindKeys(k, a, keyTile, func(seq sequence, g, lo, hi int, _ *cpu.Worker) {
 		n := hi - lo
-		cpu.Transpose(n, y.c, y.of(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.keyAt(seq, lo, g, y.c):], y.hkv*y.c)
+		cpu.Transpose(n, y.c, y.group(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.keyAt(seq, lo, g, y.c):], y.hkv*y.c)
 	})
 	return y
 }
 
-// of returns the keys of a sequence and a group.
-func (x transposed[T]) of(seq sequence, g int) transposedKeys[T] {
+// group returns the keys group a sequence and a group.
+func (x transposed[T]) group(seq sequence, g int) transposedKeys[T] {
 	at := (seq.b*x.hkv+g)*x.t + seq.firstKey
 	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.t*x.c], seq.t, x.c}
 }
@@ -55,12 +55,8 @@ func dots[T cpu.Float](rows int, q []T, x transposedKeys[T], lo, hi int, s []T, 
 // chunkKeys is the number of keys whose scores a tile holds at a time, a multiple of keyTile.
 const chunkKeys = 8 * keyTile
 
-// maxStride is the largest result of scoreStride.
+// maxStride is the distance between the rows of scores of a chunk: cpu.PaddedRow(chunkKeys).
 const maxStride = chunkKeys + 16
-
-// scoreStride returns the distance between the rows of a tile of scores of n keys, in elements. It is an odd multiple of 16, in
-// float32 an odd number of cache lines, so that the rows do not share a few sets of a cache.
-func scoreStride(n int) int { return pieces(n, 16)*16 | 16 }
 
 // chunkEnd returns the end of the chunk that begins at key at: a multiple of keyTile, or hi for the last chunk.
 func chunkEnd(at, hi int) int { return min(hi, (at+chunkKeys)/keyTile*keyTile) }
@@ -75,7 +71,7 @@ type finiteTiles struct {
 // bindFinite adds to k a phase that tests x [B,T,Hkv,c].
 func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 	b, rows, width := x.Shape[0], x.Shape[1], x.Shape[2]*x.Shape[3]
-	f := finiteTiles{cpu.Work[int32](k, b*pieces(rows, keyTile)), pieces(rows, keyTile)}
+	f := finiteTiles{cpu.Work[int32](k, b*cpu.CeilDiv(rows, keyTile)), cpu.CeilDiv(rows, keyTile)}
 	k.Phase(b*f.tiles, func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece%f.tiles, keyTile, rows)
 		first := piece / f.tiles * rows
@@ -90,33 +86,33 @@ func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 // areFinite reports whether all tiles that hold the keys [lo,hi) of a sequence are finite.
 func (f finiteTiles) areFinite(seq sequence, lo, hi int) bool {
 	first := seq.b * f.tiles
-	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.firstKey+lo)/keyTile:first+pieces(seq.firstKey+hi, keyTile)], 0)
+	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.firstKey+lo)/keyTile:first+cpu.CeilDiv(seq.firstKey+hi, keyTile)], 0)
 }
 
 // finite reports whether all of x is finite. It may return false for finite numbers whose squares overflow float64.
 func finite[T cpu.Float](x []T) bool { return cpu.SumSquares(x) <= math.MaxFloat64 }
 
-// weigh adds weights·rows to dst [m,c]. Element (i,j) of weights [m,n] is w[i*wrs+j*wcs]. rows is [n,c]; a row begins apart
-// elements after the one before it.
+// addWeighted adds weights·rows to dst [m,c]. Element (i,j) of weights [m,n] is w[i*wrs+j*wcs]. rows is [n,c], its
+// rows ld elements apart.
 //
-// A weight is 0 where visible(i,j) is false, but 0 times NaN is NaN. So, unless areFinite, weigh replaces the rows that are not
-// finite by zeros in the product, which changes no bit of its other terms. It then adds these rows where they are visible. clean has
-// room for n rows.
-func weigh[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, apart int, dst []T, areFinite bool, clean []T, visible func(i, j int) bool) {
+// A weight is 0 where visible(i,j) is false, but 0 times NaN is NaN. So, unless areFinite, addWeighted replaces the rows that are not
+// finite by zeros in the product, which changes no bit of its other terms. It then adds these rows where they are visible. finiteRows
+// is scratch for n rows.
+func addWeighted[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, ld int, dst []T, areFinite bool, finiteRows []T, visible func(i, j int) bool) {
 	if areFinite {
-		cpu.Tile(m, c, n, w, wrs, wcs, rows, apart, dst, c, true)
+		cpu.Tile(m, c, n, w, wrs, wcs, rows, ld, dst, c, true)
 		return
 	}
 	for j := range n {
-		if row := rows[j*apart:][:c]; finite(row) {
-			copy(clean[j*c:], row)
+		if row := rows[j*ld:][:c]; finite(row) {
+			copy(finiteRows[j*c:], row)
 		} else {
-			clear(clean[j*c:][:c])
+			clear(finiteRows[j*c:][:c])
 		}
 	}
-	cpu.Tile(m, c, n, w, wrs, wcs, clean, c, dst, c, true)
+	cpu.Tile(m, c, n, w, wrs, wcs, finiteRows, c, dst, c, true)
 	for j := range n {
-		row := rows[j*apart:][:c]
+		row := rows[j*ld:][:c]
 		if finite(row) {
 			continue
 		}

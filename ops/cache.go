@@ -156,7 +156,7 @@ type CacheLayout struct {
 
 // counters returns the size, in numbers, of the part at the start of a cache that holds an int32 counter for each slot and group.
 // The thread blocks of a kernel count themselves with it. It is 0 between two steps. The CPU does not use it.
-func (c KVCache) counters() int { return pieces(2*c.Slots*c.KVHeads, 16) * 16 }
+func (c KVCache) counters() int { return cpu.CeilDiv(2*c.Slots*c.KVHeads, 16) * 16 }
 
 // Layout returns where the parts of a valid cache lie. Backends use it.
 func (c KVCache) Layout() (at CacheLayout) {
@@ -200,7 +200,7 @@ func (c KVCache) checkPages(slot, tokens int, pages []int32) error {
 	if tokens > len(pages)*c.PageLen {
 		return fmt.Errorf("slot %d has %d tokens, want at most %d: %d pages of %d", slot, tokens, len(pages)*c.PageLen, len(pages), c.PageLen)
 	}
-	for i, p := range pages[:pieces(tokens, c.PageLen)] {
+	for i, p := range pages[:cpu.CeilDiv(tokens, c.PageLen)] {
 		if p < 0 || int(p) >= c.Pages {
 			return fmt.Errorf("page %d of slot %d is %d, want 0 to %d", i, slot, p, c.Pages-1)
 		}
@@ -217,49 +217,48 @@ type sequenceCache[T cpu.Float] struct {
 	pages   []int32
 }
 
-// list is n adjoining places of a region: dimension i of key j is keys[i*apart+j], and its value is values[j*Dv:].
-type list[T cpu.Float] struct {
+// places are n adjoining places of a list of a region: dimension i of key j is keys[i*ld+j], and its value is values[j*Dv:].
+type places[T cpu.Float] struct {
 	keys, values []T
-	apart, n     int
+	ld, n        int
 }
 
-// at returns n places of a region, from the given place on. of is the slot or the page.
-func (s *sequenceCache[T]) at(r CacheRegion, of, place, n int) list[T] {
-	return list[T]{s.data[r.keysAt(of, s.g)+place:], s.data[r.valuesAt(of, s.g)+place*r.Dv:], r.Places, n}
+// places returns n places of a list, from the given place on. list is the slot or the page.
+func (s *sequenceCache[T]) places(r CacheRegion, list, place, n int) places[T] {
+	return places[T]{s.data[r.keysAt(list, s.g)+place:], s.data[r.valuesAt(list, s.g)+place*r.Dv:], r.Places, n}
 }
 
-// put stores a key and a value at the first place of l.
-func (l list[T]) put(key, value []T) {
+// put stores a key and a value at the first place.
+func (p places[T]) put(key, value []T) {
 	for i, x := range key {
-		l.keys[i*l.apart] = x
+		p.keys[i*p.ld] = x
 	}
-	copy(l.values, value)
+	copy(p.values, value)
 }
 
-// token returns the place of token t in its page.
-func (s *sequenceCache[T]) token(t int) list[T] {
-	return s.at(s.CacheLayout.Tokens, int(s.pages[t/s.PageLen]), t%s.PageLen, 1)
+// tokenPlace returns the place of token t in its page.
+func (s *sequenceCache[T]) tokenPlace(t int) places[T] {
+	return s.places(s.CacheLayout.Tokens, int(s.pages[t/s.PageLen]), t%s.PageLen, 1)
 }
 
-// block returns the place of compression block i in its page.
-func (s *sequenceCache[T]) block(i int) list[T] {
+// blockPlace returns the place of compression block i in its page.
+func (s *sequenceCache[T]) blockPlace(i int) places[T] {
 	n := s.CacheLayout.Compressed.Places
-	return s.at(s.CacheLayout.Compressed, int(s.pages[i/n]), i%n, 1)
+	return s.places(s.CacheLayout.Compressed, int(s.pages[i/n]), i%n, 1)
 }
 
-// recent returns the place of token t in the ring of the window branch.
-func (s *sequenceCache[T]) recent(t int) list[T] {
-	return s.at(s.CacheLayout.Window, s.slot, t%s.KVCache.Window, 1)
+// windowPlace returns the place of token t of the window branch.
+func (s *sequenceCache[T]) windowPlace(t int) places[T] {
+	return s.places(s.CacheLayout.Window, s.slot, t%s.KVCache.Window, 1)
 }
 
-// raw returns the place of token t in the ring of tokens before compression.
-func (s *sequenceCache[T]) raw(t int) list[T] {
-	return s.at(s.CacheLayout.Tail, s.slot, t%s.BlockLen, 1)
+// tailPlace returns the place of token t before compression.
+func (s *sequenceCache[T]) tailPlace(t int) places[T] {
+	return s.places(s.CacheLayout.Tail, s.slot, t%s.BlockLen, 1)
 }
 
-// walk iterates over places of a region. Each part that next returns lies in one list. A copy of a walk has the same places to
-// come.
-type walk[T cpu.Float] struct {
+// placeIterator iterates over places of a region. The places that next returns lie in one list. A copy goes on from the same place.
+type placeIterator[T cpu.Float] struct {
 	seq *sequenceCache[T]
 	CacheRegion
 	paged  bool    // the region has lists for pages, not for slots
@@ -268,40 +267,40 @@ type walk[T cpu.Float] struct {
 	end    int     // end of the tokens in these blocks
 }
 
-// next returns the next part; ok is false after the last one.
-func (w *walk[T]) next() (l list[T], ok bool) {
+// next returns the next places; ok is false after the last ones.
+func (w *placeIterator[T]) next() (next places[T], ok bool) {
 	for w.lo >= w.hi {
 		if len(w.idx) == 0 || w.idx[0] < 0 {
-			return l, false
+			return next, false
 		}
 		w.lo = int(w.idx[0]) * w.seq.SelectBlock
 		w.hi, w.idx = min(w.lo+w.seq.SelectBlock, w.end), w.idx[1:]
 	}
-	at, of := w.lo%w.Places, w.seq.slot
+	place, list := w.lo%w.Places, w.seq.slot
 	if w.paged {
-		of = int(w.seq.pages[w.lo/w.Places])
+		list = int(w.seq.pages[w.lo/w.Places])
 	}
-	n := min(w.hi-w.lo, w.Places-at)
+	n := min(w.hi-w.lo, w.Places-place)
 	w.lo += n
-	return w.seq.at(w.CacheRegion, of, at, n), true
+	return w.seq.places(w.CacheRegion, list, place, n), true
 }
 
-// all walks over the first n tokens.
-func (s *sequenceCache[T]) all(n int) walk[T] {
-	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, hi: n}
+// tokens iterates over the first n tokens.
+func (s *sequenceCache[T]) tokens(n int) placeIterator[T] {
+	return placeIterator[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, hi: n}
 }
 
-// visible walks over the first n compressed blocks.
-func (s *sequenceCache[T]) visible(n int) walk[T] {
-	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Compressed, paged: true, hi: n}
+// compressedKeys iterates over the first n compressed blocks.
+func (s *sequenceCache[T]) compressedKeys(n int) placeIterator[T] {
+	return placeIterator[T]{seq: s, CacheRegion: s.CacheLayout.Compressed, paged: true, hi: n}
 }
 
-// newest walks over the tokens [lo,hi) of the window branch.
-func (s *sequenceCache[T]) newest(lo, hi int) walk[T] {
-	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Window, lo: lo, hi: hi}
+// windowTokens iterates over the tokens [lo,hi) of the window branch.
+func (s *sequenceCache[T]) windowTokens(lo, hi int) placeIterator[T] {
+	return placeIterator[T]{seq: s, CacheRegion: s.CacheLayout.Window, lo: lo, hi: hi}
 }
 
-// selected walks over the tokens up to t of the selection blocks that idx names, ascending and padded with -1.
-func (s *sequenceCache[T]) selected(idx []int32, t int) walk[T] {
-	return walk[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, idx: idx, end: t + 1}
+// selectedTokens iterates over the tokens up to t of the selection blocks that idx names, ascending and padded with -1.
+func (s *sequenceCache[T]) selectedTokens(idx []int32, t int) placeIterator[T] {
+	return placeIterator[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, idx: idx, end: t + 1}
 }

@@ -77,7 +77,7 @@ func (op FillCacheOp) Check(in []Operand, b *cpu.Buf) error {
 }
 
 // checkPageTable checks a page table for prompts of at most `most` tokens.
-func (op FillCacheOp) checkPageTable(table Arg, most int) (err error) {
+func (op FillCacheOp) checkPageTable(table Arg, maxTokens int) (err error) {
 	defer valueError(&err)
 	for i := range table.Shape[0] {
 		row := pageRow(table, i)
@@ -86,8 +86,8 @@ func (op FillCacheOp) checkPageTable(table Arg, most int) (err error) {
 			return fmt.Errorf("row %d has slot %d, want -1 to %d", i, row[0], op.Cache.Slots-1)
 		case row[0] == -1:
 			continue
-		case row[1] < 0 || int(row[1]) > most:
-			return fmt.Errorf("slot %d has %d tokens, want 0 to %d", row[0], row[1], most)
+		case row[1] < 0 || int(row[1]) > maxTokens:
+			return fmt.Errorf("slot %d has %d tokens, want 0 to %d", row[0], row[1], maxTokens)
 		}
 		for j := range i {
 			if pageRow(table, j)[0] == row[0] {
@@ -125,7 +125,7 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) 
 		}
 		s := &sequenceCache[T]{c, layout, cpu.Slice[T](in[at].Buf), slot, g, row[2:]}
 		// put stores the keys and values [from,to) of the inputs j and j+1.
-		put := func(j, from, to int, place func(t int) list[T]) {
+		put := func(j, from, to int, place func(t int) places[T]) {
 			k, v := in[j], in[j+1]
 			for t := from; t < to; t++ {
 				r := (i*k.Shape[1]+t)*c.KVHeads + g
@@ -133,21 +133,21 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) 
 			}
 		}
 		if c.Dense() {
-			put(0, 0, n, s.token)
+			put(0, 0, n, s.tokenPlace)
 			return
 		}
 		next := 0 // next input
 		if c.Stores(Compressed) {
-			put(0, 0, NumCompressed(n, c.BlockLen, c.Stride), s.block)
-			put(2, max(0, n-c.BlockLen), n, s.raw)
+			put(0, 0, NumCompressed(n, c.BlockLen, c.Stride), s.blockPlace)
+			put(2, max(0, n-c.BlockLen), n, s.tailPlace)
 			next = 4
 		}
 		if c.Has(Selected) {
-			put(next, 0, n, s.token)
+			put(next, 0, n, s.tokenPlace)
 			next += 2
 		}
 		if c.Has(Window) {
-			put(next, max(0, n-c.Window), n, s.recent)
+			put(next, max(0, n-c.Window), n, s.windowPlace)
 		}
 	})
 }

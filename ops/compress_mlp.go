@@ -174,13 +174,13 @@ type blockRows[T cpu.Float] struct {
 
 // newBlockRows cuts the blocks into parts of about 4 Mi elements, but at most 8 parts, since each part needs products of its own.
 func newBlockRows[T cpu.Float](k *cpu.Kernel, c blocks, x, pe Arg) blockRows[T] {
-	const elements, most = 4 << 20, 8
+	const partElements, maxParts = 4 << 20, 8
 	n := c.b * c.n
-	size := min(n, max(1, elements/(c.blockLen*c.width()), pieces(n, most)))
+	size := min(n, max(1, partElements/(c.blockLen*c.width()), cpu.CeilDiv(n, maxParts)))
 	return blockRows[T]{c, k, x, pe, size, cpu.Work[T](k, size*c.blockLen*c.width())}
 }
 
-func (g blockRows[T]) parts() int { return pieces(g.b*g.n, g.size) }
+func (g blockRows[T]) parts() int { return cpu.CeilDiv(g.b*g.n, g.size) }
 
 // part returns the places [from,to) of the blocks of part i, counted over all rows.
 func (g blockRows[T]) part(i int) (from, to int) { return part(i, g.size, g.b*g.n) }

@@ -54,9 +54,9 @@ func (CrossEntropyOp) Check(in []Operand, b *cpu.Buf) error {
 func bindCrossEntropy[T cpu.Float](k *cpu.Kernel, logits, targets, loss, lse Arg) {
 	vocab, rows := logits.last(), targets.Elements()
 	size := rowsPerPiece(vocab)
-	sums := cpu.Work[float64](k, pieces(rows, size))
+	sums := cpu.Work[float64](k, cpu.CeilDiv(rows, size))
 	exps := cpu.Scratch[T](k, min(vocab, expRun))
-	k.Phase(pieces(rows, size), func(piece int, w *cpu.Worker) {
+	k.Phase(cpu.CeilDiv(rows, size), func(piece int, w *cpu.Worker) {
 		lo, hi := part(piece, size, rows)
 		sum, exp := 0.0, exps.Local(w)
 		for i := lo; i < hi; i++ {

@@ -12,7 +12,7 @@ import (
 type decoder[T cpu.Float] struct {
 	KVCache
 	CacheLayout
-	h, most      int // query heads of a group; the most keys that a branch can read
+	h, maxKeys   int // query heads of a group; the most keys that a branch can read
 	q            Arg
 	k, v         [len(branchNames)]Arg // of each branch
 	gates        Arg
@@ -20,14 +20,14 @@ type decoder[T cpu.Float] struct {
 	phi          [2][]Arg // parameters of the MLP for keys and for values; empty: blocks are compressed by the mean
 	o, idx, read Arg
 
-	places, starts []float64 // rotations of the positions in a run, and of the first tokens of the runs: see runTokens
-	chooser        blockChooser[T]
+	runStarts, inRun []float64 // rotations of the first tokens of the runs, and of the positions in a run: see runTokens
+	chooser          blockChooser[T]
 
 	// Scratch of each worker: the rotation; rows of q and o; scores, and a copy of the scores of the compressed branch; the softmax
 	// state; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores of the
 	// selection blocks, and the best ones.
-	turn, rowsQ, rowsO, scores, kept, max, sum, row, block, hidden, folded, best cpu.Region[T]
-	blocks                                                                       cpu.Region[int32]
+	turn, rowsQ, rowsO, scores, keptScores, max, sum, row, block, hidden, folded, best cpu.Region[T]
+	blocks                                                                             cpu.Region[int32]
 }
 
 func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
@@ -42,14 +42,14 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 		}
 	}
 	context, rope := (d.table.last()-1)*c.PageLen, RoPEOp{Base: op.Base}
-	d.places, d.starts = rope.rotations(runTokens, 0, 1, c.KeyDim), rope.rotations(pieces(context, runTokens), 0, runTokens, c.KeyDim)
-	d.most = context
+	d.runStarts, d.inRun = rope.rotations(cpu.CeilDiv(context, runTokens), 0, runTokens, c.KeyDim), rope.rotations(runTokens, 0, 1, c.KeyDim)
+	d.maxKeys = context
 	if !c.Dense() {
 		d.gates = op.bindGates(k, in, at)
-		d.most = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
+		d.maxKeys = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
 		d.chooser = blockChooser[T]{c.Params, foldWeights[T](c.Params)}
-		d.kept, d.block = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
-		d.folded, d.best, d.blocks = cpu.Scratch[T](k, pieces(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
+		d.keptScores, d.block = cpu.Scratch[T](k, d.h*d.maxKeys), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
+		d.folded, d.best, d.blocks = cpu.Scratch[T](k, cpu.CeilDiv(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
 	}
 	if op.MLP {
 		for side, i := range at.Phi {
@@ -59,7 +59,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	}
 	d.turn, d.row = cpu.Scratch[T](k, c.KeyDim), cpu.Scratch[T](k, max(c.KeyDim, c.ValueDim))
 	d.rowsQ, d.rowsO = cpu.Scratch[T](k, d.h*c.KeyDim), cpu.Scratch[T](k, d.h*c.ValueDim)
-	d.scores, d.max, d.sum = cpu.Scratch[T](k, d.h*d.most), cpu.Scratch[T](k, d.h), cpu.Scratch[T](k, d.h)
+	d.scores, d.max, d.sum = cpu.Scratch[T](k, d.h*d.maxKeys), cpu.Scratch[T](k, d.h), cpu.Scratch[T](k, d.h)
 	k.Check = func() error { return op.checkPageTable(d.table) }
 	k.Phase(c.Slots*c.KVHeads, func(piece int, w *cpu.Worker) { d.step(piece/c.KVHeads, piece%c.KVHeads, w) })
 }
@@ -93,20 +93,20 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	}
 	s := &sequenceCache[T]{d.KVCache, d.CacheLayout, cpu.Slice[T](d.cache.Buf), slot, g, row[1:]}
 	turn, q := d.turn.Local(w), d.rowsQ.Local(w)
-	compose(turn, d.starts[t/runTokens*d.KeyDim:][:d.KeyDim], d.places[t%runTokens*d.KeyDim:][:d.KeyDim])
+	compose(turn, d.runStarts[t/runTokens*d.KeyDim:][:d.KeyDim], d.inRun[t%runTokens*d.KeyDim:][:d.KeyDim])
 	for j := range d.h {
 		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], turn)
 	}
 	// put stores the token's key and value for a branch.
-	put := func(branch int, place list[T]) {
+	put := func(branch int, place places[T]) {
 		key := d.row.Local(w)[:d.KeyDim]
 		rotate(key, cpu.Slice[T](d.k[branch].Buf)[at*d.KeyDim:][:d.KeyDim], turn)
 		place.put(key, cpu.Slice[T](d.v[branch].Buf)[at*d.ValueDim:][:d.ValueDim])
 	}
 
 	if d.Dense() {
-		put(window, s.token(t))
-		read[window] = int32(d.attend(q, o, s.all(t+1), nil, w))
+		put(window, s.tokenPlace(t))
+		read[window] = int32(d.attend(q, o, s.tokens(t+1), nil, w))
 		return
 	}
 	// add adds gate times branch to o.
@@ -120,19 +120,19 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		added++
 	}
 	if d.Stores(Compressed) {
-		put(compressed, s.raw(t))
+		put(compressed, s.tailPlace(t))
 		n := d.attendCompressed(s, t, q, branch, idx, w)
 		if read[compressed] = int32(n); d.Has(Compressed) {
 			add(compressed, n)
 		}
 	}
 	if d.Has(Selected) {
-		put(selected, s.token(t))
-		add(selected, d.attend(q, branch, s.selected(idx, t), nil, w))
+		put(selected, s.tokenPlace(t))
+		add(selected, d.attend(q, branch, s.selectedTokens(idx, t), nil, w))
 	}
 	if d.Has(Window) {
-		put(window, s.recent(t))
-		add(window, d.attend(q, branch, s.newest(max(0, t+1-d.KVCache.Window), t+1), nil, w))
+		put(window, s.windowPlace(t))
+		add(window, d.attend(q, branch, s.windowTokens(max(0, t+1-d.KVCache.Window), t+1), nil, w))
 	}
 }
 
@@ -145,9 +145,9 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 	visible, own := NumVisible(t, d.BlockLen, d.Stride), t/d.SelectBlock
 	var kept []T
 	if d.Has(Selected) && own >= d.TopN { // otherwise all blocks are chosen
-		kept = d.kept.Local(w)
+		kept = d.keptScores.Local(w)
 	}
-	if keys := s.visible(visible); d.Has(Compressed) {
+	if keys := s.compressedKeys(visible); d.Has(Compressed) {
 		d.attend(q, o, keys, kept, w)
 	} else {
 		d.score(q, keys, kept, w)
@@ -160,18 +160,18 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 
 // score computes the scores of the rows q [h,D] for the given keys and adds them to a new softmax state, which replaces them by
 // exponentials. It returns the number of keys. It copies the scores to kept, unless kept is nil.
-func (d *decoder[T]) score(q []T, keys walk[T], kept []T, w *cpu.Worker) (n int) {
+func (d *decoder[T]) score(q []T, keys placeIterator[T], kept []T, w *cpu.Worker) (n int) {
 	s := d.scores.Local(w)
-	for l, ok := keys.next(); ok; l, ok = keys.next() {
-		cpu.Tile(d.h, l.n, d.KeyDim, q, d.KeyDim, 1, l.keys, l.apart, s[n:], d.most, false)
-		n += l.n
+	for p, ok := keys.next(); ok; p, ok = keys.next() {
+		cpu.Tile(d.h, p.n, d.KeyDim, q, d.KeyDim, 1, p.keys, p.ld, s[n:], d.maxKeys, false)
+		n += p.n
 	}
 	state := d.state(w)
 	state.start()
 	for j := range d.h {
-		row := s[j*d.most:][:n]
+		row := s[j*d.maxKeys:][:n]
 		if kept != nil {
-			copy(kept[j*d.most:], row)
+			copy(kept[j*d.maxKeys:], row)
 		}
 		state.add(j, row, 0, n, nil)
 	}
@@ -179,13 +179,13 @@ func (d *decoder[T]) score(q []T, keys walk[T], kept []T, w *cpu.Worker) (n int)
 }
 
 // attend does what score does, and sets o [h,Dv] to the attention of the rows over the keys.
-func (d *decoder[T]) attend(q, o []T, keys walk[T], kept []T, w *cpu.Worker) (n int) {
+func (d *decoder[T]) attend(q, o []T, keys placeIterator[T], kept []T, w *cpu.Worker) (n int) {
 	d.score(q, keys, kept, w)
 	s, state := d.scores.Local(w), d.state(w)
 	clear(o)
-	for l, ok := keys.next(); ok; l, ok = keys.next() {
-		cpu.Tile(d.h, d.ValueDim, l.n, s[n:], d.most, 1, l.values, d.ValueDim, o, d.ValueDim, true)
-		n += l.n
+	for p, ok := keys.next(); ok; p, ok = keys.next() {
+		cpu.Tile(d.h, d.ValueDim, p.n, s[n:], d.maxKeys, 1, p.values, d.ValueDim, o, d.ValueDim, true)
+		n += p.n
 	}
 	for j := range d.h {
 		state.finish(j, o[j*d.ValueDim:][:d.ValueDim])
@@ -206,7 +206,7 @@ func (d *decoder[T]) probabilities(scores []T, n int, w *cpu.Worker) []T {
 	}
 	state := d.state(w)
 	for j := range d.h {
-		x := scores[j*d.most:][:n]
+		x := scores[j*d.maxKeys:][:n]
 		log := T(math.Log(float64(state.sum[j])))
 		if lse := state.max[j]*state.scale + log; isLarge(lse) {
 			expScores(x, state.max[j], state.scale, log)
@@ -223,25 +223,25 @@ func (d *decoder[T]) probabilities(scores []T, n int, w *cpu.Worker) []T {
 // compress computes the compressed key and value of the block that begins at token first, and stores them. The block consists of
 // the l newest tokens.
 func (d *decoder[T]) compress(s *sequenceCache[T], first int, w *cpu.Worker) {
-	block, row, place := d.block.Local(w), d.row.Local(w), s.block(first/d.Stride)
+	block, row, place := d.block.Local(w), d.row.Local(w), s.blockPlace(first/d.Stride)
 	for j := range d.BlockLen {
-		raw := s.raw(first + j)
+		raw := s.tailPlace(first + j)
 		for i := range d.KeyDim {
-			block[j*d.KeyDim+i] = raw.keys[i*raw.apart]
+			block[j*d.KeyDim+i] = raw.keys[i*raw.ld]
 		}
 	}
-	d.phiOf(0, row[:d.KeyDim], block, w)
+	d.compressBlock(0, row[:d.KeyDim], block, w)
 	for i := range d.KeyDim {
-		place.keys[i*place.apart] = row[i]
+		place.keys[i*place.ld] = row[i]
 	}
 	for j := range d.BlockLen {
-		copy(block[j*d.ValueDim:][:d.ValueDim], s.raw(first+j).values)
+		copy(block[j*d.ValueDim:][:d.ValueDim], s.tailPlace(first+j).values)
 	}
-	d.phiOf(1, place.values[:d.ValueDim], block, w)
+	d.compressBlock(1, place.values[:d.ValueDim], block, w)
 }
 
-// phiOf sets dst to the compression of block [l,len(dst)], of keys if side is 0, of values if it is 1. It overwrites block.
-func (d *decoder[T]) phiOf(side int, dst, block []T, w *cpu.Worker) {
+// compressBlock sets dst to the compression of block [l,len(dst)], of keys if side is 0, of values if it is 1. It overwrites block.
+func (d *decoder[T]) compressBlock(side int, dst, block []T, w *cpu.Worker) {
 	block = block[:d.BlockLen*len(dst)]
 	phi := d.phi[side]
 	if len(phi) == 0 {

@@ -243,9 +243,9 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 	require.Equal(t, []int32{int32(n)}, x.read()[0].Ints)
 }
 
-// TestDecodeGoesOnBehindFill fills the cache with the first tokens of a sequence and decodes the others, for many numbers of first
+// TestDecodeContinuesAfterFill fills the cache with the first tokens of a sequence and decodes the others, for many numbers of first
 // tokens.
-func TestDecodeGoesOnBehindFill(t *testing.T) {
+func TestDecodeContinuesAfterFill(t *testing.T) {
 	for _, c := range opcases.Decodings() {
 		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
 			t.Run(fmt.Sprint(c.Name, "/", dt), func(t *testing.T) {

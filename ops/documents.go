@@ -261,7 +261,7 @@ func (x sequences) ofKey(b, i int) (sequence, bool) {
 func (x sequences) tiles(b, from, to, size int, f func(seq sequence, lo, hi int)) {
 	for t := from; t < to; {
 		seq := x.ofToken(b, t)
-		for lo := pieces(t-seq.first, size) * size; lo < seq.s && seq.first+lo < to; lo += size {
+		for lo := cpu.CeilDiv(t-seq.first, size) * size; lo < seq.s && seq.first+lo < to; lo += size {
 			f(seq, lo, min(seq.s, lo+size))
 		}
 		t = max(t+1, seq.first+seq.s) // ends even if the table is invalid
@@ -275,7 +275,7 @@ func (x sequences) keyTiles(b, from, to, size int, f func(seq sequence, lo, hi i
 		if !ok {
 			return
 		}
-		for lo := pieces(i-seq.firstKey, size) * size; lo < seq.t && seq.firstKey+lo < to; lo += size {
+		for lo := cpu.CeilDiv(i-seq.firstKey, size) * size; lo < seq.t && seq.firstKey+lo < to; lo += size {
 			f(seq, lo, min(seq.t, lo+size))
 		}
 		i = max(i+1, seq.firstKey+seq.t)

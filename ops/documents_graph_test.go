@@ -51,8 +51,8 @@ func TestDocumentTable(t *testing.T) {
 	})
 }
 
-// TestBadBoundaries: the error names the first wrong boundary. A later run with right boundaries gives the same result as before.
-func TestBadBoundaries(t *testing.T) {
+// TestDocumentTableRefusesBoundaries: the error names the first wrong boundary. A later run with right boundaries gives the same result as before.
+func TestDocumentTableRefusesBoundaries(t *testing.T) {
 	const B, S = 2, 10
 	good := []int32{0, 0, 7, 10, 20, 20}
 	bad := map[string][]int32{
@@ -101,9 +101,9 @@ func TestBadBoundaries(t *testing.T) {
 	require.NoError(t, op.Check(nil, cpu.NewBuf([]int32{0, 5, 1 << 30, 1 << 30})))
 }
 
-// TestNewDocumentsInOneGraph: a graph of all branches, with gradients, runs with new boundaries without a new plan. Every document
+// TestNewDocumentsNeedNoPlan: a graph of all branches, with gradients, runs with new boundaries without a new plan. Every document
 // gets the results of a graph of its own.
-func TestNewDocumentsInOneGraph(t *testing.T) {
+func TestNewDocumentsNeedNoPlan(t *testing.T) {
 	const B, S, most = 2, 60, 100
 	c, p := newSizes(B, S, 4, 2, 6, 3), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 9}
 	leaves := func() []array {
@@ -175,8 +175,8 @@ func TestNewDocumentsInOneGraph(t *testing.T) {
 	}
 }
 
-// TestBoundariesOfInts: boundaries of type int give the same table as boundaries of int32.
-func TestBoundariesOfInts(t *testing.T) {
+// TestDocumentTableTakesInts: boundaries of type int give the same table as boundaries of int32.
+func TestDocumentTableTakesInts(t *testing.T) {
 	g, cu := G.NewGraph(), []int{0, 3, 3, 8}
 	ints := G.NewVector(g, tensor.Int, G.WithName("cu"), G.WithValue(tensor.New(tensor.WithBacking(cu))))
 	table := testutil.Must(ops.DocumentTable(ints, 1, 8, 2, 1))(t)

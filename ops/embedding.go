@@ -92,7 +92,7 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 		for v := lo; v < hi; v++ {
 			row := cpu.Slice[T](dw.Buf)[v*dim:][:dim]
 			clear(row)
-			for _, i := range inverted(cpu.Slice[int32](places), cpu.Slice[int32](ends), v) {
+			for _, i := range listOf(cpu.Slice[int32](places), cpu.Slice[int32](ends), v) {
 				cpu.Add(row, row, cpu.Slice[T](dy.Buf)[int(i)*dim:][:dim])
 			}
 		}

@@ -11,9 +11,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestAddGradientsAreApart: the gradients of nested sums are separate values, so a solver that zeroes one after use does not change
+// TestAddGradientsAreSeparateNodes: the gradients of nested sums are separate values, so a solver that zeroes one after use does not change
 // the others.
-func TestAddGradientsAreApart(t *testing.T) {
+func TestAddGradientsAreSeparateNodes(t *testing.T) {
 	for vm, machine := range vms {
 		t.Run(vm, func(t *testing.T) {
 			g := G.NewGraph()

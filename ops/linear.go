@@ -197,11 +197,11 @@ func (LinearInputGradOp) flops(in []Operand) float64 {
 }
 
 func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
-	least := 2
+	minRank := 2
 	if op.Heads > 0 {
-		least = 3
+		minRank = 3
 	}
-	if err := wantInputs(in, floats("dy", least), float("w", 2)); err != nil {
+	if err := wantInputs(in, floats("dy", minRank), float("w", 2)); err != nil {
 		return nil, err
 	}
 	dy, w := in[0].Shape, in[1].Shape

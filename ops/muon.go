@@ -32,7 +32,7 @@ func MuonPolynomials() [3][3]float64 {
 const MuonScale = 0.2
 
 const (
-	muonLeast     = 1e-38   // least norm that a Gram matrix is divided by, so that a zero matrix stays zero
+	minMuonNorm   = 1e-38   // least norm that a Gram matrix is divided by, so that a zero matrix stays zero
 	muonGroupSize = 1 << 18 // elements of the matrices of one group, which stay in the caches
 )
 
@@ -85,13 +85,13 @@ func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, state
 		if !op.muon(i) {
 			continue
 		}
-		of := state[4*i:]
-		if size += of[0].Elements(); size > muonGroupSize {
-			groups, size = append(groups, nil), of[0].Elements()
+		inputs := state[4*i:]
+		if size += inputs[0].Elements(); size > muonGroupSize {
+			groups, size = append(groups, nil), inputs[0].Elements()
 		}
-		at := &groups[len(groups)-1]
-		*at = append(*at, muonMatrix{
-			rows: of[0].Shape[0], cols: of[0].Shape[1], weight: of[0].Buf, grad: of[1].Buf, m: of[2].Buf, decay: decay == '1',
+		group := &groups[len(groups)-1]
+		*group = append(*group, muonMatrix{
+			rows: inputs[0].Shape[0], cols: inputs[0].Shape[1], weight: inputs[0].Buf, grad: inputs[1].Buf, m: inputs[2].Buf, decay: decay == '1',
 		})
 	}
 	var work []muonWork
@@ -143,18 +143,18 @@ func (g muonGroup[T]) bindPhase(runs []run, f func(m *muonMatrix, lo, hi int)) {
 	})
 }
 
-// bindProducts adds the products that of returns for each matrix.
-func (g muonGroup[T]) bindProducts(of func(m *muonMatrix) []cpu.Product) {
+// bindProducts adds the products of each matrix to one phase.
+func (g muonGroup[T]) bindProducts(products func(m *muonMatrix) []cpu.Product) {
 	var list []cpu.Product
 	for i := range g.matrices {
-		list = append(list, of(&g.matrices[i])...)
+		list = append(list, products(&g.matrices[i])...)
 	}
 	cpu.Products[T](g.k, list...)
 }
 
 // bindProduct is bindProducts for one product of each matrix.
-func (g muonGroup[T]) bindProduct(of func(m *muonMatrix) cpu.Product) {
-	g.bindProducts(func(m *muonMatrix) []cpu.Product { return []cpu.Product{of(m)} })
+func (g muonGroup[T]) bindProduct(product func(m *muonMatrix) cpu.Product) {
+	g.bindProducts(func(m *muonMatrix) []cpu.Product { return []cpu.Product{product(m)} })
 }
 
 // runs returns the runs of matrices with elements(m) elements.
@@ -185,7 +185,7 @@ func (g muonGroup[T]) bindGram() {
 	g.k.Phase(len(g.matrices), func(piece int, _ *cpu.Worker) {
 		m := &g.matrices[piece]
 		gram := cpu.Slice[T](m.gram)[:m.squareElements()]
-		norm := max(math.Sqrt(cpu.SumSquares(gram)), muonLeast)
+		norm := max(math.Sqrt(cpu.SumSquares(gram)), minMuonNorm)
 		cpu.Slice[float64](m.norm)[0] = norm
 		cpu.Scale(gram, T(1/norm))
 	})

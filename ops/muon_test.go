@@ -158,8 +158,8 @@ func TestMuonPolynomials(t *testing.T) {
 	}
 }
 
-// TestMuonOfNothing: a gradient that is zero or not finite moves no weight.
-func TestMuonOfNothing(t *testing.T) {
+// TestMuonZeroOrNotFiniteGradient: a gradient that is zero or not finite moves no weight.
+func TestMuonZeroOrNotFiniteGradient(t *testing.T) {
 	a := newAdamW[float32](t, ops.AdamWOp{DecayMask: "00", MuonMask: "11"}, 2, []int{5, 7}, []int{30, 3})
 	start := slices.Clone(a.state[0])
 	a.step(t, muonStep(1))

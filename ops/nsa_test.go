@@ -122,9 +122,9 @@ func TestSelectBlocksTies(t *testing.T) {
 	}
 }
 
-// TestHugeBlocks: a selection block longer than the sequence is the only block, a longer window shows every token, and a longer
+// TestAttentionBlocksLongerThanSequence: a selection block longer than the sequence is the only block, a longer window shows every token, and a longer
 // compression block is never seen.
-func TestHugeBlocks(t *testing.T) {
+func TestAttentionBlocksLongerThanSequence(t *testing.T) {
 	c, p := newSizes(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
@@ -147,8 +147,8 @@ func pipeline(p ops.Params) build {
 	}
 }
 
-// TestSelectionInGraph: no gradient flows through the choice of blocks. The gradients are those of the branches with fixed blocks.
-func TestSelectionInGraph(t *testing.T) {
+// TestSelectBlocksPassesNoGradient: no gradient flows through the choice of blocks. The gradients are those of the branches with fixed blocks.
+func TestSelectBlocksPassesNoGradient(t *testing.T) {
 	c, p := newSizes(1, 60, 4, 2, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
@@ -172,8 +172,8 @@ func TestSelectionInGraph(t *testing.T) {
 	}
 }
 
-// TestSelectionAloneInGraph: only the selected branch of the graph has a gradient, but its choice of blocks needs another branch.
-func TestSelectionAloneInGraph(t *testing.T) {
+// TestSelectedGradientsAlone: only the selected branch of the graph has a gradient, but its choice of blocks needs another branch.
+func TestSelectedGradientsAlone(t *testing.T) {
 	c, p := newSizes(1, 30, 2, 1, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, _ := c.Compressed(4, p.BlockLen, p.Stride)

@@ -55,7 +55,7 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 		case g == nil:
 			err = fmt.Errorf("(%s) belongs to no graph, and no other input does", n.Name())
 		case n.Graph() == nil:
-			inputs[i], err = join(g, n)
+			inputs[i], err = addConstant(g, n)
 		case n.Graph() != g:
 			err = fmt.Errorf("(%s) belongs to another graph", n.Name())
 		}
@@ -82,9 +82,9 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	return node, nil
 }
 
-// join adds n, a constant that belongs to no graph, to g and returns its node in g. Gorgonia merges constants of the same name.
+// addConstant adds n, a constant that belongs to no graph, to g and returns its node in g. Gorgonia merges constants of the same name.
 // It names a large tensor by its printed form, which omits the middle. Two different constants of one name are an error.
-func join(g *gorgonia.ExprGraph, n *gorgonia.Node) (*gorgonia.Node, error) {
+func addConstant(g *gorgonia.ExprGraph, n *gorgonia.Node) (*gorgonia.Node, error) {
 	c := g.AddNode(n)
 	if c.Value() != n.Value() && !gorgonia.ValueEq(c.Value(), n.Value()) {
 		return nil, errors.New("has the name of another constant of the graph: give it a name of its own")
@@ -97,11 +97,11 @@ func operandOf(n *gorgonia.Node) (Operand, error) {
 	if n == nil {
 		return Operand{}, errors.New("is nil")
 	}
-	rank, of := 0, n.Type()
-	if t, ok := of.(gorgonia.TensorType); ok {
-		rank, of = t.Dims, t.Of
+	rank, element := 0, n.Type()
+	if t, ok := element.(gorgonia.TensorType); ok {
+		rank, element = t.Dims, t.Of
 	}
-	dt, ok := of.(tensor.Dtype)
+	dt, ok := element.(tensor.Dtype)
 	if !ok {
 		return Operand{}, fmt.Errorf("(%s) is of type %v, want numbers", n.Name(), n.Type())
 	}
@@ -118,16 +118,16 @@ func Output(node *gorgonia.Node, index int) (*gorgonia.Node, error) {
 	if node == nil {
 		return nil, errors.New("ops: output of a nil node")
 	}
-	of, ok := node.Op().(*kernelOp)
+	op, ok := node.Op().(*kernelOp)
 	if !ok {
 		return nil, fmt.Errorf("ops: output %d of %v: not an op of this package", index, node)
 	}
-	if index < 1 || index >= len(of.out) {
-		return nil, opError(of.spec, fmt.Errorf("no output %d among %d", index, len(of.out)))
+	if index < 1 || index >= len(op.out) {
+		return nil, opError(op.spec, fmt.Errorf("no output %d among %d", index, len(op.out)))
 	}
-	n, err := gorgonia.ApplyOp(&outputOp{of, index, node.ID()}, node)
+	n, err := gorgonia.ApplyOp(&outputOp{op, index, node.ID()}, node)
 	if err != nil {
-		return nil, opError(of.spec, err)
+		return nil, opError(op.spec, err)
 	}
 	return n, nil
 }
@@ -295,7 +295,7 @@ func outputs(spec Spec, n int, inputs ...*gorgonia.Node) (gorgonia.Nodes, error)
 
 // outputOp returns a further output of the op that computes its only input.
 type outputOp struct {
-	of    *kernelOp
+	main  *kernelOp
 	index int
 	id    int64 // the input node
 }
@@ -305,26 +305,26 @@ func (o *outputOp) ReturnsPtr() bool     { return true }
 func (o *outputOp) CallsExtern() bool    { return false }
 func (o *outputOp) OverwritesInput() int { return -1 }
 func (o *outputOp) Hashcode() uint32     { return hashcode(o) }
-func (o *outputOp) String() string       { return fmt.Sprintf("output %d of %v", o.index, o.of) }
+func (o *outputOp) String() string       { return fmt.Sprintf("output %d of %v", o.index, o.main) }
 
 func (o *outputOp) Type() hm.Type {
-	return hm.NewFnType(typeOf(o.of.out[0]), typeOf(o.of.out[o.index]))
+	return hm.NewFnType(typeOf(o.main.out[0]), typeOf(o.main.out[o.index]))
 }
 
 func (o *outputOp) InferShape(...gorgonia.DimSizer) (tensor.Shape, error) {
-	return o.of.out[o.index].Shape.Clone(), nil
+	return o.main.out[o.index].Shape.Clone(), nil
 }
 
 func (o *outputOp) WriteHash(h hash.Hash) {
 	fmt.Fprintf(h, "output %d %d ", o.index, o.id)
-	o.of.WriteHash(h)
+	o.main.WriteHash(h)
 }
 
 // DiffWRT returns true, though SymDiff is always an error, for the reason given at kernelOp.DiffWRT.
 func (o *outputOp) DiffWRT(int) []bool { return []bool{true} }
 
 func (o *outputOp) SymDiff(gorgonia.Nodes, *gorgonia.Node, *gorgonia.Node) (gorgonia.Nodes, error) {
-	return nil, opError(o.of.spec, fmt.Errorf("no gradient flows through output %d", o.index))
+	return nil, opError(o.main.spec, fmt.Errorf("no gradient flows through output %d", o.index))
 }
 
 // errLisp is returned by LispMachines, which take gradients while they run.
@@ -337,15 +337,15 @@ func (o *kernelOp) DoDiff(gorgonia.ExecutionContext, gorgonia.Nodes, *gorgonia.N
 
 // DoDiff implements gorgonia.ADOp.
 func (o *outputOp) DoDiff(gorgonia.ExecutionContext, gorgonia.Nodes, *gorgonia.Node) error {
-	return opError(o.of.spec, errLisp)
+	return opError(o.main.spec, errLisp)
 }
 
 // Do returns the value that the last Do of the input's op has kept, and removes it from that op.
 func (o *outputOp) Do(...gorgonia.Value) (gorgonia.Value, error) {
-	if o.of.values == nil || o.of.values[o.index] == nil {
-		return nil, opError(o.of.spec, fmt.Errorf("output %d is read before the op has run", o.index))
+	if o.main.values == nil || o.main.values[o.index] == nil {
+		return nil, opError(o.main.spec, fmt.Errorf("output %d is read before the op has run", o.index))
 	}
-	v := o.of.values[o.index]
-	o.of.values[o.index] = nil
+	v := o.main.values[o.index]
+	o.main.values[o.index] = nil
 	return v, nil
 }

@@ -126,8 +126,8 @@ func (op broken) Bind(k *cpu.Kernel, _, _ []ops.Arg) {
 	}
 }
 
-// TestFailuresOfRuns: errors and panics of kernels are errors of the run, which name the op.
-func TestFailuresOfRuns(t *testing.T) {
+// TestKernelFailuresNameTheOp: errors and panics of kernels are errors of the run, which name the op.
+func TestKernelFailuresNameTheOp(t *testing.T) {
 	for _, c := range []struct {
 		spec broken
 		err  string

@@ -77,7 +77,7 @@ func bindRMSNormGrad[T cpu.Float](k *cpu.Kernel, eps float64, in, out []Arg) {
 	x, w, dy, dx, dw := in[0], in[1], in[2], out[0], out[1]
 	dim := x.last()
 	rows := x.Elements() / dim
-	blocks := pieces(rows, rowBlock)
+	blocks := cpu.CeilDiv(rows, rowBlock)
 	partial := cpu.Work[T](k, blocks*dim)
 	terms := cpu.Scratch[T](k, dim)
 	k.Phase(blocks, func(piece int, worker *cpu.Worker) {

@@ -61,16 +61,16 @@ const runTokens = 64
 
 func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) {
 	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
-	runs := op.rotations(pieces(s, runTokens), op.Start, runTokens, d)
-	places := op.rotations(runTokens, 0, 1, d)
+	runStarts := op.rotations(cpu.CeilDiv(s, runTokens), op.Start, runTokens, d)
+	inRun := op.rotations(runTokens, 0, 1, d)
 	seqs, turns := sequencesOf(table, s, s, 0, 0), cpu.Scratch[T](k, d)
 	tokens := rowsPerPiece(h * d)
-	k.Phase(pieces(b*s, tokens), func(piece int, w *cpu.Worker) {
+	k.Phase(cpu.CeilDiv(b*s, tokens), func(piece int, w *cpu.Worker) {
 		lo, hi := part(piece, tokens, b*s)
 		turn := turns.Local(w)
 		for i := lo; i < hi; i++ {
 			t := i%s - seqs.ofToken(i/s, i%s).first
-			compose(turn, runs[t/runTokens*d:][:d], places[t%runTokens*d:][:d])
+			compose(turn, runStarts[t/runTokens*d:][:d], inRun[t%runTokens*d:][:d])
 			for at := i * h * d; at < (i+1)*h*d; at += d {
 				rotate(cpu.Slice[T](y.Buf)[at:][:d], cpu.Slice[T](x.Buf)[at:][:d], turn)
 			}

@@ -25,10 +25,7 @@ const chunk = 1 << 14
 // rowBlock is the number of rows that one piece of a reduction over rows sums up. It determines the order of the sum.
 const rowBlock = 64
 
-// pieces returns the number of parts of at most size that n is cut into.
-func pieces(n, size int) int { return (n + size - 1) / size }
-
-// part returns the bounds of part i of the parts that pieces counts.
+// part returns the bounds [lo,hi) of part i of n, which is cut into CeilDiv(n, size) parts.
 func part(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
 
 // Functions whose names begin with bind add phases to a kernel. Phases run in the order in which they are added, so the order of such
@@ -38,7 +35,7 @@ func part(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
 // chunk elements.
 func bindRows(k *cpu.Kernel, n, cols int, f func(lo, hi int)) {
 	size := rowsPerPiece(cols)
-	k.Phase(pieces(n, size), func(piece int, _ *cpu.Worker) { f(part(piece, size, n)) })
+	k.Phase(cpu.CeilDiv(n, size), func(piece int, _ *cpu.Worker) { f(part(piece, size, n)) })
 }
 
 // rowsPerPiece returns the number of rows of cols elements in about one chunk.
@@ -50,7 +47,7 @@ func (o Operand) last() int { return o.Shape[len(o.Shape)-1] }
 // bindColumnSums adds to k the phases that set dst [cols] to the sum of the rows of x [rows,cols]. They sum up each block of rows
 // by itself, then the blocks in ascending order.
 func bindColumnSums[T cpu.Float](k *cpu.Kernel, x *cpu.Buf, rows, cols int, dst *cpu.Buf) {
-	blocks := pieces(rows, rowBlock)
+	blocks := cpu.CeilDiv(rows, rowBlock)
 	partial := cpu.Work[T](k, blocks*cols)
 	k.Phase(blocks, func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, rowBlock, rows)
@@ -62,7 +59,7 @@ func bindColumnSums[T cpu.Float](k *cpu.Kernel, x *cpu.Buf, rows, cols int, dst 
 // bindSumBlocks adds to k a phase that sets dst [cols] to the sum of the rows of partial [blocks,cols], in ascending order.
 func bindSumBlocks[T cpu.Float](k *cpu.Kernel, partial *cpu.Buf, blocks, cols int, dst *cpu.Buf) {
 	const width = 256
-	k.Phase(pieces(cols, width), func(piece int, _ *cpu.Worker) {
+	k.Phase(cpu.CeilDiv(cols, width), func(piece int, _ *cpu.Worker) {
 		lo, hi := part(piece, width, cols)
 		sum, from := cpu.Slice[T](dst)[lo:hi], cpu.Slice[T](partial)
 		copy(sum, from[lo:hi])
@@ -80,12 +77,12 @@ func addRows[T cpu.Float](dst, x []T, cols int) {
 	}
 }
 
-// invert is a counting sort. For each v = 0, 1, ... it lists the i in [0,n) for which of(i) contains v, in ascending order. It
+// invert is a counting sort. For each v = 0, 1, ... it lists the i in [0,n) for which values(i) contains v, in ascending order. It
 // writes these lists one after the other, and sets ends[v] to the end of the list of v.
-func invert(n int, of func(i int) []int32, lists, ends []int32) {
+func invert(n int, values func(i int) []int32, lists, ends []int32) {
 	clear(ends)
 	for i := range n {
-		for _, v := range of(i) {
+		for _, v := range values(i) {
 			ends[v]++
 		}
 	}
@@ -94,15 +91,15 @@ func invert(n int, of func(i int) []int32, lists, ends []int32) {
 		ends[v], sum = sum, sum+count // the start of the list; the loop below moves it to the end
 	}
 	for i := range n {
-		for _, v := range of(i) {
+		for _, v := range values(i) {
 			lists[ends[v]] = int32(i)
 			ends[v]++
 		}
 	}
 }
 
-// inverted returns the list of v that invert has written.
-func inverted(lists, ends []int32, v int) []int32 {
+// listOf returns the list of v that invert has written.
+func listOf(lists, ends []int32, v int) []int32 {
 	first := int32(0)
 	if v > 0 {
 		first = ends[v-1]

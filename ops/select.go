@@ -129,12 +129,12 @@ func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 // the blocks that t sees.
 func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	rows, scale := (t1-t0)*f.h, softmaxScale[T](f.d)
-	q, s, keys := f.rowsQ.Local(w), f.scores.Local(w), f.keys.of(seq, g)
+	q, s, keys := f.rowsQ.Local(w), f.scores.Local(w), f.keys.group(seq, g)
 	stats := f.stats.rows(seq, g)[t0*f.h*rowNumbers:]
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
 	_, hi := f.mask.keys(t1 - 1)
 	for from, to := 0, chunkEnd(0, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-		ld := scoreStride(to - from)
+		ld := cpu.PaddedRow(to - from)
 		dots(rows, q, keys, from, to, s, ld)
 		for r := range rows {
 			t, j := t0+r/f.h, r%f.h

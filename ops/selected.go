@@ -85,10 +85,10 @@ func newChosenBlocks(a dims, size int, idx Arg) chosenBlocks {
 }
 
 // blocks returns the number of selection blocks of s tokens. The last block may be shorter.
-func (c chosenBlocks) blocks(s int) int { return pieces(s, c.size) }
+func (c chosenBlocks) blocks(s int) int { return cpu.CeilDiv(s, c.size) }
 
-// most returns the largest number of keys that a query can have chosen.
-func (c chosenBlocks) most() int { return min(c.n*c.size, c.s) }
+// maxKeys returns the largest number of keys that a query can have chosen.
+func (c chosenBlocks) maxKeys() int { return min(c.n*c.size, c.s) }
 
 // list returns the blocks of query t of group g.
 func (c chosenBlocks) list(seq sequence, g, t int) []int32 {
@@ -141,8 +141,8 @@ func hide[T cpu.Float](c *chosenBlocks, seq sequence, g, t, from int, x, values 
 	copy(x[end:], values)
 }
 
-// hiddenScores returns -Inf for each key of a chunk: the scores of hidden keys.
-func hiddenScores[T cpu.Float]() []T {
+// minusInfs returns a chunk of -Inf: the scores of keys that a query has not chosen.
+func minusInfs[T cpu.Float]() []T {
 	return slices.Repeat([]T{T(math.Inf(-1))}, chunkKeys)
 }
 
@@ -207,7 +207,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	k.Check = c.check
 	if c.bySpan() {
 		f := bindSpanForward[T](k, a, tokenSpan(a.s), in, out)
-		f.chosen, f.hidden = &c, hiddenScores[T]()
+		f.chosen, f.minusInf = &c, minusInfs[T]()
 		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if c.nearlyAll(seq.s) {
 				f.tile(seq, g, t0, t1, w)
@@ -218,7 +218,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 		f := &selectedForward[T]{
 			chosenBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
 			keys:   bindTranspose[T](k, a, in[1]),
-			scores: cpu.Scratch[T](k, a.h*c.most()),
+			scores: cpu.Scratch[T](k, a.h*c.maxKeys()),
 			max:    cpu.Scratch[T](k, a.h),
 			sum:    cpu.Scratch[T](k, a.h),
 		}
@@ -233,8 +233,8 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 // queries computes o and lse for the queries [first,end) of a group.
 func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
 	state := softmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
-	s, ld := f.scores.Local(w), f.most()
-	keys, v := f.keys.of(seq, g), cpu.Slice[T](f.v.Buf)
+	s, ld := f.scores.Local(w), f.maxKeys()
+	keys, v := f.keys.group(seq, g), cpu.Slice[T](f.v.Buf)
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
 	for t := first; t < end; t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, t, g, f.d):]

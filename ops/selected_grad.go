@@ -35,7 +35,7 @@ func (x choosers) group(seq sequence, g int) (queries, ends []int32) {
 // queriesOf returns the queries that chose block j and see some of its keys.
 func (x choosers) queriesOf(seq sequence, g, j int) []int32 {
 	queries, ends := x.group(seq, g)
-	return inverted(queries, ends, j)
+	return listOf(queries, ends, j)
 }
 
 // selectedBackward is the gradient of attention over chosen blocks. A piece of work writes the dq of adjoining queries, or the
@@ -52,7 +52,7 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	in, a := splitDims(in, 4, 0, 0)
 	c := newChosenBlocks(a, block, in[3])
 	k.Check = c.check
-	scores := max(a.h*c.most(), a.tileRows()*c.size)
+	scores := max(a.h*c.maxKeys(), a.tileRows()*c.size)
 	if c.bySpan() {
 		scores = max(scores, a.tileRows()*maxStride)
 	}
@@ -60,7 +60,7 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	if c.bySpan() {
 		short := bindSpanBackward(k, b, tokenSpan(a.s))
 		short.chosen, short.partRows = &c, shortParts*a.t
-		short.hidden, short.zeros, short.finiteVals = hiddenScores[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
+		short.minusInf, short.zeros, short.finiteVals = minusInfs[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
 		short.bindParts(k, shortParts)
 	}
 	if c.byList() {
@@ -76,8 +76,8 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 
 // queries computes the dq of the queries [first,end) of a group.
 func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
-	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.chosen.most(), softmaxScale[T](f.d)
-	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
+	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.chosen.maxKeys(), softmaxScale[T](f.d)
+	keys, vals, k := f.keys.group(seq, g), f.vals.group(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
 	for t := first; t < end; t++ {
 		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, t, g, f.d):]

@@ -64,7 +64,7 @@ func wantShape(name string, got tensor.Shape, want ...int) error {
 	return nil
 }
 
-// likeOutput is an input behind those of the forward op, with the shape of one of its outputs: a saved output, a gradient, or a
+// likeOutput is an input after those of the forward op, with the shape of one of its outputs: a saved output, a gradient, or a
 // residual.
 type likeOutput struct {
 	name   string

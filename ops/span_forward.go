@@ -6,13 +6,13 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 type spanForward[T cpu.Float] struct {
 	dims
 	maskedSpan
-	hidden       []T // -Inf: the scores of a chunk of keys that are not chosen; nil if chosen is nil
+	minusInf     []T // -Inf: the scores of a chunk of keys that are not chosen; nil if chosen is nil
 	q, v, o, lse Arg
 	keys         transposed[T]
 	finiteVals   finiteTiles
 
-	// Scratch of each worker: rows of q, rows of o, scores, the softmax state, and room for weigh.
-	rowsQ, rowsO, scores, max, sum, clean cpu.Region[T]
+	// Scratch of each worker: rows of q, rows of o, scores, the softmax state, and the finite rows of addWeighted.
+	rowsQ, rowsO, scores, max, sum, finiteRows cpu.Region[T]
 }
 
 // bindSpan adds to k the phases of attention under mask: in is q, k, v, out is o, lse.
@@ -32,7 +32,7 @@ func bindSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Ar
 		scores:     cpu.Scratch[T](k, a.tileRows()*maxStride),
 		max:        cpu.Scratch[T](k, a.tileRows()),
 		sum:        cpu.Scratch[T](k, a.tileRows()),
-		clean:      cpu.Scratch[T](k, chunkKeys*a.dv),
+		finiteRows: cpu.Scratch[T](k, chunkKeys*a.dv),
 	}
 }
 
@@ -41,26 +41,26 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
 	q, o, s := f.rowsQ.Local(w), f.rowsO.Local(w)[:rows*f.dv], f.scores.Local(w)
 	state := softmax[T]{f.max.Local(w)[:rows], f.sum.Local(w)[:rows], softmaxScale[T](f.d)}
-	keys, v := f.keys.of(seq, g), cpu.Slice[T](f.v.Buf)
+	keys, v := f.keys.group(seq, g), cpu.Slice[T](f.v.Buf)
 
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
 	state.start()
 	clear(o)
 	first, end := f.span.tile(t0, t1)
 	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
-		ld := scoreStride(to - from)
+		ld := cpu.PaddedRow(to - from)
 		dots(rows, q, keys, from, to, s, ld)
 		for r := range rows {
 			lo, hi := f.span.keys(t0 + r/f.h)
 			lo, hi = overlap(lo, hi, from, to)
 			if f.chosen != nil {
-				hide(f.chosen, seq, g, t0+r/f.h, from, s[r*ld:][:hi], f.hidden)
+				hide(f.chosen, seq, g, t0+r/f.h, from, s[r*ld:][:hi], f.minusInf)
 			}
 			state.add(r, s[r*ld:][:to-from], lo, hi, o[r*f.dv:][:f.dv])
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
 		areFinite := f.finiteVals.areFinite(seq, from, to)
-		weigh(rows, f.dv, to-from, s, ld, 1, v[f.keyAt(seq, from, g, f.dv):], f.hkv*f.dv, o, areFinite, f.clean.Local(w), visible)
+		addWeighted(rows, f.dv, to-from, s, ld, 1, v[f.keyAt(seq, from, g, f.dv):], f.hkv*f.dv, o, areFinite, f.finiteRows.Local(w), visible)
 	}
 
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]

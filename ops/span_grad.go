@@ -15,17 +15,17 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 type spanBackward[T cpu.Float] struct {
 	backward[T]
 	maskedSpan
-	hidden, zeros  []T         // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil if chosen is nil
-	finiteVals     finiteTiles // set only if chosen is not nil
-	finiteKeys     finiteTiles
-	rowsDQ         cpu.Region[T] // scratch of each worker
-	partRows       int           // rows in partsK for the keys of all parts of one group
-	partsK, partsV *cpu.Buf      // [B,Hkv,partRows,D] and [B,Hkv,partRows,Dv]: [parts,t,...] of each sequence, at row partsAt
+	minusInf, zeros []T         // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil if chosen is nil
+	finiteVals      finiteTiles // set only if chosen is not nil
+	finiteKeys      finiteTiles
+	rowsDQ          cpu.Region[T] // scratch of each worker
+	partRows        int           // rows in partsK for the keys of all parts of one group
+	partsK, partsV  *cpu.Buf      // [B,Hkv,partRows,D] and [B,Hkv,partRows,Dv]: [parts,t,...] of each sequence, at row partsAt
 }
 
 const (
-	fewKeys   = 4
-	mostParts = 32
+	fewKeys  = 4
+	maxParts = 32
 
 	shortSequence = 512 // the most tokens of a short sequence
 	shortParts    = 4
@@ -39,7 +39,7 @@ func (f *spanBackward[T]) parts(seq sequence) int {
 	case seq.t == seq.s && seq.s <= shortSequence:
 		return shortParts
 	}
-	if n := min(seq.s/max(1, seq.t), mostParts); n >= fewKeys {
+	if n := min(seq.s/max(1, seq.t), maxParts); n >= fewKeys {
 		return n
 	}
 	return 0
@@ -48,15 +48,15 @@ func (f *spanBackward[T]) parts(seq sequence) int {
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o or delta, lse, do, out is dq, dk, dv.
 func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool, in, out []Arg) {
 	f := bindSpanBackward(k, bindBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, takesDelta, in, out), mask)
-	most := f.parts(sequence{s: a.s, t: a.t}) // the most parts of a sequence: those of a whole row
-	f.partRows = most * a.t
+	parts := f.parts(sequence{s: a.s, t: a.t}) // of a whole row, which has the most
+	f.partRows = parts * a.t
 	if a.hasDocuments() { // some documents may have parts, others none
-		most, f.partRows = mostParts, a.s // a document of s tokens and t keys has at most s/t parts
+		parts, f.partRows = maxParts, a.s // a document of s tokens and t keys has at most s/t parts
 		if a.t == a.s {
-			most, f.partRows = shortParts, shortParts*a.t
+			parts, f.partRows = shortParts, shortParts*a.t
 		}
 	}
-	if a.hasDocuments() || most == 0 {
+	if a.hasDocuments() || parts == 0 {
 		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if f.parts(seq) == 0 {
 				f.rowGrad(seq, g, t0, t1, nil, nil, w)
@@ -69,8 +69,8 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 			}
 		})
 	}
-	if most > 0 {
-		f.bindParts(k, most)
+	if parts > 0 {
+		f.bindParts(k, parts)
 	}
 	bindClearUnused[T](k, a.sequences, f.gradK, f.gradV)
 }
@@ -84,11 +84,11 @@ func bindSpanBackward[T cpu.Float](k *cpu.Kernel, b backward[T], mask span) *spa
 	}
 }
 
-// bindParts adds the phases for the sequences that are cut into parts. most is the largest number of parts.
-func (f *spanBackward[T]) bindParts(k *cpu.Kernel, most int) {
+// bindParts adds the phases for the sequences that are cut into parts. parts is the largest number of parts of a sequence.
+func (f *spanBackward[T]) bindParts(k *cpu.Kernel, parts int) {
 	rows := f.b * f.hkv * f.partRows
 	f.partsK, f.partsV = cpu.Work[T](k, rows*f.d), cpu.Work[T](k, rows*f.dv)
-	bindGroups(k, f.dims, most, func(b, g, i int, w *cpu.Worker) {
+	bindGroups(k, f.dims, parts, func(b, g, i int, w *cpu.Worker) {
 		f.forEach(b, func(seq sequence) {
 			if n := f.parts(seq); i < n {
 				f.queryPart(seq, g, i, n, w)
@@ -139,8 +139,8 @@ func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, seq sequence, g, fro
 func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
 	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.d]
-	s, dp, clean, scale := f.scores.Local(w), f.dp.Local(w), f.clean.Local(w), softmaxScale[T](f.d)
-	keys, vals, k := f.keys.of(seq, g), f.vals.of(seq, g), cpu.Slice[T](f.k.Buf)
+	s, dp, finiteRows, scale := f.scores.Local(w), f.dp.Local(w), f.finiteRows.Local(w), softmaxScale[T](f.d)
+	keys, vals, k := f.keys.group(seq, g), f.vals.group(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
 	rowsFinite := f.stats.finite(stats, t0*f.h, t1*f.h)
 
@@ -149,7 +149,7 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 	clear(dq)
 	first, end := f.span.tile(t0, t1)
 	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
-		ld := scoreStride(to - from)
+		ld := cpu.PaddedRow(to - from)
 		dots(rows, q, keys, from, to, s, ld)
 		dots(rows, do, vals, from, to, dp, ld)
 		for r := range rows {
@@ -157,7 +157,7 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 			lo, hi = overlap(lo, hi, from, to)
 			s, dp := s[r*ld:][:to-from], dp[r*ld:][:to-from]
 			if f.chosen != nil {
-				hide(f.chosen, seq, g, t0+r/f.h, from, s[:hi], f.hidden)
+				hide(f.chosen, seq, g, t0+r/f.h, from, s[:hi], f.minusInf)
 			}
 			softmaxGrad(s, dp, lo, hi, stats[(t0*f.h+r)*rowNumbers:], scale)
 			if f.chosen != nil && !(rowsFinite && f.finiteVals.areFinite(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
@@ -166,11 +166,11 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 			}
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
-		weigh(rows, f.d, to-from, dp, ld, 1, k[f.keyAt(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.areFinite(seq, from, to), clean, visible)
+		addWeighted(rows, f.d, to-from, dp, ld, 1, k[f.keyAt(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.areFinite(seq, from, to), finiteRows, visible)
 		if dk != nil {
 			visibleT := func(i, r int) bool { return visible(r, i) } // weights are transposed
-			weigh(to-from, f.dv, rows, s, 1, ld, do, f.dv, dv[from*f.dv:], rowsFinite, clean, visibleT)
-			weigh(to-from, f.d, rows, dp, 1, ld, q, f.d, dk[from*f.d:], rowsFinite, clean, visibleT)
+			addWeighted(to-from, f.dv, rows, s, 1, ld, do, f.dv, dv[from*f.dv:], rowsFinite, finiteRows, visibleT)
+			addWeighted(to-from, f.d, rows, dp, 1, ld, q, f.d, dk[from*f.d:], rowsFinite, finiteRows, visibleT)
 		}
 	}
 	scatterRows(f.dims, cpu.Slice[T](f.gradQ.Buf), dq, seq, g, t0, t1, f.d)

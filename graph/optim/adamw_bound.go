@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -27,7 +28,7 @@ type boundAdamW struct {
 	hostHyper, hostNorm *tensor.Dense // on the host
 	slots               []adamWSlot
 	moments             []moment // two of each slot, one of a slot of Muon
-	apart               bool     // at their present addresses no weight overlaps another weight or a gradient
+	disjoint            bool     // at their present addresses no weight overlaps another weight or a gradient
 	watches             []*graph.Watch
 }
 
@@ -47,59 +48,75 @@ func (b *boundAdamW) start(weights []G.ValueGrad) error {
 	if b.backend, b.stream = b.machine.Backend(), b.machine.Stream(); b.stream == nil {
 		return errors.New("the machine is closed")
 	}
-	copies := b.machine.HalfType()
 	b.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
 	b.norm = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
 	b.hostHyper, b.hostNorm = newHost(b.hyper.Operand), newHost(b.norm.Operand)
 	in, own := []ops.Arg{b.hyper}, []ops.Arg{b.hyper, b.norm}
-	decay, muon := make([]byte, len(weights)), make([]byte, len(weights))
+	spec := ops.AdamWOp{Copies: b.machine.HalfType()}
 	for i, w := range weights {
-		name := nameOf(w, i)
-		if slices.ContainsFunc(b.slots, func(s adamWSlot) bool { return s.name == name }) {
-			return fmt.Errorf("two weights are named %s", name)
+		s, err := b.newSlot(w, i)
+		if err != nil {
+			return err
 		}
-		v := w.Value()
-		if value.IsNil(v) {
-			return fmt.Errorf("%s has no value", name)
+		b.slots = append(b.slots, s)
+		shape := s.weight.Shape
+		usesMuon := b.muon != nil && b.muon(s.name, shape)
+		if usesMuon && shape.Dims() != 2 {
+			return fmt.Errorf("%s has shape %v: Muon is for matrices", s.name, shape)
 		}
-		of := ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}
-		if of.Elements() == 0 {
-			return fmt.Errorf("%s has no elements: its shape is %v", name, of.Shape)
-		}
-		if i > 0 && of.Dtype != b.slots[0].weight.Dtype {
-			return fmt.Errorf("%s is %v, the weights before it are %v", name, of.Dtype, b.slots[0].weight.Dtype)
-		}
-		s := adamWSlot{name: name, weight: newArg(of), grad: newArg(of)}
-		first, second := moment{firstPrefix + name, newArg(of)}, moment{secondPrefix + name, newArg(of)}
+		spec.DecayMask += maskBit(b.decays(s.name, shape))
+		spec.MuonMask += maskBit(usesMuon)
+		first, second := moment{firstPrefix + s.name, newArg(s.weight.Operand)}, moment{secondPrefix + s.name, newArg(s.weight.Operand)}
 		b.moments, own = append(b.moments, first), append(own, first.Arg)
-		muon[i] = '0'
-		if b.muon != nil && b.muon(name, of.Shape) {
-			if of.Shape.Dims() != 2 {
-				return fmt.Errorf("%s has shape %v: Muon is for matrices", name, of.Shape)
-			}
-			muon[i], second.Shape = '1', nil
+		if usesMuon {
+			second.Shape = nil
 		} else {
 			b.moments, own = append(b.moments, second), append(own, second.Arg)
 		}
 		in = append(in, s.weight, s.grad, first.Arg, second.Arg)
-		if ops.IsHalf(copies) {
-			s.half = newArg(ops.Operand{Dtype: copies})
-			if n, ok := w.(*G.Node); ok && b.machine.HalfCopy(n).Buf != nil {
-				s.half = b.machine.HalfCopy(n)
-			}
+		if ops.IsHalf(spec.Copies) {
 			in = append(in, s.half)
 		}
-		b.slots = append(b.slots, s)
-		decay[i] = '0'
-		if b.decays(name, of.Shape) {
-			decay[i] = '1'
-		}
 	}
-	spec := ops.AdamWOp{DecayMask: string(decay), Copies: copies}
-	if slices.Contains(muon, '1') {
-		spec.MuonMask = string(muon)
+	if !strings.Contains(spec.MuonMask, maskBit(true)) {
+		spec.MuonMask = ""
 	}
 	return b.bind(spec, in, own)
+}
+
+// maskBit returns the character of one weight in the masks of ops.AdamWOp.
+func maskBit(set bool) string {
+	if set {
+		return "1"
+	}
+	return "0"
+}
+
+// newSlot returns the slot of weight i. Its type must be that of the slots before it, its name none of theirs.
+func (b *boundAdamW) newSlot(w G.ValueGrad, i int) (s adamWSlot, err error) {
+	name := nameOf(w, i)
+	if slices.ContainsFunc(b.slots, func(s adamWSlot) bool { return s.name == name }) {
+		return s, fmt.Errorf("two weights are named %s", name)
+	}
+	v := w.Value()
+	if value.IsNil(v) {
+		return s, fmt.Errorf("%s has no value", name)
+	}
+	operand := ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}
+	if operand.Elements() == 0 {
+		return s, fmt.Errorf("%s has no elements: its shape is %v", name, operand.Shape)
+	}
+	if i > 0 && operand.Dtype != b.slots[0].weight.Dtype {
+		return s, fmt.Errorf("%s is %v, the weights before it are %v", name, operand.Dtype, b.slots[0].weight.Dtype)
+	}
+	s = adamWSlot{name: name, weight: newArg(operand), grad: newArg(operand)}
+	if half := b.machine.HalfType(); ops.IsHalf(half) {
+		s.half = newArg(ops.Operand{Dtype: half})
+		if n, ok := w.(*G.Node); ok && b.machine.HalfCopy(n).Buf != nil {
+			s.half = b.machine.HalfCopy(n)
+		}
+	}
+	return s, nil
 }
 
 // nameOf returns the name of a weight or, if it has none, a name made of its index.
@@ -136,8 +153,8 @@ func (b *boundAdamW) adopt(weights []G.ValueGrad) error {
 	if len(weights) != len(b.slots) {
 		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(b.slots))
 	}
-	moved := !b.apart
-	b.apart = false // after an error some of them may be at new addresses
+	moved := !b.disjoint
+	b.disjoint = false // after an error some of them may be at new addresses
 	for i, w := range weights {
 		s := &b.slots[i]
 		if n, ok := w.(G.Namer); ok && n.Name() != "" && n.Name() != s.name {
@@ -173,11 +190,11 @@ func (b *boundAdamW) adopt(weights []G.ValueGrad) error {
 		moved = moved || s.weight.Pointer() != weightAt || s.grad.Pointer() != gradAt
 	}
 	if moved {
-		if err := b.checkApart(); err != nil {
+		if err := b.checkDisjoint(); err != nil {
 			return err
 		}
 	}
-	b.apart = true
+	b.disjoint = true
 	return nil
 }
 
@@ -194,9 +211,9 @@ func (b *boundAdamW) upload(s *adamWSlot, grad G.Value) error {
 	return b.stream.Upload(s.grad, grad)
 }
 
-// checkApart returns an error if a weight shares memory with another weight or with a gradient: the step would change it
+// checkDisjoint returns an error if a weight shares memory with another weight or with a gradient: the step would change it
 // twice, or read what it has changed.
-func (b *boundAdamW) checkApart() error {
+func (b *boundAdamW) checkDisjoint() error {
 	overlap := func(x, y *cpu.Buf) bool {
 		from, other := uintptr(x.Pointer()), uintptr(y.Pointer())
 		return from < other+uintptr(y.Bytes()) && other < from+uintptr(x.Bytes())
@@ -250,14 +267,14 @@ func (b *boundAdamW) check() error {
 		return nil
 	}
 	culprit := "their size"
-	if i := slices.IndexFunc(b.slots, func(s adamWSlot) bool { return has(s.grad, notFinite) }); i >= 0 {
+	if i := slices.IndexFunc(b.slots, func(s adamWSlot) bool { return anyElement(s.grad, notFinite) }); i >= 0 {
 		culprit = b.slots[i].name
 	}
 	return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, culprit)
 }
 
-// has reports whether bad is true for an element of an operand of floats in host memory.
-func has(a ops.Arg, bad func(float64) bool) bool {
+// anyElement reports whether bad is true for an element of an operand of floats in host memory.
+func anyElement(a ops.Arg, bad func(float64) bool) bool {
 	if a.Dtype == tensor.Float32 {
 		return slices.ContainsFunc(cpu.Slice[float32](a.Buf), func(x float32) bool { return bad(float64(x)) })
 	}

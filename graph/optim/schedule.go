@@ -70,8 +70,8 @@ func (w WarmupCosine) at(step int, fall func(x float64) float64) float64 {
 // Bounds of a LossScale, and the number of good steps that double it.
 const (
 	firstLossScale = 1 << 16
-	leastLossScale = 1
-	mostLossScale  = 1 << 24
+	minLossScale   = 1
+	maxLossScale   = 1 << 24
 	goodSteps      = 1000
 )
 
@@ -101,8 +101,8 @@ func (l *LossScale) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &s); err != nil {
 		return fmt.Errorf("optim: loss scale: %w", err)
 	}
-	if !(s.Value >= leastLossScale && s.Value <= mostLossScale) || s.Good < 0 || s.Good >= goodSteps {
-		return fmt.Errorf("optim: loss scale %v after %d good steps, want %d to %d and 0 to %d", s.Value, s.Good, leastLossScale, mostLossScale, goodSteps-1)
+	if !(s.Value >= minLossScale && s.Value <= maxLossScale) || s.Good < 0 || s.Good >= goodSteps {
+		return fmt.Errorf("optim: loss scale %v after %d good steps, want %d to %d and 0 to %d", s.Value, s.Good, minLossScale, maxLossScale, goodSteps-1)
 	}
 	l.value, l.good = s.Value, s.Good
 	return nil
@@ -115,16 +115,16 @@ func (l *LossScale) Value() float64 { return l.value }
 // whether the gradients have overflowed and a smaller scale may help. The step has then changed nothing: see AdamW.UncountStep.
 func (l *LossScale) Adjust(norm, scale float64) (skipped bool) {
 	if notFinite(norm) {
-		if scale <= leastLossScale {
+		if scale <= minLossScale {
 			return false
 		}
 		if scale <= l.value { // no earlier step has halved it already
-			l.value, l.good = max(leastLossScale, scale/2), 0
+			l.value, l.good = max(minLossScale, scale/2), 0
 		}
 		return true
 	}
 	if l.good++; l.good == goodSteps {
-		l.value, l.good = min(mostLossScale, 2*l.value), 0
+		l.value, l.good = min(maxLossScale, 2*l.value), 0
 	}
 	return false
 }

@@ -66,11 +66,11 @@ func TestLossScale(t *testing.T) {
 	for range 30 * goodSteps {
 		l.Adjust(3, l.value)
 	}
-	require.Equal(t, float64(mostLossScale), l.value)
+	require.Equal(t, float64(maxLossScale), l.value)
 	for range 24 {
 		require.True(t, l.Adjust(math.NaN(), l.value))
 	}
-	require.Equal(t, float64(leastLossScale), l.value)
+	require.Equal(t, float64(minLossScale), l.value)
 	require.True(t, l.Adjust(math.NaN(), 2), "at 1 it may still go on")
 	require.False(t, l.Adjust(math.NaN(), 1), "no smaller scale would help")
 }

@@ -105,9 +105,9 @@ func (b *boundAdamW) restore(step int, tensors map[string]*tensor.Dense) error {
 		switch {
 		case err != nil:
 			return fmt.Errorf("%s: %w", m.name, err)
-		case has(host, notFinite):
+		case anyElement(host, notFinite):
 			return fmt.Errorf("%s: not all elements are finite", m.name)
-		case strings.HasPrefix(m.name, secondPrefix) && has(host, func(x float64) bool { return x < 0 }):
+		case strings.HasPrefix(m.name, secondPrefix) && anyElement(host, func(x float64) bool { return x < 0 }):
 			return fmt.Errorf("%s: an average of squares is negative", m.name)
 		}
 	}

@@ -288,7 +288,7 @@ func checkCover(spans []span, size int64) error {
 
 // read returns the tensor of s. r holds exactly its bytes.
 func (s *span) read(r io.Reader) (*tensor.Dense, error) {
-	t := tensor.New(tensor.Of(s.dtype.of), tensor.WithShape(s.shape...))
+	t := tensor.New(tensor.Of(s.dtype.memory), tensor.WithShape(s.shape...))
 	all, err := elements(t)
 	if err != nil {
 		return nil, err

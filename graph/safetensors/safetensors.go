@@ -41,9 +41,9 @@ type File struct {
 
 // dtype is an element type of the format.
 type dtype struct {
-	name string
-	size int          // bytes of an element in a file
-	of   tensor.Dtype // in memory
+	name   string
+	size   int          // bytes of an element in a file
+	memory tensor.Dtype // type in memory
 }
 
 // dtypes are the element types that can be read. A tensor.Dtype is written as the first one in the list with this type.
@@ -127,7 +127,7 @@ func (f File) header() (head []byte, data []reflect.Value, err error) {
 			return nil, nil, fmt.Errorf("tensor %q: %w", name, err)
 		}
 		data = append(data, reflect.ValueOf(all))
-		d := dtypes[slices.IndexFunc(dtypes, func(d dtype) bool { return d.of == t.Dtype() })]
+		d := dtypes[slices.IndexFunc(dtypes, func(d dtype) bool { return d.memory == t.Dtype() })]
 		end := pos + d.size*reflect.ValueOf(all).Len()
 		entries[name] = struct {
 			Dtype   string `json:"dtype"`

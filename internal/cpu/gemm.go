@@ -42,7 +42,7 @@ func Products[T Float](k *Kernel, products ...Product) {
 			}
 			sizeB = max(sizeB, t.depth()*roundUp(b.n, panel))
 			if b.TransA {
-				sizeA = max(sizeA, padded(t.depth())*b.m)
+				sizeA = max(sizeA, PaddedRow(t.depth())*b.m)
 			}
 		}
 	}
@@ -86,7 +86,7 @@ func cutProducts(products []Product, unit int) (blocks []block) {
 	}
 	count := func() (n int) {
 		for _, p := range products {
-			n += cut(p.M, rows) * cut(p.N, cols)
+			n += CeilDiv(p.M, rows) * CeilDiv(p.N, cols)
 		}
 		return n
 	}
@@ -104,7 +104,7 @@ func cutProducts(products []Product, unit int) (blocks []block) {
 			if p.M <= 0 || p.N <= 0 {
 				continue
 			}
-			m, n := roundUp(cut(p.M, cut(p.M, rows)), rowTile), roundUp(cut(p.N, cut(p.N, cols)), unit)
+			m, n := roundUp(CeilDiv(p.M, CeilDiv(p.M, rows)), rowTile), roundUp(CeilDiv(p.N, CeilDiv(p.N, cols)), unit)
 			i := down * m
 			for j := 0; i < p.M && j < p.N; j += n {
 				blocks, found = append(blocks, block{p, i, j, min(m, p.M-i), min(n, p.N-j)}), true
@@ -114,16 +114,16 @@ func cutProducts(products []Product, unit int) (blocks []block) {
 	return blocks
 }
 
-// cut returns the number of parts of at most size that n is cut into.
-func cut(n, size int) int { return (n + size - 1) / size }
+// CeilDiv returns n/size, rounded up: the number of parts of at most size that n is cut into.
+func CeilDiv(n, size int) int { return (n + size - 1) / size }
 
 // depth returns the length of one cut of K: how many products are summed before the next part of A and B is packed.
 func (t Term) depth() int {
-	const most = 512
+	const maxDepth = 512
 	if t.K <= 0 {
 		return 1
 	}
-	return roundUp(cut(t.K, cut(t.K, most)), 16)
+	return roundUp(CeilDiv(t.K, CeilDiv(t.K, maxDepth)), 16)
 }
 
 // multiplyBlock computes one piece, with scratch for the packed parts of A and B.
@@ -140,11 +140,11 @@ func multiplyBlock[T Float](b block, panel int, packedA, packedB []T) {
 		sum = Slice[T](b.Bias)[b.j : b.j+b.n]
 	}
 	for _, t := range b.Terms {
-		A, most := Slice[T](t.A), t.depth()
-		for p := 0; p == 0 || p < t.K; p += most {
-			depth := min(most, t.K-p)
+		A, maxDepth := Slice[T](t.A), t.depth()
+		for p := 0; p == 0 || p < t.K; p += maxDepth {
+			depth := min(maxDepth, t.K-p)
 			packB(packedB, b, t, p, depth, panel)
-			x, ars := packedA, padded(most)
+			x, ars := packedA, PaddedRow(maxDepth)
 			if b.TransA {
 				Transpose(depth, b.m, x, ars, A[min(len(A), p*b.M+b.i):], b.M)
 			} else {
@@ -223,9 +223,9 @@ func packB[T Float](dst []T, b block, t Term, p, depth, panel int) {
 
 func bytes[T Float](s []T) *byte { return (*byte)(unsafe.Pointer(unsafe.SliceData(s))) }
 
-// padded returns the distance between packed rows of n elements, in elements. It is an odd multiple of 16, in float32 an odd
+// PaddedRow returns a distance for rows of n elements in scratch, in elements. It is an odd multiple of 16, in float32 an odd
 // number of cache lines, so that the rows do not share a few sets of a cache.
-func padded(n int) int { return roundUp(n, 16) | 16 }
+func PaddedRow(n int) int { return roundUp(n, 16) | 16 }
 
 // Transpose sets dst[p*drs+j] = src[j*srs+p] for j < rows and p < cols.
 func Transpose[T Float](rows, cols int, dst []T, drs int, src []T, srs int) {

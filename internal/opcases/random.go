@@ -31,17 +31,17 @@ type Saved struct {
 	In, Out []int
 }
 
-// Random returns a call. Six of ten calls are valid: no operand has more than `most` elements, and there are no more than
-// `most` scores. In three of ten one thing is wrong. In one of ten an axis is huge.
-func Random(rng *rand.Rand, most int) RandomCall {
-	what := rng.IntN(10)
-	r := &random{Rand: rng, most: most, huge: what == 9}
+// Random returns a call. Six of ten calls are valid: no operand has more than limit elements, and there are no more than
+// limit scores. In three of ten one thing is wrong. In one of ten an axis is huge.
+func Random(rng *rand.Rand, limit int) RandomCall {
+	kind := rng.IntN(10)
+	r := &random{Rand: rng, limit: limit, huge: kind == 9}
 	c := r.call()
 	c.Huge = r.huge
-	if c.Out = nil; what < 9 || !tooLarge(c.In) {
+	if c.Out = nil; kind < 9 || !tooLarge(c.In) {
 		c.Out, _ = c.Spec.Infer(c.In)
 	}
-	if 6 <= what && what < 9 {
+	if 6 <= kind && kind < 9 {
 		r.spoil(&c)
 	}
 	return c
@@ -50,17 +50,17 @@ func Random(rng *rand.Rand, most int) RandomCall {
 // random draws sizes.
 type random struct {
 	*rand.Rand
-	most int
-	huge bool
-	dt   tensor.Dtype
+	limit int
+	huge  bool
+	dt    tensor.Dtype
 }
 
 func oneOf[T any](r *random, list ...T) T { return list[r.IntN(len(list))] }
 
 // size draws a size, which is often a boundary of kernels or next to one.
-func (r *random) size(most int) int {
-	n := oneOf(r, 1, 2, 3, 8, 12, 16, 31, 32, 33, 63, 64, 65, 72, 96, 100, 127, 128, 129, 136, 192, 200, 256, 300, 1+r.IntN(most))
-	return min(n, most)
+func (r *random) size(limit int) int {
+	n := oneOf(r, 1, 2, 3, 8, 12, 16, 31, 32, 33, 63, 64, 65, 72, 96, 100, 127, 128, 129, 136, 192, 200, 256, 300, 1+r.IntN(limit))
+	return min(n, limit)
 }
 
 func (r *random) float(shape ...int) ops.Operand { return ops.Operand{Dtype: r.dt, Shape: shape} }
@@ -74,50 +74,68 @@ func (r *random) params() ops.Params {
 	}
 }
 
-// call draws an op and its operands.
-func (r *random) call() RandomCall {
-	r.dt = oneOf(r, tensor.Float32, tensor.Float32, tensor.Float64)
-	p, b, s, hkv := r.params(), 1+r.IntN(3), r.size(300), 1+r.IntN(4)
-	hq := hkv * oneOf(r, 1, 1, 2, 3, 4, 5, 6, 8, 16, 32, 33, 64, 65, 70)
-	dim, dv := r.size(300), r.size(300)
+// callSizes are the sizes of the operands of a call.
+type callSizes struct {
+	ops.Params
+	b, s, hq, hkv, dim, dv int
+}
+
+// sizes draws sizes within the bound on elements. If the call is to be huge, one of them is.
+func (r *random) sizes() callSizes {
+	z := callSizes{Params: r.params(), b: 1 + r.IntN(3), s: r.size(300), hkv: 1 + r.IntN(4)}
+	z.hq = z.hkv * oneOf(r, 1, 1, 2, 3, 4, 5, 6, 8, 16, 32, 33, 64, 65, 70)
+	z.dim, z.dv = r.size(300), r.size(300)
 	if r.IntN(2) == 0 {
-		dim, dv = 8*(1+r.IntN(16)), 8*(1+r.IntN(16))
+		z.dim, z.dv = 8*(1+r.IntN(16)), 8*(1+r.IntN(16))
 	}
-	for b*s*hq*max(dim, dv, s, p.TopN) > r.most {
-		switch {
-		case s > 40:
-			s /= 2
-		case hq > 8*hkv:
-			hq = hkv
-		case b > 1:
-			b--
-		case max(dim, dv, s, p.TopN) > 64:
-			dim, dv, p.TopN = min(dim, 64), min(dv, 64), min(p.TopN, 16)
-			s = min(s, 64)
-		case hq > 1:
-			hq, hkv = 1, 1
-		case s > 1:
-			s /= 2
-		default:
-			dim, dv, p.TopN = 1, 1, 3
-			r.most = max(r.most, 3)
-		}
+	for z.b*z.s*z.hq*max(z.dim, z.dv, z.s, z.TopN) > r.limit {
+		r.shrink(&z)
 	}
 	if r.huge {
 		n := 1 << (20 + r.IntN(30))
 		switch r.IntN(5) {
 		case 0:
-			b = n
+			z.b = n
 		case 1:
-			s = n + r.IntN(100)
+			z.s = n + r.IntN(100)
 		case 2:
-			hkv, hq = n, n*(hq/hkv)
+			z.hkv, z.hq = n, n*(z.hq/z.hkv)
 		case 3:
-			dim = n
+			z.dim = n
 		case 4:
-			p.TopN = n
+			z.TopN = n
 		}
 	}
+	return z
+}
+
+// shrink reduces the first size that is not small yet. If all are as small as possible, it raises the bound on elements.
+func (r *random) shrink(z *callSizes) {
+	switch {
+	case z.s > 40:
+		z.s /= 2
+	case z.hq > 8*z.hkv:
+		z.hq = z.hkv
+	case z.b > 1:
+		z.b--
+	case max(z.dim, z.dv, z.s, z.TopN) > 64:
+		z.dim, z.dv, z.TopN = min(z.dim, 64), min(z.dv, 64), min(z.TopN, 16)
+		z.s = min(z.s, 64)
+	case z.hq > 1:
+		z.hq, z.hkv = 1, 1
+	case z.s > 1:
+		z.s /= 2
+	default:
+		z.dim, z.dv, z.TopN = 1, 1, 3
+		r.limit = max(r.limit, 3)
+	}
+}
+
+// call draws an op and its operands.
+func (r *random) call() RandomCall {
+	r.dt = oneOf(r, tensor.Float32, tensor.Float32, tensor.Float64)
+	z := r.sizes()
+	p, b, s, hq, hkv, dim, dv := z.Params, z.b, z.s, z.hq, z.hkv, z.dim, z.dv
 	nc := max(1, ops.NumCompressed(s, p.BlockLen, p.Stride))
 	q, k, v := r.float(b, s, hq, dim), r.float(b, s, hkv, dim), r.float(b, s, hkv, dv)
 	kc, vc := r.float(b, nc, hkv, dim), r.float(b, nc, hkv, dv)
@@ -127,16 +145,22 @@ func (r *random) call() RandomCall {
 	compressed := ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}
 	selected := ops.SelectedAttentionOp{SelectBlock: p.SelectBlock}
 	delta := r.IntN(2) == 0
-	third, name, at := o, "o", 0 // at is -1 if the call reads delta instead of o
+	third, name := o, "o"
 	if delta {
-		third, name, at = lse, "delta", -1
+		third, name = lse, "delta"
 	}
-	after := func(c RandomCall, spec ops.Spec, in []int, o, lse int) RandomCall {
+	ifReadsO := func(input int) int { // the index of the input o, -1 if the call reads delta instead
+		if delta {
+			return -1
+		}
+		return input
+	}
+	withForward := func(c RandomCall, spec ops.Spec, in []int, o, lse int) RandomCall {
 		c.Forward = &Saved{spec, in, []int{o, lse}}
 		return c
 	}
 	qkv := []int{0, 1, 2}
-	of := func(spec ops.Spec, names []string, in ...ops.Operand) RandomCall {
+	newCall := func(spec ops.Spec, names []string, in ...ops.Operand) RandomCall {
 		c := RandomCall{Spec: spec, In: slices.Clone(in), Names: names, Block: p.SelectBlock}
 		for i := range c.In {
 			c.In[i].Shape = slices.Clone(c.In[i].Shape)
@@ -145,34 +169,34 @@ func (r *random) call() RandomCall {
 	}
 	switch hidden := 1 + r.IntN(20); r.IntN(14) {
 	case 0, 1:
-		return of(window, []string{"q", "k", "v"}, q, k, v)
+		return newCall(window, []string{"q", "k", "v"}, q, k, v)
 	case 2:
-		c := of(ops.SlidingWindowGradOp{Forward: window, Delta: delta}, []string{"q", "k", "v", name, "lse", "do"}, q, k, v, third, lse, o)
-		return after(c, window, qkv, 3|at, 4)
+		c := newCall(ops.SlidingWindowGradOp{Forward: window, Delta: delta}, []string{"q", "k", "v", name, "lse", "do"}, q, k, v, third, lse, o)
+		return withForward(c, window, qkv, ifReadsO(3), 4)
 	case 3:
-		return of(compressed, []string{"q", "kc", "vc"}, q, kc, vc)
+		return newCall(compressed, []string{"q", "kc", "vc"}, q, kc, vc)
 	case 4:
-		c := of(ops.CompressedAttentionGradOp{Forward: compressed, Delta: delta}, []string{"q", "kc", "vc", name, "lse", "do"}, q, kc, vc, third, lse, o)
-		return after(c, compressed, qkv, 3|at, 4)
+		c := newCall(ops.CompressedAttentionGradOp{Forward: compressed, Delta: delta}, []string{"q", "kc", "vc", name, "lse", "do"}, q, kc, vc, third, lse, o)
+		return withForward(c, compressed, qkv, ifReadsO(3), 4)
 	case 5, 6:
-		return after(of(ops.SelectBlocksOp{Params: p}, []string{"q", "kc", "lse"}, q, kc, lse), compressed, []int{0, 1, 1}, -1, 2)
+		return withForward(newCall(ops.SelectBlocksOp{Params: p}, []string{"q", "kc", "lse"}, q, kc, lse), compressed, []int{0, 1, 1}, -1, 2)
 	case 7:
-		return of(selected, []string{"q", "k", "v", "idx"}, q, k, v, idx)
+		return newCall(selected, []string{"q", "k", "v", "idx"}, q, k, v, idx)
 	case 8:
-		c := of(ops.SelectedAttentionGradOp{Forward: selected, Delta: delta}, []string{"q", "k", "v", "idx", name, "lse", "do"}, q, k, v, idx, third, lse, o)
-		return after(c, selected, []int{0, 1, 2, 3}, 4|at, 5)
+		c := newCall(ops.SelectedAttentionGradOp{Forward: selected, Delta: delta}, []string{"q", "k", "v", "idx", name, "lse", "do"}, q, k, v, idx, third, lse, o)
+		return withForward(c, selected, []int{0, 1, 2, 3}, ifReadsO(4), 5)
 	case 9:
-		return of(ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, []string{"x"}, k)
+		return newCall(ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, []string{"x"}, k)
 	case 10:
-		return of(ops.CompressMeanGradOp{BlockLen: p.BlockLen, Stride: p.Stride, Tokens: s}, []string{"dy"}, kc)
+		return newCall(ops.CompressMeanGradOp{BlockLen: p.BlockLen, Stride: p.Stride, Tokens: s}, []string{"dy"}, kc)
 	case 11:
-		return of(ops.CompressMLPOp{BlockLen: p.BlockLen, Stride: p.Stride}, []string{"x", "pe", "w1", "w2"},
+		return newCall(ops.CompressMLPOp{BlockLen: p.BlockLen, Stride: p.Stride}, []string{"x", "pe", "w1", "w2"},
 			k, r.float(p.BlockLen, dim), r.float(hidden, p.BlockLen*dim), r.float(dim, hidden))
 	case 12:
 		k.Shape[3] += k.Shape[3] % 2
-		return of(ops.RoPEOp{Base: 1e4, Start: r.IntN(1000)}, []string{"x"}, k)
+		return newCall(ops.RoPEOp{Base: 1e4, Start: r.IntN(1000)}, []string{"x"}, k)
 	default:
-		return of(ops.GatedSumOp{Sigmoid: delta}, []string{"gates", "branch 0", "branch 1"}, r.float(b, s, hq, 2), o, o)
+		return newCall(ops.GatedSumOp{Sigmoid: delta}, []string{"gates", "branch 0", "branch 1"}, r.float(b, s, hq, 2), o, o)
 	}
 }
 

@@ -182,7 +182,7 @@ func (g Golden) I32(t testing.TB, name string) []int32 {
 }
 
 // Within is the function Within for got and a float64 tensor of the golden. In a golden that is not built in a tensor may have a NaN,
-// such as a gradient of the reference behind an exponential that overflowed. Then got need only be finite.
+// such as a gradient of the reference after an exponential that overflowed. Then got need only be finite.
 func (g Golden) Within(t testing.TB, name string, got []float64, tol float64) {
 	t.Helper()
 	want := g.F64(t, name)

@@ -11,10 +11,10 @@ import (
 // It needs float32 weights, a graph.Machine and an optim.AdamW. The Grad of a learnable is the sum so far of each micro-batch's
 // gradient times the share of its targets that are not ignored. RunAndStep passes the sum of these shares to the solver, which
 // divides by it.
-func WithAccumulation() ModelOption { return func(o *modelOptions) { o.sums = true } }
+func WithAccumulation() ModelOption { return func(o *modelOptions) { o.accumulate = true } }
 
-// sums counts the micro-batches since the last step.
-type sums struct {
+// accumulated counts the micro-batches since the last step.
+type accumulated struct {
 	batches int
 	targets int // those that are not ignored
 }
@@ -31,28 +31,28 @@ func (m *Model) NumTargets() (n int) {
 
 // countBatch counts the batch in the sums, if the model has any, and sets the scale of its gradients to its weight.
 func (m *Model) countBatch() {
-	if m.sums == nil {
+	if m.accumulated == nil {
 		return
 	}
 	n := m.NumTargets()
-	m.sums.batches++
-	m.sums.targets += n
+	m.accumulated.batches++
+	m.accumulated.targets += n
 	*m.scale = G.F32(m.lossScale * float64(n) / float64(len(m.targets)))
 }
 
 // gradScale returns the number that the solver divides the gradients by: the loss scale times the sum of the batches' weights.
 func (m *Model) gradScale() float64 {
-	if m.sums == nil || m.sums.targets == 0 { // without targets all gradients are zero
+	if m.accumulated == nil || m.accumulated.targets == 0 { // without targets all gradients are zero
 		return m.lossScale
 	}
-	return m.lossScale * float64(m.sums.targets) / float64(len(m.targets))
+	return m.lossScale * float64(m.accumulated.targets) / float64(len(m.targets))
 }
 
-// endSums clears the sums, if the model has any, so that the next run starts new ones.
-func (m *Model) endSums() error {
-	if m.sums == nil {
+// dropAccumulated clears the sums, if the model has any, so that the next run starts new ones.
+func (m *Model) dropAccumulated() error {
+	if m.accumulated == nil {
 		return nil
 	}
-	*m.sums = sums{}
+	*m.accumulated = accumulated{}
 	return m.machine.ZeroGrads()
 }

@@ -24,15 +24,15 @@ type Decoder struct {
 	caches         []G.Value       // one for each layer
 	resident       *graph.Resident // holds the caches on a device; nil on the host
 	cache          ops.KVCache     // sizes of each cache
-	sequences      []decoded
+	sequences      []slotSequence
 	free           []int32 // pages that no sequence uses
 
 	step     *decoderGraph
 	prefills map[int]*decoderGraph // by length
 }
 
-// decoded is the sequence of a slot.
-type decoded struct {
+// slotSequence is the sequence of a slot.
+type slotSequence struct {
 	tokens int
 	pages  []int32
 	logits []float32
@@ -93,7 +93,7 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	if !o.backend.Device().Host && w.resident == nil {
 		return nil, errors.New("the weights are on the host: move them to the device first")
 	}
-	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]decoded, slots), prefills: map[int]*decoderGraph{}}
+	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]slotSequence, slots), prefills: map[int]*decoderGraph{}}
 	d.options = []graph.Option{graph.WithBackend(o.backend), graph.WithPrecision(o.precision), graph.WithCapture()}
 	if d.cache, err = c.cacheSizes(slots, context, o.precision); err != nil {
 		return nil, err
@@ -217,8 +217,8 @@ func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 
 // prefill returns the graph for n tokens or more.
 func (d *Decoder) prefill(n int) (*decoderGraph, error) {
-	const least = 16
-	size := least
+	const minPrefill = 16
+	size := minPrefill
 	for size < n {
 		size *= 2
 	}
@@ -239,7 +239,7 @@ func (d *Decoder) prefill(n int) (*decoderGraph, error) {
 }
 
 // grow adds pages to s until it has room for n tokens.
-func (d *Decoder) grow(s *decoded, n int) {
+func (d *Decoder) grow(s *slotSequence, n int) {
 	for len(s.pages)*d.cache.PageLen < n {
 		last := len(d.free) - 1
 		s.pages, d.free = append(s.pages, d.free[last]), d.free[:last]

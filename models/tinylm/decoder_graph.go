@@ -56,8 +56,8 @@ func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.
 	return g, nil
 }
 
-// copyLogits copies row i of the logits of the last run to of(i), unless that is nil.
-func (g *decoderGraph) copyLogits(of func(i int) []float32) error {
+// copyLogits copies row i of the logits of the last run to row(i), unless that is nil.
+func (g *decoderGraph) copyLogits(row func(i int) []float32) error {
 	v, err := graph.HostValue(g.logits.Value())
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func (g *decoderGraph) copyLogits(of func(i int) []float32) error {
 	x := v.(*tensor.Dense)
 	rows := x.Shape()[0]
 	for i := range rows {
-		dst := of(i)
+		dst := row(i)
 		if x.Dtype() == tensor.Float32 {
 			copy(dst, x.Float32s()[i*x.Size()/rows:])
 			continue

@@ -21,20 +21,20 @@ type Model struct {
 	weights    *Weights
 	batch, seq int
 
-	graph      *G.ExprGraph
-	tokens     []int32 // [B,S]
-	targets    []int32 // [B,S], -1 is ignored
-	cuSeqlens  []int32 // [K+1]; nil: each row is one document
-	logits     *G.Node // [B,S,V]
-	layers     []Layer
-	loss       *G.Node // scalar
-	learnables G.Nodes
-	grads      []G.ValueGrad // nil: without gradients
-	vm         G.VM
-	machine    *graph.Machine // vm as a graph.Machine; nil: another VM
-	scale      *G.F32         // of the gradients; nil means 1
-	lossScale  float64        // set by SetLossScale
-	sums       *sums          // nil: without accumulation
+	graph       *G.ExprGraph
+	tokens      []int32 // [B,S]
+	targets     []int32 // [B,S], -1 is ignored
+	cuSeqlens   []int32 // [K+1]; nil: each row is one document
+	logits      *G.Node // [B,S,V]
+	layers      []Layer
+	loss        *G.Node // scalar
+	learnables  G.Nodes
+	grads       []G.ValueGrad // nil: without gradients
+	vm          G.VM
+	machine     *graph.Machine // vm as a graph.Machine; nil: another VM
+	scale       *G.F32         // of the gradients; nil means 1
+	lossScale   float64        // set by SetLossScale
+	accumulated *accumulated   // nil: without accumulation
 }
 
 // NewModel builds the graph of a model for a batch of batch sequences of seq tokens, and the machine that runs it. The model
@@ -98,11 +98,11 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		return b.Err()
 	}
 	m.learnables = b.Learnables()
-	if o.sums {
-		m.sums = new(sums)
+	if o.accumulate {
+		m.accumulated = new(accumulated)
 	}
 	if o.grads {
-		if o.scaled || o.sums {
+		if o.scaled || o.accumulate {
 			m.scale, m.lossScale = G.NewF32(1), 1
 			scale := G.NewScalar(m.graph, tensor.Float32, G.WithName("loss scale"), G.WithValue(m.scale))
 			_, err = graph.ScaledGrad(m.loss, scale, m.learnables...)
@@ -145,7 +145,7 @@ func (m *Model) SetLossScale(scale float64) error {
 		return errors.New("tinylm: loss scale: the model was built without one")
 	case !(float32(scale) > 0) || math.IsInf(float64(float32(scale)), 1):
 		return fmt.Errorf("tinylm: loss scale is %v, want a number above 0", scale)
-	case m.sums != nil && m.sums.batches > 0 && float64(float32(scale)) != m.lossScale:
+	case m.accumulated != nil && m.accumulated.batches > 0 && float64(float32(scale)) != m.lossScale:
 		return fmt.Errorf("tinylm: loss scale is %v, want %v as in the micro-batches added up so far", scale, m.lossScale)
 	}
 	*m.scale = G.F32(scale)
@@ -212,7 +212,7 @@ func (m *Model) Run() error {
 		m.vm.Reset()
 	}
 	if err != nil {
-		err = errors.Join(err, m.endSums())
+		err = errors.Join(err, m.dropAccumulated())
 		return fmt.Errorf("tinylm: %w", err)
 	}
 	return nil
@@ -222,7 +222,7 @@ func (m *Model) Run() error {
 // be the model's. WatchLoss reads the loss. If the model was built WithAccumulation, the run is the last micro-batch of the step.
 func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
 	defer named(&err, "step")
-	defer func() { err = errors.Join(err, m.endSums()) }()
+	defer func() { err = errors.Join(err, m.dropAccumulated()) }()
 	switch {
 	case m.grads == nil:
 		return errNoGradients
@@ -270,7 +270,7 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 		return 0, errors.New("tinylm: step: no solver")
 	case !ok && m.weights.resident != nil:
 		return 0, fmt.Errorf("tinylm: step: the weights are on a device, where a %T cannot change them: want an optim.AdamW", solver)
-	case !ok && m.sums != nil:
+	case !ok && m.accumulated != nil:
 		return 0, fmt.Errorf("tinylm: step: a %T does not know the weights of micro-batches: want an optim.AdamW", solver)
 	}
 	if err := m.Run(); err != nil {
@@ -283,7 +283,7 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 		m.weights.stepped, m.weights.changes = nil, m.weights.changes+1
 		err = solver.Step(m.grads)
 	}
-	if err = errors.Join(err, m.endSums()); err != nil {
+	if err = errors.Join(err, m.dropAccumulated()); err != nil {
 		return loss, fmt.Errorf("tinylm: step: %w", err)
 	}
 	return loss, nil

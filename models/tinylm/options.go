@@ -14,16 +14,16 @@ import (
 type ModelOption func(*modelOptions)
 
 type modelOptions struct {
-	grads     bool
-	noLogits  bool
-	parts     bool
-	scaled    bool
-	sums      bool
-	recompute bool
-	packed    bool
-	documents int
-	vm        func(*Model) (G.VM, error)
-	graph     []graph.Option
+	grads      bool
+	noLogits   bool
+	parts      bool
+	scaled     bool
+	accumulate bool
+	recompute  bool
+	packed     bool
+	documents  int
+	vm         func(*Model) (G.VM, error)
+	graph      []graph.Option
 }
 
 // WithGradients adds the gradients of the loss to the graph. A model without them can not be trained, runs faster and
@@ -44,10 +44,10 @@ func WithParts() ModelOption { return func(o *modelOptions) { o.parts = true } }
 // layer. This needs much less memory and about a fifth more time. Results have the same bits. See graph.WithRecompute.
 func WithRecompute() ModelOption { return func(o *modelOptions) { o.recompute = true } }
 
-// WithDocuments packs up to most documents into the rows of a batch. A document's results are as if it ran alone. CuSeqlens has the
-// boundaries. most must be at least the number of rows.
-func WithDocuments(most int) ModelOption {
-	return func(o *modelOptions) { o.packed, o.documents = true, most }
+// WithDocuments packs up to maxDocuments documents into the rows of a batch. A document's results are as if it ran alone. CuSeqlens has the
+// boundaries. maxDocuments must be at least the number of rows.
+func WithDocuments(maxDocuments int) ModelOption {
+	return func(o *modelOptions) { o.packed, o.documents = true, maxDocuments }
 }
 
 // WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a
@@ -82,9 +82,9 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 		err = fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, maxTokens)
 	case o.vm != nil && len(o.graph) > 0:
 		err = errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
-	case o.vm != nil && (o.sums || o.recompute):
+	case o.vm != nil && (o.accumulate || o.recompute):
 		err = errors.New("WithVM excludes WithAccumulation and WithRecompute: these are for a graph.Machine")
-	case o.sums && !o.grads:
+	case o.accumulate && !o.grads:
 		err = fmt.Errorf("accumulation: %w", errNoGradients)
 	case o.recompute && !o.grads:
 		err = fmt.Errorf("recompute: %w", errNoGradients)
@@ -122,7 +122,7 @@ func (m *Model) machineOptions(o modelOptions) []graph.Option {
 		}
 	}
 	list := append(slices.Clip(o.graph), graph.WithKeep(keep...))
-	if o.sums {
+	if o.accumulate {
 		list = append(list, graph.WithGradSums())
 	}
 	if o.recompute && len(m.layers) > 1 {

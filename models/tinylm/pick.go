@@ -20,7 +20,7 @@ type picker struct {
 // pick chooses a token by the logits of all tokens, which it does not change. The repetition penalty is for the tokens in seen. draw is
 // a number in [0, 1). The candidates divide [0, 1) in the order of their ids, not of their logits: if the logits of two devices differ by
 // rounding, the limits between candidates differ as little.
-func (p *picker) pick(logits []float32, how *Sampling, seen tokenSet, draw float64) (int32, error) {
+func (p *picker) pick(logits []float32, sampling *Sampling, seen tokenSet, draw float64) (int32, error) {
 	if len(p.logits) < len(logits) {
 		p.ids, p.logits, p.weights = make([]int32, len(logits)), make([]float32, len(logits)), make([]float32, len(logits))
 	}
@@ -29,22 +29,22 @@ func (p *picker) pick(logits []float32, how *Sampling, seen tokenSet, draw float
 	if !(top <= math.MaxFloat32) {
 		return 0, notFinite(logits)
 	}
-	if how.RepetitionPenalty != 0 && how.RepetitionPenalty != 1 {
+	if sampling.RepetitionPenalty != 0 && sampling.RepetitionPenalty != 1 {
 		copy(all.logits, logits)
 		logits = all.logits
-		seen.penalise(logits, how.RepetitionPenalty)
+		seen.penalise(logits, sampling.RepetitionPenalty)
 		top = cpu.Max(logits)
 	}
 	switch {
 	case math.IsInf(float64(top), -1):
 		return 0, errors.New("the logits of all tokens are -Inf")
-	case how.Temperature == 0:
+	case sampling.Temperature == 0:
 		return int32(slices.Index(logits, top)), nil
 	}
 	for i, l := range logits {
 		all.ids[i], all.logits[i] = int32(i), l-top
 	}
-	return all.draw(how, draw), nil
+	return all.draw(sampling, draw), nil
 }
 
 // notFinite returns an error for the first logit that is NaN or +Inf. -Inf is a token that is never chosen.
@@ -61,17 +61,17 @@ type candidates struct {
 }
 
 // draw chooses a token.
-func (c candidates) draw(how *Sampling, draw float64) int32 {
-	if how.TopK > 0 && how.TopK < len(c.ids) {
+func (c candidates) draw(sampling *Sampling, draw float64) int32 {
+	if sampling.TopK > 0 && sampling.TopK < len(c.ids) {
 		for i := range c.weights {
 			c.weights[i] = 1
 		}
-		c = c.largest(float64(how.TopK))
+		c = c.largest(float64(sampling.TopK))
 	}
-	scale := float32(max(0x1p-126, min(1/how.Temperature, math.MaxFloat32)))
+	scale := float32(max(0x1p-126, min(1/sampling.Temperature, math.MaxFloat32)))
 	cpu.ExpSum(c.weights, c.logits, scale, 0)
-	if how.TopP > 0 && how.TopP < 1 {
-		c = c.largest(how.TopP * sum(c.weights))
+	if sampling.TopP > 0 && sampling.TopP < 1 {
+		c = c.largest(sampling.TopP * sum(c.weights))
 	}
 	at, last := draw*sum(c.weights), c.ids[0]
 	for i, w := range c.weights {
@@ -95,7 +95,7 @@ func sum(x []float32) (s float64) {
 // largest returns the candidates with the largest logits: the fewest whose weights sum to at least want, and of equal logits the first.
 // It finds the smallest of these logits in linear time by radix selection, one digit of its magnitude at a time.
 func (c candidates) largest(want float64) candidates {
-	var most uint32 // the magnitude of the smallest logit, without its last shift bits
+	var limit uint32 // the magnitude of the smallest logit, without its last shift bits
 	shift := 31
 	for shift > 0 {
 		before := shift
@@ -104,7 +104,7 @@ func (c candidates) largest(want float64) candidates {
 		var counts [256]int32
 		mask := uint32(1)<<(before-shift) - 1
 		for i, l := range c.logits {
-			if m := magnitude(l); m>>before == most {
+			if m := magnitude(l); m>>before == limit {
 				sums[m>>shift&mask] += float64(c.weights[i])
 				counts[m>>shift&mask]++
 			}
@@ -121,7 +121,7 @@ func (c candidates) largest(want float64) candidates {
 				break
 			}
 		}
-		most = most<<(before-shift) | uint32(digit)
+		limit = limit<<(before-shift) | uint32(digit)
 		if counts[digit] == 1 {
 			break
 		}
@@ -129,10 +129,10 @@ func (c candidates) largest(want float64) candidates {
 	n := 0
 	for i, l := range c.logits {
 		m := magnitude(l) >> shift
-		if m > most || m == most && want <= 0 {
+		if m > limit || m == limit && want <= 0 {
 			continue
 		}
-		if m == most {
+		if m == limit {
 			want -= float64(c.weights[i])
 		}
 		c.ids[n], c.logits[n], c.weights[n] = c.ids[i], l, c.weights[i]

@@ -19,7 +19,7 @@ type Sampler struct {
 	vocab   Vocabulary
 	seqs    []sequence // by slot of the decoder
 	next    []int32    // the tokens of a step, by slot
-	at      int        // the slot whose turn it is to choose a token
+	turn    int        // the slot whose turn it is to choose a token
 	added   int        // sequences so far
 	running int        // sequences that have not ended
 	picker  picker
@@ -39,14 +39,14 @@ type decoder interface {
 
 // sequence is the sequence of a slot of the decoder.
 type sequence struct {
-	id     int // -1: the slot is free
-	how    Sampling
-	random rand.PCG
-	tokens []int32    // those in the decoder, and the one chosen last
-	state  slotState  // of the decoder's slot
-	chosen int        // number of tokens so far
-	seen   tokenSet   // tokens of prompt and output
-	text   textStream // not used without a vocabulary
+	id       int // -1: the slot is free
+	sampling Sampling
+	random   rand.PCG
+	tokens   []int32    // those in the decoder, and the one chosen last
+	state    slotState  // of the decoder's slot
+	chosen   int        // number of tokens so far
+	seen     tokenSet   // tokens of prompt and output
+	text     textStream // not used without a vocabulary
 }
 
 // slotState says how the tokens in a slot of the decoder differ from those of its sequence.
@@ -128,24 +128,24 @@ func (s *Sampler) Stats() Stats { return s.stats }
 
 // Add prefills a prompt, which must not be empty, and returns the number by which Token and Remove name its sequence: 0, 1 and so on.
 // The error wraps ErrBatchFull if no slot is free. After an error the batch is as it was before.
-func (s *Sampler) Add(prompt []int32, how Sampling) (seq int, err error) {
+func (s *Sampler) Add(prompt []int32, sampling Sampling) (seq int, err error) {
 	defer named(&err, "sampler: add")
-	if err := how.Validate(); err != nil {
+	if err := sampling.Validate(); err != nil {
 		return 0, err
 	}
 	slot := slices.IndexFunc(s.seqs, func(q sequence) bool { return q.id < 0 })
 	switch {
 	case len(prompt) == 0:
 		return 0, errors.New("the prompt is empty")
-	case len(how.Stop) > 0 && s.vocab == nil:
-		return 0, fmt.Errorf("stop string %q: the sampler has no vocabulary", how.Stop[0])
+	case len(sampling.Stop) > 0 && s.vocab == nil:
+		return 0, fmt.Errorf("stop string %q: the sampler has no vocabulary", sampling.Stop[0])
 	case slot < 0:
 		return 0, fmt.Errorf("%w: %d", ErrBatchFull, len(s.seqs))
 	}
 	q := &s.seqs[slot]
 	q.tokens = append(q.tokens[:0], prompt[max(0, len(prompt)-s.decoder.Context()):]...)
 	if err = s.prefill(slot); err == nil {
-		err = s.begin(q, prompt, how, len(s.decoder.Logits(slot)))
+		err = s.begin(q, prompt, sampling, len(s.decoder.Logits(slot)))
 	}
 	if err != nil {
 		s.decoder.Release(slot)
@@ -158,7 +158,7 @@ func (s *Sampler) Add(prompt []int32, how Sampling) (seq int, err error) {
 }
 
 // begin checks the prompt against the vocabulary and resets q for its first token.
-func (s *Sampler) begin(q *sequence, prompt []int32, how Sampling, vocab int) error {
+func (s *Sampler) begin(q *sequence, prompt []int32, sampling Sampling, vocab int) error {
 	if s.vocab != nil && s.vocab.Vocab() != vocab {
 		return fmt.Errorf("the vocabulary has %d tokens, the model %d", s.vocab.Vocab(), vocab)
 	}
@@ -167,10 +167,10 @@ func (s *Sampler) begin(q *sequence, prompt []int32, how Sampling, vocab int) er
 			return fmt.Errorf("token %d at %d of the prompt is outside the vocabulary [0, %d)", id, i, vocab)
 		}
 	}
-	how.StopTokens = slices.Clone(how.StopTokens)
-	q.how, q.chosen = how, 0
-	q.random.Seed(how.Seed, 3)
-	q.text.start(how.Stop)
+	sampling.StopTokens = slices.Clone(sampling.StopTokens)
+	q.sampling, q.chosen = sampling, 0
+	q.random.Seed(sampling.Seed, 3)
+	q.text.start(sampling.Stop)
 	q.seen = q.seen.reset(vocab)
 	for _, id := range prompt {
 		q.seen.add(id)
@@ -222,16 +222,16 @@ func (s *Sampler) Tokens() iter.Seq2[Token, error] {
 // token returns the token of the slot whose turn it is. more is false if no sequence is left.
 func (s *Sampler) token() (t Token, more bool, err error) {
 	for s.running > 0 {
-		for ; s.at < len(s.seqs); s.at++ {
-			if q := &s.seqs[s.at]; q.id >= 0 && q.state == slotReady {
-				t, err = s.choose(s.at)
+		for ; s.turn < len(s.seqs); s.turn++ {
+			if q := &s.seqs[s.turn]; q.id >= 0 && q.state == slotReady {
+				t, err = s.choose(s.turn)
 				return t, true, err
 			}
 		}
 		if err := s.advance(); err != nil {
 			return Token{Seq: -1, ID: -1}, true, fmt.Errorf("tinylm: sampler: %w", err)
 		}
-		s.at = 0
+		s.turn = 0
 	}
 	return Token{}, false, nil
 }
@@ -281,7 +281,7 @@ func (s *Sampler) choose(slot int) (Token, error) {
 	began, q := time.Now(), &s.seqs[slot]
 	defer func() { s.stats.Decode += time.Since(began) }()
 	draw := float64(q.random.Uint64()<<11>>11) / (1 << 53) // as rand.Float64 does
-	id, err := s.picker.pick(s.decoder.Logits(slot), &q.how, q.seen, draw)
+	id, err := s.picker.pick(s.decoder.Logits(slot), &q.sampling, q.seen, draw)
 	t := Token{Seq: q.id, ID: id}
 	if err != nil {
 		t.ID, t.End = -1, EndError
@@ -293,11 +293,11 @@ func (s *Sampler) choose(slot int) (Token, error) {
 	q.seen.add(id)
 	q.text.next()
 	switch {
-	case slices.Contains(q.how.StopTokens, id):
+	case slices.Contains(q.sampling.StopTokens, id):
 		t.End = EndStopToken
 	case s.vocab != nil && q.text.add(s.vocab, id):
 		t.End = EndStopString
-	case q.chosen == q.how.MaxTokens:
+	case q.chosen == q.sampling.MaxTokens:
 		t.End = EndMaxTokens
 	}
 	if t.End != EndNone {

@@ -28,12 +28,12 @@ func (s Sampling) Validate() error {
 	for _, n := range []struct {
 		name string
 		v    float64
-		most float64
+		max  float64
 	}{
 		{"repetition penalty", s.RepetitionPenalty, math.MaxFloat64}, {"temperature", s.Temperature, math.MaxFloat64}, {"top p", s.TopP, 1},
 	} {
-		if !(n.v >= 0 && n.v <= n.most) {
-			return fmt.Errorf("tinylm: sampling: %s is %v, want a number from 0%s", n.name, n.v, upTo(n.most))
+		if !(n.v >= 0 && n.v <= n.max) {
+			return fmt.Errorf("tinylm: sampling: %s is %v, want a number from 0%s", n.name, n.v, upTo(n.max))
 		}
 	}
 	switch i := slices.Index(s.Stop, ""); {
@@ -48,9 +48,9 @@ func (s Sampling) Validate() error {
 }
 
 // upTo names the end of a range in an error.
-func upTo(most float64) string {
-	if most == math.MaxFloat64 {
+func upTo(max float64) string {
+	if max == math.MaxFloat64 {
 		return ""
 	}
-	return fmt.Sprintf(" to %v", most)
+	return fmt.Sprintf(" to %v", max)
 }

@@ -37,25 +37,25 @@ func tile(size int) {
 // the end have code of their own. The last vector of a block of columns is masked.
 func tileBlocks(l lanes) {
 	rows := l.tileRows()
-	most := len(rows)
+	maxVectors := len(rows)
 	local := func(name string) Mem { // a copy of a parameter in memory, which the code changes
 		m := AllocLocal(8)
 		MOVQ(arg(name), m)
 		return m
 	}
-	left, last, bcol, ccol, scol := local("n"), AllocLocal(8), local("b"), local("c"), local("s")
+	colsLeft, last, bcol, ccol, scol := local("n"), AllocLocal(8), local("b"), local("c"), local("s")
 
 	l.here("columns")
 	cols, block := GP64(), GP64()
-	MOVQ(left, cols)
-	MOVQ(U32(most*l.n()), block)
+	MOVQ(colsLeft, cols)
+	MOVQ(U32(maxVectors*l.n()), block)
 	CMPQ(cols, block)
 	CMOVQGT(block, cols)
-	for v := 1; v < most; v++ {
+	for v := 1; v < maxVectors; v++ {
 		CMPQ(cols, U32(v*l.n()))
 		JLE(l.label("vectors%d", v))
 	}
-	for v := most; v >= 1; v-- {
+	for v := maxVectors; v >= 1; v-- {
 		l.here("vectors%d", v)
 		if v > 1 {
 			SUBQ(U32((v-1)*l.n()), cols)
@@ -64,14 +64,14 @@ func tileBlocks(l lanes) {
 	}
 
 	l.here("next")
-	step := U32(most * l.bytes())
+	step := U32(maxVectors * l.bytes())
 	ADDQ(step, bcol)
 	ADDQ(step, ccol)
 	CMPQ(scol, U32(0))
 	JE(l.label("cut"))
 	ADDQ(step, scol)
 	l.here("cut")
-	SUBQ(U32(most*l.n()), left)
+	SUBQ(U32(maxVectors*l.n()), colsLeft)
 	JG(l.label("columns"))
 }
 
@@ -108,144 +108,199 @@ func tileColumns(l lanes, v, rows int, lanesLeft GPVirtual, bcol, ccol, scol, la
 	}
 }
 
+// registerTile is the code of one register tile: v vectors of some rows of C, whose sums stay in registers over all of k.
+type registerTile struct {
+	lanes
+	name string // begins its labels
+	v    int
+	mask Op  // of the lanes in the last vector
+	last Mem // number of these lanes
+
+	k, b, brs, acs GPVirtual // strides in bytes
+	a              rowAddresses
+	acc            [][]VecVirtual // the sums, by row
+}
+
 // tileKernel writes one register tile of r rows and v vectors over all of k, and moves c and s down by r rows.
 func tileKernel(l lanes, name string, r, v int, mask Op, a, c, s GPVirtual, bcol, last Mem) {
-	stride := func(param string) GPVirtual {
-		g := arg(param)
-		SHLQ(U8(l.size/4+1), g) // bytes
-		return g
+	t := &registerTile{lanes: l, name: name, v: v, mask: mask, last: last}
+	t.k, t.b, t.brs, t.acs = arg("k"), GP64(), t.stride("brs"), t.stride("acs")
+	MOVQ(bcol, t.b)
+	t.a = t.addressRows(a, r)
+	t.acc = make([][]VecVirtual, r)
+	for i := range t.acc {
+		t.acc[i] = l.accumulators(v, 0)
 	}
-	k, b, brs, acs := arg("k"), GP64(), stride("brs"), stride("acs")
-	MOVQ(bcol, b)
-	// Rows 0 to 5 lie at 0, 1, 2, 3, 4 and 5 strides from a0, the next six from a6.
-	a0, a6, ars, ars3, ars5 := GP64(), GP64(), GPVirtual(nil), GP64(), GP64()
-	MOVQ(a, a0)
+	if !l.wide() { // or the end of the loop waits for the rows of C
+		t.prefetch(c)
+	}
+	t.loop()
+	t.addSummands(s)
+	t.store(c)
+}
+
+// stride returns a stride in bytes.
+func (t *registerTile) stride(param string) GPVirtual {
+	g := arg(param)
+	SHLQ(U8(t.size/4+1), g)
+	return g
+}
+
+// rowAddresses address an element of each row of A. Rows 0 to 5 lie at 0, 1, 2, 3, 4 and 5 strides from a0, the next six from a6.
+type rowAddresses struct {
+	rows                    int
+	a0, a6, ars, ars3, ars5 GPVirtual
+}
+
+// addressRows returns the addresses of r rows from a on.
+func (t *registerTile) addressRows(a GPVirtual, r int) rowAddresses {
+	x := rowAddresses{rows: r, a0: GP64(), a6: GP64(), ars3: GP64(), ars5: GP64()}
+	MOVQ(a, x.a0)
 	if r > 1 {
-		ars = stride("ars")
+		x.ars = t.stride("ars")
 	}
 	if r > 3 {
-		LEAQ(Mem{Base: ars, Index: ars, Scale: 2}, ars3)
+		LEAQ(Mem{Base: x.ars, Index: x.ars, Scale: 2}, x.ars3)
 	}
 	if r > 5 {
-		LEAQ(Mem{Base: ars, Index: ars, Scale: 4}, ars5)
+		LEAQ(Mem{Base: x.ars, Index: x.ars, Scale: 4}, x.ars5)
 	}
 	if r > 6 {
-		LEAQ(Mem{Base: a, Index: ars3, Scale: 2}, a6)
+		LEAQ(Mem{Base: a, Index: x.ars3, Scale: 2}, x.a6)
 	}
-	element := func(i int) Mem {
-		m := Mem{Base: a0}
-		if i >= 6 {
-			m.Base = a6
-		}
-		switch i % 6 {
-		case 1, 2, 4:
-			m.Index, m.Scale = ars, uint8(i%6)
-		case 3:
-			m.Index, m.Scale = ars3, 1
-		case 5:
-			m.Index, m.Scale = ars5, 1
-		}
-		return m
-	}
+	return x
+}
 
-	acc := make([][]VecVirtual, r)
-	for i := range acc {
-		acc[i] = l.accumulators(v, 0)
+// row returns the element of row i.
+func (x rowAddresses) row(i int) Mem {
+	m := Mem{Base: x.a0}
+	if i >= 6 {
+		m.Base = x.a6
 	}
-	if !l.wide() { // prefetch the rows of C, or the end of the loop waits for them
-		next, crs := GP64(), stride("crs")
-		MOVQ(c, next)
-		for range acc {
-			PREFETCHT0(Mem{Base: next})
-			ADDQ(crs, next)
+	switch i % 6 {
+	case 1, 2, 4:
+		m.Index, m.Scale = x.ars, uint8(i%6)
+	case 3:
+		m.Index, m.Scale = x.ars3, 1
+	case 5:
+		m.Index, m.Scale = x.ars5, 1
+	}
+	return m
+}
+
+// advance moves the addresses to the next element of each row.
+func (x rowAddresses) advance(acs GPVirtual) {
+	ADDQ(acs, x.a0)
+	if x.rows > 6 {
+		ADDQ(acs, x.a6)
+	}
+}
+
+// prefetch prefetches the rows of C.
+func (t *registerTile) prefetch(c GPVirtual) {
+	next, crs := GP64(), t.stride("crs")
+	MOVQ(c, next)
+	for range t.acc {
+		PREFETCHT0(Mem{Base: next})
+		ADDQ(crs, next)
+	}
+}
+
+// loop writes the loop over k. A masked load of AVX2 takes the slot of another load, so whole vectors have a loop of their own there, of
+// two steps.
+func (t *registerTile) loop() {
+	if !t.wide() {
+		CMPQ(t.last, U32(t.n()))
+		JNE(t.label("%s_k", t.name))
+		TESTQ(U32(1), t.k)
+		JZ(t.label("%s_pairs", t.name))
+		t.step(false)
+		DECQ(t.k)
+		JZ(t.label("%s_sums", t.name))
+		t.here("%s_pairs", t.name)
+		t.step(false)
+		t.step(false)
+		SUBQ(U8(2), t.k)
+		JNZ(t.label("%s_pairs", t.name))
+		JMP(t.label("%s_sums", t.name))
+	}
+	t.here("%s_k", t.name)
+	t.step(true)
+	DECQ(t.k)
+	JNZ(t.label("%s_k", t.name))
+	t.here("%s_sums", t.name)
+}
+
+// step adds the products of one row of B to the sums, and moves to the next row.
+func (t *registerTile) step(masked bool) {
+	row := make([]VecVirtual, t.v)
+	for j := range row {
+		row[j] = t.vec()
+		at := Mem{Base: t.b, Disp: j * t.bytes()}
+		if j == t.v-1 && masked {
+			t.movIn(at, t.mask, row[j])
+		} else {
+			t.mov(at, row[j])
 		}
 	}
-	step := func(masked bool) {
-		row := make([]VecVirtual, v)
+	ADDQ(t.brs, t.b)
+	for i := range t.acc {
+		x := t.vec()
+		t.broadcast(t.a.row(i), x)
 		for j := range row {
-			row[j] = l.vec()
-			at := Mem{Base: b, Disp: j * l.bytes()}
-			if j == v-1 && masked {
-				l.movIn(at, mask, row[j])
-			} else {
-				l.mov(at, row[j])
-			}
-		}
-		ADDQ(brs, b)
-		for i := range acc {
-			x := l.vec()
-			l.broadcast(element(i), x)
-			for j := range row {
-				l.fma(x, row[j], acc[i][j])
-			}
-		}
-		ADDQ(acs, a0)
-		if r > 6 {
-			ADDQ(acs, a6)
+			t.fma(x, row[j], t.acc[i][j])
 		}
 	}
-	if !l.wide() { // a masked load of AVX2 takes the slot of another load, so whole vectors have a loop of their own, of two steps
-		CMPQ(last, U32(l.n()))
-		JNE(l.label("%s_k", name))
-		TESTQ(U32(1), k)
-		JZ(l.label("%s_pairs", name))
-		step(false)
-		DECQ(k)
-		JZ(l.label("%s_sums", name))
-		l.here("%s_pairs", name)
-		step(false)
-		step(false)
-		SUBQ(U8(2), k)
-		JNZ(l.label("%s_pairs", name))
-		JMP(l.label("%s_sums", name))
-	}
-	l.here("%s_k", name)
-	step(true)
-	DECQ(k)
-	JNZ(l.label("%s_k", name))
-	l.here("%s_sums", name)
+	t.a.advance(t.acs)
+}
 
+// addSummands adds the rows at s to the sums, unless s is nil.
+func (t *registerTile) addSummands(s GPVirtual) {
 	TESTQ(s, s)
-	JZ(l.label("%s_store", name))
-	srs := stride("srs")
-	for i := range acc {
-		for j := range acc[i] {
-			x := l.vec()
-			at := Mem{Base: s, Disp: j * l.bytes()}
-			if j == v-1 {
-				l.movIn(at, mask, x)
-				l.add(x, acc[i][j], acc[i][j])
+	JZ(t.label("%s_store", t.name))
+	srs := t.stride("srs")
+	for _, sums := range t.acc {
+		for j, sum := range sums {
+			x := t.vec()
+			at := Mem{Base: s, Disp: j * t.bytes()}
+			if j == t.v-1 {
+				t.movIn(at, t.mask, x)
+				t.add(x, sum, sum)
 			} else {
-				l.add(at, acc[i][j], acc[i][j])
+				t.add(at, sum, sum)
 			}
 		}
 		ADDQ(srs, s)
 	}
-	l.here("%s_store", name)
-	crs := stride("crs")
-	store := func(masked bool) {
-		for i := range acc {
-			for j := range acc[i] {
-				at := Mem{Base: c, Disp: j * l.bytes()}
-				if j == v-1 && masked {
-					l.movOut(acc[i][j], mask, at)
-				} else {
-					l.mov(acc[i][j], at)
-				}
-			}
-			ADDQ(crs, c)
-		}
-	}
-	if l.wide() {
-		store(true)
+	t.here("%s_store", t.name)
+}
+
+// store stores the sums at c. Masked stores of AVX2 are slow on some processors, so whole vectors have stores of their own there.
+func (t *registerTile) store(c GPVirtual) {
+	crs := t.stride("crs")
+	if t.wide() {
+		t.storeRows(c, crs, true)
 		return
 	}
-	// Masked stores of AVX2 are slow on some processors.
-	CMPQ(last, U32(l.n()))
-	JNE(l.label("%s_masked", name))
-	store(false)
-	JMP(l.label("%s_done", name))
-	l.here("%s_masked", name)
-	store(true)
-	l.here("%s_done", name)
+	CMPQ(t.last, U32(t.n()))
+	JNE(t.label("%s_masked", t.name))
+	t.storeRows(c, crs, false)
+	JMP(t.label("%s_done", t.name))
+	t.here("%s_masked", t.name)
+	t.storeRows(c, crs, true)
+	t.here("%s_done", t.name)
+}
+
+func (t *registerTile) storeRows(c, crs GPVirtual, masked bool) {
+	for _, sums := range t.acc {
+		for j, sum := range sums {
+			at := Mem{Base: c, Disp: j * t.bytes()}
+			if j == t.v-1 && masked {
+				t.movOut(sum, t.mask, at)
+			} else {
+				t.mov(sum, at)
+			}
+		}
+		ADDQ(crs, c)
+	}
 }

@@ -36,16 +36,16 @@ func (a *addedTokens) add(f addedFile, text string) {
 	a.byFirst[text[0]] = list
 }
 
-// cut calls token for the added tokens of a text and other for the text between them, in order. begins says that this text is the
+// split calls token for the added tokens of a text and other for the text between them, in order. begins says that this text is the
 // beginning of text.
-func (a *addedTokens) cut(text []byte, token func(int32), other func(text []byte, begins bool)) {
+func (a *addedTokens) split(text []byte, token func(int32), other func(text []byte, begins bool)) {
 	from := 0
 	for i := 0; i < len(text); {
 		if len(a.byFirst[text[i]]) == 0 {
 			i++
 			continue
 		}
-		t := a.at(text[i:])
+		t := a.match(text[i:])
 		if t == nil {
 			i++
 			continue
@@ -73,8 +73,8 @@ func (a *addedTokens) cut(text []byte, token func(int32), other func(text []byte
 	}
 }
 
-// at returns the longest token that text begins with, or nil.
-func (a *addedTokens) at(text []byte) *addedToken {
+// match returns the longest token that text begins with, or nil.
+func (a *addedTokens) match(text []byte) *addedToken {
 	list := a.byFirst[text[0]]
 	for i := range list {
 		if s := list[i].text; len(text) >= len(s) && string(text[:len(s)]) == s {
@@ -87,6 +87,6 @@ func (a *addedTokens) at(text []byte) *addedToken {
 // isAlone reports whether no word character is next to text[start:end].
 func isAlone(text []byte, start, end int) bool {
 	before, n := utf8.DecodeLastRune(text[:start])
-	behind, m := utf8.DecodeRune(text[end:])
-	return !(n > 0 && isWord(before)) && !(m > 0 && isWord(behind))
+	after, m := utf8.DecodeRune(text[end:])
+	return !(n > 0 && isWord(before)) && !(m > 0 && isWord(after))
 }

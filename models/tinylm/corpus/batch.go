@@ -78,8 +78,8 @@ func (a *assembler) add(b *block, at, to int) int {
 
 func (a *assembler) full() bool { return a.batch != nil && a.rows == a.Batch }
 
-// take returns the batch, or nil if there is none. Rows that are not filled are padding.
-func (a *assembler) take() *Batch {
+// pop returns the batch, or nil if there is none. Rows that are not filled are padding.
+func (a *assembler) pop() *Batch {
 	b := a.batch
 	if b == nil || a.rows == 0 {
 		return nil
@@ -135,11 +135,11 @@ func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
 		for to := min(at+s.Seq, c.held.tokens.len()); at < to; {
 			at = a.add(c.held, at, to)
 			if a.full() {
-				batches = append(batches, a.take())
+				batches = append(batches, a.pop())
 			}
 		}
 	}
-	if b := a.take(); b != nil {
+	if b := a.pop(); b != nil {
 		batches = append(batches, b)
 	}
 	return batches, nil

@@ -65,8 +65,8 @@ func readDecoding(value jsontext.Value, l *letters) (decoding, error) {
 	return steps, nil
 }
 
-// all returns the text of tokens.
-func (d decoding) all(tokens []string) string {
+// decodeAll returns the text of tokens.
+func (d decoding) decodeAll(tokens []string) string {
 	perToken := len(d)
 	for i, step := range d {
 		if step.fuses {
@@ -76,13 +76,13 @@ func (d decoding) all(tokens []string) string {
 	}
 	var b strings.Builder
 	for i, token := range tokens {
-		b.WriteString(d[:perToken].one(token, i == 0, i == len(tokens)-1))
+		b.WriteString(d[:perToken].decodeOne(token, i == 0, i == len(tokens)-1))
 	}
-	return d[perToken:].one(b.String(), true, true)
+	return d[perToken:].decodeOne(b.String(), true, true)
 }
 
-// one returns the text of a token.
-func (d decoding) one(token string, first, last bool) string {
+// decodeOne returns the text of a token.
+func (d decoding) decodeOne(token string, first, last bool) string {
 	for _, step := range d {
 		token = step.text(token, first, last)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
-// Two batches of text, a stop, and the batch behind them.
+// Two batches of text, a stop, and the batch after them.
 func Example() {
 	folder, err := os.MkdirTemp("", "corpus")
 	if err != nil {

@@ -84,7 +84,24 @@ func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
 		f, err := describe(path, filepath.Base(path), info.Size())
 		return []file{f}, err
 	}
-	var files []file
+	files, err := c.listFolder(ctx, path, ext)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkOneKind(path, files); err != nil {
+		return nil, err
+	}
+	if len(files) == 0 && ext == "" {
+		return nil, fmt.Errorf("%s has no file to read: %s", path, describeSkipped(c.Skipped()))
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s has no file whose name ends in %q: %s", path, ext, describeSkipped(c.Skipped()))
+	}
+	return files, nil
+}
+
+// listFolder lists the files of a folder and of the folders below it. It counts what it skips.
+func (c *Corpus) listFolder(ctx context.Context, path, ext string) (files []file, err error) {
 	// The dot makes WalkDir follow a link; Debian's GOROOT/src is one.
 	err = filepath.WalkDir(filepath.FromSlash(path+"/."), func(at string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -98,7 +115,7 @@ func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
 			return err
 		}
 		name = filepath.ToSlash(name)
-		info, skip, err := look(at, e, ext)
+		info, skip, err := classify(at, e, ext)
 		switch {
 		case err != nil:
 			return err
@@ -115,29 +132,25 @@ func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
 		files = append(files, f)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
+	return files, err
+}
+
+// checkOneKind returns an error if some files of a folder hold text and others tokens.
+func checkOneKind(path string, files []file) error {
 	for _, f := range files {
 		if f.isTokens() != files[0].isTokens() {
 			text := files[0]
 			if text.isTokens() {
 				text, f = f, text
 			}
-			return nil, fmt.Errorf("%s has text (%s) and tokens (%s), want one of them: choose by an extension", path, text.name, f.name)
+			return fmt.Errorf("%s has text (%s) and tokens (%s), want one of them: choose by an extension", path, text.name, f.name)
 		}
 	}
-	if len(files) == 0 && ext == "" {
-		return nil, fmt.Errorf("%s has no file to read: %s", path, describeSkipped(c.Skipped()))
-	}
-	if len(files) == 0 {
-		return nil, fmt.Errorf("%s has no file whose name ends in %q: %s", path, ext, describeSkipped(c.Skipped()))
-	}
-	return files, nil
+	return nil
 }
 
-// look returns what a file or folder below the corpus folder is, or the reason to skip it.
-func look(at string, e fs.DirEntry, ext string) (info fs.FileInfo, skip string, err error) {
+// classify returns what a file or folder below the corpus folder is, or the reason to skip it.
+func classify(at string, e fs.DirEntry, ext string) (info fs.FileInfo, skip string, err error) {
 	base, _ := unpackedName(e.Name())
 	switch {
 	case strings.HasPrefix(e.Name(), "."):

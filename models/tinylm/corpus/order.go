@@ -13,7 +13,7 @@ import (
 func (c *Corpus) blocks(ctx context.Context, from Cursor, seq int) iter.Seq2[*block, error] {
 	return func(yield func(*block, error) bool) {
 		from.Data, from.Seed, from.Seq, from.Window, from.Token = c.hash, c.seed, seq, 0, 0
-		builder := &builder{c: c, seq: seq, give: func(b *block) bool { return yield(b, nil) }}
+		builder := &builder{c: c, seq: seq, yield: func(b *block) bool { return yield(b, nil) }}
 		for {
 			next, err := builder.epoch(ctx, from)
 			switch {
@@ -32,7 +32,7 @@ func (c *Corpus) blocks(ctx context.Context, from Cursor, seq int) iter.Seq2[*bl
 type builder struct {
 	c      *Corpus
 	seq    int
-	give   func(*block) bool
+	yield  func(*block) bool
 	block  *block
 	blocks int // number of blocks given
 	ids    []int32
@@ -40,7 +40,7 @@ type builder struct {
 
 // epoch gives the blocks of an epoch from the cursor on, and returns the beginning of the next epoch, or from if give returns false.
 func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
-	c, given := b.c, b.blocks
+	c, blocksBefore := b.c, b.blocks
 	b.begin(from)
 	order := newRand(c.seed, from.Epoch, 0).Perm(len(c.units))
 	for i := from.Unit; i < len(order); i++ {
@@ -70,7 +70,7 @@ func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 		}
 	}
 	next := Cursor{Data: c.hash, Seed: c.seed, Seq: b.seq, Epoch: from.Epoch + 1}
-	if b.blocks == given && b.block.tokens.len() == 0 && from.Block == 0 {
+	if b.blocks == blocksBefore && b.block.tokens.len() == 0 && from.Block == 0 {
 		return from, fmt.Errorf("%s: %w: %s", c.name, errNothing, describeSkipped(c.Skipped()))
 	}
 	if b.block.tokens.len() > 0 && !b.end(next) {
@@ -94,7 +94,7 @@ func (b *builder) end(next Cursor) bool {
 	b.block.next = next
 	b.block.permute(b.c.seed, b.seq)
 	b.blocks++
-	if !b.give(b.block) {
+	if !b.yield(b.block) {
 		return false
 	}
 	b.begin(next)
@@ -167,7 +167,7 @@ func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) 
 
 // finish returns the batch and sets its cursor to the given window and token of b, or to the next block if b has no such window.
 func (a *assembler) finish(b *block, window, token int) *Batch {
-	batch := a.take()
+	batch := a.pop()
 	batch.After = b.next
 	if window < len(b.windows) {
 		batch.After = b.start

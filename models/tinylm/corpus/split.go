@@ -91,7 +91,7 @@ func (c *Corpus) scan(ctx context.Context, tokens int) error {
 		return nil
 	}
 	c.split.Kind = splitHash
-	h := &holder{c: c, most: tokens, block: newBlock(c.Vocab(), 0)}
+	h := &heldOutCollector{c: c, wanted: tokens, block: newBlock(c.Vocab(), 0)}
 	sizes := make([]int, len(c.units)) // of the documents of each unit
 	all, held := 0, 0
 	for _, i := range newRand(0, 0, -1).Perm(len(c.units)) { // the same for every seed
@@ -127,7 +127,7 @@ func (c *Corpus) scan(ctx context.Context, tokens int) error {
 }
 
 // holdLast holds out everything after the first n bytes or tokens of the data.
-func (c *Corpus) holdLast(ctx context.Context, h *holder, sizes []int, n int) error {
+func (c *Corpus) holdLast(ctx context.Context, h *heldOutCollector, sizes []int, n int) error {
 	h.block = newBlock(c.Vocab(), 0)
 	h.text, h.tokens = 0, 0
 	first := 0
@@ -167,18 +167,18 @@ func (c *Corpus) holdLast(ctx context.Context, h *holder, sizes []int, n int) er
 	return h.finish()
 }
 
-// holder collects held-out tokens.
-type holder struct {
+// heldOutCollector collects held-out tokens.
+type heldOutCollector struct {
 	c            *Corpus
 	block        *block
-	most         int // tokens to collect
+	wanted       int // tokens to collect
 	text, tokens int // bytes of text, and tokens of it
 	ids          []int32
 }
 
-func (h *holder) full() bool { return h.block.tokens.len() >= h.most }
+func (h *heldOutCollector) full() bool { return h.block.tokens.len() >= h.wanted }
 
-func (h *holder) add(d document) (err error) {
+func (h *heldOutCollector) add(d document) (err error) {
 	if h.full() || d.size() == 0 {
 		return nil
 	}
@@ -191,12 +191,12 @@ func (h *holder) add(d document) (err error) {
 		h.text += len(d.text)
 	}
 	h.tokens += len(h.ids)
-	ids := h.ids[:min(len(h.ids), h.most-h.block.tokens.len())]
+	ids := h.ids[:min(len(h.ids), h.wanted-h.block.tokens.len())]
 	h.block.add(ids, len(ids) == len(h.ids), h.c.Separator())
 	return nil
 }
 
-func (h *holder) finish() error {
+func (h *heldOutCollector) finish() error {
 	if h.tokens > 0 {
 		h.c.bytesPerToken = float64(h.text) / float64(h.tokens)
 	}

@@ -156,7 +156,7 @@ func (t *tokenizer) readPieces(added []addedFile) (err error) {
 	t.texts = make([]string, len(t.pieces))
 	for id, piece := range t.pieces {
 		if piece != "" {
-			t.texts[id] = t.decoding.one(piece, false, false)
+			t.texts[id] = t.decoding.decodeOne(piece, false, false)
 		}
 	}
 	return nil
@@ -192,7 +192,7 @@ func (t *tokenizer) decode(ids []int32) (_ string, err error) {
 			pieces = append(pieces, t.pieces[id])
 		}
 	}
-	return t.decoding.all(pieces), nil
+	return t.decoding.decodeAll(pieces), nil
 }
 
 func (t *tokenizer) appendToken(text []byte, id int32) []byte {
@@ -218,11 +218,11 @@ func (t *tokenizer) encode(to []int32, text []byte) (_ []int32, err error) {
 	e := t.encoders.Get().(*encoder)
 	defer t.encoders.Put(e)
 	e.ids, e.err = to, nil
-	t.added.cut(text, e.add, func(text []byte, first bool) {
+	t.added.split(text, e.add, func(text []byte, first bool) {
 		if len(t.normal) > 0 {
 			text = []byte(applyAll(t.normal, string(text)))
 		}
-		t.normalized.cut(text, e.add, func(text []byte, begins bool) { e.words(text, first && begins) })
+		t.normalized.split(text, e.add, func(text []byte, begins bool) { e.words(text, first && begins) })
 	})
 	to, e.ids = e.ids, nil
 	return to, e.err

@@ -148,8 +148,8 @@ func TestInteractive(t *testing.T) {
 	require.Equal(t, 4, strings.Count(status, "> "))
 }
 
-// TestNonsense: wrong arguments give one line that names the flag or the value, and the exit status 2.
-func TestNonsense(t *testing.T) {
+// TestFlagsRefuseValues: wrong arguments give one line that names the flag or the value, and the exit status 2.
+func TestFlagsRefuseValues(t *testing.T) {
 	model := weightsFile(t)
 	nonsense := map[string][]string{
 		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"}, "repetition-penalty": {"-1", "NaN", "Inf"},

@@ -94,11 +94,11 @@ func (o *Options) flags() *flag.FlagSet {
 // nor devices.
 func (o *Options) Validate() error {
 	for _, s := range []struct {
-		name           string
-		v, least, most int
+		name        string
+		v, min, max int
 	}{{"n", o.Samples, 1, mostTexts}, {"tokens", o.Tokens, 0, math.MaxInt32}, {"batch", o.Batch, 0, mostTexts}, {"context", o.Context, 0, math.MaxInt32}} {
-		if s.v < s.least || s.v > s.most {
-			return fmt.Errorf("generate: -%s is %d, want %d to %d", s.name, s.v, s.least, s.most)
+		if s.v < s.min || s.v > s.max {
+			return fmt.Errorf("generate: -%s is %d, want %d to %d", s.name, s.v, s.min, s.max)
 		}
 	}
 	if o.Interactive && (len(o.Prompts) > 0 || o.File != "") {

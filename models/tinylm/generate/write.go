@@ -11,12 +11,12 @@ import (
 
 // text is a text that is generated. It is written when the texts before it have ended.
 type text struct {
-	tokens  []int32 // of the prompt
-	how     tinylm.Sampling
-	waiting string // what is not written yet, including the heading
-	begun   bool   // take writes new text at once
-	inLine  bool   // the written text does not end with a line break
-	ended   bool
+	tokens   []int32 // of the prompt
+	sampling tinylm.Sampling
+	waiting  string // what is not written yet, including the heading
+	begun    bool   // add writes new text at once
+	inLine   bool   // the written text does not end with a line break
+	ended    bool
 }
 
 // write generates the texts of all prompts, several at once, and writes them in order.
@@ -32,7 +32,7 @@ func (w *writer) write(ctx context.Context, prompts []string) error {
 		if next == len(texts) || w.sampler.Running() == w.sampler.Slots() {
 			return nil
 		}
-		seq, err := w.sampler.Add(texts[next].tokens, texts[next].how)
+		seq, err := w.sampler.Add(texts[next].tokens, texts[next].sampling)
 		if err != nil {
 			return err
 		}
@@ -55,7 +55,7 @@ func (w *writer) write(ctx context.Context, prompts []string) error {
 			return err
 		}
 		x := bySeq[t.Seq]
-		if err := x.take(w.out, t); err != nil {
+		if err := x.add(w.out, t); err != nil {
 			return err
 		}
 		if x.ended {
@@ -92,13 +92,13 @@ func (w *writer) texts(prompts []string) (list []*text, err error) {
 			fmt.Fprintf(w.status, "prompt %d has %d tokens, the context %d: the first %d are left out\n", i+1, len(tokens), w.context, n)
 		}
 		for j := range w.Samples {
-			x := &text{tokens: tokens, how: w.sampling()}
-			x.how.Seed += uint64(j)
+			x := &text{tokens: tokens, sampling: w.sampling()}
+			x.sampling.Seed += uint64(j)
 			if !w.PastEnd {
-				x.how.StopTokens = []int32{w.tokenizer.Separator()}
+				x.sampling.StopTokens = []int32{w.tokenizer.Separator()}
 			}
 			if many {
-				x.waiting = fmt.Sprintf("--- prompt %d, seed %d\n", i+1, x.how.Seed)
+				x.waiting = fmt.Sprintf("--- prompt %d, seed %d\n", i+1, x.sampling.Seed)
 			}
 			if w.Echo {
 				x.waiting += tinylm.Printable(p)
@@ -109,14 +109,14 @@ func (w *writer) texts(prompts []string) (list []*text, err error) {
 	return list, nil
 }
 
-// begin writes what is waiting of a text. From now on take writes new text at once.
+// begin writes what is waiting of a text. From now on add writes new text at once.
 func (x *text) begin(out io.Writer) error {
 	x.begun = true
 	return x.write(out)
 }
 
-// take adds the next token to a text.
-func (x *text) take(out io.Writer, t tinylm.Token) error {
+// add adds the next token to a text.
+func (x *text) add(out io.Writer, t tinylm.Token) error {
 	x.ended = t.End != tinylm.EndNone
 	x.waiting += tinylm.Printable(string(t.Text))
 	if !x.begun {

@@ -63,7 +63,7 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 	defer func() { err = errors.Join(err, in.model.Close()) }()
 	in.report = &Report{Title: o.Title, Config: w.Config.WithDefaults(), Windows: in.windows, Mean: make([]float64, seq)}
 	in.report.Layers = make([]Layer, w.Config.Layers)
-	in.looks = make([][3]look, w.Config.Layers)
+	in.looks = make([][3]distanceSums, w.Config.Layers)
 	for i := range in.windows {
 		if err := in.window(i, tokens[i*seq:][:seq]); err != nil {
 			return nil, fmt.Errorf("window %d: %w", i, err)
@@ -80,7 +80,7 @@ type inspection struct {
 	windows    int
 	vocabulary tinylm.Vocabulary
 	branches   [][]attentionNodes // by layer
-	looks      [][3]look          // by layer and branch
+	looks      [][3]distanceSums  // by layer and branch
 	report     *Report
 }
 

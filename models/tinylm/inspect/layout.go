@@ -57,15 +57,15 @@ func newLayout(s Section) *layout {
 		}
 	}
 	for _, p := range l.boxes {
-		l.put(p)
+		l.addToRow(p)
 	}
 	for i, b := range s.Boxes {
 		for _, from := range b.From {
-			l.join(l.boxes[from], l.boxes[i])
+			l.addEdge(l.boxes[from], l.boxes[i])
 		}
 	}
-	l.sort()
-	l.settle()
+	l.orderRows()
+	l.shiftToNeighbours()
 	return l
 }
 
@@ -80,26 +80,26 @@ func (l *layout) above(s Section, i int) int {
 	return max(0, min(row, len(s.Boxes))-1)
 }
 
-func (l *layout) put(p *place) {
+func (l *layout) addToRow(p *place) {
 	for len(l.rows) <= p.row {
 		l.rows = append(l.rows, nil)
 	}
 	l.rows[p.row] = append(l.rows[p.row], p)
 }
 
-// join adds an edge.
-func (l *layout) join(from, to *place) {
+// addEdge adds an edge.
+func (l *layout) addEdge(from, to *place) {
 	for row := from.row + 1; row < to.row; row++ {
 		p := &place{box: -1, row: row, up: []*place{from}}
 		from.down = append(from.down, p)
-		l.put(p)
+		l.addToRow(p)
 		from = p
 	}
 	from.down, to.up = append(from.down, to), append(to.up, from)
 }
 
-// sort orders each row by the mean position of its neighbours above, then below, several times.
-func (l *layout) sort() {
+// orderRows orders each row by the mean position of its neighbours above, then below, several times.
+func (l *layout) orderRows() {
 	spread := func(row []*place) {
 		for i, p := range row {
 			p.x = float64(i) - float64(len(row)-1)/2
@@ -142,15 +142,15 @@ func gap(a, b *place) float64 {
 	return a.half() + b.half() + boxGap
 }
 
-// settle moves each place towards its neighbours above and below, without changing the order of a row. Then it shifts all to begin at 0.
-func (l *layout) settle() {
+// shiftToNeighbours moves each place towards its neighbours above and below, without changing the order of a row. Then it shifts all to begin at 0.
+func (l *layout) shiftToNeighbours() {
 	for range 60 {
 		for _, row := range l.rows {
-			wish := make([]float64, len(row))
+			target := make([]float64, len(row))
 			for i, p := range row {
-				wish[i] = meanX(slices.Concat(p.up, p.down), p.x)
+				target[i] = meanX(slices.Concat(p.up, p.down), p.x)
 			}
-			left, right := slices.Clone(wish), slices.Clone(wish)
+			left, right := slices.Clone(target), slices.Clone(target)
 			for i := 1; i < len(row); i++ {
 				left[i] = max(left[i], left[i-1]+gap(row[i-1], row[i]))
 			}

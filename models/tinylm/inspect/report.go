@@ -78,19 +78,19 @@ func (l *Layer) addGates(gates []float64, heads, n int) {
 	}
 }
 
-// look has the sums for a Look.
-type look struct {
+// distanceSums has the sums for a Look.
+type distanceSums struct {
 	sums  []float64 // by distance
 	total float64   // of all probabilities
 	far   float64   // of probability times distance
 }
 
 // add adds the probabilities of all queries of a branch. If shares is not nil, add writes to it the probability of each block.
-func (l *look) add(a *attention, shares []float64) {
-	heads := make([]look, a.heads)
+func (l *distanceSums) add(a *attention, shares []float64) {
+	heads := make([]distanceSums, a.heads)
 	parts := make([][]float64, a.heads)
 	a.eachHead(func(head int) {
-		h := look{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
+		h := distanceSums{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
 		if shares != nil {
 			parts[head] = make([]float64, a.tokens*a.n)
 		}
@@ -134,7 +134,7 @@ func (a *attention) share(sums []float64, t, head int, keys []int, p []float64) 
 }
 
 // result returns the Look of the sums. In a text shorter than a compressed block no query sees a compressed key: then all numbers are 0.
-func (l *look) result(branch string) Look {
+func (l *distanceSums) result(branch string) Look {
 	r := Look{Branch: branch, Shares: l.sums}
 	if l.total > 0 {
 		floats.Scale(1/l.total, r.Shares)

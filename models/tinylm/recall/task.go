@@ -37,14 +37,14 @@ type Task struct {
 // Validate returns an error that names the size that is wrong.
 func (t Task) Validate() error {
 	for _, s := range []struct {
-		name          string
-		v, least, max int
+		name        string
+		v, min, max int
 	}{
 		{"context", t.Context, 1, maxTokens}, {"values", t.Values, 2, 1 << 10}, {"pairs", t.Pairs, 1, 1 << 16},
 		{"questions", t.Questions, 1, t.Context}, {"skip", t.Skip, 0, t.Context}, {"gap", t.Gap, 1, t.Context},
 	} {
-		if s.v < s.least || s.v > s.max {
-			return fmt.Errorf("recall: %s is %d, want %d to %d", s.name, s.v, s.least, s.max)
+		if s.v < s.min || s.v > s.max {
+			return fmt.Errorf("recall: %s is %d, want %d to %d", s.name, s.v, s.min, s.max)
 		}
 	}
 	switch {

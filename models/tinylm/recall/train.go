@@ -58,8 +58,8 @@ func (o Options) Validate(t Task) error {
 	return nil
 }
 
-// short returns the task with shorter documents, of which at most a quarter is questions.
-func (t Task) short(context int) Task {
+// shortened returns the task with shorter documents, of which at most a quarter is questions.
+func (t Task) shortened(context int) Task {
 	if context < t.Context {
 		t.Context, t.Questions = context, min(t.Questions, context/4)
 	}
@@ -69,7 +69,7 @@ func (t Task) short(context int) Task {
 // first returns the length of the shortest documents: Context, halved as often as the pairs still have room.
 func (t Task) first() int {
 	n := t.Context
-	for n%2 == 0 && t.short(n/2).Validate() == nil {
+	for n%2 == 0 && t.shortened(n/2).Validate() == nil {
 		n /= 2
 	}
 	return n
@@ -168,7 +168,7 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 func (o Options) fill(r *rand.Rand, t Task, lengths []int, m *tinylm.Model) {
 	tokens, targets, ends := m.Tokens(), m.Targets(), m.CuSeqlens()[1:]
 	for at := 0; at < len(tokens); {
-		short := t.short(lengths[r.IntN(len(lengths))])
+		short := t.shortened(lengths[r.IntN(len(lengths))])
 		distances := make([]int, short.Questions)
 		for range t.Context / short.Context {
 			end := at + short.Context

@@ -30,7 +30,7 @@ const (
 	configFile       = "config.json"
 	solverFile       = "optimizer.safetensors"
 	stateFile        = "state.json"
-	sumsFile         = "SHA256SUMS" // of the other files, as sha256sum writes and checks them
+	checksumsFile    = "SHA256SUMS" // of the other files, as sha256sum writes and checks them
 )
 
 // maxState is the largest state in bytes.
@@ -65,14 +65,14 @@ func (s *state) best() *evaluation {
 	return s.Best
 }
 
-// nameOfStep returns the name of the checkpoint of a step.
-func nameOfStep(step int) string { return fmt.Sprintf("%s%09d", checkpointPrefix, step) }
+// checkpointName returns the name of the checkpoint of a step.
+func checkpointName(step int) string { return fmt.Sprintf("%s%09d", checkpointPrefix, step) }
 
 // save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is always complete,
 // whatever happens to the program or the disk meanwhile.
 func (r *run) save() (err error) {
 	parent := filepath.Join(r.folder, checkpointFolder)
-	name := nameOfStep(r.state.Step)
+	name := checkpointName(r.state.Step)
 	part := filepath.Join(parent, partPrefix+name)
 	r.warnIf(r.log.Save()) // first, so that the record of a run resumed from here has all steps
 	defer func() {
@@ -107,13 +107,13 @@ func (r *run) save() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := writeSums(part, summed()...); err != nil {
+	if err := writeChecksums(part, checkpointFiles()...); err != nil {
 		return err
 	}
 	if err := syncFolder(part); err != nil {
 		return err
 	}
-	if err := remove(filepath.Join(parent, name)); err != nil { // a damaged one of the same step
+	if err := removeCheckpoint(filepath.Join(parent, name)); err != nil { // a damaged one of the same step
 		return err
 	}
 	if err := os.Rename(part, filepath.Join(parent, name)); err != nil {
@@ -122,14 +122,14 @@ func (r *run) save() (err error) {
 	if err := syncFolder(parent); err != nil {
 		return err
 	}
-	r.saved = r.state.Step
+	r.savedStep = r.state.Step
 	return r.prune(parent)
 }
 
 // writeFinal writes the model of a run and its sums into the run folder. It removes older sums first: a kill leaves a model without sums,
 // not one that looks damaged.
 func writeFinal(folder string, w *tinylm.Weights) error {
-	if err := os.Remove(filepath.Join(folder, sumsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(folder, checksumsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := syncFolder(folder); err != nil {
@@ -138,7 +138,7 @@ func writeFinal(folder string, w *tinylm.Weights) error {
 	if err := writeModel(folder, w); err != nil {
 		return err
 	}
-	return writeSums(folder, modelFile, configFile)
+	return writeChecksums(folder, modelFile, configFile)
 }
 
 // writeModel writes weights and their configuration into a folder.
@@ -167,12 +167,12 @@ func (r *run) prune(parent string) error {
 	if err != nil {
 		return err
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name > nameOfStep(r.state.Step) })
+	names = slices.DeleteFunc(names, func(name string) bool { return name > checkpointName(r.state.Step) })
 	for _, name := range names[:max(0, len(names)-r.Keep)] {
-		if best := r.state.Best; best != nil && name == nameOfStep(best.Step) {
+		if best := r.state.Best; best != nil && name == checkpointName(best.Step) {
 			continue
 		}
-		if err := remove(filepath.Join(parent, name)); err != nil {
+		if err := removeCheckpoint(filepath.Join(parent, name)); err != nil {
 			return err
 		}
 	}
@@ -194,8 +194,8 @@ func checkpoints(parent string) ([]string, error) {
 	return names, nil
 }
 
-// remove removes a checkpoint, if it exists. It renames the folder first, so that no incomplete folder has the name of a checkpoint.
-func remove(path string) error {
+// removeCheckpoint removes a checkpoint, if it exists. It renames the folder first, so that no incomplete folder has the name of a checkpoint.
+func removeCheckpoint(path string) error {
 	part := filepath.Join(filepath.Dir(path), partPrefix+"old-"+filepath.Base(path))
 	if err := os.Rename(path, part); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -205,8 +205,8 @@ func remove(path string) error {
 	return os.RemoveAll(part)
 }
 
-// clean removes parts of checkpoints that a kill has left.
-func clean(parent string) error {
+// removeParts removes parts of checkpoints that a kill has left.
+func removeParts(parent string) error {
 	entries, err := os.ReadDir(parent)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -219,16 +219,16 @@ func clean(parent string) error {
 	return err
 }
 
-// saved is a checkpoint that has been read.
-type saved struct {
+// checkpoint is the content of a checkpoint.
+type checkpoint struct {
 	weights *tinylm.Weights
 	solver  safetensors.File
 	state   state
 }
 
-// newest returns the newest complete checkpoint of a run folder, and the errors of damaged newer ones. It returns nil for a run without
+// newestCheckpoint returns the newest complete checkpoint of a run folder, and the errors of damaged newer ones. It returns nil for a run without
 // checkpoints, and an error if all are damaged.
-func newest(folder string) (_ *saved, damaged []error, err error) {
+func newestCheckpoint(folder string) (_ *checkpoint, damaged []error, err error) {
 	parent := filepath.Join(folder, checkpointFolder)
 	names, err := checkpoints(parent)
 	if err != nil {
@@ -248,11 +248,11 @@ func newest(folder string) (_ *saved, damaged []error, err error) {
 }
 
 // readCheckpoint reads a checkpoint. It is an error if its files do not have the sums that were written with them.
-func readCheckpoint(path string) (*saved, error) {
-	if err := checkSums(path, summed()...); err != nil {
+func readCheckpoint(path string) (*checkpoint, error) {
+	if err := verifyChecksums(path, checkpointFiles()...); err != nil {
 		return nil, err
 	}
-	c := &saved{}
+	c := &checkpoint{}
 	text, err := readFile(filepath.Join(path, stateFile), maxState)
 	if err != nil {
 		return nil, err

@@ -64,14 +64,14 @@ func TestFullDisk(t *testing.T) {
 func TestPipeInCheckpoint(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	testutil.Must(runArgs(t, smallArgs(t, 2, "-eval-every", "1", "-out", folder)...))(t)
-	for _, file := range []string{modelFile, configFile, solverFile, stateFile, sumsFile} {
+	for _, file := range []string{modelFile, configFile, solverFile, stateFile, checksumsFile} {
 		copied := filepath.Join(t.TempDir(), "run")
 		require.NoError(t, os.CopyFS(copied, os.DirFS(folder)))
-		path := filepath.Join(copied, checkpointFolder, nameOfStep(2), file)
+		path := filepath.Join(copied, checkpointFolder, checkpointName(2), file)
 		require.NoError(t, os.Remove(path))
 		require.NoError(t, unix.Mkfifo(path, 0o644))
 		late := time.AfterFunc(5*time.Second, func() { panic(file + ": a reader waits for a writer") })
-		c, damaged, err := newest(copied)
+		c, damaged, err := newestCheckpoint(copied)
 		late.Stop()
 		require.NoError(t, err)
 		require.Equal(t, 1, c.state.Step)

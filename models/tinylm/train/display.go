@@ -19,21 +19,21 @@ const barLength = 1000
 // redrawEvery is the least time between steps that move the bar. Phases are shown at once.
 const redrawEvery = 200 * time.Millisecond
 
-// quiet is the time without a line after which a step writes one, if there is no terminal.
-const quiet = 30 * time.Second
+// lineEvery is the time without a line after which a step writes one, if there is no terminal.
+const lineEvery = 30 * time.Second
 
 // display shows the progress of a run: lines that stay and, on a terminal, a bar below them; without a terminal, a line from time to
 // time. Writing may fail, as when a terminal is closed: this does not stop the run.
 type display struct {
-	mutex sync.Mutex // the goroutines of the watchdog and of the run use it
-	w     io.Writer
-	bar   *progressbar.ProgressBar // nil: no terminal
-	spoke time.Time                // when it wrote the last line
-	mean  string                   // the last text of a step
-	used  string                   // the device's memory in use, after that text
-	drawn time.Time                // when a step last moved the bar
-	asked time.Time                // when it last asked the driver for used
-	blind bool                     // the driver did not answer
+	mutex      sync.Mutex // the goroutines of the watchdog and of the run use it
+	w          io.Writer
+	bar        *progressbar.ProgressBar // nil: no terminal
+	lastLine   time.Time                // when it wrote the last line
+	stepText   string                   // the text of the last step
+	memoryText string                   // the device's memory in use, after that text
+	lastDraw   time.Time                // when a step last moved the bar
+	lastMemory time.Time                // when it last asked the driver for the memory
+	noMemory   bool                     // the driver did not answer
 }
 
 func newDisplay(w io.Writer) *display {
@@ -59,7 +59,7 @@ func (d *display) line(format string, args ...any) {
 		_ = d.bar.Clear()
 	}
 	fmt.Fprintf(d.w, format+"\n", args...)
-	d.spoke = time.Now()
+	d.lastLine = time.Now()
 }
 
 // warn writes a warning that stays.
@@ -70,28 +70,28 @@ func (d *display) phase(what string) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
 	if d.bar != nil {
-		d.bar.Describe(what + "  " + d.mean + d.used)
+		d.bar.Describe(what + "  " + d.stepText + d.memoryText)
 		_ = d.bar.RenderBlank()
 	}
 }
 
 // step shows the state after a step, which ran at rate tokens a second.
 func (d *display) step(r *run, rate float64) {
-	first := d.mean == ""
-	d.mean = d.text(r, rate)
+	first := d.stepText == ""
+	d.stepText = d.text(r, rate)
 	switch {
 	case first:
 		d.line("first batch: loss %.3f, where one that knows nothing has ln %d = %.3f; %.3g s a step",
 			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.tokens())/rate)
 	case d.bar == nil:
-		if time.Since(d.spoke) > quiet {
-			d.line("%s%s", d.mean, d.memory(r))
+		if time.Since(d.lastLine) > lineEvery {
+			d.line("%s%s", d.stepText, d.memory(r))
 		}
-	case time.Since(d.drawn) >= redrawEvery:
-		text := d.mean + d.memory(r)
+	case time.Since(d.lastDraw) >= redrawEvery:
+		text := d.stepText + d.memory(r)
 		d.mutex.Lock()
 		defer d.mutex.Unlock()
-		d.drawn = time.Now()
+		d.lastDraw = time.Now()
 		d.bar.Describe(text)
 		_ = d.bar.Set(min(barLength-1, int(barLength*r.done())))
 	}
@@ -99,35 +99,35 @@ func (d *display) step(r *run, rate float64) {
 
 // evaluated shows an evaluation, in a line that stays.
 func (d *display) evaluated(r *run, e evaluation) {
-	d.line("%s%s  held out %.3f (%.3f bits a byte, perplexity %.4g)", d.mean, d.memory(r), e.HeldOut,
+	d.line("%s%s  held out %.3f (%.3f bits a byte, perplexity %.4g)", d.stepText, d.memory(r), e.HeldOut,
 		e.HeldOut/r.corpus.BytesPerToken()/math.Ln2, math.Exp(e.HeldOut))
 }
 
-// meter is a backend whose driver reports how many bytes of the device's memory are in use, without waiting for the device.
-type meter interface{ MemoryUsed() (int64, error) }
+// memoryReporter is a backend whose driver reports how many bytes of the device's memory are in use, without waiting for the device.
+type memoryReporter interface{ MemoryUsed() (int64, error) }
 
-// askEvery is how often a bar asks a driver for its memory: a call may take a millisecond, and a bar changes with each step.
-const askEvery = time.Second
+// memoryEvery is how often a bar asks a driver for its memory: a call may take a millisecond, and a bar changes with each step.
+const memoryEvery = time.Second
 
 // memory returns the device's memory in use, or the planned memory if the driver does not report it; "" on the host.
 func (d *display) memory(r *run) string {
-	m, ok := r.backend.(meter)
+	m, ok := r.backend.(memoryReporter)
 	switch {
 	case r.host():
 		return ""
-	case !ok || d.blind:
+	case !ok || d.noMemory:
 		return fmt.Sprintf("  %s planned", memory.Size(r.need.device))
-	case d.bar != nil && time.Since(d.asked) < askEvery:
-		return d.used
+	case d.bar != nil && time.Since(d.lastMemory) < memoryEvery:
+		return d.memoryText
 	}
 	used, err := m.MemoryUsed()
 	if err != nil {
-		d.blind = true
+		d.noMemory = true
 		r.warn("%v: the memory that is shown from now on is the planned one", err)
 		return d.memory(r)
 	}
-	d.used, d.asked = fmt.Sprintf("  %s in use", memory.Size(used)), time.Now()
-	return d.used
+	d.memoryText, d.lastMemory = fmt.Sprintf("  %s in use", memory.Size(used)), time.Now()
+	return d.memoryText
 }
 
 // text describes the state.

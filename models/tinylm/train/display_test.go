@@ -37,19 +37,19 @@ func TestMemoryInUse(t *testing.T) {
 	}
 }
 
-// TestBar: each step changes the bar, but only few of them ask for the memory.
-func TestBar(t *testing.T) {
+// TestBarOfEachStep: each step changes the bar, but only few of them ask for the memory.
+func TestBarOfEachStep(t *testing.T) {
 	var said bytes.Buffer
 	f := fakedevice.New()
 	f.MemoryInUse = 3 << 20
 	bar := progressbar.NewOptions(barLength, progressbar.OptionSetWriter(&said), progressbar.OptionShowDescriptionAtLineEnd())
-	d := &display{w: &said, bar: bar, mean: "not the first step"}
+	d := &display{w: &said, bar: bar, stepText: "not the first step"}
 	r := &run{Options: Options{Steps: 1000}, backend: f, show: d}
 	for r.state.Step = range 1000 {
 		d.step(r, 1)
 	}
 	require.Equal(t, 1, f.MemoryAsked)
-	d.asked, d.drawn = time.Now().Add(-2*askEvery), time.Time{}
+	d.lastMemory, d.lastDraw = time.Now().Add(-2*memoryEvery), time.Time{}
 	d.step(r, 1)
 	require.Equal(t, 2, f.MemoryAsked)
 	require.Contains(t, said.String(), fmt.Sprintf("step %d  loss 0.000  1 tok/s", r.state.Step))

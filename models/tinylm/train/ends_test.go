@@ -55,7 +55,7 @@ func TestBestAfterFailedSave(t *testing.T) {
 
 // TestFailedSaveIsTriedAgain: a failed checkpoint is tried again, also if no checkpoints are written by time.
 func TestFailedSaveIsTriedAgain(t *testing.T) {
-	r := &run{Options: Options{SaveMinutes: 0}, saved: 3, saveFailed: true, saveAt: time.Now().Add(-time.Second)}
+	r := &run{Options: Options{SaveMinutes: 0}, savedStep: 3, saveFailed: true, saveAt: time.Now().Add(-time.Second)}
 	r.state.Step = 4
 	require.True(t, r.saveDue())
 	r.saveFailed = false
@@ -66,12 +66,12 @@ func TestFailedSaveIsTriedAgain(t *testing.T) {
 func TestPruneCountsNoLaterSteps(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), checkpointFolder)
 	for _, step := range []int{2, 4, 1860, 1870} {
-		require.NoError(t, os.MkdirAll(filepath.Join(parent, nameOfStep(step)), 0o755))
+		require.NoError(t, os.MkdirAll(filepath.Join(parent, checkpointName(step)), 0o755))
 	}
 	r := &run{Options: Options{Keep: 1}}
 	r.state.Step = 4
 	require.NoError(t, r.prune(parent))
-	require.Equal(t, []string{nameOfStep(4), nameOfStep(1860), nameOfStep(1870)}, testutil.Must(checkpoints(parent))(t))
+	require.Equal(t, []string{checkpointName(4), checkpointName(1860), checkpointName(1870)}, testutil.Must(checkpoints(parent))(t))
 }
 
 // TestSignalInEveryPhase: after a signal in any phase, a run says how to resume it and exits with 128 + n.
@@ -140,8 +140,8 @@ func TestDataError(t *testing.T) {
 	require.Contains(t, events, `"kind":"error"`)
 }
 
-// TestOtherPrecision: a run in fp16 is resumed in another precision, and then in fp16 again.
-func TestOtherPrecision(t *testing.T) {
+// TestResumeInOtherPrecision: a run in fp16 is resumed in another precision, and then in fp16 again.
+func TestResumeInOtherPrecision(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	args := smallArgs(t, 9, "-precision", "fp16", "-out", folder)
 	for _, precision := range []string{"fp16", "bf16", "fp16"} {
@@ -160,8 +160,8 @@ func TestOtherPrecision(t *testing.T) {
 	}
 }
 
-// TestProcessesOfARun: run.json has the command of each process. A run restores the limit of the heap at its end.
-func TestProcessesOfARun(t *testing.T) {
+// TestRunRecordsItsProcesses: run.json has the command of each process. A run restores the limit of the heap at its end.
+func TestRunRecordsItsProcesses(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	o := testutil.Must(Parse(smallArgs(t, 4, "-out", folder), io.Discard))(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -172,7 +172,7 @@ func TestProcessesOfARun(t *testing.T) {
 	_, err := Run(ctx, o, io.Discard)
 	require.ErrorIs(t, err, errStop)
 	require.Equal(t, int64(math.MaxInt64), debug.SetMemoryLimit(-1))
-	for _, name := range []string{runFile, optionsFile, modelFile, sumsFile} { // temporary files that a kill leaves
+	for _, name := range []string{runFile, optionsFile, modelFile, checksumsFile} { // temporary files that a kill leaves
 		require.NoError(t, os.WriteFile(filepath.Join(folder, ".tmp-"+name+"123"), nil, 0o644))
 	}
 	testutil.Must(runArgs(t, "-resume", folder))(t)
@@ -186,8 +186,8 @@ func TestProcessesOfARun(t *testing.T) {
 }
 
 // wholeCheckpoint returns the newest checkpoint of a run.
-func wholeCheckpoint(t testing.TB, folder string) *saved {
-	c, damaged, err := newest(folder)
+func wholeCheckpoint(t testing.TB, folder string) *checkpoint {
+	c, damaged, err := newestCheckpoint(folder)
 	require.NoError(t, err)
 	require.Empty(t, damaged)
 	require.NotNil(t, c)

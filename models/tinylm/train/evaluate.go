@@ -53,7 +53,7 @@ func (r *run) evaluate(ctx context.Context) error {
 		return err
 	}
 	r.warnIf(r.log.Draw())
-	r.last = time.Now()
+	r.rateSince = time.Now()
 	return nil
 }
 
@@ -88,7 +88,7 @@ func (r *run) heldOut(ctx context.Context, tokens int) (float64, error) {
 
 // saveDue reports whether it is time for a checkpoint that no evaluation writes.
 func (r *run) saveDue() bool {
-	return (r.SaveMinutes > 0 || r.saveFailed) && r.saved != r.state.Step && time.Now().After(r.saveAt)
+	return (r.SaveMinutes > 0 || r.saveFailed) && r.savedStep != r.state.Step && time.Now().After(r.saveAt)
 }
 
 // trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room again.
@@ -103,7 +103,7 @@ func (r *run) trySave() error {
 		r.saveAt = time.Now().Add(time.Minute)
 		r.warn("%v; the run goes on and tries again in a minute", err)
 	}
-	r.last = time.Now()
+	r.rateSince = time.Now()
 	return nil
 }
 
@@ -119,7 +119,7 @@ func (r *run) saveOrWait(ctx context.Context) error {
 		return err
 	}
 	r.phase("saving")
-	for end := time.Now().Add(r.retryFor); r.saved != r.state.Step; {
+	for end := time.Now().Add(r.retryFor); r.savedStep != r.state.Step; {
 		err := r.save()
 		if err == nil {
 			break
@@ -162,12 +162,12 @@ func (r *run) warnOfDivergence() {
 	if r.state.Step < 20 || r.diverged {
 		return
 	}
-	if r.lowest == 0 || r.state.MeanLoss < r.lowest {
-		r.lowest = r.state.MeanLoss
+	if r.lowestLoss == 0 || r.state.MeanLoss < r.lowestLoss {
+		r.lowestLoss = r.state.MeanLoss
 	}
-	if r.state.MeanLoss > r.lowest+risen {
+	if r.state.MeanLoss > r.lowestLoss+risen {
 		r.warn("the training loss is %.3f, %.2f nats above its lowest mean: it diverges. Lower -lr, or raise -warmup",
-			r.state.MeanLoss, r.state.MeanLoss-r.lowest)
+			r.state.MeanLoss, r.state.MeanLoss-r.lowestLoss)
 		r.diverged = true
 	}
 }

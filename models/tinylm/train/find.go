@@ -74,7 +74,7 @@ func (f *Found) find(path string) (folder string, err error) {
 	case err != nil:
 		return "", err
 	case !info.IsDir():
-		if err := checkBeside(path); err != nil {
+		if err := verifyWeights(path); err != nil {
 			return "", err
 		}
 		folder, err := runAround(filepath.Dir(path))
@@ -84,18 +84,18 @@ func (f *Found) find(path string) (folder string, err error) {
 		return folder, err
 	}
 	f.Weights = filepath.Join(path, modelFile)
-	sums, err := readSums(path)
+	sums, err := readChecksums(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
 	if _, checkpoint := sums[stateFile]; checkpoint {
-		if err := sums.check(path, summed()...); err != nil {
+		if err := sums.verify(path, checkpointFiles()...); err != nil {
 			return "", err
 		}
 		return runAround(path)
 	}
 	if exists(f.Weights) {
-		return path, checkBeside(f.Weights)
+		return path, verifyWeights(f.Weights)
 	}
 	parent := filepath.Join(path, checkpointFolder)
 	names, err := checkpoints(parent)
@@ -103,7 +103,7 @@ func (f *Found) find(path string) (folder string, err error) {
 		return "", err
 	}
 	for _, name := range slices.Backward(names) {
-		if err := checkSums(filepath.Join(parent, name), summed()...); err != nil {
+		if err := verifyChecksums(filepath.Join(parent, name), checkpointFiles()...); err != nil {
 			f.Damaged = append(f.Damaged, fmt.Errorf("checkpoint %s: %w", name, err))
 			continue
 		}

@@ -31,37 +31,66 @@ const maxOptions = 1 << 20
 // directory, also in the file.
 // After -help it writes the list of flags to w and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (*Options, error) {
-	var given Options // to find out which flags are set, and to what
-	set := given.flags()
-	if err := set.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			help(w)
-			return nil, err
-		}
-		return nil, fmt.Errorf("%w (-help lists all)", err)
-	}
-	if set.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected argument %q", set.Arg(0))
-	}
-	var err error
-	set.Visit(func(f *flag.Flag) {
-		switch f.Name {
-		case "config", "init", "resume":
-			if f.Value.String() == "" {
-				err = fmt.Errorf("-%s is empty, want a path, or no -%s at all", f.Name, f.Name)
-			}
-		}
-	})
+	given, set, err := parseFlags(args, w)
 	if err != nil {
 		return nil, err
 	}
-	if given.config != "" && given.resume != "" {
-		return nil, errors.New("-config and -resume exclude each other: a run goes on with its own " + optionsFile)
+	o, written, err := given.base(set)
+	if err != nil {
+		return nil, err
 	}
-	var o, was *Options // was: what the options must be if they are fixed
+	if err := errors.Join(given.makeAbsolute(), written.makeAbsolute()); err != nil {
+		return nil, err
+	}
+	if err := o.override(set, given.resume, written); err != nil {
+		return nil, err
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Steps > 0 && isSet(set, "minutes") {
+		return nil, fmt.Errorf("-minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps)
+	}
+	return o, nil
+}
+
+// parseFlags returns the options that the flags alone give, and the set of the flags, which tells those that are set.
+func parseFlags(args []string, w io.Writer) (given *Options, set *flag.FlagSet, err error) {
+	given = new(Options)
+	set = given.flags()
+	if err := set.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			help(w)
+			return nil, nil, err
+		}
+		return nil, nil, fmt.Errorf("%w (-help lists all)", err)
+	}
+	if set.NArg() > 0 {
+		return nil, nil, fmt.Errorf("unexpected argument %q", set.Arg(0))
+	}
+	for _, name := range []string{"resume", "init", "config"} {
+		if isSet(set, name) && set.Lookup(name).Value.String() == "" {
+			return nil, nil, fmt.Errorf("-%s is empty, want a path, or no -%s at all", name, name)
+		}
+	}
+	if given.config != "" && given.resume != "" {
+		return nil, nil, errors.New("-config and -resume exclude each other: a run goes on with its own " + optionsFile)
+	}
+	return given, set, nil
+}
+
+// isSet reports whether the command line sets a flag.
+func isSet(set *flag.FlagSet, name string) (found bool) {
+	set.Visit(func(f *flag.Flag) { found = found || f.Name == name })
+	return found
+}
+
+// base returns the options that the flags change: those of the run to resume, of the file or of the preset that the flags name. It takes
+// the sizes of the model from -init. written are the options as the run wrote them; fixed ones must not differ from these.
+func (given *Options) base(set *flag.FlagSet) (o, written *Options, err error) {
 	switch {
 	case given.resume != "":
-		o, was, err = optionsOfRun(given.resume, set)
+		o, written, err = optionsOfRun(given.resume, set)
 	case given.config != "":
 		if o, err = ReadOptions(given.config, given.Preset); err == nil {
 			err = o.makeAbsolute()
@@ -70,42 +99,32 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 		o, err = presetOf(given.Preset)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if init := cmp.Or(given.Init, o.Init); init != "" && given.resume == "" { // Run checks that flags agree with its sizes
 		w, _, err := loadInit(init)
 		if err != nil {
-			return nil, fmt.Errorf("-init: %w", err)
+			return nil, nil, fmt.Errorf("-init: %w", err)
 		}
 		o.setModel(w.Config)
 	}
-	if was == nil {
-		was = new(*o)
+	if written == nil {
+		written = new(*o)
 	}
-	if err := errors.Join(given.makeAbsolute(), was.makeAbsolute()); err != nil {
-		return nil, err
-	}
-	before, into, tags := was.flags(), o.flags(), optionTags()
+	return o, written, nil
+}
+
+// override sets the options of o that are set in set. If resume names a run, it is an error to change a fixed option of the run.
+func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (err error) {
+	before, after, tags := written.flags(), o.flags(), optionTags()
 	set.Visit(func(f *flag.Flag) {
 		old := before.Lookup(f.Name).Value.String()
-		_ = into.Set(f.Name, f.Value.String()) // set has parsed it
-		if now := into.Lookup(f.Name).Value.String(); given.resume != "" && tags[f.Name].Get("fixed") != "" && now != old && err == nil {
-			err = fmt.Errorf("-%s %s: the run in %s has %q; begin a new one, with -init for its weights", f.Name, now, given.resume, old)
+		_ = after.Set(f.Name, f.Value.String()) // set has parsed it
+		if now := after.Lookup(f.Name).Value.String(); resume != "" && tags[f.Name].Get("fixed") != "" && now != old && err == nil {
+			err = fmt.Errorf("-%s %s: the run in %s has %q; begin a new one, with -init for its weights", f.Name, now, resume, old)
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
-	if err := o.Validate(); err != nil {
-		return nil, err
-	}
-	if byTime := false; o.Steps > 0 {
-		set.Visit(func(f *flag.Flag) { byTime = byTime || f.Name == "minutes" })
-		if byTime {
-			return nil, fmt.Errorf("-minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps)
-		}
-	}
-	return o, nil
+	return err
 }
 
 // loadInit returns the weights that -init names: a file, or the model of a run folder, and what is wrong with newer checkpoints there.
@@ -117,7 +136,7 @@ func loadInit(path string) (*tinylm.Weights, []error, error) {
 			return nil, nil, err
 		}
 		path, damaged = found.Weights, found.Damaged
-	} else if err := checkBeside(path); err != nil {
+	} else if err := verifyWeights(path); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	w, err := tinylm.LoadWeights(path)

@@ -19,9 +19,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestNonsense gives flags impossible values. Each is an error of one line that names the flag or the value. It comes before the first
+// TestFlagsRefuseValues gives flags impossible values. Each is an error of one line that names the flag or the value. It comes before the first
 // step, and no folder is made.
-func TestNonsense(t *testing.T) {
+func TestFlagsRefuseValues(t *testing.T) {
 	numbers := []string{"x", "", "1e", "0x", "1 2"}
 	nonsense := map[string][]string{
 		"data": {"/missing"}, "tokenizer": {"/missing"}, "separator": {"x"}, "init": {"/missing", ""}, "config": {"/missing", ""}, "resume": {"/missing", ""},
@@ -119,7 +119,7 @@ func TestWrongOptionsFile(t *testing.T) {
 	}
 }
 
-// TestFileTakesWhatFlagsTake: a value in a file is what it is behind its flag, or is refused as there.
+// TestFileTakesWhatFlagsTake: a value in a file is what it is after its flag, or is refused as there.
 func TestFileTakesWhatFlagsTake(t *testing.T) {
 	values := strings.Fields("1.5 3.9 -1 +2 1e1 0x10 0b11 010 1_000 9223372036854775808 18446744073709551615 18446744073709551616 1e400 .5 .inf NaN " +
 		"true True yes on T 1 2024-01-01 text")

@@ -13,8 +13,8 @@ import (
 // readerBytes is roughly the memory of a reader of the corpus: a block of tokens in use, the next block, and text.
 const readerBytes = 192 << 20
 
-// need is the memory that a run needs, in bytes.
-type need struct {
+// memoryNeed is the memory that a run needs, in bytes.
+type memoryNeed struct {
 	device int64 // 0 if the device uses the host's memory
 	host   int64
 }
@@ -55,7 +55,7 @@ func (r *run) limitHeap() {
 	left, _, err := memory.Available()
 	if before := debug.SetMemoryLimit(-1); err == nil && before == math.MaxInt64 {
 		debug.SetMemoryLimit(max(r.need.host, left/4*3))
-		r.closes(func() error {
+		r.onClose(func() error {
 			debug.SetMemoryLimit(before)
 			return nil
 		})
@@ -63,7 +63,7 @@ func (r *run) limitHeap() {
 }
 
 // plan returns the memory of the run, given the plan of its evaluation, and the arithmetic of a micro-batch in FLOPs.
-func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n need, flops float64, err error) {
+func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n memoryNeed, flops float64, err error) {
 	train, err := tinylm.NewPlan(c, r.Batch, r.Context, r.trainOptions(recompute)...)
 	if err != nil {
 		return n, 0, err
@@ -79,12 +79,12 @@ func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n need, fl
 	}
 	copies := 2*weights + 8*int64(r.tokens()) // of the moments while a checkpoint is written, and the batches of a step
 	if r.host() {
-		return need{host: models + copies + readerBytes}, flops, nil
+		return memoryNeed{host: models + copies + readerBytes}, flops, nil
 	}
-	return need{device: models, host: weights + copies + readerBytes}, flops, nil
+	return memoryNeed{device: models, host: weights + copies + readerBytes}, flops, nil
 }
 
-func (n need) String() string {
+func (n memoryNeed) String() string {
 	if n.device == 0 {
 		return memory.Size(n.host)
 	}

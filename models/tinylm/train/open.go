@@ -39,32 +39,16 @@ const (
 // open makes everything that a run needs. It makes the folder last, so that a run that cannot begin leaves no folder.
 func (r *run) open(ctx context.Context) (err error) {
 	r.watch = newWatchdog(r.show, cmp.Or(r.stallTime, stallTime))
-	r.closes(r.watch.close)
+	r.onClose(r.watch.close)
 	if r.precision, err = graph.ParsePrecision(r.Precision); err != nil {
 		return err
 	}
-	m, err := graph.NewMachine(G.NewGraph(), r.machine()...) // of an empty graph, to check environment and precision
-	if err == nil {
-		err = m.Close()
-	}
-	if err != nil {
+	if err := r.tryMachine(); err != nil {
 		return err
 	}
-	var from *saved
-	if r.resume != "" {
-		r.folder = r.resume
-		if err := r.lock(); err != nil {
-			return err
-		}
-		if from, err = r.lastCheckpoint(); err != nil {
-			return err
-		}
-	}
-	if from != nil {
-		r.state, r.saved = from.state, from.state.Step
-	}
-	if r.resume == "" && r.Out != "" && exists(r.Out) {
-		return fmt.Errorf("-out %s: a new run needs a new folder: %w", r.Out, fs.ErrExist)
+	from, err := r.openResumed()
+	if err != nil {
+		return err
 	}
 	if err := r.openData(ctx); err != nil {
 		return err
@@ -90,25 +74,54 @@ func (r *run) open(ctx context.Context) (err error) {
 	if r.reader, err = r.corpus.Reader(r.shape, r.state.Cursor); err != nil {
 		return fmt.Errorf("%s: %w", r.corpus.Name(), err)
 	}
-	r.closes(r.reader.Close)
+	r.onClose(r.reader.Close)
 	if err := r.openFolder(); err != nil {
 		return err
 	}
-	r.last = time.Now()
-	r.start = r.last.Add(-r.state.Elapsed)
-	r.saveAt = r.last.Add(r.saveEvery())
+	r.rateSince = time.Now()
+	r.start = r.rateSince.Add(-r.state.Elapsed)
+	r.saveAt = r.rateSince.Add(r.saveEvery())
 	r.tenths = int(10 * r.done())
 	return nil
 }
 
+// tryMachine makes a machine of an empty graph, which checks environment variables and precision.
+func (r *run) tryMachine() error {
+	m, err := graph.NewMachine(G.NewGraph(), r.machine()...)
+	if err != nil {
+		return err
+	}
+	return m.Close()
+}
+
+// openResumed locks the folder of the run to resume and takes the state of its newest checkpoint, which it returns. It returns nil for a
+// new run, whose folder must not exist yet, and for a run without a checkpoint.
+func (r *run) openResumed() (*checkpoint, error) {
+	if r.resume == "" {
+		if r.Out != "" && exists(r.Out) {
+			return nil, fmt.Errorf("-out %s: a new run needs a new folder: %w", r.Out, fs.ErrExist)
+		}
+		return nil, nil
+	}
+	r.folder = r.resume
+	if err := r.lock(); err != nil {
+		return nil, err
+	}
+	from, err := r.lastCheckpoint()
+	if from != nil {
+		r.state, r.savedStep = from.state, from.state.Step
+	}
+	return from, err
+}
+
 // lastCheckpoint returns the newest complete checkpoint of the run to resume, nil if the run was stopped before its first one. It
 // removes parts of checkpoints that a kill has left.
-func (r *run) lastCheckpoint() (*saved, error) {
-	err := errors.Join(clean(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile, sumsFile))
+func (r *run) lastCheckpoint() (*checkpoint, error) {
+	err := errors.Join(removeParts(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile, checksumsFile))
 	if err != nil {
 		return nil, err
 	}
-	from, damaged, err := newest(r.folder)
+	from, damaged, err := newestCheckpoint(r.folder)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +185,7 @@ func goSource(ctx context.Context) (string, error) {
 }
 
 // openWeights makes the weights: those of a checkpoint, of -init, or new ones.
-func (r *run) openWeights(from *saved) (err error) {
+func (r *run) openWeights(from *checkpoint) (err error) {
 	c := r.Model(r.corpus.Vocab())
 	switch {
 	case from != nil:
@@ -200,7 +213,7 @@ func (r *run) openWeights(from *saved) (err error) {
 	if err := r.weights.MoveTo(r.backend); err != nil {
 		return err
 	}
-	r.closes(r.weights.Free)
+	r.onClose(r.weights.Free)
 	return nil
 }
 
@@ -236,17 +249,17 @@ func (r *run) openModels() (err error) {
 	if r.model, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.trainOptions(r.Recompute)...); err != nil {
 		return err
 	}
-	r.closes(r.model.Close)
+	r.onClose(r.model.Close)
 	if r.losses, err = r.model.WatchLoss(); err != nil {
 		return err
 	}
 	if r.eval, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.evalOptions()...); err != nil {
 		return err
 	}
-	r.closes(r.eval.Close)
+	r.onClose(r.eval.Close)
 	r.solver, err = optim.NewAdamW(append(r.solverOptions(), optim.WithMachine(r.model.Machine()))...)
 	if err == nil {
-		r.closes(r.solver.Close)
+		r.onClose(r.solver.Close)
 	}
 	return err
 }
@@ -303,7 +316,7 @@ func (r *run) lock() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.folder, err)
 	}
-	r.closes(l.Close)
+	r.onClose(l.Close)
 	return nil
 }
 

@@ -152,14 +152,14 @@ func TestStops(t *testing.T) {
 				require.LessOrEqual(t, step, 6)
 			}
 			require.Equal(t, modelOf(t, whole), modelOf(t, folder))
-			last, _, err := newest(folder)
+			last, _, err := newestCheckpoint(folder)
 			require.NoError(t, err)
-			straight, _, err := newest(whole)
+			straight, _, err := newestCheckpoint(whole)
 			require.NoError(t, err)
 			require.Len(t, straight.state.Evaluations, 2)
 			require.Equal(t, straight.state.Evaluations, last.state.Evaluations, "none was left out")
 			for _, file := range []string{solverFile, modelFile} {
-				last := filepath.Join(checkpointFolder, nameOfStep(6), file)
+				last := filepath.Join(checkpointFolder, checkpointName(6), file)
 				require.Equal(t, testutil.Must(os.ReadFile(filepath.Join(whole, last)))(t), testutil.Must(os.ReadFile(filepath.Join(folder, last)))(t), file)
 			}
 		})

@@ -12,7 +12,7 @@ import (
 // optionsOfRun returns the options in the file of a run to resume, and what they were when the run wrote them. It is an error if the file
 // lacks an option, because a run writes all of them, or differs from what the run wrote. Options that the command line gives are
 // excepted.
-func optionsOfRun(folder string, given *flag.FlagSet) (o, was *Options, err error) {
+func optionsOfRun(folder string, given *flag.FlagSet) (o, written *Options, err error) {
 	path := filepath.Join(folder, optionsFile)
 	o, list, err := readOptions(path, "")
 	if err != nil {
@@ -40,8 +40,8 @@ func optionsOfRun(folder string, given *flag.FlagSet) (o, was *Options, err erro
 		return nil, nil, fmt.Errorf("train: options %s: no line for %s: a run writes all options, so the file was cut or is of an older version; "+
 			"give the run's value by a flag, as -%s VALUE", path, strings.Join(missing, ", "), missing[0])
 	}
-	was = o.written(folder)
-	was.flags().VisitAll(func(f *flag.Flag) {
+	written = o.written(folder)
+	written.flags().VisitAll(func(f *flag.Flag) {
 		now := have.Lookup(f.Name).Value.String()
 		if _, ok := asked[f.Name]; !ok && now != f.Value.String() {
 			differ = append(differ, fmt.Sprintf("%s is %.40q, %s has %.40q", f.Name, now, runFile, f.Value))
@@ -52,7 +52,7 @@ func optionsOfRun(folder string, given *flag.FlagSet) (o, was *Options, err erro
 		return nil, nil, fmt.Errorf("train: options %s: %s: the file was changed after the run wrote it; give the value to go on with by a flag, as -%s VALUE",
 			path, strings.Join(differ, ", "), name)
 	}
-	return o, was, nil
+	return o, written, nil
 }
 
 // written returns o as a process of the run wrote it, which run.json says: o itself, if any process did, else the options of the last
@@ -62,15 +62,15 @@ func (o *Options) written(folder string) *Options {
 	d, _ := readDescription(folder)
 	for _, p := range d.Processes {
 		list, err := settings([]byte(p.Options))
-		like := new(*o)
-		set := like.flags()
+		recorded := new(*o)
+		set := recorded.flags()
 		for _, s := range list {
 			err = errors.Join(err, set.Set(s.name, s.value))
 		}
 		if err != nil || list == nil {
 			continue
 		}
-		if was = like; bytes.Equal(was.YAML(), o.YAML()) {
+		if was = recorded; bytes.Equal(was.YAML(), o.YAML()) {
 			break
 		}
 	}

@@ -54,7 +54,7 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 
 // runOn is Run on a backend, which it does not close.
 func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Result, err error) {
-	r := &run{Options: *o, backend: b, show: newDisplay(w), began: time.Now(), revision: origin.Commit(), saved: -1}
+	r := &run{Options: *o, backend: b, show: newDisplay(w), began: time.Now(), revision: origin.Commit(), savedStep: -1}
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(ctx); err != nil {
 		return nil, r.ended(ctx, err)
@@ -72,8 +72,8 @@ func (r *run) ended(ctx context.Context, err error) error {
 	if !ok {
 		return fmt.Errorf("train: %w", err)
 	}
-	stop := &Interrupted{Signal: s.Signal, Step: r.saved}
-	if r.saved >= 0 {
+	stop := &Interrupted{Signal: s.Signal, Step: r.savedStep}
+	if r.savedStep >= 0 {
 		stop.Folder = r.folder
 	}
 	if !errors.Is(err, s) && !errors.Is(err, ctx.Err()) {
@@ -92,7 +92,7 @@ type run struct {
 	folder    string
 
 	reader  *corpus.Reader
-	need    need
+	need    memoryNeed
 	weights *tinylm.Weights
 	model   *tinylm.Model // with gradients
 	eval    *tinylm.Model
@@ -109,23 +109,23 @@ type run struct {
 	began   time.Time // when this process began the run
 	history []beginning
 	// revision is that of the code. It is read before there is a lock: a child such as git could keep a lock after the end of this process.
-	revision string
-	start    time.Time // of the training, as if it had never been stopped
-	last     time.Time // when the latest step was known to have ended, or the first one began
-	tenths   int       // tenths of a run by time that have passed
-	saved    int       // the step of the last checkpoint, -1 for none
-	saveAt   time.Time // the next checkpoint, if no evaluation writes one before
+	revision  string
+	start     time.Time // of the training, as if it had never been stopped
+	rateSince time.Time // when the latest step was known to have ended, or the first one began: the next rate is measured from here
+	tenths    int       // tenths of a run by time that have passed
+	savedStep int       // the step of the last checkpoint, -1 for none
+	saveAt    time.Time // the next checkpoint, if no evaluation writes one before
 
 	saveFailed bool // the last try to write a checkpoint failed
 
-	lowest   float64 // lowest running mean of the loss
-	diverged bool    // the run has warned that the loss grows
+	lowestLoss float64 // lowest running mean of the loss
+	diverged   bool    // the run has warned that the loss grows
 
 	closers []func() error
 }
 
-// closes makes close call f. close calls the functions in reverse order.
-func (r *run) closes(f func() error) { r.closers = append(r.closers, f) }
+// onClose makes close call f. close calls the functions in reverse order.
+func (r *run) onClose(f func() error) { r.closers = append(r.closers, f) }
 
 func (r *run) close() (err error) {
 	for i := len(r.closers) - 1; i >= 0; i-- {
@@ -238,8 +238,8 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 	}
 	res := r.result()
 	if res.Best != r.state.Step {
-		best := filepath.Join(r.folder, checkpointFolder, nameOfStep(res.Best))
-		err := checkSums(best, summed()...)
+		best := filepath.Join(r.folder, checkpointFolder, checkpointName(res.Best))
+		err := verifyChecksums(best, checkpointFiles()...)
 		if err == nil {
 			err = r.weights.Restore(filepath.Join(best, modelFile))
 		}

@@ -30,7 +30,7 @@ type lateStep struct {
 
 // microBatch is one of the runs of a step.
 type microBatch struct {
-	of    *lateStep
+	step  *lateStep
 	share float64 // its share of the step's targets
 }
 
@@ -130,7 +130,7 @@ func (r *run) readLoss() error {
 	b := r.unread[0]
 	r.unread = r.unread[1:]
 	loss, err := r.losses.Next()
-	b.of.Loss += b.share * loss
+	b.step.Loss += b.share * loss
 	return err
 }
 
@@ -139,7 +139,7 @@ func (r *run) read(s *lateStep) (err error) {
 	if s.Read {
 		return nil
 	}
-	for len(r.unread) > 0 && r.unread[0].of == s {
+	for len(r.unread) > 0 && r.unread[0].step == s {
 		if err := r.readLoss(); err != nil {
 			return err
 		}
@@ -156,8 +156,8 @@ func (r *run) read(s *lateStep) (err error) {
 		r.state.MeanLoss = keep*r.state.MeanLoss + (1-keep)*s.Loss
 	}
 	now := time.Now()
-	rate := float64(r.tokens()) / now.Sub(r.last).Seconds()
-	r.last = now
+	rate := float64(r.tokens()) / now.Sub(r.rateSince).Seconds()
+	r.rateSince = now
 	r.log.Step(runlog.Step{
 		Number: s.Number, Time: now, Tokens: int64(s.Number * r.tokens()), Loss: s.Loss, LR: s.LR, GradNorm: s.GradNorm, TokensPerSec: rate,
 	})
@@ -208,10 +208,10 @@ func (r *run) explain(err error, batches []*corpus.Batch) error {
 
 // wayBack says from which step the run can be resumed.
 func (r *run) wayBack() string {
-	if r.saved < 0 {
+	if r.savedStep < 0 {
 		return "there is no checkpoint yet"
 	}
-	return fmt.Sprintf("-resume %s goes on from step %d", r.folder, r.saved)
+	return fmt.Sprintf("-resume %s goes on from step %d", r.folder, r.savedStep)
 }
 
 // findNotFinite checks the weights, then runs batches with a model that checks each result. It returns an error that names the first

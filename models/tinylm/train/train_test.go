@@ -26,8 +26,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestLearns trains a small model on text and checks all files of the run.
-func TestLearns(t *testing.T) {
+// TestRunLearnsAndWritesItsFiles trains a small model on text and checks all files of the run.
+func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	folder, said := filepath.Join(t.TempDir(), "runs", "a"), new(bytes.Buffer)
 	o := testutil.Must(Parse(smallArgs(t, 60, "-out", folder), said))(t)
 	r := testutil.Must(Run(t.Context(), o, said))(t)
@@ -51,7 +51,7 @@ func TestLearns(t *testing.T) {
 		require.Contains(t, events, event)
 	}
 	names := testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t)
-	require.Equal(t, []string{nameOfStep(48), nameOfStep(54), nameOfStep(60)}, names)
+	require.Equal(t, []string{checkpointName(48), checkpointName(54), checkpointName(60)}, names)
 	require.ErrorIs(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-out", folder)...)), os.ErrExist)
 
 	init := testutil.Must(runArgs(t, smallArgs(t, 1, "-init", filepath.Join(folder, modelFile), "-lr", "1e-9", "-out", filepath.Join(t.TempDir(), "b"))...))(t)
@@ -130,7 +130,7 @@ func testNotFinite(t *testing.T, b graph.Backend, precision string) {
 	require.Regexp(t, `element \d+ of the result, near (layers\.\d\.[a-z._0-9]+|embed|norm|head)\.weight, is (NaN|[+-]Inf)`, err.Error())
 	t.Log(err)
 	if names := testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t); len(names) > 0 {
-		_, damaged, err := newest(folder)
+		_, damaged, err := newestCheckpoint(folder)
 		require.NoError(t, err)
 		require.Empty(t, damaged)
 	}
@@ -157,14 +157,14 @@ func TestNotFiniteOnGPU(t *testing.T) {
 	}
 }
 
-// TestDamaged cuts and changes files of the newest checkpoint. The run uses the checkpoint before it, with a warning. If all are damaged,
+// TestDamagedCheckpoints cuts and changes files of the newest checkpoint. The run uses the checkpoint before it, with a warning. If all are damaged,
 // the error names the fault of each.
-func TestDamaged(t *testing.T) {
+func TestDamagedCheckpoints(t *testing.T) {
 	whole := filepath.Join(t.TempDir(), "whole")
 	args := smallArgs(t, 8, "-eval-every", "2", "-keep", "3")
 	testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
-	last := nameOfStep(8)
-	for _, file := range []string{modelFile, configFile, solverFile, stateFile, sumsFile} {
+	last := checkpointName(8)
+	for _, file := range []string{modelFile, configFile, solverFile, stateFile, checksumsFile} {
 		for name, damage := range map[string]func([]byte) []byte{
 			"cut":     func(b []byte) []byte { return b[:len(b)/2] },
 			"changed": func(b []byte) []byte { b[len(b)/2] ^= 1; return b },
@@ -179,7 +179,7 @@ func TestDamaged(t *testing.T) {
 			} else {
 				require.NoError(t, os.WriteFile(path, damage(testutil.Must(os.ReadFile(path))(t)), 0o644))
 			}
-			c, damaged, err := newest(folder)
+			c, damaged, err := newestCheckpoint(folder)
 			require.NoError(t, err)
 			require.Equal(t, 6, c.state.Step, "%s %s", file, name)
 			require.ErrorContains(t, damaged[0], last)
@@ -195,7 +195,7 @@ func TestDamaged(t *testing.T) {
 	}
 	names := testutil.Must(checkpoints(filepath.Join(whole, checkpointFolder)))(t)
 	for _, name := range names {
-		require.NoError(t, os.Remove(filepath.Join(whole, checkpointFolder, name, sumsFile)))
+		require.NoError(t, os.Remove(filepath.Join(whole, checkpointFolder, name, checksumsFile)))
 	}
 	err := testutil.Err(runArgs(t, "-resume", whole))
 	for _, name := range names {
@@ -208,7 +208,7 @@ func TestDamaged(t *testing.T) {
 func TestDamagedWeights(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
-	step := filepath.Join(folder, checkpointFolder, nameOfStep(2))
+	step := filepath.Join(folder, checkpointFolder, checkpointName(2))
 	open := func(path string) error {
 		_, err := Find(path)
 		_, initErr := Parse([]string{"-init", path}, io.Discard)
@@ -221,7 +221,7 @@ func TestDamagedWeights(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, content, 0o644))
 	}
 	for _, dir := range []string{folder, step} {
-		file, sums := filepath.Join(dir, modelFile), filepath.Join(dir, sumsFile)
+		file, sums := filepath.Join(dir, modelFile), filepath.Join(dir, checksumsFile)
 		alone := filepath.Join(dir, "alone.safetensors")
 		require.NoError(t, open(dir))
 		require.NoError(t, open(file))
@@ -244,17 +244,17 @@ func TestFinalWeightsOverOlder(t *testing.T) {
 	config := filepath.Join(folder, configFile)
 	for seed := range uint64(2) {
 		require.NoError(t, writeFinal(folder, testutil.Must(tinylm.NewWeights(o.Model(256), tensor.Float32, seed))(t)))
-		require.NoError(t, checkSums(folder, modelFile, configFile))
+		require.NoError(t, verifyChecksums(folder, modelFile, configFile))
 	}
 	require.NoError(t, os.Remove(config))
 	require.NoError(t, os.MkdirAll(filepath.Join(config, "full"), 0o755))
 	require.Error(t, writeFinal(folder, testutil.Must(tinylm.NewWeights(o.Model(256), tensor.Float32, 2))(t)))
-	require.NoFileExists(t, filepath.Join(folder, sumsFile))
+	require.NoFileExists(t, filepath.Join(folder, checksumsFile))
 	testutil.Must(Find(filepath.Join(folder, modelFile)))(t)
 }
 
-// TestBestWeights: the model of a run has the weights of its best checkpoint or, if that is damaged, of its last one.
-func TestBestWeights(t *testing.T) {
+// TestModelHasBestWeights: the model of a run has the weights of its best checkpoint or, if that is damaged, of its last one.
+func TestModelHasBestWeights(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	args := smallArgs(t, 12, "-eval-every", "4", "-keep", "1", "-out", folder)
 	o := testutil.Must(Parse(args, io.Discard))(t)
@@ -267,13 +267,13 @@ func TestBestWeights(t *testing.T) {
 	require.ErrorIs(t, testutil.Err(Run(ctx, o, nil)), errStop)
 	parent := filepath.Join(folder, checkpointFolder)
 	edit := func(change func(*state)) { // changes the last checkpoint, which then says that an earlier one was better
-		path := filepath.Join(parent, nameOfStep(10))
+		path := filepath.Join(parent, checkpointName(10))
 		s := testutil.Must(parseState(testutil.Must(os.ReadFile(filepath.Join(path, stateFile)))(t)))(t)
 		change(&s)
 		require.NoError(t, os.WriteFile(filepath.Join(path, stateFile), testutil.Must(json.Marshal(s))(t), 0o644))
-		require.NoError(t, writeSums(path, summed()...))
+		require.NoError(t, writeChecksums(path, checkpointFiles()...))
 	}
-	best := testutil.Must(os.ReadFile(filepath.Join(parent, nameOfStep(8), modelFile)))(t)
+	best := testutil.Must(os.ReadFile(filepath.Join(parent, checkpointName(8), modelFile)))(t)
 	edit(func(s *state) { s.Best.HeldOut = 0.01 })
 	whole := filepath.Join(t.TempDir(), "copy")
 	require.NoError(t, os.CopyFS(whole, os.DirFS(folder)))
@@ -281,10 +281,10 @@ func TestBestWeights(t *testing.T) {
 	require.Equal(t, 8, r.Best)
 	require.Equal(t, string(best), modelOf(t, folder))
 
-	require.NoError(t, os.Truncate(filepath.Join(whole, checkpointFolder, nameOfStep(8), modelFile), 100))
+	require.NoError(t, os.Truncate(filepath.Join(whole, checkpointFolder, checkpointName(8), modelFile), 100))
 	r = testutil.Must(runArgs(t, "-resume", whole))(t)
 	require.Equal(t, 12, r.Best)
-	require.Equal(t, string(testutil.Must(os.ReadFile(filepath.Join(parent, nameOfStep(12), modelFile)))(t)), modelOf(t, whole))
+	require.Equal(t, string(testutil.Must(os.ReadFile(filepath.Join(parent, checkpointName(12), modelFile)))(t)), modelOf(t, whole))
 }
 
 // TestResumeRefuses: options that would make it another run are errors.
@@ -322,7 +322,7 @@ func TestRunsInsideTheirData(t *testing.T) {
 func TestMutatedState(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
-	text := testutil.Must(os.ReadFile(filepath.Join(folder, checkpointFolder, nameOfStep(2), stateFile)))(t)
+	text := testutil.Must(os.ReadFile(filepath.Join(folder, checkpointFolder, checkpointName(2), stateFile)))(t)
 	r := rand.New(rand.NewPCG(1, 2))
 	for range testutil.Mutations(t) {
 		_, _ = parseState(testutil.Mutate(r, text))
@@ -387,7 +387,7 @@ func TestStopsWithItsContext(t *testing.T) {
 	r, err := Run(ctx, o, nil)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Less(t, r.Steps, 1<<30)
-	require.Equal(t, []string{nameOfStep(r.Steps)}, testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t))
+	require.Equal(t, []string{checkpointName(r.Steps)}, testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t))
 }
 
 // TestTrainOnGPU trains a whole run in each precision. Stopped and resumed, it ends with the same bits.

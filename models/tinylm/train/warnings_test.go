@@ -52,8 +52,8 @@ func TestWarnsOfOverfitting(t *testing.T) {
 	require.Contains(t, said.String(), "the held-out loss has risen 3 times in a row while the training loss fell")
 }
 
-// TestWrongRuns: a run that cannot begin says why before the first step and makes no folder.
-func TestWrongRuns(t *testing.T) {
+// TestRunRefuses: a run that cannot begin says why before the first step and makes no folder.
+func TestRunRefuses(t *testing.T) {
 	base, small := filepath.Join(t.TempDir(), "base"), filepath.Join(t.TempDir(), "small.txt")
 	args := smallArgs(t, 2)
 	testutil.Must(runArgs(t, append(args, "-out", base)...))(t)
@@ -87,11 +87,11 @@ func TestInitOfFolder(t *testing.T) {
 	}
 	require.Equal(t, heldOut(filepath.Join(base, modelFile)), heldOut(base))
 	require.NoError(t, os.Remove(filepath.Join(base, modelFile)))
-	require.NoError(t, os.Truncate(filepath.Join(base, checkpointFolder, nameOfStep(2), modelFile), 100))
+	require.NoError(t, os.Truncate(filepath.Join(base, checkpointFolder, checkpointName(2), modelFile), 100))
 	var said bytes.Buffer
 	o := testutil.Must(Parse(append(args, "-init", base, "-out", filepath.Join(t.TempDir(), "run")), io.Discard))(t)
 	testutil.Must(Run(t.Context(), o, &said))(t)
-	require.Regexp(t, "(?m)^warning: checkpoint "+nameOfStep(2)+": .*: an older one is used$", said.String())
+	require.Regexp(t, "(?m)^warning: checkpoint "+checkpointName(2)+": .*: an older one is used$", said.String())
 }
 
 // TestWarnsOfMissingRows: a run whose table has lost rows up to its checkpoint goes on, with a warning, the first time.

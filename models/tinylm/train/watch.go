@@ -27,7 +27,7 @@ func newWatchdog(d *display, patience time.Duration) *watchdog {
 func (w *watchdog) run(d *display, patience time.Duration) {
 	tick := time.NewTicker(patience / 4)
 	defer tick.Stop()
-	said := patience
+	nextReport := patience
 	for {
 		select {
 		case <-w.end:
@@ -38,10 +38,10 @@ func (w *watchdog) run(d *display, patience time.Duration) {
 		what, still := w.what, time.Since(w.since)
 		w.mutex.Unlock()
 		if still < patience {
-			said = patience
-		} else if still >= said {
+			nextReport = patience
+		} else if still >= nextReport {
 			d.warn("no progress for %v: %s", still.Round(time.Second), what)
-			said *= 2
+			nextReport *= 2
 		}
 	}
 }

@@ -16,69 +16,69 @@ import (
 	"github.com/moby/sys/atomicwriter"
 )
 
-// summed returns the files of a checkpoint that have sums.
-func summed() []string { return []string{modelFile, configFile, solverFile, stateFile} }
+// checkpointFiles returns the names of the files of a checkpoint that have checksums.
+func checkpointFiles() []string { return []string{modelFile, configFile, solverFile, stateFile} }
 
-// writeSums writes the sums of files of a folder.
-func writeSums(folder string, files ...string) error {
+// writeChecksums writes the checksums of files of a folder.
+func writeChecksums(folder string, files ...string) error {
 	var sums []byte
 	for _, file := range files {
-		sum, err := sumOf(filepath.Join(folder, file))
+		sum, err := checksumOf(filepath.Join(folder, file))
 		if err != nil {
 			return err
 		}
 		sums = fmt.Appendf(sums, "%s  %s\n", sum, file)
 	}
-	return atomicwriter.WriteFile(filepath.Join(folder, sumsFile), sums, 0o644)
+	return atomicwriter.WriteFile(filepath.Join(folder, checksumsFile), sums, 0o644)
 }
 
-// fileSums are SHA-256 of files by their names.
-type fileSums map[string]string
+// checksums are the SHA-256 of files, by file name.
+type checksums map[string]string
 
-// readSums reads the sums of a folder.
-func readSums(folder string) (fileSums, error) {
-	text, err := readFile(filepath.Join(folder, sumsFile), 1<<20)
+// readChecksums reads the checksums of a folder.
+func readChecksums(folder string) (checksums, error) {
+	text, err := readFile(filepath.Join(folder, checksumsFile), 1<<20)
 	if err != nil {
 		return nil, err
 	}
-	sums := fileSums{}
+	sums := checksums{}
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 		sum, name, ok := strings.Cut(lines.Text(), " ")
 		if !ok {
-			return nil, fmt.Errorf("%s: line %q, want a sum and a name", sumsFile, lines.Text())
+			return nil, fmt.Errorf("%s: line %q, want a sum and a name", checksumsFile, lines.Text())
 		}
 		sums[strings.TrimLeft(name, " *")] = sum // a star: sha256sum --binary
 	}
 	return sums, nil
 }
 
-// checkBeside checks a file of weights against the sums beside it. Without sums there, nothing is wrong. Nor is it if they do not list the
+// verifyWeights checks a file of weights against the checksums beside it. Without checksums there, nothing is wrong. Nor is it if they do not list the
 // file, unless it has the name of a run's model.
-func checkBeside(path string) error {
+func verifyWeights(path string) error {
 	folder, name := filepath.Dir(path), filepath.Base(path)
-	sums, err := readSums(folder)
+	sums, err := readChecksums(folder)
 	if _, listed := sums[name]; errors.Is(err, fs.ErrNotExist) || err == nil && !listed && name != modelFile {
 		return nil
 	}
 	if err == nil {
-		err = sums.check(folder, name)
+		err = sums.verify(folder, name)
 	}
 	return err
 }
 
-// checkSums checks that files of a folder have their sums.
-func checkSums(folder string, files ...string) error {
-	sums, err := readSums(folder)
+// verifyChecksums checks files of a folder against its checksums.
+func verifyChecksums(folder string, files ...string) error {
+	sums, err := readChecksums(folder)
 	if err != nil {
 		return err
 	}
-	return sums.check(folder, files...)
+	return sums.verify(folder, files...)
 }
 
-// check is checkSums for sums that have been read.
-func (s fileSums) check(folder string, files ...string) error {
+// verify is verifyChecksums for checksums that have been read.
+func (s checksums) verify(folder string, files ...string) error {
 	for _, name := range files {
-		sum, err := sumOf(filepath.Join(folder, name))
+		sum, err := checksumOf(filepath.Join(folder, name))
 		if err != nil {
 			return err
 		}
@@ -89,8 +89,8 @@ func (s fileSums) check(folder string, files ...string) error {
 	return nil
 }
 
-// sumOf returns the SHA-256 of a file.
-func sumOf(path string) (string, error) {
+// checksumOf returns the SHA-256 of a file.
+func checksumOf(path string) (string, error) {
 	f, err := openRegular(path)
 	if err != nil {
 		return "", err
