@@ -295,6 +295,12 @@ func TestMoveInputsRefuses(t *testing.T) {
 	}
 }
 
+// TestNilBackend: what binds kernels outside of a graph refuses a nil backend.
+func TestNilBackend(t *testing.T) {
+	require.EqualError(t, testutil.Err(graph.Bind(nil, graph.Site{}, nil, nil)), "graph: nil backend")
+	require.EqualError(t, testutil.Err(graph.AllocArgs(nil, nil)), "graph: nil backend")
+}
+
 func TestResidentRefuses(t *testing.T) {
 	b := fakedevice.New()
 	v := tensor.New(tensor.WithBacking([]float32{1, 2}))

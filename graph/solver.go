@@ -97,9 +97,14 @@ func (m *Machine) writesCopies(weights []G.ValueGrad) bool {
 	return m.weightCasts > 0
 }
 
+var errNoBackend = errors.New("graph: nil backend")
+
 // Bind binds the first implementation that b offers for the site and whose guard accepts it. It is for kernels outside of a
 // graph, such as a solver's. It returns an error if there is no such implementation.
 func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
+	if b == nil {
+		return nil, errNoBackend
+	}
 	k, _, refused, err := bindFirst(b, site, in, out)
 	if err == nil && k == nil {
 		err = fmt.Errorf("%s has no kernel for it: %s", b.Device().Kind, cmp.Or(joined("", refused), "none is offered"))
@@ -109,6 +114,9 @@ func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
 
 // AllocArgs allocates one block of memory of b for all operands, aligns each, and points their cells to it.
 func AllocArgs(b Backend, args []ops.Arg) (Memory, error) {
+	if b == nil {
+		return nil, errNoBackend
+	}
 	align, end := b.Device().Alignment, 0
 	for _, a := range args {
 		end += alignUp(a.Operand.Bytes(), align)

@@ -62,10 +62,10 @@ func bindCrossEntropy[T cpu.Float](k *cpu.Kernel, logits, targets, loss, lse Arg
 		for i := lo; i < hi; i++ {
 			row := cpu.Slice[T](logits.Buf)[i*vocab:][:vocab]
 			top := cpu.Max(row)
-			l := float64(top) + math.Log(expSum(exp, row, top))
-			cpu.Slice[T](lse.Buf)[i] = T(l)
+			logSum := math.Log(expSum(exp, row, top))
+			cpu.Slice[T](lse.Buf)[i] = T(float64(top) + logSum)
 			if target := cpu.Slice[int32](targets.Buf)[i]; target >= 0 {
-				sum += l - float64(row[target])
+				sum += logSum + (float64(top) - float64(row[target])) // the distance first: a large logit would swallow logSum
 			}
 		}
 		cpu.Slice[float64](sums)[piece] = sum

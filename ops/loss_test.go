@@ -58,6 +58,19 @@ func TestCrossEntropyExtremes(t *testing.T) {
 		testutil.Within(t, "gradient", d.Floats, []float64{-1.5, 1.5, 0, 0, 0, 0, 0, 3, -3, 1, -2, 1}, tolerance(dt))
 	}
 
+	// An offset of all logits changes neither the loss nor the gradient.
+	targets = array{Name: "targets", Shape: []int{1, 1}, Ints: []int32{0}}
+	for _, dt := range dtypes {
+		for _, offset := range []float64{100, -1e7, 1e15, -3e38} {
+			x := array{Name: "logits", Shape: []int{1, 1, 3}, Floats: []float64{offset, offset, offset}}
+			out := outputs(t, ops.CrossEntropyOp{}, dt, x, targets)
+			testutil.Within(t, "loss", out[0].Floats, []float64{math.Log(3)}, tolerance(dt))
+			d := outputs(t, ops.CrossEntropyGradOp{}, dt, x, targets, out[1], array{Name: "dloss", Floats: []float64{3}})[0]
+			testutil.Within(t, "gradient", d.Floats, []float64{-2, 1, 1}, tolerance(dt))
+		}
+	}
+	targets = array{Name: "targets", Shape: []int{1, 4}}
+
 	// All ignored: no loss and no gradient.
 	targets.Ints = []int32{-1, -1, -1, -1}
 	for _, dt := range dtypes {

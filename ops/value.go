@@ -31,6 +31,9 @@ func NewValue(o Operand) gorgonia.Value {
 func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 	switch v := v.(type) {
 	case *tensor.Dense:
+		if v.Dtype().Type == nil {
+			return fmt.Errorf("got a tensor without a type, want %v", want)
+		}
 		if v.Dtype() != want.Dtype || !v.Shape().Eq(want.Shape) {
 			return fmt.Errorf("got %v %v, want %v", v.Dtype(), v.Shape(), want)
 		}

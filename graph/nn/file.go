@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -119,7 +120,7 @@ func assignment(dst G.Value, src *tensor.Dense) (write func(), err error) {
 		return nil, fmt.Errorf("got shape %v, want %v", src.Shape(), dst.Shape())
 	}
 	var to, from cpu.Buf
-	err = errors.Join(ops.HoldValue(&to, dst, ops.Operand{Dtype: dst.Dtype(), Shape: dst.Shape()}),
+	err = cmp.Or(ops.HoldValue(&to, dst, ops.Operand{Dtype: dst.Dtype(), Shape: dst.Shape()}),
 		ops.HoldValue(&from, src, ops.Operand{Dtype: src.Dtype(), Shape: src.Shape()}))
 	if err != nil {
 		return nil, err
@@ -127,6 +128,8 @@ func assignment(dst G.Value, src *tensor.Dense) (write func(), err error) {
 	switch d, s := dst.Dtype(), src.Dtype(); {
 	case d == tensor.Int32 && s == tensor.Int32:
 		return func() { copy(cpu.Slice[int32](&to), cpu.Slice[int32](&from)) }, nil
+	case d == tensor.Int && s == tensor.Int:
+		return func() { copy(cpu.Slice[int](&to), cpu.Slice[int](&from)) }, nil
 	case d == tensor.Float32 && s == tensor.Float32:
 		return func() { convert[float32, float32](&to, &from) }, nil
 	case d == tensor.Float32 && s == tensor.Float64:

@@ -145,4 +145,10 @@ func TestLoadRefuses(t *testing.T) {
 	view := testutil.Must(d.Slice(nil, tensor.S(0, 2)))(t)
 	require.ErrorContains(t, Assign(view.(*tensor.Dense), d), "is a view or not row-major")
 	require.ErrorContains(t, Assign(nil, d), "nn: assign: nil value")
+	whole, long := tensor.New(tensor.WithBacking([]int{1, 2})), tensor.New(tensor.WithBacking([]int64{1, 2}))
+	ids := tensor.New(tensor.WithBacking([]int{3, 4}))
+	require.NoError(t, Assign(ids, whole))
+	require.Equal(t, []int{1, 2}, ids.Data())
+	require.EqualError(t, Assign(ids, long), "nn: assign: type int64 is not supported")
+	require.ErrorContains(t, Assign(ids, new(tensor.Dense)), "got shape")
 }

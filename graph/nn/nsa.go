@@ -181,8 +181,14 @@ func (b *Builder) NSA(prefix string, c NSAConfig) *NSA {
 	return l
 }
 
-// Learnables returns the nodes of the parameters in the order of LayerParams, for gorgonia.Grad and solvers.
-func (l *NSA) Learnables() G.Nodes { return l.learnables }
+// Learnables returns the nodes of the parameters in the order of LayerParams, for gorgonia.Grad and solvers. A nil layer, which
+// Builder.NSA returns after an error, has none.
+func (l *NSA) Learnables() G.Nodes {
+	if l == nil {
+		return nil
+	}
+	return l.learnables
+}
 
 // NSAParts holds the nodes of a layer's output and of the steps before it. After a run of a graph.Machine they have values
 // if the machine was made with graph.WithKeep of them.

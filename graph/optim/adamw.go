@@ -92,7 +92,7 @@ func (s *AdamW) SetLR(lr float64) (err error) {
 // The solver divides them by scale: steps and norms are those of the divided gradients. It allocates nothing.
 func (s *AdamW) SetGradScale(scale float64) error {
 	if !(scale > 0) || math.IsInf(scale, 1) {
-		return fmt.Errorf("optim: adamw: scale of the gradients is %v, want a number above 0", scale)
+		return fmt.Errorf("optim: adamw: scale of the gradients is %v, want a finite number above 0", scale)
 	}
 	s.scale = scale
 	return nil

@@ -195,6 +195,11 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(s.State()), "closed")
 	require.ErrorContains(t, s.SetState(safetensors.File{}), "closed")
 	require.ErrorContains(t, new(AdamW).Step(list), "optim: adamw: the solver is not of NewAdamW")
+
+	fresh := newAdamW(t)
+	nothing := safetensors.File{Tensors: map[string]*tensor.Dense{"first.a": nil}, Metadata: map[string]string{"adamw.step": "3"}}
+	require.ErrorContains(t, fresh.SetState(nothing), "no tensor first.a")
+	require.Empty(t, testutil.Must(fresh.State())(t).Tensors)
 }
 
 // TestAdamWSharedMemory: a weight that shares memory with another weight or with a gradient is refused.

@@ -75,6 +75,11 @@ func (s *AdamW) SetState(st safetensors.File) (err error) {
 	if step < 0 || int64(step) > maxSteps {
 		return fmt.Errorf("%d steps, want at least 0 and at most %d", step, int64(maxSteps))
 	}
+	for name, x := range st.Tensors {
+		if x == nil {
+			return fmt.Errorf("no tensor %s", name)
+		}
+	}
 	if s.bound == nil {
 		s.pending = st
 	} else if err := s.bound.restore(step, st.Tensors); err != nil {

@@ -61,6 +61,8 @@ func elements(t *tensor.Dense) (any, error) {
 	switch {
 	case t == nil:
 		return nil, errors.New("nil tensor")
+	case t.Dtype().Type == nil:
+		return nil, errors.New("a tensor without a type")
 	case !t.IsNativelyAccessible():
 		return nil, errors.New("in memory that the host cannot read")
 	}

@@ -3,6 +3,7 @@ package tinylm
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -181,7 +182,8 @@ func (d *Decoder) Release(slot int) {
 }
 
 // Prefill replaces the sequence of a slot by tokens and computes the logits of the token that follows. All tokens run at once, in a
-// graph for the next power of two, or for the context if that is less. A graph is made when it is first needed.
+// graph for the next power of two, or for the context if that is less. A graph is made when it is first needed. If the run fails, the
+// slot is free; after any other error it keeps its sequence.
 func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 	defer named(&err, fmt.Sprintf("prefill of %d tokens", len(tokens)))
 	switch {
@@ -193,6 +195,10 @@ func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 		return errors.New("no tokens")
 	case len(tokens) > d.context:
 		return fmt.Errorf("%w: it holds %d", ErrContextFull, d.context)
+	}
+	vocab := len(d.sequences[slot].logits)
+	if i := slices.IndexFunc(tokens, func(t int32) bool { return t < 0 || int(t) >= vocab }); i >= 0 {
+		return fmt.Errorf("token %d is %d, want 0 to %d", i, tokens[i], vocab-1)
 	}
 	g, err := d.prefill(len(tokens))
 	if err != nil {

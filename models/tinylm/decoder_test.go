@@ -160,8 +160,9 @@ func TestDecoderErrors(t *testing.T) {
 	require.Error(t, d.Step([]int32{-1, 9999}))
 	require.Equal(t, 4, d.Len(1))
 	require.Equal(t, before, d.Logits(1))
-	require.Error(t, d.Prefill(1, []int32{9999}))
-	require.Zero(t, d.Len(1))
+	require.EqualError(t, d.Prefill(1, []int32{1, 9999}), fmt.Sprintf("tinylm: prefill of 2 tokens: token 1 is 9999, want 0 to %d", w.Config.Vocab-1))
+	require.Equal(t, 4, d.Len(1))
+	require.Equal(t, before, d.Logits(1))
 	for _, x := range [][2]int{{0, 5}, {5, 0}, {1 << 20, 1 << 20}} {
 		require.Error(t, testutil.Err(NewDecoder(w, x[0], x[1])), x)
 	}

@@ -46,7 +46,7 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 		}
 	}()
 	if w == nil {
-		return nil, errors.New("no weights")
+		return nil, errNoWeights
 	}
 	o, err := checkModel(w.Config, batch, seq, opts)
 	if err != nil {
@@ -144,7 +144,7 @@ func (m *Model) SetLossScale(scale float64) error {
 	case m.scale == nil:
 		return errors.New("tinylm: loss scale: the model was built without one")
 	case !(float32(scale) > 0) || math.IsInf(float64(float32(scale)), 1):
-		return fmt.Errorf("tinylm: loss scale is %v, want a number above 0", scale)
+		return fmt.Errorf("tinylm: loss scale is %v, want a number above 0 that float32 holds", scale)
 	case m.accumulated != nil && m.accumulated.batches > 0 && float64(float32(scale)) != m.lossScale:
 		return fmt.Errorf("tinylm: loss scale is %v, want %v as in the micro-batches added up so far", scale, m.lossScale)
 	}
@@ -315,6 +315,9 @@ func (m *Model) Logits() (*tensor.Dense, error) {
 
 // Close ends the machine.
 func (m *Model) Close() error {
+	if m.vm == nil {
+		return nil
+	}
 	err := m.vm.Close()
 	if m.machine != nil && m.weights.user == m.machine {
 		m.weights.user = nil // Close has waited for the device

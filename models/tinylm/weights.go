@@ -36,7 +36,7 @@ type Weights struct {
 	changes  int             // number of changes by steps and Restore; after a change, a Decoder refreshes its copies in half precision
 }
 
-var errNoWeights = errors.New("nil")
+var errNoWeights = errors.New("no weights")
 
 // named adds to an error what has failed. Call it with defer.
 func named(err *error, what string) {

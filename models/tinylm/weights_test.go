@@ -93,7 +93,7 @@ func TestNoWeights(t *testing.T) {
 	var w *Weights
 	path := filepath.Join(t.TempDir(), "file")
 	for _, err := range []error{w.MoveTo(graph.NewCPU(1)), w.Download(), w.Save(path), w.Restore(path)} {
-		require.EqualError(t, err, "tinylm: weights: nil")
+		require.EqualError(t, err, "tinylm: weights: no weights")
 	}
 	require.NoError(t, w.Free())
 	require.NoFileExists(t, path)

@@ -90,6 +90,20 @@ func TestCrossEntropyOfAWrongTargetIsNaN(t *testing.T) {
 	})
 }
 
+// TestCrossEntropyOfLargeLogits: an offset of all logits of a row changes neither the loss nor the gradient.
+func TestCrossEntropyOfLargeLogits(t *testing.T) {
+	onBench(t, func(t *testing.T, x *bench) {
+		for _, offset := range []float64{0, 100, -1e3, 1e6, -3e38} {
+			loss, lse, d := x.out(f32), x.out(f32, 2), x.out(x.storage, 2, 4)
+			logits, targets := x.in(f32, []float64{offset, offset, offset, offset, 1, 1, 1, 1}, 2, 4), x.ints(2, 0)
+			runOp(t, x.dev, x.dev.variants()[0], ops.CrossEntropyOp{}, []arg{logits, targets}, []arg{loss, lse})
+			testutil.Within(t, fmt.Sprint("loss at ", offset), x.get(loss), []float64{math.Log(4)}, f32.tolerance())
+			x.run(ops.CrossEntropyGradOp{}, logits, targets, lse, x.in(f32, []float64{8}), d)
+			testutil.Within(t, fmt.Sprint("gradient at ", offset), x.get(d), []float64{1, 1, -3, 1, -3, 1, 1, 1}, x.tolerance())
+		}
+	})
+}
+
 func TestMemoryOps(t *testing.T) {
 	onBench(t, func(t *testing.T, x *bench) {
 		for _, n := range []int{1, 3, 1000, 4099} {

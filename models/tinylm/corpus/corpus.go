@@ -123,8 +123,8 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 // Random returns a corpus of n random tokens below vocab, without separators. Nothing can be learned from them: if the held-out loss of
 // a model is below ln(vocab), information leaks from a token's future.
 func Random(n, vocab int, seed uint64) (*Corpus, error) {
-	if n < 2 || vocab < 1 || vocab > 1<<31-1 {
-		return nil, fmt.Errorf("corpus: %d random tokens below %d, want at least 2 below 1 to %d", n, vocab, 1<<31-1)
+	if n < 2 || n > maxRandom || vocab < 1 || vocab > 1<<31-1 {
+		return nil, fmt.Errorf("corpus: %d random tokens below %d, want 2 to %d below 1 to %d", n, vocab, maxRandom, 1<<31-1)
 	}
 	c := &Corpus{name: "random tokens", seed: seed, blockTokens: blockBytes / widthOf(vocab)}
 	c.vocab, c.source, c.bytesPerToken = randomVocabulary(vocab), randomSource{vocab, seed}, 1
@@ -138,7 +138,10 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 	return c, nil
 }
 
-const randomUnit = 1 << 20 // tokens
+const (
+	randomUnit = 1 << 20 // tokens
+	maxRandom  = 1 << 40 // tokens of a corpus, whose units are in memory
+)
 
 type randomSource struct {
 	vocab int

@@ -206,6 +206,18 @@ func TestStreams(t *testing.T) {
 	require.LessOrEqual(t, prefilled, 3*2)
 }
 
+// TestIdleInput: when the context ends, Run does not wait for the end of its input.
+func TestIdleInput(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	stop := errors.New("stop")
+	in, end := io.Pipe()
+	defer end.Close()
+	o := testutil.Must(Parse([]string{"-model", weightsFile(t), "-device", "cpu", "-file", "-"}, io.Discard))(t)
+	time.AfterFunc(10*time.Millisecond, func() { cancel(stop) })
+	require.ErrorIs(t, Run(ctx, o, in, io.Discard, io.Discard), stop)
+	require.EqualError(t, Run(ctx, nil, in, io.Discard, io.Discard), "generate: no context, or no options")
+}
+
 // TestSignal: Ctrl-C ends an endless text after a whole character. The program reports its speed and exits with 128 + n.
 func TestSignal(t *testing.T) {
 	if runtime.GOOS == "windows" {

@@ -50,10 +50,13 @@ func Main(args []string, in io.Reader, out, status io.Writer) int {
 // Run writes the texts of o to out. It writes to status a line about the model, one about each prompt that is cut, and at the end one
 // with the tokens a second of prefill and decode. When ctx ends, Run returns its cause.
 func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (err error) {
+	if ctx == nil || o == nil {
+		return errors.New("generate: no context, or no options")
+	}
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	prompts, err := o.prompts(in)
+	prompts, err := o.prompts(ctx, in)
 	if err != nil {
 		return err
 	}
@@ -91,27 +94,47 @@ const mostTexts = 1 << 20
 const mostPromptBytes = 64 << 20
 
 // prompts returns the prompts of flags and file, an empty one if there are none.
-func (o *Options) prompts(in io.Reader) ([]string, error) {
+func (o *Options) prompts(ctx context.Context, in io.Reader) ([]string, error) {
 	list := o.Prompts
 	if o.File != "" {
-		if o.File != "-" {
-			f, err := os.Open(o.File)
-			if err != nil {
-				return nil, fmt.Errorf("-file: %w", err)
-			}
-			defer f.Close()
-			in = f
-		}
-		text, err := bounded.ReadAll(in, mostPromptBytes)
+		text, err := o.readFile(ctx, in)
 		if err != nil {
 			return nil, fmt.Errorf("-file %s: %w", o.File, err)
 		}
-		list = append(list[:len(list):len(list)], string(text))
+		list = append(list[:len(list):len(list)], text)
 	}
 	if len(list) == 0 && !o.Interactive {
 		list = []string{""}
 	}
 	return list, nil
+}
+
+// readFile returns the text of -file, or of in for "-". When ctx ends it returns the cause; a read that waits for input goes on.
+func (o *Options) readFile(ctx context.Context, in io.Reader) (string, error) {
+	type result struct {
+		text []byte
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		if o.File != "-" {
+			f, err := os.Open(o.File) // waits for a writer if it is a pipe
+			if err != nil {
+				done <- result{err: err}
+				return
+			}
+			defer f.Close()
+			in = f
+		}
+		text, err := bounded.ReadAll(in, mostPromptBytes)
+		done <- result{text, err}
+	}()
+	select {
+	case r := <-done:
+		return string(r.text), r.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
 }
 
 // writer writes texts, those of several prompts in their order.

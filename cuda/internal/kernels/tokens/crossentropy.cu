@@ -8,6 +8,9 @@
 // Outputs are written with =. dlogits are T, all other arrays float32, since in bf16 a logit of 8 is off by up to 1/32. The forward saves
 // lse. A target outside [-1,V) makes the loss and its row of dlogits NaN. One block sums the mean in float64; group_reduce adds up its
 // threads.
+//
+// A large lse is too coarse in float32: at 1e6 it is off by up to 1/32. Then the gradient computes the maximum and the sum again, with
+// the same bits for all other rows.
 #include "row_softmax.cuh"
 
 namespace nsa {
@@ -45,6 +48,8 @@ struct CrossEntropyGradParams {
   int64_t vocab;
 };
 
+constexpr float kLargeLSE = 64; // as in ops/crossentropy.go
+
 template <typename T> __device__ void cross_entropy_grad(const CrossEntropyGradParams& p) {
   const bool wide = p.vocab % kLanes<T> == 0 && aligned(p.logits, p.dlogits);
   const float scale = *p.scale;
@@ -52,7 +57,11 @@ template <typename T> __device__ void cross_entropy_grad(const CrossEntropyGradP
     const float* x = p.logits + r * p.vocab;
     T* dx = static_cast<T*>(p.dlogits) + r * p.vocab;
     const int32_t target = p.targets[r];
-    const float lse = p.lse[r];
+    float lse = p.lse[r], norm = 1; // a probability is norm*exp(x - lse)
+    if (fabsf(lse) > kLargeLSE && fabsf(lse) < INFINITY) {
+      const bool floats = p.vocab % kLanes<float> == 0 && aligned(p.logits);
+      lse = row_max(x, p.vocab, floats), norm = 1 / row_exp_sum(x, p.vocab, floats, lse);
+    }
     const float by = target == -1 ? 0.0f : (target >= 0 && target < p.vocab) ? scale : NAN;
     along_row<T>(p.vocab, wide, [&](auto width, int64_t i) {
       constexpr int W = decltype(width)::value;
@@ -60,7 +69,7 @@ template <typename T> __device__ void cross_entropy_grad(const CrossEntropyGradP
       read<W>(x + i, v);
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const float d = expf(v[j] - lse) - (i + j == target ? 1.0f : 0.0f);
+        const float d = norm * expf(v[j] - lse) - (i + j == target ? 1.0f : 0.0f);
         v[j] = target == -1 ? 0.0f : d * by;
       }
       write<W>(dx + i, v);
