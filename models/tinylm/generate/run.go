@@ -99,7 +99,7 @@ func (o *Options) prompts(ctx context.Context, in io.Reader) ([]string, error) {
 	if o.File != "" {
 		text, err := o.readFile(ctx, in)
 		if err != nil {
-			return nil, fmt.Errorf("-file %s: %w", o.File, err)
+			return nil, fmt.Errorf("-file: %w", err)
 		}
 		list = append(list[:len(list):len(list)], text)
 	}
@@ -127,6 +127,9 @@ func (o *Options) readFile(ctx context.Context, in io.Reader) (string, error) {
 			in = f
 		}
 		text, err := bounded.ReadAll(in, mostPromptBytes)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", o.File, err)
+		}
 		done <- result{text, err}
 	}()
 	select {
