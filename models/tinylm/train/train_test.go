@@ -332,8 +332,8 @@ func TestMutatedState(t *testing.T) {
 // TestStalls: a run without progress reports what it does, each time after twice as long, and continues. A run with progress reports nothing.
 func TestStalls(t *testing.T) {
 	const patience = 100 * time.Millisecond
-	stall := func() { time.Sleep(15 * patience) }
-	for where, want := range map[string]int{"": 0, "in step 5": 4, "building the models": 4} { // after 1, 2, 4 and 8 times the patience
+	stall := func() { time.Sleep(12 * patience) }
+	for where, want := range map[string]int{"": 0, "in step 5": 4, "building the models": 4} { // after 1, 2, 4 and 8 times the patience; the next one, after 16, would come well after the stall
 		o, said := testutil.Must(Parse(smallArgs(t, 8, "-out", filepath.Join(t.TempDir(), "run")), io.Discard))(t), new(bytes.Buffer)
 		f := fakedevice.New()
 		stalled := false
