@@ -68,6 +68,9 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	case set.NArg() > 0:
 		return fmt.Errorf("recall: unexpected argument %q", set.Arg(0))
 	}
+	if *asked < 0 {
+		return fmt.Errorf("recall: -asked is %d, want 0 or more", *asked)
+	}
 	kinds, err := recall.ParseKinds(*models)
 	if err != nil {
 		return err

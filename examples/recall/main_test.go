@@ -20,6 +20,7 @@ func TestRefuses(t *testing.T) {
 		"-context 100":                "room for",
 		"-needles 33":                 "recall: 33 pairs are not a multiple of the 16 values",
 		"-needles -16":                "recall: pairs is -16, want 1 to",
+		"-asked -1":                   "recall: -asked is -1, want 0 or more",
 		"-asked 64":                   "recall: a context of 64 tokens has room for 0 blocks",
 		"-steps 0":                    "recall: 0 steps, want 1 to",
 		"-rows 0":                     "recall: 0 rows, want 1 to",
