@@ -10,12 +10,12 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
 	"reflect"
 	"slices"
 
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
@@ -33,10 +33,7 @@ func Read(path string, opts ...Option) (f File, err error) {
 			f, err = File{}, fmt.Errorf("safetensors: %s: %w", path, err)
 		}
 	}()
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // to open a pipe waits for a writer
-		return f, errors.New("not a regular file")
-	}
-	from, err := os.Open(path)
+	from, err := bounded.Open(path)
 	if err != nil {
 		return f, err
 	}

@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/gorgonia-nsa/nsa/internal/bounded"
 )
 
 // Names of the files in a run folder.
@@ -141,10 +143,13 @@ func Resume(dir string, step int, o Options) (*Log, error) {
 	return l, nil
 }
 
+// maxRecord is the largest file of a record in bytes.
+const maxRecord = 1 << 40
+
 // readTable reads the rows of the table. It renames a damaged table and keeps the rows before the damage.
 func (l *Log) readTable() error {
 	path := l.Path(StepsFile)
-	text, err := os.ReadFile(path)
+	text, err := bounded.ReadFile(path, maxRecord)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

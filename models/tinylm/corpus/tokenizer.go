@@ -4,8 +4,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +11,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/gorgonia-nsa/nsa/internal/bounded"
 )
 
 // mostTokenizerBytes bounds a tokenizer.json; the largest known ones have 40 MB.
@@ -59,19 +59,11 @@ func separators() []string {
 
 // readTokenizer reads a tokenizer.json.
 func readTokenizer(path, separator string) (*tokenizer, error) {
-	f, err := os.Open(path)
+	b, err := bounded.ReadFile(path, mostTokenizerBytes)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, mostTokenizerBytes+1))
-	if err == nil && len(b) > mostTokenizerBytes {
-		err = fmt.Errorf("more than %d bytes, want at most that", mostTokenizerBytes)
-	}
-	var t *tokenizer
-	if err == nil {
-		t, err = parseTokenizer(b)
-	}
+	t, err := parseTokenizer(b)
 	if err == nil {
 		err = t.findSeparator(separator)
 	}

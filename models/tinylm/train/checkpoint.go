@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
@@ -253,7 +253,7 @@ func readCheckpoint(path string) (*checkpoint, error) {
 		return nil, err
 	}
 	c := &checkpoint{}
-	text, err := readFile(filepath.Join(path, stateFile), maxState)
+	text, err := bounded.ReadFile(filepath.Join(path, stateFile), maxState)
 	if err != nil {
 		return nil, err
 	}
@@ -278,20 +278,6 @@ func parseState(text []byte) (s state, err error) {
 		err = fmt.Errorf("%d steps, %d late ones, %v: want none below 0", s.Step, len(s.Late), s.Elapsed)
 	}
 	return s, err
-}
-
-// readFile reads a file of at most limit bytes.
-func readFile(path string, limit int64) ([]byte, error) {
-	f, err := openRegular(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(text)) > limit {
-		err = fmt.Errorf("%s has more than %d bytes", path, limit)
-	}
-	return text, err
 }
 
 // syncFolder writes the names in a folder to the disk, so that they survive a loss of power.

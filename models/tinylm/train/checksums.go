@@ -9,11 +9,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/moby/sys/atomicwriter"
+
+	"github.com/gorgonia-nsa/nsa/internal/bounded"
 )
 
 // checkpointFiles returns the names of the files of a checkpoint that have checksums.
@@ -37,7 +38,7 @@ type checksums map[string]string
 
 // readChecksums reads the checksums of a folder.
 func readChecksums(folder string) (checksums, error) {
-	text, err := readFile(filepath.Join(folder, checksumsFile), 1<<20)
+	text, err := bounded.ReadFile(filepath.Join(folder, checksumsFile), 1<<20)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +92,7 @@ func (s checksums) verify(folder string, files ...string) error {
 
 // checksumOf returns the SHA-256 of a file.
 func checksumOf(path string) (string, error) {
-	f, err := openRegular(path)
+	f, err := bounded.Open(path)
 	if err != nil {
 		return "", err
 	}
@@ -101,12 +102,4 @@ func checksumOf(path string) (string, error) {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
-}
-
-// openRegular opens a file. It is an error if the path names a pipe, whose opening waits for a writer, a device or a folder.
-func openRegular(path string) (*os.File, error) {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", path)
-	}
-	return os.Open(path)
 }

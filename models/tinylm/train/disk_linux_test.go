@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -77,4 +78,31 @@ func TestPipeInCheckpoint(t *testing.T) {
 		require.Equal(t, 1, c.state.Step)
 		require.ErrorContains(t, damaged[0], path+": not a regular file")
 	}
+}
+
+// TestPipeInRun: a pipe in place of a file of a run, or of a tokenizer, is an error that names it.
+func TestPipeInRun(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 2, "-eval-every", "1", "-out", folder)...))(t)
+	pipe := func(path string) string {
+		require.NoError(t, os.RemoveAll(path))
+		require.NoError(t, unix.Mkfifo(path, 0o644))
+		return path
+	}
+	refuses := func(path string, args ...string) {
+		late := time.AfterFunc(20*time.Second, func() { panic(path + ": a reader waits for a writer") })
+		defer late.Stop()
+		o, err := Parse(args, io.Discard)
+		if err == nil {
+			_, err = Run(t.Context(), o, io.Discard)
+		}
+		require.ErrorContains(t, err, path+": not a regular file")
+	}
+	for _, file := range []string{optionsFile, runlog.StepsFile} {
+		copied := filepath.Join(t.TempDir(), "run")
+		require.NoError(t, os.CopyFS(copied, os.DirFS(folder)))
+		refuses(pipe(filepath.Join(copied, file)), "-resume", copied, "-steps", "3")
+	}
+	tokenizer := pipe(filepath.Join(t.TempDir(), "tokenizer.json"))
+	refuses(tokenizer, smallArgs(t, 2, "-out", filepath.Join(t.TempDir(), "run"), "-tokenizer", tokenizer)...)
 }

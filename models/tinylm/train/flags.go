@@ -234,16 +234,11 @@ func ReadOptions(path, preset string) (*Options, error) {
 
 // readOptions is ReadOptions. It also returns what the file names.
 func readOptions(path, preset string) (o *Options, list []setting, err error) {
-	f, err := os.Open(path)
+	text, err := bounded.ReadFile(path, maxOptions)
 	if err != nil {
 		return nil, nil, fmt.Errorf("train: options: %w", err)
 	}
-	defer f.Close()
-	text, err := bounded.ReadAll(f, maxOptions)
-	if err == nil {
-		o, list, err = parseOptions(text, preset)
-	}
-	if err != nil {
+	if o, list, err = parseOptions(text, preset); err != nil {
 		return nil, nil, fmt.Errorf("train: options %s: %w", path, err)
 	}
 	return o, list, nil
