@@ -3,9 +3,10 @@
 //
 //   nsa_pairs_forward_wgmma<D>, D as in attention_wgmma_forward.cu
 //
-// A multiprocessor has one block, with a warp group that loads and W that compute. each_item says which
-// items a block takes. An item is a tile of 64 keys with queries that chose its block. The keys, values and list of an item fill one of Keys stages. Its rows fill tiles of at most 64, whole
-// queries with their h heads, in a ring of Rows stages. Tensor maps copy both. Barriers say which stages are full and which are free.
+// A multiprocessor has one block, with a warp group that loads and W that compute. each_item says which items a block takes. An item is a
+// tile of 64 keys with queries that chose its block. The keys, values and list of an item fill one of Keys stages. Its rows fill tiles of
+// at most 64 rows in a ring of Rows stages; a tile has whole queries with their h heads. Tensor maps copy both. Barriers say which stages
+// are full and which are free.
 // Computing groups take tiles in turn, and so do loading warps; so a stage of rows always belongs to the same group and the same warp.
 // Between two tiles of rows no loading warp waits for a number from global memory.
 //
@@ -50,7 +51,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
   const PairParams& maps;
   const AttentionParams& p;
   const Pairs& x;
-  uint32_t Q, K;  // in a stage, values lie behind keys
+  uint32_t Q, K;  // in a stage, values lie after keys
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
