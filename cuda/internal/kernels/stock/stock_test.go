@@ -27,7 +27,7 @@ func TestStridedCopyMergesAxes(t *testing.T) {
 		{nil, nil, nil, 1, false},
 	} {
 		op, err := copyParamsOf(c.sizes, c.xs, c.ys)
-		if transposed := op.transposed(); err != nil || int(op.rank) != c.rank || transposed != c.transpose {
+		if transposed := op.toTranspose(); err != nil || int(op.rank) != c.rank || transposed != c.transpose {
 			t.Errorf("%v: rank %d, transpose %v, error %v", c, op.rank, transposed, err)
 		}
 	}
