@@ -104,8 +104,8 @@ type Builder struct {
 // NewBuilder returns a builder for the operands of a site. If library is not nil, it computes the products.
 func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 	b := &Builder{GPU: gpu, Library: library, Policy: s.Policy}
-	if n := firstOperand + len(s.In) + len(s.Out); n > mostArrays {
-		b.Fail(graph.Refuse(graph.ReasonSize, "%d operands, want at most %d", n-firstOperand, mostArrays-firstOperand))
+	if n := firstOperand + len(s.In) + len(s.Out); n > maxArrays {
+		b.Fail(graph.Refuse(graph.ReasonSize, "%d operands, want at most %d", n-firstOperand, maxArrays-firstOperand))
 	}
 	place := firstOperand
 	for _, list := range []struct {
