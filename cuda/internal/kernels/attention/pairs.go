@@ -202,7 +202,7 @@ func (a selectedProblem) launchPairGradients(w widths, argument *params) {
 		entryBits: int32(bits.Len64(uint64(a.topN - 1))), parts: int32(a.parts()),
 	}
 	argument.count = 1
-	a.invert(&listParams{*argument, gradients})
+	a.launchInvert(&listParams{*argument, gradients})
 	for first := int64(0); first < a.groups(); first += groupsPerLaunch {
 		gradients.first = int32(first)
 		groups := min(groupsPerLaunch, a.groups()-first)
@@ -213,5 +213,5 @@ func (a selectedProblem) launchPairGradients(w widths, argument *params) {
 		grid = groups * kernels.Pieces(a.S*a.headsPerGroup(), rows)
 		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(adders), 0, &listParams{*argument, gradients})
 	}
-	a.reduce(argument)
+	a.launchReduce(argument)
 }

@@ -48,8 +48,8 @@ type choice struct {
 // choiceOf returns the choice and the part of its argument that does not depend on tiles.
 func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, error) {
 	q, kc, lse, idx := b.In[0], b.In[1], b.In[2], b.Out[0]
-	x, err := problemOf(b, q, kc, kc)
-	a := choice{x, int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)}
+	shape, err := problemOf(b, q, kc, kc)
+	a := choice{shape, int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)}
 	if err == nil && a.topN > math.MaxInt32 {
 		err = graph.Refuse(graph.ReasonShape, "top n is %d, want at most 2^31-1", a.topN)
 	}

@@ -183,12 +183,12 @@ func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 		return err
 	}
 	p.count = 1
-	a.invert(&listParams{params: *p})
-	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.items(p) * kernels.Pieces(a.block, x.m) }}
+	a.launchInvert(&listParams{params: *p})
+	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.workItems(p) * kernels.Pieces(a.block, x.m) }}
 	if err := a.launchTiled("selected_dkv", a.keyTiles(), keys, p, nil); err != nil {
 		return err
 	}
-	a.reduce(p)
+	a.launchReduce(p)
 	return nil
 }
 
@@ -224,9 +224,9 @@ func selectedGradOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionGradO
 	// blocks.
 	a.launchDQ(branchOf(a.piece()), width, p, a.selectionBlocks() <= 2*a.topN, a.unionBytes, a.wholeQueries)
 	p.count = 1
-	a.invert(&listParams{params: *p})
-	a.launch(a.mmaKernel(branchOf(keys)+"_dkv", width), a.items(p)*kernels.Pieces(a.block, keys), mmaDKVBytes(width, keys), p)
-	a.reduce(p)
+	a.launchInvert(&listParams{params: *p})
+	a.launch(a.mmaKernel(branchOf(keys)+"_dkv", width), a.workItems(p)*kernels.Pieces(a.block, keys), mmaDKVBytes(width, keys), p)
+	a.launchReduce(p)
 	return nil
 }
 
@@ -283,14 +283,14 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 		return nil
 	}
 	p.count = int32(listed.block / a.block)
-	listed.invert(&listParams{params: *p})
+	listed.launchInvert(&listParams{params: *p})
 	kernel := "selected_dkv"
 	if p.count > 1 {
 		kernel = "several_dkv"
 	}
-	grid := listed.items(p) * kernels.Pieces(listed.block, warpGroupListKeys)
+	grid := listed.workItems(p) * kernels.Pieces(listed.block, warpGroupListKeys)
 	a.launchDKVOnWarpGroups(kernel, w, w.listedDKV(), grid, 1, &keyGradientParams{params: *p})
-	listed.reduce(p)
+	listed.launchReduce(p)
 	return nil
 }
 
@@ -324,7 +324,8 @@ func (a selectedProblem) byBits() bool {
 // everyKey is the span of all keys up to a query's own.
 func (a selectedProblem) everyKey() span { return span{1, 1, int32(a.S)} }
 
-// beginGrad returns the argument of a gradient, with its work memory, and adds the launch that sets delta.
+// beginGrad returns the argument of a gradient, with memory for the inverse index and the partial sums, and adds the launch that sets
+// delta.
 func (a selectedProblem) beginGrad() *params {
 	p := a.gradParams()
 	p.blocks, p.index = a.blocks(), a.index()
@@ -333,16 +334,16 @@ func (a selectedProblem) beginGrad() *params {
 	p.starts = a.Work(4 * groups * 3 * (a.blockNames() + 1))
 	p.queries = a.Work(4 * groups * a.S * a.topN)
 	p.partial = a.Work(4 * groups * int64(x.partials) * a.block * (a.D + a.Dv))
-	a.delta(p)
+	a.launchDelta(p)
 	return p
 }
 
-// items is the number of work items of the kernel that owns keys.
-func (a selectedProblem) items(p *params) int64 { return a.groups() * int64(p.index.items) }
+// workItems is the number of work items of the kernel that owns keys.
+func (a selectedProblem) workItems(p *params) int64 { return a.groups() * int64(p.index.items) }
 
-// invert adds the launches that build the inverse index. Each of its blocks is p.count blocks of the choice.
-func (a selectedProblem) invert(x *listParams) {
-	p := &x.params
+// launchInvert adds the launches that build the inverse index. A block of the inverse stands for argument.count blocks of the choice.
+func (a selectedProblem) launchInvert(argument *listParams) {
+	p := &argument.params
 	groups, names := a.groups(), a.blockNames()
 	segments := groups * int64(p.index.segments)
 	counts := func(n int64) int64 { // shared memory for n counts of each name: see counts_of in attention_index.cu
@@ -354,11 +355,11 @@ func (a selectedProblem) invert(x *listParams) {
 	a.launch("nsa_index_count_i32", segments, counts(1), p)
 	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.Pieces(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
 	a.Launch("nsa_index_scan_i32", kernels.Line(groups), kernels.Line(256), 0, p)
-	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), counts(warps), x)
+	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), counts(warps), argument)
 }
 
-// reduce adds the launch that sums the partial sums of dk and dv, if there are any.
-func (a selectedProblem) reduce(p *params) {
+// launchReduce adds the launch that adds up the partial sums of dk and dv, if there are any.
+func (a selectedProblem) launchReduce(p *params) {
 	if p.index.partials > 0 {
 		a.launch(a.Type.Name("selected_reduce"), kernels.Pieces(a.groups()*a.T, warps), 0, p)
 	}

@@ -73,7 +73,7 @@ func backward(b *kernels.Builder, m mask) error {
 	}
 	p := a.gradParams()
 	p.span = a.span()
-	a.delta(p)
+	a.launchDelta(p)
 	rows := launchSize{a.dqBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
 	if err := a.launchTiled("span_dq", gradientTiles, rows, p, sameRows); err != nil {
 		return err
@@ -126,7 +126,7 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	}
 	p := a.gradParams()
 	p.span = a.span()
-	a.delta(p)
+	a.launchDelta(p)
 	a.launchOnWarpGroups("span_dq", w, w.dq, w.dqBytes(), p)
 	blocks := int64(cutBlocks * a.GPU.SMs)
 	shape := w.spanDKV()
@@ -152,7 +152,7 @@ func backwardOnTensorCores(b *kernels.Builder, m mask) error {
 	}
 	p := a.gradParams()
 	p.span = a.span()
-	a.delta(p)
+	a.launchDelta(p)
 	a.launchDQ("span", width, p, true, func(int64) int64 { return 0 }, sameRows)
 	blocks := int64(fullGPU * a.GPU.SMs)
 	a.launchDKV(p, a.chunks(mmaKeys, mmaKeys, blocks, minChunkRow), mmaKeys, func(grid int64) {
