@@ -81,7 +81,7 @@ func (a selectedProblem) walkQueries(r walkRing) int64 {
 // alike, a walk is faster at any length.
 func (a selectedProblem) byWalk() bool {
 	h := a.headsPerGroup()
-	return a.packed() || a.piece() < mmaKeys || h > pairHeads || h >= walkHeads && 8*a.selectionBlocks() <= h*h*a.topN
+	return a.packed() || a.pieceKeys() < mmaKeys || h > pairHeads || h >= walkHeads && 8*a.selectionBlocks() <= h*h*a.topN
 }
 
 // checkLists refuses problems that neither the kernels by walks nor those by pairs take.
@@ -123,7 +123,7 @@ func (a selectedProblem) launchWalk(op string, w widths, r walkRing, argument *p
 	queries := a.walkQueries(r)
 	tilesPerGroup := kernels.Pieces(a.S, queries)
 	tiles := a.groups() * tilesPerGroup
-	blocks, keys, name := a.selectionBlocks(), a.piece(), "walk"
+	blocks, keys, name := a.selectionBlocks(), a.pieceKeys(), "walk"
 	if a.packed() { // selection blocks of different documents have numbers of their own
 		blocks += queries
 	}

@@ -58,9 +58,9 @@ func (a selectedProblem) multipleOf(kernel string, keys int64) error {
 	return nil
 }
 
-// piece is the number of adjoining keys that a tile takes from one selection block. The kernels on tensor cores that own rows
+// pieceKeys is the number of adjoining keys that a tile takes from one selection block. The kernels on tensor cores that own rows
 // gather a tile from pieces of several selection blocks.
-func (a selectedProblem) piece() int64 {
+func (a selectedProblem) pieceKeys() int64 {
 	for _, n := range []int64{mmaKeys, 32} {
 		if a.uncutBlock%n == 0 {
 			return n
@@ -79,8 +79,8 @@ func (a selectedProblem) ownedKeys() int64 {
 	return mmaKeys
 }
 
-// branchOf returns the first part of the name of the kernels on tensor cores for pieces of that many keys.
-func branchOf(keys int64) string {
+// namePrefix returns the first part of the name of the kernels on tensor cores for pieces of that many keys.
+func namePrefix(keys int64) string {
 	if keys == mmaKeys {
 		return "selected"
 	}
@@ -94,8 +94,8 @@ func (a selectedProblem) unionBytes(rows int64) int64 {
 	if a.packed() { // see BlockUnion
 		blocks, words = blocks+queries, words+1
 	}
-	pieces := min(blocks, queries*a.topN) * kernels.Pieces(a.block, a.piece())
-	return 16 * (kernels.Pieces(blocks*words, 4) + kernels.Pieces(2*(pieces+mmaKeys/a.piece()), 4))
+	pieces := min(blocks, queries*a.topN) * kernels.Pieces(a.block, a.pieceKeys())
+	return 16 * (kernels.Pieces(blocks*words, 4) + kernels.Pieces(2*(pieces+mmaKeys/a.pieceKeys()), 4))
 }
 
 // selectionBlocks is the number of selection blocks of a group.
@@ -204,7 +204,7 @@ func selectedOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionOp) error
 	}
 	p := a.forwardParams()
 	p.blocks, p.index, p.count = a.blocks(), a.index(), int32(a.wholeQueries(mmaRows))
-	a.launch(a.mmaKernel(branchOf(a.piece())+"_forward", width), a.rowTiles(int64(p.count)), mmaForwardBytes(width)+a.unionBytes(mmaRows), p)
+	a.launch(a.mmaKernel(namePrefix(a.pieceKeys())+"_forward", width), a.rowTiles(int64(p.count)), mmaForwardBytes(width)+a.unionBytes(mmaRows), p)
 	return nil
 }
 
@@ -222,10 +222,10 @@ func selectedGradOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionGradO
 	p := a.beginGrad()
 	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that choose at least half of the
 	// blocks.
-	a.launchDQ(branchOf(a.piece()), width, p, a.selectionBlocks() <= 2*a.topN, a.unionBytes, a.wholeQueries)
+	a.launchDQ(namePrefix(a.pieceKeys()), width, p, a.selectionBlocks() <= 2*a.topN, a.unionBytes, a.wholeQueries)
 	p.count = 1
 	a.launchInvert(&listParams{params: *p})
-	a.launch(a.mmaKernel(branchOf(keys)+"_dkv", width), a.workItems(p)*kernels.Pieces(a.block, keys), mmaDKVBytes(width, keys), p)
+	a.launch(a.mmaKernel(namePrefix(keys)+"_dkv", width), a.workItems(p)*kernels.Pieces(a.block, keys), mmaDKVBytes(width, keys), p)
 	a.launchReduce(p)
 	return nil
 }
@@ -318,7 +318,7 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 // byBits reports whether rows go through all keys, with a bit for each tile that says whether a row sees it. That pays if there are
 // few blocks and a list holds at least half of them. Otherwise rows go by lists: by walks or by pairs.
 func (a selectedProblem) byBits() bool {
-	return !a.packed() && a.piece() == mmaKeys && kernels.Pieces(a.T, mmaKeys) <= 32 && a.selectionBlocks() <= 2*a.topN
+	return !a.packed() && a.pieceKeys() == mmaKeys && kernels.Pieces(a.T, mmaKeys) <= 32 && a.selectionBlocks() <= 2*a.topN
 }
 
 // everyKey is the span of all keys up to a query's own.

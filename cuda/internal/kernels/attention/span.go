@@ -130,8 +130,8 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	a.launchOnWarpGroups("span_dq", w, w.dq, w.dqBytes(), p)
 	blocks := int64(cutBlocks * a.GPU.SMs)
 	shape := w.spanDKV()
-	if whole := a.groups() * kernels.Pieces(a.T, shape.keys); whole >= int64(wholeBlocks*a.GPU.SMs) {
-		blocks = whole
+	if uncut := a.groups() * kernels.Pieces(a.T, shape.keys); uncut >= int64(uncutBlocks*a.GPU.SMs) {
+		blocks = uncut
 	}
 	queries := max(1, shape.n/a.headsPerGroup()) // of a tile
 	a.launchDKV(p, a.chunks(shape.keys, queries*a.headsPerGroup(), blocks, warpGroupChunkRow), shape.keys, func(grid int64) {
@@ -177,11 +177,11 @@ func (a spanProblem) launchDKV(p *params, chunks index, keys int64, launch func(
 
 // The rows of a kernel that owns keys are cut into chunks until the thread blocks fill the GPU, or a chunk would get too few rows.
 // On warp groups a multiprocessor has one thread block at a time, and most thread blocks take equally long. If there are
-// wholeBlocks or more for each multiprocessor, rows are not cut. Otherwise they are cut for about cutBlocks, about half of which
+// uncutBlocks or more for each multiprocessor, rows are not cut. Otherwise they are cut for about cutBlocks, about half of which
 // see none of their keys.
 const (
 	fullGPU     = 6 // blocks for each multiprocessor
-	wholeBlocks = 3
+	uncutBlocks = 3
 	cutBlocks   = 16
 	maxChunks   = 32 // most chunks of the rows of one tile of keys
 	minChunkRow = 256

@@ -36,14 +36,14 @@ func fewLinears() []kernels.Row {
 		kernels.Implementation[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast after it
 		kernels.Implementation[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
 		kernels.Implementation[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
-		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Guard: withNorm(false), Build: fewLinearsOf},
-		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Guard: withNorm(true), Build: fewLinearsOf},
-		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: withNorm(true), Build: fewLinearsOf}, // with the cast after it
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Guard: checkNorm(false), Build: fewLinearsOf},
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Guard: checkNorm(true), Build: fewLinearsOf},
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: checkNorm(true), Build: fewLinearsOf}, // with the cast after it
 	)
 }
 
-// withNorm returns the guard of implementations for linear layers of the RMSNorm of x, or of x itself.
-func withNorm(norm bool) func(b *kernels.Builder, op ops.LinearsOp) error {
+// checkNorm returns the guard of implementations for linear layers of the RMSNorm of x, or of x itself.
+func checkNorm(norm bool) func(b *kernels.Builder, op ops.LinearsOp) error {
 	return func(_ *kernels.Builder, op ops.LinearsOp) error {
 		if norm != (op.Norm != 0) {
 			return graph.Refuse(graph.ReasonShape, "eps of the norm is %v, want one: %v", op.Norm, norm)
