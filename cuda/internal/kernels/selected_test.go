@@ -301,10 +301,10 @@ func fewWalked() []selectedSize {
 	return []selectedSize{walkedSizes[0], walkedSizes[2], walkedSizes[18], gatheredSizes[5], gatheredSizes[7]}
 }
 
-func TestWalksOfPoisonOnGPU(t *testing.T) {
+func TestWalksOfNaNAndInfOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	for _, x := range storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])) {
-		comparePoison(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
+		compareSpoiled(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
 	}
 }
 
@@ -312,9 +312,9 @@ func TestWalksOfLargeLogitsOnGPU(t *testing.T) {
 	compareLargeLogits(t, openGPU(t), storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
 }
 
-func TestListedBlocksOnGPU(t *testing.T) { listedBlocks(t, openGPU(t), listedSizes) }
+func TestListedBlocksMatchListsOnGPU(t *testing.T) { listedBlocks(t, openGPU(t), listedSizes) }
 
-func TestWalksOnGPU(t *testing.T) {
+func TestWalksAndPairsMatchOracleOnGPU(t *testing.T) {
 	compareAll(t, openGPU(t), storedSelected(t, slices.Concat(walkedSizes, gatheredSizes, longWalked)))
 }
 

@@ -35,7 +35,7 @@ ptxas info    : Used 254 registers
 x.cu(3): warning: something
 `
 
-func TestDescribe(t *testing.T) {
+func TestDescribeReadsCompilerOutput(t *testing.T) {
 	kernels, warnings, err := describe(outputForTwoKernels, ptxOfTwoKernels)
 	if err != nil {
 		t.Fatal(err)
