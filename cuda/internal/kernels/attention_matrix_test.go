@@ -251,15 +251,15 @@ func TestSelectedGradientOnWarpGroupsByBlock(t *testing.T) {
 func TestSpanWorkIsLinear(t *testing.T) {
 	work := func(op any, S, T, H, Hkv, D int) int64 {
 		site := attentionSite(kernels.BF16, true, 1, S, T, H, Hkv, D, D)
-		of := func(row string) int64 { return testutil.Must(planOf(h200, row, op, site))(t).WorkBytes() }
-		return max(of("cuda mma"), of("cuda wgmma"))
+		workOf := func(row string) int64 { return testutil.Must(planOf(h200, row, op, site))(t).WorkBytes() }
+		return max(workOf("cuda mma"), workOf("cuda wgmma"))
 	}
 	for s := 1 << 10; s <= 1<<20; s *= 2 {
 		// delta, and of each of 4 groups at most 32 sums of the gradients of a key
-		most := func(keys int) int64 { return int64(4*s*64 + 512 + 4*32*4*keys*256) }
-		require.LessOrEqual(t, work(ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}}, s, (s-32)/16+1, 64, 4, 128), most(s/16))
-		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 512}}, s, s, 64, 4, 128), most(s))
-		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: s}}, s, s, 64, 4, 128), most(s))
+		limit := func(keys int) int64 { return int64(4*s*64 + 512 + 4*32*4*keys*256) }
+		require.LessOrEqual(t, work(ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}}, s, (s-32)/16+1, 64, 4, 128), limit(s/16))
+		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 512}}, s, s, 64, 4, 128), limit(s))
+		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: s}}, s, s, 64, 4, 128), limit(s))
 	}
 	require.Positive(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, 64, 64, 1, 1, 8))
 }
@@ -389,12 +389,12 @@ func TestAttentionGradientRowsByType(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		for _, op := range []ops.Spec{ops.SlidingWindowGradOp{Forward: window, Delta: delta}, ops.SelectedAttentionGradOp{Forward: selected, Delta: delta}} {
 			for _, s := range storages {
-				for _, of := range storages {
+				for _, saved := range storages { // of o or delta
 					site, name := attentionSite(s.Type, true, 1, 8, 8, 2, 1, 16, 16), "o"
 					if delta {
 						site.In[3], name = site.In[4], "delta"
 					}
-					site.In[3].Dtype = dtypes[of.Type]
+					site.In[3].Dtype = dtypes[saved.Type]
 					if _, ok := op.(ops.SelectedAttentionGradOp); ok {
 						site.In = slices.Insert(site.In, 3, operand(tensor.Int32, 1, 8, 1, 3))
 					}
@@ -404,7 +404,7 @@ func TestAttentionGradientRowsByType(t *testing.T) {
 							rows = append(rows, r.Name)
 						}
 					}
-					types := fmt.Sprintf("%v, %s %v", s.Type, name, of.Type)
+					types := fmt.Sprintf("%v, %s %v", s.Type, name, saved.Type)
 					require.Equal(t, accepted[types], rows, "%s: %s", op.Name(), types)
 					in, _ := all.Table().Of(op)[0].Storage.Types(site, ops.BFloat16)
 					want := map[bool]tensor.Dtype{false: ops.BFloat16, true: tensor.Float32}[delta]
