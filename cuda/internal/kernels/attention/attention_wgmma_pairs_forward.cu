@@ -28,16 +28,21 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
   static_assert(Rows % W == 0 && Rows % kLoaders == 0, "or a group could wait for a stage that is a round behind");
   static constexpr uint32_t kTile = 64 * C * 2, kKeyStage = kTile + 64 * Cv * 2;  // bytes of rows or keys, and of keys and values
 
-  // What is known about a tile of rows. count: its queries; -1 tells a group that there are no more tiles. all: whether all of them see
-  // all keys. stage, parity: those of its keys. from: where its queries begin in the list of that stage. place: the place of the unit's
-  // first pair. seen: how many of the keys the unit's first query sees, which may be negative.
+  // What is known about a tile of rows:
+  //
+  //   count          its queries; -1 tells a group that there are no more tiles
+  //   all            whether all of its queries see all keys
+  //   stage, parity  those of its keys
+  //   from           where its queries begin in the list of that stage
+  //   place          the place of the unit's first pair
+  //   seen           how many of the keys the unit's first query sees; may be negative
   struct alignas(8) Tile {
     int count, all, stage;
     uint32_t parity;
     int from, place, seen;
   };
-  // What the warps that load rows must know about an item. count: its queries; -1 for no more items. b, head, first: the batch row, the
-  // first head and the first query of its unit. place, seen: those of its tiles.
+  // What the warps that load rows must know about an item. b, head and first are the batch row, the first head and the first query of its
+  // unit. count is its number of queries, -1 for no more items. place and seen are those of its tiles.
   struct Item { int count, b, head, first, place, seen; };
   struct Shared {
     Tile tiles[Rows];
