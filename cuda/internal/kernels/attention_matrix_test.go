@@ -16,8 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestAttentionChoice: which sizes and types get the kernels on tensor cores.
-func TestAttentionChoice(t *testing.T) {
+// TestAttentionOnTensorCoresBySizeAndType: which sizes and types get the kernels on tensor cores.
+func TestAttentionOnTensorCoresBySizeAndType(t *testing.T) {
 	const B, S, Hq, Hkv = 2, 300, 12, 2
 	large := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 100}
 	// The first part of the names of the kernels of selected attention: of those that own rows, and of the one that owns keys.
@@ -82,8 +82,8 @@ func TestAttentionChoice(t *testing.T) {
 	}
 }
 
-// TestSelectBlocksKernels: which kernel chooses blocks at which size, and with how much shared memory.
-func TestSelectBlocksKernels(t *testing.T) {
+// TestSelectBlocksKernelBySize: which kernel chooses blocks at which size, and with how much shared memory.
+func TestSelectBlocksKernelBySize(t *testing.T) {
 	little := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 100}
 	for _, c := range []struct {
 		gpu                 kernels.GPU
@@ -131,8 +131,8 @@ func TestSelectBlocksKernels(t *testing.T) {
 	}
 }
 
-// TestAttentionOnWarpGroups: which devices and sizes get the forward for compute capability 9.0.
-func TestAttentionOnWarpGroups(t *testing.T) {
+// TestSpanForwardOnWarpGroupsByDim: which devices and sizes get the forward for compute capability 9.0.
+func TestSpanForwardOnWarpGroupsByDim(t *testing.T) {
 	older, few, lean := h200, h200, h200
 	older.Capability, few.SMs, lean.SharedPerBlock = 89, 3, 99<<10
 	for _, c := range []struct {
@@ -170,8 +170,8 @@ func TestAttentionOnWarpGroups(t *testing.T) {
 	}
 }
 
-// TestGradientOnWarpGroups: the kernels of the gradient for compute capability 9.0, their grids, and the chunks of rows of a key.
-func TestGradientOnWarpGroups(t *testing.T) {
+// TestSpanGradientOnWarpGroupsByDim: the kernels of the gradient for compute capability 9.0, their grids, and the chunks of rows of a key.
+func TestSpanGradientOnWarpGroupsByDim(t *testing.T) {
 	older, few := h200, h200
 	older.Capability, few.SMs = 89, 5
 	long := ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}}
@@ -211,8 +211,8 @@ func TestGradientOnWarpGroups(t *testing.T) {
 	}
 }
 
-// TestSelectedGradientOnWarpGroups: on compute capability 9.0 dk and dv are made on warp groups, a block for each item and 64 keys.
-func TestSelectedGradientOnWarpGroups(t *testing.T) {
+// TestSelectedGradientOnWarpGroupsByBlock: on compute capability 9.0 dk and dv are made on warp groups, a block for each item and 64 keys.
+func TestSelectedGradientOnWarpGroupsByBlock(t *testing.T) {
 	older := h200
 	older.Capability = 89
 	for _, c := range []struct {
@@ -251,15 +251,15 @@ func TestSelectedGradientOnWarpGroups(t *testing.T) {
 func TestSpanWorkIsLinear(t *testing.T) {
 	work := func(op any, S, T, H, Hkv, D int) int64 {
 		site := attentionSite(kernels.BF16, true, 1, S, T, H, Hkv, D, D)
-		of := func(row string) int64 { return testutil.Must(planOf(h200, row, op, site))(t).WorkBytes() }
-		return max(of("cuda mma"), of("cuda wgmma"))
+		workOf := func(row string) int64 { return testutil.Must(planOf(h200, row, op, site))(t).WorkBytes() }
+		return max(workOf("cuda mma"), workOf("cuda wgmma"))
 	}
 	for s := 1 << 10; s <= 1<<20; s *= 2 {
 		// delta, and of each of 4 groups at most 32 sums of the gradients of a key
-		most := func(keys int) int64 { return int64(4*s*64 + 512 + 4*32*4*keys*256) }
-		require.LessOrEqual(t, work(ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}}, s, (s-32)/16+1, 64, 4, 128), most(s/16))
-		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 512}}, s, s, 64, 4, 128), most(s))
-		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: s}}, s, s, 64, 4, 128), most(s))
+		limit := func(keys int) int64 { return int64(4*s*64 + 512 + 4*32*4*keys*256) }
+		require.LessOrEqual(t, work(ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}}, s, (s-32)/16+1, 64, 4, 128), limit(s/16))
+		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 512}}, s, s, 64, 4, 128), limit(s))
+		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: s}}, s, s, 64, 4, 128), limit(s))
 	}
 	require.Positive(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, 64, 64, 1, 1, 8))
 }
@@ -279,8 +279,8 @@ func TestSelectedWorkIsLinear(t *testing.T) {
 	}
 }
 
-// TestSelectedOnWarpGroups: which lengths and lists go by bits, by walks and by pairs; in how many launches, and with how much memory.
-func TestSelectedOnWarpGroups(t *testing.T) {
+// TestSelectedOnWarpGroupsByLength: which lengths and lists go by bits, by walks and by pairs; in how many launches, and with how much memory.
+func TestSelectedOnWarpGroupsByLength(t *testing.T) {
 	older := h200
 	older.Capability = 89
 	names := func(forward, gradient string) map[string][]string {
@@ -353,8 +353,8 @@ func attentionSite(typ kernels.Type, gradient bool, B, S, T, Hq, Hkv, D, Dv int)
 	return graph.Site{In: []ops.Operand{q, k, v}, Out: []ops.Operand{o, lse}}
 }
 
-// TestAttentionUnsupported: sizes that no tile takes, and sizes that do not fit each other, are refused.
-func TestAttentionUnsupported(t *testing.T) {
+// TestAttentionUnsupportedSizes: sizes that no tile takes, and sizes that do not fit each other, are refused.
+func TestAttentionUnsupportedSizes(t *testing.T) {
 	small := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1}
 	for _, x := range []struct {
 		S, Hkv, D int
@@ -377,9 +377,9 @@ func TestAttentionUnsupported(t *testing.T) {
 	}
 }
 
-// TestGradientTypes: which rows take which types of q, of o and of delta, which stands in the place of o; and the type in which a
+// TestAttentionGradientRowsByType: which rows take which types of q, of o and of delta, which stands in the place of o; and the type in which a
 // machine in bf16 stores each.
-func TestGradientTypes(t *testing.T) {
+func TestAttentionGradientRowsByType(t *testing.T) {
 	window, selected := ops.SlidingWindowOp{Window: 4}, ops.SelectedAttentionOp{SelectBlock: 16}
 	fast, general := []string{"cuda wgmma", "cuda mma", "cuda"}, []string{"cuda"}
 	accepted := map[string][]string{
@@ -389,12 +389,12 @@ func TestGradientTypes(t *testing.T) {
 	for _, delta := range []bool{false, true} {
 		for _, op := range []ops.Spec{ops.SlidingWindowGradOp{Forward: window, Delta: delta}, ops.SelectedAttentionGradOp{Forward: selected, Delta: delta}} {
 			for _, s := range storages {
-				for _, of := range storages {
+				for _, saved := range storages { // of o or delta
 					site, name := attentionSite(s.Type, true, 1, 8, 8, 2, 1, 16, 16), "o"
 					if delta {
 						site.In[3], name = site.In[4], "delta"
 					}
-					site.In[3].Dtype = dtypes[of.Type]
+					site.In[3].Dtype = dtypes[saved.Type]
 					if _, ok := op.(ops.SelectedAttentionGradOp); ok {
 						site.In = slices.Insert(site.In, 3, operand(tensor.Int32, 1, 8, 1, 3))
 					}
@@ -404,7 +404,7 @@ func TestGradientTypes(t *testing.T) {
 							rows = append(rows, r.Name)
 						}
 					}
-					types := fmt.Sprintf("%v, %s %v", s.Type, name, of.Type)
+					types := fmt.Sprintf("%v, %s %v", s.Type, name, saved.Type)
 					require.Equal(t, accepted[types], rows, "%s: %s", op.Name(), types)
 					in, _ := all.Table().Of(op)[0].Storage.Types(site, ops.BFloat16)
 					want := map[bool]tensor.Dtype{false: ops.BFloat16, true: tensor.Float32}[delta]

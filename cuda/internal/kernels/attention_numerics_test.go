@@ -79,18 +79,18 @@ func (x stored) row(results [5][]byte, result, i int) []byte {
 	return results[result][i*size:][:size]
 }
 
-// notFinite are the numbers that poison arrays.
+// notFinite are the numbers that spoil arrays.
 var notFinite = []float64{math.NaN(), math.Inf(1), math.Inf(-1)}
 
-// poisoned says where a group (b,g) gets numbers that are not finite: in key or in row `at`.
-type poisoned struct {
+// spoiled says where a group (b,g) gets numbers that are not finite: in key or in row `at`.
+type spoiled struct {
 	row  bool // of q and do, at the first head of the group; or key of k and v
 	at   int
 	what float64
 	in   int // 0: q or k, 1: do or v, 2: both
 }
 
-func (p poisoned) String() string {
+func (p spoiled) String() string {
 	names := []string{"k", "v", "k and v"}
 	if p.row {
 		names = []string{"q", "do", "q and do"}
@@ -98,8 +98,8 @@ func (p poisoned) String() string {
 	return fmt.Sprintf("%v in row %d of %s", p.what, p.at, names[p.in])
 }
 
-// poison returns a copy of x with a number that is not finite for each group.
-func (x stored) poison(groups []poisoned) stored {
+// spoil returns a copy of x with a number that is not finite for each group.
+func (x stored) spoil(groups []spoiled) stored {
 	x = x.withInputs()
 	q, k, v, do := x.inputs()
 	hkv := k.Shape[2]
@@ -119,44 +119,44 @@ func (x stored) poison(groups []poisoned) stored {
 	return x
 }
 
-// comparePoison puts NaN, Inf and -Inf into keys, values, queries and gradients, one row of each group at a time, at all the
+// compareSpoiled puts NaN, Inf and -Inf into keys, values, queries and gradients, one row of each group at a time, at all the
 // positions. Everything that does not see them must keep its bits. What sees NaN must be NaN.
-func comparePoison(t *testing.T, dev device, list []stored, positions []int) {
+func compareSpoiled(t *testing.T, dev device, list []stored, positions []int) {
 	for _, x := range list {
 		q, k, _, _ := x.inputs()
-		var all []poisoned
+		var all []spoiled
 		for j, at := range positions {
 			if j > 0 && positions[j-1] >= q.Shape[1]-1 {
 				break
 			}
-			all = append(all, poisoned{true, min(at, q.Shape[1]-1), notFinite[j%3], j / 3 % 3},
-				poisoned{false, min(at, k.Shape[1]-1), notFinite[(j+1)%3], (j/3 + 1) % 3})
+			all = append(all, spoiled{true, min(at, q.Shape[1]-1), notFinite[j%3], j / 3 % 3},
+				spoiled{false, min(at, k.Shape[1]-1), notFinite[(j+1)%3], (j/3 + 1) % 3})
 		}
 		for i, variant := range x.choices(t, dev) {
 			t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
 				clean := x.attend(t, dev, variant)
 				for groups := range slices.Chunk(all, q.Shape[0]*k.Shape[2]) {
-					x.checkPoisoned(t, groups, clean, x.poison(groups).attend(t, dev, variant))
+					x.checkSpoiled(t, groups, clean, x.spoil(groups).attend(t, dev, variant))
 				}
 			})
 		}
 	}
 }
 
-// checkPoisoned checks the results of all groups. The first ones, listed in groups, are poisoned. A row of o, lse or dq sees the
-// poison in its own query and in the keys of its mask. A row of dk and dv sees the poison in the queries that have the key in their
+// checkSpoiled checks the results of all groups. The first ones, listed in groups, are spoiled. A row of o, lse or dq sees the
+// spoiled number in its own query and in the keys of its mask. A row of dk and dv sees it in the queries that have the key in their
 // mask.
-func (x stored) checkPoisoned(t *testing.T, groups []poisoned, clean, got [5][]byte) {
+func (x stored) checkSpoiled(t *testing.T, groups []spoiled, clean, got [5][]byte) {
 	t.Helper()
 	query, keys, _, _ := x.inputs()
 	S, Hq, T, Hkv := query.Shape[1], query.Shape[2], keys.Shape[1], keys.Shape[2]
 	h := Hq / Hkv
 	for group := range query.Shape[0] * Hkv {
-		b, g, p := group/Hkv, group%Hkv, poisoned{at: -1}
+		b, g, p := group/Hkv, group%Hkv, spoiled{at: -1}
 		if group < len(groups) {
 			p = groups[group]
 		}
-		// check wants row i of a result to keep its bits, or to be NaN if it sees NaN and sums over the poison.
+		// check wants row i of a result to keep its bits, or to be NaN if it sees NaN and sums over it.
 		check := func(result, i int, sees, sums bool) {
 			t.Helper()
 			before, after := x.row(clean, result, i), x.row(got, result, i)
@@ -188,9 +188,9 @@ func (x stored) checkPoisoned(t *testing.T, groups []poisoned, clean, got [5][]b
 	}
 }
 
-// compareChoicePoison puts a number that is not finite into a compressed key. Queries that do not see it must choose the same
+// compareSpoiledChoice puts a number that is not finite into a compressed key. Queries that do not see it must choose the same
 // blocks as before. The others must choose blocks that exist.
-func compareChoicePoison(t *testing.T, dev device, x stored) {
+func compareSpoiledChoice(t *testing.T, dev device, x stored) {
 	p := x.Choice
 	visible := ref.CompressedMask(p.BlockLen, p.Stride)
 	if x.Documents != nil {
@@ -332,8 +332,8 @@ func sized(B, S, Hq, Hkv, D, Dv, l, d, block, n, w int) opcases.AttentionSize {
 }
 
 var (
-	// poisonSizes have rows and keys in several tiles, for general kernels and those on tensor cores of both widths.
-	poisonSizes = []opcases.AttentionSize{
+	// spoiledSizes have rows and keys in several tiles, for general kernels and those on tensor cores of both widths.
+	spoiledSizes = []opcases.AttentionSize{
 		sized(2, 70, 2, 2, 8, 16, 8, 4, 64, 3, 20), sized(2, 67, 3, 1, 16, 8, 8, 4, 16, 3, 33), sized(1, 40, 3, 1, 72, 128, 4, 2, 32, 3, 40),
 		sized(1, 40, 3, 1, 72, 128, 4, 2, 64, 3, 40),
 		sized(1, 385, 1, 1, 8, 16, 8, 4, 64, 3, 20), // lists of few of the blocks
@@ -347,17 +347,17 @@ var (
 	}
 )
 
-func TestAttentionOfPoisonOnGPU(t *testing.T) {
+func TestAttentionOfNaNAndInfOnGPU(t *testing.T) {
 	dev := openGPU(t)
-	for _, size := range poisonSizes {
+	for _, size := range spoiledSizes {
 		for _, s := range storages {
 			positions := make([]int, min(size.S, 80))
 			for i := range positions {
 				positions[i] = i * size.S / len(positions)
 			}
 			attention, choice := branches(t, size, s)
-			comparePoison(t, dev, attention, positions)
-			compareChoicePoison(t, dev, choice)
+			compareSpoiled(t, dev, attention, positions)
+			compareSpoiledChoice(t, dev, choice)
 		}
 	}
 }

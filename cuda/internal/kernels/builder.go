@@ -104,8 +104,8 @@ type Builder struct {
 // NewBuilder returns a builder for the operands of a site. If library is not nil, it computes the products.
 func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 	b := &Builder{GPU: gpu, Library: library, Policy: s.Policy}
-	if n := firstOperand + len(s.In) + len(s.Out); n > mostArrays {
-		b.Fail(graph.Refuse(graph.ReasonSize, "%d operands, want at most %d", n-firstOperand, mostArrays-firstOperand))
+	if n := firstOperand + len(s.In) + len(s.Out); n > maxArrays {
+		b.Fail(graph.Refuse(graph.ReasonSize, "%d operands, want at most %d", n-firstOperand, maxArrays-firstOperand))
 	}
 	place := firstOperand
 	for _, list := range []struct {
@@ -178,19 +178,19 @@ func (b *Builder) Aligned(bytes int64) { b.plan.Alignment = bytes }
 func (b *Builder) Work(bytes int64) Ref {
 	r := refTo(work, b.plan.work)
 	b.plan.work += Align(bytes)
-	b.fits()
+	b.checkWork()
 	return r
 }
 
 // Scratch reserves bytes of work memory for the next product or reduction only: the next call of Scratch returns the same memory.
 func (b *Builder) Scratch(bytes int64) Ref {
 	b.plan.scratch = max(b.plan.scratch, bytes)
-	b.fits()
+	b.checkWork()
 	return refTo(scratch, 0)
 }
 
-// fits refuses more work memory than an offset can name.
-func (b *Builder) fits() {
+// checkWork refuses more work memory than an offset can name.
+func (b *Builder) checkWork() {
 	if n := b.plan.WorkBytes(); n < 0 || n >= 1<<offsetBits || n > math.MaxInt {
 		b.Fail(graph.Refuse(graph.ReasonSize, "%d bytes of work memory, want less than 2^%d", n, offsetBits))
 	}

@@ -251,76 +251,13 @@ func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s
 	for i := range seqs {
 		seqs[i] = rounded(c, c.Sequence(uint64(i+1), c.Tokens), s)
 	}
-	run := func(pages uint64, slots ...int) (outs [decodingSlots][]decoded) {
+	run := func(pages uint64, slots ...int) [decodingSlots][]decoded {
 		d := newDecoding(t, dev, v, c, s, rand.New(rand.NewPCG(pages, 2)))
-		for _, i := range slots {
-			d.fill(i, seqs[i], begins[i])
-		}
-		for step := range 2*steps + 9 {
-			running := false
-			for _, i := range slots {
-				d.row(i)[0] = -1
-				if at := len(outs[i]); step >= 3*i && (step+i)%4 != 0 && at < steps && begins[i]+at < c.Tokens {
-					d.token(i, seqs[i], begins[i]+at)
-				}
-				running = running || len(outs[i]) < min(steps, c.Tokens-begins[i])
-			}
-			if !running {
-				break
-			}
-			for i, out := range d.step() {
-				if d.row(i)[0] < 0 {
-					require.Equal(t, make([]byte, len(out.o)), out.o, "a slot that rests")
-					require.Equal(t, decoded{out.o, slices.Repeat([]int32{-1}, len(out.idx)), make([]int32, len(out.read))}, out, "a slot that rests")
-					continue
-				}
-				for g := range c.Cache.KVHeads {
-					n := max(1, c.Cache.TopN)
-					require.Equal(t, d.keysRead(int(d.row(i)[0]), out.idx[g*n:][:n]), out.read[g*3:][:3], "keys read at token %d", d.row(i)[0])
-				}
-				outs[i] = append(outs[i], out)
-			}
-		}
-		d.work.bytes(t, dev)
-		return outs
+		return d.decode(seqs, begins, steps, slots)
 	}
 	outs := run(1, 0, 1, 2)
 	for i, seq := range seqs {
-		var got []byte
-		_, idx := c.Oracle(seq, nil)
-		chosen := slices.Clone(idx)
-		row := c.Cache.KVHeads * max(1, c.Cache.TopN)
-		for j, out := range outs[i] {
-			got = append(got, out.o...)
-			if c.Cache.Has(ops.Selected) {
-				copy(idx[(begins[i]+j)*row:], out.idx)
-			} else {
-				require.Equal(t, slices.Repeat([]int32{-1}, row), out.idx)
-			}
-		}
-		want, _ := c.Oracle(seq, idx)
-		naive, rounded := c.Through(seq, idx, s.tensor, func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
-			o, _, _, _ := naiveAttention(s, q, k, v, ref.New(q.Shape[0], q.Shape[1], q.Shape[2], v.Shape[3]), mask)
-			return o
-		})
-		tol := s.tolerance()
-		if s.Type != kernels.F32 {
-			chosen = rounded
-			tol = 2*testutil.RelErr(naive.Data, want.Data) + s.unit()
-		}
-		values := slices.Clone(want.Data) // of tokens that are not decoded
-		copy(values[begins[i]*len(values)/c.Tokens:], s.decode(got))
-		testutil.Within(t, fmt.Sprint("sequence ", i), values, want.Data, tol)
-		if c.Cache.Has(ops.Selected) {
-			differ := 0
-			first := begins[i] * row
-			for j := range len(outs[i]) * row {
-				if idx[first+j] != chosen[first+j] {
-					differ++
-				}
-			}
-			require.LessOrEqual(t, differ, min(len(idx)/100, 1+len(outs[i])*row/100), "blocks that differ from the oracle's, keys as they are stored")
-		}
+		compareSequence(t, fmt.Sprint("sequence ", i), c, s, seq, begins[i], outs[i])
 	}
 	dev.otherOrder()
 	defer dev.otherOrder()
@@ -329,6 +266,82 @@ func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s
 			return bytes.Equal(a.o, b.o) && slices.Equal(a.idx, b.idx) && slices.Equal(a.read, b.read)
 		}), "sequence %d has other bits alone", i)
 	}
+}
+
+// decode decodes up to `steps` tokens of a sequence in each of the slots, from token begins[slot] on, and returns what each step gave. A
+// slot begins at a step of its own, and rests at every fourth one. decode checks the keys read, and the results of slots that rest.
+func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decodingSlots]int, steps int, slots []int) (outs [decodingSlots][]decoded) {
+	for _, i := range slots {
+		d.fill(i, seqs[i], begins[i])
+	}
+	for step := range 2*steps + 9 {
+		running := false
+		for _, i := range slots {
+			d.row(i)[0] = -1
+			done := len(outs[i])
+			if step >= 3*i && (step+i)%4 != 0 && done < steps && begins[i]+done < d.Tokens {
+				d.token(i, seqs[i], begins[i]+done)
+			}
+			running = running || done < min(steps, d.Tokens-begins[i])
+		}
+		if !running {
+			break
+		}
+		for i, out := range d.step() {
+			if d.row(i)[0] < 0 {
+				resting := decoded{make([]byte, len(out.o)), slices.Repeat([]int32{-1}, len(out.idx)), make([]int32, len(out.read))}
+				require.Equal(d.t, resting, out, "a slot that rests")
+				continue
+			}
+			for g := range d.Cache.KVHeads {
+				n := max(1, d.Cache.TopN)
+				require.Equal(d.t, d.keysRead(int(d.row(i)[0]), out.idx[g*n:][:n]), out.read[g*3:][:3], "keys read at token %d", d.row(i)[0])
+			}
+			outs[i] = append(outs[i], out)
+		}
+	}
+	d.work.bytes(d.t, d.dev)
+	return outs
+}
+
+// compareSequence compares what the steps gave from token `begin` of a sequence on with the oracle for the same choice of blocks, and that
+// choice with the oracle's.
+func compareSequence(t *testing.T, name string, c opcases.Decoding, s storage, seq opcases.Sequence, begin int, outs []decoded) {
+	var got []byte
+	_, idx := c.Oracle(seq, nil)
+	chosen := slices.Clone(idx)
+	row := c.Cache.KVHeads * max(1, c.Cache.TopN)
+	for i, out := range outs {
+		got = append(got, out.o...)
+		if c.Cache.Has(ops.Selected) {
+			copy(idx[(begin+i)*row:], out.idx)
+		} else {
+			require.Equal(t, slices.Repeat([]int32{-1}, row), out.idx)
+		}
+	}
+	want, _ := c.Oracle(seq, idx)
+	naive, naiveChosen := c.Through(seq, idx, s.tensor, func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
+		o, _, _, _ := naiveAttention(s, q, k, v, ref.New(q.Shape[0], q.Shape[1], q.Shape[2], v.Shape[3]), mask)
+		return o
+	})
+	tol := s.tolerance()
+	if s.Type != kernels.F32 {
+		chosen = naiveChosen
+		tol = 2*testutil.RelErr(naive.Data, want.Data) + s.unit()
+	}
+	values := slices.Clone(want.Data) // of tokens that are not decoded
+	copy(values[begin*len(values)/c.Tokens:], s.decode(got))
+	testutil.Within(t, name, values, want.Data, tol)
+	if !c.Cache.Has(ops.Selected) {
+		return
+	}
+	different := 0
+	for i := begin * row; i < (begin+len(outs))*row; i++ {
+		if idx[i] != chosen[i] {
+			different++
+		}
+	}
+	require.LessOrEqual(t, different, min(len(idx)/100, 1+len(outs)*row/100), "blocks that differ from the oracle's, keys as they are stored")
 }
 
 // rounded returns s with its numbers rounded to the type in which they are stored.

@@ -73,7 +73,7 @@ func randomDocuments(t *testing.T, dev device, tries int, sizes ...int) {
 	}
 }
 
-// lengthsOf returns the lengths of four documents, which together have s tokens. A test puts a poisoned or large number into each.
+// lengthsOf returns the lengths of four documents, which together have s tokens. A test puts a NaN, an Inf or a large number into each.
 // Two are long, one is shorter than a block, and one has a single token.
 func lengthsOf(s int) []int { return []int{s / 2, 1, 3, s - s/2 - 4} }
 
@@ -89,13 +89,13 @@ func onPackedSizes(t *testing.T, types []storage, f func(t *testing.T, attention
 	}
 }
 
-// TestDocumentsOfPoisonOnGPU: NaN and Inf in a document change no bit of another document, nor of results in their own document
+// TestDocumentsOfNaNAndInfOnGPU: NaN and Inf in a document change no bit of another document, nor of results in their own document
 // that do not see them.
-func TestDocumentsOfPoisonOnGPU(t *testing.T) {
+func TestDocumentsOfNaNAndInfOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	onPackedSizes(t, storages, func(t *testing.T, attention []stored, choice stored) {
-		comparePoison(t, dev, attention, []int{0, 16, 33, 63, 66, 74, 75, 76, 79, 80, 98})
-		compareChoicePoison(t, dev, choice)
+		compareSpoiled(t, dev, attention, []int{0, 16, 33, 63, 66, 74, 75, 76, 79, 80, 98})
+		compareSpoiledChoice(t, dev, choice)
 	})
 }
 
@@ -106,8 +106,8 @@ func TestDocumentsOfLargeLogitsOnGPU(t *testing.T) {
 	})
 }
 
-// TestDocumentRows: which rows take documents. The others say why not.
-func TestDocumentRows(t *testing.T) {
+// TestRowsThatTakeDocuments: which rows take documents. The others say why not.
+func TestRowsThatTakeDocuments(t *testing.T) {
 	c := packedSizes[1]
 	taken := map[string][]string{}
 	for _, x := range packedCases(t, bf16, opcases.OfDocuments(c.Sizes, c.Params, []int{150, 110}, opcases.Small)) {
@@ -137,9 +137,11 @@ func TestDocumentRows(t *testing.T) {
 	}
 }
 
-// TestTablesOfWrongBoundaries: boundaries on the device are not checked. No number of a table that is made from wrong boundaries
+// TestDocumentTableOfWrongBoundariesStaysInRange: boundaries on the device are not checked. No number of a table that is made from wrong boundaries
 // points outside a row.
-func TestTablesOfWrongBoundaries(t *testing.T) { wrongBoundaries(t, openGPU(t), 200) }
+func TestDocumentTableOfWrongBoundariesStaysInRange(t *testing.T) {
+	wrongBoundaries(t, openGPU(t), 200)
+}
 
 func wrongBoundaries(t *testing.T, dev device, tries int) {
 	const B, S = 3, 1500

@@ -18,7 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// onBench runs f on the host and on a GPU, in all types, on aligned arrays and on others.
+// onBench runs f on the host and on a GPU, in all types, on aligned arrays and on arrays off their alignment.
 func onBench(t *testing.T, f func(t *testing.T, x *bench)) {
 	for where, open := range map[string]func(*testing.T) device{"host": hostDevice, "gpu": func(t *testing.T) device { return openGPU(t) }} {
 		t.Run(where, func(t *testing.T) {
@@ -35,7 +35,7 @@ func onBench(t *testing.T, f func(t *testing.T, x *bench)) {
 	}
 }
 
-func TestActivationsOfExtremes(t *testing.T) {
+func TestActivationsOfLargeInputsMatchOracle(t *testing.T) {
 	onBench(t, func(t *testing.T, x *bench) {
 		values := x.roundAll([]float64{-1e4, -100, -20, 0, 20, 100, 1e4})
 		a, y, z := x.in(x.storage, values, 7), x.out(x.storage, 7), x.out(x.storage, 7)
@@ -46,8 +46,8 @@ func TestActivationsOfExtremes(t *testing.T) {
 	})
 }
 
-// TestSoftmaxOfInfinities: a row that sees nothing, and one that does not see its first column.
-func TestSoftmaxOfInfinities(t *testing.T) {
+// TestSoftmaxOfInfinitiesMatchesOracle: a row that sees nothing, and one that does not see its first column.
+func TestSoftmaxOfInfinitiesMatchesOracle(t *testing.T) {
 	onBench(t, func(t *testing.T, x *bench) {
 		for _, c := range [][2]int{{5, 3}, {33, 31}, {7, 1024}, {3, 1025}, {2, 20001}} {
 			values := x.roundAll(testutil.Normal(3, c[0]*c[1]))
@@ -66,7 +66,7 @@ func TestSoftmaxOfInfinities(t *testing.T) {
 	})
 }
 
-func TestEmbeddingOfAWrongID(t *testing.T) {
+func TestEmbeddingOfAWrongIDIsNaN(t *testing.T) {
 	onBench(t, func(t *testing.T, x *bench) {
 		weight, grads, ids := f32.roundAll(testutil.Normal(1, 4*3)), x.roundAll(testutil.Normal(2, 3*3)), x.ints(3, -1, 4)
 		ids.Shape = tensor.Shape{1, 3}
@@ -90,8 +90,8 @@ func TestCrossEntropyOfAWrongTargetIsNaN(t *testing.T) {
 	})
 }
 
-// TestCrossEntropyOfLargeLogits: an offset of all logits of a row changes neither the loss nor the gradient.
-func TestCrossEntropyOfLargeLogits(t *testing.T) {
+// TestCrossEntropyOfLargeLogitsIsExact: an offset of all logits of a row changes neither the loss nor the gradient.
+func TestCrossEntropyOfLargeLogitsIsExact(t *testing.T) {
 	onBench(t, func(t *testing.T, x *bench) {
 		for _, offset := range []float64{0, 100, -1e3, 1e6, -3e38} {
 			loss, lse, d := x.out(f32), x.out(f32, 2), x.out(x.storage, 2, 4)
@@ -104,7 +104,7 @@ func TestCrossEntropyOfLargeLogits(t *testing.T) {
 	})
 }
 
-func TestMemoryOps(t *testing.T) {
+func TestCastsCopiesAndFillsKeepValues(t *testing.T) {
 	onBench(t, func(t *testing.T, x *bench) {
 		for _, n := range []int{1, 3, 1000, 4099} {
 			values := f32.roundAll(testutil.Normal(40, n))
@@ -150,8 +150,8 @@ func TestGradientsOfWeightsHaveTheSameBits(t *testing.T) {
 	})
 }
 
-// TestLinearsWithoutCopies: weights and their gradients that lie one after the other are not copied, and the bits are the same.
-func TestLinearsWithoutCopies(t *testing.T) {
+// TestLinearsOfAdjacentWeightsAreNotCopied: weights and their gradients that lie one after the other are not copied, and the bits are the same.
+func TestLinearsOfAdjacentWeightsAreNotCopied(t *testing.T) {
 	const rows, in = 65, 24 // more rows than the kernels for few rows take
 	outs := []int{16, 5, 8}
 	onBench(t, func(t *testing.T, x *bench) {

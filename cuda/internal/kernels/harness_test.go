@@ -170,7 +170,7 @@ func (b buffer) bytes(t testing.TB, dev device) []byte {
 	before := margin + b.skew
 	all := dev.get(t, b.at-kernels.Ptr(before), before+b.n+margin)
 	require.Equal(t, poison(before), all[:before], "bytes before an array")
-	require.Equal(t, poison(margin), all[before+b.n:], "bytes behind an array")
+	require.Equal(t, poison(margin), all[before+b.n:], "bytes after an array")
 	return all[before : before+b.n]
 }
 

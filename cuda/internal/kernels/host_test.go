@@ -211,8 +211,8 @@ func TestWideAttentionMatchesOracleOnHost(t *testing.T) {
 
 func isWide(D, Dv int) bool { return max(D, Dv) > 128 }
 
-// TestLayersOnHost runs the small cases of all other ops, the types and arrangements in turn.
-func TestLayersOnHost(t *testing.T) {
+// TestLayersMatchOracleOnHost runs the small cases of all other ops, the types and arrangements in turn.
+func TestLayersMatchOracleOnHost(t *testing.T) {
 	var list []stored
 	for i, c := range opcases.Layers() {
 		if c.Size != opcases.Small {
@@ -220,7 +220,7 @@ func TestLayersOnHost(t *testing.T) {
 		}
 		for j, s := range storages {
 			x, ok := store(t, c, s, arrangement((i+j)%3))
-			if ok && !ofFewRows(x.spec()) { // those are in TestFewRowsOnHost
+			if ok && !ofFewRows(x.spec()) { // those are in TestFewRowsMatchOracleOnHost
 				list = append(list, x)
 			}
 		}
@@ -228,8 +228,8 @@ func TestLayersOnHost(t *testing.T) {
 	compareAll(t, hostDevice(t), list)
 }
 
-// TestDocumentsOnHost: all ops that take documents, the types in turn, and attention on tensor cores.
-func TestDocumentsOnHost(t *testing.T) {
+// TestDocumentsMatchOracleOnHost: all ops that take documents, the types in turn, and attention on tensor cores.
+func TestDocumentsMatchOracleOnHost(t *testing.T) {
 	h := hostDevice(t)
 	fast := device(mmaHost{h})
 	for i, c := range opcases.Packed() {
@@ -253,19 +253,19 @@ func TestDocumentsOnHost(t *testing.T) {
 	wrongBoundaries(t, h, 3)
 }
 
-// TestDocumentsOfPoisonOnHost: NaN and Inf in one document change no bit of another.
-func TestDocumentsOfPoisonOnHost(t *testing.T) {
+// TestDocumentsOfNaNAndInfOnHost: NaN and Inf in one document change no bit of another.
+func TestDocumentsOfNaNAndInfOnHost(t *testing.T) {
 	h, c := hostDevice(t), packedSizes[0]
 	c.B = 1
 	for i, dev := range []device{h, mmaHost{h}} {
 		attention, choice := attentionOf(packedCases(t, storages[1+i], opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
-		comparePoison(t, dev, attention, []int{33, c.S / 2, c.S - 1})
-		compareChoicePoison(t, dev, choice)
+		compareSpoiled(t, dev, attention, []int{33, c.S / 2, c.S - 1})
+		compareSpoiledChoice(t, dev, choice)
 	}
 }
 
-// TestFewRowsOnHost: linear layers of few rows.
-func TestFewRowsOnHost(t *testing.T) {
+// TestFewRowsMatchOracleOnHost: linear layers of few rows.
+func TestFewRowsMatchOracleOnHost(t *testing.T) {
 	dev := fewHost{hostDevice(t)}
 	var list []stored
 	for i, c := range opcases.Layers() {
@@ -289,7 +289,7 @@ func (x stored) takesFew(t *testing.T) bool {
 	return err == nil
 }
 
-func TestMatmulOnHost(t *testing.T) {
+func TestMatmulMatchesOracleOnHost(t *testing.T) {
 	dev := hostDevice(t)
 	for i, c := range matmulCases {
 		if !c.small {
@@ -334,11 +334,11 @@ func onHosts(t *testing.T, sizes []opcases.AttentionSize, f func(t *testing.T, d
 	}
 }
 
-func TestAttentionOfPoisonOnHost(t *testing.T) {
+func TestAttentionOfNaNAndInfOnHost(t *testing.T) {
 	aroundTiles := []int{0, 16, 33, 63, 66} // in the first and the last rows and keys of tiles
-	onHosts(t, poisonSizes, func(t *testing.T, dev device, attention []stored, choice stored) {
-		comparePoison(t, dev, attention, aroundTiles)
-		compareChoicePoison(t, dev, choice)
+	onHosts(t, spoiledSizes, func(t *testing.T, dev device, attention []stored, choice stored) {
+		compareSpoiled(t, dev, attention, aroundTiles)
+		compareSpoiledChoice(t, dev, choice)
 	})
 }
 
@@ -350,22 +350,22 @@ func TestAttentionOfLargeLogitsOnHost(t *testing.T) {
 
 func TestStockOpsMatchGorgoniaOnHost(t *testing.T) { compareStock(t, hostDevice(t), smallStockCases()) }
 
-func TestListedBlocksOnHost(t *testing.T) { listedBlocks(t, hostDevice(t), listedSizes) }
+func TestListedBlocksMatchListsOnHost(t *testing.T) { listedBlocks(t, hostDevice(t), listedSizes) }
 
 // smallHost has one multiprocessor, so its thread blocks go through all tiles.
 type smallHost struct{ device }
 
 func (smallHost) variants() []variant { return preferredHost{}.variants()[1:] }
 
-// TestWalksOnHost: selected attention by walks and by pairs.
-func TestWalksOnHost(t *testing.T) {
+// TestWalksAndPairsMatchOracleOnHost: selected attention by walks and by pairs.
+func TestWalksAndPairsMatchOracleOnHost(t *testing.T) {
 	compareAll(t, smallHost{hostDevice(t)}, storedSelected(t, slices.Concat(walkedSizes, gatheredSizes, randomSelected(4, 100, 40))))
 }
 
-func TestWalksOfPoisonOnHost(t *testing.T) {
+func TestWalksOfNaNAndInfOnHost(t *testing.T) {
 	dev := smallHost{hostDevice(t)}
 	for _, x := range storedSelected(t, fewWalked()) {
-		comparePoison(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
+		compareSpoiled(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
 	}
 }
 

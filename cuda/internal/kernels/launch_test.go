@@ -18,8 +18,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestPackedAddresses packs a struct and places it twice.
-func TestPackedAddresses(t *testing.T) {
+// TestPackedAddressesArePlaced packs a struct and places it twice.
+func TestPackedAddressesArePlaced(t *testing.T) {
 	type inner struct{ p kernels.Ref }
 	type params struct {
 		a    kernels.Ref

@@ -212,7 +212,7 @@ func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storag
 	require.True(t, bytes.Equal(poison(len(first)), first), "%s: elements which are none of c have been written to", what)
 }
 
-func TestMatmulOnGPU(t *testing.T) {
+func TestMatmulMatchesOracleOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	for _, c := range matmulCases {
 		t.Run(c.String(), func(t *testing.T) {

@@ -27,7 +27,7 @@ const (
 // A Ref has the number of the array in its upper bits.
 const (
 	offsetBits = 48
-	mostArrays = 1 << (64 - offsetBits)
+	maxArrays  = 1 << (64 - offsetBits)
 )
 
 func refTo(array int, offset int64) Ref { return Ref(array)<<offsetBits | Ref(offset) }

@@ -102,12 +102,12 @@ func (p Product) Complete() (Product, error) {
 		if s.ld > maxElements/s.rows/p.Batch {
 			return refuse("%d matrices of %d rows of %s, %d elements apart, are too many", p.Batch, s.rows, s.name, s.ld)
 		}
-		least := int64(0)
-		if s.name == "c" {
-			least = (s.rows-1)*s.ld + s.row
+		minStride := int64(0)
+		if s.name == "c" { // its matrices must not overlap
+			minStride = (s.rows-1)*s.ld + s.row
 		}
-		if p.Batch > 1 && (s.stride < least || s.stride > maxElements/p.Batch) {
-			return refuse("matrices of %s are %d elements apart, want %d to 2^56 for all", s.name, s.stride, least)
+		if p.Batch > 1 && (s.stride < minStride || s.stride > maxElements/p.Batch) {
+			return refuse("matrices of %s are %d elements apart, want %d to 2^56 for all", s.name, s.stride, minStride)
 		}
 	}
 	return p, nil

@@ -75,8 +75,8 @@ func (i Implementation[S]) row() Row {
 // Rows returns the rows of a list of Implementations, each of an S of its own.
 func Rows(list ...interface{ row() Row }) []Row {
 	rows := make([]Row, len(list))
-	for i, x := range list {
-		rows[i] = x.row()
+	for i, implementation := range list {
+		rows[i] = implementation.row()
 	}
 	return rows
 }
@@ -195,9 +195,31 @@ func (t Storage) check(s graph.Site) (Type, error) {
 	if !ok {
 		return 0, graph.Refuse(graph.ReasonShape, "got %d inputs and %d outputs, want %s", len(s.In), len(s.Out), t)
 	}
-	letters, all := in+out, append(s.In[:len(s.In):len(s.In)], s.Out...)
+	letters, operands := in+out, slices.Concat(s.In, s.Out)
+	common, err := commonType(letters, operands)
+	if err != nil {
+		return 0, err
+	}
+	for i, o := range operands {
+		if !takesType(letters[i], o.Dtype, common) {
+			return 0, graph.Refuse(graph.ReasonType, "operand %d is %v, want %s", i, o.Dtype, t)
+		}
+		n := int64(1)
+		for _, size := range o.Shape {
+			if size < 1 || n > maxElements/int64(size) {
+				return 0, graph.Refuse(graph.ReasonSize, "operand %d is %v, want 1 to 2^56 elements", i, o)
+			}
+			n *= int64(size)
+		}
+	}
+	return max(common, 0), nil
+}
+
+// commonType returns the one type of the operands with a t, an h, or an a that is not float32; -1 if there are none. It refuses operands
+// of several types, and float32 for an h.
+func commonType(letters string, operands []ops.Operand) (Type, error) {
 	common := Type(-1)
-	for i, o := range all {
+	for i, o := range operands {
 		if !strings.ContainsRune("tha", rune(letters[i])) {
 			continue
 		}
@@ -215,28 +237,21 @@ func (t Storage) check(s graph.Site) (Type, error) {
 			return 0, graph.Refuse(graph.ReasonType, "got %v, want half precision", typ)
 		}
 	}
-	for i, o := range all {
-		switch letters[i] {
-		case 'f':
-			ok = o.Dtype == tensor.Float32
-		case 'w':
-			typ, err := TypeOf(o.Dtype)
-			ok = err == nil && (typ == F32 || typ == common || common < 0)
-		case 'i', 'd':
-			ok = o.Dtype == tensor.Int32
-		}
-		if !ok {
-			return 0, graph.Refuse(graph.ReasonType, "operand %d is %v, want %s", i, o.Dtype, t)
-		}
-		n := int64(1)
-		for _, size := range o.Shape {
-			if size < 1 || n > maxElements/int64(size) {
-				return 0, graph.Refuse(graph.ReasonSize, "operand %d is %v, want 1 to 2^56 elements", i, o)
-			}
-			n *= int64(size)
-		}
+	return common, nil
+}
+
+// takesType reports whether a letter takes an operand of type dt. commonType has checked the letters t, h and a.
+func takesType(letter byte, dt tensor.Dtype, common Type) bool {
+	switch letter {
+	case 'f':
+		return dt == tensor.Float32
+	case 'w':
+		typ, err := TypeOf(dt)
+		return err == nil && (typ == F32 || typ == common || common < 0)
+	case 'i', 'd':
+		return dt == tensor.Int32
 	}
-	return max(common, 0), nil
+	return true
 }
 
 // Types returns the types that the operands of a site should have if activations are stored in half.

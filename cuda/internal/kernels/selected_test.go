@@ -182,8 +182,7 @@ func argumentField(t testing.TB, l *kernels.Launch, argument []byte, in, field s
 	return binary.LittleEndian.Uint64(at)
 }
 
-// listedBlocks runs the kernel that lists the blocks of tiles of queries: there is an entry for each piece of a block that a query of the
-// tile chose and sees, ascending, with a bit for each query that does.
+// listedBlocks checks the lists of tiles of queries at each size, with different choices of blocks.
 func listedBlocks(t *testing.T, dev device, sizes []selectedSize) {
 	for i, s := range sizes {
 		for _, share := range []int{3, 1, 64} {
@@ -192,62 +191,73 @@ func listedBlocks(t *testing.T, dev device, sizes []selectedSize) {
 			}
 			t.Run(fmt.Sprintf("%+v/%d", s, share), func(t *testing.T) {
 				defer dev.reset(t)
-				idx := s.chosenLists(uint64(i), share)
-				site := attentionSite(kernels.BF16, false, s.B, s.S, s.S, s.Hq, s.Hkv, s.D, s.Dv)
-				site.In = slices.Insert(site.In, 3, operand(tensor.Int32, s.B, s.S, s.Hkv, s.n))
-				if s.lengths != nil {
-					site.In = append(site.In, operand(tensor.Int32, s.B, s.S, 4))
-				}
-				plan := *testutil.Must(planOf(h200, "cuda wgmma", ops.SelectedAttentionOp{SelectBlock: s.block}, site))(t)
-				at := slices.IndexFunc(plan.Steps, func(l kernels.Step) bool { return l.Kernel == "nsa_walk_blocks_i32" })
-				require.GreaterOrEqual(t, at, 0)
-				plan.Steps = plan.Steps[at:][:1]
-				work := output(t, dev, int(plan.WorkBytes()))
-				args := make([]arg, len(site.In)+len(site.Out))
-				for i, o := range append(site.In, site.Out...) {
-					args[i] = arg{o, place(t, dev, poison(o.Bytes()), 0).at}
-				}
-				args[3].at = place(t, dev, encodeInts(idx), 0).at
-				if docs := s.documents(); docs != nil {
-					cu := arg{operand(tensor.Int32, len(docs.CU)), place(t, dev, encodeInts(docs.CU), 0).at}
-					runOp(t, dev, variant{"", h200}, ops.DocumentTableOp{Batch: s.B, Seq: s.S, BlockLen: docs.L, Stride: docs.D}, []arg{cu}, args[4:5])
-				}
-				b := bindPlan(t, &plan, work.at, args...)
-				b.run(t, dev)
-				work.bytes(t, dev)
-				number := func(field string) int {
-					return int(argumentField(t, &plan.Steps[0].Launch, b.arguments[0], "walks", field))
-				}
-				array := func(field string, n int) []int32 { return decodeInts(dev.get(t, kernels.Ptr(number(field)), 4*n)) }
-				tiles, queries, room := number("tiles"), number("queries"), number("room")
-				require.Equal(t, (s.S-1)/queries+1, tiles)
-				groups := s.B * s.Hkv
-				firsts := s.firsts()
-				count, blocks := array("count", groups*tiles), array("blocks", groups*tiles*room*2)
-				for at := range groups * tiles {
-					group, first := at/tiles, at%tiles*queries
-					want := map[int]uint32{} // queries by first keys
-					for q := first; q < min(first+queries, s.S); q++ {
-						row := idx[((group/s.Hkv*s.S+q)*s.Hkv+group%s.Hkv)*s.n:][:s.n]
-						own := firsts[group/s.Hkv*s.S+q]
-						for _, j := range s.list(row, q-own) {
-							block := own + int(j)*s.block
-							for key := block; key < block+s.block && key <= q; key += s.piece() {
-								want[key] |= 1 << (q - first)
-							}
-						}
-					}
-					require.Len(t, want, int(count[at]))
-					require.LessOrEqual(t, int(count[at]), room)
-					for i, key := range slices.Sorted(maps.Keys(want)) {
-						entry := blocks[2*(at*room+i):][:2]
-						require.EqualValues(t, key, entry[0], "tile %d", at)
-						require.Equal(t, want[key], uint32(entry[1]), "queries of key %d", key)
-					}
-				}
+				compareListedBlocks(t, dev, s, s.chosenLists(uint64(i), share))
 			})
 		}
 	}
+}
+
+// compareListedBlocks runs the kernel that lists the blocks of tiles of queries, and compares the lists with piecesOfTile.
+func compareListedBlocks(t *testing.T, dev device, s selectedSize, idx []int32) {
+	site := attentionSite(kernels.BF16, false, s.B, s.S, s.S, s.Hq, s.Hkv, s.D, s.Dv)
+	site.In = slices.Insert(site.In, 3, operand(tensor.Int32, s.B, s.S, s.Hkv, s.n))
+	if s.lengths != nil {
+		site.In = append(site.In, operand(tensor.Int32, s.B, s.S, 4))
+	}
+	plan := *testutil.Must(planOf(h200, "cuda wgmma", ops.SelectedAttentionOp{SelectBlock: s.block}, site))(t)
+	step := slices.IndexFunc(plan.Steps, func(l kernels.Step) bool { return l.Kernel == "nsa_walk_blocks_i32" })
+	require.GreaterOrEqual(t, step, 0)
+	plan.Steps = plan.Steps[step:][:1]
+	work := output(t, dev, int(plan.WorkBytes()))
+	args := make([]arg, len(site.In)+len(site.Out))
+	for i, o := range append(site.In, site.Out...) {
+		args[i] = arg{o, place(t, dev, poison(o.Bytes()), 0).at}
+	}
+	args[3].at = place(t, dev, encodeInts(idx), 0).at
+	if docs := s.documents(); docs != nil {
+		cu := arg{operand(tensor.Int32, len(docs.CU)), place(t, dev, encodeInts(docs.CU), 0).at}
+		runOp(t, dev, variant{"", h200}, ops.DocumentTableOp{Batch: s.B, Seq: s.S, BlockLen: docs.L, Stride: docs.D}, []arg{cu}, args[4:5])
+	}
+	b := bindPlan(t, &plan, work.at, args...)
+	b.run(t, dev)
+	work.bytes(t, dev)
+
+	number := func(field string) int {
+		return int(argumentField(t, &plan.Steps[0].Launch, b.arguments[0], "walks", field))
+	}
+	array := func(field string, n int) []int32 { return decodeInts(dev.get(t, kernels.Ptr(number(field)), 4*n)) }
+	tiles, queries, room := number("tiles"), number("queries"), number("room")
+	require.Equal(t, (s.S-1)/queries+1, tiles)
+	groups, firsts := s.B*s.Hkv, s.firsts()
+	count, blocks := array("count", groups*tiles), array("blocks", groups*tiles*room*2)
+	for tile := range groups * tiles {
+		want := s.piecesOfTile(idx, firsts, tile/tiles, tile%tiles*queries, queries)
+		require.Len(t, want, int(count[tile]))
+		require.LessOrEqual(t, int(count[tile]), room)
+		for i, key := range slices.Sorted(maps.Keys(want)) {
+			entry := blocks[2*(tile*room+i):][:2]
+			require.EqualValues(t, key, entry[0], "tile %d", tile)
+			require.Equal(t, want[key], uint32(entry[1]), "queries of key %d", key)
+		}
+	}
+}
+
+// piecesOfTile returns the pieces that some query of a tile chose and sees, by their first keys, with a bit for each query that does. The
+// tile has the queries [first,first+queries) of a group.
+func (s selectedSize) piecesOfTile(idx []int32, firsts []int, group, first, queries int) map[int]uint32 {
+	pieces := map[int]uint32{}
+	b, g := group/s.Hkv, group%s.Hkv
+	for q := first; q < min(first+queries, s.S); q++ {
+		row := idx[((b*s.S+q)*s.Hkv+g)*s.n:][:s.n]
+		document := firsts[b*s.S+q] // its first token
+		for _, j := range s.list(row, q-document) {
+			block := document + int(j)*s.block
+			for key := block; key < block+s.block && key <= q; key += s.piece() {
+				pieces[key] |= 1 << (q - first)
+			}
+		}
+	}
+	return pieces
 }
 
 func tokens(B, S, Hq, Hkv, D, Dv int) opcases.Sizes {
@@ -301,10 +311,10 @@ func fewWalked() []selectedSize {
 	return []selectedSize{walkedSizes[0], walkedSizes[2], walkedSizes[18], gatheredSizes[5], gatheredSizes[7]}
 }
 
-func TestWalksOfPoisonOnGPU(t *testing.T) {
+func TestWalksOfNaNAndInfOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	for _, x := range storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])) {
-		comparePoison(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
+		compareSpoiled(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
 	}
 }
 
@@ -312,9 +322,9 @@ func TestWalksOfLargeLogitsOnGPU(t *testing.T) {
 	compareLargeLogits(t, openGPU(t), storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
 }
 
-func TestListedBlocksOnGPU(t *testing.T) { listedBlocks(t, openGPU(t), listedSizes) }
+func TestListedBlocksMatchListsOnGPU(t *testing.T) { listedBlocks(t, openGPU(t), listedSizes) }
 
-func TestWalksOnGPU(t *testing.T) {
+func TestWalksAndPairsMatchOracleOnGPU(t *testing.T) {
 	compareAll(t, openGPU(t), storedSelected(t, slices.Concat(walkedSizes, gatheredSizes, longWalked)))
 }
 

@@ -137,6 +137,19 @@ func (x timeShape) print(dev *driver.Device, lines []timedKernel) {
 	}
 }
 
+// fillDocuments fills the table with documents of that many tokens; the last one of a row may be shorter.
+func (x timeShape) fillDocuments(t *testing.T, dev *gpu, length int, table []arg) {
+	var cu []int32
+	for b := range x.B {
+		for first := 0; first < x.S; first += length {
+			cu = append(cu, int32(b*x.S+first))
+		}
+	}
+	cu = append(cu, int32(x.B*x.S))
+	in := []arg{argOf(tensor.Int32, dev.put(t, encodeInts(cu)), len(cu))}
+	runOp(t, dev, variant{"", dev.properties()}, ops.DocumentTableOp{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, in, table)
+}
+
 // time runs the ops of the layer by the kernels of a row, in documents of that many tokens, or 0 for none, and prints their times.
 func (x timeShape) time(t *testing.T, row string, length int) {
 	dev := openGPU(t)
@@ -162,16 +175,8 @@ func (x timeShape) time(t *testing.T, row string, length int) {
 	if length == 0 {
 		length = x.S
 	} else {
-		var cu []int32
-		for b := range x.B {
-			for t := 0; t < x.S; t += length {
-				cu = append(cu, int32(b*x.S+t))
-			}
-		}
-		cu = append(cu, int32(x.B*x.S))
 		table = []arg{room(tensor.Int32, x.B, x.S, 4)}
-		in := []arg{argOf(tensor.Int32, dev.put(t, encodeInts(cu)), len(cu))}
-		runOp(t, dev, variant{"", dev.properties()}, ops.DocumentTableOp{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, in, table)
+		x.fillDocuments(t, dev, length, table)
 	}
 	pairs := x.pairs(length)
 	var lines []timedKernel

@@ -50,8 +50,8 @@ func step(b *kernels.Builder, op ops.AdamWOp) error {
 		return graph.Refuse(graph.ReasonType, "numbers of the step are %v, their norm %v, want float64", hyper.Dtype, norm.Dtype)
 	}
 	var tensors []adamWTensor
-	var runs, updates []adamWRun
-	shapes := map[muonShape][]int{}
+	var runs, updates []adamWRun     // of all tensors, of those without Muon
+	byShape := map[muonShape][]int{} // indices of the tensors with Muon
 	for i, decay := range op.DecayMask {
 		t, err := tensorOf(b, b.In[1+i*perTensor:][:perTensor])
 		if err != nil {
@@ -64,7 +64,7 @@ func step(b *kernels.Builder, op ops.AdamWOp) error {
 		runs = append(runs, runsOf(i, t.n)...)
 		if op.MuonMask != "" && op.MuonMask[i] == '1' {
 			shape := muonShape{b.In[1+i*perTensor].Dim(0), b.In[1+i*perTensor].Dim(1)}
-			shapes[shape] = append(shapes[shape], i)
+			byShape[shape] = append(byShape[shape], i)
 		} else {
 			updates = append(updates, runsOf(i, t.n)...)
 		}
@@ -74,12 +74,12 @@ func step(b *kernels.Builder, op ops.AdamWOp) error {
 		count: int64(len(runs)), updateCount: int64(len(updates)),
 	}
 	p.squares = b.Work(8 * p.count)
-	b.Launch("nsa_adamw_squares_f32", blocks(runs), kernels.Threads(), 0, p)
+	b.Launch("nsa_adamw_squares_f32", runGrid(runs), kernels.Threads(), 0, p)
 	b.Launch("nsa_adamw_norm_f64", kernels.Line(1), kernels.Line(1024), 0, p)
 	if len(updates) > 0 {
-		b.Launch("nsa_adamw_update_f32", blocks(updates), kernels.Threads(), 0, p)
+		b.Launch("nsa_adamw_update_f32", runGrid(updates), kernels.Threads(), 0, p)
 	}
-	muon(b, shapes, tensors, p)
+	muon(b, byShape, tensors, p)
 	return nil
 }
 
@@ -91,8 +91,8 @@ func runsOf(tensor int, n int64) (runs []adamWRun) {
 	return runs
 }
 
-// blocks is a grid with a block for each run.
-func blocks(runs []adamWRun) kernels.Dim { return kernels.Line(min(int64(len(runs)), math.MaxInt32)) }
+// runGrid is a grid with a block for each run.
+func runGrid(runs []adamWRun) kernels.Dim { return kernels.Line(min(int64(len(runs)), math.MaxInt32)) }
 
 // tensorOf describes weight, grad, m, v and the optional copy.
 func tensorOf(b *kernels.Builder, o []kernels.Operand) (t adamWTensor, err error) {

@@ -46,11 +46,11 @@ type muonWork struct {
 	norms                     kernels.Ref // float64 [count]
 }
 
-// muon adds the steps of Muon, after the launches of the norm of all gradients. shapes lists the indices of the tensors by their
-// shape.
-func muon(b *kernels.Builder, shapes map[muonShape][]int, tensors []adamWTensor, step *adamWParams) {
+// muon adds the steps of Muon, after the launches of the norm of all gradients. tensorsByShape lists the indices of the
+// tensors.
+func muon(b *kernels.Builder, tensorsByShape map[muonShape][]int, tensors []adamWTensor, step *adamWParams) {
 	var elements, squares, count int64
-	for s, list := range shapes {
+	for s, list := range tensorsByShape {
 		n := int64(len(list))
 		elements, squares, count = max(elements, n*s.elements()), max(squares, n*s.side()*s.side()), max(count, n)
 	}
@@ -62,11 +62,11 @@ func muon(b *kernels.Builder, shapes map[muonShape][]int, tensors []adamWTensor,
 		matrices(elements), matrices(elements),
 		matrices(squares), matrices(squares), matrices(squares), matrices(squares), matrices(squares), b.Work(8 * count),
 	}
-	byShape := func(x, y muonShape) int { return cmp.Or(cmp.Compare(x.rows, y.rows), cmp.Compare(x.cols, y.cols)) }
-	for _, s := range slices.SortedFunc(maps.Keys(shapes), byShape) {
+	compare := func(x, y muonShape) int { return cmp.Or(cmp.Compare(x.rows, y.rows), cmp.Compare(x.cols, y.cols)) }
+	for _, s := range slices.SortedFunc(maps.Keys(tensorsByShape), compare) {
 		var batch []muonTensor
 		var runs []adamWRun
-		for i, tensor := range shapes[s] {
+		for i, tensor := range tensorsByShape[s] {
 			t, offset := tensors[tensor], 4*int64(i)*s.elements()
 			batch = append(batch, muonTensor{
 				weight: t.weight, grad: t.grad, m: t.m, half: t.half, gradType: t.gradType, halfType: t.halfType, decay: t.decay,
@@ -76,9 +76,9 @@ func muon(b *kernels.Builder, shapes map[muonShape][]int, tensors []adamWTensor,
 			runs = append(runs, runsOf(i, t.n)...)
 		}
 		p := &muonParams{tensors: b.Array(batch), runs: b.Array(runs), hyper: step.hyper, norm: step.norm, count: int64(len(runs))}
-		b.Launch("nsa_muon_momentum_f32", blocks(runs), kernels.Threads(), 0, p)
+		b.Launch("nsa_muon_momentum_f32", runGrid(runs), kernels.Threads(), 0, p)
 		w.orthogonal(b, s, int64(len(batch)))
-		b.Launch("nsa_muon_update_f32", blocks(runs), kernels.Threads(), 0, p)
+		b.Launch("nsa_muon_update_f32", runGrid(runs), kernels.Threads(), 0, p)
 	}
 }
 

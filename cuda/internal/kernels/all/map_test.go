@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMapOfOps: the table of docs/design.md that says where each op is has every Spec with kernels, and the files that it names exist.
-func TestMapOfOps(t *testing.T) {
+// TestDesignListsOpsAndFiles: the table of docs/design.md that says where each op is has every Spec with kernels, and the files that it names exist.
+func TestDesignListsOpsAndFiles(t *testing.T) {
 	const root = "../../../../"
 	text, err := os.ReadFile(root + "docs/design.md")
 	require.NoError(t, err)

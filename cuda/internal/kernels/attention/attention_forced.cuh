@@ -35,9 +35,13 @@ template <> struct TileKeys<Mask::kForced> : Run {
 
 template <Mask of> using ParamsOf = std::conditional_t<of == Mask::kForced, PairParams, SpanParams>;
 
-// What must be known of a row of a tile. first: how many keys of block 0 it sees apart from its run of keys. count: the results of its pairs.
-// copied: how many rows a copy of a result brings: those of the same query in the same 16 rows, if this is the first one of them; else none.
-// at: the place of the first result, times h, plus the row's head.
+// What must be known about a row of a tile:
+//
+//   first   how many keys of block 0 it sees apart from its run of keys
+//   count   the number of results of its pairs
+//   copied  how many rows a copy of a result brings. The first row of a query among the warp's 16 rows brings all of the query's rows there,
+//           the others bring none
+//   at      the place of the first result, times h, plus the row's head
 struct RowPairs {
   int first, count, copied;
   long long at;

@@ -19,9 +19,10 @@ namespace nsa {
 __device__ inline Blocks chosen_blocks(const AttentionParams& p) { return {p.blocks.size / p.count, p.blocks.most}; }
 
 constexpr int kScan = 256;
-constexpr int kFew = 2048;  // up to so many names, a kernel keeps the counts that it changes in shared memory
+constexpr int kFew = 2048;  // the most names whose counts a kernel keeps in shared memory
 
-// Where a kernel keeps `names` counts: in shared memory, behind those of `part` others, if there are at most kFew names, else in `global`.
+// Where a kernel keeps its counts, one for each of `names` names of blocks. With at most kFew names it is the array number `part` in shared
+// memory, else `global`.
 __device__ inline int* counts_of(int part, int names, int* global) {
   return names > kFew ? global : reinterpret_cast<int*>(dynamic_shared()) + part * names;
 }

@@ -16,7 +16,10 @@ namespace nsa {
 //   starts  [3, J+1]          where the list of a block begins; its first item of work; its first partial sum
 //
 // A list is cut into chunks of `chunk` queries; each chunk is an item of work. An empty list has one item, which writes zeros. A name
-// without a block has none. The chunks of a list with more than one write partial sums; a group has at most `partials` of them.
+// without a block has none. If a list has several chunks, they write partial sums; a group has at most `partials` of them.
+//
+// Kernels on tensor cores that own keys under a Span have no lists. There two numbers have another meaning: the rows that may see a tile of
+// keys are cut into `items` chunks of `chunk` rows.
 struct Index {
   int segments, chunk, items, partials;  // items: the most that a group can have
 
@@ -25,7 +28,11 @@ struct Index {
 };
 
 // AttentionParams is the argument of all attention kernels. A kernel uses only the arrays that its comment names. q, k, v, o, dout,
-// dq, dk and dv have the storage type.
+// dq, dk and dv have the storage type. The meaning of count depends on the kernel:
+//
+//   owns rows            the rows that a block owns
+//   builds the inverse   the blocks of the choice that a block of the inverse stands for; also in nsa_several_dkv
+//   nsa_span_reduce      the keys that a block of the kernel before it owned
 struct AttentionParams {
   const void *q, *k, *v;  // [B,S,Hq,D], [B,T,Hkv,D], [B,T,Hkv,Dv]
   const int32_t* idx;     // [B,S,Hkv,most]
@@ -41,7 +48,7 @@ struct AttentionParams {
   Span span;
   Blocks blocks;
   Index index;
-  int32_t count;          // rows that a block owns
+  int32_t count;          // see above
 
   __device__ const Document& document(int b, int t) const { return documents[(long long)b * n.queries + t]; }
   // The first token of the document of token t of row b.

@@ -58,14 +58,14 @@ struct Blocks {
   __device__ long long list(const Sizes& n, int b, int g, int t) const {
     return (((long long)b * n.queries + t) * n.groups + g) * most;
   }
-  // Entry i of the list of query t; kNone if the list ends there. Entries behind the first kNone must not be used.
+  // Entry i of the list of query t; kNone if the list ends there. Entries after the first kNone must not be used.
   __device__ int at(const int* list, int i, int t) const {
     if (i >= most) return kNone;
     const int j = list[i];
     return j < 0 || (long long)j * size > t || (i > 0 && j <= list[i - 1]) ? kNone : j;
   }
-  // The same rule for a warp that has read several entries: whether the list of query t ends at entry j behind entry `before`, which is
-  // -1 for the first entry.
+  // The same rule for a warp that has read several entries: whether the list of query t ends at entry j. `before` is the entry before j,
+  // -1 if j is the first one.
   __device__ bool ends(int j, int before, int t) const { return j <= before || (long long)j * size > t; }
   __device__ int count(const Sizes& n) const { return (n.keys + size - 1) / size; }
 };

@@ -48,8 +48,8 @@ struct KeyRuns {
 // if the query chose the block. The size of a block is a multiple of N tokens, or at least the sequence length.
 //
 // Blocks are numbered in the order of their tokens. Without documents the number is j. With documents the numbers of each document
-// begin at an offset, so that blocks of different documents never share a number, and the word behind the bits of a block holds
-// its first token.
+// begin at an offset, so that blocks of different documents never share a number. The word after the bits of a block then holds its
+// first token.
 template <int N> struct BlockUnion {
   static constexpr int kPiece = N, kPieces = kKeys / N;
   struct Piece { int first; uint32_t bits; };  // its first key, -1 for no piece; the address of its block's bits

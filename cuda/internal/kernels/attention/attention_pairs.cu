@@ -1,4 +1,4 @@
-// The kernels that run before and behind those of attention by pairs and by walks; attention_pairs.cuh has the layouts.
+// The kernels that run before and after those of attention by pairs and by walks. attention_pairs.cuh has the layouts.
 //
 //   nsa_walk_blocks_i32     idx int32 [B,S,Hkv,most] -> Walks: blocks, count
 //   nsa_pairs_count_i32     idx -> Pairs: lengths, counts; begun = 0
@@ -86,7 +86,7 @@ template <typename T> __device__ inline void add_results(const ListParams& a) {
   const int q = row / n.each, head = row % n.each;
   const bool in = threadIdx.x / cells < kAdders / cells && q < n.queries;
   int count = in ? x.lengths[(long long)group * n.queries + q] : 0;
-  if (count > 0 && x.parts > 1) {  // the last block of the sequence may have fewer parts; no block comes behind it in a list
+  if (count > 0 && x.parts > 1) {  // the last block of the sequence may have fewer parts; in a list it can only be the last entry
     const int last = p.idx[p.blocks.list(n, group / n.groups, group % n.groups, q) + count - 1];
     count = (count - 1) * x.parts + (min(p.blocks.size, n.keys - last * p.blocks.size) - 1) / kPairKeys + 1;
   }

@@ -147,13 +147,13 @@ struct Unit {
   }
 };
 
-// Calls f(unit, item) for items of the launch, by one warp of a block. The first item of a block is number blockIdx.x. Behind it a block takes
-// the next item that no block has, or, InTurn, every gridDim.x-th one: items at width 64 are too short to ask for each. Numbers and items
-// come from memory while f runs for the item before.
+// Calls f(unit, item) for items of the launch, by one warp of a block. The first item of a block is number blockIdx.x. Then the block takes
+// the next item that no block has yet. If InTurn, it takes every gridDim.x-th item instead: at width 64 an item is too short to pay for an
+// atomic operation. Numbers and items are loaded while f runs for the item before.
 template <bool InTurn, class F> __device__ inline void each_item(const Pairs& x, F f) {
   int unit = x.first, at = blockIdx.x, count = x.count[unit], number = at, ahead = 0;  // `at` counts from the first item of the unit
   PairItem next;
-  const auto find = [&] {  // loads item `at`, and asks for the number of the item behind it
+  const auto find = [&] {  // loads item `at`, and asks for the number of the item after it
     while (at >= count) {
       at -= count;
       if (++unit == x.end) return false;

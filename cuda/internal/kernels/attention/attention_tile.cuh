@@ -87,7 +87,7 @@ template <class Pass> __device__ __forceinline__ void careful_if_needed(Pass pas
 }
 
 // take_out zeroes each row i of a tile [rows,c] that holds a NaN or Inf, and a whole warp calls also(i) for it. All threads of a
-// block must call it, behind the barrier that completes the tile.
+// block must call it, after the barrier that completes the tile.
 template <class Also> __device__ void take_out(float* tile, int rows, int c, Also also) {
   const int lane = threadIdx.x % 32, ld = stride(c);
 #pragma unroll 1

@@ -27,7 +27,7 @@ namespace nsa {
 __device__ __forceinline__ void barrier_init(uint32_t at, int count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(count) : "memory");
 }
-// Makes initialised barriers visible to other threads and to copies by maps. Call it behind the last barrier_init.
+// Makes initialised barriers visible to other threads and to copies by maps. Call it after the last barrier_init.
 __device__ __forceinline__ void barriers_ready() {
   asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -91,8 +91,8 @@ __device__ __forceinline__ void store_turned(uint32_t to, const uint32_t (&v)[4]
 template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 
-// Products run asynchronously. wgmma_begin stands before the first product of a group, behind all writes to its registers, and
-// wgmma_end behind the last one. wgmma_wait<N> waits for all groups of this thread except the newest N. From wgmma_begin to
+// Products run asynchronously, in groups. Call wgmma_begin after all writes to a group's registers and before its first product, and
+// wgmma_end after its last product. wgmma_wait<N> waits for all groups of this thread except the newest N. From wgmma_begin to
 // wgmma_wait no code may touch the registers of the sums; hold keeps the compiler from moving such code there.
 __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

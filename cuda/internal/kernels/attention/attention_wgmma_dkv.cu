@@ -43,10 +43,14 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   static_assert(registers_fit(W, kLoaderRegisters, kRegisters, W == 1 ? 2 : 1) && (W == 2 || !Split), "or the groups wait for registers without end");
   static_assert(N <= 128, "a loading thread for each row of a tile");
 
-  // What is known about the rows of a tile. An element of a pair is for an even or an odd row. base is lse*log2(e), or 0 for large rows
-  // in the careful pass; then lse holds their lse, and 0 for all other rows. lo and hi are the keys that a row sees; if Several, lo
-  // holds its four bits instead, and if Pairs the place of its result, times h, plus its head (-1 for no row). some is a run that
-  // contains the keys that any row sees. All rows see the keys in `all`; it is empty in the careful pass.
+  // What is known about the rows of a tile. In a pair of numbers the first is for an even row, the second for the odd row after it.
+  //
+  //   base    lse*log2(e). In the careful pass large rows (kLarge) have 0 here
+  //   lse     read only in the careful pass: the lse of large rows, 0 for all other rows
+  //   lo, hi  the keys [lo,hi) that a row sees. If Several, lo holds the four bits of the list entry instead. If Pairs, it holds the place of
+  //           the row's result, times h, plus the row's head; -1 for no row
+  //   some    a run that contains all keys that any row sees
+  //   all     keys that all rows see; empty in the careful pass
   struct Rows {
     float2 base[N / 2], delta[N / 2];
     int2 lo[N / 2], hi[N / 2];
@@ -54,9 +58,9 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     alignas(16) Run some;
     Run all;
   };
-  // The work of a block: the keys [first,end) of group g of batch row b, and the queries [from,to), which are `steps` tiles; the block
-  // starts with tile `turn` and wraps around. A tile has `heads` heads of `queries` queries; if a group has more heads, a query has
-  // `parts` tiles. If there are several chunks, gradients go to sums. If Listed, [from,to) are places of `list`. steps = -1 means no work.
+  // The work of a block: the keys [first,end) of group g of batch row b, and the queries [from,to); if Listed, these are places of `list`.
+  // The queries are `steps` tiles. The block starts with tile `turn` and wraps around. steps = -1 means no work. A tile has `heads` heads of
+  // `queries` queries; if a group has more heads, a query has `parts` tiles. If there are several chunks, gradients go to sums.
   struct Work {
     int b, g, first, end, from, to, steps, turn;
     float* sums;
@@ -79,7 +83,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 
   const KeyGradientParams& params;
   const AttentionParams& p;
-  uint32_t K, V, Q;  // in a stage, do lies behind q
+  uint32_t K, V, Q;  // in a stage, do lies after q
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
@@ -187,8 +191,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     constexpr int kNone = 1 << 30;
     const int me = threadIdx.x, head = me % at.heads, mine = me < at.heads * at.queries ? me / at.heads : kNone, steps = at.steps;
     const bool careful = is.careful;
-    // entry is the query of the row, or its list entry if Listed, and -1 for no row. entry, lse and delta are of the next tile, soon is the
-    // entry of the tile behind that.
+    // entry is the query of the row, or its list entry if Listed; -1 for no row. entry, lse and delta are those of the next tile. soon is the
+    // entry of the tile after that.
     int entry = -1, soon = -1;
     float lse = INFINITY, delta = 0;
     const auto tile_of = [&](int j) { return Listed ? j : at.turn + j < steps ? at.turn + j : at.turn + j - steps; };

@@ -24,8 +24,11 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
   static constexpr int kLoaderRegisters = W == 1 ? 120 : 56, kRegisters = W == 3 ? 152 : W == 2 ? 224 : 240;  // of a thread
   static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
 
-  // What is known about a row. keys: the keys that it sees; if IsChosen, lo holds the bits of Chosen instead (also in Keys::all).
-  // at: its index in q, counted in rows, -1 for no row. lse: as load_lse returns it.
+  // What is known about a row:
+  //
+  //   keys  the keys that it sees. If IsChosen, lo holds the bits of Chosen instead, also in Keys::all
+  //   at    its index in q, counted in rows; -1 for no row
+  //   lse   as load_lse returns it
   struct Row {
     Run keys;
     long long at;

@@ -32,9 +32,12 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
   static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
   static constexpr float kSlack = 6;    // exponentials may reach 2^kSlack before the maximum is raised, so sums are seldom rescaled
 
-  // What the computing groups must know about a row. keys: the keys that it sees; if IsChosen, lo holds the bits of Chosen instead
-  // (also in Keys::all). At the end of a tile keys is overwritten with two floats, the factor of o and the lse. o: its index in o,
-  // counted in rows, -1 for no row. lse: its index in lse.
+  // What the computing groups must know about a row:
+  //
+  //   keys  the keys that it sees. If IsChosen, lo holds the bits of Chosen instead, also in Keys::all. At the end of a tile, keys is
+  //         overwritten with two floats, the factor of o and the lse
+  //   o     its index in o, counted in rows; -1 for no row
+  //   lse   its index in lse
   struct Row : std::conditional_t<IsForced, RowPairs, NoPairs> { Run keys; long long o, lse; };
   // Of a tile: its keys, of_all and its round. some.lo = -1 means that there are no more tiles.
   struct Keys { TileKeys<mask> some; Run all; int round; };

@@ -3,9 +3,10 @@
 //
 //   nsa_pairs_forward_wgmma<D>, D as in attention_wgmma_forward.cu
 //
-// A multiprocessor has one block, with a warp group that loads and W that compute. each_item says which
-// items a block takes. An item is a tile of 64 keys with queries that chose its block. The keys, values and list of an item fill one of Keys stages. Its rows fill tiles of at most 64, whole
-// queries with their h heads, in a ring of Rows stages. Tensor maps copy both. Barriers say which stages are full and which are free.
+// A multiprocessor has one block, with a warp group that loads and W that compute. each_item says which items a block takes. An item is a
+// tile of 64 keys with queries that chose its block. The keys, values and list of an item fill one of Keys stages. Its rows fill tiles of
+// at most 64 rows in a ring of Rows stages; a tile has whole queries with their h heads. Tensor maps copy both. Barriers say which stages
+// are full and which are free.
 // Computing groups take tiles in turn, and so do loading warps; so a stage of rows always belongs to the same group and the same warp.
 // Between two tiles of rows no loading warp waits for a number from global memory.
 //
@@ -27,16 +28,21 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
   static_assert(Rows % W == 0 && Rows % kLoaders == 0, "or a group could wait for a stage that is a round behind");
   static constexpr uint32_t kTile = 64 * C * 2, kKeyStage = kTile + 64 * Cv * 2;  // bytes of rows or keys, and of keys and values
 
-  // What is known about a tile of rows. count: its queries; -1 tells a group that there are no more tiles. all: whether all of them see
-  // all keys. stage, parity: those of its keys. from: where its queries begin in the list of that stage. place: the place of the unit's
-  // first pair. seen: how many of the keys the unit's first query sees, which may be negative.
+  // What is known about a tile of rows:
+  //
+  //   count          its queries; -1 tells a group that there are no more tiles
+  //   all            whether all of its queries see all keys
+  //   stage, parity  those of its keys
+  //   from           where its queries begin in the list of that stage
+  //   place          the place of the unit's first pair
+  //   seen           how many of the keys the unit's first query sees; may be negative
   struct alignas(8) Tile {
     int count, all, stage;
     uint32_t parity;
     int from, place, seen;
   };
-  // What the warps that load rows must know about an item. count: its queries; -1 for no more items. b, head, first: the batch row, the
-  // first head and the first query of its unit. place, seen: those of its tiles.
+  // What the warps that load rows must know about an item. b, head and first are the batch row, the first head and the first query of its
+  // unit. count is its number of queries, -1 for no more items. place and seen are those of its tiles.
   struct Item { int count, b, head, first, place, seen; };
   struct Shared {
     Tile tiles[Rows];
@@ -50,7 +56,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
   const PairParams& maps;
   const AttentionParams& p;
   const Pairs& x;
-  uint32_t Q, K;  // in a stage, values lie behind keys
+  uint32_t Q, K;  // in a stage, values lie after keys
   Shared& is;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestLeastKeys(t *testing.T) {
+func TestMinKeysTakesTheNextLargerDim(t *testing.T) {
 	list := []threshold{{80, "window", 64, 30}, {90, "window", 64, 100}, {90, "window", 128, 50}, {90, "choice", 64, 7}}
 	for _, c := range []struct {
 		capability int
@@ -16,12 +16,12 @@ func TestLeastKeys(t *testing.T) {
 		{90, "window", 8, 100}, {90, "window", 64, 100}, {90, "window", 65, 50}, {90, "window", 128, 50}, {90, "window", 192, 1},
 		{80, "window", 64, 30}, {80, "window", 72, 1}, {90, "choice", 64, 7}, {90, "selected", 64, 1}, {100, "window", 64, 1},
 	} {
-		require.Equal(t, c.want, leastKeys(list, c.capability, c.branch, c.dim), "%+v", c)
+		require.Equal(t, c.want, minKeys(list, c.capability, c.branch, c.dim), "%+v", c)
 	}
 }
 
-// TestThresholds: the rows of one capability and branch ascend by their dims.
-func TestThresholds(t *testing.T) {
+// TestThresholdsAscendByDim: the rows of one capability and branch ascend by their dims.
+func TestThresholdsAscendByDim(t *testing.T) {
 	for i, a := range thresholds {
 		require.Contains(t, []string{"window", "compressed", "selected", "choice"}, a.branch)
 		require.GreaterOrEqual(t, a.keys, int64(1))

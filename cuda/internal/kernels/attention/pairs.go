@@ -54,7 +54,7 @@ type walks struct {
 
 const (
 	pairQueries = 2048    // most queries of a unit
-	mostCuts    = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
+	maxCuts     = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
 	sorters     = 512     // threads of a thread block that sorts
 	pairBytes   = 4 << 30 // most bytes of results that are not yet added up
 	adders      = 256     // threads of a thread block that adds up results
@@ -81,7 +81,7 @@ func (a selectedProblem) walkQueries(r walkRing) int64 {
 // alike, a walk is faster at any length.
 func (a selectedProblem) byWalk() bool {
 	h := a.headsPerGroup()
-	return a.packed() || a.piece() < mmaKeys || h > pairHeads || h >= walkHeads && 8*a.count() <= h*h*a.topN
+	return a.packed() || a.pieceKeys() < mmaKeys || h > pairHeads || h >= walkHeads && 8*a.selectionBlocks() <= h*h*a.topN
 }
 
 // checkLists refuses problems that neither the kernels by walks nor those by pairs take.
@@ -94,21 +94,21 @@ func (a selectedProblem) checkLists() error {
 		return graph.Refuse(graph.ReasonShape, "warp groups: %d rows, want less than 2^31", rows)
 	case a.byWalk():
 	case a.sortBytes() > int64(a.GPU.SharedPerBlock):
-		return graph.Refuse(graph.ReasonShape, "warp groups: %d blocks, want at most %d", a.count(), a.GPU.SharedPerBlock/4-64)
-	case a.S*a.results() > math.MaxInt32:
-		return graph.Refuse(graph.ReasonSize, "warp groups: %d rows of results of a group, want less than 2^31", a.S*a.results())
-	case a.results()*(resultBytes(max(a.D, a.Dv))+statBytes) > pairBytes:
+		return graph.Refuse(graph.ReasonShape, "warp groups: %d blocks, want at most %d", a.selectionBlocks(), a.GPU.SharedPerBlock/4-64)
+	case a.S*a.resultsPerQuery() > math.MaxInt32:
+		return graph.Refuse(graph.ReasonSize, "warp groups: %d rows of results of a group, want less than 2^31", a.S*a.resultsPerQuery())
+	case a.resultsPerQuery()*(resultBytes(max(a.D, a.Dv))+statBytes) > pairBytes:
 		return graph.Refuse(graph.ReasonShape, "warp groups: lists of %d blocks, whose results exceed %d bytes", a.topN, pairBytes)
 	}
 	return nil
 }
 
 // sortBytes is the shared memory of the kernel that sorts pairs: a number for each selection block, and two for each of 32 warps.
-func (a selectedProblem) sortBytes() int64 { return 4*a.count() + 2*4*32 }
+func (a selectedProblem) sortBytes() int64 { return 4*a.selectionBlocks() + 2*4*32 }
 
-// results is the number of results of one query in one group. resultBytes is the memory for one with c columns, and statBytes that
-// for its statistics in the forward.
-func (a selectedProblem) results() int64 { return a.topN * a.parts() * a.headsPerGroup() }
+// resultsPerQuery is the number of results of one query in one group. resultBytes is the memory for one with c columns, and statBytes
+// that for its statistics in the forward.
+func (a selectedProblem) resultsPerQuery() int64 { return a.topN * a.parts() * a.headsPerGroup() }
 
 func resultBytes(c int64) int64 { return 2 * 32 * kernels.Pieces(c, 32) }
 
@@ -119,79 +119,99 @@ func (a selectedProblem) parts() int64 { return kernels.Pieces(a.block, mmaKeys)
 
 // launchWalk adds the launches of forward or dq by a walk. The first kernel lists the selection blocks of each tile of queries, the
 // second one computes the products. Its thread blocks stay on a multiprocessor and go through several tiles.
-func (a selectedProblem) launchWalk(op string, of widths, r walkRing, argument *params) {
+func (a selectedProblem) launchWalk(op string, w widths, r walkRing, argument *params) {
 	queries := a.walkQueries(r)
-	tiles := kernels.Pieces(a.S, queries)
-	all := a.groups() * tiles
-	blocks, keys, name := a.count(), a.piece(), "walk"
+	tilesPerGroup := kernels.Pieces(a.S, queries)
+	tiles := a.groups() * tilesPerGroup
+	blocks, keys, name := a.selectionBlocks(), a.pieceKeys(), "walk"
 	if a.packed() { // selection blocks of different documents have numbers of their own
 		blocks += queries
 	}
 	if keys < mmaKeys {
 		name = fmt.Sprint(name, keys)
 	}
-	x := walks{tiles: int32(tiles), queries: int32(queries), keys: int32(keys)}
-	x.room = int32(min(blocks, queries*a.topN) * kernels.Pieces(a.block, keys))
-	x.blocks, x.count = a.Work(8*all*int64(x.room)), a.Work(4*all)
-	p := &walkParams{params: *argument, walks: x}
-	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.Pieces(all, listers)), kernels.Line(32*listers), listers*4*min(listWindow, blocks), p)
-	a.Launch(a.Type.Name(name+"_"+op+"_mma"+of.name()), kernels.Line(min(all, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), of.walkBytes(r), p)
+	room := min(blocks, queries*a.topN) * kernels.Pieces(a.block, keys) // pieces of a tile
+	p := &walkParams{params: *argument, walks: walks{
+		blocks: a.Work(8 * tiles * room), count: a.Work(4 * tiles),
+		tiles: int32(tilesPerGroup), queries: int32(queries), room: int32(room), keys: int32(keys),
+	}}
+	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.Pieces(tiles, listers)), kernels.Line(32*listers), listers*4*min(listWindow, blocks), p)
+	a.Launch(a.Type.Name(name+"_"+op+"_mma"+w.name()), kernels.Line(min(tiles, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), w.walkBytes(r), p)
 	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
+}
+
+// pairPlan divides the queries of all groups into units. A launch takes as many units as have results of at most pairBytes.
+type pairPlan struct {
+	queries        int64 // of a unit
+	units          int64 // of all groups
+	unitsPerLaunch int64
+	cuts           int64 // thread blocks that sort a unit
+	tile           int64 // queries of a tile of rows
+}
+
+func (a selectedProblem) planPairs() pairPlan {
+	fit := pairBytes / (a.resultsPerQuery() * (resultBytes(a.Dv) + statBytes)) // queries whose results take pairBytes
+	queries := min(fit, a.S)
+	queries /= kernels.Pieces(queries, pairQueries)             // so that most of fit is used
+	queries = kernels.Pieces(a.S, kernels.Pieces(a.S, queries)) // and units have nearly the same size
+	units := kernels.Pieces(a.S, queries) * a.groups()
+	return pairPlan{
+		queries: queries, units: units, unitsPerLaunch: min(units, fit/queries),
+		cuts: max(1, min(maxCuts, queries*a.topN/(8*a.selectionBlocks()))), tile: 64 / a.headsPerGroup(),
+	}
 }
 
 // launchPairs adds the launches of the forward by pairs. The pairs are sorted by selection block. Then, a few units at a time, one kernel
 // computes the results of the pairs, and another goes over the forced blocks and adds those results.
-func (a selectedProblem) launchPairs(of widths, argument *params) {
-	fit := pairBytes / (a.results() * (resultBytes(a.Dv) + statBytes)) // queries of a group whose results take pairBytes
-	queries := min(fit, a.S)                                           // of a unit
-	queries /= kernels.Pieces(queries, pairQueries)                    // so that most of fit is used
-	queries = kernels.Pieces(a.S, kernels.Pieces(a.S, queries))        // and units have nearly the same size
-	units := kernels.Pieces(a.S, queries)
-	all, tile := units*a.groups(), 64/a.headsPerGroup()
-	unitsPerLaunch := min(all, fit/queries)
-	cuts := max(1, min(mostCuts, queries*a.topN/(8*a.count())))
-	x := pairs{
-		units: int32(units), queries: int32(queries), cuts: int32(cuts), parts: int32(a.parts()), tile: int32(tile), chunk: int32(of.itemTiles() * tile),
-		room: int32((a.count() + kernels.Pieces(queries*a.topN, of.itemTiles()*tile)) * a.parts()),
-	}
-	x.list, x.lengths, x.counts = a.Work(4*all*queries*a.topN), a.Work(4*all*queries), a.Work(4*all*cuts*a.count())
-	x.items, x.count, x.begun = a.Work(16*all*int64(x.room)), a.Work(4*all), a.Work(4*all)
-	results := unitsPerLaunch * queries * a.results()
-	x.results, x.stats = a.Work(results*resultBytes(a.Dv)), a.Work(results*statBytes)
-	p := &pairParams{params: *argument, pairs: x}
-	a.Launch("nsa_pairs_count_i32", kernels.Line(all*cuts), kernels.Line(sorters), 4*a.count(), p)
-	a.Launch("nsa_pairs_sort_i32", kernels.Line(all*cuts), kernels.Line(sorters), a.sortBytes(), p)
-	for first := int64(0); first < all; first += unitsPerLaunch {
-		p.pairs.first, p.pairs.end = int32(first), int32(min(all, first+unitsPerLaunch))
-		sms := int64(a.GPU.SMs)
-		a.Launch(a.warpGroupKernel("pairs_forward", of), kernels.Line(sms), kernels.Line(128*(1+of.pairs.groups)), of.pairForwardBytes(), p)
+func (a selectedProblem) launchPairs(w widths, argument *params) {
+	plan := a.planPairs()
+	chunk := w.itemTiles() * plan.tile // queries of an item
+	room := (a.selectionBlocks() + kernels.Pieces(plan.queries*a.topN, chunk)) * a.parts()
+	results := plan.unitsPerLaunch * plan.queries * a.resultsPerQuery()
+	p := &pairParams{params: *argument, pairs: pairs{
+		list: a.Work(4 * plan.units * plan.queries * a.topN), lengths: a.Work(4 * plan.units * plan.queries),
+		counts: a.Work(4 * plan.units * plan.cuts * a.selectionBlocks()),
+		items:  a.Work(16 * plan.units * room), count: a.Work(4 * plan.units), begun: a.Work(4 * plan.units),
+		results: a.Work(results * resultBytes(a.Dv)), stats: a.Work(results * statBytes),
+		units: int32(plan.units / a.groups()), queries: int32(plan.queries), cuts: int32(plan.cuts), room: int32(room),
+		parts: int32(a.parts()), tile: int32(plan.tile), chunk: int32(chunk),
+	}}
+	a.Launch("nsa_pairs_count_i32", kernels.Line(plan.units*plan.cuts), kernels.Line(sorters), 4*a.selectionBlocks(), p)
+	a.Launch("nsa_pairs_sort_i32", kernels.Line(plan.units*plan.cuts), kernels.Line(sorters), a.sortBytes(), p)
+	sms := int64(a.GPU.SMs)
+	for first := int64(0); first < plan.units; first += plan.unitsPerLaunch {
+		end := min(plan.units, first+plan.unitsPerLaunch)
+		p.pairs.first, p.pairs.end = int32(first), int32(end)
+		a.Launch(a.warpGroupKernel("pairs_forward", w), kernels.Line(sms), kernels.Line(128*(1+w.pairs.groups)), w.pairForwardBytes(), p)
 		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
 		a.boxes(unsafe.Offsetof(p.q), a.In[0], a.headsPerGroup(), 1)
-		tiles := int64(p.pairs.end-p.pairs.first) * kernels.Pieces(queries*a.headsPerGroup(), of.forced.rows)
-		threads := warpGroupThreads(of.forced.rows)
-		a.Launch(a.warpGroupKernel("forced_forward", of), kernels.Line(min(tiles, sms)), kernels.Line(threads), of.forcedBytes(), p)
-		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), of.forced.n)
+		tiles := (end - first) * kernels.Pieces(plan.queries*a.headsPerGroup(), w.forced.rows)
+		threads := warpGroupThreads(w.forced.rows)
+		a.Launch(a.warpGroupKernel("forced_forward", w), kernels.Line(min(tiles, sms)), kernels.Line(threads), w.forcedBytes(), p)
+		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), w.forced.n)
 	}
 }
 
 // launchPairGradients adds the launches of dq, dk and dv by pairs. A few groups at a time, one kernel makes dk, dv and the results for dq,
 // and another adds up the results.
-func (a selectedProblem) launchPairGradients(of widths, argument *params) {
-	bytes := a.S * a.results() * resultBytes(a.D) // of the results of a group
-	perLaunch := max(1, min(a.groups(), pairBytes/bytes))
-	x := pairGradients{entryBits: int32(bits.Len64(uint64(a.topN - 1))), parts: int32(a.parts())}
-	x.results, x.lengths = a.Work(perLaunch*bytes), a.Work(4*a.groups()*a.S)
+func (a selectedProblem) launchPairGradients(w widths, argument *params) {
+	groupBytes := a.S * a.resultsPerQuery() * resultBytes(a.D) // of the results of a group
+	groupsPerLaunch := max(1, min(a.groups(), pairBytes/groupBytes))
+	gradients := pairGradients{
+		results: a.Work(groupsPerLaunch * groupBytes), lengths: a.Work(4 * a.groups() * a.S),
+		entryBits: int32(bits.Len64(uint64(a.topN - 1))), parts: int32(a.parts()),
+	}
 	argument.count = 1
-	a.invert(&listParams{*argument, x})
-	for first := int64(0); first < a.groups(); first += perLaunch {
-		x.first = int32(first)
-		groups := min(perLaunch, a.groups()-first)
+	a.launchInvert(&listParams{*argument, gradients})
+	for first := int64(0); first < a.groups(); first += groupsPerLaunch {
+		gradients.first = int32(first)
+		groups := min(groupsPerLaunch, a.groups()-first)
 		grid := groups * int64(argument.index.items) * a.parts()
-		p := &keyGradientParams{params: *argument, pairGradients: x}
-		a.launchDKVOnWarpGroups("pairs_dkv", of, of.pairsDKV(), grid, 1, p)
+		p := &keyGradientParams{params: *argument, pairGradients: gradients}
+		a.launchDKVOnWarpGroups("pairs_dkv", w, w.pairsDKV(), grid, 1, p)
 		rows := adders / (resultBytes(a.D) / 16) // of a thread block, whose threads have 16 bytes each
 		grid = groups * kernels.Pieces(a.S*a.headsPerGroup(), rows)
-		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(adders), 0, &listParams{*argument, x})
+		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(adders), 0, &listParams{*argument, gradients})
 	}
-	a.reduce(argument)
+	a.launchReduce(argument)
 }

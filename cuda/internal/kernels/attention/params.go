@@ -15,9 +15,10 @@ type params struct {
 	span   span
 	blocks blocks
 	index  index
-	count  int32
+	count  int32 // of what a thread block owns, or another number: see AttentionParams
 }
 
+// sizes is Sizes of attention_mask.cuh.
 type sizes struct {
 	batch, queries, keys, heads, groups int32
 	headsPerGroup                       int32 `c:"each"`
@@ -25,10 +26,16 @@ type sizes struct {
 	scale, scaleLog2                    float32
 }
 
+// span is Span of attention_mask.cuh.
 type span struct{ l, d, w int32 }
 
-type blocks struct{ size, most int32 }
+// blocks is Blocks of attention_mask.cuh.
+type blocks struct {
+	size int32
+	topN int32 `c:"most"`
+}
 
+// index is Index of attention_index.cuh: the sizes of the inverse index, or the chunks of rows of a kernel that owns keys under a span.
 type index struct{ segments, chunk, items, partials int32 }
 
 // problem holds the sizes that all attention ops share: q [B,S,Hq,D], k [B,T,Hkv,D], v [B,T,Hkv,Dv], o [B,S,Hq,Dv], and lse
@@ -41,12 +48,12 @@ type problem struct {
 // problemOf returns the sizes of q, k and v. It refuses sizes that the kernels cannot count in 32 bits.
 func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
 	a := problem{b, q.Dim(0), q.Dim(1), k.Dim(1), q.Dim(2), k.Dim(2), q.Dim(3), v.Dim(3)}
-	for _, x := range []struct {
+	for _, size := range []struct {
 		name string
 		n    int64
 	}{{"queries times heads of a group", a.S * a.headsPerGroup()}, {"keys", a.T}, {"batch", a.B}, {"heads", a.Hq}, {"dim", a.D}, {"value dim", a.Dv}} {
-		if x.n >= math.MaxInt32-1024 {
-			return a, graph.Refuse(graph.ReasonSize, "%s: %d, want less than 2^31", x.name, x.n)
+		if size.n >= math.MaxInt32-1024 {
+			return a, graph.Refuse(graph.ReasonSize, "%s: %d, want less than 2^31", size.name, size.n)
 		}
 	}
 	return a, nil
@@ -90,8 +97,8 @@ func (a problem) launch(kernel string, grid, shared int64, p any) {
 	a.Launch(kernel, kernels.Line(grid), kernels.Line(32*warps), shared, p)
 }
 
-// delta adds the launch that sets p.delta [B,Hq,S] = rowsum(do*o), unless it is an input.
-func (a problem) delta(p *params) {
+// launchDelta adds the launch that sets p.delta [B,Hq,S] = rowsum(do*o), unless it is an input.
+func (a problem) launchDelta(p *params) {
 	if p.o != 0 {
 		a.launch(a.Type.Name("attention_delta"), kernels.Pieces(a.B*a.S*a.Hq, warps*deltaRows), 0, p)
 	}
@@ -115,12 +122,13 @@ func (a problem) gradParams() *params {
 	if len(in) == 7 {
 		p.idx = in[3].Ref
 	}
-	rest := in[len(in)-3:]
-	p.lse, p.dout = rest[1].Ref, rest[2].Ref
-	if len(rest[0].Shape) == 3 {
-		p.delta = rest[0].Ref
+	last := len(in) - 1
+	oOrDelta, lse, dout := in[last-2], in[last-1], in[last]
+	p.lse, p.dout = lse.Ref, dout.Ref
+	if len(oOrDelta.Shape) == 3 {
+		p.delta = oOrDelta.Ref
 	} else {
-		p.o, p.delta = rest[0].Ref, a.Work(4*a.B*a.S*a.Hq)
+		p.o, p.delta = oOrDelta.Ref, a.Work(4*a.B*a.S*a.Hq)
 	}
 	return p
 }

@@ -16,9 +16,16 @@ struct SelectParams {
   Sizes n;               // keys is Nc, dv is unused
   Span span;             // l, d of the compression
   int32_t l, per, size;  // l/d, l'/d and l': the strides of a compression block; the strides and the tokens of a selection block
-  // most: blocks of a list in idx. tokens: queries of a thread block. tile: selection blocks that are scored at once. The others are for
-  // kernels on tensor cores: keys of a ring, floats from one query's sums to the next, entries of a list, and the first query that has
-  // more than `most` blocks.
+  //   most      blocks of a list in idx
+  //   tokens    queries of a thread block
+  //   tile      selection blocks that are scored at once
+  //
+  // The others are for kernels on tensor cores:
+  //
+  //   ring      keys of a ring
+  //   pitch     floats from one query's sums to the next
+  //   room      entries of a query's list
+  //   earliest  the first query that has more than `most` blocks
   int32_t most, tokens, tile, ring, pitch, room, earliest;
 };
 

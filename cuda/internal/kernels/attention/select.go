@@ -16,8 +16,8 @@ import (
 func selectRows() []kernels.Row {
 	type op = ops.SelectBlocksOp
 	return kernels.Rows(
-		kernels.Implementation[op]{Name: warpGroups, Storage: "hhfd>i", Guard: wanted[op], Build: selectBlocksOnWarpGroups},
-		kernels.Implementation[op]{Name: tensorCores, Storage: "hhfd>i", Guard: wanted[op], Build: selectBlocksOnTensorCores},
+		kernels.Implementation[op]{Name: warpGroups, Storage: "hhfd>i", Guard: checkPreference[op], Build: selectBlocksOnWarpGroups},
+		kernels.Implementation[op]{Name: tensorCores, Storage: "hhfd>i", Guard: checkPreference[op], Build: selectBlocksOnTensorCores},
 		kernels.Implementation[op]{Name: general, Storage: "ttfd>i", Build: selectBlocks},
 	)
 }
@@ -26,10 +26,16 @@ func selectRows() []kernels.Row {
 type selectParams struct {
 	q, kc, lse, idx, documents kernels.Ref
 
-	n                                sizes
-	span                             span
-	l, per, size, most, tokens, tile int32
-	ring, pitch, room, earliest      int32 // on tensor cores
+	n    sizes
+	span span
+
+	lStrides     int32 `c:"l"`    // l/d
+	blockStrides int32 `c:"per"`  // l'/d
+	block        int32 `c:"size"` // l'
+	topN         int32 `c:"most"`
+	tokens, tile int32
+	// On tensor cores. room is the length of a query's list, and earliest the first query that chooses by score.
+	ring, pitch, room, earliest int32
 }
 
 // choice is a choice of blocks: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of the compressed attention over them
@@ -42,8 +48,8 @@ type choice struct {
 // choiceOf returns the choice and the part of its argument that does not depend on tiles.
 func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, error) {
 	q, kc, lse, idx := b.In[0], b.In[1], b.In[2], b.Out[0]
-	x, err := problemOf(b, q, kc, kc)
-	a := choice{x, int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)}
+	shape, err := problemOf(b, q, kc, kc)
+	a := choice{shape, int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)}
 	if err == nil && a.topN > math.MaxInt32 {
 		err = graph.Refuse(graph.ReasonShape, "top n is %d, want at most 2^31-1", a.topN)
 	}
@@ -54,25 +60,24 @@ func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, 
 		q: q.Ref, kc: kc.Ref, lse: lse.Ref, idx: idx.Ref, documents: b.Documents,
 		n:    a.sizes(),
 		span: span{int32(min(a.l, a.S+1)), int32(min(a.d, a.S+1)), int32(a.S)},
-		l:    1, per: 1, // l is unused without a complete compression block, per with one selection block
-		size: int32(min(a.block, a.S)),
-		most: int32(a.topN),
+		// lStrides is unused without a complete compression block, blockStrides with one selection block.
+		lStrides: 1, blockStrides: 1, block: int32(min(a.block, a.S)), topN: int32(a.topN),
 	}
 	p.n.dv = 1
 	if a.l <= a.S {
-		p.l = int32(a.l / a.d)
+		p.lStrides = int32(a.l / a.d)
 	}
 	if a.block <= a.S {
-		p.per = int32(a.block / a.d)
+		p.blockStrides = int32(a.block / a.d)
 	}
 	return a, p, nil
 }
 
-// cut returns the argument for a tile. A thread block has as many queries as fill the rows of the tile. It holds the scores of the
+// withTile returns the argument for a tile. A thread block has as many queries as fill the rows of the tile. It holds the scores of the
 // selection blocks whose compression blocks fit one tile of columns.
-func (a choice) cut(p selectParams, x tile) *selectParams {
+func (a choice) withTile(p selectParams, x tile) *selectParams {
 	p.tokens = int32(max(1, x.m/a.headsPerGroup()))
-	p.tile = int32(min(x.n, max(1, (x.n-int64(p.l)+1)/int64(p.per))))
+	p.tile = int32(min(x.n, max(1, (x.n-int64(p.lStrides)+1)/int64(p.blockStrides))))
 	return &p
 }
 
@@ -82,11 +87,11 @@ func (a choice) grid(queries int64) int64 { return a.groups() * kernels.Pieces(a
 // listFloats is the number of floats for the scores of a tile of n columns and for the lists of the best blocks.
 func (a choice) listFloats(p *selectParams, n int64) int64 {
 	tokens := int64(p.tokens)
-	return quads(tokens*n) + quads(tokens*int64(p.tile)) + 2*quads(tokens*a.places())
+	return quads(tokens*n) + quads(tokens*int64(p.tile)) + 2*quads(tokens*a.blocksByScore())
 }
 
-// places is the number of blocks that a query may choose by score, 0 if all queries get all their blocks.
-func (a choice) places() int64 {
+// blocksByScore is the most blocks that a query chooses by score, 0 if all queries get all their blocks.
+func (a choice) blocksByScore() int64 {
 	if (a.S-1)/a.block < a.topN {
 		return 0
 	}
@@ -104,42 +109,56 @@ func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	}
 	size := launchSize{
 		func(x tile) int64 {
-			return 4 * (floats(x.m+x.n, a.D) + floats(x.m, x.n) + a.listFloats(a.cut(p, x), x.n))
+			return 4 * (floats(x.m+x.n, a.D) + floats(x.m, x.n) + a.listFloats(a.withTile(p, x), x.n))
 		},
-		func(x tile) int64 { return a.grid(int64(a.cut(p, x).tokens)) },
+		func(x tile) int64 { return a.grid(int64(a.withTile(p, x).tokens)) },
 	}
-	x, err := a.choose(selectTiles, size)
+	x, err := a.chooseTile(selectTiles, size)
 	if err != nil {
 		return err
 	}
-	a.launch(a.Type.Name(fmt.Sprintf("select_blocks_%d", x.m)), size.grid(x), size.shared(x), a.cut(p, x))
+	a.launch(a.Type.Name(fmt.Sprintf("select_blocks_%d", x.m)), size.grid(x), size.shared(x), a.withTile(p, x))
 	return nil
 }
 
 // Sizes of the kernels on tensor cores.
 const (
-	teamColumns = 128 // columns of a team, and its threads
-	threadHeads = 32  // most heads of a thread's query
-	mostRoom    = 64  // most entries of a list
+	teamColumns    = 128 // columns of a team, and its threads
+	threadHeads    = 32  // most heads of a thread's query
+	maxListEntries = 64  // most entries of a list
 
-	foldedBlocks = 2 * mmaKeys // most selection blocks whose scores are written together
-	mostScores   = 160 << 10   // most bytes of scores for each multiprocessor if not all thread blocks are resident
+	foldedBlocks  = 2 * mmaKeys // most selection blocks whose scores are written together
+	maxScoreBytes = 160 << 10   // most bytes of scores for each multiprocessor if not all thread blocks are resident
 )
 
-// queriesOfThread are the numbers of queries of a thread that the kernels on tensor cores are compiled for: see with_queries of
-// select_team.cuh. A thread has 16 pairs of columns, one for each two heads of a query.
-var queriesOfThread = [...]int64{16, 8, 5, 4, 3, 2, 1}
-
-// setRoom sets the length of the lists of queries on tensor cores, and the first query that chooses by score.
-func (a choice) setRoom(p *selectParams) error {
-	switch places := a.places(); { // room is 16 more than places, or more, but at most mostRoom
-	case places >= mostRoom:
-		return graph.Refuse(graph.ReasonShape, "tensor cores: %d blocks of a query, want at most %d", a.topN, mostRoom-1+ops.ForcedBlocks)
-	case places > 0:
-		p.room = int32(min(mostRoom, 32*kernels.Pieces(places+16, 32)))
+// setLists sets the length of the lists of queries on tensor cores, and the first query that chooses by score.
+func (a choice) setLists(p *selectParams) error {
+	switch n := a.blocksByScore(); { // a list has room for 16 more entries than n, or more, but at most maxListEntries
+	case n >= maxListEntries:
+		return graph.Refuse(graph.ReasonShape, "tensor cores: %d blocks of a query, want at most %d", a.topN, maxListEntries-1+ops.ForcedBlocks)
+	case n > 0:
+		p.room = int32(min(maxListEntries, 32*kernels.Pieces(n+16, 32)))
 	}
 	p.earliest = int32(min(a.topN*a.block, a.S))
 	return nil
+}
+
+// teamSize is what a thread block of the kernels on tensor cores has: its queries, the pitch between the sums of two queries in floats,
+// and bytes of shared memory.
+type teamSize struct{ queries, pitch, shared int64 }
+
+// fitTeams returns the size of a thread block for the most queries of a thread that columns, shared memory and the number of thread
+// blocks allow. A thread has 16 pairs of columns; each of its queries takes pairsPerQuery of them, a pair for two heads. sizeOf returns the
+// size for n queries of a thread. minGrid is the fewest thread blocks, unless a thread has one query. The numbers of queries are those
+// that the kernels are compiled for: see with_queries of select_team.cuh.
+func (a choice) fitTeams(pairsPerQuery, minGrid int64, sizeOf func(n int64) teamSize) (size teamSize) {
+	for _, n := range []int64{16, 8, 5, 4, 3, 2, 1} {
+		size = sizeOf(n)
+		if n <= 16/pairsPerQuery && size.shared <= int64(a.GPU.SharedPerBlock) && a.grid(size.queries) >= minGrid {
+			break
+		}
+	}
+	return size
 }
 
 // teamBytes is the shared memory of the columns of teams and of their tiles of keys, without the sums and lists of their queries.
@@ -163,51 +182,41 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	if err != nil {
 		return err
 	}
-	h, per := a.headsPerGroup(), a.block/a.d
-	if a.l != 2*a.d || per > 8 || per&(per-1) != 0 || h > threadHeads || a.S < a.block {
+	h, blockStrides := a.headsPerGroup(), a.block/a.d
+	if a.l != 2*a.d || blockStrides > 8 || blockStrides&(blockStrides-1) != 0 || h > threadHeads || a.S < a.block {
 		return graph.Refuse(graph.ReasonShape, "warp groups: l %d, d %d, l' %d and groups of %d heads, want l of 2 d, l' of 1, 2, 4 or 8 d, at most %d heads, and at least l' tokens",
 			a.l, a.d, a.block, h, threadHeads)
 	}
-	if err := a.setRoom(&p); err != nil {
+	if err := a.setLists(&p); err != nil {
 		return err
 	}
-	p.per = int32(per)
-	most := 16 / kernels.Pieces(h, 2) // queries of a thread
-	// fit returns how many queries a thread block has, and the shared memory for them. It has as many as fill its columns, if they
-	// fit and leave enough thread blocks for the GPU.
-	fit := func(x widths) (queries, shared int64) {
-		r := x.choice
-		for _, n := range queriesOfThread {
-			queries = r.teams * 4 * n
-			pitch := 4*mmaKeys + 8 + 4*((n+1)%2)
-			lists := r.teams * 4 * 8 * mostRoom // one for each warp
-			shared = teamBytes(r.teams, x.c, r.stages) + 4*queries*pitch + 16*r.stages + 16 + lists
-			if n <= most && shared <= int64(a.GPU.SharedPerBlock) && a.grid(queries) >= int64(a.GPU.SMs) {
-				break
-			}
-		}
-		return queries, shared
+	p.blockStrides = int32(blockStrides)
+	sizeOf := func(w widths) teamSize {
+		teams, stages := w.choice.teams, w.choice.stages
+		return a.fitTeams(kernels.Pieces(h, 2), int64(a.GPU.SMs), func(n int64) teamSize {
+			queries, pitch := teams*4*n, 4*mmaKeys+8+4*((n+1)%2)
+			lists := teams * 4 * 8 * maxListEntries // one for each warp
+			return teamSize{queries, pitch, teamBytes(teams, w.c, stages) + 4*queries*pitch + 16*stages + 16 + lists}
+		})
 	}
 	keys := a.problem
 	keys.Dv = 0 // there are no values
-	x, err := keys.onWarpGroups(func(x widths) int64 {
-		_, shared := fit(x)
-		return shared
-	})
+	w, err := keys.onWarpGroups(func(w widths) int64 { return sizeOf(w).shared })
 	if err != nil {
 		return err
 	}
-	queries, shared := fit(x)
-	p.tokens = int32(queries)
+	size := sizeOf(w)
+	p.tokens = int32(size.queries)
 	m := &selectMapParams{selectParams: p, blocks: int32(quads(kernels.Pieces(a.S, a.block) + foldedBlocks))}
-	scores := 4 * queries * int64(m.blocks) // bytes of a thread block
-	grid, sms := a.grid(queries), int64(a.GPU.SMs)
-	if resident := sms * x.choice.blocks; grid > resident && grid*scores > sms*mostScores { // resident thread blocks go through several tiles
+	scores := 4 * size.queries * int64(m.blocks) // bytes of a thread block
+	grid, sms := a.grid(size.queries), int64(a.GPU.SMs)
+	if resident := sms * w.choice.blocks; grid > resident && grid*scores > sms*maxScoreBytes { // resident thread blocks go through several tiles
 		grid, m.more = resident, a.Work(4)
 		rows.Fill(b, m.more, 1, 32, 0)
 	}
 	m.scores = a.Work(grid * scores)
-	a.Launch(a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", x.c, per)), kernels.Line(grid), kernels.Line(x.choice.teams*teamColumns), shared, m)
+	kernel := a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", w.c, blockStrides))
+	a.Launch(kernel, kernels.Line(grid), kernels.Line(w.choice.teams*teamColumns), size.shared, m)
 	a.boxes(unsafe.Offsetof(m.kc), b.In[1], 1, mmaKeys)
 	return nil
 }
@@ -222,53 +231,50 @@ func selectBlocksOnTensorCores(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	if h > 2*threadHeads {
 		return graph.Refuse(graph.ReasonShape, "tensor cores: groups of %d heads, want at most %d", h, 2*threadHeads)
 	}
-	if err := a.setRoom(&p); err != nil {
+	if err := a.setLists(&p); err != nil {
 		return err
 	}
-	// A warp folds the scores of up to 32 selection blocks, which cover two tiles of keys. Meanwhile a third and a fourth tile are
-	// written. The usual kernels are for l = 2 d and l' = 4 d. The pitch puts the quadruples of eight queries in different banks of
-	// shared memory.
-	per := int64(p.per)
-	usual := p.l == 2 && per == 4 && h <= threadHeads
-	p.tile = int32(min(32, max(1, 2*mmaKeys/per)))
-	span := int64(p.tile)*per + int64(p.l) - 1 + 2*mmaKeys
-	if int64(p.tile)*per%mmaKeys != 0 {
-		span += mmaKeys - 1
-	}
-	ring := mmaKeys * kernels.Pieces(span, mmaKeys)
-	pitch := func(queries int64) int64 { return ring + 4 }
-	if usual {
-		ring = 4 * mmaKeys
-		pitch = func(queries int64) int64 { return ring + 8 + 4*((queries+1)%2) }
-	}
-	p.ring = int32(min(ring, math.MaxInt32))
-
+	usual := p.lStrides == 2 && p.blockStrides == 4 && h <= threadHeads // l = 2 d and l' = 4 d
+	ring := p.setRing(usual)
 	threads := kernels.Pieces(h, threadHeads) // of a query
-	most := 16 / kernels.Pieces(h, 2*threads) // queries of a thread
-	// fit returns how many queries a thread block has, as many as fill its columns if they fit, and the pitch and shared memory for them.
-	fit := func(width int64) (queries, row, shared int64) {
-		for _, n := range queriesOfThread {
-			queries, row = 4/threads*n, pitch(n)
-			shared = teamBytes(1, width, 2) + 4*(quads(2*queries*int64(p.room))+quads(2*queries)) + 4*queries*threads*row
-			if n <= most && shared <= int64(a.GPU.SharedPerBlock) {
-				break
+	sizeOf := func(width int64) teamSize {
+		return a.fitTeams(kernels.Pieces(h, 2*threads), 1, func(n int64) teamSize {
+			queries, pitch := 4/threads*n, ring+4
+			if usual { // the quadruples of eight queries are in different banks of shared memory
+				pitch = ring + 8 + 4*((n+1)%2)
 			}
-		}
-		return queries, row, shared
+			lists := quads(2*queries*int64(p.room)) + quads(2*queries)
+			return teamSize{queries, pitch, teamBytes(1, width, 2) + 4*lists + 4*queries*threads*pitch}
+		})
 	}
-	width, err := a.onTensorCores(func(width int64) int64 {
-		_, _, shared := fit(width)
-		return shared
-	})
+	width, err := a.onTensorCores(func(width int64) int64 { return sizeOf(width).shared })
 	if err != nil {
 		return err
 	}
-	queries, row, shared := fit(width)
-	p.tokens, p.pitch = int32(queries), int32(row)
+	size := sizeOf(width)
+	p.tokens, p.pitch = int32(size.queries), int32(size.pitch)
 	kernel := "select_blocks_any"
 	if usual {
 		kernel = "select_blocks"
 	}
-	a.Launch(a.mmaKernel(kernel, width), kernels.Line(a.grid(queries)), kernels.Line(teamColumns), shared, &p)
+	a.Launch(a.mmaKernel(kernel, width), kernels.Line(a.grid(size.queries)), kernels.Line(teamColumns), size.shared, &p)
 	return nil
+}
+
+// setRing sets the selection blocks that a warp folds at once on tensor cores, and the length of the ring of their keys, which it also
+// returns. A warp folds up to 32 selection blocks, which cover two tiles of keys. Meanwhile a third and a fourth tile are written. The
+// usual kernels are those for l = 2 d and l' = 4 d.
+func (p *selectParams) setRing(usual bool) int64 {
+	blockStrides := int64(p.blockStrides)
+	tile := min(32, max(1, 2*mmaKeys/blockStrides))
+	ring := int64(4 * mmaKeys)
+	if !usual {
+		span := tile*blockStrides + int64(p.lStrides) - 1 + 2*mmaKeys
+		if tile*blockStrides%mmaKeys != 0 {
+			span += mmaKeys - 1
+		}
+		ring = mmaKeys * kernels.Pieces(span, mmaKeys)
+	}
+	p.tile, p.ring = int32(tile), int32(min(ring, math.MaxInt32))
+	return ring
 }

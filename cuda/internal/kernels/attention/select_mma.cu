@@ -60,7 +60,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
       any_large = load_columns<T, C, 1>(p, columns, b, g, start, Q, lses, bases, reinterpret_cast<int*>(sums));
     }
 
-    // Begins to copy a tile of keys; zeros behind the last key.
+    // Begins to copy a tile of keys. Rows after the last key become zeros.
     const int row = threadIdx.x / kCells, first_cell = threadIdx.x % kCells;
     const int left = 8 * first_cell < n.d ? min(n.keys - of.keys, keys * kKeys) - key_of(row) : 0;
     const long long stride = (long long)n.groups * n.d;

@@ -143,8 +143,8 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
     const int newest = (t1 - 1) / p.size;
     const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
     const int keys = (int)(((long long)last * Per + kKeys - 1) / kKeys);  // tiles of keys
-    // Waits until all warps have read the stage that lies `ahead` stages after k's. Then begins to copy a tile of keys to it, zeros behind the
-    // last key of the batch row. One thread calls it.
+    // Waits until all warps have read the stage that lies `ahead` stages after k's. Then begins to copy a tile of keys to it. Rows after the
+    // last key of the batch row become zeros. One thread calls it.
     const auto load = [&](int tile, int ahead) {
       const int at = k.stage + ahead, stage = at % kStages;
       const uint32_t full = barrier_at(barriers[stage]);

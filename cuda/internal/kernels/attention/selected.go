@@ -16,11 +16,11 @@ func selectedRows() []kernels.Row {
 		grad = ops.SelectedAttentionGradOp
 	)
 	return kernels.Rows(
-		kernels.Implementation[op]{Name: warpGroups, Storage: "hhhid>hf", Guard: wanted[op], Build: selectedOnWarpGroups},
-		kernels.Implementation[op]{Name: tensorCores, Storage: "hhhid>hf", Guard: wanted[op], Build: selectedOnTensorCores},
+		kernels.Implementation[op]{Name: warpGroups, Storage: "hhhid>hf", Guard: checkPreference[op], Build: selectedOnWarpGroups},
+		kernels.Implementation[op]{Name: tensorCores, Storage: "hhhid>hf", Guard: checkPreference[op], Build: selectedOnTensorCores},
 		kernels.Implementation[op]{Name: general, Storage: "tttid>tf", Build: selected},
-		kernels.Implementation[grad]{Name: warpGroups, Storage: "hhhidofh>hhh", Guard: wanted[grad], Build: selectedGradOnWarpGroups},
-		kernels.Implementation[grad]{Name: tensorCores, Storage: "hhhidofh>hhh", Guard: wanted[grad], Build: selectedGradOnTensorCores},
+		kernels.Implementation[grad]{Name: warpGroups, Storage: "hhhidofh>hhh", Guard: checkPreference[grad], Build: selectedGradOnWarpGroups},
+		kernels.Implementation[grad]{Name: tensorCores, Storage: "hhhidofh>hhh", Guard: checkPreference[grad], Build: selectedGradOnTensorCores},
 		kernels.Implementation[grad]{Name: general, Storage: "tttidoft>ttt", Build: selectedGrad},
 	)
 }
@@ -29,8 +29,8 @@ func selectedRows() []kernels.Row {
 // with -1. A query sees the tokens of its blocks, up to its own token. A list ends at its first entry that breaks the order.
 type selectedProblem struct {
 	problem
-	block, topN int64 // tokens of a block, cut to the sequence; entries of a list
-	whole       int64 // tokens of a block, not cut
+	block, topN int64 // tokens of a block, at most the sequence; entries of a list
+	uncutBlock  int64 // tokens of a block as the op has them, maybe more than the sequence
 }
 
 func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
@@ -52,17 +52,17 @@ func (a selectedProblem) onTensorCores(shared func(width int64) int64) (width in
 }
 
 func (a selectedProblem) multipleOf(kernel string, keys int64) error {
-	if a.whole%keys != 0 {
-		return graph.Refuse(graph.ReasonShape, "%s: selection blocks of %d tokens, want a multiple of %d", kernel, a.whole, keys)
+	if a.uncutBlock%keys != 0 {
+		return graph.Refuse(graph.ReasonShape, "%s: selection blocks of %d tokens, want a multiple of %d", kernel, a.uncutBlock, keys)
 	}
 	return nil
 }
 
-// piece is the number of adjoining keys that a tile takes from one selection block. The kernels on tensor cores that own rows
+// pieceKeys is the number of adjoining keys that a tile takes from one selection block. The kernels on tensor cores that own rows
 // gather a tile from pieces of several selection blocks.
-func (a selectedProblem) piece() int64 {
+func (a selectedProblem) pieceKeys() int64 {
 	for _, n := range []int64{mmaKeys, 32} {
-		if a.whole%n == 0 {
+		if a.uncutBlock%n == 0 {
 			return n
 		}
 	}
@@ -72,15 +72,15 @@ func (a selectedProblem) piece() int64 {
 // ownedKeys is the number of keys of one selection block that a thread block owns on tensor cores.
 func (a selectedProblem) ownedKeys() int64 {
 	for _, n := range []int64{16, 32} {
-		if a.whole <= n {
+		if a.uncutBlock <= n {
 			return n
 		}
 	}
 	return mmaKeys
 }
 
-// branchOf returns the first part of the name of the kernels on tensor cores for pieces of that many keys.
-func branchOf(keys int64) string {
+// namePrefix returns the first part of the name of the kernels on tensor cores for pieces of that many keys.
+func namePrefix(keys int64) string {
 	if keys == mmaKeys {
 		return "selected"
 	}
@@ -90,24 +90,24 @@ func branchOf(keys int64) string {
 // unionBytes is the shared memory, in a kernel that owns rows, for the union of the blocks that the queries of a tile chose.
 func (a selectedProblem) unionBytes(rows int64) int64 {
 	queries := min(kernels.Pieces(a.wholeQueries(rows), a.headsPerGroup())+1, rows)
-	blocks, words := a.count(), kernels.Pieces(queries, 32)
+	blocks, words := a.selectionBlocks(), kernels.Pieces(queries, 32)
 	if a.packed() { // see BlockUnion
 		blocks, words = blocks+queries, words+1
 	}
-	pieces := min(blocks, queries*a.topN) * kernels.Pieces(a.block, a.piece())
-	return 16 * (kernels.Pieces(blocks*words, 4) + kernels.Pieces(2*(pieces+mmaKeys/a.piece()), 4))
+	pieces := min(blocks, queries*a.topN) * kernels.Pieces(a.block, a.pieceKeys())
+	return 16 * (kernels.Pieces(blocks*words, 4) + kernels.Pieces(2*(pieces+mmaKeys/a.pieceKeys()), 4))
 }
 
-// count is the number of selection blocks of a group.
-func (a selectedProblem) count() int64 { return kernels.Pieces(a.T, a.block) }
+// selectionBlocks is the number of selection blocks of a group.
+func (a selectedProblem) selectionBlocks() int64 { return kernels.Pieces(a.T, a.block) }
 
-// names is the number of names for blocks in the inverse index. A block's name is its number. With documents it is the block's first
+// blockNames is the number of names for blocks in the inverse index. A block's name is its number. With documents it is the block's first
 // token, since documents begin at any token.
-func (a selectedProblem) names() int64 {
+func (a selectedProblem) blockNames() int64 {
 	if a.packed() {
 		return a.T
 	}
-	return a.count()
+	return a.selectionBlocks()
 }
 
 func (a selectedProblem) blocks() blocks { return blocks{int32(a.block), int32(a.topN)} }
@@ -132,7 +132,7 @@ func (a selectedProblem) index() index {
 	if a.packed() {
 		segments = maxPackedSegments
 	}
-	x := index{segments: int32(min(segments, reach)), chunk: int32(chunk), items: int32(a.names() + entries/chunk)}
+	x := index{segments: int32(min(segments, reach)), chunk: int32(chunk), items: int32(a.blockNames() + entries/chunk)}
 	if a.S > chunk {
 		x.partials = int32(2 * entries / chunk)
 	}
@@ -142,7 +142,7 @@ func (a selectedProblem) index() index {
 // rowTilesOf returns the tiles for rows of several queries, which walk over the union of their blocks. It leaves out the largest
 // tile if a query chooses less than a quarter of the blocks.
 func (a selectedProblem) rowTilesOf(tiles []tile) []tile {
-	if a.count() > 4*a.topN {
+	if a.selectionBlocks() > 4*a.topN {
 		return tiles[1:]
 	}
 	return tiles
@@ -167,7 +167,7 @@ func selected(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 	}
 	p := a.forwardParams()
 	p.blocks, p.index = a.blocks(), a.index()
-	size := launchSize{func(x tile) int64 { return a.forwardBytes(x) + walkBytes(x) }, a.rowGrid}
+	size := launchSize{func(x tile) int64 { return a.forwardBytes(x) + slotBytes(x) }, a.rowGrid}
 	return a.launchTiled("selected_forward", a.rowTilesOf(selectedForwardTiles), size, p, a.wholeQueries)
 }
 
@@ -178,17 +178,17 @@ func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 		return err
 	}
 	p := a.beginGrad()
-	rows := launchSize{func(x tile) int64 { return a.dqBytes(x) + walkBytes(x) }, a.rowGrid}
+	rows := launchSize{func(x tile) int64 { return a.dqBytes(x) + slotBytes(x) }, a.rowGrid}
 	if err := a.launchTiled("selected_dq", a.rowTilesOf(gradientTiles), rows, p, a.wholeQueries); err != nil {
 		return err
 	}
 	p.count = 1
-	a.invert(&listParams{params: *p})
-	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.items(p) * kernels.Pieces(a.block, x.m) }}
+	a.launchInvert(&listParams{params: *p})
+	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.workItems(p) * kernels.Pieces(a.block, x.m) }}
 	if err := a.launchTiled("selected_dkv", a.keyTiles(), keys, p, nil); err != nil {
 		return err
 	}
-	a.reduce(p)
+	a.launchReduce(p)
 	return nil
 }
 
@@ -204,7 +204,7 @@ func selectedOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionOp) error
 	}
 	p := a.forwardParams()
 	p.blocks, p.index, p.count = a.blocks(), a.index(), int32(a.wholeQueries(mmaRows))
-	a.launch(a.mmaKernel(branchOf(a.piece())+"_forward", width), a.rowTiles(int64(p.count)), mmaForwardBytes(width)+a.unionBytes(mmaRows), p)
+	a.launch(a.mmaKernel(namePrefix(a.pieceKeys())+"_forward", width), a.rowTiles(int64(p.count)), mmaForwardBytes(width)+a.unionBytes(mmaRows), p)
 	return nil
 }
 
@@ -222,11 +222,11 @@ func selectedGradOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionGradO
 	p := a.beginGrad()
 	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that choose at least half of the
 	// blocks.
-	a.launchDQ(branchOf(a.piece()), width, p, a.count() <= 2*a.topN, a.unionBytes, a.wholeQueries)
+	a.launchDQ(namePrefix(a.pieceKeys()), width, p, a.selectionBlocks() <= 2*a.topN, a.unionBytes, a.wholeQueries)
 	p.count = 1
-	a.invert(&listParams{params: *p})
-	a.launch(a.mmaKernel(branchOf(keys)+"_dkv", width), a.items(p)*kernels.Pieces(a.block, keys), mmaDKVBytes(width, keys), p)
-	a.reduce(p)
+	a.launchInvert(&listParams{params: *p})
+	a.launch(a.mmaKernel(namePrefix(keys)+"_dkv", width), a.workItems(p)*kernels.Pieces(a.block, keys), mmaDKVBytes(width, keys), p)
+	a.launchReduce(p)
 	return nil
 }
 
@@ -236,8 +236,8 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 	if err != nil {
 		return err
 	}
-	x, err := a.onWarpGroups(func(x widths) int64 {
-		return max(x.forwardBytes(), x.forcedBytes(), x.pairForwardBytes(), x.walkBytes(x.walkForward))
+	w, err := a.onWarpGroups(func(w widths) int64 {
+		return max(w.forwardBytes(), w.forcedBytes(), w.pairForwardBytes(), w.walkBytes(w.walkForward))
 	})
 	if err != nil {
 		return err
@@ -247,11 +247,11 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 	switch {
 	case a.byBits():
 		p.span = a.everyKey()
-		a.launchOnWarpGroups("selected_forward", x, x.forward, x.forwardBytes(), p)
+		a.launchOnWarpGroups("selected_forward", w, w.forward, w.forwardBytes(), p)
 	case a.byWalk():
-		a.launchWalk("forward", x, x.walkForward, p)
+		a.launchWalk("forward", w, w.walkForward, p)
 	default:
-		a.launchPairs(x, p)
+		a.launchPairs(w, p)
 	}
 	return nil
 }
@@ -262,43 +262,43 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 	if err != nil {
 		return err
 	}
-	x, err := a.onWarpGroups(func(x widths) int64 {
-		return max(x.dqBytes(), x.pairsDKV().bytes, x.walkBytes(x.walkDQ), x.listedDKV().bytes)
+	w, err := a.onWarpGroups(func(w widths) int64 {
+		return max(w.dqBytes(), w.pairsDKV().bytes, w.walkBytes(w.walkDQ), w.listedDKV().bytes)
 	})
 	if err != nil {
 		return err
 	}
 	listed := a.joined()
 	p := listed.beginGrad()
-	of := *p
-	of.blocks = a.blocks()
+	dq := *p // reads the blocks as the query chose them, not joined
+	dq.blocks = a.blocks()
 	switch {
 	case a.byBits():
-		of.span = a.everyKey()
-		a.launchOnWarpGroups("selected_dq", x, x.dq, x.dqBytes(), &of)
+		dq.span = a.everyKey()
+		a.launchOnWarpGroups("selected_dq", w, w.dq, w.dqBytes(), &dq)
 	case a.byWalk():
-		a.launchWalk("dq", x, x.walkDQ, &of)
+		a.launchWalk("dq", w, w.walkDQ, &dq)
 	default:
-		a.launchPairGradients(x, p)
+		a.launchPairGradients(w, p)
 		return nil
 	}
 	p.count = int32(listed.block / a.block)
-	listed.invert(&listParams{params: *p})
+	listed.launchInvert(&listParams{params: *p})
 	kernel := "selected_dkv"
 	if p.count > 1 {
 		kernel = "several_dkv"
 	}
-	grid := listed.items(p) * kernels.Pieces(listed.block, warpGroupListKeys)
-	a.launchDKVOnWarpGroups(kernel, x, x.listedDKV(), grid, 1, &keyGradientParams{params: *p})
-	listed.reduce(p)
+	grid := listed.workItems(p) * kernels.Pieces(listed.block, warpGroupListKeys)
+	a.launchDKVOnWarpGroups(kernel, w, w.listedDKV(), grid, 1, &keyGradientParams{params: *p})
+	listed.launchReduce(p)
 	return nil
 }
 
 // joined returns a with its selection blocks of 16 or 32 keys joined to blocks of 64. That is the number of rows of the kernel that
 // owns keys. A query that chose two of the joined blocks is then read once. An entry of a list has 28 bits for its query.
 func (a selectedProblem) joined() selectedProblem {
-	if (a.whole == 16 || a.whole == 32) && a.block == a.whole && a.S < 1<<28 {
-		a.block, a.whole = warpGroupListKeys, warpGroupListKeys
+	if (a.uncutBlock == 16 || a.uncutBlock == 32) && a.block == a.uncutBlock && a.S < 1<<28 {
+		a.block, a.uncutBlock = warpGroupListKeys, warpGroupListKeys
 	}
 	return a
 }
@@ -318,32 +318,33 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 // byBits reports whether rows go through all keys, with a bit for each tile that says whether a row sees it. That pays if there are
 // few blocks and a list holds at least half of them. Otherwise rows go by lists: by walks or by pairs.
 func (a selectedProblem) byBits() bool {
-	return !a.packed() && a.piece() == mmaKeys && kernels.Pieces(a.T, mmaKeys) <= 32 && a.count() <= 2*a.topN
+	return !a.packed() && a.pieceKeys() == mmaKeys && kernels.Pieces(a.T, mmaKeys) <= 32 && a.selectionBlocks() <= 2*a.topN
 }
 
 // everyKey is the span of all keys up to a query's own.
 func (a selectedProblem) everyKey() span { return span{1, 1, int32(a.S)} }
 
-// beginGrad returns the argument of a gradient, with its work memory, and adds the launch that sets delta.
+// beginGrad returns the argument of a gradient, with memory for the inverse index and the partial sums, and adds the launch that sets
+// delta.
 func (a selectedProblem) beginGrad() *params {
 	p := a.gradParams()
 	p.blocks, p.index = a.blocks(), a.index()
 	groups, x := a.groups(), p.index
-	p.counts = a.Work(4 * groups * int64(x.segments) * a.names())
-	p.starts = a.Work(4 * groups * 3 * (a.names() + 1))
+	p.counts = a.Work(4 * groups * int64(x.segments) * a.blockNames())
+	p.starts = a.Work(4 * groups * 3 * (a.blockNames() + 1))
 	p.queries = a.Work(4 * groups * a.S * a.topN)
 	p.partial = a.Work(4 * groups * int64(x.partials) * a.block * (a.D + a.Dv))
-	a.delta(p)
+	a.launchDelta(p)
 	return p
 }
 
-// items is the number of work items of the kernel that owns keys.
-func (a selectedProblem) items(p *params) int64 { return a.groups() * int64(p.index.items) }
+// workItems is the number of work items of the kernel that owns keys.
+func (a selectedProblem) workItems(p *params) int64 { return a.groups() * int64(p.index.items) }
 
-// invert adds the launches that build the inverse index. Each of its blocks is p.count blocks of the choice.
-func (a selectedProblem) invert(x *listParams) {
-	p := &x.params
-	groups, names := a.groups(), a.names()
+// launchInvert adds the launches that build the inverse index. A block of the inverse stands for argument.count blocks of the choice.
+func (a selectedProblem) launchInvert(argument *listParams) {
+	p := &argument.params
+	groups, names := a.groups(), a.blockNames()
 	segments := groups * int64(p.index.segments)
 	counts := func(n int64) int64 { // shared memory for n counts of each name: see counts_of in attention_index.cu
 		if names > fewNames {
@@ -354,11 +355,11 @@ func (a selectedProblem) invert(x *listParams) {
 	a.launch("nsa_index_count_i32", segments, counts(1), p)
 	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.Pieces(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
 	a.Launch("nsa_index_scan_i32", kernels.Line(groups), kernels.Line(256), 0, p)
-	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), counts(warps), x)
+	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), counts(warps), argument)
 }
 
-// reduce adds the launch that sums the partial sums of dk and dv, if there are any.
-func (a selectedProblem) reduce(p *params) {
+// launchReduce adds the launch that adds up the partial sums of dk and dv, if there are any.
+func (a selectedProblem) launchReduce(p *params) {
 	if p.index.partials > 0 {
 		a.launch(a.Type.Name("selected_reduce"), kernels.Pieces(a.groups()*a.T, warps), 0, p)
 	}

@@ -16,11 +16,11 @@ func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
 		return func(b *kernels.Builder, op G) error { return build(b, maskOf(op.Forward)) }
 	}
 	return kernels.Rows(
-		kernels.Implementation[S]{Name: warpGroups, Storage: "hhhd>hf", Guard: wanted[S], Build: op(forwardOnWarpGroups)},
-		kernels.Implementation[S]{Name: tensorCores, Storage: "hhhd>hf", Guard: wanted[S], Build: op(forwardOnTensorCores)},
+		kernels.Implementation[S]{Name: warpGroups, Storage: "hhhd>hf", Guard: checkPreference[S], Build: op(forwardOnWarpGroups)},
+		kernels.Implementation[S]{Name: tensorCores, Storage: "hhhd>hf", Guard: checkPreference[S], Build: op(forwardOnTensorCores)},
 		kernels.Implementation[S]{Name: general, Storage: "tttd>tf", Build: op(forward)},
-		kernels.Implementation[G]{Name: warpGroups, Storage: "hhhdofh>hhh", Guard: wanted[G], Build: grad(backwardOnWarpGroups)},
-		kernels.Implementation[G]{Name: tensorCores, Storage: "hhhdofh>hhh", Guard: wanted[G], Build: grad(backwardOnTensorCores)},
+		kernels.Implementation[G]{Name: warpGroups, Storage: "hhhdofh>hhh", Guard: checkPreference[G], Build: grad(backwardOnWarpGroups)},
+		kernels.Implementation[G]{Name: tensorCores, Storage: "hhhdofh>hhh", Guard: checkPreference[G], Build: grad(backwardOnTensorCores)},
 		kernels.Implementation[G]{Name: general, Storage: "tttdoft>ttt", Build: grad(backward)},
 	)
 }
@@ -73,7 +73,7 @@ func backward(b *kernels.Builder, m mask) error {
 	}
 	p := a.gradParams()
 	p.span = a.span()
-	a.delta(p)
+	a.launchDelta(p)
 	rows := launchSize{a.dqBytes, func(x tile) int64 { return a.rowTiles(x.m) }}
 	if err := a.launchTiled("span_dq", gradientTiles, rows, p, sameRows); err != nil {
 		return err
@@ -104,13 +104,13 @@ func forwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	if err != nil {
 		return err
 	}
-	x, err := a.onWarpGroups(widths.forwardBytes)
+	w, err := a.onWarpGroups(widths.forwardBytes)
 	if err != nil {
 		return err
 	}
 	p := a.forwardParams()
 	p.span = a.span()
-	a.launchOnWarpGroups("span_forward", x, x.forward, x.forwardBytes(), p)
+	a.launchOnWarpGroups("span_forward", w, w.forward, w.forwardBytes(), p)
 	return nil
 }
 
@@ -120,22 +120,22 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	if err != nil {
 		return err
 	}
-	x, err := a.onWarpGroups(func(x widths) int64 { return max(x.dqBytes(), x.spanDKV().bytes) })
+	w, err := a.onWarpGroups(func(w widths) int64 { return max(w.dqBytes(), w.spanDKV().bytes) })
 	if err != nil {
 		return err
 	}
 	p := a.gradParams()
 	p.span = a.span()
-	a.delta(p)
-	a.launchOnWarpGroups("span_dq", x, x.dq, x.dqBytes(), p)
+	a.launchDelta(p)
+	a.launchOnWarpGroups("span_dq", w, w.dq, w.dqBytes(), p)
 	blocks := int64(cutBlocks * a.GPU.SMs)
-	of := x.spanDKV()
-	if whole := a.groups() * kernels.Pieces(a.T, of.keys); whole >= int64(wholeBlocks*a.GPU.SMs) {
-		blocks = whole
+	shape := w.spanDKV()
+	if uncut := a.groups() * kernels.Pieces(a.T, shape.keys); uncut >= int64(uncutBlocks*a.GPU.SMs) {
+		blocks = uncut
 	}
-	queries := max(1, of.n/a.headsPerGroup()) // of a tile
-	a.launchDKV(p, a.chunks(of.keys, queries*a.headsPerGroup(), blocks, warpGroupChunkRow), of.keys, func(grid int64) {
-		a.launchDKVOnWarpGroups("span_dkv", x, of, grid, queries, &keyGradientParams{params: *p})
+	queries := max(1, shape.n/a.headsPerGroup()) // of a tile
+	a.launchDKV(p, a.chunks(shape.keys, queries*a.headsPerGroup(), blocks, warpGroupChunkRow), shape.keys, func(grid int64) {
+		a.launchDKVOnWarpGroups("span_dkv", w, shape, grid, queries, &keyGradientParams{params: *p})
 	})
 	return nil
 }
@@ -152,7 +152,7 @@ func backwardOnTensorCores(b *kernels.Builder, m mask) error {
 	}
 	p := a.gradParams()
 	p.span = a.span()
-	a.delta(p)
+	a.launchDelta(p)
 	a.launchDQ("span", width, p, true, func(int64) int64 { return 0 }, sameRows)
 	blocks := int64(fullGPU * a.GPU.SMs)
 	a.launchDKV(p, a.chunks(mmaKeys, mmaKeys, blocks, minChunkRow), mmaKeys, func(grid int64) {
@@ -177,24 +177,24 @@ func (a spanProblem) launchDKV(p *params, chunks index, keys int64, launch func(
 
 // The rows of a kernel that owns keys are cut into chunks until the thread blocks fill the GPU, or a chunk would get too few rows.
 // On warp groups a multiprocessor has one thread block at a time, and most thread blocks take equally long. If there are
-// wholeBlocks or more for each multiprocessor, rows are not cut. Otherwise they are cut for about cutBlocks, about half of which
+// uncutBlocks or more for each multiprocessor, rows are not cut. Otherwise they are cut for about cutBlocks, about half of which
 // see none of their keys.
 const (
 	fullGPU     = 6 // blocks for each multiprocessor
-	wholeBlocks = 3
+	uncutBlocks = 3
 	cutBlocks   = 16
-	mostChunks  = 32 // most chunks of the rows of one tile of keys
+	maxChunks   = 32 // most chunks of the rows of one tile of keys
 	minChunkRow = 256
 
 	warpGroupChunkRow = 768 // minChunkRow of warp groups
 )
 
 // chunks cuts the rows of each tile of keys so that there are about `blocks` thread blocks. The result is at most `items` chunks of
-// `chunk` rows, a multiple of `tile` and about `least` or more.
-func (a spanProblem) chunks(keys, tile, blocks, least int64) index {
+// `chunk` rows, a multiple of `tile` and about `minRows` or more.
+func (a spanProblem) chunks(keys, tile, blocks, minRows int64) index {
 	rows := min(a.S, a.window+keys) * a.headsPerGroup() // the most rows that see keys of one tile
 	n := kernels.Pieces(blocks, a.groups()*kernels.Pieces(a.T, keys))
-	n = max(1, min(n, mostChunks, rows/least))
+	n = max(1, min(n, maxChunks, rows/minRows))
 	chunk := kernels.Pieces(kernels.Pieces(rows, n), tile) * tile
 	return index{chunk: int32(chunk), items: int32(kernels.Pieces(rows, chunk))}
 }

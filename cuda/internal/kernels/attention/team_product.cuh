@@ -1,5 +1,5 @@
 // The product keys·columnsᵀ of a tile of keys [64,C] and a tile of columns [128,C]. A team of four warps makes it together, by wgmma on
-// sm_90a and by mma.sync elsewhere. A tile consists of panels of 64 elements of each row, one behind the other. A row of a panel has
+// sm_90a and by mma.sync elsewhere. A tile consists of panels of 64 elements of each row, one after the other. A row of a panel has
 // 128 bytes, swizzled as in attention_mma.cuh, which is also the 128-byte swizzle of wgmma.
 //
 // c [64,8*N] holds the products with the first 8*N columns. Warp i of a team has the rows 16*i to 16*i+15 of c, as fragments of
@@ -37,7 +37,7 @@ template <int N> __device__ __forceinline__ void end_product(float (&c)[N][4]) {
   hold(c);
 }
 
-// tiles_arrived waits for this thread's copies. Products behind the next barrier see them.
+// tiles_arrived waits for this thread's copies. Products after the next barrier see them.
 __device__ __forceinline__ void tiles_arrived() {
   copies_arrived();
   fence_async();

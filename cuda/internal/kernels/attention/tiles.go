@@ -28,9 +28,9 @@ const (
 // launchSize gives, for a tile, the shared memory of a thread block in bytes and the number of thread blocks.
 type launchSize struct{ shared, grid func(tile) int64 }
 
-// choose returns the largest tile with which minResident blocks fit a multiprocessor and all multiprocessors have work, or else
+// chooseTile returns the largest tile with which minResident blocks fit a multiprocessor and all multiprocessors have work, or else
 // the smallest tile.
-func (a problem) choose(tiles []tile, size launchSize) (tile, error) {
+func (a problem) chooseTile(tiles []tile, size launchSize) (tile, error) {
 	g := a.GPU
 	for _, x := range tiles {
 		if n := size.shared(x); n <= int64(g.SharedPerBlock) && minResident*(n+reservedShared) <= int64(g.SharedPerSM) && size.grid(x) >= int64(g.SMs) {
@@ -44,14 +44,15 @@ func (a problem) choose(tiles []tile, size launchSize) (tile, error) {
 	return x, nil
 }
 
-// launchTiled adds a launch of a kernel that is compiled for several tiles. count, if not nil, gives p.count for the rows of a tile.
-func (a problem) launchTiled(op string, tiles []tile, size launchSize, p *params, count func(rows int64) int64) error {
-	x, err := a.choose(tiles, size)
+// launchTiled adds a launch of a kernel that is compiled for several tiles. ownedRows, if not nil, gives the number of a tile's rows that a
+// thread block owns.
+func (a problem) launchTiled(op string, tiles []tile, size launchSize, p *params, ownedRows func(rows int64) int64) error {
+	x, err := a.chooseTile(tiles, size)
 	if err != nil {
 		return err
 	}
-	if count != nil {
-		p.count = int32(count(x.m))
+	if ownedRows != nil {
+		p.count = int32(ownedRows(x.m))
 	}
 	a.launch(a.Type.Name(fmt.Sprintf("%s_%d", op, x.m)), size.grid(x), size.shared(x), p)
 	return nil
@@ -72,8 +73,8 @@ func (a problem) dkvBytes(x tile) int64 {
 	return 4 * (floats(2*x.m+x.n, a.D) + floats(2*x.m+x.n, a.Dv) + floats(x.m, x.n) + 4*x.n)
 }
 
-// walkBytes is the shared memory of the slots of a tile of chosen blocks.
-func walkBytes(x tile) int64 { return 4 * (3*x.n + 4) }
+// slotBytes is the shared memory of the slots of a tile of chosen blocks.
+func slotBytes(x tile) int64 { return 4 * (3*x.n + 4) }
 
 // The tiles of the kernels on tensor cores.
 const (
@@ -91,8 +92,8 @@ func (a problem) onTensorCores(shared func(width int64) int64) (width int64, err
 	if width = 64; max(a.D, a.Dv) > 64 {
 		width = 128
 	}
-	if n, most := shared(width), int64(a.GPU.SharedPerBlock); n > most {
-		return 0, graph.Refuse(graph.ReasonShared, "tensor cores: %d bytes of shared memory a block, which has %d", n, most)
+	if n, limit := shared(width), int64(a.GPU.SharedPerBlock); n > limit {
+		return 0, graph.Refuse(graph.ReasonShared, "tensor cores: %d bytes of shared memory a block, which has %d", n, limit)
 	}
 	a.Aligned(16)
 	return width, nil
@@ -103,16 +104,16 @@ func (a problem) mmaKernel(op string, width int64) string {
 	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, width))
 }
 
-// launchDQ adds the launch of the kernel on tensor cores for dq. Its thread blocks own p.count = count(rows) rows and take
-// walk(rows) bytes of shared memory for the walk over their keys. If tall is set and enough thread blocks remain to fill the GPU,
-// it takes the tall kernel, which reads the keys once for twice as many rows.
-func (a problem) launchDQ(branch string, width int64, p *params, tall bool, walk, count func(rows int64) int64) {
+// launchDQ adds the launch of the kernel on tensor cores for dq. A thread block with a tile of some rows owns ownedRows(rows) of them. It
+// has unionBytes(rows) more shared memory than kernels whose mask is a span. If tall is set and enough thread blocks remain to fill the
+// GPU, launchDQ takes the tall kernel, which reads the keys once for twice as many rows.
+func (a problem) launchDQ(branch string, width int64, p *params, tall bool, unionBytes, ownedRows func(rows int64) int64) {
 	op, rows := branch+"_dq", int64(mmaRows)
-	shared := func(rows int64) int64 { return mmaDQBytes(width, rows) + walk(rows) }
+	shared := func(rows int64) int64 { return mmaDQBytes(width, rows) + unionBytes(rows) }
 	if n := 2 * rows; tall && width == 64 && a.rowTiles(n) >= tallBlocks*int64(a.GPU.SMs) && shared(n) <= int64(a.GPU.SharedPerBlock) {
 		op, rows = op+"_tall", n
 	}
-	p.count = int32(count(rows))
+	p.count = int32(ownedRows(rows))
 	a.launch(a.mmaKernel(op, width), a.rowTiles(int64(p.count)), shared(rows), p)
 }
 

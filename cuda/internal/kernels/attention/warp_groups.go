@@ -18,9 +18,9 @@ const (
 // warpGroupThreads is the number of threads of a thread block that owns that many rows or keys.
 func warpGroupThreads(owned int64) int64 { return 128 + 2*owned }
 
-// warpGroupKernel returns the kernel of an op that is compiled for the widths x.
-func (a problem) warpGroupKernel(op string, x widths) string {
-	return a.Type.Name(op + "_wgmma" + x.name())
+// warpGroupKernel returns the kernel of an op that is compiled for the widths w.
+func (a problem) warpGroupKernel(op string, w widths) string {
+	return a.Type.Name(op + "_wgmma" + w.name())
 }
 
 // onWarpGroups returns the widths of the kernels on warp groups for the dims of a. Only devices of compute capability 9.0 have
@@ -38,15 +38,15 @@ func (a problem) onWarpGroups(shared func(widths) int64) (widths, error) {
 	if a.S*a.Hq > math.MaxInt32 {
 		return widths{}, graph.Refuse(graph.ReasonShape, "%d queries times %d heads, want less than 2^31", a.S, a.Hq)
 	}
-	for _, x := range allWidths() {
-		if a.D%8 != 0 || a.Dv%8 != 0 || a.D > x.c || a.Dv > x.cv {
+	for _, w := range allWidths() {
+		if a.D%8 != 0 || a.Dv%8 != 0 || a.D > w.c || a.Dv > w.cv {
 			continue
 		}
-		if n, most := shared(x), int64(a.GPU.SharedPerBlock); n > most {
-			return x, graph.Refuse(graph.ReasonShared, "warp groups: %d bytes of shared memory a block, which has %d", n, most)
+		if n, limit := shared(w), int64(a.GPU.SharedPerBlock); n > limit {
+			return w, graph.Refuse(graph.ReasonShared, "warp groups: %d bytes of shared memory a block, which has %d", n, limit)
 		}
 		a.Aligned(16)
-		return x, nil
+		return w, nil
 	}
 	return widths{}, graph.Refuse(graph.ReasonHeadDim, "warp groups: dims %d and %d, want multiples of 8 up to 256 and 192", a.D, a.Dv)
 }
@@ -67,10 +67,10 @@ func (a problem) keyBoxes(k, v uintptr, keys int64) {
 
 // launchOnWarpGroups adds the launch of a kernel that owns rows and reads keys by tensor maps. There is at most one thread block
 // for each multiprocessor.
-func (a problem) launchOnWarpGroups(op string, x widths, r keyRing, shared int64, of *params) {
-	p := &spanParams{params: *of}
+func (a problem) launchOnWarpGroups(op string, w widths, r keyRing, shared int64, argument *params) {
+	p := &spanParams{params: *argument}
 	p.count = int32(r.rows)
-	a.Launch(a.warpGroupKernel(op, x), kernels.Line(min(a.rowTiles(r.rows), int64(a.GPU.SMs))), kernels.Line(warpGroupThreads(r.rows)), shared, p)
+	a.Launch(a.warpGroupKernel(op, w), kernels.Line(min(a.rowTiles(r.rows), int64(a.GPU.SMs))), kernels.Line(warpGroupThreads(r.rows)), shared, p)
 	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), r.n)
 }
 
@@ -91,10 +91,10 @@ type keyGradientParams struct {
 
 // launchDKVOnWarpGroups adds the launch of a kernel for dk and dv. A tensor-map box of q or do holds `queries` queries: 1 if the queries
 // are listed.
-func (a problem) launchDKVOnWarpGroups(op string, x widths, of dkvShape, grid, queries int64, p *keyGradientParams) {
-	a.Launch(a.warpGroupKernel(op, x), kernels.Line(grid), kernels.Line(of.threads), of.bytes, p)
+func (a problem) launchDKVOnWarpGroups(op string, w widths, shape dkvShape, grid, queries int64, p *keyGradientParams) {
+	a.Launch(a.warpGroupKernel(op, w), kernels.Line(grid), kernels.Line(shape.threads), shape.bytes, p)
 	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
-	heads := min(a.headsPerGroup(), of.n)
+	heads := min(a.headsPerGroup(), shape.n)
 	a.boxes(unsafe.Offsetof(p.q), a.In[0], heads, queries)
 	a.boxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1], heads, queries)
 }

@@ -74,38 +74,38 @@ func allWidths() []widths {
 }
 
 // name returns the widths as the names of kernels have them.
-func (x widths) name() string {
-	if x.c == x.cv {
-		return fmt.Sprint(x.c)
+func (w widths) name() string {
+	if w.c == w.cv {
+		return fmt.Sprint(w.c)
 	}
-	return fmt.Sprintf("%dx%d", x.c, x.cv)
+	return fmt.Sprintf("%dx%d", w.c, w.cv)
 }
 
 // The shared memory of the kernels, in bytes. Each one has assertions that hold it to these sums. First come the kernels that own
 // rows: rows, keys and values of all stages, results of pairs of all stages, and numbers of each row.
 
-func (x widths) forwardBytes() int64 { return x.forwardTiles(x.forward) + 2*24*x.forward.rows + 384 }
+func (w widths) forwardBytes() int64 { return w.forwardTiles(w.forward) + 2*24*w.forward.rows + 384 }
 
-func (x widths) forcedBytes() int64 {
-	r := x.forced
-	return x.forwardTiles(r.keyRing) + 2*48*r.rows + r.results*(2*r.rows*x.cv+544*r.rows/64) + 408
+func (w widths) forcedBytes() int64 {
+	r := w.forced
+	return w.forwardTiles(r.keyRing) + 2*48*r.rows + r.results*(2*r.rows*w.cv+544*r.rows/64) + 408
 }
 
 // forwardTiles counts rows of q twice.
-func (x widths) forwardTiles(r keyRing) int64 {
-	return 2 * (2*r.rows*x.c + r.n*(r.keys*x.c+r.values*x.cv))
+func (w widths) forwardTiles(r keyRing) int64 {
+	return 2 * (2*r.rows*w.c + r.n*(r.keys*w.c+r.values*w.cv))
 }
 
 // dqBytes counts rows of q or do twice if they do not stay in registers.
-func (x widths) dqBytes() int64 {
-	r, columns := x.dq, x.c+x.cv
-	if x.c > 128 {
-		columns += x.c
+func (w widths) dqBytes() int64 {
+	r, columns := w.dq, w.c+w.cv
+	if w.c > 128 {
+		columns += w.c
 	}
-	if x.c > 192 {
-		columns += x.cv
+	if w.c > 192 {
+		columns += w.cv
 	}
-	return 2*(r.rows*columns+r.n*(r.keys*x.c+r.values*x.cv)) + 3*24*r.rows + 384
+	return 2*(r.rows*columns+r.n*(r.keys*w.c+r.values*w.cv)) + 3*24*r.rows + 384
 }
 
 // dkvShape is the shape of a kernel for dk and dv: its tiles of rows, and the keys, threads and bytes of shared memory of a thread block.
@@ -116,37 +116,37 @@ type dkvShape struct {
 
 // shapeOfDKV returns the shape of a dk/dv kernel whose thread blocks own `keys` keys. With split, two warp groups own the same keys: one
 // computes dk, the other dv. Shared memory has keys and values once, rows and their gradients of all stages, and numbers of each row.
-func (x widths) shapeOfDKV(r ring, keys int64, split bool) dkvShape {
+func (w widths) shapeOfDKV(r ring, keys int64, split bool) dkvShape {
 	threads := warpGroupThreads(keys)
 	if split {
 		threads += 128
 	}
-	return dkvShape{r, keys, threads, 2*(x.c+x.cv)*(keys+r.stages*r.n) + r.stages*(20*r.n+32) + 112}
+	return dkvShape{r, keys, threads, 2*(w.c+w.cv)*(keys+r.stages*r.n) + r.stages*(20*r.n+32) + 112}
 }
 
-func (x widths) spanDKV() dkvShape {
-	if x.split {
-		return x.shapeOfDKV(x.dkv, 64, true)
+func (w widths) spanDKV() dkvShape {
+	if w.split {
+		return w.shapeOfDKV(w.dkv, 64, true)
 	}
-	return x.shapeOfDKV(x.dkv, 2*64, false)
+	return w.shapeOfDKV(w.dkv, 2*64, false)
 }
 
-func (x widths) listedDKV() dkvShape { return x.shapeOfDKV(x.listed, warpGroupListKeys, x.split) }
+func (w widths) listedDKV() dkvShape { return w.shapeOfDKV(w.listed, warpGroupListKeys, w.split) }
 
 // pairsDKV returns the shape of the dk/dv kernel that also makes results for dq. It needs more registers, so it is split at smaller
 // widths; then dS has two tiles of its own.
-func (x widths) pairsDKV() dkvShape {
-	split := x.c > 128
-	shape := x.shapeOfDKV(x.pairGrad, warpGroupListKeys, split)
+func (w widths) pairsDKV() dkvShape {
+	split := w.c > 128
+	shape := w.shapeOfDKV(w.pairGrad, warpGroupListKeys, split)
 	if split {
-		shape.bytes += 2 * x.pairGrad.n * 128
+		shape.bytes += 2 * w.pairGrad.n * 128
 	}
 	return shape
 }
 
 // itemTiles is the most tiles of rows of a work item.
-func (x widths) itemTiles() int64 {
-	if x.c > 192 {
+func (w widths) itemTiles() int64 {
+	if w.c > 192 {
 		return 2
 	}
 	return 8
@@ -154,12 +154,12 @@ func (x widths) itemTiles() int64 {
 
 // pairForwardBytes is the shared memory of the kernel that computes the results of pairs: rows and keys, numbers of each tile of rows,
 // lists, and the barriers.
-func (x widths) pairForwardBytes() int64 {
-	r := x.pairs
-	return 2*64*(r.rows*x.c+r.keys*(x.c+x.cv)) + r.rows*(32+16) + r.keys*(4*64*x.itemTiles()+24+24) + 8
+func (w widths) pairForwardBytes() int64 {
+	r := w.pairs
+	return 2*64*(r.rows*w.c+r.keys*(w.c+w.cv)) + r.rows*(32+16) + r.keys*(4*64*w.itemTiles()+24+24) + 8
 }
 
 // walkBytes is the shared memory of a kernel that walks: stages, rows and barriers.
-func (x widths) walkBytes(r walkRing) int64 {
-	return r.stages*2*64*(x.c+x.cv) + r.warps*2*16*r.columns + 8*r.stages*(r.warps+5)
+func (w widths) walkBytes(r walkRing) int64 {
+	return r.stages*2*64*(w.c+w.cv) + r.warps*2*16*r.columns + 8*r.stages*(r.warps+5)
 }

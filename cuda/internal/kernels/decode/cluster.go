@@ -11,8 +11,8 @@ import (
 // cluster is a size of clusters: blocks of a cluster, and warps of a block.
 type cluster struct{ blocks, warps int64 }
 
-// forClusters refuses ops that decode_cluster.cu does not support.
-func forClusters(b *kernels.Builder, op ops.DecodeOp) error {
+// checkClusters refuses ops that decode_cluster.cu does not support.
+func checkClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	at := op.Inputs()
 	switch {
 	case b.GPU.Capability < 90:
@@ -22,66 +22,71 @@ func forClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	case op.GateLayer && b.In[at.Hidden].Dim(2)%8 != 0:
 		return graph.Refuse(graph.ReasonShape, "the gates are made of %d numbers, want a multiple of 8", b.In[at.Hidden].Dim(2))
 	}
-	return forProducts(b, op)
+	return checkProducts(b, op)
 }
 
 // inClusters adds the launch of a step in which each cluster has one group of a sequence. It chooses the largest clusters that can
-// all run at once, so their size depends on the cache and the device alone. Blocks of eight warps get a multiprocessor each: if some
-// had to share one, all would wait for these.
+// all run at once, so their size depends on the cache and the device alone.
 func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
-	by := tensorCores(b, op)
+	class := tensorCoreProducts(b, op)
 	p, keys, err := newParams(b, op)
 	if err != nil {
 		return err
 	}
-	h, n, sequences := int64(p.h), int64(p.n), int64(op.Cache.Slots)*int64(op.Cache.KVHeads)
-	context, phi := int64(p.width-1)*int64(op.Cache.PageLen), int64(p.workSize)
-	share := func(c cluster) int64 { return kernels.Pieces(max(1, keys[compressed]), 16*c.blocks)*16 + 8 } // as in Share of decode_cluster.cu
-	// setSizes sets the sizes of shared memory that depend on the cluster, and returns its bytes without logits.
-	setSizes := func(c cluster) int64 {
-		p.pickSize = pickSize(op.Cache, context, 32*c.warps)
-		p.workSize = int32(kernels.Pieces(max(c.warps*by.ringFloats, int64(p.pickSize), phi), 4) * 4)
-		// The arrays of ClusterShared in decode_cluster.cu, in 4-byte words and in their order.
-		slices, sums, stats, factors := branches*h*by.width, p.most, branches*c.blocks*2*h, branches*c.blocks*h
-		ofWarps, tops, norms, gates := c.warps*3*h, h, h, branches*h
-		counts, warpCounts, idx, pages := branches*c.blocks, c.warps, n, int64(p.width)
-		words := int64(p.workSize) + slices + sums + stats + factors + ofWarps + tops + norms + gates + counts + warpCounts + idx + pages
-		return by.headBytes + rowBytes + 4*kernels.Pieces(words, 4)*4
-	}
-	// runs tells whether all clusters run at once if a block needs these bytes of shared memory.
-	runs := func(c cluster, bytes int64) bool {
-		resident := min(by.blocksPerSM, int64(b.GPU.SharedPerSM)/(bytes+1024))
-		if c.warps == 8 {
-			resident = min(resident, 1)
-		}
-		places := int64(b.GPU.SMs) * resident
-		if c.blocks > 2 { // Some parts of the GPU have too few free multiprocessors for another cluster: an H200 runs 30 of 33.
-			places = places * 9 / 10
-		}
-		return bytes <= int64(b.GPU.SharedPerBlock) && sequences*c.blocks <= places
-	}
+	sequences := int64(op.Cache.Slots) * int64(op.Cache.KVHeads)
+	context, phiFloats := int64(p.width-1)*int64(op.Cache.PageLen), p.workSize
 	var c cluster
 	var shared int64
-	for _, c = range by.clusters {
-		if shared = setSizes(c); runs(c, shared) {
+	for _, c = range class.clusters {
+		p.pickSize = pickSize(op.Cache, context, 32*c.warps)
+		p.workSize = int32(quads(max(c.warps*class.ringFloats, int64(p.pickSize), int64(phiFloats))))
+		if shared = class.clusterShared(c, p); class.runAtOnce(b.GPU, c, sequences, shared) {
 			break
 		}
 	}
 	if p.pickSize > 0 {
-		if logits := 4 * h * share(c); runs(c, shared+logits) {
+		share := kernels.Pieces(max(1, keys[compressed]), 16*c.blocks)*16 + 8 // keys of a block: Share of decode_cluster.cu
+		if logits := 4 * int64(p.h) * share; class.runAtOnce(b.GPU, c, sequences, shared+logits) {
 			shared += logits
 		} else { // the logits go to global memory instead
-			p.logitsShare = int32(share(c))
+			p.logitsShare = int32(share)
 			p.logits = b.Work(sequences * c.blocks * logits)
 		}
 	}
-	if err := fits(b, shared); err != nil {
+	if err := checkShared(b, shared); err != nil {
 		return err
 	}
 	grid := kernels.Dim{X: int(c.blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}
-	b.LaunchClusters(fmt.Sprintf("nsa_decode_cluster%dx%d_%s", c.blocks, c.warps, by.name), grid, kernels.Line(32*c.warps), shared, p)
+	b.LaunchClusters(fmt.Sprintf("nsa_decode_cluster%dx%d_%s", c.blocks, c.warps, class.name), grid, kernels.Line(32*c.warps), shared, p)
 	if at := op.Inputs(); !op.GateLayer || b.In[at.GateW].Held && b.In[at.GateBias].Held { // the kernel reads these weights before it waits
 		b.Overlap()
 	}
 	return nil
+}
+
+// quads rounds n up to a multiple of 4.
+func quads(n int64) int64 { return kernels.Pieces(n, 4) * 4 }
+
+// clusterShared is the shared memory of a block, without logits, in bytes: the arrays of ClusterShared in decode_cluster.cu.
+func (class products) clusterShared(c cluster, p *decodeParams) int64 {
+	h := int64(p.h)
+	slices, sums, stats, factors := branches*h*class.width, p.maxCompressed, branches*c.blocks*2*h, branches*c.blocks*h
+	ofWarps, tops, norms, gates := c.warps*3*h, h, h, branches*h
+	counts, warpCounts, idx, pages := branches*c.blocks, c.warps, int64(p.n), int64(p.width)
+	words := int64(p.workSize) + slices + sums + stats + factors + ofWarps + tops + norms + gates + counts + warpCounts + idx + pages
+	return class.headBytes + rowBytes + 4*quads(words)
+}
+
+// runAtOnce reports whether the clusters of all sequences run at once if a block needs `shared` bytes of shared memory. Blocks of eight
+// warps get a multiprocessor each: if some had to share one, all would wait for these.
+func (class products) runAtOnce(gpu kernels.GPU, c cluster, sequences, shared int64) bool {
+	resident := min(class.blocksPerSM, int64(gpu.SharedPerSM)/(shared+1024))
+	if c.warps == 8 {
+		resident = min(resident, 1)
+	}
+	places := int64(gpu.SMs) * resident
+	if c.blocks > 2 { // Some parts of the GPU have too few free multiprocessors for another cluster: an H200 runs 30 of 33.
+		places = places * 9 / 10
+	}
+	return shared <= int64(gpu.SharedPerBlock) && sequences*c.blocks <= places
 }

@@ -20,9 +20,9 @@ import (
 // Rows returns the implementations. The inputs before the cache are of one type.
 func Rows() []kernels.Row {
 	return kernels.Rows(
-		kernels.Implementation[ops.DecodeOp]{Name: "cuda cluster", Storage: "t*.i>tii", Guard: forClusters, Build: inClusters},
-		kernels.Implementation[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Guard: forTensorCores, Build: onTensorCores},
-		kernels.Implementation[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Guard: withGates, Build: onCores},
+		kernels.Implementation[ops.DecodeOp]{Name: "cuda cluster", Storage: "t*.i>tii", Guard: checkClusters, Build: inClusters},
+		kernels.Implementation[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Guard: checkTensorCores, Build: onTensorCores},
+		kernels.Implementation[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Guard: checkGates, Build: onCores},
 		kernels.Implementation[ops.FillCacheOp]{Name: "cuda", Storage: "t*.i>i", Build: fill},
 	)
 }
@@ -36,9 +36,9 @@ const (
 )
 
 const (
-	warps     = 4 // of a block
-	threads   = 32 * warps
-	mostPairs = 128 // of dims of a key
+	warps    = 4 // of a block
+	threads  = 32 * warps
+	maxPairs = 128 // of dims of a key
 )
 
 // region is DecodeRegion of decode.cuh.
@@ -75,16 +75,18 @@ type decodeParams struct {
 	phi                                           [2][3]kernels.Ref
 	cache, pageTable, o, idx, read, parts, logits kernels.Ref
 	tokens, compressed, window, tail              region
-	turns                                         [mostPairs]float64
-	most                                          int64
+	turns                                         [maxPairs]float64
+	maxCompressed                                 int64 `c:"most"` // keys of a sequence, rounded up
 	groups, h, dim, valueDim, width               int32
 	l, n, w                                       int32
 	hidden                                        [2]int32
 	gateHidden                                    int32
 	d, selectBlock                                divisor
 	stores, has, dense                            int32
-	split, first                                  [branches]int32
-	all, partSize                                 int32
+	partKeys                                      [branches]int32 `c:"split"` // keys of a part
+	firstPart                                     [branches]int32 `c:"first"` // number of the first part
+	allParts                                      int32           `c:"all"`   // parts of a group
+	partSize                                      int32
 	pickSize, workSize                            int32
 	logitsShare                                   int32
 	scale                                         float32
@@ -93,7 +95,7 @@ type decodeParams struct {
 // products describes a class of decode_products.cuh and how it is launched.
 type products struct {
 	name                  string    // the end of the kernels' names
-	step                  int64     // keys that a part has at least
+	minPartKeys           int64     // keys of the shortest part
 	width                 int64     // of a head, in numbers
 	blocksPerSM           int64     // blocks of four warps that run at once on a multiprocessor, as far as registers allow
 	headBytes, warpFloats int64     // of shared memory
@@ -101,20 +103,20 @@ type products struct {
 	clusters              []cluster // that decode_cluster.cu is compiled for, the largest first
 }
 
-// withGates refuses ops that make the gates themselves, which only clusters support.
-func withGates(_ *kernels.Builder, op ops.DecodeOp) error {
+// checkGates refuses ops that make the gates themselves, which only clusters support.
+func checkGates(_ *kernels.Builder, op ops.DecodeOp) error {
 	if op.GateLayer {
 		return graph.Refuse(graph.ReasonShape, "the op makes the gates itself, want them as an input")
 	}
 	return nil
 }
 
-func forTensorCores(b *kernels.Builder, op ops.DecodeOp) error {
-	return cmp.Or(withGates(b, op), forProducts(b, op))
+func checkTensorCores(b *kernels.Builder, op ops.DecodeOp) error {
+	return cmp.Or(checkGates(b, op), checkProducts(b, op))
 }
 
-// forProducts refuses ops that TensorCores of decode_products.cuh does not support.
-func forProducts(b *kernels.Builder, op ops.DecodeOp) error {
+// checkProducts refuses ops that TensorCores of decode_products.cuh does not support.
+func checkProducts(b *kernels.Builder, op ops.DecodeOp) error {
 	d, dv, h := op.Cache.KeyDim, op.Cache.ValueDim, int(b.In[0].Dim(2))/op.Cache.KVHeads
 	_, policy := b.Policy.Attention(op)
 	switch {
@@ -130,10 +132,12 @@ func forProducts(b *kernels.Builder, op ops.DecodeOp) error {
 	return nil
 }
 
-func onTensorCores(b *kernels.Builder, op ops.DecodeOp) error { return step(b, op, tensorCores(b, op)) }
+func onTensorCores(b *kernels.Builder, op ops.DecodeOp) error {
+	return step(b, op, tensorCoreProducts(b, op))
+}
 
-// tensorCores returns the class for the dims of an op.
-func tensorCores(b *kernels.Builder, op ops.DecodeOp) products {
+// tensorCoreProducts returns the class for the dims of an op. It makes the launches require aligned operands.
+func tensorCoreProducts(b *kernels.Builder, op ops.DecodeOp) products {
 	b.Aligned(16)
 	h, d, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), op.Cache.KeyDim, int64(op.Cache.ValueDim)
 	width, slots, heads, blocks, clusters := int64(64), int64(3), int64(8), int64(4), []cluster{{8, 8}, {8, 4}, {4, 4}, {2, 4}}
@@ -145,7 +149,7 @@ func tensorCores(b *kernels.Builder, op ops.DecodeOp) products {
 	}
 	ring := slots * 16 * width
 	return products{
-		name: fmt.Sprintf("mma%dx%d_%v", width, heads, b.Type), step: 128, width: width, blocksPerSM: blocks,
+		name: fmt.Sprintf("mma%dx%d_%v", width, heads, b.Type), minPartKeys: 128, width: width, blocksPerSM: blocks,
 		headBytes: heads * (width + 8) * 2, ringFloats: ring, warpFloats: kernels.Pieces(max(ring, h*dv+2*h), 64) * 64,
 		clusters: clusters,
 	}
@@ -153,7 +157,7 @@ func tensorCores(b *kernels.Builder, op ops.DecodeOp) products {
 
 func onCores(b *kernels.Builder, op ops.DecodeOp) error {
 	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
-	return step(b, op, products{name: b.Type.String(), step: 128, blocksPerSM: 4, headBytes: h * int64(op.Cache.KeyDim) * 4, warpFloats: h*dv + 35*h + 32})
+	return step(b, op, products{name: b.Type.String(), minPartKeys: 128, blocksPerSM: 4, headBytes: h * int64(op.Cache.KeyDim) * 4, warpFloats: h*dv + 35*h + 32})
 }
 
 // checkCache refuses a cache whose numbers have another type than the other operands, and one with more rows than kernels can
@@ -168,15 +172,15 @@ func checkCache(b *kernels.Builder, c ops.KVCache) error {
 	return nil
 }
 
-// newParams returns the argument of the kernels, without the fields that say how blocks share the work. It also returns the most
-// keys of a sequence in each branch.
+// newParams returns the argument of the kernels, without the fields that say how blocks share the work. It also returns keys, the most
+// keys of a sequence in each branch, 0 for a branch that stores nothing.
 func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [branches]int64, err error) {
 	c, layout, at := op.Cache, op.Cache.Layout(), op.Inputs()
 	if err := checkCache(b, c); err != nil {
 		return nil, keys, err
 	}
-	if c.KeyDim > 2*mostPairs {
-		return nil, keys, graph.Refuse(graph.ReasonHeadDim, "keys have %d dims, want at most %d", c.KeyDim, 2*mostPairs)
+	if c.KeyDim > 2*maxPairs {
+		return nil, keys, graph.Refuse(graph.ReasonHeadDim, "keys have %d dims, want at most %d", c.KeyDim, 2*maxPairs)
 	}
 	ref := func(i int) kernels.Ref { // 0 for an input that the op does not have
 		if i < 0 {
@@ -200,7 +204,7 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 		keys[window] = context
 	} else {
 		keys = [branches]int64{int64(ops.NumCompressed(int(context), c.BlockLen, c.Stride)), min(context, int64(c.TopN)*int64(c.SelectBlock)), int64(c.Window)}
-		p.most = kernels.Pieces(max(1, keys[compressed]), 16) * 16
+		p.maxCompressed = kernels.Pieces(max(1, keys[compressed]), 16) * 16
 	}
 	for i := range branches {
 		if c.Has(1<<i) || c.Dense() && i == window {
@@ -215,13 +219,14 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 	if p.gates = ref(at.Gates); op.GateLayer {
 		p.gates, p.gateW, p.gateBias, p.gateHidden = ref(at.Hidden), ref(at.GateW), ref(at.GateBias), int32(b.In[at.Hidden].Dim(2))
 	}
-	for side, inputs := range at.Phi {
+	for side, dim := range []int{c.KeyDim, c.ValueDim} {
+		inputs := at.Phi[side]
 		for i, input := range inputs {
 			p.phi[side][i] = ref(input)
 		}
 		if op.MLP {
 			p.hidden[side] = int32(b.In[inputs[1]].Dim(0))
-			p.workSize = max(p.workSize, int32(c.BlockLen*[]int{c.KeyDim, c.ValueDim}[side])+p.hidden[side])
+			p.workSize = max(p.workSize, int32(c.BlockLen*dim)+p.hidden[side])
 		}
 	}
 	p.pickSize = pickSize(c, context, threads)
@@ -234,64 +239,68 @@ func pickSize(c ops.KVCache, context, threads int64) int32 {
 	if !c.Has(ops.Selected) {
 		return 0
 	}
-	most := max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock))) // blocks to choose from
-	free, perThread := int64(c.TopN-ops.ForcedBlocks), kernels.Pieces(most, threads)
+	candidates := max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock)))
+	free, perThread := int64(c.TopN-ops.ForcedBlocks), kernels.Pieces(candidates, threads)
 	const groups = 32
 	return int32(kernels.Pieces(2*(groups+2+perThread*threads+perThread*min(threads/groups*free, threads))+free, 4) * 4)
 }
 
 // step adds the launches of a step. With few sequences, parts of keys are short, so that every multiprocessor gets some. The
 // lengths of parts depend on the cache and the device alone.
-func step(b *kernels.Builder, op ops.DecodeOp, by products) error {
+func step(b *kernels.Builder, op ops.DecodeOp, class products) error {
 	p, keys, err := newParams(b, op)
 	if err != nil {
 		return err
 	}
 	c, h := op.Cache, int64(p.h)
 	sequences := int64(c.Slots) * int64(c.KVHeads)
-	// cut cuts the keys of the branches of a launch into parts and returns their number. `first` is the number of the first part.
-	cut := func(first int64, of ...int) (parts int64) {
-		total, budget := int64(0), max(1, int64(b.GPU.SMs)*by.blocksPerSM/sequences)
-		for _, i := range of {
-			total += keys[i]
-		}
-		for _, i := range of {
-			p.first[i] = int32(first + parts)
-			if p.stores>>i&1 == 1 {
-				length := partLength(by.step, keys[i], max(1, budget*keys[i]/max(1, total)))
-				p.split[i] = int32(length)
-				parts += max(1, kernels.Pieces(keys[i], length))
-			}
-		}
-		return parts
-	}
-	spans, chosen := cut(0, compressed, window), int64(0)
+	partsOfLaunch := max(1, int64(b.GPU.SMs)*class.blocksPerSM/sequences) // of a sequence, to fill the GPU
+	spanParts := p.cutParts(0, class.minPartKeys, partsOfLaunch, keys, compressed, window)
+	selectedParts := int64(0)
 	if c.Has(ops.Selected) {
-		chosen = cut(spans, selected)
-		p.logits = b.Work(sequences * h * p.most * 4)
+		selectedParts = p.cutParts(spanParts, class.minPartKeys, partsOfLaunch, keys, selected)
+		p.logits = b.Work(sequences * h * p.maxCompressed * 4)
 	}
-	p.all = int32(spans + chosen)
-	p.partSize = int32(partSize(p))
-	p.parts = b.Work(sequences * (spans + chosen) * int64(p.partSize) * 4)
+	parts := spanParts + selectedParts
+	p.allParts, p.partSize = int32(parts), int32(partSize(p))
+	p.parts = b.Work(sequences * parts * int64(p.partSize) * 4)
 
-	choice := int64(p.pickSize) + 2*h + spans*2*h
-	work := max(warps*by.warpFloats, choice, int64(p.workSize))
-	shared, joined := by.headShared(p)+rowBytes+work*4, 4*((spans+chosen)*(3*h+1)+4*threads)
+	choiceFloats := int64(p.pickSize) + 2*h + spanParts*2*h
+	workFloats := max(warps*class.warpFloats, choiceFloats, int64(p.workSize))
+	shared, joinShared := class.headShared(p)+rowBytes+workFloats*4, 4*(parts*(3*h+1)+4*threads)
 	launch := func(kernel string, parts int64) {
-		b.Launch("nsa_decode_"+kernel+"_"+by.name, kernels.Dim{X: int(parts), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), shared, p)
+		b.Launch("nsa_decode_"+kernel+"_"+class.name, kernels.Dim{X: int(parts), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), shared, p)
 	}
-	if err := fits(b, max(shared, joined)); err != nil {
+	if err := checkShared(b, max(shared, joinShared)); err != nil {
 		return err
 	}
-	launch("spans", spans)
-	if chosen > 0 {
-		launch("selected", chosen)
+	launch("spans", spanParts)
+	if selectedParts > 0 {
+		launch("selected", selectedParts)
 	}
 	cells := kernels.Pieces(h*int64(p.valueDim), 4)
 	shares := min(kernels.Pieces(cells, joinCells), kernels.Pieces(joinBlocks*int64(b.GPU.SMs), sequences))
-	b.Launch(b.Type.Name("decode_join"), kernels.Dim{X: int(shares), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), joined, p)
+	b.Launch(b.Type.Name("decode_join"), kernels.Dim{X: int(shares), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), joinShared, p)
 	b.Overlap()
 	return nil
+}
+
+// cutParts cuts the keys of the branches of a launch into about `wanted` parts, whose numbers begin with first. keys holds the most keys
+// of a sequence in each branch. cutParts returns the number of parts.
+func (p *decodeParams) cutParts(first, minPartKeys, wanted int64, keys [branches]int64, ofLaunch ...int) (parts int64) {
+	total := int64(0)
+	for _, i := range ofLaunch {
+		total += keys[i]
+	}
+	for _, i := range ofLaunch {
+		p.firstPart[i] = int32(first + parts)
+		if p.stores>>i&1 == 1 {
+			length := partLength(minPartKeys, keys[i], max(1, wanted*keys[i]/max(1, total)))
+			p.partKeys[i] = int32(length)
+			parts += max(1, kernels.Pieces(keys[i], length))
+		}
+	}
+	return parts
 }
 
 // The shares of o that blocks of decode_join have: at least joinCells times four numbers, in at most about joinBlocks blocks for each
@@ -310,23 +319,24 @@ func partSize(p *decodeParams) int64 {
 const rowBytes = 256
 
 // headShared returns the bytes of shared memory for the rotation and the heads.
-func (by products) headShared(p *decodeParams) int64 {
-	return kernels.Pieces(int64(p.dim)*4, 16)*16 + kernels.Pieces(by.headBytes, 16)*16
+func (class products) headShared(p *decodeParams) int64 {
+	return kernels.Pieces(int64(p.dim)*4, 16)*16 + kernels.Pieces(class.headBytes, 16)*16
 }
 
-func fits(b *kernels.Builder, shared int64) error {
+// checkShared refuses more shared memory than a block may have.
+func checkShared(b *kernels.Builder, shared int64) error {
 	if shared > int64(b.GPU.SharedPerBlock) {
 		return graph.Refuse(graph.ReasonShared, "a block needs %d bytes of shared memory, want at most %d", shared, b.GPU.SharedPerBlock)
 	}
 	return nil
 }
 
-// mostParts bounds the parts of a branch.
-const mostParts = 64
+// maxParts bounds the parts of a branch.
+const maxParts = 64
 
-// partLength returns the number of keys of a part, for a branch of up to `keys` keys. It is a multiple of step and makes about
+// partLength returns the number of keys of a part, for a branch of up to `keys` keys. It is a multiple of minPartKeys and makes about
 // `wanted` parts of equal length.
-func partLength(step, keys, wanted int64) int64 {
-	parts := min(wanted, mostParts, max(1, kernels.Pieces(keys, step)))
-	return max(1, kernels.Pieces(kernels.Pieces(keys, parts), step)) * step
+func partLength(minPartKeys, keys, wanted int64) int64 {
+	parts := min(wanted, maxParts, max(1, kernels.Pieces(keys, minPartKeys)))
+	return max(1, kernels.Pieces(kernels.Pieces(keys, parts), minPartKeys)) * minPartKeys
 }

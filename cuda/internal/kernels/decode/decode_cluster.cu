@@ -238,9 +238,9 @@ __device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, 
   return true;
 }
 
-// attend does this block's share of the keys of a branch, or of two, each by a team of warps: [0,cut) have the first one, the others the
-// second one. It writes the largest logits and sums of a branch to all blocks and its count to block 0. Then, behind a cluster_arrive if
-// `chooses`, it writes each cell of o to the block that adds it up.
+// attend does this block's share of the keys of one branch, or of two. A team of warps has a branch: the warps [0,cut) the first one, the
+// others the second one. attend writes the largest logits and sums of a branch to all blocks, and its count to block 0. If `chooses`, it
+// then calls cluster_arrive. At the end it writes each cell of o to the block that adds it up.
 template <typename Products, int Blocks, int Warps>
 __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, int first, int second, bool chooses) {
   using T = typename Products::Type;
@@ -315,7 +315,7 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
 }
 
 // tell_sums sums the probabilities of this block's compressed keys over the heads, and writes the sums to all blocks. Four lanes share
-// four keys; each of them takes every fourth head. It waits for the stats of all blocks itself, behind its first reads of logits.
+// four keys; each of them takes every fourth head. tell_sums waits for the stats of all blocks itself, after its first reads of logits.
 template <typename Products, int Blocks, int Warps> __device__ void tell_sums(const Step& s, const ClusterShared<Products, Blocks, Warps>& c) {
   const DecodeParams& p = s.p;
   constexpr int kLanes = 4, kEach = Products::kMostHeads / kLanes, kAtOnce = c.kThreads / kLanes * 4; // heads of a lane; keys of a turn

@@ -113,7 +113,7 @@ template <typename T, int W, int H> struct TensorCores {
     }
   }
 
-  // fill begins to copy the keys of a step to the oldest slot, which becomes the newest one. Behind the last key it repeats that key.
+  // fill begins to copy the keys of a step to the oldest slot, which becomes the newest one. After the last key it repeats that key.
   template <typename Row> __device__ void fill(const DecodeParams& p, const Source& from, int first, int end, Row row) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     if (first < end) {
@@ -267,7 +267,7 @@ template <typename T, int W, int H> struct TensorCores {
 #define NSA_MATRIX_UNITS(kernels) NSA_MATRIX_UNITS_64(kernels) NSA_MATRIX_UNITS_128(kernels)
 
 // A lane has one key in the first product and every 32nd dim in the second. The state of a warp lies in shared memory, laid out as a
-// Part; behind it lie the factors of o [h], the exponentials [h,32], and the rows of the keys [32].
+// Part; after it lie the factors of o [h], the exponentials [h,32], and the rows of the keys [32].
 template <typename T> struct Cores {
   using Type = T;
   static constexpr int kKeys = 32, kHeads = 4; // heads that a lane computes at once

@@ -1,6 +1,6 @@
-// Linear layers for few rows, as in decoding: x [rows,K], weights w_i [N_i,K] -> y_i [rows,N_i] = x w_iᵀ + bias_i. Optionally with RMSNorm
-// of x before, and SiLU, a sigmoid or a residual behind. Outputs are written with =. Weights go from global memory straight to registers,
-// 16 bytes a lane; their loads begin before x is read.
+// Linear layers for few rows, as in decoding: x [rows,K], weights w_i [N_i,K] -> y_i [rows,N_i] = x w_iᵀ + bias_i. RMSNorm of x may come
+// before the products, and SiLU, a sigmoid or a residual after them. Outputs are written with =. Weights go from global memory straight to
+// registers, 16 bytes a lane; their loads begin before x is read.
 //
 // A block has 16*R rows of x and 8*F features of one layer, and reads their weights once. Rows of x are the rows of mma.m16n8k16,
 // features its columns. The order of the dims within a chunk does not matter if both factors have the same: lane (g, t) = (lane/4, lane%4)

@@ -26,8 +26,8 @@ const few = "cuda few"
 // The most rows of x for the two kernels of few.cu. In linear_few one block has all rows and 8 features. In linear_rows a block has
 // 32 rows and 16 features.
 const (
-	fewRows     = 16
-	fewRowsMost = 64
+	maxRowsOfOneBlock = 16
+	maxFewRows        = 64
 )
 
 func fewLinears() []kernels.Row {
@@ -36,14 +36,14 @@ func fewLinears() []kernels.Row {
 		kernels.Implementation[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast after it
 		kernels.Implementation[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
 		kernels.Implementation[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
-		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Guard: withNorm(false), Build: fewLinearsOf},
-		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Guard: withNorm(true), Build: fewLinearsOf},
-		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: withNorm(true), Build: fewLinearsOf}, // with the cast after it
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Guard: checkNorm(false), Build: fewLinearsOf},
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Guard: checkNorm(true), Build: fewLinearsOf},
+		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: checkNorm(true), Build: fewLinearsOf}, // with the cast after it
 	)
 }
 
-// withNorm returns the guard of implementations for linear layers of the RMSNorm of x, or of x itself.
-func withNorm(norm bool) func(b *kernels.Builder, op ops.LinearsOp) error {
+// checkNorm returns the guard of implementations for linear layers of the RMSNorm of x, or of x itself.
+func checkNorm(norm bool) func(b *kernels.Builder, op ops.LinearsOp) error {
 	return func(_ *kernels.Builder, op ops.LinearsOp) error {
 		if norm != (op.Norm != 0) {
 			return graph.Refuse(graph.ReasonShape, "eps of the norm is %v, want one: %v", op.Norm, norm)
@@ -57,15 +57,15 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 	k := ws[0].Dim(1)
 	rows := x.N() / k
 	switch {
-	case rows > fewRowsMost:
-		return graph.Refuse(graph.ReasonShape, "%d rows, want at most %d", rows, fewRowsMost)
+	case rows > maxFewRows:
+		return graph.Refuse(graph.ReasonShape, "%d rows, want at most %d", rows, maxFewRows)
 	case k > math.MaxInt32/4:
 		return graph.Refuse(graph.ReasonSize, "rows of %d, want less than 2^29", k)
 	}
 	p := &fewParams{x: x.Ref, parts: int32(len(ws)), rows: int32(rows), k: int32(k), wide: kernels.Flag(b.TypeOf(ys[0]) == kernels.F32)}
 	complete(p)
 	kernel, features, blocks := "linear_few", int64(8), int64(1)
-	if rows > fewRows {
+	if rows > maxRowsOfOneBlock {
 		kernel, features, blocks = "linear_rows", 16, kernels.Pieces(rows, 32)
 	}
 	tiles := int64(0)
@@ -79,8 +79,8 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 	if p.gain != 0 {
 		const static = 16 << 10 // more static shared memory than the kernel has
 		p.wideX = kernels.Flag(b.TypeOf(x) == kernels.F32)
-		if shared = 16*kernels.Pieces(k, 4) + rows*(16*kernels.Pieces(k, 8)+64); rows > fewRows || shared > int64(b.GPU.SharedPerBlock)-static {
-			return graph.Refuse(graph.ReasonShape, "%d rows of %d with RMSNorm, want at most %d in %d bytes", rows, k, fewRows, b.GPU.SharedPerBlock-static)
+		if shared = 16*kernels.Pieces(k, 4) + rows*(16*kernels.Pieces(k, 8)+64); rows > maxRowsOfOneBlock || shared > int64(b.GPU.SharedPerBlock)-static {
+			return graph.Refuse(graph.ReasonShape, "%d rows of %d with RMSNorm, want at most %d in %d bytes", rows, k, maxRowsOfOneBlock, b.GPU.SharedPerBlock-static)
 		}
 	}
 	threads := int64(256)
@@ -88,8 +88,8 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 		threads = 512
 	}
 	b.Launch(b.Type.Name(kernel), kernels.Dim{X: int(tiles), Y: int(blocks), Z: 1}, kernels.Line(threads), shared, p)
-	early := append([]kernels.Ref{p.gain}, append(p.w[:len(ws)], p.bias[:len(ws)]...)...) // the kernel reads these before it waits
-	if !slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return slices.Contains(early, o.Ref) && !o.Held }) {
+	readBeforeWait := slices.Concat([]kernels.Ref{p.gain}, p.w[:len(ws)], p.bias[:len(ws)])
+	if !slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return slices.Contains(readBeforeWait, o.Ref) && !o.Held }) {
 		b.Overlap()
 	}
 	return nil
@@ -124,14 +124,14 @@ func fewLinearsOf(b *kernels.Builder, op ops.LinearsOp) error {
 		return graph.Refuse(graph.ReasonShape, "a result is rotated, which its kernel does not do")
 	}
 	return launchFew(b, b.In[0], b.In[1:1+n], b.Out, func(p *fewParams) {
-		more := b.In[1+n:]
+		rest := b.In[1+n:] // biases, then the norm's weight
 		for i := range n {
 			if p.activation[i] = int32(op.Activation[i]); op.Bias[i] {
-				p.bias[i], more = more[0].Ref, more[1:]
+				p.bias[i], rest = rest[0].Ref, rest[1:]
 			}
 		}
 		if op.Norm != 0 {
-			p.gain, p.eps = more[0].Ref, float32(op.Norm)
+			p.gain, p.eps = rest[0].Ref, float32(op.Norm)
 		}
 	})
 }

@@ -50,12 +50,12 @@ type floatPlan struct {
 // planFloat cuts long sums if there are few tiles, to get about two blocks for each multiprocessor of a large GPU. It depends on the
 // sizes alone, and so do the bits.
 func planFloat(p kernels.Product) floatPlan {
-	const busy, shortest = 264, 512
+	const fullGPU, shortestRun = 264, 512 // blocks that fill a large GPU; K of a split
 	f := floatPlan{side: 128, tiles: kernels.Pieces(p.M, 128) * kernels.Pieces(p.N, 128)}
-	if f.tiles*p.Batch < busy/2 {
+	if f.tiles*p.Batch < fullGPU/2 {
 		f.side, f.tiles = 64, kernels.Pieces(p.M, 64)*kernels.Pieces(p.N, 64)
 	}
-	splits := max(kernels.Pieces(p.K, longestRun), min(busy/(f.tiles*p.Batch), p.K/shortest), 1)
+	splits := max(kernels.Pieces(p.K, longestRun), min(fullGPU/(f.tiles*p.Batch), p.K/shortestRun), 1)
 	if p.LDC != p.N || p.StrideC != p.M*p.N && p.Batch > 1 {
 		splits = 1 // the second stage writes c in one piece
 	}

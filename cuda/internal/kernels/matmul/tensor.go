@@ -46,30 +46,30 @@ type tensorPlan struct {
 // do the bits.
 func planTensor(p kernels.Product) tensorPlan {
 	const (
-		start     = 96    // of a tile, in elements along k
-		stage     = 600   // cost of a second stage
+		startRun  = 96    // the start of a tile takes as long as so many elements along k
+		stageCost = 600   // of a second stage
 		perCost   = 12000 // bytes of partial sums written or read at the cost of 1
-		mostSplit = 64
+		maxSplits = 64
 	)
 	elements := p.Batch * p.M * p.N
-	most := min(kernels.Pieces(p.K, 4*tensorDepth), max(1, partialBytes/(4*p.Batch*p.M*pitch(p))))
-	least := min(most, kernels.Pieces(p.K, longestRun))
+	largest := min(kernels.Pieces(p.K, 4*tensorDepth), max(1, partialBytes/(4*p.Batch*p.M*pitch(p))))
+	smallest := min(largest, kernels.Pieces(p.K, longestRun))
 	var best tensorPlan
 	lowest := int64(-1)
 	for _, s := range []tensorShape{{"matmul_large", 128, 264, 4}, {"matmul_small", 64, 396, 3}} {
 		tiles := p.Batch * kernels.Pieces(p.M, s.side) * kernels.Pieces(p.N, s.side)
-		for splits := least; splits <= min(most, max(least, mostSplit)); splits++ {
+		for splits := smallest; splits <= min(largest, max(smallest, maxSplits)); splits++ {
 			run := kernels.Pieces(kernels.Pieces(p.K, splits), tensorDepth) * tensorDepth
 			plan := tensorPlan{s, run, kernels.Pieces(p.K, run)}
 			waves := kernels.Pieces(tiles*plan.splits, s.resident)
-			cost := waves * (run + start) * s.cost
+			cost := waves * (run + startRun) * s.cost
 			if plan.splits > 1 {
-				cost += stage + 8*plan.splits*elements/perCost
+				cost += stageCost + 8*plan.splits*elements/perCost
 			}
 			if lowest < 0 || cost < lowest {
 				best, lowest = plan, cost
 			}
-			if splits == least && waves > 16 {
+			if splits == smallest && waves > 16 {
 				break // more splits cannot keep the GPU busier
 			}
 		}
@@ -97,9 +97,9 @@ func multiplyHalf(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.R
 		arg.ldc, arg.strideC, arg.strideSplit = pitch(p), p.M*pitch(p), p.Batch*p.M*pitch(p)
 		arg.c, arg.bias, arg.outType = b.Scratch(kernels.Align(4*plan.splits*arg.strideSplit)), 0, int32(kernels.F32)
 	}
-	const mostBlocks = 1 << 30 // blocks loop over the remaining tiles
+	const maxBlocks = 1 << 30 // blocks loop over the remaining tiles
 	tiles := plan.splits * p.Batch * kernels.Pieces(p.M, plan.side) * kernels.Pieces(p.N, plan.side)
-	b.Launch(plan.kernelOf(p), kernels.Line(min(tiles, mostBlocks)), kernels.Line(tensorThreads), plan.shared(), &arg)
+	b.Launch(plan.kernelOf(p), kernels.Line(min(tiles, maxBlocks)), kernels.Line(tensorThreads), plan.shared(), &arg)
 	if plan.splits == 1 {
 		return
 	}

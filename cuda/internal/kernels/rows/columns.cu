@@ -17,7 +17,7 @@ struct ColumnsParams {
   int64_t seq; // S
   int64_t start;
   double log2_base;
-  int32_t end[12];    // the column behind each part
+  int32_t end[12];    // the column after each part
   int32_t turned[12]; // whether each part is rotated
   int32_t parts;
   int32_t dim; // D; 0 if nothing is rotated
@@ -79,7 +79,7 @@ __device__ __forceinline__ void move_rows(int first, int step, int end, char* co
 }
 
 // Moves 16 bytes at a time. A thread copies one 16-byte place of its rows, or several if a row has more places than the block has
-// threads. Shared memory behind turns: the rotations [kTilePositions][D/2]. Grid x is tiles of positions; a block with blockIdx.y does
+// threads. Shared memory after turns: the rotations [kTilePositions][D/2]. Grid x is tiles of positions; a block with blockIdx.y does
 // every gridDim.y-th sequence. With documents gridDim.y is B, since their rotations differ.
 template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(const ColumnsParams& p, double* turns) {
   const int packs = p.end[p.parts - 1] / kLanes<T>, pairs = p.dim / 2, step = max(1, int(blockDim.x) / packs);

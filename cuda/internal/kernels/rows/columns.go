@@ -71,8 +71,8 @@ func (c Columns) argument(b *kernels.Builder) (*columnsParams, error) {
 func (c Columns) launch(b *kernels.Builder, kernel string) error {
 	const (
 		tilePositions, tileSequences = 16, 2 // of a block; the first is kTilePositions
-		mostThreads, mostGrid        = 512, 1<<16 - 1
-		mostShared                   = 48 << 10
+		maxThreads, maxGrid          = 512, 1<<16 - 1
+		maxShared                    = 48 << 10
 	)
 	p, err := c.argument(b)
 	if err != nil {
@@ -81,21 +81,21 @@ func (c Columns) launch(b *kernels.Builder, kernel string) error {
 	cols := int64(p.end[p.parts-1])
 	pairs, packs, threads := int64(p.dim/2), max(1, cols/b.Type.Lanes()), int64(256)
 	shared := pairs * 8
-	if wide := shared + tilePositions*pairs*8; p.wide == 1 && wide <= mostShared {
+	if wide := shared + tilePositions*pairs*8; p.wide == 1 && wide <= maxShared {
 		shared = wide
 	} else {
 		p.wide = 0
 	}
-	if packs <= mostThreads { // whole rows
+	if packs <= maxThreads { // whole rows
 		threads = kernels.Pieces(packs*max(1, threads/packs), 32) * 32
 	}
 	sequences := kernels.Pieces(p.rows/p.seq, tileSequences)
 	if b.Documents != 0 {
-		if sequences = p.rows / p.seq; sequences > mostGrid {
-			return graph.Refuse(graph.ReasonSize, "%d rows of documents, want at most %d", sequences, mostGrid)
+		if sequences = p.rows / p.seq; sequences > maxGrid {
+			return graph.Refuse(graph.ReasonSize, "%d rows of documents, want at most %d", sequences, maxGrid)
 		}
 	}
-	grid := kernels.Dim{X: int(kernels.Pieces(p.seq, tilePositions)), Y: int(min(sequences, mostGrid)), Z: 1}
+	grid := kernels.Dim{X: int(kernels.Pieces(p.seq, tilePositions)), Y: int(min(sequences, maxGrid)), Z: 1}
 	b.Launch(b.Type.Name(kernel), grid, kernels.Line(threads), shared, p)
 	return nil
 }

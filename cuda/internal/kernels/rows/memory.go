@@ -15,8 +15,8 @@ type (
 		n    int64
 	}
 	copyParams struct {
-		x, y   [mostCopies]kernels.Ref
-		bytes  [mostCopies]int64
+		x, y   [maxCopies]kernels.Ref
+		bytes  [maxCopies]int64
 		blocks int64
 	}
 	fillParams struct {
@@ -27,8 +27,8 @@ type (
 	}
 )
 
-// mostCopies is the most arrays that one launch copies.
-const mostCopies = 2 * ops.MaxLinears
+// maxCopies is the most arrays that one launch copies.
+const maxCopies = 2 * ops.MaxLinears
 
 // Transfer is a copy of Bytes bytes. If From is 0, To gets zeros.
 type Transfer struct {
@@ -36,7 +36,7 @@ type Transfer struct {
 	Bytes    int64
 }
 
-// Copy adds up to mostCopies transfers, whose arrays do not overlap.
+// Copy adds up to maxCopies transfers, whose arrays do not overlap.
 func Copy(b *kernels.Builder, list ...Transfer) {
 	if len(list) == 0 {
 		return
@@ -46,11 +46,11 @@ func Copy(b *kernels.Builder, list ...Transfer) {
 		p.x[i], p.y[i], p.bytes[i] = c.From, c.To, c.Bytes
 		longest = max(longest, c.Bytes)
 	}
-	n, most := int64(len(list)), int64(1<<16)
+	n, maxBlocks := int64(len(list)), int64(1<<16) // blocks of an array
 	if n > 1 {
-		most = 2048 / n // most of the blocks have little to do
+		maxBlocks = 2048 / n // arrays shorter than the longest leave blocks idle
 	}
-	p.blocks = min(kernels.Pieces(longest, 256*16), most)
+	p.blocks = min(kernels.Pieces(longest, 256*16), maxBlocks)
 	b.Launch("nsa_copy", kernels.Line(p.blocks*n), kernels.Threads(), 0, p)
 }
 

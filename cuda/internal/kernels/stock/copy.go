@@ -101,15 +101,15 @@ func copyParamsOf(sizes, xs, ys []int64) (p copyParams, err error) {
 	return p, nil
 }
 
-// transposed reports whether x is contiguous along another axis than y, with both axes long enough for tiles. It moves that axis to
-// axis 1.
-func (p *copyParams) transposed() bool {
+// toTranspose turns p into the argument of stock_transpose, by moving the axis along which x is contiguous to axis 1. It returns false,
+// and changes nothing, if that is also y's axis, or if one of the two is too short for tiles.
+func (p *copyParams) toTranspose() bool {
 	i := slices.Index(p.xStrides[1:p.rank], 1) + 1
 	if i == 0 || p.yStrides[0] != 1 || p.xStrides[0] <= 1 || p.sizes[0] < 8 || p.sizes[i] < 8 {
 		return false
 	}
-	for _, of := range []*[maxCopyAxes]int64{&p.sizes, &p.xStrides, &p.yStrides} {
-		of[1], of[i] = of[i], of[1]
+	for _, list := range []*[maxCopyAxes]int64{&p.sizes, &p.xStrides, &p.yStrides} {
+		list[1], list[i] = list[i], list[1]
 	}
 	return true
 }
@@ -124,7 +124,7 @@ func copyElements(b *kernels.Builder, from, to view) error {
 	switch {
 	case p.rank == 1 && p.xStrides[0] == 1 && p.yStrides[0] == 1:
 		rows.Copy(b, rows.Transfer{From: p.x, To: p.y, Bytes: 4 * p.n})
-	case p.transposed():
+	case p.toTranspose():
 		tiles := kernels.Pieces(p.sizes[0], 32) * kernels.Pieces(p.sizes[1], 32) * (p.n / (p.sizes[0] * p.sizes[1]))
 		b.Launch("nsa_stock_transpose_f32", kernels.Looped(tiles), kernels.Threads(), 0, &p)
 	default:

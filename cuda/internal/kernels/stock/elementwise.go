@@ -33,7 +33,7 @@ type (
 func unary(b *kernels.Builder, op Unary) error {
 	x, y := b.In[0], b.Out[0]
 	if x.N() != y.N() {
-		return misfit(b)
+		return refuseShapes(b)
 	}
 	if op.Function == "sign" && x.Shape.IsScalar() {
 		op.Function = "sign bit" // Gorgonia has two functions of this name
@@ -47,7 +47,7 @@ func binary(b *kernels.Builder, op Binary) error {
 	x, y, z := b.In[0], b.In[1], b.Out[0]
 	scalarX, scalarY := x.N() == 1, y.N() == 1
 	if !scalarX && x.N() != z.N() || !scalarY && y.N() != z.N() {
-		return misfit(b)
+		return refuseShapes(b)
 	}
 	function := int32(slices.Index(binaryNames, op.Function))
 	p := &binaryParams{x.Ref, y.Ref, z.Ref, z.N(), function, kernels.Flag(scalarX) | kernels.Flag(scalarY)<<1}

@@ -9,54 +9,54 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 )
 
-// fill copies a view to the result. The view has the elements in the order of the result.
-func fill(b *kernels.Builder, from view) error {
+// copyToResult adds the copy of a view to the result. The view has the elements in the order of the result.
+func copyToResult(b *kernels.Builder, from view) error {
 	y := b.Out[0]
 	if from.elements() != y.N() {
-		return misfit(b)
+		return refuseShapes(b)
 	}
 	return copyElements(b, from, rowMajor(y.Ref, from.sizes...))
 }
 
-// whole fills the result with x in order, or with its one element.
-func whole(b *kernels.Builder, x kernels.Operand) error {
+// copyInOrder adds the copy of x to the result, element by element in order. If x is one element, that fills the result.
+func copyInOrder(b *kernels.Builder, x kernels.Operand) error {
 	from := rowMajor(x.Ref, x.N())
 	if x.N() == 1 {
 		from = view{x.Ref, []int64{b.Out[0].N()}, []int64{0}}
 	}
-	return fill(b, from)
+	return copyToResult(b, from)
 }
 
-func reshape(b *kernels.Builder, _ Reshape) error { return whole(b, b.In[0]) }
+func reshape(b *kernels.Builder, _ Reshape) error { return copyInOrder(b, b.In[0]) }
 
 func transpose(b *kernels.Builder, op Transpose) error {
 	if x := b.In[0]; len(op.Axes) == len(x.Shape) && distinct(op.Axes, len(x.Shape)) {
-		return fill(b, ordered(x, op.Axes))
+		return copyToResult(b, ordered(x, op.Axes))
 	}
-	return misfit(b)
+	return refuseShapes(b)
 }
 
 // slice copies out of a slice.
 func slice(b *kernels.Builder, op Slice) error {
 	if op.Whole {
-		return whole(b, b.In[0])
+		return copyInOrder(b, b.In[0])
 	}
-	from, ok := op.of(b.In[0])
+	from, ok := op.viewOf(b.In[0])
 	if !ok {
-		return misfit(b)
+		return refuseShapes(b)
 	}
-	return fill(b, from)
+	return copyToResult(b, from)
 }
 
 // sliceGrad copies into a slice of zeros.
 func sliceGrad(b *kernels.Builder, op SliceGrad) error {
 	x, part, y := b.In[0], b.In[1], b.Out[0]
 	if op.Whole {
-		return whole(b, part)
+		return copyInOrder(b, part)
 	}
-	to, ok := Slice(op).of(y)
+	to, ok := Slice(op).viewOf(y)
 	if !ok || x.N() != y.N() || part.N() != to.elements() && part.N() != 1 {
-		return misfit(b)
+		return refuseShapes(b)
 	}
 	from := rowMajor(part.Ref, to.sizes...)
 	if part.N() == 1 {
@@ -66,8 +66,8 @@ func sliceGrad(b *kernels.Builder, op SliceGrad) error {
 	return copyElements(b, from, to)
 }
 
-// of returns the slice of an operand.
-func (op Slice) of(x kernels.Operand) (view, bool) {
+// viewOf returns the slice of an operand; ok is false if the kernels do not take it.
+func (op Slice) viewOf(x kernels.Operand) (v view, ok bool) {
 	if op.Axis < 0 || op.Axis >= len(x.Shape) || op.Start >= x.Shape[op.Axis] {
 		return view{}, false
 	}
@@ -83,25 +83,25 @@ func (op Slice) of(x kernels.Operand) (view, bool) {
 func concat(b *kernels.Builder, op Concat) error {
 	y := b.Out[0]
 	if op.Axis < 0 || op.Axis >= len(y.Shape) {
-		return misfit(b)
+		return refuseShapes(b)
 	}
-	at := 0
+	offset := 0 // along the axis of y
 	for _, x := range b.In {
 		if len(x.Shape) != len(y.Shape) {
-			return misfit(b)
+			return refuseShapes(b)
 		}
 		from, n := around(x.Ref, x.Shape, op.Axis), x.Shape[op.Axis]
-		to := around(y.Ref, y.Shape, op.Axis).part(at, n, 1)
+		to := around(y.Ref, y.Shape, op.Axis).part(offset, n, 1)
 		if !slices.Equal(from.sizes, to.sizes) {
-			return misfit(b)
+			return refuseShapes(b)
 		}
 		if err := copyElements(b, from, to); err != nil {
 			return err
 		}
-		at += n
+		offset += n
 	}
-	if at != y.Shape[op.Axis] {
-		return misfit(b)
+	if offset != y.Shape[op.Axis] {
+		return refuseShapes(b)
 	}
 	return nil
 }
@@ -110,30 +110,30 @@ func concat(b *kernels.Builder, op Concat) error {
 func repeat(b *kernels.Builder, op Repeat) error {
 	x, shape := b.In[0], b.In[0].Shape
 	if x.N() == 1 {
-		return whole(b, x)
+		return copyInOrder(b, x)
 	}
 	if len(shape) == 1 && op.Axis == 1 {
 		shape = tensor.Shape{shape[0], 1} // a vector is repeated as a column
 	}
 	if op.Axis < 0 || op.Axis >= len(shape) {
-		return misfit(b)
+		return refuseShapes(b)
 	}
 	from := around(x.Ref, shape, op.Axis)
 	from.sizes = slices.Insert(from.sizes, 2, b.Out[0].N()/x.N())
 	from.strides = slices.Insert(from.strides, 2, 0)
-	return fill(b, from)
+	return copyToResult(b, from)
 }
 
 func element(b *kernels.Builder, op Element) error {
 	x, offset := b.In[0], 0
 	if len(op.At) != len(x.Shape) {
-		return misfit(b)
+		return refuseShapes(b)
 	}
 	for i, at := range op.At {
 		if at < 0 || at >= x.Shape[i] {
-			return misfit(b)
+			return refuseShapes(b)
 		}
 		offset = offset*x.Shape[i] + at
 	}
-	return fill(b, rowMajor(x.Ref.Plus(4*int64(offset)), 1))
+	return copyToResult(b, rowMajor(x.Ref.Plus(4*int64(offset)), 1))
 }

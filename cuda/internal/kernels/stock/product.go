@@ -46,7 +46,7 @@ func addProduct(b *kernels.Builder, p kernels.Product, x, y, z kernels.Ref) {
 func product(b *kernels.Builder, op Product) error {
 	p, ok := op.sizes(b.In[0], b.In[1])
 	if !ok || p.Batch*p.M*p.N != b.Out[0].N() {
-		return misfit(b)
+		return refuseShapes(b)
 	}
 	addProduct(b, p, b.In[0].Ref, b.In[1].Ref, b.Out[0].Ref)
 	return nil
@@ -99,11 +99,11 @@ func tensordot(b *kernels.Builder, op Tensordot) error {
 	x, okX := sideOf(b.In[0], op.A)
 	y, okY := sideOf(b.In[1], op.B)
 	if !okX || !okY || len(op.A) != len(op.B) || x.free*y.free != b.Out[0].N() {
-		return misfit(b)
+		return refuseShapes(b)
 	}
 	for i := range op.A {
 		if b.In[0].Shape[op.A[i]] != b.In[1].Shape[op.B[i]] {
-			return misfit(b)
+			return refuseShapes(b)
 		}
 	}
 	p := kernels.Product{M: x.free, N: y.free, K: x.along, TransA: x.alongFirst, TransB: !y.alongFirst, Batch: 1}

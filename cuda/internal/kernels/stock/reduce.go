@@ -18,8 +18,8 @@ type reduceParams struct {
 	max, share                       int32
 }
 
-// busy is a number of blocks of 256 threads that keeps a large GPU busy.
-const busy = 1056
+// fullGPU is a number of blocks of 256 threads that keeps a large GPU busy.
+const fullGPU = 1056
 
 // shareOf says how blocks of 256 threads are shared out over lines: see stock_lines.cuh. If lines cannot be cut and there are few,
 // a block has fewer lines.
@@ -33,14 +33,14 @@ func shareOf(outer, along, inner int64, cut bool) int64 {
 			lanes *= 2
 		}
 		return -lanes
-	case along <= 32 || outer*inner >= busy*256:
+	case along <= 32 || outer*inner >= fullGPU*256:
 		return -1
 	}
 	columns := int64(4)
 	for columns < inner && columns < 32 {
 		columns *= 2
 	}
-	for !cut && columns > 8 && outer*kernels.Pieces(inner, columns) < busy { // memory delivers 8 floats at once
+	for !cut && columns > 8 && outer*kernels.Pieces(inner, columns) < fullGPU { // memory delivers 8 floats at once
 		columns /= 2
 	}
 	return columns
@@ -63,11 +63,11 @@ type reduction struct {
 // plan cuts long lines if there are few. It depends on the sizes alone, and so do the bits.
 func (r reduction) plan() (run, splits int64) {
 	share := shareOf(r.outer, r.along, r.inner, true)
-	shortest := int64(4096)
+	shortestRun := int64(4096)
 	if share > 0 {
-		shortest = 16 * 256 / share
+		shortestRun = 16 * 256 / share
 	}
-	splits = max(1, min(busy/blocksOf(r.outer, r.inner, share), r.along/shortest))
+	splits = max(1, min(fullGPU/blocksOf(r.outer, r.inner, share), r.along/shortestRun))
 	run = kernels.Pieces(kernels.Pieces(r.along, splits), 4) * 4
 	return run, kernels.Pieces(r.along, run)
 }
@@ -98,39 +98,39 @@ func (p *reduceParams) launch(b *kernels.Builder) {
 func reduce(b *kernels.Builder, op Reduce) error {
 	x, y := b.In[0], b.Out[0]
 	if len(op.Axes) == 0 || !distinct(op.Axes, len(x.Shape)) {
-		return misfit(b)
+		return refuseShapes(b)
 	}
 	if !hostReduces(x.Shape, op.Axes) {
 		return graph.Refuse(graph.ReasonShape, "along %v of %v the host computes another number", op.Axes, x.Shape)
 	}
 	var passes []reduction
-	next := reduction{max: op.Max, along: 1, inner: 1} // of the axes from i on
+	pass := reduction{max: op.Max, along: 1, inner: 1} // over the axes from i on that no earlier pass has
 	for i := len(x.Shape) - 1; i >= 0; i-- {
 		if slices.Contains(op.Axes, i) {
-			next.along *= x.Dim(i)
+			pass.along *= x.Dim(i)
 			continue
 		}
-		if next.along > 1 {
-			passes = append(passes, next)
-			next.along = 1
+		if pass.along > 1 {
+			passes = append(passes, pass)
+			pass.along = 1
 		}
-		next.inner *= x.Dim(i)
+		pass.inner *= x.Dim(i)
 	}
-	if next.along > 1 || len(passes) == 0 {
-		passes = append(passes, next)
+	if pass.along > 1 || len(passes) == 0 {
+		passes = append(passes, pass)
 	}
-	if next.inner != y.N() {
-		return misfit(b)
+	if pass.inner != y.N() {
+		return refuseShapes(b)
 	}
 	var places [2]kernels.Ref
-	from, left := x.Ref, x.N()
+	from, elements := x.Ref, x.N()
 	for i, p := range passes {
-		p.outer = left / (p.along * p.inner)
-		left /= p.along
+		p.outer = elements / (p.along * p.inner)
+		elements /= p.along
 		to := y.Ref
 		if i < len(passes)-1 {
 			if i < len(places) { // later results are smaller
-				places[i] = b.Work(4 * left)
+				places[i] = b.Work(4 * elements)
 			}
 			to = places[i%2]
 		}
@@ -164,12 +164,12 @@ func size(b *kernels.Builder, op Size) error {
 	x, y, n := b.In[0], b.Out[0], 1
 	if !x.Shape.IsScalar() {
 		if op.Axis < 0 || op.Axis >= len(x.Shape) {
-			return misfit(b)
+			return refuseShapes(b)
 		}
 		n = x.Shape[op.Axis]
 	}
 	if y.N() != 1 {
-		return misfit(b)
+		return refuseShapes(b)
 	}
 	rows.Fill(b, y.Ref, 1, 32, math.Float32bits(float32(n)))
 	return nil

@@ -41,7 +41,7 @@ func softmaxGrad(b *kernels.Builder, op SoftmaxGrad) error {
 func alongLines(b *kernels.Builder, kernel string, axis int, params func(outer, along, inner int64, share int32) any) error {
 	shape, n := b.In[0].Shape, b.Out[0].N()
 	if shape.IsScalar() || slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return o.N() != n }) {
-		return misfit(b)
+		return refuseShapes(b)
 	}
 	outer, along, inner := extent(shape, (axis%len(shape)+len(shape))%len(shape))
 	share := shareOf(outer, along, inner, false)

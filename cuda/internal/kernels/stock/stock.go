@@ -85,8 +85,8 @@ func Rows() []kernels.Row {
 	)
 }
 
-// misfit refuses the shapes of an op.
-func misfit(b *kernels.Builder) error {
+// refuseShapes returns the refusal of the shapes of an op.
+func refuseShapes(b *kernels.Builder) error {
 	in := make([]tensor.Shape, len(b.In))
 	for i, o := range b.In {
 		in[i] = o.Shape

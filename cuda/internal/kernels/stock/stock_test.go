@@ -27,7 +27,7 @@ func TestStridedCopyMergesAxes(t *testing.T) {
 		{nil, nil, nil, 1, false},
 	} {
 		op, err := copyParamsOf(c.sizes, c.xs, c.ys)
-		if transposed := op.transposed(); err != nil || int(op.rank) != c.rank || transposed != c.transpose {
+		if transposed := op.toTranspose(); err != nil || int(op.rank) != c.rank || transposed != c.transpose {
 			t.Errorf("%v: rank %d, transpose %v, error %v", c, op.rank, transposed, err)
 		}
 	}
@@ -42,8 +42,8 @@ func TestStridedCopyMergesAxes(t *testing.T) {
 	}
 }
 
-// TestStockReductionsOfTensor: exactly the reductions that package tensor gets wrong are left to the host.
-func TestStockReductionsOfTensor(t *testing.T) {
+// TestStockReductionsThatTensorGetsWrongAreRefused: exactly the reductions that package tensor gets wrong are left to the host.
+func TestStockReductionsThatTensorGetsWrongAreRefused(t *testing.T) {
 	right, wrong := 0, 0
 	for rank, n := 3, 27; rank <= 4; rank, n = rank+1, 3*n {
 		for code := range n {

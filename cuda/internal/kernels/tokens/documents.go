@@ -17,13 +17,13 @@ type documentTableParams struct {
 
 // documentTable adds cu_seqlens [K+1] -> table [B,S,4].
 func documentTable(b *kernels.Builder, op ops.DocumentTableOp) error {
-	const owned, mostRows = 1024, math.MaxUint16 // places of a block, kOwned; rows of a grid
+	const owned, maxGridRows = 1024, math.MaxUint16 // places of a block, kOwned; rows of a grid
 	cu, table := b.In[0], b.Out[0]
 	if cu.N() > math.MaxInt32-owned || op.BlockLen > math.MaxInt32 {
 		return graph.Refuse(graph.ReasonSize, "%d boundaries, blocks of %d tokens, want less than 2^31", cu.N(), op.BlockLen)
 	}
 	p := &documentTableParams{cu.Ref, table.Ref, cu.N() - 1, int32(op.Batch), int32(op.Seq), int32(op.BlockLen), int32(op.Stride)}
-	grid := kernels.Dim{X: int(kernels.Pieces(table.Dim(1), owned)), Y: min(op.Batch, mostRows), Z: 1}
+	grid := kernels.Dim{X: int(kernels.Pieces(table.Dim(1), owned)), Y: min(op.Batch, maxGridRows), Z: 1}
 	b.Launch("nsa_document_table_i32", grid, kernels.Threads(), 0, p)
 	return nil
 }

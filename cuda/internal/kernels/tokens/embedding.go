@@ -34,8 +34,8 @@ const (
 	sortDigits     = 256
 )
 
-// countable refuses more ids, or a larger vocabulary, than fit in int32.
-func countable(ids, weight kernels.Operand) error {
+// checkCounts refuses more ids, or a larger vocabulary, than fit in int32.
+func checkCounts(ids, weight kernels.Operand) error {
 	if ids.N() > math.MaxInt32 || weight.Dim(0) > math.MaxInt32 {
 		return graph.Refuse(graph.ReasonShape, "%d ids of a vocabulary of %d, want at most 2^31-1", ids.N(), weight.Dim(0))
 	}
@@ -45,7 +45,7 @@ func countable(ids, weight kernels.Operand) error {
 // embedding adds weight [V,dim], ids -> y, the row of each id, NaN for an id outside the vocabulary.
 func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 	weight, ids, y := b.In[0], b.In[1], b.Out[0]
-	if err := countable(ids, weight); err != nil {
+	if err := checkCounts(ids, weight); err != nil {
 		return err
 	}
 	p := &embeddingParams{weight.Ref, ids.Ref, y.Ref, ids.N(), weight.Dim(0), weight.Dim(1)}
@@ -58,7 +58,7 @@ func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 func embeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
 	ids, dy, dweight := b.In[0], b.In[1], b.Out[0]
 	n, vocab, dim := ids.N(), dweight.Dim(0), dweight.Dim(1)
-	if err := countable(ids, dweight); err != nil {
+	if err := checkCounts(ids, dweight); err != nil {
 		return err
 	}
 	tiles := kernels.Pieces(n, sortTile)

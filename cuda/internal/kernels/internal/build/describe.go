@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	slow      = regexp.MustCompile(`\(C75(08|10)\)|Potential Performance Loss`) // setmaxnreg is ignored, wgmma has to wait
+	lostSpeed = regexp.MustCompile(`\(C75(08|10)\)|Potential Performance Loss`) // setmaxnreg is ignored, wgmma has to wait
 	entry     = regexp.MustCompile(`Compiling entry function '(\w+)' for '(\w+)'`)
 	spills    = regexp.MustCompile(`(\d+) bytes spill stores, (\d+) bytes spill loads`)
 	registers = regexp.MustCompile(`Used (\d+) registers`)
@@ -18,10 +18,10 @@ var (
 	argument  = regexp.MustCompile(`\.param.* \.[subf](\d+) [^,\[]*(?:\[(\d+)\])?`)
 )
 
-// describe parses ptxas -v and the PTX: registers, spills and argument sizes of each kernel. It returns the rest of the compiler's
-// output, too.
-func describe(output, ptx string) (map[string]manifest.Kernel, []string, error) {
-	kernels := map[string]manifest.Kernel{}
+// describe parses the output of ptxas -v and the PTX. It returns registers, spills and argument sizes of each kernel, and the warnings of
+// the compiler. Code that loses speed is an error.
+func describe(output, ptx string) (kernels map[string]manifest.Kernel, warnings []string, err error) {
+	kernels = map[string]manifest.Kernel{}
 	for _, m := range arguments.FindAllStringSubmatch(ptx, -1) {
 		k := manifest.Kernel{Params: []int{}, Registers: map[string]int{}, Spills: map[string]int{}}
 		for _, a := range argument.FindAllStringSubmatch(m[2], -1) {
@@ -36,7 +36,6 @@ func describe(output, ptx string) (map[string]manifest.Kernel, []string, error) 
 		}
 		kernels[m[1]] = k
 	}
-	var warnings []string
 	name, arch := "", ""
 	set := func(m map[string]int, n int) {
 		if n > 0 {
@@ -57,7 +56,7 @@ func describe(output, ptx string) (map[string]manifest.Kernel, []string, error) 
 			set(k.Spills, number(m[1])+number(m[2]))
 		} else if m := registers.FindStringSubmatch(line); m != nil && known {
 			set(k.Registers, number(m[1]))
-		} else if slow.MatchString(line) {
+		} else if lostSpeed.MatchString(line) {
 			return nil, nil, fmt.Errorf("ptxas: %s", line)
 		} else if !strings.HasPrefix(line, "ptxas info") {
 			warnings = append(warnings, line)

@@ -7,7 +7,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/internal/manifest"
 )
 
-const ptxOfTwo = `
+const ptxOfTwoKernels = `
 .visible .entry nsa_a(
 	.param .align 8 .b8 nsa_a_param_0[32]
 )
@@ -19,7 +19,7 @@ const ptxOfTwo = `
 )
 `
 
-const saidOfTwo = `ptxas info    : 0 bytes gmem
+const outputForTwoKernels = `ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'nsa_b' for 'sm_80'
 ptxas info    : Function properties for nsa_b
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
@@ -35,8 +35,8 @@ ptxas info    : Used 254 registers
 x.cu(3): warning: something
 `
 
-func TestDescribe(t *testing.T) {
-	kernels, warnings, err := describe(saidOfTwo, ptxOfTwo)
+func TestDescribeReadsCompilerOutput(t *testing.T) {
+	kernels, warnings, err := describe(outputForTwoKernels, ptxOfTwoKernels)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,12 +54,12 @@ func TestDescribe(t *testing.T) {
 	if len(warnings) != 1 {
 		t.Errorf("warnings %q, want one", warnings)
 	}
-	if _, _, err := describe(saidOfTwo, ".entry nsa_a()"); err == nil {
+	if _, _, err := describe(outputForTwoKernels, ".entry nsa_a()"); err == nil {
 		t.Error("no error for a kernel that is not in the PTX")
 	}
 	for _, code := range []string{"C7508", "C7510", "C7514"} {
-		said := saidOfTwo + "ptxas info    : (" + code + ") Potential Performance Loss: in the function 'nsa_a'\n"
-		if _, _, err := describe(said, ptxOfTwo); err == nil {
+		output := outputForTwoKernels + "ptxas info    : (" + code + ") Potential Performance Loss: in the function 'nsa_a'\n"
+		if _, _, err := describe(output, ptxOfTwoKernels); err == nil {
 			t.Error("no error for " + code)
 		}
 	}

@@ -62,8 +62,8 @@ func run() error {
 			old = &manifest.Manifest{}
 		}
 	}
-	all := old.Compiler != compiler || !slices.Equal(old.Flags, flags)
-	made := &manifest.Manifest{Compiler: compiler, Flags: flags, Units: map[string]manifest.Unit{}}
+	allStale := old.Compiler != compiler || !slices.Equal(old.Flags, flags)
+	next := &manifest.Manifest{Compiler: compiler, Flags: flags, Units: map[string]manifest.Unit{}}
 	var stale []string
 	for _, file := range sources {
 		file = filepath.ToSlash(file)
@@ -72,12 +72,12 @@ func run() error {
 		if unit.Sources, err = manifest.Sources(".", file); err != nil {
 			return err
 		}
-		if previous := old.Units[name]; !all && maps.Equal(previous.Sources, unit.Sources) && hasSum(name+".fatbin", previous.Fatbin) {
+		if previous := old.Units[name]; !allStale && maps.Equal(previous.Sources, unit.Sources) && hasSum(name+".fatbin", previous.Fatbin) {
 			unit = previous
 		} else {
 			stale = append(stale, name)
 		}
-		made.Units[name] = unit
+		next.Units[name] = unit
 	}
 	var failed error
 	if len(stale) > 0 {
@@ -85,9 +85,9 @@ func run() error {
 		if err != nil {
 			return err
 		}
-		failed = compileAll(nvcc, stale, old, made)
+		failed = compileAll(nvcc, stale, old, next)
 	}
-	return errors.Join(failed, finish(made))
+	return errors.Join(failed, finish(next))
 }
 
 // hasSum reports whether the file exists and has the hash.
@@ -115,14 +115,13 @@ func install() (string, error) {
 	return nvcc, nil
 }
 
-// compileAll compiles the named units, several at a time, and puts them into made. Those that do not compile stay as they are in
-// old.
-func compileAll(nvcc string, names []string, old, made *manifest.Manifest) error {
+// compileAll compiles the named units, several at a time, and describes them in next. Units that do not compile stay as they are in old.
+func compileAll(nvcc string, names []string, old, next *manifest.Manifest) error {
 	var group sync.WaitGroup
 	slots := make(chan struct{}, runtime.NumCPU())
 	units, errs := make([]manifest.Unit, len(names)), make([]error, len(names))
 	for i, name := range names {
-		units[i] = made.Units[name]
+		units[i] = next.Units[name]
 		group.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
@@ -134,7 +133,7 @@ func compileAll(nvcc string, names []string, old, made *manifest.Manifest) error
 		if errs[i] != nil {
 			units[i], errs[i] = old.Units[name], fmt.Errorf("%s.cu: %w", name, errs[i])
 		}
-		made.Units[name] = units[i]
+		next.Units[name] = units[i]
 	}
 	return errors.Join(errs...)
 }
@@ -177,19 +176,19 @@ func compile(nvcc, name string, unit *manifest.Unit) error {
 }
 
 // finish removes fat binaries without a source and writes the manifest.
-func finish(made *manifest.Manifest) error {
+func finish(next *manifest.Manifest) error {
 	files, err := filepath.Glob("*/*.fatbin")
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
-		if _, ok := made.Units[strings.TrimSuffix(filepath.ToSlash(f), ".fatbin")]; !ok {
+		if _, ok := next.Units[strings.TrimSuffix(filepath.ToSlash(f), ".fatbin")]; !ok {
 			if err := os.Remove(f); err != nil {
 				return err
 			}
 		}
 	}
-	data, err := json.MarshalIndent(made, "", "\t")
+	data, err := json.MarshalIndent(next, "", "\t")
 	if err != nil {
 		return err
 	}
