@@ -74,7 +74,7 @@ func benchAttention(r *report) {
 	for _, shape := range attentionShapes {
 		lengths := []int{2048, 4096, 8192, 16384, 32768, 65536, 131072}
 		if onlyLength != 0 {
-			lengths = []int{onlyLength}
+			lengths, lengthFound = []int{onlyLength}, true
 		}
 		for _, s := range lengths {
 			at := attentionAt{r, shape, s, ceiling / 1e12}

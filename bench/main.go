@@ -43,10 +43,16 @@ var suites = []suite{
 	{"profile", "time of each op in a training step of Base()", ofLength(benchProfile), true},
 }
 
-// onlyLength restricts the suites with several lengths to one length, if it is not 0.
-var onlyLength int
+// onlyLength restricts the suites with several lengths to one length, if it is not 0. lengthFound tells whether a suite has it.
+var (
+	onlyLength  int
+	lengthFound bool
+)
 
-func skipsLength(tokens int) bool { return onlyLength != 0 && onlyLength != tokens }
+func skipsLength(tokens int) bool {
+	lengthFound = lengthFound || onlyLength == tokens
+	return onlyLength != 0 && onlyLength != tokens
+}
 
 // suiteNames lists the suites for users.
 func suiteNames() string {
@@ -134,4 +140,7 @@ func run(pick, out, device string) {
 		s.run(r)
 	}
 	r.save()
+	if onlyLength != 0 && !lengthFound {
+		check(fmt.Errorf("-length is %d, which none of these suites has", onlyLength))
+	}
 }
