@@ -15288,7 +15288,7 @@ x256_done:
 	RET
 
 // func dots32(wide bool, n int, x *float32, a *float32, b *float32, c *float32, d *float32) (float32, float32, float32, float32)
-// Requires: AVX, AVX512DQ, AVX512F, BMI2, FMA3, SSE
+// Requires: AVX, AVX512DQ, AVX512F, BMI2, FMA3
 TEXT ·dots32(SB), NOSPLIT, $0-72
 	MOVB   wide+0(FP), AL
 	TESTB  AL, AL
@@ -15370,44 +15370,22 @@ x512_tail:
 x512_done:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
-	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
-	VADDPS        X0, X1, X0
-	VPERMILPD     $0x01, X0, X1
-	VADDPS        X1, X0, X0
-	VPERMILPS     $0x01, X0, X1
-	VADDPS        X1, X0, X0
-	MOVSS         X0, ret+56(FP)
+	VADDPS        Y1, Y0, Y0
 	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VPERMILPD     $0x01, X1, X0
-	VADDPS        X0, X1, X1
-	VPERMILPS     $0x01, X1, X0
-	VADDPS        X0, X1, X1
-	MOVSS         X1, ret1+60(FP)
+	VEXTRACTF64X4 $0x01, Z2, Y3
+	VADDPS        Y3, Y2, Y2
 	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VPERMILPD     $0x01, X1, X0
-	VADDPS        X0, X1, X1
-	VPERMILPS     $0x01, X1, X0
-	VADDPS        X0, X1, X1
-	MOVSS         X1, ret2+64(FP)
+	VEXTRACTF64X4 $0x01, Z4, Y5
+	VADDPS        Y5, Y4, Y4
 	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
+	VEXTRACTF64X4 $0x01, Z6, Y7
+	VADDPS        Y7, Y6, Y6
+	VHADDPS       Y2, Y0, Y0
+	VHADDPS       Y6, Y4, Y1
+	VHADDPS       Y1, Y0, Y0
 	VEXTRACTF128  $0x01, Y0, X1
 	VADDPS        X1, X0, X1
-	VPERMILPD     $0x01, X1, X0
-	VADDPS        X0, X1, X1
-	VPERMILPS     $0x01, X1, X0
-	VADDPS        X0, X1, X1
-	MOVSS         X1, ret3+68(FP)
+	VMOVUPS       X1, ret+56(FP)
 	VZEROUPPER
 	RET
 
@@ -15496,37 +15474,15 @@ x256_tail:
 
 x256_done:
 	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
+	VADDPS       Y5, Y4, Y4
+	VADDPS       Y7, Y6, Y6
+	VHADDPS      Y2, Y0, Y0
+	VHADDPS      Y6, Y4, Y1
+	VHADDPS      Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
-	VPERMILPD    $0x01, X1, X0
-	VADDPS       X0, X1, X1
-	VPERMILPS    $0x01, X1, X0
-	VADDPS       X0, X1, X1
-	MOVSS        X1, ret+56(FP)
-	VADDPS       Y3, Y2, Y2
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VPERMILPD    $0x01, X0, X1
-	VADDPS       X1, X0, X0
-	VPERMILPS    $0x01, X0, X1
-	VADDPS       X1, X0, X0
-	MOVSS        X0, ret1+60(FP)
-	VADDPS       Y5, Y4, Y4
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VPERMILPD    $0x01, X0, X1
-	VADDPS       X1, X0, X0
-	VPERMILPS    $0x01, X0, X1
-	VADDPS       X1, X0, X0
-	MOVSS        X0, ret2+64(FP)
-	VADDPS       Y7, Y6, Y6
-	VEXTRACTF128 $0x01, Y6, X0
-	VADDPS       X0, X6, X0
-	VPERMILPD    $0x01, X0, X1
-	VADDPS       X1, X0, X0
-	VPERMILPS    $0x01, X0, X1
-	VADDPS       X1, X0, X0
-	MOVSS        X0, ret3+68(FP)
+	VMOVUPS      X1, ret+56(FP)
 	VZEROUPPER
 	RET
 

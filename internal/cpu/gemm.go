@@ -169,13 +169,9 @@ func dotBlock[T Float](b block) {
 	k := b.Terms[0].K
 	A, B, C := Slice[T](b.Terms[0].A), Slice[T](b.Terms[0].B), Slice[T](b.C)
 	for j := b.j; j < b.j+b.n; j += 4 {
-		last := b.j + b.n - 1
-		row := func(i int) []T { return B[min(j+i, last)*k:][:k] }
-		r0, r1, r2, r3 := row(0), row(1), row(2), row(3)
+		n := min(4, b.j+b.n-j)
 		for i := b.i; i < b.i+b.m; i++ {
-			var y [4]T
-			y[0], y[1], y[2], y[3] = Dots(A[i*k:][:k], r0, r1, r2, r3)
-			copy(C[i*b.N+j:i*b.N+last+1], y[:])
+			dots(A[i*k:][:k], B[j*k:], C[i*b.N+j:][:n])
 		}
 	}
 	if b.Bias != nil {

@@ -45,20 +45,29 @@ func Dot[T Float](x, y []T) T {
 	return sum
 }
 
-// Dots returns the dot products of x with four rows. The bits of each do not depend on the other rows.
-func Dots[T Float](x, a, b, c, d []T) (xa, xb, xc, xd T) {
-	a, b, c, d = a[:len(x)], b[:len(x)], c[:len(x)], d[:len(x)]
+// dots sets y[j] to the dot product of x and row j of rows [4,len(x)], for up to four y. The bits of each do not depend on the others.
+func dots[T Float](x, rows, y []T) {
+	k, last := len(x), len(y)-1
+	rows = rows[:len(y)*k]
 	if fast[T]() {
-		xa, xb, xc, xd := dots32(wide(), len(x), f32(x), f32(a), f32(b), f32(c), f32(d))
-		return T(xa), T(xb), T(xc), T(xd)
+		row := func(j int) *float32 { return (*float32)(unsafe.Add(unsafe.Pointer(f32(rows)), 4*k*min(j, last))) }
+		y0, y1, y2, y3 := dots32(wide(), k, f32(x), row(0), row(1), row(2), row(3))
+		if last == 3 {
+			y[0], y[1], y[2], y[3] = T(y0), T(y1), T(y2), T(y3)
+			return
+		}
+		for j, v := range []float32{y0, y1, y2}[:len(y)] {
+			y[j] = T(v)
+		}
+		return
 	}
-	for i, v := range x {
-		xa += v * a[i]
-		xb += v * b[i]
-		xc += v * c[i]
-		xd += v * d[i]
+	for j := range y {
+		var sum T
+		for i, v := range rows[j*k:][:k] {
+			sum += x[i] * v
+		}
+		y[j] = sum
 	}
-	return xa, xb, xc, xd
 }
 
 // Axpy sets y[i] += a*x[i].
