@@ -45,7 +45,8 @@ func Dot[T Float](x, y []T) T {
 	return sum
 }
 
-// dots sets y[j] to the dot product of x and row j of rows [4,len(x)], for up to four y. The bits of each do not depend on the others.
+// dots sets y[j] to the dot product of x and row j of rows [len(y),len(x)], for one to four rows. The bits of each do not depend on the
+// other rows.
 func dots[T Float](x, rows, y []T) {
 	k, last := len(x), len(y)-1
 	rows = rows[:len(y)*k]

@@ -34,8 +34,11 @@ func (l *Launch) check() error {
 // Pieces is n / size, rounded up: the number of pieces of at most size that n is cut into.
 func Pieces(n, size int64) int64 { return (n + size - 1) / size }
 
+// RoundUp is the least multiple of size that is n or more.
+func RoundUp(n, size int64) int64 { return Pieces(n, size) * size }
+
 // Align rounds bytes up to a multiple of 256, the alignment of work memory.
-func Align(bytes int64) int64 { return Pieces(bytes, 256) * 256 }
+func Align(bytes int64) int64 { return RoundUp(bytes, 256) }
 
 // Flag is a bool as the int32 that kernels read.
 func Flag(b bool) int32 {

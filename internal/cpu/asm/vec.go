@@ -54,7 +54,7 @@ var kernels = []kernel{
 				VFMADD231PS(x.load(row, u), v, x.sums[2*i+u])
 			}
 		},
-		finish: func(x *iteration) { // horizontal additions fold the four rows together, much faster than one by one
+		finish: func(x *iteration) { // horizontal additions fold the four rows together
 			var rows [4]VecVirtual
 			for i := range rows {
 				sum, other := x.sums[2*i], x.sums[2*i+1]

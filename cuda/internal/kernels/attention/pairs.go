@@ -110,7 +110,7 @@ func (a selectedProblem) sortBytes() int64 { return 4*a.selectionBlocks() + 2*4*
 // that for its statistics in the forward.
 func (a selectedProblem) resultsPerQuery() int64 { return a.topN * a.parts() * a.headsPerGroup() }
 
-func resultBytes(c int64) int64 { return 2 * 32 * kernels.Pieces(c, 32) }
+func resultBytes(c int64) int64 { return 2 * kernels.RoundUp(c, 32) }
 
 const statBytes = 8
 

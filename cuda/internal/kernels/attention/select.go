@@ -87,7 +87,7 @@ func (a choice) grid(queries int64) int64 { return a.groups() * kernels.Pieces(a
 // listFloats is the number of floats for the scores of a tile of n columns and for the lists of the best blocks.
 func (a choice) listFloats(p *selectParams, n int64) int64 {
 	tokens := int64(p.tokens)
-	return quads(tokens*n) + quads(tokens*int64(p.tile)) + 2*quads(tokens*a.blocksByScore())
+	return kernels.RoundUp(tokens*n, 4) + kernels.RoundUp(tokens*int64(p.tile), 4) + 2*kernels.RoundUp(tokens*a.blocksByScore(), 4)
 }
 
 // blocksByScore is the most blocks that a query chooses by score, 0 if all queries get all their blocks.
@@ -97,9 +97,6 @@ func (a choice) blocksByScore() int64 {
 	}
 	return a.topN - ops.ForcedBlocks
 }
-
-// quads rounds n up to a multiple of 4.
-func quads(n int64) int64 { return kernels.Pieces(n, 4) * 4 }
 
 // selectBlocks adds q, kc, lse -> idx for all types and sizes.
 func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
@@ -137,7 +134,7 @@ func (a choice) setLists(p *selectParams) error {
 	case n >= maxListEntries:
 		return graph.Refuse(graph.ReasonShape, "tensor cores: %d blocks of a query, want at most %d", a.topN, maxListEntries-1+ops.ForcedBlocks)
 	case n > 0:
-		p.room = int32(min(maxListEntries, 32*kernels.Pieces(n+16, 32)))
+		p.room = int32(min(maxListEntries, kernels.RoundUp(n+16, 32)))
 	}
 	p.earliest = int32(min(a.topN*a.block, a.S))
 	return nil
@@ -207,7 +204,7 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	}
 	size := sizeOf(w)
 	p.tokens = int32(size.queries)
-	m := &selectMapParams{selectParams: p, blocks: int32(quads(kernels.Pieces(a.S, a.block) + foldedBlocks))}
+	m := &selectMapParams{selectParams: p, blocks: int32(kernels.RoundUp(kernels.Pieces(a.S, a.block)+foldedBlocks, 4))}
 	scores := 4 * size.queries * int64(m.blocks) // bytes of a thread block
 	grid, sms := a.grid(size.queries), int64(a.GPU.SMs)
 	if resident := sms * w.choice.blocks; grid > resident && grid*scores > sms*maxScoreBytes { // resident thread blocks go through several tiles
@@ -243,7 +240,7 @@ func selectBlocksOnTensorCores(b *kernels.Builder, op ops.SelectBlocksOp) error 
 			if usual { // the quadruples of eight queries are in different banks of shared memory
 				pitch = ring + 8 + 4*((n+1)%2)
 			}
-			lists := quads(2*queries*int64(p.room)) + quads(2*queries)
+			lists := kernels.RoundUp(2*queries*int64(p.room), 4) + kernels.RoundUp(2*queries, 4)
 			return teamSize{queries, pitch, teamBytes(1, width, 2) + 4*lists + 4*queries*threads*pitch}
 		})
 	}

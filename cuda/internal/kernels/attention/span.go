@@ -195,6 +195,6 @@ func (a spanProblem) chunks(keys, tile, blocks, minRows int64) index {
 	rows := min(a.S, a.window+keys) * a.headsPerGroup() // the most rows that see keys of one tile
 	n := kernels.Pieces(blocks, a.groups()*kernels.Pieces(a.T, keys))
 	n = max(1, min(n, maxChunks, rows/minRows))
-	chunk := kernels.Pieces(kernels.Pieces(rows, n), tile) * tile
+	chunk := kernels.RoundUp(kernels.Pieces(rows, n), tile)
 	return index{chunk: int32(chunk), items: int32(kernels.Pieces(rows, chunk))}
 }

@@ -39,7 +39,7 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	var shared int64
 	for _, c = range class.clusters {
 		p.pickSize = pickSize(op.Cache, context, 32*c.warps)
-		p.workSize = int32(quads(max(c.warps*class.ringFloats, int64(p.pickSize), int64(phiFloats))))
+		p.workSize = int32(kernels.RoundUp(max(c.warps*class.ringFloats, int64(p.pickSize), int64(phiFloats)), 4))
 		if shared = class.clusterShared(c, p); class.runAtOnce(b.GPU, c, sequences, shared) {
 			break
 		}
@@ -64,9 +64,6 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	return nil
 }
 
-// quads rounds n up to a multiple of 4.
-func quads(n int64) int64 { return kernels.Pieces(n, 4) * 4 }
-
 // clusterShared is the shared memory of a block, without logits, in bytes: the arrays of ClusterShared in decode_cluster.cu.
 func (class products) clusterShared(c cluster, p *decodeParams) int64 {
 	h := int64(p.h)
@@ -74,7 +71,7 @@ func (class products) clusterShared(c cluster, p *decodeParams) int64 {
 	ofWarps, tops, norms, gates := c.warps*3*h, h, h, branches*h
 	counts, warpCounts, idx, pages := branches*c.blocks, c.warps, int64(p.n), int64(p.width)
 	words := int64(p.workSize) + slices + sums + stats + factors + ofWarps + tops + norms + gates + counts + warpCounts + idx + pages
-	return class.headBytes + rowBytes + 4*quads(words)
+	return class.headBytes + rowBytes + 4*kernels.RoundUp(words, 4)
 }
 
 // runAtOnce reports whether the clusters of all sequences run at once if a block needs `shared` bytes of shared memory. Blocks of eight

@@ -150,7 +150,7 @@ func tensorCoreProducts(b *kernels.Builder, op ops.DecodeOp) products {
 	ring := slots * 16 * width
 	return products{
 		name: fmt.Sprintf("mma%dx%d_%v", width, heads, b.Type), minPartKeys: 128, width: width, blocksPerSM: blocks,
-		headBytes: heads * (width + 8) * 2, ringFloats: ring, warpFloats: kernels.Pieces(max(ring, h*dv+2*h), 64) * 64,
+		headBytes: heads * (width + 8) * 2, ringFloats: ring, warpFloats: kernels.RoundUp(max(ring, h*dv+2*h), 64),
 		clusters: clusters,
 	}
 }
@@ -204,7 +204,7 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 		keys[window] = context
 	} else {
 		keys = [branches]int64{int64(ops.NumCompressed(int(context), c.BlockLen, c.Stride)), min(context, int64(c.TopN)*int64(c.SelectBlock)), int64(c.Window)}
-		p.maxCompressed = kernels.Pieces(max(1, keys[compressed]), 16) * 16
+		p.maxCompressed = kernels.RoundUp(max(1, keys[compressed]), 16)
 	}
 	for i := range branches {
 		if c.Has(1<<i) || c.Dense() && i == window {
@@ -242,7 +242,7 @@ func pickSize(c ops.KVCache, context, threads int64) int32 {
 	candidates := max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock)))
 	free, perThread := int64(c.TopN-ops.ForcedBlocks), kernels.Pieces(candidates, threads)
 	const groups = 32
-	return int32(kernels.Pieces(2*(groups+2+perThread*threads+perThread*min(threads/groups*free, threads))+free, 4) * 4)
+	return int32(kernels.RoundUp(2*(groups+2+perThread*threads+perThread*min(threads/groups*free, threads))+free, 4))
 }
 
 // step adds the launches of a step. With few sequences, parts of keys are short, so that every multiprocessor gets some. The
@@ -320,7 +320,7 @@ const rowBytes = 256
 
 // headShared returns the bytes of shared memory for the rotation and the heads.
 func (class products) headShared(p *decodeParams) int64 {
-	return kernels.Pieces(int64(p.dim)*4, 16)*16 + kernels.Pieces(class.headBytes, 16)*16
+	return kernels.RoundUp(int64(p.dim)*4, 16) + kernels.RoundUp(class.headBytes, 16)
 }
 
 // checkShared refuses more shared memory than a block may have.

@@ -405,7 +405,7 @@ template <typename Products, int Blocks, int Warps> __device__ void decode_clust
   };
   attend(s, c, kCompressedBranch, kWindowBranch, chooses);
   if (chooses) {
-    tell_sums(s, c); // waits at 1, where attend has arrived: all stats have arrived
+    tell_sums(s, c); // 1: attend has arrived at this barrier, tell_sums waits at it: all stats have arrived
     cluster_arrive();
     set_factors(kCompressedBranch, kWindowBranch);
     cluster_wait(); // 2: all sums have arrived

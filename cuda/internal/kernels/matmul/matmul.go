@@ -60,7 +60,7 @@ func planFloat(p kernels.Product) floatPlan {
 		splits = 1 // the second stage writes c in one piece
 	}
 	splits = min(splits, max(1, partialBytes/(4*p.Batch*p.M*p.N)), math.MaxUint16)
-	f.run = kernels.Pieces(kernels.Pieces(p.K, splits), 16) * 16
+	f.run = kernels.RoundUp(kernels.Pieces(p.K, splits), 16)
 	f.splits = kernels.Pieces(p.K, f.run)
 	return f
 }

@@ -59,7 +59,7 @@ func planTensor(p kernels.Product) tensorPlan {
 	for _, s := range []tensorShape{{"matmul_large", 128, 264, 4}, {"matmul_small", 64, 396, 3}} {
 		tiles := p.Batch * kernels.Pieces(p.M, s.side) * kernels.Pieces(p.N, s.side)
 		for splits := smallest; splits <= min(largest, max(smallest, maxSplits)); splits++ {
-			run := kernels.Pieces(kernels.Pieces(p.K, splits), tensorDepth) * tensorDepth
+			run := kernels.RoundUp(kernels.Pieces(p.K, splits), tensorDepth)
 			plan := tensorPlan{s, run, kernels.Pieces(p.K, run)}
 			waves := kernels.Pieces(tiles*plan.splits, s.resident)
 			cost := waves * (run + startRun) * s.cost
@@ -78,7 +78,7 @@ func planTensor(p kernels.Product) tensorPlan {
 }
 
 // pitch is the distance between rows of partial sums, in elements.
-func pitch(p kernels.Product) int64 { return kernels.Pieces(p.N, 4) * 4 }
+func pitch(p kernels.Product) int64 { return kernels.RoundUp(p.N, 4) }
 
 // kernelOf returns the kernel of a shape for operands that are plain (n) or transposed (t).
 func (s tensorShape) kernelOf(p kernels.Product) string {

@@ -87,7 +87,7 @@ func (c Columns) launch(b *kernels.Builder, kernel string) error {
 		p.wide = 0
 	}
 	if packs <= maxThreads { // whole rows
-		threads = kernels.Pieces(packs*max(1, threads/packs), 32) * 32
+		threads = kernels.RoundUp(packs*max(1, threads/packs), 32)
 	}
 	sequences := kernels.Pieces(p.rows/p.seq, tileSequences)
 	if b.Documents != 0 {

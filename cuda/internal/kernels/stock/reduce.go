@@ -68,7 +68,7 @@ func (r reduction) plan() (run, splits int64) {
 		shortestRun = 16 * 256 / share
 	}
 	splits = max(1, min(fullGPU/blocksOf(r.outer, r.inner, share), r.along/shortestRun))
-	run = kernels.Pieces(kernels.Pieces(r.along, splits), 4) * 4
+	run = kernels.RoundUp(kernels.Pieces(r.along, splits), 4)
 	return run, kernels.Pieces(r.along, run)
 }
 

@@ -9,8 +9,8 @@
 // lse. A target outside [-1,V) makes the loss and its row of dlogits NaN. One block sums the mean in float64; group_reduce adds up its
 // threads.
 //
-// A large lse is too coarse in float32: at 1e6 it is off by up to 1/32. Then the gradient computes the maximum and the sum again, with
-// the same bits for all other rows.
+// A large lse is too coarse in float32: at 1e6 it is off by up to 1/32. For rows with such an lse the gradient computes the maximum and
+// the sum again.
 #include "row_softmax.cuh"
 
 namespace nsa {
@@ -48,7 +48,7 @@ struct CrossEntropyGradParams {
   int64_t vocab;
 };
 
-constexpr float kLargeLSE = 64; // as in ops/crossentropy.go
+constexpr float kLargeLSE = 64; // as `large` of package ops
 
 template <typename T> __device__ void cross_entropy_grad(const CrossEntropyGradParams& p) {
   const bool wide = p.vocab % kLanes<T> == 0 && aligned(p.logits, p.dlogits);
