@@ -20,6 +20,12 @@ __device__ __forceinline__ void copy_async(uint32_t to, const void* from, int by
 __device__ __forceinline__ void copy_cell(uint32_t to, const void* from, bool in) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(in ? 16 : 0) : "memory");
 }
+// copy_cell_once is copy_cell for numbers that are read once: what else lies in the L2 cache stays there longer.
+__device__ __forceinline__ void copy_cell_once(uint32_t to, const void* from, bool in) {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(in ? 16 : 0), "l"(policy) : "memory");
+}
 // copy_number begins to copy 4 bytes.
 __device__ __forceinline__ void copy_number(float* to, const float* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");

@@ -11,6 +11,9 @@ import (
 // cluster is a size of clusters: blocks of a cluster, and warps of a block.
 type cluster struct{ blocks, warps int64 }
 
+// clusters are the sizes that decode_cluster.cu is compiled for, the largest first.
+var clusters = []cluster{{8, 8}, {4, 8}, {2, 8}, {1, 8}, {1, 4}}
+
 // checkClusters refuses ops that decode_cluster.cu does not support.
 func checkClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	at := op.Inputs()
@@ -37,7 +40,7 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	context, phiFloats := int64(p.width-1)*int64(op.Cache.PageLen), p.workSize
 	var c cluster
 	var shared int64
-	for _, c = range class.clusters {
+	for _, c = range clusters {
 		p.pickSize = pickSize(op.Cache, context, 32*c.warps)
 		p.workSize = int32(kernels.RoundUp(max(c.warps*class.ringFloats, int64(p.pickSize), int64(phiFloats)), 4))
 		if shared = class.clusterShared(c, p); class.runAtOnce(b.GPU, c, sequences, shared) {

@@ -100,7 +100,6 @@ type products struct {
 	blocksPerSM           int64     // blocks of four warps that run at once on a multiprocessor, as far as registers allow
 	headBytes, warpFloats int64     // of shared memory
 	ringFloats            int64     // of a warp's ring of keys and values
-	clusters              []cluster // that decode_cluster.cu is compiled for, the largest first
 }
 
 // checkGates refuses ops that make the gates themselves, which only clusters support.
@@ -140,18 +139,17 @@ func onTensorCores(b *kernels.Builder, op ops.DecodeOp) error {
 func tensorCoreProducts(b *kernels.Builder, op ops.DecodeOp) products {
 	b.Aligned(16)
 	h, d, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), op.Cache.KeyDim, int64(op.Cache.ValueDim)
-	width, slots, heads, blocks, clusters := int64(64), int64(3), int64(8), int64(4), []cluster{{8, 8}, {8, 4}, {4, 4}, {2, 4}}
+	width, slots, heads, blocks := int64(64), int64(3), int64(8), int64(4)
 	if h > 8 {
 		heads, blocks = 16, blocks-1
 	}
 	if max(d, int(dv)) > 64 {
-		width, slots, blocks, clusters = 128, 2, blocks-1, []cluster{{8, 8}, {4, 8}, {2, 8}, {2, 4}}
+		width, slots, blocks = 128, 2, blocks-1
 	}
 	ring := slots * 16 * width
 	return products{
 		name: fmt.Sprintf("mma%dx%d_%v", width, heads, b.Type), minPartKeys: 128, width: width, blocksPerSM: blocks,
 		headBytes: heads * (width + 8) * 2, ringFloats: ring, warpFloats: kernels.RoundUp(max(ring, h*dv+2*h), 64),
-		clusters: clusters,
 	}
 }
 

@@ -9,8 +9,8 @@
 //                                          1                       2                           3        cluster barriers
 //
 // The block that has the newest key of a branch stores the token. All blocks make the same choice; barriers 1 and 2 are left out where
-// there are not more selection blocks than are selected. Bits depend only on the sequence and on the size of clusters: 2, 4 or 8 blocks
-// of 4 or 8 warps.
+// there are not more selection blocks than are selected. Bits depend only on the sequence and on the size of clusters: 1 to 8 blocks of 4
+// or 8 warps.
 #include "../cluster.cuh"
 #include "../overlap.cuh"
 #include "decode_choose.cuh"
@@ -19,8 +19,8 @@
 #ifdef NSA_CLUSTERS
 namespace nsa {
 
-// The most heads of a group. Loops over heads run up to this bound, so that whole warps take part: in a cluster of two blocks a warp has
-// 16 groups of lanes, one for each head.
+// The most heads of a group. Loops over heads run up to this bound, so that whole warps take part in shuffles: in a cluster of two blocks a
+// warp has 16 groups of lanes, one for each head, and in one of a single block nothing is shuffled.
 constexpr int kMostHeads = 16;
 constexpr int kNoBranch = -1; // in the place of a branch
 
@@ -456,17 +456,12 @@ template <typename Products, int Blocks, int Warps> __device__ void decode_clust
       nsa_decode_cluster##blocks##x##warps##_##name(const __grid_constant__ nsa::DecodeParams p) {                     \
     NSA_CLUSTER_BODY(blocks, warps, __VA_ARGS__);                                                                      \
   }
-// The sizes of clusters, blocks and warps of a block, as in decode.go.
-#define NSA_DECODE_CLUSTERS_64(...)      \
-  NSA_DECODE_CLUSTER(8, 8, __VA_ARGS__) \
-  NSA_DECODE_CLUSTER(8, 4, __VA_ARGS__) \
-  NSA_DECODE_CLUSTER(4, 4, __VA_ARGS__) \
-  NSA_DECODE_CLUSTER(2, 4, __VA_ARGS__)
-#define NSA_DECODE_CLUSTERS_128(...)     \
+// The sizes of clusters, blocks and warps of a block, as in cluster.go.
+#define NSA_DECODE_CLUSTERS(...)        \
   NSA_DECODE_CLUSTER(8, 8, __VA_ARGS__) \
   NSA_DECODE_CLUSTER(4, 8, __VA_ARGS__) \
   NSA_DECODE_CLUSTER(2, 8, __VA_ARGS__) \
-  NSA_DECODE_CLUSTER(2, 4, __VA_ARGS__)
+  NSA_DECODE_CLUSTER(1, 8, __VA_ARGS__) \
+  NSA_DECODE_CLUSTER(1, 4, __VA_ARGS__)
 
-NSA_MATRIX_UNITS_64(NSA_DECODE_CLUSTERS_64)
-NSA_MATRIX_UNITS_128(NSA_DECODE_CLUSTERS_128)
+NSA_MATRIX_UNITS(NSA_DECODE_CLUSTERS)

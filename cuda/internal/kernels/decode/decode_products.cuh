@@ -113,32 +113,54 @@ template <typename T, int W, int H> struct TensorCores {
     }
   }
 
-  // fill begins to copy the keys of a step to the oldest slot, which becomes the newest one. After the last key it repeats that key.
-  template <typename Row> __device__ void fill(const DecodeParams& p, const Source& from, int first, int end, Row row) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    if (first < end) {
-      const int key = first + lane % kKeys, mine = row(min(key, end - 1));
-      read += lane < kKeys && key < end;
+  // The cells that this lane copies in a step: cell lane%8 of every 64 dims of the keys and values lane/8, lane/8 + 4, ... So a warp reads
+  // whole lines of 128 bytes, at the full speed of memory; with half lines dense attention took a fifth longer.
+  struct Rows {
+    static constexpr int kEach = kKeys / 4;
+    uint32_t rows[kEach];
+  };
+
+  // rows_of returns the rows that this lane copies for the step that begins with key `first`. After the last key it repeats that key.
+  template <typename Row> __device__ Rows rows_of(int first, int end, Row row) {
+    const int lane = threadIdx.x % 32, key = first + lane % kKeys, mine = row(min(key, end - 1));
+    read += lane < kKeys && key < end;
+    Rows of;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const uint32_t of = __shfl_sync(0xffffffffu, mine, 8 * i + g);
-        const char* key = static_cast<const char*>(from.keys) + uint64_t(of) * uint32_t(2 * p.dim) + 16 * t;
-        const char* value = static_cast<const char*>(from.values) + uint64_t(of) * uint32_t(2 * p.value_dim) + 16 * t;
-        const uint32_t to = slot + (8 * i + g) * W * 2;
+    for (int i = 0; i < Rows::kEach; ++i) of.rows[i] = __shfl_sync(0xffffffffu, mine, 4 * i + lane / 8);
+    return of;
+  }
+  // copy begins to copy keys or values to one side of a slot.
+  __device__ void copy(uint32_t side, const void* from, int dim, const Rows& of) const {
+    const int g = threadIdx.x % 32 / 8, t = threadIdx.x % 8;
 #pragma unroll
-        for (int c = 0; c < W / 8; c += 4) {
-          const uint32_t at = to + c / 8 * 128 + ((c % 8 + t) ^ g) * 16;
-          copy_cell(at, key + c * 16, 8 * (c + t) < p.dim);
-          if (from.values) copy_cell(at + kSide, value + c * 16, 8 * (c + t) < p.value_dim);
-        }
-      }
+    for (int i = 0; i < Rows::kEach; ++i) {
+      const char* row = static_cast<const char*>(from) + uint64_t(of.rows[i]) * uint32_t(2 * dim) + 16 * t;
+      const uint32_t to = side + (4 * i + g) * W * 2 + (t ^ (4 * i + g) % 8) * 16;
+#pragma unroll
+      for (int c = 0; c < W / 8; c += 8) copy_cell_once(to + c * 16, row + c * 16, 8 * (c + t) < dim);
     }
-    copy_commit(); // also if nothing was copied: copy_wait counts one group for each slot
+  }
+  // fill_keys begins to copy the keys of a step to the oldest slot, fill_values their values. Then this slot is the newest one.
+  template <typename Row> __device__ void fill_keys(const DecodeParams& p, const Source& from, int first, int end, Row row, Rows& of) {
+    if (first < end) of = rows_of(first, end, row), copy(slot, from.keys, p.dim, of);
+    copy_commit(); // also if nothing was copied: copy_wait counts two groups for each slot
+  }
+  __device__ void fill_values(const DecodeParams& p, const Source& from, int first, int end, const Rows& of) {
+    if (first < end && from.values) copy(slot + kSide, from.values, p.value_dim, of);
+    copy_commit();
     slot = slot == ring + (kSlots - 1) * kSlot ? ring : slot + kSlot;
+  }
+  // await waits until the oldest group of copies is complete, of all lanes.
+  __device__ void await() const {
+    copy_wait<2 * kSlots - 1>();
+    __syncwarp();
   }
   template <typename Row> __device__ void fetch(const DecodeParams& p, const Source& from, int first, int all, int end, Row row) {
 #pragma unroll 1
-    for (int i = 0; i < kSlots; ++i) fill(p, from, first + i * all, end, row);
+    for (int i = 0; i < kSlots; ++i) {
+      Rows of;
+      fill_keys(p, from, first + i * all, end, row, of), fill_values(p, from, first + i * all, end, of);
+    }
   }
 
   // raise raises the maxima by the logits x of a step, and rescales sums and o, if some logit is far above its maximum. A little above is
@@ -167,8 +189,8 @@ template <typename T, int W, int H> struct TensorCores {
   template <typename Row>
   __device__ void step(const DecodeParams& p, const Source& from, float*, int first, int all, int end, Row row) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, matrix = lane / 8, r = lane % 8;
-    copy_wait<kSlots - 1>();
-    __syncwarp();
+    const int next = first + kSlots * all; // the step that takes this one's slot
+    await();
     float x[kTiles][4] = {};
     const uint32_t keys = slot + (matrix % 2 * 8 + r) * W * 2 + (matrix / 2 ^ r) * 16;
 #pragma unroll
@@ -178,6 +200,9 @@ template <typename T, int W, int H> struct TensorCores {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) multiply_fragments<T>(x[i], key, heads[c][i][0], heads[c][i][1]);
     }
+    __syncwarp(); // all lanes have read the keys
+    Rows of;
+    fill_keys(p, from, next, end, row, of);
     if (from.logits.to) { // a row of logits has room for whole steps
 #pragma unroll
       for (int i = 0; i < kTiles; ++i)
@@ -207,6 +232,7 @@ template <typename T, int W, int H> struct TensorCores {
       }
       power[i][0] = transpose_fragment(pair<T>(x[i][0], x[i][1])), power[i][1] = transpose_fragment(pair<T>(x[i][2], x[i][3]));
     }
+    await();
     if (from.values) {
       const uint32_t values = slot + kSide + (matrix / 2 * 8 + r) * W * 2 + (matrix % 2 ^ r) * 16;
 #pragma unroll
@@ -217,8 +243,8 @@ template <typename T, int W, int H> struct TensorCores {
         for (int i = 0; i < kTiles; ++i) multiply_fragments<T>(o[c][i], value, power[i][0], power[i][1]);
       }
     }
-    __syncwarp();
-    fill(p, from, first + kSlots * all, end, row);
+    __syncwarp(); // all lanes have read the values
+    fill_values(p, from, next, end, of);
   }
 
   // give writes o, `row` floats a head, to `to`, and the largest logits and sums to tops. Returns the keys read.
@@ -254,17 +280,15 @@ template <typename T, int W, int H> struct TensorCores {
 
 // NSA_MATRIX_UNITS lists the instances: a name, the least number of blocks of four warps on a multiprocessor, which limits registers, and
 // the class. decode.go has the same list.
-#define NSA_MATRIX_UNITS_64(kernels)                              \
+#define NSA_MATRIX_UNITS(kernels)                                 \
   kernels(mma64x8_bf16, 4, TensorCores<nsa::bf16, 64, 8>)         \
   kernels(mma64x16_bf16, 3, TensorCores<nsa::bf16, 64, 16>)       \
   kernels(mma64x8_f16, 4, TensorCores<nsa::f16, 64, 8>)           \
-  kernels(mma64x16_f16, 3, TensorCores<nsa::f16, 64, 16>)
-#define NSA_MATRIX_UNITS_128(kernels)                             \
+  kernels(mma64x16_f16, 3, TensorCores<nsa::f16, 64, 16>)         \
   kernels(mma128x8_bf16, 3, TensorCores<nsa::bf16, 128, 8>)       \
   kernels(mma128x16_bf16, 2, TensorCores<nsa::bf16, 128, 16>)     \
   kernels(mma128x8_f16, 3, TensorCores<nsa::f16, 128, 8>)         \
   kernels(mma128x16_f16, 2, TensorCores<nsa::f16, 128, 16>)
-#define NSA_MATRIX_UNITS(kernels) NSA_MATRIX_UNITS_64(kernels) NSA_MATRIX_UNITS_128(kernels)
 
 // A lane has one key in the first product and every 32nd dim in the second. The state of a warp lies in shared memory, laid out as a
 // Part; after it lie the factors of o [h], the exponentials [h,32], and the rows of the keys [32].

@@ -11,6 +11,7 @@ inline uint32_t shared_address(const void* p) { return host_shared_address(p); }
 
 inline void copy_async(uint32_t to, const void* from, int bytes) { host_copy(to, 16, from, bytes); }
 inline void copy_cell(uint32_t to, const void* from, bool in) { host_copy(to, 16, from, in ? 16 : 0); }
+inline void copy_cell_once(uint32_t to, const void* from, bool in) { copy_cell(to, from, in); }
 inline void copy_number(float* to, const float* from) { host_copy(shared_address(to), 4, from, 4); }
 inline void copy_pair(float2* to, const float2* from) { host_copy(shared_address(to), 8, from, 8); }
 inline void copy_commit() { host_copy_commit(); }
