@@ -362,9 +362,10 @@ func rounded(c opcases.Decoding, s opcases.Sequence, as storage) opcases.Sequenc
 // fastDecoding are the implementations that not all cases have, in half precision.
 var fastDecoding = []string{"cuda cluster", "cuda mma"}
 
-// decodingGPUs returns variants of a GPU that get clusters of all sizes.
-func decodingGPUs(gpu kernels.GPU) (list []kernels.GPU) {
-	for _, sms := range []int{132, 30, 12, 5, 3} {
+// decodingGPUs returns variants of a GPU that get clusters of all sizes in a case, the largest first.
+func decodingGPUs(gpu kernels.GPU, c opcases.Decoding) (list []kernels.GPU) {
+	sequences := decodingSlots * c.Cache.KVHeads
+	for _, sms := range []int{9 * sequences, 5 * sequences, 2 * sequences, sequences, sequences / 2} {
 		gpu.SMs = sms
 		list = append(list, gpu)
 	}
@@ -398,7 +399,7 @@ func TestDecodeOnGPU(t *testing.T) {
 			for _, row := range append([]string{"cuda"}, fastDecoding...) {
 				compare(c, s, row, p)
 			}
-			smaller := decodingGPUs(p)[1:]
+			smaller := decodingGPUs(p, c)[1:]
 			compare(c, s, "cuda cluster", smaller[(i+j)%len(smaller)])
 		}
 	}
@@ -439,7 +440,7 @@ func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 		for _, s := range storages {
 			op, site := decodingOp(t, c, s)
 			for _, row := range append([]string{"cuda"}, fastDecoding...) {
-				for _, gpu := range decodingGPUs(h200) {
+				for _, gpu := range decodingGPUs(h200, c) {
 					p, err := planOf(gpu, row, op, site)
 					if row == "cuda" && c.GateHidden == 0 {
 						require.NoError(t, err)

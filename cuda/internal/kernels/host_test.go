@@ -375,13 +375,14 @@ func TestWalksOfLargeLogitsOnHost(t *testing.T) {
 
 // TestDecodeOnHost: all cases of decoding, the types in turn, by all kernels that take them.
 func TestDecodeOnHost(t *testing.T) {
-	h, gpus := hostDevice(t), decodingGPUs(h200)
+	h := hostDevice(t)
 	for i, c := range opcases.Decodings() {
 		if s := storages[i%3]; decodes(t, "cuda", c, s) {
 			compareDecoding(t, c.Name, h, variant{"cuda", h200}, c, s, 12)
 		}
 		for j, row := range fastDecoding {
 			if s := storages[1+(i+j)%2]; decodes(t, row, c, s) {
+				gpus := decodingGPUs(h200, c)
 				compareDecoding(t, c.Name+", "+row, h, variant{row, gpus[i%len(gpus)]}, c, s, 12)
 			}
 		}

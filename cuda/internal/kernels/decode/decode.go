@@ -94,12 +94,12 @@ type decodeParams struct {
 
 // products describes a class of decode_products.cuh and how it is launched.
 type products struct {
-	name                  string    // the end of the kernels' names
-	minPartKeys           int64     // keys of the shortest part
-	width                 int64     // of a head, in numbers
-	blocksPerSM           int64     // blocks of four warps that run at once on a multiprocessor, as far as registers allow
-	headBytes, warpFloats int64     // of shared memory
-	ringFloats            int64     // of a warp's ring of keys and values
+	name                  string // the end of the kernels' names
+	minPartKeys           int64  // keys of the shortest part
+	width                 int64  // of a head, in numbers
+	blocksPerSM           int64  // blocks of four warps that run at once on a multiprocessor, as far as registers allow
+	headBytes, warpFloats int64  // of shared memory
+	ringFloats            int64  // of a warp's ring of keys and values
 }
 
 // checkGates refuses ops that make the gates themselves, which only clusters support.

@@ -94,6 +94,16 @@ template <typename Products, int Blocks, int Warps> struct ClusterShared {
     if (p.logits) logits = p.logits + ((int64_t(blockIdx.z) * p.groups + blockIdx.y) * Blocks + blockIdx.x) * h * p.logits_share;
   }
 
+  // The halves of a barrier of the cluster, and p in the memory of one of its blocks. One block alone has no use for those of clusters.
+  static __device__ void arrive() {
+    if constexpr (Blocks > 1) cluster_arrive();
+  }
+  static __device__ void wait() {
+    if constexpr (Blocks > 1) cluster_wait();
+    else __syncthreads();
+  }
+  template <typename V> static __device__ V* in_block(int block, V* p) { return Blocks > 1 ? peer(p, block) : p; }
+
   // weigh returns the Weight of a block's part of a branch for head j. Groups of as many lanes as the cluster has blocks work together, and
   // all lanes must call it: lane b of a group gets the Weight of block b.
   __device__ Weight weigh(const DecodeParams& p, int branch, int j) const {
@@ -109,7 +119,7 @@ template <typename Products, int Blocks, int Warps> struct ClusterShared {
   }
   // give writes a cell of o of a head and a branch to the block that adds it up.
   __device__ void give(int branch, int head, int cell, float4 o) const {
-    reinterpret_cast<float4*>(peer(slices, cell / kPart))[(branch * Blocks + blockIdx.x) * slice + head * kPart + cell % kPart] = o;
+    reinterpret_cast<float4*>(in_block(cell / kPart, slices))[(branch * Blocks + blockIdx.x) * slice + head * kPart + cell % kPart] = o;
   }
 };
 
@@ -240,7 +250,7 @@ __device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, 
 
 // attend does this block's share of the keys of one branch, or of two. A team of warps has a branch: the warps [0,cut) the first one, the
 // others the second one. attend writes the largest logits and sums of a branch to all blocks, and its count to block 0. If `chooses`, it
-// then calls cluster_arrive. At the end it writes each cell of o to the block that adds it up.
+// then calls arrive. At the end it writes each cell of o to the block that adds it up.
 template <typename Products, int Blocks, int Warps>
 __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, int first, int second, bool chooses) {
   using T = typename Products::Type;
@@ -288,16 +298,16 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
   const Softmax softmax = join<Warps>({in ? of[0] : -INFINITY, in ? of[h] : 0}, p.scale, power);
   if (in) of[2 * h] = power;
   if (j < h && w < Blocks && stored(branch)) {
-    float* to = peer(c.stats, w) + (branch * Blocks + blockIdx.x) * 2 * h + j;
+    float* to = c.in_block(w, c.stats) + (branch * Blocks + blockIdx.x) * 2 * h + j;
     to[0] = softmax.top, to[h] = softmax.sum;
   }
   if (w == 0 && j == 0 && stored(branch)) {
     int32_t sum = 0;
 #pragma unroll
     for (int i = 0; i < Warps; ++i) sum += i < cut != team ? c.warp_counts[i] : 0;
-    peer(c.counts, 0)[branch * Blocks + blockIdx.x] = sum;
+    c.in_block(0, c.counts)[branch * Blocks + blockIdx.x] = sum;
   }
-  if (chooses) cluster_arrive();
+  if (chooses) c.arrive();
   __syncthreads();
   const int cells = h * c.kCells;
 #pragma unroll 1
@@ -332,7 +342,7 @@ template <typename Products, int Blocks, int Warps> __device__ void tell_sums(co
   };
 #pragma unroll
   for (int u = 0; u < kTurns; ++u) load(next[u], u * kAtOnce);
-  cluster_wait();
+  c.wait();
 
   if (const int group = threadIdx.x / Blocks; group < kMostHeads) {
     const Weight w = c.weigh(p, kCompressedBranch, group);
@@ -370,7 +380,7 @@ template <typename Products, int Blocks, int Warps> __device__ void tell_sums(co
   __syncthreads();
   // Neighbouring threads write to one block, for a remote write takes long, however few bytes it has.
   constexpr int kEachBlock = c.kThreads / Blocks;
-  float* to = peer(sums, threadIdx.x / kEachBlock);
+  float* to = c.in_block(threadIdx.x / kEachBlock, sums);
   if (threadIdx.x / kEachBlock == blockIdx.x) return;
 #pragma unroll 1
   for (int i = threadIdx.x % kEachBlock * 4; i < count; i += kEachBlock * 4) *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<float4*>(sums + i);
@@ -379,18 +389,19 @@ template <typename Products, int Blocks, int Warps> __device__ void tell_sums(co
 template <typename Products, int Blocks, int Warps> __device__ void decode_cluster(const DecodeParams& p) {
   using T = typename Products::Type;
   extern __shared__ float4 nsa_dynamic_shared[];
-  cluster_arrive(); // begins the barrier that shows that all blocks have begun
+  using Shared = ClusterShared<Products, Blocks, Warps>;
+  Shared::arrive(); // begins the barrier that shows that all blocks have begun
   const int me = threadIdx.x, rank = blockIdx.x;
   constexpr int kThreads = 32 * Warps, kGroups = kThreads / Blocks;
   const int block = me % Blocks, group = me / Blocks;
-  const ClusterShared<Products, Blocks, Warps> c(p, shared_of_block(nsa_dynamic_shared));
+  const Shared c(p, shared_of_block(nsa_dynamic_shared));
   const double turn = p.turns[me % (Products::kWidth / 2)]; // in range: turns has kDecodePairs elements
   const GateLayer<T, Products::kMostHeads, 32 * Warps> gates(p);
   next_may_start();
   await_previous();
   Step s(p, kCompressedBranch, blockIdx.z, blockIdx.y);
   const bool runs = begin(s, c, gates, turn);
-  cluster_wait();
+  c.wait();
   if (!runs) return;
   const bool selects = s.has(kSelectedBranch), chooses = selects && s.own() >= p.n;
   // set_factors computes the factors of one or two branches whose stats have arrived. A group of lanes has a head of a branch; each lane
@@ -406,9 +417,9 @@ template <typename Products, int Blocks, int Warps> __device__ void decode_clust
   attend(s, c, kCompressedBranch, kWindowBranch, chooses);
   if (chooses) {
     tell_sums(s, c); // 1: attend has arrived at this barrier, tell_sums waits at it: all stats have arrived
-    cluster_arrive();
+    c.arrive();
     set_factors(kCompressedBranch, kWindowBranch);
-    cluster_wait(); // 2: all sums have arrived
+    c.wait(); // 2: all sums have arrived
     pick<kThreads>(s, c.work, [=](int i) { return c.sums[i]; }, c.idx);
   } else {
     for (int f = me; f < p.n; f += kThreads) c.idx[f] = selects && f <= s.own() ? f : -1;
@@ -417,7 +428,7 @@ template <typename Products, int Blocks, int Warps> __device__ void decode_clust
   if (rank == 0)
     for (int f = me; f < p.n; f += kThreads) p.idx[s.at() * p.n + f] = c.idx[f];
   if (selects) attend(s, c, kSelectedBranch, kNoBranch, false);
-  cluster_arrive(), cluster_wait(); // 3: all cells of o have arrived
+  c.arrive(), c.wait(); // 3: all cells of o have arrived
   if (!chooses) set_factors(kCompressedBranch, kWindowBranch);
   set_factors(kSelectedBranch, kNoBranch);
   __syncthreads();
