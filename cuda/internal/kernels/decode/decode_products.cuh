@@ -191,15 +191,19 @@ template <typename T, int W, int H> struct TensorCores {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, matrix = lane / 8, r = lane % 8;
     const int next = first + kSlots * all; // the step that takes this one's slot
     await();
-    float x[kTiles][4] = {};
+    float x[kTiles][4] = {}, odd[kTiles][4] = {}; // two sums, so that a product waits for every second one only
     const uint32_t keys = slot + (matrix % 2 * 8 + r) * W * 2 + (matrix / 2 ^ r) * 16;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       uint32_t key[4];
       read_fragments<false>(key, keys ^ (c * 32));
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) multiply_fragments<T>(x[i], key, heads[c][i][0], heads[c][i][1]);
+      for (int i = 0; i < kTiles; ++i) multiply_fragments<T>(c % 2 ? odd[i] : x[i], key, heads[c][i][0], heads[c][i][1]);
     }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[i][e] += odd[i][e];
     __syncwarp(); // all lanes have read the keys
     Rows of;
     fill_keys(p, from, next, end, row, of);
