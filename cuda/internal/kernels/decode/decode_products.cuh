@@ -113,44 +113,44 @@ template <typename T, int W, int H> struct TensorCores {
     }
   }
 
-  // The cells that this lane copies in a step: cell lane%8 of every 64 dims of the keys and values lane/8, lane/8 + 4, ... So a warp reads
-  // whole lines of 128 bytes, at the full speed of memory; with half lines dense attention took a fifth longer.
+  // The rows of keys lane/8, lane/8 + 4, ... of a step. This lane copies cell lane%8 of every 64 dims of them, so that a warp reads whole
+  // lines of 128 bytes, at the full speed of memory; with half lines dense attention took a fifth longer.
   struct Rows {
-    static constexpr int kEach = kKeys / 4;
-    uint32_t rows[kEach];
+    static constexpr int kCount = kKeys / 4;
+    uint32_t row[kCount];
   };
 
-  // rows_of returns the rows that this lane copies for the step that begins with key `first`. After the last key it repeats that key.
-  template <typename Row> __device__ Rows rows_of(int first, int end, Row row) {
-    const int lane = threadIdx.x % 32, key = first + lane % kKeys, mine = row(min(key, end - 1));
+  // find_rows returns the rows that this lane copies for the step that begins with key `first`. After the last key it repeats that key.
+  template <typename Row> __device__ Rows find_rows(int first, int end, Row row) {
+    const int lane = threadIdx.x % 32, key = first + lane % kKeys, own = row(min(key, end - 1));
     read += lane < kKeys && key < end;
-    Rows of;
+    Rows rows;
 #pragma unroll
-    for (int i = 0; i < Rows::kEach; ++i) of.rows[i] = __shfl_sync(0xffffffffu, mine, 4 * i + lane / 8);
-    return of;
+    for (int i = 0; i < Rows::kCount; ++i) rows.row[i] = __shfl_sync(0xffffffffu, own, 4 * i + lane / 8);
+    return rows;
   }
   // copy begins to copy keys or values to one side of a slot.
-  __device__ void copy(uint32_t side, const void* from, int dim, const Rows& of) const {
+  __device__ void copy(uint32_t side, const void* from, int dim, const Rows& rows) const {
     const int g = threadIdx.x % 32 / 8, t = threadIdx.x % 8;
 #pragma unroll
-    for (int i = 0; i < Rows::kEach; ++i) {
-      const char* row = static_cast<const char*>(from) + uint64_t(of.rows[i]) * uint32_t(2 * dim) + 16 * t;
+    for (int i = 0; i < Rows::kCount; ++i) {
+      const char* cell = static_cast<const char*>(from) + uint64_t(rows.row[i]) * uint32_t(2 * dim) + 16 * t;
       const uint32_t to = side + (4 * i + g) * W * 2 + (t ^ (4 * i + g) % 8) * 16;
 #pragma unroll
-      for (int c = 0; c < W / 8; c += 8) copy_cell_once(to + c * 16, row + c * 16, 8 * (c + t) < dim);
+      for (int c = 0; c < W / 8; c += 8) copy_cell_once(to + c * 16, cell + c * 16, 8 * (c + t) < dim);
     }
   }
   // fill_keys begins to copy the keys of a step to the oldest slot, fill_values their values. Then this slot is the newest one.
-  template <typename Row> __device__ void fill_keys(const DecodeParams& p, const Source& from, int first, int end, Row row, Rows& of) {
-    if (first < end) of = rows_of(first, end, row), copy(slot, from.keys, p.dim, of);
+  template <typename Row> __device__ void fill_keys(const DecodeParams& p, const Source& from, int first, int end, Row row, Rows& rows) {
+    if (first < end) rows = find_rows(first, end, row), copy(slot, from.keys, p.dim, rows);
     copy_commit(); // also if nothing was copied: copy_wait counts two groups for each slot
   }
-  __device__ void fill_values(const DecodeParams& p, const Source& from, int first, int end, const Rows& of) {
-    if (first < end && from.values) copy(slot + kSide, from.values, p.value_dim, of);
+  __device__ void fill_values(const DecodeParams& p, const Source& from, int first, int end, const Rows& rows) {
+    if (first < end && from.values) copy(slot + kSide, from.values, p.value_dim, rows);
     copy_commit();
     slot = slot == ring + (kSlots - 1) * kSlot ? ring : slot + kSlot;
   }
-  // await waits until the oldest group of copies is complete, of all lanes.
+  // await waits until the oldest copies of all lanes, keys or values of a step, are complete.
   __device__ void await() const {
     copy_wait<2 * kSlots - 1>();
     __syncwarp();
@@ -158,8 +158,9 @@ template <typename T, int W, int H> struct TensorCores {
   template <typename Row> __device__ void fetch(const DecodeParams& p, const Source& from, int first, int all, int end, Row row) {
 #pragma unroll 1
     for (int i = 0; i < kSlots; ++i) {
-      Rows of;
-      fill_keys(p, from, first + i * all, end, row, of), fill_values(p, from, first + i * all, end, of);
+      Rows rows;
+      fill_keys(p, from, first + i * all, end, row, rows);
+      fill_values(p, from, first + i * all, end, rows);
     }
   }
 
@@ -189,7 +190,7 @@ template <typename T, int W, int H> struct TensorCores {
   template <typename Row>
   __device__ void step(const DecodeParams& p, const Source& from, float*, int first, int all, int end, Row row) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, matrix = lane / 8, r = lane % 8;
-    const int next = first + kSlots * all; // the step that takes this one's slot
+    const int next = first + kSlots * all; // the step that gets this one's slot
     await();
     float x[kTiles][4] = {}, odd[kTiles][4] = {}; // two sums, so that a product waits for every second one only
     const uint32_t keys = slot + (matrix % 2 * 8 + r) * W * 2 + (matrix / 2 ^ r) * 16;
@@ -205,8 +206,8 @@ template <typename T, int W, int H> struct TensorCores {
 #pragma unroll
       for (int e = 0; e < 4; ++e) x[i][e] += odd[i][e];
     __syncwarp(); // all lanes have read the keys
-    Rows of;
-    fill_keys(p, from, next, end, row, of);
+    Rows rows;
+    fill_keys(p, from, next, end, row, rows);
     if (from.logits.to) { // a row of logits has room for whole steps
 #pragma unroll
       for (int i = 0; i < kTiles; ++i)
@@ -248,7 +249,7 @@ template <typename T, int W, int H> struct TensorCores {
       }
     }
     __syncwarp(); // all lanes have read the values
-    fill_values(p, from, next, end, of);
+    fill_values(p, from, next, end, rows);
   }
 
   // give writes o, `row` floats a head, to `to`, and the largest logits and sums to tops. Returns the keys read.
