@@ -52,7 +52,7 @@ __device__ void key_gradient(const AttentionParams& a, int b, int g, int first, 
       const bool in = from + c < all;
       const int row = in ? rows.row(from + c) : 0;
       const long long at = n.stat(b, g, row);
-      const Run seen = in ? rows.keys(row / n.each) : Run{0, 0};
+      const Run seen = in ? rows.keys(row / n.h) : Run{0, 0};
       lses[c] = in ? load_lse(a.lse[at]) : INFINITY;
       deltas[c] = in ? a.delta[at] : 0;
       los[c] = seen.lo, his[c] = min(seen.hi, end);
@@ -124,7 +124,7 @@ template <typename T, int R, int C> __device__ bool selected_dkv_pass(const Atte
   if (part * M >= block.hi - block.lo) return false;
   const int first = block.lo + part * M, end = min(first + M, block.hi);
   const int from = chunk * p.index.chunk, count = min(of.length(j) - from, p.index.chunk);
-  const ListRows rows{of.queries + of.list[j] + from, n.each, count * n.each};
+  const ListRows rows{of.queries + of.list[j] + from, n.h, count * n.h};
   float *DK, *DV;
   key_gradient<T, R, C>(p, b, g, first, end, rows, careful, DK, DV);
   if (of.chunks(j) == 1)

@@ -2,7 +2,7 @@
 //
 //   nsa_attention_delta  o, do [B,S,Hq,Dv] -> delta [B,Hq,S] float32 = rowsum(do*o)
 //   nsa_span_dq          q, k, v, lse, do, delta -> dq [B,S,Hq,D]; the mask is a Span
-//   nsa_selected_dq      the same with idx int32 [B,S,Hkv,most]; the mask is Blocks
+//   nsa_selected_dq      the same with idx int32 [B,S,Hkv,top_n]; the mask is Blocks
 //
 // The forward saved lse. With p = exp(q·k*scale - lse), at most 1, the gradient of a logit is ds = p*(do·v - delta)*scale, and
 // dq = sum ds*k (arXiv 2307.08691). A block owns `count` rows of dq, walks over their keys as the forward does, and writes every

@@ -11,7 +11,7 @@ namespace nsa {
 // for the tiles that are noted there.
 template <int M, class F> __device__ inline void each_tile(const PairParams& a, const unsigned* again, F f) {
   const Pairs& x = a.pairs;
-  const int each = a.p.n.each, tiles = (x.queries * each - 1) / M + 1;
+  const int each = a.p.n.h, tiles = (x.queries * each - 1) / M + 1;
 #pragma unroll 1
   for (int i = blockIdx.x, round = 0; i < (x.end - x.first) * tiles; i += gridDim.x, round++) {
     const Unit unit(a, x.first + i / tiles);
@@ -25,8 +25,8 @@ template <int M, class F> __device__ inline void each_tile(const PairParams& a, 
 template <> struct TileKeys<Mask::kForced> : Run {
   int first, near;
   __device__ TileKeys(const AttentionParams& p, const RowTile& tile) {
-    const int size = p.blocks.size, newest = (tile.end - 1) / p.n.each;
-    near = max(0, tile.first / p.n.each / size - 1) * size, first = newest / size >= 2 ? size : 0;
+    const int size = p.blocks.size, newest = (tile.end - 1) / p.n.h;
+    near = max(0, tile.first / p.n.h / size - 1) * size, first = newest / size >= 2 ? size : 0;
     lo = 0, hi = first + newest + 1 - near;
   }
   static __device__ Run of_all(const AttentionParams&, const RowTile&) { return {0x7fffffff, 0}; }
@@ -54,12 +54,12 @@ __device__ inline void set_row(const PairParams& a, const RowTile& tile, int r, 
   if (!tile.has(r)) return;
   const Pairs& x = a.pairs;
   const AttentionParams& p = a.p;
-  const int each = p.n.each, t = (tile.first + r) / each, head = (tile.first + r) % each, q = t % x.queries;
+  const int each = p.n.h, t = (tile.first + r) / each, head = (tile.first + r) % each, q = t % x.queries;
   const int unit = (tile.b * p.n.groups + tile.g) * x.units + t / x.queries;
   const Forced is(p.blocks, p.idx + p.blocks.list(p.n, tile.b, tile.g, t), x.lengths[(long long)unit * x.queries + q], t);
   keys = is.near;
   pairs.first = is.first, pairs.count = (is.end - is.from) * x.parts;
-  pairs.at = (((long long)(unit - x.first) * x.queries + q) * p.blocks.most + is.from) * x.parts * each + head;
+  pairs.at = (((long long)(unit - x.first) * x.queries + q) * p.blocks.top_n + is.from) * x.parts * each + head;
   if (head == 0 || r % 16 == 0) pairs.copied = min(min(each - head, 16 - r % 16), tile.end - tile.first - r);
 }
 
@@ -96,8 +96,8 @@ template <typename T, int C, int W, int Stages> struct Results {
     const int all = __reduce_add_sync(0xffffffff, n);
     if (lane() == 0) barrier_arrive_expecting(full, all * bytes);
     __syncwarp();
-    if (n > 0) copy_bytes(stages + to * kStage + lane() * bytes, from + (long long)i * a.p.n.each * bytes, n * bytes, full);
-    if (lane() < 16 && i < count) copy_pair(&is.stats[w][to][lane()], a.pairs.stats + place + (long long)i * a.p.n.each);
+    if (n > 0) copy_bytes(stages + to * kStage + lane() * bytes, from + (long long)i * a.p.n.h * bytes, n * bytes, full);
+    if (lane() < 16 && i < count) copy_pair(&is.stats[w][to][lane()], a.pairs.stats + place + (long long)i * a.p.n.h);
     barrier_arrive_copied(full);
   }
   // Begins with a tile. rows: what is known of the warp's 16 rows.

@@ -3,7 +3,7 @@
 // The block that owns a row writes every element of its o and lse with =.
 //
 //   nsa_span_forward      window, dense and compressed attention; the mask is a Span
-//   nsa_selected_forward  selected attention, idx int32 [B,S,Hkv,most]; the mask is Blocks
+//   nsa_selected_forward  selected attention, idx int32 [B,S,Hkv,top_n]; the mask is Blocks
 //
 // Grid x is B*Hkv*ceil(S*h/count), blocks of 128 threads. A block owns `count` <= M rows of one group (several queries with their
 // h heads). It walks over the keys that any of these rows sees, N at a time, ascending, as FlashAttention does (arXiv 2307.08691).

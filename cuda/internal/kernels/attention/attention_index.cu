@@ -1,4 +1,4 @@
-// Inverts idx int32 [B,S,Hkv,most], the choice of blocks, into the layout of attention_index.cuh. Four kernels run in this order.
+// Inverts idx int32 [B,S,Hkv,top_n], the choice of blocks, into the layout of attention_index.cuh. Four kernels run in this order.
 // The sequence is cut into `segments` that are counted and filled independently, so lists are ascending in whatever order thread
 // blocks run:
 //
@@ -16,7 +16,7 @@
 namespace nsa {
 
 // The mask of the blocks as idx counts them, which are smaller than those of the inverse if count > 1.
-__device__ inline Blocks chosen_blocks(const AttentionParams& p) { return {p.blocks.size / p.count, p.blocks.most}; }
+__device__ inline Blocks chosen_blocks(const AttentionParams& p) { return {p.blocks.size / p.count, p.blocks.top_n}; }
 
 constexpr int kScan = 256;
 constexpr int kFew = 2048;  // the most names whose counts a kernel keeps in shared memory
@@ -138,14 +138,14 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(c
   if (group >= (long long)n.batch * n.groups) return;
   const int b = (int)(group / n.groups), g = (int)(group % n.groups), names = p.names();
   const Choosers all(p, (int)group);
-  int* lists = p.queries + group * n.queries * mask.most;
+  int* lists = p.queries + group * n.queries * mask.top_n;
   int *counts = p.counts + number * names, *next = counts_of(warp(), names, counts);  // next: the place of a block's next query in `lists`
   for (int j = lane(); j < names; j += 32) next[j] = all.list[j] + counts[j];
   __syncwarp();
   int* lengths = a.pairs.lengths ? a.pairs.lengths + group * n.queries : nullptr;
   const long long length = index.segment(n.queries), from = number % index.segments * length;
   const long long to = min((long long)n.queries, from + length);
-  const auto entry = [&](long long t, int i) { return t < to && i < mask.most ? p.idx[mask.list(n, b, g, (int)t) + i] : -1; };
+  const auto entry = [&](long long t, int i) { return t < to && i < mask.top_n ? p.idx[mask.list(n, b, g, (int)t) + i] : -1; };
 #pragma unroll 1
   for (long long first = from; first < to; first += kAhead) {
     int ahead[kAhead];
@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(c
         if (is && in) lists[next[p.name(block, own)]++] = a.pairs.entry_bits ? int(t) << a.pairs.entry_bits | i : int(t | bits);
         __syncwarp();  // the next entries may be of the same block
         i += 32;
-        if (ended || i - lane() >= mask.most) {
+        if (ended || i - lane() >= mask.top_n) {
           if (lengths && lane() == 0) lengths[t] = i - 32 + (ended ? __ffs(ended) - 1 : 32);
           break;
         }

@@ -10,7 +10,7 @@ namespace nsa {
 // Index describes the layout of the inverse. Each of the B*Hkv groups has these int32 arrays; J is the number of block names
 // (AttentionParams::names):
 //
-//   queries [S*most]          the lists, one after the other
+//   queries [S*top_n]          the lists, one after the other
 //   counts  [segments, J]     first how many queries of a segment chose a block, then the place in the block's list where the
 //                             queries of the segment begin
 //   starts  [3, J+1]          where the list of a block begins; its first item of work; its first partial sum
@@ -35,7 +35,7 @@ struct Index {
 //   nsa_span_reduce      the keys that a block of the kernel before it owned
 struct AttentionParams {
   const void *q, *k, *v;  // [B,S,Hq,D], [B,T,Hkv,D], [B,T,Hkv,Dv]
-  const int32_t* idx;     // [B,S,Hkv,most]
+  const int32_t* idx;     // [B,S,Hkv,top_n]
   void* o;                // [B,S,Hq,Dv]
   float* lse;             // [B,Hq,S]
   const void* dout;       // [B,S,Hq,Dv]
@@ -96,7 +96,7 @@ struct Choosers {
   __device__ Choosers(const AttentionParams& p, int group) {
     const int blocks = p.names() + 1;
     list = p.starts + (long long)group * 3 * blocks, item = list + blocks, partial = item + blocks;
-    queries = p.queries + (long long)group * p.n.queries * p.blocks.most;
+    queries = p.queries + (long long)group * p.n.queries * p.blocks.top_n;
   }
   // The block that item i belongs to; i must be less than item[blocks].
   __device__ int block(int i, int blocks) const {

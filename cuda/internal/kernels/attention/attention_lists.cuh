@@ -1,4 +1,4 @@
-// Reads the lists of idx int32 [B,S,Hkv,most], the choice of blocks, by whole warps.
+// Reads the lists of idx int32 [B,S,Hkv,top_n], the choice of blocks, by whole warps.
 #pragma once
 
 #include "attention_index.cuh"
@@ -14,11 +14,11 @@ __device__ __forceinline__ void each_entry(
     const AttentionParams& p, const Blocks& mask, int b, int g, int first, int queries, int warp, int warps, F f, G end) {
   constexpr int kAtOnce = 4;
   int width = 1;  // lanes of a query
-  while (width < min(32, mask.most)) width *= 2;
+  while (width < min(32, mask.top_n)) width *= 2;
   const int mine = lane() / width, place = lane() % width, step = warps * (32 / width);
   const unsigned all = 0xffffffffu >> (32 - width);
   const auto entry = [&](int q, int i) -> const int& { return p.idx[mask.list(p.n, b, g, first + q) + i]; };
-  const auto load = [&](int q, int i) { return q < queries && i < mask.most ? max(-1, entry(q, i)) : -1; };
+  const auto load = [&](int q, int i) { return q < queries && i < mask.top_n ? max(-1, entry(q, i)) : -1; };
 #pragma unroll 1
   for (int from = warp * (32 / width); from < queries; from += kAtOnce * step) {
     int ahead[kAtOnce][2];
@@ -38,7 +38,7 @@ __device__ __forceinline__ void each_entry(
         const int length = i - place + (ended ? __ffs(ended) - 1 : width);
         if (i < length) f(q, i, j);
         i += 32;
-        more = width == 32 && ended == 0 && i - place < mask.most;
+        more = width == 32 && ended == 0 && i - place < mask.top_n;
         if (!more && place == 0 && q < queries) end(q, length);
       }
     }

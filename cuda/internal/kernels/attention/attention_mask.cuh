@@ -9,19 +9,19 @@ namespace nsa {
 // The sizes of an attention op.
 struct Sizes {
   int batch, queries, keys;    // B, S, T
-  int heads, groups, each;     // Hq, Hkv, and h = Hq / Hkv heads of a group
+  int heads, groups, h;        // Hq, Hkv, and Hq / Hkv heads of a group
   int d, dv;                   // key dim, value dim
   float scale, scale_log2;     // 1/sqrt(D), the factor of logits; the same times log2(e)
 
   // Offset of row r of group g in an array [B,S,Hq,c]. The rows of a group are its h heads at query 0, then at query 1, ...
   __device__ long long row(int b, int g, int r, int c) const {
-    return (((long long)b * queries + r / each) * heads + g * each + r % each) * c;
+    return (((long long)b * queries + r / h) * heads + g * h + r % h) * c;
   }
   // Offset of key s in an array [B,T,Hkv,c].
   __device__ long long key(int b, int g, int s, int c) const { return (((long long)b * keys + s) * groups + g) * c; }
   // Offset of row r in an array [B,Hq,S].
   __device__ long long stat(int b, int g, int r) const {
-    return ((long long)b * heads + g * each + r % each) * queries + r / each;
+    return ((long long)b * heads + g * h + r % h) * queries + r / h;
   }
 };
 
@@ -45,22 +45,22 @@ struct Span {
   }
 };
 
-// Blocks is the mask of selected attention. idx [B,S,Hkv,most] lists for each query the chosen blocks of `size` tokens, ascending
+// Blocks is the mask of selected attention. idx [B,S,Hkv,top_n] lists for each query the chosen blocks of `size` tokens, ascending
 // and padded with -1. A query sees the tokens of these blocks up to its own token. A list ends at the first entry that is negative,
 // not above its predecessor, or in the future. So no content of idx leads outside the keys or counts a block twice. With documents,
 // blocks and t count from the first token of the document.
 struct Blocks {
-  int size, most;
+  int size, top_n;
 
   static constexpr int kNone = 0x7fffffff;
 
   // Offset of the list of query t in idx.
   __device__ long long list(const Sizes& n, int b, int g, int t) const {
-    return (((long long)b * n.queries + t) * n.groups + g) * most;
+    return (((long long)b * n.queries + t) * n.groups + g) * top_n;
   }
   // Entry i of the list of query t; kNone if the list ends there. Entries after the first kNone must not be used.
   __device__ int at(const int* list, int i, int t) const {
-    if (i >= most) return kNone;
+    if (i >= top_n) return kNone;
     const int j = list[i];
     return j < 0 || (long long)j * size > t || (i > 0 && j <= list[i - 1]) ? kNone : j;
   }

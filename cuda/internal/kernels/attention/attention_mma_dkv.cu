@@ -92,7 +92,7 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
       return;
     }
     const long long stat = n.stat(b, g, row);
-    const Run seen = rows.keys(row / n.each);
+    const Run seen = rows.keys(row / n.h);
     copy_number(ring.lse + i, a.lse + stat);
     copy_number(ring.delta + i, a.delta + stat);
     ring.at[i] = n.row(b, g, row, 1), ring.lo[i] = seen.lo, ring.hi[i] = min(seen.hi, end);
@@ -228,7 +228,7 @@ template <bool Careful, typename T, int C, int M> __device__ bool selected_dkv_p
   if (part * M >= block.hi - block.lo) return false;
   const int first = block.lo + part * M, end = min(first + M, block.hi);
   const int from = chunk * p.index.chunk, count = min(of.length(j) - from, p.index.chunk);
-  const ListRows rows{of.queries + of.list[j] + from, n.each, count * n.each};
+  const ListRows rows{of.queries + of.list[j] + from, n.h, count * n.h};
   const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
   float* sums = of.chunks(j) == 1 ? nullptr : p.partial + row * (n.d + n.dv);
   int key = first + own_keys<M>() + lane() / 4;

@@ -1,7 +1,7 @@
 // dq by mma.sync, for bf16 and f16: q, k, v, lse, do, delta -> dq, with the contract of attention_dq.cu.
 //
 //   nsa_span_dq_mma<C>          window, dense and compressed attention; the mask is a Span
-//   nsa_selected_dq_mma<C>      selected attention, idx int32 [B,S,Hkv,most]; the block size is a multiple of 64, or T
+//   nsa_selected_dq_mma<C>      selected attention, idx int32 [B,S,Hkv,top_n]; the block size is a multiple of 64, or T
 //   nsa_selected<N>_dq_mma<C>   the same if the block size is a multiple of N = 32 or 16
 //   nsa_<branch>_dq_tall_mma64  the same with up to 128 rows a block, 32 a warp
 //

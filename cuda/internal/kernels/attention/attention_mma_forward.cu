@@ -1,7 +1,7 @@
 // Attention forward by mma.sync, for bf16 and f16: q, k, v -> o, lse, with the contract of attention_forward.cu.
 //
 //   nsa_span_forward_mma<C>         window, dense and compressed attention; the mask is a Span
-//   nsa_selected_forward_mma<C>     selected attention, idx int32 [B,S,Hkv,most]; the block size is a multiple of 64, or T
+//   nsa_selected_forward_mma<C>     selected attention, idx int32 [B,S,Hkv,top_n]; the block size is a multiple of 64, or T
 //   nsa_selected<N>_forward_mma<C>  the same if the block size is a multiple of N = 32 or 16: a tile of keys is gathered from 64/N pieces
 //
 // Grid x is B*Hkv*ceil(S*h/count), blocks of 4 warps. A block owns `count` <= 64 rows of a group, 16 a warp. It walks over the keys

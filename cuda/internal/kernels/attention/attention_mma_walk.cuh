@@ -21,8 +21,8 @@ struct KeyRuns {
   int from, end;
 
   __device__ KeyRuns(const AttentionParams& p, const RowTile& tile, Carver&) : p(p) {
-    from = p.keys(tile.b, tile.first / p.n.each).lo / kKeys * kKeys - kKeys;
-    end = min(p.n.keys, p.keys(tile.b, (tile.end - 1) / p.n.each).hi);
+    from = p.keys(tile.b, tile.first / p.n.h).lo / kKeys * kKeys - kKeys;
+    end = min(p.n.keys, p.keys(tile.b, (tile.end - 1) / p.n.h).hi);
   }
   // Moves to the next tile and returns its first key, -1 if there is none.
   __device__ int next() { return (from += kKeys) < end ? from : -1; }
@@ -35,7 +35,7 @@ struct KeyRuns {
   struct Row { int lo, hi; };
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
     if (!tile.has(r)) return {0, 0};
-    const Run run = p.keys(tile.b, (tile.first + r) / n.each);
+    const Run run = p.keys(tile.b, (tile.first + r) / n.h);
     return {run.lo, min(run.hi, n.keys)};
   }
   // The second argument of seen() for a piece of the current tile.
@@ -58,7 +58,7 @@ template <int N> struct BlockUnion {
 
   __device__ BlockUnion(const AttentionParams& p, const RowTile& tile, Carver& carve) {
     const Sizes& n = p.n;
-    const int first = tile.first / n.each, last = (tile.end - 1) / n.each, size = p.blocks.size;
+    const int first = tile.first / n.h, last = (tile.end - 1) / n.h, size = p.blocks.size;
     const bool packed = p.documents;
     const int begin = p.first(tile.b, first), further = packed ? last - first : 0;
     const int words = (last - first) / 32 + 1 + packed, blocks = (last - begin) / size + 1 + further;
@@ -70,7 +70,7 @@ template <int N> struct BlockUnion {
     for (int t = first + warp(); t <= last; t += kWarps) {
       const int* chosen = p.idx + p.blocks.list(n, tile.b, tile.g, t);
       const int own = p.first(tile.b, t), number = (own - begin) / size + max(0, own - first);  // number: of block 0 of its document
-      for (int from = 0; from < p.blocks.most; from += 32) {
+      for (int from = 0; from < p.blocks.top_n; from += 32) {
         const int j = p.blocks.at(chosen, from + lane(), t - own);
         const unsigned ended = __ballot_sync(0xffffffff, j == Blocks::kNone);
         if (lane() < (ended ? __ffs(ended) - 1 : 32)) {
@@ -115,8 +115,8 @@ template <int N> struct BlockUnion {
 
   struct Row { int t, bit; };
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
-    const int t = (tile.first + r) / n.each;
-    return tile.has(r) ? Row{t, t - tile.first / n.each} : Row{-1, 0};
+    const int t = (tile.first + r) / n.h;
+    return tile.has(r) ? Row{t, t - tile.first / n.h} : Row{-1, 0};
   }
   __device__ uint32_t place(int piece) const { return shared_word(at - 2 * kTile + piece * sizeof(Piece) + 4); }
   __device__ Run seen(const Row& r, uint32_t place) const {
@@ -129,15 +129,15 @@ template <int N> struct BlockUnion {
 template <int C, int Rows, typename T> __device__ inline void copy_tile(uint32_t to, const T* src, int c, const Sizes& n, const RowTile& tile) {
   constexpr int kCells = C / 8, kStep = kThreads / kCells;
   const int i = threadIdx.x % kCells, first = tile.first + threadIdx.x / kCells;
-  const int queries = kStep / n.each, heads = kStep % n.each;  // the distance between two rows of this thread
-  int t = first / n.each, head = first % n.each;
+  const int queries = kStep / n.h, heads = kStep % n.h;  // the distance between two rows of this thread
+  int t = first / n.h, head = first % n.h;
   src += n.row(tile.b, tile.g, 0, c) + 8 * i;
 #pragma unroll
   for (int u = 0; u < Rows / kStep; u++) {
     const bool in = first + u * kStep < tile.end && 8 * i < c;
     copy_cell(cell<C>(to, threadIdx.x / kCells + u * kStep, i), in ? src + ((long long)t * n.heads + head) * c : src, in);
     t += queries, head += heads;
-    if (head >= n.each) head -= n.each, t++;
+    if (head >= n.h) head -= n.h, t++;
   }
 }
 

@@ -1,6 +1,6 @@
 // The kernels that run before and after those of attention by pairs and by walks. attention_pairs.cuh has the layouts.
 //
-//   nsa_walk_blocks_i32     idx int32 [B,S,Hkv,most] -> Walks: blocks, count
+//   nsa_walk_blocks_i32     idx int32 [B,S,Hkv,top_n] -> Walks: blocks, count
 //   nsa_pairs_count_i32     idx -> Pairs: lengths, counts; begun = 0
 //   nsa_pairs_sort_i32      idx, counts -> Pairs: list, items, count
 //   nsa_pairs_dq            results of the groups of a launch (PairGradients) -> dq
@@ -80,17 +80,17 @@ template <typename T> __device__ inline void add_results(const ListParams& a) {
   const AttentionParams& p = a.p;
   const Sizes& n = p.n;
   const PairGradients& x = a.pairs;
-  const int width = result_width(n.d), cells = width / 8, stride = n.each * width;
-  const int blocks = (n.queries * n.each - 1) / (kAdders / cells) + 1, number = blockIdx.x / blocks;  // whole rows for a thread block
+  const int width = result_width(n.d), cells = width / 8, stride = n.h * width;
+  const int blocks = (n.queries * n.h - 1) / (kAdders / cells) + 1, number = blockIdx.x / blocks;  // whole rows for a thread block
   const int group = x.first + number, row = blockIdx.x % blocks * (kAdders / cells) + threadIdx.x / cells, cell = threadIdx.x % cells;
-  const int q = row / n.each, head = row % n.each;
+  const int q = row / n.h, head = row % n.h;
   const bool in = threadIdx.x / cells < kAdders / cells && q < n.queries;
   int count = in ? x.lengths[(long long)group * n.queries + q] : 0;
   if (count > 0 && x.parts > 1) {  // the last block of the sequence may have fewer parts; in a list it can only be the last entry
     const int last = p.idx[p.blocks.list(n, group / n.groups, group % n.groups, q) + count - 1];
     count = (count - 1) * x.parts + (min(p.blocks.size, n.keys - last * p.blocks.size) - 1) / kPairKeys + 1;
   }
-  const long long first = ((long long)number * n.queries + q) * p.blocks.most * x.parts * n.each + head;
+  const long long first = ((long long)number * n.queries + q) * p.blocks.top_n * x.parts * n.h + head;
   const T* from = static_cast<const T*>(x.results) + first * width + 8 * cell;
   float y[8] = {};
 #pragma unroll 1
@@ -151,11 +151,11 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
   using namespace nsa;
   const Pairs& x = a.pairs;
   const Cut cut(a);
-  const int blocks = a.p.blocks.count(a.p.n), most = a.p.blocks.most;
+  const int blocks = a.p.blocks.count(a.p.n), top_n = a.p.blocks.top_n;
   int* next = reinterpret_cast<int*>(dynamic_shared());  // the place in the list for the next pair of a block
   int *pairs = next + blocks, *work = pairs + 32;         // for each warp: the pairs and items of its 32 blocks
   const int* counts = x.counts + (long long)cut.unit * x.cuts * blocks;
-  int* list = x.list + (long long)cut.unit * x.queries * most;
+  int* list = x.list + (long long)cut.unit * x.queries * top_n;
   PairItem* items = x.items + (long long)cut.unit * x.room;
   const auto sum = [](int& x) {  // running sum over the lanes up to this one
 #pragma unroll

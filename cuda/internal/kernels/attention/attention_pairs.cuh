@@ -17,7 +17,7 @@ constexpr int kEntryBits = 20;
 
 // Pairs describes the layout of pairs. The S queries of each of the B*Hkv groups are cut into `units` units of `queries` each. A unit has:
 //
-//   list    int32 [queries*most]  pairs, sorted by block: query << kEntryBits | entry; queries count from the unit's first. The order
+//   list    int32 [queries*top_n]  pairs, sorted by block: query << kEntryBits | entry; queries count from the unit's first. The order
 //                                 within a block is arbitrary
 //   lengths int32 [queries]       the number of entries of each query
 //   counts  int32 [cuts, J]       J blocks; how many queries of a cut chose the block. The queries of a unit are divided into cuts
@@ -25,7 +25,7 @@ constexpr int kEntryBits = 20;
 //   begun   int32                 of a launch's first unit: how many items were asked for; see each_item
 //
 // A launch takes the units [first,end). The result of a pair over tile `part` of its block has the place
-// ((unit-first)*queries*most + query*most + entry) * parts + part in:
+// ((unit-first)*queries*top_n + query*top_n + entry) * parts + part in:
 //
 //   results T [places, h, width]  the sum of exponentials times values, divided by the sum of exponentials if narrow<T>. width is a
 //                                 multiple of 32. Of each 32 columns, the columns 8*j + 2*i and 8*j + 2*i + 1 lie at 8*i + 2*j, which is
@@ -57,7 +57,7 @@ struct PairParams {
 // of each query's list: what the tile of keys adds to dq. Then nsa_pairs_dq adds up the results of a query in the order of its list. An
 // entry of the inverse is query << entry_bits | entry of the query's list. A launch takes some groups, from `first` on:
 //
-//   results T [groups, S*most*parts, h, width]  place (query*most + entry)*parts + part, scaled only if narrow<T>. Of each 16 columns, the
+//   results T [groups, S*top_n*parts, h, width]  place (query*top_n + entry)*parts + part, scaled only if narrow<T>. Of each 16 columns, the
 //                                               columns 8*j + 2*i and 8*j + 2*i + 1 lie at 4*i + 2*j
 //   lengths int32 [B*Hkv, S]                    the number of entries of each query; null if nobody reads it
 struct PairGradients {

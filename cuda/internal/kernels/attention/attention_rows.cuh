@@ -18,7 +18,7 @@ struct SpanRows {
 // All rows that may see the keys [first,end) of row b of the batch. They are consecutive.
 __device__ inline SpanRows span_rows(const AttentionParams& p, int b, int first, int end) {
   const Run seen = p.seeing(b, first, end);
-  return {p, b, seen.lo * p.n.each, max(0, seen.hi - seen.lo) * p.n.each};
+  return {p, b, seen.lo * p.n.h, max(0, seen.hi - seen.lo) * p.n.h};
 }
 
 // The rows of listed queries: those that chose the block of the keys.

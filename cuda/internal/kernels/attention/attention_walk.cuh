@@ -13,7 +13,7 @@ namespace nsa {
 struct RowTile {
   int b, g, first, end;
   __device__ RowTile(const Sizes& n, int count, int block = blockIdx.x) {
-    const int all = n.queries * n.each, tiles = (all - 1) / count + 1;
+    const int all = n.queries * n.h, tiles = (all - 1) / count + 1;
     asm volatile("" : "+r"(block));  // makes the compiler compute a second RowTile again rather than keep the first one in registers
     const int group = block / tiles;
     b = group / n.groups, g = group % n.groups;
@@ -36,11 +36,11 @@ struct SpanWalk {
 
   __device__ SpanWalk(const AttentionParams& p, const RowTile& tile, Carver&) : p(p) {
     const Sizes& n = p.n;
-    from = p.keys(tile.b, tile.first / n.each).lo / N * N - N;
-    end = min(n.keys, p.keys(tile.b, (tile.end - 1) / n.each).hi);
+    from = p.keys(tile.b, tile.first / n.h).lo / N * N - N;
+    end = min(n.keys, p.keys(tile.b, (tile.end - 1) / n.h).hi);
   }
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
-    return {tile.has(r) ? p.keys(tile.b, (tile.first + r) / n.each) : Run{0, 0}};
+    return {tile.has(r) ? p.keys(tile.b, (tile.first + r) / n.h) : Run{0, 0}};
   }
   __device__ bool next() { return (from += N) < end; }
   __device__ int key(int column) const { return from + column < end ? from + column : -1; }
@@ -68,7 +68,7 @@ struct BlocksWalk {
   int* slots;          // keys [N], low bits [N], high bits [N], number of slots in use
 
   __device__ BlocksWalk(const AttentionParams& p, const RowTile& tile, Carver& carve)
-      : mask(p.blocks), first(tile.first / p.n.each), last((tile.end - 1) / p.n.each), keys(p.n.keys), here(0), stop(0) {
+      : mask(p.blocks), first(tile.first / p.n.h), last((tile.end - 1) / p.n.h), keys(p.n.keys), here(0), stop(0) {
     slots = reinterpret_cast<int*>(carve.floats(kShared));
     for (int i = 0; i < 2; i++) {
       query[i] = first + threadIdx.x % 32 + 32 * i;
@@ -79,7 +79,7 @@ struct BlocksWalk {
     }
   }
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
-    const int t = (tile.first + r) / n.each;
+    const int t = (tile.first + r) / n.h;
     return tile.has(r) ? Row{t, t - first} : Row{-1, 0};
   }
   __device__ bool next() {

@@ -38,7 +38,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
 #pragma unroll
           for (int r = 0; r < 2; r++) {
             const bool in = mine.head[r] >= 0;
-            const int row = mine.t[r] * n.each + mine.head[r];
+            const int row = mine.t[r] * n.h + mine.head[r];
             from[r] = in ? static_cast<const T*>(p.q) + n.row(tile.b, tile.g, row, n.d) : nullptr;
             gradient[r] = in ? static_cast<const T*>(p.dout) + n.row(tile.b, tile.g, row, n.dv) : nullptr;
             lse[r] = in ? load_lse(p.lse[n.stat(tile.b, tile.g, row)]) : INFINITY;
@@ -83,7 +83,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
           const typename Tiles::Tile tile(tiles.a, i);
 #pragma unroll
           for (int r = 0; r < 2; r++) {
-            T* to = mine.head[r] < 0 ? nullptr : static_cast<T*>(p.dq) + n.row(tile.b, tile.g, mine.t[r] * n.each + mine.head[r], n.d);
+            T* to = mine.head[r] < 0 ? nullptr : static_cast<T*>(p.dq) + n.row(tile.b, tile.g, mine.t[r] * n.h + mine.head[r], n.d);
             walk_store<T, C>(to, dq, r, n.scale, n.d);
           }
         });

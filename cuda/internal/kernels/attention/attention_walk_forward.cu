@@ -53,7 +53,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
           const T* from[2];
 #pragma unroll
           for (int r = 0; r < 2; r++) {
-            from[r] = mine.head[r] < 0 ? nullptr : static_cast<const T*>(p.q) + n.row(tile.b, tile.g, mine.t[r] * n.each + mine.head[r], n.d);
+            from[r] = mine.head[r] < 0 ? nullptr : static_cast<const T*>(p.q) + n.row(tile.b, tile.g, mine.t[r] * n.h + mine.head[r], n.d);
             state[r].start();
           }
           q.load(from, n.d, tiles.own(w));
@@ -104,7 +104,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
           for (int r = 0; r < 2; r++) {
             state[r].sum = sum_of_four(state[r].sum);
             const bool in = mine.head[r] >= 0;
-            const int row = mine.t[r] * n.each + mine.head[r];
+            const int row = mine.t[r] * n.h + mine.head[r];
             if (in && lane() % 4 == 0) p.lse[n.stat(tile.b, tile.g, row)] = state[r].lse(n.scale);
             walk_store<T, Cv>(in ? static_cast<T*>(p.o) + n.row(tile.b, tile.g, row, n.dv) : nullptr, o, r, state[r].norm(), n.dv);
           }

@@ -77,7 +77,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     int whole, parts, query, flat;  // row 0 of the warp is row `flat` of query `query` of the tile
     __device__ Rows(const WalkParams& a, int w) {
       asm volatile("" : "+r"(w));  // as in Tile
-      const int each = a.p.n.each;
+      const int each = a.p.n.h;
       parts = (each - 1) / 16 + 1, whole = (a.walks.queries - 1) / (W / parts) + 1;
       query = w / parts * whole, flat = w % parts * 16;
       if (w / parts >= W / parts) query = 32;
@@ -214,9 +214,9 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     m.bits = rows.bits(tile.queries), m.first = tile.first;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      const int row = rows.flat + lane() / 4 + 8 * r, q = row / p.n.each, at = rows.query + min(q, rows.whole - 1);
+      const int row = rows.flat + lane() / 4 + 8 * r, q = row / p.n.h, at = rows.query + min(q, rows.whole - 1);
       m.t[r] = tile.first + min(at, tile.queries - 1);
-      m.head[r] = q < rows.whole && at < tile.queries ? row % p.n.each : -1;
+      m.head[r] = q < rows.whole && at < tile.queries ? row % p.n.h : -1;
     }
     return m;
   }

@@ -130,7 +130,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   }
   // Sets the tiles of the queries [from,to), the first of which begins at query `start`.
   __device__ void set_tiles(Work& x, int from, int to, int start) const {
-    x.heads = min(p.n.each, N), x.queries = N / x.heads, x.parts = (p.n.each - 1) / x.heads + 1;
+    x.heads = min(p.n.h, N), x.queries = N / x.heads, x.parts = (p.n.h - 1) / x.heads + 1;
     x.from = from, x.to = to, x.steps = (to - from + x.queries - 1) / x.queries * x.parts;
     x.turn = start < to ? (start - from) / x.queries * x.parts : 0;
   }
@@ -140,8 +140,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     const int tiles = (n.keys - 1) / M + 1, item = blockIdx.x / tiles % p.index.items, group = blockIdx.x / tiles / p.index.items;
     const int first = blockIdx.x % tiles * M, end = min(n.keys, first + M);
     const SpanRows rows = span_rows(p, group / n.groups, first, end);
-    const int chunks = p.index.chunks(rows.all), chunk = p.index.chunk / n.each, begin = rows.from / n.each;
-    const int to = begin + rows.all / n.each - item * chunk, from = max(begin, to - chunk);
+    const int chunks = p.index.chunks(rows.all), chunk = p.index.chunk / n.h, begin = rows.from / n.h;
+    const int to = begin + rows.all / n.h - item * chunk, from = max(begin, to - chunk);
     Work x{group / n.groups, group % n.groups, first, end};
     const long long most = min((long long)p.span.w + M, (long long)n.queries);
     set_tiles(x, from, to, (from + most - 1) / most * most);
@@ -202,7 +202,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     const auto look_up = [&](int j) {
       const int tile = tile_of(j), i = first_of(tile) + mine;
       soon = -1;
-      if (mine < kNone && j < steps && i < at.to && heads_of(tile) + head < n.each) soon = Listed ? at.list[i] : i;
+      if (mine < kNone && j < steps && i < at.to && heads_of(tile) + head < n.h) soon = Listed ? at.list[i] : i;
     };
     const auto fetch = [&](int j) {
       entry = soon, lse = INFINITY, delta = 0;
@@ -215,8 +215,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     look_up(0), fetch(0);
 #pragma unroll 1
     for (int j = 0; j < steps; j++, ring.next()) {
-      const int tile = tile_of(j), first = first_of(tile), heads = at.g * n.each + heads_of(tile), t = query(entry);
-      const int queries = min(at.queries, at.to - first), last = min(queries * at.heads, (queries - 1) * at.heads + n.each - heads_of(tile)) - 1;
+      const int tile = tile_of(j), first = first_of(tile), heads = at.g * n.h + heads_of(tile), t = query(entry);
+      const int queries = min(at.queries, at.to - first), last = min(queries * at.heads, (queries - 1) * at.heads + n.h - heads_of(tile)) - 1;
       const uint32_t full = barrier_at(is.full[ring.stage]), q = Q + ring.stage * kStage, arrives = careful ? barrier_at(is.raw) : full;
       Rows& rows = is.rows[ring.stage];
       const auto copy = [&](int r, int query) {
@@ -245,7 +245,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
         const Run all = !in ? Run{0, 0} : Listed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
         int lo = seen.lo;
         if (Several) lo = in ? entry >> 28 & 15 : 0;
-        if (Pairs) lo = in ? ((t * p.blocks.most + (entry & (1 << x.entry_bits) - 1)) * x.parts + at.part) * n.each + head : -1;
+        if (Pairs) lo = in ? ((t * p.blocks.top_n + (entry & (1 << x.entry_bits) - 1)) * x.parts + at.part) * n.h + head : -1;
         reinterpret_cast<int*>(rows.lo)[me] = lo;
         reinterpret_cast<int*>(rows.hi)[me] = seen.hi;
         if (me == 0) rows.some.lo = seen.lo, rows.all.hi = careful ? 0 : seen.hi;
@@ -425,7 +425,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 
         const PairGradients& to = params.pairs;
         const int width = result_width(n.d);
-        const long long rows = (long long)(is.work.b * n.groups + is.work.g - to.first) * n.queries * p.blocks.most * to.parts * n.each;
+        const long long rows = (long long)(is.work.b * n.groups + is.work.g - to.first) * n.queries * p.blocks.top_n * to.parts * n.h;
         T* results = static_cast<T*>(to.results) + rows * width + warp() % 4 * 16 + lane() % 4 * 4;
         int places[N / 8];  // read before any result is written, since no read is moved across a write
         const auto begin = [&](float (&y)[N / 8][4], int panel) {  // 64 columns of dq, transposed

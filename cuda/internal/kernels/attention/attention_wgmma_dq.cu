@@ -1,7 +1,7 @@
 // dq on warp groups (compute capability 9.0): q, k, v, lse, do, delta -> dq, with the contract of attention_dq.cu.
 //
 //   nsa_span_dq_wgmma<D>      window, dense and compressed attention; the mask is a Span
-//   nsa_selected_dq_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,most], up to 2048 keys; see Chosen
+//   nsa_selected_dq_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,top_n], up to 2048 keys; see Chosen
 //
 // D, the grid, tiles of M = 64*W rows and the roles of warp groups are those of attention_wgmma_forward.cu. For the time of a tile,
 // fragments of q and do stay in registers; so products read only keys and values from shared memory, and the rows of the next tile
@@ -151,7 +151,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
           const bool in = tile.has(r);
           lse[u] = INFINITY, delta[u] = 0;
           if (r >= M) continue;
-          const Run run = in ? p.keys(tile.b, row / n.each) : Run{0, 0};
+          const Run run = in ? p.keys(tile.b, row / n.h) : Run{0, 0};
           Row& to = is.rows[q.stage][r];
           if (!IsChosen) to.keys.lo = run.lo;
           to.keys.hi = min(run.hi, n.keys), to.at = in ? n.row(tile.b, tile.g, row, 1) : -1;

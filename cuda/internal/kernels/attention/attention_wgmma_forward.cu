@@ -1,7 +1,7 @@
 // Attention forward on warp groups (compute capability 9.0): q, k, v -> o, lse, with the contract of attention_forward.cu.
 //
 //   nsa_span_forward_wgmma<D>      window, dense and compressed attention; the mask is a Span
-//   nsa_selected_forward_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,most], up to 2048 keys; see Chosen
+//   nsa_selected_forward_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,top_n], up to 2048 keys; see Chosen
 //   nsa_forced_forward_wgmma<D>    selected attention by pairs: the forced blocks, and the results of the pairs (attention_pairs.cuh)
 //
 // D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
@@ -158,7 +158,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
           if constexpr (IsForced) {
             set_row(maps, tile, r, to.keys, to);
           } else {
-            const Run run = tile.has(r) ? p.keys(tile.b, row / n.each) : Run{0, 0};
+            const Run run = tile.has(r) ? p.keys(tile.b, row / n.h) : Run{0, 0};
             if (!IsChosen) to.keys.lo = run.lo;
             to.keys.hi = min(run.hi, n.keys);
           }

@@ -99,12 +99,12 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
         copy_boxes<C>(to, kPairKeys, maps.k, arrives, unit.g, item.key, unit.b);
         copy_boxes<Cv>(to + kTile, kPairKeys, maps.v, arrives, unit.g, item.key, unit.b);
       }
-      const int* list = x.list + (long long)u * x.queries * p.blocks.most + item.first;
+      const int* list = x.list + (long long)u * x.queries * p.blocks.top_n + item.first;
 #pragma unroll 4
       for (int i = lane(); i < item.count; i += 32) is.lists[k.stage][i] = list[i];
       if (lane() == 0) {
-        const int place = (u - x.first) * x.queries * p.blocks.most * x.parts + item.part;
-        is.items[k.stage] = Item{item.count, unit.b, unit.g * p.n.each, unit.first, place, unit.first + 1 - item.key};
+        const int place = (u - x.first) * x.queries * p.blocks.top_n * x.parts + item.part;
+        is.items[k.stage] = Item{item.count, unit.b, unit.g * p.n.h, unit.first, place, unit.first + 1 - item.key};
       }
       barrier_arrive(barrier_at(is.listed[k.stage]));
       if (check) {
@@ -147,13 +147,13 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
           const int i = lane() + 32 * j;
           if (i >= count) continue;
           const int of = list[from + i] >> kEntryBits;
-          copy_boxes<C>(to + i * n.each * 128, 64, maps.q, full, item.head, item.first + of, item.b);
+          copy_boxes<C>(to + i * n.h * 128, 64, maps.q, full, item.head, item.first + of, item.b);
           all &= item.seen + of >= kPairKeys;
         }
         all = __all_sync(0xffffffff, all);
         if (lane() == 0) {
           tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity, tile.from = from, tile.place = item.place, tile.seen = item.seen;
-          barrier_arrive_expecting(full, count * n.each * (kTile / 64));
+          barrier_arrive_expecting(full, count * n.h * (kTile / 64));
         }
       }
       barrier_arrive(barrier_at(is.free_keys[k.stage]));
@@ -171,7 +171,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
 
   // The work of computing group w.
   __device__ void compute(int w) const {
-    const int mine = warp() % 4 * 16 + lane() / 4, each = p.n.each;
+    const int mine = warp() % 4 * 16 + lane() / 4, each = p.n.h;
     int query[2], head[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) query[r] = (mine + 8 * r) / each, head[r] = (mine + 8 * r) % each;
@@ -187,7 +187,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         const int pair = is.lists[keys][tile.from + min(query[r], count - 1)], of = pair >> kEntryBits, entry = pair & ((1 << kEntryBits) - 1);
-        rows.to[r] = query[r] < count ? (tile.place + (of * p.blocks.most + entry) * x.parts) * each + head[r] : -1, rows.seen[r] = tile.seen + of;
+        rows.to[r] = query[r] < count ? (tile.place + (of * p.blocks.top_n + entry) * x.parts) * each + head[r] : -1, rows.seen[r] = tile.seen + of;
       }
       barrier_wait(barrier_at(is.full_keys[keys]), tile.parity);
       make_results(tile.all, rows, Q + stage * kTile, K + keys * kKeyStage, barrier_at(is.free_rows[stage]));

@@ -75,7 +75,7 @@ __device__ inline bool is_noted(const unsigned* again, int round) { return !agai
 // are noted there.
 template <int M, class F> __device__ inline void each_tile(const SpanParams& a, const unsigned* again, F f) {
   const AttentionParams& p = a.p;
-  const int tiles = ((p.n.queries * p.n.each - 1) / M + 1) * p.n.batch * p.n.groups;
+  const int tiles = ((p.n.queries * p.n.h - 1) / M + 1) * p.n.batch * p.n.groups;
 #pragma unroll 1
   for (int i = blockIdx.x, round = 0; i < tiles; i += gridDim.x, round++)
     if (is_noted(again, round)) f(RowTile(p.n, M, i), round);
@@ -83,11 +83,11 @@ template <int M, class F> __device__ inline void each_tile(const SpanParams& a, 
 
 // keys_of returns a run of at least one key that contains all keys that any row of a tile sees; keys_of_all the keys that all rows see.
 __device__ inline Run keys_of(const AttentionParams& p, const RowTile& tile) {
-  const int lo = min(p.n.keys - 1, p.keys(tile.b, tile.first / p.n.each).lo);
-  return {lo, max(lo + 1, min(p.n.keys, p.keys(tile.b, (tile.end - 1) / p.n.each).hi))};
+  const int lo = min(p.n.keys - 1, p.keys(tile.b, tile.first / p.n.h).lo);
+  return {lo, max(lo + 1, min(p.n.keys, p.keys(tile.b, (tile.end - 1) / p.n.h).hi))};
 }
 __device__ inline Run keys_of_all(const AttentionParams& p, const RowTile& tile) {
-  return {p.keys(tile.b, (tile.end - 1) / p.n.each).lo, min(p.n.keys, p.keys(tile.b, tile.first / p.n.each).hi)};
+  return {p.keys(tile.b, (tile.end - 1) / p.n.h).lo, min(p.n.keys, p.keys(tile.b, tile.first / p.n.h).hi)};
 }
 
 // What the forward kernel goes over: the keys of a Span; those of Chosen; or the forced blocks of selected attention by pairs
@@ -113,11 +113,11 @@ struct Chosen {
     int common = -1;
 #pragma unroll 1
     for (int r = first; r < rows && tile.has(r); r += step) {
-      const int t = (tile.first + r) / p.n.each, newest = t / p.blocks.size;
+      const int t = (tile.first + r) / p.n.h, newest = t / p.blocks.size;
       const int* list = p.idx + p.blocks.list(p.n, tile.b, tile.g, t);
       uint32_t chosen = 0;
 #pragma unroll 1
-      for (int i = 0, last = -1; i < p.blocks.most; i++) {  // the rules of Blocks::at, with fewer registers
+      for (int i = 0, last = -1; i < p.blocks.top_n; i++) {  // the rules of Blocks::at, with fewer registers
         const int j = list[i];
         if (j <= last || j > newest) break;
         chosen |= 0xffffffffu >> (32 - parts) << j * parts, last = j;

@@ -21,7 +21,7 @@ type params struct {
 // sizes is Sizes of attention_mask.cuh.
 type sizes struct {
 	batch, queries, keys, heads, groups int32
-	headsPerGroup                       int32 `c:"each"`
+	h                                   int32 // Hq/Hkv, heads of a group
 	d, dv                               int32
 	scale, scaleLog2                    float32
 }
@@ -30,10 +30,7 @@ type sizes struct {
 type span struct{ l, d, w int32 }
 
 // blocks is Blocks of attention_mask.cuh.
-type blocks struct {
-	size int32
-	topN int32 `c:"most"`
-}
+type blocks struct{ size, topN int32 }
 
 // index is Index of attention_index.cuh: the sizes of the inverse index, or the chunks of rows of a kernel that owns keys under a span.
 type index struct{ segments, chunk, items, partials int32 }

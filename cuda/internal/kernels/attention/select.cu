@@ -1,7 +1,7 @@
 // The choice of blocks, general kernel nsa_select_blocks: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of compressed
-// attention over kc -> idx int32 [B,S,Hkv,most], ascending, padded with -1. The thread that owns a query writes its list, with =.
+// attention over kc -> idx int32 [B,S,Hkv,top_n], ascending, padded with -1. The thread that owns a query writes its list, with =.
 //
-// A query with at most `most` blocks takes all. Otherwise block 0 and the two newest blocks are forced and fill three of the `most`
+// A query with at most `top_n` blocks takes all. Otherwise block 0 and the two newest blocks are forced and fill three of the `top_n`
 // places. The earlier blocks with the best scores get the other places; of equal scores the lower block wins (arXiv 2502.11089,
 // equations 8 to 12). The probability p = exp(q·kc*scale - lse) of each visible compression block is summed over the heads of a
 // group, in their order, and folded onto selection blocks: block j adds p of compression block i times the tokens that they share, over d.
@@ -19,7 +19,7 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
   constexpr int M = R * kDown, N = C * kAcross, ld = stride(N);
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *kc = static_cast<const T*>(p.kc);
-  const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 if all queries get all blocks
+  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForced;  // 0 if all queries get all blocks
   Carver carve{dynamic_shared()};
   float* Q = carve.tile(M, n.d);
   float* K = carve.tile(N, n.d);
@@ -36,23 +36,23 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
     const int start = next, end = min(owned, max(start + 1, of.end));  // the queries of one document
     next = end;
     // From here on, queries t count from the first token of the document, and keys from its first key.
-    const int t0 = start - of.first, t1 = end - of.first, rows = (t1 - t0) * n.each, chunks = (rows - 1) / M + 1;
+    const int t0 = start - of.first, t1 = end - of.first, rows = (t1 - t0) * n.h, chunks = (rows - 1) / M + 1;
     const int newest = (t1 - 1) / p.size, mine = t0 + (int)threadIdx.x;
     Best best{lists + threadIdx.x * places, blocks + threadIdx.x * places, 0, places};
 
     const auto load_queries = [&](int from) {
-      load_rows(Q, q, M, n.d, [&](int r) { return from + r < rows ? n.row(b, g, start * n.each + from + r, n.d) : -1; });
+      load_rows(Q, q, M, n.d, [&](int r) { return from + r < rows ? n.row(b, g, start * n.h + from + r, n.d) : -1; });
     };
     __syncthreads();  // all threads have read Q
     load_queries(0);
-    const Fold fold{p.l, p.per};
-    const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
+    const Fold fold{p.l_strides, p.block_strides};
+    const int last = newest < p.top_n || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
     for (int j0 = 1; j0 < last; j0 += p.tile) {
       const int j1 = min(last, j0 + p.tile), width = j1 - j0;
       __syncthreads();  // all lists have taken the last scores
       for (int i = threadIdx.x; i < (t1 - t0) * width; i += kThreads) scores[i] = 0;
       const int begin = (int)max(0LL, fold.lo(j0));
-      const int end = (int)min((long long)j1 * p.per, (long long)min(n.keys - of.keys, p.span.visible(t1 - 1)));
+      const int end = (int)min((long long)j1 * p.block_strides, (long long)min(n.keys - of.keys, p.span.visible(t1 - 1)));
       for (int from = begin; from < end; from += N) {
         __syncthreads();  // all threads have read K, P and the sums
         load_rows(K, kc, N, n.d, [&](int c) { return from + c < end ? n.key(b, g, of.keys + from + c, n.d) : -1; });
@@ -67,8 +67,8 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
 #pragma unroll
           for (int i = 0; i < R; i++) {
             const int r = chunk * M + down() + kDown * i;
-            const int seen = r < rows ? min(end, p.span.visible(t0 + r / n.each)) : 0;
-            const float lse = r < rows ? load_lse(p.lse[n.stat(b, g, start * n.each + r)]) : INFINITY;
+            const int seen = r < rows ? min(end, p.span.visible(t0 + r / n.h)) : 0;
+            const float lse = r < rows ? load_lse(p.lse[n.stat(b, g, start * n.h + r)]) : INFINITY;
 #pragma unroll
             for (int c = 0; c < C; c++)
               s[i][c] = from + across() + kAcross * c < seen ? probability(s[i][c], n.scale, lse) : 0;
@@ -78,9 +78,9 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
           // The rows of a query are consecutive. If its heads extend over several chunks, the sum continues from the chunk before.
           const int stop = min(rows, (chunk + 1) * M);
           for (int i = threadIdx.x; i < (t1 - t0) * N; i += kThreads) {
-            const int token = i / N, c = i % N, from_row = max(token * n.each, chunk * M);
-            float sum = token * n.each < chunk * M ? sums[i] : 0;
-            for (int r = from_row; r < min((token + 1) * n.each, stop); r++) sum += P[(r - chunk * M) * ld + c];
+            const int token = i / N, c = i % N, from_row = max(token * n.h, chunk * M);
+            float sum = token * n.h < chunk * M ? sums[i] : 0;
+            for (int r = from_row; r < min((token + 1) * n.h, stop); r++) sum += P[(r - chunk * M) * ld + c];
             sums[i] = sum;
           }
         }
@@ -88,7 +88,7 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
         fold.add<N>(scores, sums, t1 - t0, {j0, j1}, {from, end});
       }
       __syncthreads();
-      if (mine < t1 && mine / p.size >= p.most)
+      if (mine < t1 && mine / p.size >= p.top_n)
         for (int j = j0; j < min(j1, mine / p.size - 1); j++) best.take(scores[threadIdx.x * width + j - j0], j);
     }
     if (mine < t1) write_blocks(p, b, g, of.first + mine, of.first, best);

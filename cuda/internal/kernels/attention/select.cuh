@@ -15,8 +15,8 @@ struct SelectParams {
   const Document* documents;  // [B,S]; null if each row of the batch is one document
   Sizes n;               // keys is Nc, dv is unused
   Span span;             // l, d of the compression
-  int32_t l, per, size;  // l/d, l'/d and l': the strides of a compression block; the strides and the tokens of a selection block
-  //   most      blocks of a list in idx
+  int32_t l_strides, block_strides, size;  // l/d, l'/d and l': strides of a compression block; strides and tokens of a selection block
+  //   top_n     blocks of a list in idx
   //   tokens    queries of a thread block
   //   tile      selection blocks that are scored at once
   //
@@ -25,19 +25,19 @@ struct SelectParams {
   //   ring      keys of a ring
   //   pitch     floats from one query's sums to the next
   //   room      entries of a query's list
-  //   earliest  the first query that has more than `most` blocks
-  int32_t most, tokens, tile, ring, pitch, room, earliest;
+  //   earliest  the first query that has more than `top_n` blocks
+  int32_t top_n, tokens, tile, ring, pitch, room, earliest;
 };
 
 // Fold turns probabilities of compression blocks into scores of selection blocks: a selection block gets the probability of each
 // compression block that shares tokens with it, times the number of strides that they share.
 struct Fold {
-  int l, per;  // strides of a compression block and of a selection block
-  __device__ long long lo(long long j) const { return j * per - l + 1; }   // first compression block that meets block j
-  __device__ long long hi(long long j) const { return j * per + per - 1; }  // and the last one
+  int l, block;  // strides of a compression block and of a selection block
+  __device__ long long lo(long long j) const { return j * block - l + 1; }   // first compression block that meets block j
+  __device__ long long hi(long long j) const { return j * block + block - 1; }  // and the last one
   // How many strides compression block x shares with block j, for x from lo(j) to hi(j).
   __device__ int weight(long long x, long long j) const {
-    return (int)min(min(x - lo(j) + 1, hi(j) - x + 1), (long long)min(l, per));
+    return (int)min(min(x - lo(j) + 1, hi(j) - x + 1), (long long)min(l, block));
   }
   // Adds to scores [queries,blocks] what the first N of `keys` contribute; sums [queries,N] are their probabilities, summed over heads.
   template <int N> __device__ void add(float* scores, const float* sums, int queries, Run blocks, Run keys) const {
@@ -68,13 +68,13 @@ struct Best {
   }
 };
 
-// Writes the blocks of query t, whose document begins at token `first`: all blocks up to its own if there are at most `most`; else
+// Writes the blocks of query t, whose document begins at token `first`: all blocks up to its own if there are at most `top_n`; else
 // block 0, the best ones in ascending order, and the two newest.
 __device__ inline void write_blocks(const SelectParams& p, int b, int g, int t, int first, const Best& best) {
-  int* idx = p.idx + Blocks{p.size, p.most}.list(p.n, b, g, t);
-  const int most = p.most, own = (t - first) / p.size;
-  if (own < most) {
-    for (int j = 0; j < most; j++) idx[j] = j <= own ? j : -1;
+  int* idx = p.idx + Blocks{p.size, p.top_n}.list(p.n, b, g, t);
+  const int top_n = p.top_n, own = (t - first) / p.size;
+  if (own < top_n) {
+    for (int j = 0; j < top_n; j++) idx[j] = j <= own ? j : -1;
     return;
   }
   for (int i = 1; i < best.n; i++) {
@@ -85,7 +85,7 @@ __device__ inline void write_blocks(const SelectParams& p, int b, int g, int t, 
   }
   idx[0] = 0;
   for (int i = 0; i < best.n; i++) idx[1 + i] = best.block[i];
-  idx[most - 2] = own - 1, idx[most - 1] = own;
+  idx[top_n - 2] = own - 1, idx[top_n - 1] = own;
 }
 
 }  // namespace nsa

@@ -29,10 +29,10 @@ type selectParams struct {
 	n    sizes
 	span span
 
-	lStrides     int32 `c:"l"`    // l/d
-	blockStrides int32 `c:"per"`  // l'/d
-	block        int32 `c:"size"` // l'
-	topN         int32 `c:"most"`
+	lStrides     int32 // l/d
+	blockStrides int32 // l'/d
+	size         int32 // l'
+	topN         int32
 	tokens, tile int32
 	// On tensor cores. room is the length of a query's list, and earliest the first query that chooses by score.
 	ring, pitch, room, earliest int32
@@ -61,7 +61,7 @@ func choiceOf(b *kernels.Builder, op ops.SelectBlocksOp) (choice, selectParams, 
 		n:    a.sizes(),
 		span: span{int32(min(a.l, a.S+1)), int32(min(a.d, a.S+1)), int32(a.S)},
 		// lStrides is unused without a complete compression block, blockStrides with one selection block.
-		lStrides: 1, blockStrides: 1, block: int32(min(a.block, a.S)), topN: int32(a.topN),
+		lStrides: 1, blockStrides: 1, size: int32(min(a.block, a.S)), topN: int32(a.topN),
 	}
 	p.n.dv = 1
 	if a.l <= a.S {

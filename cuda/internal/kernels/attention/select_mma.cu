@@ -29,8 +29,8 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
   static_assert(kStep % 8 == 0 && kKeys % kStep == 0, "each thread copies the same cell of several rows");
   const Sizes& n = p.n;
   const T* kc = static_cast<const T*>(p.kc);
-  const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 if all queries get all blocks
-  const Columns columns(n.each, p.tokens);
+  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForced;  // 0 if all queries get all blocks
+  const Columns columns(n.h, p.tokens);
   const int pitch = p.pitch;  // floats from the sums of one query of a thread to the next
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(kTeam * C / 2)), K = shared_address(carve.floats(2 * kTile / 4));
@@ -50,8 +50,8 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     // From here on, queries t count from the first token of the document, and keys from its first key.
     const int t0 = start - of.first, t1 = end - of.first;
     const int newest = (t1 - 1) / p.size;
-    const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
-    const int keys = (int)(((long long)last * p.per + kKeys - 1) / kKeys);  // tiles of keys
+    const int last = newest < p.top_n || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
+    const int keys = (int)(((long long)last * p.block_strides + kKeys - 1) / kKeys);  // tiles of keys
 
     const int c = lane() % 4;
     bool any_large = false;
@@ -94,7 +94,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     // take computes the scores of the next blocks and offers them to the lists.
     int j0 = 0, at_block = 0;  // the next block; where its first key lies in the ring
     const auto take = [&] {
-      const int per = Usual ? 4 : p.per, width = Usual ? 32 : p.tile, j = j0 + lane();
+      const int strides = Usual ? 4 : p.block_strides, width = Usual ? 32 : p.tile, j = j0 + lane();
       const int since = (lane() < width && 1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
       if constexpr (Usual) {
         const int half = at_block == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - half;
@@ -109,7 +109,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
           keep(i, state, enter(lists + i * 2 * p.room, state, p.room, places, score, j, i >= since && score > state.bar));
         }
       } else {
-        const int key = at_block + lane() * per;
+        const int key = at_block + lane() * strides;
         const auto in_ring = [&](int x) { return x >= p.ring ? x - p.ring : x < 0 ? x + p.ring : x; };
 #pragma unroll 1
         for (int i = warp(); i < t1 - t0; i += kTeam / 32) {
@@ -117,23 +117,23 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
           ListState state = states[i];
           float score = 0;
           if (i >= since) {
-            const int seen = p.span.visible(t0 + i) - j * per;
+            const int seen = p.span.visible(t0 + i) - j * strides;
 #pragma unroll 1
-            for (int x = max(-j * per, 1 - p.l); x < min(per, seen); x++) {  // keys that meet block j, counted from its own first key
+            for (int x = max(-j * strides, 1 - p.l_strides); x < min(strides, seen); x++) {  // keys that meet block j, counted from its own first key
               const float* at = r + in_ring(key + x);
-              score = fmaf((float)min(min(x + p.l, per - x), min(p.l, per)), columns.threads == 1 ? *at : *at + at[pitch], score);
+              score = fmaf((float)min(min(x + p.l_strides, strides - x), min(p.l_strides, strides)), columns.threads == 1 ? *at : *at + at[pitch], score);
             }
           }
           const int bits = bits_of(fmaxf(score, 0));  // fmaxf turns NaN into 0
           keep(i, state, enter(lists + i * 2 * p.room, state, p.room, places, bits, j, i >= since && bits > state.bar));
         }
       }
-      j0 += width, at_block += width * per;
+      j0 += width, at_block += width * strides;
       if (at_block >= (Usual ? 2 * kHalf : p.ring)) at_block -= Usual ? 2 * kHalf : p.ring;
     };
     const auto take_below = [&](int key) {  // takes all blocks whose keys lie below `key`
-      const int width = Usual ? 32 : p.tile, per = Usual ? 4 : p.per;
-      while (j0 < last && (j0 + width) * per <= key) take();
+      const int width = Usual ? 32 : p.tile, strides = Usual ? 4 : p.block_strides;
+      while (j0 < last && (j0 + width) * strides <= key) take();
     };
 
     load(0);
@@ -152,7 +152,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     take_below(0x7fffffff);
 
     SelectParams moved = p;
-    moved.idx += (long long)of.first * n.groups * p.most;
+    moved.idx += (long long)of.first * n.groups * p.top_n;
     for (int i = warp(); i < t1 - t0; i += kTeam / 32) write_choice(moved, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
     __syncthreads();  // the next document reuses shared memory
   }

@@ -140,13 +140,13 @@ __device__ __forceinline__ bool enter(int* list, ListState& state, int room, int
   }
 }
 
-// Writes the blocks of query t of group g: all blocks up to its own if there are at most `most`; else block 0, the best ones of its
+// Writes the blocks of query t of group g: all blocks up to its own if there are at most `top_n`; else block 0, the best ones of its
 // list, and the two newest. All lanes of a warp must call it.
 __device__ __forceinline__ void write_choice(const SelectParams& p, int b, int g, int t, int* list, const ListState& state, int places) {
-  int* idx = p.idx + Blocks{p.size, p.most}.list(p.n, b, g, t);
+  int* idx = p.idx + Blocks{p.size, p.top_n}.list(p.n, b, g, t);
   const int own = t / p.size;
-  if (own < p.most) {
-    for (int j = lane(); j < p.most; j += 32) idx[j] = j <= own ? j : -1;
+  if (own < p.top_n) {
+    for (int j = lane(); j < p.top_n; j += 32) idx[j] = j <= own ? j : -1;
     return;
   }
   if (places > 0) {
@@ -161,7 +161,7 @@ __device__ __forceinline__ void write_choice(const SelectParams& p, int b, int g
     for (int k = 0; k < places; k++) at += list[p.room + k] < block;
     idx[at] = block;
   }
-  if (lane() == 0) idx[0] = 0, idx[p.most - 2] = own - 1, idx[p.most - 1] = own;
+  if (lane() == 0) idx[0] = 0, idx[p.top_n - 2] = own - 1, idx[p.top_n - 1] = own;
 }
 
 // Begins to copy the columns of a block: q of the queries from t0 on, of group g of batch row b. Writes the lse of each column, Inf for
@@ -177,11 +177,11 @@ __device__ __forceinline__ bool load_columns(const SelectParams& p, const Column
   const T* q = static_cast<const T*>(p.q);
   const int own = threadIdx.x, query = columns.query(own), head = columns.head(own);
   const bool in = head >= 0 && query < p.tokens && t0 + query < n.queries;
-  const float lse = in ? load_lse(p.lse[((long long)b * n.heads + g * n.each + head) * n.queries + t0 + query]) : INFINITY;
+  const float lse = in ? load_lse(p.lse[((long long)b * n.heads + g * n.h + head) * n.queries + t0 + query]) : INFINITY;
   rows[own] = in ? query << 8 | head : -1;
   const bool any_large = __syncthreads_or(large(lse));
   lses[own] = lse, bases[own] = any_large ? 0 : lse * kLog2E;
-  const T* from = q + (((long long)b * n.queries + t0) * n.heads + g * n.each) * n.d;
+  const T* from = q + (((long long)b * n.queries + t0) * n.heads + g * n.h) * n.d;
 #pragma unroll 4
   for (int u = 0; u < kCells; u++) {
     const int row = own / kCells + u * kStep, first = own % kCells, at = rows[row];

@@ -46,16 +46,16 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
     const auto best = [](const int4& y) { return max(max(y.x, y.y), max(y.z, y.w)); };
     // Each lane finds its largest score. The bar lies just below the `places`-th largest of these 32. At least `places` scores exceed the
     // bar, so no score at or below it can be chosen.
-    int most = kNone;
+    int largest = kNone;
 #pragma unroll 1
     for (int j0 = 0; j0 < count; j0 += kStep) {
       load(j0);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; i++) most = max(most, best(x[i]));
+      for (int i = 0; i < kAtOnce; i++) largest = max(largest, best(x[i]));
     }
-    list[lane()] = most;
+    list[lane()] = largest;
     __syncwarp();
-    state.bar = max(kNone, __reduce_min_sync(0xffffffff, larger(list, most) < places ? most : 0x7fffffff) - 1);
+    state.bar = max(kNone, __reduce_min_sync(0xffffffff, larger(list, largest) < places ? largest : 0x7fffffff) - 1);
     __syncwarp();
     const unsigned before = (1u << lane()) - 1;
 #pragma unroll 1
@@ -88,10 +88,10 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
       if (__popc(__reduce_or_sync(0xffffffff, there ? 1u << better : 0)) < state.count)  // among equal scores the earlier one is better
         better += __popc(__match_any_sync(0xffffffff, x) & before);
       const unsigned chosen = __ballot_sync(0xffffffff, there && better < places);
-      int* idx = p.idx + Blocks{p.size, p.most}.list(p.n, b, g, t);
+      int* idx = p.idx + Blocks{p.size, p.top_n}.list(p.n, b, g, t);
       const int own = t / p.size;
       if (chosen >> lane() & 1) idx[1 + __popc(chosen & before)] = list[p.room + lane()];
-      if (lane() == 0) idx[0] = 0, idx[p.most - 2] = own - 1, idx[p.most - 1] = own;
+      if (lane() == 0) idx[0] = 0, idx[p.top_n - 2] = own - 1, idx[p.top_n - 1] = own;
       __syncwarp();
       return;
     }
@@ -113,8 +113,8 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
   constexpr int kWidth = kHalf / Per < 32 ? kHalf / Per : 32, kSteps = kHalf / Per / kWidth;  // a step of the fold has kWidth blocks
   const SelectParams& p = maps.p;
   const Sizes& n = p.n;
-  const int places = (n.queries - 1) / p.size < p.most ? 0 : p.most - kForced;  // 0 if all queries get all blocks
-  const Columns columns(n.each, p.tokens / Teams);
+  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForced;  // 0 if all queries get all blocks
+  const Columns columns(n.h, p.tokens / Teams);
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(kAll * C / 2)), K = shared_address(carve.floats(kStages * kTile / 4));
   float* lses = carve.floats(kAll);
@@ -141,7 +141,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
     // From here on, queries t count from the first token of the document, and keys from its first key.
     const int t0 = start - of.first, t1 = t0 + count;
     const int newest = (t1 - 1) / p.size;
-    const int last = newest < p.most || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
+    const int last = newest < p.top_n || places == 0 ? 0 : newest - 1;  // candidates are the blocks [1,last)
     const int keys = (int)(((long long)last * Per + kKeys - 1) / kKeys);  // tiles of keys
     // Waits until all warps have read the stage that lies `ahead` stages after k's. Then begins to copy a tile of keys to it. Rows after the
     // last key of the batch row become zeros. One thread calls it.
@@ -234,7 +234,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
     int ahead = items;
     if (ask && threadIdx.x == 0 && maps.more) ahead = gridDim.x + atomicAdd(maps.more, 1);
     SelectParams moved = p;
-    moved.idx += (long long)of.first * n.groups * p.most;
+    moved.idx += (long long)of.first * n.groups * p.top_n;
 #pragma unroll 1
     for (int i = warp() % 4; i < own && first + i < count; i += 4) choose(moved, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
     if (ask && threadIdx.x == 0) *begun = ahead;

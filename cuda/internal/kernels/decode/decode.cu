@@ -70,9 +70,9 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
   const DecodeRegion r = s.region();
   const bool chooses = s.branch == kCompressedBranch && s.has(kSelectedBranch);
   const Source from = {cache + r.keys, s.branch != kCompressedBranch || s.has(kCompressedBranch) ? cache + r.values : nullptr,
-                       {chooses ? p.logits + s.at() * p.h * p.most : nullptr, p.most}};
+                       {chooses ? p.logits + s.at() * p.h * p.max_compressed : nullptr, p.max_compressed}};
   const int warp = threadIdx.x / 32, size = Products::floats(p), outputs = p.h * p.value_dim;
-  const int lo = i * p.split[s.branch], hi = min(s.keys, lo + p.split[s.branch]), all = kDecodeWarps * Products::kKeys;
+  const int lo = i * p.part_keys[s.branch], hi = min(s.keys, lo + p.part_keys[s.branch]), all = kDecodeWarps * Products::kKeys;
   const KeyRows row(s, idx);
   int first = lo + warp * Products::kKeys;
   if (newest) store<T>(s, shared);
@@ -207,21 +207,21 @@ template <typename T, int W> __device__ void join_parts(const Step& s, float* sh
   const OutputShare<W> share(p);
   int gates = 0, n = 0, parts[kBranches]; // gates: branches that count in o; n: their parts
   for (int b = 0; b < kBranches; ++b) gates += s.has(b), parts[b] = s.parts_of(b);
-  float *factors = shared + p.all * 2 * p.h, *sums = factors + p.all * p.h;
+  float *factors = shared + p.all_parts * 2 * p.h, *sums = factors + p.all_parts * p.h;
   int32_t* places = reinterpret_cast<int32_t*>(sums + 4 * kDecodeThreads);
 #pragma unroll 1
   for (int b = 0; b < kBranches; ++b) {
     if (blockIdx.x == 0 && threadIdx.x / 32 == b) {
       int read = 0;
 #pragma unroll 1
-      for (int i = threadIdx.x % 32; i < parts[b]; i += 32) read += __ldcg(Part(p, at, p.first[b] + i).read());
+      for (int i = threadIdx.x % 32; i < parts[b]; i += 32) read += __ldcg(Part(p, at, p.first_part[b] + i).read());
       read = warp_sum(read);
       if (threadIdx.x % 32 == 0) p.read[at * kBranches + b] = read;
     }
     if (!s.has(b)) continue;
-    read_stats(p, at, p.first[b], parts[b], shared + n * 2 * p.h);
+    read_stats(p, at, p.first_part[b], parts[b], shared + n * 2 * p.h);
 #pragma unroll 1
-    for (int i = threadIdx.x; i < parts[b]; i += kDecodeThreads) places[n + i] = p.first[b] + i;
+    for (int i = threadIdx.x; i < parts[b]; i += kDecodeThreads) places[n + i] = p.first_part[b] + i;
     n += parts[b];
   }
   __syncthreads();
@@ -249,7 +249,7 @@ template <typename T> __device__ void decode_join(const DecodeParams& p) {
 template <typename Products> __device__ void decode_spans(const DecodeParams& p) {
   using T = typename Products::Type;
   next_may_start();
-  const int x = blockIdx.x, branch = (p.stores >> kCompressedBranch & 1) && x < p.first[kWindowBranch] ? kCompressedBranch : kWindowBranch;
+  const int x = blockIdx.x, branch = (p.stores >> kCompressedBranch & 1) && x < p.first_part[kWindowBranch] ? kCompressedBranch : kWindowBranch;
   const Step s(p, branch, blockIdx.z, blockIdx.y);
   const bool selects = s.has(kSelectedBranch);
   if (x == 0 && (s.t < 0 || !selects)) no_blocks(s);
@@ -257,7 +257,7 @@ template <typename Products> __device__ void decode_spans(const DecodeParams& p)
     if (x == 0) rest<T>(s);
     return;
   }
-  const int i = x - p.first[branch], parts = s.parts_of(branch);
+  const int i = x - p.first_part[branch], parts = s.parts_of(branch);
   if (i >= parts) return;
   const DecodeShared shared(p, Products::q_bytes(p));
   attend<Products>(s, shared, i, i == parts - 1, Part(p, s.at(), x), nullptr);
@@ -277,7 +277,7 @@ template <typename Products> __device__ void decode_selected(const DecodeParams&
   const int i = blockIdx.x, parts = s.t < 0 ? 0 : s.parts_of(kSelectedBranch);
   if (i >= parts) return;
   const DecodeShared shared(p, Products::q_bytes(p));
-  attend<Products>(s, shared, i, false, Part(p, s.at(), p.first[kSelectedBranch] + i), p.idx + s.at() * p.n);
+  attend<Products>(s, shared, i, false, Part(p, s.at(), p.first_part[kSelectedBranch] + i), p.idx + s.at() * p.n);
 }
 
 }  // namespace nsa

@@ -46,18 +46,18 @@ struct DecodeParams {
   int32_t* idx;                 // [B,1,Hkv,n]
   int32_t* read;                // [B,Hkv,3]
   float* parts;                 // [B,Hkv,parts,part], see Part
-  float* logits;                // [B,Hkv,h,most], unscaled, of compressed keys; for clusters [B,Hkv,blocks,h,logits_share] or null
+  float* logits;                // [B,Hkv,h,max_compressed], unscaled, of compressed keys; for clusters [B,Hkv,blocks,h,logits_share] or null
   DecodeRegion tokens, compressed, window, tail;
   double turns[kDecodePairs];   // the turns of each pair of dims from one position to the next; see rope.cuh
-  int64_t most;                 // the most compressed keys of a sequence
+  int64_t max_compressed;       // the most compressed keys of a sequence
   int32_t groups, h, dim, value_dim, width;
   int32_t l, n, w, hidden[2], gate_hidden; // hidden: of phi
   Divisor d, select_block;
   int32_t stores, has;          // bits of branches: those that store keys; those that the layer has
   int32_t dense;
-  int32_t split[kBranches];     // keys of a part of each branch
-  int32_t first[kBranches];     // number of the first part of each branch
-  int32_t all, part_size;       // parts of a group; floats of a part
+  int32_t part_keys[kBranches]; // keys of a part of each branch
+  int32_t first_part[kBranches]; // number of the first part of each branch
+  int32_t all_parts, part_size; // parts of a group; floats of a part
   int32_t pick_size, work_size; // floats of shared memory: for pick; for ClusterShared::work
   int32_t logits_share;         // floats of a head and a block of a cluster in logits
   float scale;                  // 1/sqrt(D)
@@ -89,7 +89,7 @@ struct Step {
   }
   // The number of parts that the keys of a branch are cut into; at least one if the branch stores a token.
   __device__ int parts_of(int b) const {
-    return p.stores >> b & 1 ? max(1, (keys_of(b) + p.split[b] - 1) / p.split[b]) : 0;
+    return p.stores >> b & 1 ? max(1, (keys_of(b) + p.part_keys[b] - 1) / p.part_keys[b]) : 0;
   }
 
   __device__ DecodeRegion region() const {
@@ -131,7 +131,7 @@ struct KeyRows {
 struct Part {
   float* o;
   int h, value_dim;
-  __device__ Part(const DecodeParams& p, int64_t at, int i) : o(p.parts + (at * p.all + i) * p.part_size), h(p.h), value_dim(p.value_dim) {}
+  __device__ Part(const DecodeParams& p, int64_t at, int i) : o(p.parts + (at * p.all_parts + i) * p.part_size), h(p.h), value_dim(p.value_dim) {}
   __device__ float* top() const { return o + h * value_dim; }
   __device__ float* sum() const { return top() + h; }
   __device__ int32_t* read() const { return reinterpret_cast<int32_t*>(sum() + h); }

@@ -76,16 +76,16 @@ type decodeParams struct {
 	cache, pageTable, o, idx, read, parts, logits kernels.Ref
 	tokens, compressed, window, tail              region
 	turns                                         [maxPairs]float64
-	maxCompressed                                 int64 `c:"most"` // keys of a sequence, rounded up
+	maxCompressed                                 int64 // keys of a sequence, rounded up
 	groups, h, dim, valueDim, width               int32
 	l, n, w                                       int32
 	hidden                                        [2]int32
 	gateHidden                                    int32
 	d, selectBlock                                divisor
 	stores, has, dense                            int32
-	partKeys                                      [branches]int32 `c:"split"` // keys of a part
-	firstPart                                     [branches]int32 `c:"first"` // number of the first part
-	allParts                                      int32           `c:"all"`   // parts of a group
+	partKeys                                      [branches]int32 // keys of a part
+	firstPart                                     [branches]int32 // number of the first part
+	allParts                                      int32           // parts of a group
 	partSize                                      int32
 	pickSize, workSize                            int32
 	logitsShare                                   int32

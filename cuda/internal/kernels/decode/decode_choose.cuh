@@ -129,7 +129,7 @@ __device__ inline void choose(const Step& s, float* shared) {
   const int visible = s.visible(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float *tops = shared + p.pick_size, *norms = tops + p.h;
   const Stats stats = {p, norms + p.h, s.parts_of(kCompressedBranch)};
-  read_stats(p, at, p.first[kCompressedBranch], stats.count, norms + p.h);
+  read_stats(p, at, p.first_part[kCompressedBranch], stats.count, norms + p.h);
   __syncthreads();
 #pragma unroll 1
   for (int j = warp; j < p.h; j += kDecodeWarps) {
@@ -140,7 +140,7 @@ __device__ inline void choose(const Step& s, float* shared) {
 
   // The probability of each compressed key, summed over the heads, overwrites the logit of the first head.
   constexpr int kWide = 4, kHeads = 8;
-  float* logits = p.logits + at * p.h * p.most;
+  float* logits = p.logits + at * p.h * p.max_compressed;
   const float scale = p.scale * kLog2E;
 #pragma unroll 1
   for (int i = threadIdx.x * kWide; i < visible; i += kDecodeThreads * kWide) {
@@ -150,7 +150,7 @@ __device__ inline void choose(const Step& s, float* shared) {
       float4 x[kHeads];
 #pragma unroll
       for (int e = 0; e < kHeads; ++e)
-        if (j + e < p.h) x[e] = __ldcg(reinterpret_cast<const float4*>(logits + (j + e) * p.most + i));
+        if (j + e < p.h) x[e] = __ldcg(reinterpret_cast<const float4*>(logits + (j + e) * p.max_compressed + i));
 #pragma unroll
       for (int e = 0; e < kHeads; ++e) {
         if (j + e >= p.h) continue;

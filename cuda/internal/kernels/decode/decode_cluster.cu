@@ -84,7 +84,7 @@ template <typename Products, int Blocks, int Warps> struct ClusterShared {
     work = row_from(shared + Products::q_bytes(p));
     slices = work + p.work_size;
     sums = slices + kBranches * Blocks * slice * 4;
-    stats = sums + p.most;
+    stats = sums + p.max_compressed;
     factors = stats + kBranches * Blocks * 2 * h;
     of_warps = factors + kBranches * Blocks * h;
     tops = of_warps + Warps * 3 * h, norms = tops + h, gates = norms + h;
