@@ -63,14 +63,19 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	if p.Init == nil {
 		return v, nil
 	}
-	for i := range n {
-		if x := p.Init(r); dt == tensor.Float32 {
-			v.Float32s()[i] = float32(x)
-		} else {
-			v.Float64s()[i] = x
-		}
+	if dt == tensor.Float32 {
+		draw(v.Float32s(), p.Init, r)
+	} else {
+		draw(v.Float64s(), p.Init, r)
 	}
 	return v, nil
+}
+
+// draw fills x with what init draws.
+func draw[T float32 | float64](x []T, init Init, r *rand.Rand) {
+	for i := range x {
+		x[i] = T(init(r))
+	}
 }
 
 // Source gives the value of a parameter to the layer that is being built, which reports a nil value as an error. The layer's
