@@ -33,7 +33,10 @@ func TestDecodeTime(t *testing.T) {
 	dev := openGPU(t)
 	for _, x := range []decodeTime{{name: "i", heads: 12, kvHeads: 2, dim: 64}, {name: "ii", heads: 64, kvHeads: 4, dim: 128},
 		{name: "dense-i", heads: 12, kvHeads: 2, dim: 64, dense: true}, {name: "dense-ii", heads: 64, kvHeads: 4, dim: 128, dense: true}} {
-		for _, size := range [][2]int{{1, 512}, {1, 2048}, {16, 2048}, {64, 2048}, {1, 8192}, {1, 65536}, {8, 65536}, {32, 2048}, {32, 65536}, {64, 8192}, {16, 65536}, {64, 65536}, {16, 131072}} {
+		for _, size := range [][2]int{ // batch and tokens
+			{1, 512}, {1, 2048}, {16, 2048}, {32, 2048}, {64, 2048}, {1, 8192}, {64, 8192},
+			{1, 65536}, {8, 65536}, {16, 65536}, {32, 65536}, {64, 65536}, {16, 131072},
+		} {
 			if x.batch, x.tokens = size[0], size[1]; x.dense && x.batch*x.tokens > 1<<20 {
 				continue
 			}
