@@ -42,7 +42,7 @@ func Open(n int, opts ...Option) (*Backend, error) {
 	}
 	p := dev.Properties()
 	gpu := kernels.GPU{
-		Capability: p.Capability, SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, Boxes: dev.EncodeBoxes,
+		Capability: p.Capability, SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, EncodeTensorMap: dev.EncodeTensorMap,
 	}
 	b := &Backend{dev: dev, gpu: gpu, modules: kernels.NewModules(dev)}
 	lt, err := openLibrary(dev)

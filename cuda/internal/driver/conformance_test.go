@@ -33,7 +33,7 @@ var conformance = []struct {
 	{"capture of kernels", testCaptureKernels},
 	{"capture of launches that overlap", testOverlaps},
 	{"module errors", testModuleErrors},
-	{"tensor maps", testBoxes},
+	{"tensor maps", testTensorMap},
 	{"goroutines", testGoroutines},
 	{"contexts", testDo},
 }
@@ -246,10 +246,10 @@ func testEvents(t *testing.T, d *driver.Device) {
 	}
 }
 
-func testBoxes(t *testing.T, d *driver.Device) {
-	at, to := alloc(t, d, 4096).Ptr(), make([]byte, driver.MapBytes+1)
-	ok(t, d.EncodeBoxes(to, at, [4]int64{72, 2, 10, 1}, [2]int64{2, 112}))
+func testTensorMap(t *testing.T, d *driver.Device) {
+	at, to := alloc(t, d, 4096).Ptr(), make([]byte, driver.TensorMapBytes+1)
+	ok(t, d.EncodeTensorMap(to, at, [4]int64{72, 2, 10, 1}, [2]int64{2, 112}))
 	require.NotEqual(t, make([]byte, len(to)), to)
-	require.Zero(t, to[driver.MapBytes])
-	require.ErrorIs(t, d.EncodeBoxes(to, at+2, [4]int64{72, 2, 10, 1}, [2]int64{2, 112}), driver.InvalidValue)
+	require.Zero(t, to[driver.TensorMapBytes])
+	require.ErrorIs(t, d.EncodeTensorMap(to, at+2, [4]int64{72, 2, 10, 1}, [2]int64{2, 112}), driver.InvalidValue)
 }

@@ -57,7 +57,7 @@ func everything(drv *fakedriver.Driver) (d *driver.Device, err error) {
 	got := make([]byte, 5<<20)
 	big := own(x, must(d.Alloc(len(got))), (*driver.Memory).Free)
 	must(d.MemoryUsed())
-	try(d.EncodeBoxes(make([]byte, driver.MapBytes), m.Ptr(), [4]int64{8, 1, 4, 1}, [2]int64{1, 8}))
+	try(d.EncodeTensorMap(make([]byte, driver.TensorMapBytes), m.Ptr(), [4]int64{8, 1, 4, 1}, [2]int64{1, 8}))
 	try(s.Launch(c))
 	try(r.Fetch(m.Ptr()))
 	must(r.Wait())

@@ -16,8 +16,8 @@ type GPU struct {
 	SharedPerBlock int // bytes of shared memory that a block may have
 	SharedPerSM    int // bytes of shared memory of a multiprocessor
 	SMs            int
-	// Boxes encodes a tensor map: see driver.Device.EncodeBoxes.
-	Boxes func(to []byte, at Ptr, dims [4]int64, box [2]int64) error
+	// EncodeTensorMap is driver.Device.EncodeTensorMap.
+	EncodeTensorMap func(to []byte, at Ptr, dims [4]int64, box [2]int64) error
 }
 
 // Operand is an input or output of an op, with the place of its first element.
@@ -162,13 +162,24 @@ func (b *Builder) Encode(offset uintptr, ref Ref, encode func(to []byte, at Ptr)
 
 // LaunchElements adds a launch of an elementwise kernel over n elements of a type.
 func (b *Builder) LaunchElements(kernel string, t Type, n int64, params any) {
-	b.Launch(kernel, Looped(Pieces(n, 256*t.Lanes())), Threads(), 0, params)
+	b.Launch(kernel, GridStride(CeilDiv(n, 256*t.Lanes())), Threads(), 0, params)
 }
 
 // LaunchRows adds a launch in which a warp or a block owns a row of cols elements.
 func (b *Builder) LaunchRows(kernel string, rows, cols int64, params any) {
 	block := RowThreads(cols)
 	b.Launch(kernel, RowBlocks(rows, block), block, 0, params)
+}
+
+// ReservedShared is the shared memory of a thread block that the hardware takes for itself, in bytes.
+const ReservedShared = 1024
+
+// CheckShared refuses kernels whose thread blocks need more shared memory than one may have.
+func (b *Builder) CheckShared(name string, bytes int64) error {
+	if limit := int64(b.GPU.SharedPerBlock); bytes > limit {
+		return graph.Refuse(graph.ReasonShared, "%s: %d bytes of shared memory, a block has %d", name, bytes, limit)
+	}
+	return nil
 }
 
 // Aligned makes the launches require operand addresses that are multiples of bytes.

@@ -83,7 +83,7 @@ func (g *gpu) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 func (g *gpu) properties() kernels.GPU {
 	p := g.dev.Properties()
 	return kernels.GPU{
-		Capability: p.Capability, SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, Boxes: g.dev.EncodeBoxes,
+		Capability: p.Capability, SharedPerBlock: p.SharedPerBlock, SharedPerSM: p.SharedPerSM, SMs: p.SMs, EncodeTensorMap: g.dev.EncodeTensorMap,
 	}
 }
 

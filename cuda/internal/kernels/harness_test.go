@@ -41,7 +41,7 @@ type variant struct {
 }
 
 // h200 are the properties of a device by which tests without one choose kernels.
-var h200 = kernels.GPU{Capability: 90, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, SMs: 132, Boxes: hostBoxes}
+var h200 = kernels.GPU{Capability: 90, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10, SMs: 132, EncodeTensorMap: hostBoxes}
 
 // hostBoxes writes a tensor map in the form that copies on the host read: HostMap of wgmma_on_host.h.
 func hostBoxes(to []byte, at kernels.Ptr, dims [4]int64, box [2]int64) error {

@@ -31,11 +31,11 @@ func (l *Launch) check() error {
 	return nil
 }
 
-// Pieces is n / size, rounded up: the number of pieces of at most size that n is cut into.
-func Pieces(n, size int64) int64 { return (n + size - 1) / size }
+// CeilDiv is n / size, rounded up: the number of pieces of at most size that n is cut into.
+func CeilDiv(n, size int64) int64 { return (n + size - 1) / size }
 
 // RoundUp is the least multiple of size that is n or more.
-func RoundUp(n, size int64) int64 { return Pieces(n, size) * size }
+func RoundUp(n, size int64) int64 { return CeilDiv(n, size) * size }
 
 // Align rounds bytes up to a multiple of 256, the alignment of work memory.
 func Align(bytes int64) int64 { return RoundUp(bytes, 256) }
@@ -51,8 +51,8 @@ func Flag(b bool) int32 {
 // Line is a grid of n blocks along x.
 func Line(n int64) Dim { return Dim{X: int(n), Y: 1, Z: 1} }
 
-// Looped is the grid for n pieces of work, at most 2^16 blocks. The kernel's blocks loop over the remaining pieces.
-func Looped(n int64) Dim { return Line(min(max(n, 1), 1<<16)) }
+// GridStride is the grid of a kernel whose blocks loop over n pieces of work with the stride of the grid: at most 2^16 blocks.
+func GridStride(n int64) Dim { return Line(min(max(n, 1), 1<<16)) }
 
 // Threads is the block of elementwise kernels.
 func Threads() Dim { return Line(256) }
@@ -70,4 +70,4 @@ func RowThreads(cols int64) Dim {
 }
 
 // RowBlocks is the grid for blocks of RowThreads.
-func RowBlocks(rows int64, block Dim) Dim { return Looped(Pieces(rows, int64(block.Y))) }
+func RowBlocks(rows int64, block Dim) Dim { return GridStride(CeilDiv(rows, int64(block.Y))) }

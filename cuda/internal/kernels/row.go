@@ -212,7 +212,7 @@ func (t Storage) check(s graph.Site) (Type, error) {
 			n *= int64(size)
 		}
 	}
-	return max(common, 0), nil
+	return max(common, 0), nil // F32 if no operand has a t, an h or an a
 }
 
 // commonType returns the one type of the operands with a t, an h, or an a that is not float32; -1 if there are none. It refuses operands
@@ -256,14 +256,14 @@ func takesType(letter byte, dt tensor.Dtype, common Type) bool {
 
 // Types returns the types that the operands of a site should have if activations are stored in half.
 func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
-	a, b, _ := t.letters(s)
+	inLetters, outLetters, _ := t.letters(s)
 	wide := false // an input with an a is float32
-	for i, o := range s.In[:min(len(s.In), len(a))] {
-		wide = wide || a[i] == 'a' && o.Dtype == tensor.Float32
+	for i, o := range s.In[:min(len(s.In), len(inLetters))] {
+		wide = wide || inLetters[i] == 'a' && o.Dtype == tensor.Float32
 	}
-	types := func(letters string, list []ops.Operand, outputs bool) []tensor.Dtype {
-		types := make([]tensor.Dtype, len(list))
-		for i, o := range list {
+	typesOf := func(letters string, operands []ops.Operand, outputs bool) []tensor.Dtype {
+		types := make([]tensor.Dtype, len(operands))
+		for i, o := range operands {
 			letter := byte('f')
 			if i < len(letters) {
 				letter = letters[i]
@@ -281,5 +281,5 @@ func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype)
 		}
 		return types
 	}
-	return types(a, s.In, false), types(b, s.Out, true)
+	return typesOf(inLetters, s.In, false), typesOf(outLetters, s.Out, true)
 }

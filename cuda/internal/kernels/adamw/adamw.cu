@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(1024) nsa_adamw_norm_f64(const __gr
   double sum = 0;
   for (int64_t i = threadIdx.x; i < p.count; i += blockDim.x) sum += p.squares[i];
   sum = nsa::group_reduce<nsa::Sum>(sum);
-  if (threadIdx.x == 0) *p.norm = sqrt(sum) * p.hyper[8];
+  if (threadIdx.x == 0) *p.norm = sqrt(sum) * p.hyper[nsa::kUnscale];
 }
 
 extern "C" __global__ void __launch_bounds__(256) nsa_adamw_update_f32(const __grid_constant__ nsa::AdamWParams p) {
@@ -89,8 +89,8 @@ extern "C" __global__ void __launch_bounds__(256) nsa_adamw_update_f32(const __g
   const double norm = *p.norm;
   if (!isfinite(norm)) return;
   const double* h = p.hyper;
-  AdamWStep step{float(h[0]), float(h[1]), float(h[2]), float(h[3]), 0, clip_of(h, norm), float(h[6]), float(h[7])};
-  const float decay = float(h[4]);
+  AdamWStep step{float(h[kLR]), float(h[kBeta1]), float(h[kBeta2]), float(h[kEps]), 0, clip_of(h, norm), float(h[kC1]), float(h[kC2])};
+  const float decay = float(h[kDecay]);
   for (int64_t r = block_from_end(); r < p.update_count; r += gridDim.x) {
     const AdamWRun run = p.updates[r];
     const AdamWTensor t = p.tensors[run.tensor];

@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(256) nsa_muon_momentum_f32(const __
   using namespace nsa;
   const double norm = *p.norm;
   const bool finite = isfinite(norm);
-  const float mu = float(p.hyper[9]), part = finite ? float(1 - p.hyper[9]) * clip_of(p.hyper, norm) : 0.0f;
+  const float mu = float(p.hyper[kMomentum]), grad_factor = finite ? float(1 - p.hyper[kMomentum]) * clip_of(p.hyper, norm) : 0.0f;
   for (int64_t r = block_from_end(); r < p.count; r += gridDim.x) {
     const AdamWRun run = p.runs[r];
     const MuonTensor t = p.tensors[run.tensor];
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(256) nsa_muon_momentum_f32(const __
         t.u[i] = 0;
         continue;
       }
-      const float g = part * load_as(t.grad, t.grad_type, i), m = mu * t.m[i] + g;
+      const float g = grad_factor * load_as(t.grad, t.grad_type, i), m = mu * t.m[i] + g;
       t.m[i] = m;
       t.u[i] = mu * m + g;
     }
@@ -95,11 +95,11 @@ extern "C" __global__ void __launch_bounds__(256) nsa_muon_polynomial_f32(const 
 extern "C" __global__ void __launch_bounds__(256) nsa_muon_update_f32(const __grid_constant__ nsa::MuonParams p) {
   using namespace nsa;
   if (!isfinite(*p.norm)) return;
-  const double lr = p.hyper[0];
+  const double lr = p.hyper[kLR];
   for (int64_t r = block_from_end(); r < p.count; r += gridDim.x) {
     const AdamWRun run = p.runs[r];
     const MuonTensor t = p.tensors[run.tensor];
-    const float keep = t.decay != 0 ? float(1 - lr * p.hyper[4]) : 1.0f, scale = float(lr * double(t.size) / sqrt(*t.gram_norm));
+    const float keep = t.decay != 0 ? float(1 - lr * p.hyper[kDecay]) : 1.0f, scale = float(lr * double(t.size) / sqrt(*t.gram_norm));
     for (int64_t i = run.first + threadIdx.x; i < run.first + run.n; i += blockDim.x) {
       const float w = t.weight[i] * keep - scale * t.update[i];
       t.weight[i] = w;

@@ -92,7 +92,7 @@ func (w muonWork) orthogonal(b *kernels.Builder, s muonShape, count int64) {
 	square := func(c, x, y kernels.Ref) { multiply(c, x, y, kernels.Product{M: side, N: side, K: side}) }
 
 	multiply(w.gram, w.u, w.u, kernels.Product{M: side, N: side, K: max(s.rows, s.cols), TransA: !wide, TransB: wide})
-	b.Launch("nsa_muon_norm_f32", kernels.Looped(count), kernels.Line(1024), 0, &muonNormParams{w.gram, w.norms, count, side * side})
+	b.Launch("nsa_muon_norm_f32", kernels.GridStride(count), kernels.Line(1024), 0, &muonNormParams{w.gram, w.norms, count, side * side})
 	p, q, spare := w.p, w.q, w.spare
 	polynomials := ops.MuonPolynomials()
 	for i, c := range polynomials {

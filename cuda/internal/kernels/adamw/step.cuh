@@ -12,10 +12,13 @@ struct AdamWRun {
   int32_t n;
 };
 
-// clip_of returns the factor that unscales and clips gradients. hyper is described in adamw.cu; norm is that of all gradients.
+// The elements of hyper, as adamw.cu describes them; their order is that of ops.AdamWHyper.
+enum AdamWHyper { kLR, kBeta1, kBeta2, kEps, kDecay, kClip, kC1, kC2, kUnscale, kMomentum };
+
+// clip_of returns the factor that unscales and clips gradients. norm is that of all gradients.
 __device__ __forceinline__ float clip_of(const double* hyper, double norm) {
-  if (hyper[5] > 0) return float(hyper[8] * fmin(1.0, hyper[5] / (norm + 1e-6)));
-  return float(hyper[8]);
+  if (hyper[kClip] > 0) return float(hyper[kUnscale] * fmin(1.0, hyper[kClip] / (norm + 1e-6)));
+  return float(hyper[kUnscale]);
 }
 
 } // namespace nsa

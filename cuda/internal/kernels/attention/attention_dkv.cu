@@ -114,23 +114,23 @@ template <typename T, int R, int C> __device__ bool span_dkv_pass(const Attentio
 template <typename T, int R, int C> __device__ bool selected_dkv_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown;
   const Sizes& n = p.n;
-  const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.names();
+  const int size = p.blocks.size, parts = (size - 1) / M + 1, names = p.names();
   const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
   const int b = group / n.groups, g = group % n.groups;
-  const Choosers of(p, group);
-  if (item >= of.item[blocks]) return false;
-  const int j = of.block(item, blocks), chunk = item - of.item[j];
+  const InverseIndex inverse(p, group);
+  if (item >= inverse.item[names]) return false;
+  const int j = inverse.name(item, names), chunk = item - inverse.item[j];
   const Run block = p.tokens(b, j);
   if (part * M >= block.hi - block.lo) return false;
   const int first = block.lo + part * M, end = min(first + M, block.hi);
-  const int from = chunk * p.index.chunk, count = min(of.length(j) - from, p.index.chunk);
-  const ListRows rows{of.queries + of.list[j] + from, n.h, count * n.h};
+  const int from = chunk * p.index.chunk, count = min(inverse.length(j) - from, p.index.chunk);
+  const ListRows rows{inverse.queries + inverse.list[j] + from, n.h, count * n.h};
   float *DK, *DV;
   key_gradient<T, R, C>(p, b, g, first, end, rows, careful, DK, DV);
-  if (of.chunks(j) == 1)
+  if (inverse.chunks(j) == 1)
     return store_keys<R, T>(p.dk, DK, n, b, g, first, end, n.d) | store_keys<R, T>(p.dv, DV, n, b, g, first, end, n.dv);
   const int c = n.d + n.dv;
-  float* sums = p.partial + (((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M) * c;
+  float* sums = p.partial + (((long long)group * p.index.partials + inverse.partial[j] + chunk) * size + part * M) * c;
   const auto offset = [&](int i) { return first + i < end ? (long long)i * c : -1; };
   const auto one = [](int) { return 1.0f; };
   return store_rows<R>(sums, DK, n.d, offset, one) | store_rows<R>(sums + n.d, DV, n.dv, offset, one);
@@ -143,10 +143,10 @@ template <typename T> __device__ void selected_reduce(const AttentionParams& p) 
   if (at >= (long long)n.batch * n.groups * n.keys) return;
   const int group = (int)(at / n.keys), s = (int)(at % n.keys), size = p.blocks.size, first = p.first(group / n.groups, s);
   const int place = (s - first) % size, j = p.name((s - first) / size, first);
-  const Choosers of(p, group);
-  const int chunks = of.chunks(j), c = n.d + n.dv;
+  const InverseIndex inverse(p, group);
+  const int chunks = inverse.chunks(j), c = n.d + n.dv;
   if (chunks == 1) return;
-  const float* sums = p.partial + (((long long)group * p.index.partials + of.partial[j]) * size + place) * c;
+  const float* sums = p.partial + (((long long)group * p.index.partials + inverse.partial[j]) * size + place) * c;
   T* dk = static_cast<T*>(p.dk) + n.key(group / n.groups, group % n.groups, s, n.d);
   T* dv = static_cast<T*>(p.dv) + n.key(group / n.groups, group % n.groups, s, n.dv) - n.d;
   for (int i = threadIdx.x % 32; i < c; i += 32) {

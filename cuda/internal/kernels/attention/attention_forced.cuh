@@ -7,16 +7,16 @@
 
 namespace nsa {
 
-// Calls f(tile, round) for the block's tiles of M rows of the units of a launch, which are every gridDim.x-th one. If `again` is given, only
-// for the tiles that are noted there.
-template <int M, class F> __device__ inline void each_tile(const PairParams& a, const unsigned* again, F f) {
+// Calls f(tile, round) for the block's tiles of M rows of the units of a launch, which are every gridDim.x-th one. If `redo` is given, only
+// for the tiles that are marked there.
+template <int M, class F> __device__ inline void each_tile(const PairParams& a, const unsigned* redo, F f) {
   const Pairs& x = a.pairs;
-  const int each = a.p.n.h, tiles = (x.queries * each - 1) / M + 1;
+  const int heads = a.p.n.h, tiles = (x.queries * heads - 1) / M + 1;
 #pragma unroll 1
   for (int i = blockIdx.x, round = 0; i < (x.end - x.first) * tiles; i += gridDim.x, round++) {
     const Unit unit(a, x.first + i / tiles);
-    const int first = unit.first * each + i % tiles * M, end = (unit.first + unit.queries) * each;
-    if (first < end && is_noted(again, round)) f(RowTile(unit.b, unit.g, first, min(end, first + M)), round);
+    const int first = unit.first * heads + i % tiles * M, end = (unit.first + unit.queries) * heads;
+    if (first < end && in_pass(redo, round)) f(RowTile(unit.b, unit.g, first, min(end, first + M)), round);
   }
 }
 
@@ -54,13 +54,13 @@ __device__ inline void set_row(const PairParams& a, const RowTile& tile, int r, 
   if (!tile.has(r)) return;
   const Pairs& x = a.pairs;
   const AttentionParams& p = a.p;
-  const int each = p.n.h, t = (tile.first + r) / each, head = (tile.first + r) % each, q = t % x.queries;
+  const int heads = p.n.h, t = (tile.first + r) / heads, head = (tile.first + r) % heads, q = t % x.queries;
   const int unit = (tile.b * p.n.groups + tile.g) * x.units + t / x.queries;
-  const Forced is(p.blocks, p.idx + p.blocks.list(p.n, tile.b, tile.g, t), x.lengths[(long long)unit * x.queries + q], t);
-  keys = is.near;
-  pairs.first = is.first, pairs.count = (is.end - is.from) * x.parts;
-  pairs.at = (((long long)(unit - x.first) * x.queries + q) * p.blocks.top_n + is.from) * x.parts * each + head;
-  if (head == 0 || r % 16 == 0) pairs.copied = min(min(each - head, 16 - r % 16), tile.end - tile.first - r);
+  const Forced forced(p.blocks, p.idx + p.blocks.list(p.n, tile.b, tile.g, t), x.lengths[(long long)unit * x.queries + q], t);
+  keys = forced.near;
+  pairs.first = forced.first, pairs.count = (forced.end - forced.from) * x.parts;
+  pairs.at = (((long long)(unit - x.first) * x.queries + q) * p.blocks.top_n + forced.from) * x.parts * heads + head;
+  if (head == 0 || r % 16 == 0) pairs.copied = min(min(heads - head, 16 - r % 16), tile.end - tile.first - r);
 }
 
 // Results brings the results of the pairs of a tile's rows to shared memory: C columns, of which c are in use. Each computing warp has 16 rows
@@ -74,7 +74,7 @@ template <typename T, int C, int W, int Stages> struct Results {
   };
 
   const PairParams& a;
-  Shared& is;
+  Shared& smem;
   const int w, bytes;     // the number of this warp; bytes of a row
   const uint32_t stages;  // address of its first stage
   int stage = 0, next = 0, most = 0;  // of the next result; its number; how many the warp's rows have
@@ -83,21 +83,21 @@ template <typename T, int C, int W, int Stages> struct Results {
   long long place;
   int copied, count;
 
-  static __device__ void init(Shared& is) {  // by one thread
+  static __device__ void init(Shared& smem) {  // by one thread
     for (int w = 0; w < 4 * W; w++)
-      for (int i = 0; i < Stages; i++) barrier_init(barrier_at(is.full[w][i]), 33);
+      for (int i = 0; i < Stages; i++) barrier_init(barrier_at(smem.full[w][i]), 33);
   }
-  __device__ Results(const PairParams& a, Shared& is, uint32_t rings, int w, int c)
-      : a(a), is(is), w(w), bytes(2 * result_width(c)), stages(rings + w * Stages * kStage) {}
+  __device__ Results(const PairParams& a, Shared& smem, uint32_t rings, int w, int c)
+      : a(a), smem(smem), w(w), bytes(2 * result_width(c)), stages(rings + w * Stages * kStage) {}
 
   __device__ __forceinline__ void copy(int i, int to) const {  // result i to a stage
     const int n = i < count ? copied : 0;
-    const uint32_t full = barrier_at(is.full[w][to]);
+    const uint32_t full = barrier_at(smem.full[w][to]);
     const int all = __reduce_add_sync(0xffffffff, n);
     if (lane() == 0) barrier_arrive_expecting(full, all * bytes);
     __syncwarp();
     if (n > 0) copy_bytes(stages + to * kStage + lane() * bytes, from + (long long)i * a.p.n.h * bytes, n * bytes, full);
-    if (lane() < 16 && i < count) copy_pair(&is.stats[w][to][lane()], a.pairs.stats + place + (long long)i * a.p.n.h);
+    if (lane() < 16 && i < count) copy_pair(&smem.stats[w][to][lane()], a.pairs.stats + place + (long long)i * a.p.n.h);
     barrier_arrive_copied(full);
   }
   // Begins with a tile. rows: what is known of the warp's 16 rows.
@@ -118,12 +118,12 @@ template <typename T, int C, int W, int Stages> struct Results {
 #pragma unroll 1
     for (end = min(end, most); next < end; next++) {
       const uint32_t at = stages + stage * kStage + row * bytes;
-      barrier_wait(barrier_at(is.full[w][stage]), parity);
+      barrier_wait(barrier_at(smem.full[w][stage]), parity);
       float factor[2];
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         float2 stat = {-INFINITY, 0};
-        if (next < counts[r]) stat = is.stats[w][stage][row + 8 * r];
+        if (next < counts[r]) stat = smem.stats[w][stage][row + 8 * r];
         factor[r] = weigh(r, stat.x, stat.y);
       }
       scale();

@@ -80,14 +80,14 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_count_i32(
 extern "C" __global__ void __launch_bounds__(1024) nsa_index_rank_i32(const __grid_constant__ nsa::AttentionParams p) {
   constexpr int kRun = 8;  // so there can be 32*kRun segments at most
   __shared__ int sums[32][32];
-  const int blocks = p.names(), across = (blocks - 1) / 32 + 1, segments = p.index.segments;
+  const int names = p.names(), across = (names - 1) / 32 + 1, segments = p.index.segments;
   const long long group = blockIdx.x / across;
   const int j = blockIdx.x % across * 32 + threadIdx.x, first = threadIdx.y * kRun;
-  int* counts = p.counts + (group * segments + first) * blocks + j;
-  const auto in = [&](int i) { return j < blocks && first + i < segments; };
+  int* counts = p.counts + (group * segments + first) * names + j;
+  const auto in = [&](int i) { return j < names && first + i < segments; };
   int own[kRun], sum = 0;
 #pragma unroll
-  for (int i = 0; i < kRun; i++) sum += own[i] = in(i) ? counts[(long long)i * blocks] : 0;
+  for (int i = 0; i < kRun; i++) sum += own[i] = in(i) ? counts[(long long)i * names] : 0;
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   int before = 0, all = 0;
@@ -97,22 +97,22 @@ extern "C" __global__ void __launch_bounds__(1024) nsa_index_rank_i32(const __gr
   }
 #pragma unroll
   for (int i = 0; i < kRun; i++) {
-    if (in(i)) counts[(long long)i * blocks] = before;
+    if (in(i)) counts[(long long)i * names] = before;
     before += own[i];
   }
-  if (threadIdx.y == 0 && j < blocks) p.starts[group * 3 * (blocks + 1) + j] = all;
+  if (threadIdx.y == 0 && j < names) p.starts[group * 3 * (names + 1) + j] = all;
 }
 
 // Grid x is B*Hkv, blocks of kScan threads. A thread block scans all lists of a group.
 extern "C" __global__ void __launch_bounds__(nsa::kScan)
     nsa_index_scan_i32(const __grid_constant__ nsa::AttentionParams p) {
-  const int blocks = p.names(), b = blockIdx.x / p.n.groups;
-  int* list = p.starts + (long long)blockIdx.x * 3 * (blocks + 1);
-  int *item = list + blocks + 1, *partial = item + blocks + 1;
+  const int names = p.names(), b = blockIdx.x / p.n.groups;
+  int* list = p.starts + (long long)blockIdx.x * 3 * (names + 1);
+  int *item = list + names + 1, *partial = item + names + 1;
   int lists = 0, items = 0, partials = 0;
-  for (int from = 0; from <= blocks; from += nsa::kScan) {
-    const int j = from + (int)threadIdx.x, length = j < blocks ? list[j] : 0;
-    const nsa::Run block = j < blocks ? p.tokens(b, j) : nsa::Run{0, 0};
+  for (int from = 0; from <= names; from += nsa::kScan) {
+    const int j = from + (int)threadIdx.x, length = j < names ? list[j] : 0;
+    const nsa::Run block = j < names ? p.tokens(b, j) : nsa::Run{0, 0};
     const int chunks = block.lo < block.hi ? p.index.chunks(length) : 0;
     int total;
     const int first = nsa::exclusive_sum(length, &total) + lists;
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kScan)
     items += total;
     const int sum = nsa::exclusive_sum(chunks > 1 ? chunks : 0, &total) + partials;
     partials += total;
-    if (j <= blocks) list[j] = first, item[j] = i, partial[j] = sum;
+    if (j <= names) list[j] = first, item[j] = i, partial[j] = sum;
   }
 }
 
@@ -137,10 +137,10 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(c
   const long long number = (long long)blockIdx.x * kWarps + warp(), group = number / index.segments;
   if (group >= (long long)n.batch * n.groups) return;
   const int b = (int)(group / n.groups), g = (int)(group % n.groups), names = p.names();
-  const Choosers all(p, (int)group);
+  const InverseIndex inverse(p, (int)group);
   int* lists = p.queries + group * n.queries * mask.top_n;
   int *counts = p.counts + number * names, *next = counts_of(warp(), names, counts);  // next: the place of a block's next query in `lists`
-  for (int j = lane(); j < names; j += 32) next[j] = all.list[j] + counts[j];
+  for (int j = lane(); j < names; j += 32) next[j] = inverse.list[j] + counts[j];
   __syncwarp();
   int* lengths = a.pairs.lengths ? a.pairs.lengths + group * n.queries : nullptr;
   const long long length = index.segment(n.queries), from = number % index.segments * length;
@@ -165,17 +165,17 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(c
         const bool in = lane() < (ended ? __ffs(ended) - 1 : 32);
         const int block = in ? j / p.count : Blocks::kNone;
         unsigned bits = 0;
-        bool is = true;  // the first entry of its block
+        bool first_of_block = true;
         if (p.count > 1) {
-          bits = 1u << 28 + (in ? j % p.count : 0);
+          bits = 1u << kJoinedShift + (in ? j % p.count : 0);
           const unsigned own_bit = bits;
           for (int other = 1; other < p.count; other++) {
             const unsigned bit = __shfl_down_sync(0xffffffff, own_bit, other);
             if (__shfl_down_sync(0xffffffff, block, other) == block) bits |= bit;
           }
-          is = __shfl_up_sync(0xffffffff, block, 1) != block || lane() == 0;
+          first_of_block = __shfl_up_sync(0xffffffff, block, 1) != block || lane() == 0;
         }
-        if (is && in) lists[next[p.name(block, own)]++] = a.pairs.entry_bits ? int(t) << a.pairs.entry_bits | i : int(t | bits);
+        if (first_of_block && in) lists[next[p.name(block, own)]++] = a.pairs.entry_bits ? int(t) << a.pairs.entry_bits | i : int(t | bits);
         __syncwarp();  // the next entries may be of the same block
         i += 32;
         if (ended || i - lane() >= mask.top_n) {

@@ -27,6 +27,10 @@ struct Index {
   __device__ int chunks(int length) const { return max(1, (length - 1) / chunk + 1); }
 };
 
+// If a block of the inverse stands for several blocks of the choice, the bits of a list entry from kJoinedShift on say which of them the query
+// chose; those below hold the query.
+constexpr int kJoinedShift = 28;
+
 // AttentionParams is the argument of all attention kernels. A kernel uses only the arrays that its comment names. q, k, v, o, dout,
 // dq, dk and dv have the storage type. The meaning of count depends on the kernel:
 //
@@ -88,19 +92,19 @@ struct AttentionParams {
   }
 };
 
-// Choosers is the inverse of one group.
-struct Choosers {
+// InverseIndex is the inverse of one group.
+struct InverseIndex {
   const int *list, *item, *partial;  // the three rows of starts, [J+1] each
   const int* queries;
 
-  __device__ Choosers(const AttentionParams& p, int group) {
-    const int blocks = p.names() + 1;
-    list = p.starts + (long long)group * 3 * blocks, item = list + blocks, partial = item + blocks;
+  __device__ InverseIndex(const AttentionParams& p, int group) {
+    const int ends = p.names() + 1;
+    list = p.starts + (long long)group * 3 * ends, item = list + ends, partial = item + ends;
     queries = p.queries + (long long)group * p.n.queries * p.blocks.top_n;
   }
-  // The block that item i belongs to; i must be less than item[blocks].
-  __device__ int block(int i, int blocks) const {
-    int lo = 0, hi = blocks;  // item[lo] <= i < item[hi]
+  // The name of the block that item i belongs to; i must be less than item[names].
+  __device__ int name(int i, int names) const {
+    int lo = 0, hi = names;  // item[lo] <= i < item[hi]
     while (hi - lo > 1) {
       const int mid = (lo + hi) / 2;
       (item[mid] <= i ? lo : hi) = mid;

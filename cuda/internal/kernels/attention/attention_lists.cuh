@@ -13,33 +13,33 @@ template <class F, class G>
 __device__ __forceinline__ void each_entry(
     const AttentionParams& p, const Blocks& mask, int b, int g, int first, int queries, int warp, int warps, F f, G end) {
   constexpr int kAtOnce = 4;
-  int width = 1;  // lanes of a query
-  while (width < min(32, mask.top_n)) width *= 2;
-  const int mine = lane() / width, place = lane() % width, step = warps * (32 / width);
-  const unsigned all = 0xffffffffu >> (32 - width);
+  int lanes_per_query = 1;
+  while (lanes_per_query < min(32, mask.top_n)) lanes_per_query *= 2;
+  const int query_in_warp = lane() / lanes_per_query, first_entry = lane() % lanes_per_query, step = warps * (32 / lanes_per_query);
+  const unsigned lane_mask = 0xffffffffu >> (32 - lanes_per_query);
   const auto entry = [&](int q, int i) -> const int& { return p.idx[mask.list(p.n, b, g, first + q) + i]; };
   const auto load = [&](int q, int i) { return q < queries && i < mask.top_n ? max(-1, entry(q, i)) : -1; };
 #pragma unroll 1
-  for (int from = warp * (32 / width); from < queries; from += kAtOnce * step) {
-    int ahead[kAtOnce][2];
+  for (int from = warp * (32 / lanes_per_query); from < queries; from += kAtOnce * step) {
+    int ahead[kAtOnce][2];  // this lane's first two entries of each query: all loads begin before the first use
 #pragma unroll
-    for (int k = 0; k < kAtOnce; k++) ahead[k][0] = load(from + k * step + mine, place), ahead[k][1] = load(from + k * step + mine, place + 32);
+    for (int k = 0; k < kAtOnce; k++) ahead[k][0] = load(from + k * step + query_in_warp, first_entry), ahead[k][1] = load(from + k * step + query_in_warp, first_entry + 32);
 #pragma unroll
     for (int k = 0; k < kAtOnce; k++) {
-      const int q = from + k * step + mine;
+      const int q = from + k * step + query_in_warp;
       if (from + k * step >= queries) break;
-      int i = place, j = ahead[k][0];
+      int i = first_entry, j = ahead[k][0];
 #pragma unroll 1
       for (bool more = true; more; j = !more ? j : i < 64 ? ahead[k][1] : load(q, i)) {
-        int before = __shfl_up_sync(0xffffffff, j, 1);
-        if (place == 0) before = i > 0 && j >= 0 ? entry(q, i - 1) : -1;
+        int previous = __shfl_up_sync(0xffffffff, j, 1);
+        if (first_entry == 0) previous = i > 0 && j >= 0 ? entry(q, i - 1) : -1;
         const int t = p.documents && q < queries ? first + q - p.first(b, first + q) : first + q;  // within the document
-        const unsigned ended = __ballot_sync(0xffffffff, mask.ends(j, before, t)) >> mine * width & all;
-        const int length = i - place + (ended ? __ffs(ended) - 1 : width);
+        const unsigned end_votes = __ballot_sync(0xffffffff, mask.ends(j, previous, t)) >> query_in_warp * lanes_per_query & lane_mask;
+        const int length = i - first_entry + (end_votes ? __ffs(end_votes) - 1 : lanes_per_query);
         if (i < length) f(q, i, j);
         i += 32;
-        more = width == 32 && ended == 0 && i - place < mask.top_n;
-        if (!more && place == 0 && q < queries) end(q, length);
+        more = lanes_per_query == 32 && end_votes == 0 && i - first_entry < mask.top_n;
+        if (!more && first_entry == 0 && q < queries) end(q, length);
       }
     }
   }

@@ -32,7 +32,7 @@ struct Run {
 };
 
 // Span is the mask of window, dense and compressed attention. Key i stands for the tokens [i*d, i*d+l). Queries from its last
-// token on can see it, and a query sees the w newest keys that it can see. With l = d = 1 keys are tokens. w = S hides nothing.
+// token on can see it. With l = d = 1 keys are tokens, and a query sees the w newest; w = S hides nothing. Otherwise w is S.
 struct Span {
   int l, d, w;
 

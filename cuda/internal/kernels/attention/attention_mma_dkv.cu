@@ -218,19 +218,19 @@ template <typename T> __device__ void span_reduce(const AttentionParams& p) {
 // Grid x is B*Hkv*items*ceil(size/M). An item is a chunk of the list of a block.
 template <bool Careful, typename T, int C, int M> __device__ bool selected_dkv_pass(const AttentionParams& p) {
   const Sizes& n = p.n;
-  const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.names();
+  const int size = p.blocks.size, parts = (size - 1) / M + 1, names = p.names();
   const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items, group = blockIdx.x / parts / p.index.items;
   const int b = group / n.groups, g = group % n.groups;
-  const Choosers of(p, group);
-  if (item >= of.item[blocks]) return false;
-  const int j = of.block(item, blocks), chunk = item - of.item[j];
+  const InverseIndex inverse(p, group);
+  if (item >= inverse.item[names]) return false;
+  const int j = inverse.name(item, names), chunk = item - inverse.item[j];
   const Run block = p.tokens(b, j);
   if (part * M >= block.hi - block.lo) return false;
   const int first = block.lo + part * M, end = min(first + M, block.hi);
-  const int from = chunk * p.index.chunk, count = min(of.length(j) - from, p.index.chunk);
-  const ListRows rows{of.queries + of.list[j] + from, n.h, count * n.h};
-  const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
-  float* sums = of.chunks(j) == 1 ? nullptr : p.partial + row * (n.d + n.dv);
+  const int from = chunk * p.index.chunk, count = min(inverse.length(j) - from, p.index.chunk);
+  const ListRows rows{inverse.queries + inverse.list[j] + from, n.h, count * n.h};
+  const long long row = ((long long)group * p.index.partials + inverse.partial[j] + chunk) * size + part * M;
+  float* sums = inverse.chunks(j) == 1 ? nullptr : p.partial + row * (n.d + n.dv);
   int key = first + own_keys<M>() + lane() / 4;
   float dk[1][C / 8][4], dv[1][C / 8][4];
   const bool any_large = mma_key_gradient<Careful, T, C, M>(p, b, g, first, end, rows, dk, dv);

@@ -37,7 +37,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
     rows[r] = walk.row(n, tile, r);
     stats[r] = make_float2(Careful ? lse : lse * kLog2E, at < 0 ? 0 : p.delta[at]);
   }
-  const int first = 16 * R * warp(), mine = first + lane() / 4;  // this thread's rows: mine + 8*r
+  const int first = 16 * R * warp(), first_row = first + lane() / 4;  // this thread's rows: first_row + 8*r
   float dq[R][C / 8][4];
   clear<C>(dq);
   const Left<C> left(Q, first);  // the rows of do lie M rows below
@@ -47,7 +47,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
     __syncthreads();  // the keys have arrived, and all warps have read the previous tile
     keys.next(walk, keys.other(K));
     if constexpr (Careful) take_out<T, C, kKeys>(K, [&](int row, int i) { store_shared(cell<C>(K + keys.kBytes, row, i), kNaNs); });
-    const Seen<R, Walk> seen{walk, shared_address(rows + mine)};
+    const Seen<R, Walk> seen{walk, shared_address(rows + first_row)};
     const unsigned some = seen.some();
 #pragma unroll 1
     for (int piece = 0; piece < seen.kPieces; piece++) {
@@ -61,7 +61,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
         multiply_rows<T, C, kPart, M>(dp, left, K + keys.kBytes, key);
 #pragma unroll
         for (int r = 0; r < 2 * R; r++) {
-          const auto [lse, delta] = stats[mine + 8 * r];
+          const auto [lse, delta] = stats[first_row + 8 * r];
           const bool shift = Careful && large(lse);
           const float base = Careful ? shift ? 0 : lse * kLog2E : lse;
 #pragma unroll

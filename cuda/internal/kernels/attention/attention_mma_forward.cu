@@ -27,7 +27,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   keys.next(walk, keys.tiles);
   if (threadIdx.x < M) rows[threadIdx.x] = walk.row(n, tile, threadIdx.x);
 
-  const int first = 16 * R * warp(), mine = first + lane() / 4;  // this thread's rows: mine + 8*r
+  const int first = 16 * R * warp(), first_row = first + lane() / 4;  // this thread's rows: first_row + 8*r
   Softmax state[2 * R];  // its sum covers only this thread's columns until the end
 #pragma unroll
   for (int r = 0; r < 2 * R; r++) state[r].start();
@@ -41,7 +41,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
     keys.next(walk, keys.other(K));
     const uint32_t V = K + keys.kBytes;
     if constexpr (Careful) take_out<T, C, kKeys>(V, [&](int row, int i) { store_shared(cell<C>(K, row, i), kNaNs); });
-    const Seen<R, Walk> seen{walk, shared_address(rows + mine)};
+    const Seen<R, Walk> seen{walk, shared_address(rows + first_row)};
     const unsigned some = seen.some();
 #pragma unroll 1
     for (int piece = 0; piece < seen.kPieces; piece++) {
@@ -95,7 +95,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   for (int r = 0; r < 2 * R; r++) {
     any_large |= large(state[r].base() * n.scale_log2);
     state[r].sum = sum_of_four(state[r].sum);
-    if (lane() % 4 == 0 && done.has(mine + 8 * r)) p.lse[n.stat(done.b, done.g, done.first + mine + 8 * r)] = state[r].lse(n.scale);
+    if (lane() % 4 == 0 && done.has(first_row + 8 * r)) p.lse[n.stat(done.b, done.g, done.first + first_row + 8 * r)] = state[r].lse(n.scale);
   }
 #pragma unroll
   for (int r = 0; r < R; r++)

@@ -25,9 +25,9 @@ __device__ inline SpanRows span_rows(const AttentionParams& p, int b, int first,
 struct ListRows {
   static constexpr bool kListed = true;
   const int* queries;
-  int each, all;
+  int h, all;
   __device__ int count() const { return all; }
-  __device__ int row(int i) const { return queries[i / each] * each + i % each; }
+  __device__ int row(int i) const { return queries[i / h] * h + i % h; }
   __device__ Run keys(int t) const { return {0, t + 1}; }
 };
 

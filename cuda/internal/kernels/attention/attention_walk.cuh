@@ -29,7 +29,6 @@ template <int N>
 struct SpanWalk {
   struct Row { Run keys; };   // what a thread keeps about a row
   struct Slot { int key; };   // what it reads about a column; -1 is no key
-  static constexpr int kShared = 0;  // floats of shared memory that the walk takes
 
   const AttentionParams& p;
   int from, end;
@@ -54,28 +53,28 @@ template <int N>
 struct BlocksWalk {
   struct Row { int t, bit; };                   // the row's query, and its bit
   struct Slot { int key; unsigned lo, hi; };    // a key, and the bits of the queries that chose its block
-  static constexpr int kShared = 3 * N + 4;
+  static constexpr int kShared = 3 * N + 4;  // floats of shared memory
 
   Blocks mask;
-  // A lane of warp 0 merges the lists of two queries. Of each: its list in idx, its token, the first token of its document, the next
-  // entry of its list, and the first token of the block that this entry names.
+  // A lane of warp 0 merges the lists of two queries. Of each: its list in idx, its token, the first token of its document, the place of
+  // the next entry of its list, and the first token of the block that this entry names.
   const int* list[2];
-  int query[2], begin[2], at[2], block[2];
+  int query[2], document_begin[2], list_place[2], next_block[2];
   int first, last;     // first and last query of the tile
   int keys;            // T
-  int here, stop;      // the tokens [here,stop) are left of the current block
+  int next_token, end_token;  // these are left of the current block
   unsigned chose[2];   // bits of the queries that chose it
   int* slots;          // keys [N], low bits [N], high bits [N], number of slots in use
 
   __device__ BlocksWalk(const AttentionParams& p, const RowTile& tile, Carver& carve)
-      : mask(p.blocks), first(tile.first / p.n.h), last((tile.end - 1) / p.n.h), keys(p.n.keys), here(0), stop(0) {
+      : mask(p.blocks), first(tile.first / p.n.h), last((tile.end - 1) / p.n.h), keys(p.n.keys), next_token(0), end_token(0) {
     slots = reinterpret_cast<int*>(carve.floats(kShared));
     for (int i = 0; i < 2; i++) {
       query[i] = first + threadIdx.x % 32 + 32 * i;
-      const bool mine = query[i] <= last;
-      list[i] = mine ? p.idx + mask.list(p.n, tile.b, tile.g, query[i]) : p.idx;
-      at[i] = 0, chose[i] = 0, begin[i] = mine ? p.first(tile.b, query[i]) : 0;
-      block[i] = mine ? token(i) : Blocks::kNone;
+      const bool in_tile = query[i] <= last;
+      list[i] = in_tile ? p.idx + mask.list(p.n, tile.b, tile.g, query[i]) : p.idx;
+      list_place[i] = 0, chose[i] = 0, document_begin[i] = in_tile ? p.first(tile.b, query[i]) : 0;
+      next_block[i] = in_tile ? first_token(i) : Blocks::kNone;
     }
   }
   __device__ Row row(const Sizes& n, const RowTile& tile, int r) const {
@@ -98,22 +97,22 @@ struct BlocksWalk {
 
  private:
   // The first token of the next block of query[i].
-  __device__ int token(int i) const {
-    const int j = mask.at(list[i], at[i], query[i] - begin[i]);
-    return j == Blocks::kNone ? j : begin[i] + j * mask.size;
+  __device__ int first_token(int i) const {
+    const int j = mask.at(list[i], list_place[i], query[i] - document_begin[i]);
+    return j == Blocks::kNone ? j : document_begin[i] + j * mask.size;
   }
   __device__ void fill() {
     const int lane = threadIdx.x % 32;
     int n = 0;
     while (n < N) {
-      if (here >= stop && !advance()) break;
-      const int count = min(N - n, stop - here);
+      if (next_token >= end_token && !advance()) break;
+      const int count = min(N - n, end_token - next_token);
       for (int i = lane; i < count; i += 32) {
-        slots[n + i] = here + i;
+        slots[n + i] = next_token + i;
         slots[N + n + i] = (int)chose[0];
         slots[2 * N + n + i] = (int)chose[1];
       }
-      n += count, here += count;
+      n += count, next_token += count;
     }
     for (int i = n + lane; i < N; i += 32) slots[i] = -1, slots[N + i] = 0, slots[2 * N + i] = 0;
     if (lane == 0) slots[3 * N] = n;
@@ -121,16 +120,16 @@ struct BlocksWalk {
   // Moves to the lowest block that any query still has in its list; returns false if there is none. chose gets the bits of the queries
   // that chose the block.
   __device__ bool advance() {
-    int j = min(block[0], block[1]);
+    int j = min(next_block[0], next_block[1]);
     for (int m = 16; m > 0; m /= 2) j = min(j, __shfl_xor_sync(0xffffffff, j, m));
     if (j == Blocks::kNone) return false;
     for (int i = 0; i < 2; i++) {
-      const bool mine = block[i] == j;
-      chose[i] = __ballot_sync(0xffffffff, mine);
-      if (mine) at[i]++, block[i] = token(i);
+      const bool chosen = next_block[i] == j;
+      chose[i] = __ballot_sync(0xffffffff, chosen);
+      if (chosen) list_place[i]++, next_block[i] = first_token(i);
     }
-    here = j;
-    stop = (int)min((long long)here + mask.size, (long long)min(keys, last + 1));
+    next_token = j;
+    end_token = (int)min((long long)next_token + mask.size, (long long)min(keys, last + 1));
     return true;
   }
 };

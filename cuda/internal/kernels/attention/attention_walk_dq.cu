@@ -25,7 +25,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
   __device__ void compute(int w) const {
     const AttentionParams& p = tiles.p;
     const Sizes& n = p.n;
-    typename Tiles::Mine mine;
+    typename Tiles::ThreadRows own;
     WalkLeft<C, KeptQ> q;
     WalkLeft<Cv, KeptDO> dout;
     float dq[C / 8][4], lse[2], delta[2];
@@ -33,12 +33,12 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
     tiles.each(
         [&](int i) {
           const typename Tiles::Tile tile(tiles.a, i);
-          mine = tiles.mine(tile, typename Tiles::Rows(tiles.a, w));
+          own = tiles.thread_rows(tile, typename Tiles::Rows(tiles.a, w));
           const T *from[2], *gradient[2];
 #pragma unroll
           for (int r = 0; r < 2; r++) {
-            const bool in = mine.head[r] >= 0;
-            const int row = mine.t[r] * n.h + mine.head[r];
+            const bool in = own.head[r] >= 0;
+            const int row = own.t[r] * n.h + own.head[r];
             from[r] = in ? static_cast<const T*>(p.q) + n.row(tile.b, tile.g, row, n.d) : nullptr;
             gradient[r] = in ? static_cast<const T*>(p.dout) + n.row(tile.b, tile.g, row, n.dv) : nullptr;
             lse[r] = in ? load_lse(p.lse[n.stat(tile.b, tile.g, row)]) : INFINITY;
@@ -52,8 +52,8 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
             for (int e = 0; e < 4; e++) dq[j][e] = 0;
         },
         [&](const TileBlock& piece, int, int fill) {
-          tiles.take(piece, mine.bits, fill, parities, [&](uint32_t keys, int key, unsigned queries) {
-            const bool all = mine.see_all(key, queries);
+          tiles.take(piece, own.bits, fill, parities, [&](uint32_t keys, int key, unsigned queries) {
+            const bool all = own.see_all(key, queries);
 #pragma unroll 1
             for (int part = 0; part < P; part += N) {
               float s[N / 8][4], ds[N / 8][4];
@@ -74,7 +74,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
               for (int j = 0; j < N / 8; j++)
 #pragma unroll
                 for (int e = 0; e < 4; e++) ds[j][e] = power2(fmaf(s[j][e], n.scale_log2, -base[e / 2])) * (ds[j][e] - delta[e / 2]);
-              if (!all) walk_hide<N>(ds, mine, key, part, queries, 0);
+              if (!all) walk_hide<N>(ds, own, key, part, queries, 0);
               walk_add<T, C, N>(dq, ds, keys, part);
             }
           });
@@ -83,7 +83,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
           const typename Tiles::Tile tile(tiles.a, i);
 #pragma unroll
           for (int r = 0; r < 2; r++) {
-            T* to = mine.head[r] < 0 ? nullptr : static_cast<T*>(p.dq) + n.row(tile.b, tile.g, mine.t[r] * n.h + mine.head[r], n.d);
+            T* to = own.head[r] < 0 ? nullptr : static_cast<T*>(p.dq) + n.row(tile.b, tile.g, own.t[r] * n.h + own.head[r], n.d);
             walk_store<T, C>(to, dq, r, n.scale, n.d);
           }
         });

@@ -41,7 +41,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
     const AttentionParams& p = tiles.p;
     const Sizes& n = p.n;
     const float scale = n.scale_log2;
-    typename Tiles::Mine mine;
+    typename Tiles::ThreadRows own;
     WalkLeft<C, Kept> q;
     float o[Cv / 8][4];
     Softmax state[2];  // its sum covers only this thread's columns until the end
@@ -49,11 +49,11 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
     tiles.each(
         [&](int i) {
           const typename Tiles::Tile tile(tiles.a, i);
-          mine = tiles.mine(tile, typename Tiles::Rows(tiles.a, w));
+          own = tiles.thread_rows(tile, typename Tiles::Rows(tiles.a, w));
           const T* from[2];
 #pragma unroll
           for (int r = 0; r < 2; r++) {
-            from[r] = mine.head[r] < 0 ? nullptr : static_cast<const T*>(p.q) + n.row(tile.b, tile.g, mine.t[r] * n.h + mine.head[r], n.d);
+            from[r] = own.head[r] < 0 ? nullptr : static_cast<const T*>(p.q) + n.row(tile.b, tile.g, own.t[r] * n.h + own.head[r], n.d);
             state[r].start();
           }
           q.load(from, n.d, tiles.own(w));
@@ -63,13 +63,13 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
             for (int e = 0; e < 4; e++) o[j][e] = 0;
         },
         [&](const TileBlock& piece, int, int fill) {
-          tiles.take(piece, mine.bits, fill, parities, [&](uint32_t keys, int key, unsigned queries) {
-            const bool all = mine.see_all(key, queries);
+          tiles.take(piece, own.bits, fill, parities, [&](uint32_t keys, int key, unsigned queries) {
+            const bool all = own.see_all(key, queries);
 #pragma unroll 1
             for (int part = 0; part < P; part += N) {
               float s[N / 8][4];
               walk_rows<T, C, N>(s, q, keys, part);
-              if (!all) walk_hide<N>(s, mine, key, part, queries, -INFINITY);
+              if (!all) walk_hide<N>(s, own, key, part, queries, -INFINITY);
               float top[2] = {-INFINITY, -INFINITY}, base[2];
 #pragma unroll
               for (int j = 0; j < N / 8; j++)
@@ -103,8 +103,8 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
 #pragma unroll
           for (int r = 0; r < 2; r++) {
             state[r].sum = sum_of_four(state[r].sum);
-            const bool in = mine.head[r] >= 0;
-            const int row = mine.t[r] * n.h + mine.head[r];
+            const bool in = own.head[r] >= 0;
+            const int row = own.t[r] * n.h + own.head[r];
             if (in && lane() % 4 == 0) p.lse[n.stat(tile.b, tile.g, row)] = state[r].lse(n.scale);
             walk_store<T, Cv>(in ? static_cast<T*>(p.o) + n.row(tile.b, tile.g, row, n.dv) : nullptr, o, r, state[r].norm(), n.dv);
           }

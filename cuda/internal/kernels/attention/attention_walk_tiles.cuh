@@ -3,9 +3,9 @@
 // gridDim.x, those with the latest queries first. A tile has at most W/ceil(h/16) * max(1, 16/h) queries, and at most 32.
 //
 // The first warp copies the keys and values of a tile's blocks into a ring of stages by tensor maps. A *fill* is one filling of a stage:
-// 64/P pieces of P keys. Barriers say which stages are full and which are free. A computing warp takes a fill if one of its queries chose
+// 64/P pieces of P keys. Barriers say which stages are full and which are empty. A computing warp takes a fill if one of its queries chose
 // one of its pieces, and multiplies only those pieces. Warps do not wait for each other, not even at the end of a tile: two warps can be
-// as many fills apart as the ring has stages. If a warp does not take a fill, the loading warp arrives at the free barrier in its place.
+// as many fills apart as the ring has stages. If a warp does not take a fill, the loading warp arrives at the empty barrier in its place.
 // If a warp takes it, the loading warp tells it that the fill has begun, by a barrier of this warp and stage (`told`). Without this the
 // warp could mistake an earlier fill with the same parity for this one.
 //
@@ -29,7 +29,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
   // For each stage, each computing warp has a barrier `told` of its own, and each looking warp a barrier `raw`. A phase of such a barrier
   // ends for each fill that this warp takes.
   struct Shared {
-    unsigned long long full[Stages], free[Stages], told[W][Stages], raw[L - 1][Stages];
+    unsigned long long full[Stages], empty[Stages], told[W][Stages], raw[L - 1][Stages];
   };
   static constexpr int kTiles = Stages * kStage + W * Own, kShared = kTiles + sizeof(Shared);
   static_assert(sizeof(Shared) == 8 * Stages * (W + L + 1), "widths.walkBytes in Go");
@@ -40,18 +40,18 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
   const AttentionParams& p;
   const Walks& x;
   uint32_t ring;
-  Shared& is;
+  Shared& smem;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ WalkTiles(const WalkParams& a)
-      : a(a), p(a.p), x(a.walks), ring(shared_address(shared())), is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+      : a(a), p(a.p), x(a.walks), ring(shared_address(shared())), smem(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < Stages; i++) {
-        barrier_init(barrier_at(is.full[i]), 1), barrier_init(barrier_at(is.free[i]), W);
-        for (int w = 0; w < W; w++) barrier_init(barrier_at(is.told[w][i]), 1);
-        for (int l = 0; l < L - 1; l++) barrier_init(barrier_at(is.raw[l][i]), 1);
+        barrier_init(barrier_at(smem.full[i]), 1), barrier_init(barrier_at(smem.empty[i]), W);
+        for (int w = 0; w < W; w++) barrier_init(barrier_at(smem.told[w][i]), 1);
+        for (int l = 0; l < L - 1; l++) barrier_init(barrier_at(smem.raw[l][i]), 1);
       }
       barriers_ready();
     }
@@ -77,8 +77,8 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     int whole, parts, query, flat;  // row 0 of the warp is row `flat` of query `query` of the tile
     __device__ Rows(const WalkParams& a, int w) {
       asm volatile("" : "+r"(w));  // as in Tile
-      const int each = a.p.n.h;
-      parts = (each - 1) / 16 + 1, whole = (a.walks.queries - 1) / (W / parts) + 1;
+      const int heads = a.p.n.h;
+      parts = (heads - 1) / 16 + 1, whole = (a.walks.queries - 1) / (W / parts) + 1;
       query = w / parts * whole, flat = w % parts * 16;
       if (w / parts >= W / parts) query = 32;
     }
@@ -113,32 +113,32 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
 
   // Lane w gets the bits of the queries of computing warp w.
   __device__ unsigned bits_of_warps(const Tile& tile) const { return lane() < W ? Rows(a, lane()).bits(tile.queries) : 0; }
-  // About the fill of the pieces of lanes [j,j+kPieces). mine: in lane w, whether computing warp w takes it. suspect: whether some warp
+  // About the fill of the pieces of lanes [j,j+kPieces). takes: in lane w, whether computing warp w takes it. suspect: whether some warp
   // does not see all keys of a piece that it takes. All lanes must call it.
-  struct Wanted { bool mine, suspect; };
+  struct Wanted { bool takes, suspect; };
   static __device__ Wanted wanted(const TileBlock& piece, int j, unsigned bits, int first) {
-    bool mine = false, partly = false;
+    bool takes = false, partly = false;
 #pragma unroll
     for (int k = 0; k < kPieces; k++) {
       const unsigned queries = __shfl_sync(0xffffffff, piece.queries, j + k) & bits;
       const int key = __shfl_sync(0xffffffff, piece.key, j + k);
-      mine |= queries != 0, partly |= queries != 0 && (queries != bits || key + P - 1 > first);
+      takes |= queries != 0, partly |= queries != 0 && (queries != bits || key + P - 1 > first);
     }
-    return {mine, __any_sync(0xffffffff, partly) != 0};
+    return {takes, __any_sync(0xffffffff, partly) != 0};
   }
 
   // Runs a block. The first warp brings fills; each of the next three looks at the suspect ones among every third fill; computing warp w
   // runs compute(w).
-  template <int Loader, int Computer, class F> __device__ __forceinline__ void run(F compute) const {
-    static_assert(Loader + W / 4 * Computer <= (W / 4 + 1) * (65536 / kBlock / 8 * 8), "or the groups wait for registers without end");
+  template <int ProducerRegisters, int ConsumerRegisters, class F> __device__ __forceinline__ void run(F compute) const {
+    static_assert(ProducerRegisters + W / 4 * ConsumerRegisters <= (W / 4 + 1) * (65536 / kBlock / 8 * 8), "setmaxnreg would wait forever");
     begin();
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (group == 0) {
-      fewer_registers<Loader>();
+    const int warp_group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warp_group == 0) {
+      fewer_registers<ProducerRegisters>();
       if (warp() == 0) bring();
       else look(warp() - 1);
     } else {
-      more_registers<Computer>();
+      more_registers<ConsumerRegisters>();
       compute(warp() - L);
     }
   }
@@ -149,16 +149,16 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
       const unsigned bits = bits_of_warps(tile);
 #pragma unroll 1
       for (int j = 0; j < count; j += kPieces, fill++) {
-        const int stage = fill % Stages, pieces = min(kPieces, count - j), mine = lane() - j;
+        const int stage = fill % Stages, pieces = min(kPieces, count - j), own_piece = lane() - j;
         const Wanted warps = wanted(piece, j, bits, tile.first);
-        const uint32_t full = barrier_at(warps.suspect ? is.raw[fill % (L - 1)][stage] : is.full[stage]), to = ring + stage * kStage + mine * P * 128;
-        barrier_wait(barrier_at(is.free[stage]), fill / Stages & 1 ^ 1);
-        if (mine == 0) barrier_arrive_expecting(full, pieces * (kStage / kPieces));
-        if (mine >= 0 && mine < pieces) {
+        const uint32_t full = barrier_at(warps.suspect ? smem.raw[fill % (L - 1)][stage] : smem.full[stage]), to = ring + stage * kStage + own_piece * P * 128;
+        barrier_wait(barrier_at(smem.empty[stage]), fill / Stages & 1 ^ 1);
+        if (own_piece == 0) barrier_arrive_expecting(full, pieces * (kStage / kPieces));
+        if (own_piece >= 0 && own_piece < pieces) {
           copy_boxes<C>(to, 64, a.k, full, tile.g, piece.key, tile.b);
           copy_boxes<Cv>(to + kKeyTile, 64, a.v, full, tile.g, piece.key, tile.b);
         }
-        if (lane() < W) barrier_arrive(barrier_at(warps.mine ? is.told[lane()][stage] : is.free[stage]));
+        if (lane() < W) barrier_arrive(barrier_at(warps.takes ? smem.told[lane()][stage] : smem.empty[stage]));
         __syncwarp();  // no lane may fall a phase of a barrier behind
       }
     }, [](int) {});
@@ -174,14 +174,14 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
         if (fill % (L - 1) != number || !wanted(piece, j, bits, tile.first).suspect) continue;
         const int stage = fill % Stages;
         const uint32_t to = ring + stage * kStage;
-        wait_own(is.raw[number], stage, parities);
+        wait_own(smem.raw[number], stage, parities);
         if constexpr (Arrays == 2) {
           if (not_finite<C>(to)) take_out_rows<T, C>(to, to + kKeyTile, 64);
         } else {
           if (not_finite<Cv>(to + kKeyTile)) take_out_rows<T, Cv>(to + kKeyTile, to, 64);
         }
         __syncwarp();
-        if (lane() == 0) barrier_arrive(barrier_at(is.full[stage]));
+        if (lane() == 0) barrier_arrive(barrier_at(smem.full[stage]));
       }
     }, [](int) {});
   }
@@ -203,14 +203,14 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
   }
 
   // What a thread knows about its two rows of a tile, lane/4 and lane/4 + 8: their heads, -1 for no row, and their queries.
-  struct Mine {
+  struct ThreadRows {
     int head[2], t[2], first;  // first: the tile's first query
     unsigned bits;             // bits of the warp's queries
     // Whether all rows of the warp see all keys of a piece.
     __device__ bool see_all(int key, unsigned queries) const { return (queries & bits) == bits && key + P <= first + __ffs(bits); }
   };
-  __device__ Mine mine(const Tile& tile, const Rows& rows) const {
-    Mine m;
+  __device__ ThreadRows thread_rows(const Tile& tile, const Rows& rows) const {
+    ThreadRows m;
     m.bits = rows.bits(tile.queries), m.first = tile.first;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -227,8 +227,8 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
 #pragma unroll 1
     for (unsigned wanted = __ballot_sync(0xffffffff, piece.queries & bits); wanted;) {
       const int first = (__ffs(wanted) - 1) / kPieces, stage = (fill + first) % Stages;
-      wait_own(is.told[warp() - L], stage, parities);
-      barrier_wait(barrier_at(is.full[stage]), (fill + first) / Stages & 1);
+      wait_own(smem.told[warp() - L], stage, parities);
+      barrier_wait(barrier_at(smem.full[stage]), (fill + first) / Stages & 1);
 #pragma unroll 1
       do {
         const int j = __ffs(wanted) - 1;
@@ -237,7 +237,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
       } while (kPieces > 1 && wanted && (__ffs(wanted) - 1) / kPieces == first);
       fence_async();  // an arrival does not wait for this lane's reads, and the copies of the next fill could overtake them
       __syncwarp();
-      if (lane() == 0) barrier_arrive(barrier_at(is.free[stage]));
+      if (lane() == 0) barrier_arrive(barrier_at(smem.empty[stage]));
     }
   }
 };
@@ -276,7 +276,7 @@ template <int X, bool Kept> struct WalkLeft {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           z[r][0] = y[r][m].x, z[r][1] = y[r][m].y, z[r][2] = y[r][m].z, z[r][3] = y[r][m].w;
-          turn_four(z[r]);
+          transpose_quad(z[r]);
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -331,10 +331,10 @@ template <typename T, int X, int N> __device__ __forceinline__ void walk_add(flo
 }
 // s holds numbers of the keys [key+row,key+row+N), of the piece that begins at `key`. Sets those of keys that a row does not see to
 // `hidden`.
-template <int N, class Mine> __device__ __forceinline__ void walk_hide(float (&s)[N / 8][4], const Mine& mine, int key, int row, unsigned queries, float hidden) {
+template <int N, class ThreadRows> __device__ __forceinline__ void walk_hide(float (&s)[N / 8][4], const ThreadRows& own, int key, int row, unsigned queries, float hidden) {
 #pragma unroll
   for (int r = 0; r < 2; r++) {
-    const int seen = (queries >> (mine.t[r] - mine.first) & 1 ? mine.t[r] + 1 - key : 0) - row - 2 * (lane() % 4);
+    const int seen = (queries >> (own.t[r] - own.first) & 1 ? own.t[r] + 1 - key : 0) - row - 2 * (lane() % 4);
 #pragma unroll
     for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -349,7 +349,7 @@ template <typename T, int X> __device__ __forceinline__ void walk_store(T* to, c
     uint32_t z[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) z[i] = pair<T>(factor * y[4 * m + i][2 * r], factor * y[4 * m + i][2 * r + 1]);
-    turn_four(z);
+    transpose_quad(z);
     const int column = 32 * m + 8 * (lane() % 4);
     if (to && column < c) *reinterpret_cast<uint4*>(to + column) = uint4{z[0], z[1], z[2], z[3]};
   }

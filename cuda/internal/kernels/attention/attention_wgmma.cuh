@@ -80,9 +80,9 @@ __device__ __forceinline__ void copy_bytes(uint32_t to, const void* from, int by
                ::"r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-// store_turned (stmatrix) writes the transposes of four 8x8 matrices of 2-byte elements, which lanes hold in the layout of read_fragments.
+// store_transposed (stmatrix) writes the transposes of four 8x8 matrices of 2-byte elements, which lanes hold in the layout of read_fragments.
 // Lane l passes the address of row l%8 of the transpose of matrix l/8.
-__device__ __forceinline__ void store_turned(uint32_t to, const uint32_t (&v)[4]) {
+__device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t (&v)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};"
                ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }

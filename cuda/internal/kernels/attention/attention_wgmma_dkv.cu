@@ -8,7 +8,7 @@
 // D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
 //
 // Warp group 0 of a block loads, W warp groups compute. A tile of at most N rows of q and do, with the facts about them, fills a stage of a
-// ring of `Stages` stages; barriers say which stages are full and which are free. Keys and rows come by tensor maps. A tile has whole
+// ring of `Stages` stages; barriers say which stages are full and which are empty. Keys and rows come by tensor maps. A tile has whole
 // queries, unless a query has more than N rows. Each computing group owns 64 keys. Selected attention needs only 64 keys a block, so it
 // has one computing group, and two blocks share a multiprocessor. If a group has too few registers for both dk and dv of 64 keys
 // (Split), two groups own the same keys: the first makes dv, the second dk.
@@ -35,13 +35,14 @@ namespace nsa {
 enum Listing { kSpan, kListed, kSeveral, kPairs };
 template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bool Split = false> struct KeyGradient {
   static constexpr bool Listed = Lists != kSpan, Several = Lists == kSeveral, Pairs = Lists == kPairs;
-  static constexpr int kQuery = (1 << 28) - 1;  // if Several: the bits of a list entry that hold the query
+  static constexpr int kQuery = (1 << kJoinedShift) - 1;  // if Several: the bits of a list entry that hold the query
   static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of the keys and values of a warp group
   static constexpr uint32_t kRowTile = N * C * 2, kStage = kRowTile + N * Cv * 2;  // bytes of q, and of q and do
-  static constexpr int kLoaderRegisters = Split ? 56 : W == 1 && C > 128 ? 32 : 40, kRegisters = W == 1 ? 256 - kLoaderRegisters : Split ? 224 : 232;  // of a thread
-  static_assert(registers_fit(W, kLoaderRegisters, kRegisters, W == 1 ? 2 : 1) && (W == 2 || !Split), "or the groups wait for registers without end");
+  static constexpr int kProducerRegisters = Split ? 56 : W == 1 && C > 128 ? 32 : 40, kConsumerRegisters = W == 1 ? 256 - kProducerRegisters : Split ? 224 : 232;  // of a thread
+  static_assert(registers_fit(W, kProducerRegisters, kConsumerRegisters, W == 1 ? 2 : 1) && (W == 2 || !Split), "setmaxnreg would wait forever");
   static_assert(N <= 128, "a loading thread for each row of a tile");
+  static constexpr int kRowsWritten = 1, kResults = 2;  // named barriers; 0 is __syncthreads
 
   // What is known about the rows of a tile. In a pair of numbers the first is for an even row, the second for the odd row after it.
   //
@@ -59,10 +60,10 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     Run all;
   };
   // The work of a block: the keys [first,end) of group g of batch row b, and the queries [from,to); if Listed, these are places of `list`.
-  // The queries are `steps` tiles. The block starts with tile `turn` and wraps around. steps = -1 means no work. A tile has `heads` heads of
+  // The queries are `steps` tiles. The block starts with tile `first_tile` and wraps around. steps = -1 means no work. A tile has `heads` heads of
   // `queries` queries; if a group has more heads, a query has `parts` tiles. If there are several chunks, gradients go to sums.
   struct Work {
-    int b, g, first, end, from, to, steps, turn;
+    int b, g, first, end, from, to, steps, first_tile;
     float* sums;
     const int* list;
     long long stat;  // index of the group's first row in lse
@@ -71,7 +72,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   };
   struct Shared {
     Rows rows[Stages];
-    unsigned long long full[Stages], free[Stages], raw, pass;  // raw: of the copies of a tile in the careful pass
+    unsigned long long full[Stages], empty[Stages], raw, pass;  // raw: of the copies of a tile in the careful pass
     Work work;
     int careful;  // whether this is the careful pass; in shared memory to save registers
     int wrong;    // whether any thread asks for it
@@ -84,47 +85,47 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   const KeyGradientParams& params;
   const AttentionParams& p;
   uint32_t K, V, Q;  // in a stage, do lies after q
-  Shared& is;
+  Shared& smem;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ KeyGradient(const KeyGradientParams& params)
       : params(params), p(params.p), K(shared_address(shared())), V(K + kOwners * kKeyTile), Q(V + kOwners * kValueTile),
-        is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+        smem(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() {
     if (threadIdx.x == 0) {
-      if constexpr (Listed) is.work = selected_work();
-      else is.work = span_work();
-      is.work.stat = p.n.stat(is.work.b, is.work.g, 0);
-      is.careful = is.wrong = 0, is.bad[0] = is.bad[1] = 0;
-      barrier_init(barrier_at(is.pass), kBlock);
-      for (int i = 0; i < Stages; i++) barrier_init(barrier_at(is.full[i]), 129), barrier_init(barrier_at(is.free[i]), 128 * W);
-      barrier_init(barrier_at(is.raw), 1);
+      if constexpr (Listed) smem.work = selected_work();
+      else smem.work = span_work();
+      smem.work.stat = p.n.stat(smem.work.b, smem.work.g, 0);
+      smem.careful = smem.wrong = 0, smem.bad[0] = smem.bad[1] = 0;
+      barrier_init(barrier_at(smem.pass), kBlock);
+      for (int i = 0; i < Stages; i++) barrier_init(barrier_at(smem.full[i]), 129), barrier_init(barrier_at(smem.empty[i]), 128 * W);
+      barrier_init(barrier_at(smem.raw), 1);
       barriers_ready();
     }
     __syncthreads();
-    if (is.work.steps < 0) return;
-    if (Listed || is.work.heads * is.work.queries < N) {  // rows that no box fills must be finite
+    if (smem.work.steps < 0) return;
+    if (Listed || smem.work.heads * smem.work.queries < N) {  // rows that no box fills must be finite
       for (int i = threadIdx.x; i < Stages * int(kStage) / 16; i += kBlock) store_shared(Q + 16 * i, uint4{0, 0, 0, 0});
       fence_async();
       __syncthreads();
     }
-    const int role = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    const int warp_group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     Ring<Stages> ring;
-    if (role == 0) {
-      fewer_registers<kLoaderRegisters>();
+    if (warp_group == 0) {
+      fewer_registers<kProducerRegisters>();
       do load_rows(ring);
-      while (again(false));
+      while (next_pass(false));
     } else {
-      more_registers<kRegisters>();
+      more_registers<kConsumerRegisters>();
       if constexpr (Split) {
-        if (role == 1) {
-          while (again(compute<true, false>(ring, 0))) {}
+        if (warp_group == 1) {
+          while (next_pass(compute<true, false>(ring, 0))) {}
         } else {
-          while (again(compute<false, true>(ring, 0))) {}
+          while (next_pass(compute<false, true>(ring, 0))) {}
         }
       } else {
-        while (again(compute<true, true>(ring, role - 1))) {}
+        while (next_pass(compute<true, true>(ring, warp_group - 1))) {}
       }
     }
   }
@@ -132,7 +133,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   __device__ void set_tiles(Work& x, int from, int to, int start) const {
     x.heads = min(p.n.h, N), x.queries = N / x.heads, x.parts = (p.n.h - 1) / x.heads + 1;
     x.from = from, x.to = to, x.steps = (to - from + x.queries - 1) / x.queries * x.parts;
-    x.turn = start < to ? (start - from) / x.queries * x.parts : 0;
+    x.first_tile = start < to ? (start - from) / x.queries * x.parts : 0;
   }
   // Grid x is B*Hkv*items*ceil(T/M); tiles of keys vary fastest. Item i of a tile takes its chunk of rows number i, counted from the end.
   __device__ Work span_work() const {
@@ -153,31 +154,31 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   // Grid x is B*Hkv*items*ceil(size/M). An item is a chunk of the list of a block.
   __device__ Work selected_work() const {
     const Sizes& n = p.n;
-    const int size = p.blocks.size, parts = (size - 1) / M + 1, blocks = p.names();
+    const int size = p.blocks.size, parts = (size - 1) / M + 1, names = p.names();
     const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items;
     const int group = blockIdx.x / parts / p.index.items + (Pairs ? params.pairs.first : 0);
-    const Choosers of(p, group);
+    const InverseIndex inverse(p, group);
     Work x{group / n.groups, group % n.groups};
     x.steps = -1, x.part = part;
-    if (item >= of.item[blocks]) return x;
-    const int j = of.block(item, blocks), chunk = item - of.item[j], from = chunk * p.index.chunk;
+    if (item >= inverse.item[names]) return x;
+    const int j = inverse.name(item, names), chunk = item - inverse.item[j], from = chunk * p.index.chunk;
     const Run block = p.tokens(x.b, j);
     if (part * M >= block.hi - block.lo) return x;
     x.first = block.lo + part * M, x.end = min(x.first + M, block.hi);
-    set_tiles(x, 0, min(of.length(j) - from, p.index.chunk), 0);
-    const long long row = ((long long)group * p.index.partials + of.partial[j] + chunk) * size + part * M;
-    if (of.chunks(j) > 1) x.sums = p.partial + row * (n.d + n.dv);
-    x.list = of.queries + of.list[j] + from;
+    set_tiles(x, 0, min(inverse.length(j) - from, p.index.chunk), 0);
+    const long long row = ((long long)group * p.index.partials + inverse.partial[j] + chunk) * size + part * M;
+    if (inverse.chunks(j) > 1) x.sums = p.partial + row * (n.d + n.dv);
+    x.list = inverse.queries + inverse.list[j] + from;
     return x;
   }
   // Ends a pass of the block and returns whether another one follows: the careful one follows the first if any thread was `wrong`.
-  __device__ bool again(bool wrong) const {
-    const bool last = is.careful;
-    if (wrong && !last) atomicOr(&is.wrong, 1);
-    meet(barrier_at(is.pass), 0);
-    if (last || !is.wrong) return false;
-    if (threadIdx.x == 0) is.careful = 1;
-    meet(barrier_at(is.pass), 1);
+  __device__ bool next_pass(bool wrong) const {
+    const bool last = smem.careful;
+    if (wrong && !last) atomicOr(&smem.wrong, 1);
+    meet(barrier_at(smem.pass), 0);
+    if (last || !smem.wrong) return false;
+    if (threadIdx.x == 0) smem.careful = 1;
+    meet(barrier_at(smem.pass), 1);
     return true;
   }
 
@@ -186,26 +187,26 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   // careful pass.
   __device__ void load_rows(Ring<Stages>& ring) const {
     const Sizes& n = p.n;
-    const Work& at = is.work;
+    const Work& at = smem.work;
     const PairGradients& x = params.pairs;
-    constexpr int kNone = 1 << 30;
-    const int me = threadIdx.x, head = me % at.heads, mine = me < at.heads * at.queries ? me / at.heads : kNone, steps = at.steps;
-    const bool careful = is.careful;
-    // entry is the query of the row, or its list entry if Listed; -1 for no row. entry, lse and delta are those of the next tile. soon is the
+    constexpr int kNoQuery = 1 << 30;
+    const int thread = threadIdx.x, head = thread % at.heads, query_in_tile = thread < at.heads * at.queries ? thread / at.heads : kNoQuery, steps = at.steps;
+    const bool careful = smem.careful;
+    // entry is the query of the row, or its list entry if Listed; -1 for no row. entry, lse and delta are those of the next tile. next_entry is the
     // entry of the tile after that.
-    int entry = -1, soon = -1;
+    int entry = -1, next_entry = -1;
     float lse = INFINITY, delta = 0;
-    const auto tile_of = [&](int j) { return Listed ? j : at.turn + j < steps ? at.turn + j : at.turn + j - steps; };
+    const auto tile_of = [&](int j) { return Listed ? j : at.first_tile + j < steps ? at.first_tile + j : at.first_tile + j - steps; };
     const auto first_of = [&](int tile) { return at.from + (at.parts == 1 ? tile : tile / at.parts) * at.queries; };
     const auto heads_of = [&](int tile) { return at.parts == 1 ? 0 : tile % at.parts * at.heads; };  // the first head of the tile
     const auto query = [&](int entry) { return Pairs ? entry >> x.entry_bits : Several ? entry & kQuery : entry; };
     const auto look_up = [&](int j) {
-      const int tile = tile_of(j), i = first_of(tile) + mine;
-      soon = -1;
-      if (mine < kNone && j < steps && i < at.to && heads_of(tile) + head < n.h) soon = Listed ? at.list[i] : i;
+      const int tile = tile_of(j), i = first_of(tile) + query_in_tile;
+      next_entry = -1;
+      if (query_in_tile < kNoQuery && j < steps && i < at.to && heads_of(tile) + head < n.h) next_entry = Listed ? at.list[i] : i;
     };
     const auto fetch = [&](int j) {
-      entry = soon, lse = INFINITY, delta = 0;
+      entry = next_entry, lse = INFINITY, delta = 0;
       if (entry != -1) {
         const long long stat = at.stat + ((heads_of(tile_of(j)) + head) * (long long)n.queries + query(entry));
         lse = load_lse(p.lse[stat]), delta = p.delta[stat];
@@ -217,14 +218,14 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     for (int j = 0; j < steps; j++, ring.next()) {
       const int tile = tile_of(j), first = first_of(tile), heads = at.g * n.h + heads_of(tile), t = query(entry);
       const int queries = min(at.queries, at.to - first), last = min(queries * at.heads, (queries - 1) * at.heads + n.h - heads_of(tile)) - 1;
-      const uint32_t full = barrier_at(is.full[ring.stage]), q = Q + ring.stage * kStage, arrives = careful ? barrier_at(is.raw) : full;
-      Rows& rows = is.rows[ring.stage];
+      const uint32_t full = barrier_at(smem.full[ring.stage]), q = Q + ring.stage * kStage, arrives = careful ? barrier_at(smem.raw) : full;
+      Rows& rows = smem.rows[ring.stage];
       const auto copy = [&](int r, int query) {
         copy_boxes<C>(q + r * 128, N, params.q, arrives, heads, query, at.b);
         copy_boxes<Cv>(q + kRowTile + r * 128, N, params.dout, arrives, heads, query, at.b);
       };
-      barrier_wait(barrier_at(is.free[ring.stage]), ring.parity ^ 1);
-      if (me == 0) {
+      barrier_wait(barrier_at(smem.empty[ring.stage]), ring.parity ^ 1);
+      if (thread == 0) {
         const bool keys = j == 0 && !careful;
         barrier_arrive_expecting(arrives, 2 * (C + Cv) * ((Listed ? queries : at.queries) * at.heads + (keys ? M : 0)));
         if (keys)
@@ -235,31 +236,31 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
           }
         if (!Listed) copy(0, first);
       }
-      if (Listed && entry != -1 && head == 0) copy(me, t);
-      if (me < N) {
+      if (Listed && entry != -1 && head == 0) copy(thread, t);
+      if (thread < N) {
         const bool shift = careful && large(lse), in = entry != -1;
-        if (large(lse)) atomicOr(&is.wrong, 1);
-        reinterpret_cast<float*>(rows.base)[me] = shift ? 0 : lse * kLog2E;
-        reinterpret_cast<float*>(rows.delta)[me] = delta;
-        rows.lse[me] = shift ? lse : 0;
+        if (large(lse)) atomicOr(&smem.wrong, 1);
+        reinterpret_cast<float*>(rows.base)[thread] = shift ? 0 : lse * kLog2E;
+        reinterpret_cast<float*>(rows.delta)[thread] = delta;
+        rows.lse[thread] = shift ? lse : 0;
         const Run all = !in ? Run{0, 0} : Listed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
         int lo = seen.lo;
-        if (Several) lo = in ? entry >> 28 & 15 : 0;
+        if (Several) lo = in ? entry >> kJoinedShift & 15 : 0;
         if (Pairs) lo = in ? ((t * p.blocks.top_n + (entry & (1 << x.entry_bits) - 1)) * x.parts + at.part) * n.h + head : -1;
-        reinterpret_cast<int*>(rows.lo)[me] = lo;
-        reinterpret_cast<int*>(rows.hi)[me] = seen.hi;
-        if (me == 0) rows.some.lo = seen.lo, rows.all.hi = careful ? 0 : seen.hi;
-        if (me == last) rows.some.hi = Listed ? n.keys : seen.hi, rows.all.lo = seen.lo;
+        reinterpret_cast<int*>(rows.lo)[thread] = lo;
+        reinterpret_cast<int*>(rows.hi)[thread] = seen.hi;
+        if (thread == 0) rows.some.lo = seen.lo, rows.all.hi = careful ? 0 : seen.hi;
+        if (thread == last) rows.some.hi = Listed ? n.keys : seen.hi, rows.all.lo = seen.lo;
       }
       fetch(j + 1);
       if (careful) {
         barrier_wait(arrives, j % 2);
-        named_sync(1, 128);  // all facts about the tile are written
-        if (Pairs && j == 0) take_out(Width<C>{}, K, 64, [&](int r) { atomicOr(is.bad + r / 32, 1u << r % 32); });
+        named_sync(kRowsWritten, 128);  // all facts about the tile are written
+        if (Pairs && j == 0) take_out(Width<C>{}, K, 64, [&](int r) { atomicOr(smem.bad + r / 32, 1u << r % 32); });
         const auto bad = [&](int r) { reinterpret_cast<float*>(rows.base)[r] = NAN; };
         take_out(Width<C>{}, q, N, bad), take_out(Width<Cv>{}, q + kRowTile, N, bad);
         fence_async();
-        if (me == 0) barrier_arrive(full);
+        if (thread == 0) barrier_arrive(full);
       }
       barrier_arrive(full);
     }
@@ -267,16 +268,16 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   // take_out of attention_tile.cuh for a tile of `count` rows, by the loading group. Rows with NaN or Inf
   // become zeros. Each lane that has a part of such a row calls also(r).
   template <int X, class Also> __device__ void take_out(Width<X>, uint32_t tile, int count, Also also) const {
-    int me = threadIdx.x;
-    asm volatile("" : "+r"(me));  // keeps what follows out of registers before this rare work
+    int thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));  // keeps what follows out of registers before this rare work
 #pragma unroll 1
-    for (int r = me / 8; r < count; r += 16) {
-      const uint32_t at = tile + cell_of(count, r, me % 8);
+    for (int r = thread / 8; r < count; r += 16) {
+      const uint32_t at = tile + cell_of(count, r, thread % 8);
       bool bad = false;
 #pragma unroll
       for (int m = 0; m < X / 64; m++) bad |= has_nan_or_inf<T>(shared_cell(at + m * count * 128));
       const unsigned votes = __ballot_sync(0xffffffff, bad);
-      if (!(votes >> me % 32 / 8 * 8 & 0xff)) continue;
+      if (!(votes >> thread % 32 / 8 * 8 & 0xff)) continue;
 #pragma unroll
       for (int m = 0; m < X / 64; m++) store_shared(at + m * count * 128, uint4{0, 0, 0, 0});
       also(r);
@@ -287,23 +288,23 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   // thread wrote NaN or Inf.
   template <bool Values, bool Keys> __device__ bool compute(Ring<Stages>& ring, int w) const {
     const Sizes& n = p.n;
-    const int mine = is.work.first + 64 * w;  // the first key of the group
+    const int first_key = smem.work.first + 64 * w;  // the first key of the group
     float dk[C / 8][4], dv[Cv / 8][4], s[N / 8][4], ds[N / 8][4];
     uint32_t x[2][N / 16][4];  // P and dS, rounded to T
-    int left = is.work.steps;
-    const bool careful = is.careful;
+    int left = smem.work.steps;
+    const bool careful = smem.careful;
     bool all_seen = false;  // whether all rows of the tile see all keys of the group
 
     // Called by every lane, since every lane has read the facts about rows.
-    const auto release = [&] { barrier_arrive(barrier_at(is.free[ring.stage])); };
+    const auto release = [&] { barrier_arrive(barrier_at(smem.empty[ring.stage])); };
     // Moves to the next tile in which a row sees a key of the group. Returns whether there is one.
     const auto enter = [&] {
 #pragma unroll 1
       for (; left > 0; left--, ring.next()) {
-        barrier_wait(barrier_at(is.full[ring.stage]), ring.parity);
-        const Run some = is.rows[ring.stage].some, all = is.rows[ring.stage].all;
-        all_seen = !Several && all.lo <= mine && all.hi >= mine + 64;
-        if (some.lo < mine + 64 && some.hi > mine) return true;
+        barrier_wait(barrier_at(smem.full[ring.stage]), ring.parity);
+        const Run some = smem.rows[ring.stage].some, all = smem.rows[ring.stage].all;
+        all_seen = !Several && all.lo <= first_key && all.hi >= first_key + 64;
+        if (some.lo < first_key + 64 && some.hi > first_key) return true;
         release();
       }
       return false;
@@ -342,7 +343,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     };
     // Turns s into P.
     const auto make_p = [&] {
-      const Rows& rows = is.rows[ring.stage];
+      const Rows& rows = smem.rows[ring.stage];
       const int c = lane() % 4;
       wgmma_wait<Keys ? 1 : 0>();
       hold(s);
@@ -354,7 +355,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
             const float lse = rows.lse[8 * j + 2 * c + i % 2];
             if (lse != 0) s[j][i] = shifted_logit(n, s[j][i], lse);
             const int key = warp() % 4 * 16 + lane() / 4 + i / 2 * 8;
-            if (Pairs && is.bad[key / 32] >> key % 32 & 1) s[j][i] = NAN;
+            if (Pairs && smem.bad[key / 32] >> key % 32 & 1) s[j][i] = NAN;
           }
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
@@ -363,7 +364,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
         for (int i = 0; i < 4; i++) s[j][i] = power2(fmaf(s[j][i], n.scale_log2, -(i % 2 ? base.y : base.x)));
       }
       if (all_seen) return;
-      const int key = mine + warp() % 4 * 16 + lane() / 4;
+      const int key = first_key + warp() % 4 * 16 + lane() / 4;
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
         int2 lo = Pairs ? int2{0, 0} : rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
@@ -384,7 +385,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       hold(ds);
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
-        const float2 delta = is.rows[ring.stage].delta[4 * j + lane() % 4];
+        const float2 delta = smem.rows[ring.stage].delta[4 * j + lane() % 4];
 #pragma unroll
         for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - (i % 2 ? delta.y : delta.x));
       }
@@ -407,25 +408,25 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     //
     // dS goes to shared memory, [N rows, 64 keys]. Without Split it takes the place of do, when all warps have done their products with that.
     // With Split there are two tiles of it: when all warps have written one of them, all have read the other one.
-    const uint32_t here = lane() % 8 * 128 + lane() / 16 * 1024 + ((warp() % 4 * 2 + lane() / 8 % 2 ^ lane() % 8) << 4);
+    const uint32_t store_offset = lane() % 8 * 128 + lane() / 16 * 1024 + ((warp() % 4 * 2 + lane() / 8 % 2 ^ lane() % 8) << 4);
     uint32_t further = 0, zero = 0;
     const auto make_results = [&] {
       if constexpr (Pairs && Keys) {
         if (!Split) {
           wgmma_wait<1>();
           hold(dv);
-          named_sync(2, 128);
+          named_sync(kResults, 128);
         }
         const uint32_t tile = Split ? Q + Stages * kStage + further : Q + ring.stage * kStage + kRowTile;
         further ^= N * 128;
 #pragma unroll
-        for (int i = 0; i < N / 16; i++) store_turned(tile + here + i * 2048, x[1][i]);
+        for (int i = 0; i < N / 16; i++) store_transposed(tile + store_offset + i * 2048, x[1][i]);
         fence_async();
-        named_sync(2, 128);
+        named_sync(kResults, 128);
 
         const PairGradients& to = params.pairs;
         const int width = result_width(n.d);
-        const long long rows = (long long)(is.work.b * n.groups + is.work.g - to.first) * n.queries * p.blocks.top_n * to.parts * n.h;
+        const long long rows = (long long)(smem.work.b * n.groups + smem.work.g - to.first) * n.queries * p.blocks.top_n * to.parts * n.h;
         T* results = static_cast<T*>(to.results) + rows * width + warp() % 4 * 16 + lane() % 4 * 4;
         int places[N / 8];  // read before any result is written, since no read is moved across a write
         const auto begin = [&](float (&y)[N / 8][4], int panel) {  // 64 columns of dq, transposed
@@ -457,7 +458,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
           if (two) begin(ds, panel + 1);
           if (panel == 0)
 #pragma unroll
-            for (int j = 0; j < N / 8; j++) places[j] = reinterpret_cast<const int*>(is.rows[ring.stage].lo)[8 * j + lane() / 4];
+            for (int j = 0; j < N / 8; j++) places[j] = reinterpret_cast<const int*>(smem.rows[ring.stage].lo)[8 * j + lane() / 4];
           if (two) wgmma_wait<1>();
           else wgmma_wait<0>();
           hold(s);
@@ -479,8 +480,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       if constexpr (Values) hold(dv);
       release(), left--, ring.next();
     }
-    const Work& at = is.work;
-    const int key = mine + warp() % 4 * 16 + lane() / 4;
+    const Work& at = smem.work;
+    const int key = first_key + warp() % 4 * 16 + lane() / 4;
     // Writes f*sum, c columns a key: to the partial sums, `further` numbers into the row of a key, if the block has any; else to the array.
     const auto store = [&](auto width, void* array, const auto& sum, float f, int c, int further) {
       constexpr int X = decltype(width)::value;
@@ -499,17 +500,15 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 }  // namespace nsa
 
 // Defines the entry points nsa_<op>_wgmma<D>_<storage>, which run KeyGradient.
-#define NSA_DKV_ENTRY(op, Params, D, W, suffix, ...)                                                                   \
+#define NSA_DKV_ENTRY(op, D, W, suffix, ...)                                                                           \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), W == 1 ? 2 : 1)                                          \
-      nsa_##op##_wgmma##D##_##suffix(const __grid_constant__ nsa::Params p) {                                          \
+      nsa_##op##_wgmma##D##_##suffix(const __grid_constant__ nsa::KeyGradientParams p) {                               \
     NSA_WGMMA_BODY(nsa::KeyGradient<nsa::suffix, __VA_ARGS__>(p).run();)                                               \
   }
 #define NSA_DKV(op, D, C, Cv, W, ...)                                                                                  \
-  NSA_DKV_ENTRY(op, KeyGradientParams, D, W, bf16, C, Cv, W, __VA_ARGS__)                                                \
-  NSA_DKV_ENTRY(op, KeyGradientParams, D, W, f16, C, Cv, W, __VA_ARGS__)
-#define NSA_PAIRS_DKV(D, C, Cv, W, N, Stages, ...)                                                                     \
-  NSA_DKV_ENTRY(pairs_dkv, KeyGradientParams, D, W, bf16, C, Cv, W, N, Stages, nsa::kPairs, ##__VA_ARGS__)            \
-  NSA_DKV_ENTRY(pairs_dkv, KeyGradientParams, D, W, f16, C, Cv, W, N, Stages, nsa::kPairs, ##__VA_ARGS__)
+  NSA_DKV_ENTRY(op, D, W, bf16, C, Cv, W, __VA_ARGS__)                                                                 \
+  NSA_DKV_ENTRY(op, D, W, f16, C, Cv, W, __VA_ARGS__)
+//                D   C   Cv  W  N  Stages  the rows       Split
 NSA_DKV(span_dkv, 64, 64, 64, 2, 128, 4, nsa::kSpan)
 NSA_DKV(span_dkv, 128, 128, 128, 2, 64, 4, nsa::kSpan)
 NSA_DKV(span_dkv, 192x128, 192, 128, 2, 32, 6, nsa::kSpan)
@@ -528,9 +527,9 @@ NSA_DKV(selected_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kListed, true)
 NSA_DKV(several_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kSeveral, true)
 NSA_DKV(selected_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kListed, true)
 NSA_DKV(several_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kSeveral, true)
-NSA_PAIRS_DKV(64, 64, 64, 1, 96, 3)
-NSA_PAIRS_DKV(128, 128, 128, 1, 48, 3)
-NSA_PAIRS_DKV(192x128, 192, 128, 2, 64, 3, true)
-NSA_PAIRS_DKV(192, 192, 192, 2, 64, 3, true)
-NSA_PAIRS_DKV(256x128, 256, 128, 2, 48, 3, true)
-NSA_PAIRS_DKV(256x192, 256, 192, 2, 48, 3, true)
+NSA_DKV(pairs_dkv, 64, 64, 64, 1, 96, 3, nsa::kPairs)
+NSA_DKV(pairs_dkv, 128, 128, 128, 1, 48, 3, nsa::kPairs)
+NSA_DKV(pairs_dkv, 192x128, 192, 128, 2, 64, 3, nsa::kPairs, true)
+NSA_DKV(pairs_dkv, 192, 192, 192, 2, 64, 3, nsa::kPairs, true)
+NSA_DKV(pairs_dkv, 256x128, 256, 128, 2, 48, 3, nsa::kPairs, true)
+NSA_DKV(pairs_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kPairs, true)

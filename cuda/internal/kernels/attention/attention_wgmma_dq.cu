@@ -21,8 +21,8 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
   static constexpr uint32_t kQ = 64 * C * 2, kDo = 64 * Cv * 2;  // bytes of the rows of a warp group
   static constexpr uint32_t kKeyTile = N * C * 2, kValueTile = N * Cv * 2;
   static constexpr bool kHeld = C <= 128, kHeldDo = C <= 192;  // whether q, and whether do, stay in registers
-  static constexpr int kLoaderRegisters = W == 1 ? 120 : 56, kRegisters = W == 3 ? 152 : W == 2 ? 224 : 240;  // of a thread
-  static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
+  static constexpr int kProducerRegisters = W == 1 ? 120 : 56, kConsumerRegisters = W == 3 ? 152 : W == 2 ? 224 : 240;  // of a thread
+  static_assert(registers_fit(W, kProducerRegisters, kConsumerRegisters), "setmaxnreg would wait forever");
 
   // What is known about a row:
   //
@@ -36,56 +36,60 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
   };
   // Of a tile: keys_of, keys_of_all and its round. some.lo = -1 means that there are no more tiles.
   struct Keys { Run some, all; int round; };
+  // Named barriers; 0 is __syncthreads. kTurn + w belongs to computing group w, which meets the group before it there.
+  static constexpr int kRowsWritten = 1, kTurn = 2, kTurnThreads = 256;
   static constexpr bool kTurns = W == 2;  // whether groups take turns, so that one has products running while the other computes dS
   static constexpr int kKnown = 3;  // tiles whose rows are known: the one being loaded, that of the logits, and that of the sums
   struct Shared {
     Row rows[kKnown][M];
     Keys keys[kKnown];
-    unsigned again[kRoundWords];
-    unsigned long long full_q, free_q, full_k[StagesK], free_k[StagesK], full_v[StagesV], free_v[StagesV], both, pass;
+    unsigned redo[kRoundWords];
+    unsigned long long full_q, empty_q, full_k[StagesK], empty_k[StagesK], full_v[StagesV], empty_v[StagesV], raw, pass;
     int careful;  // whether this is the careful pass; in shared memory to save registers
   };
   static_assert(sizeof(Shared) <= 3 * 24 * M + 384, "widths.dqBytes in Go");
-  static constexpr int kDos = (kHeld ? 1 : 2) * W * kQ, kRows = kDos + (kHeldDo ? 1 : 2) * W * kDo, kTiles = kRows + StagesK * kKeyTile + StagesV * kValueTile, kShared = kTiles + sizeof(Shared);
+  static constexpr int kDoOffset = (kHeld ? 1 : 2) * W * kQ;                       // do lies after q,
+  static constexpr int kKeyOffset = kDoOffset + (kHeldDo ? 1 : 2) * W * kDo;       // and keys and values after both
+  static constexpr int kTiles = kKeyOffset + StagesK * kKeyTile + StagesV * kValueTile, kShared = kTiles + sizeof(Shared);
 
   const SpanParams& maps;
   const AttentionParams& p;
-  uint32_t Q, K, V;  // do lies at Q + kDos
-  Shared& is;
+  uint32_t Q, K, V;  // do lies at Q + kDoOffset
+  Shared& smem;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ SpanQueryGradient(const SpanParams& params)
-      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kRows), V(K + StagesK * kKeyTile),
-        is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+      : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kKeyOffset), V(K + StagesK * kKeyTile),
+        smem(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() {
     if (threadIdx.x == 0) {
-      barrier_init(barrier_at(is.full_q), kRowThreads), barrier_init(barrier_at(is.free_q), 128 * W), barrier_init(barrier_at(is.both), 1), barrier_init(barrier_at(is.pass), kBlock);
-      for (int i = 0; i < StagesK; i++) barrier_init(barrier_at(is.full_k[i]), 1), barrier_init(barrier_at(is.free_k[i]), 4 * W);
-      for (int i = 0; i < StagesV; i++) barrier_init(barrier_at(is.full_v[i]), 1), barrier_init(barrier_at(is.free_v[i]), 4 * W);
+      barrier_init(barrier_at(smem.full_q), kRowThreads), barrier_init(barrier_at(smem.empty_q), 128 * W), barrier_init(barrier_at(smem.raw), 1), barrier_init(barrier_at(smem.pass), kBlock);
+      for (int i = 0; i < StagesK; i++) barrier_init(barrier_at(smem.full_k[i]), 1), barrier_init(barrier_at(smem.empty_k[i]), 4 * W);
+      for (int i = 0; i < StagesV; i++) barrier_init(barrier_at(smem.full_v[i]), 1), barrier_init(barrier_at(smem.empty_v[i]), 4 * W);
       barriers_ready();
     }
-    if (threadIdx.x == 0) is.careful = 0;
-    if (threadIdx.x < kRoundWords) is.again[threadIdx.x] = 0;
+    if (threadIdx.x == 0) smem.careful = 0;
+    if (threadIdx.x < kRoundWords) smem.redo[threadIdx.x] = 0;
     __syncthreads();
-    const int role = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (role == 0) {
-      fewer_registers<kLoaderRegisters>();
+    const int warp_group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warp_group == 0) {
+      fewer_registers<kProducerRegisters>();
       if (warp() == 0) load_keys();
       else load_rows();
     } else {
-      more_registers<kRegisters>();
-      compute(role - 1);
+      more_registers<kConsumerRegisters>();
+      compute(warp_group - 1);
     }
   }
 
   // Ends a pass of the block and returns whether another one follows: the careful one always follows the first.
-  __device__ bool again() const {
-    const bool last = is.careful;
-    meet(barrier_at(is.pass), 0);
+  __device__ bool next_pass() const {
+    const bool last = smem.careful;
+    meet(barrier_at(smem.pass), 0);
     if (last) return false;
-    if (threadIdx.x == 0) is.careful = 1;
-    meet(barrier_at(is.pass), 1);
+    if (threadIdx.x == 0) smem.careful = 1;
+    meet(barrier_at(smem.pass), 1);
     return true;
   }
 
@@ -93,7 +97,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
   __device__ void load_keys() const {
     Ring<StagesK> k;
     Ring<StagesV> v;
-    uint32_t both = 0;
+    uint32_t raw_parity = 0;
     const auto copy = [&](auto width, uint32_t to, const void* map, uint32_t barrier, int key, const RowTile& tile) {
       if (lane() != 0) return;
       constexpr int c = decltype(width)::value;
@@ -101,21 +105,21 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
       copy_boxes<c>(to, N, map, barrier, tile.g, key, tile.b);
     };
     do {
-      each_tile<M>(maps, is.careful ? is.again : nullptr, [&](const RowTile& tile, int) {
+      each_tile<M>(maps, smem.careful ? smem.redo : nullptr, [&](const RowTile& tile, int) {
         const Run run = keys_of(p, tile);
-        const bool careful = is.careful;
+        const bool careful = smem.careful;
 #pragma unroll 1
         for (int key = run.lo; key < run.hi; key += N, k.next(), v.next()) {
           const uint32_t to_k = K + k.stage * kKeyTile, to_v = V + v.stage * kValueTile;
-          const uint32_t full_k = barrier_at(is.full_k[k.stage]), full_v = barrier_at(is.full_v[v.stage]);
-          barrier_wait(barrier_at(is.free_k[k.stage]), k.parity ^ 1);
-          copy(Width<C>{}, to_k, maps.k, careful ? barrier_at(is.both) : full_k, key, tile);
-          if (careful) barrier_wait(barrier_at(is.both), both), both ^= 1;
-          barrier_wait(barrier_at(is.free_v[v.stage]), v.parity ^ 1);
+          const uint32_t full_k = barrier_at(smem.full_k[k.stage]), full_v = barrier_at(smem.full_v[v.stage]);
+          barrier_wait(barrier_at(smem.empty_k[k.stage]), k.parity ^ 1);
+          copy(Width<C>{}, to_k, maps.k, careful ? barrier_at(smem.raw) : full_k, key, tile);
+          if (careful) barrier_wait(barrier_at(smem.raw), raw_parity), raw_parity ^= 1;
+          barrier_wait(barrier_at(smem.empty_v[v.stage]), v.parity ^ 1);
           __syncwarp();
-          copy(Width<Cv>{}, to_v, maps.v, careful ? barrier_at(is.both) : full_v, key, tile);
+          copy(Width<Cv>{}, to_v, maps.v, careful ? barrier_at(smem.raw) : full_v, key, tile);
           if (careful) {
-            barrier_wait(barrier_at(is.both), both), both ^= 1;
+            barrier_wait(barrier_at(smem.raw), raw_parity), raw_parity ^= 1;
             take_out_rows<T, C>(to_k, to_v, N);  // keys become 0, their values NaN
             __syncwarp();
             if (lane() == 0) barrier_arrive(full_k), barrier_arrive(full_v);
@@ -123,7 +127,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
           __syncwarp();  // no lane may fall a phase of a barrier behind
         }
       });
-    } while (again());
+    } while (next_pass());
   }
   // The work of the other warps of the first group: they load rows of q and do and the facts about them, one tile ahead.
   __device__ void load_rows() const {
@@ -132,39 +136,39 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     uint32_t parity = 1;
     const auto hand_on = [&] {
       copies_arrived();
-      barrier_arrive(barrier_at(is.full_q));
+      barrier_arrive(barrier_at(smem.full_q));
       q.next(), parity ^= 1;
     };
     do {
-      each_tile<M>(maps, is.careful ? is.again : nullptr, [&](const RowTile& tile, int round) {
-        barrier_wait(barrier_at(is.free_q), parity);
-        const int me = threadIdx.x - 32, i = me % 8;  // i: this thread's cell of every panel
-        if (me == 0) is.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
-        if (IsChosen && me == 0) is.keys[q.stage].all.lo = -1;
+      each_tile<M>(maps, smem.careful ? smem.redo : nullptr, [&](const RowTile& tile, int round) {
+        barrier_wait(barrier_at(smem.empty_q), parity);
+        const int loader = threadIdx.x - 32, i = loader % 8;  // i: this thread's cell of every panel
+        if (loader == 0) smem.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
+        if (IsChosen && loader == 0) smem.keys[q.stage].all.lo = -1;
         int common = -1;
-        if (IsChosen) common = Chosen::note(p, tile, me, kRowThreads, M, [&](int r) -> int& { return is.rows[q.stage][r].keys.lo; });
+        if (IsChosen) common = Chosen::note(p, tile, loader, kRowThreads, M, [&](int r) -> int& { return smem.rows[q.stage][r].keys.lo; });
         constexpr int kMine = (M - 1) / kRowThreads + 1, kStep = kRowThreads / 8, kSome = C + Cv > 320 ? 2 : 4;
         float lse[kMine], delta[kMine];  // these loads overlap the copies of rows
 #pragma unroll
         for (int u = 0; u < kMine; u++) {
-          const int r = me + u * kRowThreads, row = tile.first + r;
+          const int r = loader + u * kRowThreads, row = tile.first + r;
           const bool in = tile.has(r);
           lse[u] = INFINITY, delta[u] = 0;
           if (r >= M) continue;
           const Run run = in ? p.keys(tile.b, row / n.h) : Run{0, 0};
-          Row& to = is.rows[q.stage][r];
+          Row& to = smem.rows[q.stage][r];
           if (!IsChosen) to.keys.lo = run.lo;
           to.keys.hi = min(run.hi, n.keys), to.at = in ? n.row(tile.b, tile.g, row, 1) : -1;
           if (const long long stat = n.stat(tile.b, tile.g, row); in) lse[u] = p.lse[stat], delta[u] = p.delta[stat];
         }
-        named_sync(1, kRowThreads);  // Row::at of all rows of the tile is written
-        if (IsChosen) atomicAnd(&is.keys[q.stage].all.lo, common);
+        named_sync(kRowsWritten, kRowThreads);  // Row::at of all rows of the tile is written
+        if (IsChosen) atomicAnd(&smem.keys[q.stage].all.lo, common);
         const T *from_q = static_cast<const T*>(p.q) + 8 * i, *from_do = static_cast<const T*>(p.dout) + 8 * i;
 #pragma unroll 1
-        for (int first = me / 8; first < M; first += kSome * kStep) {
+        for (int first = loader / 8; first < M; first += kSome * kStep) {
           long long places[kSome];  // read before the copies begin, since no read of shared memory is moved across those
 #pragma unroll
-          for (int u = 0; u < kSome; u++) places[u] = first + u * kStep < M ? is.rows[q.stage][first + u * kStep].at : -1;
+          for (int u = 0; u < kSome; u++) places[u] = first + u * kStep < M ? smem.rows[q.stage][first + u * kStep].at : -1;
           const auto copy = [&](auto width, uint32_t to, const T* src, int c) {
             constexpr int kGroup = 128 * decltype(width)::value;  // bytes of the rows of a warp group
 #pragma unroll
@@ -176,23 +180,23 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
                 copy_cell(to + r / 64 * kGroup + cell_of(64, r % 64, 8 * m + i), src + places[u] * c + 64 * m, places[u] >= 0 && 64 * m + 8 * i < c);
             }
           };
-          copy(Width<C>{}, Q + (kHeld || parity ? 0 : W * kQ), from_q, n.d), copy(Width<Cv>{}, Q + kDos + (kHeldDo || parity ? 0 : W * kDo), from_do, n.dv);
+          copy(Width<C>{}, Q + (kHeld || parity ? 0 : W * kQ), from_q, n.d), copy(Width<Cv>{}, Q + kDoOffset + (kHeldDo || parity ? 0 : W * kDo), from_do, n.dv);
         }
 #pragma unroll
         for (int u = 0; u < kMine; u++)
-          if (const int r = me + u * kRowThreads; r < M) is.rows[q.stage][r].lse = load_lse(lse[u]), is.rows[q.stage][r].delta = delta[u];
+          if (const int r = loader + u * kRowThreads; r < M) smem.rows[q.stage][r].lse = load_lse(lse[u]), smem.rows[q.stage][r].delta = delta[u];
         hand_on();
       });
-      barrier_wait(barrier_at(is.free_q), parity);
-      if (threadIdx.x == 32) is.keys[q.stage].some.lo = -1;
+      barrier_wait(barrier_at(smem.empty_q), parity);
+      if (threadIdx.x == 32) smem.keys[q.stage].some.lo = -1;
       hand_on();
-    } while (again());
+    } while (next_pass());
   }
 
   // The work of computing group w.
   __device__ void compute(int w) const {
     const Sizes& n = p.n;
-    const int mine = 64 * w + warp() % 4 * 16 + lane() / 4;  // this thread's rows of a tile: mine and mine + 8
+    const int first_row = 64 * w + warp() % 4 * 16 + lane() / 4;  // this thread's rows of a tile: first_row and first_row + 8
     Ring<StagesK> k;
     Ring<StagesV> v;
     Ring<kKnown> q;  // the tile whose logits are being computed
@@ -206,9 +210,9 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     };
     // Waits for the next tile and reads what stays in registers. Returns whether there is one.
     const auto enter = [&] {
-      barrier_wait(barrier_at(is.full_q), parity), parity ^= 1;
-      if (is.keys[q.stage].some.lo < 0) return false;
-      uint32_t place = cell_of(64, mine % 64, 0) + 4 * (lane() % 4);
+      barrier_wait(barrier_at(smem.full_q), parity), parity ^= 1;
+      if (smem.keys[q.stage].some.lo < 0) return false;
+      uint32_t place = cell_of(64, first_row % 64, 0) + 4 * (lane() % 4);
       asm volatile("" : "+r"(place));  // keeps it in one register; see Left
       const auto fragments = [&](auto& to, const char* rows) {
 #pragma unroll
@@ -217,19 +221,19 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
           for (int i = 0; i < 4; i++) to[j][i] = *reinterpret_cast<const uint32_t*>(rows + j / 4 * 8192 + moved<64>(place, 2 * j % 8 + i / 2, i % 2 * 8));
       };
       if constexpr (kHeld) fragments(a, shared() + w * kQ);
-      if constexpr (kHeldDo) fragments(da, shared() + kDos + w * kDo);
+      if constexpr (kHeldDo) fragments(da, shared() + kDoOffset + w * kDo);
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const Row& row = is.rows[q.stage][mine + 8 * r];
-        base[r] = is.careful && large(row.lse) ? 0 : row.lse * kLog2E;
+        const Row& row = smem.rows[q.stage][first_row + 8 * r];
+        base[r] = smem.careful && large(row.lse) ? 0 : row.lse * kLog2E;
         delta[r] = row.delta;
       }
       fence_async();                          // an arrival does not wait for this lane's reads: see fence_async
-      barrier_arrive(barrier_at(is.free_q));  // by every lane, since every lane has read the Row entries
+      barrier_arrive(barrier_at(smem.empty_q));  // by every lane, since every lane has read the Row entries
       return true;
     };
     const auto pass_turn = [&] {
-      if (kTurns) named_arrive(2 + (w + 1) % W, 256);
+      if (kTurns) named_arrive(kTurn + (w + 1) % W, kTurnThreads);
     };
     const auto begin_scores = [&] {
       const auto begin = [&](auto width, float (&to)[N / 8][4], const auto& rows, uint32_t keys) {
@@ -247,18 +251,18 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         }
         wgmma_end();
       };
-      barrier_wait(barrier_at(is.full_k[k.stage]), k.parity);
-      if (kTurns) named_sync(2 + w, 256);
+      barrier_wait(barrier_at(smem.full_k[k.stage]), k.parity);
+      if (kTurns) named_sync(kTurn + w, kTurnThreads);
       if constexpr (kHeld) {
         begin(Width<C>{}, s, a, K + k.stage * kKeyTile);
       } else {
         begin(Width<C>{}, s, describe(Q + ((parity ^ 1) * W + w) * kQ, 0), K + k.stage * kKeyTile);
       }
-      barrier_wait(barrier_at(is.full_v[v.stage]), v.parity);
+      barrier_wait(barrier_at(smem.full_v[v.stage]), v.parity);
       if constexpr (kHeldDo) {
         begin(Width<Cv>{}, ds, da, V + v.stage * kValueTile);
       } else {
-        begin(Width<Cv>{}, ds, describe(Q + kDos + ((parity ^ 1) * W + w) * kDo, 0), V + v.stage * kValueTile);
+        begin(Width<Cv>{}, ds, describe(Q + kDoOffset + ((parity ^ 1) * W + w) * kDo, 0), V + v.stage * kValueTile);
       }
     };
     const auto begin_sums = [&] {
@@ -272,17 +276,17 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     const auto end_sums = [&] {
       wgmma_wait<0>();
       hold(dq);
-      release(is.free_k[before]);
+      release(smem.empty_k[before]);
     };
     // Turns s, the logits of the keys from `key` on, and ds, which holds dP, into dS in ds. The newest `running` groups of products
     // may still run.
     const auto weigh = [&](int key, auto running) {
       wgmma_wait<decltype(running)::value + 1>();
       hold(s);
-      if (is.careful)
+      if (smem.careful)
 #pragma unroll
         for (int r = 0; r < 2; r++)
-          if (const float lse = is.rows[q.stage][mine + 8 * r].lse; large(lse))
+          if (const float lse = smem.rows[q.stage][first_row + 8 * r].lse; large(lse))
 #pragma unroll
             for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -293,16 +297,16 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         for (int i = 0; i < 4; i++) s[j][i] = power2(fmaf(s[j][i], n.scale_log2, -base[i / 2]));
       wgmma_wait<decltype(running)::value>();
       hold(ds);
-      release(is.free_v[v.stage]), v.next();
+      release(smem.empty_v[v.stage]), v.next();
 #pragma unroll
       for (int j = 0; j < N / 8; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - delta[i / 2]);
-      const Run all = is.keys[q.stage].all;
-      if (IsChosen && Chosen::of(key, min(key + N, is.keys[q.stage].some.hi)) & ~all.lo)
+      const Run all = smem.keys[q.stage].all;
+      if (IsChosen && Chosen::of(key, min(key + N, smem.keys[q.stage].some.hi)) & ~all.lo)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-          const uint32_t bits = is.rows[q.stage][mine + 8 * r].keys.lo;
+          const uint32_t bits = smem.rows[q.stage][first_row + 8 * r].keys.lo;
 #pragma unroll
           for (int j = 0; j < N / 8; j++)
             if (!(bits >> (key + 8 * j) / 64 & 1)) ds[j][2 * r] = ds[j][2 * r + 1] = 0;
@@ -310,8 +314,8 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
       if ((!IsChosen && key < all.lo) || key + N > all.hi)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-          const Run seen = is.rows[q.stage][mine + 8 * r].keys;
-          const int here = key + 2 * (lane() % 4), lo = IsChosen ? 0 : seen.lo - here, hi = seen.hi - here;
+          const Run seen = smem.rows[q.stage][first_row + 8 * r].keys;
+          const int first_column = key + 2 * (lane() % 4), lo = IsChosen ? 0 : seen.lo - first_column, hi = seen.hi - first_column;
 #pragma unroll
           for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -333,14 +337,14 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         for (int i = 0; i < 4; i++) dq[j][i] = 0;
     };
     const auto write_tile = [&](int stage) {
-      const bool wrong = write(dq, is.rows[stage] + mine);
-      if (__any_sync(0xffffffff, wrong) && !is.careful && lane() == 0) note_round(is.again, is.keys[stage].round);
+      const bool wrong = write(dq, smem.rows[stage] + first_row);
+      if (__any_sync(0xffffffff, wrong) && !smem.careful && lane() == 0) mark_redo(smem.redo, smem.keys[stage].round);
     };
 
     if (w == W - 1) pass_turn();
     do {
       if (enter()) {
-        int key = is.keys[q.stage].some.lo, stage = 0;
+        int key = smem.keys[q.stage].some.lo, stage = 0;
         clear_sums();
         begin_scores();
         pass_turn();
@@ -348,12 +352,12 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         pack();
 #pragma unroll 1
         for (;;) {
-          const bool last = (key += N) >= is.keys[q.stage].some.hi;
+          const bool last = (key += N) >= smem.keys[q.stage].some.hi;
           if (last) {
             stage = q.stage;
             q.next();
             if (!enter()) break;
-            key = is.keys[q.stage].some.lo;
+            key = smem.keys[q.stage].some.lo;
           }
           begin_scores();
           begin_sums();
@@ -367,9 +371,9 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         end_sums();
         write_tile(stage);
       }
-      barrier_arrive(barrier_at(is.free_q)), q.next();
-    } while (again());
-    if (kTurns && w == 0) named_sync(2, 256);  // the last turn that was passed
+      barrier_arrive(barrier_at(smem.empty_q)), q.next();
+    } while (next_pass());
+    if (kTurns && w == 0) named_sync(kTurn, kTurnThreads);  // the last turn that was passed
   }
 
   // Writes dq of this thread's two rows. Returns whether one of its numbers is NaN or Inf, or one of its rows is large.
@@ -386,7 +390,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         uint32_t y[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) y[i] = pair<T>(n.scale * dq[j + i][2 * r], n.scale * dq[j + i][2 * r + 1]), keep_nan<T>(zero, y[i]);
-        turn_four(y);
+        transpose_quad(y);
         const int column = 8 * (j + lane() % 4);
         if (to >= 0 && column < n.d) *reinterpret_cast<uint4*>(static_cast<T*>(p.dq) + to * n.d + column) = uint4{y[0], y[1], y[2], y[3]};
       }
@@ -409,6 +413,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
   NSA_SPAN_DQ(D, W, span, f16, C, Cv, W, __VA_ARGS__, false)                                                           \
   NSA_SPAN_DQ(D, W, selected, bf16, C, Cv, W, __VA_ARGS__, true)                                                       \
   NSA_SPAN_DQ(D, W, selected, f16, C, Cv, W, __VA_ARGS__, true)
+//           D   C   Cv  W  N   StagesK, StagesV; the same numbers are in widths.go
 NSA_SPAN_DQS(64, 64, 64, 3, 48, 5, 4)
 NSA_SPAN_DQS(128, 128, 128, 2, 48, 5, 4)
 NSA_SPAN_DQS(192x128, 192, 128, 2, 48, 3, 2)

@@ -8,7 +8,7 @@
 //
 // The grid has at most one block for each multiprocessor. Tiles have M = 64*W rows of a group; a block goes through every
 // gridDim.x-th tile. Warp group 0 loads, W warp groups compute 64 rows each. Q and the facts about its rows have two stages in shared
-// memory; K and V, N keys each, have a ring of `Stages` stages. Barriers say which stages are full and which are free.
+// memory; K and V, N keys each, have a ring of `Stages` stages. Barriers say which stages are full and which are empty.
 //
 // A step of a computing group begins the scores of the next N keys and the product of the last exponentials with V. Then it computes
 // the next exponentials, while that product and products of other groups run. The first step of a tile overlaps the last product of
@@ -27,9 +27,11 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
   using Pairs = ResultsOf<mask, T, Cv, W, Results>;
   static constexpr uint32_t kQ = 64 * C * 2, kKeyTile = N * C * 2, kValueTile = N * Cv * 2;  // bytes: Q of a warp group, a stage of K, of V
-  static constexpr int kLoaderRegisters = W == 1 ? 120 : IsForced ? 72 : 56;
-  static constexpr int kRegisters = W == 1 ? 240 : (W == 3 ? 152 : 224) - (IsForced ? 8 : 0);  // of a thread
-  static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
+  static constexpr int kProducerRegisters = W == 1 ? 120 : IsForced ? 72 : 56;
+  static constexpr int kConsumerRegisters = W == 1 ? 240 : (W == 3 ? 152 : 224) - (IsForced ? 8 : 0);  // of a thread
+  static_assert(registers_fit(W, kProducerRegisters, kConsumerRegisters), "setmaxnreg would wait forever");
+  // Named barriers; 0 is __syncthreads. kTurn + w belongs to computing group w, which meets the group before it there.
+  static constexpr int kRowsWritten = 1, kTurn = 2, kTurnThreads = 256;
   static constexpr float kSlack = 6;    // exponentials may reach 2^kSlack before the maximum is raised, so sums are seldom rescaled
 
   // What the computing groups must know about a row:
@@ -44,8 +46,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
   struct Shared : Pairs::Shared {
     Row rows[2][M];
     Keys keys[2];
-    unsigned again[kRoundWords];
-    unsigned long long full_q[2], free_q[2], full_k[Stages], free_k[Stages], full_v[Stages], free_v[Stages], both, pass;
+    unsigned redo[kRoundWords];
+    unsigned long long full_q[2], empty_q[2], full_k[Stages], empty_k[Stages], full_v[Stages], empty_v[Stages], raw, pass;
   };
   static constexpr int kQs = 2 * W * kQ, kKeys = Stages * (kKeyTile + kValueTile), kTiles = kQs + kKeys + Pairs::kRings;
   static_assert(sizeof(Shared) <= (IsForced ? 2 * 48 * M + 544 * W * Results + 408 : 2 * 24 * M + 384), "widths.forwardBytes and forcedBytes in Go");
@@ -55,42 +57,41 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
   const Params& maps;
   const AttentionParams& p;
   uint32_t Q, K, V;
-  Shared& is;
+  Shared& smem;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ SpanForward(const Params& params)
       : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kQs), V(K + Stages * kKeyTile),
-        is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+        smem(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() {
     if (threadIdx.x == 0) {
       for (int i = 0; i < Stages; i++) {
-        barrier_init(at(is.full_k[i]), 1), barrier_init(at(is.free_k[i]), 4 * W);
-        barrier_init(at(is.full_v[i]), 1), barrier_init(at(is.free_v[i]), 4 * W);
+        barrier_init(barrier_at(smem.full_k[i]), 1), barrier_init(barrier_at(smem.empty_k[i]), 4 * W);
+        barrier_init(barrier_at(smem.full_v[i]), 1), barrier_init(barrier_at(smem.empty_v[i]), 4 * W);
       }
-      for (int i = 0; i < 2; i++) barrier_init(at(is.full_q[i]), kRowThreads), barrier_init(at(is.free_q[i]), 128 * W);
-      if constexpr (IsForced) Pairs::init(is);
-      barrier_init(at(is.both), 1), barrier_init(at(is.pass), kBlock);
+      for (int i = 0; i < 2; i++) barrier_init(barrier_at(smem.full_q[i]), kRowThreads), barrier_init(barrier_at(smem.empty_q[i]), 128 * W);
+      if constexpr (IsForced) Pairs::init(smem);
+      barrier_init(barrier_at(smem.raw), 1), barrier_init(barrier_at(smem.pass), kBlock);
       barriers_ready();
     }
-    if (threadIdx.x < kRoundWords) is.again[threadIdx.x] = 0;
+    if (threadIdx.x < kRoundWords) smem.redo[threadIdx.x] = 0;
     __syncthreads();
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (group == 0) {
-      fewer_registers<kLoaderRegisters>();
+    const int warp_group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warp_group == 0) {
+      fewer_registers<kProducerRegisters>();
       if (warp() == 0) load_keys();
       else load_rows();
     } else {
-      more_registers<kRegisters>();
-      compute(group - 1);
+      more_registers<kConsumerRegisters>();
+      compute(warp_group - 1);
     }
   }
-  static __device__ uint32_t at(const unsigned long long& barrier) { return barrier_at(barrier); }
 
   // The work of the first warp: it loads keys and values.
   __device__ void load_keys() const {
     Ring<Stages> k, v;
-    uint32_t both = 0;
+    uint32_t raw_parity = 0;
     const auto copy = [&](auto width, uint32_t to, const void* map, uint32_t barrier, int key, const RowTile& tile) {
       if (lane() > 0) return;
       constexpr int c = decltype(width)::value;
@@ -99,37 +100,37 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     };
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
-      each_tile<M>(maps, careful ? is.again : nullptr, [&](const RowTile& tile, int) {
+      each_tile<M>(maps, careful ? smem.redo : nullptr, [&](const RowTile& tile, int) {
         const TileKeys<mask> run(p, tile);
 #pragma unroll 1
         for (int key = run.lo - N; key < run.hi; key += N) {  // keys run one step ahead of values, as computing groups need them
           if (key + N < run.hi) {
-            const uint32_t full = careful ? at(is.both) : at(is.full_k[k.stage]);
-            barrier_wait(at(is.free_k[k.stage]), k.parity ^ 1);
+            const uint32_t full = careful ? barrier_at(smem.raw) : barrier_at(smem.full_k[k.stage]);
+            barrier_wait(barrier_at(smem.empty_k[k.stage]), k.parity ^ 1);
             copy(Width<C>{}, K + k.stage * kKeyTile, maps.k, full, run.key(key + N), tile);
             if (careful) {  // loads keys and values and takes out bad rows before it hands on either
-              barrier_wait(at(is.both), both), both ^= 1;
-              barrier_wait(at(is.free_v[k.stage]), k.parity ^ 1);
+              barrier_wait(barrier_at(smem.raw), raw_parity), raw_parity ^= 1;
+              barrier_wait(barrier_at(smem.empty_v[k.stage]), k.parity ^ 1);
               __syncwarp();
               copy(Width<Cv>{}, V + k.stage * kValueTile, maps.v, full, run.key(key + N), tile);
-              barrier_wait(at(is.both), both), both ^= 1;
+              barrier_wait(barrier_at(smem.raw), raw_parity), raw_parity ^= 1;
               take_out_rows<T, Cv>(V + k.stage * kValueTile, K + k.stage * kKeyTile, N);  // values become 0, their keys NaN
               __syncwarp();
-              if (lane() == 0) barrier_arrive(at(is.full_k[k.stage])), barrier_arrive(at(is.full_v[k.stage]));
+              if (lane() == 0) barrier_arrive(barrier_at(smem.full_k[k.stage])), barrier_arrive(barrier_at(smem.full_v[k.stage]));
             }
             k.next();
           }
           if (key >= run.lo) {
             if (!careful) {
-              barrier_wait(at(is.free_v[v.stage]), v.parity ^ 1);
-              copy(Width<Cv>{}, V + v.stage * kValueTile, maps.v, at(is.full_v[v.stage]), run.key(key), tile);
+              barrier_wait(barrier_at(smem.empty_v[v.stage]), v.parity ^ 1);
+              copy(Width<Cv>{}, V + v.stage * kValueTile, maps.v, barrier_at(smem.full_v[v.stage]), run.key(key), tile);
             }
             v.next();
           }
           __syncwarp();  // no lane may fall a phase of a barrier behind
         }
       });
-      meet(at(is.pass), careful);
+      meet(barrier_at(smem.pass), careful);
     }
   }
   // The work of the other warps of the first group: they load rows of q and the facts about them, one or two tiles ahead.
@@ -139,22 +140,22 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     const auto hand_on = [&] {
       copies_arrived();
       fence_async();
-      barrier_arrive(at(is.full_q[q.stage]));
+      barrier_arrive(barrier_at(smem.full_q[q.stage]));
       q.next();
     };
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
-      each_tile<M>(maps, careful ? is.again : nullptr, [&](const RowTile& tile, int round) {
-        barrier_wait(at(is.free_q[q.stage]), q.parity ^ 1);
-        const int me = threadIdx.x - 32, i = me % kCells;
-        if (me == 0) is.keys[q.stage] = {TileKeys<mask>(p, tile), TileKeys<mask>::of_all(p, tile), round};
+      each_tile<M>(maps, careful ? smem.redo : nullptr, [&](const RowTile& tile, int round) {
+        barrier_wait(barrier_at(smem.empty_q[q.stage]), q.parity ^ 1);
+        const int loader = threadIdx.x - 32, i = loader % kCells;
+        if (loader == 0) smem.keys[q.stage] = {TileKeys<mask>(p, tile), TileKeys<mask>::of_all(p, tile), round};
         int common = -1;
-        if (IsChosen && me == 0) is.keys[q.stage].all.lo = -1;
-        if (IsChosen) common = Chosen::note(p, tile, me, kRowThreads, M, [&](int r) -> int& { return is.rows[q.stage][r].keys.lo; });
+        if (IsChosen && loader == 0) smem.keys[q.stage].all.lo = -1;
+        if (IsChosen) common = Chosen::note(p, tile, loader, kRowThreads, M, [&](int r) -> int& { return smem.rows[q.stage][r].keys.lo; });
 #pragma unroll 1
-        for (int r = me; r < M; r += kRowThreads) {
+        for (int r = loader; r < M; r += kRowThreads) {
           const int row = tile.first + r;
-          Row& to = is.rows[q.stage][r];
+          Row& to = smem.rows[q.stage][r];
           if constexpr (IsForced) {
             set_row(maps, tile, r, to.keys, to);
           } else {
@@ -164,47 +165,47 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
           }
           to.o = tile.has(r) ? n.row(tile.b, tile.g, row, 1) : -1, to.lse = n.stat(tile.b, tile.g, row);
         }
-        named_sync(1, kRowThreads);  // all Row entries of the tile are written
-        if (IsChosen) atomicAnd(&is.keys[q.stage].all.lo, common);
+        named_sync(kRowsWritten, kRowThreads);  // all Row entries of the tile are written
+        if (IsChosen) atomicAnd(&smem.keys[q.stage].all.lo, common);
         const T* src = static_cast<const T*>(p.q) + 8 * i;
 #pragma unroll 4
-        for (int r = me / kCells; r < M; r += kRowThreads / kCells) {
-          const long long row = is.rows[q.stage][r].o;
+        for (int r = loader / kCells; r < M; r += kRowThreads / kCells) {
+          const long long row = smem.rows[q.stage][r].o;
           const bool in = row >= 0 && 8 * i < n.d;
           copy_cell(Q + (q.stage * W + r / 64) * kQ + cell_of(64, r % 64, i), in ? src + row * n.d : src, in);
         }
         hand_on();
       });
-      barrier_wait(at(is.free_q[q.stage]), q.parity ^ 1);
-      if (threadIdx.x == 32) is.keys[q.stage].some.lo = -1;
+      barrier_wait(barrier_at(smem.empty_q[q.stage]), q.parity ^ 1);
+      if (threadIdx.x == 32) smem.keys[q.stage].some.lo = -1;
       hand_on();
-      meet(at(is.pass), careful);
+      meet(barrier_at(smem.pass), careful);
     }
   }
 
   // The work of computing group w.
   __device__ void compute(int w) const {
     const float scale = p.n.scale_log2;
-    const int mine = 64 * w + warp() % 4 * 16 + lane() / 4;  // this thread's rows of a tile: mine and mine + 8
+    const int first_row = 64 * w + warp() % 4 * 16 + lane() / 4;  // this thread's rows of a tile: first_row and first_row + 8
     Ring<Stages> k, v;
     Ring<2> q;  // the stage of the tile whose scores are being computed
-    Pairs pairs(maps, is, Q + kQs + kKeys, 4 * w + warp() % 4, p.n.dv);
+    Pairs pairs(maps, smem, Q + kQs + kKeys, 4 * w + warp() % 4, p.n.dv);
     Softmax state[2];
     state[0].start(), state[1].start();
     float s[N / 8][4], o[Cv / 8][4], factor[2];
     uint32_t x[N / 16][4];  // the exponentials of the last step, rounded to T
 
     const auto release = [&](const unsigned long long& barrier) {
-      if (lane() == 0) barrier_arrive(at(barrier));
+      if (lane() == 0) barrier_arrive(barrier_at(barrier));
     };
     // Waits for the next tile and returns whether there is one.
     const auto enter = [&] {
-      barrier_wait(at(is.full_q[q.stage]), q.parity);
-      return is.keys[q.stage].some.lo >= 0;
+      barrier_wait(barrier_at(smem.full_q[q.stage]), q.parity);
+      return smem.keys[q.stage].some.lo >= 0;
     };
     const auto begin_scores = [&] {
-      barrier_wait(at(is.full_k[k.stage]), k.parity);
-      if (!IsForced) named_sync(2 + w, 256);  // groups take turns, so that one has products running while others compute exponentials
+      barrier_wait(barrier_at(smem.full_k[k.stage]), k.parity);
+      if (!IsForced) named_sync(kTurn + w, kTurnThreads);  // groups take turns, so that one has products running while others compute exponentials
       hold(s);
       wgmma_begin();
       const uint64_t a = describe(Q + (q.stage * W + w) * kQ, 0), b = describe(K + k.stage * kKeyTile, 0);
@@ -216,7 +217,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
       wgmma_end();
     };
     const auto begin_sums = [&] {
-      barrier_wait(at(is.full_v[v.stage]), v.parity);
+      barrier_wait(barrier_at(smem.full_v[v.stage]), v.parity);
       hold(o);
       wgmma_begin();
       const uint64_t b = describe(V + v.stage * kValueTile, N * 128);
@@ -225,12 +226,12 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
       wgmma_end();
     };
     const auto pass_turn = [&] {
-      if (!IsForced) named_arrive(2 + (w + 1) % W, 256);
+      if (!IsForced) named_arrive(kTurn + (w + 1) % W, kTurnThreads);
     };
     const auto end_sums = [&] {
       wgmma_wait<0>();
       hold(o);
-      release(is.free_v[v.stage]), v.next();
+      release(smem.empty_v[v.stage]), v.next();
     };
     // Raises the maximum of row r to x, if x is so much larger. Sets factor, by which sum and o must be scaled.
     const auto raise = [&](int r, float x) {
@@ -248,21 +249,21 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     // Waits for s, the scores of the keys from `key` on, while the newest `running` groups of products may still run. Turns s into
     // exponentials and sets factor, by which o must be scaled.
     const auto exponentials = [&](int key, int careful, auto running) {
-      const Run all = is.keys[q.stage].all;
-      const TileKeys<mask> some = is.keys[q.stage].some;
+      const Run all = smem.keys[q.stage].all;
+      const TileKeys<mask> some = smem.keys[q.stage].some;
       wgmma_wait<decltype(running)::value>();
       hold(s);
-      release(is.free_k[k.stage]), k.next();
+      release(smem.empty_k[k.stage]), k.next();
       const auto hide = [&](auto hidden) {  // masks the keys of each row for which hidden() is true
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           uint2 seen = {};
           // only the lane that overwrites it in leave() reads it
-          if (lane() % 4 == 0) seen = shared_pair(shared_address(&is.rows[q.stage][mine + 8 * r].keys));
+          if (lane() % 4 == 0) seen = shared_pair(shared_address(&smem.rows[q.stage][first_row + 8 * r].keys));
           seen.x = __shfl_sync(0xffffffff, seen.x, lane() & 28), seen.y = __shfl_sync(0xffffffff, seen.y, lane() & 28);
           if constexpr (IsForced)
-            if (key < some.first) seen = {0, uint32_t(is.rows[q.stage][mine + 8 * r].first)};
-          const int here = some.key(key) + 2 * (lane() % 4), lo = int(seen.x) - here, hi = int(seen.y) - here;
+            if (key < some.first) seen = {0, uint32_t(smem.rows[q.stage][first_row + 8 * r].first)};
+          const int first_column = some.key(key) + 2 * (lane() % 4), lo = int(seen.x) - first_column, hi = int(seen.y) - first_column;
 #pragma unroll
           for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -275,7 +276,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
       if (IsChosen && Chosen::of(key, min(key + N, some.hi)) & ~all.lo)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-          const uint32_t bits = shared_word(shared_address(&is.rows[q.stage][mine + 8 * r].keys));
+          const uint32_t bits = shared_word(shared_address(&smem.rows[q.stage][first_row + 8 * r].keys));
 #pragma unroll
           for (int j = 0; j < N / 8; j++)
             if (!(bits >> (key + 8 * j) / 64 & 1)) s[j][2 * r] = s[j][2 * r + 1] = -INFINITY;
@@ -336,23 +337,23 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
             state[r].sum = sum_of_four(state[r].sum);
             const Run end{__float_as_int(state[r].norm()), __float_as_int(state[r].lse(p.n.scale))};
             if (IsChosen) __syncwarp();  // all four lanes have read the bits that one of them overwrites
-            if (lane() % 4 == 0) is.rows[q.stage][mine + 8 * r].keys = end;
+            if (lane() % 4 == 0) smem.rows[q.stage][first_row + 8 * r].keys = end;
             state[r].start();
           }
         };
-        int key = is.keys[q.stage].some.lo;
+        int key = smem.keys[q.stage].some.lo;
         // Writes the results of the tile whose rows are in this stage of Q, and frees the stage.
         const auto write_tile = [&](int stage) {
-          wrong |= write(o, is.rows[stage] + mine);
-          const int round = is.keys[stage].round;
+          wrong |= write(o, smem.rows[stage] + first_row);
+          const int round = smem.keys[stage].round;
           wrong = __any_sync(0xffffffff, wrong);
-          if (wrong && !careful && lane() == 0) note_round(is.again, round);
-          barrier_arrive(at(is.free_q[stage]));  // by every lane, since every lane has read the Row entries
+          if (wrong && !careful && lane() == 0) mark_redo(smem.redo, round);
+          barrier_arrive(barrier_at(smem.empty_q[stage]));  // by every lane, since every lane has read the Row entries
         };
         clear_sums();
         if constexpr (IsForced) {
-          pairs.begin(is.rows[q.stage] + mine / 16 * 16);
-          const int end = is.keys[q.stage].some.hi, share = (pairs.most - 1) / ((end - 1) / N + 1) + 1;  // results taken in each step
+          pairs.begin(smem.rows[q.stage] + first_row / 16 * 16);
+          const int end = smem.keys[q.stage].some.hi, share = (pairs.most - 1) / ((end - 1) / N + 1) + 1;  // results taken in each step
           const auto take = [&](int to) {
             const auto weigh = [&](int r, float top, float sum) {
               raise(r, top);
@@ -384,13 +385,13 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
         pack();
 #pragma unroll 1
         for (;;) {
-          const bool last = (key += N) >= is.keys[q.stage].some.hi;
+          const bool last = (key += N) >= smem.keys[q.stage].some.hi;
           const int stage = q.stage;
           if (last) {
             leave();
             q.next();
             if (!enter()) break;
-            key = is.keys[q.stage].some.lo;
+            key = smem.keys[q.stage].some.lo;
           }
           begin_scores();
           begin_sums();
@@ -410,10 +411,10 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
         write_tile(q.stage ^ 1);
         break;
       }
-      barrier_arrive(at(is.free_q[q.stage])), q.next();
-      meet(at(is.pass), careful);
+      barrier_arrive(barrier_at(smem.empty_q[q.stage])), q.next();
+      meet(barrier_at(smem.pass), careful);
     }
-    if (!IsForced && w == 0) named_sync(2, 256);
+    if (!IsForced && w == 0) named_sync(kTurn, kTurnThreads);  // the last turn that was passed
   }
 
   // Writes o and lse of this thread's two rows. Returns whether one of its numbers is NaN or Inf.
@@ -431,7 +432,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
         uint32_t y[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) y[i] = pair<T>(norm * o[j + i][2 * r], norm * o[j + i][2 * r + 1]), keep_nan<T>(zero, y[i]);
-        turn_four(y);
+        transpose_quad(y);
         const int column = 8 * (j + lane() % 4);
         T* out = static_cast<T*>(p.o) + to * p.n.dv + column;
         if (to >= 0 && column < p.n.dv) *reinterpret_cast<uint4*>(out) = uint4{y[0], y[1], y[2], y[3]};
@@ -455,6 +456,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
   NSA_SPAN_FORWARD(D, span, f16, kSpan, __VA_ARGS__)                                                                   \
   NSA_SPAN_FORWARD(D, selected, bf16, kChosen, __VA_ARGS__)                                                            \
   NSA_SPAN_FORWARD(D, selected, f16, kChosen, __VA_ARGS__)
+//                D   C   Cv  W  N    Stages; the same numbers are in widths.go
 NSA_SPAN_FORWARDS(64, 64, 64, 3, 112, 5)
 NSA_SPAN_FORWARDS(128, 128, 128, 3, 80, 3)
 NSA_SPAN_FORWARDS(192x128, 192, 128, 2, 96, 2)
@@ -464,6 +466,7 @@ NSA_SPAN_FORWARDS(256x192, 256, 192, 2, 48, 2)
 #define NSA_FORCED_FORWARD(D, ...)                                                                                     \
   NSA_SPAN_FORWARD(D, forced, bf16, kForced, __VA_ARGS__)                                                              \
   NSA_SPAN_FORWARD(D, forced, f16, kForced, __VA_ARGS__)
+//                 D   C   Cv  W  N   Stages, stages of results
 NSA_FORCED_FORWARD(64, 64, 64, 3, 64, 3, 4)
 NSA_FORCED_FORWARD(128, 128, 128, 2, 64, 2, 2)
 NSA_FORCED_FORWARD(192x128, 192, 128, 2, 32, 2, 2)

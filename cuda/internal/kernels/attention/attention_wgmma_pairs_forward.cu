@@ -6,7 +6,7 @@
 // A multiprocessor has one block, with a warp group that loads and W that compute. each_item says which items a block takes. An item is a
 // tile of 64 keys with queries that chose its block. The keys, values and list of an item fill one of Keys stages. Its rows fill tiles of
 // at most 64 rows in a ring of Rows stages; a tile has whole queries with their h heads. Tensor maps copy both. Barriers say which stages
-// are full and which are free.
+// are full and which are empty.
 // Computing groups take tiles in turn, and so do loading warps; so a stage of rows always belongs to the same group and the same warp.
 // Between two tiles of rows no loading warp waits for a number from global memory.
 //
@@ -22,9 +22,9 @@ namespace nsa {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForward {
   static constexpr int kItem = item_tiles(C);
-  static constexpr int kBlock = 128 * (1 + W), kLoaders = Rows % 3 == 0 ? 3 : 2;
-  static constexpr int kLoaderRegisters = 64, kRegisters = 104;  // of a thread
-  static_assert(registers_fit(W, kLoaderRegisters, kRegisters), "or the groups wait for registers without end");
+  static constexpr int kLoaders = Rows % 3 == 0 ? 3 : 2;
+  static constexpr int kProducerRegisters = 64, kConsumerRegisters = 104;  // of a thread
+  static_assert(registers_fit(W, kProducerRegisters, kConsumerRegisters), "setmaxnreg would wait forever");
   static_assert(Rows % W == 0 && Rows % kLoaders == 0, "or a group could wait for a stage that is a round behind");
   static constexpr uint32_t kTile = 64 * C * 2, kKeyStage = kTile + 64 * Cv * 2;  // bytes of rows or keys, and of keys and values
 
@@ -48,7 +48,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     Tile tiles[Rows];
     Item items[Keys];
     int lists[Keys][64 * kItem];
-    unsigned long long full_rows[Rows], free_rows[Rows], full_keys[Keys], free_keys[Keys], listed[Keys], raw;
+    unsigned long long full_rows[Rows], empty_rows[Rows], full_keys[Keys], empty_keys[Keys], listed[Keys], raw;
   };
   static_assert(sizeof(Shared) == Rows * (sizeof(Tile) + 16) + Keys * (256 * kItem + 24 + 24) + 8 && sizeof(Tile) == 32, "widths.pairForwardBytes in Go");
   static constexpr int kTiles = Rows * kTile + Keys * kKeyStage, kShared = kTiles + sizeof(Shared);
@@ -57,30 +57,30 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
   const AttentionParams& p;
   const Pairs& x;
   uint32_t Q, K;  // in a stage, values lie after keys
-  Shared& is;
+  Shared& smem;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
   __device__ PairForward(const PairParams& a)
       : maps(a), p(a.p), x(a.pairs), Q(shared_address(shared())), K(Q + Rows * kTile),
-        is(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
+        smem(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
   __device__ void run() const {
     if (threadIdx.x == 0) {
-      for (int i = 0; i < Rows; i++) barrier_init(barrier_at(is.full_rows[i]), 1), barrier_init(barrier_at(is.free_rows[i]), 128);
+      for (int i = 0; i < Rows; i++) barrier_init(barrier_at(smem.full_rows[i]), 1), barrier_init(barrier_at(smem.empty_rows[i]), 128);
       for (int i = 0; i < Keys; i++)
-        barrier_init(barrier_at(is.full_keys[i]), 1), barrier_init(barrier_at(is.free_keys[i]), 128 * kItem + 32 * kLoaders), barrier_init(barrier_at(is.listed[i]), 32);
-      barrier_init(barrier_at(is.raw), 1);
+        barrier_init(barrier_at(smem.full_keys[i]), 1), barrier_init(barrier_at(smem.empty_keys[i]), 128 * kItem + 32 * kLoaders), barrier_init(barrier_at(smem.listed[i]), 32);
+      barrier_init(barrier_at(smem.raw), 1);
       barriers_ready();
     }
     __syncthreads();
-    const int group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (group == 0) {
-      fewer_registers<kLoaderRegisters>();
+    const int warp_group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warp_group == 0) {
+      fewer_registers<kProducerRegisters>();
       if (warp() == 0) load_keys();
       else load_rows();
     } else {
-      more_registers<kRegisters>();
-      compute(group - 1);
+      more_registers<kConsumerRegisters>();
+      compute(warp_group - 1);
     }
   }
 
@@ -90,25 +90,25 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     each_item<C == 64>(x, [&](int u, const PairItem& item) {
       const Unit unit(maps, u);
       const bool check = item.key + kPairKeys - 1 > unit.first;
-      const uint32_t to = K + k.stage * kKeyStage, full = barrier_at(is.full_keys[k.stage]), arrives = check ? barrier_at(is.raw) : full;
-      barrier_wait(barrier_at(is.free_keys[k.stage]), k.parity ^ 1);
+      const uint32_t to = K + k.stage * kKeyStage, full = barrier_at(smem.full_keys[k.stage]), arrives = check ? barrier_at(smem.raw) : full;
+      barrier_wait(barrier_at(smem.empty_keys[k.stage]), k.parity ^ 1);
       const int tiles = (item.count - 1) / x.tile + 1;
       if (lane() == 0) {
-        if (tiles < kItem) barrier_arrive_for(barrier_at(is.free_keys[k.stage]), 128 * (kItem - tiles));  // for the tiles that the item lacks
+        if (tiles < kItem) barrier_arrive_for(barrier_at(smem.empty_keys[k.stage]), 128 * (kItem - tiles));  // for the tiles that the item lacks
         barrier_arrive_expecting(arrives, kKeyStage);
         copy_boxes<C>(to, kPairKeys, maps.k, arrives, unit.g, item.key, unit.b);
         copy_boxes<Cv>(to + kTile, kPairKeys, maps.v, arrives, unit.g, item.key, unit.b);
       }
       const int* list = x.list + (long long)u * x.queries * p.blocks.top_n + item.first;
 #pragma unroll 4
-      for (int i = lane(); i < item.count; i += 32) is.lists[k.stage][i] = list[i];
+      for (int i = lane(); i < item.count; i += 32) smem.lists[k.stage][i] = list[i];
       if (lane() == 0) {
         const int place = (u - x.first) * x.queries * p.blocks.top_n * x.parts + item.part;
-        is.items[k.stage] = Item{item.count, unit.b, unit.g * p.n.h, unit.first, place, unit.first + 1 - item.key};
+        smem.items[k.stage] = Item{item.count, unit.b, unit.g * p.n.h, unit.first, place, unit.first + 1 - item.key};
       }
-      barrier_arrive(barrier_at(is.listed[k.stage]));
+      barrier_arrive(barrier_at(smem.listed[k.stage]));
       if (check) {
-        barrier_wait(barrier_at(is.raw), parity), parity ^= 1;
+        barrier_wait(barrier_at(smem.raw), parity), parity ^= 1;
         take_out_rows<T, Cv>(to + kTile, to, kPairKeys);
         __syncwarp();
         if (lane() == 0) barrier_arrive(full);
@@ -116,9 +116,9 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       __syncwarp();  // no lane may fall a phase of a barrier behind
       k.next();
     });
-    barrier_wait(barrier_at(is.free_keys[k.stage]), k.parity ^ 1);
-    if (lane() == 0) is.items[k.stage].count = -1;
-    barrier_arrive(barrier_at(is.listed[k.stage]));
+    barrier_wait(barrier_at(smem.empty_keys[k.stage]), k.parity ^ 1);
+    if (lane() == 0) smem.items[k.stage].count = -1;
+    barrier_arrive(barrier_at(smem.listed[k.stage]));
   }
   // The work of each of the other loading warps: it loads every kLoaders-th tile of rows.
   __device__ void load_rows() const {
@@ -130,17 +130,17 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     const auto next = [&] { q.next(), turn = (turn == 0 ? kLoaders : turn) - 1; };
 #pragma unroll 1
     for (;; k.next()) {
-      barrier_wait(barrier_at(is.listed[k.stage]), k.parity);
-      const Item item = is.items[k.stage];
+      barrier_wait(barrier_at(smem.listed[k.stage]), k.parity);
+      const Item item = smem.items[k.stage];
       if (item.count < 0) break;
-      const int* list = is.lists[k.stage];
+      const int* list = smem.lists[k.stage];
 #pragma unroll 1
       for (int from = 0; from < item.count; from += x.tile, next()) {
         if (turn > 0) continue;
         const int count = min(x.tile, item.count - from);
-        barrier_wait(barrier_at(is.free_rows[q.stage]), q.parity ^ 1);
-        Tile& tile = is.tiles[q.stage];
-        const uint32_t full = barrier_at(is.full_rows[q.stage]), to = Q + q.stage * kTile;
+        barrier_wait(barrier_at(smem.empty_rows[q.stage]), q.parity ^ 1);
+        Tile& tile = smem.tiles[q.stage];
+        const uint32_t full = barrier_at(smem.full_rows[q.stage]), to = Q + q.stage * kTile;
         bool all = true;
 #pragma unroll
         for (int j = 0; j < 2; j++) {
@@ -156,12 +156,12 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
           barrier_arrive_expecting(full, count * n.h * (kTile / 64));
         }
       }
-      barrier_arrive(barrier_at(is.free_keys[k.stage]));
+      barrier_arrive(barrier_at(smem.empty_keys[k.stage]));
     }
     for (int w = 0; w < W; w++, next()) {
       if (turn > 0) continue;
-      barrier_wait(barrier_at(is.free_rows[q.stage]), q.parity ^ 1);
-      if (lane() == 0) is.tiles[q.stage].count = -1, barrier_arrive(barrier_at(is.full_rows[q.stage]));
+      barrier_wait(barrier_at(smem.empty_rows[q.stage]), q.parity ^ 1);
+      if (lane() == 0) smem.tiles[q.stage].count = -1, barrier_arrive(barrier_at(smem.full_rows[q.stage]));
       __syncwarp();
     }
   }
@@ -171,39 +171,39 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
 
   // The work of computing group w.
   __device__ void compute(int w) const {
-    const int mine = warp() % 4 * 16 + lane() / 4, each = p.n.h;
+    const int first_row = warp() % 4 * 16 + lane() / 4, heads = p.n.h;
     int query[2], head[2];
 #pragma unroll
-    for (int r = 0; r < 2; r++) query[r] = (mine + 8 * r) / each, head[r] = (mine + 8 * r) % each;
-    static_assert(W <= Rows, "a stage for each group");
+    for (int r = 0; r < 2; r++) query[r] = (first_row + 8 * r) / heads, head[r] = (first_row + 8 * r) % heads;
+    static_assert(W <= Rows, "a stage for heads group");
     uint32_t parity = 0;
 #pragma unroll 1
     for (int stage = w;;) {
-      barrier_wait(barrier_at(is.full_rows[stage]), parity);
-      const Tile& tile = is.tiles[stage];
+      barrier_wait(barrier_at(smem.full_rows[stage]), parity);
+      const Tile& tile = smem.tiles[stage];
       const int count = tile.count, keys = tile.stage;
       if (count < 0) break;
       Pair rows;
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        const int pair = is.lists[keys][tile.from + min(query[r], count - 1)], of = pair >> kEntryBits, entry = pair & ((1 << kEntryBits) - 1);
-        rows.to[r] = query[r] < count ? (tile.place + (of * p.blocks.top_n + entry) * x.parts) * each + head[r] : -1, rows.seen[r] = tile.seen + of;
+        const int pair = smem.lists[keys][tile.from + min(query[r], count - 1)], of = pair >> kEntryBits, entry = pair & ((1 << kEntryBits) - 1);
+        rows.to[r] = query[r] < count ? (tile.place + (of * p.blocks.top_n + entry) * x.parts) * heads + head[r] : -1, rows.seen[r] = tile.seen + of;
       }
-      barrier_wait(barrier_at(is.full_keys[keys]), tile.parity);
-      make_results(tile.all, rows, Q + stage * kTile, K + keys * kKeyStage, barrier_at(is.free_rows[stage]));
-      barrier_arrive(barrier_at(is.free_keys[keys]));  // by every lane, since every lane has read the list
+      barrier_wait(barrier_at(smem.full_keys[keys]), tile.parity);
+      make_results(tile.all, rows, Q + stage * kTile, K + keys * kKeyStage, barrier_at(smem.empty_rows[stage]));
+      barrier_arrive(barrier_at(smem.empty_keys[keys]));  // by every lane, since every lane has read the list
       if ((stage += W) >= Rows) stage -= Rows, parity ^= 1;
     }
   }
 
   // Makes the results of a tile from q and k, addresses of rows and keys. Arrives at the barrier when it has read the rows.
-  __device__ __forceinline__ void make_results(bool all, const Pair& rows, uint32_t q, uint32_t k, uint32_t free) const {
+  __device__ __forceinline__ void make_results(bool all, const Pair& rows, uint32_t q, uint32_t k, uint32_t empty) const {
     const float scale = p.n.scale_log2;
     float s[8][4], norm[2];
     begin_product(Width<C>{}, s, q, k);
     wgmma_wait<0>();
     hold(s);
-    barrier_arrive(free);
+    barrier_arrive(empty);
     if (!all) hide(s, rows);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -299,6 +299,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
 #define NSA_PAIR_FORWARD(D, ...)                                                                                       \
   NSA_PAIR_FORWARD_ENTRY(D, bf16, __VA_ARGS__)                                                                         \
   NSA_PAIR_FORWARD_ENTRY(D, f16, __VA_ARGS__)
+//               D   C   Cv  W  Rows, Keys; the same numbers are in widths.go
 NSA_PAIR_FORWARD(64, 64, 64, 4, 12, 4)
 NSA_PAIR_FORWARD(128, 128, 128, 4, 8, 2)
 NSA_PAIR_FORWARD(192x128, 192, 128, 4, 4, 3)

@@ -52,7 +52,7 @@ template <typename T, int C> __device__ inline void take_out_rows(uint32_t tile,
 }
 
 // Transposes words among the four threads that share rows: y[i] of thread j becomes y[j] of thread i.
-__device__ inline void turn_four(uint32_t (&y)[4]) {
+__device__ inline void transpose_quad(uint32_t (&y)[4]) {
 #pragma unroll
   for (int bit = 1; bit < 4; bit *= 2)
 #pragma unroll
@@ -64,21 +64,21 @@ __device__ inline void turn_four(uint32_t (&y)[4]) {
     }
 }
 
-// Notes that the block must redo its round-th tile of rows. There are 32*kRoundWords bits: in longer grids several tiles share a bit,
+// Marks that the block must redo its round-th tile of rows. There are 32*kRoundWords bits: in longer grids several tiles share a bit,
 // and all of them are redone.
 constexpr int kRoundWords = 32;
-__device__ inline void note_round(unsigned* again, int round) { atomicOr(again + round / 32 % kRoundWords, 1u << round % 32); }
-// Whether a tile was noted; true if `again` is null.
-__device__ inline bool is_noted(const unsigned* again, int round) { return !again || again[round / 32 % kRoundWords] >> round % 32 & 1; }
+__device__ inline void mark_redo(unsigned* redo, int round) { atomicOr(redo + round / 32 % kRoundWords, 1u << round % 32); }
+// Whether a pass has a tile: all are in the first pass, whose `redo` is null, and those that were marked in the careful one.
+__device__ inline bool in_pass(const unsigned* redo, int round) { return !redo || redo[round / 32 % kRoundWords] >> round % 32 & 1; }
 
-// Calls f(tile, round) for the block's tiles of M rows, which are every gridDim.x-th one. If `again` is given, only for the tiles that
-// are noted there.
-template <int M, class F> __device__ inline void each_tile(const SpanParams& a, const unsigned* again, F f) {
+// Calls f(tile, round) for the block's tiles of M rows, which are every gridDim.x-th one. If `redo` is given, only for the tiles that
+// are marked there.
+template <int M, class F> __device__ inline void each_tile(const SpanParams& a, const unsigned* redo, F f) {
   const AttentionParams& p = a.p;
   const int tiles = ((p.n.queries * p.n.h - 1) / M + 1) * p.n.batch * p.n.groups;
 #pragma unroll 1
   for (int i = blockIdx.x, round = 0; i < tiles; i += gridDim.x, round++)
-    if (is_noted(again, round)) f(RowTile(p.n, M, i), round);
+    if (in_pass(redo, round)) f(RowTile(p.n, M, i), round);
 }
 
 // keys_of returns a run of at least one key that contains all keys that any row of a tile sees; keys_of_all the keys that all rows see.

@@ -13,10 +13,10 @@ import (
 
 // pairParams is PairParams of attention_pairs.cuh.
 type pairParams struct {
-	k, v, q [driver.MapBytes]byte
+	k, v, q [driver.TensorMapBytes]byte
 	params  `c:"p"`
 	pairs   pairs
-	_       [8]byte
+	_       [8]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
 type pairs struct {
@@ -40,10 +40,10 @@ type pairGradients struct {
 
 // walkParams is WalkParams.
 type walkParams struct {
-	k, v   [driver.MapBytes]byte
+	k, v   [driver.TensorMapBytes]byte
 	params `c:"p"`
 	walks  walks
-	_      [16]byte
+	_      [16]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
 type walks struct {
@@ -71,7 +71,7 @@ func (a selectedProblem) walkQueries(r walkRing) int64 {
 	if h <= 16 {
 		return min(tileQueries, r.warps*(16/h))
 	}
-	return min(tileQueries, r.warps/kernels.Pieces(h, 16))
+	return min(tileQueries, r.warps/kernels.CeilDiv(h, 16))
 }
 
 // byWalk reports whether a tile of queries walks over the selection blocks that any of its queries chose. Documents always walk. So
@@ -115,13 +115,13 @@ func resultBytes(c int64) int64 { return 2 * kernels.RoundUp(c, 32) }
 const statBytes = 8
 
 // parts is the number of key tiles of a selection block.
-func (a selectedProblem) parts() int64 { return kernels.Pieces(a.block, mmaKeys) }
+func (a selectedProblem) parts() int64 { return kernels.CeilDiv(a.block, mmaKeys) }
 
 // launchWalk adds the launches of forward or dq by a walk. The first kernel lists the selection blocks of each tile of queries, the
 // second one computes the products. Its thread blocks stay on a multiprocessor and go through several tiles.
 func (a selectedProblem) launchWalk(op string, w widths, r walkRing, argument *params) {
 	queries := a.walkQueries(r)
-	tilesPerGroup := kernels.Pieces(a.S, queries)
+	tilesPerGroup := kernels.CeilDiv(a.S, queries)
 	tiles := a.groups() * tilesPerGroup
 	blocks, keys, name := a.selectionBlocks(), a.pieceKeys(), "walk"
 	if a.packed() { // selection blocks of different documents have numbers of their own
@@ -130,14 +130,14 @@ func (a selectedProblem) launchWalk(op string, w widths, r walkRing, argument *p
 	if keys < mmaKeys {
 		name = fmt.Sprint(name, keys)
 	}
-	room := min(blocks, queries*a.topN) * kernels.Pieces(a.block, keys) // pieces of a tile
+	room := min(blocks, queries*a.topN) * kernels.CeilDiv(a.block, keys) // pieces of a tile
 	p := &walkParams{params: *argument, walks: walks{
 		blocks: a.Work(8 * tiles * room), count: a.Work(4 * tiles),
 		tiles: int32(tilesPerGroup), queries: int32(queries), room: int32(room), keys: int32(keys),
 	}}
-	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.Pieces(tiles, listers)), kernels.Line(32*listers), listers*4*min(listWindow, blocks), p)
+	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.CeilDiv(tiles, listers)), kernels.Line(32*listers), listers*4*min(listWindow, blocks), p)
 	a.Launch(a.Type.Name(name+"_"+op+"_mma"+w.name()), kernels.Line(min(tiles, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), w.walkBytes(r), p)
-	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
+	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
 }
 
 // pairPlan divides the queries of all groups into units. A launch takes as many units as have results of at most pairBytes.
@@ -152,9 +152,9 @@ type pairPlan struct {
 func (a selectedProblem) planPairs() pairPlan {
 	fit := pairBytes / (a.resultsPerQuery() * (resultBytes(a.Dv) + statBytes)) // queries whose results take pairBytes
 	queries := min(fit, a.S)
-	queries /= kernels.Pieces(queries, pairQueries)             // so that most of fit is used
-	queries = kernels.Pieces(a.S, kernels.Pieces(a.S, queries)) // and units have nearly the same size
-	units := kernels.Pieces(a.S, queries) * a.groups()
+	queries /= kernels.CeilDiv(queries, pairQueries)              // so that most of fit is used
+	queries = kernels.CeilDiv(a.S, kernels.CeilDiv(a.S, queries)) // and units have nearly the same size
+	units := kernels.CeilDiv(a.S, queries) * a.groups()
 	return pairPlan{
 		queries: queries, units: units, unitsPerLaunch: min(units, fit/queries),
 		cuts: max(1, min(maxCuts, queries*a.topN/(8*a.selectionBlocks()))), tile: 64 / a.headsPerGroup(),
@@ -166,7 +166,7 @@ func (a selectedProblem) planPairs() pairPlan {
 func (a selectedProblem) launchPairs(w widths, argument *params) {
 	plan := a.planPairs()
 	chunk := w.itemTiles() * plan.tile // queries of an item
-	room := (a.selectionBlocks() + kernels.Pieces(plan.queries*a.topN, chunk)) * a.parts()
+	room := (a.selectionBlocks() + kernels.CeilDiv(plan.queries*a.topN, chunk)) * a.parts()
 	results := plan.unitsPerLaunch * plan.queries * a.resultsPerQuery()
 	p := &pairParams{params: *argument, pairs: pairs{
 		list: a.Work(4 * plan.units * plan.queries * a.topN), lengths: a.Work(4 * plan.units * plan.queries),
@@ -183,12 +183,12 @@ func (a selectedProblem) launchPairs(w widths, argument *params) {
 		end := min(plan.units, first+plan.unitsPerLaunch)
 		p.pairs.first, p.pairs.end = int32(first), int32(end)
 		a.Launch(a.warpGroupKernel("pairs_forward", w), kernels.Line(sms), kernels.Line(128*(1+w.pairs.groups)), w.pairForwardBytes(), p)
-		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
-		a.boxes(unsafe.Offsetof(p.q), a.In[0], a.headsPerGroup(), 1)
-		tiles := (end - first) * kernels.Pieces(plan.queries*a.headsPerGroup(), w.forced.rows)
+		a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
+		a.tensorMap(unsafe.Offsetof(p.q), a.In[0], a.headsPerGroup(), 1)
+		tiles := (end - first) * kernels.CeilDiv(plan.queries*a.headsPerGroup(), w.forced.rows)
 		threads := warpGroupThreads(w.forced.rows)
 		a.Launch(a.warpGroupKernel("forced_forward", w), kernels.Line(min(tiles, sms)), kernels.Line(threads), w.forcedBytes(), p)
-		a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), w.forced.n)
+		a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), w.forced.tileKeys)
 	}
 }
 
@@ -210,7 +210,7 @@ func (a selectedProblem) launchPairGradients(w widths, argument *params) {
 		p := &keyGradientParams{params: *argument, pairGradients: gradients}
 		a.launchDKVOnWarpGroups("pairs_dkv", w, w.pairsDKV(), grid, 1, p)
 		rows := adders / (resultBytes(a.D) / 16) // of a thread block, whose threads have 16 bytes each
-		grid = groups * kernels.Pieces(a.S*a.headsPerGroup(), rows)
+		grid = groups * kernels.CeilDiv(a.S*a.headsPerGroup(), rows)
 		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(adders), 0, &listParams{*argument, gradients})
 	}
 	a.launchReduce(argument)

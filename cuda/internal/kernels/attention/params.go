@@ -44,7 +44,7 @@ type problem struct {
 
 // problemOf returns the sizes of q, k and v. It refuses sizes that the kernels cannot count in 32 bits.
 func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
-	a := problem{b, q.Dim(0), q.Dim(1), k.Dim(1), q.Dim(2), k.Dim(2), q.Dim(3), v.Dim(3)}
+	a := problem{Builder: b, B: q.Dim(0), S: q.Dim(1), T: k.Dim(1), Hq: q.Dim(2), Hkv: k.Dim(2), D: q.Dim(3), Dv: v.Dim(3)}
 	for _, size := range []struct {
 		name string
 		n    int64
@@ -59,8 +59,8 @@ func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
 func (a problem) sizes() sizes {
 	scale := float32(1 / math.Sqrt(float64(a.D)))
 	return sizes{
-		int32(a.B), int32(a.S), int32(a.T), int32(a.Hq), int32(a.Hkv), int32(a.headsPerGroup()), int32(a.D), int32(a.Dv),
-		scale, scale * math.Log2E,
+		batch: int32(a.B), queries: int32(a.S), keys: int32(a.T), heads: int32(a.Hq), groups: int32(a.Hkv), h: int32(a.headsPerGroup()),
+		d: int32(a.D), dv: int32(a.Dv), scale: scale, scaleLog2: scale * math.Log2E,
 	}
 }
 
@@ -73,7 +73,7 @@ func (a problem) packed() bool { return a.Documents != 0 }
 
 // rowTiles is the number of thread blocks if each owns `count` rows of a group, and all together own all rows.
 func (a problem) rowTiles(count int64) int64 {
-	return a.groups() * kernels.Pieces(a.S*a.headsPerGroup(), count)
+	return a.groups() * kernels.CeilDiv(a.S*a.headsPerGroup(), count)
 }
 
 // wholeQueries is the number of rows of a tile of m that belong to whole queries, or m if one query has more.
@@ -97,7 +97,7 @@ func (a problem) launch(kernel string, grid, shared int64, p any) {
 // launchDelta adds the launch that sets p.delta [B,Hq,S] = rowsum(do*o), unless it is an input.
 func (a problem) launchDelta(p *params) {
 	if p.o != 0 {
-		a.launch(a.Type.Name("attention_delta"), kernels.Pieces(a.B*a.S*a.Hq, warps*deltaRows), 0, p)
+		a.launch(a.Type.Name("attention_delta"), kernels.CeilDiv(a.B*a.S*a.Hq, warps*deltaRows), 0, p)
 	}
 }
 

@@ -19,7 +19,7 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
   constexpr int M = R * kDown, N = C * kAcross, ld = stride(N);
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *kc = static_cast<const T*>(p.kc);
-  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForced;  // 0 if all queries get all blocks
+  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForcedBlocks;  // 0 if all queries get all blocks
   Carver carve{dynamic_shared()};
   float* Q = carve.tile(M, n.d);
   float* K = carve.tile(N, n.d);

@@ -6,7 +6,7 @@
 
 namespace nsa {
 
-constexpr int kForced = 3;  // block 0 and the two newest
+constexpr int kForcedBlocks = 3;  // block 0 and the two newest
 
 struct SelectParams {
   const void *q, *kc;

@@ -82,7 +82,7 @@ func (a choice) withTile(p selectParams, x tile) *selectParams {
 }
 
 // grid is the number of thread blocks if each has that many queries of a group.
-func (a choice) grid(queries int64) int64 { return a.groups() * kernels.Pieces(a.S, queries) }
+func (a choice) grid(queries int64) int64 { return a.groups() * kernels.CeilDiv(a.S, queries) }
 
 // listFloats is the number of floats for the scores of a tile of n columns and for the lists of the best blocks.
 func (a choice) listFloats(p *selectParams, n int64) int64 {
@@ -128,6 +128,9 @@ const (
 	maxScoreBytes = 160 << 10   // most bytes of scores for each multiprocessor if not all thread blocks are resident
 )
 
+// sumsPitch is sums_pitch of select_wgmma.cu: floats from the sums of one query to those of the next, if a thread has n queries.
+func sumsPitch(n int64) int64 { return 4*mmaKeys + 8 + 4*((n+1)%2) }
+
 // setLists sets the length of the lists of queries on tensor cores, and the first query that chooses by score.
 func (a choice) setLists(p *selectParams) error {
 	switch n := a.blocksByScore(); { // a list has room for 16 more entries than n, or more, but at most maxListEntries
@@ -165,11 +168,11 @@ func teamBytes(teams, width, keyTiles int64) int64 {
 
 // selectMapParams is SelectMapParams of select_wgmma.cu.
 type selectMapParams struct {
-	kc           [driver.MapBytes]byte
+	kc           [driver.TensorMapBytes]byte
 	selectParams `c:"p"`
 	scores, more kernels.Ref
 	blocks       int32
-	_            [36]byte
+	_            [36]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
 // selectBlocksOnWarpGroups is selectBlocks for half precision on devices of compute capability 9.0, for
@@ -190,8 +193,8 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	p.blockStrides = int32(blockStrides)
 	sizeOf := func(w widths) teamSize {
 		teams, stages := w.choice.teams, w.choice.stages
-		return a.fitTeams(kernels.Pieces(h, 2), int64(a.GPU.SMs), func(n int64) teamSize {
-			queries, pitch := teams*4*n, 4*mmaKeys+8+4*((n+1)%2)
+		return a.fitTeams(kernels.CeilDiv(h, 2), int64(a.GPU.SMs), func(n int64) teamSize {
+			queries, pitch := teams*4*n, sumsPitch(n)
 			lists := teams * 4 * 8 * maxListEntries // one for each warp
 			return teamSize{queries, pitch, teamBytes(teams, w.c, stages) + 4*queries*pitch + 16*stages + 16 + lists}
 		})
@@ -204,7 +207,7 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	}
 	size := sizeOf(w)
 	p.tokens = int32(size.queries)
-	m := &selectMapParams{selectParams: p, blocks: int32(kernels.RoundUp(kernels.Pieces(a.S, a.block)+foldedBlocks, 4))}
+	m := &selectMapParams{selectParams: p, blocks: int32(kernels.RoundUp(kernels.CeilDiv(a.S, a.block)+foldedBlocks, 4))}
 	scores := 4 * size.queries * int64(m.blocks) // bytes of a thread block
 	grid, sms := a.grid(size.queries), int64(a.GPU.SMs)
 	if resident := sms * w.choice.blocks; grid > resident && grid*scores > sms*maxScoreBytes { // resident thread blocks go through several tiles
@@ -214,7 +217,7 @@ func selectBlocksOnWarpGroups(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	m.scores = a.Work(grid * scores)
 	kernel := a.Type.Name(fmt.Sprintf("select_blocks_wgmma%d_%d", w.c, blockStrides))
 	a.Launch(kernel, kernels.Line(grid), kernels.Line(w.choice.teams*teamColumns), size.shared, m)
-	a.boxes(unsafe.Offsetof(m.kc), b.In[1], 1, mmaKeys)
+	a.tensorMap(unsafe.Offsetof(m.kc), b.In[1], 1, mmaKeys)
 	return nil
 }
 
@@ -233,12 +236,12 @@ func selectBlocksOnTensorCores(b *kernels.Builder, op ops.SelectBlocksOp) error 
 	}
 	usual := p.lStrides == 2 && p.blockStrides == 4 && h <= threadHeads // l = 2 d and l' = 4 d
 	ring := p.setRing(usual)
-	threads := kernels.Pieces(h, threadHeads) // of a query
+	threads := kernels.CeilDiv(h, threadHeads) // of a query
 	sizeOf := func(width int64) teamSize {
-		return a.fitTeams(kernels.Pieces(h, 2*threads), 1, func(n int64) teamSize {
+		return a.fitTeams(kernels.CeilDiv(h, 2*threads), 1, func(n int64) teamSize {
 			queries, pitch := 4/threads*n, ring+4
 			if usual { // the quadruples of eight queries are in different banks of shared memory
-				pitch = ring + 8 + 4*((n+1)%2)
+				pitch = sumsPitch(n)
 			}
 			lists := kernels.RoundUp(2*queries*int64(p.room), 4) + kernels.RoundUp(2*queries, 4)
 			return teamSize{queries, pitch, teamBytes(1, width, 2) + 4*lists + 4*queries*threads*pitch}
@@ -270,7 +273,7 @@ func (p *selectParams) setRing(usual bool) int64 {
 		if tile*blockStrides%mmaKeys != 0 {
 			span += mmaKeys - 1
 		}
-		ring = mmaKeys * kernels.Pieces(span, mmaKeys)
+		ring = mmaKeys * kernels.CeilDiv(span, mmaKeys)
 	}
 	p.tile, p.ring = int32(tile), int32(min(ring, math.MaxInt32))
 	return ring

@@ -29,7 +29,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
   static_assert(kStep % 8 == 0 && kKeys % kStep == 0, "each thread copies the same cell of several rows");
   const Sizes& n = p.n;
   const T* kc = static_cast<const T*>(p.kc);
-  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForced;  // 0 if all queries get all blocks
+  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForcedBlocks;  // 0 if all queries get all blocks
   const Columns columns(n.h, p.tokens);
   const int pitch = p.pitch;  // floats from the sums of one query of a thread to the next
   Carver carve{tiles_shared()};
@@ -56,7 +56,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     const int c = lane() % 4;
     bool any_large = false;
     if (last > 0) {
-      for (int i = threadIdx.x; i < p.tokens; i += kTeam) states[i] = {kNone, 0};
+      for (int i = threadIdx.x; i < p.tokens; i += kTeam) states[i] = {kNoScore, 0};
       any_large = load_columns<T, C, 1>(p, columns, b, g, start, Q, lses, bases, reinterpret_cast<int*>(sums));
     }
 
@@ -95,6 +95,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     int j0 = 0, at_block = 0;  // the next block; where its first key lies in the ring
     const auto take = [&] {
       const int strides = Usual ? 4 : p.block_strides, width = Usual ? 32 : p.tile, j = j0 + lane();
+      // the first query that may choose block j, which must not be among its two newest; after all if there is none
       const int since = (lane() < width && 1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
       if constexpr (Usual) {
         const int half = at_block == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - half;
@@ -151,9 +152,9 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     __syncthreads();
     take_below(0x7fffffff);
 
-    SelectParams moved = p;
-    moved.idx += (long long)of.first * n.groups * p.top_n;
-    for (int i = warp(); i < t1 - t0; i += kTeam / 32) write_choice(moved, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
+    SelectParams of_document = p;  // its queries count from the first token of the document
+    of_document.idx += (long long)of.first * n.groups * p.top_n;
+    for (int i = warp(); i < t1 - t0; i += kTeam / 32) write_choice(of_document, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
     __syncthreads();  // the next document reuses shared memory
   }
 }

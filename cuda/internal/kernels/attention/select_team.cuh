@@ -12,23 +12,23 @@ namespace nsa {
 // Columns maps the columns of a block to queries and heads. Of a product a thread has the column pairs 8*i + 2*(lane%4), i < 16. They
 // hold the heads of `queries` queries, one query after the other, `pairs` pairs each. Two threads share a query of more than 32 heads.
 struct Columns {
-  int each, threads, queries, pairs;
+  int heads, threads, queries, pairs;
 
-  __device__ Columns(int each, int queries_of_team)
-      : each(each), threads(each > 32 ? 2 : 1), queries(queries_of_team * threads / 4), pairs(16 / queries) {}
+  __device__ Columns(int heads, int queries_of_team)
+      : heads(heads), threads(heads > 32 ? 2 : 1), queries(queries_of_team * threads / 4), pairs(16 / queries) {}
   // The first query of the threads of a team with lane%4 = c.
   __device__ int first(int team, int c) const { return (team * 4 + c) / threads * queries; }
   __device__ int query(int i) const { return first(i / kColumns, i % 8 / 2) + i % kColumns / 8 / pairs; }
   // The head of column i; -1 if the column is unused.
   __device__ int head(int i) const {
     const int pair = i % kColumns / 8, h = 2 * (i % 8 / 2 % threads * pairs + pair % pairs) + i % 2;
-    return pair / pairs < queries && h < each ? h : -1;
+    return pair / pairs < queries && h < heads ? h : -1;
   }
 };
 
 // The list of a query holds the bits of its scores, then their blocks. Scores are not negative, so their bits order as they do. Of equal
-// scores the lower block comes first. kNone stands for no score and is less than all bits.
-constexpr int kNone = -1;
+// scores the lower block comes first. kNoScore stands for no score and is less than all bits.
+constexpr int kNoScore = -1;
 // bar: only scores whose bits exceed it enter the list. count: entries of the list.
 struct __align__(8) ListState { int bar, count; };
 __device__ inline int bits_of(float x) {
@@ -150,7 +150,7 @@ __device__ __forceinline__ void write_choice(const SelectParams& p, int b, int g
     return;
   }
   if (places > 0) {
-    for (int j = state.count + lane(); j < p.room; j += 32) list[j] = kNone;
+    for (int j = state.count + lane(); j < p.room; j += 32) list[j] = kNoScore;
     __syncwarp();
     cut(list, p.room, places);
   }

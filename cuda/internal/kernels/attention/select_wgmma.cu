@@ -19,7 +19,7 @@ namespace nsa {
 struct SelectMapParams {
   alignas(64) uint8_t kc[128];  // tensor map of kc [B,Nc,Hkv,D], with boxes [1,64,1,64]
   SelectParams p;
-  int32_t* scores;  // [gridDim.x,tokens,blocks]: bits of scores; kNone for blocks that a query may not choose
+  int32_t* scores;  // [gridDim.x,tokens,blocks]: bits of scores; kNoScore for blocks that a query may not choose
   int32_t* more;    // counts the tiles of queries that were begun after the first one of each block; null if there are no more
   int32_t blocks;   // a multiple of 4
 };
@@ -31,7 +31,7 @@ __host__ __device__ constexpr int sums_pitch(int queries) { return 4 * kKeys + 8
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // Chooses the blocks of query t by the scores of the first `count` blocks, a multiple of 4. All lanes of a warp must call it.
 __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int t, const int* scores, int count, int* list, int places) {
-  ListState state{kNone, 0};
+  ListState state{kNoScore, 0};
   if (count > 0 && t >= p.earliest && places <= 32) {
     constexpr int kAtOnce = 8, kStep = 128 * kAtOnce;
     int4 x[kAtOnce];  // of every 128 scores, the four of this lane
@@ -39,14 +39,14 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++) {
         const int j = j0 + 128 * i + 4 * lane();
-        x[i] = {kNone, kNone, kNone, kNone};
+        x[i] = {kNoScore, kNoScore, kNoScore, kNoScore};
         if (j < count) x[i] = *reinterpret_cast<const int4*>(scores + j);
       }
     };
     const auto best = [](const int4& y) { return max(max(y.x, y.y), max(y.z, y.w)); };
     // Each lane finds its largest score. The bar lies just below the `places`-th largest of these 32. At least `places` scores exceed the
     // bar, so no score at or below it can be chosen.
-    int largest = kNone;
+    int largest = kNoScore;
 #pragma unroll 1
     for (int j0 = 0; j0 < count; j0 += kStep) {
       load(j0);
@@ -55,7 +55,7 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
     }
     list[lane()] = largest;
     __syncwarp();
-    state.bar = max(kNone, __reduce_min_sync(0xffffffff, larger(list, largest) < places ? largest : 0x7fffffff) - 1);
+    state.bar = max(kNoScore, __reduce_min_sync(0xffffffff, larger(list, largest) < places ? largest : 0x7fffffff) - 1);
     __syncwarp();
     const unsigned before = (1u << lane()) - 1;
 #pragma unroll 1
@@ -80,14 +80,14 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
       }
     }
     if (state.count <= 32) {
-      if (lane() >= state.count) list[lane()] = kNone;
+      if (lane() >= state.count) list[lane()] = kNoScore;
       __syncwarp();
-      const bool there = lane() < state.count;
+      const bool in_use = lane() < state.count;
       const int x = list[lane()];
       int better = larger(list, x);
-      if (__popc(__reduce_or_sync(0xffffffff, there ? 1u << better : 0)) < state.count)  // among equal scores the earlier one is better
+      if (__popc(__reduce_or_sync(0xffffffff, in_use ? 1u << better : 0)) < state.count)  // among equal scores the earlier one is better
         better += __popc(__match_any_sync(0xffffffff, x) & before);
-      const unsigned chosen = __ballot_sync(0xffffffff, there && better < places);
+      const unsigned chosen = __ballot_sync(0xffffffff, in_use && better < places);
       int* idx = p.idx + Blocks{p.size, p.top_n}.list(p.n, b, g, t);
       const int own = t / p.size;
       if (chosen >> lane() & 1) idx[1 + __popc(chosen & before)] = list[p.room + lane()];
@@ -101,7 +101,7 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
   if (t >= p.earliest)
 #pragma unroll 1
     for (int j = lane(); j - lane() < count; j += 32) {
-      const int x = j < count ? scores[j] : kNone;
+      const int x = j < count ? scores[j] : kNoScore;
       enter(list, state, p.room, places, x, j, x > state.bar);
     }
   write_choice(p, b, g, t, list, state, places);
@@ -113,7 +113,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
   constexpr int kWidth = kHalf / Per < 32 ? kHalf / Per : 32, kSteps = kHalf / Per / kWidth;  // a step of the fold has kWidth blocks
   const SelectParams& p = maps.p;
   const Sizes& n = p.n;
-  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForced;  // 0 if all queries get all blocks
+  const int places = (n.queries - 1) / p.size < p.top_n ? 0 : p.top_n - kForcedBlocks;  // 0 if all queries get all blocks
   const Columns columns(n.h, p.tokens / Teams);
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(kAll * C / 2)), K = shared_address(carve.floats(kStages * kTile / 4));
@@ -171,6 +171,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
 #pragma unroll 1
           for (int step = 0; step < kSteps; step++) {
             const int j = j0 + step * kWidth + lane(), from = at + (step * kWidth + lane() % kWidth) * Per;
+            // the first query that may choose block j, which must not be among its two newest; after all if there is none
             const int since = (1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
 #pragma unroll 1
             for (int u0 = 0; u0 < kQueries; u0 += kChunk) {
@@ -201,7 +202,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
                 const int i = min(u0 + u, kQueries - 1) * 4 + warp() % 4;
                 if (step == kSteps - 1 && lane() == kWidth - 1) sums[(first + i) * kPitch + other - 1] = newest[u];
                 // fmaxf turns NaN into 0
-                if (lane() < kWidth) scores[i * maps.blocks + j] = first + i >= since ? bits_of(fmaxf(sum[u], 0)) : kNone;
+                if (lane() < kWidth) scores[i * maps.blocks + j] = first + i >= since ? bits_of(fmaxf(sum[u], 0)) : kNoScore;
               }
             }
           }
@@ -233,10 +234,10 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
     const int scored = (keys + 1) / 2 * kHalf / Per;
     int ahead = items;
     if (ask && threadIdx.x == 0 && maps.more) ahead = gridDim.x + atomicAdd(maps.more, 1);
-    SelectParams moved = p;
-    moved.idx += (long long)of.first * n.groups * p.top_n;
+    SelectParams of_document = p;  // its queries count from the first token of the document
+    of_document.idx += (long long)of.first * n.groups * p.top_n;
 #pragma unroll 1
-    for (int i = warp() % 4; i < own && first + i < count; i += 4) choose(moved, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
+    for (int i = warp() % 4; i < own && first + i < count; i += 4) choose(of_document, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
     if (ask && threadIdx.x == 0) *begun = ahead;
     __syncthreads();  // *begun is written, and the next queries may reuse shared memory
   };
@@ -270,6 +271,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
   NSA_SELECT_WGMMA_TYPES(__VA_ARGS__, 2)                                                                               \
   NSA_SELECT_WGMMA_TYPES(__VA_ARGS__, 4)                                                                               \
   NSA_SELECT_WGMMA_TYPES(__VA_ARGS__, 8)
+//                     C  Teams, kStages, blocks of a multiprocessor; the same numbers are in widths.go
 NSA_SELECT_WGMMA_SIZES(64, 2, 3, 2)
 NSA_SELECT_WGMMA_SIZES(128, 4, 3, 1)
 NSA_SELECT_WGMMA_SIZES(192, 2, 3, 1)

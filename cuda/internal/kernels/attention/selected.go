@@ -16,12 +16,12 @@ func selectedRows() []kernels.Row {
 		grad = ops.SelectedAttentionGradOp
 	)
 	return kernels.Rows(
-		kernels.Implementation[op]{Name: warpGroups, Storage: "hhhid>hf", Guard: checkPreference[op], Build: selectedOnWarpGroups},
-		kernels.Implementation[op]{Name: tensorCores, Storage: "hhhid>hf", Guard: checkPreference[op], Build: selectedOnTensorCores},
-		kernels.Implementation[op]{Name: general, Storage: "tttid>tf", Build: selected},
-		kernels.Implementation[grad]{Name: warpGroups, Storage: "hhhidofh>hhh", Guard: checkPreference[grad], Build: selectedGradOnWarpGroups},
-		kernels.Implementation[grad]{Name: tensorCores, Storage: "hhhidofh>hhh", Guard: checkPreference[grad], Build: selectedGradOnTensorCores},
-		kernels.Implementation[grad]{Name: general, Storage: "tttidoft>ttt", Build: selectedGrad},
+		kernels.Implementation[op]{Name: warpGroups, Storage: "hhhid>hf", Guard: checkPreference[op], Build: selectedForwardOnWarpGroups},
+		kernels.Implementation[op]{Name: tensorCores, Storage: "hhhid>hf", Guard: checkPreference[op], Build: selectedForwardOnTensorCores},
+		kernels.Implementation[op]{Name: general, Storage: "tttid>tf", Build: selectedForward},
+		kernels.Implementation[grad]{Name: warpGroups, Storage: "hhhidofh>hhh", Guard: checkPreference[grad], Build: selectedBackwardOnWarpGroups},
+		kernels.Implementation[grad]{Name: tensorCores, Storage: "hhhidofh>hhh", Guard: checkPreference[grad], Build: selectedBackwardOnTensorCores},
+		kernels.Implementation[grad]{Name: general, Storage: "tttidoft>ttt", Build: selectedBackward},
 	)
 }
 
@@ -89,17 +89,17 @@ func namePrefix(keys int64) string {
 
 // unionBytes is the shared memory, in a kernel that owns rows, for the union of the blocks that the queries of a tile chose.
 func (a selectedProblem) unionBytes(rows int64) int64 {
-	queries := min(kernels.Pieces(a.wholeQueries(rows), a.headsPerGroup())+1, rows)
-	blocks, words := a.selectionBlocks(), kernels.Pieces(queries, 32)
+	queries := min(kernels.CeilDiv(a.wholeQueries(rows), a.headsPerGroup())+1, rows)
+	blocks, words := a.selectionBlocks(), kernels.CeilDiv(queries, 32)
 	if a.packed() { // see BlockUnion
 		blocks, words = blocks+queries, words+1
 	}
-	pieces := min(blocks, queries*a.topN) * kernels.Pieces(a.block, a.pieceKeys())
-	return 16 * (kernels.Pieces(blocks*words, 4) + kernels.Pieces(2*(pieces+mmaKeys/a.pieceKeys()), 4))
+	pieces := min(blocks, queries*a.topN) * kernels.CeilDiv(a.block, a.pieceKeys())
+	return 16 * (kernels.CeilDiv(blocks*words, 4) + kernels.CeilDiv(2*(pieces+mmaKeys/a.pieceKeys()), 4))
 }
 
 // selectionBlocks is the number of selection blocks of a group.
-func (a selectedProblem) selectionBlocks() int64 { return kernels.Pieces(a.T, a.block) }
+func (a selectedProblem) selectionBlocks() int64 { return kernels.CeilDiv(a.T, a.block) }
 
 // blockNames is the number of names for blocks in the inverse index. A block's name is its number. With documents it is the block's first
 // token, since documents begin at any token.
@@ -127,7 +127,7 @@ const (
 func (a selectedProblem) index() index {
 	entries := a.S * a.topN
 	reach := min(a.topN*a.block, a.S)
-	chunk := max(minChunk, min(reach, entries*a.groups()*kernels.Pieces(a.block, mmaKeys)/(fullGPU*int64(a.GPU.SMs))))
+	chunk := max(minChunk, min(reach, entries*a.groups()*kernels.CeilDiv(a.block, mmaKeys)/(blocksPerSM*int64(a.GPU.SMs))))
 	segments := int64(maxSegments)
 	if a.packed() {
 		segments = maxPackedSegments
@@ -159,8 +159,8 @@ func (a selectedProblem) keyTiles() []tile {
 
 func (a selectedProblem) rowGrid(x tile) int64 { return a.rowTiles(a.wholeQueries(x.m)) }
 
-// selected adds q, k, v, idx -> o, lse for all types and sizes.
-func selected(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+// selectedForward adds q, k, v, idx -> o, lse for all types and sizes.
+func selectedForward(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 	a, err := selectedOf(b, op.SelectBlock)
 	if err != nil {
 		return err
@@ -171,8 +171,8 @@ func selected(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 	return a.launchTiled("selected_forward", a.rowTilesOf(selectedForwardTiles), size, p, a.wholeQueries)
 }
 
-// selectedGrad adds q, k, v, idx, o, lse, do -> dq, dk, dv for all types and sizes.
-func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+// selectedBackward adds q, k, v, idx, o, lse, do -> dq, dk, dv for all types and sizes.
+func selectedBackward(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 	}
 	p.count = 1
 	a.launchInvert(&listParams{params: *p})
-	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.workItems(p) * kernels.Pieces(a.block, x.m) }}
+	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.workItems(p) * kernels.CeilDiv(a.block, x.m) }}
 	if err := a.launchTiled("selected_dkv", a.keyTiles(), keys, p, nil); err != nil {
 		return err
 	}
@@ -192,8 +192,8 @@ func selectedGrad(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 	return nil
 }
 
-// selectedOnTensorCores is selected for half precision and dims up to 128.
-func selectedOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+// selectedForwardOnTensorCores is selectedForward for half precision and dims up to 128.
+func selectedForwardOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 	a, err := selectedOf(b, op.SelectBlock)
 	if err != nil {
 		return err
@@ -208,8 +208,8 @@ func selectedOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionOp) error
 	return nil
 }
 
-// selectedGradOnTensorCores is selectedGrad for half precision and dims up to 128.
-func selectedGradOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+// selectedBackwardOnTensorCores is selectedBackward for half precision and dims up to 128.
+func selectedBackwardOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err
@@ -225,13 +225,13 @@ func selectedGradOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionGradO
 	a.launchDQ(namePrefix(a.pieceKeys()), width, p, a.selectionBlocks() <= 2*a.topN, a.unionBytes, a.wholeQueries)
 	p.count = 1
 	a.launchInvert(&listParams{params: *p})
-	a.launch(a.mmaKernel(namePrefix(keys)+"_dkv", width), a.workItems(p)*kernels.Pieces(a.block, keys), mmaDKVBytes(width, keys), p)
+	a.launch(a.mmaKernel(namePrefix(keys)+"_dkv", width), a.workItems(p)*kernels.CeilDiv(a.block, keys), mmaDKVBytes(width, keys), p)
 	a.launchReduce(p)
 	return nil
 }
 
-// selectedOnWarpGroups is selected for half precision on devices of compute capability 9.0.
-func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+// selectedForwardOnWarpGroups is selectedForward for half precision on devices of compute capability 9.0.
+func selectedForwardOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 	a, err := selectedOf(b, op.SelectBlock)
 	if err != nil {
 		return err
@@ -256,8 +256,8 @@ func selectedOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 	return nil
 }
 
-// selectedGradOnWarpGroups is selectedGrad for half precision on devices of compute capability 9.0.
-func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+// selectedBackwardOnWarpGroups is selectedBackward for half precision on devices of compute capability 9.0.
+func selectedBackwardOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err
@@ -288,7 +288,7 @@ func selectedGradOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp
 	if p.count > 1 {
 		kernel = "several_dkv"
 	}
-	grid := listed.workItems(p) * kernels.Pieces(listed.block, warpGroupListKeys)
+	grid := listed.workItems(p) * kernels.CeilDiv(listed.block, warpGroupListKeys)
 	a.launchDKVOnWarpGroups(kernel, w, w.listedDKV(), grid, 1, &keyGradientParams{params: *p})
 	listed.launchReduce(p)
 	return nil
@@ -318,7 +318,7 @@ func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error)
 // byBits reports whether rows go through all keys, with a bit for each tile that says whether a row sees it. That pays if there are
 // few blocks and a list holds at least half of them. Otherwise rows go by lists: by walks or by pairs.
 func (a selectedProblem) byBits() bool {
-	return !a.packed() && a.pieceKeys() == mmaKeys && kernels.Pieces(a.T, mmaKeys) <= 32 && a.selectionBlocks() <= 2*a.topN
+	return !a.packed() && a.pieceKeys() == mmaKeys && kernels.CeilDiv(a.T, mmaKeys) <= 32 && a.selectionBlocks() <= 2*a.topN
 }
 
 // everyKey is the span of all keys up to a query's own.
@@ -353,14 +353,14 @@ func (a selectedProblem) launchInvert(argument *listParams) {
 		return 4 * n * names
 	}
 	a.launch("nsa_index_count_i32", segments, counts(1), p)
-	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.Pieces(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
+	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.CeilDiv(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
 	a.Launch("nsa_index_scan_i32", kernels.Line(groups), kernels.Line(256), 0, p)
-	a.launch("nsa_index_fill_i32", kernels.Pieces(segments, warps), counts(warps), argument)
+	a.launch("nsa_index_fill_i32", kernels.CeilDiv(segments, warps), counts(warps), argument)
 }
 
 // launchReduce adds the launch that adds up the partial sums of dk and dv, if there are any.
 func (a selectedProblem) launchReduce(p *params) {
 	if p.index.partials > 0 {
-		a.launch(a.Type.Name("selected_reduce"), kernels.Pieces(a.groups()*a.T, warps), 0, p)
+		a.launch(a.Type.Name("selected_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)
 	}
 }

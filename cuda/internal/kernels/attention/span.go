@@ -16,12 +16,12 @@ func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
 		return func(b *kernels.Builder, op G) error { return build(b, maskOf(op.Forward)) }
 	}
 	return kernels.Rows(
-		kernels.Implementation[S]{Name: warpGroups, Storage: "hhhd>hf", Guard: checkPreference[S], Build: op(forwardOnWarpGroups)},
-		kernels.Implementation[S]{Name: tensorCores, Storage: "hhhd>hf", Guard: checkPreference[S], Build: op(forwardOnTensorCores)},
-		kernels.Implementation[S]{Name: general, Storage: "tttd>tf", Build: op(forward)},
-		kernels.Implementation[G]{Name: warpGroups, Storage: "hhhdofh>hhh", Guard: checkPreference[G], Build: grad(backwardOnWarpGroups)},
-		kernels.Implementation[G]{Name: tensorCores, Storage: "hhhdofh>hhh", Guard: checkPreference[G], Build: grad(backwardOnTensorCores)},
-		kernels.Implementation[G]{Name: general, Storage: "tttdoft>ttt", Build: grad(backward)},
+		kernels.Implementation[S]{Name: warpGroups, Storage: "hhhd>hf", Guard: checkPreference[S], Build: op(spanForwardOnWarpGroups)},
+		kernels.Implementation[S]{Name: tensorCores, Storage: "hhhd>hf", Guard: checkPreference[S], Build: op(spanForwardOnTensorCores)},
+		kernels.Implementation[S]{Name: general, Storage: "tttd>tf", Build: op(spanForward)},
+		kernels.Implementation[G]{Name: warpGroups, Storage: "hhhdofh>hhh", Guard: checkPreference[G], Build: grad(spanBackwardOnWarpGroups)},
+		kernels.Implementation[G]{Name: tensorCores, Storage: "hhhdofh>hhh", Guard: checkPreference[G], Build: grad(spanBackwardOnTensorCores)},
+		kernels.Implementation[G]{Name: general, Storage: "tttdoft>ttt", Build: grad(spanBackward)},
 	)
 }
 
@@ -29,13 +29,13 @@ func spanRows[S ops.AttentionSpec](maskOf func(S) mask) []kernels.Row {
 // visible from the last of them on; a query sees the newest `window` of the visible keys.
 type mask struct{ length, stride, window int64 }
 
-// everything is a window without a limit.
-const everything = 1 << 62
+// unlimitedWindow hides nothing.
+const unlimitedWindow = 1 << 62
 
 func slidingWindow(op ops.SlidingWindowOp) mask { return mask{1, 1, int64(op.Window)} }
 
 func compressed(op ops.CompressedAttentionOp) mask {
-	return mask{int64(op.BlockLen), int64(op.Stride), everything}
+	return mask{int64(op.BlockLen), int64(op.Stride), unlimitedWindow}
 }
 
 // spanProblem is a problem with its mask. The numbers of the mask are reduced to fit int32, with the same effect.
@@ -51,8 +51,8 @@ func spanOf(b *kernels.Builder, m mask) (spanProblem, error) {
 
 func (a spanProblem) span() span { return span{int32(a.length), int32(a.stride), int32(a.window)} }
 
-// forward adds q, k, v -> o, lse for all types and sizes.
-func forward(b *kernels.Builder, m mask) error {
+// spanForward adds q, k, v -> o, lse for all types and sizes.
+func spanForward(b *kernels.Builder, m mask) error {
 	a, err := spanOf(b, m)
 	if err != nil {
 		return err
@@ -65,8 +65,8 @@ func forward(b *kernels.Builder, m mask) error {
 
 func sameRows(rows int64) int64 { return rows }
 
-// backward adds q, k, v, o, lse, do -> dq, dk, dv for all types and sizes.
-func backward(b *kernels.Builder, m mask) error {
+// spanBackward adds q, k, v, o, lse, do -> dq, dk, dv for all types and sizes.
+func spanBackward(b *kernels.Builder, m mask) error {
 	a, err := spanOf(b, m)
 	if err != nil {
 		return err
@@ -78,12 +78,12 @@ func backward(b *kernels.Builder, m mask) error {
 	if err := a.launchTiled("span_dq", gradientTiles, rows, p, sameRows); err != nil {
 		return err
 	}
-	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.groups() * kernels.Pieces(a.T, x.m) }}
+	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.groups() * kernels.CeilDiv(a.T, x.m) }}
 	return a.launchTiled("span_dkv", gradientTiles, keys, p, nil)
 }
 
-// forwardOnTensorCores is forward for half precision and dims up to 128.
-func forwardOnTensorCores(b *kernels.Builder, m mask) error {
+// spanForwardOnTensorCores is spanForward for half precision and dims up to 128.
+func spanForwardOnTensorCores(b *kernels.Builder, m mask) error {
 	a, err := spanOf(b, m)
 	if err != nil {
 		return err
@@ -98,8 +98,8 @@ func forwardOnTensorCores(b *kernels.Builder, m mask) error {
 	return nil
 }
 
-// forwardOnWarpGroups is forward for half precision on devices of compute capability 9.0.
-func forwardOnWarpGroups(b *kernels.Builder, m mask) error {
+// spanForwardOnWarpGroups is spanForward for half precision on devices of compute capability 9.0.
+func spanForwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	a, err := spanOf(b, m)
 	if err != nil {
 		return err
@@ -114,8 +114,8 @@ func forwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	return nil
 }
 
-// backwardOnWarpGroups is backward for half precision on devices of compute capability 9.0.
-func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
+// spanBackwardOnWarpGroups is spanBackward for half precision on devices of compute capability 9.0.
+func spanBackwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	a, err := spanOf(b, m)
 	if err != nil {
 		return err
@@ -130,18 +130,18 @@ func backwardOnWarpGroups(b *kernels.Builder, m mask) error {
 	a.launchOnWarpGroups("span_dq", w, w.dq, w.dqBytes(), p)
 	blocks := int64(cutBlocks * a.GPU.SMs)
 	shape := w.spanDKV()
-	if uncut := a.groups() * kernels.Pieces(a.T, shape.keys); uncut >= int64(uncutBlocks*a.GPU.SMs) {
+	if uncut := a.groups() * kernels.CeilDiv(a.T, shape.keys); uncut >= int64(uncutBlocks*a.GPU.SMs) {
 		blocks = uncut
 	}
-	queries := max(1, shape.n/a.headsPerGroup()) // of a tile
-	a.launchDKV(p, a.chunks(shape.keys, queries*a.headsPerGroup(), blocks, warpGroupChunkRow), shape.keys, func(grid int64) {
+	queries := max(1, shape.rows/a.headsPerGroup()) // of a tile
+	a.launchDKV(p, a.chunks(shape.keys, queries*a.headsPerGroup(), blocks, minChunkRowsOnWarpGroups), shape.keys, func(grid int64) {
 		a.launchDKVOnWarpGroups("span_dkv", w, shape, grid, queries, &keyGradientParams{params: *p})
 	})
 	return nil
 }
 
-// backwardOnTensorCores is backward for half precision and dims up to 128.
-func backwardOnTensorCores(b *kernels.Builder, m mask) error {
+// spanBackwardOnTensorCores is spanBackward for half precision and dims up to 128.
+func spanBackwardOnTensorCores(b *kernels.Builder, m mask) error {
 	a, err := spanOf(b, m)
 	if err != nil {
 		return err
@@ -154,8 +154,8 @@ func backwardOnTensorCores(b *kernels.Builder, m mask) error {
 	p.span = a.span()
 	a.launchDelta(p)
 	a.launchDQ("span", width, p, true, func(int64) int64 { return 0 }, sameRows)
-	blocks := int64(fullGPU * a.GPU.SMs)
-	a.launchDKV(p, a.chunks(mmaKeys, mmaKeys, blocks, minChunkRow), mmaKeys, func(grid int64) {
+	blocks := int64(blocksPerSM * a.GPU.SMs)
+	a.launchDKV(p, a.chunks(mmaKeys, mmaKeys, blocks, minChunkRows), mmaKeys, func(grid int64) {
 		a.launch(a.mmaKernel("span_dkv", width), grid, mmaDKVBytes(width, mmaKeys), p)
 	})
 	return nil
@@ -169,9 +169,9 @@ func (a spanProblem) launchDKV(p *params, chunks index, keys int64, launch func(
 	if parts > 1 {
 		p.partial = a.Work(4 * a.groups() * parts * a.T * (a.D + a.Dv))
 	}
-	launch(a.groups() * kernels.Pieces(a.T, keys) * parts)
+	launch(a.groups() * kernels.CeilDiv(a.T, keys) * parts)
 	if parts > 1 {
-		a.launch(a.Type.Name("span_reduce"), kernels.Pieces(a.groups()*a.T, warps), 0, p)
+		a.launch(a.Type.Name("span_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)
 	}
 }
 
@@ -180,21 +180,21 @@ func (a spanProblem) launchDKV(p *params, chunks index, keys int64, launch func(
 // uncutBlocks or more for each multiprocessor, rows are not cut. Otherwise they are cut for about cutBlocks, about half of which
 // see none of their keys.
 const (
-	fullGPU     = 6 // blocks for each multiprocessor
-	uncutBlocks = 3
-	cutBlocks   = 16
-	maxChunks   = 32 // most chunks of the rows of one tile of keys
-	minChunkRow = 256
+	blocksPerSM  = 6
+	uncutBlocks  = 3
+	cutBlocks    = 16
+	maxChunks    = 32 // most chunks of the rows of one tile of keys
+	minChunkRows = 256
 
-	warpGroupChunkRow = 768 // minChunkRow of warp groups
+	minChunkRowsOnWarpGroups = 768 // minChunkRows of warp groups
 )
 
 // chunks cuts the rows of each tile of keys so that there are about `blocks` thread blocks. The result is at most `items` chunks of
 // `chunk` rows, a multiple of `tile` and about `minRows` or more.
 func (a spanProblem) chunks(keys, tile, blocks, minRows int64) index {
 	rows := min(a.S, a.window+keys) * a.headsPerGroup() // the most rows that see keys of one tile
-	n := kernels.Pieces(blocks, a.groups()*kernels.Pieces(a.T, keys))
+	n := kernels.CeilDiv(blocks, a.groups()*kernels.CeilDiv(a.T, keys))
 	n = max(1, min(n, maxChunks, rows/minRows))
-	chunk := kernels.RoundUp(kernels.Pieces(rows, n), tile)
-	return index{chunk: int32(chunk), items: int32(kernels.Pieces(rows, chunk))}
+	chunk := kernels.RoundUp(kernels.CeilDiv(rows, n), tile)
+	return index{chunk: int32(chunk), items: int32(kernels.CeilDiv(rows, chunk))}
 }

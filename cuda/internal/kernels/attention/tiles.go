@@ -18,12 +18,8 @@ var (
 	selectTiles          = []tile{{64, 64}, {32, 32}, {16, 16}}
 )
 
-// A multiprocessor should have room for minResident blocks, so that one loads while another computes. The hardware reserves
-// reservedShared bytes for each block.
-const (
-	minResident    = 2
-	reservedShared = 1024
-)
+// minResident is the number of blocks that a multiprocessor should have room for, so that one loads while another computes.
+const minResident = 2
 
 // launchSize gives, for a tile, the shared memory of a thread block in bytes and the number of thread blocks.
 type launchSize struct{ shared, grid func(tile) int64 }
@@ -33,15 +29,12 @@ type launchSize struct{ shared, grid func(tile) int64 }
 func (a problem) chooseTile(tiles []tile, size launchSize) (tile, error) {
 	g := a.GPU
 	for _, x := range tiles {
-		if n := size.shared(x); n <= int64(g.SharedPerBlock) && minResident*(n+reservedShared) <= int64(g.SharedPerSM) && size.grid(x) >= int64(g.SMs) {
+		if n := size.shared(x); n <= int64(g.SharedPerBlock) && minResident*(n+kernels.ReservedShared) <= int64(g.SharedPerSM) && size.grid(x) >= int64(g.SMs) {
 			return x, nil
 		}
 	}
 	x := tiles[len(tiles)-1]
-	if n := size.shared(x); n > int64(g.SharedPerBlock) {
-		return x, graph.Refuse(graph.ReasonShared, "the smallest tiles take %d bytes of shared memory, a block has %d", n, g.SharedPerBlock)
-	}
-	return x, nil
+	return x, a.CheckShared("the smallest tiles", size.shared(x))
 }
 
 // launchTiled adds a launch of a kernel that is compiled for several tiles. ownedRows, if not nil, gives the number of a tile's rows that a
@@ -59,7 +52,7 @@ func (a problem) launchTiled(op string, tiles []tile, size launchSize, p *params
 }
 
 // floats is the number of floats that rows of c columns take in shared memory.
-func floats(rows, c int64) int64 { return rows * 4 * (kernels.Pieces(c, 4) | 1) }
+func floats(rows, c int64) int64 { return rows * 4 * (kernels.CeilDiv(c, 4) | 1) }
 
 func (a problem) forwardBytes(x tile) int64 {
 	return 4 * (floats(x.m, a.D) + floats(x.m, a.Dv) + floats(x.n, max(a.D, a.Dv)) + floats(x.m, x.n))
@@ -92,8 +85,8 @@ func (a problem) onTensorCores(shared func(width int64) int64) (width int64, err
 	if width = 64; max(a.D, a.Dv) > 64 {
 		width = 128
 	}
-	if n, limit := shared(width), int64(a.GPU.SharedPerBlock); n > limit {
-		return 0, graph.Refuse(graph.ReasonShared, "tensor cores: %d bytes of shared memory a block, which has %d", n, limit)
+	if err := a.CheckShared("tensor cores", shared(width)); err != nil {
+		return 0, err
 	}
 	a.Aligned(16)
 	return width, nil

@@ -29,7 +29,7 @@ func (a problem) onWarpGroups(shared func(widths) int64) (widths, error) {
 	if a.GPU.Capability != 90 {
 		return widths{}, graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want 9.0", float64(a.GPU.Capability)/10)
 	}
-	if a.GPU.Boxes == nil {
+	if a.GPU.EncodeTensorMap == nil {
 		return widths{}, graph.Refuse(graph.ReasonDevice, "the driver makes no tensor maps")
 	}
 	if bytes := 2 * max(a.T*a.Hkv, a.S*a.Hq) * max(a.D, a.Dv); bytes >= maxMapStride {
@@ -42,8 +42,8 @@ func (a problem) onWarpGroups(shared func(widths) int64) (widths, error) {
 		if a.D%8 != 0 || a.Dv%8 != 0 || a.D > w.c || a.Dv > w.cv {
 			continue
 		}
-		if n, limit := shared(w), int64(a.GPU.SharedPerBlock); n > limit {
-			return w, graph.Refuse(graph.ReasonShared, "warp groups: %d bytes of shared memory a block, which has %d", n, limit)
+		if err := a.CheckShared("warp groups", shared(w)); err != nil {
+			return w, err
 		}
 		a.Aligned(16)
 		return w, nil
@@ -53,16 +53,16 @@ func (a problem) onWarpGroups(shared func(widths) int64) (widths, error) {
 
 // spanParams is SpanParams of attention_wgmma_span.cuh.
 type spanParams struct {
-	k, v   [driver.MapBytes]byte
+	k, v   [driver.TensorMapBytes]byte
 	params `c:"p"`
-	_      [48]byte
+	_      [48]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
-// keyBoxes adds the tensor maps of the keys and values to the last launch, at offsets k and v of its argument. A box has `keys`
+// keyTensorMaps adds the tensor maps of the keys and values to the last launch, at offsets k and v of its argument. A box has `keys`
 // keys.
-func (a problem) keyBoxes(k, v uintptr, keys int64) {
-	a.boxes(k, a.In[1], 1, keys)
-	a.boxes(v, a.In[2], 1, keys)
+func (a problem) keyTensorMaps(k, v uintptr, keys int64) {
+	a.tensorMap(k, a.In[1], 1, keys)
+	a.tensorMap(v, a.In[2], 1, keys)
 }
 
 // launchOnWarpGroups adds the launch of a kernel that owns rows and reads keys by tensor maps. There is at most one thread block
@@ -71,30 +71,30 @@ func (a problem) launchOnWarpGroups(op string, w widths, r keyRing, shared int64
 	p := &spanParams{params: *argument}
 	p.count = int32(r.rows)
 	a.Launch(a.warpGroupKernel(op, w), kernels.Line(min(a.rowTiles(r.rows), int64(a.GPU.SMs))), kernels.Line(warpGroupThreads(r.rows)), shared, p)
-	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), r.n)
+	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), r.tileKeys)
 }
 
-// boxes adds the tensor map of x [batch, tokens, heads, dim] at an offset of the last launch's argument. A box has some heads of some
+// tensorMap adds the tensor map of x [batch, tokens, heads, dim] at an offset of the last launch's argument. A box has some heads of some
 // tokens.
-func (a problem) boxes(offset uintptr, x kernels.Operand, heads, tokens int64) {
-	encode, dims := a.GPU.Boxes, [4]int64{x.Dim(3), x.Dim(2), x.Dim(1), x.Dim(0)}
+func (a problem) tensorMap(offset uintptr, x kernels.Operand, heads, tokens int64) {
+	encode, dims := a.GPU.EncodeTensorMap, [4]int64{x.Dim(3), x.Dim(2), x.Dim(1), x.Dim(0)}
 	a.Encode(offset, x.Ref, func(to []byte, at kernels.Ptr) error { return encode(to, at, dims, [2]int64{heads, tokens}) })
 }
 
 // keyGradientParams is KeyGradientParams of attention_pairs.cuh.
 type keyGradientParams struct {
-	k, v, q, dout [driver.MapBytes]byte
+	k, v, q, dout [driver.TensorMapBytes]byte
 	params        `c:"p"`
 	pairGradients `c:"pairs"`
-	_             [16]byte
+	_             [16]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
 // launchDKVOnWarpGroups adds the launch of a kernel for dk and dv. A tensor-map box of q or do holds `queries` queries: 1 if the queries
 // are listed.
 func (a problem) launchDKVOnWarpGroups(op string, w widths, shape dkvShape, grid, queries int64, p *keyGradientParams) {
 	a.Launch(a.warpGroupKernel(op, w), kernels.Line(grid), kernels.Line(shape.threads), shape.bytes, p)
-	a.keyBoxes(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
-	heads := min(a.headsPerGroup(), shape.n)
-	a.boxes(unsafe.Offsetof(p.q), a.In[0], heads, queries)
-	a.boxes(unsafe.Offsetof(p.dout), a.In[len(a.In)-1], heads, queries)
+	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
+	heads := min(a.headsPerGroup(), shape.rows)
+	a.tensorMap(unsafe.Offsetof(p.q), a.In[0], heads, queries)
+	a.tensorMap(unsafe.Offsetof(p.dout), a.In[len(a.In)-1], heads, queries)
 }

@@ -2,24 +2,24 @@ package attention
 
 import "fmt"
 
-// ring is the shape of a ring buffer: its tiles of n rows, and its stages, some of which are loaded ahead.
-type ring struct{ n, stages int64 }
+// ring is the shape of a ring buffer: the rows of a tile, and the stages, some of which are loaded ahead.
+type ring struct{ rows, stages int64 }
 
-// keyRing is the shape of a kernel that owns rows: its rows, the n keys of a tile, and the stages of keys and of values.
-type keyRing struct{ rows, n, keys, values int64 }
+// keyRing is the shape of a kernel that owns rows: its rows, the keys of a tile, and the stages of keys and of values.
+type keyRing struct{ rows, tileKeys, keyStages, valueStages int64 }
 
 // forcedRing is the shape of a kernel that goes over forced blocks: that of a kernel that owns rows, and the stages of results of pairs
 // of each warp.
 type forcedRing struct {
 	keyRing
-	results int64
+	resultStages int64
 }
 
 // teamRing is the shape of a kernel that chooses blocks: its teams, the stages of keys, and its thread blocks on a multiprocessor.
 type teamRing struct{ teams, stages, blocks int64 }
 
 // pairRing is the shape of the kernel that computes the results of pairs: its computing warp groups, and its stages of rows and of keys.
-type pairRing struct{ groups, rows, keys int64 }
+type pairRing struct{ groups, rowStages, keyStages int64 }
 
 // walkRing is the shape of a kernel that walks: its computing warps of 16 rows, its stages of keys and values, and the columns of
 // its rows in shared memory.
@@ -42,34 +42,74 @@ type widths struct {
 func allWidths() []widths {
 	return []widths{{
 		c: 64, cv: 64,
-		forward: keyRing{192, 112, 5, 5}, dq: keyRing{192, 48, 5, 4}, dkv: ring{128, 4}, listed: ring{112, 3},
-		pairs: pairRing{4, 12, 4}, forced: forcedRing{keyRing{192, 64, 3, 3}, 4}, pairGrad: ring{96, 3},
-		walkForward: walkRing{12, 12, 0}, walkDQ: walkRing{8, 12, 0}, choice: teamRing{2, 3, 2},
+		forward:     keyRing{rows: 192, tileKeys: 112, keyStages: 5, valueStages: 5},
+		dq:          keyRing{rows: 192, tileKeys: 48, keyStages: 5, valueStages: 4},
+		dkv:         ring{rows: 128, stages: 4},
+		listed:      ring{rows: 112, stages: 3},
+		pairs:       pairRing{groups: 4, rowStages: 12, keyStages: 4},
+		forced:      forcedRing{keyRing: keyRing{rows: 192, tileKeys: 64, keyStages: 3, valueStages: 3}, resultStages: 4},
+		pairGrad:    ring{rows: 96, stages: 3},
+		walkForward: walkRing{warps: 12, stages: 12, columns: 0},
+		walkDQ:      walkRing{warps: 8, stages: 12, columns: 0},
+		choice:      teamRing{teams: 2, stages: 3, blocks: 2},
 	}, {
 		c: 128, cv: 128,
-		forward: keyRing{192, 80, 3, 3}, dq: keyRing{128, 48, 5, 4}, dkv: ring{64, 4}, listed: ring{48, 3},
-		pairs: pairRing{4, 8, 2}, forced: forcedRing{keyRing{128, 64, 2, 2}, 2}, pairGrad: ring{48, 3},
-		walkForward: walkRing{8, 7, 0}, walkDQ: walkRing{8, 6, 128}, choice: teamRing{4, 3, 1},
+		forward:     keyRing{rows: 192, tileKeys: 80, keyStages: 3, valueStages: 3},
+		dq:          keyRing{rows: 128, tileKeys: 48, keyStages: 5, valueStages: 4},
+		dkv:         ring{rows: 64, stages: 4},
+		listed:      ring{rows: 48, stages: 3},
+		pairs:       pairRing{groups: 4, rowStages: 8, keyStages: 2},
+		forced:      forcedRing{keyRing: keyRing{rows: 128, tileKeys: 64, keyStages: 2, valueStages: 2}, resultStages: 2},
+		pairGrad:    ring{rows: 48, stages: 3},
+		walkForward: walkRing{warps: 8, stages: 7, columns: 0},
+		walkDQ:      walkRing{warps: 8, stages: 6, columns: 128},
+		choice:      teamRing{teams: 4, stages: 3, blocks: 1},
 	}, {
 		c: 192, cv: 128,
-		forward: keyRing{128, 96, 2, 2}, dq: keyRing{128, 48, 3, 2}, dkv: ring{32, 6}, listed: ring{32, 3},
-		pairs: pairRing{4, 4, 3}, forced: forcedRing{keyRing{128, 32, 2, 2}, 2}, pairGrad: ring{64, 3},
-		walkForward: walkRing{8, 4, 192}, walkDQ: walkRing{8, 3, 320}, choice: teamRing{2, 3, 1},
+		forward:     keyRing{rows: 128, tileKeys: 96, keyStages: 2, valueStages: 2},
+		dq:          keyRing{rows: 128, tileKeys: 48, keyStages: 3, valueStages: 2},
+		dkv:         ring{rows: 32, stages: 6},
+		listed:      ring{rows: 32, stages: 3},
+		pairs:       pairRing{groups: 4, rowStages: 4, keyStages: 3},
+		forced:      forcedRing{keyRing: keyRing{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 2},
+		pairGrad:    ring{rows: 64, stages: 3},
+		walkForward: walkRing{warps: 8, stages: 4, columns: 192},
+		walkDQ:      walkRing{warps: 8, stages: 3, columns: 320},
+		choice:      teamRing{teams: 2, stages: 3, blocks: 1},
 	}, {
 		c: 192, cv: 192, split: true,
-		forward: keyRing{128, 80, 2, 2}, dq: keyRing{128, 32, 3, 3}, dkv: ring{64, 3}, listed: ring{64, 3},
-		pairs: pairRing{4, 4, 2}, forced: forcedRing{keyRing{128, 32, 2, 2}, 1}, pairGrad: ring{64, 3},
-		walkForward: walkRing{8, 3, 192}, walkDQ: walkRing{8, 2, 384},
+		forward:     keyRing{rows: 128, tileKeys: 80, keyStages: 2, valueStages: 2},
+		dq:          keyRing{rows: 128, tileKeys: 32, keyStages: 3, valueStages: 3},
+		dkv:         ring{rows: 64, stages: 3},
+		listed:      ring{rows: 64, stages: 3},
+		pairs:       pairRing{groups: 4, rowStages: 4, keyStages: 2},
+		forced:      forcedRing{keyRing: keyRing{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 1},
+		pairGrad:    ring{rows: 64, stages: 3},
+		walkForward: walkRing{warps: 8, stages: 3, columns: 192},
+		walkDQ:      walkRing{warps: 8, stages: 2, columns: 384},
 	}, {
 		c: 256, cv: 128, split: true,
-		forward: keyRing{128, 48, 2, 2}, dq: keyRing{64, 48, 3, 3}, dkv: ring{64, 3}, listed: ring{64, 3},
-		pairs: pairRing{4, 4, 2}, forced: forcedRing{keyRing{128, 32, 2, 2}, 1}, pairGrad: ring{48, 3},
-		walkForward: walkRing{8, 3, 256}, walkDQ: walkRing{4, 3, 384}, choice: teamRing{2, 2, 1},
+		forward:     keyRing{rows: 128, tileKeys: 48, keyStages: 2, valueStages: 2},
+		dq:          keyRing{rows: 64, tileKeys: 48, keyStages: 3, valueStages: 3},
+		dkv:         ring{rows: 64, stages: 3},
+		listed:      ring{rows: 64, stages: 3},
+		pairs:       pairRing{groups: 4, rowStages: 4, keyStages: 2},
+		forced:      forcedRing{keyRing: keyRing{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 1},
+		pairGrad:    ring{rows: 48, stages: 3},
+		walkForward: walkRing{warps: 8, stages: 3, columns: 256},
+		walkDQ:      walkRing{warps: 4, stages: 3, columns: 384},
+		choice:      teamRing{teams: 2, stages: 2, blocks: 1},
 	}, {
 		c: 256, cv: 192, split: true,
-		forward: keyRing{128, 48, 2, 2}, dq: keyRing{64, 48, 3, 2}, dkv: ring{48, 3}, listed: ring{48, 3},
-		pairs: pairRing{3, 3, 2}, forced: forcedRing{keyRing{64, 32, 2, 2}, 2}, pairGrad: ring{48, 3},
-		walkForward: walkRing{8, 2, 256}, walkDQ: walkRing{4, 3, 448},
+		forward:     keyRing{rows: 128, tileKeys: 48, keyStages: 2, valueStages: 2},
+		dq:          keyRing{rows: 64, tileKeys: 48, keyStages: 3, valueStages: 2},
+		dkv:         ring{rows: 48, stages: 3},
+		listed:      ring{rows: 48, stages: 3},
+		pairs:       pairRing{groups: 3, rowStages: 3, keyStages: 2},
+		forced:      forcedRing{keyRing: keyRing{rows: 64, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 2},
+		pairGrad:    ring{rows: 48, stages: 3},
+		walkForward: walkRing{warps: 8, stages: 2, columns: 256},
+		walkDQ:      walkRing{warps: 4, stages: 3, columns: 448},
 	}}
 }
 
@@ -88,12 +128,12 @@ func (w widths) forwardBytes() int64 { return w.forwardTiles(w.forward) + 2*24*w
 
 func (w widths) forcedBytes() int64 {
 	r := w.forced
-	return w.forwardTiles(r.keyRing) + 2*48*r.rows + r.results*(2*r.rows*w.cv+544*r.rows/64) + 408
+	return w.forwardTiles(r.keyRing) + 2*48*r.rows + r.resultStages*(2*r.rows*w.cv+544*r.rows/64) + 408
 }
 
 // forwardTiles counts rows of q twice.
 func (w widths) forwardTiles(r keyRing) int64 {
-	return 2 * (2*r.rows*w.c + r.n*(r.keys*w.c+r.values*w.cv))
+	return 2 * (2*r.rows*w.c + r.tileKeys*(r.keyStages*w.c+r.valueStages*w.cv))
 }
 
 // dqBytes counts rows of q or do twice if they do not stay in registers.
@@ -105,7 +145,7 @@ func (w widths) dqBytes() int64 {
 	if w.c > 192 {
 		columns += w.cv
 	}
-	return 2*(r.rows*columns+r.n*(r.keys*w.c+r.values*w.cv)) + 3*24*r.rows + 384
+	return 2*(r.rows*columns+r.tileKeys*(r.keyStages*w.c+r.valueStages*w.cv)) + 3*24*r.rows + 384
 }
 
 // dkvShape is the shape of a kernel for dk and dv: its tiles of rows, and the keys, threads and bytes of shared memory of a thread block.
@@ -121,7 +161,7 @@ func (w widths) shapeOfDKV(r ring, keys int64, split bool) dkvShape {
 	if split {
 		threads += 128
 	}
-	return dkvShape{r, keys, threads, 2*(w.c+w.cv)*(keys+r.stages*r.n) + r.stages*(20*r.n+32) + 112}
+	return dkvShape{r, keys, threads, 2*(w.c+w.cv)*(keys+r.stages*r.rows) + r.stages*(20*r.rows+32) + 112}
 }
 
 func (w widths) spanDKV() dkvShape {
@@ -139,7 +179,7 @@ func (w widths) pairsDKV() dkvShape {
 	split := w.c > 128
 	shape := w.shapeOfDKV(w.pairGrad, warpGroupListKeys, split)
 	if split {
-		shape.bytes += 2 * w.pairGrad.n * 128
+		shape.bytes += 2 * w.pairGrad.rows * 128
 	}
 	return shape
 }
@@ -156,7 +196,7 @@ func (w widths) itemTiles() int64 {
 // lists, and the barriers.
 func (w widths) pairForwardBytes() int64 {
 	r := w.pairs
-	return 2*64*(r.rows*w.c+r.keys*(w.c+w.cv)) + r.rows*(32+16) + r.keys*(4*64*w.itemTiles()+24+24) + 8
+	return 2*64*(r.rowStages*w.c+r.keyStages*(w.c+w.cv)) + r.rowStages*(32+16) + r.keyStages*(4*64*w.itemTiles()+24+24) + 8
 }
 
 // walkBytes is the shared memory of a kernel that walks: stages, rows and barriers.

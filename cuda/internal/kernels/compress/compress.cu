@@ -137,8 +137,8 @@ template <typename T> __device__ void compress_clear(const CompressParams& p) {
   const T* dy = static_cast<const T*>(p.x);
   T* y = static_cast<T*>(p.y);
   const int64_t width = p.heads * p.dim;
-  elementwise<T>(p.batch * p.blocks * width, width % kLanes<T> == 0 && aligned(dy, y), [&](auto width_, int64_t o) {
-    constexpr int W = decltype(width_)::value;
+  elementwise<T>(p.batch * p.blocks * width, width % kLanes<T> == 0 && aligned(dy, y), [&](auto lanes, int64_t o) {
+    constexpr int W = decltype(lanes)::value;
     const int64_t place = o / width, b = place / p.blocks;
     float v[W] = {};
     if (p.token(b, place - b * p.blocks) >= 0) read<W>(dy + o, v);

@@ -48,7 +48,7 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 		}
 	}
 	if p.pickSize > 0 {
-		share := kernels.Pieces(max(1, keys[compressed]), 16*c.blocks)*16 + 8 // keys of a block: Share of decode_cluster.cu
+		share := kernels.CeilDiv(max(1, keys[compressed]), 16*c.blocks)*16 + 8 // keys of a block: Share of decode_cluster.cu
 		if logits := 4 * int64(p.h) * share; class.runAtOnce(b.GPU, c, sequences, shared+logits) {
 			shared += logits
 		} else { // the logits go to global memory instead
@@ -56,7 +56,7 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 			p.logits = b.Work(sequences * c.blocks * logits)
 		}
 	}
-	if err := checkShared(b, shared); err != nil {
+	if err := b.CheckShared("clusters", shared); err != nil {
 		return err
 	}
 	grid := kernels.Dim{X: int(c.blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}
@@ -68,7 +68,7 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 }
 
 // clusterShared is the shared memory of a block, without logits, in bytes: the arrays of ClusterShared in decode_cluster.cu.
-func (class products) clusterShared(c cluster, p *decodeParams) int64 {
+func (class productClass) clusterShared(c cluster, p *decodeParams) int64 {
 	h := int64(p.h)
 	slices, sums, stats, factors := branches*h*class.width, p.maxCompressed, branches*c.blocks*2*h, branches*c.blocks*h
 	ofWarps, tops, norms, gates := c.warps*3*h, h, h, branches*h
@@ -79,8 +79,8 @@ func (class products) clusterShared(c cluster, p *decodeParams) int64 {
 
 // runAtOnce reports whether the clusters of all sequences run at once if a block needs `shared` bytes of shared memory. Blocks of eight
 // warps get a multiprocessor each: if some had to share one, all would wait for these.
-func (class products) runAtOnce(gpu kernels.GPU, c cluster, sequences, shared int64) bool {
-	resident := min(class.blocksPerSM, int64(gpu.SharedPerSM)/(shared+1024))
+func (class productClass) runAtOnce(gpu kernels.GPU, c cluster, sequences, shared int64) bool {
+	resident := min(class.blocksPerSM, int64(gpu.SharedPerSM)/(shared+kernels.ReservedShared))
 	if c.warps == 8 {
 		resident = min(resident, 1)
 	}

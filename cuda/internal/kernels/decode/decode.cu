@@ -1,4 +1,4 @@
-// One step of decoding (ops.DecodeOp) in three launches: one token of each sequence is stored in the cache and attends. q, k, v [B,1,...]
+// One step of decoding (ops.DecodeOp) in two or three launches: one token of each sequence is stored in the cache and attends. q, k, v [B,1,...]
 // and cache -> o [B,1,Hq,Dv], idx int32 [B,1,Hkv,n], read int32 [B,Hkv,3] (the keys read by each branch), and the cache.
 //
 //   decode_spans      grid [parts of the compressed and window branches, Hkv, B]. A block has a part of the keys of one branch. The block
@@ -47,7 +47,7 @@ template <typename T> __device__ void store(const Step& s, const DecodeShared& s
 #pragma unroll 1
     for (int c = threadIdx.x; 2 * c < p.dim; c += kDecodeThreads) {
       float x = to_float(k[2 * c]), y = to_float(k[2 * c + 1]);
-      turn_pair(x, y, shared.rotation[c]);
+      rotate_pair(x, y, shared.rotation[c]);
       to_k[2 * c] = from_float<T>(x), to_k[2 * c + 1] = from_float<T>(y);
     }
 #pragma unroll 1
@@ -55,7 +55,7 @@ template <typename T> __device__ void store(const Step& s, const DecodeShared& s
   }
   __syncthreads();
   const int first = s.t + 1 - p.l;
-  if (!window && first >= 0 && p.d.rest(first) == 0) {
+  if (!window && first >= 0 && p.d.mod(first) == 0) {
     compress<T>(s, shared.work);
     __syncthreads();
   }
@@ -121,11 +121,11 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
 
 // OutputShare is the share [lo,hi) of this block in the h*Dv numbers of o, a multiple of W. All blocks but the last ones have `each`.
 template <int W> struct OutputShare {
-  int each, lo, hi;
+  int per_block, lo, hi;
   __device__ explicit OutputShare(const DecodeParams& p) {
     const int all = p.h * p.value_dim;
-    each = (all / W + gridDim.x - 1) / gridDim.x * W;
-    lo = min(all, int(blockIdx.x) * each), hi = min(all, lo + each);
+    per_block = (all / W + gridDim.x - 1) / gridDim.x * W;
+    lo = min(all, int(blockIdx.x) * per_block), hi = min(all, lo + per_block);
   }
 };
 
@@ -174,7 +174,7 @@ template <int W> __device__ void add(const DecodeParams& p, const float* from, c
 // threads share one, each with a slice of the parts. places, factors and sums, the room for the sums of slices, are in shared memory.
 template <typename T, int W> __device__ void join(const Step& s, const OutputShare<W>& share, const int32_t* places, const float* factors, int parts, float* sums) {
   const DecodeParams& p = s.p;
-  const int n = share.each / W, slices = max(1, kDecodeThreads / n), numbers = share.hi - share.lo;
+  const int n = share.per_block / W, slices = max(1, kDecodeThreads / n), numbers = share.hi - share.lo;
   const float* from = Part(p, s.at(), 0).o + share.lo;
   T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim + share.lo;
 #pragma unroll 1
@@ -292,7 +292,7 @@ template <typename Products> __device__ void decode_selected(const DecodeParams&
 NSA_DECODE(f32, 4, Cores<float>)
 NSA_DECODE(bf16, 4, Cores<nsa::bf16>)
 NSA_DECODE(f16, 4, Cores<nsa::f16>)
-NSA_MATRIX_UNITS(NSA_DECODE)
+NSA_TENSOR_CORE_CLASSES(NSA_DECODE)
 
 #define NSA_DECODE_JOIN(name, type)                                                       \
   extern "C" __global__ void __launch_bounds__(nsa::kDecodeThreads)                       \

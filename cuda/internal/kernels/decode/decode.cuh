@@ -23,8 +23,8 @@ struct Divisor {
   uint32_t factor; // 0 for n = 1
   int32_t shift;
 
-  __device__ int of(int x) const { return factor ? int(__umulhi(x, factor) >> shift) : x; }
-  __device__ int rest(int x) const { return x - of(x) * n; }
+  __device__ int div(int x) const { return factor ? int(__umulhi(x, factor) >> shift) : x; }
+  __device__ int mod(int x) const { return x - div(x) * n; }
 };
 
 struct DecodeRegion {
@@ -78,13 +78,13 @@ struct Step {
   __device__ void turn_to(int b) { branch = b, keys = keys_of(b); }
   __device__ bool has(int b) const { return p.has >> b & 1; }
   __device__ int64_t at() const { return int64_t(slot) * p.groups + group; }
-  __device__ int visible() const { return t + 1 < p.l ? 0 : p.d.of(t + 1 - p.l) + 1; }
-  __device__ int own() const { return p.select_block.of(t); }
+  __device__ int visible() const { return t + 1 < p.l ? 0 : p.d.div(t + 1 - p.l) + 1; }
+  __device__ int own() const { return p.select_block.div(t); }
   __device__ int oldest() const { return p.dense ? 0 : max(0, t + 1 - p.w); } // the oldest token of the window
 
   __device__ int keys_of(int b) const {
     if (b == kCompressedBranch) return visible();
-    if (b == kSelectedBranch) return (min(p.n, own() + 1) - 1) * p.select_block.n + p.select_block.rest(t) + 1;
+    if (b == kSelectedBranch) return (min(p.n, own() + 1) - 1) * p.select_block.n + p.select_block.mod(t) + 1;
     return t + 1 - oldest();
   }
   // The number of parts that the keys of a branch are cut into; at least one if the branch stores a token.
@@ -96,9 +96,9 @@ struct Step {
     return branch == kCompressedBranch ? p.compressed : branch == kSelectedBranch || p.dense ? p.tokens : p.window;
   }
   __device__ int64_t row(const DecodeRegion& r, int list, int64_t place) const { return (int64_t(list) * p.groups + group) * r.places.n + place; }
-  __device__ int64_t paged(const DecodeRegion& r, int i) const { return row(r, pages[r.places.of(i)], r.places.rest(i)); }
+  __device__ int64_t paged(const DecodeRegion& r, int i) const { return row(r, pages[r.places.div(i)], r.places.mod(i)); }
   __device__ int64_t token_row() const { return paged(p.tokens, t); }
-  __device__ int64_t tail_row(int token) const { return row(p.tail, slot, p.tail.places.rest(token)); }
+  __device__ int64_t tail_row(int token) const { return row(p.tail, slot, p.tail.places.mod(token)); }
 };
 
 // KeyRows maps key i of a step's branch to its row. All that it needs is in registers.
@@ -116,12 +116,12 @@ struct KeyRows {
     if (ring) pages = nullptr;
   }
   __device__ int operator()(int i) const {
-    if (!pages) return base + places.rest(oldest + i);
+    if (!pages) return base + places.mod(oldest + i);
     if (idx) {
-      const int at = block.of(i);
+      const int at = block.div(i);
       i += (idx[at] - at) * block.n;
     }
-    const int page = places.of(i);
+    const int page = places.div(i);
     return pages[page] * apart + base + i - page * places.n;
   }
 };

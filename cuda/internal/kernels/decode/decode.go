@@ -92,8 +92,8 @@ type decodeParams struct {
 	scale                                         float32
 }
 
-// products describes a class of decode_products.cuh and how it is launched.
-type products struct {
+// productClass describes a class of decode_products.cuh and how it is launched.
+type productClass struct {
 	name                  string // the end of the kernels' names
 	minPartKeys           int64  // keys of the shortest part
 	width                 int64  // of a head, in numbers
@@ -136,7 +136,7 @@ func onTensorCores(b *kernels.Builder, op ops.DecodeOp) error {
 }
 
 // tensorCoreProducts returns the class for the dims of an op. It makes the launches require aligned operands.
-func tensorCoreProducts(b *kernels.Builder, op ops.DecodeOp) products {
+func tensorCoreProducts(b *kernels.Builder, op ops.DecodeOp) productClass {
 	b.Aligned(16)
 	h, d, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), op.Cache.KeyDim, int64(op.Cache.ValueDim)
 	width, slots, heads, blocks := int64(64), int64(3), int64(8), int64(4)
@@ -147,7 +147,7 @@ func tensorCoreProducts(b *kernels.Builder, op ops.DecodeOp) products {
 		width, slots, blocks = 128, 2, blocks-1
 	}
 	ring := slots * 16 * width
-	return products{
+	return productClass{
 		name: fmt.Sprintf("mma%dx%d_%v", width, heads, b.Type), minPartKeys: 128, width: width, blocksPerSM: blocks,
 		headBytes: heads * (width + 8) * 2, ringFloats: ring, warpFloats: kernels.RoundUp(max(ring, h*dv+2*h), 64),
 	}
@@ -155,7 +155,7 @@ func tensorCoreProducts(b *kernels.Builder, op ops.DecodeOp) products {
 
 func onCores(b *kernels.Builder, op ops.DecodeOp) error {
 	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
-	return step(b, op, products{name: b.Type.String(), minPartKeys: 128, blocksPerSM: 4, headBytes: h * int64(op.Cache.KeyDim) * 4, warpFloats: h*dv + 35*h + 32})
+	return step(b, op, productClass{name: b.Type.String(), minPartKeys: 128, blocksPerSM: 4, headBytes: h * int64(op.Cache.KeyDim) * 4, warpFloats: h*dv + 35*h + 32})
 }
 
 // checkCache refuses a cache whose numbers have another type than the other operands, and one with more rows than kernels can
@@ -237,15 +237,15 @@ func pickSize(c ops.KVCache, context, threads int64) int32 {
 	if !c.Has(ops.Selected) {
 		return 0
 	}
-	candidates := max(int64(c.TopN), kernels.Pieces(context, int64(c.SelectBlock)))
-	free, perThread := int64(c.TopN-ops.ForcedBlocks), kernels.Pieces(candidates, threads)
+	candidates := max(int64(c.TopN), kernels.CeilDiv(context, int64(c.SelectBlock)))
+	free, perThread := int64(c.TopN-ops.ForcedBlocks), kernels.CeilDiv(candidates, threads)
 	const groups = 32
 	return int32(kernels.RoundUp(2*(groups+2+perThread*threads+perThread*min(threads/groups*free, threads))+free, 4))
 }
 
 // step adds the launches of a step. With few sequences, parts of keys are short, so that every multiprocessor gets some. The
 // lengths of parts depend on the cache and the device alone.
-func step(b *kernels.Builder, op ops.DecodeOp, class products) error {
+func step(b *kernels.Builder, op ops.DecodeOp, class productClass) error {
 	p, keys, err := newParams(b, op)
 	if err != nil {
 		return err
@@ -269,15 +269,15 @@ func step(b *kernels.Builder, op ops.DecodeOp, class products) error {
 	launch := func(kernel string, parts int64) {
 		b.Launch("nsa_decode_"+kernel+"_"+class.name, kernels.Dim{X: int(parts), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), shared, p)
 	}
-	if err := checkShared(b, max(shared, joinShared)); err != nil {
+	if err := b.CheckShared("split-KV", max(shared, joinShared)); err != nil {
 		return err
 	}
 	launch("spans", spanParts)
 	if selectedParts > 0 {
 		launch("selected", selectedParts)
 	}
-	cells := kernels.Pieces(h*int64(p.valueDim), 4)
-	shares := min(kernels.Pieces(cells, joinCells), kernels.Pieces(joinBlocks*int64(b.GPU.SMs), sequences))
+	cells := kernels.CeilDiv(h*int64(p.valueDim), 4)
+	shares := min(kernels.CeilDiv(cells, joinCells), kernels.CeilDiv(joinBlocks*int64(b.GPU.SMs), sequences))
 	b.Launch(b.Type.Name("decode_join"), kernels.Dim{X: int(shares), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), joinShared, p)
 	b.Overlap()
 	return nil
@@ -295,7 +295,7 @@ func (p *decodeParams) cutParts(first, minPartKeys, wanted int64, keys [branches
 		if p.stores>>i&1 == 1 {
 			length := partLength(minPartKeys, keys[i], max(1, wanted*keys[i]/max(1, total)))
 			p.partKeys[i] = int32(length)
-			parts += max(1, kernels.Pieces(keys[i], length))
+			parts += max(1, kernels.CeilDiv(keys[i], length))
 		}
 	}
 	return parts
@@ -317,16 +317,8 @@ func partSize(p *decodeParams) int64 {
 const rowBytes = 256
 
 // headShared returns the bytes of shared memory for the rotation and the heads.
-func (class products) headShared(p *decodeParams) int64 {
+func (class productClass) headShared(p *decodeParams) int64 {
 	return kernels.RoundUp(int64(p.dim)*4, 16) + kernels.RoundUp(class.headBytes, 16)
-}
-
-// checkShared refuses more shared memory than a block may have.
-func checkShared(b *kernels.Builder, shared int64) error {
-	if shared > int64(b.GPU.SharedPerBlock) {
-		return graph.Refuse(graph.ReasonShared, "a block needs %d bytes of shared memory, want at most %d", shared, b.GPU.SharedPerBlock)
-	}
-	return nil
 }
 
 // maxParts bounds the parts of a branch.
@@ -335,6 +327,6 @@ const maxParts = 64
 // partLength returns the number of keys of a part, for a branch of up to `keys` keys. It is a multiple of minPartKeys and makes about
 // `wanted` parts of equal length.
 func partLength(minPartKeys, keys, wanted int64) int64 {
-	parts := min(wanted, maxParts, max(1, kernels.Pieces(keys, minPartKeys)))
-	return max(1, kernels.Pieces(kernels.Pieces(keys, parts), minPartKeys)) * minPartKeys
+	parts := min(wanted, maxParts, max(1, kernels.CeilDiv(keys, minPartKeys)))
+	return max(1, kernels.CeilDiv(kernels.CeilDiv(keys, parts), minPartKeys)) * minPartKeys
 }

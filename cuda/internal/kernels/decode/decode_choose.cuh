@@ -55,13 +55,13 @@ template <int Threads, typename Sum> __device__ void pick(const Step& s, float* 
   const DecodeParams& p = s.p;
   constexpr int kGroups = 32, kLanes = Threads / kGroups; // groups of lanes that rank one score together
   const int own = s.own(), visible = s.visible(), candidates = own - 2, free = p.n - 3;
-  const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, each = (candidates + Threads - 1) / Threads; // each: blocks of a thread
-  uint64_t *best = reinterpret_cast<uint64_t*>(shared), *bar = best + kGroups, *scores = bar + 2, *list = scores + each * Threads;
+  const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, per_thread = (candidates + Threads - 1) / Threads; // each: blocks of a thread
+  uint64_t *best = reinterpret_cast<uint64_t*>(shared), *bar = best + kGroups, *scores = bar + 2, *list = scores + per_thread * Threads;
   int32_t* count = reinterpret_cast<int32_t*>(bar + 1);
-  uint32_t* chosen = reinterpret_cast<uint32_t*>(list + min(free * kLanes, Threads) * each); // ~place
+  uint32_t* chosen = reinterpret_cast<uint32_t*>(list + min(free * kLanes, Threads) * per_thread); // ~place
 
   // The score of block 1 + i: the sums of the compressed keys that share tokens with it, times these tokens over d.
-  const int l = p.d.of(p.l), wide = p.d.of(p.select_block.n), weights = l + wide - 1;
+  const int l = p.d.div(p.l), wide = p.d.div(p.select_block.n), weights = l + wide - 1;
   uint64_t mine = 0;
 #pragma unroll 1
   for (int i = threadIdx.x; i < candidates; i += Threads) {

@@ -117,8 +117,8 @@ template <typename Products, int Blocks, int Warps> struct ClusterShared {
     const Weight w = weigh(p, branch, j);
     return (p.has >> branch & 1) && j < p.h ? gates[j * __popc(p.has) + __popc(p.has & ((1 << branch) - 1))] * w.norm * w.power : 0;
   }
-  // give writes a cell of o of a head and a branch to the block that adds it up.
-  __device__ void give(int branch, int head, int cell, float4 o) const {
+  // send_cell writes a cell of o of a head and a branch to the block that adds it up.
+  __device__ void send_cell(int branch, int head, int cell, float4 o) const {
     reinterpret_cast<float4*>(in_block(cell / kPart, slices))[(branch * Blocks + blockIdx.x) * slice + head * kPart + cell % kPart] = o;
   }
 };
@@ -187,7 +187,7 @@ __device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, 
   using T = typename Products::Type;
   constexpr int kPairs = Products::kWidth / 2, kRows = c.kThreads / kPairs; // a thread has one pair of dims of every kRows-th head
   const DecodeParams& p = s.p;
-  const int me = threadIdx.x, of = me % kPairs, first = me / kPairs;
+  const int thread = threadIdx.x, of = thread % kPairs, first = thread / kPairs;
   const bool in = 2 * of < p.dim;
   uint32_t heads[Products::kMostHeads / kRows], k[kBranches];
   T v[kBranches];
@@ -200,26 +200,26 @@ __device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, 
   for (int b = 0; b < kBranches; ++b) {
     const bool stores = p.stores >> b & 1;
     k[b] = stores && in ? reinterpret_cast<const uint32_t*>(static_cast<const T*>(p.k[b]) + s.at() * p.dim)[of] : 0;
-    v[b] = stores && me < p.value_dim ? static_cast<const T*>(p.v[b])[s.at() * p.value_dim + me] : from_float<T>(0);
+    v[b] = stores && thread < p.value_dim ? static_cast<const T*>(p.v[b])[s.at() * p.value_dim + thread] : from_float<T>(0);
   }
   const uint4 hidden = gates.hidden(s, gates.at);
   T gate = from_float<T>(0);
-  if (!p.gate_w && me < gates.n) gate = static_cast<const T*>(p.gates)[s.at() * gates.n + me];
+  if (!p.gate_w && thread < gates.n) gate = static_cast<const T*>(p.gates)[s.at() * gates.n + thread];
 #pragma unroll 1
-  for (int i = me; i < p.width - 1; i += c.kThreads) c.pages[i] = s.pages[i];
+  for (int i = thread; i < p.width - 1; i += c.kThreads) c.pages[i] = s.pages[i];
   if (s.t < 0) {
     if (blockIdx.x == 0) no_blocks(s), rest<T>(s);
     return false;
   }
   if (p.gate_w) gates.write(s, hidden, c.gates);
-  else if (me < gates.n) c.gates[me] = to_float(gate);
+  else if (thread < gates.n) c.gates[thread] = to_float(gate);
   s.pages = c.pages;
   const float2 rotation = rotation_at(s.t, turn, false);
   const auto turned = [&](uint32_t raw) {
     T two[2];
     memcpy(two, &raw, sizeof two);
     float x = to_float(two[0]), y = to_float(two[1]);
-    turn_pair(x, y, rotation);
+    rotate_pair(x, y, rotation);
     return pair<T>(x, y);
   };
 #pragma unroll
@@ -227,21 +227,21 @@ __device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, 
   __syncthreads();
   T* cache = static_cast<T*>(p.cache);
   const auto put = [&](int b, const DecodeRegion& r, int64_t row) {
-    if (me < kPairs && in) reinterpret_cast<uint32_t*>(cache + r.keys + row * p.dim)[of] = turned(k[b]);
-    if (me < p.value_dim) cache[r.values + row * p.value_dim + me] = v[b];
+    if (thread < kPairs && in) reinterpret_cast<uint32_t*>(cache + r.keys + row * p.dim)[of] = turned(k[b]);
+    if (thread < p.value_dim) cache[r.values + row * p.value_dim + thread] = v[b];
   };
   bool stored = false;
   if (p.stores >> kCompressedBranch & 1 && Share<Blocks>(s.keys_of(kCompressedBranch)).newest) {
     put(kCompressedBranch, p.tail, s.tail_row(s.t));
     if (s.has(kSelectedBranch)) put(kSelectedBranch, p.tokens, s.token_row());
     const int block = s.t + 1 - p.l; // first token of the block that ends with this token
-    if (stored = true; block >= 0 && p.d.rest(block) == 0) {
+    if (stored = true; block >= 0 && p.d.mod(block) == 0) {
       __syncthreads();
       compress<T>(s, c.work);
     }
   }
   if (p.stores >> kWindowBranch & 1 && Share<Blocks>(s.keys_of(kWindowBranch)).newest) {
-    put(kWindowBranch, p.window, s.row(p.window, s.slot, p.window.places.rest(s.t)));
+    put(kWindowBranch, p.window, s.row(p.window, s.slot, p.window.places.mod(s.t)));
     stored = true;
   }
   if (stored) __syncthreads();
@@ -257,7 +257,7 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
   constexpr int kKeys = Products::kKeys, kTeams = 2;
   const DecodeParams& p = s.p;
   const T* cache = static_cast<const T*>(p.cache);
-  const int me = threadIdx.x, warp = me / 32, h = p.h;
+  const int thread = threadIdx.x, warp = thread / 32, h = p.h;
   const auto stored = [&](int branch) { return branch != kNoBranch && p.stores >> branch & 1; };
   const auto steps = [&](int branch) {
     if (!stored(branch)) return 0;
@@ -284,13 +284,13 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
 #pragma unroll 1
   for (int at = lo; at < hi; at += all) products.step(p, from, nullptr, at, all, hi, row);
   const int count = products.finish_rows(p, mine, stats + warp * 3 * h);
-  if (me % 32 == 0) c.warp_counts[warp] = count;
+  if (thread % 32 == 0) c.warp_counts[warp] = count;
   __syncthreads();
 
   // A group of as many lanes as there are warps has a head of a branch: lane w computes the factor of warp w, and writes the share's
   // largest logit and sum to block w. There are 32 groups, and so many heads in two branches.
   static_assert(kTeams * kMostHeads == 32, "groups of lanes");
-  const int w = me % Warps, j = me / Warps % kMostHeads, team = me / Warps / kMostHeads;
+  const int w = thread % Warps, j = thread / Warps % kMostHeads, team = thread / Warps / kMostHeads;
   const int branch = team ? second : first;
   const bool in = w < cut != team && j < h;
   float* of = stats + w * 3 * h + j;
@@ -311,7 +311,7 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
   __syncthreads();
   const int cells = h * c.kCells;
 #pragma unroll 1
-  for (int u = me; u < (second == kNoBranch ? 1 : kTeams) * cells; u += c.kThreads) {
+  for (int u = thread; u < (second == kNoBranch ? 1 : kTeams) * cells; u += c.kThreads) {
     const bool team = u >= cells;
     if (!stored(team ? second : first)) continue;
     const int of = team ? u - cells : u, head = of / c.kCells, cell = of % c.kCells, at = head * Products::kRow + cell * 4;
@@ -319,14 +319,14 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
 #pragma unroll
     for (int w = 0; w < Warps; ++w)
       if (w < cut != team) add_cell(sum, stats[(w * 3 + 2) * h + head], *reinterpret_cast<const float4*>(c.work + w * Products::kRingFloats + at));
-    c.give(team ? second : first, head, cell, sum);
+    c.send_cell(team ? second : first, head, cell, sum);
   }
   __syncthreads(); // all threads have read work
 }
 
-// tell_sums sums the probabilities of this block's compressed keys over the heads, and writes the sums to all blocks. Four lanes share
-// four keys; each of them takes every fourth head. tell_sums waits for the stats of all blocks itself, after its first reads of logits.
-template <typename Products, int Blocks, int Warps> __device__ void tell_sums(const Step& s, const ClusterShared<Products, Blocks, Warps>& c) {
+// broadcast_sums sums the probabilities of this block's compressed keys over the heads, and writes the sums to all blocks. Four lanes share
+// four keys; each of them takes every fourth head. broadcast_sums waits for the stats of all blocks itself, after its first reads of logits.
+template <typename Products, int Blocks, int Warps> __device__ void broadcast_sums(const Step& s, const ClusterShared<Products, Blocks, Warps>& c) {
   const DecodeParams& p = s.p;
   constexpr int kLanes = 4, kEach = Products::kMostHeads / kLanes, kAtOnce = c.kThreads / kLanes * 4; // heads of a lane; keys of a turn
   constexpr int kTurns = Blocks < 8 ? 4 : 2; // turns whose loads are in flight
@@ -391,11 +391,11 @@ template <typename Products, int Blocks, int Warps> __device__ void decode_clust
   extern __shared__ float4 nsa_dynamic_shared[];
   using Shared = ClusterShared<Products, Blocks, Warps>;
   Shared::arrive(); // begins the barrier that shows that all blocks have begun
-  const int me = threadIdx.x, rank = blockIdx.x;
+  const int thread = threadIdx.x, rank = blockIdx.x;
   constexpr int kThreads = 32 * Warps, kGroups = kThreads / Blocks;
-  const int block = me % Blocks, group = me / Blocks;
+  const int block = thread % Blocks, group = thread / Blocks;
   const Shared c(p, shared_of_block(nsa_dynamic_shared));
-  const double turn = p.turns[me % (Products::kWidth / 2)]; // in range: turns has kDecodePairs elements
+  const double turn = p.turns[thread % (Products::kWidth / 2)]; // in range: turns has kDecodePairs elements
   const GateLayer<T, Products::kMostHeads, 32 * Warps> gates(p);
   next_may_start();
   await_previous();
@@ -416,31 +416,31 @@ template <typename Products, int Blocks, int Warps> __device__ void decode_clust
   };
   attend(s, c, kCompressedBranch, kWindowBranch, chooses);
   if (chooses) {
-    tell_sums(s, c); // 1: attend has arrived at this barrier, tell_sums waits at it: all stats have arrived
+    broadcast_sums(s, c); // 1: attend has arrived at this barrier, broadcast_sums waits at it: all stats have arrived
     c.arrive();
     set_factors(kCompressedBranch, kWindowBranch);
     c.wait(); // 2: all sums have arrived
     pick<kThreads>(s, c.work, [=](int i) { return c.sums[i]; }, c.idx);
   } else {
-    for (int f = me; f < p.n; f += kThreads) c.idx[f] = selects && f <= s.own() ? f : -1;
+    for (int f = thread; f < p.n; f += kThreads) c.idx[f] = selects && f <= s.own() ? f : -1;
   }
   __syncthreads();
   if (rank == 0)
-    for (int f = me; f < p.n; f += kThreads) p.idx[s.at() * p.n + f] = c.idx[f];
+    for (int f = thread; f < p.n; f += kThreads) p.idx[s.at() * p.n + f] = c.idx[f];
   if (selects) attend(s, c, kSelectedBranch, kNoBranch, false);
   c.arrive(), c.wait(); // 3: all cells of o have arrived
   if (!chooses) set_factors(kCompressedBranch, kWindowBranch);
   set_factors(kSelectedBranch, kNoBranch);
   __syncthreads();
 
-  if (const int b = kThreads - 1 - me; rank == 0 && b < kBranches) { // in the last warp, which has the least work on o
+  if (const int b = kThreads - 1 - thread; rank == 0 && b < kBranches) { // in the last warp, which has the least work on o
     int read = 0;
     for (int i = 0; i < Blocks; ++i) read += p.stores >> b & 1 ? c.counts[b * Blocks + i] : 0;
     p.read[s.at() * kBranches + b] = read;
   }
   T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
 #pragma unroll 1
-  for (int i = me; i < c.slice; i += kThreads) {
+  for (int i = thread; i < c.slice; i += kThreads) {
     const int head = i / c.kPart, dim = (rank * c.kPart + i % c.kPart) * 4;
     float4 sum = {0, 0, 0, 0};
 #pragma unroll
@@ -475,4 +475,4 @@ template <typename Products, int Blocks, int Warps> __device__ void decode_clust
   NSA_DECODE_CLUSTER(1, 8, __VA_ARGS__) \
   NSA_DECODE_CLUSTER(1, 4, __VA_ARGS__)
 
-NSA_MATRIX_UNITS(NSA_DECODE_CLUSTERS)
+NSA_TENSOR_CORE_CLASSES(NSA_DECODE_CLUSTERS)

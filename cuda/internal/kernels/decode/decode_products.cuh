@@ -81,7 +81,7 @@ template <typename T, int W, int H> struct TensorCores {
       T lanes[2];
       memcpy(lanes, raw + i, sizeof lanes);
       float x = to_float(lanes[0]), y = to_float(lanes[1]);
-      turn_pair(x, y, rotation);
+      rotate_pair(x, y, rotation);
       static_cast<uint32_t*>(q)[(first + i * kRows) * kPitch / 2 + pair_of] = pair<T>(x, y);
     }
     __syncthreads();
@@ -252,8 +252,8 @@ template <typename T, int W, int H> struct TensorCores {
     fill_values(p, from, next, end, rows);
   }
 
-  // give writes o, `row` floats a head, to `to`, and the largest logits and sums to tops. Returns the keys read.
-  __device__ int give(const DecodeParams& p, float* to, int row, int width, float* tops) {
+  // write_results writes o, `row` floats a head, to `to`, and the largest logits and sums to tops. Returns the keys read.
+  __device__ int write_results(const DecodeParams& p, float* to, int row, int width, float* tops) {
     __syncwarp(); // all lanes have read the ring, which `to` overlaps
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -275,17 +275,17 @@ template <typename T, int W, int H> struct TensorCores {
       }
     return warp_sum(read);
   }
-  __device__ int finish(const DecodeParams& p, float* to) { return give(p, to, p.value_dim, p.value_dim, to + p.h * p.value_dim); }
+  __device__ int finish(const DecodeParams& p, float* to) { return write_results(p, to, p.value_dim, p.value_dim, to + p.h * p.value_dim); }
 
   // finish_rows is finish with o as rows [h,kRow], for which writes to shared memory have no bank conflicts.
   static constexpr int kRow = W + 4, kRingFloats = kSlots * kSlot / 4;
   static_assert(H * kRow <= kRingFloats, "rows of o lie where the ring was");
-  __device__ int finish_rows(const DecodeParams& p, float* to, float* tops) { return give(p, to, kRow, W, tops); }
+  __device__ int finish_rows(const DecodeParams& p, float* to, float* tops) { return write_results(p, to, kRow, W, tops); }
 };
 
-// NSA_MATRIX_UNITS lists the instances: a name, the least number of blocks of four warps on a multiprocessor, which limits registers, and
+// NSA_TENSOR_CORE_CLASSES lists the instances: a name, the least number of blocks of four warps on a multiprocessor, which limits registers, and
 // the class. decode.go has the same list.
-#define NSA_MATRIX_UNITS(kernels)                                 \
+#define NSA_TENSOR_CORE_CLASSES(kernels)                                 \
   kernels(mma64x8_bf16, 4, TensorCores<nsa::bf16, 64, 8>)         \
   kernels(mma64x16_bf16, 3, TensorCores<nsa::bf16, 64, 16>)       \
   kernels(mma64x8_f16, 4, TensorCores<nsa::f16, 64, 8>)           \
@@ -312,7 +312,7 @@ template <typename T> struct Cores {
     const T* heads = static_cast<const T*>(s.p.q) + s.at() * s.p.h * s.p.dim;
     for (int i = threadIdx.x; i < s.p.h * pairs; i += kDecodeThreads) {
       float x = to_float(heads[2 * i]), y = to_float(heads[2 * i + 1]);
-      turn_pair(x, y, rotation[i % pairs]);
+      rotate_pair(x, y, rotation[i % pairs]);
       static_cast<float2*>(q)[i] = {to_float(from_float<T>(x)), to_float(from_float<T>(y))};
     }
     __syncthreads();

@@ -11,7 +11,7 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
   T* cache = static_cast<T*>(p.cache);
   const int first = s.t + 1 - p.l, lane = threadIdx.x % 32;
-  const int64_t row = s.paged(p.compressed, p.d.of(first)), tail = s.tail_row(0);
+  const int64_t row = s.paged(p.compressed, p.d.div(first)), tail = s.tail_row(0);
   if (!p.phi[0][0]) { // the mean
 #pragma unroll 1
     for (int u = threadIdx.x; u < p.dim + p.value_dim; u += blockDim.x) {

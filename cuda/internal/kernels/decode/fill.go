@@ -27,7 +27,7 @@ func fill(b *kernels.Builder, op ops.FillCacheOp) error {
 			keys: int64(r.Keys), values: int64(r.Values), n: k.Dim(1), places: int32(r.Places), ring: kernels.Flag(ring), l: int32(l), d: int32(d),
 			groups: int32(c.KVHeads), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(table.Dim(1)),
 		}
-		grid := kernels.Dim{X: int(min(kernels.Pieces(p.n*int64(c.KVHeads), 8), 1<<12)), Y: int(table.Dim(0)), Z: 1}
+		grid := kernels.Dim{X: int(min(kernels.CeilDiv(p.n*int64(c.KVHeads), 8), 1<<12)), Y: int(table.Dim(0)), Z: 1}
 		b.Launch(b.Type.Name("cache_fill"), grid, kernels.Threads(), 0, p)
 		next, stored = next+2, 0
 	}

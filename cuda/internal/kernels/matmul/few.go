@@ -66,12 +66,12 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 	complete(p)
 	kernel, features, blocks := "linear_few", int64(8), int64(1)
 	if rows > maxRowsOfOneBlock {
-		kernel, features, blocks = "linear_rows", 16, kernels.Pieces(rows, 32)
+		kernel, features, blocks = "linear_rows", 16, kernels.CeilDiv(rows, 32)
 	}
 	tiles := int64(0)
 	for i, w := range ws {
 		p.w[i], p.y[i], p.n[i], p.first[i] = w.Ref, ys[i].Ref, int32(w.Dim(0)), int32(tiles)
-		if tiles += kernels.Pieces(w.Dim(0), features); w.Dim(0) > math.MaxInt32/2 || tiles > math.MaxInt32/2 {
+		if tiles += kernels.CeilDiv(w.Dim(0), features); w.Dim(0) > math.MaxInt32/2 || tiles > math.MaxInt32/2 {
 			return graph.Refuse(graph.ReasonSize, "%d features, want less than 2^30", w.Dim(0))
 		}
 	}
@@ -79,7 +79,7 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 	if p.gain != 0 {
 		const static = 16 << 10 // more static shared memory than the kernel has
 		p.wideX = kernels.Flag(b.TypeOf(x) == kernels.F32)
-		if shared = 16*kernels.Pieces(k, 4) + rows*(16*kernels.Pieces(k, 8)+64); rows > maxRowsOfOneBlock || shared > int64(b.GPU.SharedPerBlock)-static {
+		if shared = 16*kernels.CeilDiv(k, 4) + rows*(16*kernels.CeilDiv(k, 8)+64); rows > maxRowsOfOneBlock || shared > int64(b.GPU.SharedPerBlock)-static {
 			return graph.Refuse(graph.ReasonShape, "%d rows of %d with RMSNorm, want at most %d in %d bytes", rows, k, maxRowsOfOneBlock, b.GPU.SharedPerBlock-static)
 		}
 	}

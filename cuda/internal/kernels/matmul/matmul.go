@@ -51,17 +51,17 @@ type floatPlan struct {
 // sizes alone, and so do the bits.
 func planFloat(p kernels.Product) floatPlan {
 	const fullGPU, shortestRun = 264, 512 // blocks that fill a large GPU; K of a split
-	f := floatPlan{side: 128, tiles: kernels.Pieces(p.M, 128) * kernels.Pieces(p.N, 128)}
+	f := floatPlan{side: 128, tiles: kernels.CeilDiv(p.M, 128) * kernels.CeilDiv(p.N, 128)}
 	if f.tiles*p.Batch < fullGPU/2 {
-		f.side, f.tiles = 64, kernels.Pieces(p.M, 64)*kernels.Pieces(p.N, 64)
+		f.side, f.tiles = 64, kernels.CeilDiv(p.M, 64)*kernels.CeilDiv(p.N, 64)
 	}
-	splits := max(kernels.Pieces(p.K, longestRun), min(fullGPU/(f.tiles*p.Batch), p.K/shortestRun), 1)
+	splits := max(kernels.CeilDiv(p.K, longestRun), min(fullGPU/(f.tiles*p.Batch), p.K/shortestRun), 1)
 	if p.LDC != p.N || p.StrideC != p.M*p.N && p.Batch > 1 {
 		splits = 1 // the second stage writes c in one piece
 	}
 	splits = min(splits, max(1, partialBytes/(4*p.Batch*p.M*p.N)), math.MaxUint16)
-	f.run = kernels.RoundUp(kernels.Pieces(p.K, splits), 16)
-	f.splits = kernels.Pieces(p.K, f.run)
+	f.run = kernels.RoundUp(kernels.CeilDiv(p.K, splits), 16)
+	f.splits = kernels.CeilDiv(p.K, f.run)
 	return f
 }
 

@@ -156,7 +156,7 @@ __device__ __forceinline__ void exchange(uint32_t (&w)[4]) {
 }
 
 // Tensor is the work of a block: the items blockIdx.x, blockIdx.x + gridDim.x, ..., as one sequence of tiles along k.
-template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct Tensor {
+template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct TensorProduct {
   using A = Side<Z::kM, TransA, Z>;
   using B = Side<Z::kN, !TransB, Z>;
   static constexpr int kStageBytes = A::kBytes + B::kBytes;
@@ -329,8 +329,8 @@ template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct Te
 template <typename T, typename Z, bool TransA, bool TransB> __device__ __forceinline__ void matmul_tensor(const MatmulTensorParams& p) {
   int64_t apart = p.lda | p.ldb;
   if (p.batch > 1) apart |= p.stride_a | p.stride_b;
-  if (apart % 8 == 0 && aligned(p.a, p.b)) Tensor<T, Z, TransA, TransB, true>::run(p);
-  else Tensor<T, Z, TransA, TransB, false>::run(p);
+  if (apart % 8 == 0 && aligned(p.a, p.b)) TensorProduct<T, Z, TransA, TransB, true>::run(p);
+  else TensorProduct<T, Z, TransA, TransB, false>::run(p);
 }
 
 using Large = Shape<128, 128, 32, 4, 64, 64, 2>;
@@ -340,15 +340,15 @@ using Small = Shape<64, 64, 32, 4, 32, 32, 3>;
 
 // matmul_sum: partial [splits,batch,m,pitch], bias -> c. A thread adds four columns, splits in ascending order, then the bias.
 extern "C" __global__ void __launch_bounds__(256) nsa_matmul_sum_f32(const __grid_constant__ nsa::MatmulSumParams p) {
-  const int64_t quads = p.pitch / 4, each = p.batch * p.m * quads;
+  const int64_t quads = p.pitch / 4, quads_per_split = p.batch * p.m * quads;
   const int64_t bytes = p.out_type == nsa::kF32 ? 4 : 2;
   const bool packs = p.ldc % 4 == 0 && (p.batch == 1 || p.stride_c % 4 == 0) && uint64_t(p.c) % (4 * bytes) == 0;
-  for (int64_t i = blockIdx.x * 256ll + threadIdx.x; i < each; i += gridDim.x * 256ll) {
+  for (int64_t i = blockIdx.x * 256ll + threadIdx.x; i < quads_per_split; i += gridDim.x * 256ll) {
     const float4* from = reinterpret_cast<const float4*>(p.partial) + i;
     float4 sum = from[0];
 #pragma unroll 4
     for (int64_t s = 1; s < p.splits; ++s) {
-      const float4 x = from[s * each];
+      const float4 x = from[s * quads_per_split];
       sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
     }
     float v[4] = {sum.x, sum.y, sum.z, sum.w};

@@ -24,7 +24,7 @@ type tensorShape struct {
 	name     string
 	side     int64 // of a tile
 	resident int64 // tiles that a large GPU works on at once
-	cost     int64 // of one element along k of a tile, with that many resident
+	cost     int64 // time of one element along k of a wave of tiles, in units that only planTensor compares
 }
 
 const (
@@ -47,24 +47,27 @@ type tensorPlan struct {
 func planTensor(p kernels.Product) tensorPlan {
 	const (
 		startRun  = 96    // the start of a tile takes as long as so many elements along k
-		stageCost = 600   // of a second stage
-		perCost   = 12000 // bytes of partial sums written or read at the cost of 1
+		sumCost   = 600   // of the launch that adds up partial sums
+		costBytes = 12000 // bytes of partial sums written or read at the cost of 1
 		maxSplits = 64
 	)
 	elements := p.Batch * p.M * p.N
-	largest := min(kernels.Pieces(p.K, 4*tensorDepth), max(1, partialBytes/(4*p.Batch*p.M*pitch(p))))
-	smallest := min(largest, kernels.Pieces(p.K, longestRun))
+	largest := min(kernels.CeilDiv(p.K, 4*tensorDepth), max(1, partialBytes/(4*p.Batch*p.M*pitch(p))))
+	smallest := min(largest, kernels.CeilDiv(p.K, longestRun))
 	var best tensorPlan
 	lowest := int64(-1)
-	for _, s := range []tensorShape{{"matmul_large", 128, 264, 4}, {"matmul_small", 64, 396, 3}} {
-		tiles := p.Batch * kernels.Pieces(p.M, s.side) * kernels.Pieces(p.N, s.side)
+	for _, s := range []tensorShape{
+		{name: "matmul_large", side: 128, resident: 264, cost: 4},
+		{name: "matmul_small", side: 64, resident: 396, cost: 3},
+	} {
+		tiles := p.Batch * kernels.CeilDiv(p.M, s.side) * kernels.CeilDiv(p.N, s.side)
 		for splits := smallest; splits <= min(largest, max(smallest, maxSplits)); splits++ {
-			run := kernels.RoundUp(kernels.Pieces(p.K, splits), tensorDepth)
-			plan := tensorPlan{s, run, kernels.Pieces(p.K, run)}
-			waves := kernels.Pieces(tiles*plan.splits, s.resident)
+			run := kernels.RoundUp(kernels.CeilDiv(p.K, splits), tensorDepth)
+			plan := tensorPlan{s, run, kernels.CeilDiv(p.K, run)}
+			waves := kernels.CeilDiv(tiles*plan.splits, s.resident)
 			cost := waves * (run + startRun) * s.cost
 			if plan.splits > 1 {
-				cost += stageCost + 8*plan.splits*elements/perCost
+				cost += sumCost + 8*plan.splits*elements/costBytes
 			}
 			if lowest < 0 || cost < lowest {
 				best, lowest = plan, cost
@@ -98,12 +101,12 @@ func multiplyHalf(b *kernels.Builder, p kernels.Product, x, y, bias, c kernels.R
 		arg.c, arg.bias, arg.outType = b.Scratch(kernels.Align(4*plan.splits*arg.strideSplit)), 0, int32(kernels.F32)
 	}
 	const maxBlocks = 1 << 30 // blocks loop over the remaining tiles
-	tiles := plan.splits * p.Batch * kernels.Pieces(p.M, plan.side) * kernels.Pieces(p.N, plan.side)
+	tiles := plan.splits * p.Batch * kernels.CeilDiv(p.M, plan.side) * kernels.CeilDiv(p.N, plan.side)
 	b.Launch(plan.kernelOf(p), kernels.Line(min(tiles, maxBlocks)), kernels.Line(tensorThreads), plan.shared(), &arg)
 	if plan.splits == 1 {
 		return
 	}
-	b.Launch("nsa_matmul_sum_f32", kernels.Looped(kernels.Pieces(arg.strideSplit, 4*256)), kernels.Threads(), 0, &sumParams{
+	b.Launch("nsa_matmul_sum_f32", kernels.GridStride(kernels.CeilDiv(arg.strideSplit, 4*256)), kernels.Threads(), 0, &sumParams{
 		partial: arg.c, bias: bias, c: c, m: p.M, n: p.N, pitch: pitch(p), ldc: p.LDC, strideC: p.StrideC,
 		batch: p.Batch, splits: plan.splits, outType: int32(p.Out), biasType: int32(p.Type),
 	})

@@ -9,16 +9,18 @@
 
 namespace nsa {
 
+constexpr int kMaxParts = 12, kMaxTerms = 3;  // ops.MaxLinears, ops.MaxTerms
+
 struct ColumnsParams {
   void* joint;
-  void* part[12][3]; // the terms of each part, then null
+  void* part[kMaxParts][kMaxTerms]; // the terms of each part, then null
   const Document* documents; // [B,S], or null
   int64_t rows;
   int64_t seq; // S
   int64_t start;
   double log2_base;
-  int32_t end[12];    // the column after each part
-  int32_t turned[12]; // whether each part is rotated
+  int32_t end[kMaxParts];    // the column after each part
+  int32_t turned[kMaxParts]; // whether each part is rotated
   int32_t parts;
   int32_t dim; // D; 0 if nothing is rotated
   int32_t inverse;
@@ -71,7 +73,7 @@ __device__ __forceinline__ void move_rows(int first, int step, int end, char* co
       for (int t = 1; t < kTerms; ++t) add_pack<T>(v, {raw[u][t]});
       if (rotations != nullptr) {
 #pragma unroll
-        for (int j = 0; j < W; j += 2) turn_pair(v[j], v[j + 1], rotations[r * pairs + j / 2]);
+        for (int j = 0; j < W; j += 2) rotate_pair(v[j], v[j + 1], rotations[r * pairs + j / 2]);
       }
       write<W>(reinterpret_cast<T*>(to.row(r)), v);
     }
@@ -138,7 +140,7 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_narro
     }
     const int d = at % p.dim, even = at - d % 2;
     float a = load(even), b = load(even + 1);
-    turn_pair(a, b, rotation_at(double(p.start + position_of(p.documents, row, row % p.seq)), turns[d / 2], p.inverse));
+    rotate_pair(a, b, rotation_at(double(p.start + position_of(p.documents, row, row % p.seq)), turns[d / 2], p.inverse));
     y[at] = from_float<T>(at == even ? a : b);
   }
 }

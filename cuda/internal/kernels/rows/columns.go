@@ -89,13 +89,13 @@ func (c Columns) launch(b *kernels.Builder, kernel string) error {
 	if packs <= maxThreads { // whole rows
 		threads = kernels.RoundUp(packs*max(1, threads/packs), 32)
 	}
-	sequences := kernels.Pieces(p.rows/p.seq, tileSequences)
+	sequences := kernels.CeilDiv(p.rows/p.seq, tileSequences)
 	if b.Documents != 0 {
 		if sequences = p.rows / p.seq; sequences > maxGrid {
 			return graph.Refuse(graph.ReasonSize, "%d rows of documents, want at most %d", sequences, maxGrid)
 		}
 	}
-	grid := kernels.Dim{X: int(kernels.Pieces(p.seq, tilePositions)), Y: int(min(sequences, maxGrid)), Z: 1}
+	grid := kernels.Dim{X: int(kernels.CeilDiv(p.seq, tilePositions)), Y: int(min(sequences, maxGrid)), Z: 1}
 	b.Launch(b.Type.Name(kernel), grid, kernels.Line(threads), shared, p)
 	return nil
 }

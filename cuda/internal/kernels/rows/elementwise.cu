@@ -25,7 +25,7 @@ struct BinaryParams {
 constexpr int kTerms = 8;
 
 struct AddParams {
-  const void* x[8];
+  const void* x[kTerms];
   void* y;
   int64_t n;
   int32_t terms;

@@ -12,9 +12,11 @@
 
 namespace nsa {
 
+constexpr int kMaxBranches = 8;
+
 struct GatedSumParams {
   const void* gates;
-  const void* branch[8];
+  const void* branch[kMaxBranches];
   void* y;
   int64_t rows;
   int64_t dim;
@@ -24,11 +26,11 @@ struct GatedSumParams {
 
 struct GatedSumGradParams {
   const void* gates;
-  const void* branch[8];
+  const void* branch[kMaxBranches];
   const void* dy;
   void* dgates;
-  void* dbranch[8];
-  float* delta[8];
+  void* dbranch[kMaxBranches];
+  float* delta[kMaxBranches];
   int64_t rows;
   int64_t dim;
   uint32_t seq;

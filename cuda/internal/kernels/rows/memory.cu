@@ -21,10 +21,12 @@ struct FillParams {
   int32_t pad;
 };
 
+constexpr int kMaxCopies = 24;
+
 struct CopyParams {
-  const void* x[24];
-  void* y[24];
-  int64_t bytes[24];
+  const void* x[kMaxCopies];
+  void* y[kMaxCopies];
+  int64_t bytes[kMaxCopies];
   int64_t blocks; // thread blocks of each array
 };
 

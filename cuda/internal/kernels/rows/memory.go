@@ -50,14 +50,14 @@ func Copy(b *kernels.Builder, list ...Transfer) {
 	if n > 1 {
 		maxBlocks = 2048 / n // arrays shorter than the longest leave blocks idle
 	}
-	p.blocks = min(kernels.Pieces(longest, 256*16), maxBlocks)
+	p.blocks = min(kernels.CeilDiv(longest, 256*16), maxBlocks)
 	b.Launch("nsa_copy", kernels.Line(p.blocks*n), kernels.Threads(), 0, p)
 }
 
 // Fill adds a launch that sets n words of 16 or 32 bits to value.
 func Fill(b *kernels.Builder, y kernels.Ref, n int64, bits int, value uint32) {
 	kernel := fmt.Sprintf("nsa_fill_b%d", bits)
-	b.Launch(kernel, kernels.Looped(kernels.Pieces(n, 256)), kernels.Threads(), 0, &fillParams{y: y, n: n, value: value})
+	b.Launch(kernel, kernels.GridStride(kernels.CeilDiv(n, 256)), kernels.Threads(), 0, &fillParams{y: y, n: n, value: value})
 }
 
 // Zeros fills all outputs with zeros.

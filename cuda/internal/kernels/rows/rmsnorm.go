@@ -45,7 +45,7 @@ func rmsNormGrad[S ops.RMSNormGradOp | ops.RMSNormGradAddOp](b *kernels.Builder,
 		return graph.Refuse(graph.ReasonShape, "dim is %d, want at most %d", dim, maxNormDim)
 	}
 	run := runOf(rows)
-	parts := kernels.Pieces(rows, run)
+	parts := kernels.CeilDiv(rows, run)
 	p := &rmsNormGradParams{
 		x: x.Ref, weight: weight.Ref, dy: dy.Ref, dx: dx.Ref, partial: b.Work(parts * dim * 4),
 		rows: rows, dim: dim, run: run, eps: float32(eps), xType: int32(b.TypeOf(x)),

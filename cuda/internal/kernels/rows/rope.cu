@@ -42,7 +42,7 @@ template <typename T, int W> __device__ __forceinline__ void rope_pairs(const Ro
         read<W>(x + i, v);
       }
 #pragma unroll
-      for (int j = 0; j < W; j += 2) turn_pair(v[j], v[j + 1], rotation[j / 2]);
+      for (int j = 0; j < W; j += 2) rotate_pair(v[j], v[j + 1], rotation[j / 2]);
       if constexpr (W == 2) {
         y[i] = from_float<T>(v[0]), y[i + 1] = from_float<T>(v[1]);
       } else {

@@ -32,7 +32,7 @@ __device__ __forceinline__ int64_t position_of(const Document* documents, int64_
   return documents ? t - documents[i].first : t;
 }
 
-__device__ __forceinline__ void turn_pair(float& a, float& b, float2 rotation) {
+__device__ __forceinline__ void rotate_pair(float& a, float& b, float2 rotation) {
   const float x = a;
   a = x * rotation.x - b * rotation.y;
   b = x * rotation.y + b * rotation.x;

@@ -43,7 +43,7 @@ func rope(b *kernels.Builder, op ops.RoPEOp) error {
 		perThread = b.Type.Lanes()
 	}
 	block := kernels.Threads()
-	grid := min(kernels.Pieces(p.tokens*(dim/perThread), block.Threads()), 1<<12)
+	grid := min(kernels.CeilDiv(p.tokens*(dim/perThread), block.Threads()), 1<<12)
 	b.Launch(b.Type.Name("rope"), kernels.Line(grid), block, dim/2*8, p)
 	return nil
 }

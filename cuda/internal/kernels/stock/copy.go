@@ -125,8 +125,8 @@ func copyElements(b *kernels.Builder, from, to view) error {
 	case p.rank == 1 && p.xStrides[0] == 1 && p.yStrides[0] == 1:
 		rows.Copy(b, rows.Transfer{From: p.x, To: p.y, Bytes: 4 * p.n})
 	case p.toTranspose():
-		tiles := kernels.Pieces(p.sizes[0], 32) * kernels.Pieces(p.sizes[1], 32) * (p.n / (p.sizes[0] * p.sizes[1]))
-		b.Launch("nsa_stock_transpose_f32", kernels.Looped(tiles), kernels.Threads(), 0, &p)
+		tiles := kernels.CeilDiv(p.sizes[0], 32) * kernels.CeilDiv(p.sizes[1], 32) * (p.n / (p.sizes[0] * p.sizes[1]))
+		b.Launch("nsa_stock_transpose_f32", kernels.GridStride(tiles), kernels.Threads(), 0, &p)
 	default:
 		packs := p.xStrides[0] == 1 && p.yStrides[0] == 1 && p.sizes[0]%4 == 0
 		for d := 1; d < int(p.rank); d++ {

@@ -40,7 +40,7 @@ func shareOf(outer, along, inner int64, cut bool) int64 {
 	for columns < inner && columns < 32 {
 		columns *= 2
 	}
-	for !cut && columns > 8 && outer*kernels.Pieces(inner, columns) < fullGPU { // memory delivers 8 floats at once
+	for !cut && columns > 8 && outer*kernels.CeilDiv(inner, columns) < fullGPU { // memory delivers 8 floats at once
 		columns /= 2
 	}
 	return columns
@@ -49,9 +49,9 @@ func shareOf(outer, along, inner int64, cut bool) int64 {
 // blocksOf is the number of blocks for all lines.
 func blocksOf(outer, inner, share int64) int64 {
 	if share < 0 {
-		return kernels.Pieces(outer*inner, 256/-share)
+		return kernels.CeilDiv(outer*inner, 256/-share)
 	}
-	return outer * kernels.Pieces(inner, share)
+	return outer * kernels.CeilDiv(inner, share)
 }
 
 // reduction is the sum, or the maximum, of [outer,along,inner] along its middle axis.
@@ -68,8 +68,8 @@ func (r reduction) plan() (run, splits int64) {
 		shortestRun = 16 * 256 / share
 	}
 	splits = max(1, min(fullGPU/blocksOf(r.outer, r.inner, share), r.along/shortestRun))
-	run = kernels.RoundUp(kernels.Pieces(r.along, splits), 4)
-	return run, kernels.Pieces(r.along, run)
+	run = kernels.RoundUp(kernels.CeilDiv(r.along, splits), 4)
+	return run, kernels.CeilDiv(r.along, run)
 }
 
 // add adds the launches that write y [outer,inner]. If weights [along] is not 0, x is multiplied by it: that is the product of a
@@ -90,7 +90,7 @@ func (r reduction) add(b *kernels.Builder, x, weights, y kernels.Ref) {
 func (p *reduceParams) launch(b *kernels.Builder) {
 	share := shareOf(p.outer*p.splits, p.run, p.inner, true)
 	p.share = int32(share)
-	b.Launch("nsa_stock_reduce_f32", kernels.Looped(blocksOf(p.outer*p.splits, p.inner, share)), kernels.Threads(), 0, p)
+	b.Launch("nsa_stock_reduce_f32", kernels.GridStride(blocksOf(p.outer*p.splits, p.inner, share)), kernels.Threads(), 0, p)
 }
 
 // reduce reduces one group of neighbouring axes after the other, the innermost first. Intermediate results use two places in work

@@ -45,6 +45,6 @@ func alongLines(b *kernels.Builder, kernel string, axis int, params func(outer, 
 	}
 	outer, along, inner := extent(shape, (axis%len(shape)+len(shape))%len(shape))
 	share := shareOf(outer, along, inner, false)
-	b.Launch(kernel, kernels.Looped(blocksOf(outer, inner, share)), kernels.Threads(), 0, params(outer, along, inner, int32(share)))
+	b.Launch(kernel, kernels.GridStride(blocksOf(outer, inner, share)), kernels.Threads(), 0, params(outer, along, inner, int32(share)))
 	return nil
 }

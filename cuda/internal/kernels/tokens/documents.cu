@@ -48,28 +48,28 @@ template <class Join> __device__ __forceinline__ void running(int* list, int x, 
 extern "C" __global__ void __launch_bounds__(nsa::kTableThreads) nsa_document_table_i32(const __grid_constant__ nsa::DocumentTableParams p) {
   using namespace nsa;
   __shared__ int ends[kTableThreads], keys[kTableThreads];  // of kTableThreads documents: their ends; the compressed keys up to there
-  const int me = threadIdx.x, n = int(p.documents), from = blockIdx.x * kOwned, to = min(p.seq, from + kOwned);
+  const int thread = threadIdx.x, n = int(p.documents), from = blockIdx.x * kOwned, to = min(p.seq, from + kOwned);
   for (int b = blockIdx.y; b < p.batch; b += gridDim.y) {
     const int start = b * p.seq;
     Document* row = p.table + start;
     int begin = 0, before = 0;  // the end of the documents so far; their compressed keys
     for (int i = lower_bound(p.cu, n + 1, start); begin < p.seq; i += kTableThreads) {
-      const int end = i + me < n ? min(max(p.cu[i + me + 1], start), start + p.seq) - start : p.seq;
+      const int end = i + thread < n ? min(max(p.cu[i + thread + 1], start), start + p.seq) - start : p.seq;
       running(ends, max(begin, end), [](int x, int y) { return max(x, y); });
-      const int first = me ? ends[me - 1] : begin;
-      running(keys, (me ? 0 : before) + compressed_keys(ends[me] - first, p.length, p.stride), [](int x, int y) { return x + y; });
+      const int first = thread ? ends[thread - 1] : begin;
+      running(keys, (thread ? 0 : before) + compressed_keys(ends[thread] - first, p.length, p.stride), [](int x, int y) { return x + y; });
       const int stop = ends[kTableThreads - 1], last = keys[kTableThreads - 1];
-      for (int t = max(from, begin) + me; t < min(to, stop); t += kTableThreads) {
+      for (int t = max(from, begin) + thread; t < min(to, stop); t += kTableThreads) {
         const int k = lower_bound(ends, kTableThreads, t + 1);
         row[t].first = k ? ends[k - 1] : begin, row[t].end = ends[k], row[t].keys = k ? keys[k - 1] : before;
       }
-      for (int j = max(from, before) + me; j < min(to, last); j += kTableThreads) {
+      for (int j = max(from, before) + thread; j < min(to, last); j += kTableThreads) {
         const int k = lower_bound(keys, kTableThreads, j + 1);
         row[j].block = k ? ends[k - 1] + (j - keys[k - 1]) * p.stride : begin + (j - before) * p.stride;
       }
       begin = stop, before = last;
     }
-    for (int j = max(from, before) + me; j < to; j += kTableThreads) row[j].block = -1;
+    for (int j = max(from, before) + thread; j < to; j += kTableThreads) row[j].block = -1;
     __syncthreads();  // all threads have read the lists
   }
 }

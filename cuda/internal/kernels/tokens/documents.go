@@ -23,7 +23,7 @@ func documentTable(b *kernels.Builder, op ops.DocumentTableOp) error {
 		return graph.Refuse(graph.ReasonSize, "%d boundaries, blocks of %d tokens, want less than 2^31", cu.N(), op.BlockLen)
 	}
 	p := &documentTableParams{cu.Ref, table.Ref, cu.N() - 1, int32(op.Batch), int32(op.Seq), int32(op.BlockLen), int32(op.Stride)}
-	grid := kernels.Dim{X: int(kernels.Pieces(table.Dim(1), owned)), Y: min(op.Batch, maxGridRows), Z: 1}
+	grid := kernels.Dim{X: int(kernels.CeilDiv(table.Dim(1), owned)), Y: min(op.Batch, maxGridRows), Z: 1}
 	b.Launch("nsa_document_table_i32", grid, kernels.Threads(), 0, p)
 	return nil
 }

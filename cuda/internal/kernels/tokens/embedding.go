@@ -61,7 +61,7 @@ func embeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
 	if err := checkCounts(ids, dweight); err != nil {
 		return err
 	}
-	tiles := kernels.Pieces(n, sortTile)
+	tiles := kernels.CeilDiv(n, sortTile)
 	var keys, places [2]kernels.Ref // the sort alternates between the two
 	for i := range keys {
 		keys[i], places[i] = b.Work(4*n), b.Work(4*n)
@@ -72,17 +72,17 @@ func embeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
 	for shift := 0; shift == 0 || shift < bits.Len64(uint64(vocab-1)); shift += 8 {
 		last = shift / 8 % 2
 		sort.shift, sort.keysOut, sort.placesOut = int32(shift), keys[last], places[last]
-		b.Launch("nsa_sort_count_i32", kernels.Looped(tiles), warp, 0, &sort)
+		b.Launch("nsa_sort_count_i32", kernels.GridStride(tiles), warp, 0, &sort)
 		b.Launch("nsa_sort_scan_i32", kernels.Line(1), kernels.Line(1024), 0, &sort)
-		b.Launch("nsa_sort_place_i32", kernels.Looped(tiles), warp, 0, &sort)
+		b.Launch("nsa_sort_place_i32", kernels.GridStride(tiles), warp, 0, &sort)
 		sort.keys, sort.places = keys[last], places[last]
 	}
 	p := &embeddingGradParams{
-		keys: keys[last], places: places[last], ids: ids.Ref, dy: dy.Ref, partial: b.Work(4 * 2 * dim * kernels.Pieces(n, embeddingChunk)),
+		keys: keys[last], places: places[last], ids: ids.Ref, dy: dy.Ref, partial: b.Work(4 * 2 * dim * kernels.CeilDiv(n, embeddingChunk)),
 		dweight: dweight.Ref, n: n, vocab: vocab, dim: dim, outType: int32(b.TypeOf(dweight)),
 	}
-	warps := kernels.Pieces(kernels.Pieces(dim, b.Type.Lanes()), 32)
-	b.Launch(b.Type.Name("embedding_chunks"), kernels.Looped(kernels.Pieces(n, embeddingChunk)), kernels.Line(min(256, 32*warps)), 0, p)
+	warps := kernels.CeilDiv(kernels.CeilDiv(dim, b.Type.Lanes()), 32)
+	b.Launch(b.Type.Name("embedding_chunks"), kernels.GridStride(kernels.CeilDiv(n, embeddingChunk)), kernels.Line(min(256, 32*warps)), 0, p)
 	b.LaunchRows("nsa_embedding_rows_f32", vocab, dim, p)
 	return nil
 }

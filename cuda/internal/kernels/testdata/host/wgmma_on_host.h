@@ -66,7 +66,7 @@ inline void copy_bytes(uint32_t to, const void* from, int bytes, uint32_t barrie
 }
 
 struct HostTurned { uint32_t to; const uint32_t* v; };
-inline void store_turned(uint32_t to, const uint32_t (&v)[4]) {
+inline void store_transposed(uint32_t to, const uint32_t (&v)[4]) {
   HostTurned mine{to, v};
   host_warp(&mine, [](void* const* lanes) {
     for (int i = 0; i < 4; i++) {

@@ -2,8 +2,8 @@ package driver
 
 import "unsafe"
 
-// MapBytes is the size of a tensor map.
-const MapBytes = 128
+// TensorMapBytes is the size of a tensor map.
+const TensorMapBytes = 128
 
 // Arguments of cuTensorMapEncodeTiled: values of its enumerations.
 const (
@@ -17,13 +17,13 @@ const (
 	zerosOutside   = 0
 )
 
-// EncodeBoxes writes to `to` a tensor map, by which kernels copy boxes of an array of 2-byte elements. The array lies at address
+// EncodeTensorMap writes to `to` a tensor map, by which kernels copy boxes of an array of 2-byte elements. The array lies at address
 // `at`, a multiple of 16. dims are the lengths of its axes, the fastest one first; the strides of the other axes are multiples of
 // 16 bytes. A box has 64 elements along the first axis, box[0] along the second, box[1] along the third and 1 along the last one. In
 // shared memory a box has the 128-byte swizzle, and zeros where it is outside the array.
-func (d *Device) EncodeBoxes(to []byte, at DevicePtr, dims [4]int64, box [2]int64) error {
+func (d *Device) EncodeTensorMap(to []byte, at DevicePtr, dims [4]int64, box [2]int64) error {
 	x := new(struct {
-		room    [MapBytes + boxAlignment]byte
+		room    [TensorMapBytes + boxAlignment]byte
 		dims    [boxDims]uint64
 		strides [boxDims - 1]uint64 // in bytes, of all axes but the first
 		box     [boxDims]uint32
@@ -44,7 +44,7 @@ func (d *Device) EncodeBoxes(to []byte, at DevicePtr, dims [4]int64, box [2]int6
 		err := d.check(f, f.Ask(uintptr(unsafe.Pointer(&x.room[skip])), mapUint16, boxDims, uintptr(at), uintptr(unsafe.Pointer(&x.dims)),
 			uintptr(unsafe.Pointer(&x.strides)), uintptr(unsafe.Pointer(&x.box)), uintptr(unsafe.Pointer(&x.steps)),
 			noInterleaving, mapSwizzle128, mapPromotion, zerosOutside))
-		copy(to[:MapBytes], x.room[skip:])
+		copy(to[:TensorMapBytes], x.room[skip:])
 		return err
 	})
 }
