@@ -29,8 +29,8 @@ var decodeBranches = []struct {
 	{"dense attention", true, 0},
 }
 
-// mostCache bounds the memory of a measured cache, in bytes.
-const mostCache = 4 << 30
+// maxCache bounds the memory of a measured cache, in bytes.
+const maxCache = 4 << 30
 
 // benchDecode times the attention of one layer for one more token after S tokens, for each branch and for batches of sequences. It checks
 // the number of keys that the kernels have read. Then it times whole models.
@@ -50,7 +50,7 @@ func benchDecode(r *report) {
 const pageLen = 512
 
 // measureBranches calls measure for each of decodeBranches with a cache for one more token after s tokens. The cache has type half, or
-// float32 if that is the zero value. Caches larger than mostCache are left out.
+// float32 if that is the zero value. Caches larger than maxCache are left out.
 func measureBranches(measure func(name string, shape attentionShape, c ops.KVCache, s int), shape attentionShape, batch, s int, half tensor.Dtype) {
 	for _, b := range decodeBranches {
 		c := ops.KVCache{Params: base.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
@@ -58,7 +58,7 @@ func measureBranches(measure func(name string, shape attentionShape, c ops.KVCac
 		if b.dense {
 			c.Params = ops.Params{}
 		}
-		if bytes := 4 * c.Elements(); bytes > mostCache {
+		if bytes := 4 * c.Elements(); bytes > maxCache {
 			fmt.Printf("  %s, %s B=%d S=%d: a cache of %d MiB is left out\n", b.name, shape.name, batch, s, bytes>>20)
 			continue
 		}
@@ -150,7 +150,7 @@ func cacheOf(c ops.KVCache) []float32 {
 func (r *report) addKeys(d *decodeStep, what, size string) {
 	var sum, groups int
 	for _, layer := range d.counted {
-		counts := must(graph.HostValue(layer.Value())).(*tensor.Dense).Int32s()
+		counts := must(graph.HostTensor(layer)).Int32s()
 		for _, n := range counts {
 			sum += int(n)
 		}
@@ -182,7 +182,7 @@ func sequence(n int) []int32 {
 	return tokens
 }
 
-// stepSeconds returns the median time over runs of a step of all slots. Each run prefills `behind` tokens and then takes `steps` steps.
+// stepSeconds returns the median time over runs of a step of all slots. Each run prefills prompt tokens and then takes `steps` steps.
 func stepSeconds(d *tinylm.Decoder, prompt, steps, runs int) float64 {
 	tokens, next := sequence(prompt), make([]int32, d.Slots())
 	var times []float64

@@ -40,7 +40,7 @@ func benchDecodeOnGPU(r *report) {
 // the counts of keys, for results would be converted to float32.
 func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache, s int) {
 	const runs = 20
-	layers := min(16, mostCache/(4*c.Elements()))
+	layers := min(16, maxCache/(4*c.Elements()))
 	d := newDecodeStep(shape, c, s, layers)
 	inputs := must(graph.MoveInputs(r.backend, append(slices.Clone(d.inputs), d.caches...)...))
 	defer closes(inputs)

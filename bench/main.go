@@ -138,8 +138,8 @@ func run(pick, out, device string) {
 		fmt.Printf("\n%s: %s\n", s.name, s.about)
 		r.suite = s.name
 		s.run(r)
+		r.save()
 	}
-	r.save()
 	if onlyLength != 0 && !lengthFound {
 		check(fmt.Errorf("-length is %d, which none of these suites has", onlyLength))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -107,11 +108,7 @@ func timeOp(build func(*opInputs) (*G.Node, error), s int, backward bool) (t, fl
 
 // pullBack adds the gradients of out's inputs to the graph. The gradient of out is another input of the graph.
 func pullBack(g *G.ExprGraph, out *G.Node) G.Nodes {
-	var inputs G.Nodes
-	for it := g.From(out.ID()); it.Next(); {
-		inputs = append(inputs, it.Node().(*G.Node))
-	}
-	grads := must(out.Op().(G.SDOp).SymDiff(inputs, out, input(g, "gradient of the output", out.Shape()...)))
+	grads := must(out.Op().(G.SDOp).SymDiff(value.Inputs(g, out), out, input(g, "gradient of the output", out.Shape()...)))
 	return slices.DeleteFunc(grads, func(n *G.Node) bool { return n == nil })
 }
 

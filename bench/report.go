@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/csv"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -14,11 +15,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moby/sys/atomicwriter"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
+
+	"github.com/gorgonia-nsa/nsa/internal/files"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -82,7 +84,9 @@ func newReport(dir string, b graph.Backend) *report {
 	for _, h := range host {
 		fmt.Println(h[0]+":", h[1])
 	}
-	return &report{dir: dir, backend: b, host: host}
+	r := &report{dir: dir, backend: b, host: host}
+	r.checkFolder()
+	return r
 }
 
 // of returns the value of one of the host's columns.
@@ -107,13 +111,37 @@ func (r *report) add(what, size string, value float64, unit string, notes ...not
 	fmt.Println(strings.TrimRight(line, " "))
 }
 
+// path returns the path of the CSV file.
+func (r *report) path() string {
+	if r.backend.Device().Host {
+		return filepath.Join(r.dir, "cpu.csv")
+	}
+	return filepath.Join(r.dir, "gpu.csv")
+}
+
+// saved returns the records of the CSV file, none if there is no file yet.
+func (r *report) saved() [][]string {
+	text, err := os.ReadFile(r.path())
+	if !os.IsNotExist(err) {
+		check(err)
+	}
+	records, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
+	if err != nil {
+		check(fmt.Errorf("%s: %w", r.path(), err))
+	}
+	return records
+}
+
+// checkFolder ends the program if save would fail: before anything is measured.
+func (r *report) checkFolder() {
+	r.saved()
+	f := must(os.CreateTemp(r.dir, ".probe-*"))
+	check(errors.Join(f.Close(), os.Remove(f.Name())))
+}
+
 // save writes cpu.csv or gpu.csv. It keeps the rows of other suites in the file, and appends the rows of this run. It plots the suites
 // that were measured against the sequence length.
 func (r *report) save() {
-	path := filepath.Join(r.dir, "gpu.csv")
-	if r.backend.Device().Host {
-		path = filepath.Join(r.dir, "cpu.csv")
-	}
 	var header, host []string
 	for _, h := range r.host {
 		header, host = append(header, h[0]), append(host, h[1])
@@ -121,14 +149,7 @@ func (r *report) save() {
 	suite := len(header) // index of the column
 	header = append(header, "suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
 	lines := [][]string{header}
-	old, err := os.ReadFile(path)
-	if !os.IsNotExist(err) {
-		check(err)
-	}
-	all, err := csv.NewReader(bytes.NewReader(old)).ReadAll()
-	if err != nil {
-		check(fmt.Errorf("%s: %w", path, err))
-	}
+	all := r.saved()
 	stale := map[string]bool{"suite": true} // the header
 	for _, x := range r.rows {
 		stale[x.suite] = true
@@ -144,8 +165,8 @@ func (r *report) save() {
 	}
 	var b bytes.Buffer
 	check(csv.NewWriter(&b).WriteAll(lines))
-	check(atomicwriter.WriteFile(path, b.Bytes(), 0o644))
-	fmt.Println("\nwrote", path)
+	check(files.Write(r.path(), b.Bytes()))
+	fmt.Println("\nwrote", r.path())
 	r.plot("model", "Base() on the CPU, batch 1, float32", "s", r.againstTokens("model"))
 	r.plot("layer", "One NSA layer on the CPU, float32", "s", r.againstTokens("layer"))
 	r.plot("decode", "One more token: attention of a layer", "ms a token", decodeLine("i B=1 S="))

@@ -12,4 +12,7 @@
 // op does. Ops that the backend does not implement run by their own Do on the host, and the plan says so.
 //
 // Bad input is an error, never a panic. A panic of an op becomes an error that names the op and the node.
+//
+// To read: newPlan in plan.go lists the passes, most of them with a file of their name. A run is in bind.go once, then in run.go, with
+// inputs.go, replay.go, hostmemory.go and publish.go. grad.go and check.go work on graphs without a machine.
 package graph

@@ -96,7 +96,7 @@ func (f *fuser) remove(s *step) {
 // read, if an input is computed too late, or if the backend has no implementation (under a strict policy: none but a
 // fallback).
 func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, error) {
-	at, ok := f.place(old, in, out)
+	at, ok := f.insertionIndex(old, in, out)
 	s := &step{node: old[0].node, spec: spec, in: in, out: out, rule: f.rule}
 	site := f.site(s)
 	if !ok || site.Check() != nil {
@@ -104,7 +104,7 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	}
 	impl, refused, err := firstAccepted(f.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
 	if impl == nil || f.policy.Strict && slices.ContainsFunc(refused, Refusal.fallback) {
-		f.unfused[f.rule+": "+cmp.Or(joined("", refused), "no implementation")]++
+		f.unfused[f.rule+": "+cmp.Or(joinRefusals(refused), "no implementation")]++
 		return false, err
 	}
 	for _, o := range old {
@@ -125,9 +125,9 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	return true, nil
 }
 
-// place returns the index of the old step whose place a new step may take: after the writers of in, and before the readers
+// insertionIndex returns the index of the old step in whose place a new step may stand: after the writers of in, and before the readers
 // of out.
-func (f *fuser) place(old []*step, in, out []*operand) (at int, ok bool) {
+func (f *fuser) insertionIndex(old []*step, in, out []*operand) (at int, ok bool) {
 	from, to := -1, len(f.steps)
 	for _, v := range in {
 		if w := f.writer[v]; slices.Contains(old, w) {
@@ -204,6 +204,6 @@ func (f *fuser) removeCopies(s *step) error {
 			}
 		}
 	}
-	f.copies = append(f.copies, s.node)
+	f.removedCopies = append(f.removedCopies, s.node)
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 // their results into one LinearsOp. The bits are the same in the graph's types; in half precision a library may sum a wider
 // product in another order.
 func (f *fuser) linears(s *step) error {
-	layers := group[ops.LinearOp](f, s)
+	layers := readersOfInput[ops.LinearOp](f, s)
 	if len(layers) < 2 {
 		return nil
 	}
@@ -58,9 +58,9 @@ func (t *rotations) add(i int, s *step) bool {
 	return true
 }
 
-// group returns the steps whose Spec is an S and whose first operand is that of s, in the same types, if s is the first of
-// them. It returns at most ops.MaxLinears.
-func group[S ops.Spec](f *fuser, s *step) (layers []*step) {
+// readersOfInput returns the steps with a Spec S that read the first operand of s, in the same types. It returns none unless s is the
+// first of them, and at most ops.MaxLinears.
+func readersOfInput[S ops.Spec](f *fuser, s *step) (layers []*step) {
 	if _, ok := s.spec.(S); !ok {
 		return nil
 	}
@@ -81,7 +81,7 @@ func group[S ops.Spec](f *fuser, s *step) (layers []*step) {
 // added in another order and, in half precision, sums are not rounded first: so dx differs by roundings. The other results
 // are as in linears.
 func (f *fuser) linearsGrad(s *step) error {
-	weights := group[ops.LinearWeightGradOp](f, s)
+	weights := readersOfInput[ops.LinearWeightGradOp](f, s)
 	if len(weights) < 2 {
 		return nil
 	}
@@ -224,15 +224,10 @@ func asLinears(s *step) (op ops.LinearsOp, ok bool) {
 	return op, false
 }
 
-// hasDerivatives reports whether the plan has derivatives. If so, a rule must not avoid a rounding in half precision only because
-// some value is not kept: the bits would depend on what is kept, and two trainings would drift apart.
-func (f *fuser) hasDerivatives() bool {
-	return slices.ContainsFunc(f.operands, func(v *operand) bool { return len(v.wrt) > 0 })
-}
-
 // linearActivation fuses linear layers and a SiLU or a sigmoid into one LinearsOp, if it alone reads one of their results and the
 // plan has no derivatives. The bits are the same in the graph's types; in half precision the result is not rounded before
-// the activation.
+// the activation. In a plan with derivatives a rule must not avoid a rounding only because some value is not kept: the bits would depend on
+// what is kept, and two trainings would drift apart.
 func (f *fuser) linearActivation(s *step) error {
 	var a ops.Activation
 	switch s.spec.(type) {

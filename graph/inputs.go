@@ -109,7 +109,7 @@ func (m *Machine) upload(o *operand, v G.Value) error {
 	if o.arg.Pointer() != before {
 		m.addressChanges++
 	}
-	m.copies.uploads++
+	m.transfers.uploads++
 	return m.stream.Upload(o.arg, v)
 }
 

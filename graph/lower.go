@@ -29,6 +29,9 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	p.keepWanted()
 	for _, n := range keep {
 		v, ok := p.operandOf[n]
+		if _, in := p.order.inputs[n]; !ok && in && n.Type() == nil { // a statement such as G.Read has no value
+			continue
+		}
 		if !ok {
 			return fmt.Errorf("%s is to be kept and is not in the graph", describe(n))
 		}

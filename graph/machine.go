@@ -55,7 +55,7 @@ type Machine struct {
 	watches        []*Watch
 	run            int64 // number of runs so far, with the one that is running
 	running        *step // the step that is running, nil between steps
-	copies         struct{ uploads, downloads int64 }
+	transfers      struct{ uploads, downloads int64 }
 
 	// copiesUpToDate says that the half-precision copies of weights are right: a solver's step has written them, or the weights
 	// are held.

@@ -283,6 +283,12 @@ func TestGorgoniaReads(t *testing.T) {
 	require.NoError(t, m.RunAll())
 	require.Equal(t, G.F64(7), *other, "a value that the machine did not make is not written to")
 	require.Equal(t, []float64{6, 0}, numbers(t, kernel))
+
+	all := newMachine(t, g, graph.WithKeep(g.AllNodes()...)) // statements among them
+	let(t, x, 5.0, 0)
+	require.NoError(t, all.RunAll())
+	require.Equal(t, []float64{10, 0}, numbers(t, y.Value()))
+	require.Equal(t, []float64{-10, 0}, numbers(t, h.Value()))
 	G.NewUniqueNode(G.WithOp(h.Op()), G.WithChildren(G.Nodes{x}), G.WithName("other"), G.In(g)) // the node has no type
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "is not known")
 }

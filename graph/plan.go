@@ -26,13 +26,13 @@ type plan struct {
 	reads     []read
 	steps     []*step
 
-	halfCopies  map[*G.Node]*operand // by precision: half-precision casts of inputs
-	prologue    int                  // by precision: number of first steps that cast inputs and constants
-	weightCasts int                  // by precision: number of these that cast weights: inputs with a derivative, which solvers write, or held ones
-	allHeld     bool                 // by precision: there are such weights, all are held, and none has a derivative
-	copies      G.Nodes              // by fuse: copies without a step, because their readers read the original
-	unfused     map[string]int       // by fuse: number of refusals by the backend, by rule and reason
-	contiguous  [][]*operand         // by joinWeights: lists of operands that are contiguous in memory
+	halfCopies    map[*G.Node]*operand // by precision: half-precision casts of inputs
+	prologue      int                  // by precision: number of first steps that cast inputs and constants
+	weightCasts   int                  // by precision: number of these that cast weights: inputs with a derivative, which solvers write, or held ones
+	allHeld       bool                 // by precision: there are such weights, all are held, and none has a derivative
+	removedCopies G.Nodes              // by fuse: copies without a step, because their readers read the original
+	unfused       map[string]int       // by fuse: number of refusals by the backend, by rule and reason
+	contiguous    [][]*operand         // by joinWeights: lists of operands that are contiguous in memory
 
 	arena, arenaMin, workspace int // by layout: bytes
 }
@@ -142,10 +142,15 @@ func emptyPlan(o options) (*plan, error) {
 	if a := p.device.Alignment; a < 8 || a&(a-1) != 0 {
 		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", a)
 	}
-	if o.watchesResults() {
+	if o.checksResults() {
 		p.policy.Unfused = []string{UnfusedAll} // the result of each op is checked
 	}
 	return p, p.policy.check()
+}
+
+// hasDerivatives reports whether some operand is a derivative, as in a plan for training.
+func (p *plan) hasDerivatives() bool {
+	return slices.ContainsFunc(p.operands, func(v *operand) bool { return len(v.wrt) > 0 })
 }
 
 // newOperand adds an operand with a cell of its own. The node may be nil.

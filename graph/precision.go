@@ -84,7 +84,7 @@ func (p *plan) precision() error {
 	if !ops.IsHalf(p.half) {
 		return nil
 	}
-	if p.policy.PreferFP16 && !slices.ContainsFunc(p.operands, func(v *operand) bool { return len(v.wrt) > 0 }) {
+	if p.policy.PreferFP16 && !p.hasDerivatives() {
 		p.half = ops.Float16
 	}
 	t := &precisionPass{plan: p, casts: map[cast]*operand{}}

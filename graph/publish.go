@@ -118,7 +118,7 @@ func (m *Machine) answerReads() error {
 			if m.readValues[i] == nil || *r.into != m.readValues[i] {
 				m.readValues[i] = ops.NewValue(v.arg.Operand)
 			}
-			m.copies.downloads++
+			m.transfers.downloads++
 			err = m.stream.Download(m.readValues[i], v.arg)
 		} else {
 			m.readValues[i], err = G.CloneValue(s.host)

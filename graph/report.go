@@ -89,7 +89,7 @@ func (m *Machine) Plan() Plan {
 
 // report returns the plan for users; counts has how often each step has run.
 func (p *plan) report(counts []int64) Plan {
-	r := Plan{Device: p.device, Copies: p.copies, Unfused: maps.Clone(p.unfused), Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
+	r := Plan{Device: p.device, Copies: p.removedCopies, Unfused: maps.Clone(p.unfused), Arena: p.arena, ArenaMin: p.arenaMin, Workspace: p.workspace}
 	for i, s := range p.steps {
 		step := PlanStep{
 			Node: s.node, Op: s.opName(), Spec: s.spec, Inputs: typesOf(s.in), Prologue: i < p.prologue, Recomputed: s.recomputed,
@@ -126,7 +126,7 @@ func (p *plan) report(counts []int64) Plan {
 // Counts returns how often each implementation has run since the machine was made, by its name. "host" counts the ops that
 // ran by their own Do, "upload" and "download" the copies between host and device.
 func (m *Machine) Counts() map[string]int64 {
-	c := map[string]int64{"upload": m.copies.uploads, "download": m.copies.downloads}
+	c := map[string]int64{"upload": m.transfers.uploads, "download": m.transfers.downloads}
 	for i, n := range m.counts {
 		c[m.steps[i].implementation] += n
 	}
@@ -171,22 +171,22 @@ func (p Plan) String() string {
 
 // notes says whether the step is recomputed, what it replaces and which implementations were refused.
 func (s PlanStep) notes() string {
-	var first []string
+	var list []string
 	if s.Recomputed {
-		first = append(first, "recomputed")
+		list = append(list, "recomputed")
 	}
 	if s.Rule != "" {
-		first = append(first, fmt.Sprintf("%s: nodes %s", s.Rule, ids(s.Replaces)))
+		list = append(list, fmt.Sprintf("%s: nodes %s", s.Rule, ids(s.Replaces)))
 	}
-	return joined(strings.Join(first, "; "), s.Refused)
+	if len(s.Refused) > 0 {
+		list = append(list, joinRefusals(s.Refused))
+	}
+	return strings.Join(list, "; ")
 }
 
-// joined lists refusals after first, if first is not empty.
-func joined(first string, refused []Refusal) string {
+// joinRefusals lists refusals in one line.
+func joinRefusals(refused []Refusal) string {
 	var list []string
-	if first != "" {
-		list = append(list, first)
-	}
 	for _, r := range refused {
 		list = append(list, r.String())
 	}

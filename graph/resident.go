@@ -1,11 +1,13 @@
 package graph
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/value"
@@ -20,6 +22,17 @@ func HostValue(v G.Value) (G.Value, error) {
 		return d.HostValue()
 	}
 	return v, nil
+}
+
+var errNoValue = errors.New("no value: it has not been computed or is not kept")
+
+// HostTensor returns the value of a node in host memory. It is an error if the node has no value, or a scalar.
+func HostTensor(n *G.Node) (*tensor.Dense, error) {
+	v, err := HostValue(n.Value())
+	if d, ok := v.(*tensor.Dense); ok && err == nil {
+		return d, nil
+	}
+	return nil, fmt.Errorf("%s: %w", n.Name(), cmp.Or(err, errNoValue))
 }
 
 // remoteValue is a value that is not on the host.

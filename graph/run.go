@@ -119,7 +119,7 @@ func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
 		var err error
 		switch {
 		case skipCasts && s.to <= m.weightCasts:
-		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.watchesResults():
+		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.checksResults():
 			var follows Solver
 			if i == len(m.segments)-1 {
 				follows, solver = solver, nil
@@ -250,7 +250,7 @@ func (m *Machine) download(v *operand) error {
 	if s.staging == nil {
 		s.staging = ops.NewValue(v.arg.Operand)
 	}
-	m.copies.downloads++
+	m.transfers.downloads++
 	if err := m.stream.Download(s.staging, v.arg); err != nil {
 		return err
 	}

@@ -107,7 +107,7 @@ func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
 	}
 	k, _, refused, err := bindFirst(b, site, in, out)
 	if err == nil && k == nil {
-		err = fmt.Errorf("%s has no kernel for it: %s", b.Device().Kind, cmp.Or(joined("", refused), "none is offered"))
+		err = fmt.Errorf("%s has no kernel for it: %s", b.Device().Kind, cmp.Or(joinRefusals(refused), "none is offered"))
 	}
 	return k, err
 }

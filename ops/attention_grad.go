@@ -81,10 +81,11 @@ type backward[T cpu.Float] struct {
 // the largest number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
 func bindBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []Arg) backward[T] {
 	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1] // o is delta if takesDelta
+	keyTiles, valueTiles := bindTranspose[T](k, a, in[1]), bindTranspose[T](k, a, in[2])
 	f := backward[T]{
 		dims: a, q: in[0], k: in[1], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
-		keys:       bindTranspose[T](k, a, in[1]),
-		vals:       bindTranspose[T](k, a, in[2]),
+		keys:       keyTiles,
+		vals:       valueTiles,
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsDO:     cpu.Scratch[T](k, a.tileRows()*a.dv),
 		scores:     cpu.Scratch[T](k, scores),
@@ -127,7 +128,7 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 			t := query(first + r/f.h)
 			from, to := keysOf(t)
 			from, to = overlap(from, to, lo, hi)
-			softmaxGrad(s[r*keys:][:keys], dp[r*keys:][:keys], from, to, stats[(t*f.h+r%f.h)*rowNumbers:], softmaxScale[T](f.d))
+			softmaxGrad(s[r*keys:][:keys], dp[r*keys:][:keys], from, to, rowOf(stats, t*f.h+r%f.h), softmaxScale[T](f.d))
 		}
 		visible := func(i, r int) bool {
 			from, to := keysOf(query(first + r/f.h))

@@ -24,6 +24,9 @@ const (
 	rowNumbers
 )
 
+// rowOf returns the numbers of row r of a group: of head j at query t, if r = t*h + j.
+func rowOf[T cpu.Float](rows []T, r int) []T { return rows[r*rowNumbers:][:rowNumbers] }
+
 // statQueries is the number of adjoining queries in one piece of work.
 const statQueries = 64
 
@@ -40,7 +43,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transp
 	bindQueries(k, a, statQueries, func(seq sequence, g, first, end int, w *cpu.Worker) {
 		all, lses := st.rows(seq, g), cpu.Slice[T](lse.Buf)[a.statAt(seq, g, 0):]
 		for t := first; t < end; t++ {
-			rows, recompute := all[t*a.h*rowNumbers:][:a.h*rowNumbers], false
+			recompute := false
 			for j := range a.h {
 				l := lses[j*a.s+t]
 				if math.IsInf(float64(l), -1) {
@@ -48,14 +51,16 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transp
 				} else if isLarge(l) {
 					recompute = true
 				}
-				rows[j*rowNumbers+rowMax], rows[j*rowNumbers+rowLogSum] = 0, l
+				row := rowOf(all, t*a.h+j)
+				row[rowMax], row[rowLogSum] = 0, l
 			}
 			if recompute {
 				state := softmax[T]{top.Local(w), sum.Local(w), softmaxScale[T](a.d)}
 				state.scan(a, m, cpu.Slice[T](q.Buf), keys.group(seq, g), seq, g, t, scores.Local(w))
 				for j := range a.h {
 					if isLarge(lses[j*a.s+t]) && state.sum[j] > 0 {
-						rows[j*rowNumbers+rowMax], rows[j*rowNumbers+rowLogSum] = state.max[j], T(math.Log(float64(state.sum[j])))
+						row := rowOf(all, t*a.h+j)
+						row[rowMax], row[rowLogSum] = state.max[j], T(math.Log(float64(state.sum[j])))
 					}
 				}
 			}
@@ -83,7 +88,7 @@ func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
 		rows, values, grads := st.rows(seq, g), cpu.Slice[T](o.Buf), cpu.Slice[T](do.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
 			at := st.queryAt(seq, r/st.h, g, st.dv) + r%st.h*st.dv
-			rows[r*rowNumbers+rowDelta] = cpu.Dot(values[at:][:st.dv], grads[at:][:st.dv])
+			rowOf(rows, r)[rowDelta] = cpu.Dot(values[at:][:st.dv], grads[at:][:st.dv])
 		}
 	})
 }
@@ -93,7 +98,7 @@ func (st rowStats[T]) bindCopyDelta(k *cpu.Kernel, delta Arg) {
 	bindQueries(k, st.dims, statQueries, func(seq sequence, g, first, end int, _ *cpu.Worker) {
 		rows, deltas := st.rows(seq, g), cpu.Slice[T](delta.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
-			rows[r*rowNumbers+rowDelta] = deltas[st.statAt(seq, g, r/st.h)+r%st.h*st.s]
+			rowOf(rows, r)[rowDelta] = deltas[st.statAt(seq, g, r/st.h)+r%st.h*st.s]
 		}
 	})
 }

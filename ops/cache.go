@@ -54,8 +54,13 @@ const (
 	Window     Branches = 1 << window
 )
 
-// branchNames are the names of the branches in the order of their numbers.
-var branchNames = [...]string{compressed: "compressed", selected: "selected", window: "window"}
+// NumBranches is the number of branches of NSA.
+const NumBranches = 3
+
+// BranchNames returns the names of the branches in the order of their numbers, which is that of the gates.
+func BranchNames() [NumBranches]string {
+	return [...]string{compressed: "compressed", selected: "selected", window: "window"}
+}
 
 // Has reports whether the layer has branch b. Dense attention has no branches.
 func (c KVCache) Has(b Branches) bool { return !c.Dense() && c.Without&b == 0 }
@@ -72,7 +77,7 @@ func (c KVCache) StoresTokens() bool { return c.Dense() || c.Has(Selected) }
 
 // branches returns the number of branches of the layer.
 func (c KVCache) branches() (n int) {
-	for i := range branchNames {
+	for i := range NumBranches {
 		if c.Has(1 << i) {
 			n++
 		}
@@ -85,7 +90,7 @@ func (c KVCache) pairNames(i int) (k, v string) {
 	if c.Dense() {
 		return "k", "v"
 	}
-	return branchNames[i] + " k", branchNames[i] + " v"
+	return BranchNames()[i] + " k", BranchNames()[i] + " v"
 }
 
 // maxCache bounds the elements of a cache, so that no product of sizes overflows.
@@ -104,7 +109,7 @@ func (c KVCache) Validate() error {
 	if err := c.Params.Validate(); err != nil {
 		return err
 	}
-	if c.branches() == 0 || c.Without >= 1<<len(branchNames) {
+	if c.branches() == 0 || c.Without >= 1<<NumBranches {
 		return fmt.Errorf("without the branches %03b, want at least one of the three that is left", c.Without)
 	}
 	if c.PageLen%c.SelectBlock != 0 {

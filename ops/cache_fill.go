@@ -36,7 +36,7 @@ func (op FillCacheOp) names() (names []string) {
 	if op.Cache.Stores(Compressed) {
 		names = append(names, "kc", "vc")
 	}
-	for i := range branchNames {
+	for i := range NumBranches {
 		if op.Cache.hasPair(i) {
 			k, v := op.Cache.pairNames(i)
 			names = append(names, k, v)
@@ -76,7 +76,7 @@ func (op FillCacheOp) Check(in []Operand, b *cpu.Buf) error {
 	return op.checkPageTable(Arg{in[op.CheckedInput()], b}, in[op.cacheInput()-1].Shape[1])
 }
 
-// checkPageTable checks a page table for prompts of at most `most` tokens.
+// checkPageTable checks a page table for prompts of at most maxTokens tokens.
 func (op FillCacheOp) checkPageTable(table Arg, maxTokens int) (err error) {
 	defer valueError(&err)
 	for i := range table.Shape[0] {

@@ -36,7 +36,7 @@ func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 1)
-	byType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride, table), in[0], out[0])
+	byType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, compressionOf(in[0].Shape, op.BlockLen, op.Stride, table), in[0], out[0])
 }
 
 func (op CompressMeanOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -71,27 +71,27 @@ func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 1)
-	byType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, blocksOf(out[0].Shape, op.BlockLen, op.Stride, table), in[0], out[0])
+	byType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, compressionOf(out[0].Shape, op.BlockLen, op.Stride, table), in[0], out[0])
 }
 
-// blocks are the sizes of a compression of x [B,S,Hkv,D].
-type blocks struct {
+// compression holds the sizes of a compression of x [B,S,Hkv,D].
+type compression struct {
 	b, s, h, d int // batch, tokens, heads, dim
 	n          int // places for blocks in a row: the complete blocks of a row that is one sequence; may be 0
 	sequences
 }
 
-func blocksOf(x tensor.Shape, blockLen, stride int, table []Arg) blocks {
+func compressionOf(x tensor.Shape, blockLen, stride int, table []Arg) compression {
 	n := NumCompressed(x[1], blockLen, stride)
-	return blocks{x[0], x[1], x[2], x[3], n, sequencesOf(table, x[1], n, blockLen, stride)}
+	return compression{x[0], x[1], x[2], x[3], n, sequencesOf(table, x[1], n, blockLen, stride)}
 }
 
 // width returns the number of elements of a token, over all heads.
-func (c blocks) width() int { return c.h * c.d }
+func (c compression) width() int { return c.h * c.d }
 
 // covering returns the places [first,end) of the blocks that cover token i, and the first token of the first of these blocks. Places
 // and tokens count over all rows: up to n*b and s*b.
-func (c blocks) covering(i int) (first, end, token int) {
+func (c compression) covering(i int) (first, end, token int) {
 	seq := c.ofToken(i/c.s, i%c.s)
 	t := i%c.s - seq.first
 	first = max(0, t-c.blockLen+c.stride) / c.stride
@@ -100,7 +100,7 @@ func (c blocks) covering(i int) (first, end, token int) {
 }
 
 // token returns the first token of the block at place p, or -1 if there is no block. Both count over all rows, as in covering.
-func (c blocks) token(p int) int {
+func (c compression) token(p int) int {
 	b, i := p/c.n, p%c.n
 	seq, ok := c.ofKey(b, i)
 	if !ok {
@@ -116,7 +116,7 @@ func bindClear[T cpu.Float](k *cpu.Kernel, x Arg) {
 	})
 }
 
-func bindCompressMean[T cpu.Float](k *cpu.Kernel, c blocks, x, y Arg) {
+func bindCompressMean[T cpu.Float](k *cpu.Kernel, c compression, x, y Arg) {
 	if c.n == 0 {
 		bindClear[T](k, y)
 		return
@@ -135,7 +135,7 @@ func bindCompressMean[T cpu.Float](k *cpu.Kernel, c blocks, x, y Arg) {
 	})
 }
 
-func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c blocks, dy, dx Arg) {
+func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c compression, dy, dx Arg) {
 	width := c.width()
 	bindRows(k, c.b*c.s, width, func(lo, hi int) {
 		for i := lo; i < hi; i++ {

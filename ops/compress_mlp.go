@@ -49,7 +49,7 @@ func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 4)
-	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride, table), in, out)
+	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, compressionOf(in[0].Shape, op.BlockLen, op.Stride, table), in, out)
 }
 
 func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -83,11 +83,11 @@ func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 4)
-	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, blocksOf(in[0].Shape, op.BlockLen, op.Stride, table), in, out)
+	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, compressionOf(in[0].Shape, op.BlockLen, op.Stride, table), in, out)
 }
 
 // bindCompressMLP gathers rows [l*D] into work memory, one for each block and head, and multiplies them by the weights.
-func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
+func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c compression, in, out []Arg) {
 	x, pe, w1, w2, y, hidden := in[0], in[1], in[2], in[3], out[0], out[1]
 	if c.n == 0 {
 		bindClear[T](k, y)
@@ -108,7 +108,7 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
 
 // bindCompressMLPGrad goes back through the second product, the SiLU and the first product. One piece of work adds up all the dx
 // of a token.
-func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c blocks, in, out []Arg) {
+func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c compression, in, out []Arg) {
 	x, pe, w1, w2, hidden, dy := in[0], in[1], in[2], in[3], in[4], in[5]
 	dx, dpe, dw1, dw2 := out[0], out[1], out[2], out[3]
 	if c.n == 0 {
@@ -165,7 +165,7 @@ func bindCopy[T cpu.Float](k *cpu.Kernel, x Arg) Arg {
 // blockRows holds a row [l*D] for each block and head, with pe added. It holds one part of the blocks at a time. A place without
 // a block has rows of zeros, whose products are zero.
 type blockRows[T cpu.Float] struct {
-	blocks
+	compression
 	k     *cpu.Kernel
 	x, pe Arg
 	size  int      // blocks of a part
@@ -173,7 +173,7 @@ type blockRows[T cpu.Float] struct {
 }
 
 // newBlockRows cuts the blocks into parts of about 4 Mi elements, but at most 8 parts, since each part needs products of its own.
-func newBlockRows[T cpu.Float](k *cpu.Kernel, c blocks, x, pe Arg) blockRows[T] {
+func newBlockRows[T cpu.Float](k *cpu.Kernel, c compression, x, pe Arg) blockRows[T] {
 	const partElements, maxParts = 4 << 20, 8
 	n := c.b * c.n
 	size := min(n, max(1, partElements/(c.blockLen*c.width()), cpu.CeilDiv(n, maxParts)))
@@ -183,7 +183,7 @@ func newBlockRows[T cpu.Float](k *cpu.Kernel, c blocks, x, pe Arg) blockRows[T] 
 func (g blockRows[T]) parts() int { return cpu.CeilDiv(g.b*g.n, g.size) }
 
 // part returns the places [from,to) of the blocks of part i, counted over all rows.
-func (g blockRows[T]) part(i int) (from, to int) { return part(i, g.size, g.b*g.n) }
+func (g blockRows[T]) part(i int) (from, to int) { return pieceBounds(i, g.size, g.b*g.n) }
 
 // bindGather adds a phase that gathers part i, and returns the number of its rows.
 func (g blockRows[T]) bindGather(i int) int {

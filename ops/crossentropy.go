@@ -40,7 +40,7 @@ func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (CrossEntropyOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	k.Check = func() error { return checkTokens("target", in[1], in[0].last(), -1) }
+	bindCheck(k, CrossEntropyOp{}, in)
 	byType(in[0].Dtype, bindCrossEntropy[float32], bindCrossEntropy[float64])(k, in[0], in[1], out[0], out[1])
 }
 
@@ -57,7 +57,7 @@ func bindCrossEntropy[T cpu.Float](k *cpu.Kernel, logits, targets, loss, lse Arg
 	sums := cpu.Work[float64](k, cpu.CeilDiv(rows, size))
 	exps := cpu.Scratch[T](k, min(vocab, expRun))
 	k.Phase(cpu.CeilDiv(rows, size), func(piece int, w *cpu.Worker) {
-		lo, hi := part(piece, size, rows)
+		lo, hi := pieceBounds(piece, size, rows)
 		sum, exp := 0.0, exps.Local(w)
 		for i := lo; i < hi; i++ {
 			row := cpu.Slice[T](logits.Buf)[i*vocab:][:vocab]
@@ -115,7 +115,7 @@ func (CrossEntropyGradOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (CrossEntropyGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	k.Check = func() error { return checkTokens("target", in[1], in[0].last(), -1) }
+	bindCheck(k, CrossEntropyOp{}, in)
 	byType(in[0].Dtype, bindCrossEntropyGrad[float32], bindCrossEntropyGrad[float64])(k, in, out[0])
 }
 

@@ -56,7 +56,7 @@ func (op DecodeOp) Name() string {
 // each branch: compressed, selected, window. Dense attention has those of the window.
 type DecodeInputs struct {
 	Q                       int
-	K, V                    [len(branchNames)]int
+	K, V                    [NumBranches]int
 	Gates                   int
 	Hidden, GateW, GateBias int
 	Phi                     [2][3]int // pe, w1 and w2 for keys, for values
@@ -74,7 +74,7 @@ func (op DecodeOp) Inputs() (at DecodeInputs) {
 		return n - 1
 	}
 	at.Q = next(true)
-	for i := range branchNames {
+	for i := range NumBranches {
 		has := op.Cache.hasPair(i)
 		at.K[i], at.V[i] = next(has), next(has)
 	}
@@ -132,7 +132,7 @@ func (op DecodeOp) inputs(at DecodeInputs) []input {
 		}
 	}
 	set(at.Q, 4, "q")
-	for i := range branchNames {
+	for i := range NumBranches {
 		k, v := op.Cache.pairNames(i)
 		set(at.K[i], 4, k)
 		set(at.V[i], 4, v)
@@ -156,7 +156,7 @@ func (op DecodeOp) checkShapes(in []Operand, at DecodeInputs, list []input) erro
 	c, heads := op.Cache, in[at.Q].Shape[2]
 	want := func(i int, shape ...int) error { return wantShape(list[i].name, in[i].Shape, shape...) }
 	err := cmp.Or(want(at.Q, c.Slots, 1, heads, c.KeyDim), c.inferCache(in[at.Cache], in[at.PageTable], c.Slots, 1))
-	for i := range branchNames {
+	for i := range NumBranches {
 		if c.hasPair(i) {
 			err = cmp.Or(err, want(at.K[i], c.Slots, 1, c.KVHeads, c.KeyDim), want(at.V[i], c.Slots, 1, c.KVHeads, c.ValueDim))
 		}

@@ -14,14 +14,14 @@ type decoder[T cpu.Float] struct {
 	CacheLayout
 	h, maxKeys   int // query heads of a group; the most keys that a branch can read
 	q            Arg
-	k, v         [len(branchNames)]Arg // of each branch
+	k, v         [NumBranches]Arg // of each branch
 	gates        Arg
 	cache, table Arg
 	phi          [2][]Arg // parameters of the MLP for keys and for values; empty: blocks are compressed by the mean
 	o, idx, read Arg
 
 	runStarts, inRun []float64 // rotations of the first tokens of the runs, and of the positions in a run: see runTokens
-	chooser          blockChooser[T]
+	chooser          topBlocks[T]
 
 	// Scratch of each worker: the rotation; rows of q and o; scores, and a copy of the scores of the compressed branch; the softmax
 	// state; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores of the
@@ -47,7 +47,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	if !c.Dense() {
 		d.gates = op.bindGates(k, in, at)
 		d.maxKeys = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
-		d.chooser = blockChooser[T]{c.Params, foldWeights[T](c.Params)}
+		d.chooser = topBlocks[T]{c.Params, foldWeights[T](c.Params)}
 		d.keptScores, d.block = cpu.Scratch[T](k, d.h*d.maxKeys), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
 		d.folded, d.best, d.blocks = cpu.Scratch[T](k, cpu.CeilDiv(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
 	}
@@ -163,7 +163,7 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 func (d *decoder[T]) score(q []T, keys placeIterator[T], kept []T, w *cpu.Worker) (n int) {
 	s := d.scores.Local(w)
 	for p, ok := keys.next(); ok; p, ok = keys.next() {
-		cpu.Tile(d.h, p.n, d.KeyDim, q, d.KeyDim, 1, p.keys, p.ld, s[n:], d.maxKeys, false)
+		cpu.Tile(d.h, p.n, d.KeyDim, q, d.KeyDim, 1, p.keys, p.ld, s[n:], d.maxKeys)
 		n += p.n
 	}
 	state := d.state(w)
@@ -184,7 +184,7 @@ func (d *decoder[T]) attend(q, o []T, keys placeIterator[T], kept []T, w *cpu.Wo
 	s, state := d.scores.Local(w), d.state(w)
 	clear(o)
 	for p, ok := keys.next(); ok; p, ok = keys.next() {
-		cpu.Tile(d.h, d.ValueDim, p.n, s[n:], d.maxKeys, 1, p.values, d.ValueDim, o, d.ValueDim, true)
+		cpu.TileAdd(d.h, d.ValueDim, p.n, s[n:], d.maxKeys, 1, p.values, d.ValueDim, o, d.ValueDim)
 		n += p.n
 	}
 	for j := range d.h {

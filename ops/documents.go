@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -88,7 +87,7 @@ func (op DocumentTableOp) Infer(in []Operand) ([]Operand, error) {
 const maxPacked = 1 << 30
 
 func (op DocumentTableOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	k.Check = func() error { return op.Check(nil, in[0].Buf) }
+	bindCheck(k, op, in)
 	k.Phase(op.Batch, func(row int, _ *cpu.Worker) {
 		size := op.Seq * docNumbers
 		op.fill(cpu.Slice[int32](out[0].Buf)[row*size:][:size], cpu.Slice[int32](in[0].Buf), int32(row*op.Seq))
@@ -141,173 +140,4 @@ func (op DocumentTableOp) Check(_ []Operand, b *cpu.Buf) (err error) {
 		return fmt.Errorf("cu_seqlens[%d], the last one, is %d, want the %d tokens of the batch", last, cu[last], total)
 	}
 	return nil
-}
-
-// Option is an option of an op's constructor.
-type Option func(*options)
-
-type options struct {
-	table *gorgonia.Node
-}
-
-// WithDocuments tells an op that the rows of the batch hold documents that do not see each other. table comes from DocumentTable.
-// A nil table changes nothing: each row is one document.
-func WithDocuments(table *gorgonia.Node) Option { return func(o *options) { o.table = table } }
-
-// applyPacked is Apply with the table of documents from opts, if there is one, as the last input. The table must be made for
-// compression blocks of blockLen tokens, stride tokens apart; if blockLen is 0, it may be made for any.
-func applyPacked(spec Spec, blockLen, stride int, opts []Option, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
-	var o options
-	for _, opt := range opts {
-		if opt == nil {
-			return nil, opError(spec, errors.New("nil option"))
-		}
-		opt(&o)
-	}
-	if o.table != nil {
-		made, _ := SpecOf(o.table.Op())
-		switch table, ok := made.(DocumentTableOp); {
-		case !ok:
-			return nil, opError(spec, fmt.Errorf("documents (%s) are not of DocumentTable", o.table.Name()))
-		case blockLen > 0 && (table.BlockLen != blockLen || table.Stride != stride):
-			return nil, opError(spec, fmt.Errorf("documents have compression blocks of %d tokens, %d apart, want %d and %d", table.BlockLen, table.Stride, blockLen, stride))
-		}
-		inputs = append(inputs, o.table)
-	}
-	return Apply(spec, inputs...)
-}
-
-// Packed reports whether the inputs of an op include a table of documents.
-func Packed(in []Operand) bool { return slices.ContainsFunc(in, Operand.isTable) }
-
-// isTable reports whether o is a table of documents: no op that takes a table has another int32 input with three axes.
-func (o Operand) isTable() bool { return o.Dtype == tensor.Int32 && o.Shape.Dims() == 3 }
-
-// splitTable removes input n if it is a table of documents. It returns the other inputs, and the table as one element or none.
-func splitTable[A interface{ isTable() bool }](in []A, n int) (rest, table []A) {
-	if n < 0 || n >= len(in) || !in[n].isTable() {
-		return in, nil
-	}
-	return slices.Concat(in[:n], in[n+1:]), in[n : n+1]
-}
-
-// checkTable checks the shape of a table, if there is one, for rows of s tokens.
-func checkTable(table []Operand, b, s int) error {
-	if len(table) == 0 {
-		return nil
-	}
-	return wantShape("documents", table[0].Shape, b, s, docNumbers)
-}
-
-// sequence is a run of tokens that see no tokens outside it: a row of the batch, or a document in a row. A place in a sequence
-// counts from the sequence's first token or key. Keys are tokens, or compressed keys.
-type sequence struct {
-	b        int // row of the batch
-	first    int // place of its first token in the row
-	s        int // its number of tokens
-	firstKey int // place of its first key in the row
-	t        int // its number of keys
-}
-
-// sequences are the sequences of all rows of a batch.
-type sequences struct {
-	rowS, rowT       int      // tokens and keys of a row
-	blockLen, stride int      // of compressed keys; 0 if keys are tokens
-	table            *cpu.Buf // table of documents; nil: each row is one sequence
-}
-
-// sequencesOf returns the sequences of rows of s tokens and t keys: the documents of the table, if there is one, or whole rows.
-func sequencesOf(table []Arg, s, t, blockLen, stride int) sequences {
-	x := sequences{rowS: s, rowT: t, blockLen: blockLen, stride: stride}
-	if len(table) > 0 {
-		x.table = table[0].Buf
-	}
-	return x
-}
-
-// hasDocuments reports whether the sequences are documents. If not, each row is one sequence.
-func (x sequences) hasDocuments() bool { return x.table != nil }
-
-// ofToken returns the sequence of token t of row b.
-func (x sequences) ofToken(b, t int) sequence {
-	if x.table == nil {
-		return sequence{b, 0, x.rowS, 0, x.rowT}
-	}
-	row := cpu.Slice[int32](x.table)[(b*x.rowS+t)*docNumbers:][:docNumbers]
-	first, n := int(row[docFirst]), int(row[docEnd]-row[docFirst])
-	if x.blockLen == 0 {
-		return sequence{b, first, n, first, n}
-	}
-	return sequence{b, first, n, int(row[docKeys]), NumCompressed(n, x.blockLen, x.stride)}
-}
-
-// ofKey returns the sequence of the key at place i of row b, and whether there is a key at that place.
-func (x sequences) ofKey(b, i int) (sequence, bool) {
-	if x.table == nil || x.blockLen == 0 {
-		return x.ofToken(b, i), true
-	}
-	t := int(cpu.Slice[int32](x.table)[(b*x.rowS+i)*docNumbers+docBlock])
-	if t < 0 {
-		return sequence{}, false
-	}
-	return x.ofToken(b, t), true
-}
-
-// A piece of work is a range of places of a row, so the pieces do not depend on the documents. A piece computes the tiles that begin
-// in its range. Tiles are counted from the start of a sequence, so a document has the same tiles and bits as if alone.
-
-// tiles cuts each sequence of row b into tiles [lo,hi) of at most size tokens. It calls f for the tiles that begin at a place of the
-// row in [from,to).
-func (x sequences) tiles(b, from, to, size int, f func(seq sequence, lo, hi int)) {
-	for t := from; t < to; {
-		seq := x.ofToken(b, t)
-		for lo := cpu.CeilDiv(t-seq.first, size) * size; lo < seq.s && seq.first+lo < to; lo += size {
-			f(seq, lo, min(seq.s, lo+size))
-		}
-		t = max(t+1, seq.first+seq.s) // ends even if the table is invalid
-	}
-}
-
-// keyTiles is tiles for keys instead of tokens.
-func (x sequences) keyTiles(b, from, to, size int, f func(seq sequence, lo, hi int)) {
-	for i := from; i < to; {
-		seq, ok := x.ofKey(b, i)
-		if !ok {
-			return
-		}
-		for lo := cpu.CeilDiv(i-seq.firstKey, size) * size; lo < seq.t && seq.firstKey+lo < to; lo += size {
-			f(seq, lo, min(seq.t, lo+size))
-		}
-		i = max(i+1, seq.firstKey+seq.t)
-	}
-}
-
-// forEach calls f for each sequence of row b.
-func (x sequences) forEach(b int, f func(seq sequence)) {
-	for t := 0; t < x.rowS; {
-		seq := x.ofToken(b, t)
-		f(seq)
-		t += max(1, seq.s)
-	}
-}
-
-// bindClearUnused adds to k a phase that zeroes, in arrays [B,T,...], the compressed keys that belong to no document.
-func bindClearUnused[T cpu.Float](k *cpu.Kernel, x sequences, arrays ...Arg) {
-	if x.table == nil || x.blockLen == 0 {
-		return
-	}
-	k.Phase(arrays[0].Shape[0], func(b int, _ *cpu.Worker) {
-		i := 0
-		for i < x.rowT {
-			seq, ok := x.ofKey(b, i)
-			if !ok {
-				break
-			}
-			i += max(1, seq.t)
-		}
-		for _, a := range arrays {
-			n := a.Elements() / a.Shape[0]
-			clear(cpu.Slice[T](a.Buf)[b*n:][i*(n/x.rowT) : n])
-		}
-	})
 }

@@ -33,8 +33,8 @@ func (EmbeddingOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{{in[0].Dtype, tensor.Shape{ids[0], ids[1], in[0].Shape[1]}}}, nil
 }
 
-func (EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	k.Check = func() error { return checkTokens("id", in[1], in[0].Shape[0], 0) }
+func (op EmbeddingOp) Bind(k *cpu.Kernel, in, out []Arg) {
+	bindCheck(k, op, in)
 	byType(in[0].Dtype, bindEmbedding[float32], bindEmbedding[float64])(k, in[0], in[1], out[0])
 }
 

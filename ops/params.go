@@ -17,6 +17,12 @@ type Params struct {
 // ForcedBlocks is the number of selection blocks that every query gets: the first one and the two newest.
 const ForcedBlocks = 3
 
+// IsForced reports whether query t gets a selection block whatever the scores are: block 0, the query's own and the one before it.
+func IsForced(t, block, selectBlock int) bool { return block == 0 || block >= t/selectBlock-1 }
+
+// FreeBlocks returns the number of earlier selection blocks of query t that are not forced: these are the blocks from 1 to FreeBlocks.
+func FreeBlocks(t, selectBlock int) int { return max(0, t/selectBlock-ForcedBlocks+1) }
+
 // Validate returns an error that names the sizes that do not fit each other.
 func (p Params) Validate() error {
 	err := cmp.Or(checkBlocks(p.BlockLen, p.Stride),

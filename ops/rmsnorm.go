@@ -81,7 +81,7 @@ func bindRMSNormGrad[T cpu.Float](k *cpu.Kernel, eps float64, in, out []Arg) {
 	partial := cpu.Work[T](k, blocks*dim)
 	terms := cpu.Scratch[T](k, dim)
 	k.Phase(blocks, func(piece int, worker *cpu.Worker) {
-		lo, hi := part(piece, rowBlock, rows)
+		lo, hi := pieceBounds(piece, rowBlock, rows)
 		weight, term, sum := cpu.Slice[T](w.Buf), terms.Local(worker), cpu.Slice[T](partial)[piece*dim:][:dim]
 		clear(sum)
 		for at := lo * dim; at < hi*dim; at += dim {

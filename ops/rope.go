@@ -66,7 +66,7 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) 
 	seqs, turns := sequencesOf(table, s, s, 0, 0), cpu.Scratch[T](k, d)
 	tokens := rowsPerPiece(h * d)
 	k.Phase(cpu.CeilDiv(b*s, tokens), func(piece int, w *cpu.Worker) {
-		lo, hi := part(piece, tokens, b*s)
+		lo, hi := pieceBounds(piece, tokens, b*s)
 		turn := turns.Local(w)
 		for i := lo; i < hi; i++ {
 			t := i%s - seqs.ofToken(i/s, i%s).first

@@ -25,17 +25,16 @@ const chunk = 1 << 14
 // rowBlock is the number of rows that one piece of a reduction over rows sums up. It determines the order of the sum.
 const rowBlock = 64
 
-// part returns the bounds [lo,hi) of part i of n, which is cut into CeilDiv(n, size) parts.
-func part(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
+// pieceBounds returns the bounds [lo,hi) of piece i of n, which is cut into CeilDiv(n, size) pieces.
+func pieceBounds(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
 
-// Functions whose names begin with bind add phases to a kernel. Phases run in the order in which they are added, so the order of such
-// calls matters, also within a composite literal.
+// Functions whose names begin with bind add phases to a kernel. Phases run in the order of these calls.
 
 // bindRows adds to k a phase that calls f for runs [lo,hi) of n rows. A row counts as cols elements of work, and a run has about
 // chunk elements.
 func bindRows(k *cpu.Kernel, n, cols int, f func(lo, hi int)) {
 	size := rowsPerPiece(cols)
-	k.Phase(cpu.CeilDiv(n, size), func(piece int, _ *cpu.Worker) { f(part(piece, size, n)) })
+	k.Phase(cpu.CeilDiv(n, size), func(piece int, _ *cpu.Worker) { f(pieceBounds(piece, size, n)) })
 }
 
 // rowsPerPiece returns the number of rows of cols elements in about one chunk.
@@ -50,7 +49,7 @@ func bindColumnSums[T cpu.Float](k *cpu.Kernel, x *cpu.Buf, rows, cols int, dst 
 	blocks := cpu.CeilDiv(rows, rowBlock)
 	partial := cpu.Work[T](k, blocks*cols)
 	k.Phase(blocks, func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, rowBlock, rows)
+		lo, hi := pieceBounds(piece, rowBlock, rows)
 		addRows(cpu.Slice[T](partial)[piece*cols:][:cols], cpu.Slice[T](x)[lo*cols:hi*cols], cols)
 	})
 	bindSumBlocks[T](k, partial, blocks, cols, dst)
@@ -60,7 +59,7 @@ func bindColumnSums[T cpu.Float](k *cpu.Kernel, x *cpu.Buf, rows, cols int, dst 
 func bindSumBlocks[T cpu.Float](k *cpu.Kernel, partial *cpu.Buf, blocks, cols int, dst *cpu.Buf) {
 	const width = 256
 	k.Phase(cpu.CeilDiv(cols, width), func(piece int, _ *cpu.Worker) {
-		lo, hi := part(piece, width, cols)
+		lo, hi := pieceBounds(piece, width, cols)
 		sum, from := cpu.Slice[T](dst)[lo:hi], cpu.Slice[T](partial)
 		copy(sum, from[lo:hi])
 		for i := 1; i < blocks; i++ {

@@ -63,7 +63,7 @@ func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) {
 // selector chooses blocks, for a tile of queries at a time.
 type selector[T cpu.Float] struct {
 	dims
-	blockChooser[T]
+	topBlocks[T]
 	mask   span
 	q, idx Arg
 	keys   transposed[T]
@@ -79,10 +79,11 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	in, table := splitTable(in, 3)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[1].Shape)
 	a.sequences = sequencesOf(table, a.s, a.t, p.BlockLen, p.Stride)
+	keys := bindTranspose[T](k, a, in[1])
 	f := &selector[T]{
-		dims: a, blockChooser: blockChooser[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.s},
+		dims: a, topBlocks: topBlocks[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.s},
 		q: in[0], idx: out[0],
-		keys:   bindTranspose[T](k, a, in[1]),
+		keys:   keys,
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		scores: cpu.Scratch[T](k, a.tileRows()*maxStride),
 		probs:  cpu.Scratch[T](k, a.tileQueries*a.t),
@@ -130,7 +131,7 @@ func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	rows, scale := (t1-t0)*f.h, softmaxScale[T](f.d)
 	q, s, keys := f.rowsQ.Local(w), f.scores.Local(w), f.keys.group(seq, g)
-	stats := f.stats.rows(seq, g)[t0*f.h*rowNumbers:]
+	stats := f.stats.rows(seq, g)
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
 	_, hi := f.mask.keys(t1 - 1)
 	for from, to := 0, chunkEnd(0, hi); from < hi; from, to = to, chunkEnd(to, hi) {
@@ -143,7 +144,7 @@ func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Wo
 			if end == 0 {
 				continue
 			}
-			x, row := s[r*ld:][:end], stats[r*rowNumbers:]
+			x, row := s[r*ld:][:end], rowOf(stats, t0*f.h+r)
 			expScores(x, row[rowMax], scale, row[rowLogSum])
 			if sum := probs[(t-t0)*f.t+from:][:end]; j == 0 {
 				copy(sum, x)
@@ -154,15 +155,15 @@ func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Wo
 	}
 }
 
-// blockChooser chooses the selection blocks of one query.
-type blockChooser[T cpu.Float] struct {
+// topBlocks chooses the selection blocks of one query.
+type topBlocks[T cpu.Float] struct {
 	Params
 	weights []T // see foldWeights; not needed if all blocks are chosen
 }
 
 // choose sets idx to the blocks of a query. own is the query's own block, probs the summed probabilities of the compression blocks
 // that the query sees. scores has room for all selection blocks, best and blocks for n.
-func (f *blockChooser[T]) choose(idx []int32, own int, probs, scores, best []T, blocks []int32) {
+func (f *topBlocks[T]) choose(idx []int32, own int, probs, scores, best []T, blocks []int32) {
 	if own < len(idx) { // all blocks
 		for j := range idx {
 			if idx[j] = int32(j); j > own {
@@ -195,7 +196,7 @@ func (f *blockChooser[T]) choose(idx []int32, own int, probs, scores, best []T, 
 
 // fold sets scores[j-1] to the score of selection block j, for j = 1, 2, ...: the weighted sum of the probabilities of the
 // compression blocks that share tokens with block j. probs holds the probabilities of the blocks that the query sees.
-func (f *blockChooser[T]) fold(scores, probs []T) {
+func (f *topBlocks[T]) fold(scores, probs []T) {
 	for j := range scores {
 		var sum T
 		first := ((j+1)*f.SelectBlock-f.BlockLen)/f.Stride + 1

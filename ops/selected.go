@@ -68,35 +68,35 @@ func (SelectedAttentionOp) CheckedInput() int { return 3 }
 // Check does not read the table of documents, so it allows the blocks of a whole row. No query sees a block past the end of its
 // document.
 func (op SelectedAttentionOp) Check(in []Operand, b *cpu.Buf) error {
-	return newChosenBlocks(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, Arg{in[3], b}).check()
+	return newSelectedBlocks(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, Arg{in[3], b}).check()
 }
 
-// chosenBlocks is the mask of the blocks that each query has chosen.
-type chosenBlocks struct {
+// selectedBlocks is the mask of the blocks that each query has chosen.
+type selectedBlocks struct {
 	dims
 	size int // l'
 	n    int // entries of idx for a query and a group
 	idx  Arg // int32 [B,S,Hkv,n]
 }
 
-// newChosenBlocks returns the blocks of the given size that idx names. A size larger than the row's s tokens is cut to s.
-func newChosenBlocks(a dims, size int, idx Arg) chosenBlocks {
-	return chosenBlocks{a, min(size, a.s), idx.Shape[3], idx}
+// newSelectedBlocks returns the blocks of the given size that idx names. A size larger than the row's s tokens is cut to s.
+func newSelectedBlocks(a dims, size int, idx Arg) selectedBlocks {
+	return selectedBlocks{a, min(size, a.s), idx.Shape[3], idx}
 }
 
-// blocks returns the number of selection blocks of s tokens. The last block may be shorter.
-func (c chosenBlocks) blocks(s int) int { return cpu.CeilDiv(s, c.size) }
+// numBlocks returns the number of selection blocks of s tokens. The last block may be shorter.
+func (c selectedBlocks) numBlocks(s int) int { return cpu.CeilDiv(s, c.size) }
 
 // maxKeys returns the largest number of keys that a query can have chosen.
-func (c chosenBlocks) maxKeys() int { return min(c.n*c.size, c.s) }
+func (c selectedBlocks) maxKeys() int { return min(c.n*c.size, c.s) }
 
 // list returns the blocks of query t of group g.
-func (c chosenBlocks) list(seq sequence, g, t int) []int32 {
+func (c selectedBlocks) list(seq sequence, g, t int) []int32 {
 	return cpu.Slice[int32](c.idx.Buf)[((seq.b*c.s+seq.first+t)*c.hkv+g)*c.n:][:c.n]
 }
 
 // nextRun implements mask. It relies on ascending blocks, see check.
-func (c chosenBlocks) nextRun(seq sequence, g, t, from int) (lo, hi int) {
+func (c selectedBlocks) nextRun(seq sequence, g, t, from int) (lo, hi int) {
 	for _, j := range c.list(seq, g, t) {
 		switch first := int(j) * c.size; {
 		case j < 0 || first > t:
@@ -114,7 +114,7 @@ func (c chosenBlocks) nextRun(seq sequence, g, t, from int) (lo, hi int) {
 }
 
 // startedBlocks returns the blocks of query t that begin at or before it.
-func (c chosenBlocks) startedBlocks(seq sequence, g, t int) []int32 {
+func (c selectedBlocks) startedBlocks(seq sequence, g, t int) []int32 {
 	idx := c.list(seq, g, t)
 	for i, j := range idx {
 		if j < 0 || int(j)*c.size > t {
@@ -125,13 +125,13 @@ func (c chosenBlocks) startedBlocks(seq sequence, g, t int) []int32 {
 }
 
 // contains reports whether query t has chosen the block of a key.
-func (c chosenBlocks) contains(seq sequence, g, t, key int) bool {
+func (c selectedBlocks) contains(seq sequence, g, t, key int) bool {
 	return slices.Contains(c.list(seq, g, t), int32(key/c.size))
 }
 
 // hide replaces the scores of keys whose block query t has not chosen. x holds the scores of the keys from key from on; the new
 // scores come from values, whose elements are all equal.
-func hide[T cpu.Float](c *chosenBlocks, seq sequence, g, t, from int, x, values []T) {
+func hide[T cpu.Float](c *selectedBlocks, seq sequence, g, t, from int, x, values []T) {
 	end := 0 // end in x of the chosen block before
 	for _, j := range c.startedBlocks(seq, g, t) {
 		lo, hi := overlap(int(j)*c.size, (int(j)+1)*c.size, from, from+len(x))
@@ -147,13 +147,13 @@ func minusInfs[T cpu.Float]() []T {
 }
 
 // check returns an error that names the first invalid block.
-func (c chosenBlocks) check() (err error) {
+func (c selectedBlocks) check() (err error) {
 	defer valueError(&err)
 	all := cpu.Slice[int32](c.idx.Buf)
 	for at := 0; at < len(all); at += c.n {
 		token := at / c.n / c.hkv
 		seq, last := c.ofToken(token/c.s, token%c.s), int32(-1)
-		blocks := int32(c.blocks(seq.s))
+		blocks := int32(c.numBlocks(seq.s))
 		for _, j := range all[at : at+c.n] {
 			switch {
 			case j < -1 || j >= blocks:
@@ -172,7 +172,7 @@ func (c chosenBlocks) check() (err error) {
 	return nil
 }
 
-func (c chosenBlocks) errorAt(at int, format string, args ...any) error {
+func (c selectedBlocks) errorAt(at int, format string, args ...any) error {
 	at /= c.n
 	b, t, g := at/c.hkv/c.s, at/c.hkv%c.s, at%c.hkv
 	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
@@ -181,17 +181,17 @@ func (c chosenBlocks) errorAt(at int, format string, args ...any) error {
 // nearlyAll reports whether a sequence of s tokens is so short that its queries choose a good part of the keys that they may see.
 // Adjoining queries then share tiles of all these keys, and each query hides the keys that it has not chosen. The products of such
 // tiles are several times as fast as those of the few heads of one query.
-func (c chosenBlocks) nearlyAll(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
+func (c selectedBlocks) nearlyAll(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
 
 // bySpan and byList report which kernels the sequences of a batch need: those of spans for sequences of nearlyAll, those that walk over
 // the lists of chosen blocks for all others. Documents have any length, so with documents both are true.
-func (c chosenBlocks) bySpan() bool { return c.hasDocuments() || c.nearlyAll(c.s) }
-func (c chosenBlocks) byList() bool { return c.hasDocuments() || !c.nearlyAll(c.s) }
+func (c selectedBlocks) bySpan() bool { return c.hasDocuments() || c.nearlyAll(c.s) }
+func (c selectedBlocks) byList() bool { return c.hasDocuments() || !c.nearlyAll(c.s) }
 
 // selectedForward is attention over chosen blocks. The heads of a group at one query are the rows of a tile. A worker holds the
 // scores of all chosen keys at once.
 type selectedForward[T cpu.Float] struct {
-	chosenBlocks
+	selectedBlocks
 	q, v, o, lse     Arg
 	keys             transposed[T]
 	scores, max, sum cpu.Region[T]
@@ -203,11 +203,11 @@ const queriesPerPiece = 16
 // bindSelected adds to k the phases of attention over chosen blocks: in is q, k, v, idx, out is o, lse.
 func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	in, a := splitDims(in, 4, 0, 0)
-	c := newChosenBlocks(a, block, in[3])
+	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.check
 	if c.bySpan() {
 		f := bindSpanForward[T](k, a, tokenSpan(a.s), in, out)
-		f.chosen, f.minusInf = &c, minusInfs[T]()
+		f.blocks, f.minusInf = &c, minusInfs[T]()
 		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if c.nearlyAll(seq.s) {
 				f.tile(seq, g, t0, t1, w)
@@ -215,9 +215,10 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 		})
 	}
 	if c.byList() {
+		keys := bindTranspose[T](k, a, in[1])
 		f := &selectedForward[T]{
-			chosenBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
-			keys:   bindTranspose[T](k, a, in[1]),
+			selectedBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
+			keys:   keys,
 			scores: cpu.Scratch[T](k, a.h*c.maxKeys()),
 			max:    cpu.Scratch[T](k, a.h),
 			sum:    cpu.Scratch[T](k, a.h),
@@ -251,7 +252,7 @@ func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Wor
 		}
 		n = 0
 		for lo, hi := f.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.nextRun(seq, g, t, hi) {
-			cpu.Tile(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, lo, g, f.dv):], f.hkv*f.dv, o, f.dv, true)
+			cpu.TileAdd(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, lo, g, f.dv):], f.hkv*f.dv, o, f.dv)
 			n += hi - lo
 		}
 		for j := range f.h {

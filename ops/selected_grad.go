@@ -2,21 +2,21 @@ package ops
 
 import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// choosers lists, for each block of each group, the queries that chose the block and see some of its keys, in ascending order.
-type choosers struct {
-	chosenBlocks
+// inverseIndex lists, for each block of each group, the queries that have chosen the block and see some of its keys, in ascending order.
+type inverseIndex struct {
+	selectedBlocks
 	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group, one after the other
 	ends    *cpu.Buf // int32 [B,Hkv,places]: the end of each list; the ends of a sequence begin at its first token
 	places  int      // entries of ends in a row: one per block; with documents one per token, since each token may begin a document
 }
 
-// bindChoosers adds to k a phase that inverts c.
-func bindChoosers(k *cpu.Kernel, c chosenBlocks) choosers {
-	places := c.blocks(c.s)
+// bindInverseIndex adds to k a phase that inverts c.
+func bindInverseIndex(k *cpu.Kernel, c selectedBlocks) inverseIndex {
+	places := c.numBlocks(c.s)
 	if c.hasDocuments() {
 		places = c.s
 	}
-	x := choosers{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*places), places}
+	x := inverseIndex{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*places), places}
 	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
 		c.forEach(b, func(seq sequence) {
 			queries, ends := x.group(seq, g)
@@ -27,30 +27,30 @@ func bindChoosers(k *cpu.Kernel, c chosenBlocks) choosers {
 }
 
 // group returns the lists of a sequence and a group, and their ends.
-func (x choosers) group(seq sequence, g int) (queries, ends []int32) {
+func (x inverseIndex) group(seq sequence, g int) (queries, ends []int32) {
 	bg := seq.b*x.hkv + g
-	return cpu.Slice[int32](x.queries)[(bg*x.s+seq.first)*x.n:][:seq.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+seq.first:][:x.blocks(seq.s)]
+	return cpu.Slice[int32](x.queries)[(bg*x.s+seq.first)*x.n:][:seq.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+seq.first:][:x.numBlocks(seq.s)]
 }
 
 // queriesOf returns the queries that chose block j and see some of its keys.
-func (x choosers) queriesOf(seq sequence, g, j int) []int32 {
+func (x inverseIndex) queriesOf(seq sequence, g, j int) []int32 {
 	queries, ends := x.group(seq, g)
 	return listOf(queries, ends, j)
 }
 
 // selectedBackward is the gradient of attention over chosen blocks. A piece of work writes the dq of adjoining queries, or the
-// dk and dv of one block. choosers lists the queries of the block.
+// dk and dv of one block. inverse lists the queries of the block.
 type selectedBackward[T cpu.Float] struct {
 	backward[T]
-	chosen   chosenBlocks
-	choosers choosers
+	chosen  selectedBlocks
+	inverse inverseIndex
 }
 
 // bindSelectedGrad adds to k the phases of the gradient of bindSelected: in is q, k, v, idx, o or delta, lse, do, out is
 // dq, dk, dv.
 func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in, out []Arg) {
 	in, a := splitDims(in, 4, 0, 0)
-	c := newChosenBlocks(a, block, in[3])
+	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.check
 	scores := max(a.h*c.maxKeys(), a.tileRows()*c.size)
 	if c.bySpan() {
@@ -59,18 +59,18 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	b := bindBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
 	if c.bySpan() {
 		short := bindSpanBackward(k, b, tokenSpan(a.s))
-		short.chosen, short.partRows = &c, shortParts*a.t
+		short.blocks, short.partRows = &c, shortParts*a.t
 		short.minusInf, short.zeros, short.finiteVals = minusInfs[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
 		short.bindParts(k, shortParts)
 	}
 	if c.byList() {
-		f := &selectedBackward[T]{b, c, bindChoosers(k, c)}
+		f := &selectedBackward[T]{b, c, bindInverseIndex(k, c)}
 		bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
 			if !c.nearlyAll(seq.s) {
 				f.queries(seq, g, first, end, w)
 			}
 		})
-		k.Phase(a.b*a.hkv*c.blocks(a.s), f.blocks)
+		k.Phase(a.b*a.hkv*c.numBlocks(a.s), f.gradBlocks)
 	}
 }
 
@@ -91,27 +91,27 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 			n += hi - lo
 		}
 		for j := range f.h {
-			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, stats[(t*f.h+j)*rowNumbers:], scale)
+			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, rowOf(stats, t*f.h+j), scale)
 		}
 		n = 0
 		for lo, hi := f.chosen.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.chosen.nextRun(seq, g, t, hi) {
-			cpu.Tile(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.keyAt(seq, lo, g, f.d):], f.hkv*f.d, dq, f.d, true)
+			cpu.TileAdd(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.keyAt(seq, lo, g, f.d):], f.hkv*f.d, dq, f.d)
 			n += hi - lo
 		}
 	}
 }
 
-// blocks computes the dk and dv of the blocks that begin in a piece of a row, from the queries that chose these blocks. The first
+// gradBlocks computes the dk and dv of the blocks that begin in a piece of a row, from the queries that chose these blocks. The first
 // pieces hold block 0 of every group: all queries choose block 0, so it is the most work.
-func (f *selectedBackward[T]) blocks(piece int, w *cpu.Worker) {
+func (f *selectedBackward[T]) gradBlocks(piece int, w *cpu.Worker) {
 	groups := f.b * f.hkv
 	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
-	from, to := part(j, f.chosen.size, f.s)
+	from, to := pieceBounds(j, f.chosen.size, f.s)
 	f.tiles(b, from, to, f.chosen.size, func(seq sequence, lo, hi int) {
 		if f.chosen.nearlyAll(seq.s) {
 			return
 		}
-		queries := f.choosers.queriesOf(seq, g, lo/f.chosen.size)
+		queries := f.inverse.queriesOf(seq, g, lo/f.chosen.size)
 		f.keyGrad(seq, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
 	})
 }

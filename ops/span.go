@@ -47,13 +47,13 @@ func (m span) queries(lo, hi, s int) (from, to int) {
 	return lo*m.stride + m.blockLen - 1, min(s, hi-1+m.window)
 }
 
-// maskedSpan is a span of which each query sees only the blocks that it has chosen, or all keys if chosen is nil.
+// maskedSpan is a span of which each query sees only the blocks that it has chosen, or all keys if blocks is nil.
 type maskedSpan struct {
 	span   span
-	chosen *chosenBlocks
+	blocks *selectedBlocks
 }
 
 // sees reports whether query t of group g sees the key.
 func (m maskedSpan) sees(seq sequence, g, t, key int) bool {
-	return m.span.sees(t, key) && (m.chosen == nil || m.chosen.contains(seq, g, t, key))
+	return m.span.sees(t, key) && (m.blocks == nil || m.blocks.contains(seq, g, t, key))
 }

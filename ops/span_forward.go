@@ -6,7 +6,7 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 type spanForward[T cpu.Float] struct {
 	dims
 	maskedSpan
-	minusInf     []T // -Inf: the scores of a chunk of keys that are not chosen; nil if chosen is nil
+	minusInf     []T // -Inf: the scores of a chunk of keys that are not chosen; nil if blocks is nil
 	q, v, o, lse Arg
 	keys         transposed[T]
 	finiteVals   finiteTiles
@@ -23,10 +23,11 @@ func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
 
 // bindSpanForward adds to k the phases that transpose the keys and test the values. The caller adds the phase that calls tile.
 func bindSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) *spanForward[T] {
+	keys, finiteVals := bindTranspose[T](k, a, in[1]), bindFinite[T](k, in[2])
 	return &spanForward[T]{
 		dims: a, maskedSpan: maskedSpan{span: mask}, q: in[0], v: in[2], o: out[0], lse: out[1],
-		keys:       bindTranspose[T](k, a, in[1]),
-		finiteVals: bindFinite[T](k, in[2]),
+		keys:       keys,
+		finiteVals: finiteVals,
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.dv),
 		scores:     cpu.Scratch[T](k, a.tileRows()*maxStride),
@@ -53,8 +54,8 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 		for r := range rows {
 			lo, hi := f.span.keys(t0 + r/f.h)
 			lo, hi = overlap(lo, hi, from, to)
-			if f.chosen != nil {
-				hide(f.chosen, seq, g, t0+r/f.h, from, s[r*ld:][:hi], f.minusInf)
+			if f.blocks != nil {
+				hide(f.blocks, seq, g, t0+r/f.h, from, s[r*ld:][:hi], f.minusInf)
 			}
 			state.add(r, s[r*ld:][:to-from], lo, hi, o[r*f.dv:][:f.dv])
 		}

@@ -10,13 +10,13 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 // queries instead of keys.
 //
 // A sequence with at least fewKeys times as many queries as keys (compressed attention) is cut into parts: as many as it has queries
-// for each key, at most mostParts, so that the dk of all parts are no larger than q. A short sequence with as many keys as tokens
+// for each key, at most maxParts, so that the dk of all parts are no larger than q. A short sequence with as many keys as tokens
 // is cut into shortParts.
 type spanBackward[T cpu.Float] struct {
 	backward[T]
 	maskedSpan
-	minusInf, zeros []T         // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil if chosen is nil
-	finiteVals      finiteTiles // set only if chosen is not nil
+	minusInf, zeros []T         // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil if blocks is nil
+	finiteVals      finiteTiles // set only if blocks is not nil
 	finiteKeys      finiteTiles
 	rowsDQ          cpu.Region[T] // scratch of each worker
 	partRows        int           // rows in partsK for the keys of all parts of one group
@@ -24,8 +24,8 @@ type spanBackward[T cpu.Float] struct {
 }
 
 const (
-	fewKeys  = 4
-	maxParts = 32
+	minQueriesPerKey = 4 // a sequence with fewer queries for each key is not cut
+	maxParts         = 32
 
 	shortSequence = 512 // the most tokens of a short sequence
 	shortParts    = 4
@@ -34,12 +34,12 @@ const (
 // parts returns the number of parts that the queries of a sequence are cut into; 0 for the variant without parts.
 func (f *spanBackward[T]) parts(seq sequence) int {
 	switch {
-	case f.chosen != nil && !f.chosen.nearlyAll(seq.s): // selectedBackward computes this sequence
+	case f.blocks != nil && !f.blocks.nearlyAll(seq.s): // selectedBackward computes this sequence
 		return 0
 	case seq.t == seq.s && seq.s <= shortSequence:
 		return shortParts
 	}
-	if n := min(seq.s/max(1, seq.t), maxParts); n >= fewKeys {
+	if n := min(seq.s/max(1, seq.t), maxParts); n >= minQueriesPerKey {
 		return n
 	}
 	return 0
@@ -77,9 +77,10 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 
 // bindSpanBackward adds to k the phase that tests the keys. The caller adds the phases that compute the gradient.
 func bindSpanBackward[T cpu.Float](k *cpu.Kernel, b backward[T], mask span) *spanBackward[T] {
+	finiteKeys := bindFinite[T](k, b.k)
 	return &spanBackward[T]{
 		backward: b, maskedSpan: maskedSpan{span: mask},
-		finiteKeys: bindFinite[T](k, b.k),
+		finiteKeys: finiteKeys,
 		rowsDQ:     cpu.Scratch[T](k, b.tileRows()*b.d),
 	}
 }
@@ -156,13 +157,13 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 			lo, hi := f.span.keys(t0 + r/f.h)
 			lo, hi = overlap(lo, hi, from, to)
 			s, dp := s[r*ld:][:to-from], dp[r*ld:][:to-from]
-			if f.chosen != nil {
-				hide(f.chosen, seq, g, t0+r/f.h, from, s[:hi], f.minusInf)
+			if f.blocks != nil {
+				hide(f.blocks, seq, g, t0+r/f.h, from, s[:hi], f.minusInf)
 			}
-			softmaxGrad(s, dp, lo, hi, stats[(t0*f.h+r)*rowNumbers:], scale)
-			if f.chosen != nil && !(rowsFinite && f.finiteVals.areFinite(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
-				hide(f.chosen, seq, g, t0+r/f.h, from, s[:hi], f.zeros)
-				hide(f.chosen, seq, g, t0+r/f.h, from, dp[:hi], f.zeros)
+			softmaxGrad(s, dp, lo, hi, rowOf(stats, t0*f.h+r), scale)
+			if f.blocks != nil && !(rowsFinite && f.finiteVals.areFinite(seq, from, to)) { // a hidden key has p = 0, but 0 times NaN is NaN
+				hide(f.blocks, seq, g, t0+r/f.h, from, s[:hi], f.zeros)
+				hide(f.blocks, seq, g, t0+r/f.h, from, dp[:hi], f.zeros)
 			}
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }

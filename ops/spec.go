@@ -68,6 +68,15 @@ type Checked interface {
 	Check(in []Operand, b *cpu.Buf) error
 }
 
+// bindCheck makes k check the values of op's input before each run.
+func bindCheck(k *cpu.Kernel, op Checked, in []Arg) {
+	operands := make([]Operand, len(in))
+	for i, a := range in {
+		operands[i] = a.Operand
+	}
+	k.Check = func() error { return op.Check(operands, in[op.CheckedInput()].Buf) }
+}
+
 // ValueError is the error of an op that refuses the values of an int32 input: tokens outside the vocabulary, chosen blocks, boundaries
 // of documents, rows of a cache. errors.As finds it in the error of a graph.Machine's run. Errors of Gorgonia's machines do not wrap, so
 // it cannot be found there. The op has written nothing.

@@ -9,6 +9,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -52,7 +53,7 @@ func NewShapeBuilder(g *G.ExprGraph, params []Param, dt tensor.Dtype) *Builder {
 
 func checkType(what string, dt tensor.Dtype) error {
 	if dt != tensor.Float32 && dt != tensor.Float64 {
-		return fmt.Errorf("nn: %s: value of type %v, want float32 or float64", what, dt)
+		return fmt.Errorf("nn: %s: value of type %s, want float32 or float64", what, value.TypeName(dt))
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	if l == nil {
 		return d, errors.New("nn: nsa: nil layer")
 	}
-	defer prefix(&err, "nsa "+l.prefix+": decode")
+	defer named(&err, "nsa "+l.prefix+": decode")
 	b := l.builder
 	q, k, v := l.project(&b, x)
 	inputs := append(G.Nodes{q}, l.config.inOrder(k, v)...)
@@ -73,7 +73,7 @@ func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
 	if l == nil {
 		return nil, errors.New("nn: nsa: nil layer")
 	}
-	defer prefix(&err, "nsa "+l.prefix+": fill")
+	defer named(&err, "nsa "+l.prefix+": fill")
 	if p.stored == nil {
 		return nil, errors.New("the parts are not those of a layer")
 	}

@@ -20,7 +20,7 @@ import (
 // float32, float64, int32, and int64, which Load does not read. It copies values on a device to the host, which waits for
 // the device. path is replaced only by a complete file.
 func Save(path string, nodes G.Nodes) (err error) {
-	defer prefix(&err, "save")
+	defer named(&err, "save")
 	f := safetensors.File{Tensors: make(map[string]*tensor.Dense, len(nodes))}
 	for _, n := range nodes {
 		if n == nil {
@@ -45,8 +45,8 @@ func Save(path string, nodes G.Nodes) (err error) {
 	return f.Write(path)
 }
 
-// prefix puts what failed before an error. Use it with defer.
-func prefix(err *error, what string) {
+// named puts the name of what failed before an error. Call it with defer.
+func named(err *error, what string) {
 	if *err != nil {
 		*err = fmt.Errorf("nn: %s: %w", what, *err)
 	}
@@ -57,7 +57,7 @@ func prefix(err *error, what string) {
 // must be equal; float32 and float64 are converted into each other. A value on a device is an error: load before
 // graph.MoveInputs. After a Load into the host values of a graph.Resident, call its Upload. On an error no value changes.
 func Load(path string, nodes G.Nodes, opts ...safetensors.Option) (err error) {
-	defer prefix(&err, "load "+path)
+	defer named(&err, "load "+path)
 	f, err := safetensors.Read(path, opts...)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func Load(path string, nodes G.Nodes, opts ...safetensors.Option) (err error) {
 // Assign writes the elements of src to dst, which must be in host memory, row-major and of the same shape. float32 and
 // float64 are converted into each other; any other type must be that of dst. On an error dst does not change.
 func Assign(dst G.Value, src *tensor.Dense) (err error) {
-	defer prefix(&err, "assign")
+	defer named(&err, "assign")
 	write, err := assignment(dst, src)
 	if err == nil {
 		write()

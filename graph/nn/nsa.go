@@ -70,7 +70,7 @@ func (c NSAConfig) branches() []string {
 
 // Validate returns an error that names a size that is wrong or does not fit another one.
 func (c NSAConfig) Validate() (err error) {
-	defer prefix(&err, "nsa")
+	defer named(&err, "nsa")
 	for _, s := range []struct {
 		name string
 		v    int
@@ -93,6 +93,9 @@ func (c NSAConfig) Validate() (err error) {
 	}
 	switch c.Phi {
 	case "", PhiMean:
+		if c.PhiHidden < 0 {
+			return fmt.Errorf("phi hidden is %d, want 0 with phi %q", c.PhiHidden, PhiMean)
+		}
 	case PhiMLP:
 		if c.PhiHidden < 1 || c.PhiHidden > maxSize || c.BlockLen > maxSize {
 			return fmt.Errorf("phi hidden is %d and block length l %d, want 1 to %d with phi %q", c.PhiHidden, c.BlockLen, maxSize, c.Phi)
@@ -229,7 +232,7 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	if l == nil {
 		return p, errors.New("nn: nsa: nil layer")
 	}
-	defer prefix(&err, "nsa "+l.prefix)
+	defer named(&err, "nsa "+l.prefix)
 	if x == nil {
 		return p, errors.New("x is nil")
 	}

@@ -21,26 +21,26 @@ type boundAdamW struct {
 	*adamWOptions
 	backend             graph.Backend // backend and stream of the machine
 	stream              graph.Stream
-	memory              []graph.Memory // first the moments, norm and the kernel's work memory; then the memory of slots
+	memory              []graph.Memory // first the moments, norm and the kernel's work memory; then the memory of weights
 	kernel              graph.Kernel
 	work                cpu.Buf
 	hyper, norm         ops.Arg       // input and output of the kernel
 	hostHyper, hostNorm *tensor.Dense // on the host
-	slots               []adamWSlot
-	moments             []moment // two of each slot, one of a slot of Muon
+	weights             []boundWeight
+	moments             []moment // two of each weight, one of a weight of Muon
 	disjoint            bool     // at their present addresses no weight overlaps another weight or a gradient
 	watches             []*graph.Watch
 }
 
-// adamWSlot is one weight.
-type adamWSlot struct {
+// boundWeight is one weight with the cells that the kernel reads.
+type boundWeight struct {
 	name         string
 	weight, grad ops.Arg
 	own          graph.Memory // memory for a gradient that an op on the host computes
 	half         ops.Arg      // the machine's half-precision copy; without memory if there is none
 }
 
-// start makes a slot for each weight and binds the kernel.
+// start binds each weight and the kernel.
 func (b *boundAdamW) start(weights []G.ValueGrad) error {
 	if len(weights) == 0 {
 		return errors.New("no weights")
@@ -54,11 +54,11 @@ func (b *boundAdamW) start(weights []G.ValueGrad) error {
 	in, own := []ops.Arg{b.hyper}, []ops.Arg{b.hyper, b.norm}
 	spec := ops.AdamWOp{Copies: b.machine.HalfType()}
 	for i, w := range weights {
-		s, err := b.newSlot(w, i)
+		s, err := b.newWeight(w, i)
 		if err != nil {
 			return err
 		}
-		b.slots = append(b.slots, s)
+		b.weights = append(b.weights, s)
 		shape := s.weight.Shape
 		usesMuon := b.muon != nil && b.muon(s.name, shape)
 		if usesMuon && shape.Dims() != 2 {
@@ -92,10 +92,10 @@ func maskBit(set bool) string {
 	return "0"
 }
 
-// newSlot returns the slot of weight i. Its type must be that of the slots before it, its name none of theirs.
-func (b *boundAdamW) newSlot(w G.ValueGrad, i int) (s adamWSlot, err error) {
+// newWeight returns the bound weight i. Its type must be that of the weights before it, its name none of theirs.
+func (b *boundAdamW) newWeight(w G.ValueGrad, i int) (s boundWeight, err error) {
 	name := nameOf(w, i)
-	if slices.ContainsFunc(b.slots, func(s adamWSlot) bool { return s.name == name }) {
+	if slices.ContainsFunc(b.weights, func(s boundWeight) bool { return s.name == name }) {
 		return s, fmt.Errorf("two weights are named %s", name)
 	}
 	v := w.Value()
@@ -106,10 +106,10 @@ func (b *boundAdamW) newSlot(w G.ValueGrad, i int) (s adamWSlot, err error) {
 	if operand.Elements() == 0 {
 		return s, fmt.Errorf("%s has no elements: its shape is %v", name, operand.Shape)
 	}
-	if i > 0 && operand.Dtype != b.slots[0].weight.Dtype {
-		return s, fmt.Errorf("%s is %v, the weights before it are %v", name, operand.Dtype, b.slots[0].weight.Dtype)
+	if i > 0 && operand.Dtype != b.weights[0].weight.Dtype {
+		return s, fmt.Errorf("%s is %v, the weights before it are %v", name, operand.Dtype, b.weights[0].weight.Dtype)
 	}
-	s = adamWSlot{name: name, weight: newArg(operand), grad: newArg(operand)}
+	s = boundWeight{name: name, weight: newArg(operand), grad: newArg(operand)}
 	if half := b.machine.HalfType(); ops.IsHalf(half) {
 		s.half = newArg(ops.Operand{Dtype: half})
 		if n, ok := w.(*G.Node); ok && b.machine.HalfCopy(n).Buf != nil {
@@ -150,13 +150,13 @@ func (b *boundAdamW) bind(spec ops.AdamWOp, in, own []ops.Arg) (err error) {
 
 // adopt points the cells to the weights and their gradients, which must be those of the first step.
 func (b *boundAdamW) adopt(weights []G.ValueGrad) error {
-	if len(weights) != len(b.slots) {
-		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(b.slots))
+	if len(weights) != len(b.weights) {
+		return fmt.Errorf("%d weights, the first step had %d", len(weights), len(b.weights))
 	}
 	moved := !b.disjoint
 	b.disjoint = false // after an error some of them may be at new addresses
 	for i, w := range weights {
-		s := &b.slots[i]
+		s := &b.weights[i]
 		if n, ok := w.(G.Namer); ok && n.Name() != "" && n.Name() != s.name {
 			return fmt.Errorf("weight %d is %s, in the first step it was %s", i, n.Name(), s.name)
 		}
@@ -199,7 +199,7 @@ func (b *boundAdamW) adopt(weights []G.ValueGrad) error {
 }
 
 // upload copies a gradient on the host to memory of the solver on the device.
-func (b *boundAdamW) upload(s *adamWSlot, grad G.Value) error {
+func (b *boundAdamW) upload(s *boundWeight, grad G.Value) error {
 	if s.own == nil {
 		var err error
 		if s.own, err = b.backend.Alloc(s.grad.Operand.Bytes()); err != nil {
@@ -218,8 +218,8 @@ func (b *boundAdamW) checkDisjoint() error {
 		from, other := uintptr(x.Pointer()), uintptr(y.Pointer())
 		return from < other+uintptr(y.Bytes()) && other < from+uintptr(x.Bytes())
 	}
-	for i, s := range b.slots {
-		for j, o := range b.slots {
+	for i, s := range b.weights {
+		for j, o := range b.weights {
 			switch {
 			case i < j && overlap(s.weight.Buf, o.weight.Buf):
 				return fmt.Errorf("%s and %s share memory", s.name, o.name)
@@ -267,8 +267,8 @@ func (b *boundAdamW) check() error {
 		return nil
 	}
 	culprit := "their size"
-	if i := slices.IndexFunc(b.slots, func(s adamWSlot) bool { return anyElement(s.grad, notFinite) }); i >= 0 {
-		culprit = b.slots[i].name
+	if i := slices.IndexFunc(b.weights, func(s boundWeight) bool { return anyElement(s.grad, notFinite) }); i >= 0 {
+		culprit = b.weights[i].name
 	}
 	return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, culprit)
 }

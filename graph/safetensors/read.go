@@ -45,7 +45,8 @@ func Read(path string, opts ...Option) (f File, err error) {
 	if f, err = decode(from, info.Size()); err != nil {
 		return f, err
 	}
-	for name, t := range f.Tensors {
+	for _, name := range slices.Sorted(maps.Keys(f.Tensors)) {
+		t := f.Tensors[name]
 		switch {
 		case t.Shape().TotalSize() == 0:
 			return f, fmt.Errorf("tensor %q has no elements: its shape is %v", name, t.Shape())

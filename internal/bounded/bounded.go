@@ -20,13 +20,20 @@ func Open(path string) (*os.File, error) {
 }
 
 // ReadFile is os.ReadFile of a file that Open opens, of at most the given number of bytes.
-func ReadFile(path string, most int) ([]byte, error) {
+func ReadFile(path string, maxBytes int) ([]byte, error) {
 	f, err := Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	b, err := ReadAll(f, most)
+	info, err := f.Stat()
+	if err == nil && info.Size() > int64(maxBytes) {
+		err = tooLong(maxBytes)
+	}
+	var b []byte
+	if err == nil {
+		b, err = ReadAll(f, maxBytes)
+	}
 	if err != nil {
 		err = fmt.Errorf("%s: %w", path, err)
 	}
@@ -34,10 +41,12 @@ func ReadFile(path string, most int) ([]byte, error) {
 }
 
 // ReadAll is io.ReadAll of at most the given number of bytes; more are an error.
-func ReadAll(r io.Reader, most int) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(r, int64(most)+1))
-	if err == nil && len(b) > most {
-		err = fmt.Errorf("more than %d bytes", most)
+func ReadAll(r io.Reader, maxBytes int) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, int64(maxBytes)+1))
+	if err == nil && len(b) > maxBytes {
+		err = tooLong(maxBytes)
 	}
 	return b, err
 }
+
+func tooLong(maxBytes int) error { return fmt.Errorf("more than %d bytes", maxBytes) }

@@ -67,7 +67,8 @@ func testNoAccessOutside[T Float](t *testing.T) {
 						ars, acs = 1, m
 					}
 					a, b := place(pages[0], random[T](m*k), end), place(pages[1], random[T](k*n), end)
-					Tile(m, n, k, a, ars, acs, b, n, place(pages[2], random[T](m*n), end), n, i%2 == 0)
+					multiply := []func(m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int){Tile[T], TileAdd[T]}[i%2]
+					multiply(m, n, k, a, ars, acs, b, n, place(pages[2], random[T](m*n), end), n)
 				}
 			}
 			for _, z := range [][3]int{{1, 1, 1}, {17, 65, 33}, {64, 128, 16}, {40, 100, 70}, {131, 70, 5}, {3, 130, 140}} {

@@ -89,7 +89,7 @@ func TestNoAllocation(t *testing.T) {
 	}), "a run")
 	require.Zero(t, testing.AllocsPerRun(20, func() {
 		var x, y, z [48]float32
-		Tile(4, 4, 4, x[:], 4, 1, y[:], 4, z[:], 4, true)
+		TileAdd(4, 4, 4, x[:], 4, 1, y[:], 4, z[:], 4)
 		ExpSum(z[:], x[:], 1, Max(x[:]))
 		SoftmaxGrad(z[:], x[:], y[:], Dot(x[:], y[:]), 1)
 		AdamW(x[:], y[:], z[:], z[:], AdamWStep[float32]{})

@@ -2,18 +2,19 @@ package cpu
 
 // Tile computes a small product on the caller's goroutine. It reads the operands in place, without packing:
 //
-//	C[i,j] = sum over p of A[i,p]·B[p,j]        (add: C[i,j] += ...)
+//	C[i,j] = sum over p of A[i,p]·B[p,j]
 //
 // for i < m, j < n, p < k. Element (i,p) of A is a[i*ars+p*acs]; rows of B and C are contiguous: B[p,j] is b[p*brs+j],
-// C[i,j] is c[i*crs+j]. Only C's m x n elements are written. Any of m, n and k may be 0; k = 0 without add clears C.
+// C[i,j] is c[i*crs+j]. Only C's m x n elements are written. Any of m, n and k may be 0; k = 0 clears C.
 // The sum over p runs in ascending order, so the bits of an element of C do not depend on m or n. A stride may be 0, but not
 // negative.
-func Tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, add bool) {
-	var s []T
-	if add {
-		s = c
-	}
-	tile(m, n, k, a, ars, acs, b, brs, c, crs, s, crs)
+func Tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int) {
+	tile(m, n, k, a, ars, acs, b, brs, c, crs, nil, 0)
+}
+
+// TileAdd is Tile that adds the product to C.
+func TileAdd[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int) {
+	tile(m, n, k, a, ars, acs, b, brs, c, crs, c, crs)
 }
 
 // tile sets C[i,j] = S[i,j] + sum over p of A[i,p]·B[p,j], as Tile does; S[i,j] is s[i*srs+j], or 0 if s is nil. S may

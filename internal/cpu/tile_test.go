@@ -51,7 +51,11 @@ func testTileCase[T Float](t *testing.T, m, n, k int, across, add, wide bool) {
 	for p := range k {
 		copy(b.s[p*brs:], y[p*n:p*n+n])
 	}
-	Tile(m, n, k, a.s, ars, acs, b.s, brs, c.s, crs, add)
+	multiply := Tile[T]
+	if add {
+		multiply = TileAdd[T]
+	}
+	multiply(m, n, k, a.s, ars, acs, b.s, brs, c.s, crs)
 	what := fmt.Sprintf("%dx%dx%d across %v add %v wide %v", m, n, k, across, add, wide)
 	require.True(t, c.intact(), "%s: written outside of C", what)
 	written := 0
@@ -84,10 +88,10 @@ func TestTileBitsOfElement(t *testing.T) {
 	a, b := random[float32](k), random[float32](k*n)
 	for l := range levels {
 		all := make([]float32, n)
-		Tile(1, n, k, a, k, 1, b, n, all, n, false)
+		Tile(1, n, k, a, k, 1, b, n, all, n)
 		for j := range n {
 			var one [1]float32
-			Tile(1, 1, k, a, k, 1, b[j:], n, one[:], 1, false)
+			Tile(1, 1, k, a, k, 1, b[j:], n, one[:], 1)
 			require.Equal(t, one[0], all[j], "%v: column %d of %d", l, j, n)
 		}
 	}

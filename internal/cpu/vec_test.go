@@ -243,7 +243,7 @@ func BenchmarkTile(b *testing.B) {
 			for l := range levels {
 				b.Run(fmt.Sprintf("%dx%dx%d%s/%v", m, n, k, layout, l), func(b *testing.B) {
 					for b.Loop() {
-						Tile(m, n, k, x, stride[0], stride[1], y, n, c, n, false)
+						Tile(m, n, k, x, stride[0], stride[1], y, n, c, n)
 					}
 					b.ReportMetric(2*float64(m)*float64(n)*float64(k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 				})

@@ -27,6 +27,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -88,7 +89,7 @@ func (c Case) Plan() (*Plan, error) {
 	if err == nil && c.Gradients != nil {
 		dy := Normal("dy", 99, out.Shape()...)
 		p.Inputs = append(p.Inputs, dy)
-		grads, err = out.Op().(G.SDOp).SymDiff(inputsOf(g, out), out, dy.Node(g, tensor.Float64))
+		grads, err = out.Op().(G.SDOp).SymDiff(value.Inputs(g, out), out, dy.Node(g, tensor.Float64))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
@@ -129,14 +130,6 @@ func (c Case) Plan() (*Plan, error) {
 		}
 	}
 	return p, nil
-}
-
-// inputsOf returns the nodes that an op reads: the inputs of a case, but a table of documents instead of their boundaries.
-func inputsOf(g *G.ExprGraph, n *G.Node) (in G.Nodes) {
-	for it := g.From(n.ID()); it.Next(); {
-		in = append(in, it.Node().(*G.Node))
-	}
-	return in
 }
 
 // All returns the cases of all ops of graphs, and of the fused Specs that a machine uses instead of several ops. It returns the

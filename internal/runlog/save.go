@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moby/sys/atomicwriter"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 // flush writes the pending bytes of the appended files.
@@ -62,8 +62,8 @@ func (l *Log) Draw() (err error) {
 
 // write replaces a file.
 func (l *Log) write(name string, content []byte) error {
-	if err := atomicwriter.WriteFile(l.Path(name), content, 0o644); err != nil {
-		return fmt.Errorf("runlog: %s: %w", l.Path(name), err)
+	if err := files.Write(l.Path(name), content); err != nil {
+		return fmt.Errorf("runlog: %w", err)
 	}
 	return nil
 }

@@ -44,3 +44,11 @@ func NodeType(dt tensor.Dtype, shape tensor.Shape) hm.Type {
 	}
 	return gorgonia.TensorType{Dims: shape.Dims(), Of: dt}
 }
+
+// Inputs returns the nodes that n reads, in the order of its op.
+func Inputs(g *gorgonia.ExprGraph, n *gorgonia.Node) (list gorgonia.Nodes) {
+	for it := g.From(n.ID()); it.Next(); {
+		list = append(list, it.Node().(*gorgonia.Node))
+	}
+	return list
+}

@@ -1,0 +1,108 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// WithNaNWatch makes a run end with an error if the result of an op holds a NaN, as gorgonia.WithNaNWatch does for a
+// TapeMachine. The error names the first such op and the nearest input of floats before it, such as a weight. The watch is
+// slow: results on a device are copied to the host, nothing is replayed and no steps are fused. Further outputs of an op,
+// such as the LSE of an attention, are not checked.
+func WithNaNWatch() Option { return func(o *options) { o.watchNaN = true } }
+
+// WithInfWatch is WithNaNWatch for infinite results.
+func WithInfWatch() Option { return func(o *options) { o.watchInf = true } }
+
+var errWatch = errors.New("found by the watch")
+
+// checksResults reports whether the machine checks each result for NaN or Inf.
+func (o *options) checksResults() bool { return o.watchNaN || o.watchInf }
+
+// checkResult returns an error if the main result of s holds a NaN or Inf that is watched for.
+func (m *Machine) checkResult(s *step) (err error) {
+	result := s.out[0]
+	want := result.arg.Operand
+	switch dt := want.Dtype; {
+	case ops.IsHalf(dt): // pairs, as an int32: no host value has such a type. Alignment leaves room after an odd last element
+		want = ops.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{(want.Elements() + 1) / 2}}
+	case dt != tensor.Float32 && dt != tensor.Float64:
+		return nil
+	}
+	v := m.state[result.id].host
+	if result.kind == fromKernel {
+		v = ops.NewValue(want)
+		if err := errors.Join(m.stream.Download(v, ops.Arg{Operand: want, Buf: result.arg.Buf}), m.stream.Synchronize()); err != nil {
+			return err
+		}
+	}
+	if err := ops.HoldValue(&m.cell, v, want); err != nil {
+		return err
+	}
+	var at func(i int) float64
+	switch dt := result.arg.Dtype; dt {
+	case tensor.Float64:
+		list := cpu.Slice[float64](&m.cell)
+		at = func(i int) float64 { return list[i] }
+	case tensor.Float32:
+		list := cpu.Slice[float32](&m.cell)
+		at = func(i int) float64 { return float64(list[i]) }
+	default:
+		list := cpu.Slice[int32](&m.cell)
+		at = func(i int) float64 { return halfKind(dt, uint16(list[i/2]>>(16*(i%2)))) }
+	}
+	for i := range result.arg.Elements() {
+		if x := at(i); m.opts.watchNaN && math.IsNaN(x) || m.opts.watchInf && math.IsInf(x, 0) {
+			return fmt.Errorf("%w: element %d of the result%s is %v", errWatch, i, m.nearby(s), x)
+		}
+	}
+	return nil
+}
+
+// halfKind returns NaN or an infinity if bits are one in half precision, else 0.
+func halfKind(dt tensor.Dtype, bits uint16) float64 {
+	exponent := uint16(0x7c00)
+	if dt == ops.BFloat16 {
+		exponent = 0x7f80
+	}
+	switch sign := 1 - 2*int(bits>>15); {
+	case bits&exponent != exponent:
+		return 0
+	case bits&^exponent&0x7fff != 0:
+		return math.NaN()
+	default:
+		return math.Inf(sign)
+	}
+}
+
+// nearby describes where the result of s is in the graph: the input whose gradient it is, or else the nearest input of
+// floats before it, such as a weight. Scalars do not count. It is "" if there is no such input.
+func (m *Machine) nearby(s *step) string {
+	if wrt := s.out[0].wrt; len(wrt) > 0 {
+		return ", the gradient of " + wrt[0].Name() + ","
+	}
+	seen := map[*G.Node]bool{}
+	for near := (G.Nodes{s.node}); len(near) > 0; {
+		var next G.Nodes
+		for _, n := range near {
+			if dt := n.Dtype(); n.Op() == nil && n.Dims() > 0 && (dt == tensor.Float32 || dt == tensor.Float64) {
+				return ", near " + n.Name() + ","
+			}
+			for _, in := range m.order.inputs[n] {
+				if !seen[in] {
+					seen[in] = true
+					next = append(next, in)
+				}
+			}
+		}
+		near = next
+	}
+	return ""
+}

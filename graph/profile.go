@@ -1,0 +1,68 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// NewEvent returns an Event in the machine's stream, to measure time on the device. Close it before the machine.
+func (m *Machine) NewEvent() (Event, error) {
+	if m.stream == nil {
+		return nil, errMachineClosed
+	}
+	return m.stream.NewEvent()
+}
+
+// Profile runs the graph once, step by step and without a replay, and returns the device time of each of Plan().Steps: from
+// the end of the step before to its own end. If the device waits for the host to enqueue a step, the time includes the wait.
+func (m *Machine) Profile() ([]time.Duration, error) {
+	if m.stream == nil {
+		return nil, errMachineClosed
+	}
+	times, err := m.timed(func() error { return m.runOnce(nil, nil) })
+	if err != nil {
+		return nil, fmt.Errorf("graph: machine: profile: %w", err)
+	}
+	return times, nil
+}
+
+// timed calls run, waits for the end of its work, and returns the device time of each step, 0 for a step that did not run.
+func (m *Machine) timed(run func() error) (times []time.Duration, err error) {
+	events := make([]Event, 0, len(m.steps)+1) // one before the first step and one after each
+	defer func(after func(int), capture bool) {
+		m.afterStep, m.opts.capture = after, capture
+		for _, e := range events {
+			err = errors.Join(err, e.Close())
+		}
+	}(m.afterStep, m.opts.capture)
+	for range len(m.steps) + 1 {
+		e, err := m.stream.NewEvent()
+		if err != nil {
+			return nil, err
+		}
+		events = append(events, e)
+	}
+	if err := errors.Join(m.stream.Synchronize(), events[0].Record()); err != nil {
+		return nil, err
+	}
+	var failed error
+	ran := make([]bool, len(m.steps))
+	m.opts.capture = false
+	m.afterStep = func(i int) { ran[i], failed = true, errors.Join(failed, events[i+1].Record()) }
+	err = run()
+	if err = errors.Join(err, failed, m.stream.Synchronize()); err != nil {
+		return nil, err
+	}
+	times, last := make([]time.Duration, len(m.steps)), events[0]
+	for i, e := range events[1:] {
+		if !ran[i] {
+			continue
+		}
+		if times[i], err = e.Since(last); err != nil {
+			return nil, err
+		}
+		last = e
+	}
+	return times, nil
+}

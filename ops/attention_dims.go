@@ -1,0 +1,106 @@
+package ops
+
+import (
+	"math"
+
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// dims are the sizes of an attention op. Methods name a query or a key by its sequence and its place in that sequence.
+type dims struct {
+	b, s, t     int // batch; queries and keys of a row of the batch
+	hq, hkv, h  int // query heads, groups, query heads of a group
+	d, dv       int // key dim, value dim
+	tileQueries int // queries of a tile; each has h rows
+	sequences
+}
+
+// maxTileRows bounds the rows of a tile: the heads of one group at a few adjoining queries. It is a multiple of 6, the number of
+// rows of the widest register tile of cpu.Tile.
+const maxTileRows = 60
+
+// dimsOf returns the sizes of q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv], which inferAttention has accepted. Each row of the
+// batch is one sequence.
+func dimsOf(q, k, v tensor.Shape) dims {
+	h := q[2] / k[2]
+	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tileQueries: max(1, maxTileRows/h),
+		sequences: sequencesOf(nil, q[1], k[1], 0, 0)}
+}
+
+// splitDims returns the inputs q, k, v, ... and their sizes. It removes input n if that is a table of documents. Keys are compression
+// blocks of blockLen tokens, stride tokens apart; if blockLen is 0, keys are tokens.
+func splitDims(in []Arg, n, blockLen, stride int) ([]Arg, dims) {
+	in, table := splitTable(in, n)
+	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
+	a.sequences = sequencesOf(table, a.s, a.t, blockLen, stride)
+	return in, a
+}
+
+// queryAt returns the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
+func (a dims) queryAt(seq sequence, t, g, c int) int {
+	return ((seq.b*a.s+seq.first+t)*a.hq + g*a.h) * c
+}
+
+// keyAt returns the offset in an array [B,T,Hkv,c] of the row of a key of group g. The next key lies hkv*c elements further.
+func (a dims) keyAt(seq sequence, key, g, c int) int {
+	return ((seq.b*a.t+seq.firstKey+key)*a.hkv + g) * c
+}
+
+// statAt returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies s elements further.
+func (a dims) statAt(seq sequence, g, t int) int { return (seq.b*a.hq+g*a.h)*a.s + seq.first + t }
+
+// softmaxScale is 1/sqrt(D).
+func softmaxScale[T cpu.Float](d int) T { return T(1 / math.Sqrt(float64(d))) }
+
+// overlap returns the part of the run [lo,hi) that lies in [from,to), relative to from. If it is empty, both results are equal.
+func overlap(lo, hi, from, to int) (int, int) {
+	lo = min(max(lo, from), to)
+	return lo - from, max(lo, min(hi, to)) - from
+}
+
+// tileRows returns the largest number of rows of a tile.
+func (a dims) tileRows() int { return a.tileQueries * a.h }
+
+// bindGroups adds to k a phase that calls f for the pieces 0 to n-1 of each group of each row of the batch.
+func bindGroups(k *cpu.Kernel, a dims, n int, f func(b, g, piece int, w *cpu.Worker)) {
+	k.Phase(a.b*a.hkv*n, func(piece int, w *cpu.Worker) {
+		bg := piece / n
+		f(bg/a.hkv, bg%a.hkv, piece%n, w)
+	})
+}
+
+// bindQueries adds to k a phase that calls f, for each group, with runs [t0,t1) of at most size queries of a sequence. The newest
+// queries come first, since they may see the most keys.
+func bindQueries(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, t0, t1 int, w *cpu.Worker)) {
+	n := cpu.CeilDiv(a.s, size)
+	bindGroups(k, a, n, func(b, g, piece int, w *cpu.Worker) {
+		from, to := pieceBounds(n-1-piece, size, a.s)
+		a.tiles(b, from, to, size, func(seq sequence, t0, t1 int) { f(seq, g, t0, t1, w) })
+	})
+}
+
+// bindKeys adds to k a phase that calls f, for each group, with runs [lo,hi) of at most size keys of a sequence.
+func bindKeys(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, lo, hi int, w *cpu.Worker)) {
+	bindGroups(k, a, cpu.CeilDiv(a.t, size), func(b, g, piece int, w *cpu.Worker) {
+		from, to := pieceBounds(piece, size, a.t)
+		a.keyTiles(b, from, to, size, func(seq sequence, lo, hi int) { f(seq, g, lo, hi, w) })
+	})
+}
+
+// gatherRows copies the rows of group g at the queries [t0,t1) of x [B,S,Hq,c] to dst [(t1-t0)*h,c].
+func gatherRows[T cpu.Float](a dims, dst, x []T, seq sequence, g, t0, t1, c int) {
+	n := a.h * c
+	for t := t0; t < t1; t++ {
+		copy(dst[(t-t0)*n:][:n], x[a.queryAt(seq, t, g, c):])
+	}
+}
+
+// scatterRows is the inverse of gatherRows.
+func scatterRows[T cpu.Float](a dims, x, src []T, seq sequence, g, t0, t1, c int) {
+	n := a.h * c
+	for t := t0; t < t1; t++ {
+		copy(x[a.queryAt(seq, t, g, c):][:n], src[(t-t0)*n:])
+	}
+}

@@ -1,0 +1,86 @@
+package ops
+
+import (
+	"math"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// softmax is the state of an online softmax (arXiv 1805.02867) for the rows of a tile, which see their keys part by part.
+type softmax[T cpu.Float] struct {
+	max, sum []T // of each row: the largest score so far, unscaled, and the sum of exp((score - max)*scale)
+	scale    T
+}
+
+// start resets the state: no row has seen a key.
+func (s softmax[T]) start() {
+	for r := range s.max {
+		s.max[r], s.sum[r] = T(math.Inf(-1)), 0
+	}
+}
+
+// add adds the scores x[lo:hi] to the state of row r. It replaces these scores by their exponentials and the rest of x by zeros.
+// acc is what the row has accumulated so far; add scales it to the new maximum. A score of -Inf counts as not seen.
+func (s softmax[T]) add(r int, x []T, lo, hi int, acc []T) {
+	clear(x[:lo])
+	clear(x[hi:])
+	if x = x[lo:hi]; len(x) == 0 {
+		return
+	}
+	m := cpu.Max(x)
+	if math.IsInf(float64(m), -1) { // -Inf - -Inf is NaN
+		clear(x)
+		return
+	}
+	if m > s.max[r] {
+		if s.sum[r] != 0 {
+			a := T(math.Exp(float64((s.max[r] - m) * s.scale)))
+			s.sum[r] *= a
+			cpu.Scale(acc, a)
+		}
+		s.max[r] = m
+	}
+	s.sum[r] += expScores(x, s.max[r], s.scale, 0)
+}
+
+// finish divides acc, what row r has accumulated, by the row's sum, and returns the row's LSE. A row that sees no key gets zeros
+// and an LSE of -Inf.
+func (s softmax[T]) finish(r int, acc []T) T {
+	if s.sum[r] == 0 {
+		clear(acc)
+		return T(math.Inf(-1))
+	}
+	cpu.Scale(acc, 1/s.sum[r])
+	return s.max[r]*s.scale + T(math.Log(float64(s.sum[r])))
+}
+
+// large is the largest magnitude of a scaled score or an LSE that is subtracted after the scaling. Larger numbers are too coarse
+// in float32: subtracting them would change probabilities by more than 2e-6, and by any factor for scores of 1e9.
+const large = 64
+
+func isLarge[T cpu.Float](x T) bool { return x > large || x < -large }
+
+// expScores replaces the scores x by exp((x - top)*scale - logSum) and returns the sum of the results. It subtracts a large top
+// before the scaling.
+func expScores[T cpu.Float](x []T, top, scale, logSum T) T {
+	if isLarge(top * scale) {
+		for i := range x {
+			x[i] -= top
+		}
+		top = 0
+	}
+	return cpu.ExpSum(x, x, scale, top*scale+logSum)
+}
+
+// softmaxGrad replaces the scores s[lo:hi] of one row by the probabilities p, and dp[lo:hi] = do·v by the gradients of the
+// unscaled scores, p*(dp - delta)*scale. It sets the rest of s and dp to zero. row holds the row's numbers in rowStats.
+func softmaxGrad[T cpu.Float](s, dp []T, lo, hi int, row []T, scale T) {
+	clear(s[:lo])
+	clear(s[hi:])
+	clear(dp[:lo])
+	clear(dp[hi:])
+	if s, dp = s[lo:hi], dp[lo:hi]; len(s) > 0 {
+		expScores(s, row[rowMax], scale, row[rowLogSum])
+		cpu.SoftmaxGrad(dp, s, dp, row[rowDelta], scale)
+	}
+}

@@ -1,0 +1,118 @@
+package ops
+
+import (
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+)
+
+// sequence is a run of tokens that see no tokens outside it: a row of the batch, or a document in a row. A place in a sequence
+// counts from the sequence's first token or key. Keys are tokens, or compressed keys.
+type sequence struct {
+	b        int // row of the batch
+	first    int // place of its first token in the row
+	s        int // its number of tokens
+	firstKey int // place of its first key in the row
+	t        int // its number of keys
+}
+
+// sequences are the sequences of all rows of a batch.
+type sequences struct {
+	rowS, rowT       int      // tokens and keys of a row
+	blockLen, stride int      // of compressed keys; 0 if keys are tokens
+	table            *cpu.Buf // table of documents; nil: each row is one sequence
+}
+
+// sequencesOf returns the sequences of rows of s tokens and t keys: the documents of the table, if there is one, or whole rows.
+func sequencesOf(table []Arg, s, t, blockLen, stride int) sequences {
+	x := sequences{rowS: s, rowT: t, blockLen: blockLen, stride: stride}
+	if len(table) > 0 {
+		x.table = table[0].Buf
+	}
+	return x
+}
+
+// hasDocuments reports whether the sequences are documents. If not, each row is one sequence.
+func (x sequences) hasDocuments() bool { return x.table != nil }
+
+// ofToken returns the sequence of token t of row b.
+func (x sequences) ofToken(b, t int) sequence {
+	if x.table == nil {
+		return sequence{b, 0, x.rowS, 0, x.rowT}
+	}
+	row := cpu.Slice[int32](x.table)[(b*x.rowS+t)*docNumbers:][:docNumbers]
+	first, n := int(row[docFirst]), int(row[docEnd]-row[docFirst])
+	if x.blockLen == 0 {
+		return sequence{b, first, n, first, n}
+	}
+	return sequence{b, first, n, int(row[docKeys]), NumCompressed(n, x.blockLen, x.stride)}
+}
+
+// ofKey returns the sequence of the key at place i of row b, and whether there is a key at that place.
+func (x sequences) ofKey(b, i int) (sequence, bool) {
+	if x.table == nil || x.blockLen == 0 {
+		return x.ofToken(b, i), true
+	}
+	t := int(cpu.Slice[int32](x.table)[(b*x.rowS+i)*docNumbers+docBlock])
+	if t < 0 {
+		return sequence{}, false
+	}
+	return x.ofToken(b, t), true
+}
+
+// A piece of work is a range of places of a row, so the pieces do not depend on the documents. A piece computes the tiles that begin
+// in its range. Tiles are counted from the start of a sequence, so a document has the same tiles and bits as if alone.
+
+// tiles cuts each sequence of row b into tiles [lo,hi) of at most size tokens. It calls f for the tiles that begin at a place of the
+// row in [from,to).
+func (x sequences) tiles(b, from, to, size int, f func(seq sequence, lo, hi int)) {
+	for t := from; t < to; {
+		seq := x.ofToken(b, t)
+		for lo := cpu.CeilDiv(t-seq.first, size) * size; lo < seq.s && seq.first+lo < to; lo += size {
+			f(seq, lo, min(seq.s, lo+size))
+		}
+		t = max(t+1, seq.first+seq.s) // ends even if the table is invalid
+	}
+}
+
+// keyTiles is tiles for keys instead of tokens.
+func (x sequences) keyTiles(b, from, to, size int, f func(seq sequence, lo, hi int)) {
+	for i := from; i < to; {
+		seq, ok := x.ofKey(b, i)
+		if !ok {
+			return
+		}
+		for lo := cpu.CeilDiv(i-seq.firstKey, size) * size; lo < seq.t && seq.firstKey+lo < to; lo += size {
+			f(seq, lo, min(seq.t, lo+size))
+		}
+		i = max(i+1, seq.firstKey+seq.t)
+	}
+}
+
+// forEach calls f for each sequence of row b.
+func (x sequences) forEach(b int, f func(seq sequence)) {
+	for t := 0; t < x.rowS; {
+		seq := x.ofToken(b, t)
+		f(seq)
+		t += max(1, seq.s)
+	}
+}
+
+// bindClearUnused adds to k a phase that zeroes, in arrays [B,T,...], the compressed keys that belong to no document.
+func bindClearUnused[T cpu.Float](k *cpu.Kernel, x sequences, arrays ...Arg) {
+	if x.table == nil || x.blockLen == 0 {
+		return
+	}
+	k.Phase(arrays[0].Shape[0], func(b int, _ *cpu.Worker) {
+		i := 0
+		for i < x.rowT {
+			seq, ok := x.ofKey(b, i)
+			if !ok {
+				break
+			}
+			i += max(1, seq.t)
+		}
+		for _, a := range arrays {
+			n := a.Elements() / a.Shape[0]
+			clear(cpu.Slice[T](a.Buf)[b*n:][i*(n/x.rowT) : n])
+		}
+	})
+}
