@@ -6,6 +6,7 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"flag"
 	"fmt"
@@ -30,7 +31,8 @@ func main() {
 		fmt.Fprintf(os.Stderr, "attention: unexpected argument %q\n", flag.Arg(0))
 		os.Exit(2)
 	}
-	if err := run(os.Stdout, *device, *precision); err != nil {
+	out := bufio.NewWriter(os.Stdout)
+	if err := errors.Join(run(out, *device, *precision), out.Flush()); err != nil {
 		fmt.Fprintln(os.Stderr, "attention:", err)
 		os.Exit(1)
 	}

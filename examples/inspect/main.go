@@ -1,7 +1,7 @@
 // Inspect shows how a trained TinyLM works on a text: which blocks each query selects, the gates, how far back each branch looks, the
 // loss of each token, and the graph. It writes pictures and one HTML page, which needs no network.
 //
-//	go run ./examples/train -steps 3280 -out runs/tiny
+//	go run ./examples/train -out runs/tiny
 //	go run ./examples/inspect -model runs/tiny
 package main
 
@@ -62,15 +62,15 @@ func parse(args []string, help io.Writer) (o *options, err error) {
 		return nil, fmt.Errorf("inspect: -layer is %d, want -1 or more", o.layer)
 	}
 	set.Visit(func(f *flag.Flag) {
-		if f.Name == "text" && o.text == "" {
-			err = errors.New("inspect: -text is empty")
+		if (f.Name == "text" || f.Name == "file") && f.Value.String() == "" {
+			err = fmt.Errorf("inspect: -%s is empty", f.Name)
 		}
 	})
 	return o, err
 }
 
-// mostTextBytes bounds the file of a text, which is in memory.
-const mostTextBytes = 64 << 20
+// maxTextBytes bounds the file of a text, which is in memory.
+const maxTextBytes = 64 << 20
 
 // read returns the text to run.
 func (o *options) read() (string, error) {
@@ -85,7 +85,7 @@ func (o *options) read() (string, error) {
 		return "", fmt.Errorf("inspect: -file: %w", err)
 	}
 	defer f.Close()
-	text, err := bounded.ReadAll(f, mostTextBytes)
+	text, err := bounded.ReadAll(f, maxTextBytes)
 	if err != nil {
 		return "", fmt.Errorf("inspect: -file %s: %w", o.file, err)
 	}

@@ -51,7 +51,7 @@ func TestRefuses(t *testing.T) {
 	weights, missing := model(t), filepath.Join(t.TempDir(), "missing")
 	folder, large := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "large")
 	require.NoError(t, os.WriteFile(large, nil, 0o644))
-	require.NoError(t, os.Truncate(large, mostTextBytes+1)) // a file with a hole, as /dev/zero without its end
+	require.NoError(t, os.Truncate(large, maxTextBytes+1)) // a file with a hole, as /dev/zero without its end
 	for args, message := range map[string]string{
 		"":                              "inspect: -model is missing: want a run folder",
 		"-model m more":                 `unexpected argument "more"`,

@@ -45,14 +45,14 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	sample := ""
 	if r.Sample != "" {
-		fmt.Printf("--- sample\n%s\n", tinylm.Printable(r.Sample))
+		sample = fmt.Sprintf("--- sample\n%s\n", tinylm.Printable(r.Sample))
 	}
-	fmt.Printf("--- run folder: %s\n", r.Folder)
 	heldOut := "no final evaluation"
 	if r.Bits > 0 {
 		heldOut = fmt.Sprintf("held-out loss %.4f nats/byte", r.Bits*math.Ln2)
 	}
-	fmt.Printf("%s after %d tokens in %.1f s\n", heldOut, r.Tokens, r.Elapsed.Seconds())
-	return nil
+	_, err = fmt.Printf("%s--- run folder: %s\n%s after %d tokens in %.1f s\n", sample, r.Folder, heldOut, r.Tokens, r.Elapsed.Seconds())
+	return err
 }

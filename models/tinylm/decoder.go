@@ -132,6 +132,9 @@ func (c Config) cacheSizes(slots, context int, p graph.Precision) (ops.KVCache, 
 	}
 	pages := (context + pageLen - 1) / pageLen
 	sizes := c.cache(slots, slots*pages, pageLen)
+	if c.Attention != Dense { // a longer window would never be full
+		sizes.Window = min(sizes.Window, context)
+	}
 	switch p {
 	case graph.BF16:
 		sizes.Half = ops.BFloat16
@@ -139,6 +142,15 @@ func (c Config) cacheSizes(slots, context int, p graph.Precision) (ops.KVCache, 
 		sizes.Half = ops.Float16
 	}
 	return sizes, sizes.Validate()
+}
+
+// CacheBytes returns the bytes of the caches of a Decoder for these sizes, in float32.
+func (c Config) CacheBytes(slots, context int) (int, error) {
+	sizes, err := c.WithDefaults().cacheSizes(slots, context, graph.F32)
+	if err != nil {
+		return 0, fmt.Errorf("tinylm: caches: %w", err)
+	}
+	return 4 * c.Layers * sizes.Elements(), nil
 }
 
 // newCaches allocates a cache for each layer, in the memory of b.
@@ -307,9 +319,9 @@ func (d *Decoder) run(g *decoderGraph) error {
 		if err := d.weights.use(g.machine); err != nil {
 			return err
 		}
-		if g.seen != d.weights.changes {
+		if g.version != d.weights.version {
 			g.machine.Refresh()
-			g.seen = d.weights.changes
+			g.version = d.weights.version
 		}
 	}
 	return g.machine.RunAll()
@@ -322,11 +334,12 @@ func (d *Decoder) KeysRead() (n [3]int) {
 		return n
 	}
 	for _, node := range d.step.read {
-		v, err := graph.HostValue(node.Value())
-		if v, ok := v.(*tensor.Dense); ok && err == nil {
-			for i, keys := range v.Int32s() {
-				n[i%3] += int(keys)
-			}
+		counts, err := graph.HostTensor(node)
+		if err != nil {
+			return [3]int{}
+		}
+		for i, keys := range counts.Int32s() {
+			n[i%3] += int(keys)
 		}
 	}
 	return n

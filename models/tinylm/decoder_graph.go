@@ -20,7 +20,7 @@ type decoderGraph struct {
 	logits  *G.Node
 	read    G.Nodes
 	machine *graph.Machine
-	seen    int // Weights.changes at the last run
+	version int // of the weights at the last run
 }
 
 // newGraph returns a graph for tokens [batch,seq] and a page table [batch,width]. build adds the model and returns its logits.
@@ -58,11 +58,10 @@ func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.
 
 // copyLogits copies row i of the logits of the last run to row(i), unless that is nil.
 func (g *decoderGraph) copyLogits(row func(i int) []float32) error {
-	v, err := graph.HostValue(g.logits.Value())
+	x, err := graph.HostTensor(g.logits)
 	if err != nil {
 		return err
 	}
-	x := v.(*tensor.Dense)
 	rows := x.Shape()[0]
 	for i := range rows {
 		dst := row(i)

@@ -2,6 +2,7 @@ package tinylm
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -16,12 +17,13 @@ import (
 
 // decodeConfigs returns models with all kinds of layers.
 func decodeConfigs() map[string]Config {
-	mlp, softmax, dense, without := small(), small(), small(), small()
+	mlp, softmax, dense, without, wide := small(), small(), small(), small(), small()
+	wide.Window = 1 << 40
 	without.NoSelected = true
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
 	softmax.GateActivation, softmax.KVHeads, softmax.ValueDim = nn.GateSoftmax, 1, 6
 	dense.Attention = Dense
-	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense, "without selected": without}
+	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense, "without selected": without, "wide window": wide}
 }
 
 // logitsOf returns the logits [S,V] that a Model computes for tokens.
@@ -57,6 +59,14 @@ func TestDecoderMatchesModel(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestCachesOfAWideWindow: a window beyond the context takes no more memory than one of the context.
+func TestCachesOfAWideWindow(t *testing.T) {
+	const context = 100
+	wide, whole := small(), small()
+	wide.Window, whole.Window = math.MaxInt, context
+	require.Equal(t, testutil.Must(whole.CacheBytes(3, context))(t), testutil.Must(wide.CacheBytes(3, context))(t))
 }
 
 // TestDecoderOnDevice: a device with memory of its own gives the bits of the CPU. Caches stay there, and a step is replayed.

@@ -229,14 +229,14 @@ func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
 	case m.machine == nil:
 		return fmt.Errorf("the model runs on a %T, want a graph.Machine", m.vm)
 	}
-	if m.weights.stepped != m.machine { // the copies in half precision are out of date
+	if m.weights.lastStepper != m.machine { // the copies in half precision are out of date
 		m.machine.Refresh()
 	}
 	m.countBatch()
 	if err := errors.Join(m.weights.use(m.machine), m.shareScale(solver)); err != nil {
 		return err
 	}
-	m.weights.stepped, m.weights.changes = m.machine, m.weights.changes+1
+	m.weights.lastStepper, m.weights.version = m.machine, m.weights.version+1
 	return m.machine.RunAndStep(solver, m.grads)
 }
 
@@ -280,7 +280,7 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 		return 0, err
 	}
 	if err = m.shareScale(adamw); err == nil {
-		m.weights.stepped, m.weights.changes = nil, m.weights.changes+1
+		m.weights.lastStepper, m.weights.version = nil, m.weights.version+1
 		err = solver.Step(m.grads)
 	}
 	if err = errors.Join(err, m.dropAccumulated()); err != nil {
@@ -319,8 +319,8 @@ func (m *Model) Close() error {
 		return nil
 	}
 	err := m.vm.Close()
-	if m.machine != nil && m.weights.user == m.machine {
-		m.weights.user = nil // Close has waited for the device
+	if m.machine != nil && m.weights.lastUser == m.machine {
+		m.weights.lastUser = nil // Close has waited for the device
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -30,10 +31,10 @@ type Weights struct {
 	Config  Config
 	Tensors map[string]*tensor.Dense // all float32 or all float64
 
-	resident *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
-	stepped  *graph.Machine  // the machine whose step changed them last; nil after any other change
-	user     *graph.Machine  // the machine that used them last on the device; another one waits for it first
-	changes  int             // number of changes by steps and Restore; after a change, a Decoder refreshes its copies in half precision
+	resident    *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
+	lastStepper *graph.Machine  // the machine whose step changed them last; nil after any other change
+	lastUser    *graph.Machine  // the machine that used them last on the device; another one waits for it first
+	version     int             // number of changes by steps and Restore; after a change, a Decoder refreshes its copies in half precision
 }
 
 var errNoWeights = errors.New("no weights")
@@ -78,15 +79,15 @@ func (w *Weights) bind(nodes G.Nodes) error {
 
 // use records that m uses the weights on the device. If another machine used them last, use waits for that machine first.
 func (w *Weights) use(m *graph.Machine) error {
-	if w.resident == nil || m == w.user {
+	if w.resident == nil || m == w.lastUser {
 		return nil
 	}
-	if w.user != nil {
-		if err := w.user.Synchronize(); err != nil {
+	if w.lastUser != nil {
+		if err := w.lastUser.Synchronize(); err != nil {
 			return err
 		}
 	}
-	w.user = m
+	w.lastUser = m
 	return nil
 }
 
@@ -122,6 +123,9 @@ func UsesMuon(name string, shape tensor.Shape) bool {
 func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
+	}
+	if dt != tensor.Float32 && dt != tensor.Float64 {
+		return nil, fmt.Errorf("tinylm: weights of type %s, want float32 or float64", value.TypeName(dt))
 	}
 	if err := memory.Check(c.Parameters() * int(dt.Size())); err != nil {
 		return nil, fmt.Errorf("tinylm: weights: %d parameters: %w", c.Parameters(), err)
@@ -204,7 +208,7 @@ func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
 			return err // not reached: both sides have been checked
 		}
 	}
-	w.stepped, w.changes = nil, w.changes+1
+	w.lastStepper, w.version = nil, w.version+1
 	if w.resident == nil {
 		return nil
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// mostPieceBytes bounds a token of WordPiece and Unigram, and so the time for a word.
-const mostPieceBytes = 1024
+// maxPieceBytes bounds a token of WordPiece and Unigram, and so the time for a word.
+const maxPieceBytes = 1024
 
 // model turns words into tokens.
 type model interface {
@@ -212,8 +212,8 @@ func newWordPiece(o wordPieceOptions) (model, error) {
 		m.most = *o.Most
 	}
 	for text, id := range v.ids {
-		if len(text) > mostPieceBytes {
-			return nil, fmt.Errorf("token %.20q of %d bytes, want at most %d", text, len(text), mostPieceBytes)
+		if len(text) > maxPieceBytes {
+			return nil, fmt.Errorf("token %.20q of %d bytes, want at most %d", text, len(text), maxPieceBytes)
 		}
 		m.trie.add(text, id)
 	}

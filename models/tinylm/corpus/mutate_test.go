@@ -18,7 +18,7 @@ import (
 
 // A damaged file gives an error that names it, or data. Reading it does not panic, and takes little memory and little time.
 func TestDamagedFiles(t *testing.T) {
-	const mostBytes, mostTime = 600 << 20, 10 * time.Second
+	const maxBytes, maxTime = 600 << 20, 10 * time.Second
 	documents := makeDocuments(60, 100, 1)
 	python := map[string][]byte{} // files of pyarrow by name
 	if folder := pythonParquet(t); folder != "" {
@@ -68,8 +68,8 @@ func TestDamagedFiles(t *testing.T) {
 					require.ErrorContains(t, err, path, "mutation %d", i)
 				}
 				runtime.ReadMemStats(&after)
-				require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(mostBytes), "mutation %d", i)
-				require.Less(t, time.Since(began), mostTime, "mutation %d", i)
+				require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(maxBytes), "mutation %d", i)
+				require.Less(t, time.Since(began), maxTime, "mutation %d", i)
 			}
 			t.Logf("%s: %d of %d are errors", name, failed, testutil.Mutations(t))
 		})

@@ -122,8 +122,8 @@ type replaceOptions struct {
 	Content string         `json:"content"`
 }
 
-// mostGrowth bounds the factor by which all parts of a file together may make a text longer.
-const mostGrowth = 4096
+// maxGrowth bounds the factor by which all parts of a file together may make a text longer.
+const maxGrowth = 4096
 
 // checkGrowth returns an error if the replacements of parts, one after the other, may make a text too long.
 func checkGrowth(parts []part) error {
@@ -140,8 +140,8 @@ func checkGrowth(parts []part) error {
 		if s := o.Pattern.String; s != nil && *s != "" {
 			by = max(1, (len(o.Content)+len(*s)-1)/len(*s))
 		}
-		if by > mostGrowth/growth {
-			return fmt.Errorf("replacements up to %.20q may make a text over %d times as long, want less", o.Content, mostGrowth)
+		if by > maxGrowth/growth {
+			return fmt.Errorf("replacements up to %.20q may make a text over %d times as long, want less", o.Content, maxGrowth)
 		}
 		growth *= by
 	}

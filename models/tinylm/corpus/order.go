@@ -34,11 +34,11 @@ type builder struct {
 	seq    int
 	yield  func(*block) bool
 	block  *block
-	blocks int // number of blocks given
+	blocks int // number of blocks yielded
 	ids    []int32
 }
 
-// epoch gives the blocks of an epoch from the cursor on, and returns the beginning of the next epoch, or from if give returns false.
+// epoch yields the blocks of an epoch from the cursor on. It returns the beginning of the next epoch, or `from` if yield returns false.
 func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 	c, blocksBefore := b.c, b.blocks
 	b.begin(from)
@@ -89,7 +89,7 @@ func (b *builder) begin(at Cursor) {
 	b.block.start = at
 }
 
-// end gives the finished block and begins the next one at the cursor.
+// end yields the finished block and begins the next one at the cursor.
 func (b *builder) end(next Cursor) bool {
 	b.block.next = next
 	b.block.permute(b.c.seed, b.seq)

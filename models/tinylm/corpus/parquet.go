@@ -169,8 +169,8 @@ func checkText(document int, text, size int64) error {
 	if document > documentBytes {
 		return fmt.Errorf("a text of %d bytes, want at most %d", document, documentBytes)
 	}
-	if text > freeExpansion && text/mostExpansion > size {
-		return fmt.Errorf("%d bytes expand to more than %d, want at most %d times as many", size, text, mostExpansion)
+	if text > freeExpansion && text/maxExpansion > size {
+		return fmt.Errorf("%d bytes expand to more than %d, want at most %d times as many", size, text, maxExpansion)
 	}
 	return nil
 }

@@ -12,12 +12,12 @@ import (
 // parquet-go allocates as much memory as a file says, or as its compressed pages expand to. So the footer and the pages of a column are
 // checked before the library reads them. The price is that pages are decompressed twice.
 const (
-	mostFooter  = 64 << 20  // bytes
-	mostSchema  = 10_000    // columns
-	mostHeader  = 16 << 20  // bytes of a page's header, which may have statistics
-	mostPage    = 256 << 20 // bytes of a page
-	mostValues  = 16 << 20  // of a page
-	mostNesting = 32        // of Thrift
+	maxFooter   = 64 << 20  // bytes
+	maxSchema   = 10_000    // columns
+	maxHeader   = 16 << 20  // bytes of a page's header, which may have statistics
+	maxPage     = 256 << 20 // bytes of a page
+	maxValues   = 16 << 20  // of a page
+	maxNesting  = 32        // of Thrift
 	footerMagic = "PAR1"
 
 	plainDictionary = format.Encoding(2) // deprecated, but still written
@@ -39,8 +39,8 @@ func checkFooter(in io.ReaderAt, size int64) (err error) {
 	if string(end[4:]) != footerMagic {
 		return fmt.Errorf("parquet: ends with %q, want %q: the file is truncated, encrypted or of another kind", end[4:], footerMagic)
 	}
-	if n > size-footerLength || n > mostFooter {
-		return fmt.Errorf("parquet: footer of %d bytes, want at most %d", n, min(size-footerLength, mostFooter))
+	if n > size-footerLength || n > maxFooter {
+		return fmt.Errorf("parquet: footer of %d bytes, want at most %d", n, min(size-footerLength, maxFooter))
 	}
 	b := make([]byte, n)
 	if _, err := in.ReadAt(b, size-footerLength-n); err != nil {
@@ -53,8 +53,8 @@ func checkFooter(in io.ReaderAt, size int64) (err error) {
 	if err := thrift.NewDecoder(new(thrift.CompactProtocol).NewReaderFromBytes(b)).Decode(&meta); err != nil {
 		return fmt.Errorf("parquet: footer: %w", err)
 	}
-	if len(meta.Schema) > mostSchema {
-		return fmt.Errorf("parquet: %d columns, want at most %d", len(meta.Schema), mostSchema)
+	if len(meta.Schema) > maxSchema {
+		return fmt.Errorf("parquet: %d columns, want at most %d", len(meta.Schema), maxSchema)
 	}
 	return nil
 }
@@ -72,8 +72,8 @@ type structCheck struct {
 }
 
 func (c structCheck) value(t thrift.Type, depth int) (err error) {
-	if depth > mostNesting {
-		return fmt.Errorf("nested more than %d times", mostNesting)
+	if depth > maxNesting {
+		return fmt.Errorf("nested more than %d times", maxNesting)
 	}
 	switch t {
 	case thrift.TRUE, thrift.FALSE:

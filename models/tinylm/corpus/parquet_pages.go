@@ -79,8 +79,8 @@ func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 		return 0, 0, err
 	}
 	size, want := int64(h.CompressedPageSize), int64(h.UncompressedPageSize)
-	if size < 0 || size > end-at-n || want < 0 || max(size, want) > mostPage {
-		return 0, 0, fmt.Errorf("%d bytes, unpacked %d, want at most %d and %d", size, want, min(end-at-n, mostPage), mostPage)
+	if size < 0 || size > end-at-n || want < 0 || max(size, want) > maxPage {
+		return 0, 0, fmt.Errorf("%d bytes, unpacked %d, want at most %d and %d", size, want, min(end-at-n, maxPage), maxPage)
 	}
 	c.buffer = grow(c.buffer, int(size))
 	if _, err := c.in.ReadAt(c.buffer, at+n); err != nil {
@@ -137,8 +137,8 @@ func (c *pageCheck) describe(h format.PageHeader, data []byte) (p page, err erro
 	default:
 		return p, fmt.Errorf("of type %v, want a dictionary or data", h.Type)
 	}
-	if p.values < 0 || p.values > mostValues {
-		return p, fmt.Errorf("%d values, want at most %d", p.values, mostValues)
+	if p.values < 0 || p.values > maxValues {
+		return p, fmt.Errorf("%d values, want at most %d", p.values, maxValues)
 	}
 	return p, nil
 }
@@ -151,7 +151,7 @@ func (c *pageCheck) header(at, end int64) (h format.PageHeader, n int64, err err
 			return h, 0, unexpected(err)
 		}
 		n, err := checkStruct(c.buffer)
-		if err != nil && size < end-at && size < mostHeader {
+		if err != nil && size < end-at && size < maxHeader {
 			continue
 		}
 		if err == nil {

@@ -15,11 +15,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/bounded"
 )
 
-// mostTokenizerBytes bounds a tokenizer.json; the largest known ones have 40 MB.
-const mostTokenizerBytes = 256 << 20
+// maxTokenizerBytes bounds a tokenizer.json; the largest known ones have 40 MB.
+const maxTokenizerBytes = 256 << 20
 
-// mostErrorBytes bounds the text of an error, which may quote a tokenizer.json.
-const mostErrorBytes = 400
+// maxErrorBytes bounds the text of an error, which may quote a tokenizer.json.
+const maxErrorBytes = 400
 
 // tokenizer is a Hugging Face tokenizer. It is written here because no pure Go library gave the ids of the reference. A text goes through
 // the normalizers, the pre-tokenizers, which cut it into words, and the model. The decoders turn tokens into text. Each has a file here.
@@ -59,7 +59,7 @@ func separators() []string {
 
 // readTokenizer reads a tokenizer.json.
 func readTokenizer(path, separator string) (*tokenizer, error) {
-	b, err := bounded.ReadFile(path, mostTokenizerBytes)
+	b, err := bounded.ReadFile(path, maxTokenizerBytes)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
@@ -67,8 +67,8 @@ func readTokenizer(path, separator string) (*tokenizer, error) {
 	if err == nil {
 		err = t.findSeparator(separator)
 	}
-	if err != nil && len(err.Error()) > mostErrorBytes { // it quotes the file
-		err = fmt.Errorf("%.*s (cut)", mostErrorBytes, err)
+	if err != nil && len(err.Error()) > maxErrorBytes { // it quotes the file
+		err = fmt.Errorf("%.*s (cut)", maxErrorBytes, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %s: %w", path, err)

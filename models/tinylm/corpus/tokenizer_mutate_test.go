@@ -20,7 +20,7 @@ import (
 // TestDamagedTokenizers changes members of tokenizers of all kinds. Each change gives an error that names the file, or a tokenizer that
 // encodes and decodes text. Nothing panics, and each change takes little memory and little time.
 func TestDamagedTokenizers(t *testing.T) {
-	const mostBytes, mostTime = 600 << 20, 10 * time.Second
+	const maxBytes, maxTime = 600 << 20, 10 * time.Second
 	r := rand.New(rand.NewPCG(1, 2))
 	all := smallTokenizers(t)
 	parts := map[string][]any{} // of all files
@@ -51,8 +51,8 @@ func TestDamagedTokenizers(t *testing.T) {
 			require.Less(t, len(err.Error()), len(path)+1000, "%v", err)
 		}
 		runtime.ReadMemStats(&after)
-		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(mostBytes), "mutation %d: %s", i, content)
-		require.Less(t, time.Since(began), mostTime, "mutation %d: %s", i, content)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(maxBytes), "mutation %d: %s", i, content)
+		require.Less(t, time.Since(began), maxTime, "mutation %d: %s", i, content)
 	}
 	t.Logf("%d of %d are errors", failed, testutil.Mutations(t))
 }

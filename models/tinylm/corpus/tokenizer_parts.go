@@ -11,8 +11,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// mostDepth bounds sequences of sequences in a tokenizer.json.
-const mostDepth = 8
+// maxDepth bounds sequences of sequences in a tokenizer.json.
+const maxDepth = 8
 
 // part is an object of a tokenizer.json: a normalizer, a pre-tokenizer, a model or a decoder.
 type part struct {
@@ -87,8 +87,8 @@ func flatten(value jsontext.Value, list string, depth int) ([]part, error) {
 	if err != nil || p.kind != "Sequence" {
 		return []part{p}, err
 	}
-	if depth == mostDepth {
-		return nil, fmt.Errorf("sequences in more than %d sequences", mostDepth)
+	if depth == maxDepth {
+		return nil, fmt.Errorf("sequences in more than %d sequences", maxDepth)
 	}
 	var sequence map[string]jsontext.Value
 	if err := json.Unmarshal(value, &sequence); err != nil {

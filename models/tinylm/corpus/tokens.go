@@ -14,12 +14,12 @@ const (
 	pieceTokens = 4 << 20 // of a unit; a longer document is cut
 	nearTokens  = 1 << 20 // a document that continues for more tokens after the end of a unit is cut at that end
 
-	llmcHeader     = 1024 // bytes
-	llmcUint16     = 20240520
-	llmcUint32     = 20240801
-	llmcVersion    = 1
-	numpyMagic     = "\x93NUMPY"
-	mostNumpyBytes = 64 << 10 // of a header
+	llmcHeader    = 1024 // bytes
+	llmcUint16    = 20240520
+	llmcUint32    = 20240801
+	llmcVersion   = 1
+	numpyMagic    = "\x93NUMPY"
+	maxNumpyBytes = 64 << 10 // of a header
 )
 
 // tokenArray says where the tokens of a file are.
@@ -88,8 +88,8 @@ func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
 		size = int64(binary.LittleEndian.Uint32(start[len(numpyMagic)+2:]))
 		a.offset += 2
 	}
-	if size > mostNumpyBytes {
-		return a, fmt.Errorf("header of NumPy: %d bytes, want at most %d", size, mostNumpyBytes)
+	if size > maxNumpyBytes {
+		return a, fmt.Errorf("header of NumPy: %d bytes, want at most %d", size, maxNumpyBytes)
 	}
 	header := make([]byte, size)
 	if _, err := io.ReadFull(r, header); err != nil {

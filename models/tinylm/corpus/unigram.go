@@ -53,8 +53,8 @@ func newUnigram(o unigramOptions) (model, error) {
 	m := &unigram{vocab: vocab{ids: map[string]int32{}}, trie: newTrie(), unk: -1}
 	lowest := o.Vocab[0].score
 	for i, piece := range o.Vocab {
-		if len(piece.text) > mostPieceBytes {
-			return nil, fmt.Errorf("token %.20q of %d bytes, want at most %d", piece.text, len(piece.text), mostPieceBytes)
+		if len(piece.text) > maxPieceBytes {
+			return nil, fmt.Errorf("token %.20q of %d bytes, want at most %d", piece.text, len(piece.text), maxPieceBytes)
 		}
 		m.texts, m.scores = append(m.texts, piece.text), append(m.scores, piece.score)
 		m.ids[piece.text] = int32(i)

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	mostExpansion = 500      // of a compressed file; text expands roughly ten times, gzip at most 1032 times
+	maxExpansion  = 500      // of a compressed file; text expands roughly ten times, gzip at most 1032 times
 	freeExpansion = 64 << 20 // a compressed file of any size may expand to so many bytes
 	windowBytes   = 128 << 20
 )
@@ -78,8 +78,8 @@ type unpacked struct {
 func (u *unpacked) Read(p []byte) (int, error) {
 	n, err := u.out.Read(p)
 	u.written += int64(n)
-	if u.written > freeExpansion && u.written/mostExpansion > u.read {
-		return n, fmt.Errorf("unpack: %d bytes expand to more than %d, want at most %d times as many", u.read, u.written, mostExpansion)
+	if u.written > freeExpansion && u.written/maxExpansion > u.read {
+		return n, fmt.Errorf("unpack: %d bytes expand to more than %d, want at most %d times as many", u.read, u.written, maxExpansion)
 	}
 	if err != nil && err != io.EOF {
 		err = fmt.Errorf("unpack: behind byte %d of the content: %w", u.written, err)

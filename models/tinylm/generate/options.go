@@ -71,7 +71,13 @@ func (o *Options) flags() *flag.FlagSet {
 	set.StringVar(&o.Model, "model", "", "run `folder`, checkpoint or .safetensors file; empty: the newest run below runs")
 	set.StringVar(&o.Tokenizer, "tokenizer", "", "tokenizer.json of Hugging Face; empty: the one of the model's run, or bytes")
 	list(&o.Prompts, "prompt", "`text` to go on with; may be repeated. Without any a new document begins")
-	set.StringVar(&o.File, "file", "", "file whose content is one more prompt; - is the standard input")
+	set.Func("file", "file whose content is one more prompt; - is the standard input", func(path string) error {
+		if path == "" {
+			return errors.New("the name of a file is empty")
+		}
+		o.File = path
+		return nil
+	})
 	set.BoolVar(&o.Interactive, "interactive", false, "each line of the standard input is a prompt")
 	set.BoolVar(&o.Echo, "echo", false, "print the prompt before the text")
 	set.IntVar(&o.Samples, "n", 1, "texts of each prompt")
@@ -96,7 +102,7 @@ func (o *Options) Validate() error {
 	for _, s := range []struct {
 		name        string
 		v, min, max int
-	}{{"n", o.Samples, 1, mostTexts}, {"tokens", o.Tokens, 0, math.MaxInt32}, {"batch", o.Batch, 0, mostTexts}, {"context", o.Context, 0, math.MaxInt32}} {
+	}{{"n", o.Samples, 1, maxTexts}, {"tokens", o.Tokens, 0, math.MaxInt32}, {"batch", o.Batch, 0, maxTexts}, {"context", o.Context, 0, math.MaxInt32}} {
 		if s.v < s.min || s.v > s.max {
 			return fmt.Errorf("generate: -%s is %d, want %d to %d", s.name, s.v, s.min, s.max)
 		}

@@ -61,8 +61,8 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 		return err
 	}
 	texts, most := max(1, len(prompts))*o.Samples, o.Batch
-	if texts > mostTexts {
-		return fmt.Errorf("generate: %d texts, want at most %d", texts, mostTexts)
+	if texts > maxTexts {
+		return fmt.Errorf("generate: %d texts, want at most %d", texts, maxTexts)
 	}
 	if most == 0 {
 		most = defaultBatch
@@ -87,11 +87,11 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 // rate returns tokens a second, 0 if there are no tokens.
 func rate(tokens int, took time.Duration) float64 { return float64(tokens) / max(took, 1).Seconds() }
 
-// mostTexts bounds the texts of a run, because their prompts are in memory.
-const mostTexts = 1 << 20
+// maxTexts bounds the texts of a run, because their prompts are in memory.
+const maxTexts = 1 << 20
 
-// mostPromptBytes bounds a prompt file and a line of interactive input.
-const mostPromptBytes = 64 << 20
+// maxPromptBytes bounds a prompt file and a line of interactive input.
+const maxPromptBytes = 64 << 20
 
 // prompts returns the prompts of flags and file, an empty one if there are none.
 func (o *Options) prompts(ctx context.Context, in io.Reader) ([]string, error) {
@@ -126,7 +126,7 @@ func (o *Options) readFile(ctx context.Context, in io.Reader) (string, error) {
 			defer f.Close()
 			in = f
 		}
-		text, err := bounded.ReadAll(in, mostPromptBytes)
+		text, err := bounded.ReadAll(in, maxPromptBytes)
 		if err != nil {
 			err = fmt.Errorf("%s: %w", o.File, err)
 		}
@@ -153,7 +153,7 @@ func (w *writer) converse(ctx context.Context, in io.Reader) error {
 	go func() { // a read does not end when ctx ends
 		defer close(lines)
 		s := bufio.NewScanner(in)
-		s.Buffer(nil, mostPromptBytes)
+		s.Buffer(nil, maxPromptBytes)
 		for ctx.Err() == nil && s.Scan() {
 			select {
 			case lines <- s.Text():
@@ -162,7 +162,7 @@ func (w *writer) converse(ctx context.Context, in io.Reader) error {
 		}
 		err := s.Err()
 		if errors.Is(err, bufio.ErrTooLong) {
-			err = fmt.Errorf("a line of more than %d bytes", mostPromptBytes)
+			err = fmt.Errorf("a line of more than %d bytes", maxPromptBytes)
 		}
 		failed <- err
 	}()

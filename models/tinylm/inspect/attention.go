@@ -11,6 +11,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -30,7 +31,7 @@ func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]attentionNodes, error) {
 	}{{"compressed", l.Compressed}, {"selected", l.Selected}, {"window", l.Window}}
 	if l.Gates == nil { // dense attention: the output is a linear layer over the attention
 		named = named[:1]
-		named[0].name, named[0].node = "causal", inputsOf(g, l.Output)[0]
+		named[0].name, named[0].node = "causal", value.Inputs(g, l.Output)[0]
 	}
 	var list []attentionNodes
 	for _, b := range named {
@@ -38,7 +39,7 @@ func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]attentionNodes, error) {
 			continue
 		}
 		spec, ok := ops.SpecOf(b.node.Op())
-		in := inputsOf(g, b.node)
+		in := value.Inputs(g, b.node)
 		if !ok || len(in) < 3 {
 			return nil, fmt.Errorf("%s branch: node %v with %d inputs, want attention of q, k and v", b.name, b.node, len(in))
 		}
@@ -49,14 +50,6 @@ func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]attentionNodes, error) {
 		list = append(list, a)
 	}
 	return list, nil
-}
-
-// inputsOf returns the inputs of a node in the order of its op.
-func inputsOf(g *G.ExprGraph, n *G.Node) (list G.Nodes) {
-	for it := g.From(n.ID()); it.Next(); {
-		list = append(list, it.Node().(*G.Node))
-	}
-	return list
 }
 
 // attention has the values of a branch for one sequence, after a run.
@@ -73,33 +66,24 @@ type attention struct {
 
 // read reads the values of the nodes.
 func (a attentionNodes) read() (*attention, error) {
-	q, err := onHost(a.q)
+	q, err := graph.HostTensor(a.q)
 	if err != nil {
 		return nil, err
 	}
-	k, err := onHost(a.k)
+	k, err := graph.HostTensor(a.k)
 	if err != nil {
 		return nil, err
 	}
 	s := q.Shape()
 	r := &attention{spec: a.spec, q: floatsOf(q), k: floatsOf(k), tokens: s[1], heads: s[2], groups: k.Shape()[2], dim: s[3]}
 	if a.blocks != nil {
-		b, err := onHost(a.blocks)
+		b, err := graph.HostTensor(a.blocks)
 		if err != nil {
 			return nil, err
 		}
 		r.blocks, r.n = slices.Clone(b.Int32s()), b.Shape()[3]
 	}
 	return r, nil
-}
-
-// onHost returns the value of a node, copied to the host.
-func onHost(n *G.Node) (*tensor.Dense, error) {
-	v, err := graph.HostValue(n.Value())
-	if d, ok := v.(*tensor.Dense); ok && err == nil {
-		return d, nil
-	}
-	return nil, fmt.Errorf("%s has no value: %w", n.Name(), err)
 }
 
 // floatsOf returns a copy of the elements of a tensor of float32 or float64.

@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -78,11 +79,11 @@ func TestBranchesGiveTheirOutputs(t *testing.T) {
 			for _, l := range m.Layers() {
 				list := []*G.Node{l.Compressed, l.Selected, l.Window}
 				if l.Gates == nil {
-					list = []*G.Node{inputsOf(m.Graph(), l.Output)[0]}
+					list = []*G.Node{value.Inputs(m.Graph(), l.Output)[0]}
 				}
 				outputs = append(outputs, list)
 				for _, o := range list {
-					keep = append(keep, o, inputsOf(m.Graph(), o)[2])
+					keep = append(keep, o, value.Inputs(m.Graph(), o)[2])
 				}
 			}
 			first, err := in.machine(m, nil)
@@ -103,8 +104,8 @@ func TestBranchesGiveTheirOutputs(t *testing.T) {
 		for l, list := range in.branches {
 			for b, nodes := range list {
 				a := testutil.Must(nodes.read())(t)
-				values := floatsOf(testutil.Must(onHost(inputsOf(m.Graph(), outputs[l][b])[2]))(t))
-				want := floatsOf(testutil.Must(onHost(outputs[l][b]))(t))
+				values := floatsOf(testutil.Must(graph.HostTensor(value.Inputs(m.Graph(), outputs[l][b])[2]))(t))
+				want := floatsOf(testutil.Must(graph.HostTensor(outputs[l][b]))(t))
 				got := make([]float64, len(want))
 				dim := c.ValueDim
 				for head := range a.heads {

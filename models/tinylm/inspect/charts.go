@@ -5,10 +5,9 @@ import (
 	"html/template"
 	"math"
 	"strings"
-)
 
-// branchNames are the branches in the order of the gates.
-var branchNames = [...]string{"compressed", "selected", "window"}
+	"github.com/gorgonia-nsa/nsa/ops"
+)
 
 // gateChart draws the gates of a layer: for each head, a bar of the three means, and the entropy.
 func gateChart(l Layer) template.HTML {
@@ -19,9 +18,10 @@ func gateChart(l Layer) template.HTML {
 		s.text(left-6, y+11, "end", "dim", fmt.Sprintf("head %d", h))
 		sum := g.Mean[0] + g.Mean[1] + g.Mean[2]
 		x := left
-		for k, v := range g.Mean {
+		for k, name := range ops.BranchNames() {
+			v := g.Mean[k]
 			width := bar * v / sum
-			s.rect(x, y, width, row-4, "f"+branchNames[k], fmt.Sprintf("head %d, %s: mean gate %.3f, %.0f %% of the sum", h, branchNames[k], v, 100*v/sum))
+			s.rect(x, y, width, row-4, "f"+name, fmt.Sprintf("head %d, %s: mean gate %.3f, %.0f %% of the sum", h, name, v, 100*v/sum))
 			if width > 26 {
 				s.text(x+width/2, y+10, "middle", "on", fmt.Sprintf("%.2f", v))
 			}

@@ -8,6 +8,7 @@ import (
 
 	G "gorgonia.org/gorgonia"
 
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -48,7 +49,7 @@ func drawGraph(g *G.ExprGraph, layers []tinylm.Layer) (d Drawing, err error) {
 			last = n
 			break
 		}
-		in := inputsOf(g, n)
+		in := value.Inputs(g, n)
 		if len(in) == 0 {
 			return d, errors.New("the residual stream behind the last layer is not found")
 		}
@@ -105,7 +106,8 @@ func (s *sections) cut(title string, end *G.Node) Section {
 			b.Op = strings.TrimSpace(n.Op().String())
 			if i, ok := ops.OutputIndex(n.Op()); ok {
 				b.Op = fmt.Sprintf("output %d", i)
-				if spec, ok := ops.SpecOf(inputsOf(s.graph, n)[0].Op()); ok && i == 1 && isAttention(spec) {
+				spec, _ := ops.SpecOf(value.Inputs(s.graph, n)[0].Op())
+				if _, ok := spec.(ops.AttentionSpec); ok && i == 1 {
 					b.Op = "log-sum-exp"
 				}
 			} else if spec, ok := ops.SpecOf(n.Op()); ok {
@@ -139,16 +141,7 @@ func (s *sections) inputs(n *G.Node) G.Nodes {
 	if s.taken[n] {
 		return nil
 	}
-	return inputsOf(s.graph, n)
-}
-
-// isAttention reports whether an op is a branch of attention.
-func isAttention(s ops.Spec) bool {
-	switch s.(type) {
-	case ops.CompressedAttentionOp, ops.SelectedAttentionOp, ops.SlidingWindowOp:
-		return true
-	}
-	return false
+	return value.Inputs(s.graph, n)
 }
 
 // isWeight reports whether an input is a learnable.

@@ -12,6 +12,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -119,7 +120,7 @@ func logitsOf(g *G.ExprGraph) (G.Nodes, error) {
 	for _, n := range g.AllNodes() {
 		if spec, ok := ops.SpecOf(n.Op()); ok {
 			if _, ok := spec.(ops.CrossEntropyOp); ok {
-				return G.Nodes{n, inputsOf(g, n)[0]}, nil
+				return G.Nodes{n, value.Inputs(g, n)[0]}, nil
 			}
 		}
 	}
@@ -172,7 +173,7 @@ func (in *inspection) window(i int, tokens []int32) error {
 func (in *inspection) layer(i, l int, targets []target) error {
 	nodes, layer := in.model.Layers()[l], &in.report.Layers[l]
 	if nodes.Gates != nil {
-		gates, err := onHost(nodes.Gates)
+		gates, err := graph.HostTensor(nodes.Gates)
 		if err != nil {
 			return err
 		}

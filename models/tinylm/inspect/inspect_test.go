@@ -38,7 +38,7 @@ func TestReportMatchesModel(t *testing.T) {
 					require.Nil(t, r.Layers[l].Blocks)
 					continue
 				}
-				blocks := testutil.Must(onHost(nodes.Blocks))(t)
+				blocks := testutil.Must(graph.HostTensor(nodes.Blocks))(t)
 				require.Equal(t, blocks.Int32s(), r.Layers[l].Blocks)
 			}
 		}

@@ -27,8 +27,8 @@ var pageScript string
 // noBlock marks padding among the blocks of a page.
 const noBlock = math.MaxUint16
 
-// mostUses is the number of words that a page lists.
-const mostUses = 10
+// maxUses is the number of words that a page lists.
+const maxUses = 10
 
 // pageData is the data that the script of a page reads. Bytes are base64 in JSON.
 type pageData struct {
@@ -168,7 +168,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}
 	page := map[string]any{
 		"Title": tinylm.Printable(r.Title), "Facts": r.facts(), "HasBlocks": r.HasBlocks(), "Windows": r.windows(), "Nodes": r.Graph.Nodes,
-		"Uses": r.Uses[:min(len(r.Uses), mostUses)], "Loss": lossChart(r), "Graph": template.HTML(r.Graph.svg()), "Data": data,
+		"Uses": r.Uses[:min(len(r.Uses), maxUses)], "Loss": lossChart(r), "Graph": template.HTML(r.Graph.svg()), "Data": data,
 		"Style": template.CSS(pageStyle + graphRules), "Script": template.JS(pageScript), "Words": 0,
 	}
 	var layers []pageLayer

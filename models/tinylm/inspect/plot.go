@@ -9,12 +9,15 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/moby/sys/atomicwriter"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 	"gonum.org/v1/plot/vg/vgimg"
+
+	"github.com/gorgonia-nsa/nsa/internal/files"
+
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // PageFile is the name of the page in the folder of Report.Save.
@@ -23,7 +26,7 @@ const PageFile = "index.html"
 // Save writes the report into a folder: the page, the graph as graph.svg, and as PNG the selected blocks, the gates, how far back the
 // branches look, and the loss. It makes the folder if needed and replaces files of these names.
 func (r *Report) Save(folder string) error {
-	files, err := r.pictures()
+	content, err := r.pictures()
 	if err != nil {
 		return fmt.Errorf("inspect: pictures: %w", err)
 	}
@@ -31,12 +34,12 @@ func (r *Report) Save(folder string) error {
 	if err := r.WriteHTML(&page); err != nil {
 		return err
 	}
-	files[PageFile], files["graph.svg"] = page.Bytes(), []byte(r.Graph.SVG())
+	content[PageFile], content["graph.svg"] = page.Bytes(), []byte(r.Graph.SVG())
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("inspect: %w", err)
 	}
-	for name, content := range files {
-		if err := atomicwriter.WriteFile(filepath.Join(folder, name), content, 0o644); err != nil {
+	for name, data := range content {
+		if err := files.Write(filepath.Join(folder, name), data); err != nil {
 			return fmt.Errorf("inspect: %w", err)
 		}
 	}
@@ -57,16 +60,16 @@ func branchColor(name string) color.RGBA {
 }
 
 // pictures returns the PNGs by name. The library panics at ranges that it cannot draw: pictures returns this as an error.
-func (r *Report) pictures() (files map[string][]byte, err error) {
+func (r *Report) pictures() (content map[string][]byte, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("plot: %v", p)
 		}
 	}()
-	files = map[string][]byte{}
+	content = map[string][]byte{}
 	add := func(name string, rows [][]*plot.Plot, width, height float64) {
 		if err == nil {
-			files[name], err = tiled(rows, width, height)
+			content[name], err = tiled(rows, width, height)
 		}
 	}
 	var blocks, gates, looks [][]*plot.Plot
@@ -87,7 +90,7 @@ func (r *Report) pictures() (files map[string][]byte, err error) {
 	}
 	add("distance.png", looks, 420, 220)
 	add("loss.png", [][]*plot.Plot{{r.plotLoss()}}, 640, 320)
-	return files, err
+	return content, err
 }
 
 // tiled returns plots in rows and columns as one PNG. width and height of a plot are in points.
@@ -165,7 +168,7 @@ func (f cells) Plot(c draw.Canvas, p *plot.Plot) {
 
 func plotGates(i int, l Layer) *plot.Plot {
 	p := frame(fmt.Sprintf("layer %d", i), "head", "mean gate")
-	for k, name := range branchNames {
+	for k, name := range ops.BranchNames() {
 		p.Add(cells(func(yield func(x0, y0, x1, y1 float64, c color.Color)) {
 			for h, g := range l.Gates {
 				x := float64(h) - 0.36 + 0.24*float64(k)

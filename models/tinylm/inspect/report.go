@@ -150,9 +150,7 @@ func bucket(distance float64) int { return bits.Len(uint(distance)) }
 func (r *Report) HasBlocks() bool { return r.Layers[0].Blocks != nil }
 
 // Forced reports whether query t selects block b whatever the scores are: b is the first block or one of the two newest.
-func (r *Report) Forced(t int, b int32) bool { return forced(t, b, r.Config.SelectBlock) }
-
-func forced(t int, b int32, size int) bool { return b == 0 || int(b) > t/size-ops.ForcedBlocks+1 }
+func (r *Report) Forced(t int, b int32) bool { return ops.IsForced(t, int(b), r.Config.SelectBlock) }
 
 // Cells returns the number of blocks that the queries of the first window have selected in a group of a layer.
 func (r *Report) Cells(layer, group int) (n int) {

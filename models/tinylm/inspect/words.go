@@ -61,7 +61,7 @@ func targetsOf(texts []string, n, size int) (list []target) {
 	for _, at := range regexp.MustCompile(wordPattern).FindAllStringIndex(text, -1) {
 		name, first, last := text[at[0]:at[1]], owner[at[0]], owner[at[1]-1]
 		for t := first + 1; t <= last; t++ {
-			x := target{query: t, free: t/size - ops.ForcedBlocks + 1, blocks: map[int32]bool{}, word: name}
+			x := target{query: t, free: ops.FreeBlocks(t, size), blocks: map[int32]bool{}, word: name}
 			for _, o := range before[name] {
 				for b := max(1, o[0]/size); b <= min(x.free, o[1]/size); b++ {
 					x.blocks[int32(b)] = true

@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"gorgonia.org/tensor"
-
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -73,11 +71,11 @@ func (e *exam) blocks() ([]int32, error) {
 	if n == nil {
 		return nil, nil
 	}
-	v, err := graph.HostValue(n.Value())
-	if d, ok := v.(*tensor.Dense); ok && err == nil {
-		return d.Int32s(), nil
+	d, err := graph.HostTensor(n)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("the chosen blocks have no value: %w", err)
+	return d.Int32s(), nil
 }
 
 // Ask asks a model the questions of o.AskDocs documents of t. The documents may be longer than those of the training, but must have the

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/moby/sys/atomicwriter"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 // Report has the runs of one command.
@@ -50,7 +50,7 @@ func (r Report) Save(folder string) (paths []string, err error) {
 		}
 		path := filepath.Join(folder, fmt.Sprintf("recall_%d%s", r.Task.Context, suffix))
 		paths = append(paths, path)
-		return atomicwriter.WriteFile(path, data, 0o644)
+		return files.Write(path, data)
 	}
 	table, err := r.csv()
 	if err := write(".csv", table, err); err != nil {

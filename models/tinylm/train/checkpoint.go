@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moby/sys/atomicwriter"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
@@ -42,7 +42,7 @@ type state struct {
 	Elapsed     time.Duration    `json:"elapsed_ns"`      // of the training
 	Cursor      corpus.Cursor    `json:"cursor"`          // after the last batch
 	Scale       *optim.LossScale `json:"scale,omitempty"` // of the loss, in fp16
-	Late        []*lateStep      `json:"late,omitempty"`  // begun; the loss scale does not have their results yet
+	Pending     []*pendingStep   `json:"late,omitempty"`  // begun; the loss scale does not have their results yet
 	MeanLoss    float64          `json:"mean_loss"`       // running
 	Evaluations []evaluation     `json:"evaluations,omitempty"`
 	Best        *evaluation      `json:"best,omitempty"` // best of those whose checkpoint was written
@@ -83,6 +83,7 @@ func (r *run) save() (err error) {
 	if err := errors.Join(os.MkdirAll(parent, 0o755), os.RemoveAll(part)); err != nil {
 		return err
 	}
+	r.warnIf(r.restoreFolder())
 	if err := os.Mkdir(part, 0o755); err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func (r *run) save() (err error) {
 		return err
 	}
 	err = errors.Join(writeModel(part, r.weights), solver.Write(filepath.Join(part, solverFile)),
-		atomicwriter.WriteFile(filepath.Join(part, stateFile), text, 0o644))
+		files.Write(filepath.Join(part, stateFile), text))
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,19 @@ func (r *run) save() (err error) {
 		return err
 	}
 	r.savedStep = r.state.Step
-	return r.prune(parent)
+	r.warnIf(r.prune(parent)) // the checkpoint is written all the same
+	return nil
+}
+
+// restoreFolder writes the options and the description of the run again if they have gone away, since -resume needs them.
+func (r *run) restoreFolder() (err error) {
+	if path := filepath.Join(r.folder, optionsFile); !exists(path) {
+		err = files.Write(path, r.YAML())
+	}
+	if !exists(filepath.Join(r.folder, runFile)) {
+		err = errors.Join(err, r.describe(nil))
+	}
+	return err
 }
 
 // writeFinal writes the model of a run and its sums into the run folder. It removes older sums first: a kill leaves a model without sums,
@@ -147,7 +160,7 @@ func writeModel(folder string, w *tinylm.Weights) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(w.Save(filepath.Join(folder, modelFile)), atomicwriter.WriteFile(filepath.Join(folder, configFile), config, 0o644))
+	return errors.Join(w.Save(filepath.Join(folder, modelFile)), files.Write(filepath.Join(folder, configFile), config))
 }
 
 // referenceConfig returns c as JSON in the names of the reference implementation.
@@ -172,11 +185,9 @@ func (r *run) prune(parent string) error {
 		if best := r.state.Best; best != nil && name == checkpointName(best.Step) {
 			continue
 		}
-		if err := removeCheckpoint(filepath.Join(parent, name)); err != nil {
-			return err
-		}
+		err = errors.Join(err, removeCheckpoint(filepath.Join(parent, name)))
 	}
-	return nil
+	return err
 }
 
 // checkpoints returns the names of the checkpoints in a folder, the newest last.
@@ -274,8 +285,8 @@ func parseState(text []byte) (s state, err error) {
 	if err := d.Decode(&s); err != nil {
 		return s, err
 	}
-	if s.Step < 0 || s.Elapsed < 0 || len(s.Late) > s.Step || slices.Contains(s.Late, nil) {
-		err = fmt.Errorf("%d steps, %d late ones, %v: want none below 0", s.Step, len(s.Late), s.Elapsed)
+	if s.Step < 0 || s.Elapsed < 0 || len(s.Pending) > s.Step || slices.Contains(s.Pending, nil) {
+		err = fmt.Errorf("%d steps, %d pending ones, %v: want none below 0", s.Step, len(s.Pending), s.Elapsed)
 	}
 	return s, err
 }

@@ -12,25 +12,24 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/moby/sys/atomicwriter"
-
 	"github.com/gorgonia-nsa/nsa/internal/bounded"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 // checkpointFiles returns the names of the files of a checkpoint that have checksums.
 func checkpointFiles() []string { return []string{modelFile, configFile, solverFile, stateFile} }
 
 // writeChecksums writes the checksums of files of a folder.
-func writeChecksums(folder string, files ...string) error {
+func writeChecksums(folder string, names ...string) error {
 	var sums []byte
-	for _, file := range files {
+	for _, file := range names {
 		sum, err := checksumOf(filepath.Join(folder, file))
 		if err != nil {
 			return err
 		}
 		sums = fmt.Appendf(sums, "%s  %s\n", sum, file)
 	}
-	return atomicwriter.WriteFile(filepath.Join(folder, checksumsFile), sums, 0o644)
+	return files.Write(filepath.Join(folder, checksumsFile), sums)
 }
 
 // checksums are the SHA-256 of files, by file name.

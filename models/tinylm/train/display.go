@@ -82,7 +82,7 @@ func (d *display) step(r *run, rate float64) {
 	switch {
 	case first:
 		d.line("first batch: loss %.3f, where one that knows nothing has ln %d = %.3f; %.3g s a step",
-			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.tokens())/rate)
+			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.stepTokens())/rate)
 	case d.bar == nil:
 		if time.Since(d.lastLine) > lineEvery {
 			d.line("%s%s", d.stepText, d.memory(r))
@@ -93,7 +93,7 @@ func (d *display) step(r *run, rate float64) {
 		defer d.mutex.Unlock()
 		d.lastDraw = time.Now()
 		d.bar.Describe(text)
-		_ = d.bar.Set(min(barLength-1, int(barLength*r.done())))
+		_ = d.bar.Set(min(barLength-1, int(barLength*r.progress())))
 	}
 }
 
@@ -130,11 +130,14 @@ func (d *display) memory(r *run) string {
 	return d.memoryText
 }
 
+// longest is the most time left that a display shows, 100 years.
+const longest = 100 * 365 * 24 * time.Hour
+
 // text describes the state.
 func (d *display) text(r *run, rate float64) string {
 	s := fmt.Sprintf("step %d  loss %.3f  %.0f tok/s", r.state.Step, r.state.MeanLoss, rate)
-	if done := r.done(); done > 0 {
-		left := time.Duration(float64(time.Since(r.start)) * (1 - done) / done)
+	if done := r.progress(); done > 0 {
+		left := time.Duration(min(float64(time.Since(r.start))*(1-done)/done, float64(longest)))
 		s += fmt.Sprintf("  %v left", left.Round(time.Second))
 	}
 	return s

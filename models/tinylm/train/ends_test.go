@@ -74,6 +74,41 @@ func TestPruneCountsNoLaterSteps(t *testing.T) {
 	require.Equal(t, []string{checkpointName(4), checkpointName(1860), checkpointName(1870)}, testutil.Must(checkpoints(parent))(t))
 }
 
+// TestPruneGoesOnAfterAFailure: a checkpoint that cannot be removed does not keep the others.
+func TestPruneGoesOnAfterAFailure(t *testing.T) {
+	parent := filepath.Join(t.TempDir(), checkpointFolder)
+	for _, step := range []int{2, 3, 4} {
+		require.NoError(t, os.MkdirAll(filepath.Join(parent, checkpointName(step)), 0o755))
+	}
+	require.NoError(t, os.MkdirAll(filepath.Join(parent, partPrefix+"old-"+checkpointName(2), "full"), 0o755)) // so it cannot be renamed
+	r := &run{Options: Options{Keep: 1}}
+	r.state.Step = 4
+	require.ErrorContains(t, r.prune(parent), checkpointName(2))
+	require.Equal(t, []string{checkpointName(2), checkpointName(4)}, testutil.Must(checkpoints(parent))(t))
+}
+
+// TestFoundWeightsThatGoAway: a run that trains may remove a checkpoint between Find and Open.
+func TestFoundWeightsThatGoAway(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
+	found := testutil.Must(Find(folder))(t)
+	want := found.Weights
+	found.Weights = filepath.Join(folder, checkpointFolder, checkpointName(9), modelFile)
+	_, _, err := found.Open("")
+	require.NoError(t, err)
+	require.Equal(t, want, found.Weights)
+}
+
+// TestLockThatIsNoFile: opening a pipe would wait for its other end.
+func TestLockThatIsNoFile(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
+	lock := filepath.Join(folder, lockFile)
+	require.NoError(t, os.Remove(lock))
+	require.NoError(t, os.Mkdir(lock, 0o755))
+	require.ErrorContains(t, testutil.Err(runArgs(t, "-resume", folder)), lock+" is not a regular file")
+}
+
 // TestSignalInEveryPhase: after a signal in any phase, a run says how to resume it and exits with 128 + n.
 func TestSignalInEveryPhase(t *testing.T) {
 	for _, c := range []struct {

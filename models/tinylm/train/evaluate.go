@@ -24,7 +24,7 @@ func (r *run) evaluationDue() bool {
 		return 10*step/r.Steps > 10*last/r.Steps
 	}
 	before := r.tenths
-	r.tenths = int(10 * r.done())
+	r.tenths = int(10 * r.progress())
 	return r.tenths > before
 }
 
@@ -81,7 +81,7 @@ func (r *run) heldOut(ctx context.Context, tokens int) (float64, error) {
 			return 0, r.explain(err, []*corpus.Batch{b})
 		}
 		sum, targets = sum+loss*float64(b.Targeted), targets+b.Targeted
-		r.watch.alive()
+		r.watchdog.alive()
 	}
 	return sum / float64(targets), nil
 }
@@ -132,7 +132,7 @@ func (r *run) saveOrWait(ctx context.Context) error {
 		case <-ctx.Done():
 			return err
 		case <-time.After(r.retryEvery):
-			r.watch.alive()
+			r.watchdog.alive()
 		}
 	}
 	return nil

@@ -19,14 +19,23 @@ type Found struct {
 	Weights string   // path of its file, for tinylm.LoadWeights
 	Run     *Options // of its run; nil: it is not in a run folder
 	Damaged []error  // errors of newer, damaged checkpoints
+
+	path string // that Find was given
 }
+
+// findTries is how often a model is looked for again if its files go away meanwhile: a run that trains removes old checkpoints.
+const findTries = 5
 
 // Find finds the model of path: a run folder, a checkpoint or a safetensors file. The model of a run folder is the final one if the
 // run has ended, else that of the newest complete checkpoint. It is an error if the file of weights does not have the sum that SHA256SUMS
 // beside it says.
 func Find(path string) (*Found, error) {
-	f := &Found{Weights: path}
+	f := &Found{Weights: path, path: path}
 	folder, err := f.find(path)
+	for try := 1; try < findTries && errors.Is(err, fs.ErrNotExist) && exists(path); try++ {
+		f.Damaged = nil
+		folder, err = f.find(path)
+	}
 	if err == nil && folder != "" {
 		f.Run, err = ReadOptions(filepath.Join(folder, optionsFile), "")
 		if errors.Is(err, fs.ErrNotExist) {
@@ -42,7 +51,7 @@ func Find(path string) (*Found, error) {
 // Open reads the weights, and the tokenizer at the given path or, if that is empty, the run's own. It is an error if their vocabularies
 // have different sizes.
 func (f *Found) Open(tokenizer string) (*tinylm.Weights, *corpus.Tokenizer, error) {
-	w, err := tinylm.LoadWeights(f.Weights)
+	w, err := f.load()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -65,6 +74,20 @@ func (f *Found) Open(tokenizer string) (*tinylm.Weights, *corpus.Tokenizer, erro
 		return nil, nil, fmt.Errorf("the model has %d tokens, %s has %d: name the model's tokenizer with -tokenizer", want, what, n)
 	}
 	return w, t, nil
+}
+
+// load reads the weights. If their file has gone away, it finds the model again.
+func (f *Found) load() (*tinylm.Weights, error) {
+	w, err := tinylm.LoadWeights(f.Weights)
+	for try := 1; try < findTries && errors.Is(err, fs.ErrNotExist); try++ {
+		again, findErr := Find(f.path)
+		if findErr != nil {
+			return nil, findErr
+		}
+		*f = *again
+		w, err = tinylm.LoadWeights(f.Weights)
+	}
+	return w, err
 }
 
 // find sets Weights and Damaged, and returns the run folder, "" for a file outside of a run.

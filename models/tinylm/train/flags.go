@@ -129,18 +129,19 @@ func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (
 
 // loadInit returns the weights that -init names: a file, or the model of a run folder, and what is wrong with newer checkpoints there.
 func loadInit(path string) (*tinylm.Weights, []error, error) {
-	var damaged []error
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		found, err := Find(path)
 		if err != nil {
 			return nil, nil, err
 		}
-		path, damaged = found.Weights, found.Damaged
-	} else if err := verifyWeights(path); err != nil {
+		w, err := found.load()
+		return w, found.Damaged, err
+	}
+	if err := verifyWeights(path); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	w, err := tinylm.LoadWeights(path)
-	return w, damaged, err
+	return w, nil, err
 }
 
 // makeAbsolute makes the paths of what a run reads absolute: it can then be resumed from another working directory.

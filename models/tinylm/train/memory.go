@@ -45,6 +45,15 @@ func (r *run) checkMemory(c tinylm.Config) error {
 	if err := memory.Require(need.host); err != nil {
 		return fmt.Errorf("%w: %s", err, r.advice())
 	}
+	if r.Sample > 0 {
+		bytes, err := c.CacheBytes(1, min(r.Context, 1+r.Sample))
+		if err == nil {
+			err = memory.Check(bytes)
+		}
+		if err != nil {
+			return fmt.Errorf("the caches of -sample %d: %w", r.Sample, err)
+		}
+	}
 	r.limitHeap()
 	return nil
 }
@@ -77,7 +86,7 @@ func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n memoryNe
 	if r.Optimizer == muonOptimizer {
 		models += weights // one moment less, but work memory of twice that size
 	}
-	copies := 2*weights + 8*int64(r.tokens()) // of the moments while a checkpoint is written, and the batches of a step
+	copies := 2*weights + 8*int64(r.stepTokens()) // of the moments while a checkpoint is written, and the batches of a step
 	if r.host() {
 		return memoryNeed{host: models + copies + readerBytes}, flops, nil
 	}

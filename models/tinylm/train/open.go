@@ -17,9 +17,10 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
-	"github.com/moby/sys/atomicwriter"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/files"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -39,8 +40,8 @@ const (
 
 // open makes everything that a run needs. It makes the folder last, so that a run that cannot begin leaves no folder.
 func (r *run) open(ctx context.Context) (err error) {
-	r.watch = newWatchdog(r.show, cmp.Or(r.stallTime, stallTime))
-	r.onClose(r.watch.close)
+	r.watchdog = newWatchdog(r.show, cmp.Or(r.stallTime, stallTime))
+	r.onClose(r.watchdog.close)
 	if r.precision, err = graph.ParsePrecision(r.Precision); err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func (r *run) open(ctx context.Context) (err error) {
 	r.rateSince = time.Now()
 	r.start = r.rateSince.Add(-r.state.Elapsed)
 	r.saveAt = r.rateSince.Add(r.saveEvery())
-	r.tenths = int(10 * r.done())
+	r.tenths = int(10 * r.progress())
 	return nil
 }
 
@@ -118,10 +119,7 @@ func (r *run) openResumed() (*checkpoint, error) {
 // lastCheckpoint returns the newest complete checkpoint of the run to resume, nil if the run was stopped before its first one. It
 // removes parts of checkpoints that a kill has left.
 func (r *run) lastCheckpoint() (*checkpoint, error) {
-	err := errors.Join(removeParts(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile, checksumsFile))
-	if err != nil {
-		return nil, err
-	}
+	r.warnIf(errors.Join(removeParts(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile, checksumsFile)))
 	from, damaged, err := newestCheckpoint(r.folder)
 	if err != nil {
 		return nil, err
@@ -288,7 +286,7 @@ func (r *run) openFolder() (err error) {
 	if err := r.describe(nil); err != nil { // first: a kill leaves options that a process in it had
 		return err
 	}
-	return atomicwriter.WriteFile(filepath.Join(r.folder, optionsFile), r.YAML(), 0o644)
+	return files.Write(filepath.Join(r.folder, optionsFile), r.YAML())
 }
 
 // createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in the same second.
@@ -309,7 +307,11 @@ func (r *run) createFolder(about runlog.Options) (*runlog.Log, error) {
 
 // lock keeps other processes from working on the run at the same time. The system releases the lock when the process ends.
 func (r *run) lock() error {
-	l := flock.New(filepath.Join(r.folder, lockFile))
+	path := filepath.Join(r.folder, lockFile)
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() { // opening a pipe would wait for its other end
+		return fmt.Errorf("%s is not a regular file", path)
+	}
+	l := flock.New(path)
 	ok, err := l.TryLock()
 	if err == nil && !ok {
 		err = errors.New("another process works on it")
@@ -378,7 +380,7 @@ func (r *run) describe(res *Result) error {
 	if err != nil {
 		return err
 	}
-	return atomicwriter.WriteFile(filepath.Join(r.folder, runFile), append(text, '\n'), 0o644)
+	return files.Write(filepath.Join(r.folder, runFile), append(text, '\n'))
 }
 
 // saveEvery returns the time between checkpoints that no evaluation writes.

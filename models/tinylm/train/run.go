@@ -102,9 +102,9 @@ type run struct {
 	unread  []*microBatch // whose losses the host has not read
 	state   state
 
-	log   *runlog.Log
-	show  *display
-	watch *watchdog
+	log      *runlog.Log
+	show     *display
+	watchdog *watchdog
 
 	began   time.Time // when this process began the run
 	history []beginning
@@ -137,7 +137,7 @@ func (r *run) close() (err error) {
 // phase shows what the run does now other than training.
 func (r *run) phase(what string) {
 	r.show.phase(what)
-	r.watch.phase(what)
+	r.watchdog.phase(what)
 }
 
 // lastPhase is phase for work after the last step. Without a bar it also writes a line.
@@ -151,8 +151,8 @@ func (r *run) lastPhase(what string) {
 // host reports whether the run is on the host, where a step has ended when its call returns.
 func (r *run) host() bool { return r.backend.Device().Host }
 
-// done returns the part of the run that is done, in [0, 1].
-func (r *run) done() float64 {
+// progress returns the part of the run that is done, in [0, 1].
+func (r *run) progress() float64 {
 	if r.Steps > 0 {
 		return min(1, float64(r.state.Step)/float64(r.Steps))
 	}
@@ -180,7 +180,7 @@ func (r *run) run(ctx context.Context) (res *Result, err error) {
 
 // train takes the steps, with the evaluations and checkpoints between them.
 func (r *run) train(ctx context.Context) error {
-	for r.done() < 1 {
+	for r.progress() < 1 {
 		var err error
 		switch {
 		case ctx.Err() != nil:
@@ -216,7 +216,7 @@ func (r *run) stopped(ctx context.Context) error {
 
 // result returns the outcome as far as it is known before the last evaluation.
 func (r *run) result() *Result {
-	res := &Result{Folder: r.folder, Steps: r.state.Step, Tokens: int64(r.state.Step * r.tokens()), Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
+	res := &Result{Folder: r.folder, Steps: r.state.Step, Tokens: int64(r.state.Step * r.stepTokens()), Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
 	if r.state.Best != nil {
 		res.Best = r.state.Best.Step
 	}
@@ -314,7 +314,7 @@ func (r *run) sample(ctx context.Context) (text string, err error) {
 			return "", context.Cause(ctx)
 		}
 		ids = append(ids, t.ID)
-		r.watch.alive()
+		r.watchdog.alive()
 	}
 	return r.corpus.Decode(ids)
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
-// lateStep is a step that has begun. The host reads its results while a device runs the next step. On a device the loss scale gets the
-// results only after the next step has begun, even if they are known earlier. A run that is stopped and resumed between the two steps
-// therefore takes the same steps.
-type lateStep struct {
+// pendingStep is a step that the host has launched and whose results the loss scale has not seen yet. The host reads them while a device
+// runs the next step. On a device the loss scale gets them only after the next step has begun, even if they are known earlier. A run that
+// is stopped and resumed between the two steps therefore takes the same steps.
+type pendingStep struct {
 	Number   int     `json:"number"`
 	LR       float64 `json:"lr"`
 	Scale    float64 `json:"scale,omitempty"` // of the loss
@@ -30,7 +30,7 @@ type lateStep struct {
 
 // microBatch is one of the runs of a step.
 type microBatch struct {
-	step  *lateStep
+	step  *pendingStep
 	share float64 // its share of the step's targets
 }
 
@@ -41,8 +41,8 @@ func (e *dataError) Unwrap() error { return e.error }
 
 // step begins a step and settles the step before it. On the host, which has waited for the step in any case, it settles this one.
 func (r *run) step(ctx context.Context) error {
-	r.watch.phase("waiting for data")
-	s := &lateStep{Number: r.state.Step + 1, LR: r.schedule().At(r.at())}
+	r.watchdog.phase("waiting for data")
+	s := &pendingStep{Number: r.state.Step + 1, LR: r.schedule().At(r.schedulePosition())}
 	for range r.Accumulate {
 		b, err := r.reader.Next(ctx)
 		if err != nil {
@@ -50,32 +50,32 @@ func (r *run) step(ctx context.Context) error {
 		}
 		s.batches = append(s.batches, b)
 	}
-	r.watch.phase(fmt.Sprintf("in step %d", s.Number))
-	r.state.Late = append(r.state.Late, s)
+	r.watchdog.phase(fmt.Sprintf("in step %d", s.Number))
+	r.state.Pending = append(r.state.Pending, s)
 	if err := r.begin(s); err != nil {
 		return fmt.Errorf("step %d: %w", s.Number, r.explain(err, s.batches))
 	}
 	r.state.Step++
 	r.state.Cursor = s.batches[r.Accumulate-1].After
-	if !r.host() && len(r.state.Late) == 1 {
+	if !r.host() && len(r.state.Pending) == 1 {
 		return nil
 	}
 	return r.settle()
 }
 
-// tokens returns the number of tokens of a step.
-func (r *run) tokens() int { return r.Accumulate * r.Batch * r.Context }
+// stepTokens returns the number of tokens of a step.
+func (r *run) stepTokens() int { return r.Accumulate * r.Batch * r.Context }
 
-// at returns the step or tick of the schedule that the run has reached.
-func (r *run) at() int {
+// schedulePosition returns the step or tick of the schedule that the run has reached.
+func (r *run) schedulePosition() int {
 	if r.Steps > 0 {
 		return r.state.Step
 	}
-	return int(r.done() * ticks)
+	return int(r.progress() * ticks)
 }
 
 // begin enqueues a step and the copies of its losses and norm.
-func (r *run) begin(s *lateStep) error {
+func (r *run) begin(s *pendingStep) error {
 	targets := 0
 	for _, b := range s.batches {
 		targets += b.Targeted
@@ -98,7 +98,7 @@ func (r *run) begin(s *lateStep) error {
 		if err := run(); err != nil {
 			return err
 		}
-		r.watch.alive()
+		r.watchdog.alive()
 		if r.losses.Waiting() == graph.WatchDepth {
 			if err := r.readLoss(); err != nil {
 				return err
@@ -135,7 +135,7 @@ func (r *run) readLoss() error {
 }
 
 // read waits for the results of a step and records them.
-func (r *run) read(s *lateStep) (err error) {
+func (r *run) read(s *pendingStep) (err error) {
 	if s.Read {
 		return nil
 	}
@@ -156,12 +156,12 @@ func (r *run) read(s *lateStep) (err error) {
 		r.state.MeanLoss = keep*r.state.MeanLoss + (1-keep)*s.Loss
 	}
 	now := time.Now()
-	rate := float64(r.tokens()) / now.Sub(r.rateSince).Seconds()
+	rate := float64(r.stepTokens()) / now.Sub(r.rateSince).Seconds()
 	r.rateSince = now
 	r.log.Step(runlog.Step{
-		Number: s.Number, Time: now, Tokens: int64(s.Number * r.tokens()), Loss: s.Loss, LR: s.LR, GradNorm: s.GradNorm, TokensPerSec: rate,
+		Number: s.Number, Time: now, Tokens: int64(s.Number * r.stepTokens()), Loss: s.Loss, LR: s.LR, GradNorm: s.GradNorm, TokensPerSec: rate,
 	})
-	r.watch.alive()
+	r.watchdog.alive()
 	r.show.step(r, rate)
 	r.warnOfDivergence()
 	return nil
@@ -169,11 +169,11 @@ func (r *run) read(s *lateStep) (err error) {
 
 // settle reads the results of the oldest late step and passes them to the loss scale.
 func (r *run) settle() error {
-	s := r.state.Late[0]
+	s := r.state.Pending[0]
 	if err := r.read(s); err != nil {
 		return fmt.Errorf("step %d: %w", s.Number, err)
 	}
-	r.state.Late = slices.Delete(r.state.Late, 0, 1)
+	r.state.Pending = slices.Delete(r.state.Pending, 0, 1)
 	if r.state.Scale != nil && r.state.Scale.Adjust(s.GradNorm, s.Scale) {
 		r.solver.UncountStep()
 	}
@@ -182,7 +182,7 @@ func (r *run) settle() error {
 
 // readAll waits for all steps and records them.
 func (r *run) readAll() error {
-	for _, s := range r.state.Late {
+	for _, s := range r.state.Pending {
 		if err := r.read(s); err != nil {
 			return fmt.Errorf("step %d: %w", s.Number, err)
 		}
@@ -194,7 +194,7 @@ func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 
 // explain runs failed batches again and checks each result. It adds to err the first tensor that is not finite, and what to try.
 func (r *run) explain(err error, batches []*corpus.Batch) error {
-	r.watch.phase("looking for the first tensor that is not finite")
+	r.watchdog.phase("looking for the first tensor that is not finite")
 	found := r.findNotFinite(batches)
 	if found == nil { // on a device, the step after the failed one has changed the weights
 		found = errors.New("the same batch is finite when it runs again")

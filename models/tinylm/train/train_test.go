@@ -372,7 +372,7 @@ func TestLayerStatistics(t *testing.T) {
 	require.InDelta(t, 1.0986/2, entropy, 1e-3)
 	require.Equal(t, []int{0, 1, 2, 0, 0, 1, 2, 3}, positions(2, 4, []int32{0, 3, 4, 8}))
 	require.Equal(t, []int{0, 1, 0, 1}, positions(2, 2, nil))
-	require.Equal(t, []int{0, 1, 6, 7}, sample([]int{0, 1, 2, 3, 4, 5, 6, 7}, 2, 3))
+	require.Equal(t, []int{0, 1, 6, 7}, everyNth([]int{0, 1, 2, 3, 4, 5, 6, 7}, 2, 3))
 	// Query 99 in blocks of 10 with a window of 30 sees the tokens from 70 on: blocks 0, 8 and 9 are forced.
 	forced, local, far := blockShares([]int32{0, 2, 6, 7, 8, 9, -1}, []int{99}, 1, 7, 10, 30)
 	require.InDeltaSlice(t, []float64{3. / 6, 1. / 6, 2. / 6}, []float64{forced, local, far}, 1e-9)
