@@ -54,14 +54,14 @@ func (c *fakeLibrary) Find(name string) (sharedlib.Code, error) {
 		"MatmulAlgoGetHeuristic": func(a []uintptr) {
 			c.asked = *c.open[a[6]]
 			for i, w := range c.works {
-				sharedlib.At[[maxCandidates]candidate](a[8])[i] = candidate{algo: algorithm{uint64(i)}, work: w}
+				sharedlib.PointerTo[[maxCandidates]candidate](a[8])[i] = candidate{algo: algorithm{uint64(i)}, work: w}
 			}
-			*sharedlib.At[int32](a[9]) = int32(len(c.works))
+			*sharedlib.PointerTo[int32](a[9]) = int32(len(c.works))
 		},
 		"MatmulAlgoConfigGetAttribute": func(a []uintptr) {
 			require.EqualValues(c.t, []uintptr{configTile, 4}, []uintptr{a[1], a[3]})
-			if i := sharedlib.At[algorithm](a[0])[0]; i < uint64(len(c.tiles)) {
-				*sharedlib.At[uint32](a[2]) = c.tiles[i]
+			if i := sharedlib.PointerTo[algorithm](a[0])[0]; i < uint64(len(c.tiles)) {
+				*sharedlib.PointerTo[uint32](a[2]) = c.tiles[i]
 			}
 		},
 		"Matmul": c.matmul,
@@ -109,7 +109,7 @@ func (c *fakeLibrary) Find(name string) (sharedlib.Code, error) {
 // next returns a new handle, and stores it where the first argument says.
 func (c *fakeLibrary) next(a []uintptr) uintptr {
 	c.handles++
-	*sharedlib.At[uintptr](a[0]) = c.handles
+	*sharedlib.PointerTo[uintptr](a[0]) = c.handles
 	return c.handles
 }
 
@@ -117,15 +117,15 @@ func (c *fakeLibrary) set(kind string, a []uintptr) {
 	d, id := c.open[a[0]], attribute{int32(a[1]), int(a[3])}
 	require.True(c.t, kind == d.kind)
 	if id.bytes == 4 {
-		d.values[id] = uint64(*sharedlib.At[uint32](a[2]))
+		d.values[id] = uint64(*sharedlib.PointerTo[uint32](a[2]))
 	} else {
-		d.values[id] = *sharedlib.At[uint64](a[2])
+		d.values[id] = *sharedlib.PointerTo[uint64](a[2])
 	}
 }
 
 func (c *fakeLibrary) matmul(a []uintptr) {
 	desc, la, lb, lc := c.open[a[1]], c.open[a[4]], c.open[a[6]], c.open[a[11]]
-	alpha, beta, residual, out := *sharedlib.At[float32](a[2]), *sharedlib.At[float32](a[7]), c.memory[a[8]], c.memory[a[10]]
+	alpha, beta, residual, out := *sharedlib.PointerTo[float32](a[2]), *sharedlib.PointerTo[float32](a[7]), c.memory[a[8]], c.memory[a[10]]
 	if a[0] != c.lib || a[15] == 0 || alpha != 1 || (beta != 0) != (a[8] != a[10]) || a[9] != a[11] || desc.args[1] != real32 {
 		c.t.Errorf("arguments %x", a)
 	}

@@ -64,7 +64,9 @@ func open(d *driver.Device, folders string, load func(name string) (sharedlib.Li
 		}
 		if err == nil {
 			l.version = int(l.fn.GetVersion.Call())
-			err = d.Do(func() error { return l.check(l.fn.Create, nil, l.fn.Create.Ask(uintptr(unsafe.Pointer(&l.h)))) })
+			err = d.Do(func() error {
+				return l.check(l.fn.Create, nil, l.fn.Create.CallWithPointers(uintptr(unsafe.Pointer(&l.h))))
+			})
 			if err == nil {
 				return l, nil
 			}
@@ -158,4 +160,6 @@ func (l *Library) check(f *sharedlib.Func, m *kernels.Product, result uintptr) e
 }
 
 // name returns the library's name of a status.
-func (l *Library) name(s Status) string { return sharedlib.Text(l.fn.GetStatusName.Call(uintptr(s))) }
+func (l *Library) name(s Status) string {
+	return sharedlib.GoString(l.fn.GetStatusName.Call(uintptr(s)))
+}

@@ -91,7 +91,7 @@ func (p *Plan) tile(a algorithm) uint32 {
 		written uintptr
 		tile    uint32
 	}{algorithm: a}
-	p.lib.fn.MatmulAlgoConfigGetAttribute.Ask(uintptr(unsafe.Pointer(&x.algorithm)), configTile, uintptr(unsafe.Pointer(&x.tile)), 4,
+	p.lib.fn.MatmulAlgoConfigGetAttribute.CallWithPointers(uintptr(unsafe.Pointer(&x.algorithm)), configTile, uintptr(unsafe.Pointer(&x.tile)), 4,
 		uintptr(unsafe.Pointer(&x.written)))
 	return x.tile
 }
@@ -162,7 +162,7 @@ func (p *Plan) proposals() (list []candidate, err error) {
 	}
 	all, n := new([maxCandidates]candidate), new(int32)
 	f := p.lib.fn.MatmulAlgoGetHeuristic
-	r := f.Ask(p.lib.h, x.desc, x.layoutA, x.layoutB, x.layoutC, x.layoutC, x.preference, maxCandidates,
+	r := f.CallWithPointers(p.lib.h, x.desc, x.layoutA, x.layoutB, x.layoutC, x.layoutC, x.preference, maxCandidates,
 		uintptr(unsafe.Pointer(all)), uintptr(unsafe.Pointer(n)))
 	s := Status(int32(r))
 	if s != Success && s != NotSupported {

@@ -96,7 +96,7 @@ func (s *Stream) Launch(c *Call) error {
 		if err != nil {
 			return err
 		}
-		return s.enqueued(&c.Launched)
+		return s.remember(&c.Launched)
 	})
 }
 
@@ -132,5 +132,5 @@ func (s *Stream) launchOverlapping(c *Call) error {
 	if err != nil {
 		return err
 	}
-	return s.enqueued(&c.Launched)
+	return s.remember(&c.Launched)
 }

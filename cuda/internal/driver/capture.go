@@ -18,7 +18,7 @@ type Replay struct {
 // BeginCapture makes the stream record enqueued work instead of running it, until EndCapture. During the capture, uploads,
 // downloads, events and waiting are errors. Other streams and other goroutines go on as usual.
 func (s *Stream) BeginCapture() error {
-	return s.now("begin capture", func() error {
+	return s.doUncaptured("begin capture", func() error {
 		if err := s.d.call(s.d.fn.StreamBeginCapture, s.h, captureRelaxed); err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (s *Stream) EndCapture() (*Replay, error) {
 // endCapture ends the capture and stores its graph in s.capture.
 func (s *Stream) endCapture() error {
 	f := s.d.fn.StreamEndCapture
-	return s.d.check(f, f.Ask(s.h, uintptr(unsafe.Pointer(&s.capture.graph))))
+	return s.d.check(f, f.CallWithPointers(s.h, uintptr(unsafe.Pointer(&s.capture.graph))))
 }
 
 // drop ends a capture and frees its graph. The context must be current. If the capture does not end, s.abandoned stays as it is,
@@ -60,7 +60,7 @@ func (s *Stream) endCapture() error {
 func (s *Stream) drop() error {
 	var state int32
 	f := s.d.fn.StreamIsCapturing
-	if err := s.d.check(f, f.Ask(s.h, uintptr(unsafe.Pointer(&state)))); err != nil {
+	if err := s.d.check(f, f.CallWithPointers(s.h, uintptr(unsafe.Pointer(&state)))); err != nil {
 		return err
 	}
 	if state != CaptureNone {
@@ -89,6 +89,6 @@ func (s *Stream) Replay(p *Replay) error {
 		if err := s.d.call(s.d.fn.GraphLaunch, p.exec, s.h); err != nil {
 			return err
 		}
-		return s.enqueued(&p.launched)
+		return s.remember(&p.launched)
 	})
 }

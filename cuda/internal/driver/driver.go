@@ -36,7 +36,7 @@ func (d *Device) call(f *sharedlib.Func, args ...uintptr) error { return d.check
 func get[T any](d *Device, f *sharedlib.Func, result *T, args ...uintptr) error {
 	var a [3]uintptr
 	copy(a[:], args)
-	err := d.check(f, f.Ask(uintptr(unsafe.Pointer(result)), a[0], a[1], a[2]))
+	err := d.check(f, f.CallWithPointers(uintptr(unsafe.Pointer(result)), a[0], a[1], a[2]))
 	if err != nil {
 		*result = *new(T)
 	}
@@ -76,10 +76,10 @@ func (d *Device) check(f *sharedlib.Func, result uintptr) error {
 func (d *Device) failure(f *sharedlib.Func, r Result) *Error {
 	text := func(f *sharedlib.Func) string {
 		var s uintptr
-		if f.Ask(uintptr(r), uintptr(unsafe.Pointer(&s))) != 0 {
+		if f.CallWithPointers(uintptr(r), uintptr(unsafe.Pointer(&s))) != 0 {
 			return ""
 		}
-		return sharedlib.Text(s)
+		return sharedlib.GoString(s)
 	}
 	return &Error{f.Name, r, text(d.fn.GetErrorName), text(d.fn.GetErrorString)}
 }

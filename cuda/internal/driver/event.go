@@ -128,7 +128,7 @@ func (r *Readback) Fetch(src DevicePtr) error {
 		if err := s.d.call(s.d.fn.MemcpyDtoHAsync, r.mem, uintptr(src), uintptr(r.bytes), s.h); err != nil {
 			return err
 		}
-		if err := s.enqueued(copyOut); err != nil {
+		if err := s.remember(copyOut); err != nil {
 			return err
 		}
 		return r.copied.record()
@@ -147,5 +147,5 @@ func (r *Readback) Wait() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return unsafe.Slice(sharedlib.At[byte](r.mem), r.bytes), nil
+	return unsafe.Slice(sharedlib.PointerTo[byte](r.mem), r.bytes), nil
 }

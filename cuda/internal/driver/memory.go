@@ -62,7 +62,7 @@ func (d *Device) allocate(h *Handle, bytes int, host bool) error {
 // free asks the driver for the free and the total bytes. The context must be current.
 func (d *Device) free() (free, total int64, err error) {
 	f := d.fn.MemGetInfo
-	err = d.check(f, f.Ask(uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total))))
+	err = d.check(f, f.CallWithPointers(uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total))))
 	return free, total, err
 }
 
@@ -91,7 +91,7 @@ func (m *Memory) Place(b *cpu.Buf, offset, bytes int) {
 		return
 	}
 	at := m.h + uintptr(offset)
-	b.Set(unsafe.Pointer(sharedlib.At[byte](at)), bytes) // the garbage collector knows no object at this address
+	b.Set(unsafe.Pointer(sharedlib.PointerTo[byte](at)), bytes) // the garbage collector knows no object at this address
 }
 
 // Address returns the device address that b holds.

@@ -40,7 +40,7 @@ func (d *Device) LoadModule(image []byte) (*Module, error) {
 	return create(m, &m.owned, func() error {
 		// The copy is aligned, which an embedded file need not be, and ends with the zero byte that PTX needs.
 		text, f := append(bytes.Clone(image), 0), d.fn.ModuleLoadData
-		err := d.check(f, f.Ask(uintptr(unsafe.Pointer(&m.h)), uintptr(unsafe.Pointer(&text[0]))))
+		err := d.check(f, f.CallWithPointers(uintptr(unsafe.Pointer(&m.h)), uintptr(unsafe.Pointer(&text[0]))))
 		if errors.Is(err, NoBinary) {
 			c := d.prop.Capability
 			return fmt.Errorf("the image has no code for compute capability %d.%d: %w", c/10, c%10, err)
@@ -69,7 +69,7 @@ func (m *Module) Function(name string) (*Function, error) {
 func (f *Function) lookUp() error {
 	d, name := f.m.d, append([]byte(f.name), 0)
 	find := d.fn.ModuleGetFunction
-	err := d.check(find, find.Ask(uintptr(unsafe.Pointer(&f.h)), f.m.h, uintptr(unsafe.Pointer(&name[0]))))
+	err := d.check(find, find.CallWithPointers(uintptr(unsafe.Pointer(&f.h)), f.m.h, uintptr(unsafe.Pointer(&name[0]))))
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (f *Function) lookUp() error {
 func (f *Function) parameter(index uintptr) (int, error) {
 	var offset, size int
 	info := f.m.d.fn.FuncGetParamInfo
-	r := info.Ask(f.h, index, uintptr(unsafe.Pointer(&offset)), uintptr(unsafe.Pointer(&size)))
+	r := info.CallWithPointers(f.h, index, uintptr(unsafe.Pointer(&offset)), uintptr(unsafe.Pointer(&size)))
 	return size, f.m.d.check(info, r)
 }
 

@@ -12,15 +12,15 @@ const stageBytes = 4 << 20
 // stage is the pinned memory of a stream. Copies from or to unpinned host memory go through it. The first copy allocates it. It has
 // two halves: the host uses one while the device may still use the other.
 type stage struct {
-	mem  Handle  // its address
-	now  int     // the half in use
-	used int     // bytes in use of that half
-	left [2]mark // recorded after the copies of a full half
-	outs []out
+	mem       Handle  // its address
+	half      int     // the one in use
+	used      int     // bytes in use of that half
+	full      [2]mark // recorded after the copies of a full half
+	downloads []download
 }
 
-// out is a download: the device copies to pinned, and stage.ended copies from there to dst.
-type out struct{ dst, pinned []byte }
+// download is a copy to the host: the device copies to pinned, and stage.ended copies from there to dst.
+type download struct{ dst, pinned []byte }
 
 // Upload enqueues a copy of src to the device. src may change as soon as Upload returns. It waits only while the pinned memory has
 // no room.
@@ -36,7 +36,7 @@ func (s *Stream) Download(dst []byte, src DevicePtr) error {
 	return s.staged(copyOut, len(dst), func(pinned []byte, done int) error {
 		err := s.d.call(s.d.fn.MemcpyDtoHAsync, address(pinned), uintptr(src)+uintptr(done), uintptr(len(pinned)), s.h)
 		if err == nil {
-			s.stage.outs = append(s.stage.outs, out{dst[done:], pinned})
+			s.stage.downloads = append(s.stage.downloads, download{dst[done:], pinned})
 		}
 		return err
 	})
@@ -47,9 +47,9 @@ func (s *Stream) staged(l *Launched, bytes int, move func(pinned []byte, done in
 	if bytes == 0 {
 		return nil
 	}
-	return s.now(l, func() error {
+	return s.doUncaptured(l, func() error {
 		for done := 0; done < bytes; {
-			room, err := s.room()
+			room, err := s.freeRoom()
 			if err != nil {
 				return err
 			}
@@ -60,43 +60,43 @@ func (s *Stream) staged(l *Launched, bytes int, move func(pinned []byte, done in
 			s.stage.used = min(stageBytes, (s.stage.used+n+Alignment-1)&^(Alignment-1))
 			done += n
 		}
-		return s.enqueued(l)
+		return s.remember(l)
 	})
 }
 
-// room returns the free rest of the half in use. If that half is full, room waits until the device no longer uses the other half
+// freeRoom returns the free rest of the half in use. If that half is full, it waits until the device no longer uses the other half
 // and returns that.
-func (s *Stream) room() ([]byte, error) {
+func (s *Stream) freeRoom() ([]byte, error) {
 	st := &s.stage
 	if st.mem == 0 {
 		if err := s.d.allocate(&st.mem, 2*stageBytes, true); err != nil {
 			return nil, err
 		}
 	}
-	if st.used == stageBytes && len(st.outs) > 0 {
+	if st.used == stageBytes && len(st.downloads) > 0 {
 		if err := s.wait(); err != nil {
 			return nil, err
 		}
 	}
 	if st.used == stageBytes {
-		if err := st.left[st.now].record(); err != nil {
+		if err := st.full[st.half].record(); err != nil {
 			return nil, err
 		}
-		if err := st.left[1-st.now].wait(); err != nil {
+		if err := st.full[1-st.half].wait(); err != nil {
 			return nil, err
 		}
-		st.now, st.used = 1-st.now, 0
+		st.half, st.used = 1-st.half, 0
 	}
-	return unsafe.Slice(sharedlib.At[byte](st.mem), 2*stageBytes)[st.now*stageBytes:][st.used:stageBytes], nil
+	return unsafe.Slice(sharedlib.PointerTo[byte](st.mem), 2*stageBytes)[st.half*stageBytes:][st.used:stageBytes], nil
 }
 
 // ended finishes the downloads once all copies of the device have ended.
 func (st *stage) ended() {
-	for _, o := range st.outs {
+	for _, o := range st.downloads {
 		copy(o.dst, o.pinned)
 	}
-	clear(st.outs) // so that they do not keep the caller's memory alive
-	st.outs, st.used = st.outs[:0], 0
+	clear(st.downloads) // so that they do not keep the caller's memory alive
+	st.downloads, st.used = st.downloads[:0], 0
 }
 
 // address returns the address of pinned memory.

@@ -25,10 +25,10 @@ type Stream struct {
 
 // The entries of copies and fills in a trail.
 var (
-	copyIn  = &Launched{Op: "copy to the device"}
-	copyOut = &Launched{Op: "copy to the host"}
-	copyOn  = &Launched{Op: "copy on the device"}
-	fill    = &Launched{Op: "fill"}
+	copyIn     = &Launched{Op: "copy to the device"}
+	copyOut    = &Launched{Op: "copy to the host"}
+	copyWithin = &Launched{Op: "copy on the device"}
+	fill       = &Launched{Op: "fill"}
 )
 
 // NewStream returns a new stream.
@@ -48,7 +48,7 @@ func (d *Device) BorrowStream(h Handle) (*Stream, error) {
 func (d *Device) newStream(borrowed Handle, kept bool) (*Stream, error) {
 	s := &Stream{borrowed: borrowed != 0}
 	s.owned = owned{d: d, name: "stream", kept: kept, rank: rankStream, finish: s.finish}
-	marks := []*mark{&s.done, &s.stage.left[0], &s.stage.left[1]}
+	marks := []*mark{&s.done, &s.stage.full[0], &s.stage.full[1]}
 	s.parts = []part{{&s.h, d.fn.StreamDestroy}, {&s.stage.mem, d.fn.MemFreeHost}}
 	for _, m := range marks {
 		m.s = s
@@ -105,8 +105,8 @@ func (s *Stream) do(what any, f func() error) error {
 	})
 }
 
-// now is do for a call that cannot be captured.
-func (s *Stream) now(what any, f func() error) error {
+// doUncaptured is do for a call that cannot be captured.
+func (s *Stream) doUncaptured(what any, f func() error) error {
 	return s.do(what, func() error {
 		if s.capture != nil {
 			return errCapturing
@@ -115,8 +115,8 @@ func (s *Stream) now(what any, f func() error) error {
 	})
 }
 
-// enqueued adds l to the trail, or to the capture under way. With blocking launches it waits for l.
-func (s *Stream) enqueued(l *Launched) error {
+// remember adds l to the trail, or to the capture under way. With blocking launches it waits for l.
+func (s *Stream) remember(l *Launched) error {
 	if s.capture != nil {
 		s.capture.launched.Parts = append(s.capture.launched.Parts, l)
 		return nil
@@ -156,21 +156,21 @@ func (s *Stream) wait() error {
 
 // Synchronize waits until all enqueued work has ended. Then the destinations of downloads hold their data. A failure of the work is
 // a *Fault.
-func (s *Stream) Synchronize() error { return s.now("synchronize", s.wait) }
+func (s *Stream) Synchronize() error { return s.doUncaptured("synchronize", s.wait) }
 
 // Copy enqueues a copy within the device.
 func (s *Stream) Copy(dst, src DevicePtr, bytes int) error {
-	return s.enqueue(copyOn, s.d.fn.MemcpyDtoDAsync, uintptr(dst), uintptr(src), bytes)
+	return s.enqueueTransfer(copyWithin, s.d.fn.MemcpyDtoDAsync, uintptr(dst), uintptr(src), bytes)
 }
 
 // Fill8 enqueues a fill of that many bytes with value.
 func (s *Stream) Fill8(dst DevicePtr, value uint8, bytes int) error {
-	return s.enqueue(fill, s.d.fn.MemsetD8Async, uintptr(dst), uintptr(value), bytes)
+	return s.enqueueTransfer(fill, s.d.fn.MemsetD8Async, uintptr(dst), uintptr(value), bytes)
 }
 
-// enqueue calls f, a copy from the address `from` or a fill with the value `from`, and remembers it as l. For zero bytes it does
+// enqueueTransfer calls f, a copy from the address `from` or a fill with the value `from`, and remembers it as l. For zero bytes it does
 // nothing.
-func (s *Stream) enqueue(l *Launched, f *sharedlib.Func, dst, from uintptr, bytes int) error {
+func (s *Stream) enqueueTransfer(l *Launched, f *sharedlib.Func, dst, from uintptr, bytes int) error {
 	if bytes == 0 {
 		return nil
 	}
@@ -181,7 +181,7 @@ func (s *Stream) enqueue(l *Launched, f *sharedlib.Func, dst, from uintptr, byte
 		if err := s.d.call(f, dst, from, uintptr(bytes), s.h); err != nil {
 			return err
 		}
-		return s.enqueued(l)
+		return s.remember(l)
 	})
 }
 
@@ -195,7 +195,7 @@ func (s *Stream) Enqueue(l *Launched, f func(stream Handle) error) error {
 	return s.do(l, func() error {
 		err := f(s.h)
 		if err == nil {
-			return s.enqueued(l)
+			return s.remember(l)
 		}
 		if fault, ok := s.d.call(s.d.fn.EventQuery, s.done.h).(*Fault); ok { // f's own error code does not tell of a fault
 			return fault

@@ -19,7 +19,7 @@ var plainCalls = map[string]handler{
 	"DeviceGetCount":   func(d *Driver, _ *gpu, a []uintptr) driver.Result { return set(a[0], int32(len(d.gpus))) },
 	"DeviceGet":        of(1, func(_ *Driver, _ *gpu, a []uintptr) driver.Result { return set(a[0], int32(a[1])) }),
 	"DeviceGetName": of(2, func(_ *Driver, g *gpu, a []uintptr) driver.Result {
-		copy(unsafe.Slice(sharedlib.At[byte](a[0]), a[1]), g.Name)
+		copy(unsafe.Slice(sharedlib.PointerTo[byte](a[0]), a[1]), g.Name)
 		return driver.Success
 	}),
 	"DeviceTotalMem": of(1, func(_ *Driver, g *gpu, a []uintptr) driver.Result { return set(a[0], g.Memory) }),
@@ -92,7 +92,7 @@ func of(i int, f handler) handler {
 
 // set stores a result of a call at an address.
 func set[T any](at uintptr, v T) driver.Result {
-	*sharedlib.At[T](at) = v
+	*sharedlib.PointerTo[T](at) = v
 	return driver.Success
 }
 

@@ -77,7 +77,7 @@ var moduleCalls = map[string]handler{
 		return r
 	}),
 	"ModuleGetFunction": on(1, func(d *Driver, m *module, a []uintptr) driver.Result {
-		name := sharedlib.Text(a[2])
+		name := sharedlib.GoString(a[2])
 		k, ok := d.kernels[name]
 		if !ok && !d.AnyKernel {
 			return driver.NotFound
@@ -115,7 +115,7 @@ var moduleCalls = map[string]handler{
 		return set(a[3], f.Args)
 	}),
 	"LaunchKernelEx": func(d *Driver, g *gpu, a []uintptr) driver.Result {
-		c := sharedlib.At[launchConfig](a[0])
+		c := sharedlib.PointerTo[launchConfig](a[0])
 		if c.attributes != 1 || c.attribute.id != 6 || c.attribute.value != 1 {
 			return driver.InvalidValue
 		}
@@ -136,6 +136,6 @@ var launchKernel = enqueue(8, func(d *Driver, s *stream, f *function, a []uintpt
 		return driver.InvalidValue
 	}
 	o := s.add(op{f: f, launch: Launch{Grid: g, Block: b, Shared: shared, d: d, g: s.gpu}})
-	copy(o.args[:], unsafe.Slice(*sharedlib.At[*byte](a[9]), f.Args))
+	copy(o.args[:], unsafe.Slice(*sharedlib.PointerTo[*byte](a[9]), f.Args))
 	return driver.Success
 })

@@ -95,7 +95,7 @@ var memoryCalls = map[string]handler{
 type place func(d *Driver, g *gpu, p uintptr, n int) []byte
 
 func hostAt(_ *Driver, _ *gpu, p uintptr, n int) []byte {
-	return unsafe.Slice(sharedlib.At[byte](p), n)
+	return unsafe.Slice(sharedlib.PointerTo[byte](p), n)
 }
 
 // copies is the handler of a copy. Its arguments are the destination, the source, the number of bytes and the stream.

@@ -19,6 +19,9 @@
 // kernel writes all of its outputs and reads none of them first.
 //
 // A size or type that the kernels do not support is a *graph.Unsupported error.
+//
+// Tests: harness_test.go compares a device with the oracle, cases_test.go runs every op on a GPU, host_test.go the kernels on the CPU,
+// attention_*_test.go says which kernel takes which size, layout_test.go holds arguments to the layout of C.
 package kernels
 
 //go:generate go run ./internal/build

@@ -197,13 +197,13 @@ func TestAttentionMatchesOracleOnHost(t *testing.T) {
 	compareAll(t, dev, attentionOnHost(t, dev, 3_600_000, storages...))
 }
 
-func TestMatrixAttentionMatchesOracleOnHost(t *testing.T) {
+func TestTensorCoreAttentionMatchesOracleOnHost(t *testing.T) {
 	dev := mmaHost{hostDevice(t)}
 	compareAll(t, dev, attentionOnHost(t, dev, 9_000_000, bf16, f16))
 }
 
-// TestWideAttentionMatchesOracleOnHost: dims that only kernels on warp groups, and the general ones, take.
-func TestWideAttentionMatchesOracleOnHost(t *testing.T) {
+// TestAttentionOfWideDimsMatchesOracleOnHost: dims that only kernels on warp groups, and the general ones, take.
+func TestAttentionOfWideDimsMatchesOracleOnHost(t *testing.T) {
 	dev := preferredHost{hostDevice(t)}
 	list := attentionOnHost(t, dev, 22_000_000, bf16, f16)
 	compareAll(t, dev, slices.DeleteFunc(list, func(x stored) bool { return !isWide(x.operands[0].Shape[3], x.operands[2].Shape[3]) }))

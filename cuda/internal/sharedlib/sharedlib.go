@@ -45,31 +45,31 @@ func Bind(lib Library, prefix string, functions any) error {
 
 // Call calls the function and returns its result. It allocates nothing. Callers keep the memory that the arguments point to alive
 // and off the stack, since a stack may move.
-func (f *Func) Call(args ...uintptr) uintptr { return f.code(stay(args)) }
+func (f *Func) Call(args ...uintptr) uintptr { return f.code(noescape(args)) }
 
-// Ask is Call for arguments that are addresses of variables. Convert each address to uintptr in the argument list: then the
+// CallWithPointers is Call for arguments that are addresses of variables. Convert each address to uintptr in the argument list: then the
 // compiler moves the variable to the heap and keeps it alive.
 //
 //go:uintptrescapes
-func (f *Func) Ask(args ...uintptr) uintptr { return f.code(args) }
+func (f *Func) CallWithPointers(args ...uintptr) uintptr { return f.code(args) }
 
-// stay hides args from the compiler's escape analysis, so that they stay on the stack. That is safe because a Code does not keep
+// noescape hides args from the compiler's escape analysis, so that they stay on the stack. That is safe because a Code does not keep
 // them.
 //
 //go:nosplit
-func stay(args []uintptr) []uintptr {
+func noescape(args []uintptr) []uintptr {
 	p := uintptr(unsafe.Pointer(&args))
 	return **(**[]uintptr)(unsafe.Pointer(&p))
 }
 
-// At returns a pointer to the T at an address that C returned or received.
-func At[T any](address uintptr) *T {
+// PointerTo returns a pointer to the T at an address that C returned or received.
+func PointerTo[T any](address uintptr) *T {
 	return *(**T)(unsafe.Pointer(&address)) // go vet rejects a plain conversion as address arithmetic
 }
 
-// Text returns the C string at an address, or "" for none.
-func Text(address uintptr) string {
-	s := At[byte](address)
+// GoString returns the C string at an address, or "" for none.
+func GoString(address uintptr) string {
+	s := PointerTo[byte](address)
 	if s == nil {
 		return ""
 	}

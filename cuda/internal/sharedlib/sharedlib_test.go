@@ -28,16 +28,16 @@ func TestCalls(t *testing.T) {
 	c := open(t)
 	require.EqualValues(t, 42, c("labs").Call(^uintptr(41)))
 	var now int64
-	require.EqualValues(t, c("time").Ask(uintptr(unsafe.Pointer(&now))), now)
+	require.EqualValues(t, c("time").CallWithPointers(uintptr(unsafe.Pointer(&now))), now)
 	require.Greater(t, now, int64(1<<30))
 	var host [256]byte
-	require.Zero(t, c("gethostname").Ask(uintptr(unsafe.Pointer(&host)), uintptr(len(host))))
+	require.Zero(t, c("gethostname").CallWithPointers(uintptr(unsafe.Pointer(&host)), uintptr(len(host))))
 	want, err := os.Hostname()
 	require.NoError(t, err)
-	require.Equal(t, want, Text(uintptr(unsafe.Pointer(&host))))
+	require.Equal(t, want, GoString(uintptr(unsafe.Pointer(&host))))
 	text := []byte("key=value\x00more")
 	for char, want := range map[byte]string{'=': "=value", 'm': ""} {
-		require.Equal(t, want, Text(c("strchr").Ask(uintptr(unsafe.Pointer(&text[0])), uintptr(char))), "strchr of %c", char)
+		require.Equal(t, want, GoString(c("strchr").CallWithPointers(uintptr(unsafe.Pointer(&text[0])), uintptr(char))), "strchr of %c", char)
 	}
 }
 
