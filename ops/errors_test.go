@@ -347,3 +347,24 @@ func TestHostMemory(t *testing.T) {
 	require.NoError(t, testutil.Err(ops.SelectBlocks(q, kc, lse, p)))
 	require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), "ops: select blocks: output 0: out of memory: asked for ")
 }
+
+// TestInferOfZeroSizes: Infer, called alone, refuses axes of no elements.
+func TestInferOfZeroSizes(t *testing.T) {
+	at := func(shape ...int) ops.Operand { return ops.Operand{Dtype: tensor.Float64, Shape: shape} }
+	q, k, o, lse := at(1, 9, 4, 8), at(1, 9, 0, 8), at(1, 9, 4, 8), at(1, 4, 9)
+	window := ops.SlidingWindowOp{Window: 2}
+	for _, c := range []struct {
+		spec ops.Spec
+		in   []ops.Operand
+	}{
+		{window, []ops.Operand{q, k, k}},
+		{ops.SlidingWindowGradOp{Forward: window}, []ops.Operand{q, k, k, o, lse, o}},
+		{ops.CompressedAttentionOp{BlockLen: 2, Stride: 2}, []ops.Operand{q, k, k}},
+		{ops.SelectBlocksOp{Params: ops.Params{BlockLen: 2, Stride: 2, SelectBlock: 2, TopN: 3, Window: 2}}, []ops.Operand{q, k, lse}},
+	} {
+		_, err := c.spec.Infer(c.in)
+		require.ErrorContains(t, err, "want axes of at least 1", c.spec.Name())
+	}
+	_, err := window.Infer(make([]ops.Operand, 3))
+	require.ErrorContains(t, err, "q has rank 0")
+}

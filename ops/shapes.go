@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // wantInputs checks the number of inputs and the rank and type of each. An index is int32. All others are float32, or all are
@@ -21,14 +23,17 @@ func wantInputs(in []Operand, want ...input) error {
 			more := map[bool]string{true: " or more"}[w.orMore]
 			return fmt.Errorf("%s has rank %d %v, want rank %d%s", w.name, got, in[i].Shape, w.rank, more)
 		}
+		if slices.ContainsFunc(in[i].Shape, func(n int) bool { return n < 1 }) {
+			return fmt.Errorf("%s has shape %v, want axes of at least 1", w.name, in[i].Shape)
+		}
 		if w.index {
 			if in[i].Dtype != tensor.Int32 {
-				return fmt.Errorf("%s is %v, want int32", w.name, in[i].Dtype)
+				return fmt.Errorf("%s is %s, want int32", w.name, value.TypeName(in[i].Dtype))
 			}
 			continue
 		}
 		if in[i].Dtype != tensor.Float32 && in[i].Dtype != tensor.Float64 {
-			return fmt.Errorf("%s is %v, want float32 or float64", w.name, in[i].Dtype)
+			return fmt.Errorf("%s is %s, want float32 or float64", w.name, value.TypeName(in[i].Dtype))
 		}
 		if float == (tensor.Dtype{}) {
 			float = in[i].Dtype

@@ -119,6 +119,9 @@ func (b *Builder) newParam(p Param) (*G.Node, error) {
 		return G.NewTensor(b.graph, dt, p.Shape.Dims(), append(opts, G.WithShape(p.Shape...), G.WithName(p.Name))...)
 	}
 	if b.shapes != (tensor.Dtype{}) {
+		if _, err := p.elements(); err != nil {
+			return nil, err
+		}
 		return node(b.shapes), nil
 	}
 	v, err := b.source(p)

@@ -71,6 +71,10 @@ func TestParamRefuses(t *testing.T) {
 		require.EqualError(t, b.Err(), "nn: nil graph or source")
 	}
 	require.EqualError(t, NewShapeBuilder(G.NewGraph(), []Param{p}, tensor.Int32).Err(), "nn: parameters: value of type int32, want float32 or float64")
+	require.EqualError(t, NewShapeBuilder(G.NewGraph(), []Param{p}, tensor.Dtype{}).Err(), "nn: parameters: value of type none, want float32 or float64")
+	negative := NewShapeBuilder(G.NewGraph(), []Param{{Name: "w", Shape: tensor.Shape{-3, 8}}}, tensor.Float32)
+	negative.Param("w")
+	require.EqualError(t, negative.Err(), "nn: parameter w: shape (-3, 8), want axes of at least 1")
 	for _, shape := range []tensor.Shape{{-2}, {0}, {-3, -4}} {
 		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), "want axes of at least 1")
 	}

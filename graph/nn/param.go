@@ -37,21 +37,30 @@ func XavierUniform(in, out int) Init {
 // LeCunNormal draws from the normal distribution of variance 1/in, which keeps the variance of a linear layer's input.
 func LeCunNormal(in int) Init { return Normal(1 / math.Sqrt(float64(in))) }
 
+// elements returns the number of elements. It is an error if an axis is less than 1, or the bytes overflow an int.
+func (p Param) elements() (int, error) {
+	n := 1
+	for _, d := range p.Shape {
+		if d < 1 {
+			return 0, fmt.Errorf("nn: parameter %s: shape %v, want axes of at least 1", p.Name, p.Shape)
+		}
+		if d > math.MaxInt/8/n {
+			return 0, fmt.Errorf("nn: parameter %s: shape %v is too large", p.Name, p.Shape)
+		}
+		n *= d
+	}
+	return n, nil
+}
+
 // New draws a value of type dt (float32 or float64) for p. The random numbers depend only on seed and the name, so that a
 // parameter's first value does not change when others are added. The float32 value is the float64 value, rounded.
 func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	if dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("nn: parameter %s: type %s, want float32 or float64", p.Name, value.TypeName(dt))
 	}
-	n := 1
-	for _, d := range p.Shape {
-		if d < 1 {
-			return nil, fmt.Errorf("nn: parameter %s: shape %v, want axes of at least 1", p.Name, p.Shape)
-		}
-		if d > math.MaxInt/8/n { // the number of bytes overflows an int
-			return nil, fmt.Errorf("nn: parameter %s: shape %v is too large", p.Name, p.Shape)
-		}
-		n *= d
+	n, err := p.elements()
+	if err != nil {
+		return nil, err
 	}
 	h := fnv.New64a()
 	h.Write([]byte(p.Name))

@@ -77,3 +77,7 @@ func TestPresets(t *testing.T) {
 	_, err := Preset("huge")
 	require.EqualError(t, err, `tinylm: no preset "huge", want one of: base, tiny`)
 }
+
+func TestNewWeightsOfNoType(t *testing.T) {
+	require.EqualError(t, testutil.Err(NewWeights(small(), tensor.Dtype{}, 1)), "tinylm: weights of type none, want float32 or float64")
+}
