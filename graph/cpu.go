@@ -218,5 +218,5 @@ func hostView(a ops.Arg) G.Value {
 	if a.Shape.IsScalar() {
 		return scalar
 	}
-	return tensor.New(tensor.WithShape(a.Shape...), tensor.WithBacking(backing))
+	return tensor.New(tensor.WithShape(a.Shape...), tensor.WithBacking(backing), tensor.WithEngine(G.StandardEngine{}))
 }

@@ -289,6 +289,9 @@ func TestGorgoniaReads(t *testing.T) {
 	require.NoError(t, all.RunAll())
 	require.Equal(t, []float64{10, 0}, numbers(t, y.Value()))
 	require.Equal(t, []float64{-10, 0}, numbers(t, h.Value()))
+	for _, n := range []*G.Node{y, h} { // of a kernel and of an op on the host
+		require.IsType(t, G.StandardEngine{}, n.Value().(*tensor.Dense).Engine(), "as the results of a TapeMachine have")
+	}
 	G.NewUniqueNode(G.WithOp(h.Op()), G.WithChildren(G.Nodes{x}), G.WithName("other"), G.In(g)) // the node has no type
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "is not known")
 }

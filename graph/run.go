@@ -195,6 +195,9 @@ func (m *Machine) runOnHost(s *step) error {
 		}
 	}
 	v = conform(v, want)
+	if d, ok := v.(*tensor.Dense); ok && to.keep {
+		tensor.WithEngine(G.StandardEngine{})(d) // as the results of a TapeMachine have
+	}
 	m.hostMem.disownShared(s, args, result, v)
 	out := &m.state[to.id]
 	out.host = v
