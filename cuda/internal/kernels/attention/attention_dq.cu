@@ -66,7 +66,7 @@ template <typename T, int R, int C, class Walk> __device__ bool query_gradient_p
   float* V = carve.tile(N, n.dv);
   float* DS = carve.tile(M, N);
 
-  const RowTile tile(n, p.count);
+  const RowTile tile(n, p.owned_rows());
   Walk walk(p, tile, carve);
   load_rows(Q, q, M, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
   load_rows(DO, dout, M, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; });

@@ -28,7 +28,7 @@ template <typename T, int R, int C, class Walk> __device__ bool forward_pass(con
   float* KV = carve.tile(N, max(n.d, n.dv));  // the keys, then the values
   float* P = carve.tile(M, N);
 
-  const RowTile tile(n, p.count);
+  const RowTile tile(n, p.owned_rows());
   Walk walk(p, tile, carve);
   load_rows(Q, q, M, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
   clear_rows(O, M, n.dv);

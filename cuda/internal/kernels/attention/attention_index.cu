@@ -16,7 +16,7 @@
 namespace nsa {
 
 // The mask of the blocks as idx counts them, which are smaller than those of the inverse if count > 1.
-__device__ inline Blocks chosen_blocks(const AttentionParams& p) { return {p.blocks.size / p.count, p.blocks.top_n}; }
+__device__ inline Blocks chosen_blocks(const AttentionParams& p) { return {p.blocks.size / p.joined_blocks(), p.blocks.top_n}; }
 
 constexpr int kScan = 256;
 constexpr int kFew = 2048;  // the most names whose counts a kernel keeps in shared memory
@@ -66,8 +66,8 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_count_i32(
       p, mask, b, g, (int)first, queries, warp(), kWarps,
       [&](int q, int i, int j) {
         const int t = (int)first + q;
-        const bool same = p.count > 1 && i % 32 > 0 && p.idx[mask.list(p.n, b, g, t) + i - 1] / p.count == j / p.count;
-        if (!same) atomicAdd(count + p.name(j / p.count, p.first(b, t)), 1);
+        const bool same = p.joined_blocks() > 1 && i % 32 > 0 && p.idx[mask.list(p.n, b, g, t) + i - 1] / p.joined_blocks() == j / p.joined_blocks();
+        if (!same) atomicAdd(count + p.name(j / p.joined_blocks(), p.first(b, t)), 1);
       },
       [](int, int) {});
   __syncthreads();
@@ -163,13 +163,13 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(c
         if (lane() == 0) before = last;
         const unsigned ended = __ballot_sync(0xffffffff, mask.ends(j, before, int(t) - own));
         const bool in = lane() < (ended ? __ffs(ended) - 1 : 32);
-        const int block = in ? j / p.count : Blocks::kNone;
+        const int block = in ? j / p.joined_blocks() : Blocks::kNone;
         unsigned bits = 0;
         bool first_of_block = true;
-        if (p.count > 1) {
-          bits = 1u << kJoinedShift + (in ? j % p.count : 0);
+        if (p.joined_blocks() > 1) {
+          bits = 1u << kJoinedShift + (in ? j % p.joined_blocks() : 0);
           const unsigned own_bit = bits;
-          for (int other = 1; other < p.count; other++) {
+          for (int other = 1; other < p.joined_blocks(); other++) {
             const unsigned bit = __shfl_down_sync(0xffffffff, own_bit, other);
             if (__shfl_down_sync(0xffffffff, block, other) == block) bits |= bit;
           }

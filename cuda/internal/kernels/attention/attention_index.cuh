@@ -52,7 +52,11 @@ struct AttentionParams {
   Span span;
   Blocks blocks;
   Index index;
-  int32_t count;          // see above
+  int32_t count;          // see above; these name it
+
+  __device__ int owned_rows() const { return count; }
+  __device__ int joined_blocks() const { return count; }
+  __device__ int owned_keys() const { return count; }
 
   __device__ const Document& document(int b, int t) const { return documents[(long long)b * n.queries + t]; }
   // The first token of the document of token t of row b.

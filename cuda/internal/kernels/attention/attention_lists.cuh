@@ -23,7 +23,10 @@ __device__ __forceinline__ void each_entry(
   for (int from = warp * (32 / lanes_per_query); from < queries; from += kAtOnce * step) {
     int ahead[kAtOnce][2];  // this lane's first two entries of each query: all loads begin before the first use
 #pragma unroll
-    for (int k = 0; k < kAtOnce; k++) ahead[k][0] = load(from + k * step + query_in_warp, first_entry), ahead[k][1] = load(from + k * step + query_in_warp, first_entry + 32);
+    for (int k = 0; k < kAtOnce; k++) {
+      const int q = from + k * step + query_in_warp;
+      ahead[k][0] = load(q, first_entry), ahead[k][1] = load(q, first_entry + 32);
+    }
 #pragma unroll
     for (int k = 0; k < kAtOnce; k++) {
       const int q = from + k * step + query_in_warp;

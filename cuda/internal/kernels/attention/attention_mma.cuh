@@ -79,7 +79,7 @@ template <int C> struct Left {
 // out [16*R,N] = a·bᵀ. a [16*R,C] are the rows that begin Further rows below those of `left`, b [N,C] the rows [row,row+N) of
 // `tile`. With R = 2 each fragment of b that is read serves two products.
 template <typename T, int C, int N, int Further = 0, int R>
-__device__ inline void multiply_rows(float (&out)[R][N / 8][4], const Left<C>& left, uint32_t tile, int row) {
+__device__ inline void multiply_transposed(float (&out)[R][N / 8][4], const Left<C>& left, uint32_t tile, int row) {
   const uint32_t place = cell<C>(tile, row + lane() / 16 * 8 + lane() % 8, lane() / 8 % 2);
 #pragma unroll
   for (int r = 0; r < R; r++)
@@ -107,7 +107,7 @@ __device__ inline void multiply_rows(float (&out)[R][N / 8][4], const Left<C>& l
 
 // sum [16*R,C] += x·b, where x [16*R,N] is rounded to T and b [N,C] are the rows [row,row+N) of `tile`.
 template <typename T, int C, int N, int R>
-__device__ inline void add_rows(float (&sum)[R][C / 8][4], const float (&x)[R][N / 8][4], uint32_t tile, int row) {
+__device__ inline void multiply_add(float (&sum)[R][C / 8][4], const float (&x)[R][N / 8][4], uint32_t tile, int row) {
   const uint32_t place = cell<C>(tile, row + lane() % 16, lane() / 16);
 #pragma unroll
   for (int k = 0; k < N / 16; k++) {
@@ -143,9 +143,9 @@ template <typename T> __device__ inline bool has_nan_or_inf(uint4 cell) {
 
 // careful_if_needed of attention_tile.cuh with two functions for the two passes. The first pass also ignores large rows, and returns
 // true if there are any. The careful pass is not inlined, so that it does not take registers from the first.
-template <auto Careful, class Params> __device__ __attribute__((noinline)) void again(const Params& p) { Careful(p); }
+template <auto Careful, class Params> __device__ __attribute__((noinline)) void run_careful(const Params& p) { Careful(p); }
 template <auto Pass, auto Careful, class Params> __device__ __forceinline__ void careful_if_needed(const Params& p) {
-  if (__syncthreads_or(Pass(p))) again<Careful>(p);
+  if (__syncthreads_or(Pass(p))) run_careful<Careful>(p);
 }
 
 constexpr uint4 kNaNs{0x7fff7fff, 0x7fff7fff, 0x7fff7fff, 0x7fff7fff};  // NaN in bf16 and in f16

@@ -136,8 +136,8 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
 #pragma unroll 1
     for (int part = own_part<M>() * kOwn, stop = part + kOwn; part < stop; part += kPart) {
       float scores[1][kPart / 8][4], gradients[1][kPart / 8][4];
-      multiply_rows<T, C, kPart>(scores, left, Q, part);
-      multiply_rows<T, C, kPart, M>(gradients, left, DO, part);
+      multiply_transposed<T, C, kPart>(scores, left, Q, part);
+      multiply_transposed<T, C, kPart, M>(gradients, left, DO, part);
       float(&p)[kPart / 8][4] = scores[0], (&ds)[kPart / 8][4] = gradients[0];
 #pragma unroll
       for (int j = 0; j < kPart / 8; j++) {
@@ -166,8 +166,8 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
           }
         }
       }
-      add_rows<T, C, kPart>(dv, scores, DO, part);
-      add_rows<T, C, kPart>(dk, gradients, Q, part);
+      multiply_add<T, C, kPart>(dv, scores, DO, part);
+      multiply_add<T, C, kPart>(dk, gradients, Q, part);
     }
     slot = soon, stage ^= 1;
   }
@@ -202,8 +202,8 @@ template <typename T> __device__ void span_reduce(const AttentionParams& p) {
   const Sizes& n = p.n;
   const long long at = (long long)blockIdx.x * kWarps + warp();
   if (at >= (long long)n.batch * n.groups * n.keys) return;
-  const int group = (int)(at / n.keys), s = (int)(at % n.keys), first = s / p.count * p.count;
-  const int chunks = p.index.chunks(span_rows(p, group / n.groups, first, min(n.keys, first + p.count)).all), c = n.d + n.dv;
+  const int group = (int)(at / n.keys), s = (int)(at % n.keys), first = s / p.owned_keys() * p.owned_keys();
+  const int chunks = p.index.chunks(span_rows(p, group / n.groups, first, min(n.keys, first + p.owned_keys())).all), c = n.d + n.dv;
   if (chunks == 1) return;
   const float* sums = p.partial + ((long long)group * p.index.items * n.keys + s) * c;
   T* dk = static_cast<T*>(p.dk) + n.key(group / n.groups, group % n.groups, s, n.d);

@@ -21,7 +21,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2));
   const uint32_t DO = shared_address(carve.floats(M * C / 2));
-  const RowTile tile(n, p.count);
+  const RowTile tile(n, p.owned_rows());
   const KeyTiles<T, C> keys(p, tile, carve);
   copy_tile<C, M>(Q, static_cast<const T*>(p.q), n.d, n, tile);
   copy_tile<C, M>(DO, static_cast<const T*>(p.dout), n.dv, n, tile);
@@ -57,8 +57,8 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
       for (int part = 0; part < Walk::kPiece; part += kPart) {
         const int key = piece * Walk::kPiece + part;  // within the tile
         float s[R][kPart / 8][4], dp[R][kPart / 8][4];
-        multiply_rows<T, C, kPart>(s, left, K, key);
-        multiply_rows<T, C, kPart, M>(dp, left, K + keys.kBytes, key);
+        multiply_transposed<T, C, kPart>(s, left, K, key);
+        multiply_transposed<T, C, kPart, M>(dp, left, K + keys.kBytes, key);
 #pragma unroll
         for (int r = 0; r < 2 * R; r++) {
           const auto [lse, delta] = stats[first_row + 8 * r];
@@ -74,14 +74,14 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
             }
         }
         if (!all) seen.template hide<kPart>(s, piece, part, 0);
-        add_rows<T, C, kPart>(dq, s, K, key);
+        multiply_add<T, C, kPart>(dq, s, K, key);
       }
     }
   }
 
   copies_arrived();
   __syncthreads();  // Q is free for store_rows16, and complete even if no key is seen
-  const RowTile done(n, p.count);
+  const RowTile done(n, p.owned_rows());
   bool any_large = threadIdx.x < M && large(stats[threadIdx.x].x / kLog2E);
 #pragma unroll
   for (int r = 0; r < R; r++)

@@ -19,7 +19,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   const Sizes& n = p.n;
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2));
-  const RowTile tile(n, p.count);
+  const RowTile tile(n, p.owned_rows());
   const KeyTiles<T, C> keys(p, tile, carve);
   copy_tile<C, M>(Q, static_cast<const T*>(p.q), n.d, n, tile);
   auto* rows = reinterpret_cast<typename Walk::Row*>(carve.floats(2 * M));
@@ -51,7 +51,7 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
       for (int part = 0; part < Walk::kPiece; part += kPart) {
         const int key = piece * Walk::kPiece + part;  // within the tile
         float s[R][kPart / 8][4];
-        multiply_rows<T, C, kPart>(s, left, K, key);
+        multiply_transposed<T, C, kPart>(s, left, K, key);
         if (!all) seen.template hide<kPart>(s, piece, part, -INFINITY);
         float factor[2 * R];
         bool rescale = false;
@@ -82,14 +82,14 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
             for (int j = 0; j < C / 8; j++)
 #pragma unroll
               for (int i = 0; i < 4; i++) o[r][j][i] *= factor[2 * r + i / 2];
-        add_rows<T, C, kPart>(o, s, V, key);
+        multiply_add<T, C, kPart>(o, s, V, key);
       }
     }
   }
 
   copies_arrived();
   __syncthreads();  // Q is free for store_rows16, and complete even if no key is seen
-  const RowTile done(n, p.count);
+  const RowTile done(n, p.owned_rows());
   bool any_large = false;
 #pragma unroll
   for (int r = 0; r < 2 * R; r++) {

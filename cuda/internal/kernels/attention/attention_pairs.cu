@@ -12,10 +12,10 @@
 
 namespace nsa {
 
-constexpr int kSorters = 512, kListers = 128, kAdders = 256;  // threads of a block
+constexpr int kSortThreads = 512, kListThreads = 128, kSumThreads = 256;  // threads of a block
 constexpr int kWindow = 2048;                                 // blocks whose bits a warp holds at once
 
-// A cut: the part of a unit's queries that a block of kSorters threads does.
+// A cut: the part of a unit's queries that a block of kSortThreads threads does.
 struct Cut {
   int unit, number;
   __device__ explicit Cut(const PairParams& a) : unit(blockIdx.x / a.pairs.cuts), number(blockIdx.x % a.pairs.cuts) {}
@@ -24,7 +24,7 @@ struct Cut {
     const Unit of(a, unit);
     const int most = (a.pairs.queries - 1) / a.pairs.cuts + 1, from = number * most;
     each_entry(
-        a.p, a.p.blocks, of.b, of.g, of.first + from, min(most, of.queries - from), warp(), kSorters / 32,
+        a.p, a.p.blocks, of.b, of.g, of.first + from, min(most, of.queries - from), warp(), kSortThreads / 32,
         [&](int q, int i, int j) {
           if (!Forced::has(a.p.blocks, j, of.first + from + q)) f(from + q, i, j);
         },
@@ -81,10 +81,10 @@ template <typename T> __device__ inline void add_results(const ListParams& a) {
   const Sizes& n = p.n;
   const PairGradients& x = a.pairs;
   const int width = result_width(n.d), cells = width / 8, stride = n.h * width;
-  const int blocks = (n.queries * n.h - 1) / (kAdders / cells) + 1, number = blockIdx.x / blocks;  // whole rows for a thread block
-  const int group = x.first + number, row = blockIdx.x % blocks * (kAdders / cells) + threadIdx.x / cells, cell = threadIdx.x % cells;
+  const int blocks = (n.queries * n.h - 1) / (kSumThreads / cells) + 1, number = blockIdx.x / blocks;  // whole rows for a thread block
+  const int group = x.first + number, row = blockIdx.x % blocks * (kSumThreads / cells) + threadIdx.x / cells, cell = threadIdx.x % cells;
   const int q = row / n.h, head = row % n.h;
-  const bool in = threadIdx.x / cells < kAdders / cells && q < n.queries;
+  const bool in = threadIdx.x / cells < kSumThreads / cells && q < n.queries;
   int count = in ? x.lengths[(long long)group * n.queries + q] : 0;
   if (count > 0 && x.parts > 1) {  // the last block of the sequence may have fewer parts; in a list it can only be the last entry
     const int last = p.idx[p.blocks.list(n, group / n.groups, group % n.groups, q) + count - 1];
@@ -120,34 +120,34 @@ template <typename T> __device__ inline void add_results(const ListParams& a) {
 
 }  // namespace nsa
 
-// Grid x is ceil(tiles / 4), blocks of kListers threads; a warp lists one tile. Each warp has min(kWindow, block numbers) words of shared
+// Grid x is ceil(tiles / 4), blocks of kListThreads threads; a warp lists one tile. Each warp has min(kWindow, block numbers) words of shared
 // memory.
-extern "C" __global__ void __launch_bounds__(nsa::kListers, 4) nsa_walk_blocks_i32(const __grid_constant__ nsa::WalkParams a) {
+extern "C" __global__ void __launch_bounds__(nsa::kListThreads, 4) nsa_walk_blocks_i32(const __grid_constant__ nsa::WalkParams a) {
   using namespace nsa;
-  const int number = blockIdx.x * (kListers / 32) + warp();
+  const int number = blockIdx.x * (kListThreads / 32) + warp();
   const int numbers = a.p.blocks.count(a.p.n) + (a.p.documents ? a.walks.queries : 0);
   unsigned* words = reinterpret_cast<unsigned*>(dynamic_shared()) + warp() * min(kWindow, numbers);
   if (number < a.walks.tiles * a.p.n.batch * a.p.n.groups) list_blocks(a, number, words);
 }
 
-// Grid x is units*cuts over all groups, blocks of kSorters threads. Shared memory: one int for each block of tokens.
-extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_count_i32(const __grid_constant__ nsa::PairParams a) {
+// Grid x is units*cuts over all groups, blocks of kSortThreads threads. Shared memory: one int for each block of tokens.
+extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_count_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
   const Cut cut(a);
   const int blocks = a.p.blocks.count(a.p.n);
   int* count = reinterpret_cast<int*>(dynamic_shared());
   int* lengths = a.pairs.lengths + (long long)cut.unit * a.pairs.queries;
   int* to = a.pairs.counts + (long long)blockIdx.x * blocks;
-  for (int j = threadIdx.x; j < blocks; j += kSorters) count[j] = 0;
+  for (int j = threadIdx.x; j < blocks; j += kSortThreads) count[j] = 0;
   if (threadIdx.x == 0 && cut.number == 0) a.pairs.begun[cut.unit] = 0;
   __syncthreads();
   cut.each(a, [&](int, int, int j) { atomicAdd(count + j, 1); }, [&](int q, int length) { lengths[q] = length; });
   __syncthreads();
-  for (int j = threadIdx.x; j < blocks; j += kSorters) to[j] = count[j];
+  for (int j = threadIdx.x; j < blocks; j += kSortThreads) to[j] = count[j];
 }
 
 // The same grid. Shared memory: one int for each block of tokens, and 64 more.
-extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
+extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
   const Pairs& x = a.pairs;
   const Cut cut(a);
@@ -166,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
   };
   int first = 0, item = 0;  // pairs and items of all blocks before `from`
 #pragma unroll 1
-  for (int from = 0; from < blocks; from += kSorters) {
+  for (int from = 0; from < blocks; from += kSortThreads) {
     const int j = from + threadIdx.x;
     int length = 0, own = 0;  // pairs of block j in all cuts, and in the cuts before this one
 #pragma unroll 4
@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
     sum(before), sum(ahead);
     if (lane() == 31) pairs[warp()] = before, work[warp()] = ahead;
     __syncthreads();
-    int some = lane() < kSorters / 32 ? pairs[lane()] : 0, more = lane() < kSorters / 32 ? work[lane()] : 0;
+    int some = lane() < kSortThreads / 32 ? pairs[lane()] : 0, more = lane() < kSortThreads / 32 ? work[lane()] : 0;
     sum(some), sum(more);
     if (warp() > 0) before += __shfl_sync(0xffffffff, some, warp() - 1), ahead += __shfl_sync(0xffffffff, more, warp() - 1);
     before += first - length, ahead += item - pieces;
@@ -197,9 +197,9 @@ extern "C" __global__ void __launch_bounds__(nsa::kSorters, 1) nsa_pairs_sort_i3
   cut.each(a, [&](int q, int i, int j) { list[atomicAdd(next + j, 1)] = q << kEntryBits | i; }, [](int, int) {});
 }
 
-// Grid x is groups*ceil(S*h / (kAdders / cells)) over the groups of the launch, blocks of kAdders threads. cells = width/8.
+// Grid x is groups*ceil(S*h / (kSumThreads / cells)) over the groups of the launch, blocks of kSumThreads threads. cells = width/8.
 #define NSA_PAIRS_DQ(T)                                                                                                \
-  extern "C" __global__ void __launch_bounds__(nsa::kAdders, 3) nsa_pairs_dq_##T(const __grid_constant__ nsa::ListParams a) { \
+  extern "C" __global__ void __launch_bounds__(nsa::kSumThreads, 3) nsa_pairs_dq_##T(const __grid_constant__ nsa::ListParams a) { \
     nsa::add_results<nsa::T>(a);                                                                                       \
   }
 NSA_PAIRS_DQ(bf16)

@@ -12,6 +12,9 @@ namespace nsa {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
+// Exponentials may reach 2^kRescaleSlack before a kernel on tensor cores raises the maximum, so sums are seldom rescaled.
+constexpr float kRescaleSlack = 6;
+
 struct Softmax {
   float top, sum;  // the largest logit so far; the sum of the exponentials relative to it
 

@@ -52,13 +52,13 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
             for (int e = 0; e < 4; e++) dq[j][e] = 0;
         },
         [&](const TileBlock& piece, int, int fill) {
-          tiles.take(piece, own.bits, fill, parities, [&](uint32_t keys, int key, unsigned queries) {
+          tiles.consume(piece, own.bits, fill, parities, [&](uint32_t keys, int key, unsigned queries) {
             const bool all = own.see_all(key, queries);
 #pragma unroll 1
             for (int part = 0; part < P; part += N) {
               float s[N / 8][4], ds[N / 8][4];
-              walk_rows<T, C, N>(s, q, keys, part);
-              walk_rows<T, Cv, N>(ds, dout, keys + Tiles::kKeyTile, part);
+              walk_multiply_transposed<T, C, N>(s, q, keys, part);
+              walk_multiply_transposed<T, Cv, N>(ds, dout, keys + Tiles::kKeyTile, part);
               float base[2];
 #pragma unroll
               for (int r = 0; r < 2; r++) base[r] = lse[r] * kLog2E;
@@ -75,7 +75,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
 #pragma unroll
                 for (int e = 0; e < 4; e++) ds[j][e] = power2(fmaf(s[j][e], n.scale_log2, -base[e / 2])) * (ds[j][e] - delta[e / 2]);
               if (!all) walk_hide<N>(ds, own, key, part, queries, 0);
-              walk_add<T, C, N>(dq, ds, keys, part);
+              walk_multiply_add<T, C, N>(dq, ds, keys, part);
             }
           });
         },

@@ -14,7 +14,6 @@ namespace nsa {
 template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Kept, int Loader, int Computer> struct WalkForward {
   using Tiles = WalkTiles<T, C, Cv, P, W, Stages, Kept ? 0 : 32 * C, 1>;
   static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared, N = Most < P ? Most : P;
-  static constexpr float kSlack = 6;  // exponentials may reach 2^kSlack before the maximum is raised, so sums are seldom rescaled
   const Tiles tiles;
   __device__ WalkForward(const WalkParams& a) : tiles(a) {}
 
@@ -22,11 +21,11 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
     tiles.template run<Loader, Computer>([&](int w) { compute(w); });
   }
 
-  // Raises the maxima of rows, and rescales their sums, if new logits are higher by more than kSlack.
+  // Raises the maxima of rows, and rescales their sums, if new logits are higher by more than kRescaleSlack.
   static __device__ __forceinline__ void raise(float (&o)[Cv / 8][4], Softmax (&state)[2], const float (&top)[2], float scale) {
     bool far[2];
 #pragma unroll
-    for (int r = 0; r < 2; r++) far[r] = (top[r] - state[r].top) * scale > kSlack;
+    for (int r = 0; r < 2; r++) far[r] = (top[r] - state[r].top) * scale > kRescaleSlack;
     if (!__any_sync(0xffffffff, far[0] || far[1])) return;
     float factor[2];
 #pragma unroll
@@ -63,12 +62,12 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
             for (int e = 0; e < 4; e++) o[j][e] = 0;
         },
         [&](const TileBlock& piece, int, int fill) {
-          tiles.take(piece, own.bits, fill, parities, [&](uint32_t keys, int key, unsigned queries) {
+          tiles.consume(piece, own.bits, fill, parities, [&](uint32_t keys, int key, unsigned queries) {
             const bool all = own.see_all(key, queries);
 #pragma unroll 1
             for (int part = 0; part < P; part += N) {
               float s[N / 8][4];
-              walk_rows<T, C, N>(s, q, keys, part);
+              walk_multiply_transposed<T, C, N>(s, q, keys, part);
               if (!all) walk_hide<N>(s, own, key, part, queries, -INFINITY);
               float top[2] = {-INFINITY, -INFINITY}, base[2];
 #pragma unroll
@@ -94,7 +93,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
 #pragma unroll
                 for (int e = 0; e < 4; e++) sum[e / 2] += s[j][e] = power2(fmaf(s[j][e], scale, -base[e / 2]));
               state[0].sum += sum[0], state[1].sum += sum[1];
-              walk_add<T, Cv, N>(o, s, keys + Tiles::kKeyTile, part);
+              walk_multiply_add<T, Cv, N>(o, s, keys + Tiles::kKeyTile, part);
             }
           });
         },

@@ -6,7 +6,7 @@
 // 64/P pieces of P keys. Barriers say which stages are full and which are empty. A computing warp takes a fill if one of its queries chose
 // one of its pieces, and multiplies only those pieces. Warps do not wait for each other, not even at the end of a tile: two warps can be
 // as many fills apart as the ring has stages. If a warp does not take a fill, the loading warp arrives at the empty barrier in its place.
-// If a warp takes it, the loading warp tells it that the fill has begun, by a barrier of this warp and stage (`told`). Without this the
+// If a warp takes it, the loading warp tells it that the fill has begun, by a barrier of this warp and stage (`fill_begun`). Without this the
 // warp could mistake an earlier fill with the same parity for this one.
 //
 // If some row of a warp does not see all keys of a piece that the warp takes, a loading warp looks for NaN and Inf first. A value row
@@ -22,16 +22,16 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// Each computing warp has Own bytes of shared memory for itself. Arrays = 1: rows are q; 2: q and do.
-template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arrays> struct WalkTiles {
+// Each computing warp has OwnBytes of shared memory for itself. Arrays = 1: rows are q; 2: q and do.
+template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, int Arrays> struct WalkTiles {
   static constexpr int L = 4, kBlock = 32 * (L + W), kPieces = 64 / P;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kStage = kKeyTile + 64 * Cv * 2;
-  // For each stage, each computing warp has a barrier `told` of its own, and each looking warp a barrier `raw`. A phase of such a barrier
+  // For each stage, each computing warp has a barrier `fill_begun` of its own, and each checking warp a barrier `raw`. A phase of such a barrier
   // ends for each fill that this warp takes.
   struct Shared {
-    unsigned long long full[Stages], empty[Stages], told[W][Stages], raw[L - 1][Stages];
+    unsigned long long full[Stages], empty[Stages], fill_begun[W][Stages], raw[L - 1][Stages];
   };
-  static constexpr int kTiles = Stages * kStage + W * Own, kShared = kTiles + sizeof(Shared);
+  static constexpr int kTiles = Stages * kStage + W * OwnBytes, kShared = kTiles + sizeof(Shared);
   static_assert(sizeof(Shared) == 8 * Stages * (W + L + 1), "widths.walkBytes in Go");
   static_assert(Stages <= 32, "a bit for each stage");
   static_assert(kShared <= 227 << 10, "or no block fits");
@@ -50,14 +50,14 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     if (threadIdx.x == 0) {
       for (int i = 0; i < Stages; i++) {
         barrier_init(barrier_at(smem.full[i]), 1), barrier_init(barrier_at(smem.empty[i]), W);
-        for (int w = 0; w < W; w++) barrier_init(barrier_at(smem.told[w][i]), 1);
+        for (int w = 0; w < W; w++) barrier_init(barrier_at(smem.fill_begun[w][i]), 1);
         for (int l = 0; l < L - 1; l++) barrier_init(barrier_at(smem.raw[l][i]), 1);
       }
       barriers_ready();
     }
     __syncthreads();
   }
-  __device__ uint32_t own(int w) const { return ring + Stages * kStage + w * Own; }
+  __device__ uint32_t own(int w) const { return ring + Stages * kStage + w * OwnBytes; }
 
   // Tile i of all tiles, in the order in which blocks take them: the queries [first,first+queries) of group g of batch row b.
   struct Tile {
@@ -93,6 +93,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
   // lane has one of `count` pieces and `fill` is the number of the fill of the first one; then finish(i).
   template <class Start, class Step, class Finish> __device__ __forceinline__ void each(Start start, Step step, Finish finish) const {
     const int tiles = x.tiles * p.n.batch * p.n.groups;
+    // rounds go up and down in turn: the block with the longest tile of a round gets the shortest of the next one
     const auto number = [&](int round) { return round * gridDim.x + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); };
     int fill = 0;
 #pragma unroll 1
@@ -135,14 +136,14 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
     const int warp_group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     if (warp_group == 0) {
       fewer_registers<ProducerRegisters>();
-      if (warp() == 0) bring();
-      else look(warp() - 1);
+      if (warp() == 0) load_keys();
+      else check_finite(warp() - 1);
     } else {
       more_registers<ConsumerRegisters>();
       compute(warp() - L);
     }
   }
-  __device__ void bring() const {
+  __device__ void load_keys() const {
     int i = 0;
     each([&](int at) { i = at; }, [&](const TileBlock& piece, int count, int fill) {
       const Tile tile(a, i);
@@ -158,12 +159,12 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
           copy_boxes<C>(to, 64, a.k, full, tile.g, piece.key, tile.b);
           copy_boxes<Cv>(to + kKeyTile, 64, a.v, full, tile.g, piece.key, tile.b);
         }
-        if (lane() < W) barrier_arrive(barrier_at(warps.takes ? smem.told[lane()][stage] : smem.empty[stage]));
+        if (lane() < W) barrier_arrive(barrier_at(warps.takes ? smem.fill_begun[lane()][stage] : smem.empty[stage]));
         __syncwarp();  // no lane may fall a phase of a barrier behind
       }
     }, [](int) {});
   }
-  __device__ void look(int number) const {
+  __device__ void check_finite(int number) const {
     uint32_t parities = 0;
     int i = 0;
     each([&](int at) { i = at; }, [&](const TileBlock& piece, int count, int fill) {
@@ -223,11 +224,11 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Own, int Arra
 
   // A computing warp calls this in step() of each(). It waits for the pieces that the warp takes and calls f(keys, key, queries) for them,
   // where keys is their address. `parities` must be 0 before the first call.
-  template <class F> __device__ __forceinline__ void take(const TileBlock& piece, unsigned bits, int fill, uint32_t& parities, F f) const {
+  template <class F> __device__ __forceinline__ void consume(const TileBlock& piece, unsigned bits, int fill, uint32_t& parities, F f) const {
 #pragma unroll 1
     for (unsigned wanted = __ballot_sync(0xffffffff, piece.queries & bits); wanted;) {
       const int first = (__ffs(wanted) - 1) / kPieces, stage = (fill + first) % Stages;
-      wait_own(smem.told[warp() - L], stage, parities);
+      wait_own(smem.fill_begun[warp() - L], stage, parities);
       barrier_wait(barrier_at(smem.full[stage]), (fill + first) / Stages & 1);
 #pragma unroll 1
       do {
@@ -293,7 +294,8 @@ template <int X, bool Kept> struct WalkLeft {
 };
 
 // s [16,N] = left·bᵀ, where b [N,X] are the rows [row,row+N) of a tile of 64 rows.
-template <typename T, int X, int N, bool Kept> __device__ __forceinline__ void walk_rows(float (&s)[N / 8][4], const WalkLeft<X, Kept>& left, uint32_t tile, int row) {
+template <typename T, int X, int N, bool Kept>
+__device__ __forceinline__ void walk_multiply_transposed(float (&s)[N / 8][4], const WalkLeft<X, Kept>& left, uint32_t tile, int row) {
   const uint32_t place = tile + (row + lane() / 16 * 8 + lane() % 8) * 128 + ((lane() / 8 % 2 ^ lane() % 8) << 4);
 #pragma unroll
   for (int j = 0; j < N / 8; j++)
@@ -313,7 +315,8 @@ template <typename T, int X, int N, bool Kept> __device__ __forceinline__ void w
   }
 }
 // sum [16,X] += s·b, where s [16,N] is rounded to T and b [N,X] are the rows [row,row+N) of a tile of 64 rows.
-template <typename T, int X, int N> __device__ __forceinline__ void walk_add(float (&sum)[X / 8][4], const float (&s)[N / 8][4], uint32_t tile, int row) {
+template <typename T, int X, int N>
+__device__ __forceinline__ void walk_multiply_add(float (&sum)[X / 8][4], const float (&s)[N / 8][4], uint32_t tile, int row) {
   const uint32_t place = tile + (row + lane() % 16) * 128 + ((lane() / 16 ^ lane() % 8) << 4);
 #pragma unroll
   for (int k = 0; k < N / 16; k++) {
@@ -331,7 +334,8 @@ template <typename T, int X, int N> __device__ __forceinline__ void walk_add(flo
 }
 // s holds numbers of the keys [key+row,key+row+N), of the piece that begins at `key`. Sets those of keys that a row does not see to
 // `hidden`.
-template <int N, class ThreadRows> __device__ __forceinline__ void walk_hide(float (&s)[N / 8][4], const ThreadRows& own, int key, int row, unsigned queries, float hidden) {
+template <int N, class ThreadRows>
+__device__ __forceinline__ void walk_hide(float (&s)[N / 8][4], const ThreadRows& own, int key, int row, unsigned queries, float hidden) {
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     const int seen = (queries >> (own.t[r] - own.first) & 1 ? own.t[r] + 1 - key : 0) - row - 2 * (lane() % 4);

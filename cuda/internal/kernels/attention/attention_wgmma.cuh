@@ -109,9 +109,9 @@ template <int N> __device__ __forceinline__ void hold(float (&d)[N][4]) {
 // Wgmma<T, N> has the products of depth 16 with sums d [64,N]. Warp w of the group has the rows 16*w to 16*w+15 of d, as fragments with
 // the layout of attention_mma.cuh. With add = 0 the sums are overwritten.
 //
-//   rows(d, a, b, add)     d += a·bᵀ; b [N,16] in a tile; a [64,16] in a tile, or as fragments
-//   columns(d, a, b, add)  d += a·b; b [16,N] in a tile; a as fragments
-//   turned(d, a, b, add)   d += aᵀ·bᵀ; a [16,64] and b [N,16] in tiles
+//   a_bt(d, a, b, add)   d += a·bᵀ; b [N,16] in a tile; a [64,16] in a tile, or as fragments
+//   a_b(d, a, b, add)    d += a·b; b [16,N] in a tile; a as fragments
+//   at_bt(d, a, b, add)  d += aᵀ·bᵀ; a [16,64] and b [N,16] in tiles
 template <typename T, int N> struct Wgmma;
 
 #define NSA_SUMS_4(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
@@ -137,24 +137,24 @@ template <typename T, int N> struct Wgmma;
 // Defines Wgmma<T, N>. `type` is the name of T in assembly; x0 to x5 are the assembly operands that follow the sums.
 #define NSA_WGMMA(T, type, N, x0, x1, x2, x3, x4, x5)                                                                      \
   template <> struct Wgmma<T, N> {                                                                                     \
-    static __device__ __forceinline__ void rows(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {               \
+    static __device__ __forceinline__ void a_bt(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {               \
       asm volatile("{.reg .pred p; setp.ne.b32 p, " x2 ", 0;\n"                                                        \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, " x0 ", " x1 ", p, 1, 1, 0, 0;}" \
                    : NSA_SUMS_##N : "l"(a), "l"(b), "r"(add));                                                         \
     }                                                                                                                  \
-    static __device__ __forceinline__ void rows(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) {   \
+    static __device__ __forceinline__ void a_bt(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) {   \
       asm volatile("{.reg .pred p; setp.ne.b32 p, " x5 ", 0;\n"                                                        \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, "            \
                    "{" x0 "," x1 "," x2 "," x3 "}, " x4 ", p, 1, 1, 0;}"                                               \
                    : NSA_SUMS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                     \
     }                                                                                                                  \
-    static __device__ __forceinline__ void columns(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add = 1) { \
+    static __device__ __forceinline__ void a_b(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add = 1) { \
       asm volatile("{.reg .pred p; setp.ne.b32 p, " x5 ", 0;\n"                                                        \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, "            \
                    "{" x0 "," x1 "," x2 "," x3 "}, " x4 ", p, 1, 1, 1;}"                                               \
                    : NSA_SUMS_##N : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                     \
     }                                                                                                                  \
-    static __device__ __forceinline__ void turned(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {             \
+    static __device__ __forceinline__ void at_bt(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {             \
       asm volatile("{.reg .pred p; setp.ne.b32 p, " x2 ", 0;\n"                                                        \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " {" NSA_NAMES_##N "}, " x0 ", " x1 ", p, 1, 1, 1, 0;}" \
                    : NSA_SUMS_##N : "l"(a), "l"(b), "r"(add));                                                         \

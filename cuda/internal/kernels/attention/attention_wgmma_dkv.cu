@@ -39,7 +39,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of the keys and values of a warp group
   static constexpr uint32_t kRowTile = N * C * 2, kStage = kRowTile + N * Cv * 2;  // bytes of q, and of q and do
-  static constexpr int kProducerRegisters = Split ? 56 : W == 1 && C > 128 ? 32 : 40, kConsumerRegisters = W == 1 ? 256 - kProducerRegisters : Split ? 224 : 232;  // of a thread
+  static constexpr int kProducerRegisters = Split ? 56 : W == 1 && C > 128 ? 32 : 40;  // of a thread
+  static constexpr int kConsumerRegisters = W == 1 ? 256 - kProducerRegisters : Split ? 224 : 232;
   static_assert(registers_fit(W, kProducerRegisters, kConsumerRegisters, W == 1 ? 2 : 1) && (W == 2 || !Split), "setmaxnreg would wait forever");
   static_assert(N <= 128, "a loading thread for each row of a tile");
   static constexpr int kRowsWritten = 1, kResults = 2;  // named barriers; 0 is __syncthreads
@@ -190,7 +191,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     const Work& at = smem.work;
     const PairGradients& x = params.pairs;
     constexpr int kNoQuery = 1 << 30;
-    const int thread = threadIdx.x, head = thread % at.heads, query_in_tile = thread < at.heads * at.queries ? thread / at.heads : kNoQuery, steps = at.steps;
+    const int thread = threadIdx.x, head = thread % at.heads, steps = at.steps;
+    const int query_in_tile = thread < at.heads * at.queries ? thread / at.heads : kNoQuery;
     const bool careful = smem.careful;
     // entry is the query of the row, or its list entry if Listed; -1 for no row. entry, lse and delta are those of the next tile. next_entry is the
     // entry of the tile after that.
@@ -318,7 +320,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 #pragma unroll
         for (int i = 0; i < decltype(width)::value / 16; i++) {
           const int panel = i / 4, column = i % 4 * 32;
-          Wgmma<T, N>::rows(to, a + (panel * 64 * 128 + column) / 16, b + (panel * N * 128 + column) / 16, i > 0);
+          Wgmma<T, N>::a_bt(to, a + (panel * 64 * 128 + column) / 16, b + (panel * N * 128 + column) / 16, i > 0);
         }
         wgmma_end();
       };
@@ -338,7 +340,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       asm volatile("" : "+r"(rows));
       const uint64_t b = describe(rows, N * 128);
 #pragma unroll
-      for (int i = 0; i < N / 16; i++) Wgmma<T, decltype(width)::value>::columns(sum, x[i], b + i * 16 * 128 / 16);
+      for (int i = 0; i < N / 16; i++) Wgmma<T, decltype(width)::value>::a_b(sum, x[i], b + i * 16 * 128 / 16);
       wgmma_end();
     };
     // Turns s into P.
@@ -369,7 +371,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       for (int j = 0; j < N / 8; j++) {
         int2 lo = Pairs ? int2{0, 0} : rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
         if (Several) {  // the 16 keys of a warp belong to one block of the choice
-          const int block = warp() % 4 * p.count / 4;
+          const int block = warp() % 4 * p.joined_blocks() / 4;
           hi.x = lo.x >> block & 1 ? hi.x : 0, hi.y = lo.y >> block & 1 ? hi.y : 0, lo = int2{0, 0};
         }
 #pragma unroll
@@ -434,7 +436,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
           wgmma_begin();
           const uint64_t a = describe(K + panel * 64 * 128, 0), b = describe(tile, 0);
 #pragma unroll
-          for (int i = 0; i < 4; i++) Wgmma<T, N>::turned(y, a + i * 16 * 128 / 16, b + i * 32 / 16, i > 0);
+          for (int i = 0; i < 4; i++) Wgmma<T, N>::at_bt(y, a + i * 16 * 128 / 16, b + i * 32 / 16, i > 0);
           wgmma_end();
         };
         const auto write = [&](const float (&y)[N / 8][4], int panel) {

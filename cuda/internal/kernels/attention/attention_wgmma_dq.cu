@@ -64,7 +64,8 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 
   __device__ void run() {
     if (threadIdx.x == 0) {
-      barrier_init(barrier_at(smem.full_q), kRowThreads), barrier_init(barrier_at(smem.empty_q), 128 * W), barrier_init(barrier_at(smem.raw), 1), barrier_init(barrier_at(smem.pass), kBlock);
+      barrier_init(barrier_at(smem.full_q), kRowThreads), barrier_init(barrier_at(smem.empty_q), 128 * W);
+      barrier_init(barrier_at(smem.raw), 1), barrier_init(barrier_at(smem.pass), kBlock);
       for (int i = 0; i < StagesK; i++) barrier_init(barrier_at(smem.full_k[i]), 1), barrier_init(barrier_at(smem.empty_k[i]), 4 * W);
       for (int i = 0; i < StagesV; i++) barrier_init(barrier_at(smem.full_v[i]), 1), barrier_init(barrier_at(smem.empty_v[i]), 4 * W);
       barriers_ready();
@@ -244,9 +245,9 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         for (int i = 0; i < decltype(width)::value / 16; i++) {
           const uint64_t key = b + (i / 4 * N * 128 + i % 4 * 32) / 16;
           if constexpr (sizeof rows == sizeof b) {
-            Wgmma<T, N>::rows(to, rows + (i / 4 * 64 * 128 + i % 4 * 32) / 16, key, i > 0);
+            Wgmma<T, N>::a_bt(to, rows + (i / 4 * 64 * 128 + i % 4 * 32) / 16, key, i > 0);
           } else {
-            Wgmma<T, N>::rows(to, rows[i], key, i > 0);
+            Wgmma<T, N>::a_bt(to, rows[i], key, i > 0);
           }
         }
         wgmma_end();
@@ -270,7 +271,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
       wgmma_begin();
       const uint64_t b = describe(K + before * kKeyTile, N * 128);
 #pragma unroll
-      for (int i = 0; i < N / 16; i++) Wgmma<T, C>::columns(dq, y[i], b + i * 16 * 128 / 16);
+      for (int i = 0; i < N / 16; i++) Wgmma<T, C>::a_b(dq, y[i], b + i * 16 * 128 / 16);
       wgmma_end();
     };
     const auto end_sums = [&] {

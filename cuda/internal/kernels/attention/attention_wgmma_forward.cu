@@ -32,7 +32,6 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
   static_assert(registers_fit(W, kProducerRegisters, kConsumerRegisters), "setmaxnreg would wait forever");
   // Named barriers; 0 is __syncthreads. kTurn + w belongs to computing group w, which meets the group before it there.
   static constexpr int kRowsWritten = 1, kTurn = 2, kTurnThreads = 256;
-  static constexpr float kSlack = 6;    // exponentials may reach 2^kSlack before the maximum is raised, so sums are seldom rescaled
 
   // What the computing groups must know about a row:
   //
@@ -212,7 +211,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
 #pragma unroll
       for (int i = 0; i < C / 16; i++) {
         const int panel = i / 4, column = i % 4 * 32;
-        Wgmma<T, N>::rows(s, a + (panel * 64 * 128 + column) / 16, b + (panel * N * 128 + column) / 16, i > 0);
+        Wgmma<T, N>::a_bt(s, a + (panel * 64 * 128 + column) / 16, b + (panel * N * 128 + column) / 16, i > 0);
       }
       wgmma_end();
     };
@@ -222,7 +221,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
       wgmma_begin();
       const uint64_t b = describe(V + v.stage * kValueTile, N * 128);
 #pragma unroll
-      for (int i = 0; i < N / 16; i++) Wgmma<T, Cv>::columns(o, x[i], b + i * 16 * 128 / 16);
+      for (int i = 0; i < N / 16; i++) Wgmma<T, Cv>::a_b(o, x[i], b + i * 16 * 128 / 16);
       wgmma_end();
     };
     const auto pass_turn = [&] {
@@ -236,7 +235,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     // Raises the maximum of row r to x, if x is so much larger. Sets factor, by which sum and o must be scaled.
     const auto raise = [&](int r, float x) {
       const float before = state[r].top;
-      if (!((x - before) * scale <= kSlack)) state[r].top = fmaxf(before, x);
+      if (!((x - before) * scale <= kRescaleSlack)) state[r].top = fmaxf(before, x);
       factor[r] = power2((before - state[r].base()) * scale);
     };
     const auto rescale = [&] {

@@ -234,7 +234,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     wgmma_begin();
     const uint64_t a = describe(rows, 0), b = describe(keys, 0);
 #pragma unroll
-    for (int i = 0; i < X / 16; i++) Wgmma<T, 64>::rows(s, a + (i / 4 * 64 * 128 + i % 4 * 32) / 16, b + (i / 4 * 64 * 128 + i % 4 * 32) / 16, i > 0);
+    for (int i = 0; i < X / 16; i++) Wgmma<T, 64>::a_bt(s, a + (i / 4 * 64 * 128 + i % 4 * 32) / 16, b + (i / 4 * 64 * 128 + i % 4 * 32) / 16, i > 0);
     wgmma_end();
   }
   // Writes the thread's two rows of s·keys, c columns, to the results. s is rounded to T; rows are multiplied by factor if narrow<T>. It does 64
@@ -253,7 +253,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       wgmma_begin();
       const uint64_t b = describe(keys + part * 64 * 128, 0);
 #pragma unroll
-      for (int i = 0; i < 4; i++) Wgmma<T, 64>::columns(sum, y[i], b + i * 16 * 128 / 16, i > 0);
+      for (int i = 0; i < 4; i++) Wgmma<T, 64>::a_b(sum, y[i], b + i * 16 * 128 / 16, i > 0);
       wgmma_end();
       wgmma_wait<0>();
       hold(sum);

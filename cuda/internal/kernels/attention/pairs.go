@@ -53,25 +53,25 @@ type walks struct {
 }
 
 const (
-	pairQueries = 2048    // most queries of a unit
-	maxCuts     = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
-	sorters     = 512     // threads of a thread block that sorts
-	pairBytes   = 4 << 30 // most bytes of results that are not yet added up
-	adders      = 256     // threads of a thread block that adds up results
-	listers     = 4       // warps of a thread block that lists the selection blocks of tiles
-	listWindow  = 2048    // selection blocks that such a warp looks at together
-	tileQueries = 32      // most queries of a tile: each has a bit in a word
-	walkHeads   = 8       // fewest heads of a group for a walk
-	pairHeads   = 48      // most heads of a group for pairs: a tile of their gradient has whole queries
+	maxUnitQueries = 2048    // most queries of a unit
+	maxCuts        = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
+	sortThreads    = 512     // threads of a thread block that sorts
+	maxResultBytes = 4 << 30 // most bytes of results that are not yet added up
+	sumThreads     = 256     // threads of a thread block that adds up results
+	listWarps      = 4       // warps of a thread block that lists the selection blocks of tiles
+	listWindow     = 2048    // selection blocks that such a warp looks at together
+	maxTileQueries = 32      // most queries of a tile: each has a bit in a word
+	minWalkHeads   = 8       // fewest heads of a group for a walk
+	maxPairHeads   = 48      // most heads of a group for pairs: a tile of their gradient has whole queries
 )
 
 // walkQueries is the number of queries of a tile: a warp has whole queries, or several warps share one query.
 func (a selectedProblem) walkQueries(r walkRing) int64 {
 	h := a.headsPerGroup()
 	if h <= 16 {
-		return min(tileQueries, r.warps*(16/h))
+		return min(maxTileQueries, r.warps*(16/h))
 	}
-	return min(tileQueries, r.warps/kernels.CeilDiv(h, 16))
+	return min(maxTileQueries, r.warps/kernels.CeilDiv(h, 16))
 }
 
 // byWalk reports whether a tile of queries walks over the selection blocks that any of its queries chose. Documents always walk. So
@@ -81,7 +81,7 @@ func (a selectedProblem) walkQueries(r walkRing) int64 {
 // alike, a walk is faster at any length.
 func (a selectedProblem) byWalk() bool {
 	h := a.headsPerGroup()
-	return a.packed() || a.pieceKeys() < mmaKeys || h > pairHeads || h >= walkHeads && 8*a.selectionBlocks() <= h*h*a.topN
+	return a.packed() || a.pieceKeys() < mmaKeys || h > maxPairHeads || h >= minWalkHeads && 8*a.selectionBlocks() <= h*h*a.topN
 }
 
 // checkLists refuses problems that neither the kernels by walks nor those by pairs take.
@@ -97,8 +97,8 @@ func (a selectedProblem) checkLists() error {
 		return graph.Refuse(graph.ReasonShape, "warp groups: %d blocks, want at most %d", a.selectionBlocks(), a.GPU.SharedPerBlock/4-64)
 	case a.S*a.resultsPerQuery() > math.MaxInt32:
 		return graph.Refuse(graph.ReasonSize, "warp groups: %d rows of results of a group, want less than 2^31", a.S*a.resultsPerQuery())
-	case a.resultsPerQuery()*(resultBytes(max(a.D, a.Dv))+statBytes) > pairBytes:
-		return graph.Refuse(graph.ReasonShape, "warp groups: lists of %d blocks, whose results exceed %d bytes", a.topN, pairBytes)
+	case a.resultsPerQuery()*(resultBytes(max(a.D, a.Dv))+statBytes) > maxResultBytes:
+		return graph.Refuse(graph.ReasonShape, "warp groups: lists of %d blocks, whose results exceed %d bytes", a.topN, maxResultBytes)
 	}
 	return nil
 }
@@ -135,12 +135,12 @@ func (a selectedProblem) launchWalk(op string, w widths, r walkRing, argument *p
 		blocks: a.Work(8 * tiles * room), count: a.Work(4 * tiles),
 		tiles: int32(tilesPerGroup), queries: int32(queries), room: int32(room), keys: int32(keys),
 	}}
-	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.CeilDiv(tiles, listers)), kernels.Line(32*listers), listers*4*min(listWindow, blocks), p)
+	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.CeilDiv(tiles, listWarps)), kernels.Line(32*listWarps), listWarps*4*min(listWindow, blocks), p)
 	a.Launch(a.Type.Name(name+"_"+op+"_mma"+w.name()), kernels.Line(min(tiles, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), w.walkBytes(r), p)
 	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
 }
 
-// pairPlan divides the queries of all groups into units. A launch takes as many units as have results of at most pairBytes.
+// pairPlan divides the queries of all groups into units. A launch takes as many units as have results of at most maxResultBytes.
 type pairPlan struct {
 	queries        int64 // of a unit
 	units          int64 // of all groups
@@ -150,9 +150,9 @@ type pairPlan struct {
 }
 
 func (a selectedProblem) planPairs() pairPlan {
-	fit := pairBytes / (a.resultsPerQuery() * (resultBytes(a.Dv) + statBytes)) // queries whose results take pairBytes
+	fit := maxResultBytes / (a.resultsPerQuery() * (resultBytes(a.Dv) + statBytes)) // queries whose results take maxResultBytes
 	queries := min(fit, a.S)
-	queries /= kernels.CeilDiv(queries, pairQueries)              // so that most of fit is used
+	queries /= kernels.CeilDiv(queries, maxUnitQueries)           // so that most of fit is used
 	queries = kernels.CeilDiv(a.S, kernels.CeilDiv(a.S, queries)) // and units have nearly the same size
 	units := kernels.CeilDiv(a.S, queries) * a.groups()
 	return pairPlan{
@@ -176,8 +176,8 @@ func (a selectedProblem) launchPairs(w widths, argument *params) {
 		units: int32(plan.units / a.groups()), queries: int32(plan.queries), cuts: int32(plan.cuts), room: int32(room),
 		parts: int32(a.parts()), tile: int32(plan.tile), chunk: int32(chunk),
 	}}
-	a.Launch("nsa_pairs_count_i32", kernels.Line(plan.units*plan.cuts), kernels.Line(sorters), 4*a.selectionBlocks(), p)
-	a.Launch("nsa_pairs_sort_i32", kernels.Line(plan.units*plan.cuts), kernels.Line(sorters), a.sortBytes(), p)
+	a.Launch("nsa_pairs_count_i32", kernels.Line(plan.units*plan.cuts), kernels.Line(sortThreads), 4*a.selectionBlocks(), p)
+	a.Launch("nsa_pairs_sort_i32", kernels.Line(plan.units*plan.cuts), kernels.Line(sortThreads), a.sortBytes(), p)
 	sms := int64(a.GPU.SMs)
 	for first := int64(0); first < plan.units; first += plan.unitsPerLaunch {
 		end := min(plan.units, first+plan.unitsPerLaunch)
@@ -196,7 +196,7 @@ func (a selectedProblem) launchPairs(w widths, argument *params) {
 // and another adds up the results.
 func (a selectedProblem) launchPairGradients(w widths, argument *params) {
 	groupBytes := a.S * a.resultsPerQuery() * resultBytes(a.D) // of the results of a group
-	groupsPerLaunch := max(1, min(a.groups(), pairBytes/groupBytes))
+	groupsPerLaunch := max(1, min(a.groups(), maxResultBytes/groupBytes))
 	gradients := pairGradients{
 		results: a.Work(groupsPerLaunch * groupBytes), lengths: a.Work(4 * a.groups() * a.S),
 		entryBits: int32(bits.Len64(uint64(a.topN - 1))), parts: int32(a.parts()),
@@ -209,9 +209,9 @@ func (a selectedProblem) launchPairGradients(w widths, argument *params) {
 		grid := groups * int64(argument.index.items) * a.parts()
 		p := &keyGradientParams{params: *argument, pairGradients: gradients}
 		a.launchDKVOnWarpGroups("pairs_dkv", w, w.pairsDKV(), grid, 1, p)
-		rows := adders / (resultBytes(a.D) / 16) // of a thread block, whose threads have 16 bytes each
+		rows := sumThreads / (resultBytes(a.D) / 16) // of a thread block, whose threads have 16 bytes each
 		grid = groups * kernels.CeilDiv(a.S*a.headsPerGroup(), rows)
-		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(adders), 0, &listParams{*argument, gradients})
+		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(sumThreads), 0, &listParams{*argument, gradients})
 	}
 	a.launchReduce(argument)
 }

@@ -29,7 +29,7 @@ template <typename T, int C, int N> __device__ __forceinline__ void begin_produc
   wgmma_begin();
 #pragma unroll
   for (int k = 0; k < C / 16; k++)
-    Wgmma<T, 8 * N>::rows(c, a + (k / 4 * (kKeys * 128) + k % 4 * 32) / 16, b + (k / 4 * (kColumns * 128) + k % 4 * 32) / 16, k > 0);
+    Wgmma<T, 8 * N>::a_bt(c, a + (k / 4 * (kKeys * 128) + k % 4 * 32) / 16, b + (k / 4 * (kColumns * 128) + k % 4 * 32) / 16, k > 0);
   wgmma_end();
 }
 template <int N> __device__ __forceinline__ void end_product(float (&c)[N][4]) {

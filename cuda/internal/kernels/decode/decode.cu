@@ -80,8 +80,8 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
   float* mine = shared.work + warp * size;
   products.start(p, mine);
   products.fetch(p, from, first, all, hi, row);
-  Products::stage(s, shared.rotation, shared.q);
-  products.take(shared.q);
+  Products::stage_q(s, shared.rotation, shared.q);
+  products.load_q(shared.q);
 #pragma unroll 1
   for (; first < hi; first += all) products.step(p, from, mine, first, all, hi, row);
   __shared__ int32_t read[kDecodeWarps];
@@ -254,7 +254,7 @@ template <typename Products> __device__ void decode_spans(const DecodeParams& p)
   const bool selects = s.has(kSelectedBranch);
   if (x == 0 && (s.t < 0 || !selects)) no_blocks(s);
   if (s.t < 0) {
-    if (x == 0) rest<T>(s);
+    if (x == 0) write_empty_slot<T>(s);
     return;
   }
   const int i = x - p.first_part[branch], parts = s.parts_of(branch);
@@ -262,7 +262,7 @@ template <typename Products> __device__ void decode_spans(const DecodeParams& p)
   const DecodeShared shared(p, Products::q_bytes(p));
   attend<Products>(s, shared, i, i == parts - 1, Part(p, s.at(), x), nullptr);
 
-  if (!selects || branch != kCompressedBranch || !arrive(p, s.at(), parts)) return;
+  if (!selects || branch != kCompressedBranch || !is_last_arrival(p, s.at(), parts)) return;
   if (s.own() >= p.n) {
     choose(s, shared.work);
   } else {

@@ -139,7 +139,7 @@ struct Part {
 
 // arrive tells all threads whether this block is the last of the `expected` blocks of a group to arrive. Then it may read what the others
 // wrote before they arrived, with loads that bypass the L1 cache. The last block resets the counter.
-__device__ inline bool arrive(const DecodeParams& p, int64_t at, int expected) {
+__device__ inline bool is_last_arrival(const DecodeParams& p, int64_t at, int expected) {
   __shared__ bool last;
   __threadfence();
   __syncthreads();

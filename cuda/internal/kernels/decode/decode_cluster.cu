@@ -208,7 +208,7 @@ __device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, 
 #pragma unroll 1
   for (int i = thread; i < p.width - 1; i += c.kThreads) c.pages[i] = s.pages[i];
   if (s.t < 0) {
-    if (blockIdx.x == 0) no_blocks(s), rest<T>(s);
+    if (blockIdx.x == 0) no_blocks(s), write_empty_slot<T>(s);
     return false;
   }
   if (p.gate_w) gates.write(s, hidden, c.gates);
@@ -280,7 +280,7 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
   products.start(p, mine);
   const int lo = share.lo + (warp - begins) * kKeys, hi = stored(s.branch) ? share.hi : 0;
   products.fetch(p, from, lo, all, hi, row);
-  products.take(c.q);
+  products.load_q(c.q);
 #pragma unroll 1
   for (int at = lo; at < hi; at += all) products.step(p, from, nullptr, at, all, hi, row);
   const int count = products.finish_rows(p, mine, stats + warp * 3 * h);

@@ -8,8 +8,8 @@
 //   q_bytes, floats   the size of its shared memory: for q, and for each warp (decode.go computes the same)
 //   start             resets sums and maxima
 //   fetch             begins to read the keys of the first steps, which begin at first, first + all, ...; row(i) is the row of key i
-//   stage             all threads write the rotated heads to shared memory
-//   take              reads the heads from there
+//   stage_q           all threads write the rotated heads to shared memory
+//   load_q            reads the heads from there
 //   step              multiplies the oldest keys that were fetched, and begins to fetch others
 //   finish            writes o, the largest logits and the sums of the warp to its shared memory, laid out as a Part; returns the keys read
 #pragma once
@@ -64,7 +64,7 @@ template <typename T, int W, int H> struct TensorCores {
   static __device__ int floats(const DecodeParams& p) { return (max(kSlots * kSlot / 4, p.h * p.value_dim + 2 * p.h) + 63) / 64 * 64; }
   static __device__ int q_bytes(const DecodeParams&) { return H * kPitch * sizeof(T); }
 
-  static __device__ void stage(const Step& s, float2*, void* q) {
+  static __device__ void stage_q(const Step& s, float2*, void* q) {
     constexpr int kPairs = W / 2, kRows = kDecodeThreads / kPairs; // a thread has one pair of dims of every kRows-th head
     const DecodeParams& p = s.p;
     const int pair_of = threadIdx.x % kPairs, first = threadIdx.x / kPairs;
@@ -99,7 +99,7 @@ template <typename T, int W, int H> struct TensorCores {
     ring = slot = shared_address(shared), read = 0;
   }
 
-  __device__ void take(const void* q) {
+  __device__ void load_q(const void* q) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
@@ -306,7 +306,7 @@ template <typename T> struct Cores {
   static __device__ int floats(const DecodeParams& p) { return p.h * p.value_dim + 35 * p.h + 32; }
   static __device__ int q_bytes(const DecodeParams& p) { return p.h * p.dim * sizeof(float); }
 
-  static __device__ void stage(const Step& s, float2* rotation, void* q) {
+  static __device__ void stage_q(const Step& s, float2* rotation, void* q) {
     rotations(s, rotation);
     const int pairs = s.p.dim / 2;
     const T* heads = static_cast<const T*>(s.p.q) + s.at() * s.p.h * s.p.dim;
@@ -328,7 +328,7 @@ template <typename T> struct Cores {
   }
 
   template <typename Row> __device__ void fetch(const DecodeParams&, const Source&, int, int, int, Row) {}
-  __device__ void take(const void* from) { q = static_cast<const float*>(from); }
+  __device__ void load_q(const void* from) { q = static_cast<const float*>(from); }
 
   template <typename Row>
   __device__ void step(const DecodeParams& p, const Source& from, float* state, int first, int, int end, Row row) {

@@ -56,8 +56,8 @@ template <typename T> __device__ void compress(const Step& s, float* shared) {
   }
 }
 
-// rest writes o and read of a slot without a token: zeros. no_blocks writes its idx: -1.
-template <typename T> __device__ void rest(const Step& s) {
+// write_empty_slot writes o and read of a slot without a token: zeros. no_blocks writes its idx: -1.
+template <typename T> __device__ void write_empty_slot(const Step& s) {
   const DecodeParams& p = s.p;
   T* o = static_cast<T*>(p.o) + s.at() * p.h * p.value_dim;
 #pragma unroll 1

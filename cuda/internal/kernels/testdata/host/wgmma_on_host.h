@@ -92,28 +92,28 @@ template <typename T, int N> struct Wgmma {
   // The element of 16 bits at a place of a tile without the exchange of its cells, and a pair of them.
   static uint32_t element(uint32_t place) { return host_shared<uint16_t>(place ^ (place >> 7 & 7) << 4); }
   static uint32_t both(uint32_t place, int further) { return element(place) | element(place + further) << 16; }
-  static void rows(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {
+  static void a_bt(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {
     const int g = host_lane() / 4, t = host_lane() % 4;
     const uint32_t left = uint32_t(a & 0x3fff) * 16 + (threadIdx.x / 32 % 4 * 16 + g) * 128 + 4 * t;
     uint32_t x[4];
     for (int i = 0; i < 4; i++) x[i] = both(left + i % 2 * 1024 + i / 2 * 16, 2);
-    rows(d, x, b, add);
+    a_bt(d, x, b, add);
   }
-  static void rows(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) {
+  static void a_bt(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add) {
     const uint32_t right = uint32_t(b & 0x3fff) * 16 + host_lane() / 4 * 128 + host_lane() % 4 * 4;
     for (int j = 0; j < N / 8; j++) {
       if (!add) d[j][0] = d[j][1] = d[j][2] = d[j][3] = 0;
       multiply_fragments<T>(d[j], a, both(right + j * 1024, 2), both(right + j * 1024 + 16, 2));
     }
   }
-  static void turned(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {
+  static void at_bt(float (&d)[N / 8][4], uint64_t a, uint64_t b, int add) {
     const int g = host_lane() / 4, t = host_lane() % 4;
     const uint32_t left = uint32_t(a & 0x3fff) * 16 + 2 * t * 128 + (threadIdx.x / 32 % 4 * 16 + g) * 2;
     uint32_t x[4];
     for (int i = 0; i < 4; i++) x[i] = both(left + i / 2 * 1024 + i % 2 * 16, 128);
-    rows(d, x, b, add);
+    a_bt(d, x, b, add);
   }
-  static void columns(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add = 1) {
+  static void a_b(float (&d)[N / 8][4], const uint32_t (&a)[4], uint64_t b, int add = 1) {
     const int g = host_lane() / 4, t = host_lane() % 4;
     for (int j = 0; j < N / 8; j++) {
       if (!add) d[j][0] = d[j][1] = d[j][2] = d[j][3] = 0;
