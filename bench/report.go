@@ -55,7 +55,7 @@ func against(baseline string, value float64) note {
 	return func(x *row) { x.baseline, x.baseValue = baseline, value }
 }
 
-// report gathers rows and writes them as CSV when the run ends.
+// report gathers rows; save writes them as CSV after each suite.
 type report struct {
 	dir     string
 	backend graph.Backend

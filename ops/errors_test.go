@@ -363,7 +363,7 @@ func TestInferOfZeroSizes(t *testing.T) {
 		{ops.SelectBlocksOp{Params: ops.Params{BlockLen: 2, Stride: 2, SelectBlock: 2, TopN: 3, Window: 2}}, []ops.Operand{q, k, lse}},
 	} {
 		_, err := c.spec.Infer(c.in)
-		require.ErrorContains(t, err, "want axes of at least 1", c.spec.Name())
+		require.ErrorContains(t, err, "input 1 has a zero size: float64 (1, 9, 0, 8)", c.spec.Name())
 	}
 	_, err := window.Infer(make([]ops.Operand, 3))
 	require.ErrorContains(t, err, "q has rank 0")

@@ -17,14 +17,14 @@ func wantInputs(in []Operand, want ...input) error {
 	if len(in) != len(want) {
 		return fmt.Errorf("%d inputs, want %d", len(in), len(want))
 	}
+	if err := CheckSizes("input", in); err != nil { // Apply has done so, a caller of Infer alone has not
+		return err
+	}
 	var float tensor.Dtype
 	for i, w := range want {
 		if got := in[i].Shape.Dims(); got < w.rank || got > w.rank && !w.orMore {
 			more := map[bool]string{true: " or more"}[w.orMore]
 			return fmt.Errorf("%s has rank %d %v, want rank %d%s", w.name, got, in[i].Shape, w.rank, more)
-		}
-		if slices.ContainsFunc(in[i].Shape, func(n int) bool { return n < 1 }) {
-			return fmt.Errorf("%s has shape %v, want axes of at least 1", w.name, in[i].Shape)
 		}
 		if w.index {
 			if in[i].Dtype != tensor.Int32 {
