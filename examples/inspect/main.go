@@ -15,15 +15,12 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/internal/bounded"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
 )
 
 func main() {
-	err := run(os.Args[1:], os.Stdout)
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	os.Exit(command.ExitStatus(run(os.Args[1:], os.Stdout), os.Stderr))
 }
 
 type options struct {
@@ -31,10 +28,10 @@ type options struct {
 	tokens, layer                             int
 }
 
-func parse(args []string, help io.Writer) (o *options, err error) {
-	o = &options{}
+// parse returns the options of a command line. After -help it writes the list of flags to help and returns flag.ErrHelp.
+func parse(args []string, help io.Writer) (*options, error) {
+	o := &options{}
 	set := flag.NewFlagSet("inspect", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
 	set.StringVar(&o.model, "model", "", "run folder, checkpoint or file of weights")
 	set.StringVar(&o.tokenizer, "tokenizer", "", "tokenizer.json of the model; empty: that of its run")
 	set.StringVar(&o.text, "text", "", "text to run")
@@ -43,30 +40,30 @@ func parse(args []string, help io.Writer) (o *options, err error) {
 	set.StringVar(&o.device, "device", "auto", "auto, cpu or cuda:N; auto: the first GPU, or the cpu where there is none")
 	set.IntVar(&o.tokens, "tokens", 0, "most tokens to run, in windows of the model's context; the page shows the first window; 0: one window")
 	set.IntVar(&o.layer, "layer", -1, "layer that the page shows first; -1: the one with the most attention to an earlier occurrence of a word")
-	switch err := set.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		set.SetOutput(help)
-		set.PrintDefaults()
+	if err := command.Parse(set, args, help); err != nil {
 		return nil, err
-	case err != nil:
-		return nil, fmt.Errorf("inspect: %w (-help lists all)", err)
-	case set.NArg() > 0:
-		return nil, fmt.Errorf("inspect: unexpected argument %q", set.Arg(0))
+	}
+	return o, command.WrongUse(o.check(set))
+}
+
+// check returns an error if an option is out of its range or does not fit the others.
+func (o *options) check(set *flag.FlagSet) (err error) {
+	switch {
 	case o.model == "":
-		return nil, errors.New("inspect: -model is missing: want a run folder, a checkpoint or a file of weights, such as go run ./examples/train writes")
+		return errors.New("inspect: -model is missing: want a run folder, a checkpoint or a file of weights, such as go run ./examples/train writes")
 	case o.text != "" && o.file != "":
-		return nil, errors.New("inspect: -text and -file exclude each other")
+		return errors.New("inspect: -text and -file exclude each other")
 	case o.tokens < 0:
-		return nil, fmt.Errorf("inspect: -tokens is %d, want 0 or more", o.tokens)
+		return fmt.Errorf("inspect: -tokens is %d, want 0 or more", o.tokens)
 	case o.layer < -1:
-		return nil, fmt.Errorf("inspect: -layer is %d, want -1 or more", o.layer)
+		return fmt.Errorf("inspect: -layer is %d, want -1 or more", o.layer)
 	}
 	set.Visit(func(f *flag.Flag) {
 		if (f.Name == "text" || f.Name == "file") && f.Value.String() == "" {
 			err = fmt.Errorf("inspect: -%s is empty", f.Name)
 		}
 	})
-	return o, err
+	return err
 }
 
 // maxTextBytes bounds the file of a text, which is in memory.

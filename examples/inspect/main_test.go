@@ -55,7 +55,7 @@ func TestRefuses(t *testing.T) {
 	for args, message := range map[string]string{
 		"":                              "inspect: -model is missing: want a run folder",
 		"-model m more":                 `unexpected argument "more"`,
-		"-model m -tokens many":         "(-help lists all)",
+		"-model m -tokens many":         "(-help lists all flags)",
 		"-model m -tokens -1":           "-tokens is -1, want 0 or more",
 		"-model m -text a -file b":      "-text and -file exclude each other",
 		"-model " + missing:             missing,

@@ -21,80 +21,75 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
-	"github.com/gorgonia-nsa/nsa/internal/signals"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/recall"
 )
 
 func main() {
-	ctx, stop := signals.Context(context.Background(), os.Stderr, "nothing is written")
+	ctx, stop := command.OnSignals(context.Background(), os.Stderr, "nothing is written")
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
-	switch s, ok := signals.Of(ctx); {
-	case err == nil || errors.Is(err, flag.ErrHelp):
-	case ok && errors.Is(err, s):
-		os.Exit(s.ExitCode())
-	default:
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	os.Exit(command.ExitStatus(err, os.Stderr))
+}
+
+// options are those of a command line. Options.Backend is not set.
+type options struct {
+	recall.Options
+	task        recall.Task
+	kinds       []recall.Kind
+	asked       int // tokens of the longer documents
+	out, device string
+	set         *flag.FlagSet
+}
+
+// parse returns the options of a command line. After -help it writes the list of flags to help and returns flag.ErrHelp.
+func parse(args []string, help io.Writer) (*options, error) {
+	o := &options{Options: recall.DefaultOptions(), set: flag.NewFlagSet("recall", flag.ContinueOnError)}
+	tokens := o.set.Int("context", 1024, "tokens of a document")
+	needles := o.set.Int("needles", 32, "pairs of a key and a value in a document, a multiple of 16")
+	models := o.set.String("models", "nsa,nsa-without-selected,dense", "models to train")
+	precision := o.set.String("precision", "f32", "f32 or bf16; the CPU computes in f32")
+	o.set.IntVar(&o.asked, "asked", 0, "tokens of longer documents, in which the trained models are asked too; 0: eight times -context")
+	o.set.StringVar(&o.out, "out", "results/recall", "folder of the CSV file and the plots")
+	o.set.StringVar(&o.device, "device", "cpu", "cpu, cuda:N, or auto for the first GPU if there is one")
+	o.set.IntVar(&o.Steps, "steps", o.Steps, "steps of training")
+	o.set.IntVar(&o.Rows, "rows", o.Rows, "rows of -context tokens in a step; documents are shorter at first, and share a row")
+	o.set.Float64Var(&o.LR, "lr", o.LR, "highest learning rate")
+	o.set.Uint64Var(&o.Seed, "seed", o.Seed, "of weights and documents")
+	if err := command.Parse(o.set, args, help); err != nil {
+		return nil, err
 	}
+	if o.asked < 0 {
+		return nil, command.WrongUse(fmt.Errorf("recall: -asked is %d, want 0 or more", o.asked))
+	}
+	o.asked = cmp.Or(o.asked, 8**tokens)
+	var kindErr, taskErr, precisionErr error
+	o.kinds, kindErr = recall.ParseKinds(*models)
+	o.task, taskErr = recall.NewTask(*tokens, *needles)
+	o.Precision, precisionErr = graph.ParsePrecision(*precision)
+	return o, command.WrongUse(cmp.Or(kindErr, taskErr, precisionErr))
 }
 
 // run runs the program with the given arguments. It writes its progress to w.
 func run(ctx context.Context, args []string, w io.Writer) (err error) {
-	o := recall.DefaultOptions()
-	set := flag.NewFlagSet("recall", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
-	var (
-		tokens    = set.Int("context", 1024, "tokens of a document")
-		needles   = set.Int("needles", 32, "pairs of a key and a value in a document, a multiple of 16")
-		asked     = set.Int("asked", 0, "tokens of longer documents, in which the trained models are asked too; 0: eight times -context")
-		models    = set.String("models", "nsa,nsa-without-selected,dense", "models to train")
-		out       = set.String("out", "results/recall", "folder of the CSV file and the plots")
-		device    = set.String("device", "cpu", "cpu, cuda:N, or auto for the first GPU if there is one")
-		precision = set.String("precision", "f32", "f32 or bf16; the CPU computes in f32")
-	)
-	set.IntVar(&o.Steps, "steps", o.Steps, "steps of training")
-	set.IntVar(&o.Rows, "rows", o.Rows, "rows of -context tokens in a step; documents are shorter at first, and share a row")
-	set.Float64Var(&o.LR, "lr", o.LR, "highest learning rate")
-	set.Uint64Var(&o.Seed, "seed", o.Seed, "of weights and documents")
-	switch err := set.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		set.SetOutput(w)
-		set.PrintDefaults()
-		return err
-	case err != nil:
-		return fmt.Errorf("recall: %w (-help lists all)", err)
-	case set.NArg() > 0:
-		return fmt.Errorf("recall: unexpected argument %q", set.Arg(0))
-	}
-	if *asked < 0 {
-		return fmt.Errorf("recall: -asked is %d, want 0 or more", *asked)
-	}
-	kinds, err := recall.ParseKinds(*models)
+	o, err := parse(args, w)
 	if err != nil {
 		return err
 	}
-	task, err := recall.NewTask(*tokens, *needles)
-	if err != nil {
-		return err
-	}
-	if o.Precision, err = graph.ParsePrecision(*precision); err != nil {
-		return err
-	}
-	if o.Backend, err = cuda.Select(*device); err != nil {
+	if o.Backend, err = cuda.Select(o.device); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Backend.Close()) }()
-	if err := recall.MakeFolder(*out); err != nil {
+	if err := recall.MakeFolder(o.out); err != nil {
 		return err
 	}
 	fmt.Fprintln(w, cuda.Describe(o.Backend))
-	runs, err := recall.Compare(ctx, task, kinds, o, cmp.Or(*asked, 8**tokens), w)
+	runs, err := recall.Compare(ctx, o.task, o.kinds, o.Options, o.asked, w)
 	if err != nil {
 		return err
 	}
-	paths, err := recall.Report{Task: task, Runs: runs, Host: host(set, o.Backend)}.Save(*out)
+	paths, err := recall.Report{Task: o.task, Runs: runs, Host: host(o.set, o.Backend)}.Save(o.out)
 	if err != nil {
 		return err
 	}

@@ -29,8 +29,8 @@ func TestRefuses(t *testing.T) {
 		"-device gpu":                 `device "gpu", want auto, cpu or cuda:N`,
 		"-precision f8":               `precision "f8"`,
 		"-device cpu -precision bf16": "precision bf16: cpu computes in float32",
-		"-nonsense":                   "flag provided but not defined: -nonsense (-help lists all)",
-		"-steps abc":                  "(-help lists all)",
+		"-nonsense":                   "flag provided but not defined: -nonsense (-help lists all flags)",
+		"-steps abc":                  "(-help lists all flags)",
 		"-out /dev/null/x":            "recall: report: mkdir /dev/null",
 		"rest":                        `recall: unexpected argument "rest"`,
 	} {

@@ -11,29 +11,20 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"math"
 	"os"
 
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
 func main() {
 	ctx, stop := train.OnSignals(context.Background(), os.Stderr)
-	defer stop()
-	var stopped *train.Interrupted
-	switch err := run(ctx, os.Args[1:]); {
-	case err == nil || errors.Is(err, flag.ErrHelp):
-	case errors.As(err, &stopped):
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(stopped.ExitCode())
-	default:
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	err := run(ctx, os.Args[1:])
+	stop()
+	os.Exit(command.ExitStatus(err, os.Stderr))
 }
 
 func run(ctx context.Context, args []string) error {

@@ -174,7 +174,7 @@ func TestFlagsRefuseValues(t *testing.T) {
 		args string
 		want string
 	}{
-		{2, "hello", `unexpected argument "hello" (a text to go on with is -prompt TEXT)`},
+		{2, "hello", `generate: unexpected argument "hello"`},
 		{2, "-interactive -prompt x", "want neither -prompt nor -file"},
 		{1, "-model /missing", "/missing: no such file or directory"},
 		{1, "-model " + t.TempDir(), "neither model.safetensors nor a checkpoint in it"},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
@@ -15,11 +16,6 @@ import (
 
 // runsFolder is where examples/train puts its runs.
 const runsFolder = "runs"
-
-// wrongUse is an error of the command line.
-type wrongUse struct{ error }
-
-func (w wrongUse) Unwrap() error { return w.error }
 
 // model is an open model with all that it needs to generate texts.
 type model struct {
@@ -51,7 +47,7 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	m.tokenizer = tokenizer
 	b, err := cuda.Select(o.Device)
 	if err != nil {
-		return m, wrongUse{fmt.Errorf("-device: %w", err)}
+		return m, command.WrongUse(fmt.Errorf("-device: %w", err))
 	}
 	m.closers = append(m.closers, b.Close)
 	precision, err := graph.ParsePrecision(o.Precision)
@@ -87,8 +83,8 @@ func findModel(o *Options) (*train.Found, error) {
 		var err error
 		path, err = train.FindNewest(runsFolder)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = wrongUse{fmt.Errorf("no -model, and no run in the folder %s: name a run folder, a checkpoint or a .safetensors file, "+
-				"or train a model by go run ./examples/train", runsFolder)}
+			err = command.WrongUse(fmt.Errorf("no -model, and no run in the folder %s: name a run folder, a checkpoint or a .safetensors file, "+
+				"or train a model by go run ./examples/train", runsFolder))
 		}
 		if err != nil {
 			return nil, err

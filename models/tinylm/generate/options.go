@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -43,20 +44,10 @@ const defaultBatch = 16
 // Parse returns the options of a command line. After -help it writes the list of flags to w and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (*Options, error) {
 	o := &Options{}
-	set := o.flags()
-	set.SetOutput(io.Discard)
-	err := set.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		set.SetOutput(w)
-		set.PrintDefaults()
+	if err := command.Parse(o.flags(), args, w); err != nil {
 		return nil, err
-	case err != nil:
-		return nil, fmt.Errorf("%w (-help lists all)", err)
-	case set.NArg() > 0:
-		return nil, fmt.Errorf("unexpected argument %q (a text to go on with is -prompt TEXT)", set.Arg(0))
 	}
-	return o, o.Validate()
+	return o, command.WrongUse(o.Validate())
 }
 
 // flags returns a set of flags that write to o. It sets o to their defaults.

@@ -10,41 +10,25 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/internal/bounded"
-	"github.com/gorgonia-nsa/nsa/internal/signals"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 )
 
 // Main runs the program with the arguments of a command line and returns its exit status: 1 after an error, 2 if the arguments
 // are wrong, 128 + n if signal n has ended it.
 func Main(args []string, in io.Reader, out, status io.Writer) int {
-	ctx, stop := signals.Context(context.Background(), status, "the text ends here")
+	ctx, stop := command.OnSignals(context.Background(), status, "the text ends here")
 	defer stop()
 	o, err := Parse(args, out)
-	if err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
-		err = wrongUse{err}
-	} else {
+	if err == nil {
 		err = Run(ctx, o, in, out, status)
 	}
-	if err == nil {
-		return 0
-	}
-	if s, ok := signals.Of(ctx); ok && errors.Is(err, s) {
-		return s.ExitCode()
-	}
-	fmt.Fprintln(status, err)
-	if errors.As(err, new(wrongUse)) {
-		return 2
-	}
-	return 1
+	return command.ExitStatus(err, status)
 }
 
 // Run writes the texts of o to out. It writes to status a line about the model, one about each prompt that is cut, and at the end one

@@ -15,9 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
-	"github.com/gorgonia-nsa/nsa/internal/signals"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -123,7 +123,7 @@ func TestSignalInEveryPhase(t *testing.T) {
 		folder := filepath.Join(t.TempDir(), "run")
 		o := testutil.Must(Parse(smallArgs(t, 3, append(c.more, "-out", folder)...), io.Discard))(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
-		_, err := Run(ctx, o, &testutil.Listener{Phrase: c.phrase, Heard: func() { cancel(signals.Stop{Signal: syscall.SIGINT}) }})
+		_, err := Run(ctx, o, &testutil.Listener{Phrase: c.phrase, Heard: func() { cancel(command.Stop{Signal: syscall.SIGINT}) }})
 		var stopped *Interrupted
 		require.ErrorAs(t, err, &stopped, c.phrase)
 		require.NoError(t, stopped.Err)
@@ -143,7 +143,7 @@ func TestSignalInEveryPhase(t *testing.T) {
 	o.stepped = func(step int) {
 		if step == 3 {
 			blockCheckpoints(t, folder)
-			cancel(signals.Stop{Signal: syscall.SIGTERM})
+			cancel(command.Stop{Signal: syscall.SIGTERM})
 		}
 	}
 	_, err := Run(ctx, o, io.Discard)

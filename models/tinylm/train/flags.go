@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gorgonia-nsa/nsa/internal/bounded"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -33,7 +34,7 @@ const maxOptions = 1 << 20
 func Parse(args []string, w io.Writer) (*Options, error) {
 	given, set, err := parseFlags(args, w)
 	if err != nil {
-		return nil, err
+		return nil, command.WrongUse(err)
 	}
 	o, written, err := given.base(set)
 	if err != nil {
@@ -43,13 +44,13 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 		return nil, err
 	}
 	if err := o.override(set, given.resume, written); err != nil {
-		return nil, err
+		return nil, command.WrongUse(err)
 	}
 	if err := o.Validate(); err != nil {
-		return nil, err
+		return nil, command.WrongUse(err)
 	}
 	if o.Steps > 0 && isSet(set, "minutes") {
-		return nil, fmt.Errorf("-minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps)
+		return nil, command.WrongUse(fmt.Errorf("-minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps))
 	}
 	return o, nil
 }
@@ -58,15 +59,11 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 func parseFlags(args []string, w io.Writer) (given *Options, set *flag.FlagSet, err error) {
 	given = new(Options)
 	set = given.flags()
-	if err := set.Parse(args); err != nil {
+	if err := command.Parse(set, args, io.Discard); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			help(w)
-			return nil, nil, err
 		}
-		return nil, nil, fmt.Errorf("%w (-help lists all)", err)
-	}
-	if set.NArg() > 0 {
-		return nil, nil, fmt.Errorf("unexpected argument %q", set.Arg(0))
+		return nil, nil, err
 	}
 	for _, name := range []string{"resume", "init", "config"} {
 		if isSet(set, name) && set.Lookup(name).Value.String() == "" {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -59,7 +60,11 @@ func TestFlagsRefuseValues(t *testing.T) {
 		}
 	}
 	require.Greater(t, tried, 100)
-	require.ErrorContains(t, testutil.Err(Parse([]string{"train"}, io.Discard)), `unexpected argument "train"`)
+	for args, message := range map[string]string{"train": `unexpected argument "train"`, "-steps 0 -lr -1": "learning rate", "-steps 1 -minutes 1": "does nothing beside"} {
+		err := testutil.Err(Parse(strings.Fields(args), io.Discard))
+		require.ErrorContains(t, err, message)
+		require.Equal(t, 2, command.ExitStatus(err, io.Discard), args)
+	}
 }
 
 // TestOptionsFile: a file of options gives the options that were written. Flags override the file, and the file overrides the preset.

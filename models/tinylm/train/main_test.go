@@ -3,7 +3,6 @@ package train
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
@@ -48,15 +48,7 @@ func child(args []string) int {
 	default:
 		_, err = Run(ctx, o, os.Stderr)
 	}
-	var stopped *Interrupted
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &stopped):
-		return stopped.ExitCode()
-	}
-	fmt.Fprintln(os.Stderr, err)
-	return 1
+	return command.ExitStatus(err, os.Stderr)
 }
 
 // smallArgs are the arguments of a run of a very small model by so many steps.

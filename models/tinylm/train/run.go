@@ -14,9 +14,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
-	"github.com/gorgonia-nsa/nsa/internal/signals"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
@@ -68,7 +68,7 @@ func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Re
 
 // ended returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that time.
 func (r *run) ended(ctx context.Context, err error) error {
-	s, ok := signals.Of(ctx)
+	s, ok := command.StopOf(ctx)
 	if !ok {
 		return fmt.Errorf("train: %w", err)
 	}

@@ -6,7 +6,7 @@ import (
 	"io"
 	"syscall"
 
-	"github.com/gorgonia-nsa/nsa/internal/signals"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 )
 
 // Interrupted is the error of a run that a signal has stopped. Parse with -resume continues from its checkpoint.
@@ -31,10 +31,10 @@ func (e *Interrupted) Error() string {
 func (e *Interrupted) Unwrap() error { return e.Err }
 
 // ExitCode returns the conventional exit code of a program that this signal has ended.
-func (e *Interrupted) ExitCode() int { return signals.Stop{Signal: e.Signal}.ExitCode() }
+func (e *Interrupted) ExitCode() int { return command.Stop{Signal: e.Signal}.ExitCode() }
 
 // OnSignals returns a context that the first SIGINT, SIGTERM or SIGHUP ends, with a message on w. The second signal ends the program at
 // once. A closed terminal or pipe does not end the program: writing to it is an error. stop undoes all of this.
 func OnSignals(ctx context.Context, w io.Writer) (_ context.Context, stop func()) {
-	return signals.Context(ctx, w, "this step is finished and a checkpoint written")
+	return command.OnSignals(ctx, w, "this step is finished and a checkpoint written")
 }

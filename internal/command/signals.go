@@ -1,5 +1,4 @@
-// Package signals ends the work of a program by a signal, in good order.
-package signals
+package command
 
 import (
 	"context"
@@ -19,15 +18,15 @@ func (s Stop) Error() string { return s.Signal.String() }
 // ExitCode returns what a program that the signal has ended leaves with by convention.
 func (s Stop) ExitCode() int { return 128 + int(s.Signal) }
 
-// Of returns the signal that has ended a context, if one has.
-func Of(ctx context.Context) (s Stop, ok bool) {
+// StopOf returns the signal that has ended a context, if one has.
+func StopOf(ctx context.Context) (s Stop, ok bool) {
 	ok = errors.As(context.Cause(ctx), &s)
 	return s, ok
 }
 
-// Context returns a context that the first SIGINT, SIGTERM or SIGHUP ends. It says so on w, with what happens now; the second one ends
+// OnSignals returns a context that the first SIGINT, SIGTERM or SIGHUP ends. It says so on w, with what happens now; the second one ends
 // the program at once. A closed terminal or pipe becomes an error of writing to it and does not end the program. stop undoes all of this.
-func Context(ctx context.Context, w io.Writer, happens string) (_ context.Context, stop func()) {
+func OnSignals(ctx context.Context, w io.Writer, happens string) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	arrived := make(chan os.Signal, 1)
 	stops := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
