@@ -15,7 +15,7 @@ import (
 // TestReadmeSnippetsAreExamples: each Go block of the README is a part of an example that go test compiles.
 func TestReadmeSnippetsAreExamples(t *testing.T) {
 	var examples strings.Builder
-	for _, path := range []string{"ops/example_test.go", "cuda/example_test.go"} {
+	for _, path := range []string{"graph/nn/example_test.go", "ops/example_test.go", "cuda/example_test.go"} {
 		text := testutil.Must(os.ReadFile(path))(t)
 		examples.WriteString(strings.ReplaceAll(string(text), "\n\t", "\n"))
 	}

@@ -17,8 +17,30 @@ import (
 
 var check = testutil.Check
 
-// A layer of sparse attention over 64 tokens, and what it looked at.
+// A layer of sparse attention over 64 tokens.
 func ExampleNewNSA() {
+	g := G.NewGraph()
+	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 64, 32), G.WithName("x"), G.WithInit(G.GlorotN(1))) // [B,S,Dim]
+
+	config := nn.NSAConfig{
+		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 16,
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
+	}
+	layer, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 1))
+	check(err)
+	y, err := layer.Apply(x) // [B,S,Dim]
+	check(err)
+
+	m, err := graph.NewMachine(g)
+	check(err)
+	check(m.RunAll())
+	fmt.Println("output", y.Value().Shape(), "parameters", len(layer.Learnables()))
+	check(m.Close())
+	// Output: output (1, 64, 32) parameters 12
+}
+
+// What a layer looks at: its gates and the blocks that each query selects.
+func ExampleNSA_ApplyParts() {
 	config := nn.NSAConfig{
 		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 16,
 		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
