@@ -207,6 +207,10 @@ func (d *decoder[T]) probabilities(scores []T, n int, w *cpu.Worker) []T {
 	state := d.state(w)
 	for j := range d.h {
 		x := scores[j*d.maxKeys:][:n]
+		if state.sum[j] == 0 { // every logit is -Inf
+			clear(x)
+			continue
+		}
 		log := T(math.Log(float64(state.sum[j])))
 		if lse := state.max[j]*state.scale + log; isLarge(lse) {
 			expScores(x, state.max[j], state.scale, log)

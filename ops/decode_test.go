@@ -202,6 +202,32 @@ func TestDecodeMatchesOracle(t *testing.T) {
 	}
 }
 
+// TestDecodeOfOverflowingLogits: a head whose compressed logits are all -Inf has no part in block selection.
+func TestDecodeOfOverflowingLogits(t *testing.T) {
+	const tokens = 45
+	both := opcases.Decoding{Heads: 2, Tokens: tokens, Cache: ops.KVCache{KVHeads: 1, KeyDim: 4, ValueDim: 4, PageLen: 16,
+		Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 8}}}
+	alone := both
+	alone.Heads = 1
+	all := both.Sequence(1, tokens)
+	one := alone.Sequence(1, tokens)
+	for at := range tokens { // dims 2 and 3 rotate by less than a quarter turn in all
+		k := all.K[0].Row(0, at)
+		k[2], k[3] = -1e30*(1+float64(at*7%5)), 0
+		q := all.Q.Row(0, at)
+		copy(q, []float64{0, 0, 1e30, 0})
+		copy(q[4:], []float64{q[4], q[5], -3e-30, 0})
+		copy(one.Q.Row(0, at), q[4:])
+	}
+	one.K, one.V = all.K, all.V
+	d, want := newDecoding(t, both, tensor.Float32, 1), newDecoding(t, alone, tensor.Float32, 1)
+	for at := range tokens {
+		d.token(0, all, at)
+		want.token(0, one, at)
+		require.Equal(t, want.step(t)[0].idx, d.step(t)[0].idx, "token %d", at)
+	}
+}
+
 // fill stores the first n tokens of s in a slot and gives the slot its pages. It uses a FillCacheOp for n+room tokens.
 func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Sequence, n int) {
 	const room = 5
