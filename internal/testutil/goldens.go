@@ -7,8 +7,10 @@ package testutil
 import (
 	"embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -135,9 +137,7 @@ func loadGoldens(dir fs.FS, kind Kind) (list []Golden, err error) {
 			g.File, err = safetensors.Decode(b)
 		}
 		if err == nil {
-			if err = json.Unmarshal([]byte(g.File.Metadata["config"]), &g.Config); err != nil {
-				err = fmt.Errorf("config in the metadata: %w", err)
-			}
+			err = g.readConfig()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
@@ -147,6 +147,42 @@ func loadGoldens(dir fs.FS, kind Kind) (list []Golden, err error) {
 		}
 	}
 	return list, err
+}
+
+// readConfig reads the configuration from the metadata. It returns an error if a size is missing or a tensor does not have its sizes.
+func (g *Golden) readConfig() error {
+	text, ok := g.File.Metadata["config"]
+	if !ok {
+		return errors.New("no config in the metadata")
+	}
+	c := &g.Config
+	if err := json.Unmarshal([]byte(text), c); err != nil {
+		return fmt.Errorf("config in the metadata: %w", err)
+	}
+	if min(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv) < 1 {
+		return fmt.Errorf("config in the metadata: B, S, Hq, Hkv, D and Dv are %v, want at least 1", []int{c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv})
+	}
+	shapes := map[string]tensor.Shape{}
+	if c.Layers > 0 {
+		shapes["tokens"], shapes["logits"] = tensor.Shape{c.Total, c.B, c.S}, tensor.Shape{c.B, c.S, c.Vocab}
+		shapes["losses"], shapes["grad_norms"] = tensor.Shape{c.Total}, tensor.Shape{c.Total}
+	} else {
+		o, gates := tensor.Shape{c.B, c.S, c.Hq, c.Dv}, tensor.Shape{c.B, c.S, c.Hq, 3}
+		shapes["q"], shapes["grad_q"] = tensor.Shape{c.B, c.S, c.Hq, c.D}, tensor.Shape{c.B, c.S, c.Hq, c.D}
+		shapes["gates"], shapes["grad_gates"], shapes["o"], shapes["r"] = gates, gates, o, o
+		shapes["idx"] = tensor.Shape{c.B, c.S, c.Hkv, c.TopN}
+		for _, branch := range []string{"cmp", "sel", "win"} {
+			k, v := tensor.Shape{c.B, c.S, c.Hkv, c.D}, tensor.Shape{c.B, c.S, c.Hkv, c.Dv}
+			shapes["k_"+branch], shapes["grad_k_"+branch], shapes["v_"+branch], shapes["grad_v_"+branch] = k, k, v, v
+			shapes["o_"+branch], shapes["lse_"+branch] = o, tensor.Shape{c.B, c.Hq, c.S}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(shapes)) {
+		if x, ok := g.File.Tensors[name]; ok && !x.Shape().Eq(shapes[name]) {
+			return fmt.Errorf("%s has the shape %v, want %v as in the config", name, x.Shape(), shapes[name])
+		}
+	}
+	return nil
 }
 
 // tensor returns the named tensor. The test fails if there is none.

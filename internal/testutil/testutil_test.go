@@ -84,7 +84,7 @@ func TestGoldensEmbedded(t *testing.T) {
 func TestGoldensFolder(t *testing.T) {
 	dir := t.TempDir()
 	x := tensor.New(tensor.WithBacking([]float64{2.5}))
-	f := safetensors.File{Metadata: map[string]string{"config": `{"S": 9}`}, Tensors: map[string]*tensor.Dense{"x": x}}
+	f := safetensors.File{Metadata: map[string]string{"config": `{"B": 1, "S": 9, "Hq": 2, "Hkv": 1, "D": 4, "Dv": 3}`}, Tensors: map[string]*tensor.Dense{"x": x}}
 	require.NoError(t, f.Write(filepath.Join(dir, "mine.safetensors")), "the kind is in the file, not in its name")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no golden"), 0o644))
 	t.Setenv(envGoldens, dir)
@@ -95,7 +95,7 @@ func TestGoldensFolder(t *testing.T) {
 	require.Equal(t, "mine", last.Name)
 	require.False(t, last.BuiltIn)
 	require.True(t, list[0].BuiltIn)
-	require.Equal(t, Config{S: 9}, last.Config)
+	require.Equal(t, Config{B: 1, S: 9, Hq: 2, Hkv: 1, D: 4, Dv: 3}, last.Config)
 	require.Equal(t, []float64{2.5}, last.F64(t, "x"))
 	require.Len(t, Goldens(t, TinyLM), 2, "the folder need not have goldens of every kind")
 }
@@ -119,11 +119,33 @@ func TestGoldensRefuses(t *testing.T) {
 	for message, files := range map[string]fstest.MapFS{
 		"no .safetensors file":                        {"notes.txt": {}},
 		"ops_bad.safetensors: safetensors: truncated": {"ops_bad.safetensors": {Data: []byte("xx")}},
-		"ops_bare.safetensors: config in the metadata: unexpected end of JSON input": {
+		"ops_bare.safetensors: no config in the metadata": {
 			"ops_bare.safetensors": {Data: []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}")},
 		},
 	} {
 		require.ErrorContains(t, Err(loadGoldens(files, Ops)), message)
+	}
+	x := func(shape ...int) *tensor.Dense {
+		return tensor.New(tensor.WithShape(shape...), tensor.Of(tensor.Float64))
+	}
+	const ops, model = `"B": 1, "S": 9, "Hq": 2, "Hkv": 1, "D": 4, "Dv": 3, "n": 3`, `"B": 1, "S": 9, "Hq": 2, "Hkv": 1, "D": 4, "Dv": 3, "layers": 1, "V": 5, "total": 2`
+	for _, c := range []struct {
+		config, name string
+		x            *tensor.Dense
+		message      string
+	}{
+		{`{"S": 9}`, "q", x(1), "B, S, Hq, Hkv, D and Dv are [0 9 0 0 0 0], want at least 1"},
+		{`{"S": "nine"}`, "q", x(1), "config in the metadata: json: "},
+		{"{" + ops + "}", "q", x(1, 9, 2, 3), "mine.safetensors: q has the shape (1, 9, 2, 3), want (1, 9, 2, 4) as in the config"},
+		{"{" + ops + "}", "idx", x(1, 9, 1, 4), "idx has the shape (1, 9, 1, 4), want (1, 9, 1, 3)"},
+		{"{" + ops + "}", "grad_v_sel", x(1, 9, 1, 4), "grad_v_sel has the shape"},
+		{"{" + model + "}", "tokens", x(1, 1, 9), "tokens has the shape (1, 1, 9), want (2, 1, 9)"},
+		{"{" + model + "}", "logits", x(1, 9, 4), "logits has the shape"},
+	} {
+		f := safetensors.File{Metadata: map[string]string{"config": c.config}, Tensors: map[string]*tensor.Dense{c.name: c.x}}
+		dir := t.TempDir()
+		require.NoError(t, f.Write(filepath.Join(dir, "mine.safetensors")))
+		require.ErrorContains(t, Err(loadGoldens(os.DirFS(dir), Ops)), c.message)
 	}
 }
 

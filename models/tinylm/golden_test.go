@@ -104,19 +104,19 @@ func climb(t *testing.T, m *Model, g testutil.Golden, within bounds,
 	steps func(testing.TB, *Model, testutil.Golden) (losses, norms []float64)) (losses, norms []float64) {
 	require.NoError(t, m.Run())
 	logits := testutil.Must(m.Logits())(t)
-	testutil.Within(t, "logits", testutil.Floats(t, logits.Data()), g.F64(t, "logits"), within.loss)
-	testutil.Within(t, "loss", []float64{testutil.Must(m.Loss())(t)}, g.F64(t, "loss"), within.loss)
+	g.Within(t, "logits", testutil.Floats(t, logits.Data()), within.loss)
+	g.Within(t, "loss", []float64{testutil.Must(m.Loss())(t)}, within.loss)
 	if m.learnables[0].Dtype() == tensor.Float32 && !g.BuiltIn {
 		return steps(t, m, g)
 	}
 	for _, n := range m.Learnables() {
 		v := testutil.Must(n.Grad())(t)
 		v = testutil.Must(graph.HostValue(v))(t)
-		testutil.Within(t, "gradient of "+n.Name(), testutil.Floats(t, v.Data()), g.F64(t, "grad."+n.Name()), within.grad)
+		g.Within(t, "grad."+n.Name(), testutil.Floats(t, v.Data()), within.grad)
 	}
 	losses, norms = steps(t, m, g)
-	testutil.Within(t, "losses", losses, g.F64(t, "losses"), within.step)
-	testutil.Within(t, "gradient norms", norms, g.F64(t, "grad_norms"), within.step)
+	g.Within(t, "losses", losses, within.step)
+	g.Within(t, "grad_norms", norms, within.step)
 	return losses, norms
 }
 
