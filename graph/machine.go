@@ -57,10 +57,6 @@ type Machine struct {
 	running        *step // the step that is running, nil between steps
 	transfers      struct{ uploads, downloads int64 }
 
-	// copiesUpToDate says that the half-precision copies of weights are right: a solver's step has written them, or the weights
-	// are held.
-	copiesUpToDate bool
-
 	// afterStep, if not nil, is called after each step. Timing and tests use it.
 	afterStep func(index int)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// plan is the form of a graph that a machine runs: a list of steps over operands. newPlan makes it, pass by pass; nothing
-// changes it after that.
+// plan is the form of a graph that a machine runs: a list of steps over operands. newPlan makes it, pass by pass. After
+// that only halfCopies.upToDate changes.
 type plan struct {
 	backend Backend
 	device  Device
@@ -26,13 +26,11 @@ type plan struct {
 	reads     []read
 	steps     []*step
 
-	halfCopies    map[*G.Node]*operand // by precision: half-precision casts of inputs
-	prologue      int                  // by precision: number of first steps that cast inputs and constants
-	weightCasts   int                  // by precision: number of these that cast weights: inputs with a derivative, which solvers write, or held ones
-	allHeld       bool                 // by precision: there are such weights, all are held, and none has a derivative
-	removedCopies G.Nodes              // by fuse: copies without a step, because their readers read the original
-	unfused       map[string]int       // by fuse: number of refusals by the backend, by rule and reason
-	contiguous    [][]*operand         // by joinWeights: lists of operands that are contiguous in memory
+	halfCopies    halfCopies     // by precision
+	prologue      int            // by precision: number of first steps that cast inputs and constants
+	removedCopies G.Nodes        // by fuse: copies without a step, because their readers read the original
+	unfused       map[string]int // by fuse: number of refusals by the backend, by rule and reason
+	contiguous    [][]*operand   // by joinWeights: lists of operands that are contiguous in memory
 
 	arena, arenaMin, workspace int // by layout: bytes
 }

@@ -93,15 +93,15 @@ func (p *plan) precision() error {
 			return err
 		}
 	}
-	p.weightCasts, p.prologue = len(t.weights), len(t.weights)+len(t.inputs)
-	p.allHeld = p.weightCasts > 0 && !slices.ContainsFunc(t.weights, func(s *step) bool { return s.node.Deriv() != nil })
-	p.steps = slices.Concat(t.weights, t.inputs, t.steps)
-	p.halfCopies = map[*G.Node]*operand{}
+	copies := map[*G.Node]*operand{}
 	for c, v := range t.casts {
 		if c.from.kind == fromInput && c.to == p.half {
-			p.halfCopies[c.from.node] = v
+			copies[c.from.node] = v
 		}
 	}
+	p.halfCopies = newHalfCopies(copies, t.weights)
+	p.prologue = len(t.weights) + len(t.inputs)
+	p.steps = slices.Concat(t.weights, t.inputs, t.steps)
 	return nil
 }
 

@@ -35,7 +35,6 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) error {
 func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer func() {
 		if err != nil {
-			m.copiesUpToDate = false
 			clear(m.hostMem.owned)
 			err = m.runError(err)
 		}
@@ -43,6 +42,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer asError(&err)
 	m.running = nil
 	m.run++
+	skipCasts := m.halfCopies.beginRun(solver != nil)
 	for _, t := range m.train {
 		if err := t.SetTraining(!m.opts.eval); err != nil {
 			return err
@@ -52,13 +52,11 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	if err != nil {
 		return err
 	}
-	skipCasts := m.copiesUpToDate && (solver != nil || m.allHeld) && !moved
-	m.copiesUpToDate = false
 	inRun, err := m.beginStep(solver, weights)
 	if err != nil {
 		return err
 	}
-	if err := m.runSegments(skipCasts, inRun); err != nil {
+	if err := m.runSegments(skipCasts && !moved, inRun); err != nil {
 		return err
 	}
 	m.beginsSums = false
@@ -77,7 +75,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 		}
 	}
 	m.beginsSums = solver != nil
-	m.copiesUpToDate = m.allHeld || solver != nil && m.writesCopies(weights)
+	m.halfCopies.endRun(solver != nil, weights)
 	m.warm = true
 	return nil
 }
@@ -118,7 +116,7 @@ func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
 		s := &m.segments[i]
 		var err error
 		switch {
-		case skipCasts && s.to <= m.weightCasts:
+		case skipCasts && m.halfCopies.castsOnly(s.to):
 		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.checksResults():
 			var follows Solver
 			if i == len(m.segments)-1 {
