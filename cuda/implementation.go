@@ -79,7 +79,7 @@ func (i *implementation) Guard(s graph.Site) error {
 	var library kernels.Library
 	if i.name == libraryName {
 		if library = i.backend.library; library == nil {
-			return graph.Refuse(graph.ReasonMissing, "the library is not there")
+			return graph.Refuse(graph.ReasonMissing, "cuBLASLt was not found")
 		}
 	}
 	plan, err := i.row.Plan(i.op, s, i.backend.gpu, library)

@@ -106,7 +106,7 @@ func (k *kernel) updateAddresses(s graph.Stream, work *cpu.Buf) (*driver.Stream,
 	workAt := kernels.Ptr(0)
 	if need := k.plan.WorkBytes(); need > 0 {
 		if work == nil || int64(work.Bytes()) < need {
-			return nil, fmt.Errorf("kernel without its work memory of %d bytes", need)
+			return nil, fmt.Errorf("too little work memory, want %d bytes", need)
 		}
 		workAt = driver.Address(work)
 	}

@@ -25,7 +25,7 @@ type Stream struct {
 func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 	if v, ok := src.(*Value); ok {
 		if s.queue.Capturing() {
-			return errors.New("cuda: copy during a capture")
+			return errors.New("cuda: copies cannot be captured")
 		}
 		if v.stream.backend != s.backend {
 			return fmt.Errorf("cuda: got a value of another backend, on %v", v.stream.backend.dev)
@@ -53,7 +53,7 @@ func (s *Stream) Download(dst gorgonia.Value, src ops.Arg) error {
 	}
 	defer s.cell.Set(nil, 0)
 	if uintptr(s.cell.Pointer()) != dst.Uintptr() {
-		return errors.New("cuda: got a value that is not contiguous and row-major, so that it cannot be copied to")
+		return errors.New("cuda: the destination of a copy is not contiguous and row-major")
 	}
 	return s.queue.Download(bytesOf(&s.cell), driver.Address(src.Buf))
 }

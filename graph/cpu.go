@@ -61,10 +61,10 @@ func (b *cpuBackend) Storage(s Site, _ tensor.Dtype) (in, out []tensor.Dtype) {
 // Alloc implements Backend. If the process cannot have so many bytes, the error names both sizes.
 func (b *cpuBackend) Alloc(bytes int) (Memory, error) {
 	if bytes < 0 {
-		return nil, fmt.Errorf("graph: cpu: memory of %d bytes", bytes)
+		return nil, fmt.Errorf("cpu: cannot allocate %d bytes", bytes)
 	}
 	if err := memory.Check(bytes); err != nil {
-		return nil, fmt.Errorf("graph: cpu: %w", err)
+		return nil, fmt.Errorf("cpu: %w", err)
 	}
 	return &cpuMemory{cpu.AlignedBytes(bytes)}, nil
 }
@@ -109,7 +109,7 @@ func (cpuImplementation) Name() string { return "cpu" }
 func (cpuImplementation) Guard(s Site) error {
 	for _, o := range slices.Concat(s.In, s.Out) {
 		if ops.IsHalf(o.Dtype) {
-			return Refuse(ReasonDevice, "%v, and the cpu has no half precision", o)
+			return Refuse(ReasonDevice, "%v: the cpu has no half precision", o)
 		}
 	}
 	return nil
@@ -133,7 +133,7 @@ func (k *cpuKernel) Prepare(Stream, *cpu.Buf) error { return nil }
 func (k *cpuKernel) Launch(s Stream, work *cpu.Buf) error {
 	stream, ok := s.(*cpuStream)
 	if !ok {
-		return fmt.Errorf("kernel of the cpu on a stream of type %T", s)
+		return fmt.Errorf("launch of a cpu kernel on a stream of type %T", s)
 	}
 	return stream.team.Run(&k.kernel, work)
 }
@@ -185,12 +185,12 @@ func (e *cpuEvent) Close() error  { return nil }
 func (e *cpuEvent) Since(start Event) (time.Duration, error) {
 	from, ok := start.(*cpuEvent)
 	if !ok {
-		return 0, fmt.Errorf("graph: cpu: time since an event of type %T", start)
+		return 0, fmt.Errorf("cpu: time since an event of type %T", start)
 	}
 	return e.at.Sub(from.at), nil
 }
 
-var errNoCapture = errors.New("graph: cpu: nothing is captured")
+var errNoCapture = errors.New("cpu: captures are not supported")
 
 func (s *cpuStream) BeginCapture() error         { return errNoCapture }
 func (s *cpuStream) EndCapture() (Replay, error) { return nil, errNoCapture }

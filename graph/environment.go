@@ -132,7 +132,7 @@ func PolicyFromEnv() (Policy, error) {
 	for _, s := range os.Environ() {
 		name, value, _ := strings.Cut(s, "=")
 		if strings.HasPrefix(name, "NSA_") && value != "" && !slices.ContainsFunc(known, func(v variable) bool { return v.name == name }) {
-			errs = append(errs, fmt.Errorf("graph: no environment variable %s is known, the nearest one is %s", name, nearest(name, known)))
+			errs = append(errs, fmt.Errorf("graph: unknown environment variable %s; did you mean %s?", name, nearest(name, known)))
 		}
 	}
 	return p, errors.Join(errs...)

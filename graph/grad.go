@@ -48,7 +48,7 @@ func checkScalar(role string, n *G.Node) error {
 	case !n.IsScalar():
 		return fmt.Errorf("the %s, %s, is not a scalar", role, describe(n))
 	case n.Graph() == nil:
-		return fmt.Errorf("the %s, %s, is not of a graph", role, describe(n))
+		return fmt.Errorf("the %s, %s, belongs to no graph", role, describe(n))
 	}
 	return nil
 }
@@ -81,14 +81,14 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 		return nil, err
 	}
 	if len(wrt) == 0 {
-		return nil, errors.New("nothing to differentiate by")
+		return nil, errors.New("no inputs to differentiate with respect to")
 	}
 	dt := cost.Dtype()
 	if dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("the cost, %s, is of type %v, want float32 or float64", describe(cost), dt)
 	}
 	if seed != nil && (seed.Dtype() != dt || seed.Graph() != cost.Graph()) {
-		return nil, fmt.Errorf("the scale, %s, is not of the type and the graph of the cost, %s", describe(seed), describe(cost))
+		return nil, fmt.Errorf("the scale, %s, differs in type or graph from the cost, %s", describe(seed), describe(cost))
 	}
 	var err error
 	b := &backward{depends: map[*G.Node]bool{}, terms: map[*G.Node]G.Nodes{}}
@@ -103,7 +103,7 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	}
 	for _, n := range wrt {
 		if _, ok := b.inputs[n]; !ok {
-			return nil, fmt.Errorf("%s is not of the cost's graph", describe(n))
+			return nil, fmt.Errorf("%s is not in the cost's graph", describe(n))
 		}
 		b.depends[n] = true
 	}
@@ -121,7 +121,7 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	grads := make(G.Nodes, len(wrt))
 	for i, n := range wrt {
 		if len(b.terms[n]) == 0 {
-			return nil, fmt.Errorf("the cost does not depend on %s by ops with a gradient%s", describe(n), b.stopped())
+			return nil, fmt.Errorf("the cost does not depend on %s through ops with a gradient%s", describe(n), b.stopped())
 		}
 		grads[i] = b.terms[n][0]
 	}
@@ -196,7 +196,7 @@ func diffWRT(n *G.Node, inputs int) (diffs []bool, err error) {
 	if len(diffs) == 0 {
 		return make([]bool, inputs), nil
 	}
-	return nil, fmt.Errorf("it says of %d inputs whether they have a gradient, and has %d", len(diffs), inputs)
+	return nil, fmt.Errorf("DiffWRT returned %d results for %d inputs", len(diffs), inputs)
 }
 
 // visit adds up the gradient of n and passes it on to the inputs that depend on wrt.
@@ -291,7 +291,7 @@ func (b *backward) stopped() string {
 	for _, n := range b.stops {
 		names = append(names, describe(n))
 	}
-	return "; none passes " + strings.Join(names, ", ")
+	return "; these ops pass no gradient on: " + strings.Join(names, ", ")
 }
 
 func elements(n *G.Node) int { return ops.Operand{Shape: n.Shape()}.Elements() }

@@ -145,9 +145,9 @@ func TestNaNWatchInHalfPrecision(t *testing.T) {
 		want string
 	}{
 		{1, 1, ""},
-		{1, math.NaN(), "ops: cast: found by the watch: element 0 of the result, near w, is NaN"},
-		{1e30, -1e30, "ops: linear: found by the watch: element 0 of the result, near x, is -Inf"},
-		{3e38, 0, "ops: weight gradient of linear: found by the watch: element 0 of the result, the gradient of w, is +Inf"},
+		{1, math.NaN(), "ops: cast: NaN or Inf found: element 0 of the result, near w, is NaN"},
+		{1e30, -1e30, "ops: linear: NaN or Inf found: element 0 of the result, near x, is -Inf"},
+		{3e38, 0, "ops: weight gradient of linear: NaN or Inf found: element 0 of the result, the gradient of w, is +Inf"},
 	} {
 		g := G.NewGraph()
 		x := single(g, "x", func(int) float64 { return c.x }, 3, 1)

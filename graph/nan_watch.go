@@ -21,7 +21,7 @@ func WithNaNWatch() Option { return func(o *options) { o.watchNaN = true } }
 // WithInfWatch is WithNaNWatch for infinite results.
 func WithInfWatch() Option { return func(o *options) { o.watchInf = true } }
 
-var errWatch = errors.New("found by the watch")
+var errWatch = errors.New("NaN or Inf found")
 
 // checksResults reports whether the machine checks each result for NaN or Inf.
 func (o *options) checksResults() bool { return o.watchNaN || o.watchInf }

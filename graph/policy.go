@@ -87,12 +87,12 @@ func (p Policy) unfused(rule string) bool {
 func (p Policy) check() error {
 	for _, name := range p.Unfused {
 		if name != UnfusedAll && !slices.Contains(Fusions(), name) {
-			return fmt.Errorf("policy: no fusion %q to be switched off, want %q or some of %q", name, UnfusedAll, Fusions())
+			return fmt.Errorf("policy: unknown fusion %q, want %q or some of %q", name, UnfusedAll, Fusions())
 		}
 	}
 	for _, b := range []BranchPolicy{p.Window, p.Compressed, p.Selected} {
 		if b.MinKeys < 0 {
-			return fmt.Errorf("policy: the least number of keys is %d, want at least 0", b.MinKeys)
+			return fmt.Errorf("policy: MinKeys is %d, want at least 0", b.MinKeys)
 		}
 	}
 	return nil

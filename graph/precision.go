@@ -110,7 +110,7 @@ func (t *precisionPass) addStep(s *step) error {
 	site := t.site(s)
 	in, out := t.backend.Storage(site, t.half)
 	if len(in) != len(s.in) || len(out) != len(s.out) {
-		return fmt.Errorf("%s stores %d inputs and %d outputs, want %d and %d", t.device.Kind, len(in), len(out), len(s.in), len(s.out))
+		return fmt.Errorf("%s returned storage types for %d inputs and %d outputs, want %d and %d", t.device.Kind, len(in), len(out), len(s.in), len(s.out))
 	}
 	for i := range site.In {
 		site.In[i].Dtype = in[i]

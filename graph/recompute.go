@@ -41,7 +41,7 @@ func (p *plan) markBoundaries(o options) error {
 		case !ok:
 			return fmt.Errorf("recompute: boundary %s is not in the graph", describe(n))
 		case v.kind != fromKernel:
-			return fmt.Errorf("recompute: boundary %s is not computed", describe(n))
+			return fmt.Errorf("recompute: boundary %s is an input or a constant", describe(n))
 		}
 		v.boundary = true
 	}
@@ -54,7 +54,7 @@ func (p *plan) markBoundaries(o options) error {
 	forward, writers := p.stepsBefore(kept), p.writers()
 	for _, n := range o.boundaries {
 		if !forward[writers[p.operandOf[n]]] {
-			return fmt.Errorf("recompute: boundary %s is not of a forward pass: only derivatives depend on it", describe(n))
+			return fmt.Errorf("recompute: boundary %s is not part of the forward pass: only derivatives depend on it", describe(n))
 		}
 	}
 	return nil

@@ -72,7 +72,7 @@ func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
 	}
 	k, _, refused, err := bindFirst(b, site, in, out)
 	if err == nil && k == nil {
-		err = fmt.Errorf("%s has no kernel for it: %s", b.Device().Kind, cmp.Or(joinRefusals(refused), "none is offered"))
+		err = fmt.Errorf("%s has no kernel for this op: %s", b.Device().Kind, cmp.Or(joinRefusals(refused), "it offers none"))
 	}
 	return k, err
 }

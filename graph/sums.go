@@ -68,11 +68,11 @@ func (p *plan) sums(o options) error {
 	}
 	for _, n := range inputs {
 		if !found[n] {
-			return fmt.Errorf("the derivatives of %s are to add up, and it has none in the graph", describe(n))
+			return fmt.Errorf("WithGradSums: %s has no derivative in the graph", describe(n))
 		}
 	}
 	if len(found) == 0 {
-		return errors.New("derivatives are to add up, and no input has one")
+		return errors.New("WithGradSums: no input has a derivative")
 	}
 	var steps []*step
 	for _, s := range p.steps {

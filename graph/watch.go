@@ -102,7 +102,7 @@ func (w *Watch) Next() (x float64, err error) {
 	case w.closed:
 		return 0, errClosed
 	case w.Waiting() == 0:
-		return 0, errors.New("nothing was fetched")
+		return 0, errors.New("no copy waits to be read: call Fetch first")
 	}
 	v, err := w.ring[w.read%WatchDepth].Value()
 	w.read++
