@@ -103,7 +103,7 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 		m := testutil.Closing(tinylm.NewModel(w, 2, 64, tinylm.WithGradients(), tinylm.WithoutLogits(),
 			tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture())))(t)
 		solver := testutil.Closing(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
-		loss := testutil.Must(m.WatchLoss())(t)
+		loss := testutil.Must(m.LossReader())(t)
 		step := func() {
 			require.NoError(t, m.RunAndStep(solver))
 			require.NoError(t, loss.Fetch())

@@ -39,7 +39,7 @@ func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 		}
 		return s.queue.Copy(to, from, dst.Operand.Bytes())
 	}
-	if err := ops.HoldValue(&s.cell, src, dst.Operand); err != nil {
+	if err := ops.PointAtValue(&s.cell, src, dst.Operand); err != nil {
 		return err
 	}
 	defer s.cell.Set(nil, 0)
@@ -48,7 +48,7 @@ func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 
 // Download implements graph.Stream.
 func (s *Stream) Download(dst gorgonia.Value, src ops.Arg) error {
-	if err := ops.HoldValue(&s.cell, dst, src.Operand); err != nil {
+	if err := ops.PointAtValue(&s.cell, dst, src.Operand); err != nil {
 		return err
 	}
 	defer s.cell.Set(nil, 0)
@@ -110,7 +110,7 @@ func (s *Stream) NewReadback(o ops.Operand) (graph.Readback, error) {
 		return nil, fmt.Errorf("cuda: readback of %v: the host has no half precision", o)
 	}
 	r := &readback{operand: o, value: ops.NewValue(o)}
-	err := ops.HoldValue(&r.cell, r.value, o)
+	err := ops.PointAtValue(&r.cell, r.value, o)
 	if err != nil {
 		return nil, err
 	}

@@ -67,12 +67,12 @@ type Backend interface {
 
 // Site describes an op and its operands to a backend.
 type Site struct {
-	Op      G.Op     // nil for a Spec that is not the op of a node
-	Spec    ops.Spec // nil for an op that is not of package ops
-	In, Out []ops.Operand
-	Follows []bool // of In, then Out: whether the operand lies directly after the one before it in memory; known from dispatch on, nil for none
-	Held    []bool // of In: whether it is an input of WithHeldInputs or a copy of one: no step of the graph writes it while the op may run
-	Policy  Policy
+	Op       G.Op     // nil for a Spec that is not the op of a node
+	Spec     ops.Spec // nil for an op that is not of package ops
+	In, Out  []ops.Operand
+	Follows  []bool // of In, then Out: whether the operand lies directly after the one before it in memory; known from dispatch on, nil for none
+	Constant []bool // of In: whether it is an input of WithConstantInputs or a copy of one: no step of the graph writes it while the op may run
+	Policy   Policy
 }
 
 // Check returns an *Unsupported error if the Spec does not accept the site's inputs, or infers other shapes for its outputs.

@@ -37,7 +37,7 @@ func (m *Machine) bind() (err error) {
 	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
 	for _, n := range m.order.nodes {
 		if v, ok := m.operandOf[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
-			m.unkept = append(m.unkept, n)
+			m.unbound = append(m.unbound, n)
 		}
 	}
 	return nil

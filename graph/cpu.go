@@ -79,7 +79,7 @@ func (b *cpuBackend) NewStream() (Stream, error) {
 
 // Adopt implements Backend. Host values are used in place. A value that is not row-major is copied in each call.
 func (b *cpuBackend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {
-	err := ops.HoldValue(dst, v, want)
+	err := ops.PointAtValue(dst, v, want)
 	return err == nil, err
 }
 
@@ -145,7 +145,7 @@ type cpuStream struct {
 }
 
 func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
-	if err := ops.HoldValue(&s.cell, src, dst.Operand); err != nil {
+	if err := ops.PointAtValue(&s.cell, src, dst.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(dst.Buf), hostBytes(&s.cell))
@@ -153,7 +153,7 @@ func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
 }
 
 func (s *cpuStream) Download(dst G.Value, src ops.Arg) error {
-	if err := ops.HoldValue(&s.cell, dst, src.Operand); err != nil {
+	if err := ops.PointAtValue(&s.cell, dst, src.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(&s.cell), hostBytes(src.Buf))

@@ -10,31 +10,31 @@ import (
 )
 
 // halfCopies are the half-precision copies of inputs. The prologue of a plan casts them; the casts of weights come first. A
-// run may skip these casts if the copies are up to date: the weights are held, or a solver's step has written the copies.
+// run may skip these casts if the copies are up to date: the weights are constant, or a solver's step has written the copies.
 type halfCopies struct {
-	byInput  map[*G.Node]*operand
-	casts    []*step // of weights: inputs with a derivative, which solvers change, and held inputs; the first steps of the plan
-	allHeld  bool    // there are such casts, and no weight has a derivative
-	upToDate bool    // changes from run to run, unlike the rest of the plan
+	byInput     map[*G.Node]*operand
+	casts       []*step // of weights: inputs with a derivative, which solvers change, and constant inputs; the first steps of the plan
+	allConstant bool    // there are such casts, and no weight has a derivative
+	upToDate    bool    // changes from run to run, unlike the rest of the plan
 }
 
 // newHalfCopies returns the copies that precision has found. casts are the casts of weights.
 func newHalfCopies(byInput map[*G.Node]*operand, casts []*step) halfCopies {
 	trained := slices.ContainsFunc(casts, func(s *step) bool { return s.node.Deriv() != nil })
-	return halfCopies{byInput: byInput, casts: casts, allHeld: len(casts) > 0 && !trained}
+	return halfCopies{byInput: byInput, casts: casts, allConstant: len(casts) > 0 && !trained}
 }
 
 // beginRun reports whether a run may skip the casts of weights, if all inputs lie where they lay in the run before. The
 // copies count as stale until endRun.
 func (h *halfCopies) beginRun(withStep bool) (skipCasts bool) {
-	skipCasts = h.upToDate && (withStep || h.allHeld)
+	skipCasts = h.upToDate && (withStep || h.allConstant)
 	h.upToDate = false
 	return skipCasts
 }
 
 // endRun ends a run that has succeeded, with a solver's step that changes stepped, or without a step.
 func (h *halfCopies) endRun(withStep bool, stepped []G.ValueGrad) {
-	h.upToDate = h.allHeld || withStep && h.writtenBy(stepped)
+	h.upToDate = h.allConstant || withStep && h.writtenBy(stepped)
 }
 
 // writtenBy reports whether a step that changes weights writes the copies of all weights.

@@ -30,29 +30,29 @@ import (
 // of them reads on the device what another one has computed there, call Synchronize of the other one first.
 type Machine struct {
 	*plan
-	state       []state // by operand.id
-	opts        options
-	owned       bool // the machine made the backend: Close closes it
-	stream      Stream
-	memory      Memory
-	wholeMemory cpu.Buf // the arena and the workspace
-	work        cpu.Buf
-	inputs      []*operand   // inputs that a step reads
-	kept        []*operand   // computed values that nodes have after a run
-	unkept      G.Nodes      // nodes that are computed and have no value after a run
-	unkeptGraph *G.ExprGraph // the subgraph of unkept
-	readValues  []G.Value    // by read: the value that the machine put into its target
-	args        []G.Value    // operands of the op on the host that runs
-	hostMem     hostMemory
-	cell        cpu.Buf         // holds a host value while its numbers are checked
-	train       []G.TrainModeOp // ops on the host that tell training from evaluation
-	counts      []int64         // by step: how often it has run
+	state        []state // by operand.id
+	opts         options
+	owned        bool // the machine made the backend: Close closes it
+	stream       Stream
+	memory       Memory
+	wholeMemory  cpu.Buf // the arena and the workspace
+	work         cpu.Buf
+	inputs       []*operand   // inputs that a step reads
+	kept         []*operand   // computed values that nodes have after a run
+	unbound      G.Nodes      // nodes that are computed and have no value after a run
+	unboundGraph *G.ExprGraph // the subgraph of unbound
+	readValues   []G.Value    // by read: the value that the machine put into its target
+	args         []G.Value    // operands of the op on the host that runs
+	hostMem      hostMemory
+	cell         cpu.Buf         // holds a host value while its numbers are checked
+	train        []G.TrainModeOp // ops on the host that tell training from evaluation
+	counts       []int64         // by step: how often it has run
 
 	segments       []segment // those of the prologue come first, if there is one
 	beginsSums     bool      // the next run begins the sums of WithGradSums: it overwrites them
 	addressChanges int64     // how often an address that kernels read has changed
 	warm           bool      // a run has succeeded
-	watches        []*Watch
+	readers        []*AsyncReader
 	run            int64 // number of runs so far, with the one that is running
 	running        *step // the step that is running, nil between steps
 	transfers      struct{ uploads, downloads int64 }
@@ -83,7 +83,7 @@ type options struct {
 	capture    bool
 	eval       bool
 
-	held               G.Nodes // inputs
+	constant           G.Nodes // inputs
 	precision          Precision
 	watchNaN, watchInf bool
 	logger             *slog.Logger
@@ -114,11 +114,11 @@ func WithPolicy(p Policy) Option { return func(o *options) { o.policy = &p } }
 // again when an input has moved to another address on the device. It has no effect on a CPU.
 func WithCapture() Option { return func(o *options) { o.capture = true } }
 
-// WithHeldInputs says that inputs keep their values from run to run, such as the weights of a model that only predicts. In a
+// WithConstantInputs says that inputs keep their values from run to run, such as the weights of a model that only predicts. In a
 // graph without derivatives the machine then makes their half-precision copies in the first run only, and again after
 // Refresh: each later run saves a pass over these inputs.
-func WithHeldInputs(nodes ...*G.Node) Option {
-	return func(o *options) { o.held = append(o.held, nodes...) }
+func WithConstantInputs(nodes ...*G.Node) Option {
+	return func(o *options) { o.constant = append(o.constant, nodes...) }
 }
 
 // WithEvalMode sets ops that tell training from evaluation, such as dropout, to evaluation, as gorgonia.EvalMode does for a
@@ -179,7 +179,7 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 		return err
 	}
 	m.beginsSums = true
-	m.unkeptGraph = g.Subgraph(slices.Clone(m.unkept)...)
+	m.unboundGraph = g.Subgraph(slices.Clone(m.unbound)...)
 	m.logPlan()
 	return nil
 }
@@ -207,8 +207,8 @@ func (m *Machine) Close() error {
 		for i := range m.segments {
 			errs = append(errs, m.segments[i].drop())
 		}
-		for _, w := range m.watches {
-			errs = append(errs, w.Close())
+		for _, r := range m.readers {
+			errs = append(errs, r.Close())
 		}
 		errs = append(errs, m.stream.Close())
 	}

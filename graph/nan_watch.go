@@ -21,8 +21,6 @@ func WithNaNWatch() Option { return func(o *options) { o.watchNaN = true } }
 // WithInfWatch is WithNaNWatch for infinite results.
 func WithInfWatch() Option { return func(o *options) { o.watchInf = true } }
 
-var errWatch = errors.New("NaN or Inf found")
-
 // checksResults reports whether the machine checks each result for NaN or Inf.
 func (o *options) checksResults() bool { return o.watchNaN || o.watchInf }
 
@@ -43,7 +41,7 @@ func (m *Machine) checkResult(s *step) (err error) {
 			return err
 		}
 	}
-	if err := ops.HoldValue(&m.cell, v, want); err != nil {
+	if err := ops.PointAtValue(&m.cell, v, want); err != nil {
 		return err
 	}
 	var at func(i int) float64
@@ -60,7 +58,7 @@ func (m *Machine) checkResult(s *step) (err error) {
 	}
 	for i := range result.arg.Elements() {
 		if x := at(i); m.opts.watchNaN && math.IsNaN(x) || m.opts.watchInf && math.IsInf(x, 0) {
-			return fmt.Errorf("%w: element %d of the result%s is %v", errWatch, i, m.nearby(s), x)
+			return fmt.Errorf("NaN or Inf found: element %d of the result%s is %v", i, m.nearby(s), x)
 		}
 	}
 	return nil

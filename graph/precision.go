@@ -66,7 +66,7 @@ func WithPrecision(p Precision) Option { return func(o *options) { o.precision =
 type precisionPass struct {
 	*plan
 	casts           map[cast]*operand
-	weights, inputs []*step // the prologue: casts of weights (inputs with a derivative, held inputs), and of other inputs and constants
+	weights, inputs []*step // the prologue: casts of weights (inputs with a derivative, constant inputs), and of other inputs and constants
 	steps           []*step
 }
 
@@ -160,11 +160,11 @@ func (t *precisionPass) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 		return nil, err
 	}
 	c := t.newOperand(nil, "cast of "+v.name, fromKernel, out[0])
-	c.persists, c.held = v.kind == fromInput || v.kind == fromConstant, v.held
+	c.persists, c.constant = v.kind == fromInput || v.kind == fromConstant, v.constant
 	s := &step{node: v.node, spec: spec, in: []*operand{v}, out: []*operand{c}}
 	t.casts[cast{v, dt}] = c
 	switch {
-	case v.kind == fromInput && (v.node.Deriv() != nil || v.held):
+	case v.kind == fromInput && (v.node.Deriv() != nil || v.constant):
 		t.weights = append(t.weights, s)
 	case c.persists:
 		t.inputs = append(t.inputs, s)

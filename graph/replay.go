@@ -67,7 +67,7 @@ func (m *Machine) addToSegments(i int) {
 // runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
 	for i := s.from; i < s.to; i++ {
-		if m.leavesOut(m.steps[i]) {
+		if m.skips(m.steps[i]) {
 			continue
 		}
 		m.running = m.steps[i]
@@ -112,7 +112,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 		return err
 	}
 	for i, step := range steps {
-		if !m.leavesOut(step) {
+		if !m.skips(step) {
 			m.count(s.from + i)
 		}
 	}
@@ -137,7 +137,7 @@ func (m *Machine) record(s *segment, r *recording, solver Solver) (err error) {
 		}
 	}()
 	for _, m.running = range m.steps[s.from:s.to] {
-		if m.leavesOut(m.running) {
+		if m.skips(m.running) {
 			continue
 		}
 		if err := m.running.kernel.Launch(m.stream, &m.work); err != nil {

@@ -107,7 +107,7 @@ func (m *Machine) beginStep(solver Solver, weights []G.ValueGrad) (inRun Solver,
 	return solver, nil
 }
 
-// runSegments runs all steps and then the kernels of solver, if it is not nil. If skipCasts, it leaves out the casts of
+// runSegments runs all steps and then the kernels of solver, if it is not nil. If skipCasts, it skips the casts of
 // weights.
 func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
 	for i := range m.segments {

@@ -39,8 +39,8 @@ const (
 	continuesSum          // in all other runs: it adds the derivative to its sum
 )
 
-// leavesOut reports whether the present run leaves s out.
-func (m *Machine) leavesOut(s *step) bool {
+// skips reports whether the current run skips s.
+func (m *Machine) skips(s *step) bool {
 	return s.phase == beginsSum && !m.beginsSums || s.phase == continuesSum && m.beginsSums
 }
 
