@@ -82,7 +82,7 @@ func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	return nil
 }
 
-// update makes arguments and arrays hold the current addresses, uploads the arrays and returns the queue of s.
+// update writes the current addresses into arguments and arrays, uploads the arrays and returns the queue of s.
 func (k *kernel) update(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	queue, err := k.updateAddresses(s, work)
 	if err != nil || k.uploaded {

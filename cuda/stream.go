@@ -18,7 +18,7 @@ import (
 type Stream struct {
 	backend *Backend
 	queue   *driver.Stream
-	cell    cpu.Buf // holds the host value during a copy
+	cell    cpu.Buf // points at the host value during a copy
 }
 
 // Upload implements graph.Stream. A host value goes through pinned memory.
@@ -58,7 +58,7 @@ func (s *Stream) Download(dst gorgonia.Value, src ops.Arg) error {
 	return s.queue.Download(bytesOf(&s.cell), driver.Address(src.Buf))
 }
 
-// bytesOf returns the host memory that b holds.
+// bytesOf returns the host memory that b points at.
 func bytesOf(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }
 
 // View implements graph.Stream: it returns a *Value.

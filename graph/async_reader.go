@@ -20,7 +20,7 @@ const AsyncReaderDepth = 2
 type AsyncReader struct {
 	name          string
 	arg           ops.Arg
-	cell          cpu.Buf                    // holds the copy that is read
+	cell          cpu.Buf                    // points at the copy that is read
 	ring          [AsyncReaderDepth]Readback // copy i is in i % depth
 	fetched, read int                        // number of copies so far
 	closed        bool

@@ -7,8 +7,8 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// bind allocates the machine's memory, points the cells of all operands in the arena to their places, and makes what is the
-// same in all runs: constants, views and segments.
+// bind allocates the machine's memory, points the cells of all operands in the arena to their places, and prepares what is
+// the same in all runs: constants, views and segments.
 func (m *Machine) bind() (err error) {
 	bytes := m.arena + m.workspace
 	if m.memory, err = m.backend.Alloc(bytes); err != nil {
@@ -43,7 +43,7 @@ func (m *Machine) bind() (err error) {
 	return nil
 }
 
-// place points the cell of v to its place in the arena and makes the value of v if it is the same in all runs.
+// place points the cell of v to its place in the arena and sets the value of v if it is the same in all runs.
 func (m *Machine) place(v *operand) error {
 	s := &m.state[v.id]
 	if v.region != nil {

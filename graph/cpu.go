@@ -100,7 +100,7 @@ func (m *cpuMemory) Place(b *cpu.Buf, offset, bytes int) {
 // Free leaves the memory to the garbage collector, since values may still lie in it.
 func (m *cpuMemory) Free() error { return nil }
 
-// cpuImplementation is the kernel that a Spec has itself.
+// cpuImplementation runs the kernel of the Spec itself.
 type cpuImplementation struct{ workers int }
 
 func (cpuImplementation) Name() string { return "cpu" }
@@ -141,7 +141,7 @@ func (k *cpuKernel) Launch(s Stream, work *cpu.Buf) error {
 // cpuStream runs all work before the call returns, in the goroutine of the caller and those of its team.
 type cpuStream struct {
 	team *cpu.Team
-	cell cpu.Buf // holds the host value of a copy
+	cell cpu.Buf // points at the host value during a copy
 }
 
 func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
@@ -198,7 +198,7 @@ func (s *cpuStream) View(a ops.Arg) G.Value      { return hostView(a) }
 func (s *cpuStream) Synchronize() error          { return nil }
 func (s *cpuStream) Close() error                { return nil }
 
-// hostBytes returns the host memory that b holds.
+// hostBytes returns the host memory that b points at.
 func hostBytes(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }
 
 // hostView returns a value over the host memory of a: a *tensor.Dense, or a Gorgonia scalar where a has no axes.

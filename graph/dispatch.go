@@ -96,8 +96,8 @@ func args(operands []*operand) []ops.Arg {
 	return list
 }
 
-// firstAccepted returns the first implementation that try accepts, nil if there is none, and the refusals of those before it. An
-// error of try that is not *Unsupported is returned.
+// firstAccepted returns the first implementation that try accepts, nil if there is none, and the refusals of those before it.
+// It returns an error of try that is not *Unsupported.
 func firstAccepted(offers []Implementation, try func(Implementation) error) (impl Implementation, refused []Refusal, err error) {
 	for _, i := range offers {
 		err := try(i)

@@ -29,8 +29,8 @@ func Grad(cost *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 	return grad(cost, nil, wrt)
 }
 
-// ScaledGrad is Grad of scale times cost. scale is a scalar of the cost's type and graph, and counts as a constant. With an
-// input as scale, gradients in half precision can be kept within its range. See AdamW.SetGradScale.
+// ScaledGrad is Grad of scale times cost. scale is a scalar of the cost's type and graph, and counts as a constant. If scale
+// is an input, it can keep gradients within the range of half precision. See optim.AdamW.SetGradScale.
 func ScaledGrad(cost, scale *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 	if err := cmp.Or(checkScalar("cost", cost), checkScalar("scale", scale)); err != nil {
 		return nil, fmt.Errorf("graph: grad: %w", err)
@@ -240,7 +240,7 @@ func (b *backward) visit(n *G.Node) error {
 	return nil
 }
 
-// symDiff calls the op's SymDiff. For an op with a Spec it makes only the wanted gradients. A panic comes back as an error.
+// symDiff calls the op's SymDiff. For an op with a Spec it adds only the wanted gradients. A panic comes back as an error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
 	defer asError(&err)
 	spec, _ := ops.SpecOf(n.Op())
@@ -282,7 +282,7 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 	return G.Nodes{G.Must(G.HadamardProd(factor, grad))}
 }
 
-// stopped lists ops that passed no gradient on, for the error about a node that no gradient has reached.
+// stopped lists the ops that pass no gradient on, for the error about a node that no gradient has reached.
 func (b *backward) stopped() string {
 	if len(b.stops) == 0 {
 		return ""

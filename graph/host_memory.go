@@ -70,7 +70,8 @@ func (h *hostMemory) release(v G.Value) {
 	}
 }
 
-// releaseDead forgets the host values that nothing reads after s. Their memory is used again, unless result, the value of s, lies in it.
+// releaseDead forgets the host values that nothing reads after s. Their memory is used again, unless result, the value of s,
+// lies in it.
 func (m *Machine) releaseDead(s *step, result G.Value) {
 	for _, d := range s.dead {
 		dead := &m.state[d.id]

@@ -121,7 +121,7 @@ func gorgoniaType(op G.Op) string {
 	return t.Name()
 }
 
-// isConstant reports whether n is a constant of Gorgonia. The op of a constant holds its value.
+// isConstant reports whether n is a constant of Gorgonia. The op of a constant has its value.
 func isConstant(n *G.Node) bool {
 	_, ok := n.Op().(interface{ Value() G.Value })
 	return ok && n.Value() != nil

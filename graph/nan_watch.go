@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// WithNaNWatch makes a run end with an error if the result of an op holds a NaN, as gorgonia.WithNaNWatch does for a
+// WithNaNWatch makes a run end with an error if the result of an op has a NaN, as gorgonia.WithNaNWatch does for a
 // TapeMachine. The error names the first such op and the nearest input of floats before it, such as a weight. The watch is
 // slow: results on a device are copied to the host, nothing is replayed and no steps are fused. Further outputs of an op,
 // such as the LSE of an attention, are not checked.
@@ -24,7 +24,7 @@ func WithInfWatch() Option { return func(o *options) { o.watchInf = true } }
 // checksResults reports whether the machine checks each result for NaN or Inf.
 func (o *options) checksResults() bool { return o.watchNaN || o.watchInf }
 
-// checkResult returns an error if the main result of s holds a NaN or Inf that is watched for.
+// checkResult returns an error if the main result of s has a NaN or Inf that the options ask for.
 func (m *Machine) checkResult(s *step) (err error) {
 	result := s.out[0]
 	want := result.arg.Operand

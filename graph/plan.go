@@ -51,7 +51,7 @@ type operand struct {
 	node     *G.Node // the node that has this value; nil for a further output or a cast that no node shows
 	name     string  // for errors
 	kind     kind
-	arg      ops.Arg // type and shape, and the cell that holds its memory on the device
+	arg      ops.Arg // type and shape, and the cell that points at its memory on the device
 	keep     bool    // it stays in memory to the end of a run and is bound to its node then
 	persists bool    // it stays in memory from run to run
 	wrt      G.Nodes // the inputs whose derivative it is

@@ -17,11 +17,11 @@ type segment struct {
 // recording is one capture of a segment.
 type recording struct {
 	replay         Replay // nil for none
-	addressChanges int64  // those of the machine at the capture
+	addressChanges int64  // that of the machine at the capture
 	solver         Solver // solver whose step was captured after the segment, nil for none
 }
 
-// recording returns the place for a recording of the segment. There are four: for runs that begin sums and for runs that add
+// recording returns one of the segment's recordings. There are four: for runs that begin sums and for runs that add
 // to them, each with and without a solver's step after the segment. With micro-batches these take turns.
 func (s *segment) recording(begins, follows bool) *recording {
 	i := 0
@@ -92,8 +92,8 @@ func (m *Machine) runSegment(s *segment) error {
 	return nil
 }
 
-// replaySegment replays s, with the kernels of solver if it is not nil. It first records them if that has not been done for
-// the present addresses.
+// replaySegment replays s, with the kernels of solver if it is not nil. It first records them unless there is a
+// recording for the current addresses.
 func (m *Machine) replaySegment(s *segment, solver Solver) error {
 	steps := m.steps[s.from:s.to]
 	for _, m.running = range steps {

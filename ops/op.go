@@ -247,7 +247,7 @@ func (o *kernelOp) updatesInPlace(inputs []gorgonia.Value) error {
 	return nil
 }
 
-// pointAll returns an Arg for each operand, whose cell holds the memory of the value.
+// pointAll returns an Arg for each operand, whose cell points at the memory of the value.
 func pointAll(what string, operands []Operand, values []gorgonia.Value) ([]Arg, error) {
 	args := make([]Arg, len(operands))
 	for i, o := range operands {
