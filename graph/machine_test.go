@@ -186,7 +186,7 @@ func TestMachineErrors(t *testing.T) {
 		"graph: machine: the backend is nil":                         graph.WithBackend(nil),
 		"graph: machine: the backend is a nil *fakedevice.Backend":   graph.WithBackend((*fakedevice.Backend)(nil)),
 		`WithKeep: input "a" (node 0, shape ()) is not in the graph`: graph.WithKeep(elsewhere),
-		`graph: machine: policy: no fusion ""`:                       graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
+		`graph: machine: policy: unknown fusion ""`:                  graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
 	} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(g, option)), want)
 	}
