@@ -45,7 +45,7 @@ func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache
 	inputs := must(graph.MoveInputs(r.backend, append(slices.Clone(d.inputs), d.caches...)...))
 	defer closes(inputs)
 	m := must(graph.NewMachine(d.graph, graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture(),
-		graph.WithHeldInputs(d.inputs...), graph.WithKeep(d.counted...)))
+		graph.WithConstantInputs(d.inputs...), graph.WithKeep(d.counted...)))
 	defer closes(m)
 	var times []time.Duration
 	for range 6 {

@@ -47,7 +47,7 @@ func sourceText() (text []byte) {
 type trainer struct {
 	*tinylm.Model
 	solver *optim.AdamW
-	loss   *graph.Watch
+	loss   *graph.AsyncReader
 	size   string
 	tokens float64 // of a step
 }
@@ -95,7 +95,7 @@ func train(r *report, attention tinylm.Attention, batch, seq int, measure func(*
 	model.NextTokens()
 	solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
 	defer closes(solver)
-	t := &trainer{model, solver, must(model.WatchLoss()), fmt.Sprintf("%v %dx%d", trainPrecision, batch, seq), float64(batch * seq)}
+	t := &trainer{model, solver, must(model.LossReader()), fmt.Sprintf("%v %dx%d", trainPrecision, batch, seq), float64(batch * seq)}
 	t.steps(trainWarm)
 	measure(r, t)
 }

@@ -191,7 +191,7 @@ type (
 	// found and what is wanted. Any other error of Open is the failure of a GPU that is present.
 	Unavailable = driver.Unavailable
 
-	// NoMemory is the error of an allocation that is too large, on the device or in pinned memory of the host. It holds the bytes
+	// NoMemory is the error of an allocation that is too large, on the device or in pinned memory of the host. It has the bytes
 	// that were requested and the bytes that are free.
 	NoMemory = driver.NoMemory
 

@@ -47,7 +47,7 @@ func ExampleSelect() {
 	for range 200 {
 		check(m.RunAndStep(solver, G.NodesToValueGrads(learnables))) // recorded once, then replayed; does not wait
 	}
-	final, err := graph.HostValue(loss.Value()) // waits; m.Watch(loss) reads losses one step late instead
+	final, err := graph.HostValue(loss.Value()) // waits; m.AsyncReader(loss) reads losses one step late instead
 	check(err)
 	check(errors.Join(weights.Download(), solver.Close(), m.Close(), weights.Close(), b.Close()))
 

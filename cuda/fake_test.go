@@ -87,7 +87,7 @@ func TestEveryOpHasKernels(t *testing.T) {
 			for _, s := range m.Plan().Steps {
 				require.Equal(t, "cuda", s.Implementation, s.Op)
 				for _, r := range s.Refused {
-					require.Equal(t, graph.Refusal{Name: "cublaslt", Why: &graph.Unsupported{Reason: graph.ReasonMissing, Detail: "the library is not there"}}, r)
+					require.Equal(t, graph.Refusal{Name: "cublaslt", Why: &graph.Unsupported{Reason: graph.ReasonMissing, Detail: "cuBLASLt was not found"}}, r)
 				}
 				spec, ok := ops.SpecOf(s.Node.Op())
 				require.True(t, ok)

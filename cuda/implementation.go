@@ -12,12 +12,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// table holds the implementations of all ops.
+// table lists the implementations of all ops.
 var table = sync.OnceValue(all.Table)
 
 // Storage implements graph.Backend. Activations and weights are in half precision where an op of package ops reads or writes them.
-// In float32 are statistics, losses and logits, weights of norms, gradients of weights, embeddings, sums with a term in float32,
-// and all operands of Gorgonia's own ops.
+// Statistics, losses, logits, weights of norms, gradients of weights, embeddings, sums with a term in float32, and all operands of
+// Gorgonia's own ops stay float32.
 func (b *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
 	var column kernels.Storage // empty for an op without rows: float32
 	if rows := table().Of(s.Spec); len(rows) > 0 {
@@ -79,7 +79,7 @@ func (i *implementation) Guard(s graph.Site) error {
 	var library kernels.Library
 	if i.name == libraryName {
 		if library = i.backend.library; library == nil {
-			return graph.Refuse(graph.ReasonMissing, "the library is not there")
+			return graph.Refuse(graph.ReasonMissing, "cuBLASLt was not found")
 		}
 	}
 	plan, err := i.row.Plan(i.op, s, i.backend.gpu, library)

@@ -82,7 +82,7 @@ func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	return nil
 }
 
-// update makes arguments and arrays hold the current addresses, uploads the arrays and returns the queue of s.
+// update writes the current addresses into arguments and arrays, uploads the arrays and returns the queue of s.
 func (k *kernel) update(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	queue, err := k.updateAddresses(s, work)
 	if err != nil || k.uploaded {
@@ -106,7 +106,7 @@ func (k *kernel) updateAddresses(s graph.Stream, work *cpu.Buf) (*driver.Stream,
 	workAt := kernels.Ptr(0)
 	if need := k.plan.WorkBytes(); need > 0 {
 		if work == nil || int64(work.Bytes()) < need {
-			return nil, fmt.Errorf("kernel without its work memory of %d bytes", need)
+			return nil, fmt.Errorf("too little work memory, want %d bytes", need)
 		}
 		workAt = driver.Address(work)
 	}

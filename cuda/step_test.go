@@ -103,7 +103,7 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 		m := testutil.Closing(tinylm.NewModel(w, 2, 64, tinylm.WithGradients(), tinylm.WithoutLogits(),
 			tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(p), graph.WithCapture())))(t)
 		solver := testutil.Closing(optim.NewAdamW(optim.WithMachine(m.Machine())))(t)
-		loss := testutil.Must(m.WatchLoss())(t)
+		loss := testutil.Must(m.LossReader())(t)
 		step := func() {
 			require.NoError(t, m.RunAndStep(solver))
 			require.NoError(t, loss.Fetch())
@@ -112,8 +112,8 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 			}
 		}
 		step()
-		// holds checks how often some steps call methods.
-		holds := func(steps int, methods []string, want map[string]int) {
+		// checkCounts checks how often some steps call methods.
+		checkCounts := func(steps int, methods []string, want map[string]int) {
 			before := map[string]int{}
 			for _, name := range methods {
 				before[name] = f.Calls(name)
@@ -126,9 +126,9 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 			}
 		}
 		memory := []string{"MemAlloc", "MemFree", "MemHostAlloc", "MemFreeHost"}
-		holds(1, memory, nil)
+		checkCounts(1, memory, nil)
 		step()
-		holds(5, append(memory, "LaunchKernel", "GraphLaunch", "CtxSynchronize", "EventSynchronize", "MemcpyHtoDAsync",
+		checkCounts(5, append(memory, "LaunchKernel", "GraphLaunch", "CtxSynchronize", "EventSynchronize", "MemcpyHtoDAsync",
 			"MemcpyDtoHAsync", "MemcpyDtoDAsync", "StreamBeginCapture", "ModuleLoadData"), map[string]int{
 			"GraphLaunch":      1,
 			"EventSynchronize": 1, // of the loss before

@@ -18,14 +18,14 @@ import (
 type Stream struct {
 	backend *Backend
 	queue   *driver.Stream
-	cell    cpu.Buf // holds the host value during a copy
+	cell    cpu.Buf // points at the host value during a copy
 }
 
 // Upload implements graph.Stream. A host value goes through pinned memory.
 func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 	if v, ok := src.(*Value); ok {
 		if s.queue.Capturing() {
-			return errors.New("cuda: copy during a capture")
+			return errors.New("cuda: copies cannot be captured")
 		}
 		if v.stream.backend != s.backend {
 			return fmt.Errorf("cuda: got a value of another backend, on %v", v.stream.backend.dev)
@@ -39,7 +39,7 @@ func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 		}
 		return s.queue.Copy(to, from, dst.Operand.Bytes())
 	}
-	if err := ops.HoldValue(&s.cell, src, dst.Operand); err != nil {
+	if err := ops.PointAtValue(&s.cell, src, dst.Operand); err != nil {
 		return err
 	}
 	defer s.cell.Set(nil, 0)
@@ -48,17 +48,17 @@ func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 
 // Download implements graph.Stream.
 func (s *Stream) Download(dst gorgonia.Value, src ops.Arg) error {
-	if err := ops.HoldValue(&s.cell, dst, src.Operand); err != nil {
+	if err := ops.PointAtValue(&s.cell, dst, src.Operand); err != nil {
 		return err
 	}
 	defer s.cell.Set(nil, 0)
 	if uintptr(s.cell.Pointer()) != dst.Uintptr() {
-		return errors.New("cuda: got a value that is not contiguous and row-major, so that it cannot be copied to")
+		return errors.New("cuda: the destination of a copy is not contiguous and row-major")
 	}
 	return s.queue.Download(bytesOf(&s.cell), driver.Address(src.Buf))
 }
 
-// bytesOf returns the host memory that b holds.
+// bytesOf returns the host memory that b points at.
 func bytesOf(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }
 
 // View implements graph.Stream: it returns a *Value.
@@ -110,7 +110,7 @@ func (s *Stream) NewReadback(o ops.Operand) (graph.Readback, error) {
 		return nil, fmt.Errorf("cuda: readback of %v: the host has no half precision", o)
 	}
 	r := &readback{operand: o, value: ops.NewValue(o)}
-	err := ops.HoldValue(&r.cell, r.value, o)
+	err := ops.PointAtValue(&r.cell, r.value, o)
 	if err != nil {
 		return nil, err
 	}

@@ -97,21 +97,21 @@ func (x *trial) train(b *cuda.Backend, p graph.Precision, steps int) {
 		return graph.NewMachine(g, graph.WithBackend(b), graph.WithCapture(), graph.WithPrecision(p), graph.WithKeep(results...))
 	})
 	solver := own(x, "the solver", func() (*optim.AdamW, error) { return optim.NewAdamW(optim.WithMachine(m), optim.WithClip(1)) })
-	var loss, norm *graph.Watch
-	x.try("watch", func() (err error) { loss, err = m.Watch(results[0]); return err })
+	var loss, norm *graph.AsyncReader
+	x.try("the reader of the loss", func() (err error) { loss, err = m.AsyncReader(results[0]); return err })
 	for i := range steps {
 		x.try("train", func() error { return m.RunAndStep(solver, G.NodesToValueGrads(weights)) })
 		require.Equal(x.t, i+1, solver.Steps())
 		if norm == nil {
-			x.try("watch of the norm", func() (err error) { norm, err = solver.WatchNorm(); return err })
+			x.try("the reader of the norm", func() (err error) { norm, err = solver.NormReader(); return err })
 		}
-		for _, w := range []*graph.Watch{loss, norm} {
-			x.try("fetch", w.Fetch)
+		for _, r := range []*graph.AsyncReader{loss, norm} {
+			x.try("fetch", r.Fetch)
 			x.try("next", func() error {
-				if w.Waiting() < 2 {
+				if r.Waiting() < 2 {
 					return nil // a copy that cannot be read is lost: then there is none to wait for
 				}
-				return testutil.Err(w.Next())
+				return testutil.Err(r.Next())
 			})
 		}
 	}

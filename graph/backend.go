@@ -61,22 +61,22 @@ type Backend interface {
 	// Synchronize waits until all work that was enqueued in all streams has ended.
 	Synchronize() error
 
-	// Close frees what the backend itself holds. All memory must be freed and all streams closed before.
+	// Close frees the backend's own resources. All memory must be freed and all streams closed before.
 	Close() error
 }
 
 // Site describes an op and its operands to a backend.
 type Site struct {
-	Op      G.Op     // nil for a Spec that is not the op of a node
-	Spec    ops.Spec // nil for an op that is not of package ops
-	In, Out []ops.Operand
-	Follows []bool // of In, then Out: whether the operand lies directly after the one before it in memory; known from dispatch on, nil for none
-	Held    []bool // of In: whether it is an input of WithHeldInputs or a copy of one: no step of the graph writes it while the op may run
-	Policy  Policy
+	Op       G.Op     // nil for a Spec that is not the op of a node
+	Spec     ops.Spec // nil for an op that is not of package ops
+	In, Out  []ops.Operand
+	Follows  []bool // of In, then Out: whether the operand lies directly after the one before it in memory; known from dispatch on, nil for none
+	Constant []bool // of In: whether it is an input of WithConstantInputs or a copy of one: no step writes it while the op may run
+	Policy   Policy
 }
 
 // Check returns an *Unsupported error if the Spec does not accept the site's inputs, or infers other shapes for its outputs.
-// Few Specs accept half precision, so Check also tries float32 in its place.
+// Few Specs accept half precision, so Check also tries float32 instead.
 func (s Site) Check() error {
 	if s.Spec == nil {
 		return nil
@@ -163,7 +163,7 @@ type Stream interface {
 	// Download copies src to the host value dst, whose elements are defined after Synchronize.
 	Download(dst G.Value, src ops.Arg) error
 	// View returns a value over the device memory of a. On a Host backend ops can read it. Elsewhere, when it is asked for
-	// its data, it waits for s and copies them to the host. It holds the present address of a, and is a pointer.
+	// its data, it waits for s and copies them to the host. It has the current address of a, and is a pointer.
 	View(a ops.Arg) G.Value
 
 	// NewReadback returns a Readback for operands like o. It copies to the host without waiting for other work.

@@ -7,8 +7,8 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// bind allocates the machine's memory, points the cells of all operands in the arena to their places, and makes what is the
-// same in all runs: constants, views and segments.
+// bind allocates the machine's memory, points the cells of all operands in the arena to their places, and prepares what is
+// the same in all runs: constants, views and segments.
 func (m *Machine) bind() (err error) {
 	bytes := m.arena + m.workspace
 	if m.memory, err = m.backend.Alloc(bytes); err != nil {
@@ -37,13 +37,13 @@ func (m *Machine) bind() (err error) {
 	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
 	for _, n := range m.order.nodes {
 		if v, ok := m.operandOf[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
-			m.unkept = append(m.unkept, n)
+			m.unbound = append(m.unbound, n)
 		}
 	}
 	return nil
 }
 
-// place points the cell of v to its place in the arena and makes the value of v if it is the same in all runs.
+// place points the cell of v to its place in the arena and sets the value of v if it is the same in all runs.
 func (m *Machine) place(v *operand) error {
 	s := &m.state[v.id]
 	if v.region != nil {

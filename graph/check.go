@@ -33,25 +33,29 @@ func CheckGraph(g *G.ExprGraph) error {
 			continue
 		}
 		if other, ok := hashes[n.Hashcode()]; ok {
-			report("%s and %s have one hash, %#x", describe(other), describe(n), n.Hashcode())
+			report("%s and %s have the same hash, %#x", describe(other), describe(n), n.Hashcode())
 		}
 		hashes[n.Hashcode()] = n
 		if n.Op() != nil {
 			continue
 		}
 		if other, ok := names[n.Name()]; ok {
-			report("%s and %s have one name", describe(other), describe(n))
+			report("%s and %s have the same name", describe(other), describe(n))
 		}
 		names[n.Name()] = n
 	}
-	return checkError(problems)
+	if err := checkError(problems); err != nil {
+		return fmt.Errorf("graph: check: %w", err)
+	}
+	return nil
 }
 
+// checkError returns an error that lists the problems, nil if there are none.
 func checkError(problems []string) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	return fmt.Errorf("graph: check: %s", strings.Join(problems, "\n\t"))
+	return errors.New(strings.Join(problems, "\n\t"))
 }
 
 // checkedOrder sorts g and refuses what no machine can run.
@@ -77,11 +81,11 @@ func (o *order) check() (problems []string) {
 			case s.Dims() == 0 && t.Dims > 0:
 				report("%s has no shape", describe(n))
 			case s.Dims() != t.Dims && !(t.Dims == 1 && s.IsVector()): // Gorgonia's vectors may be columns or rows
-				report("%s has rank %d in its type and shape %v", describe(n), t.Dims, s)
+				report("%s has rank %d by its type, but shape %v", describe(n), t.Dims, s)
 			}
 		case tensor.Dtype:
 			if s := n.Shape(); !s.IsScalar() {
-				report("%s is a scalar in its type and has shape %v", describe(n), s)
+				report("%s is a scalar by its type, but has shape %v", describe(n), s)
 			}
 		default:
 			report("%s has the type %v, want a tensor or a scalar", describe(n), t)

@@ -61,10 +61,10 @@ func (b *cpuBackend) Storage(s Site, _ tensor.Dtype) (in, out []tensor.Dtype) {
 // Alloc implements Backend. If the process cannot have so many bytes, the error names both sizes.
 func (b *cpuBackend) Alloc(bytes int) (Memory, error) {
 	if bytes < 0 {
-		return nil, fmt.Errorf("graph: cpu: memory of %d bytes", bytes)
+		return nil, fmt.Errorf("cpu: cannot allocate %d bytes", bytes)
 	}
 	if err := memory.Check(bytes); err != nil {
-		return nil, fmt.Errorf("graph: cpu: %w", err)
+		return nil, fmt.Errorf("cpu: %w", err)
 	}
 	return &cpuMemory{cpu.AlignedBytes(bytes)}, nil
 }
@@ -79,7 +79,7 @@ func (b *cpuBackend) NewStream() (Stream, error) {
 
 // Adopt implements Backend. Host values are used in place. A value that is not row-major is copied in each call.
 func (b *cpuBackend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {
-	err := ops.HoldValue(dst, v, want)
+	err := ops.PointAtValue(dst, v, want)
 	return err == nil, err
 }
 
@@ -100,7 +100,7 @@ func (m *cpuMemory) Place(b *cpu.Buf, offset, bytes int) {
 // Free leaves the memory to the garbage collector, since values may still lie in it.
 func (m *cpuMemory) Free() error { return nil }
 
-// cpuImplementation is the kernel that a Spec has itself.
+// cpuImplementation runs the kernel of the Spec itself.
 type cpuImplementation struct{ workers int }
 
 func (cpuImplementation) Name() string { return "cpu" }
@@ -109,7 +109,7 @@ func (cpuImplementation) Name() string { return "cpu" }
 func (cpuImplementation) Guard(s Site) error {
 	for _, o := range slices.Concat(s.In, s.Out) {
 		if ops.IsHalf(o.Dtype) {
-			return Refuse(ReasonDevice, "%v, and the cpu has no half precision", o)
+			return Refuse(ReasonDevice, "%v: the cpu has no half precision", o)
 		}
 	}
 	return nil
@@ -133,7 +133,7 @@ func (k *cpuKernel) Prepare(Stream, *cpu.Buf) error { return nil }
 func (k *cpuKernel) Launch(s Stream, work *cpu.Buf) error {
 	stream, ok := s.(*cpuStream)
 	if !ok {
-		return fmt.Errorf("kernel of the cpu on a stream of type %T", s)
+		return fmt.Errorf("launch of a cpu kernel on a stream of type %T", s)
 	}
 	return stream.team.Run(&k.kernel, work)
 }
@@ -141,11 +141,11 @@ func (k *cpuKernel) Launch(s Stream, work *cpu.Buf) error {
 // cpuStream runs all work before the call returns, in the goroutine of the caller and those of its team.
 type cpuStream struct {
 	team *cpu.Team
-	cell cpu.Buf // holds the host value of a copy
+	cell cpu.Buf // points at the host value during a copy
 }
 
 func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
-	if err := ops.HoldValue(&s.cell, src, dst.Operand); err != nil {
+	if err := ops.PointAtValue(&s.cell, src, dst.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(dst.Buf), hostBytes(&s.cell))
@@ -153,7 +153,7 @@ func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
 }
 
 func (s *cpuStream) Download(dst G.Value, src ops.Arg) error {
-	if err := ops.HoldValue(&s.cell, dst, src.Operand); err != nil {
+	if err := ops.PointAtValue(&s.cell, dst, src.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(&s.cell), hostBytes(src.Buf))
@@ -185,12 +185,12 @@ func (e *cpuEvent) Close() error  { return nil }
 func (e *cpuEvent) Since(start Event) (time.Duration, error) {
 	from, ok := start.(*cpuEvent)
 	if !ok {
-		return 0, fmt.Errorf("graph: cpu: time since an event of type %T", start)
+		return 0, fmt.Errorf("cpu: time since an event of type %T", start)
 	}
 	return e.at.Sub(from.at), nil
 }
 
-var errNoCapture = errors.New("graph: cpu: nothing is captured")
+var errNoCapture = errors.New("cpu: captures are not supported")
 
 func (s *cpuStream) BeginCapture() error         { return errNoCapture }
 func (s *cpuStream) EndCapture() (Replay, error) { return nil, errNoCapture }
@@ -198,7 +198,7 @@ func (s *cpuStream) View(a ops.Arg) G.Value      { return hostView(a) }
 func (s *cpuStream) Synchronize() error          { return nil }
 func (s *cpuStream) Close() error                { return nil }
 
-// hostBytes returns the host memory that b holds.
+// hostBytes returns the host memory that b points at.
 func hostBytes(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }
 
 // hostView returns a value over the host memory of a: a *tensor.Dense, or a Gorgonia scalar where a has no axes.

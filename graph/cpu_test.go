@@ -47,13 +47,13 @@ func TestHostMemory(t *testing.T) {
 		return fmt.Sprintf("out of memory: asked for %d bytes, %s has %d", bytes, of, host)
 	}
 
-	require.EqualError(t, testutil.Err(graph.NewCPU(1).Alloc(host+1)), "graph: cpu: "+asked(host+1))
+	require.EqualError(t, testutil.Err(graph.NewCPU(1).Alloc(host+1)), "cpu: "+asked(host+1))
 
 	x := vector(host / 4) // each of two results fits, but not both
 	G.Must(ops.SiLU(G.Must(ops.SiLU(x))))
 	_, err := graph.NewMachine(x.Graph())
 	require.ErrorContains(t, err, "graph: machine: arena of ")
-	require.ErrorContains(t, err, "graph: cpu: "+asked(2*((host/4*4+63)/64*64)))
+	require.ErrorContains(t, err, "cpu: "+asked(2*((host/4*4+63)/64*64)))
 
 	x = vector(1 << 48)
 	G.Must(ops.SiLU(x))
@@ -72,7 +72,7 @@ func TestCPURefusesHalf(t *testing.T) {
 	in, out := []ops.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}, []ops.Operand{{Dtype: ops.BFloat16, Shape: tensor.Shape{2}}}
 	cast := ops.CastOp{To: ops.BFloat16}
 	err := testutil.Err(graph.Bind(graph.NewCPU(1), graph.Site{Spec: cast, In: in, Out: out}, nil, nil))
-	require.EqualError(t, err, "cpu has no kernel for it: cpu: unsupported device: bfloat16 (2), and the cpu has no half precision")
+	require.EqualError(t, err, "cpu has no kernel for this op: cpu: unsupported device: bfloat16 (2): the cpu has no half precision")
 	for _, spec := range []ops.Spec{cast, ops.AdamWOp{DecayMask: "1", Copies: ops.BFloat16}} {
 		var k cpu.Kernel
 		spec.Bind(&k, nil, nil)

@@ -144,7 +144,7 @@ func TestHostFallback(t *testing.T) {
 	G.Must(G.Neg(x))
 	strict := graph.WithPolicy(graph.Policy{Strict: true})
 	newMachine(t, g, strict) // on a CPU, running on the host is no fallback
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, strict, graph.WithBackend(fakedevice.New()))), "strict: fake has no kernel for it")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, strict, graph.WithBackend(fakedevice.New()))), "strict: fake has no kernel for this op")
 }
 
 // TestLaunchErrors: see TestTrainingSurvivesEachFailure for the other errors of a backend.
@@ -315,7 +315,7 @@ func TestResidentRefuses(t *testing.T) {
 		{b, []G.Value{v, (*tensor.Dense)(nil)}, "value 1 is nil"},
 		{graph.NewCPU(1), []G.Value{v, (*G.F32)(nil)}, "value 1 is nil"},
 		{b, []G.Value{v, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(0, 3))}, "value 1 has no elements: its shape is (0, 3)"},
-		{b, []G.Value{v, v}, "values 0 and 1 share memory, and would be two on the device"},
+		{b, []G.Value{v, v}, "values 0 and 1 share memory: on the device each would have its own"},
 		{b, r.Values(), "value 0, float32 (2) on the fake device, is on a device already"},
 	} {
 		require.EqualError(t, testutil.Err(graph.NewResident(c.b, c.values)), "graph: resident values: "+c.want)

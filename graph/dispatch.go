@@ -67,14 +67,14 @@ func (v *operand) addCheck(c check) {
 // own: its op returns the output that the op of s has kept.
 func (p *plan) leaveToHost(s *step) error {
 	if s.op == nil {
-		return fmt.Errorf("%s: %s has no kernel for it", s.spec.Name(), p.device.Kind)
+		return fmt.Errorf("%s has no kernel for %s", p.device.Kind, s.spec.Name())
 	}
 	if p.policy.Strict && !p.device.Host {
-		return fmt.Errorf("strict: %s has no kernel for it", p.device.Kind)
+		return fmt.Errorf("strict: %s has no kernel for this op", p.device.Kind)
 	}
 	for _, v := range slices.Concat(s.in, s.out) {
 		if ops.IsHalf(v.arg.Dtype) {
-			return fmt.Errorf("a guard takes it in %v, and nothing runs it", v.arg.Dtype)
+			return fmt.Errorf("stored as %v, but no implementation could be bound", v.arg.Dtype)
 		}
 	}
 	main := s.out[0]
@@ -96,8 +96,8 @@ func args(operands []*operand) []ops.Arg {
 	return list
 }
 
-// firstAccepted returns the first implementation that try accepts, nil if there is none, and the refusals of those before it. An
-// error of try that is not *Unsupported is returned.
+// firstAccepted returns the first implementation that try accepts, nil if there is none, and the refusals of those before it.
+// It returns an error of try that is not *Unsupported.
 func firstAccepted(offers []Implementation, try func(Implementation) error) (impl Implementation, refused []Refusal, err error) {
 	for _, i := range offers {
 		err := try(i)

@@ -115,7 +115,7 @@ func length(branch func(*Policy) *BranchPolicy) func(*Policy, string) error {
 
 // PolicyFromEnv returns the policy that the environment sets; machines without WithPolicy use it. docs/environment.md lists
 // the variables. A variable that is empty or not set changes nothing. A wrong value is an error, and so is any other
-// variable whose name begins with NSA_; the policy still holds the values of the right variables.
+// variable whose name begins with NSA_; the policy still has the values of the right variables.
 func PolicyFromEnv() (Policy, error) {
 	var p Policy
 	var errs []error
@@ -132,7 +132,7 @@ func PolicyFromEnv() (Policy, error) {
 	for _, s := range os.Environ() {
 		name, value, _ := strings.Cut(s, "=")
 		if strings.HasPrefix(name, "NSA_") && value != "" && !slices.ContainsFunc(known, func(v variable) bool { return v.name == name }) {
-			errs = append(errs, fmt.Errorf("graph: no environment variable %s is known, the nearest one is %s", name, nearest(name, known)))
+			errs = append(errs, fmt.Errorf("graph: unknown environment variable %s; did you mean %s?", name, nearest(name, known)))
 		}
 	}
 	return p, errors.Join(errs...)

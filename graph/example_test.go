@@ -65,13 +65,13 @@ func ExampleMoveInputs() {
 	check(err)
 	solver, err := optim.NewAdamW(optim.WithMachine(m), optim.WithLR(1), optim.WithDecay(0))
 	check(err)
-	watch, err := m.Watch(loss)
+	reader, err := m.AsyncReader(loss)
 	check(err)
 	for range 4 {
 		check(m.RunAndStep(solver, []G.ValueGrad{w}))
-		check(watch.Fetch())
-		if watch.Waiting() == 2 {
-			number, err := watch.Next() // the loss of the step before
+		check(reader.Fetch())
+		if reader.Waiting() == 2 {
+			number, err := reader.Next() // the loss of the step before
 			check(err)
 			fmt.Printf("%.1f ", number)
 		}

@@ -30,21 +30,21 @@ func (n *tiny) train(t *testing.T, b graph.Backend, p graph.Precision, opts ...g
 	opts = append(opts, graph.WithBackend(b), graph.WithPrecision(p), graph.WithKeep(n.loss, n.hidden))
 	try(func() (err error) { m, err = graph.NewMachine(n.graph, opts...); return err })
 	solver := testutil.Must(optim.NewAdamW(optim.WithMachine(m), optim.WithLR(0.01)))(t)
-	var loss, norm *graph.Watch
-	try(func() (err error) { loss, err = m.Watch(n.loss); return err })
+	var loss, norm *graph.AsyncReader
+	try(func() (err error) { loss, err = m.AsyncReader(n.loss); return err })
 	for range 4 {
 		try(func() error { return m.RunAndStep(solver, G.NodesToValueGrads(n.weights)) })
 		if norm == nil {
-			try(func() (err error) { norm, err = solver.WatchNorm(); return err })
+			try(func() (err error) { norm, err = solver.NormReader(); return err })
 		}
-		for _, w := range []*graph.Watch{loss, norm} {
-			try(w.Fetch)
+		for _, r := range []*graph.AsyncReader{loss, norm} {
+			try(r.Fetch)
 			try(m.Synchronize)
-			x, err := w.Next()
+			x, err := r.Next()
 			if err != nil { // the copy is lost, the value is not
 				failures = append(failures, err)
-				require.NoError(t, w.Fetch())
-				x = testutil.Must(w.Next())(t)
+				require.NoError(t, r.Fetch())
+				x = testutil.Must(r.Next())(t)
 			}
 			all = append(all, x)
 		}

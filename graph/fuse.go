@@ -24,7 +24,7 @@ func fusions() []fusion {
 		{"linear-cast", (*fuser).linearCast},             // linear layer and the cast to float32 after it
 		{"linear-add", (*fuser).linearAdd},               // linear layer and the residual add after it
 		{"norm-grad-add", (*fuser).normGradAdd},          // gradient of RMSNorm and the add of the residual's gradient
-		{"decode-gates", (*fuser).decodeGates},           // step of decoding, and the layer and the sigmoid that make its gates
+		{"decode-gates", (*fuser).decodeGates},           // step of decoding, and the layer and the sigmoid that compute its gates
 		{"linear-activation", (*fuser).linearActivation}, // linear layer and the SiLU or the sigmoid that alone reads its result
 		{"linear-silu", (*fuser).linearSiLU},             // linear layer and the SiLU after it
 		{"gate-sigmoid", (*fuser).gateSigmoid},           // gated sum and its gradient, and the sigmoid of the gates
@@ -91,10 +91,9 @@ func (f *fuser) remove(s *step) {
 	}
 }
 
-// replace removes the old steps and puts one step of spec in the place of one of them: the last old step that comes before
-// all readers of the outputs. It reports whether it has done so. It does not if another result of the old steps is kept or
-// read, if an input is computed too late, or if the backend has no implementation (under a strict policy: none but a
-// fallback).
+// replace replaces the old steps by one step of spec, at the index of the last old step that comes before all readers of the
+// outputs. It reports whether it has done so. It does not if another result of the old steps is kept or read, if an input is
+// computed too late, or if the backend has no implementation (under a strict policy: none but a fallback).
 func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, error) {
 	at, ok := f.insertionIndex(old, in, out)
 	s := &step{node: old[0].node, spec: spec, in: in, out: out, rule: f.rule}
@@ -125,8 +124,9 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	return true, nil
 }
 
-// insertionIndex returns the index of the old step in whose place a new step may stand: after the writers of in, and before the readers
-// of out.
+// insertionIndex returns the index of the last old step that comes after the writers of in and before the readers of out: a
+// new step may stand there. ok is false if there is none, if an old step computes one of in, or if another result of the old
+// steps is kept or read.
 func (f *fuser) insertionIndex(old []*step, in, out []*operand) (at int, ok bool) {
 	from, to := -1, len(f.steps)
 	for _, v := range in {
@@ -176,10 +176,9 @@ func written[S ops.Spec](f *fuser, v *operand) (s *step, spec S, ok bool) {
 	return s, spec, ok
 }
 
-// removeCopies removes steps that copy a result of an op of package ops for other steps: these read the original. Gradients of
-// sums are such copies, because Gorgonia's machines work in place; a step of a plan does not change such an operand. Copies
-// that are kept stay. So do copies of values that may be views, on which some of Gorgonia's ops are wrong. The bits are the
-// same.
+// removeCopies removes steps that copy a result of an op of package ops: readers of the copy read the original. Gradients of
+// sums are such copies, because Gorgonia's machines work in place; steps of a plan do not. Copies that are kept stay. So do
+// copies of values that may be views, on which some of Gorgonia's ops are wrong. The bits are the same.
 func (f *fuser) removeCopies(s *step) error {
 	switch s.spec.(type) {
 	case ops.AddGradOp:

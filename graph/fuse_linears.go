@@ -58,8 +58,8 @@ func (t *rotations) add(i int, s *step) bool {
 	return true
 }
 
-// readersOfInput returns the steps with a Spec S that read the first operand of s, in the same types. It returns none unless s is the
-// first of them, and at most ops.MaxLinears.
+// readersOfInput returns the steps with a Spec S that read the first operand of s, in the same types, but at most
+// ops.MaxLinears. It returns none unless s is the first of them.
 func readersOfInput[S ops.Spec](f *fuser, s *step) (layers []*step) {
 	if _, ok := s.spec.(S); !ok {
 		return nil
@@ -76,10 +76,10 @@ func readersOfInput[S ops.Spec](f *fuser, s *step) (layers []*step) {
 }
 
 // linearsGrad fuses the gradients of linear layers of one input into one LinearsGradOp: those by the weights; those by the
-// input, if one sum adds them all and nothing else reads them; and the sums and RoPEs that make the gradients of the layers'
-// results. Other terms of the input's sum stay: the new term takes the place of the first term that it replaces. Terms are
-// added in another order and, in half precision, sums are not rounded first: so dx differs by roundings. The other results
-// are as in linears.
+// input, if one sum adds them all and nothing else reads them; and the sums and RoPEs that compute the gradients of the
+// layers' results. Other terms of the input's sum stay: the new term stands where the first term that it replaces stood.
+// Terms are added in another order and, in half precision, sums are not rounded first: so dx differs by roundings. The other
+// results are as in linears.
 func (f *fuser) linearsGrad(s *step) error {
 	weights := readersOfInput[ops.LinearWeightGradOp](f, s)
 	if len(weights) < 2 {
@@ -124,7 +124,8 @@ func (f *fuser) linearsGrad(s *step) error {
 	return err
 }
 
-// otherTerms returns the terms of the sum add that grads do not compute, and the place among them of the first term that grads compute.
+// otherTerms returns the terms of the sum add that grads do not compute. place is the index among them at which the first
+// term that grads compute would stand.
 func otherTerms(add *step, grads []*step) (others []*operand, place int) {
 	place = -1
 	for _, v := range add.in {
@@ -224,10 +225,10 @@ func asLinears(s *step) (op ops.LinearsOp, ok bool) {
 	return op, false
 }
 
-// linearActivation fuses linear layers and a SiLU or a sigmoid into one LinearsOp, if it alone reads one of their results and the
-// plan has no derivatives. The bits are the same in the graph's types; in half precision the result is not rounded before
-// the activation. In a plan with derivatives a rule must not avoid a rounding only because some value is not kept: the bits would depend on
-// what is kept, and two trainings would drift apart.
+// linearActivation fuses linear layers and a SiLU or a sigmoid into one LinearsOp, if nothing else reads the result that the
+// activation reads, and the plan has no derivatives. The bits are the same in the graph's types; in half precision the result
+// is not rounded before the activation. In a plan with derivatives a rule must not avoid a rounding only because some value is
+// not kept: the bits would depend on what is kept, and two trainings would drift apart.
 func (f *fuser) linearActivation(s *step) error {
 	var a ops.Activation
 	switch s.spec.(type) {
@@ -253,7 +254,7 @@ func (f *fuser) linearActivation(s *step) error {
 	return nil
 }
 
-// normLinears fuses linear layers and the RMSNorm that makes their input into one LinearsOp, if nothing else reads that
+// normLinears fuses linear layers and the RMSNorm that computes their input into one LinearsOp, if nothing else reads that
 // input and the plan has no derivatives. The bits are the same in the graph's types; on a device sums may be in another
 // order.
 func (f *fuser) normLinears(s *step) error {

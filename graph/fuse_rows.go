@@ -51,7 +51,7 @@ func (f *fuser) gateSigmoid(s *step) error {
 	return err
 }
 
-// decodeGates fuses the linear layer and the sigmoid that make the gates into a step of decoding. The bits are the same in
+// decodeGates fuses the linear layer and the sigmoid that compute the gates into a step of decoding. The bits are the same in
 // the graph's types; in half precision neither logits nor gates are rounded.
 func (f *fuser) decodeGates(s *step) error {
 	op, ok := s.spec.(ops.DecodeOp)

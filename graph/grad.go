@@ -29,8 +29,8 @@ func Grad(cost *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 	return grad(cost, nil, wrt)
 }
 
-// ScaledGrad is Grad of scale times cost. scale is a scalar of the cost's type and graph, and counts as a constant. With an
-// input as scale, gradients in half precision can be kept within its range. See AdamW.SetGradScale.
+// ScaledGrad is Grad of scale times cost. scale is a scalar of the cost's type and graph, and counts as a constant. If scale
+// is an input, it can keep gradients within the range of half precision. See optim.AdamW.SetGradScale.
 func ScaledGrad(cost, scale *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 	if err := cmp.Or(checkScalar("cost", cost), checkScalar("scale", scale)); err != nil {
 		return nil, fmt.Errorf("graph: grad: %w", err)
@@ -48,7 +48,7 @@ func checkScalar(role string, n *G.Node) error {
 	case !n.IsScalar():
 		return fmt.Errorf("the %s, %s, is not a scalar", role, describe(n))
 	case n.Graph() == nil:
-		return fmt.Errorf("the %s, %s, is not of a graph", role, describe(n))
+		return fmt.Errorf("the %s, %s, belongs to no graph", role, describe(n))
 	}
 	return nil
 }
@@ -81,14 +81,14 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 		return nil, err
 	}
 	if len(wrt) == 0 {
-		return nil, errors.New("nothing to differentiate by")
+		return nil, errors.New("no inputs to differentiate with respect to")
 	}
 	dt := cost.Dtype()
 	if dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("the cost, %s, is of type %v, want float32 or float64", describe(cost), dt)
 	}
 	if seed != nil && (seed.Dtype() != dt || seed.Graph() != cost.Graph()) {
-		return nil, fmt.Errorf("the scale, %s, is not of the type and the graph of the cost, %s", describe(seed), describe(cost))
+		return nil, fmt.Errorf("the scale, %s, differs in type or graph from the cost, %s", describe(seed), describe(cost))
 	}
 	var err error
 	b := &backward{depends: map[*G.Node]bool{}, terms: map[*G.Node]G.Nodes{}}
@@ -103,7 +103,7 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	}
 	for _, n := range wrt {
 		if _, ok := b.inputs[n]; !ok {
-			return nil, fmt.Errorf("%s is not of the cost's graph", describe(n))
+			return nil, fmt.Errorf("%s is not in the cost's graph", describe(n))
 		}
 		b.depends[n] = true
 	}
@@ -121,7 +121,7 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	grads := make(G.Nodes, len(wrt))
 	for i, n := range wrt {
 		if len(b.terms[n]) == 0 {
-			return nil, fmt.Errorf("the cost does not depend on %s by ops with a gradient%s", describe(n), b.stopped())
+			return nil, fmt.Errorf("the cost does not depend on %s through ops with a gradient%s", describe(n), b.stopped())
 		}
 		grads[i] = b.terms[n][0]
 	}
@@ -196,7 +196,7 @@ func diffWRT(n *G.Node, inputs int) (diffs []bool, err error) {
 	if len(diffs) == 0 {
 		return make([]bool, inputs), nil
 	}
-	return nil, fmt.Errorf("it says of %d inputs whether they have a gradient, and has %d", len(diffs), inputs)
+	return nil, fmt.Errorf("DiffWRT returned %d results for %d inputs", len(diffs), inputs)
 }
 
 // visit adds up the gradient of n and passes it on to the inputs that depend on wrt.
@@ -240,7 +240,7 @@ func (b *backward) visit(n *G.Node) error {
 	return nil
 }
 
-// symDiff calls the op's SymDiff. For an op with a Spec it makes only the wanted gradients. A panic comes back as an error.
+// symDiff calls the op's SymDiff. For an op with a Spec it adds only the wanted gradients. A panic comes back as an error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
 	defer asError(&err)
 	spec, _ := ops.SpecOf(n.Op())
@@ -282,7 +282,7 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 	return G.Nodes{G.Must(G.HadamardProd(factor, grad))}
 }
 
-// stopped lists ops that passed no gradient on, for the error about a node that no gradient has reached.
+// stopped lists the ops that pass no gradient on, for the error about a node that no gradient has reached.
 func (b *backward) stopped() string {
 	if len(b.stops) == 0 {
 		return ""
@@ -291,7 +291,7 @@ func (b *backward) stopped() string {
 	for _, n := range b.stops {
 		names = append(names, describe(n))
 	}
-	return "; none passes " + strings.Join(names, ", ")
+	return "; these ops pass no gradient on: " + strings.Join(names, ", ")
 }
 
 func elements(n *G.Node) int { return ops.Operand{Shape: n.Shape()}.Elements() }

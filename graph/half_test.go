@@ -111,15 +111,15 @@ func newTiny(t *testing.T) *tiny {
 	return n
 }
 
-// TestHeldInputs: the half-precision copy of a held input is made once and again after Refresh; that of any other input is
+// TestConstantInputs: the half-precision copy of a constant input is made once and again after Refresh; that of any other input is
 // made in each run.
-func TestHeldInputs(t *testing.T) {
+func TestConstantInputs(t *testing.T) {
 	g, f := G.NewGraph(), fakedevice.NewHalf()
 	x := single(g, "x", func(i int) float64 { return float64(i) }, 1, 4)
 	w := single(g, "w", func(int) float64 { return 1 }, 1, 4)
 	y := G.Must(ops.Linear(x, w))
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
-		m := newMachine(t, g, append(opts, graph.WithBackend(f), graph.WithPrecision(graph.BF16), graph.WithHeldInputs(w))...)
+		m := newMachine(t, g, append(opts, graph.WithBackend(f), graph.WithPrecision(graph.BF16), graph.WithConstantInputs(w))...)
 		sum := func() float32 {
 			require.NoError(t, m.RunAll())
 			return testutil.Must(graph.HostValue(y.Value()))(t).(*tensor.Dense).Float32s()[0]
@@ -145,9 +145,9 @@ func TestNaNWatchInHalfPrecision(t *testing.T) {
 		want string
 	}{
 		{1, 1, ""},
-		{1, math.NaN(), "ops: cast: found by the watch: element 0 of the result, near w, is NaN"},
-		{1e30, -1e30, "ops: linear: found by the watch: element 0 of the result, near x, is -Inf"},
-		{3e38, 0, "ops: weight gradient of linear: found by the watch: element 0 of the result, the gradient of w, is +Inf"},
+		{1, math.NaN(), "ops: cast: NaN or Inf found: element 0 of the result, near w, is NaN"},
+		{1e30, -1e30, "ops: linear: NaN or Inf found: element 0 of the result, near x, is -Inf"},
+		{3e38, 0, "ops: weight gradient of linear: NaN or Inf found: element 0 of the result, the gradient of w, is +Inf"},
 	} {
 		g := G.NewGraph()
 		x := single(g, "x", func(int) float64 { return c.x }, 3, 1)

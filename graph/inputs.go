@@ -63,7 +63,7 @@ func (m *Machine) check(o *operand, v G.Value) error {
 	if len(o.checks) == 0 || isRemote(v) {
 		return nil
 	}
-	if err := ops.HoldValue(&m.cell, v, o.arg.Operand); err != nil {
+	if err := ops.PointAtValue(&m.cell, v, o.arg.Operand); err != nil {
 		return err
 	}
 	for _, c := range o.checks {

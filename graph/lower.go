@@ -33,7 +33,7 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 			continue
 		}
 		if !ok {
-			return fmt.Errorf("%s is to be kept and is not in the graph", describe(n))
+			return fmt.Errorf("WithKeep: %s is not in the graph", describe(n))
 		}
 		v.keep = true
 	}
@@ -63,7 +63,7 @@ func (p *plan) lowerNode(n *G.Node, writers map[*operand]*step) error {
 				p.operandOf[n] = v
 				return nil
 			}
-			return fmt.Errorf("no output %d of %s", i, in[0].name)
+			return fmt.Errorf("%s has no output %d", in[0].name, i)
 		}
 	}
 	v := p.newOperand(n, describe(n), k, ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()})
@@ -103,7 +103,7 @@ func (p *plan) addStatement(op G.Op, in []*operand) error {
 		p.reads = append(p.reads, read{in[0], (*G.Value)(unsafe.Pointer(v.Field(0).Pointer()))})
 		return nil
 	}
-	return fmt.Errorf("statement of type %T is not known", op)
+	return fmt.Errorf("unknown statement of type %T", op)
 }
 
 // gorgoniaType returns the name of the type of op if op is of package gorgonia, else "".
@@ -121,7 +121,7 @@ func gorgoniaType(op G.Op) string {
 	return t.Name()
 }
 
-// isConstant reports whether n is a constant of Gorgonia. The op of a constant holds its value.
+// isConstant reports whether n is a constant of Gorgonia. The op of a constant has its value.
 func isConstant(n *G.Node) bool {
 	_, ok := n.Op().(interface{ Value() G.Value })
 	return ok && n.Value() != nil

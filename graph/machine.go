@@ -20,7 +20,7 @@ import (
 // scalars, the derivatives of its inputs, nodes that a gorgonia.Read reads, and the nodes of WithKeep. Other nodes have no
 // values. The values lie in the machine's memory. They are valid until the next RunAll or Close: copy what must last longer.
 // The value that a Read gives is on the host. The next run overwrites it, unless the Read's target has been set to another
-// value. After an error all values are undefined; the next RunAll starts afresh.
+// value. After an error all values are undefined; the next RunAll starts from scratch.
 //
 // On a device with memory of its own, results are device values, which HostValue copies to the host. The derivative of an
 // input lies where the input lies: on the host, where Gorgonia's own solvers read it, or after MoveInputs on the device,
@@ -30,39 +30,40 @@ import (
 // of them reads on the device what another one has computed there, call Synchronize of the other one first.
 type Machine struct {
 	*plan
-	state       []state // by operand.id
-	opts        options
-	owned       bool // the machine made the backend: Close closes it
-	stream      Stream
+	opts     options
+	owned    bool // the machine made the backend: Close closes it
+	stream   Stream
+	readers  []*AsyncReader
+	segments []segment // those of the prologue come first, if there is one
+
+	// memory
 	memory      Memory
 	wholeMemory cpu.Buf // the arena and the workspace
 	work        cpu.Buf
-	inputs      []*operand   // inputs that a step reads
-	kept        []*operand   // computed values that nodes have after a run
-	unkept      G.Nodes      // nodes that are computed and have no value after a run
-	unkeptGraph *G.ExprGraph // the subgraph of unkept
-	readValues  []G.Value    // by read: the value that the machine put into its target
-	args        []G.Value    // operands of the op on the host that runs
-	hostMem     hostMemory
-	cell        cpu.Buf         // holds a host value while its numbers are checked
-	train       []G.TrainModeOp // ops on the host that tell training from evaluation
-	counts      []int64         // by step: how often it has run
+	state       []state // by operand.id
+	cell        cpu.Buf // points at a host value while its numbers are checked
 
-	segments       []segment // those of the prologue come first, if there is one
-	beginsSums     bool      // the next run begins the sums of WithGradSums: it overwrites them
-	addressChanges int64     // how often an address that kernels read has changed
-	warm           bool      // a run has succeeded
-	watches        []*Watch
-	run            int64 // number of runs so far, with the one that is running
-	running        *step // the step that is running, nil between steps
+	// ops on the host
+	hostMem hostMemory
+	args    []G.Value       // operands of the op that runs
+	train   []G.TrainModeOp // those that tell training from evaluation
+
+	// values of nodes
+	inputs       []*operand   // inputs that a step reads
+	kept         []*operand   // computed values that nodes have after a run
+	unbound      G.Nodes      // nodes that are computed and have no value after a run
+	unboundGraph *G.ExprGraph // the subgraph of unbound
+	readValues   []G.Value    // by read: the value that the machine put into its target
+
+	// what changes from run to run
+	run            int64   // number of runs so far, with the one that is running
+	running        *step   // the step that is running, nil between steps
+	warm           bool    // a run has succeeded
+	beginsSums     bool    // the next run begins the sums of WithGradSums: it overwrites them
+	addressChanges int64   // how often an address that kernels read has changed
+	counts         []int64 // by step: how often it has run
 	transfers      struct{ uploads, downloads int64 }
-
-	// copiesUpToDate says that the half-precision copies of weights are right: a solver's step has written them, or the weights
-	// are held.
-	copiesUpToDate bool
-
-	// afterStep, if not nil, is called after each step. Timing and tests use it.
-	afterStep func(index int)
+	afterStep      func(index int) // called after each step, unless nil: for timing and tests
 }
 
 var _ G.VM = (*Machine)(nil)
@@ -87,7 +88,7 @@ type options struct {
 	capture    bool
 	eval       bool
 
-	held               G.Nodes // inputs
+	constant           G.Nodes // inputs
 	precision          Precision
 	watchNaN, watchInf bool
 	logger             *slog.Logger
@@ -106,7 +107,7 @@ type Option func(*options)
 // backend of its own.
 func WithBackend(b Backend) Option { return func(o *options) { o.backend, o.hasBackend = b, true } }
 
-// WithKeep makes nodes have values after a run, in addition to those that Machine lists.
+// WithKeep gives nodes values after a run, in addition to those that Machine lists.
 func WithKeep(nodes ...*G.Node) Option {
 	return func(o *options) { o.keep = append(o.keep, nodes...) }
 }
@@ -118,11 +119,11 @@ func WithPolicy(p Policy) Option { return func(o *options) { o.policy = &p } }
 // again when an input has moved to another address on the device. It has no effect on a CPU.
 func WithCapture() Option { return func(o *options) { o.capture = true } }
 
-// WithHeldInputs says that inputs keep their values from run to run, such as the weights of a model that only predicts. In a
-// graph without derivatives the machine then makes their half-precision copies in the first run only, and again after
+// WithConstantInputs says that inputs keep their values from run to run, such as the weights of a model that only predicts.
+// In a graph without derivatives the machine then casts them to half precision in the first run only, and again after
 // Refresh: each later run saves a pass over these inputs.
-func WithHeldInputs(nodes ...*G.Node) Option {
-	return func(o *options) { o.held = append(o.held, nodes...) }
+func WithConstantInputs(nodes ...*G.Node) Option {
+	return func(o *options) { o.constant = append(o.constant, nodes...) }
 }
 
 // WithEvalMode sets ops that tell training from evaluation, such as dropout, to evaluation, as gorgonia.EvalMode does for a
@@ -183,12 +184,12 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 		return err
 	}
 	m.beginsSums = true
-	m.unkeptGraph = g.Subgraph(slices.Clone(m.unkept)...)
+	m.unboundGraph = g.Subgraph(slices.Clone(m.unbound)...)
 	m.logPlan()
 	return nil
 }
 
-// Reset does nothing, because each run starts afresh. gorgonia.VM requires the method.
+// Reset does nothing, because each run starts from scratch. gorgonia.VM requires the method.
 func (m *Machine) Reset() {}
 
 // Synchronize waits for the work of all runs so far and returns its first error.
@@ -211,8 +212,8 @@ func (m *Machine) Close() error {
 		for i := range m.segments {
 			errs = append(errs, m.segments[i].drop())
 		}
-		for _, w := range m.watches {
-			errs = append(errs, w.Close())
+		for _, r := range m.readers {
+			errs = append(errs, r.Close())
 		}
 		errs = append(errs, m.stream.Close())
 	}

@@ -182,11 +182,11 @@ func TestMachineErrors(t *testing.T) {
 	elsewhere := scalars(G.NewGraph(), 1)[0]
 	require.EqualError(t, testutil.Err(graph.NewMachine(nil)), "graph: machine: nil graph")
 	for want, option := range map[string]graph.Option{
-		"graph: machine: nil option":                               nil,
-		"graph: machine: the backend is nil":                       graph.WithBackend(nil),
-		"graph: machine: the backend is a nil *fakedevice.Backend": graph.WithBackend((*fakedevice.Backend)(nil)),
-		`input "a" (node 0, shape ()) is to be kept and is`:        graph.WithKeep(elsewhere),
-		`graph: machine: policy: no fusion ""`:                     graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
+		"graph: machine: nil option":                                 nil,
+		"graph: machine: the backend is nil":                         graph.WithBackend(nil),
+		"graph: machine: the backend is a nil *fakedevice.Backend":   graph.WithBackend((*fakedevice.Backend)(nil)),
+		`WithKeep: input "a" (node 0, shape ()) is not in the graph`: graph.WithKeep(elsewhere),
+		`graph: machine: policy: unknown fusion ""`:                  graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
 	} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(g, option)), want)
 	}
@@ -293,7 +293,7 @@ func TestGorgoniaReads(t *testing.T) {
 		require.IsType(t, G.StandardEngine{}, n.Value().(*tensor.Dense).Engine(), "as the results of a TapeMachine have")
 	}
 	G.NewUniqueNode(G.WithOp(h.Op()), G.WithChildren(G.Nodes{x}), G.WithName("other"), G.In(g)) // the node has no type
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "is not known")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "unknown statement of type")
 }
 
 func TestEvalMode(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// WithNaNWatch makes a run end with an error if the result of an op holds a NaN, as gorgonia.WithNaNWatch does for a
+// WithNaNWatch makes a run end with an error if the result of an op has a NaN, as gorgonia.WithNaNWatch does for a
 // TapeMachine. The error names the first such op and the nearest input of floats before it, such as a weight. The watch is
 // slow: results on a device are copied to the host, nothing is replayed and no steps are fused. Further outputs of an op,
 // such as the LSE of an attention, are not checked.
@@ -21,12 +21,10 @@ func WithNaNWatch() Option { return func(o *options) { o.watchNaN = true } }
 // WithInfWatch is WithNaNWatch for infinite results.
 func WithInfWatch() Option { return func(o *options) { o.watchInf = true } }
 
-var errWatch = errors.New("found by the watch")
-
 // checksResults reports whether the machine checks each result for NaN or Inf.
 func (o *options) checksResults() bool { return o.watchNaN || o.watchInf }
 
-// checkResult returns an error if the main result of s holds a NaN or Inf that is watched for.
+// checkResult returns an error if the main result of s has a NaN or Inf that the options ask for.
 func (m *Machine) checkResult(s *step) (err error) {
 	result := s.out[0]
 	want := result.arg.Operand
@@ -43,7 +41,7 @@ func (m *Machine) checkResult(s *step) (err error) {
 			return err
 		}
 	}
-	if err := ops.HoldValue(&m.cell, v, want); err != nil {
+	if err := ops.PointAtValue(&m.cell, v, want); err != nil {
 		return err
 	}
 	var at func(i int) float64
@@ -60,7 +58,7 @@ func (m *Machine) checkResult(s *step) (err error) {
 	}
 	for i := range result.arg.Elements() {
 		if x := at(i); m.opts.watchNaN && math.IsNaN(x) || m.opts.watchInf && math.IsInf(x, 0) {
-			return fmt.Errorf("%w: element %d of the result%s is %v", errWatch, i, m.nearby(s), x)
+			return fmt.Errorf("NaN or Inf found: element %d of the result%s is %v", i, m.nearby(s), x)
 		}
 	}
 	return nil

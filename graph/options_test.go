@@ -46,8 +46,8 @@ func TestNaNWatch(t *testing.T) {
 			for _, c := range []struct {
 				x    float64
 				want string
-			}{{1, ""}, {-1, "op sqrt (node 1, shape (2)): found by the watch: element 1 of the result, near x, is NaN"},
-				{10000, "node 2, shape (2): ops: scaled sum: found by the watch: element 1 of the result, near x, is +Inf"}, {0.25, ""}} {
+			}{{1, ""}, {-1, "op sqrt (node 1, shape (2)): NaN or Inf found: element 1 of the result, near x, is NaN"},
+				{10000, "node 2, shape (2): ops: scaled sum: NaN or Inf found: element 1 of the result, near x, is +Inf"}, {0.25, ""}} {
 				let(t, x, 0, c.x)
 				if err := m.RunAll(); c.want == "" {
 					require.NoError(t, err, name)
@@ -104,10 +104,10 @@ func TestGradSums(t *testing.T) {
 	}
 	g := G.NewGraph()
 	in := scalars(g, 2, 3)
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums())), "no input has one")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums())), "no input has a derivative")
 	testutil.Must(graph.Grad(G.Must(G.HadamardProd(in[0], in[1])), in[0]))(t)
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums(in[1]))),
-		`the derivatives of input "b" (node 1, shape ()) are to add up, and it has none in the graph`)
+		`WithGradSums: input "b" (node 1, shape ()) has no derivative in the graph`)
 	m := newMachine(t, g, graph.WithGradSums(in[0])) // a graph of stock ops alone
 	for i := range 3 {
 		require.NoError(t, m.RunAll())
@@ -127,7 +127,7 @@ func TestPolicyFromEnv(t *testing.T) {
 		{env: "NSA_STRICT=rather", fails: `graph: NSA_STRICT is "rather", want a boolean`},
 		{env: "NSA_TF32=1 NSA_STRICT=", want: graph.Policy{TF32: true}},
 		{env: "NSA_UNFUSED=linears,linear-add", want: graph.Policy{Unfused: []string{"linears", "linear-add"}}},
-		{env: "NSA_UNFUSED=linears,norms", fails: `graph: NSA_UNFUSED is "linears,norms": policy: no fusion "norms" to be switched off, want "all" or some of ["copies" "linears" `},
+		{env: "NSA_UNFUSED=linears,norms", fails: `graph: NSA_UNFUSED is "linears,norms": policy: unknown fusion "norms", want "all" or some of ["copies" "linears" `},
 		{env: "NSA_USE_FA2=1"}, {env: "NSA_USE_FA2=0", want: graph.Policy{Window: general, Compressed: general, Selected: general}},
 		{env: "NSA_USE_FA2=0 NSA_USE_FA2_WIN=1", want: graph.Policy{Compressed: general, Selected: general}},
 		{env: "NSA_USE_FA2_WIN=0", want: graph.Policy{Window: general}}, {env: "NSA_USE_FA2_CMP=0", want: graph.Policy{Compressed: general}},
@@ -145,10 +145,10 @@ func TestPolicyFromEnv(t *testing.T) {
 		{env: "NSA_REQUIRE_GPU=yes", fails: `graph: NSA_REQUIRE_GPU is "yes", want a boolean`}, {env: "NSA_TEST_FA2=1 NSA_TIME=base NSA_CUDA_LIBS=/lib"},
 		{env: "NSA_TEST_MUTATIONS=abc", fails: `graph: NSA_TEST_MUTATIONS is "abc", want a number of at least 1`}, {env: "NSA_TEST_MUTATIONS=9"},
 		{env: "NSA_CASES=[", fails: `graph: NSA_CASES is "[": error parsing regexp`},
-		{env: "NSA_STRIKT=1 NSA_USE_FA2_CPM=", fails: "graph: no environment variable NSA_STRIKT is known, the nearest one is NSA_STRICT"},
-		{env: "NSA_FA2_MINLEN_WIN=5", fails: "NSA_FA2_MINLEN_WIN is known, the nearest one is NSA_FA2_MIN_LEN_WIN"},
+		{env: "NSA_STRIKT=1 NSA_USE_FA2_CPM=", fails: "graph: unknown environment variable NSA_STRIKT; did you mean NSA_STRICT?"},
+		{env: "NSA_FA2_MINLEN_WIN=5", fails: "NSA_FA2_MINLEN_WIN; did you mean NSA_FA2_MIN_LEN_WIN?"},
 		// Right values are kept beside wrong ones, and every error is reported.
-		{env: "NSA_STRICT=1 NSA_TF32=2 NSA_TF31=1", want: graph.Policy{Strict: true}, fails: `NSA_TF32 is "2", want a boolean` + "\n" + "graph: no environment variable NSA_TF31"},
+		{env: "NSA_STRICT=1 NSA_TF32=2 NSA_TF31=1", want: graph.Policy{Strict: true}, fails: `NSA_TF32 is "2", want a boolean` + "\n" + "graph: unknown environment variable NSA_TF31"},
 	} {
 		t.Run(c.env, func(t *testing.T) {
 			for _, s := range strings.Fields(c.env) {
@@ -200,7 +200,7 @@ func TestPolicyOfMachine(t *testing.T) {
 	G.Must(G.Neg(G.NewScalar(g, tensor.Float64, G.WithName("x"))))
 	device := graph.WithBackend(fakedevice.New())
 	t.Setenv("NSA_STRICT", "1")
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), "strict: fake has no kernel for it")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), "strict: fake has no kernel for this op")
 	newMachine(t, g, device, graph.WithPolicy(graph.Policy{}))
 	t.Setenv("NSA_STRICT", "rather")
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), `graph: NSA_STRICT is "rather"`)
@@ -270,7 +270,7 @@ func TestPreferFP16(t *testing.T) {
 func TestPolicyRefuses(t *testing.T) {
 	p := graph.Policy{Window: graph.BranchPolicy{MinKeys: -1}}
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph(), graph.WithPolicy(p))),
-		"graph: machine: policy: the least number of keys is -1, want at least 0")
+		"graph: machine: policy: MinKeys is -1, want at least 0")
 }
 
 // TestAudit: each call of attention is logged, also in a replay, and each step is counted.

@@ -122,9 +122,9 @@ func TestCheckGraph(t *testing.T) {
 			G.NewVector(g, tensor.Float64, G.WithShape(2, 1), G.WithName("column"))
 		}},
 		"equal names": {build: func(g *G.ExprGraph) { vector(g, "x", 2); vector(g, "x", 3) },
-			want: []string{`input "x" (node 0, shape (2)) and input "x" (node 1, shape (3)) have one name`}},
+			want: []string{`input "x" (node 0, shape (2)) and input "x" (node 1, shape (3)) have the same name`}},
 		"equal hashes": {build: func(g *G.ExprGraph) { vector(g, "xksxlu", 2); vector(g, "yycfoo", 2) },
-			want: []string{`"xksxlu"`, `"yycfoo"`, "one hash"}},
+			want: []string{`"xksxlu"`, `"yycfoo"`, "the same hash"}},
 		"no shape": {build: func(g *G.ExprGraph) { G.NewVector(g, tensor.Float64, G.WithName("x")) },
 			want: []string{`input "x"`, "no shape"}, refused: true},
 		"rank": {build: func(g *G.ExprGraph) {

@@ -11,14 +11,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// plan is the form of a graph that a machine runs: a list of steps over operands. newPlan makes it, pass by pass; nothing
-// changes it after that.
+// plan is the form of a graph that a machine runs: a list of steps over operands. newPlan makes it, pass by pass. After
+// that only halfCopies.upToDate changes.
 type plan struct {
-	backend Backend
-	device  Device
-	policy  Policy
-	half    tensor.Dtype // type of activations; the zero value means the types of the graph
-	held    G.Nodes      // the inputs of WithHeldInputs
+	backend  Backend
+	device   Device
+	policy   Policy
+	half     tensor.Dtype // type of activations; the zero value means the types of the graph
+	constant G.Nodes      // the inputs of WithConstantInputs
 
 	order     *order
 	operands  []*operand
@@ -26,13 +26,11 @@ type plan struct {
 	reads     []read
 	steps     []*step
 
-	halfCopies    map[*G.Node]*operand // by precision: half-precision casts of inputs
-	prologue      int                  // by precision: number of first steps that cast inputs and constants
-	weightCasts   int                  // by precision: number of these that cast weights: inputs with a derivative, which solvers write, or held ones
-	allHeld       bool                 // by precision: there are such weights, all are held, and none has a derivative
-	removedCopies G.Nodes              // by fuse: copies without a step, because their readers read the original
-	unfused       map[string]int       // by fuse: number of refusals by the backend, by rule and reason
-	contiguous    [][]*operand         // by joinWeights: lists of operands that are contiguous in memory
+	halfCopies    halfCopies     // by precision
+	prologue      int            // by precision: number of first steps that cast inputs and constants
+	removedCopies G.Nodes        // by fuse: copies without a step, because their readers read the original
+	unfused       map[string]int // by fuse: number of refusals by the backend, by rule and reason
+	contiguous    [][]*operand   // by joinWeights: lists of operands that are contiguous in memory
 
 	arena, arenaMin, workspace int // by layout: bytes
 }
@@ -53,12 +51,12 @@ type operand struct {
 	node     *G.Node // the node that has this value; nil for a further output or a cast that no node shows
 	name     string  // for errors
 	kind     kind
-	arg      ops.Arg // type and shape, and the cell that holds its memory on the device
+	arg      ops.Arg // type and shape, and the cell that points at its memory on the device
 	keep     bool    // it stays in memory to the end of a run and is bound to its node then
 	persists bool    // it stays in memory from run to run
 	wrt      G.Nodes // the inputs whose derivative it is
 
-	held     bool // an input of WithHeldInputs, or a cast of one
+	constant bool // an input of WithConstantInputs, or a cast of one
 	boundary bool // a boundary of WithRecompute: it stays in memory for the backward pass
 	updated  bool // by updates: a step writes to it
 
@@ -131,7 +129,7 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 
 // emptyPlan returns a plan without steps.
 func emptyPlan(o options) (*plan, error) {
-	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, held: o.held, operandOf: map[*G.Node]*operand{}, unfused: map[string]int{}}
+	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, constant: o.constant, operandOf: map[*G.Node]*operand{}, unfused: map[string]int{}}
 	var err error
 	if p.half, err = o.precision.half(); err != nil {
 		return nil, err
@@ -156,7 +154,7 @@ func (p *plan) hasDerivatives() bool {
 // newOperand adds an operand with a cell of its own. The node may be nil.
 func (p *plan) newOperand(n *G.Node, name string, k kind, o ops.Operand) *operand {
 	v := &operand{id: len(p.operands), node: n, name: name, kind: k, arg: ops.Arg{Operand: o, Buf: new(cpu.Buf)}}
-	v.held = k == fromInput && slices.Contains(p.held, n)
+	v.constant = k == fromInput && slices.Contains(p.constant, n)
 	p.operands = append(p.operands, v)
 	return v
 }
@@ -165,7 +163,7 @@ func (p *plan) newOperand(n *G.Node, name string, k kind, o ops.Operand) *operan
 func (p *plan) site(s *step) Site {
 	site := Site{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy}
 	for _, v := range s.in {
-		site.Held = append(site.Held, v.held)
+		site.Constant = append(site.Constant, v.constant)
 	}
 	for _, list := range [][]*operand{s.in, s.out} {
 		for i, v := range list {

@@ -21,8 +21,8 @@ type Policy struct {
 	Unfused []string
 
 	// Window, Compressed and Selected narrow the choice of kernels for the branches of attention and their gradients. Window
-	// includes dense attention, Selected includes the choice of blocks. Of a step of decoding they narrow the choice if the layer
-	// has the branch, by General alone.
+	// includes dense attention, Selected includes the choice of blocks. For decoding only General counts, and only if the layer
+	// has the branch.
 	Window, Compressed, Selected BranchPolicy
 
 	// PreferFP16 makes a machine of precision BF16 use FP16 if its graph has no derivatives. FP16 has three more bits of
@@ -56,8 +56,8 @@ func Fusions() (names []string) {
 	return names
 }
 
-// Attention returns the name of the branch of attention of spec, and the policy for this branch. All branches of a step of decoding
-// are "decoding". For a Spec that is not attention the name is empty.
+// Attention returns the name of the branch of attention of spec, and the policy for this branch. A step of decoding computes
+// all branches: its name is "decoding". For a Spec that is not attention the name is empty.
 func (p Policy) Attention(spec ops.Spec) (name string, b BranchPolicy) {
 	switch op := spec.(type) {
 	case ops.SlidingWindowOp, ops.SlidingWindowGradOp:
@@ -74,7 +74,8 @@ func (p Policy) Attention(spec ops.Spec) (name string, b BranchPolicy) {
 	return "", BranchPolicy{}
 }
 
-// decoding returns the policy for a step of decoding. One kernel computes all branches, so it is a general one if any branch wants that.
+// decoding returns the policy for a step of decoding. One kernel computes all branches, so it is a general one if any branch
+// asks for that.
 func (p Policy) decoding(c ops.KVCache) BranchPolicy {
 	return BranchPolicy{General: p.Compressed.General && c.Has(ops.Compressed) || p.Selected.General && c.Has(ops.Selected) ||
 		p.Window.General && (c.Has(ops.Window) || c.Dense())}
@@ -87,12 +88,12 @@ func (p Policy) unfused(rule string) bool {
 func (p Policy) check() error {
 	for _, name := range p.Unfused {
 		if name != UnfusedAll && !slices.Contains(Fusions(), name) {
-			return fmt.Errorf("policy: no fusion %q to be switched off, want %q or some of %q", name, UnfusedAll, Fusions())
+			return fmt.Errorf("policy: unknown fusion %q, want %q or some of %q", name, UnfusedAll, Fusions())
 		}
 	}
 	for _, b := range []BranchPolicy{p.Window, p.Compressed, p.Selected} {
 		if b.MinKeys < 0 {
-			return fmt.Errorf("policy: the least number of keys is %d, want at least 0", b.MinKeys)
+			return fmt.Errorf("policy: MinKeys is %d, want at least 0", b.MinKeys)
 		}
 	}
 	return nil

@@ -66,7 +66,7 @@ func WithPrecision(p Precision) Option { return func(o *options) { o.precision =
 type precisionPass struct {
 	*plan
 	casts           map[cast]*operand
-	weights, inputs []*step // the prologue: casts of weights (inputs with a derivative, held inputs), and of other inputs and constants
+	weights, inputs []*step // the prologue: casts of weights (inputs with a derivative, constant inputs), and of other inputs and constants
 	steps           []*step
 }
 
@@ -93,15 +93,15 @@ func (p *plan) precision() error {
 			return err
 		}
 	}
-	p.weightCasts, p.prologue = len(t.weights), len(t.weights)+len(t.inputs)
-	p.allHeld = p.weightCasts > 0 && !slices.ContainsFunc(t.weights, func(s *step) bool { return s.node.Deriv() != nil })
-	p.steps = slices.Concat(t.weights, t.inputs, t.steps)
-	p.halfCopies = map[*G.Node]*operand{}
+	copies := map[*G.Node]*operand{}
 	for c, v := range t.casts {
 		if c.from.kind == fromInput && c.to == p.half {
-			p.halfCopies[c.from.node] = v
+			copies[c.from.node] = v
 		}
 	}
+	p.halfCopies = newHalfCopies(copies, t.weights)
+	p.prologue = len(t.weights) + len(t.inputs)
+	p.steps = slices.Concat(t.weights, t.inputs, t.steps)
 	return nil
 }
 
@@ -110,7 +110,7 @@ func (t *precisionPass) addStep(s *step) error {
 	site := t.site(s)
 	in, out := t.backend.Storage(site, t.half)
 	if len(in) != len(s.in) || len(out) != len(s.out) {
-		return fmt.Errorf("%s stores %d inputs and %d outputs, want %d and %d", t.device.Kind, len(in), len(out), len(s.in), len(s.out))
+		return fmt.Errorf("%s returned storage types for %d inputs and %d outputs, want %d and %d", t.device.Kind, len(in), len(out), len(s.in), len(s.out))
 	}
 	for i := range site.In {
 		site.In[i].Dtype = in[i]
@@ -160,11 +160,11 @@ func (t *precisionPass) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 		return nil, err
 	}
 	c := t.newOperand(nil, "cast of "+v.name, fromKernel, out[0])
-	c.persists, c.held = v.kind == fromInput || v.kind == fromConstant, v.held
+	c.persists, c.constant = v.kind == fromInput || v.kind == fromConstant, v.constant
 	s := &step{node: v.node, spec: spec, in: []*operand{v}, out: []*operand{c}}
 	t.casts[cast{v, dt}] = c
 	switch {
-	case v.kind == fromInput && (v.node.Deriv() != nil || v.held):
+	case v.kind == fromInput && (v.node.Deriv() != nil || v.constant):
 		t.weights = append(t.weights, s)
 	case c.persists:
 		t.inputs = append(t.inputs, s)

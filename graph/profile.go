@@ -20,15 +20,17 @@ func (m *Machine) Profile() ([]time.Duration, error) {
 	if m.stream == nil {
 		return nil, errMachineClosed
 	}
-	times, err := m.timed(func() error { return m.runOnce(nil, nil) })
-	if err != nil {
-		return nil, fmt.Errorf("graph: machine: profile: %w", err)
-	}
-	return times, nil
+	return m.timed(func() error { return m.runOnce(nil, nil) })
 }
 
 // timed calls run, waits for the end of its work, and returns the device time of each step, 0 for a step that did not run.
 func (m *Machine) timed(run func() error) (times []time.Duration, err error) {
+	var runErr error
+	defer func() {
+		if err != nil && runErr == nil { // an error of run has the prefix already
+			err = fmt.Errorf("graph: machine: timing: %w", err)
+		}
+	}()
 	events := make([]Event, 0, len(m.steps)+1) // one before the first step and one after each
 	defer func(after func(int), capture bool) {
 		m.afterStep, m.opts.capture = after, capture
@@ -50,8 +52,8 @@ func (m *Machine) timed(run func() error) (times []time.Duration, err error) {
 	ran := make([]bool, len(m.steps))
 	m.opts.capture = false
 	m.afterStep = func(i int) { ran[i], failed = true, errors.Join(failed, events[i+1].Record()) }
-	err = run()
-	if err = errors.Join(err, failed, m.stream.Synchronize()); err != nil {
+	runErr = run()
+	if err = errors.Join(runErr, failed, m.stream.Synchronize()); err != nil {
 		return nil, err
 	}
 	times, last := make([]time.Duration, len(m.steps)), events[0]

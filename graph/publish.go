@@ -15,13 +15,13 @@ func (m *Machine) publish() error {
 	if err := m.bindKept(true); err != nil {
 		return err
 	}
-	if err := m.unbindUnkept(); err != nil {
+	if err := m.unbindStale(); err != nil {
 		return err
 	}
 	if err := m.bindDuals(); err != nil {
 		return err
 	}
-	return m.answerReads()
+	return m.fillReadTargets()
 }
 
 // bindKept binds the kept values to their nodes, before or after a run. It leaves what an earlier run has bound if that is
@@ -62,10 +62,10 @@ func (m *Machine) bindKept(after bool) error {
 	return nil
 }
 
-// unbindUnkept removes the values that earlier machines have bound to nodes which this machine computes and does not keep.
-func (m *Machine) unbindUnkept() error {
+// unbindStale removes the values that earlier machines have bound to nodes which this machine computes and does not keep.
+func (m *Machine) unbindStale() error {
 	bound := false
-	for _, n := range m.unkept {
+	for _, n := range m.unbound {
 		v := n.Value()
 		if v == nil {
 			continue
@@ -78,7 +78,7 @@ func (m *Machine) unbindUnkept() error {
 		}
 	}
 	if bound {
-		m.unkeptGraph.UnbindAll()
+		m.unboundGraph.UnbindAll()
 	}
 	return nil
 }
@@ -106,8 +106,8 @@ func (m *Machine) bindDuals() error {
 	return nil
 }
 
-// answerReads puts host values into the targets of gorgonia.Read. It uses a value of an earlier run again.
-func (m *Machine) answerReads() error {
+// fillReadTargets puts host values into the targets of gorgonia.Read. It uses a value of an earlier run again.
+func (m *Machine) fillReadTargets() error {
 	if len(m.reads) == 0 {
 		return nil
 	}

@@ -9,12 +9,12 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// WithRecompute makes the backward pass compute activations again instead of keeping them from the forward pass. Only the
-// boundaries stay in memory. They are nodes of the forward pass, such as the residual stream after each layer of a
-// transformer. If the backward pass reads an activation that lies before a boundary, the activation is computed again right
-// before it is read, starting from the boundary before it. So the activations of a layer are in memory during the layer's
-// own forward pass and its own backward pass. Activations after the last boundary are kept, as without this option: their
-// backward pass comes at once.
+// WithRecompute turns on activation checkpointing: the backward pass computes activations again instead of keeping them from
+// the forward pass. Only the boundaries stay in memory. They are nodes of the forward pass, such as the residual stream after
+// each layer of a transformer. If the backward pass reads an activation that lies before a boundary, the machine computes it
+// again right before it is read, starting from the boundary before it. So the activations of a layer are in memory during the
+// layer's own forward pass and its own backward pass. Activations after the last boundary are kept, as without this option:
+// their backward pass comes at once.
 //
 // Results have the same bits, because the repeated steps are the same kernels on the same operands. If a boundary is part of
 // a fused step, the results of that step stay in memory instead. Integers, such as the chosen blocks of selected attention,
@@ -41,7 +41,7 @@ func (p *plan) markBoundaries(o options) error {
 		case !ok:
 			return fmt.Errorf("recompute: boundary %s is not in the graph", describe(n))
 		case v.kind != fromKernel:
-			return fmt.Errorf("recompute: boundary %s is not computed", describe(n))
+			return fmt.Errorf("recompute: boundary %s is an input or a constant", describe(n))
 		}
 		v.boundary = true
 	}
@@ -54,7 +54,7 @@ func (p *plan) markBoundaries(o options) error {
 	forward, writers := p.stepsBefore(kept), p.writers()
 	for _, n := range o.boundaries {
 		if !forward[writers[p.operandOf[n]]] {
-			return fmt.Errorf("recompute: boundary %s is not of a forward pass: only derivatives depend on it", describe(n))
+			return fmt.Errorf("recompute: boundary %s is not part of the forward pass: only derivatives depend on it", describe(n))
 		}
 	}
 	return nil

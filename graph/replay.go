@@ -17,11 +17,11 @@ type segment struct {
 // recording is one capture of a segment.
 type recording struct {
 	replay         Replay // nil for none
-	addressChanges int64  // those of the machine at the capture
+	addressChanges int64  // that of the machine at the capture
 	solver         Solver // solver whose step was captured after the segment, nil for none
 }
 
-// recording returns the place for a recording of the segment. There are four: for runs that begin sums and for runs that add
+// recording returns one of the segment's recordings. There are four: for runs that begin sums and for runs that add
 // to them, each with and without a solver's step after the segment. With micro-batches these take turns.
 func (s *segment) recording(begins, follows bool) *recording {
 	i := 0
@@ -56,7 +56,7 @@ func (r *recording) drop() error {
 // addToSegments adds step i to the last segment, or begins one with it.
 func (m *Machine) addToSegments(i int) {
 	kernels, sums := m.steps[i].kernel != nil, m.steps[i].phase != always
-	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != m.weightCasts {
+	if n := len(m.segments); n > 0 && kernels && m.segments[n-1].kernels && i != m.prologue && i != len(m.halfCopies.casts) {
 		last := &m.segments[n-1]
 		last.to, last.sums = i+1, last.sums || sums
 		return
@@ -67,7 +67,7 @@ func (m *Machine) addToSegments(i int) {
 // runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
 	for i := s.from; i < s.to; i++ {
-		if m.leavesOut(m.steps[i]) {
+		if m.skips(m.steps[i]) {
 			continue
 		}
 		m.running = m.steps[i]
@@ -92,8 +92,8 @@ func (m *Machine) runSegment(s *segment) error {
 	return nil
 }
 
-// replaySegment replays s, with the kernels of solver if it is not nil. It first records them if that has not been done for
-// the present addresses.
+// replaySegment replays s, with the kernels of solver if it is not nil. It first records them unless there is a
+// recording for the current addresses.
 func (m *Machine) replaySegment(s *segment, solver Solver) error {
 	steps := m.steps[s.from:s.to]
 	for _, m.running = range steps {
@@ -112,7 +112,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 		return err
 	}
 	for i, step := range steps {
-		if !m.leavesOut(step) {
+		if !m.skips(step) {
 			m.count(s.from + i)
 		}
 	}
@@ -137,7 +137,7 @@ func (m *Machine) record(s *segment, r *recording, solver Solver) (err error) {
 		}
 	}()
 	for _, m.running = range m.steps[s.from:s.to] {
-		if m.leavesOut(m.running) {
+		if m.skips(m.running) {
 			continue
 		}
 		if err := m.running.kernel.Launch(m.stream, &m.work); err != nil {

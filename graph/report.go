@@ -117,9 +117,7 @@ func (p *plan) report(counts []int64) Plan {
 			r.GradSums += bytes
 		}
 	}
-	for _, v := range p.halfCopies {
-		r.HalfCopies += v.arg.Operand.Bytes()
-	}
+	r.HalfCopies = p.halfCopies.bytes()
 	return r
 }
 

@@ -87,7 +87,7 @@ func (r *Resident) place(b Backend) (err error) {
 			return fmt.Errorf("value %d has no elements: its shape is %v", i, v.Shape())
 		}
 		if j := slices.IndexFunc(r.host[:i], func(o G.Value) bool { return o.Uintptr() == v.Uintptr() }); j >= 0 {
-			return fmt.Errorf("values %d and %d share memory, and would be two on the device", j, i)
+			return fmt.Errorf("values %d and %d share memory: on the device each would have its own", j, i)
 		}
 		a := ops.Arg{Operand: ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}, Buf: new(cpu.Buf)}
 		r.args = append(r.args, a)

@@ -3,10 +3,8 @@ package graph
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -35,7 +33,6 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) error {
 func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer func() {
 		if err != nil {
-			m.copiesUpToDate = false
 			clear(m.hostMem.owned)
 			err = m.runError(err)
 		}
@@ -43,6 +40,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer asError(&err)
 	m.running = nil
 	m.run++
+	skipCasts := m.halfCopies.beginRun(solver != nil)
 	for _, t := range m.train {
 		if err := t.SetTraining(!m.opts.eval); err != nil {
 			return err
@@ -52,13 +50,11 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	if err != nil {
 		return err
 	}
-	skipCasts := m.copiesUpToDate && (solver != nil || m.allHeld) && !moved
-	m.copiesUpToDate = false
 	inRun, err := m.beginStep(solver, weights)
 	if err != nil {
 		return err
 	}
-	if err := m.runSegments(skipCasts, inRun); err != nil {
+	if err := m.runSegments(skipCasts && !moved, inRun); err != nil {
 		return err
 	}
 	m.beginsSums = false
@@ -77,7 +73,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 		}
 	}
 	m.beginsSums = solver != nil
-	m.copiesUpToDate = m.allHeld || solver != nil && m.writesCopies(weights)
+	m.halfCopies.endRun(solver != nil, weights)
 	m.warm = true
 	return nil
 }
@@ -111,14 +107,14 @@ func (m *Machine) beginStep(solver Solver, weights []G.ValueGrad) (inRun Solver,
 	return solver, nil
 }
 
-// runSegments runs all steps and then the kernels of solver, if it is not nil. If skipCasts, it leaves out the casts of
+// runSegments runs all steps and then the kernels of solver, if it is not nil. If skipCasts, it skips the casts of
 // weights.
 func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
 	for i := range m.segments {
 		s := &m.segments[i]
 		var err error
 		switch {
-		case skipCasts && s.to <= m.weightCasts:
+		case skipCasts && m.halfCopies.castsOnly(s.to):
 		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.checksResults():
 			var follows Solver
 			if i == len(m.segments)-1 {
@@ -163,90 +159,6 @@ func (m *Machine) runError(err error) error {
 	return fmt.Errorf("graph: machine: %s: %w", describe(n), err)
 }
 
-// runOnHost runs an op by its own Do.
-func (m *Machine) runOnHost(s *step) error {
-	args := m.args[:len(s.in)]
-	defer clear(args)
-	if err := m.loadArgs(args, s); err != nil {
-		return err
-	}
-	result, err := m.hostMem.do(s, args)
-	for i, v := range s.in { // undo it: some ops, such as YOLOv3, reshape their operands
-		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(v.arg.Shape) && len(v.arg.Shape) > 0 {
-			err = errors.Join(err, d.Reshape(v.arg.Shape...))
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if result == nil {
-		return errors.New("the op returned no value")
-	}
-	v, to := result, s.out[0]
-	want := to.arg.Operand
-	if got := (ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
-		return fmt.Errorf("the op returned %v, want %v", got, want)
-	}
-	// Copy a result in the arena, whose memory is used again, and a kept one that shares memory with an operand: solvers
-	// write to gradients and weights.
-	if m.inMemory(v) || to.keep && slices.ContainsFunc(args, func(a G.Value) bool { return overlap(a, v) }) && !m.hostMem.isLast(s, args) {
-		if v, err = G.CloneValue(v); err != nil {
-			return err
-		}
-	}
-	v = conform(v, want)
-	if d, ok := v.(*tensor.Dense); ok && to.keep {
-		tensor.WithEngine(G.StandardEngine{})(d) // as the results of a TapeMachine have
-	}
-	m.hostMem.disownShared(s, args, result, v)
-	out := &m.state[to.id]
-	out.host = v
-	if to.kernelReads {
-		if err := m.check(to, v); err != nil {
-			return err
-		}
-		if err := m.send(to, v); err != nil {
-			return err
-		}
-	}
-	m.releaseDead(s, v)
-	return nil
-}
-
-// loadArgs sets args to the host values of the operands of s. It copies those on the device to the host, once in each run.
-func (m *Machine) loadArgs(args []G.Value, s *step) error {
-	wait := false
-	for i, v := range s.in {
-		if in := &m.state[v.id]; in.remote && in.copied != m.run {
-			if err := m.download(v); err != nil {
-				return fmt.Errorf("input %d: %w", i, err)
-			}
-			wait = true
-		}
-		args[i] = m.state[v.id].host
-	}
-	if wait {
-		return m.stream.Synchronize()
-	}
-	return nil
-}
-
-// releaseDead forgets the host values that nothing reads after s. Their memory is used again, unless result, the value of s, lies in it.
-func (m *Machine) releaseDead(s *step, result G.Value) {
-	for _, d := range s.dead {
-		dead := &m.state[d.id]
-		if dead.host != result {
-			m.hostMem.release(dead.host)
-		}
-		dead.host = nil
-	}
-}
-
-// overlap reports whether two values of the host share memory.
-func overlap(a, b G.Value) bool {
-	return a.Uintptr() < b.Uintptr()+b.MemSize() && b.Uintptr() < a.Uintptr()+a.MemSize()
-}
-
 // download enqueues a copy of a value of the device to its staging value on the host.
 func (m *Machine) download(v *operand) error {
 	s := &m.state[v.id]
@@ -259,25 +171,4 @@ func (m *Machine) download(v *operand) error {
 	}
 	s.host, s.copied = s.staging, m.run
 	return nil
-}
-
-// conform returns v in the shape of its node. An op may return the same elements in another shape: Gorgonia's ops return one
-// element as a scalar. If v cannot be reshaped, conform returns v itself.
-func conform(v G.Value, want ops.Operand) G.Value {
-	if slices.Equal(v.Shape(), want.Shape) { // Shape.Eq takes a row or a column for a vector
-		return v
-	}
-	var d *tensor.Dense
-	switch v := v.(type) {
-	case *tensor.Dense:
-		d = v.ShallowClone()
-	case G.Scalar:
-		d = tensor.New(tensor.FromScalar(v.Data()))
-	default:
-		return v
-	}
-	if err := d.Reshape(want.Shape...); err != nil {
-		return v
-	}
-	return d
 }

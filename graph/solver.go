@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -41,34 +39,11 @@ func (m *Machine) RunAndStep(s Solver, weights []G.ValueGrad) error {
 	return m.runWith(s, weights)
 }
 
-// Refresh makes the next run cast all weights to half precision again. A solver calls it after a step that is not part of
-// RunAndStep.
-func (m *Machine) Refresh() { m.copiesUpToDate = false }
-
 // Backend returns the backend that the machine runs on.
 func (m *Machine) Backend() Backend { return m.opts.backend }
 
 // Stream returns the stream of the machine's runs, nil after Close. What a solver enqueues there is in order with the runs.
 func (m *Machine) Stream() Stream { return m.stream }
-
-// HalfType returns the type in which the machine stores activations, if that is half precision, and the zero value otherwise.
-func (m *Machine) HalfType() tensor.Dtype {
-	if m.plan == nil {
-		return tensor.Dtype{}
-	}
-	return m.half
-}
-
-// HalfCopy returns the half-precision copy of the input n, which kernels read in place of n. For an input without a copy it
-// returns an operand without a cell, of HalfType.
-func (m *Machine) HalfCopy(n *G.Node) ops.Arg {
-	if m.plan != nil {
-		if c := m.halfCopies[n]; c != nil {
-			return c.arg
-		}
-	}
-	return ops.Arg{Operand: ops.Operand{Dtype: m.HalfType()}}
-}
 
 // inPlace reports whether a run writes the gradients to the values that are bound before the run. It does not for a gradient
 // that an op on the host computes, or that a TapeMachine has left in an input to be added to: these are known only after the
@@ -87,16 +62,6 @@ func (m *Machine) inPlace(weights []G.ValueGrad) bool {
 	return true
 }
 
-// writesCopies reports whether a step that changes weights writes all half-precision copies of the machine's weights.
-func (m *Machine) writesCopies(weights []G.ValueGrad) bool {
-	for _, s := range m.steps[:m.weightCasts] {
-		if !slices.Contains(weights, G.ValueGrad(s.node)) {
-			return false
-		}
-	}
-	return m.weightCasts > 0
-}
-
 var errNoBackend = errors.New("graph: nil backend")
 
 // Bind binds the first implementation that b offers for the site and whose guard accepts it. It is for kernels outside of a
@@ -107,7 +72,7 @@ func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
 	}
 	k, _, refused, err := bindFirst(b, site, in, out)
 	if err == nil && k == nil {
-		err = fmt.Errorf("%s has no kernel for it: %s", b.Device().Kind, cmp.Or(joinRefusals(refused), "none is offered"))
+		err = fmt.Errorf("%s has no kernel for this op: %s", b.Device().Kind, cmp.Or(joinRefusals(refused), "it offers none"))
 	}
 	return k, err
 }

@@ -10,9 +10,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// WithGradSums makes the derivatives of inputs add up over the machine's runs, as gorgonia.BindDualValues does for a
-// TapeMachine: n.Grad is their sum. Without arguments it applies to all inputs that have a derivative. So several small
-// batches give the gradient of a large one: call RunAll for each but the last, and RunAndStep for the last.
+// WithGradSums turns on gradient accumulation: the derivatives of inputs add up over the machine's runs, as those of a
+// TapeMachine with gorgonia.BindDualValues do, and n.Grad is their sum. Without arguments it applies to all inputs that have
+// a derivative. So several small batches give the gradient of a large one: call RunAll for each but the last, and RunAndStep
+// for the last.
 //
 // A sum begins with the first run, and with the run after ZeroGrads or RunAndStep. That run writes the sum, later runs add
 // to it. Gorgonia's solvers set the sum to zero after their step, with the same effect. AdamW.Step does not: call ZeroGrads
@@ -39,14 +40,14 @@ const (
 	continuesSum          // in all other runs: it adds the derivative to its sum
 )
 
-// leavesOut reports whether the present run leaves s out.
-func (m *Machine) leavesOut(s *step) bool {
+// skips reports whether the current run skips s.
+func (m *Machine) skips(s *step) bool {
 	return s.phase == beginsSum && !m.beginsSums || s.phase == continuesSum && m.beginsSums
 }
 
-// sums gives derivatives sums that last from run to run and that their nodes show. After the step that computes a derivative
-// come two steps: one begins the sum, one adds to it. A run takes one of the two. So no memory has to be set to zero, and
-// the derivative itself does not stay in memory.
+// sums adds a sum for each derivative. It lasts from run to run, and the derivative's node shows it. After the step that
+// computes a derivative come two steps: one begins the sum, one adds to it. A run executes one of the two. So no memory has
+// to be set to zero, and the derivative itself does not stay in memory.
 func (p *plan) sums(o options) error {
 	if !o.gradSums {
 		return nil
@@ -68,11 +69,11 @@ func (p *plan) sums(o options) error {
 	}
 	for _, n := range inputs {
 		if !found[n] {
-			return fmt.Errorf("the derivatives of %s are to add up, and it has none in the graph", describe(n))
+			return fmt.Errorf("WithGradSums: %s has no derivative in the graph", describe(n))
 		}
 	}
 	if len(found) == 0 {
-		return errors.New("derivatives are to add up, and no input has one")
+		return errors.New("WithGradSums: no input has a derivative")
 	}
 	var steps []*step
 	for _, s := range p.steps {

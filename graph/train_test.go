@@ -60,7 +60,7 @@ func TestRunAndStepIsRunAllAndStep(t *testing.T) {
 			testutil.Must(graph.Grad(cost, w))(t)
 			host := w.Value()
 			net := newTrainer(t, b, G.Nodes{w}, graph.WithCapture())
-			loss := testutil.Must(net.Watch(cost))(t)
+			loss := testutil.Must(net.AsyncReader(cost))(t)
 			var got []float64
 			for i := range 4 {
 				x.Value().Data().([]float64)[0] = float64((i*i + 1) * (1 - 2*(i%2)))
@@ -120,14 +120,14 @@ func TestRunAndStepRefuses(t *testing.T) {
 	s := testutil.Must(optim.NewAdamW(optim.WithMachine(m)))(t)
 	require.ErrorContains(t, m.RunAndStep(s, []G.ValueGrad{nil}), "weight 0 is nil")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{(*G.Node)(nil)}), "weight 0 is nil")
-	require.ErrorContains(t, testutil.Err(m.Watch(n.weights[0])), "it is not computed")
+	require.ErrorContains(t, testutil.Err(m.AsyncReader(n.weights[0])), "it is not computed")
 	count := G.NewVector(G.NewGraph(), tensor.Int32, G.WithShape(2), G.WithName("count"))
 	twice := G.Must(G.Add(count, count))
-	require.ErrorContains(t, testutil.Err(newMachine(t, count.Graph()).Watch(twice)),
-		"graph: machine: watch of op + false (node 1, shape (2)): type int32, want float32 or float64")
-	require.ErrorContains(t, testutil.Err(new(graph.Machine).Watch(n.loss)), "graph: machine: closed")
+	require.ErrorContains(t, testutil.Err(newMachine(t, count.Graph()).AsyncReader(twice)),
+		"graph: machine: reader of op + false (node 1, shape (2)): type int32, want float32 or float64")
+	require.ErrorContains(t, testutil.Err(new(graph.Machine).AsyncReader(n.loss)), "graph: machine: closed")
 	require.Equal(t, map[string]int64{"upload": 0, "download": 0}, new(graph.Machine).Counts())
-	require.ErrorContains(t, testutil.Err(s.WatchNorm()), "no step has been taken")
+	require.ErrorContains(t, testutil.Err(s.NormReader()), "no step has been taken")
 	require.NoError(t, s.Close())
 }
 

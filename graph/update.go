@@ -30,13 +30,13 @@ func (p *plan) updates() error {
 func (p *plan) update(writer *step, v *operand) error {
 	switch {
 	case v.kind != fromInput:
-		return fmt.Errorf("the op writes to %s, which is no input of the graph", v.name)
+		return fmt.Errorf("the op writes to %s, which is not an input of the graph", v.name)
 	case writer.kernel == nil && !p.device.Host:
 		return fmt.Errorf("%s has no kernel for the op, and the host would update a copy", p.device.Kind)
 	}
 	for _, s := range p.steps {
 		if s != writer && slices.Contains(s.in, v) {
-			return fmt.Errorf("the op writes to %s, which %s reads, too", v.name, describe(s.node))
+			return fmt.Errorf("the op writes to %s, which %s also reads", v.name, describe(s.node))
 		}
 	}
 	v.updated = true
@@ -47,9 +47,9 @@ func (p *plan) update(writer *step, v *operand) error {
 func (m *Machine) updatesInPlace(v G.Value) error {
 	switch {
 	case m.device.Host && (m.inMemory(v) || hasGaps(v)):
-		return errors.New("an op writes to it: want a row-major tensor of its own memory")
+		return errors.New("an op writes to it: want a row-major tensor in memory of its own")
 	case !m.device.Host && !isRemote(v):
-		return errors.New("an op writes to it, and its value is on the host: want it on the device, see MoveInputs")
+		return errors.New("an op writes to it, so its value must be on the device: see MoveInputs")
 	}
 	return nil
 }

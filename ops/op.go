@@ -208,7 +208,7 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	if len(inputs) != len(o.in) {
 		return nil, opError(o.spec, fmt.Errorf("%d inputs, want %d", len(inputs), len(o.in)))
 	}
-	in, err := holdAll("input", o.in, inputs)
+	in, err := pointAll("input", o.in, inputs)
 	if err == nil {
 		err = o.updatesInPlace(inputs)
 	}
@@ -222,7 +222,7 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 		}
 		values = append(values, NewValue(operand))
 	}
-	out, err := holdAll("output", o.out, values)
+	out, err := pointAll("output", o.out, values)
 	var k cpu.Kernel
 	if err == nil {
 		o.spec.Bind(&k, in, out)
@@ -247,12 +247,12 @@ func (o *kernelOp) updatesInPlace(inputs []gorgonia.Value) error {
 	return nil
 }
 
-// holdAll returns an Arg for each operand, whose cell holds the memory of the value.
-func holdAll(what string, operands []Operand, values []gorgonia.Value) ([]Arg, error) {
+// pointAll returns an Arg for each operand, whose cell points at the memory of the value.
+func pointAll(what string, operands []Operand, values []gorgonia.Value) ([]Arg, error) {
 	args := make([]Arg, len(operands))
 	for i, o := range operands {
 		args[i] = Arg{o, new(cpu.Buf)}
-		if err := HoldValue(args[i].Buf, values[i], o); err != nil {
+		if err := PointAtValue(args[i].Buf, values[i], o); err != nil {
 			return nil, fmt.Errorf("%s %d: %w", what, i, err)
 		}
 	}

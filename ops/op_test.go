@@ -15,8 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestHoldValueLayouts: a kernel sees every Dense as row-major, whatever its layout. A row-major Dense is held in place.
-func TestHoldValueLayouts(t *testing.T) {
+// TestPointAtValueLayouts: a kernel sees every Dense as row-major, whatever its layout. A row-major Dense is used in place.
+func TestPointAtValueLayouts(t *testing.T) {
 	dense := func(shape ...int) *tensor.Dense {
 		x := tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...))
 		for i := range x.Float64s() {
@@ -63,7 +63,7 @@ func TestHoldValueLayouts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b cpu.Buf
-			require.NoError(t, ops.HoldValue(&b, c.value, ops.Operand{Dtype: tensor.Float64, Shape: c.shape}))
+			require.NoError(t, ops.PointAtValue(&b, c.value, ops.Operand{Dtype: tensor.Float64, Shape: c.shape}))
 			require.Equal(t, c.want, cpu.Slice[float64](&b))
 			if c.inPlace {
 				cpu.Slice[float64](&b)[0] = -1
@@ -73,13 +73,13 @@ func TestHoldValueLayouts(t *testing.T) {
 	}
 }
 
-// TestHoldValueTypes: the layouts for the other element types.
-func TestHoldValueTypes(t *testing.T) {
+// TestPointAtValueTypes: the layouts for the other element types.
+func TestPointAtValueTypes(t *testing.T) {
 	for dt, backing := range map[tensor.Dtype]any{tensor.Float32: []float32{0, 1, 2, 3, 4, 5}, tensor.Int32: []int32{0, 1, 2, 3, 4, 5}} {
 		x := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking(backing))
 		require.NoError(t, x.T())
 		var b cpu.Buf
-		require.NoError(t, ops.HoldValue(&b, x, ops.Operand{Dtype: dt, Shape: tensor.Shape{3, 2}}))
+		require.NoError(t, ops.PointAtValue(&b, x, ops.Operand{Dtype: dt, Shape: tensor.Shape{3, 2}}))
 		if dt == tensor.Float32 {
 			require.Equal(t, []float32{0, 3, 1, 4, 2, 5}, cpu.Slice[float32](&b))
 		} else {
@@ -88,11 +88,11 @@ func TestHoldValueTypes(t *testing.T) {
 	}
 	for dt, v := range map[tensor.Dtype]G.Value{tensor.Float32: G.NewF32(0), tensor.Float64: G.NewF64(0), tensor.Int32: G.NewI32(0)} {
 		require.Equal(t, v, ops.NewValue(ops.Operand{Dtype: dt}))
-		require.NoError(t, ops.HoldValue(new(cpu.Buf), v, ops.Operand{Dtype: dt}))
+		require.NoError(t, ops.PointAtValue(new(cpu.Buf), v, ops.Operand{Dtype: dt}))
 	}
 }
 
-func TestHoldValueErrors(t *testing.T) {
+func TestPointAtValueErrors(t *testing.T) {
 	want := ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, 3}}
 	for _, c := range []struct {
 		value G.Value
@@ -105,9 +105,9 @@ func TestHoldValueErrors(t *testing.T) {
 		{G.NewI64(1), "got a scalar of int64, want float32 (2, 3)"},
 		{struct{ G.Value }{}, "got a struct { gorgonia.Value }, want float32 (2, 3) in host memory"},
 	} {
-		require.EqualError(t, ops.HoldValue(new(cpu.Buf), c.value, want), c.err)
+		require.EqualError(t, ops.PointAtValue(new(cpu.Buf), c.value, want), c.err)
 	}
-	require.ErrorContains(t, ops.HoldValue(new(cpu.Buf), G.NewF32(1), ops.Operand{Dtype: tensor.Float64}), "scalar of float32, want float64 ()")
+	require.ErrorContains(t, ops.PointAtValue(new(cpu.Buf), G.NewF32(1), ops.Operand{Dtype: tensor.Float64}), "scalar of float32, want float64 ()")
 }
 
 // broken is a Spec that fails in Bind, in a phase or in Check, with the text in that field.

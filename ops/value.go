@@ -26,9 +26,9 @@ func NewValue(o Operand) gorgonia.Value {
 	return gorgonia.NewF64(0)
 }
 
-// HoldValue makes b hold the host memory of v, after checking that v is of want's type and shape. A value that is not
-// contiguous and row-major is copied first. Any other value is held in place, without allocation.
-func HoldValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
+// PointAtValue points b at the host memory of v, after checking that v is of want's type and shape. A value that is not
+// contiguous and row-major is copied first. Any other value is used in place, without allocation.
+func PointAtValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 	switch v := v.(type) {
 	case *tensor.Dense:
 		if v.Dtype().Type == nil {

@@ -120,8 +120,8 @@ func assignment(dst G.Value, src *tensor.Dense) (write func(), err error) {
 		return nil, fmt.Errorf("got shape %v, want %v", src.Shape(), dst.Shape())
 	}
 	var to, from cpu.Buf
-	err = cmp.Or(ops.HoldValue(&to, dst, ops.Operand{Dtype: dst.Dtype(), Shape: dst.Shape()}),
-		ops.HoldValue(&from, src, ops.Operand{Dtype: src.Dtype(), Shape: src.Shape()}))
+	err = cmp.Or(ops.PointAtValue(&to, dst, ops.Operand{Dtype: dst.Dtype(), Shape: dst.Shape()}),
+		ops.PointAtValue(&from, src, ops.Operand{Dtype: src.Dtype(), Shape: src.Shape()}))
 	if err != nil {
 		return nil, err
 	}

@@ -238,18 +238,18 @@ func (s *AdamW) Norm() (norm float64, err error) {
 	return b.hostNorm.Float64s()[0], nil
 }
 
-// WatchNorm returns a Watch of the global norm of the gradients, float64 (1). The solver must have taken a step. Closing the
-// solver closes the Watch.
-func (s *AdamW) WatchNorm() (w *graph.Watch, err error) {
+// NormReader returns a graph.AsyncReader of the global norm of the gradients, float64 (1). The solver must have taken a step.
+// Closing the solver closes the reader.
+func (s *AdamW) NormReader() (r *graph.AsyncReader, err error) {
 	defer named(&err, "")
 	if s.closed || s.bound == nil {
-		return nil, errors.New("watch of the norm: no step has been taken, or the solver is closed")
+		return nil, errors.New("reader of the norm: no step has been taken, or the solver is closed")
 	}
-	if w, err = graph.NewWatch(s.bound.stream, "the norm", s.bound.norm); err != nil {
+	if r, err = graph.NewAsyncReader(s.bound.stream, "the norm", s.bound.norm); err != nil {
 		return nil, err
 	}
-	s.bound.watches = append(s.bound.watches, w)
-	return w, nil
+	s.bound.readers = append(s.bound.readers, r)
+	return r, nil
 }
 
 // Close frees the solver's memory and ends its state. On a CPU the garbage collector does so without Close.

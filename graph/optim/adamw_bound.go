@@ -29,7 +29,7 @@ type boundAdamW struct {
 	weights             []boundWeight
 	moments             []moment // two of each weight, one of a weight of Muon
 	disjoint            bool     // at their present addresses no weight overlaps another weight or a gradient
-	watches             []*graph.Watch
+	readers             []*graph.AsyncReader
 }
 
 // boundWeight is one weight with the cells that the kernel reads.
@@ -289,13 +289,13 @@ func newHost(o ops.Operand) *tensor.Dense {
 	return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
 }
 
-// close waits for the stream, which is the machine's, and frees the memory and the watches.
+// close waits for the stream, which is the machine's, and frees the memory and the readers.
 func (b *boundAdamW) close() error {
 	var err error
 	if b.stream != nil {
 		err = b.stream.Synchronize()
-		for _, w := range b.watches {
-			err = errors.Join(err, w.Close())
+		for _, r := range b.readers {
+			err = errors.Join(err, r.Close())
 		}
 	}
 	for _, m := range b.memory {

@@ -106,7 +106,7 @@ func (b *boundAdamW) restore(step int, tensors map[string]*tensor.Dense) error {
 		if tensors[m.name] == nil {
 			return fmt.Errorf("no tensor %s", m.name)
 		}
-		err := ops.HoldValue(host.Buf, tensors[m.name], m.Operand)
+		err := ops.PointAtValue(host.Buf, tensors[m.name], m.Operand)
 		switch {
 		case err != nil:
 			return fmt.Errorf("%s: %w", m.name, err)

@@ -80,7 +80,7 @@ func TestAccumulationRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithAccumulation())), "accumulation: the model was built without gradients")
 	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithGradients(), WithAccumulation(), WithVM(tape))), "WithVM excludes WithAccumulation and WithRecompute")
 	double := newTestWeights(t, small(), tensor.Float64, 1)
-	require.ErrorContains(t, testutil.Err(NewModel(double, 2, 64, WithGradients(), WithAccumulation())), "not of the type")
+	require.ErrorContains(t, testutil.Err(NewModel(double, 2, 64, WithGradients(), WithAccumulation())), "differs in type or graph")
 }
 
 // TestNewPlan: the plan without weights equals the plan of the model's machine.

@@ -48,7 +48,7 @@ func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.
 			return nil, err
 		}
 	}
-	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(append(g.read, g.logits)...), graph.WithHeldInputs(b.Learnables()...))...)
+	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(append(g.read, g.logits)...), graph.WithConstantInputs(b.Learnables()...))...)
 	if err != nil {
 		return nil, err
 	}

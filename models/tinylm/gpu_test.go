@@ -37,18 +37,18 @@ func climbOn(t *testing.T, b graph.Backend) {
 // goldenStepsOn is goldenSteps with RunAndStep. It reads losses and norms one step late.
 func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []float64) {
 	solver := newTestSolver(t, m, goldenSchedule(g))
-	loss := testutil.Must(m.WatchLoss())(t)
-	var norm *graph.Watch
+	loss := testutil.Must(m.LossReader())(t)
+	var norm *graph.AsyncReader
 	read := func() {
-		for w, list := range map[*graph.Watch]*[]float64{loss: &losses, norm: &norms} {
-			*list = append(*list, testutil.Must(w.Next())(t))
+		for r, list := range map[*graph.AsyncReader]*[]float64{loss: &losses, norm: &norms} {
+			*list = append(*list, testutil.Must(r.Next())(t))
 		}
 	}
 	for i := range g.Config.Total {
 		setGoldenTokens(t, m, g, i)
 		require.NoError(t, m.RunAndStep(solver))
 		if norm == nil {
-			norm = testutil.Must(solver.WatchNorm())(t)
+			norm = testutil.Must(solver.NormReader())(t)
 		}
 		require.NoError(t, loss.Fetch())
 		require.NoError(t, norm.Fetch())
@@ -110,7 +110,7 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 		require.NoError(t, m.SetLossScale(optim.NewLossScale().Value()))
 	}
 	solver := newTestSolver(t, m, optim.WithSchedule(optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}))
-	loss := testutil.Must(m.WatchLoss())(t)
+	loss := testutil.Must(m.LossReader())(t)
 	next := windows(m, source[:len(source)*9/10], seed)
 	for range steps {
 		next()

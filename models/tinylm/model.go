@@ -219,7 +219,7 @@ func (m *Model) Run() error {
 }
 
 // RunAndStep enqueues a run and a step of solver, and does not wait for them: see graph.Machine.RunAndStep. The solver's machine must
-// be the model's. WatchLoss reads the loss. If the model was built WithAccumulation, the run is the last micro-batch of the step.
+// be the model's. LossReader reads the loss. If the model was built WithAccumulation, the run is the last micro-batch of the step.
 func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
 	defer named(&err, "step")
 	defer func() { err = errors.Join(err, m.dropAccumulated()) }()
@@ -248,12 +248,12 @@ func (m *Model) shareScale(solver *optim.AdamW) error {
 	return solver.SetGradScale(m.gradScale())
 }
 
-// WatchLoss returns a graph.Watch of the loss, which ends with the model.
-func (m *Model) WatchLoss() (*graph.Watch, error) {
+// LossReader returns a graph.AsyncReader of the loss, which ends with the model.
+func (m *Model) LossReader() (*graph.AsyncReader, error) {
 	if m.machine == nil {
-		return nil, fmt.Errorf("tinylm: watch of the loss: the model runs on a %T, want a graph.Machine", m.vm)
+		return nil, fmt.Errorf("tinylm: reader of the loss: the model runs on a %T, want a graph.Machine", m.vm)
 	}
-	return m.machine.Watch(m.loss)
+	return m.machine.AsyncReader(m.loss)
 }
 
 // Machine returns the machine that runs the model, nil for another VM.

@@ -23,9 +23,9 @@ type GPU struct {
 // Operand is an input or output of an op, with the place of its first element.
 type Operand struct {
 	ops.Operand
-	Ref     Ref
-	Follows bool // its memory directly follows that of the operand before it
-	Held    bool // no launch writes to it while this launch, or the one right before it, runs
+	Ref      Ref
+	Follows  bool // its memory directly follows that of the operand before it
+	Constant bool // no launch writes to it while this launch, or the one right before it, runs
 }
 
 // N returns the number of elements.
@@ -114,7 +114,7 @@ func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 	}{{s.In, &b.In}, {s.Out, &b.Out}} {
 		for _, o := range list.from {
 			i := place - firstOperand
-			*list.to = append(*list.to, Operand{o, refTo(place, 0), i < len(s.Follows) && s.Follows[i], i < len(s.Held) && s.Held[i]})
+			*list.to = append(*list.to, Operand{o, refTo(place, 0), i < len(s.Follows) && s.Follows[i], i < len(s.Constant) && s.Constant[i]})
 			place++
 		}
 	}
@@ -150,7 +150,7 @@ func (b *Builder) LaunchClusters(kernel string, grid, block Dim, shared int64, p
 }
 
 // Overlap lets the last launch begin, in a captured graph, before the launch in front of it has ended. Its kernel must wait for
-// that launch before it writes, and before it reads an operand that is not Held. Below compute capability 9.0 Overlap does nothing.
+// that launch before it writes, and before it reads an operand that is not Constant. Below compute capability 9.0 Overlap does nothing.
 func (b *Builder) Overlap() { b.plan.Steps[len(b.plan.Steps)-1].Overlaps = b.GPU.Capability >= 90 }
 
 // Encode leaves a part of the last launch's argument to encode, which fills the bytes at offset from the address of ref. It does so

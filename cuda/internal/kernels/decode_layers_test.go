@@ -78,12 +78,12 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 	return d
 }
 
-// add adds the launches of an op. Inputs from `first` on that have the type of weights are held.
+// add adds the launches of an op. Inputs from `first` on that have the type of weights are constant.
 func (d *decodeLayers) add(op any, in, out []arg, first int) {
 	d.t.Helper()
 	site := siteOf(in, out)
 	for i := range in {
-		site.Held = append(site.Held, i >= first && in[i].Shape.Dims() < 3)
+		site.Constant = append(site.Constant, i >= first && in[i].Shape.Dims() < 3)
 	}
 	plan := testutil.Must(planOf(d.dev.properties(), "", op, site))(d.t)
 	b := bindPlan(d.t, plan, d.dev.room(d.t, plan.WorkBytes()), slices.Concat(in, out)...)
@@ -187,11 +187,11 @@ func TestFewRowsPlans(t *testing.T) {
 	older := h200
 	older.Capability = 89
 	for _, x := range []struct {
-		gpu        kernels.GPU
-		rows, k    int
-		norm, held bool
-		kernel     string // "": refused
-		grid       kernels.Dim
+		gpu            kernels.GPU
+		rows, k        int
+		norm, constant bool
+		kernel         string // "": refused
+		grid           kernels.Dim
 	}{
 		{h200, 1, 768, true, true, "nsa_linear_few_bf16", kernels.Dim{X: 13, Y: 1, Z: 1}},
 		{h200, 16, 768, true, false, "nsa_linear_few_bf16", kernels.Dim{X: 13, Y: 1, Z: 1}},
@@ -205,12 +205,12 @@ func TestFewRowsPlans(t *testing.T) {
 	} {
 		op := ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{ops.WithSiLU}}
 		in := []ops.Operand{operand(ops.BFloat16, x.rows, 1, x.k), operand(ops.BFloat16, 33, x.k), operand(ops.BFloat16, 64, x.k)}
-		held := []bool{false, x.held, x.held}
+		constant := []bool{false, x.constant, x.constant}
 		if x.norm {
-			op.Norm, in, held = 1e-6, append(in, operand(tensor.Float32, x.k)), append(held, true)
+			op.Norm, in, constant = 1e-6, append(in, operand(tensor.Float32, x.k)), append(constant, true)
 		}
 		out := []ops.Operand{operand(ops.BFloat16, x.rows, 1, 33), operand(ops.BFloat16, x.rows, 1, 64)}
-		plan, err := planOf(x.gpu, "cuda few", op, graph.Site{In: in, Out: out, Held: held})
+		plan, err := planOf(x.gpu, "cuda few", op, graph.Site{In: in, Out: out, Constant: constant})
 		if x.kernel == "" {
 			require.ErrorAs(t, err, new(*graph.Unsupported), "%v", x)
 			continue
@@ -219,6 +219,6 @@ func TestFewRowsPlans(t *testing.T) {
 		require.Len(t, plan.Steps, 1)
 		require.Equal(t, x.kernel, plan.Steps[0].Kernel)
 		require.Equal(t, x.grid, plan.Steps[0].Grid)
-		require.Equal(t, x.held && x.gpu.Capability >= 90, plan.Steps[0].Overlaps)
+		require.Equal(t, x.constant && x.gpu.Capability >= 90, plan.Steps[0].Overlaps)
 	}
 }

@@ -249,7 +249,7 @@ func (r *run) openModels() (err error) {
 		return err
 	}
 	r.onClose(r.model.Close)
-	if r.losses, err = r.model.WatchLoss(); err != nil {
+	if r.losses, err = r.model.LossReader(); err != nil {
 		return err
 	}
 	if r.eval, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.evalOptions()...); err != nil {

@@ -97,9 +97,9 @@ type run struct {
 	model   *tinylm.Model // with gradients
 	eval    *tinylm.Model
 	solver  *optim.AdamW
-	losses  *graph.Watch
-	norms   *graph.Watch  // nil before the first step
-	unread  []*microBatch // whose losses the host has not read
+	losses  *graph.AsyncReader
+	norms   *graph.AsyncReader // nil before the first step
+	unread  []*microBatch      // whose losses the host has not read
 	state   state
 
 	log      *runlog.Log

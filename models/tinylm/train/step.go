@@ -99,7 +99,7 @@ func (r *run) begin(s *pendingStep) error {
 			return err
 		}
 		r.watchdog.alive()
-		if r.losses.Waiting() == graph.WatchDepth {
+		if r.losses.Waiting() == graph.AsyncReaderDepth {
 			if err := r.readLoss(); err != nil {
 				return err
 			}
@@ -111,7 +111,7 @@ func (r *run) begin(s *pendingStep) error {
 	}
 	if r.norms == nil {
 		var err error
-		if r.norms, err = r.solver.WatchNorm(); err != nil {
+		if r.norms, err = r.solver.NormReader(); err != nil {
 			return err
 		}
 	}

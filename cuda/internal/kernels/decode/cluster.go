@@ -61,7 +61,7 @@ func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	}
 	grid := kernels.Dim{X: int(c.blocks), Y: op.Cache.KVHeads, Z: op.Cache.Slots}
 	b.LaunchClusters(fmt.Sprintf("nsa_decode_cluster%dx%d_%s", c.blocks, c.warps, class.name), grid, kernels.Line(32*c.warps), shared, p)
-	if at := op.Inputs(); !op.GateLayer || b.In[at.GateW].Held && b.In[at.GateBias].Held { // the kernel reads these weights before it waits
+	if at := op.Inputs(); !op.GateLayer || b.In[at.GateW].Constant && b.In[at.GateBias].Constant { // the kernel reads these weights before it waits
 		b.Overlap()
 	}
 	return nil

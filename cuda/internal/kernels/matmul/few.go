@@ -89,7 +89,7 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 	}
 	b.Launch(b.Type.Name(kernel), kernels.Dim{X: int(tiles), Y: int(blocks), Z: 1}, kernels.Line(threads), shared, p)
 	readBeforeWait := slices.Concat([]kernels.Ref{p.gain}, p.w[:len(ws)], p.bias[:len(ws)])
-	if !slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return slices.Contains(readBeforeWait, o.Ref) && !o.Held }) {
+	if !slices.ContainsFunc(b.In, func(o kernels.Operand) bool { return slices.Contains(readBeforeWait, o.Ref) && !o.Constant }) {
 		b.Overlap()
 	}
 	return nil

@@ -31,7 +31,7 @@ func rmsNorm(b *kernels.Builder, op ops.RMSNormOp) error {
 	rows, dim := x.Rows()
 	p := &rmsNormParams{x: x.Ref, weight: weight.Ref, y: y.Ref, rows: rows, dim: dim, eps: float32(op.Eps), xType: int32(b.TypeOf(x))}
 	b.LaunchRows(b.Type.Name("rmsnorm"), rows, dim, p)
-	if weight.Held { // as in decoding, where the next launch overlaps, too
+	if weight.Constant { // as in decoding, where the next launch overlaps, too
 		b.Overlap()
 	}
 	return nil

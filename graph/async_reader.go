@@ -1,0 +1,150 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/value"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// AsyncReaderDepth is the number of copies that an AsyncReader holds until they are read.
+const AsyncReaderDepth = 2
+
+// AsyncReader copies a value to the host while the device goes on. Fetch copies the result of a run, and Next returns the
+// copy while a later run is under way. It belongs to the goroutine of its machine.
+type AsyncReader struct {
+	name          string
+	arg           ops.Arg
+	cell          cpu.Buf                    // points at the copy that is read
+	ring          [AsyncReaderDepth]Readback // copy i is in i % depth
+	fetched, read int                        // number of copies so far
+	closed        bool
+}
+
+// newAsyncReader returns an AsyncReader with readbacks that newReadback makes.
+func newAsyncReader(name string, a ops.Arg, newReadback func(ops.Operand) (Readback, error)) (*AsyncReader, error) {
+	if dt := a.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
+		return nil, fmt.Errorf("reader of %s: type %s, want float32 or float64", name, value.TypeName(dt))
+	}
+	r := &AsyncReader{name: name, arg: a}
+	for i := range r.ring {
+		var err error
+		if r.ring[i], err = newReadback(a.Operand); err != nil {
+			return nil, errors.Join(fmt.Errorf("reader of %s: %w", name, err), r.Close())
+		}
+	}
+	return r, nil
+}
+
+// NewAsyncReader returns an AsyncReader of an operand outside of a graph, such as a solver's norm, in the stream s. Its type
+// is float32 or float64. Close the AsyncReader before s. Errors contain the name.
+func NewAsyncReader(s Stream, name string, a ops.Arg) (*AsyncReader, error) {
+	return newAsyncReader(name, a, s.NewReadback)
+}
+
+// AsyncReader returns an AsyncReader of a node of float32 or float64 that is computed and has a value after a run. Closing
+// the machine closes it.
+func (m *Machine) AsyncReader(n *G.Node) (*AsyncReader, error) {
+	if m.stream == nil {
+		return nil, errMachineClosed
+	}
+	v, ok := m.operandOf[n]
+	if !ok || !v.keep || v.kind != fromKernel && v.kind != fromHost {
+		return nil, fmt.Errorf("graph: machine: reader of %s: it is not computed, or has no value after a run: see WithKeep", describe(n))
+	}
+	readback := m.stream.NewReadback
+	if v.kind == fromHost {
+		readback = func(ops.Operand) (Readback, error) { return &hostReadback{result: &m.state[v.id]}, nil }
+	}
+	r, err := newAsyncReader(v.name, v.arg, readback)
+	if err != nil {
+		return nil, fmt.Errorf("graph: machine: %w", err)
+	}
+	m.readers = append(m.readers, r)
+	return r, nil
+}
+
+// named puts the name of what is read before an error. Use it with defer.
+func (r *AsyncReader) named(err *error) {
+	if *err != nil {
+		*err = fmt.Errorf("graph: reader of %s: %w", r.name, *err)
+	}
+}
+
+// Fetch enqueues a copy of the value of the last run, which may still be running. At most AsyncReaderDepth copies may wait
+// to be read.
+func (r *AsyncReader) Fetch() (err error) {
+	defer r.named(&err)
+	switch {
+	case r.closed:
+		return errClosed
+	case r.Waiting() == AsyncReaderDepth:
+		return fmt.Errorf("%d copies are not read yet", AsyncReaderDepth)
+	}
+	if err = r.ring[r.fetched%AsyncReaderDepth].Fetch(r.arg); err == nil {
+		r.fetched++
+	}
+	return err
+}
+
+// Waiting returns the number of copies that Next has not returned yet.
+func (r *AsyncReader) Waiting() int { return r.fetched - r.read }
+
+// Next waits for the oldest unread copy and returns the first element of the value. It allocates nothing.
+func (r *AsyncReader) Next() (x float64, err error) {
+	defer r.named(&err)
+	switch {
+	case r.closed:
+		return 0, errClosed
+	case r.Waiting() == 0:
+		return 0, errors.New("no copy waits to be read: call Fetch first")
+	}
+	v, err := r.ring[r.read%AsyncReaderDepth].Value()
+	r.read++
+	if err == nil {
+		err = ops.PointAtValue(&r.cell, v, r.arg.Operand)
+	}
+	switch {
+	case err != nil:
+		return 0, err
+	case r.arg.Dtype == tensor.Float32:
+		return float64(cpu.Slice[float32](&r.cell)[0]), nil
+	}
+	return cpu.Slice[float64](&r.cell)[0], nil
+}
+
+// hostReadback copies the result of an op on the host.
+type hostReadback struct {
+	result *state
+	value  G.Value
+}
+
+func (r *hostReadback) Fetch(ops.Arg) (err error) {
+	v := r.result.bound
+	if v == nil {
+		return errors.New("the machine has not run")
+	}
+	r.value, err = G.CloneValue(v)
+	return err
+}
+
+func (r *hostReadback) Value() (G.Value, error) { return r.value, nil }
+func (r *hostReadback) Close() error            { return nil }
+
+// Close frees the copies. Closing its machine or solver does so, too.
+func (r *AsyncReader) Close() error {
+	r.closed = true
+	var errs []error
+	for i, back := range r.ring {
+		if back != nil {
+			errs = append(errs, back.Close())
+			r.ring[i] = nil
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,82 @@
+package graph
+
+import (
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// halfCopies are the half-precision copies of inputs. The prologue of a plan casts them; the casts of weights come first. A
+// run may skip these casts if the copies are up to date: the weights are constant, or a solver's step has written the copies.
+type halfCopies struct {
+	byInput     map[*G.Node]*operand
+	casts       []*step // of weights: inputs with a derivative, which solvers change, and constant inputs; the first steps of the plan
+	allConstant bool    // there are such casts, and no weight has a derivative
+	upToDate    bool    // changes from run to run, unlike the rest of the plan
+}
+
+// newHalfCopies returns the copies that precision has found. casts are the casts of weights.
+func newHalfCopies(byInput map[*G.Node]*operand, casts []*step) halfCopies {
+	trained := slices.ContainsFunc(casts, func(s *step) bool { return s.node.Deriv() != nil })
+	return halfCopies{byInput: byInput, casts: casts, allConstant: len(casts) > 0 && !trained}
+}
+
+// beginRun reports whether a run may skip the casts of weights, if all inputs lie where they lay in the run before. The
+// copies count as stale until endRun.
+func (h *halfCopies) beginRun(withStep bool) (skipCasts bool) {
+	skipCasts = h.upToDate && (withStep || h.allConstant)
+	h.upToDate = false
+	return skipCasts
+}
+
+// endRun ends a run that has succeeded, with a solver's step that changes stepped, or without a step.
+func (h *halfCopies) endRun(withStep bool, stepped []G.ValueGrad) {
+	h.upToDate = h.allConstant || withStep && h.writtenBy(stepped)
+}
+
+// writtenBy reports whether a step that changes weights writes the copies of all weights.
+func (h *halfCopies) writtenBy(weights []G.ValueGrad) bool {
+	missing := func(s *step) bool { return !slices.Contains(weights, G.ValueGrad(s.node)) }
+	return len(h.casts) > 0 && !slices.ContainsFunc(h.casts, missing)
+}
+
+// castsOnly reports whether the steps before index to are all casts of weights.
+func (h *halfCopies) castsOnly(to int) bool { return to <= len(h.casts) }
+
+// bytes returns the size of all copies.
+func (h *halfCopies) bytes() (n int) {
+	for _, v := range h.byInput {
+		n += v.arg.Operand.Bytes()
+	}
+	return n
+}
+
+// Refresh makes the next run cast all weights to half precision again. A solver calls it after a step that is not part of
+// RunAndStep.
+func (m *Machine) Refresh() {
+	if m.plan != nil {
+		m.halfCopies.upToDate = false
+	}
+}
+
+// HalfType returns the type in which the machine stores activations, if that is half precision, and the zero value otherwise.
+func (m *Machine) HalfType() tensor.Dtype {
+	if m.plan == nil {
+		return tensor.Dtype{}
+	}
+	return m.half
+}
+
+// HalfCopy returns the half-precision copy of the input n, which kernels read instead of n. For an input without a copy it
+// returns an operand without a cell, of HalfType.
+func (m *Machine) HalfCopy(n *G.Node) ops.Arg {
+	if m.plan != nil {
+		if c := m.halfCopies.byInput[n]; c != nil {
+			return c.arg
+		}
+	}
+	return ops.Arg{Operand: ops.Operand{Dtype: m.HalfType()}}
+}

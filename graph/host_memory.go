@@ -1,0 +1,88 @@
+package graph
+
+import (
+	"slices"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+)
+
+// hostMemory is the memory for results of Gorgonia's ops, which would allocate it in each run. The memory of a value that no
+// node shows is used again after its last reader, within a run and in later runs, or the last reader writes its result in
+// place.
+type hostMemory struct {
+	free  map[string][]*tensor.Dense // by type and shape
+	made  map[string]int             // number of tensors allocated, by type and shape
+	owned map[*tensor.Dense]string   // results that share memory with no other value, with their type and shape
+}
+
+// alloc returns memory for a result. Its content is undefined.
+func (h *hostMemory) alloc(st *step) *tensor.Dense {
+	key := st.host.typeAndShape
+	if free := h.free[key]; len(free) > 0 {
+		d := free[len(free)-1]
+		h.free[key] = free[:len(free)-1]
+		h.owned[d] = key
+		return d
+	}
+	d := tensor.New(tensor.Of(st.node.Dtype()), tensor.WithShape(st.node.Shape()...))
+	h.made[key]++
+	h.owned[d] = key
+	return d
+}
+
+// isLast reports whether st may write its result to the first operand: no other value shares its memory, and st is its last
+// reader.
+func (h *hostMemory) isLast(st *step, args []G.Value) bool {
+	d, ok := args[0].(*tensor.Dense)
+	if _, owned := h.owned[d]; !ok || !owned || len(args) == 2 && args[0] == args[1] {
+		return false
+	}
+	return st.host.elementwise && slices.Contains(st.dead, st.in[0])
+}
+
+// disownShared removes values from owned that share memory after st has returned result; v is the value that st's node gets.
+func (h *hostMemory) disownShared(st *step, args []G.Value, result, v G.Value) {
+	d, _ := result.(*tensor.Dense)
+	for _, a := range args {
+		if a != result && overlap(a, result) {
+			delete(h.owned, d)
+			if a, ok := a.(*tensor.Dense); ok {
+				delete(h.owned, a)
+			}
+		}
+	}
+	if v != result || st.out[0].keep {
+		delete(h.owned, d)
+	}
+}
+
+// release keeps the memory of a value that nothing reads any more for later results.
+func (h *hostMemory) release(v G.Value) {
+	d, _ := v.(*tensor.Dense)
+	key, ok := h.owned[d]
+	if !ok {
+		return
+	}
+	delete(h.owned, d)
+	if len(h.free[key]) < h.made[key] {
+		h.free[key] = append(h.free[key], d)
+	}
+}
+
+// releaseDead forgets the host values that nothing reads after s. Their memory is used again, unless result, the value of s,
+// lies in it.
+func (m *Machine) releaseDead(s *step, result G.Value) {
+	for _, d := range s.dead {
+		dead := &m.state[d.id]
+		if dead.host != result {
+			m.hostMem.release(dead.host)
+		}
+		dead.host = nil
+	}
+}
+
+// overlap reports whether two values of the host share memory.
+func overlap(a, b G.Value) bool {
+	return a.Uintptr() < b.Uintptr()+b.MemSize() && b.Uintptr() < a.Uintptr()+a.MemSize()
+}

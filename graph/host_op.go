@@ -1,0 +1,234 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// runOnHost runs an op by its own Do.
+func (m *Machine) runOnHost(s *step) error {
+	args := m.args[:len(s.in)]
+	defer clear(args)
+	if err := m.loadArgs(args, s); err != nil {
+		return err
+	}
+	result, err := m.callOp(s, args)
+	if err != nil {
+		return err
+	}
+	v, err := m.valueOf(s, args, result)
+	if err != nil {
+		return err
+	}
+	m.hostMem.disownShared(s, args, result, v)
+	out := s.out[0]
+	m.state[out.id].host = v
+	if out.kernelReads {
+		if err := m.check(out, v); err != nil {
+			return err
+		}
+		if err := m.send(out, v); err != nil {
+			return err
+		}
+	}
+	m.releaseDead(s, v)
+	return nil
+}
+
+// loadArgs sets args to the host values of the operands of s. It copies those on the device to the host, once in each run.
+func (m *Machine) loadArgs(args []G.Value, s *step) error {
+	wait := false
+	for i, v := range s.in {
+		if in := &m.state[v.id]; in.remote && in.copied != m.run {
+			if err := m.download(v); err != nil {
+				return fmt.Errorf("input %d: %w", i, err)
+			}
+			wait = true
+		}
+		args[i] = m.state[v.id].host
+	}
+	if wait {
+		return m.stream.Synchronize()
+	}
+	return nil
+}
+
+// callOp calls the op of s and checks the type and the size of its result.
+func (m *Machine) callOp(s *step, args []G.Value) (G.Value, error) {
+	result, err := m.hostMem.do(s, args)
+	for i, v := range s.in { // some ops, such as YOLOv3, reshape their operands: undo it
+		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(v.arg.Shape) && len(v.arg.Shape) > 0 {
+			err = errors.Join(err, d.Reshape(v.arg.Shape...))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if result == nil {
+		return nil, errors.New("the op returned no value")
+	}
+	want := s.out[0].arg.Operand
+	if got := (ops.Operand{Dtype: result.Dtype(), Shape: result.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
+		return nil, fmt.Errorf("the op returned %v, want %v", got, want)
+	}
+	return result, nil
+}
+
+// valueOf returns the value for the node of s: result, in the node's shape. It copies a result in the arena, whose memory is
+// used again, and a kept one that shares memory with an operand, because solvers write to gradients and weights.
+func (m *Machine) valueOf(s *step, args []G.Value, result G.Value) (v G.Value, err error) {
+	v = result
+	to := s.out[0]
+	shared := func(a G.Value) bool { return overlap(a, result) }
+	if m.inMemory(v) || to.keep && slices.ContainsFunc(args, shared) && !m.hostMem.isLast(s, args) {
+		if v, err = G.CloneValue(v); err != nil {
+			return nil, err
+		}
+	}
+	v = conform(v, to.arg.Operand)
+	if d, ok := v.(*tensor.Dense); ok && to.keep {
+		tensor.WithEngine(G.StandardEngine{})(d) // as the results of a TapeMachine have
+	}
+	return v, nil
+}
+
+// conform returns v in the shape of its node. An op may return the same elements in another shape: Gorgonia's ops return one
+// element as a scalar. If v cannot be reshaped, conform returns v itself.
+func conform(v G.Value, want ops.Operand) G.Value {
+	if slices.Equal(v.Shape(), want.Shape) { // Shape.Eq takes a row or a column for a vector
+		return v
+	}
+	var d *tensor.Dense
+	switch v := v.(type) {
+	case *tensor.Dense:
+		d = v.ShallowClone()
+	case G.Scalar:
+		d = tensor.New(tensor.FromScalar(v.Data()))
+	default:
+		return v
+	}
+	if err := d.Reshape(want.Shape...); err != nil {
+		return v
+	}
+	return d
+}
+
+// hostCall says how the machine runs an op of Gorgonia. The zero value calls its Do.
+type hostCall struct {
+	typeAndShape string // of the result: hostMemory keeps memory by it
+	prealloc     bool   // call UsePreallocDo, as a TapeMachine does: the Do of some ops computes something else
+	elementwise  bool   // the operands have the result's type and shape: call UsePreallocDo or, for one operand, UnsafeDo
+	owns         bool   // the result of Do shares memory with no operand
+
+	// reduce, if not nil, is called for each of the axes along. These are ascending.
+	reduce func(*tensor.Dense, ...int) (*tensor.Dense, error)
+	along  []int
+}
+
+// hostCallOf returns how to run the op of n on the operands in.
+func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
+	op := n.Op()
+	if n.IsScalar() {
+		return c
+	}
+	c.typeAndShape = ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
+	_, ok := op.(G.UsePreallocDoer)
+	c.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
+	name := gorgoniaType(op)
+	switch name {
+	case "sliceOp", "concatOp":
+		c.owns = true
+	case "elemBinOp":
+		c.elementwise = strings.HasSuffix(op.String(), " false") && strings.Contains("+-⊙÷", strings.TrimSuffix(op.String(), " false"))
+	case "elemUnaryOp":
+		c.elementwise = true
+	case "sumOp", "maxOp": // package tensor reduces wrongly along an axis in the middle of four
+		along := reflect.Indirect(reflect.ValueOf(op)).FieldByName("along")
+		if along.Kind() != reflect.Slice || in[0].arg.Shape.Dims() < 4 {
+			break
+		}
+		for i := range along.Len() {
+			c.along = append(c.along, int(along.Index(i).Int()))
+		}
+		slices.Sort(c.along)
+		if c.reduce = (*tensor.Dense).Sum; name == "maxOp" {
+			c.reduce = (*tensor.Dense).Max
+		}
+	}
+	for _, s := range in {
+		c.elementwise = c.elementwise && s.arg.Dtype == n.Dtype() && s.arg.Shape.Eq(n.Shape()) && s.arg.Elements() > 1
+	}
+	return c
+}
+
+// do runs an op of Gorgonia.
+func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
+	op := st.node.Op()
+	switch {
+	case st.host.prealloc:
+		d := h.alloc(st)
+		d.Zero()
+		return op.(G.UsePreallocDoer).UsePreallocDo(d, args...)
+	case st.host.elementwise && rowMajor(args):
+		if h.isLast(st, args) {
+			return op.(G.UnsafeDoer).UnsafeDo(args...)
+		}
+		d := h.alloc(st)
+		if len(args) == 2 {
+			return op.(G.UsePreallocDoer).UsePreallocDo(d, args...)
+		}
+		if err := tensor.Copy(d, args[0].(*tensor.Dense)); err != nil { // CopyTo refuses a part of a vector
+			return nil, err
+		}
+		return op.(G.UnsafeDoer).UnsafeDo(d)
+	}
+	if len(st.host.along) > 0 {
+		if x, ok := args[0].(*tensor.Dense); ok {
+			return st.host.reduceAxes(x)
+		}
+	}
+	v, err := op.Do(args...)
+	if d, ok := v.(*tensor.Dense); ok && err == nil && st.host.owns {
+		h.owned[d] = st.host.typeAndShape
+	}
+	return v, err
+}
+
+// rowMajor reports whether all values are row-major tensors without gaps.
+func rowMajor(values []G.Value) bool {
+	for _, v := range values {
+		if d, ok := v.(*tensor.Dense); !ok || !ops.IsRowMajor(d) {
+			return false
+		}
+	}
+	return true
+}
+
+// reduceAxes reduces x along one axis after the other. For each, it reshapes x to three axes with this one in the middle.
+func (c *hostCall) reduceAxes(x *tensor.Dense) (G.Value, error) {
+	if !ops.IsRowMajor(x) {
+		x = x.Clone().(*tensor.Dense).Materialize().(*tensor.Dense)
+	}
+	shape := x.Shape().Clone()
+	for _, k := range slices.Backward(c.along) {
+		x = x.ShallowClone()
+		before, after := ops.Operand{Shape: shape[:k]}, ops.Operand{Shape: shape[k+1:]}
+		if err := x.Reshape(before.Elements(), shape[k], after.Elements()); err != nil {
+			return nil, err
+		}
+		var err error
+		if x, err = c.reduce(x, 1); err != nil {
+			return nil, err
+		}
+		shape = slices.Delete(shape, k, k+1)
+	}
+	return x, nil
+}
