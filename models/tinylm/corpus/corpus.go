@@ -94,7 +94,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 		return fmt.Errorf("%d held-out tokens, want 0 or more", o.HeldOut)
 	}
 	var err error
-	if c.vocab, err = newVocabulary(o); err != nil {
+	if c.codec, err = newCodec(o); err != nil {
 		return err
 	}
 	c.blockTokens = blockBytes / widthOf(c.Vocab())
@@ -105,7 +105,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	if o.Tokenizer == "" {
 		c.bytesPerToken = 1
 	}
-	c.source = &fileSource{files: files, vocab: c.vocab, skipped: &c.skipped, wantUTF8: o.Tokenizer != ""}
+	c.source = &fileSource{files: files, codec: c.codec, skipped: &c.skipped, wantUTF8: o.Tokenizer != ""}
 	if c.units, err = makeUnits(ctx, files, &c.skipped); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 		return nil, fmt.Errorf("corpus: %d random tokens below %d, want 2 to %d below 1 to %d", n, vocab, maxRandom, 1<<31-1)
 	}
 	c := &Corpus{name: "random tokens", seed: seed, blockTokens: blockBytes / widthOf(vocab)}
-	c.vocab, c.source, c.bytesPerToken = randomVocabulary(vocab), randomSource{vocab, seed}, 1
+	c.codec, c.source, c.bytesPerToken = randomCodec(vocab), randomSource{vocab, seed}, 1
 	for i := 0; i < n; i += randomUnit {
 		c.units = append(c.units, unit{from: int64(i), to: int64(min(n, i+randomUnit))})
 	}

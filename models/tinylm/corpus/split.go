@@ -186,7 +186,7 @@ func (h *heldOutCollector) add(d document) (err error) {
 		return err
 	}
 	if d.isTokens {
-		h.text += h.c.vocab.length(h.ids)
+		h.text += h.c.codec.length(h.ids)
 	} else {
 		h.text += len(d.text)
 	}
@@ -210,7 +210,7 @@ func (c *Corpus) encode(ids []int32, d document) ([]int32, error) {
 	if d.isTokens {
 		return append(ids, d.tokens...), nil
 	}
-	return c.vocab.encode(ids, d.text)
+	return c.codec.encode(ids, d.text)
 }
 
 // unitName names the file of a unit for an error.
@@ -227,7 +227,7 @@ const sampleBytes = 4 << 10
 // identity hashes the files, the split and the vocabulary.
 func (c *Corpus) identity(ctx context.Context, files []file) (string, error) {
 	h := sha256.New()
-	fmt.Fprintf(h, "corpus 1 %s %v\n", c.vocab.identity(), c.split)
+	fmt.Fprintf(h, "corpus 1 %s %v\n", c.codec.identity(), c.split)
 	buffer := make([]byte, 3*sampleBytes)
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {

@@ -127,7 +127,7 @@ func TestTokenizersMatchPython(t *testing.T) {
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v, err := readTokenizer(filepath.Join(folder, name+".json"), "")
+			v, err := readHuggingFace(filepath.Join(folder, name+".json"), "")
 			require.NoError(t, err)
 			var want [][]int32
 			var texts []string
@@ -147,7 +147,7 @@ type tokenizerCase struct {
 	Texts     []string // Python's decoding of the ids
 }
 
-func requireSame(t *testing.T, v *tokenizer, want tokenizerCase) {
+func requireSame(t *testing.T, v *huggingFace, want tokenizerCase) {
 	for i, line := range want.Lines {
 		if isNew(line) {
 			continue
@@ -189,7 +189,7 @@ func TestSmallTokenizers(t *testing.T) {
 	require.Greater(t, len(all), 40)
 	for _, c := range all {
 		t.Run(c.Name, func(t *testing.T) {
-			v, err := parseTokenizer(c.Tokenizer)
+			v, err := parseHuggingFace(c.Tokenizer)
 			require.NoError(t, err)
 			requireSame(t, v, c)
 		})

@@ -119,7 +119,7 @@ func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
 }
 
 // readTokens yields the documents, which end at separators: those of the unit, or all of a compressed file.
-func readTokens(f file, u unit, v vocabulary) documents {
+func readTokens(f file, u unit, c textCodec) documents {
 	return func(yield func(document, error) bool) {
 		a, at := f.tokens, u.from
 		if f.pack == "" {
@@ -137,7 +137,7 @@ func readTokens(f file, u unit, v vocabulary) documents {
 				return
 			}
 		}
-		cut := cutter{pieceTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.afterSeparator(b, v.separator()) }}
+		cut := cutter{pieceTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.afterSeparator(b, c.separator()) }}
 		var ids []int32
 		for p, err := range cut.pieces(&exactly{r, a.bytes() - u.from}, u.from > 0, f.pack == "") {
 			if err != nil {
@@ -145,17 +145,17 @@ func readTokens(f file, u unit, v vocabulary) documents {
 				return
 			}
 			for b := p.bytes; len(b) > 0; {
-				n := a.afterSeparator(b, v.separator())
+				n := a.afterSeparator(b, c.separator())
 				if n == 0 {
 					n = len(b)
 				}
-				if ids, err = a.appendTokens(ids[:0], b[:n], v.size()); err != nil {
+				if ids, err = a.appendTokens(ids[:0], b[:n], c.size()); err != nil {
 					place := (u.from+int64(p.at+len(p.bytes)-len(b)))/int64(a.width) + int64(len(ids))
 					yield(document{}, fmt.Errorf("token %d: %w", place, err))
 					return
 				}
 				b = b[n:]
-				if ids[len(ids)-1] == v.separator() {
+				if ids[len(ids)-1] == c.separator() {
 					ids = ids[:len(ids)-1]
 				}
 				if len(ids) > 0 && !yield(document{tokens: ids, isTokens: true}, nil) {
