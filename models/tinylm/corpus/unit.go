@@ -48,9 +48,9 @@ func makeUnits(ctx context.Context, files []file, skipped *tally) ([]unit, error
 		case f.isTokens():
 			f.tokens, err = readTokenHeader(*f)
 			end = f.tokens.bytes()
-			step = int64(pieceTokens * f.tokens.width)
+			step = int64(chunkTokens * f.tokens.width)
 		case f.format == plainText:
-			step = textPiece
+			step = textChunk
 		case f.format == jsonLines:
 			step = unitBytes
 		}
