@@ -79,7 +79,7 @@ const (
 )
 
 func (e End) String() string {
-	names := []string{"goes on", "most tokens", "stop token", "stop string", "failed"}
+	names := []string{"goes on", "max tokens", "stop token", "stop string", "failed"}
 	if e < 0 || int(e) >= len(names) {
 		return fmt.Sprintf("End(%d)", int(e))
 	}

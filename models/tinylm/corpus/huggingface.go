@@ -166,7 +166,7 @@ func (t *huggingFace) findSeparator(separator string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("no token ends a document, sought %s: name one as the separator", strings.Join(names, " "))
+	return fmt.Errorf("no end-of-document token; tried %s; set the option separator", strings.Join(names, " "))
 }
 
 func (t *huggingFace) size() int        { return len(t.pieces) }

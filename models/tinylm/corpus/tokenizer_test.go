@@ -218,7 +218,7 @@ func TestTokenizerErrors(t *testing.T) {
 	good := string(smallTokenizer(t))
 	for name, c := range map[string]struct{ old, new, separator, want string }{
 		"no separator":    {"|endoftext|", "|other|", "", "no token ends a document"},
-		"other separator": {"", "", "<end>", "sought <end>"},
+		"other separator": {"", "", "<end>", "tried <end>"},
 		"other model":     {`"BPE"`, `"RNN"`, "", `model: type "RNN", want one of BPE, Unigram, WordLevel, WordPiece`},
 		"strange option":  {`"merges"`, `"beam":1,"merges"`, "", `unknown object member name "beam"`},
 		"unknown merge":   {"te xt", "te xx", "", "not in the vocabulary"},

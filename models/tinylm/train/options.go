@@ -67,7 +67,7 @@ type Options struct {
 	SaveMinutes float64 `yaml:"save-minutes" help:"minutes between checkpoints, which evaluations and the end write too; 0: those alone"`
 	Keep        int     `yaml:"keep" help:"checkpoints to keep, beside the best one"`
 
-	Device    string `yaml:"device" help:"auto, cpu or cuda:N; auto: the first GPU, or the cpu where there is none"`
+	Device    string `yaml:"device" help:"auto, cpu or cuda:N; auto is the first GPU, or the CPU"`
 	Precision string `yaml:"precision" help:"of the activations: f32, bf16 or fp16, the last two on a GPU"`
 	Out       string `yaml:"-" fixed:"true" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
 
