@@ -42,13 +42,13 @@ func (r *run) checkMemory(c tinylm.Config) error {
 	if d := r.backend.Device(); !d.Host && d.Memory > 0 && need.device > d.Memory {
 		return fmt.Errorf("needs %s, %s has %s: %s", memory.Size(need.device), d.Name, memory.Size(d.Memory), r.advice())
 	}
-	if err := memory.Require(need.host); err != nil {
+	if err := memory.CheckAvailable(need.host); err != nil {
 		return fmt.Errorf("%w: %s", err, r.advice())
 	}
 	if r.Sample > 0 {
 		bytes, err := c.CacheBytes(1, min(r.Context, 1+r.Sample))
 		if err == nil {
-			err = memory.Check(bytes)
+			err = memory.CheckTotal(bytes)
 		}
 		if err != nil {
 			return fmt.Errorf("the caches of -sample %d: %w", r.Sample, err)
