@@ -162,8 +162,8 @@ func (c *Corpus) Files() int { return c.files }
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
 // BytesPerToken returns the mean length of the held-out tokens in bytes of text, without separators. Text that a tokenizer loses counts.
-// For files of tokens, which have no text, it is the length of the tokens' own text. A loss in nats a token is
-// loss/(ln 2 × BytesPerToken) bits a byte. BytesPerToken is 0 if a tokenizer is used and nothing is held out.
+// For files of tokens, which have no text, it is the length of the tokens' own text. A loss in nats per token is
+// loss/(ln 2 × BytesPerToken) bits per byte. BytesPerToken is 0 if a tokenizer is used and nothing is held out.
 func (c *Corpus) BytesPerToken() float64 { return c.bytesPerToken }
 
 // Skipped returns counts, by reason, of what Open and the readers have left out so far.

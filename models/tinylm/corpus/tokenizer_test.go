@@ -217,7 +217,7 @@ func words(s splitter, text string) []string {
 func TestTokenizerErrors(t *testing.T) {
 	good := string(smallTokenizer(t))
 	for name, c := range map[string]struct{ old, new, separator, want string }{
-		"no separator":    {"|endoftext|", "|other|", "", "no token ends a document"},
+		"no separator":    {"|endoftext|", "|other|", "", "no end-of-document token"},
 		"other separator": {"", "", "<end>", "tried <end>"},
 		"other model":     {`"BPE"`, `"RNN"`, "", `model: type "RNN", want one of BPE, Unigram, WordLevel, WordPiece`},
 		"strange option":  {`"merges"`, `"beam":1,"merges"`, "", `unknown object member name "beam"`},

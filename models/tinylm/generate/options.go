@@ -61,7 +61,7 @@ func (o *Options) flags() *flag.FlagSet {
 	}
 	set.StringVar(&o.Model, "model", "", "run `folder`, checkpoint or .safetensors file; empty: the newest run below runs")
 	set.StringVar(&o.Tokenizer, "tokenizer", "", "tokenizer.json of Hugging Face; empty: the one of the model's run, or bytes")
-	list(&o.Prompts, "prompt", "`text` to go on with; may be repeated. Without any a new document begins")
+	list(&o.Prompts, "prompt", "`text` to continue; may be repeated; without any, a new document begins")
 	set.Func("file", "file whose content is one more prompt; - is the standard input", func(path string) error {
 		if path == "" {
 			return errors.New("the name of a file is empty")
