@@ -68,7 +68,7 @@ func suiteNames() string {
 func main() {
 	pick := flag.String("suite", "all", "suites to run, separated by commas: "+suiteNames())
 	out := flag.String("out", "results", "folder of the CSV and the plots; made where it is missing")
-	device := flag.String("device", "auto", "auto, cpu or cuda:N")
+	device := flag.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	flag.IntVar(&onlyLength, "length", 0, "tokens of the suites attention (any number), decode, lengths and profile; 0 is all of theirs, for profile the usual one")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	flag.Parse()

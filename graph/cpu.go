@@ -63,7 +63,7 @@ func (b *cpuBackend) Alloc(bytes int) (Memory, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("cpu: cannot allocate %d bytes", bytes)
 	}
-	if err := memory.Check(bytes); err != nil {
+	if err := memory.CheckTotal(bytes); err != nil {
 		return nil, fmt.Errorf("cpu: %w", err)
 	}
 	return &cpuMemory{cpu.AlignedBytes(bytes)}, nil

@@ -85,7 +85,7 @@ func (p *plan) leaveToHost(s *step) error {
 		}
 	}
 	s.out, s.implementation, s.host, main.kind = s.out[:1], hostName, hostCallOf(s.node, s.in), fromHost
-	return memory.Check(main.arg.Operand.Bytes())
+	return memory.CheckTotal(main.arg.Operand.Bytes())
 }
 
 func args(operands []*operand) []ops.Arg {

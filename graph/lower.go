@@ -84,7 +84,7 @@ func (p *plan) lowerNode(n *G.Node, writers map[*operand]*step) error {
 		return nil
 	}
 	for _, v := range s.out { // check them before a kernel makes tables for its operands
-		if err := memory.Check(v.arg.Operand.Bytes()); err != nil {
+		if err := memory.CheckTotal(v.arg.Operand.Bytes()); err != nil {
 			return err
 		}
 	}

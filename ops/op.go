@@ -217,7 +217,7 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	}
 	var values []gorgonia.Value
 	for i, operand := range o.out {
-		if err := memory.Check(operand.Bytes()); err != nil {
+		if err := memory.CheckTotal(operand.Bytes()); err != nil {
 			return nil, opError(o.spec, fmt.Errorf("output %d: %w", i, err))
 		}
 		values = append(values, NewValue(operand))

@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	device := flag.String("device", "auto", "auto, cpu or cuda:N")
+	device := flag.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	precision := flag.String("precision", "f32", "of the activations: f32, bf16 or fp16")
 	flag.Parse()
 	if flag.NArg() > 0 {

@@ -37,8 +37,8 @@ func parse(args []string, help io.Writer) (*options, error) {
 	set.StringVar(&o.text, "text", "", "text to run")
 	set.StringVar(&o.file, "file", "", "file of the text, in place of -text; without both it is a small Go program")
 	set.StringVar(&o.out, "out", "inspect", "folder to write to, which is made")
-	set.StringVar(&o.device, "device", "auto", "auto, cpu or cuda:N; auto: the first GPU, or the cpu where there is none")
-	set.IntVar(&o.tokens, "tokens", 0, "most tokens to run, in windows of the model's context; the page shows the first window; 0: one window")
+	set.StringVar(&o.device, "device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
+	set.IntVar(&o.tokens, "tokens", 0, "max tokens to run, in windows of the model's context; the page shows the first window; 0: one window")
 	set.IntVar(&o.layer, "layer", -1, "layer that the page shows first; -1: the one with the most attention to an earlier occurrence of a word")
 	if err := command.Parse(set, args, help); err != nil {
 		return nil, err

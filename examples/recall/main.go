@@ -52,7 +52,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	precision := o.set.String("precision", "f32", "f32 or bf16; the CPU computes in f32")
 	o.set.IntVar(&o.asked, "asked", 0, "tokens of longer documents, in which the trained models are asked too; 0: eight times -context")
 	o.set.StringVar(&o.out, "out", "results/recall", "folder of the CSV file and the plots")
-	o.set.StringVar(&o.device, "device", "cpu", "cpu, cuda:N, or auto for the first GPU if there is one")
+	o.set.StringVar(&o.device, "device", "cpu", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	o.set.IntVar(&o.Steps, "steps", o.Steps, "steps of training")
 	o.set.IntVar(&o.Rows, "rows", o.Rows, "rows of -context tokens in a step; documents are shorter at first, and share a row")
 	o.set.Float64Var(&o.LR, "lr", o.LR, "highest learning rate")

@@ -65,7 +65,7 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	h := fnv.New64a()
 	h.Write([]byte(p.Name))
 	r := rand.New(rand.NewPCG(seed, h.Sum64()))
-	if err := memory.Check(n * int(dt.Size())); err != nil {
+	if err := memory.CheckTotal(n * int(dt.Size())); err != nil {
 		return nil, fmt.Errorf("nn: parameter %s: shape %v: %w", p.Name, p.Shape, err)
 	}
 	v := tensor.New(tensor.Of(dt), tensor.WithShape(p.Shape...))

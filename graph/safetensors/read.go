@@ -104,7 +104,7 @@ func decode(r io.ReaderAt, size int64) (f File, err error) {
 			need += s.end - s.begin // as float32
 		}
 	}
-	if err := memory.Check(int(need)); err != nil {
+	if err := memory.CheckTotal(int(need)); err != nil {
 		return f, err
 	}
 	f = File{Metadata: metadata, Tensors: make(map[string]*tensor.Dense, len(spans))}

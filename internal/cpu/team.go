@@ -167,7 +167,7 @@ func AlignedBytes(n int) []byte {
 // RunAlone runs k in newly allocated work memory on a new team: for callers that run a kernel once.
 func RunAlone(k *Kernel) error {
 	t := NewTeam(0)
-	if err := memory.Check(k.WorkBytes(t.Workers())); err != nil {
+	if err := memory.CheckTotal(k.WorkBytes(t.Workers())); err != nil {
 		return fmt.Errorf("work memory: %w", err)
 	}
 	return t.Run(k, NewBuf(AlignedBytes(k.WorkBytes(t.Workers()))))

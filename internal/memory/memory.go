@@ -81,11 +81,11 @@ func (s system) available() (int64, string, error) {
 // the file or command that sets it. Page cache counts as free. The error is ErrUnknown, or names a file that is not as expected.
 func Available() (bytes int64, of string, err error) { return thisSystem().available() }
 
-// Require returns an error if less than the given bytes is available: "needs 3.1 GiB, the container (/sys/fs/cgroup/memory.max)
-// has 2.0 GiB left". If the memory is unknown, Require returns nil.
-func Require(bytes int64) error { return thisSystem().require(bytes) }
+// CheckAvailable returns an error if less than the given bytes is available: "needs 3.1 GiB, the container (/sys/fs/cgroup/memory.max)
+// has 2.0 GiB left". If the memory is unknown, CheckAvailable returns nil.
+func CheckAvailable(bytes int64) error { return thisSystem().checkAvailable(bytes) }
 
-func (s system) require(bytes int64) error {
+func (s system) checkAvailable(bytes int64) error {
 	left, of, err := s.available()
 	switch {
 	case errors.Is(err, ErrUnknown):
@@ -123,13 +123,13 @@ func (s system) total() bound {
 	return least(bounds, func(b bound) int64 { return b.limit })
 }
 
-// Total returns the bytes that the process may have in all, as they were at the first call of Total or Check, and the owner of the
+// Total returns the bytes that the process may have in all, as they were at the first call of Total or CheckTotal, and the owner of the
 // limit, as Available does. 0 bytes: unknown.
 func Total() (bytes int64, of string) { return total().limit, total().name }
 
-// Check returns an error that names both sizes if the given bytes are more than Total: allocating them would end the process.
-// If the memory is unknown, Check returns nil.
-func Check(bytes int) error {
+// CheckTotal returns an error that names both sizes if the given bytes are more than Total: allocating them would end the process.
+// If the memory is unknown, CheckTotal returns nil.
+func CheckTotal(bytes int) error {
 	if t := total(); t.limit > 0 && int64(bytes) > t.limit {
 		return fmt.Errorf("out of memory: asked for %d bytes, %s has %d", bytes, t.name, t.limit)
 	}

@@ -138,13 +138,13 @@ func TestResourceLimits(t *testing.T) {
 	}
 }
 
-func TestRequire(t *testing.T) {
+func TestCheckAvailable(t *testing.T) {
 	s := tree(join(in2("/", "/"), v2("sys/fs/cgroup", fmt.Sprint(500*mib), "max", 300)))
-	require.NoError(t, s.require(300*mib))
-	require.EqualError(t, s.require(3174*mib), "needs 3.1 GiB, the container (/sys/fs/cgroup/memory.max) has 300.0 MiB left")
+	require.NoError(t, s.checkAvailable(300*mib))
+	require.EqualError(t, s.checkAvailable(3174*mib), "needs 3.1 GiB, the container (/sys/fs/cgroup/memory.max) has 300.0 MiB left")
 	s.address = 100 * mib
-	require.EqualError(t, s.require(1000), "needs 1000 bytes, the address space (ulimit -v) has 0 bytes left")
-	require.NoError(t, system{}.require(math.MaxInt64), "what is not known is enough")
+	require.EqualError(t, s.checkAvailable(1000), "needs 1000 bytes, the address space (ulimit -v) has 0 bytes left")
+	require.NoError(t, system{}.checkAvailable(math.MaxInt64), "what is not known is enough")
 	require.Zero(t, system{}.total().limit)
 	_, _, err := system{}.available()
 	require.ErrorIs(t, err, ErrUnknown)
@@ -166,7 +166,7 @@ func TestBrokenFiles(t *testing.T) {
 	} {
 		_, _, err := tree(join(limited, map[string]string{c.file: c.text})).available()
 		require.ErrorContains(t, err, c.message)
-		require.ErrorContains(t, tree(join(limited, map[string]string{c.file: c.text})).require(1), c.message)
+		require.ErrorContains(t, tree(join(limited, map[string]string{c.file: c.text})).checkAvailable(1), c.message)
 	}
 	for name, text := range limited { // cut at any byte: the result is a number or an error
 		for cut := range text {
@@ -187,7 +187,7 @@ func TestThisSystem(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		require.ErrorIs(t, err, ErrUnknown)
 		require.Zero(t, total)
-		require.NoError(t, Check(math.MaxInt))
+		require.NoError(t, CheckTotal(math.MaxInt))
 		return
 	}
 	require.NoError(t, err)
@@ -195,11 +195,11 @@ func TestThisSystem(t *testing.T) {
 	require.Greater(t, total, int64(1*mib))
 	require.LessOrEqual(t, left, total)
 	for _, fits := range []int{0, 1, int(total)} {
-		require.NoError(t, Check(fits))
+		require.NoError(t, CheckTotal(fits))
 	}
 	for _, big := range []int{int(total) + 1, math.MaxInt} {
-		require.EqualError(t, Check(big), fmt.Sprintf("out of memory: asked for %d bytes, %s has %d", big, whose, total))
+		require.EqualError(t, CheckTotal(big), fmt.Sprintf("out of memory: asked for %d bytes, %s has %d", big, whose, total))
 	}
-	require.NoError(t, Require(0))
-	require.True(t, strings.HasPrefix(Require(math.MaxInt64).Error(), "needs 8589934592.0 GiB, the "))
+	require.NoError(t, CheckAvailable(0))
+	require.True(t, strings.HasPrefix(CheckAvailable(math.MaxInt64).Error(), "needs 8589934592.0 GiB, the "))
 }

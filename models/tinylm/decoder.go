@@ -156,7 +156,7 @@ func (c Config) CacheBytes(slots, context int) (int, error) {
 // newCaches allocates a cache for each layer, in the memory of b.
 func (d *Decoder) newCaches(b graph.Backend) (err error) {
 	layers, dt := d.weights.Config.Layers, d.weights.Tensors["norm.weight"].Dtype()
-	if err := memory.Check(layers * d.cache.Elements() * int(dt.Size())); err != nil {
+	if err := memory.CheckTotal(layers * d.cache.Elements() * int(dt.Size())); err != nil {
 		return err
 	}
 	for range layers {

@@ -41,8 +41,8 @@ func ExampleSampler() {
 	}
 	check(d.Close())
 	// Output:
-	// sequence 0 ends: most tokens
-	// sequence 1 ends: most tokens
+	// sequence 0 ends: max tokens
+	// sequence 1 ends: max tokens
 }
 
 // The loss of a model on tokens of one's own.

@@ -205,6 +205,14 @@ func (m *Model) endDocuments() {
 // Run computes logits and loss for the tokens and targets, and the gradients if the model was built WithGradients. If it was built
 // WithAccumulation, Run adds the gradients to those of the micro-batches since the last step.
 func (m *Model) Run() error {
+	if err := m.run(); err != nil {
+		return fmt.Errorf("tinylm: %w", err)
+	}
+	return nil
+}
+
+// run is Run without the name of this package in its error.
+func (m *Model) run() error {
 	err := m.weights.use(m.machine)
 	if err == nil {
 		m.countBatch()
@@ -213,9 +221,8 @@ func (m *Model) Run() error {
 	}
 	if err != nil {
 		err = errors.Join(err, m.dropAccumulated())
-		return fmt.Errorf("tinylm: %w", err)
 	}
-	return nil
+	return err
 }
 
 // RunAndStep enqueues a run and a step of solver, and does not wait for them: see graph.Machine.RunAndStep. The solver's machine must
@@ -262,35 +269,39 @@ func (m *Model) Machine() *graph.Machine { return m.machine }
 // LossAndStep runs the model, waits for its loss, takes a step of any solver and returns the loss before the step. If the weights
 // are on a device or the model was built WithAccumulation, the solver must be an optim.AdamW.
 func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
+	defer named(&err, "step")
 	adamw, ok := solver.(*optim.AdamW)
 	switch {
 	case m.grads == nil:
-		return 0, fmt.Errorf("tinylm: step: %w", errNoGradients)
+		return 0, errNoGradients
 	case solver == nil:
-		return 0, errors.New("tinylm: step: no solver")
+		return 0, errors.New("no solver")
 	case !ok && m.weights.resident != nil:
-		return 0, fmt.Errorf("tinylm: step: the weights are on a device, where a %T cannot change them: want an optim.AdamW", solver)
+		return 0, fmt.Errorf("the weights are on a device, where a %T cannot change them: want an optim.AdamW", solver)
 	case !ok && m.accumulated != nil:
-		return 0, fmt.Errorf("tinylm: step: a %T does not know the weights of micro-batches: want an optim.AdamW", solver)
+		return 0, fmt.Errorf("a %T does not know the weights of micro-batches: want an optim.AdamW", solver)
 	}
-	if err := m.Run(); err != nil {
+	if err := m.run(); err != nil {
 		return 0, err
 	}
-	if loss, err = m.Loss(); err != nil {
+	if loss, err = m.readLoss(); err != nil {
 		return 0, err
 	}
 	if err = m.shareScale(adamw); err == nil {
 		m.weights.lastStepper, m.weights.version = nil, m.weights.version+1
 		err = solver.Step(m.grads)
 	}
-	if err = errors.Join(err, m.dropAccumulated()); err != nil {
-		return loss, fmt.Errorf("tinylm: step: %w", err)
-	}
-	return loss, nil
+	return loss, errors.Join(err, m.dropAccumulated())
 }
 
-// Loss returns the mean cross entropy of the last run, in nats a token. On a device it waits for the run.
-func (m *Model) Loss() (float64, error) {
+// Loss returns the mean cross entropy of the last run, in nats per token. On a device it waits for the run.
+func (m *Model) Loss() (_ float64, err error) {
+	defer named(&err, "loss")
+	return m.readLoss()
+}
+
+// readLoss is Loss without names in its error.
+func (m *Model) readLoss() (float64, error) {
 	v, err := graph.HostValue(m.loss.Value())
 	switch v := v.(type) {
 	case *G.F32:
@@ -298,7 +309,7 @@ func (m *Model) Loss() (float64, error) {
 	case *G.F64:
 		return float64(*v), err
 	}
-	return 0, fmt.Errorf("tinylm: loss: %w", cmp.Or(err, errNotRun))
+	return 0, cmp.Or(err, errNotRun)
 }
 
 var errNotRun = errors.New("no value: the model has not run, or does not keep it")

@@ -41,7 +41,7 @@ func WithoutLogits() ModelOption { return func(o *modelOptions) { o.noLogits = t
 func WithParts() ModelOption { return func(o *modelOptions) { o.parts = true } }
 
 // WithRecompute makes the backward pass recompute the activations of each layer but the last from the residual stream before the
-// layer. This needs much less memory and about a fifth more time. Results have the same bits. See graph.WithRecompute.
+// layer. This needs much less memory and about a quarter more time. Results have the same bits. See graph.WithRecompute.
 func WithRecompute() ModelOption { return func(o *modelOptions) { o.recompute = true } }
 
 // WithDocuments packs up to maxDocuments documents into the rows of a batch. A document's results are as if it ran alone. CuSeqlens has the
@@ -50,7 +50,7 @@ func WithDocuments(maxDocuments int) ModelOption {
 	return func(o *modelOptions) { o.packed, o.documents = true, maxDocuments }
 }
 
-// WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, in place of a
+// WithVM makes the model run on the VM that newVM returns for its graph, such as Gorgonia's TapeMachine, instead of a
 // graph.Machine. NewModel returns an error if WithMachine is also given.
 func WithVM(newVM func(m *Model) (G.VM, error)) ModelOption {
 	return func(o *modelOptions) { o.vm = newVM }

@@ -71,7 +71,7 @@ type End int
 
 // The values of End.
 const (
-	EndNone       End = iota // the sequence goes on
+	EndNone       End = iota // the sequence continues
 	EndMaxTokens             // the sequence has Sampling.MaxTokens tokens
 	EndStopToken             // the token is one of Sampling.StopTokens
 	EndStopString            // the text reached one of Sampling.Stop
@@ -79,7 +79,7 @@ const (
 )
 
 func (e End) String() string {
-	names := []string{"goes on", "most tokens", "stop token", "stop string", "failed"}
+	names := []string{"continues", "max tokens", "stop token", "stop string", "failed"}
 	if e < 0 || int(e) >= len(names) {
 		return fmt.Sprintf("End(%d)", int(e))
 	}

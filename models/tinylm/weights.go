@@ -127,7 +127,7 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	if dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("tinylm: weights of type %s, want float32 or float64", value.TypeName(dt))
 	}
-	if err := memory.Check(c.Parameters() * int(dt.Size())); err != nil {
+	if err := memory.CheckTotal(c.Parameters() * int(dt.Size())); err != nil {
 		return nil, fmt.Errorf("tinylm: weights: %d parameters: %w", c.Parameters(), err)
 	}
 	c = c.WithDefaults()

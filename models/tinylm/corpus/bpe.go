@@ -21,7 +21,7 @@ type merge struct {
 
 // bpe merges the characters of a word into tokens.
 type bpe struct {
-	vocab
+	tokenTable
 	merges         map[pair]merge
 	prefix, suffix string // of a character that does not begin a word, and of one that ends it
 	unk            unknown
@@ -45,20 +45,20 @@ type bpeOptions struct {
 	Merges       jsontext.Value `json:"merges"`
 }
 
-func newBPE(o bpeOptions) (model, error) {
+func newBPE(o bpeOptions) (subwordModel, error) {
 	if o.Dropout != nil && *o.Dropout != 0 {
 		return nil, fmt.Errorf("dropout of %g, want none", *o.Dropout)
 	}
-	v, err := newVocab(o.Vocab)
+	t, err := newTokenTable(o.Vocab)
 	if err != nil {
 		return nil, err
 	}
-	m := &bpe{vocab: v, prefix: o.Prefix, suffix: o.Suffix, drop: o.Unknown == nil, fuse: o.Fuse, bytes: v.bytes(o.ByteFallback), whole: o.IgnoreMerges}
+	m := &bpe{tokenTable: t, prefix: o.Prefix, suffix: o.Suffix, drop: o.Unknown == nil, fuse: o.Fuse, bytes: t.bytes(o.ByteFallback), whole: o.IgnoreMerges}
 	if !m.drop {
-		m.unk = v.unknown(*o.Unknown)
+		m.unk = t.unknown(*o.Unknown)
 	}
 	for i := range m.short {
-		id, ok := v.ids[string(rune(i))]
+		id, ok := t.ids[string(rune(i))]
 		if !ok {
 			id = -1
 		}

@@ -1,23 +1,13 @@
 // Package corpus reads text of any size as batches of token windows for training. It holds out a part of the text for evaluation.
 //
-// # Formats
+// # Data
 //
-// A corpus is a file or a folder. Names decide the format; .gz and .zst may follow all but .parquet.
+// A corpus is a file or a folder, with either text or tokens. docs/training.md lists the formats and says what is skipped; [Corpus.Skipped]
+// counts it. A broken file is an error that names the file and the place.
 //
-//	.jsonl     one JSON object a line; its string field "text" is a document
-//	.parquet   each string of the column "text" is a document; a null is none; raw LZ4 is not read
-//	.bin       tokens with the header of llm.c: uint16 (magic 20240520) or uint32 (magic 20240801)
-//	.npy       tokens: a one-dimensional array of uint8, uint16 or uint32
-//	any other  plain text: each file is a document
-//
-// A folder has either text or tokens. Hidden files and folders in it (their names begin with a dot) are skipped, and so are the folders of
-// runs of package train. Links to files are followed, links to folders are not.
-//
-// In files of tokens, each separator ends a document. Large documents are cut. Plain text is cut after
-// a line break roughly every 4 MiB. Tokens are cut at each multiple of 4 Mi tokens after which the document has more than 1 Mi tokens left.
-// A line of JSON and a text of Parquet may have 64 MiB. A text with a zero byte is binary and is skipped, as are empty files and texts and,
-// with a tokenizer, texts that are not UTF-8. A UTF-8 byte order mark at the beginning of text or lines is left out. [Corpus.Skipped] counts
-// what is skipped. A broken file is an error that names the file and the place.
+// In files of tokens, each separator ends a document. Large documents are cut. Plain text is cut after a line break roughly every 4 MiB.
+// Tokens are cut at each multiple of 4 Mi tokens after which the document has more than 1 Mi tokens left. A line of JSON and a text of
+// Parquet may have 64 MiB.
 //
 // # Split
 //
@@ -50,7 +40,7 @@ const (
 // Options say how a corpus is read. The zero value reads all files as bytes and holds nothing out.
 type Options struct {
 	Ext       string // read only files of a folder whose names, without .gz or .zst, end with this; "": all files
-	Tokenizer string // path of a Hugging Face tokenizer.json with byte-level BPE, as of GPT-2, Llama 3 and Qwen; "" makes each byte a token
+	Tokenizer string // path of a Hugging Face tokenizer.json; "": each byte is a token
 	Separator string // content of the tokenizer's token that ends a document; "": the first known one, such as <|endoftext|>
 	HeldOut   int    // most held-out tokens to collect; 0: nothing is held out
 	Seed      uint64 // of the order
@@ -94,7 +84,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 		return fmt.Errorf("%d held-out tokens, want 0 or more", o.HeldOut)
 	}
 	var err error
-	if c.vocab, err = newVocabulary(o); err != nil {
+	if c.codec, err = newCodec(o); err != nil {
 		return err
 	}
 	c.blockTokens = blockBytes / widthOf(c.Vocab())
@@ -105,7 +95,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	if o.Tokenizer == "" {
 		c.bytesPerToken = 1
 	}
-	c.source = &fileSource{files: files, vocab: c.vocab, skipped: &c.skipped, wantUTF8: o.Tokenizer != ""}
+	c.source = &fileSource{files: files, codec: c.codec, skipped: &c.skipped, wantUTF8: o.Tokenizer != ""}
 	if c.units, err = makeUnits(ctx, files, &c.skipped); err != nil {
 		return err
 	}
@@ -127,7 +117,7 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 		return nil, fmt.Errorf("corpus: %d random tokens below %d, want 2 to %d below 1 to %d", n, vocab, maxRandom, 1<<31-1)
 	}
 	c := &Corpus{name: "random tokens", seed: seed, blockTokens: blockBytes / widthOf(vocab)}
-	c.vocab, c.source, c.bytesPerToken = randomVocabulary(vocab), randomSource{vocab, seed}, 1
+	c.codec, c.source, c.bytesPerToken = randomCodec(vocab), randomSource{vocab, seed}, 1
 	for i := 0; i < n; i += randomUnit {
 		c.units = append(c.units, unit{from: int64(i), to: int64(min(n, i+randomUnit))})
 	}
@@ -172,8 +162,8 @@ func (c *Corpus) Files() int { return c.files }
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
 // BytesPerToken returns the mean length of the held-out tokens in bytes of text, without separators. Text that a tokenizer loses counts.
-// For files of tokens, which have no text, it is the length of the tokens' own text. A loss in nats a token is
-// loss/(ln 2 × BytesPerToken) bits a byte. BytesPerToken is 0 if a tokenizer is used and nothing is held out.
+// For files of tokens, which have no text, it is the length of the tokens' own text. A loss in nats per token is
+// loss/(ln 2 × BytesPerToken) bits per byte. BytesPerToken is 0 if a tokenizer is used and nothing is held out.
 func (c *Corpus) BytesPerToken() float64 { return c.bytesPerToken }
 
 // Skipped returns counts, by reason, of what Open and the readers have left out so far.

@@ -8,7 +8,7 @@ const (
 
 // encoder turns text into tokens. Only one goroutine may use it at a time.
 type encoder struct {
-	t     *tokenizer
+	t     *huggingFace
 	ids   []int32
 	err   error // the first one
 	cache map[string][]int32
@@ -21,7 +21,7 @@ type encoder struct {
 	cuts    []int
 }
 
-func newEncoder(t *tokenizer) *encoder {
+func newEncoder(t *huggingFace) *encoder {
 	return &encoder{t: t, cache: map[string][]int32{}}
 }
 

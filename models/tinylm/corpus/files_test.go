@@ -199,8 +199,8 @@ func TestLinks(t *testing.T) {
 	require.Equal(t, []Skipped{{"a broken link", 2, "none.jsonl"}, {"empty", 1, "empty.jsonl"}, {"not a regular file", 1, "folder"}}, c.Skipped())
 }
 
-// Pieces are the same whether they are read one after the other or each by itself. Together they are the stream.
-func TestPieces(t *testing.T) {
+// Chunks are the same whether they are read one after the other or each by itself. Together they are the stream.
+func TestChunks(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 300 {
 		text := make([]byte, r.IntN(3000))
@@ -210,14 +210,14 @@ func TestPieces(t *testing.T) {
 		c := cutter{size: 1 + r.IntN(500), near: 1 + r.IntN(100), begin: lineStart}
 		c.near = min(c.near, c.size)
 		var all, one [][]byte
-		for p, err := range c.pieces(bytes.NewReader(text), false, false) {
+		for p, err := range c.chunks(bytes.NewReader(text), false, false) {
 			require.NoError(t, err)
 			require.Equal(t, text[p.at:p.at+len(p.bytes)], p.bytes)
 			all = append(all, bytes.Clone(p.bytes))
 		}
 		require.Equal(t, string(text), string(bytes.Join(all, nil)))
 		for from := 0; from < len(text); from += c.size {
-			for p, err := range c.pieces(bytes.NewReader(text[from:]), from > 0, true) {
+			for p, err := range c.chunks(bytes.NewReader(text[from:]), from > 0, true) {
 				require.NoError(t, err)
 				one = append(one, bytes.Clone(p.bytes))
 			}
@@ -228,7 +228,7 @@ func TestPieces(t *testing.T) {
 
 // Large files are cut in the same places and have as many bytes, whether they are compressed or not.
 func TestLargeText(t *testing.T) {
-	text := bytes.Repeat([]byte("A line of größer text, some more of it.\n"), 2*textPiece/30)
+	text := bytes.Repeat([]byte("A line of größer text, some more of it.\n"), 2*textChunk/30)
 	folder := writeFiles(t, map[string][]byte{"plain/a.txt": text, "packed/a.txt.gz": text})
 	var want []string
 	for _, name := range []string{"plain", "packed"} {
@@ -241,7 +241,7 @@ func TestLargeText(t *testing.T) {
 			}
 		}
 		require.Equal(t, string(text), strings.Join(got, ""))
-		require.Len(t, got, len(text)/textPiece+1)
+		require.Len(t, got, len(text)/textChunk+1)
 		if want == nil {
 			want = got
 		}

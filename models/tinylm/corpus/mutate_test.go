@@ -79,7 +79,7 @@ func TestDamagedFiles(t *testing.T) {
 // readAll reads an epoch of a corpus, or a tokenizer.
 func readAll(t *testing.T, path string) error {
 	if strings.HasSuffix(path, "tokenizer.json") {
-		v, err := readTokenizer(path, "")
+		v, err := readHuggingFace(path, "")
 		if err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 			}
 		}
 		if i == from.Unit && n < from.Document && from.Document > 0 {
-			return from, fmt.Errorf("cursor: it is at document %d of %s, which has %d", from.Document, c.unitName(order[i]), n+1)
+			return from, fmt.Errorf("cursor is at document %d of %s, which has %d", from.Document, c.unitName(order[i]), n+1)
 		}
 	}
 	next := Cursor{Data: c.hash, Seed: c.seed, Seq: b.seq, Epoch: from.Epoch + 1}
@@ -111,7 +111,7 @@ func (b *builder) add(d document, unit, number, offset int) (more bool, err erro
 		return false, err
 	}
 	if offset > 0 && offset >= len(b.ids) {
-		return false, fmt.Errorf("cursor: it is at token %d of document %d, which has %d", offset, number, len(b.ids))
+		return false, fmt.Errorf("cursor is at token %d of document %d, which has %d", offset, number, len(b.ids))
 	}
 	for ids := b.ids[offset:]; len(ids) > 0; {
 		room := b.c.blockTokens - b.block.tokens.len()
@@ -139,7 +139,7 @@ func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) 
 		window, token := from.Window, from.Token
 		for b, err := range blocks {
 			if err == nil && window > 0 && window >= len(b.windows) {
-				err = fmt.Errorf("cursor: it is at window %d of a block that has %d", window, len(b.windows))
+				err = fmt.Errorf("cursor is at window %d of a block that has %d", window, len(b.windows))
 			}
 			if err != nil {
 				yield(nil, err)
@@ -149,7 +149,7 @@ func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) 
 				first := b.windows[window] * s.Seq
 				to := min(first+s.Seq, b.tokens.len())
 				if first+token >= to {
-					yield(nil, fmt.Errorf("cursor: it is at token %d of a window that has %d", token, to-first))
+					yield(nil, fmt.Errorf("cursor is at token %d of a window that has %d", token, to-first))
 					return
 				}
 				token = a.add(b, first+token, to) - first
@@ -208,16 +208,16 @@ func (c *Corpus) checkCursor(at Cursor, seq int) error {
 	case at == Cursor{}:
 		return nil
 	case at.Sum != at.sum():
-		return errors.New("cursor: the checksum does not fit, it was changed or damaged")
+		return errors.New("cursor has a wrong checksum: it was changed or damaged")
 	case at.Data != c.hash:
-		return fmt.Errorf("cursor: it is of the data %s, want %s: files, tokenizer or held-out part have changed", at.Data, c.hash)
+		return fmt.Errorf("cursor belongs to data %s, this corpus is %s: files, tokenizer or held-out part have changed", at.Data, c.hash)
 	case at.Seed != c.seed:
-		return fmt.Errorf("cursor: it is of the seed %d, want %d", at.Seed, c.seed)
+		return fmt.Errorf("cursor belongs to seed %d, want %d", at.Seed, c.seed)
 	case at.Seq != seq:
-		return fmt.Errorf("cursor: it is of windows of %d tokens, want %d", at.Seq, seq)
+		return fmt.Errorf("cursor belongs to windows of %d tokens, want %d", at.Seq, seq)
 	case at.Epoch < 0 || at.Block < 0 || at.Unit < 0 || at.Unit >= len(c.units) || at.Document < 0 || at.Offset < 0 ||
 		at.Window < 0 || at.Token < 0 || at.Token >= seq:
-		return errors.New("cursor: it points outside the data")
+		return errors.New("cursor points outside the data")
 	}
 	return nil
 }

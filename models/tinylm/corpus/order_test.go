@@ -24,13 +24,13 @@ func (s memorySource) documents(_ context.Context, u unit) documents {
 	}
 }
 
-// numberVocabulary is a vocabulary of n tokens. The separator is 0.
-type numberVocabulary struct {
-	byteVocabulary
+// numberCodec has n tokens. The separator is 0.
+type numberCodec struct {
+	byteCodec
 	n int
 }
 
-func (v numberVocabulary) size() int { return v.n }
+func (c numberCodec) size() int { return c.n }
 
 // numbered returns a corpus in which no token except the separator occurs twice. Token t of document d has the id ids[d][t].
 func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uint64) (c *Corpus, ids [][]int32) {
@@ -47,7 +47,7 @@ func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uin
 		u := r.IntN(units)
 		source[u] = append(source[u], d)
 	}
-	c = &Corpus{name: "numbers", seed: seed, source: source, Tokenizer: Tokenizer{numberVocabulary{n: int(next)}}, blockTokens: block, hash: "numbers"}
+	c = &Corpus{name: "numbers", seed: seed, source: source, Tokenizer: Tokenizer{numberCodec{n: int(next)}}, blockTokens: block, hash: "numbers"}
 	for u := range source {
 		c.units = append(c.units, unit{file: u})
 		ids = append(ids, source[u]...)

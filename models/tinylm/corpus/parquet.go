@@ -59,7 +59,7 @@ func (p *parquetFile) open(f file) (err error) {
 		if n := len(p.file.Metadata().RowGroups[i].Columns); p.column >= n {
 			return fmt.Errorf("parquet: row group %d has %d columns, want more than %d", i, n, p.column)
 		}
-		if err := checkCodec(p.meta(int64(i)).Codec); err != nil {
+		if err := checkCompression(p.meta(int64(i)).Codec); err != nil {
 			return err
 		}
 	}

@@ -25,14 +25,14 @@ type pageCheck struct {
 	text     int64   // bytes of the strings of the pages so far
 }
 
-// checkCodec returns an error for a compression that is not read. parquet-go loses what it unpacks of raw LZ4 where a page has more than
+// checkCompression returns an error for a compression that is not read. parquet-go loses what it unpacks of raw LZ4 where a page has more than
 // a third of its unpacked size.
-func checkCodec(codec format.CompressionCodec) error {
-	switch codec {
+func checkCompression(c format.CompressionCodec) error {
+	switch c {
 	case format.Uncompressed, format.Snappy, format.Gzip, format.Brotli, format.Zstd:
 		return nil
 	}
-	return fmt.Errorf("parquet: compression %v, want none, Snappy, gzip, Brotli or Zstandard: write the file with zstd or snappy", codec)
+	return fmt.Errorf("parquet: compression %v, want none, Snappy, gzip, Brotli or Zstandard: write the file with zstd or snappy", c)
 }
 
 // checkPages checks the pages of a column of strings with the given largest definition level. It returns the bytes of its strings.
@@ -188,7 +188,7 @@ func (c *pageCheck) unpack(data []byte, want int) ([]byte, error) {
 		}
 		r, err = z, openErr
 	default:
-		return nil, checkCodec(c.codec)
+		return nil, checkCompression(c.codec)
 	}
 	if err == nil && r != nil {
 		if c.unpacked, err = readUpTo(r, c.unpacked[:0], want+1); err == nil {

@@ -141,9 +141,9 @@ func TestCursorErrors(t *testing.T) {
 		want   string
 	}{
 		"tampered":     {func(_ *Corpus, at *Cursor, _ *Shape) { at.Window++ }, "checksum"},
-		"other data":   {func(c *Corpus, _ *Cursor, _ *Shape) { c.hash = "other" }, "it is of the data numbers, want other"},
-		"other seed":   {func(c *Corpus, _ *Cursor, _ *Shape) { c.seed = 5 }, "it is of the seed 1, want 5"},
-		"other window": {func(_ *Corpus, _ *Cursor, s *Shape) { s.Seq = 8 }, "it is of windows of 16 tokens, want 8"},
+		"other data":   {func(c *Corpus, _ *Cursor, _ *Shape) { c.hash = "other" }, "cursor belongs to data numbers, this corpus is other"},
+		"other seed":   {func(c *Corpus, _ *Cursor, _ *Shape) { c.seed = 5 }, "cursor belongs to seed 1, want 5"},
+		"other window": {func(_ *Corpus, _ *Cursor, s *Shape) { s.Seq = 8 }, "cursor belongs to windows of 16 tokens, want 8"},
 		"no sum":       {func(_ *Corpus, at *Cursor, _ *Shape) { *at = Cursor{Epoch: 1} }, "checksum"},
 	} {
 		c, _ := numbered(t, 3, 100, 50, 500, 0, 1)

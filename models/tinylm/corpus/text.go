@@ -8,34 +8,34 @@ import (
 )
 
 const (
-	textPiece = 4 << 20  // bytes of a document of plain text, roughly
+	textChunk = 4 << 20  // bytes of a document of plain text, roughly
 	textNear  = 64 << 10 // if a line ends within so many bytes, the document ends after it
 
 	byteOrderMark = "\ufeff" // at the beginning of a file it is no text
 )
 
-// cutter cuts a stream into pieces. Piece 0 begins at byte 0. Piece k begins at the position that begin finds in the near bytes from byte
-// k*size on. So pieces are the same whether they are read one after the other or each by itself.
+// cutter cuts a stream into chunks. Chunk 0 begins at byte 0. Chunk k begins at the position that begin finds in the near bytes from byte
+// k*size on. So chunks are the same whether they are read one after the other or each by itself.
 type cutter struct {
 	size, near int
 	begin      func(b []byte) int
 }
 
-// piece is a part of a stream.
-type piece struct {
+// chunk is a part of a stream.
+type chunk struct {
 	at    int // position in the stream
 	bytes []byte
 }
 
-// pieces yields the pieces of a stream. r is at byte k*size of the stream; inside says that k > 0. If one, it yields only the first piece. A
-// piece is valid until the next.
-func (c cutter) pieces(r io.Reader, inside, one bool) iter.Seq2[piece, error] {
-	return func(yield func(piece, error) bool) {
+// chunks yields the chunks of a stream. r is at byte k*size of the stream; inside says that k > 0. If one, it yields only the first chunk. A
+// chunk is valid until the next.
+func (c cutter) chunks(r io.Reader, inside, one bool) iter.Seq2[chunk, error] {
+	return func(yield func(chunk, error) bool) {
 		var buffer []byte
 		for at := 0; ; at += c.size {
 			var err error
 			if buffer, err = readUpTo(r, buffer, c.size+c.near); err != nil {
-				yield(piece{}, err)
+				yield(chunk{}, err)
 				return
 			}
 			from, to := 0, len(buffer)
@@ -46,7 +46,7 @@ func (c cutter) pieces(r io.Reader, inside, one bool) iter.Seq2[piece, error] {
 			if more {
 				to = c.size + c.begin(buffer[c.size:])
 			}
-			if from < to && !yield(piece{at + from, buffer[from:to]}, nil) || !more || one {
+			if from < to && !yield(chunk{at + from, buffer[from:to]}, nil) || !more || one {
 				return
 			}
 			buffer, inside = buffer[:copy(buffer, buffer[c.size:])], true
@@ -87,6 +87,16 @@ func lineStart(b []byte) int {
 	return 0
 }
 
+// runeStart returns the largest index up to i at which no character of text is cut, or i if text is not UTF-8.
+func runeStart(text []byte, i int) int {
+	for j := i; j >= 0 && j > i-utf8.UTFMax; j-- {
+		if j == len(text) || utf8.RuneStart(text[j]) {
+			return j
+		}
+	}
+	return i
+}
+
 // readText yields the documents of plain text: that of the unit, or all of a compressed file.
 func readText(f file, u unit) documents {
 	return func(yield func(document, error) bool) {
@@ -96,11 +106,11 @@ func readText(f file, u unit) documents {
 			return
 		}
 		defer r.Close()
-		for p, err := range (cutter{textPiece, textNear, lineStart}).pieces(r, u.from > 0, f.pack == "") {
-			if u.from == 0 && p.at == 0 {
-				p.bytes = bytes.TrimPrefix(p.bytes, []byte(byteOrderMark))
+		for c, err := range (cutter{textChunk, textNear, lineStart}).chunks(r, u.from > 0, f.pack == "") {
+			if u.from == 0 && c.at == 0 {
+				c.bytes = bytes.TrimPrefix(c.bytes, []byte(byteOrderMark))
 			}
-			if !yield(document{text: p.bytes}, err) {
+			if !yield(document{text: c.bytes}, err) {
 				return
 			}
 		}

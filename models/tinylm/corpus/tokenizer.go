@@ -1,221 +1,44 @@
 package corpus
 
-import (
-	"crypto/sha256"
-	"errors"
-	"fmt"
-	"slices"
-	"strings"
-	"sync"
-	"unicode/utf8"
+import "fmt"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
+// Tokenizer turns text into tokens and back. Its methods may be called concurrently.
+type Tokenizer struct{ codec textCodec }
 
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
-)
-
-// maxTokenizerBytes bounds a tokenizer.json; the largest known ones have 40 MB.
-const maxTokenizerBytes = 256 << 20
-
-// maxErrorBytes bounds the text of an error, which may quote a tokenizer.json.
-const maxErrorBytes = 400
-
-// tokenizer is a Hugging Face tokenizer. It is written here because no pure Go library gave the ids of the reference. A text goes through
-// the normalizers, the pre-tokenizers, which cut it into words, and the model. The decoders turn tokens into text. Each has a file here.
-// An unknown part is an error. Characters newer than Go's Unicode tables may be cut in other places than by the reference.
-type tokenizer struct {
-	hash [sha256.Size]byte
-	end  int32 // the separator
-
-	added      addedTokens // found in the text before normalization
-	normalized addedTokens // found in normalized text
-	normal     []normalizer
-	steps      []preTokenizer
-	letters    *letters // spell bytes in the vocabulary; nil: it has plain text
-	model      model
-	encoders   sync.Pool // of *encoder
-
-	decoding decoding
-	pieces   []string         // of each id, as in the file
-	texts    []string         // of each id, as it appears inside a text
-	names    map[string]int32 // ids by the text in the file
-}
-
-// tokenizerFile is the part of a tokenizer.json that is read. Training does not need truncation, padding and the post-processor, which
-// adds tokens around a text.
-type tokenizerFile struct {
-	AddedTokens  []addedFile    `json:"added_tokens"`
-	Normalizer   jsontext.Value `json:"normalizer"`
-	PreTokenizer jsontext.Value `json:"pre_tokenizer"`
-	Model        jsontext.Value `json:"model"`
-	Decoder      jsontext.Value `json:"decoder"`
-}
-
-// separators are known tokens that end a document.
-func separators() []string {
-	return []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]", "<EOS>", "[SEP]", "<sep>"}
-}
-
-// readTokenizer reads a tokenizer.json.
-func readTokenizer(path, separator string) (*tokenizer, error) {
-	b, err := bounded.ReadFile(path, maxTokenizerBytes)
+// NewTokenizer returns the tokenizer that a corpus of these options has: that of a tokenizer.json, or bytes.
+func NewTokenizer(o Options) (*Tokenizer, error) {
+	c, err := newCodec(o)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
+		return nil, fmt.Errorf("corpus: %w", err)
 	}
-	t, err := parseTokenizer(b)
-	if err == nil {
-		err = t.findSeparator(separator)
-	}
-	if err != nil && len(err.Error()) > maxErrorBytes { // it quotes the file
-		err = fmt.Errorf("%.*s (cut)", maxErrorBytes, err)
-	}
+	return &Tokenizer{c}, nil
+}
+
+// Vocab returns the number of different tokens.
+func (t *Tokenizer) Vocab() int { return t.codec.size() }
+
+// Separator returns the token that follows each document, -1 if there is none.
+func (t *Tokenizer) Separator() int32 { return t.codec.separator() }
+
+// Encode returns the tokens of text, without a separator and without tokens that a tokenizer's post-processor adds: the ids of Python's
+// encode(text, add_special_tokens=False). Text without a token is an error if the tokenizer has no token for unknown text.
+func (t *Tokenizer) Encode(text string) ([]int32, error) {
+	ids, err := t.codec.encode(nil, []byte(text))
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %s: %w", path, err)
+		return nil, fmt.Errorf("corpus: encode: %w", err)
 	}
-	return t, nil
+	return ids, nil
 }
 
-// parseTokenizer makes a tokenizer from the content of a tokenizer.json.
-func parseTokenizer(b []byte) (t *tokenizer, err error) {
-	defer catchSlow(&err)
-	var f tokenizerFile
-	if err := json.Unmarshal(b, &f); err != nil {
-		return nil, err
-	}
-	t = &tokenizer{hash: sha256.Sum256(b)}
-	t.encoders.New = func() any { return newEncoder(t) }
-	normal, err := flatten(f.Normalizer, "normalizers", 0)
-	if err == nil {
-		err = checkGrowth(normal)
-	}
-	if err == nil {
-		t.normal, err = makeParts(normal, normalizers())
-	}
+// Decode returns the text of tokens, as Python's decode(ids, skip_special_tokens=False) does, but it keeps bytes that are not UTF-8. It
+// is not the encoded text if the tokenizer changes or loses text.
+func (t *Tokenizer) Decode(ids []int32) (string, error) {
+	text, err := t.codec.decode(ids)
 	if err != nil {
-		return nil, fmt.Errorf("normalizer: %w", err)
+		return "", fmt.Errorf("corpus: decode: %w", err)
 	}
-	words, err := flatten(f.PreTokenizer, "pretokenizers", 0)
-	bytes := false
-	if err == nil {
-		t.steps, bytes, err = readSplitters(words, normal)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("pre-tokenizer: %w", err)
-	}
-	if bytes {
-		t.letters = newLetters()
-	}
-	if t.model, err = readModel(f.Model); err != nil {
-		return nil, fmt.Errorf("model: %w", err)
-	}
-	if t.decoding, err = readDecoding(f.Decoder, t.letters); err != nil {
-		return nil, fmt.Errorf("decoder: %w", err)
-	}
-	return t, t.readPieces(f.AddedTokens)
+	return text, nil
 }
 
-// readPieces reads the added tokens, and fills pieces, texts and names.
-func (t *tokenizer) readPieces(added []addedFile) (err error) {
-	t.pieces = slices.Clone(t.model.pieces())
-	t.names = make(map[string]int32, len(t.pieces)+len(added))
-	for id, text := range t.pieces {
-		t.names[text] = int32(id)
-	}
-	most := len(t.pieces) + len(added)
-	for _, a := range added {
-		if a.Content == "" {
-			return errors.New("an added token without text")
-		}
-		if id, ok := t.names[a.Content]; ok && int(id) != a.ID {
-			return fmt.Errorf("added token %q has the id %d, and %d in the vocabulary", a.Content, a.ID, id)
-		}
-		text := a.Content
-		if a.Normalized {
-			text = applyAll(t.normal, text)
-			t.normalized.add(a, text)
-		} else {
-			t.added.add(a, text)
-		}
-		if t.letters != nil { // so that the decoder returns this text
-			text = string(t.letters.spell(nil, []byte(text)))
-		}
-		if t.pieces, err = putPiece(t.pieces, text, a.ID, most); err != nil {
-			return err
-		}
-		t.names[a.Content] = int32(a.ID)
-	}
-	t.texts = make([]string, len(t.pieces))
-	for id, piece := range t.pieces {
-		if piece != "" {
-			t.texts[id] = t.decoding.decodeOne(piece, false, false)
-		}
-	}
-	return nil
-}
-
-// findSeparator finds the token that ends a document.
-func (t *tokenizer) findSeparator(separator string) error {
-	names := separators()
-	if separator != "" {
-		names = []string{separator}
-	}
-	for _, name := range names {
-		if id, ok := t.names[name]; ok && name != "" {
-			t.end = id
-			return nil
-		}
-	}
-	return fmt.Errorf("no token ends a document, sought %s: name one as the separator", strings.Join(names, " "))
-}
-
-func (t *tokenizer) size() int        { return len(t.pieces) }
-func (t *tokenizer) separator() int32 { return t.end }
-func (t *tokenizer) identity() string { return fmt.Sprintf("%x %d", t.hash, t.end) }
-
-func (t *tokenizer) decode(ids []int32) (_ string, err error) {
-	defer catchSlow(&err)
-	pieces := make([]string, 0, len(ids))
-	for i, id := range ids {
-		if id < 0 || int(id) >= len(t.pieces) {
-			return "", fmt.Errorf("token %d at %d, the vocabulary has %d", id, i, len(t.pieces))
-		}
-		if t.pieces[id] != "" {
-			pieces = append(pieces, t.pieces[id])
-		}
-	}
-	return t.decoding.decodeAll(pieces), nil
-}
-
-func (t *tokenizer) appendToken(text []byte, id int32) []byte {
-	if id < 0 || int(id) >= len(t.texts) {
-		return text
-	}
-	return append(text, t.texts[id]...)
-}
-
-func (t *tokenizer) length(ids []int32) int {
-	n := 0
-	for _, id := range ids {
-		n += len(t.texts[id])
-	}
-	return n
-}
-
-func (t *tokenizer) encode(to []int32, text []byte) (_ []int32, err error) {
-	defer catchSlow(&err)
-	if !utf8.Valid(text) {
-		return nil, errors.New("text is not UTF-8, which the tokenizer needs")
-	}
-	e := t.encoders.Get().(*encoder)
-	defer t.encoders.Put(e)
-	e.ids, e.err = to, nil
-	t.added.split(text, e.add, func(text []byte, first bool) {
-		if len(t.normal) > 0 {
-			text = []byte(applyAll(t.normal, string(text)))
-		}
-		t.normalized.split(text, e.add, func(text []byte, begins bool) { e.words(text, first && begins) })
-	})
-	to, e.ids = e.ids, nil
-	return to, e.err
-}
+// AppendToken appends the text that a token has inside a longer text; it may be part of a character. A token outside the vocabulary has none.
+func (t *Tokenizer) AppendToken(text []byte, id int32) []byte { return t.codec.appendToken(text, id) }

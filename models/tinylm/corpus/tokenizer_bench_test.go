@@ -11,10 +11,10 @@ import (
 // BenchmarkTokenizer encodes words, most of which repeat. TOKENIZER names another tokenizer.json, TEXT another text.
 func BenchmarkTokenizer(b *testing.B) {
 	text := []byte(strings.Join(makeDocuments(400, 4<<10, 1), "\n"))
-	t, err := parseTokenizer(smallTokenizer(b))
+	t, err := parseHuggingFace(smallTokenizer(b))
 	require.NoError(b, err)
 	if path := os.Getenv("TOKENIZER"); path != "" {
-		t, err = readTokenizer(path, "")
+		t, err = readHuggingFace(path, "")
 		require.NoError(b, err)
 	}
 	if path := os.Getenv("TEXT"); path != "" {

@@ -59,7 +59,7 @@ func TestDamagedTokenizers(t *testing.T) {
 
 // encodeLines reads a tokenizer and encodes lines with it.
 func encodeLines(path string, lines []string) error {
-	v, err := readTokenizer(path, "")
+	v, err := readHuggingFace(path, "")
 	if err != nil {
 		return err
 	}

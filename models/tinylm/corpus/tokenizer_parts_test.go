@@ -72,7 +72,7 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		{"added_tokens", `[{"id":30000,"content":"more"}]`, "has the id 30000"},
 	} {
 		t.Run(c.member+" "+c.value, func(t *testing.T) {
-			_, err := parseTokenizer(wordTokenizer(t, map[string]string{c.member: c.value}))
+			_, err := parseHuggingFace(wordTokenizer(t, map[string]string{c.member: c.value}))
 			require.ErrorContains(t, err, c.want)
 		})
 	}
@@ -87,7 +87,7 @@ func TestTokenizerUnknownText(t *testing.T) {
 		"unigram":    `{"type":"Unigram","unk_id":null,"vocab":[["a",0]]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, err := parseTokenizer(wordTokenizer(t, map[string]string{"model": model}))
+			v, err := parseHuggingFace(wordTokenizer(t, map[string]string{"model": model}))
 			require.NoError(t, err)
 			for range 2 { // the same encoder again
 				_, err = v.encode(nil, []byte("a b"))
@@ -125,7 +125,7 @@ func TestAppendTokenOfDecoders(t *testing.T) {
 		{`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`, "Ġa", " a"},
 	} {
 		model, _ := json.Marshal(map[string]any{"type": "WordLevel", "unk_token": "", "vocab": map[string]int{c.token: 0}})
-		v, err := parseTokenizer(wordTokenizer(t, map[string]string{"decoder": c.decoder, "model": string(model)}))
+		v, err := parseHuggingFace(wordTokenizer(t, map[string]string{"decoder": c.decoder, "model": string(model)}))
 		require.NoError(t, err)
 		require.Equal(t, c.want, string(v.appendToken(nil, 0)), "%s %s", c.decoder, c.token)
 		require.Equal(t, len(c.want), v.length([]int32{0}))
@@ -147,7 +147,7 @@ func TestSlowPatterns(t *testing.T) {
 			t.Parallel()
 			members["model"] = `{"type":"WordLevel","unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"aaaaaaaaaa":2,"small":3}}`
 			began := time.Now()
-			v, err := parseTokenizer(wordTokenizer(t, members))
+			v, err := parseHuggingFace(wordTokenizer(t, members))
 			if err == nil {
 				_, err = v.encode(nil, []byte(slow))
 			}

@@ -127,7 +127,7 @@ func TestTokenizersMatchPython(t *testing.T) {
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v, err := readTokenizer(filepath.Join(folder, name+".json"), "")
+			v, err := readHuggingFace(filepath.Join(folder, name+".json"), "")
 			require.NoError(t, err)
 			var want [][]int32
 			var texts []string
@@ -147,7 +147,7 @@ type tokenizerCase struct {
 	Texts     []string // Python's decoding of the ids
 }
 
-func requireSame(t *testing.T, v *tokenizer, want tokenizerCase) {
+func requireSame(t *testing.T, v *huggingFace, want tokenizerCase) {
 	for i, line := range want.Lines {
 		if isNew(line) {
 			continue
@@ -189,7 +189,7 @@ func TestSmallTokenizers(t *testing.T) {
 	require.Greater(t, len(all), 40)
 	for _, c := range all {
 		t.Run(c.Name, func(t *testing.T) {
-			v, err := parseTokenizer(c.Tokenizer)
+			v, err := parseHuggingFace(c.Tokenizer)
 			require.NoError(t, err)
 			requireSame(t, v, c)
 		})
@@ -217,8 +217,8 @@ func words(s splitter, text string) []string {
 func TestTokenizerErrors(t *testing.T) {
 	good := string(smallTokenizer(t))
 	for name, c := range map[string]struct{ old, new, separator, want string }{
-		"no separator":    {"|endoftext|", "|other|", "", "no token ends a document"},
-		"other separator": {"", "", "<end>", "sought <end>"},
+		"no separator":    {"|endoftext|", "|other|", "", "no end-of-document token"},
+		"other separator": {"", "", "<end>", "tried <end>"},
 		"other model":     {`"BPE"`, `"RNN"`, "", `model: type "RNN", want one of BPE, Unigram, WordLevel, WordPiece`},
 		"strange option":  {`"merges"`, `"beam":1,"merges"`, "", `unknown object member name "beam"`},
 		"unknown merge":   {"te xt", "te xx", "", "not in the vocabulary"},

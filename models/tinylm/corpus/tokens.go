@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	pieceTokens = 4 << 20 // of a unit; a longer document is cut
+	chunkTokens = 4 << 20 // of a unit; a longer document is cut
 	nearTokens  = 1 << 20 // a document that continues for more tokens after the end of a unit is cut at that end
 
 	llmcHeader    = 1024 // bytes
@@ -119,7 +119,7 @@ func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
 }
 
 // readTokens yields the documents, which end at separators: those of the unit, or all of a compressed file.
-func readTokens(f file, u unit, v vocabulary) documents {
+func readTokens(f file, u unit, codec textCodec) documents {
 	return func(yield func(document, error) bool) {
 		a, at := f.tokens, u.from
 		if f.pack == "" {
@@ -137,25 +137,25 @@ func readTokens(f file, u unit, v vocabulary) documents {
 				return
 			}
 		}
-		cut := cutter{pieceTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.afterSeparator(b, v.separator()) }}
+		cut := cutter{chunkTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.afterSeparator(b, codec.separator()) }}
 		var ids []int32
-		for p, err := range cut.pieces(&exactly{r, a.bytes() - u.from}, u.from > 0, f.pack == "") {
+		for c, err := range cut.chunks(&exactly{r, a.bytes() - u.from}, u.from > 0, f.pack == "") {
 			if err != nil {
 				yield(document{}, err)
 				return
 			}
-			for b := p.bytes; len(b) > 0; {
-				n := a.afterSeparator(b, v.separator())
+			for b := c.bytes; len(b) > 0; {
+				n := a.afterSeparator(b, codec.separator())
 				if n == 0 {
 					n = len(b)
 				}
-				if ids, err = a.appendTokens(ids[:0], b[:n], v.size()); err != nil {
-					place := (u.from+int64(p.at+len(p.bytes)-len(b)))/int64(a.width) + int64(len(ids))
+				if ids, err = a.appendTokens(ids[:0], b[:n], codec.size()); err != nil {
+					place := (u.from+int64(c.at+len(c.bytes)-len(b)))/int64(a.width) + int64(len(ids))
 					yield(document{}, fmt.Errorf("token %d: %w", place, err))
 					return
 				}
 				b = b[n:]
-				if ids[len(ids)-1] == v.separator() {
+				if ids[len(ids)-1] == codec.separator() {
 					ids = ids[:len(ids)-1]
 				}
 				if len(ids) > 0 && !yield(document{tokens: ids, isTokens: true}, nil) {

@@ -14,7 +14,7 @@ const unknownPenalty = 10
 
 // unigram cuts a word into the pieces whose scores have the largest sum, as SentencePiece does.
 type unigram struct {
-	vocab
+	tokenTable
 	trie    *trie
 	scores  []float64
 	unknown float64 // score of an unknown character
@@ -46,11 +46,11 @@ func (s *scored) UnmarshalJSON(b []byte) error {
 	return errors.Join(json.Unmarshal(values[0], &s.text), json.Unmarshal(values[1], &s.score))
 }
 
-func newUnigram(o unigramOptions) (model, error) {
+func newUnigram(o unigramOptions) (subwordModel, error) {
 	if len(o.Vocab) == 0 {
 		return nil, errors.New("an empty vocabulary")
 	}
-	m := &unigram{vocab: vocab{ids: map[string]int32{}}, trie: newTrie(), unk: -1}
+	m := &unigram{tokenTable: tokenTable{ids: map[string]int32{}}, trie: newTrie(), unk: -1}
 	lowest := o.Vocab[0].score
 	for i, piece := range o.Vocab {
 		if len(piece.text) > maxPieceBytes {
@@ -68,7 +68,7 @@ func newUnigram(o unigramOptions) (model, error) {
 		m.unk = int32(*o.Unknown)
 	}
 	m.unknown = lowest - unknownPenalty
-	m.bytes = m.vocab.bytes(o.ByteFallback)
+	m.bytes = m.tokenTable.bytes(o.ByteFallback)
 	return m, nil
 }
 

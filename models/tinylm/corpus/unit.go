@@ -48,9 +48,9 @@ func makeUnits(ctx context.Context, files []file, skipped *tally) ([]unit, error
 		case f.isTokens():
 			f.tokens, err = readTokenHeader(*f)
 			end = f.tokens.bytes()
-			step = int64(pieceTokens * f.tokens.width)
+			step = int64(chunkTokens * f.tokens.width)
 		case f.format == plainText:
-			step = textPiece
+			step = textChunk
 		case f.format == jsonLines:
 			step = unitBytes
 		}
@@ -76,7 +76,7 @@ func makeUnits(ctx context.Context, files []file, skipped *tally) ([]unit, error
 // fileSource reads documents from files.
 type fileSource struct {
 	files    []file
-	vocab    vocabulary
+	codec    textCodec
 	skipped  *tally
 	wantUTF8 bool
 }
@@ -91,7 +91,7 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 	case f.format == parquetText:
 		all = readRowGroups(f, u)
 	case f.isTokens():
-		all = readTokens(f, u, s.vocab)
+		all = readTokens(f, u, s.codec)
 	default:
 		all = readText(f, u)
 	}

@@ -29,7 +29,7 @@ type Options struct {
 	RepetitionPenalty float64
 	Stop              []string
 	Seed              uint64 // of the first text of each prompt; the next one has the next seed
-	Tokens            int    // most tokens of a text; 0: no limit
+	Tokens            int    // max tokens of a text; 0: no limit
 	PastEnd           bool   // continue after the end of a document
 
 	Batch     int // texts at once; 0: as many as there are, up to 16
@@ -61,7 +61,7 @@ func (o *Options) flags() *flag.FlagSet {
 	}
 	set.StringVar(&o.Model, "model", "", "run `folder`, checkpoint or .safetensors file; empty: the newest run below runs")
 	set.StringVar(&o.Tokenizer, "tokenizer", "", "tokenizer.json of Hugging Face; empty: the one of the model's run, or bytes")
-	list(&o.Prompts, "prompt", "`text` to go on with; may be repeated. Without any a new document begins")
+	list(&o.Prompts, "prompt", "`text` to continue; may be repeated; without any, a new document begins")
 	set.Func("file", "file whose content is one more prompt; - is the standard input", func(path string) error {
 		if path == "" {
 			return errors.New("the name of a file is empty")
@@ -78,7 +78,7 @@ func (o *Options) flags() *flag.FlagSet {
 	set.Float64Var(&o.RepetitionPenalty, "repetition-penalty", 1, "makes tokens of prompt and text less likely; 1: does not")
 	list(&o.Stop, "stop", "`text` that ends the output and is not printed; may be repeated")
 	set.Uint64Var(&o.Seed, "seed", 1, "of the draws of a prompt's first text; each further text has the next seed")
-	set.IntVar(&o.Tokens, "tokens", 400, "most tokens of a text; 0: any number")
+	set.IntVar(&o.Tokens, "tokens", 400, "max tokens of a text; 0: any number")
 	set.BoolVar(&o.PastEnd, "past-end", false, "continue after the end of a document")
 	set.IntVar(&o.Batch, "batch", 0, fmt.Sprintf("texts at once; 0: as many as there are, up to %d", defaultBatch))
 	set.IntVar(&o.Context, "context", 0, "tokens that the model looks back; 0: as in its training")

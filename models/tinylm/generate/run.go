@@ -32,7 +32,7 @@ func Main(args []string, in io.Reader, out, status io.Writer) int {
 }
 
 // Run writes the texts of o to out. It writes to status a line about the model, one about each prompt that is cut, and at the end one
-// with the tokens a second of prefill and decode. When ctx ends, Run returns its cause.
+// with the tokens per second of prefill and decode. When ctx ends, Run returns its cause.
 func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (err error) {
 	if ctx == nil || o == nil {
 		return errors.New("generate: no context, or no options")
@@ -68,7 +68,7 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 	return err
 }
 
-// rate returns tokens a second, 0 if there are no tokens.
+// rate returns tokens per second, 0 if there are no tokens.
 func rate(tokens int, took time.Duration) float64 { return float64(tokens) / max(took, 1).Seconds() }
 
 // maxTexts bounds the texts of a run, because their prompts are in memory.

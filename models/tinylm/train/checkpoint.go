@@ -51,7 +51,7 @@ type state struct {
 // evaluation is a loss on held-out data.
 type evaluation struct {
 	Step    int     `json:"step"`
-	HeldOut float64 `json:"held_out"` // nats a token
+	HeldOut float64 `json:"held_out"` // nats per token
 	Train   float64 `json:"train"`    // running mean of the batches' losses at that step
 }
 
@@ -70,7 +70,7 @@ func checkpointName(step int) string { return fmt.Sprintf("%s%09d", checkpointPr
 
 // save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is always complete,
 // whatever happens to the program or the disk meanwhile.
-func (r *run) save() (err error) {
+func (r *runner) save() (err error) {
 	parent := filepath.Join(r.folder, checkpointFolder)
 	name := checkpointName(r.state.Step)
 	part := filepath.Join(parent, partPrefix+name)
@@ -129,7 +129,7 @@ func (r *run) save() (err error) {
 }
 
 // restoreFolder writes the options and the description of the run again if they have gone away, since -resume needs them.
-func (r *run) restoreFolder() (err error) {
+func (r *runner) restoreFolder() (err error) {
 	if path := filepath.Join(r.folder, optionsFile); !exists(path) {
 		err = files.Write(path, r.YAML())
 	}
@@ -175,7 +175,7 @@ func referenceConfig(c tinylm.Config) ([]byte, error) {
 
 // prune removes the checkpoints that are neither the best nor among the newest. Checkpoints of later steps are damaged, because the run was
 // resumed from one before them. They do not count among the newest.
-func (r *run) prune(parent string) error {
+func (r *runner) prune(parent string) error {
 	names, err := checkpoints(parent)
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ func TestFullDisk(t *testing.T) {
 	folder := filepath.Join(disk, "run")
 	try := func(args ...string) error {
 		o := testutil.Must(Parse(args, io.Discard))(t)
-		o.retryFor = -time.Second
+		o.hooks.retryFor = -time.Second
 		_, err := Run(t.Context(), o, io.Discard)
 		return err
 	}

@@ -75,13 +75,13 @@ func (d *display) phase(what string) {
 	}
 }
 
-// step shows the state after a step, which ran at rate tokens a second.
-func (d *display) step(r *run, rate float64) {
+// step shows the state after a step, which ran at rate tokens per second.
+func (d *display) step(r *runner, rate float64) {
 	first := d.stepText == ""
 	d.stepText = d.text(r, rate)
 	switch {
 	case first:
-		d.line("first batch: loss %.3f, where one that knows nothing has ln %d = %.3f; %.3g s a step",
+		d.line("first batch: loss %.3f (uniform guess: ln %d = %.3f); %.3g s per step",
 			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.stepTokens())/rate)
 	case d.bar == nil:
 		if time.Since(d.lastLine) > lineEvery {
@@ -98,8 +98,8 @@ func (d *display) step(r *run, rate float64) {
 }
 
 // evaluated shows an evaluation, in a line that stays.
-func (d *display) evaluated(r *run, e evaluation) {
-	d.line("%s%s  held out %.3f (%.3f bits a byte, perplexity %.4g)", d.stepText, d.memory(r), e.HeldOut,
+func (d *display) evaluated(r *runner, e evaluation) {
+	d.line("%s%s  held out %.3f (%.3f bits per byte, perplexity %.4g)", d.stepText, d.memory(r), e.HeldOut,
 		e.HeldOut/r.corpus.BytesPerToken()/math.Ln2, math.Exp(e.HeldOut))
 }
 
@@ -110,7 +110,7 @@ type memoryReporter interface{ MemoryUsed() (int64, error) }
 const memoryEvery = time.Second
 
 // memory returns the device's memory in use, or the planned memory if the driver does not report it; "" on the host.
-func (d *display) memory(r *run) string {
+func (d *display) memory(r *runner) string {
 	m, ok := r.backend.(memoryReporter)
 	switch {
 	case r.host():
@@ -134,7 +134,7 @@ func (d *display) memory(r *run) string {
 const longest = 100 * 365 * 24 * time.Hour
 
 // text describes the state.
-func (d *display) text(r *run, rate float64) string {
+func (d *display) text(r *runner, rate float64) string {
 	s := fmt.Sprintf("step %d  loss %.3f  %.0f tok/s", r.state.Step, r.state.MeanLoss, rate)
 	if done := r.progress(); done > 0 {
 		left := time.Duration(min(float64(time.Since(r.start))*(1-done)/done, float64(longest)))

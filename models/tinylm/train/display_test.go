@@ -44,7 +44,7 @@ func TestBarOfEachStep(t *testing.T) {
 	f.MemoryInUse = 3 << 20
 	bar := progressbar.NewOptions(barLength, progressbar.OptionSetWriter(&said), progressbar.OptionShowDescriptionAtLineEnd())
 	d := &display{w: &said, bar: bar, stepText: "not the first step"}
-	r := &run{Options: Options{Steps: 1000}, backend: f, show: d}
+	r := &runner{Options: Options{Steps: 1000}, backend: f, show: d}
 	for r.state.Step = range 1000 {
 		d.step(r, 1)
 	}

@@ -36,16 +36,16 @@ func blockCheckpoints(t testing.TB, folder string) (free func()) {
 func TestBestAfterFailedSave(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	o := testutil.Must(Parse(smallArgs(t, 60, "-eval-every", "30", "-save-minutes", "0", "-lr", "1e-3", "-out", folder), io.Discard))(t)
-	o.retryEvery = time.Millisecond
+	o.hooks.retryEvery = time.Millisecond
 	var free func()
-	o.stepped = func(step int) {
+	o.hooks.stepped = func(step int) {
 		if step == 60 {
 			free = blockCheckpoints(t, folder)
 		}
 	}
 	said := &testutil.Listener{Phrase: "trying again every", Heard: func() { free() }}
 	res := testutil.Must(Run(t.Context(), o, said))(t)
-	require.Contains(t, said.String(), "the run goes on and tries again in a minute")
+	require.Contains(t, said.String(), "the run continues and tries again in a minute")
 	last := wholeCheckpoint(t, folder)
 	require.Len(t, last.state.Evaluations, 2)
 	require.Less(t, last.state.Evaluations[1].HeldOut, last.state.Evaluations[0].HeldOut)
@@ -55,7 +55,7 @@ func TestBestAfterFailedSave(t *testing.T) {
 
 // TestFailedSaveIsTriedAgain: a failed checkpoint is tried again, also if no checkpoints are written by time.
 func TestFailedSaveIsTriedAgain(t *testing.T) {
-	r := &run{Options: Options{SaveMinutes: 0}, savedStep: 3, saveFailed: true, saveAt: time.Now().Add(-time.Second)}
+	r := &runner{Options: Options{SaveMinutes: 0}, savedStep: 3, saveFailed: true, saveAt: time.Now().Add(-time.Second)}
 	r.state.Step = 4
 	require.True(t, r.saveDue())
 	r.saveFailed = false
@@ -68,7 +68,7 @@ func TestPruneCountsNoLaterSteps(t *testing.T) {
 	for _, step := range []int{2, 4, 1860, 1870} {
 		require.NoError(t, os.MkdirAll(filepath.Join(parent, checkpointName(step)), 0o755))
 	}
-	r := &run{Options: Options{Keep: 1}}
+	r := &runner{Options: Options{Keep: 1}}
 	r.state.Step = 4
 	require.NoError(t, r.prune(parent))
 	require.Equal(t, []string{checkpointName(4), checkpointName(1860), checkpointName(1870)}, testutil.Must(checkpoints(parent))(t))
@@ -81,7 +81,7 @@ func TestPruneGoesOnAfterAFailure(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Join(parent, checkpointName(step)), 0o755))
 	}
 	require.NoError(t, os.MkdirAll(filepath.Join(parent, partPrefix+"old-"+checkpointName(2), "full"), 0o755)) // so it cannot be renamed
-	r := &run{Options: Options{Keep: 1}}
+	r := &runner{Options: Options{Keep: 1}}
 	r.state.Step = 4
 	require.ErrorContains(t, r.prune(parent), checkpointName(2))
 	require.Equal(t, []string{checkpointName(2), checkpointName(4)}, testutil.Must(checkpoints(parent))(t))
@@ -133,14 +133,14 @@ func TestSignalInEveryPhase(t *testing.T) {
 		}
 		require.Equal(t, c.step, stopped.Step)
 		require.Equal(t, folder, stopped.Folder)
-		require.Contains(t, err.Error(), "go on with -resume "+folder)
+		require.Contains(t, err.Error(), "continue with -resume "+folder)
 	}
 
 	folder := filepath.Join(t.TempDir(), "run") // a checkpoint that cannot be written
 	o := testutil.Must(Parse(smallArgs(t, 30, "-eval-every", "2", "-out", folder), io.Discard))(t)
-	o.retryFor = -time.Second
+	o.hooks.retryFor = -time.Second
 	ctx, cancel := context.WithCancelCause(t.Context())
-	o.stepped = func(step int) {
+	o.hooks.stepped = func(step int) {
 		if step == 3 {
 			blockCheckpoints(t, folder)
 			cancel(command.Stop{Signal: syscall.SIGTERM})
@@ -158,7 +158,7 @@ func TestSignalInEveryPhase(t *testing.T) {
 func TestDataError(t *testing.T) {
 	args, folder := smallArgs(t, 100000, "-eval-every", "100000", "-save-minutes", "0"), filepath.Join(t.TempDir(), "run")
 	o := testutil.Must(Parse(append(args, "-out", folder), io.Discard))(t)
-	o.stepped = func(step int) {
+	o.hooks.stepped = func(step int) {
 		if step == 3 {
 			for i := range 60 {
 				path := filepath.Join(o.Data, fmt.Sprintf("%02d.txt", i))
@@ -169,7 +169,7 @@ func TestDataError(t *testing.T) {
 	_, err := Run(t.Context(), o, io.Discard)
 	last := wholeCheckpoint(t, folder)
 	require.Greater(t, last.state.Step, 3)
-	require.ErrorContains(t, err, fmt.Sprintf("-resume %s goes on from step %d", folder, last.state.Step))
+	require.ErrorContains(t, err, fmt.Sprintf("-resume %s continues from step %d", folder, last.state.Step))
 	require.NotContains(t, err.Error(), "\n")
 	events := string(testutil.Must(os.ReadFile(filepath.Join(folder, runlog.EventsFile)))(t))
 	require.Contains(t, events, `"kind":"error"`)
@@ -184,7 +184,7 @@ func TestResumeInOtherPrecision(t *testing.T) {
 		require.Equal(t, precision, o.Precision)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		taken := 0
-		o.stepped = func(int) {
+		o.hooks.stepped = func(int) {
 			if taken++; taken == 2 {
 				cancel(errStop)
 			}
@@ -200,7 +200,7 @@ func TestRunRecordsItsProcesses(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	o := testutil.Must(Parse(smallArgs(t, 4, "-out", folder), io.Discard))(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	o.stepped = func(int) {
+	o.hooks.stepped = func(int) {
 		require.Less(t, debug.SetMemoryLimit(-1), int64(math.MaxInt64))
 		cancel(errStop)
 	}

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -10,7 +11,7 @@ import (
 
 // evaluationDue reports whether an evaluation is due after the steps so far. If a run is stopped before it, the evaluation remains due,
 // except in a run by time without -eval-every.
-func (r *run) evaluationDue() bool {
+func (r *runner) evaluationDue() bool {
 	step, last := r.state.Step, 0
 	if n := len(r.state.Evaluations); n > 0 {
 		last = r.state.Evaluations[n-1].Step
@@ -29,7 +30,7 @@ func (r *run) evaluationDue() bool {
 }
 
 // evaluate records the held-out loss and writes a checkpoint. If ctx ends meanwhile, it records nothing.
-func (r *run) evaluate(ctx context.Context) error {
+func (r *runner) evaluate(ctx context.Context) error {
 	if err := r.readAll(); err != nil {
 		return err
 	}
@@ -57,8 +58,8 @@ func (r *run) evaluate(ctx context.Context) error {
 	return nil
 }
 
-// heldOut returns the held-out loss over roughly the given number of tokens, in nats a token.
-func (r *run) heldOut(ctx context.Context, tokens int) (float64, error) {
+// heldOut returns the held-out loss over roughly the given number of tokens, in nats per token.
+func (r *runner) heldOut(ctx context.Context, tokens int) (float64, error) {
 	batches, err := r.corpus.HeldOut(r.shape, tokens)
 	if err != nil {
 		return 0, err
@@ -78,7 +79,7 @@ func (r *run) heldOut(ctx context.Context, tokens int) (float64, error) {
 		}
 		if notFinite(loss) {
 			err = fmt.Errorf("the held-out loss after step %d is %v", r.state.Step, loss)
-			return 0, r.explain(err, []*corpus.Batch{b})
+			return 0, r.diagnose(err, []*corpus.Batch{b})
 		}
 		sum, targets = sum+loss*float64(b.Targeted), targets+b.Targeted
 		r.watchdog.alive()
@@ -87,12 +88,12 @@ func (r *run) heldOut(ctx context.Context, tokens int) (float64, error) {
 }
 
 // saveDue reports whether it is time for a checkpoint that no evaluation writes.
-func (r *run) saveDue() bool {
+func (r *runner) saveDue() bool {
 	return (r.SaveMinutes > 0 || r.saveFailed) && r.savedStep != r.state.Step && time.Now().After(r.saveAt)
 }
 
 // trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room again.
-func (r *run) trySave() error {
+func (r *runner) trySave() error {
 	if err := r.readAll(); err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func (r *run) trySave() error {
 	err := r.save()
 	if r.saveFailed = err != nil; r.saveFailed {
 		r.saveAt = time.Now().Add(time.Minute)
-		r.warn("%v; the run goes on and tries again in a minute", err)
+		r.warn("%v; the run continues and tries again in a minute", err)
 	}
 	r.rateSince = time.Now()
 	return nil
@@ -114,12 +115,13 @@ const (
 )
 
 // saveOrWait writes the last checkpoint. If that fails, it waits for room on the disk and tries again, so that the run is not lost.
-func (r *run) saveOrWait(ctx context.Context) error {
+func (r *runner) saveOrWait(ctx context.Context) error {
 	if err := r.readAll(); err != nil {
 		return err
 	}
 	r.phase("saving")
-	for end := time.Now().Add(r.retryFor); r.savedStep != r.state.Step; {
+	every := cmp.Or(r.hooks.retryEvery, retryEvery)
+	for end := time.Now().Add(cmp.Or(r.hooks.retryFor, retryFor)); r.savedStep != r.state.Step; {
 		err := r.save()
 		if err == nil {
 			break
@@ -127,11 +129,11 @@ func (r *run) saveOrWait(ctx context.Context) error {
 		if time.Now().After(end) {
 			return err
 		}
-		r.show.warn("%v; trying again every %v until %v", err, r.retryEvery, end.Format(time.TimeOnly))
+		r.show.warn("%v; trying again every %v until %v", err, every, end.Format(time.TimeOnly))
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(r.retryEvery):
+		case <-time.After(every):
 			r.watchdog.alive()
 		}
 	}
@@ -139,7 +141,7 @@ func (r *run) saveOrWait(ctx context.Context) error {
 }
 
 // warn shows and records a warning.
-func (r *run) warn(format string, args ...any) {
+func (r *runner) warn(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	r.show.line("warning: %s", text)
 	if err := r.log.Event("warning", map[string]any{"text": text}); err != nil {
@@ -148,7 +150,7 @@ func (r *run) warn(format string, args ...any) {
 }
 
 // warnIf shows an error of the record. The run continues: the next write to the record adds the missing data.
-func (r *run) warnIf(err error) {
+func (r *runner) warnIf(err error) {
 	if err != nil {
 		r.show.warn("%v", err)
 	}
@@ -158,7 +160,7 @@ func (r *run) warnIf(err error) {
 const risen = 0.5
 
 // warnOfDivergence says once that the training loss grows.
-func (r *run) warnOfDivergence() {
+func (r *runner) warnOfDivergence() {
 	if r.state.Step < 20 || r.diverged {
 		return
 	}
@@ -173,7 +175,7 @@ func (r *run) warnOfDivergence() {
 }
 
 // warnOfOverfitting warns if the held-out loss has risen three times in a row while the training loss has fallen.
-func (r *run) warnOfOverfitting() {
+func (r *runner) warnOfOverfitting() {
 	const times = 3
 	list := r.state.Evaluations
 	if len(list) <= times {
@@ -185,5 +187,5 @@ func (r *run) warnOfOverfitting() {
 			return
 		}
 	}
-	r.warn("the held-out loss has risen %d times in a row while the training loss fell: the model learns its data by heart", times)
+	r.warn("the held-out loss has risen %d times in a row while the training loss fell: the model overfits", times)
 }

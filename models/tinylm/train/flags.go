@@ -71,7 +71,7 @@ func parseFlags(args []string, w io.Writer) (given *Options, set *flag.FlagSet, 
 		}
 	}
 	if given.config != "" && given.resume != "" {
-		return nil, nil, errors.New("-config and -resume exclude each other: a run goes on with its own " + optionsFile)
+		return nil, nil, errors.New("-config and -resume exclude each other: a run continues with its own " + optionsFile)
 	}
 	return given, set, nil
 }
@@ -168,7 +168,7 @@ func (o *Options) flags() *flag.FlagSet {
 	set := flag.NewFlagSet("train", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	set.StringVar(&o.config, "config", o.config, "YAML file of flags, as a run writes it into its folder")
-	set.StringVar(&o.resume, "resume", o.resume, "folder of a run to go on with, from its last good checkpoint")
+	set.StringVar(&o.resume, "resume", o.resume, "folder of a run to continue from its last good checkpoint")
 	v := reflect.ValueOf(o).Elem()
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		if !f.IsExported() {
@@ -216,7 +216,7 @@ func help(w io.Writer) {
 	if err != nil {
 		return // tiny is known
 	}
-	fmt.Fprintln(w, "Flags, with what they are without -preset and -config:")
+	fmt.Fprintln(w, "Flags and their defaults (preset tiny):")
 	set := o.flags()
 	set.SetOutput(w)
 	set.PrintDefaults()

@@ -13,7 +13,7 @@ const statisticsTokens = 4096
 
 // recordLayers records statistics of the NSA layers in the last evaluated batch: means of the gates, the entropy of their
 // shares, and which blocks were selected.
-func (r *run) recordLayers() error {
+func (r *runner) recordLayers() error {
 	values := map[string]float64{}
 	places := positions(r.Batch, r.Context, r.eval.CuSeqlens())
 	every := len(places)/statisticsTokens | 1 // odd, so that the samples cover all positions in a block

@@ -29,16 +29,16 @@ func BenchmarkLayerStatistics(b *testing.B) {
 		on    func(testing.TB) graph.Backend
 		steps int // between evaluations
 	}{
-		{"-device cpu", func(t testing.TB) graph.Backend { return graph.NewCPU(0) }, 120}, // the default run has 10 in 1200 to 2900 steps
+		{"-device cpu", func(t testing.TB) graph.Backend { return graph.NewCPU(0) }, 120}, // the default run has more
 		{"-device cuda:0 -preset base -precision bf16 -batch 16", func(t testing.TB) graph.Backend { return cudatest.Open(t) }, 300},
 	} {
 		b.Run(strings.ReplaceAll(c.args, " ", ""), func(b *testing.B) {
 			backend := c.on(b)
 			args := append(strings.Fields(c.args), "-data", "random", "-steps", "1000000", "-out", filepath.Join(b.TempDir(), "run"))
-			r := &run{Options: *testutil.Must(Parse(args, nil))(b), backend: backend, show: newDisplay(nil)}
+			r := &runner{Options: *testutil.Must(Parse(args, nil))(b), backend: backend, show: newDisplay(nil)}
 			defer func() { require.NoError(b, r.close()) }()
 			require.NoError(b, r.open(b.Context()))
-			without := testutil.Closing(tinylm.NewModel(r.weights, r.Batch, r.Context, append(r.modelOptions(), tinylm.WithMachine(r.machine()...))...))(b)
+			without := testutil.Closing(tinylm.NewModel(r.weights, r.Batch, r.Context, append(r.modelOptions(), tinylm.WithMachine(r.machineOptions()...))...))(b)
 			batch := testutil.Must(r.corpus.HeldOut(r.shape, 1))(b)[0]
 			const stepsOfTurn = 5
 			evaluated := func(m *tinylm.Model) func() error {

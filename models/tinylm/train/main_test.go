@@ -39,7 +39,7 @@ func child(args []string) int {
 	defer stop()
 	o, err := Parse(args, os.Stdout)
 	if err == nil && os.Getenv(childHang) != "" {
-		o.stepped = func(int) { time.Sleep(time.Hour) }
+		o.hooks.stepped = func(int) { time.Sleep(time.Hour) }
 	}
 	switch {
 	case err != nil:

@@ -20,7 +20,7 @@ type memoryNeed struct {
 }
 
 // checkMemory plans the run and prints the memory that it needs. It returns an error if that is more than is free.
-func (r *run) checkMemory(c tinylm.Config) error {
+func (r *runner) checkMemory(c tinylm.Config) error {
 	eval, err := tinylm.NewPlan(c, r.Batch, r.Context, r.evalOptions()...)
 	if err != nil {
 		return err
@@ -42,13 +42,13 @@ func (r *run) checkMemory(c tinylm.Config) error {
 	if d := r.backend.Device(); !d.Host && d.Memory > 0 && need.device > d.Memory {
 		return fmt.Errorf("needs %s, %s has %s: %s", memory.Size(need.device), d.Name, memory.Size(d.Memory), r.advice())
 	}
-	if err := memory.Require(need.host); err != nil {
+	if err := memory.CheckAvailable(need.host); err != nil {
 		return fmt.Errorf("%w: %s", err, r.advice())
 	}
 	if r.Sample > 0 {
 		bytes, err := c.CacheBytes(1, min(r.Context, 1+r.Sample))
 		if err == nil {
-			err = memory.Check(bytes)
+			err = memory.CheckTotal(bytes)
 		}
 		if err != nil {
 			return fmt.Errorf("the caches of -sample %d: %w", r.Sample, err)
@@ -60,7 +60,7 @@ func (r *run) checkMemory(c tinylm.Config) error {
 
 // limitHeap makes Go's collector work before the process comes near its memory limit: by default the heap may grow to twice the memory in
 // use. A limit in GOMEMLIMIT stays.
-func (r *run) limitHeap() {
+func (r *runner) limitHeap() {
 	left, _, err := memory.Available()
 	if before := debug.SetMemoryLimit(-1); err == nil && before == math.MaxInt64 {
 		debug.SetMemoryLimit(max(r.need.host, left/4*3))
@@ -72,7 +72,7 @@ func (r *run) limitHeap() {
 }
 
 // plan returns the memory of the run, given the plan of its evaluation, and the arithmetic of a micro-batch in FLOPs.
-func (r *run) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n memoryNeed, flops float64, err error) {
+func (r *runner) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n memoryNeed, flops float64, err error) {
 	train, err := tinylm.NewPlan(c, r.Batch, r.Context, r.trainOptions(recompute)...)
 	if err != nil {
 		return n, 0, err
@@ -101,7 +101,7 @@ func (n memoryNeed) String() string {
 }
 
 // advice says how a run needs less memory.
-func (r *run) advice() string {
+func (r *runner) advice() string {
 	advice := "reduce -batch"
 	switch {
 	case r.Batch > 1:
@@ -116,8 +116,8 @@ func (r *run) advice() string {
 }
 
 // trainOptions returns the options of the model that trains.
-func (r *run) trainOptions(recompute bool) []tinylm.ModelOption {
-	list := append(r.modelOptions(), tinylm.WithGradients(), tinylm.WithMachine(append(r.machine(), graph.WithCapture())...))
+func (r *runner) trainOptions(recompute bool) []tinylm.ModelOption {
+	list := append(r.modelOptions(), tinylm.WithGradients(), tinylm.WithMachine(append(r.machineOptions(), graph.WithCapture())...))
 	if r.Accumulate > 1 {
 		list = append(list, tinylm.WithAccumulation())
 	}
@@ -131,12 +131,12 @@ func (r *run) trainOptions(recompute bool) []tinylm.ModelOption {
 }
 
 // evalOptions returns the options of the model for evaluations.
-func (r *run) evalOptions() []tinylm.ModelOption {
-	return append(r.modelOptions(), tinylm.WithParts(), tinylm.WithMachine(r.machine()...))
+func (r *runner) evalOptions() []tinylm.ModelOption {
+	return append(r.modelOptions(), tinylm.WithParts(), tinylm.WithMachine(r.machineOptions()...))
 }
 
 // modelOptions returns the options of all models of the run.
-func (r *run) modelOptions() []tinylm.ModelOption {
+func (r *runner) modelOptions() []tinylm.ModelOption {
 	list := []tinylm.ModelOption{tinylm.WithoutLogits()}
 	if r.Packed {
 		list = append(list, tinylm.WithDocuments(r.shape.Documents))
@@ -144,7 +144,7 @@ func (r *run) modelOptions() []tinylm.ModelOption {
 	return list
 }
 
-// machine returns the options of all machines of the run.
-func (r *run) machine() []graph.Option {
+// machineOptions returns the options of all machines of the run.
+func (r *runner) machineOptions() []graph.Option {
 	return []graph.Option{graph.WithPrecision(r.precision), graph.WithBackend(r.backend)}
 }

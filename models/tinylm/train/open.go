@@ -39,8 +39,8 @@ const (
 )
 
 // open makes everything that a run needs. It makes the folder last, so that a run that cannot begin leaves no folder.
-func (r *run) open(ctx context.Context) (err error) {
-	r.watchdog = newWatchdog(r.show, cmp.Or(r.stallTime, stallTime))
+func (r *runner) open(ctx context.Context) (err error) {
+	r.watchdog = newWatchdog(r.show, cmp.Or(r.hooks.stallTime, stallTime))
 	r.onClose(r.watchdog.close)
 	if r.precision, err = graph.ParsePrecision(r.Precision); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (r *run) open(ctx context.Context) (err error) {
 }
 
 // tryMachine makes a machine of an empty graph, which checks environment variables and precision.
-func (r *run) tryMachine() error {
-	m, err := graph.NewMachine(G.NewGraph(), r.machine()...)
+func (r *runner) tryMachine() error {
+	m, err := graph.NewMachine(G.NewGraph(), r.machineOptions()...)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (r *run) tryMachine() error {
 
 // openResumed locks the folder of the run to resume and takes the state of its newest checkpoint, which it returns. It returns nil for a
 // new run, whose folder must not exist yet, and for a run without a checkpoint.
-func (r *run) openResumed() (*checkpoint, error) {
+func (r *runner) openResumed() (*checkpoint, error) {
 	if r.resume == "" {
 		if r.Out != "" && exists(r.Out) {
 			return nil, fmt.Errorf("-out %s: a new run needs a new folder: %w", r.Out, fs.ErrExist)
@@ -118,7 +118,7 @@ func (r *run) openResumed() (*checkpoint, error) {
 
 // lastCheckpoint returns the newest complete checkpoint of the run to resume, nil if the run was stopped before its first one. It
 // removes parts of checkpoints that a kill has left.
-func (r *run) lastCheckpoint() (*checkpoint, error) {
+func (r *runner) lastCheckpoint() (*checkpoint, error) {
 	r.warnIf(errors.Join(removeParts(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile, checksumsFile)))
 	from, damaged, err := newestCheckpoint(r.folder)
 	if err != nil {
@@ -128,7 +128,7 @@ func (r *run) lastCheckpoint() (*checkpoint, error) {
 		r.show.warn("%v: the one before it is used", d)
 	}
 	if from == nil {
-		r.show.line("%s was stopped before its first checkpoint: it begins anew", r.folder)
+		r.show.line("%s has no checkpoint: starting from step 0", r.folder)
 	}
 	return from, nil
 }
@@ -140,7 +140,7 @@ const (
 )
 
 // openData opens what -data names.
-func (r *run) openData(ctx context.Context) (err error) {
+func (r *runner) openData(ctx context.Context) (err error) {
 	r.phase("reading data")
 	o := corpus.Options{Ext: r.Ext, Tokenizer: r.Tokenizer, Separator: r.Separator, Seed: r.Seed, HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval)}
 	switch path := r.Data; {
@@ -184,7 +184,7 @@ func goSource(ctx context.Context) (string, error) {
 }
 
 // openWeights makes the weights: those of a checkpoint, of -init, or new ones.
-func (r *run) openWeights(from *checkpoint) (err error) {
+func (r *runner) openWeights(from *checkpoint) (err error) {
 	c := r.Model(r.corpus.Vocab())
 	switch {
 	case from != nil:
@@ -217,7 +217,7 @@ func (r *run) openWeights(from *checkpoint) (err error) {
 }
 
 // otherSizes returns an error that lists where the sizes of the weights differ from those of the options.
-func (r *run) otherSizes(has, want tinylm.Config) error {
+func (r *runner) otherSizes(has, want tinylm.Config) error {
 	theirs, mine := r.Options, r.Options
 	theirs.setModel(has)
 	mine.setModel(want)
@@ -238,7 +238,7 @@ func (r *run) otherSizes(has, want tinylm.Config) error {
 }
 
 // openModels makes the model that trains, the one that is evaluated, and the solver.
-func (r *run) openModels() (err error) {
+func (r *runner) openModels() (err error) {
 	switch {
 	case r.precision != graph.FP16:
 		r.state.Scale = nil // the run was in fp16 before
@@ -264,7 +264,7 @@ func (r *run) openModels() (err error) {
 }
 
 // openFolder makes the run folder, or opens the record of the run to resume. It writes the options and the description.
-func (r *run) openFolder() (err error) {
+func (r *runner) openFolder() (err error) {
 	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken()}
 	if r.resume != "" {
 		r.log, err = runlog.Resume(r.folder, r.state.Step, about)
@@ -290,7 +290,7 @@ func (r *run) openFolder() (err error) {
 }
 
 // createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in the same second.
-func (r *run) createFolder(about runlog.Options) (*runlog.Log, error) {
+func (r *runner) createFolder(about runlog.Options) (*runlog.Log, error) {
 	if r.folder = r.Out; r.folder != "" {
 		return runlog.Create(r.folder, about)
 	}
@@ -306,7 +306,7 @@ func (r *run) createFolder(about runlog.Options) (*runlog.Log, error) {
 }
 
 // lock keeps other processes from working on the run at the same time. The system releases the lock when the process ends.
-func (r *run) lock() error {
+func (r *runner) lock() error {
 	path := filepath.Join(r.folder, lockFile)
 	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() { // opening a pipe would wait for its other end
 		return fmt.Errorf("%s is not a regular file", path)
@@ -323,8 +323,8 @@ func (r *run) lock() error {
 	return nil
 }
 
-// beginning is one process of a run.
-type beginning struct {
+// process describes a process of a run.
+type process struct {
 	Command []string  `json:"command"`
 	Started time.Time `json:"started"`
 	Step    int       `json:"after_step"`        // it begins after this step
@@ -333,17 +333,17 @@ type beginning struct {
 
 // description is the content of run.json. Results and waits are those of the last process.
 type description struct {
-	Processes  []beginning `json:"processes"` // the first one and each -resume
-	Go         string      `json:"go"`
-	Module     string      `json:"module"`
-	Revision   string      `json:"revision,omitempty"`
-	Device     string      `json:"device"`
-	Precision  string      `json:"precision"`
-	Data       string      `json:"data"`
-	DataHash   string      `json:"data_hash"`
-	Seed       uint64      `json:"seed"`
-	Parameters int         `json:"parameters"`
-	Result     *Result     `json:"result,omitempty"`
+	Processes  []process `json:"processes"` // the first one and each -resume
+	Go         string    `json:"go"`
+	Module     string    `json:"module"`
+	Revision   string    `json:"revision,omitempty"`
+	Device     string    `json:"device"`
+	Precision  string    `json:"precision"`
+	Data       string    `json:"data"`
+	DataHash   string    `json:"data_hash"`
+	Seed       uint64    `json:"seed"`
+	Parameters int       `json:"parameters"`
+	Result     *Result   `json:"result,omitempty"`
 }
 
 // readDescription reads run.json.
@@ -356,19 +356,19 @@ func readDescription(folder string) (d description, err error) {
 }
 
 // readHistory reads the processes of a resumed run from run.json, and adds this process.
-func (r *run) readHistory() {
+func (r *runner) readHistory() {
 	if r.resume != "" {
 		before, err := readDescription(r.folder)
 		if err != nil {
-			r.warn("%s: %v: it begins anew, and does not tell whether %s is unchanged", runFile, err, optionsFile)
+			r.warn("%s: %v: rewriting it; cannot verify that %s is unchanged", runFile, err, optionsFile)
 		}
 		r.history = before.Processes
 	}
-	r.history = append(r.history, beginning{os.Args, r.began, r.state.Step, string(r.YAML())})
+	r.history = append(r.history, process{os.Args, r.began, r.state.Step, string(r.YAML())})
 }
 
 // describe writes run.json.
-func (r *run) describe(res *Result) error {
+func (r *runner) describe(res *Result) error {
 	d := description{
 		Processes: r.history, Go: runtime.Version(), Revision: r.revision, Device: cuda.Describe(r.backend), Precision: r.Precision,
 		Data: r.corpus.Name(), DataHash: r.corpus.Hash(), Seed: r.Seed, Parameters: r.weights.Config.Parameters(), Result: res,
@@ -384,4 +384,6 @@ func (r *run) describe(res *Result) error {
 }
 
 // saveEvery returns the time between checkpoints that no evaluation writes.
-func (r *run) saveEvery() time.Duration { return time.Duration(r.SaveMinutes * float64(time.Minute)) }
+func (r *runner) saveEvery() time.Duration {
+	return time.Duration(r.SaveMinutes * float64(time.Minute))
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // Options are the options of a run. Each is a flag of the command line and a line of the YAML file; the yaml tag is the name of both.
@@ -45,7 +46,7 @@ type Options struct {
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
 	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches whose gradients add up to those of a step"`
 	Recompute   bool    `yaml:"recompute" help:"compute activations twice instead of keeping them: less memory, more time, the same results"`
-	Steps       int     `yaml:"steps" help:"steps to train for, in place of -minutes"`
+	Steps       int     `yaml:"steps" help:"steps to train for, instead of -minutes"`
 	Minutes     float64 `yaml:"minutes" help:"minutes to train for, evaluations included"`
 
 	Optimizer string  `yaml:"optimizer" fixed:"true" help:"adamw, or muon: the matrices of the layers by Muon, all else by AdamW"`
@@ -67,15 +68,18 @@ type Options struct {
 	SaveMinutes float64 `yaml:"save-minutes" help:"minutes between checkpoints, which evaluations and the end write too; 0: those alone"`
 	Keep        int     `yaml:"keep" help:"checkpoints to keep, beside the best one"`
 
-	Device    string `yaml:"device" help:"auto, cpu or cuda:N; auto: the first GPU, or the cpu where there is none"`
+	Device    string `yaml:"device" help:"auto, cpu or cuda:N; auto is the first GPU, or the CPU"`
 	Precision string `yaml:"precision" help:"of the activations: f32, bf16 or fp16, the last two on a GPU"`
 	Out       string `yaml:"-" fixed:"true" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
 
-	config, resume string        // of the command line: its YAML file, and the folder of the run to resume
-	retryFor       time.Duration // how long to retry writing the last checkpoint
-	retryEvery     time.Duration
-	stallTime      time.Duration  // 0: the constant of this name
-	stepped        func(step int) // for tests: called after each step, if it is not nil
+	config, resume string // of the command line: its YAML file, and the folder of the run to resume
+	hooks          hooks
+}
+
+// hooks are for tests. Zero values change nothing.
+type hooks struct {
+	retryFor, retryEvery, stallTime time.Duration  // instead of the constants of these names
+	stepped                         func(step int) // called after each step
 }
 
 // Preset returns the options of the given name: tiny trains for two minutes on a CPU, base for an hour.
@@ -88,7 +92,7 @@ func Preset(name string) (Options, error) {
 		Preset: name, Seed: 1, Batch: 6, Accumulate: 1, Minutes: 2,
 		Optimizer: muonOptimizer, LR: 6e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
-		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32", retryFor: retryFor, retryEvery: retryEvery,
+		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32",
 	}
 	o.setModel(c)
 	switch name {
@@ -111,12 +115,11 @@ func (o *Options) setModel(c tinylm.Config) {
 
 // Model returns the configuration of the model for a vocabulary.
 func (o *Options) Model(vocab int) tinylm.Config {
-	c := tinylm.Tiny()
-	c.Vocab, c.Attention, c.Context, c.Layers = vocab, tinylm.Attention(o.Attention), o.Context, o.Layers
-	c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim = o.Dim, o.Heads, o.KVHeads, o.KeyDim, o.ValueDim
-	c.BlockLen, c.Stride, c.SelectBlock, c.TopN, c.Window = o.BlockLen, o.Stride, o.SelectBlock, o.TopN, o.Window
-	c.Phi, c.PhiHidden, c.GateHidden = nn.Phi(o.Phi), o.PhiHidden, o.GateHidden
-	return c
+	return tinylm.Config{Vocab: vocab, Context: o.Context, Layers: o.Layers, Attention: tinylm.Attention(o.Attention), NSAConfig: nn.NSAConfig{
+		Dim: o.Dim, Heads: o.Heads, KVHeads: o.KVHeads, KeyDim: o.KeyDim, ValueDim: o.ValueDim,
+		Params: ops.Params{BlockLen: o.BlockLen, Stride: o.Stride, SelectBlock: o.SelectBlock, TopN: o.TopN, Window: o.Window},
+		Phi:    nn.Phi(o.Phi), PhiHidden: o.PhiHidden, GateHidden: o.GateHidden,
+	}}
 }
 
 // sampling returns how the sample is drawn.

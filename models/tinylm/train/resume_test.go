@@ -139,7 +139,7 @@ func TestStops(t *testing.T) {
 			for step := 1; ; step++ {
 				o := testutil.Must(Parse(begin, io.Discard))(t)
 				ctx, cancel := context.WithCancelCause(context.Background())
-				o.stepped = func(int) { cancel(errStop) }
+				o.hooks.stepped = func(int) { cancel(errStop) }
 				got, err := Run(ctx, o, io.Discard)
 				if err == nil {
 					require.Equal(t, want.HeldOut, got.HeldOut)
@@ -188,7 +188,7 @@ func TestResumeElsewhere(t *testing.T) {
 	testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
 	o := testutil.Must(Parse(append(args, "-out", stopped), io.Discard))(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	o.stepped = func(int) { cancel(errStop) }
+	o.hooks.stepped = func(int) { cancel(errStop) }
 	require.ErrorIs(t, testutil.Err(Run(ctx, o, io.Discard)), errStop)
 	require.NoError(t, os.CopyFS(older, os.DirFS(stopped)))
 	options := testutil.Must(ReadOptions(filepath.Join(older, optionsFile), ""))(t)
@@ -205,7 +205,7 @@ func TestResumeElsewhere(t *testing.T) {
 		{older, home, "-data text -init w", ""},
 		{older, moved, "-data copy -tokenizer words.json", ""},
 		{older, away, "", "words.json: no such file or directory"},
-		{stopped, moved, "-data other.txt", filepath.Join(moved, "other.txt") + ": corpus: reader: cursor: it is of the data "},
+		{stopped, moved, "-data other.txt", filepath.Join(moved, "other.txt") + ": corpus: reader: cursor belongs to data "},
 		{stopped, moved, "-data random", "a vocabulary of 8 where the data want 256"},
 		{stopped, moved, "-tokenizer others.json", "files, tokenizer or held-out part have changed"},
 		{stopped, moved, "-tokenizer more.json", "a vocabulary of 8 where the data want 9"},
@@ -248,7 +248,7 @@ func TestResumeOfChangedOptions(t *testing.T) {
 		{false, without("batch"), "-batch 2", ""},
 		{false, without("batch"), "-batch 3", `-batch 3: the run in `},
 		{false, without("lr"), "-lr 1e-4", ""},
-		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "", `batch is "6", run.json has "2": the file was changed after the run wrote it; give the value to go on with by a flag, as -batch VALUE`},
+		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "", `batch is "6", run.json has "2": the file was changed after the run wrote it; give the value to continue with by a flag, as -batch VALUE`},
 		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "-batch 2", ""},
 		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "-batch 6", `-batch 6: the run in `},
 		{false, strings.Replace(text, "warmup: 0.03\n", "warmup: 0.13\n", 1), "", `warmup is "0.13", run.json has "0.03": `},
@@ -285,7 +285,7 @@ func TestResumeOfChangedOptions(t *testing.T) {
 	var said bytes.Buffer
 	o := testutil.Must(Parse([]string{"-resume", whole, "-steps", "4"}, io.Discard))(t)
 	testutil.Must(Run(t.Context(), o, &said))(t)
-	require.Contains(t, said.String(), "it begins anew, and does not tell whether config.yaml is unchanged")
+	require.Contains(t, said.String(), "rewriting it; cannot verify that config.yaml is unchanged")
 }
 
 // forgetOptions takes the options out of run.json, as older versions wrote it.

@@ -49,7 +49,7 @@ func optionsOfRun(folder string, given *flag.FlagSet) (o, written *Options, err 
 	})
 	if differ != nil {
 		name, _, _ := strings.Cut(differ[0], " ")
-		return nil, nil, fmt.Errorf("train: options %s: %s: the file was changed after the run wrote it; give the value to go on with by a flag, as -%s VALUE",
+		return nil, nil, fmt.Errorf("train: options %s: %s: the file was changed after the run wrote it; give the value to continue with by a flag, as -%s VALUE",
 			path, strings.Join(differ, ", "), name)
 	}
 	return o, written, nil

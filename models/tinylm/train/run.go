@@ -29,7 +29,7 @@ type Result struct {
 	Elapsed time.Duration `json:"elapsed_ns"` // of the training, without the last evaluation and the sample
 	Waits   int           `json:"waits"`      // steps that had to wait for data
 	Best    int           `json:"best_step"`  // the step whose weights model.safetensors holds
-	HeldOut float64       `json:"held_out"`   // their loss on held-out data, nats a token; 0 without -final-eval
+	HeldOut float64       `json:"held_out"`   // their loss on held-out data, nats per token; 0 without -final-eval
 	Bits    float64       `json:"bits_per_byte"`
 	Sample  string        `json:"sample"` // text that these weights generate for the beginning of a document
 }
@@ -54,20 +54,20 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 
 // runOn is Run on a backend, which it does not close.
 func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Result, err error) {
-	r := &run{Options: *o, backend: b, show: newDisplay(w), began: time.Now(), revision: origin.Commit(), savedStep: -1}
+	r := &runner{Options: *o, backend: b, show: newDisplay(w), began: time.Now(), revision: origin.Commit(), savedStep: -1}
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(ctx); err != nil {
-		return nil, r.ended(ctx, err)
+		return nil, r.exitError(ctx, err)
 	}
-	result, err := r.run(ctx)
+	result, err := r.trainAndFinish(ctx)
 	if err != nil {
-		err = r.ended(ctx, err)
+		err = r.exitError(ctx, err)
 	}
 	return result, err
 }
 
-// ended returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that time.
-func (r *run) ended(ctx context.Context, err error) error {
+// exitError returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that time.
+func (r *runner) exitError(ctx context.Context, err error) error {
 	s, ok := command.StopOf(ctx)
 	if !ok {
 		return fmt.Errorf("train: %w", err)
@@ -82,8 +82,8 @@ func (r *run) ended(ctx context.Context, err error) error {
 	return stop
 }
 
-// run is a training run.
-type run struct {
+// runner is the work of one process on a run: a run that is resumed has a new one.
+type runner struct {
 	Options
 	backend   graph.Backend
 	precision graph.Precision
@@ -107,7 +107,7 @@ type run struct {
 	watchdog *watchdog
 
 	began   time.Time // when this process began the run
-	history []beginning
+	history []process
 	// revision is that of the code. It is read before there is a lock: a child such as git could keep a lock after the end of this process.
 	revision  string
 	start     time.Time // of the training, as if it had never been stopped
@@ -125,9 +125,9 @@ type run struct {
 }
 
 // onClose makes close call f. close calls the functions in reverse order.
-func (r *run) onClose(f func() error) { r.closers = append(r.closers, f) }
+func (r *runner) onClose(f func() error) { r.closers = append(r.closers, f) }
 
-func (r *run) close() (err error) {
+func (r *runner) close() (err error) {
 	for i := len(r.closers) - 1; i >= 0; i-- {
 		err = errors.Join(err, r.closers[i]())
 	}
@@ -135,13 +135,13 @@ func (r *run) close() (err error) {
 }
 
 // phase shows what the run does now other than training.
-func (r *run) phase(what string) {
+func (r *runner) phase(what string) {
 	r.show.phase(what)
 	r.watchdog.phase(what)
 }
 
 // lastPhase is phase for work after the last step. Without a bar it also writes a line.
-func (r *run) lastPhase(what string) {
+func (r *runner) lastPhase(what string) {
 	r.phase(what)
 	if r.show.bar == nil {
 		r.show.line("%s", what)
@@ -149,18 +149,18 @@ func (r *run) lastPhase(what string) {
 }
 
 // host reports whether the run is on the host, where a step has ended when its call returns.
-func (r *run) host() bool { return r.backend.Device().Host }
+func (r *runner) host() bool { return r.backend.Device().Host }
 
 // progress returns the part of the run that is done, in [0, 1].
-func (r *run) progress() float64 {
+func (r *runner) progress() float64 {
 	if r.Steps > 0 {
 		return min(1, float64(r.state.Step)/float64(r.Steps))
 	}
 	return min(1, float64(time.Since(r.start))/float64(r.duration()))
 }
 
-// run trains, and finishes with the best weights.
-func (r *run) run(ctx context.Context) (res *Result, err error) {
+// trainAndFinish trains, and finishes with the best weights.
+func (r *runner) trainAndFinish(ctx context.Context) (res *Result, err error) {
 	if err = r.train(ctx); err == nil {
 		res, err = r.finish(ctx)
 	} else {
@@ -179,7 +179,7 @@ func (r *run) run(ctx context.Context) (res *Result, err error) {
 }
 
 // train takes the steps, with the evaluations and checkpoints between them.
-func (r *run) train(ctx context.Context) error {
+func (r *runner) train(ctx context.Context) error {
 	for r.progress() < 1 {
 		var err error
 		switch {
@@ -190,8 +190,8 @@ func (r *run) train(ctx context.Context) error {
 		case r.saveDue():
 			err = r.trySave()
 		default:
-			if err = r.step(ctx); err == nil && r.stepped != nil {
-				r.stepped(r.state.Step)
+			if err = r.step(ctx); err == nil && r.hooks.stepped != nil {
+				r.hooks.stepped(r.state.Step)
 			}
 		}
 		switch {
@@ -200,7 +200,7 @@ func (r *run) train(ctx context.Context) error {
 			if saveErr := r.saveOrWait(ctx); saveErr != nil {
 				err = fmt.Errorf("%w; %w", err, saveErr)
 			}
-			return fmt.Errorf("%w (%s)", err, r.wayBack())
+			return fmt.Errorf("%w (%s)", err, r.resumeHint())
 		default:
 			return err
 		}
@@ -210,12 +210,12 @@ func (r *run) train(ctx context.Context) error {
 }
 
 // stopped writes a checkpoint, unless the last step has one, and returns why ctx has ended.
-func (r *run) stopped(ctx context.Context) error {
+func (r *runner) stopped(ctx context.Context) error {
 	return cmp.Or(r.saveOrWait(context.WithoutCancel(ctx)), context.Cause(ctx))
 }
 
 // result returns the outcome as far as it is known before the last evaluation.
-func (r *run) result() *Result {
+func (r *runner) result() *Result {
 	res := &Result{Folder: r.folder, Steps: r.state.Step, Tokens: int64(r.state.Step * r.stepTokens()), Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
 	if r.state.Best != nil {
 		res.Best = r.state.Best.Step
@@ -224,7 +224,7 @@ func (r *run) result() *Result {
 }
 
 // finish evaluates the last weights, makes those of the best checkpoint the run's model, evaluates these, and samples from them.
-func (r *run) finish(ctx context.Context) (*Result, error) {
+func (r *runner) finish(ctx context.Context) (*Result, error) {
 	if n := len(r.state.Evaluations); n == 0 || r.state.Evaluations[n-1].Step != r.state.Step {
 		if err := r.evaluate(ctx); err != nil {
 			return r.result(), err
@@ -253,15 +253,15 @@ func (r *run) finish(ctx context.Context) (*Result, error) {
 	if err := writeFinal(r.folder, r.weights); err != nil {
 		return res, err
 	}
-	if err := r.judge(ctx, res); err != nil {
+	if err := r.evaluateAndSample(ctx, res); err != nil {
 		return res, err
 	}
 	r.warnIf(r.log.Event("end", map[string]any{"tokens": res.Tokens, "waits": res.Waits, "held_out": res.HeldOut}))
 	return res, r.describe(res)
 }
 
-// judge makes the last evaluation and the sample.
-func (r *run) judge(ctx context.Context, res *Result) (err error) {
+// evaluateAndSample makes the last evaluation and the sample.
+func (r *runner) evaluateAndSample(ctx context.Context, res *Result) (err error) {
 	if r.FinalEval > 0 {
 		r.lastPhase("final evaluation")
 		if res.HeldOut, err = r.heldOut(ctx, r.FinalEval); err != nil {
@@ -281,7 +281,7 @@ const sampleStart = 32
 
 // sample returns the beginning of the held-out text and what the model continues it with. Without a beginning, chance would choose the
 // kind of document.
-func (r *run) sample(ctx context.Context) (text string, err error) {
+func (r *runner) sample(ctx context.Context) (text string, err error) {
 	var opts []tinylm.DecoderOption
 	if !r.host() {
 		opts = append(opts, tinylm.DecodeOn(r.backend, r.precision))

@@ -22,7 +22,7 @@ type pendingStep struct {
 	LR       float64 `json:"lr"`
 	Scale    float64 `json:"scale,omitempty"` // of the loss
 	Read     bool    `json:"read"`            // Loss and GradNorm are known
-	Loss     float64 `json:"loss"`            // nats a token
+	Loss     float64 `json:"loss"`            // nats per token
 	GradNorm float64 `json:"grad_norm"`
 
 	batches []*corpus.Batch
@@ -40,7 +40,7 @@ type dataError struct{ error }
 func (e *dataError) Unwrap() error { return e.error }
 
 // step begins a step and settles the step before it. On the host, which has waited for the step in any case, it settles this one.
-func (r *run) step(ctx context.Context) error {
+func (r *runner) step(ctx context.Context) error {
 	r.watchdog.phase("waiting for data")
 	s := &pendingStep{Number: r.state.Step + 1, LR: r.schedule().At(r.schedulePosition())}
 	for range r.Accumulate {
@@ -53,7 +53,7 @@ func (r *run) step(ctx context.Context) error {
 	r.watchdog.phase(fmt.Sprintf("in step %d", s.Number))
 	r.state.Pending = append(r.state.Pending, s)
 	if err := r.begin(s); err != nil {
-		return fmt.Errorf("step %d: %w", s.Number, r.explain(err, s.batches))
+		return fmt.Errorf("step %d: %w", s.Number, r.diagnose(err, s.batches))
 	}
 	r.state.Step++
 	r.state.Cursor = s.batches[r.Accumulate-1].After
@@ -64,10 +64,10 @@ func (r *run) step(ctx context.Context) error {
 }
 
 // stepTokens returns the number of tokens of a step.
-func (r *run) stepTokens() int { return r.Accumulate * r.Batch * r.Context }
+func (r *runner) stepTokens() int { return r.Accumulate * r.Batch * r.Context }
 
 // schedulePosition returns the step or tick of the schedule that the run has reached.
-func (r *run) schedulePosition() int {
+func (r *runner) schedulePosition() int {
 	if r.Steps > 0 {
 		return r.state.Step
 	}
@@ -75,7 +75,7 @@ func (r *run) schedulePosition() int {
 }
 
 // begin enqueues a step and the copies of its losses and norm.
-func (r *run) begin(s *pendingStep) error {
+func (r *runner) begin(s *pendingStep) error {
 	targets := 0
 	for _, b := range s.batches {
 		targets += b.Targeted
@@ -91,11 +91,11 @@ func (r *run) begin(s *pendingStep) error {
 	}
 	for i, b := range s.batches {
 		fill(r.model, b)
-		run := r.model.Run
+		launch := r.model.Run
 		if i == r.Accumulate-1 {
-			run = func() error { return r.model.RunAndStep(r.solver) }
+			launch = func() error { return r.model.RunAndStep(r.solver) }
 		}
-		if err := run(); err != nil {
+		if err := launch(); err != nil {
 			return err
 		}
 		r.watchdog.alive()
@@ -126,7 +126,7 @@ func fill(m *tinylm.Model, b *corpus.Batch) {
 }
 
 // readLoss waits for the oldest loss that is not read yet.
-func (r *run) readLoss() error {
+func (r *runner) readLoss() error {
 	b := r.unread[0]
 	r.unread = r.unread[1:]
 	loss, err := r.losses.Next()
@@ -135,7 +135,7 @@ func (r *run) readLoss() error {
 }
 
 // read waits for the results of a step and records them.
-func (r *run) read(s *pendingStep) (err error) {
+func (r *runner) read(s *pendingStep) (err error) {
 	if s.Read {
 		return nil
 	}
@@ -149,7 +149,7 @@ func (r *run) read(s *pendingStep) (err error) {
 	}
 	s.Read = true
 	if notFinite(s.GradNorm) && (r.state.Scale == nil || s.Scale <= 1) {
-		return r.explain(fmt.Errorf("the loss is %v and the global norm of the gradients %v", s.Loss, s.GradNorm), s.batches)
+		return r.diagnose(fmt.Errorf("the loss is %v and the global norm of the gradients %v", s.Loss, s.GradNorm), s.batches)
 	}
 	if !notFinite(s.GradNorm) {
 		keep := min(0.95, 1-1/float64(s.Number))
@@ -167,8 +167,8 @@ func (r *run) read(s *pendingStep) (err error) {
 	return nil
 }
 
-// settle reads the results of the oldest late step and passes them to the loss scale.
-func (r *run) settle() error {
+// settle reads the results of the oldest pending step and passes them to the loss scale.
+func (r *runner) settle() error {
 	s := r.state.Pending[0]
 	if err := r.read(s); err != nil {
 		return fmt.Errorf("step %d: %w", s.Number, err)
@@ -181,7 +181,7 @@ func (r *run) settle() error {
 }
 
 // readAll waits for all steps and records them.
-func (r *run) readAll() error {
+func (r *runner) readAll() error {
 	for _, s := range r.state.Pending {
 		if err := r.read(s); err != nil {
 			return fmt.Errorf("step %d: %w", s.Number, err)
@@ -192,8 +192,8 @@ func (r *run) readAll() error {
 
 func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 
-// explain runs failed batches again and checks each result. It adds to err the first tensor that is not finite, and what to try.
-func (r *run) explain(err error, batches []*corpus.Batch) error {
+// diagnose runs failed batches again and checks each result. It adds to err the first tensor that is not finite, and what to try.
+func (r *runner) diagnose(err error, batches []*corpus.Batch) error {
 	r.watchdog.phase("looking for the first tensor that is not finite")
 	found := r.findNotFinite(batches)
 	if found == nil { // on a device, the step after the failed one has changed the weights
@@ -203,20 +203,20 @@ func (r *run) explain(err error, batches []*corpus.Batch) error {
 	if r.precision == graph.FP16 {
 		advice += "; -precision bf16 has a wider range"
 	}
-	return fmt.Errorf("%w: %w (%s; %s)", err, found, r.wayBack(), advice)
+	return fmt.Errorf("%w: %w (%s; %s)", err, found, r.resumeHint(), advice)
 }
 
-// wayBack says from which step the run can be resumed.
-func (r *run) wayBack() string {
+// resumeHint says from which step the run can be resumed.
+func (r *runner) resumeHint() string {
 	if r.savedStep < 0 {
 		return "there is no checkpoint yet"
 	}
-	return fmt.Sprintf("-resume %s goes on from step %d", r.folder, r.savedStep)
+	return fmt.Sprintf("-resume %s continues from step %d", r.folder, r.savedStep)
 }
 
 // findNotFinite checks the weights, then runs batches with a model that checks each result. It returns an error that names the first
 // tensor that is not finite.
-func (r *run) findNotFinite(batches []*corpus.Batch) (err error) {
+func (r *runner) findNotFinite(batches []*corpus.Batch) (err error) {
 	if err := errors.Join(r.model.Machine().Synchronize(), r.weights.Download()); err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (r *run) findNotFinite(batches []*corpus.Batch) (err error) {
 		}
 	}
 	m, err := tinylm.NewModel(r.weights, r.Batch, r.Context, append(r.modelOptions(), tinylm.WithGradients(),
-		tinylm.WithMachine(append(r.machine(), graph.WithNaNWatch(), graph.WithInfWatch())...))...)
+		tinylm.WithMachine(append(r.machineOptions(), graph.WithNaNWatch(), graph.WithInfWatch())...))...)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ type Interrupted struct {
 func (e *Interrupted) Error() string {
 	text := fmt.Sprintf("train: stopped by %v before the first checkpoint", e.Signal)
 	if e.Folder != "" {
-		text = fmt.Sprintf("train: stopped by %v after step %d; go on with -resume %s", e.Signal, e.Step, e.Folder)
+		text = fmt.Sprintf("train: stopped by %v after step %d; continue with -resume %s", e.Signal, e.Step, e.Folder)
 	}
 	if e.Err != nil {
 		text += fmt.Sprintf(" (%v)", e.Err)

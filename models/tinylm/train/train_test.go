@@ -259,7 +259,7 @@ func TestModelHasBestWeights(t *testing.T) {
 	args := smallArgs(t, 12, "-eval-every", "4", "-keep", "1", "-out", folder)
 	o := testutil.Must(Parse(args, io.Discard))(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	o.stepped = func(step int) {
+	o.hooks.stepped = func(step int) {
 		if step == 10 {
 			cancel(errStop)
 		}
@@ -339,14 +339,14 @@ func TestStalls(t *testing.T) {
 		stalled := false
 		switch where {
 		case "in step 5":
-			o.stallTime = patience
-			o.stepped = func(step int) {
+			o.hooks.stallTime = patience
+			o.hooks.stepped = func(step int) {
 				if step == 5 {
 					stall()
 				}
 			}
 		case "building the models":
-			o.stallTime = patience
+			o.hooks.stallTime = patience
 			f.Offered = func(_ graph.Site, list []graph.Implementation) []graph.Implementation {
 				if !stalled && f.Streams > 0 { // the weights are on the device
 					stalled = true
@@ -400,7 +400,7 @@ func TestTrainOnGPU(t *testing.T) {
 		require.Less(t, r.HeldOut, 3.5)
 		o := testutil.Must(Parse(append(args, "-out", folder), &bytes.Buffer{}))(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
-		o.stepped = func(step int) {
+		o.hooks.stepped = func(step int) {
 			if step == 17 {
 				cancel(errStop)
 			}

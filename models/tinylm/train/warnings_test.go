@@ -15,9 +15,9 @@ import (
 )
 
 // warned returns a run that writes its warnings to the buffer.
-func warned() (*run, *bytes.Buffer) {
+func warned() (*runner, *bytes.Buffer) {
 	said := new(bytes.Buffer)
-	return &run{show: newDisplay(said), log: new(runlog.Log)}, said
+	return &runner{show: newDisplay(said), log: new(runlog.Log)}, said
 }
 
 // TestWarnsOfDivergence: a mean loss that rises by more than half a nat gives one warning. A mean loss that falls, or jumps in the first
@@ -114,7 +114,7 @@ func TestWarnsOfMissingRows(t *testing.T) {
 func TestRunsOfTheSameSecond(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for range 3 {
-		r := &run{}
+		r := &runner{}
 		testutil.Must(r.createFolder(runlog.Options{}))(t)
 		require.DirExists(t, r.folder)
 	}

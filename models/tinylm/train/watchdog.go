@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// stallTime is the time without progress after which the watchdog reports, if Options does not set one.
+// stallTime is the time without progress after which the watchdog reports.
 const stallTime = time.Minute
 
 // watchdog reports what a run does when it has made no progress for a while. It doubles the time before each further report.

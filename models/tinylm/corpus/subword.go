@@ -13,17 +13,17 @@ import (
 // maxPieceBytes bounds a token of WordPiece and Unigram, and so the time for a word.
 const maxPieceBytes = 1024
 
-// model turns words into tokens.
-type model interface {
+// subwordModel is the "model" of a tokenizer.json. It turns words into tokens.
+type subwordModel interface {
 	// encode appends the tokens of a word, which is not empty, to those of e.
 	encode(e *encoder, word []byte) error
 	// pieces returns the text of each token as the file has it.
 	pieces() []string
 }
 
-// models returns the makers of models by their type in a tokenizer.json.
-func models() map[string]maker[model] {
-	return map[string]maker[model]{
+// subwordModels returns the makers of subword models by their type in a tokenizer.json.
+func subwordModels() map[string]maker[subwordModel] {
+	return map[string]maker[subwordModel]{
 		"BPE":       with(newBPE),
 		"WordPiece": with(newWordPiece),
 		"WordLevel": with(newWordLevel),
@@ -31,8 +31,8 @@ func models() map[string]maker[model] {
 	}
 }
 
-// readModel reads the model. Files from before 2020 name no type.
-func readModel(value jsontext.Value) (model, error) {
+// readSubwordModel reads the member "model". Files from before 2020 name no type.
+func readSubwordModel(value jsontext.Value) (subwordModel, error) {
 	if len(value) == 0 {
 		return nil, errors.New("none in the file")
 	}
@@ -52,28 +52,28 @@ func readModel(value jsontext.Value) (model, error) {
 			p.kind = "WordPiece"
 		}
 	}
-	return makePart(p, models())
+	return makePart(p, subwordModels())
 }
 
-// vocab is the vocabulary of a model.
-type vocab struct {
+// tokenTable has the tokens of a subword model: ids by text and texts by id.
+type tokenTable struct {
 	ids   map[string]int32
 	texts []string
 }
 
-func (v *vocab) pieces() []string { return v.texts }
+func (t *tokenTable) pieces() []string { return t.texts }
 
-// newVocab makes a vocabulary from ids by text.
-func newVocab(ids map[string]int) (vocab, error) {
-	v := vocab{ids: make(map[string]int32, len(ids))}
+// newTokenTable makes a table from ids by text.
+func newTokenTable(ids map[string]int) (tokenTable, error) {
+	t := tokenTable{ids: make(map[string]int32, len(ids))}
 	for text, id := range ids {
 		var err error
-		if v.texts, err = putPiece(v.texts, text, id, len(ids)); err != nil {
-			return v, err
+		if t.texts, err = putPiece(t.texts, text, id, len(ids)); err != nil {
+			return t, err
 		}
-		v.ids[text] = int32(id)
+		t.ids[text] = int32(id)
 	}
-	return v, nil
+	return t, nil
 }
 
 // putPiece puts a text at the index of its id. most is roughly the number of tokens.
@@ -94,8 +94,8 @@ type unknown struct {
 	id   int32 // -1: none
 }
 
-func (v *vocab) unknown(name string) unknown {
-	if id, ok := v.ids[name]; ok {
+func (t *tokenTable) unknown(name string) unknown {
+	if id, ok := t.ids[name]; ok {
 		return unknown{name, id}
 	}
 	return unknown{name, -1}
@@ -113,13 +113,13 @@ func (u unknown) token(text []byte) (int32, error) {
 type byteTokens [256]int32
 
 // bytes returns the tokens of bytes, or nil if not wanted.
-func (v *vocab) bytes(wanted bool) *byteTokens {
+func (t *tokenTable) bytes(wanted bool) *byteTokens {
 	if !wanted {
 		return nil
 	}
 	var all byteTokens
 	for i := range all {
-		id, ok := v.ids[fmt.Sprintf("<0x%02X>", i)]
+		id, ok := t.ids[fmt.Sprintf("<0x%02X>", i)]
 		if !ok {
 			id = -1
 		}
@@ -154,7 +154,7 @@ func parseByteToken(text string) (byte, bool) {
 
 // wordLevel has a token for each word.
 type wordLevel struct {
-	vocab
+	tokenTable
 	unk unknown
 }
 
@@ -164,9 +164,9 @@ type wordLevelOptions struct {
 	Unknown string         `json:"unk_token"`
 }
 
-func newWordLevel(o wordLevelOptions) (model, error) {
-	v, err := newVocab(o.Vocab)
-	return &wordLevel{v, v.unknown(o.Unknown)}, err
+func newWordLevel(o wordLevelOptions) (subwordModel, error) {
+	t, err := newTokenTable(o.Vocab)
+	return &wordLevel{t, t.unknown(o.Unknown)}, err
 }
 
 func (m *wordLevel) encode(e *encoder, word []byte) error {
@@ -183,7 +183,7 @@ func (m *wordLevel) encode(e *encoder, word []byte) error {
 
 // wordPiece cuts a word into the longest pieces from its beginning on.
 type wordPiece struct {
-	vocab
+	tokenTable
 	trie   *trie
 	inner  int32 // node of the prefix of a piece that does not begin a word
 	prefix string
@@ -199,19 +199,19 @@ type wordPieceOptions struct {
 	Most    *int           `json:"max_input_chars_per_word"`  // null: 100
 }
 
-func newWordPiece(o wordPieceOptions) (model, error) {
-	v, err := newVocab(o.Vocab)
+func newWordPiece(o wordPieceOptions) (subwordModel, error) {
+	t, err := newTokenTable(o.Vocab)
 	if err != nil {
 		return nil, err
 	}
-	m := &wordPiece{vocab: v, trie: newTrie(), prefix: "##", most: 100, unk: v.unknown(o.Unknown)}
+	m := &wordPiece{tokenTable: t, trie: newTrie(), prefix: "##", most: 100, unk: t.unknown(o.Unknown)}
 	if o.Prefix != nil {
 		m.prefix = *o.Prefix
 	}
 	if o.Most != nil {
 		m.most = *o.Most
 	}
-	for text, id := range v.ids {
+	for text, id := range t.ids {
 		if len(text) > maxPieceBytes {
 			return nil, fmt.Errorf("token %.20q of %d bytes, want at most %d", text, len(text), maxPieceBytes)
 		}

@@ -1,0 +1,221 @@
+package corpus
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/gorgonia-nsa/nsa/internal/bounded"
+)
+
+// maxTokenizerBytes bounds a tokenizer.json; the largest known ones have 40 MB.
+const maxTokenizerBytes = 256 << 20
+
+// maxErrorBytes bounds the text of an error, which may quote a tokenizer.json.
+const maxErrorBytes = 400
+
+// huggingFace is the codec of a tokenizer.json. It is written here because no pure Go library gave the ids of Python's tokenizers. A text
+// goes through the normalizers, the pre-tokenizers, which cut it into words, and the subword model. The decoders turn tokens into text. Each
+// has a file here. An unknown part is an error. Characters newer than Go's Unicode tables may be cut in other places than by Python.
+type huggingFace struct {
+	hash [sha256.Size]byte
+	end  int32 // the separator
+
+	added      addedTokens // found in the text before normalization
+	normalized addedTokens // found in normalized text
+	normal     []normalizer
+	steps      []preTokenizer
+	letters    *letters // spell bytes in the vocabulary; nil: it has plain text
+	model      subwordModel
+	encoders   sync.Pool // of *encoder
+
+	decoding decoding
+	pieces   []string         // of each id, as in the file
+	texts    []string         // of each id, as it appears inside a text
+	names    map[string]int32 // ids by the text in the file
+}
+
+// tokenizerFile is the part of a tokenizer.json that is read. Training does not need truncation, padding and the post-processor, which
+// adds tokens around a text.
+type tokenizerFile struct {
+	AddedTokens  []addedFile    `json:"added_tokens"`
+	Normalizer   jsontext.Value `json:"normalizer"`
+	PreTokenizer jsontext.Value `json:"pre_tokenizer"`
+	Model        jsontext.Value `json:"model"`
+	Decoder      jsontext.Value `json:"decoder"`
+}
+
+// separators are known tokens that end a document.
+func separators() []string {
+	return []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]", "<EOS>", "[SEP]", "<sep>"}
+}
+
+// readHuggingFace reads a tokenizer.json.
+func readHuggingFace(path, separator string) (*huggingFace, error) {
+	b, err := bounded.ReadFile(path, maxTokenizerBytes)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w", err)
+	}
+	t, err := parseHuggingFace(b)
+	if err == nil {
+		err = t.findSeparator(separator)
+	}
+	if err != nil && len(err.Error()) > maxErrorBytes { // it quotes the file
+		err = fmt.Errorf("%.*s (cut)", maxErrorBytes, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %s: %w", path, err)
+	}
+	return t, nil
+}
+
+// parseHuggingFace makes a codec from the content of a tokenizer.json.
+func parseHuggingFace(b []byte) (t *huggingFace, err error) {
+	defer catchSlow(&err)
+	var f tokenizerFile
+	if err := json.Unmarshal(b, &f); err != nil {
+		return nil, err
+	}
+	t = &huggingFace{hash: sha256.Sum256(b)}
+	t.encoders.New = func() any { return newEncoder(t) }
+	normal, err := flatten(f.Normalizer, "normalizers", 0)
+	if err == nil {
+		err = checkGrowth(normal)
+	}
+	if err == nil {
+		t.normal, err = makeParts(normal, normalizers())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("normalizer: %w", err)
+	}
+	words, err := flatten(f.PreTokenizer, "pretokenizers", 0)
+	bytes := false
+	if err == nil {
+		t.steps, bytes, err = readSplitters(words, normal)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pre-tokenizer: %w", err)
+	}
+	if bytes {
+		t.letters = newLetters()
+	}
+	if t.model, err = readSubwordModel(f.Model); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	if t.decoding, err = readDecoding(f.Decoder, t.letters); err != nil {
+		return nil, fmt.Errorf("decoder: %w", err)
+	}
+	return t, t.readPieces(f.AddedTokens)
+}
+
+// readPieces reads the added tokens, and fills pieces, texts and names.
+func (t *huggingFace) readPieces(added []addedFile) (err error) {
+	t.pieces = slices.Clone(t.model.pieces())
+	t.names = make(map[string]int32, len(t.pieces)+len(added))
+	for id, text := range t.pieces {
+		t.names[text] = int32(id)
+	}
+	most := len(t.pieces) + len(added)
+	for _, a := range added {
+		if a.Content == "" {
+			return errors.New("an added token without text")
+		}
+		if id, ok := t.names[a.Content]; ok && int(id) != a.ID {
+			return fmt.Errorf("added token %q has the id %d, and %d in the vocabulary", a.Content, a.ID, id)
+		}
+		text := a.Content
+		if a.Normalized {
+			text = applyAll(t.normal, text)
+			t.normalized.add(a, text)
+		} else {
+			t.added.add(a, text)
+		}
+		if t.letters != nil { // so that the decoder returns this text
+			text = string(t.letters.spell(nil, []byte(text)))
+		}
+		if t.pieces, err = putPiece(t.pieces, text, a.ID, most); err != nil {
+			return err
+		}
+		t.names[a.Content] = int32(a.ID)
+	}
+	t.texts = make([]string, len(t.pieces))
+	for id, piece := range t.pieces {
+		if piece != "" {
+			t.texts[id] = t.decoding.decodeOne(piece, false, false)
+		}
+	}
+	return nil
+}
+
+// findSeparator finds the token that ends a document.
+func (t *huggingFace) findSeparator(separator string) error {
+	names := separators()
+	if separator != "" {
+		names = []string{separator}
+	}
+	for _, name := range names {
+		if id, ok := t.names[name]; ok && name != "" {
+			t.end = id
+			return nil
+		}
+	}
+	return fmt.Errorf("no end-of-document token; tried %s; set the option separator", strings.Join(names, " "))
+}
+
+func (t *huggingFace) size() int        { return len(t.pieces) }
+func (t *huggingFace) separator() int32 { return t.end }
+func (t *huggingFace) identity() string { return fmt.Sprintf("%x %d", t.hash, t.end) }
+
+func (t *huggingFace) decode(ids []int32) (_ string, err error) {
+	defer catchSlow(&err)
+	pieces := make([]string, 0, len(ids))
+	for i, id := range ids {
+		if id < 0 || int(id) >= len(t.pieces) {
+			return "", fmt.Errorf("token %d at %d, the vocabulary has %d", id, i, len(t.pieces))
+		}
+		if t.pieces[id] != "" {
+			pieces = append(pieces, t.pieces[id])
+		}
+	}
+	return t.decoding.decodeAll(pieces), nil
+}
+
+func (t *huggingFace) appendToken(text []byte, id int32) []byte {
+	if id < 0 || int(id) >= len(t.texts) {
+		return text
+	}
+	return append(text, t.texts[id]...)
+}
+
+func (t *huggingFace) length(ids []int32) int {
+	n := 0
+	for _, id := range ids {
+		n += len(t.texts[id])
+	}
+	return n
+}
+
+func (t *huggingFace) encode(to []int32, text []byte) (_ []int32, err error) {
+	defer catchSlow(&err)
+	if !utf8.Valid(text) {
+		return nil, errors.New("text is not UTF-8, which the tokenizer needs")
+	}
+	e := t.encoders.Get().(*encoder)
+	defer t.encoders.Put(e)
+	e.ids, e.err = to, nil
+	t.added.split(text, e.add, func(text []byte, first bool) {
+		if len(t.normal) > 0 {
+			text = []byte(applyAll(t.normal, string(text)))
+		}
+		t.normalized.split(text, e.add, func(text []byte, begins bool) { e.words(text, first && begins) })
+	})
+	to, e.ids = e.ids, nil
+	return to, e.err
+}
