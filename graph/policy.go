@@ -21,7 +21,7 @@ type Policy struct {
 	Unfused []string
 
 	// Window, Compressed and Selected narrow the choice of kernels for the branches of attention and their gradients. Window
-	// includes dense attention, Selected includes the choice of blocks. Of a step of decoding they narrow the choice if the layer
+	// includes dense attention, Selected includes block selection. Of a step of decoding they narrow the choice if the layer
 	// has the branch, by General alone.
 	Window, Compressed, Selected BranchPolicy
 
@@ -67,7 +67,7 @@ func (p Policy) Attention(spec ops.Spec) (name string, b BranchPolicy) {
 	case ops.SelectedAttentionOp, ops.SelectedAttentionGradOp:
 		return "selected", p.Selected
 	case ops.SelectBlocksOp:
-		return "choice", p.Selected
+		return "select", p.Selected
 	case ops.DecodeOp:
 		return "decoding", p.decoding(op.Cache)
 	}

@@ -85,11 +85,11 @@ func (p *Plan) Set(at Addresses, workAt Ptr, cells []*cpu.Buf) (moved bool) {
 	return moved
 }
 
-// Builder collects the launches of one op in the order in which they run. Its first error becomes the error of the row that uses
-// it.
+// Builder collects the launches of one op in the order in which they run. Its first error becomes the error of the entry
+// that uses it.
 type Builder struct {
 	GPU     GPU
-	Type    Type // of the operands that have a t in the row's Storage
+	Type    Type // of the operands that have a t in the entry's Storage
 	In, Out []Operand
 	// Documents is the table int32 [B,S,4] of the documents that are packed into the rows, made by DocumentTableOp. It is null
 	// without documents. The kernels read it at each launch, so documents may change without a new plan.
@@ -129,7 +129,7 @@ func (b *Builder) Fail(err error) {
 	}
 }
 
-// TypeOf returns the storage type of an operand whose type the row's Storage leaves open.
+// TypeOf returns the storage type of an operand whose type the entry's Storage leaves open.
 func (b *Builder) TypeOf(o Operand) Type {
 	t, err := TypeOf(o.Dtype)
 	b.Fail(err)

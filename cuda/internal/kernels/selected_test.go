@@ -158,11 +158,11 @@ func (s selectedSize) of(seed uint64, share int) opcases.Case {
 	return c
 }
 
-// storedSelected returns such cases, with types and lists in turn.
-func storedSelected(t testing.TB, sizes []selectedSize) (list []stored) {
+// selectedCases returns such cases, with types and lists in turn.
+func selectedCases(t testing.TB, sizes []selectedSize) (list []typedCase) {
 	for i, s := range sizes {
 		share := []int{1, 3, 64}[i%3]
-		x, ok := store(t, s.of(uint64(i), share), storages[1+i/3%2], aligned)
+		x, ok := withType(t, s.of(uint64(i), share), elemTypes[1+i/3%2], aligned)
 		require.True(t, ok)
 		list = append(list, x)
 	}
@@ -313,19 +313,19 @@ func fewWalked() []selectedSize {
 
 func TestWalksOfNaNAndInfOnGPU(t *testing.T) {
 	dev := openGPU(t)
-	for _, x := range storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])) {
-		compareSpoiled(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
+	for _, x := range selectedCases(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])) {
+		compareSpoiled(t, dev, []typedCase{x}, walkedPositions(x.operands[0].Shape[1]))
 	}
 }
 
 func TestWalksOfLargeLogitsOnGPU(t *testing.T) {
-	compareLargeLogits(t, openGPU(t), storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
+	compareLargeLogits(t, openGPU(t), selectedCases(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
 }
 
 func TestListedBlocksMatchListsOnGPU(t *testing.T) { listedBlocks(t, openGPU(t), listedSizes) }
 
 func TestWalksAndPairsMatchOracleOnGPU(t *testing.T) {
-	compareAll(t, openGPU(t), storedSelected(t, slices.Concat(walkedSizes, gatheredSizes, longWalked)))
+	compareAll(t, openGPU(t), selectedCases(t, slices.Concat(walkedSizes, gatheredSizes, longWalked)))
 }
 
 // TestWalksHaveTheSameBitsOnGPU: a thread block that goes through hundreds of tiles, and so refills its stages thousands of times, has the
@@ -333,7 +333,7 @@ func TestWalksAndPairsMatchOracleOnGPU(t *testing.T) {
 func TestWalksHaveTheSameBitsOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	one := dev.variants()[1]
-	for _, x := range storedSelected(t, []selectedSize{
+	for _, x := range selectedCases(t, []selectedSize{
 		{tokens(2, 1000, 32, 2, 128, 128), 64, 5, nil}, {tokens(1, 900, 16, 1, 64, 64), 64, 5, nil}, {tokens(1, 800, 16, 1, 192, 128), 64, 4, nil},
 		{tokens(1, 1000, 16, 1, 128, 128), 16, 7, nil}, {tokens(2, 3000, 12, 2, 64, 64), 64, 5, nil}, {tokens(1, 3000, 6, 1, 128, 128), 64, 5, nil},
 	}) {
@@ -348,7 +348,7 @@ func TestWalksHaveTheSameBitsOnGPU(t *testing.T) {
 
 // TestRandomSelectedOnGPU: 200 random sizes, with and without documents.
 func TestRandomSelectedOnGPU(t *testing.T) {
-	compareAll(t, openGPU(t), storedSelected(t, randomSelected(200, 300, 160)))
+	compareAll(t, openGPU(t), selectedCases(t, randomSelected(200, 300, 160)))
 }
 
 // randomSelected returns random sizes of up to S tokens and D dims.

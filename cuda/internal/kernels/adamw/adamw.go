@@ -11,10 +11,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Rows returns the implementation of the step.
-func Rows() []kernels.Row {
-	return kernels.Rows(kernels.Implementation[ops.AdamWOp]{
-		Name: "cuda", Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op ops.AdamWOp) bool { return op.MuonMask != "" },
+// Entries returns the entry of the step.
+func Entries() []kernels.Entry {
+	return kernels.Entries(kernels.EntryFor[ops.AdamWOp]{
+		Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op ops.AdamWOp) bool { return op.MuonMask != "" },
 	})
 }
 
