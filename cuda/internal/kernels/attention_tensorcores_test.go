@@ -88,7 +88,7 @@ func TestSelectBlocksKernelBySize(t *testing.T) {
 	for _, c := range []struct {
 		gpu                 kernels.GPU
 		S, Hq, Hkv, D, topN int
-		entry, want           string // "" is a refusal
+		entry, want         string // "" is a refusal
 		shared              int
 	}{
 		{h200, 65536, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 105792}, // two of which fit a multiprocessor

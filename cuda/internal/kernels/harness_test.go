@@ -224,9 +224,9 @@ type elemType struct {
 }
 
 var (
-	f32      = elemType{kernels.F32, 24}
-	bf16     = elemType{kernels.BF16, 8}
-	f16      = elemType{kernels.F16, 11}
+	f32       = elemType{kernels.F32, 24}
+	bf16      = elemType{kernels.BF16, 8}
+	f16       = elemType{kernels.F16, 11}
 	elemTypes = []elemType{f32, bf16, f16}
 )
 
@@ -277,8 +277,10 @@ func (s elemType) roundAll(x []float64) []float64 {
 func (s elemType) tensor(x *ref.Tensor) *ref.Tensor { return ref.From(s.roundAll(x.Data), x.Shape...) }
 
 // encode stores values in the type, rounded to nearest even.
-func (s elemType) encode(values []float64) []byte { return opcases.EncodeFloats(dtypes[s.Type], values) }
-func (s elemType) decode(data []byte) []float64   { return opcases.DecodeFloats(dtypes[s.Type], data) }
+func (s elemType) encode(values []float64) []byte {
+	return opcases.EncodeFloats(dtypes[s.Type], values)
+}
+func (s elemType) decode(data []byte) []float64 { return opcases.DecodeFloats(dtypes[s.Type], data) }
 
 func encodeInts(x []int32) []byte {
 	var b []byte
