@@ -279,7 +279,7 @@ func TestSelectedWorkIsLinear(t *testing.T) {
 	}
 }
 
-// TestSelectedWGMMAByLength: which lengths and lists go by bits, by walks and by pairs; in how many launches, and with how much memory.
+// TestSelectedWGMMAByLength: which lengths and lists run by bits, by walks and by pairs, in how many launches, and with how much memory.
 func TestSelectedWGMMAByLength(t *testing.T) {
 	older := h200
 	older.Capability = 89
@@ -291,7 +291,7 @@ func TestSelectedWGMMAByLength(t *testing.T) {
 	for _, c := range []struct {
 		B, S, Hq, Hkv, D, block, n int
 		gpu                        kernels.GPU
-		kernels                    map[string][]string // that make products; none if it is refused
+		kernels                    map[string][]string // that compute products; none if it is refused
 		forward, gradient          int                 // launches of each
 		reason                     graph.Reason
 	}{

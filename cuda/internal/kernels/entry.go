@@ -28,7 +28,7 @@ type EntryFor[S any] struct {
 //
 //	t  float32 or half precision, the same for all t: half precision if activations are stored in it
 //	h  like t, but half precision only
-//	o  like t; float32 if it has three axes, as the delta of an attention gradient has, which stands in the place of o
+//	o  like t; float32 if it has three axes, as delta has, which some attention gradients take instead of o
 //	a  float32 or half precision, as the operand has it; an output is float32 if an input with an a is
 //	f  float32
 //	w  float32 even if activations are stored in half precision; half precision is accepted, too
@@ -36,8 +36,8 @@ type EntryFor[S any] struct {
 //	d  a table of documents or nothing: it is b.Documents and not in b.In
 //	.  any type
 //
-// "ttt>tf" is attention: from q, k and v it makes o of their type and float32 statistics. A * repeats the letter before it for any
-// number of operands. Two letters with a * repeat equally often.
+// "ttt>tf" is attention: q, k, v -> o of their type and float32 statistics. A * repeats the previous letter for any number of operands.
+// Two letters with a * repeat equally often.
 type Storage string
 
 // Entry is an entry of the table of kernels: one way to run an op. The entries of an op are in order of preference.

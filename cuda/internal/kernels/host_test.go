@@ -352,7 +352,7 @@ func TestStockOpsMatchGorgoniaOnHost(t *testing.T) { compareStock(t, hostDevice(
 
 func TestListedBlocksMatchListsOnHost(t *testing.T) { listedBlocks(t, hostDevice(t), listedSizes) }
 
-// smallHost has one multiprocessor, so its thread blocks go through all tiles.
+// smallHost has one multiprocessor, so its thread blocks iterate over all tiles.
 type smallHost struct{ device }
 
 func (smallHost) variants() []variant { return preferredHost{}.variants()[1:] }

@@ -273,7 +273,7 @@ var (
 		{tokens(2, 400, 6, 1, 8, 8), 64, 3, []int{399, 1, 1, 1, 3, 0, 195, 200}}, {tokens(1, 500, 1, 1, 8, 8), 16, 9, []int{15, 16, 17, 31, 1, 420}},
 		{tokens(1, 2500, 64, 1, 8, 8), 48, 4, []int{1000, 47, 49, 1404}},
 	}
-	// walkedSizes go by walks, and by pairs.
+	// walkedSizes run by walks, and by pairs.
 	walkedSizes = []selectedSize{
 		{tokens(1, 300, 16, 1, 8, 16), 64, 2, nil}, {tokens(1, 400, 16, 1, 8, 8), 64, 3, nil}, {tokens(1, 280, 8, 1, 24, 8), 64, 2, nil},
 		{tokens(1, 271, 20, 1, 8, 8), 64, 2, nil}, {tokens(2, 263, 24, 2, 8, 8), 64, 2, nil}, {tokens(1, 530, 8, 1, 8, 8), 128, 2, nil},
@@ -328,7 +328,7 @@ func TestWalksAndPairsMatchOracleOnGPU(t *testing.T) {
 	compareAll(t, openGPU(t), selectedCases(t, slices.Concat(walkedSizes, gatheredSizes, longWalked)))
 }
 
-// TestWalksHaveTheSameBitsOnGPU: a thread block that goes through hundreds of tiles, and so refills its stages thousands of times, has the
+// TestWalksHaveTheSameBitsOnGPU: a thread block that iterates over hundreds of tiles, and so refills its stages thousands of times, has the
 // same bits in 60 runs. A stage that is refilled while a warp still reads it would show.
 func TestWalksHaveTheSameBitsOnGPU(t *testing.T) {
 	dev := openGPU(t)

@@ -47,7 +47,7 @@ const runLen = 1 << 14
 func step(b *kernels.Builder, op ops.AdamWOp) error {
 	hyper, norm, perTensor := b.In[0], b.Out[0], op.PerTensor()
 	if hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
-		return graph.Refuse(graph.ReasonType, "numbers of the step are %v, their norm %v, want float64", hyper.Dtype, norm.Dtype)
+		return graph.Refuse(graph.ReasonType, "hyper is %v, norm %v, want float64", hyper.Dtype, norm.Dtype)
 	}
 	var tensors []adamWTensor
 	var runs, updates []adamWRun     // of all tensors, of those without Muon

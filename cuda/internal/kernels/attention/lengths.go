@@ -46,7 +46,7 @@ func checkPolicy(b *kernels.Builder, op ops.Spec) error {
 	}
 	switch n := b.In[1].Dim(1); {
 	case branch.General:
-		return graph.Refuse(graph.ReasonPolicy, "the policy selects the general kernels for %s", name)
+		return graph.Refuse(graph.ReasonPolicy, "the policy selects the general kernels for %q", name)
 	case n < wantKeys:
 		return graph.Refuse(graph.ReasonLength, "%d keys, want at least %d", n, wantKeys)
 	}
