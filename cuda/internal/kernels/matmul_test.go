@@ -122,21 +122,21 @@ func bindProduct(t testing.TB, plan *kernels.Plan, work kernels.Ptr, at ...kerne
 	return bindPlan(t, plan, work, args...)
 }
 
-// entry is an element of a product: its value in float64, the sum of the magnitudes of its terms, and the error of a plain sum in
+// element is an element of a product: its value in float64, the sum of the magnitudes of its terms, and the error of a plain sum in
 // float32 that is then rounded to the type of the result.
-type entry struct{ want, most, naive float64 }
+type element struct{ want, most, naive float64 }
 
-// entries returns the elements of a b + bias, row by row. Those of a and b lie in memory as la and lb say.
-func entries(la, lb layout, a, b, bias []float64, batch int, out elemType) (list []entry) {
+// elementsOf returns the elements of a b + bias, row by row. Those of a and b lie in memory as la and lb say.
+func elementsOf(la, lb layout, a, b, bias []float64, batch int, out elemType) (list []element) {
 	rows := make([]int, batch*la.rows)
 	for i := range rows {
 		rows[i] = i
 	}
-	for row := range ahead(rows, func(i int) []entry {
+	for row := range ahead(rows, func(i int) []element {
 		z, i := i/la.rows, i%la.rows
-		row := make([]entry, lb.cols)
+		row := make([]element, lb.cols)
 		for j, add := range bias {
-			x, plain := entry{want: add, most: math.Abs(add)}, float32(0)
+			x, plain := element{want: add, most: math.Abs(add)}, float32(0)
 			at, bt := la.at(z, i, 0), lb.at(z, 0, j)
 			for range la.cols {
 				v := a[at] * b[bt]
@@ -193,7 +193,7 @@ func compareMatmul(t *testing.T, dev device, c matmulCase, s elemType, out elemT
 		require.True(t, bytes.Equal(first, got), "%s: runs differ, in %d blocks", what, grid)
 	}
 
-	want, allowed := entries(la, lb, a, b, add, c.batch, out), 0.0
+	want, allowed := elementsOf(la, lb, a, b, add, c.batch, out), 0.0
 	if out.Type != kernels.F32 {
 		for _, x := range want {
 			allowed = max(allowed, 2*x.naive)
