@@ -8,11 +8,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// benchThresholds prints the rows of cuda/internal/kernels/attention/lengths.go. A row has the least number of keys at which the kernels on
-// tensor cores are not slower than the general ones, forward and backward together, for a branch and a head dimension.
+// benchThresholds prints the elements of thresholds in cuda/internal/kernels/attention/lengths.go: the least number of keys at which the
+// kernels on tensor cores are not slower than the general ones, forward and backward together, for a branch and a head dimension.
 func benchThresholds(r *report) {
 	tensorCores, general := graph.BranchPolicy{MinKeys: 1}, graph.BranchPolicy{General: true}
-	branches := []string{"window", "compressed", "selected", "choice"}
+	branches := []string{"window", "compressed", "selected", "select"}
 	for _, dim := range []int{64, 96, 128, 192, 256} {
 		least, settled := map[string]int{}, map[string]bool{}
 		for s := 4096; s >= 1; s /= 2 {

@@ -100,7 +100,7 @@ func testHeadDimensions(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 	q := opcases.Normal("q", 1, 1, 8, 2, 12).Node(g, tensor.Float32)
 	G.Must(ops.SlidingWindow(q, q, q, 4))
 	_, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithPolicy(graph.Policy{Strict: true}))
-	require.ErrorContains(t, err, "strict: cuda wgmma: unsupported head dim: warp groups: dims 12 and 12")
+	require.ErrorContains(t, err, "strict: cuda wgmma: unsupported head dim: dims 12 and 12")
 }
 
 func testStrides(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
@@ -119,7 +119,7 @@ func testStrides(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 		return run(t, testutil.Closing(graph.NewMachine(g, graph.WithKeep(o)))(t), G.Nodes{o})[0]
 	}
 	require.Equal(t, result(copied), result(view))
-	x := newBench(t, b)
+	x := newFixture(t, b)
 	require.Equal(t, copied.Data(), x.download(x.upload(view)).Data(), "an upload is row-major")
 	// Tensor maps have strides of less than 2^40 bytes.
 	by, all := refusals(t, b, windowOf(1, 1<<16, 1<<16, 1<<16, 128))
@@ -166,7 +166,7 @@ func testCausalAlignment(t *testing.T, _ *cuda.Backend, _ *fakedriver.Driver) {
 
 // testAlignment looks at memory. TestAlignmentOfTensorCores covers operands that are not aligned.
 func testAlignment(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
-	x := newBench(t, b)
+	x := newFixture(t, b)
 	x.upload(tensor.New(tensor.WithShape(3), tensor.WithBacking([]float32{1, 2, 3})))
 	require.GreaterOrEqual(t, b.Device().Alignment, 16, "all memory of a machine")
 	require.Zero(t, driver.Alignment%16)
@@ -176,7 +176,7 @@ func testGridLimits(t *testing.T, b *cuda.Backend, f *fakedriver.Driver) {
 	// More than 65535 groups fit a grid, since groups lie along x.
 	site := windowOf(70_000, 1, 1, 1, 8)
 	by, _ := refusals(t, b, site)
-	x := newBench(t, b)
+	x := newFixture(t, b)
 	var args []ops.Arg
 	for _, o := range append(site.In, site.Out...) {
 		args = append(args, x.place(o))

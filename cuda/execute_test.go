@@ -15,27 +15,27 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// bench runs ops one by one on a backend, without a machine, until the end of the test.
-type bench struct {
+// fixture runs ops one by one on a backend, without a machine, until the end of the test.
+type fixture struct {
 	t       testing.TB
 	backend *cuda.Backend
 	stream  *cuda.Stream
 }
 
-func newBench(t testing.TB, b *cuda.Backend) *bench {
-	return &bench{t, b, testutil.Closing(b.NewStream())(t).(*cuda.Stream)}
+func newFixture(t testing.TB, b *cuda.Backend) *fixture {
+	return &fixture{t, b, testutil.Closing(b.NewStream())(t).(*cuda.Stream)}
 }
 
 func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
 
 // place gives an operand memory whose bits are all set: it holds NaN.
-func (x *bench) place(o ops.Operand) ops.Arg {
+func (x *fixture) place(o ops.Operand) ops.Arg {
 	a := newArg(o)
 	x.alloc(a.Buf, o.Bytes())
 	return a
 }
 
-func (x *bench) alloc(b *cpu.Buf, bytes int) {
+func (x *fixture) alloc(b *cpu.Buf, bytes int) {
 	if bytes == 0 {
 		return
 	}
@@ -46,14 +46,14 @@ func (x *bench) alloc(b *cpu.Buf, bytes int) {
 }
 
 // upload returns v on the device.
-func (x *bench) upload(v G.Value) ops.Arg {
+func (x *fixture) upload(v G.Value) ops.Arg {
 	a := x.place(ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()})
 	require.NoError(x.t, x.stream.Upload(a, v))
 	return a
 }
 
 // download returns an operand on the host.
-func (x *bench) download(a ops.Arg) G.Value {
+func (x *fixture) download(a ops.Arg) G.Value {
 	v := ops.NewValue(a.Operand)
 	require.NoError(x.t, x.stream.Download(v, a))
 	require.NoError(x.t, x.stream.Synchronize())
@@ -61,7 +61,7 @@ func (x *bench) download(a ops.Arg) G.Value {
 }
 
 // bind binds the first implementation that takes an op. It also returns the names of the offers up to that one.
-func (x *bench) bind(spec ops.Spec, in, out []ops.Arg) (k graph.Kernel, offered []string) {
+func (x *fixture) bind(spec ops.Spec, in, out []ops.Arg) (k graph.Kernel, offered []string) {
 	x.t.Helper()
 	site := graph.Site{Spec: spec, In: operands(in), Out: operands(out)}
 	var why error

@@ -12,37 +12,37 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// table lists the implementations of all ops.
+// table holds the kernels of all ops.
 var table = sync.OnceValue(all.Table)
 
 // Storage implements graph.Backend. Activations and weights are in half precision where an op of package ops reads or writes them.
 // Statistics, losses, logits, weights of norms, gradients of weights, embeddings, sums with a term in float32, and all operands of
 // Gorgonia's own ops stay float32.
 func (b *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
-	var column kernels.Storage // empty for an op without rows: float32
-	if rows := table().Of(s.Spec); len(rows) > 0 {
-		column = rows[0].Storage
+	var first kernels.Storage // empty for an op without entries: float32
+	if list := table().Of(s.Spec); len(list) > 0 {
+		first = list[0].Storage
 	}
-	return column.Types(s, half)
+	return first.Types(s, half)
 }
 
-// Offers implements graph.Backend. It offers the rows of the op that accept the types of the site, in order. A row with matrix
-// products comes twice: first with the library's products, then with our own. If no row accepts the types, it offers the last row,
+// Offers implements graph.Backend. It offers the entries of the op that accept the types of the site, in order. An entry with matrix
+// products comes twice: first with the library's products, then with our own. If no entry accepts the types, it offers the last one,
 // whose guard says why.
 func (b *Backend) Offers(s graph.Site) []graph.Implementation {
 	op := all.Describe(s)
 	list := table().Of(op)
 	if len(list) == 0 {
-		list = []kernels.Row{kernels.Missing(fmt.Sprintf("no kernel for %s", nameOf(s)))}
+		list = []kernels.Entry{kernels.Missing(fmt.Sprintf("no kernel for %s", nameOf(s)))}
 	}
 	var offers []graph.Implementation
-	for i, r := range list {
-		takes := r.Takes(s)
-		if takes && r.HasProducts(op, s) {
-			offers = append(offers, &implementation{backend: b, name: libraryName, row: r, op: op})
+	for i, e := range list {
+		takes := e.Takes(s)
+		if takes && e.HasProducts(op, s) {
+			offers = append(offers, &implementation{backend: b, name: libraryName, entry: e, op: op})
 		}
 		if takes || i == len(list)-1 && len(offers) == 0 {
-			offers = append(offers, &implementation{backend: b, name: r.Name, row: r, op: op})
+			offers = append(offers, &implementation{backend: b, name: e.Name, entry: e, op: op})
 		}
 	}
 	return offers
@@ -62,11 +62,11 @@ func nameOf(s graph.Site) string {
 // libraryName is the name of implementations whose products a library computes.
 const libraryName = "cublaslt"
 
-// implementation is a row of the table for one site.
+// implementation is an entry of the table for one site.
 type implementation struct {
 	backend *Backend
 	name    string // libraryName if the library computes the products
-	row     kernels.Row
+	entry   kernels.Entry
 	op      any
 	plan    *kernels.Plan // built by Guard
 }
@@ -82,7 +82,7 @@ func (i *implementation) Guard(s graph.Site) error {
 			return graph.Refuse(graph.ReasonMissing, "cuBLASLt was not found")
 		}
 	}
-	plan, err := i.row.Plan(i.op, s, i.backend.gpu, library)
+	plan, err := i.entry.Plan(i.op, s, i.backend.gpu, library)
 	i.plan = plan
 	return err
 }

@@ -28,7 +28,7 @@ func TestMovedOperands(t *testing.T) {
 	f.Kernel("nsa_sum_blocks_f32", fakedriver.Kernel{Args: 56, Run: func(l *fakedriver.Launch) {
 		got = append(got, binary.LittleEndian.Uint64(l.Args), binary.LittleEndian.Uint64(l.Args[16:])) // partial, y
 	}})
-	x := newBench(t, openOn(t, f))
+	x := newFixture(t, openOn(t, f))
 	dy, db := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{70, 3}}), newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{3}})
 	k, _ := x.bind(ops.LinearBiasGradOp{Out: 3}, []ops.Arg{dy}, []ops.Arg{db})
 	var work cpu.Buf
@@ -59,8 +59,8 @@ func TestPlanSaysWhyNotTensorCores(t *testing.T) {
 		offers := b.Offers(site)
 		require.Len(t, offers, 3)
 		for i, x := range []struct{ name, of12 string }{
-			{"cuda wgmma", "warp groups: dims 12 and 12, want multiples of 8 up to 256 and 192"},
-			{"cuda mma", "tensor cores: dims 12 and 12, want multiples of 8 up to 128"},
+			{"cuda wgmma", "dims 12 and 12, want multiples of 8 up to 256 and 192"},
+			{"cuda mma", "dims 12 and 12, want multiples of 8 up to 128"},
 			{"cuda", ""},
 		} {
 			require.Equal(t, x.name, offers[i].Name())
@@ -105,11 +105,11 @@ func TestProductsOfALibrary(t *testing.T) {
 	library := &fakeLibrary{prepared: map[kernels.Product]fakeProduct{}}
 	t.Cleanup(func() { require.Empty(t, library.prepared) }) // after the backend is closed
 	b, f := open(t)
-	bench := newBench(t, b)
-	place := func(shape ...int) ops.Arg { return bench.place(ops.Operand{Dtype: tensor.Float32, Shape: shape}) }
+	on := newFixture(t, b)
+	place := func(shape ...int) ops.Arg { return on.place(ops.Operand{Dtype: tensor.Float32, Shape: shape}) }
 	at := func(a ops.Arg) driver.DevicePtr { return driver.Address(a.Buf) }
 	bind := func(want string, spec ops.Spec, out ops.Arg, in ...ops.Arg) graph.Kernel {
-		k, offered := bench.bind(spec, in, []ops.Arg{out})
+		k, offered := on.bind(spec, in, []ops.Arg{out})
 		require.Equal(t, want, strings.Join(offered, " "), "the last takes it")
 		return k
 	}
@@ -120,10 +120,10 @@ func TestProductsOfALibrary(t *testing.T) {
 	bind("cublaslt cuda", ops.LinearOp{}, y, x, w, bias) // it refuses the bias
 	library.withBias = true
 	var work cpu.Buf
-	bench.alloc(&work, 1000)
+	on.alloc(&work, 1000)
 	for _, k := range []graph.Kernel{bind("cublaslt", ops.LinearOp{}, y, x, w, bias), bind("cublaslt", ops.LinearAddOp{}, y, x, w, residual)} {
 		require.Equal(t, 1000, k.WorkBytes())
-		require.NoError(t, k.Launch(bench.stream, &work))
+		require.NoError(t, k.Launch(on.stream, &work))
 	}
 	want := kernels.ProductAddresses{A: at(x), B: at(w), Bias: at(bias), C: at(y), Work: driver.Address(&work)}
 	added := want
@@ -133,14 +133,14 @@ func TestProductsOfALibrary(t *testing.T) {
 	library.ran = nil
 	tokens, pe, w1, w2 := place(2, 9, 3, 4), place(4, 4), place(6, 16), place(4, 6)
 	in, out := []ops.Arg{tokens, pe, w1, w2}, []ops.Arg{place(2, 3, 3, 4), place(2, 3, 3, 6)}
-	k, _ := bench.bind(ops.CompressMLPOp{BlockLen: 4, Stride: 2}, in, out)
-	bench.alloc(&work, k.WorkBytes())
-	require.NoError(t, k.Launch(bench.stream, &work))
+	k, _ := on.bind(ops.CompressMLPOp{BlockLen: 4, Stride: 2}, in, out)
+	on.alloc(&work, k.WorkBytes())
+	require.NoError(t, k.Launch(on.stream, &work))
 	require.Len(t, library.ran, 2)
 	require.Equal(t, 2, f.Calls("LaunchKernel"), "the gather and the SiLU")
 	require.Equal(t, library.ran[0].Work, library.ran[1].Work, "products share their work memory")
 	require.EqualValues(t, k.WorkBytes()-1000, library.ran[0].Work-driver.Address(&work), "which lies behind the op's own")
-	require.ErrorContains(t, k.Launch(bench.stream, new(cpu.Buf)), "work memory")
+	require.ErrorContains(t, k.Launch(on.stream, new(cpu.Buf)), "work memory")
 	require.Len(t, library.prepared, 4, "of the products that are bound")
 
 	clear(library.prepared)

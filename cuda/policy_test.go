@@ -45,11 +45,11 @@ func TestPolicyChoosesKernels(t *testing.T) {
 		{},
 		{graph.Policy{Window: general}, map[string]graph.Reason{"window": graph.ReasonPolicy}},
 		{graph.Policy{Compressed: general}, map[string]graph.Reason{"compressed": graph.ReasonPolicy}},
-		{graph.Policy{Selected: general}, map[string]graph.Reason{"selected": graph.ReasonPolicy, "choice": graph.ReasonPolicy}},
+		{graph.Policy{Selected: general}, map[string]graph.Reason{"selected": graph.ReasonPolicy, "select": graph.ReasonPolicy}},
 		{graph.Policy{Window: graph.BranchPolicy{MinKeys: 140}, Compressed: graph.BranchPolicy{MinKeys: 7}}, nil},
 		{graph.Policy{Window: graph.BranchPolicy{MinKeys: 141}, Compressed: graph.BranchPolicy{MinKeys: 8}},
 			map[string]graph.Reason{"window": graph.ReasonLength, "compressed": graph.ReasonLength}},
-		{graph.Policy{Selected: graph.BranchPolicy{MinKeys: math.MaxInt}}, map[string]graph.Reason{"selected": graph.ReasonLength, "choice": graph.ReasonLength}},
+		{graph.Policy{Selected: graph.BranchPolicy{MinKeys: math.MaxInt}}, map[string]graph.Reason{"selected": graph.ReasonLength, "select": graph.ReasonLength}},
 	} {
 		b, _ := open(t)
 		g, results := branches(t)
@@ -77,7 +77,7 @@ func TestPolicyChoosesKernels(t *testing.T) {
 // nothing.
 func TestAlignmentOfTensorCores(t *testing.T) {
 	b, f := open(t)
-	x := newBench(t, b)
+	x := newFixture(t, b)
 	o := ops.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{1, 8, 2, 16}}
 	var room cpu.Buf
 	x.alloc(&room, 5*1024)

@@ -31,7 +31,7 @@ func TestRandomCallsOnGPU(t *testing.T) { randomCalls(t, cudatest.Open(t), 20_00
 
 // caller makes calls in one block of memory.
 type caller struct {
-	*bench
+	*fixture
 	*rand.Rand
 	memory graph.Memory
 }
@@ -39,7 +39,7 @@ type caller struct {
 const callerMargin = 256 // bytes of poison on either side of an operand
 
 func randomCalls(t *testing.T, b *cuda.Backend, calls int, computes bool) {
-	x := &caller{newBench(t, b), rand.New(rand.NewPCG(12, 1)), testutil.Must(b.Alloc(64 << 20))(t)}
+	x := &caller{newFixture(t, b), rand.New(rand.NewPCG(12, 1)), testutil.Must(b.Alloc(64 << 20))(t)}
 	t.Cleanup(func() { require.NoError(t, x.memory.Free()) })
 	ran, reasons := 0, map[graph.Reason]int{}
 	for i := range calls {

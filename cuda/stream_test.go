@@ -30,7 +30,7 @@ func hostValues() []G.Value {
 
 func TestCopies(t *testing.T) {
 	b, _ := open(t)
-	x := newBench(t, b)
+	x := newFixture(t, b)
 	for _, v := range hostValues() {
 		a := x.upload(v)
 		require.Equal(t, v.Data(), x.download(a).Data())
@@ -85,7 +85,7 @@ func TestCopies(t *testing.T) {
 
 func TestReadbackIsNotOverwritten(t *testing.T) {
 	b, _ := open(t)
-	x := newBench(t, b)
+	x := newFixture(t, b)
 	v := tensor.New(tensor.WithShape(2), tensor.WithBacking([]float32{1, 2}))
 	a := x.upload(v)
 	back := testutil.Must(x.stream.NewReadback(a.Operand))(t)
@@ -107,7 +107,7 @@ func TestReadbackIsNotOverwritten(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	b, _ := open(t)
-	x := newBench(t, b)
+	x := newFixture(t, b)
 	first, last := testutil.Closing(x.stream.NewEvent())(t), testutil.Closing(x.stream.NewEvent())(t)
 	require.NoError(t, first.Record())
 	x.upload(hostValues()[0])
@@ -120,7 +120,7 @@ func TestEvents(t *testing.T) {
 
 func TestAdopt(t *testing.T) {
 	b, _ := open(t)
-	x := newBench(t, b)
+	x := newFixture(t, b)
 	for _, v := range hostValues() {
 		want := ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}
 		var cell cpu.Buf
@@ -145,7 +145,7 @@ func TestAdopt(t *testing.T) {
 	require.NoError(t, m.Free())
 
 	elsewhere, _ := open(t)
-	y := newBench(t, elsewhere)
+	y := newFixture(t, elsewhere)
 	v := y.stream.View(y.place(o))
 	require.ErrorContains(t, testutil.Err(b.Adopt(&cell, v, o)), "another backend")
 	require.ErrorContains(t, x.stream.Upload(x.place(o), v), "another backend")

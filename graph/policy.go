@@ -21,8 +21,8 @@ type Policy struct {
 	Unfused []string
 
 	// Window, Compressed and Selected narrow the choice of kernels for the branches of attention and their gradients. Window
-	// includes dense attention, Selected includes the choice of blocks. For decoding only General counts, and only if the layer
-	// has the branch.
+	// includes dense attention, Selected includes block selection. For decoding only General counts, and only if the layer has
+	// the branch.
 	Window, Compressed, Selected BranchPolicy
 
 	// PreferFP16 makes a machine of precision BF16 use FP16 if its graph has no derivatives. FP16 has three more bits of
@@ -67,7 +67,7 @@ func (p Policy) Attention(spec ops.Spec) (name string, b BranchPolicy) {
 	case ops.SelectedAttentionOp, ops.SelectedAttentionGradOp:
 		return "selected", p.Selected
 	case ops.SelectBlocksOp:
-		return "choice", p.Selected
+		return "select", p.Selected
 	case ops.DecodeOp:
 		return "decoding", p.decoding(op.Cache)
 	}

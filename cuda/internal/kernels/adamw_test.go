@@ -29,8 +29,8 @@ const adamWScale = 4
 
 // eachCopies calls f without copies of the weights, with gradients in the type of x. In half precision it calls f again with copies in
 // that type: AdamWOp then takes gradients in float32.
-func (x *bench) eachCopies(f func(copies bool, gradients storage)) {
-	f(false, x.storage)
+func (x *fixture) eachCopies(f func(copies bool, gradients elemType)) {
+	f(false, x.elemType)
 	if x.Type != kernels.F32 {
 		f(true, f32)
 	}
@@ -38,7 +38,7 @@ func (x *bench) eachCopies(f func(copies bool, gradients storage)) {
 
 // adamW runs one step twice, from moments of earlier steps. If bad is not 0, one gradient is bad. It returns the norm and the
 // tensors.
-func (x *bench) adamW(steps int, clip, bad float64, copies bool, gradients storage) (norm float64, tensors []adamWTensor) {
+func (x *fixture) adamW(steps int, clip, bad float64, copies bool, gradients elemType) (norm float64, tensors []adamWTensor) {
 	defer x.dev.reset(x.t)
 	hyper := make([]float64, ops.AdamWHyperLen)
 	ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale, Step: steps + 1}.Write(hyper)
@@ -67,7 +67,7 @@ func (x *bench) adamW(steps int, clip, bad float64, copies bool, gradients stora
 				if i != 1 {
 					shape = []int{n}
 				}
-				in = append(in, x.out(x.storage, shape...))
+				in = append(in, x.out(x.elemType, shape...))
 			}
 			op.DecayMask += strconv.Itoa(i % 2)
 			tensors = append(tensors, a)
@@ -94,8 +94,8 @@ func (x *bench) adamW(steps int, clip, bad float64, copies bool, gradients stora
 }
 
 func TestAdamWMatchesOracle(t *testing.T) {
-	onBench(t, func(t *testing.T, x *bench) {
-		x.eachCopies(func(copies bool, gradients storage) {
+	onFixture(t, func(t *testing.T, x *fixture) {
+		x.eachCopies(func(copies bool, gradients elemType) {
 			for _, clip := range []float64{1, 1e6} {
 				const steps = 4
 				norm, tensors := x.adamW(steps, clip, 0, copies, gradients)
@@ -132,8 +132,8 @@ func TestAdamWMatchesOracle(t *testing.T) {
 }
 
 func TestAdamWOfANormThatIsNotFinite(t *testing.T) {
-	onBench(t, func(t *testing.T, x *bench) {
-		x.eachCopies(func(copies bool, gradients storage) {
+	onFixture(t, func(t *testing.T, x *fixture) {
+		x.eachCopies(func(copies bool, gradients elemType) {
 			for _, bad := range []float64{math.NaN(), math.Inf(1)} {
 				norm, tensors := x.adamW(0, 1, bad, copies, gradients)
 				require.True(t, math.IsNaN(norm) || math.IsInf(norm, 0), "norm %v of gradients with %v", norm, bad)

@@ -15,21 +15,21 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// branches returns the cases of attention at one size, and the choice of blocks. It leaves out cases whose kernels another case
+// branches returns the cases of attention at one size, and block selection. It leaves out cases whose kernels another case
 // runs.
-func branches(t testing.TB, s opcases.AttentionSize, typ storage) (attention []stored, choice stored) {
+func branches(t testing.TB, s opcases.AttentionSize, typ elemType) (attention []typedCase, selection typedCase) {
 	for _, c := range s.Cases() {
-		x, _ := store(t, c, typ, aligned)
+		x, _ := withType(t, c, typ, aligned)
 		switch {
 		case c.Choice != nil:
-			choice = x
+			selection = x
 		case len(attention) < 4: // window, dense, compressed, selected
 			attention = append(attention, x)
 		default:
 			attention[3] = x // with lists without visible keys
 		}
 	}
-	return slices.Delete(attention, 1, 2), choice
+	return slices.Delete(attention, 1, 2), selection
 }
 
 // results of an attention op, by their place in attend.
@@ -44,19 +44,19 @@ const (
 var resultNames = []string{"o", "lse", "dq", "dk", "dv"}
 
 // attend runs attention forward and backward and returns the bytes of o, lse, dq, dk and dv.
-func (x stored) attend(t testing.TB, dev device, v variant) [5][]byte {
+func (x typedCase) attend(t testing.TB, dev device, v variant) [5][]byte {
 	t.Helper()
 	return [5][]byte(pick(x.compute(t, dev, v), slices.Concat(x.plan.Out, x.plan.Grads[:3])))
 }
 
 // inputs returns q, k, v and the gradient of o.
-func (x stored) inputs() (q, k, v, do *ref.Tensor) {
+func (x typedCase) inputs() (q, k, v, do *ref.Tensor) {
 	in := x.plan.Inputs
 	return in[0].Tensor(), in[1].Tensor(), in[2].Tensor(), in[len(in)-1].Tensor()
 }
 
 // withInputs returns x with a plan and inputs of its own.
-func (x stored) withInputs() stored {
+func (x typedCase) withInputs() typedCase {
 	plan := *x.plan
 	plan.Inputs = slices.Clone(plan.Inputs)
 	for i := range plan.Inputs {
@@ -67,7 +67,7 @@ func (x stored) withInputs() stored {
 }
 
 // row returns the bytes of row i of a result of attention.
-func (x stored) row(results [5][]byte, result, i int) []byte {
+func (x typedCase) row(results [5][]byte, result, i int) []byte {
 	q, _, v, _ := x.inputs()
 	size := q.Shape[3] * x.Bytes()
 	switch result {
@@ -99,7 +99,7 @@ func (p spoiled) String() string {
 }
 
 // spoil returns a copy of x with a number that is not finite for each group.
-func (x stored) spoil(groups []spoiled) stored {
+func (x typedCase) spoil(groups []spoiled) typedCase {
 	x = x.withInputs()
 	q, k, v, do := x.inputs()
 	hkv := k.Shape[2]
@@ -121,7 +121,7 @@ func (x stored) spoil(groups []spoiled) stored {
 
 // compareSpoiled puts NaN, Inf and -Inf into keys, values, queries and gradients, one row of each group at a time, at all the
 // positions. Everything that does not see them must keep its bits. What sees NaN must be NaN.
-func compareSpoiled(t *testing.T, dev device, list []stored, positions []int) {
+func compareSpoiled(t *testing.T, dev device, list []typedCase, positions []int) {
 	for _, x := range list {
 		q, k, _, _ := x.inputs()
 		var all []spoiled
@@ -132,7 +132,7 @@ func compareSpoiled(t *testing.T, dev device, list []stored, positions []int) {
 			all = append(all, spoiled{true, min(at, q.Shape[1]-1), notFinite[j%3], j / 3 % 3},
 				spoiled{false, min(at, k.Shape[1]-1), notFinite[(j+1)%3], (j/3 + 1) % 3})
 		}
-		for i, variant := range x.choices(t, dev) {
+		for i, variant := range x.variants(t, dev) {
 			t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
 				clean := x.attend(t, dev, variant)
 				for groups := range slices.Chunk(all, q.Shape[0]*k.Shape[2]) {
@@ -146,7 +146,7 @@ func compareSpoiled(t *testing.T, dev device, list []stored, positions []int) {
 // checkSpoiled checks the results of all groups. The first ones, listed in groups, are spoiled. A row of o, lse or dq sees the
 // spoiled number in its own query and in the keys of its mask. A row of dk and dv sees it in the queries that have the key in their
 // mask.
-func (x stored) checkSpoiled(t *testing.T, groups []spoiled, clean, got [5][]byte) {
+func (x typedCase) checkSpoiled(t *testing.T, groups []spoiled, clean, got [5][]byte) {
 	t.Helper()
 	query, keys, _, _ := x.inputs()
 	S, Hq, T, Hkv := query.Shape[1], query.Shape[2], keys.Shape[1], keys.Shape[2]
@@ -188,18 +188,18 @@ func (x stored) checkSpoiled(t *testing.T, groups []spoiled, clean, got [5][]byt
 	}
 }
 
-// compareSpoiledChoice puts a number that is not finite into a compressed key. Queries that do not see it must choose the same
+// compareSpoiledSelection puts a number that is not finite into a compressed key. Queries that do not see it must choose the same
 // blocks as before. The others must choose blocks that exist.
-func compareSpoiledChoice(t *testing.T, dev device, x stored) {
+func compareSpoiledSelection(t *testing.T, dev device, x typedCase) {
 	p := x.Choice
 	visible := ref.CompressedMask(p.BlockLen, p.Stride)
 	if x.Documents != nil {
 		visible = x.Documents.CompressedMask()
 	}
-	choose := func(t *testing.T, x stored, v variant) []int32 {
+	choose := func(t *testing.T, x typedCase, v variant) []int32 {
 		return decodeInts(x.compute(t, dev, v)[x.plan.Out[0]])
 	}
-	for i, variant := range x.choices(t, dev) {
+	for i, variant := range x.variants(t, dev) {
 		t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
 			clean := choose(t, x, variant)
 			for j, what := range notFinite {
@@ -243,7 +243,7 @@ func largest(x []float64) (most float64) {
 // magnitudes, since kernels take the difference to the maximum before the scale. In the gradients the rounding of a row's lse puts
 // all its probabilities off by a factor of at most exp(2^-24 |lse|), and the product with the scale puts each off by as much again.
 // No probability exceeds 1.
-func compareLargeLogits(t *testing.T, dev device, list []stored, exponents []int) {
+func compareLargeLogits(t *testing.T, dev device, list []typedCase, exponents []int) {
 	for _, exponent := range exponents {
 		for _, x := range list {
 			if x.Type == kernels.F16 && exponent > 14 {
@@ -271,7 +271,7 @@ func compareLargeLogits(t *testing.T, dev device, list []stored, exponents []int
 				delta = max(delta, sum)
 			}
 			delta *= math.Ldexp(3*x.unit(), exponent) / math.Sqrt(float64(q.Shape[3]))
-			for i, variant := range x.choices(t, dev) {
+			for i, variant := range x.variants(t, dev) {
 				t.Run(fmt.Sprintf("%v/2^%d/%d", x, exponent, i), func(t *testing.T) {
 					got := x.attend(t, dev, variant)
 					testutil.Within(t, "o", x.decode(got[atO]), o.Data, unit)
@@ -301,7 +301,7 @@ func compareLargeLogits(t *testing.T, dev device, list []stored, exponents []int
 }
 
 // checkWeights wants |dv| of a key to be at most the sum of |do| of the rows that see it: no probability exceeds 1.
-func (x stored) checkWeights(t *testing.T, dv []float64) {
+func (x typedCase) checkWeights(t *testing.T, dv []float64) {
 	t.Helper()
 	query, _, v, do := x.inputs()
 	T, Hkv, Dv, h := v.Shape[1], v.Shape[2], v.Shape[3], query.Shape[2]/v.Shape[2]
@@ -350,14 +350,14 @@ var (
 func TestAttentionOfNaNAndInfOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	for _, size := range spoiledSizes {
-		for _, s := range storages {
+		for _, s := range elemTypes {
 			positions := make([]int, min(size.S, 80))
 			for i := range positions {
 				positions[i] = i * size.S / len(positions)
 			}
-			attention, choice := branches(t, size, s)
+			attention, selection := branches(t, size, s)
 			compareSpoiled(t, dev, attention, positions)
-			compareSpoiledChoice(t, dev, choice)
+			compareSpoiledSelection(t, dev, selection)
 		}
 	}
 }
@@ -365,7 +365,7 @@ func TestAttentionOfNaNAndInfOnGPU(t *testing.T) {
 func TestAttentionOfLargeLogitsOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	for _, size := range logitSizes {
-		for _, s := range storages {
+		for _, s := range elemTypes {
 			attention, _ := branches(t, size, s)
 			compareLargeLogits(t, dev, attention, []int{-1, 2, 5, 8, 11, 14, 25, 50})
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestAttentionOnTensorCoresBySizeAndType: which sizes and types get the kernels on tensor cores.
-func TestAttentionOnTensorCoresBySizeAndType(t *testing.T) {
+// TestAttentionMMABySizeAndType: which sizes and types get the mma kernels.
+func TestAttentionMMABySizeAndType(t *testing.T) {
 	const B, S, Hq, Hkv = 2, 300, 12, 2
 	large := kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 100}
 	// The first part of the names of the kernels of selected attention: of those that own rows, and of the one that owns keys.
@@ -30,7 +30,7 @@ func TestAttentionOnTensorCoresBySizeAndType(t *testing.T) {
 		D, Dv          int
 		gpu            kernels.GPU
 		block          int
-		span, selected string // parts of the kernels' names; "" for no kernel on tensor cores
+		span, selected string // parts of the kernels' names; "" for no mma kernel
 		reason         graph.Reason
 	}{
 		{"base", kernels.BF16, 64, 64, large, 64, "_mma64_bf16", "_mma64_bf16", 0},
@@ -88,7 +88,7 @@ func TestSelectBlocksKernelBySize(t *testing.T) {
 	for _, c := range []struct {
 		gpu                 kernels.GPU
 		S, Hq, Hkv, D, topN int
-		row, want           string // "" is a refusal
+		entry, want         string // "" is a refusal
 		shared              int
 	}{
 		{h200, 65536, 12, 2, 64, 16, "cuda wgmma", "nsa_select_blocks_wgmma64_4_bf16", 105792}, // two of which fit a multiprocessor
@@ -111,14 +111,14 @@ func TestSelectBlocksKernelBySize(t *testing.T) {
 			In:  []ops.Operand{q, kc, operand(tensor.Float32, 1, c.Hq, c.S)},
 			Out: []ops.Operand{operand(tensor.Int32, 1, c.S, c.Hkv, c.topN)},
 		}
-		plan, err := planOf(c.gpu, c.row, ops.SelectBlocksOp{Params: p}, site)
+		plan, err := planOf(c.gpu, c.entry, ops.SelectBlocksOp{Params: p}, site)
 		if c.want == "" {
 			wantRefusal(t, c, err, map[bool]graph.Reason{false: graph.ReasonShape, true: graph.ReasonHeadDim}[c.D > 128])
 			continue
 		}
 		require.NoError(t, err, "%+v", c)
 		steps := plan.Steps
-		if c.row == "cuda wgmma" && c.S == 65536 { // resident thread blocks count the tiles that they take
+		if c.entry == "cuda wgmma" && c.S == 65536 { // resident thread blocks count the tiles that they take
 			require.Equal(t, "nsa_fill_b32", steps[0].Kernel)
 			steps = steps[1:]
 		}
@@ -131,8 +131,8 @@ func TestSelectBlocksKernelBySize(t *testing.T) {
 	}
 }
 
-// TestSpanForwardOnWarpGroupsByDim: which devices and sizes get the forward for compute capability 9.0.
-func TestSpanForwardOnWarpGroupsByDim(t *testing.T) {
+// TestSpanForwardWGMMAByDim: which devices and sizes get the forward for compute capability 9.0.
+func TestSpanForwardWGMMAByDim(t *testing.T) {
 	older, few, lean := h200, h200, h200
 	older.Capability, few.SMs, lean.SharedPerBlock = 89, 3, 99<<10
 	for _, c := range []struct {
@@ -170,8 +170,8 @@ func TestSpanForwardOnWarpGroupsByDim(t *testing.T) {
 	}
 }
 
-// TestSpanGradientOnWarpGroupsByDim: the kernels of the gradient for compute capability 9.0, their grids, and the chunks of rows of a key.
-func TestSpanGradientOnWarpGroupsByDim(t *testing.T) {
+// TestSpanGradientWGMMAByDim: the kernels of the gradient for compute capability 9.0, their grids, and the chunks of rows of a key.
+func TestSpanGradientWGMMAByDim(t *testing.T) {
 	older, few := h200, h200
 	older.Capability, few.SMs = 89, 5
 	long := ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}}
@@ -211,8 +211,8 @@ func TestSpanGradientOnWarpGroupsByDim(t *testing.T) {
 	}
 }
 
-// TestSelectedGradientOnWarpGroupsByBlock: on compute capability 9.0 dk and dv are made on warp groups, a block for each item and 64 keys.
-func TestSelectedGradientOnWarpGroupsByBlock(t *testing.T) {
+// TestSelectedGradientWGMMAByBlock: on compute capability 9.0 wgmma computes dk and dv, a thread block for each item and 64 keys.
+func TestSelectedGradientWGMMAByBlock(t *testing.T) {
 	older := h200
 	older.Capability = 89
 	for _, c := range []struct {
@@ -225,7 +225,7 @@ func TestSelectedGradientOnWarpGroupsByBlock(t *testing.T) {
 		{h200, 128, 300, 128, "nsa_selected_dkv_wgmma128_bf16", "", 4 * (3 + 300*4/300) * 2},
 		{h200, 64, 300, 192, "nsa_selected_dkv_wgmma192x128_bf16", "", 4 * (5 + 300*4/256)},
 		{h200, 64, 300, 256, "nsa_selected_dkv_wgmma256x128_bf16", "", 4 * (5 + 300*4/256)},
-		{h200, 64, 300, 264, "", "warp groups: dims 264 and 128, want multiples of 8 up to 256 and 192", 0},
+		{h200, 64, 300, 264, "", "dims 264 and 128, want multiples of 8 up to 256 and 192", 0},
 		{h200, 32, 300, 64, "nsa_several_dkv_wgmma64_bf16", "", 4 * (5 + 300*4/256)},
 		{h200, 16, 300, 192, "nsa_several_dkv_wgmma192x128_bf16", "", 4 * (5 + 300*4/256)},
 		{h200, 48, 300, 64, "nsa_selected_dkv_wgmma64_bf16", "", 4 * (7 + 300*4/256)},
@@ -251,7 +251,7 @@ func TestSelectedGradientOnWarpGroupsByBlock(t *testing.T) {
 func TestSpanWorkIsLinear(t *testing.T) {
 	work := func(op any, S, T, H, Hkv, D int) int64 {
 		site := attentionSite(kernels.BF16, true, 1, S, T, H, Hkv, D, D)
-		workOf := func(row string) int64 { return testutil.Must(planOf(h200, row, op, site))(t).WorkBytes() }
+		workOf := func(entry string) int64 { return testutil.Must(planOf(h200, entry, op, site))(t).WorkBytes() }
 		return max(workOf("cuda mma"), workOf("cuda wgmma"))
 	}
 	for s := 1 << 10; s <= 1<<20; s *= 2 {
@@ -279,8 +279,8 @@ func TestSelectedWorkIsLinear(t *testing.T) {
 	}
 }
 
-// TestSelectedOnWarpGroupsByLength: which lengths and lists go by bits, by walks and by pairs; in how many launches, and with how much memory.
-func TestSelectedOnWarpGroupsByLength(t *testing.T) {
+// TestSelectedWGMMAByLength: which lengths and lists run by bits, by walks and by pairs, in how many launches, and with how much memory.
+func TestSelectedWGMMAByLength(t *testing.T) {
 	older := h200
 	older.Capability = 89
 	names := func(forward, gradient string) map[string][]string {
@@ -291,7 +291,7 @@ func TestSelectedOnWarpGroupsByLength(t *testing.T) {
 	for _, c := range []struct {
 		B, S, Hq, Hkv, D, block, n int
 		gpu                        kernels.GPU
-		kernels                    map[string][]string // that make products; none if it is refused
+		kernels                    map[string][]string // that compute products; none if it is refused
 		forward, gradient          int                 // launches of each
 		reason                     graph.Reason
 	}{
@@ -377,9 +377,9 @@ func TestAttentionUnsupportedSizes(t *testing.T) {
 	}
 }
 
-// TestAttentionGradientRowsByType: which rows take which types of q, of o and of delta, which stands in the place of o; and the type in which a
+// TestAttentionGradientEntriesByType: which entries take which types of q, of o and of delta, which replaces o; and the type in which a
 // machine in bf16 stores each.
-func TestAttentionGradientRowsByType(t *testing.T) {
+func TestAttentionGradientEntriesByType(t *testing.T) {
 	window, selected := ops.SlidingWindowOp{Window: 4}, ops.SelectedAttentionOp{SelectBlock: 16}
 	fast, general := []string{"cuda wgmma", "cuda mma", "cuda"}, []string{"cuda"}
 	accepted := map[string][]string{
@@ -388,8 +388,8 @@ func TestAttentionGradientRowsByType(t *testing.T) {
 	}
 	for _, delta := range []bool{false, true} {
 		for _, op := range []ops.Spec{ops.SlidingWindowGradOp{Forward: window, Delta: delta}, ops.SelectedAttentionGradOp{Forward: selected, Delta: delta}} {
-			for _, s := range storages {
-				for _, saved := range storages { // of o or delta
+			for _, s := range elemTypes {
+				for _, saved := range elemTypes { // of o or delta
 					site, name := attentionSite(s.Type, true, 1, 8, 8, 2, 1, 16, 16), "o"
 					if delta {
 						site.In[3], name = site.In[4], "delta"
@@ -398,14 +398,14 @@ func TestAttentionGradientRowsByType(t *testing.T) {
 					if _, ok := op.(ops.SelectedAttentionGradOp); ok {
 						site.In = slices.Insert(site.In, 3, operand(tensor.Int32, 1, 8, 1, 3))
 					}
-					var rows []string
-					for _, r := range all.Table().Of(op) {
-						if _, err := planOf(h200, r.Name, op, site); err == nil && !slices.Contains(rows, r.Name) {
-							rows = append(rows, r.Name)
+					var names []string
+					for _, e := range all.Table().Of(op) {
+						if _, err := planOf(h200, e.Name, op, site); err == nil && !slices.Contains(names, e.Name) {
+							names = append(names, e.Name)
 						}
 					}
 					types := fmt.Sprintf("%v, %s %v", s.Type, name, saved.Type)
-					require.Equal(t, accepted[types], rows, "%s: %s", op.Name(), types)
+					require.Equal(t, accepted[types], names, "%s: %s", op.Name(), types)
 					in, _ := all.Table().Of(op)[0].Storage.Types(site, ops.BFloat16)
 					want := map[bool]tensor.Dtype{false: ops.BFloat16, true: tensor.Float32}[delta]
 					require.Equal(t, want, in[len(in)-3], "%s: %s", op.Name(), types)

@@ -9,8 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// GPU holds the properties of the device that the choice of kernels depends on. Equal GPUs get the same launches, and so the same
-// bits.
+// GPU holds the properties of the device by which kernels are chosen. Equal GPUs get the same launches, and so the same bits.
 type GPU struct {
 	Capability     int // compute capability, ten times the major number plus the minor one
 	SharedPerBlock int // bytes of shared memory that a block may have
@@ -24,8 +23,8 @@ type GPU struct {
 type Operand struct {
 	ops.Operand
 	Ref      Ref
-	Follows  bool // its memory directly follows that of the operand before it
-	Constant bool // no launch writes to it while this launch, or the one right before it, runs
+	Follows  bool // its memory directly follows that of the previous operand
+	Constant bool // no launch writes to it while this launch, or the previous one, runs
 }
 
 // N returns the number of elements.
@@ -85,11 +84,11 @@ func (p *Plan) Set(at Addresses, workAt Ptr, cells []*cpu.Buf) (moved bool) {
 	return moved
 }
 
-// Builder collects the launches of one op in the order in which they run. Its first error becomes the error of the row that uses
-// it.
+// Builder collects the launches of one op in the order in which they run. Its first error becomes the error of the entry
+// that uses it.
 type Builder struct {
 	GPU     GPU
-	Type    Type // of the operands that have a t in the row's Storage
+	Type    Type // of the operands with a t or an h in the entry's Storage
 	In, Out []Operand
 	// Documents is the table int32 [B,S,4] of the documents that are packed into the rows, made by DocumentTableOp. It is null
 	// without documents. The kernels read it at each launch, so documents may change without a new plan.
@@ -122,14 +121,14 @@ func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 }
 
 // Fail makes err, if not nil, the error of the plan. It keeps the first error: later ones are its consequences. It is for methods of
-// Builder, and for matmul.Multiply, which some Build functions call many times in a row. Build functions return their own refusals.
+// Builder, and for matmul.Multiply, which some build functions call many times. Build functions return their own refusals.
 func (b *Builder) Fail(err error) {
 	if b.err == nil {
 		b.err = err
 	}
 }
 
-// TypeOf returns the storage type of an operand whose type the row's Storage leaves open.
+// TypeOf returns the storage type of an operand whose type the entry's Storage leaves open.
 func (b *Builder) TypeOf(o Operand) Type {
 	t, err := TypeOf(o.Dtype)
 	b.Fail(err)
@@ -149,8 +148,8 @@ func (b *Builder) LaunchClusters(kernel string, grid, block Dim, shared int64, p
 	b.plan.Steps[len(b.plan.Steps)-1].Cluster = grid.X
 }
 
-// Overlap lets the last launch begin, in a captured graph, before the launch in front of it has ended. Its kernel must wait for
-// that launch before it writes, and before it reads an operand that is not Constant. Below compute capability 9.0 Overlap does nothing.
+// Overlap lets the last launch begin, in a captured graph, before the previous launch has ended. Its kernel must wait for the previous
+// launch before it writes, and before it reads an operand that is not Constant. Below compute capability 9.0 Overlap does nothing.
 func (b *Builder) Overlap() { b.plan.Steps[len(b.plan.Steps)-1].Overlaps = b.GPU.Capability >= 90 }
 
 // Encode leaves a part of the last launch's argument to encode, which fills the bytes at offset from the address of ref. It does so
@@ -171,7 +170,7 @@ func (b *Builder) LaunchRows(kernel string, rows, cols int64, params any) {
 	b.Launch(kernel, RowBlocks(rows, block), block, 0, params)
 }
 
-// ReservedShared is the shared memory of a thread block that the hardware takes for itself, in bytes.
+// ReservedShared is the shared memory of a thread block that the hardware reserves, in bytes.
 const ReservedShared = 1024
 
 // CheckShared refuses kernels whose thread blocks need more shared memory than one may have.
@@ -182,7 +181,7 @@ func (b *Builder) CheckShared(name string, bytes int64) error {
 	return nil
 }
 
-// Aligned makes the launches require operand addresses that are multiples of bytes.
+// Aligned sets the alignment that operand addresses need, in bytes.
 func (b *Builder) Aligned(bytes int64) { b.plan.Alignment = bytes }
 
 // Work reserves bytes of work memory, aligned for every kernel. Its content is undefined.

@@ -30,16 +30,16 @@ type arrangement int
 const (
 	aligned arrangement = iota
 	skewed              // off their alignment by one element
-	mixed               // every second input is float32 if a row takes both float32 and half precision
+	mixed               // every second input is float32 if an entry takes both float32 and half precision
 )
 
-// stored is a case with its arrays in a type, and with the expected results.
-type stored struct {
+// typedCase is a case with its arrays in a type, and with the expected results.
+type typedCase struct {
 	opcases.Case
-	storage
+	elemType
 	arrangement
 	plan     *opcases.Plan
-	operands []ops.Operand // of the arrays, in the types of the rows of the ops
+	operands []ops.Operand // of the arrays, in the types of the entries of the ops
 	results  []result
 }
 
@@ -52,22 +52,22 @@ type result struct {
 	tol   float64
 }
 
-func (x stored) String() string {
+func (x typedCase) String() string {
 	return fmt.Sprint(x.Name, "/", x.Type, []string{"", "/skewed", "/mixed"}[x.arrangement])
 }
 
 // spec returns the Spec of the op itself.
-func (x stored) spec() ops.Spec {
+func (x typedCase) spec() ops.Spec {
 	i := slices.IndexFunc(x.plan.Calls, func(c opcases.Call) bool { return slices.Contains(c.Out, x.plan.Out[0]) })
 	return x.plan.Calls[i].Spec
 }
 
-// store puts the arrays of a case into a type. Arrays that are off their alignment have gradients of weights in the type, too;
+// withType returns a case with its arrays in a type. Arrays that are off their alignment have gradients of weights in the type, too;
 // others have them in float32, as graphs do. ok is false if an op has no kernels.
-func store(t testing.TB, c opcases.Case, s storage, as arrangement) (x stored, ok bool) {
+func withType(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typedCase, ok bool) {
 	t.Helper()
 	plan := testutil.Must(c.Plan())(t)
-	x = stored{Case: c, storage: s, arrangement: as, plan: plan, operands: make([]ops.Operand, plan.Arrays)}
+	x = typedCase{Case: c, elemType: s, arrangement: as, plan: plan, operands: make([]ops.Operand, plan.Arrays)}
 	for i, a := range plan.Inputs {
 		dt := dtypes[s.Type]
 		if as == mixed && i%2 == 0 {
@@ -86,17 +86,17 @@ func store(t testing.TB, c opcases.Case, s storage, as arrangement) (x stored, o
 		}
 		site.Out = testutil.Must(call.Spec.Infer(retyped(site.In, wide)))(t)
 		free, taken := site, false
-		for _, r := range all.Table().Of(call.Spec) { // the first one that takes the op in the types of its operands
-			in, out := r.Storage.Types(free, dtypes[s.Type])
+		for _, e := range all.Table().Of(call.Spec) { // the first one that takes the op in the types of its operands
+			in, out := e.Storage.Types(free, dtypes[s.Type])
 			site = graph.Site{Spec: call.Spec, In: retyped(free.In, in), Out: retyped(free.Out, out)}
-			if _, err := r.Plan(call.Spec, site, h200, nil); err != nil {
+			if _, err := e.Plan(call.Spec, site, h200, nil); err != nil {
 				continue
 			}
 			taken = true
 			for i := range site.Out {
 				if half := retyped(site.Out, out); as == skewed && out[i] == tensor.Float32 {
 					half[i].Dtype = dtypes[s.Type]
-					if r.Takes(graph.Site{In: site.In, Out: half}) {
+					if e.Takes(graph.Site{In: site.In, Out: half}) {
 						out[i] = half[i].Dtype
 					}
 				}
@@ -116,7 +116,7 @@ func store(t testing.TB, c opcases.Case, s storage, as arrangement) (x stored, o
 	}
 	for i := range plan.Inputs {
 		if a := &plan.Inputs[i]; a.Ints == nil {
-			a.Floats = storageOf(x.operands[i].Dtype).roundAll(a.Floats)
+			a.Floats = elemTypeOf(x.operands[i].Dtype).roundAll(a.Floats)
 		}
 	}
 	return x, true
@@ -143,12 +143,12 @@ func pick[T any](list []T, places []int) (some []T) {
 // A result in half precision that is computed from inputs has the tolerance of its type, once for each time that it is stored on
 // its way. A result that is computed from stored results may have twice the error of a naive implementation and a unit roundoff.
 // The same holds for results of attention, of the MLP of compression, and of gated sums with their sigmoid.
-func (x *stored) expect(t testing.TB) {
+func (x *typedCase) expect(t testing.TB) {
 	t.Helper()
 	in := opcases.Tensors(x.plan.Inputs)
 	add := func(name string, array int, want *ref.Tensor) {
 		if want != nil && array >= 0 {
-			x.results = append(x.results, result{name: name, array: array, want: want, tol: storageOf(x.operands[array].Dtype).tolerance()})
+			x.results = append(x.results, result{name: name, array: array, want: want, tol: elemTypeOf(x.operands[array].Dtype).tolerance()})
 		}
 	}
 	for i, want := range x.Outputs(in[:len(x.Inputs)]) {
@@ -183,10 +183,10 @@ func (x *stored) expect(t testing.TB) {
 }
 
 // compute runs the calls on dev, and returns the contents of all arrays.
-func (x stored) compute(t testing.TB, dev device, v variant) [][]byte {
+func (x typedCase) compute(t testing.TB, dev device, v variant) [][]byte {
 	t.Helper()
 	defer dev.reset(t)
-	on, args := bench{t, x.storage, dev, map[arrangement]int{skewed: 1}[x.arrangement], map[kernels.Ptr]buffer{}}, make([]arg, len(x.operands))
+	on, args := fixture{t, x.elemType, dev, map[arrangement]int{skewed: 1}[x.arrangement], map[kernels.Ptr]buffer{}}, make([]arg, len(x.operands))
 	for i, o := range x.operands {
 		content := poison(o.Bytes())
 		if i < len(x.plan.Inputs) {
@@ -208,24 +208,24 @@ func (x stored) compute(t testing.TB, dev device, v variant) [][]byte {
 }
 
 // content returns the bytes of an input.
-func (x stored) content(input int) []byte {
+func (x typedCase) content(input int) []byte {
 	if a := x.plan.Inputs[input]; a.Ints != nil {
 		return encodeInts(a.Ints)
 	}
-	return storageOf(x.operands[input].Dtype).encode(x.plan.Inputs[input].Floats)
+	return elemTypeOf(x.operands[input].Dtype).encode(x.plan.Inputs[input].Floats)
 }
 
 // floats returns what an array holds.
-func (x stored) floats(contents [][]byte, array int) []float64 {
-	return storageOf(x.operands[array].Dtype).decode(contents[array])
+func (x typedCase) floats(contents [][]byte, array int) []float64 {
+	return elemTypeOf(x.operands[array].Dtype).decode(contents[array])
 }
 
-// takenBy reports whether the variant has rows for all calls. Only the row of tensor cores may refuse one.
-func (x stored) takenBy(t testing.TB, v variant) bool {
+// takenBy reports whether the variant has entries for all calls. Only the mma entry may refuse one.
+func (x typedCase) takenBy(t testing.TB, v variant) bool {
 	t.Helper()
 	for _, call := range x.plan.Calls {
-		_, err := planOf(v.GPU, v.row, call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
-		if u := (*graph.Unsupported)(nil); v.row == "cuda mma" && errors.As(err, &u) {
+		_, err := planOf(v.GPU, v.entry, call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
+		if u := (*graph.Unsupported)(nil); v.entry == "cuda mma" && errors.As(err, &u) {
 			return false
 		}
 		require.NoError(t, err, "%v: %s", x, call.Spec.Name())
@@ -233,15 +233,15 @@ func (x stored) takenBy(t testing.TB, v variant) bool {
 	return true
 }
 
-// choices returns the variants of dev whose launches for the case differ from those of the variants before them.
-func (x stored) choices(t testing.TB, dev device) (list []variant) {
+// variants returns the variants of dev whose launches for the case differ from those of the variants before them.
+func (x typedCase) variants(t testing.TB, dev device) (list []variant) {
 	t.Helper()
 	var seen [][]*kernels.Plan
 	for _, v := range dev.variants() {
 		var plans []*kernels.Plan
 		for _, call := range x.plan.Calls {
 			site := graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}
-			plans = append(plans, testutil.Must(planOf(v.GPU, v.row, call.Spec, site))(t))
+			plans = append(plans, testutil.Must(planOf(v.GPU, v.entry, call.Spec, site))(t))
 		}
 		if !slices.ContainsFunc(seen, func(other []*kernels.Plan) bool { return reflect.DeepEqual(plans, other) }) {
 			seen, list = append(seen, plans), append(list, v)
@@ -250,11 +250,11 @@ func (x stored) choices(t testing.TB, dev device) (list []variant) {
 	return list
 }
 
-// compare runs a case on dev, for all choices of kernels, against the oracle, and twice for the same bits.
-func (x stored) compare(t *testing.T, dev device) {
+// compare runs a case on dev, by all variants, against the oracle, and twice for the same bits.
+func (x typedCase) compare(t *testing.T, dev device) {
 	variants := dev.variants()[:1]
 	if x.Mask != nil || x.Choice != nil {
-		variants = x.choices(t, dev)
+		variants = x.variants(t, dev)
 	}
 	for i, v := range variants {
 		t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
@@ -266,7 +266,7 @@ func (x stored) compare(t *testing.T, dev device) {
 				q, kc := x.plan.Inputs[0].Tensor(), x.plan.Inputs[1].Tensor()
 				idx := decodeInts(got[x.plan.Out[0]])
 				others := testutil.Must(x.CheckChoice(q, kc, idx, 1e-5))(t)
-				require.LessOrEqual(t, others, len(idx)/x.Choice.TopN/100+1, "choices that differ from the oracle's")
+				require.LessOrEqual(t, others, len(idx)/x.Choice.TopN/100+1, "lists that differ from the oracle's")
 			}
 			for _, r := range x.results {
 				testutil.Within(t, r.name, x.floats(got, r.array), r.want.Data, r.tol)
@@ -276,8 +276,8 @@ func (x stored) compare(t *testing.T, dev device) {
 }
 
 // compareAll compares cases on dev. It computes the expected results of several cases at once.
-func compareAll(t *testing.T, dev device, cases []stored) {
-	for x := range ahead(cases, func(x stored) stored {
+func compareAll(t *testing.T, dev device, cases []typedCase) {
+	for x := range ahead(cases, func(x typedCase) typedCase {
 		if attention := x.Mask != nil || x.Choice != nil; !attention || !underSanitizer {
 			x.expect(t)
 		}
@@ -321,12 +321,12 @@ func TestDocumentsMatchOracleOnGPU(t *testing.T) {
 }
 
 // chosenCases returns cases in all types and arrangements, those that NSA_CASES matches.
-func chosenCases(t *testing.T, cases []opcases.Case) (list []stored) {
+func chosenCases(t *testing.T, cases []opcases.Case) (list []typedCase) {
 	chosen := regexp.MustCompile(os.Getenv("NSA_CASES"))
 	for _, c := range cases {
-		for _, s := range storages {
+		for _, s := range elemTypes {
 			for _, as := range []arrangement{aligned, skewed, mixed} {
-				x, ok := store(t, c, s, as)
+				x, ok := withType(t, c, s, as)
 				few := ofFewRows(x.spec())                     // with more rows the op runs as several ops
 				wide := strings.HasSuffix(c.Name, "[2 17000]") // norms of more than 16384 run on the host
 				require.Equal(t, wide && strings.Contains(c.Name, "rms norm"), !ok && !few, "kernels of %s", c.Name)

@@ -182,7 +182,7 @@ func TestDecodeLayersTime(t *testing.T) {
 	}
 }
 
-// TestFewRowsPlans: which kernel takes how many rows, its blocks, and whether it overlaps the launch before it.
+// TestFewRowsPlans: which kernel takes how many rows, its blocks, and whether it overlaps the previous launch.
 func TestFewRowsPlans(t *testing.T) {
 	older := h200
 	older.Capability = 89

@@ -23,7 +23,7 @@ import (
 const decodingSlots = 3
 
 // decodingCache returns the cache of a case for a type, with decodingSlots.
-func decodingCache(c opcases.Decoding, s storage) ops.KVCache {
+func decodingCache(c opcases.Decoding, s elemType) ops.KVCache {
 	k := c.Cache
 	k.Slots, k.Pages = decodingSlots, decodingSlots*decodingPages(c)+1
 	if s.Type != kernels.F32 {
@@ -35,7 +35,7 @@ func decodingCache(c opcases.Decoding, s storage) ops.KVCache {
 func decodingPages(c opcases.Decoding) int { return (c.Tokens + c.Cache.PageLen - 1) / c.Cache.PageLen }
 
 // decodingOp returns the op of a case, and its site with inputs in a type.
-func decodingOp(t testing.TB, c opcases.Decoding, s storage) (op ops.DecodeOp, site graph.Site) {
+func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op ops.DecodeOp, site graph.Site) {
 	k, dt := decodingCache(c, s), dtypes[s.Type]
 	op = ops.DecodeOp{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}
 	site.In = append(site.In, operand(dt, k.Slots, 1, c.Heads, k.KeyDim))
@@ -72,11 +72,11 @@ func storesBranch(k ops.KVCache, i int) bool { return k.Stores(1<<i) || k.Dense(
 // decoding is an op of a case on a device. At first its cache is all NaN except for the counters.
 type decoding struct {
 	opcases.Decoding
-	storage
+	elemType
 	t     *testing.T
 	dev   device
 	v     variant
-	on    *bench
+	on    *fixture
 	op    ops.DecodeOp
 	site  graph.Site
 	args  []arg
@@ -86,10 +86,10 @@ type decoding struct {
 	work  buffer
 }
 
-func newDecoding(t *testing.T, dev device, v variant, c opcases.Decoding, s storage, pages *rand.Rand) *decoding {
-	d := &decoding{Decoding: c, storage: s, t: t, dev: dev, v: v, on: &bench{t, s, dev, 0, map[kernels.Ptr]buffer{}}}
+func newDecoding(t *testing.T, dev device, v variant, c opcases.Decoding, s elemType, pages *rand.Rand) *decoding {
+	d := &decoding{Decoding: c, elemType: s, t: t, dev: dev, v: v, on: &fixture{t, s, dev, 0, map[kernels.Ptr]buffer{}}}
 	d.op, d.site = decodingOp(t, c, s)
-	plan := testutil.Must(planOf(v.GPU, v.row, d.op, d.site))(t)
+	plan := testutil.Must(planOf(v.GPU, v.entry, d.op, d.site))(t)
 	for i, o := range slices.Concat(d.site.In, d.site.Out) {
 		content := poison(o.Bytes())
 		if i == d.cell() {
@@ -189,7 +189,7 @@ func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
 		return ref.From(data[:(n+room)*x.Shape[2]*x.Shape[3]], 1, n+room, x.Shape[2], x.Shape[3])
 	}
 	var in []arg
-	add := func(x *ref.Tensor) { in = append(in, d.on.in(d.storage, x.Data, x.Shape...)) }
+	add := func(x *ref.Tensor) { in = append(in, d.on.in(d.elemType, x.Data, x.Shape...)) }
 	for i := range s.K {
 		if !storesBranch(d.op.Cache, i) {
 			continue
@@ -238,14 +238,14 @@ func (d *decoding) keysRead(t int, idx []int32) []int32 {
 // compareDecoding decodes up to `steps` tokens of sequences that begin at different steps. The second and the third one begin after
 // tokens that FillCacheOp has stored. It compares the results with the oracle, and the keys read with their expected number. Slots
 // rest in between. Then each sequence runs alone, in other pages and with another order of threads, and must give the same bits.
-func compareDecoding(t *testing.T, name string, dev device, v variant, c opcases.Decoding, s storage, steps int) {
+func compareDecoding(t *testing.T, name string, dev device, v variant, c opcases.Decoding, s elemType, steps int) {
 	t.Run(fmt.Sprint(name, "/", s.Type), func(t *testing.T) {
 		defer dev.reset(t)
 		compareSequences(t, dev, v, c, s, steps)
 	})
 }
 
-func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s storage, steps int) {
+func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s elemType, steps int) {
 	begins := [decodingSlots]int{0, c.Tokens / 2, max(0, c.Tokens-steps)}
 	var seqs [decodingSlots]opcases.Sequence
 	for i := range seqs {
@@ -304,9 +304,9 @@ func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decoding
 	return outs
 }
 
-// compareSequence compares what the steps gave from token `begin` of a sequence on with the oracle for the same choice of blocks, and that
-// choice with the oracle's.
-func compareSequence(t *testing.T, name string, c opcases.Decoding, s storage, seq opcases.Sequence, begin int, outs []decoded) {
+// compareSequence compares what the steps gave from token `begin` of a sequence on with the oracle for the same selected blocks, and that
+// selection with the oracle's.
+func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, seq opcases.Sequence, begin int, outs []decoded) {
 	var got []byte
 	_, idx := c.Oracle(seq, nil)
 	chosen := slices.Clone(idx)
@@ -345,7 +345,7 @@ func compareSequence(t *testing.T, name string, c opcases.Decoding, s storage, s
 }
 
 // rounded returns s with its numbers rounded to the type in which they are stored.
-func rounded(c opcases.Decoding, s opcases.Sequence, as storage) opcases.Sequence {
+func rounded(c opcases.Decoding, s opcases.Sequence, as elemType) opcases.Sequence {
 	s.Q, s.K, s.V = as.tensor(s.Q), slices.Clone(s.K), slices.Clone(s.V)
 	if s.Hidden != nil {
 		s.Hidden = as.tensor(s.Hidden)
@@ -373,9 +373,9 @@ func decodingGPUs(gpu kernels.GPU, c opcases.Decoding) (list []kernels.GPU) {
 }
 
 // decodes reports whether an implementation takes a case.
-func decodes(t testing.TB, row string, c opcases.Decoding, s storage) bool {
+func decodes(t testing.TB, entry string, c opcases.Decoding, s elemType) bool {
 	op, site := decodingOp(t, c, s)
-	_, err := planOf(h200, row, op, site)
+	_, err := planOf(h200, entry, op, site)
 	return err == nil
 }
 
@@ -386,18 +386,18 @@ func TestDecodeOnGPU(t *testing.T) {
 		steps = 6
 	}
 	p := g.properties()
-	compare := func(c opcases.Decoding, s storage, row string, gpu kernels.GPU) {
-		if decodes(t, row, c, s) {
-			compareDecoding(t, fmt.Sprintf("%s, %s, %d multiprocessors", c.Name, row, gpu.SMs), g, variant{row, gpu}, c, s, min(steps, c.Tokens))
+	compare := func(c opcases.Decoding, s elemType, entry string, gpu kernels.GPU) {
+		if decodes(t, entry, c, s) {
+			compareDecoding(t, fmt.Sprintf("%s, %s, %d multiprocessors", c.Name, entry, gpu.SMs), g, variant{entry, gpu}, c, s, min(steps, c.Tokens))
 		}
 	}
 	for i, c := range opcases.Decodings() {
 		if !chosen.MatchString(c.Name) {
 			continue
 		}
-		for j, s := range storages {
-			for _, row := range append([]string{"cuda"}, fastDecoding...) {
-				compare(c, s, row, p)
+		for j, s := range elemTypes {
+			for _, entry := range append([]string{"cuda"}, fastDecoding...) {
+				compare(c, s, entry, p)
 			}
 			smaller := decodingGPUs(p, c)[1:]
 			compare(c, s, "cuda cluster", smaller[(i+j)%len(smaller)])
@@ -409,24 +409,24 @@ func TestDecodeOnGPU(t *testing.T) {
 func TestDecodePolicy(t *testing.T) {
 	general := graph.BranchPolicy{General: true}
 	for _, c := range opcases.Decodings() {
-		if c.GateHidden > 0 || !decodes(t, "cuda mma", c, storages[1]) {
+		if c.GateHidden > 0 || !decodes(t, "cuda mma", c, elemTypes[1]) {
 			continue
 		}
-		op, site := decodingOp(t, c, storages[1])
+		op, site := decodingOp(t, c, elemTypes[1])
 		for branch, policy := range map[ops.Branches]graph.Policy{
 			ops.Compressed: {Compressed: general}, ops.Selected: {Selected: general}, ops.Window: {Window: general},
 		} {
 			site.Policy = policy
 			wanted := c.Cache.Has(branch) || c.Cache.Dense() && branch == ops.Window
-			for _, row := range append([]string{"cuda"}, fastDecoding...) {
-				_, err := planOf(h200, row, op, site)
+			for _, entry := range append([]string{"cuda"}, fastDecoding...) {
+				_, err := planOf(h200, entry, op, site)
 				switch refused := (*graph.Unsupported)(nil); {
-				case row == "cuda":
+				case entry == "cuda":
 					require.NoError(t, err, c.Name)
 				case wanted:
-					require.ErrorAs(t, err, &refused, "%s, %s: %+v", c.Name, row, policy)
+					require.ErrorAs(t, err, &refused, "%s, %s: %+v", c.Name, entry, policy)
 					require.Contains(t, []graph.Reason{graph.ReasonPolicy, graph.ReasonShape}, refused.Reason, c.Name) // clusters have no dense attention
-				case row == "cuda mma":
+				case entry == "cuda mma":
 					require.NoError(t, err, "%s: %+v", c.Name, policy)
 				}
 			}
@@ -437,12 +437,12 @@ func TestDecodePolicy(t *testing.T) {
 // decodingPlans returns the plans of all cases of decoding and of filling their caches.
 func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 	for _, c := range opcases.Decodings() {
-		for _, s := range storages {
+		for _, s := range elemTypes {
 			op, site := decodingOp(t, c, s)
-			for _, row := range append([]string{"cuda"}, fastDecoding...) {
+			for _, entry := range append([]string{"cuda"}, fastDecoding...) {
 				for _, gpu := range decodingGPUs(h200, c) {
-					p, err := planOf(gpu, row, op, site)
-					if row == "cuda" && c.GateHidden == 0 {
+					p, err := planOf(gpu, entry, op, site)
+					if entry == "cuda" && c.GateHidden == 0 {
 						require.NoError(t, err)
 					}
 					if err == nil {
@@ -456,7 +456,7 @@ func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 	return plans
 }
 
-func fillPlan(t *testing.T, c opcases.Decoding, s storage) *kernels.Plan {
+func fillPlan(t *testing.T, c opcases.Decoding, s elemType) *kernels.Plan {
 	k, n, dt := decodingCache(c, s), c.Tokens, dtypes[s.Type]
 	var in []ops.Operand
 	add := func(n int) {

@@ -40,12 +40,12 @@ func TestDecodeTime(t *testing.T) {
 			if x.batch, x.tokens = size[0], size[1]; x.dense && x.batch*x.tokens > 1<<20 {
 				continue
 			}
-			for _, row := range fastDecoding {
-				if x.dense && row == "cuda cluster" { // has no dense attention
+			for _, entry := range fastDecoding {
+				if x.dense && entry == "cuda cluster" { // has no dense attention
 					continue
 				}
 				if words[0] == "1" || slices.Contains(words, fmt.Sprintf("%s/%d/%d", x.name, x.batch, x.tokens)) {
-					x.time(t, dev, row)
+					x.time(t, dev, entry)
 					dev.reset(t)
 				}
 			}
@@ -53,7 +53,7 @@ func TestDecodeTime(t *testing.T) {
 	}
 }
 
-func (x decodeTime) time(t *testing.T, dev *gpu, row string) {
+func (x decodeTime) time(t *testing.T, dev *gpu, entry string) {
 	pages, pairs, params := x.tokens/512+1, 3, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}
 	if x.dense {
 		pairs, params = 1, ops.Params{}
@@ -91,7 +91,7 @@ func (x decodeTime) time(t *testing.T, dev *gpu, row string) {
 	for _, o := range []ops.Operand{operand(ops.BFloat16, x.batch, 1, x.heads, x.dim), operand(tensor.Int32, x.batch, 1, x.kvHeads, max(1, c.TopN)), operand(tensor.Int32, x.batch, x.kvHeads, 3)} {
 		out = append(out, arg{o, dev.room(t, int64(o.Bytes()))})
 	}
-	plan := testutil.Must(planOf(dev.properties(), row, op, graph.Site{In: siteOf(in, nil).In, Out: siteOf(nil, out).Out}))(t)
+	plan := testutil.Must(planOf(dev.properties(), entry, op, graph.Site{In: siteOf(in, nil).In, Out: siteOf(nil, out).Out}))(t)
 	room := dev.room(t, plan.WorkBytes())
 	var b bound
 	layers := func() {
@@ -128,5 +128,5 @@ func (x decodeTime) time(t *testing.T, dev *gpu, row string) {
 	for i, s := range seconds[1:] {
 		times += fmt.Sprintf(" %s %v %.1f us", strings.TrimPrefix(plan.Steps[i].Kernel, "nsa_decode_"), plan.Steps[i].Grid, 1e6*s)
 	}
-	fmt.Printf("%s, %s B=%d S=%d: %.2f us a step, %.2f TB/s;%s\n", row, x.name, x.batch, x.tokens, 1e6*step, read/step/1e12, times)
+	fmt.Printf("%s, %s B=%d S=%d: %.2f us a step, %.2f TB/s;%s\n", entry, x.name, x.batch, x.tokens, 1e6*step, read/step/1e12, times)
 }

@@ -87,8 +87,8 @@ func (g *gpu) properties() kernels.GPU {
 	}
 }
 
-// variants returns choices of kernels: the row that the device gets, the row that it gets with one multiprocessor, the row for
-// devices of any capability, and the general kernels with each size of tiles.
+// variants returns the kernels that the device gets, those that it gets with one multiprocessor, those for devices of any capability,
+// and the general kernels with each size of tiles.
 func (g *gpu) variants() []variant {
 	p := g.properties()
 	one := p

@@ -1,10 +1,10 @@
-// Package kernels holds what all CUDA kernels of this module share: the table of implementations, launches, fat binaries.
+// Package kernels holds what all CUDA kernels of this module share: the table of kernels, launches, fat binaries.
 //
 // The kernels are CUDA C++ in the folders below this one, a .cu file for each op or family of ops. go generate compiles each file
 // into a fat binary: code for sm_80, sm_89 and sm_90a, and PTX for newer devices. manifest.json lists the sources of each binary; a
 // test fails if a binary was made from other sources. These packages need no CUDA toolkit, neither to build nor to run.
 //
-// An Implementation of an op is a row of the table: the types of the operands, a guard, and a function that builds the launches
+// An Entry of the table is one way to run an op: the types of the operands, and a function that builds the launches
 //
 //	func softmax(b *kernels.Builder, _ ops.SoftmaxOp) error {
 //		x, y := b.In[0], b.Out[0]
@@ -18,7 +18,7 @@
 // Packed.Place fill in the addresses whenever they change. Work memory is aligned to 256 bytes and its content is undefined. A
 // kernel writes all of its outputs and reads none of them first.
 //
-// A size or type that the kernels do not support is a *graph.Unsupported error.
+// The function is the guard, too: it returns a *graph.Unsupported error for sizes or types that the kernels do not take.
 //
 // Tests: harness_test.go compares a device with the oracle, cases_test.go runs every op on a GPU, host_test.go the kernels on the CPU,
 // attention_*_test.go says which kernel takes which size, layout_test.go holds arguments to the layout of C.

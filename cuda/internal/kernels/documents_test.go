@@ -16,26 +16,26 @@ import (
 )
 
 // packedCases returns cases in a type, those that ops have kernels for.
-func packedCases(t testing.TB, typ storage, list []opcases.Case) (cases []stored) {
+func packedCases(t testing.TB, typ elemType, list []opcases.Case) (cases []typedCase) {
 	for _, c := range list {
-		if x, ok := store(t, c, typ, aligned); ok {
+		if x, ok := withType(t, c, typ, aligned); ok {
 			cases = append(cases, x)
 		}
 	}
 	return cases
 }
 
-// attentionOf returns the attention ops of cases, and the choice of blocks.
-func attentionOf(cases []stored) (attention []stored, choice stored) {
+// attentionOf returns the attention ops of cases, and block selection.
+func attentionOf(cases []typedCase) (attention []typedCase, selection typedCase) {
 	for _, x := range cases {
 		switch {
 		case x.Mask != nil:
 			attention = append(attention, x)
 		case x.Choice != nil:
-			choice = x
+			selection = x
 		}
 	}
-	return attention, choice
+	return attention, selection
 }
 
 // randomLengths returns the lengths of documents in rows of S tokens: none, one, less than a block, a block, or any.
@@ -69,7 +69,7 @@ func randomDocuments(t *testing.T, dev device, tries int, sizes ...int) {
 	for i := range tries {
 		c := packedSizes[sizes[i%len(sizes)]]
 		list := opcases.OfDocuments(c.Sizes, c.Params, randomLengths(rng, c.B, c.S, c.BlockLen), opcases.Small)
-		compareAll(t, dev, packedCases(t, storages[i/len(sizes)%len(storages)], list))
+		compareAll(t, dev, packedCases(t, elemTypes[i/len(sizes)%len(elemTypes)], list))
 	}
 }
 
@@ -77,13 +77,13 @@ func randomDocuments(t *testing.T, dev device, tries int, sizes ...int) {
 // Two are long, one is shorter than a block, and one has a single token.
 func lengthsOf(s int) []int { return []int{s / 2, 1, 3, s - s/2 - 4} }
 
-// onPackedSizes calls f with the attention ops and the choice of blocks of documents.
-func onPackedSizes(t *testing.T, types []storage, f func(t *testing.T, attention []stored, choice stored)) {
+// onPackedSizes calls f with the attention ops and block selection of documents.
+func onPackedSizes(t *testing.T, types []elemType, f func(t *testing.T, attention []typedCase, selection typedCase)) {
 	for i, c := range packedSizes {
 		for j, typ := range types {
 			if c.B = 1; len(types) == 1 || (i+j)%2 == 0 {
-				attention, choice := attentionOf(packedCases(t, typ, opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
-				f(t, attention, choice)
+				attention, selection := attentionOf(packedCases(t, typ, opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
+				f(t, attention, selection)
 			}
 		}
 	}
@@ -93,15 +93,15 @@ func onPackedSizes(t *testing.T, types []storage, f func(t *testing.T, attention
 // that do not see them.
 func TestDocumentsOfNaNAndInfOnGPU(t *testing.T) {
 	dev := openGPU(t)
-	onPackedSizes(t, storages, func(t *testing.T, attention []stored, choice stored) {
+	onPackedSizes(t, elemTypes, func(t *testing.T, attention []typedCase, selection typedCase) {
 		compareSpoiled(t, dev, attention, []int{0, 16, 33, 63, 66, 74, 75, 76, 79, 80, 98})
-		compareSpoiledChoice(t, dev, choice)
+		compareSpoiledSelection(t, dev, selection)
 	})
 }
 
 func TestDocumentsOfLargeLogitsOnGPU(t *testing.T) {
 	dev := openGPU(t)
-	onPackedSizes(t, storages, func(t *testing.T, attention []stored, _ stored) {
+	onPackedSizes(t, elemTypes, func(t *testing.T, attention []typedCase, _ typedCase) {
 		compareLargeLogits(t, dev, attention, []int{-1, 5, 11, 50})
 	})
 }
@@ -116,11 +116,11 @@ func TestRowsThatTakeDocuments(t *testing.T) {
 			if taken[name] != nil {
 				continue
 			}
-			for _, row := range []string{"cuda wgmma", "cuda mma", "cuda"} {
-				_, err := planOf(h200, row, call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
+			for _, entry := range []string{"cuda wgmma", "cuda mma", "cuda"} {
+				_, err := planOf(h200, entry, call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
 				if err == nil {
-					taken[name] = append(taken[name], row)
-				} else if row != "cuda" && (x.Mask != nil || x.Choice != nil) {
+					taken[name] = append(taken[name], entry)
+				} else if entry != "cuda" && (x.Mask != nil || x.Choice != nil) {
 					wantRefusal(t, name, err, graph.ReasonSequences)
 				}
 			}
@@ -148,7 +148,7 @@ func wrongBoundaries(t *testing.T, dev device, tries int) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	op := ops.DocumentTableOp{Batch: B, Seq: S, BlockLen: 4, Stride: 2}
 	for range tries {
-		x := &bench{t: t, dev: dev, memory: map[kernels.Ptr]buffer{}}
+		x := &fixture{t: t, dev: dev, memory: map[kernels.Ptr]buffer{}}
 		cu := make([]int32, B+1+rng.IntN(600))
 		for i := range cu {
 			cu[i] = []int32{int32(rng.IntN(B*S + 1)), int32(rng.Uint32()), -1, math.MaxInt32, math.MinInt32}[max(0, rng.IntN(9)-4)]

@@ -18,16 +18,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// onBench runs f on the host and on a GPU, in all types, on aligned arrays and on arrays off their alignment.
-func onBench(t *testing.T, f func(t *testing.T, x *bench)) {
+// onFixture runs f on the host and on a GPU, in all types, on aligned arrays and on arrays off their alignment.
+func onFixture(t *testing.T, f func(t *testing.T, x *fixture)) {
 	for where, open := range map[string]func(*testing.T) device{"host": hostDevice, "gpu": func(t *testing.T) device { return openGPU(t) }} {
 		t.Run(where, func(t *testing.T) {
 			dev := open(t)
-			for _, s := range storages {
+			for _, s := range elemTypes {
 				for skew, name := range []string{"aligned", "skewed"} {
 					t.Run(s.Type.String()+"/"+name, func(t *testing.T) {
 						defer dev.reset(t)
-						f(t, &bench{t, s, dev, skew, map[kernels.Ptr]buffer{}})
+						f(t, &fixture{t, s, dev, skew, map[kernels.Ptr]buffer{}})
 					})
 				}
 			}
@@ -36,9 +36,9 @@ func onBench(t *testing.T, f func(t *testing.T, x *bench)) {
 }
 
 func TestActivationsOfLargeInputsMatchOracle(t *testing.T) {
-	onBench(t, func(t *testing.T, x *bench) {
+	onFixture(t, func(t *testing.T, x *fixture) {
 		values := x.roundAll([]float64{-1e4, -100, -20, 0, 20, 100, 1e4})
-		a, y, z := x.in(x.storage, values, 7), x.out(x.storage, 7), x.out(x.storage, 7)
+		a, y, z := x.in(x.elemType, values, 7), x.out(x.elemType, 7), x.out(x.elemType, 7)
 		x.run(ops.SiLUOp{}, a, y)
 		x.run(ops.SigmoidOp{}, a, z)
 		testutil.Within(t, "silu", x.get(y), ref.SiLU(ref.From(values, 7)).Data, x.tolerance())
@@ -48,7 +48,7 @@ func TestActivationsOfLargeInputsMatchOracle(t *testing.T) {
 
 // TestSoftmaxOfInfinitiesMatchesOracle: a row that sees nothing, and one that does not see its first column.
 func TestSoftmaxOfInfinitiesMatchesOracle(t *testing.T) {
-	onBench(t, func(t *testing.T, x *bench) {
+	onFixture(t, func(t *testing.T, x *fixture) {
 		for _, c := range [][2]int{{5, 3}, {33, 31}, {7, 1024}, {3, 1025}, {2, 20001}} {
 			values := x.roundAll(testutil.Normal(3, c[0]*c[1]))
 			values[0] = math.Inf(-1)
@@ -56,9 +56,9 @@ func TestSoftmaxOfInfinitiesMatchesOracle(t *testing.T) {
 				values[c[1]*(c[0]-1)+i] = math.Inf(-1)
 			}
 			dy := x.roundAll(testutil.Normal(4, len(values)))
-			y, dx := x.out(x.storage, c[:]...), x.out(x.storage, c[:]...)
-			x.run(ops.SoftmaxOp{}, x.in(x.storage, values, c[:]...), y)
-			x.run(ops.SoftmaxGradOp{}, y, x.in(x.storage, dy, c[:]...), dx)
+			y, dx := x.out(x.elemType, c[:]...), x.out(x.elemType, c[:]...)
+			x.run(ops.SoftmaxOp{}, x.in(x.elemType, values, c[:]...), y)
+			x.run(ops.SoftmaxGradOp{}, y, x.in(x.elemType, dy, c[:]...), dx)
 			testutil.Within(t, fmt.Sprint("softmax ", c), x.get(y), ref.Softmax(ref.From(values, c[:]...)).Data, x.tolerance())
 			want := ref.SoftmaxGrad(ref.From(x.get(y), c[:]...), ref.From(dy, c[:]...))
 			testutil.Within(t, fmt.Sprint("gradient of softmax ", c), x.get(dx), want.Data, x.tolerance())
@@ -67,12 +67,12 @@ func TestSoftmaxOfInfinitiesMatchesOracle(t *testing.T) {
 }
 
 func TestEmbeddingOfAWrongIDIsNaN(t *testing.T) {
-	onBench(t, func(t *testing.T, x *bench) {
+	onFixture(t, func(t *testing.T, x *fixture) {
 		weight, grads, ids := f32.roundAll(testutil.Normal(1, 4*3)), x.roundAll(testutil.Normal(2, 3*3)), x.ints(3, -1, 4)
 		ids.Shape = tensor.Shape{1, 3}
 		y, dw := x.out(f32, 1, 3, 3), x.out(f32, 4, 3)
 		x.run(ops.EmbeddingOp{}, x.in(f32, weight, 4, 3), ids, y)
-		x.run(ops.EmbeddingGradOp{Vocab: 4}, ids, x.in(x.storage, grads, 1, 3, 3), dw)
+		x.run(ops.EmbeddingGradOp{Vocab: 4}, ids, x.in(x.elemType, grads, 1, 3, 3), dw)
 		testutil.Within(t, "known row", x.get(y)[:3], weight[9:], 0)
 		for _, v := range x.get(y)[3:] {
 			require.True(t, math.IsNaN(v), "row of a wrong id has %v, want NaN", v)
@@ -82,7 +82,7 @@ func TestEmbeddingOfAWrongIDIsNaN(t *testing.T) {
 }
 
 func TestCrossEntropyOfAWrongTargetIsNaN(t *testing.T) {
-	onBench(t, func(t *testing.T, x *bench) {
+	onFixture(t, func(t *testing.T, x *fixture) {
 		loss, lse := x.out(f32), x.out(f32, 3)
 		in := []arg{x.in(f32, testutil.Normal(1, 3*5), 3, 5), x.ints(1, 5, 2)}
 		runOp(t, x.dev, x.dev.variants()[0], ops.CrossEntropyOp{}, in, []arg{loss, lse})
@@ -92,9 +92,9 @@ func TestCrossEntropyOfAWrongTargetIsNaN(t *testing.T) {
 
 // TestCrossEntropyOfLargeLogitsIsExact: an offset of all logits of a row changes neither the loss nor the gradient.
 func TestCrossEntropyOfLargeLogitsIsExact(t *testing.T) {
-	onBench(t, func(t *testing.T, x *bench) {
+	onFixture(t, func(t *testing.T, x *fixture) {
 		for _, offset := range []float64{0, 100, -1e3, 1e6, -3e38} {
-			loss, lse, d := x.out(f32), x.out(f32, 2), x.out(x.storage, 2, 4)
+			loss, lse, d := x.out(f32), x.out(f32, 2), x.out(x.elemType, 2, 4)
 			logits, targets := x.in(f32, []float64{offset, offset, offset, offset, 1, 1, 1, 1}, 2, 4), x.ints(2, 0)
 			runOp(t, x.dev, x.dev.variants()[0], ops.CrossEntropyOp{}, []arg{logits, targets}, []arg{loss, lse})
 			testutil.Within(t, fmt.Sprint("loss at ", offset), x.get(loss), []float64{math.Log(4)}, f32.tolerance())
@@ -105,10 +105,10 @@ func TestCrossEntropyOfLargeLogitsIsExact(t *testing.T) {
 }
 
 func TestCastsCopiesAndFillsKeepValues(t *testing.T) {
-	onBench(t, func(t *testing.T, x *bench) {
+	onFixture(t, func(t *testing.T, x *fixture) {
 		for _, n := range []int{1, 3, 1000, 4099} {
 			values := f32.roundAll(testutil.Normal(40, n))
-			y, back, same := x.out(x.storage, n), x.out(f32, n), x.out(x.storage, n)
+			y, back, same := x.out(x.elemType, n), x.out(f32, n), x.out(x.elemType, n)
 			to, from := any(ops.CastOp{To: dtypes[x.Type]}), any(ops.CastOp{To: tensor.Float32})
 			if x.Type == kernels.F32 { // no cast is from float32 to float32
 				to, from = ops.AddGradOp{}, ops.AddGradOp{}
@@ -134,17 +134,17 @@ func TestCastsCopiesAndFillsKeepValues(t *testing.T) {
 
 // TestGradientsOfWeightsHaveTheSameBits whether a residual is added to the other gradient, and whether that one is computed.
 func TestGradientsOfWeightsHaveTheSameBits(t *testing.T) {
-	onBench(t, func(t *testing.T, x *bench) {
+	onFixture(t, func(t *testing.T, x *fixture) {
 		normal := func(seed uint64, shape ...int) arg {
-			return x.in(x.storage, testutil.Normal(seed, tensor.Shape(shape).TotalSize()), shape...)
+			return x.in(x.elemType, testutil.Normal(seed, tensor.Shape(shape).TotalSize()), shape...)
 		}
 		v := x.dev.variants()[0]
 		in, w, dy, dw := normal(1, 300, 512), x.in(f32, testutil.Normal(2, 512), 512), normal(3, 300, 512), [2]arg{x.out(f32, 512), x.out(f32, 512)}
-		runOp(t, x.dev, v, ops.RMSNormGradOp{Eps: 1e-6}, []arg{in, w, dy}, []arg{x.out(x.storage, 300, 512), dw[0]})
-		runOp(t, x.dev, v, ops.RMSNormGradAddOp{Eps: 1e-6}, []arg{in, w, dy, normal(4, 300, 512)}, []arg{x.out(x.storage, 300, 512), dw[1]})
+		runOp(t, x.dev, v, ops.RMSNormGradOp{Eps: 1e-6}, []arg{in, w, dy}, []arg{x.out(x.elemType, 300, 512), dw[0]})
+		runOp(t, x.dev, v, ops.RMSNormGradAddOp{Eps: 1e-6}, []arg{in, w, dy, normal(4, 300, 512)}, []arg{x.out(x.elemType, 300, 512), dw[1]})
 		require.Equal(t, x.bytes(dw[0]), x.bytes(dw[1]))
 		w, dy, dw = normal(5, 48, 512), normal(6, 300, 48), [2]arg{x.out(f32, 48, 512), x.out(f32, 48, 512)}
-		runOp(t, x.dev, v, ops.LinearsGradOp{In: 512, Terms: [ops.MaxLinears]int{1}}, []arg{in, dy, w}, []arg{x.out(x.storage, 300, 512), dw[0]})
+		runOp(t, x.dev, v, ops.LinearsGradOp{In: 512, Terms: [ops.MaxLinears]int{1}}, []arg{in, dy, w}, []arg{x.out(x.elemType, 300, 512), dw[0]})
 		runOp(t, x.dev, v, ops.LinearsGradOp{In: 512, Terms: [ops.MaxLinears]int{1}, WeightsOnly: true}, []arg{in, dy}, []arg{dw[1]})
 		require.Equal(t, x.bytes(dw[0]), x.bytes(dw[1]))
 	})
@@ -154,9 +154,9 @@ func TestGradientsOfWeightsHaveTheSameBits(t *testing.T) {
 func TestLinearsOfAdjacentWeightsAreNotCopied(t *testing.T) {
 	const rows, in = 65, 24 // more rows than the kernels for few rows take
 	outs := []int{16, 5, 8}
-	onBench(t, func(t *testing.T, x *bench) {
+	onFixture(t, func(t *testing.T, x *fixture) {
 		normal := func(seed uint64, shape ...int) arg {
-			return x.in(x.storage, testutil.Normal(seed, tensor.Shape(shape).TotalSize()), shape...)
+			return x.in(x.elemType, testutil.Normal(seed, tensor.Shape(shape).TotalSize()), shape...)
 		}
 		input, ws, dws := normal(1, rows, in), normal(2, 29, in), x.out(f32, 29, in)
 		parts := func(whole arg) (list []arg) {
@@ -169,9 +169,9 @@ func TestLinearsOfAdjacentWeightsAreNotCopied(t *testing.T) {
 		}
 		var ys, dys []arg
 		for i, n := range outs {
-			ys, dys = append(ys, x.out(x.storage, rows, n)), append(dys, normal(uint64(3+i), rows, n))
+			ys, dys = append(ys, x.out(x.elemType, rows, n)), append(dys, normal(uint64(3+i), rows, n))
 		}
-		dx := x.out(x.storage, rows, in)
+		dx := x.out(x.elemType, rows, in)
 		run := func(follows bool, op any, in, out []arg, runs ...arg) {
 			site := siteOf(in, out)
 			for _, a := range slices.Concat(in, out) {

@@ -33,10 +33,10 @@ type device interface {
 	otherOrder()         // reverses the order of threads, if the device can: a race would show
 }
 
-// variant is a choice of kernels: the name of a row, or "" for the first row that takes the operands, and the properties of a
+// variant selects kernels: by the name of an entry, or "" for the first entry that takes the operands, and the properties of a
 // device.
 type variant struct {
-	row string
+	entry string
 	kernels.GPU
 }
 
@@ -71,20 +71,20 @@ func siteOf(in, out []arg) (s graph.Site) {
 	return s
 }
 
-// planOf builds the first row with the given name, or of any name if row is "", that takes the op.
-func planOf(gpu kernels.GPU, row string, op any, s graph.Site) (*kernels.Plan, error) {
-	err, taken := fmt.Errorf("no row %q for %T", row, op), false
+// planOf builds the first entry with the given name, or of any name if that is "", that takes the op.
+func planOf(gpu kernels.GPU, name string, op any, s graph.Site) (*kernels.Plan, error) {
+	err, taken := fmt.Errorf("no entry %q for %T", name, op), false
 	s.Spec, _ = op.(ops.Spec)
 	if _, one := op.(ops.DocumentTableOp); one {
-		row = "" // the table comes before ops of every row
+		name = "" // the table of documents comes before ops of every entry
 	}
-	for _, r := range all.Table().Of(op) {
-		if row != "" && r.Name != row || taken && !r.Takes(s) {
+	for _, e := range all.Table().Of(op) {
+		if name != "" && e.Name != name || taken && !e.Takes(s) {
 			continue
 		}
-		taken = r.Takes(s)
+		taken = e.Takes(s)
 		var p *kernels.Plan
-		if p, err = r.Plan(op, s, gpu, nil); err == nil {
+		if p, err = e.Plan(op, s, gpu, nil); err == nil {
 			return p, nil
 		}
 	}
@@ -135,7 +135,7 @@ func (b bound) run(t testing.TB, dev device) {
 // runOp runs an op on dev over poisoned work memory. The margins of that memory must not change.
 func runOp(t testing.TB, dev device, v variant, op any, in, out []arg) {
 	t.Helper()
-	runPlan(t, dev, testutil.Must(planOf(v.GPU, v.row, op, siteOf(in, out)))(t), slices.Concat(in, out)...)
+	runPlan(t, dev, testutil.Must(planOf(v.GPU, v.entry, op, siteOf(in, out)))(t), slices.Concat(in, out)...)
 }
 
 func runPlan(t testing.TB, dev device, p *kernels.Plan, args ...arg) {
@@ -174,37 +174,37 @@ func (b buffer) bytes(t testing.TB, dev device) []byte {
 	return all[before : before+b.n]
 }
 
-// bench places arrays of a type on a device, aligned or not, and runs ops on them.
-type bench struct {
+// fixture places arrays of a type on a device, aligned or not, and runs ops on them.
+type fixture struct {
 	t testing.TB
-	storage
+	elemType
 	dev    device
 	skew   int // elements by which arrays lie off their alignment
 	memory map[kernels.Ptr]buffer
 }
 
-func (x *bench) place(o ops.Operand, data []byte) arg {
+func (x *fixture) place(o ops.Operand, data []byte) arg {
 	m := place(x.t, x.dev, data, x.skew*o.Bytes()/o.Elements())
 	x.memory[m.at] = m
 	return arg{o, m.at}
 }
 
-func (x *bench) in(s storage, values []float64, shape ...int) arg {
+func (x *fixture) in(s elemType, values []float64, shape ...int) arg {
 	return x.place(operand(dtypes[s.Type], shape...), s.encode(values))
 }
 
-func (x *bench) ints(values ...int32) arg {
+func (x *fixture) ints(values ...int32) arg {
 	return x.place(operand(tensor.Int32, len(values)), encodeInts(values))
 }
 
-func (x *bench) out(s storage, shape ...int) arg {
+func (x *fixture) out(s elemType, shape ...int) arg {
 	o := operand(dtypes[s.Type], shape...)
 	return x.place(o, poison(o.Bytes()))
 }
 
-func (x *bench) bytes(a arg) []byte  { return x.memory[a.at].bytes(x.t, x.dev) }
-func (x *bench) get(a arg) []float64 { return storageOf(a.Dtype).decode(x.bytes(a)) }
-func (x *bench) run(op any, args ...arg) { // the last one is the output
+func (x *fixture) bytes(a arg) []byte  { return x.memory[a.at].bytes(x.t, x.dev) }
+func (x *fixture) get(a arg) []float64 { return elemTypeOf(a.Dtype).decode(x.bytes(a)) }
+func (x *fixture) run(op any, args ...arg) { // the last one is the output
 	runOp(x.t, x.dev, x.dev.variants()[0], op, args[:len(args)-1], args[len(args)-1:])
 }
 
@@ -217,46 +217,46 @@ func wantRefusal(t testing.TB, what any, err error, reason graph.Reason) {
 	}
 }
 
-// storage is a type of elements with the number of bits of its significand, the implicit one included.
-type storage struct {
+// elemType is a type of elements with the number of bits of its significand, the implicit one included.
+type elemType struct {
 	kernels.Type
 	bits int
 }
 
 var (
-	f32      = storage{kernels.F32, 24}
-	bf16     = storage{kernels.BF16, 8}
-	f16      = storage{kernels.F16, 11}
-	storages = []storage{f32, bf16, f16}
+	f32       = elemType{kernels.F32, 24}
+	bf16      = elemType{kernels.BF16, 8}
+	f16       = elemType{kernels.F16, 11}
+	elemTypes = []elemType{f32, bf16, f16}
 )
 
 // dtypes are the types of elements by their storage types.
 var dtypes = [...]tensor.Dtype{kernels.F32: tensor.Float32, kernels.BF16: ops.BFloat16, kernels.F16: ops.Float16}
 
-// storageOf returns the storage of float32 or of a type in half precision.
-func storageOf(dt tensor.Dtype) storage {
-	for _, s := range storages {
+// elemTypeOf returns the elemType of float32 or of a type in half precision.
+func elemTypeOf(dt tensor.Dtype) elemType {
+	for _, s := range elemTypes {
 		if dtypes[s.Type] == dt {
 			return s
 		}
 	}
-	return storage{}
+	return elemType{}
 }
 
 // unit is the unit roundoff: 2^-8 for bfloat16, 2^-11 for float16.
-func (s storage) unit() float64 { return math.Ldexp(1, -s.bits) }
+func (s elemType) unit() float64 { return math.Ldexp(1, -s.bits) }
 
 // tolerance is how far one result may be off, relative to the largest magnitude M of its array. In float32 it is 1e-5. In half
 // precision it follows from the rounding of results, which no implementation that stores them in the type escapes. Half a unit in
 // the last place of M is between uM/2 and uM, for the unit roundoff u. So twice the error of a naive implementation is at least
 // between uM and 2uM. bfloat16 has the lower end u. float16 has the upper end 2u, since the error of float32 sums counts beside its
 // u.
-func (s storage) tolerance() float64 {
+func (s elemType) tolerance() float64 {
 	return map[kernels.Type]float64{kernels.F32: 1e-5, kernels.BF16: bf16.unit(), kernels.F16: 2 * f16.unit()}[s.Type]
 }
 
 // round returns the nearest value of the type.
-func (s storage) round(x float64) float64 {
+func (s elemType) round(x float64) float64 {
 	switch s.Type {
 	case kernels.BF16:
 		return testutil.FromBFloat16(testutil.BFloat16(x))
@@ -266,7 +266,7 @@ func (s storage) round(x float64) float64 {
 	return float64(float32(x))
 }
 
-func (s storage) roundAll(x []float64) []float64 {
+func (s elemType) roundAll(x []float64) []float64 {
 	y := make([]float64, len(x))
 	for i, v := range x {
 		y[i] = s.round(v)
@@ -274,11 +274,13 @@ func (s storage) roundAll(x []float64) []float64 {
 	return y
 }
 
-func (s storage) tensor(x *ref.Tensor) *ref.Tensor { return ref.From(s.roundAll(x.Data), x.Shape...) }
+func (s elemType) tensor(x *ref.Tensor) *ref.Tensor { return ref.From(s.roundAll(x.Data), x.Shape...) }
 
 // encode stores values in the type, rounded to nearest even.
-func (s storage) encode(values []float64) []byte { return opcases.EncodeFloats(dtypes[s.Type], values) }
-func (s storage) decode(data []byte) []float64   { return opcases.DecodeFloats(dtypes[s.Type], data) }
+func (s elemType) encode(values []float64) []byte {
+	return opcases.EncodeFloats(dtypes[s.Type], values)
+}
+func (s elemType) decode(data []byte) []float64 { return opcases.DecodeFloats(dtypes[s.Type], data) }
 
 func encodeInts(x []int32) []byte {
 	var b []byte

@@ -150,10 +150,10 @@ func (h *host) launch(t testing.TB, l *kernels.Launch, argument []byte) {
 	group.Wait()
 }
 
-// mmaHost runs the kernels on tensor cores, and no others.
+// mmaHost runs the kernels on tensor cores: mma, and those of an H200.
 type mmaHost struct{ device }
 
-// A GPU with one multiprocessor gets tall tiles, and thread blocks of warp groups that go through several tiles.
+// A GPU with one multiprocessor gets tall tiles, and thread blocks of wgmma kernels that iterate over several tiles.
 func (mmaHost) variants() []variant {
 	one := h200
 	one.SMs = 1
@@ -165,11 +165,11 @@ type preferredHost struct{ device }
 
 func (preferredHost) variants() []variant { return mmaHost{}.variants()[2:] }
 
-// attentionOnHost returns the cases of attention at sizes at which dev takes all of them, and the choice of blocks at other sizes,
+// attentionOnHost returns the cases of attention at sizes at which dev takes all of them, and block selection at other sizes,
 // too. The pairs of a row and a key, times their dims, are at most `most`. The types are used in turn. Of two cases that run the
 // same kernels it leaves one out: dense attention is a window of S, and the lists of the selected branch have a second case without
 // visible keys.
-func attentionOnHost(t *testing.T, dev device, most int, types ...storage) (list []stored) {
+func attentionOnHost(t *testing.T, dev device, most int, types ...elemType) (list []typedCase) {
 	for i, s := range opcases.AttentionSizes() {
 		if s.B*s.Hq*s.S*s.S*(s.D+s.Dv) > most || s.Size != opcases.Small {
 			continue
@@ -178,14 +178,14 @@ func attentionOnHost(t *testing.T, dev device, most int, types ...storage) (list
 			branch, _, _ := strings.Cut(c.Name, " {")
 			return branch == "dense" && s.Window < s.S || branch == "window" && s.Window >= s.S || branch == "selected" && s.S > 8
 		})
-		var taken []stored
+		var taken []typedCase
 		for _, c := range cases {
-			if x, _ := store(t, c, types[i%len(types)], aligned); x.takenBy(t, dev.variants()[0]) {
+			if x, _ := withType(t, c, types[i%len(types)], aligned); x.takenBy(t, dev.variants()[0]) {
 				taken = append(taken, x)
 			}
 		}
 		if len(taken) < len(cases) {
-			taken = slices.DeleteFunc(taken, func(x stored) bool { return x.Choice == nil })
+			taken = slices.DeleteFunc(taken, func(x typedCase) bool { return x.Choice == nil })
 		}
 		list = append(list, taken...)
 	}
@@ -194,7 +194,7 @@ func attentionOnHost(t *testing.T, dev device, most int, types ...storage) (list
 
 func TestAttentionMatchesOracleOnHost(t *testing.T) {
 	dev := hostDevice(t)
-	compareAll(t, dev, attentionOnHost(t, dev, 3_600_000, storages...))
+	compareAll(t, dev, attentionOnHost(t, dev, 3_600_000, elemTypes...))
 }
 
 func TestTensorCoreAttentionMatchesOracleOnHost(t *testing.T) {
@@ -202,24 +202,24 @@ func TestTensorCoreAttentionMatchesOracleOnHost(t *testing.T) {
 	compareAll(t, dev, attentionOnHost(t, dev, 9_000_000, bf16, f16))
 }
 
-// TestAttentionOfWideDimsMatchesOracleOnHost: dims that only kernels on warp groups, and the general ones, take.
+// TestAttentionOfWideDimsMatchesOracleOnHost: dims that only wgmma kernels, and the general ones, take.
 func TestAttentionOfWideDimsMatchesOracleOnHost(t *testing.T) {
 	dev := preferredHost{hostDevice(t)}
 	list := attentionOnHost(t, dev, 22_000_000, bf16, f16)
-	compareAll(t, dev, slices.DeleteFunc(list, func(x stored) bool { return !isWide(x.operands[0].Shape[3], x.operands[2].Shape[3]) }))
+	compareAll(t, dev, slices.DeleteFunc(list, func(x typedCase) bool { return !isWide(x.operands[0].Shape[3], x.operands[2].Shape[3]) }))
 }
 
 func isWide(D, Dv int) bool { return max(D, Dv) > 128 }
 
 // TestLayersMatchOracleOnHost runs the small cases of all other ops, the types and arrangements in turn.
 func TestLayersMatchOracleOnHost(t *testing.T) {
-	var list []stored
+	var list []typedCase
 	for i, c := range opcases.Layers() {
 		if c.Size != opcases.Small {
 			continue
 		}
-		for j, s := range storages {
-			x, ok := store(t, c, s, arrangement((i+j)%3))
+		for j, s := range elemTypes {
+			x, ok := withType(t, c, s, arrangement((i+j)%3))
 			if ok && !ofFewRows(x.spec()) { // those are in TestFewRowsMatchOracleOnHost
 				list = append(list, x)
 			}
@@ -236,17 +236,17 @@ func TestDocumentsMatchOracleOnHost(t *testing.T) {
 		if c.Size != opcases.Small {
 			continue
 		}
-		if x, ok := store(t, c, storages[i%len(storages)], aligned); ok {
-			compareAll(t, h, []stored{x})
+		if x, ok := withType(t, c, elemTypes[i%len(elemTypes)], aligned); ok {
+			compareAll(t, h, []typedCase{x})
 		}
 		if c.Mask == nil && c.Choice == nil {
 			continue
 		}
-		x, _ := store(t, c, storages[1+i%2], aligned)
+		x, _ := withType(t, c, elemTypes[1+i%2], aligned)
 		if isWide(x.operands[0].Shape[3], x.operands[2].Shape[3]) {
-			compareAll(t, preferredHost{h}, []stored{x})
+			compareAll(t, preferredHost{h}, []typedCase{x})
 		} else if x.takenBy(t, fast.variants()[0]) {
-			compareAll(t, fast, []stored{x})
+			compareAll(t, fast, []typedCase{x})
 		}
 	}
 	randomDocuments(t, h, 2, 2)
@@ -258,18 +258,18 @@ func TestDocumentsOfNaNAndInfOnHost(t *testing.T) {
 	h, c := hostDevice(t), packedSizes[0]
 	c.B = 1
 	for i, dev := range []device{h, mmaHost{h}} {
-		attention, choice := attentionOf(packedCases(t, storages[1+i], opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
+		attention, selection := attentionOf(packedCases(t, elemTypes[1+i], opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
 		compareSpoiled(t, dev, attention, []int{33, c.S / 2, c.S - 1})
-		compareSpoiledChoice(t, dev, choice)
+		compareSpoiledSelection(t, dev, selection)
 	}
 }
 
 // TestFewRowsMatchOracleOnHost: linear layers of few rows.
 func TestFewRowsMatchOracleOnHost(t *testing.T) {
 	dev := fewHost{hostDevice(t)}
-	var list []stored
+	var list []typedCase
 	for i, c := range opcases.Layers() {
-		if x, ok := store(t, c, storages[1+i%2], arrangement(i/2%3)); ok && c.Size == opcases.Small && x.takesFew(t) {
+		if x, ok := withType(t, c, elemTypes[1+i%2], arrangement(i/2%3)); ok && c.Size == opcases.Small && x.takesFew(t) {
 			list = append(list, x)
 		}
 	}
@@ -283,7 +283,7 @@ type fewHost struct{ device }
 func (fewHost) variants() []variant { return []variant{{"", h200}} }
 
 // takesFew reports whether the op of a case has kernels for few rows, which are preferred.
-func (x stored) takesFew(t *testing.T) bool {
+func (x typedCase) takesFew(t *testing.T) bool {
 	call := x.plan.Calls[0]
 	_, err := planOf(h200, "cuda few", call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
 	return err == nil
@@ -299,7 +299,7 @@ func TestMatmulMatchesOracleOnHost(t *testing.T) {
 			if c.batch > 10 && (trans == 0 || trans == 3) != (i%2 == 0) {
 				continue // slow; two cases together have all transposes
 			}
-			s := storages[(i+trans)%len(storages)]
+			s := elemTypes[(i+trans)%len(elemTypes)]
 			compareMatmul(t, dev, c, s, s, trans, trans%2 == 0)
 			if c.batch <= 10 && (i+trans)%2 == 0 {
 				compareMatmul(t, dev, c, s, f32, trans, trans >= 2)
@@ -310,7 +310,7 @@ func TestMatmulMatchesOracleOnHost(t *testing.T) {
 
 // onHosts runs f at each size on the kernels on tensor cores, or at wide dims on an H200's, and on the general kernels, with the
 // types in turn. The general kernels skip sizes that are only for other kernels: wide dims, and lists of few of the blocks.
-func onHosts(t *testing.T, sizes []opcases.AttentionSize, f func(t *testing.T, dev device, attention []stored, choice stored)) {
+func onHosts(t *testing.T, sizes []opcases.AttentionSize, f func(t *testing.T, dev device, attention []typedCase, selection typedCase)) {
 	h := hostDevice(t)
 	for i, size := range sizes {
 		var fast device = mmaHost{h}
@@ -321,29 +321,29 @@ func onHosts(t *testing.T, sizes []opcases.AttentionSize, f func(t *testing.T, d
 			if j == 0 && (isWide(size.D, size.Dv) || size.S > 100) {
 				continue
 			}
-			typ := storages[i%len(storages)]
+			typ := elemTypes[i%len(elemTypes)]
 			if j > 0 {
-				typ = storages[1+(max(i, 1)-1)%2] // in half precision
+				typ = elemTypes[1+(max(i, 1)-1)%2] // in half precision
 			}
-			attention, choice := branches(t, size, typ)
+			attention, selection := branches(t, size, typ)
 			if size.S > 100 {
 				attention = attention[2:] // only the selected branch has other kernels for few of the blocks
 			}
-			f(t, dev, attention, choice)
+			f(t, dev, attention, selection)
 		}
 	}
 }
 
 func TestAttentionOfNaNAndInfOnHost(t *testing.T) {
 	aroundTiles := []int{0, 16, 33, 63, 66} // in the first and the last rows and keys of tiles
-	onHosts(t, spoiledSizes, func(t *testing.T, dev device, attention []stored, choice stored) {
+	onHosts(t, spoiledSizes, func(t *testing.T, dev device, attention []typedCase, selection typedCase) {
 		compareSpoiled(t, dev, attention, aroundTiles)
-		compareSpoiledChoice(t, dev, choice)
+		compareSpoiledSelection(t, dev, selection)
 	})
 }
 
 func TestAttentionOfLargeLogitsOnHost(t *testing.T) {
-	onHosts(t, logitSizes, func(t *testing.T, dev device, attention []stored, _ stored) {
+	onHosts(t, logitSizes, func(t *testing.T, dev device, attention []typedCase, _ typedCase) {
 		compareLargeLogits(t, dev, attention, []int{2, 8, 14, 50})
 	})
 }
@@ -352,38 +352,38 @@ func TestStockOpsMatchGorgoniaOnHost(t *testing.T) { compareStock(t, hostDevice(
 
 func TestListedBlocksMatchListsOnHost(t *testing.T) { listedBlocks(t, hostDevice(t), listedSizes) }
 
-// smallHost has one multiprocessor, so its thread blocks go through all tiles.
+// smallHost has one multiprocessor, so its thread blocks iterate over all tiles.
 type smallHost struct{ device }
 
 func (smallHost) variants() []variant { return preferredHost{}.variants()[1:] }
 
 // TestWalksAndPairsMatchOracleOnHost: selected attention by walks and by pairs.
 func TestWalksAndPairsMatchOracleOnHost(t *testing.T) {
-	compareAll(t, smallHost{hostDevice(t)}, storedSelected(t, slices.Concat(walkedSizes, gatheredSizes, randomSelected(4, 100, 40))))
+	compareAll(t, smallHost{hostDevice(t)}, selectedCases(t, slices.Concat(walkedSizes, gatheredSizes, randomSelected(4, 100, 40))))
 }
 
 func TestWalksOfNaNAndInfOnHost(t *testing.T) {
 	dev := smallHost{hostDevice(t)}
-	for _, x := range storedSelected(t, fewWalked()) {
-		compareSpoiled(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
+	for _, x := range selectedCases(t, fewWalked()) {
+		compareSpoiled(t, dev, []typedCase{x}, walkedPositions(x.operands[0].Shape[1]))
 	}
 }
 
 func TestWalksOfLargeLogitsOnHost(t *testing.T) {
-	compareLargeLogits(t, smallHost{hostDevice(t)}, storedSelected(t, fewWalked()), []int{2, 8, 14, 50})
+	compareLargeLogits(t, smallHost{hostDevice(t)}, selectedCases(t, fewWalked()), []int{2, 8, 14, 50})
 }
 
 // TestDecodeOnHost: all cases of decoding, the types in turn, by all kernels that take them.
 func TestDecodeOnHost(t *testing.T) {
 	h := hostDevice(t)
 	for i, c := range opcases.Decodings() {
-		if s := storages[i%3]; decodes(t, "cuda", c, s) {
+		if s := elemTypes[i%3]; decodes(t, "cuda", c, s) {
 			compareDecoding(t, c.Name, h, variant{"cuda", h200}, c, s, 12)
 		}
-		for j, row := range fastDecoding {
-			if s := storages[1+(i+j)%2]; decodes(t, row, c, s) {
+		for j, entry := range fastDecoding {
+			if s := elemTypes[1+(i+j)%2]; decodes(t, entry, c, s) {
 				gpus := decodingGPUs(h200, c)
-				compareDecoding(t, c.Name+", "+row, h, variant{row, gpus[i%len(gpus)]}, c, s, 12)
+				compareDecoding(t, c.Name+", "+entry, h, variant{entry, gpus[i%len(gpus)]}, c, s, 12)
 			}
 		}
 	}

@@ -80,9 +80,9 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	middle.SMs = 60
 	add := func(op any, s graph.Site, devices ...kernels.GPU) {
 		for _, gpu := range append(devices, h200) {
-			for _, row := range []string{"cuda", "cuda mma", "cuda wgmma", "cuda few"} {
-				p, err := planOf(gpu, row, op, s)
-				if row == "cuda" && !ofFewRows(op) {
+			for _, entry := range []string{"cuda", "cuda mma", "cuda wgmma", "cuda few"} {
+				p, err := planOf(gpu, entry, op, s)
+				if entry == "cuda" && !ofFewRows(op) {
 					require.NoError(t, err, "%T", op)
 				}
 				if err == nil {
@@ -100,9 +100,9 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		}
 		cases = append(cases, selectedSize{tokens(1, 400, 8, 1, dims[0], dims[1]), 64, 3, nil}.of(1, 1))
 	}
-	for _, s := range storages {
+	for _, s := range elemTypes {
 		for _, c := range cases {
-			x, ok := store(t, c, s, aligned)
+			x, ok := withType(t, c, s, aligned)
 			for _, call := range x.plan.Calls {
 				if site := (graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}); c.Mask != nil || c.Choice != nil {
 					add(call.Spec, site, kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle)

@@ -90,7 +90,7 @@ func (l layout) at(z, row, col int) int { return z%l.batch*l.stride + row*l.down
 func (l layout) elements() int { return l.at(l.batch-1, l.rows-1, l.cols-1) + 1 }
 
 // normal returns the memory of matrices of normal numbers, NaN in between.
-func (l layout) normal(s storage, seed uint64) []float64 {
+func (l layout) normal(s elemType, seed uint64) []float64 {
 	memory := slices.Repeat([]float64{math.NaN()}, l.elements())
 	for i, v := range testutil.Normal(seed, l.batch*l.rows*l.cols) {
 		row := i / l.cols
@@ -122,21 +122,21 @@ func bindProduct(t testing.TB, plan *kernels.Plan, work kernels.Ptr, at ...kerne
 	return bindPlan(t, plan, work, args...)
 }
 
-// entry is an element of a product: its value in float64, the sum of the magnitudes of its terms, and the error of a plain sum in
+// element is an element of a product: its value in float64, the sum of the magnitudes of its terms, and the error of a plain sum in
 // float32 that is then rounded to the type of the result.
-type entry struct{ want, most, naive float64 }
+type element struct{ want, most, naive float64 }
 
-// entries returns the elements of a b + bias, row by row. Those of a and b lie in memory as la and lb say.
-func entries(la, lb layout, a, b, bias []float64, batch int, out storage) (list []entry) {
+// elementsOf returns the elements of a b + bias, row by row. Those of a and b lie in memory as la and lb say.
+func elementsOf(la, lb layout, a, b, bias []float64, batch int, out elemType) (list []element) {
 	rows := make([]int, batch*la.rows)
 	for i := range rows {
 		rows[i] = i
 	}
-	for row := range ahead(rows, func(i int) []entry {
+	for row := range ahead(rows, func(i int) []element {
 		z, i := i/la.rows, i%la.rows
-		row := make([]entry, lb.cols)
+		row := make([]element, lb.cols)
 		for j, add := range bias {
-			x, plain := entry{want: add, most: math.Abs(add)}, float32(0)
+			x, plain := element{want: add, most: math.Abs(add)}, float32(0)
 			at, bt := la.at(z, i, 0), lb.at(z, 0, j)
 			for range la.cols {
 				v := a[at] * b[bt]
@@ -156,7 +156,7 @@ func entries(la, lb layout, a, b, bias []float64, batch int, out storage) (list 
 // compareMatmul compares a product with one in float64. The error may be that of sums in float32. If the result is in half
 // precision, twice the error of a plain sum in float32 that is then rounded is added. Another run, and runs in which other numbers
 // of blocks share the tiles, have the same bits.
-func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storage, trans int, bias bool) {
+func compareMatmul(t *testing.T, dev device, c matmulCase, s elemType, out elemType, trans int, bias bool) {
 	t.Helper()
 	defer dev.reset(t)
 	what := fmt.Sprintf("%v/%v/%v/trans%d/bias%v", c, s.Type, out.Type, trans, bias)
@@ -193,7 +193,7 @@ func compareMatmul(t *testing.T, dev device, c matmulCase, s storage, out storag
 		require.True(t, bytes.Equal(first, got), "%s: runs differ, in %d blocks", what, grid)
 	}
 
-	want, allowed := entries(la, lb, a, b, add, c.batch, out), 0.0
+	want, allowed := elementsOf(la, lb, a, b, add, c.batch, out), 0.0
 	if out.Type != kernels.F32 {
 		for _, x := range want {
 			allowed = max(allowed, 2*x.naive)
@@ -216,7 +216,7 @@ func TestMatmulMatchesOracleOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	for _, c := range matmulCases {
 		t.Run(c.String(), func(t *testing.T) {
-			for i, s := range storages {
+			for i, s := range elemTypes {
 				for trans := range 4 {
 					if c.m*c.n*c.k*c.batch > 1<<26 && trans != (i+c.m)%4 && i != 1 {
 						continue // large ones with all layouts in one type only

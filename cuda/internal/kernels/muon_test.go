@@ -33,7 +33,7 @@ func muonName(i int) string {
 }
 
 // muon runs one step twice from s. It returns the state after a step, the norm, and the weights in half precision.
-func (x *bench) muon(s muonState, copies bool, gradients storage) (after muonState, norm float64, half map[string][]float64) {
+func (x *fixture) muon(s muonState, copies bool, gradients elemType) (after muonState, norm float64, half map[string][]float64) {
 	defer x.dev.reset(x.t)
 	hyper := make([]float64, ops.AdamWHyperLen)
 	ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: adamWScale, Step: 1, Momentum: 0.95}.Write(hyper)
@@ -56,7 +56,7 @@ func (x *bench) muon(s muonState, copies bool, gradients storage) (after muonSta
 				in = append(in, x.in(f32, s.v[name].Data, shape...))
 			}
 			if copies {
-				in = append(in, x.out(x.storage, shape...))
+				in = append(in, x.out(x.elemType, shape...))
 			}
 		}
 		runOp(x.t, x.dev, x.dev.variants()[0], op, in, []arg{out})
@@ -83,7 +83,7 @@ func (x *bench) muon(s muonState, copies bool, gradients storage) (after muonSta
 }
 
 // newMuonState draws the state before a step.
-func (x *bench) newMuonState() muonState {
+func (x *fixture) newMuonState() muonState {
 	s := muonState{map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}, map[string]*ref.Tensor{}}
 	for i, shape := range muonShapes {
 		n, seed := shape[0]*shape[1], uint64(10*i)
@@ -96,8 +96,8 @@ func (x *bench) newMuonState() muonState {
 }
 
 func TestMuonMatchesOracle(t *testing.T) {
-	onBench(t, func(t *testing.T, x *bench) {
-		x.eachCopies(func(copies bool, gradients storage) {
+	onFixture(t, func(t *testing.T, x *fixture) {
+		x.eachCopies(func(copies bool, gradients elemType) {
 			s := x.newMuonState()
 			after, norm, half := x.muon(s, copies, gradients)
 			h, p := ref.DefaultAdamW(), ops.MuonPolynomials()
@@ -123,8 +123,8 @@ func TestMuonMatchesOracle(t *testing.T) {
 }
 
 func TestMuonOfANormThatIsNotFinite(t *testing.T) {
-	onBench(t, func(t *testing.T, x *bench) {
-		x.eachCopies(func(copies bool, gradients storage) {
+	onFixture(t, func(t *testing.T, x *fixture) {
+		x.eachCopies(func(copies bool, gradients elemType) {
 			s := x.newMuonState()
 			s.grad[muonName(3)].Data[5] = math.Inf(1)
 			before := slices.Clone(s.weight[muonName(0)].Data)

@@ -18,11 +18,11 @@ import (
 // naiveOf computes the arrays of a case that depend on more than one rounding, as a naive implementation in half precision does.
 // For attention, the MLP of compression and gated sums with their sigmoid it is the oracle's arithmetic with every intermediate
 // array rounded to the type. If one op reads what another has stored, it is the CPU's ops in float64.
-func naiveOf(t testing.TB, x stored) map[int]*ref.Tensor {
+func naiveOf(t testing.TB, x typedCase) map[int]*ref.Tensor {
 	t.Helper()
 	in, out, grads := opcases.Tensors(x.plan.Inputs), x.plan.Out, x.plan.Grads
 	if x.Mask != nil {
-		o, dq, dk, dv := naiveAttention(x.storage, in[0], in[1], in[2], in[len(x.Inputs)], x.Mask)
+		o, dq, dk, dv := naiveAttention(x.elemType, in[0], in[1], in[2], in[len(x.Inputs)], x.Mask)
 		return map[int]*ref.Tensor{out[0]: o, grads[0]: dq, grads[1]: dk, grads[2]: dv}
 	}
 	if op, ok := x.spec().(ops.CompressMLPOp); ok {
@@ -32,7 +32,7 @@ func naiveOf(t testing.TB, x stored) map[int]*ref.Tensor {
 	if op, ok := x.spec().(ops.GatedSumOp); ok && op.Sigmoid {
 		n := len(in) - 1
 		results := map[int]*ref.Tensor{}
-		y, d := naiveGatedSum(x.storage, in[0], in[n], in[1:n]...)
+		y, d := naiveGatedSum(x.elemType, in[0], in[n], in[1:n]...)
 		for i, dx := range d {
 			results[grads[i]] = dx
 		}
@@ -53,7 +53,7 @@ func naiveOf(t testing.TB, x stored) map[int]*ref.Tensor {
 				arrays[call.Out[i]] = y
 				continue
 			}
-			y.Floats = storageOf(x.operands[call.Out[i]].Dtype).roundAll(y.Floats)
+			y.Floats = elemTypeOf(x.operands[call.Out[i]].Dtype).roundAll(y.Floats)
 			if arrays[call.Out[i]] = y; again {
 				results[call.Out[i]] = y.Tensor()
 			}
@@ -98,7 +98,7 @@ func onCPU(t testing.TB, spec ops.Spec, inputs []opcases.Array) (outputs []opcas
 }
 
 // naiveAttention rounds o, p, the gradients of the scores, and the arrays from which it computes them.
-func naiveAttention(s storage, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, dk, dv *ref.Tensor) {
+func naiveAttention(s elemType, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, dk, dv *ref.Tensor) {
 	o, lse := ref.Attention(q, k, v, mask)
 	B, S, Hq, h := q.Shape[0], q.Shape[1], q.Shape[2], q.Shape[2]/k.Shape[2]
 	o, dq, dk, dv = ref.New(o.Shape...), ref.New(q.Shape...), ref.New(k.Shape...), ref.New(v.Shape...)
@@ -142,13 +142,13 @@ func naiveAttention(s storage, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, d
 }
 
 // naiveMLPs is naiveMLP of each document alone, if the case has documents. The gradients of weights are sums over them.
-func naiveMLPs(x stored, op ops.CompressMLPOp, in, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
+func naiveMLPs(x typedCase, op ops.CompressMLPOp, in, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
 	if x.Documents == nil {
-		return naiveMLP(x.storage, op, in, pe, w1, w2, dy)
+		return naiveMLP(x.elemType, op, in, pe, w1, w2, dy)
 	}
 	y, dx, dpe, dw1, dw2 = ref.New(dy.Shape...), ref.New(in.Shape...), ref.New(pe.Shape...), ref.New(w1.Shape...), ref.New(w2.Shape...)
 	for _, d := range x.Documents.List() {
-		one, gx, gpe, gw1, gw2 := naiveMLP(x.storage, op, ref.Cut(in, d, ref.Tokens), pe, w1, w2, ref.Cut(dy, d, ref.Keys))
+		one, gx, gpe, gw1, gw2 := naiveMLP(x.elemType, op, ref.Cut(in, d, ref.Tokens), pe, w1, w2, ref.Cut(dy, d, ref.Keys))
 		ref.Paste(y, one, d, ref.Keys)
 		ref.Paste(dx, gx, d, ref.Tokens)
 		dpe, dw1, dw2 = ref.Add(dpe, gpe), ref.Add(dw1, gw1), ref.Add(dw2, gw2)
@@ -158,7 +158,7 @@ func naiveMLPs(x stored, op ops.CompressMLPOp, in, pe, w1, w2, dy *ref.Tensor) (
 
 // naiveMLP is the MLP of compression as rows of blocks, a product, SiLU and a product, each of which stores its result. Without a
 // block, dy is the gradient of one row of zeros.
-func naiveMLP(s storage, op ops.CompressMLPOp, x, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
+func naiveMLP(s elemType, op ops.CompressMLPOp, x, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
 	B, S, H, D := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
 	blocks, cols := ops.NumCompressed(S, op.BlockLen, op.Stride), op.BlockLen*D
 	dx, dpe = ref.New(x.Shape...), ref.New(pe.Shape...)
@@ -189,7 +189,7 @@ func naiveMLP(s storage, op ops.CompressMLPOp, x, pe, w1, w2, dy *ref.Tensor) (y
 
 // naiveGatedSum is a sigmoid and a gated sum, each of which stores its results. d holds the gradients of the logits and of each
 // branch.
-func naiveGatedSum(s storage, logits, dy *ref.Tensor, branches ...*ref.Tensor) (y *ref.Tensor, d []*ref.Tensor) {
+func naiveGatedSum(s elemType, logits, dy *ref.Tensor, branches ...*ref.Tensor) (y *ref.Tensor, d []*ref.Tensor) {
 	gates := s.tensor(ref.Sigmoid(logits))
 	dgates, d := ref.GatedSumGrad(gates, dy, branches...)
 	d = append([]*ref.Tensor{ref.SigmoidGrad(gates, s.tensor(dgates))}, d...)
@@ -215,8 +215,8 @@ func TestHalfBounds(t *testing.T) {
 		}
 	}
 	for _, c := range cases {
-		coarse, _ := store(t, c, bf16, aligned)
-		fine, ok := store(t, c, f16, aligned)
+		coarse, _ := withType(t, c, bf16, aligned)
+		fine, ok := withType(t, c, f16, aligned)
 		if !ok || c.Size != opcases.Small {
 			continue
 		}

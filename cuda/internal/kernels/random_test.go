@@ -18,7 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestRandomCallsOnHost: from finite numbers kernels make finite numbers. TestRandomCallsOnGPU of package cuda makes more calls.
+// TestRandomCallsOnHost: from finite numbers kernels compute finite numbers. TestRandomCallsOnGPU of package cuda makes more calls.
 func TestRandomCallsOnHost(t *testing.T) {
 	host := hostDevice(t)
 	rng := rand.New(rand.NewPCG(13, 1))
@@ -34,11 +34,11 @@ func TestRandomCallsOnHost(t *testing.T) {
 			site.In, site.Out = retyped(site.In, in), retyped(site.Out, out)
 		}
 		v := dev.variants()[rng.IntN(len(dev.variants()))]
-		what := fmt.Sprintf("call %d: %s %+v of %v, row %q", i, c.Spec.Name(), c.Spec, site.In, v.row)
-		if _, err := planOf(v.GPU, v.row, c.Spec, site); err != nil {
+		what := fmt.Sprintf("call %d: %s %+v of %v, entry %q", i, c.Spec.Name(), c.Spec, site.In, v.entry)
+		if _, err := planOf(v.GPU, v.entry, c.Spec, site); err != nil {
 			v = host.variants()[0] // the general kernels have every op
 		}
-		x := &bench{t: t, dev: dev, memory: map[kernels.Ptr]buffer{}}
+		x := &fixture{t: t, dev: dev, memory: map[kernels.Ptr]buffer{}}
 		var in, out []arg
 		for _, o := range site.In {
 			in = append(in, x.place(o, c.Input(rng, o)))

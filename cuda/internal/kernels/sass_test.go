@@ -16,13 +16,13 @@ import (
 
 // Instructions of sm_90, by the low 12 bits of their 16 bytes (nvdisasm -hex).
 var instructions = map[uint16]string{
-	0x9f0: "HGMMA", 0xdf0: "HGMMA", // a product of a warp group, its left side from shared memory or from registers
+	0x9f0: "HGMMA", 0xdf0: "HGMMA", // a product of a warpgroup, its left side from shared memory or from registers
 	0x983: "LDL", 0x387: "STL", // local memory
 }
 
-// TestWarpGroupsInMachineCode: the kernels on warp groups have their products as HGMMA, and they, the walks and linear layers of few rows
+// TestWGMMAInMachineCode: the wgmma kernels have their products as HGMMA, and they, the walks and linear layers of few rows
 // touch no local memory.
-func TestWarpGroupsInMachineCode(t *testing.T) {
+func TestWGMMAInMachineCode(t *testing.T) {
 	seen := 0
 	for name := range readManifest(t).Units {
 		if !strings.Contains(name, "wgmma") && !strings.Contains(name, "walk") && !strings.Contains(name, "few") {
@@ -36,7 +36,7 @@ func TestWarpGroupsInMachineCode(t *testing.T) {
 			require.Zero(t, n["LDL"]+n["STL"], "%s: uses of local memory", kernel)
 		}
 	}
-	require.NotZero(t, seen, "kernels on warp groups")
+	require.NotZero(t, seen, "wgmma kernels")
 }
 
 // fatEntry is the header of one image in a fat binary, as nvcc 13 writes it.

@@ -158,11 +158,11 @@ func (s selectedSize) of(seed uint64, share int) opcases.Case {
 	return c
 }
 
-// storedSelected returns such cases, with types and lists in turn.
-func storedSelected(t testing.TB, sizes []selectedSize) (list []stored) {
+// selectedCases returns such cases, with types and lists in turn.
+func selectedCases(t testing.TB, sizes []selectedSize) (list []typedCase) {
 	for i, s := range sizes {
 		share := []int{1, 3, 64}[i%3]
-		x, ok := store(t, s.of(uint64(i), share), storages[1+i/3%2], aligned)
+		x, ok := withType(t, s.of(uint64(i), share), elemTypes[1+i/3%2], aligned)
 		require.True(t, ok)
 		list = append(list, x)
 	}
@@ -273,7 +273,7 @@ var (
 		{tokens(2, 400, 6, 1, 8, 8), 64, 3, []int{399, 1, 1, 1, 3, 0, 195, 200}}, {tokens(1, 500, 1, 1, 8, 8), 16, 9, []int{15, 16, 17, 31, 1, 420}},
 		{tokens(1, 2500, 64, 1, 8, 8), 48, 4, []int{1000, 47, 49, 1404}},
 	}
-	// walkedSizes go by walks, and by pairs.
+	// walkedSizes run by walks, and by pairs.
 	walkedSizes = []selectedSize{
 		{tokens(1, 300, 16, 1, 8, 16), 64, 2, nil}, {tokens(1, 400, 16, 1, 8, 8), 64, 3, nil}, {tokens(1, 280, 8, 1, 24, 8), 64, 2, nil},
 		{tokens(1, 271, 20, 1, 8, 8), 64, 2, nil}, {tokens(2, 263, 24, 2, 8, 8), 64, 2, nil}, {tokens(1, 530, 8, 1, 8, 8), 128, 2, nil},
@@ -313,27 +313,27 @@ func fewWalked() []selectedSize {
 
 func TestWalksOfNaNAndInfOnGPU(t *testing.T) {
 	dev := openGPU(t)
-	for _, x := range storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])) {
-		compareSpoiled(t, dev, []stored{x}, walkedPositions(x.operands[0].Shape[1]))
+	for _, x := range selectedCases(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])) {
+		compareSpoiled(t, dev, []typedCase{x}, walkedPositions(x.operands[0].Shape[1]))
 	}
 }
 
 func TestWalksOfLargeLogitsOnGPU(t *testing.T) {
-	compareLargeLogits(t, openGPU(t), storedSelected(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
+	compareLargeLogits(t, openGPU(t), selectedCases(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
 }
 
 func TestListedBlocksMatchListsOnGPU(t *testing.T) { listedBlocks(t, openGPU(t), listedSizes) }
 
 func TestWalksAndPairsMatchOracleOnGPU(t *testing.T) {
-	compareAll(t, openGPU(t), storedSelected(t, slices.Concat(walkedSizes, gatheredSizes, longWalked)))
+	compareAll(t, openGPU(t), selectedCases(t, slices.Concat(walkedSizes, gatheredSizes, longWalked)))
 }
 
-// TestWalksHaveTheSameBitsOnGPU: a thread block that goes through hundreds of tiles, and so refills its stages thousands of times, has the
+// TestWalksHaveTheSameBitsOnGPU: a thread block that iterates over hundreds of tiles, and so refills its stages thousands of times, has the
 // same bits in 60 runs. A stage that is refilled while a warp still reads it would show.
 func TestWalksHaveTheSameBitsOnGPU(t *testing.T) {
 	dev := openGPU(t)
 	one := dev.variants()[1]
-	for _, x := range storedSelected(t, []selectedSize{
+	for _, x := range selectedCases(t, []selectedSize{
 		{tokens(2, 1000, 32, 2, 128, 128), 64, 5, nil}, {tokens(1, 900, 16, 1, 64, 64), 64, 5, nil}, {tokens(1, 800, 16, 1, 192, 128), 64, 4, nil},
 		{tokens(1, 1000, 16, 1, 128, 128), 16, 7, nil}, {tokens(2, 3000, 12, 2, 64, 64), 64, 5, nil}, {tokens(1, 3000, 6, 1, 128, 128), 64, 5, nil},
 	}) {
@@ -348,7 +348,7 @@ func TestWalksHaveTheSameBitsOnGPU(t *testing.T) {
 
 // TestRandomSelectedOnGPU: 200 random sizes, with and without documents.
 func TestRandomSelectedOnGPU(t *testing.T) {
-	compareAll(t, openGPU(t), storedSelected(t, randomSelected(200, 300, 160)))
+	compareAll(t, openGPU(t), selectedCases(t, randomSelected(200, 300, 160)))
 }
 
 // randomSelected returns random sizes of up to S tokens and D dims.

@@ -118,7 +118,7 @@ func TestStockRecognition(t *testing.T) {
 			require.NoError(t, err, "%v", n.Op())
 		}
 	})
-	require.Len(t, kinds, len(stock.Rows()))
+	require.Len(t, kinds, len(stock.Entries()))
 	// All fields of the structs, not only those that are read: a new one may change what the op does.
 	require.Equal(t, map[string]string{
 		"elemUnaryOp": "ʘUnaryOperator argTensor numericResult", "elemBinOp": "ʘBinaryOperator arg0 arg1 retSame",

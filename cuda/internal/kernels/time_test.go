@@ -85,20 +85,20 @@ var timeShapes = []timeShape{
 
 // TestAttentionTime prints how long each kernel of an attention layer takes, forward and backward, and what share of all
 // that is. It runs with NSA_TIME=1, or with names of shapes, and after them the word general for kernels without tensor cores, or
-// mma for kernels without warp groups. documents:N packs documents of N tokens into the rows. It needs a GPU.
+// mma for kernels without wgmma. documents:N packs documents of N tokens into the rows. It needs a GPU.
 func TestAttentionTime(t *testing.T) {
 	words := strings.Fields(os.Getenv("NSA_TIME"))
 	if len(words) == 0 {
 		t.Skip("NSA_TIME is not set")
 	}
-	row := map[string]string{"general": "cuda", "mma": "cuda mma"}[words[len(words)-1]]
+	entry := map[string]string{"general": "cuda", "mma": "cuda mma"}[words[len(words)-1]]
 	for _, x := range timeShapes {
 		if words[0] == "1" || slices.Contains(words, x.name) {
 			documents := 0
 			if _, n, ok := strings.Cut(os.Getenv("NSA_TIME"), "documents:"); ok {
 				documents = testutil.Must(strconv.Atoi(strings.Fields(n)[0]))(t)
 			}
-			t.Run(x.name, func(t *testing.T) { x.time(t, row, documents) })
+			t.Run(x.name, func(t *testing.T) { x.time(t, entry, documents) })
 		}
 	}
 }
@@ -150,8 +150,8 @@ func (x timeShape) fillDocuments(t *testing.T, dev *gpu, length int, table []arg
 	runOp(t, dev, variant{"", dev.properties()}, ops.DocumentTableOp{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, in, table)
 }
 
-// time runs the ops of the layer by the kernels of a row, in documents of that many tokens, or 0 for none, and prints their times.
-func (x timeShape) time(t *testing.T, row string, length int) {
+// time runs the ops of the layer by the kernels of an entry, in documents of so many tokens, or 0 for none, and prints their times.
+func (x timeShape) time(t *testing.T, entry string, length int) {
 	dev := openGPU(t)
 	nc := (x.S-x.BlockLen)/x.Stride + 1
 	seed := uint64(0)
@@ -184,7 +184,7 @@ func (x timeShape) time(t *testing.T, row string, length int) {
 	var lineOf []int // of a step
 	add := func(branch string, op any, in, more, out []arg) {
 		in = slices.Concat(in, table, more)
-		plan := testutil.Must(planOf(dev.properties(), row, op, siteOf(in, out)))(t)
+		plan := testutil.Must(planOf(dev.properties(), entry, op, siteOf(in, out)))(t)
 		b := bindPlan(t, plan, dev.room(t, plan.WorkBytes()), slices.Concat(in, out)...)
 		for i := range plan.Steps {
 			l := &plan.Steps[i].Launch

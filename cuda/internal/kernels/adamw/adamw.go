@@ -11,10 +11,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Rows returns the implementation of the step.
-func Rows() []kernels.Row {
-	return kernels.Rows(kernels.Implementation[ops.AdamWOp]{
-		Name: "cuda", Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op ops.AdamWOp) bool { return op.MuonMask != "" },
+// Entries returns the entry of the step.
+func Entries() []kernels.Entry {
+	return kernels.Entries(kernels.EntryFor[ops.AdamWOp]{
+		Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op ops.AdamWOp) bool { return op.MuonMask != "" },
 	})
 }
 
@@ -47,7 +47,7 @@ const runLen = 1 << 14
 func step(b *kernels.Builder, op ops.AdamWOp) error {
 	hyper, norm, perTensor := b.In[0], b.Out[0], op.PerTensor()
 	if hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
-		return graph.Refuse(graph.ReasonType, "numbers of the step are %v, their norm %v, want float64", hyper.Dtype, norm.Dtype)
+		return graph.Refuse(graph.ReasonType, "hyper is %v, norm %v, want float64", hyper.Dtype, norm.Dtype)
 	}
 	var tensors []adamWTensor
 	var runs, updates []adamWRun     // of all tensors, of those without Muon

@@ -14,12 +14,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// Table returns the rows of all ops.
+// Table returns the entries of all ops.
 func Table() kernels.Table {
-	return kernels.NewTable(attention.Rows(), compress.Rows(), matmul.Rows(), rows.Rows(), tokens.Rows(), adamw.Rows(), decode.Rows(), stock.Rows())
+	return kernels.NewTable(attention.Entries(), compress.Entries(), matmul.Entries(), rows.Entries(), tokens.Entries(), adamw.Entries(), decode.Entries(), stock.Entries())
 }
 
-// Describe returns the op whose rows Table has for a site: its Spec, or the description of one of Gorgonia's own ops. It returns
+// Describe returns the op whose entries Table has for a site: its Spec, or the description of one of Gorgonia's own ops. It returns
 // nil for an op that is not known.
 func Describe(s graph.Site) any {
 	if s.Spec != nil {

@@ -1,8 +1,11 @@
-// Package attention holds the kernels of window, dense, compressed and selected attention and of the choice of blocks.
+// Package attention holds the kernels of window, dense, compressed and selected attention and of block selection.
 //
-// Each op has general kernels for all types and sizes. In half precision kernels on tensor cores are preferred. They take dims that
-// are multiples of 8, up to 128, or up to the widths of allWidths on compute capability 9.0. Forward saves o and the log-sum-exp of
-// each row. Backward uses no atomics on floats: query tiles own dq, key tiles own dk and dv, so the bits are the same in each run.
+// Each op has general kernels for all types and sizes. In half precision kernels on tensor cores are preferred: mma (mma.sync) for
+// dims that are multiples of 8 up to 128, and wgmma on compute capability 9.0, up to the widths of allWidths. Forward saves o and the
+// log-sum-exp of each row. Backward uses no atomics on floats: query tiles own dq, key tiles own dk and dv, so the bits are the same
+// in each run.
+//
+// A guard is what a build function refuses, and whom it asks: checkPolicy first, then problemOf, then mmaWidth or wgmmaWidths.
 package attention
 
 import (
@@ -11,14 +14,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 )
 
-// The names of the rows.
+// The names of the entries for tensor cores. The general kernels have none.
 const (
-	general     = "cuda"
-	tensorCores = "cuda mma"
-	warpGroups  = "cuda wgmma"
+	mma   = "cuda mma"
+	wgmma = "cuda wgmma"
 )
 
-// Rows returns the implementations of the attention ops.
-func Rows() []kernels.Row {
-	return slices.Concat(spanRows(slidingWindow), spanRows(compressed), selectedRows(), selectRows())
+// Entries returns the entries of the attention ops.
+func Entries() []kernels.Entry {
+	return slices.Concat(spanEntries(windowSpan), spanEntries(compressedSpan), selectedEntries(), selectEntries())
 }

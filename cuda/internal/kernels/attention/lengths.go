@@ -15,14 +15,15 @@ type threshold struct {
 	keys       int64
 }
 
-// thresholds are measured by
+// thresholds returns what this command prints:
 //
 //	go run ./bench -suite thresholds
 //
-// which prints the rows. A dim between two rows has the threshold of the larger dim. A case without a row has a threshold of 1.
-var thresholds = []threshold{}
+// A dim between two has the threshold of the larger one, a case without a threshold has 1. There are none so far: on an H200 kernels
+// on tensor cores were the faster ones at every length (bench/results/gpu_thresholds.csv).
+func thresholds() []threshold { return []threshold{} }
 
-// minKeys returns the threshold from list. The rows of one capability and branch must ascend by their dims.
+// minKeys returns the threshold from list. The dims of one capability and branch must ascend.
 func minKeys(list []threshold, capability int, branch string, dim int64) int64 {
 	for _, t := range list {
 		if t.capability == capability && t.branch == branch && dim <= t.dim {
@@ -32,23 +33,32 @@ func minKeys(list []threshold, capability int, branch string, dim int64) int64 {
 	return 1
 }
 
-// checkPreference is the guard of rows on tensor cores. It refuses if the policy wants the general kernels, or if these are faster for
-// so few keys.
-func checkPreference[S ops.Spec](b *kernels.Builder, op S) error {
+// checkPolicy refuses kernels on tensor cores if the policy selects the general ones, or if these are faster for so few keys.
+func checkPolicy(b *kernels.Builder, op ops.Spec) error {
 	name, branch := b.Policy.Attention(op)
 	wantKeys := int64(branch.MinKeys)
 	if wantKeys == 0 {
 		dim := b.In[0].Dim(3)
-		if v := b.In[2]; len(v.Shape) == 4 { // in a choice of blocks the input is the lse
+		if v := b.In[2]; len(v.Shape) == 4 { // block selection has no v; its third input is the lse
 			dim = max(dim, v.Dim(3))
 		}
-		wantKeys = minKeys(thresholds, b.GPU.Capability, name, dim)
+		wantKeys = minKeys(thresholds(), b.GPU.Capability, name, dim)
 	}
 	switch n := b.In[1].Dim(1); {
 	case branch.General:
-		return graph.Refuse(graph.ReasonPolicy, "%s attention is to run by the general kernels", name)
+		return graph.Refuse(graph.ReasonPolicy, "the policy selects the general kernels for %q", name)
 	case n < wantKeys:
 		return graph.Refuse(graph.ReasonLength, "%d keys, want at least %d", n, wantKeys)
 	}
 	return nil
+}
+
+// ifPreferred returns the build function of an entry for tensor cores: checkPolicy, then build.
+func ifPreferred[S ops.Spec](build func(*kernels.Builder, S) error) func(*kernels.Builder, S) error {
+	return func(b *kernels.Builder, op S) error {
+		if err := checkPolicy(b, op); err != nil {
+			return err
+		}
+		return build(b, op)
+	}
 }

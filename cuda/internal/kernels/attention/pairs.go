@@ -56,10 +56,10 @@ const (
 	maxUnitQueries = 2048    // most queries of a unit
 	maxCuts        = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
 	sortThreads    = 512     // threads of a thread block that sorts
-	maxResultBytes = 4 << 30 // most bytes of results that are not yet added up
-	sumThreads     = 256     // threads of a thread block that adds up results
+	maxResultBytes = 4 << 30 // most bytes of results before they are summed
+	sumThreads     = 256     // threads of a thread block that sums results
 	listWarps      = 4       // warps of a thread block that lists the selection blocks of tiles
-	listWindow     = 2048    // selection blocks that such a warp looks at together
+	listWindow     = 2048    // selection blocks that such a warp checks at once
 	maxTileQueries = 32      // most queries of a tile: each has a bit in a word
 	minWalkHeads   = 8       // fewest heads of a group for a walk
 	maxPairHeads   = 48      // most heads of a group for pairs: a tile of their gradient has whole queries
@@ -74,31 +74,31 @@ func (a selectedProblem) walkQueries(r walkRing) int64 {
 	return min(maxTileQueries, r.warps/kernels.CeilDiv(h, 16))
 }
 
-// byWalk reports whether a tile of queries walks over the selection blocks that any of its queries chose. Documents always walk. So
-// do small selection blocks, since lists have many of them. Otherwise pairs are better for few heads in a group: pairs are cheap
-// then, and in a walk more rows of a warp would multiply blocks that they did not choose. A walk is better for few selection
-// blocks, since neighbouring queries then have many in common. The limits are measured with random choices. If neighbours choose
-// alike, a walk is faster at any length.
+// byWalk reports whether the kernels use a walk: a tile of queries iterates over the selection blocks that any of them selected.
+// Documents always do, and so do small selection blocks, since lists have many of them. Otherwise pairs are better for few heads in a
+// group: pairs are cheap then, and in a walk more rows of a warp would multiply blocks that they did not select. A walk is better for
+// few selection blocks, since neighbouring queries then have many in common. The limits were measured with random lists. If
+// neighbours select alike, a walk is faster at any length.
 func (a selectedProblem) byWalk() bool {
 	h := a.headsPerGroup()
 	return a.packed() || a.pieceKeys() < mmaKeys || h > maxPairHeads || h >= minWalkHeads && 8*a.selectionBlocks() <= h*h*a.topN
 }
 
-// checkLists refuses problems that neither the kernels by walks nor those by pairs take.
+// checkLists refuses problems that neither the walk kernels nor the pair kernels take.
 func (a selectedProblem) checkLists() error {
 	rows, h := a.B*a.S*a.Hq, a.headsPerGroup()
 	switch {
 	case h > 64:
-		return graph.Refuse(graph.ReasonShape, "warp groups: %d heads of a group, want at most 64", h)
+		return graph.Refuse(graph.ReasonShape, "%d heads of a group, want at most 64", h)
 	case rows >= 1<<31:
-		return graph.Refuse(graph.ReasonShape, "warp groups: %d rows, want less than 2^31", rows)
+		return graph.Refuse(graph.ReasonShape, "batch times queries times heads: %d, want less than 2^31", rows)
 	case a.byWalk():
 	case a.sortBytes() > int64(a.GPU.SharedPerBlock):
-		return graph.Refuse(graph.ReasonShape, "warp groups: %d blocks, want at most %d", a.selectionBlocks(), a.GPU.SharedPerBlock/4-64)
+		return graph.Refuse(graph.ReasonShape, "%d selection blocks, want at most %d", a.selectionBlocks(), a.GPU.SharedPerBlock/4-64)
 	case a.S*a.resultsPerQuery() > math.MaxInt32:
-		return graph.Refuse(graph.ReasonSize, "warp groups: %d rows of results of a group, want less than 2^31", a.S*a.resultsPerQuery())
+		return graph.Refuse(graph.ReasonSize, "%d results of pairs in a group, want less than 2^31", a.S*a.resultsPerQuery())
 	case a.resultsPerQuery()*(resultBytes(max(a.D, a.Dv))+statBytes) > maxResultBytes:
-		return graph.Refuse(graph.ReasonShape, "warp groups: lists of %d blocks, whose results exceed %d bytes", a.topN, maxResultBytes)
+		return graph.Refuse(graph.ReasonShape, "the results of a list of %d blocks exceed %d bytes", a.topN, maxResultBytes)
 	}
 	return nil
 }
@@ -106,8 +106,8 @@ func (a selectedProblem) checkLists() error {
 // sortBytes is the shared memory of the kernel that sorts pairs: a number for each selection block, and two for each of 32 warps.
 func (a selectedProblem) sortBytes() int64 { return 4*a.selectionBlocks() + 2*4*32 }
 
-// resultsPerQuery is the number of results of one query in one group. resultBytes is the memory for one with c columns, and statBytes
-// that for its statistics in the forward.
+// resultsPerQuery is the number of results of one query in one group. resultBytes is the memory of a result of c columns, and statBytes
+// that of its statistics in the forward.
 func (a selectedProblem) resultsPerQuery() int64 { return a.topN * a.parts() * a.headsPerGroup() }
 
 func resultBytes(c int64) int64 { return 2 * kernels.RoundUp(c, 32) }
@@ -118,7 +118,7 @@ const statBytes = 8
 func (a selectedProblem) parts() int64 { return kernels.CeilDiv(a.block, mmaKeys) }
 
 // launchWalk adds the launches of forward or dq by a walk. The first kernel lists the selection blocks of each tile of queries, the
-// second one computes the products. Its thread blocks stay on a multiprocessor and go through several tiles.
+// second one computes the products. Its thread blocks stay on a multiprocessor and iterate over tiles.
 func (a selectedProblem) launchWalk(op string, w widths, r walkRing, argument *params) {
 	queries := a.walkQueries(r)
 	tilesPerGroup := kernels.CeilDiv(a.S, queries)
@@ -153,7 +153,7 @@ func (a selectedProblem) planPairs() pairPlan {
 	fit := maxResultBytes / (a.resultsPerQuery() * (resultBytes(a.Dv) + statBytes)) // queries whose results take maxResultBytes
 	queries := min(fit, a.S)
 	queries /= kernels.CeilDiv(queries, maxUnitQueries)           // so that most of fit is used
-	queries = kernels.CeilDiv(a.S, kernels.CeilDiv(a.S, queries)) // and units have nearly the same size
+	queries = kernels.CeilDiv(a.S, kernels.CeilDiv(a.S, queries)) // so that units have nearly the same size
 	units := kernels.CeilDiv(a.S, queries) * a.groups()
 	return pairPlan{
 		queries: queries, units: units, unitsPerLaunch: min(units, fit/queries),
@@ -162,7 +162,7 @@ func (a selectedProblem) planPairs() pairPlan {
 }
 
 // launchPairs adds the launches of the forward by pairs. The pairs are sorted by selection block. Then, a few units at a time, one kernel
-// computes the results of the pairs, and another goes over the forced blocks and adds those results.
+// computes the results of the pairs, and another computes attention to the forced blocks and adds these results.
 func (a selectedProblem) launchPairs(w widths, argument *params) {
 	plan := a.planPairs()
 	chunk := w.itemTiles() * plan.tile // queries of an item
@@ -182,18 +182,18 @@ func (a selectedProblem) launchPairs(w widths, argument *params) {
 	for first := int64(0); first < plan.units; first += plan.unitsPerLaunch {
 		end := min(plan.units, first+plan.unitsPerLaunch)
 		p.pairs.first, p.pairs.end = int32(first), int32(end)
-		a.Launch(a.warpGroupKernel("pairs_forward", w), kernels.Line(sms), kernels.Line(128*(1+w.pairs.groups)), w.pairForwardBytes(), p)
+		a.Launch(a.wgmmaKernel("pairs_forward", w), kernels.Line(sms), kernels.Line(128*(1+w.pairs.groups)), w.pairForwardBytes(), p)
 		a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
 		a.tensorMap(unsafe.Offsetof(p.q), a.In[0], a.headsPerGroup(), 1)
 		tiles := (end - first) * kernels.CeilDiv(plan.queries*a.headsPerGroup(), w.forced.rows)
-		threads := warpGroupThreads(w.forced.rows)
-		a.Launch(a.warpGroupKernel("forced_forward", w), kernels.Line(min(tiles, sms)), kernels.Line(threads), w.forcedBytes(), p)
+		threads := wgmmaThreads(w.forced.rows)
+		a.Launch(a.wgmmaKernel("forced_forward", w), kernels.Line(min(tiles, sms)), kernels.Line(threads), w.forcedBytes(), p)
 		a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), w.forced.tileKeys)
 	}
 }
 
-// launchPairGradients adds the launches of dq, dk and dv by pairs. A few groups at a time, one kernel makes dk, dv and the results for dq,
-// and another adds up the results.
+// launchPairGradients adds the launches of dq, dk and dv by pairs. A few groups at a time, one kernel computes dk, dv and the results for
+// dq, and another sums the results.
 func (a selectedProblem) launchPairGradients(w widths, argument *params) {
 	groupBytes := a.S * a.resultsPerQuery() * resultBytes(a.D) // of the results of a group
 	groupsPerLaunch := max(1, min(a.groups(), maxResultBytes/groupBytes))
@@ -201,14 +201,14 @@ func (a selectedProblem) launchPairGradients(w widths, argument *params) {
 		results: a.Work(groupsPerLaunch * groupBytes), lengths: a.Work(4 * a.groups() * a.S),
 		entryBits: int32(bits.Len64(uint64(a.topN - 1))), parts: int32(a.parts()),
 	}
-	argument.count = 1
+	argument.joinBlocks(1)
 	a.launchInvert(&listParams{*argument, gradients})
 	for first := int64(0); first < a.groups(); first += groupsPerLaunch {
 		gradients.first = int32(first)
 		groups := min(groupsPerLaunch, a.groups()-first)
 		grid := groups * int64(argument.index.items) * a.parts()
 		p := &keyGradientParams{params: *argument, pairGradients: gradients}
-		a.launchDKVOnWarpGroups("pairs_dkv", w, w.pairsDKV(), grid, 1, p)
+		a.launchDKVWGMMA("pairs_dkv", w, w.pairsDKV(), grid, 1, p)
 		rows := sumThreads / (resultBytes(a.D) / 16) // of a thread block, whose threads have 16 bytes each
 		grid = groups * kernels.CeilDiv(a.S*a.headsPerGroup(), rows)
 		a.Launch(a.Type.Name("pairs_dq"), kernels.Line(grid), kernels.Line(sumThreads), 0, &listParams{*argument, gradients})

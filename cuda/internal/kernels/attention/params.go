@@ -15,8 +15,13 @@ type params struct {
 	span   span
 	blocks blocks
 	index  index
-	count  int32 // of what a thread block owns, or another number: see AttentionParams
+	count  int32 // set by one of the methods below
 }
+
+// The kernels read count by these names: see AttentionParams.
+func (p *params) ownRows(n int64)    { p.count = int32(n) } // rows that a thread block owns
+func (p *params) ownKeys(n int64)    { p.count = int32(n) } // keys that a thread block of the kernel before span_reduce owned
+func (p *params) joinBlocks(n int64) { p.count = int32(n) } // selection blocks in a block of the inverse index
 
 // sizes is Sizes of attention_mask.cuh.
 type sizes struct {
@@ -26,7 +31,8 @@ type sizes struct {
 	scale, scaleLog2                    float32
 }
 
-// span is Span of attention_mask.cuh.
+// span is Span of attention_mask.cuh: what a query sees in window, dense and compressed attention. Key i covers the tokens [i*d, i*d+l)
+// and is visible from the last of them on; a query sees the newest w of the visible keys.
 type span struct{ l, d, w int32 }
 
 // blocks is Blocks of attention_mask.cuh.
@@ -42,7 +48,7 @@ type problem struct {
 	B, S, T, Hq, Hkv, D, Dv int64
 }
 
-// problemOf returns the sizes of q, k and v. It refuses sizes that the kernels cannot count in 32 bits.
+// problemOf returns the sizes of q, k and v. It refuses sizes that 32 bits cannot count.
 func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
 	a := problem{Builder: b, B: q.Dim(0), S: q.Dim(1), T: k.Dim(1), Hq: q.Dim(2), Hkv: k.Dim(2), D: q.Dim(3), Dv: v.Dim(3)}
 	for _, size := range []struct {
@@ -71,9 +77,9 @@ func (a problem) headsPerGroup() int64 { return a.Hq / a.Hkv }
 
 func (a problem) packed() bool { return a.Documents != 0 }
 
-// rowTiles is the number of thread blocks if each owns `count` rows of a group, and all together own all rows.
-func (a problem) rowTiles(count int64) int64 {
-	return a.groups() * kernels.CeilDiv(a.S*a.headsPerGroup(), count)
+// rowTiles is the number of tiles of m rows, of all groups.
+func (a problem) rowTiles(m int64) int64 {
+	return a.groups() * kernels.CeilDiv(a.S*a.headsPerGroup(), m)
 }
 
 // wholeQueries is the number of rows of a tile of m that belong to whole queries, or m if one query has more.
@@ -86,7 +92,7 @@ func (a problem) wholeQueries(m int64) int64 {
 
 const (
 	warps     = 4
-	deltaRows = 16 // rows of one warp of the kernel that sets delta
+	deltaRows = 16 // rows of a warp of the kernel that computes delta
 )
 
 // launch adds a launch of blocks of 4 warps.
@@ -94,7 +100,7 @@ func (a problem) launch(kernel string, grid, shared int64, p any) {
 	a.Launch(kernel, kernels.Line(grid), kernels.Line(32*warps), shared, p)
 }
 
-// launchDelta adds the launch that sets p.delta [B,Hq,S] = rowsum(do*o), unless it is an input.
+// launchDelta adds the launch that computes p.delta [B,Hq,S] = rowsum(do*o), unless delta is an input.
 func (a problem) launchDelta(p *params) {
 	if p.o != 0 {
 		a.launch(a.Type.Name("attention_delta"), kernels.CeilDiv(a.B*a.S*a.Hq, warps*deltaRows), 0, p)
@@ -111,8 +117,8 @@ func (a problem) forwardParams() *params {
 	return p
 }
 
-// gradParams returns the argument of q, k, v, o or delta, lse, do -> dq, dk, dv. It reserves memory for delta [B,Hq,S] unless that is
-// an input, instead of o [B,S,Hq,Dv]. In selected attention idx follows v.
+// gradParams returns the argument of q, k, v, o or delta, lse, do -> dq, dk, dv. If o [B,S,Hq,Dv] is the input, it reserves memory for
+// delta [B,Hq,S]. In selected attention idx follows v.
 func (a problem) gradParams() *params {
 	in, out := a.In, a.Out
 	p := &params{q: in[0].Ref, k: in[1].Ref, v: in[2].Ref, dq: out[0].Ref, dk: out[1].Ref, dv: out[2].Ref, documents: a.Documents, n: a.sizes()}

@@ -9,77 +9,76 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// selectedRows returns the rows of q, k, v, idx -> o, lse, and of q, k, v, idx, o or delta, lse, do -> dq, dk, dv.
-func selectedRows() []kernels.Row {
+// selectedEntries returns the entries of q, k, v, idx -> o, lse, and of q, k, v, idx, o or delta, lse, do -> dq, dk, dv.
+func selectedEntries() []kernels.Entry {
 	type (
 		op   = ops.SelectedAttentionOp
 		grad = ops.SelectedAttentionGradOp
 	)
-	return kernels.Rows(
-		kernels.Implementation[op]{Name: warpGroups, Storage: "hhhid>hf", Guard: checkPreference[op], Build: selectedForwardOnWarpGroups},
-		kernels.Implementation[op]{Name: tensorCores, Storage: "hhhid>hf", Guard: checkPreference[op], Build: selectedForwardOnTensorCores},
-		kernels.Implementation[op]{Name: general, Storage: "tttid>tf", Build: selectedForward},
-		kernels.Implementation[grad]{Name: warpGroups, Storage: "hhhidofh>hhh", Guard: checkPreference[grad], Build: selectedBackwardOnWarpGroups},
-		kernels.Implementation[grad]{Name: tensorCores, Storage: "hhhidofh>hhh", Guard: checkPreference[grad], Build: selectedBackwardOnTensorCores},
-		kernels.Implementation[grad]{Name: general, Storage: "tttidoft>ttt", Build: selectedBackward},
+	return kernels.Entries(
+		kernels.EntryFor[op]{Name: wgmma, Storage: "hhhid>hf", Build: ifPreferred(selectedForwardWGMMA)},
+		kernels.EntryFor[op]{Name: mma, Storage: "hhhid>hf", Build: ifPreferred(selectedForwardMMA)},
+		kernels.EntryFor[op]{Storage: "tttid>tf", Build: selectedForward},
+		kernels.EntryFor[grad]{Name: wgmma, Storage: "hhhidofh>hhh", Build: ifPreferred(selectedBackwardWGMMA)},
+		kernels.EntryFor[grad]{Name: mma, Storage: "hhhidofh>hhh", Build: ifPreferred(selectedBackwardMMA)},
+		kernels.EntryFor[grad]{Storage: "tttidoft>ttt", Build: selectedBackward},
 	)
 }
 
-// selectedProblem is attention over chosen blocks. idx int32 [B,S,Hkv,topN] lists the blocks of each query, ascending and padded
+// selectedProblem is attention over selected blocks. idx int32 [B,S,Hkv,topN] lists the blocks of each query, ascending and padded
 // with -1. A query sees the tokens of its blocks, up to its own token. A list ends at its first entry that breaks the order.
 type selectedProblem struct {
 	problem
-	block, topN int64 // tokens of a block, at most the sequence; entries of a list
-	uncutBlock  int64 // tokens of a block as the op has them, maybe more than the sequence
+	block, topN int64 // tokens of a block, at most S; entries of a list
+	specBlock   int64 // l' of the Spec; may exceed S
 }
 
 func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 	p, err := problemOf(b, b.In[0], b.In[1], b.In[2])
 	a := selectedProblem{p, min(int64(size), p.T), b.In[3].Dim(3), int64(size)}
 	if err == nil && a.topN > math.MaxInt32/2/a.S {
-		err = graph.Refuse(graph.ReasonSize, "queries %d times top n %d, want less than 2^30", a.S, a.topN)
+		err = graph.Refuse(graph.ReasonSize, "%d queries times top n %d, want less than 2^30", a.S, a.topN)
 	}
 	return a, err
 }
 
-// onTensorCores is problem.onTensorCores with memory for the union of blocks. It also refuses blocks that are no multiple of 16
-// tokens.
-func (a selectedProblem) onTensorCores(shared func(width int64) int64) (width int64, err error) {
-	if err := a.multipleOf("tensor cores", 16); err != nil {
+// mmaWidth is problem.mmaWidth with memory for the union of blocks. It also refuses blocks of other than a multiple of 16 tokens.
+func (a selectedProblem) mmaWidth(shared func(width int64) int64) (width int64, err error) {
+	if err := a.checkBlock(); err != nil {
 		return 0, err
 	}
-	return a.problem.onTensorCores(func(width int64) int64 { return shared(width) + a.unionBytes(mmaRows) })
+	return a.problem.mmaWidth(func(width int64) int64 { return shared(width) + a.unionBytes(mmaRows) })
 }
 
-func (a selectedProblem) multipleOf(kernel string, keys int64) error {
-	if a.uncutBlock%keys != 0 {
-		return graph.Refuse(graph.ReasonShape, "%s: selection blocks of %d tokens, want a multiple of %d", kernel, a.uncutBlock, keys)
+func (a selectedProblem) checkBlock() error {
+	if a.specBlock%16 != 0 {
+		return graph.Refuse(graph.ReasonShape, "selection blocks of %d tokens, want a multiple of 16", a.specBlock)
 	}
 	return nil
 }
 
-// pieceKeys is the number of adjoining keys that a tile takes from one selection block. The kernels on tensor cores that own rows
-// gather a tile from pieces of several selection blocks.
+// pieceKeys is the number of adjacent keys that a tile takes from one selection block. Kernels on tensor cores that own rows gather a
+// tile from pieces of several selection blocks.
 func (a selectedProblem) pieceKeys() int64 {
 	for _, n := range []int64{mmaKeys, 32} {
-		if a.uncutBlock%n == 0 {
+		if a.specBlock%n == 0 {
 			return n
 		}
 	}
 	return 16
 }
 
-// ownedKeys is the number of keys of one selection block that a thread block owns on tensor cores.
+// ownedKeys is the number of keys of one selection block that a thread block of an mma kernel owns.
 func (a selectedProblem) ownedKeys() int64 {
 	for _, n := range []int64{16, 32} {
-		if a.uncutBlock <= n {
+		if a.specBlock <= n {
 			return n
 		}
 	}
 	return mmaKeys
 }
 
-// namePrefix returns the first part of the name of the kernels on tensor cores for pieces of that many keys.
+// namePrefix returns the first part of the name of the mma kernels for pieces of so many keys.
 func namePrefix(keys int64) string {
 	if keys == mmaKeys {
 		return "selected"
@@ -87,7 +86,7 @@ func namePrefix(keys int64) string {
 	return fmt.Sprint("selected", keys)
 }
 
-// unionBytes is the shared memory, in a kernel that owns rows, for the union of the blocks that the queries of a tile chose.
+// unionBytes is the shared memory, in an mma kernel that owns rows, for the union of the blocks that the queries of a tile selected.
 func (a selectedProblem) unionBytes(rows int64) int64 {
 	queries := min(kernels.CeilDiv(a.wholeQueries(rows), a.headsPerGroup())+1, rows)
 	blocks, words := a.selectionBlocks(), kernels.CeilDiv(queries, 32)
@@ -101,8 +100,8 @@ func (a selectedProblem) unionBytes(rows int64) int64 {
 // selectionBlocks is the number of selection blocks of a group.
 func (a selectedProblem) selectionBlocks() int64 { return kernels.CeilDiv(a.T, a.block) }
 
-// blockNames is the number of names for blocks in the inverse index. A block's name is its number. With documents it is the block's first
-// token, since documents begin at any token.
+// blockNames is the number of names of blocks in the inverse index. The name of a block is its number, or with documents, which begin at
+// any token, its first token.
 func (a selectedProblem) blockNames() int64 {
 	if a.packed() {
 		return a.T
@@ -113,17 +112,17 @@ func (a selectedProblem) blockNames() int64 {
 func (a selectedProblem) blocks() blocks { return blocks{int32(a.block), int32(a.topN)} }
 
 const (
-	minChunk    = 256 // queries in a work item of the kernel that owns keys
+	minChunk    = 256 // fewest queries in a work item of the kernel that owns keys
 	maxSegments = 256 // segments of a sequence in the inverse index: nsa_index_rank_i32 takes no more
 
 	maxPackedSegments = 64 // with documents, whose blocks have more names
 
-	fewNames = 2048 // most names of blocks that the kernels of the inverse index count in shared memory: kFew in attention_index.cu
+	fewNames = 2048 // most names of blocks that the inverse index counts in shared memory: kFew in attention_index.cu
 )
 
-// index returns the sizes of the inverse index (attention_index.cuh). The counts and the partial sums are linear in S: with chunks
-// of topN*l' queries, the lists of several chunks have partial sums for at most 2*S/l' blocks. Chunks are smaller if their tiles of
-// keys would not fill the GPU. Then there are partial sums for at most twice as many tiles as fill it.
+// index returns the sizes of the inverse index (attention_index.cuh). Counts and partial sums are linear in S: with chunks of topN*l'
+// queries, lists of several chunks have partial sums for at most 2*S/l' blocks. Chunks are smaller if their tiles of keys would not
+// fill the GPU; then there are partial sums for at most twice as many tiles as fill it.
 func (a selectedProblem) index() index {
 	entries := a.S * a.topN
 	reach := min(a.topN*a.block, a.S)
@@ -139,8 +138,8 @@ func (a selectedProblem) index() index {
 	return x
 }
 
-// rowTilesOf returns the tiles for rows of several queries, which walk over the union of their blocks. It leaves out the largest
-// tile if a query chooses less than a quarter of the blocks.
+// rowTilesOf returns the tiles for rows of several queries, which iterate over the union of their blocks. It leaves out the largest
+// tile if a query selects less than a quarter of the blocks.
 func (a selectedProblem) rowTilesOf(tiles []tile) []tile {
 	if a.selectionBlocks() > 4*a.topN {
 		return tiles[1:]
@@ -182,7 +181,7 @@ func selectedBackward(b *kernels.Builder, op ops.SelectedAttentionGradOp) error 
 	if err := a.launchTiled("selected_dq", a.rowTilesOf(gradientTiles), rows, p, a.wholeQueries); err != nil {
 		return err
 	}
-	p.count = 1
+	p.joinBlocks(1)
 	a.launchInvert(&listParams{params: *p})
 	keys := launchSize{a.dkvBytes, func(x tile) int64 { return a.workItems(p) * kernels.CeilDiv(a.block, x.m) }}
 	if err := a.launchTiled("selected_dkv", a.keyTiles(), keys, p, nil); err != nil {
@@ -192,51 +191,53 @@ func selectedBackward(b *kernels.Builder, op ops.SelectedAttentionGradOp) error 
 	return nil
 }
 
-// selectedForwardOnTensorCores is selectedForward for half precision and dims up to 128.
-func selectedForwardOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+// selectedForwardMMA is selectedForward for half precision and dims up to 128.
+func selectedForwardMMA(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 	a, err := selectedOf(b, op.SelectBlock)
 	if err != nil {
 		return err
 	}
-	width, err := a.onTensorCores(mmaForwardBytes)
+	width, err := a.mmaWidth(mmaForwardBytes)
 	if err != nil {
 		return err
 	}
 	p := a.forwardParams()
-	p.blocks, p.index, p.count = a.blocks(), a.index(), int32(a.wholeQueries(mmaRows))
-	a.launch(a.mmaKernel(namePrefix(a.pieceKeys())+"_forward", width), a.rowTiles(int64(p.count)), mmaForwardBytes(width)+a.unionBytes(mmaRows), p)
+	p.blocks, p.index = a.blocks(), a.index()
+	rows := a.wholeQueries(mmaRows)
+	p.ownRows(rows)
+	a.launch(a.mmaKernel(namePrefix(a.pieceKeys())+"_forward", width), a.rowTiles(rows), mmaForwardBytes(width)+a.unionBytes(mmaRows), p)
 	return nil
 }
 
-// selectedBackwardOnTensorCores is selectedBackward for half precision and dims up to 128.
-func selectedBackwardOnTensorCores(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+// selectedBackwardMMA is selectedBackward for half precision and dims up to 128.
+func selectedBackwardMMA(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err
 	}
 	keys := a.ownedKeys()
-	width, err := a.onTensorCores(func(width int64) int64 { return mmaBackwardBytes(width, keys) })
+	width, err := a.mmaWidth(func(width int64) int64 { return mmaBackwardBytes(width, keys) })
 	if err != nil {
 		return err
 	}
 	p := a.beginGrad()
-	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that choose at least half of the
+	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that select at least half of the
 	// blocks.
 	a.launchDQ(namePrefix(a.pieceKeys()), width, p, a.selectionBlocks() <= 2*a.topN, a.unionBytes, a.wholeQueries)
-	p.count = 1
+	p.joinBlocks(1)
 	a.launchInvert(&listParams{params: *p})
 	a.launch(a.mmaKernel(namePrefix(keys)+"_dkv", width), a.workItems(p)*kernels.CeilDiv(a.block, keys), mmaDKVBytes(width, keys), p)
 	a.launchReduce(p)
 	return nil
 }
 
-// selectedForwardOnWarpGroups is selectedForward for half precision on devices of compute capability 9.0.
-func selectedForwardOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+// selectedForwardWGMMA is selectedForward for half precision on devices of compute capability 9.0.
+func selectedForwardWGMMA(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 	a, err := selectedOf(b, op.SelectBlock)
 	if err != nil {
 		return err
 	}
-	w, err := a.onWarpGroups(func(w widths) int64 {
+	w, err := a.wgmmaWidths(func(w widths) int64 {
 		return max(w.forwardBytes(), w.forcedBytes(), w.pairForwardBytes(), w.walkBytes(w.walkForward))
 	})
 	if err != nil {
@@ -247,7 +248,7 @@ func selectedForwardOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp)
 	switch {
 	case a.byBits():
 		p.span = a.everyKey()
-		a.launchOnWarpGroups("selected_forward", w, w.forward, w.forwardBytes(), p)
+		a.launchWGMMA("selected_forward", w, w.forward, w.forwardBytes(), p)
 	case a.byWalk():
 		a.launchWalk("forward", w, w.walkForward, p)
 	default:
@@ -256,13 +257,13 @@ func selectedForwardOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionOp)
 	return nil
 }
 
-// selectedBackwardOnWarpGroups is selectedBackward for half precision on devices of compute capability 9.0.
-func selectedBackwardOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+// selectedBackwardWGMMA is selectedBackward for half precision on devices of compute capability 9.0.
+func selectedBackwardWGMMA(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
 	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err
 	}
-	w, err := a.onWarpGroups(func(w widths) int64 {
+	w, err := a.wgmmaWidths(func(w widths) int64 {
 		return max(w.dqBytes(), w.pairsDKV().bytes, w.walkBytes(w.walkDQ), w.listedDKV().bytes)
 	})
 	if err != nil {
@@ -270,53 +271,54 @@ func selectedBackwardOnWarpGroups(b *kernels.Builder, op ops.SelectedAttentionGr
 	}
 	listed := a.joined()
 	p := listed.beginGrad()
-	dq := *p // reads the blocks as the query chose them, not joined
+	dq := *p // reads the blocks as they were selected, not joined
 	dq.blocks = a.blocks()
 	switch {
 	case a.byBits():
 		dq.span = a.everyKey()
-		a.launchOnWarpGroups("selected_dq", w, w.dq, w.dqBytes(), &dq)
+		a.launchWGMMA("selected_dq", w, w.dq, w.dqBytes(), &dq)
 	case a.byWalk():
 		a.launchWalk("dq", w, w.walkDQ, &dq)
 	default:
 		a.launchPairGradients(w, p)
 		return nil
 	}
-	p.count = int32(listed.block / a.block)
+	join := listed.block / a.block
+	p.joinBlocks(join)
 	listed.launchInvert(&listParams{params: *p})
 	kernel := "selected_dkv"
-	if p.count > 1 {
+	if join > 1 {
 		kernel = "several_dkv"
 	}
-	grid := listed.workItems(p) * kernels.CeilDiv(listed.block, warpGroupListKeys)
-	a.launchDKVOnWarpGroups(kernel, w, w.listedDKV(), grid, 1, &keyGradientParams{params: *p})
+	grid := listed.workItems(p) * kernels.CeilDiv(listed.block, listedKeys)
+	a.launchDKVWGMMA(kernel, w, w.listedDKV(), grid, 1, &keyGradientParams{params: *p})
 	listed.launchReduce(p)
 	return nil
 }
 
-// joined returns a with its selection blocks of 16 or 32 keys joined to blocks of 64. That is the number of rows of the kernel that
-// owns keys. A query that chose two of the joined blocks is then read once. An entry of a list has 28 bits for its query.
+// joined returns a with selection blocks of 16 or 32 keys joined to blocks of 64, the keys that a thread block owns. A query that
+// selected several of the joined blocks is then read once. An entry of a list has 28 bits for its query.
 func (a selectedProblem) joined() selectedProblem {
-	if (a.uncutBlock == 16 || a.uncutBlock == 32) && a.block == a.uncutBlock && a.S < 1<<28 {
-		a.block, a.uncutBlock = warpGroupListKeys, warpGroupListKeys
+	if (a.specBlock == 16 || a.specBlock == 32) && a.block == a.specBlock && a.S < 1<<28 {
+		a.block, a.specBlock = listedKeys, listedKeys
 	}
 	return a
 }
 
-// onWarpGroups is problem.onWarpGroups. It also refuses blocks that are no multiple of 16 tokens, and problems that go neither by
-// bits nor by lists.
-func (a selectedProblem) onWarpGroups(shared func(widths) int64) (widths, error) {
-	if err := a.multipleOf("warp groups", 16); err != nil {
+// wgmmaWidths is problem.wgmmaWidths. It also refuses blocks of other than a multiple of 16 tokens, and problems for which there is no
+// method, neither by bits nor by lists.
+func (a selectedProblem) wgmmaWidths(shared func(widths) int64) (widths, error) {
+	if err := a.checkBlock(); err != nil {
 		return widths{}, err
 	}
 	if err := a.checkLists(); err != nil && !a.byBits() {
 		return widths{}, err
 	}
-	return a.problem.onWarpGroups(shared)
+	return a.problem.wgmmaWidths(shared)
 }
 
-// byBits reports whether rows go through all keys, with a bit for each tile that says whether a row sees it. That pays if there are
-// few blocks and a list holds at least half of them. Otherwise rows go by lists: by walks or by pairs.
+// byBits reports whether rows iterate over all keys, with a bit for each tile that says whether a row sees it. That pays if there are
+// few blocks and a list holds at least half of them. Otherwise rows use lists: by walk or by pairs.
 func (a selectedProblem) byBits() bool {
 	return !a.packed() && a.pieceKeys() == mmaKeys && kernels.CeilDiv(a.T, mmaKeys) <= 32 && a.selectionBlocks() <= 2*a.topN
 }
@@ -324,7 +326,7 @@ func (a selectedProblem) byBits() bool {
 // everyKey is the span of all keys up to a query's own.
 func (a selectedProblem) everyKey() span { return span{1, 1, int32(a.S)} }
 
-// beginGrad returns the argument of a gradient, with memory for the inverse index and the partial sums, and adds the launch that sets
+// beginGrad returns the argument of a gradient, with memory for the inverse index and the partial sums. It adds the launch that computes
 // delta.
 func (a selectedProblem) beginGrad() *params {
 	p := a.gradParams()
@@ -341,12 +343,12 @@ func (a selectedProblem) beginGrad() *params {
 // workItems is the number of work items of the kernel that owns keys.
 func (a selectedProblem) workItems(p *params) int64 { return a.groups() * int64(p.index.items) }
 
-// launchInvert adds the launches that build the inverse index. A block of the inverse stands for argument.count blocks of the choice.
+// launchInvert adds the launches that build the inverse index. A block of the index has as many selection blocks as joinBlocks says.
 func (a selectedProblem) launchInvert(argument *listParams) {
 	p := &argument.params
 	groups, names := a.groups(), a.blockNames()
 	segments := groups * int64(p.index.segments)
-	counts := func(n int64) int64 { // shared memory for n counts of each name: see counts_of in attention_index.cu
+	counts := func(n int64) int64 { // bytes of shared memory for n counts of each name: see counts_of in attention_index.cu
 		if names > fewNames {
 			return 0
 		}
@@ -358,7 +360,7 @@ func (a selectedProblem) launchInvert(argument *listParams) {
 	a.launch("nsa_index_fill_i32", kernels.CeilDiv(segments, warps), counts(warps), argument)
 }
 
-// launchReduce adds the launch that adds up the partial sums of dk and dv, if there are any.
+// launchReduce adds the launch that sums the partial sums of dk and dv, if there are any.
 func (a selectedProblem) launchReduce(p *params) {
 	if p.index.partials > 0 {
 		a.launch(a.Type.Name("selected_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)

@@ -7,7 +7,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// tile is m rows that a thread block owns and n columns that it walks over.
+// tile is a tile of m rows, which a thread block owns, and of n columns, over which it iterates.
 type tile struct{ m, n int64 }
 
 // The tiles that the general kernels are compiled for, the largest first.
@@ -18,7 +18,7 @@ var (
 	selectTiles          = []tile{{64, 64}, {32, 32}, {16, 16}}
 )
 
-// minResident is the number of blocks that a multiprocessor should have room for, so that one loads while another computes.
+// minResident is the number of thread blocks for which a multiprocessor should have room, so that one loads while another computes.
 const minResident = 2
 
 // launchSize gives, for a tile, the shared memory of a thread block in bytes and the number of thread blocks.
@@ -37,7 +37,7 @@ func (a problem) chooseTile(tiles []tile, size launchSize) (tile, error) {
 	return x, a.CheckShared("the smallest tiles", size.shared(x))
 }
 
-// launchTiled adds a launch of a kernel that is compiled for several tiles. ownedRows, if not nil, gives the number of a tile's rows that a
+// launchTiled adds a launch of a kernel that is compiled for several tiles. ownedRows, if not nil, returns how many of a tile's rows a
 // thread block owns.
 func (a problem) launchTiled(op string, tiles []tile, size launchSize, p *params, ownedRows func(rows int64) int64) error {
 	x, err := a.chooseTile(tiles, size)
@@ -45,13 +45,13 @@ func (a problem) launchTiled(op string, tiles []tile, size launchSize, p *params
 		return err
 	}
 	if ownedRows != nil {
-		p.count = int32(ownedRows(x.m))
+		p.ownRows(ownedRows(x.m))
 	}
 	a.launch(a.Type.Name(fmt.Sprintf("%s_%d", op, x.m)), size.grid(x), size.shared(x), p)
 	return nil
 }
 
-// floats is the number of floats that rows of c columns take in shared memory.
+// floats is the number of floats of shared memory that rows of c columns take.
 func floats(rows, c int64) int64 { return rows * 4 * (kernels.CeilDiv(c, 4) | 1) }
 
 func (a problem) forwardBytes(x tile) int64 {
@@ -66,26 +66,26 @@ func (a problem) dkvBytes(x tile) int64 {
 	return 4 * (floats(2*x.m+x.n, a.D) + floats(2*x.m+x.n, a.Dv) + floats(x.m, x.n) + 4*x.n)
 }
 
-// slotBytes is the shared memory of the slots of a tile of chosen blocks.
+// slotBytes is the shared memory of the slots of a tile of selected blocks.
 func slotBytes(x tile) int64 { return 4 * (3*x.n + 4) }
 
-// The tiles of the kernels on tensor cores.
+// The tiles of the mma kernels.
 const (
-	mmaRows    = 64 // rows that a block owns; twice as many in tall kernels
-	tallBlocks = 3  // blocks of a tall kernel that a multiprocessor should get
-	mmaKeys    = 64 // keys that a block owns, or reads at a time
+	mmaRows    = 64 // rows that a thread block owns; twice as many in tall kernels
+	tallBlocks = 3  // thread blocks of a tall kernel that a multiprocessor should get
+	mmaKeys    = 64 // keys that a thread block owns, or reads at a time
 )
 
-// onTensorCores returns the width, 64 or 128, of the kernels on tensor cores for the dims of a. It refuses other dims, and a width
-// that needs more shared memory than a block may have.
-func (a problem) onTensorCores(shared func(width int64) int64) (width int64, err error) {
+// mmaWidth returns the width, 64 or 128, of the mma kernels for the dims of a. It refuses other dims, and a width that needs more
+// shared memory than a block may have. shared returns the shared memory of a thread block.
+func (a problem) mmaWidth(shared func(width int64) int64) (width int64, err error) {
 	if a.D%8 != 0 || a.Dv%8 != 0 || max(a.D, a.Dv) > 128 {
-		return 0, graph.Refuse(graph.ReasonHeadDim, "tensor cores: dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
+		return 0, graph.Refuse(graph.ReasonHeadDim, "dims %d and %d, want multiples of 8 up to 128", a.D, a.Dv)
 	}
 	if width = 64; max(a.D, a.Dv) > 64 {
 		width = 128
 	}
-	if err := a.CheckShared("tensor cores", shared(width)); err != nil {
+	if err := a.CheckShared("mma", shared(width)); err != nil {
 		return 0, err
 	}
 	a.Aligned(16)
@@ -97,30 +97,31 @@ func (a problem) mmaKernel(op string, width int64) string {
 	return a.Type.Name(fmt.Sprintf("%s_mma%d", op, width))
 }
 
-// launchDQ adds the launch of the kernel on tensor cores for dq. A thread block with a tile of some rows owns ownedRows(rows) of them. It
-// has unionBytes(rows) more shared memory than kernels whose mask is a span. If tall is set and enough thread blocks remain to fill the
-// GPU, launchDQ takes the tall kernel, which reads the keys once for twice as many rows.
+// launchDQ adds the launch of the mma kernel for dq. Of the rows of its tile a thread block owns ownedRows(rows). It has
+// unionBytes(rows) more shared memory than kernels whose mask is a span. If tall is set and enough thread blocks remain to fill the GPU,
+// launchDQ launches the tall kernel, which reads the keys once for twice as many rows.
 func (a problem) launchDQ(branch string, width int64, p *params, tall bool, unionBytes, ownedRows func(rows int64) int64) {
 	op, rows := branch+"_dq", int64(mmaRows)
 	shared := func(rows int64) int64 { return mmaDQBytes(width, rows) + unionBytes(rows) }
 	if n := 2 * rows; tall && width == 64 && a.rowTiles(n) >= tallBlocks*int64(a.GPU.SMs) && shared(n) <= int64(a.GPU.SharedPerBlock) {
 		op, rows = op+"_tall", n
 	}
-	p.count = int32(ownedRows(rows))
-	a.launch(a.mmaKernel(op, width), a.rowTiles(int64(p.count)), shared(rows), p)
+	owned := ownedRows(rows)
+	p.ownRows(owned)
+	a.launch(a.mmaKernel(op, width), a.rowTiles(owned), shared(rows), p)
 }
 
-// mmaForwardBytes is the shared memory of a forward kernel: the rows once, the range of keys that each row sees, keys and values
-// twice, and 16 bytes for their source.
+// mmaForwardBytes is the shared memory of a forward kernel: the rows once, the range of keys that each row sees, two stages of keys and
+// values, and 16 bytes for their source.
 func mmaForwardBytes(width int64) int64 {
 	return 2*width*(mmaRows+4*mmaKeys) + 8*mmaRows + 16
 }
 
-// mmaDQBytes is the shared memory of a kernel for dq. It also holds the gradients of the rows and two more numbers of each row.
+// mmaDQBytes is the shared memory of a kernel for dq: as in the forward, and do, lse and delta of the rows.
 func mmaDQBytes(width, rows int64) int64 { return 2*width*(2*rows+4*mmaKeys) + 16*rows + 16 }
 
-// mmaDKVBytes is the shared memory of a kernel that owns `keys` keys: keys and values once, rows and their gradients twice, and
-// 24 bytes for each row of three tiles.
+// mmaDKVBytes is the shared memory of a kernel that owns `keys` keys: keys and values once, two stages of rows and their gradients,
+// and 24 bytes for each row of three tiles.
 func mmaDKVBytes(width, keys int64) int64 {
 	rows := int64(64)
 	if width == 128 && keys == mmaKeys {

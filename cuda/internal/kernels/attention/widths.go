@@ -8,34 +8,33 @@ type ring struct{ rows, stages int64 }
 // keyRing is the shape of a kernel that owns rows: its rows, the keys of a tile, and the stages of keys and of values.
 type keyRing struct{ rows, tileKeys, keyStages, valueStages int64 }
 
-// forcedRing is the shape of a kernel that goes over forced blocks: that of a kernel that owns rows, and the stages of results of pairs
-// of each warp.
+// forcedRing is the shape of the kernel for forced blocks: a keyRing, and for each warp a ring of pair results.
 type forcedRing struct {
 	keyRing
 	resultStages int64
 }
 
-// teamRing is the shape of a kernel that chooses blocks: its teams, the stages of keys, and its thread blocks on a multiprocessor.
+// teamRing is the shape of a kernel that selects blocks: its teams, the stages of keys, and its thread blocks on a multiprocessor.
 type teamRing struct{ teams, stages, blocks int64 }
 
-// pairRing is the shape of the kernel that computes the results of pairs: its computing warp groups, and its stages of rows and of keys.
+// pairRing is the shape of the kernel that computes the results of pairs: its computing warpgroups, and its stages of rows and of keys.
 type pairRing struct{ groups, rowStages, keyStages int64 }
 
-// walkRing is the shape of a kernel that walks: its computing warps of 16 rows, its stages of keys and values, and the columns of
-// its rows in shared memory.
+// walkRing is the shape of a walk kernel: its computing warps of 16 rows, its stages of keys and values, and the columns of its rows in
+// shared memory.
 type walkRing struct{ warps, stages, columns int64 }
 
-// widths holds a width c of q and k, a width cv of v, and the shapes of the kernels on warp groups that are compiled for these
-// widths. The choice of blocks has no values: it takes the first widths whose c fits.
+// widths holds a width c of q and k, a width cv of v, and the shapes of the wgmma kernels that are compiled for these widths. Block
+// selection has no values: it takes the first widths whose c fits.
 type widths struct {
 	c, cv                 int64
-	split                 bool // one group makes dk and another one dv, of the same keys
+	split                 bool // one warpgroup computes dk and another one dv, of the same keys
 	forward, dq           keyRing
 	dkv, listed, pairGrad ring // tiles of the rows of a span, of listed rows, and of those of pairs
 	pairs                 pairRing
 	forced                forcedRing
 	walkForward, walkDQ   walkRing
-	choice                teamRing
+	selection             teamRing
 }
 
 // allWidths returns the widths in order of preference.
@@ -51,7 +50,7 @@ func allWidths() []widths {
 		pairGrad:    ring{rows: 96, stages: 3},
 		walkForward: walkRing{warps: 12, stages: 12, columns: 0},
 		walkDQ:      walkRing{warps: 8, stages: 12, columns: 0},
-		choice:      teamRing{teams: 2, stages: 3, blocks: 2},
+		selection:   teamRing{teams: 2, stages: 3, blocks: 2},
 	}, {
 		c: 128, cv: 128,
 		forward:     keyRing{rows: 192, tileKeys: 80, keyStages: 3, valueStages: 3},
@@ -63,7 +62,7 @@ func allWidths() []widths {
 		pairGrad:    ring{rows: 48, stages: 3},
 		walkForward: walkRing{warps: 8, stages: 7, columns: 0},
 		walkDQ:      walkRing{warps: 8, stages: 6, columns: 128},
-		choice:      teamRing{teams: 4, stages: 3, blocks: 1},
+		selection:   teamRing{teams: 4, stages: 3, blocks: 1},
 	}, {
 		c: 192, cv: 128,
 		forward:     keyRing{rows: 128, tileKeys: 96, keyStages: 2, valueStages: 2},
@@ -75,7 +74,7 @@ func allWidths() []widths {
 		pairGrad:    ring{rows: 64, stages: 3},
 		walkForward: walkRing{warps: 8, stages: 4, columns: 192},
 		walkDQ:      walkRing{warps: 8, stages: 3, columns: 320},
-		choice:      teamRing{teams: 2, stages: 3, blocks: 1},
+		selection:   teamRing{teams: 2, stages: 3, blocks: 1},
 	}, {
 		c: 192, cv: 192, split: true,
 		forward:     keyRing{rows: 128, tileKeys: 80, keyStages: 2, valueStages: 2},
@@ -98,7 +97,7 @@ func allWidths() []widths {
 		pairGrad:    ring{rows: 48, stages: 3},
 		walkForward: walkRing{warps: 8, stages: 3, columns: 256},
 		walkDQ:      walkRing{warps: 4, stages: 3, columns: 384},
-		choice:      teamRing{teams: 2, stages: 2, blocks: 1},
+		selection:   teamRing{teams: 2, stages: 2, blocks: 1},
 	}, {
 		c: 256, cv: 192, split: true,
 		forward:     keyRing{rows: 128, tileKeys: 48, keyStages: 2, valueStages: 2},
@@ -121,8 +120,8 @@ func (w widths) name() string {
 	return fmt.Sprintf("%dx%d", w.c, w.cv)
 }
 
-// The shared memory of the kernels, in bytes. Each one has assertions that hold it to these sums. First come the kernels that own
-// rows: rows, keys and values of all stages, results of pairs of all stages, and numbers of each row.
+// The functions below return bytes of shared memory; assertions in the kernels check these sums. The kernels that own rows come first:
+// rows, keys and values of all stages, results of pairs of all stages, and numbers of each row.
 
 func (w widths) forwardBytes() int64 { return w.forwardTiles(w.forward) + 2*24*w.forward.rows + 384 }
 
@@ -154,10 +153,10 @@ type dkvShape struct {
 	keys, threads, bytes int64
 }
 
-// shapeOfDKV returns the shape of a dk/dv kernel whose thread blocks own `keys` keys. With split, two warp groups own the same keys: one
+// shapeOfDKV returns the shape of a dk/dv kernel whose thread blocks own `keys` keys. With split, two warpgroups own the same keys: one
 // computes dk, the other dv. Shared memory has keys and values once, rows and their gradients of all stages, and numbers of each row.
 func (w widths) shapeOfDKV(r ring, keys int64, split bool) dkvShape {
-	threads := warpGroupThreads(keys)
+	threads := wgmmaThreads(keys)
 	if split {
 		threads += 128
 	}
@@ -171,13 +170,13 @@ func (w widths) spanDKV() dkvShape {
 	return w.shapeOfDKV(w.dkv, 2*64, false)
 }
 
-func (w widths) listedDKV() dkvShape { return w.shapeOfDKV(w.listed, warpGroupListKeys, w.split) }
+func (w widths) listedDKV() dkvShape { return w.shapeOfDKV(w.listed, listedKeys, w.split) }
 
-// pairsDKV returns the shape of the dk/dv kernel that also makes results for dq. It needs more registers, so it is split at smaller
-// widths; then dS has two tiles of its own.
+// pairsDKV returns the shape of the dk/dv kernel that also computes the results for dq. It needs more registers, so it is split at
+// smaller widths, too; then dS has two tiles of its own.
 func (w widths) pairsDKV() dkvShape {
 	split := w.c > 128
-	shape := w.shapeOfDKV(w.pairGrad, warpGroupListKeys, split)
+	shape := w.shapeOfDKV(w.pairGrad, listedKeys, split)
 	if split {
 		shape.bytes += 2 * w.pairGrad.rows * 128
 	}
@@ -199,7 +198,7 @@ func (w widths) pairForwardBytes() int64 {
 	return 2*64*(r.rowStages*w.c+r.keyStages*(w.c+w.cv)) + r.rowStages*(32+16) + r.keyStages*(4*64*w.itemTiles()+24+24) + 8
 }
 
-// walkBytes is the shared memory of a kernel that walks: stages, rows and barriers.
+// walkBytes is the shared memory of a walk kernel: stages, rows and barriers.
 func (w widths) walkBytes(r walkRing) int64 {
 	return r.stages*2*64*(w.c+w.cv) + r.warps*2*16*r.columns + 8*r.stages*(r.warps+5)
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Rows returns the implementations of the compression ops.
-func Rows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Implementation[ops.CompressMeanOp]{Name: "cuda", Storage: "td>t", Build: mean},
-		kernels.Implementation[ops.CompressMeanGradOp]{Name: "cuda", Storage: "td>t", Build: meanGrad},
-		kernels.Implementation[ops.CompressMLPOp]{Name: "cuda", Storage: "ttttd>tt", Products: hasBlocks[ops.CompressMLPOp], Build: mlp},
-		kernels.Implementation[ops.CompressMLPGradOp]{Name: "cuda", Storage: "ttttdtt>twww", Products: hasBlocks[ops.CompressMLPGradOp], Build: mlpGrad},
+// Entries returns the entries of the compression ops.
+func Entries() []kernels.Entry {
+	return kernels.Entries(
+		kernels.EntryFor[ops.CompressMeanOp]{Storage: "td>t", Build: mean},
+		kernels.EntryFor[ops.CompressMeanGradOp]{Storage: "td>t", Build: meanGrad},
+		kernels.EntryFor[ops.CompressMLPOp]{Storage: "ttttd>tt", Products: hasBlocks[ops.CompressMLPOp], Build: mlp},
+		kernels.EntryFor[ops.CompressMLPGradOp]{Storage: "ttttdtt>twww", Products: hasBlocks[ops.CompressMLPGradOp], Build: mlpGrad},
 	)
 }
 

@@ -14,24 +14,27 @@ type cluster struct{ blocks, warps int64 }
 // clusters are the sizes that decode_cluster.cu is compiled for, the largest first.
 var clusters = []cluster{{8, 8}, {4, 8}, {2, 8}, {1, 8}, {1, 4}}
 
-// checkClusters refuses ops that decode_cluster.cu does not support.
+// checkClusters refuses ops that decode_cluster.cu does not take.
 func checkClusters(b *kernels.Builder, op ops.DecodeOp) error {
 	at := op.Inputs()
 	switch {
 	case b.GPU.Capability < 90:
 		return graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want at least 9.0", float64(b.GPU.Capability)/10)
 	case op.Cache.Dense():
-		return graph.Refuse(graph.ReasonShape, "dense attention has too many keys for one cluster")
+		return graph.Refuse(graph.ReasonShape, "dense attention, want a compressed, selected or window branch")
 	case op.GateLayer && b.In[at.Hidden].Dim(2)%8 != 0:
-		return graph.Refuse(graph.ReasonShape, "the gates are made of %d numbers, want a multiple of 8", b.In[at.Hidden].Dim(2))
+		return graph.Refuse(graph.ReasonShape, "hidden width of the gate layer is %d, want a multiple of 8", b.In[at.Hidden].Dim(2))
 	}
 	return checkProducts(b, op)
 }
 
-// inClusters adds the launch of a step in which each cluster has one group of a sequence. It chooses the largest clusters that can
-// all run at once, so their size depends on the cache and the device alone.
-func inClusters(b *kernels.Builder, op ops.DecodeOp) error {
-	class := tensorCoreProducts(b, op)
+// buildClusters adds the launch of a step in which each cluster has one group of a sequence. It takes the largest clusters that can all
+// run at once, so their size depends on the cache and the device alone.
+func buildClusters(b *kernels.Builder, op ops.DecodeOp) error {
+	if err := checkClusters(b, op); err != nil {
+		return err
+	}
+	class := mmaProducts(b, op)
 	p, keys, err := newParams(b, op)
 	if err != nil {
 		return err

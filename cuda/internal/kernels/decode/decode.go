@@ -17,13 +17,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Rows returns the implementations. The inputs before the cache are of one type.
-func Rows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Implementation[ops.DecodeOp]{Name: "cuda cluster", Storage: "t*.i>tii", Guard: checkClusters, Build: inClusters},
-		kernels.Implementation[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Guard: checkTensorCores, Build: onTensorCores},
-		kernels.Implementation[ops.DecodeOp]{Name: "cuda", Storage: "t*.i>tii", Guard: checkGates, Build: onCores},
-		kernels.Implementation[ops.FillCacheOp]{Name: "cuda", Storage: "t*.i>i", Build: fill},
+// Entries returns the entries. The inputs before the cache are of one type.
+func Entries() []kernels.Entry {
+	return kernels.Entries(
+		kernels.EntryFor[ops.DecodeOp]{Name: "cuda cluster", Storage: "t*.i>tii", Build: buildClusters},
+		kernels.EntryFor[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Build: buildMMA},
+		kernels.EntryFor[ops.DecodeOp]{Storage: "t*.i>tii", Build: buildGeneral},
+		kernels.EntryFor[ops.FillCacheOp]{Storage: "t*.i>i", Build: fill},
 	)
 }
 
@@ -96,47 +96,47 @@ type decodeParams struct {
 type productClass struct {
 	name                  string // the end of the kernels' names
 	minPartKeys           int64  // keys of the shortest part
-	width                 int64  // of a head, in numbers
-	blocksPerSM           int64  // blocks of four warps that run at once on a multiprocessor, as far as registers allow
+	width                 int64  // elements of a head
+	blocksPerSM           int64  // blocks of four warps for which a multiprocessor has registers
 	headBytes, warpFloats int64  // of shared memory
 	ringFloats            int64  // of a warp's ring of keys and values
 }
 
-// checkGates refuses ops that make the gates themselves, which only clusters support.
-func checkGates(_ *kernels.Builder, op ops.DecodeOp) error {
+// checkGates refuses ops that compute the gates themselves, which only clusters do.
+func checkGates(op ops.DecodeOp) error {
 	if op.GateLayer {
-		return graph.Refuse(graph.ReasonShape, "the op makes the gates itself, want them as an input")
+		return graph.Refuse(graph.ReasonShape, "the op computes the gates itself, want them as an input")
 	}
 	return nil
 }
 
-func checkTensorCores(b *kernels.Builder, op ops.DecodeOp) error {
-	return cmp.Or(checkGates(b, op), checkProducts(b, op))
-}
-
-// checkProducts refuses ops that TensorCores of decode_products.cuh does not support.
+// checkProducts refuses ops that TensorCores of decode_products.cuh does not take.
 func checkProducts(b *kernels.Builder, op ops.DecodeOp) error {
 	d, dv, h := op.Cache.KeyDim, op.Cache.ValueDim, int(b.In[0].Dim(2))/op.Cache.KVHeads
 	_, policy := b.Policy.Attention(op)
 	switch {
 	case policy.General:
-		return graph.Refuse(graph.ReasonPolicy, "a branch of the layer is to run by the general kernels")
+		return graph.Refuse(graph.ReasonPolicy, "the policy selects the general kernels for a branch of the layer")
 	case b.Type == kernels.F32:
 		return graph.Refuse(graph.ReasonType, "got %v, want half precision", b.Type)
 	case h > 16:
 		return graph.Refuse(graph.ReasonShape, "%d heads of a group, want at most 16", h)
 	case d%8 != 0 || dv%8 != 0 || max(d, dv) > 128:
-		return graph.Refuse(graph.ReasonHeadDim, "dims are %d and %d, want multiples of 8 up to 128", d, dv)
+		return graph.Refuse(graph.ReasonHeadDim, "dims %d and %d, want multiples of 8 up to 128", d, dv)
 	}
 	return nil
 }
 
-func onTensorCores(b *kernels.Builder, op ops.DecodeOp) error {
-	return step(b, op, tensorCoreProducts(b, op))
+// buildMMA adds a step whose products are on tensor cores.
+func buildMMA(b *kernels.Builder, op ops.DecodeOp) error {
+	if err := cmp.Or(checkGates(op), checkProducts(b, op)); err != nil {
+		return err
+	}
+	return step(b, op, mmaProducts(b, op))
 }
 
-// tensorCoreProducts returns the class for the dims of an op. It makes the launches require aligned operands.
-func tensorCoreProducts(b *kernels.Builder, op ops.DecodeOp) productClass {
+// mmaProducts returns the class for the dims of an op. It makes the launches require aligned operands.
+func mmaProducts(b *kernels.Builder, op ops.DecodeOp) productClass {
 	b.Aligned(16)
 	h, d, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), op.Cache.KeyDim, int64(op.Cache.ValueDim)
 	width, slots, heads, blocks := int64(64), int64(3), int64(8), int64(4)
@@ -153,16 +153,19 @@ func tensorCoreProducts(b *kernels.Builder, op ops.DecodeOp) productClass {
 	}
 }
 
-func onCores(b *kernels.Builder, op ops.DecodeOp) error {
+// buildGeneral adds a step for all types and sizes.
+func buildGeneral(b *kernels.Builder, op ops.DecodeOp) error {
+	if err := checkGates(op); err != nil {
+		return err
+	}
 	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
 	return step(b, op, productClass{name: b.Type.String(), minPartKeys: 128, blocksPerSM: 4, headBytes: h * int64(op.Cache.KeyDim) * 4, warpFloats: h*dv + 35*h + 32})
 }
 
-// checkCache refuses a cache whose numbers have another type than the other operands, and one with more rows than kernels can
-// count.
+// checkCache refuses a cache of another type than the other operands, and one with more keys than 32 bits count.
 func checkCache(b *kernels.Builder, c ops.KVCache) error {
 	if half := b.Type != kernels.F32; half != ops.IsHalf(c.Half) || half && b.TypeOf(kernels.Operand{Operand: ops.Operand{Dtype: c.Half}}) != b.Type {
-		return graph.Refuse(graph.ReasonType, "the cache holds %v, want %v as the other inputs", cmp.Or(c.Half, tensor.Float32), b.Type)
+		return graph.Refuse(graph.ReasonType, "the cache is %v, want %v as the other inputs", cmp.Or(c.Half, tensor.Float32), b.Type)
 	}
 	if rows := float64(c.KVHeads) * max(float64(c.Pages)*float64(c.PageLen), float64(c.Slots)*float64(max(c.Window, c.BlockLen))); rows > math.MaxInt32 {
 		return graph.Refuse(graph.ReasonSize, "a cache of %.3g keys, want at most 2^31-1", rows)
@@ -180,24 +183,37 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 	if c.KeyDim > 2*maxPairs {
 		return nil, keys, graph.Refuse(graph.ReasonHeadDim, "keys have %d dims, want at most %d", c.KeyDim, 2*maxPairs)
 	}
-	ref := func(i int) kernels.Ref { // 0 for an input that the op does not have
-		if i < 0 {
-			return 0
-		}
-		return b.In[i].Ref
-	}
 	q, table := b.In[at.Q], b.In[at.PageTable]
 	groups, context := int64(c.KVHeads), (table.Dim(1)-1)*int64(c.PageLen)
 	p = &decodeParams{
-		q: q.Ref, cache: ref(at.Cache), pageTable: table.Ref, o: b.Out[0].Ref, idx: b.Out[1].Ref, read: b.Out[2].Ref,
+		q: q.Ref, cache: b.In[at.Cache].Ref, pageTable: table.Ref, o: b.Out[0].Ref, idx: b.Out[1].Ref, read: b.Out[2].Ref, gates: refOf(b, at.Gates),
 		tokens: regionOf(layout.Tokens), compressed: regionOf(layout.Compressed), window: regionOf(layout.Window), tail: regionOf(layout.Tail),
 		groups: int32(groups), h: int32(q.Dim(2) / groups), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(table.Dim(1)),
 		l: int32(c.BlockLen), d: divisorOf(c.Stride), selectBlock: divisorOf(c.SelectBlock), n: int32(max(1, c.TopN)), w: int32(c.Window),
-		dense: kernels.Flag(c.Dense()), scale: float32(1 / math.Sqrt(float64(c.KeyDim))),
+		dense: kernels.Flag(c.Dense()), scale: float32(1 / math.Sqrt(float64(c.KeyDim))), pickSize: pickSize(c, context, threads),
 	}
 	for i := range c.KeyDim / 2 {
 		p.turns[i] = math.Pow(op.Base, -2*float64(i)/float64(c.KeyDim)) / (2 * math.Pi)
 	}
+	if op.GateLayer {
+		p.gates, p.gateW, p.gateBias, p.gateHidden = refOf(b, at.Hidden), refOf(b, at.GateW), refOf(b, at.GateBias), int32(b.In[at.Hidden].Dim(2))
+	}
+	p.setPhi(b, op)
+	return p, p.setBranches(b, op, context), nil
+}
+
+// refOf returns the Ref of input i, 0 for an input that the op does not have.
+func refOf(b *kernels.Builder, i int) kernels.Ref {
+	if i < 0 {
+		return 0
+	}
+	return b.In[i].Ref
+}
+
+// setBranches sets k and v of the branches, and which branches there are. It returns the most keys of a sequence of `context` tokens in
+// each branch, 0 for a branch that stores nothing.
+func (p *decodeParams) setBranches(b *kernels.Builder, op ops.DecodeOp, context int64) (keys [branches]int64) {
+	c, at := op.Cache, op.Inputs()
 	if c.Dense() {
 		keys[window] = context
 	} else {
@@ -208,27 +224,28 @@ func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [bran
 		if c.Has(1<<i) || c.Dense() && i == window {
 			p.has |= 1 << i
 		}
-		if p.k[i], p.v[i] = ref(at.K[i]), ref(at.V[i]); at.K[i] >= 0 {
+		if p.k[i], p.v[i] = refOf(b, at.K[i]), refOf(b, at.V[i]); at.K[i] >= 0 {
 			p.stores |= 1 << i
 		} else {
 			keys[i] = 0
 		}
 	}
-	if p.gates = ref(at.Gates); op.GateLayer {
-		p.gates, p.gateW, p.gateBias, p.gateHidden = ref(at.Hidden), ref(at.GateW), ref(at.GateBias), int32(b.In[at.Hidden].Dim(2))
-	}
-	for side, dim := range []int{c.KeyDim, c.ValueDim} {
-		inputs := at.Phi[side]
+	return keys
+}
+
+// setPhi sets the weights of the compression of keys and of values. For an MLP it also sets their hidden widths, and the work size that
+// a block and its hidden row need.
+func (p *decodeParams) setPhi(b *kernels.Builder, op ops.DecodeOp) {
+	for side, dim := range []int{op.Cache.KeyDim, op.Cache.ValueDim} {
+		inputs := op.Inputs().Phi[side]
 		for i, input := range inputs {
-			p.phi[side][i] = ref(input)
+			p.phi[side][i] = refOf(b, input)
 		}
 		if op.MLP {
 			p.hidden[side] = int32(b.In[inputs[1]].Dim(0))
-			p.workSize = max(p.workSize, int32(c.BlockLen*dim)+p.hidden[side])
+			p.workSize = max(p.workSize, int32(op.Cache.BlockLen*dim)+p.hidden[side])
 		}
 	}
-	p.pickSize = pickSize(c, context, threads)
-	return p, keys, nil
 }
 
 // pickSize returns the floats of shared memory that pick of decode_choose.cuh needs in a block of that many threads, whose groups rank
@@ -263,8 +280,8 @@ func step(b *kernels.Builder, op ops.DecodeOp, class productClass) error {
 	p.allParts, p.partSize = int32(parts), int32(partSize(p))
 	p.parts = b.Work(sequences * parts * int64(p.partSize) * 4)
 
-	choiceFloats := int64(p.pickSize) + 2*h + spanParts*2*h
-	workFloats := max(warps*class.warpFloats, choiceFloats, int64(p.workSize))
+	selectFloats := int64(p.pickSize) + 2*h + spanParts*2*h
+	workFloats := max(warps*class.warpFloats, selectFloats, int64(p.workSize))
 	shared, joinShared := class.headShared(p)+rowBytes+workFloats*4, 4*(parts*(3*h+1)+4*threads)
 	launch := func(kernel string, parts int64) {
 		b.Launch("nsa_decode_"+kernel+"_"+class.name, kernels.Dim{X: int(parts), Y: c.KVHeads, Z: c.Slots}, kernels.Line(threads), shared, p)

@@ -20,7 +20,7 @@ type fewParams struct {
 	eps                  float32
 }
 
-// few is the name of the implementations of linear layers for few rows of x. They come before all others.
+// few is the name of the entries of linear layers for few rows of x. They come before all others.
 const few = "cuda few"
 
 // The most rows of x for the two kernels of few.cu. In linear_few one block has all rows and 8 features. In linear_rows a block has
@@ -30,26 +30,16 @@ const (
 	maxFewRows        = 64
 )
 
-func fewLinears() []kernels.Row {
-	return kernels.Rows(
-		kernels.Implementation[ops.LinearOp]{Name: few, Storage: "hhh*>h", Build: fewLinear},
-		kernels.Implementation[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast after it
-		kernels.Implementation[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
-		kernels.Implementation[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
-		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Guard: checkNorm(false), Build: fewLinearsOf},
-		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Guard: checkNorm(true), Build: fewLinearsOf},
-		kernels.Implementation[ops.LinearsOp]{Name: few, Storage: "ahf>f", Guard: checkNorm(true), Build: fewLinearsOf}, // with the cast after it
+func fewEntries() []kernels.Entry {
+	return kernels.Entries(
+		kernels.EntryFor[ops.LinearOp]{Name: few, Storage: "hhh*>h", Build: fewLinear},
+		kernels.EntryFor[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast after it
+		kernels.EntryFor[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
+		kernels.EntryFor[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
+		kernels.EntryFor[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Build: fewLinears(false)},
+		kernels.EntryFor[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Build: fewLinears(true)},
+		kernels.EntryFor[ops.LinearsOp]{Name: few, Storage: "ahf>f", Build: fewLinears(true)}, // with the cast after it
 	)
-}
-
-// checkNorm returns the guard of implementations for linear layers of the RMSNorm of x, or of x itself.
-func checkNorm(norm bool) func(b *kernels.Builder, op ops.LinearsOp) error {
-	return func(_ *kernels.Builder, op ops.LinearsOp) error {
-		if norm != (op.Norm != 0) {
-			return graph.Refuse(graph.ReasonShape, "eps of the norm is %v, want one: %v", op.Norm, norm)
-		}
-		return nil
-	}
 }
 
 // launchFew adds the launch that computes ys from x by the layers with weights ws. complete sets the rest of the argument.
@@ -60,7 +50,7 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 	case rows > maxFewRows:
 		return graph.Refuse(graph.ReasonShape, "%d rows, want at most %d", rows, maxFewRows)
 	case k > math.MaxInt32/4:
-		return graph.Refuse(graph.ReasonSize, "rows of %d, want less than 2^29", k)
+		return graph.Refuse(graph.ReasonSize, "rows of %d elements, want less than 2^29", k)
 	}
 	p := &fewParams{x: x.Ref, parts: int32(len(ws)), rows: int32(rows), k: int32(k), wide: kernels.Flag(b.TypeOf(ys[0]) == kernels.F32)}
 	complete(p)
@@ -80,7 +70,7 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 		const static = 16 << 10 // more static shared memory than the kernel has
 		p.wideX = kernels.Flag(b.TypeOf(x) == kernels.F32)
 		if shared = 16*kernels.CeilDiv(k, 4) + rows*(16*kernels.CeilDiv(k, 8)+64); rows > maxRowsOfOneBlock || shared > int64(b.GPU.SharedPerBlock)-static {
-			return graph.Refuse(graph.ReasonShape, "%d rows of %d with RMSNorm, want at most %d in %d bytes", rows, k, maxRowsOfOneBlock, b.GPU.SharedPerBlock-static)
+			return graph.Refuse(graph.ReasonShape, "RMSNorm of %d rows of %d elements, want at most %d rows in %d bytes of shared memory", rows, k, maxRowsOfOneBlock, b.GPU.SharedPerBlock-static)
 		}
 	}
 	threads := int64(256)
@@ -113,25 +103,31 @@ func fewLinearSiLU(b *kernels.Builder, _ ops.LinearSiLUOp) error {
 
 func fewLinearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
 	if b.TypeOf(b.In[2]) != b.TypeOf(b.Out[0]) {
-		return graph.Refuse(graph.ReasonType, "residual of %v, want %v as the result", b.In[2].Dtype, b.Out[0].Dtype)
+		return graph.Refuse(graph.ReasonType, "residual is %v, the result %v, want one type", b.In[2].Dtype, b.Out[0].Dtype)
 	}
 	return launchFew(b, b.In[0], b.In[1:2], b.Out, func(p *fewParams) { p.residual = b.In[2].Ref })
 }
 
-func fewLinearsOf(b *kernels.Builder, op ops.LinearsOp) error {
-	n := len(b.Out)
-	if slices.Contains(op.Turned[:n], true) {
-		return graph.Refuse(graph.ReasonShape, "a result is rotated, which its kernel does not do")
-	}
-	return launchFew(b, b.In[0], b.In[1:1+n], b.Out, func(p *fewParams) {
-		rest := b.In[1+n:] // biases, then the norm's weight
-		for i := range n {
-			if p.activation[i] = int32(op.Activation[i]); op.Bias[i] {
-				p.bias[i], rest = rest[0].Ref, rest[1:]
+// fewLinears returns the build function for layers of the RMSNorm of x, or of x itself.
+func fewLinears(norm bool) func(*kernels.Builder, ops.LinearsOp) error {
+	return func(b *kernels.Builder, op ops.LinearsOp) error {
+		n := len(b.Out)
+		switch {
+		case norm != (op.Norm != 0):
+			return graph.Refuse(graph.ReasonShape, "has a norm: %v, want %v", op.Norm != 0, norm)
+		case slices.Contains(op.Turned[:n], true):
+			return graph.Refuse(graph.ReasonShape, "a result is rotated, which the kernel does not do")
+		}
+		return launchFew(b, b.In[0], b.In[1:1+n], b.Out, func(p *fewParams) {
+			rest := b.In[1+n:] // biases, then the norm's weight
+			for i := range n {
+				if p.activation[i] = int32(op.Activation[i]); op.Bias[i] {
+					p.bias[i], rest = rest[0].Ref, rest[1:]
+				}
 			}
-		}
-		if op.Norm != 0 {
-			p.gain, p.eps = rest[0].Ref, float32(op.Norm)
-		}
-	})
+			if norm {
+				p.gain, p.eps = rest[0].Ref, float32(op.Norm)
+			}
+		})
+	}
 }

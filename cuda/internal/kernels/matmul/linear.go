@@ -9,17 +9,17 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Rows returns the implementations of the linear layer.
-func Rows() []kernels.Row {
-	return slices.Concat(fewLinears(), kernels.Rows(
-		kernels.Implementation[ops.LinearOp]{Name: "cuda", Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
-		kernels.Implementation[ops.LinearOp]{Name: "cuda", Storage: "hh>f", Products: kernels.Always[ops.LinearOp], Build: linear}, // with the cast after it
-		kernels.Implementation[ops.LinearInputGradOp]{Name: "cuda", Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
-		kernels.Implementation[ops.LinearWeightGradOp]{Name: "cuda", Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
-		kernels.Implementation[ops.LinearAddOp]{Name: "cuda", Storage: "tta>a", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
-		kernels.Implementation[ops.LinearsOp]{Name: "cuda", Storage: "ttt*d>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
-		kernels.Implementation[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
-		kernels.Implementation[ops.LinearsGradOp]{Name: "cuda", Storage: "ttt*d>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // without dx
+// Entries returns the entries of the linear layer.
+func Entries() []kernels.Entry {
+	return slices.Concat(fewEntries(), kernels.Entries(
+		kernels.EntryFor[ops.LinearOp]{Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
+		kernels.EntryFor[ops.LinearOp]{Storage: "hh>f", Products: kernels.Always[ops.LinearOp], Build: linear}, // with the cast after it
+		kernels.EntryFor[ops.LinearInputGradOp]{Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
+		kernels.EntryFor[ops.LinearWeightGradOp]{Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
+		kernels.EntryFor[ops.LinearAddOp]{Storage: "tta>a", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
+		kernels.EntryFor[ops.LinearsOp]{Storage: "ttt*d>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
+		kernels.EntryFor[ops.LinearsGradOp]{Storage: "ttt*d>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
+		kernels.EntryFor[ops.LinearsGradOp]{Storage: "ttt*d>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // without dx
 	))
 }
 
@@ -47,7 +47,7 @@ func linearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
 	p, _ := linearProduct(b, b.In[:2])
 	p.Out = b.TypeOf(y)
 	if b.TypeOf(residual) != p.Out {
-		return graph.Refuse(graph.ReasonType, "residual of %v, want %v as the result", residual.Dtype, y.Dtype)
+		return graph.Refuse(graph.ReasonType, "residual is %v, the result %v, want one type", residual.Dtype, y.Dtype)
 	}
 	if b.Library != nil {
 		b.LibraryProduct(p, x.Ref, w.Ref, 0, residual.Ref, y.Ref)

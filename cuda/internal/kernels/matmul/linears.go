@@ -9,14 +9,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Several linear layers of one input are one product. Their weights lie one after the other in memory, or are copied so. One kernel
+// Several linear layers of one input are one product. Their weights lie one after the other in memory, or are copied there. One kernel
 // splits or joins the columns. So x is read once: for a layer of 128 outputs, reading x takes longer than the product.
 
 // linears adds x [rows,in], w_i [out_i,in], biases -> y_i [rows,out_i].
 func linears(b *kernels.Builder, op ops.LinearsOp) error {
 	n := len(b.Out)
 	if op.Norm != 0 || op.Activation != [ops.MaxLinears]ops.Activation{} {
-		return graph.Refuse(graph.ReasonShape, "linear layers with a norm or an activation, of which a product computes none")
+		return graph.Refuse(graph.ReasonShape, "has a norm or an activation, which a matrix product does not compute")
 	}
 	x, ws, biases := b.In[0], b.In[1:1+n], b.In[1+n:]
 	in, size := ws[0].Dim(1), int64(b.Type.Bytes())
@@ -57,7 +57,7 @@ func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 	out := b.TypeOf(dws[0])
 	for _, dw := range dws {
 		if b.TypeOf(dw) != out || b.TypeOf(dx) != b.Type {
-			return graph.Refuse(graph.ReasonType, "dx of %v, dw of %v and %v, want %v, and one type", dx.Dtype, dws[0].Dtype, dw.Dtype, b.Type)
+			return graph.Refuse(graph.ReasonType, "dx is %v, dw are %v and %v, want dx of %v and all dw of one type", dx.Dtype, dws[0].Dtype, dw.Dtype, b.Type)
 		}
 	}
 	dy := rows.Columns{Parts: dys, Turned: op.Turned, RoPE: op.RoPE}

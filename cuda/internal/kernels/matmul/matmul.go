@@ -1,4 +1,4 @@
-// Package matmul holds the kernels of matrix products, used without cuBLASLt, and the rows of the linear layer.
+// Package matmul holds the kernels of matrix products, used without cuBLASLt, and the entries of the linear layer.
 package matmul
 
 import (

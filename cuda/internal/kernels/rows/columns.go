@@ -20,7 +20,7 @@ type columnsParams struct {
 }
 
 // Columns is a matrix whose columns are those of several parts, side by side. Joint is [rows, sum of Cols], part i is [rows,...]
-// with Cols[i] columns, and all are of b.Type. Join sums the terms of a part. The copy rotates the parts in Turned, [B,S,H,D] of
+// with Cols[i] columns, and all are of b.Type. Join sums the terms of a part. Both copies rotate the parts in Turned, [B,S,H,D] of
 // one D, by RoPE.
 type Columns struct {
 	Joint  kernels.Ref
@@ -30,10 +30,10 @@ type Columns struct {
 	RoPE   ops.RoPEOp
 }
 
-// Split adds the copies of the joint matrix to its parts. It refuses sizes that the kernel does not take.
+// Split adds the copy of the joint matrix to its parts. It refuses sizes that the kernel does not take.
 func (c Columns) Split(b *kernels.Builder) error { return c.launch(b, "split_columns") }
 
-// Join adds the copies of the parts to the joint matrix. It refuses sizes that the kernel does not take.
+// Join adds the copy of the parts to the joint matrix. It refuses sizes that the kernel does not take.
 func (c Columns) Join(b *kernels.Builder) error { return c.launch(b, "join_columns") }
 
 // argument returns the argument of both kernels. Its wide is 1 if all parts and heads begin at multiples of 16 bytes.
@@ -55,7 +55,7 @@ func (c Columns) argument(b *kernels.Builder) (*columnsParams, error) {
 				return nil, err
 			}
 			if size = part.Dim(3); part.Dim(2)*size != c.Cols[i] || p.dim > 0 && p.seq != part.Dim(1) {
-				return nil, graph.Refuse(graph.ReasonShape, "%v is turned, want rows of %d columns of a token each, and one length of all sequences", part, c.Cols[i])
+				return nil, graph.Refuse(graph.ReasonShape, "rotated part %v, want %d columns for each token, and as many tokens as other rotated parts", part, c.Cols[i])
 			}
 			p.seq, p.dim, p.start = part.Dim(1), int32(size), int64(c.RoPE.Start)
 			p.log2Base, p.inverse = math.Log2(c.RoPE.Base), kernels.Flag(c.RoPE.Inverse)

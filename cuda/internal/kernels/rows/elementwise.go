@@ -24,7 +24,7 @@ type (
 	}
 )
 
-// maxTerms is the most terms that one launch adds up.
+// maxTerms is the most terms that one launch sums.
 const maxTerms = 8
 
 // Add adds y = the sum of terms in their order. Each term is float32 or b.Type. With more than maxTerms terms the partial sum is

@@ -82,7 +82,7 @@ func gatedSumGrad(b *kernels.Builder, op ops.GatedSumGradOp) error {
 	return nil
 }
 
-// launchTeams adds a launch in which a team of threads owns a row: as many threads as the row has pieces of 16 bytes, at most a
+// launchTeams adds a launch in which a team of threads owns a row. It has as many threads as the row has pieces of 16 bytes, at most a
 // warp.
 func launchTeams(b *kernels.Builder, kernel string, rows, dim int64, params any) {
 	team := 1

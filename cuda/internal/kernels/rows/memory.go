@@ -46,9 +46,9 @@ func Copy(b *kernels.Builder, list ...Transfer) {
 		p.x[i], p.y[i], p.bytes[i] = c.From, c.To, c.Bytes
 		longest = max(longest, c.Bytes)
 	}
-	n, maxBlocks := int64(len(list)), int64(1<<16) // blocks of an array
+	n, maxBlocks := int64(len(list)), int64(1<<16) // most blocks of an array
 	if n > 1 {
-		maxBlocks = 2048 / n // arrays shorter than the longest leave blocks idle
+		maxBlocks = 2048 / n // blocks are idle in arrays shorter than the longest
 	}
 	p.blocks = min(kernels.CeilDiv(longest, 256*16), maxBlocks)
 	b.Launch("nsa_copy", kernels.Line(p.blocks*n), kernels.Threads(), 0, p)
@@ -82,7 +82,7 @@ func cast[S ops.CastOp | ops.AddGradOp](b *kernels.Builder, _ S) error {
 	case to == kernels.F32:
 		kernel = from.Name("cast_from")
 	default:
-		return graph.Refuse(graph.ReasonType, "from %v to %v, want %v on one side", from, to, kernels.F32)
+		return graph.Refuse(graph.ReasonType, "cast from %v to %v, want %v on one side", from, to, kernels.F32)
 	}
 	b.LaunchElements(kernel, kernels.F32, x.N(), &castParams{x.Ref, y.Ref, x.N()})
 	return nil

@@ -74,8 +74,8 @@ func (v view) elements() int64 {
 }
 
 // copyParamsOf returns the copy of an array of the given sizes, the outermost axis first. xs and ys are the strides in x and in y.
-// A stride of 0 in x repeats elements. Neighbouring axes that are contiguous in both arrays are merged. More than 6 remaining axes
-// are refused.
+// A stride of 0 in x repeats elements. It merges neighbouring axes that are contiguous in both arrays, and refuses more than 6
+// remaining axes.
 func copyParamsOf(sizes, xs, ys []int64) (p copyParams, err error) {
 	p.n = 1
 	rank := 0
@@ -89,7 +89,7 @@ func copyParamsOf(sizes, xs, ys []int64) (p copyParams, err error) {
 			continue
 		}
 		if rank == maxCopyAxes {
-			return p, graph.Refuse(graph.ReasonShape, "more than %d axes that cannot be merged", maxCopyAxes)
+			return p, graph.Refuse(graph.ReasonShape, "more than %d axes after neighbours are merged", maxCopyAxes)
 		}
 		p.sizes[rank], p.xStrides[rank], p.yStrides[rank] = sizes[i], xs[i], ys[i]
 		rank++

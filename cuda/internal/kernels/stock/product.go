@@ -32,7 +32,7 @@ func addProduct(b *kernels.Builder, p kernels.Product, x, y, z kernels.Ref) {
 		matmul.Multiply(b, p, x, y, 0, z)
 		return
 	}
-	rows, across := p.M, p.TransA // across: the sum goes over the rows of the stored matrix
+	rows, across := p.M, p.TransA // across: the sum is along the columns of the stored matrix
 	if p.N > 1 {                  // the matrix is the second one
 		x, y, rows, across = y, x, p.N, !p.TransB
 	}

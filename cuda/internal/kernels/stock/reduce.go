@@ -101,7 +101,7 @@ func reduce(b *kernels.Builder, op Reduce) error {
 		return refuseShapes(b)
 	}
 	if !hostReduces(x.Shape, op.Axes) {
-		return graph.Refuse(graph.ReasonShape, "along %v of %v the host computes another number", op.Axes, x.Shape)
+		return graph.Refuse(graph.ReasonShape, "axes %v of %v, along which the host computes another result", op.Axes, x.Shape)
 	}
 	var passes []reduction
 	pass := reduction{max: op.Max, along: 1, inner: 1} // over the axes from i on that no earlier pass has

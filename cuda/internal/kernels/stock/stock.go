@@ -1,5 +1,5 @@
 // Package stock holds the kernels of Gorgonia's own ops. Recognise turns an op into one of the descriptions below. The description
-// selects the row, which builds the launches from it.
+// selects the entry, which builds the launches from it.
 //
 // Operands and results are float32. A result is that of the op's own Do, in the shape of the node, except at the edges of float32:
 // a quotient by zero and a softmax with infinities follow IEEE here, which package tensor does not, and a maximum keeps a NaN.
@@ -62,26 +62,24 @@ type (
 	Element struct{ At []int }
 )
 
-const name = "cuda" // of all rows
-
-// Rows returns the implementations of the ops.
-func Rows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Implementation[Unary]{Name: name, Storage: "f>f", Build: unary},
-		kernels.Implementation[Binary]{Name: name, Storage: "ff>f", Build: binary},
-		kernels.Implementation[Product]{Name: name, Storage: "ff>f", Products: productMultiplies, Build: product},
-		kernels.Implementation[Tensordot]{Name: name, Storage: "ff>f", Products: tensordotMultiplies, Build: tensordot},
-		kernels.Implementation[Reduce]{Name: name, Storage: "f>f", Build: reduce},
-		kernels.Implementation[Size]{Name: name, Storage: "f>f", Build: size},
-		kernels.Implementation[Softmax]{Name: name, Storage: "f>f", Build: softmax},
-		kernels.Implementation[SoftmaxGrad]{Name: name, Storage: "fff>f", Build: softmaxGrad},
-		kernels.Implementation[Reshape]{Name: name, Storage: "f>f", Build: reshape},
-		kernels.Implementation[Transpose]{Name: name, Storage: "f>f", Build: transpose},
-		kernels.Implementation[Slice]{Name: name, Storage: "f>f", Build: slice},
-		kernels.Implementation[SliceGrad]{Name: name, Storage: "ff>f", Build: sliceGrad},
-		kernels.Implementation[Concat]{Name: name, Storage: "ff*>f", Build: concat},
-		kernels.Implementation[Repeat]{Name: name, Storage: "ff>f", Build: repeat},
-		kernels.Implementation[Element]{Name: name, Storage: "f>f", Build: element},
+// Entries returns the entries of the ops.
+func Entries() []kernels.Entry {
+	return kernels.Entries(
+		kernels.EntryFor[Unary]{Storage: "f>f", Build: unary},
+		kernels.EntryFor[Binary]{Storage: "ff>f", Build: binary},
+		kernels.EntryFor[Product]{Storage: "ff>f", Products: productMultiplies, Build: product},
+		kernels.EntryFor[Tensordot]{Storage: "ff>f", Products: tensordotMultiplies, Build: tensordot},
+		kernels.EntryFor[Reduce]{Storage: "f>f", Build: reduce},
+		kernels.EntryFor[Size]{Storage: "f>f", Build: size},
+		kernels.EntryFor[Softmax]{Storage: "f>f", Build: softmax},
+		kernels.EntryFor[SoftmaxGrad]{Storage: "fff>f", Build: softmaxGrad},
+		kernels.EntryFor[Reshape]{Storage: "f>f", Build: reshape},
+		kernels.EntryFor[Transpose]{Storage: "f>f", Build: transpose},
+		kernels.EntryFor[Slice]{Storage: "f>f", Build: slice},
+		kernels.EntryFor[SliceGrad]{Storage: "ff>f", Build: sliceGrad},
+		kernels.EntryFor[Concat]{Storage: "ff*>f", Build: concat},
+		kernels.EntryFor[Repeat]{Storage: "ff>f", Build: repeat},
+		kernels.EntryFor[Element]{Storage: "f>f", Build: element},
 	)
 }
 

@@ -6,13 +6,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Rows returns the implementations of the ops.
-func Rows() []kernels.Row {
-	return kernels.Rows(
-		kernels.Implementation[ops.EmbeddingOp]{Name: "cuda", Storage: "fi>f", Build: embedding},
-		kernels.Implementation[ops.EmbeddingGradOp]{Name: "cuda", Storage: "it>w", Build: embeddingGrad},
-		kernels.Implementation[ops.CrossEntropyOp]{Name: "cuda", Storage: "fi>ff", Build: crossEntropy},
-		kernels.Implementation[ops.CrossEntropyGradOp]{Name: "cuda", Storage: "fiff>t", Build: crossEntropyGrad},
-		kernels.Implementation[ops.DocumentTableOp]{Name: "cuda", Storage: "i>i", Build: documentTable},
+// Entries returns the entries of the ops.
+func Entries() []kernels.Entry {
+	return kernels.Entries(
+		kernels.EntryFor[ops.EmbeddingOp]{Storage: "fi>f", Build: embedding},
+		kernels.EntryFor[ops.EmbeddingGradOp]{Storage: "it>w", Build: embeddingGrad},
+		kernels.EntryFor[ops.CrossEntropyOp]{Storage: "fi>ff", Build: crossEntropy},
+		kernels.EntryFor[ops.CrossEntropyGradOp]{Storage: "fiff>t", Build: crossEntropyGrad},
+		kernels.EntryFor[ops.DocumentTableOp]{Storage: "i>i", Build: documentTable},
 	)
 }

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,25 +12,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Implementation is one way to run the op that S describes, a row of the table of kernels. S is a Spec of package ops or a
-// description of one of Gorgonia's ops. Rows of the same S are in order of preference.
-//
-// The first row of an S has a second task: its Storage also decides which operands a machine in bf16 or fp16 stores in half
-// precision (Storage.Types, Backend.Storage of package cuda), whatever row runs in the end. A letter t or h means half
-// precision there, f or w float32. So a row that takes only some of the types, such as "hh>f" of a product beside "ttt>t",
-// must not come first: machines in half precision would then store every such output in float32. Fused Specs are exempt,
-// since the machine makes them after it has chosen the types.
-type Implementation[S any] struct {
-	Name    string // of the implementation in plans, such as "cuda"
+// EntryFor is an Entry for the op that S describes. S is a Spec of package ops or a description of one of Gorgonia's ops.
+type EntryFor[S any] struct {
+	Name    string // in plans, such as "cuda mma"; empty for "cuda"
 	Storage Storage
-	// Products, if not nil, reports whether the op has matrix products. Such a row is offered twice: first with a library's
+	// Products, if not nil, reports whether the op has matrix products. Such an entry is offered twice: first with a library's
 	// products, then with our own.
 	Products func(b *Builder, op S) bool
-	// Guard, if not nil, is called before Build. It returns nil if the row takes the op, or a *graph.Unsupported.
-	Guard func(b *Builder, op S) error
-	// Build adds the launches. It returns a *graph.Unsupported if the row does not take the op: most refusals are here, where
-	// the sizes are worked out. graph.Implementation.Guard calls both, Guard and Build. Both get only sites that the shape rule
-	// of a Spec accepts: see Plan.
+	// Build adds the launches. It is the guard, too: it returns a *graph.Unsupported for an op that the kernels do not take. It
+	// gets only sites that the shape rule of a Spec accepts: see Plan.
 	Build func(b *Builder, op S) error
 }
 
@@ -37,7 +28,7 @@ type Implementation[S any] struct {
 //
 //	t  float32 or half precision, the same for all t: half precision if activations are stored in it
 //	h  like t, but half precision only
-//	o  like t; float32 if it has three axes, as the delta of an attention gradient has, which stands in the place of o
+//	o  like t; float32 if it has three axes, as delta has, which some attention gradients take instead of o
 //	a  float32 or half precision, as the operand has it; an output is float32 if an input with an a is
 //	f  float32
 //	w  float32 even if activations are stored in half precision; half precision is accepted, too
@@ -45,83 +36,86 @@ type Implementation[S any] struct {
 //	d  a table of documents or nothing: it is b.Documents and not in b.In
 //	.  any type
 //
-// "ttt>tf" is attention: from q, k and v it makes o of their type and float32 statistics. A * repeats the letter before it for any
-// number of operands. Two letters with a * repeat equally often.
+// "ttt>tf" is attention: q, k, v -> o of their type and float32 statistics. A * repeats the previous letter for any number of operands.
+// Two letters with a * repeat equally often.
 type Storage string
 
-// Row is an Implementation of any S.
-type Row struct {
+// Entry is an entry of the table of kernels: one way to run an op. The entries of an op are in order of preference.
+//
+// The first entry of an op has a second task: its Storage also decides which operands a machine in bf16 or fp16 stores in half
+// precision (Storage.Types, Backend.Storage of package cuda), whatever entry runs in the end. A letter t or h means half
+// precision there, f or w float32. So an entry that takes only some of the types, such as "hh>f" of a product beside "ttt>t",
+// must not come first: machines in half precision would then store every such output in float32. Fused Specs are exempt,
+// since the machine makes them after it has chosen the types. TestStoredTypes lists the types that follow.
+type Entry struct {
 	Name     string
 	Storage  Storage
-	op       reflect.Type                   // the S
-	products func(b *Builder, op any) bool  // Products, false for nil
-	build    func(b *Builder, op any) error // Guard, then Build
+	op       reflect.Type                  // the S of EntryFor
+	products func(b *Builder, op any) bool // EntryFor.Products, false for nil
+	build    func(b *Builder, op any) error
 }
 
-func (i Implementation[S]) row() Row {
-	r := Row{Name: i.Name, Storage: i.Storage, op: reflect.TypeFor[S]()}
-	r.products = func(b *Builder, op any) bool { return i.Products != nil && i.Products(b, op.(S)) }
-	r.build = func(b *Builder, op any) error {
-		if i.Guard != nil {
-			if err := i.Guard(b, op.(S)); err != nil {
-				return err
-			}
-		}
-		return i.Build(b, op.(S))
+// defaultName is the Name of entries that have none.
+const defaultName = "cuda"
+
+func (e EntryFor[S]) entry() Entry {
+	return Entry{
+		Name: cmp.Or(e.Name, defaultName), Storage: e.Storage, op: reflect.TypeFor[S](),
+		products: func(b *Builder, op any) bool { return e.Products != nil && e.Products(b, op.(S)) },
+		build:    func(b *Builder, op any) error { return e.Build(b, op.(S)) },
 	}
-	return r
 }
 
-// Rows returns the rows of a list of Implementations, each of an S of its own.
-func Rows(list ...interface{ row() Row }) []Row {
-	rows := make([]Row, len(list))
-	for i, implementation := range list {
-		rows[i] = implementation.row()
+// Entries returns the entries of a list of EntryFor, each for an S of its own.
+func Entries(list ...interface{ entry() Entry }) []Entry {
+	entries := make([]Entry, len(list))
+	for i, e := range list {
+		entries[i] = e.entry()
 	}
-	return rows
+	return entries
 }
 
-// Table holds rows by the type of the op that they implement: the S of an Implementation.
-type Table map[reflect.Type][]Row
+// Table holds the entries by the type of their op: the S of EntryFor.
+type Table map[reflect.Type][]Entry
 
-// NewTable returns the rows of all lists. Rows of the same op keep their order.
-func NewTable(lists ...[]Row) Table {
+// NewTable returns the entries of all lists. Entries of the same op keep their order.
+func NewTable(lists ...[]Entry) Table {
 	t := Table{}
 	for _, list := range lists {
-		for _, r := range list {
-			t[r.op] = append(t[r.op], r)
+		for _, e := range list {
+			t[e.op] = append(t[e.op], e)
 		}
 	}
 	return t
 }
 
-// Missing is the row of an op without kernels, which refuses every site.
-func Missing(why string) Row {
+// Missing is the entry of an op without kernels, which refuses every site.
+func Missing(why string) Entry {
 	refuse := func(*Builder, any) error { return graph.Refuse(graph.ReasonMissing, "%s", why) }
-	return Row{Name: "cuda", Storage: ".*>.*", products: func(*Builder, any) bool { return false }, build: refuse}
+	return Entry{Name: defaultName, Storage: ".*>.*", products: func(*Builder, any) bool { return false }, build: refuse}
 }
 
-// Always is the Products column of ops that are matrix products.
+// Always is the Products of ops that are matrix products.
 func Always[S any](*Builder, S) bool { return true }
 
-// Of returns the rows of an op, in order of preference.
-func (t Table) Of(op any) []Row { return t[reflect.TypeOf(op)] }
+// Of returns the entries of an op, in order of preference.
+func (t Table) Of(op any) []Entry { return t[reflect.TypeOf(op)] }
 
-// Takes reports whether a site has the row's types and numbers of operands.
-func (r *Row) Takes(s graph.Site) bool {
-	_, err := r.Storage.check(s)
+// Takes reports whether a site has the entry's types and numbers of operands.
+func (e *Entry) Takes(s graph.Site) bool {
+	_, err := e.Storage.check(s)
 	return err == nil
 }
 
-// HasProducts reports whether the op has matrix products, which a library could compute. The row must take the site.
-func (r *Row) HasProducts(op any, s graph.Site) bool {
-	return r.products(r.builder(GPU{}, nil, s), op)
+// HasProducts reports whether the op has matrix products, which a library could compute. The entry must take the site.
+func (e *Entry) HasProducts(op any, s graph.Site) bool {
+	return e.products(e.builder(GPU{}, nil, s), op)
 }
 
 // builder returns a Builder for the site. If the site has a table of documents, builder moves it from In to Documents.
-func (r *Row) builder(gpu GPU, library Library, s graph.Site) *Builder {
+func (e *Entry) builder(gpu GPU, library Library, s graph.Site) *Builder {
 	b := NewBuilder(gpu, library, s)
-	if r.Storage.packed(s) {
+	if e.Storage.packed(s) {
 		i := slices.IndexFunc(b.In, func(o Operand) bool { return ops.Packed([]ops.Operand{o.Operand}) })
 		b.Documents = b.In[i].Ref
 		b.In = slices.Delete(b.In, i, i+1)
@@ -129,24 +123,24 @@ func (r *Row) builder(gpu GPU, library Library, s graph.Site) *Builder {
 	return b
 }
 
-// packed reports whether the row takes a table of documents and the site has one.
+// packed reports whether the entry takes a table of documents and the site has one.
 func (t Storage) packed(s graph.Site) bool {
 	return strings.Contains(string(t), "d") && ops.Packed(s.In)
 }
 
-// Plan checks the site by s.Check and the row's Storage, and builds the launches of op. s.Spec is op, or nil if op is no Spec. If
+// Plan checks the site by s.Check and the entry's Storage, and builds the launches of op. s.Spec is op, or nil if op is no Spec. If
 // library is not nil, it computes the products.
-func (r *Row) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, error) {
+func (e *Entry) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
-	typ, err := r.Storage.check(s)
+	typ, err := e.Storage.check(s)
 	if err != nil {
 		return nil, err
 	}
-	b := r.builder(gpu, library, s)
+	b := e.builder(gpu, library, s)
 	b.Type = typ
-	b.Fail(r.build(b, op))
+	b.Fail(e.build(b, op))
 	return b.Plan()
 }
 
@@ -185,7 +179,7 @@ const maxElements = 1 << 56
 // check refuses a site whose operands do not have the types of t. It returns the type of the operands with a t or an h.
 func (t Storage) check(s graph.Site) (Type, error) {
 	if s.Spec != nil && ops.Packed(s.In) && !t.packed(s) {
-		return 0, graph.Refuse(graph.ReasonSequences, "the rows are documents, whose table its kernels do not read")
+		return 0, graph.Refuse(graph.ReasonSequences, "no kernel for packed documents")
 	}
 	in, out, ok := t.letters(s)
 	if !ok && len(s.In) > 0 && s.In[0].Dtype == tensor.Float64 {

@@ -9,28 +9,28 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// In a thread block of the kernels on warp groups, one group loads and each of the others owns 64 rows or keys.
+// In a thread block of the wgmma kernels one warpgroup loads, and each of the others owns 64 rows or keys.
 const (
-	warpGroupListKeys = 64      // keys that a thread block owns, with listed rows
-	maxMapStride      = 1 << 40 // bytes from one element of an axis of a tensor map to the next one
+	listedKeys   = 64      // keys that a thread block owns if its rows are listed
+	maxMapStride = 1 << 40 // bytes from one element of an axis of a tensor map to the next one
 )
 
-// warpGroupThreads is the number of threads of a thread block that owns that many rows or keys.
-func warpGroupThreads(owned int64) int64 { return 128 + 2*owned }
+// wgmmaThreads is the number of threads of a thread block that owns so many rows or keys.
+func wgmmaThreads(owned int64) int64 { return 128 + 2*owned }
 
-// warpGroupKernel returns the kernel of an op that is compiled for the widths w.
-func (a problem) warpGroupKernel(op string, w widths) string {
+// wgmmaKernel returns the kernel of an op that is compiled for the widths w.
+func (a problem) wgmmaKernel(op string, w widths) string {
 	return a.Type.Name(op + "_wgmma" + w.name())
 }
 
-// onWarpGroups returns the widths of the kernels on warp groups for the dims of a. Only devices of compute capability 9.0 have
-// these kernels. shared returns the shared memory that a thread block needs.
-func (a problem) onWarpGroups(shared func(widths) int64) (widths, error) {
+// wgmmaWidths returns the widths of the wgmma kernels for the dims of a. It refuses devices without these kernels, larger dims, and
+// widths that need more shared memory than a block may have. shared returns the shared memory of a thread block.
+func (a problem) wgmmaWidths(shared func(widths) int64) (widths, error) {
 	if a.GPU.Capability != 90 {
 		return widths{}, graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want 9.0", float64(a.GPU.Capability)/10)
 	}
 	if a.GPU.EncodeTensorMap == nil {
-		return widths{}, graph.Refuse(graph.ReasonDevice, "the driver makes no tensor maps")
+		return widths{}, graph.Refuse(graph.ReasonDevice, "the driver does not encode tensor maps")
 	}
 	if bytes := 2 * max(a.T*a.Hkv, a.S*a.Hq) * max(a.D, a.Dv); bytes >= maxMapStride {
 		return widths{}, graph.Refuse(graph.ReasonStride, "%d bytes of queries, keys or values, want less than 2^40", bytes)
@@ -42,13 +42,13 @@ func (a problem) onWarpGroups(shared func(widths) int64) (widths, error) {
 		if a.D%8 != 0 || a.Dv%8 != 0 || a.D > w.c || a.Dv > w.cv {
 			continue
 		}
-		if err := a.CheckShared("warp groups", shared(w)); err != nil {
+		if err := a.CheckShared("wgmma", shared(w)); err != nil {
 			return w, err
 		}
 		a.Aligned(16)
 		return w, nil
 	}
-	return widths{}, graph.Refuse(graph.ReasonHeadDim, "warp groups: dims %d and %d, want multiples of 8 up to 256 and 192", a.D, a.Dv)
+	return widths{}, graph.Refuse(graph.ReasonHeadDim, "dims %d and %d, want multiples of 8 up to 256 and 192", a.D, a.Dv)
 }
 
 // spanParams is SpanParams of attention_wgmma_span.cuh.
@@ -65,12 +65,12 @@ func (a problem) keyTensorMaps(k, v uintptr, keys int64) {
 	a.tensorMap(v, a.In[2], 1, keys)
 }
 
-// launchOnWarpGroups adds the launch of a kernel that owns rows and reads keys by tensor maps. There is at most one thread block
-// for each multiprocessor.
-func (a problem) launchOnWarpGroups(op string, w widths, r keyRing, shared int64, argument *params) {
+// launchWGMMA adds the launch of a kernel that owns rows and reads keys by tensor maps. There is at most one thread block for each
+// multiprocessor; it iterates over tiles.
+func (a problem) launchWGMMA(op string, w widths, r keyRing, shared int64, argument *params) {
 	p := &spanParams{params: *argument}
-	p.count = int32(r.rows)
-	a.Launch(a.warpGroupKernel(op, w), kernels.Line(min(a.rowTiles(r.rows), int64(a.GPU.SMs))), kernels.Line(warpGroupThreads(r.rows)), shared, p)
+	p.ownRows(r.rows)
+	a.Launch(a.wgmmaKernel(op, w), kernels.Line(min(a.rowTiles(r.rows), int64(a.GPU.SMs))), kernels.Line(wgmmaThreads(r.rows)), shared, p)
 	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), r.tileKeys)
 }
 
@@ -89,10 +89,10 @@ type keyGradientParams struct {
 	_             [16]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
-// launchDKVOnWarpGroups adds the launch of a kernel for dk and dv. A tensor-map box of q or do holds `queries` queries: 1 if the queries
-// are listed.
-func (a problem) launchDKVOnWarpGroups(op string, w widths, shape dkvShape, grid, queries int64, p *keyGradientParams) {
-	a.Launch(a.warpGroupKernel(op, w), kernels.Line(grid), kernels.Line(shape.threads), shape.bytes, p)
+// launchDKVWGMMA adds the launch of a kernel for dk and dv. A tensor-map box of q or do holds `queries` queries: 1 if they are
+// listed.
+func (a problem) launchDKVWGMMA(op string, w widths, shape dkvShape, grid, queries int64, p *keyGradientParams) {
+	a.Launch(a.wgmmaKernel(op, w), kernels.Line(grid), kernels.Line(shape.threads), shape.bytes, p)
 	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), mmaKeys)
 	heads := min(a.headsPerGroup(), shape.rows)
 	a.tensorMap(unsafe.Offsetof(p.q), a.In[0], heads, queries)
