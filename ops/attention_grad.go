@@ -21,8 +21,7 @@ func attentionGrad[F AttentionSpec](op F, inputs gorgonia.Nodes, o, do *gorgonia
 	if err != nil {
 		return nil, err
 	}
-	grads, err := outputs(AttentionGradOp[F]{Forward: op}, 3, append(slices.Clone(inputs), o, lse, do)...)
-	return append(grads, make(gorgonia.Nodes, len(inputs)-3)...), err
+	return outputs(AttentionGradOp[F]{Forward: op}, 3, append(slices.Clone(inputs), o, lse, do)...)
 }
 
 // TakeDelta returns a Spec that computes the same gradient of an attention op from delta instead of o, which is the third input
@@ -48,11 +47,7 @@ func (op AttentionGradOp[F]) Infer(in []Operand) ([]Operand, error) {
 	if op.Delta {
 		o = likeOutput{"delta", 1}
 	}
-	n := op.Forward.inputs()
-	if _, table := splitTable(in, n); table != nil {
-		n++
-	}
-	in, err := inferWithMore(op.Forward, n, in, o, likeOutput{"lse", 1}, likeOutput{"do", 0})
+	in, err := inferWithMore(op.Forward, countTable(in, op.Forward.inputs()), in, o, likeOutput{"lse", 1}, likeOutput{"do", 0})
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 // turns by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token of every sequence or document:
 // 0, or the number of earlier tokens if x continues a sequence. x has a gradient.
 func RoPE(x *gorgonia.Node, base float64, start int, opts ...Option) (*gorgonia.Node, error) {
-	return applyPacked(RoPEOp{Base: base, Start: start}, 0, 0, opts, x)
+	return applyWithDocuments(RoPEOp{Base: base, Start: start}, compressionBlocks{}, opts, x)
 }
 
 // RoPEOp is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] and optionally a table of documents -> y
@@ -63,7 +63,7 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) 
 	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
 	runStarts := op.rotations(cpu.CeilDiv(s, runTokens), op.Start, runTokens, d)
 	inRun := op.rotations(runTokens, 0, 1, d)
-	seqs, turns := sequencesOf(table, s, s, 0, 0), cpu.Scratch[T](k, d)
+	seqs, turns := sequencesOf(table, s, s, compressionBlocks{}), cpu.Scratch[T](k, d)
 	tokens := rowsPerPiece(h * d)
 	k.Phase(cpu.CeilDiv(b*s, tokens), func(piece int, w *cpu.Worker) {
 		lo, hi := pieceBounds(piece, tokens, b*s)
@@ -114,6 +114,5 @@ func rotate[T cpu.Float](dst, x, turn []T) {
 
 func (op RoPEOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	op.Inverse = !op.Inverse
-	grads, err := outputs(op, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
-	return append(grads, make(gorgonia.Nodes, len(in)-1)...), err
+	return outputs(op, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
 }

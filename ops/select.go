@@ -23,7 +23,7 @@ import (
 // It is an error if p is not valid, if kc has another number of rows than the compressed keys of S tokens, or if Hkv
 // does not divide Hq.
 func SelectBlocks(q, kc, lse *gorgonia.Node, p Params, opts ...Option) (*gorgonia.Node, error) {
-	return applyPacked(SelectBlocksOp{p}, p.BlockLen, p.Stride, opts, q, kc, lse)
+	return applyWithDocuments(SelectBlocksOp{p}, compressionBlocks{p.BlockLen, p.Stride}, opts, q, kc, lse)
 }
 
 // SelectBlocksOp is the Spec of SelectBlocks: q, kc, lse and optionally a table of documents -> idx.
@@ -78,7 +78,7 @@ type selector[T cpu.Float] struct {
 func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	in, table := splitTable(in, 3)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[1].Shape)
-	a.sequences = sequencesOf(table, a.s, a.t, p.BlockLen, p.Stride)
+	a.sequences = sequencesOf(table, a.s, a.t, compressionBlocks{p.BlockLen, p.Stride})
 	keys := bindTranspose[T](k, a, in[1])
 	f := &selector[T]{
 		dims: a, topBlocks: topBlocks[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.s},

@@ -16,7 +16,7 @@ import (
 // is [B,Hq,S]. q, k and v have gradients. It is an error if selectBlock is less than 1 or Hkv does not divide Hq. It is an
 // error of the run if the blocks of a query do not ascend, or if a block does not exist or comes after a -1.
 func SelectedAttention(q, k, v, idx *gorgonia.Node, selectBlock int, opts ...Option) (*gorgonia.Node, error) {
-	return applyPacked(SelectedAttentionOp{selectBlock}, 0, 0, opts, q, k, v, idx)
+	return applyWithDocuments(SelectedAttentionOp{selectBlock}, compressionBlocks{}, opts, q, k, v, idx)
 }
 
 // SelectedAttentionOp is the Spec of SelectedAttention: q, k, v, idx and optionally a table of documents -> o, lse.
@@ -202,7 +202,7 @@ const queriesPerPiece = 16
 
 // bindSelected adds to k the phases of attention over chosen blocks: in is q, k, v, idx, out is o, lse.
 func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
-	in, a := splitDims(in, 4, 0, 0)
+	in, a := splitDims(in, 4, compressionBlocks{})
 	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.check
 	if c.bySpan() {

@@ -49,7 +49,7 @@ type selectedBackward[T cpu.Float] struct {
 // bindSelectedGrad adds to k the phases of the gradient of bindSelected: in is q, k, v, idx, o or delta, lse, do, out is
 // dq, dk, dv.
 func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in, out []Arg) {
-	in, a := splitDims(in, 4, 0, 0)
+	in, a := splitDims(in, 4, compressionBlocks{})
 	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.check
 	scores := max(a.h*c.maxKeys(), a.tileRows()*c.size)

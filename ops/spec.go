@@ -52,8 +52,9 @@ type Spec interface {
 // Differentiable is a Spec with a gradient with respect to each input of floats.
 type Differentiable interface {
 	Spec
-	// Grad returns the gradient node of each wanted input, or nil for an input of integers. node is the op's main output, and
-	// grad is the gradient with respect to node. The gradients of unwanted inputs may be nil, which saves their ops.
+	// Grad returns the gradient node of each wanted input. node is the op's main output, and grad is the gradient with respect to
+	// node. The gradients of unwanted inputs may be nil, which saves their ops. Grad may return fewer nodes; the remaining inputs
+	// have no gradient.
 	Grad(wanted []bool, inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
 }
 

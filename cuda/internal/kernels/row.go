@@ -122,7 +122,7 @@ func (r *Row) HasProducts(op any, s graph.Site) bool {
 func (r *Row) builder(gpu GPU, library Library, s graph.Site) *Builder {
 	b := NewBuilder(gpu, library, s)
 	if r.Storage.packed(s) {
-		i := slices.IndexFunc(b.In, func(o Operand) bool { return ops.Packed([]ops.Operand{o.Operand}) })
+		i := slices.IndexFunc(b.In, func(o Operand) bool { return ops.HasDocuments([]ops.Operand{o.Operand}) })
 		b.Documents = b.In[i].Ref
 		b.In = slices.Delete(b.In, i, i+1)
 	}
@@ -131,7 +131,7 @@ func (r *Row) builder(gpu GPU, library Library, s graph.Site) *Builder {
 
 // packed reports whether the row takes a table of documents and the site has one.
 func (t Storage) packed(s graph.Site) bool {
-	return strings.Contains(string(t), "d") && ops.Packed(s.In)
+	return strings.Contains(string(t), "d") && ops.HasDocuments(s.In)
 }
 
 // Plan checks the site by s.Check and the row's Storage, and builds the launches of op. s.Spec is op, or nil if op is no Spec. If
@@ -184,7 +184,7 @@ const maxElements = 1 << 56
 
 // check refuses a site whose operands do not have the types of t. It returns the type of the operands with a t or an h.
 func (t Storage) check(s graph.Site) (Type, error) {
-	if s.Spec != nil && ops.Packed(s.In) && !t.packed(s) {
+	if s.Spec != nil && ops.HasDocuments(s.In) && !t.packed(s) {
 		return 0, graph.Refuse(graph.ReasonSequences, "the rows are documents, whose table its kernels do not read")
 	}
 	in, out, ok := t.letters(s)
