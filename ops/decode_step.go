@@ -26,8 +26,8 @@ type decoder[T cpu.Float] struct {
 	// Scratch of each worker: the rotation; rows of q and o; scores, and a copy of the scores of the compressed branch; the softmax
 	// state; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores of the
 	// selection blocks, and the best ones.
-	turn, rowsQ, rowsO, scores, keptScores, max, sum, row, block, hidden, folded, best cpu.Region[T]
-	blocks                                                                             cpu.Region[int32]
+	rotation, rowsQ, rowsO, scores, keptScores, max, sum, row, block, hidden, folded, best cpu.Region[T]
+	blocks                                                                                 cpu.Region[int32]
 }
 
 func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
@@ -57,7 +57,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 		}
 		d.hidden = cpu.Scratch[T](k, max(d.phi[0][1].Shape[0], d.phi[1][1].Shape[0]))
 	}
-	d.turn, d.row = cpu.Scratch[T](k, c.KeyDim), cpu.Scratch[T](k, max(c.KeyDim, c.ValueDim))
+	d.rotation, d.row = cpu.Scratch[T](k, c.KeyDim), cpu.Scratch[T](k, max(c.KeyDim, c.ValueDim))
 	d.rowsQ, d.rowsO = cpu.Scratch[T](k, d.h*c.KeyDim), cpu.Scratch[T](k, d.h*c.ValueDim)
 	d.scores, d.max, d.sum = cpu.Scratch[T](k, d.h*d.maxKeys), cpu.Scratch[T](k, d.h), cpu.Scratch[T](k, d.h)
 	k.Check = func() error { return op.checkPageTable(d.table) }
@@ -92,15 +92,15 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		return
 	}
 	s := &sequenceCache[T]{d.KVCache, d.CacheLayout, cpu.Slice[T](d.cache.Buf), slot, g, row[1:]}
-	turn, q := d.turn.Local(w), d.rowsQ.Local(w)
-	compose(turn, d.runStarts[t/runTokens*d.KeyDim:][:d.KeyDim], d.inRun[t%runTokens*d.KeyDim:][:d.KeyDim])
+	rotation, q := d.rotation.Local(w), d.rowsQ.Local(w)
+	compose(rotation, d.runStarts[t/runTokens*d.KeyDim:][:d.KeyDim], d.inRun[t%runTokens*d.KeyDim:][:d.KeyDim])
 	for j := range d.h {
-		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], turn)
+		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], rotation)
 	}
 	// put stores the token's key and value for a branch.
 	put := func(branch int, place places[T]) {
 		key := d.row.Local(w)[:d.KeyDim]
-		rotate(key, cpu.Slice[T](d.k[branch].Buf)[at*d.KeyDim:][:d.KeyDim], turn)
+		rotate(key, cpu.Slice[T](d.k[branch].Buf)[at*d.KeyDim:][:d.KeyDim], rotation)
 		place.put(key, cpu.Slice[T](d.v[branch].Buf)[at*d.ValueDim:][:d.ValueDim])
 	}
 

@@ -166,8 +166,8 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c sizes, seed uint64) m
 	for _, op := range []ops.RoPEOp{rope, back} {
 		add(op.Name(), packedOp{same(op), []array{q}, []axis{alongTokens}, 1, []axis{alongTokens}})
 	}
-	linears := ops.LinearsOp{RoPE: rope, Heads: [ops.MaxLinears]int{2, 1}, Turned: [ops.MaxLinears]bool{true}, Bias: [ops.MaxLinears]bool{false, true}}
-	grad := ops.LinearsGradOp{In: 6, RoPE: back, Terms: [ops.MaxLinears]int{2, 1}, Turned: linears.Turned}
+	linears := ops.LinearsOp{RoPE: rope, Heads: [ops.MaxLinears]int{2, 1}, Rotated: [ops.MaxLinears]bool{true}, Bias: [ops.MaxLinears]bool{false, true}}
+	grad := ops.LinearsGradOp{In: 6, RoPE: back, Terms: [ops.MaxLinears]int{2, 1}, Rotated: linears.Rotated}
 	u, a, b, bias := normal("u", seed+8, c.B, c.S, 6), normal("a", seed+9, 8, 6), normal("b", seed+10, 3, 6), normal("bias", seed+11, 3)
 	add("linears", packedOp{same(linears), []array{u, a, b, bias}, []axis{alongTokens, uncut, uncut, uncut}, 4, []axis{alongTokens, alongTokens}})
 	da, db := normal("da", seed+12, c.B, c.S, 2, 4), normal("db", seed+13, c.B, c.S, 1, 3)

@@ -68,7 +68,7 @@ func TestOpErrors(t *testing.T) {
 		return func() (node, error) { return ops.CompressMean(k, 4, 2, ops.WithDocuments(table)) }
 	}
 	table := func(B, S, l, d int) node { return G.Must(ops.DocumentTable(ids(5), B, S, l, d)) }
-	turn := ops.RoPEOp{Base: 10}
+	rotation := ops.RoPEOp{Base: 10}
 	for _, c := range []struct {
 		build build
 		err   string
@@ -116,22 +116,22 @@ func TestOpErrors(t *testing.T) {
 		{apply(ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{2: 1}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
 		{apply(ops.LinearsOp{Norm: -1}, x, w, f(5)), "linears: norm: eps is -1"},
 		{apply(ops.LinearsOp{Norm: 1}, x, w, f(4)), "linears: norm: weight has shape (4), want (5)"},
-		{apply(ops.LinearsOp{Turned: flags{2: true}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
-		{apply(ops.LinearsOp{Turned: flags{true}, RoPE: turn}, x, w, v), "linears: layer 0: rope: x has rank 3"},
-		{apply(ops.LinearsOp{Turned: flags{true}, Heads: counts{1}}, x, w, v), "linears: layer 0: rope: base is 0"},
-		{apply(ops.LinearsOp{Turned: flags{true, true}, RoPE: turn, Heads: counts{1, 1}}, x, w, v), "layer 1: heads of 6 are turned, those of another layer have 4"},
+		{apply(ops.LinearsOp{Rotated: flags{2: true}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
+		{apply(ops.LinearsOp{Rotated: flags{true}, RoPE: rotation}, x, w, v), "linears: layer 0: rope: x has rank 3"},
+		{apply(ops.LinearsOp{Rotated: flags{true}, Heads: counts{1}}, x, w, v), "linears: layer 0: rope: base is 0"},
+		{apply(ops.LinearsOp{Rotated: flags{true, true}, RoPE: rotation, Heads: counts{1, 1}}, x, w, v), "layer 1: heads of 6 are rotated, those of another layer have 4"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}}, x, f(2, 3, 4)), "gradient of linears: 2 inputs, want 3"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, WeightsOnly: true}, x), "gradient of linears: 1 inputs, want 2"},
-		{apply(ops.LinearsGradOp{In: 5}, x), "gradient of linears: dy have terms [0 0 0 0 0 0 0 0 0 0 0 0] and are turned"},
+		{apply(ops.LinearsGradOp{In: 5}, x), "gradient of linears: dy have terms [0 0 0 0 0 0 0 0 0 0 0 0] and are rotated"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{0, 1}}, x, f(2, 3, 4), w), "dy have terms [0 1 0"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, Turned: flags{1: true}}, x, f(2, 3, 4), w), "are turned [false true false"},
+		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, Rotated: flags{1: true}}, x, f(2, 3, 4), w), "are rotated [false true false"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{4}}, x, f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), w), "dy 0 has 4 terms, want 1 to 3"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{2}}, x, f(2, 3, 4), f(3, 2, 4), w), "a term of dy 0 has shape (3, 2, 4), want (2, 3, 4)"},
 		{apply(ops.LinearsGradOp{In: 7, Terms: counts{1}}, x, f(2, 3, 4), w), "x (2, 3, 5) is not rows of 7 inputs"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1, 1}}, x, f(2, 3, 4), f(2, 3, 6), w, w), "w 1 has shape (4, 5), want (6, 5)"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}}, x, f(2, 3, 4), f32(4, 5)), "w 0 is float32"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1, 1}, WeightsOnly: true}, x, f(2, 3, 4), f(7)), "layer 1: x (2, 3, 5) and dy (7) are not rows"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, Turned: flags{true}, RoPE: turn}, x, f(2, 3, 4), w), "layer 0: rope: x has rank 3"},
+		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, Rotated: flags{true}, RoPE: rotation}, x, f(2, 3, 4), w), "layer 0: rope: x has rank 3"},
 		{apply(ops.LinearAddOp{}, x, w), "linear with add: 2 inputs, want those of linear and residual"},
 		{apply(ops.LinearAddOp{}, x, w, f(2, 3, 6)), "linear with add: residual has shape (2, 3, 6), want (2, 3, 4)"},
 		{apply(ops.LinearAddOp{}, x, w, f32(2, 3, 4)), "linear with add: residual is float32"},

@@ -52,9 +52,9 @@ func (f *fusion) require(spec ops.Spec, inputs, want []array, oracle *ref.Tensor
 
 // layer is one of several linear layers that share an input.
 type layer struct {
-	out, heads   int
-	bias, turned bool
-	terms        int // terms of dy after the first one
+	out, heads    int
+	bias, rotated bool
+	terms         int // terms of dy after the first one
 }
 
 // TestFusedLinears tests the fused Specs of linear layers and the ops around them. LinearsGradOp sums up dx in another order than the
@@ -95,14 +95,14 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 	var layerInputs [][]array // x, w and bias of each layer
 	var ws, biases, ys []array
 	for i, l := range layers {
-		linears.Heads[i], linears.Bias[i], linears.Turned[i] = l.heads, l.bias, l.turned
+		linears.Heads[i], linears.Bias[i], linears.Rotated[i] = l.heads, l.bias, l.rotated
 		w, bias := normal("w", uint64(10+3*i), l.out, in), normal("bias", uint64(12+3*i), l.out)
 		one := []array{x, w}
 		if ws = append(ws, w); l.bias {
 			one, biases = append(one, bias), append(biases, bias)
 		}
 		y := f.run(ops.LinearOp{Heads: l.heads}, one...)[0]
-		if l.turned {
+		if l.rotated {
 			y = f.run(rope, y)[0]
 		}
 		layerInputs, ys = append(layerInputs, one), append(ys, y)
@@ -132,12 +132,12 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 			sum = ref.Add(sum, of[j].Tensor())
 		}
 		dy := f.run(ops.AddOp{}, of...)[0]
-		if l.turned {
+		if l.rotated {
 			dy, sum = f.run(back, dy)[0], ref.RoPEGrad(sum, rope.Base, rope.Start)
 		}
 		d, _, _ := ref.LinearGrad(x.Tensor().Reshape(rows, in), ws[i].Tensor(), sum.Reshape(rows, l.out))
 		dx, terms, dys = ref.Add(dx, d), append(terms, of...), append(dys, dy)
-		grad.Terms[i], grad.Turned[i] = 1+l.terms, l.turned
+		grad.Terms[i], grad.Rotated[i] = 1+l.terms, l.rotated
 	}
 	f.flops = 0
 	for i, l := range layers {
@@ -167,9 +167,9 @@ func testSurroundedLinears(f *fusion, x array, layers []layer, ws, biases []arra
 		}
 		y := f.run(ops.LinearOp{Heads: l.heads}, one...)[0]
 		switch op.Activation[i] = ops.Activation(i % 3); op.Activation[i] {
-		case ops.WithSiLU:
+		case ops.ActivationSiLU:
 			y = f.run(ops.SiLUOp{}, y)[0]
-		case ops.WithSigmoid:
+		case ops.ActivationSigmoid:
 			y = f.run(ops.SigmoidOp{}, y)[0]
 		}
 		op.Heads[i], op.Bias[i], ys = l.heads, l.bias, append(ys, y)

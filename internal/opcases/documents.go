@@ -147,17 +147,17 @@ func packedCompressions(c Sizes, p ops.Params, docs *ref.Documents) []Case {
 func packedRoPEs(c Sizes, docs *ref.Documents) []Case {
 	const base, start, in = 100, 5, 7
 	heads, dim := c.Hq, c.D
-	turned := func(x *ref.Tensor, f func(x *ref.Tensor, base float64, start int) *ref.Tensor) *ref.Tensor {
+	rotated := func(x *ref.Tensor, f func(x *ref.Tensor, base float64, start int) *ref.Tensor) *ref.Tensor {
 		return docs.Map(x, ref.Tokens, ref.Tokens, func(x *ref.Tensor) *ref.Tensor { return f(x, base, start) }, x.Shape...)
 	}
 	q, _, _ := c.Tokens(1)
 	rope := packed("rope", docs, []Array{q}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return ops.RoPE(in[0], base, start, ops.WithDocuments(table))
 	})
-	rope.Outputs = func(in tensors) tensors { return results(turned(in[0], ref.RoPE)) }
-	rope.Gradients = func(_ tensors, dy *ref.Tensor) tensors { return results(turned(dy, ref.RoPEGrad), nil) }
+	rope.Outputs = func(in tensors) tensors { return results(rotated(in[0], ref.RoPE)) }
+	rope.Gradients = func(_ tensors, dy *ref.Tensor) tensors { return results(rotated(dy, ref.RoPEGrad), nil) }
 
-	op := ops.LinearsOp{RoPE: ops.RoPEOp{Base: base, Start: start}, Heads: [ops.MaxLinears]int{heads}, Turned: [ops.MaxLinears]bool{true}}
+	op := ops.LinearsOp{RoPE: ops.RoPEOp{Base: base, Start: start}, Heads: [ops.MaxLinears]int{heads}, Rotated: [ops.MaxLinears]bool{true}}
 	x, w, plain := Normal("x", 2, c.B, c.S, in), Normal("w", 3, heads*dim, in), Normal("plain", 4, 3, in)
 	applied := func(spec ops.Spec) func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return func(in []*G.Node, table *G.Node) (*G.Node, error) {
@@ -167,13 +167,13 @@ func packedRoPEs(c Sizes, docs *ref.Documents) []Case {
 	linears := packed("linears", docs, []Array{x, w, plain}, applied(op))
 	linears.Outputs = func(v tensors) tensors {
 		rows := v[0].Reshape(c.B*c.S, in)
-		return results(turned(ref.Linear(rows, v[1], nil).Reshape(c.B, c.S, heads, dim), ref.RoPE), ref.Linear(rows, v[2], nil).Reshape(c.B, c.S, 3))
+		return results(rotated(ref.Linear(rows, v[1], nil).Reshape(c.B, c.S, heads, dim), ref.RoPE), ref.Linear(rows, v[2], nil).Reshape(c.B, c.S, 3))
 	}
-	back := ops.LinearsGradOp{In: in, RoPE: op.RoPE, Terms: [ops.MaxLinears]int{1}, Turned: op.Turned}
+	back := ops.LinearsGradOp{In: in, RoPE: op.RoPE, Terms: [ops.MaxLinears]int{1}, Rotated: op.Rotated}
 	back.RoPE.Inverse = true
 	grad := packed("gradient of linears", docs, []Array{x, Normal("dy", 5, q.Shape...), w}, applied(back))
 	grad.Outputs = func(v tensors) tensors {
-		dx, dw, _ := ref.LinearGrad(v[0].Reshape(c.B*c.S, in), v[2], turned(v[1], ref.RoPEGrad).Reshape(c.B*c.S, heads*dim))
+		dx, dw, _ := ref.LinearGrad(v[0].Reshape(c.B*c.S, in), v[2], rotated(v[1], ref.RoPEGrad).Reshape(c.B*c.S, heads*dim))
 		return results(dx.Reshape(c.B, c.S, in), dw)
 	}
 	return []Case{rope, linears, grad}

@@ -157,9 +157,9 @@ func linears() (list []Case) {
 // linearGroups returns cases of linear layers that share an input [B,S,in], as one op, and of their gradients.
 func linearGroups() (list []Case) {
 	type layer struct {
-		heads, dim   int
-		bias, turned bool
-		terms        int // number of terms of dy
+		heads, dim    int
+		bias, rotated bool
+		terms         int // number of terms of dy
 	}
 	rope := ops.RoPEOp{Base: 100, Start: 5}
 	back := rope
@@ -185,8 +185,8 @@ func linearGroups() (list []Case) {
 			for j := range l.terms {
 				dys = append(dys, Normal(fmt.Sprint("dy", i, " ", j), uint64(50+10*i+j), c.B, c.S, l.heads, l.dim))
 			}
-			forward.Heads[i], forward.Bias[i], forward.Turned[i] = l.heads, l.bias, l.turned
-			backward.Terms[i], backward.Turned[i] = l.terms, l.turned
+			forward.Heads[i], forward.Bias[i], forward.Rotated[i] = l.heads, l.bias, l.rotated
+			backward.Terms[i], backward.Rotated[i] = l.terms, l.rotated
 		}
 		outputs := func(in tensors) (ys tensors) {
 			biases := in[1+len(ws):]
@@ -196,7 +196,7 @@ func linearGroups() (list []Case) {
 					bias, biases = biases[0], biases[1:]
 				}
 				y := ref.Linear(in[0], in[1+i], bias).Reshape(c.B, c.S, l.heads, l.dim)
-				if l.turned {
+				if l.rotated {
 					y = ref.RoPE(y, rope.Base, rope.Start)
 				}
 				ys = append(ys, y)
@@ -207,7 +207,7 @@ func linearGroups() (list []Case) {
 			x, dys, ws, grads := in[0].Reshape(rows, c.in), in[1:1+len(dys)], in[1+len(dys):], results(ref.New(rows, c.in))
 			for i, l := range c.layers {
 				dy := ref.Add(ref.New(c.B, c.S, l.heads, l.dim), dys[:l.terms]...)
-				if dys = dys[l.terms:]; l.turned {
+				if dys = dys[l.terms:]; l.rotated {
 					dy = ref.RoPEGrad(dy, rope.Base, rope.Start)
 				}
 				dx, dw, _ := ref.LinearGrad(x, ws[i], dy.Reshape(rows, l.heads*l.dim))

@@ -181,7 +181,7 @@ func TestUnsupported(t *testing.T) {
 	of, f := operand, func(shape ...int) ops.Operand { return operand(tensor.Float32, shape...) }
 	type list = []ops.Operand
 	half, halfRow, f16 := of(ops.BFloat16, 3), of(ops.BFloat16, 1, 3), of(ops.Float16, 3)
-	turned := ops.LinearsOp{Turned: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}
+	rotated := ops.LinearsOp{Rotated: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}
 	q, lse := of(ops.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
 	for name, x := range map[string]struct {
 		op      ops.Spec
@@ -192,7 +192,7 @@ func TestUnsupported(t *testing.T) {
 		"two types":      {ops.SiLUOp{}, list{half}, list{f(3)}, graph.ReasonType},
 		"half to half":   {ops.CastOp{To: ops.Float16}, list{half}, list{f16}, graph.ReasonType},
 		"wide rotation":  {ops.RoPEOp{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)}, graph.ReasonShape},
-		"tokens of rows": {turned, list{f(1, 2, 3, 4), f(2, 4)}, list{f(1, 2, 3, 2)}, graph.ReasonShape},
+		"tokens of rows": {rotated, list{f(1, 2, 3, 4), f(2, 4)}, list{f(1, 2, 3, 2)}, graph.ReasonShape},
 		"wide norm":      {ops.RMSNormGradOp{Eps: 1}, list{f(1, 20000), f(20000), f(1, 20000)}, list{f(1, 20000), f(20000)}, graph.ReasonShape},
 		"branches":       {ops.GatedSumOp{}, append(list{f(1, 1, 1, 9)}, slices.Repeat(list{f(1, 1, 1, 1)}, 9)...), list{f(1, 1, 1, 1)}, graph.ReasonShape},
 		"weight of norm": {ops.RMSNormGradOp{Eps: 1}, list{halfRow, f(3), halfRow}, list{halfRow, f16}, graph.ReasonType},

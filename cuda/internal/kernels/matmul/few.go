@@ -105,7 +105,7 @@ func fewLinear(b *kernels.Builder, _ ops.LinearOp) error {
 
 func fewLinearSiLU(b *kernels.Builder, _ ops.LinearSiLUOp) error {
 	return launchFew(b, b.In[0], b.In[1:2], b.Out[:1], func(p *fewParams) {
-		if p.hidden, p.activation[0] = b.Out[1].Ref, int32(ops.WithSiLU); len(b.In) == 3 {
+		if p.hidden, p.activation[0] = b.Out[1].Ref, int32(ops.ActivationSiLU); len(b.In) == 3 {
 			p.bias[0] = b.In[2].Ref
 		}
 	})
@@ -120,7 +120,7 @@ func fewLinearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
 
 func fewLinearsOf(b *kernels.Builder, op ops.LinearsOp) error {
 	n := len(b.Out)
-	if slices.Contains(op.Turned[:n], true) {
+	if slices.Contains(op.Rotated[:n], true) {
 		return graph.Refuse(graph.ReasonShape, "a result is rotated, which its kernel does not do")
 	}
 	return launchFew(b, b.In[0], b.In[1:1+n], b.Out, func(p *fewParams) {

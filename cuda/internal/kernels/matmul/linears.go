@@ -20,7 +20,7 @@ func linears(b *kernels.Builder, op ops.LinearsOp) error {
 	}
 	x, ws, biases := b.In[0], b.In[1:1+n], b.In[1+n:]
 	in, size := ws[0].Dim(1), int64(b.Type.Bytes())
-	y := rows.Columns{Turned: op.Turned, RoPE: op.RoPE}
+	y := rows.Columns{Rotated: op.Rotated, RoPE: op.RoPE}
 	total := int64(0)
 	for i, w := range ws {
 		y.Parts = append(y.Parts, b.Out[i:i+1])
@@ -60,7 +60,7 @@ func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 			return graph.Refuse(graph.ReasonType, "dx of %v, dw of %v and %v, want %v, and one type", dx.Dtype, dws[0].Dtype, dw.Dtype, b.Type)
 		}
 	}
-	dy := rows.Columns{Parts: dys, Turned: op.Turned, RoPE: op.RoPE}
+	dy := rows.Columns{Parts: dys, Rotated: op.Rotated, RoPE: op.RoPE}
 	total := int64(0)
 	for _, dw := range dws {
 		dy.Cols = append(dy.Cols, dw.Dim(0))
