@@ -1,11 +1,9 @@
 package ops
 
-import (
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
-)
+import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// sequence is a run of tokens that see no tokens outside it: a row of the batch, or a document in a row. A place in a sequence
-// counts from the sequence's first token or key. Keys are tokens, or compressed keys.
+// sequence is a row of the batch or, if rows hold documents, one document. Its tokens see no tokens outside it. A place in a
+// sequence counts from the sequence's first token or key. Keys are tokens, or compressed keys.
 type sequence struct {
 	b        int // row of the batch
 	first    int // place of its first token in the row

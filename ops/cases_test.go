@@ -25,7 +25,7 @@ func tolerance(dt tensor.Dtype) float64 {
 
 // ofSize returns the cases of a size, including the cases with documents.
 func ofSize(size opcases.Size) (list []opcases.Case) {
-	for _, c := range append(opcases.All(size), opcases.Packed()...) {
+	for _, c := range append(opcases.All(size), opcases.DocumentCases()...) {
 		if c.Size == size {
 			list = append(list, c)
 		}

@@ -11,8 +11,8 @@ import (
 )
 
 // RoPE returns the rotary position embedding of x [B,S,H,D] (arXiv 2104.09864): the pair (2i, 2i+1) of each head at token s
-// is rotated by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token of every sequence or document:
-// 0, or the number of earlier tokens if x continues a sequence. x has a gradient.
+// is rotated by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token of every row or document: 0,
+// or the number of earlier tokens if x continues a sequence. x has a gradient.
 func RoPE(x *gorgonia.Node, base float64, start int, opts ...Option) (*gorgonia.Node, error) {
 	return applyWithDocuments(RoPEOp{Base: base, Start: start}, compressionBlocks{}, opts, x)
 }

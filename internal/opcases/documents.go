@@ -10,9 +10,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Packed returns the cases of all ops that take documents. Their last input is cu_seqlens; a call of DocumentTableOp computes the table
+// DocumentCases returns the cases of all ops that take documents. Their last input is cu_seqlens; a call of DocumentTableOp computes the table
 // from it first. All does not return these cases, since its cases consist of inputs and the op alone.
-func Packed() (list []Case) {
+func DocumentCases() (list []Case) {
 	for _, c := range []struct {
 		Sizes
 		ops.Params
@@ -31,13 +31,13 @@ func Packed() (list []Case) {
 		{Sizes{2, 1100, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 128}, []int{700, 400, 300, 1, 799}, Huge},
 		{Sizes{1, 700, 4, 1, 192, 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 128, TopN: 3, Window: 100}, []int{333, 200, 167}, Huge},
 	} {
-		list = append(list, OfDocuments(c.Sizes, c.Params, c.lengths, c.size)...)
+		list = append(list, CasesOfDocuments(c.Sizes, c.Params, c.lengths, c.size)...)
 	}
 	return list
 }
 
-// OfDocuments returns the cases of Packed for documents of the given lengths, which fill the rows.
-func OfDocuments(c Sizes, p ops.Params, lengths []int, size Size) []Case {
+// CasesOfDocuments returns the cases of DocumentCases for documents of the given lengths, which fill the rows.
+func CasesOfDocuments(c Sizes, p ops.Params, lengths []int, size Size) []Case {
 	docs := &ref.Documents{B: c.B, S: c.S, L: p.BlockLen, D: p.Stride, CU: []int32{0}}
 	for i, n := range lengths {
 		docs.CU = append(docs.CU, docs.CU[i]+int32(n))

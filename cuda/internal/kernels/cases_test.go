@@ -317,7 +317,7 @@ func TestOpsMatchOracleOnGPU(t *testing.T) { compareAll(t, openGPU(t), chosenCas
 
 // TestDocumentsMatchOracleOnGPU does the same for ops with documents.
 func TestDocumentsMatchOracleOnGPU(t *testing.T) {
-	compareAll(t, openGPU(t), chosenCases(t, opcases.Packed()))
+	compareAll(t, openGPU(t), chosenCases(t, opcases.DocumentCases()))
 }
 
 // chosenCases returns cases in all types and arrangements, those that NSA_CASES matches.

@@ -68,7 +68,7 @@ func randomDocuments(t *testing.T, dev device, tries int, sizes ...int) {
 	rng := rand.New(rand.NewPCG(17, 1))
 	for i := range tries {
 		c := packedSizes[sizes[i%len(sizes)]]
-		list := opcases.OfDocuments(c.Sizes, c.Params, randomLengths(rng, c.B, c.S, c.BlockLen), opcases.Small)
+		list := opcases.CasesOfDocuments(c.Sizes, c.Params, randomLengths(rng, c.B, c.S, c.BlockLen), opcases.Small)
 		compareAll(t, dev, packedCases(t, storages[i/len(sizes)%len(storages)], list))
 	}
 }
@@ -82,7 +82,7 @@ func onPackedSizes(t *testing.T, types []storage, f func(t *testing.T, attention
 	for i, c := range packedSizes {
 		for j, typ := range types {
 			if c.B = 1; len(types) == 1 || (i+j)%2 == 0 {
-				attention, choice := attentionOf(packedCases(t, typ, opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
+				attention, choice := attentionOf(packedCases(t, typ, opcases.CasesOfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
 				f(t, attention, choice)
 			}
 		}
@@ -110,7 +110,7 @@ func TestDocumentsOfLargeLogitsOnGPU(t *testing.T) {
 func TestRowsThatTakeDocuments(t *testing.T) {
 	c := packedSizes[1]
 	taken := map[string][]string{}
-	for _, x := range packedCases(t, bf16, opcases.OfDocuments(c.Sizes, c.Params, []int{150, 110}, opcases.Small)) {
+	for _, x := range packedCases(t, bf16, opcases.CasesOfDocuments(c.Sizes, c.Params, []int{150, 110}, opcases.Small)) {
 		for _, call := range x.plan.Calls {
 			name := call.Spec.Name()
 			if taken[name] != nil {
@@ -121,7 +121,7 @@ func TestRowsThatTakeDocuments(t *testing.T) {
 				if err == nil {
 					taken[name] = append(taken[name], row)
 				} else if row != "cuda" && (x.Mask != nil || x.Choice != nil) {
-					wantRefusal(t, name, err, graph.ReasonSequences)
+					wantRefusal(t, name, err, graph.ReasonDocuments)
 				}
 			}
 		}

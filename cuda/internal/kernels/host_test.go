@@ -232,7 +232,7 @@ func TestLayersMatchOracleOnHost(t *testing.T) {
 func TestDocumentsMatchOracleOnHost(t *testing.T) {
 	h := hostDevice(t)
 	fast := device(mmaHost{h})
-	for i, c := range opcases.Packed() {
+	for i, c := range opcases.DocumentCases() {
 		if c.Size != opcases.Small {
 			continue
 		}
@@ -258,7 +258,7 @@ func TestDocumentsOfNaNAndInfOnHost(t *testing.T) {
 	h, c := hostDevice(t), packedSizes[0]
 	c.B = 1
 	for i, dev := range []device{h, mmaHost{h}} {
-		attention, choice := attentionOf(packedCases(t, storages[1+i], opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
+		attention, choice := attentionOf(packedCases(t, storages[1+i], opcases.CasesOfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
 		compareSpoiled(t, dev, attention, []int{33, c.S / 2, c.S - 1})
 		compareSpoiledChoice(t, dev, choice)
 	}

@@ -185,7 +185,7 @@ const maxElements = 1 << 56
 // check refuses a site whose operands do not have the types of t. It returns the type of the operands with a t or an h.
 func (t Storage) check(s graph.Site) (Type, error) {
 	if s.Spec != nil && ops.HasDocuments(s.In) && !t.packed(s) {
-		return 0, graph.Refuse(graph.ReasonSequences, "the rows are documents, whose table its kernels do not read")
+		return 0, graph.Refuse(graph.ReasonDocuments, "the rows are documents, whose table its kernels do not read")
 	}
 	in, out, ok := t.letters(s)
 	if !ok && len(s.In) > 0 && s.In[0].Dtype == tensor.Float64 {
