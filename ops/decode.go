@@ -74,9 +74,9 @@ func (op DecodeOp) Inputs() (at DecodeInputs) {
 		return n - 1
 	}
 	at.Q = next(true)
-	for i := range NumBranches {
-		has := op.Cache.hasPair(i)
-		at.K[i], at.V[i] = next(has), next(has)
+	for b := range Branch(NumBranches) {
+		has := op.Cache.hasInputs(b)
+		at.K[b], at.V[b] = next(has), next(has)
 	}
 	at.Gates = next(!op.GateLayer && !op.Cache.Dense())
 	at.Hidden, at.GateW, at.GateBias = next(op.GateLayer), next(op.GateLayer), next(op.GateLayer)
@@ -99,9 +99,9 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	}
 	switch {
 	case op.MLP && c.Dense():
-		return nil, errors.New("dense attention compresses nothing, by an mlp neither")
+		return nil, errors.New("dense attention has no compression: MLP must be false")
 	case op.GateLayer && c.Dense():
-		return nil, errors.New("dense attention has no gates, and no layer that makes them")
+		return nil, errors.New("dense attention has no gates: GateLayer must be false")
 	}
 	at := op.Inputs()
 	list := op.inputs(at)
@@ -132,10 +132,10 @@ func (op DecodeOp) inputs(at DecodeInputs) []input {
 		}
 	}
 	set(at.Q, 4, "q")
-	for i := range NumBranches {
-		k, v := op.Cache.pairNames(i)
-		set(at.K[i], 4, k)
-		set(at.V[i], 4, v)
+	for b := range Branch(NumBranches) {
+		k, v := op.Cache.inputNames(b)
+		set(at.K[b], 4, k)
+		set(at.V[b], 4, v)
 	}
 	set(at.Gates, 4, "gates")
 	set(at.Hidden, 3, "hidden")
@@ -156,9 +156,9 @@ func (op DecodeOp) checkShapes(in []Operand, at DecodeInputs, list []input) erro
 	c, heads := op.Cache, in[at.Q].Shape[2]
 	want := func(i int, shape ...int) error { return wantShape(list[i].name, in[i].Shape, shape...) }
 	err := cmp.Or(want(at.Q, c.Slots, 1, heads, c.KeyDim), c.inferCache(in[at.Cache], in[at.PageTable], c.Slots, 1))
-	for i := range NumBranches {
-		if c.hasPair(i) {
-			err = cmp.Or(err, want(at.K[i], c.Slots, 1, c.KVHeads, c.KeyDim), want(at.V[i], c.Slots, 1, c.KVHeads, c.ValueDim))
+	for b := range Branch(NumBranches) {
+		if c.hasInputs(b) {
+			err = cmp.Or(err, want(at.K[b], c.Slots, 1, c.KVHeads, c.KeyDim), want(at.V[b], c.Slots, 1, c.KVHeads, c.ValueDim))
 		}
 	}
 	switch {

@@ -36,9 +36,9 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 		KVCache: c, CacheLayout: c.Layout(), h: in[at.Q].Shape[2] / c.KVHeads,
 		q: in[at.Q], cache: in[at.Cache], table: in[at.PageTable], o: out[0], idx: out[1], read: out[2],
 	}
-	for i := range d.k {
-		if c.hasPair(i) {
-			d.k[i], d.v[i] = in[at.K[i]], in[at.V[i]]
+	for b := range Branch(NumBranches) {
+		if c.hasInputs(b) {
+			d.k[b], d.v[b] = in[at.K[b]], in[at.V[b]]
 		}
 	}
 	context, rope := (d.table.last()-1)*c.PageLen, RoPEOp{Base: op.Base}
@@ -98,41 +98,41 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], rotation)
 	}
 	// put stores the token's key and value for a branch.
-	put := func(branch int, place places[T]) {
+	put := func(b Branch, place places[T]) {
 		key := d.row.Local(w)[:d.KeyDim]
-		rotate(key, cpu.Slice[T](d.k[branch].Buf)[at*d.KeyDim:][:d.KeyDim], rotation)
-		place.put(key, cpu.Slice[T](d.v[branch].Buf)[at*d.ValueDim:][:d.ValueDim])
+		rotate(key, cpu.Slice[T](d.k[b].Buf)[at*d.KeyDim:][:d.KeyDim], rotation)
+		place.put(key, cpu.Slice[T](d.v[b].Buf)[at*d.ValueDim:][:d.ValueDim])
 	}
 
 	if d.Dense() {
-		put(window, s.tokenPlace(t))
-		read[window] = int32(d.attend(q, o, s.tokens(t+1), nil, w))
+		put(Window, s.tokenPlace(t))
+		read[Window] = int32(d.attend(q, o, s.tokens(t+1), nil, w))
 		return
 	}
 	// add adds gate times branch to o.
 	branch, gates := d.rowsO.Local(w), cpu.Slice[T](d.gates.Buf)[at*d.h*d.branches():]
 	added := 0
-	add := func(i, keys int) {
-		read[i] = int32(keys)
+	add := func(b Branch, keys int) {
+		read[b] = int32(keys)
 		for j := range d.h {
 			cpu.Axpy(gates[j*d.branches()+added], branch[j*d.ValueDim:][:d.ValueDim], o[j*d.ValueDim:][:d.ValueDim])
 		}
 		added++
 	}
 	if d.Stores(Compressed) {
-		put(compressed, s.tailPlace(t))
+		put(Compressed, s.tailPlace(t))
 		n := d.attendCompressed(s, t, q, branch, idx, w)
-		if read[compressed] = int32(n); d.Has(Compressed) {
-			add(compressed, n)
+		if read[Compressed] = int32(n); d.Has(Compressed) {
+			add(Compressed, n)
 		}
 	}
 	if d.Has(Selected) {
-		put(selected, s.tokenPlace(t))
-		add(selected, d.attend(q, branch, s.selectedTokens(idx, t), nil, w))
+		put(Selected, s.tokenPlace(t))
+		add(Selected, d.attend(q, branch, s.selectedTokens(idx, t), nil, w))
 	}
 	if d.Has(Window) {
-		put(window, s.windowPlace(t))
-		add(window, d.attend(q, branch, s.windowTokens(max(0, t+1-d.KVCache.Window), t+1), nil, w))
+		put(Window, s.windowPlace(t))
+		add(Window, d.attend(q, branch, s.windowTokens(max(0, t+1-d.KVCache.Window), t+1), nil, w))
 	}
 }
 

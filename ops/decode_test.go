@@ -17,8 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// stores reports whether keys and values of branch i are inputs. Those of dense attention count as the ones of branch 0.
-func stores(c ops.KVCache, i int) bool { return c.Stores(1<<i) || c.Dense() && i == 0 }
+// hasInputs reports whether keys and values of branch i are inputs. Those of dense attention are the window's.
+func hasInputs(c ops.KVCache, i int) bool { return ops.DecodeOp{Cache: c}.Inputs().K[i] >= 0 }
 
 // set writes x into a, from element at on.
 func set(a ops.Arg, at int, x []float64) {
@@ -54,7 +54,7 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 	}
 	in := []array{zeros("q", slots, 1, c.Heads, c.Cache.KeyDim)}
 	for i := range 3 {
-		if stores(c.Cache, i) {
+		if hasInputs(c.Cache, i) {
 			in = append(in, zeros("k", slots, 1, c.Cache.KVHeads, c.Cache.KeyDim), zeros("v", slots, 1, c.Cache.KVHeads, c.Cache.ValueDim))
 		}
 	}
@@ -97,7 +97,7 @@ func (d *decoding) token(slot int, s opcases.Sequence, t int) {
 	put(0, s.Q)
 	next := 1
 	for i := range s.K {
-		if stores(d.Cache, i) {
+		if hasInputs(d.Cache, i) {
 			put(next, s.K[i])
 			put(next+1, s.V[i])
 			next += 2
@@ -176,7 +176,7 @@ func TestDecodeMatchesOracle(t *testing.T) {
 							if !c.Cache.Dense() {
 								want = []int32{int32(ops.NumVisible(at, p.BlockLen, p.Stride)), 0, int32(min(p.Window, at+1))}
 								for i := range want {
-									if !stores(c.Cache, i) {
+									if !hasInputs(c.Cache, i) {
 										want[i] = 0
 									}
 								}
@@ -219,11 +219,11 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 	var in []array
 	add := func(x *ref.Tensor) { in = append(in, array{Name: "x", Shape: x.Shape, Floats: x.Data}) }
 	for i := range s.K {
-		if !stores(d.Cache, i) {
+		if !hasInputs(d.Cache, i) {
 			continue
 		}
 		k, v := cut(ref.RoPE(s.K[i], opcases.DecodingBase, 0)), cut(s.V[i])
-		if i == 0 && !d.Cache.Dense() {
+		if ops.Branch(i) == ops.Compressed {
 			for side, x := range []*ref.Tensor{k, v} {
 				if ref.NumCompressed(n+room, p.BlockLen, p.Stride) == 0 {
 					add(ref.New(1, 1, x.Shape[2], x.Shape[3]))
@@ -329,11 +329,15 @@ func TestKVCacheErrors(t *testing.T) {
 	good.Slots, good.Pages = 1, 1
 	require.NoError(t, good.Validate())
 	for want, change := range map[string]func(c *ops.KVCache){
-		"kv heads is 0, want at least 1":                              func(c *ops.KVCache) { c.KVHeads = 0 },
-		"pages is 0, want at least 1":                                 func(c *ops.KVCache) { c.Pages = 0 },
-		"page length 12 is no multiple of the selection block l' = 8": func(c *ops.KVCache) { c.PageLen = 12 },
-		"top n = 2 is smaller than the 3 forced blocks":               func(c *ops.KVCache) { c.TopN = 2 },
-		"numbers are held as float64, want a type of half precision or none": func(c *ops.KVCache) {
+		"kv heads is 0, want at least 1":                                                   func(c *ops.KVCache) { c.KVHeads = 0 },
+		"pages is 0, want at least 1":                                                      func(c *ops.KVCache) { c.Pages = 0 },
+		"page length 12 is no multiple of the selection block l' = 8":                      func(c *ops.KVCache) { c.PageLen = 12 },
+		"top n = 2 is smaller than the 3 forced blocks":                                    func(c *ops.KVCache) { c.TopN = 2 },
+		"unknown branches are switched off (Without = 1000), want none but the 3 branches": func(c *ops.KVCache) { c.Without = 8 },
+		"all branches are switched off (Without = 111), want at least one": func(c *ops.KVCache) {
+			c.Without = ops.BranchesOf(ops.Compressed, ops.Selected, ops.Window)
+		},
+		"cache type is float64, want bfloat16, float16 or none": func(c *ops.KVCache) {
 			c.Params, c.Half = ops.Params{}, tensor.Float64
 		},
 		"a cache of 1.24e+12 elements, want at most 1099511627776": func(c *ops.KVCache) { c.Pages = 1 << 30; c.Slots = 1 << 30; c.Window = 1 },

@@ -23,7 +23,7 @@ func (c NSAConfig) Cache(slots, pages, pageLen int) ops.KVCache {
 		Params: c.Params, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages, PageLen: pageLen,
 	}
 	if c.NoSelected {
-		k.Without = ops.Selected
+		k.Without = ops.BranchesOf(ops.Selected)
 	}
 	return k
 }
