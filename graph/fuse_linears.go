@@ -267,13 +267,8 @@ func (f *fuser) normLinears(s *step) error {
 		return nil
 	}
 	op.Norm = rms.Eps
-	layers := 1 + len(s.out) // x and weights
-	for _, bias := range op.Bias {
-		if bias {
-			layers++
-		}
-	}
-	inputs := slices.Concat(norm.in[:1], s.in[1:layers], norm.in[1:], s.in[layers:]) // a table comes last
+	_, ws, biases, table := ops.SplitLinears(op, len(s.out), s.in)
+	inputs := slices.Concat(norm.in[:1], ws, biases, norm.in[1:], table)
 	_, err := f.replace([]*step{norm, s}, op, inputs, s.out)
 	return err
 }

@@ -65,11 +65,23 @@ func (op LinearsOp) layers(inputs int) int {
 	return inputs - 1
 }
 
-// splitLinears returns the inputs of each of n layers: x, w_i and its bias, if it has one.
-func splitLinears[A any](op LinearsOp, n int, in []A) (layers [][]A) {
-	biases := in[1+n:]
-	for i := range n {
-		layers = append(layers, []A{in[0], in[1+i]})
+// SplitLinears splits the inputs of an op with n layers: it returns x, the w_i, the biases of the layers that have one, and the rest.
+// The rest is the weight of the norm, if there is a norm, and a table of documents, if in includes it.
+func SplitLinears[A any](op LinearsOp, n int, in []A) (x A, ws, biases, rest []A) {
+	end := 1 + n
+	for _, b := range op.Bias {
+		if b {
+			end++
+		}
+	}
+	return in[0], in[1 : 1+n : 1+n], in[1+n : end : end], in[end:]
+}
+
+// linearInputs returns the inputs of each of n layers: x, w_i and its bias, if it has one.
+func linearInputs[A any](op LinearsOp, n int, in []A) (layers [][]A) {
+	x, ws, biases, _ := SplitLinears(op, n, in)
+	for i, w := range ws {
+		layers = append(layers, []A{x, w})
 		if op.Bias[i] {
 			layers[i], biases = append(layers[i], biases[0]), biases[1:]
 		}
@@ -92,20 +104,20 @@ func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
 			return nil, fmt.Errorf("layer %d: activation is %d, want 0 to %d, and 0 of a rotated output", i, a, ActivationSigmoid)
 		}
 	}
+	x, ws, _, gain := SplitLinears(op, n, in)
 	if op.Norm != 0 {
-		gain := in[len(in)-1]
-		if _, err := (RMSNormOp{op.Norm}).Infer([]Operand{rowsOf(in[0], in[1]), gain}); err != nil {
+		if _, err := (RMSNormOp{op.Norm}).Infer([]Operand{rowsOf(x, ws[0]), gain[0]}); err != nil {
 			return nil, fmt.Errorf("norm: %w", err)
 		}
 	}
 	var out []Operand
-	for i, layer := range splitLinears(op, n, in) {
+	for i, layer := range linearInputs(op, n, in) {
 		y, err := LinearOp{Heads: op.Heads[i]}.Infer(layer)
 		if err != nil {
 			return nil, fmt.Errorf("layer %d: %w", i, err)
 		}
-		if in[1+i].Shape[1] != in[1].Shape[1] {
-			return nil, fmt.Errorf("w %d has shape %v, want the %d inputs of w 0", i, in[1+i].Shape, in[1].Shape[1])
+		if ws[i].Shape[1] != ws[0].Shape[1] {
+			return nil, fmt.Errorf("w %d has shape %v, want the %d inputs of w 0", i, ws[i].Shape, ws[0].Shape[1])
 		}
 		out = append(out, y...)
 	}
@@ -148,13 +160,14 @@ func rowsOf(x, w Operand) Operand {
 func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, len(in)-1)
 	if op.Norm != 0 {
-		x := Arg{Operand: rowsOf(in[0].Operand, in[1].Operand), Buf: in[0].Buf}
+		x, ws, _, gain := SplitLinears(op, len(out), in)
+		x.Operand = rowsOf(x.Operand, ws[0].Operand)
 		normed := workLike(k, x)
-		RMSNormOp{op.Norm}.Bind(k, []Arg{x, in[len(in)-1]}, []Arg{normed})
+		RMSNormOp{op.Norm}.Bind(k, []Arg{x, gain[0]}, []Arg{normed})
 		in = append([]Arg{normed}, in[1:]...)
 	}
 	var products []cpu.Product
-	for i, layer := range splitLinears(op, len(out), in) {
+	for i, layer := range linearInputs(op, len(out), in) {
 		p := LinearOp{Dots: op.Dots}.product(layer, out[i])
 		if op.Activation[i] == ActivationSiLU {
 			p.SiLU = p.C

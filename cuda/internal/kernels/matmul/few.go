@@ -123,15 +123,15 @@ func fewLinearsOf(b *kernels.Builder, op ops.LinearsOp) error {
 	if slices.Contains(op.Rotated[:n], true) {
 		return graph.Refuse(graph.ReasonShape, "a result is rotated, which its kernel does not do")
 	}
-	return launchFew(b, b.In[0], b.In[1:1+n], b.Out, func(p *fewParams) {
-		rest := b.In[1+n:] // biases, then the norm's weight
+	x, ws, biases, gain := ops.SplitLinears(op, n, b.In)
+	return launchFew(b, x, ws, b.Out, func(p *fewParams) {
 		for i := range n {
 			if p.activation[i] = int32(op.Activation[i]); op.Bias[i] {
-				p.bias[i], rest = rest[0].Ref, rest[1:]
+				p.bias[i], biases = biases[0].Ref, biases[1:]
 			}
 		}
 		if op.Norm != 0 {
-			p.gain, p.eps = rest[0].Ref, float32(op.Norm)
+			p.gain, p.eps = gain[0].Ref, float32(op.Norm)
 		}
 	})
 }

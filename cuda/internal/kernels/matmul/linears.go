@@ -14,11 +14,10 @@ import (
 
 // linears adds x [rows,in], w_i [out_i,in], biases -> y_i [rows,out_i].
 func linears(b *kernels.Builder, op ops.LinearsOp) error {
-	n := len(b.Out)
 	if op.Norm != 0 || op.Activation != [ops.MaxLinears]ops.Activation{} {
 		return graph.Refuse(graph.ReasonShape, "linear layers with a norm or an activation, of which a product computes none")
 	}
-	x, ws, biases := b.In[0], b.In[1:1+n], b.In[1+n:]
+	x, ws, biases, _ := ops.SplitLinears(op, len(b.Out), b.In)
 	in, size := ws[0].Dim(1), int64(b.Type.Bytes())
 	y := rows.Columns{Rotated: op.Rotated, RoPE: op.RoPE}
 	total := int64(0)
