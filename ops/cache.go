@@ -29,8 +29,8 @@ type KVCache struct {
 	Pages    int // pages of all sequences together
 	PageLen  int // tokens of a page, a multiple of l'
 
-	// Half is BFloat16 or Float16 if a device holds the numbers in that type, two in each element of the tensor. The zero value
-	// means that the numbers have the type of the tensor.
+	// Half is BFloat16 or Float16 if a device stores the cache in that type, two numbers in each element of the tensor. The zero
+	// value means the type of the tensor.
 	Half tensor.Dtype
 }
 
@@ -123,7 +123,7 @@ func (c KVCache) Validate() error {
 		return fmt.Errorf("all branches are switched off (Without = %03b), want at least one", c.Without)
 	}
 	if c.PageLen%c.SelectBlock != 0 {
-		return fmt.Errorf("page length %d is no multiple of the selection block l' = %d", c.PageLen, c.SelectBlock)
+		return fmt.Errorf("page length %d is not a multiple of the selection block l' = %d", c.PageLen, c.SelectBlock)
 	}
 	return c.checkElements()
 }
@@ -160,7 +160,7 @@ func (r CacheRegion) keysAt(list, g int) int { return r.Keys + (list*r.Groups+g)
 // valuesAt returns the offset of the values of group g of a slot or a page.
 func (r CacheRegion) valuesAt(list, g int) int { return r.Values + (list*r.Groups+g)*r.Places*r.Dv }
 
-// CacheLayout tells where the parts of a cache lie.
+// CacheLayout says where the parts of a cache lie.
 type CacheLayout struct {
 	Tokens     CacheRegion // for each page: tokens of the selected branch, or of dense attention
 	Compressed CacheRegion // for each page: compressed blocks, in the order of their first tokens

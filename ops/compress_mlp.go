@@ -157,7 +157,7 @@ func bindCopy[T cpu.Float](k *cpu.Kernel, x Arg) Arg {
 	return y
 }
 
-// blockRows holds a row [l*D] for each block and head, with pe added. It holds one part of the blocks at a time. A place without
+// blockRows holds a row [l*D] for each block and head of one part of the blocks, with pe added. A place without
 // a block has rows of zeros, whose products are zero.
 type blockRows[T cpu.Float] struct {
 	compression

@@ -21,7 +21,7 @@ type decoder[T cpu.Float] struct {
 	o, idx, read Arg
 
 	runStarts, inRun []float64 // rotations of the first tokens of the runs, and of the positions in a run: see runTokens
-	chooser          topBlocks[T]
+	top              topBlocks[T]
 
 	// Scratch of each worker: the rotation; rows of q and o; scores, and a copy of the scores of the compressed branch; the softmax
 	// state; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores of the
@@ -47,7 +47,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	if !c.Dense() {
 		d.gates = op.bindGates(k, in, at)
 		d.maxKeys = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
-		d.chooser = topBlocks[T]{c.Params, foldWeights[T](c.Params)}
+		d.top = topBlocks[T]{c.Params, foldWeights[T](c.Params)}
 		d.keptScores, d.block = cpu.Scratch[T](k, d.h*d.maxKeys), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
 		d.folded, d.best, d.blocks = cpu.Scratch[T](k, cpu.CeilDiv(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
 	}
@@ -136,7 +136,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	}
 }
 
-// attendCompressed stores the compressed block that token t completes, and chooses the selection blocks idx of the token. If the layer
+// attendCompressed stores the compressed block that token t completes, and sets idx to the selected blocks of the token. If the layer
 // has the compressed branch, it sets o to the attention over the compressed keys. It returns the number of these keys that t sees.
 func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx []int32, w *cpu.Worker) int {
 	if first := t + 1 - d.BlockLen; first >= 0 && first%d.Stride == 0 {
@@ -144,7 +144,7 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 	}
 	visible, own := NumVisible(t, d.BlockLen, d.Stride), t/d.SelectBlock
 	var kept []T
-	if d.Has(Selected) && own >= d.TopN { // otherwise all blocks are chosen
+	if d.Has(Selected) && own >= d.TopN { // otherwise all blocks are selected
 		kept = d.keptScores.Local(w)
 	}
 	if keys := s.compressedKeys(visible); d.Has(Compressed) {
@@ -153,7 +153,7 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 		d.score(q, keys, kept, w)
 	}
 	if d.Has(Selected) {
-		d.chooser.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
+		d.top.selectBlocks(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
 	}
 	return visible
 }
@@ -193,7 +193,7 @@ func (d *decoder[T]) attend(q, o []T, keys placeIterator[T], kept []T, w *cpu.Wo
 	return n
 }
 
-// state returns the softmax state of a worker, which its last call of score has left.
+// state returns the softmax state that the last call of score by this worker has set.
 func (d *decoder[T]) state(w *cpu.Worker) softmax[T] {
 	return softmax[T]{d.max.Local(w), d.sum.Local(w), softmaxScale[T](d.KeyDim)}
 }

@@ -168,7 +168,7 @@ func applyWithDocuments(spec Spec, c compressionBlocks, opts []Option, inputs ..
 		made, _ := SpecOf(o.table.Op())
 		switch table, ok := made.(DocumentTableOp); {
 		case !ok:
-			return nil, opError(spec, fmt.Errorf("documents (%s) are not of DocumentTable", o.table.Name()))
+			return nil, opError(spec, fmt.Errorf("documents (%s) are not a result of DocumentTable", o.table.Name()))
 		case c.blockLen > 0 && c != compressionBlocks{table.BlockLen, table.Stride}:
 			return nil, opError(spec, fmt.Errorf("documents have compression blocks of %d tokens, %d apart, want %d and %d", table.BlockLen, table.Stride, c.blockLen, c.stride))
 		}

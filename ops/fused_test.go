@@ -24,7 +24,7 @@ type fusion struct {
 // run runs a single Spec and counts its operations.
 func (f *fusion) run(spec ops.Spec, inputs ...array) []array {
 	f.flops += ops.FLOPs(spec, f.operands(inputs))
-	return outputsOf(f, 2, spec, f.dt, inputs...)
+	return runSpecWith(f, 2, spec, f.dt, inputs...)
 }
 
 func (f *fusion) operands(inputs []array) (list []ops.Operand) {
@@ -39,9 +39,9 @@ func (f *fusion) operands(inputs []array) (list []ops.Operand) {
 func (f *fusion) require(spec ops.Spec, inputs, want []array, oracle *ref.Tensor) {
 	f.Helper()
 	require.Equal(f, f.flops, ops.FLOPs(spec, f.operands(inputs)), "flops of %s", spec.Name())
-	got := outputsOf(f, 1, spec, f.dt, inputs...)
+	got := runSpecWith(f, 1, spec, f.dt, inputs...)
 	for workers := 2; workers <= 7; workers++ {
-		require.Equal(f, got, outputsOf(f, workers, spec, f.dt, inputs...), "%s with %d workers", spec.Name(), workers)
+		require.Equal(f, got, runSpecWith(f, workers, spec, f.dt, inputs...), "%s with %d workers", spec.Name(), workers)
 	}
 	if oracle != nil {
 		testutil.Within(f, spec.Name(), got[0].Floats, oracle.Data, tolerance(f.dt))
@@ -203,13 +203,13 @@ func TestFusedRMSNormGrad(t *testing.T) {
 // TestFusedDeltas: the gradient of a gated sum of all branches outputs the deltas, and the gradients of attention take these instead
 // of o.
 func TestFusedDeltas(t *testing.T) {
-	for _, c := range []opcases.AttentionSize{
-		{Sizes: opcases.Sizes{B: 2, S: 37, Hq: 6, Hkv: 2, D: 5, Dv: 3}, Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 3, Window: 9}},
-		{Sizes: opcases.Sizes{B: 1, S: 130, Hq: 2, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 4, Window: 65}},
+	for _, c := range []opcases.AttentionCase{
+		{Dims: opcases.Dims{B: 2, S: 37, Hq: 6, Hkv: 2, D: 5, Dv: 3}, Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 3, Window: 9}},
+		{Dims: opcases.Dims{B: 1, S: 130, Hq: 2, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 4, Window: 65}},
 	} {
-		branches := opcases.Branches(c.Sizes, c.Params)
+		branches := opcases.Branches(c.Dims, c.Params)
 		for _, dt := range dtypes {
-			run := func(spec ops.Spec, inputs ...array) []array { return outputsOf(t, 2, spec, dt, inputs...) }
+			run := func(spec ops.Spec, inputs ...array) []array { return runSpecWith(t, 2, spec, dt, inputs...) }
 			inputs := []array{normal("gates", 1, c.B, c.S, c.Hq, len(branches))}
 			var forward [][]array
 			for _, b := range branches {

@@ -96,12 +96,12 @@ func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, fmt.Errorf("%d layers, want 1 to %d", n, MaxLinears)
 	}
 	if slices.Contains(op.Bias[n:], true) || slices.Contains(op.Rotated[n:], true) || anySet(op.Heads[n:]) || anySet(op.Activation[n:]) {
-		return nil, fmt.Errorf("%d inputs are those of %d layers, want heads %v, biases %v and rotated outputs %v of no others",
-			len(in), n, op.Heads, op.Bias, op.Rotated)
+		return nil, fmt.Errorf("%d inputs are those of %d layers, but more have heads %v, biases %v, rotated outputs %v or activations %v",
+			len(in), n, op.Heads, op.Bias, op.Rotated, op.Activation)
 	}
 	for i, a := range op.Activation {
 		if a < ActivationNone || a > ActivationSigmoid || a != ActivationNone && op.Rotated[i] {
-			return nil, fmt.Errorf("layer %d: activation is %d, want 0 to %d, and 0 of a rotated output", i, a, ActivationSigmoid)
+			return nil, fmt.Errorf("layer %d: activation is %d, want 0 to %d, and 0 for a rotated output", i, a, ActivationSigmoid)
 		}
 	}
 	x, ws, _, gain := SplitLinears(op, n, in)
@@ -242,7 +242,7 @@ func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, len(in)-1)
 	n := op.layers()
 	if n == 0 || anySet(op.Terms[n:]) || slices.Contains(op.Rotated[n:], true) {
-		return nil, fmt.Errorf("dy have terms %v and are rotated %v, want those of 1 to %d layers", op.Terms, op.Rotated, MaxLinears)
+		return nil, fmt.Errorf("numbers of terms are %v and rotated dy are %v, want those of 1 to %d layers, from the first on", op.Terms, op.Rotated, MaxLinears)
 	}
 	want := []input{floats("x", 0)}
 	for i, terms := range op.Terms[:n] {

@@ -41,7 +41,7 @@ func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, err
 	}
 	if d := in[0].last(); d%2 != 0 {
-		return nil, fmt.Errorf("dim %d of x %v is odd, want pairs", d, in[0].Shape)
+		return nil, fmt.Errorf("dim %d of x %v is odd, want an even one", d, in[0].Shape)
 	}
 	if op.Start < 0 || op.Start > maxStart {
 		return nil, fmt.Errorf("start is %d, want 0 to %d", op.Start, maxStart)

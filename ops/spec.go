@@ -78,7 +78,7 @@ func bindCheck(k *cpu.Kernel, op Checked, in []Arg) {
 	k.Check = func() error { return op.Check(operands, in[op.CheckedInput()].Buf) }
 }
 
-// ValueError is the error of an op that refuses the values of an int32 input: tokens outside the vocabulary, chosen blocks, boundaries
+// ValueError is the error of an op that refuses the values of an int32 input: tokens outside the vocabulary, selected blocks, boundaries
 // of documents, rows of a cache. errors.As finds it in the error of a graph.Machine's run. Errors of Gorgonia's machines do not wrap, so
 // it cannot be found there. The op has written nothing.
 type ValueError struct{ Err error }

@@ -94,7 +94,7 @@ func (c NSAConfig) Validate() (err error) {
 		return fmt.Errorf("heads %d not a multiple of kv heads %d", c.Heads, c.KVHeads)
 	}
 	if c.KeyDim%2 != 0 {
-		return fmt.Errorf("key dim %d is odd, the rotary embedding wants pairs", c.KeyDim)
+		return fmt.Errorf("key dim %d is odd, want an even one", c.KeyDim)
 	}
 	if err := c.Params.Validate(); err != nil {
 		return err

@@ -143,9 +143,9 @@ const DecodingBase = 1000
 // Attention returns o of attention over the keys that mask shows.
 type Attention func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor
 
-// Oracle returns the outputs of all tokens of s, and the blocks that the oracle chooses. It attends to the blocks idx instead, if idx is
+// Oracle returns the outputs of all tokens of s, and the blocks that the oracle selects. It attends to the blocks idx instead, if idx is
 // not nil.
-func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, chosen []int32) {
+func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, selected []int32) {
 	return c.Through(s, idx, func(x *ref.Tensor) *ref.Tensor { return x }, func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
 		o, _ := ref.Attention(q, k, v, mask)
 		return o
@@ -153,7 +153,7 @@ func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, chosen []int32
 }
 
 // Through does what Oracle does, with store applied to every array that it computes, and attend for attention.
-func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.Tensor, attend Attention) (o *ref.Tensor, chosen []int32) {
+func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.Tensor, attend Attention) (o *ref.Tensor, selected []int32) {
 	p, n := c.Cache.Params, s.Q.Shape[1]
 	q, k := store(ref.RoPE(s.Q, DecodingBase, 0)), make([]*ref.Tensor, len(s.K))
 	for i := range k {
@@ -163,8 +163,8 @@ func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.
 		return store(attend(q, k[ops.Window], s.V[ops.Window], ref.CausalMask())), nil
 	}
 	kc, vc := store(c.Compressed(k[ops.Compressed], 0)), store(c.Compressed(s.V[ops.Compressed], 1))
-	if chosen, _ = ref.SelectBlocks(q, kc, p.BlockLen, p.Stride, p.SelectBlock, p.TopN); idx == nil {
-		idx = chosen
+	if selected, _ = ref.SelectBlocks(q, kc, p.BlockLen, p.Stride, p.SelectBlock, p.TopN); idx == nil {
+		idx = selected
 	}
 	var outputs []*ref.Tensor
 	for i, branch := range []struct {
@@ -179,7 +179,7 @@ func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.
 			outputs = append(outputs, store(attend(q, branch.k, branch.v, branch.mask)))
 		}
 	}
-	return store(ref.GatedSum(s.Gates, outputs...)), chosen
+	return store(ref.GatedSum(s.Gates, outputs...)), selected
 }
 
 // Compressed returns the compression of x: keys after RoPE if side is 0, values if side is 1.

@@ -46,7 +46,7 @@ func surroundedLinears() (list []Case) {
 		if c.norm {
 			op.Norm, inputs = eps, append(inputs, Normal("weight", 50, c.in))
 		}
-		list = append(list, Case{Name: named("surrounded linears", c), Inputs: inputs, Build: apply(op), Size: sizeOf(c.rows * c.in),
+		list = append(list, Case{Name: named("surrounded linears", c), Inputs: inputs, Build: apply(op), Cost: costOf(c.rows * c.in),
 			Outputs: func(in tensors) (ys tensors) {
 				x, biases := in[0], in[1+len(ws):]
 				if c.norm {

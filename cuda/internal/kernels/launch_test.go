@@ -91,8 +91,8 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 			}
 		}
 	}
-	cases := slices.DeleteFunc(opcases.Layers(), func(c opcases.Case) bool { return c.Size == opcases.Huge })
-	cases = append(cases, slices.DeleteFunc(opcases.DocumentCases(), func(c opcases.Case) bool { return c.Size == opcases.Huge })...)
+	cases := slices.DeleteFunc(opcases.Layers(), func(c opcases.Case) bool { return c.Cost == opcases.Huge })
+	cases = append(cases, slices.DeleteFunc(opcases.DocumentCases(), func(c opcases.Case) bool { return c.Cost == opcases.Huge })...)
 	for _, dims := range [][2]int{{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 128}, {256, 192}} {
 		for block, n := range map[int]int{16: 20, 32: 10, 64: 4, 128: 4} { // entries of a list by block size; with 64, less than half of the blocks
 			s := sized(1, 600, 4, 2, dims[0], dims[1], 32, 16, block, n, 100)
@@ -104,7 +104,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		for _, c := range cases {
 			x, ok := store(t, c, s, aligned)
 			for _, call := range x.plan.Calls {
-				if site := (graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}); c.Mask != nil || c.Choice != nil {
+				if site := (graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}); c.Mask != nil || c.Selection != nil {
 					add(call.Spec, site, kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle)
 				} else if ok {
 					add(call.Spec, site)
