@@ -68,8 +68,8 @@ func (c NSAConfig) branches() []ops.Branch {
 	return []ops.Branch{ops.Compressed, ops.Selected, ops.Window}
 }
 
-// inNames returns the word for a branch in the names of parameters.
-func inNames(b ops.Branch) string {
+// shortName returns the name of a branch in the names of parameters.
+func shortName(b ops.Branch) string {
 	return [...]string{ops.Compressed: "cmp", ops.Selected: "sel", ops.Window: "win"}[b]
 }
 
@@ -140,7 +140,7 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 	}
 	list := []Param{linear("wq", c.Heads*c.KeyDim, c.Dim)}
 	for _, b := range c.branches() {
-		list = append(list, linear("wk_"+inNames(b), c.KVHeads*c.KeyDim, c.Dim), linear("wv_"+inNames(b), c.KVHeads*c.ValueDim, c.Dim))
+		list = append(list, linear("wk_"+shortName(b), c.KVHeads*c.KeyDim, c.Dim), linear("wv_"+shortName(b), c.KVHeads*c.ValueDim, c.Dim))
 	}
 	if c.Phi == PhiMLP {
 		for _, s := range []struct {
@@ -293,7 +293,7 @@ func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v ofBranches) {
 	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
 	q = heads("wq", l.config.Heads)
 	for _, branch := range l.config.branches() {
-		k[branch], v[branch] = heads("wk_"+inNames(branch), l.config.KVHeads), heads("wv_"+inNames(branch), l.config.KVHeads)
+		k[branch], v[branch] = heads("wk_"+shortName(branch), l.config.KVHeads), heads("wv_"+shortName(branch), l.config.KVHeads)
 	}
 	return q, k, v
 }
