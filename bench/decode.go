@@ -23,9 +23,9 @@ var decodeBranches = []struct {
 	without ops.Branches
 }{
 	{"all", false, 0},
-	{"compressed", false, ops.Selected | ops.Window},
-	{"choice and selected", false, ops.Compressed | ops.Window},
-	{"window", false, ops.Compressed | ops.Selected},
+	{"compressed", false, ops.BranchesOf(ops.Selected, ops.Window)},
+	{"choice and selected", false, ops.BranchesOf(ops.Compressed, ops.Window)},
+	{"window", false, ops.BranchesOf(ops.Compressed, ops.Selected)},
 	{"dense attention", true, 0},
 }
 

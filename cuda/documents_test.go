@@ -21,8 +21,8 @@ import (
 
 // TestDocumentsHaveKernels: every op that takes documents, and its gradient, runs on the device in every precision.
 func TestDocumentsHaveKernels(t *testing.T) {
-	for _, c := range opcases.Packed() {
-		if c.Size != opcases.Small {
+	for _, c := range opcases.DocumentCases() {
+		if c.Cost != opcases.Small {
 			continue
 		}
 		g := G.NewGraph()

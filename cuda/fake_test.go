@@ -228,7 +228,7 @@ type opCase struct{ opcases.Case }
 // opCases returns cases of every op that has kernels, at small sizes. Attention has a size around each of its boundaries.
 func opCases() (list []opCase) {
 	cases := opcases.Layers()
-	for _, s := range opcases.AttentionSizes() {
+	for _, s := range opcases.AttentionCases() {
 		if s.S == 1 || s.S == 23 || s.S == 37 || s.S == 133 || s.S == 259 {
 			cases = append(cases, s.Cases()...)
 		}

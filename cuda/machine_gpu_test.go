@@ -235,7 +235,7 @@ func TestGoldensOnGPU(t *testing.T) {
 			for i, x := range got[len(names)] {
 				blocks[i] = int32(x)
 			}
-			opcases.CompareChoice(t, golden, blocks, 1e-5)
+			opcases.CompareSelection(t, golden, blocks, 1e-5)
 			for i, name := range names {
 				if len(golden.F64(t, name)) == 0 { // without a block there is one row that no query sees
 					testutil.Within(t, name, got[i], make([]float64, len(got[i])), 0)

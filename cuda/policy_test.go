@@ -23,7 +23,7 @@ func branches(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	t.Helper()
 	g := G.NewGraph()
 	p := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 70}
-	size := opcases.Sizes{B: 1, S: 140, Hq: 4, Hkv: 2, D: 64, Dv: 64}
+	size := opcases.Dims{B: 1, S: 140, Hq: 4, Hkv: 2, D: 64, Dv: 64}
 	node := func(a opcases.Array) *G.Node { return a.Node(g, tensor.Float32) }
 	a, b, c := size.Tokens(1)
 	ca, cb := size.Compressed(4, p.BlockLen, p.Stride)

@@ -87,13 +87,13 @@ func boolean(set func(p *Policy, v bool)) func(*Policy, string) error {
 	}
 }
 
-// refusePacked reads a boolean and refuses true, which asks for packed sequences in a graph without their boundaries.
+// refusePacked reads a boolean and refuses true, which asks for packed documents in a graph without their boundaries.
 func refusePacked(p *Policy, value string) error {
 	packed := false
 	if err := boolean(func(_ *Policy, v bool) { packed = v })(p, value); err != nil || !packed {
 		return err
 	}
-	return fmt.Errorf("is %q: %w", value, Refuse(ReasonSequences, "a machine does not put documents into a graph: give its ops cu_seqlens (ops.WithDocuments)"))
+	return fmt.Errorf("is %q: %w", value, Refuse(ReasonDocuments, "a machine does not put documents into a graph: give its ops cu_seqlens (ops.WithDocuments)"))
 }
 
 // length returns the function that reads the least number of keys of a branch; -1 means never.

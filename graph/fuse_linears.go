@@ -16,7 +16,7 @@ func (f *fuser) linears(s *step) error {
 	}
 	slices.Reverse(layers) // the order of their gradients; see joinWeights
 	op := ops.LinearsOp{Dots: s.spec.(ops.LinearOp).Dots}
-	turns := rotations{turned: &op.Turned, rope: &op.RoPE}
+	rotated := rotations{rotated: &op.Rotated, rope: &op.RoPE}
 	var ropes []*step
 	var ws, biases, ys []*operand
 	for i, l := range layers {
@@ -26,21 +26,21 @@ func (f *fuser) linears(s *step) error {
 		}
 		op.Heads[i], op.Bias[i] = linear.Heads, len(l.in) == 3
 		y := l.out[0]
-		if r := f.readers[y]; len(r) == 1 && f.readOnlyBy(y, r...) && turns.add(i, r[0]) {
+		if r := f.readers[y]; len(r) == 1 && f.readOnlyBy(y, r...) && rotated.add(i, r[0]) {
 			ropes, y = append(ropes, r[0]), r[0].out[0]
 		}
 		ws, biases, ys = append(ws, l.in[1]), append(biases, l.in[2:]...), append(ys, y)
 	}
-	_, err := f.replace(append(layers, ropes...), op, slices.Concat(s.in[:1], ws, biases, turns.table), ys)
+	_, err := f.replace(append(layers, ropes...), op, slices.Concat(s.in[:1], ws, biases, rotated.table), ys)
 	return err
 }
 
 // rotations are the RoPEs that a fused step includes.
 type rotations struct {
-	turned *[ops.MaxLinears]bool
-	rope   *ops.RoPEOp
-	dim    int        // head dimension of all of them; 0 before the first one
-	table  []*operand // the table of documents, if there is one
+	rotated *[ops.MaxLinears]bool
+	rope    *ops.RoPEOp
+	dim     int        // head dimension of all of them; 0 before the first one
+	table   []*operand // the table of documents, if there is one
 }
 
 // add adds s as the RoPE of layer i, if it is a RoPE like those before.
@@ -54,7 +54,7 @@ func (t *rotations) add(i int, s *step) bool {
 	if t.dim != 0 && (dim != t.dim || op != *t.rope || !slices.Equal(t.table, s.in[1:])) {
 		return false
 	}
-	t.turned[i], *t.rope, t.dim, t.table = true, op, dim, s.in[1:]
+	t.rotated[i], *t.rope, t.dim, t.table = true, op, dim, s.in[1:]
 	return true
 }
 
@@ -87,7 +87,7 @@ func (f *fuser) linearsGrad(s *step) error {
 	}
 	inputs, add := f.inputGrads(weights)
 	op := ops.LinearsGradOp{In: s.spec.(ops.LinearWeightGradOp).In, WeightsOnly: add == nil}
-	turns := rotations{turned: &op.Turned, rope: &op.RoPE}
+	rotated := rotations{rotated: &op.Rotated, rope: &op.RoPE}
 	old := slices.Concat(weights, inputs)
 	in, ws, out := s.in[:1:1], []*operand{}, []*operand{}
 	for i, w := range weights {
@@ -95,7 +95,7 @@ func (f *fuser) linearsGrad(s *step) error {
 		if add != nil {
 			ws, readers = append(ws, inputs[i].in[1]), []*step{w, inputs[i]}
 		}
-		if rope := f.writer[dy]; rope != nil && f.readOnlyBy(dy, readers...) && turns.add(i, rope) {
+		if rope := f.writer[dy]; rope != nil && f.readOnlyBy(dy, readers...) && rotated.add(i, rope) {
 			old, readers, dy = append(old, rope), []*step{rope}, rope.in[0]
 		}
 		terms := []*operand{dy}
@@ -105,10 +105,10 @@ func (f *fuser) linearsGrad(s *step) error {
 		in, out, op.Terms[i] = append(in, terms...), append(out, w.out[0]), len(terms)
 	}
 	if add == nil {
-		_, err := f.replace(old, op, append(in, turns.table...), out)
+		_, err := f.replace(old, op, append(in, rotated.table...), out)
 		return err
 	}
-	in = slices.Concat(in, ws, turns.table)
+	in = slices.Concat(in, ws, rotated.table)
 	others, place := otherTerms(add, inputs)
 	if len(others) == 0 {
 		_, err := f.replace(append(old, add), op, in, append(add.out[:1:1], out...))
@@ -233,9 +233,9 @@ func (f *fuser) linearActivation(s *step) error {
 	var a ops.Activation
 	switch s.spec.(type) {
 	case ops.SiLUOp:
-		a = ops.WithSiLU
+		a = ops.ActivationSiLU
 	case ops.SigmoidOp:
-		a = ops.WithSigmoid
+		a = ops.ActivationSigmoid
 	default:
 		return nil
 	}
@@ -244,7 +244,7 @@ func (f *fuser) linearActivation(s *step) error {
 		return nil
 	}
 	op, ok := asLinears(linears)
-	if i := slices.Index(linears.out, s.in[0]); ok && op.Activation[i] == ops.NoActivation && !op.Turned[i] {
+	if i := slices.Index(linears.out, s.in[0]); ok && op.Activation[i] == ops.ActivationNone && !op.Rotated[i] {
 		op.Activation[i] = a
 		out := slices.Clone(linears.out)
 		out[i] = s.out[0]
@@ -268,13 +268,8 @@ func (f *fuser) normLinears(s *step) error {
 		return nil
 	}
 	op.Norm = rms.Eps
-	layers := 1 + len(s.out) // x and weights
-	for _, bias := range op.Bias {
-		if bias {
-			layers++
-		}
-	}
-	inputs := slices.Concat(norm.in[:1], s.in[1:layers], norm.in[1:], s.in[layers:]) // a table comes last
+	_, ws, biases, table := ops.SplitLinears(op, len(s.out), s.in)
+	inputs := slices.Concat(norm.in[:1], ws, biases, norm.in[1:], table)
 	_, err := f.replace([]*step{norm, s}, op, inputs, s.out)
 	return err
 }

@@ -83,8 +83,10 @@ func (f *fuser) deltas(s *step) error {
 	grads := make([]*step, n) // of the branches
 	for i := range n {
 		for _, r := range f.readers[s.out[1+i]] {
-			if _, ok := ops.TakeDelta(r.spec); ok && r.in[len(r.in)-1] == s.out[1+i] && r.in[len(r.in)-3] == s.in[1+i] {
-				grads[i] = r
+			if _, ok := ops.TakeDelta(r.spec); ok {
+				if o, _, do := ops.GradInputs(r.in); o == s.in[1+i] && do == s.out[1+i] {
+					grads[i] = r
+				}
 			}
 		}
 		if grads[i] == nil {
@@ -93,7 +95,7 @@ func (f *fuser) deltas(s *step) error {
 	}
 	out, stats := slices.Clone(s.out), make([]*operand, n)
 	for i, g := range grads {
-		lse := g.in[len(g.in)-2]
+		_, lse, _ := ops.GradInputs(g.in)
 		stats[i] = f.newOperand(nil, "delta of "+s.in[1+i].name, fromKernel, lse.arg.Operand)
 		out = append(out, stats[i])
 	}

@@ -32,7 +32,8 @@ func (p *plan) joinWeights() error {
 		}
 		switch op := s.spec.(type) {
 		case ops.LinearsOp:
-			join(s.in[1 : 1+len(s.out)])
+			_, ws, _, _ := ops.SplitLinears(op, len(s.out), s.in)
+			join(ws)
 		case ops.LinearsGradOp:
 			_, dys, ws := ops.SplitLinearsGrad(op, s.in)
 			join(s.out[len(s.out)-len(dys):])

@@ -139,7 +139,7 @@ func TestPolicyFromEnv(t *testing.T) {
 		{env: "NSA_FA2_MIN_LEN_CMP=-2", fails: `graph: NSA_FA2_MIN_LEN_CMP is "-2", want a number of keys, or -1 for never`},
 		{env: "NSA_FA2_MIN_LEN_WIN=-100000000000000000000", fails: `graph: NSA_FA2_MIN_LEN_WIN is "-1000`},
 		{env: "NSA_FA2_PREF_FP16=1", want: graph.Policy{PreferFP16: true}}, {env: "NSA_FA2_FORCE_VARLEN=0"},
-		{env: "NSA_FA2_FORCE_VARLEN=1", fails: `graph: NSA_FA2_FORCE_VARLEN is "1": unsupported packed sequences: a machine does not put documents`},
+		{env: "NSA_FA2_FORCE_VARLEN=1", fails: `graph: NSA_FA2_FORCE_VARLEN is "1": unsupported documents: a machine does not put documents`},
 		{env: "NSA_FA2_FORCE_VARLEN=maybe", fails: `graph: NSA_FA2_FORCE_VARLEN is "maybe", want a boolean`},
 		{env: "NSA_SDPA_AUDIT=1 NSA_DEBUG_TIMING=1", want: graph.Policy{Audit: true, Timing: true}},
 		{env: "NSA_REQUIRE_GPU=yes", fails: `graph: NSA_REQUIRE_GPU is "yes", want a boolean`}, {env: "NSA_TEST_FA2=1 NSA_TIME=base NSA_CUDA_LIBS=/lib"},
@@ -208,7 +208,7 @@ func TestPolicyOfMachine(t *testing.T) {
 	t.Setenv("NSA_FA2_FORCE_VARLEN", "1")
 	refused := (*graph.Unsupported)(nil)
 	require.ErrorAs(t, testutil.Err(graph.NewMachine(g, device)), &refused)
-	require.Equal(t, graph.ReasonSequences, refused.Reason)
+	require.Equal(t, graph.ReasonDocuments, refused.Reason)
 }
 
 // TestReasonNames: each reason has its own name.

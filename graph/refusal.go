@@ -16,7 +16,7 @@ const (
 	ReasonStride                       // the distance between rows
 	ReasonAlignment                    // of an operand's memory
 	ReasonShared                       // a thread block would need more shared memory than the device allows
-	ReasonSequences                    // packed sequences (cu_seqlens)
+	ReasonDocuments                    // documents packed into rows (cu_seqlens)
 	ReasonLength                       // too few keys for the kernel to be faster
 	ReasonPolicy                       // switched off by the Policy
 	ReasonMissing                      // a library, or a kernel for the op, is not there
@@ -25,7 +25,7 @@ const (
 var reasons = [...]string{
 	ReasonDevice: "device", ReasonCapability: "capability", ReasonType: "type", ReasonShape: "shape", ReasonHeadDim: "head dim",
 	ReasonSize: "size", ReasonStride: "stride", ReasonAlignment: "alignment", ReasonShared: "shared memory",
-	ReasonSequences: "packed sequences", ReasonLength: "length", ReasonPolicy: "policy", ReasonMissing: "missing",
+	ReasonDocuments: "documents", ReasonLength: "length", ReasonPolicy: "policy", ReasonMissing: "missing",
 }
 
 // String returns the reason in one to two words.

@@ -26,15 +26,15 @@ const maxTileRows = 60
 func dimsOf(q, k, v tensor.Shape) dims {
 	h := q[2] / k[2]
 	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tileQueries: max(1, maxTileRows/h),
-		sequences: sequencesOf(nil, q[1], k[1], 0, 0)}
+		sequences: sequencesOf(nil, q[1], k[1], compressionBlocks{})}
 }
 
-// splitDims returns the inputs q, k, v, ... and their sizes. It removes input n if that is a table of documents. Keys are compression
-// blocks of blockLen tokens, stride tokens apart; if blockLen is 0, keys are tokens.
-func splitDims(in []Arg, n, blockLen, stride int) ([]Arg, dims) {
+// splitDims returns the inputs q, k, v, ... and their sizes. It removes input n if that is a table of documents. c are the blocks of
+// the keys.
+func splitDims(in []Arg, n int, c compressionBlocks) ([]Arg, dims) {
 	in, table := splitTable(in, n)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
-	a.sequences = sequencesOf(table, a.s, a.t, blockLen, stride)
+	a.sequences = sequencesOf(table, a.s, a.t, c)
 	return in, a
 }
 

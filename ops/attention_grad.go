@@ -21,13 +21,18 @@ func attentionGrad[F AttentionSpec](op F, inputs gorgonia.Nodes, o, do *gorgonia
 	if err != nil {
 		return nil, err
 	}
-	grads, err := outputs(AttentionGradOp[F]{Forward: op}, 3, append(slices.Clone(inputs), o, lse, do)...)
-	return append(grads, make(gorgonia.Nodes, len(inputs)-3)...), err
+	return outputs(AttentionGradOp[F]{Forward: op}, 3, append(slices.Clone(inputs), o, lse, do)...)
 }
 
-// TakeDelta returns a Spec that computes the same gradient of an attention op from delta instead of o, which is the third input
-// from the end. GatedSumGradOp, which computes do and reads o, can compute delta as well. The result is false if grad is no
-// gradient of an attention op or already takes delta.
+// GradInputs returns the last three inputs of an AttentionGradOp: o, or delta with Delta, lse and do.
+func GradInputs[A any](in []A) (oOrDelta, lse, do A) {
+	n := len(in)
+	return in[n-3], in[n-2], in[n-1]
+}
+
+// TakeDelta returns a Spec that computes the same gradient of an attention op from delta instead of o, see GradInputs.
+// GatedSumGradOp, which computes do and reads o, can compute delta as well. The result is false if grad is no gradient of an
+// attention op or already takes delta.
 func TakeDelta(grad Spec) (Spec, bool) {
 	if op, ok := grad.(interface{ takeDelta() (Spec, bool) }); ok {
 		return op.takeDelta()
@@ -48,11 +53,7 @@ func (op AttentionGradOp[F]) Infer(in []Operand) ([]Operand, error) {
 	if op.Delta {
 		o = likeOutput{"delta", 1}
 	}
-	n := op.Forward.inputs()
-	if _, table := splitTable(in, n); table != nil {
-		n++
-	}
-	in, err := inferWithMore(op.Forward, n, in, o, likeOutput{"lse", 1}, likeOutput{"do", 0})
+	in, err := inferWithMore(op.Forward, countTable(in, op.Forward.inputs()), in, o, likeOutput{"lse", 1}, likeOutput{"do", 0})
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +81,7 @@ type backward[T cpu.Float] struct {
 // bindBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is
 // the largest number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
 func bindBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []Arg) backward[T] {
-	o, lse, do := in[len(in)-3], in[len(in)-2], in[len(in)-1] // o is delta if takesDelta
+	oOrDelta, lse, do := GradInputs(in)
 	keyTiles, valueTiles := bindTranspose[T](k, a, in[1]), bindTranspose[T](k, a, in[2])
 	f := backward[T]{
 		dims: a, q: in[0], k: in[1], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
@@ -96,9 +97,9 @@ func bindBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, 
 	}
 	f.stats = bindRowStats(k, a, m, in[0], f.keys, lse)
 	if takesDelta {
-		f.stats.bindCopyDelta(k, o)
+		f.stats.bindCopyDelta(k, oOrDelta)
 	} else {
-		f.stats.bindDelta(k, o, do)
+		f.stats.bindDelta(k, oOrDelta, do)
 	}
 	return f
 }

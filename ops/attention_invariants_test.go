@@ -20,12 +20,12 @@ import (
 // TestRoPEShiftedPositions: only differences of rotary positions matter, so positions from s on give the same attention as positions
 // from 0 on.
 func TestRoPEShiftedPositions(t *testing.T) {
-	c := newSizes(2, 50, 4, 2, 8, 6)
+	c := opcases.NewDims(2, 50, 4, 2, 8, 6)
 	q, k, v := c.Tokens(1)
 	for _, vm := range slices.Sorted(maps.Keys(vms)) {
 		for _, dt := range dtypes {
 			attend := func(start int) []float64 {
-				return evaluate(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
+				return runGraph(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
 					q, k := G.Must(ops.RoPE(in[0], 10000, start)), G.Must(ops.RoPE(in[1], 10000, start))
 					return ops.SlidingWindow(q, k, in[2], 20)
 				}, nil, q, k, v).out
@@ -56,19 +56,19 @@ func heads(a array, from []int) array {
 // TestAttentionPermutedHeads: groups do not depend on each other, so permuting the groups, or the heads of a group, permutes all results
 // without changing bits. Only sums over the heads of a group may change by rounding.
 func TestAttentionPermutedHeads(t *testing.T) {
-	c, p := newSizes(1, 90, 9, 3, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	c, p := opcases.NewDims(1, 90, 9, 3, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	for _, x := range []struct{ query, kv []int }{
 		{[]int{6, 7, 8, 0, 1, 2, 3, 4, 5}, []int{2, 0, 1}}, {[]int{1, 2, 0, 5, 3, 4, 8, 6, 7}, []int{0, 1, 2}},
 	} {
 		for _, b := range opcases.Branches(c, p) {
-			f, g := run(t, b, tensor.Float32, do)
+			f, g := runAttention(t, b, tensor.Float32, do)
 			moved := b
 			moved.Inputs = []array{heads(b.Inputs[0], x.query)}
 			for _, a := range b.Inputs[1:] {
 				moved.Inputs = append(moved.Inputs, heads(a, x.kv))
 			}
-			mf, mg := run(t, moved, tensor.Float32, heads(do, x.query))
+			mf, mg := runAttention(t, moved, tensor.Float32, heads(do, x.query))
 			require.Equal(t, heads(f[0], x.query).Floats, mf[0].Floats, b.Name)
 			require.Equal(t, heads(g[0], x.query).Floats, mg[0].Floats, b.Name)
 			for i := 1; i < 3; i++ {
@@ -84,17 +84,17 @@ func TestAttentionPermutedHeads(t *testing.T) {
 
 // TestAttentionBatchEqualsMembers: a batch of two gives the bits of its two members.
 func TestAttentionBatchEqualsMembers(t *testing.T) {
-	c, p := newSizes(2, 90, 4, 2, 8, 12), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	c, p := opcases.NewDims(2, 90, 4, 2, 8, 12), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	for _, b := range opcases.Branches(c, p) {
-		f, g := run(t, b, tensor.Float32, do)
+		f, g := runAttention(t, b, tensor.Float32, do)
 		for i := range c.B {
 			one := b
 			one.Inputs = nil
 			for _, a := range b.Inputs {
 				one.Inputs = append(one.Inputs, member(a, i))
 			}
-			of, og := run(t, one, tensor.Float32, member(do, i))
+			of, og := runAttention(t, one, tensor.Float32, member(do, i))
 			for j, x := range append(of, og...) {
 				require.Equal(t, member(append(f, g...)[j], i).Floats, x.Floats, "%s: output %d of batch %d", b.Name, j, i)
 			}
@@ -102,9 +102,9 @@ func TestAttentionBatchEqualsMembers(t *testing.T) {
 	}
 	q, _, _ := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
-	idx := chosen(t, c, p, tensor.Float32, q, kc, vc)
+	idx := selectBlocks(t, c, p, tensor.Float32, q, kc, vc)
 	for i := range c.B {
-		require.Equal(t, member(idx, i).Ints, chosen(t, c, p, tensor.Float32, member(q, i), member(kc, i), member(vc, i)).Ints)
+		require.Equal(t, member(idx, i).Ints, selectBlocks(t, c, p, tensor.Float32, member(q, i), member(kc, i), member(vc, i)).Ints)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 	type list struct{ keys, queries []int }
 	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	for _, S := range []int{7, 8, 9, 15, 16, 17, 19, 20, 21, 39, 40, 41, 130, 150} { // around l, l', w and 2w
-		c := newSizes(2, S, 6, 2, 16, 24)
+		c := opcases.NewDims(2, S, 6, 2, 16, 24)
 		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 		for _, b := range opcases.Branches(c, p) {
 			T := b.Inputs[1].Shape[1]
@@ -171,7 +171,7 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 				}
 			}
 			for _, dt := range dtypes {
-				forward, backward := run(t, b, dt, do)
+				forward, backward := runAttention(t, b, dt, do)
 				for _, hidden := range lists {
 					for _, poison := range values {
 						with := b
@@ -179,7 +179,7 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 						with.Inputs[0] = poisoned(b.Inputs[0], poison, hidden.queries)
 						with.Inputs[1] = poisoned(b.Inputs[1], poison, hidden.keys)
 						with.Inputs[2] = poisoned(b.Inputs[2], poison, hidden.keys)
-						f, g := run(t, with, dt, poisoned(do, poison, hidden.queries))
+						f, g := runAttention(t, with, dt, poisoned(do, poison, hidden.queries))
 						what := fmt.Sprintf("%s, S = %d, %v, %v in %v", b.Name, S, dt, poison, hidden)
 						reached := requireUnseen(t, what, c, b.Mask, hidden.keys, hidden.queries, T, [][2]array{
 							{forward[0], f[0]}, {forward[1], f[1]}, {backward[0], g[0]}, {backward[1], g[1]}, {backward[2], g[2]},
@@ -197,7 +197,7 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 
 // requireUnseen checks that the rows of o, lse, dq, dk and dv that the poison does not reach have the same bits before and after.
 // It returns, for each row [B,S,Hq], whether the poison reaches it and its query sees a key.
-func requireUnseen(t *testing.T, where string, c sizes, mask ref.Mask, keys, queries []int, T int, results [][2]array) []bool {
+func requireUnseen(t *testing.T, where string, c dims, mask ref.Mask, keys, queries []int, T int, results [][2]array) []bool {
 	t.Helper()
 	h, rows := c.Hq/c.Hkv, make([]bool, c.B*c.S*c.Hq)
 	same := func(what string, result [2]array, row, n int) {
@@ -241,20 +241,20 @@ func requireUnseen(t *testing.T, where string, c sizes, mask ref.Mask, keys, que
 	return rows
 }
 
-// TestSelectBlocksIgnoresUnseen: the blocks that a query chooses do not depend on compressed keys that it does not see, nor on later
+// TestSelectBlocksIgnoresUnseen: the blocks that a query selects do not depend on compressed keys that it does not see, nor on later
 // queries.
 func TestSelectBlocksIgnoresUnseen(t *testing.T) {
 	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	for _, S := range []int{8, 15, 16, 17, 40, 130, 150} {
-		c := newSizes(1, S, 6, 2, 16, 16)
+		c := opcases.NewDims(1, S, 6, 2, 16, 16)
 		q, _, _ := c.Tokens(1)
 		kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 		for _, dt := range dtypes {
-			want := chosen(t, c, p, dt, q, kc, vc).Ints
+			want := selectBlocks(t, c, p, dt, q, kc, vc).Ints
 			for _, poison := range poisons {
 				for first := range kc.Shape[1] {
 					end := first*p.Stride + p.BlockLen - 1 // end of the queries that do not see block first
-					idx := chosen(t, c, p, dt, poisoned(q, poison, from(end, S)), poisoned(kc, poison, from(first, kc.Shape[1])), vc).Ints
+					idx := selectBlocks(t, c, p, dt, poisoned(q, poison, from(end, S)), poisoned(kc, poison, from(first, kc.Shape[1])), vc).Ints
 					n := end * c.Hkv * p.TopN
 					require.Equal(t, want[:n], idx[:n])
 				}
@@ -272,10 +272,10 @@ func TestCompressIgnoresOtherTokens(t *testing.T) {
 	dy := normal("dy", 5, B, ops.NumCompressed(S, l, d), H, D)
 	for _, dt := range dtypes {
 		run := func(x, dy array) (blocks, tokens []array) {
-			mean := outputs(t, ops.CompressMeanOp{BlockLen: l, Stride: d}, dt, x)
-			mlp := outputs(t, ops.CompressMLPOp{BlockLen: l, Stride: d}, dt, x, pe, w1, w2)
-			dmean := outputs(t, ops.CompressMeanGradOp{BlockLen: l, Stride: d, Tokens: S}, dt, dy)
-			dmlp := outputs(t, ops.CompressMLPGradOp{BlockLen: l, Stride: d}, dt, x, pe, w1, w2, mlp[1], dy)
+			mean := runSpec(t, ops.CompressMeanOp{BlockLen: l, Stride: d}, dt, x)
+			mlp := runSpec(t, ops.CompressMLPOp{BlockLen: l, Stride: d}, dt, x, pe, w1, w2)
+			dmean := runSpec(t, ops.CompressMeanGradOp{BlockLen: l, Stride: d, Tokens: S}, dt, dy)
+			dmlp := runSpec(t, ops.CompressMLPGradOp{BlockLen: l, Stride: d}, dt, x, pe, w1, w2, mlp[1], dy)
 			return append(mean, mlp...), append(dmean, dmlp[0])
 		}
 		blocks, tokens := run(x, dy)

@@ -1,8 +1,6 @@
 package ops
 
-import (
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
-)
+import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
 // keyTile is the number of keys of a transposed tile: the columns of the widest register tile of cpu.Tile in float32.
 const keyTile = 64
@@ -25,7 +23,7 @@ func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
 	return y
 }
 
-// group returns the keys group a sequence and a group.
+// group returns the keys of a group of a sequence.
 func (x transposed[T]) group(seq sequence, g int) transposedKeys[T] {
 	at := (seq.b*x.hkv+g)*x.t + seq.firstKey
 	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.t*x.c], seq.t, x.c}

@@ -69,7 +69,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transp
 	return st
 }
 
-// scan starts the state anew and adds the scores of all keys that the h rows of query t of group g see.
+// scan resets the state and adds the scores of all keys that the h rows of query t of group g see.
 func (s softmax[T]) scan(a dims, m mask, q []T, keys transposedKeys[T], seq sequence, g, t int, scores []T) {
 	s.start()
 	for lo, hi := m.nextRun(seq, g, t, 0); lo < hi; lo, hi = m.nextRun(seq, g, t, hi) {

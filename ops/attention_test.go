@@ -19,7 +19,7 @@ import (
 
 // TestAttentionGradientsOfSharedInput: a node that is query, key and value at once gets the sum of the three gradients. The LSE is read as well.
 func TestAttentionGradientsOfSharedInput(t *testing.T) {
-	c, p := newSizes(2, 37, 3, 3, 8, 8), ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 4, Window: 9}
+	c, p := opcases.NewDims(2, 37, 3, 3, 8, 8), ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 4, Window: 9}
 	weights := normal("weights", 9, c.B, c.S, c.Hq, c.Dv)
 	x, _, _ := c.Tokens(1)
 	for _, b := range opcases.Branches(c, p) {
@@ -28,7 +28,7 @@ func TestAttentionGradientsOfSharedInput(t *testing.T) {
 		dq, dk, dv := ref.AttentionGrad(X, X, X, o, weights.Tensor(), b.Mask)
 		for vm := range vms {
 			var read G.Value
-			res := evaluate(t, vm, tensor.Float64, func(in []*G.Node) (*G.Node, error) {
+			res := runGraph(t, vm, tensor.Float64, func(in []*G.Node) (*G.Node, error) {
 				o, err := b.Build(append([]*G.Node{in[0], in[0], in[0]}, in[1:]...))
 				if err == nil {
 					G.Read(G.Must(ops.LSE(o)), &read)
@@ -45,7 +45,7 @@ func TestAttentionGradientsOfSharedInput(t *testing.T) {
 
 // TestAttentionInfiniteLogits: logits of -Inf have no weight, even before finite ones. A row that has only these gives zeros.
 func TestAttentionInfiniteLogits(t *testing.T) {
-	c, p := newSizes(1, 1100, 2, 1, 4, 3), ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 8, TopN: 4, Window: 600}
+	c, p := opcases.NewDims(1, 1100, 2, 1, 4, 3), ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 8, TopN: 4, Window: 600}
 	const far = 700 // beyond the first chunk of keys
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	for _, b := range opcases.Branches(c, p) {
@@ -59,7 +59,7 @@ func TestAttentionInfiniteLogits(t *testing.T) {
 		o, lse := ref.Attention(q.Tensor(), k.Tensor(), b.Inputs[2].Tensor(), b.Mask)
 		for _, dt := range dtypes {
 			t.Run(fmt.Sprint(b.Name, "/", dt), func(t *testing.T) {
-				forward, backward := run(t, b, dt, do)
+				forward, backward := runAttention(t, b, dt, do)
 				testutil.Within(t, "o", forward[0].Floats, o.Data, tolerance(dt))
 				testutil.Within(t, "lse", forward[1].Floats, lse.Data, tolerance(dt))
 				require.Equal(t, make([]float64, far*c.Hq*c.Dv), forward[0].Floats[:far*c.Hq*c.Dv])
@@ -79,7 +79,7 @@ func TestAttentionMemory(t *testing.T) {
 	bytes := func(S int) (list []int) {
 		var do func(spec ops.Spec, in []array) []array
 		do = func(spec ops.Spec, in []array) []array {
-			x := bind(t, spec, tensor.Float32, 1, in...)
+			x := bindSpec(t, spec, tensor.Float32, 1, in...)
 			run := func() { require.NoError(t, team.Run(&x.kernel, x.mem)) }
 			run()
 			require.Zero(t, testing.AllocsPerRun(2, run), spec.Name())
@@ -90,8 +90,8 @@ func TestAttentionMemory(t *testing.T) {
 			}
 			return out
 		}
-		for _, b := range opcases.Branches(newSizes(1, S, 2, 1, 8, 8), p) {
-			calls(t, b, nil, do)
+		for _, b := range opcases.Branches(opcases.NewDims(1, S, 2, 1, 8, 8), p) {
+			runPlan(t, b, nil, do)
 		}
 		return list
 	}
@@ -129,7 +129,7 @@ func exactLogits(q, k array, exponent int, offset float64) {
 func TestAttentionLargeLogits(t *testing.T) {
 	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 5, Window: 20}
 	for _, D := range []int{1, 3, 64, 80, 96, 256} {
-		c := newSizes(1, 70, 2, 1, D, 3)
+		c := opcases.NewDims(1, 70, 2, 1, D, 3)
 		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 		for _, m := range []struct {
 			exponent int
@@ -150,7 +150,7 @@ func TestAttentionLargeLogits(t *testing.T) {
 						continue
 					}
 					t.Run(fmt.Sprintf("%s/D%d/%v/%v", b.Name, D, m, dt), func(t *testing.T) {
-						forward, backward := run(t, b, dt, do)
+						forward, backward := runAttention(t, b, dt, do)
 						testutil.Within(t, "o", forward[0].Floats, o.Data, tolerance(dt))
 						testutil.Within(t, "lse", forward[1].Floats, lse.Data, tolerance(dt))
 						testutil.Within(t, "dq", backward[0].Floats, dq.Data, tolerance(dt))
@@ -160,8 +160,8 @@ func TestAttentionLargeLogits(t *testing.T) {
 							testutil.Within(t, "dk", others(backward[1].Floats, D), others(dk.Data, D), tolerance(dt))
 						}
 						if b.Name == "compressed" {
-							idx := outputs(t, ops.SelectBlocksOp{Params: p}, dt, b.Inputs[0], b.Inputs[1], forward[1])[0]
-							require.NoError(t, testutil.Err(opcases.CheckChoice(p, q, k, idx.Ints, tolerance(dt))))
+							idx := runSpec(t, ops.SelectBlocksOp{Params: p}, dt, b.Inputs[0], b.Inputs[1], forward[1])[0]
+							require.NoError(t, testutil.Err(opcases.CheckSelection(p, q, k, idx.Ints, tolerance(dt))))
 						}
 					})
 				}
@@ -185,7 +185,7 @@ func others(x []float64, d int) (list []float64) {
 func TestAttentionWeightsSumToOne(t *testing.T) {
 	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 5, Window: 20}
 	for _, D := range []int{1, 3, 64, 80, 96, 256} {
-		c := newSizes(1, 70, 2, 1, D, 1)
+		c := opcases.NewDims(1, 70, 2, 1, D, 1)
 		do := array{Name: "do", Shape: []int{c.B, c.S, c.Hq, c.Dv}, Floats: slices.Repeat([]float64{1}, c.B*c.S*c.Hq*c.Dv)}
 		for _, scale := range []float64{1, 30, 1e3, 5e4, 1e9, 1e17} {
 			for _, b := range opcases.Branches(c, p) {
@@ -198,7 +198,7 @@ func TestAttentionWeightsSumToOne(t *testing.T) {
 				copy(v.Floats, slices.Repeat([]float64{1}, len(v.Floats)))
 				for _, dt := range dtypes {
 					t.Run(fmt.Sprintf("%s/D%d/%v/%v", b.Name, D, scale, dt), func(t *testing.T) {
-						forward, backward := run(t, b, dt, do)
+						forward, backward := runAttention(t, b, dt, do)
 						rows, sum := 0.0, 0.0
 						for i, lse := range forward[1].Floats {
 							o := forward[0].Floats[i%c.S*c.Hq+i/c.S]

@@ -20,7 +20,7 @@ import (
 // A cache is one tensor [Elements()], zero at first. Layout returns where its parts lie.
 type KVCache struct {
 	Params           // of the NSA layer; zero: dense attention
-	Without Branches // branches that the NSA layer does not have
+	Without Branches // branches that the NSA layer leaves out
 
 	KVHeads  int // Hkv
 	KeyDim   int // D
@@ -29,68 +29,75 @@ type KVCache struct {
 	Pages    int // pages of all sequences together
 	PageLen  int // tokens of a page, a multiple of l'
 
-	// Half is BFloat16 or Float16 if a device holds the numbers in that type, two in each element of the tensor. The zero value
-	// means that the numbers have the type of the tensor.
+	// Half is BFloat16 or Float16 if a device stores the cache in that type, two numbers in each element of the tensor. The zero
+	// value means the type of the tensor.
 	Half tensor.Dtype
 }
 
 // Dense reports whether the cache is for dense attention.
 func (c KVCache) Dense() bool { return c.Params == Params{} }
 
-// Branches is a set of the branches of an NSA layer.
-type Branches uint8
+// Branch is a branch of an NSA layer. Its number is its place in the order of inputs, gates and counts.
+type Branch int
 
-// The numbers of the branches: the order of their inputs, gates and counts. Dense attention counts as the window branch.
+// The branches. Dense attention counts as the window branch.
 const (
-	compressed = iota
-	selected
-	window
-)
-
-// The branches.
-const (
-	Compressed Branches = 1 << compressed
-	Selected   Branches = 1 << selected
-	Window     Branches = 1 << window
+	Compressed Branch = iota
+	Selected
+	Window
 )
 
 // NumBranches is the number of branches of NSA.
 const NumBranches = 3
 
-// BranchNames returns the names of the branches in the order of their numbers, which is that of the gates.
+// BranchNames returns the name of each Branch.
 func BranchNames() [NumBranches]string {
-	return [...]string{compressed: "compressed", selected: "selected", window: "window"}
+	return [...]string{Compressed: "compressed", Selected: "selected", Window: "window"}
 }
 
+// Branches is a set of branches: bit b stands for Branch b.
+type Branches uint8
+
+// BranchesOf returns the set of the branches in list.
+func BranchesOf(list ...Branch) (s Branches) {
+	for _, b := range list {
+		s |= 1 << b
+	}
+	return s
+}
+
+// Has reports whether b is in the set.
+func (s Branches) Has(b Branch) bool { return s>>b&1 == 1 }
+
 // Has reports whether the layer has branch b. Dense attention has no branches.
-func (c KVCache) Has(b Branches) bool { return !c.Dense() && c.Without&b == 0 }
+func (c KVCache) Has(b Branch) bool { return !c.Dense() && !c.Without.Has(b) }
 
 // Stores reports whether the cache holds keys and values for branch b: it does for each branch that the layer has, and for the
-// compressed branch also if the layer has the selected one, since its keys choose the blocks of that branch.
-func (c KVCache) Stores(b Branches) bool { return c.Has(b) || b == Compressed && c.Has(Selected) }
+// compressed branch also if the layer has the selected one, since the block selection needs the compressed keys.
+func (c KVCache) Stores(b Branch) bool { return c.Has(b) || b == Compressed && c.Has(Selected) }
 
-// hasPair reports whether ops have inputs for keys and values of branch i. Those of dense attention count as the window's.
-func (c KVCache) hasPair(i int) bool { return c.Stores(1<<i) || c.Dense() && i == window }
+// hasInputs reports whether ops have inputs for keys and values of branch b. Those of dense attention count as the window's.
+func (c KVCache) hasInputs(b Branch) bool { return c.Stores(b) || c.Dense() && b == Window }
 
 // StoresTokens reports whether the cache holds all tokens of a sequence, in pages.
 func (c KVCache) StoresTokens() bool { return c.Dense() || c.Has(Selected) }
 
 // branches returns the number of branches of the layer.
 func (c KVCache) branches() (n int) {
-	for i := range NumBranches {
-		if c.Has(1 << i) {
+	for b := range Branch(NumBranches) {
+		if c.Has(b) {
 			n++
 		}
 	}
 	return n
 }
 
-// pairNames returns the names of the inputs that hold the keys and values of new tokens of branch i.
-func (c KVCache) pairNames(i int) (k, v string) {
+// inputNames returns the names of the inputs that hold the keys and values of new tokens of branch b.
+func (c KVCache) inputNames(b Branch) (k, v string) {
 	if c.Dense() {
 		return "k", "v"
 	}
-	return BranchNames()[i] + " k", BranchNames()[i] + " v"
+	return BranchNames()[b] + " k", BranchNames()[b] + " v"
 }
 
 // maxCache bounds the elements of a cache, so that no product of sizes overflows.
@@ -101,7 +108,7 @@ func (c KVCache) Validate() error {
 	err := cmp.Or(positive("kv heads", c.KVHeads), positive("key dim D", c.KeyDim), positive("value dim Dv", c.ValueDim),
 		positive("slots", c.Slots), positive("pages", c.Pages), positive("page length", c.PageLen))
 	if err == nil && c.Half != (tensor.Dtype{}) && !IsHalf(c.Half) {
-		err = fmt.Errorf("numbers are held as %v, want a type of half precision or none", c.Half)
+		err = fmt.Errorf("cache type is %v, want bfloat16, float16 or none", c.Half)
 	}
 	if err != nil || c.Dense() {
 		return cmp.Or(err, c.checkElements())
@@ -109,11 +116,14 @@ func (c KVCache) Validate() error {
 	if err := c.Params.Validate(); err != nil {
 		return err
 	}
-	if c.branches() == 0 || c.Without >= 1<<NumBranches {
-		return fmt.Errorf("without the branches %03b, want at least one of the three that is left", c.Without)
+	if c.Without >= 1<<NumBranches {
+		return fmt.Errorf("unknown branches are switched off (Without = %03b), want none but the %d branches", c.Without, NumBranches)
+	}
+	if c.branches() == 0 {
+		return fmt.Errorf("all branches are switched off (Without = %03b), want at least one", c.Without)
 	}
 	if c.PageLen%c.SelectBlock != 0 {
-		return fmt.Errorf("page length %d is no multiple of the selection block l' = %d", c.PageLen, c.SelectBlock)
+		return fmt.Errorf("page length %d is not a multiple of the selection block l' = %d", c.PageLen, c.SelectBlock)
 	}
 	return c.checkElements()
 }
@@ -150,7 +160,7 @@ func (r CacheRegion) keysAt(list, g int) int { return r.Keys + (list*r.Groups+g)
 // valuesAt returns the offset of the values of group g of a slot or a page.
 func (r CacheRegion) valuesAt(list, g int) int { return r.Values + (list*r.Groups+g)*r.Places*r.Dv }
 
-// CacheLayout tells where the parts of a cache lie.
+// CacheLayout says where the parts of a cache lie.
 type CacheLayout struct {
 	Tokens     CacheRegion // for each page: tokens of the selected branch, or of dense attention
 	Compressed CacheRegion // for each page: compressed blocks, in the order of their first tokens

@@ -36,9 +36,9 @@ func (op FillCacheOp) names() (names []string) {
 	if op.Cache.Stores(Compressed) {
 		names = append(names, "kc", "vc")
 	}
-	for i := range NumBranches {
-		if op.Cache.hasPair(i) {
-			k, v := op.Cache.pairNames(i)
+	for b := range Branch(NumBranches) {
+		if op.Cache.hasInputs(b) {
+			k, v := op.Cache.inputNames(b)
 			names = append(names, k, v)
 		}
 	}

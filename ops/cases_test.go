@@ -23,10 +23,10 @@ func tolerance(dt tensor.Dtype) float64 {
 	return 1e-10
 }
 
-// ofSize returns the cases of a size, including the cases with documents.
-func ofSize(size opcases.Size) (list []opcases.Case) {
-	for _, c := range append(opcases.All(size), opcases.Packed()...) {
-		if c.Size == size {
+// ofCost returns the cases of a cost, including the cases with documents.
+func ofCost(cost opcases.Cost) (list []opcases.Case) {
+	for _, c := range append(opcases.All(cost), opcases.DocumentCases()...) {
+		if c.Cost == cost {
 			list = append(list, c)
 		}
 	}
@@ -36,9 +36,9 @@ func ofSize(size opcases.Size) (list []opcases.Case) {
 // requireOracle compares the outputs of a case, and its gradients for dy, with the oracle's.
 func requireOracle(t *testing.T, c opcases.Case, dt tensor.Dtype, out, grads []array, dy array) {
 	t.Helper()
-	if c.Choice != nil {
+	if c.Selection != nil {
 		q, kc := c.Inputs[0].Tensor(), c.Inputs[1].Tensor()
-		others := testutil.Must(c.CheckChoice(q, kc, out[0].Ints, tolerance(dt)))(t)
+		others := testutil.Must(c.CheckSelection(q, kc, out[0].Ints, tolerance(dt)))(t)
 		require.False(t, dt == tensor.Float64 && others > 0, "%d rows have other blocks", others)
 		return
 	}
@@ -60,11 +60,11 @@ func requireOracle(t *testing.T, c opcases.Case, dt tensor.Dtype, out, grads []a
 
 // TestOpsMatchOracle: outputs and gradients of every op, each Spec in memory of its own.
 func TestOpsMatchOracle(t *testing.T) {
-	for _, c := range ofSize(opcases.Small) {
+	for _, c := range ofCost(opcases.Small) {
 		for _, dt := range dtypes {
 			t.Run(fmt.Sprint(c.Name, "/", dt), func(t *testing.T) {
 				t.Parallel()
-				out, grads, dy := compute(t, c, dt, 2)
+				out, grads, dy := runCase(t, c, dt, 2)
 				requireOracle(t, c, dt, out, grads, dy)
 			})
 		}
@@ -73,19 +73,19 @@ func TestOpsMatchOracle(t *testing.T) {
 
 // TestOpsInGraphs: outputs and gradients of every op in graphs, with gorgonia.Grad.
 func TestOpsInGraphs(t *testing.T) {
-	for _, c := range ofSize(opcases.Small) {
+	for _, c := range ofCost(opcases.Small) {
 		if c.Gradients == nil || len(c.Inputs[0].Floats) > 7000 {
 			continue
 		}
 		weights := testutil.Must(c.Plan())(t).Inputs[len(c.Inputs)]
 		if len(weights.Shape) == 0 {
-			weights.Floats = []float64{1} // evaluate takes the gradient of the scalar itself
+			weights.Floats = []float64{1} // runGraph takes the gradient of the scalar itself
 		}
 		for _, dt := range dtypes {
 			for vm := range vms {
 				t.Run(fmt.Sprint(c.Name, "/", vm, "/", dt), func(t *testing.T) {
 					t.Parallel()
-					res := evaluate(t, vm, dt, c.Build, weights.Floats, c.Inputs...)
+					res := runGraph(t, vm, dt, c.Build, weights.Floats, c.Inputs...)
 					want := c.Outputs(opcases.Tensors(c.Inputs))[0]
 					out, grads := []array{{Shape: want.Shape, Floats: res.out}}, []array{}
 					for _, a := range c.Inputs {
@@ -100,15 +100,15 @@ func TestOpsInGraphs(t *testing.T) {
 	}
 }
 
-// TestOpsOfTeams: large cases match the oracle, and any number of workers gives the same bits.
-func TestOpsOfTeams(t *testing.T) {
-	for _, c := range ofSize(opcases.Large) {
+// TestOpsSameBitsForAnyWorkers: large cases match the oracle, and any number of workers gives the same bits.
+func TestOpsSameBitsForAnyWorkers(t *testing.T) {
+	for _, c := range ofCost(opcases.Large) {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
-			out, grads, dy := compute(t, c, tensor.Float32, 1)
+			out, grads, dy := runCase(t, c, tensor.Float32, 1)
 			requireOracle(t, c, tensor.Float32, out, grads, dy)
 			for _, workers := range []int{2, 3, 7} {
-				out2, grads2, _ := compute(t, c, tensor.Float32, workers)
+				out2, grads2, _ := runCase(t, c, tensor.Float32, workers)
 				require.Equal(t, out, out2, "%d workers", workers)
 				require.Equal(t, grads, grads2, "%d workers", workers)
 			}
@@ -118,7 +118,7 @@ func TestOpsOfTeams(t *testing.T) {
 
 // TestOpsGradients holds the gradients to central differences of the op itself.
 func TestOpsGradients(t *testing.T) {
-	for _, c := range ofSize(opcases.Small) {
+	for _, c := range ofCost(opcases.Small) {
 		elements := 0
 		for _, a := range c.Inputs {
 			elements += len(a.Floats)
@@ -128,14 +128,14 @@ func TestOpsGradients(t *testing.T) {
 		}
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
-			_, grads, dy := compute(t, c, tensor.Float64, 1)
+			_, grads, dy := runCase(t, c, tensor.Float64, 1)
 			plan := testutil.Must(c.Plan())(t)
 			team := cpu.NewTeam(1)
 			for i, a := range c.Inputs {
 				if plan.Grads[i] < 0 {
 					continue
 				}
-				x := bind(t, plan.Calls[0].Spec, tensor.Float64, 1, c.Inputs...)
+				x := bindSpec(t, plan.Calls[0].Spec, tensor.Float64, 1, c.Inputs...)
 				want := testutil.CentralDifference(func(at []float64) (sum float64) {
 					copy(cpu.Slice[float64](x.in[i].Buf), at)
 					require.NoError(t, team.Run(&x.kernel, x.mem))

@@ -14,7 +14,7 @@ import (
 // NSA (arXiv 2502.11089, equation 7). If S < blockLen, there is no block and the output is one row of zeros. It is an error if
 // stride does not divide blockLen. x has a gradient.
 func CompressMean(x *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
-	return applyPacked(CompressMeanOp{blockLen, stride}, blockLen, stride, opts, x)
+	return applyWithDocuments(CompressMeanOp{blockLen, stride}, compressionBlocks{blockLen, stride}, opts, x)
 }
 
 // CompressMeanOp is the Spec of CompressMean: x and optionally a table of documents -> y.
@@ -36,12 +36,11 @@ func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 1)
-	byType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, compressionOf(in[0].Shape, op.BlockLen, op.Stride, table), in[0], out[0])
+	byType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, compressionOf(in[0].Shape, compressionBlocks{op.BlockLen, op.Stride}, table), in[0], out[0])
 }
 
 func (op CompressMeanOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	grads, err := outputs(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
-	return append(grads, make(gorgonia.Nodes, len(in)-1)...), err
+	return outputs(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
 }
 
 // CompressMeanGradOp is the Spec of the gradient of CompressMean: dy [B,Nc,Hkv,D] and optionally a table of documents -> dx
@@ -71,7 +70,7 @@ func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 1)
-	byType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, compressionOf(out[0].Shape, op.BlockLen, op.Stride, table), in[0], out[0])
+	byType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, compressionOf(out[0].Shape, compressionBlocks{op.BlockLen, op.Stride}, table), in[0], out[0])
 }
 
 // compression holds the sizes of a compression of x [B,S,Hkv,D].
@@ -81,9 +80,9 @@ type compression struct {
 	sequences
 }
 
-func compressionOf(x tensor.Shape, blockLen, stride int, table []Arg) compression {
-	n := NumCompressed(x[1], blockLen, stride)
-	return compression{x[0], x[1], x[2], x[3], n, sequencesOf(table, x[1], n, blockLen, stride)}
+func compressionOf(x tensor.Shape, c compressionBlocks, table []Arg) compression {
+	n := NumCompressed(x[1], c.blockLen, c.stride)
+	return compression{x[0], x[1], x[2], x[3], n, sequencesOf(table, x[1], n, c)}
 }
 
 // width returns the number of elements of a token, over all heads.

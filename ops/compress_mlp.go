@@ -16,7 +16,7 @@ import (
 // position in the block as the outer axis. If S < blockLen, the output is one row of zeros and no gradient passes. x, pe, w1
 // and w2 have gradients.
 func CompressMLP(x, pe, w1, w2 *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
-	return applyPacked(CompressMLPOp{blockLen, stride}, blockLen, stride, opts, x, pe, w1, w2)
+	return applyWithDocuments(CompressMLPOp{blockLen, stride}, compressionBlocks{blockLen, stride}, opts, x, pe, w1, w2)
 }
 
 // CompressMLPOp is the Spec of CompressMLP: x, pe, w1, w2 and optionally a table of documents -> y, hidden. The second output
@@ -49,7 +49,7 @@ func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 4)
-	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, compressionOf(in[0].Shape, op.BlockLen, op.Stride, table), in, out)
+	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, compressionOf(in[0].Shape, compressionBlocks{op.BlockLen, op.Stride}, table), in, out)
 }
 
 func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -57,8 +57,7 @@ func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) 
 	if err != nil {
 		return nil, err
 	}
-	grads, err := outputs(CompressMLPGradOp(op), 4, append(slices.Clone(in), hidden, dy)...)
-	return append(grads, make(gorgonia.Nodes, len(in)-4)...), err
+	return outputs(CompressMLPGradOp(op), 4, append(slices.Clone(in), hidden, dy)...)
 }
 
 // CompressMLPGradOp is the Spec of the gradient of CompressMLP: the inputs of CompressMLP, hidden, dy -> dx, dpe, dw1, dw2.
@@ -70,11 +69,7 @@ type CompressMLPGradOp struct {
 func (CompressMLPGradOp) Name() string { return "gradient of compress mlp" }
 
 func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
-	n := 4
-	if _, table := splitTable(in, n); table != nil {
-		n++
-	}
-	in, err := inferWithMore(CompressMLPOp(op), n, in, likeOutput{"hidden", 1}, likeOutput{"dy", 0})
+	in, err := inferWithMore(CompressMLPOp(op), countTable(in, 4), in, likeOutput{"hidden", 1}, likeOutput{"dy", 0})
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +78,7 @@ func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 4)
-	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, compressionOf(in[0].Shape, op.BlockLen, op.Stride, table), in, out)
+	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, compressionOf(in[0].Shape, compressionBlocks{op.BlockLen, op.Stride}, table), in, out)
 }
 
 // bindCompressMLP gathers rows [l*D] into work memory, one for each block and head, and multiplies them by the weights.
@@ -162,7 +157,7 @@ func bindCopy[T cpu.Float](k *cpu.Kernel, x Arg) Arg {
 	return y
 }
 
-// blockRows holds a row [l*D] for each block and head, with pe added. It holds one part of the blocks at a time. A place without
+// blockRows holds a row [l*D] for each block and head of one part of the blocks, with pe added. A place without
 // a block has rows of zeros, whose products are zero.
 type blockRows[T cpu.Float] struct {
 	compression

@@ -95,8 +95,7 @@ func (CrossEntropyOp) Grad(_ []bool, in gorgonia.Nodes, loss, dloss *gorgonia.No
 	if err != nil {
 		return nil, err
 	}
-	d, err := Apply(CrossEntropyGradOp{}, in[0], in[1], lse, dloss)
-	return gorgonia.Nodes{d, nil}, err
+	return outputs(CrossEntropyGradOp{}, 1, in[0], in[1], lse, dloss)
 }
 
 // CrossEntropyGradOp is the Spec of the gradient of CrossEntropy: logits, targets, lse, dloss (scalar) -> dlogits =

@@ -12,14 +12,14 @@ import (
 
 // DecodeOp is the Spec of one step of decoding with a KVCache. Each sequence gets one new token. The op stores the token's keys and
 // values in the cache, and the token attends to the tokens before it and to itself. The op computes everything between the input
-// projections and the output projection of a layer. The result is the one that RoPE, compression, the three branches, the choice of
-// blocks and GatedSum over the whole sequence give the last token (arXiv 2502.11089). But the op reads only the keys that this token
-// needs. With n the number of branches of the layer, the inputs are
+// projections and the output projection of a layer. The result is that of RoPE, compression, the three branches, the block selection
+// and GatedSum over the whole sequence, for the last token (arXiv 2502.11089). But the op reads only the keys that this token needs.
+// With n the number of branches of the layer, the inputs are
 //
 //	q      [B,1,Hq,D]    before RoPE, as k
 //	k, v   [B,1,Hkv,D], [B,1,Hkv,Dv]    a pair for the compressed, the selected and the window branch: six inputs. Dense attention has
-//	       one pair. A branch in Cache.Without has none, except that the compressed pair stays if the layer has the selected branch,
-//	       since it chooses the blocks of that branch
+//	       one pair. A branch in Cache.Without has none. But the compressed pair stays if the layer has the selected branch, since the
+//	       block selection needs it
 //	gates  [B,1,Hq,n]    activated, one for each branch of the layer; not for dense attention
 //	hidden, w, bias  [B,1,hidden], [Hq*n,hidden], [Hq*n]    with GateLayer, instead of gates = sigmoid(hidden wᵀ + bias)
 //	phi    pe [l,D], w1 [hidden,l*D], w2 [D,hidden] for keys, and the same for values: with MLP, see CompressMLP
@@ -74,9 +74,9 @@ func (op DecodeOp) Inputs() (at DecodeInputs) {
 		return n - 1
 	}
 	at.Q = next(true)
-	for i := range NumBranches {
-		has := op.Cache.hasPair(i)
-		at.K[i], at.V[i] = next(has), next(has)
+	for b := range Branch(NumBranches) {
+		has := op.Cache.hasInputs(b)
+		at.K[b], at.V[b] = next(has), next(has)
 	}
 	at.Gates = next(!op.GateLayer && !op.Cache.Dense())
 	at.Hidden, at.GateW, at.GateBias = next(op.GateLayer), next(op.GateLayer), next(op.GateLayer)
@@ -99,9 +99,9 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	}
 	switch {
 	case op.MLP && c.Dense():
-		return nil, errors.New("dense attention compresses nothing, by an mlp neither")
+		return nil, errors.New("dense attention has no compression: MLP must be false")
 	case op.GateLayer && c.Dense():
-		return nil, errors.New("dense attention has no gates, and no layer that makes them")
+		return nil, errors.New("dense attention has no gates: GateLayer must be false")
 	}
 	at := op.Inputs()
 	list := op.inputs(at)
@@ -114,7 +114,7 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	case heads%c.KVHeads != 0:
 		err = fmt.Errorf("heads %d not a multiple of kv heads %d", heads, c.KVHeads)
 	case c.KeyDim%2 != 0:
-		err = fmt.Errorf("dim %d of q is odd, want pairs", c.KeyDim)
+		err = fmt.Errorf("dim %d of q is odd, want an even one", c.KeyDim)
 	}
 	return []Operand{
 		{in[at.Q].Dtype, tensor.Shape{c.Slots, 1, heads, c.ValueDim}},
@@ -132,10 +132,10 @@ func (op DecodeOp) inputs(at DecodeInputs) []input {
 		}
 	}
 	set(at.Q, 4, "q")
-	for i := range NumBranches {
-		k, v := op.Cache.pairNames(i)
-		set(at.K[i], 4, k)
-		set(at.V[i], 4, v)
+	for b := range Branch(NumBranches) {
+		k, v := op.Cache.inputNames(b)
+		set(at.K[b], 4, k)
+		set(at.V[b], 4, v)
 	}
 	set(at.Gates, 4, "gates")
 	set(at.Hidden, 3, "hidden")
@@ -156,9 +156,9 @@ func (op DecodeOp) checkShapes(in []Operand, at DecodeInputs, list []input) erro
 	c, heads := op.Cache, in[at.Q].Shape[2]
 	want := func(i int, shape ...int) error { return wantShape(list[i].name, in[i].Shape, shape...) }
 	err := cmp.Or(want(at.Q, c.Slots, 1, heads, c.KeyDim), c.inferCache(in[at.Cache], in[at.PageTable], c.Slots, 1))
-	for i := range NumBranches {
-		if c.hasPair(i) {
-			err = cmp.Or(err, want(at.K[i], c.Slots, 1, c.KVHeads, c.KeyDim), want(at.V[i], c.Slots, 1, c.KVHeads, c.ValueDim))
+	for b := range Branch(NumBranches) {
+		if c.hasInputs(b) {
+			err = cmp.Or(err, want(at.K[b], c.Slots, 1, c.KVHeads, c.KeyDim), want(at.V[b], c.Slots, 1, c.KVHeads, c.ValueDim))
 		}
 	}
 	switch {

@@ -21,13 +21,13 @@ type decoder[T cpu.Float] struct {
 	o, idx, read Arg
 
 	runStarts, inRun []float64 // rotations of the first tokens of the runs, and of the positions in a run: see runTokens
-	chooser          topBlocks[T]
+	top              topBlocks[T]
 
 	// Scratch of each worker: the rotation; rows of q and o; scores, and a copy of the scores of the compressed branch; the softmax
 	// state; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores of the
 	// selection blocks, and the best ones.
-	turn, rowsQ, rowsO, scores, keptScores, max, sum, row, block, hidden, folded, best cpu.Region[T]
-	blocks                                                                             cpu.Region[int32]
+	rotation, rowsQ, rowsO, scores, keptScores, max, sum, row, block, hidden, folded, best cpu.Region[T]
+	blocks                                                                                 cpu.Region[int32]
 }
 
 func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
@@ -36,9 +36,9 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 		KVCache: c, CacheLayout: c.Layout(), h: in[at.Q].Shape[2] / c.KVHeads,
 		q: in[at.Q], cache: in[at.Cache], table: in[at.PageTable], o: out[0], idx: out[1], read: out[2],
 	}
-	for i := range d.k {
-		if c.hasPair(i) {
-			d.k[i], d.v[i] = in[at.K[i]], in[at.V[i]]
+	for b := range Branch(NumBranches) {
+		if c.hasInputs(b) {
+			d.k[b], d.v[b] = in[at.K[b]], in[at.V[b]]
 		}
 	}
 	context, rope := (d.table.last()-1)*c.PageLen, RoPEOp{Base: op.Base}
@@ -47,7 +47,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 	if !c.Dense() {
 		d.gates = op.bindGates(k, in, at)
 		d.maxKeys = max(NumCompressed(context, c.BlockLen, c.Stride), min(context, max(c.TopN*c.SelectBlock, c.Window)))
-		d.chooser = topBlocks[T]{c.Params, foldWeights[T](c.Params)}
+		d.top = topBlocks[T]{c.Params, foldWeights[T](c.Params)}
 		d.keptScores, d.block = cpu.Scratch[T](k, d.h*d.maxKeys), cpu.Scratch[T](k, c.BlockLen*max(c.KeyDim, c.ValueDim))
 		d.folded, d.best, d.blocks = cpu.Scratch[T](k, cpu.CeilDiv(context, c.SelectBlock)), cpu.Scratch[T](k, c.TopN), cpu.Scratch[int32](k, c.TopN)
 	}
@@ -57,7 +57,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 		}
 		d.hidden = cpu.Scratch[T](k, max(d.phi[0][1].Shape[0], d.phi[1][1].Shape[0]))
 	}
-	d.turn, d.row = cpu.Scratch[T](k, c.KeyDim), cpu.Scratch[T](k, max(c.KeyDim, c.ValueDim))
+	d.rotation, d.row = cpu.Scratch[T](k, c.KeyDim), cpu.Scratch[T](k, max(c.KeyDim, c.ValueDim))
 	d.rowsQ, d.rowsO = cpu.Scratch[T](k, d.h*c.KeyDim), cpu.Scratch[T](k, d.h*c.ValueDim)
 	d.scores, d.max, d.sum = cpu.Scratch[T](k, d.h*d.maxKeys), cpu.Scratch[T](k, d.h), cpu.Scratch[T](k, d.h)
 	k.Check = func() error { return op.checkPageTable(d.table) }
@@ -92,51 +92,51 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		return
 	}
 	s := &sequenceCache[T]{d.KVCache, d.CacheLayout, cpu.Slice[T](d.cache.Buf), slot, g, row[1:]}
-	turn, q := d.turn.Local(w), d.rowsQ.Local(w)
-	compose(turn, d.runStarts[t/runTokens*d.KeyDim:][:d.KeyDim], d.inRun[t%runTokens*d.KeyDim:][:d.KeyDim])
+	rotation, q := d.rotation.Local(w), d.rowsQ.Local(w)
+	compose(rotation, d.runStarts[t/runTokens*d.KeyDim:][:d.KeyDim], d.inRun[t%runTokens*d.KeyDim:][:d.KeyDim])
 	for j := range d.h {
-		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], turn)
+		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], rotation)
 	}
 	// put stores the token's key and value for a branch.
-	put := func(branch int, place places[T]) {
+	put := func(b Branch, place places[T]) {
 		key := d.row.Local(w)[:d.KeyDim]
-		rotate(key, cpu.Slice[T](d.k[branch].Buf)[at*d.KeyDim:][:d.KeyDim], turn)
-		place.put(key, cpu.Slice[T](d.v[branch].Buf)[at*d.ValueDim:][:d.ValueDim])
+		rotate(key, cpu.Slice[T](d.k[b].Buf)[at*d.KeyDim:][:d.KeyDim], rotation)
+		place.put(key, cpu.Slice[T](d.v[b].Buf)[at*d.ValueDim:][:d.ValueDim])
 	}
 
 	if d.Dense() {
-		put(window, s.tokenPlace(t))
-		read[window] = int32(d.attend(q, o, s.tokens(t+1), nil, w))
+		put(Window, s.tokenPlace(t))
+		read[Window] = int32(d.attend(q, o, s.tokens(t+1), nil, w))
 		return
 	}
 	// add adds gate times branch to o.
 	branch, gates := d.rowsO.Local(w), cpu.Slice[T](d.gates.Buf)[at*d.h*d.branches():]
 	added := 0
-	add := func(i, keys int) {
-		read[i] = int32(keys)
+	add := func(b Branch, keys int) {
+		read[b] = int32(keys)
 		for j := range d.h {
 			cpu.Axpy(gates[j*d.branches()+added], branch[j*d.ValueDim:][:d.ValueDim], o[j*d.ValueDim:][:d.ValueDim])
 		}
 		added++
 	}
 	if d.Stores(Compressed) {
-		put(compressed, s.tailPlace(t))
+		put(Compressed, s.tailPlace(t))
 		n := d.attendCompressed(s, t, q, branch, idx, w)
-		if read[compressed] = int32(n); d.Has(Compressed) {
-			add(compressed, n)
+		if read[Compressed] = int32(n); d.Has(Compressed) {
+			add(Compressed, n)
 		}
 	}
 	if d.Has(Selected) {
-		put(selected, s.tokenPlace(t))
-		add(selected, d.attend(q, branch, s.selectedTokens(idx, t), nil, w))
+		put(Selected, s.tokenPlace(t))
+		add(Selected, d.attend(q, branch, s.selectedTokens(idx, t), nil, w))
 	}
 	if d.Has(Window) {
-		put(window, s.windowPlace(t))
-		add(window, d.attend(q, branch, s.windowTokens(max(0, t+1-d.KVCache.Window), t+1), nil, w))
+		put(Window, s.windowPlace(t))
+		add(Window, d.attend(q, branch, s.windowTokens(max(0, t+1-d.KVCache.Window), t+1), nil, w))
 	}
 }
 
-// attendCompressed stores the compressed block that token t completes, and chooses the selection blocks idx of the token. If the layer
+// attendCompressed stores the compressed block that token t completes, and sets idx to the selected blocks of the token. If the layer
 // has the compressed branch, it sets o to the attention over the compressed keys. It returns the number of these keys that t sees.
 func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx []int32, w *cpu.Worker) int {
 	if first := t + 1 - d.BlockLen; first >= 0 && first%d.Stride == 0 {
@@ -144,7 +144,7 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 	}
 	visible, own := NumVisible(t, d.BlockLen, d.Stride), t/d.SelectBlock
 	var kept []T
-	if d.Has(Selected) && own >= d.TopN { // otherwise all blocks are chosen
+	if d.Has(Selected) && own >= d.TopN { // otherwise all blocks are selected
 		kept = d.keptScores.Local(w)
 	}
 	if keys := s.compressedKeys(visible); d.Has(Compressed) {
@@ -153,7 +153,7 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 		d.score(q, keys, kept, w)
 	}
 	if d.Has(Selected) {
-		d.chooser.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
+		d.top.selectBlocks(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
 	}
 	return visible
 }
@@ -193,7 +193,7 @@ func (d *decoder[T]) attend(q, o []T, keys placeIterator[T], kept []T, w *cpu.Wo
 	return n
 }
 
-// state returns the softmax state of a worker, which its last call of score has left.
+// state returns the softmax state that the last call of score by this worker has set.
 func (d *decoder[T]) state(w *cpu.Worker) softmax[T] {
 	return softmax[T]{d.max.Local(w), d.sum.Local(w), softmaxScale[T](d.KeyDim)}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// stores reports whether keys and values of branch i are inputs. Those of dense attention count as the ones of branch 0.
-func stores(c ops.KVCache, i int) bool { return c.Stores(1<<i) || c.Dense() && i == 0 }
+// hasInputs reports whether keys and values of branch i are inputs. Those of dense attention are the window's.
+func hasInputs(c ops.KVCache, i int) bool { return ops.DecodeOp{Cache: c}.Inputs().K[i] >= 0 }
 
 // set writes x into a, from element at on.
 func set(a ops.Arg, at int, x []float64) {
@@ -54,7 +54,7 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 	}
 	in := []array{zeros("q", slots, 1, c.Heads, c.Cache.KeyDim)}
 	for i := range 3 {
-		if stores(c.Cache, i) {
+		if hasInputs(c.Cache, i) {
 			in = append(in, zeros("k", slots, 1, c.Cache.KVHeads, c.Cache.KeyDim), zeros("v", slots, 1, c.Cache.KVHeads, c.Cache.ValueDim))
 		}
 	}
@@ -73,7 +73,7 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 		cache.Floats[i] = math.NaN()
 	}
 	in = append(in, cache, array{Name: "page table", Shape: []int{slots, d.width}, Ints: slices.Repeat([]int32{-1}, slots*d.width)})
-	d.bound = bind(t, ops.DecodeOp{Cache: c.Cache, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}, dt, d.team.Workers(), in...)
+	d.bound = bindSpec(t, ops.DecodeOp{Cache: c.Cache, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}, dt, d.team.Workers(), in...)
 	return d
 }
 
@@ -97,7 +97,7 @@ func (d *decoding) token(slot int, s opcases.Sequence, t int) {
 	put(0, s.Q)
 	next := 1
 	for i := range s.K {
-		if stores(d.Cache, i) {
+		if hasInputs(d.Cache, i) {
 			put(next, s.K[i])
 			put(next+1, s.V[i])
 			next += 2
@@ -176,7 +176,7 @@ func TestDecodeMatchesOracle(t *testing.T) {
 							if !c.Cache.Dense() {
 								want = []int32{int32(ops.NumVisible(at, p.BlockLen, p.Stride)), 0, int32(min(p.Window, at+1))}
 								for i := range want {
-									if !stores(c.Cache, i) {
+									if !hasInputs(c.Cache, i) {
 										want[i] = 0
 									}
 								}
@@ -191,9 +191,9 @@ func TestDecodeMatchesOracle(t *testing.T) {
 					}
 				}
 				for i, s := range seqs {
-					want, chosen := c.Oracle(s, blocks[i])
+					want, selected := c.Oracle(s, blocks[i])
 					if !c.Cache.Dense() && c.Cache.Has(ops.Selected) && dt == tensor.Float64 {
-						require.Equal(t, chosen, blocks[i])
+						require.Equal(t, selected, blocks[i])
 					}
 					testutil.Within(t, fmt.Sprint("sequence ", i), outs[i], want.Data, tolerance(dt))
 				}
@@ -245,11 +245,11 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 	var in []array
 	add := func(x *ref.Tensor) { in = append(in, array{Name: "x", Shape: x.Shape, Floats: x.Data}) }
 	for i := range s.K {
-		if !stores(d.Cache, i) {
+		if !hasInputs(d.Cache, i) {
 			continue
 		}
 		k, v := cut(ref.RoPE(s.K[i], opcases.DecodingBase, 0)), cut(s.V[i])
-		if i == 0 && !d.Cache.Dense() {
+		if ops.Branch(i) == ops.Compressed {
 			for side, x := range []*ref.Tensor{k, v} {
 				if ref.NumCompressed(n+room, p.BlockLen, p.Stride) == 0 {
 					add(ref.New(1, 1, x.Shape[2], x.Shape[3]))
@@ -263,7 +263,7 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 	}
 	in = append(in, array{Name: "cache", Shape: d.in[d.cell].Shape, Floats: make([]float64, d.Cache.Elements())},
 		array{Name: "page table", Shape: []int{1, 1 + d.width}, Ints: append([]int32{int32(slot), int32(n)}, row[1:]...)})
-	x := bind(t, ops.FillCacheOp{Cache: d.Cache}, dt, d.team.Workers(), in...)
+	x := bindSpec(t, ops.FillCacheOp{Cache: d.Cache}, dt, d.team.Workers(), in...)
 	x.in[len(in)-2].Set(d.in[d.cell].Pointer(), d.in[d.cell].Buf.Bytes())
 	require.NoError(t, d.team.Run(&x.kernel, x.mem))
 	require.Equal(t, []int32{int32(n)}, x.read()[0].Ints)
@@ -277,7 +277,7 @@ func TestDecodeContinuesAfterFill(t *testing.T) {
 			t.Run(fmt.Sprint(c.Name, "/", dt), func(t *testing.T) {
 				c.Tokens = min(c.Tokens, 150)
 				s := c.Sequence(5, c.Tokens)
-				all, chosen := c.Oracle(s, nil)
+				all, selected := c.Oracle(s, nil)
 				for n := 0; n < c.Tokens; n += 1 + n/4 {
 					d := newDecoding(t, c, dt, 2)
 					d.fill(t, dt, 1, s, n)
@@ -289,7 +289,7 @@ func TestDecodeContinuesAfterFill(t *testing.T) {
 						out, idx = append(out, got.o...), append(idx, got.idx...)
 					}
 					want := all
-					if other := slices.Concat(chosen[:max(0, len(chosen)-len(idx))], idx); !slices.Equal(other, chosen) {
+					if other := slices.Concat(selected[:max(0, len(selected)-len(idx))], idx); !slices.Equal(other, selected) {
 						want, _ = c.Oracle(s, other)
 					}
 					testutil.Within(t, fmt.Sprint("behind ", n), out, want.Data[len(want.Data)-len(out):], tolerance(dt))
@@ -355,11 +355,15 @@ func TestKVCacheErrors(t *testing.T) {
 	good.Slots, good.Pages = 1, 1
 	require.NoError(t, good.Validate())
 	for want, change := range map[string]func(c *ops.KVCache){
-		"kv heads is 0, want at least 1":                              func(c *ops.KVCache) { c.KVHeads = 0 },
-		"pages is 0, want at least 1":                                 func(c *ops.KVCache) { c.Pages = 0 },
-		"page length 12 is no multiple of the selection block l' = 8": func(c *ops.KVCache) { c.PageLen = 12 },
-		"top n = 2 is smaller than the 3 forced blocks":               func(c *ops.KVCache) { c.TopN = 2 },
-		"numbers are held as float64, want a type of half precision or none": func(c *ops.KVCache) {
+		"kv heads is 0, want at least 1":                                                   func(c *ops.KVCache) { c.KVHeads = 0 },
+		"pages is 0, want at least 1":                                                      func(c *ops.KVCache) { c.Pages = 0 },
+		"page length 12 is not a multiple of the selection block l' = 8":                   func(c *ops.KVCache) { c.PageLen = 12 },
+		"top n = 2 is smaller than the 3 forced blocks":                                    func(c *ops.KVCache) { c.TopN = 2 },
+		"unknown branches are switched off (Without = 1000), want none but the 3 branches": func(c *ops.KVCache) { c.Without = 8 },
+		"all branches are switched off (Without = 111), want at least one": func(c *ops.KVCache) {
+			c.Without = ops.BranchesOf(ops.Compressed, ops.Selected, ops.Window)
+		},
+		"cache type is float64, want bfloat16, float16 or none": func(c *ops.KVCache) {
 			c.Params, c.Half = ops.Params{}, tensor.Float64
 		},
 		"a cache of 1.24e+12 elements, want at most 1099511627776": func(c *ops.KVCache) { c.Pages = 1 << 30; c.Slots = 1 << 30; c.Window = 1 },

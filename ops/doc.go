@@ -7,7 +7,8 @@
 // and Hkv the numbers of query and key/value heads (Hkv divides Hq; the Hq/Hkv query heads of a group share keys, values
 // and selection), D the key dim, Dv the value dim.
 //
-// A row of the batch holds one sequence, or several documents that do not see each other: see DocumentTable and WithDocuments.
+// A row of the batch is one sequence, or it holds several documents that do not see each other: see DocumentTable and
+// WithDocuments.
 //
 // Wrong ranks, sizes and types are errors of the constructor, of the form "ops: sliding window: ...". No constructor
 // panics for bad input.

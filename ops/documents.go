@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -140,4 +141,68 @@ func (op DocumentTableOp) Check(_ []Operand, b *cpu.Buf) (err error) {
 		return fmt.Errorf("cu_seqlens[%d], the last one, is %d, want the %d tokens of the batch", last, cu[last], total)
 	}
 	return nil
+}
+
+// Option is an option of an op's constructor.
+type Option func(*options)
+
+type options struct {
+	table *gorgonia.Node
+}
+
+// WithDocuments tells an op that the rows of the batch hold documents that do not see each other. table comes from DocumentTable.
+// A nil table changes nothing: each row is one document.
+func WithDocuments(table *gorgonia.Node) Option { return func(o *options) { o.table = table } }
+
+// applyWithDocuments is Apply with the table of documents from opts, if there is one, as the last input. If the op has compression
+// blocks, the table must be made for these. Otherwise it may be made for any.
+func applyWithDocuments(spec Spec, c compressionBlocks, opts []Option, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
+	var o options
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, opError(spec, errors.New("nil option"))
+		}
+		opt(&o)
+	}
+	if o.table != nil {
+		made, _ := SpecOf(o.table.Op())
+		switch table, ok := made.(DocumentTableOp); {
+		case !ok:
+			return nil, opError(spec, fmt.Errorf("documents (%s) are not a result of DocumentTable", o.table.Name()))
+		case c.blockLen > 0 && c != compressionBlocks{table.BlockLen, table.Stride}:
+			return nil, opError(spec, fmt.Errorf("documents have compression blocks of %d tokens, %d apart, want %d and %d", table.BlockLen, table.Stride, c.blockLen, c.stride))
+		}
+		inputs = append(inputs, o.table)
+	}
+	return Apply(spec, inputs...)
+}
+
+// HasDocuments reports whether the inputs of an op include a table of documents.
+func HasDocuments(in []Operand) bool { return slices.ContainsFunc(in, Operand.isTable) }
+
+// isTable reports whether o is a table of documents: no op that takes a table has another int32 input with three axes.
+func (o Operand) isTable() bool { return o.Dtype == tensor.Int32 && o.Shape.Dims() == 3 }
+
+// splitTable removes input n if it is a table of documents. It returns the other inputs, and the table as one element or none.
+func splitTable[A interface{ isTable() bool }](in []A, n int) (rest, table []A) {
+	if n < 0 || n >= len(in) || !in[n].isTable() {
+		return in, nil
+	}
+	return slices.Concat(in[:n], in[n+1:]), in[n : n+1]
+}
+
+// countTable returns n, the number of an op's own inputs, or n+1 if a table of documents follows these in in.
+func countTable(in []Operand, n int) int {
+	if _, table := splitTable(in, n); table != nil {
+		n++
+	}
+	return n
+}
+
+// checkTable checks the shape of a table, if there is one, for rows of s tokens.
+func checkTable(table []Operand, b, s int) error {
+	if len(table) == 0 {
+		return nil
+	}
+	return wantShape("documents", table[0].Shape, b, s, docNumbers)
 }

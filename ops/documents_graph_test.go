@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -29,7 +30,7 @@ func TestDocumentTable(t *testing.T) {
 		0, 4, 0, 2,
 		0, 4, 0, -1,
 	}, x.table(t).Ints)
-	packings(t, 200, func(t *testing.T, _ *rand.Rand, x packing, _ sizes) {
+	packings(t, 200, func(t *testing.T, _ *rand.Rand, x packing, _ dims) {
 		table := x.table(t).Ints
 		at := func(b, t, i int) int { return int(table[(b*x.S+t)*4+i]) }
 		keys := make([]int, x.B)
@@ -105,7 +106,7 @@ func TestDocumentTableRefusesBoundaries(t *testing.T) {
 // gets the results of a graph of its own.
 func TestNewDocumentsNeedNoPlan(t *testing.T) {
 	const B, S, most = 2, 60, 100
-	c, p := newSizes(B, S, 4, 2, 6, 3), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 9}
+	c, p := opcases.NewDims(B, S, 4, 2, 6, 3), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 9}
 	leaves := func() []array {
 		return []array{normal("q", 1, B, S, c.Hq, c.D), normal("k", 2, B, S, c.Hkv, c.D), normal("v", 3, B, S, c.Hkv, c.Dv), normal("do", 4, B, S, c.Hq, c.Dv)}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -68,7 +69,7 @@ func (x packing) boundaries() array {
 
 // table returns the table of the documents.
 func (x packing) table(t testing.TB) array {
-	return outputs(t, ops.DocumentTableOp{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, tensor.Float32, x.boundaries())[0]
+	return runSpec(t, ops.DocumentTableOp{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, tensor.Float32, x.boundaries())[0]
 }
 
 // axis is the axis along which the documents cut an operand of an op.
@@ -133,7 +134,7 @@ type packedOp struct {
 // run returns the outputs of the op for all documents.
 func (o packedOp) run(t testing.TB, x packing, dt tensor.Dtype, workers int) []array {
 	t.Helper()
-	return outputsOf(t, workers, o.spec(x.S), dt, slices.Insert(slices.Clone(o.in), o.table, x.table(t))...)
+	return runSpecWith(t, workers, o.spec(x.S), dt, slices.Insert(slices.Clone(o.in), o.table, x.table(t))...)
 }
 
 // own returns the outputs of the op for a document alone.
@@ -143,11 +144,11 @@ func (o packedOp) own(t testing.TB, d document, dt tensor.Dtype) []array {
 	for i, a := range o.in {
 		in = append(in, cut(a, o.along[i], d))
 	}
-	return outputsOf(t, 1, o.spec(d.end-d.first), dt, in...)
+	return runSpecWith(t, 1, o.spec(d.end-d.first), dt, in...)
 }
 
 // packedOps returns the ops for one packing. The inputs of a gradient op come from its forward op.
-func packedOps(t testing.TB, x packing, dt tensor.Dtype, c sizes, seed uint64) map[string]packedOp {
+func packedOps(t testing.TB, x packing, dt tensor.Dtype, c dims, seed uint64) map[string]packedOp {
 	t.Helper()
 	p, list, hidden := x.Params, map[string]packedOp{}, 3
 	nc := max(1, ops.NumCompressed(x.S, p.BlockLen, p.Stride))
@@ -166,8 +167,8 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c sizes, seed uint64) m
 	for _, op := range []ops.RoPEOp{rope, back} {
 		add(op.Name(), packedOp{same(op), []array{q}, []axis{alongTokens}, 1, []axis{alongTokens}})
 	}
-	linears := ops.LinearsOp{RoPE: rope, Heads: [ops.MaxLinears]int{2, 1}, Turned: [ops.MaxLinears]bool{true}, Bias: [ops.MaxLinears]bool{false, true}}
-	grad := ops.LinearsGradOp{In: 6, RoPE: back, Terms: [ops.MaxLinears]int{2, 1}, Turned: linears.Turned}
+	linears := ops.LinearsOp{RoPE: rope, Heads: [ops.MaxLinears]int{2, 1}, Rotated: [ops.MaxLinears]bool{true}, Bias: [ops.MaxLinears]bool{false, true}}
+	grad := ops.LinearsGradOp{In: 6, RoPE: back, Terms: [ops.MaxLinears]int{2, 1}, Rotated: linears.Rotated}
 	u, a, b, bias := normal("u", seed+8, c.B, c.S, 6), normal("a", seed+9, 8, 6), normal("b", seed+10, 3, 6), normal("bias", seed+11, 3)
 	add("linears", packedOp{same(linears), []array{u, a, b, bias}, []axis{alongTokens, uncut, uncut, uncut}, 4, []axis{alongTokens, alongTokens}})
 	da, db := normal("da", seed+12, c.B, c.S, 2, 4), normal("db", seed+13, c.B, c.S, 1, 3)
@@ -204,7 +205,7 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c sizes, seed uint64) m
 }
 
 // packings calls f with n random packings and small sizes of the ops, in parallel.
-func packings(t *testing.T, n int, f func(t *testing.T, r *rand.Rand, x packing, c sizes)) {
+func packings(t *testing.T, n int, f func(t *testing.T, r *rand.Rand, x packing, c dims)) {
 	r := rand.New(rand.NewPCG(7, 11))
 	for i := range n {
 		l := []int{1, 2, 4, 8, 6}[r.IntN(5)]
@@ -221,7 +222,7 @@ func packings(t *testing.T, n int, f func(t *testing.T, r *rand.Rand, x packing,
 		x := randomPacking(r, p, B, S)
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			f(t, rand.New(rand.NewPCG(7, uint64(i))), x, newSizes(B, S, group*kv, kv, 4, 3))
+			f(t, rand.New(rand.NewPCG(7, uint64(i))), x, opcases.NewDims(B, S, group*kv, kv, 4, 3))
 		})
 	}
 }
@@ -237,7 +238,7 @@ func bits(x []float64) (b []uint64) {
 // TestDocumentsEqualTheirOwnRuns: the outputs and gradients of every op have, for each document, the same bits as for the document
 // alone. Keys that belong to no document are zero.
 func TestDocumentsEqualTheirOwnRuns(t *testing.T) {
-	packings(t, 200, func(t *testing.T, r *rand.Rand, x packing, c sizes) {
+	packings(t, 200, func(t *testing.T, r *rand.Rand, x packing, c dims) {
 		dt := dtypes[r.IntN(2)]
 		for name, o := range packedOps(t, x, dt, c, r.Uint64()) {
 			got := o.run(t, x, dt, 2)
@@ -291,7 +292,7 @@ func (x packing) rest(a array) (list []float64) {
 // TestDocumentsIgnoreOthers: NaN and infinities in one document, or in compressed keys of no document, change no bit of other
 // documents.
 func TestDocumentsIgnoreOthers(t *testing.T) {
-	packings(t, 60, func(t *testing.T, r *rand.Rand, x packing, c sizes) {
+	packings(t, 60, func(t *testing.T, r *rand.Rand, x packing, c dims) {
 		dt, poison := dtypes[r.IntN(2)], poisons[r.IntN(3)]
 		bad := x.docs[r.IntN(len(x.docs))]
 		for name, o := range packedOps(t, x, dt, c, r.Uint64()) {
@@ -349,7 +350,7 @@ func marked(a array) array {
 
 // TestDocumentsOfTeams: any number of workers gives the same bits.
 func TestDocumentsOfTeams(t *testing.T) {
-	packings(t, 10, func(t *testing.T, r *rand.Rand, x packing, c sizes) {
+	packings(t, 10, func(t *testing.T, r *rand.Rand, x packing, c dims) {
 		for name, o := range packedOps(t, x, tensor.Float32, c, r.Uint64()) {
 			want := o.run(t, x, tensor.Float32, 1)
 			for workers := 2; workers <= 7; workers++ {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -53,7 +54,7 @@ func TestOpErrors(t *testing.T) {
 	selected := func(idx node, block int) build {
 		return apply(ops.SelectedAttentionOp{SelectBlock: block}, q, k, k, idx)
 	}
-	choose := func(kc, lse node, block, n int) build {
+	selectOp := func(kc, lse node, block, n int) build {
 		return apply(ops.SelectBlocksOp{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: block, TopN: n, Window: 4}}, q, kc, lse)
 	}
 	x, w, v, kv := f(2, 3, 5), f(4, 5), f(6, 5), f(1, 9, 2, 6)
@@ -68,7 +69,7 @@ func TestOpErrors(t *testing.T) {
 		return func() (node, error) { return ops.CompressMean(k, 4, 2, ops.WithDocuments(table)) }
 	}
 	table := func(B, S, l, d int) node { return G.Must(ops.DocumentTable(ids(5), B, S, l, d)) }
-	turn := ops.RoPEOp{Base: 10}
+	rotation := ops.RoPEOp{Base: 10}
 	for _, c := range []struct {
 		build build
 		err   string
@@ -116,22 +117,22 @@ func TestOpErrors(t *testing.T) {
 		{apply(ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{2: 1}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
 		{apply(ops.LinearsOp{Norm: -1}, x, w, f(5)), "linears: norm: eps is -1"},
 		{apply(ops.LinearsOp{Norm: 1}, x, w, f(4)), "linears: norm: weight has shape (4), want (5)"},
-		{apply(ops.LinearsOp{Turned: flags{2: true}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
-		{apply(ops.LinearsOp{Turned: flags{true}, RoPE: turn}, x, w, v), "linears: layer 0: rope: x has rank 3"},
-		{apply(ops.LinearsOp{Turned: flags{true}, Heads: counts{1}}, x, w, v), "linears: layer 0: rope: base is 0"},
-		{apply(ops.LinearsOp{Turned: flags{true, true}, RoPE: turn, Heads: counts{1, 1}}, x, w, v), "layer 1: heads of 6 are turned, those of another layer have 4"},
+		{apply(ops.LinearsOp{Rotated: flags{2: true}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
+		{apply(ops.LinearsOp{Rotated: flags{true}, RoPE: rotation}, x, w, v), "linears: layer 0: rope: x has rank 3"},
+		{apply(ops.LinearsOp{Rotated: flags{true}, Heads: counts{1}}, x, w, v), "linears: layer 0: rope: base is 0"},
+		{apply(ops.LinearsOp{Rotated: flags{true, true}, RoPE: rotation, Heads: counts{1, 1}}, x, w, v), "layer 1: heads of 6 are rotated, those of another layer have 4"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}}, x, f(2, 3, 4)), "gradient of linears: 2 inputs, want 3"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, WeightsOnly: true}, x), "gradient of linears: 1 inputs, want 2"},
-		{apply(ops.LinearsGradOp{In: 5}, x), "gradient of linears: dy have terms [0 0 0 0 0 0 0 0 0 0 0 0] and are turned"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{0, 1}}, x, f(2, 3, 4), w), "dy have terms [0 1 0"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, Turned: flags{1: true}}, x, f(2, 3, 4), w), "are turned [false true false"},
+		{apply(ops.LinearsGradOp{In: 5}, x), "gradient of linears: numbers of terms are [0 0 0 0 0 0 0 0 0 0 0 0] and rotated dy are"},
+		{apply(ops.LinearsGradOp{In: 5, Terms: counts{0, 1}}, x, f(2, 3, 4), w), "numbers of terms are [0 1 0"},
+		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, Rotated: flags{1: true}}, x, f(2, 3, 4), w), "rotated dy are [false true false"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{4}}, x, f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), w), "dy 0 has 4 terms, want 1 to 3"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{2}}, x, f(2, 3, 4), f(3, 2, 4), w), "a term of dy 0 has shape (3, 2, 4), want (2, 3, 4)"},
 		{apply(ops.LinearsGradOp{In: 7, Terms: counts{1}}, x, f(2, 3, 4), w), "x (2, 3, 5) is not rows of 7 inputs"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1, 1}}, x, f(2, 3, 4), f(2, 3, 6), w, w), "w 1 has shape (4, 5), want (6, 5)"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}}, x, f(2, 3, 4), f32(4, 5)), "w 0 is float32"},
 		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1, 1}, WeightsOnly: true}, x, f(2, 3, 4), f(7)), "layer 1: x (2, 3, 5) and dy (7) are not rows"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, Turned: flags{true}, RoPE: turn}, x, f(2, 3, 4), w), "layer 0: rope: x has rank 3"},
+		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, Rotated: flags{true}, RoPE: rotation}, x, f(2, 3, 4), w), "layer 0: rope: x has rank 3"},
 		{apply(ops.LinearAddOp{}, x, w), "linear with add: 2 inputs, want those of linear and residual"},
 		{apply(ops.LinearAddOp{}, x, w, f(2, 3, 6)), "linear with add: residual has shape (2, 3, 6), want (2, 3, 4)"},
 		{apply(ops.LinearAddOp{}, x, w, f32(2, 3, 4)), "linear with add: residual is float32"},
@@ -141,7 +142,7 @@ func TestOpErrors(t *testing.T) {
 		{apply(ops.RMSNormGradAddOp{Eps: 1}, x, f(5), f(2, 5), f(2, 3, 5)), "with add: dy has shape (2, 5), want (2, 3, 5)"},
 		{apply(ops.RMSNormGradAddOp{}, x, f(5), f(2, 3, 5), f(2, 3, 5)), "with add: eps is 0"},
 
-		{rope(f(1, 2, 3, 5), 1e4, 0), "rope: dim 5 of x (1, 2, 3, 5) is odd, want pairs"},
+		{rope(f(1, 2, 3, 5), 1e4, 0), "rope: dim 5 of x (1, 2, 3, 5) is odd, want an even one"},
 		{rope(f(2, 3, 4), 1e4, 0), "rope: x has rank 3 (2, 3, 4), want rank 4"},
 		{rope(kv, 0, 0), "rope: base is 0, want a positive number"},
 		{rope(kv, 1e4, -1), "rope: start is -1, want 0 to 2147483647"},
@@ -186,7 +187,7 @@ func TestOpErrors(t *testing.T) {
 		{documents(ids(5), 0, 10, 0, 0), "ops: document table: a batch of 0 x 10 tokens, want 1 to 1073741824"},
 		{documents(ids(5), 2, 1<<30, 0, 0), "ops: document table: a batch of 2 x 1073741824 tokens, want 1 to 1073741824"},
 		{documents(ids(5), 5, 10, 0, 0), "ops: document table: cu_seqlens has 5 boundaries, want at least 6 for 5 rows"},
-		{with(ids(1, 10, 4)), "are not of DocumentTable"},
+		{with(ids(1, 10, 4)), "are not a result of DocumentTable"},
 		{with(table(1, 10, 4, 4)), "ops: compress mean: documents have compression blocks of 4 tokens, 4 apart, want 4 and 2"},
 		{with(table(1, 10, 0, 0)), "ops: compress mean: documents have compression blocks of 0 tokens, 0 apart, want 4 and 2"},
 		{with(table(1, 9, 4, 2)), "ops: compress mean: documents has shape (1, 9, 4), want (1, 10, 4)"},
@@ -231,19 +232,19 @@ func TestOpErrors(t *testing.T) {
 		{selected(idx, 0), "ops: selected attention: selection block l' is 0, want at least 1"},
 		{selected(f(1, 10, 2, 3), 4), "ops: selected attention: idx is float64, want int32"},
 		{selected(ids(1, 10, 4, 3), 4), "ops: selected attention: idx has shape (1, 10, 4, 3), want (1, 10, 2, 3)"},
-		{choose(kc, lses, 4, 2), "ops: select blocks: top n = 2 is smaller than the 3 forced blocks"},
-		{choose(kc, lses, 5, 3), "ops: select blocks: stride d = 2 does not divide the selection block l' = 5"},
-		{choose(k, lses, 4, 3), "ops: select blocks: kc has 10 rows, want 4 for 10 queries"},
-		{choose(kc, f(1, 10, 4), 4, 3), "ops: select blocks: lse has shape (1, 10, 4), want (1, 4, 10)"},
+		{selectOp(kc, lses, 4, 2), "ops: select blocks: top n = 2 is smaller than the 3 forced blocks"},
+		{selectOp(kc, lses, 5, 3), "ops: select blocks: stride d = 2 does not divide the selection block l' = 5"},
+		{selectOp(k, lses, 4, 3), "ops: select blocks: kc has 10 rows, want 4 for 10 queries"},
+		{selectOp(kc, f(1, 10, 4), 4, 3), "ops: select blocks: lse has shape (1, 10, 4), want (1, 4, 10)"},
 		{apply(ops.SiLUOp{}, f(3, 0)), "ops: silu: input 0 has a zero size: float64 (3, 0)"},
 		{apply(ops.SiLUOp{}, f(1<<31, 1<<31, 1, 1)), "ops: silu: input 0 is too large: float64 (2147483648, 2147483648, 1, 1)"},
 		// (2^62 + 1)*4 = 4 in an int: such sizes are refused before anything is computed from them.
 		{mlp(1<<62+1, 1, f(1, 9, 2, 4), f(1<<62+1, 4), f(3, 4), f(4, 3)), "ops: compress mlp: input 1 is too large: float64 (4611686018427387905, 4)"},
-		{choose(kc, lses, 4, math.MaxInt), "ops: select blocks: output 0 is too large: int32 (1, 10, 2, 9223372036854775807)"},
+		{selectOp(kc, lses, 4, math.MaxInt), "ops: select blocks: output 0 is too large: int32 (1, 10, 2, 9223372036854775807)"},
 		{lse(nil), "ops: LSE of a nil node"},
 		{lse(q), "not an attention op"},
 		{lse(G.Must(ops.SiLU(q))), "not an attention op"},
-		{lse(G.Must(choose(kc, lses, 4, 3)())), "not an attention op"},
+		{lse(G.Must(selectOp(kc, lses, 4, 3)())), "not an attention op"},
 		{apply(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}}, q, k, k, q, lses), "5 inputs, want those of sliding window and o, lse, do"},
 		{apply(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}}, q, k, k, q, lses, k), "ops: gradient of sliding window: do has shape"},
 		{apply(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}, Delta: true}, q, k, k, q, lses, q), "ops: gradient of sliding window: delta has shape"},
@@ -271,7 +272,7 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 			{ops.CrossEntropyOp{}, []array{logits, ids}, "target"},
 			{ops.CrossEntropyGradOp{}, []array{logits, ids, lse, one}, "target"},
 		} {
-			x := bind(t, c.spec, tensor.Float64, 1, c.inputs...)
+			x := bindSpec(t, c.spec, tensor.Float64, 1, c.inputs...)
 			err := x.kernel.Check()
 			if c.name == "target" && bad == -1 {
 				require.NoError(t, err)
@@ -291,7 +292,7 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 
 // TestSelectedAttentionRefusesBlocks: an invalid block is an error of the run; nothing outside of k and v is read.
 func TestSelectedAttentionRefusesBlocks(t *testing.T) {
-	c := newSizes(1, 10, 2, 1, 4, 4) // three blocks of l' = 4
+	c := opcases.NewDims(1, 10, 2, 1, 4, 4) // three blocks of l' = 4
 	q, k, v := c.Tokens(1)
 	o, lse, do := normal("o", 5, 1, 10, 2, 4), normal("lse", 6, 1, 2, 10), normal("do", 7, 1, 10, 2, 4)
 	for _, x := range []struct {
@@ -313,8 +314,8 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 		}
 		copy(idx.Ints[7*3:], x.blocks)
 		team := cpu.NewTeam(1)
-		forward := bind(t, ops.SelectedAttentionOp{SelectBlock: 4}, tensor.Float32, 1, q, k, v, idx)
-		backward := bind(t, ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: 4}}, tensor.Float32, 1, q, k, v, idx, o, lse, do)
+		forward := bindSpec(t, ops.SelectedAttentionOp{SelectBlock: 4}, tensor.Float32, 1, q, k, v, idx)
+		backward := bindSpec(t, ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: 4}}, tensor.Float32, 1, q, k, v, idx, o, lse, do)
 		for _, b := range []*bound{forward, backward} {
 			if err := team.Run(&b.kernel, b.mem); x.err == "" {
 				require.NoError(t, err)

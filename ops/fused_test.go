@@ -24,7 +24,7 @@ type fusion struct {
 // run runs a single Spec and counts its operations.
 func (f *fusion) run(spec ops.Spec, inputs ...array) []array {
 	f.flops += ops.FLOPs(spec, f.operands(inputs))
-	return outputsOf(f, 2, spec, f.dt, inputs...)
+	return runSpecWith(f, 2, spec, f.dt, inputs...)
 }
 
 func (f *fusion) operands(inputs []array) (list []ops.Operand) {
@@ -39,9 +39,9 @@ func (f *fusion) operands(inputs []array) (list []ops.Operand) {
 func (f *fusion) require(spec ops.Spec, inputs, want []array, oracle *ref.Tensor) {
 	f.Helper()
 	require.Equal(f, f.flops, ops.FLOPs(spec, f.operands(inputs)), "flops of %s", spec.Name())
-	got := outputsOf(f, 1, spec, f.dt, inputs...)
+	got := runSpecWith(f, 1, spec, f.dt, inputs...)
 	for workers := 2; workers <= 7; workers++ {
-		require.Equal(f, got, outputsOf(f, workers, spec, f.dt, inputs...), "%s with %d workers", spec.Name(), workers)
+		require.Equal(f, got, runSpecWith(f, workers, spec, f.dt, inputs...), "%s with %d workers", spec.Name(), workers)
 	}
 	if oracle != nil {
 		testutil.Within(f, spec.Name(), got[0].Floats, oracle.Data, tolerance(f.dt))
@@ -52,9 +52,9 @@ func (f *fusion) require(spec ops.Spec, inputs, want []array, oracle *ref.Tensor
 
 // layer is one of several linear layers that share an input.
 type layer struct {
-	out, heads   int
-	bias, turned bool
-	terms        int // terms of dy after the first one
+	out, heads    int
+	bias, rotated bool
+	terms         int // terms of dy after the first one
 }
 
 // TestFusedLinears tests the fused Specs of linear layers and the ops around them. LinearsGradOp sums up dx in another order than the
@@ -95,14 +95,14 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 	var layerInputs [][]array // x, w and bias of each layer
 	var ws, biases, ys []array
 	for i, l := range layers {
-		linears.Heads[i], linears.Bias[i], linears.Turned[i] = l.heads, l.bias, l.turned
+		linears.Heads[i], linears.Bias[i], linears.Rotated[i] = l.heads, l.bias, l.rotated
 		w, bias := normal("w", uint64(10+3*i), l.out, in), normal("bias", uint64(12+3*i), l.out)
 		one := []array{x, w}
 		if ws = append(ws, w); l.bias {
 			one, biases = append(one, bias), append(biases, bias)
 		}
 		y := f.run(ops.LinearOp{Heads: l.heads}, one...)[0]
-		if l.turned {
+		if l.rotated {
 			y = f.run(rope, y)[0]
 		}
 		layerInputs, ys = append(layerInputs, one), append(ys, y)
@@ -132,12 +132,12 @@ func testFusedLinears(f *fusion, lead, axes []int, layers []layer) {
 			sum = ref.Add(sum, of[j].Tensor())
 		}
 		dy := f.run(ops.AddOp{}, of...)[0]
-		if l.turned {
+		if l.rotated {
 			dy, sum = f.run(back, dy)[0], ref.RoPEGrad(sum, rope.Base, rope.Start)
 		}
 		d, _, _ := ref.LinearGrad(x.Tensor().Reshape(rows, in), ws[i].Tensor(), sum.Reshape(rows, l.out))
 		dx, terms, dys = ref.Add(dx, d), append(terms, of...), append(dys, dy)
-		grad.Terms[i], grad.Turned[i] = 1+l.terms, l.turned
+		grad.Terms[i], grad.Rotated[i] = 1+l.terms, l.rotated
 	}
 	f.flops = 0
 	for i, l := range layers {
@@ -167,9 +167,9 @@ func testSurroundedLinears(f *fusion, x array, layers []layer, ws, biases []arra
 		}
 		y := f.run(ops.LinearOp{Heads: l.heads}, one...)[0]
 		switch op.Activation[i] = ops.Activation(i % 3); op.Activation[i] {
-		case ops.WithSiLU:
+		case ops.ActivationSiLU:
 			y = f.run(ops.SiLUOp{}, y)[0]
-		case ops.WithSigmoid:
+		case ops.ActivationSigmoid:
 			y = f.run(ops.SigmoidOp{}, y)[0]
 		}
 		op.Heads[i], op.Bias[i], ys = l.heads, l.bias, append(ys, y)
@@ -203,13 +203,13 @@ func TestFusedRMSNormGrad(t *testing.T) {
 // TestFusedDeltas: the gradient of a gated sum of all branches outputs the deltas, and the gradients of attention take these instead
 // of o.
 func TestFusedDeltas(t *testing.T) {
-	for _, c := range []opcases.AttentionSize{
-		{Sizes: opcases.Sizes{B: 2, S: 37, Hq: 6, Hkv: 2, D: 5, Dv: 3}, Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 3, Window: 9}},
-		{Sizes: opcases.Sizes{B: 1, S: 130, Hq: 2, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 4, Window: 65}},
+	for _, c := range []opcases.AttentionCase{
+		{Dims: opcases.Dims{B: 2, S: 37, Hq: 6, Hkv: 2, D: 5, Dv: 3}, Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 3, Window: 9}},
+		{Dims: opcases.Dims{B: 1, S: 130, Hq: 2, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 4, Window: 65}},
 	} {
-		branches := opcases.Branches(c.Sizes, c.Params)
+		branches := opcases.Branches(c.Dims, c.Params)
 		for _, dt := range dtypes {
-			run := func(spec ops.Spec, inputs ...array) []array { return outputsOf(t, 2, spec, dt, inputs...) }
+			run := func(spec ops.Spec, inputs ...array) []array { return runSpecWith(t, 2, spec, dt, inputs...) }
 			inputs := []array{normal("gates", 1, c.B, c.S, c.Hq, len(branches))}
 			var forward [][]array
 			for _, b := range branches {

@@ -72,7 +72,7 @@ func TestAddBesideInPlaceOps(t *testing.T) {
 		want[i], grad[i] = h*h, 2*h*d*weights.Floats[i]
 	}
 	for vm := range vms {
-		res := evaluate(t, vm, tensor.Float64, f, weights.Floats, x)
+		res := runGraph(t, vm, tensor.Float64, f, weights.Floats, x)
 		testutil.Within(t, vm+", output", res.out, want, 1e-12)
 		testutil.Within(t, vm+", gradient", res.grads["x"], grad, 1e-12)
 	}

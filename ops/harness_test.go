@@ -18,14 +18,9 @@ import (
 
 // Short names for the types of opcases.
 type (
-	array  = opcases.Array
-	sizes  = opcases.Sizes
-	branch = opcases.Case
+	array = opcases.Array
+	dims  = opcases.Dims
 )
-
-func newSizes(B, S, Hq, Hkv, D, Dv int) sizes {
-	return sizes{B: B, S: S, Hq: Hq, Hkv: Hkv, D: D, Dv: Dv}
-}
 
 func normal(name string, seed uint64, shape ...int) array {
 	return opcases.Normal(name, seed, shape...)
@@ -46,10 +41,10 @@ type result struct {
 	grads map[string][]float64
 }
 
-// evaluate builds the graph in type dt, runs it twice on the named machine and returns the second run's values. If weights is not
-// nil, it has as many elements as the output, and evaluate computes the gradients of sum(out*weights) with respect to the inputs
+// runGraph builds the graph in type dt, runs it twice on the named machine and returns the second run's values. If weights is not
+// nil, it has as many elements as the output, and runGraph computes the gradients of sum(out*weights) with respect to the inputs
 // of floats.
-func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float64, inputs ...array) result {
+func runGraph(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float64, inputs ...array) result {
 	t.Helper()
 	g := G.NewGraph()
 	var nodes, wrt G.Nodes
@@ -84,9 +79,9 @@ func evaluate(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 	return res
 }
 
-// calls runs the calls of a case's plan. run runs a Spec and returns its outputs. calls returns the plan and all arrays. If given
-// holds a dy, it replaces the plan's.
-func calls(t testing.TB, c opcases.Case, given []array, run func(spec ops.Spec, in []array) []array) (*opcases.Plan, []array) {
+// runPlan makes the calls of a case's plan. run runs a Spec and returns its outputs. runPlan returns the plan and all arrays. If
+// given holds a dy, it replaces the plan's.
+func runPlan(t testing.TB, c opcases.Case, given []array, run func(spec ops.Spec, in []array) []array) (*opcases.Plan, []array) {
 	t.Helper()
 	plan := testutil.Must(c.Plan())(t)
 	arrays := make([]array, plan.Arrays)
@@ -104,12 +99,12 @@ func calls(t testing.TB, c opcases.Case, given []array, run func(spec ops.Spec, 
 	return plan, arrays
 }
 
-// compute runs a case without a VM. Every Spec runs on a team of the given number of workers, with poisoned work memory and poisoned
-// outputs between guards. compute returns the outputs of the op, the gradient of each input that has one, and dy.
-func compute(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given ...array) (out, grads []array, dy array) {
+// runCase runs a case without a VM. Every Spec runs on a team of the given number of workers, with poisoned work memory and poisoned
+// outputs between guards. runCase returns the outputs of the op, the gradient of each input that has one, and dy.
+func runCase(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given ...array) (out, grads []array, dy array) {
 	t.Helper()
-	plan, arrays := calls(t, c, given, func(spec ops.Spec, in []array) []array {
-		return outputsOf(t, workers, spec, dt, in...)
+	plan, arrays := runPlan(t, c, given, func(spec ops.Spec, in []array) []array {
+		return runSpecWith(t, workers, spec, dt, in...)
 	})
 	for _, i := range plan.Out {
 		out = append(out, arrays[i])
@@ -125,10 +120,10 @@ func compute(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given .
 	return out, grads, dy
 }
 
-// run returns the results of an attention op: o and lse, and dq, dk and dv for do.
-func run(t testing.TB, b branch, dt tensor.Dtype, do array) (forward, backward []array) {
+// runAttention returns the results of the case of an attention op: o and lse, and dq, dk and dv for do.
+func runAttention(t testing.TB, c opcases.Case, dt tensor.Dtype, do array) (forward, backward []array) {
 	t.Helper()
-	forward, backward, _ = compute(t, b, dt, 0, do)
+	forward, backward, _ = runCase(t, c, dt, 0, do)
 	return forward, backward
 }
 
@@ -140,8 +135,8 @@ type bound struct {
 	results []func() array // for each output: checks its guards and that all of it was written, and returns it
 }
 
-// bind binds spec to copies of the inputs, in type dt, and to guarded, poisoned outputs.
-func bind(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...array) *bound {
+// bindSpec binds spec to copies of the inputs, in type dt, and to guarded, poisoned outputs.
+func bindSpec(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...array) *bound {
 	t.Helper()
 	var operands []ops.Operand
 	b := new(bound)
@@ -188,17 +183,17 @@ func guard[T float32 | float64 | int32](t testing.TB, b *bound, o ops.Operand, w
 	})
 }
 
-// outputs runs spec once and returns all its outputs. It checks that every element was written, and nothing outside.
-func outputs(t testing.TB, spec ops.Spec, dt tensor.Dtype, inputs ...array) []array {
+// runSpec runs spec once and returns all its outputs. It checks that every element was written, and nothing outside.
+func runSpec(t testing.TB, spec ops.Spec, dt tensor.Dtype, inputs ...array) []array {
 	t.Helper()
-	return outputsOf(t, 0, spec, dt, inputs...)
+	return runSpecWith(t, 0, spec, dt, inputs...)
 }
 
-// outputsOf is outputs on a team of the given number of workers.
-func outputsOf(t testing.TB, workers int, spec ops.Spec, dt tensor.Dtype, inputs ...array) []array {
+// runSpecWith is runSpec on a team of the given number of workers.
+func runSpecWith(t testing.TB, workers int, spec ops.Spec, dt tensor.Dtype, inputs ...array) []array {
 	t.Helper()
 	team := cpu.NewTeam(workers)
-	x := bind(t, spec, dt, team.Workers(), inputs...)
+	x := bindSpec(t, spec, dt, team.Workers(), inputs...)
 	require.NoError(t, team.Run(&x.kernel, x.mem))
 	return x.read()
 }
@@ -211,26 +206,26 @@ func (b *bound) read() (out []array) {
 	return out
 }
 
-// chosen returns the blocks that random queries and keys choose.
-func chosen(t testing.TB, c sizes, p ops.Params, dt tensor.Dtype, q, kc, vc array) array {
-	o := outputs(t, ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}, dt, q, kc, vc)
-	return outputs(t, ops.SelectBlocksOp{Params: p}, dt, q, kc, o[1])[0]
+// selectBlocks returns the blocks that queries select by compressed keys.
+func selectBlocks(t testing.TB, c dims, p ops.Params, dt tensor.Dtype, q, kc, vc array) array {
+	o := runSpec(t, ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}, dt, q, kc, vc)
+	return runSpec(t, ops.SelectBlocksOp{Params: p}, dt, q, kc, o[1])[0]
 }
 
 // BenchmarkOps runs each Spec of the large cases on all processors. It reports the operations of ops.FLOPs and the bytes of
 // the operands, each read or written once. go run ./bench -suite ops measures the sizes of models.
 func BenchmarkOps(b *testing.B) {
-	for _, c := range ofSize(opcases.Large) {
-		calls(b, c, nil, func(spec ops.Spec, in []array) []array {
+	for _, c := range ofCost(opcases.Large) {
+		runPlan(b, c, nil, func(spec ops.Spec, in []array) []array {
 			b.Run(c.Name+"/"+spec.Name(), func(b *testing.B) { benchmark(b, spec, in...) })
-			return outputs(b, spec, tensor.Float32, in...)
+			return runSpec(b, spec, tensor.Float32, in...)
 		})
 	}
 }
 
 func benchmark(b *testing.B, spec ops.Spec, inputs ...array) {
 	team := cpu.NewTeam(0)
-	x := bind(b, spec, tensor.Float32, team.Workers(), inputs...)
+	x := bindSpec(b, spec, tensor.Float32, team.Workers(), inputs...)
 	bytes, operands := 0, []ops.Operand{}
 	for _, o := range append(x.in, x.out...) {
 		bytes += o.Operand.Bytes()

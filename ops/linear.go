@@ -309,8 +309,9 @@ func (op LinearAddOp) Bind(k *cpu.Kernel, in, out []Arg) {
 // LinearSiLUOp is the Spec of a Linear layer followed by SiLU: x, w and optionally a bias -> y = silu(h), h = x·Wᵀ + bias. The
 // gradient of SiLU reads h. Shapes and bits are those of LinearOp and SiLUOp. It has no constructor and no gradient.
 //
-// A machine uses it (rule linear-silu of package graph) where a plan has these two ops and the rule linear-activation has left them:
-// in a plan with derivatives, or where h is kept or read elsewhere. LinearsOp with WithSiLU takes the others; it does not output h.
+// A machine uses it (rule linear-silu of package graph) where a plan has these two ops and the rule linear-activation does not apply:
+// in a plan with derivatives, or where h is kept or read elsewhere. Otherwise it uses LinearsOp with ActivationSiLU, which does not
+// output h.
 type LinearSiLUOp struct {
 	Heads int  // as in LinearOp
 	Dots  bool // as in LinearOp

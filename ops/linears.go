@@ -17,9 +17,9 @@ type Activation int8
 
 // The activations of LinearsOp.
 const (
-	NoActivation Activation = iota
-	WithSiLU
-	WithSigmoid
+	ActivationNone Activation = iota
+	ActivationSiLU
+	ActivationSigmoid
 )
 
 // LinearsOp is the Spec of one or several Linear layers that share an input: x, w_0, ..., w_n-1, the biases of the layers that have
@@ -32,13 +32,13 @@ const (
 // package graph), since the op outputs neither a layer's result before its activation nor x after the norm. The gradient of SiLU
 // reads that result: LinearSiLUOp, for one layer, outputs it.
 type LinearsOp struct {
-	Heads  [MaxLinears]int  // of each layer, as in LinearOp
-	Bias   [MaxLinears]bool // which layers have a bias
-	Turned [MaxLinears]bool // which outputs RoPE turns; their heads have the same size
-	RoPE   RoPEOp
-	Dots   bool // as in LinearOp
+	Heads   [MaxLinears]int  // of each layer, as in LinearOp
+	Bias    [MaxLinears]bool // which layers have a bias
+	Rotated [MaxLinears]bool // which outputs RoPE rotates; their heads have the same size
+	RoPE    RoPEOp
+	Dots    bool // as in LinearOp
 
-	Activation [MaxLinears]Activation // of each layer; NoActivation for turned outputs
+	Activation [MaxLinears]Activation // of each layer; ActivationNone for rotated outputs
 	Norm       float64                // eps of the RMSNorm of x; 0: no norm
 }
 
@@ -65,11 +65,23 @@ func (op LinearsOp) layers(inputs int) int {
 	return inputs - 1
 }
 
-// splitLinears returns the inputs of each of n layers: x, w_i and its bias, if it has one.
-func splitLinears[A any](op LinearsOp, n int, in []A) (layers [][]A) {
-	biases := in[1+n:]
-	for i := range n {
-		layers = append(layers, []A{in[0], in[1+i]})
+// SplitLinears splits the inputs of an op with n layers: it returns x, the w_i, the biases of the layers that have one, and the rest.
+// The rest is the weight of the norm, if there is a norm, and a table of documents, if in includes it.
+func SplitLinears[A any](op LinearsOp, n int, in []A) (x A, ws, biases, rest []A) {
+	end := 1 + n
+	for _, b := range op.Bias {
+		if b {
+			end++
+		}
+	}
+	return in[0], in[1 : 1+n : 1+n], in[1+n : end : end], in[end:]
+}
+
+// linearInputs returns the inputs of each of n layers: x, w_i and its bias, if it has one.
+func linearInputs[A any](op LinearsOp, n int, in []A) (layers [][]A) {
+	x, ws, biases, _ := SplitLinears(op, n, in)
+	for i, w := range ws {
+		layers = append(layers, []A{x, w})
 		if op.Bias[i] {
 			layers[i], biases = append(layers[i], biases[0]), biases[1:]
 		}
@@ -83,41 +95,41 @@ func (op LinearsOp) Infer(in []Operand) ([]Operand, error) {
 	if n < 1 || n > MaxLinears {
 		return nil, fmt.Errorf("%d layers, want 1 to %d", n, MaxLinears)
 	}
-	if slices.Contains(op.Bias[n:], true) || slices.Contains(op.Turned[n:], true) || anySet(op.Heads[n:]) || anySet(op.Activation[n:]) {
-		return nil, fmt.Errorf("%d inputs are those of %d layers, want heads %v, biases %v and turned outputs %v of no others",
-			len(in), n, op.Heads, op.Bias, op.Turned)
+	if slices.Contains(op.Bias[n:], true) || slices.Contains(op.Rotated[n:], true) || anySet(op.Heads[n:]) || anySet(op.Activation[n:]) {
+		return nil, fmt.Errorf("%d inputs are those of %d layers, but more have heads %v, biases %v, rotated outputs %v or activations %v",
+			len(in), n, op.Heads, op.Bias, op.Rotated, op.Activation)
 	}
 	for i, a := range op.Activation {
-		if a < NoActivation || a > WithSigmoid || a != NoActivation && op.Turned[i] {
-			return nil, fmt.Errorf("layer %d: activation is %d, want 0 to %d, and 0 of a turned output", i, a, WithSigmoid)
+		if a < ActivationNone || a > ActivationSigmoid || a != ActivationNone && op.Rotated[i] {
+			return nil, fmt.Errorf("layer %d: activation is %d, want 0 to %d, and 0 for a rotated output", i, a, ActivationSigmoid)
 		}
 	}
+	x, ws, _, gain := SplitLinears(op, n, in)
 	if op.Norm != 0 {
-		gain := in[len(in)-1]
-		if _, err := (RMSNormOp{op.Norm}).Infer([]Operand{rowsOf(in[0], in[1]), gain}); err != nil {
+		if _, err := (RMSNormOp{op.Norm}).Infer([]Operand{rowsOf(x, ws[0]), gain[0]}); err != nil {
 			return nil, fmt.Errorf("norm: %w", err)
 		}
 	}
 	var out []Operand
-	for i, layer := range splitLinears(op, n, in) {
+	for i, layer := range linearInputs(op, n, in) {
 		y, err := LinearOp{Heads: op.Heads[i]}.Infer(layer)
 		if err != nil {
 			return nil, fmt.Errorf("layer %d: %w", i, err)
 		}
-		if in[1+i].Shape[1] != in[1].Shape[1] {
-			return nil, fmt.Errorf("w %d has shape %v, want the %d inputs of w 0", i, in[1+i].Shape, in[1].Shape[1])
+		if ws[i].Shape[1] != ws[0].Shape[1] {
+			return nil, fmt.Errorf("w %d has shape %v, want the %d inputs of w 0", i, ws[i].Shape, ws[0].Shape[1])
 		}
 		out = append(out, y...)
 	}
-	return out, wantTurns(op.RoPE, op.Turned, out, table)
+	return out, checkRotated(op.RoPE, op.Rotated, out, table)
 }
 
-// wantTurns checks the arrays [B,S,H,D] of list that rope turns, and the table of documents, if there is one. All these arrays have
+// checkRotated checks the arrays [B,S,H,D] of list that rope rotates, and the table of documents, if there is one. All these arrays have
 // the same D.
-func wantTurns(rope RoPEOp, turned [MaxLinears]bool, list, table []Operand) error {
+func checkRotated(rope RoPEOp, rotated [MaxLinears]bool, list, table []Operand) error {
 	dim := 0
 	for i, x := range list {
-		if !turned[i] {
+		if !rotated[i] {
 			continue
 		}
 		if _, err := rope.Infer(append([]Operand{x}, table...)); err != nil {
@@ -126,7 +138,7 @@ func wantTurns(rope RoPEOp, turned [MaxLinears]bool, list, table []Operand) erro
 		if d := x.last(); dim == 0 {
 			dim = d
 		} else if d != dim {
-			return fmt.Errorf("layer %d: heads of %d are turned, those of another layer have %d", i, d, dim)
+			return fmt.Errorf("layer %d: heads of %d are rotated, those of another layer have %d", i, d, dim)
 		}
 	}
 	return nil
@@ -148,25 +160,26 @@ func rowsOf(x, w Operand) Operand {
 func (op LinearsOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, len(in)-1)
 	if op.Norm != 0 {
-		x := Arg{Operand: rowsOf(in[0].Operand, in[1].Operand), Buf: in[0].Buf}
+		x, ws, _, gain := SplitLinears(op, len(out), in)
+		x.Operand = rowsOf(x.Operand, ws[0].Operand)
 		normed := workLike(k, x)
-		RMSNormOp{op.Norm}.Bind(k, []Arg{x, in[len(in)-1]}, []Arg{normed})
+		RMSNormOp{op.Norm}.Bind(k, []Arg{x, gain[0]}, []Arg{normed})
 		in = append([]Arg{normed}, in[1:]...)
 	}
 	var products []cpu.Product
-	for i, layer := range splitLinears(op, len(out), in) {
+	for i, layer := range linearInputs(op, len(out), in) {
 		p := LinearOp{Dots: op.Dots}.product(layer, out[i])
-		if op.Activation[i] == WithSiLU {
+		if op.Activation[i] == ActivationSiLU {
 			p.SiLU = p.C
 		}
 		products = append(products, p)
 	}
 	bindProducts(k, in[0], products...)
 	for i, y := range out {
-		if op.Activation[i] == WithSigmoid {
+		if op.Activation[i] == ActivationSigmoid {
 			SigmoidOp{}.Bind(k, []Arg{y}, []Arg{y})
 		}
-		if op.Turned[i] {
+		if op.Rotated[i] {
 			op.RoPE.Bind(k, append([]Arg{y}, table...), []Arg{y})
 		}
 	}
@@ -181,13 +194,13 @@ const MaxTerms = 3
 //
 // It replaces several ops: a LinearWeightGradOp and a LinearInputGradOp for each layer, the AddOp that sums up the results of the
 // latter, and the ops that compute dy_i. These are an AddOp if dy_i has several terms, which are then consecutive inputs, and a
-// RoPEOp if dy_i is turned. Each dw has the bits of the single ops. dx is summed over the layers inside one product, so its last
+// RoPEOp if dy_i is rotated. Each dw has the bits of the single ops. dx is summed over the layers inside one product, so its last
 // bits may differ. The op has no constructor and no gradient.
 type LinearsGradOp struct {
 	In          int              // size of the input: in of all layers
 	WeightsOnly bool             // there are no inputs w_i and no dx
 	Terms       [MaxLinears]int  // number of terms of dy_i, 1 to MaxTerms; 0 after the last layer
-	Turned      [MaxLinears]bool // which dy_i RoPE turns; their heads have the same size
+	Rotated     [MaxLinears]bool // which dy_i RoPE rotates; their heads have the same size
 	RoPE        RoPEOp
 }
 
@@ -228,8 +241,8 @@ func (op LinearsGradOp) layers() int {
 func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, len(in)-1)
 	n := op.layers()
-	if n == 0 || anySet(op.Terms[n:]) || slices.Contains(op.Turned[n:], true) {
-		return nil, fmt.Errorf("dy have terms %v and are turned %v, want those of 1 to %d layers", op.Terms, op.Turned, MaxLinears)
+	if n == 0 || anySet(op.Terms[n:]) || slices.Contains(op.Rotated[n:], true) {
+		return nil, fmt.Errorf("numbers of terms are %v and rotated dy are %v, want those of 1 to %d layers, from the first on", op.Terms, op.Rotated, MaxLinears)
 	}
 	want := []input{floats("x", 0)}
 	for i, terms := range op.Terms[:n] {
@@ -273,7 +286,7 @@ func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 		}
 		out, sums = append(out, dw...), append(sums, dy)
 	}
-	return out, wantTurns(op.RoPE, op.Turned, sums, table)
+	return out, checkRotated(op.RoPE, op.Rotated, sums, table)
 }
 
 func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
@@ -297,9 +310,9 @@ func (op LinearsGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	bindProducts(k, x, products...)
 }
 
-// bindTerms returns dy_i: its only term, or work memory. It adds to k the phases that sum up and turn the terms into that memory.
+// bindTerms returns dy_i: its only term, or work memory. It adds to k the phases that sum up and rotate the terms into that memory.
 func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms, table []Arg) Arg {
-	if len(terms) == 1 && !op.Turned[i] {
+	if len(terms) == 1 && !op.Rotated[i] {
 		return terms[0]
 	}
 	dy := workLike(k, terms[0])
@@ -307,7 +320,7 @@ func (op LinearsGradOp) bindTerms(k *cpu.Kernel, i int, terms, table []Arg) Arg 
 		AddOp{}.Bind(k, terms, []Arg{dy})
 		terms = []Arg{dy}
 	}
-	if op.Turned[i] {
+	if op.Rotated[i] {
 		op.RoPE.Bind(k, append(terms[:1:1], table...), []Arg{dy})
 	}
 	return dy

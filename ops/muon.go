@@ -23,8 +23,8 @@ import (
 //	orthogonal(u) = Q*u/sqrt(r)
 
 // MuonPolynomials returns a, b and c of each polynomial that Muon applies; the equations are above. Each one minimises the largest
-// |1 - p(x)| on the interval to which the ones
-// before it map [0.01,1]. Singular values of at least 0.01*sqrt(r) end within 0.28 of 1, smaller ones below that.
+// |1 - p(x)| on the interval to which the ones before it map [0.01,1]. Singular values of at least 0.01*sqrt(r) end within 0.28 of 1,
+// smaller ones below that.
 func MuonPolynomials() [3][3]float64 {
 	return [...][3]float64{{8.0934, -23.6204, 17.4462}, {3.6366, -2.7219, 0.5366}, {2.6613, -1.9772, 0.4526}}
 }

@@ -21,7 +21,7 @@ func goldenArray(t *testing.T, g testutil.Golden, name string) array {
 }
 
 // TestNSAMatchesGoldens: all three branches with compression, selection and gates in one graph, and each branch alone, with the
-// gradients of all inputs. The graph in float64 of a built-in golden chooses the blocks itself. All others take those of the golden:
+// gradients of all inputs. The graph in float64 of a built-in golden selects the blocks itself. All others take those of the golden:
 // rounding may change the order of scores that nearly tie.
 func TestNSAMatchesGoldens(t *testing.T) {
 	for _, g := range testutil.Goldens(t, testutil.Ops) {
@@ -44,13 +44,13 @@ func TestNSAMatchesGoldens(t *testing.T) {
 		for _, b := range branches {
 			inputs = append(inputs, goldenArray(t, g, "k_"+b.name), goldenArray(t, g, "v_"+b.name))
 		}
-		keys := outputs(t, ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, tensor.Float64, inputs[3])[0]
-		opcases.CompareChoice(t, g, chosen(t, newSizes(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv), p, tensor.Float64, q, keys, keys).Ints, 1e-12)
+		keys := runSpec(t, ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, tensor.Float64, inputs[3])[0]
+		opcases.CompareSelection(t, g, selectBlocks(t, opcases.NewDims(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv), p, tensor.Float64, q, keys, keys).Ints, 1e-12)
 		for vm := range vms {
 			for _, dt := range dtypes {
 				t.Run(fmt.Sprint(g.Name, "/", vm, "/", dt), func(t *testing.T) {
 					matches := func(name string, got []float64) { g.Within(t, name, got, tolerance(dt)) }
-					res := evaluate(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
+					res := runGraph(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
 						q, idx := in[0], in[2]
 						compressed := G.Must(branches[0].build(q, in[3], in[4], nil))
 						if dt == tensor.Float64 && g.BuiltIn {
@@ -73,7 +73,7 @@ func TestNSAMatchesGoldens(t *testing.T) {
 						}
 						k, v := inputs[3+2*i], inputs[4+2*i]
 						var lse G.Value
-						res := evaluate(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
+						res := runGraph(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
 							o, err := b.build(in[0], in[1], in[2], in[3])
 							if err == nil {
 								G.Read(G.Must(ops.LSE(o)), &lse)
@@ -95,13 +95,13 @@ func TestNSAMatchesGoldens(t *testing.T) {
 
 // TestCompressedAttentionOfTokens: with blocks of one token compressed attention has the bits of dense attention.
 func TestCompressedAttentionOfTokens(t *testing.T) {
-	c := newSizes(2, 300, 6, 2, 16, 12)
+	c := opcases.NewDims(2, 300, 6, 2, 16, 12)
 	list := opcases.Branches(c, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 3, Window: 1})
 	dense, compressed, do := list[1], list[2], normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	compressed.Inputs = dense.Inputs
 	for _, dt := range dtypes {
-		o, grads := run(t, dense, dt, do)
-		oc, gradsc := run(t, compressed, dt, do)
+		o, grads := runAttention(t, dense, dt, do)
+		oc, gradsc := runAttention(t, compressed, dt, do)
 		require.Equal(t, o, oc)
 		require.Equal(t, grads, gradsc)
 	}
@@ -110,12 +110,12 @@ func TestCompressedAttentionOfTokens(t *testing.T) {
 // TestSelectBlocksTies: of equal scores the lower index wins. All keys are equal, so all blocks that are fully visible have equal
 // scores.
 func TestSelectBlocksTies(t *testing.T) {
-	c, p := newSizes(1, 64, 2, 1, 4, 4), ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
+	c, p := opcases.NewDims(1, 64, 2, 1, 4, 4), ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
 	q, _, _ := c.Tokens(1)
 	kc, vc := c.Compressed(4, 4, 4)
 	clear(kc.Floats)
 	for _, dt := range dtypes {
-		idx := chosen(t, c, p, dt, q, kc, vc)
+		idx := selectBlocks(t, c, p, dt, q, kc, vc)
 		require.Equal(t, []int32{0, 1, 2, 3, 14, 15}, idx.Ints[63*6:])
 		require.Equal(t, []int32{0, 1, 2, 3, 6, 7}, idx.Ints[31*6:32*6])
 		require.Equal(t, []int32{0, 1, 2, -1, -1, -1}, idx.Ints[11*6:12*6])
@@ -125,17 +125,17 @@ func TestSelectBlocksTies(t *testing.T) {
 // TestAttentionBlocksLongerThanSequence: a selection block longer than the sequence is the only block, a longer window shows every token, and a longer
 // compression block is never seen.
 func TestAttentionBlocksLongerThanSequence(t *testing.T) {
-	c, p := newSizes(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
+	c, p := opcases.NewDims(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
-	idx := chosen(t, c, p, tensor.Float64, q, kc, vc)
+	idx := selectBlocks(t, c, p, tensor.Float64, q, kc, vc)
 	require.Equal(t, []int32{0, -1, -1}, idx.Ints[39*3:])
-	o := outputs(t, ops.SelectedAttentionOp{SelectBlock: math.MaxInt}, tensor.Float64, q, k, v, idx)
-	dense := outputs(t, ops.SlidingWindowOp{Window: c.S}, tensor.Float64, q, k, v)
+	o := runSpec(t, ops.SelectedAttentionOp{SelectBlock: math.MaxInt}, tensor.Float64, q, k, v, idx)
+	dense := runSpec(t, ops.SlidingWindowOp{Window: c.S}, tensor.Float64, q, k, v)
 	testutil.Within(t, "o", o[0].Floats, dense[0].Floats, 1e-14)
-	require.Equal(t, dense, outputs(t, ops.SlidingWindowOp{Window: math.MaxInt}, tensor.Float64, q, k, v))
+	require.Equal(t, dense, runSpec(t, ops.SlidingWindowOp{Window: math.MaxInt}, tensor.Float64, q, k, v))
 	p.SelectBlock, p.BlockLen, p.Stride = 4, 1<<60, 4
-	require.Equal(t, []int32{0, 8, 9}, chosen(t, c, p, tensor.Float64, q, kc, vc).Ints[39*3:])
+	require.Equal(t, []int32{0, 8, 9}, selectBlocks(t, c, p, tensor.Float64, q, kc, vc).Ints[39*3:])
 }
 
 // pipeline builds the compressed and the selected branch from q, k, v, kc and vc, and returns the sum of their outputs.
@@ -147,22 +147,22 @@ func pipeline(p ops.Params) build {
 	}
 }
 
-// TestSelectBlocksPassesNoGradient: no gradient flows through the choice of blocks. The gradients are those of the branches with fixed blocks.
+// TestSelectBlocksPassesNoGradient: no gradient flows through the block selection. The gradients are those of the branches with fixed blocks.
 func TestSelectBlocksPassesNoGradient(t *testing.T) {
-	c, p := newSizes(1, 60, 4, 2, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
+	c, p := opcases.NewDims(1, 60, 4, 2, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	list := opcases.Branches(c, p)
-	cmp, cmpGrads := run(t, list[2], tensor.Float64, do)
-	sel, selGrads := run(t, list[3], tensor.Float64, do)
+	cmp, cmpGrads := runAttention(t, list[2], tensor.Float64, do)
+	sel, selGrads := runAttention(t, list[3], tensor.Float64, do)
 	sum := func(x, y []float64) []float64 {
 		z := make([]float64, len(x))
 		cpu.Add(z, x, y)
 		return z
 	}
 	for vm := range vms {
-		res := evaluate(t, vm, tensor.Float64, pipeline(p), do.Floats, q, k, v, kc, vc)
+		res := runGraph(t, vm, tensor.Float64, pipeline(p), do.Floats, q, k, v, kc, vc)
 		testutil.Within(t, "o", res.out, sum(cmp[0].Floats, sel[0].Floats), 1e-14)
 		testutil.Within(t, "dq", res.grads["q"], sum(cmpGrads[0].Floats, selGrads[0].Floats), 1e-14)
 		testutil.Within(t, "dk", res.grads["k"], selGrads[1].Floats, 1e-14)
@@ -172,9 +172,9 @@ func TestSelectBlocksPassesNoGradient(t *testing.T) {
 	}
 }
 
-// TestSelectedGradientsAlone: only the selected branch of the graph has a gradient, but its choice of blocks needs another branch.
+// TestSelectedGradientsAlone: only the selected branch of the graph has a gradient, but its block selection needs another branch.
 func TestSelectedGradientsAlone(t *testing.T) {
-	c, p := newSizes(1, 30, 2, 1, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
+	c, p := opcases.NewDims(1, 30, 2, 1, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, _ := c.Compressed(4, p.BlockLen, p.Stride)
 	for vm := range vms {

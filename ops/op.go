@@ -270,10 +270,15 @@ func (o *kernelOp) DiffWRT(int) []bool {
 }
 
 func (o *kernelOp) SymDiff(inputs gorgonia.Nodes, output, grad *gorgonia.Node) (gorgonia.Nodes, error) {
-	if d, ok := o.spec.(Differentiable); ok {
-		return d.Grad(slices.Repeat([]bool{true}, len(inputs)), inputs, output, grad)
+	d, ok := o.spec.(Differentiable)
+	if !ok {
+		return nil, opError(o.spec, errors.New("has no gradient"))
 	}
-	return nil, opError(o.spec, errors.New("has no gradient"))
+	grads, err := d.Grad(slices.Repeat([]bool{true}, len(inputs)), inputs, output, grad)
+	for err == nil && len(grads) < len(inputs) {
+		grads = append(grads, nil) // Gorgonia wants a node or nil for each input
+	}
+	return grads, err
 }
 
 // outputs applies spec and returns the nodes of its first n outputs.

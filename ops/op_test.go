@@ -254,7 +254,7 @@ func TestConstantsAsInputs(t *testing.T) {
 	want := ref.GatedSum(gates.Tensor(), a.Tensor(), b.Tensor())
 	_, grads := ref.GatedSumGrad(gates.Tensor(), weights.Tensor(), a.Tensor(), b.Tensor())
 	for vm := range vms {
-		res := evaluate(t, vm, tensor.Float64, func(in []*G.Node) (*G.Node, error) {
+		res := runGraph(t, vm, tensor.Float64, func(in []*G.Node) (*G.Node, error) {
 			return ops.GatedSum(constant(gates), in[0], constant(b))
 		}, weights.Floats, a)
 		testutil.Within(t, vm+", output", res.out, want.Data, 1e-12)

@@ -11,10 +11,10 @@ import (
 )
 
 // RoPE returns the rotary position embedding of x [B,S,H,D] (arXiv 2104.09864): the pair (2i, 2i+1) of each head at token s
-// turns by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token of every sequence or document:
-// 0, or the number of earlier tokens if x continues a sequence. x has a gradient.
+// is rotated by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token of every row or document: 0,
+// or the number of earlier tokens if x continues a sequence. x has a gradient.
 func RoPE(x *gorgonia.Node, base float64, start int, opts ...Option) (*gorgonia.Node, error) {
-	return applyPacked(RoPEOp{Base: base, Start: start}, 0, 0, opts, x)
+	return applyWithDocuments(RoPEOp{Base: base, Start: start}, compressionBlocks{}, opts, x)
 }
 
 // RoPEOp is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] and optionally a table of documents -> y
@@ -22,7 +22,7 @@ func RoPE(x *gorgonia.Node, base float64, start int, opts ...Option) (*gorgonia.
 type RoPEOp struct {
 	Base    float64 // base of the geometric series of the angles
 	Start   int     // position of the first token
-	Inverse bool    // turn by the opposite angle
+	Inverse bool    // rotate by the opposite angle
 }
 
 // maxStart bounds Start: angles are float64, and at much larger positions their fractions of a turn have no digits left.
@@ -41,7 +41,7 @@ func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, err
 	}
 	if d := in[0].last(); d%2 != 0 {
-		return nil, fmt.Errorf("dim %d of x %v is odd, want pairs", d, in[0].Shape)
+		return nil, fmt.Errorf("dim %d of x %v is odd, want an even one", d, in[0].Shape)
 	}
 	if op.Start < 0 || op.Start > maxStart {
 		return nil, fmt.Errorf("start is %d, want 0 to %d", op.Start, maxStart)
@@ -63,16 +63,16 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) 
 	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
 	runStarts := op.rotations(cpu.CeilDiv(s, runTokens), op.Start, runTokens, d)
 	inRun := op.rotations(runTokens, 0, 1, d)
-	seqs, turns := sequencesOf(table, s, s, 0, 0), cpu.Scratch[T](k, d)
+	seqs, scratch := sequencesOf(table, s, s, compressionBlocks{}), cpu.Scratch[T](k, d)
 	tokens := rowsPerPiece(h * d)
 	k.Phase(cpu.CeilDiv(b*s, tokens), func(piece int, w *cpu.Worker) {
 		lo, hi := pieceBounds(piece, tokens, b*s)
-		turn := turns.Local(w)
+		rotation := scratch.Local(w)
 		for i := lo; i < hi; i++ {
 			t := i%s - seqs.ofToken(i/s, i%s).first
-			compose(turn, runStarts[t/runTokens*d:][:d], inRun[t%runTokens*d:][:d])
+			compose(rotation, runStarts[t/runTokens*d:][:d], inRun[t%runTokens*d:][:d])
 			for at := i * h * d; at < (i+1)*h*d; at += d {
-				rotate(cpu.Slice[T](y.Buf)[at:][:d], cpu.Slice[T](x.Buf)[at:][:d], turn)
+				rotate(cpu.Slice[T](y.Buf)[at:][:d], cpu.Slice[T](x.Buf)[at:][:d], rotation)
 			}
 		}
 	})
@@ -103,17 +103,16 @@ func compose[T cpu.Float](dst []T, p, q []float64) {
 	}
 }
 
-// rotate turns each pair of x by the angle whose cos and sin are in turn.
-func rotate[T cpu.Float](dst, x, turn []T) {
-	dst, turn = dst[:len(x)], turn[:len(x)]
+// rotate rotates each pair of x by the angle whose cos and sin are in rotation.
+func rotate[T cpu.Float](dst, x, rotation []T) {
+	dst, rotation = dst[:len(x)], rotation[:len(x)]
 	for i := 1; i < len(x); i += 2 {
-		a, b, cos, sin := x[i-1], x[i], turn[i-1], turn[i]
+		a, b, cos, sin := x[i-1], x[i], rotation[i-1], rotation[i]
 		dst[i-1], dst[i] = a*cos-b*sin, a*sin+b*cos
 	}
 }
 
 func (op RoPEOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	op.Inverse = !op.Inverse
-	grads, err := outputs(op, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
-	return append(grads, make(gorgonia.Nodes, len(in)-1)...), err
+	return outputs(op, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
 }

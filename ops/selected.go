@@ -16,7 +16,7 @@ import (
 // is [B,Hq,S]. q, k and v have gradients. It is an error if selectBlock is less than 1 or Hkv does not divide Hq. It is an
 // error of the run if the blocks of a query do not ascend, or if a block does not exist or comes after a -1.
 func SelectedAttention(q, k, v, idx *gorgonia.Node, selectBlock int, opts ...Option) (*gorgonia.Node, error) {
-	return applyPacked(SelectedAttentionOp{selectBlock}, 0, 0, opts, q, k, v, idx)
+	return applyWithDocuments(SelectedAttentionOp{selectBlock}, compressionBlocks{}, opts, q, k, v, idx)
 }
 
 // SelectedAttentionOp is the Spec of SelectedAttention: q, k, v, idx and optionally a table of documents -> o, lse.
@@ -71,7 +71,7 @@ func (op SelectedAttentionOp) Check(in []Operand, b *cpu.Buf) error {
 	return newSelectedBlocks(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, Arg{in[3], b}).check()
 }
 
-// selectedBlocks is the mask of the blocks that each query has chosen.
+// selectedBlocks is the mask of the blocks that each query has selected.
 type selectedBlocks struct {
 	dims
 	size int // l'
@@ -87,7 +87,7 @@ func newSelectedBlocks(a dims, size int, idx Arg) selectedBlocks {
 // numBlocks returns the number of selection blocks of s tokens. The last block may be shorter.
 func (c selectedBlocks) numBlocks(s int) int { return cpu.CeilDiv(s, c.size) }
 
-// maxKeys returns the largest number of keys that a query can have chosen.
+// maxKeys returns the largest number of keys that a query can have selected.
 func (c selectedBlocks) maxKeys() int { return min(c.n*c.size, c.s) }
 
 // list returns the blocks of query t of group g.
@@ -124,15 +124,15 @@ func (c selectedBlocks) startedBlocks(seq sequence, g, t int) []int32 {
 	return idx
 }
 
-// contains reports whether query t has chosen the block of a key.
+// contains reports whether query t has selected the block of a key.
 func (c selectedBlocks) contains(seq sequence, g, t, key int) bool {
 	return slices.Contains(c.list(seq, g, t), int32(key/c.size))
 }
 
-// hide replaces the scores of keys whose block query t has not chosen. x holds the scores of the keys from key from on; the new
+// hide replaces the scores of keys whose block query t has not selected. x holds the scores of the keys from key from on; the new
 // scores come from values, whose elements are all equal.
 func hide[T cpu.Float](c *selectedBlocks, seq sequence, g, t, from int, x, values []T) {
-	end := 0 // end in x of the chosen block before
+	end := 0 // end in x of the selected block before
 	for _, j := range c.startedBlocks(seq, g, t) {
 		lo, hi := overlap(int(j)*c.size, (int(j)+1)*c.size, from, from+len(x))
 		copy(x[end:lo], values)
@@ -141,7 +141,7 @@ func hide[T cpu.Float](c *selectedBlocks, seq sequence, g, t, from int, x, value
 	copy(x[end:], values)
 }
 
-// minusInfs returns a chunk of -Inf: the scores of keys that a query has not chosen.
+// minusInfs returns a chunk of -Inf: the scores of keys that a query has not selected.
 func minusInfs[T cpu.Float]() []T {
 	return slices.Repeat([]T{T(math.Inf(-1))}, chunkKeys)
 }
@@ -178,18 +178,18 @@ func (c selectedBlocks) errorAt(at int, format string, args ...any) error {
 	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
 }
 
-// nearlyAll reports whether a sequence of s tokens is so short that its queries choose a good part of the keys that they may see.
-// Adjoining queries then share tiles of all these keys, and each query hides the keys that it has not chosen. The products of such
+// nearlyAll reports whether a sequence of s tokens is so short that its queries select a good part of the keys that they may see.
+// Adjoining queries then share tiles of all these keys, and each query hides the keys that it has not selected. The products of such
 // tiles are several times as fast as those of the few heads of one query.
 func (c selectedBlocks) nearlyAll(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
 
 // bySpan and byList report which kernels the sequences of a batch need: those of spans for sequences of nearlyAll, those that walk over
-// the lists of chosen blocks for all others. Documents have any length, so with documents both are true.
+// the lists of selected blocks for all others. Documents have any length, so with documents both are true.
 func (c selectedBlocks) bySpan() bool { return c.hasDocuments() || c.nearlyAll(c.s) }
 func (c selectedBlocks) byList() bool { return c.hasDocuments() || !c.nearlyAll(c.s) }
 
-// selectedForward is attention over chosen blocks. The heads of a group at one query are the rows of a tile. A worker holds the
-// scores of all chosen keys at once.
+// selectedForward is attention over selected blocks. The heads of a group at one query are the rows of a tile. A worker holds the
+// scores of all selected keys at once.
 type selectedForward[T cpu.Float] struct {
 	selectedBlocks
 	q, v, o, lse     Arg
@@ -200,9 +200,9 @@ type selectedForward[T cpu.Float] struct {
 // queriesPerPiece is the number of adjoining queries in one piece of work.
 const queriesPerPiece = 16
 
-// bindSelected adds to k the phases of attention over chosen blocks: in is q, k, v, idx, out is o, lse.
+// bindSelected adds to k the phases of attention over selected blocks: in is q, k, v, idx, out is o, lse.
 func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
-	in, a := splitDims(in, 4, 0, 0)
+	in, a := splitDims(in, 4, compressionBlocks{})
 	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.check
 	if c.bySpan() {

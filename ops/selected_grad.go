@@ -2,7 +2,7 @@ package ops
 
 import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// inverseIndex lists, for each block of each group, the queries that have chosen the block and see some of its keys, in ascending order.
+// inverseIndex lists, for each block of each group, the queries that have selected the block and see some of its keys, in ascending order.
 type inverseIndex struct {
 	selectedBlocks
 	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group, one after the other
@@ -32,24 +32,24 @@ func (x inverseIndex) group(seq sequence, g int) (queries, ends []int32) {
 	return cpu.Slice[int32](x.queries)[(bg*x.s+seq.first)*x.n:][:seq.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+seq.first:][:x.numBlocks(seq.s)]
 }
 
-// queriesOf returns the queries that chose block j and see some of its keys.
+// queriesOf returns the queries that selected block j and see some of its keys.
 func (x inverseIndex) queriesOf(seq sequence, g, j int) []int32 {
 	queries, ends := x.group(seq, g)
 	return listOf(queries, ends, j)
 }
 
-// selectedBackward is the gradient of attention over chosen blocks. A piece of work writes the dq of adjoining queries, or the
+// selectedBackward is the gradient of attention over selected blocks. A piece of work writes the dq of adjoining queries, or the
 // dk and dv of one block. inverse lists the queries of the block.
 type selectedBackward[T cpu.Float] struct {
 	backward[T]
-	chosen  selectedBlocks
-	inverse inverseIndex
+	selected selectedBlocks
+	inverse  inverseIndex
 }
 
 // bindSelectedGrad adds to k the phases of the gradient of bindSelected: in is q, k, v, idx, o or delta, lse, do, out is
 // dq, dk, dv.
 func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in, out []Arg) {
-	in, a := splitDims(in, 4, 0, 0)
+	in, a := splitDims(in, 4, compressionBlocks{})
 	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.check
 	scores := max(a.h*c.maxKeys(), a.tileRows()*c.size)
@@ -76,7 +76,7 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 
 // queries computes the dq of the queries [first,end) of a group.
 func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
-	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.chosen.maxKeys(), softmaxScale[T](f.d)
+	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.selected.maxKeys(), softmaxScale[T](f.d)
 	keys, vals, k := f.keys.group(seq, g), f.vals.group(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
 	for t := first; t < end; t++ {
@@ -85,7 +85,7 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 		dq := cpu.Slice[T](f.gradQ.Buf)[f.queryAt(seq, t, g, f.d):][:f.h*f.d]
 		clear(dq)
 		n := 0
-		for lo, hi := f.chosen.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.chosen.nextRun(seq, g, t, hi) {
+		for lo, hi := f.selected.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.selected.nextRun(seq, g, t, hi) {
 			dots(f.h, q, keys, lo, hi, s[n:], ld)
 			dots(f.h, do, vals, lo, hi, dp[n:], ld)
 			n += hi - lo
@@ -94,24 +94,24 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 			softmaxGrad(s[j*ld:][:n], dp[j*ld:][:n], 0, n, rowOf(stats, t*f.h+j), scale)
 		}
 		n = 0
-		for lo, hi := f.chosen.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.chosen.nextRun(seq, g, t, hi) {
+		for lo, hi := f.selected.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.selected.nextRun(seq, g, t, hi) {
 			cpu.TileAdd(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.keyAt(seq, lo, g, f.d):], f.hkv*f.d, dq, f.d)
 			n += hi - lo
 		}
 	}
 }
 
-// gradBlocks computes the dk and dv of the blocks that begin in a piece of a row, from the queries that chose these blocks. The first
-// pieces hold block 0 of every group: all queries choose block 0, so it is the most work.
+// gradBlocks computes the dk and dv of the blocks that begin in a piece of a row, from the queries that selected these blocks. The first
+// pieces hold block 0 of every group: all queries select block 0, so it is the most work.
 func (f *selectedBackward[T]) gradBlocks(piece int, w *cpu.Worker) {
 	groups := f.b * f.hkv
 	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
-	from, to := pieceBounds(j, f.chosen.size, f.s)
-	f.tiles(b, from, to, f.chosen.size, func(seq sequence, lo, hi int) {
-		if f.chosen.nearlyAll(seq.s) {
+	from, to := pieceBounds(j, f.selected.size, f.s)
+	f.tiles(b, from, to, f.selected.size, func(seq sequence, lo, hi int) {
+		if f.selected.nearlyAll(seq.s) {
 			return
 		}
-		queries := f.inverse.queriesOf(seq, g, lo/f.chosen.size)
+		queries := f.inverse.queriesOf(seq, g, lo/f.selected.size)
 		f.keyGrad(seq, g, lo, hi, len(queries), func(i int) int { return int(queries[i]) }, func(t int) (int, int) { return 0, t + 1 }, w)
 	})
 }

@@ -52,8 +52,9 @@ type Spec interface {
 // Differentiable is a Spec with a gradient with respect to each input of floats.
 type Differentiable interface {
 	Spec
-	// Grad returns the gradient node of each wanted input, or nil for an input of integers. node is the op's main output, and
-	// grad is the gradient with respect to node. The gradients of unwanted inputs may be nil, which saves their ops.
+	// Grad returns the gradient node of each wanted input. node is the op's main output, and grad is the gradient with respect to
+	// node. The gradients of unwanted inputs may be nil, which saves their ops. Grad may return fewer nodes; the remaining inputs
+	// have no gradient.
 	Grad(wanted []bool, inputs gorgonia.Nodes, node, grad *gorgonia.Node) (gorgonia.Nodes, error)
 }
 
@@ -77,7 +78,7 @@ func bindCheck(k *cpu.Kernel, op Checked, in []Arg) {
 	k.Check = func() error { return op.Check(operands, in[op.CheckedInput()].Buf) }
 }
 
-// ValueError is the error of an op that refuses the values of an int32 input: tokens outside the vocabulary, chosen blocks, boundaries
+// ValueError is the error of an op that refuses the values of an int32 input: tokens outside the vocabulary, selected blocks, boundaries
 // of documents, rows of a cache. errors.As finds it in the error of a graph.Machine's run. Errors of Gorgonia's machines do not wrap, so
 // it cannot be found there. The op has written nothing.
 type ValueError struct{ Err error }

@@ -12,7 +12,7 @@ import (
 // (arXiv 2502.11089, section 3.3.3). q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv] -> o [B,S,Hq,Dv]; LSE(o) is [B,Hq,S].
 // q, k and v have gradients. It is an error if the window is less than 1 or Hkv does not divide Hq.
 func SlidingWindow(q, k, v *gorgonia.Node, window int, opts ...Option) (*gorgonia.Node, error) {
-	return applyPacked(SlidingWindowOp{window}, 0, 0, opts, q, k, v)
+	return applyWithDocuments(SlidingWindowOp{window}, compressionBlocks{}, opts, q, k, v)
 }
 
 // CausalAttention returns dense attention of each query over all tokens up to its own: a SlidingWindow of S. It is the baseline
@@ -41,12 +41,12 @@ func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	in, a := splitDims(in, 3, 0, 0)
+	in, a := splitDims(in, 3, compressionBlocks{})
 	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.s), in, out)
 }
 
 func (op SlidingWindowOp) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []Arg) {
-	in, a := splitDims(in, 3, 0, 0)
+	in, a := splitDims(in, 3, compressionBlocks{})
 	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.s), takesDelta, in, out)
 }
 

@@ -23,7 +23,7 @@ func (c NSAConfig) Cache(slots, pages, pageLen int) ops.KVCache {
 		Params: c.Params, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages, PageLen: pageLen,
 	}
 	if c.NoSelected {
-		k.Without = ops.Selected
+		k.Without = ops.BranchesOf(ops.Selected)
 	}
 	return k
 }
@@ -35,8 +35,8 @@ type Decoded struct {
 	Read   *G.Node // int32 [B,Hkv,3], the keys read by the compressed, the selected and the window branch
 }
 
-// Decode adds the layer to the graph of x [B,1,Dim], one token for each slot of the cache. The output is the one that Apply
-// has for the last token of the whole sequence.
+// Decode adds the layer to the graph of x [B,1,Dim], one token for each slot of the cache. The output is that of
+// Apply for the last token of the whole sequence.
 func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	if l == nil {
 		return d, errors.New("nn: nsa: nil layer")
@@ -75,7 +75,7 @@ func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
 	}
 	defer named(&err, "nsa "+l.prefix+": fill")
 	if p.stored == nil {
-		return nil, errors.New("the parts are not those of a layer")
+		return nil, errors.New("the parts are not a result of ApplyParts")
 	}
 	return ops.Apply(ops.FillCacheOp{Cache: c.KVCache}, append(slices.Clone(p.stored), c.Values, c.PageTable)...)
 }

@@ -81,7 +81,7 @@ func ExampleSave() {
 	// true
 }
 
-// Two documents in one row, each as if it ran alone: the second gives what it gives in the place of the first.
+// Two documents in one row, each as if it ran alone: the second has the output that it has as the first.
 func ExampleWithCuSeqlens() {
 	config := nn.NSAConfig{
 		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 16,

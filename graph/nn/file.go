@@ -86,7 +86,7 @@ func Load(path string, nodes G.Nodes, opts ...safetensors.Option) (err error) {
 	}
 	for name := range f.Tensors {
 		if !used[name] {
-			return fmt.Errorf("tensor %s is of no node", name)
+			return fmt.Errorf("no node is named %s, as a tensor of the file is", name)
 		}
 	}
 	for _, write := range writes {

@@ -111,7 +111,7 @@ func TestLoadRefuses(t *testing.T) {
 		nan     bool // AllowNaN accepts the file
 	}{
 		{"missing", func(f tensors) { delete(f, "scalar") }, "no tensor scalar", false},
-		{"extra", func(f tensors) { f["more"] = tensor.New(tensor.WithBacking([]int64{1})) }, "tensor more is of no node", false},
+		{"extra", func(f tensors) { f["more"] = tensor.New(tensor.WithBacking([]int64{1})) }, "no node is named more, as a tensor of the file is", false},
 		{"shape", func(f tensors) { f["scalar"] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(1)) },
 			"scalar: got shape (1), want ()", false},
 		{"type", func(f tensors) { f["scalar"] = tensor.New(tensor.FromScalar(int32(1))) }, "scalar: got type int32, want float32", false},

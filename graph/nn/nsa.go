@@ -27,7 +27,7 @@ type GateActivation string
 // The kinds of GateActivation.
 const (
 	GateSigmoid GateActivation = "sigmoid" // each gate is in (0, 1)
-	GateSoftmax GateActivation = "softmax" // the three gates of a head sum to 1
+	GateSoftmax GateActivation = "softmax" // the gates of a head sum to 1
 )
 
 // NSAConfig holds the sizes of an NSA layer. A field is required unless its comment says what zero means.
@@ -46,8 +46,8 @@ type NSAConfig struct {
 	GateActivation GateActivation // "" is GateSigmoid
 	RoPEBase       float64        // base of the rotary embedding's wavelengths; 0 is 10000
 
-	// NoSelected removes the selected branch, with its projections, its gate and the choice of blocks: an ablation. The other
-	// branches stay the same. SelectBlock and TopN have no effect.
+	// NoSelected leaves out the selected branch (see ops.KVCache.Without) with its projections, its gate and the block selection: an
+	// ablation. The other branches stay the same. SelectBlock and TopN have no effect.
 	NoSelected bool `json:",omitempty"`
 }
 
@@ -60,13 +60,21 @@ const (
 	maxElements = 1 << 40 // elements of a parameter
 )
 
-// branches returns the names of the branches in the order of the gates.
-func (c NSAConfig) branches() []string {
+// branches returns the branches that the layer has, in the order of the gates.
+func (c NSAConfig) branches() []ops.Branch {
 	if c.NoSelected {
-		return []string{"cmp", "win"}
+		return []ops.Branch{ops.Compressed, ops.Window}
 	}
-	return []string{"cmp", "sel", "win"}
+	return []ops.Branch{ops.Compressed, ops.Selected, ops.Window}
 }
+
+// shortName returns the name of a branch in the names of parameters.
+func shortName(b ops.Branch) string {
+	return [...]string{ops.Compressed: "cmp", ops.Selected: "sel", ops.Window: "win"}[b]
+}
+
+// ofBranches holds a node for each branch, nil for a branch that the layer does not have.
+type ofBranches [ops.NumBranches]*G.Node
 
 // Validate returns an error that names a size that is wrong or does not fit another one.
 func (c NSAConfig) Validate() (err error) {
@@ -86,7 +94,7 @@ func (c NSAConfig) Validate() (err error) {
 		return fmt.Errorf("heads %d not a multiple of kv heads %d", c.Heads, c.KVHeads)
 	}
 	if c.KeyDim%2 != 0 {
-		return fmt.Errorf("key dim %d is odd, the rotary embedding wants pairs", c.KeyDim)
+		return fmt.Errorf("key dim %d is odd, want an even one", c.KeyDim)
 	}
 	if err := c.Params.Validate(); err != nil {
 		return err
@@ -132,7 +140,7 @@ func (c NSAConfig) LayerParams(prefix string) []Param {
 	}
 	list := []Param{linear("wq", c.Heads*c.KeyDim, c.Dim)}
 	for _, b := range c.branches() {
-		list = append(list, linear("wk_"+b, c.KVHeads*c.KeyDim, c.Dim), linear("wv_"+b, c.KVHeads*c.ValueDim, c.Dim))
+		list = append(list, linear("wk_"+shortName(b), c.KVHeads*c.KeyDim, c.Dim), linear("wv_"+shortName(b), c.KVHeads*c.ValueDim, c.Dim))
 	}
 	if c.Phi == PhiMLP {
 		for _, s := range []struct {
@@ -254,19 +262,20 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	q, k, v := l.project(&b, x)
 	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
 	q = rope(q)
-	for _, name := range c.branches() {
-		k[name] = rope(k[name])
+	for _, branch := range c.branches() {
+		k[branch] = rope(k[branch])
 	}
 
-	kc, vc := l.compress(&b, "phi_k.", k["cmp"], documents), l.compress(&b, "phi_v.", v["cmp"], documents) // [B,Nc,Hkv,D], [B,Nc,Hkv,Dv]
+	kc := l.compress(&b, "phi_k.", k[ops.Compressed], documents) // [B,Nc,Hkv,D]
+	vc := l.compress(&b, "phi_v.", v[ops.Compressed], documents) // [B,Nc,Hkv,Dv]
 	p.stored = append(G.Nodes{kc, vc}, c.inOrder(k, v)...)
 	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.BlockLen, c.Stride, documents))
 	if !c.NoSelected {
 		lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
 		p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
-		p.Selected = b.Node(ops.SelectedAttention(q, k["sel"], v["sel"], p.Blocks, c.SelectBlock, documents))
+		p.Selected = b.Node(ops.SelectedAttention(q, k[ops.Selected], v[ops.Selected], p.Blocks, c.SelectBlock, documents))
 	}
-	p.Window = b.Node(ops.SlidingWindow(q, k["win"], v["win"], c.Window, documents))
+	p.Window = b.Node(ops.SlidingWindow(q, k[ops.Window], v[ops.Window], c.Window, documents))
 
 	p.Gates = l.gates(&b, x)
 	outputs := slices.DeleteFunc(G.Nodes{p.Compressed, p.Selected, p.Window}, func(n *G.Node) bool { return n == nil })
@@ -278,21 +287,21 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	return p, nil
 }
 
-// project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], and by branch name k [B,S,Hkv,D] and v
-// [B,S,Hkv,Dv].
-func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v map[string]*G.Node) {
+// project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv] of each
+// branch.
+func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v ofBranches) {
 	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
-	q, k, v = heads("wq", l.config.Heads), map[string]*G.Node{}, map[string]*G.Node{}
-	for _, name := range l.config.branches() {
-		k[name], v[name] = heads("wk_"+name, l.config.KVHeads), heads("wv_"+name, l.config.KVHeads)
+	q = heads("wq", l.config.Heads)
+	for _, branch := range l.config.branches() {
+		k[branch], v[branch] = heads("wk_"+shortName(branch), l.config.KVHeads), heads("wv_"+shortName(branch), l.config.KVHeads)
 	}
 	return q, k, v
 }
 
 // inOrder returns the keys and values of the branches: key, value, key, value, and so on.
-func (c NSAConfig) inOrder(k, v map[string]*G.Node) (list G.Nodes) {
-	for _, name := range c.branches() {
-		list = append(list, k[name], v[name])
+func (c NSAConfig) inOrder(k, v ofBranches) (list G.Nodes) {
+	for _, branch := range c.branches() {
+		list = append(list, k[branch], v[branch])
 	}
 	return list
 }

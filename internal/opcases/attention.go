@@ -10,120 +10,123 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Sizes are the sizes of an attention op.
-type Sizes struct{ B, S, Hq, Hkv, D, Dv int }
+// Dims are the sizes of an attention op.
+type Dims struct{ B, S, Hq, Hkv, D, Dv int }
+
+// NewDims returns the Dims of these sizes.
+func NewDims(B, S, Hq, Hkv, D, Dv int) Dims { return Dims{B, S, Hq, Hkv, D, Dv} }
 
 // Tokens returns q, k and v.
-func (c Sizes) Tokens(seed uint64) (q, k, v Array) {
+func (c Dims) Tokens(seed uint64) (q, k, v Array) {
 	return Normal("q", seed, c.B, c.S, c.Hq, c.D), Normal("k", seed+1, c.B, c.S, c.Hkv, c.D), Normal("v", seed+2, c.B, c.S, c.Hkv, c.Dv)
 }
 
 // Compressed returns kc and vc for blocks of l tokens at a stride of d.
-func (c Sizes) Compressed(seed uint64, l, d int) (kc, vc Array) {
+func (c Dims) Compressed(seed uint64, l, d int) (kc, vc Array) {
 	n := max(1, ops.NumCompressed(c.S, l, d))
 	return Normal("kc", seed, c.B, n, c.Hkv, c.D), Normal("vc", seed+1, c.B, n, c.Hkv, c.Dv)
 }
 
-// AttentionSize holds the sizes of a layer with all branches.
-type AttentionSize struct {
-	Sizes
+// AttentionCase holds the dims and parameters of a layer with all branches.
+type AttentionCase struct {
+	Dims
 	ops.Params
-	Size Size
+	Cost Cost
 }
 
-// AttentionSizes returns sizes around every boundary: of blocks, windows, tiles of keys, tiles of rows, and vectors.
-func AttentionSizes() (list []AttentionSize) {
-	add := func(size Size, c Sizes, p ops.Params) { list = append(list, AttentionSize{c, p, size}) }
+// AttentionCases returns cases around every boundary: of blocks, windows, tiles of keys, tiles of rows, and vectors.
+func AttentionCases() (list []AttentionCase) {
+	add := func(cost Cost, d Dims, p ops.Params) { list = append(list, AttentionCase{d, p, cost}) }
 	small := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 12}
 	for _, S := range []int{1, 7, 8, 9, 11, 12, 13, 24, 63, 64, 65, 129} { // l, w, 2w, one and two tiles of keys
-		add(Small, Sizes{1, S, 4, 2, 16, 16}, small)
+		add(Small, Dims{1, S, 4, 2, 16, 16}, small)
 	}
 	large := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 70}
 	for _, S := range []int{31, 32, 69, 71, 140, 257, 330} {
-		add(Small, Sizes{1, S, 6, 1, 24, 8}, large)
+		add(Small, Dims{1, S, 6, 1, 24, 8}, large)
 	}
 	for _, c := range []struct {
-		Sizes
+		Dims
 		l, d, block, n, w int
-		size              Size
+		cost              Cost
 	}{
-		{Sizes{2, 129, 2, 2, 5, 19}, 6, 2, 24, 3, 1, Small},      // groups of one, odd dims, blocks across tiles
-		{Sizes{2, 65, 12, 2, 64, 64}, 4, 4, 32, 3, 64, Small},    // groups of six
-		{Sizes{1, 130, 70, 1, 3, 2}, 1, 1, 5, 9, 66, Small},      // more heads than rows in a tile
-		{Sizes{4, 97, 5, 1, 2, 33}, 48, 12, 24, 3, 200, Small},   // l > l': selection blocks that start before their first weight
-		{Sizes{1, 150, 80, 2, 3, 2}, 12, 2, 4, 7, 61, Small},     // l > 2l'
-		{Sizes{1, 700, 1, 1, 8, 8}, 2, 1, 3, 40, 400, Small},     // several chunks of keys
-		{Sizes{1, 1, 1, 1, 2, 1}, 1, 1, 1, 3, 1, Small},          // one of everything
-		{Sizes{2, 37, 6, 2, 12, 5}, 4, 2, 4, 4, 7, Small},        // groups of three
-		{Sizes{3, 33, 6, 1, 16, 8}, 32, 16, 16, 3, 20, Small},    // the first compression block ends before the last query
-		{Sizes{2, 64, 2, 2, 5, 3}, 8, 4, 4, 5, 33, Small},        //
-		{Sizes{1, 133, 4, 4, 32, 48}, 32, 16, 16, 5, 300, Small}, // a window longer than the sequence
-		{Sizes{1, 23, 4, 1, 64, 64}, 32, 16, 64, 3, 5, Small},    // no complete compression block
-		{Sizes{1, 1, 1, 1, 64, 64}, 32, 16, 64, 16, 512, Small},  // from here on dims are multiples of 8, for tensor cores
-		{Sizes{2, 31, 6, 1, 72, 128}, 32, 16, 64, 16, 20, Small},
-		{Sizes{1, 33, 16, 1, 128, 8}, 4, 2, 64, 3, 1, Small},
-		{Sizes{2, 65, 6, 6, 96, 64}, 6, 2, 64, 3, 64, Small},
-		{Sizes{2, 65, 6, 6, 96, 64}, 6, 2, 16, 3, 64, Small},
-		{Sizes{1, 97, 12, 2, 64, 72}, 8, 4, 64, 5, 33, Small},
-		{Sizes{1, 97, 12, 2, 64, 72}, 8, 4, 48, 5, 33, Small},
-		{Sizes{1, 40, 70, 1, 8, 24}, 12, 2, 64, 4, 39, Small}, // a query has more rows than a tile
-		{Sizes{1, 129, 3, 1, 64, 64}, 32, 16, 64, 3, 70, Small},
-		{Sizes{1, 129, 3, 1, 64, 64}, 32, 16, 16, 4, 70, Small},
-		{Sizes{1, 129, 2, 1, 128, 128}, 8, 4, 64, 3, 65, Small},
-		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},
-		{Sizes{1, 300, 2, 1, 16, 8}, 2, 1, 32, 4, 150, Small},   // the rows of a key are cut into chunks
-		{Sizes{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small},  // blocks of several tiles
-		{Sizes{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},     // queries choose less than half of the blocks
-		{Sizes{1, 129, 1, 1, 192, 128}, 8, 4, 64, 3, 65, Small}, // six sizes with key dims above 128 and value dims on either side
-		{Sizes{1, 109, 2, 1, 136, 72}, 4, 2, 64, 3, 40, Small},
-		{Sizes{1, 67, 3, 1, 144, 192}, 4, 2, 64, 3, 33, Small},
-		{Sizes{1, 130, 1, 1, 256, 8}, 8, 4, 64, 3, 129, Small},
-		{Sizes{1, 65, 3, 1, 200, 136}, 8, 4, 64, 3, 20, Small},
-		{Sizes{1, 389, 1, 1, 136, 8}, 4, 2, 64, 3, 70, Small},
-		{Sizes{1, 129, 12, 2, 64, 32}, 8, 4, 8, 4, 64, Small},
-		{Sizes{1, 170, 8, 2, 64, 8}, 2, 1, 2, 9, 30, Small}, // choices among many blocks, of one, two and eight strides
-		{Sizes{1, 90, 8, 2, 24, 8}, 2, 1, 1, 9, 30, Small},
-		{Sizes{1, 300, 3, 1, 64, 8}, 2, 1, 8, 9, 30, Small},
-		{Sizes{1, 259, 8, 2, 64, 32}, 16, 8, 16, 6, 64, Large},
-		{Sizes{3, 129, 16, 1, 96, 64}, 32, 16, 64, 3, 64, Huge},
-		{Sizes{2, 257, 12, 2, 64, 64}, 32, 16, 64, 4, 100, Huge},
-		{Sizes{2, 257, 12, 2, 64, 64}, 32, 16, 16, 9, 100, Huge},
-		{Sizes{3, 257, 16, 1, 128, 128}, 32, 16, 32, 5, 129, Huge},
-		{Sizes{1, 257, 16, 16, 192, 128}, 32, 16, 64, 4, 512, Huge},
-		{Sizes{1, 449, 16, 1, 192, 128}, 32, 16, 64, 3, 100, Huge},
-		{Sizes{1, 449, 6, 1, 192, 192}, 32, 16, 64, 3, 100, Huge},
-		{Sizes{1, 449, 8, 1, 256, 128}, 32, 16, 64, 3, 449, Huge},
-		{Sizes{1, 449, 3, 1, 256, 192}, 32, 16, 64, 3, 100, Huge},
-		{Sizes{1, 257, 4, 4, 256, 256}, 16, 16, 16, 6, 31, Huge},
-		{Sizes{2, 129, 4, 1, 72, 200}, 1, 1, 1, 9, 65, Huge},
-		{Sizes{1, 2049, 6, 1, 64, 64}, 32, 16, 64, 16, 512, Huge},
-		{Sizes{2, 833, 12, 2, 64, 64}, 32, 16, 64, 4, 100, Huge},
-		{Sizes{1, 833, 32, 2, 128, 120}, 32, 16, 128, 3, 100, Huge},
-		{Sizes{1, 4200, 16, 1, 128, 128}, 32, 16, 64, 16, 512, Huge},
+		{Dims{2, 129, 2, 2, 5, 19}, 6, 2, 24, 3, 1, Small},      // groups of one, odd dims, blocks across tiles
+		{Dims{2, 65, 12, 2, 64, 64}, 4, 4, 32, 3, 64, Small},    // groups of six
+		{Dims{1, 130, 70, 1, 3, 2}, 1, 1, 5, 9, 66, Small},      // more heads than rows in a tile
+		{Dims{4, 97, 5, 1, 2, 33}, 48, 12, 24, 3, 200, Small},   // l > l': selection blocks that start before their first weight
+		{Dims{1, 150, 80, 2, 3, 2}, 12, 2, 4, 7, 61, Small},     // l > 2l'
+		{Dims{1, 700, 1, 1, 8, 8}, 2, 1, 3, 40, 400, Small},     // several chunks of keys
+		{Dims{1, 1, 1, 1, 2, 1}, 1, 1, 1, 3, 1, Small},          // one of everything
+		{Dims{2, 37, 6, 2, 12, 5}, 4, 2, 4, 4, 7, Small},        // groups of three
+		{Dims{3, 33, 6, 1, 16, 8}, 32, 16, 16, 3, 20, Small},    // the first compression block ends before the last query
+		{Dims{2, 64, 2, 2, 5, 3}, 8, 4, 4, 5, 33, Small},        //
+		{Dims{1, 133, 4, 4, 32, 48}, 32, 16, 16, 5, 300, Small}, // a window longer than the sequence
+		{Dims{1, 23, 4, 1, 64, 64}, 32, 16, 64, 3, 5, Small},    // no complete compression block
+		{Dims{1, 1, 1, 1, 64, 64}, 32, 16, 64, 16, 512, Small},  // from here on dims are multiples of 8, for tensor cores
+		{Dims{2, 31, 6, 1, 72, 128}, 32, 16, 64, 16, 20, Small},
+		{Dims{1, 33, 16, 1, 128, 8}, 4, 2, 64, 3, 1, Small},
+		{Dims{2, 65, 6, 6, 96, 64}, 6, 2, 64, 3, 64, Small},
+		{Dims{2, 65, 6, 6, 96, 64}, 6, 2, 16, 3, 64, Small},
+		{Dims{1, 97, 12, 2, 64, 72}, 8, 4, 64, 5, 33, Small},
+		{Dims{1, 97, 12, 2, 64, 72}, 8, 4, 48, 5, 33, Small},
+		{Dims{1, 40, 70, 1, 8, 24}, 12, 2, 64, 4, 39, Small}, // a query has more rows than a tile
+		{Dims{1, 129, 3, 1, 64, 64}, 32, 16, 64, 3, 70, Small},
+		{Dims{1, 129, 3, 1, 64, 64}, 32, 16, 16, 4, 70, Small},
+		{Dims{1, 129, 2, 1, 128, 128}, 8, 4, 64, 3, 65, Small},
+		{Dims{1, 300, 2, 1, 16, 8}, 2, 1, 64, 4, 150, Small},
+		{Dims{1, 300, 2, 1, 16, 8}, 2, 1, 32, 4, 150, Small},   // the rows of a key are cut into chunks
+		{Dims{1, 333, 1, 1, 8, 16}, 4, 2, 128, 3, 200, Small},  // blocks of several tiles
+		{Dims{1, 389, 3, 1, 8, 8}, 4, 2, 64, 3, 70, Small},     // queries select less than half of the blocks
+		{Dims{1, 129, 1, 1, 192, 128}, 8, 4, 64, 3, 65, Small}, // six sizes with key dims above 128 and value dims on either side
+		{Dims{1, 109, 2, 1, 136, 72}, 4, 2, 64, 3, 40, Small},
+		{Dims{1, 67, 3, 1, 144, 192}, 4, 2, 64, 3, 33, Small},
+		{Dims{1, 130, 1, 1, 256, 8}, 8, 4, 64, 3, 129, Small},
+		{Dims{1, 65, 3, 1, 200, 136}, 8, 4, 64, 3, 20, Small},
+		{Dims{1, 389, 1, 1, 136, 8}, 4, 2, 64, 3, 70, Small},
+		{Dims{1, 129, 12, 2, 64, 32}, 8, 4, 8, 4, 64, Small},
+		{Dims{1, 170, 8, 2, 64, 8}, 2, 1, 2, 9, 30, Small}, // selections among many blocks, of one, two and eight strides
+		{Dims{1, 90, 8, 2, 24, 8}, 2, 1, 1, 9, 30, Small},
+		{Dims{1, 300, 3, 1, 64, 8}, 2, 1, 8, 9, 30, Small},
+		{Dims{1, 259, 8, 2, 64, 32}, 16, 8, 16, 6, 64, Large},
+		{Dims{3, 129, 16, 1, 96, 64}, 32, 16, 64, 3, 64, Huge},
+		{Dims{2, 257, 12, 2, 64, 64}, 32, 16, 64, 4, 100, Huge},
+		{Dims{2, 257, 12, 2, 64, 64}, 32, 16, 16, 9, 100, Huge},
+		{Dims{3, 257, 16, 1, 128, 128}, 32, 16, 32, 5, 129, Huge},
+		{Dims{1, 257, 16, 16, 192, 128}, 32, 16, 64, 4, 512, Huge},
+		{Dims{1, 449, 16, 1, 192, 128}, 32, 16, 64, 3, 100, Huge},
+		{Dims{1, 449, 6, 1, 192, 192}, 32, 16, 64, 3, 100, Huge},
+		{Dims{1, 449, 8, 1, 256, 128}, 32, 16, 64, 3, 449, Huge},
+		{Dims{1, 449, 3, 1, 256, 192}, 32, 16, 64, 3, 100, Huge},
+		{Dims{1, 257, 4, 4, 256, 256}, 16, 16, 16, 6, 31, Huge},
+		{Dims{2, 129, 4, 1, 72, 200}, 1, 1, 1, 9, 65, Huge},
+		{Dims{1, 2049, 6, 1, 64, 64}, 32, 16, 64, 16, 512, Huge},
+		{Dims{2, 833, 12, 2, 64, 64}, 32, 16, 64, 4, 100, Huge},
+		{Dims{1, 833, 32, 2, 128, 120}, 32, 16, 128, 3, 100, Huge},
+		{Dims{1, 4200, 16, 1, 128, 128}, 32, 16, 64, 16, 512, Huge},
 	} {
-		add(c.size, c.Sizes, ops.Params{BlockLen: c.l, Stride: c.d, SelectBlock: c.block, TopN: c.n, Window: c.w})
+		add(c.cost, c.Dims, ops.Params{BlockLen: c.l, Stride: c.d, SelectBlock: c.block, TopN: c.n, Window: c.w})
 	}
 	return list
 }
 
-// Cases returns the cases of Branches, the choice of blocks, and the selected branch with some lists that show no key.
-func (s AttentionSize) Cases() []Case {
-	branches := Branches(s.Sizes, s.Params)
-	list := append(branches, selectCase(s.Sizes, s.Params))
+// Cases returns the cases of Branches, the block selection, and the selected branch with some lists that show no key.
+func (s AttentionCase) Cases() []Case {
+	branches := Branches(s.Dims, s.Params)
+	list := append(branches, selectCase(s.Dims, s.Params))
 	if s.S > 8 {
 		selected := slices.IndexFunc(branches, func(c Case) bool { return c.Name == "selected" })
-		list = append(list, invisibleLists(branches[selected], s.Sizes, s.Params))
+		list = append(list, invisibleLists(branches[selected], s.Dims, s.Params))
 	}
 	for i := range list {
-		list[i].Name += fmt.Sprintf(" %+v %+v", s.Sizes, s.Params)
-		list[i].Size = s.Size
+		list[i].Name += fmt.Sprintf(" %+v %+v", s.Dims, s.Params)
+		list[i].Cost = s.Cost
 	}
 	return list
 }
 
 // Branches returns cases of the attention ops at one size: window, dense, compressed and selected, by these names. The oracle
-// chooses the blocks of the selected branch.
-func Branches(c Sizes, p ops.Params) []Case {
+// selects the blocks of the selected branch.
+func Branches(c Dims, p ops.Params) []Case {
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	idx := Blocks(p, q, kc)
@@ -162,7 +165,7 @@ func withOracle(c Case) Case {
 
 // invisibleLists returns the selected branch x with two changed lists of group 0: query 0 has only a block in the future, if there
 // is a second block, and query 1 has no block. Neither query sees a key.
-func invisibleLists(x Case, c Sizes, p ops.Params) Case {
+func invisibleLists(x Case, c Dims, p ops.Params) Case {
 	x.Inputs = slices.Clone(x.Inputs)
 	idx := &x.Inputs[3]
 	idx.Ints = slices.Clone(idx.Ints)
@@ -186,12 +189,12 @@ func Blocks(p ops.Params, q, kc Array) Array {
 	return Array{Name: "idx", Shape: []int{q.Shape[0], q.Shape[1], kc.Shape[2], p.TopN}, Ints: idx}
 }
 
-// selectCase returns a case of the choice of blocks, from the lse of the compressed attention.
-func selectCase(c Sizes, p ops.Params) Case {
+// selectCase returns a case of the block selection, from the lse of the compressed attention.
+func selectCase(c Dims, p ops.Params) Case {
 	q, _, _ := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	return Case{
-		Name: "select", Inputs: []Array{q, kc, vc}, Choice: &p,
+		Name: "select", Inputs: []Array{q, kc, vc}, Selection: &p,
 		Build: func(in []*G.Node) (*G.Node, error) {
 			o := G.Must(ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride))
 			return ops.SelectBlocks(in[0], in[1], G.Must(ops.LSE(o)), p)

@@ -14,7 +14,7 @@
 //	}                                     // arrays[plan.Grads[i]] with c.Gradients(in, dy)[i]
 //
 // Array.Operand returns the type and shape of an input, Spec.Infer those of an output. If the device stores rounded inputs, give
-// the rounded ones to the oracle: Outputs and Gradients take their Tensors. CheckChoice compares chosen blocks (Case.Choice).
+// the rounded ones to the oracle: Outputs and Gradients take their Tensors. CheckSelection compares selected blocks (Case.Selection).
 package opcases
 
 import (
@@ -38,27 +38,27 @@ type Case struct {
 	// Build applies the op's constructor.
 	Build func(in []*G.Node) (*G.Node, error)
 	// Outputs returns the oracle's outputs for inputs of the case's shapes, the main one first. An output is nil if it is not
-	// compared, or if it holds chosen blocks.
+	// compared, or if it holds selected blocks.
 	Outputs func(in []*ref.Tensor) []*ref.Tensor
 	// Gradients returns the oracle's gradient with respect to each input, nil for indices; dy is the gradient with respect to
 	// the main output. Gradients is nil for an op without a gradient.
 	Gradients func(in []*ref.Tensor, dy *ref.Tensor) []*ref.Tensor
-	// Size tells how long the case takes.
-	Size Size
+	// Cost tells how long the case takes.
+	Cost Cost
 	// Mask is the mask of an attention op.
 	Mask ref.Mask
-	// Choice is set for SelectBlocks. CheckChoice then checks the output, since rounding may change the order of scores.
-	Choice *ops.Params
+	// Selection is set for SelectBlocks. CheckSelection then checks the output, since rounding may change the order of scores.
+	Selection *ops.Params
 	// Documents are packed into the rows of the inputs; nil if each row is one document.
 	Documents *ref.Documents
 }
 
-// Size is how long a case takes on a CPU.
-type Size int
+// Cost is how long a case takes on a CPU.
+type Cost int
 
-// The sizes.
+// The costs.
 const (
-	Small Size = iota // tested in any type, in graphs, and by central differences
+	Small Cost = iota // tested in any type, in graphs, and by central differences
 	Large             // several pieces of work in each phase; tested in one type, without graphs
 	Huge              // tested only on a GPU
 )
@@ -133,33 +133,33 @@ func (c Case) Plan() (*Plan, error) {
 }
 
 // All returns the cases of all ops of graphs, and of the fused Specs that a machine uses instead of several ops. It returns the
-// cases of the given sizes, or of all sizes if none is given. Large and huge cases take seconds to build, since the oracle
-// chooses their blocks.
-func All(sizes ...Size) (list []Case) {
-	wanted := func(s Size) bool { return len(sizes) == 0 || slices.Contains(sizes, s) }
+// cases of the given costs, or of all costs if none is given. Large and huge cases take seconds to build, since the oracle
+// selects their blocks.
+func All(costs ...Cost) (list []Case) {
+	wanted := func(c Cost) bool { return len(costs) == 0 || slices.Contains(costs, c) }
 	for _, c := range Layers() {
-		if wanted(c.Size) {
+		if wanted(c.Cost) {
 			list = append(list, c)
 		}
 	}
-	for _, s := range AttentionSizes() {
-		if wanted(s.Size) {
+	for _, s := range AttentionCases() {
+		if wanted(s.Cost) {
 			list = append(list, s.Cases()...)
 		}
 	}
 	return list
 }
 
-// CheckChoice applies the function CheckChoice to each document of the case, or to the whole batch without documents.
-func (c Case) CheckChoice(q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
+// CheckSelection applies the function CheckSelection to each document of the case, or to the whole batch without documents.
+func (c Case) CheckSelection(q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
 	if c.Documents == nil {
-		return CheckChoice(*c.Choice, q, kc, idx, tolerance)
+		return CheckSelection(*c.Selection, q, kc, idx, tolerance)
 	}
-	n := kc.Shape[2] * c.Choice.TopN // indices for one query
+	n := kc.Shape[2] * c.Selection.TopN // indices for one query
 	for _, d := range c.Documents.List() {
 		at := d.B*c.Documents.S + d.First
 		k := ref.Cut(kc, d, ref.Keys)
-		more, err := CheckChoice(*c.Choice, ref.Cut(q, d, ref.Tokens), k, idx[at*n:(at+d.End-d.First)*n], tolerance)
+		more, err := CheckSelection(*c.Selection, ref.Cut(q, d, ref.Tokens), k, idx[at*n:(at+d.End-d.First)*n], tolerance)
 		if others += more; err != nil {
 			return others, fmt.Errorf("document %+v: %w", d, err)
 		}
@@ -167,11 +167,11 @@ func (c Case) CheckChoice(q, kc *ref.Tensor, idx []int32, tolerance float64) (ot
 	return others, nil
 }
 
-// CheckChoice checks chosen blocks idx [B,S,Hkv,n] with the oracle's scores for q [B,S,Hq,D] and kc [B,Nc,Hkv,D]. The blocks of
-// each query must ascend, be padded with -1 and include the forced blocks. A block that is not chosen may score higher than a
-// chosen one by at most tolerance, relative to the sum of a row's scores. CheckChoice returns the number of rows whose choice
+// CheckSelection checks selected blocks idx [B,S,Hkv,n] with the oracle's scores for q [B,S,Hq,D] and kc [B,Nc,Hkv,D]. The blocks of
+// each query must ascend, be padded with -1 and include the forced blocks. A block that is not selected may score higher than a
+// selected one by at most tolerance, relative to the sum of a row's scores. CheckSelection returns the number of rows whose selection
 // differs from the oracle's, and the first error.
-func CheckChoice(p ops.Params, q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
+func CheckSelection(p ops.Params, q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
 	S, Hq, Hkv := q.Shape[1], q.Shape[2], kc.Shape[2]
 	if S < p.BlockLen {
 		kc = ref.New(kc.Shape[0], 0, Hkv, kc.Shape[3])
@@ -202,7 +202,7 @@ func CheckChoice(p ops.Params, q, kc *ref.Tensor, idx []int32, tolerance float64
 		}
 		for j := 1; j < own-1; j++ {
 			if !slices.Contains(row, int32(j)) && score[j] > worst+rounding {
-				return bad("block %d scores %v, a chosen one %v", j, score[j], worst)
+				return bad("block %d scores %v, a selected one %v", j, score[j], worst)
 			}
 		}
 	}

@@ -20,7 +20,7 @@ import (
 // a cast has kernels only on devices, and int32 converts inputs of other ops. Decoding has cases of its own, see Decodings.
 func TestEveryOpHasCases(t *testing.T) {
 	called, names := map[string]bool{"AdamWOp": true, "CastOp": true, "Int32Op": true, "AttentionGradOp[F]": true, "DecodeOp": true, "FillCacheOp": true}, map[string]bool{}
-	for _, c := range append(All(), Packed()...) {
+	for _, c := range append(All(), DocumentCases()...) {
 		require.False(t, names[c.Name], "two cases are called %s", c.Name)
 		names[c.Name] = true
 		plan := testutil.Must(c.Plan())(t)
@@ -43,26 +43,26 @@ func TestEveryOpHasCases(t *testing.T) {
 	}
 }
 
-// TestCheckChoice: a wrong choice is an error, a near tie is none.
-func TestCheckChoice(t *testing.T) {
-	s := AttentionSizes()[slices.IndexFunc(AttentionSizes(), func(s AttentionSize) bool { return s.S == 330 })]
+// TestCheckSelection: a wrong selection is an error, a near tie is none.
+func TestCheckSelection(t *testing.T) {
+	s := AttentionCases()[slices.IndexFunc(AttentionCases(), func(s AttentionCase) bool { return s.S == 330 })]
 	q, _, _ := s.Tokens(1)
 	kc, _ := s.Compressed(4, s.BlockLen, s.Stride)
 	idx := Blocks(s.Params, q, kc).Ints
-	others := testutil.Must(CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 0))(t)
+	others := testutil.Must(CheckSelection(s.Params, q.Tensor(), kc.Tensor(), idx, 0))(t)
 	require.Zero(t, others)
 	last := idx[len(idx)-s.TopN:]
 	for _, bad := range [][]int32{{0, 4, 4, 5}, {1, 2, 4, 5}, {0, 2, 3, 5}, {0, 1, 2, 4}, {0, 3, 1, 5}} {
 		copy(last, bad)
-		require.Error(t, testutil.Err(CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 0)), "%v", bad)
+		require.Error(t, testutil.Err(CheckSelection(s.Params, q.Tensor(), kc.Tensor(), idx, 0)), "%v", bad)
 	}
 	wrong := 0
 	for j := int32(1); j < 4; j++ { // all free places but the best one
 		copy(last, []int32{0, j, 4, 5})
-		if _, err := CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 1e-9); err != nil {
+		if _, err := CheckSelection(s.Params, q.Tensor(), kc.Tensor(), idx, 1e-9); err != nil {
 			wrong++
 		}
-		require.NoError(t, testutil.Err(CheckChoice(s.Params, q.Tensor(), kc.Tensor(), idx, 1)))
+		require.NoError(t, testutil.Err(CheckSelection(s.Params, q.Tensor(), kc.Tensor(), idx, 1)))
 	}
 	require.Equal(t, 2, wrong)
 }

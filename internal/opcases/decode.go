@@ -36,7 +36,10 @@ func Decodings() []Decoding {
 		{"dense, 64 dims", ops.KVCache{KVHeads: 2, KeyDim: 64, ValueDim: 64, PageLen: 16}, 12, 150, 0, 0},
 		{"paper", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0, 0},
 	}
-	for _, without := range []ops.Branches{ops.Compressed, ops.Selected, ops.Window, ops.Selected | ops.Window, ops.Compressed | ops.Window, ops.Compressed | ops.Selected} {
+	for _, without := range []ops.Branches{
+		ops.BranchesOf(ops.Compressed), ops.BranchesOf(ops.Selected), ops.BranchesOf(ops.Window),
+		ops.BranchesOf(ops.Selected, ops.Window), ops.BranchesOf(ops.Compressed, ops.Window), ops.BranchesOf(ops.Compressed, ops.Selected),
+	} {
 		c := cases[0]
 		c.Cache.KeyDim, c.Cache.ValueDim = 16, 8 // sizes that kernels on tensor cores support
 		c.Name, c.Cache.Without = fmt.Sprintf("without %03b", without), without
@@ -45,7 +48,7 @@ func Decodings() []Decoding {
 	for _, x := range []struct {
 		of, hidden int
 		without    ops.Branches
-	}{{0, 72, 0}, {0, 8, ops.Selected}, {0, 136, ops.Compressed | ops.Window}, {7, 24, 0}} {
+	}{{0, 72, 0}, {0, 8, ops.BranchesOf(ops.Selected)}, {0, 136, ops.BranchesOf(ops.Compressed, ops.Window)}, {7, 24, 0}} {
 		c := cases[x.of]
 		c.Name, c.GateHidden, c.Cache.Without, c.Tokens = fmt.Sprintf("gate layer of %d", x.hidden), x.hidden, x.without, 60
 		if x.of == 0 {
@@ -60,13 +63,13 @@ func Decodings() []Decoding {
 type Sequence struct {
 	Q, Gates *ref.Tensor
 	Hidden   *ref.Tensor   // [1,S,GateHidden], which the gates are computed from; nil: the gates are random
-	K, V     []*ref.Tensor // keys and values of each of the three branches; dense attention uses the first ones
+	K, V     []*ref.Tensor // keys and values of each Branch; dense attention uses the window's
 }
 
 // Gates returns the number of gates of a head.
 func (c Decoding) Gates() (n int) {
-	for i := range 3 {
-		if c.Cache.Has(1 << i) {
+	for b := range ops.Branch(ops.NumBranches) {
+		if c.Cache.Has(b) {
 			n++
 		}
 	}
@@ -85,7 +88,7 @@ func normalTensor(seed uint64, shape ...int) *ref.Tensor {
 func (c Decoding) Sequence(seed uint64, n int) (s Sequence) {
 	seed *= 100
 	s.Q, s.Gates = normalTensor(seed, 1, n, c.Heads, c.Cache.KeyDim), normalTensor(seed+1, 1, n, c.Heads, c.Gates())
-	for i := range uint64(3) {
+	for i := range uint64(ops.NumBranches) {
 		s.K = append(s.K, normalTensor(seed+2+2*i, 1, n, c.Cache.KVHeads, c.Cache.KeyDim))
 		s.V = append(s.V, normalTensor(seed+3+2*i, 1, n, c.Cache.KVHeads, c.Cache.ValueDim))
 	}
@@ -140,9 +143,9 @@ const DecodingBase = 1000
 // Attention returns o of attention over the keys that mask shows.
 type Attention func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor
 
-// Oracle returns the outputs of all tokens of s, and the blocks that the oracle chooses. It attends to the blocks idx instead, if idx is
+// Oracle returns the outputs of all tokens of s, and the blocks that the oracle selects. It attends to the blocks idx instead, if idx is
 // not nil.
-func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, chosen []int32) {
+func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, selected []int32) {
 	return c.Through(s, idx, func(x *ref.Tensor) *ref.Tensor { return x }, func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
 		o, _ := ref.Attention(q, k, v, mask)
 		return o
@@ -150,18 +153,18 @@ func (c Decoding) Oracle(s Sequence, idx []int32) (o *ref.Tensor, chosen []int32
 }
 
 // Through does what Oracle does, with store applied to every array that it computes, and attend for attention.
-func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.Tensor, attend Attention) (o *ref.Tensor, chosen []int32) {
+func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.Tensor, attend Attention) (o *ref.Tensor, selected []int32) {
 	p, n := c.Cache.Params, s.Q.Shape[1]
 	q, k := store(ref.RoPE(s.Q, DecodingBase, 0)), make([]*ref.Tensor, len(s.K))
 	for i := range k {
 		k[i] = store(ref.RoPE(s.K[i], DecodingBase, 0))
 	}
 	if c.Cache.Dense() {
-		return store(attend(q, k[0], s.V[0], ref.CausalMask())), nil
+		return store(attend(q, k[ops.Window], s.V[ops.Window], ref.CausalMask())), nil
 	}
-	kc, vc := store(c.Compressed(k[0], 0)), store(c.Compressed(s.V[0], 1))
-	if chosen, _ = ref.SelectBlocks(q, kc, p.BlockLen, p.Stride, p.SelectBlock, p.TopN); idx == nil {
-		idx = chosen
+	kc, vc := store(c.Compressed(k[ops.Compressed], 0)), store(c.Compressed(s.V[ops.Compressed], 1))
+	if selected, _ = ref.SelectBlocks(q, kc, p.BlockLen, p.Stride, p.SelectBlock, p.TopN); idx == nil {
+		idx = selected
 	}
 	var outputs []*ref.Tensor
 	for i, branch := range []struct {
@@ -169,14 +172,14 @@ func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.
 		mask ref.Mask
 	}{
 		{kc, vc, ref.CompressedMask(p.BlockLen, p.Stride)},
-		{k[1], s.V[1], ref.SelectedMask(idx, 1, n, c.Cache.KVHeads, p.SelectBlock)},
-		{k[2], s.V[2], ref.WindowMask(p.Window)},
+		{k[ops.Selected], s.V[ops.Selected], ref.SelectedMask(idx, 1, n, c.Cache.KVHeads, p.SelectBlock)},
+		{k[ops.Window], s.V[ops.Window], ref.WindowMask(p.Window)},
 	} {
-		if c.Cache.Has(1 << i) {
+		if c.Cache.Has(ops.Branch(i)) {
 			outputs = append(outputs, store(attend(q, branch.k, branch.v, branch.mask)))
 		}
 	}
-	return store(ref.GatedSum(s.Gates, outputs...)), chosen
+	return store(ref.GatedSum(s.Gates, outputs...)), selected
 }
 
 // Compressed returns the compression of x: keys after RoPE if side is 0, values if side is 1.

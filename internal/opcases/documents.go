@@ -10,34 +10,34 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Packed returns the cases of all ops that take documents. Their last input is cu_seqlens; a call of DocumentTableOp computes the table
+// DocumentCases returns the cases of all ops that take documents. Their last input is cu_seqlens; a call of DocumentTableOp computes the table
 // from it first. All does not return these cases, since its cases consist of inputs and the op alone.
-func Packed() (list []Case) {
+func DocumentCases() (list []Case) {
 	for _, c := range []struct {
-		Sizes
+		Dims
 		ops.Params
 		lengths []int // tokens of each document
-		size    Size
+		cost    Cost
 	}{
-		{Sizes{1, 1, 1, 1, 2, 1}, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 1, TopN: 3, Window: 1}, []int{1}, Small},
-		{Sizes{1, 40, 4, 2, 8, 6}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 7}, []int{0, 3, 0, 0, 4, 1, 1, 5, 26, 0}, Small},
-		{Sizes{2, 65, 6, 2, 12, 5}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 64}, []int{64, 1, 1, 7, 8, 9, 40}, Small},
-		{Sizes{3, 33, 3, 1, 6, 8}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 3, Window: 9}, []int{33, 31, 2, 1, 32}, Small}, // rows with one, no, and one compression block
-		{Sizes{1, 200, 2, 1, 4, 3}, ops.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 5, Window: 70}, []int{66, 67, 67}, Small},
-		{Sizes{2, 135, 4, 2, 8, 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}, []int{70, 0, 1, 9, 55, 134, 1}, Small}, // for tensor cores
-		{Sizes{1, 150, 2, 1, 136, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 40}, []int{80, 5, 65}, Small},
-		{Sizes{2, 350, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 70}, []int{65, 1, 31, 0, 253, 175, 175}, Large},
-		{Sizes{2, 300, 4, 2, 128, 72}, ops.Params{BlockLen: 8, Stride: 8, SelectBlock: 16, TopN: 8, Window: 100}, []int{300, 3, 200, 60, 37, 0, 0, 0}, Large},
-		{Sizes{2, 1100, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 128}, []int{700, 400, 300, 1, 799}, Huge},
-		{Sizes{1, 700, 4, 1, 192, 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 128, TopN: 3, Window: 100}, []int{333, 200, 167}, Huge},
+		{Dims{1, 1, 1, 1, 2, 1}, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 1, TopN: 3, Window: 1}, []int{1}, Small},
+		{Dims{1, 40, 4, 2, 8, 6}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 7}, []int{0, 3, 0, 0, 4, 1, 1, 5, 26, 0}, Small},
+		{Dims{2, 65, 6, 2, 12, 5}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 64}, []int{64, 1, 1, 7, 8, 9, 40}, Small},
+		{Dims{3, 33, 3, 1, 6, 8}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 3, Window: 9}, []int{33, 31, 2, 1, 32}, Small}, // rows with one, no, and one compression block
+		{Dims{1, 200, 2, 1, 4, 3}, ops.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 5, Window: 70}, []int{66, 67, 67}, Small},
+		{Dims{2, 135, 4, 2, 8, 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}, []int{70, 0, 1, 9, 55, 134, 1}, Small}, // for tensor cores
+		{Dims{1, 150, 2, 1, 136, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 40}, []int{80, 5, 65}, Small},
+		{Dims{2, 350, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 70}, []int{65, 1, 31, 0, 253, 175, 175}, Large},
+		{Dims{2, 300, 4, 2, 128, 72}, ops.Params{BlockLen: 8, Stride: 8, SelectBlock: 16, TopN: 8, Window: 100}, []int{300, 3, 200, 60, 37, 0, 0, 0}, Large},
+		{Dims{2, 1100, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 128}, []int{700, 400, 300, 1, 799}, Huge},
+		{Dims{1, 700, 4, 1, 192, 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 128, TopN: 3, Window: 100}, []int{333, 200, 167}, Huge},
 	} {
-		list = append(list, OfDocuments(c.Sizes, c.Params, c.lengths, c.size)...)
+		list = append(list, CasesOfDocuments(c.Dims, c.Params, c.lengths, c.cost)...)
 	}
 	return list
 }
 
-// OfDocuments returns the cases of Packed for documents of the given lengths, which fill the rows.
-func OfDocuments(c Sizes, p ops.Params, lengths []int, size Size) []Case {
+// CasesOfDocuments returns the cases of DocumentCases for documents of the given lengths, which fill the rows.
+func CasesOfDocuments(c Dims, p ops.Params, lengths []int, cost Cost) []Case {
 	docs := &ref.Documents{B: c.B, S: c.S, L: p.BlockLen, D: p.Stride, CU: []int32{0}}
 	for i, n := range lengths {
 		docs.CU = append(docs.CU, docs.CU[i]+int32(n))
@@ -45,7 +45,7 @@ func OfDocuments(c Sizes, p ops.Params, lengths []int, size Size) []Case {
 	list := slices.Concat(packedBranches(c, p, docs), packedCompressions(c, p, docs), packedRoPEs(c, docs))
 	for i := range list {
 		list[i].Name += fmt.Sprintf(" of documents %v, %+v %+v", lengths, c, p)
-		list[i].Size, list[i].Documents = size, docs
+		list[i].Cost, list[i].Documents = cost, docs
 	}
 	return list
 }
@@ -62,8 +62,8 @@ func packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Nod
 		}}
 }
 
-// packedBranches returns cases of the attention ops and of the choice of blocks.
-func packedBranches(c Sizes, p ops.Params, docs *ref.Documents) []Case {
+// packedBranches returns cases of the attention ops and of the block selection.
+func packedBranches(c Dims, p ops.Params, docs *ref.Documents) []Case {
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	idx := Array{Name: "idx", Shape: []int{c.B, c.S, c.Hkv, p.TopN}, Ints: docs.SelectBlocks(q.Tensor(), kc.Tensor(), p.SelectBlock, p.TopN)}
@@ -87,19 +87,19 @@ func packedBranches(c Sizes, p ops.Params, docs *ref.Documents) []Case {
 		list[i].Mask = mask
 		list[i] = withOracle(list[i])
 	}
-	choice := packed("select", docs, []Array{q, kc, vc}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
+	selection := packed("select", docs, []Array{q, kc, vc}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		o, err := ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride, ops.WithDocuments(table))
 		if err != nil {
 			return nil, err
 		}
 		return ops.SelectBlocks(in[0], in[1], G.Must(ops.LSE(o)), p, ops.WithDocuments(table))
 	})
-	choice.Choice, choice.Outputs = &p, func(tensors) tensors { return results(nil) }
-	return append(list, choice)
+	selection.Selection, selection.Outputs = &p, func(tensors) tensors { return results(nil) }
+	return append(list, selection)
 }
 
 // packedCompressions returns cases of compression by the mean and by the MLP.
-func packedCompressions(c Sizes, p ops.Params, docs *ref.Documents) []Case {
+func packedCompressions(c Dims, p ops.Params, docs *ref.Documents) []Case {
 	const hidden = 5
 	l, d, nc := p.BlockLen, p.Stride, max(1, ops.NumCompressed(c.S, p.BlockLen, p.Stride))
 	_, x, _ := c.Tokens(1)
@@ -144,20 +144,20 @@ func packedCompressions(c Sizes, p ops.Params, docs *ref.Documents) []Case {
 }
 
 // packedRoPEs returns cases of RoPE, and of linear layers with RoPE after one of them.
-func packedRoPEs(c Sizes, docs *ref.Documents) []Case {
+func packedRoPEs(c Dims, docs *ref.Documents) []Case {
 	const base, start, in = 100, 5, 7
 	heads, dim := c.Hq, c.D
-	turned := func(x *ref.Tensor, f func(x *ref.Tensor, base float64, start int) *ref.Tensor) *ref.Tensor {
+	rotated := func(x *ref.Tensor, f func(x *ref.Tensor, base float64, start int) *ref.Tensor) *ref.Tensor {
 		return docs.Map(x, ref.Tokens, ref.Tokens, func(x *ref.Tensor) *ref.Tensor { return f(x, base, start) }, x.Shape...)
 	}
 	q, _, _ := c.Tokens(1)
 	rope := packed("rope", docs, []Array{q}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return ops.RoPE(in[0], base, start, ops.WithDocuments(table))
 	})
-	rope.Outputs = func(in tensors) tensors { return results(turned(in[0], ref.RoPE)) }
-	rope.Gradients = func(_ tensors, dy *ref.Tensor) tensors { return results(turned(dy, ref.RoPEGrad), nil) }
+	rope.Outputs = func(in tensors) tensors { return results(rotated(in[0], ref.RoPE)) }
+	rope.Gradients = func(_ tensors, dy *ref.Tensor) tensors { return results(rotated(dy, ref.RoPEGrad), nil) }
 
-	op := ops.LinearsOp{RoPE: ops.RoPEOp{Base: base, Start: start}, Heads: [ops.MaxLinears]int{heads}, Turned: [ops.MaxLinears]bool{true}}
+	op := ops.LinearsOp{RoPE: ops.RoPEOp{Base: base, Start: start}, Heads: [ops.MaxLinears]int{heads}, Rotated: [ops.MaxLinears]bool{true}}
 	x, w, plain := Normal("x", 2, c.B, c.S, in), Normal("w", 3, heads*dim, in), Normal("plain", 4, 3, in)
 	applied := func(spec ops.Spec) func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return func(in []*G.Node, table *G.Node) (*G.Node, error) {
@@ -167,13 +167,13 @@ func packedRoPEs(c Sizes, docs *ref.Documents) []Case {
 	linears := packed("linears", docs, []Array{x, w, plain}, applied(op))
 	linears.Outputs = func(v tensors) tensors {
 		rows := v[0].Reshape(c.B*c.S, in)
-		return results(turned(ref.Linear(rows, v[1], nil).Reshape(c.B, c.S, heads, dim), ref.RoPE), ref.Linear(rows, v[2], nil).Reshape(c.B, c.S, 3))
+		return results(rotated(ref.Linear(rows, v[1], nil).Reshape(c.B, c.S, heads, dim), ref.RoPE), ref.Linear(rows, v[2], nil).Reshape(c.B, c.S, 3))
 	}
-	back := ops.LinearsGradOp{In: in, RoPE: op.RoPE, Terms: [ops.MaxLinears]int{1}, Turned: op.Turned}
+	back := ops.LinearsGradOp{In: in, RoPE: op.RoPE, Terms: [ops.MaxLinears]int{1}, Rotated: op.Rotated}
 	back.RoPE.Inverse = true
 	grad := packed("gradient of linears", docs, []Array{x, Normal("dy", 5, q.Shape...), w}, applied(back))
 	grad.Outputs = func(v tensors) tensors {
-		dx, dw, _ := ref.LinearGrad(v[0].Reshape(c.B*c.S, in), v[2], turned(v[1], ref.RoPEGrad).Reshape(c.B*c.S, heads*dim))
+		dx, dw, _ := ref.LinearGrad(v[0].Reshape(c.B*c.S, in), v[2], rotated(v[1], ref.RoPEGrad).Reshape(c.B*c.S, heads*dim))
 		return results(dx.Reshape(c.B, c.S, in), dw)
 	}
 	return []Case{rope, linears, grad}

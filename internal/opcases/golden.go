@@ -16,9 +16,9 @@ func ParamsOf(c testutil.Config) ops.Params {
 	return ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window}
 }
 
-// CompareChoice compares chosen blocks with those of a golden. Those of a golden that is not built in may differ where scores tie within
-// tolerance, as in CheckChoice: equal scores, summed in another order, need not be equal.
-func CompareChoice(t testing.TB, g testutil.Golden, got []int32, tolerance float64) {
+// CompareSelection compares selected blocks with those of a golden. Those of a golden that is not built in may differ where scores tie within
+// tolerance, as in CheckSelection: equal scores, summed in another order, need not be equal.
+func CompareSelection(t testing.TB, g testutil.Golden, got []int32, tolerance float64) {
 	t.Helper()
 	want := g.I32(t, "idx")
 	if g.BuiltIn || slices.Equal(got, want) {
@@ -28,8 +28,8 @@ func CompareChoice(t testing.TB, g testutil.Golden, got []int32, tolerance float
 	p := ParamsOf(g.Config)
 	tensor := func(name string) *ref.Tensor { return ref.From(g.F64(t, name), g.Shape(t, name)...) }
 	q, kc := tensor("q"), ref.CompressMean(tensor("k_cmp"), p.BlockLen, p.Stride)
-	_, err := CheckChoice(p, q, kc, want, 1e-12)
-	require.NoError(t, err, "the golden's own choice")
-	_, err = CheckChoice(p, q, kc, got, tolerance)
+	_, err := CheckSelection(p, q, kc, want, 1e-12)
+	require.NoError(t, err, "the golden's own selection")
+	_, err = CheckSelection(p, q, kc, got, tolerance)
 	require.NoError(t, err)
 }

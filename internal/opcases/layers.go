@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Layers returns the cases of all ops except attention. Sizes are one, odd, and around the boundaries of blocks and vectors. At
+// Layers returns the cases of all ops except attention. Dims are one, odd, and around the boundaries of blocks and vectors. At
 // least one case of each op is so large that several workers share it.
 func Layers() []Case {
 	return slices.Concat(activations(), adds(), linears(), linearGroups(), surroundedLinears(), ropes(), norms(), embeddings(), losses(), compressions(), gatedSums())
@@ -20,8 +20,8 @@ func Layers() []Case {
 
 func named(name string, a any) string { return fmt.Sprintf("%s %v", name, a) }
 
-// sizeOf returns the size of a case whose largest input has the given number of elements.
-func sizeOf(elements int) Size {
+// costOf returns the cost of a case whose largest input has the given number of elements.
+func costOf(elements int) Cost {
 	switch {
 	case elements > 1<<20:
 		return Huge
@@ -43,7 +43,7 @@ func results(list ...*ref.Tensor) tensors { return list }
 
 // unary returns a case of an op with one input: y = f(x), dx = grad(x, dy).
 func unary(name string, x Array, build func(x *G.Node) (*G.Node, error), f func(x *ref.Tensor) *ref.Tensor, grad func(x, dy *ref.Tensor) *ref.Tensor) Case {
-	return Case{Name: name, Inputs: []Array{x}, Size: sizeOf(len(x.Floats)),
+	return Case{Name: name, Inputs: []Array{x}, Cost: costOf(len(x.Floats)),
 		Build:     func(in []*G.Node) (*G.Node, error) { return build(in[0]) },
 		Outputs:   func(in tensors) tensors { return results(f(in[0])) },
 		Gradients: func(in tensors, dy *ref.Tensor) tensors { return results(grad(in[0], dy)) }}
@@ -75,7 +75,7 @@ func adds() (list []Case) {
 		{1, []int{3, 5}}, {2, []int{1}}, {2, []int{2, 3, 5}}, {5, []int{2, 7}}, {8, []int{1000}}, {9, []int{1029}}, {17, []int{29}}, {20, []int{2, 3, 5}},
 		{3, []int{2, 20001}},
 	} {
-		x := Case{Name: named("add", c), Size: sizeOf(total(c.shape)),
+		x := Case{Name: named("add", c), Cost: costOf(total(c.shape)),
 			Build:     func(in []*G.Node) (*G.Node, error) { return ops.Add(in...) },
 			Outputs:   func(in tensors) tensors { return results(ref.Add(in[0], in[1:]...)) },
 			Gradients: func(in tensors, dy *ref.Tensor) tensors { return slices.Repeat(results(dy), len(in)) }}
@@ -113,7 +113,7 @@ func linears() (list []Case) {
 		{x: []int{3, 1100, 8}, out: 16, in: 8, want: []int{3, 1100, 16}, bias: true},
 	} {
 		rows := total(c.x) / c.in
-		x := Case{Name: fmt.Sprintf("linear %v [%d,%d] heads %d bias %v", c.x, c.out, c.in, c.heads, c.bias), Size: sizeOf(total(c.x)),
+		x := Case{Name: fmt.Sprintf("linear %v [%d,%d] heads %d bias %v", c.x, c.out, c.in, c.heads, c.bias), Cost: costOf(total(c.x)),
 			Inputs: []Array{Normal("x", 1, c.x...), Normal("w", 2, c.out, c.in)},
 			Build: func(in []*G.Node) (*G.Node, error) {
 				var opts []ops.LinearOption
@@ -157,9 +157,9 @@ func linears() (list []Case) {
 // linearGroups returns cases of linear layers that share an input [B,S,in], as one op, and of their gradients.
 func linearGroups() (list []Case) {
 	type layer struct {
-		heads, dim   int
-		bias, turned bool
-		terms        int // number of terms of dy
+		heads, dim    int
+		bias, rotated bool
+		terms         int // number of terms of dy
 	}
 	rope := ops.RoPEOp{Base: 100, Start: 5}
 	back := rope
@@ -185,8 +185,8 @@ func linearGroups() (list []Case) {
 			for j := range l.terms {
 				dys = append(dys, Normal(fmt.Sprint("dy", i, " ", j), uint64(50+10*i+j), c.B, c.S, l.heads, l.dim))
 			}
-			forward.Heads[i], forward.Bias[i], forward.Turned[i] = l.heads, l.bias, l.turned
-			backward.Terms[i], backward.Turned[i] = l.terms, l.turned
+			forward.Heads[i], forward.Bias[i], forward.Rotated[i] = l.heads, l.bias, l.rotated
+			backward.Terms[i], backward.Rotated[i] = l.terms, l.rotated
 		}
 		outputs := func(in tensors) (ys tensors) {
 			biases := in[1+len(ws):]
@@ -196,7 +196,7 @@ func linearGroups() (list []Case) {
 					bias, biases = biases[0], biases[1:]
 				}
 				y := ref.Linear(in[0], in[1+i], bias).Reshape(c.B, c.S, l.heads, l.dim)
-				if l.turned {
+				if l.rotated {
 					y = ref.RoPE(y, rope.Base, rope.Start)
 				}
 				ys = append(ys, y)
@@ -207,7 +207,7 @@ func linearGroups() (list []Case) {
 			x, dys, ws, grads := in[0].Reshape(rows, c.in), in[1:1+len(dys)], in[1+len(dys):], results(ref.New(rows, c.in))
 			for i, l := range c.layers {
 				dy := ref.Add(ref.New(c.B, c.S, l.heads, l.dim), dys[:l.terms]...)
-				if dys = dys[l.terms:]; l.turned {
+				if dys = dys[l.terms:]; l.rotated {
 					dy = ref.RoPEGrad(dy, rope.Base, rope.Start)
 				}
 				dx, dw, _ := ref.LinearGrad(x, ws[i], dy.Reshape(rows, l.heads*l.dim))
@@ -219,11 +219,11 @@ func linearGroups() (list []Case) {
 		}
 		weights := backward
 		weights.WeightsOnly = true
-		size := sizeOf(rows * max(c.in, c.layers[0].heads*c.layers[0].dim))
+		cost := costOf(rows * max(c.in, c.layers[0].heads*c.layers[0].dim))
 		list = append(list,
-			Case{Name: named("linears", c), Inputs: slices.Concat([]Array{x}, ws, biases), Build: apply(forward), Outputs: outputs, Size: size},
-			Case{Name: named("gradient of linears", c), Inputs: slices.Concat([]Array{x}, dys, ws), Build: apply(backward), Outputs: gradients, Size: size},
-			Case{Name: named("weights of linears", c), Inputs: slices.Concat([]Array{x}, dys), Build: apply(weights), Size: size,
+			Case{Name: named("linears", c), Inputs: slices.Concat([]Array{x}, ws, biases), Build: apply(forward), Outputs: outputs, Cost: cost},
+			Case{Name: named("gradient of linears", c), Inputs: slices.Concat([]Array{x}, dys, ws), Build: apply(backward), Outputs: gradients, Cost: cost},
+			Case{Name: named("weights of linears", c), Inputs: slices.Concat([]Array{x}, dys), Build: apply(weights), Cost: cost,
 				Outputs: func(in tensors) tensors { return gradients(slices.Concat(in, Tensors(ws)))[1:] }})
 	}
 	return list
@@ -253,12 +253,12 @@ func norms() (list []Case) {
 		{1, 1}, {2, 3, 7}, {31, 7}, {63, 2}, {64, 2}, {65, 2}, {33, 64}, {1, 130, 33}, {3, 2, 2, 5}, {200, 301}, {2, 17000}, {300, 512}, {70, 768}, {40, 1000},
 		{65, 1024}, {5, 4100}, {3, 12000}, {9000, 96},
 	} {
-		list = append(list, Case{Name: named("rms norm", shape), Size: sizeOf(total(shape)),
+		list = append(list, Case{Name: named("rms norm", shape), Cost: costOf(total(shape)),
 			Inputs:    []Array{Normal("x", 1, shape...), Normal("weight", 2, shape[len(shape)-1])},
 			Build:     func(in []*G.Node) (*G.Node, error) { return ops.RMSNorm(in[0], in[1], eps) },
 			Outputs:   func(in tensors) tensors { return results(ref.RMSNorm(in[0], in[1], eps)) },
 			Gradients: func(in tensors, dy *ref.Tensor) tensors { return results(ref.RMSNormGrad(in[0], in[1], dy, eps)) },
-		}, Case{Name: named("gradient of rms norm with add", shape), Size: sizeOf(total(shape)),
+		}, Case{Name: named("gradient of rms norm with add", shape), Cost: costOf(total(shape)),
 			Inputs: []Array{Normal("x", 1, shape...), Normal("weight", 2, shape[len(shape)-1]), Normal("dy", 3, shape...), Normal("residual", 4, shape...)},
 			Build:  apply(ops.RMSNormGradAddOp{Eps: eps}),
 			Outputs: func(in tensors) tensors {
@@ -284,7 +284,7 @@ func embeddings() (list []Case) {
 				ids.Ints[i] = int32(c.V / 2)
 			}
 		}
-		list = append(list, Case{Name: named("embedding", c), Inputs: []Array{Normal("weight", 1, c.V, c.dim), ids}, Size: sizeOf(c.V * c.dim),
+		list = append(list, Case{Name: named("embedding", c), Inputs: []Array{Normal("weight", 1, c.V, c.dim), ids}, Cost: costOf(c.V * c.dim),
 			Build:     func(in []*G.Node) (*G.Node, error) { return ops.Embedding(in[0], in[1]) },
 			Outputs:   func(in tensors) tensors { return results(ref.Embedding(in[0], ids.Ints).Reshape(c.B, c.S, c.dim)) },
 			Gradients: func(_ tensors, dy *ref.Tensor) tensors { return results(ref.EmbeddingGrad(dy, ids.Ints, c.V), nil) }})
@@ -307,7 +307,7 @@ func losses() (list []Case) {
 			}
 		}
 		shape := append(slices.Clone(c.rows), c.V)
-		list = append(list, Case{Name: named("cross entropy", c), Inputs: []Array{normalTimes(8, "logits", 1, shape...), targets}, Size: sizeOf(total(shape)),
+		list = append(list, Case{Name: named("cross entropy", c), Inputs: []Array{normalTimes(8, "logits", 1, shape...), targets}, Cost: costOf(total(shape)),
 			Build: func(in []*G.Node) (*G.Node, error) { return ops.CrossEntropy(in[0], in[1]) },
 			Outputs: func(in tensors) tensors {
 				return results(ref.From([]float64{ref.CrossEntropy(in[0], targets.Ints)}), ref.LogSumExp(in[0]))
@@ -354,7 +354,7 @@ func compressions() (list []Case) {
 				func(x *G.Node) (*G.Node, error) { return ops.CompressMean(x, c.l, c.d) },
 				func(x *ref.Tensor) *ref.Tensor { return rows(ref.CompressMean(x, c.l, c.d)) },
 				func(_, dy *ref.Tensor) *ref.Tensor { return ref.CompressMeanGrad(blocks(dy), c.S, c.l, c.d) }),
-			Case{Name: named("compress mlp", c), Inputs: []Array{x, pe, w1, w2}, Size: sizeOf(len(x.Floats)),
+			Case{Name: named("compress mlp", c), Inputs: []Array{x, pe, w1, w2}, Cost: costOf(len(x.Floats)),
 				Build: func(in []*G.Node) (*G.Node, error) { return ops.CompressMLP(in[0], in[1], in[2], in[3], c.l, c.d) },
 				Outputs: func(in tensors) tensors {
 					return results(rows(ref.CompressMLP(in[0], c.l, c.d, in[1], in[2], in[3])), nil)
@@ -378,7 +378,7 @@ func gatedSums() (list []Case) {
 				}
 				return in[0]
 			}
-			x := Case{Name: named(op.Name(), c), Inputs: []Array{Normal("gates", 1, c.B, c.S, c.H, c.n)}, Size: sizeOf(c.B * c.S * c.H * c.dv),
+			x := Case{Name: named(op.Name(), c), Inputs: []Array{Normal("gates", 1, c.B, c.S, c.H, c.n)}, Cost: costOf(c.B * c.S * c.H * c.dv),
 				Build:   func(in []*G.Node) (*G.Node, error) { return ops.Apply(op, in...) },
 				Outputs: func(in tensors) tensors { return results(ref.GatedSum(gates(in), in[1:]...)) },
 				Gradients: func(in tensors, dy *ref.Tensor) tensors {

@@ -22,16 +22,16 @@ func surroundedLinears() (list []Case) {
 		norm     bool
 		layers   []layer
 	}{
-		{1, 1, true, []layer{{1, false, ops.NoActivation}}},
-		{2, 13, true, []layer{{9, true, ops.WithSiLU}, {3, false, ops.NoActivation}, {17, true, ops.WithSigmoid}}},
-		{16, 40, true, []layer{{8, false, ops.NoActivation}, {31, false, ops.WithSiLU}}},
-		{9, 264, true, []layer{{24, false, ops.WithSiLU}}},
-		{1, 768, true, []layer{{5, true, ops.WithSiLU}, {16, false, ops.NoActivation}}},
-		{3, 2056, true, []layer{{12, false, ops.NoActivation}}}, // many chunks
-		{16, 64, false, []layer{{36, true, ops.WithSigmoid}}},
-		{17, 72, false, []layer{{36, true, ops.WithSigmoid}, {7, false, ops.WithSiLU}}}, // several blocks of rows
-		{64, 33, false, []layer{{20, true, ops.WithSiLU}, {4, false, ops.NoActivation}}},
-		{50, 1600, false, []layer{{18, false, ops.WithSiLU}}},
+		{1, 1, true, []layer{{1, false, ops.ActivationNone}}},
+		{2, 13, true, []layer{{9, true, ops.ActivationSiLU}, {3, false, ops.ActivationNone}, {17, true, ops.ActivationSigmoid}}},
+		{16, 40, true, []layer{{8, false, ops.ActivationNone}, {31, false, ops.ActivationSiLU}}},
+		{9, 264, true, []layer{{24, false, ops.ActivationSiLU}}},
+		{1, 768, true, []layer{{5, true, ops.ActivationSiLU}, {16, false, ops.ActivationNone}}},
+		{3, 2056, true, []layer{{12, false, ops.ActivationNone}}}, // many chunks
+		{16, 64, false, []layer{{36, true, ops.ActivationSigmoid}}},
+		{17, 72, false, []layer{{36, true, ops.ActivationSigmoid}, {7, false, ops.ActivationSiLU}}}, // several blocks of rows
+		{64, 33, false, []layer{{20, true, ops.ActivationSiLU}, {4, false, ops.ActivationNone}}},
+		{50, 1600, false, []layer{{18, false, ops.ActivationSiLU}}},
 	} {
 		op := ops.LinearsOp{}
 		x, ws, biases := Normal("x", 1, 1, c.rows, c.in), []Array{}, []Array{}
@@ -46,7 +46,7 @@ func surroundedLinears() (list []Case) {
 		if c.norm {
 			op.Norm, inputs = eps, append(inputs, Normal("weight", 50, c.in))
 		}
-		list = append(list, Case{Name: named("surrounded linears", c), Inputs: inputs, Build: apply(op), Size: sizeOf(c.rows * c.in),
+		list = append(list, Case{Name: named("surrounded linears", c), Inputs: inputs, Build: apply(op), Cost: costOf(c.rows * c.in),
 			Outputs: func(in tensors) (ys tensors) {
 				x, biases := in[0], in[1+len(ws):]
 				if c.norm {
@@ -59,9 +59,9 @@ func surroundedLinears() (list []Case) {
 					}
 					y := ref.Linear(x, in[1+i], bias).Reshape(1, c.rows, l.out)
 					switch l.activation {
-					case ops.WithSiLU:
+					case ops.ActivationSiLU:
 						y = ref.SiLU(y)
-					case ops.WithSigmoid:
+					case ops.ActivationSigmoid:
 						y = ref.Sigmoid(y)
 					}
 					ys = append(ys, y)

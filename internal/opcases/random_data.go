@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Input returns the bytes of an input of a valid call, in the type of o: finite numbers, or lists of chosen blocks.
+// Input returns the bytes of an input of a valid call, in the type of o: finite numbers, or lists of selected blocks.
 func (c RandomCall) Input(rng *rand.Rand, o ops.Operand) []byte {
 	if o.Dtype != tensor.Int32 {
 		return noise()[o.Dtype][rng.IntN(1000)*int(o.Dtype.Size()):][:o.Bytes()]
@@ -40,7 +40,7 @@ var noise = sync.OnceValue(func() map[tensor.Dtype][]byte {
 	}
 })
 
-// blocks returns lists of chosen blocks for the input "idx" of this shape: ascending, up to the query's own, padded with -1.
+// blocks returns lists of selected blocks for the input "idx" of this shape: ascending, up to the query's own, padded with -1.
 func (c RandomCall) blocks(rng *rand.Rand, shape tensor.Shape) []int32 {
 	n := shape[3]
 	idx := make([]int32, 0, shape.TotalSize())

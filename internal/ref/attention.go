@@ -91,7 +91,7 @@ func CompressedMask(l, d int) Mask {
 	return func(_, _, t, s int) bool { return s < NumVisible(t, l, d) }
 }
 
-// SelectedMask shows the tokens of the chosen selection blocks, up to the query's own. idx [B,S,Hkv,n] holds n block indices
+// SelectedMask shows the tokens of the selected blocks, up to the query's own. idx [B,S,Hkv,n] holds n block indices
 // for each query and group, n = len(idx) / (B*S*Hkv). Negative indices are padding. Order and repetition do not matter. The
 // mask does not keep idx.
 func SelectedMask(idx []int32, B, S, Hkv, lp int) Mask {

@@ -10,7 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestNSAMatchesGoldens: compression, the choice of blocks, each branch and the gated sum, and their gradients.
+// TestNSAMatchesGoldens: compression, the block selection, each branch and the gated sum, and their gradients.
 func TestNSAMatchesGoldens(t *testing.T) {
 	for _, g := range testutil.Goldens(t, testutil.Ops) {
 		t.Run(g.Name, func(t *testing.T) {
@@ -24,7 +24,7 @@ func TestNSAMatchesGoldens(t *testing.T) {
 			same("k_compressed", kc)
 			same("v_compressed", vc)
 			idx, score := ref.SelectBlocks(q, kc, c.BlockLen, c.Stride, c.SelBlock, c.TopN)
-			opcases.CompareChoice(t, g, idx, 1e-12)
+			opcases.CompareSelection(t, g, idx, 1e-12)
 			same("score", score)
 			idx = g.I32(t, "idx")
 			branches := []struct {

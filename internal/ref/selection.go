@@ -28,12 +28,12 @@ func FoldMatrix(S, l, d, lp int) *Tensor {
 	return m
 }
 
-// SelectBlocks chooses the selection blocks of every query and group: q [B,S,Hq,D], kc [B,Nc,Hkv,D] -> idx [B,S,Hkv,n],
+// SelectBlocks returns the selected blocks of every query and group: q [B,S,Hq,D], kc [B,Nc,Hkv,D] -> idx [B,S,Hkv,n],
 // ascending and padded with -1, and score [B,S,Hkv,Ns]. The score is each head's softmax over the compression blocks
 // that the query sees, folded onto selection blocks and summed over the heads of the group (equations 8 to 10).
-// The forced blocks are always chosen. The others are the blocks with the best scores among the remaining ones up to the
-// query's own; of equal scores the lower index wins. n is at least InitBlocks + LocalBlocks. No gradient flows through the
-// choice.
+// The forced blocks are always selected. The others are the blocks with the best scores among the remaining ones up to the
+// query's own; of equal scores the lower index wins. n is at least InitBlocks + LocalBlocks. No gradient flows
+// through the selection.
 func SelectBlocks(q, kc *Tensor, l, d, lp, n int) (idx []int32, score *Tensor) {
 	B, S, Hkv := q.Shape[0], q.Shape[1], kc.Shape[2]
 	fold := FoldMatrix(S, l, d, lp)
@@ -49,28 +49,28 @@ func SelectBlocks(q, kc *Tensor, l, d, lp, n int) (idx []int32, score *Tensor) {
 	for b := range B {
 		for t := range S {
 			for g := range Hkv {
-				idx = append(idx, choose(score.Row(b, t, g), t/lp, n)...)
+				idx = append(idx, selectOf(score.Row(b, t, g), t/lp, n)...)
 			}
 		}
 	}
 	return idx, score
 }
 
-// choose returns the n blocks of a query whose own block is own, ascending and padded with -1.
-func choose(score []float64, own, n int) []int32 {
-	var chosen, rest []int32
+// selectOf returns the n blocks of a query whose own block is own, ascending and padded with -1.
+func selectOf(score []float64, own, n int) []int32 {
+	var selected, rest []int32
 	for j := range int32(own + 1) {
 		if j < InitBlocks || int(j) > own-LocalBlocks {
-			chosen = append(chosen, j)
+			selected = append(selected, j)
 		} else {
 			rest = append(rest, j)
 		}
 	}
 	slices.SortStableFunc(rest, func(a, b int32) int { return cmp.Compare(score[b], score[a]) })
-	chosen = append(chosen, rest[:min(len(rest), n-len(chosen))]...)
-	slices.Sort(chosen)
-	for len(chosen) < n {
-		chosen = append(chosen, -1)
+	selected = append(selected, rest[:min(len(rest), n-len(selected))]...)
+	slices.Sort(selected)
+	for len(selected) < n {
+		selected = append(selected, -1)
 	}
-	return chosen
+	return selected
 }

@@ -17,11 +17,11 @@ import (
 
 // branches returns the cases of attention at one size, and block selection. It leaves out cases whose kernels another case
 // runs.
-func branches(t testing.TB, s opcases.AttentionSize, typ elemType) (attention []typedCase, selection typedCase) {
+func branches(t testing.TB, s opcases.AttentionCase, typ elemType) (attention []typedCase, selection typedCase) {
 	for _, c := range s.Cases() {
 		x, _ := withType(t, c, typ, aligned)
 		switch {
-		case c.Choice != nil:
+		case c.Selection != nil:
 			selection = x
 		case len(attention) < 4: // window, dense, compressed, selected
 			attention = append(attention, x)
@@ -191,7 +191,7 @@ func (x typedCase) checkSpoiled(t *testing.T, groups []spoiled, clean, got [5][]
 // compareSpoiledSelection puts a number that is not finite into a compressed key. Queries that do not see it must choose the same
 // blocks as before. The others must choose blocks that exist.
 func compareSpoiledSelection(t *testing.T, dev device, x typedCase) {
-	p := x.Choice
+	p := x.Selection
 	visible := ref.CompressedMask(p.BlockLen, p.Stride)
 	if x.Documents != nil {
 		visible = x.Documents.CompressedMask()
@@ -324,23 +324,23 @@ func (x typedCase) checkWeights(t *testing.T, dv []float64) {
 	}
 }
 
-func sized(B, S, Hq, Hkv, D, Dv, l, d, block, n, w int) opcases.AttentionSize {
-	return opcases.AttentionSize{
-		Sizes:  opcases.Sizes{B: B, S: S, Hq: Hq, Hkv: Hkv, D: D, Dv: Dv},
+func sized(B, S, Hq, Hkv, D, Dv, l, d, block, n, w int) opcases.AttentionCase {
+	return opcases.AttentionCase{
+		Dims:   opcases.NewDims(B, S, Hq, Hkv, D, Dv),
 		Params: ops.Params{BlockLen: l, Stride: d, SelectBlock: block, TopN: n, Window: w},
 	}
 }
 
 var (
 	// spoiledSizes have rows and keys in several tiles, for general kernels and those on tensor cores of both widths.
-	spoiledSizes = []opcases.AttentionSize{
+	spoiledSizes = []opcases.AttentionCase{
 		sized(2, 70, 2, 2, 8, 16, 8, 4, 64, 3, 20), sized(2, 67, 3, 1, 16, 8, 8, 4, 16, 3, 33), sized(1, 40, 3, 1, 72, 128, 4, 2, 32, 3, 40),
 		sized(1, 40, 3, 1, 72, 128, 4, 2, 64, 3, 40),
 		sized(1, 385, 1, 1, 8, 16, 8, 4, 64, 3, 20), // lists of few of the blocks
 		sized(1, 67, 2, 1, 192, 128, 8, 4, 64, 3, 20), sized(1, 385, 1, 1, 136, 8, 8, 4, 64, 3, 20),
 	}
 	// logitSizes have dims whose square root is a power of two and others.
-	logitSizes = []opcases.AttentionSize{
+	logitSizes = []opcases.AttentionCase{
 		sized(1, 40, 2, 1, 96, 16, 8, 4, 64, 3, 20), sized(1, 37, 3, 1, 64, 64, 8, 4, 16, 3, 11), sized(1, 33, 2, 1, 80, 72, 4, 2, 32, 3, 40),
 		sized(1, 33, 2, 1, 80, 72, 4, 2, 64, 3, 40),
 		sized(1, 385, 1, 1, 72, 8, 8, 4, 64, 3, 20), sized(1, 33, 2, 1, 192, 128, 8, 4, 64, 3, 20),

@@ -159,7 +159,7 @@ func (x *typedCase) expect(t testing.TB) {
 			add("gradient of "+x.Inputs[i].Name, x.plan.Grads[i], want)
 		}
 	}
-	if x.Type == kernels.F32 || x.Choice != nil {
+	if x.Type == kernels.F32 || x.Selection != nil {
 		return
 	}
 	naive := naiveOf(t, *x)
@@ -253,7 +253,7 @@ func (x typedCase) variants(t testing.TB, dev device) (list []variant) {
 // compare runs a case on dev, by all variants, against the oracle, and twice for the same bits.
 func (x typedCase) compare(t *testing.T, dev device) {
 	variants := dev.variants()[:1]
-	if x.Mask != nil || x.Choice != nil {
+	if x.Mask != nil || x.Selection != nil {
 		variants = x.variants(t, dev)
 	}
 	for i, v := range variants {
@@ -262,11 +262,11 @@ func (x typedCase) compare(t *testing.T, dev device) {
 			dev.otherOrder()
 			defer dev.otherOrder()
 			require.Equal(t, got, x.compute(t, dev, v), "another run has other bits")
-			if x.Choice != nil {
+			if x.Selection != nil {
 				q, kc := x.plan.Inputs[0].Tensor(), x.plan.Inputs[1].Tensor()
 				idx := decodeInts(got[x.plan.Out[0]])
-				others := testutil.Must(x.CheckChoice(q, kc, idx, 1e-5))(t)
-				require.LessOrEqual(t, others, len(idx)/x.Choice.TopN/100+1, "lists that differ from the oracle's")
+				others := testutil.Must(x.CheckSelection(q, kc, idx, 1e-5))(t)
+				require.LessOrEqual(t, others, len(idx)/x.Selection.TopN/100+1, "lists that differ from the oracle's")
 			}
 			for _, r := range x.results {
 				testutil.Within(t, r.name, x.floats(got, r.array), r.want.Data, r.tol)
@@ -278,7 +278,7 @@ func (x typedCase) compare(t *testing.T, dev device) {
 // compareAll compares cases on dev. It computes the expected results of several cases at once.
 func compareAll(t *testing.T, dev device, cases []typedCase) {
 	for x := range ahead(cases, func(x typedCase) typedCase {
-		if attention := x.Mask != nil || x.Choice != nil; !attention || !underSanitizer {
+		if attention := x.Mask != nil || x.Selection != nil; !attention || !underSanitizer {
 			x.expect(t)
 		}
 		return x
@@ -317,7 +317,7 @@ func TestOpsMatchOracleOnGPU(t *testing.T) { compareAll(t, openGPU(t), chosenCas
 
 // TestDocumentsMatchOracleOnGPU does the same for ops with documents.
 func TestDocumentsMatchOracleOnGPU(t *testing.T) {
-	compareAll(t, openGPU(t), chosenCases(t, opcases.Packed()))
+	compareAll(t, openGPU(t), chosenCases(t, opcases.DocumentCases()))
 }
 
 // chosenCases returns cases in all types and arrangements, those that NSA_CASES matches.
@@ -330,7 +330,7 @@ func chosenCases(t *testing.T, cases []opcases.Case) (list []typedCase) {
 				few := ofFewRows(x.spec())                     // with more rows the op runs as several ops
 				wide := strings.HasSuffix(c.Name, "[2 17000]") // norms of more than 16384 run on the host
 				require.Equal(t, wide && strings.Contains(c.Name, "rms norm"), !ok && !few, "kernels of %s", c.Name)
-				if ok && chosen.MatchString(x.String()) && (as == aligned || c.Mask == nil && c.Choice == nil) {
+				if ok && chosen.MatchString(x.String()) && (as == aligned || c.Mask == nil && c.Selection == nil) {
 					list = append(list, x)
 				}
 			}

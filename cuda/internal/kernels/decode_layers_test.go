@@ -67,10 +67,10 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 			ws = append(ws, w(kv, dim))
 		}
 		ws = append(ws, w(dim, dim), w(hidden))
-		ys := normed(ops.LinearsOp{Bias: [ops.MaxLinears]bool{true}, Activation: [ops.MaxLinears]ops.Activation{ops.WithSiLU}}, x, ws...)
+		ys := normed(ops.LinearsOp{Bias: [ops.MaxLinears]bool{true}, Activation: [ops.MaxLinears]ops.Activation{ops.ActivationSiLU}}, x, ws...)
 		z := room(tensor.Float32, dim)
 		d.add(ops.LinearAddOp{}, []arg{ys[7], w(dim, dim), x}, []arg{z}, 1)
-		up := normed(ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{ops.WithSiLU}}, z, w(4*dim, dim))
+		up := normed(ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{ops.ActivationSiLU}}, z, w(4*dim, dim))
 		y := room(tensor.Float32, dim)
 		d.add(ops.LinearAddOp{}, []arg{up[0], w(dim, 4*dim), z}, []arg{y}, 1)
 		d.x = append(d.x, y)
@@ -203,7 +203,7 @@ func TestFewRowsPlans(t *testing.T) {
 		{h200, 64, 768, false, true, "nsa_linear_rows_bf16", kernels.Dim{X: 7, Y: 2, Z: 1}},
 		{h200, 65, 768, false, true, "", kernels.Dim{}},
 	} {
-		op := ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{ops.WithSiLU}}
+		op := ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{ops.ActivationSiLU}}
 		in := []ops.Operand{operand(ops.BFloat16, x.rows, 1, x.k), operand(ops.BFloat16, 33, x.k), operand(ops.BFloat16, 64, x.k)}
 		constant := []bool{false, x.constant, x.constant}
 		if x.norm {

@@ -66,8 +66,8 @@ func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op ops.DecodeOp, 
 // weightsOf are the parameters of the gates' layer and of the compression, the last inputs before the cache.
 func weightsOf(c opcases.Decoding) []*ref.Tensor { return append(c.GateLayer(), c.Phi()...) }
 
-// storesBranch reports whether keys and values of a branch are inputs; dense attention counts as the first branch.
-func storesBranch(k ops.KVCache, i int) bool { return k.Stores(1<<i) || k.Dense() && i == 0 }
+// storesBranch reports whether keys and values of a branch are inputs. Those of dense attention are the window's.
+func storesBranch(k ops.KVCache, i int) bool { return ops.DecodeOp{Cache: k}.Inputs().K[i] >= 0 }
 
 // decoding is an op of a case on a device. At first its cache is all NaN except for the counters.
 type decoding struct {
@@ -413,7 +413,7 @@ func TestDecodePolicy(t *testing.T) {
 			continue
 		}
 		op, site := decodingOp(t, c, elemTypes[1])
-		for branch, policy := range map[ops.Branches]graph.Policy{
+		for branch, policy := range map[ops.Branch]graph.Policy{
 			ops.Compressed: {Compressed: general}, ops.Selected: {Selected: general}, ops.Window: {Window: general},
 		} {
 			site.Policy = policy

@@ -31,7 +31,7 @@ func attentionOf(cases []typedCase) (attention []typedCase, selection typedCase)
 		switch {
 		case x.Mask != nil:
 			attention = append(attention, x)
-		case x.Choice != nil:
+		case x.Selection != nil:
 			selection = x
 		}
 	}
@@ -51,13 +51,13 @@ func randomLengths(rng *rand.Rand, B, S, block int) (lengths []int) {
 
 // packedSizes are for general kernels and those on tensor cores, of both widths and wider ones.
 var packedSizes = []struct {
-	opcases.Sizes
+	opcases.Dims
 	ops.Params
 }{
-	{opcases.Sizes{B: 2, S: 150, Hq: 4, Hkv: 2, D: 8, Dv: 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}},
-	{opcases.Sizes{B: 1, S: 260, Hq: 3, Hkv: 1, D: 72, Dv: 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 100}},
-	{opcases.Sizes{B: 2, S: 99, Hq: 3, Hkv: 1, D: 6, Dv: 7}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 6, TopN: 4, Window: 33}},
-	{opcases.Sizes{B: 1, S: 220, Hq: 2, Hkv: 2, D: 192, Dv: 128}, ops.Params{BlockLen: 16, Stride: 16, SelectBlock: 128, TopN: 3, Window: 64}},
+	{opcases.Dims{B: 2, S: 150, Hq: 4, Hkv: 2, D: 8, Dv: 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}},
+	{opcases.Dims{B: 1, S: 260, Hq: 3, Hkv: 1, D: 72, Dv: 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 100}},
+	{opcases.Dims{B: 2, S: 99, Hq: 3, Hkv: 1, D: 6, Dv: 7}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 6, TopN: 4, Window: 33}},
+	{opcases.Dims{B: 1, S: 220, Hq: 2, Hkv: 2, D: 192, Dv: 128}, ops.Params{BlockLen: 16, Stride: 16, SelectBlock: 128, TopN: 3, Window: 64}},
 }
 
 // TestRandomDocumentsOnGPU: each document has the results of its own run, as the oracle gives them, in 200 random packings.
@@ -68,7 +68,7 @@ func randomDocuments(t *testing.T, dev device, tries int, sizes ...int) {
 	rng := rand.New(rand.NewPCG(17, 1))
 	for i := range tries {
 		c := packedSizes[sizes[i%len(sizes)]]
-		list := opcases.OfDocuments(c.Sizes, c.Params, randomLengths(rng, c.B, c.S, c.BlockLen), opcases.Small)
+		list := opcases.CasesOfDocuments(c.Dims, c.Params, randomLengths(rng, c.B, c.S, c.BlockLen), opcases.Small)
 		compareAll(t, dev, packedCases(t, elemTypes[i/len(sizes)%len(elemTypes)], list))
 	}
 }
@@ -82,7 +82,7 @@ func onPackedSizes(t *testing.T, types []elemType, f func(t *testing.T, attentio
 	for i, c := range packedSizes {
 		for j, typ := range types {
 			if c.B = 1; len(types) == 1 || (i+j)%2 == 0 {
-				attention, selection := attentionOf(packedCases(t, typ, opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
+				attention, selection := attentionOf(packedCases(t, typ, opcases.CasesOfDocuments(c.Dims, c.Params, lengthsOf(c.S), opcases.Small)))
 				f(t, attention, selection)
 			}
 		}
@@ -110,7 +110,7 @@ func TestDocumentsOfLargeLogitsOnGPU(t *testing.T) {
 func TestRowsThatTakeDocuments(t *testing.T) {
 	c := packedSizes[1]
 	taken := map[string][]string{}
-	for _, x := range packedCases(t, bf16, opcases.OfDocuments(c.Sizes, c.Params, []int{150, 110}, opcases.Small)) {
+	for _, x := range packedCases(t, bf16, opcases.CasesOfDocuments(c.Dims, c.Params, []int{150, 110}, opcases.Small)) {
 		for _, call := range x.plan.Calls {
 			name := call.Spec.Name()
 			if taken[name] != nil {
@@ -120,8 +120,8 @@ func TestRowsThatTakeDocuments(t *testing.T) {
 				_, err := planOf(h200, entry, call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
 				if err == nil {
 					taken[name] = append(taken[name], entry)
-				} else if entry != "cuda" && (x.Mask != nil || x.Choice != nil) {
-					wantRefusal(t, name, err, graph.ReasonSequences)
+				} else if entry != "cuda" && (x.Mask != nil || x.Selection != nil) {
+					wantRefusal(t, name, err, graph.ReasonDocuments)
 				}
 			}
 		}

@@ -116,7 +116,7 @@ func (e *Entry) HasProducts(op any, s graph.Site) bool {
 func (e *Entry) builder(gpu GPU, library Library, s graph.Site) *Builder {
 	b := NewBuilder(gpu, library, s)
 	if e.Storage.packed(s) {
-		i := slices.IndexFunc(b.In, func(o Operand) bool { return ops.Packed([]ops.Operand{o.Operand}) })
+		i := slices.IndexFunc(b.In, func(o Operand) bool { return ops.HasDocuments([]ops.Operand{o.Operand}) })
 		b.Documents = b.In[i].Ref
 		b.In = slices.Delete(b.In, i, i+1)
 	}
@@ -125,7 +125,7 @@ func (e *Entry) builder(gpu GPU, library Library, s graph.Site) *Builder {
 
 // packed reports whether the entry takes a table of documents and the site has one.
 func (t Storage) packed(s graph.Site) bool {
-	return strings.Contains(string(t), "d") && ops.Packed(s.In)
+	return strings.Contains(string(t), "d") && ops.HasDocuments(s.In)
 }
 
 // Plan checks the site by s.Check and the entry's Storage, and builds the launches of op. s.Spec is op, or nil if op is no Spec. If
@@ -178,8 +178,8 @@ const maxElements = 1 << 56
 
 // check refuses a site whose operands do not have the types of t. It returns the type of the operands with a t or an h.
 func (t Storage) check(s graph.Site) (Type, error) {
-	if s.Spec != nil && ops.Packed(s.In) && !t.packed(s) {
-		return 0, graph.Refuse(graph.ReasonSequences, "no kernel for packed documents")
+	if s.Spec != nil && ops.HasDocuments(s.In) && !t.packed(s) {
+		return 0, graph.Refuse(graph.ReasonDocuments, "no kernel for packed documents")
 	}
 	in, out, ok := t.letters(s)
 	if !ok && len(s.In) > 0 && s.In[0].Dtype == tensor.Float64 {

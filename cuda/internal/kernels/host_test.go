@@ -170,8 +170,8 @@ func (preferredHost) variants() []variant { return mmaHost{}.variants()[2:] }
 // same kernels it leaves one out: dense attention is a window of S, and the lists of the selected branch have a second case without
 // visible keys.
 func attentionOnHost(t *testing.T, dev device, most int, types ...elemType) (list []typedCase) {
-	for i, s := range opcases.AttentionSizes() {
-		if s.B*s.Hq*s.S*s.S*(s.D+s.Dv) > most || s.Size != opcases.Small {
+	for i, s := range opcases.AttentionCases() {
+		if s.B*s.Hq*s.S*s.S*(s.D+s.Dv) > most || s.Cost != opcases.Small {
 			continue
 		}
 		cases := slices.DeleteFunc(s.Cases(), func(c opcases.Case) bool {
@@ -185,7 +185,7 @@ func attentionOnHost(t *testing.T, dev device, most int, types ...elemType) (lis
 			}
 		}
 		if len(taken) < len(cases) {
-			taken = slices.DeleteFunc(taken, func(x typedCase) bool { return x.Choice == nil })
+			taken = slices.DeleteFunc(taken, func(x typedCase) bool { return x.Selection == nil })
 		}
 		list = append(list, taken...)
 	}
@@ -215,7 +215,7 @@ func isWide(D, Dv int) bool { return max(D, Dv) > 128 }
 func TestLayersMatchOracleOnHost(t *testing.T) {
 	var list []typedCase
 	for i, c := range opcases.Layers() {
-		if c.Size != opcases.Small {
+		if c.Cost != opcases.Small {
 			continue
 		}
 		for j, s := range elemTypes {
@@ -232,14 +232,14 @@ func TestLayersMatchOracleOnHost(t *testing.T) {
 func TestDocumentsMatchOracleOnHost(t *testing.T) {
 	h := hostDevice(t)
 	fast := device(mmaHost{h})
-	for i, c := range opcases.Packed() {
-		if c.Size != opcases.Small {
+	for i, c := range opcases.DocumentCases() {
+		if c.Cost != opcases.Small {
 			continue
 		}
 		if x, ok := withType(t, c, elemTypes[i%len(elemTypes)], aligned); ok {
 			compareAll(t, h, []typedCase{x})
 		}
-		if c.Mask == nil && c.Choice == nil {
+		if c.Mask == nil && c.Selection == nil {
 			continue
 		}
 		x, _ := withType(t, c, elemTypes[1+i%2], aligned)
@@ -258,7 +258,7 @@ func TestDocumentsOfNaNAndInfOnHost(t *testing.T) {
 	h, c := hostDevice(t), packedSizes[0]
 	c.B = 1
 	for i, dev := range []device{h, mmaHost{h}} {
-		attention, selection := attentionOf(packedCases(t, elemTypes[1+i], opcases.OfDocuments(c.Sizes, c.Params, lengthsOf(c.S), opcases.Small)))
+		attention, selection := attentionOf(packedCases(t, elemTypes[1+i], opcases.CasesOfDocuments(c.Dims, c.Params, lengthsOf(c.S), opcases.Small)))
 		compareSpoiled(t, dev, attention, []int{33, c.S / 2, c.S - 1})
 		compareSpoiledSelection(t, dev, selection)
 	}
@@ -269,7 +269,7 @@ func TestFewRowsMatchOracleOnHost(t *testing.T) {
 	dev := fewHost{hostDevice(t)}
 	var list []typedCase
 	for i, c := range opcases.Layers() {
-		if x, ok := withType(t, c, elemTypes[1+i%2], arrangement(i/2%3)); ok && c.Size == opcases.Small && x.takesFew(t) {
+		if x, ok := withType(t, c, elemTypes[1+i%2], arrangement(i/2%3)); ok && c.Cost == opcases.Small && x.takesFew(t) {
 			list = append(list, x)
 		}
 	}
@@ -310,7 +310,7 @@ func TestMatmulMatchesOracleOnHost(t *testing.T) {
 
 // onHosts runs f at each size on the kernels on tensor cores, or at wide dims on an H200's, and on the general kernels, with the
 // types in turn. The general kernels skip sizes that are only for other kernels: wide dims, and lists of few of the blocks.
-func onHosts(t *testing.T, sizes []opcases.AttentionSize, f func(t *testing.T, dev device, attention []typedCase, selection typedCase)) {
+func onHosts(t *testing.T, sizes []opcases.AttentionCase, f func(t *testing.T, dev device, attention []typedCase, selection typedCase)) {
 	h := hostDevice(t)
 	for i, size := range sizes {
 		var fast device = mmaHost{h}

@@ -91,8 +91,8 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 			}
 		}
 	}
-	cases := slices.DeleteFunc(opcases.Layers(), func(c opcases.Case) bool { return c.Size == opcases.Huge })
-	cases = append(cases, slices.DeleteFunc(opcases.Packed(), func(c opcases.Case) bool { return c.Size == opcases.Huge })...)
+	cases := slices.DeleteFunc(opcases.Layers(), func(c opcases.Case) bool { return c.Cost == opcases.Huge })
+	cases = append(cases, slices.DeleteFunc(opcases.DocumentCases(), func(c opcases.Case) bool { return c.Cost == opcases.Huge })...)
 	for _, dims := range [][2]int{{64, 64}, {128, 128}, {192, 128}, {192, 192}, {256, 128}, {256, 192}} {
 		for block, n := range map[int]int{16: 20, 32: 10, 64: 4, 128: 4} { // entries of a list by block size; with 64, less than half of the blocks
 			s := sized(1, 600, 4, 2, dims[0], dims[1], 32, 16, block, n, 100)
@@ -104,7 +104,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		for _, c := range cases {
 			x, ok := withType(t, c, s, aligned)
 			for _, call := range x.plan.Calls {
-				if site := (graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}); c.Mask != nil || c.Choice != nil {
+				if site := (graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}); c.Mask != nil || c.Selection != nil {
 					add(call.Spec, site, kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle)
 				} else if ok {
 					add(call.Spec, site)
@@ -181,7 +181,7 @@ func TestUnsupported(t *testing.T) {
 	of, f := operand, func(shape ...int) ops.Operand { return operand(tensor.Float32, shape...) }
 	type list = []ops.Operand
 	half, halfRow, f16 := of(ops.BFloat16, 3), of(ops.BFloat16, 1, 3), of(ops.Float16, 3)
-	turned := ops.LinearsOp{Turned: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}
+	rotated := ops.LinearsOp{Rotated: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}
 	q, lse := of(ops.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
 	for name, x := range map[string]struct {
 		op      ops.Spec
@@ -192,7 +192,7 @@ func TestUnsupported(t *testing.T) {
 		"two types":      {ops.SiLUOp{}, list{half}, list{f(3)}, graph.ReasonType},
 		"half to half":   {ops.CastOp{To: ops.Float16}, list{half}, list{f16}, graph.ReasonType},
 		"wide rotation":  {ops.RoPEOp{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)}, graph.ReasonShape},
-		"tokens of rows": {turned, list{f(1, 2, 3, 4), f(2, 4)}, list{f(1, 2, 3, 2)}, graph.ReasonShape},
+		"tokens of rows": {rotated, list{f(1, 2, 3, 4), f(2, 4)}, list{f(1, 2, 3, 2)}, graph.ReasonShape},
 		"wide norm":      {ops.RMSNormGradOp{Eps: 1}, list{f(1, 20000), f(20000), f(1, 20000)}, list{f(1, 20000), f(20000)}, graph.ReasonShape},
 		"branches":       {ops.GatedSumOp{}, append(list{f(1, 1, 1, 9)}, slices.Repeat(list{f(1, 1, 1, 1)}, 9)...), list{f(1, 1, 1, 1)}, graph.ReasonShape},
 		"weight of norm": {ops.RMSNormGradOp{Eps: 1}, list{halfRow, f(3), halfRow}, list{halfRow, f16}, graph.ReasonType},

@@ -209,15 +209,15 @@ func TestHalfBounds(t *testing.T) {
 	t.Parallel()
 	broken, all := 0, 0
 	cases := opcases.Layers()
-	for i, s := range opcases.AttentionSizes() {
-		if s.Size == opcases.Small && i%5 == 0 && (s.D >= 5 || s.S == 1) {
-			cases = append(cases, opcases.Branches(s.Sizes, s.Params)...)
+	for i, s := range opcases.AttentionCases() {
+		if s.Cost == opcases.Small && i%5 == 0 && (s.D >= 5 || s.S == 1) {
+			cases = append(cases, opcases.Branches(s.Dims, s.Params)...)
 		}
 	}
 	for _, c := range cases {
 		coarse, _ := withType(t, c, bf16, aligned)
 		fine, ok := withType(t, c, f16, aligned)
-		if !ok || c.Size != opcases.Small {
+		if !ok || c.Cost != opcases.Small {
 			continue
 		}
 		coarse.expect(t)

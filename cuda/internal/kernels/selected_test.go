@@ -23,7 +23,7 @@ import (
 
 // selectedSize is a size of selected attention, of documents if it has their lengths.
 type selectedSize struct {
-	opcases.Sizes
+	opcases.Dims
 	block, n int
 	lengths  []int
 }
@@ -260,9 +260,7 @@ func (s selectedSize) piecesOfTile(idx []int32, firsts []int, group, first, quer
 	return pieces
 }
 
-func tokens(B, S, Hq, Hkv, D, Dv int) opcases.Sizes {
-	return opcases.Sizes{B: B, S: S, Hq: Hq, Hkv: Hkv, D: D, Dv: Dv}
-}
+func tokens(B, S, Hq, Hkv, D, Dv int) opcases.Dims { return opcases.NewDims(B, S, Hq, Hkv, D, Dv) }
 
 var (
 	// listedSizes have lists of one entry and of more than a warp's lanes, and more blocks than a warp has words for.

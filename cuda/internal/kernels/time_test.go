@@ -61,7 +61,7 @@ func (g *gpu) time(t testing.TB, rounds int, steps ...func()) []float64 {
 // timeShape is the attention of one layer, bf16.
 type timeShape struct {
 	name string
-	opcases.AttentionSize
+	opcases.AttentionCase
 }
 
 var timeShapes = []timeShape{

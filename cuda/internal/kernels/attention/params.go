@@ -5,6 +5,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // params is AttentionParams of attention_index.cuh.
@@ -125,8 +126,7 @@ func (a problem) gradParams() *params {
 	if len(in) == 7 {
 		p.idx = in[3].Ref
 	}
-	last := len(in) - 1
-	oOrDelta, lse, dout := in[last-2], in[last-1], in[last]
+	oOrDelta, lse, dout := ops.GradInputs(in)
 	p.lse, p.dout = lse.Ref, dout.Ref
 	if len(oOrDelta.Shape) == 3 {
 		p.delta = oOrDelta.Ref

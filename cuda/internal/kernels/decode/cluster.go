@@ -51,7 +51,7 @@ func buildClusters(b *kernels.Builder, op ops.DecodeOp) error {
 		}
 	}
 	if p.pickSize > 0 {
-		share := kernels.CeilDiv(max(1, keys[compressed]), 16*c.blocks)*16 + 8 // keys of a block: Share of decode_cluster.cu
+		share := kernels.CeilDiv(max(1, keys[ops.Compressed]), 16*c.blocks)*16 + 8 // keys of a block: Share of decode_cluster.cu
 		if logits := 4 * int64(p.h) * share; class.runAtOnce(b.GPU, c, sequences, shared+logits) {
 			shared += logits
 		} else { // the logits go to global memory instead

@@ -27,16 +27,9 @@ func Entries() []kernels.Entry {
 	)
 }
 
-// The branches, as decode.cuh numbers them.
 const (
-	compressed = iota
-	selected
-	window
-	branches
-)
-
-const (
-	warps    = 4 // of a block
+	branches = ops.NumBranches // decode.cuh numbers them as package ops does
+	warps    = 4               // of a block
 	threads  = 32 * warps
 	maxPairs = 128 // of dims of a key
 )
@@ -215,13 +208,13 @@ func refOf(b *kernels.Builder, i int) kernels.Ref {
 func (p *decodeParams) setBranches(b *kernels.Builder, op ops.DecodeOp, context int64) (keys [branches]int64) {
 	c, at := op.Cache, op.Inputs()
 	if c.Dense() {
-		keys[window] = context
+		keys[ops.Window] = context
 	} else {
 		keys = [branches]int64{int64(ops.NumCompressed(int(context), c.BlockLen, c.Stride)), min(context, int64(c.TopN)*int64(c.SelectBlock)), int64(c.Window)}
-		p.maxCompressed = kernels.RoundUp(max(1, keys[compressed]), 16)
+		p.maxCompressed = kernels.RoundUp(max(1, keys[ops.Compressed]), 16)
 	}
-	for i := range branches {
-		if c.Has(1<<i) || c.Dense() && i == window {
+	for i := range ops.Branch(branches) {
+		if c.Has(i) || c.Dense() && i == ops.Window {
 			p.has |= 1 << i
 		}
 		if p.k[i], p.v[i] = refOf(b, at.K[i]), refOf(b, at.V[i]); at.K[i] >= 0 {
@@ -270,10 +263,10 @@ func step(b *kernels.Builder, op ops.DecodeOp, class productClass) error {
 	c, h := op.Cache, int64(p.h)
 	sequences := int64(c.Slots) * int64(c.KVHeads)
 	partsOfLaunch := max(1, int64(b.GPU.SMs)*class.blocksPerSM/sequences) // of a sequence, to fill the GPU
-	spanParts := p.cutParts(0, class.minPartKeys, partsOfLaunch, keys, compressed, window)
+	spanParts := p.cutParts(0, class.minPartKeys, partsOfLaunch, keys, ops.Compressed, ops.Window)
 	selectedParts := int64(0)
 	if c.Has(ops.Selected) {
-		selectedParts = p.cutParts(spanParts, class.minPartKeys, partsOfLaunch, keys, selected)
+		selectedParts = p.cutParts(spanParts, class.minPartKeys, partsOfLaunch, keys, ops.Selected)
 		p.logits = b.Work(sequences * h * p.maxCompressed * 4)
 	}
 	parts := spanParts + selectedParts
@@ -302,7 +295,7 @@ func step(b *kernels.Builder, op ops.DecodeOp, class productClass) error {
 
 // cutParts cuts the keys of the branches of a launch into about `wanted` parts, whose numbers begin with first. keys holds the most keys
 // of a sequence in each branch. cutParts returns the number of parts.
-func (p *decodeParams) cutParts(first, minPartKeys, wanted int64, keys [branches]int64, ofLaunch ...int) (parts int64) {
+func (p *decodeParams) cutParts(first, minPartKeys, wanted int64, keys [branches]int64, ofLaunch ...ops.Branch) (parts int64) {
 	total := int64(0)
 	for _, i := range ofLaunch {
 		total += keys[i]

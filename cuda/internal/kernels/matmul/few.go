@@ -95,7 +95,7 @@ func fewLinear(b *kernels.Builder, _ ops.LinearOp) error {
 
 func fewLinearSiLU(b *kernels.Builder, _ ops.LinearSiLUOp) error {
 	return launchFew(b, b.In[0], b.In[1:2], b.Out[:1], func(p *fewParams) {
-		if p.hidden, p.activation[0] = b.Out[1].Ref, int32(ops.WithSiLU); len(b.In) == 3 {
+		if p.hidden, p.activation[0] = b.Out[1].Ref, int32(ops.ActivationSiLU); len(b.In) == 3 {
 			p.bias[0] = b.In[2].Ref
 		}
 	})
@@ -115,18 +115,18 @@ func fewLinears(norm bool) func(*kernels.Builder, ops.LinearsOp) error {
 		switch {
 		case norm != (op.Norm != 0):
 			return graph.Refuse(graph.ReasonShape, "has a norm: %v, want %v", op.Norm != 0, norm)
-		case slices.Contains(op.Turned[:n], true):
+		case slices.Contains(op.Rotated[:n], true):
 			return graph.Refuse(graph.ReasonShape, "a result is rotated, which the kernel does not do")
 		}
-		return launchFew(b, b.In[0], b.In[1:1+n], b.Out, func(p *fewParams) {
-			rest := b.In[1+n:] // biases, then the norm's weight
+		x, ws, biases, gain := ops.SplitLinears(op, n, b.In)
+		return launchFew(b, x, ws, b.Out, func(p *fewParams) {
 			for i := range n {
 				if p.activation[i] = int32(op.Activation[i]); op.Bias[i] {
-					p.bias[i], rest = rest[0].Ref, rest[1:]
+					p.bias[i], biases = biases[0].Ref, biases[1:]
 				}
 			}
 			if norm {
-				p.gain, p.eps = rest[0].Ref, float32(op.Norm)
+				p.gain, p.eps = gain[0].Ref, float32(op.Norm)
 			}
 		})
 	}

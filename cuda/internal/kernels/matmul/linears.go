@@ -14,13 +14,12 @@ import (
 
 // linears adds x [rows,in], w_i [out_i,in], biases -> y_i [rows,out_i].
 func linears(b *kernels.Builder, op ops.LinearsOp) error {
-	n := len(b.Out)
 	if op.Norm != 0 || op.Activation != [ops.MaxLinears]ops.Activation{} {
 		return graph.Refuse(graph.ReasonShape, "has a norm or an activation, which a matrix product does not compute")
 	}
-	x, ws, biases := b.In[0], b.In[1:1+n], b.In[1+n:]
+	x, ws, biases, _ := ops.SplitLinears(op, len(b.Out), b.In)
 	in, size := ws[0].Dim(1), int64(b.Type.Bytes())
-	y := rows.Columns{Turned: op.Turned, RoPE: op.RoPE}
+	y := rows.Columns{Rotated: op.Rotated, RoPE: op.RoPE}
 	total := int64(0)
 	for i, w := range ws {
 		y.Parts = append(y.Parts, b.Out[i:i+1])
@@ -60,7 +59,7 @@ func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
 			return graph.Refuse(graph.ReasonType, "dx is %v, dw are %v and %v, want dx of %v and all dw of one type", dx.Dtype, dws[0].Dtype, dw.Dtype, b.Type)
 		}
 	}
-	dy := rows.Columns{Parts: dys, Turned: op.Turned, RoPE: op.RoPE}
+	dy := rows.Columns{Parts: dys, Rotated: op.Rotated, RoPE: op.RoPE}
 	total := int64(0)
 	for _, dw := range dws {
 		dy.Cols = append(dy.Cols, dw.Dim(0))

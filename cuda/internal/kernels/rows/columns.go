@@ -15,19 +15,20 @@ type columnsParams struct {
 	documents                 kernels.Ref
 	rows, seq, start          int64
 	log2Base                  float64
-	end, turned               [ops.MaxLinears]int32
+	end                       [ops.MaxLinears]int32
+	rotated                   [ops.MaxLinears]int32 `c:"turned"`
 	parts, dim, inverse, wide int32
 }
 
 // Columns is a matrix whose columns are those of several parts, side by side. Joint is [rows, sum of Cols], part i is [rows,...]
-// with Cols[i] columns, and all are of b.Type. Join sums the terms of a part. Both copies rotate the parts in Turned, [B,S,H,D] of
+// with Cols[i] columns, and all are of b.Type. Join sums the terms of a part. Both copies rotate the parts in Rotated, [B,S,H,D] of
 // one D, by RoPE.
 type Columns struct {
-	Joint  kernels.Ref
-	Parts  [][]kernels.Operand
-	Cols   []int64
-	Turned [ops.MaxLinears]bool
-	RoPE   ops.RoPEOp
+	Joint   kernels.Ref
+	Parts   [][]kernels.Operand
+	Cols    []int64
+	Rotated [ops.MaxLinears]bool
+	RoPE    ops.RoPEOp
 }
 
 // Split adds the copy of the joint matrix to its parts. It refuses sizes that the kernel does not take.
@@ -48,9 +49,9 @@ func (c Columns) argument(b *kernels.Builder) (*columnsParams, error) {
 		for t, x := range terms {
 			p.part[i][t] = x.Ref
 		}
-		p.end[i], p.turned[i] = int32(end), kernels.Flag(c.Turned[i])
+		p.end[i], p.rotated[i] = int32(end), kernels.Flag(c.Rotated[i])
 		size := c.Cols[i]
-		if c.Turned[i] {
+		if c.Rotated[i] {
 			if err := checkRoPE(part); err != nil {
 				return nil, err
 			}

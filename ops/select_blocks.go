@@ -18,12 +18,12 @@ import (
 // best scores among the remaining earlier blocks. Of equal scores the lower index wins. The score of a block is a weighted sum of
 // the probabilities that the compressed attention gives to the compression blocks, also summed over the heads of the group. The
 // weight of a compression block is the number of tokens that it shares with the block, divided by d (arXiv 2502.11089, equations
-// 8 to 12). The probabilities are recomputed from lse, a tile of queries at a time. No gradient flows through the choice.
+// 8 to 12). The probabilities are recomputed from lse, a tile of queries at a time. No gradient flows through the selection.
 //
 // It is an error if p is not valid, if kc has another number of rows than the compressed keys of S tokens, or if Hkv
 // does not divide Hq.
 func SelectBlocks(q, kc, lse *gorgonia.Node, p Params, opts ...Option) (*gorgonia.Node, error) {
-	return applyPacked(SelectBlocksOp{p}, p.BlockLen, p.Stride, opts, q, kc, lse)
+	return applyWithDocuments(SelectBlocksOp{p}, compressionBlocks{p.BlockLen, p.Stride}, opts, q, kc, lse)
 }
 
 // SelectBlocksOp is the Spec of SelectBlocks: q, kc, lse and optionally a table of documents -> idx.
@@ -60,7 +60,7 @@ func (op SelectBlocksOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindSelect[float32], bindSelect[float64])(k, op.Params, in, out)
 }
 
-// selector chooses blocks, for a tile of queries at a time.
+// selector selects blocks, for a tile of queries at a time.
 type selector[T cpu.Float] struct {
 	dims
 	topBlocks[T]
@@ -78,7 +78,7 @@ type selector[T cpu.Float] struct {
 func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	in, table := splitTable(in, 3)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[1].Shape)
-	a.sequences = sequencesOf(table, a.s, a.t, p.BlockLen, p.Stride)
+	a.sequences = sequencesOf(table, a.s, a.t, compressionBlocks{p.BlockLen, p.Stride})
 	keys := bindTranspose[T](k, a, in[1])
 	f := &selector[T]{
 		dims: a, topBlocks: topBlocks[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.s},
@@ -92,14 +92,14 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 		blocks: cpu.Scratch[int32](k, p.TopN),
 	}
 	f.stats = bindRowStats(k, a, f.mask, in[0], f.keys, in[2])
-	if f.choosesByScore(a.s-1) && a.s >= p.BlockLen {
+	if f.selectsByScore(a.s-1) && a.s >= p.BlockLen {
 		f.weights = foldWeights[T](p)
 	}
 	bindQueries(k, a, a.tileQueries, f.tile)
 }
 
-// choosesByScore reports whether query t has more than n blocks to choose from. Otherwise it gets all of them.
-func (f *selector[T]) choosesByScore(t int) bool { return t/f.SelectBlock >= f.TopN }
+// selectsByScore reports whether query t has more than n blocks to select from. Otherwise it gets all of them.
+func (f *selector[T]) selectsByScore(t int) bool { return t/f.SelectBlock >= f.TopN }
 
 // foldWeights returns the weights of the compression blocks j*l'/d - l/d + 1, ... in the score of selection block j: the number of
 // tokens that they share with it, divided by d. For l, d, l' = 32, 16, 64 the weights are 1, 2, 2, 2, 1.
@@ -112,17 +112,17 @@ func foldWeights[T cpu.Float](p Params) []T {
 	return w
 }
 
-// tile chooses the blocks of the queries [t0,t1) of a group.
+// tile selects the blocks of the queries [t0,t1) of a group.
 func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	probs := f.probs.Local(w)
-	if f.choosesByScore(t1 - 1) {
+	if f.selectsByScore(t1 - 1) {
 		f.sumProbs(probs, seq, g, t0, t1, w)
 	}
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
 	for t := t0; t < t1; t++ {
 		row := idx[((seq.b*f.s+seq.first+t)*f.hkv+g)*f.TopN:][:f.TopN]
 		_, visible := f.mask.keys(t)
-		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:visible], f.folded.Local(w), best, blocks)
+		f.selectBlocks(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:visible], f.folded.Local(w), best, blocks)
 	}
 }
 
@@ -155,15 +155,15 @@ func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Wo
 	}
 }
 
-// topBlocks chooses the selection blocks of one query.
+// topBlocks selects the selection blocks of one query.
 type topBlocks[T cpu.Float] struct {
 	Params
-	weights []T // see foldWeights; not needed if all blocks are chosen
+	weights []T // see foldWeights; not needed if all blocks are selected
 }
 
-// choose sets idx to the blocks of a query. own is the query's own block, probs the summed probabilities of the compression blocks
+// selectBlocks sets idx to the blocks of a query. own is the query's own block, probs the summed probabilities of the compression blocks
 // that the query sees. scores has room for all selection blocks, best and blocks for n.
-func (f *topBlocks[T]) choose(idx []int32, own int, probs, scores, best []T, blocks []int32) {
+func (f *topBlocks[T]) selectBlocks(idx []int32, own int, probs, scores, best []T, blocks []int32) {
 	if own < len(idx) { // all blocks
 		for j := range idx {
 			if idx[j] = int32(j); j > own {

@@ -1,11 +1,9 @@
 package ops
 
-import (
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
-)
+import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// sequence is a run of tokens that see no tokens outside it: a row of the batch, or a document in a row. A place in a sequence
-// counts from the sequence's first token or key. Keys are tokens, or compressed keys.
+// sequence is a row of the batch or, if rows hold documents, one document. Its tokens see no tokens outside it. A place in a
+// sequence counts from the sequence's first token or key. Keys are tokens, or compressed keys.
 type sequence struct {
 	b        int // row of the batch
 	first    int // place of its first token in the row
@@ -16,14 +14,17 @@ type sequence struct {
 
 // sequences are the sequences of all rows of a batch.
 type sequences struct {
-	rowS, rowT       int      // tokens and keys of a row
-	blockLen, stride int      // of compressed keys; 0 if keys are tokens
-	table            *cpu.Buf // table of documents; nil: each row is one sequence
+	compressionBlocks          // of the keys
+	rowS, rowT        int      // tokens and keys of a row
+	table             *cpu.Buf // table of documents; nil: each row is one sequence
 }
 
+// compressionBlocks are the sizes of the blocks that compressed keys stand for. The zero value means that keys are tokens.
+type compressionBlocks struct{ blockLen, stride int }
+
 // sequencesOf returns the sequences of rows of s tokens and t keys: the documents of the table, if there is one, or whole rows.
-func sequencesOf(table []Arg, s, t, blockLen, stride int) sequences {
-	x := sequences{rowS: s, rowT: t, blockLen: blockLen, stride: stride}
+func sequencesOf(table []Arg, s, t int, c compressionBlocks) sequences {
+	x := sequences{compressionBlocks: c, rowS: s, rowT: t}
 	if len(table) > 0 {
 		x.table = table[0].Buf
 	}

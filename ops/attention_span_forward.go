@@ -6,7 +6,7 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 type spanForward[T cpu.Float] struct {
 	dims
 	maskedSpan
-	minusInf     []T // -Inf: the scores of a chunk of keys that are not chosen; nil if blocks is nil
+	minusInf     []T // -Inf: the scores of a chunk of keys that are not selected; nil if blocks is nil
 	q, v, o, lse Arg
 	keys         transposed[T]
 	finiteVals   finiteTiles

@@ -9,13 +9,13 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 // for all keys, which are summed at the end. The scores are then computed once instead of twice, and the work is parallel over
 // queries instead of keys.
 //
-// A sequence with at least fewKeys times as many queries as keys (compressed attention) is cut into parts: as many as it has queries
+// A sequence with at least minQueriesPerKey times as many queries as keys (compressed attention) is cut into parts: as many as it has queries
 // for each key, at most maxParts, so that the dk of all parts are no larger than q. A short sequence with as many keys as tokens
 // is cut into shortParts.
 type spanBackward[T cpu.Float] struct {
 	backward[T]
 	maskedSpan
-	minusInf, zeros []T         // -Inf and 0, which replace the numbers of keys that are not chosen: a chunk; nil if blocks is nil
+	minusInf, zeros []T         // -Inf and 0, which replace the numbers of keys that are not selected: a chunk; nil if blocks is nil
 	finiteVals      finiteTiles // set only if blocks is not nil
 	finiteKeys      finiteTiles
 	rowsDQ          cpu.Region[T] // scratch of each worker

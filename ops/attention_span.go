@@ -47,7 +47,7 @@ func (m span) queries(lo, hi, s int) (from, to int) {
 	return lo*m.stride + m.blockLen - 1, min(s, hi-1+m.window)
 }
 
-// maskedSpan is a span of which each query sees only the blocks that it has chosen, or all keys if blocks is nil.
+// maskedSpan is a span in which a query sees only the keys of its selected blocks, or all keys if blocks is nil.
 type maskedSpan struct {
 	span   span
 	blocks *selectedBlocks
