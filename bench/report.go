@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/csv"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -20,10 +19,9 @@ import (
 	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
 
-	"github.com/gorgonia-nsa/nsa/internal/files"
-
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 )
 
@@ -65,7 +63,7 @@ type report struct {
 }
 
 func newReport(dir string, b graph.Backend) *report {
-	check(os.MkdirAll(dir, 0o755))
+	check(files.MakeFolder(dir))
 	command := "go run ./bench"
 	flag.Visit(func(f *flag.Flag) {
 		if f.Name != "out" { // the output folder does not affect the measurement
@@ -85,7 +83,7 @@ func newReport(dir string, b graph.Backend) *report {
 		fmt.Println(h[0]+":", h[1])
 	}
 	r := &report{dir: dir, backend: b, host: host}
-	r.checkFolder()
+	r.saved() // a file that save could not read is an error now
 	return r
 }
 
@@ -130,13 +128,6 @@ func (r *report) saved() [][]string {
 		check(fmt.Errorf("%s: %w", r.path(), err))
 	}
 	return records
-}
-
-// checkFolder ends the program if save would fail: before anything is measured.
-func (r *report) checkFolder() {
-	r.saved()
-	f := must(os.CreateTemp(r.dir, ".probe-*"))
-	check(errors.Join(f.Close(), os.Remove(f.Name())))
 }
 
 // save writes cpu.csv or gpu.csv. It keeps the rows of other suites in the file, and appends the rows of this run. It plots the suites

@@ -14,8 +14,8 @@ import (
 	"path/filepath"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
@@ -83,7 +83,7 @@ func (o *options) read() (string, error) {
 		return "", fmt.Errorf("inspect: -file: %w", err)
 	}
 	defer f.Close()
-	text, err := bounded.ReadAll(f, maxTextBytes)
+	text, err := files.ReadAll(f, maxTextBytes)
 	if err != nil {
 		return "", fmt.Errorf("inspect: -file %s: %w", o.file, err)
 	}

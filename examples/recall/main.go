@@ -22,6 +22,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/recall"
 )
@@ -81,8 +82,8 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Backend.Close()) }()
-	if err := recall.MakeFolder(o.out); err != nil {
-		return err
+	if err := files.MakeFolder(o.out); err != nil {
+		return fmt.Errorf("recall: -out: %w", err)
 	}
 	fmt.Fprintln(w, cuda.Describe(o.Backend))
 	runs, err := recall.Compare(ctx, o.task, o.kinds, o.Options, o.asked, w)
