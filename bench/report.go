@@ -64,21 +64,12 @@ type report struct {
 
 func newReport(dir string, b graph.Backend) *report {
 	check(files.MakeFolder(dir))
-	command := "go run ./bench"
-	flag.Visit(func(f *flag.Flag) {
-		if f.Name != "out" { // the output folder does not affect the measurement
-			command += fmt.Sprintf(" -%s %v", f.Name, f.Value)
-		}
-	})
 	cores, d := strconv.Itoa(runtime.GOMAXPROCS(0)), b.Device()
-	host := [][2]string{{"date", time.Now().UTC().Format("2006-01-02")}, {"commit", origin.Commit()}}
-	if d.Host {
-		host = append(host, [][2]string{{"machine", origin.Processor()}, {"cores", cores}, {"simd", cpu.Level()}}...)
-	} else {
-		host = append(host, [][2]string{{"machine", d.Name}, {"sms", strconv.Itoa(d.Units)}, {"features", d.Features},
-			{"host", origin.Processor()}, {"cores", cores}}...)
+	machine := [][2]string{{"machine", origin.Processor()}, {"cores", cores}, {"simd", cpu.Level()}}
+	if !d.Host {
+		machine = [][2]string{{"machine", d.Name}, {"sms", strconv.Itoa(d.Units)}, {"features", d.Features}, {"host", origin.Processor()}, {"cores", cores}}
 	}
-	host = append(host, [][2]string{{"go", runtime.Version()}, {"command", command}}...)
+	host := origin.Columns("bench", flag.CommandLine, machine...)
 	for _, h := range host {
 		fmt.Println(h[0]+":", h[1])
 	}
