@@ -73,8 +73,8 @@ func benchAttention(r *report) {
 	}
 	for _, shape := range attentionShapes {
 		lengths := []int{2048, 4096, 8192, 16384, 32768, 65536, 131072}
-		if onlyLength != 0 {
-			lengths, lengthFound = []int{onlyLength}, true
+		if r.onlyLength != 0 {
+			lengths, r.lengthFound = []int{r.onlyLength}, true
 		}
 		for _, s := range lengths {
 			at := attentionAt{r, shape, s, ceiling / 1e12}
@@ -87,7 +87,7 @@ func benchAttention(r *report) {
 		}
 	}
 	for _, shape := range dimShapes() {
-		if !skipsLength(dimLength) {
+		if !r.skips(dimLength) {
 			at := attentionAt{r, shape, dimLength, ceiling / 1e12}
 			at.addBranches()
 			at.add(at.time("dense attention", at.dense)...)

@@ -25,7 +25,7 @@ var densePeers = map[string]float64{
 func benchDecodeOnGPU(r *report) {
 	for _, shape := range attentionShapes {
 		for _, s := range []int{512, 2048, 8192, 32768, 65536, 131072} {
-			if skipsLength(s) {
+			if r.skips(s) {
 				continue
 			}
 			for _, batch := range []int{1, 8, 16, 64} {

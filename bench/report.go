@@ -60,9 +60,12 @@ type report struct {
 	suite   string
 	host    [][2]string // name and value of the columns that are the same in all rows
 	rows    []row
+
+	onlyLength  int  // if not 0, the suites with several lengths measure this one alone
+	lengthFound bool // a suite has onlyLength
 }
 
-func newReport(dir string, b graph.Backend) *report {
+func newReport(dir string, b graph.Backend, onlyLength int) *report {
 	check(files.MakeFolder(dir))
 	cores, d := strconv.Itoa(runtime.GOMAXPROCS(0)), b.Device()
 	machine := [][2]string{{"machine", origin.Processor()}, {"cores", cores}, {"simd", cpu.Level()}}
@@ -73,9 +76,15 @@ func newReport(dir string, b graph.Backend) *report {
 	for _, h := range host {
 		fmt.Println(h[0]+":", h[1])
 	}
-	r := &report{dir: dir, backend: b, host: host}
+	r := &report{dir: dir, backend: b, host: host, onlyLength: onlyLength}
 	r.saved() // a file that save could not read is an error now
 	return r
+}
+
+// skips reports whether a suite leaves out its length of so many tokens.
+func (r *report) skips(tokens int) bool {
+	r.lengthFound = r.lengthFound || r.onlyLength == tokens
+	return r.onlyLength != 0 && r.onlyLength != tokens
 }
 
 // of returns the value of one of the host's columns.
