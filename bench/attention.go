@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -55,12 +56,6 @@ var attentionBounds = map[string][2]float64{
 	"sliding window, i 65536": {0.32, 1.4}, "compressed attention, i 65536": {1.05, 4.8}, "select blocks, i 65536": {0.8}, "selected attention, random blocks, i 65536": {2.9, 7.6},
 }
 
-// attentionPeers are the milliseconds of cuDNN's dense attention, in the same order.
-var attentionPeers = map[string][2]float64{
-	"all, i 2048": {0.035, 0.169}, "all, i 8192": {0.268, 1.07}, "all, i 32768": {3.63, 13.5}, "all, i 65536": {14.4, 53.1},
-	"all, ii 2048": {0.147, 0.841}, "all, ii 8192": {1.80, 7.44}, "all, ii 32768": {29.8, 110.6}, "all, ii 65536": {119.0, 445.6},
-}
-
 // benchAttention times each branch, the selection of blocks, all of NSA, and dense attention, with normal inputs. It also times selected
 // attention with random blocks, where neighbouring queries share only the forced ones, and with blocks that 64 neighbours share. It times
 // other head dimensions at one length.
@@ -73,8 +68,8 @@ func benchAttention(r *report) {
 	}
 	for _, shape := range attentionShapes {
 		lengths := []int{2048, 4096, 8192, 16384, 32768, 65536, 131072}
-		if onlyLength != 0 {
-			lengths, lengthFound = []int{onlyLength}, true
+		if r.onlyLength != 0 {
+			lengths, r.lengthFound = []int{r.onlyLength}, true
 		}
 		for _, s := range lengths {
 			at := attentionAt{r, shape, s, ceiling / 1e12}
@@ -87,7 +82,7 @@ func benchAttention(r *report) {
 		}
 	}
 	for _, shape := range dimShapes() {
-		if !skipsLength(dimLength) {
+		if !r.skips(dimLength) {
 			at := attentionAt{r, shape, dimLength, ceiling / 1e12}
 			at.addBranches()
 			at.add(at.time("dense attention", at.dense)...)
@@ -287,8 +282,12 @@ func (a attentionAt) add(list ...timedBranch) {
 			if bound := attentionBounds[key][i]; bound > 0 {
 				notes = append(notes, atMost(bound))
 			}
-			if peer := attentionPeers[key][i]; peer > 0 {
-				notes = append(notes, against(densePeer, peer))
+			if b.name == "all" {
+				column := []string{"forward_ms", "forward_and_backward_ms"}[i]
+				peer := cuDNN("gpu_peers.csv", column, map[string]string{"shape": a.name, "length": strconv.Itoa(a.s), "attention": "dense"})
+				if peer > 0 {
+					notes = append(notes, against(densePeer, peer))
+				}
 			}
 			a.report.add(b.name+[]string{", forward", ", forward and backward"}[i], size, times.median().Seconds()*1e3, "ms", notes...)
 		}

@@ -38,7 +38,7 @@ func benchDecode(r *report) {
 	shape := attentionShapes[0]
 	for _, batch := range []int{1, 8, 64} {
 		for s := 512; s <= 131072; s *= 4 {
-			if skipsLength(s) {
+			if r.skips(s) {
 				continue
 			}
 			measureBranches(r.addDecode, shape, batch, s, tensor.Dtype{})

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"gorgonia.org/tensor"
@@ -12,20 +13,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-const densePeer = "dense, cuDNN, peer figure"
-
-// densePeers are the microseconds of PyTorch's dense attention, by cuDNN, for one more token of each sequence, from peers.py -decode.
-var densePeers = map[string]float64{
-	"i B=1 S=65536": 13.64, "i B=8 S=65536": 66.24, "i B=16 S=65536": 124.94, "i B=64 S=65536": 535.22,
-	"ii B=1 S=65536": 43.71, "ii B=8 S=65536": 245.37, "ii B=16 S=65536": 485.46,
-}
-
 // benchDecodeOnGPU times the attention of one layer for one more token, in bf16. It replays a captured graph of several layers, each with
 // its own cache, and checks the number of keys that the kernels have read. Then it times Base().
 func benchDecodeOnGPU(r *report) {
 	for _, shape := range attentionShapes {
 		for _, s := range []int{512, 2048, 8192, 32768, 65536, 131072} {
-			if skipsLength(s) {
+			if r.skips(s) {
 				continue
 			}
 			for _, batch := range []int{1, 8, 16, 64} {
@@ -64,11 +57,12 @@ func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache
 	size := fmt.Sprintf("%s B=%d S=%d", shape.name, c.Slots, s)
 	what := "decode, " + name
 	var notes []note
+	peer := cuDNN("gpu_decode_peers.csv", "us", map[string]string{"shape": shape.name, "length": strconv.Itoa(s), "batch": strconv.Itoa(c.Slots)})
 	switch {
 	case name == "all" && size == "i B=1 S=2048":
 		notes = append(notes, atMost(15))
-	case densePeers[size] > 0 && (name == "all" || c.Dense()):
-		notes = append(notes, against(densePeer, densePeers[size]))
+	case peer > 0 && (name == "all" || c.Dense()):
+		notes = append(notes, against(densePeer, peer))
 	}
 	r.add(what, size, t*1e6, "us", notes...)
 	notes = nil

@@ -43,17 +43,6 @@ var suites = []suite{
 	{"profile", "time of each op in a training step of Base()", ofLength(benchProfile), true},
 }
 
-// onlyLength restricts the suites with several lengths to one length, if it is not 0. lengthFound tells whether a suite has it.
-var (
-	onlyLength  int
-	lengthFound bool
-)
-
-func skipsLength(tokens int) bool {
-	lengthFound = lengthFound || onlyLength == tokens
-	return onlyLength != 0 && onlyLength != tokens
-}
-
 // suiteNames lists the suites for users.
 func suiteNames() string {
 	var names []string
@@ -69,11 +58,11 @@ func main() {
 	pick := flag.String("suite", "all", "suites to run, separated by commas: "+suiteNames())
 	out := flag.String("out", "results", "folder of the CSV and the plots; made where it is missing")
 	device := flag.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
-	flag.IntVar(&onlyLength, "length", 0, "tokens of the suites attention (any number), decode, lengths and profile; 0 is all of theirs, for profile the usual one")
+	length := flag.Int("length", 0, "tokens of the suites attention (any number), decode, lengths and profile; 0 is all of theirs, for profile the usual one")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	flag.Parse()
-	if onlyLength < 0 {
-		fmt.Fprintf(os.Stderr, "bench: -length is %d, want 0 or more\n", onlyLength)
+	if *length < 0 {
+		fmt.Fprintf(os.Stderr, "bench: -length is %d, want 0 or more\n", *length)
 		os.Exit(2)
 	}
 	if flag.NArg() > 0 {
@@ -92,7 +81,7 @@ func main() {
 	if *child != "" {
 		runChild(*child)
 	} else {
-		run(*pick, *out, *device)
+		run(*pick, *out, *device, *length)
 	}
 }
 
@@ -115,7 +104,7 @@ func must[T any](v T, err error) T {
 // closes closes c. Call it with defer.
 func closes(c io.Closer) { check(c.Close()) }
 
-func run(pick, out, device string) {
+func run(pick, out, device string, length int) {
 	b := must(cuda.Select(device))
 	defer closes(b)
 	host, wanted := b.Device().Host, strings.Split(pick, ",")
@@ -130,7 +119,7 @@ func run(pick, out, device string) {
 			check(fmt.Errorf("suite %s does not run on %s: see -device", name, b.Device().Kind))
 		}
 	}
-	r := newReport(out, b)
+	r := newReport(out, b, length)
 	for _, s := range suites {
 		if s.gpu == host || !slices.Contains(wanted, "all") && !slices.Contains(wanted, s.name) {
 			continue
@@ -140,7 +129,7 @@ func run(pick, out, device string) {
 		s.run(r)
 		r.save()
 	}
-	if onlyLength != 0 && !lengthFound {
-		check(fmt.Errorf("-length is %d, which none of these suites has", onlyLength))
+	if length != 0 && !r.lengthFound {
+		check(fmt.Errorf("-length is %d, which none of these suites has", length))
 	}
 }

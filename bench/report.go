@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/csv"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -20,10 +19,9 @@ import (
 	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
 
-	"github.com/gorgonia-nsa/nsa/internal/files"
-
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 )
 
@@ -62,31 +60,31 @@ type report struct {
 	suite   string
 	host    [][2]string // name and value of the columns that are the same in all rows
 	rows    []row
+
+	onlyLength  int  // if not 0, the suites with several lengths measure this one alone
+	lengthFound bool // a suite has onlyLength
 }
 
-func newReport(dir string, b graph.Backend) *report {
-	check(os.MkdirAll(dir, 0o755))
-	command := "go run ./bench"
-	flag.Visit(func(f *flag.Flag) {
-		if f.Name != "out" { // the output folder does not affect the measurement
-			command += fmt.Sprintf(" -%s %v", f.Name, f.Value)
-		}
-	})
+func newReport(dir string, b graph.Backend, onlyLength int) *report {
+	check(files.MakeFolder(dir))
 	cores, d := strconv.Itoa(runtime.GOMAXPROCS(0)), b.Device()
-	host := [][2]string{{"date", time.Now().UTC().Format("2006-01-02")}, {"commit", origin.Commit()}}
-	if d.Host {
-		host = append(host, [][2]string{{"machine", origin.Processor()}, {"cores", cores}, {"simd", cpu.Level()}}...)
-	} else {
-		host = append(host, [][2]string{{"machine", d.Name}, {"sms", strconv.Itoa(d.Units)}, {"features", d.Features},
-			{"host", origin.Processor()}, {"cores", cores}}...)
+	machine := [][2]string{{"machine", origin.Processor()}, {"cores", cores}, {"simd", cpu.Level()}}
+	if !d.Host {
+		machine = [][2]string{{"machine", d.Name}, {"sms", strconv.Itoa(d.Units)}, {"features", d.Features}, {"host", origin.Processor()}, {"cores", cores}}
 	}
-	host = append(host, [][2]string{{"go", runtime.Version()}, {"command", command}}...)
+	host := origin.Columns("bench", flag.CommandLine, machine...)
 	for _, h := range host {
 		fmt.Println(h[0]+":", h[1])
 	}
-	r := &report{dir: dir, backend: b, host: host}
-	r.checkFolder()
+	r := &report{dir: dir, backend: b, host: host, onlyLength: onlyLength}
+	r.saved() // a file that save could not read is an error now
 	return r
+}
+
+// skips reports whether a suite leaves out its length of so many tokens.
+func (r *report) skips(tokens int) bool {
+	r.lengthFound = r.lengthFound || r.onlyLength == tokens
+	return r.onlyLength != 0 && r.onlyLength != tokens
 }
 
 // of returns the value of one of the host's columns.
@@ -130,13 +128,6 @@ func (r *report) saved() [][]string {
 		check(fmt.Errorf("%s: %w", r.path(), err))
 	}
 	return records
-}
-
-// checkFolder ends the program if save would fail: before anything is measured.
-func (r *report) checkFolder() {
-	r.saved()
-	f := must(os.CreateTemp(r.dir, ".probe-*"))
-	check(errors.Join(f.Close(), os.Remove(f.Name())))
 }
 
 // save writes cpu.csv or gpu.csv. It keeps the rows of other suites in the file, and appends the rows of this run. It plots the suites

@@ -72,7 +72,7 @@ func ofUsualSize(measure func(*report, *trainer)) func(*report) {
 // ofLength returns a suite that measures Base() at the first of trainSizes with the length of -length.
 func ofLength(measure func(*report, *trainer)) func(*report) {
 	return func(r *report) {
-		if i := slices.IndexFunc(trainSizes, func(c trainSize) bool { return !skipsLength(c.seq) }); i >= 0 {
+		if i := slices.IndexFunc(trainSizes, func(c trainSize) bool { return !r.skips(c.seq) }); i >= 0 {
 			train(r, tinylm.NSA, trainSizes[i].batch, trainSizes[i].seq, measure)
 		}
 	}
@@ -104,7 +104,7 @@ func train(r *report, attention tinylm.Attention, batch, seq int, measure func(*
 func benchLengths(r *report) {
 	for _, c := range trainSizes {
 		for _, attention := range []tinylm.Attention{tinylm.NSA, tinylm.Dense} {
-			if skipsLength(c.seq) || attention == tinylm.Dense && c.seq > 32768 { // longer ones take seconds a step
+			if r.skips(c.seq) || attention == tinylm.Dense && c.seq > 32768 { // longer ones take seconds a step
 				continue
 			}
 			train(r, attention, c.batch, c.seq, func(r *report, t *trainer) {

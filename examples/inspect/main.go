@@ -14,9 +14,10 @@ import (
 	"path/filepath"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
 func main() {
@@ -82,7 +83,7 @@ func (o *options) read() (string, error) {
 		return "", fmt.Errorf("inspect: -file: %w", err)
 	}
 	defer f.Close()
-	text, err := bounded.ReadAll(f, maxTextBytes)
+	text, err := files.ReadAll(f, maxTextBytes)
 	if err != nil {
 		return "", fmt.Errorf("inspect: -file %s: %w", o.file, err)
 	}
@@ -98,30 +99,34 @@ func run(args []string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	m, err := inspect.Open(o.model, o.tokenizer)
+	found, err := train.Find(o.model)
 	if err != nil {
 		return err
 	}
-	for _, d := range m.Damaged {
+	for _, d := range found.Damaged {
 		fmt.Fprintf(out, "warning: %v: an older one is used\n", d)
 	}
-	if n := m.Weights.Config.Layers; o.layer >= n {
+	weights, tokenizer, err := found.Open(o.tokenizer)
+	if err != nil {
+		return err
+	}
+	if n := weights.Config.Layers; o.layer >= n {
 		return fmt.Errorf("inspect: -layer is %d, the model has 0 to %d", o.layer, n-1)
 	}
-	tokens, err := m.Tokenizer.Encode(text)
+	tokens, err := tokenizer.Encode(text)
 	if err != nil {
 		return err
 	}
 	if o.tokens == 0 {
-		o.tokens = m.Weights.Config.Context
+		o.tokens = weights.Config.Context
 	}
 	b, err := cuda.Select(o.device)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Vocabulary: m.Tokenizer, Backend: b}
-	r, err := inspect.Inspect(m.Weights, tokens[:min(len(tokens), o.tokens)], about)
+	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Vocabulary: tokenizer, Backend: b}
+	r, err := inspect.Inspect(weights, tokens[:min(len(tokens), o.tokens)], about)
 	if err != nil {
 		return err
 	}

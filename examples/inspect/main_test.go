@@ -14,9 +14,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-func model(t *testing.T) string {
+func model(t *testing.T) string { return modelOf(t, 256) }
+
+func modelOf(t *testing.T, vocab int) string {
 	c := tinylm.Tiny()
-	c.Layers, c.Context, c.Dim = 2, 128, 32
+	c.Layers, c.Context, c.Dim, c.Vocab = 2, 128, 32, vocab
 	path := filepath.Join(t.TempDir(), "w.safetensors")
 	require.NoError(t, testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t).Save(path))
 	return path
@@ -67,6 +69,8 @@ func TestRefuses(t *testing.T) {
 		"-model w -text=":               "inspect: -text is empty",
 		"-model w -device tpu":          "tpu",
 		"-model w -tokenizer " + "none": "none",
+		"-model " + modelOf(t, 300):     "the model has 300 tokens, a text of bytes has 256",
+		"-model " + t.TempDir():         "neither model.safetensors nor a checkpoint",
 	} {
 		list := strings.Fields(strings.ReplaceAll(args, "-model w", "-model "+weights))
 		err := run(append([]string{"-out", folder}, list...), &bytes.Buffer{})

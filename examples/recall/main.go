@@ -17,11 +17,11 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/recall"
 )
@@ -81,15 +81,15 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, o.Backend.Close()) }()
-	if err := recall.MakeFolder(o.out); err != nil {
-		return err
+	if err := files.MakeFolder(o.out); err != nil {
+		return fmt.Errorf("recall: -out: %w", err)
 	}
 	fmt.Fprintln(w, cuda.Describe(o.Backend))
 	runs, err := recall.Compare(ctx, o.task, o.kinds, o.Options, o.asked, w)
 	if err != nil {
 		return err
 	}
-	paths, err := recall.Report{Task: o.task, Runs: runs, Host: host(o.set, o.Backend)}.Save(o.out)
+	paths, err := recall.Report{Task: o.task, Runs: runs, Host: o.host()}.Save(o.out)
 	if err != nil {
 		return err
 	}
@@ -98,19 +98,11 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 }
 
 // host returns the columns that describe the origin of the numbers.
-func host(set *flag.FlagSet, b graph.Backend) [][2]string {
-	command := "go run ./examples/recall"
-	set.Visit(func(f *flag.Flag) {
-		if f.Name != "out" { // the output folder does not affect the measurement
-			command += fmt.Sprintf(" -%s %v", f.Name, f.Value)
-		}
-	})
+func (o *options) host() [][2]string {
 	machine := origin.Processor()
-	if d := b.Device(); !d.Host {
+	if d := o.Backend.Device(); !d.Host {
 		machine = d.Name
 	}
-	return [][2]string{
-		{"date", time.Now().UTC().Format(time.DateOnly)}, {"commit", origin.Commit()}, {"machine", machine},
-		{"cores", strconv.Itoa(runtime.GOMAXPROCS(0))}, {"go", runtime.Version()}, {"command", command},
-	}
+	cores := strconv.Itoa(runtime.GOMAXPROCS(0))
+	return origin.Columns("examples/recall", o.set, [2]string{"machine", machine}, [2]string{"cores", cores})
 }

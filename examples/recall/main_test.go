@@ -31,7 +31,7 @@ func TestRefuses(t *testing.T) {
 		"-device cpu -precision bf16": "precision bf16: cpu computes in float32",
 		"-nonsense":                   "flag provided but not defined: -nonsense (-help lists all flags)",
 		"-steps abc":                  "(-help lists all flags)",
-		"-out /dev/null/x":            "recall: report: mkdir /dev/null",
+		"-out /dev/null/x":            "recall: -out: mkdir /dev/null",
 		"rest":                        `recall: unexpected argument "rest"`,
 	} {
 		t.Run(args, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
@@ -33,7 +33,7 @@ func Read(path string, opts ...Option) (f File, err error) {
 			f, err = File{}, fmt.Errorf("safetensors: %s: %w", path, err)
 		}
 	}()
-	from, err := bounded.Open(path)
+	from, err := files.Open(path)
 	if err != nil {
 		return f, err
 	}

@@ -1,11 +1,58 @@
-// Package files writes whole files: a kill or a full disk leaves the old file or the new one.
+// Package files opens and reads files that a user names, which may be larger than memory or no regular files, and writes files atomically:
+// after a kill or on a full disk a file has its old content or its new one.
 package files
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 
 	"github.com/moby/sys/atomicwriter"
 )
+
+var errNotRegular = errors.New("not a regular file")
+
+// Open opens a file. It is an error if the path names a pipe, whose opening would wait for a writer, a device or a folder.
+func Open(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: errNotRegular}
+	}
+	return os.Open(path)
+}
+
+// ReadFile is os.ReadFile of a file that Open opens, of at most the given number of bytes.
+func ReadFile(path string, maxBytes int) ([]byte, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && info.Size() > int64(maxBytes) {
+		err = tooLong(maxBytes)
+	}
+	var b []byte
+	if err == nil {
+		b, err = ReadAll(f, maxBytes)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return b, err
+}
+
+// ReadAll is io.ReadAll of at most the given number of bytes; more are an error.
+func ReadAll(r io.Reader, maxBytes int) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(r, int64(maxBytes)+1))
+	if err == nil && len(b) > maxBytes {
+		err = tooLong(maxBytes)
+	}
+	return b, err
+}
+
+func tooLong(maxBytes int) error { return fmt.Errorf("more than %d bytes", maxBytes) }
 
 // Write replaces the file of a path. Its errors name the path.
 func Write(path string, content []byte) error {
@@ -13,4 +60,16 @@ func Write(path string, content []byte) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
+}
+
+// MakeFolder makes a folder if needed. It is an error if no file can be written in it: a long computation asks before it begins.
+func MakeFolder(path string) error {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	probe, err := os.CreateTemp(path, ".probe-*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }

@@ -1,14 +1,29 @@
-// Package origin says where a measured number comes from: the commit of the code and the processor.
+// Package origin describes a measurement: the commit of the code, the CPU and the command.
 package origin
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"time"
 )
+
+// Columns returns names and values of the columns of a table of measurements that are the same in all rows: date, commit, those given,
+// Go's version and the command. The command has the flags that are set, except for the output folder -out, which changes no measurement.
+func Columns(program string, set *flag.FlagSet, machine ...[2]string) [][2]string {
+	command := "go run ./" + program
+	set.Visit(func(f *flag.Flag) {
+		if f.Name != "out" {
+			command += fmt.Sprintf(" -%s %v", f.Name, f.Value)
+		}
+	})
+	list := [][2]string{{"date", time.Now().UTC().Format(time.DateOnly)}, {"commit", Commit()}}
+	return append(append(list, machine...), [2]string{"go", runtime.Version()}, [2]string{"command", command})
+}
 
 // Commit returns the commit that go build noted in the program, or else the one that is checked out, with a plus sign
 // where files differ from it.

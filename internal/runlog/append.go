@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 // appendFile is a file to append to. It is opened for each write, so that a missing folder is an error.
@@ -70,7 +70,7 @@ func (f *appendFile) sync() error {
 // repairLines cuts off the last line of a JSONL file if a kill has torn it. If only its line break is missing, repairLines adds it.
 // A missing file is no error.
 func repairLines(path string) error {
-	text, err := bounded.ReadFile(path, maxRecord)
+	text, err := files.ReadFile(path, maxRecord)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil

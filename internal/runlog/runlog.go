@@ -22,7 +22,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 // Names of the files in a run folder.
@@ -149,7 +149,7 @@ const maxRecord = 1 << 40
 // readTable reads the rows of the table. It renames a damaged table and keeps the rows before the damage.
 func (l *Log) readTable() error {
 	path := l.Path(StepsFile)
-	text, err := bounded.ReadFile(path, maxRecord)
+	text, err := files.ReadFile(path, maxRecord)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Package value answers small questions about Gorgonia's values, which several packages ask.
+// Package value has helpers for Gorgonia's values.
 package value
 
 import (

@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 // maxTokenizerBytes bounds a tokenizer.json; the largest known ones have 40 MB.
@@ -59,7 +59,7 @@ func separators() []string {
 
 // readHuggingFace reads a tokenizer.json.
 func readHuggingFace(path, separator string) (*huggingFace, error) {
-	b, err := bounded.ReadFile(path, maxTokenizerBytes)
+	b, err := files.ReadFile(path, maxTokenizerBytes)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}

@@ -15,8 +15,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 // Main runs the program with the arguments of a command line and returns its exit status: 1 after an error, 2 if the arguments
@@ -110,7 +110,7 @@ func (o *Options) readFile(ctx context.Context, in io.Reader) (string, error) {
 			defer f.Close()
 			in = f
 		}
-		text, err := bounded.ReadAll(in, maxPromptBytes)
+		text, err := files.ReadAll(in, maxPromptBytes)
 		if err != nil {
 			err = fmt.Errorf("%s: %w", o.File, err)
 		}

@@ -16,7 +16,6 @@ import (
 	"gonum.org/v1/plot/vg/vgimg"
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
-
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 

@@ -3,7 +3,6 @@ package recall
 import (
 	"bytes"
 	"encoding/csv"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,21 +16,6 @@ type Report struct {
 	Task Task
 	Runs []Run
 	Host [][2]string // name and value of columns that are the same in all rows, such as commit and machine
-}
-
-// MakeFolder makes the folder of a report. It returns an error if no file can be written there, so that this shows before hours of training.
-func MakeFolder(folder string) error {
-	err := os.MkdirAll(folder, 0o755)
-	if err == nil {
-		var probe *os.File
-		if probe, err = os.CreateTemp(folder, ".recall"); err == nil {
-			err = errors.Join(probe.Close(), os.Remove(probe.Name()))
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("recall: report: %w", err)
-	}
-	return nil
 }
 
 // Save writes recall_CONTEXT.csv and the plots into a folder, and returns their paths.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
@@ -264,7 +263,7 @@ func readCheckpoint(path string) (*checkpoint, error) {
 		return nil, err
 	}
 	c := &checkpoint{}
-	text, err := bounded.ReadFile(filepath.Join(path, stateFile), maxState)
+	text, err := files.ReadFile(filepath.Join(path, stateFile), maxState)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
@@ -37,7 +36,7 @@ type checksums map[string]string
 
 // readChecksums reads the checksums of a folder.
 func readChecksums(folder string) (checksums, error) {
-	text, err := bounded.ReadFile(filepath.Join(folder, checksumsFile), 1<<20)
+	text, err := files.ReadFile(filepath.Join(folder, checksumsFile), 1<<20)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +90,7 @@ func (s checksums) verify(folder string, files ...string) error {
 
 // checksumOf returns the SHA-256 of a file.
 func checksumOf(path string) (string, error) {
-	f, err := bounded.Open(path)
+	f, err := files.Open(path)
 	if err != nil {
 		return "", err
 	}

@@ -15,8 +15,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -232,7 +232,7 @@ func ReadOptions(path, preset string) (*Options, error) {
 
 // readOptions is ReadOptions. It also returns what the file names.
 func readOptions(path, preset string) (o *Options, list []setting, err error) {
-	text, err := bounded.ReadFile(path, maxOptions)
+	text, err := files.ReadFile(path, maxOptions)
 	if err != nil {
 		return nil, nil, fmt.Errorf("train: options: %w", err)
 	}

@@ -25,7 +25,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
-	"github.com/gorgonia-nsa/nsa/internal/bounded"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -348,7 +347,7 @@ type description struct {
 
 // readDescription reads run.json.
 func readDescription(folder string) (d description, err error) {
-	text, err := bounded.ReadFile(filepath.Join(folder, runFile), maxState)
+	text, err := files.ReadFile(filepath.Join(folder, runFile), maxState)
 	if err == nil {
 		err = json.Unmarshal(text, &d)
 	}
