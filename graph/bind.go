@@ -66,6 +66,7 @@ func (m *Machine) place(v *operand) error {
 		if err := m.check(v, s.host); err != nil {
 			return err
 		}
+		s.host = inOrder(s.host)
 		if v.kernelReads {
 			return m.send(v, s.host)
 		}

@@ -276,6 +276,17 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 			panic(err)
 		}
 		return grads
+	case "Softmax{-1, false}()", "Softmax{-1, true}()": // upstream normalises a column along axis 0, and differentiates along axis 1
+		x := inputs[0].Shape()
+		if !x.IsColVec() {
+			return nil
+		}
+		vector := func(n *G.Node) *G.Node { return G.Must(G.Reshape(n, tensor.Shape{x[0]})) }
+		grads, err := n.Op().(G.SDOp).SymDiff(G.Nodes{vector(inputs[0])}, vector(n), vector(grad))
+		if err != nil {
+			panic(err)
+		}
+		return G.Nodes{G.Must(G.Reshape(grads[0], x.Clone()))}
 	default:
 		return nil
 	}

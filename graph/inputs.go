@@ -2,7 +2,6 @@ package graph
 
 import (
 	"errors"
-	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -24,7 +23,7 @@ func (m *Machine) load(in *operand) error {
 	if err := value.Check(v, want.Dtype, want.Shape); err != nil {
 		return err
 	}
-	s.host, s.remote = v, false
+	s.host, s.remote = conform(v, want), false
 	if err := m.check(in, v); err != nil {
 		return err
 	}
@@ -33,9 +32,12 @@ func (m *Machine) load(in *operand) error {
 			return err
 		}
 	}
-	// Copy a result of an earlier run, because this run overwrites its memory, and a view with gaps, because some ops of
+	// Copy a result of an earlier run, because this run overwrites its memory, and a tensor in another order, because some ops of
 	// Gorgonia are wrong on it.
-	if m.inMemory(v) || in.hostReads && hasGaps(v) {
+	if in.hostReads && !hasView(want.Dtype) {
+		s.host = inOrder(s.host)
+	}
+	if m.inMemory(v) || in.hostReads && hasView(want.Dtype) && !isInOrder(v) {
 		if err := m.upload(in, v); err != nil {
 			return err
 		}
@@ -119,8 +121,27 @@ func (m *Machine) inMemory(v G.Value) bool {
 	return p >= base && p-base < uintptr(m.wholeMemory.Bytes())
 }
 
-// hasGaps reports whether v is a tensor of float32, float64 or int32 whose elements are not contiguous and row-major.
-func hasGaps(v G.Value) bool {
+// hasView reports whether a Stream has views of this type.
+func hasView(dt tensor.Dtype) bool {
+	return dt == tensor.Float32 || dt == tensor.Float64 || dt == tensor.Int32
+}
+
+// isInOrder reports whether Gorgonia's ops read v as it is: a scalar, or a tensor whose elements are contiguous and row-major. A
+// transposed row or column is that too, but still has its transpose pending.
+func isInOrder(v G.Value) bool {
 	d, ok := v.(*tensor.Dense)
-	return ok && !ops.IsRowMajor(d) && slices.Contains([]tensor.Dtype{tensor.Float32, tensor.Float64, tensor.Int32}, d.Dtype())
+	return !ok || ops.IsRowMajor(d) && d.DataOrder() == 0
+}
+
+// inOrder returns v, or a row-major copy of a tensor in another order. It returns other tensors that it cannot copy as they are.
+func inOrder(v G.Value) G.Value {
+	d, ok := v.(*tensor.Dense)
+	switch {
+	case !ok || isInOrder(v):
+	case d.IsMaterializable():
+		return d.Materialize()
+	case ops.IsRowMajor(d): // a column-major row or column
+		return tensor.New(tensor.WithShape(d.Shape()...), tensor.WithBacking(d.Data()))
+	}
+	return v
 }

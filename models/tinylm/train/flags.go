@@ -85,13 +85,16 @@ func isSet(set *flag.FlagSet, name string) (found bool) {
 // base returns the options that the flags change: those of the run to resume, of the file or of the preset that the flags name. It takes
 // the sizes of the model from -init. written are the options as the run wrote them; fixed ones must not differ from these.
 func (given *Options) base(set *flag.FlagSet) (o, written *Options, err error) {
+	hasContext := false // the file names it
 	switch {
 	case given.resume != "":
 		o, written, err = optionsOfRun(given.resume, set)
 	case given.config != "":
-		if o, err = ReadOptions(given.config, given.Preset); err == nil {
+		var list []setting
+		if o, list, err = readOptions(given.config, given.Preset); err == nil {
 			err = o.makeAbsolute()
 		}
+		hasContext = slices.ContainsFunc(list, func(s setting) bool { return s.name == "context" })
 	default:
 		o, err = presetOf(given.Preset)
 	}
@@ -103,7 +106,10 @@ func (given *Options) base(set *flag.FlagSet) (o, written *Options, err error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("-init: %w", err)
 		}
-		o.setModel(w.Config)
+		context := o.Context
+		if o.setModel(w.Config); hasContext { // which may differ from that of the weights
+			o.Context = context
+		}
 	}
 	if written == nil {
 		written = new(*o)

@@ -20,11 +20,13 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -68,6 +70,9 @@ func (r *runner) open(ctx context.Context) (err error) {
 		return err
 	}
 	if from != nil {
+		if err := r.checkMoments(from.solver); err != nil {
+			return err
+		}
 		if err := r.solver.SetState(from.solver); err != nil {
 			return err
 		}
@@ -199,12 +204,12 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 		if dt := r.weights.Tensors["embed.weight"].Dtype(); dt != tensor.Float32 {
 			return fmt.Errorf("-init %s: weights of %v, want float32", r.Init, dt)
 		}
-		c.Context = r.weights.Config.Context // no weight depends on it
 	default:
 		if r.weights, err = tinylm.NewWeights(c, tensor.Float32, r.Seed); err != nil {
 			return err
 		}
 	}
+	r.weights.Config.Context = c.Context // no weight depends on it; those of -init may be of another length
 	if has := r.weights.Config; has != c.WithDefaults() {
 		return r.otherSizes(has, c.WithDefaults())
 	}
@@ -212,6 +217,18 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 		return err
 	}
 	r.onClose(r.weights.Free)
+	return nil
+}
+
+// checkMoments returns an error if the moments of a checkpoint are of another optimizer than the run's: AdamW keeps two of each
+// parameter, Muon one.
+func (r *runner) checkMoments(state safetensors.File) error {
+	for _, p := range r.weights.Config.LearnableParams() {
+		muon := r.Optimizer == muonOptimizer && tinylm.UsesMuon(p.Name, p.Shape)
+		if _, second := state.Tensors["second."+p.Name]; len(state.Tensors) > 0 && second == muon {
+			return command.WrongUse(fmt.Errorf("-optimizer %s: the moments of %s in the checkpoint are of another optimizer", r.Optimizer, p.Name))
+		}
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package train
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
 // warned returns a run that writes its warnings to the buffer.
@@ -74,6 +76,29 @@ func TestRunRefuses(t *testing.T) {
 		require.ErrorContains(t, err, want, more)
 		require.NoDirExists(t, out, more)
 	}
+}
+
+// TestInitOfAnotherContext: a run with -init has the context of its options; it can be resumed, and its options file gives the same run.
+func TestInitOfAnotherContext(t *testing.T) {
+	first, second, third := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second"), filepath.Join(t.TempDir(), "third")
+	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", first)...))(t)
+	testutil.Must(runArgs(t, smallArgs(t, 2, "-init", first, "-context", "32", "-out", second)...))(t)
+	config := filepath.Join(second, optionsFile)
+	require.Equal(t, 32, testutil.Must(ReadOptions(config, ""))(t).Context)
+	testutil.Must(runArgs(t, "-resume", second, "-steps", "3"))(t)
+	require.Equal(t, 32, testutil.Must(tinylm.LoadWeights(filepath.Join(second, modelFile)))(t).Config.Context)
+	again := testutil.Must(Parse([]string{"-config", config, "-out", third}, io.Discard))(t)
+	require.Equal(t, 32, again.Context)
+}
+
+// TestMomentsOfAnotherOptimizer: such a checkpoint is refused before the folder is written, and the right optimizer continues the run.
+func TestMomentsOfAnotherOptimizer(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 2, "-optimizer", "adamw", "-out", folder)...))(t)
+	wrong := testutil.Must(Parse([]string{"-resume", folder, "-steps", "3"}, io.Discard))(t)
+	wrong.Optimizer = muonOptimizer // as if the file of an older version did not name it
+	require.ErrorContains(t, testutil.Err(Run(context.Background(), wrong, io.Discard)), "-optimizer muon: the moments of ")
+	testutil.Must(runArgs(t, "-resume", folder, "-steps", "3"))(t)
 }
 
 // TestInitOfFolder: a new run starts from the model of a run folder. If that run has not ended, the model is the newest checkpoint that is

@@ -1,0 +1,95 @@
+package graph_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// TestHostOpsReadAnyLayout: Gorgonia's ops get transposed, column-major and equivalent values as what they are, in each run.
+func TestHostOpsReadAnyLayout(t *testing.T) {
+	of := func(shape []int, x ...float64) *tensor.Dense {
+		return tensor.New(tensor.WithShape(shape...), tensor.WithBacking(x))
+	}
+	turned := func(d *tensor.Dense) *tensor.Dense {
+		require.NoError(t, d.T())
+		return d
+	}
+	column := func(x *G.Node) *G.Node {
+		whole := G.Must(G.Reshape(x, tensor.Shape{1, 3, 1}))
+		return G.Must(G.Add(G.Must(G.Mean(whole)), G.Must(G.Sum(G.Must(G.Square(G.Must(G.HadamardProd(G.Must(G.Sigmoid(x)), x))))))))
+	}
+	second := func(x *G.Node) *G.Node { return G.Must(G.Slice(x, G.S(1))) }
+	softmax := func(x *G.Node) *G.Node { return G.Must(G.SoftMax(x, 0)) }
+	ints := func(x ...int64) *tensor.Dense { return tensor.New(tensor.WithShape(3, 2), tensor.WithBacking(x)) }
+	for name, c := range map[string]struct {
+		plain, value *tensor.Dense
+		build        func(*G.Node) *G.Node
+	}{
+		"transposed row":          {of([]int{3, 1}, 1, 2, 3), turned(of([]int{1, 3}, 1, 2, 3)), column},
+		"column-major column":     {of([]int{3, 1}, 1, 2, 3), tensor.New(tensor.WithShape(3, 1), tensor.AsFortran([]float64{1, 2, 3})), column},
+		"transposed matrix":       {of([]int{2, 3}, 0, 2, 4, 1, 3, 5), turned(of([]int{3, 2}, 0, 1, 2, 3, 4, 5)), second},
+		"transposed int64":        {tensor.New(tensor.WithShape(2, 3), tensor.WithBacking([]int64{0, 2, 4, 1, 3, 5})), turned(ints(0, 1, 2, 3, 4, 5)), second},
+		"vector in place of rows": {of([]int{1, 3}, 1, 2, 3), of([]int{3}, 1, 2, 3), softmax},
+	} {
+		for _, constant := range []bool{false, true} {
+			if constant && !slices.Equal(c.plain.Shape(), c.value.Shape()) {
+				continue
+			}
+			t.Run(fmt.Sprint(name, "/", constant), func(t *testing.T) {
+				results := func(value *tensor.Dense) (list []string) {
+					g := G.NewGraph()
+					x := G.NewTensor(g, value.Dtype(), len(c.plain.Shape()), G.WithShape(c.plain.Shape()...), G.WithName("x"))
+					if constant {
+						x = g.AddNode(G.NewConstant(value, G.WithName("x")))
+					}
+					y := c.build(x)
+					if y == x {
+						t.Fatal("nothing to run")
+					}
+					var got G.Value
+					G.Read(y, &got)
+					m := testutil.Closing(graph.NewMachine(g))(t)
+					for range 3 {
+						if !constant {
+							require.NoError(t, G.Let(x, value))
+						}
+						require.NoError(t, m.RunAll())
+						list = append(list, fmt.Sprint(got.Shape(), got.Data()))
+					}
+					return list
+				}
+				want := results(c.plain)
+				require.Equal(t, []string{want[0], want[0], want[0]}, results(c.value))
+			})
+		}
+	}
+}
+
+// TestGradOfSoftMaxOfAColumn: Gorgonia normalises a column along axis 0, and so is its gradient.
+func TestGradOfSoftMaxOfAColumn(t *testing.T) {
+	for name, f := range map[string]func(*G.Node, ...int) (*G.Node, error){"SoftMax": G.SoftMax, "LogSoftMax": G.LogSoftMax} {
+		var grads []any
+		for _, shape := range [][]int{{3, 1}, {3}} {
+			g := G.NewGraph()
+			input := func(name string, x ...float64) *G.Node {
+				v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(x))
+				return G.NewTensor(g, tensor.Float64, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+			}
+			x, w := input("x", 1, 2, 3), input("w", 1, -1, 2)
+			loss := G.Must(G.Sum(G.Must(G.HadamardProd(G.Must(f(x)), w))))
+			dx := testutil.Must(graph.Grad(loss, x))(t)[0]
+			m := testutil.Closing(graph.NewMachine(g))(t)
+			require.NoError(t, m.RunAll())
+			grads = append(grads, dx.Value().Data())
+		}
+		require.InDeltaSlice(t, grads[1], grads[0], 1e-12, name)
+	}
+}
