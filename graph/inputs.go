@@ -126,14 +126,15 @@ func hasView(dt tensor.Dtype) bool {
 	return dt == tensor.Float32 || dt == tensor.Float64 || dt == tensor.Int32
 }
 
-// isInOrder reports whether Gorgonia's ops read v as it is: a scalar, or a tensor whose elements are contiguous and row-major. A
-// transposed row or column is that too, but still has its transpose pending.
+// isInOrder reports whether Gorgonia's ops read v right: a scalar, or a tensor whose elements are contiguous and row-major. The memory of a
+// transposed row or column is row-major too, but its transpose is still pending.
 func isInOrder(v G.Value) bool {
 	d, ok := v.(*tensor.Dense)
 	return !ok || ops.IsRowMajor(d) && d.DataOrder() == 0
 }
 
-// inOrder returns v, or a row-major copy of a tensor in another order. It returns other tensors that it cannot copy as they are.
+// inOrder returns v in row-major order: v itself, a copy of a view, or a tensor over the memory of a column-major row or column. It returns
+// any other column-major tensor as it is.
 func inOrder(v G.Value) G.Value {
 	d, ok := v.(*tensor.Dense)
 	switch {

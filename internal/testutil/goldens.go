@@ -162,27 +162,32 @@ func (g *Golden) readConfig() error {
 	if min(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv) < 1 {
 		return fmt.Errorf("config in the metadata: B, S, Hq, Hkv, D and Dv are %v, want at least 1", []int{c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv})
 	}
-	shapes := map[string]tensor.Shape{}
-	if c.Layers > 0 {
-		shapes["tokens"], shapes["logits"] = tensor.Shape{c.Total, c.B, c.S}, tensor.Shape{c.B, c.S, c.Vocab}
-		shapes["losses"], shapes["grad_norms"] = tensor.Shape{c.Total}, tensor.Shape{c.Total}
-	} else {
-		o, gates := tensor.Shape{c.B, c.S, c.Hq, c.Dv}, tensor.Shape{c.B, c.S, c.Hq, 3}
-		shapes["q"], shapes["grad_q"] = tensor.Shape{c.B, c.S, c.Hq, c.D}, tensor.Shape{c.B, c.S, c.Hq, c.D}
-		shapes["gates"], shapes["grad_gates"], shapes["o"], shapes["r"] = gates, gates, o, o
-		shapes["idx"] = tensor.Shape{c.B, c.S, c.Hkv, c.TopN}
-		for _, branch := range []string{"cmp", "sel", "win"} {
-			k, v := tensor.Shape{c.B, c.S, c.Hkv, c.D}, tensor.Shape{c.B, c.S, c.Hkv, c.Dv}
-			shapes["k_"+branch], shapes["grad_k_"+branch], shapes["v_"+branch], shapes["grad_v_"+branch] = k, k, v, v
-			shapes["o_"+branch], shapes["lse_"+branch] = o, tensor.Shape{c.B, c.Hq, c.S}
-		}
-	}
+	shapes := c.shapes()
 	for _, name := range slices.Sorted(maps.Keys(shapes)) {
 		if x, ok := g.File.Tensors[name]; ok && !x.Shape().Eq(shapes[name]) {
 			return fmt.Errorf("%s has the shape %v, want %v as in the config", name, x.Shape(), shapes[name])
 		}
 	}
 	return nil
+}
+
+// shapes returns the shapes of the tensors that a golden of these sizes has. It leaves out parameters and what compression gives.
+func (c Config) shapes() map[string]tensor.Shape {
+	if c.Layers > 0 {
+		return map[string]tensor.Shape{
+			"tokens": {c.Total, c.B, c.S}, "logits": {c.B, c.S, c.Vocab}, "losses": {c.Total}, "grad_norms": {c.Total},
+		}
+	}
+	q, gates, o := tensor.Shape{c.B, c.S, c.Hq, c.D}, tensor.Shape{c.B, c.S, c.Hq, 3}, tensor.Shape{c.B, c.S, c.Hq, c.Dv}
+	k, v := tensor.Shape{c.B, c.S, c.Hkv, c.D}, tensor.Shape{c.B, c.S, c.Hkv, c.Dv}
+	list := map[string]tensor.Shape{
+		"q": q, "grad_q": q, "gates": gates, "grad_gates": gates, "o": o, "r": o, "idx": {c.B, c.S, c.Hkv, c.TopN},
+	}
+	for _, branch := range []string{"cmp", "sel", "win"} {
+		list["k_"+branch], list["grad_k_"+branch], list["v_"+branch], list["grad_v_"+branch] = k, k, v, v
+		list["o_"+branch], list["lse_"+branch] = o, tensor.Shape{c.B, c.Hq, c.S}
+	}
+	return list
 }
 
 // tensor returns the named tensor. The test fails if there is none.

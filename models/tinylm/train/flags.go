@@ -43,14 +43,14 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	if err := errors.Join(given.makeAbsolute(), written.makeAbsolute()); err != nil {
 		return nil, err
 	}
-	if err := o.override(set, given.resume, written); err != nil {
-		return nil, command.WrongUse(err)
+	if err = o.override(set, given.resume, written); err == nil {
+		err = o.Validate()
 	}
-	if err := o.Validate(); err != nil {
-		return nil, command.WrongUse(err)
+	if err == nil && o.Steps > 0 && isSet(set, "minutes") {
+		err = fmt.Errorf("-minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps)
 	}
-	if o.Steps > 0 && isSet(set, "minutes") {
-		return nil, command.WrongUse(fmt.Errorf("-minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps))
+	if err != nil {
+		return nil, command.WrongUse(err)
 	}
 	return o, nil
 }
