@@ -23,6 +23,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
+	"github.com/gorgonia-nsa/nsa/internal/plots"
 )
 
 // row is one measured figure.
@@ -224,33 +225,24 @@ func (r *report) plot(file, title, unit string, lineOf func(row) (name, peer, to
 	if len(series) == 0 {
 		return
 	}
-	p := plot.New()
 	machine := r.of("machine")
 	if r.backend.Device().Host {
 		machine += fmt.Sprintf(", %s cores, %s", r.of("cores"), r.of("simd"))
 	}
-	p.Title.Text = fmt.Sprintf("%s (%s)", title, machine)
-	p.X.Label.Text, p.Y.Label.Text = "tokens S", unit
+	p := plots.New(fmt.Sprintf("%s (%s)", title, machine), "tokens S", unit)
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
-	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(powersOfTwo), plot.LogTicks{Prec: -1}
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(plots.PowersOfTwo), plot.LogTicks{Prec: -1}
 	p.Legend.Top, p.Legend.Left = true, true
-	p.Add(plotter.NewGrid())
+	p.Legend.XOffs = vg.Points(8)
+	p.Add(plots.Grid())
 	var args []any
 	for _, name := range slices.Sorted(maps.Keys(series)) {
 		args = append(args, name, series[name])
 	}
 	check(plotutil.AddLinePoints(p, args...))
+	picture, err := plots.PNG(560, 360, []*plot.Plot{p})
+	check(err)
 	path := filepath.Join(r.dir, file+".png")
-	check(p.Save(7*vg.Inch, 4.5*vg.Inch, path))
+	check(files.Write(path, picture))
 	fmt.Println("wrote", path)
-}
-
-// powersOfTwo returns a tick for each power of two in [lo, hi].
-func powersOfTwo(lo, hi float64) (ticks []plot.Tick) {
-	for v := 1.0; v <= hi; v *= 2 {
-		if v >= lo {
-			ticks = append(ticks, plot.Tick{Value: v, Label: strconv.Itoa(int(v))})
-		}
-	}
-	return ticks
 }

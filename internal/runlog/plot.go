@@ -1,10 +1,7 @@
 package runlog
 
 import (
-	"bytes"
-	"fmt"
 	"image/color"
-	"image/png"
 	"math"
 	"strconv"
 
@@ -12,7 +9,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
+
+	"github.com/gorgonia-nsa/nsa/internal/plots"
 )
 
 // Colours of the lines: pale for single steps, strong for the others.
@@ -97,13 +95,8 @@ func (c curve) add(to plotter.XYs, step int, y float64) plotter.XYs {
 	return append(to, plotter.XY{X: float64(step), Y: y})
 }
 
-// draw returns the plot as PNG. The library panics at ranges that it cannot draw: draw returns this as an error.
-func (c curve) draw(rows []row, o Options) (out []byte, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("plot: %v", p)
-		}
-	}()
+// draw returns the plot as PNG.
+func (c curve) draw(rows []row, o Options) ([]byte, error) {
 	lines, low, high := c.lines(rows, o)
 	p := c.frame(o)
 	for _, l := range lines {
@@ -112,11 +105,7 @@ func (c curve) draw(rows []row, o Options) (out []byte, err error) {
 		}
 		var marks []plot.Thumbnailer
 		for _, points := range pieces(l.points) {
-			line, err := plotter.NewLine(points)
-			if err != nil {
-				return nil, err
-			}
-			line.Color, line.Width = l.color, vg.Points(l.width)
+			line := plots.Line(points, l.color, l.width)
 			p.Add(line)
 			marks = []plot.Thumbnailer{line}
 		}
@@ -138,42 +127,22 @@ func (c curve) draw(rows []row, o Options) (out []byte, err error) {
 	if n := len(rows); n > 0 {
 		p.X.Max = max(1, float64(rows[n-1].Number))
 	}
-	canvas := vgimg.New(vg.Points(640), vg.Points(400))
-	p.Draw(draw.Crop(draw.New(canvas), vg.Points(4), vg.Points(-14), vg.Points(4), vg.Points(-6)))
-	var b bytes.Buffer
-	err = (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(&b, canvas.Image())
-	return b.Bytes(), err
+	return plots.PNG(640, 400, []*plot.Plot{p})
 }
 
 // frame returns a plot without lines.
 func (c curve) frame(o Options) *plot.Plot {
-	p := plot.New()
-	p.Title.Text, p.Title.Padding = o.Title, vg.Points(8)
-	p.X.Label.Text, p.Y.Label.Text = "step", c.label
+	p := plots.New(o.Title, "step", c.label)
+	p.Title.Padding = vg.Points(8)
 	p.X.Padding, p.Y.Padding = 0, 0
-	p.Legend.Padding = vg.Points(2)
 	p.Legend.XOffs, p.Legend.YOffs = vg.Points(-8), vg.Points(-8)
 	if p.Legend.Top = !c.zero; c.zero { // these lines leave room at the bottom
 		p.Legend.YOffs = vg.Points(8)
-	}
-	for _, s := range []struct {
-		style *draw.TextStyle
-		size  float64
-	}{
-		{&p.Title.TextStyle, 13}, {&p.X.Label.TextStyle, 11}, {&p.Y.Label.TextStyle, 11}, {&p.Legend.TextStyle, 10.5},
-		{&p.X.Tick.Label, 10}, {&p.Y.Tick.Label, 10},
-	} {
-		s.style.Font.Variant, s.style.Font.Size = "Sans", vg.Points(s.size)
 	}
 	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{whole: true}, ticks{}
 	if c.log {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, logTicks{}
 	}
-	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
-		axis.LineStyle.Color, axis.Tick.LineStyle.Color = color.Gray{Y: 120}, color.Gray{Y: 120}
-	}
-	grid := plotter.NewGrid()
-	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{Y: 220}, color.Gray{Y: 236}
-	p.Add(grid)
+	p.Add(plots.Grid())
 	return p
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"image/color"
-	"image/png"
 	"math"
 	"os"
 	"path/filepath"
@@ -13,9 +12,9 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgimg"
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/plots"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -58,17 +57,12 @@ func branchColor(name string) color.RGBA {
 	return color.RGBA{21, 112, 205, 255} // selected, causal
 }
 
-// pictures returns the PNGs by name. The library panics at ranges that it cannot draw: pictures returns this as an error.
+// pictures returns the PNGs by name.
 func (r *Report) pictures() (content map[string][]byte, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("plot: %v", p)
-		}
-	}()
 	content = map[string][]byte{}
-	add := func(name string, rows [][]*plot.Plot, width, height float64) {
+	add := func(name string, width, height float64, rows ...[]*plot.Plot) {
 		if err == nil {
-			content[name], err = tiled(rows, width, height)
+			content[name], err = plots.PNG(width, height, rows...)
 		}
 	}
 	var blocks, gates, looks [][]*plot.Plot
@@ -84,48 +78,18 @@ func (r *Report) pictures() (content map[string][]byte, err error) {
 		looks = append(looks, []*plot.Plot{plotLooks(i, l)})
 	}
 	if r.HasBlocks() {
-		add("blocks.png", blocks, 320, 320)
-		add("gates.png", gates, 420, 200)
+		add("blocks.png", 320, 320, blocks...)
+		add("gates.png", 420, 200, gates...)
 	}
-	add("distance.png", looks, 420, 220)
-	add("loss.png", [][]*plot.Plot{{r.plotLoss()}}, 640, 320)
+	add("distance.png", 420, 220, looks...)
+	add("loss.png", 640, 320, []*plot.Plot{r.plotLoss()})
 	return content, err
-}
-
-// tiled returns plots in rows and columns as one PNG. width and height of a plot are in points.
-func tiled(rows [][]*plot.Plot, width, height float64) ([]byte, error) {
-	canvas := vgimg.New(vg.Points(width*float64(len(rows[0]))), vg.Points(height*float64(len(rows))))
-	all := draw.New(canvas)
-	tiles := draw.Tiles{Rows: len(rows), Cols: len(rows[0]), PadTop: 4, PadBottom: 4, PadLeft: 4, PadRight: 12, PadX: 12, PadY: 12}
-	for i, row := range plot.Align(rows, tiles, all) {
-		for j, c := range row {
-			rows[i][j].Draw(c)
-		}
-	}
-	var b bytes.Buffer
-	err := png.Encode(&b, canvas.Image())
-	return b.Bytes(), err
-}
-
-// frame returns an empty plot.
-func frame(title, x, y string) *plot.Plot {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
-	for style, size := range map[*draw.TextStyle]float64{
-		&p.Title.TextStyle: 12, &p.X.Label.TextStyle: 10, &p.Y.Label.TextStyle: 10, &p.Legend.TextStyle: 9.5, &p.X.Tick.Label: 9, &p.Y.Tick.Label: 9,
-	} {
-		style.Font.Variant, style.Font.Size = "Sans", vg.Points(size)
-	}
-	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
-		axis.LineStyle.Color, axis.Tick.LineStyle.Color = color.Gray{Y: 120}, color.Gray{Y: 120}
-	}
-	return p
 }
 
 // plotBlocks returns the selected blocks of a group: keys to the right, queries downwards.
 func (r *Report) plotBlocks(layer, group int) *plot.Plot {
 	l, size, s := r.Layers[layer], r.Config.SelectBlock, len(r.Tokens)
-	p := frame(fmt.Sprintf("layer %d, group %d", layer, group), "block begins at, tokens", "query")
+	p := plots.New(fmt.Sprintf("layer %d, group %d", layer, group), "block begins at, tokens", "query")
 	p.Add(cells(func(yield func(x0, y0, x1, y1 float64, c color.Color)) {
 		for t := range s {
 			for at := (t*l.Groups + group) * l.N; at < (t*l.Groups+group+1)*l.N; at++ {
@@ -166,7 +130,7 @@ func (f cells) Plot(c draw.Canvas, p *plot.Plot) {
 }
 
 func plotGates(i int, l Layer) *plot.Plot {
-	p := frame(fmt.Sprintf("layer %d", i), "head", "mean gate")
+	p := plots.New(fmt.Sprintf("layer %d", i), "head", "mean gate")
 	for k, name := range ops.BranchNames() {
 		p.Add(cells(func(yield func(x0, y0, x1, y1 float64, c color.Color)) {
 			for h, g := range l.Gates {
@@ -182,7 +146,7 @@ func plotGates(i int, l Layer) *plot.Plot {
 		ticks = append(ticks, plot.Tick{Value: float64(h), Label: fmt.Sprint(h)})
 	}
 	p.X.Tick.Marker = ticks
-	p.Legend.Top, p.Legend.XOffs, p.Legend.Padding = true, vg.Points(-6), vg.Points(2)
+	p.Legend.Top, p.Legend.XOffs = true, vg.Points(-6)
 	return p
 }
 
@@ -195,14 +159,14 @@ func (s swatch) Thumbnail(c *draw.Canvas) {
 }
 
 func plotLooks(i int, l Layer) *plot.Plot {
-	p := frame(fmt.Sprintf("layer %d", i), "distance from, tokens", "part of the attention probability")
+	p := plots.New(fmt.Sprintf("layer %d", i), "distance from, tokens", "part of the attention probability")
 	var ticks plot.ConstantTicks
 	for _, k := range l.Looks {
 		points := make(plotter.XYs, len(k.Shares))
 		for j, v := range k.Shares {
 			points[j] = plotter.XY{X: float64(j), Y: v}
 		}
-		line := &plotter.Line{XYs: points, LineStyle: draw.LineStyle{Color: branchColor(k.Branch), Width: vg.Points(1.6)}}
+		line := plots.Line(points, branchColor(k.Branch), 1.6)
 		p.Add(line)
 		p.Legend.Add(fmt.Sprintf("%s, mean %.0f", k.Branch, k.Mean), line)
 		for j := len(ticks); j < len(points); j++ {
@@ -210,22 +174,17 @@ func plotLooks(i int, l Layer) *plot.Plot {
 		}
 	}
 	p.X.Tick.Marker, p.Y.Min, p.Y.Max = ticks, 0, 1.4*p.Y.Max // room for the legend
-	p.Legend.Top, p.Legend.Left, p.Legend.XOffs, p.Legend.Padding = true, true, vg.Points(8), vg.Points(2)
+	p.Legend.Top, p.Legend.Left, p.Legend.XOffs = true, true, vg.Points(8)
 	return p
 }
 
 func (r *Report) plotLoss() *plot.Plot {
-	p := frame(r.windows(), "position, tokens", "loss, nats a token")
+	p := plots.New(r.windows(), "position, tokens", "loss, nats a token")
 	points, mean := make(plotter.XYs, len(r.Mean)-1), make(plotter.XYs, len(r.Mean)-1)
 	for t, v := range runningMean(r.Mean[1:]) {
 		points[t], mean[t] = plotter.XY{X: float64(t + 1), Y: r.Mean[t+1]}, plotter.XY{X: float64(t + 1), Y: v}
 	}
-	for _, line := range []*plotter.Line{
-		{XYs: points, LineStyle: draw.LineStyle{Color: color.RGBA{170, 196, 224, 255}, Width: vg.Points(0.8)}},
-		{XYs: mean, LineStyle: draw.LineStyle{Color: branchColor("selected"), Width: vg.Points(1.8)}},
-	} {
-		p.Add(line)
-	}
+	p.Add(plots.Line(points, color.RGBA{170, 196, 224, 255}, 0.8), plots.Line(mean, branchColor("selected"), 1.8))
 	p.Y.Min = 0
 	return p
 }

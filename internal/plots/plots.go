@@ -1,0 +1,74 @@
+// Package plots draws the plots of this module in one style, by gonum's plot library.
+package plots
+
+import (
+	"bytes"
+	"fmt"
+	"image/color"
+	"image/png"
+	"strconv"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+)
+
+// New returns a plot without lines. x and y are the labels of the axes.
+func New(title, x, y string) *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
+	for style, size := range map[*draw.TextStyle]float64{
+		&p.Title.TextStyle: 12, &p.X.Label.TextStyle: 10, &p.Y.Label.TextStyle: 10, &p.Legend.TextStyle: 9.5, &p.X.Tick.Label: 9, &p.Y.Tick.Label: 9,
+	} {
+		style.Font.Variant, style.Font.Size = "Sans", vg.Points(size)
+	}
+	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
+		axis.LineStyle.Color, axis.Tick.LineStyle.Color = color.Gray{Y: 120}, color.Gray{Y: 120}
+	}
+	p.Legend.Padding = vg.Points(2)
+	return p
+}
+
+// Grid returns the lines of a grid, to be added before all others.
+func Grid() *plotter.Grid {
+	grid := plotter.NewGrid()
+	grid.Horizontal.Color, grid.Vertical.Color = color.Gray{Y: 220}, color.Gray{Y: 236}
+	return grid
+}
+
+// Line returns a line of a width in points. Its points must be finite.
+func Line(points plotter.XYs, c color.Color, width float64) *plotter.Line {
+	return &plotter.Line{XYs: points, LineStyle: draw.LineStyle{Color: c, Width: vg.Points(width)}}
+}
+
+// PNG returns plots in rows and columns as one picture. width and height of a plot are in points. The library panics at ranges that it
+// cannot draw, such as 0 on a logarithmic axis: PNG returns this as an error.
+func PNG(width, height float64, rows ...[]*plot.Plot) (out []byte, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("plot: %v", p)
+		}
+	}()
+	canvas := vgimg.New(vg.Points(width*float64(len(rows[0]))), vg.Points(height*float64(len(rows))))
+	tiles := draw.Tiles{Rows: len(rows), Cols: len(rows[0]), PadTop: 6, PadBottom: 4, PadLeft: 4, PadRight: 14, PadX: 12, PadY: 12}
+	for i, row := range plot.Align(rows, tiles, draw.New(canvas)) {
+		for j, tile := range row {
+			rows[i][j].Draw(tile)
+		}
+	}
+	var b bytes.Buffer
+	err = (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(&b, canvas.Image())
+	return b.Bytes(), err
+}
+
+// PowersOfTwo returns a tick for each power of two in [low, high].
+func PowersOfTwo(low, high float64) (ticks []plot.Tick) {
+	for v := 1.0; v <= high; v *= 2 {
+		if v >= low {
+			ticks = append(ticks, plot.Tick{Value: v, Label: strconv.Itoa(int(v))})
+		}
+	}
+	return ticks
+}
