@@ -231,7 +231,7 @@ func (r *report) plot(file, title, unit string, lineOf func(row) (name, peer, to
 	}
 	p := plots.New(fmt.Sprintf("%s (%s)", title, machine), "tokens S", unit)
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
-	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(plots.PowersOfTwo), plot.LogTicks{Prec: -1}
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(plots.PowersOfTwo), plots.LogTicks{}
 	p.Legend.Top, p.Legend.Left = true, true
 	p.Legend.XOffs = vg.Points(8)
 	p.Add(plots.Grid())

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"image/color"
 	"image/png"
-	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -61,14 +60,4 @@ func PNG(width, height float64, rows ...[]*plot.Plot) (out []byte, err error) {
 	var b bytes.Buffer
 	err = (&png.Encoder{CompressionLevel: png.BestSpeed}).Encode(&b, canvas.Image())
 	return b.Bytes(), err
-}
-
-// PowersOfTwo returns a tick for each power of two in [low, high].
-func PowersOfTwo(low, high float64) (ticks []plot.Tick) {
-	for v := 1.0; v <= high; v *= 2 {
-		if v >= low {
-			ticks = append(ticks, plot.Tick{Value: v, Label: strconv.Itoa(int(v))})
-		}
-	}
-	return ticks
 }

@@ -25,10 +25,26 @@ func TestPNG(t *testing.T) {
 	require.ErrorContains(t, err, "plot: ")
 }
 
-func TestPowersOfTwo(t *testing.T) {
-	var labels []string
-	for _, tick := range PowersOfTwo(3, 33) {
-		labels = append(labels, tick.Label)
+func TestTicks(t *testing.T) {
+	for _, c := range []struct {
+		ticker    plot.Ticker
+		low, high float64
+		labels    []string
+	}{
+		{plot.TickerFunc(PowersOfTwo), 3, 33, []string{"4", "8", "16", "32"}},
+		{Ticks{}, 0, 1, []string{"0", "0.2", "0.4", "0.6", "0.8", "1"}},
+		{Ticks{Whole: true}, 0, 2, []string{"0", "1", "2"}},
+		{Ticks{Whole: true}, 0, 50000, []string{"0", "10k", "20k", "30k", "40k", "50k"}},
+		{LogTicks{}, 0.4, 12, []string{"0.5", "1", "2", "5", "10"}},
+		{LogTicks{}, 1, 5e4, []string{"1", "10", "100", "1k", "10k"}},
+		{LogTicks{}, 2, 3, []string{"2", "2.2", "2.4", "2.6", "2.8", "3"}},
+	} {
+		var labels []string
+		for _, tick := range c.ticker.Ticks(c.low, c.high) {
+			if tick.Label != "" {
+				labels = append(labels, tick.Label)
+			}
+		}
+		require.Equal(t, c.labels, labels, "%T from %v to %v", c.ticker, c.low, c.high)
 	}
-	require.Equal(t, []string{"4", "8", "16", "32"}, labels)
 }

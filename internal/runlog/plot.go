@@ -139,9 +139,9 @@ func (c curve) frame(o Options) *plot.Plot {
 	if p.Legend.Top = !c.zero; c.zero { // these lines leave room at the bottom
 		p.Legend.YOffs = vg.Points(8)
 	}
-	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{whole: true}, ticks{}
+	p.X.Tick.Marker, p.Y.Tick.Marker = plots.Ticks{Whole: true}, plots.Ticks{}
 	if c.log {
-		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, logTicks{}
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plots.LogTicks{}
 	}
 	p.Add(plots.Grid())
 	return p

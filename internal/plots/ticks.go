@@ -1,0 +1,81 @@
+package plots
+
+import (
+	"math"
+	"strconv"
+
+	"gonum.org/v1/plot"
+)
+
+// PowersOfTwo returns a tick for each power of two in [low, high].
+func PowersOfTwo(low, high float64) (ticks []plot.Tick) {
+	for v := 1.0; v <= high; v *= 2 {
+		if v >= low {
+			ticks = append(ticks, plot.Tick{Value: v, Label: strconv.Itoa(int(v))})
+		}
+	}
+	return ticks
+}
+
+// Ticks makes the ticks of a linear axis: roughly six labels.
+type Ticks struct {
+	Whole bool // no fractions
+}
+
+// Ticks implements plot.Ticker.
+func (t Ticks) Ticks(low, high float64) []plot.Tick {
+	step := math.Pow10(int(math.Floor(math.Log10((high - low) / 6))))
+	for _, m := range []float64{1, 2, 2.5, 5, 10} {
+		if m*step >= (high-low)/7 {
+			step *= m
+			break
+		}
+	}
+	if t.Whole {
+		step = max(1, math.Ceil(step))
+	}
+	var out []plot.Tick
+	for i := math.Ceil(low / step); i <= math.Floor(high/step); i++ {
+		out = append(out, plot.Tick{Value: i * step, Label: short(i * step)})
+	}
+	return out
+}
+
+// short formats a tick.
+func short(v float64) string {
+	for _, unit := range []struct {
+		size float64
+		name string
+	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		if a := math.Abs(v); a >= unit.size && a < 1e12 {
+			return strconv.FormatFloat(v/unit.size, 'g', 6, 64) + unit.name
+		}
+	}
+	return strconv.FormatFloat(v, 'g', 6, 64)
+}
+
+// LogTicks makes the ticks of a logarithmic axis. 1, 2 and 5 of each decade have labels; with three decades or more, only 1 has one.
+// An axis shorter than a decade has the ticks of a linear axis.
+type LogTicks struct{}
+
+// Ticks implements plot.Ticker.
+func (LogTicks) Ticks(low, high float64) []plot.Tick {
+	decades := math.Log10(high / low)
+	if decades < 1 {
+		return Ticks{}.Ticks(low, high)
+	}
+	every := max(1, int(math.Ceil(decades/8)))
+	var out []plot.Tick
+	for e := int(math.Floor(math.Log10(low))); e <= int(math.Ceil(math.Log10(high))); e++ {
+		for m := 1.0; m < 10; m++ {
+			tick := plot.Tick{Value: m * math.Pow10(e)}
+			if m == 1 && e%every == 0 || decades < 3 && (m == 2 || m == 5) {
+				tick.Label = short(tick.Value)
+			}
+			if (decades < 8 || tick.Label != "") && tick.Value >= low && tick.Value <= high {
+				out = append(out, tick)
+			}
+		}
+	}
+	return out
+}
