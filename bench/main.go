@@ -8,7 +8,6 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 )
 
 // suite is one group of measurements.
@@ -60,20 +60,19 @@ func main() {
 	device := flag.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	length := flag.Int("length", 0, "tokens of the suites attention (any number), decode, lengths and profile; 0 is all of theirs, for profile the usual one")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
-	flag.Parse()
-	if *length < 0 {
-		fmt.Fprintf(os.Stderr, "bench: -length is %d, want 0 or more\n", *length)
-		os.Exit(2)
+	flag.CommandLine.Init("bench", flag.ContinueOnError)
+	err := command.Parse(flag.CommandLine, os.Args[1:], os.Stdout)
+	if err == nil && *length < 0 {
+		err = command.WrongUse(fmt.Errorf("bench: -length is %d, want 0 or more", *length))
 	}
-	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "bench: unexpected argument %q\n", flag.Arg(0))
-		os.Exit(2)
+	if err != nil {
+		os.Exit(command.ExitStatus(err, os.Stderr))
 	}
 	defer func() {
-		switch p := recover(); p {
+		switch p := recover().(type) {
 		case nil:
-		case errFailed:
-			os.Exit(1)
+		case failed:
+			os.Exit(command.ExitStatus(p.error, os.Stderr))
 		default:
 			panic(p)
 		}
@@ -85,13 +84,13 @@ func main() {
 	}
 }
 
-var errFailed = errors.New("a call has failed")
+// failed is what check panics with.
+type failed struct{ error }
 
 // check ends the program if a call has failed, because a measurement cannot continue. Deferred calls run first.
 func check(err error) {
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		panic(errFailed)
+		panic(failed{fmt.Errorf("bench: %w", err)})
 	}
 }
 
@@ -105,7 +104,10 @@ func must[T any](v T, err error) T {
 func closes(c io.Closer) { check(c.Close()) }
 
 func run(pick, out, device string, length int) {
-	b := must(cuda.Select(device))
+	b, err := cuda.Select(device)
+	if err != nil {
+		check(command.WrongUse(fmt.Errorf("-device: %w", err)))
+	}
 	defer closes(b)
 	host, wanted := b.Device().Host, strings.Split(pick, ",")
 	for _, name := range wanted {
@@ -114,9 +116,9 @@ func run(pick, out, device string, length int) {
 		switch {
 		case name == "all":
 		case !known:
-			check(fmt.Errorf("no suite %q, want all or some of %s", name, suiteNames()))
+			check(command.WrongUse(fmt.Errorf("no suite %q, want all or some of %s", name, suiteNames())))
 		case !here:
-			check(fmt.Errorf("suite %s does not run on %s: see -device", name, b.Device().Kind))
+			check(command.WrongUse(fmt.Errorf("suite %s does not run on %s: see -device", name, b.Device().Kind)))
 		}
 	}
 	r := newReport(out, b, length)

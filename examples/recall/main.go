@@ -38,7 +38,7 @@ type options struct {
 	recall.Options
 	task        recall.Task
 	kinds       []recall.Kind
-	asked       int // tokens of the longer documents
+	asked       int // tokens of the other documents
 	out, device string
 	set         *flag.FlagSet
 }
@@ -50,7 +50,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	needles := o.set.Int("needles", 32, "pairs of a key and a value in a document, a multiple of 16")
 	models := o.set.String("models", "nsa,nsa-without-selected,dense", "models to train")
 	precision := o.set.String("precision", "f32", "f32 or bf16; the CPU computes in f32")
-	o.set.IntVar(&o.asked, "asked", 0, "tokens of longer documents, in which the trained models are asked too; 0: eight times -context")
+	o.set.IntVar(&o.asked, "asked", 0, "tokens of other documents in which the trained models are asked too; 0: eight times -context")
 	o.set.StringVar(&o.out, "out", "results/recall", "folder of the CSV file and the plots")
 	o.set.StringVar(&o.device, "device", "cpu", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	o.set.IntVar(&o.Steps, "steps", o.Steps, "steps of training")
@@ -78,7 +78,7 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 		return err
 	}
 	if o.Backend, err = cuda.Select(o.device); err != nil {
-		return err
+		return command.WrongUse(fmt.Errorf("recall: -device: %w", err))
 	}
 	defer func() { err = errors.Join(err, o.Backend.Close()) }()
 	if err := files.MakeFolder(o.out); err != nil {

@@ -17,6 +17,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
+// ErrNotFinite is the error of a step whose gradients have NaN, Inf, or a sum of squares that is too large.
+var ErrNotFinite = errors.New("gradients are not finite")
+
 // AdamW is a gorgonia.Solver: Adam with decoupled weight decay (Loshchilov and Hutter, arXiv 1711.05101). The gradients are
 // first scaled down to a bound of their global norm. Step t, counted from 1, is, for each weight p and gradient g,
 //
@@ -33,8 +36,8 @@ import (
 // A step does not change gradients, with one exception: as Gorgonia's solvers do, it sets gradients to zero that a
 // TapeMachine with gorgonia.BindDualValues adds up over its runs.
 //
-// If the norm is not finite, no weight changes. On a device with memory of its own the step then returns no error: only Norm
-// shows it, and the step counts until UncountStep.
+// If the norm is not finite, no weight changes, and the step returns ErrNotFinite. On a device with memory of its own it returns no
+// error: only Norm shows it, and the step counts until UncountStep.
 //
 // An AdamW is used by one goroutine at a time.
 type AdamW struct {

@@ -270,7 +270,7 @@ func (b *boundAdamW) check() error {
 	if i := slices.IndexFunc(b.weights, func(s boundWeight) bool { return anyElement(s.grad, notFinite) }); i >= 0 {
 		culprit = b.weights[i].name
 	}
-	return fmt.Errorf("the global norm of the gradients is %v, from %s", norm, culprit)
+	return fmt.Errorf("%w: their global norm is %v, from %s", ErrNotFinite, norm, culprit)
 }
 
 // anyElement reports whether bad is true for an element of an operand of floats in host memory.

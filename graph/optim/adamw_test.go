@@ -149,11 +149,11 @@ func TestAdamWRefuses(t *testing.T) {
 		{"gradient's shape", func(w []*weight) { w[1].grad = w[2].grad }, "gradient of a.bias: "},
 		{"gradient's type", func(w []*weight) { w[1].grad = dense(tensor.Float32, make([]float64, 150), 150) }, "gradient of a.bias: "},
 		{"NaN", func(w []*weight) { w[1].grad.(*tensor.Dense).Float64s()[7] = math.NaN() },
-			"the global norm of the gradients is NaN, from a.bias"},
+			"gradients are not finite: their global norm is NaN, from a.bias"},
 		{"infinity", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = math.Inf(-1) },
-			"the global norm of the gradients is +Inf, from b.weight"},
+			"gradients are not finite: their global norm is +Inf, from b.weight"},
 		{"overflow", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = 1e200 },
-			"the global norm of the gradients is +Inf, from their size"},
+			"gradients are not finite: their global norm is +Inf, from their size"},
 		{"shape", func(w []*weight) { w[3].value = dense(tensor.Float64, make([]float64, 105), 105) }, "b.weight: "},
 		{"transposed", func(w []*weight) {
 			d := dense(tensor.Float64, make([]float64, 105), 7, 5, 3)

@@ -148,6 +148,17 @@ func TestInteractive(t *testing.T) {
 	require.Equal(t, 4, strings.Count(status, "> "))
 }
 
+// TestInteractiveWithTokenizer: a line that is not UTF-8 is reported, and the next one is answered.
+func TestInteractiveWithTokenizer(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	trained(t, folder, "-tokenizer", tokenizerFile(t))
+	args := []string{"-model", folder, "-tokens", "10", "-past-end"}
+	code, out, status := call(t, "q\xffu\nqu\n", append(args, "-interactive")...)
+	require.Zero(t, code, status)
+	require.Contains(t, status, "prompt 1: ")
+	require.Equal(t, texts(t, append(args, "-prompt", "qu")...), out)
+}
+
 // TestFlagsRefuseValues: wrong arguments give one line that names the flag or the value, and the exit status 2.
 func TestFlagsRefuseValues(t *testing.T) {
 	model := weightsFile(t)

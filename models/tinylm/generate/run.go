@@ -60,7 +60,7 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 	if o.Interactive {
 		err = w.converse(ctx, in)
 	} else {
-		err = w.write(ctx, prompts)
+		err = w.writePrompts(ctx, prompts)
 	}
 	s := m.sampler.Stats()
 	fmt.Fprintf(status, "prefill: %d tokens, %.0f tokens/s; decode: %d tokens, %.0f tokens/s\n",
@@ -131,7 +131,16 @@ type writer struct {
 	out, status io.Writer
 }
 
-// converse answers each line of in.
+// writePrompts writes the texts of all prompts.
+func (w *writer) writePrompts(ctx context.Context, prompts []string) error {
+	texts, err := w.texts(prompts)
+	if err != nil {
+		return err
+	}
+	return w.write(ctx, texts)
+}
+
+// converse answers each line of in. It reports a line that is no prompt, such as one that is not UTF-8 for a tokenizer, and goes on.
 func (w *writer) converse(ctx context.Context, in io.Reader) error {
 	lines, failed := make(chan string), make(chan error, 1)
 	go func() { // a read does not end when ctx ends
@@ -158,7 +167,12 @@ func (w *writer) converse(ctx context.Context, in io.Reader) error {
 				fmt.Fprintln(w.status)
 				return cmp.Or(context.Cause(ctx), <-failed)
 			}
-			if err := w.write(ctx, []string{line}); err != nil {
+			texts, err := w.texts([]string{line})
+			if err != nil {
+				fmt.Fprintln(w.status, err)
+				continue
+			}
+			if err := w.write(ctx, texts); err != nil {
 				return err
 			}
 		case <-ctx.Done():

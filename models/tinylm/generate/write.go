@@ -19,12 +19,8 @@ type text struct {
 	ended    bool
 }
 
-// write generates the texts of all prompts, several at once, and writes them in order.
-func (w *writer) write(ctx context.Context, prompts []string) error {
-	texts, err := w.texts(prompts)
-	if err != nil {
-		return err
-	}
+// write generates texts, several at once, and writes them in order.
+func (w *writer) write(ctx context.Context, texts []*text) error {
 	bySeq, next, first := map[int]*text{}, 0, 0 // first: the first text that is not completely written
 	// add begins the next text, if there is one and a slot is free. It begins only one, because a prefill takes a while: running texts get
 	// tokens before the next prefill.

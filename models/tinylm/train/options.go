@@ -138,6 +138,9 @@ func (o *Options) duration() time.Duration {
 // maxTokens bounds the tokens of a batch, of an evaluation and of a sample.
 const maxTokens = 1 << 26
 
+// maxSteps bounds the steps of a run: a float64 counts as far.
+const maxSteps = 1 << 53
+
 // Validate returns an error that names the option that is out of its range or does not fit the others. It is quick and opens
 // neither files nor devices.
 func (o *Options) Validate() error {
@@ -145,7 +148,7 @@ func (o *Options) Validate() error {
 		name        string
 		v, from, to int
 	}{
-		{"batch", o.Batch, 1, maxTokens}, {"accumulate", o.Accumulate, 1, maxTokens}, {"steps", o.Steps, 0, math.MaxInt},
+		{"batch", o.Batch, 1, maxTokens}, {"accumulate", o.Accumulate, 1, maxTokens}, {"steps", o.Steps, 0, maxSteps},
 		{"eval-every", o.EvalEvery, 0, math.MaxInt}, {"eval-tokens", o.EvalTokens, 1, maxTokens},
 		{"final-eval", o.FinalEval, 0, maxTokens}, {"sample", o.Sample, 0, maxTokens}, {"keep", o.Keep, 1, 1 << 20},
 		{"phi-hidden", o.PhiHidden, 0, maxTokens},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
@@ -53,7 +54,12 @@ func (r *runner) step(ctx context.Context) error {
 	r.watchdog.phase(fmt.Sprintf("in step %d", s.Number))
 	r.state.Pending = append(r.state.Pending, s)
 	if err := r.begin(s); err != nil {
-		return fmt.Errorf("step %d: %w", s.Number, r.diagnose(err, s.batches))
+		if errors.Is(err, optim.ErrNotFinite) {
+			err = r.diagnose(err, s.batches)
+		} else {
+			err = fmt.Errorf("%w (%s)", err, r.resumeHint())
+		}
+		return fmt.Errorf("step %d: %w", s.Number, err)
 	}
 	r.state.Step++
 	r.state.Cursor = s.batches[r.Accumulate-1].After
