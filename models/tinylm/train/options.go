@@ -21,9 +21,9 @@ type Options struct {
 	Preset string `yaml:"preset" fixed:"true" help:"sizes of model and training to begin with: tiny or base"`
 
 	Data        string  `yaml:"data" help:"file or folder to train on, or \"random\" for random bytes; empty: the Go source of GOROOT"`
-	Ext         string  `yaml:"ext" fixed:"true" help:"of a folder take only files whose names, without .gz or .zst, end so"`
+	Ext         string  `yaml:"ext" fixed:"true" help:"in a folder, read only files whose names (without .gz or .zst) end with this; empty: all"`
 	Tokenizer   string  `yaml:"tokenizer" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
-	Separator   string  `yaml:"separator" fixed:"true" help:"its token that ends a document; empty: a usual one, such as <|endoftext|> or [SEP]"`
+	Separator   string  `yaml:"separator" fixed:"true" help:"content of the token of -tokenizer that ends a document; empty: the first known one, such as <|endoftext|> or [SEP]"`
 	Packed      bool    `yaml:"packed" fixed:"true" help:"a document's tokens see no other document's"`
 	Attention   string  `yaml:"attention" fixed:"true" help:"nsa or dense"`
 	Context     int     `yaml:"context" fixed:"true" help:"tokens of a training window"`
@@ -44,28 +44,28 @@ type Options struct {
 	Init        string  `yaml:"init" fixed:"true" help:"weights to begin with, a safetensors file or a run folder; the model has their sizes"`
 	Seed        uint64  `yaml:"seed" fixed:"true" help:"seed of weights, order of the data and sample"`
 	Batch       int     `yaml:"batch" fixed:"true" help:"sequences that run at once"`
-	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches whose gradients add up to those of a step"`
+	Accumulate  int     `yaml:"accumulate" fixed:"true" help:"batches per step; their gradients are added"`
 	Recompute   bool    `yaml:"recompute" help:"compute activations twice instead of keeping them: less memory, more time, the same results"`
 	Steps       int     `yaml:"steps" help:"steps to train for, instead of -minutes"`
 	Minutes     float64 `yaml:"minutes" help:"minutes to train for, evaluations included"`
 
 	Optimizer string  `yaml:"optimizer" fixed:"true" help:"adamw, or muon: the matrices of the layers by Muon, all else by AdamW"`
 	LR        float64 `yaml:"lr" help:"highest learning rate"`
-	Warmup    float64 `yaml:"warmup" help:"part of the run in which the learning rate rises"`
-	Schedule  string  `yaml:"schedule" help:"how it falls after that: linear or cosine"`
-	Floor     float64 `yaml:"floor" help:"last learning rate over the highest"`
+	Warmup    float64 `yaml:"warmup" help:"part of the run, 0 to 1, in which the learning rate rises"`
+	Schedule  string  `yaml:"schedule" help:"how the learning rate falls after -warmup: linear or cosine"`
+	Floor     float64 `yaml:"floor" help:"last learning rate as a fraction of -lr"`
 	Beta2     float64 `yaml:"beta2" help:"decay rate of AdamW's mean of squared gradients"`
 	Decay     float64 `yaml:"decay" help:"weight decay"`
 	Clip      float64 `yaml:"clip" help:"bound of the gradients' global norm; 0: none"`
 
-	EvalEvery   int     `yaml:"eval-every" help:"steps between evaluations on held-out data; 0: a tenth of the run"`
-	EvalTokens  int     `yaml:"eval-tokens" help:"tokens of each of them"`
+	EvalEvery   int     `yaml:"eval-every" help:"steps between held-out evaluations; 0: ten evaluations per run"`
+	EvalTokens  int     `yaml:"eval-tokens" help:"tokens of each held-out evaluation"`
 	FinalEval   int     `yaml:"final-eval" help:"tokens of the evaluation at the end; 0: none"`
 	Sample      int     `yaml:"sample" help:"tokens of the sample at the end, which begins like the held-out text; 0: none"`
-	Temperature float64 `yaml:"temperature" help:"of the sample; 0 takes the most likely token"`
-	TopK        int     `yaml:"top-k" help:"the sample's tokens are drawn from so many; 0: all"`
+	Temperature float64 `yaml:"temperature" help:"temperature of the final sample; 0 takes the most likely token"`
+	TopK        int     `yaml:"top-k" help:"the final sample draws from the k most likely tokens; 0: all"`
 
-	SaveMinutes float64 `yaml:"save-minutes" help:"minutes between checkpoints, which evaluations and the end write too; 0: those alone"`
+	SaveMinutes float64 `yaml:"save-minutes" help:"minutes between checkpoints besides those at evaluations and the end; 0: no others"`
 	Keep        int     `yaml:"keep" help:"checkpoints to keep, beside the best one"`
 
 	Device    string `yaml:"device" help:"auto, cpu or cuda:N; auto is the first GPU, or the CPU"`
