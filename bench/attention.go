@@ -268,7 +268,6 @@ func (a attentionAt) addBranches() {
 	a.add(append(branches, whole)...)
 }
 
-// add reports branches.
 func (a attentionAt) add(list ...timedBranch) {
 	for _, b := range list {
 		size := fmt.Sprintf("%s %d", a.name, a.s)

@@ -82,7 +82,7 @@ func newReport(dir string, b graph.Backend, onlyLength int) *report {
 	return r
 }
 
-// skips reports whether a suite leaves out its length of so many tokens.
+// skips reports whether -length leaves out this number of tokens.
 func (r *report) skips(tokens int) bool {
 	r.lengthFound = r.lengthFound || r.onlyLength == tokens
 	return r.onlyLength != 0 && r.onlyLength != tokens

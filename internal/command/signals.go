@@ -24,9 +24,9 @@ func StopOf(ctx context.Context) (s Stop, ok bool) {
 	return s, ok
 }
 
-// OnSignals returns a context that the first SIGINT, SIGTERM or SIGHUP ends. It says so on w, with what happens now; the second one ends
-// the program at once. A closed terminal or pipe becomes an error of writing to it and does not end the program. stop undoes all of this.
-func OnSignals(ctx context.Context, w io.Writer, happens string) (_ context.Context, stop func()) {
+// OnSignals returns a context that SIGINT, SIGTERM and SIGHUP end. The first signal ends the context and prints message on w; the second
+// ends the program. A closed terminal or pipe becomes an error of writing to it and does not end the program. stop undoes all of this.
+func OnSignals(ctx context.Context, w io.Writer, message string) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	arrived := make(chan os.Signal, 1)
 	stops := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
@@ -39,7 +39,7 @@ func OnSignals(ctx context.Context, w io.Writer, happens string) (_ context.Cont
 		select {
 		case s := <-arrived:
 			signal.Reset(stops...)
-			fmt.Fprintf(w, "\n%v: %s; a second one leaves at once\n", s, happens)
+			fmt.Fprintf(w, "\n%v: %s; a second one leaves at once\n", s, message)
 			cancel(Stop{s.(syscall.Signal)})
 		case <-ctx.Done():
 		}

@@ -14,7 +14,7 @@ import (
 
 var errNotRegular = errors.New("not a regular file")
 
-// Open opens a file. It is an error if the path names a pipe, whose opening would wait for a writer, a device or a folder.
+// Open opens a regular file. A folder, a device or a pipe is an error; opening a pipe would wait for a writer.
 func Open(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: errNotRegular}

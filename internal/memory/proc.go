@@ -10,11 +10,11 @@ import (
 // host returns the memory of the machine.
 func (s system) host() (bound, error) {
 	const path = "proc/meminfo"
-	total, err := s.kilobytes(path, "MemTotal:")
+	total, err := s.bytesOf(path, "MemTotal:")
 	if err != nil {
 		return bound{}, err
 	}
-	available, err := s.kilobytes(path, "MemAvailable:")
+	available, err := s.bytesOf(path, "MemAvailable:")
 	return bound{limit: total, used: total - available, name: "the host"}, err
 }
 
@@ -31,7 +31,7 @@ func (s system) resourceLimits() ([]bound, error) {
 		if l.limit == unlimited {
 			continue
 		}
-		used, err := s.kilobytes("proc/self/status", l.used)
+		used, err := s.bytesOf("proc/self/status", l.used)
 		if err != nil {
 			return nil, err
 		}
@@ -40,8 +40,8 @@ func (s system) resourceLimits() ([]bound, error) {
 	return out, nil
 }
 
-// kilobytes returns the number of bytes in a line "key 123 kB".
-func (s system) kilobytes(path, key string) (int64, error) {
+// bytesOf returns the value of a line "key 123 kB", in bytes.
+func (s system) bytesOf(path, key string) (int64, error) {
 	text, err := fs.ReadFile(s.files, path)
 	if err != nil {
 		return 0, fmt.Errorf("memory: %w", err)

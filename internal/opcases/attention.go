@@ -50,16 +50,16 @@ func AttentionCases() (list []AttentionCase) {
 		l, d, block, n, w int
 		cost              Cost
 	}{
-		{Dims{2, 129, 2, 2, 5, 19}, 6, 2, 24, 3, 1, Small},      // groups of one, odd dims, blocks across tiles
-		{Dims{2, 65, 12, 2, 64, 64}, 4, 4, 32, 3, 64, Small},    // groups of six
-		{Dims{1, 130, 70, 1, 3, 2}, 1, 1, 5, 9, 66, Small},      // more heads than rows in a tile
-		{Dims{4, 97, 5, 1, 2, 33}, 48, 12, 24, 3, 200, Small},   // l > l': selection blocks that start before their first weight
-		{Dims{1, 150, 80, 2, 3, 2}, 12, 2, 4, 7, 61, Small},     // l > 2l'
-		{Dims{1, 700, 1, 1, 8, 8}, 2, 1, 3, 40, 400, Small},     // several chunks of keys
-		{Dims{1, 1, 1, 1, 2, 1}, 1, 1, 1, 3, 1, Small},          // one of everything
-		{Dims{2, 37, 6, 2, 12, 5}, 4, 2, 4, 4, 7, Small},        // groups of three
-		{Dims{3, 33, 6, 1, 16, 8}, 32, 16, 16, 3, 20, Small},    // the first compression block ends before the last query
-		{Dims{2, 64, 2, 2, 5, 3}, 8, 4, 4, 5, 33, Small},        //
+		{Dims{2, 129, 2, 2, 5, 19}, 6, 2, 24, 3, 1, Small},    // groups of one, odd dims, blocks across tiles
+		{Dims{2, 65, 12, 2, 64, 64}, 4, 4, 32, 3, 64, Small},  // groups of six
+		{Dims{1, 130, 70, 1, 3, 2}, 1, 1, 5, 9, 66, Small},    // more heads than rows in a tile
+		{Dims{4, 97, 5, 1, 2, 33}, 48, 12, 24, 3, 200, Small}, // l > l': selection blocks that start before their first weight
+		{Dims{1, 150, 80, 2, 3, 2}, 12, 2, 4, 7, 61, Small},   // l > 2l'
+		{Dims{1, 700, 1, 1, 8, 8}, 2, 1, 3, 40, 400, Small},   // several chunks of keys
+		{Dims{1, 1, 1, 1, 2, 1}, 1, 1, 1, 3, 1, Small},        // one of everything
+		{Dims{2, 37, 6, 2, 12, 5}, 4, 2, 4, 4, 7, Small},      // groups of three
+		{Dims{3, 33, 6, 1, 16, 8}, 32, 16, 16, 3, 20, Small},  // the first compression block ends before the last query
+		{Dims{2, 64, 2, 2, 5, 3}, 8, 4, 4, 5, 33, Small},
 		{Dims{1, 133, 4, 4, 32, 48}, 32, 16, 16, 5, 300, Small}, // a window longer than the sequence
 		{Dims{1, 23, 4, 1, 64, 64}, 32, 16, 64, 3, 5, Small},    // no complete compression block
 		{Dims{1, 1, 1, 1, 64, 64}, 32, 16, 64, 16, 512, Small},  // from here on dims are multiples of 8, for tensor cores

@@ -101,10 +101,10 @@ func linears() (list []Case) {
 		{x: []int{2, 3, 5}, out: 6, in: 5, heads: 2, want: []int{2, 3, 2, 3}, bias: true},
 		{x: []int{2, 3, 5}, out: 6, in: 5, heads: 1, want: []int{2, 3, 1, 6}},
 		{x: []int{2, 3, 4, 6}, out: 10, in: 24, heads: 5, want: []int{2, 3, 5, 2}, bias: true},
-		{x: []int{2, 3, 4, 6}, out: 5, in: 6, want: []int{2, 3, 4, 5}},             // each head by itself
-		{x: []int{2, 3, 1, 6}, out: 5, in: 6, want: []int{2, 3, 5}},                // a single head
-		{x: []int{2, 1, 6}, out: 5, in: 6, want: []int{2, 1, 5}},                   // a single token
-		{x: []int{1, 1, 1}, out: 2, in: 1, want: []int{1, 1, 2}},                   //
+		{x: []int{2, 3, 4, 6}, out: 5, in: 6, want: []int{2, 3, 4, 5}}, // each head by itself
+		{x: []int{2, 3, 1, 6}, out: 5, in: 6, want: []int{2, 3, 5}},    // a single head
+		{x: []int{2, 1, 6}, out: 5, in: 6, want: []int{2, 1, 5}},       // a single token
+		{x: []int{1, 1, 1}, out: 2, in: 1, want: []int{1, 1, 2}},
 		{x: []int{3, 2, 5}, out: 2, in: 10, want: []int{3, 2}},                     // no axis to spare
 		{x: []int{2, 3, 2, 2, 2, 2}, out: 3, in: 16, want: []int{2, 3, 3}},         // four axes
 		{x: []int{1, 97, 65}, out: 67, in: 65, want: []int{1, 97, 67}},             // around a tile

@@ -51,7 +51,7 @@ func Commit() string {
 	return id
 }
 
-// Processor returns the processor's name, or the platform where Linux does not tell.
+// Processor returns the CPU's model name, or GOOS/GOARCH where /proc/cpuinfo has none.
 func Processor() string {
 	if name, err := ProcField("/proc/cpuinfo", "model name"); err == nil {
 		return name

@@ -25,7 +25,7 @@ type model struct {
 	closers   []func() error
 }
 
-// openModel opens the model, with slots for so many texts at once.
+// openModel opens the model of -model with a decoder of this many slots.
 func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	m = &model{}
 	defer func() {

@@ -54,7 +54,8 @@ type evaluation struct {
 	Train   float64 `json:"train"`    // running mean of the batches' losses at that step
 }
 
-// best returns the best evaluation, if a checkpoint of the last step is written now.
+// best returns the evaluation that a checkpoint written now records as Best: the last one if it is of this step and better, else the old
+// Best.
 func (s *state) best() *evaluation {
 	if n := len(s.Evaluations); n > 0 {
 		if last := s.Evaluations[n-1]; last.Step == s.Step && (s.Best == nil || last.HeldOut < s.Best.HeldOut) {

@@ -55,7 +55,7 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	return o, nil
 }
 
-// parseFlags returns the options that the flags alone give, and the set of the flags, which tells those that are set.
+// parseFlags returns the options given by flags alone, and the flag set, whose Visit lists the flags that were given.
 func parseFlags(args []string, w io.Writer) (given *Options, set *flag.FlagSet, err error) {
 	given = new(Options)
 	set = given.flags()

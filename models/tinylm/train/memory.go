@@ -81,7 +81,7 @@ func (r *runner) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n memor
 		flops += s.Cost.FLOPs
 	}
 	weights := 4 * int64(c.Parameters())
-	// Both plans count the weights, which they share. The second count and the last term are the two moments.
+	// Both plans count the weights, which exist once: the second count is AdamW's first moment, + weights its second.
 	models := int64(train.Memory()) + int64(eval.Memory()) + weights
 	if r.Optimizer == muonOptimizer {
 		models += weights // one moment less, but work memory of twice that size

@@ -347,7 +347,7 @@ type process struct {
 	Options string    `json:"options,omitempty"` // as in config.yaml; older versions did not write them
 }
 
-// description is the content of run.json. Results and waits are those of the last process.
+// description is the content of run.json. Result is that of the last process.
 type description struct {
 	Processes  []process `json:"processes"` // the first one and each -resume
 	Go         string    `json:"go"`

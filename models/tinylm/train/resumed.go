@@ -55,8 +55,8 @@ func optionsOfRun(folder string, given *flag.FlagSet) (o, written *Options, err 
 	return o, written, nil
 }
 
-// written returns o as a process of the run wrote it, which run.json says: o itself, if any process did, else the options of the last
-// process. Options that run.json does not have stay as in o: older versions wrote none, and the run warns if the file is damaged.
+// written returns the options that run.json records: o itself if some process recorded exactly these, else those of the last process.
+// Options that run.json lacks stay as in o.
 func (o *Options) written(folder string) *Options {
 	was := new(*o)
 	d, _ := readDescription(folder)
