@@ -99,12 +99,12 @@ func run(args []string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	found, err := train.Find(o.model)
+	found, err := train.FindModel(o.model)
 	if err != nil {
 		return err
 	}
-	for _, d := range found.Damaged {
-		fmt.Fprintf(out, "warning: %v: an older one is used\n", d)
+	for _, text := range found.Warnings() {
+		fmt.Fprintf(out, "warning: %s\n", text)
 	}
 	weights, tokenizer, err := found.Open(o.tokenizer)
 	if err != nil {

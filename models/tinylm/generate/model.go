@@ -37,8 +37,8 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	if err != nil {
 		return m, err
 	}
-	for _, d := range found.Damaged {
-		fmt.Fprintf(status, "warning: %v: an older one is used\n", d)
+	for _, text := range found.Warnings() {
+		fmt.Fprintf(status, "warning: %s\n", text)
 	}
 	w, tokenizer, err := found.Open(o.Tokenizer)
 	if err != nil {
@@ -71,17 +71,17 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	}
 	m.closers = append(m.closers, d.Close)
 	fmt.Fprintf(status, "%s: %s attention, %.2fM parameters, %s, %v\n",
-		found.Weights, w.Config.Attention, float64(w.Config.Parameters())/1e6, cuda.Describe(b), precision)
+		found.WeightsFile, w.Config.Attention, float64(w.Config.Parameters())/1e6, cuda.Describe(b), precision)
 	m.sampler, err = tinylm.NewSampler(d, m.tokenizer)
 	return m, err
 }
 
 // findModel finds the model of -model, or that of the newest run.
-func findModel(o *Options) (*train.Found, error) {
+func findModel(o *Options) (*train.SavedModel, error) {
 	path := o.Model
 	if path == "" {
 		var err error
-		path, err = train.FindNewest(runsFolder)
+		path, err = train.FindNewestRun(runsFolder)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = command.WrongUse(fmt.Errorf("no -model, and no run in the folder %s: name a run folder, a checkpoint or a .safetensors file, "+
 				"or train a model by go run ./examples/train", runsFolder))
@@ -90,7 +90,7 @@ func findModel(o *Options) (*train.Found, error) {
 			return nil, err
 		}
 	}
-	return train.Find(path)
+	return train.FindModel(path)
 }
 
 func (m *model) close() (err error) {

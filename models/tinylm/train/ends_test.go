@@ -91,12 +91,12 @@ func TestPruneGoesOnAfterAFailure(t *testing.T) {
 func TestFoundWeightsThatGoAway(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
-	found := testutil.Must(Find(folder))(t)
-	want := found.Weights
-	found.Weights = filepath.Join(folder, checkpointFolder, checkpointName(9), modelFile)
+	found := testutil.Must(FindModel(folder))(t)
+	want := found.WeightsFile
+	found.WeightsFile = filepath.Join(folder, checkpointFolder, checkpointName(9), modelFile)
 	_, _, err := found.Open("")
 	require.NoError(t, err)
-	require.Equal(t, want, found.Weights)
+	require.Equal(t, want, found.WeightsFile)
 }
 
 // TestLockThatIsNoFile: opening a pipe would wait for its other end.

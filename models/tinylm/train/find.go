@@ -14,50 +14,50 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
-// Found is a model on the disk.
-type Found struct {
-	Weights string   // path of its file, for tinylm.LoadWeights
-	Run     *Options // of its run; nil: it is not in a run folder
-	Damaged []error  // errors of newer, damaged checkpoints
+// SavedModel is a model on the disk.
+type SavedModel struct {
+	WeightsFile string   // path of its file, for tinylm.LoadWeights
+	RunOptions  *Options // nil: the model is not in a run folder
+	Damaged     []error  // errors of newer, damaged checkpoints
 
-	path string // that Find was given
+	path string // that FindModel was given
 }
 
 // findTries is how often a model is looked for again if its files go away meanwhile: a run that trains removes old checkpoints.
 const findTries = 5
 
-// Find finds the model of path: a run folder, a checkpoint or a safetensors file. The model of a run folder is the final one if the
+// FindModel finds the model of path: a run folder, a checkpoint or a safetensors file. The model of a run folder is the final one if the
 // run has ended, else that of the newest complete checkpoint. It is an error if the file of weights does not have the sum that SHA256SUMS
 // beside it says.
-func Find(path string) (*Found, error) {
-	f := &Found{Weights: path, path: path}
-	folder, err := f.find(path)
+func FindModel(path string) (*SavedModel, error) {
+	m := &SavedModel{WeightsFile: path, path: path}
+	folder, err := m.find(path)
 	for try := 1; try < findTries && errors.Is(err, fs.ErrNotExist) && exists(path); try++ {
-		f.Damaged = nil
-		folder, err = f.find(path)
+		m.Damaged = nil
+		folder, err = m.find(path)
 	}
 	if err == nil && folder != "" {
-		f.Run, err = ReadOptions(filepath.Join(folder, optionsFile), "")
+		m.RunOptions, err = ReadOptions(filepath.Join(folder, optionsFile), "")
 		if errors.Is(err, fs.ErrNotExist) {
-			f.Run, err = nil, nil
+			m.RunOptions, err = nil, nil
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("train: model %s: %w", path, err)
 	}
-	return f, nil
+	return m, nil
 }
 
 // Open reads the weights, and the tokenizer at the given path or, if that is empty, the run's own. It is an error if their vocabularies
 // have different sizes.
-func (f *Found) Open(tokenizer string) (*tinylm.Weights, *corpus.Tokenizer, error) {
-	w, err := f.load()
+func (m *SavedModel) Open(tokenizer string) (*tinylm.Weights, *corpus.Tokenizer, error) {
+	w, err := m.load()
 	if err != nil {
 		return nil, nil, err
 	}
 	path, separator := tokenizer, ""
-	if f.Run != nil {
-		path, separator = cmp.Or(path, f.Run.Tokenizer), f.Run.Separator
+	if m.RunOptions != nil {
+		path, separator = cmp.Or(path, m.RunOptions.Tokenizer), m.RunOptions.Separator
 	}
 	t, err := corpus.NewTokenizer(corpus.Options{Tokenizer: path, Separator: separator})
 	if err != nil {
@@ -76,22 +76,30 @@ func (f *Found) Open(tokenizer string) (*tinylm.Weights, *corpus.Tokenizer, erro
 	return w, t, nil
 }
 
+// Warnings returns a sentence for each damaged checkpoint that is newer than the model.
+func (m *SavedModel) Warnings() (list []string) {
+	for _, d := range m.Damaged {
+		list = append(list, fmt.Sprintf("%v: an older one is used", d))
+	}
+	return list
+}
+
 // load reads the weights. If their file has gone away, it finds the model again.
-func (f *Found) load() (*tinylm.Weights, error) {
-	w, err := tinylm.LoadWeights(f.Weights)
+func (m *SavedModel) load() (*tinylm.Weights, error) {
+	w, err := tinylm.LoadWeights(m.WeightsFile)
 	for try := 1; try < findTries && errors.Is(err, fs.ErrNotExist); try++ {
-		again, findErr := Find(f.path)
+		again, findErr := FindModel(m.path)
 		if findErr != nil {
 			return nil, findErr
 		}
-		*f = *again
-		w, err = tinylm.LoadWeights(f.Weights)
+		*m = *again
+		w, err = tinylm.LoadWeights(m.WeightsFile)
 	}
 	return w, err
 }
 
-// find sets Weights and Damaged, and returns the run folder, "" for a file outside of a run.
-func (f *Found) find(path string) (folder string, err error) {
+// find sets WeightsFile and Damaged, and returns the run folder, "" for a file outside of a run.
+func (m *SavedModel) find(path string) (folder string, err error) {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -106,7 +114,7 @@ func (f *Found) find(path string) (folder string, err error) {
 		}
 		return folder, err
 	}
-	f.Weights = filepath.Join(path, modelFile)
+	m.WeightsFile = filepath.Join(path, modelFile)
 	sums, err := readChecksums(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
@@ -117,8 +125,8 @@ func (f *Found) find(path string) (folder string, err error) {
 		}
 		return runAround(path)
 	}
-	if exists(f.Weights) {
-		return path, verifyWeights(f.Weights)
+	if exists(m.WeightsFile) {
+		return path, verifyWeights(m.WeightsFile)
 	}
 	parent := filepath.Join(path, checkpointFolder)
 	names, err := checkpoints(parent)
@@ -127,14 +135,14 @@ func (f *Found) find(path string) (folder string, err error) {
 	}
 	for _, name := range slices.Backward(names) {
 		if err := verifyChecksums(filepath.Join(parent, name), checkpointFiles()...); err != nil {
-			f.Damaged = append(f.Damaged, fmt.Errorf("checkpoint %s: %w", name, err))
+			m.Damaged = append(m.Damaged, fmt.Errorf("checkpoint %s: %w", name, err))
 			continue
 		}
-		f.Weights = filepath.Join(parent, name, modelFile)
+		m.WeightsFile = filepath.Join(parent, name, modelFile)
 		return path, nil
 	}
-	if f.Damaged != nil {
-		return "", fmt.Errorf("no checkpoint is whole: %w", errors.Join(f.Damaged...))
+	if m.Damaged != nil {
+		return "", fmt.Errorf("no checkpoint is whole: %w", errors.Join(m.Damaged...))
 	}
 	return "", fmt.Errorf("neither %s nor a checkpoint in it", modelFile)
 }
@@ -153,9 +161,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// FindNewest returns the folder in parent of the latest run that has a model: the one whose run.json was written last. If there is
+// FindNewestRun returns the folder in parent of the latest run that has a model: the one whose run.json was written last. If there is
 // none, the error wraps fs.ErrNotExist.
-func FindNewest(parent string) (folder string, err error) {
+func FindNewestRun(parent string) (folder string, err error) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
 		return "", fmt.Errorf("train: %w", err)

@@ -130,15 +130,15 @@ func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (
 	return err
 }
 
-// loadInit returns the weights that -init names: a file, or the model of a run folder, and what is wrong with newer checkpoints there.
-func loadInit(path string) (*tinylm.Weights, []error, error) {
+// loadInit returns the weights that -init names: a file, or the model of a run folder. It also returns the warnings about that model.
+func loadInit(path string) (_ *tinylm.Weights, warnings []string, err error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		found, err := Find(path)
+		found, err := FindModel(path)
 		if err != nil {
 			return nil, nil, err
 		}
 		w, err := found.load()
-		return w, found.Damaged, err
+		return w, found.Warnings(), err
 	}
 	if err := verifyWeights(path); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)

@@ -194,12 +194,12 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 	case from != nil:
 		r.weights = from.weights
 	case r.Init != "":
-		var damaged []error
-		if r.weights, damaged, err = loadInit(r.Init); err != nil {
+		var warnings []string
+		if r.weights, warnings, err = loadInit(r.Init); err != nil {
 			return fmt.Errorf("-init: %w", err)
 		}
-		for _, d := range damaged {
-			r.show.warn("%v: an older one is used", d)
+		for _, text := range warnings {
+			r.show.warn("%s", text)
 		}
 		if dt := r.weights.Tensors["embed.weight"].Dtype(); dt != tensor.Float32 {
 			return fmt.Errorf("-init %s: weights of %v, want float32", r.Init, dt)

@@ -76,7 +76,7 @@ func killUntilItEnds(t testing.TB, r *rand.Rand, env, folder string, args []stri
 		}
 		require.True(t, cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled(), "%v: %s", err, out)
 		if exists(filepath.Join(folder, modelFile)) {
-			testutil.Must(Find(folder))(t) // its sum is right, or not there yet
+			testutil.Must(FindModel(folder))(t) // its sum is right, or not there yet
 		}
 		killed++
 	}

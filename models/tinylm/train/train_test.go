@@ -210,7 +210,7 @@ func TestDamagedWeights(t *testing.T) {
 	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
 	step := filepath.Join(folder, checkpointFolder, checkpointName(2))
 	open := func(path string) error {
-		_, err := Find(path)
+		_, err := FindModel(path)
 		_, initErr := Parse([]string{"-init", path}, io.Discard)
 		require.Equal(t, err == nil, initErr == nil, "%s: %v, %v", path, err, initErr)
 		return err
@@ -250,7 +250,7 @@ func TestFinalWeightsOverOlder(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(config, "full"), 0o755))
 	require.Error(t, writeFinal(folder, testutil.Must(tinylm.NewWeights(o.Model(256), tensor.Float32, 2))(t)))
 	require.NoFileExists(t, filepath.Join(folder, checksumsFile))
-	testutil.Must(Find(filepath.Join(folder, modelFile)))(t)
+	testutil.Must(FindModel(filepath.Join(folder, modelFile)))(t)
 }
 
 // TestModelHasBestWeights: the model of a run has the weights of its best checkpoint or, if that is damaged, of its last one.
