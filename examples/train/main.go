@@ -41,8 +41,8 @@ func run(ctx context.Context, args []string) error {
 		sample = fmt.Sprintf("--- sample\n%s\n", tinylm.Printable(r.Sample))
 	}
 	heldOut := "no final evaluation"
-	if r.Bits > 0 {
-		heldOut = fmt.Sprintf("held-out loss %.4f nats/byte", r.Bits*math.Ln2)
+	if r.BitsPerByte > 0 {
+		heldOut = fmt.Sprintf("held-out loss %.4f nats/byte", r.BitsPerByte*math.Ln2)
 	}
 	_, err = fmt.Printf("%s--- run folder: %s\n%s after %d tokens in %.1f s\n", sample, r.Folder, heldOut, r.Tokens, r.Elapsed.Seconds())
 	return err

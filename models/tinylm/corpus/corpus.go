@@ -29,6 +29,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 )
 
@@ -162,9 +163,12 @@ func (c *Corpus) Files() int { return c.files }
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
 // BytesPerToken returns the mean length of the held-out tokens in bytes of text, without separators. Text that a tokenizer loses counts.
-// For files of tokens, which have no text, it is the length of the tokens' own text. A loss in nats per token is
-// loss/(ln 2 × BytesPerToken) bits per byte. BytesPerToken is 0 if a tokenizer is used and nothing is held out.
+// For files of tokens, which have no text, it is the length of the tokens' own text. BytesPerToken is 0 if a tokenizer is
+// used and nothing is held out.
 func (c *Corpus) BytesPerToken() float64 { return c.bytesPerToken }
+
+// BitsPerByte converts a loss in nats per token to bits per byte: loss / (ln 2 BytesPerToken).
+func (c *Corpus) BitsPerByte(loss float64) float64 { return loss / c.bytesPerToken / math.Ln2 }
 
 // Skipped returns counts, by reason, of what Open and the readers have left out so far.
 func (c *Corpus) Skipped() []Skipped { return c.skipped.list() }

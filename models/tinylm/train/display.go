@@ -100,7 +100,7 @@ func (d *display) step(r *runner, rate float64) {
 // evaluated shows an evaluation, in a line that stays.
 func (d *display) evaluated(r *runner, e evaluation) {
 	d.line("%s%s  held out %.3f (%.3f bits per byte, perplexity %.4g)", d.stepText, d.memory(r), e.HeldOut,
-		e.HeldOut/r.corpus.BytesPerToken()/math.Ln2, math.Exp(e.HeldOut))
+		r.corpus.BitsPerByte(e.HeldOut), math.Exp(e.HeldOut))
 }
 
 // memoryReporter is a backend whose driver reports how many bytes of the device's memory are in use, without waiting for the device.

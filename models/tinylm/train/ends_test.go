@@ -49,7 +49,7 @@ func TestBestAfterFailedSave(t *testing.T) {
 	last := wholeCheckpoint(t, folder)
 	require.Len(t, last.state.Evaluations, 2)
 	require.Less(t, last.state.Evaluations[1].HeldOut, last.state.Evaluations[0].HeldOut)
-	require.Equal(t, 60, res.Best)
+	require.Equal(t, 60, res.BestStep)
 	require.Equal(t, 60, last.state.Best.Step)
 }
 

@@ -143,9 +143,9 @@ func (r *runner) saveOrWait(ctx context.Context) error {
 // warn shows and records a warning.
 func (r *runner) warn(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	r.show.line("warning: %s", text)
+	r.show.warn("%s", text)
 	if err := r.log.Event("warning", map[string]any{"text": text}); err != nil {
-		r.show.line("warning: %v", err)
+		r.show.warn("%v", err)
 	}
 }
 

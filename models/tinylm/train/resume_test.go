@@ -51,7 +51,7 @@ func TestKills(t *testing.T) {
 				folder := filepath.Join(t.TempDir(), "run")
 				killed += killUntilItEnds(t, r, env, folder, args)
 				require.Equal(t, modelOf(t, whole), modelOf(t, folder))
-				require.Equal(t, want.HeldOut, resultOf(t, folder).HeldOut)
+				require.Equal(t, want.HeldOutLoss, resultOf(t, folder).HeldOutLoss)
 				require.Empty(t, testutil.Must(filepath.Glob(filepath.Join(folder, checkpointFolder, partPrefix+"*")))(t))
 			}
 		})
@@ -142,9 +142,9 @@ func TestStops(t *testing.T) {
 				o.hooks.stepped = func(int) { cancel(errStop) }
 				got, err := Run(ctx, o, io.Discard)
 				if err == nil {
-					require.Equal(t, want.HeldOut, got.HeldOut)
+					require.Equal(t, want.HeldOutLoss, got.HeldOutLoss)
 					require.Equal(t, want.Sample, got.Sample)
-					require.Equal(t, want.Best, got.Best)
+					require.Equal(t, want.BestStep, got.BestStep)
 					break
 				}
 				require.ErrorIs(t, err, errStop)

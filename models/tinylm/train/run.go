@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"path/filepath"
 	"slices"
 	"time"
@@ -23,15 +22,15 @@ import (
 
 // Result is the outcome of a run.
 type Result struct {
-	Folder  string        `json:"-"`
-	Steps   int           `json:"steps"`
-	Tokens  int64         `json:"tokens"`     // trained on
-	Elapsed time.Duration `json:"elapsed_ns"` // of the training, without the last evaluation and the sample
-	Waits   int           `json:"waits"`      // steps that had to wait for data
-	Best    int           `json:"best_step"`  // the step whose weights model.safetensors holds
-	HeldOut float64       `json:"held_out"`   // their loss on held-out data, nats per token; 0 without -final-eval
-	Bits    float64       `json:"bits_per_byte"`
-	Sample  string        `json:"sample"` // text that these weights generate for the beginning of a document
+	Folder      string        `json:"-"`
+	Steps       int           `json:"steps"`
+	Tokens      int64         `json:"tokens"`     // trained on
+	Elapsed     time.Duration `json:"elapsed_ns"` // of the training, without the last evaluation and the sample
+	Waits       int           `json:"waits"`      // steps that had to wait for data
+	BestStep    int           `json:"best_step"`  // the step whose weights model.safetensors holds
+	HeldOutLoss float64       `json:"held_out"`   // their loss on held-out data, nats per token; 0 without -final-eval
+	BitsPerByte float64       `json:"bits_per_byte"`
+	Sample      string        `json:"sample"` // text that these weights generate for the beginning of a document
 }
 
 // Run trains a model, or resumes a run if o comes from Parse with -resume, and shows the progress on w. Whatever is wrong with the
@@ -218,7 +217,7 @@ func (r *runner) stopped(ctx context.Context) error {
 func (r *runner) result() *Result {
 	res := &Result{Folder: r.folder, Steps: r.state.Step, Tokens: int64(r.state.Step * r.stepTokens()), Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
 	if r.state.Best != nil {
-		res.Best = r.state.Best.Step
+		res.BestStep = r.state.Best.Step
 	}
 	return res
 }
@@ -237,17 +236,17 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 		return r.result(), err
 	}
 	res := r.result()
-	if res.Best != r.state.Step {
-		best := filepath.Join(r.folder, checkpointFolder, checkpointName(res.Best))
+	if res.BestStep != r.state.Step {
+		best := filepath.Join(r.folder, checkpointFolder, checkpointName(res.BestStep))
 		err := verifyChecksums(best, checkpointFiles()...)
 		if err == nil {
 			err = r.weights.Restore(filepath.Join(best, modelFile))
 		}
 		if err == nil {
-			r.show.line("the weights of step %d are the best on held-out data: they are the run's model", res.Best)
+			r.show.line("the weights of step %d are the best on held-out data: they are the run's model", res.BestStep)
 		} else {
-			r.warn("the best weights, of step %d: %v: the run's model has those of the last step", res.Best, err)
-			res.Best = r.state.Step
+			r.warn("the best weights, of step %d: %v: the run's model has those of the last step", res.BestStep, err)
+			res.BestStep = r.state.Step
 		}
 	}
 	if err := writeFinal(r.folder, r.weights); err != nil {
@@ -256,7 +255,7 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 	if err := r.evaluateAndSample(ctx, res); err != nil {
 		return res, err
 	}
-	r.warnIf(r.log.Event("end", map[string]any{"tokens": res.Tokens, "waits": res.Waits, "held_out": res.HeldOut}))
+	r.warnIf(r.log.Event("end", map[string]any{"tokens": res.Tokens, "waits": res.Waits, "held_out": res.HeldOutLoss}))
 	return res, r.describe(res)
 }
 
@@ -264,10 +263,10 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 func (r *runner) evaluateAndSample(ctx context.Context, res *Result) (err error) {
 	if r.FinalEval > 0 {
 		r.lastPhase("final evaluation")
-		if res.HeldOut, err = r.heldOut(ctx, r.FinalEval); err != nil {
+		if res.HeldOutLoss, err = r.heldOut(ctx, r.FinalEval); err != nil {
 			return err
 		}
-		res.Bits = res.HeldOut / r.corpus.BytesPerToken() / math.Ln2
+		res.BitsPerByte = r.corpus.BitsPerByte(res.HeldOutLoss)
 	}
 	if r.Sample > 0 {
 		r.lastPhase("sampling")

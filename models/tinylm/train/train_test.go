@@ -31,8 +31,8 @@ func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	folder, said := filepath.Join(t.TempDir(), "runs", "a"), new(bytes.Buffer)
 	o := testutil.Must(Parse(smallArgs(t, 60, "-out", folder), said))(t)
 	r := testutil.Must(Run(t.Context(), o, said))(t)
-	require.Less(t, r.HeldOut, 3.2)
-	require.InEpsilon(t, r.HeldOut/0.6931, r.Bits, 1e-3)
+	require.Less(t, r.HeldOutLoss, 3.2)
+	require.InEpsilon(t, r.HeldOutLoss/0.6931, r.BitsPerByte, 1e-3)
 	require.Equal(t, []any{60, int64(60 * 2 * 64), folder}, []any{r.Steps, r.Tokens, r.Folder})
 	require.Len(t, r.Sample, 8)
 	for _, line := range []string{"lr: 0.006\n", "0.04M parameters", "memory: ", "first batch: loss ", "step 60 ", "held out"} {
@@ -45,7 +45,7 @@ func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	var about description
 	require.NoError(t, json.Unmarshal(testutil.Must(os.ReadFile(filepath.Join(folder, runFile)))(t), &about))
 	require.Equal(t, w.Config.Parameters(), about.Parameters)
-	require.Equal(t, r.HeldOut, about.Result.HeldOut)
+	require.Equal(t, r.HeldOutLoss, about.Result.HeldOutLoss)
 	events := string(testutil.Must(os.ReadFile(filepath.Join(folder, "events.jsonl")))(t))
 	for _, event := range []string{`"kind":"evaluation"`, `"layer 1/gate entropy"`, `"layer 0/blocks far"`, `"kind":"end"`} {
 		require.Contains(t, events, event)
@@ -55,7 +55,7 @@ func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	require.ErrorIs(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-out", folder)...)), os.ErrExist)
 
 	init := testutil.Must(runArgs(t, smallArgs(t, 1, "-init", filepath.Join(folder, modelFile), "-lr", "1e-9", "-out", filepath.Join(t.TempDir(), "b"))...))(t)
-	require.InDelta(t, r.HeldOut, init.HeldOut, 0.01, "begins with the weights that it is given")
+	require.InDelta(t, r.HeldOutLoss, init.HeldOutLoss, 0.01, "begins with the weights that it is given")
 	require.ErrorContains(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-dim", "16", "-init", filepath.Join(folder, modelFile))...)), "the options want")
 	sizes := testutil.Must(Parse([]string{"-preset", "base", "-init", filepath.Join(folder, modelFile)}, said))(t)
 	require.Equal(t, w.Config, sizes.Model(256).WithDefaults(), "the sizes are those of the weights")
@@ -90,8 +90,8 @@ func TestRandomBytesCannotBeLearned(t *testing.T) {
 				if name == "packed" {
 					least = 4.4 // 127 letters and the separator: ln 127 = 4.844 for a letter, and less for one in 12 to 13 tokens
 				}
-				require.Greater(t, r.HeldOut, least)
-				require.Less(t, r.HeldOut, 5.8)
+				require.Greater(t, r.HeldOutLoss, least)
+				require.Less(t, r.HeldOutLoss, 5.8)
 			})
 		}
 	}
@@ -278,12 +278,12 @@ func TestModelHasBestWeights(t *testing.T) {
 	whole := filepath.Join(t.TempDir(), "copy")
 	require.NoError(t, os.CopyFS(whole, os.DirFS(folder)))
 	r := testutil.Must(runArgs(t, "-resume", folder))(t)
-	require.Equal(t, 8, r.Best)
+	require.Equal(t, 8, r.BestStep)
 	require.Equal(t, string(best), modelOf(t, folder))
 
 	require.NoError(t, os.Truncate(filepath.Join(whole, checkpointFolder, checkpointName(8), modelFile), 100))
 	r = testutil.Must(runArgs(t, "-resume", whole))(t)
-	require.Equal(t, 12, r.Best)
+	require.Equal(t, 12, r.BestStep)
 	require.Equal(t, string(testutil.Must(os.ReadFile(filepath.Join(parent, checkpointName(12), modelFile)))(t)), modelOf(t, whole))
 }
 
@@ -397,7 +397,7 @@ func TestTrainOnGPU(t *testing.T) {
 		args := smallArgs(t, 40, "-device", "cuda:0", "-precision", precision, "-eval-every", "10")
 		whole, folder := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
 		r := testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
-		require.Less(t, r.HeldOut, 3.5)
+		require.Less(t, r.HeldOutLoss, 3.5)
 		o := testutil.Must(Parse(append(args, "-out", folder), &bytes.Buffer{}))(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		o.hooks.stepped = func(step int) {

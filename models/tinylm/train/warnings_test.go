@@ -108,7 +108,7 @@ func TestInitOfFolder(t *testing.T) {
 	args := smallArgs(t, 2, "-eval-every", "1")
 	testutil.Must(runArgs(t, append(args, "-out", base)...))(t)
 	heldOut := func(init string) float64 {
-		return testutil.Must(runArgs(t, append(args, "-init", init, "-out", filepath.Join(t.TempDir(), "run"))...))(t).HeldOut
+		return testutil.Must(runArgs(t, append(args, "-init", init, "-out", filepath.Join(t.TempDir(), "run"))...))(t).HeldOutLoss
 	}
 	require.Equal(t, heldOut(filepath.Join(base, modelFile)), heldOut(base))
 	require.NoError(t, os.Remove(filepath.Join(base, modelFile)))
