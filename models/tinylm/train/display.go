@@ -62,6 +62,13 @@ func (d *display) line(format string, args ...any) {
 	d.lastLine = time.Now()
 }
 
+// sinceLine returns the time since the last line.
+func (d *display) sinceLine() time.Duration {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return time.Since(d.lastLine)
+}
+
 // warn writes a warning that stays.
 func (d *display) warn(format string, args ...any) { d.line("warning: "+format, args...) }
 
@@ -84,7 +91,7 @@ func (d *display) step(r *runner, rate float64) {
 		d.line("first batch: loss %.3f (uniform guess: ln %d = %.3f); %.3g s per step",
 			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.stepTokens())/rate)
 	case d.bar == nil:
-		if time.Since(d.lastLine) > lineEvery {
+		if d.sinceLine() > lineEvery {
 			d.line("%s%s", d.stepText, d.memory(r))
 		}
 	case time.Since(d.lastDraw) >= redrawEvery:

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -56,4 +58,20 @@ func TestBarOfEachStep(t *testing.T) {
 	require.Contains(t, said.String(), "3.0 MiB in use")
 	d.phase("evaluating")
 	require.Contains(t, said.String(), "evaluating  step")
+}
+
+// TestStepsBesideAWarning: the watchdog may warn while the run shows a step. -race finds a missing lock.
+func TestStepsBesideAWarning(t *testing.T) {
+	d := &display{w: io.Discard, stepText: "not the first step"}
+	r := &runner{Options: Options{Steps: 1000}, backend: fakedevice.New(), show: d}
+	var watchdog sync.WaitGroup
+	watchdog.Go(func() {
+		for range 100 {
+			d.warn("no progress")
+		}
+	})
+	for r.state.Step = range 100 {
+		d.step(r, 1)
+	}
+	watchdog.Wait()
 }
