@@ -12,10 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gorgonia-nsa/nsa/internal/files"
-
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
@@ -68,92 +67,6 @@ func (s *state) best() *evaluation {
 // checkpointName returns the name of the checkpoint of a step.
 func checkpointName(step int) string { return fmt.Sprintf("%s%09d", checkpointPrefix, step) }
 
-// save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is always complete,
-// whatever happens to the program or the disk meanwhile.
-func (r *runner) save() (err error) {
-	parent := filepath.Join(r.folder, checkpointFolder)
-	name := checkpointName(r.state.Step)
-	part := filepath.Join(parent, partPrefix+name)
-	r.warnIf(r.log.Save()) // first, so that the record of a run resumed from here has all steps
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("checkpoint of step %d: %w", r.state.Step, err), os.RemoveAll(part))
-		}
-	}()
-	if err := errors.Join(os.MkdirAll(parent, 0o755), os.RemoveAll(part)); err != nil {
-		return err
-	}
-	r.warnIf(r.restoreFolder())
-	if err := os.Mkdir(part, 0o755); err != nil {
-		return err
-	}
-	solver, err := r.solver.State()
-	if err != nil {
-		return err
-	}
-	best := r.state.Best
-	r.state.Best = r.state.best()
-	defer func() {
-		if err != nil {
-			r.state.Best = best
-		}
-	}()
-	r.state.Elapsed = time.Since(r.start)
-	text, err := json.MarshalIndent(r.state, "", "\t")
-	if err != nil {
-		return err
-	}
-	err = errors.Join(writeModel(part, r.weights), solver.Write(filepath.Join(part, solverFile)),
-		files.Write(filepath.Join(part, stateFile), text))
-	if err != nil {
-		return err
-	}
-	if err := writeChecksums(part, checkpointFiles()...); err != nil {
-		return err
-	}
-	if err := syncFolder(part); err != nil {
-		return err
-	}
-	if err := removeCheckpoint(filepath.Join(parent, name)); err != nil { // a damaged one of the same step
-		return err
-	}
-	if err := os.Rename(part, filepath.Join(parent, name)); err != nil {
-		return err
-	}
-	if err := syncFolder(parent); err != nil {
-		return err
-	}
-	r.savedStep = r.state.Step
-	r.warnIf(r.prune(parent)) // the checkpoint is written all the same
-	return nil
-}
-
-// restoreFolder writes the options and the description of the run again if they have gone away, since -resume needs them.
-func (r *runner) restoreFolder() (err error) {
-	if path := filepath.Join(r.folder, optionsFile); !exists(path) {
-		err = files.Write(path, r.YAML())
-	}
-	if !exists(filepath.Join(r.folder, runFile)) {
-		err = errors.Join(err, r.describe(nil))
-	}
-	return err
-}
-
-// writeFinal writes the model of a run and its sums into the run folder. It removes older sums first: a kill leaves a model without sums,
-// not one that looks damaged.
-func writeFinal(folder string, w *tinylm.Weights) error {
-	if err := os.Remove(filepath.Join(folder, checksumsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := syncFolder(folder); err != nil {
-		return err
-	}
-	if err := writeModel(folder, w); err != nil {
-		return err
-	}
-	return writeChecksums(folder, modelFile, configFile)
-}
-
 // writeModel writes weights and their configuration into a folder.
 func writeModel(folder string, w *tinylm.Weights) error {
 	config, err := referenceConfig(w.Config)
@@ -171,23 +84,6 @@ func referenceConfig(c tinylm.Config) ([]byte, error) {
 		"l": c.BlockLen, "d": c.Stride, "lp": c.SelectBlock, "n": c.TopN, "w": c.Window,
 		"phi": c.Phi, "phi_hidden": c.PhiHidden, "gate_hidden": c.GateHidden, "gate": c.GateActivation, "rope_base": c.RoPEBase,
 	}, "", "\t")
-}
-
-// prune removes the checkpoints that are neither the best nor among the newest. Checkpoints of later steps are damaged, because the run was
-// resumed from one before them. They do not count among the newest.
-func (r *runner) prune(parent string) error {
-	names, err := checkpoints(parent)
-	if err != nil {
-		return err
-	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name > checkpointName(r.state.Step) })
-	for _, name := range names[:max(0, len(names)-r.Keep)] {
-		if best := r.state.Best; best != nil && name == checkpointName(best.Step) {
-			continue
-		}
-		err = errors.Join(err, removeCheckpoint(filepath.Join(parent, name)))
-	}
-	return err
 }
 
 // checkpoints returns the names of the checkpoints in a folder, the newest last.

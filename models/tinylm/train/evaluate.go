@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -85,107 +84,4 @@ func (r *runner) heldOut(ctx context.Context, tokens int) (float64, error) {
 		r.watchdog.alive()
 	}
 	return sum / float64(targets), nil
-}
-
-// saveDue reports whether it is time for a checkpoint that no evaluation writes.
-func (r *runner) saveDue() bool {
-	return (r.SaveMinutes > 0 || r.saveFailed) && r.savedStep != r.state.Step && time.Now().After(r.saveAt)
-}
-
-// trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room again.
-func (r *runner) trySave() error {
-	if err := r.readAll(); err != nil {
-		return err
-	}
-	r.phase("saving")
-	r.saveAt = time.Now().Add(r.saveEvery())
-	err := r.save()
-	if r.saveFailed = err != nil; r.saveFailed {
-		r.saveAt = time.Now().Add(time.Minute)
-		r.warn("%v; the run continues and tries again in a minute", err)
-	}
-	r.rateSince = time.Now()
-	return nil
-}
-
-// How often, and for how long, a run that has ended tries to write its last checkpoint.
-const (
-	retryEvery = 10 * time.Second
-	retryFor   = time.Hour
-)
-
-// saveOrWait writes the last checkpoint. If that fails, it waits for room on the disk and tries again, so that the run is not lost.
-func (r *runner) saveOrWait(ctx context.Context) error {
-	if err := r.readAll(); err != nil {
-		return err
-	}
-	r.phase("saving")
-	every := cmp.Or(r.hooks.retryEvery, retryEvery)
-	for end := time.Now().Add(cmp.Or(r.hooks.retryFor, retryFor)); r.savedStep != r.state.Step; {
-		err := r.save()
-		if err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			return err
-		}
-		r.show.warn("%v; trying again every %v until %v", err, every, end.Format(time.TimeOnly))
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(every):
-			r.watchdog.alive()
-		}
-	}
-	return nil
-}
-
-// warn shows and records a warning.
-func (r *runner) warn(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	r.show.warn("%s", text)
-	if err := r.log.Event("warning", map[string]any{"text": text}); err != nil {
-		r.show.warn("%v", err)
-	}
-}
-
-// warnIf shows an error of the record. The run continues: the next write to the record adds the missing data.
-func (r *runner) warnIf(err error) {
-	if err != nil {
-		r.show.warn("%v", err)
-	}
-}
-
-// risen is the rise of a loss above its lowest mean, in nats, from which on it counts as growing.
-const risen = 0.5
-
-// warnOfDivergence says once that the training loss grows.
-func (r *runner) warnOfDivergence() {
-	if r.state.Step < 20 || r.diverged {
-		return
-	}
-	if r.lowestLoss == 0 || r.state.MeanLoss < r.lowestLoss {
-		r.lowestLoss = r.state.MeanLoss
-	}
-	if r.state.MeanLoss > r.lowestLoss+risen {
-		r.warn("the training loss is %.3f, %.2f nats above its lowest mean: it diverges. Lower -lr, or raise -warmup",
-			r.state.MeanLoss, r.state.MeanLoss-r.lowestLoss)
-		r.diverged = true
-	}
-}
-
-// warnOfOverfitting warns if the held-out loss has risen three times in a row while the training loss has fallen.
-func (r *runner) warnOfOverfitting() {
-	const times = 3
-	list := r.state.Evaluations
-	if len(list) <= times {
-		return
-	}
-	list = list[len(list)-times-1:]
-	for i, e := range list[1:] {
-		if e.HeldOut <= list[i].HeldOut || e.Train >= list[i].Train {
-			return
-		}
-	}
-	r.warn("the held-out loss has risen %d times in a row while the training loss fell: the model overfits", times)
 }

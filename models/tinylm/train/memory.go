@@ -114,37 +114,3 @@ func (r *runner) advice() string {
 	}
 	return advice
 }
-
-// trainOptions returns the options of the model that trains.
-func (r *runner) trainOptions(recompute bool) []tinylm.ModelOption {
-	list := append(r.modelOptions(), tinylm.WithGradients(), tinylm.WithMachine(append(r.machineOptions(), graph.WithCapture())...))
-	if r.Accumulate > 1 {
-		list = append(list, tinylm.WithAccumulation())
-	}
-	if r.precision == graph.FP16 {
-		list = append(list, tinylm.WithLossScale())
-	}
-	if recompute {
-		list = append(list, tinylm.WithRecompute())
-	}
-	return list
-}
-
-// evalOptions returns the options of the model for evaluations.
-func (r *runner) evalOptions() []tinylm.ModelOption {
-	return append(r.modelOptions(), tinylm.WithParts(), tinylm.WithMachine(r.machineOptions()...))
-}
-
-// modelOptions returns the options of all models of the run.
-func (r *runner) modelOptions() []tinylm.ModelOption {
-	list := []tinylm.ModelOption{tinylm.WithoutLogits()}
-	if r.Packed {
-		list = append(list, tinylm.WithDocuments(r.shape.Documents))
-	}
-	return list
-}
-
-// machineOptions returns the options of all machines of the run.
-func (r *runner) machineOptions() []graph.Option {
-	return []graph.Option{graph.WithPrecision(r.precision), graph.WithBackend(r.backend)}
-}

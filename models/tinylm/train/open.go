@@ -3,40 +3,25 @@ package train
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"strings"
 	"time"
 
-	"github.com/gofrs/flock"
-	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
-
-	"github.com/gorgonia-nsa/nsa/internal/command"
-	"github.com/gorgonia-nsa/nsa/internal/files"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
-)
-
-// Names in a run folder.
-const (
-	runFile  = "run.json" // its description
-	lockFile = ".lock"    // held by the process that trains
 )
 
 // open makes everything that a run needs. It makes the folder last, so that a run that cannot begin leaves no folder.
@@ -46,7 +31,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if r.precision, err = graph.ParsePrecision(r.Precision); err != nil {
 		return err
 	}
-	if err := r.tryMachine(); err != nil {
+	if err := r.checkMachineOptions(); err != nil {
 		return err
 	}
 	from, err := r.openResumed()
@@ -89,15 +74,6 @@ func (r *runner) open(ctx context.Context) (err error) {
 	r.saveAt = r.rateSince.Add(r.saveEvery())
 	r.tenths = int(10 * r.progress())
 	return nil
-}
-
-// tryMachine makes a machine of an empty graph, which checks environment variables and precision.
-func (r *runner) tryMachine() error {
-	m, err := graph.NewMachine(G.NewGraph(), r.machineOptions()...)
-	if err != nil {
-		return err
-	}
-	return m.Close()
 }
 
 // openResumed locks the folder of the run to resume and takes the state of its newest checkpoint, which it returns. It returns nil for a
@@ -251,155 +227,4 @@ func (r *runner) otherSizes(has, want tinylm.Config) error {
 		list = append(list, fmt.Sprintf("%+v where the options want %+v", has, want))
 	}
 	return fmt.Errorf("the weights are of another model: they have %s", strings.Join(list, ", "))
-}
-
-// openModels makes the model that trains, the one that is evaluated, and the solver.
-func (r *runner) openModels() (err error) {
-	switch {
-	case r.precision != graph.FP16:
-		r.state.Scale = nil // the run was in fp16 before
-	case r.state.Scale == nil:
-		r.state.Scale = optim.NewLossScale()
-	}
-	if r.model, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.trainOptions(r.Recompute)...); err != nil {
-		return err
-	}
-	r.onClose(r.model.Close)
-	if r.losses, err = r.model.LossReader(); err != nil {
-		return err
-	}
-	if r.eval, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.evalOptions()...); err != nil {
-		return err
-	}
-	r.onClose(r.eval.Close)
-	r.solver, err = optim.NewAdamW(append(r.solverOptions(), optim.WithMachine(r.model.Machine()))...)
-	if err == nil {
-		r.onClose(r.solver.Close)
-	}
-	return err
-}
-
-// openFolder makes the run folder, or opens the record of the run to resume. It writes the options and the description.
-func (r *runner) openFolder() (err error) {
-	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken()}
-	if r.resume != "" {
-		r.log, err = runlog.Resume(r.folder, r.state.Step, about)
-	} else if r.log, err = r.createFolder(about); err == nil {
-		defer func() {
-			if err != nil { // nothing can use a folder without options
-				err = errors.Join(err, os.RemoveAll(r.folder))
-			}
-		}()
-		err = r.lock()
-	}
-	if err != nil {
-		return err
-	}
-	if d := r.log.Damaged(); d != nil {
-		r.warn("%v", d)
-	}
-	r.readHistory()
-	if err := r.describe(nil); err != nil { // first: a kill leaves options that a process in it had
-		return err
-	}
-	return files.Write(filepath.Join(r.folder, optionsFile), r.YAML())
-}
-
-// createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in the same second.
-func (r *runner) createFolder(about runlog.Options) (*runlog.Log, error) {
-	if r.folder = r.Out; r.folder != "" {
-		return runlog.Create(r.folder, about)
-	}
-	name := filepath.Join("runs", time.Now().Format("20060102-150405"))
-	r.folder = name
-	for n := 2; ; n++ {
-		log, err := runlog.Create(r.folder, about)
-		if !errors.Is(err, fs.ErrExist) || n > 100 {
-			return log, err
-		}
-		r.folder = fmt.Sprintf("%s-%d", name, n)
-	}
-}
-
-// lock keeps other processes from working on the run at the same time. The system releases the lock when the process ends.
-func (r *runner) lock() error {
-	path := filepath.Join(r.folder, lockFile)
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() { // opening a pipe would wait for its other end
-		return fmt.Errorf("%s is not a regular file", path)
-	}
-	l := flock.New(path)
-	ok, err := l.TryLock()
-	if err == nil && !ok {
-		err = errors.New("another process works on it")
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", r.folder, err)
-	}
-	r.onClose(l.Close)
-	return nil
-}
-
-// process describes a process of a run.
-type process struct {
-	Command []string  `json:"command"`
-	Started time.Time `json:"started"`
-	Step    int       `json:"after_step"`        // it begins after this step
-	Options string    `json:"options,omitempty"` // as in config.yaml; older versions did not write them
-}
-
-// description is the content of run.json. Result is that of the last process.
-type description struct {
-	Processes  []process `json:"processes"` // the first one and each -resume
-	Go         string    `json:"go"`
-	Module     string    `json:"module"`
-	Revision   string    `json:"revision,omitempty"`
-	Device     string    `json:"device"`
-	Precision  string    `json:"precision"`
-	Data       string    `json:"data"`
-	DataHash   string    `json:"data_hash"`
-	Seed       uint64    `json:"seed"`
-	Parameters int       `json:"parameters"`
-	Result     *Result   `json:"result,omitempty"`
-}
-
-// readDescription reads run.json.
-func readDescription(folder string) (d description, err error) {
-	text, err := files.ReadFile(filepath.Join(folder, runFile), maxState)
-	if err == nil {
-		err = json.Unmarshal(text, &d)
-	}
-	return d, err
-}
-
-// readHistory reads the processes of a resumed run from run.json, and adds this process.
-func (r *runner) readHistory() {
-	if r.resume != "" {
-		before, err := readDescription(r.folder)
-		if err != nil {
-			r.warn("%s: %v: rewriting it; cannot verify that %s is unchanged", runFile, err, optionsFile)
-		}
-		r.history = before.Processes
-	}
-	r.history = append(r.history, process{os.Args, r.began, r.state.Step, string(r.YAML())})
-}
-
-// describe writes run.json.
-func (r *runner) describe(res *Result) error {
-	d := description{
-		Processes: r.history, Go: runtime.Version(), Revision: r.revision, Device: cuda.Describe(r.backend), Precision: r.Precision,
-		Data: r.corpus.Name(), DataHash: r.corpus.Hash(), Seed: r.Seed, Parameters: r.weights.Config.Parameters(), Result: res,
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		d.Module = info.Main.Path + " " + info.Main.Version
-	}
-	text, err := json.MarshalIndent(d, "", "\t")
-	if err != nil {
-		return err
-	}
-	return files.Write(filepath.Join(r.folder, runFile), append(text, '\n'))
-}
-
-// saveEvery returns the time between checkpoints that no evaluation writes.
-func (r *runner) saveEvery() time.Duration {
-	return time.Duration(r.SaveMinutes * float64(time.Minute))
 }

@@ -1,0 +1,109 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+
+	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/runlog"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+)
+
+// Names in a run folder.
+const (
+	optionsFile = "config.yaml"
+	runFile     = "run.json" // its description
+	lockFile    = ".lock"    // held by the process that trains
+)
+
+// openFolder makes the run folder, or opens the record of the run to resume. It writes the options and the description.
+func (r *runner) openFolder() (err error) {
+	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken()}
+	if r.resume != "" {
+		r.log, err = runlog.Resume(r.folder, r.state.Step, about)
+	} else if r.log, err = r.createFolder(about); err == nil {
+		defer func() {
+			if err != nil { // nothing can use a folder without options
+				err = errors.Join(err, os.RemoveAll(r.folder))
+			}
+		}()
+		err = r.lock()
+	}
+	if err != nil {
+		return err
+	}
+	if d := r.log.Damaged(); d != nil {
+		r.warn("%v", d)
+	}
+	r.readHistory()
+	if err := r.describe(nil); err != nil { // first: a kill leaves options that a process in it had
+		return err
+	}
+	return files.Write(filepath.Join(r.folder, optionsFile), r.YAML())
+}
+
+// createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in the same second.
+func (r *runner) createFolder(about runlog.Options) (*runlog.Log, error) {
+	if r.folder = r.Out; r.folder != "" {
+		return runlog.Create(r.folder, about)
+	}
+	name := filepath.Join("runs", time.Now().Format("20060102-150405"))
+	r.folder = name
+	for n := 2; ; n++ {
+		log, err := runlog.Create(r.folder, about)
+		if !errors.Is(err, fs.ErrExist) || n > 100 {
+			return log, err
+		}
+		r.folder = fmt.Sprintf("%s-%d", name, n)
+	}
+}
+
+// lock keeps other processes from working on the run at the same time. The system releases the lock when the process ends.
+func (r *runner) lock() error {
+	path := filepath.Join(r.folder, lockFile)
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() { // opening a pipe would wait for its other end
+		return fmt.Errorf("%s is not a regular file", path)
+	}
+	l := flock.New(path)
+	ok, err := l.TryLock()
+	if err == nil && !ok {
+		err = errors.New("another process works on it")
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.folder, err)
+	}
+	r.onClose(l.Close)
+	return nil
+}
+
+// restoreFolder writes the options and the description of the run again if they have gone away, since -resume needs them.
+func (r *runner) restoreFolder() (err error) {
+	if path := filepath.Join(r.folder, optionsFile); !exists(path) {
+		err = files.Write(path, r.YAML())
+	}
+	if !exists(filepath.Join(r.folder, runFile)) {
+		err = errors.Join(err, r.describe(nil))
+	}
+	return err
+}
+
+// writeFinal writes the model of a run and its sums into the run folder. It removes older sums first: a kill leaves a model without sums,
+// not one that looks damaged.
+func writeFinal(folder string, w *tinylm.Weights) error {
+	if err := os.Remove(filepath.Join(folder, checksumsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := syncFolder(folder); err != nil {
+		return err
+	}
+	if err := writeModel(folder, w); err != nil {
+		return err
+	}
+	return writeChecksums(folder, modelFile, configFile)
+}

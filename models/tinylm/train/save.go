@@ -1,0 +1,150 @@
+package train
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/gorgonia-nsa/nsa/internal/files"
+)
+
+// save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is always complete,
+// whatever happens to the program or the disk meanwhile.
+func (r *runner) save() (err error) {
+	parent := filepath.Join(r.folder, checkpointFolder)
+	name := checkpointName(r.state.Step)
+	part := filepath.Join(parent, partPrefix+name)
+	r.warnIf(r.log.Save()) // first, so that the record of a run resumed from here has all steps
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("checkpoint of step %d: %w", r.state.Step, err), os.RemoveAll(part))
+		}
+	}()
+	if err := errors.Join(os.MkdirAll(parent, 0o755), os.RemoveAll(part)); err != nil {
+		return err
+	}
+	r.warnIf(r.restoreFolder())
+	if err := os.Mkdir(part, 0o755); err != nil {
+		return err
+	}
+	solver, err := r.solver.State()
+	if err != nil {
+		return err
+	}
+	best := r.state.Best
+	r.state.Best = r.state.best()
+	defer func() {
+		if err != nil {
+			r.state.Best = best
+		}
+	}()
+	r.state.Elapsed = time.Since(r.start)
+	text, err := json.MarshalIndent(r.state, "", "\t")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(writeModel(part, r.weights), solver.Write(filepath.Join(part, solverFile)),
+		files.Write(filepath.Join(part, stateFile), text))
+	if err != nil {
+		return err
+	}
+	if err := writeChecksums(part, checkpointFiles()...); err != nil {
+		return err
+	}
+	if err := syncFolder(part); err != nil {
+		return err
+	}
+	if err := removeCheckpoint(filepath.Join(parent, name)); err != nil { // a damaged one of the same step
+		return err
+	}
+	if err := os.Rename(part, filepath.Join(parent, name)); err != nil {
+		return err
+	}
+	if err := syncFolder(parent); err != nil {
+		return err
+	}
+	r.savedStep = r.state.Step
+	r.warnIf(r.prune(parent)) // the checkpoint is written all the same
+	return nil
+}
+
+// saveDue reports whether it is time for a checkpoint that no evaluation writes.
+func (r *runner) saveDue() bool {
+	return (r.SaveMinutes > 0 || r.saveFailed) && r.savedStep != r.state.Step && time.Now().After(r.saveAt)
+}
+
+// trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room again.
+func (r *runner) trySave() error {
+	if err := r.readAll(); err != nil {
+		return err
+	}
+	r.phase("saving")
+	r.saveAt = time.Now().Add(r.saveEvery())
+	err := r.save()
+	if r.saveFailed = err != nil; r.saveFailed {
+		r.saveAt = time.Now().Add(time.Minute)
+		r.warn("%v; the run continues and tries again in a minute", err)
+	}
+	r.rateSince = time.Now()
+	return nil
+}
+
+// How often, and for how long, a run that has ended tries to write its last checkpoint.
+const (
+	retryEvery = 10 * time.Second
+	retryFor   = time.Hour
+)
+
+// saveOrWait writes the last checkpoint. If that fails, it waits for room on the disk and tries again, so that the run is not lost.
+func (r *runner) saveOrWait(ctx context.Context) error {
+	if err := r.readAll(); err != nil {
+		return err
+	}
+	r.phase("saving")
+	every := cmp.Or(r.hooks.retryEvery, retryEvery)
+	for end := time.Now().Add(cmp.Or(r.hooks.retryFor, retryFor)); r.savedStep != r.state.Step; {
+		err := r.save()
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			return err
+		}
+		r.show.warn("%v; trying again every %v until %v", err, every, end.Format(time.TimeOnly))
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(every):
+			r.watchdog.alive()
+		}
+	}
+	return nil
+}
+
+// saveEvery returns the time between checkpoints that no evaluation writes.
+func (r *runner) saveEvery() time.Duration {
+	return time.Duration(r.SaveMinutes * float64(time.Minute))
+}
+
+// prune removes the checkpoints that are neither the best nor among the newest. Checkpoints of later steps are damaged, because the run was
+// resumed from one before them. They do not count among the newest.
+func (r *runner) prune(parent string) error {
+	names, err := checkpoints(parent)
+	if err != nil {
+		return err
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return name > checkpointName(r.state.Step) })
+	for _, name := range names[:max(0, len(names)-r.Keep)] {
+		if best := r.state.Best; best != nil && name == checkpointName(best.Step) {
+			continue
+		}
+		err = errors.Join(err, removeCheckpoint(filepath.Join(parent, name)))
+	}
+	return err
+}

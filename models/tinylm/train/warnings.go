@@ -1,0 +1,53 @@
+package train
+
+import "fmt"
+
+// warn shows and records a warning.
+func (r *runner) warn(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	r.show.warn("%s", text)
+	if err := r.log.Event("warning", map[string]any{"text": text}); err != nil {
+		r.show.warn("%v", err)
+	}
+}
+
+// warnIf shows an error of the record. The run continues: the next write to the record adds the missing data.
+func (r *runner) warnIf(err error) {
+	if err != nil {
+		r.show.warn("%v", err)
+	}
+}
+
+// risen is the rise of a loss above its lowest mean, in nats, from which on it counts as growing.
+const risen = 0.5
+
+// warnOfDivergence says once that the training loss grows.
+func (r *runner) warnOfDivergence() {
+	if r.state.Step < 20 || r.diverged {
+		return
+	}
+	if r.lowestLoss == 0 || r.state.MeanLoss < r.lowestLoss {
+		r.lowestLoss = r.state.MeanLoss
+	}
+	if r.state.MeanLoss > r.lowestLoss+risen {
+		r.warn("the training loss is %.3f, %.2f nats above its lowest mean: it diverges. Lower -lr, or raise -warmup",
+			r.state.MeanLoss, r.state.MeanLoss-r.lowestLoss)
+		r.diverged = true
+	}
+}
+
+// warnOfOverfitting warns if the held-out loss has risen three times in a row while the training loss has fallen.
+func (r *runner) warnOfOverfitting() {
+	const times = 3
+	list := r.state.Evaluations
+	if len(list) <= times {
+		return
+	}
+	list = list[len(list)-times-1:]
+	for i, e := range list[1:] {
+		if e.HeldOut <= list[i].HeldOut || e.Train >= list[i].Train {
+			return
+		}
+	}
+	r.warn("the held-out loss has risen %d times in a row while the training loss fell: the model overfits", times)
+}
