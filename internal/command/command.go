@@ -1,4 +1,4 @@
-// Package command has what the programs of this module share: they parse flags, stop at a signal and exit with a status alike.
+// Package command has what the programs of this module share: they parse flags, stop at a signal, release what they have opened and exit with a status alike.
 package command
 
 import (

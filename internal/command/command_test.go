@@ -60,3 +60,17 @@ func TestExitStatus(t *testing.T) {
 	}
 	require.ErrorIs(t, WrongUse(failed), failed)
 }
+
+func TestClosers(t *testing.T) {
+	var c Closers
+	var called []int
+	for i := range 3 {
+		c.Add(func() error {
+			called = append(called, i)
+			return fmt.Errorf("closer %d", i)
+		})
+	}
+	require.EqualError(t, c.Close(), "closer 2\ncloser 1\ncloser 0")
+	require.NoError(t, c.Close())
+	require.Equal(t, []int{2, 1, 0}, called)
+}

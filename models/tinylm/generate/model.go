@@ -22,7 +22,7 @@ type model struct {
 	tokenizer *corpus.Tokenizer
 	context   int
 	sampler   *tinylm.Sampler
-	closers   []func() error
+	closers   command.Closers
 }
 
 // openModel opens the model of -model with a decoder of this many slots.
@@ -30,7 +30,7 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	m = &model{}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, m.close())
+			err = errors.Join(err, m.closers.Close())
 		}
 	}()
 	found, err := findModel(o)
@@ -49,7 +49,7 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	if err != nil {
 		return m, command.WrongUse(fmt.Errorf("-device: %w", err))
 	}
-	m.closers = append(m.closers, b.Close)
+	m.closers.Add(b.Close)
 	precision, err := graph.ParsePrecision(o.Precision)
 	if err != nil {
 		return m, err
@@ -64,12 +64,12 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	if err := w.MoveTo(b); err != nil {
 		return m, err
 	}
-	m.closers = append(m.closers, w.Free)
+	m.closers.Add(w.Free)
 	d, err := tinylm.NewDecoder(w, slots, m.context, opts...)
 	if err != nil {
 		return m, err
 	}
-	m.closers = append(m.closers, d.Close)
+	m.closers.Add(d.Close)
 	fmt.Fprintf(status, "%s: %s attention, %.2fM parameters, %s, %v\n",
 		found.WeightsFile, w.Config.Attention, float64(w.Config.Parameters())/1e6, cuda.Describe(b), precision)
 	m.sampler, err = tinylm.NewSampler(d, m.tokenizer)
@@ -91,12 +91,4 @@ func findModel(o *Options) (*train.SavedModel, error) {
 		}
 	}
 	return train.FindModel(path)
-}
-
-func (m *model) close() (err error) {
-	for i := len(m.closers) - 1; i >= 0; i-- {
-		err = errors.Join(err, m.closers[i]())
-	}
-	m.closers = nil
-	return err
 }

@@ -123,7 +123,7 @@ func (d *display) memory(r *runner) string {
 	case r.host():
 		return ""
 	case !ok || d.noMemory:
-		return fmt.Sprintf("  %s planned", memory.Size(r.need.device))
+		return fmt.Sprintf("  %s planned", memory.Size(r.memoryNeed.device))
 	case d.bar != nil && time.Since(d.lastMemory) < memoryEvery:
 		return d.memoryText
 	}

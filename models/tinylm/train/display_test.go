@@ -46,7 +46,7 @@ func TestBarOfEachStep(t *testing.T) {
 	f.MemoryInUse = 3 << 20
 	bar := progressbar.NewOptions(barLength, progressbar.OptionSetWriter(&said), progressbar.OptionShowDescriptionAtLineEnd())
 	d := &display{w: &said, bar: bar, stepText: "not the first step"}
-	r := &runner{Options: Options{Steps: 1000}, backend: f, show: d}
+	r := &runner{Options: Options{Steps: 1000}, backend: f, display: d}
 	for r.state.Step = range 1000 {
 		d.step(r, 1)
 	}
@@ -63,7 +63,7 @@ func TestBarOfEachStep(t *testing.T) {
 // TestStepsBesideAWarning: the watchdog may warn while the run shows a step. -race finds a missing lock.
 func TestStepsBesideAWarning(t *testing.T) {
 	d := &display{w: io.Discard, stepText: "not the first step"}
-	r := &runner{Options: Options{Steps: 1000}, backend: fakedevice.New(), show: d}
+	r := &runner{Options: Options{Steps: 1000}, backend: fakedevice.New(), display: d}
 	var watchdog sync.WaitGroup
 	watchdog.Go(func() {
 		for range 100 {

@@ -43,7 +43,7 @@ func (r *runner) evaluate(ctx context.Context) error {
 	}
 	e := evaluation{Step: r.state.Step, HeldOut: loss, Train: r.state.MeanLoss}
 	r.warnIf(r.log.HeldOut(e.Step, loss))
-	r.show.evaluated(r, e)
+	r.display.evaluated(r, e)
 	r.state.Evaluations = append(r.state.Evaluations, e)
 	r.warnOfOverfitting()
 	if err := r.recordLayers(); err != nil {

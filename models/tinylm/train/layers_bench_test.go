@@ -35,8 +35,8 @@ func BenchmarkLayerStatistics(b *testing.B) {
 		b.Run(strings.ReplaceAll(c.args, " ", ""), func(b *testing.B) {
 			backend := c.on(b)
 			args := append(strings.Fields(c.args), "-data", "random", "-steps", "1000000", "-out", filepath.Join(b.TempDir(), "run"))
-			r := &runner{Options: *testutil.Must(Parse(args, nil))(b), backend: backend, show: newDisplay(nil)}
-			defer func() { require.NoError(b, r.close()) }()
+			r := &runner{Options: *testutil.Must(Parse(args, nil))(b), backend: backend, display: newDisplay(nil)}
+			defer func() { require.NoError(b, r.closers.Close()) }()
 			require.NoError(b, r.open(b.Context()))
 			without := testutil.Closing(tinylm.NewModel(r.weights, r.Batch, r.Context, append(r.modelOptions(), tinylm.WithMachine(r.machineOptions()...))...))(b)
 			batch := testutil.Must(r.corpus.HeldOut(r.shape, 1))(b)[0]

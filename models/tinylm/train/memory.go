@@ -29,7 +29,7 @@ func (r *runner) checkMemory(c tinylm.Config) error {
 	if err != nil {
 		return err
 	}
-	r.need = need
+	r.memoryNeed = need
 	line := "memory: " + need.String()
 	if !r.Recompute && c.Layers > 1 {
 		less, more, err := r.plan(c, eval, true)
@@ -38,7 +38,7 @@ func (r *runner) checkMemory(c tinylm.Config) error {
 		}
 		line += fmt.Sprintf("; with -recompute %v, and %.2f times the arithmetic", less, more/flops)
 	}
-	r.show.line("%s", line)
+	r.display.line("%s", line)
 	if d := r.backend.Device(); !d.Host && d.Memory > 0 && need.device > d.Memory {
 		return fmt.Errorf("needs %s, %s has %s: %s", memory.Size(need.device), d.Name, memory.Size(d.Memory), r.advice())
 	}
@@ -63,8 +63,8 @@ func (r *runner) checkMemory(c tinylm.Config) error {
 func (r *runner) limitHeap() {
 	left, _, err := memory.Available()
 	if before := debug.SetMemoryLimit(-1); err == nil && before == math.MaxInt64 {
-		debug.SetMemoryLimit(max(r.need.host, left/4*3))
-		r.onClose(func() error {
+		debug.SetMemoryLimit(max(r.memoryNeed.host, left/4*3))
+		r.closers.Add(func() error {
 			debug.SetMemoryLimit(before)
 			return nil
 		})

@@ -19,17 +19,17 @@ func (r *runner) openModels() (err error) {
 	if r.model, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.trainOptions(r.Recompute)...); err != nil {
 		return err
 	}
-	r.onClose(r.model.Close)
+	r.closers.Add(r.model.Close)
 	if r.losses, err = r.model.LossReader(); err != nil {
 		return err
 	}
 	if r.eval, err = tinylm.NewModel(r.weights, r.Batch, r.Context, r.evalOptions()...); err != nil {
 		return err
 	}
-	r.onClose(r.eval.Close)
+	r.closers.Add(r.eval.Close)
 	r.solver, err = optim.NewAdamW(append(r.solverOptions(), optim.WithMachine(r.model.Machine()))...)
 	if err == nil {
-		r.onClose(r.solver.Close)
+		r.closers.Add(r.solver.Close)
 	}
 	return err
 }

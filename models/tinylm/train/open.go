@@ -26,8 +26,8 @@ import (
 
 // open makes everything that a run needs. It makes the folder last, so that a run that cannot begin leaves no folder.
 func (r *runner) open(ctx context.Context) (err error) {
-	r.watchdog = newWatchdog(r.show, cmp.Or(r.hooks.stallTime, stallTime))
-	r.onClose(r.watchdog.close)
+	r.watchdog = newWatchdog(r.display, cmp.Or(r.hooks.stallTime, stallTime))
+	r.closers.Add(r.watchdog.close)
 	if r.precision, err = graph.ParsePrecision(r.Precision); err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 		return err
 	}
 	c := r.Model(r.corpus.Vocab())
-	r.show.line("%s%s, %v\n%s: %d files, %s; %s attention, %.2fM parameters", r.YAML(), cuda.Describe(r.backend), r.precision,
+	r.display.line("%s%s, %v\n%s: %d files, %s; %s attention, %.2fM parameters", r.YAML(), cuda.Describe(r.backend), r.precision,
 		r.corpus.Name(), r.corpus.Files(), memory.Size(r.corpus.Bytes()), r.Attention, float64(c.Parameters())/1e6)
 	if err := r.checkMemory(c); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if r.reader, err = r.corpus.Reader(r.shape, r.state.Cursor); err != nil {
 		return fmt.Errorf("%s: %w", r.corpus.Name(), err)
 	}
-	r.onClose(r.reader.Close)
+	r.closers.Add(r.reader.Close)
 	if err := r.openFolder(); err != nil {
 		return err
 	}
@@ -105,10 +105,10 @@ func (r *runner) lastCheckpoint() (*checkpoint, error) {
 		return nil, err
 	}
 	for _, d := range damaged {
-		r.show.warn("%v: the one before it is used", d)
+		r.display.warn("%v: the one before it is used", d)
 	}
 	if from == nil {
-		r.show.line("%s has no checkpoint: starting from step 0", r.folder)
+		r.display.line("%s has no checkpoint: starting from step 0", r.folder)
 	}
 	return from, nil
 }
@@ -141,7 +141,7 @@ func (r *runner) openData(ctx context.Context) (err error) {
 		return err
 	}
 	for _, s := range r.corpus.Skipped() {
-		r.show.line("skipped %d files, folders or records: %s, such as %s", s.Files, s.Reason, s.Example)
+		r.display.line("skipped %d files, folders or records: %s, such as %s", s.Files, s.Reason, s.Example)
 	}
 	r.shape = corpus.Shape{Batch: r.Batch, Seq: r.Context}
 	if r.Packed {
@@ -175,7 +175,7 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 			return fmt.Errorf("-init: %w", err)
 		}
 		for _, text := range warnings {
-			r.show.warn("%s", text)
+			r.display.warn("%s", text)
 		}
 		if dt := r.weights.Tensors["embed.weight"].Dtype(); dt != tensor.Float32 {
 			return fmt.Errorf("-init %s: weights of %v, want float32", r.Init, dt)
@@ -192,7 +192,7 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 	if err := r.weights.MoveTo(r.backend); err != nil {
 		return err
 	}
-	r.onClose(r.weights.Free)
+	r.closers.Add(r.weights.Free)
 	return nil
 }
 

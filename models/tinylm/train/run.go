@@ -53,8 +53,8 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 
 // runOn is Run on a backend, which it does not close.
 func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Result, err error) {
-	r := &runner{Options: *o, backend: b, show: newDisplay(w), began: time.Now(), revision: origin.Commit(), savedStep: -1}
-	defer func() { err = errors.Join(err, r.close()) }()
+	r := &runner{Options: *o, backend: b, display: newDisplay(w), began: time.Now(), revision: origin.Commit(), savedStep: -1}
+	defer func() { err = errors.Join(err, r.closers.Close()) }()
 	if err := r.open(ctx); err != nil {
 		return nil, r.exitError(ctx, err)
 	}
@@ -84,66 +84,61 @@ func (r *runner) exitError(ctx context.Context, err error) error {
 // runner is the work of one process on a run: a run that is resumed has a new one.
 type runner struct {
 	Options
-	backend   graph.Backend
-	precision graph.Precision
-	corpus    *corpus.Corpus
-	shape     corpus.Shape
-	folder    string
 
-	reader  *corpus.Reader
-	need    memoryNeed
-	weights *tinylm.Weights
-	model   *tinylm.Model // with gradients
-	eval    *tinylm.Model
-	solver  *optim.AdamW
-	losses  *graph.AsyncReader
-	norms   *graph.AsyncReader // nil before the first step
-	unread  []*microBatch      // whose losses the host has not read
-	state   state
+	// What it trains, and on what.
+	backend    graph.Backend
+	precision  graph.Precision
+	corpus     *corpus.Corpus
+	shape      corpus.Shape
+	reader     *corpus.Reader
+	memoryNeed memoryNeed
+	weights    *tinylm.Weights
+	model      *tinylm.Model // with gradients
+	eval       *tinylm.Model
+	solver     *optim.AdamW
+	losses     *graph.AsyncReader
+	norms      *graph.AsyncReader // nil before the first step
 
+	// The state of the loop.
+	state      state
+	unread     []*microBatch // whose losses the host has not read
+	savedStep  int           // the step of the last checkpoint, -1 for none
+	saveFailed bool          // the last try to write a checkpoint failed
+	tenths     int           // tenths of a run by time that have passed
+
+	// The run folder, the record and the display.
+	folder   string
 	log      *runlog.Log
-	show     *display
+	display  *display
 	watchdog *watchdog
-
-	began   time.Time // when this process began the run
-	history []process
+	history  []process
 	// revision is that of the code. It is read before there is a lock: a child such as git could keep a lock after the end of this process.
-	revision  string
+	revision string
+
+	// Clocks.
+	began     time.Time // when this process began the run
 	start     time.Time // of the training, as if it had never been stopped
 	rateSince time.Time // when the latest step was known to have ended, or the first one began: the next rate is measured from here
-	tenths    int       // tenths of a run by time that have passed
-	savedStep int       // the step of the last checkpoint, -1 for none
 	saveAt    time.Time // the next checkpoint, if no evaluation writes one before
 
-	saveFailed bool // the last try to write a checkpoint failed
-
+	// Warnings.
 	lowestLoss float64 // lowest running mean of the loss
 	diverged   bool    // the run has warned that the loss grows
 
-	closers []func() error
-}
-
-// onClose makes close call f. close calls the functions in reverse order.
-func (r *runner) onClose(f func() error) { r.closers = append(r.closers, f) }
-
-func (r *runner) close() (err error) {
-	for i := len(r.closers) - 1; i >= 0; i-- {
-		err = errors.Join(err, r.closers[i]())
-	}
-	return err
+	closers command.Closers
 }
 
 // phase shows what the run does now other than training.
 func (r *runner) phase(what string) {
-	r.show.phase(what)
+	r.display.phase(what)
 	r.watchdog.phase(what)
 }
 
 // lastPhase is phase for work after the last step. Without a bar it also writes a line.
 func (r *runner) lastPhase(what string) {
 	r.phase(what)
-	if r.show.bar == nil {
-		r.show.line("%s", what)
+	if r.display.bar == nil {
+		r.display.line("%s", what)
 	}
 }
 
@@ -165,7 +160,7 @@ func (r *runner) trainAndFinish(ctx context.Context) (res *Result, err error) {
 	} else {
 		res = r.result()
 	}
-	r.show.end()
+	r.display.end()
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
@@ -243,7 +238,7 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 			err = r.weights.Restore(filepath.Join(best, modelFile))
 		}
 		if err == nil {
-			r.show.line("the weights of step %d are the best on held-out data: they are the run's model", res.BestStep)
+			r.display.line("the weights of step %d are the best on held-out data: they are the run's model", res.BestStep)
 		} else {
 			r.warn("the best weights, of step %d: %v: the run's model has those of the last step", res.BestStep, err)
 			res.BestStep = r.state.Step

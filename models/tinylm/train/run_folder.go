@@ -78,7 +78,7 @@ func (r *runner) lock() error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.folder, err)
 	}
-	r.onClose(l.Close)
+	r.closers.Add(l.Close)
 	return nil
 }
 

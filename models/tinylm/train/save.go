@@ -116,7 +116,7 @@ func (r *runner) saveOrWait(ctx context.Context) error {
 		if time.Now().After(end) {
 			return err
 		}
-		r.show.warn("%v; trying again every %v until %v", err, every, end.Format(time.TimeOnly))
+		r.display.warn("%v; trying again every %v until %v", err, every, end.Format(time.TimeOnly))
 		select {
 		case <-ctx.Done():
 			return err

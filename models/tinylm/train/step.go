@@ -168,7 +168,7 @@ func (r *runner) read(s *pendingStep) (err error) {
 		Number: s.Number, Time: now, Tokens: int64(s.Number * r.stepTokens()), Loss: s.Loss, LR: s.LR, GradNorm: s.GradNorm, TokensPerSec: rate,
 	})
 	r.watchdog.alive()
-	r.show.step(r, rate)
+	r.display.step(r, rate)
 	r.warnOfDivergence()
 	return nil
 }

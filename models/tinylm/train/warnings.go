@@ -5,16 +5,16 @@ import "fmt"
 // warn shows and records a warning.
 func (r *runner) warn(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	r.show.warn("%s", text)
+	r.display.warn("%s", text)
 	if err := r.log.Event("warning", map[string]any{"text": text}); err != nil {
-		r.show.warn("%v", err)
+		r.display.warn("%v", err)
 	}
 }
 
 // warnIf shows an error of the record. The run continues: the next write to the record adds the missing data.
 func (r *runner) warnIf(err error) {
 	if err != nil {
-		r.show.warn("%v", err)
+		r.display.warn("%v", err)
 	}
 }
 

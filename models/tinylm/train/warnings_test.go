@@ -19,7 +19,7 @@ import (
 // warned returns a run that writes its warnings to the buffer.
 func warned() (*runner, *bytes.Buffer) {
 	said := new(bytes.Buffer)
-	return &runner{show: newDisplay(said), log: new(runlog.Log)}, said
+	return &runner{display: newDisplay(said), log: new(runlog.Log)}, said
 }
 
 // TestWarnsOfDivergence: a mean loss that rises by more than half a nat gives one warning. A mean loss that falls, or jumps in the first
