@@ -19,14 +19,14 @@ type RandomCall struct {
 	// Huge is set for a call that is valid except for a size that no memory holds.
 	Huge bool
 	// Forward computes the inputs lse, and o if the call reads it, of a valid gradient call from its other inputs. Nil for none.
-	Forward *Saved
+	Forward *ForwardCall
 	// Block is the size of a selection block, if the call has an input "idx".
 	Block int
 }
 
-// Saved is an op to be run before a call. It reads the call's inputs In and writes the call's inputs Out; -1 stands for an output
+// ForwardCall is an op to be run before a call. It reads the call's inputs In and writes the call's inputs Out; -1 stands for an output
 // that the call does not read.
-type Saved struct {
+type ForwardCall struct {
 	Spec    ops.Spec
 	In, Out []int
 }
@@ -156,7 +156,7 @@ func (r *random) call() RandomCall {
 		return input
 	}
 	withForward := func(c RandomCall, spec ops.Spec, in []int, o, lse int) RandomCall {
-		c.Forward = &Saved{spec, in, []int{o, lse}}
+		c.Forward = &ForwardCall{spec, in, []int{o, lse}}
 		return c
 	}
 	qkv := []int{0, 1, 2}

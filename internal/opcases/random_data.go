@@ -96,7 +96,7 @@ func (c RandomCall) checkBlocks(shape tensor.Shape, data []byte) error {
 }
 
 // Outputs returns the types and shapes of the op's outputs, for inputs in of the call.
-func (s *Saved) Outputs(in []ops.Operand) []ops.Operand {
+func (s *ForwardCall) Outputs(in []ops.Operand) []ops.Operand {
 	q, v := in[s.In[0]], in[s.In[2]]
 	o := ops.Operand{Dtype: q.Dtype, Shape: tensor.Shape{q.Shape[0], q.Shape[1], q.Shape[2], v.Shape[3]}}
 	return []ops.Operand{o, {Dtype: tensor.Float32, Shape: tensor.Shape{q.Shape[0], q.Shape[2], q.Shape[1]}}}
