@@ -72,10 +72,10 @@ func benchAttention(r *report) {
 			lengths, r.lengthFound = []int{r.onlyLength}, true
 		}
 		for _, s := range lengths {
-			at := attentionAt{r, shape, s, ceiling / 1e12}
+			at := attentionBench{r, shape, s, ceiling / 1e12}
 			at.addBranches()
-			at.add(at.time("selected attention, random blocks", at.chosen(1))...)
-			at.add(at.time("selected attention, shared blocks", at.chosen(64))...)
+			at.add(at.time("selected attention, random blocks", at.selectedBranch(1))...)
+			at.add(at.time("selected attention, shared blocks", at.selectedBranch(64))...)
 			if s <= 65536 {
 				at.add(at.time("dense attention", at.dense)...)
 			}
@@ -83,23 +83,23 @@ func benchAttention(r *report) {
 	}
 	for _, shape := range dimShapes() {
 		if !r.skips(dimLength) {
-			at := attentionAt{r, shape, dimLength, ceiling / 1e12}
+			at := attentionBench{r, shape, dimLength, ceiling / 1e12}
 			at.addBranches()
 			at.add(at.time("dense attention", at.dense)...)
 		}
 	}
 }
 
-// attentionAt is a shape at a length.
-type attentionAt struct {
-	*report
+// attentionBench measures a shape at a length.
+type attentionBench struct {
+	report *report
 	attentionShape
 	s       int
 	ceiling float64 // TFLOP/s
 }
 
 // nsa adds attention by three branches and their gates.
-func (a attentionAt) nsa(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
+func (a attentionBench) nsa(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
 	nc := max(1, ops.NumCompressed(a.s, base.BlockLen, base.Stride)) // one row if there is no complete block
 	kc := in("kc", nc)
 	compressed := must(ops.CompressedAttention(q, kc, in("vc", nc), base.BlockLen, base.Stride))
@@ -110,22 +110,22 @@ func (a attentionAt) nsa(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
 	return must(ops.GatedSum(gates, compressed, selected, window))
 }
 
-func (a attentionAt) dense(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
+func (a attentionBench) dense(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
 	return must(ops.CausalAttention(q, in("k"), in("v")))
 }
 
-// chosen returns selected attention over the blocks of choice.
-func (a attentionAt) chosen(share int) graphOf {
+// selectedBranch returns selected attention over randomBlocks.
+func (a attentionBench) selectedBranch(share int) graphOf {
 	return func(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
-		idx := tensor.New(tensor.WithShape(1, a.s, a.kvHeads, base.TopN), tensor.WithBacking(a.choice(share)))
+		idx := tensor.New(tensor.WithShape(1, a.s, a.kvHeads, base.TopN), tensor.WithBacking(a.randomBlocks(share)))
 		blocks := G.NewTensor(q.Graph(), tensor.Int32, 4, G.WithShape(idx.Shape()...), G.WithName("idx"), G.WithValue(idx))
 		return must(ops.SelectedAttention(q, in("k"), in("v"), blocks, base.SelectBlock))
 	}
 }
 
-// choice returns blocks in the form of ops.SelectBlocks: block 0, the query's own block and the one before, and random blocks. `share`
+// randomBlocks returns blocks in the form of ops.SelectBlocks: block 0, the query's own block and the one before, and random blocks. `share`
 // neighbouring queries have the same blocks.
-func (a attentionAt) choice(share int) []int32 {
+func (a attentionBench) randomBlocks(share int) []int32 {
 	rng, n := rand.New(rand.NewPCG(1, uint64(a.s))), base.TopN
 	idx := make([]int32, 0, a.s*a.kvHeads*n)
 	for t := range a.s {
@@ -194,7 +194,7 @@ func (t runTimes) spread() float64 {
 type graphOf func(q *G.Node, in func(name string, rows ...int) *G.Node) *G.Node
 
 // graph returns the output that build makes from q.
-func (a attentionAt) graph(q *G.Node, build graphOf) *G.Node {
+func (a attentionBench) graph(q *G.Node, build graphOf) *G.Node {
 	return build(q, func(name string, rows ...int) *G.Node {
 		if len(rows) == 0 {
 			rows = []int{a.s}
@@ -208,17 +208,17 @@ func (a attentionAt) graph(q *G.Node, build graphOf) *G.Node {
 }
 
 // profile returns the plan of a graph with its gradients, and the times of each of its steps.
-func (a attentionAt) profile(build graphOf, opts ...graph.Option) (graph.Plan, []runTimes) {
+func (a attentionBench) profile(build graphOf, opts ...graph.Option) (graph.Plan, []runTimes) {
 	g := G.NewGraph()
 	q := input(g, "q", 1, a.s, a.heads, a.dim)
 	out := a.graph(q, build)
 	do := input(g, "do", out.Shape()...)
 	cost := must(G.Sum(must(G.HadamardProd(out, do))))
 	must(graph.Grad(cost, slices.DeleteFunc(g.Inputs(), func(n *G.Node) bool { return n == do || n.Name() == "idx" })...))
-	inputs := must(graph.MoveInputs(a.backend, g.Inputs()...))
-	defer closes(inputs)
-	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(a.backend), graph.WithPrecision(trainPrecision))...))
-	defer closes(m)
+	inputs := must(graph.MoveInputs(a.report.backend, g.Inputs()...))
+	defer mustClose(inputs)
+	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(a.report.backend), graph.WithPrecision(trainPrecision))...))
+	defer mustClose(m)
 	times := make([]runTimes, len(m.Plan().Steps))
 	for run := range 1 + attentionRuns {
 		for i, t := range must(m.Profile()) {
@@ -231,7 +231,7 @@ func (a attentionAt) profile(build graphOf, opts ...graph.Option) (graph.Plan, [
 }
 
 // time returns the times of the attention ops of a graph, with their gradients. If name is not empty, they are summed under this name.
-func (a attentionAt) time(name string, build graphOf) (list []timedBranch) {
+func (a attentionBench) time(name string, build graphOf) (list []timedBranch) {
 	plan, times := a.profile(build)
 	for i, s := range plan.Steps {
 		op := strings.TrimSuffix(strings.ReplaceAll(s.Op, "sigmoid gated", "gated"), " with deltas")
@@ -257,7 +257,7 @@ func (a attentionAt) time(name string, build graphOf) (list []timedBranch) {
 }
 
 // addBranches reports NSA's branches and their sum.
-func (a attentionAt) addBranches() {
+func (a attentionBench) addBranches() {
 	branches := a.time("", a.nsa)
 	whole := timedBranch{name: "all", bytes: branches[0].bytes}
 	for i := range branches {
@@ -268,7 +268,7 @@ func (a attentionAt) addBranches() {
 	a.add(append(branches, whole)...)
 }
 
-func (a attentionAt) add(list ...timedBranch) {
+func (a attentionBench) add(list ...timedBranch) {
 	for _, b := range list {
 		size := fmt.Sprintf("%s %d", a.name, a.s)
 		key := b.name + ", " + size
@@ -283,7 +283,7 @@ func (a attentionAt) add(list ...timedBranch) {
 			}
 			if b.name == "all" {
 				column := []string{"forward_ms", "forward_and_backward_ms"}[i]
-				peer := cuDNN("gpu_peers.csv", column, map[string]string{"shape": a.name, "length": strconv.Itoa(a.s), "attention": "dense"})
+				peer := cuDNNFigure("gpu_peers.csv", column, map[string]string{"shape": a.name, "length": strconv.Itoa(a.s), "attention": "dense"})
 				if peer > 0 {
 					notes = append(notes, against(densePeer, peer))
 				}

@@ -166,7 +166,7 @@ func (r *report) addKeys(d *decodeStep, what, size string) {
 func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s int) {
 	d := newDecodeStep(shape, c, s, 1)
 	m := must(graph.NewMachine(d.graph, graph.WithKeep(d.counted...)))
-	defer closes(m)
+	defer mustClose(m)
 	t := seconds(max(3, 1000/c.Slots/(1+s/8192)), m.RunAll)
 	size := fmt.Sprintf("%s B=%d S=%d", shape.name, c.Slots, s)
 	r.add("decode, "+name, size, t*1e3/float64(c.Slots), "ms a token")
@@ -214,7 +214,7 @@ func addDecoders(r *report) {
 		w := must(tinylm.NewWeights(c.config, tensor.Float32, 1))
 		const steps = 64
 		d := must(tinylm.NewDecoder(w, 1, c.prompt+steps))
-		defer closes(d)
+		defer mustClose(d)
 		tokens := sequence(c.prompt)
 		prefill := seconds(3, func() error { return d.Prefill(0, tokens) })
 		t := stepSeconds(d, c.prompt, steps, 9)

@@ -36,10 +36,10 @@ func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache
 	layers := min(16, maxCache/(4*c.Elements()))
 	d := newDecodeStep(shape, c, s, layers)
 	inputs := must(graph.MoveInputs(r.backend, append(slices.Clone(d.inputs), d.caches...)...))
-	defer closes(inputs)
+	defer mustClose(inputs)
 	m := must(graph.NewMachine(d.graph, graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture(),
 		graph.WithConstantInputs(d.inputs...), graph.WithKeep(d.counted...)))
-	defer closes(m)
+	defer mustClose(m)
 	var times []time.Duration
 	for range 6 {
 		start, end := must(m.NewEvent()), must(m.NewEvent())
@@ -57,7 +57,7 @@ func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache
 	size := fmt.Sprintf("%s B=%d S=%d", shape.name, c.Slots, s)
 	what := "decode, " + name
 	var notes []note
-	peer := cuDNN("gpu_decode_peers.csv", "us", map[string]string{"shape": shape.name, "length": strconv.Itoa(s), "batch": strconv.Itoa(c.Slots)})
+	peer := cuDNNFigure("gpu_decode_peers.csv", "us", map[string]string{"shape": shape.name, "length": strconv.Itoa(s), "batch": strconv.Itoa(c.Slots)})
 	switch {
 	case name == "all" && size == "i B=1 S=2048":
 		notes = append(notes, atMost(15))

@@ -49,7 +49,7 @@ func benchLayer(r *report) {
 	var memory []float64 // planned bytes
 	for _, s := range lengths {
 		m := nsaLayer(s)
-		defer closes(m)
+		defer mustClose(m)
 		p := m.Plan()
 		runs, memory = append(runs, m.RunAll), append(memory, float64(p.Arena+p.Workspace))
 	}
@@ -68,13 +68,13 @@ func benchLayer(r *report) {
 func benchStock(r *report) {
 	const s = 2048
 	m := nsaLayer(s)
-	defer closes(m)
+	defer mustClose(m)
 	t := seconds(3, m.RunAll)
 	g := G.NewGraph()
 	inputs, out := stockAttention(g, s)
 	must(G.Grad(must(G.Sum(must(G.HadamardProd(out, input(g, "r", s, base.Dim))))), inputs...))
 	vm := G.NewTapeMachine(g)
-	defer closes(vm)
+	defer mustClose(vm)
 	stock := seconds(1, func() error {
 		defer vm.Reset()
 		return vm.RunAll()

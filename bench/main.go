@@ -100,15 +100,15 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// closes closes c. Call it with defer.
-func closes(c io.Closer) { check(c.Close()) }
+// mustClose closes c. Call it with defer.
+func mustClose(c io.Closer) { check(c.Close()) }
 
 func run(pick, out, device string, length int) {
 	b, err := cuda.Select(device)
 	if err != nil {
 		check(command.WrongUse(fmt.Errorf("-device: %w", err)))
 	}
-	defer closes(b)
+	defer mustClose(b)
 	host, wanted := b.Device().Host, strings.Split(pick, ",")
 	for _, name := range wanted {
 		known := slices.ContainsFunc(suites, func(s suite) bool { return s.name == name })

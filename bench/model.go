@@ -55,7 +55,7 @@ func benchModel(r *report) {
 // timeModel returns the seconds of one run over s tokens.
 func timeModel(w *tinylm.Weights, s int, opts ...tinylm.ModelOption) float64 {
 	m := must(tinylm.NewModel(w, 1, s, opts...))
-	defer closes(m)
+	defer mustClose(m)
 	fillTokens(m)
 	return seconds(3, m.Run)
 }
@@ -110,7 +110,7 @@ func runChild(name string) {
 		opts = append(opts, tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) { return G.NewTapeMachine(m.Graph()), nil }))
 	}
 	m := must(tinylm.NewModel(must(tinylm.NewWeights(config, tensor.Float32, 1)), batch, seq, opts...))
-	defer closes(m)
+	defer mustClose(m)
 	fillTokens(m)
 	solver := must(optim.NewAdamW())
 	step := func() error {

@@ -99,7 +99,7 @@ func timeOp(build func(*opInputs) (*G.Node, error), s int, backward bool) (t, fl
 		keep = append(keep, pullBack(g, out)...)
 	}
 	m := must(graph.NewMachine(g, graph.WithKeep(keep...)))
-	defer closes(m)
+	defer mustClose(m)
 	for _, st := range m.Plan().Steps {
 		flop += st.Cost.FLOPs
 	}

@@ -85,8 +85,8 @@ func (t *trainer) optimizer() *profiled {
 	p := &profiled{name: "adamw, cuda", calls: 1, time: math.MaxInt64, Cost: graph.Cost{Bytes: bytes}}
 	m, weights := t.Machine(), G.NodesToValueGrads(t.Learnables())
 	first, last := must(m.NewEvent()), must(m.NewEvent())
-	defer closes(first)
-	defer closes(last)
+	defer mustClose(first)
+	defer mustClose(last)
 	for range 3 {
 		check(errors.Join(m.Synchronize(), first.Record(), t.solver.Step(weights), last.Record(), m.Synchronize()))
 		p.time = min(p.time, must(last.Since(first)))
@@ -127,9 +127,9 @@ func fastest(b graph.Backend, op string, build func(*G.ExprGraph) (*G.Node, erro
 	g := G.NewGraph()
 	must(build(g))
 	inputs := must(graph.MoveInputs(b, g.Inputs()...))
-	defer closes(inputs)
+	defer mustClose(inputs)
 	m := must(graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(trainPrecision)))
-	defer closes(m)
+	defer mustClose(m)
 	steps, times := profileSteps(m, 8)
 	i := slices.IndexFunc(steps, func(s graph.PlanStep) bool { return s.Op == op })
 	return steps[i].Cost, times[i]

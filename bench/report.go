@@ -59,7 +59,7 @@ type report struct {
 	dir     string
 	backend graph.Backend
 	suite   string
-	host    [][2]string // name and value of the columns that are the same in all rows
+	origin  []origin.Column // the same in all rows
 	rows    []row
 
 	onlyLength  int  // if not 0, the suites with several lengths measure this one alone
@@ -69,15 +69,16 @@ type report struct {
 func newReport(dir string, b graph.Backend, onlyLength int) *report {
 	check(files.MakeFolder(dir))
 	cores, d := strconv.Itoa(runtime.GOMAXPROCS(0)), b.Device()
-	machine := [][2]string{{"machine", origin.Processor()}, {"cores", cores}, {"simd", cpu.Level()}}
+	machine := []origin.Column{{Name: "machine", Value: origin.Processor()}, {Name: "cores", Value: cores}, {Name: "simd", Value: cpu.Level()}}
 	if !d.Host {
-		machine = [][2]string{{"machine", d.Name}, {"sms", strconv.Itoa(d.Units)}, {"features", d.Features}, {"host", origin.Processor()}, {"cores", cores}}
+		machine = []origin.Column{{Name: "machine", Value: d.Name}, {Name: "sms", Value: strconv.Itoa(d.Units)}, {Name: "features", Value: d.Features},
+			{Name: "host", Value: origin.Processor()}, {Name: "cores", Value: cores}}
 	}
-	host := origin.Columns("bench", flag.CommandLine, machine...)
-	for _, h := range host {
-		fmt.Println(h[0]+":", h[1])
+	columns := origin.Columns("bench", flag.CommandLine, machine...)
+	for _, c := range columns {
+		fmt.Println(c.Name+":", c.Value)
 	}
-	r := &report{dir: dir, backend: b, host: host, onlyLength: onlyLength}
+	r := &report{dir: dir, backend: b, origin: columns, onlyLength: onlyLength}
 	r.saved() // a file that save could not read is an error now
 	return r
 }
@@ -88,9 +89,9 @@ func (r *report) skips(tokens int) bool {
 	return r.onlyLength != 0 && r.onlyLength != tokens
 }
 
-// of returns the value of one of the host's columns.
-func (r *report) of(name string) string {
-	return r.host[slices.IndexFunc(r.host, func(h [2]string) bool { return h[0] == name })][1]
+// column returns the value of a column of origin.
+func (r *report) column(name string) string {
+	return r.origin[slices.IndexFunc(r.origin, func(c origin.Column) bool { return c.Name == name })].Value
 }
 
 // add records and prints a figure.
@@ -134,9 +135,9 @@ func (r *report) saved() [][]string {
 // save writes cpu.csv or gpu.csv. It keeps the rows of other suites in the file, and appends the rows of this run. It plots the suites
 // that were measured against the sequence length.
 func (r *report) save() {
-	var header, host []string
-	for _, h := range r.host {
-		header, host = append(header, h[0]), append(host, h[1])
+	var header, values []string
+	for _, c := range r.origin {
+		header, values = append(header, c.Name), append(values, c.Value)
 	}
 	suite := len(header) // index of the column
 	header = append(header, "suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
@@ -152,7 +153,7 @@ func (r *report) save() {
 		if x.baseValue != 0 {
 			base, ratio = fmt.Sprintf("%.4g", x.baseValue), fmt.Sprintf("%.4g", x.value/x.baseValue)
 		}
-		lines = append(lines, append(slices.Clone(host), x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value), x.unit,
+		lines = append(lines, append(slices.Clone(values), x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value), x.unit,
 			x.target, x.met, x.baseline, base, ratio))
 	}
 	var b bytes.Buffer
@@ -225,9 +226,9 @@ func (r *report) plot(file, title, unit string, lineOf func(row) (name, peer, to
 	if len(series) == 0 {
 		return
 	}
-	machine := r.of("machine")
+	machine := r.column("machine")
 	if r.backend.Device().Host {
-		machine += fmt.Sprintf(", %s cores, %s", r.of("cores"), r.of("simd"))
+		machine += fmt.Sprintf(", %s cores, %s", r.column("cores"), r.column("simd"))
 	}
 	p := plots.New(fmt.Sprintf("%s (%s)", title, machine), "tokens S", unit)
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}

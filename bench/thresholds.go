@@ -16,7 +16,7 @@ func benchThresholds(r *report) {
 	for _, dim := range []int{64, 96, 128, 192, 256} {
 		least, settled := map[string]int{}, map[string]bool{}
 		for s := 4096; s >= 1; s /= 2 {
-			at := attentionAt{report: r, attentionShape: attentionShape{heads: 16, kvHeads: 2, dim: dim, valueDim: min(dim, 192)}, s: s}
+			at := attentionBench{report: r, attentionShape: attentionShape{heads: 16, kvHeads: 2, dim: dim, valueDim: min(dim, 192)}, s: s}
 			fast := at.branchTimes(tensorCores)
 			slow := at.branchTimes(general)
 			for _, name := range branches {
@@ -44,7 +44,7 @@ type branchTime struct {
 
 // branchTimes returns the times of the branches by their names in graph.Policy, all under the policy b. If b asks for tensor cores, it
 // leaves out branches that have an op without such a kernel.
-func (a attentionAt) branchTimes(b graph.BranchPolicy) map[string]branchTime {
+func (a attentionBench) branchTimes(b graph.BranchPolicy) map[string]branchTime {
 	p := graph.Policy{Window: b, Compressed: b, Selected: b}
 	plan, times := a.profile(a.nsa, graph.WithPolicy(p))
 	all, slow := map[string]branchTime{}, map[string]bool{}

@@ -87,14 +87,14 @@ func train(r *report, attention tinylm.Attention, batch, seq int, measure func(*
 	defer func() { check(weights.Free()) }()
 	model := must(tinylm.NewModel(weights, batch, seq, tinylm.WithGradients(), tinylm.WithoutLogits(),
 		tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture())))
-	defer closes(model)
+	defer mustClose(model)
 	text := sourceText()
 	for i := range model.Tokens() {
 		model.Tokens()[i] = int32(text[i%len(text)])
 	}
 	model.NextTokens()
 	solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
-	defer closes(solver)
+	defer mustClose(solver)
 	t := &trainer{model, solver, must(model.LossReader()), fmt.Sprintf("%v %dx%d", trainPrecision, batch, seq), float64(batch * seq)}
 	t.steps(trainWarm)
 	measure(r, t)

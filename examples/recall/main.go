@@ -89,7 +89,7 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	paths, err := recall.Report{Task: o.task, Runs: runs, Host: o.host()}.Save(o.out)
+	paths, err := recall.Report{Task: o.task, Runs: runs, Origin: o.originColumns()}.Save(o.out)
 	if err != nil {
 		return err
 	}
@@ -97,12 +97,12 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	return err
 }
 
-// host returns the columns that describe the origin of the numbers.
-func (o *options) host() [][2]string {
+// originColumns returns the columns that describe the origin of the numbers.
+func (o *options) originColumns() []origin.Column {
 	machine := origin.Processor()
 	if d := o.Backend.Device(); !d.Host {
 		machine = d.Name
 	}
 	cores := strconv.Itoa(runtime.GOMAXPROCS(0))
-	return origin.Columns("examples/recall", o.set, [2]string{"machine", machine}, [2]string{"cores", cores})
+	return origin.Columns("examples/recall", o.set, origin.Column{Name: "machine", Value: machine}, origin.Column{Name: "cores", Value: cores})
 }

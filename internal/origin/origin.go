@@ -12,17 +12,19 @@ import (
 	"time"
 )
 
-// Columns returns names and values of the columns of a table of measurements that are the same in all rows: date, commit, those given,
-// Go's version and the command. The command has the flags that are set, except for the output folder -out, which changes no measurement.
-func Columns(program string, set *flag.FlagSet, machine ...[2]string) [][2]string {
+// Column is a column of a table of measurements that has the same value in all rows.
+type Column struct{ Name, Value string }
+
+// Columns returns the columns that describe the origin of a measurement: date, commit, those of the machine, Go's version and the command. The command has the flags that are set, except for the output folder -out, which changes no measurement.
+func Columns(program string, set *flag.FlagSet, machine ...Column) []Column {
 	command := "go run ./" + program
 	set.Visit(func(f *flag.Flag) {
 		if f.Name != "out" {
 			command += fmt.Sprintf(" -%s %v", f.Name, f.Value)
 		}
 	})
-	list := [][2]string{{"date", time.Now().UTC().Format(time.DateOnly)}, {"commit", Commit()}}
-	return append(append(list, machine...), [2]string{"go", runtime.Version()}, [2]string{"command", command})
+	list := []Column{{"date", time.Now().UTC().Format(time.DateOnly)}, {"commit", Commit()}}
+	return append(append(list, machine...), Column{"go", runtime.Version()}, Column{"command", command})
 }
 
 // Commit returns the commit that go build noted in the program, or else the one that is checked out, with a plus sign

@@ -14,12 +14,12 @@ func TestColumns(t *testing.T) {
 		set.Int(name, 0, "")
 	}
 	require.NoError(t, set.Parse([]string{"-steps", "3", "-out", "4"}))
-	columns := Columns("program", set, [2]string{"cores", "2"})
+	columns := Columns("program", set, Column{"cores", "2"})
 	var names []string
 	for _, c := range columns {
-		names = append(names, c[0])
-		require.NotEmpty(t, c[1])
+		names = append(names, c.Name)
+		require.NotEmpty(t, c.Value)
 	}
 	require.Equal(t, []string{"date", "commit", "cores", "go", "command"}, names)
-	require.Equal(t, "go run ./program -steps 3", columns[4][1])
+	require.Equal(t, "go run ./program -steps 3", columns[4].Value)
 }

@@ -9,14 +9,18 @@ import (
 	"strconv"
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/origin"
 )
 
 // Report has the runs of one command.
 type Report struct {
-	Task Task
-	Runs []Run
-	Host [][2]string // name and value of columns that are the same in all rows, such as commit and machine
+	Task   Task
+	Runs   []Run
+	Origin []Column // columns that are the same in all rows, such as commit and machine
 }
+
+// Column is a column of the table that has the same value in all rows.
+type Column = origin.Column
 
 // Save writes recall_CONTEXT.csv and the plots into a folder, and returns their paths.
 func (r Report) Save(folder string) (paths []string, err error) {
@@ -53,14 +57,14 @@ func (r Report) Save(folder string) (paths []string, err error) {
 
 // csv returns the table: a row for each point of the training, which has a step, and a row for each range of distances, which has none.
 func (r Report) csv() ([]byte, error) {
-	var header, host []string
-	for _, h := range r.Host {
-		header, host = append(header, h[0]), append(host, h[1])
+	var header, values []string
+	for _, c := range r.Origin {
+		header, values = append(header, c.Name), append(values, c.Value)
 	}
 	lines := [][]string{append(header, "context", "pairs", "chance", "model", "parameters", "step", "tokens", "seconds", "loss",
 		"asked", "from", "to", "questions", "accuracy", "chosen")}
 	for _, run := range r.Runs {
-		first := append(host[:len(host):len(host)], strconv.Itoa(r.Task.Context), strconv.Itoa(r.Task.Pairs), number(r.Task.Chance()),
+		first := append(values[:len(values):len(values)], strconv.Itoa(r.Task.Context), strconv.Itoa(r.Task.Pairs), number(r.Task.Chance()),
 			string(run.Kind), strconv.Itoa(run.Parameters))
 		row := func(columns ...string) { lines = append(lines, append(first[:len(first):len(first)], columns...)) }
 		for _, p := range run.Points {

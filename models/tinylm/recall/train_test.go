@@ -37,7 +37,7 @@ func TestCompare(t *testing.T) {
 			require.Contains(t, text.String(), string(run.Kind))
 		}
 		files = map[string][]byte{}
-		for _, path := range testutil.Must(Report{task, runs, [][2]string{{"commit", "abc"}}}.Save(t.TempDir()))(t) {
+		for _, path := range testutil.Must(Report{task, runs, []Column{{Name: "commit", Value: "abc"}}}.Save(t.TempDir()))(t) {
 			files[filepath.Base(path)] = testutil.Must(os.ReadFile(path))(t)
 		}
 		return runs, files
