@@ -65,9 +65,10 @@ func WithPrecision(p Precision) Option { return func(o *options) { o.precision =
 // precisionPass is the state of the precision pass.
 type precisionPass struct {
 	*plan
-	casts           map[cast]*operand
-	weights, inputs []*step // the prologue: casts of weights (inputs with a derivative, constant inputs), and of other inputs and constants
-	steps           []*step
+	casts       map[cast]*operand
+	weightCasts []*step // the prologue begins with these: casts of inputs with a derivative and of constant inputs
+	inputCasts  []*step // and ends with these: casts of other inputs and of constants
+	body        []*step // all other steps, in order
 }
 
 // cast is the key of a cast in precisionPass.casts.
@@ -99,9 +100,9 @@ func (p *plan) precision() error {
 			copies[c.from.node] = v
 		}
 	}
-	p.halfCopies = newHalfCopies(copies, t.weights)
-	p.prologue = len(t.weights) + len(t.inputs)
-	p.steps = slices.Concat(t.weights, t.inputs, t.steps)
+	p.halfCopies = newHalfCopies(copies, t.weightCasts)
+	p.prologue = len(t.weightCasts) + len(t.inputCasts)
+	p.steps = slices.Concat(t.weightCasts, t.inputCasts, t.body)
 	return nil
 }
 
@@ -133,7 +134,7 @@ func (t *precisionPass) addStep(s *step) error {
 			return fmt.Errorf("input %d: %w", i, err)
 		}
 	}
-	t.steps = append(t.steps, s)
+	t.body = append(t.body, s)
 	for i, v := range s.out {
 		if v.arg.Dtype = out[i]; v.keep && ops.IsHalf(out[i]) {
 			c, err := t.stored(v, tensor.Float32)
@@ -165,11 +166,11 @@ func (t *precisionPass) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 	t.casts[cast{v, dt}] = c
 	switch {
 	case v.kind == fromInput && (v.node.Deriv() != nil || v.constant):
-		t.weights = append(t.weights, s)
+		t.weightCasts = append(t.weightCasts, s)
 	case c.persists:
-		t.inputs = append(t.inputs, s)
+		t.inputCasts = append(t.inputCasts, s)
 	default:
-		t.steps = append(t.steps, s)
+		t.body = append(t.body, s)
 	}
 	return c, nil
 }
