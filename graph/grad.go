@@ -72,7 +72,7 @@ type backward struct {
 	*order
 	depends map[*G.Node]bool    // nodes that depend on wrt, through inputs that have a gradient
 	stops   []*G.Node           // ops that depend on wrt and pass no gradient on
-	terms   map[*G.Node]G.Nodes // contributions to a node's gradient; after the visit of the node, their sum alone
+	terms   map[*G.Node]G.Nodes // contributions to a node's gradient; after propagate of the node, their sum alone
 }
 
 // differentiate returns the gradients of cost. seed is the derivative to begin with; nil means one.
@@ -113,7 +113,7 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 	b.terms[cost] = G.Nodes{seed}
 	for _, n := range slices.Backward(b.nodes) {
 		if len(b.terms[n]) > 0 {
-			if err := b.visit(n); err != nil {
+			if err := b.propagate(n); err != nil {
 				return nil, err
 			}
 		}
@@ -131,7 +131,7 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 // separate replaces the gradient of an input by a copy if it is a constant, an input, or the gradient of another input, too:
 // Gorgonia's solvers zero a gradient after use.
 func separate(grads, wrt G.Nodes) (err error) {
-	defer asError(&err)
+	defer recoverAsError(&err)
 	owner := map[*G.Node]*G.Node{}
 	for i, n := range wrt {
 		d := grads[i]
@@ -185,7 +185,7 @@ func (b *backward) markDependent() error {
 
 // diffWRT returns which inputs of n have a gradient; nil if its op is no SDOp. A panic comes back as an error.
 func diffWRT(n *G.Node, inputs int) (diffs []bool, err error) {
-	defer asError(&err)
+	defer recoverAsError(&err)
 	op, ok := n.Op().(G.SDOp)
 	if !ok {
 		return nil, nil
@@ -199,8 +199,8 @@ func diffWRT(n *G.Node, inputs int) (diffs []bool, err error) {
 	return nil, fmt.Errorf("DiffWRT returned %d results for %d inputs", len(diffs), inputs)
 }
 
-// visit adds up the gradient of n and passes it on to the inputs that depend on wrt.
-func (b *backward) visit(n *G.Node) error {
+// propagate adds up the gradient of n and passes it on to the inputs that depend on wrt.
+func (b *backward) propagate(n *G.Node) error {
 	grad, err := sum(n, b.terms[n])
 	if err != nil {
 		return fmt.Errorf("sum of the gradients of %s: %w", describe(n), err)
@@ -242,7 +242,7 @@ func (b *backward) visit(n *G.Node) error {
 
 // symDiff calls the op's SymDiff. For an op with a Spec it adds only the wanted gradients. A panic comes back as an error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
-	defer asError(&err)
+	defer recoverAsError(&err)
 	spec, _ := ops.SpecOf(n.Op())
 	if d, ok := spec.(ops.Differentiable); ok {
 		return d.Grad(wanted, inputs, n, grad)
@@ -310,7 +310,7 @@ func elements(n *G.Node) int { return ops.Operand{Shape: n.Shape()}.Elements() }
 // sum returns the sum of the terms of n's gradient. Terms of Gorgonia's ops may lack axes of length one: if terms differ,
 // all are reshaped to n's shape first.
 func sum(n *G.Node, terms G.Nodes) (_ *G.Node, err error) {
-	defer asError(&err)
+	defer recoverAsError(&err)
 	if len(terms) == 1 {
 		return terms[0], nil
 	}

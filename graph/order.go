@@ -50,7 +50,7 @@ func orderOf(g *G.ExprGraph, more ...*G.Node) (*order, error) {
 	slices.SortStableFunc(all, func(a, b *G.Node) int { return cmp.Compare(a.ID(), b.ID()) })
 	visited := make(map[*G.Node]bool, len(all)) // false while its inputs are being visited
 	for _, n := range all {
-		if err := o.visit(n, visited); err != nil {
+		if err := o.appendAfterInputs(n, visited); err != nil {
 			return nil, err
 		}
 	}
@@ -60,8 +60,8 @@ func orderOf(g *G.ExprGraph, more ...*G.Node) (*order, error) {
 	return o, nil
 }
 
-// visit appends n to the nodes, after its inputs.
-func (o *order) visit(n *G.Node, visited map[*G.Node]bool) error {
+// appendAfterInputs appends n to the nodes, after its inputs.
+func (o *order) appendAfterInputs(n *G.Node, visited map[*G.Node]bool) error {
 	if done, ok := visited[n]; ok {
 		if !done {
 			return fmt.Errorf("%s is its own input", describe(n))
@@ -75,7 +75,7 @@ func (o *order) visit(n *G.Node, visited map[*G.Node]bool) error {
 		if c.ID() > n.ID() && hashOf(n) != n.Hashcode() {
 			return fmt.Errorf("an input of %s has been removed by Gorgonia's stabilisation, and %s has taken its place", describe(n), describe(c))
 		}
-		if err := o.visit(c, visited); err != nil {
+		if err := o.appendAfterInputs(c, visited); err != nil {
 			return err
 		}
 	}
@@ -89,11 +89,4 @@ func hashOf(n *G.Node) uint32 {
 	h := fnv.New32a()
 	n.WriteHash(h)
 	return h.Sum32()
-}
-
-// asError turns a panic into an error. Use it with defer.
-func asError(err *error) {
-	if r := recover(); r != nil {
-		*err = fmt.Errorf("panic: %v", r)
-	}
 }

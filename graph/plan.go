@@ -188,6 +188,13 @@ func forNode(n *G.Node, f func() error) (err error) {
 			err = fmt.Errorf("%s: %w", describe(n), err)
 		}
 	}()
-	defer asError(&err)
+	defer recoverAsError(&err)
 	return f()
+}
+
+// recoverAsError turns a panic into an error. Use it with defer.
+func recoverAsError(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("panic: %v", r)
+	}
 }

@@ -37,7 +37,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 			err = m.runError(err)
 		}
 	}()
-	defer asError(&err)
+	defer recoverAsError(&err)
 	m.running = nil
 	m.run++
 	skipCasts := m.halfCopies.beginRun(solver != nil)
