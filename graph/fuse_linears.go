@@ -145,28 +145,31 @@ func (f *fuser) inputGrads(weights []*step) (list []*step, add *step) {
 		dy := w.in[1]
 		at := slices.IndexFunc(f.readers[dy], func(r *step) bool {
 			_, ok := r.spec.(ops.LinearInputGradOp)
-			return ok && r.in[0] == dy && !slices.Contains(list, r) && (list == nil || sameType(r.in[1], list[0].in[1])) && f.isTerm(r.out[0], &add)
+			if !ok || r.in[0] != dy || slices.Contains(list, r) || list != nil && !sameType(r.in[1], list[0].in[1]) {
+				return false
+			}
+			sum := f.sumOf(r.out[0])
+			return sum != nil && (add == nil || sum == add)
 		})
 		if at < 0 {
 			return nil, nil
 		}
 		list = append(list, f.readers[dy][at])
+		add = f.sumOf(list[len(list)-1].out[0])
 	}
 	return list, add
 }
 
-// isTerm reports whether v is a term of the sum *add and is read nowhere else. If *add is nil, it sets it to the sum that
-// reads v.
-func (f *fuser) isTerm(v *operand, add **step) bool {
+// sumOf returns the AddOp that alone reads v in v's type, nil if there is none.
+func (f *fuser) sumOf(v *operand) *step {
 	r := f.readers[v]
-	if len(r) != 1 || !f.readOnlyBy(v, r...) || *add != nil && r[0] != *add {
-		return false
+	if len(r) != 1 || !f.readOnlyBy(v, r...) {
+		return nil
 	}
 	if _, ok := r[0].spec.(ops.AddOp); !ok || !sameType(v, r[0].out[0]) {
-		return false
+		return nil
 	}
-	*add = r[0]
-	return true
+	return r[0]
 }
 
 // reread makes s read other operands.
