@@ -31,9 +31,9 @@ func (h *hostMemory) alloc(st *step) *tensor.Dense {
 	return d
 }
 
-// isLast reports whether st may write its result to the first operand: no other value shares its memory, and st is its last
+// mayOverwriteFirst reports whether st may write its result to the first operand: no other value shares its memory, and st is its last
 // reader.
-func (h *hostMemory) isLast(st *step, args []G.Value) bool {
+func (h *hostMemory) mayOverwriteFirst(st *step, args []G.Value) bool {
 	d, ok := args[0].(*tensor.Dense)
 	if _, owned := h.owned[d]; !ok || !owned || len(args) == 2 && args[0] == args[1] {
 		return false

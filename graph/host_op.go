@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -88,7 +87,7 @@ func (m *Machine) valueOf(s *step, args []G.Value, result G.Value) (v G.Value, e
 	v = result
 	to := s.out[0]
 	shared := func(a G.Value) bool { return overlap(a, result) }
-	if m.inMemory(v) || to.keep && slices.ContainsFunc(args, shared) && !m.hostMem.isLast(s, args) {
+	if m.inMemory(v) || to.keep && slices.ContainsFunc(args, shared) && !m.hostMem.mayOverwriteFirst(s, args) {
 		if v, err = G.CloneValue(v); err != nil {
 			return nil, err
 		}
@@ -147,7 +146,7 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 	case "sliceOp", "concatOp":
 		c.owns = true
 	case "elemBinOp":
-		c.elementwise = strings.HasSuffix(op.String(), " false") && strings.Contains("+-⊙÷", strings.TrimSuffix(op.String(), " false"))
+		c.elementwise = slices.Contains([]string{"+ false", "- false", "⊙ false", "÷ false"}, op.String())
 	case "elemUnaryOp":
 		c.elementwise = true
 	case "sumOp", "maxOp": // package tensor reduces wrongly along an axis in the middle of four
@@ -159,7 +158,8 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 			c.along = append(c.along, int(along.Index(i).Int()))
 		}
 		slices.Sort(c.along)
-		if c.reduce = (*tensor.Dense).Sum; name == "maxOp" {
+		c.reduce = (*tensor.Dense).Sum
+		if name == "maxOp" {
 			c.reduce = (*tensor.Dense).Max
 		}
 	}
@@ -178,7 +178,7 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 		d.Zero()
 		return op.(G.UsePreallocDoer).UsePreallocDo(d, args...)
 	case st.host.elementwise && rowMajor(args):
-		if h.isLast(st, args) {
+		if h.mayOverwriteFirst(st, args) {
 			return op.(G.UnsafeDoer).UnsafeDo(args...)
 		}
 		d := h.alloc(st)
