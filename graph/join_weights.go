@@ -20,7 +20,8 @@ func (p *plan) joinWeights() error {
 			}
 		}
 		for i, v := range list {
-			if free[v] = false; i > 0 {
+			free[v] = false
+			if i > 0 {
 				v.follows = list[i-1]
 			}
 		}

@@ -136,7 +136,8 @@ func (t *precisionPass) addStep(s *step) error {
 	}
 	t.body = append(t.body, s)
 	for i, v := range s.out {
-		if v.arg.Dtype = out[i]; v.keep && ops.IsHalf(out[i]) {
+		v.arg.Dtype = out[i]
+		if v.keep && ops.IsHalf(out[i]) {
 			c, err := t.stored(v, tensor.Float32)
 			if err != nil {
 				return err

@@ -41,7 +41,8 @@ func (m *Machine) bindKept(after bool) error {
 				}
 				wait = true
 			}
-			if shown = s.host; v.node.Value() == shown {
+			shown = s.host
+			if v.node.Value() == shown {
 				continue
 			}
 		} else if v.kind == fromKernel {

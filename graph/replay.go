@@ -96,8 +96,9 @@ func (m *Machine) runSegment(s *segment) error {
 // recording for the current addresses.
 func (m *Machine) replaySegment(s *segment, solver Solver) error {
 	steps := m.steps[s.from:s.to]
-	for _, m.running = range steps {
-		if err := m.running.kernel.Prepare(m.stream, &m.work); err != nil {
+	for _, step := range steps {
+		m.running = step
+		if err := step.kernel.Prepare(m.stream, &m.work); err != nil {
 			return err
 		}
 	}
@@ -136,11 +137,12 @@ func (m *Machine) record(s *segment, r *recording, solver Solver) (err error) {
 			err = errors.Join(err, replay.Close())
 		}
 	}()
-	for _, m.running = range m.steps[s.from:s.to] {
-		if m.skips(m.running) {
+	for _, step := range m.steps[s.from:s.to] {
+		m.running = step
+		if m.skips(step) {
 			continue
 		}
-		if err := m.running.kernel.Launch(m.stream, &m.work); err != nil {
+		if err := step.kernel.Launch(m.stream, &m.work); err != nil {
 			return err
 		}
 	}

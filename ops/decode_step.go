@@ -122,7 +122,8 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	if d.Stores(Compressed) {
 		put(Compressed, s.tailPlace(t))
 		n := d.attendCompressed(s, t, q, branch, idx, w)
-		if read[Compressed] = int32(n); d.Has(Compressed) {
+		read[Compressed] = int32(n)
+		if d.Has(Compressed) {
 			add(Compressed, n)
 		}
 	}

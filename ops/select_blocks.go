@@ -166,7 +166,8 @@ type topBlocks[T cpu.Float] struct {
 func (f *topBlocks[T]) selectBlocks(idx []int32, own int, probs, scores, best []T, blocks []int32) {
 	if own < len(idx) { // all blocks
 		for j := range idx {
-			if idx[j] = int32(j); j > own {
+			idx[j] = int32(j)
+			if j > own {
 				idx[j] = -1
 			}
 		}
