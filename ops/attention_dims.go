@@ -39,12 +39,12 @@ func splitDims(in []Arg, n int, c compressionBlocks) ([]Arg, dims) {
 }
 
 // queryAt returns the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
-func (a dims) queryAt(seq sequence, t, g, c int) int {
+func (a dims) queryAt(seq sequence, g, t, c int) int {
 	return ((seq.b*a.s+seq.first+t)*a.hq + g*a.h) * c
 }
 
 // keyAt returns the offset in an array [B,T,Hkv,c] of the row of a key of group g. The next key lies hkv*c elements further.
-func (a dims) keyAt(seq sequence, key, g, c int) int {
+func (a dims) keyAt(seq sequence, g, key, c int) int {
 	return ((seq.b*a.t+seq.firstKey+key)*a.hkv + g) * c
 }
 
@@ -93,7 +93,7 @@ func bindKeys(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, lo, hi in
 func gatherRows[T cpu.Float](a dims, dst, x []T, seq sequence, g, t0, t1, c int) {
 	n := a.h * c
 	for t := t0; t < t1; t++ {
-		copy(dst[(t-t0)*n:][:n], x[a.queryAt(seq, t, g, c):])
+		copy(dst[(t-t0)*n:][:n], x[a.queryAt(seq, g, t, c):])
 	}
 }
 
@@ -101,6 +101,6 @@ func gatherRows[T cpu.Float](a dims, dst, x []T, seq sequence, g, t0, t1, c int)
 func scatterRows[T cpu.Float](a dims, x, src []T, seq sequence, g, t0, t1, c int) {
 	n := a.h * c
 	for t := t0; t < t1; t++ {
-		copy(x[a.queryAt(seq, t, g, c):][:n], src[(t-t0)*n:])
+		copy(x[a.queryAt(seq, g, t, c):][:n], src[(t-t0)*n:])
 	}
 }

@@ -139,7 +139,7 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 		addWeighted(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, finiteRows, visible)
 	}
 	for i := range keys {
-		copy(cpu.Slice[T](f.gradK.Buf)[f.keyAt(seq, lo+i, g, f.d):][:f.d], dk[i*f.d:])
-		copy(cpu.Slice[T](f.gradV.Buf)[f.keyAt(seq, lo+i, g, f.dv):][:f.dv], dv[i*f.dv:])
+		copy(cpu.Slice[T](f.gradK.Buf)[f.keyAt(seq, g, lo+i, f.d):][:f.d], dk[i*f.d:])
+		copy(cpu.Slice[T](f.gradV.Buf)[f.keyAt(seq, g, lo+i, f.dv):][:f.dv], dv[i*f.dv:])
 	}
 }

@@ -61,7 +61,7 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
 		areFinite := f.finiteVals.areFinite(seq, from, to)
-		addWeighted(rows, f.dv, to-from, s, ld, 1, v[f.keyAt(seq, from, g, f.dv):], f.hkv*f.dv, o, areFinite, f.finiteRows.Local(w), visible)
+		addWeighted(rows, f.dv, to-from, s, ld, 1, v[f.keyAt(seq, g, from, f.dv):], f.hkv*f.dv, o, areFinite, f.finiteRows.Local(w), visible)
 	}
 
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]

@@ -131,7 +131,7 @@ func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, seq sequence, g, fro
 		cpu.Add(sum, sum, rows[i*seq.t*c:][:len(sum)])
 	}
 	for i := range to - from {
-		copy(dst[f.keyAt(seq, from+i, g, c):][:c], sum[i*c:])
+		copy(dst[f.keyAt(seq, g, from+i, c):][:c], sum[i*c:])
 	}
 }
 
@@ -167,7 +167,7 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 			}
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
-		addWeighted(rows, f.d, to-from, dp, ld, 1, k[f.keyAt(seq, from, g, f.d):], f.hkv*f.d, dq, f.finiteKeys.areFinite(seq, from, to), finiteRows, visible)
+		addWeighted(rows, f.d, to-from, dp, ld, 1, k[f.keyAt(seq, g, from, f.d):], f.hkv*f.d, dq, f.finiteKeys.areFinite(seq, from, to), finiteRows, visible)
 		if dk != nil {
 			visibleT := func(i, r int) bool { return visible(r, i) } // weights are transposed
 			addWeighted(to-from, f.dv, rows, s, 1, ld, do, f.dv, dv[from*f.dv:], rowsFinite, finiteRows, visibleT)

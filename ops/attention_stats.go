@@ -74,7 +74,7 @@ func (s softmax[T]) scan(a dims, m mask, q []T, keys transposedKeys[T], seq sequ
 	s.start()
 	for lo, hi := m.nextRun(seq, g, t, 0); lo < hi; lo, hi = m.nextRun(seq, g, t, hi) {
 		for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-			dots(a.h, q[a.queryAt(seq, t, g, a.d):], keys, from, to, scores, chunkKeys)
+			dots(a.h, q[a.queryAt(seq, g, t, a.d):], keys, from, to, scores, chunkKeys)
 			for j := range a.h {
 				s.add(j, scores[j*chunkKeys:][:to-from], 0, to-from, nil)
 			}
@@ -87,7 +87,7 @@ func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
 	bindQueries(k, st.dims, statQueries, func(seq sequence, g, first, end int, _ *cpu.Worker) {
 		rows, values, grads := st.rows(seq, g), cpu.Slice[T](o.Buf), cpu.Slice[T](do.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
-			at := st.queryAt(seq, r/st.h, g, st.dv) + r%st.h*st.dv
+			at := st.queryAt(seq, g, r/st.h, st.dv) + r%st.h*st.dv
 			rowOf(rows, r)[rowDelta] = cpu.Dot(values[at:][:st.dv], grads[at:][:st.dv])
 		}
 	})

@@ -238,8 +238,8 @@ func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Wor
 	keys, v := f.keys.group(seq, g), cpu.Slice[T](f.v.Buf)
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
 	for t := first; t < end; t++ {
-		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, t, g, f.d):]
-		o := cpu.Slice[T](f.o.Buf)[f.queryAt(seq, t, g, f.dv):][:f.h*f.dv]
+		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, g, t, f.d):]
+		o := cpu.Slice[T](f.o.Buf)[f.queryAt(seq, g, t, f.dv):][:f.h*f.dv]
 		state.start()
 		clear(o)
 		n := 0
@@ -252,7 +252,7 @@ func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Wor
 		}
 		n = 0
 		for lo, hi := f.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.nextRun(seq, g, t, hi) {
-			cpu.TileAdd(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, lo, g, f.dv):], f.hkv*f.dv, o, f.dv)
+			cpu.TileAdd(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, g, lo, f.dv):], f.hkv*f.dv, o, f.dv)
 			n += hi - lo
 		}
 		for j := range f.h {

@@ -80,9 +80,9 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 	keys, vals, k := f.keys.group(seq, g), f.vals.group(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
 	for t := first; t < end; t++ {
-		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, t, g, f.d):]
-		do := cpu.Slice[T](f.do.Buf)[f.queryAt(seq, t, g, f.dv):]
-		dq := cpu.Slice[T](f.gradQ.Buf)[f.queryAt(seq, t, g, f.d):][:f.h*f.d]
+		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, g, t, f.d):]
+		do := cpu.Slice[T](f.do.Buf)[f.queryAt(seq, g, t, f.dv):]
+		dq := cpu.Slice[T](f.gradQ.Buf)[f.queryAt(seq, g, t, f.d):][:f.h*f.d]
 		clear(dq)
 		n := 0
 		for lo, hi := f.selected.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.selected.nextRun(seq, g, t, hi) {
@@ -95,7 +95,7 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 		}
 		n = 0
 		for lo, hi := f.selected.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.selected.nextRun(seq, g, t, hi) {
-			cpu.TileAdd(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.keyAt(seq, lo, g, f.d):], f.hkv*f.d, dq, f.d)
+			cpu.TileAdd(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.keyAt(seq, g, lo, f.d):], f.hkv*f.d, dq, f.d)
 			n += hi - lo
 		}
 	}
