@@ -99,7 +99,7 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 			return nil, fmt.Errorf("%s of tensor %d is %q, want '0' or '1'", list.name, i, list.mask[i])
 		}
 	}
-	if err := wantInputs(in[:1], float("hyper", 1)); err != nil {
+	if err := wantInputs(in[:1], floatInput("hyper", 1)); err != nil {
 		return nil, err
 	}
 	if in[0].Dtype != tensor.Float64 || in[0].Shape[0] != AdamWHyperLen {
@@ -119,7 +119,7 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 			names = allNames[:3]
 		}
 		for j, name := range names {
-			state, want = append(state, operands[j]), append(want, floats(numbered(name, i), 0))
+			state, want = append(state, operands[j]), append(want, floatInput(numbered(name, i), 0).orMore())
 			shapes = append(shapes, operands[0].Shape)
 		}
 		if perTensor == 5 && operands[4].Shape != nil && (operands[4].Dtype != op.Copies || !operands[4].Shape.Eq(operands[0].Shape)) {

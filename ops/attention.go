@@ -55,7 +55,7 @@ type AttentionSpec interface {
 // the op checks their shapes itself. A table of documents may come last.
 func inferAttention(in []Operand, kName, vName string, rows func(s int) int, more ...input) ([]Operand, error) {
 	in, table := splitTable(in, 3+len(more))
-	if err := wantInputs(in, append([]input{float("q", 4), float(kName, 4), float(vName, 4)}, more...)...); err != nil {
+	if err := wantInputs(in, append([]input{floatInput("q", 4), floatInput(kName, 4), floatInput(vName, 4)}, more...)...); err != nil {
 		return nil, err
 	}
 	q, k, v, dt := in[0].Shape, in[1].Shape, in[2].Shape, in[0].Dtype

@@ -105,8 +105,8 @@ const maxCache = 1 << 40
 
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
 func (c KVCache) Validate() error {
-	err := cmp.Or(positive("kv heads", c.KVHeads), positive("key dim D", c.KeyDim), positive("value dim Dv", c.ValueDim),
-		positive("slots", c.Slots), positive("pages", c.Pages), positive("page length", c.PageLen))
+	err := cmp.Or(wantPositive("kv heads", c.KVHeads), wantPositive("key dim D", c.KeyDim), wantPositive("value dim Dv", c.ValueDim),
+		wantPositive("slots", c.Slots), wantPositive("pages", c.Pages), wantPositive("page length", c.PageLen))
 	if err == nil && c.Half != (tensor.Dtype{}) && !IsHalf(c.Half) {
 		err = fmt.Errorf("cache type is %v, want bfloat16, float16 or none", c.Half)
 	}

@@ -52,9 +52,9 @@ func (op FillCacheOp) Infer(in []Operand) ([]Operand, error) {
 	}
 	var want []input
 	for _, name := range names {
-		want = append(want, float(name, 4))
+		want = append(want, floatInput(name, 4))
 	}
-	if err := wantInputs(in, append(want, float("cache", 1), index("page table", 2))...); err != nil {
+	if err := wantInputs(in, append(want, floatInput("cache", 1), indexInput("page table", 2))...); err != nil {
 		return nil, err
 	}
 	k := in[at-2].Shape

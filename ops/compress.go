@@ -27,7 +27,7 @@ func (CompressMeanOp) Name() string { return "compress mean" }
 
 func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, 1)
-	if err := cmp.Or(wantInputs(in, float("x", 4)), checkBlocks(op.BlockLen, op.Stride)); err != nil {
+	if err := cmp.Or(wantInputs(in, floatInput("x", 4)), checkBlocks(op.BlockLen, op.Stride)); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape
@@ -56,7 +56,7 @@ func (CompressMeanGradOp) Name() string { return "gradient of compress mean" }
 
 func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, 1)
-	if err := cmp.Or(wantInputs(in, float("dy", 4)), positive("tokens S", op.Tokens)); err != nil {
+	if err := cmp.Or(wantInputs(in, floatInput("dy", 4)), wantPositive("tokens S", op.Tokens)); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape

@@ -31,7 +31,7 @@ func (CompressMLPOp) Name() string { return "compress mlp" }
 
 func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, 4)
-	if err := wantInputs(in, float("x", 4), float("pe", 2), float("w1", 2), float("w2", 2)); err != nil {
+	if err := wantInputs(in, floatInput("x", 4), floatInput("pe", 2), floatInput("w1", 2), floatInput("w2", 2)); err != nil {
 		return nil, err
 	}
 	y, err := CompressMeanOp(op).Infer(append(in[:1:1], table...))

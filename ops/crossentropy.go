@@ -28,7 +28,7 @@ type CrossEntropyOp struct{}
 func (CrossEntropyOp) Name() string { return "cross entropy" }
 
 func (CrossEntropyOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, floats("logits", 0), indices("targets", 0)); err != nil {
+	if err := wantInputs(in, floatInput("logits", 0).orMore(), indexInput("targets", 0).orMore()); err != nil {
 		return nil, err
 	}
 	s := in[0].Shape

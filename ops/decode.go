@@ -94,7 +94,7 @@ func (op DecodeOp) CheckedInput() int { return op.Inputs().PageTable }
 
 func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	c := op.Cache
-	if err := cmp.Or(c.Validate(), positiveNumber("base", op.Base)); err != nil {
+	if err := cmp.Or(c.Validate(), wantPositiveFloat("base", op.Base)); err != nil {
 		return nil, err
 	}
 	switch {
@@ -128,7 +128,7 @@ func (op DecodeOp) inputs(at DecodeInputs) []input {
 	list := make([]input, at.PageTable+1)
 	set := func(i, rank int, name string) {
 		if i >= 0 {
-			list[i] = float(name, rank)
+			list[i] = floatInput(name, rank)
 		}
 	}
 	set(at.Q, 4, "q")
@@ -147,7 +147,7 @@ func (op DecodeOp) inputs(at DecodeInputs) []input {
 		}
 	}
 	set(at.Cache, 1, "cache")
-	list[at.PageTable] = index("page table", 2)
+	list[at.PageTable] = indexInput("page table", 2)
 	return list
 }
 

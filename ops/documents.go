@@ -67,7 +67,7 @@ const (
 func (DocumentTableOp) Name() string { return "document table" }
 
 func (op DocumentTableOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, index("cu_seqlens", 1)); err != nil {
+	if err := wantInputs(in, indexInput("cu_seqlens", 1)); err != nil {
 		return nil, err
 	}
 	if op.BlockLen != 0 || op.Stride != 0 {

@@ -6,7 +6,7 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 func inferElementwise(in []Operand, names ...string) ([]Operand, error) {
 	want := make([]input, len(names))
 	for i, name := range names {
-		want[i] = floats(name, 0)
+		want[i] = floatInput(name, 0).orMore()
 	}
 	if err := wantInputs(in, want...); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ type EmbeddingOp struct{}
 func (EmbeddingOp) Name() string { return "embedding" }
 
 func (EmbeddingOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, float("weight", 2), index("ids", 2)); err != nil {
+	if err := wantInputs(in, floatInput("weight", 2), indexInput("ids", 2)); err != nil {
 		return nil, err
 	}
 	ids := in[1].Shape
@@ -66,7 +66,7 @@ type EmbeddingGradOp struct {
 func (EmbeddingGradOp) Name() string { return "gradient of embedding" }
 
 func (op EmbeddingGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := cmp.Or(wantInputs(in, index("ids", 2), float("dy", 3)), positive("vocabulary V", op.Vocab)); err != nil {
+	if err := cmp.Or(wantInputs(in, indexInput("ids", 2), floatInput("dy", 3)), wantPositive("vocabulary V", op.Vocab)); err != nil {
 		return nil, err
 	}
 	ids, dy := in[0].Shape, in[1].Shape

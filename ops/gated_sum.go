@@ -34,9 +34,9 @@ func (GatedSumOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) < 2 {
 		return nil, errors.New("no branches")
 	}
-	want := []input{float("gates", 4)}
+	want := []input{floatInput("gates", 4)}
 	for i := range in[1:] {
-		want = append(want, float(numbered("branch", i), 4))
+		want = append(want, floatInput(numbered("branch", i), 4))
 	}
 	if err := wantInputs(in, want...); err != nil {
 		return nil, err

@@ -50,7 +50,7 @@ func WithBias(bias *gorgonia.Node) LinearOption {
 func WithHeads(h int) LinearOption {
 	return func(l *linear) error {
 		l.op.Heads = h
-		return positive("heads", h)
+		return wantPositive("heads", h)
 	}
 }
 
@@ -94,9 +94,9 @@ func (LinearOp) flops(in []Operand) float64 {
 }
 
 func (op LinearOp) Infer(in []Operand) ([]Operand, error) {
-	want := []input{floats("x", 2), float("w", 2)}
+	want := []input{floatInput("x", 2).orMore(), floatInput("w", 2)}
 	if len(in) == 3 {
-		want = append(want, float("bias", 1))
+		want = append(want, floatInput("bias", 1))
 	}
 	if err := wantInputs(in, want...); err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func (op LinearInputGradOp) Infer(in []Operand) ([]Operand, error) {
 	if op.Heads > 0 {
 		minRank = 3
 	}
-	if err := wantInputs(in, floats("dy", minRank), float("w", 2)); err != nil {
+	if err := wantInputs(in, floatInput("dy", minRank).orMore(), floatInput("w", 2)); err != nil {
 		return nil, err
 	}
 	dy, w := in[0].Shape, in[1].Shape
@@ -239,7 +239,7 @@ func (op LinearWeightGradOp) flops(in []Operand) float64 {
 }
 
 func (op LinearWeightGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, floats("x", 0), floats("dy", 0)); err != nil {
+	if err := wantInputs(in, floatInput("x", 0).orMore(), floatInput("dy", 0).orMore()); err != nil {
 		return nil, err
 	}
 	x, dy := in[0], in[1]
@@ -267,7 +267,7 @@ type LinearBiasGradOp struct {
 func (LinearBiasGradOp) Name() string { return "bias gradient of linear" }
 
 func (op LinearBiasGradOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, floats("dy", 0)); err != nil {
+	if err := wantInputs(in, floatInput("dy", 0).orMore()); err != nil {
 		return nil, err
 	}
 	if op.Out < 1 || in[0].Elements()%op.Out != 0 {

@@ -26,7 +26,7 @@ func FreeBlocks(t, selectBlock int) int { return max(0, t/selectBlock-ForcedBloc
 // Validate returns an error that names the sizes that do not fit each other.
 func (p Params) Validate() error {
 	err := cmp.Or(checkBlocks(p.BlockLen, p.Stride),
-		positive("selection block l'", p.SelectBlock), positive("top n", p.TopN), positive("window w", p.Window))
+		wantPositive("selection block l'", p.SelectBlock), wantPositive("top n", p.TopN), wantPositive("window w", p.Window))
 	switch {
 	case err != nil:
 		return err
@@ -40,7 +40,7 @@ func (p Params) Validate() error {
 
 // checkBlocks checks the sizes of the compression blocks alone.
 func checkBlocks(l, d int) error {
-	err := cmp.Or(positive("block length l", l), positive("stride d", d))
+	err := cmp.Or(wantPositive("block length l", l), wantPositive("stride d", d))
 	if err == nil && l%d != 0 {
 		err = fmt.Errorf("stride d = %d does not divide the block length l = %d", d, l)
 	}

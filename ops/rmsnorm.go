@@ -23,10 +23,10 @@ type RMSNormOp struct {
 func (RMSNormOp) Name() string { return "rms norm" }
 
 func (op RMSNormOp) Infer(in []Operand) ([]Operand, error) {
-	if err := wantInputs(in, floats("x", 2), float("weight", 1)); err != nil {
+	if err := wantInputs(in, floatInput("x", 2).orMore(), floatInput("weight", 1)); err != nil {
 		return nil, err
 	}
-	return in[:1], cmp.Or(positiveNumber("eps", op.Eps), wantShape("weight", in[1].Shape, in[0].last()))
+	return in[:1], cmp.Or(wantPositiveFloat("eps", op.Eps), wantShape("weight", in[1].Shape, in[0].last()))
 }
 
 func (op RMSNormOp) Bind(k *cpu.Kernel, in, out []Arg) {

@@ -37,7 +37,7 @@ func (op RoPEOp) Name() string {
 
 func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, 1)
-	if err := wantInputs(in, float("x", 4)); err != nil {
+	if err := wantInputs(in, floatInput("x", 4)); err != nil {
 		return nil, err
 	}
 	if d := in[0].last(); d%2 != 0 {
@@ -46,7 +46,7 @@ func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 	if op.Start < 0 || op.Start > maxStart {
 		return nil, fmt.Errorf("start is %d, want 0 to %d", op.Start, maxStart)
 	}
-	return in[:1], cmp.Or(positiveNumber("base", op.Base), checkTable(table, in[0].Shape[0], in[0].Shape[1]))
+	return in[:1], cmp.Or(wantPositiveFloat("base", op.Base), checkTable(table, in[0].Shape[0], in[0].Shape[1]))
 }
 
 // Bind implements Spec. Angles and their cos and sin are float64 for both types of x.

@@ -37,10 +37,10 @@ func (op SelectedAttentionOp) pairs(in []Operand) float64 {
 }
 
 func (op SelectedAttentionOp) Infer(in []Operand) ([]Operand, error) {
-	if err := positive("selection block l'", op.SelectBlock); err != nil {
+	if err := wantPositive("selection block l'", op.SelectBlock); err != nil {
 		return nil, err
 	}
-	out, err := inferAttention(in, "k", "v", func(s int) int { return s }, index("idx", 4))
+	out, err := inferAttention(in, "k", "v", func(s int) int { return s }, indexInput("idx", 4))
 	if err != nil {
 		return nil, err
 	}

@@ -22,8 +22,8 @@ func wantInputs(in []Operand, want ...input) error {
 	}
 	var float tensor.Dtype
 	for i, w := range want {
-		if got := in[i].Shape.Dims(); got < w.rank || got > w.rank && !w.orMore {
-			more := map[bool]string{true: " or more"}[w.orMore]
+		if got := in[i].Shape.Dims(); got < w.rank || got > w.rank && !w.more {
+			more := map[bool]string{true: " or more"}[w.more]
 			return fmt.Errorf("%s has rank %d %v, want rank %d%s", w.name, got, in[i].Shape, w.rank, more)
 		}
 		if w.index {
@@ -47,18 +47,22 @@ func wantInputs(in []Operand, want ...input) error {
 
 // input is what wantInputs requires of one input.
 type input struct {
-	name   string
-	rank   int
-	orMore bool // more axes than rank are allowed
-	index  bool // int32
+	name  string
+	rank  int
+	more  bool // more axes than rank are allowed
+	index bool // int32
 }
 
-// float and index require floats and int32 of the given rank; floats and indices of that rank or more.
-func float(name string, rank int) input  { return input{name: name, rank: rank} }
-func floats(name string, rank int) input { return input{name: name, rank: rank, orMore: true} }
-func index(name string, rank int) input  { return input{name: name, rank: rank, index: true} }
-func indices(name string, rank int) input {
-	return input{name: name, rank: rank, orMore: true, index: true}
+// floatInput requires floats of the given rank.
+func floatInput(name string, rank int) input { return input{name: name, rank: rank} }
+
+// indexInput requires int32 of the given rank.
+func indexInput(name string, rank int) input { return input{name: name, rank: rank, index: true} }
+
+// orMore allows more axes than the rank.
+func (i input) orMore() input {
+	i.more = true
+	return i
 }
 
 // wantShape checks one input's shape.
@@ -101,16 +105,16 @@ func inferWithMore(forward Spec, n int, in []Operand, more ...likeOutput) ([]Ope
 	return in[:n], nil
 }
 
-// positive checks that a parameter is at least 1.
-func positive(name string, v int) error {
+// wantPositive checks that a parameter is at least 1.
+func wantPositive(name string, v int) error {
 	if v < 1 {
 		return fmt.Errorf("%s is %d, want at least 1", name, v)
 	}
 	return nil
 }
 
-// positiveNumber checks that a parameter is a finite number above 0.
-func positiveNumber(name string, v float64) error {
+// wantPositiveFloat checks that a parameter is a finite number above 0.
+func wantPositiveFloat(name string, v float64) error {
 	if !(v > 0) || math.IsInf(v, 1) {
 		return fmt.Errorf("%s is %v, want a positive number", name, v)
 	}

@@ -37,7 +37,7 @@ func (op SlidingWindowOp) pairs(in []Operand) float64 { return spanPairs(op.mask
 
 func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 	out, err := inferAttention(in, "k", "v", func(s int) int { return s })
-	return out, cmp.Or(positive("window w", op.Window), err)
+	return out, cmp.Or(wantPositive("window w", op.Window), err)
 }
 
 func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) {
