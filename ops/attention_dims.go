@@ -10,11 +10,11 @@ import (
 
 // dims are the sizes of an attention op. Methods name a query or a key by its sequence and its place in that sequence.
 type dims struct {
-	b, s, t     int // batch; queries and keys of a row of the batch
+	b           int // batch
 	hq, hkv, h  int // query heads, groups, query heads of a group
 	d, dv       int // key dim, value dim
 	tileQueries int // queries of a tile; each has h rows
-	sequences
+	sequences       // the queries are the tokens
 }
 
 // maxTileRows bounds the rows of a tile: the heads of one group at a few adjoining queries. It is a multiple of 6, the number of
@@ -25,7 +25,7 @@ const maxTileRows = 60
 // batch is one sequence.
 func dimsOf(q, k, v tensor.Shape) dims {
 	h := q[2] / k[2]
-	return dims{b: q[0], s: q[1], t: k[1], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tileQueries: max(1, maxTileRows/h),
+	return dims{b: q[0], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tileQueries: max(1, maxTileRows/h),
 		sequences: sequencesOf(nil, q[1], k[1], compressionBlocks{})}
 }
 
@@ -34,22 +34,24 @@ func dimsOf(q, k, v tensor.Shape) dims {
 func splitDims(in []Arg, n int, c compressionBlocks) ([]Arg, dims) {
 	in, table := splitTable(in, n)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[2].Shape)
-	a.sequences = sequencesOf(table, a.s, a.t, c)
+	a.sequences = sequencesOf(table, a.rowTokens, a.rowKeys, c)
 	return in, a
 }
 
 // queryAt returns the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
 func (a dims) queryAt(seq sequence, g, t, c int) int {
-	return ((seq.b*a.s+seq.first+t)*a.hq + g*a.h) * c
+	return ((seq.row*a.rowTokens+seq.firstToken+t)*a.hq + g*a.h) * c
 }
 
 // keyAt returns the offset in an array [B,T,Hkv,c] of the row of a key of group g. The next key lies hkv*c elements further.
 func (a dims) keyAt(seq sequence, g, key, c int) int {
-	return ((seq.b*a.t+seq.firstKey+key)*a.hkv + g) * c
+	return ((seq.row*a.rowKeys+seq.firstKey+key)*a.hkv + g) * c
 }
 
-// statAt returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies s elements further.
-func (a dims) statAt(seq sequence, g, t int) int { return (seq.b*a.hq+g*a.h)*a.s + seq.first + t }
+// statAt returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies rowTokens elements further.
+func (a dims) statAt(seq sequence, g, t int) int {
+	return (seq.row*a.hq+g*a.h)*a.rowTokens + seq.firstToken + t
+}
 
 // softmaxScale is 1/sqrt(D).
 func softmaxScale[T cpu.Float](d int) T { return T(1 / math.Sqrt(float64(d))) }
@@ -74,17 +76,17 @@ func bindGroups(k *cpu.Kernel, a dims, n int, f func(b, g, piece int, w *cpu.Wor
 // bindQueries adds to k a phase that calls f, for each group, with runs [t0,t1) of at most size queries of a sequence. The newest
 // queries come first, since they may see the most keys.
 func bindQueries(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, t0, t1 int, w *cpu.Worker)) {
-	n := cpu.CeilDiv(a.s, size)
+	n := cpu.CeilDiv(a.rowTokens, size)
 	bindGroups(k, a, n, func(b, g, piece int, w *cpu.Worker) {
-		from, to := pieceBounds(n-1-piece, size, a.s)
+		from, to := pieceBounds(n-1-piece, size, a.rowTokens)
 		a.tiles(b, from, to, size, func(seq sequence, t0, t1 int) { f(seq, g, t0, t1, w) })
 	})
 }
 
 // bindKeys adds to k a phase that calls f, for each group, with runs [lo,hi) of at most size keys of a sequence.
 func bindKeys(k *cpu.Kernel, a dims, size int, f func(seq sequence, g, lo, hi int, w *cpu.Worker)) {
-	bindGroups(k, a, cpu.CeilDiv(a.t, size), func(b, g, piece int, w *cpu.Worker) {
-		from, to := pieceBounds(piece, size, a.t)
+	bindGroups(k, a, cpu.CeilDiv(a.rowKeys, size), func(b, g, piece int, w *cpu.Worker) {
+		from, to := pieceBounds(piece, size, a.rowKeys)
 		a.keyTiles(b, from, to, size, func(seq sequence, lo, hi int) { f(seq, g, lo, hi, w) })
 	})
 }

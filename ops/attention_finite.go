@@ -31,7 +31,7 @@ func bindFinite[T cpu.Float](k *cpu.Kernel, x Arg) finiteTiles {
 
 // areFinite reports whether all tiles that hold the keys [lo,hi) of a sequence are finite.
 func (f finiteTiles) areFinite(seq sequence, lo, hi int) bool {
-	first := seq.b * f.tiles
+	first := seq.row * f.tiles
 	return !slices.Contains(cpu.Slice[int32](f.buf)[first+(seq.firstKey+lo)/keyTile:first+cpu.CeilDiv(seq.firstKey+hi, keyTile)], 0)
 }
 

@@ -25,8 +25,8 @@ func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
 
 // group returns the keys of a group of a sequence.
 func (x transposed[T]) group(seq sequence, g int) transposedKeys[T] {
-	at := (seq.b*x.hkv+g)*x.t + seq.firstKey
-	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.t*x.c], seq.t, x.c}
+	at := (seq.row*x.hkv+g)*x.rowKeys + seq.firstKey
+	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.keys*x.c], seq.keys, x.c}
 }
 
 // transposedKeys are the n keys of a sequence.

@@ -5,18 +5,16 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 // sequence is a row of the batch or, if rows hold documents, one document. Its tokens see no tokens outside it. A place in a
 // sequence counts from the sequence's first token or key. Keys are tokens, or compressed keys.
 type sequence struct {
-	b        int // row of the batch
-	first    int // place of its first token in the row
-	s        int // its number of tokens
-	firstKey int // place of its first key in the row
-	t        int // its number of keys
+	row                int // row of the batch
+	firstToken, tokens int // place of its first token in the row; its number of tokens
+	firstKey, keys     int // place of its first key in the row; its number of keys
 }
 
 // sequences are the sequences of all rows of a batch.
 type sequences struct {
-	compressionBlocks          // of the keys
-	rowS, rowT        int      // tokens and keys of a row
-	table             *cpu.Buf // table of documents; nil: each row is one sequence
+	compressionBlocks           // of the keys
+	rowTokens, rowKeys int      // tokens of a row; places for keys in a row: those of a row that is one sequence
+	table              *cpu.Buf // table of documents; nil: each row is one sequence
 }
 
 // compressionBlocks are the sizes of the blocks that compressed keys stand for. The zero value means that keys are tokens.
@@ -24,7 +22,7 @@ type compressionBlocks struct{ blockLen, stride int }
 
 // sequencesOf returns the sequences of rows of s tokens and t keys: the documents of the table, if there is one, or whole rows.
 func sequencesOf(table []Arg, s, t int, c compressionBlocks) sequences {
-	x := sequences{compressionBlocks: c, rowS: s, rowT: t}
+	x := sequences{compressionBlocks: c, rowTokens: s, rowKeys: t}
 	if len(table) > 0 {
 		x.table = table[0].Buf
 	}
@@ -37,9 +35,9 @@ func (x sequences) hasDocuments() bool { return x.table != nil }
 // ofToken returns the sequence of token t of row b.
 func (x sequences) ofToken(b, t int) sequence {
 	if x.table == nil {
-		return sequence{b, 0, x.rowS, 0, x.rowT}
+		return sequence{b, 0, x.rowTokens, 0, x.rowKeys}
 	}
-	row := cpu.Slice[int32](x.table)[(b*x.rowS+t)*docNumbers:][:docNumbers]
+	row := cpu.Slice[int32](x.table)[(b*x.rowTokens+t)*docNumbers:][:docNumbers]
 	first, n := int(row[docFirst]), int(row[docEnd]-row[docFirst])
 	if x.blockLen == 0 {
 		return sequence{b, first, n, first, n}
@@ -52,7 +50,7 @@ func (x sequences) ofKey(b, i int) (sequence, bool) {
 	if x.table == nil || x.blockLen == 0 {
 		return x.ofToken(b, i), true
 	}
-	t := int(cpu.Slice[int32](x.table)[(b*x.rowS+i)*docNumbers+docBlock])
+	t := int(cpu.Slice[int32](x.table)[(b*x.rowTokens+i)*docNumbers+docBlock])
 	if t < 0 {
 		return sequence{}, false
 	}
@@ -67,10 +65,10 @@ func (x sequences) ofKey(b, i int) (sequence, bool) {
 func (x sequences) tiles(b, from, to, size int, f func(seq sequence, lo, hi int)) {
 	for t := from; t < to; {
 		seq := x.ofToken(b, t)
-		for lo := cpu.CeilDiv(t-seq.first, size) * size; lo < seq.s && seq.first+lo < to; lo += size {
-			f(seq, lo, min(seq.s, lo+size))
+		for lo := cpu.CeilDiv(t-seq.firstToken, size) * size; lo < seq.tokens && seq.firstToken+lo < to; lo += size {
+			f(seq, lo, min(seq.tokens, lo+size))
 		}
-		t = max(t+1, seq.first+seq.s) // ends even if the table is invalid
+		t = max(t+1, seq.firstToken+seq.tokens) // ends even if the table is invalid
 	}
 }
 
@@ -81,19 +79,19 @@ func (x sequences) keyTiles(b, from, to, size int, f func(seq sequence, lo, hi i
 		if !ok {
 			return
 		}
-		for lo := cpu.CeilDiv(i-seq.firstKey, size) * size; lo < seq.t && seq.firstKey+lo < to; lo += size {
-			f(seq, lo, min(seq.t, lo+size))
+		for lo := cpu.CeilDiv(i-seq.firstKey, size) * size; lo < seq.keys && seq.firstKey+lo < to; lo += size {
+			f(seq, lo, min(seq.keys, lo+size))
 		}
-		i = max(i+1, seq.firstKey+seq.t)
+		i = max(i+1, seq.firstKey+seq.keys)
 	}
 }
 
 // forEach calls f for each sequence of row b.
 func (x sequences) forEach(b int, f func(seq sequence)) {
-	for t := 0; t < x.rowS; {
+	for t := 0; t < x.rowTokens; {
 		seq := x.ofToken(b, t)
 		f(seq)
-		t += max(1, seq.s)
+		t += max(1, seq.tokens)
 	}
 }
 
@@ -104,16 +102,16 @@ func bindClearUnused[T cpu.Float](k *cpu.Kernel, x sequences, arrays ...Arg) {
 	}
 	k.Phase(arrays[0].Shape[0], func(b int, _ *cpu.Worker) {
 		i := 0
-		for i < x.rowT {
+		for i < x.rowKeys {
 			seq, ok := x.ofKey(b, i)
 			if !ok {
 				break
 			}
-			i += max(1, seq.t)
+			i += max(1, seq.keys)
 		}
 		for _, a := range arrays {
 			n := a.Elements() / a.Shape[0]
-			clear(cpu.Slice[T](a.Buf)[b*n:][i*(n/x.rowT) : n])
+			clear(cpu.Slice[T](a.Buf)[b*n:][i*(n/x.rowKeys) : n])
 		}
 	})
 }

@@ -66,7 +66,7 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
 	for r := range rows {
-		lse[r%f.h*f.s+t0+r/f.h] = state.finish(r, o[r*f.dv:][:f.dv])
+		lse[r%f.h*f.rowTokens+t0+r/f.h] = state.finish(r, o[r*f.dv:][:f.dv])
 	}
 	scatterRows(f.dims, cpu.Slice[T](f.o.Buf), o, seq, g, t0, t1, f.dv)
 }

@@ -34,12 +34,12 @@ const (
 // parts returns the number of parts that the queries of a sequence are cut into; 0 for the variant without parts.
 func (f *spanBackward[T]) parts(seq sequence) int {
 	switch {
-	case f.blocks != nil && !f.blocks.nearlyAll(seq.s): // selectedBackward computes this sequence
+	case f.blocks != nil && !f.blocks.nearlyAll(seq.tokens): // selectedBackward computes this sequence
 		return 0
-	case seq.t == seq.s && seq.s <= shortSequence:
+	case seq.keys == seq.tokens && seq.tokens <= shortSequence:
 		return shortParts
 	}
-	if n := min(seq.s/max(1, seq.t), maxParts); n >= minQueriesPerKey {
+	if n := min(seq.tokens/max(1, seq.keys), maxParts); n >= minQueriesPerKey {
 		return n
 	}
 	return 0
@@ -48,12 +48,12 @@ func (f *spanBackward[T]) parts(seq sequence) int {
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o or delta, lse, do, out is dq, dk, dv.
 func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool, in, out []Arg) {
 	f := bindSpanBackward(k, bindBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, takesDelta, in, out), mask)
-	parts := f.parts(sequence{s: a.s, t: a.t}) // of a whole row, which has the most
-	f.partRows = parts * a.t
+	parts := f.parts(sequence{tokens: a.rowTokens, keys: a.rowKeys}) // of a whole row, which has the most
+	f.partRows = parts * a.rowKeys
 	if a.hasDocuments() { // some documents may have parts, others none
-		parts, f.partRows = maxParts, a.s // a document of s tokens and t keys has at most s/t parts
-		if a.t == a.s {
-			parts, f.partRows = shortParts, shortParts*a.t
+		parts, f.partRows = maxParts, a.rowTokens // a document of s tokens and t keys has at most s/t parts
+		if a.rowKeys == a.rowTokens {
+			parts, f.partRows = shortParts, shortParts*a.rowKeys
 		}
 	}
 	if a.hasDocuments() || parts == 0 {
@@ -64,7 +64,7 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 		})
 		bindKeys(k, a, keyTile, func(seq sequence, g, from, to int, w *cpu.Worker) {
 			if f.parts(seq) == 0 {
-				first, end := f.span.queries(from, to, seq.s)
+				first, end := f.span.queries(from, to, seq.tokens)
 				f.keyGrad(seq, g, from, to, end-first, func(i int) int { return first + i }, f.span.keys, w)
 			}
 		})
@@ -107,19 +107,19 @@ func (f *spanBackward[T]) bindParts(k *cpu.Kernel, parts int) {
 // partsAt returns the row of partsK at which the parts of a sequence and a group begin. A sequence has rows in proportion to its
 // number of tokens.
 func (f *spanBackward[T]) partsAt(seq sequence, g int) int {
-	return (seq.b*f.hkv+g)*f.partRows + seq.first*(f.partRows/f.s)
+	return (seq.row*f.hkv+g)*f.partRows + seq.firstToken*(f.partRows/f.rowTokens)
 }
 
 // queryPart computes part i of n: the dq of every n-th tile of rows of a group, from tile i on, and what these rows add to dk and
 // dv.
 func (f *spanBackward[T]) queryPart(seq sequence, g, i, n int, w *cpu.Worker) {
-	at := f.partsAt(seq, g) + i*seq.t
-	dk := cpu.Slice[T](f.partsK)[at*f.d:][:seq.t*f.d]
-	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:seq.t*f.dv]
+	at := f.partsAt(seq, g) + i*seq.keys
+	dk := cpu.Slice[T](f.partsK)[at*f.d:][:seq.keys*f.d]
+	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:seq.keys*f.dv]
 	clear(dk)
 	clear(dv)
-	for t0 := i * f.tileQueries; t0 < seq.s; t0 += n * f.tileQueries {
-		f.rowGrad(seq, g, t0, min(seq.s, t0+f.tileQueries), dk, dv, w)
+	for t0 := i * f.tileQueries; t0 < seq.tokens; t0 += n * f.tileQueries {
+		f.rowGrad(seq, g, t0, min(seq.tokens, t0+f.tileQueries), dk, dv, w)
 	}
 }
 
@@ -128,7 +128,7 @@ func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, seq sequence, g, fro
 	rows, dst := cpu.Slice[T](parts)[(f.partsAt(seq, g)+from)*c:], cpu.Slice[T](x.Buf)
 	sum := rows[:(to-from)*c]
 	for i := 1; i < n; i++ {
-		cpu.Add(sum, sum, rows[i*seq.t*c:][:len(sum)])
+		cpu.Add(sum, sum, rows[i*seq.keys*c:][:len(sum)])
 	}
 	for i := range to - from {
 		copy(dst[f.keyAt(seq, g, from+i, c):][:c], sum[i*c:])

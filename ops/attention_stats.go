@@ -33,19 +33,19 @@ const statQueries = 64
 // rows returns the numbers of the rows [s*h,3] of group g of a sequence.
 func (st rowStats[T]) rows(seq sequence, g int) []T {
 	n := st.h * rowNumbers
-	return cpu.Slice[T](st.buf)[((seq.b*st.hkv+g)*st.s+seq.first)*n:][:seq.s*n]
+	return cpu.Slice[T](st.buf)[((seq.row*st.hkv+g)*st.rowTokens+seq.firstToken)*n:][:seq.tokens*n]
 }
 
 // bindRowStats adds to k a phase that computes max and logSum from lse [B,Hq,S], q and the transposed keys.
 func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transposed[T], lse Arg) rowStats[T] {
-	st := rowStats[T]{a, cpu.Work[T](k, a.b*a.s*a.hq*rowNumbers)}
+	st := rowStats[T]{a, cpu.Work[T](k, a.b*a.rowTokens*a.hq*rowNumbers)}
 	scores, top, sum := cpu.Scratch[T](k, a.h*chunkKeys), cpu.Scratch[T](k, a.h), cpu.Scratch[T](k, a.h)
 	bindQueries(k, a, statQueries, func(seq sequence, g, first, end int, w *cpu.Worker) {
 		all, lses := st.rows(seq, g), cpu.Slice[T](lse.Buf)[a.statAt(seq, g, 0):]
 		for t := first; t < end; t++ {
 			recompute := false
 			for j := range a.h {
-				l := lses[j*a.s+t]
+				l := lses[j*a.rowTokens+t]
 				if math.IsInf(float64(l), -1) {
 					l = T(math.Inf(1))
 				} else if isLarge(l) {
@@ -58,7 +58,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transp
 				state := softmax[T]{top.Local(w), sum.Local(w), softmaxScale[T](a.d)}
 				state.scan(a, m, cpu.Slice[T](q.Buf), keys.group(seq, g), seq, g, t, scores.Local(w))
 				for j := range a.h {
-					if isLarge(lses[j*a.s+t]) && state.sum[j] > 0 {
+					if isLarge(lses[j*a.rowTokens+t]) && state.sum[j] > 0 {
 						row := rowOf(all, t*a.h+j)
 						row[rowMax], row[rowLogSum] = state.max[j], T(math.Log(float64(state.sum[j])))
 					}
@@ -98,7 +98,7 @@ func (st rowStats[T]) bindCopyDelta(k *cpu.Kernel, delta Arg) {
 	bindQueries(k, st.dims, statQueries, func(seq sequence, g, first, end int, _ *cpu.Worker) {
 		rows, deltas := st.rows(seq, g), cpu.Slice[T](delta.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
-			rowOf(rows, r)[rowDelta] = deltas[st.statAt(seq, g, r/st.h)+r%st.h*st.s]
+			rowOf(rows, r)[rowDelta] = deltas[st.statAt(seq, g, r/st.h)+r%st.h*st.rowTokens]
 		}
 	})
 }

@@ -75,14 +75,13 @@ func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 
 // compression holds the sizes of a compression of x [B,S,Hkv,D].
 type compression struct {
-	b, s, h, d int // batch, tokens, heads, dim
-	n          int // places for blocks in a row: the complete blocks of a row that is one sequence; may be 0
-	sequences
+	b, h, d   int // batch, heads, dim
+	sequences     // the keys are the blocks; a row may have none
 }
 
 func compressionOf(x tensor.Shape, c compressionBlocks, table []Arg) compression {
 	n := NumCompressed(x[1], c.blockLen, c.stride)
-	return compression{x[0], x[1], x[2], x[3], n, sequencesOf(table, x[1], n, c)}
+	return compression{x[0], x[2], x[3], sequencesOf(table, x[1], n, c)}
 }
 
 // width returns the number of elements of a token, over all heads.
@@ -91,21 +90,21 @@ func (c compression) width() int { return c.h * c.d }
 // covering returns the places [first,end) of the blocks that cover token i, and the first token of the first of these blocks. Places
 // and tokens count over all rows: up to n*b and s*b.
 func (c compression) covering(i int) (first, end, token int) {
-	seq := c.ofToken(i/c.s, i%c.s)
-	t := i%c.s - seq.first
+	seq := c.ofToken(i/c.rowTokens, i%c.rowTokens)
+	t := i%c.rowTokens - seq.firstToken
 	first = max(0, t-c.blockLen+c.stride) / c.stride
-	places := seq.b*c.n + seq.firstKey
-	return places + first, places + min(seq.t, t/c.stride+1), i - t + first*c.stride
+	places := seq.row*c.rowKeys + seq.firstKey
+	return places + first, places + min(seq.keys, t/c.stride+1), i - t + first*c.stride
 }
 
 // token returns the first token of the block at place p, or -1 if there is no block. Both count over all rows, as in covering.
 func (c compression) token(p int) int {
-	b, i := p/c.n, p%c.n
+	b, i := p/c.rowKeys, p%c.rowKeys
 	seq, ok := c.ofKey(b, i)
 	if !ok {
 		return -1
 	}
-	return b*c.s + seq.first + (i-seq.firstKey)*c.stride
+	return b*c.rowTokens + seq.firstToken + (i-seq.firstKey)*c.stride
 }
 
 // bindClear adds to k a phase that zeroes x.
@@ -116,12 +115,12 @@ func bindClear[T cpu.Float](k *cpu.Kernel, x Arg) {
 }
 
 func bindCompressMean[T cpu.Float](k *cpu.Kernel, c compression, x, y Arg) {
-	if c.n == 0 {
+	if c.rowKeys == 0 {
 		bindClear[T](k, y)
 		return
 	}
 	width := c.width()
-	bindRows(k, c.b*c.n, c.blockLen*width, func(lo, hi int) {
+	bindRows(k, c.b*c.rowKeys, c.blockLen*width, func(lo, hi int) {
 		for p := lo; p < hi; p++ {
 			sum, first := cpu.Slice[T](y.Buf)[p*width:][:width], c.token(p)
 			if first < 0 {
@@ -136,7 +135,7 @@ func bindCompressMean[T cpu.Float](k *cpu.Kernel, c compression, x, y Arg) {
 
 func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c compression, dy, dx Arg) {
 	width := c.width()
-	bindRows(k, c.b*c.s, width, func(lo, hi int) {
+	bindRows(k, c.b*c.rowTokens, width, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			row := cpu.Slice[T](dx.Buf)[i*width:][:width]
 			clear(row)

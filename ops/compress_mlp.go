@@ -84,12 +84,12 @@ func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 // bindCompressMLP gathers rows [l*D] into work memory, one for each block and head, and multiplies them by the weights.
 func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c compression, in, out []Arg) {
 	x, pe, w1, w2, y, hidden := in[0], in[1], in[2], in[3], out[0], out[1]
-	if c.n == 0 {
+	if c.rowKeys == 0 {
 		bindClear[T](k, y)
 		bindClear[T](k, hidden)
 		return
 	}
-	rows, width := c.b*c.n*c.h, w1.Shape[0]
+	rows, width := c.b*c.rowKeys*c.h, w1.Shape[0]
 	from := newBlockRows[T](k, c, x, pe)
 	for i := range from.parts() {
 		n := from.bindGather(i)
@@ -106,13 +106,13 @@ func bindCompressMLP[T cpu.Float](k *cpu.Kernel, c compression, in, out []Arg) {
 func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c compression, in, out []Arg) {
 	x, pe, w1, w2, hidden, dy := in[0], in[1], in[2], in[3], in[4], in[5]
 	dx, dpe, dw1, dw2 := out[0], out[1], out[2], out[3]
-	if c.n == 0 {
+	if c.rowKeys == 0 {
 		for _, o := range out {
 			bindClear[T](k, o)
 		}
 		return
 	}
-	rows, width, cols := c.b*c.n*c.h, w1.Shape[0], c.blockLen*c.d
+	rows, width, cols := c.b*c.rowKeys*c.h, w1.Shape[0], c.blockLen*c.d
 	if c.hasDocuments() {
 		dy = bindCopy[T](k, dy)
 		bindClearUnused[T](k, c.sequences, dy)
@@ -170,15 +170,15 @@ type blockRows[T cpu.Float] struct {
 // newBlockRows cuts the blocks into parts of about 4 Mi elements, but at most 8 parts, since each part needs products of its own.
 func newBlockRows[T cpu.Float](k *cpu.Kernel, c compression, x, pe Arg) blockRows[T] {
 	const partElements, maxParts = 4 << 20, 8
-	n := c.b * c.n
+	n := c.b * c.rowKeys
 	size := min(n, max(1, partElements/(c.blockLen*c.width()), cpu.CeilDiv(n, maxParts)))
 	return blockRows[T]{c, k, x, pe, size, cpu.Work[T](k, size*c.blockLen*c.width())}
 }
 
-func (g blockRows[T]) parts() int { return cpu.CeilDiv(g.b*g.n, g.size) }
+func (g blockRows[T]) parts() int { return cpu.CeilDiv(g.b*g.rowKeys, g.size) }
 
 // part returns the places [from,to) of the blocks of part i, counted over all rows.
-func (g blockRows[T]) part(i int) (from, to int) { return pieceBounds(i, g.size, g.b*g.n) }
+func (g blockRows[T]) part(i int) (from, to int) { return pieceBounds(i, g.size, g.b*g.rowKeys) }
 
 // bindGather adds a phase that gathers part i, and returns the number of its rows.
 func (g blockRows[T]) bindGather(i int) int {
@@ -207,7 +207,7 @@ func (g blockRows[T]) bindGather(i int) int {
 func (g blockRows[T]) bindScatter(i int, dx Arg) {
 	from, to := g.part(i)
 	cols := g.blockLen * g.d
-	bindRows(g.k, g.b*g.s, g.width(), func(lo, hi int) {
+	bindRows(g.k, g.b*g.rowTokens, g.width(), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			first, end, token := g.covering(i)
 			for p := max(from, first); p < min(to, end); p++ {

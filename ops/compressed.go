@@ -36,12 +36,12 @@ func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, a := splitDims(in, 3, compressionBlocks{op.BlockLen, op.Stride})
-	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.s), in, out)
+	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.rowTokens), in, out)
 }
 
 func (op CompressedAttentionOp) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []Arg) {
 	in, a := splitDims(in, 3, compressionBlocks{op.BlockLen, op.Stride})
-	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.s), takesDelta, in, out)
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.rowTokens), takesDelta, in, out)
 }
 
 func (op CompressedAttentionOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {

@@ -69,7 +69,7 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) 
 		lo, hi := pieceBounds(piece, tokens, b*s)
 		rotation := scratch.Local(w)
 		for i := lo; i < hi; i++ {
-			t := i%s - seqs.ofToken(i/s, i%s).first
+			t := i%s - seqs.ofToken(i/s, i%s).firstToken
 			compose(rotation, runStarts[t/runTokens*d:][:d], inRun[t%runTokens*d:][:d])
 			for at := i * h * d; at < (i+1)*h*d; at += d {
 				rotate(cpu.Slice[T](y.Buf)[at:][:d], cpu.Slice[T](x.Buf)[at:][:d], rotation)

@@ -78,21 +78,21 @@ type selector[T cpu.Float] struct {
 func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 	in, table := splitTable(in, 3)
 	a := dimsOf(in[0].Shape, in[1].Shape, in[1].Shape)
-	a.sequences = sequencesOf(table, a.s, a.t, compressionBlocks{p.BlockLen, p.Stride})
+	a.sequences = sequencesOf(table, a.rowTokens, a.rowKeys, compressionBlocks{p.BlockLen, p.Stride})
 	keys := bindTranspose[T](k, a, in[1])
 	f := &selector[T]{
-		dims: a, topBlocks: topBlocks[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.s},
+		dims: a, topBlocks: topBlocks[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.rowTokens},
 		q: in[0], idx: out[0],
 		keys:   keys,
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
 		scores: cpu.Scratch[T](k, a.tileRows()*maxStride),
-		probs:  cpu.Scratch[T](k, a.tileQueries*a.t),
-		folded: cpu.Scratch[T](k, (a.s-1)/p.SelectBlock+1),
+		probs:  cpu.Scratch[T](k, a.tileQueries*a.rowKeys),
+		folded: cpu.Scratch[T](k, (a.rowTokens-1)/p.SelectBlock+1),
 		best:   cpu.Scratch[T](k, p.TopN),
 		blocks: cpu.Scratch[int32](k, p.TopN),
 	}
 	f.stats = bindRowStats(k, a, f.mask, in[0], f.keys, in[2])
-	if f.selectsByScore(a.s-1) && a.s >= p.BlockLen {
+	if f.selectsByScore(a.rowTokens-1) && a.rowTokens >= p.BlockLen {
 		f.weights = foldWeights[T](p)
 	}
 	bindQueries(k, a, a.tileQueries, f.tile)
@@ -120,9 +120,9 @@ func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	}
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
 	for t := t0; t < t1; t++ {
-		row := idx[((seq.b*f.s+seq.first+t)*f.hkv+g)*f.TopN:][:f.TopN]
+		row := idx[((seq.row*f.rowTokens+seq.firstToken+t)*f.hkv+g)*f.TopN:][:f.TopN]
 		_, visible := f.mask.keys(t)
-		f.selectBlocks(row, t/f.SelectBlock, probs[(t-t0)*f.t:][:visible], f.folded.Local(w), best, blocks)
+		f.selectBlocks(row, t/f.SelectBlock, probs[(t-t0)*f.rowKeys:][:visible], f.folded.Local(w), best, blocks)
 	}
 }
 
@@ -146,7 +146,7 @@ func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Wo
 			}
 			x, row := s[r*ld:][:end], rowOf(stats, t0*f.h+r)
 			expScores(x, row[rowMax], scale, row[rowLogSum])
-			if sum := probs[(t-t0)*f.t+from:][:end]; j == 0 {
+			if sum := probs[(t-t0)*f.rowKeys+from:][:end]; j == 0 {
 				copy(sum, x)
 			} else {
 				cpu.Add(sum, sum, x)

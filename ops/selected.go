@@ -79,20 +79,20 @@ type selectedBlocks struct {
 	idx  Arg // int32 [B,S,Hkv,n]
 }
 
-// newSelectedBlocks returns the blocks of the given size that idx names. A size larger than the row's s tokens is cut to s.
+// newSelectedBlocks returns the blocks of the given size that idx names. A size larger than the tokens of a row is cut to these.
 func newSelectedBlocks(a dims, size int, idx Arg) selectedBlocks {
-	return selectedBlocks{a, min(size, a.s), idx.Shape[3], idx}
+	return selectedBlocks{a, min(size, a.rowTokens), idx.Shape[3], idx}
 }
 
 // numBlocks returns the number of selection blocks of s tokens. The last block may be shorter.
 func (c selectedBlocks) numBlocks(s int) int { return cpu.CeilDiv(s, c.size) }
 
 // maxKeys returns the largest number of keys that a query can have selected.
-func (c selectedBlocks) maxKeys() int { return min(c.n*c.size, c.s) }
+func (c selectedBlocks) maxKeys() int { return min(c.n*c.size, c.rowTokens) }
 
 // list returns the blocks of query t of group g.
 func (c selectedBlocks) list(seq sequence, g, t int) []int32 {
-	return cpu.Slice[int32](c.idx.Buf)[((seq.b*c.s+seq.first+t)*c.hkv+g)*c.n:][:c.n]
+	return cpu.Slice[int32](c.idx.Buf)[((seq.row*c.rowTokens+seq.firstToken+t)*c.hkv+g)*c.n:][:c.n]
 }
 
 // nextRun implements mask. It relies on ascending blocks, see check.
@@ -152,12 +152,12 @@ func (c selectedBlocks) check() (err error) {
 	all := cpu.Slice[int32](c.idx.Buf)
 	for at := 0; at < len(all); at += c.n {
 		token := at / c.n / c.hkv
-		seq, last := c.ofToken(token/c.s, token%c.s), int32(-1)
-		blocks := int32(c.numBlocks(seq.s))
+		seq, last := c.ofToken(token/c.rowTokens, token%c.rowTokens), int32(-1)
+		blocks := int32(c.numBlocks(seq.tokens))
 		for _, j := range all[at : at+c.n] {
 			switch {
 			case j < -1 || j >= blocks:
-				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, seq.s)
+				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, seq.tokens)
 			case j == -1:
 				last = blocks // only padding may follow
 			case last == blocks:
@@ -174,7 +174,7 @@ func (c selectedBlocks) check() (err error) {
 
 func (c selectedBlocks) errorAt(at int, format string, args ...any) error {
 	at /= c.n
-	b, t, g := at/c.hkv/c.s, at/c.hkv%c.s, at%c.hkv
+	b, t, g := at/c.hkv/c.rowTokens, at/c.hkv%c.rowTokens, at%c.hkv
 	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
 }
 
@@ -185,8 +185,8 @@ func (c selectedBlocks) nearlyAll(s int) bool { return s <= shortSequence && s <
 
 // bySpan and byList report which kernels the sequences of a batch need: those of spans for sequences of nearlyAll, those that walk over
 // the lists of selected blocks for all others. Documents have any length, so with documents both are true.
-func (c selectedBlocks) bySpan() bool { return c.hasDocuments() || c.nearlyAll(c.s) }
-func (c selectedBlocks) byList() bool { return c.hasDocuments() || !c.nearlyAll(c.s) }
+func (c selectedBlocks) bySpan() bool { return c.hasDocuments() || c.nearlyAll(c.rowTokens) }
+func (c selectedBlocks) byList() bool { return c.hasDocuments() || !c.nearlyAll(c.rowTokens) }
 
 // selectedForward is attention over selected blocks. The heads of a group at one query are the rows of a tile. A worker holds the
 // scores of all selected keys at once.
@@ -206,10 +206,10 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.check
 	if c.bySpan() {
-		f := bindSpanForward[T](k, a, tokenSpan(a.s), in, out)
+		f := bindSpanForward[T](k, a, tokenSpan(a.rowTokens), in, out)
 		f.blocks, f.minusInf = &c, minusInfs[T]()
 		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
-			if c.nearlyAll(seq.s) {
+			if c.nearlyAll(seq.tokens) {
 				f.tile(seq, g, t0, t1, w)
 			}
 		})
@@ -224,7 +224,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 			sum:    cpu.Scratch[T](k, a.h),
 		}
 		bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
-			if !c.nearlyAll(seq.s) {
+			if !c.nearlyAll(seq.tokens) {
 				f.queries(seq, g, first, end, w)
 			}
 		})
@@ -256,7 +256,7 @@ func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Wor
 			n += hi - lo
 		}
 		for j := range f.h {
-			lse[j*f.s+t] = state.finish(j, o[j*f.dv:][:f.dv])
+			lse[j*f.rowTokens+t] = state.finish(j, o[j*f.dv:][:f.dv])
 		}
 	}
 }

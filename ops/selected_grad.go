@@ -12,15 +12,15 @@ type inverseIndex struct {
 
 // bindInverseIndex adds to k a phase that inverts c.
 func bindInverseIndex(k *cpu.Kernel, c selectedBlocks) inverseIndex {
-	places := c.numBlocks(c.s)
+	places := c.numBlocks(c.rowTokens)
 	if c.hasDocuments() {
-		places = c.s
+		places = c.rowTokens
 	}
-	x := inverseIndex{c, cpu.Work[int32](k, c.b*c.hkv*c.s*c.n), cpu.Work[int32](k, c.b*c.hkv*places), places}
+	x := inverseIndex{c, cpu.Work[int32](k, c.b*c.hkv*c.rowTokens*c.n), cpu.Work[int32](k, c.b*c.hkv*places), places}
 	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
 		c.forEach(b, func(seq sequence) {
 			queries, ends := x.group(seq, g)
-			invert(seq.s, func(t int) []int32 { return c.startedBlocks(seq, g, t) }, queries, ends)
+			invert(seq.tokens, func(t int) []int32 { return c.startedBlocks(seq, g, t) }, queries, ends)
 		})
 	})
 	return x
@@ -28,8 +28,8 @@ func bindInverseIndex(k *cpu.Kernel, c selectedBlocks) inverseIndex {
 
 // group returns the lists of a sequence and a group, and their ends.
 func (x inverseIndex) group(seq sequence, g int) (queries, ends []int32) {
-	bg := seq.b*x.hkv + g
-	return cpu.Slice[int32](x.queries)[(bg*x.s+seq.first)*x.n:][:seq.s*x.n], cpu.Slice[int32](x.ends)[bg*x.places+seq.first:][:x.numBlocks(seq.s)]
+	bg := seq.row*x.hkv + g
+	return cpu.Slice[int32](x.queries)[(bg*x.rowTokens+seq.firstToken)*x.n:][:seq.tokens*x.n], cpu.Slice[int32](x.ends)[bg*x.places+seq.firstToken:][:x.numBlocks(seq.tokens)]
 }
 
 // queriesOf returns the queries that selected block j and see some of its keys.
@@ -58,19 +58,19 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	}
 	b := bindBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
 	if c.bySpan() {
-		short := bindSpanBackward(k, b, tokenSpan(a.s))
-		short.blocks, short.partRows = &c, shortParts*a.t
+		short := bindSpanBackward(k, b, tokenSpan(a.rowTokens))
+		short.blocks, short.partRows = &c, shortParts*a.rowKeys
 		short.minusInf, short.zeros, short.finiteVals = minusInfs[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
 		short.bindParts(k, shortParts)
 	}
 	if c.byList() {
 		f := &selectedBackward[T]{b, c, bindInverseIndex(k, c)}
 		bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
-			if !c.nearlyAll(seq.s) {
+			if !c.nearlyAll(seq.tokens) {
 				f.queries(seq, g, first, end, w)
 			}
 		})
-		k.Phase(a.b*a.hkv*c.numBlocks(a.s), f.gradBlocks)
+		k.Phase(a.b*a.hkv*c.numBlocks(a.rowTokens), f.gradBlocks)
 	}
 }
 
@@ -106,9 +106,9 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 func (f *selectedBackward[T]) gradBlocks(piece int, w *cpu.Worker) {
 	groups := f.b * f.hkv
 	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
-	from, to := pieceBounds(j, f.selected.size, f.s)
+	from, to := pieceBounds(j, f.selected.size, f.rowTokens)
 	f.tiles(b, from, to, f.selected.size, func(seq sequence, lo, hi int) {
-		if f.selected.nearlyAll(seq.s) {
+		if f.selected.nearlyAll(seq.tokens) {
 			return
 		}
 		queries := f.inverse.queriesOf(seq, g, lo/f.selected.size)

@@ -42,12 +42,12 @@ func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, a := splitDims(in, 3, compressionBlocks{})
-	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.s), in, out)
+	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.rowTokens), in, out)
 }
 
 func (op SlidingWindowOp) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []Arg) {
 	in, a := splitDims(in, 3, compressionBlocks{})
-	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.s), takesDelta, in, out)
+	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.rowTokens), takesDelta, in, out)
 }
 
 func (op SlidingWindowOp) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
