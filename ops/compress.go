@@ -87,14 +87,14 @@ func compressionOf(x tensor.Shape, c compressionBlocks, table []Arg) compression
 // width returns the number of elements of a token, over all heads.
 func (c compression) width() int { return c.h * c.d }
 
-// covering returns the places [first,end) of the blocks that cover token i, and the first token of the first of these blocks. Places
-// and tokens count over all rows: up to n*b and s*b.
-func (c compression) covering(i int) (first, end, token int) {
+// covering returns the places [first,end) of the blocks that cover token i. Places and tokens count over all rows: up to b*rowKeys
+// and b*rowTokens.
+func (c compression) covering(i int) (first, end int) {
 	seq := c.ofToken(i/c.rowTokens, i%c.rowTokens)
 	t := i%c.rowTokens - seq.firstToken
 	first = max(0, t-c.blockLen+c.stride) / c.stride
 	places := seq.row*c.rowKeys + seq.firstKey
-	return places + first, places + min(seq.keys, t/c.stride+1), i - t + first*c.stride
+	return places + first, places + min(seq.keys, t/c.stride+1)
 }
 
 // token returns the first token of the block at place p, or -1 if there is no block. Both count over all rows, as in covering.
@@ -139,7 +139,7 @@ func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c compression, dy, dx Arg)
 		for i := lo; i < hi; i++ {
 			row := cpu.Slice[T](dx.Buf)[i*width:][:width]
 			clear(row)
-			first, end, _ := c.covering(i)
+			first, end := c.covering(i)
 			for p := first; p < end; p++ {
 				cpu.Axpy(1/T(c.blockLen), cpu.Slice[T](dy.Buf)[p*width:][:width], row)
 			}

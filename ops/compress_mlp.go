@@ -209,9 +209,10 @@ func (g blockRows[T]) bindScatter(i int, dx Arg) {
 	cols := g.blockLen * g.d
 	bindRows(g.k, g.b*g.rowTokens, g.width(), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			first, end, token := g.covering(i)
+			first, end := g.covering(i)
 			for p := max(from, first); p < min(to, end); p++ {
-				rows := cpu.Slice[T](g.rows)[(p-from)*g.h*cols+(i-token-(p-first)*g.stride)*g.d:]
+				j := i - g.token(p) // place of the token in block p
+				rows := cpu.Slice[T](g.rows)[(p-from)*g.h*cols+j*g.d:]
 				for head := range g.h {
 					dst := cpu.Slice[T](dx.Buf)[(i*g.h+head)*g.d:][:g.d]
 					cpu.Add(dst, dst, rows[head*cols:][:g.d])
