@@ -148,26 +148,26 @@ func (op AdamWOp) Bind(k *cpu.Kernel, in, out []Arg) {
 // muon reports whether tensor i takes a step of Muon.
 func (op AdamWOp) muon(i int) bool { return op.MuonMask != "" && op.MuonMask[i] == '1' }
 
-// run is a run of the elements of one tensor.
-type run struct{ tensor, lo, hi int }
+// tensorPiece holds the elements [lo,hi) of one tensor.
+type tensorPiece struct{ tensor, lo, hi int }
 
-// runsOf cuts n tensors, with elements(i) elements each, into runs of at most chunk elements.
-func runsOf(n int, elements func(tensor int) int) (runs []run) {
+// piecesOf cuts n tensors, with elements(i) elements each, into pieces of at most pieceElements elements.
+func piecesOf(n int, elements func(tensor int) int) (pieces []tensorPiece) {
 	for i := range n {
-		for lo := 0; lo < elements(i); lo += chunk {
-			runs = append(runs, run{i, lo, min(elements(i), lo+chunk)})
+		for lo := 0; lo < elements(i); lo += pieceElements {
+			pieces = append(pieces, tensorPiece{i, lo, min(elements(i), lo+pieceElements)})
 		}
 	}
-	return runs
+	return pieces
 }
 
 func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, norm Arg) {
 	elements := func(i int) int { return state[4*i].Elements() }
-	runs := runsOf(len(op.DecayMask), elements)
-	sums := cpu.Work[float64](k, len(runs))
-	k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
-		r := runs[piece]
-		cpu.Slice[float64](sums)[piece] = cpu.SumSquares(cpu.Slice[T](state[4*r.tensor+1].Buf)[r.lo:r.hi])
+	pieces := piecesOf(len(op.DecayMask), elements)
+	sums := cpu.Work[float64](k, len(pieces))
+	k.Phase(len(pieces), func(i int, _ *cpu.Worker) {
+		p := pieces[i]
+		cpu.Slice[float64](sums)[i] = cpu.SumSquares(cpu.Slice[T](state[4*p.tensor+1].Buf)[p.lo:p.hi])
 	})
 	k.Phase(1, func(int, *cpu.Worker) {
 		sum := 0.0
@@ -177,14 +177,14 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, n
 		cpu.Slice[float64](norm.Buf)[0] = math.Sqrt(sum) * cpu.Slice[float64](hyper.Buf)[hyperUnscale]
 	})
 	numbers := stepNumbers{hyper.Buf, norm.Buf}
-	adamWRuns := runsOf(len(op.DecayMask), func(i int) int {
+	adamWPieces := piecesOf(len(op.DecayMask), func(i int) int {
 		if op.muon(i) {
 			return 0
 		}
 		return elements(i)
 	})
-	k.Phase(len(adamWRuns), func(piece int, _ *cpu.Worker) {
-		r := adamWRuns[piece]
+	k.Phase(len(adamWPieces), func(i int, _ *cpu.Worker) {
+		p := adamWPieces[i]
 		h, clip, ok := numbers.read()
 		if !ok {
 			return
@@ -193,10 +193,10 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, n
 			LR: T(h[hyperLR]), Beta1: T(h[hyperBeta1]), Beta2: T(h[hyperBeta2]), Eps: T(h[hyperEps]),
 			Decay: T(h[hyperDecay]), Clip: T(clip), C1: T(h[hyperC1]), C2: T(h[hyperC2]),
 		}
-		if op.DecayMask[r.tensor] == '0' {
+		if op.DecayMask[p.tensor] == '0' {
 			step.Decay = 0
 		}
-		at := func(i int) []T { return cpu.Slice[T](state[4*r.tensor+i].Buf)[r.lo:r.hi] }
+		at := func(i int) []T { return cpu.Slice[T](state[4*p.tensor+i].Buf)[p.lo:p.hi] }
 		cpu.AdamW(at(0), at(1), at(2), at(3), step)
 	})
 	bindMuon[T](k, op, numbers, state)

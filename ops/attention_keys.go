@@ -50,8 +50,8 @@ func dots[T cpu.Float](rows int, q []T, x transposedKeys[T], lo, hi int, s []T, 
 // chunkKeys is the number of keys whose scores a tile holds at a time, a multiple of keyTile.
 const chunkKeys = 8 * keyTile
 
-// maxStride is the distance between the rows of scores of a chunk: cpu.PaddedRow(chunkKeys).
-const maxStride = chunkKeys + 16
+// maxScoreRow is the largest distance between the rows of scores of a tile, in elements: cpu.PaddedRow(chunkKeys).
+const maxScoreRow = chunkKeys + 16
 
 // chunkEnd returns the end of the chunk that begins at key at: a multiple of keyTile, or hi for the last chunk.
 func chunkEnd(at, hi int) int { return min(hi, (at+chunkKeys)/keyTile*keyTile) }

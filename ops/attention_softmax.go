@@ -6,14 +6,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// softmax is the state of an online softmax (arXiv 1805.02867) for the rows of a tile, which see their keys part by part.
-type softmax[T cpu.Float] struct {
+// onlineSoftmax is the state of an online onlineSoftmax (arXiv 1805.02867) for the rows of a tile, which see their keys part by part.
+type onlineSoftmax[T cpu.Float] struct {
 	max, sum []T // of each row: the largest score so far, unscaled, and the sum of exp((score - max)*scale)
 	scale    T
 }
 
 // start resets the state: no row has seen a key.
-func (s softmax[T]) start() {
+func (s onlineSoftmax[T]) start() {
 	for r := range s.max {
 		s.max[r], s.sum[r] = T(math.Inf(-1)), 0
 	}
@@ -21,7 +21,7 @@ func (s softmax[T]) start() {
 
 // add adds the scores x[lo:hi] to the state of row r. It replaces these scores by their exponentials and the rest of x by zeros.
 // acc is what the row has accumulated so far; add scales it to the new maximum. A score of -Inf counts as not seen.
-func (s softmax[T]) add(r int, x []T, lo, hi int, acc []T) {
+func (s onlineSoftmax[T]) add(r int, x []T, lo, hi int, acc []T) {
 	clear(x[:lo])
 	clear(x[hi:])
 	if x = x[lo:hi]; len(x) == 0 {
@@ -45,7 +45,7 @@ func (s softmax[T]) add(r int, x []T, lo, hi int, acc []T) {
 
 // finish divides acc, what row r has accumulated, by the row's sum, and returns the row's LSE. A row that sees no key gets zeros
 // and an LSE of -Inf.
-func (s softmax[T]) finish(r int, acc []T) T {
+func (s onlineSoftmax[T]) finish(r int, acc []T) T {
 	if s.sum[r] == 0 {
 		clear(acc)
 		return T(math.Inf(-1))

@@ -13,8 +13,8 @@ func (m span) keys(t int) (lo, hi int) {
 	return max(0, t+1-m.window), NumVisible(t, m.blockLen, m.stride)
 }
 
-// tile returns a run of keys that holds all keys of the queries [t0,t1). It begins at a multiple of 16, the start of a vector.
-func (m span) tile(t0, t1 int) (lo, hi int) {
+// keysOfTile returns a run of keys that holds all keys of the queries [t0,t1). It begins at a multiple of 16, the start of a vector.
+func (m span) keysOfTile(t0, t1 int) (lo, hi int) {
 	lo, _ = m.keys(t0)
 	_, hi = m.keys(t1 - 1)
 	return lo / 16 * 16, hi

@@ -30,7 +30,7 @@ func bindSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Ar
 		finiteVals: finiteVals,
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
 		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.dv),
-		scores:     cpu.Scratch[T](k, a.tileRows()*maxStride),
+		scores:     cpu.Scratch[T](k, a.tileRows()*maxScoreRow),
 		max:        cpu.Scratch[T](k, a.tileRows()),
 		sum:        cpu.Scratch[T](k, a.tileRows()),
 		finiteRows: cpu.Scratch[T](k, chunkKeys*a.dv),
@@ -41,13 +41,13 @@ func bindSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Ar
 func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
 	q, o, s := f.rowsQ.Local(w), f.rowsO.Local(w)[:rows*f.dv], f.scores.Local(w)
-	state := softmax[T]{f.max.Local(w)[:rows], f.sum.Local(w)[:rows], softmaxScale[T](f.d)}
+	state := onlineSoftmax[T]{f.max.Local(w)[:rows], f.sum.Local(w)[:rows], softmaxScale[T](f.d)}
 	keys, v := f.keys.group(seq, g), cpu.Slice[T](f.v.Buf)
 
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
 	state.start()
 	clear(o)
-	first, end := f.span.tile(t0, t1)
+	first, end := f.span.keysOfTile(t0, t1)
 	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
 		ld := cpu.PaddedRow(to - from)
 		dots(rows, q, keys, from, to, s, ld)

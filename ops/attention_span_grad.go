@@ -34,7 +34,7 @@ const (
 // parts returns the number of parts that the queries of a sequence are cut into; 0 for the variant without parts.
 func (f *spanBackward[T]) parts(seq sequence) int {
 	switch {
-	case f.blocks != nil && !f.blocks.nearlyAll(seq.tokens): // selectedBackward computes this sequence
+	case f.blocks != nil && !f.blocks.runsAsSpan(seq.tokens): // selectedBackward computes this sequence
 		return 0
 	case seq.keys == seq.tokens && seq.tokens <= shortSequence:
 		return shortParts
@@ -47,7 +47,7 @@ func (f *spanBackward[T]) parts(seq sequence) int {
 
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o or delta, lse, do, out is dq, dk, dv.
 func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool, in, out []Arg) {
-	f := bindSpanBackward(k, bindBackward[T](k, a, mask, a.tileRows()*maxStride, keyTile, takesDelta, in, out), mask)
+	f := bindSpanBackward(k, bindBackward[T](k, a, mask, a.tileRows()*maxScoreRow, keyTile, takesDelta, in, out), mask)
 	parts := f.parts(sequence{tokens: a.rowTokens, keys: a.rowKeys}) // of a whole row, which has the most
 	f.partRows = parts * a.rowKeys
 	if a.hasDocuments() { // some documents may have parts, others none
@@ -148,7 +148,7 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
 	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), seq, g, t0, t1, f.dv)
 	clear(dq)
-	first, end := f.span.tile(t0, t1)
+	first, end := f.span.keysOfTile(t0, t1)
 	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
 		ld := cpu.PaddedRow(to - from)
 		dots(rows, q, keys, from, to, s, ld)

@@ -55,7 +55,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transp
 				row[rowMax], row[rowLogSum] = 0, l
 			}
 			if recompute {
-				state := softmax[T]{top.Local(w), sum.Local(w), softmaxScale[T](a.d)}
+				state := onlineSoftmax[T]{top.Local(w), sum.Local(w), softmaxScale[T](a.d)}
 				state.scan(a, m, cpu.Slice[T](q.Buf), keys.group(seq, g), seq, g, t, scores.Local(w))
 				for j := range a.h {
 					if isLarge(lses[j*a.rowTokens+t]) && state.sum[j] > 0 {
@@ -70,7 +70,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transp
 }
 
 // scan resets the state and adds the scores of all keys that the h rows of query t of group g see.
-func (s softmax[T]) scan(a dims, m mask, q []T, keys transposedKeys[T], seq sequence, g, t int, scores []T) {
+func (s onlineSoftmax[T]) scan(a dims, m mask, q []T, keys transposedKeys[T], seq sequence, g, t int, scores []T) {
 	s.start()
 	for lo, hi := m.nextRun(seq, g, t, 0); lo < hi; lo, hi = m.nextRun(seq, g, t, hi) {
 		for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {

@@ -55,7 +55,7 @@ func bindCrossEntropy[T cpu.Float](k *cpu.Kernel, logits, targets, loss, lse Arg
 	vocab, rows := logits.last(), targets.Elements()
 	size := rowsPerPiece(vocab)
 	sums := cpu.Work[float64](k, cpu.CeilDiv(rows, size))
-	exps := cpu.Scratch[T](k, min(vocab, expRun))
+	exps := cpu.Scratch[T](k, min(vocab, expBlock))
 	k.Phase(cpu.CeilDiv(rows, size), func(piece int, w *cpu.Worker) {
 		lo, hi := pieceBounds(piece, size, rows)
 		sum, exp := 0.0, exps.Local(w)

@@ -20,8 +20,8 @@ type decoder[T cpu.Float] struct {
 	phi          [2][]Arg // parameters of the MLP for keys and for values; empty: blocks are compressed by the mean
 	o, idx, read Arg
 
-	runStarts, inRun []float64 // rotations of the first tokens of the runs, and of the positions in a run: see runTokens
-	top              topBlocks[T]
+	blockRotations, tokenRotations []float64 // rotations of the first tokens of blocks, and of the positions in a block: see rotationBlock
+	top                            topBlocks[T]
 
 	// Scratch of each worker: the rotation; rows of q and o; scores, and a copy of the scores of the compressed branch; the softmax
 	// state; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores of the
@@ -42,7 +42,7 @@ func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
 		}
 	}
 	context, rope := (d.table.last()-1)*c.PageLen, RoPEOp{Base: op.Base}
-	d.runStarts, d.inRun = rope.rotations(cpu.CeilDiv(context, runTokens), 0, runTokens, c.KeyDim), rope.rotations(runTokens, 0, 1, c.KeyDim)
+	d.blockRotations, d.tokenRotations = rope.rotations(cpu.CeilDiv(context, rotationBlock), 0, rotationBlock, c.KeyDim), rope.rotations(rotationBlock, 0, 1, c.KeyDim)
 	d.maxKeys = context
 	if !c.Dense() {
 		d.gates = op.bindGates(k, in, at)
@@ -93,7 +93,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	}
 	s := &sequenceCache[T]{d.KVCache, d.CacheLayout, cpu.Slice[T](d.cache.Buf), slot, g, row[1:]}
 	rotation, q := d.rotation.Local(w), d.rowsQ.Local(w)
-	compose(rotation, d.runStarts[t/runTokens*d.KeyDim:][:d.KeyDim], d.inRun[t%runTokens*d.KeyDim:][:d.KeyDim])
+	compose(rotation, d.blockRotations[t/rotationBlock*d.KeyDim:][:d.KeyDim], d.tokenRotations[t%rotationBlock*d.KeyDim:][:d.KeyDim])
 	for j := range d.h {
 		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], rotation)
 	}
@@ -195,8 +195,8 @@ func (d *decoder[T]) attend(q, o []T, keys placeIterator[T], kept []T, w *cpu.Wo
 }
 
 // state returns the softmax state that the last call of score by this worker has set.
-func (d *decoder[T]) state(w *cpu.Worker) softmax[T] {
-	return softmax[T]{d.max.Local(w), d.sum.Local(w), softmaxScale[T](d.KeyDim)}
+func (d *decoder[T]) state(w *cpu.Worker) onlineSoftmax[T] {
+	return onlineSoftmax[T]{d.max.Local(w), d.sum.Local(w), softmaxScale[T](d.KeyDim)}
 }
 
 // probabilities turns the scores that the last call of score kept, n for each row, into probabilities. It returns their sum over the

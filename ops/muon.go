@@ -135,12 +135,12 @@ func bindMuonGroup[T cpu.Float](k *cpu.Kernel, matrices []muonMatrix, numbers st
 	g.bindUpdate()
 }
 
-// bindPhase adds a phase that calls f for each run. It clones the matrices, since bindPolynomials exchanges their cells between phases.
-func (g muonGroup[T]) bindPhase(runs []run, f func(m *muonMatrix, lo, hi int)) {
+// bindPhase adds a phase that calls f for each piece. It clones the matrices, since bindPolynomials exchanges their cells between phases.
+func (g muonGroup[T]) bindPhase(pieces []tensorPiece, f func(m *muonMatrix, lo, hi int)) {
 	now := slices.Clone(g.matrices)
-	g.k.Phase(len(runs), func(piece int, _ *cpu.Worker) {
-		r := runs[piece]
-		f(&now[r.tensor], r.lo, r.hi)
+	g.k.Phase(len(pieces), func(i int, _ *cpu.Worker) {
+		p := pieces[i]
+		f(&now[p.tensor], p.lo, p.hi)
 	})
 }
 
@@ -158,14 +158,14 @@ func (g muonGroup[T]) bindProduct(product func(m *muonMatrix) cpu.Product) {
 	g.bindProducts(func(m *muonMatrix) []cpu.Product { return []cpu.Product{product(m)} })
 }
 
-// runs returns the runs of matrices with elements(m) elements.
-func (g muonGroup[T]) runs(elements func(m *muonMatrix) int) []run {
-	return runsOf(len(g.matrices), func(i int) int { return elements(&g.matrices[i]) })
+// pieces returns the pieces of matrices with elements(m) elements.
+func (g muonGroup[T]) pieces(elements func(m *muonMatrix) int) []tensorPiece {
+	return piecesOf(len(g.matrices), func(i int) int { return elements(&g.matrices[i]) })
 }
 
 // bindMomentum updates m and sets u.
 func (g muonGroup[T]) bindMomentum() {
-	g.bindPhase(g.runs((*muonMatrix).elements), func(m *muonMatrix, lo, hi int) {
+	g.bindPhase(g.pieces((*muonMatrix).elements), func(m *muonMatrix, lo, hi int) {
 		h, clip, ok := g.numbers.read()
 		if !ok {
 			return
@@ -194,7 +194,7 @@ func (g muonGroup[T]) bindGram() {
 
 // bindPolynomials sets q to Q.
 func (g muonGroup[T]) bindPolynomials() {
-	squares := g.runs((*muonMatrix).squareElements)
+	squares := g.pieces((*muonMatrix).squareElements)
 	polynomials := MuonPolynomials()
 	for i, c := range polynomials {
 		first, last := i == 0, i == len(polynomials)-1
@@ -228,7 +228,7 @@ func (g muonGroup[T]) bindPolynomials() {
 // bindUpdate changes the weights.
 func (g muonGroup[T]) bindUpdate() {
 	g.bindProduct((*muonMatrix).updateProduct)
-	g.bindPhase(g.runs((*muonMatrix).elements), func(m *muonMatrix, lo, hi int) {
+	g.bindPhase(g.pieces((*muonMatrix).elements), func(m *muonMatrix, lo, hi int) {
 		h, _, ok := g.numbers.read()
 		if !ok {
 			return

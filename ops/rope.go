@@ -54,15 +54,15 @@ func (op RoPEOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindRoPE[float32], bindRoPE[float64])(k, op, in[0], in[1:], out[0])
 }
 
-// runTokens is the number of tokens in a run. The rotation of a token is the rotation of its run's first token, followed by the
-// rotation of its position in the run. So two small tables replace one with S rows, which would take much of a layer's memory and
+// rotationBlock is the number of tokens of a block. The rotation of a token is the rotation of its block's first token, followed by
+// the rotation of its position in the block. So two small tables replace one with S rows, which would take much of a layer's memory and
 // much of the time to bind it.
-const runTokens = 64
+const rotationBlock = 64
 
 func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) {
 	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
-	runStarts := op.rotations(cpu.CeilDiv(s, runTokens), op.Start, runTokens, d)
-	inRun := op.rotations(runTokens, 0, 1, d)
+	blockRotations := op.rotations(cpu.CeilDiv(s, rotationBlock), op.Start, rotationBlock, d)
+	tokenRotations := op.rotations(rotationBlock, 0, 1, d)
 	seqs, scratch := sequencesOf(table, s, s, compressionBlocks{}), cpu.Scratch[T](k, d)
 	tokens := rowsPerPiece(h * d)
 	k.Phase(cpu.CeilDiv(b*s, tokens), func(piece int, w *cpu.Worker) {
@@ -70,7 +70,7 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) 
 		rotation := scratch.Local(w)
 		for i := lo; i < hi; i++ {
 			t := i%s - seqs.ofToken(i/s, i%s).firstToken
-			compose(rotation, runStarts[t/runTokens*d:][:d], inRun[t%runTokens*d:][:d])
+			compose(rotation, blockRotations[t/rotationBlock*d:][:d], tokenRotations[t%rotationBlock*d:][:d])
 			for at := i * h * d; at < (i+1)*h*d; at += d {
 				rotate(cpu.Slice[T](y.Buf)[at:][:d], cpu.Slice[T](x.Buf)[at:][:d], rotation)
 			}

@@ -19,8 +19,8 @@ func workLike(k *cpu.Kernel, o Arg) Arg {
 	return Arg{o.Operand, byType(o.Dtype, cpu.Work[float32], cpu.Work[float64])(k, o.Elements())}
 }
 
-// chunk is the number of elements in one piece of an elementwise kernel.
-const chunk = 1 << 14
+// pieceElements is the number of elements in one piece of an elementwise kernel.
+const pieceElements = 1 << 14
 
 // rowBlock is the number of rows that one piece of a reduction over rows sums up. It determines the order of the sum.
 const rowBlock = 64
@@ -30,15 +30,15 @@ func pieceBounds(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*si
 
 // Functions whose names begin with bind add phases to a kernel. Phases run in the order of these calls.
 
-// bindRows adds to k a phase that calls f for runs [lo,hi) of n rows. A row counts as cols elements of work, and a run has about
-// chunk elements.
+// bindRows adds to k a phase that calls f for pieces [lo,hi) of n rows. A row counts as cols elements of work, and a piece has about
+// pieceElements elements.
 func bindRows(k *cpu.Kernel, n, cols int, f func(lo, hi int)) {
 	size := rowsPerPiece(cols)
 	k.Phase(cpu.CeilDiv(n, size), func(piece int, _ *cpu.Worker) { f(pieceBounds(piece, size, n)) })
 }
 
-// rowsPerPiece returns the number of rows of cols elements in about one chunk.
-func rowsPerPiece(cols int) int { return max(1, chunk/cols) }
+// rowsPerPiece returns the number of rows of cols elements in a piece of about pieceElements elements.
+func rowsPerPiece(cols int) int { return max(1, pieceElements/cols) }
 
 // last returns the size of the last axis.
 func (o Operand) last() int { return o.Shape[len(o.Shape)-1] }

@@ -85,7 +85,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 		q: in[0], idx: out[0],
 		keys:   keys,
 		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
-		scores: cpu.Scratch[T](k, a.tileRows()*maxStride),
+		scores: cpu.Scratch[T](k, a.tileRows()*maxScoreRow),
 		probs:  cpu.Scratch[T](k, a.tileQueries*a.rowKeys),
 		folded: cpu.Scratch[T](k, (a.rowTokens-1)/p.SelectBlock+1),
 		best:   cpu.Scratch[T](k, p.TopN),

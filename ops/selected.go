@@ -178,15 +178,15 @@ func (c selectedBlocks) errorAt(at int, format string, args ...any) error {
 	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
 }
 
-// nearlyAll reports whether a sequence of s tokens is so short that its queries select a good part of the keys that they may see.
-// Adjoining queries then share tiles of all these keys, and each query hides the keys that it has not selected. The products of such
+// runsAsSpan reports whether the kernels of spans compute a sequence of s tokens: it is so short that its queries select a good part
+// of the keys that they may see. Adjoining queries then share tiles of all these keys, and each query hides the keys that it has not selected. The products of such
 // tiles are several times as fast as those of the few heads of one query.
-func (c selectedBlocks) nearlyAll(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
+func (c selectedBlocks) runsAsSpan(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
 
-// bySpan and byList report which kernels the sequences of a batch need: those of spans for sequences of nearlyAll, those that walk over
-// the lists of selected blocks for all others. Documents have any length, so with documents both are true.
-func (c selectedBlocks) bySpan() bool { return c.hasDocuments() || c.nearlyAll(c.rowTokens) }
-func (c selectedBlocks) byList() bool { return c.hasDocuments() || !c.nearlyAll(c.rowTokens) }
+// anyRunsAsSpan and anyRunsByList report which kernels a batch needs: those of spans for sequences that run as a span, those that
+// walk over the lists of selected blocks for all others. Documents have any length, so with documents both are true.
+func (c selectedBlocks) anyRunsAsSpan() bool { return c.hasDocuments() || c.runsAsSpan(c.rowTokens) }
+func (c selectedBlocks) anyRunsByList() bool { return c.hasDocuments() || !c.runsAsSpan(c.rowTokens) }
 
 // selectedForward is attention over selected blocks. The heads of a group at one query are the rows of a tile. A worker holds the
 // scores of all selected keys at once.
@@ -205,16 +205,16 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	in, a := splitDims(in, 4, compressionBlocks{})
 	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.check
-	if c.bySpan() {
+	if c.anyRunsAsSpan() {
 		f := bindSpanForward[T](k, a, tokenSpan(a.rowTokens), in, out)
 		f.blocks, f.minusInf = &c, minusInfs[T]()
 		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
-			if c.nearlyAll(seq.tokens) {
+			if c.runsAsSpan(seq.tokens) {
 				f.tile(seq, g, t0, t1, w)
 			}
 		})
 	}
-	if c.byList() {
+	if c.anyRunsByList() {
 		keys := bindTranspose[T](k, a, in[1])
 		f := &selectedForward[T]{
 			selectedBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
@@ -224,7 +224,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 			sum:    cpu.Scratch[T](k, a.h),
 		}
 		bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
-			if !c.nearlyAll(seq.tokens) {
+			if !c.runsAsSpan(seq.tokens) {
 				f.queries(seq, g, first, end, w)
 			}
 		})
@@ -233,7 +233,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 
 // queries computes o and lse for the queries [first,end) of a group.
 func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
-	state := softmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
+	state := onlineSoftmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
 	s, ld := f.scores.Local(w), f.maxKeys()
 	keys, v := f.keys.group(seq, g), cpu.Slice[T](f.v.Buf)
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]

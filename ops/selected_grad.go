@@ -53,20 +53,20 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.check
 	scores := max(a.h*c.maxKeys(), a.tileRows()*c.size)
-	if c.bySpan() {
-		scores = max(scores, a.tileRows()*maxStride)
+	if c.anyRunsAsSpan() {
+		scores = max(scores, a.tileRows()*maxScoreRow)
 	}
 	b := bindBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
-	if c.bySpan() {
+	if c.anyRunsAsSpan() {
 		short := bindSpanBackward(k, b, tokenSpan(a.rowTokens))
 		short.blocks, short.partRows = &c, shortParts*a.rowKeys
 		short.minusInf, short.zeros, short.finiteVals = minusInfs[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
 		short.bindParts(k, shortParts)
 	}
-	if c.byList() {
+	if c.anyRunsByList() {
 		f := &selectedBackward[T]{b, c, bindInverseIndex(k, c)}
 		bindQueries(k, a, queriesPerPiece, func(seq sequence, g, first, end int, w *cpu.Worker) {
-			if !c.nearlyAll(seq.tokens) {
+			if !c.runsAsSpan(seq.tokens) {
 				f.queries(seq, g, first, end, w)
 			}
 		})
@@ -108,7 +108,7 @@ func (f *selectedBackward[T]) gradBlocks(piece int, w *cpu.Worker) {
 	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
 	from, to := pieceBounds(j, f.selected.size, f.rowTokens)
 	f.tiles(b, from, to, f.selected.size, func(seq sequence, lo, hi int) {
-		if f.selected.nearlyAll(seq.tokens) {
+		if f.selected.runsAsSpan(seq.tokens) {
 			return
 		}
 		queries := f.inverse.queriesOf(seq, g, lo/f.selected.size)

@@ -46,20 +46,20 @@ func bindSoftmax[T cpu.Float](k *cpu.Kernel, x, y Arg) {
 	})
 }
 
-// expRun is the number of exponentials that are summed in the row's type. The sums of these runs are added up in float64.
-const expRun = 1024
+// expBlock is the number of exponentials that are summed in the row's type. The sums of these blocks are added up in float64.
+const expBlock = 1024
 
 // expSum sets dst[i] = exp(x[i]-shift) and returns the sum. The sum is as exact for a long x as for a short one. dst may be shorter
-// than x, with at least expRun elements; then each run overwrites it.
+// than x, with at least expBlock elements; then each block overwrites it.
 func expSum[T cpu.Float](dst, x []T, shift T) float64 {
 	sum := 0.0
-	for i := 0; i < len(x); i += expRun {
-		run := x[i:min(len(x), i+expRun)]
+	for i := 0; i < len(x); i += expBlock {
+		block := x[i:min(len(x), i+expBlock)]
 		to := dst
 		if len(dst) >= len(x) {
 			to = dst[i:]
 		}
-		sum += float64(cpu.ExpSum(to[:len(run)], run, 1, shift))
+		sum += float64(cpu.ExpSum(to[:len(block)], block, 1, shift))
 	}
 	return sum
 }
