@@ -4,6 +4,7 @@ package kernels_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -386,5 +387,15 @@ func TestDecodeOnHost(t *testing.T) {
 				compareDecoding(t, c.Name+", "+entry, h, variant{entry, gpus[i%len(gpus)]}, c, s, 12)
 			}
 		}
+	}
+}
+
+// TestDecodeByAllClustersOnHost: clusters of all sizes. In the second sequence the newest compressed and the newest selected key are in
+// different blocks, where all blocks are selected, so no barrier of the cluster lies between the two branches.
+func TestDecodeByAllClustersOnHost(t *testing.T) {
+	h, cases := hostDevice(t), opcases.Decodings()
+	c := cases[slices.IndexFunc(cases, func(c opcases.Decoding) bool { return c.Name == "paper" })]
+	for i, gpu := range decodingGPUs(h200, c) {
+		compareDecoding(t, fmt.Sprintf("%d multiprocessors", gpu.SMs), h, variant{"cuda cluster", gpu}, c, elemTypes[1+i%2], 12)
 	}
 }

@@ -8,9 +8,9 @@
 //   ..                                     │  sums                 │  keys                     │  from all blocks
 //                                          1                       2                           3        cluster barriers
 //
-// The block that has the newest key of a branch stores the token. All blocks make the same choice; barriers 1 and 2 are left out where
-// there are not more selection blocks than are selected. Bits depend only on the sequence and on the size of clusters: 1 to 8 blocks of 4
-// or 8 warps.
+// The block that has the newest key of a branch stores the token for this branch: no other block reads it, so no barrier of the cluster is
+// needed. All blocks make the same choice; barriers 1 and 2 are left out where there are not more selection blocks than are selected. Bits
+// depend only on the sequence and on the size of clusters: 1 to 8 blocks of 4 or 8 warps.
 #include "../cluster.cuh"
 #include "../overlap.cuh"
 #include "decode_choose.cuh"
@@ -230,20 +230,18 @@ __device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, 
     if (thread < kPairs && in) reinterpret_cast<uint32_t*>(cache + r.keys + row * p.dim)[of] = turned(k[b]);
     if (thread < p.value_dim) cache[r.values + row * p.value_dim + thread] = v[b];
   };
+  const auto has_newest = [&](int b) { return p.stores >> b & 1 && Share<Blocks>(s.keys_of(b)).newest; };
   bool stored = false;
-  if (p.stores >> kCompressedBranch & 1 && Share<Blocks>(s.keys_of(kCompressedBranch)).newest) {
+  if (has_newest(kSelectedBranch)) put(kSelectedBranch, p.tokens, s.token_row()), stored = true;
+  if (has_newest(kCompressedBranch)) {
     put(kCompressedBranch, p.tail, s.tail_row(s.t));
-    if (s.has(kSelectedBranch)) put(kSelectedBranch, p.tokens, s.token_row());
     const int block = s.t + 1 - p.l; // first token of the block that ends with this token
     if (stored = true; block >= 0 && p.d.mod(block) == 0) {
       __syncthreads();
       compress<T>(s, c.work);
     }
   }
-  if (p.stores >> kWindowBranch & 1 && Share<Blocks>(s.keys_of(kWindowBranch)).newest) {
-    put(kWindowBranch, p.window, s.row(p.window, s.slot, p.window.places.mod(s.t)));
-    stored = true;
-  }
+  if (has_newest(kWindowBranch)) put(kWindowBranch, p.window, s.row(p.window, s.slot, p.window.places.mod(s.t))), stored = true;
   if (stored) __syncthreads();
   return true;
 }

@@ -1,7 +1,7 @@
 // What the kernels of this folder use of CUDA C++, for a host compiler: the threads of a block are fibers of one thread of
 // the host, which run in turn and change at barriers and at exchanges within a warp. For tests without a GPU; it knows
-// nothing of timing, and of races only what two orders of execution show (nsa_host_order): one warp after the other from
-// barrier to barrier, and in it one thread after the other.
+// nothing of timing, and of races only what two orders of execution show (nsa_host_order): one block of a cluster after
+// the other from barrier to barrier of the cluster, in it one warp after the other, and in that one thread after the other.
 #pragma once
 
 #include <algorithm>

@@ -50,6 +50,7 @@ struct Fiber {
   std::vector<Copy> copies;  // under way
   int group = 0;  // of the next copy
   int arrived = 0, waited = 0;  // at barriers of the cluster
+  bool paused = false;  // until the other blocks of the cluster have had their turn
   long cluster_round;  // of that at which it has arrived
   void* operand;
   std::unique_ptr<char[]> stack{new char[kStack]};  // not cleared
@@ -72,6 +73,7 @@ struct Worker {
   int shared_bytes, apart;  // of a block; from one block to the next
   long steps = 0;  // barriers that threads have passed, and threads that have ended
   long phases = 0;  // of barriers in shared memory that have ended
+  bool pause_at_arrivals = false;  // at barriers of the cluster
 
   int rank() { return current / threads; }  // of the block in its cluster
   char* shared_of_block() { return shared + rank() * apart; }
@@ -133,6 +135,8 @@ void body() {
 void run_blocks(int blocks, bool backwards) {
   Worker& w = *me;
   const int threads = blocks * w.threads;
+  int left = threads;
+  w.pause_at_arrivals = backwards;
   long round = 0;  // of no block before, since words of shared memory belong to other ones from launch to launch
   for (const Barrier& b : w.blocks) round = max(round, b.round + 1);
   for (int i = 0; i < blocks; i++) w.blocks[i].alive = w.threads, w.blocks[i].round = round;
@@ -140,29 +144,37 @@ void run_blocks(int blocks, bool backwards) {
   for (int i = 0; i < threads; i++) {
     w.warps[i / 32].alive++;
     Fiber& f = w.fibers[i];
-    f.done = false, f.arrived = f.waited = 0;
+    f.done = f.paused = false, f.arrived = f.waited = 0;
     if (f.at) continue;
     void** top = reinterpret_cast<void**>(uintptr_t(f.stack.get() + kStack) & -16) - 1;  // where body would return to
     *top = nullptr, *--top = reinterpret_cast<void*>(body);
     f.at = top - 6;  // six registers
   }
-  // A warp goes on until all of its threads wait for other ones.
-  long steps = -1;
-  for (int left = threads, idle = 0; left > 0; idle = steps == w.steps ? idle + 1 : 0, steps = w.steps) {
+  // A block of a cluster goes on until all of its threads wait for other blocks, a warp until all of its threads wait for other ones.
+  const auto run_warp = [&](int first) {
+    for (long before = -1; before != w.steps;) {
+      before = w.steps;
+      for (int i = first; i < min(threads, first + 32); i++) {
+        w.current = backwards ? threads - 1 - i : i;
+        Fiber& f = w.fiber();
+        if (f.done || f.paused || (f.waits && f.waits->round == f.round)) continue;
+        const unsigned thread = w.current % w.threads;
+        threadIdx = {thread % blockDim.x, thread / blockDim.x, 0}, blockIdx.x = w.first + w.current / w.threads;
+        host_switch(&w.scheduler, f.at);
+        if (f.done) left--, w.steps++;
+      }
+    }
+  };
+  for (long steps = -1, idle = 0; left > 0; idle = steps == w.steps ? idle + 1 : 0) {
     if (idle == 3) host_fail("threads wait for each other");
-    for (int first = 0; first < threads; first += 32)
+    steps = w.steps;
+    for (int block = 0; block < threads; block += w.threads) {
+      for (int i = block; i < block + w.threads; i++) w.fibers[backwards ? threads - 1 - i : i].paused = false;
       for (long before = -1; before != w.steps;) {
         before = w.steps;
-        for (int i = first; i < min(threads, first + 32); i++) {
-          w.current = backwards ? threads - 1 - i : i;
-          Fiber& f = w.fiber();
-          if (f.done || (f.waits && f.waits->round == f.round)) continue;
-          const unsigned thread = w.current % w.threads;
-          threadIdx = {thread % blockDim.x, thread / blockDim.x, 0}, blockIdx.x = w.first + w.current / w.threads;
-          host_switch(&w.scheduler, f.at);
-          if (f.done) left--, w.steps++;
-        }
+        for (int first = block; first < block + w.threads; first += 32) run_warp(first);
       }
+    }
   }
 }
 
@@ -185,6 +197,9 @@ void host_cluster_arrive() {
   Barrier& b = me->cluster[f.arrived++ % 2];
   f.cluster_round = b.round;
   if (++b.here == b.alive) complete(b);
+  if (!me->pause_at_arrivals) return;
+  f.paused = true, me->steps++;
+  yield();
 }
 void host_cluster_wait() {
   Fiber& f = me->fiber();
@@ -268,8 +283,9 @@ void host_copy_wait(int newest) {
 
 static std::atomic<bool> backwards{false};
 
-// nsa_host_order makes the warps of a block, and the threads of a warp, run in descending order, between barriers, or in
-// ascending order again. Kernels without races give the same bits.
+// nsa_host_order makes the blocks of a cluster, the warps of a block and the threads of a warp run in descending order, between
+// barriers of each, or in ascending order again. In descending order a block that arrives at a barrier of its cluster lets the other
+// blocks run before it goes on; else it goes on until it waits. Kernels without races give the same bits.
 extern "C" void nsa_host_order(int descending) { backwards = descending != 0; }
 
 // nsa_host_launch runs blocks of a launch, one cluster of adjoining blocks after the other, whose numbers it takes from *next: several
