@@ -364,7 +364,7 @@ func TestAttentionUnsupportedSizes(t *testing.T) {
 		{10, 3, 256, "unsupported shape: heads 4 not a multiple of kv heads 3"},
 		{0, 2, 256, "unsupported size: input 0 has a zero size: float32 (1, 0, 4, 256)"},
 		{10, 2, 512, "unsupported shared memory: the smallest tiles: 166400 bytes of shared memory, a block has 101376"},
-		{1 << 32, 2, 256, "unsupported size: queries times heads of a group: 8589934592, want less than 2^31"},
+		{1 << 32, 2, 256, "unsupported size: queries times heads of a group: 8589934592, want less than 2147482623"},
 	} {
 		site := attentionSite(kernels.F32, true, 1, x.S, x.S, 4, x.Hkv, x.D, x.D)
 		_, err := planOf(small, "cuda", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, site)

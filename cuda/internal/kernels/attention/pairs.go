@@ -66,7 +66,7 @@ const (
 )
 
 // walkQueries is the number of queries of a tile: a warp has whole queries, or several warps share one query.
-func (a selectedProblem) walkQueries(r walkRing) int64 {
+func (a selectedProblem) walkQueries(r walkKernel) int64 {
 	h := a.headsPerGroup()
 	if h <= 16 {
 		return min(maxTileQueries, r.warps*(16/h))
@@ -91,7 +91,7 @@ func (a selectedProblem) checkLists() error {
 	case h > 64:
 		return graph.Refuse(graph.ReasonShape, "%d heads of a group, want at most 64", h)
 	case rows >= 1<<31:
-		return graph.Refuse(graph.ReasonShape, "batch times queries times heads: %d, want less than 2^31", rows)
+		return graph.Refuse(graph.ReasonSize, "batch times queries times heads: %d, want less than 2^31", rows)
 	case a.byWalk():
 	case a.sortBytes() > int64(a.GPU.SharedPerBlock):
 		return graph.Refuse(graph.ReasonShape, "%d selection blocks, want at most %d", a.selectionBlocks(), a.GPU.SharedPerBlock/4-64)
@@ -119,7 +119,7 @@ func (a selectedProblem) parts() int64 { return kernels.CeilDiv(a.block, mmaKeys
 
 // launchWalk adds the launches of forward or dq by a walk. The first kernel lists the selection blocks of each tile of queries, the
 // second one computes the products. Its thread blocks stay on a multiprocessor and iterate over tiles.
-func (a selectedProblem) launchWalk(op string, w widths, r walkRing, argument *params) {
+func (a selectedProblem) launchWalk(op string, w widths, r walkKernel, argument *params) {
 	queries := a.walkQueries(r)
 	tilesPerGroup := kernels.CeilDiv(a.S, queries)
 	tiles := a.groups() * tilesPerGroup

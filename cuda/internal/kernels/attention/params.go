@@ -49,6 +49,9 @@ type problem struct {
 	B, S, T, Hq, Hkv, D, Dv int64
 }
 
+// sizeLimit is less than 2^31, so that the end of a tile that begins below a size fits int32, too.
+const sizeLimit = math.MaxInt32 - 1024
+
 // problemOf returns the sizes of q, k and v. It refuses sizes that 32 bits cannot count.
 func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
 	a := problem{Builder: b, B: q.Dim(0), S: q.Dim(1), T: k.Dim(1), Hq: q.Dim(2), Hkv: k.Dim(2), D: q.Dim(3), Dv: v.Dim(3)}
@@ -56,8 +59,8 @@ func problemOf(b *kernels.Builder, q, k, v kernels.Operand) (problem, error) {
 		name string
 		n    int64
 	}{{"queries times heads of a group", a.S * a.headsPerGroup()}, {"keys", a.T}, {"batch", a.B}, {"heads", a.Hq}, {"dim", a.D}, {"value dim", a.Dv}} {
-		if size.n >= math.MaxInt32-1024 {
-			return a, graph.Refuse(graph.ReasonSize, "%s: %d, want less than 2^31", size.name, size.n)
+		if size.n >= sizeLimit {
+			return a, graph.Refuse(graph.ReasonSize, "%s: %d, want less than %d", size.name, size.n, sizeLimit)
 		}
 	}
 	return a, nil
@@ -96,15 +99,15 @@ const (
 	deltaRows = 16 // rows of a warp of the kernel that computes delta
 )
 
-// launch adds a launch of blocks of 4 warps.
-func (a problem) launch(kernel string, grid, shared int64, p any) {
+// launchFourWarps adds a launch of blocks of 4 warps.
+func (a problem) launchFourWarps(kernel string, grid, shared int64, p any) {
 	a.Launch(kernel, kernels.Line(grid), kernels.Line(32*warps), shared, p)
 }
 
 // launchDelta adds the launch that computes p.delta [B,Hq,S] = rowsum(do*o), unless delta is an input.
 func (a problem) launchDelta(p *params) {
 	if p.o != 0 {
-		a.launch(a.Type.Name("attention_delta"), kernels.CeilDiv(a.B*a.S*a.Hq, warps*deltaRows), 0, p)
+		a.launchFourWarps(a.Type.Name("attention_delta"), kernels.CeilDiv(a.B*a.S*a.Hq, warps*deltaRows), 0, p)
 	}
 }
 

@@ -114,7 +114,7 @@ func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
 	if err != nil {
 		return err
 	}
-	a.launch(a.Type.Name(fmt.Sprintf("select_blocks_%d", x.m)), size.grid(x), size.shared(x), a.withTile(p, x))
+	a.launchFourWarps(a.Type.Name(fmt.Sprintf("select_blocks_%d", x.m)), size.grid(x), size.shared(x), a.withTile(p, x))
 	return nil
 }
 

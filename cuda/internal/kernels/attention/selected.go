@@ -165,7 +165,7 @@ func selectedForward(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 		return err
 	}
 	p := a.forwardParams()
-	p.blocks, p.index = a.blocks(), a.index()
+	p.blocks = a.blocks()
 	size := launchSize{func(x tile) int64 { return a.forwardBytes(x) + slotBytes(x) }, a.rowGrid}
 	return a.launchTiled("selected_forward", a.rowTilesOf(selectedForwardTiles), size, p, a.wholeQueries)
 }
@@ -202,10 +202,10 @@ func selectedForwardMMA(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 		return err
 	}
 	p := a.forwardParams()
-	p.blocks, p.index = a.blocks(), a.index()
+	p.blocks = a.blocks()
 	rows := a.wholeQueries(mmaRows)
 	p.ownRows(rows)
-	a.launch(a.mmaKernel(namePrefix(a.pieceKeys())+"_forward", width), a.rowTiles(rows), mmaForwardBytes(width)+a.unionBytes(mmaRows), p)
+	a.launchFourWarps(a.mmaKernel(namePrefix(a.pieceKeys())+"_forward", width), a.rowTiles(rows), mmaForwardBytes(width)+a.unionBytes(mmaRows), p)
 	return nil
 }
 
@@ -226,7 +226,7 @@ func selectedBackwardMMA(b *kernels.Builder, op ops.SelectedAttentionGradOp) err
 	a.launchDQ(namePrefix(a.pieceKeys()), width, p, a.selectionBlocks() <= 2*a.topN, a.unionBytes, a.wholeQueries)
 	p.joinBlocks(1)
 	a.launchInvert(&listParams{params: *p})
-	a.launch(a.mmaKernel(namePrefix(keys)+"_dkv", width), a.workItems(p)*kernels.CeilDiv(a.block, keys), mmaDKVBytes(width, keys), p)
+	a.launchFourWarps(a.mmaKernel(namePrefix(keys)+"_dkv", width), a.workItems(p)*kernels.CeilDiv(a.block, keys), mmaDKVBytes(width, keys), p)
 	a.launchReduce(p)
 	return nil
 }
@@ -244,7 +244,7 @@ func selectedForwardWGMMA(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 		return err
 	}
 	p := a.forwardParams()
-	p.blocks, p.index = a.blocks(), a.index()
+	p.blocks = a.blocks()
 	switch {
 	case a.byBits():
 		p.span = a.everyKey()
@@ -269,8 +269,8 @@ func selectedBackwardWGMMA(b *kernels.Builder, op ops.SelectedAttentionGradOp) e
 	if err != nil {
 		return err
 	}
-	listed := a.joined()
-	p := listed.beginGrad()
+	joined := a.joined()
+	p := joined.beginGrad()
 	dq := *p // reads the blocks as they were selected, not joined
 	dq.blocks = a.blocks()
 	switch {
@@ -283,16 +283,16 @@ func selectedBackwardWGMMA(b *kernels.Builder, op ops.SelectedAttentionGradOp) e
 		a.launchPairGradients(w, p)
 		return nil
 	}
-	join := listed.block / a.block
+	join := joined.block / a.block
 	p.joinBlocks(join)
-	listed.launchInvert(&listParams{params: *p})
+	joined.launchInvert(&listParams{params: *p})
 	kernel := "selected_dkv"
 	if join > 1 {
 		kernel = "several_dkv"
 	}
-	grid := listed.workItems(p) * kernels.CeilDiv(listed.block, listedKeys)
+	grid := joined.workItems(p) * kernels.CeilDiv(joined.block, listedKeys)
 	a.launchDKVWGMMA(kernel, w, w.listedDKV(), grid, 1, &keyGradientParams{params: *p})
-	listed.launchReduce(p)
+	joined.launchReduce(p)
 	return nil
 }
 
@@ -354,15 +354,15 @@ func (a selectedProblem) launchInvert(argument *listParams) {
 		}
 		return 4 * n * names
 	}
-	a.launch("nsa_index_count_i32", segments, counts(1), p)
+	a.launchFourWarps("nsa_index_count_i32", segments, counts(1), p)
 	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.CeilDiv(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
 	a.Launch("nsa_index_scan_i32", kernels.Line(groups), kernels.Line(256), 0, p)
-	a.launch("nsa_index_fill_i32", kernels.CeilDiv(segments, warps), counts(warps), argument)
+	a.launchFourWarps("nsa_index_fill_i32", kernels.CeilDiv(segments, warps), counts(warps), argument)
 }
 
 // launchReduce adds the launch that sums the partial sums of dk and dv, if there are any.
 func (a selectedProblem) launchReduce(p *params) {
 	if p.index.partials > 0 {
-		a.launch(a.Type.Name("selected_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)
+		a.launchFourWarps(a.Type.Name("selected_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)
 	}
 }

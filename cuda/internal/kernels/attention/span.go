@@ -83,7 +83,7 @@ func spanForwardMMA(a spanProblem) error {
 	p := a.forwardParams()
 	p.span = a.span
 	p.ownRows(mmaRows)
-	a.launch(a.mmaKernel("span_forward", width), a.rowTiles(mmaRows), mmaForwardBytes(width), p)
+	a.launchFourWarps(a.mmaKernel("span_forward", width), a.rowTiles(mmaRows), mmaForwardBytes(width), p)
 	return nil
 }
 
@@ -133,23 +133,23 @@ func spanBackwardMMA(a spanProblem) error {
 	a.launchDQ("span", width, p, true, func(int64) int64 { return 0 }, sameRows)
 	blocks := int64(blocksPerSM * a.GPU.SMs)
 	a.launchDKV(p, a.chunks(mmaKeys, mmaKeys, blocks, mmaChunkRows), mmaKeys, func(grid int64) {
-		a.launch(a.mmaKernel("span_dkv", width), grid, mmaDKVBytes(width, mmaKeys), p)
+		a.launchFourWarps(a.mmaKernel("span_dkv", width), grid, mmaDKVBytes(width, mmaKeys), p)
 	})
 	return nil
 }
 
-// launchDKV adds the launch of a kernel whose thread blocks own `keys` keys. If there are several chunks, it also adds the launch that
+// launchDKV adds, by `add`, the launch of a kernel whose thread blocks own `keys` keys. If there are several chunks, it also adds the launch that
 // sums their results.
-func (a spanProblem) launchDKV(p *params, chunks index, keys int64, launch func(grid int64)) {
+func (a spanProblem) launchDKV(p *params, chunks index, keys int64, add func(grid int64)) {
 	p.index = chunks
 	p.ownKeys(keys)
 	parts := int64(p.index.items)
 	if parts > 1 {
 		p.partial = a.Work(4 * a.groups() * parts * a.T * (a.D + a.Dv))
 	}
-	launch(a.groups() * kernels.CeilDiv(a.T, keys) * parts)
+	add(a.groups() * kernels.CeilDiv(a.T, keys) * parts)
 	if parts > 1 {
-		a.launch(a.Type.Name("span_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)
+		a.launchFourWarps(a.Type.Name("span_reduce"), kernels.CeilDiv(a.groups()*a.T, warps), 0, p)
 	}
 }
 

@@ -47,7 +47,7 @@ func (a problem) launchTiled(op string, tiles []tile, size launchSize, p *params
 	if ownedRows != nil {
 		p.ownRows(ownedRows(x.m))
 	}
-	a.launch(a.Type.Name(fmt.Sprintf("%s_%d", op, x.m)), size.grid(x), size.shared(x), p)
+	a.launchFourWarps(a.Type.Name(fmt.Sprintf("%s_%d", op, x.m)), size.grid(x), size.shared(x), p)
 	return nil
 }
 
@@ -108,7 +108,7 @@ func (a problem) launchDQ(branch string, width int64, p *params, tall bool, unio
 	}
 	owned := ownedRows(rows)
 	p.ownRows(owned)
-	a.launch(a.mmaKernel(op, width), a.rowTiles(owned), shared(rows), p)
+	a.launchFourWarps(a.mmaKernel(op, width), a.rowTiles(owned), shared(rows), p)
 }
 
 // mmaForwardBytes is the shared memory of a forward kernel: the rows once, the range of keys that each row sees, two stages of keys and

@@ -36,7 +36,7 @@ func (a problem) wgmmaWidths(shared func(widths) int64) (widths, error) {
 		return widths{}, graph.Refuse(graph.ReasonStride, "%d bytes of queries, keys or values, want less than 2^40", bytes)
 	}
 	if a.S*a.Hq > math.MaxInt32 {
-		return widths{}, graph.Refuse(graph.ReasonShape, "%d queries times %d heads, want less than 2^31", a.S, a.Hq)
+		return widths{}, graph.Refuse(graph.ReasonSize, "%d queries times %d heads, want less than 2^31", a.S, a.Hq)
 	}
 	for _, w := range allWidths() {
 		if a.D%8 != 0 || a.Dv%8 != 0 || a.D > w.c || a.Dv > w.cv {
@@ -67,7 +67,7 @@ func (a problem) keyTensorMaps(k, v uintptr, keys int64) {
 
 // launchWGMMA adds the launch of a kernel that owns rows and reads keys by tensor maps. There is at most one thread block for each
 // multiprocessor; it iterates over tiles.
-func (a problem) launchWGMMA(op string, w widths, r keyRing, shared int64, argument *params) {
+func (a problem) launchWGMMA(op string, w widths, r queryKernel, shared int64, argument *params) {
 	p := &spanParams{params: *argument}
 	p.ownRows(r.rows)
 	a.Launch(a.wgmmaKernel(op, w), kernels.Line(min(a.rowTiles(r.rows), int64(a.GPU.SMs))), kernels.Line(wgmmaThreads(r.rows)), shared, p)

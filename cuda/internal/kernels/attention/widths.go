@@ -2,113 +2,113 @@ package attention
 
 import "fmt"
 
-// ring is the shape of a ring buffer: the rows of a tile, and the stages, some of which are loaded ahead.
-type ring struct{ rows, stages int64 }
+// rowRing is the shape of a ring buffer of tiles of rows: the rows of a tile, and its stages, some of which are loaded ahead.
+type rowRing struct{ rows, stages int64 }
 
-// keyRing is the shape of a kernel that owns rows: its rows, the keys of a tile, and the stages of keys and of values.
-type keyRing struct{ rows, tileKeys, keyStages, valueStages int64 }
+// queryKernel is the shape of a kernel that owns rows: its rows, the keys of a tile, and the stages of keys and of values.
+type queryKernel struct{ rows, tileKeys, keyStages, valueStages int64 }
 
-// forcedRing is the shape of the kernel for forced blocks: a keyRing, and for each warp a ring of pair results.
-type forcedRing struct {
-	keyRing
+// forcedKernel is the shape of the kernel for forced blocks: a queryKernel, and for each warp a ring of pair results.
+type forcedKernel struct {
+	queryKernel
 	resultStages int64
 }
 
-// teamRing is the shape of a kernel that selects blocks: its teams, the stages of keys, and its thread blocks on a multiprocessor.
-type teamRing struct{ teams, stages, blocks int64 }
+// selectKernel is the shape of a kernel that selects blocks: its teams, the stages of keys, and its thread blocks on a multiprocessor.
+type selectKernel struct{ teams, stages, blocks int64 }
 
-// pairRing is the shape of the kernel that computes the results of pairs: its computing warpgroups, and its stages of rows and of keys.
-type pairRing struct{ groups, rowStages, keyStages int64 }
+// pairKernel is the shape of the kernel that computes the results of pairs: its computing warpgroups, and its stages of rows and of keys.
+type pairKernel struct{ groups, rowStages, keyStages int64 }
 
-// walkRing is the shape of a walk kernel: its computing warps of 16 rows, its stages of keys and values, and the columns of its rows in
+// walkKernel is the shape of a walk kernel: its computing warps of 16 rows, its stages of keys and values, and the columns of its rows in
 // shared memory.
-type walkRing struct{ warps, stages, columns int64 }
+type walkKernel struct{ warps, stages, columns int64 }
 
 // widths holds a width c of q and k, a width cv of v, and the shapes of the wgmma kernels that are compiled for these widths. Block
 // selection has no values: it takes the first widths whose c fits.
 type widths struct {
 	c, cv                 int64
 	split                 bool // one warpgroup computes dk and another one dv, of the same keys
-	forward, dq           keyRing
-	dkv, listed, pairGrad ring // tiles of the rows of a span, of listed rows, and of those of pairs
-	pairs                 pairRing
-	forced                forcedRing
-	walkForward, walkDQ   walkRing
-	selection             teamRing
+	forward, dq           queryKernel
+	dkv, listed, pairGrad rowRing // tiles of the rows of a span, of listed rows, and of those of pairs
+	pairs                 pairKernel
+	forced                forcedKernel
+	walkForward, walkDQ   walkKernel
+	selection             selectKernel
 }
 
 // allWidths returns the widths in order of preference.
 func allWidths() []widths {
 	return []widths{{
 		c: 64, cv: 64,
-		forward:     keyRing{rows: 192, tileKeys: 112, keyStages: 5, valueStages: 5},
-		dq:          keyRing{rows: 192, tileKeys: 48, keyStages: 5, valueStages: 4},
-		dkv:         ring{rows: 128, stages: 4},
-		listed:      ring{rows: 112, stages: 3},
-		pairs:       pairRing{groups: 4, rowStages: 12, keyStages: 4},
-		forced:      forcedRing{keyRing: keyRing{rows: 192, tileKeys: 64, keyStages: 3, valueStages: 3}, resultStages: 4},
-		pairGrad:    ring{rows: 96, stages: 3},
-		walkForward: walkRing{warps: 12, stages: 12, columns: 0},
-		walkDQ:      walkRing{warps: 8, stages: 12, columns: 0},
-		selection:   teamRing{teams: 2, stages: 3, blocks: 2},
+		forward:     queryKernel{rows: 192, tileKeys: 112, keyStages: 5, valueStages: 5},
+		dq:          queryKernel{rows: 192, tileKeys: 48, keyStages: 5, valueStages: 4},
+		dkv:         rowRing{rows: 128, stages: 4},
+		listed:      rowRing{rows: 112, stages: 3},
+		pairs:       pairKernel{groups: 4, rowStages: 12, keyStages: 4},
+		forced:      forcedKernel{queryKernel: queryKernel{rows: 192, tileKeys: 64, keyStages: 3, valueStages: 3}, resultStages: 4},
+		pairGrad:    rowRing{rows: 96, stages: 3},
+		walkForward: walkKernel{warps: 12, stages: 12, columns: 0},
+		walkDQ:      walkKernel{warps: 8, stages: 12, columns: 0},
+		selection:   selectKernel{teams: 2, stages: 3, blocks: 2},
 	}, {
 		c: 128, cv: 128,
-		forward:     keyRing{rows: 192, tileKeys: 80, keyStages: 3, valueStages: 3},
-		dq:          keyRing{rows: 128, tileKeys: 48, keyStages: 5, valueStages: 4},
-		dkv:         ring{rows: 64, stages: 4},
-		listed:      ring{rows: 48, stages: 3},
-		pairs:       pairRing{groups: 4, rowStages: 8, keyStages: 2},
-		forced:      forcedRing{keyRing: keyRing{rows: 128, tileKeys: 64, keyStages: 2, valueStages: 2}, resultStages: 2},
-		pairGrad:    ring{rows: 48, stages: 3},
-		walkForward: walkRing{warps: 8, stages: 7, columns: 0},
-		walkDQ:      walkRing{warps: 8, stages: 6, columns: 128},
-		selection:   teamRing{teams: 4, stages: 3, blocks: 1},
+		forward:     queryKernel{rows: 192, tileKeys: 80, keyStages: 3, valueStages: 3},
+		dq:          queryKernel{rows: 128, tileKeys: 48, keyStages: 5, valueStages: 4},
+		dkv:         rowRing{rows: 64, stages: 4},
+		listed:      rowRing{rows: 48, stages: 3},
+		pairs:       pairKernel{groups: 4, rowStages: 8, keyStages: 2},
+		forced:      forcedKernel{queryKernel: queryKernel{rows: 128, tileKeys: 64, keyStages: 2, valueStages: 2}, resultStages: 2},
+		pairGrad:    rowRing{rows: 48, stages: 3},
+		walkForward: walkKernel{warps: 8, stages: 7, columns: 0},
+		walkDQ:      walkKernel{warps: 8, stages: 6, columns: 128},
+		selection:   selectKernel{teams: 4, stages: 3, blocks: 1},
 	}, {
 		c: 192, cv: 128,
-		forward:     keyRing{rows: 128, tileKeys: 96, keyStages: 2, valueStages: 2},
-		dq:          keyRing{rows: 128, tileKeys: 48, keyStages: 3, valueStages: 2},
-		dkv:         ring{rows: 32, stages: 6},
-		listed:      ring{rows: 32, stages: 3},
-		pairs:       pairRing{groups: 4, rowStages: 4, keyStages: 3},
-		forced:      forcedRing{keyRing: keyRing{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 2},
-		pairGrad:    ring{rows: 64, stages: 3},
-		walkForward: walkRing{warps: 8, stages: 4, columns: 192},
-		walkDQ:      walkRing{warps: 8, stages: 3, columns: 320},
-		selection:   teamRing{teams: 2, stages: 3, blocks: 1},
+		forward:     queryKernel{rows: 128, tileKeys: 96, keyStages: 2, valueStages: 2},
+		dq:          queryKernel{rows: 128, tileKeys: 48, keyStages: 3, valueStages: 2},
+		dkv:         rowRing{rows: 32, stages: 6},
+		listed:      rowRing{rows: 32, stages: 3},
+		pairs:       pairKernel{groups: 4, rowStages: 4, keyStages: 3},
+		forced:      forcedKernel{queryKernel: queryKernel{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 2},
+		pairGrad:    rowRing{rows: 64, stages: 3},
+		walkForward: walkKernel{warps: 8, stages: 4, columns: 192},
+		walkDQ:      walkKernel{warps: 8, stages: 3, columns: 320},
+		selection:   selectKernel{teams: 2, stages: 3, blocks: 1},
 	}, {
 		c: 192, cv: 192, split: true,
-		forward:     keyRing{rows: 128, tileKeys: 80, keyStages: 2, valueStages: 2},
-		dq:          keyRing{rows: 128, tileKeys: 32, keyStages: 3, valueStages: 3},
-		dkv:         ring{rows: 64, stages: 3},
-		listed:      ring{rows: 64, stages: 3},
-		pairs:       pairRing{groups: 4, rowStages: 4, keyStages: 2},
-		forced:      forcedRing{keyRing: keyRing{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 1},
-		pairGrad:    ring{rows: 64, stages: 3},
-		walkForward: walkRing{warps: 8, stages: 3, columns: 192},
-		walkDQ:      walkRing{warps: 8, stages: 2, columns: 384},
+		forward:     queryKernel{rows: 128, tileKeys: 80, keyStages: 2, valueStages: 2},
+		dq:          queryKernel{rows: 128, tileKeys: 32, keyStages: 3, valueStages: 3},
+		dkv:         rowRing{rows: 64, stages: 3},
+		listed:      rowRing{rows: 64, stages: 3},
+		pairs:       pairKernel{groups: 4, rowStages: 4, keyStages: 2},
+		forced:      forcedKernel{queryKernel: queryKernel{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 1},
+		pairGrad:    rowRing{rows: 64, stages: 3},
+		walkForward: walkKernel{warps: 8, stages: 3, columns: 192},
+		walkDQ:      walkKernel{warps: 8, stages: 2, columns: 384},
 	}, {
 		c: 256, cv: 128, split: true,
-		forward:     keyRing{rows: 128, tileKeys: 48, keyStages: 2, valueStages: 2},
-		dq:          keyRing{rows: 64, tileKeys: 48, keyStages: 3, valueStages: 3},
-		dkv:         ring{rows: 64, stages: 3},
-		listed:      ring{rows: 64, stages: 3},
-		pairs:       pairRing{groups: 4, rowStages: 4, keyStages: 2},
-		forced:      forcedRing{keyRing: keyRing{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 1},
-		pairGrad:    ring{rows: 48, stages: 3},
-		walkForward: walkRing{warps: 8, stages: 3, columns: 256},
-		walkDQ:      walkRing{warps: 4, stages: 3, columns: 384},
-		selection:   teamRing{teams: 2, stages: 2, blocks: 1},
+		forward:     queryKernel{rows: 128, tileKeys: 48, keyStages: 2, valueStages: 2},
+		dq:          queryKernel{rows: 64, tileKeys: 48, keyStages: 3, valueStages: 3},
+		dkv:         rowRing{rows: 64, stages: 3},
+		listed:      rowRing{rows: 64, stages: 3},
+		pairs:       pairKernel{groups: 4, rowStages: 4, keyStages: 2},
+		forced:      forcedKernel{queryKernel: queryKernel{rows: 128, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 1},
+		pairGrad:    rowRing{rows: 48, stages: 3},
+		walkForward: walkKernel{warps: 8, stages: 3, columns: 256},
+		walkDQ:      walkKernel{warps: 4, stages: 3, columns: 384},
+		selection:   selectKernel{teams: 2, stages: 2, blocks: 1},
 	}, {
 		c: 256, cv: 192, split: true,
-		forward:     keyRing{rows: 128, tileKeys: 48, keyStages: 2, valueStages: 2},
-		dq:          keyRing{rows: 64, tileKeys: 48, keyStages: 3, valueStages: 2},
-		dkv:         ring{rows: 48, stages: 3},
-		listed:      ring{rows: 48, stages: 3},
-		pairs:       pairRing{groups: 3, rowStages: 3, keyStages: 2},
-		forced:      forcedRing{keyRing: keyRing{rows: 64, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 2},
-		pairGrad:    ring{rows: 48, stages: 3},
-		walkForward: walkRing{warps: 8, stages: 2, columns: 256},
-		walkDQ:      walkRing{warps: 4, stages: 3, columns: 448},
+		forward:     queryKernel{rows: 128, tileKeys: 48, keyStages: 2, valueStages: 2},
+		dq:          queryKernel{rows: 64, tileKeys: 48, keyStages: 3, valueStages: 2},
+		dkv:         rowRing{rows: 48, stages: 3},
+		listed:      rowRing{rows: 48, stages: 3},
+		pairs:       pairKernel{groups: 3, rowStages: 3, keyStages: 2},
+		forced:      forcedKernel{queryKernel: queryKernel{rows: 64, tileKeys: 32, keyStages: 2, valueStages: 2}, resultStages: 2},
+		pairGrad:    rowRing{rows: 48, stages: 3},
+		walkForward: walkKernel{warps: 8, stages: 2, columns: 256},
+		walkDQ:      walkKernel{warps: 4, stages: 3, columns: 448},
 	}}
 }
 
@@ -127,11 +127,11 @@ func (w widths) forwardBytes() int64 { return w.forwardTiles(w.forward) + 2*24*w
 
 func (w widths) forcedBytes() int64 {
 	r := w.forced
-	return w.forwardTiles(r.keyRing) + 2*48*r.rows + r.resultStages*(2*r.rows*w.cv+544*r.rows/64) + 408
+	return w.forwardTiles(r.queryKernel) + 2*48*r.rows + r.resultStages*(2*r.rows*w.cv+544*r.rows/64) + 408
 }
 
 // forwardTiles counts rows of q twice.
-func (w widths) forwardTiles(r keyRing) int64 {
+func (w widths) forwardTiles(r queryKernel) int64 {
 	return 2 * (2*r.rows*w.c + r.tileKeys*(r.keyStages*w.c+r.valueStages*w.cv))
 }
 
@@ -149,13 +149,13 @@ func (w widths) dqBytes() int64 {
 
 // dkvShape is the shape of a kernel for dk and dv: its tiles of rows, and the keys, threads and bytes of shared memory of a thread block.
 type dkvShape struct {
-	ring
+	rowRing
 	keys, threads, bytes int64
 }
 
 // shapeOfDKV returns the shape of a dk/dv kernel whose thread blocks own `keys` keys. With split, two warpgroups own the same keys: one
 // computes dk, the other dv. Shared memory has keys and values once, rows and their gradients of all stages, and numbers of each row.
-func (w widths) shapeOfDKV(r ring, keys int64, split bool) dkvShape {
+func (w widths) shapeOfDKV(r rowRing, keys int64, split bool) dkvShape {
 	threads := wgmmaThreads(keys)
 	if split {
 		threads += 128
@@ -199,6 +199,6 @@ func (w widths) pairForwardBytes() int64 {
 }
 
 // walkBytes is the shared memory of a walk kernel: stages, rows and barriers.
-func (w widths) walkBytes(r walkRing) int64 {
+func (w widths) walkBytes(r walkKernel) int64 {
 	return r.stages*2*64*(w.c+w.cv) + r.warps*2*16*r.columns + 8*r.stages*(r.warps+5)
 }

@@ -20,7 +20,7 @@ struct ColumnsParams {
   int64_t start;
   double log2_base;
   int32_t end[kMaxParts];    // the column after each part
-  int32_t turned[kMaxParts]; // whether each part is rotated
+  int32_t rotated[kMaxParts]; // whether each part is rotated
   int32_t parts;
   int32_t dim; // D; 0 if nothing is rotated
   int32_t inverse;
@@ -100,7 +100,7 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(
     int i = 0, begin = 0;
     while (column >= p.end[i]) begin = p.end[i++];
     const int64_t part_step = int64_t(p.end[i] - begin) * int64_t(sizeof(T)), joint_step = int64_t(packs) * 16;
-    const float2* turn = p.turned[i] ? rotations + (column - begin) % p.dim / 2 : nullptr;
+    const float2* turn = p.rotated[i] ? rotations + (column - begin) % p.dim / 2 : nullptr;
     for (int64_t b = sequence; b < sequences; b += gridDim.y) {
       const int64_t row = b * p.seq + start;
       char *joint[3] = {static_cast<char*>(p.joint) + row * joint_step + int64_t(pack) * 16}, *part[3];
@@ -134,7 +134,7 @@ template <typename T, bool kSplit> __device__ __forceinline__ void columns_narro
     };
     T* y = kSplit ? static_cast<T*>(p.part[k][0]) + begin : whole;
     const int at = c - first;
-    if (!p.turned[k]) {
+    if (!p.rotated[k]) {
       y[at] = from_float<T>(load(at));
       continue;
     }

@@ -16,7 +16,7 @@ type columnsParams struct {
 	rows, seq, start          int64
 	log2Base                  float64
 	end                       [ops.MaxLinears]int32
-	rotated                   [ops.MaxLinears]int32 `c:"turned"`
+	rotated                   [ops.MaxLinears]int32
 	parts, dim, inverse, wide int32
 }
 
