@@ -32,7 +32,6 @@ func (c NSAConfig) Cache(slots, pages, pageLen int) ops.KVCache {
 type Decoded struct {
 	Output *G.Node // [B,1,Dim]
 	Blocks *G.Node // int32 [B,1,Hkv,n], the selected blocks, ascending, padded with -1
-	Read   *G.Node // int32 [B,Hkv,3], the keys read by the compressed, the selected and the window branch
 }
 
 // Decode adds the layer to the graph of x [B,1,Dim], one token for each slot of the cache. The output is that of
@@ -59,7 +58,7 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 		return d, b.err
 	}
 	sum := b.Apply(ops.DecodeOp{Cache: c.KVCache, Base: l.config.RoPEBase, MLP: mlp}, inputs...)
-	d.Blocks, d.Read = b.Output(sum, 1), b.Output(sum, 2)
+	d.Blocks = b.Output(sum, 1)
 	d.Output = b.Linear(sum, l.prefix+"wo")
 	if b.err != nil {
 		return Decoded{}, b.err

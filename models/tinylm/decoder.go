@@ -110,12 +110,8 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	for p := range d.cache.Pages {
 		d.free = append(d.free, int32(d.cache.Pages-1-p))
 	}
-	d.step, err = d.newGraph(slots, 1, 1+pages, func(g *decoderGraph, b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
-		logits, layers := c.decode(b.WithLinear(ops.WithDots()), tokens, caches)
-		for _, l := range layers {
-			g.read = append(g.read, l.Read)
-		}
-		return logits
+	d.step, err = d.newGraph(slots, 1, 1+pages, func(_ *decoderGraph, b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
+		return c.decode(b.WithLinear(ops.WithDots()), tokens, caches)
 	})
 	if err != nil {
 		err = errors.Join(err, d.Close())
@@ -325,24 +321,6 @@ func (d *Decoder) run(g *decoderGraph) error {
 		}
 	}
 	return g.machine.RunAll()
-}
-
-// KeysRead returns how many keys the compressed, the selected and the window branch have read in the last Step, in all layers and
-// slots, as the kernels counted them. Dense attention counts as the window branch.
-func (d *Decoder) KeysRead() (n [3]int) {
-	if d.step == nil {
-		return n
-	}
-	for _, node := range d.step.read {
-		counts, err := graph.HostTensor(node)
-		if err != nil {
-			return [3]int{}
-		}
-		for i, keys := range counts.Int32s() {
-			n[i%3] += int(keys)
-		}
-	}
-	return n
 }
 
 // Plan returns the plan of a Step. After Close it is empty.

@@ -18,7 +18,6 @@ type decoderGraph struct {
 	pages   []int32 // the page table
 	last    []int32
 	logits  *G.Node
-	read    G.Nodes
 	machine *graph.Machine
 	version int // of the weights at the last run
 }
@@ -48,7 +47,7 @@ func (d *Decoder) newGraph(batch, seq, width int, build func(*decoderGraph, *nn.
 			return nil, err
 		}
 	}
-	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(append(g.read, g.logits)...), graph.WithConstantInputs(b.Learnables()...))...)
+	m, err := graph.NewMachine(g.graph, append(slices.Clone(d.options), graph.WithKeep(g.logits), graph.WithConstantInputs(b.Learnables()...))...)
 	if err != nil {
 		return nil, err
 	}

@@ -88,7 +88,6 @@ func TestDecoderOnDevice(t *testing.T) {
 			require.NoError(t, x.Step([]int32{-1, next}))
 		}
 		require.Equal(t, onCPU.Logits(1), d.Logits(1))
-		require.Equal(t, onCPU.KeysRead(), d.KeysRead())
 		if i == 2 {
 			uploads = f.Uploads
 		}
@@ -187,33 +186,12 @@ func TestDecoderErrors(t *testing.T) {
 	require.NoError(t, closed.Close())
 	require.ErrorIs(t, closed.Prefill(0, tokens[:1]), errDecoderClosed)
 	require.ErrorIs(t, closed.Step([]int32{-1}), errDecoderClosed)
-	require.Zero(t, closed.KeysRead())
 	require.Empty(t, closed.Plan().Steps)
 	for token, err := range s.Tokens() {
 		if err != nil {
 			require.Equal(t, -1, token.Seq)
 			require.ErrorIs(t, err, errDecoderClosed)
 		}
-	}
-}
-
-// TestDecoderKeysRead checks the number of keys that the kernels have read: at token t of a sequence, in each layer and group, the visible
-// compressed blocks, the tokens of the selected blocks, and the newest tokens.
-func TestDecoderKeysRead(t *testing.T) {
-	c := small()
-	w := newTestWeights(t, c, tensor.Float32, 1)
-	d := testutil.Closing(NewDecoder(w, 1, 100))(t)
-	tokens := testutil.Tokens(1, 100, c.Vocab)
-	require.NoError(t, d.Prefill(0, tokens[:1]))
-	for at := 1; at < 100; at++ {
-		require.NoError(t, d.Step(tokens[at:at+1]))
-		heads := c.Layers * c.KVHeads
-		visible := max(0, (at+1-c.BlockLen+c.Stride)/c.Stride)
-		if at+1 < c.BlockLen {
-			visible = 0
-		}
-		selected := min(at+1, (c.TopN-1)*c.SelectBlock+at%c.SelectBlock+1)
-		require.Equal(t, [3]int{heads * visible, heads * selected, heads * min(at+1, c.Window)}, d.KeysRead(), "token %d", at)
 	}
 }
 

@@ -28,7 +28,7 @@ func ExampleSampler() {
 	s, err := tinylm.NewSampler(d, tinylm.Bytes{})
 	check(err)
 	for i, prompt := range []string{"func main", "package "} {
-		_, err = s.Add(tinylm.Encode(prompt), tinylm.Sampling{Temperature: 0.8, TopK: 40, Seed: 1, MaxTokens: 5 + i})
+		_, err = s.Add(tinylm.Bytes{}.Encode(prompt), tinylm.Sampling{Temperature: 0.8, TopK: 40, Seed: 1, MaxTokens: 5 + i})
 		check(err)
 	}
 	var texts [2][]byte
@@ -51,7 +51,7 @@ func ExampleNewModel() {
 	check(err)
 	m, err := tinylm.NewModel(w, 1, 64) // one sequence of 64 tokens
 	check(err)
-	copy(m.Tokens(), tinylm.Encode("func main() { println(\"hello\") }"))
+	copy(m.Tokens(), tinylm.Bytes{}.Encode("func main() { println(\"hello\") }"))
 	m.NextTokens() // targets are the tokens, one to the left
 	check(m.Run())
 	loss, err := m.Loss()

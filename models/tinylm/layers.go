@@ -74,24 +74,19 @@ func (c Config) cache(slots, pages, pageLen int) ops.KVCache {
 	return k
 }
 
-// decode adds the model to the graph of b for one token of each slot, tokens [B,1]. It returns the logits [B,1,V] and the
-// nn.Decoded of each layer.
-func (c Config) decode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) (logits *G.Node, layers []nn.Decoded) {
+// decode adds the model to the graph of b for one token of each slot, tokens [B,1]. It returns the logits [B,1,V].
+func (c Config) decode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
-		var d nn.Decoded
-		var err error
-		if prefix := layer(i) + "attn."; c.Attention == Dense {
+		prefix := layer(i) + "attn."
+		if c.Attention == Dense {
 			q, k, v := c.project(b, x, prefix)
 			op := ops.DecodeOp{Cache: caches[i].KVCache, Base: c.RoPEBase}
-			o := b.Apply(op, q, k, v, caches[i].Values, caches[i].PageTable)
-			d = nn.Decoded{Output: b.Linear(o, prefix+"wo"), Read: b.Output(o, 2)}
-		} else {
-			d, err = b.NSA(prefix, c.NSAConfig).Decode(x, caches[i])
+			return b.Linear(b.Apply(op, q, k, v, caches[i].Values, caches[i].PageTable), prefix+"wo")
 		}
-		layers = append(layers, d)
+		d, err := b.NSA(prefix, c.NSAConfig).Decode(x, caches[i])
 		return b.Node(d.Output, err)
 	})
-	return b.Linear(x, "head"), layers
+	return b.Linear(x, "head")
 }
 
 // prefill adds the model to the graph of b for a whole sequence, tokens [1,S], and writes its keys and values to the caches. It

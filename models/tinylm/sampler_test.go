@@ -214,11 +214,11 @@ func TestSamplerFollowsModel(t *testing.T) {
 	s := testutil.Must(NewSampler(d, Bytes{}))(t)
 	prompts := []string{"func ", "if err != nil { return err }", "x"}
 	for _, p := range prompts {
-		testutil.Must(s.Add(Encode(p), Sampling{MaxTokens: 24}))(t)
+		testutil.Must(s.Add(Bytes{}.Encode(p), Sampling{MaxTokens: 24}))(t)
 	}
 	ids, _, _ := collect(t, s)
 	for i, p := range prompts {
-		text := Encode(p)
+		text := Bytes{}.Encode(p)
 		for _, id := range ids[i] {
 			clear(m.Tokens()[copy(m.Tokens(), text):]) // padding, which causal attention does not read
 			require.NoError(t, m.Run())
@@ -279,7 +279,7 @@ func TestSamplerDoesNotAllocate(t *testing.T) {
 		}
 	}
 	for range 2 {
-		testutil.Must(s.Add(Encode("func "), how))(t)
+		testutil.Must(s.Add(Bytes{}.Encode("func "), how))(t)
 	}
 	for range 200 { // beyond the context
 		token()

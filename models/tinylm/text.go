@@ -2,7 +2,6 @@ package tinylm
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -24,24 +23,12 @@ func (Bytes) Vocab() int { return 256 }
 func (Bytes) AppendToken(text []byte, id int32) []byte { return append(text, byte(id)) }
 
 // Encode returns the tokens of text, one a byte.
-func Encode(text string) []int32 {
+func (Bytes) Encode(text string) []int32 {
 	ids := make([]int32, len(text))
 	for i := range ids {
 		ids[i] = int32(text[i])
 	}
 	return ids
-}
-
-// Decode returns the text of tokens that are bytes.
-func Decode(ids []int32) (string, error) {
-	b := make([]byte, len(ids))
-	for i, id := range ids {
-		if id < 0 || id > 255 {
-			return "", fmt.Errorf("tinylm: token %d at %d is not a byte", id, i)
-		}
-		b[i] = byte(id)
-	}
-	return string(b), nil
 }
 
 // Printable returns text for a terminal. U+FFFD replaces bytes that are not UTF-8, control characters, and characters that change the

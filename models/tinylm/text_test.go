@@ -8,8 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 func TestPrintable(t *testing.T) {
@@ -19,10 +17,12 @@ func TestPrintable(t *testing.T) {
 	require.Equal(t, "\uFFFD\uFFFD\uFFFD", Printable("\u202e\u2028\u2066"))
 }
 
-func TestTokenizer(t *testing.T) {
-	text := "Größe\x00\xff\n"
-	require.Equal(t, text, testutil.Must(Decode(Encode(text)))(t))
-	require.EqualError(t, testutil.Err(Decode([]int32{65, 256})), "tinylm: token 256 at 1 is not a byte")
+func TestBytes(t *testing.T) {
+	text, got := "Größe\x00\xff\n", []byte(nil)
+	for _, id := range (Bytes{}).Encode(text) {
+		got = Bytes{}.AppendToken(got, id)
+	}
+	require.Equal(t, text, string(got))
 }
 
 // pieces is a vocabulary of arbitrary texts.

@@ -100,14 +100,6 @@ func (a *assembler) pop() *Batch {
 	return b
 }
 
-// HeldOutTokens returns how many held-out tokens were collected, with their separators.
-func (c *Corpus) HeldOutTokens() int {
-	if c.held == nil {
-		return 0
-	}
-	return c.held.tokens.len()
-}
-
 // HeldOut returns batches of about so many held-out tokens, or of all that were collected if tokens is 0 or more than they are. Fewer
 // are windows at equal distances. They are the same at every call. Rows of the last batch may be padding.
 func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {

@@ -361,7 +361,7 @@ func TestFormatsGiveTheSameDocuments(t *testing.T) {
 				require.NoError(t, err)
 				held := textsOf(t, batches)
 				require.Equal(t, sorted(documents), sorted(append(train, held...)))
-				require.Equal(t, len(strings.Join(held, " "))+1, c.HeldOutTokens())
+				require.Equal(t, len(strings.Join(held, " "))+1, c.held.tokens.len())
 				if !strings.HasPrefix(name, "numpy") && !strings.HasPrefix(name, "llm.c") {
 					if textHeld == nil {
 						textHeld = held

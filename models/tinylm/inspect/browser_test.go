@@ -112,11 +112,11 @@ func TestPageInBrowser(t *testing.T) {
 			var cells []string
 			for layer := range r.Layers {
 				for group := range r.Layers[layer].Groups {
-					cells = append(cells, fmt.Sprint(r.Cells(layer, group)))
+					cells = append(cells, fmt.Sprint(numSelected(r.Layers[layer], group)))
 				}
 			}
 			require.Equal(t, strings.Join(cells, " "), attribute(dom, "all"))
-			last := r.Cells(len(r.Layers)-1, r.Layers[0].Groups-1)
+			last := numSelected(r.Layers[len(r.Layers)-1], r.Layers[0].Groups-1)
 			require.Less(t, testutil.Must(strconv.Atoi(attribute(dom, "zoomed")))(t), last)
 			require.Equal(t, fmt.Sprint(last), attribute(dom, "cells"))
 			require.Equal(t, fmt.Sprintf("#layer=%d&amp;group=%d&amp;query=17", len(r.Layers)-1, r.Layers[0].Groups-1), attribute(dom, "clicked"))

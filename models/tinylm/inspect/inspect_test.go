@@ -18,7 +18,7 @@ import (
 func TestReportMatchesModel(t *testing.T) {
 	for _, c := range []tinylm.Config{small(), dense()} {
 		w := weightsOf(t, c)
-		tokens := tinylm.Encode(prose)
+		tokens := tinylm.Bytes{}.Encode(prose)
 		r := testutil.Must(Inspect(w, tokens, Options{}))(t)
 		require.Equal(t, len(tokens)/c.Context, r.Windows)
 		m := testutil.Closing(tinylm.NewModel(w, 1, c.Context, tinylm.WithParts()))(t)
@@ -53,7 +53,7 @@ func (pieces) AppendToken(text []byte, id int32) []byte { return append(text, ' 
 
 // TestTokensInsideText: the report has the text that a token has inside a text, not at its beginning.
 func TestTokensInsideText(t *testing.T) {
-	r := testutil.Must(Inspect(weightsOf(t, small()), tinylm.Encode(prose), Options{Vocabulary: pieces{}}))(t)
+	r := testutil.Must(Inspect(weightsOf(t, small()), tinylm.Bytes{}.Encode(prose), Options{Vocabulary: pieces{}}))(t)
 	require.Equal(t, []string{" T", " h", " e"}, r.Tokens[:3])
 }
 
@@ -104,7 +104,7 @@ func TestReportProperties(t *testing.T) {
 			}
 			sum := 0
 			for g := range l.Groups {
-				sum += r.Cells(i, g)
+				sum += numSelected(r.Layers[i], g)
 			}
 			require.Equal(t, cells, sum)
 		}
@@ -113,7 +113,7 @@ func TestReportProperties(t *testing.T) {
 
 // TestInspectOnBackend: Inspect uses the given backend, with its own or the host's memory, and does not close it.
 func TestInspectOnBackend(t *testing.T) {
-	tokens := tinylm.Encode(prose)
+	tokens := tinylm.Bytes{}.Encode(prose)
 	want := testutil.Must(Inspect(weightsOf(t, small()), tokens, Options{}))(t)
 	for _, b := range []graph.Backend{graph.NewCPU(2), fakedevice.New()} {
 		for range 2 {

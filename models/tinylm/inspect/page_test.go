@@ -23,7 +23,7 @@ func TestPageOfHostileText(t *testing.T) {
 	for _, c := range []tinylm.Config{small(), dense()} {
 		w := weightsOf(t, c)
 		for _, text := range hostile() {
-			r := testutil.Must(Inspect(w, tinylm.Encode(text), Options{Title: text}))(t)
+			r := testutil.Must(Inspect(w, tinylm.Bytes{}.Encode(text), Options{Title: text}))(t)
 			var page bytes.Buffer
 			require.NoError(t, r.WriteHTML(&page))
 			require.True(t, utf8.Valid(page.Bytes()))

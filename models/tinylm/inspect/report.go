@@ -152,17 +152,6 @@ func (r *Report) HasBlocks() bool { return r.Layers[0].Blocks != nil }
 // Forced reports whether query t selects block b whatever the scores are: b is the first block or one of the two newest.
 func (r *Report) Forced(t int, b int32) bool { return ops.IsForced(t, int(b), r.Config.SelectBlock) }
 
-// Cells returns the number of blocks that the queries of the first window have selected in a group of a layer.
-func (r *Report) Cells(layer, group int) (n int) {
-	l := r.Layers[layer]
-	for i, b := range l.Blocks {
-		if i/l.N%l.Groups == group && b >= 0 {
-			n++
-		}
-	}
-	return n
-}
-
 // MeanLoss returns the loss in nats a token: the mean over all windows and all tokens except the first of each window.
 func (r *Report) MeanLoss() float64 { return floats.Sum(r.Mean) / float64(len(r.Mean)-1) }
 

@@ -35,7 +35,17 @@ const prose = "The block of a query is clamped to the query; blocks before it ar
 	"Other blocks, which no query selects, are not read: a query that selects few blocks is quick, and whole blocks are read at once. "
 
 func report(t testing.TB, c tinylm.Config, text string) *Report {
-	return testutil.Must(Inspect(weightsOf(t, c), tinylm.Encode(text), Options{Title: "a test"}))(t)
+	return testutil.Must(Inspect(weightsOf(t, c), tinylm.Bytes{}.Encode(text), Options{Title: "a test"}))(t)
+}
+
+// numSelected returns the number of blocks that the queries of the first window have selected in a group.
+func numSelected(l Layer, group int) (n int) {
+	for i, b := range l.Blocks {
+		if i/l.N%l.Groups == group && b >= 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // hostile are texts that could break a page.
