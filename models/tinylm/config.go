@@ -96,8 +96,8 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// layer returns the prefix of the names of a layer's parameters.
-func layer(i int) string { return fmt.Sprintf("layers.%d.", i) }
+// layerPrefix returns the prefix of the names of a layerPrefix's parameters.
+func layerPrefix(i int) string { return fmt.Sprintf("layers.%d.", i) }
 
 // LearnableParams returns the parameters of the model in the order of its graph. Weights of linear layers are [out,in].
 // The embedding starts small and the two projections of a block that write to the residual stream are scaled by
@@ -111,7 +111,7 @@ func (c Config) LearnableParams() []nn.Param {
 	}
 	list := []nn.Param{{Name: "embed.weight", Shape: tensor.Shape{c.Vocab, c.Dim}, Init: nn.Normal(embedStd)}}
 	for i := range c.Layers {
-		a := layer(i)
+		a := layerPrefix(i)
 		list = append(list, norm(a+"attn_norm"))
 		if c.Attention == Dense {
 			list = append(list,
@@ -143,7 +143,7 @@ func (c Config) parameters() (n float64) {
 		for _, axis := range p.Shape {
 			size *= float64(axis)
 		}
-		if strings.HasPrefix(p.Name, layer(0)) {
+		if strings.HasPrefix(p.Name, layerPrefix(0)) {
 			size *= float64(c.Layers)
 		}
 		n += size

@@ -9,6 +9,7 @@ import (
 
 // Layer is the nodes of a layer.
 type Layer struct {
+	Prefix string  // of the names of its parameters
 	Stream *G.Node // [B,S,dim], the residual stream before the layer
 
 	nn.NSAParts // of its attention; dense attention has only an Output
@@ -20,7 +21,7 @@ func (c Config) stream(b *nn.Builder, tokens *G.Node, attention func(i int, x, n
 	norm := func(x *G.Node, name string) *G.Node { return b.RMSNorm(x, name, normEps) }
 	x := b.Node(ops.Embedding(b.Param("embed.weight"), tokens)) // [B,S,dim]
 	for i := range c.Layers {
-		a := layer(i)
+		a := layerPrefix(i)
 		x = b.Node(ops.Add(x, attention(i, x, norm(x, a+"attn_norm"))))
 		hidden := b.Node(ops.SiLU(b.Linear(norm(x, a+"mlp_norm"), a+"mlp.w1")))
 		x = b.Node(ops.Add(x, b.Linear(hidden, a+"mlp.w2")))
@@ -32,12 +33,12 @@ func (c Config) stream(b *nn.Builder, tokens *G.Node, attention func(i int, x, n
 // of documents; nil: each row is one document.
 func (c Config) logits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, layers []Layer) {
 	x := c.stream(b, tokens, func(i int, x, normed *G.Node) *G.Node {
-		l := Layer{Stream: x}
+		l := Layer{Prefix: layerPrefix(i), Stream: x}
 		if c.Attention == Dense {
-			l.Output, _, _ = c.dense(b, normed, cuSeqlens, layer(i)+"attn.")
+			l.Output, _, _ = c.dense(b, normed, cuSeqlens, l.Prefix+"attn.")
 		} else {
 			var err error
-			l.NSAParts, err = b.NSA(layer(i)+"attn.", c.NSAConfig).ApplyParts(normed, nn.WithCuSeqlens(cuSeqlens))
+			l.NSAParts, err = b.NSA(l.Prefix+"attn.", c.NSAConfig).ApplyParts(normed, nn.WithCuSeqlens(cuSeqlens))
 			l.Output = b.Node(l.Output, err)
 		}
 		layers = append(layers, l)
@@ -77,7 +78,7 @@ func (c Config) cache(slots, pages, pageLen int) ops.KVCache {
 // decode adds the model to the graph of b for one token of each slot, tokens [B,1]. It returns the logits [B,1,V].
 func (c Config) decode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
-		prefix := layer(i) + "attn."
+		prefix := layerPrefix(i) + "attn."
 		if c.Attention == Dense {
 			q, k, v := c.project(b, x, prefix)
 			op := ops.DecodeOp{Cache: caches[i].KVCache, Base: c.RoPEBase}
@@ -93,7 +94,7 @@ func (c Config) decode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node
 // returns the logits [1,1,V] at position last [1,1].
 func (c Config) prefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cache) *G.Node {
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
-		prefix := layer(i) + "attn."
+		prefix := layerPrefix(i) + "attn."
 		if c.Attention == Dense {
 			y, k, v := c.dense(b, x, nil, prefix)
 			b.Apply(ops.FillCacheOp{Cache: caches[i].KVCache}, k, v, caches[i].Values, caches[i].PageTable)

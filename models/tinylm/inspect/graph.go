@@ -60,7 +60,7 @@ func drawGraph(g *G.ExprGraph, layers []tinylm.Layer) (d Drawing, err error) {
 		if i+1 < len(layers) {
 			end = layers[i+1].Stream
 		}
-		s.prefix = fmt.Sprintf("layers.%d.", i)
+		s.prefix = layers[i].Prefix
 		d.add(s.cut("layer", end))
 	}
 	d.add(s.cut("head", logits[0]))
