@@ -1,5 +1,5 @@
-// Inspect shows how a trained TinyLM works on a text: which blocks each query selects, the gates, how far back each branch looks, the
-// loss of each token, and the graph. It writes pictures and one HTML page, which needs no network.
+// Inspect shows how a trained TinyLM works on a text: which blocks each query selects, the gates, how far back the attention of each branch
+// goes, the loss of each token, and the graph. It writes pictures and one HTML page, which needs no network.
 //
 //	go run ./examples/train -out runs/tiny
 //	go run ./examples/inspect -model runs/tiny
@@ -131,7 +131,7 @@ func run(args []string, out io.Writer) (err error) {
 		return err
 	}
 	if o.layer >= 0 {
-		r.Start = inspect.Start{Layer: o.layer, Query: len(r.Tokens) - 1}
+		r.Start = inspect.QueryRef{Layer: o.layer, Query: len(r.Tokens) - 1}
 	}
 	if err := r.Save(o.out); err != nil {
 		return err

@@ -108,7 +108,7 @@ func (a *attention) keys(list []int, t, group int) []int {
 	case ops.CompressedAttentionOp:
 		to = ops.NumVisible(t, s.BlockLen, s.Stride)
 	case ops.SelectedAttentionOp:
-		for _, b := range a.chosen(t, group) {
+		for _, b := range a.selected(t, group) {
 			if b >= 0 {
 				for i := int(b) * s.SelectBlock; i < min(t+1, (int(b)+1)*s.SelectBlock); i++ {
 					list = append(list, i)
@@ -122,8 +122,8 @@ func (a *attention) keys(list []int, t, group int) []int {
 	return list
 }
 
-// chosen returns the selected blocks of query t in a group.
-func (a *attention) chosen(t, group int) []int32 {
+// selected returns the selected blocks of query t in a group.
+func (a *attention) selected(t, group int) []int32 {
 	i := (t*a.groups + group) * a.n
 	return a.blocks[i : i+a.n]
 }

@@ -32,11 +32,11 @@ func gateChart(l Layer) template.HTML {
 	return template.HTML(s.end())
 }
 
-// lookChart draws how far back the branches of a layer look: the share of the attention probability by distance.
-func lookChart(l Layer) template.HTML {
+// distanceChart draws the share of the attention probability by distance, for each branch of a layer.
+func distanceChart(l Layer) template.HTML {
 	const left, width, height, top, bottom = 34.0, 256.0, 92.0, 6.0, 30.0
 	n, highest := 0, 0.0
-	for _, k := range l.Looks {
+	for _, k := range l.Distances {
 		n = len(k.Shares)
 		for _, p := range k.Shares {
 			highest = max(highest, p)
@@ -60,7 +60,7 @@ func lookChart(l Layer) template.HTML {
 		}
 	}
 	s.text(left+width/2, top+height+26, "middle", "dim", "distance from, tokens")
-	for _, k := range l.Looks {
+	for _, k := range l.Distances {
 		var line strings.Builder
 		for i, p := range k.Shares {
 			command := 'L'
@@ -78,10 +78,10 @@ func lookChart(l Layer) template.HTML {
 func lossChart(r *Report) template.HTML {
 	const left, width, height, top, bottom = 34.0, 900.0, 150.0, 8.0, 32.0
 	highest := 0.5
-	for _, v := range r.Mean {
+	for _, v := range r.MeanByPosition {
 		highest = max(highest, math.Ceil(v))
 	}
-	n := len(r.Mean)
+	n := len(r.MeanByPosition)
 	s := newSVG(left+width+10, top+height+bottom, "chart", "loss by position")
 	x := func(t int) float64 { return left + width*float64(t)/float64(max(1, n-1)) }
 	y := func(v float64) float64 { return top + height*(1-v/highest) }
@@ -94,8 +94,8 @@ func lossChart(r *Report) template.HTML {
 	}
 	s.text(left+width/2, top+height+27, "middle", "dim", "position, tokens")
 	points, mean := newLine(), newLine()
-	for t, v := range runningMean(r.Mean[1:]) {
-		points.to(x(t+1), y(r.Mean[t+1]))
+	for t, v := range runningMean(r.MeanByPosition[1:]) {
+		points.to(x(t+1), y(r.MeanByPosition[t+1]))
 		mean.to(x(t+1), y(v))
 	}
 	s.path(points.String(), "line pale", "")

@@ -70,7 +70,7 @@ func TestSVGIsXML(t *testing.T) {
 		r := report(t, c, prose)
 		pictures := []string{r.Graph.SVG(), r.Graph.svg(), string(lossChart(r))}
 		for _, l := range r.Layers {
-			pictures = append(pictures, string(gateChart(l)), string(lookChart(l)))
+			pictures = append(pictures, string(gateChart(l)), string(distanceChart(l)))
 		}
 		for _, text := range pictures {
 			d, elements := xml.NewDecoder(strings.NewReader(text)), 0

@@ -1,5 +1,5 @@
-// Package inspect shows how a TinyLM works on a text: which blocks each query selects, the gates, how far back the branches look, the
-// loss of each token, and the graph. [Inspect] runs a text and returns a [Report]. [Report.Save] writes one HTML page and pictures.
+// Package inspect shows how a TinyLM works on a text: which blocks each query selects, the gates, how far back the attention of the
+// branches goes, the loss of each token, and the graph. [Inspect] runs a text and returns a [Report]. [Report.Save] writes one HTML page and pictures.
 //
 // Kernels do not keep the probabilities of attention. So this package computes them again on the host, from the queries and keys of the run.
 package inspect
@@ -62,11 +62,11 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, in.model.Close()) }()
-	in.report = &Report{Title: o.Title, Config: w.Config.WithDefaults(), Windows: in.windows, Mean: make([]float64, seq)}
+	in.report = &Report{Title: o.Title, Config: w.Config.WithDefaults(), Windows: in.windows, MeanByPosition: make([]float64, seq)}
 	in.report.Layers = make([]Layer, w.Config.Layers)
-	in.looks = make([][3]distanceSums, w.Config.Layers)
+	in.distances = make([][3]distanceSums, w.Config.Layers)
 	for i := range in.windows {
-		if err := in.window(i, tokens[i*seq:][:seq]); err != nil {
+		if err := in.runWindow(i, tokens[i*seq:][:seq]); err != nil {
 			return nil, fmt.Errorf("window %d: %w", i, err)
 		}
 	}
@@ -81,7 +81,7 @@ type inspection struct {
 	windows    int
 	vocabulary tinylm.Vocabulary
 	branches   [][]attentionNodes // by layer
-	looks      [][3]distanceSums  // by layer and branch
+	distances  [][3]distanceSums  // by layer and branch
 	report     *Report
 }
 
@@ -127,8 +127,8 @@ func logitsOf(g *G.ExprGraph) (G.Nodes, error) {
 	return nil, errors.New("the graph has no cross entropy")
 }
 
-// window runs the tokens of window i.
-func (in *inspection) window(i int, tokens []int32) error {
+// runWindow runs the tokens of window i.
+func (in *inspection) runWindow(i int, tokens []int32) error {
 	copy(in.model.Tokens(), tokens)
 	in.model.NextTokens()
 	if err := in.model.Run(); err != nil {
@@ -144,7 +144,7 @@ func (in *inspection) window(i int, tokens []int32) error {
 		return fmt.Errorf("the loss of token %d is %v: the weights are not those of a trained model", at, loss[at])
 	}
 	for t, v := range loss {
-		r.Mean[t] += v / float64(in.windows)
+		r.MeanByPosition[t] += v / float64(in.windows)
 	}
 	texts := make([]string, len(tokens))
 	for t, id := range tokens {
@@ -153,9 +153,9 @@ func (in *inspection) window(i int, tokens []int32) error {
 	if i == 0 {
 		r.Tokens, r.Loss = texts, loss
 	}
-	targets := r.targets(texts)
+	queries := r.wordQueries(texts)
 	for l := range in.branches {
-		if err := in.layer(i, l, targets); err != nil {
+		if err := in.addLayer(i, l, queries); err != nil {
 			return fmt.Errorf("layer %d: %w", l, err)
 		}
 	}
@@ -163,14 +163,14 @@ func (in *inspection) window(i int, tokens []int32) error {
 		return nil
 	}
 	r.Start.Query = len(tokens) - 1
-	if r.Uses = usesOf(targets, r.Layers); len(r.Uses) > 0 {
-		r.Start = Start{r.Uses[0].Layer, r.Uses[0].Group, r.Uses[0].Query}
+	if r.Examples = wordExamples(queries, r.Layers); len(r.Examples) > 0 {
+		r.Start = r.Examples[0].QueryRef
 	}
 	return nil
 }
 
-// layer adds the statistics of layer l in window i.
-func (in *inspection) layer(i, l int, targets []target) error {
+// addLayer adds the statistics of layer l in window i.
+func (in *inspection) addLayer(i, l int, queries []wordQuery) error {
 	nodes, layer := in.model.Layers()[l], &in.report.Layers[l]
 	if nodes.Gates != nil {
 		gates, err := graph.HostTensor(nodes.Gates)
@@ -185,17 +185,17 @@ func (in *inspection) layer(i, l int, targets []target) error {
 			return err
 		}
 		if branch.blocks == nil {
-			in.looks[l][b].add(a, nil)
+			in.distances[l][b].add(a, nil)
 			continue
 		}
 		shares := make([]float64, len(a.blocks))
-		in.looks[l][b].add(a, shares)
+		in.distances[l][b].add(a, shares)
 		if i == 0 {
 			layer.Blocks, layer.Shares, layer.Groups, layer.N = a.blocks, shares, a.groups, a.n
-			layer.Words = make([]Words, a.groups)
+			layer.RepeatedWords = make([]RepeatedWords, a.groups)
 		}
-		for g, w := range wordsOf(targets, a.blocks, shares, a.groups, a.n) {
-			layer.Words[g].add(w)
+		for g, w := range countRepeatedWords(queries, a.blocks, shares, a.groups, a.n) {
+			layer.RepeatedWords[g].add(w)
 		}
 	}
 	return nil
@@ -205,7 +205,7 @@ func (in *inspection) layer(i, l int, targets []target) error {
 func (in *inspection) finish() {
 	for l, list := range in.branches {
 		for b, branch := range list {
-			in.report.Layers[l].Looks = append(in.report.Layers[l].Looks, in.looks[l][b].result(branch.name))
+			in.report.Layers[l].Distances = append(in.report.Layers[l].Distances, in.distances[l][b].result(branch.name))
 		}
 	}
 }

@@ -64,7 +64,7 @@ func TestReportProperties(t *testing.T) {
 		require.Equal(t, c.Attention != tinylm.Dense, r.HasBlocks(), name)
 		require.Equal(t, prose[:c.Context], strings.Join(r.Tokens, ""))
 		for i, l := range r.Layers {
-			for _, k := range l.Looks {
+			for _, k := range l.Distances {
 				require.InDelta(t, 1, floats.Sum(k.Shares), 1e-9, k.Branch)
 				require.Less(t, k.Mean, float64(c.Context))
 				if k.Branch == "window" {
@@ -80,11 +80,11 @@ func TestReportProperties(t *testing.T) {
 				}
 			}
 			if !r.HasBlocks() {
-				require.Len(t, l.Looks, 1)
+				require.Len(t, l.Distances, 1)
 				continue
 			}
 			require.Len(t, l.Gates, c.Heads)
-			require.Len(t, l.Looks, 3)
+			require.Len(t, l.Distances, 3)
 			cells := 0
 			for at := 0; at < len(l.Blocks); at += l.N {
 				q, forced, shares := at/l.N/l.Groups, 0, 0.0

@@ -27,8 +27,8 @@ var pageScript string
 // noBlock marks padding among the blocks of a page.
 const noBlock = math.MaxUint16
 
-// maxUses is the number of words that a page lists.
-const maxUses = 10
+// maxExamples is the number of words that a page lists.
+const maxExamples = 10
 
 // pageData is the data that the script of a page reads. Bytes are base64 in JSON.
 type pageData struct {
@@ -37,7 +37,7 @@ type pageData struct {
 	Size   int          `json:"size"`   // of a block
 	Window int          `json:"windowSize"`
 	Layers []pageBlocks `json:"layers"` // none in dense attention
-	Start  Start        `json:"start"`
+	Start  QueryRef     `json:"start"`
 }
 
 // pageBlocks is the selected blocks of a layer.
@@ -131,27 +131,29 @@ func (r *Report) windows() string {
 
 // pageLayer is a layer in the page's template.
 type pageLayer struct {
-	Words        []pageWords
-	Gates, Looks template.HTML
-	Means        string
+	RepeatedWords    []pageWords
+	Gates, Distances template.HTML
+	Means            string
 }
 
 // pageWords has the counts of a group, in percent.
-type pageWords struct{ Chosen, AsFar, Looked, Even string }
+type pageWords struct{ Selected, SelectedByDistance, Attention, EvenAttention string }
 
 func percent(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
 
 // page returns the data of a layer for the template.
 func (l Layer) page() pageLayer {
-	p := pageLayer{Gates: gateChart(l), Looks: lookChart(l)}
+	p := pageLayer{Gates: gateChart(l), Distances: distanceChart(l)}
 	var means []string
-	for _, k := range l.Looks {
+	for _, k := range l.Distances {
 		means = append(means, fmt.Sprintf("%.0f", k.Mean))
 	}
 	p.Means = strings.Join(means, ", ")
-	for _, w := range l.Words {
+	for _, w := range l.RepeatedWords {
 		n, blocks := float64(max(1, w.Queries)), float64(max(1, w.Blocks))
-		p.Words = append(p.Words, pageWords{percent(float64(w.Chosen) / blocks), percent(w.AsFar / blocks), percent(w.Looked / n), percent(w.Even / n)})
+		p.RepeatedWords = append(p.RepeatedWords, pageWords{
+			percent(float64(w.Selected) / blocks), percent(w.SelectedByDistance / blocks), percent(w.Attention / n), percent(w.EvenAttention / n),
+		})
 	}
 	return p
 }
@@ -168,16 +170,16 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}
 	page := map[string]any{
 		"Title": tinylm.Printable(r.Title), "Facts": r.facts(), "HasBlocks": r.HasBlocks(), "Windows": r.windows(), "Nodes": r.Graph.Nodes,
-		"Uses": r.Uses[:min(len(r.Uses), maxUses)], "Loss": lossChart(r), "Graph": template.HTML(r.Graph.svg()), "Data": data,
-		"Style": template.CSS(pageStyle + graphRules), "Script": template.JS(pageScript), "Words": 0,
+		"Examples": r.Examples[:min(len(r.Examples), maxExamples)], "Loss": lossChart(r), "Graph": template.HTML(r.Graph.svg()), "Data": data,
+		"Style": template.CSS(pageStyle + graphRules), "Script": template.JS(pageScript), "WordQueries": 0,
 	}
 	var layers []pageLayer
 	for _, l := range r.Layers {
 		layers = append(layers, l.page())
 	}
 	page["Layers"] = layers
-	for _, words := range r.Layers[0].Words {
-		page["Words"] = words.Queries
+	for _, words := range r.Layers[0].RepeatedWords {
+		page["WordQueries"] = words.Queries
 	}
 	t, err := template.New("page").Funcs(template.FuncMap{"percent": percent}).Parse(pageHTML)
 	if err != nil {

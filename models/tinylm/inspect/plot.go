@@ -21,8 +21,8 @@ import (
 // PageFile is the name of the page in the folder of Report.Save.
 const PageFile = "index.html"
 
-// Save writes the report into a folder: the page, the graph as graph.svg, and as PNG the selected blocks, the gates, how far back the
-// branches look, and the loss. It makes the folder if needed and replaces files of these names.
+// Save writes the report into a folder: the page, the graph as graph.svg, and as PNG the selected blocks, the gates, the
+// distances of attention, and the loss. It makes the folder if needed and replaces files of these names.
 func (r *Report) Save(folder string) error {
 	content, err := r.pictures()
 	if err != nil {
@@ -65,7 +65,7 @@ func (r *Report) pictures() (content map[string][]byte, err error) {
 			content[name], err = plots.PNG(width, height, rows...)
 		}
 	}
-	var blocks, gates, looks [][]*plot.Plot
+	var blocks, gates, distances [][]*plot.Plot
 	for i, l := range r.Layers {
 		if r.HasBlocks() {
 			var row []*plot.Plot
@@ -75,13 +75,13 @@ func (r *Report) pictures() (content map[string][]byte, err error) {
 			blocks = append(blocks, row)
 			gates = append(gates, []*plot.Plot{plotGates(i, l)})
 		}
-		looks = append(looks, []*plot.Plot{plotLooks(i, l)})
+		distances = append(distances, []*plot.Plot{plotDistances(i, l)})
 	}
 	if r.HasBlocks() {
 		add("blocks.png", 320, 320, blocks...)
 		add("gates.png", 420, 200, gates...)
 	}
-	add("distance.png", 420, 220, looks...)
+	add("distance.png", 420, 220, distances...)
 	add("loss.png", 640, 320, []*plot.Plot{r.plotLoss()})
 	return content, err
 }
@@ -158,10 +158,10 @@ func (s swatch) Thumbnail(c *draw.Canvas) {
 	c.FillPolygon(s.Color, []vg.Point{{X: c.Min.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Max.Y}, {X: c.Min.X, Y: c.Max.Y}})
 }
 
-func plotLooks(i int, l Layer) *plot.Plot {
+func plotDistances(i int, l Layer) *plot.Plot {
 	p := plots.New(fmt.Sprintf("layer %d", i), "distance from, tokens", "part of the attention probability")
 	var ticks plot.ConstantTicks
-	for _, k := range l.Looks {
+	for _, k := range l.Distances {
 		points := make(plotter.XYs, len(k.Shares))
 		for j, v := range k.Shares {
 			points[j] = plotter.XY{X: float64(j), Y: v}
@@ -180,9 +180,9 @@ func plotLooks(i int, l Layer) *plot.Plot {
 
 func (r *Report) plotLoss() *plot.Plot {
 	p := plots.New(r.windows(), "position, tokens", "loss, nats a token")
-	points, mean := make(plotter.XYs, len(r.Mean)-1), make(plotter.XYs, len(r.Mean)-1)
-	for t, v := range runningMean(r.Mean[1:]) {
-		points[t], mean[t] = plotter.XY{X: float64(t + 1), Y: r.Mean[t+1]}, plotter.XY{X: float64(t + 1), Y: v}
+	points, mean := make(plotter.XYs, len(r.MeanByPosition)-1), make(plotter.XYs, len(r.MeanByPosition)-1)
+	for t, v := range runningMean(r.MeanByPosition[1:]) {
+		points[t], mean[t] = plotter.XY{X: float64(t + 1), Y: r.MeanByPosition[t+1]}, plotter.XY{X: float64(t + 1), Y: v}
 	}
 	p.Add(plots.Line(points, color.RGBA{170, 196, 224, 255}, 0.8), plots.Line(mean, branchColor("selected"), 1.8))
 	p.Y.Min = 0

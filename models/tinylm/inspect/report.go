@@ -14,20 +14,20 @@ import (
 
 // Report describes how a model worked on a text. Statistics are over all windows; texts and blocks are those of the first window.
 type Report struct {
-	Title   string
-	Config  tinylm.Config
-	Windows int       // of the text
-	Tokens  []string  // text of each token of the first window, S of them; a token may be a part of a character
-	Loss    []float64 // [S], nats: loss of each token of the first window given the tokens before it; 0 for the first token
-	Mean    []float64 // [S], nats: mean of Loss over all windows
-	Layers  []Layer
-	Uses    []Use   // of the first window, one a word, the largest share first
-	Graph   Drawing // of the model
-	Start   Start   // the query that the page shows first
+	Title          string
+	Config         tinylm.Config
+	Windows        int       // of the text
+	Tokens         []string  // text of each token of the first window, S of them; a token may be a part of a character
+	Loss           []float64 // [S], nats: loss of each token of the first window given the tokens before it; 0 for the first token
+	MeanByPosition []float64 // [S], nats: mean of Loss over all windows
+	Layers         []Layer
+	Examples       []WordExample // of the first window, one a word, the largest share first
+	Graph          Drawing       // of the model
+	Start          QueryRef      // the query that the page shows first
 }
 
-// Start is a query in a group of a layer.
-type Start struct {
+// QueryRef names a query in a group of a layer.
+type QueryRef struct {
 	Layer int `json:"layer"`
 	Group int `json:"group"`
 	Query int `json:"query"`
@@ -35,8 +35,8 @@ type Start struct {
 
 // Layer describes how a layer of attention worked.
 type Layer struct {
-	Gates []Gate // by head; none in dense attention
-	Looks []Look // by branch: compressed, selected and window, or causal
+	Gates     []Gate           // by head; none in dense attention
+	Distances []BranchDistance // by branch: compressed, selected and window, or causal
 
 	// Selected blocks of the first window; nil in dense attention. The entries of query t in a group begin at (t*Groups + group)*N.
 	Blocks []int32   // [S,Groups,N], ascending, padded with -1
@@ -44,7 +44,7 @@ type Layer struct {
 	Groups int
 	N      int
 
-	Words []Words // by group; none in dense attention
+	RepeatedWords []RepeatedWords // by group; none in dense attention
 }
 
 // Gate has statistics of the gates of a head.
@@ -53,8 +53,8 @@ type Gate struct {
 	Entropy float64    // mean entropy of the branches' shares in the sum of the gates, in nats; at most ln 3
 }
 
-// Look says how far back the queries of a branch look.
-type Look struct {
+// BranchDistance says how far back the attention of a branch goes.
+type BranchDistance struct {
 	Branch string
 	Shares []float64 // of the attention probability, by distance: Shares[0] at 0, Shares[i] at 2^(i-1) to 2^i - 1 tokens
 	Mean   float64   // mean distance in tokens; for a compressed key, to the middle of its block
@@ -78,7 +78,7 @@ func (l *Layer) addGates(gates []float64, heads, n int) {
 	}
 }
 
-// distanceSums has the sums for a Look.
+// distanceSums has the sums for a BranchDistance.
 type distanceSums struct {
 	sums  []float64 // by distance
 	total float64   // of all probabilities
@@ -124,7 +124,7 @@ func (l *distanceSums) add(a *attention, shares []float64) {
 // share sums the probabilities of a query's keys by block.
 func (a *attention) share(sums []float64, t, head int, keys []int, p []float64) {
 	size := a.spec.(ops.SelectedAttentionOp).SelectBlock
-	for slot, b := range a.chosen(t, head/(a.heads/a.groups)) {
+	for slot, b := range a.selected(t, head/(a.heads/a.groups)) {
 		for j, i := range keys {
 			if int(b) == i/size {
 				sums[slot] += p[j]
@@ -133,9 +133,9 @@ func (a *attention) share(sums []float64, t, head int, keys []int, p []float64) 
 	}
 }
 
-// result returns the Look of the sums. In a text shorter than a compressed block no query sees a compressed key: then all numbers are 0.
-func (l *distanceSums) result(branch string) Look {
-	r := Look{Branch: branch, Shares: l.sums}
+// result returns the BranchDistance of the sums. In a text shorter than a compressed block no query sees a compressed key: then all numbers are 0.
+func (l *distanceSums) result(branch string) BranchDistance {
+	r := BranchDistance{Branch: branch, Shares: l.sums}
 	if l.total > 0 {
 		floats.Scale(1/l.total, r.Shares)
 		r.Mean = l.far / l.total
@@ -143,7 +143,7 @@ func (l *distanceSums) result(branch string) Look {
 	return r
 }
 
-// bucket returns the index of a distance in Look.Shares.
+// bucket returns the index of a distance in BranchDistance.Shares.
 func bucket(distance float64) int { return bits.Len(uint(distance)) }
 
 // HasBlocks reports whether the model selects blocks. Dense attention does not.
@@ -153,19 +153,21 @@ func (r *Report) HasBlocks() bool { return r.Layers[0].Blocks != nil }
 func (r *Report) Forced(t int, b int32) bool { return ops.IsForced(t, int(b), r.Config.SelectBlock) }
 
 // MeanLoss returns the loss in nats a token: the mean over all windows and all tokens except the first of each window.
-func (r *Report) MeanLoss() float64 { return floats.Sum(r.Mean) / float64(len(r.Mean)-1) }
+func (r *Report) MeanLoss() float64 {
+	return floats.Sum(r.MeanByPosition) / float64(len(r.MeanByPosition)-1)
+}
 
 // Summary returns, for a terminal, the loss and how far the selection of blocks follows the text.
 func (r *Report) Summary() string {
 	text := fmt.Sprintf("loss %.4f nats a token over %s", r.MeanLoss(), r.windows())
-	w := r.Follows()
+	w := r.AllRepeatedWords()
 	if w.Queries == 0 {
 		return text
 	}
 	part := func(x float64, of int) float64 { return 100 * x / float64(of) }
-	return text + fmt.Sprintf("\nqueries inside a word that stood before choose %.1f %% of the blocks with it, by distance alone %.1f %%;\n"+
-		"these have %.1f %% of the attention to chosen blocks, %.1f %% were it even", part(float64(w.Chosen), w.Blocks), part(w.AsFar, w.Blocks),
-		part(w.Looked, w.Queries), part(w.Even, w.Queries))
+	return text + fmt.Sprintf("\nqueries inside a repeated word select %.1f %% of the blocks with it, by distance alone %.1f %%;\n"+
+		"these get %.1f %% of the attention to selected blocks, %.1f %% if it were even", part(float64(w.Selected), w.Blocks),
+		part(w.SelectedByDistance, w.Blocks), part(w.Attention, w.Queries), part(w.EvenAttention, w.Queries))
 }
 
 // losses returns -ln p of each token given those before it, from the logits [S,V] of a window; 0 for the first.

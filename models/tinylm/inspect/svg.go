@@ -52,8 +52,8 @@ func escaped(text string) string { return html.EscapeString(tinylm.Printable(tex
 
 // graphStyle is the style of a standalone picture of a graph.
 const graphStyle = `<style>
-.graph{--ink:#1c2330;--dim:#667085;--line:#98a2b3;--box:#fff;--edge:#d0d5dd;--choice:#b54708;--look:#175cd3;background:#fff;font:11px system-ui,sans-serif}
-@media(prefers-color-scheme:dark){.graph{--ink:#e6e9ef;--dim:#98a2b3;--line:#667085;--box:#1d2330;--edge:#3a4356;--choice:#fdb022;--look:#84adff;background:#12161f}}
+.graph{--ink:#1c2330;--dim:#667085;--line:#98a2b3;--box:#fff;--edge:#d0d5dd;--select:#b54708;--attention:#175cd3;background:#fff;font:11px system-ui,sans-serif}
+@media(prefers-color-scheme:dark){.graph{--ink:#e6e9ef;--dim:#98a2b3;--line:#667085;--box:#1d2330;--edge:#3a4356;--select:#fdb022;--attention:#84adff;background:#12161f}}
 ` + graphRules + `</style>`
 
 // graphRules are the rules for pictures of a graph, standalone or on a page.
@@ -62,8 +62,8 @@ const graphRules = `.graph rect{fill:var(--box);stroke:var(--edge);rx:5}
 .graph .small{fill:var(--dim);font-size:9.5px}
 .graph .head{fill:var(--ink);font-size:13px;font-weight:600}
 .graph path{fill:none;stroke:var(--line)}
-.graph .look{stroke:var(--look);stroke-width:1.8}
-.graph .choice{stroke:var(--choice);stroke-width:1.8}
+.graph .attention{stroke:var(--attention);stroke-width:1.8}
+.graph .select{stroke:var(--select);stroke-width:1.8}
 `
 
 // SVG returns the drawing as a standalone picture.
@@ -137,9 +137,9 @@ func (s *svg) section(c Section, l *layout, x, y float64) {
 		class := ""
 		switch {
 		case strings.HasPrefix(b.Op, "select blocks"):
-			class = "choice"
+			class = "select"
 		case strings.HasSuffix(b.Op, "attention"), b.Op == "sliding window":
-			class = "look"
+			class = "attention"
 		}
 		s.rect(x+p.x-boxWidth/2, y+p.y(), boxWidth, boxHeight, class, strings.TrimSpace(b.Op+" "+b.Weight+" "+b.Shape))
 		label := b.Op

@@ -67,7 +67,7 @@ function showText() {
     if (state.mode === 'loss') {
       color = `rgb(var(--loss)/${clamp(loss[t] / 8, 0, 1) * 0.75})`;
     } else if (t <= state.query && (b = blocks.get(Math.floor(t / size)))) {
-      color = b.forced ? `rgb(var(--forced)/${0.14 + 0.4 * b.share})` : `rgb(var(--chosen)/${0.22 + 0.65 * Math.sqrt(b.share)})`;
+      color = b.forced ? `rgb(var(--forced)/${0.14 + 0.4 * b.share})` : `rgb(var(--free)/${0.22 + 0.65 * Math.sqrt(b.share)})`;
     }
     span.style.background = color;
     const blocksShown = state.mode === 'blocks' && layers.length > 0;
@@ -102,7 +102,7 @@ function showCards() {
     bar.firstChild.style.width = `${100 * b.share}%`;
     const word = !b.forced && found.includes(b.block) ? ', the word stood here' : '';
     const card = element('div', 'card' + (b.forced ? '' : ' free') + (word ? ' here' : ''),
-      [`block ${b.block}, ${b.forced ? 'forced' : 'chosen'}: ${percent(b.share)}${word}`, bar, element('pre', '', text(from, to))]);
+      [`block ${b.block}, ${b.forced ? 'forced' : 'selected'}: ${percent(b.share)}${word}`, bar, element('pre', '', text(from, to))]);
     card.onclick = () => reveal(from);
     return card;
   }));
@@ -113,7 +113,7 @@ const view = {x: 0, y: 0, scale: 1}, canvas = $('map');
 const span = () => S / view.scale;
 function colors() {
   const style = getComputedStyle(root), get = name => style.getPropertyValue(name).trim();
-  return {chosen: get('--chosen'), forced: get('--forced'), ink: get('--ink'), window: get('--window'), edge: get('--edge')};
+  return {free: get('--free'), forced: get('--forced'), ink: get('--ink'), window: get('--window'), edge: get('--edge')};
 }
 function drawMap() {
   const ratio = devicePixelRatio || 1, side = Math.max(1, Math.round(canvas.clientWidth * ratio));
@@ -127,7 +127,7 @@ function drawMap() {
     for (const b of selected(state.layer, state.group, t)) {
       const from = b.block * size, to = Math.min(t + 1, from + size);
       if (to <= view.x || from >= view.x + span()) continue;
-      g.fillStyle = b.forced ? `rgb(${c.forced}/${0.16 + 0.5 * b.share})` : `rgb(${c.chosen}/${0.25 + 0.75 * Math.sqrt(b.share)})`;
+      g.fillStyle = b.forced ? `rgb(${c.forced}/${0.16 + 0.5 * b.share})` : `rgb(${c.free}/${0.25 + 0.75 * Math.sqrt(b.share)})`;
       g.fillRect(X(from), Y(t), (to - from) * unit, unit);
       cells++;
     }
@@ -173,7 +173,7 @@ if (canvas) {
     }
     const [key, query] = under(px, py), b = selected(state.layer, state.group, query).find(b => b.block === Math.floor(key / size));
     canvas.title = `query ${query}: …${text(query - 16, query + 1)}\n` + (b && key <= query
-      ? `block ${b.block}, ${b.forced ? 'forced' : 'chosen'}, ${percent(b.share)}: ${text(b.block * size, (b.block + 1) * size)}` : 'not selected here');
+      ? `block ${b.block}, ${b.forced ? 'forced' : 'selected'}, ${percent(b.share)}: ${text(b.block * size, (b.block + 1) * size)}` : 'not selected here');
   });
   canvas.addEventListener('pointerup', e => {
     if (drag && !drag.moved) choose({query: under(...at(e))[1]});

@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWordsOfRandomChoices: random selection selects blocks with a word as often as other blocks, and even attention gives them an even share.
-func TestWordsOfRandomChoices(t *testing.T) {
+// TestRepeatedWordsOfRandomSelection: random selection selects blocks with a word as often as other blocks, and even attention gives them an even share.
+func TestRepeatedWordsOfRandomSelection(t *testing.T) {
 	const size, n, groups = 4, 5, 2
 	r := rand.New(rand.NewPCG(1, 3))
 	names := strings.Fields("alpha beta_ gamma delta_ epsilon")
-	var sum Words
+	var sum RepeatedWords
 	for range 400 {
 		var text strings.Builder
 		for text.Len() < 160 {
@@ -40,48 +40,48 @@ func TestWordsOfRandomChoices(t *testing.T) {
 				}
 			}
 		}
-		for _, w := range wordsOf(targetsOf(texts, n, size), blocks, shares, groups, n) {
+		for _, w := range countRepeatedWords(wordQueries(texts, n, size), blocks, shares, groups, n) {
 			sum.add(w)
 		}
 	}
 	require.Greater(t, sum.Queries, 10000)
-	require.InEpsilon(t, sum.AsFar, sum.Chosen, 0.01)
-	require.InEpsilon(t, sum.Even, sum.Looked, 0.01)
+	require.InEpsilon(t, sum.SelectedByDistance, sum.Selected, 0.01)
+	require.InEpsilon(t, sum.EvenAttention, sum.Attention, 0.01)
 }
 
-// TestTargets compares the queries that count with a list made by hand. Blocks have 4 tokens. A query selects 4 blocks, one of them freely.
-func TestTargets(t *testing.T) {
+// TestWordQueries compares the queries that count with a list made by hand. Blocks have 4 tokens. A query selects 4 blocks, one of them freely.
+func TestWordQueries(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		texts []string
-		want  []target
+		want  []wordQuery
 	}{
 		{"a repeated word", strings.Split("....name____........name", ""), nil},
-		{"bytes", strings.Split("....size ...........size", ""), []target{
+		{"bytes", strings.Split("....size ...........size", ""), []wordQuery{
 			{21, 3, map[int32]bool{1: true}, "size"}, {22, 3, map[int32]bool{1: true}, "size"}, {23, 3, map[int32]bool{1: true}, "size"},
 		}},
 		{"too short", strings.Split("....abc ............abc", ""), nil},
 		{"in a forced block alone", strings.Split("size................size", ""), nil},
-		{"over two blocks", strings.Split("......size .........size", ""), []target{
+		{"over two blocks", strings.Split("......size .........size", ""), []wordQuery{
 			{21, 3, map[int32]bool{1: true, 2: true}, "size"}, {22, 3, map[int32]bool{1: true, 2: true}, "size"}, {23, 3, map[int32]bool{1: true, 2: true}, "size"},
 		}},
 		{"longer tokens", []string{"..", "..", "..", "..", "si", "ze ", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", "si", "ze"},
-			[]target{{21, 3, map[int32]bool{1: true}, "size"}}},
+			[]wordQuery{{21, 3, map[int32]bool{1: true}, "size"}}},
 	} {
-		require.Equal(t, c.want, targetsOf(c.texts, 4, 4), c.name)
+		require.Equal(t, c.want, wordQueries(c.texts, 4, 4), c.name)
 	}
 }
 
-// TestUses: each word has the use with the largest share.
-func TestUses(t *testing.T) {
-	targets := []target{{5, 3, map[int32]bool{1: true, 2: true}, "size"}, {6, 3, map[int32]bool{2: true}, "size"}, {7, 3, map[int32]bool{3: true}, "rate"}}
+// TestWordExamples: each word has the example with the largest share.
+func TestWordExamples(t *testing.T) {
+	queries := []wordQuery{{5, 3, map[int32]bool{1: true, 2: true}, "size"}, {6, 3, map[int32]bool{2: true}, "size"}, {7, 3, map[int32]bool{3: true}, "rate"}}
 	l := Layer{Groups: 1, N: 2, Blocks: make([]int32, 16), Shares: make([]float64, 16)}
 	copy(l.Blocks[10:], []int32{1, 2, 2, -1, 1, 2})
 	copy(l.Shares[10:], []float64{0.2, 0.3, 0.5, 0, 0.9, 0.1})
 	other := l
 	other.Shares = make([]float64, 16)
 	other.Shares[10] = 0.6
-	require.Equal(t, []Use{{1, 0, 5, 1, 0.6, "size"}}, usesOf(targets, []Layer{l, other}))
-	require.Equal(t, []Use{{0, 0, 6, 2, 0.5, "size"}}, usesOf(targets, []Layer{l}))
-	require.Empty(t, usesOf(nil, []Layer{l}))
+	require.Equal(t, []WordExample{{QueryRef{1, 0, 5}, 1, 0.6, "size"}}, wordExamples(queries, []Layer{l, other}))
+	require.Equal(t, []WordExample{{QueryRef{0, 0, 6}, 2, 0.5, "size"}}, wordExamples(queries, []Layer{l}))
+	require.Empty(t, wordExamples(nil, []Layer{l}))
 }
