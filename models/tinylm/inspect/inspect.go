@@ -201,7 +201,7 @@ func (in *inspection) addLayer(i, l int, queries []wordQuery) error {
 	return nil
 }
 
-// finish turns the sums over all windows into means.
+// finish adds the distances, whose sums are over all windows, to the report.
 func (in *inspection) finish() {
 	for l, list := range in.branches {
 		for b, branch := range list {

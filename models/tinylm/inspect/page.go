@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 //go:embed page/page.html
@@ -115,7 +116,7 @@ func (r *Report) facts() []fact {
 	if r.HasBlocks() {
 		list = append(list,
 			fact{"compressed blocks", fmt.Sprintf("%d tokens, every %d", c.BlockLen, c.Stride)},
-			fact{"selected blocks", fmt.Sprintf("%d of %d tokens, 3 of them forced", c.TopN, c.SelectBlock)},
+			fact{"selected blocks", fmt.Sprintf("%d of %d tokens, %d of them forced", c.TopN, c.SelectBlock, ops.ForcedBlocks)},
 			fact{"window", fmt.Sprintf("%d tokens", c.Window)})
 	}
 	return list
