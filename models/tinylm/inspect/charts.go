@@ -51,25 +51,17 @@ func distanceChart(l Layer) template.HTML {
 		s.text(left-5, y(p)+3, "end", "dim", fmt.Sprintf("%.0f %%", 100*p))
 	}
 	for i := range n {
-		from := 0
-		if i > 0 {
-			from = 1 << (i - 1)
-		}
 		if i%2 == 0 || n < 8 {
-			s.text(x(i), top+height+13, "middle", "dim", fmt.Sprint(from))
+			s.text(x(i), top+height+13, "middle", "dim", fmt.Sprint(bucketStart(i)))
 		}
 	}
 	s.text(left+width/2, top+height+26, "middle", "dim", "distance from, tokens")
 	for _, k := range l.Distances {
-		var line strings.Builder
+		points := newLine()
 		for i, p := range k.Shares {
-			command := 'L'
-			if i == 0 {
-				command = 'M'
-			}
-			fmt.Fprintf(&line, "%c%.1f %.1f", command, x(i), y(p))
+			points.to(x(i), y(p))
 		}
-		s.path(line.String(), "line s"+k.Branch, fmt.Sprintf("%s: %.1f tokens on average", k.Branch, k.Mean))
+		s.path(points.String(), "line s"+k.Branch, fmt.Sprintf("%s: %.1f tokens on average", k.Branch, k.Mean))
 	}
 	return template.HTML(s.end())
 }

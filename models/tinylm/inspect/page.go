@@ -179,8 +179,8 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		layers = append(layers, l.page())
 	}
 	page["Layers"] = layers
-	for _, words := range r.Layers[0].RepeatedWords {
-		page["WordQueries"] = words.Queries
+	if words := r.Layers[0].RepeatedWords; len(words) > 0 { // all groups count the same queries
+		page["WordQueries"] = words[0].Queries
 	}
 	t, err := template.New("page").Funcs(template.FuncMap{"percent": percent}).Parse(pageHTML)
 	if err != nil {

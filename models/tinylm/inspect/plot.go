@@ -170,7 +170,7 @@ func plotDistances(i int, l Layer) *plot.Plot {
 		p.Add(line)
 		p.Legend.Add(fmt.Sprintf("%s, mean %.0f", k.Branch, k.Mean), line)
 		for j := len(ticks); j < len(points); j++ {
-			ticks = append(ticks, plot.Tick{Value: float64(j), Label: fmt.Sprint(1 << j >> 1)})
+			ticks = append(ticks, plot.Tick{Value: float64(j), Label: fmt.Sprint(bucketStart(j))})
 		}
 	}
 	p.X.Tick.Marker, p.Y.Min, p.Y.Max = ticks, 0, 1.4*p.Y.Max // room for the legend

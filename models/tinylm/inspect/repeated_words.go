@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -162,7 +161,7 @@ func wordExamples(queries []wordQuery, layers []Layer) (list []WordExample) {
 
 // wordQueries returns the queries of a text that RepeatedWords counts, none for a model without blocks.
 func (r *Report) wordQueries(texts []string) []wordQuery {
-	if r.Config.Attention == tinylm.Dense {
+	if !r.HasBlocks() {
 		return nil
 	}
 	return wordQueries(texts, r.Config.TopN, r.Config.SelectBlock)

@@ -3,7 +3,6 @@ package inspect
 import (
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
 
 	"gonum.org/v1/gonum/floats"
@@ -53,13 +52,6 @@ type Gate struct {
 	Entropy float64    // mean entropy of the branches' shares in the sum of the gates, in nats; at most ln 3
 }
 
-// BranchDistance says how far back the attention of a branch goes.
-type BranchDistance struct {
-	Branch string
-	Shares []float64 // of the attention probability, by distance: Shares[0] at 0, Shares[i] at 2^(i-1) to 2^i - 1 tokens
-	Mean   float64   // mean distance in tokens; for a compressed key, to the middle of its block
-}
-
 // addGates adds the gates [S,Hq,3] of one of n windows.
 func (l *Layer) addGates(gates []float64, heads, n int) {
 	if l.Gates == nil {
@@ -78,76 +70,8 @@ func (l *Layer) addGates(gates []float64, heads, n int) {
 	}
 }
 
-// distanceSums has the sums for a BranchDistance.
-type distanceSums struct {
-	sums  []float64 // by distance
-	total float64   // of all probabilities
-	far   float64   // of probability times distance
-}
-
-// add adds the probabilities of all queries of a branch. If shares is not nil, add writes to it the probability of each block.
-func (l *distanceSums) add(a *attention, shares []float64) {
-	heads := make([]distanceSums, a.heads)
-	parts := make([][]float64, a.heads)
-	a.eachHead(func(head int) {
-		h := distanceSums{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
-		if shares != nil {
-			parts[head] = make([]float64, a.tokens*a.n)
-		}
-		a.eachQuery(head, func(t int, keys []int, p []float64) {
-			for j, i := range keys {
-				d := a.distance(t, i)
-				h.sums[bucket(d)] += p[j]
-				h.total += p[j]
-				h.far += p[j] * d
-			}
-			if shares != nil {
-				a.share(parts[head][t*a.n:][:a.n], t, head, keys, p)
-			}
-		})
-		heads[head] = h
-	})
-	perGroup := a.heads / a.groups
-	for head, h := range heads {
-		if l.sums == nil {
-			l.sums = make([]float64, len(h.sums))
-		}
-		floats.Add(l.sums, h.sums)
-		l.total, l.far = l.total+h.total, l.far+h.far
-		for i, p := range parts[head] {
-			t, slot := i/a.n, i%a.n
-			shares[(t*a.groups+head/perGroup)*a.n+slot] += p / float64(perGroup)
-		}
-	}
-}
-
-// share sums the probabilities of a query's keys by block.
-func (a *attention) share(sums []float64, t, head int, keys []int, p []float64) {
-	size := a.spec.(ops.SelectedAttentionOp).SelectBlock
-	for slot, b := range a.selected(t, head/(a.heads/a.groups)) {
-		for j, i := range keys {
-			if int(b) == i/size {
-				sums[slot] += p[j]
-			}
-		}
-	}
-}
-
-// result returns the BranchDistance of the sums. In a text shorter than a compressed block no query sees a compressed key: then all numbers are 0.
-func (l *distanceSums) result(branch string) BranchDistance {
-	r := BranchDistance{Branch: branch, Shares: l.sums}
-	if l.total > 0 {
-		floats.Scale(1/l.total, r.Shares)
-		r.Mean = l.far / l.total
-	}
-	return r
-}
-
-// bucket returns the index of a distance in BranchDistance.Shares.
-func bucket(distance float64) int { return bits.Len(uint(distance)) }
-
 // HasBlocks reports whether the model selects blocks. Dense attention does not.
-func (r *Report) HasBlocks() bool { return r.Layers[0].Blocks != nil }
+func (r *Report) HasBlocks() bool { return r.Config.Attention != tinylm.Dense }
 
 // Forced reports whether query t selects block b whatever the scores are: b is the first block or one of the two newest.
 func (r *Report) Forced(t int, b int32) bool { return ops.IsForced(t, int(b), r.Config.SelectBlock) }

@@ -87,7 +87,7 @@ func (l *layout) addToRow(p *place) {
 	l.rows[p.row] = append(l.rows[p.row], p)
 }
 
-// addEdge adds an edge.
+// addEdge joins two boxes, with a place in each row between them.
 func (l *layout) addEdge(from, to *place) {
 	for row := from.row + 1; row < to.row; row++ {
 		p := &place{box: -1, row: row, up: []*place{from}}
