@@ -64,7 +64,7 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 	defer func() { err = errors.Join(err, in.model.Close()) }()
 	in.report = &Report{Title: o.Title, Config: w.Config.WithDefaults(), Windows: in.windows, MeanByPosition: make([]float64, seq)}
 	in.report.Layers = make([]Layer, w.Config.Layers)
-	in.distances = make([][3]distanceSums, w.Config.Layers)
+	in.distances = make([][ops.NumBranches]distanceSums, w.Config.Layers)
 	for i := range in.windows {
 		if err := in.runWindow(i, tokens[i*seq:][:seq]); err != nil {
 			return nil, fmt.Errorf("window %d: %w", i, err)
@@ -80,8 +80,8 @@ type inspection struct {
 	model      *tinylm.Model
 	windows    int
 	vocabulary tinylm.Vocabulary
-	branches   [][]attentionNodes // by layer
-	distances  [][3]distanceSums  // by layer and branch
+	branches   [][]attentionNodes              // by layer
+	distances  [][ops.NumBranches]distanceSums // by layer and branch
 	report     *Report
 }
 

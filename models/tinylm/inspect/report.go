@@ -34,8 +34,8 @@ type QueryRef struct {
 
 // Layer describes how a layer of attention worked.
 type Layer struct {
-	Gates     []Gate           // by head; none in dense attention
-	Distances []BranchDistance // by branch: compressed, selected and window, or causal
+	Gates     []tinylm.GateStatistics // by head; none in dense attention
+	Distances []BranchDistance        // by branch: compressed, selected and window, or causal
 
 	// Selected blocks of the first window; nil in dense attention. The entries of query t in a group begin at (t*Groups + group)*N.
 	Blocks []int32   // [S,Groups,N], ascending, padded with -1
@@ -46,27 +46,14 @@ type Layer struct {
 	RepeatedWords []RepeatedWords // by group; none in dense attention
 }
 
-// Gate has statistics of the gates of a head.
-type Gate struct {
-	Mean    [3]float64 // of compressed, selected and window branch
-	Entropy float64    // mean entropy of the branches' shares in the sum of the gates, in nats; at most ln 3
-}
-
 // addGates adds the gates [S,Hq,3] of one of n windows.
 func (l *Layer) addGates(gates []float64, heads, n int) {
 	if l.Gates == nil {
-		l.Gates = make([]Gate, heads)
+		l.Gates = make([]tinylm.GateStatistics, heads)
 	}
-	part := float64(heads) / float64(len(gates)/3*n) // weight of a query in the means
-	for i := 0; i < len(gates); i += 3 {
-		g := &l.Gates[i/3%heads]
-		sum := floats.Sum(gates[i : i+3])
-		for k, v := range gates[i : i+3] {
-			g.Mean[k] += v * part
-			if p := v / sum; p > 0 {
-				g.Entropy -= p * math.Log(p) * part
-			}
-		}
+	weight := float64(heads) / float64(len(gates)/ops.NumBranches*n) // of a query in the means
+	for i := 0; i < len(gates); i += ops.NumBranches {
+		l.Gates[i/ops.NumBranches%heads].Add([ops.NumBranches]float64(gates[i:]), weight)
 	}
 }
 

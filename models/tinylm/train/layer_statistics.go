@@ -2,9 +2,10 @@ package train
 
 import (
 	"fmt"
-	"math"
+	"slices"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -31,11 +32,11 @@ func (r *runner) recordLayers() error {
 			return err
 		}
 		prefix := fmt.Sprintf("layer %d/", i)
-		mean, entropy := gateStatistics(everyNth(gates.Float32s(), r.Heads*ops.NumBranches, every))
+		statistics := gateStatistics(everyNth(gates.Float32s(), r.Heads*ops.NumBranches, every))
 		for k, name := range ops.BranchNames() {
-			values[prefix+"gate "+name] = mean[k]
+			values[prefix+"gate "+name] = statistics.Mean[k]
 		}
-		values[prefix+"gate entropy"] = entropy
+		values[prefix+"gate entropy"] = statistics.Entropy
 		groups, n := blocks.Shape()[2], blocks.Shape()[3]
 		forced, local, far := blockShares(everyNth(blocks.Int32s(), groups*n, every), places, groups, n, r.SelectBlock, r.Window)
 		values[prefix+"blocks forced"], values[prefix+"blocks local"], values[prefix+"blocks far"] = forced, local, far
@@ -52,22 +53,17 @@ func everyNth[T any](list []T, n, every int) (some []T) {
 	return some
 }
 
-// gateStatistics returns the means of the gates [..,3] of the branches, and the mean entropy, in nats, of their shares in a head's sum.
-func gateStatistics(gates []float32) (mean [ops.NumBranches]float64, entropy float64) {
-	heads := float64(len(gates) / len(mean))
-	for i := 0; i < len(gates); i += len(mean) {
-		sum := 0.0
-		for k := range mean {
-			mean[k] += float64(gates[i+k]) / heads
-			sum += float64(gates[i+k])
+// gateStatistics returns the statistics of gates [..,3].
+func gateStatistics(gates []float32) (s tinylm.GateStatistics) {
+	weight := ops.NumBranches / float64(len(gates))
+	for row := range slices.Chunk(gates, ops.NumBranches) {
+		var branches [ops.NumBranches]float64
+		for k, v := range row {
+			branches[k] = float64(v)
 		}
-		for k := range mean {
-			if p := float64(gates[i+k]) / sum; p > 0 {
-				entropy -= p * math.Log(p) / heads
-			}
-		}
+		s.Add(branches, weight)
 	}
-	return mean, entropy
+	return s
 }
 
 // positions returns the position of each token of a batch [B,S] in its row, or in its document if there are boundaries.
