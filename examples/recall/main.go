@@ -36,11 +36,11 @@ func main() {
 // options are those of a command line. Options.Backend is not set.
 type options struct {
 	recall.Options
-	task        recall.Task
-	kinds       []recall.Kind
-	asked       int // tokens of the other documents
-	out, device string
-	set         *flag.FlagSet
+	task         recall.Task
+	kinds        []recall.Kind
+	otherContext int // tokens of the other documents
+	out, device  string
+	set          *flag.FlagSet
 }
 
 // parse returns the options of a command line. After -help it writes the list of flags to help and returns flag.ErrHelp.
@@ -50,7 +50,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	needles := o.set.Int("needles", 32, "pairs of a key and a value in a document, a multiple of 16")
 	models := o.set.String("models", "nsa,nsa-without-selected,dense", "models to train")
 	precision := o.set.String("precision", "f32", "f32 or bf16; the CPU computes in f32")
-	o.set.IntVar(&o.asked, "asked", 0, "tokens of other documents in which the trained models are asked too; 0: eight times -context")
+	o.set.IntVar(&o.otherContext, "asked", 0, "tokens of other documents in which the trained models are asked too; 0: eight times -context")
 	o.set.StringVar(&o.out, "out", "results/recall", "folder of the CSV file and the plots")
 	o.set.StringVar(&o.device, "device", "cpu", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	o.set.IntVar(&o.Steps, "steps", o.Steps, "steps of training")
@@ -60,10 +60,10 @@ func parse(args []string, help io.Writer) (*options, error) {
 	if err := command.Parse(o.set, args, help); err != nil {
 		return nil, err
 	}
-	if o.asked < 0 {
-		return nil, command.WrongUse(fmt.Errorf("recall: -asked is %d, want 0 or more", o.asked))
+	if o.otherContext < 0 {
+		return nil, command.WrongUse(fmt.Errorf("recall: -asked is %d, want 0 or more", o.otherContext))
 	}
-	o.asked = cmp.Or(o.asked, 8**tokens)
+	o.otherContext = cmp.Or(o.otherContext, 8**tokens)
 	var kindErr, taskErr, precisionErr error
 	o.kinds, kindErr = recall.ParseKinds(*models)
 	o.task, taskErr = recall.NewTask(*tokens, *needles)
@@ -85,7 +85,7 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 		return fmt.Errorf("recall: -out: %w", err)
 	}
 	fmt.Fprintln(w, cuda.Describe(o.Backend))
-	runs, err := recall.Compare(ctx, o.task, o.kinds, o.Options, o.asked, w)
+	runs, err := recall.Compare(ctx, o.task, o.kinds, o.Options, o.otherContext, w)
 	if err != nil {
 		return err
 	}

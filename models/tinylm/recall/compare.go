@@ -14,22 +14,22 @@ const bins = 12
 
 // Run has the results of one model.
 type Run struct {
-	Kind       Kind
-	Parameters int
-	Points     []Point       // evaluations during training
-	Asked      map[int][]Bin // answers of the trained model by context, then by distance
+	Kind        Kind
+	Parameters  int
+	Evaluations []Evaluation  // during training
+	Final       map[int][]Bin // answers of the trained model by context, then by distance
 }
 
-// contexts returns the contexts at which the model was asked, ascending.
-func (r Run) contexts() []int { return slices.Sorted(maps.Keys(r.Asked)) }
+// contexts returns the contexts of Final, ascending.
+func (r Run) contexts() []int { return slices.Sorted(maps.Keys(r.Final)) }
 
-// Compare trains models of the given kinds one after the other. It asks each in documents of the task and in documents of asked
-// tokens, which may be longer or shorter. It writes its progress and a table to w.
-func Compare(ctx context.Context, t Task, kinds []Kind, o Options, asked int, w io.Writer) (runs []Run, err error) {
+// Compare trains models of the given kinds one after the other. It evaluates each in documents of the task and in documents of
+// otherContext tokens, which may be longer or shorter. It writes its progress and a table to w.
+func Compare(ctx context.Context, t Task, kinds []Kind, o Options, otherContext int, w io.Writer) (runs []Run, err error) {
 	tasks := []Task{t}
-	if asked != t.Context {
+	if otherContext != t.Context {
 		other := t
-		other.Context = asked
+		other.Context = otherContext
 		tasks = append(tasks, other)
 	}
 	for _, t := range tasks {
@@ -38,20 +38,20 @@ func Compare(ctx context.Context, t Task, kinds []Kind, o Options, asked int, w 
 		}
 	}
 	for _, k := range kinds {
-		run := Run{Kind: k, Parameters: t.Model(k).Parameters(), Asked: map[int][]Bin{}}
+		run := Run{Kind: k, Parameters: t.Model(k).Parameters(), Final: map[int][]Bin{}}
 		fmt.Fprintf(w, "%s, %d parameters\n", k, run.Parameters)
-		weights, err := Train(ctx, t, k, o, func(p Point) {
-			run.Points = append(run.Points, p)
-			fmt.Fprintf(w, "  step %5d  documents of up to %6d  loss %.3f  right %5.1f %%  chosen %5.1f %%  %6.1f s\n",
-				p.Step, slices.Max(o.lengths(t, p.Step-1)), p.Loss, 100*Accuracy(p.Answers), 100*Chosen(p.Answers), p.Elapsed.Seconds())
+		weights, err := Train(ctx, t, k, o, func(e Evaluation) {
+			run.Evaluations = append(run.Evaluations, e)
+			fmt.Fprintf(w, "  step %5d  documents of up to %6d  loss %.3f  right %5.1f %%  selected %5.1f %%  %6.1f s\n",
+				e.Step, slices.Max(o.lengths(t, e.Step-1)), e.Loss, 100*Accuracy(e.Answers), 100*SelectionRate(e.Answers), e.Elapsed.Seconds())
 		})
 		if err != nil {
 			return nil, err
 		}
 		for _, t := range tasks {
-			answers, askErr := Ask(ctx, weights, t, o)
-			if err = errors.Join(err, askErr); err == nil {
-				run.Asked[t.Context] = t.byDistance(answers, bins)
+			answers, evalErr := Evaluate(ctx, weights, t, o)
+			if err = errors.Join(err, evalErr); err == nil {
+				run.Final[t.Context] = t.byDistance(answers, bins)
 			}
 		}
 		if err := errors.Join(err, weights.Free()); err != nil {
@@ -72,11 +72,11 @@ func writeTable(w io.Writer, tasks []Task, runs []Run) {
 		}
 		for _, run := range runs {
 			var all []Answer
-			for _, b := range run.Asked[t.Context] {
+			for _, b := range run.Final[t.Context] {
 				all = append(all, b.Answers...)
 			}
 			fmt.Fprintf(w, "\n%-22s %6.2f", run.Kind, 100*Accuracy(all))
-			for _, b := range run.Asked[t.Context] {
+			for _, b := range run.Final[t.Context] {
 				fmt.Fprintf(w, " %6.2f", 100*Accuracy(b.Answers))
 			}
 		}

@@ -25,9 +25,9 @@ func (r Report) plotSteps() ([]byte, error) {
 	last := 1
 	for i, run := range r.Runs {
 		s := series{name: string(run.Kind), points: plotter.XYs{}, color: i}
-		for _, p := range run.Points {
-			s.points = append(s.points, plotter.XY{X: float64(p.Step), Y: Accuracy(p.Answers)})
-			last = max(last, p.Step)
+		for _, e := range run.Evaluations {
+			s.points = append(s.points, plotter.XY{X: float64(e.Step), Y: Accuracy(e.Answers)})
+			last = max(last, e.Step)
 		}
 		list = append(list, s)
 	}
@@ -40,12 +40,12 @@ func (r Report) plotDistances() ([]byte, error) {
 	var list []series
 	far := 2 * r.Task.Gap
 	for i, run := range r.Runs {
-		for _, asked := range run.contexts() {
-			s := series{name: string(run.Kind), color: i, dashed: asked != r.Task.Context}
+		for _, context := range run.contexts() {
+			s := series{name: string(run.Kind), color: i, dashed: context != r.Task.Context}
 			if s.dashed {
-				s.name = fmt.Sprintf("%s, asked at %d", run.Kind, asked)
+				s.name = fmt.Sprintf("%s, asked at %d", run.Kind, context)
 			}
-			for _, b := range run.Asked[asked] {
+			for _, b := range run.Final[context] {
 				if len(b.Answers) > 0 {
 					s.points = append(s.points, plotter.XY{X: float64(b.From+b.To) / 2, Y: Accuracy(b.Answers)})
 				}

@@ -55,7 +55,7 @@ func (r Report) Save(folder string) (paths []string, err error) {
 	return paths, nil
 }
 
-// csv returns the table: a row for each point of the training, which has a step, and a row for each range of distances, which has none.
+// csv returns the table: a row for each evaluation of the training, which has a step, and a row for each range of distances, which has none.
 func (r Report) csv() ([]byte, error) {
 	var header, values []string
 	for _, c := range r.Origin {
@@ -67,13 +67,13 @@ func (r Report) csv() ([]byte, error) {
 		first := append(values[:len(values):len(values)], strconv.Itoa(r.Task.Context), strconv.Itoa(r.Task.Pairs), number(r.Task.Chance()),
 			string(run.Kind), strconv.Itoa(run.Parameters))
 		row := func(columns ...string) { lines = append(lines, append(first[:len(first):len(first)], columns...)) }
-		for _, p := range run.Points {
-			row(strconv.Itoa(p.Step), strconv.FormatInt(p.Tokens, 10), fmt.Sprintf("%.1f", p.Elapsed.Seconds()), number(p.Loss),
-				strconv.Itoa(r.Task.Context), "", "", strconv.Itoa(len(p.Answers)), number(Accuracy(p.Answers)), number(Chosen(p.Answers)))
+		for _, e := range run.Evaluations {
+			row(strconv.Itoa(e.Step), strconv.FormatInt(e.Tokens, 10), fmt.Sprintf("%.1f", e.Elapsed.Seconds()), number(e.Loss),
+				strconv.Itoa(r.Task.Context), "", "", strconv.Itoa(len(e.Answers)), number(Accuracy(e.Answers)), number(SelectionRate(e.Answers)))
 		}
-		for _, asked := range run.contexts() {
-			for _, b := range run.Asked[asked] {
-				row("", "", "", "", strconv.Itoa(asked), strconv.Itoa(b.From), strconv.Itoa(b.To), strconv.Itoa(len(b.Answers)), number(Accuracy(b.Answers)), number(Chosen(b.Answers)))
+		for _, context := range run.contexts() {
+			for _, b := range run.Final[context] {
+				row("", "", "", "", strconv.Itoa(context), strconv.Itoa(b.From), strconv.Itoa(b.To), strconv.Itoa(len(b.Answers)), number(Accuracy(b.Answers)), number(SelectionRate(b.Answers)))
 			}
 		}
 	}

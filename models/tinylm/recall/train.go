@@ -17,10 +17,10 @@ import (
 
 // DefaultOptions returns the options for a context of 1024 tokens on a CPU.
 func DefaultOptions() Options {
-	return Options{Steps: 1500, Rows: 2, LR: 3e-3, Easier: 0.5, Seed: 1, EvalEvery: 50, EvalDocs: 8, AskDocs: 32}
+	return Options{Steps: 1500, Rows: 2, LR: 3e-3, Easier: 0.5, Seed: 1, EvalEvery: 50, EvalDocs: 8, FinalDocs: 32}
 }
 
-// Options say how models are trained and asked. The same options give the same bits on the same device.
+// Options say how models are trained and evaluated. The same options give the same bits on the same device.
 type Options struct {
 	Steps     int // of training
 	Rows      int // of Task.Context tokens in a batch
@@ -29,7 +29,7 @@ type Options struct {
 	Seed      uint64  // of weights and documents
 	EvalEvery int     // steps between two evaluations
 	EvalDocs  int     // documents of an evaluation
-	AskDocs   int     // documents of each length in which a trained model is asked
+	FinalDocs int     // documents of each length in the evaluation of a trained model
 	Backend   graph.Backend
 	Precision graph.Precision
 }
@@ -52,8 +52,8 @@ func (o Options) Validate(t Task) error {
 		return fmt.Errorf("recall: learning rate is %v, want a number between 0 and 1", o.LR)
 	case !(o.Easier >= 0 && o.Easier < 1):
 		return fmt.Errorf("recall: share of easier documents is %v, want a number from 0 to below 1", o.Easier)
-	case o.EvalEvery < 1 || o.EvalDocs < 1 || o.AskDocs < 1:
-		return fmt.Errorf("recall: evaluations of %d documents every %d steps and of %d at the end, want at least 1 of each", o.EvalDocs, o.EvalEvery, o.AskDocs)
+	case o.EvalEvery < 1 || o.EvalDocs < 1 || o.FinalDocs < 1:
+		return fmt.Errorf("recall: evaluations of %d documents every %d steps and of %d at the end, want at least 1 of each", o.EvalDocs, o.EvalEvery, o.FinalDocs)
 	}
 	return nil
 }
@@ -66,8 +66,8 @@ func (t Task) shortened(context int) Task {
 	return t
 }
 
-// first returns the length of the shortest documents: Context, halved as often as the pairs still have room.
-func (t Task) first() int {
+// shortestContext returns the length of the shortest documents: Context, halved as often as the pairs still have room.
+func (t Task) shortestContext() int {
 	n := t.Context
 	for n%2 == 0 && t.shortened(n/2).Validate() == nil {
 		n /= 2
@@ -78,7 +78,7 @@ func (t Task) first() int {
 // lengths returns the lengths of documents that a step may train on, the shortest first. The first fifth of the steps has only the shortest
 // length. The other lengths, up to Context, are added one by one at equal intervals of the remaining steps.
 func (o Options) lengths(t Task, step int) (list []int) {
-	for n := t.first(); n <= t.Context; n *= 2 {
+	for n := t.shortestContext(); n <= t.Context; n *= 2 {
 		list = append(list, n)
 	}
 	alone := o.Steps / 5
@@ -88,18 +88,18 @@ func (o Options) lengths(t Task, step int) (list []int) {
 	return list[:min(len(list), 2+(step-alone)*(len(list)-1)/(o.Steps-alone))]
 }
 
-// Point is an evaluation while a model trains.
-type Point struct {
+// Evaluation has the results of a model while it trains.
+type Evaluation struct {
 	Step    int
 	Tokens  int64         // trained on so far
 	Elapsed time.Duration // since the beginning, evaluations included
-	Loss    float64       // mean over the steps since the last Point, nats an answer
+	Loss    float64       // mean over the steps since the last Evaluation, nats an answer
 	Answers []Answer      // to the questions of documents of the whole context
 }
 
 // Train trains a new model and returns its weights, which are on the backend: the caller frees them. It calls report, if not nil, with each
 // evaluation.
-func Train(ctx context.Context, t Task, k Kind, o Options, report func(Point)) (_ *tinylm.Weights, err error) {
+func Train(ctx context.Context, t Task, k Kind, o Options, report func(Evaluation)) (_ *tinylm.Weights, err error) {
 	if err := o.Validate(t); err != nil {
 		return nil, err
 	}
@@ -116,9 +116,9 @@ func Train(ctx context.Context, t Task, k Kind, o Options, report func(Point)) (
 	return w, nil
 }
 
-func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report func(Point)) (err error) {
+func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report func(Evaluation)) (err error) {
 	m, err := tinylm.NewModel(w, o.Rows, t.Context, tinylm.WithGradients(), tinylm.WithoutLogits(),
-		tinylm.WithDocuments(o.Rows*t.Context/t.first()), o.machine())
+		tinylm.WithDocuments(o.Rows*t.Context/t.shortestContext()), o.machine())
 	if err != nil {
 		return err
 	}
@@ -129,21 +129,21 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		return err
 	}
 	defer func() { err = errors.Join(err, solver.Close()) }()
-	asked, err := newExam(w, t, o)
+	eval, err := newEvaluator(w, t, o)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, asked.Close()) }()
+	defer func() { err = errors.Join(err, eval.Close()) }()
 
 	if report == nil {
-		report = func(Point) {}
+		report = func(Evaluation) {}
 	}
 	random, start, sum, last := rand.New(rand.NewPCG(o.Seed, 0)), time.Now(), 0.0, 0
 	for step := range o.Steps {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		o.fill(random, t, o.lengths(t, step), m)
+		o.fillBatch(random, t, o.lengths(t, step), m)
 		loss, err := m.LossAndStep(solver)
 		if err != nil {
 			return err
@@ -153,19 +153,19 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		}
 		sum += loss
 		if done := step + 1; done%o.EvalEvery == 0 || done == o.Steps {
-			answers, err := asked.Answers(ctx, o.EvalDocs, uint64(done))
+			answers, err := eval.Answers(ctx, o.EvalDocs, uint64(done))
 			if err != nil {
 				return err
 			}
-			report(Point{done, int64(done) * int64(o.Rows*t.Context), time.Since(start), sum / float64(done-last), answers})
+			report(Evaluation{done, int64(done) * int64(o.Rows*t.Context), time.Since(start), sum / float64(done-last), answers})
 			sum, last = 0, done
 		}
 	}
 	return nil
 }
 
-// fill packs documents into the rows of m. All documents of a row have the same length, a random one of lengths.
-func (o Options) fill(r *rand.Rand, t Task, lengths []int, m *tinylm.Model) {
+// fillBatch packs documents into the rows of m. All documents of a row have the same length, a random one of lengths.
+func (o Options) fillBatch(r *rand.Rand, t Task, lengths []int, m *tinylm.Model) {
 	tokens, targets, ends := m.Tokens(), m.Targets(), m.CuSeqlens()[1:]
 	for at := 0; at < len(tokens); {
 		short := t.shortened(lengths[r.IntN(len(lengths))])

@@ -20,19 +20,19 @@ func smallOptions(t *testing.T) Options {
 	o := DefaultOptions()
 	o.Backend = graph.NewCPU(2)
 	t.Cleanup(func() { require.NoError(t, o.Backend.Close()) })
-	o.Steps, o.Rows, o.EvalEvery, o.EvalDocs, o.AskDocs = 30, 1, 10, 1, 2
+	o.Steps, o.Rows, o.EvalEvery, o.EvalDocs, o.FinalDocs = 30, 1, 10, 1, 2
 	return o
 }
 
-// TestCompare trains and asks models of all kinds. The loss falls, and a second call gives the same numbers and plots.
+// TestCompare trains and evaluates models of all kinds. The loss falls, and a second call gives the same numbers and plots.
 func TestCompare(t *testing.T) {
 	task := testutil.Must(NewTask(256, 16))(t)
 	compare := func() (runs []Run, files map[string][]byte) {
 		var text bytes.Buffer
 		runs = testutil.Must(Compare(context.Background(), task, Kinds(), smallOptions(t), 512, &text))(t)
 		for i, run := range runs {
-			for j := range run.Points {
-				runs[i].Points[j].Elapsed = 0
+			for j := range run.Evaluations {
+				runs[i].Evaluations[j].Elapsed = 0
 			}
 			require.Contains(t, text.String(), string(run.Kind))
 		}
@@ -45,12 +45,12 @@ func TestCompare(t *testing.T) {
 	runs, files := compare()
 	require.Len(t, runs, 3)
 	for _, run := range runs {
-		require.Len(t, run.Points, 3)
-		require.Less(t, run.Points[2].Loss, 0.8*run.Points[0].Loss, run.Kind)
+		require.Len(t, run.Evaluations, 3)
+		require.Less(t, run.Evaluations[2].Loss, 0.8*run.Evaluations[0].Loss, run.Kind)
 		require.Equal(t, []int{256, 512}, run.contexts())
-		for _, asked := range run.contexts() {
+		for _, context := range run.contexts() {
 			questions := 0
-			for _, b := range run.Asked[asked] {
+			for _, b := range run.Final[context] {
 				questions += len(b.Answers)
 			}
 			require.Equal(t, 2*task.Questions, questions)
