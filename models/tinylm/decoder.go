@@ -24,7 +24,7 @@ type Decoder struct {
 	options        []graph.Option
 	caches         []G.Value       // one for each layer
 	resident       *graph.Resident // holds the caches on a device; nil on the host
-	cache          ops.KVCache     // sizes of each cache
+	cacheSizes     ops.KVCache     // of each cache
 	sequences      []slotSequence
 	free           []int32 // pages that no sequence uses
 
@@ -96,22 +96,22 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	}
 	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]slotSequence, slots), prefills: map[int]*decoderGraph{}}
 	d.options = []graph.Option{graph.WithBackend(o.backend), graph.WithPrecision(o.precision), graph.WithCapture()}
-	if d.cache, err = c.cacheSizes(slots, context, o.precision); err != nil {
+	if d.cacheSizes, err = c.cacheSizes(slots, context, o.precision); err != nil {
 		return nil, err
 	}
 	if err := d.newCaches(o.backend); err != nil {
 		return nil, fmt.Errorf("caches: %w", err)
 	}
-	pages := d.cache.Pages / slots
+	pages := d.cacheSizes.Pages / slots
 	for i := range d.sequences {
 		d.sequences[i].pages = make([]int32, 0, pages)
 		d.sequences[i].logits = make([]float32, c.Vocab)
 	}
-	for p := range d.cache.Pages {
-		d.free = append(d.free, int32(d.cache.Pages-1-p))
+	for p := range d.cacheSizes.Pages {
+		d.free = append(d.free, int32(d.cacheSizes.Pages-1-p))
 	}
 	d.step, err = d.newGraph(slots, 1, 1+pages, func(_ *decoderGraph, b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
-		return c.decode(b.WithLinear(ops.WithDots()), tokens, caches)
+		return c.addDecode(b.WithLinear(ops.WithDots()), tokens, caches)
 	})
 	if err != nil {
 		err = errors.Join(err, d.Close())
@@ -127,8 +127,10 @@ func (c Config) cacheSizes(slots, context int, p graph.Precision) (ops.KVCache, 
 		pageLen = (pageLen + l - 1) / l * l
 	}
 	pages := (context + pageLen - 1) / pageLen
-	sizes := c.cache(slots, slots*pages, pageLen)
-	if c.Attention != Dense { // a longer window would never be full
+	sizes := c.NSAConfig.Cache(slots, slots*pages, pageLen)
+	if c.Attention == Dense {
+		sizes.Params = ops.Params{}
+	} else { // a longer window would never be full
 		sizes.Window = min(sizes.Window, context)
 	}
 	switch p {
@@ -152,11 +154,11 @@ func (c Config) CacheBytes(slots, context int) (int, error) {
 // newCaches allocates a cache for each layer, in the memory of b.
 func (d *Decoder) newCaches(b graph.Backend) (err error) {
 	layers, dt := d.weights.Config.Layers, d.weights.Tensors["norm.weight"].Dtype()
-	if err := memory.CheckTotal(layers * d.cache.Elements() * int(dt.Size())); err != nil {
+	if err := memory.CheckTotal(layers * d.cacheSizes.Elements() * int(dt.Size())); err != nil {
 		return err
 	}
 	for range layers {
-		d.caches = append(d.caches, tensor.New(tensor.Of(dt), tensor.WithShape(d.cache.Elements())))
+		d.caches = append(d.caches, tensor.New(tensor.Of(dt), tensor.WithShape(d.cacheSizes.Elements())))
 	}
 	if b.Device().Host {
 		return nil
@@ -208,7 +210,7 @@ func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 	if i := slices.IndexFunc(tokens, func(t int32) bool { return t < 0 || int(t) >= vocab }); i >= 0 {
 		return fmt.Errorf("token %d is %d, want 0 to %d", i, tokens[i], vocab-1)
 	}
-	g, err := d.prefill(len(tokens))
+	g, err := d.prefillGraph(len(tokens))
 	if err != nil {
 		return err
 	}
@@ -229,8 +231,8 @@ func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 	return nil
 }
 
-// prefill returns the graph for n tokens or more.
-func (d *Decoder) prefill(n int) (*decoderGraph, error) {
+// prefillGraph returns the graph for n tokens or more.
+func (d *Decoder) prefillGraph(n int) (*decoderGraph, error) {
 	const minPrefill = 16
 	size := minPrefill
 	for size < n {
@@ -244,7 +246,7 @@ func (d *Decoder) prefill(n int) (*decoderGraph, error) {
 	g, err := d.newGraph(1, n, 2+cap(d.sequences[0].pages), func(g *decoderGraph, b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
 		var last *G.Node
 		g.last, last = newInput(g.graph, "last", 1, 1)
-		return c.prefill(b, tokens, last, caches)
+		return c.addPrefill(b, tokens, last, caches)
 	})
 	if err == nil {
 		d.prefills[n] = g
@@ -254,7 +256,7 @@ func (d *Decoder) prefill(n int) (*decoderGraph, error) {
 
 // grow adds pages to s until it has room for n tokens.
 func (d *Decoder) grow(s *slotSequence, n int) {
-	for len(s.pages)*d.cache.PageLen < n {
+	for len(s.pages)*d.cacheSizes.PageLen < n {
 		last := len(d.free) - 1
 		s.pages, d.free = append(s.pages, d.free[last]), d.free[:last]
 	}

@@ -113,7 +113,7 @@ func TestDecoderOnGPUSequencesJoinAndLeave(t *testing.T) {
 			}
 		}
 		require.Equal(t, wants, lists, "%v", p)
-		require.Len(t, d.free, d.cache.Pages, "a page is lost")
+		require.Len(t, d.free, d.cacheSizes.Pages, "a page is lost")
 		require.NoError(t, d.Close())
 	}
 	require.NoError(t, w.Free())

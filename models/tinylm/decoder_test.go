@@ -149,7 +149,7 @@ func TestDecoderSequencesJoinAndLeave(t *testing.T) {
 			}
 		}
 	}
-	require.Len(t, batch.free, batch.cache.Pages, "a page is lost")
+	require.Len(t, batch.free, batch.cacheSizes.Pages, "a page is lost")
 }
 
 func TestDecoderErrors(t *testing.T) {

@@ -29,9 +29,9 @@ func (c Config) stream(b *nn.Builder, tokens *G.Node, attention func(i int, x, n
 	return norm(x, "norm")
 }
 
-// logits adds a model to the graph of b and returns its logits [B,S,V] for tokens [B,S], and its layers. cuSeqlens has the boundaries
+// addLogits adds a model to the graph of b and returns its logits [B,S,V] for tokens [B,S], and its layers. cuSeqlens has the boundaries
 // of documents; nil: each row is one document.
-func (c Config) logits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, layers []Layer) {
+func (c Config) addLogits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, layers []Layer) {
 	x := c.stream(b, tokens, func(i int, x, normed *G.Node) *G.Node {
 		l := Layer{Prefix: layerPrefix(i), Stream: x}
 		if c.Attention == Dense {
@@ -66,17 +66,8 @@ func (c Config) project(b *nn.Builder, x *G.Node, prefix string) (q, k, v *G.Nod
 	return heads("wq", c.Heads), heads("wk", c.KVHeads), heads("wv", c.KVHeads)
 }
 
-// cache returns the sizes of the cache of a layer.
-func (c Config) cache(slots, pages, pageLen int) ops.KVCache {
-	k := c.NSAConfig.Cache(slots, pages, pageLen)
-	if c.Attention == Dense {
-		k.Params = ops.Params{}
-	}
-	return k
-}
-
-// decode adds the model to the graph of b for one token of each slot, tokens [B,1]. It returns the logits [B,1,V].
-func (c Config) decode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
+// addDecode adds the model to the graph of b for one token of each slot, tokens [B,1]. It returns the logits [B,1,V].
+func (c Config) addDecode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
 		prefix := layerPrefix(i) + "attn."
 		if c.Attention == Dense {
@@ -90,9 +81,9 @@ func (c Config) decode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node
 	return b.Linear(x, "head")
 }
 
-// prefill adds the model to the graph of b for a whole sequence, tokens [1,S], and writes its keys and values to the caches. It
+// addPrefill adds the model to the graph of b for a whole sequence, tokens [1,S], and writes its keys and values to the caches. It
 // returns the logits [1,1,V] at position last [1,1].
-func (c Config) prefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cache) *G.Node {
+func (c Config) addPrefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cache) *G.Node {
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
 		prefix := layerPrefix(i) + "attn."
 		if c.Attention == Dense {

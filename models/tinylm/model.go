@@ -92,7 +92,7 @@ func (m *Model) build(c Config, b *nn.Builder, o modelOptions) (err error) {
 		m.cuSeqlens, cuSeqlens = newInput(m.graph, "cu_seqlens", o.documents+1)
 		m.wholeRows()
 	}
-	m.logits, m.layers = c.logits(b, tokens, cuSeqlens)
+	m.logits, m.layers = c.addLogits(b, tokens, cuSeqlens)
 	m.loss = b.Node(ops.CrossEntropy(m.logits, targets))
 	if b.Err() != nil {
 		return b.Err()
