@@ -50,12 +50,12 @@ func (a *assembler) add(b *block, at, to int) int {
 			a.batch.CuSeqlens = make([]int32, a.Documents+1)
 		}
 	}
-	first, rooms := a.rows*a.Seq, 0
+	first, maxDocuments := a.rows*a.Seq, 0
 	if a.Documents > 0 {
-		rooms = a.Documents - a.documents - (a.Batch - a.rows - 1) // each of the remaining rows needs one
+		maxDocuments = a.Documents - a.documents - (a.Batch - a.rows - 1) // each of the remaining rows needs one
 	}
 	a.row.tokens, a.row.targets = a.batch.Tokens[first:first+a.Seq], a.batch.Targets[first:first+a.Seq]
-	at = b.fill(&a.row, at, to, rooms)
+	at = b.fill(&a.row, at, to, maxDocuments)
 	targeted := 0
 	for _, t := range a.row.targets {
 		if t >= 0 {
@@ -100,8 +100,8 @@ func (a *assembler) pop() *Batch {
 	return b
 }
 
-// HeldOut returns batches of about so many held-out tokens, or of all that were collected if tokens is 0 or more than they are. Fewer
-// are windows at equal distances. They are the same at every call. Rows of the last batch may be padding.
+// HeldOut returns batches of about this many held-out tokens: windows at equal distances. 0, or more than were collected, means all. Every
+// call returns the same batches. Rows of the last batch may be padding.
 func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("corpus: held out: %w", err)

@@ -72,14 +72,14 @@ type row struct {
 }
 
 // fill fills a row with the tokens of the joined text from at up to to, and returns the position after the tokens that it took.
-// rooms > 0 packs documents: fill takes at most so many, and no token predicts a token of another document.
-func (b *block) fill(r *row, at, to, rooms int) int {
+// maxDocuments > 0 packs documents: fill takes no more of them, and no token predicts a token of another document.
+func (b *block) fill(r *row, at, to, maxDocuments int) int {
 	i, ok := slices.BinarySearch(b.starts, at)
 	if !ok {
 		i--
 	}
 	n := 0
-	for r.ends = r.ends[:0]; at < to && (rooms == 0 || len(r.ends) < rooms); i++ {
+	for r.ends = r.ends[:0]; at < to && (maxDocuments == 0 || len(r.ends) < maxDocuments); i++ {
 		s := b.spans[i]
 		from := s.from + at - b.starts[i]
 		end := min(s.to, from+to-at)
@@ -89,7 +89,7 @@ func (b *block) fill(r *row, at, to, rooms int) int {
 		n += end - from
 		if end == s.to {
 			r.targets[n-1] = -1
-			if rooms == 0 && s.whole && i+1 < len(b.spans) {
+			if maxDocuments == 0 && s.whole && i+1 < len(b.spans) {
 				r.targets[n-1] = b.tokens.at(b.spans[i+1].from)
 			}
 		}

@@ -206,7 +206,7 @@ func (e *encoder) addSymbol(id int32) {
 	e.symbols = append(e.symbols, symbol{id, n - 1, n + 1})
 }
 
-// merge merges the symbols.
+// merge replaces pairs of e.symbols, lowest rank first. It skips queued pairs that an earlier merge changed.
 func (m *bpe) merge(e *encoder) {
 	n := len(e.symbols)
 	e.queue = e.queue[:0]

@@ -59,7 +59,7 @@ func (byteCodec) appendToken(text []byte, id int32) []byte {
 	return append(text, byte(id))
 }
 
-// randomCodec has so many tokens. Those below 256 are bytes.
+// randomCodec is a vocabulary of this many tokens; those below 256 are bytes.
 type randomCodec int
 
 func (c randomCodec) size() int              { return int(c) }

@@ -34,7 +34,7 @@ import (
 )
 
 const (
-	heldOutPart = 20       // one in so many documents is held out
+	heldOutPart = 20       // one document in heldOutPart is held out
 	blockBytes  = 64 << 20 // size of the tokens of a block, roughly
 )
 

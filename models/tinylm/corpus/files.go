@@ -26,19 +26,19 @@ const (
 
 // file is a file of a corpus.
 type file struct {
-	path   string
-	name   string // relative to the folder, with slashes
-	size   int64  // on the disk
-	format fileFormat
-	pack   string // ".gz", ".zst" or ""
-	tokens tokenArray
+	path        string
+	name        string // relative to the folder, with slashes
+	size        int64  // on the disk
+	format      fileFormat
+	compression string // ".gz", ".zst" or ""
+	tokens      tokenArray
 }
 
 // describe returns a file with the format that its name says.
 func describe(path, name string, size int64) (file, error) {
 	f := file{path: path, name: name, size: size}
-	base, pack := unpackedName(name)
-	f.pack = pack
+	base, compression := cutCompression(name)
+	f.compression = compression
 	switch {
 	case strings.HasSuffix(base, ".jsonl"):
 		f.format = jsonLines
@@ -49,17 +49,17 @@ func describe(path, name string, size int64) (file, error) {
 	case strings.HasSuffix(base, ".npy"):
 		f.format = numpyTokens
 	}
-	if f.format == parquetText && pack != "" {
-		return f, fmt.Errorf("%s: Parquet is read in no fixed order and packs its own pages: unpack the %s", path, pack)
+	if f.format == parquetText && compression != "" {
+		return f, fmt.Errorf("%s: Parquet is read in no fixed order and packs its own pages: unpack the %s", path, compression)
 	}
 	return f, nil
 }
 
-// unpackedName returns the name without the extension of a compressed file, and that extension.
-func unpackedName(name string) (base, pack string) {
-	for _, pack := range []string{".gz", ".zst"} {
-		if base, ok := strings.CutSuffix(name, pack); ok {
-			return base, pack
+// cutCompression returns the name without the extension of a compressed file, and that extension.
+func cutCompression(name string) (base, compression string) {
+	for _, compression := range []string{".gz", ".zst"} {
+		if base, ok := strings.CutSuffix(name, compression); ok {
+			return base, compression
 		}
 	}
 	return name, ""
@@ -120,7 +120,7 @@ func (c *Corpus) listFolder(ctx context.Context, path, ext string) (files []file
 		case err != nil:
 			return err
 		case skip != "":
-			c.skipped.file(skip, name)
+			c.skipped.addFile(skip, name)
 			if e.IsDir() {
 				return fs.SkipDir
 			}
@@ -151,7 +151,7 @@ func checkOneKind(path string, files []file) error {
 
 // classify returns what a file or folder below the corpus folder is, or the reason to skip it.
 func classify(at string, e fs.DirEntry, ext string) (info fs.FileInfo, skip string, err error) {
-	base, _ := unpackedName(e.Name())
+	base, _ := cutCompression(e.Name())
 	switch {
 	case strings.HasPrefix(e.Name(), "."):
 		return nil, reasonHidden, nil
@@ -177,6 +177,7 @@ func classify(at string, e fs.DirEntry, ext string) (info fs.FileInfo, skip stri
 }
 
 // isRun reports whether a folder is that of a run of package train. A run that was killed at its beginning has only the last two files.
+// The names are those of packages train and runlog; train imports this package.
 func isRun(folder string) bool {
 	has := func(name string) bool {
 		_, err := os.Stat(filepath.Join(folder, name))
@@ -241,15 +242,15 @@ func (t *tally) entry(reason, example string) *tallyEntry {
 	return e
 }
 
-// file counts a file that is not listed.
-func (t *tally) file(reason, name string) {
+// addFile counts a file that is not listed.
+func (t *tally) addFile(reason, name string) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	t.entry(reason, name).files++
 }
 
-// record records that n records of a unit of the file have been skipped so far.
-func (t *tally) record(reason, name string, u unit, n int) {
+// addRecords records that n records of a unit of the file have been skipped so far.
+func (t *tally) addRecords(reason, name string, u unit, n int) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	e := t.entry(reason, name)

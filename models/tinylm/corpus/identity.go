@@ -32,7 +32,7 @@ func (c *Corpus) identity(ctx context.Context, files []file) (string, error) {
 // sample writes samples of the file to w, or all of it if it is small.
 func (f file) sample(w io.Writer, buffer []byte) error {
 	plain := f
-	plain.pack = ""
+	plain.compression = ""
 	in, err := plain.open(0)
 	if err != nil {
 		return err

@@ -41,7 +41,7 @@ func readLines(f file, u unit) documents {
 			at += n
 		}
 		var buffer []byte
-		for number := 1; f.pack != "" || at < u.to; number++ {
+		for number := 1; f.compression != "" || at < u.to; number++ {
 			line, err := readLine(in, &buffer)
 			if err == io.EOF {
 				return

@@ -63,13 +63,13 @@ func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, level int)
 
 // page is a page of a column.
 type page struct {
-	values   int64 // with nulls
-	nulls    int64 // as the header says; -1: not in the header
-	encoding format.Encoding
-	levels   []byte // definition levels, which tell nulls from values; nil: they are in data
-	data     []byte
-	packed   bool
-	size     int64 // of the unpacked data
+	values     int64 // with nulls
+	nulls      int64 // as the header says; -1: not in the header
+	encoding   format.Encoding
+	levels     []byte // definition levels, which tell nulls from values; nil: they are in data
+	data       []byte
+	compressed bool
+	size       int64 // of the unpacked data
 }
 
 // page checks the page at byte at and returns its length and its number of values, which is 0 for a dictionary.
@@ -90,7 +90,7 @@ func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	if p.packed && len(p.data) > 0 {
+	if p.compressed && len(p.data) > 0 {
 		if p.data, err = c.unpack(p.data, int(p.size)); err != nil {
 			return 0, 0, err
 		}
@@ -113,7 +113,7 @@ func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 
 // describe returns the page of a header and the bytes after it.
 func (c *pageCheck) describe(h format.PageHeader, data []byte) (p page, err error) {
-	p = page{data: data, nulls: -1, packed: true, size: int64(h.UncompressedPageSize)}
+	p = page{data: data, nulls: -1, compressed: true, size: int64(h.UncompressedPageSize)}
 	switch {
 	case h.Type == format.DictionaryPage && h.DictionaryPageHeader.Valid:
 		p.values, p.encoding = int64(h.DictionaryPageHeader.V.NumValues), h.DictionaryPageHeader.V.Encoding
@@ -128,7 +128,7 @@ func (c *pageCheck) describe(h format.PageHeader, data []byte) (p page, err erro
 		}
 	case h.Type == format.DataPageV2 && h.DataPageHeaderV2.Valid:
 		v := h.DataPageHeaderV2.V
-		p.values, p.nulls, p.encoding, p.packed = int64(v.NumValues), int64(v.NumNulls), v.Encoding, !v.IsCompressed.Valid || v.IsCompressed.V
+		p.values, p.nulls, p.encoding, p.compressed = int64(v.NumValues), int64(v.NumNulls), v.Encoding, !v.IsCompressed.Valid || v.IsCompressed.V
 		n := int64(v.DefinitionLevelsByteLength)
 		if n < 0 || n > min(int64(len(data)), p.size) || v.RepetitionLevelsByteLength != 0 {
 			return p, fmt.Errorf("levels of %d and %d bytes in %d", n, v.RepetitionLevelsByteLength, len(data))

@@ -39,7 +39,8 @@ func (p *page) countStrings(level int) (n int64, err error) {
 	return n, nil
 }
 
-// lengths gives the lengths of the strings of the page, which has to have n, or n indexes of words of the given lengths.
+// lengths calls length with the byte length of each of the page's n strings. With a dictionary a string is an index into words, the lengths
+// of its strings.
 func (p *page) lengths(n int64, words []int64, length func(int64)) error {
 	data, got := p.data, int64(0)
 	switch p.encoding {
@@ -75,23 +76,9 @@ func (p *page) lengths(n int64, words []int64, length func(int64)) error {
 			}
 		}
 	case format.DeltaLengthByteArray:
-		header := data
-		for _, most := range []uint64{1 << 16, 1 << 16, 1 << 32} { // values of a block, parts of it, values
-			x, size := binary.Uvarint(header)
-			if size <= 0 || x > most {
-				return errors.New("lengths of strings have no header")
-			}
-			header, got = header[size:], int64(x)
-		}
-		if got != n {
-			break
-		}
-		all, err := new(delta.BinaryPackedEncoding).DecodeInt32(nil, data)
-		if err != nil {
+		var err error
+		if got, err = deltaLengths(data, n, length); err != nil {
 			return err
-		}
-		for _, size := range all {
-			length(int64(size))
 		}
 	default:
 		return fmt.Errorf("encoding %v, want PLAIN, a dictionary or DELTA_LENGTH_BYTE_ARRAY", p.encoding)
@@ -102,25 +89,49 @@ func (p *page) lengths(n int64, words []int64, length func(int64)) error {
 	return nil
 }
 
-// numberRun is n numbers of a run-length encoding: those in packed, or n times the same value.
-type numberRun struct {
-	n      int64
-	packed []byte
-	value  uint64
+// deltaLengths calls length with the lengths of DELTA_LENGTH_BYTE_ARRAY and returns how many the header says there are. If these are not n,
+// it calls nothing: parquet-go would allocate them all.
+func deltaLengths(data []byte, n int64, length func(int64)) (got int64, err error) {
+	header := data
+	for _, most := range []uint64{1 << 16, 1 << 16, 1 << 32} { // values of a block, parts of it, values
+		x, size := binary.Uvarint(header)
+		if size <= 0 || x > most {
+			return 0, errors.New("lengths of strings have no header")
+		}
+		header, got = header[size:], int64(x)
+	}
+	if got != n {
+		return got, nil
+	}
+	all, err := new(delta.BinaryPackedEncoding).DecodeInt32(nil, data)
+	if err != nil {
+		return 0, err
+	}
+	for _, size := range all {
+		length(int64(size))
+	}
+	return got, nil
 }
 
-// at returns number i of a run of numbers of so many bits.
+// numberRun is n numbers of a run-length encoding: those in bits, or n times the same value.
+type numberRun struct {
+	n     int64
+	bits  []byte
+	value uint64
+}
+
+// at returns number i of a run of width-bit numbers.
 func (r numberRun) at(i, width int) (value uint64) {
-	if r.packed == nil {
+	if r.bits == nil {
 		return r.value
 	}
 	for at := i * width; at < (i+1)*width; at++ {
-		value |= uint64(r.packed[at/8]>>(at%8)&1) << (at - i*width)
+		value |= uint64(r.bits[at/8]>>(at%8)&1) << (at - i*width)
 	}
 	return value
 }
 
-// runs gives the runs of numbers of so many bits. It is an error if they are many more than wanted, for all of them find a place in memory.
+// runs yields the runs of width-bit numbers in data. More than about twice want numbers are an error: parquet-go would allocate them all.
 func runs(data []byte, width int, want int64) iter.Seq2[numberRun, error] {
 	return func(yield func(numberRun, error) bool) {
 		for total := int64(0); len(data) > 0; {
@@ -140,7 +151,7 @@ func runs(data []byte, width int, want int64) iter.Seq2[numberRun, error] {
 				return
 			}
 			if x&1 == 1 {
-				r.packed = data[:size:size]
+				r.bits = data[:size:size]
 			} else {
 				for i, b := range data[:size] {
 					r.value |= uint64(b) << (8 * i)

@@ -41,16 +41,16 @@ func writeFiles(t testing.TB, files map[string][]byte) string {
 	for name, content := range files {
 		path := filepath.Join(folder, filepath.FromSlash(name))
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		_, packed := unpackedName(name)
-		require.NoError(t, os.WriteFile(path, pack(t, content, packed), 0o644))
+		_, compression := cutCompression(name)
+		require.NoError(t, os.WriteFile(path, compress(t, content, compression), 0o644))
 	}
 	return folder
 }
 
-func pack(t testing.TB, content []byte, how string) []byte {
+func compress(t testing.TB, content []byte, compression string) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	switch how {
+	switch compression {
 	case ".gz":
 		w := gzip.NewWriter(&b)
 		_, err := w.Write(content)

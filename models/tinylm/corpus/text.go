@@ -106,7 +106,7 @@ func readText(f file, u unit) documents {
 			return
 		}
 		defer r.Close()
-		for c, err := range (cutter{textChunk, textNear, lineStart}).chunks(r, u.from > 0, f.pack == "") {
+		for c, err := range (cutter{textChunk, textNear, lineStart}).chunks(r, u.from > 0, f.compression == "") {
 			if u.from == 0 && c.at == 0 {
 				c.bytes = bytes.TrimPrefix(c.bytes, []byte(byteOrderMark))
 			}

@@ -43,7 +43,7 @@ func readTokenHeader(f file) (a tokenArray, err error) {
 	} else {
 		a, err = readNumpyHeader(r)
 	}
-	if err == nil && f.pack == "" && f.size != a.offset+a.bytes() {
+	if err == nil && f.compression == "" && f.size != a.offset+a.bytes() {
 		err = fmt.Errorf("has %d bytes, want %d for %d tokens of %d bytes behind a header of %d", f.size, a.offset+a.bytes(), a.n, a.width, a.offset)
 	}
 	return a, err
@@ -122,7 +122,7 @@ func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
 func readTokens(f file, u unit, codec textCodec) documents {
 	return func(yield func(document, error) bool) {
 		a, at := f.tokens, u.from
-		if f.pack == "" {
+		if f.compression == "" {
 			at += a.offset
 		}
 		r, err := f.open(at)
@@ -131,7 +131,7 @@ func readTokens(f file, u unit, codec textCodec) documents {
 			return
 		}
 		defer r.Close()
-		if f.pack != "" {
+		if f.compression != "" {
 			if _, err := io.CopyN(io.Discard, r, a.offset); err != nil {
 				yield(document{}, unexpected(err))
 				return
@@ -139,7 +139,7 @@ func readTokens(f file, u unit, codec textCodec) documents {
 		}
 		cut := cutter{chunkTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.afterSeparator(b, codec.separator()) }}
 		var ids []int32
-		for c, err := range cut.chunks(&exactly{r, a.bytes() - u.from}, u.from > 0, f.pack == "") {
+		for c, err := range cut.chunks(&exactly{r, a.bytes() - u.from}, u.from > 0, f.compression == "") {
 			if err != nil {
 				yield(document{}, err)
 				return

@@ -57,7 +57,7 @@ func makeUnits(ctx context.Context, files []file, skipped *tally) ([]unit, error
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.path, err)
 		}
-		if f.pack != "" {
+		if f.compression != "" {
 			step = end
 		}
 		for from := int64(0); from < end; from += step {
@@ -65,7 +65,7 @@ func makeUnits(ctx context.Context, files []file, skipped *tally) ([]unit, error
 		}
 		switch len(units) - first {
 		case 0:
-			skipped.file(reasonEmpty, f.name)
+			skipped.addFile(reasonEmpty, f.name)
 		case 1:
 			units[first].whole = true
 		}
@@ -111,14 +111,14 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 			}
 			if d.skip != "" {
 				counts[d.skip]++
-				s.skipped.record(d.skip, f.name, u, counts[d.skip])
+				s.skipped.addRecords(d.skip, f.name, u, counts[d.skip])
 			}
 			if !yield(d, nil) {
 				return
 			}
 		}
 		if n == 0 && u.whole {
-			s.skipped.record(reasonEmpty, f.name, u, 1)
+			s.skipped.addRecords(reasonEmpty, f.name, u, 1)
 		}
 	}
 }

@@ -37,11 +37,11 @@ func (f file) unpack(in *os.File, from int64) (io.ReadCloser, error) {
 	if _, err := in.Seek(from, io.SeekStart); err != nil {
 		return nil, err
 	}
-	if f.pack == "" {
+	if f.compression == "" {
 		return in, nil
 	}
 	u := &unpacked{in: in}
-	if f.pack == ".gz" {
+	if f.compression == ".gz" {
 		gz, err := gzip.NewReader(counter{in, &u.read})
 		if err != nil {
 			return nil, fmt.Errorf("unpack: %w", unexpected(err))
