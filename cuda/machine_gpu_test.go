@@ -227,22 +227,20 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 // of their largest magnitude, the same bits in each eager and captured run.
 func TestGoldensOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
-	for _, golden := range testutil.Goldens(t, testutil.Ops) {
-		t.Run(golden.Name, func(t *testing.T) {
-			g, names, results := goldenNSA(t, golden)
-			got := runOnGPU(t, b, g, results)
-			blocks := make([]int32, len(got[len(names)]))
-			for i, x := range got[len(names)] {
-				blocks[i] = int32(x)
+	testutil.EachGolden(t, testutil.Ops, func(t *testing.T, golden testutil.Golden) {
+		g, names, results := goldenNSA(t, golden)
+		got := runOnGPU(t, b, g, results)
+		blocks := make([]int32, len(got[len(names)]))
+		for i, x := range got[len(names)] {
+			blocks[i] = int32(x)
+		}
+		opcases.CompareSelection(t, golden, blocks, 1e-5)
+		for i, name := range names {
+			if len(golden.F64(t, name)) == 0 { // without a block there is one row that no query sees
+				testutil.Within(t, name, got[i], make([]float64, len(got[i])), 0)
+				continue
 			}
-			opcases.CompareSelection(t, golden, blocks, 1e-5)
-			for i, name := range names {
-				if len(golden.F64(t, name)) == 0 { // without a block there is one row that no query sees
-					testutil.Within(t, name, got[i], make([]float64, len(got[i])), 0)
-					continue
-				}
-				golden.Within(t, name, got[i], 1e-5)
-			}
-		})
-	}
+			golden.Within(t, name, got[i], 1e-5)
+		}
+	})
 }

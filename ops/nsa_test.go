@@ -24,75 +24,73 @@ func goldenArray(t *testing.T, g testutil.Golden, name string) array {
 // gradients of all inputs. The graph in float64 of a built-in golden selects the blocks itself. All others take those of the golden:
 // rounding may change the order of scores that nearly tie.
 func TestNSAMatchesGoldens(t *testing.T) {
-	for _, g := range testutil.Goldens(t, testutil.Ops) {
-		t.Run(g.Name, func(t *testing.T) {
-			c := g.Config
-			p := opcases.ParamsOf(c)
-			q, gates, r := goldenArray(t, g, "q"), goldenArray(t, g, "gates"), g.F64(t, "r")
-			idx := array{Name: "idx", Shape: g.Shape(t, "idx"), Ints: g.I32(t, "idx")}
-			branches := []struct {
-				name  string
-				build func(q, k, v, idx *G.Node) (*G.Node, error)
-			}{
-				{"cmp", func(q, k, v, _ *G.Node) (*G.Node, error) {
-					kc, vc := G.Must(ops.CompressMean(k, p.BlockLen, p.Stride)), G.Must(ops.CompressMean(v, p.BlockLen, p.Stride))
-					return ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride)
-				}},
-				{"sel", func(q, k, v, idx *G.Node) (*G.Node, error) { return ops.SelectedAttention(q, k, v, idx, p.SelectBlock) }},
-				{"win", func(q, k, v, _ *G.Node) (*G.Node, error) { return ops.SlidingWindow(q, k, v, p.Window) }},
-			}
-			inputs := []array{q, gates, idx}
-			for _, b := range branches {
-				inputs = append(inputs, goldenArray(t, g, "k_"+b.name), goldenArray(t, g, "v_"+b.name))
-			}
-			keys := runSpec(t, ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, tensor.Float64, inputs[3])[0]
-			opcases.CompareSelection(t, g, selectBlocks(t, opcases.NewDims(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv), p, tensor.Float64, q, keys, keys).Ints, 1e-12)
-			for vm := range vms {
-				for _, dt := range dtypes {
-					t.Run(fmt.Sprint(vm, "/", dt), func(t *testing.T) {
-						matches := func(name string, got []float64) { g.Within(t, name, got, tolerance(dt)) }
-						res := runGraph(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
-							q, idx := in[0], in[2]
-							compressed := G.Must(branches[0].build(q, in[3], in[4], nil))
-							if dt == tensor.Float64 && g.BuiltIn {
-								kc := G.Must(ops.CompressMean(in[3], p.BlockLen, p.Stride))
-								idx = G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p))
-							}
-							selected, window := G.Must(branches[1].build(q, in[5], in[6], idx)), G.Must(branches[2].build(q, in[7], in[8], nil))
-							return ops.GatedSum(in[1], compressed, selected, window)
-						}, r, inputs...)
-						matches("o", res.out)
-						for name, grad := range res.grads {
-							matches("grad_"+name, grad)
+	testutil.EachGolden(t, testutil.Ops, func(t *testing.T, g testutil.Golden) {
+		c := g.Config
+		p := opcases.ParamsOf(c)
+		q, gates, r := goldenArray(t, g, "q"), goldenArray(t, g, "gates"), g.F64(t, "r")
+		idx := array{Name: "idx", Shape: g.Shape(t, "idx"), Ints: g.I32(t, "idx")}
+		branches := []struct {
+			name  string
+			build func(q, k, v, idx *G.Node) (*G.Node, error)
+		}{
+			{"cmp", func(q, k, v, _ *G.Node) (*G.Node, error) {
+				kc, vc := G.Must(ops.CompressMean(k, p.BlockLen, p.Stride)), G.Must(ops.CompressMean(v, p.BlockLen, p.Stride))
+				return ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride)
+			}},
+			{"sel", func(q, k, v, idx *G.Node) (*G.Node, error) { return ops.SelectedAttention(q, k, v, idx, p.SelectBlock) }},
+			{"win", func(q, k, v, _ *G.Node) (*G.Node, error) { return ops.SlidingWindow(q, k, v, p.Window) }},
+		}
+		inputs := []array{q, gates, idx}
+		for _, b := range branches {
+			inputs = append(inputs, goldenArray(t, g, "k_"+b.name), goldenArray(t, g, "v_"+b.name))
+		}
+		keys := runSpec(t, ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, tensor.Float64, inputs[3])[0]
+		opcases.CompareSelection(t, g, selectBlocks(t, opcases.NewDims(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv), p, tensor.Float64, q, keys, keys).Ints, 1e-12)
+		for vm := range vms {
+			for _, dt := range dtypes {
+				t.Run(fmt.Sprint(vm, "/", dt), func(t *testing.T) {
+					matches := func(name string, got []float64) { g.Within(t, name, got, tolerance(dt)) }
+					res := runGraph(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
+						q, idx := in[0], in[2]
+						compressed := G.Must(branches[0].build(q, in[3], in[4], nil))
+						if dt == tensor.Float64 && g.BuiltIn {
+							kc := G.Must(ops.CompressMean(in[3], p.BlockLen, p.Stride))
+							idx = G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p))
 						}
+						selected, window := G.Must(branches[1].build(q, in[5], in[6], idx)), G.Must(branches[2].build(q, in[7], in[8], nil))
+						return ops.GatedSum(in[1], compressed, selected, window)
+					}, r, inputs...)
+					matches("o", res.out)
+					for name, grad := range res.grads {
+						matches("grad_"+name, grad)
+					}
 
-						dq := make([]float64, len(q.Floats))
-						for i, b := range branches {
-							do := make([]float64, len(r))
-							for j := range do {
-								do[j] = gates.Floats[j/c.Dv*3+i] * r[j]
-							}
-							k, v := inputs[3+2*i], inputs[4+2*i]
-							var lse G.Value
-							res := runGraph(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
-								o, err := b.build(in[0], in[1], in[2], in[3])
-								if err == nil {
-									G.Read(G.Must(ops.LSE(o)), &lse)
-								}
-								return o, err
-							}, do, q, k, v, idx)
-							matches("o_"+b.name, res.out)
-							matches("lse_"+b.name, testutil.Floats(t, lse.Data()))
-							matches("grad_"+k.Name, res.grads[k.Name])
-							matches("grad_"+v.Name, res.grads[v.Name])
-							cpu.Add(dq, dq, res.grads[q.Name])
+					dq := make([]float64, len(q.Floats))
+					for i, b := range branches {
+						do := make([]float64, len(r))
+						for j := range do {
+							do[j] = gates.Floats[j/c.Dv*3+i] * r[j]
 						}
-						matches("grad_q", dq)
-					})
-				}
+						k, v := inputs[3+2*i], inputs[4+2*i]
+						var lse G.Value
+						res := runGraph(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
+							o, err := b.build(in[0], in[1], in[2], in[3])
+							if err == nil {
+								G.Read(G.Must(ops.LSE(o)), &lse)
+							}
+							return o, err
+						}, do, q, k, v, idx)
+						matches("o_"+b.name, res.out)
+						matches("lse_"+b.name, testutil.Floats(t, lse.Data()))
+						matches("grad_"+k.Name, res.grads[k.Name])
+						matches("grad_"+v.Name, res.grads[v.Name])
+						cpu.Add(dq, dq, res.grads[q.Name])
+					}
+					matches("grad_q", dq)
+				})
 			}
-		})
-	}
+		}
+	})
 }
 
 // TestCompressedAttentionOfTokens: with blocks of one token compressed attention has the bits of dense attention.

@@ -71,6 +71,8 @@ type Golden struct {
 	File safetensors.File
 	// BuiltIn is set for the cases of this package. Cases of a folder may have any configuration.
 	BuiltIn bool
+
+	err error // why the file is no golden; then only Name is set
 }
 
 // Kind is a kind of golden case.
@@ -82,27 +84,43 @@ const (
 	TinyLM Kind = "tinylm" // a model: weights, logits, gradients and some steps of training
 )
 
-// Goldens returns the cases of a kind: those built into this package in the order of their names, then those of the folder
-// that NSA_TEST_GOLDENS names, if it is set. A relative name is looked up in the folder of go.mod, then in the current folder.
-// The test fails if a file cannot be read, or if that folder is missing or has no .safetensors file.
-func Goldens(t testing.TB, kind Kind) []Golden {
+// EachGolden runs f in a subtest for each case of a kind: those built into this package in the order of their names, then those of the
+// folder that NSA_TEST_GOLDENS names, if it is set. A relative name is looked up in the folder of go.mod, then in the current folder. The
+// subtest of a file that is no golden fails, and so does the test if that folder is missing or has no .safetensors file.
+func EachGolden(t *testing.T, kind Kind, f func(t *testing.T, g Golden)) {
 	t.Helper()
-	list, err := loadGoldens(Must(fs.Sub(embedded, "goldens"))(t), kind)
+	list, err := goldens(kind)
 	if err != nil {
-		t.Fatalf("testutil: goldens: %v", err)
+		t.Errorf("testutil: %v", err)
 	}
+	for _, g := range list {
+		t.Run(g.Name, func(t *testing.T) {
+			if g.err != nil {
+				t.Fatalf("testutil: golden %s: %v", g.Name, g.err)
+			}
+			f(t, g)
+		})
+	}
+}
+
+// goldens returns the cases of EachGolden. With an error of the folder it returns those built in.
+func goldens(kind Kind) ([]Golden, error) {
+	files, err := fs.Sub(embedded, "goldens")
+	if err != nil {
+		return nil, err
+	}
+	list, err := loadGoldens(files, kind)
 	for i := range list {
 		list[i].BuiltIn = true
 	}
-	if dir := os.Getenv(envGoldens); dir != "" {
-		dir = inModule(dir)
-		more, err := loadGoldens(os.DirFS(dir), kind)
-		if err != nil {
-			t.Fatalf("testutil: %s: folder %s: %v", envGoldens, dir, err)
+	if dir := os.Getenv(envGoldens); dir != "" && err == nil {
+		var more []Golden
+		if more, err = loadGoldens(os.DirFS(inModule(dir)), kind); err != nil {
+			err = fmt.Errorf("%s: folder %s: %w", envGoldens, inModule(dir), err)
 		}
 		list = append(list, more...)
 	}
-	return list
+	return list, err
 }
 
 // inModule returns a relative path joined to the folder of go.mod, if it exists there, else path itself. Tests run in the folder of
@@ -123,6 +141,7 @@ func inModule(path string) string {
 }
 
 // loadGoldens reads the goldens of one kind in a folder. There may be none of this kind, but a folder without any golden is an error.
+// A file that is no golden of either kind is in the list of both.
 func loadGoldens(dir fs.FS, kind Kind) (list []Golden, err error) {
 	names, err := fs.Glob(dir, "*"+goldenExt)
 	if err == nil && len(names) == 0 {
@@ -132,37 +151,33 @@ func loadGoldens(dir fs.FS, kind Kind) (list []Golden, err error) {
 	}
 	for _, name := range names {
 		g := Golden{Name: strings.TrimSuffix(name, goldenExt)}
-		b, err := fs.ReadFile(dir, name)
-		if err == nil {
-			g.File, err = safetensors.Decode(b)
-		}
-		if err == nil {
-			err = g.readConfig()
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		if isModel := g.Config.Layers > 0; isModel == (kind == TinyLM) {
+		if g.err = g.read(dir, name); g.err != nil || g.Config.isModel() == (kind == TinyLM) {
 			list = append(list, g)
 		}
 	}
 	return list, err
 }
 
-// readConfig reads the configuration from the metadata. It returns an error if a size is missing or a tensor does not have its sizes.
-func (g *Golden) readConfig() error {
+// read reads a file. It returns an error if the configuration is wrong or a tensor does not have its sizes.
+func (g *Golden) read(dir fs.FS, name string) error {
+	data, err := fs.ReadFile(dir, name)
+	if err != nil {
+		return err
+	}
+	if g.File, err = safetensors.Decode(data); err != nil {
+		return err
+	}
 	text, ok := g.File.Metadata["config"]
 	if !ok {
 		return errors.New("no config in the metadata")
 	}
-	c := &g.Config
-	if err := json.Unmarshal([]byte(text), c); err != nil {
+	if err := json.Unmarshal([]byte(text), &g.Config); err != nil {
 		return fmt.Errorf("config in the metadata: %w", err)
 	}
-	if min(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv) < 1 {
-		return fmt.Errorf("config in the metadata: B, S, Hq, Hkv, D and Dv are %v, want at least 1", []int{c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv})
+	if err := g.Config.check(); err != nil {
+		return fmt.Errorf("config in the metadata: %w", err)
 	}
-	shapes := c.shapes()
+	shapes := g.Config.shapes()
 	for _, name := range slices.Sorted(maps.Keys(shapes)) {
 		if x, ok := g.File.Tensors[name]; ok && !x.Shape().Eq(shapes[name]) {
 			return fmt.Errorf("%s has the shape %v, want %v as in the config", name, x.Shape(), shapes[name])
@@ -171,9 +186,39 @@ func (g *Golden) readConfig() error {
 	return nil
 }
 
+// isModel reports whether the config is that of a model: an attention's has none of these.
+func (c Config) isModel() bool { return c.Vocab != 0 || c.Dim != 0 || c.Layers != 0 }
+
+// check returns an error if a size is missing or does not fit the others.
+func (c Config) check() error {
+	type size struct {
+		name   string
+		v, min int
+	}
+	sizes := []size{
+		{"B", c.B, 1}, {"S", c.S, 1}, {"Hq", c.Hq, 1}, {"Hkv", c.Hkv, 1}, {"D", c.D, 1}, {"Dv", c.Dv, 1},
+		{"l", c.BlockLen, 1}, {"d", c.Stride, 1}, {"lp", c.SelBlock, 1}, {"n", c.TopN, 3}, {"w", c.Window, 1},
+	}
+	if c.isModel() {
+		sizes = append(sizes, []size{{"V", c.Vocab, 1}, {"dim", c.Dim, 1}, {"layers", c.Layers, 1}, {"total", c.Total, 1}}...)
+	}
+	for _, s := range sizes {
+		if s.v < s.min {
+			return fmt.Errorf("%s is %d, want at least %d", s.name, s.v, s.min)
+		}
+	}
+	switch {
+	case c.Hq%c.Hkv != 0:
+		return fmt.Errorf("Hq is %d, no multiple of Hkv, %d", c.Hq, c.Hkv)
+	case c.BlockLen%c.Stride != 0 || c.SelBlock%c.Stride != 0:
+		return fmt.Errorf("l is %d and lp %d, want multiples of d, %d", c.BlockLen, c.SelBlock, c.Stride)
+	}
+	return nil
+}
+
 // shapes returns the shapes of the tensors that a golden of these sizes has. It leaves out parameters and what compression gives.
 func (c Config) shapes() map[string]tensor.Shape {
-	if c.Layers > 0 {
+	if c.isModel() {
 		return map[string]tensor.Shape{
 			"tokens": {c.Total, c.B, c.S}, "logits": {c.B, c.S, c.Vocab}, "losses": {c.Total}, "grad_norms": {c.Total},
 		}
@@ -222,12 +267,12 @@ func (g Golden) I32(t testing.TB, name string) []int32 {
 	return g.typed(t, name, tensor.Int32).Int32s()
 }
 
-// Within is the function Within for got and a float64 tensor of the golden. In a golden that is not built in a tensor may have a NaN,
-// such as a gradient of the reference after an exponential that overflowed. Then got need only be finite.
+// Within is the function Within for got and a float64 tensor of the golden. In a golden that is not built in a gradient may have a NaN,
+// where an exponential of the reference has overflowed. Then got need only be finite.
 func (g Golden) Within(t testing.TB, name string, got []float64, tol float64) {
 	t.Helper()
 	want := g.F64(t, name)
-	if g.BuiltIn || !slices.ContainsFunc(want, math.IsNaN) {
+	if g.BuiltIn || !strings.HasPrefix(name, "grad") || !slices.ContainsFunc(want, math.IsNaN) {
 		Within(t, name, got, want, tol)
 		return
 	}

@@ -60,19 +60,19 @@ func TestNoGPU(t *testing.T) {
 func TestGoldensEmbedded(t *testing.T) {
 	t.Setenv(envGoldens, "")
 	var names []string
-	for _, g := range Goldens(t, Ops) {
+	EachGolden(t, Ops, func(t *testing.T, g Golden) {
 		names = append(names, g.Name)
 		c := g.Config
 		require.Equal(t, []int{c.B, c.S, c.Hq, c.D}, g.Shape(t, "q"), g.Name)
 		require.Equal(t, []int{c.B, c.S, c.Hkv, c.TopN}, g.Shape(t, "idx"), g.Name)
 		require.Len(t, g.I32(t, "idx"), c.B*c.S*c.Hkv*c.TopN)
 		require.Len(t, g.F64(t, "o"), c.B*c.S*c.Hq*c.Dv)
-	}
+	})
 	require.Equal(t, []string{
 		"ops_full_cover", "ops_group6", "ops_mha_edges", "ops_no_block", "ops_small", "ops_sparse",
 	}, names)
 
-	tiny := Goldens(t, TinyLM)
+	tiny := Must(goldens(TinyLM))(t)
 	require.Len(t, tiny, 2)
 	require.Equal(t, Config{
 		B: 2, S: 72, Hq: 6, Hkv: 2, D: 8, Dv: 8, Seed: 12,
@@ -84,20 +84,20 @@ func TestGoldensEmbedded(t *testing.T) {
 func TestGoldensFolder(t *testing.T) {
 	dir := t.TempDir()
 	x := tensor.New(tensor.WithBacking([]float64{2.5}))
-	f := safetensors.File{Metadata: map[string]string{"config": `{"B": 1, "S": 9, "Hq": 2, "Hkv": 1, "D": 4, "Dv": 3}`}, Tensors: map[string]*tensor.Dense{"x": x}}
+	f := safetensors.File{Metadata: map[string]string{"config": `{"B": 1, "S": 9, "Hq": 2, "Hkv": 1, "D": 4, "Dv": 3, "l": 4, "d": 2, "lp": 4, "n": 3, "w": 2}`}, Tensors: map[string]*tensor.Dense{"x": x}}
 	require.NoError(t, f.Write(filepath.Join(dir, "mine.safetensors")), "the kind is in the file, not in its name")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("no golden"), 0o644))
 	t.Setenv(envGoldens, dir)
 
-	list := Goldens(t, Ops)
+	list := Must(goldens(Ops))(t)
 	last := list[len(list)-1]
 	require.Len(t, list, 7)
 	require.Equal(t, "mine", last.Name)
 	require.False(t, last.BuiltIn)
 	require.True(t, list[0].BuiltIn)
-	require.Equal(t, Config{B: 1, S: 9, Hq: 2, Hkv: 1, D: 4, Dv: 3}, last.Config)
+	require.Equal(t, Config{B: 1, S: 9, Hq: 2, Hkv: 1, D: 4, Dv: 3, BlockLen: 4, Stride: 2, SelBlock: 4, TopN: 3, Window: 2}, last.Config)
 	require.Equal(t, []float64{2.5}, last.F64(t, "x"))
-	require.Len(t, Goldens(t, TinyLM), 2, "the folder need not have goldens of every kind")
+	require.Len(t, Must(goldens(TinyLM))(t), 2, "the folder need not have goldens of every kind")
 }
 
 // TestGoldensRelativeFolder: go test runs in the package's folder, but the variable is set in the top folder.
@@ -114,38 +114,52 @@ func TestGoldensRelativeFolder(t *testing.T) {
 	require.Equal(t, "elsewhere", inModule("elsewhere"), "else as seen from here")
 }
 
+// TestGoldensRefuses: a folder without goldens is an error, and so is each file that is none. The others are read.
 func TestGoldensRefuses(t *testing.T) {
 	require.ErrorIs(t, Err(loadGoldens(os.DirFS(filepath.Join(t.TempDir(), "missing")), Ops)), os.ErrNotExist)
-	for message, files := range map[string]fstest.MapFS{
-		"no .safetensors file":                        {"notes.txt": {}},
-		"ops_bad.safetensors: safetensors: truncated": {"ops_bad.safetensors": {Data: []byte("xx")}},
-		"ops_bare.safetensors: no config in the metadata": {
-			"ops_bare.safetensors": {Data: []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}")},
-		},
-	} {
-		require.ErrorContains(t, Err(loadGoldens(files, Ops)), message)
-	}
+	require.ErrorContains(t, Err(loadGoldens(fstest.MapFS{"notes.txt": {}}, Ops)), "no .safetensors file")
 	x := func(shape ...int) *tensor.Dense {
 		return tensor.New(tensor.WithShape(shape...), tensor.Of(tensor.Float64))
 	}
-	const ops, model = `"B": 1, "S": 9, "Hq": 2, "Hkv": 1, "D": 4, "Dv": 3, "n": 3`, `"B": 1, "S": 9, "Hq": 2, "Hkv": 1, "D": 4, "Dv": 3, "layers": 1, "V": 5, "total": 2`
+	golden := func(config, name string, x *tensor.Dense) []byte {
+		f := safetensors.File{Metadata: map[string]string{"config": config}, Tensors: map[string]*tensor.Dense{name: x}}
+		path := filepath.Join(t.TempDir(), "golden")
+		require.NoError(t, f.Write(path))
+		return Must(os.ReadFile(path))(t)
+	}
+	config := func(changes string) string { // the later one of two equal keys counts
+		return `{"B": 1, "S": 9, "Hq": 2, "Hkv": 1, "D": 4, "Dv": 3, "l": 4, "d": 2, "lp": 4, "n": 3, "w": 2` + changes + "}"
+	}
+	const model = `, "layers": 1, "V": 5, "dim": 4, "total": 2`
 	for _, c := range []struct {
-		config, name string
-		x            *tensor.Dense
-		message      string
+		data    []byte
+		message string
 	}{
-		{`{"S": 9}`, "q", x(1), "B, S, Hq, Hkv, D and Dv are [0 9 0 0 0 0], want at least 1"},
-		{`{"S": "nine"}`, "q", x(1), "config in the metadata: json: "},
-		{"{" + ops + "}", "q", x(1, 9, 2, 3), "mine.safetensors: q has the shape (1, 9, 2, 3), want (1, 9, 2, 4) as in the config"},
-		{"{" + ops + "}", "idx", x(1, 9, 1, 4), "idx has the shape (1, 9, 1, 4), want (1, 9, 1, 3)"},
-		{"{" + ops + "}", "grad_v_sel", x(1, 9, 1, 4), "grad_v_sel has the shape"},
-		{"{" + model + "}", "tokens", x(1, 1, 9), "tokens has the shape (1, 1, 9), want (2, 1, 9)"},
-		{"{" + model + "}", "logits", x(1, 9, 4), "logits has the shape"},
+		{[]byte("xx"), "safetensors: truncated"},
+		{[]byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"), "no config in the metadata"},
+		{golden(`{"S": 9}`, "q", x(1)), "config in the metadata: B is 0, want at least 1"},
+		{golden(`{"S": "nine"}`, "q", x(1)), "config in the metadata: json: "},
+		{golden(config(`, "S": 60`), "q", x(1, 61, 2, 4)), "q has the shape (1, 61, 2, 4), want (1, 60, 2, 4) as in the config"},
+		{golden(config(""), "q", x(1, 9, 2, 3)), "q has the shape (1, 9, 2, 3), want (1, 9, 2, 4) as in the config"},
+		{golden(config(""), "idx", x(1, 9, 1, 4)), "idx has the shape (1, 9, 1, 4), want (1, 9, 1, 3)"},
+		{golden(config(""), "grad_v_sel", x(1, 9, 1, 4)), "grad_v_sel has the shape"},
+		{golden(config(`, "d": 0`), "q", x(1, 9, 2, 4)), "d is 0, want at least 1"},
+		{golden(config(`, "l": -8, "d": -2`), "q", x(1, 9, 2, 4)), "l is -8, want at least 1"},
+		{golden(config(`, "lp": 5`), "q", x(1, 9, 2, 4)), "l is 4 and lp 5, want multiples of d, 2"},
+		{golden(config(`, "n": 2`), "q", x(1, 9, 2, 4)), "n is 2, want at least 3"},
+		{golden(config(`, "Hkv": 3`), "q", x(1, 9, 2, 4)), "Hq is 2, no multiple of Hkv, 3"},
+		{golden(config(model+`, "layers": 0`), "tokens", x(2, 1, 9)), "layers is 0, want at least 1"},
+		{golden(config(model), "tokens", x(1, 1, 9)), "tokens has the shape (1, 1, 9), want (2, 1, 9)"},
+		{golden(config(model), "logits", x(1, 9, 4)), "logits has the shape"},
 	} {
-		f := safetensors.File{Metadata: map[string]string{"config": c.config}, Tensors: map[string]*tensor.Dense{c.name: c.x}}
-		dir := t.TempDir()
-		require.NoError(t, f.Write(filepath.Join(dir, "mine.safetensors")))
-		require.ErrorContains(t, Err(loadGoldens(os.DirFS(dir), Ops)), c.message)
+		files := fstest.MapFS{"bad.safetensors": {Data: c.data}, "good.safetensors": {Data: golden(config(""), "q", x(1, 9, 2, 4))}}
+		list := Must(loadGoldens(files, Ops))(t)
+		if list[0].err == nil { // a model
+			list = append(Must(loadGoldens(files, TinyLM))(t), list...)
+		}
+		require.Len(t, list, 2, c.message)
+		require.ErrorContains(t, list[0].err, c.message)
+		require.NoError(t, list[1].err)
 	}
 }
 

@@ -80,8 +80,8 @@ type bounds struct{ loss, grad, step float64 }
 // the same bits.
 func TestModelMatchesGoldens(t *testing.T) {
 	for dt, within := range map[tensor.Dtype]bounds{tensor.Float64: {1e-8, 1e-8, 1e-8}, tensor.Float32: {1e-5, 1e-4, 1e-3}} {
-		for _, g := range testutil.Goldens(t, testutil.TinyLM) {
-			t.Run(dt.Name()+"/"+g.Name, func(t *testing.T) {
+		t.Run(dt.Name(), func(t *testing.T) {
+			testutil.EachGolden(t, testutil.TinyLM, func(t *testing.T, g testutil.Golden) {
 				var runs []map[string][]float64
 				for _, opts := range [][]ModelOption{{WithVM(tape)}, nil} {
 					m := goldenModel(t, g, dt, nil, opts...)
@@ -93,7 +93,7 @@ func TestModelMatchesGoldens(t *testing.T) {
 				}
 				require.Equal(t, runs[0], runs[1])
 			})
-		}
+		})
 	}
 }
 

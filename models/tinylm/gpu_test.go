@@ -24,14 +24,14 @@ func TestGoldenLadderOnGPU(t *testing.T) { climbOn(t, cudatest.Open(t)) }
 func TestGoldenLadderOnHost(t *testing.T) { climbOn(t, graph.NewCPU(1)) }
 
 func climbOn(t *testing.T, b graph.Backend) {
-	for _, g := range testutil.Goldens(t, testutil.TinyLM) {
+	testutil.EachGolden(t, testutil.TinyLM, func(t *testing.T, g testutil.Golden) {
 		for name, opts := range map[string][]graph.Option{"eager": nil, "captured": {graph.WithCapture()}} {
-			t.Run(g.Name+"/"+name, func(t *testing.T) {
+			t.Run(name, func(t *testing.T) {
 				m := goldenModel(t, g, tensor.Float32, b, WithMachine(append(opts, graph.WithBackend(b))...))
 				climb(t, m, g, bounds{1e-5, 1e-5, 1e-4}, goldenStepsOn)
 			})
 		}
-	}
+	})
 }
 
 // goldenStepsOn is goldenSteps with RunAndStep. It reads losses and norms one step late.
