@@ -44,6 +44,9 @@ func newAsyncReader(name string, a ops.Arg, newReadback func(ops.Operand) (Readb
 // NewAsyncReader returns an AsyncReader of an operand outside of a graph, such as a solver's norm, in the stream s. Its type
 // is float32 or float64. Close the AsyncReader before s. Errors contain the name.
 func NewAsyncReader(s Stream, name string, a ops.Arg) (*AsyncReader, error) {
+	if value.IsNil(s) {
+		return nil, fmt.Errorf("graph: reader of %s: nil stream", name)
+	}
 	return newAsyncReader(name, a, s.NewReadback)
 }
 

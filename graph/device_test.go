@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -295,10 +296,38 @@ func TestMoveInputsRefuses(t *testing.T) {
 	}
 }
 
+// TestMoveInputsKeepsNothingOfTheCaller: Close binds each host value to its own node, whatever the caller has done to the slices.
+func TestMoveInputsKeepsNothingOfTheCaller(t *testing.T) {
+	g := G.NewGraph()
+	a := G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("a"), G.WithInit(G.Ones()))
+	b := G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("b"), G.WithInit(G.Zeroes()))
+	values, nodes := []G.Value{a.Value(), b.Value()}, []*G.Node{a, b}
+	r := testutil.Must(graph.MoveInputs(fakedevice.New(), nodes...))(t)
+	nodes[0], nodes[1] = b, a
+	require.NoError(t, r.Close())
+	require.Same(t, values[0], a.Value())
+	require.Same(t, values[1], b.Value())
+}
+
+// TestHostTensorErrors: each error says what the node has.
+func TestHostTensorErrors(t *testing.T) {
+	g := G.NewGraph()
+	for message, n := range map[string]*G.Node{
+		"graph: value of a nil node":                           nil,
+		"x: no value: it has not been computed or is not kept": G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("x")),
+		"s: its value is a *gorgonia.F32, no tensor":           G.NewScalar(g, tensor.Float32, G.WithName("s"), G.WithValue(float32(1))),
+	} {
+		require.EqualError(t, testutil.Err(graph.HostTensor(n)), message)
+	}
+}
+
 // TestNilBackend: what binds kernels outside of a graph refuses a nil backend.
 func TestNilBackend(t *testing.T) {
 	require.EqualError(t, testutil.Err(graph.Bind(nil, graph.Site{}, nil, nil)), "graph: nil backend")
 	require.EqualError(t, testutil.Err(graph.AllocArgs(nil, nil)), "graph: nil backend")
+	require.EqualError(t, testutil.Err(graph.NewAsyncReader(nil, "loss", ops.Arg{})), "graph: reader of loss: nil stream")
+	huge := ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1 << 60}}, Buf: new(cpu.Buf)}
+	require.EqualError(t, testutil.Err(graph.AllocArgs(graph.NewCPU(1), []ops.Arg{huge, huge, huge, huge})), "graph: memory for 4 operands: too many bytes")
 }
 
 func TestResidentRefuses(t *testing.T) {

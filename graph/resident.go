@@ -1,7 +1,6 @@
 package graph
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,11 +27,19 @@ var errNoValue = errors.New("no value: it has not been computed or is not kept")
 
 // HostTensor returns the value of a node in host memory. It is an error if the node has no value, or a scalar.
 func HostTensor(n *G.Node) (*tensor.Dense, error) {
-	v, err := HostValue(n.Value())
-	if d, ok := v.(*tensor.Dense); ok && err == nil {
-		return d, nil
+	if n == nil {
+		return nil, errors.New("graph: value of a nil node")
 	}
-	return nil, fmt.Errorf("%s: %w", n.Name(), cmp.Or(err, errNoValue))
+	v, err := HostValue(n.Value())
+	switch d, ok := v.(*tensor.Dense); {
+	case err == nil && ok:
+		return d, nil
+	case err == nil && value.IsNil(v):
+		err = errNoValue
+	case err == nil:
+		err = fmt.Errorf("its value is a %T, no tensor", v)
+	}
+	return nil, fmt.Errorf("%s: %w", n.Name(), err)
 }
 
 // remoteValue is a value that is not on the host.
@@ -57,6 +64,7 @@ type Resident struct {
 
 // NewResident copies host values to b. Close it before b, and after the machines that use it.
 func NewResident(b Backend, host []G.Value) (*Resident, error) {
+	host = slices.Clone(host)
 	r := &Resident{host: host, device: host, backend: b}
 	if value.IsNil(b) {
 		return nil, errors.New("graph: resident values: nil backend")
@@ -123,7 +131,7 @@ func MoveInputs(b Backend, nodes ...*G.Node) (*Resident, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.nodes = nodes
+	r.nodes = slices.Clone(nodes)
 	if err := r.let(r.device); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 
 	G "gorgonia.org/gorgonia"
 
@@ -79,12 +80,16 @@ func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
 
 // AllocArgs allocates one block of memory of b for all operands, aligns each, and points their cells to it.
 func AllocArgs(b Backend, args []ops.Arg) (Memory, error) {
-	if b == nil {
+	if value.IsNil(b) {
 		return nil, errNoBackend
 	}
 	align, end := b.Device().Alignment, 0
 	for _, a := range args {
-		end += alignUp(a.Operand.Bytes(), align)
+		bytes := alignUp(a.Operand.Bytes(), align)
+		if bytes < 0 || bytes > math.MaxInt-end {
+			return nil, fmt.Errorf("graph: memory for %d operands: too many bytes", len(args))
+		}
+		end += bytes
 	}
 	memory, err := b.Alloc(end)
 	if err != nil {

@@ -92,6 +92,23 @@ func TestPointAtValueTypes(t *testing.T) {
 	}
 }
 
+// TestNewValue: values have the type and the number of elements of their operand, and scalars are Gorgonia's where it has the type.
+func TestNewValue(t *testing.T) {
+	for _, dt := range []tensor.Dtype{
+		tensor.Float64, tensor.Float32, tensor.Int, tensor.Int64, tensor.Int32, tensor.Byte, tensor.Bool, ops.BFloat16, ops.Float16,
+	} {
+		for _, shape := range []tensor.Shape{{}, {3}, {2, 1}} {
+			v := ops.NewValue(ops.Operand{Dtype: dt, Shape: shape})
+			require.Equal(t, dt, v.Dtype())
+			require.Equal(t, shape.TotalSize(), max(1, v.Size()), "%v %v", dt, shape)
+			_, scalar := v.(G.Scalar)
+			require.Equal(t, shape.IsScalar() && !ops.IsHalf(dt), scalar, "%v %v", dt, shape)
+		}
+	}
+	require.Zero(t, ops.Operand{}.Bytes())
+	require.Equal(t, "none ()", ops.Operand{}.String())
+}
+
 func TestPointAtValueErrors(t *testing.T) {
 	want := ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, 3}}
 	for _, c := range []struct {

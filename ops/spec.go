@@ -7,6 +7,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // Operand describes an input or output of an op: element type and shape. The memory is contiguous and row-major. A scalar
@@ -17,7 +18,7 @@ type Operand struct {
 }
 
 // String returns the operand as in "float32 (2, 100, 4, 8)".
-func (o Operand) String() string { return fmt.Sprintf("%v %v", o.Dtype, o.Shape) }
+func (o Operand) String() string { return value.TypeName(o.Dtype) + " " + fmt.Sprint(o.Shape) }
 
 // Elements returns the number of elements, 1 for a scalar.
 func (o Operand) Elements() int {
@@ -28,8 +29,13 @@ func (o Operand) Elements() int {
 	return n
 }
 
-// Bytes returns the size in memory.
-func (o Operand) Bytes() int { return o.Elements() * int(o.Dtype.Size()) }
+// Bytes returns the size in memory, 0 for the zero Operand.
+func (o Operand) Bytes() int {
+	if o.Dtype.Type == nil {
+		return 0
+	}
+	return o.Elements() * int(o.Dtype.Size())
+}
 
 // Arg is an operand and the cell that holds its memory when the op runs.
 type Arg struct {

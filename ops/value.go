@@ -18,12 +18,20 @@ func NewValue(o Operand) gorgonia.Value {
 	switch o.Dtype {
 	case tensor.Float32:
 		return gorgonia.NewF32(0)
+	case tensor.Float64:
+		return gorgonia.NewF64(0)
 	case tensor.Int32:
 		return gorgonia.NewI32(0)
+	case tensor.Int64:
+		return gorgonia.NewI64(0)
 	case tensor.Int:
 		return gorgonia.NewI(0)
+	case tensor.Byte:
+		return gorgonia.NewU8(0)
+	case tensor.Bool:
+		return gorgonia.NewB(false)
 	}
-	return gorgonia.NewF64(0)
+	return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(1)) // Gorgonia has no scalar of this type
 }
 
 // PointAtValue points b at the host memory of v, after checking that v is of want's type and shape. A value that is not
@@ -31,6 +39,9 @@ func NewValue(o Operand) gorgonia.Value {
 func PointAtValue(b *cpu.Buf, v gorgonia.Value, want Operand) error {
 	switch v := v.(type) {
 	case *tensor.Dense:
+		if v == nil {
+			return fmt.Errorf("no value, want %v", want)
+		}
 		if v.Dtype().Type == nil {
 			return fmt.Errorf("got a tensor without a type, want %v", want)
 		}

@@ -31,11 +31,14 @@ type Builder struct {
 // NewBuilder returns a builder for g and the given parameters. src gives their values. Neither g nor src may be nil.
 func NewBuilder(g *G.ExprGraph, params []Param, src Source) *Builder {
 	b := &Builder{graph: g, params: make(map[string]Param, len(params)), source: src, nodes: map[string]*G.Node{}}
-	for _, p := range params {
-		b.params[p.Name] = p
-	}
 	if g == nil || src == nil {
 		b.err = errors.New("nn: nil graph or source")
+	}
+	for _, p := range params {
+		if _, twice := b.params[p.Name]; twice && b.err == nil {
+			b.err = fmt.Errorf("nn: two parameters are called %s", p.Name)
+		}
+		b.params[p.Name] = p
 	}
 	return b
 }

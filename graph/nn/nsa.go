@@ -41,13 +41,13 @@ type NSAConfig struct {
 	ops.Params
 
 	Phi            Phi            // "" is PhiMean
-	PhiHidden      int            // hidden width of the compression's MLP; only with PhiMLP
+	PhiHidden      int            // hidden width of the compression's MLP; PhiMean ignores it
 	GateHidden     int            // hidden width of the gates' MLP
 	GateActivation GateActivation // "" is GateSigmoid
 	RoPEBase       float64        // base of the rotary embedding's wavelengths; 0 is 10000
 
 	// NoSelected leaves out the selected branch (see ops.KVCache.Without) with its projections, its gate and the block selection: an
-	// ablation. The other branches stay the same. SelectBlock and TopN have no effect.
+	// ablation. The other branches stay the same. SelectBlock and TopN, which must still be valid, change no result.
 	NoSelected bool `json:",omitempty"`
 }
 
@@ -84,7 +84,7 @@ func (c NSAConfig) Validate() (err error) {
 		v    int
 	}{
 		{"dim", c.Dim}, {"heads", c.Heads}, {"kv heads", c.KVHeads}, {"key dim", c.KeyDim}, {"value dim", c.ValueDim},
-		{"gate hidden", c.GateHidden},
+		{"gate hidden", c.GateHidden}, {"selection block l'", c.SelectBlock},
 	} {
 		if s.v < 1 || s.v > maxSize {
 			return fmt.Errorf("%s is %d, want 1 to %d", s.name, s.v, maxSize)
@@ -102,7 +102,7 @@ func (c NSAConfig) Validate() (err error) {
 	switch c.Phi {
 	case "", PhiMean:
 		if c.PhiHidden < 0 {
-			return fmt.Errorf("phi hidden is %d, want 0 with phi %q", c.PhiHidden, PhiMean)
+			return fmt.Errorf("phi hidden is %d, want at least 0", c.PhiHidden)
 		}
 	case PhiMLP:
 		if c.PhiHidden < 1 || c.PhiHidden > maxSize || c.BlockLen > maxSize {

@@ -53,7 +53,8 @@ func (p Param) elements() (int, error) {
 }
 
 // New draws a value of type dt (float32 or float64) for p. The random numbers depend only on seed and the name, so that a
-// parameter's first value does not change when others are added. The float32 value is the float64 value, rounded.
+// parameter's first value does not change when others are added. The float32 value is the float64 value, rounded. An Init that draws NaN
+// or Inf, such as Normal(NaN), is an error.
 func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	if dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("nn: parameter %s: type %s, want float32 or float64", p.Name, value.TypeName(dt))
@@ -72,19 +73,27 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	if p.Init == nil {
 		return v, nil
 	}
+	drawn := 0.0
 	if dt == tensor.Float32 {
-		draw(v.Float32s(), p.Init, r)
+		drawn = draw(v.Float32s(), p.Init, r)
 	} else {
-		draw(v.Float64s(), p.Init, r)
+		drawn = draw(v.Float64s(), p.Init, r)
+	}
+	if math.IsNaN(drawn) || math.IsInf(drawn, 0) {
+		return nil, fmt.Errorf("nn: parameter %s: its first value has a %v", p.Name, drawn)
 	}
 	return v, nil
 }
 
-// draw fills x with what init draws.
-func draw[T float32 | float64](x []T, init Init, r *rand.Rand) {
+// draw fills x with what init draws. It stops at a number that is not finite, and returns the last one.
+func draw[T float32 | float64](x []T, init Init, r *rand.Rand) (last float64) {
 	for i := range x {
 		x[i] = T(init(r))
+		if last = float64(x[i]); math.IsNaN(last) || math.IsInf(last, 0) {
+			break
+		}
 	}
+	return last
 }
 
 // Source gives the value of a parameter to the layer that is being built, which reports a nil value as an error. The layer's

@@ -78,6 +78,7 @@ func TestAccumulationRefuses(t *testing.T) {
 	require.ErrorContains(t, m.SetLossScale(4), "tinylm: loss scale is 4, want 8 as in the micro-batches added up so far")
 	require.ErrorContains(t, testutil.Err(m.LossAndStep(G.NewVanillaSolver())), "want an optim.AdamW")
 	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithAccumulation())), "accumulation: the model was built without gradients")
+	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithLossScale())), "loss scale: the model was built without gradients")
 	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithGradients(), WithAccumulation(), WithVM(tape))), "WithVM excludes WithAccumulation and WithRecompute")
 	double := newTestWeights(t, small(), tensor.Float64, 1)
 	require.ErrorContains(t, testutil.Err(NewModel(double, 2, 64, WithGradients(), WithAccumulation())), "differs in type or graph")

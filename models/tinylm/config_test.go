@@ -46,7 +46,7 @@ func TestConfigRefuses(t *testing.T) {
 		{"huge layers", func(c *Config) { c.Layers = math.MaxInt }, "tinylm: layers is"},
 		{"many layers", func(c *Config) { c.Layers = 1 << 20 }, "tinylm: layers is 1048576, want 1 to 65536"},
 		{"huge blocks", func(c *Config) {
-			c.Phi, c.PhiHidden, c.BlockLen, c.Stride, c.SelectBlock = nn.PhiMLP, 4, 1<<62, 1<<62, 1<<62
+			c.Phi, c.PhiHidden, c.BlockLen, c.Stride = nn.PhiMLP, 4, 1<<62, 1
 		}, "block length l 4611686018427387904, want"},
 		{"huge model", func(c *Config) { c.Dim, c.Vocab = 1<<20, 1<<20 }, "parameters, want at most 17179869184"},
 		{"rope, infinite, dense", func(c *Config) { c.Attention, c.RoPEBase = Dense, math.Inf(1) }, "rope base is +Inf"},

@@ -1,6 +1,7 @@
 package tinylm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -58,12 +60,13 @@ type DecoderOption func(*decoderOptions)
 type decoderOptions struct {
 	backend   graph.Backend
 	precision graph.Precision
+	onBackend bool // DecodeOn is given
 }
 
 // DecodeOn makes a decoder run on b, with activations and caches in precision p. If b has memory of its own, the weights must be
 // there already: see Weights.MoveTo.
 func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
-	return func(o *decoderOptions) { o.backend, o.precision = b, p }
+	return func(o *decoderOptions) { o.backend, o.precision, o.onBackend = b, p, true }
 }
 
 // NewDecoder returns a decoder for up to slots sequences of up to context tokens each; context may differ from
@@ -84,7 +87,10 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 		return nil, err
 	}
 	c := w.Config.WithDefaults()
-	if o.backend == nil {
+	switch {
+	case o.onBackend && value.IsNil(o.backend):
+		return nil, errors.New("the backend is nil")
+	case !o.onBackend:
 		workers := 0
 		if c.parameters() <= smallModel {
 			workers = 1
@@ -143,10 +149,14 @@ func (c Config) cacheSizes(slots, context int, p graph.Precision) (ops.KVCache, 
 }
 
 // CacheBytes returns the bytes of the caches of a Decoder for these sizes, in float32.
-func (c Config) CacheBytes(slots, context int) (int, error) {
+func (c Config) CacheBytes(slots, context int) (_ int, err error) {
+	defer named(&err, fmt.Sprintf("caches of %d sequences of %d tokens", slots, context))
+	if err := cmp.Or(c.check(), checkTokens(slots, context)); err != nil {
+		return 0, err
+	}
 	sizes, err := c.WithDefaults().cacheSizes(slots, context, graph.F32)
 	if err != nil {
-		return 0, fmt.Errorf("tinylm: caches: %w", err)
+		return 0, err
 	}
 	return 4 * c.Layers * sizes.Elements(), nil
 }

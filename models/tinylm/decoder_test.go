@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
@@ -176,6 +177,9 @@ func TestDecoderErrors(t *testing.T) {
 		require.Error(t, testutil.Err(NewDecoder(w, x[0], x[1])), x)
 	}
 	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, nil)), "nil option")
+	for _, b := range []graph.Backend{nil, (*cuda.Backend)(nil)} {
+		require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(b, graph.F32))), "the backend is nil")
+	}
 	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.BF16))), "cpu computes in float32")
 	require.EqualError(t, testutil.Err(NewDecoder(nil, 1, 1)), "tinylm: decoder of 1 sequences of 1 tokens: "+errNoWeights.Error())
 
@@ -192,6 +196,27 @@ func TestDecoderErrors(t *testing.T) {
 			require.Equal(t, -1, token.Seq)
 			require.ErrorIs(t, err, errDecoderClosed)
 		}
+	}
+}
+
+// TestCacheBytesRefuses: sizes that a decoder refuses have no caches either.
+func TestCacheBytesRefuses(t *testing.T) {
+	with := func(change func(*Config)) Config {
+		c := small()
+		change(&c)
+		return c
+	}
+	for message, c := range map[string]Config{
+		"vocab is 0":              {},
+		"layers is -1":            with(func(c *Config) { c.Layers = -1 }),
+		`attention is "x"`:        with(func(c *Config) { c.Attention = "x" }),
+		"selection block l' is 0": with(func(c *Config) { c.SelectBlock = 0 }),
+		"selection block l' is 9223372036854775806": with(func(c *Config) { c.SelectBlock = math.MaxInt - 1 }),
+	} {
+		require.ErrorContains(t, testutil.Err(c.CacheBytes(1, 64)), message)
+	}
+	for _, x := range [][2]int{{0, 5}, {5, 0}, {1, -5}, {1, math.MaxInt}} {
+		require.Error(t, testutil.Err(small().CacheBytes(x[0], x[1])), x)
 	}
 }
 

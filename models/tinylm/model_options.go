@@ -88,6 +88,8 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 		err = fmt.Errorf("accumulation: %w", errNoGradients)
 	case o.recompute && !o.grads:
 		err = fmt.Errorf("recompute: %w", errNoGradients)
+	case o.scaled && !o.grads:
+		err = fmt.Errorf("loss scale: %w", errNoGradients)
 	}
 	return o, err
 }
@@ -99,7 +101,7 @@ const maxTokens = 1 << 26
 func checkTokens(batch, seq int) error {
 	switch {
 	case batch < 1 || seq < 1:
-		return errors.New("batch and length must be at least 1")
+		return fmt.Errorf("%d sequences of %d tokens, want at least 1 of each", batch, seq)
 	case batch > maxTokens/seq:
 		return fmt.Errorf("a run has at most %d tokens", maxTokens)
 	}

@@ -200,7 +200,7 @@ func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
 	if err != nil {
 		return err
 	}
-	if from.Config != w.Config {
+	if from.Config.WithDefaults() != w.Config.WithDefaults() {
 		return fmt.Errorf("%s: configuration %+v, want %+v", path, from.Config, w.Config)
 	}
 	for name, v := range w.Tensors {

@@ -50,6 +50,9 @@ func TestWeightsRoundTrip(t *testing.T) {
 				require.NoError(t, other.Restore(path))
 				require.Equal(t, bits(t, w), bits(t, other))
 
+				w.Config = c // without defaults
+				require.NoError(t, w.Restore(path))
+
 				learnables := newTestModel(t, w, nil, 1, 8).Learnables()
 				for i, p := range c.LearnableParams() { // the order of the weights on a device
 					require.Equal(t, p.Name, learnables[i].Name())
