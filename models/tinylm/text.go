@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Vocabulary is the text of tokens: Bytes, or a tokenizer of package corpus.
+// Vocabulary is the text of tokens: Bytes, or a tokenizer of package tokenizer.
 type Vocabulary interface {
 	Vocab() int                               // tokens
 	AppendToken(text []byte, id int32) []byte // appends the text of a token below Vocab; the text may be part of a character

@@ -31,6 +31,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
 const (
@@ -47,9 +49,9 @@ type Options struct {
 	Seed      uint64 // of the order
 }
 
-// Corpus is data as documents of tokens. Its methods may be called concurrently.
+// Corpus is data as documents of tokens, with their tokenizer. Its methods may be called concurrently.
 type Corpus struct {
-	Tokenizer
+	*tokenizer.Tokenizer
 	name    string
 	seed    uint64
 	source  source
@@ -85,7 +87,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 		return fmt.Errorf("%d held-out tokens, want 0 or more", o.HeldOut)
 	}
 	var err error
-	if c.codec, err = newCodec(o); err != nil {
+	if c.Tokenizer, err = tokenizer.Open(o.Tokenizer, o.Separator); err != nil {
 		return err
 	}
 	c.blockTokens = blockBytes / widthOf(c.Vocab())
@@ -96,7 +98,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	if o.Tokenizer == "" {
 		c.bytesPerToken = 1
 	}
-	c.source = &fileSource{files: files, codec: c.codec, skipped: &c.skipped, wantUTF8: o.Tokenizer != ""}
+	c.source = &fileSource{files: files, tokenizer: c.Tokenizer, skipped: &c.skipped, wantUTF8: o.Tokenizer != ""}
 	if c.units, err = makeUnits(ctx, files, &c.skipped); err != nil {
 		return err
 	}
@@ -118,7 +120,7 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 		return nil, fmt.Errorf("corpus: %d random tokens below %d, want 2 to %d below 1 to %d", n, vocab, maxRandom, 1<<31-1)
 	}
 	c := &Corpus{name: "random tokens", seed: seed, blockTokens: blockBytes / widthOf(vocab)}
-	c.codec, c.source, c.bytesPerToken = randomCodec(vocab), randomSource{vocab, seed}, 1
+	c.Tokenizer, c.source, c.bytesPerToken = tokenizer.Numbers(vocab, -1), randomSource{vocab, seed}, 1
 	for i := 0; i < n; i += randomUnit {
 		c.units = append(c.units, unit{from: int64(i), to: int64(min(n, i+randomUnit))})
 	}

@@ -89,7 +89,7 @@ func TestByteOrderMarks(t *testing.T) {
 }
 
 func TestBrokenFiles(t *testing.T) {
-	good := makeDocuments(50, 50, 1)
+	good := testutil.Documents(50, 50, 1)
 	line := func(text string) []byte { return append(jsonl(t, good), text...) }
 	header := func(change func(b []byte)) []byte {
 		b := llmcBytes(good)
@@ -254,7 +254,7 @@ func TestLargeText(t *testing.T) {
 
 // The ranges of a file of lines have each line once, wherever they begin.
 func TestRangesOfLines(t *testing.T) {
-	documents := makeDocuments(100, 300, 2)
+	documents := testutil.Documents(100, 300, 2)
 	path := filepath.Join(writeFiles(t, map[string][]byte{"a.jsonl": jsonl(t, documents)}), "a.jsonl")
 	info, err := os.Stat(path)
 	require.NoError(t, err)
@@ -346,7 +346,7 @@ func formats(t *testing.T, documents []string) map[string]map[string][]byte {
 func TestFormatsGiveTheSameDocuments(t *testing.T) {
 	s := Shape{Batch: 1, Seq: 1 << 20}
 	for seed := range uint64(2) {
-		documents := makeDocuments(300, 200, seed)
+		documents := testutil.Documents(300, 200, seed)
 		var textHeld []string // the same for all formats of text
 		for name, files := range formats(t, documents) {
 			t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {

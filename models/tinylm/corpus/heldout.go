@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+
+	"github.com/gorgonia-nsa/nsa/internal/text"
 )
 
 // scan decides the split and collects tokens of the held-out part.
@@ -74,7 +76,7 @@ func (c *Corpus) holdLast(ctx context.Context, h *heldOutCollector, sizes []int,
 					continue
 				}
 				if !d.isTokens {
-					n = runeStart(d.text, n)
+					n = text.RuneStart(d.text, n)
 				}
 				c.split.From = place{first, at, n}
 			}
@@ -108,7 +110,7 @@ func (h *heldOutCollector) add(d document) (err error) {
 		return err
 	}
 	if d.isTokens {
-		h.text += h.c.codec.length(h.ids)
+		h.text += h.c.TextLen(h.ids)
 	} else {
 		h.text += len(d.text)
 	}
@@ -132,7 +134,7 @@ func (c *Corpus) encode(ids []int32, d document) ([]int32, error) {
 	if d.isTokens {
 		return append(ids, d.tokens...), nil
 	}
-	return c.codec.encode(ids, d.text)
+	return c.AppendEncode(ids, d.text)
 }
 
 // unitName names the file of a unit for an error.

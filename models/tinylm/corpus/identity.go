@@ -15,7 +15,7 @@ const sampleBytes = 4 << 10
 // identity hashes the files, the split and the vocabulary.
 func (c *Corpus) identity(ctx context.Context, files []file) (string, error) {
 	h := sha256.New()
-	fmt.Fprintf(h, "corpus 1 %s %v\n", c.codec.identity(), c.split)
+	fmt.Fprintf(h, "corpus 1 %s %v\n", c.Identity(), c.split)
 	buffer := make([]byte, 3*sampleBytes)
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {

@@ -1,12 +1,10 @@
 package corpus
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +17,7 @@ import (
 // A damaged file gives an error that names it, or data. Reading it does not panic, and takes little memory and little time.
 func TestDamagedFiles(t *testing.T) {
 	const maxBytes, maxTime = 600 << 20, 10 * time.Second
-	documents := makeDocuments(60, 100, 1)
+	documents := testutil.Documents(60, 100, 1)
 	python := map[string][]byte{} // files of pyarrow by name
 	if folder := pythonParquet(t); folder != "" {
 		for _, name := range []string{"snappy-1.0-dictionary", "none-1.0-dictionary", "none-2.0-plain"} {
@@ -39,12 +37,6 @@ func TestDamagedFiles(t *testing.T) {
 		"a.jsonl.zst":    compress(t, jsonl(t, documents), ".zst"),
 		"a.npy":          numpyBytes(joined(documents), 2),
 		"a.bin":          llmcBytes(documents),
-		"tokenizer.json": smallTokenizer(t),
-	}
-	for _, c := range smallTokenizers(t) {
-		if slices.Contains([]string{"unigram-fallback", "llama2", "added", "affixes", "metaspace-first", "around", "library-unigram"}, c.Name) {
-			contents[c.Name+".tokenizer.json"] = c.Tokenizer
-		}
 	}
 	for name, content := range contents {
 		t.Run(name, func(t *testing.T) {
@@ -76,21 +68,8 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// readAll reads an epoch of a corpus, or a tokenizer.
+// readAll reads an epoch of a corpus.
 func readAll(t *testing.T, path string) error {
-	if strings.HasSuffix(path, "tokenizer.json") {
-		v, err := readHuggingFace(path, "")
-		if err != nil {
-			return err
-		}
-		ids, err := v.encode(nil, []byte("Some text, 12 größer\n\n THE of [MASK]"))
-		if err != nil {
-			return fmt.Errorf("%s: %w", path, err) // no token for unknown text
-		}
-		_, err = v.decode(ids)
-		require.NoError(t, err)
-		return nil
-	}
 	c, err := Open(t.Context(), path, Options{HeldOut: 100})
 	if err != nil {
 		return err

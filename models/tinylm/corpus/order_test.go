@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
 // memorySource yields documents of numbers from memory, by unit.
@@ -23,14 +25,6 @@ func (s memorySource) documents(_ context.Context, u unit) documents {
 		}
 	}
 }
-
-// numberCodec has n tokens. The separator is 0.
-type numberCodec struct {
-	byteCodec
-	n int
-}
-
-func (c numberCodec) size() int { return c.n }
 
 // numbered returns a corpus in which no token except the separator occurs twice. Token t of document d has the id ids[d][t].
 func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uint64) (c *Corpus, ids [][]int32) {
@@ -47,7 +41,7 @@ func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uin
 		u := r.IntN(units)
 		source[u] = append(source[u], d)
 	}
-	c = &Corpus{name: "numbers", seed: seed, source: source, Tokenizer: Tokenizer{numberCodec{n: int(next)}}, blockTokens: block, hash: "numbers"}
+	c = &Corpus{name: "numbers", seed: seed, source: source, Tokenizer: tokenizer.Numbers(int(next), 0), blockTokens: block, hash: "numbers"}
 	for u := range source {
 		c.units = append(c.units, unit{file: u})
 		ids = append(ids, source[u]...)

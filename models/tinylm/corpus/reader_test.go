@@ -65,7 +65,7 @@ func TestReaderMatchesSynchronousReading(t *testing.T) {
 
 func TestReaderErrors(t *testing.T) {
 	noLeaks(t)
-	lines := jsonl(t, makeDocuments(3000, 100, 1))
+	lines := jsonl(t, testutil.Documents(3000, 100, 1))
 	folder := writeFiles(t, map[string][]byte{"a.jsonl": append(lines, "{bad\n"...), "b.jsonl": lines, "c.jsonl": []byte("{\"text\": \"\"}\n")})
 	s := Shape{Batch: 1, Seq: 32}
 
@@ -213,7 +213,7 @@ func TestReaderIsAhead(t *testing.T) {
 
 // BenchmarkReader times a Reader with all its goroutines. With -cpu 2 the metric tokens/s is for two cores.
 func BenchmarkReader(b *testing.B) {
-	documents := makeDocuments(4000, 16<<10, 1)
+	documents := testutil.Documents(4000, 16<<10, 1)
 	text := []byte(strings.Join(documents, "\n"))
 	files := map[string][]byte{"large/a.txt": text, "jsonl/a.jsonl": jsonl(b, documents), "parquet/a.parquet": parquetBytes(b, documents, 1000),
 		"gz/a.txt.gz": text, "zst/a.txt.zst": text, "uint16/a.npy": numpyBytes(joined(documents), 2)}

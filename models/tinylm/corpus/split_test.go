@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // The last twentieth of the text is held out if there are too few documents for a good split by hash: always for a single document.
@@ -32,7 +34,7 @@ func TestLastTwentieth(t *testing.T) {
 // With any number of documents, the two parts share none, nothing is lost, and both parts have sensible sizes.
 func TestSplitSizes(t *testing.T) {
 	for n := 1; n < 120; n += 17 {
-		documents := makeDocuments(n, 100, uint64(n))
+		documents := testutil.Documents(n, 100, uint64(n))
 		files := map[string][]byte{}
 		for i, d := range documents {
 			files[fmt.Sprintf("%d.txt", i)] = []byte(d)
@@ -58,7 +60,7 @@ func TestSplitSizes(t *testing.T) {
 
 // The number of tokens to collect does not change which documents are held out. Equal documents are on the same side.
 func TestSplitDoesNotDependOnHeldOut(t *testing.T) {
-	documents := makeDocuments(2000, 50, 3)
+	documents := testutil.Documents(2000, 50, 3)
 	documents = append(documents, documents[:1000]...)
 	folder := writeFiles(t, map[string][]byte{"a.jsonl": jsonl(t, documents)})
 	s := Shape{Batch: 1, Seq: 1 << 20}

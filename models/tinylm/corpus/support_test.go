@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,21 +17,6 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
 )
-
-// makeDocuments returns n different documents of text, with lengths up to most.
-func makeDocuments(n, most int, seed uint64) []string {
-	r := rand.New(rand.NewPCG(seed, 0))
-	var all []string
-	for i := range n {
-		var d strings.Builder
-		fmt.Fprintf(&d, "%d:", i)
-		for size := r.IntN(most + 1); d.Len() < size; {
-			d.WriteString([]string{"word ", "größer ", "\n", "日本 ", `"quoted" `, "\t", "e", "\u2028"}[r.IntN(8)])
-		}
-		all = append(all, d.String())
-	}
-	return all
-}
 
 // writeFiles writes files into a new folder and returns its path. Contents of names with .gz or .zst are compressed.
 func writeFiles(t testing.TB, files map[string][]byte) string {

@@ -87,16 +87,6 @@ func lineStart(b []byte) int {
 	return 0
 }
 
-// runeStart returns the largest index up to i at which no character of text is cut, or i if text is not UTF-8.
-func runeStart(text []byte, i int) int {
-	for j := i; j >= 0 && j > i-utf8.UTFMax; j-- {
-		if j == len(text) || utf8.RuneStart(text[j]) {
-			return j
-		}
-	}
-	return i
-}
-
 // readText yields the documents of plain text: that of the unit, or all of a compressed file.
 func readText(f file, u unit) documents {
 	return func(yield func(document, error) bool) {

@@ -8,6 +8,8 @@ import (
 	"io"
 	"regexp"
 	"strconv"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
 const (
@@ -119,7 +121,7 @@ func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
 }
 
 // readTokens yields the documents, which end at separators: those of the unit, or all of a compressed file.
-func readTokens(f file, u unit, codec textCodec) documents {
+func readTokens(f file, u unit, t *tokenizer.Tokenizer) documents {
 	return func(yield func(document, error) bool) {
 		a, at := f.tokens, u.from
 		if f.compression == "" {
@@ -137,7 +139,7 @@ func readTokens(f file, u unit, codec textCodec) documents {
 				return
 			}
 		}
-		cut := cutter{chunkTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.afterSeparator(b, codec.separator()) }}
+		cut := cutter{chunkTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.afterSeparator(b, t.Separator()) }}
 		var ids []int32
 		for c, err := range cut.chunks(&exactly{r, a.bytes() - u.from}, u.from > 0, f.compression == "") {
 			if err != nil {
@@ -145,17 +147,17 @@ func readTokens(f file, u unit, codec textCodec) documents {
 				return
 			}
 			for b := c.bytes; len(b) > 0; {
-				n := a.afterSeparator(b, codec.separator())
+				n := a.afterSeparator(b, t.Separator())
 				if n == 0 {
 					n = len(b)
 				}
-				if ids, err = a.appendTokens(ids[:0], b[:n], codec.size()); err != nil {
+				if ids, err = a.appendTokens(ids[:0], b[:n], t.Vocab()); err != nil {
 					place := (u.from+int64(c.at+len(c.bytes)-len(b)))/int64(a.width) + int64(len(ids))
 					yield(document{}, fmt.Errorf("token %d: %w", place, err))
 					return
 				}
 				b = b[n:]
-				if ids[len(ids)-1] == codec.separator() {
+				if ids[len(ids)-1] == t.Separator() {
 					ids = ids[:len(ids)-1]
 				}
 				if len(ids) > 0 && !yield(document{tokens: ids, isTokens: true}, nil) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"unicode/utf8"
+
+	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
 // unit is a part of a corpus that is read in one go.
@@ -75,10 +77,10 @@ func makeUnits(ctx context.Context, files []file, skipped *tally) ([]unit, error
 
 // fileSource reads documents from files.
 type fileSource struct {
-	files    []file
-	codec    textCodec
-	skipped  *tally
-	wantUTF8 bool
+	files     []file
+	tokenizer *tokenizer.Tokenizer
+	skipped   *tally
+	wantUTF8  bool
 }
 
 // documents reads a unit. It also yields the documents to be skipped, so that skipping does not change the number of a document in its unit.
@@ -91,7 +93,7 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 	case f.format == parquetText:
 		all = readRowGroups(f, u)
 	case f.isTokens():
-		all = readTokens(f, u, s.codec)
+		all = readTokens(f, u, s.tokenizer)
 	default:
 		all = readText(f, u)
 	}

@@ -115,7 +115,7 @@ func TestTokenizer(t *testing.T) {
 	}{
 		{[]string{"-model", alone}, "the model has 258 tokens, a text of bytes has 256: name the model's tokenizer with -tokenizer"},
 		{[]string{"-model", weightsFile(t), "-tokenizer", tokenizer}, "the model has 256 tokens, " + tokenizer + " has 258"},
-		{[]string{"-model", folder, "-prompt", "\xff"}, "prompt 1: corpus: encode: text is not UTF-8"},
+		{[]string{"-model", folder, "-prompt", "\xff"}, "prompt 1: tokenizer: encode: text is not UTF-8"},
 	} {
 		code, _, status := call(t, "", c.args...)
 		require.Equal(t, 1, code)

@@ -3,7 +3,6 @@ package generate
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -55,23 +54,8 @@ func trained(t testing.TB, folder string, more ...string) {
 // tokenizerFile writes a tokenizer.json and returns the path. Its 258 tokens are the bytes, one merge and a separator.
 func tokenizerFile(t testing.TB) string {
 	t.Helper()
-	vocab := map[string]int{"qu": 256}
-	next := rune(256)
-	for b := range rune(256) { // as byte-level tokenizers write bytes
-		if b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae {
-			vocab[string(b)] = int(b)
-		} else {
-			vocab[string(next)] = int(b)
-			next++
-		}
-	}
-	content := testutil.Must(json.Marshal(map[string]any{
-		"added_tokens":  []any{map[string]any{"id": 257, "content": "<|endoftext|>", "special": true}},
-		"pre_tokenizer": map[string]any{"type": "ByteLevel", "use_regex": true},
-		"model":         map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{"q u"}},
-	}))(t)
 	path := filepath.Join(t.TempDir(), "tokenizer.json")
-	require.NoError(t, os.WriteFile(path, content, 0o644))
+	require.NoError(t, os.WriteFile(path, testutil.Must(testutil.Tokenizer("q u"))(t), 0o644))
 	return path
 }
 

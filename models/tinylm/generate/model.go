@@ -10,7 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
@@ -19,7 +19,7 @@ const runsFolder = "runs"
 
 // model is an open model with all that it needs to generate texts.
 type model struct {
-	tokenizer *corpus.Tokenizer
+	tokenizer *tokenizer.Tokenizer
 	context   int
 	sampler   *tinylm.Sampler
 	closers   command.Closers
@@ -40,11 +40,11 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	for _, text := range found.Warnings() {
 		fmt.Fprintf(status, "warning: %s\n", text)
 	}
-	w, tokenizer, err := found.Open(o.Tokenizer)
+	w, t, err := found.Open(o.Tokenizer)
 	if err != nil {
 		return m, err
 	}
-	m.tokenizer = tokenizer
+	m.tokenizer = t
 	b, err := cuda.Select(o.Device)
 	if err != nil {
 		return m, command.WrongUse(fmt.Errorf("-device: %w", err))

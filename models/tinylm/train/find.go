@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
 // SavedModel is a model on the disk.
@@ -50,18 +50,18 @@ func FindModel(path string) (*SavedModel, error) {
 
 // Open reads the weights, and the tokenizer at the given path or, if that is empty, the run's own. It is an error if their vocabularies
 // have different sizes.
-func (m *SavedModel) Open(tokenizer string) (*tinylm.Weights, *corpus.Tokenizer, error) {
+func (m *SavedModel) Open(tokenizerPath string) (*tinylm.Weights, *tokenizer.Tokenizer, error) {
 	w, err := m.load()
 	if err != nil {
 		return nil, nil, err
 	}
-	path, separator := tokenizer, ""
+	path, separator := tokenizerPath, ""
 	if m.RunOptions != nil {
 		path, separator = cmp.Or(path, m.RunOptions.Tokenizer), m.RunOptions.Separator
 	}
-	t, err := corpus.NewTokenizer(corpus.Options{Tokenizer: path, Separator: separator})
+	t, err := tokenizer.Open(path, separator)
 	if err != nil {
-		if tokenizer == "" {
+		if tokenizerPath == "" {
 			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", err)
 		}
 		return nil, nil, err

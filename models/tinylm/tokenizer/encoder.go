@@ -1,4 +1,6 @@
-package corpus
+package tokenizer
+
+import "github.com/gorgonia-nsa/nsa/internal/text"
 
 const (
 	cachedWords = 1 << 16 // most words in the cache of an encoder
@@ -55,7 +57,7 @@ func (e *encoder) addWord(word []byte) {
 		return
 	}
 	for len(word) > wordBytes {
-		n := runeStart(word, wordBytes)
+		n := text.RuneStart(word, wordBytes)
 		e.spell(word[:n])
 		word = word[n:]
 	}

@@ -1,9 +1,7 @@
-package corpus
+package tokenizer
 
 import (
 	"encoding/json"
-	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -98,17 +96,6 @@ func TestTokenizerUnknownText(t *testing.T) {
 			}
 		})
 	}
-}
-
-// BytesPerToken counts the bytes of a document, not those of the text of its tokens.
-func TestBytesPerTokenOfLossyTokenizer(t *testing.T) {
-	var documents []string
-	for i := range 400 {
-		documents = append(documents, fmt.Sprintf("%03d small   unheard-of", i)) // 22 bytes; the tokens are small and four unknown ones
-	}
-	folder := writeFiles(t, map[string][]byte{"tokenizer.json": wordTokenizer(t, nil), "data/a.jsonl": jsonl(t, documents)})
-	c := open(t, filepath.Join(folder, "data"), Options{Tokenizer: filepath.Join(folder, "tokenizer.json"), HeldOut: 1 << 20}, 1<<20)
-	require.Equal(t, 22.0/5, c.BytesPerToken())
 }
 
 // AppendToken gives the text that a token has inside a longer text.

@@ -1,9 +1,9 @@
-package corpus
+package tokenizer
 
 import "fmt"
 
-// textCodec turns text into tokens and back.
-type textCodec interface {
+// codec does the work of a Tokenizer.
+type codec interface {
 	size() int
 	separator() int32
 	encode(to []int32, text []byte) ([]int32, error) // appends the tokens of text
@@ -11,17 +11,6 @@ type textCodec interface {
 	appendToken(text []byte, id int32) []byte
 	length(ids []int32) int // bytes of the text of ids, all below size
 	identity() string
-}
-
-// newCodec returns the codec of a tokenizer.json, or of bytes.
-func newCodec(o Options) (textCodec, error) {
-	if o.Tokenizer == "" {
-		if o.Separator != "" {
-			return nil, fmt.Errorf("separator %q without a tokenizer; of bytes it is the byte 0", o.Separator)
-		}
-		return byteCodec{}, nil
-	}
-	return readHuggingFace(o.Tokenizer, o.Separator)
 }
 
 // byteCodec makes each byte a token. The separator is the byte 0, which no text has.
@@ -59,26 +48,29 @@ func (byteCodec) appendToken(text []byte, id int32) []byte {
 	return append(text, byte(id))
 }
 
-// randomCodec is a vocabulary of this many tokens; those below 256 are bytes.
-type randomCodec int
+// numberCodec is a vocabulary of n tokens; those below 256 are bytes.
+type numberCodec struct {
+	n   int
+	end int32 // the separator
+}
 
-func (c randomCodec) size() int              { return int(c) }
-func (c randomCodec) separator() int32       { return -1 }
-func (c randomCodec) length(ids []int32) int { return len(ids) }
-func (c randomCodec) identity() string       { return fmt.Sprint("random ", int(c)) }
+func (c numberCodec) size() int              { return c.n }
+func (c numberCodec) separator() int32       { return c.end }
+func (c numberCodec) length(ids []int32) int { return len(ids) }
+func (c numberCodec) identity() string       { return fmt.Sprint("numbers ", c.n, " ", c.end) }
 
-func (c randomCodec) encode(to []int32, text []byte) ([]int32, error) {
+func (c numberCodec) encode(to []int32, text []byte) ([]int32, error) {
 	for i, b := range text {
-		if int(b) >= int(c) {
-			return nil, fmt.Errorf("byte %d at %d, the vocabulary has %d tokens", b, i, int(c))
+		if int(b) >= c.n {
+			return nil, fmt.Errorf("byte %d at %d, the vocabulary has %d tokens", b, i, c.n)
 		}
 		to = append(to, int32(b))
 	}
 	return to, nil
 }
 
-func (c randomCodec) decode(ids []int32) (string, error) { return byteCodec{}.decode(ids) }
+func (c numberCodec) decode(ids []int32) (string, error) { return byteCodec{}.decode(ids) }
 
-func (c randomCodec) appendToken(text []byte, id int32) []byte {
+func (c numberCodec) appendToken(text []byte, id int32) []byte {
 	return byteCodec{}.appendToken(text, id)
 }

@@ -1,4 +1,4 @@
-package corpus
+package tokenizer
 
 import (
 	"crypto/sha256"
@@ -21,9 +21,7 @@ const maxTokenizerBytes = 256 << 20
 // maxErrorBytes bounds the text of an error, which may quote a tokenizer.json.
 const maxErrorBytes = 400
 
-// huggingFace is the codec of a tokenizer.json. It is written here because no pure Go library gave the ids of Python's tokenizers. A text
-// goes through the normalizers, the pre-tokenizers, which cut it into words, and the subword model. The decoders turn tokens into text. Each
-// has a file here. An unknown part is an error. Characters newer than Go's Unicode tables may be cut in other places than by Python.
+// huggingFace is the codec of a tokenizer.json.
 type huggingFace struct {
 	hash [sha256.Size]byte
 	end  int32 // the separator
@@ -61,7 +59,7 @@ func separators() []string {
 func readHuggingFace(path, separator string) (*huggingFace, error) {
 	b, err := files.ReadFile(path, maxTokenizerBytes)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
+		return nil, err
 	}
 	t, err := parseHuggingFace(b)
 	if err == nil {
@@ -71,7 +69,7 @@ func readHuggingFace(path, separator string) (*huggingFace, error) {
 		err = fmt.Errorf("%.*s (cut)", maxErrorBytes, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return t, nil
 }

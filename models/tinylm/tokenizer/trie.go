@@ -1,4 +1,4 @@
-package corpus
+package tokenizer
 
 // trie holds texts with their ids, and finds those that are a beginning of a given text.
 type trie struct {

@@ -1,6 +1,6 @@
 """Trains small tokenizers and writes them, lines of text and their ids to a folder: what the tests compare with.
 
-    pip install tokenizers pyarrow
+    pip install tokenizers
     python train_tokenizers.py FOLDER [LINES [VOCABULARY]]
     python train_tokenizers.py small tokenizers.jsonl.gz    # what the tests compare with where Python is absent
 """

@@ -1,4 +1,4 @@
-package corpus
+package tokenizer
 
 import (
 	"os"
@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // BenchmarkTokenizer encodes words, most of which repeat. TOKENIZER names another tokenizer.json, TEXT another text.
 func BenchmarkTokenizer(b *testing.B) {
-	text := []byte(strings.Join(makeDocuments(400, 4<<10, 1), "\n"))
+	text := []byte(strings.Join(testutil.Documents(400, 4<<10, 1), "\n"))
 	t, err := parseHuggingFace(smallTokenizer(b))
 	require.NoError(b, err)
 	if path := os.Getenv("TOKENIZER"); path != "" {

@@ -1,0 +1,70 @@
+// Package tokenizer turns text into tokens and back, by a Hugging Face tokenizer.json or with a token for each byte.
+//
+// It is written here because no pure Go library gave the ids of Python's tokenizers. A text goes through the normalizers, the
+// pre-tokenizers, which cut it into words, and the subword model: BPE, Unigram, WordLevel or WordPiece. The decoders turn tokens into text.
+// Each has a file here. An unknown part of a tokenizer.json is an error. Characters newer than Go's Unicode tables may be cut in other places
+// than by Python.
+package tokenizer
+
+import "fmt"
+
+// Tokenizer turns text into tokens and back. Its methods may be called concurrently.
+type Tokenizer struct{ codec codec }
+
+// Open reads a tokenizer.json. separator is the content of its token that ends a document; "" is the first known one, such as
+// <|endoftext|>. Without a path each byte is a token, and the separator is the byte 0.
+func Open(path, separator string) (*Tokenizer, error) {
+	if path == "" {
+		if separator != "" {
+			return nil, fmt.Errorf("tokenizer: separator %q without a tokenizer.json; of bytes it is the byte 0", separator)
+		}
+		return &Tokenizer{byteCodec{}}, nil
+	}
+	c, err := readHuggingFace(path, separator)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w", err)
+	}
+	return &Tokenizer{c}, nil
+}
+
+// Numbers returns a tokenizer for tokens that are not made from text, such as random ones. Tokens below 256 are bytes, the others have no
+// text. separator is -1 if there is none.
+func Numbers(vocab int, separator int32) *Tokenizer { return &Tokenizer{numberCodec{vocab, separator}} }
+
+// Vocab returns the number of different tokens.
+func (t *Tokenizer) Vocab() int { return t.codec.size() }
+
+// Separator returns the token that follows each document, -1 if there is none.
+func (t *Tokenizer) Separator() int32 { return t.codec.separator() }
+
+// Encode returns the tokens of text, without a separator and without tokens that a tokenizer's post-processor adds: the ids of Python's
+// encode(text, add_special_tokens=False). Text without a token is an error if the tokenizer has no token for unknown text.
+func (t *Tokenizer) Encode(text string) ([]int32, error) { return t.AppendEncode(nil, []byte(text)) }
+
+// AppendEncode appends the tokens of text to ids: see Encode.
+func (t *Tokenizer) AppendEncode(ids []int32, text []byte) ([]int32, error) {
+	ids, err := t.codec.encode(ids, text)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: encode: %w", err)
+	}
+	return ids, nil
+}
+
+// Decode returns the text of tokens, as Python's decode(ids, skip_special_tokens=False) does, but it keeps bytes that are not UTF-8. It
+// is not the encoded text if the tokenizer changes or loses text.
+func (t *Tokenizer) Decode(ids []int32) (string, error) {
+	text, err := t.codec.decode(ids)
+	if err != nil {
+		return "", fmt.Errorf("tokenizer: decode: %w", err)
+	}
+	return text, nil
+}
+
+// AppendToken appends the text that a token has inside a longer text; it may be part of a character. A token outside the vocabulary has none.
+func (t *Tokenizer) AppendToken(text []byte, id int32) []byte { return t.codec.appendToken(text, id) }
+
+// TextLen returns the bytes of the text that AppendToken appends for all ids, which must be tokens of the vocabulary.
+func (t *Tokenizer) TextLen(ids []int32) int { return t.codec.length(ids) }
+
+// Identity names the vocabulary: tokenizers of equal identity give equal tokens and have the same separator.
+func (t *Tokenizer) Identity() string { return t.codec.identity() }

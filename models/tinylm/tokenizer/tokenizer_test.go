@@ -1,0 +1,228 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// smallTokenizer is a tokenizer of the kind of Llama 3 with three merges.
+func smallTokenizer(t testing.TB) []byte {
+	t.Helper()
+	vocab := map[string]int{}
+	for r, b := range newLetters().bytes {
+		vocab[string(r)] = int(b)
+	}
+	for i, word := range []string{"te", "xt", "text"} {
+		vocab[word] = 256 + i
+	}
+	b, err := json.Marshal(map[string]any{
+		"added_tokens": []any{map[string]any{"id": 259, "content": "<|endoftext|>", "special": true}},
+		"pre_tokenizer": map[string]any{"type": "Sequence", "pretokenizers": []any{
+			map[string]any{"type": "Split", "pattern": map[string]any{"Regex": llama3Start + "{1,3}" + llama3End}, "behavior": "Isolated"},
+			map[string]any{"type": "ByteLevel", "use_regex": false},
+		}},
+		"model": map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{"t e", "x t", "te xt"}},
+	})
+	require.NoError(t, err)
+	return b
+}
+
+func appendTokens(t *Tokenizer, ids []int32) (text []byte) {
+	for _, id := range ids {
+		text = t.AppendToken(text, id)
+	}
+	return text
+}
+
+// write writes a tokenizer.json and returns the path.
+func write(t testing.TB, content []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tokenizer.json")
+	require.NoError(t, os.WriteFile(path, content, 0o644))
+	return path
+}
+
+func TestTokenizer(t *testing.T) {
+	v := testutil.Must(Open(write(t, smallTokenizer(t)), ""))(t)
+	require.Equal(t, 260, v.Vocab())
+	require.EqualValues(t, 259, v.Separator())
+	ids := testutil.Must(v.Encode("a text<|endoftext|>"))(t)
+	require.Equal(t, []int32{'a', ' ', 258, 259}, ids)
+	require.Equal(t, append([]int32{7}, ids...), testutil.Must(v.AppendEncode([]int32{7}, []byte("a text<|endoftext|>")))(t))
+	require.Equal(t, "a text<|endoftext|>", string(appendTokens(v, ids)))
+	require.Equal(t, len("a text<|endoftext|>"), v.TextLen(ids))
+	require.Empty(t, appendTokens(v, []int32{-1, 260}))
+	for _, d := range testutil.Documents(200, 300, 4) {
+		require.Equal(t, d, testutil.Must(v.Decode(testutil.Must(v.Encode(d))(t)))(t))
+	}
+	require.EqualError(t, testutil.Err(v.Decode([]int32{260})), "tokenizer: decode: token 260 at 0, the vocabulary has 260")
+	require.EqualError(t, testutil.Err(v.Encode("\xff")), "tokenizer: encode: text is not UTF-8, which the tokenizer needs")
+}
+
+// TestTokenizersWithoutFile: bytes, and numbers that are not made from text.
+func TestTokenizersWithoutFile(t *testing.T) {
+	text := "Größe\xff\n"
+	for identity, v := range map[string]*Tokenizer{"bytes": testutil.Must(Open("", ""))(t), "numbers 300 -1": Numbers(300, -1)} {
+		require.Equal(t, identity, v.Identity())
+		ids := testutil.Must(v.Encode(text))(t)
+		require.Equal(t, text, testutil.Must(v.Decode(ids))(t))
+		require.Equal(t, text, string(appendTokens(v, append(ids, -1, 299))))
+		require.Equal(t, len(text), v.TextLen(ids))
+		require.EqualError(t, testutil.Err(v.Decode([]int32{65, 256})), "tokenizer: decode: token 256 at 1 is not a byte")
+	}
+	require.EqualError(t, testutil.Err(Numbers(65, 0).Encode("@A")), "tokenizer: encode: byte 65 at 1, the vocabulary has 65 tokens")
+	require.EqualError(t, testutil.Err(Open("", "<end>")), `tokenizer: separator "<end>" without a tokenizer.json; of bytes it is the byte 0`)
+}
+
+// The ids are those of Python's tokenizers, except for characters that are newer than Go's Unicode tables.
+func TestTokenizersMatchPython(t *testing.T) {
+	testutil.Python(t, "tokenizers")
+	folder := t.TempDir()
+	out, err := exec.Command("python3", "testdata/train_tokenizers.py", folder).CombinedOutput()
+	require.NoError(t, err, string(out))
+	var lines []string
+	readJSON(t, filepath.Join(folder, "lines.json"), &lines)
+	compared := len(lines)
+	for _, line := range lines {
+		if isNew(line) {
+			compared--
+		}
+	}
+	require.Greater(t, compared, 9900)
+	var names []string
+	readJSON(t, filepath.Join(folder, "names.json"), &names)
+	require.Greater(t, len(names), 30)
+	for _, name := range names {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v, err := readHuggingFace(filepath.Join(folder, name+".json"), "")
+			require.NoError(t, err)
+			var want [][]int32
+			var texts []string
+			readJSON(t, filepath.Join(folder, name+".ids.json"), &want)
+			readJSON(t, filepath.Join(folder, name+".text.json"), &texts)
+			requireSame(t, v, tokenizerCase{Lines: lines, IDs: want, Texts: texts})
+		})
+	}
+}
+
+// tokenizerCase is a tokenizer, lines, and the results of Python for these.
+type tokenizerCase struct {
+	Name      string
+	Tokenizer json.RawMessage
+	Lines     []string
+	IDs       [][]int32
+	Texts     []string // Python's decoding of the ids
+}
+
+func requireSame(t *testing.T, v *huggingFace, want tokenizerCase) {
+	for i, line := range want.Lines {
+		if isNew(line) {
+			continue
+		}
+		got, err := v.encode(nil, []byte(line))
+		require.NoError(t, err)
+		require.Equal(t, want.IDs[i], append([]int32{}, got...), "%q", line)
+		text, err := v.decode(got)
+		require.NoError(t, err)
+		if utf8.ValidString(text) { // Python replaces bytes that are not UTF-8
+			require.Equal(t, want.Texts[i], text, "%q", line)
+		}
+	}
+}
+
+// isNew reports whether a line has characters that are newer than Go's Unicode tables.
+func isNew(line string) bool {
+	return strings.ContainsFunc(line, func(r rune) bool { return unicode.Is(unicode.Cn, r) })
+}
+
+// smallTokenizers returns tokenizers of every kind, written by train_tokenizers.py.
+func smallTokenizers(t *testing.T) (all []tokenizerCase) {
+	f, err := os.Open("testdata/tokenizers.jsonl.gz")
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	for d := json.NewDecoder(z); d.More(); {
+		var c tokenizerCase
+		require.NoError(t, d.Decode(&c))
+		all = append(all, c)
+	}
+	return all
+}
+
+// The ids are those of Python's tokenizers.
+func TestSmallTokenizers(t *testing.T) {
+	all := smallTokenizers(t)
+	require.Greater(t, len(all), 40)
+	for _, c := range all {
+		t.Run(c.Name, func(t *testing.T) {
+			v, err := parseHuggingFace(c.Tokenizer)
+			require.NoError(t, err)
+			requireSame(t, v, c)
+		})
+	}
+}
+
+// The scanner cuts like the regular expressions that it replaces.
+func TestScannerMatchesPattern(t *testing.T) {
+	lines := append(testutil.Documents(300, 200, 7), "'s", "'S", "'ſ", "'lL'", " '", "\r\n \n", "  a", " \t b", "!\r\n!", "12345", "x\u00a0\u3000y", "½Ⅷ", "a\u0301")
+	for pattern, s := range map[string]scanner{gpt2Pattern: {gpt2: true}, llama3Start + "{1,3}" + llama3End: {digits: 3}, llama3Start + llama3End: {digits: 1}} {
+		m, err := newMatches(pattern)
+		require.NoError(t, err)
+		for _, line := range lines {
+			require.Equal(t, words(isolated.splitter(m.find), line), words(s.split, line), "%q %s", line, pattern)
+		}
+	}
+}
+
+func words(s splitter, text string) []string {
+	var all []string
+	s([]byte(text), func(word []byte) { all = append(all, string(word)) })
+	return all
+}
+
+func TestTokenizerErrors(t *testing.T) {
+	good := string(smallTokenizer(t))
+	for name, c := range map[string]struct{ old, new, separator, want string }{
+		"no separator":    {"|endoftext|", "|other|", "", "no end-of-document token"},
+		"other separator": {"", "", "<end>", "tried <end>"},
+		"other model":     {`"BPE"`, `"RNN"`, "", `model: type "RNN", want one of BPE, Unigram, WordLevel, WordPiece`},
+		"strange option":  {`"merges"`, `"beam":1,"merges"`, "", `unknown object member name "beam"`},
+		"unknown merge":   {"te xt", "te xx", "", "not in the vocabulary"},
+		"missing letter":  {`"e":101,`, "", "", "not in the vocabulary"},
+		"huge id":         {`"te":256`, `"te":2000000000`, "", "has the id 2000000000"},
+		"no JSON":         {`"model"`, `model`, "", "invalid character"},
+		"early ByteLevel": {`"pretokenizers":[`, `"pretokenizers":[{"type":"ByteLevel"},`, "", "want ByteLevel in the end"},
+		"bad pattern":     {"(?i:", "(((", "", "pattern"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := strings.Replace(good, c.old, c.new, 1)
+			if c.old != "" {
+				require.NotEqual(t, good, text)
+			}
+			path := write(t, []byte(text))
+			_, err := Open(path, c.separator)
+			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, err, "tokenizer: "+path+": ")
+		})
+	}
+}
+
+func readJSON(t *testing.T, path string, to any) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, to))
+}
