@@ -1,5 +1,6 @@
-// Package inspect shows how a TinyLM works on a text: which blocks each query selects, the gates, how far back the attention of the
-// branches goes, the loss of each token, and the graph. [Inspect] runs a text and returns a [Report]. [Report.Save] writes one HTML page and pictures.
+// Package inspect shows how a TinyLM works on a text: which blocks each query selects, the gates, how far back the attention of
+// the branches goes, the loss of each token, and the graph. [Inspect] runs a text and returns a [Report]. [Report.Save] writes one HTML page
+// and pictures.
 //
 // Kernels do not keep the probabilities of attention. So this package computes them again on the host, from the queries and keys of the run.
 package inspect

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRepeatedWordsOfRandomSelection: random selection selects blocks with a word as often as other blocks, and even attention gives them an even share.
+// TestRepeatedWordsOfRandomSelection: random selection selects blocks with a word as often as other blocks,
+// and even attention gives them an even share.
 func TestRepeatedWordsOfRandomSelection(t *testing.T) {
 	const size, n, groups = 4, 5, 2
 	r := rand.New(rand.NewPCG(1, 3))
