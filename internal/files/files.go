@@ -8,6 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/moby/sys/atomicwriter"
 )
@@ -60,6 +63,17 @@ func Write(path string, content []byte) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
+}
+
+// RemoveTemporaries removes the temporary files that a kill has left while Write replaced files of these names in a folder.
+func RemoveTemporaries(folder string, names ...string) error {
+	entries, err := os.ReadDir(folder)
+	for _, e := range entries {
+		if slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(e.Name(), ".tmp-"+name) }) { // by atomicwriter
+			err = errors.Join(err, os.Remove(filepath.Join(folder, e.Name())))
+		}
+	}
+	return err
 }
 
 // MakeFolder makes a folder if needed. It is an error if no file can be written in it: a long computation asks before it begins.

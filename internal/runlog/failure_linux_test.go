@@ -75,7 +75,7 @@ func TestFullDisk(t *testing.T) {
 		require.NoError(t, errors.Join(l.Save(), l.Draw()))
 		require.Len(t, read(t, l, StepsFile), 91)
 		require.Len(t, readEvents(t, l, "tick"), 18)
-		events, torn := records(t, testutil.Must(os.ReadFile(l.board.path))(t))
+		events, torn := records(t, testutil.Must(os.ReadFile(l.tensorboard.path))(t))
 		require.False(t, torn)
 		require.Len(t, events, 92)
 	}

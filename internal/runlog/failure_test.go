@@ -84,7 +84,7 @@ func TestVanishedFolder(t *testing.T) {
 			require.Len(t, readEvents(t, l, "during"), 2)
 			require.Len(t, readEvents(t, l, "evaluation"), 1)
 			require.Len(t, readEvents(t, l, "step"), 5-c.lost)
-			events, torn := records(t, testutil.Must(os.ReadFile(l.board.path))(t))
+			events, torn := records(t, testutil.Must(os.ReadFile(l.tensorboard.path))(t))
 			require.False(t, torn)
 			require.Len(t, events, 2+50+2-c.lost, "with one head")
 			requireWhole(t, l.dir)

@@ -20,9 +20,9 @@ func (l *Log) Step(s Step) {
 		l.dropFrom(s.Number)
 		l.rows = append(l.rows, row{Step: s})
 	}
-	if due(l.lastBoard, s.Time, stepScalarsEvery) {
-		l.lastBoard = s.Time
-		l.board.add(scalarRecord(s.Number, s.Time, map[string]float64{
+	if due(l.lastTensorboard, s.Time, stepScalarsEvery) {
+		l.lastTensorboard = s.Time
+		l.tensorboard.add(scalarRecord(s.Number, s.Time, map[string]float64{
 			"loss/train": s.Loss, "optimizer/learning_rate": s.LR, "optimizer/grad_norm": s.GradNorm, "rate/tokens_per_second": s.TokensPerSec,
 		}))
 	}
@@ -78,7 +78,7 @@ func (l *Log) HeldOut(step int, loss float64) error {
 		bits := bitsPerByte(loss, b)
 		fields["bits_per_byte"], scalars["loss/held_out_bits_per_byte"] = bits, bits
 	}
-	l.board.add(scalarRecord(step, now, scalars))
+	l.tensorboard.add(scalarRecord(step, now, scalars))
 	l.addNumbers("evaluation", step, now, fields)
 	return l.flush()
 }
@@ -92,7 +92,7 @@ func (l *Log) Scalars(step int, values map[string]float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	l.board.add(scalarRecord(step, now, values))
+	l.tensorboard.add(scalarRecord(step, now, values))
 	l.addNumbers("scalars", step, now, map[string]any{"values": values})
 	_ = l.flush() // as in Step
 }
@@ -102,7 +102,7 @@ func (l *Log) Scalars(step int, values map[string]float64) {
 func (l *Log) Event(kind string, fields map[string]any) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	step := l.from
+	step := l.resumedAfter
 	if n := len(l.rows); n > 0 {
 		step = l.rows[n-1].Number
 	}

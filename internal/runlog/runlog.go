@@ -62,17 +62,17 @@ type Log struct {
 	options Options
 	damaged error // what was wrong with the table when the run was resumed
 
-	saving sync.Mutex // held while table and curves are written
-	mu     sync.Mutex // guards what follows
-	rows   []row      // ascending by number
-	from   int        // the run was resumed after this step
-	events appendFile
-	board  appendFile // for TensorBoard
+	saving       sync.Mutex // held while table and curves are written
+	mu           sync.Mutex // guards what follows
+	rows         []row      // ascending by number
+	resumedAfter int        // the run was resumed after this step
+	events       appendFile
+	tensorboard  appendFile // for TensorBoard
 
-	lastBoard time.Time // of the last step in board
-	lastLine  time.Time // of the last step in events
-	lossSum   float64   // of the steps since then
-	lossCount int
+	lastTensorboard time.Time // of the last step in tensorboard
+	lastLine        time.Time // of the last step in events
+	lossSum         float64   // of the steps since then
+	lossCount       int
 }
 
 // Create makes the run folder dir, its parents as needed, and the files of an empty record in it. If dir exists already, the error
@@ -133,7 +133,7 @@ func Resume(dir string, step int, o Options) (*Log, error) {
 	if err := repairLines(l.Path(EventsFile)); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}
-	if err := RemoveTemporaries(dir, l.savedFiles()...); err != nil {
+	if err := files.RemoveTemporaries(dir, l.savedFiles()...); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}
 	event := l.Event("resume", map[string]any{"rows_dropped": before - len(l.rows), "rows_missing": step - l.steps()})
@@ -168,14 +168,14 @@ func (l *Log) Damaged() error { return l.damaged }
 
 func newLog(dir string, o Options, from int) (*Log, error) {
 	now := time.Now()
-	board, err := newEventFile(dir, now)
+	path, err := newEventFile(dir, now)
 	if err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}
 	return &Log{
-		dir: dir, options: o, from: from,
-		events: appendFile{path: filepath.Join(dir, EventsFile)},
-		board:  appendFile{path: board, head: eventFileHead(from+1, now), ownFolder: true},
+		dir: dir, options: o, resumedAfter: from,
+		events:      appendFile{path: filepath.Join(dir, EventsFile)},
+		tensorboard: appendFile{path: path, head: eventFileHead(from+1, now), ownFolder: true},
 	}, nil
 }
 

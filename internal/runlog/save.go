@@ -3,10 +3,7 @@ package runlog
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
 )
@@ -14,10 +11,10 @@ import (
 // flush writes the pending bytes of the appended files.
 func (l *Log) flush() error {
 	if l.dir == "" {
-		l.events.pending, l.board.pending = nil, nil
+		l.events.pending, l.tensorboard.pending = nil, nil
 		return nil
 	}
-	if err := errors.Join(l.events.flush(), l.board.flush()); err != nil {
+	if err := errors.Join(l.events.flush(), l.tensorboard.flush()); err != nil {
 		return fmt.Errorf("runlog: %w", err)
 	}
 	return nil
@@ -34,7 +31,7 @@ func (l *Log) Save() error {
 	rows := slices.Clone(l.rows)
 	err := l.flush()
 	l.mu.Unlock()
-	return errors.Join(err, l.events.sync(), l.board.sync(), l.write(StepsFile, table(rows, l.options.BytesPerToken)))
+	return errors.Join(err, l.events.sync(), l.tensorboard.sync(), l.write(StepsFile, table(rows, l.options.BytesPerToken)))
 }
 
 // Draw redraws the curves. Steps may be recorded meanwhile.
@@ -75,15 +72,4 @@ func (l *Log) savedFiles() []string {
 		names = append(names, c.file)
 	}
 	return names
-}
-
-// RemoveTemporaries removes the temporary files of atomicwriter for files of these names in a folder, which a kill has left.
-func RemoveTemporaries(dir string, names ...string) error {
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		if slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(e.Name(), ".tmp-"+name) }) {
-			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
-		}
-	}
-	return err
 }

@@ -116,7 +116,7 @@ func TestEventFile(t *testing.T) {
 	want["loss/held_out"], want["loss/held_out_perplexity"] = []point{newPoint(41, math.Ln2)}, []point{newPoint(41, 2)}
 	want["loss/held_out_bits_per_byte"], want["gate/Fenster-äöü"] = []point{newPoint(41, 0.5)}, []point{newPoint(41, 0.5)}
 
-	events, torn := records(t, testutil.Must(os.ReadFile(l.board.path))(t))
+	events, torn := records(t, testutil.Must(os.ReadFile(l.tensorboard.path))(t))
 	require.False(t, torn)
 	require.Equal(t, "brain.Event:2", string(message(t, events[0])[3][0].bytes))
 	require.Equal(t, uint64(1), message(t, events[1])[2][0].number, "step")
@@ -157,7 +157,7 @@ print(json.dumps([
 // no step twice.
 func TestTensorBoardReads(t *testing.T) {
 	t.Parallel()
-	testutil.Python(t, "tensorboard.compat.proto")
+	testutil.RequirePython(t, "tensorboard.compat.proto")
 	l := create(t, Options{})
 	dir := l.dir
 	want := map[string][]point{}
@@ -180,8 +180,8 @@ func TestTensorBoardReads(t *testing.T) {
 	take(1, 30, 0)
 	require.NoError(t, l.Save())
 	for i, from := range []int{20, 25} {
-		info := testutil.Must(os.Stat(l.board.path))(t)
-		require.NoError(t, os.Truncate(l.board.path, info.Size()-5), "the last record, of a step that is taken again")
+		info := testutil.Must(os.Stat(l.tensorboard.path))(t)
+		require.NoError(t, os.Truncate(l.tensorboard.path, info.Size()-5), "the last record, of a step that is taken again")
 		l = testutil.Must(Resume(dir, from, Options{}))(t)
 		take(from+1, 30+10*i, float64(i+1))
 		require.NoError(t, l.Save())

@@ -18,8 +18,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
-	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
@@ -99,7 +99,7 @@ func (r *runner) openResumed() (*checkpoint, error) {
 // lastCheckpoint returns the newest complete checkpoint of the run to resume, nil if the run was stopped before its first one. It
 // removes parts of checkpoints that a kill has left.
 func (r *runner) lastCheckpoint() (*checkpoint, error) {
-	r.warnIf(errors.Join(removeParts(filepath.Join(r.folder, checkpointFolder)), runlog.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile, checksumsFile)))
+	r.warnIf(errors.Join(removeParts(filepath.Join(r.folder, checkpointFolder)), files.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile, checksumsFile)))
 	from, damaged, err := newestCheckpoint(r.folder)
 	if err != nil {
 		return nil, err
