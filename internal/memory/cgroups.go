@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// version has the names of one of the two versions of control groups.
-type version struct {
+// cgroupVersion has the names of one of the two versions of control groups.
+type cgroupVersion struct {
 	fstype      string
 	limits      []string
 	usage       string
 	reclaimable []string // lines of memory.stat with memory that the kernel can take back, of the group and of those below it
 }
 
-// versions returns both versions. A machine may use both at once.
-func versions() []version {
-	return []version{
+// cgroupVersions returns both versions. A machine may use both at once.
+func cgroupVersions() []cgroupVersion {
+	return []cgroupVersion{
 		{"cgroup2", []string{"memory.max", "memory.high"}, "memory.current", []string{"inactive_file", "active_file", "slab_reclaimable"}},
 		{"cgroup", []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", []string{"total_inactive_file", "total_active_file"}},
 	}
@@ -29,8 +29,8 @@ func versions() []version {
 // noLimit is the least number that means no limit: version 1 writes the highest multiple of the page size for it.
 const noLimit = 1 << 62
 
-// groups returns the limits of the control groups that the process is in, and of those above them.
-func (s system) groups() ([]bound, error) {
+// cgroups returns the limits of the control groups that the process is in, and of those above them.
+func (s system) cgroups() ([]bound, error) {
 	own, err := s.lines("proc/self/cgroup")
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (s system) groups() ([]bound, error) {
 		return nil, err
 	}
 	var out []bound
-	for _, v := range versions() {
+	for _, v := range cgroupVersions() {
 		group, ok := v.group(own)
 		if !ok {
 			continue
@@ -61,7 +61,7 @@ func (s system) groups() ([]bound, error) {
 
 // group returns the group of the process from the lines of /proc/self/cgroup. Each line has a number, the controllers and the group; the
 // line of version 2 names no controllers.
-func (v version) group(own []string) (string, bool) {
+func (v cgroupVersion) group(own []string) (string, bool) {
 	for _, line := range own {
 		fields := strings.SplitN(line, ":", 3)
 		if len(fields) < 3 {
@@ -77,7 +77,7 @@ func (v version) group(own []string) (string, bool) {
 
 // folder returns the folder of a group and the folder of the highest visible group, without leading slashes; "" if there is none.
 // A mount shows only its root and the groups below it. If the group is not among these, as in some containers, folder uses the root.
-func (v version) folder(mounts []string, group string) (folder, top string) {
+func (v cgroupVersion) folder(mounts []string, group string) (folder, top string) {
 	for _, line := range mounts {
 		before, after, _ := strings.Cut(line, " - ")
 		fields, kind := strings.Fields(before), strings.Fields(after)
@@ -105,7 +105,7 @@ func unescape(s string) string {
 }
 
 // limits returns the limits of one group.
-func (s system) limits(v version, folder string) ([]bound, error) {
+func (s system) limits(v cgroupVersion, folder string) ([]bound, error) {
 	var out []bound
 	for _, name := range v.limits {
 		file := path.Join(folder, name)
@@ -130,7 +130,7 @@ func (s system) limits(v version, folder string) ([]bound, error) {
 }
 
 // reclaimable returns the bytes of a group that the kernel can take back, such as page cache.
-func (s system) reclaimable(v version, folder string) (sum int64, err error) {
+func (s system) reclaimable(v cgroupVersion, folder string) (sum int64, err error) {
 	file := path.Join(folder, "memory.stat")
 	lines, err := s.lines(file)
 	for _, line := range lines {

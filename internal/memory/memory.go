@@ -31,9 +31,9 @@ func (b bound) left() int64 { return max(0, b.limit-b.used) }
 
 // system is the source of the bounds.
 type system struct {
-	files   fs.FS // the root folder; nil: nothing is known
-	address int64 // RLIMIT_AS
-	data    int64 // RLIMIT_DATA
+	files        fs.FS // the root folder; nil: nothing is known
+	addressLimit int64 // RLIMIT_AS
+	dataLimit    int64 // RLIMIT_DATA
 }
 
 // bounds returns all limits of the process.
@@ -49,7 +49,7 @@ func (s system) bounds() ([]bound, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups, err := s.groups()
+	groups, err := s.cgroups()
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ func tree(files map[string]string) system {
 	for name, text := range files {
 		all[name] = &fstest.MapFile{Data: []byte(text)}
 	}
-	return system{files: all, address: unlimited, data: unlimited}
+	return system{files: all, addressLimit: unlimited, dataLimit: unlimited}
 }
 
 // v2 returns the files of a group of version 2. A third of the used memory is page cache.
@@ -129,7 +129,7 @@ func TestResourceLimits(t *testing.T) {
 		{50 * mib, 300 * mib, 0, 50, "the address space (ulimit -v)"},
 	} {
 		s := tree(nil)
-		s.address, s.data = c.address, c.data
+		s.addressLimit, s.dataLimit = c.address, c.data
 		left, of, err := s.available()
 		require.NoError(t, err)
 		require.Equal(t, [2]any{c.left, c.of}, [2]any{int(left / mib), of})
@@ -142,7 +142,7 @@ func TestCheckAvailable(t *testing.T) {
 	s := tree(join(in2("/", "/"), v2("sys/fs/cgroup", fmt.Sprint(500*mib), "max", 300)))
 	require.NoError(t, s.checkAvailable(300*mib))
 	require.EqualError(t, s.checkAvailable(3174*mib), "needs 3.1 GiB, the container (/sys/fs/cgroup/memory.max) has 300.0 MiB left")
-	s.address = 100 * mib
+	s.addressLimit = 100 * mib
 	require.EqualError(t, s.checkAvailable(1000), "needs 1000 bytes, the address space (ulimit -v) has 0 bytes left")
 	require.NoError(t, system{}.checkAvailable(math.MaxInt64), "what is not known is enough")
 	require.Zero(t, system{}.total().limit)

@@ -25,8 +25,8 @@ func (s system) resourceLimits() ([]bound, error) {
 		limit      int64
 		used, name string
 	}{
-		{s.address, "VmSize:", "the address space (ulimit -v)"},
-		{s.data, "VmData:", "the data segment (ulimit -d)"},
+		{s.addressLimit, "VmSize:", "the address space (ulimit -v)"},
+		{s.dataLimit, "VmData:", "the data segment (ulimit -d)"},
 	} {
 		if l.limit == unlimited {
 			continue

@@ -9,7 +9,7 @@ import (
 
 // thisSystem returns the system that the process runs on.
 func thisSystem() system {
-	return system{files: os.DirFS("/"), address: resource(unix.RLIMIT_AS), data: resource(unix.RLIMIT_DATA)}
+	return system{files: os.DirFS("/"), addressLimit: resource(unix.RLIMIT_AS), dataLimit: resource(unix.RLIMIT_DATA)}
 }
 
 // resource returns a resource limit, unlimited if it cannot be read.
