@@ -1,50 +1,11 @@
 package testutil
 
 import (
-	"io"
-	"log"
 	"math"
-	"os"
-	"strconv"
 	"testing"
 
 	"gonum.org/v1/gonum/diff/fd"
 )
-
-// Must returns the value of a call, or ends the test if the call has failed: Must(f(x))(t).
-func Must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-// Closing is Must for a value that is closed at the end of the test.
-func Closing[T io.Closer](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		Must(v, err)(t)
-		t.Cleanup(func() {
-			if err := v.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		return v
-	}
-}
-
-// Check ends an example with a panic if err is not nil.
-func Check(err error) {
-	if err != nil {
-		log.Panic(err)
-	}
-}
-
-// Err returns the error of a call that returns a value and an error.
-func Err[T any](_ T, err error) error { return err }
 
 // noise is a magnitude. If all wanted numbers are below it, they are rounding errors of an exact zero, as in the gradient of a
 // softmax over one key. Such an array is compared absolutely, on the scale of 1.
@@ -110,27 +71,4 @@ func Within[T float32 | float64](t testing.TB, what string, got []T, want []floa
 // changed. f gets a copy, which it must not keep.
 func CentralDifference(f func(x []float64) float64, x []float64, h float64) []float64 {
 	return fd.Gradient(nil, f, x, &fd.Settings{Formula: fd.Central, Step: h})
-}
-
-// requireGPU lists the environment variables that make a test without a GPU fail. They are booleans.
-var requireGPU = [...]string{"NSA_REQUIRE_GPU", "NSA_TEST_FA2"}
-
-// NoGPU ends a test that lacks a GPU, its library or enough of its memory; why is the reason. The test is skipped. It fails if a
-// variable of requireGPU is true, or is no boolean for strconv.ParseBool. An empty variable is false.
-func NoGPU(t testing.TB, why any) {
-	t.Helper()
-	for _, name := range requireGPU {
-		s := os.Getenv(name)
-		if s == "" {
-			continue
-		}
-		required, err := strconv.ParseBool(s)
-		if err != nil {
-			t.Fatalf("%s is %q, want a boolean: %v", name, s, why)
-		}
-		if required {
-			t.Fatal(why)
-		}
-	}
-	t.Skip(why)
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Python skips the test unless python3 is on the path and has the modules.
-func Python(t testing.TB, modules ...string) {
+// RequirePython skips the test unless python3 is on the path and has the modules.
+func RequirePython(t testing.TB, modules ...string) {
 	t.Helper()
 	if out, err := exec.Command("python3", "-c", "import "+strings.Join(modules, ", ")).CombinedOutput(); err != nil {
 		t.Skipf("no python3 with %s: %v %s", strings.Join(modules, ", "), err, bytes.TrimSpace(out))

@@ -301,7 +301,7 @@ func TestParquetHoldsTheLibraryToThePages(t *testing.T) {
 
 // Files written by pyarrow have the right texts.
 func TestParquetOfPython(t *testing.T) {
-	testutil.Python(t, "pyarrow")
+	testutil.RequirePython(t, "pyarrow")
 	paths, err := filepath.Glob(filepath.Join(pythonParquet(t), "*.parquet"))
 	require.NoError(t, err)
 	require.Len(t, paths, 20)

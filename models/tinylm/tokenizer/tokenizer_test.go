@@ -87,7 +87,7 @@ func TestTokenizersWithoutFile(t *testing.T) {
 
 // The ids are those of Python's tokenizers, except for characters that are newer than Go's Unicode tables.
 func TestTokenizersMatchPython(t *testing.T) {
-	testutil.Python(t, "tokenizers")
+	testutil.RequirePython(t, "tokenizers")
 	folder := t.TempDir()
 	out, err := exec.Command("python3", "testdata/train_tokenizers.py", folder).CombinedOutput()
 	require.NoError(t, err, string(out))

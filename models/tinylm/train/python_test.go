@@ -38,7 +38,7 @@ func TestReference(t *testing.T) {
 	if reference == "" {
 		t.Skip("no NSA_TEST_REFERENCE")
 	}
-	testutil.Python(t, "torch", "safetensors")
+	testutil.RequirePython(t, "torch", "safetensors")
 	for _, phi := range []string{"mean", "mlp"} {
 		folder := filepath.Join(t.TempDir(), "run")
 		testutil.Must(runArgs(t, smallArgs(t, 20, "-phi", phi, "-phi-hidden", "12", "-out", folder)...))(t)
