@@ -35,20 +35,6 @@ func dimShapes() (list []attentionShape) {
 
 const dimLength = 8192
 
-// line names the line of a figure in the plot of a shape, and the line of its peer. The plot has figures of forward and backward together,
-// and of the selection of blocks, which has no backward.
-func (a attentionShape) line(x row) (name, peer, tokens string) {
-	tokens, mine := strings.CutPrefix(x.size, a.name+" ")
-	name, both := strings.CutSuffix(x.what, ", forward and backward")
-	switch {
-	case !mine || !both && x.what != "select blocks, forward":
-		return "", "", ""
-	case x.baseline != "":
-		peer = x.baseline
-	}
-	return name, peer, tokens
-}
-
 // attentionBounds are the targets in milliseconds, at most: forward, and forward and backward.
 var attentionBounds = map[string][2]float64{
 	"all, i 8192": {0.42, 1.35}, "all, i 65536": {5.1, 14.7}, "all, ii 8192": {1.9, 6.6}, "all, ii 65536": {28, 95},

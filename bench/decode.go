@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -173,15 +172,6 @@ func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s i
 	r.addKeys(d, "decode, "+name, size)
 }
 
-// sequence returns n tokens that cycle through all bytes.
-func sequence(n int) []int32 {
-	tokens := make([]int32, n)
-	for i := range tokens {
-		tokens[i] = int32(i * 7919 % 256)
-	}
-	return tokens
-}
-
 // stepSeconds returns the median time over runs of a step of all slots. Each run prefills prompt tokens and then takes `steps` steps.
 func stepSeconds(d *tinylm.Decoder, prompt, steps, runs int) float64 {
 	tokens, next := sequence(prompt), make([]int32, d.Slots())
@@ -228,21 +218,5 @@ func addDecoders(r *report) {
 		if whole := timeModel(w, c.config.Context); c.atLeast == 0 {
 			r.add(c.name+" decodes, speed over a run of its context", fmt.Sprintf("%d tokens", c.config.Context), whole/t, "times", atLeast(50))
 		}
-	}
-}
-
-// decodeLine returns the function that names the line of a figure in a plot of the suite: the line of a branch, for sizes that begin with
-// prefix, and the line of its peer.
-func decodeLine(prefix string) func(row) (name, peer, tokens string) {
-	return func(x row) (name, peer, tokens string) {
-		name, ok := strings.CutPrefix(x.what, "decode, ")
-		tokens, of := strings.CutPrefix(x.size, prefix)
-		if !ok || !of {
-			return "", "", ""
-		}
-		if x.baseline == densePeer {
-			peer = x.baseline
-		}
-		return name, peer, tokens
 	}
 }

@@ -2,23 +2,14 @@ package main
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 
-	"gonum.org/v1/gonum/blas"
-	"gonum.org/v1/gonum/blas/gonum"
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
-
-// base is the model whose sizes most suites use.
-var base = tinylm.Base()
 
 // opInputs are the inputs of the ops of opCases.
 type opInputs struct {
@@ -110,73 +101,4 @@ func timeOp(build func(*opInputs) (*G.Node, error), s int, backward bool) (t, fl
 func pullBack(g *G.ExprGraph, out *G.Node) G.Nodes {
 	grads := must(out.Op().(G.SDOp).SymDiff(value.Inputs(g, out), out, input(g, "gradient of the output", out.Shape()...)))
 	return slices.DeleteFunc(grads, func(n *G.Node) bool { return n == nil })
-}
-
-// input returns a float32 input of normal numbers.
-func input(g *G.ExprGraph, name string, shape ...int) *G.Node {
-	return inputOf(g, name, normal(tensor.Shape(shape).TotalSize()), shape...)
-}
-
-// inputOf returns a float32 input that holds data.
-func inputOf(g *G.ExprGraph, name string, data []float32, shape ...int) *G.Node {
-	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(data))
-	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
-}
-
-// benchGemm measures the matrix product: the square one against gonum in the same run, and the shapes of Base().
-func benchGemm(r *report) {
-	const n = 1024
-	a, b, c := normal(n*n), normal(n*n), make([]float32, n*n)
-	t := seconds(3, func() error {
-		gonum.Implementation{}.Sgemm(blas.NoTrans, blas.NoTrans, n, n, n, 1, a, n, b, n, 0, c, n)
-		return nil
-	})
-	gonumRate := 2 * n * n * n / t / 1e9
-	rate := gemmRate(cpu.Product{M: n, N: n}, n, 20)
-	for _, peer := range []note{against("gonum Sgemm, same run", gonumRate), against("OpenBLAS, peer figure", 231),
-		against("PyTorch (MKL), peer figure", 187)} {
-		r.add("matrix product float32", "1024x1024x1024", rate, "GFLOP/s", peer)
-	}
-	r.add("matrix product float32 over gonum", "1024x1024x1024", rate/gonumRate, "times", atLeast(10))
-
-	for _, s := range []struct {
-		what string
-		k    int
-		cpu.Product
-	}{
-		{"linear forward", 768, cpu.Product{M: 2048, N: 768, TransB: true}},
-		{"linear forward", 768, cpu.Product{M: 2048, N: 128, TransB: true}},
-		{"linear forward", 768, cpu.Product{M: 2048, N: 3072, TransB: true}},
-		{"linear forward", 3072, cpu.Product{M: 2048, N: 768, TransB: true}},
-		{"linear forward", 768, cpu.Product{M: 128, N: 768, TransB: true}},
-		{"linear forward", 768, cpu.Product{M: 8192, N: 3072, TransB: true}},
-		{"linear input gradient", 3072, cpu.Product{M: 2048, N: 768}},
-		{"linear weight gradient", 2048, cpu.Product{M: 3072, N: 768, TransA: true}},
-	} {
-		r.add(s.what, fmt.Sprintf("%dx%dx%d", s.M, s.N, s.k), gemmRate(s.Product, s.k, 10), "GFLOP/s")
-	}
-}
-
-// gemmRate returns the GFLOP/s of a product of the given K.
-func gemmRate(p cpu.Product, k, runs int) float64 {
-	var kernel cpu.Kernel
-	p.Terms, p.C = []cpu.Term{{K: k, A: cpu.NewBuf(normal(p.M * k)), B: cpu.NewBuf(normal(k * p.N))}}, cpu.NewBuf(make([]float32, p.M*p.N))
-	cpu.Products[float32](&kernel, p)
-	team := cpu.NewTeam(0)
-	mem := cpu.NewBuf(cpu.AlignedBytes(kernel.WorkBytes(team.Workers())))
-	t := seconds(runs, func() error { return team.Run(&kernel, mem) })
-	return 2 * float64(p.M) * float64(p.N) * float64(k) / t / 1e9
-}
-
-// normal returns n numbers of a normal distribution, the same in every run. They repeat with a period that shares no factor with any size.
-func normal(n int) []float32 {
-	const period = 9_999_991
-	rng := rand.New(rand.NewPCG(1, uint64(n)))
-	x := make([]float32, n)
-	for i := range x[:min(n, period)] {
-		x[i] = float32(rng.NormFloat64())
-	}
-	for at := period; at < n; at += copy(x[at:], x[:period]) {
-	}
-	return x
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/csv"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,16 +13,10 @@ import (
 	"strings"
 	"time"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
-	"gonum.org/v1/plot/vg"
-
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
-	"github.com/gorgonia-nsa/nsa/internal/plots"
 )
 
 // row is one measured figure.
@@ -132,8 +125,8 @@ func (r *report) saved() [][]string {
 	return records
 }
 
-// save writes cpu.csv or gpu.csv. It keeps the rows of other suites in the file, and appends the rows of this run. It plots the suites
-// that were measured against the sequence length.
+// save writes cpu.csv or gpu.csv. It keeps the rows of other suites in the file, and appends the rows of this run. Then it makes the
+// plots.
 func (r *report) save() {
 	var header, values []string
 	for _, c := range r.origin {
@@ -160,29 +153,7 @@ func (r *report) save() {
 	check(csv.NewWriter(&b).WriteAll(lines))
 	check(files.Write(r.path(), b.Bytes()))
 	fmt.Println("\nwrote", r.path())
-	r.plot("model", "Base() on the CPU, batch 1, float32", "s", r.againstTokens("model"))
-	r.plot("layer", "One NSA layer on the CPU, float32", "s", r.againstTokens("layer"))
-	r.plot("decode", "One more token: attention of a layer", "ms a token", decodeLine("i B=1 S="))
-	for _, shape := range attentionShapes {
-		heads := fmt.Sprintf("%d and %d heads, D %d", shape.heads, shape.kvHeads, shape.dim)
-		r.plot("decode_"+shape.name, fmt.Sprintf("One more token of 8 sequences: attention of %s", heads), "us", decodeLine(shape.name+" B=8 S="))
-		title := fmt.Sprintf("Attention of shape %s: %s, forward and backward, %v", shape.name, heads, trainPrecision)
-		r.plot("attention_"+shape.name, title, "ms", shape.line)
-	}
-}
-
-// againstTokens returns the function that names the lines of a suite whose sizes are "S=...". Base() also has a line of its peer.
-func (r *report) againstTokens(suite string) func(row) (name, peer, tokens string) {
-	return func(x row) (name, peer, tokens string) {
-		tokens, ok := strings.CutPrefix(x.size, "S=")
-		if !ok || x.suite != suite {
-			return "", "", ""
-		}
-		if strings.HasPrefix(x.baseline, "dense PyTorch") {
-			peer = strings.Replace(x.what, "Base()", "dense PyTorch (peer)", 1)
-		}
-		return x.what, peer, tokens
-	}
+	r.plotAll()
 }
 
 // seconds returns the median time of f over the given number of runs, after one to warm up.
@@ -205,45 +176,4 @@ func secondsInTurn(rounds int, fs ...func() error) []float64 {
 		medians[i] = t[len(t)/2]
 	}
 	return medians
-}
-
-// plot draws the figures of a unit against tokens, on logarithmic axes. A row is a point of the line that lineOf names, and its baseline
-// a point of the peer's line. A row whose line has no name is not in the plot. Without points there is no plot.
-func (r *report) plot(file, title, unit string, lineOf func(row) (name, peer, tokens string)) {
-	series := map[string]plotter.XYs{}
-	add := func(name string, s, value float64) {
-		if p := series[name]; name != "" && (len(p) == 0 || p[len(p)-1].X != s) { // a figure has a row for each baseline
-			series[name] = append(p, plotter.XY{X: s, Y: value})
-		}
-	}
-	for _, x := range r.rows {
-		name, peer, tokens := lineOf(x)
-		if s, err := strconv.ParseFloat(tokens, 64); err == nil && x.unit == unit {
-			add(name, s, x.value)
-			add(peer, s, x.baseValue)
-		}
-	}
-	if len(series) == 0 {
-		return
-	}
-	machine := r.column("machine")
-	if r.backend.Device().Host {
-		machine += fmt.Sprintf(", %s cores, %s", r.column("cores"), r.column("simd"))
-	}
-	p := plots.New(fmt.Sprintf("%s (%s)", title, machine), "tokens S", unit)
-	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
-	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(plots.PowersOfTwo), plots.LogTicks{}
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.XOffs = vg.Points(8)
-	p.Add(plots.Grid())
-	var args []any
-	for _, name := range slices.Sorted(maps.Keys(series)) {
-		args = append(args, name, series[name])
-	}
-	check(plotutil.AddLinePoints(p, args...))
-	picture, err := plots.PNG(560, 360, []*plot.Plot{p})
-	check(err)
-	path := filepath.Join(r.dir, file+".png")
-	check(files.Write(path, picture))
-	fmt.Println("wrote", path)
 }
