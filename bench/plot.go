@@ -11,7 +11,6 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
-	"gonum.org/v1/plot/vg"
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/plots"
@@ -68,10 +67,9 @@ func (r *report) plot(file, title, unit string, place func(row) (p point, ok boo
 		machine += fmt.Sprintf(", %s cores, %s", r.column("cores"), r.column("simd"))
 	}
 	p := plots.New(fmt.Sprintf("%s (%s)", title, machine), "tokens S", unit)
-	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
-	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(plots.PowersOfTwo), plots.LogTicks{}
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.XOffs = vg.Points(8)
+	plots.LogX(p)
+	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plots.LogTicks{}
+	plots.Legend(p, true, true)
 	p.Add(plots.Grid())
 	var args []any
 	for _, name := range slices.Sorted(maps.Keys(series)) {

@@ -30,6 +30,29 @@ func New(title, x, y string) *plot.Plot {
 	return p
 }
 
+// Legend puts the legend into a corner, 8 points from the axes.
+func Legend(p *plot.Plot, top, left bool) {
+	p.Legend.Top, p.Legend.Left = top, left
+	p.Legend.XOffs, p.Legend.YOffs = vg.Points(-8), vg.Points(8)
+	if left {
+		p.Legend.XOffs = vg.Points(8)
+	}
+	if top {
+		p.Legend.YOffs = vg.Points(-8)
+	}
+}
+
+// LogX makes the X axis logarithmic, with ticks at powers of two.
+func LogX(p *plot.Plot) { p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.TickerFunc(PowersOfTwo) }
+
+// Limits sets the ranges of the axes. Call it after Add, which widens them.
+func Limits(p *plot.Plot, xMin, xMax, yMin, yMax float64) {
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = xMin, xMax, yMin, yMax
+}
+
+// Pale is the colour of single values whose mean is drawn too.
+func Pale() color.Color { return color.RGBA{R: 170, G: 196, B: 224, A: 255} }
+
 // Grid returns the lines of a grid, to be added before all others.
 func Grid() *plotter.Grid {
 	grid := plotter.NewGrid()

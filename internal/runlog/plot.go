@@ -13,9 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/plots"
 )
 
-// Colours of the lines: pale for single steps, strong for the others.
+// Colours of the lines, except those of single steps.
 var (
-	stepColor    = color.RGBA{R: 170, G: 196, B: 224, A: 255}
 	meanColor    = color.RGBA{R: 31, G: 97, B: 161, A: 255}
 	heldOutColor = color.RGBA{R: 206, G: 77, B: 19, A: 255}
 )
@@ -70,7 +69,7 @@ func (c curve) lines(rows []row, o Options) (lines []line, low, high float64) {
 	if c.log {
 		mean.label = "running geometric mean"
 	}
-	lines = []line{{"each step", extremes(steps), stepColor, 0.8, 0}, mean}
+	lines = []line{{"each step", extremes(steps), plots.Pale(), 0.8, 0}, mean}
 	if n := len(heldOut); n > 0 {
 		last := heldOut[n-1].Y
 		label := "held out, at last " + strconv.FormatFloat(last, 'f', 3, 64)
@@ -122,11 +121,11 @@ func (c curve) draw(rows []row, o Options) ([]byte, error) {
 			p.Legend.Add(l.label, marks...)
 		}
 	}
-	// After Add, which widens the axes. Lines are cut off at their ends.
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, 1, low, high
+	last := 1
 	if n := len(rows); n > 0 {
-		p.X.Max = max(1, float64(rows[n-1].Number))
+		last = max(last, rows[n-1].Number)
 	}
+	plots.Limits(p, 0, float64(last), low, high) // lines are cut off at their ends
 	return plots.PNG(640, 400, []*plot.Plot{p})
 }
 
@@ -135,10 +134,7 @@ func (c curve) frame(o Options) *plot.Plot {
 	p := plots.New(o.Title, "step", c.label)
 	p.Title.Padding = vg.Points(8)
 	p.X.Padding, p.Y.Padding = 0, 0
-	p.Legend.XOffs, p.Legend.YOffs = vg.Points(-8), vg.Points(-8)
-	if p.Legend.Top = !c.zero; c.zero { // these lines leave room at the bottom
-		p.Legend.YOffs = vg.Points(8)
-	}
+	plots.Legend(p, !c.zero, false) // lines of an axis from 0 leave room at the bottom
 	p.X.Tick.Marker, p.Y.Tick.Marker = plots.Ticks{Whole: true}, plots.Ticks{}
 	if c.log {
 		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plots.LogTicks{}

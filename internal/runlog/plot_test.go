@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gonum.org/v1/plot/plotter"
 
+	"github.com/gorgonia-nsa/nsa/internal/plots"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -66,7 +67,7 @@ func TestCurves(t *testing.T) {
 			}
 			n := pixels(t, image)
 			require.Greater(t, n[meanColor], 300, c.file)
-			require.Equal(t, c.mean, n[stepColor] > 200, c.file)
+			require.Equal(t, c.mean, n[plots.Pale().(color.RGBA)] > 200, c.file)
 			require.Equal(t, c.heldOut, n[heldOutColor] > 200, c.file)
 		}
 		t.Logf("%s: %v", name, time.Since(start))

@@ -107,7 +107,7 @@ func (r *Report) plotBlocks(layer, group int) *plot.Plot {
 			}
 		}
 	}))
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, float64(s), 0, float64(s)
+	plots.Limits(p, 0, float64(s), 0, float64(s))
 	p.Y.Scale = plot.InvertedScale{Normalizer: plot.LinearScale{}}
 	return p
 }
@@ -140,13 +140,13 @@ func plotGates(i int, l Layer) *plot.Plot {
 		}))
 		p.Legend.Add(name, swatch{branchColor(name)})
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = -0.5, 1.3*float64(len(l.Gates))-0.5, 0, 1 // room for the legend
+	plots.Limits(p, -0.5, 1.3*float64(len(l.Gates))-0.5, 0, 1) // room for the legend
 	var ticks plot.ConstantTicks
 	for h := range l.Gates {
 		ticks = append(ticks, plot.Tick{Value: float64(h), Label: fmt.Sprint(h)})
 	}
 	p.X.Tick.Marker = ticks
-	p.Legend.Top, p.Legend.XOffs = true, vg.Points(-6)
+	plots.Legend(p, true, false)
 	return p
 }
 
@@ -174,7 +174,7 @@ func plotDistances(i int, l Layer) *plot.Plot {
 		}
 	}
 	p.X.Tick.Marker, p.Y.Min, p.Y.Max = ticks, 0, 1.4*p.Y.Max // room for the legend
-	p.Legend.Top, p.Legend.Left, p.Legend.XOffs = true, true, vg.Points(8)
+	plots.Legend(p, true, true)
 	return p
 }
 
@@ -184,7 +184,7 @@ func (r *Report) plotLoss() *plot.Plot {
 	for t, v := range runningMean(r.MeanByPosition[1:]) {
 		points[t], mean[t] = plotter.XY{X: float64(t + 1), Y: r.MeanByPosition[t+1]}, plotter.XY{X: float64(t + 1), Y: v}
 	}
-	p.Add(plots.Line(points, color.RGBA{170, 196, 224, 255}, 0.8), plots.Line(mean, branchColor("selected"), 1.8))
+	p.Add(plots.Line(points, plots.Pale(), 0.8), plots.Line(mean, branchColor("selected"), 1.8))
 	p.Y.Min = 0
 	return p
 }

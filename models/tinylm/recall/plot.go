@@ -31,8 +31,9 @@ func (r Report) plotSteps() ([]byte, error) {
 		}
 		list = append(list, s)
 	}
-	title := fmt.Sprintf("Recall of %d pairs in %d tokens", r.Task.Pairs, r.Task.Context)
-	return r.draw(title, "steps of training", 0, float64(last), list, plot.DefaultTicks{}, nil)
+	p := plots.New(fmt.Sprintf("Recall of %d pairs in %d tokens", r.Task.Pairs, r.Task.Context), "steps of training", "accuracy")
+	plots.Legend(p, false, false)
+	return r.draw(p, 0, float64(last), list)
 }
 
 // plotDistances returns the accuracy of the trained models against the distance to the answer, as PNG.
@@ -55,20 +56,15 @@ func (r Report) plotDistances() ([]byte, error) {
 		}
 	}
 	title := fmt.Sprintf("Recall of %d pairs, trained in %d tokens", r.Task.Pairs, r.Task.Context)
-	return r.draw(title, "tokens from the question back to its answer", float64(r.Task.Gap), float64(far), list, plot.TickerFunc(plots.PowersOfTwo), plot.LogScale{})
+	p := plots.New(title, "tokens from the question back to its answer", "accuracy")
+	plots.LogX(p)
+	plots.Legend(p, false, true)
+	return r.draw(p, float64(r.Task.Gap), float64(far), list)
 }
 
-// draw returns a plot of accuracies, with a line for guesses.
-func (r Report) draw(title, x string, low, high float64, list []series, ticks plot.Ticker, scale plot.Normalizer) ([]byte, error) {
-	p := plots.New(title, x, "accuracy")
-	p.X.Tick.Marker = ticks
-	if scale != nil {
-		p.X.Scale = scale
-	}
-	p.Legend.YOffs, p.Legend.XOffs = vg.Points(90), vg.Points(-8) // between the lines of good models and of guesses
-	if p.Legend.Left = scale != nil; p.Legend.Left {
-		p.Legend.XOffs = vg.Points(8)
-	}
+// draw draws accuracies, and a line for guesses, into p, whose X axis is from low to high. It returns p as PNG.
+func (r Report) draw(p *plot.Plot, low, high float64, list []series) ([]byte, error) {
+	p.Legend.YOffs = vg.Points(90) // between the lines of good models and of guesses
 	p.Add(plots.Grid())
 	guess := plotter.XYs{{X: low, Y: r.Task.Chance()}, {X: high, Y: r.Task.Chance()}}
 	list = append(list, series{name: fmt.Sprintf("a guess, %.4g", r.Task.Chance()), points: guess, color: len(r.Runs), dashed: true})
@@ -83,6 +79,6 @@ func (r Report) draw(title, x string, low, high float64, list []series, ticks pl
 		p.Add(line)
 		p.Legend.Add(s.name, line)
 	}
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = low, high, 0, 1.02 // after Add, which widens the axes
+	plots.Limits(p, low, high, 0, 1.02)
 	return plots.PNG(560, 340, []*plot.Plot{p})
 }
