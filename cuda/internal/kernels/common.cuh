@@ -120,8 +120,8 @@ __device__ __forceinline__ void strided(int64_t first, int64_t threads, int64_t 
 }
 
 // block_from_end is blockIdx.x, counted from the end of the grid. Blocks start in ascending order, and a product or attention leaves its
-// last results in the L2 cache. A kernel behind it that starts with these results reads them from the cache. The second of two such
-// kernels in a row gains nothing.
+// last results in the L2 cache. A kernel behind it that starts with these results reads them from the cache. Of two such
+// kernels in a row the second one gains nothing: the first one wrote the low indices last (see compress_mean).
 __device__ __forceinline__ int64_t block_from_end() { return gridDim.x - 1 - blockIdx.x; }
 
 // elementwise is strided over all threads of a one-dimensional grid.

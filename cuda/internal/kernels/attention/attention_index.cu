@@ -1,14 +1,14 @@
-// Inverts idx int32 [B,S,Hkv,top_n], the choice of blocks, into the layout of attention_index.cuh. Four kernels run in this order.
+// Inverts idx int32 [B,S,Hkv,top_n], the selected blocks, into the layout of attention_index.cuh. Four kernels run in this order.
 // The sequence is cut into `segments` that are counted and filled independently, so lists are ascending in whatever order thread
 // blocks run:
 //
-//   nsa_index_count_i32   counts = how many queries of a segment chose a block (integer atomics, so their order does not matter)
+//   nsa_index_count_i32   counts = how many queries of a segment selected a block (integer atomics, so their order does not matter)
 //   nsa_index_rank_i32    counts = the place in the block's list where a segment begins; first row of starts = lengths of the lists
 //   nsa_index_scan_i32    starts = running sums of lengths, of items and of partial sums
 //   nsa_index_fill_i32    queries = the lists; it advances counts, which are of no use afterwards
 //
-// One block of the inverse may stand for `count` adjoining blocks of the choice, up to four. Then the highest four bits of a list entry
-// say which of them the query chose. Both kernels that read idx take 32 entries of a query at a time: if a query has more, blocks on
+// One block of the inverse may stand for `count` adjoining selection blocks, up to four. Then the highest four bits of a list entry
+// say which of them the query selected. Both kernels that read idx take 32 entries of a query at a time: if a query has more, blocks on
 // both sides of such a boundary that belong to one block of the inverse make two list entries, with different bits.
 #include "attention_lists.cuh"
 #include "attention_pairs.cuh"

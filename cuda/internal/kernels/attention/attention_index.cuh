@@ -1,5 +1,5 @@
-// The argument of all attention kernels, and the inverse of a choice of blocks. The inverse lists for each block of each group the
-// queries that chose it, ascending, and divides the work of the kernels that own keys. attention_index.cu builds it; the
+// The argument of all attention kernels, and the inverse index of idx. The inverse lists for each block of each group the
+// queries that selected it, ascending, and divides the work of the kernels that own keys. attention_index.cu builds it; the
 // kernels for dk and dv of selected attention read it.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace nsa {
 // (AttentionParams::names):
 //
 //   queries [S*top_n]          the lists, one after the other
-//   counts  [segments, J]     first how many queries of a segment chose a block, then the place in the block's list where the
+//   counts  [segments, J]     first how many queries of a segment selected a block, then the place in the block's list where the
 //                             queries of the segment begin
 //   starts  [3, J+1]          where the list of a block begins; its first item of work; its first partial sum
 //
@@ -27,15 +27,15 @@ struct Index {
   __device__ int chunks(int length) const { return max(1, (length - 1) / chunk + 1); }
 };
 
-// If a block of the inverse stands for several blocks of the choice, the bits of a list entry from kJoinedShift on say which of them the query
-// chose; those below hold the query.
+// If a block of the inverse stands for several selection blocks, the bits of a list entry from kJoinedShift on say which of them the query
+// selected; those below hold the query.
 constexpr int kJoinedShift = 28;
 
 // AttentionParams is the argument of all attention kernels. A kernel uses only the arrays that its comment names. q, k, v, o, dout,
 // dq, dk and dv have the storage type. The meaning of count depends on the kernel:
 //
 //   owns rows            the rows that a block owns
-//   builds the inverse   the blocks of the choice that a block of the inverse stands for; also in nsa_several_dkv
+//   builds the inverse   the selection blocks that a block of the inverse stands for; also in nsa_several_dkv
 //   nsa_span_reduce      the keys that a block of the kernel before it owned
 struct AttentionParams {
   const void *q, *k, *v;  // [B,S,Hq,D], [B,T,Hkv,D], [B,T,Hkv,Dv]

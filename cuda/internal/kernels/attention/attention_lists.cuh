@@ -1,4 +1,4 @@
-// Reads the lists of idx int32 [B,S,Hkv,top_n], the choice of blocks, by whole warps.
+// Reads the lists of idx int32 [B,S,Hkv,top_n], the selected blocks, by whole warps.
 #pragma once
 
 #include "attention_index.cuh"

@@ -1,5 +1,6 @@
-// The masks of attention: functors on indices that say which keys a query sees, and which queries see a key. Everything that
-// distinguishes one branch from another is in this file.
+// The masks of attention: functors on indices that say which keys a query sees, and which queries see a key. Here are Span and Blocks,
+// without documents. With documents see AttentionParams::keys and seeing. The wgmma kernels have two more masks: Chosen
+// (attention_wgmma_span.cuh) and Forced (attention_pairs.cuh).
 #pragma once
 
 #include "documents.cuh"
@@ -45,7 +46,7 @@ struct Span {
   }
 };
 
-// Blocks is the mask of selected attention. idx [B,S,Hkv,top_n] lists for each query the chosen blocks of `size` tokens, ascending
+// Blocks is the mask of selected attention. idx [B,S,Hkv,top_n] lists for each query the selected blocks of `size` tokens, ascending
 // and padded with -1. A query sees the tokens of these blocks up to its own token. A list ends at the first entry that is negative,
 // not above its predecessor, or in the future. So no content of idx leads outside the keys or counts a block twice. With documents,
 // blocks and t count from the first token of the document.

@@ -6,7 +6,7 @@
 //   nsa_<branch>_dq_tall_mma64  the same with up to 128 rows a block, 32 a warp
 //
 // Grid, rows, keys and their order are those of attention_mma_forward.cu. A warp of a tall kernel uses each fragment of keys and
-// values for two products, since reading shared memory takes longer than the products. ds is rounded to the storage type for its
+// values for two products, because reading shared memory takes longer than the products. ds is rounded to the storage type for its
 // product with the keys, and scaled after it. Shared memory: the rows of q and do, 4 tiles [64,C], 16 bytes a row, and what the
 // walk takes.
 #include "attention_index.cuh"

@@ -44,8 +44,8 @@ struct KeyRuns {
   __device__ Run seen(const Row& r, uint32_t) const { return {r.lo, r.hi}; }
 };
 
-// BlockUnion walks over the union of the blocks that the queries of a tile chose. For each block it keeps one bit for each query, set
-// if the query chose the block. The size of a block is a multiple of N tokens, or at least the sequence length.
+// BlockUnion walks over the union of the blocks that the queries of a tile selected. For each block it keeps one bit for each query, set
+// if the query selected the block. The size of a block is a multiple of N tokens, or at least the sequence length.
 //
 // Blocks are numbered in the order of their tokens. Without documents the number is j. With documents the numbers of each document
 // begin at an offset, so that blocks of different documents never share a number. The word after the bits of a block then holds its

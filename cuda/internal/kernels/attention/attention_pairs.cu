@@ -33,7 +33,7 @@ struct Cut {
 };
 
 // A warp lists the pieces of tile `number`. chose, in shared memory, has a word for each of kWindow blocks: the bits of the queries that
-// chose it. Blocks are numbered as in BlockUnion: ascending with their tokens, and different in different documents.
+// selected it. Blocks are numbered as in BlockUnion: ascending with their tokens, and different in different documents.
 __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* chose) {
   const AttentionParams& p = a.p;
   const Walks& x = a.walks;

@@ -20,7 +20,7 @@ constexpr int kEntryBits = 20;
 //   list    int32 [queries*top_n]  pairs, sorted by block: query << kEntryBits | entry; queries count from the unit's first. The order
 //                                 within a block is arbitrary
 //   lengths int32 [queries]       the number of entries of each query
-//   counts  int32 [cuts, J]       J blocks; how many queries of a cut chose the block. The queries of a unit are divided into cuts
+//   counts  int32 [cuts, J]       J blocks; how many queries of a cut selected the block. The queries of a unit are divided into cuts
 //   items   [room]                items of work; their number is count[unit]
 //   begun   int32                 of a launch's first unit: how many items were asked for; see each_item
 //
@@ -78,13 +78,13 @@ struct KeyGradientParams {
 };
 
 // Selected attention by a walk (attention_walk_forward.cu, attention_walk_dq.cu): a walk goes through the blocks that the queries of a
-// *tile* chose. A tile is at most 32 consecutive queries of a group. Blocks are cut into *pieces* of `keys` = 64, 32 or 16 keys; the
+// *tile* selected. A tile is at most 32 consecutive queries of a group. Blocks are cut into *pieces* of `keys` = 64, 32 or 16 keys; the
 // block size is a multiple of `keys`.
 //
 //   blocks  [groups*tiles, room]  the pieces of a tile that some query sees, ascending
 //   count   int32 [groups*tiles]  their number
 //
-// A TileBlock is a piece: its first key, and a bit for each query of the tile that chose its block and sees some of its keys.
+// A TileBlock is a piece: its first key, and a bit for each query of the tile that selected its block and sees some of its keys.
 struct TileBlock { int key; uint32_t queries; };
 struct Walks {
   TileBlock* blocks;
@@ -105,7 +105,7 @@ constexpr int item_tiles(int C) { return C > 192 ? 2 : 8; }
 template <typename T> constexpr bool narrow = false;
 template <> constexpr bool narrow<f16> = true;
 
-// The forced entries of a query, which neighbouring queries have in common: block 0, the query's own block and the one before. Every choice
+// The forced entries of a query, which neighbouring queries have in common: block 0, the query's own block and the one before. Every list
 // of SelectBlocks holds them; a list of another origin may lack some. Lists ascend, so the pairs are the entries [from,end).
 struct Forced {
   int from, end;  // the entries that are pairs

@@ -21,7 +21,7 @@ __device__ inline SpanRows span_rows(const AttentionParams& p, int b, int first,
   return {p, b, seen.lo * p.n.h, max(0, seen.hi - seen.lo) * p.n.h};
 }
 
-// The rows of listed queries: those that chose the block of the keys.
+// The rows of listed queries: those that selected the block of the keys.
 struct ListRows {
   static constexpr bool kListed = true;
   const int* queries;

@@ -76,7 +76,7 @@ __device__ inline void clear_rows(float* dst, int rows, int c) {
   for (int i = threadIdx.x; i < n; i += kThreads) reinterpret_cast<float4*>(dst)[i] = make_float4(0, 0, 0, 0);
 }
 
-// Products multiply whole tiles, so a NaN or Inf in a key would spoil rows that do not see this key, since 0*NaN is NaN.
+// Products multiply whole tiles, so a NaN or Inf in a key would spoil rows that do not see this key, because 0*NaN is NaN.
 // pass(false) ignores this and returns whether a result of this thread is NaN or Inf. If that is so in any thread of the block,
 // pass(true) repeats all the work. It sets operand rows that hold NaN or Inf to zeros and marks them as NaN only where they
 // are seen. So results that do not see them have the same bits as with finite operands.

@@ -9,7 +9,7 @@
 namespace nsa {
 
 // RowTile is the rows [first,end) of group g of batch row b that a block owns: `count` of the group's S*h rows, in the order of
-// Sizes::row. Lower blockIdx get later rows, since those may see more keys.
+// Sizes::row. Lower blockIdx get later rows, because those may see more keys.
 struct RowTile {
   int b, g, first, end;
   __device__ RowTile(const Sizes& n, int count, int block = blockIdx.x) {
@@ -47,12 +47,12 @@ struct SpanWalk {
   __device__ static bool sees(const Row& r, const Slot& s) { return r.keys.has(s.key); }
 };
 
-// BlocksWalk walks, ascending, over the union of the blocks that the queries of a tile chose, at most 64 queries. Warp 0 merges
-// their lists. Each column has one bit for each query, which says whether the query chose the column's block.
+// BlocksWalk walks, ascending, over the union of the blocks that the queries of a tile selected, at most 64 queries. Warp 0 merges
+// their lists. Each column has one bit for each query, which says whether the query selected the column's block.
 template <int N>
 struct BlocksWalk {
   struct Row { int t, bit; };                   // the row's query, and its bit
-  struct Slot { int key; unsigned lo, hi; };    // a key, and the bits of the queries that chose its block
+  struct Slot { int key; unsigned lo, hi; };    // a key, and the bits of the queries that selected its block
   static constexpr int kShared = 3 * N + 4;  // floats of shared memory
 
   Blocks mask;
@@ -63,7 +63,7 @@ struct BlocksWalk {
   int first, last;     // first and last query of the tile
   int keys;            // T
   int next_token, end_token;  // these are left of the current block
-  unsigned chose[2];   // bits of the queries that chose it
+  unsigned chose[2];   // bits of the queries that selected it
   int* slots;          // keys [N], low bits [N], high bits [N], number of slots in use
 
   __device__ BlocksWalk(const AttentionParams& p, const RowTile& tile, Carver& carve)
@@ -118,7 +118,7 @@ struct BlocksWalk {
     if (lane == 0) slots[3 * N] = n;
   }
   // Moves to the lowest block that any query still has in its list; returns false if there is none. chose gets the bits of the queries
-  // that chose the block.
+  // that selected the block.
   __device__ bool advance() {
     int j = min(next_block[0], next_block[1]);
     for (int m = 16; m > 0; m /= 2) j = min(j, __shfl_xor_sync(0xffffffff, j, m));

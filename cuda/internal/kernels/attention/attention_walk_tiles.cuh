@@ -3,7 +3,7 @@
 // gridDim.x, those with the latest queries first. A tile has at most W/ceil(h/16) * max(1, 16/h) queries, and at most 32.
 //
 // The first warp copies the keys and values of a tile's blocks into a ring of stages by tensor maps. A *fill* is one filling of a stage:
-// 64/P pieces of P keys. Barriers say which stages are full and which are empty. A computing warp takes a fill if one of its queries chose
+// 64/P pieces of P keys. Barriers say which stages are full and which are empty. A computing warp takes a fill if one of its queries selected
 // one of its pieces, and multiplies only those pieces. Warps do not wait for each other, not even at the end of a tile: two warps can be
 // as many fills apart as the ring has stages. If a warp does not take a fill, the loading warp arrives at the empty barrier in its place.
 // If a warp takes it, the loading warp tells it that the fill has begun, by a barrier of this warp and stage (`fill_begun`). Without this the

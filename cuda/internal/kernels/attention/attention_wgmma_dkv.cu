@@ -2,7 +2,7 @@
 //
 //   nsa_span_dkv_wgmma<D>      window, dense and compressed attention; nsa_span_reduce adds up the partial sums
 //   nsa_selected_dkv_wgmma<D>  selected attention; rows come from the inverse index, nsa_selected_reduce adds up the partial sums
-//   nsa_several_dkv_wgmma<D>   the same if a block of the inverse, 64 keys, stands for several blocks of the choice; see attention_index.cu
+//   nsa_several_dkv_wgmma<D>   the same if a block of the inverse, 64 keys, stands for several selection blocks; see attention_index.cu
 //   nsa_pairs_dkv_wgmma<D>     selected attention by pairs; it also makes the results for dq (PairGradients of attention_pairs.cuh)
 //
 // D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
@@ -297,7 +297,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     const bool careful = smem.careful;
     bool all_seen = false;  // whether all rows of the tile see all keys of the group
 
-    // Called by every lane, since every lane has read the facts about rows.
+    // Called by every lane, because every lane has read the facts about rows.
     const auto release = [&] { barrier_arrive(barrier_at(smem.empty[ring.stage])); };
     // Moves to the next tile in which a row sees a key of the group. Returns whether there is one.
     const auto enter = [&] {
@@ -370,7 +370,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
         int2 lo = Pairs ? int2{0, 0} : rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
-        if (Several) {  // the 16 keys of a warp belong to one block of the choice
+        if (Several) {  // the 16 keys of a warp belong to one selection block
           const int block = warp() % 4 * p.joined_blocks() / 4;
           hi.x = lo.x >> block & 1 ? hi.x : 0, hi.y = lo.y >> block & 1 ? hi.y : 0, lo = int2{0, 0};
         }
@@ -430,7 +430,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
         const int width = result_width(n.d);
         const long long rows = (long long)(smem.work.b * n.groups + smem.work.g - to.first) * n.queries * p.blocks.top_n * to.parts * n.h;
         T* results = static_cast<T*>(to.results) + rows * width + warp() % 4 * 16 + lane() % 4 * 4;
-        int places[N / 8];  // read before any result is written, since no read is moved across a write
+        int places[N / 8];  // read before any result is written, because no read is moved across a write
         const auto begin = [&](float (&y)[N / 8][4], int panel) {  // 64 columns of dq, transposed
           hold(y);
           wgmma_begin();

@@ -167,7 +167,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         const T *from_q = static_cast<const T*>(p.q) + 8 * i, *from_do = static_cast<const T*>(p.dout) + 8 * i;
 #pragma unroll 1
         for (int first = loader / 8; first < M; first += kSome * kStep) {
-          long long places[kSome];  // read before the copies begin, since no read of shared memory is moved across those
+          long long places[kSome];  // read before the copies begin, because no read of shared memory is moved across those
 #pragma unroll
           for (int u = 0; u < kSome; u++) places[u] = first + u * kStep < M ? smem.rows[q.stage][first + u * kStep].at : -1;
           const auto copy = [&](auto width, uint32_t to, const T* src, int c) {
@@ -229,8 +229,10 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         base[r] = smem.careful && large(row.lse) ? 0 : row.lse * kLog2E;
         delta[r] = row.delta;
       }
-      fence_async();                          // an arrival does not wait for this lane's reads: see fence_async
-      barrier_arrive(barrier_at(smem.empty_q));  // by every lane, since every lane has read the Row entries
+      // For two reasons: wgmma may read q and do that cp.async wrote (C > 128; the loading warps do not fence), and the arrival must wait
+      // for this lane's reads.
+      fence_async();
+      barrier_arrive(barrier_at(smem.empty_q));  // by every lane, because every lane has read the Row entries
       return true;
     };
     const auto pass_turn = [&] {

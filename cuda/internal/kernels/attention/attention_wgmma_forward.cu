@@ -347,7 +347,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
           const int round = smem.keys[stage].round;
           wrong = __any_sync(0xffffffff, wrong);
           if (wrong && !careful && lane() == 0) mark_redo(smem.redo, round);
-          barrier_arrive(barrier_at(smem.empty_q[stage]));  // by every lane, since every lane has read the Row entries
+          barrier_arrive(barrier_at(smem.empty_q[stage]));  // by every lane, because every lane has read the Row entries
         };
         clear_sums();
         if constexpr (IsForced) {

@@ -4,7 +4,7 @@
 //   nsa_pairs_forward_wgmma<D>, D as in attention_wgmma_forward.cu
 //
 // A multiprocessor has one block, with a warp group that loads and W that compute. each_item says which items a block takes. An item is a
-// tile of 64 keys with queries that chose its block. The keys, values and list of an item fill one of Keys stages. Its rows fill tiles of
+// tile of 64 keys with queries that selected its block. The keys, values and list of an item fill one of Keys stages. Its rows fill tiles of
 // at most 64 rows in a ring of Rows stages; a tile has whole queries with their h heads. Tensor maps copy both. Barriers say which stages
 // are full and which are empty.
 // Computing groups take tiles in turn, and so do loading warps; so a stage of rows always belongs to the same group and the same warp.
@@ -175,7 +175,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     int query[2], head[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) query[r] = (first_row + 8 * r) / heads, head[r] = (first_row + 8 * r) % heads;
-    static_assert(W <= Rows, "a stage for heads group");
+    static_assert(W <= Rows, "a stage for each group");
     uint32_t parity = 0;
 #pragma unroll 1
     for (int stage = w;;) {
@@ -191,7 +191,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       }
       barrier_wait(barrier_at(smem.full_keys[keys]), tile.parity);
       make_results(tile.all, rows, Q + stage * kTile, K + keys * kKeyStage, barrier_at(smem.empty_rows[stage]));
-      barrier_arrive(barrier_at(smem.empty_keys[keys]));  // by every lane, since every lane has read the list
+      barrier_arrive(barrier_at(smem.empty_keys[keys]));  // by every lane, because every lane has read the list
       if ((stage += W) >= Rows) stage -= Rows, parity ^= 1;
     }
   }

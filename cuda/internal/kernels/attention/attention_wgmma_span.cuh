@@ -104,7 +104,7 @@ template <Mask> struct TileKeys : Run {
 // shifted of attention_softmax.cuh without a division: 1/scale = scale*d.
 __device__ inline float shifted_logit(const Sizes& n, float x, float lse) { return exponent(x, n.scale, lse) * (n.scale * n.d); }
 
-// Chosen is selected attention by bits: a Span of all keys, and for each row a word in which bit i says that its query chose the block
+// Chosen is selected attention by bits: a Span of all keys, and for each row a word in which bit i says that its query selected the block
 // of the keys 64*i to 64*i+63. So there are at most 32*64 keys. A block is a multiple of 64 keys, or all keys.
 struct Chosen {
   // Sets bits(r) of the rows first, first + step, ... of a tile, below `rows`. Returns the bits that all these rows have.

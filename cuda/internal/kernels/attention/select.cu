@@ -1,4 +1,4 @@
-// The choice of blocks, general kernel nsa_select_blocks: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of compressed
+// Block selection, general kernel nsa_select_blocks: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and the lse [B,Hq,S] float32 of compressed
 // attention over kc -> idx int32 [B,S,Hkv,top_n], ascending, padded with -1. The thread that owns a query writes its list, with =.
 //
 // A query with at most `top_n` blocks takes all. Otherwise block 0 and the two newest blocks are forced and fill three of the `top_n`

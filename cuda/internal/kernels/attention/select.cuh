@@ -1,4 +1,4 @@
-// What the kernels that choose selection blocks share: their argument, scores, lists of the best blocks, and the writing of idx.
+// What the kernels that select blocks share: their argument, scores, lists of the best blocks, and the writing of idx.
 #pragma once
 
 #include "attention_mask.cuh"

@@ -1,4 +1,4 @@
-// What the kernels on tensor cores that choose blocks share. Products are transposed: keys are rows, and columns are the heads of
+// What the kernels on tensor cores that select blocks share. Products are transposed: keys are rows, and columns are the heads of
 // queries. So a thread sums over heads in registers. Each query has a list of the best blocks.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The choice of blocks on warp groups (compute capability 9.0), for l = 2d, l' = Per*d and at most 32 heads a group: the contract of
+// Block selection on warp groups (compute capability 9.0), for l = 2d, l' = Per*d and at most 32 heads a group: the contract of
 // select.cu.
 //
 //   nsa_select_blocks_wgmma<C>_<Per>
@@ -8,7 +8,7 @@
 // that a tile is full, and the loading thread that all teams have read it. Teams meet only through these. A team folds its own
 // queries, two tiles of keys at a time, while its next product runs. Sums lie in a ring of two halves of two tiles each. Before each
 // half lie kBefore floats; the last of them holds the key before the half. Scores go to global memory, a row for each query of the
-// block. At the end of a tile of queries each warp chooses for one query at a time.
+// block. At the end of a tile of queries each warp selects for one query at a time.
 //
 // Shared memory: columns [kTeam*Teams,C], kStages tiles of keys [64,C], and what carve hands out in select_blocks.
 #include "attention_wgmma_span.cuh"
@@ -19,7 +19,7 @@ namespace nsa {
 struct SelectMapParams {
   alignas(64) uint8_t kc[128];  // tensor map of kc [B,Nc,Hkv,D], with boxes [1,64,1,64]
   SelectParams p;
-  int32_t* scores;  // [gridDim.x,tokens,blocks]: bits of scores; kNoScore for blocks that a query may not choose
+  int32_t* scores;  // [gridDim.x,tokens,blocks]: bits of scores; kNoScore for blocks that a query may not select
   int32_t* more;    // counts the tiles of queries that were begun after the first one of each block; null if there are no more
   int32_t blocks;   // a multiple of 4
 };
@@ -29,7 +29,7 @@ struct SelectMapParams {
 __host__ __device__ constexpr int sums_pitch(int queries) { return 4 * kKeys + 8 + 4 * ((queries + 1) % 2); }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// Chooses the blocks of query t by the scores of the first `count` blocks, a multiple of 4. All lanes of a warp must call it.
+// Selects the blocks of query t by the scores of the first `count` blocks, a multiple of 4. All lanes of a warp must call it.
 __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int t, const int* scores, int count, int* list, int places) {
   ListState state{kNoScore, 0};
   if (count > 0 && t >= p.earliest && places <= 32) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
     };
     const auto best = [](const int4& y) { return max(max(y.x, y.y), max(y.z, y.w)); };
     // Each lane finds its largest score. The bar lies just below the `places`-th largest of these 32. At least `places` scores exceed the
-    // bar, so no score at or below it can be chosen.
+    // bar, so no score at or below it can be selected.
     int largest = kNoScore;
 #pragma unroll 1
     for (int j0 = 0; j0 < count; j0 += kStep) {
@@ -135,7 +135,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
   Ring<kStages> k;
 
   const int tiles = (n.queries - 1) / p.tokens + 1, groups = n.batch * n.groups, items = tiles * groups;
-  // Chooses the blocks of the queries [start,start+count) of group g of batch row b, which belong to one document. With `ask` it also gets
+  // Selects the blocks of the queries [start,start+count) of group g of batch row b, which belong to one document. With `ask` it also gets
   // the block's next tile of queries.
   const auto take = [&](int b, int g, const Document& of, int start, int count, bool ask) {
     // From here on, queries t count from the first token of the document, and keys from its first key.
@@ -171,7 +171,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
 #pragma unroll 1
           for (int step = 0; step < kSteps; step++) {
             const int j = j0 + step * kWidth + lane(), from = at + (step * kWidth + lane() % kWidth) * Per;
-            // the first query that may choose block j, which must not be among its two newest; after all if there is none
+            // the first query that may select block j, which must not be among its two newest; after all if there is none
             const int since = (1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
 #pragma unroll 1
             for (int u0 = 0; u0 < kQueries; u0 += kChunk) {

@@ -3,8 +3,8 @@
 //
 //   decode_spans      grid [parts of the compressed and window branches, Hkv, B]. A block has a part of the keys of one branch. The block
 //                     with the branch's newest key first stores the token, and compresses the block of l tokens that it completes. The
-//                     last block of the compressed branch to end chooses the selection blocks and writes idx
-//   decode_selected   grid [parts, Hkv, B], only with the selected branch. A block has a part of the keys of the chosen blocks
+//                     last block of the compressed branch to end selects the blocks and writes idx
+//   decode_selected   grid [parts, Hkv, B], only with the selected branch. A block has a part of the keys of the selected blocks
 //   decode_join       grid [shares of o, Hkv, B]. A block joins the parts of all branches for some numbers of o
 //
 // Parts are added in a fixed order, so bits do not depend on the order of blocks. A part has a fixed number of keys, so bits do not depend

@@ -137,7 +137,7 @@ struct Part {
   __device__ int32_t* read() const { return reinterpret_cast<int32_t*>(sum() + h); }
 };
 
-// arrive tells all threads whether this block is the last of the `expected` blocks of a group to arrive. Then it may read what the others
+// is_last_arrival tells all threads whether this block is the last of the `expected` blocks of a group to arrive. Then it may read what the others
 // wrote before they arrived, with loads that bypass the L1 cache. The last block resets the counter.
 __device__ inline bool is_last_arrival(const DecodeParams& p, int64_t at, int expected) {
   __shared__ bool last;

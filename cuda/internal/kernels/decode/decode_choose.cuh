@@ -1,4 +1,4 @@
-// The choice of selection blocks for one token, by all threads of a thread block.
+// Block selection for one token, by all threads of a thread block.
 #pragma once
 
 #include "decode_products.cuh"

@@ -9,7 +9,7 @@
 //                                          1                       2                           3        cluster barriers
 //
 // The block that has the newest key of a branch stores the token for this branch: no other block reads it, so no barrier of the cluster is
-// needed. All blocks make the same choice; barriers 1 and 2 are left out where there are not more selection blocks than are selected. Bits
+// needed. All blocks select the same blocks of keys; barriers 1 and 2 are left out where there are not more selection blocks than are selected. Bits
 // depend only on the sequence and on the size of clusters: 1 to 8 blocks of 4 or 8 warps.
 #include "../cluster.cuh"
 #include "../overlap.cuh"

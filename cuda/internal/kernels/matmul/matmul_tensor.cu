@@ -155,7 +155,7 @@ __device__ __forceinline__ void exchange(uint32_t (&w)[4]) {
   }
 }
 
-// Tensor is the work of a block: the items blockIdx.x, blockIdx.x + gridDim.x, ..., as one sequence of tiles along k.
+// TensorProduct is the work of a block: the items blockIdx.x, blockIdx.x + gridDim.x, ..., as one sequence of tiles along k.
 template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct TensorProduct {
   using A = Side<Z::kM, TransA, Z>;
   using B = Side<Z::kN, !TransB, Z>;

@@ -82,7 +82,7 @@ __device__ __forceinline__ void move_rows(int first, int step, int end, char* co
 
 // Moves 16 bytes at a time. A thread copies one 16-byte place of its rows, or several if a row has more places than the block has
 // threads. Shared memory after turns: the rotations [kTilePositions][D/2]. Grid x is tiles of positions; a block with blockIdx.y does
-// every gridDim.y-th sequence. With documents gridDim.y is B, since their rotations differ.
+// every gridDim.y-th sequence. With documents gridDim.y is B, because their rotations differ.
 template <typename T, bool kSplit> __device__ __forceinline__ void columns_wide(const ColumnsParams& p, double* turns) {
   const int packs = p.end[p.parts - 1] / kLanes<T>, pairs = p.dim / 2, step = max(1, int(blockDim.x) / packs);
   float2* rotations = reinterpret_cast<float2*>(turns + pairs);

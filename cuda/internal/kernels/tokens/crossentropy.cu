@@ -5,7 +5,7 @@
 //   cross_entropy_scale  targets, dloss [1] -> scale [1] = dloss/max(1, count)
 //   cross_entropy_grad   logits, targets, lse, scale -> dlogits = (exp(logits - lse) - onehot(target)) scale; 0 if the target is -1
 //
-// Outputs are written with =. dlogits are T, all other arrays float32, since in bf16 a logit of 8 is off by up to 1/32. The forward saves
+// Outputs are written with =. dlogits are T, all other arrays float32, because in bf16 a logit of 8 is off by up to 1/32. The forward saves
 // lse. A target outside [-1,V) makes the loss and its row of dlogits NaN. One block sums the mean in float64; group_reduce adds up its
 // threads.
 //
