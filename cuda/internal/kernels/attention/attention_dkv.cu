@@ -53,7 +53,7 @@ __device__ void key_gradient(const AttentionParams& a, int b, int g, int first, 
       const int row = in ? rows.row(from + c) : 0;
       const long long at = n.stat(b, g, row);
       const Run seen = in ? rows.keys(row / n.h) : Run{0, 0};
-      lses[c] = in ? load_lse(a.lse[at]) : INFINITY;
+      lses[c] = in ? lse_for_gradient(a.lse[at]) : INFINITY;
       deltas[c] = in ? a.delta[at] : 0;
       los[c] = seen.lo, his[c] = min(seen.hi, end);
     }

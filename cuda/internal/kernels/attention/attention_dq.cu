@@ -7,9 +7,9 @@
 // The forward saved lse. With p = exp(q·k*scale - lse), at most 1, the gradient of a logit is ds = p*(do·v - delta)*scale, and
 // dq = sum ds*k (arXiv 2307.08691). A block owns `count` rows of dq, walks over their keys as the forward does, and writes every
 // element with =. A row that sees nothing gets dq = 0. Grid x of the dq kernels is B*Hkv*ceil(S*h/count), blocks of 128 threads.
-#include "attention_index.cuh"
+#include "attention_params.cuh"
 #include "attention_softmax.cuh"
-#include "attention_walk.cuh"
+#include "attention_key_loop.cuh"
 
 namespace nsa {
 
@@ -53,7 +53,7 @@ __device__ void attention_delta(const AttentionParams& p) {
 }
 
 // One pass over the block's rows. Returns whether one of this thread's results is NaN or Inf; see careful_if_needed.
-template <typename T, int R, int C, class Walk> __device__ bool query_gradient_pass(const AttentionParams& p, bool careful) {
+template <typename T, int R, int C, class Loop> __device__ bool query_gradient_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown, N = C * kAcross;
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *k = static_cast<const T*>(p.k), *v = static_cast<const T*>(p.v);
@@ -67,25 +67,25 @@ template <typename T, int R, int C, class Walk> __device__ bool query_gradient_p
   float* DS = carve.tile(M, N);
 
   const RowTile tile(n, p.owned_rows());
-  Walk walk(p, tile, carve);
+  Loop loop(p, tile, carve);
   load_rows(Q, q, M, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
   load_rows(DO, dout, M, n.dv, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.dv) : -1; });
   clear_rows(DQ, M, n.d);
-  typename Walk::Row rows[R];
+  typename Loop::Row rows[R];
   float lses[R], deltas[R], one[R];
   for (int i = 0; i < R; i++) {
     const int r = down() + kDown * i;
     const long long at = tile.has(r) ? n.stat(tile.b, tile.g, tile.first + r) : 0;
-    rows[i] = walk.row(n, tile, r);
-    lses[i] = tile.has(r) ? load_lse(p.lse[at]) : INFINITY;
+    rows[i] = loop.row(n, tile, r);
+    lses[i] = tile.has(r) ? lse_for_gradient(p.lse[at]) : INFINITY;
     deltas[i] = tile.has(r) ? p.delta[at] : 0;
     one[i] = 1;
   }
 
-  while (walk.next()) {
+  while (loop.next()) {
     __syncthreads();  // all threads have read K and DS of the last tile
-    load_rows(K, k, N, n.d, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.d); });
-    load_rows(V, v, N, n.dv, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.dv); });
+    load_rows(K, k, N, n.d, [&](int c) { return loop.key(c) < 0 ? -1 : n.key(tile.b, tile.g, loop.key(c), n.d); });
+    load_rows(V, v, N, n.dv, [&](int c) { return loop.key(c) < 0 ? -1 : n.key(tile.b, tile.g, loop.key(c), n.dv); });
     __syncthreads();
     if (careful)
       take_out(K, N, n.d, [&](int c) {
@@ -98,7 +98,7 @@ template <typename T, int R, int C, class Walk> __device__ bool query_gradient_p
     for (int i = 0; i < R; i++)
 #pragma unroll
       for (int j = 0; j < C; j++) {
-        const bool sees = Walk::sees(rows[i], walk.slot(across() + kAcross * j));
+        const bool sees = Loop::sees(rows[i], loop.slot(across() + kAcross * j));
         s[i][j] = sees ? probability(s[i][j], n.scale, lses[i]) * (dp[i][j] - deltas[i]) * n.scale : 0;
       }
     put<R, C>(DS, s);
@@ -112,14 +112,14 @@ template <typename T, int R, int C, class Walk> __device__ bool query_gradient_p
       [](int) { return 1.0f; });
 }
 
-template <typename T, int R, int C, class Walk> __device__ void query_gradient(const AttentionParams& p) {
-  careful_if_needed([&](bool careful) { return query_gradient_pass<T, R, C, Walk>(p, careful); });
+template <typename T, int R, int C, class Loop> __device__ void query_gradient(const AttentionParams& p) {
+  careful_if_needed([&](bool careful) { return query_gradient_pass<T, R, C, Loop>(p, careful); });
 }
 template <typename T, int R, int C> __device__ void span_dq(const AttentionParams& p) {
-  query_gradient<T, R, C, SpanWalk<kAcross * C>>(p);
+  query_gradient<T, R, C, SpanLoop<kAcross * C>>(p);
 }
 template <typename T, int R, int C> __device__ void selected_dq(const AttentionParams& p) {
-  query_gradient<T, R, C, BlocksWalk<kAcross * C>>(p);
+  query_gradient<T, R, C, BlocksLoop<kAcross * C>>(p);
 }
 
 }  // namespace nsa

@@ -7,18 +7,18 @@
 //
 // Grid x is B*Hkv*ceil(S*h/count), blocks of 128 threads. A block owns `count` <= M rows of one group (several queries with their
 // h heads). It walks over the keys that any of these rows sees, N at a time, ascending, as FlashAttention does (arXiv 2307.08691).
-// Shared memory: Q [M,D], O [M,Dv], KV [N,max(D,Dv)], P [M,N], and what the walk takes.
+// Shared memory: Q [M,D], O [M,Dv], KV [N,max(D,Dv)], P [M,N], and what the loop takes.
 //
 // Contract of all attention kernels for numbers that are not finite: a NaN or Inf in a row of q, k, v or do may turn every result
 // of the rows and keys that are seen with it into NaN. It does not change a bit of any other result.
-#include "attention_index.cuh"
+#include "attention_params.cuh"
 #include "attention_softmax.cuh"
-#include "attention_walk.cuh"
+#include "attention_key_loop.cuh"
 
 namespace nsa {
 
 // One pass over the block's rows. Returns whether one of this thread's results is NaN or Inf; see careful_if_needed.
-template <typename T, int R, int C, class Walk> __device__ bool forward_pass(const AttentionParams& p, bool careful) {
+template <typename T, int R, int C, class Loop> __device__ bool forward_pass(const AttentionParams& p, bool careful) {
   constexpr int M = R * kDown, N = C * kAcross;
   const Sizes& n = p.n;
   const T *q = static_cast<const T*>(p.q), *k = static_cast<const T*>(p.k), *v = static_cast<const T*>(p.v);
@@ -29,19 +29,19 @@ template <typename T, int R, int C, class Walk> __device__ bool forward_pass(con
   float* P = carve.tile(M, N);
 
   const RowTile tile(n, p.owned_rows());
-  Walk walk(p, tile, carve);
+  Loop loop(p, tile, carve);
   load_rows(Q, q, M, n.d, [&](int r) { return tile.has(r) ? n.row(tile.b, tile.g, tile.first + r, n.d) : -1; });
   clear_rows(O, M, n.dv);
-  typename Walk::Row rows[R];
+  typename Loop::Row rows[R];
   Softmax state[R];
   for (int i = 0; i < R; i++) {
-    rows[i] = walk.row(n, tile, down() + kDown * i);
+    rows[i] = loop.row(n, tile, down() + kDown * i);
     state[i].start();
   }
 
-  while (walk.next()) {
+  while (loop.next()) {
     __syncthreads();  // all threads have read KV and P of the last tile
-    load_rows(KV, k, N, n.d, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.d); });
+    load_rows(KV, k, N, n.d, [&](int c) { return loop.key(c) < 0 ? -1 : n.key(tile.b, tile.g, loop.key(c), n.d); });
     __syncthreads();
     float s[R][C], factor[R];
     multiply_transposed<R, C>(s, Q, KV, n.d);
@@ -51,7 +51,7 @@ template <typename T, int R, int C, class Walk> __device__ bool forward_pass(con
       float top = -INFINITY, sum = 0;
 #pragma unroll
       for (int j = 0; j < C; j++) {
-        if (!Walk::sees(rows[i], walk.slot(across() + kAcross * j))) continue;
+        if (!Loop::sees(rows[i], loop.slot(across() + kAcross * j))) continue;
         seen |= 1u << j;
         top = fmaxf(top, s[i][j]);
       }
@@ -66,7 +66,7 @@ template <typename T, int R, int C, class Walk> __device__ bool forward_pass(con
     }
     put<R, C>(P, s);
     __syncthreads();
-    load_rows(KV, v, N, n.dv, [&](int c) { return walk.key(c) < 0 ? -1 : n.key(tile.b, tile.g, walk.key(c), n.dv); });
+    load_rows(KV, v, N, n.dv, [&](int c) { return loop.key(c) < 0 ? -1 : n.key(tile.b, tile.g, loop.key(c), n.dv); });
     __syncthreads();
     if (careful)
       take_out(KV, N, n.dv, [&](int c) {
@@ -88,14 +88,14 @@ template <typename T, int R, int C, class Walk> __device__ bool forward_pass(con
   return bad;
 }
 
-template <typename T, int R, int C, class Walk> __device__ void forward(const AttentionParams& p) {
-  careful_if_needed([&](bool careful) { return forward_pass<T, R, C, Walk>(p, careful); });
+template <typename T, int R, int C, class Loop> __device__ void forward(const AttentionParams& p) {
+  careful_if_needed([&](bool careful) { return forward_pass<T, R, C, Loop>(p, careful); });
 }
 template <typename T, int R, int C> __device__ void span_forward(const AttentionParams& p) {
-  forward<T, R, C, SpanWalk<kAcross * C>>(p);
+  forward<T, R, C, SpanLoop<kAcross * C>>(p);
 }
 template <typename T, int R, int C> __device__ void selected_forward(const AttentionParams& p) {
-  forward<T, R, C, BlocksWalk<kAcross * C>>(p);
+  forward<T, R, C, BlocksLoop<kAcross * C>>(p);
 }
 
 }  // namespace nsa

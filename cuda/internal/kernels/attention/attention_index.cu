@@ -10,6 +10,7 @@
 // One block of the inverse may stand for `count` adjoining selection blocks, up to four. Then the highest four bits of a list entry
 // say which of them the query selected. Both kernels that read idx take 32 entries of a query at a time: if a query has more, blocks on
 // both sides of such a boundary that belong to one block of the inverse make two list entries, with different bits.
+#include "attention_index.cuh"
 #include "attention_lists.cuh"
 #include "attention_pairs.cuh"
 

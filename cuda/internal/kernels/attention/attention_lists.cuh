@@ -1,7 +1,7 @@
 // Reads the lists of idx int32 [B,S,Hkv,top_n], the selected blocks, by whole warps.
 #pragma once
 
-#include "attention_index.cuh"
+#include "attention_params.cuh"
 #include "attention_tile.cuh"
 
 namespace nsa {

@@ -11,7 +11,7 @@
 // of the products and queries the columns, so p and ds are left factors without leaving their registers. Both are rounded to the
 // storage type for this, ds before it is scaled. RowFacts are fetched two tiles ahead, the rows of q and do one tile ahead.
 // Shared memory: 2 tiles [M,C], 4 tiles [kRows,C], and 24 bytes for each of 3*kRows rows.
-#include "attention_keys.cuh"
+#include "attention_store_keys.cuh"
 #include "attention_rows.cuh"
 
 namespace nsa {
@@ -145,7 +145,7 @@ __device__ bool mma_key_gradient(const AttentionParams& a, int b, int g, int fir
         const float2 d = load_pair(delta + c);
         float2 l = load_pair(lse + c);
         if constexpr (Careful) {
-          l.x = load_lse(l.x), l.y = load_lse(l.y);
+          l.x = lse_for_gradient(l.x), l.y = lse_for_gradient(l.y);
 #pragma unroll
           for (int i = 0; i < 4; i++)
             if (large(i % 2 ? l.y : l.x)) p[j][i] = shifted(p[j][i], n.scale, i % 2 ? l.y : l.x);

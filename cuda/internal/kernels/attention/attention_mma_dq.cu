@@ -8,15 +8,15 @@
 // Grid, rows, keys and their order are those of attention_mma_forward.cu. A warp of a tall kernel uses each fragment of keys and
 // values for two products, because reading shared memory takes longer than the products. ds is rounded to the storage type for its
 // product with the keys, and scaled after it. Shared memory: the rows of q and do, 4 tiles [64,C], 16 bytes a row, and what the
-// walk takes.
-#include "attention_index.cuh"
-#include "attention_mma_walk.cuh"
+// loop takes.
+#include "attention_params.cuh"
+#include "attention_mma_key_loop.cuh"
 
 namespace nsa {
 
 // One pass over the block's rows. Returns whether the careful pass is needed; see careful_if_needed.
-template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mma_dq_pass(const AttentionParams& p) {
-  constexpr int M = 16 * R * kWarps, kPart = Careful || Walk::kPiece == 16 ? 16 : 32;  // keys whose logits are in registers at once
+template <bool Careful, typename T, int C, int R, class Loop> __device__ bool mma_dq_pass(const AttentionParams& p) {
+  constexpr int M = 16 * R * kWarps, kPart = Careful || Loop::kPiece == 16 ? 16 : 32;  // keys whose logits are in registers at once
   const Sizes& n = p.n;
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2));
@@ -25,16 +25,16 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   const KeyTiles<T, C> keys(p, tile, carve);
   copy_tile<C, M>(Q, static_cast<const T*>(p.q), n.d, n, tile);
   copy_tile<C, M>(DO, static_cast<const T*>(p.dout), n.dv, n, tile);
-  auto* rows = reinterpret_cast<typename Walk::Row*>(carve.floats(2 * M));
+  auto* rows = reinterpret_cast<typename Loop::Row*>(carve.floats(2 * M));
   float2* stats = reinterpret_cast<float2*>(carve.floats(2 * M));  // of each row: lse*log2(e), or lse if Careful; delta
-  Walk walk(p, tile, carve);
-  keys.next(walk, keys.tiles);
+  Loop loop(p, tile, carve);
+  keys.next(loop, keys.tiles);
 
   static_assert(M <= kThreads, "a thread for each row");
   if (const int r = threadIdx.x; r < M) {
     const long long at = tile.has(r) ? n.stat(tile.b, tile.g, tile.first + r) : -1;
-    const float lse = at < 0 ? INFINITY : load_lse(p.lse[at]);
-    rows[r] = walk.row(n, tile, r);
+    const float lse = at < 0 ? INFINITY : lse_for_gradient(p.lse[at]);
+    rows[r] = loop.row(n, tile, r);
     stats[r] = make_float2(Careful ? lse : lse * kLog2E, at < 0 ? 0 : p.delta[at]);
   }
   const int first = 16 * R * warp(), first_row = first + lane() / 4;  // this thread's rows: first_row + 8*r
@@ -42,20 +42,20 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   clear<C>(dq);
   const Left<C> left(Q, first);  // the rows of do lie M rows below
 
-  for (uint32_t K = keys.tiles; walk.more(); K = keys.other(K)) {
+  for (uint32_t K = keys.tiles; loop.more(); K = keys.other(K)) {
     copies_arrived();
     __syncthreads();  // the keys have arrived, and all warps have read the previous tile
-    keys.next(walk, keys.other(K));
+    keys.next(loop, keys.other(K));
     if constexpr (Careful) take_out<T, C, kKeys>(K, [&](int row, int i) { store_shared(cell<C>(K + keys.kBytes, row, i), kNaNs); });
-    const Seen<R, Walk> seen{walk, shared_address(rows + first_row)};
+    const Seen<R, Loop> seen{loop, shared_address(rows + first_row)};
     const unsigned some = seen.some();
 #pragma unroll 1
     for (int piece = 0; piece < seen.kPieces; piece++) {
       if (!(some >> piece & 1)) continue;
       const bool all = seen.all(piece);
 #pragma unroll 1
-      for (int part = 0; part < Walk::kPiece; part += kPart) {
-        const int key = piece * Walk::kPiece + part;  // within the tile
+      for (int part = 0; part < Loop::kPiece; part += kPart) {
+        const int key = piece * Loop::kPiece + part;  // within the tile
         float s[R][kPart / 8][4], dp[R][kPart / 8][4];
         multiply_transposed<T, C, kPart>(s, left, K, key);
         multiply_transposed<T, C, kPart, M>(dp, left, K + keys.kBytes, key);
@@ -91,12 +91,12 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   return any_large;
 }
 
-template <typename T, int C, int R, class Walk> __device__ void mma_dq(const AttentionParams& p) {
-  careful_if_needed<mma_dq_pass<false, T, C, R, Walk>, mma_dq_pass<true, T, C, R, Walk>>(p);
+template <typename T, int C, int R, class Loop> __device__ void mma_dq(const AttentionParams& p) {
+  careful_if_needed<mma_dq_pass<false, T, C, R, Loop>, mma_dq_pass<true, T, C, R, Loop>>(p);
 }
 
 }  // namespace nsa
 
-NSA_MMA_WALK(dq, dq, 64, 1, 4)
-NSA_MMA_WALK(dq_tall, dq, 64, 2, 3)
-NSA_MMA_WALK(dq, dq, 128, 1, 2)
+NSA_MMA_KEY_LOOP(dq, dq, 64, 1, 4)
+NSA_MMA_KEY_LOOP(dq_tall, dq, 64, 2, 3)
+NSA_MMA_KEY_LOOP(dq, dq, 128, 1, 2)

@@ -7,25 +7,25 @@
 // Grid x is B*Hkv*ceil(S*h/count), blocks of 4 warps. A block owns `count` <= 64 rows of a group, 16 a warp. It walks over the keys
 // that any of these rows sees, 64 at a time, and copies the next keys while it computes. A warp skips pieces of a tile that none of
 // its rows sees. Probabilities are rounded to the storage type for the product with the values; sums stay float32. Shared memory:
-// 5 tiles [64,C], 8 bytes a row, and what the walk takes.
-#include "attention_index.cuh"
-#include "attention_mma_walk.cuh"
+// 5 tiles [64,C], 8 bytes a row, and what the loop takes.
+#include "attention_params.cuh"
+#include "attention_mma_key_loop.cuh"
 
 namespace nsa {
 
 // One pass over the block's rows. Returns whether the careful pass is needed; see careful_if_needed.
-template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mma_forward_pass(const AttentionParams& p) {
-  constexpr int M = 16 * R * kWarps, kPart = Walk::kPiece / R;  // keys whose logits are in registers at once
+template <bool Careful, typename T, int C, int R, class Loop> __device__ bool mma_forward_pass(const AttentionParams& p) {
+  constexpr int M = 16 * R * kWarps, kPart = Loop::kPiece / R;  // keys whose logits are in registers at once
   const Sizes& n = p.n;
   Carver carve{tiles_shared()};
   const uint32_t Q = shared_address(carve.floats(M * C / 2));
   const RowTile tile(n, p.owned_rows());
   const KeyTiles<T, C> keys(p, tile, carve);
   copy_tile<C, M>(Q, static_cast<const T*>(p.q), n.d, n, tile);
-  auto* rows = reinterpret_cast<typename Walk::Row*>(carve.floats(2 * M));
-  Walk walk(p, tile, carve);
-  keys.next(walk, keys.tiles);
-  if (threadIdx.x < M) rows[threadIdx.x] = walk.row(n, tile, threadIdx.x);
+  auto* rows = reinterpret_cast<typename Loop::Row*>(carve.floats(2 * M));
+  Loop loop(p, tile, carve);
+  keys.next(loop, keys.tiles);
+  if (threadIdx.x < M) rows[threadIdx.x] = loop.row(n, tile, threadIdx.x);
 
   const int first = 16 * R * warp(), first_row = first + lane() / 4;  // this thread's rows: first_row + 8*r
   Softmax state[2 * R];  // its sum covers only this thread's columns until the end
@@ -35,21 +35,21 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   clear<C>(o);
   const Left<C> left(Q, first);
 
-  for (uint32_t K = keys.tiles; walk.more(); K = keys.other(K)) {
+  for (uint32_t K = keys.tiles; loop.more(); K = keys.other(K)) {
     copies_arrived();
     __syncthreads();  // the keys have arrived, and all warps have read the previous tile
-    keys.next(walk, keys.other(K));
+    keys.next(loop, keys.other(K));
     const uint32_t V = K + keys.kBytes;
     if constexpr (Careful) take_out<T, C, kKeys>(V, [&](int row, int i) { store_shared(cell<C>(K, row, i), kNaNs); });
-    const Seen<R, Walk> seen{walk, shared_address(rows + first_row)};
+    const Seen<R, Loop> seen{loop, shared_address(rows + first_row)};
     const unsigned some = seen.some();
 #pragma unroll 1
     for (int piece = 0; piece < seen.kPieces; piece++) {
       if (!(some >> piece & 1)) continue;
       const bool all = seen.all(piece);
 #pragma unroll 1
-      for (int part = 0; part < Walk::kPiece; part += kPart) {
-        const int key = piece * Walk::kPiece + part;  // within the tile
+      for (int part = 0; part < Loop::kPiece; part += kPart) {
+        const int key = piece * Loop::kPiece + part;  // within the tile
         float s[R][kPart / 8][4];
         multiply_transposed<T, C, kPart>(s, left, K, key);
         if (!all) seen.template hide<kPart>(s, piece, part, -INFINITY);
@@ -105,11 +105,11 @@ template <bool Careful, typename T, int C, int R, class Walk> __device__ bool mm
   return any_large;
 }
 
-template <typename T, int C, int R, class Walk> __device__ void mma_forward(const AttentionParams& p) {
-  careful_if_needed<mma_forward_pass<false, T, C, R, Walk>, mma_forward_pass<true, T, C, R, Walk>>(p);
+template <typename T, int C, int R, class Loop> __device__ void mma_forward(const AttentionParams& p) {
+  careful_if_needed<mma_forward_pass<false, T, C, R, Loop>, mma_forward_pass<true, T, C, R, Loop>>(p);
 }
 
 }  // namespace nsa
 
-NSA_MMA_WALK(forward, forward, 64, 1, 4)
-NSA_MMA_WALK(forward, forward, 128, 1, 2)
+NSA_MMA_KEY_LOOP(forward, forward, 64, 1, 4)
+NSA_MMA_KEY_LOOP(forward, forward, 128, 1, 2)

@@ -13,7 +13,7 @@
 namespace nsa {
 
 constexpr int kSortThreads = 512, kListThreads = 128, kSumThreads = 256;  // threads of a block
-constexpr int kWindow = 2048;                                 // blocks whose bits a warp holds at once
+constexpr int kBlocksAtOnce = 2048;                                 // blocks whose bits a warp holds at once
 
 // A cut: the part of a unit's queries that a block of kSortThreads threads does.
 struct Cut {
@@ -32,7 +32,7 @@ struct Cut {
   }
 };
 
-// A warp lists the pieces of tile `number`. chose, in shared memory, has a word for each of kWindow blocks: the bits of the queries that
+// A warp lists the pieces of tile `number`. chose, in shared memory, has a word for each of kBlocksAtOnce blocks: the bits of the queries that
 // selected it. Blocks are numbered as in BlockUnion: ascending with their tokens, and different in different documents.
 __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* chose) {
   const AttentionParams& p = a.p;
@@ -40,20 +40,18 @@ __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* ch
   const int group = number / x.tiles, first = number % x.tiles * x.queries, end = min(first + x.queries, p.n.queries);
   const int b = group / p.n.groups, begin = p.first(b, first), size = p.blocks.size, parts = (size - 1) / x.keys + 1;
   const int blocks = (end - 1 - begin) / size + 1 + (p.documents ? end - 1 - first : 0);
-  // number of block 0 of the document that begins at `own`
-  const auto number_of = [&](int own) { return (own - begin) / size + max(0, own - first); };
   TileBlock* to = x.blocks + (long long)number * x.room;
   int count = 0;
 #pragma unroll 1
-  for (int base = 0; base < blocks; base += kWindow) {
-    const int here = min(kWindow, blocks - base);
+  for (int base = 0; base < blocks; base += kBlocksAtOnce) {
+    const int here = min(kBlocksAtOnce, blocks - base);
     __syncwarp();
     for (int i = lane(); i < here; i += 32) chose[i] = 0;
     __syncwarp();
     each_entry(
         p, p.blocks, b, group % p.n.groups, first, end - first, 0, 1,
         [&](int q, int, int j) {
-          if (p.documents) j += number_of(p.first(b, first + q));
+          if (p.documents) j += block_number(p.first(b, first + q), begin, first, size);
           if (unsigned(j - base) < unsigned(here)) atomicOr(chose + j - base, 1u << q);
         },
         [](int, int) {});
@@ -63,7 +61,7 @@ __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* ch
       const int i = from + lane();
       unsigned bits = i < here * parts ? chose[i / parts] : 0;
       const int own = p.documents && bits ? p.first(b, first + __ffs(bits) - 1) : 0;
-      const int key = own + (base + i / parts - number_of(own)) * size + i % parts * x.keys;
+      const int key = own + (base + i / parts - block_number(own, begin, first, size)) * size + i % parts * x.keys;
       if (key >= end) bits = 0;
       if (key > first) bits &= 0xffffffffu << (key - first) % 32;  // earlier queries see none of its keys
       const unsigned is = __ballot_sync(0xffffffff, bits != 0);
@@ -120,13 +118,13 @@ template <typename T> __device__ inline void add_results(const ListParams& a) {
 
 }  // namespace nsa
 
-// Grid x is ceil(tiles / 4), blocks of kListThreads threads; a warp lists one tile. Each warp has min(kWindow, block numbers) words of shared
+// Grid x is ceil(tiles / 4), blocks of kListThreads threads; a warp lists one tile. Each warp has min(kBlocksAtOnce, block numbers) words of shared
 // memory.
 extern "C" __global__ void __launch_bounds__(nsa::kListThreads, 4) nsa_walk_blocks_i32(const __grid_constant__ nsa::WalkParams a) {
   using namespace nsa;
   const int number = blockIdx.x * (kListThreads / 32) + warp();
   const int numbers = a.p.blocks.count(a.p.n) + (a.p.documents ? a.walks.queries : 0);
-  unsigned* words = reinterpret_cast<unsigned*>(dynamic_shared()) + warp() * min(kWindow, numbers);
+  unsigned* words = reinterpret_cast<unsigned*>(dynamic_shared()) + warp() * min(kBlocksAtOnce, numbers);
   if (number < a.walks.tiles * a.p.n.batch * a.p.n.groups) list_blocks(a, number, words);
 }
 
@@ -153,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_sor
   const Cut cut(a);
   const int blocks = a.p.blocks.count(a.p.n), top_n = a.p.blocks.top_n;
   int* next = reinterpret_cast<int*>(dynamic_shared());  // the place in the list for the next pair of a block
-  int *pairs = next + blocks, *work = pairs + 32;         // for each warp: the pairs and items of its 32 blocks
+  int *pairs_of_warp = next + blocks, *items_of_warp = pairs_of_warp + 32;         // for each warp: the pairs and items of its 32 blocks
   const int* counts = x.counts + (long long)cut.unit * x.cuts * blocks;
   int* list = x.list + (long long)cut.unit * x.queries * top_n;
   PairItem* items = x.items + (long long)cut.unit * x.room;
@@ -164,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_sor
       if (lane() >= m) x += y;
     }
   };
-  int first = 0, item = 0;  // pairs and items of all blocks before `from`
+  int pairs_so_far = 0, items_so_far = 0;  // pairs and items of all blocks before `from`
 #pragma unroll 1
   for (int from = 0; from < blocks; from += kSortThreads) {
     const int j = from + threadIdx.x;
@@ -175,25 +173,26 @@ extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_sor
       length += j < blocks ? counts[c * blocks + j] : 0;
     }
     const int pieces = (length + x.chunk - 1) / x.chunk * x.parts;
-    int before = length, ahead = pieces;
-    sum(before), sum(ahead);
-    if (lane() == 31) pairs[warp()] = before, work[warp()] = ahead;
+    int first_pair = length, first_item = pieces;
+    sum(first_pair), sum(first_item);
+    if (lane() == 31) pairs_of_warp[warp()] = first_pair, items_of_warp[warp()] = first_item;
     __syncthreads();
-    int some = lane() < kSortThreads / 32 ? pairs[lane()] : 0, more = lane() < kSortThreads / 32 ? work[lane()] : 0;
-    sum(some), sum(more);
-    if (warp() > 0) before += __shfl_sync(0xffffffff, some, warp() - 1), ahead += __shfl_sync(0xffffffff, more, warp() - 1);
-    before += first - length, ahead += item - pieces;
-    if (j < blocks) next[j] = before + own;
+    int warp_pair_sum = lane() < kSortThreads / 32 ? pairs_of_warp[lane()] : 0;
+    int warp_item_sum = lane() < kSortThreads / 32 ? items_of_warp[lane()] : 0;
+    sum(warp_pair_sum), sum(warp_item_sum);
+    if (warp() > 0) first_pair += __shfl_sync(0xffffffff, warp_pair_sum, warp() - 1), first_item += __shfl_sync(0xffffffff, warp_item_sum, warp() - 1);
+    first_pair += pairs_so_far - length, first_item += items_so_far - pieces;
+    if (j < blocks) next[j] = first_pair + own;
     if (cut.number == 0) {
-      PairItem* to = items + ahead;
+      PairItem* to = items + first_item;
       for (int done = 0; done < length; done += x.chunk)
         for (int part = 0; part < x.parts; part++)
-          *to++ = {j * a.p.blocks.size + part * kPairKeys, before + done, min(x.chunk, length - done), part};
+          *to++ = {j * a.p.blocks.size + part * kPairKeys, first_pair + done, min(x.chunk, length - done), part};
     }
-    first += __shfl_sync(0xffffffff, some, 31), item += __shfl_sync(0xffffffff, more, 31);
+    pairs_so_far += __shfl_sync(0xffffffff, warp_pair_sum, 31), items_so_far += __shfl_sync(0xffffffff, warp_item_sum, 31);
     __syncthreads();
   }
-  if (cut.number == 0 && threadIdx.x == 0) x.count[cut.unit] = item;
+  if (cut.number == 0 && threadIdx.x == 0) x.count[cut.unit] = items_so_far;
   cut.each(a, [&](int q, int i, int j) { list[atomicAdd(next + j, 1)] = q << kEntryBits | i; }, [](int, int) {});
 }
 

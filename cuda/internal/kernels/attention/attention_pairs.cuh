@@ -5,7 +5,7 @@
 // PairGradients. This file also has the arguments of walks (Walks).
 #pragma once
 
-#include "attention_index.cuh"
+#include "attention_params.cuh"
 #include "attention_tile.cuh"
 
 namespace nsa {

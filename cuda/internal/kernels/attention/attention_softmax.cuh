@@ -3,7 +3,7 @@
 // that is too large for an exponent when logits are large. Two rules treat rows that see nothing, and only this file has them:
 //
 //   1. Forward: o = 0 and lse = -Inf. While the maximum is -Inf, exponentials are taken relative to 0 instead.
-//   2. Backward: load_lse turns an lse of -Inf into +Inf, so that exp(logit - lse) = 0.
+//   2. Backward: lse_for_gradient turns an lse of -Inf into +Inf, so that exp(logit - lse) = 0.
 //
 // A logit of -Inf counts as not seen. A NaN logit makes the sum NaN.
 #pragma once
@@ -40,7 +40,7 @@ struct Softmax {
   }
 };
 
-__device__ inline float load_lse(float lse) { return lse == -INFINITY ? INFINITY : lse; }
+__device__ inline float lse_for_gradient(float lse) { return lse == -INFINITY ? INFINITY : lse; }
 
 // exponent returns min(0, x*scale - lse) for a logit x of a row with this lse. Since lse is rounded to float32, all probabilities of
 // a row share one error factor of at most exp(2^-24 |lse|). Each also has its own relative error of 2^-24 |x*scale|. The exponent of

@@ -13,8 +13,8 @@ namespace nsa {
 // A piece has P keys; a warp multiplies at most Most of them at once. q stays in registers if KeptQ, do if KeptDO, else in shared memory.
 template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool KeptQ, bool KeptDO, int Loader, int Computer> struct WalkQueryGradient {
   static constexpr int kOwnQ = KeptQ ? 0 : 32 * C;
-  using Tiles = WalkTiles<T, C, Cv, P, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), 2>;
-  static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared, N = Most < P ? Most : P;
+  using Tiles = WalkTiles<T, C, Cv, P, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), true>;
+  static constexpr int N = Most < P ? Most : P;
   const Tiles tiles;
   __device__ WalkQueryGradient(const WalkParams& a) : tiles(a) {}
 
@@ -41,7 +41,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
             const int row = own.t[r] * n.h + own.head[r];
             from[r] = in ? static_cast<const T*>(p.q) + n.row(tile.b, tile.g, row, n.d) : nullptr;
             gradient[r] = in ? static_cast<const T*>(p.dout) + n.row(tile.b, tile.g, row, n.dv) : nullptr;
-            lse[r] = in ? load_lse(p.lse[n.stat(tile.b, tile.g, row)]) : INFINITY;
+            lse[r] = in ? lse_for_gradient(p.lse[n.stat(tile.b, tile.g, row)]) : INFINITY;
             delta[r] = in ? p.delta[n.stat(tile.b, tile.g, row)] : 0;
           }
           q.load(from, n.d, tiles.own(w));

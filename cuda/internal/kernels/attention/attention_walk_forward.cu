@@ -12,8 +12,8 @@ namespace nsa {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // A piece has P keys; a warp multiplies at most Most of them at once. Q stays in registers if Kept, else in shared memory.
 template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Kept, int Loader, int Computer> struct WalkForward {
-  using Tiles = WalkTiles<T, C, Cv, P, W, Stages, Kept ? 0 : 32 * C, 1>;
-  static constexpr int kBlock = Tiles::kBlock, kShared = Tiles::kShared, N = Most < P ? Most : P;
+  using Tiles = WalkTiles<T, C, Cv, P, W, Stages, Kept ? 0 : 32 * C, false>;
+  static constexpr int N = Most < P ? Most : P;
   const Tiles tiles;
   __device__ WalkForward(const WalkParams& a) : tiles(a) {}
 

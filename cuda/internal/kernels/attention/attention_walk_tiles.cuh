@@ -22,17 +22,17 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-// Each computing warp has OwnBytes of shared memory for itself. Arrays = 1: rows are q; 2: q and do.
-template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, int Arrays> struct WalkTiles {
-  static constexpr int L = 4, kBlock = 32 * (L + W), kPieces = 64 / P;
+// Each computing warp has OwnBytes of shared memory for itself. Its rows are those of q; with Gradient, those of q and do.
+template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, bool Gradient> struct WalkTiles {
+  static constexpr int kLoadingWarps = 4, kBlock = 32 * (kLoadingWarps + W), kPieces = 64 / P;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kStage = kKeyTile + 64 * Cv * 2;
-  // For each stage, each computing warp has a barrier `fill_begun` of its own, and each checking warp a barrier `raw`. A phase of such a barrier
+  // For each stage, each computing warp has a barrier `fill_begun` of its own, and each checking warp a barrier `unchecked`. A phase of such a barrier
   // ends for each fill that this warp takes.
   struct Shared {
-    unsigned long long full[Stages], empty[Stages], fill_begun[W][Stages], raw[L - 1][Stages];
+    unsigned long long full[Stages], empty[Stages], fill_begun[W][Stages], unchecked[kLoadingWarps - 1][Stages];
   };
   static constexpr int kTiles = Stages * kStage + W * OwnBytes, kShared = kTiles + sizeof(Shared);
-  static_assert(sizeof(Shared) == 8 * Stages * (W + L + 1), "widths.walkBytes in Go");
+  static_assert(sizeof(Shared) == 8 * Stages * (W + kLoadingWarps + 1), "widths.walkBytes in Go");
   static_assert(Stages <= 32, "a bit for each stage");
   static_assert(kShared <= 227 << 10, "or no block fits");
 
@@ -51,7 +51,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, int
       for (int i = 0; i < Stages; i++) {
         barrier_init(barrier_at(smem.full[i]), 1), barrier_init(barrier_at(smem.empty[i]), W);
         for (int w = 0; w < W; w++) barrier_init(barrier_at(smem.fill_begun[w][i]), 1);
-        for (int l = 0; l < L - 1; l++) barrier_init(barrier_at(smem.raw[l][i]), 1);
+        for (int l = 0; l < kLoadingWarps - 1; l++) barrier_init(barrier_at(smem.unchecked[l][i]), 1);
       }
       barriers_ready();
     }
@@ -72,20 +72,20 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, int
     }
   };
 
-  // The rows of warp w: `whole` whole queries, or one of `parts` parts of a query.
+  // The rows of warp w: `queries_per_warp` whole queries, or one of the parts of `warps_per_query` warps of a query.
   struct Rows {
-    int whole, parts, query, flat;  // row 0 of the warp is row `flat` of query `query` of the tile
+    int queries_per_warp, warps_per_query, first_query, first_row;  // row 0 of the warp is row first_row of query first_query of the tile
     __device__ Rows(const WalkParams& a, int w) {
       asm volatile("" : "+r"(w));  // as in Tile
       const int heads = a.p.n.h;
-      parts = (heads - 1) / 16 + 1, whole = (a.walks.queries - 1) / (W / parts) + 1;
-      query = w / parts * whole, flat = w % parts * 16;
-      if (w / parts >= W / parts) query = 32;
+      warps_per_query = (heads - 1) / 16 + 1, queries_per_warp = (a.walks.queries - 1) / (W / warps_per_query) + 1;
+      first_query = w / warps_per_query * queries_per_warp, first_row = w % warps_per_query * 16;
+      if (w / warps_per_query >= W / warps_per_query) first_query = 32;
     }
     // The bits of the warp's queries in a tile of `queries` queries.
     __device__ unsigned bits(int queries) const {
-      const int n = min(whole, queries - query);
-      return n <= 0 ? 0 : 0xffffffffu >> (32 - n) << query;
+      const int n = min(queries_per_warp, queries - first_query);
+      return n <= 0 ? 0 : 0xffffffffu >> (32 - n) << first_query;
     }
   };
 
@@ -140,7 +140,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, int
       else check_finite(warp() - 1);
     } else {
       more_registers<ConsumerRegisters>();
-      compute(warp() - L);
+      compute(warp() - kLoadingWarps);
     }
   }
   __device__ void load_keys() const {
@@ -152,7 +152,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, int
       for (int j = 0; j < count; j += kPieces, fill++) {
         const int stage = fill % Stages, pieces = min(kPieces, count - j), own_piece = lane() - j;
         const Wanted warps = wanted(piece, j, bits, tile.first);
-        const uint32_t full = barrier_at(warps.suspect ? smem.raw[fill % (L - 1)][stage] : smem.full[stage]), to = ring + stage * kStage + own_piece * P * 128;
+        const uint32_t full = barrier_at(warps.suspect ? smem.unchecked[fill % (kLoadingWarps - 1)][stage] : smem.full[stage]), to = ring + stage * kStage + own_piece * P * 128;
         barrier_wait(barrier_at(smem.empty[stage]), fill / Stages & 1 ^ 1);
         if (own_piece == 0) barrier_arrive_expecting(full, pieces * (kStage / kPieces));
         if (own_piece >= 0 && own_piece < pieces) {
@@ -172,11 +172,11 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, int
       const unsigned bits = bits_of_warps(tile);
 #pragma unroll 1
       for (int j = 0; j < count; j += kPieces, fill++) {
-        if (fill % (L - 1) != number || !wanted(piece, j, bits, tile.first).suspect) continue;
+        if (fill % (kLoadingWarps - 1) != number || !wanted(piece, j, bits, tile.first).suspect) continue;
         const int stage = fill % Stages;
         const uint32_t to = ring + stage * kStage;
-        wait_own(smem.raw[number], stage, parities);
-        if constexpr (Arrays == 2) {
+        wait_own(smem.unchecked[number], stage, parities);
+        if constexpr (Gradient) {
           if (not_finite<C>(to)) take_out_rows<T, C>(to, to + kKeyTile, 64);
         } else {
           if (not_finite<Cv>(to + kKeyTile)) take_out_rows<T, Cv>(to + kKeyTile, to, 64);
@@ -215,9 +215,9 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, int
     m.bits = rows.bits(tile.queries), m.first = tile.first;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-      const int row = rows.flat + lane() / 4 + 8 * r, q = row / p.n.h, at = rows.query + min(q, rows.whole - 1);
+      const int row = rows.first_row + lane() / 4 + 8 * r, q = row / p.n.h, at = rows.first_query + min(q, rows.queries_per_warp - 1);
       m.t[r] = tile.first + min(at, tile.queries - 1);
-      m.head[r] = q < rows.whole && at < tile.queries ? row % p.n.h : -1;
+      m.head[r] = q < rows.queries_per_warp && at < tile.queries ? row % p.n.h : -1;
     }
     return m;
   }
@@ -228,7 +228,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, int
 #pragma unroll 1
     for (unsigned wanted = __ballot_sync(0xffffffff, piece.queries & bits); wanted;) {
       const int first = (__ffs(wanted) - 1) / kPieces, stage = (fill + first) % Stages;
-      wait_own(smem.fill_begun[warp() - L], stage, parities);
+      wait_own(smem.fill_begun[warp() - kLoadingWarps], stage, parities);
       barrier_wait(barrier_at(smem.full[stage]), (fill + first) / Stages & 1);
 #pragma unroll 1
       do {

@@ -24,7 +24,7 @@
 // neighbours: at a multiple of the number of rows that see a block's keys. It does the rows before that last.
 //
 // A block that meets NaN, Inf or large rows repeats all its work by the careful pass; see careful_if_needed. Shared memory: kShared bytes.
-#include "attention_keys.cuh"
+#include "attention_store_keys.cuh"
 #include "attention_pairs.cuh"
 #include "attention_rows.cuh"
 #include "attention_wgmma_span.cuh"
@@ -32,10 +32,10 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-enum Listing { kSpan, kListed, kSeveral, kPairs };
-template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bool Split = false> struct KeyGradient {
-  static constexpr bool Listed = Lists != kSpan, Several = Lists == kSeveral, Pairs = Lists == kPairs;
-  static constexpr int kQuery = (1 << kJoinedShift) - 1;  // if Several: the bits of a list entry that hold the query
+enum RowSource { kSpanRows, kListedRows, kJoinedRows, kPairRows };
+template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source, bool Split = false> struct KeyGradient {
+  static constexpr bool kListed = Source != kSpanRows, kJoined = Source == kJoinedRows, kByPairs = Source == kPairRows;
+  static constexpr int kQuery = (1 << kJoinedShift) - 1;  // if kJoined: the bits of a list entry that hold the query
   static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of the keys and values of a warp group
   static constexpr uint32_t kRowTile = N * C * 2, kStage = kRowTile + N * Cv * 2;  // bytes of q, and of q and do
@@ -49,7 +49,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   //
   //   base    lse*log2(e). In the careful pass large rows (kLarge) have 0 here
   //   lse     read only in the careful pass: the lse of large rows, 0 for all other rows
-  //   lo, hi  the keys [lo,hi) that a row sees. If Several, lo holds the four bits of the list entry instead. If Pairs, it holds the place of
+  //   lo, hi  the keys [lo,hi) that a row sees. If kJoined, lo holds the four bits of the list entry instead. If kByPairs, it holds the place of
   //           the row's result, times h, plus the row's head; -1 for no row
   //   some    a run that contains all keys that any row sees
   //   all     keys that all rows see; empty in the careful pass
@@ -60,7 +60,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     alignas(16) Run some;
     Run all;
   };
-  // The work of a block: the keys [first,end) of group g of batch row b, and the queries [from,to); if Listed, these are places of `list`.
+  // The work of a block: the keys [first,end) of group g of batch row b, and the queries [from,to); if kListed, these are places of `list`.
   // The queries are `steps` tiles. The block starts with tile `first_tile` and wraps around. steps = -1 means no work. A tile has `heads` heads of
   // `queries` queries; if a group has more heads, a query has `parts` tiles. If there are several chunks, gradients go to sums.
   struct Work {
@@ -73,14 +73,14 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   };
   struct Shared {
     Rows rows[Stages];
-    unsigned long long full[Stages], empty[Stages], raw, pass;  // raw: of the copies of a tile in the careful pass
+    unsigned long long full[Stages], empty[Stages], unchecked, pass;  // unchecked: a tile has arrived but has not been searched for NaN
     Work work;
     int careful;  // whether this is the careful pass; in shared memory to save registers
-    int wrong;    // whether any thread asks for it
-    unsigned bad[2];  // if Pairs: a bit for each key with NaN or Inf, in the careful pass
+    int needs_careful;    // whether any thread asks for that pass
+    unsigned bad[2];  // if kByPairs: a bit for each key with NaN or Inf, in the careful pass
   };
   static_assert(sizeof(Shared) == Stages * (20 * N + 32) + 112, "widths.shapeOfDKV in Go");
-  static constexpr int kWeights = Pairs && Split ? 2 * N * 128 : 0;  // bytes of dS; without Split it lies in the place of do
+  static constexpr int kWeights = kByPairs && Split ? 2 * N * 128 : 0;  // bytes of dS; without Split it lies in the place of do
   static constexpr int kTiles = kOwners * (kKeyTile + kValueTile) + Stages * kStage + kWeights, kShared = kTiles + sizeof(Shared);
 
   const KeyGradientParams& params;
@@ -95,18 +95,18 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 
   __device__ void run() {
     if (threadIdx.x == 0) {
-      if constexpr (Listed) smem.work = selected_work();
+      if constexpr (kListed) smem.work = selected_work();
       else smem.work = span_work();
       smem.work.stat = p.n.stat(smem.work.b, smem.work.g, 0);
-      smem.careful = smem.wrong = 0, smem.bad[0] = smem.bad[1] = 0;
+      smem.careful = smem.needs_careful = 0, smem.bad[0] = smem.bad[1] = 0;
       barrier_init(barrier_at(smem.pass), kBlock);
       for (int i = 0; i < Stages; i++) barrier_init(barrier_at(smem.full[i]), 129), barrier_init(barrier_at(smem.empty[i]), 128 * W);
-      barrier_init(barrier_at(smem.raw), 1);
+      barrier_init(barrier_at(smem.unchecked), 1);
       barriers_ready();
     }
     __syncthreads();
     if (smem.work.steps < 0) return;
-    if (Listed || smem.work.heads * smem.work.queries < N) {  // rows that no box fills must be finite
+    if (kListed || smem.work.heads * smem.work.queries < N) {  // rows that no box fills must be finite
       for (int i = threadIdx.x; i < Stages * int(kStage) / 16; i += kBlock) store_shared(Q + 16 * i, uint4{0, 0, 0, 0});
       fence_async();
       __syncthreads();
@@ -157,7 +157,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     const Sizes& n = p.n;
     const int size = p.blocks.size, parts = (size - 1) / M + 1, names = p.names();
     const int part = blockIdx.x % parts, item = blockIdx.x / parts % p.index.items;
-    const int group = blockIdx.x / parts / p.index.items + (Pairs ? params.pairs.first : 0);
+    const int group = blockIdx.x / parts / p.index.items + (kByPairs ? params.pairs.first : 0);
     const InverseIndex inverse(p, group);
     Work x{group / n.groups, group % n.groups};
     x.steps = -1, x.part = part;
@@ -172,12 +172,12 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     x.list = inverse.queries + inverse.list[j] + from;
     return x;
   }
-  // Ends a pass of the block and returns whether another one follows: the careful one follows the first if any thread was `wrong`.
-  __device__ bool next_pass(bool wrong) const {
+  // Ends a pass of the block and returns whether another one follows: the careful one follows the first if any thread needs it.
+  __device__ bool next_pass(bool needs_careful) const {
     const bool last = smem.careful;
-    if (wrong && !last) atomicOr(&smem.wrong, 1);
+    if (needs_careful && !last) atomicOr(&smem.needs_careful, 1);
     meet(barrier_at(smem.pass), 0);
-    if (last || !smem.wrong) return false;
+    if (last || !smem.needs_careful) return false;
     if (threadIdx.x == 0) smem.careful = 1;
     meet(barrier_at(smem.pass), 1);
     return true;
@@ -194,24 +194,24 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     const int thread = threadIdx.x, head = thread % at.heads, steps = at.steps;
     const int query_in_tile = thread < at.heads * at.queries ? thread / at.heads : kNoQuery;
     const bool careful = smem.careful;
-    // entry is the query of the row, or its list entry if Listed; -1 for no row. entry, lse and delta are those of the next tile. next_entry is the
+    // entry is the query of the row, or its list entry if kListed; -1 for no row. entry, lse and delta are those of the next tile. next_entry is the
     // entry of the tile after that.
     int entry = -1, next_entry = -1;
     float lse = INFINITY, delta = 0;
-    const auto tile_of = [&](int j) { return Listed ? j : at.first_tile + j < steps ? at.first_tile + j : at.first_tile + j - steps; };
+    const auto tile_of = [&](int j) { return kListed ? j : at.first_tile + j < steps ? at.first_tile + j : at.first_tile + j - steps; };
     const auto first_of = [&](int tile) { return at.from + (at.parts == 1 ? tile : tile / at.parts) * at.queries; };
     const auto heads_of = [&](int tile) { return at.parts == 1 ? 0 : tile % at.parts * at.heads; };  // the first head of the tile
-    const auto query = [&](int entry) { return Pairs ? entry >> x.entry_bits : Several ? entry & kQuery : entry; };
+    const auto query = [&](int entry) { return kByPairs ? entry >> x.entry_bits : kJoined ? entry & kQuery : entry; };
     const auto look_up = [&](int j) {
       const int tile = tile_of(j), i = first_of(tile) + query_in_tile;
       next_entry = -1;
-      if (query_in_tile < kNoQuery && j < steps && i < at.to && heads_of(tile) + head < n.h) next_entry = Listed ? at.list[i] : i;
+      if (query_in_tile < kNoQuery && j < steps && i < at.to && heads_of(tile) + head < n.h) next_entry = kListed ? at.list[i] : i;
     };
     const auto fetch = [&](int j) {
       entry = next_entry, lse = INFINITY, delta = 0;
       if (entry != -1) {
         const long long stat = at.stat + ((heads_of(tile_of(j)) + head) * (long long)n.queries + query(entry));
-        lse = load_lse(p.lse[stat]), delta = p.delta[stat];
+        lse = lse_for_gradient(p.lse[stat]), delta = p.delta[stat];
       }
       look_up(j + 1);
     };
@@ -220,7 +220,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     for (int j = 0; j < steps; j++, ring.next()) {
       const int tile = tile_of(j), first = first_of(tile), heads = at.g * n.h + heads_of(tile), t = query(entry);
       const int queries = min(at.queries, at.to - first), last = min(queries * at.heads, (queries - 1) * at.heads + n.h - heads_of(tile)) - 1;
-      const uint32_t full = barrier_at(smem.full[ring.stage]), q = Q + ring.stage * kStage, arrives = careful ? barrier_at(smem.raw) : full;
+      const uint32_t full = barrier_at(smem.full[ring.stage]), q = Q + ring.stage * kStage, arrives = careful ? barrier_at(smem.unchecked) : full;
       Rows& rows = smem.rows[ring.stage];
       const auto copy = [&](int r, int query) {
         copy_boxes<C>(q + r * 128, N, params.q, arrives, heads, query, at.b);
@@ -229,36 +229,36 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       barrier_wait(barrier_at(smem.empty[ring.stage]), ring.parity ^ 1);
       if (thread == 0) {
         const bool keys = j == 0 && !careful;
-        barrier_arrive_expecting(arrives, 2 * (C + Cv) * ((Listed ? queries : at.queries) * at.heads + (keys ? M : 0)));
+        barrier_arrive_expecting(arrives, 2 * (C + Cv) * ((kListed ? queries : at.queries) * at.heads + (keys ? M : 0)));
         if (keys)
 #pragma unroll
           for (int w = 0; w < kOwners; w++) {
             copy_boxes<C>(K + w * kKeyTile, 64, params.k, arrives, at.g, at.first + 64 * w, at.b);
             copy_boxes<Cv>(V + w * kValueTile, 64, params.v, arrives, at.g, at.first + 64 * w, at.b);
           }
-        if (!Listed) copy(0, first);
+        if (!kListed) copy(0, first);
       }
-      if (Listed && entry != -1 && head == 0) copy(thread, t);
+      if (kListed && entry != -1 && head == 0) copy(thread, t);
       if (thread < N) {
         const bool shift = careful && large(lse), in = entry != -1;
-        if (large(lse)) atomicOr(&smem.wrong, 1);
+        if (large(lse)) atomicOr(&smem.needs_careful, 1);
         reinterpret_cast<float*>(rows.base)[thread] = shift ? 0 : lse * kLog2E;
         reinterpret_cast<float*>(rows.delta)[thread] = delta;
         rows.lse[thread] = shift ? lse : 0;
-        const Run all = !in ? Run{0, 0} : Listed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
+        const Run all = !in ? Run{0, 0} : kListed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
         int lo = seen.lo;
-        if (Several) lo = in ? entry >> kJoinedShift & 15 : 0;
-        if (Pairs) lo = in ? ((t * p.blocks.top_n + (entry & (1 << x.entry_bits) - 1)) * x.parts + at.part) * n.h + head : -1;
+        if (kJoined) lo = in ? entry >> kJoinedShift & 15 : 0;
+        if (kByPairs) lo = in ? ((t * p.blocks.top_n + (entry & (1 << x.entry_bits) - 1)) * x.parts + at.part) * n.h + head : -1;
         reinterpret_cast<int*>(rows.lo)[thread] = lo;
         reinterpret_cast<int*>(rows.hi)[thread] = seen.hi;
         if (thread == 0) rows.some.lo = seen.lo, rows.all.hi = careful ? 0 : seen.hi;
-        if (thread == last) rows.some.hi = Listed ? n.keys : seen.hi, rows.all.lo = seen.lo;
+        if (thread == last) rows.some.hi = kListed ? n.keys : seen.hi, rows.all.lo = seen.lo;
       }
       fetch(j + 1);
       if (careful) {
         barrier_wait(arrives, j % 2);
         named_sync(kRowsWritten, 128);  // all facts about the tile are written
-        if (Pairs && j == 0) take_out(Width<C>{}, K, 64, [&](int r) { atomicOr(smem.bad + r / 32, 1u << r % 32); });
+        if (kByPairs && j == 0) take_out(Width<C>{}, K, 64, [&](int r) { atomicOr(smem.bad + r / 32, 1u << r % 32); });
         const auto bad = [&](int r) { reinterpret_cast<float*>(rows.base)[r] = NAN; };
         take_out(Width<C>{}, q, N, bad), take_out(Width<Cv>{}, q + kRowTile, N, bad);
         fence_async();
@@ -305,7 +305,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       for (; left > 0; left--, ring.next()) {
         barrier_wait(barrier_at(smem.full[ring.stage]), ring.parity);
         const Run some = smem.rows[ring.stage].some, all = smem.rows[ring.stage].all;
-        all_seen = !Several && all.lo <= first_key && all.hi >= first_key + 64;
+        all_seen = !kJoined && all.lo <= first_key && all.hi >= first_key + 64;
         if (some.lo < first_key + 64 && some.hi > first_key) return true;
         release();
       }
@@ -357,7 +357,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
             const float lse = rows.lse[8 * j + 2 * c + i % 2];
             if (lse != 0) s[j][i] = shifted_logit(n, s[j][i], lse);
             const int key = warp() % 4 * 16 + lane() / 4 + i / 2 * 8;
-            if (Pairs && smem.bad[key / 32] >> key % 32 & 1) s[j][i] = NAN;
+            if (kByPairs && smem.bad[key / 32] >> key % 32 & 1) s[j][i] = NAN;
           }
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
@@ -369,8 +369,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
       const int key = first_key + warp() % 4 * 16 + lane() / 4;
 #pragma unroll
       for (int j = 0; j < N / 8; j++) {
-        int2 lo = Pairs ? int2{0, 0} : rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
-        if (Several) {  // the 16 keys of a warp belong to one selection block
+        int2 lo = kByPairs ? int2{0, 0} : rows.lo[4 * j + c], hi = rows.hi[4 * j + c];
+        if (kJoined) {  // the 16 keys of a warp belong to one selection block
           const int block = warp() % 4 * p.joined_blocks() / 4;
           hi.x = lo.x >> block & 1 ? hi.x : 0, hi.y = lo.y >> block & 1 ? hi.y : 0, lo = int2{0, 0};
         }
@@ -391,7 +391,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
 #pragma unroll
         for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - (i % 2 ? delta.y : delta.x));
       }
-      if (Pairs) hold(ds), hold(s);  // else the compiler rounds P before, and has too few registers
+      if (kByPairs) hold(ds), hold(s);  // else the compiler rounds P before, and has too few registers
       if (all_seen) return;
 #pragma unroll
       for (int j = 0; j < N / 8; j++)
@@ -413,7 +413,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
     const uint32_t store_offset = lane() % 8 * 128 + lane() / 16 * 1024 + ((warp() % 4 * 2 + lane() / 8 % 2 ^ lane() % 8) << 4);
     uint32_t further = 0, zero = 0;
     const auto make_results = [&] {
-      if constexpr (Pairs && Keys) {
+      if constexpr (kByPairs && Keys) {
         if (!Split) {
           wgmma_wait<1>();
           hold(dv);
@@ -491,10 +491,10 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
         return store_keys16<float, X>(at.sums + further, sum, f, key, at.end, c, [&](int s) { return (long long)(s - at.first) * (n.d + n.dv); });
       return store_keys16<T, X>(static_cast<T*>(array), sum, f, key, at.end, c, [&](int s) { return n.key(at.b, at.g, s, c); });
     };
-    bool wrong = zero != 0;
-    if constexpr (Keys) wrong |= store(Width<C>{}, p.dk, dk, n.scale, n.d, 0);
-    if constexpr (Values) wrong |= store(Width<Cv>{}, p.dv, dv, 1, n.dv, n.d);
-    return wrong;
+    bool needs_careful = zero != 0;
+    if constexpr (Keys) needs_careful |= store(Width<C>{}, p.dk, dk, n.scale, n.d, 0);
+    if constexpr (Values) needs_careful |= store(Width<Cv>{}, p.dv, dv, 1, n.dv, n.d);
+    return needs_careful;
   }
 };
 #endif
@@ -511,27 +511,27 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Listing Lists, bo
   NSA_DKV_ENTRY(op, D, W, bf16, C, Cv, W, __VA_ARGS__)                                                                 \
   NSA_DKV_ENTRY(op, D, W, f16, C, Cv, W, __VA_ARGS__)
 //                D   C   Cv  W  N  Stages  the rows       Split
-NSA_DKV(span_dkv, 64, 64, 64, 2, 128, 4, nsa::kSpan)
-NSA_DKV(span_dkv, 128, 128, 128, 2, 64, 4, nsa::kSpan)
-NSA_DKV(span_dkv, 192x128, 192, 128, 2, 32, 6, nsa::kSpan)
-NSA_DKV(selected_dkv, 64, 64, 64, 1, 112, 3, nsa::kListed)
-NSA_DKV(several_dkv, 64, 64, 64, 1, 112, 3, nsa::kSeveral)
-NSA_DKV(selected_dkv, 128, 128, 128, 1, 48, 3, nsa::kListed)
-NSA_DKV(several_dkv, 128, 128, 128, 1, 48, 3, nsa::kSeveral)
-NSA_DKV(selected_dkv, 192x128, 192, 128, 1, 32, 3, nsa::kListed)
-NSA_DKV(several_dkv, 192x128, 192, 128, 1, 32, 3, nsa::kSeveral)
-NSA_DKV(span_dkv, 192, 192, 192, 2, 64, 3, nsa::kSpan, true)
-NSA_DKV(span_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kSpan, true)
-NSA_DKV(span_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kSpan, true)
-NSA_DKV(selected_dkv, 192, 192, 192, 2, 64, 3, nsa::kListed, true)
-NSA_DKV(several_dkv, 192, 192, 192, 2, 64, 3, nsa::kSeveral, true)
-NSA_DKV(selected_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kListed, true)
-NSA_DKV(several_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kSeveral, true)
-NSA_DKV(selected_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kListed, true)
-NSA_DKV(several_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kSeveral, true)
-NSA_DKV(pairs_dkv, 64, 64, 64, 1, 96, 3, nsa::kPairs)
-NSA_DKV(pairs_dkv, 128, 128, 128, 1, 48, 3, nsa::kPairs)
-NSA_DKV(pairs_dkv, 192x128, 192, 128, 2, 64, 3, nsa::kPairs, true)
-NSA_DKV(pairs_dkv, 192, 192, 192, 2, 64, 3, nsa::kPairs, true)
-NSA_DKV(pairs_dkv, 256x128, 256, 128, 2, 48, 3, nsa::kPairs, true)
-NSA_DKV(pairs_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kPairs, true)
+NSA_DKV(span_dkv, 64, 64, 64, 2, 128, 4, nsa::kSpanRows)
+NSA_DKV(span_dkv, 128, 128, 128, 2, 64, 4, nsa::kSpanRows)
+NSA_DKV(span_dkv, 192x128, 192, 128, 2, 32, 6, nsa::kSpanRows)
+NSA_DKV(selected_dkv, 64, 64, 64, 1, 112, 3, nsa::kListedRows)
+NSA_DKV(several_dkv, 64, 64, 64, 1, 112, 3, nsa::kJoinedRows)
+NSA_DKV(selected_dkv, 128, 128, 128, 1, 48, 3, nsa::kListedRows)
+NSA_DKV(several_dkv, 128, 128, 128, 1, 48, 3, nsa::kJoinedRows)
+NSA_DKV(selected_dkv, 192x128, 192, 128, 1, 32, 3, nsa::kListedRows)
+NSA_DKV(several_dkv, 192x128, 192, 128, 1, 32, 3, nsa::kJoinedRows)
+NSA_DKV(span_dkv, 192, 192, 192, 2, 64, 3, nsa::kSpanRows, true)
+NSA_DKV(span_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kSpanRows, true)
+NSA_DKV(span_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kSpanRows, true)
+NSA_DKV(selected_dkv, 192, 192, 192, 2, 64, 3, nsa::kListedRows, true)
+NSA_DKV(several_dkv, 192, 192, 192, 2, 64, 3, nsa::kJoinedRows, true)
+NSA_DKV(selected_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kListedRows, true)
+NSA_DKV(several_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kJoinedRows, true)
+NSA_DKV(selected_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kListedRows, true)
+NSA_DKV(several_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kJoinedRows, true)
+NSA_DKV(pairs_dkv, 64, 64, 64, 1, 96, 3, nsa::kPairRows)
+NSA_DKV(pairs_dkv, 128, 128, 128, 1, 48, 3, nsa::kPairRows)
+NSA_DKV(pairs_dkv, 192x128, 192, 128, 2, 64, 3, nsa::kPairRows, true)
+NSA_DKV(pairs_dkv, 192, 192, 192, 2, 64, 3, nsa::kPairRows, true)
+NSA_DKV(pairs_dkv, 256x128, 256, 128, 2, 48, 3, nsa::kPairRows, true)
+NSA_DKV(pairs_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kPairRows, true)

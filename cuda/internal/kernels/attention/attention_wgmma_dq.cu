@@ -1,7 +1,7 @@
 // dq on warp groups (compute capability 9.0): q, k, v, lse, do, delta -> dq, with the contract of attention_dq.cu.
 //
 //   nsa_span_dq_wgmma<D>      window, dense and compressed attention; the mask is a Span
-//   nsa_selected_dq_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,top_n], up to 2048 keys; see Chosen
+//   nsa_selected_dq_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,top_n], up to 2048 keys; see SelectedBits
 //
 // D, the grid, tiles of M = 64*W rows and the roles of warp groups are those of attention_wgmma_forward.cu. For the time of a tile,
 // fragments of q and do stay in registers; so products read only keys and values from shared memory, and the rows of the next tile
@@ -16,7 +16,7 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, bool IsChosen> struct SpanQueryGradient {
+template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, bool ByBits> struct SpanQueryGradient {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kRowThreads = 96;
   static constexpr uint32_t kQ = 64 * C * 2, kDo = 64 * Cv * 2;  // bytes of the rows of a warp group
   static constexpr uint32_t kKeyTile = N * C * 2, kValueTile = N * Cv * 2;
@@ -26,9 +26,9 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 
   // What is known about a row:
   //
-  //   keys  the keys that it sees. If IsChosen, lo holds the bits of Chosen instead, also in Keys::all
+  //   keys  the keys that it sees. If ByBits, lo holds the bits of SelectedBits instead, also in Keys::all
   //   at    its index in q, counted in rows; -1 for no row
-  //   lse   as load_lse returns it
+  //   lse   as lse_for_gradient returns it
   struct Row {
     Run keys;
     long long at;
@@ -44,7 +44,8 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     Row rows[kKnown][M];
     Keys keys[kKnown];
     unsigned redo[kRoundWords];
-    unsigned long long full_q, empty_q, full_k[StagesK], empty_k[StagesK], full_v[StagesV], empty_v[StagesV], raw, pass;
+    // unchecked: keys or values have arrived but have not been searched for NaN; in the careful pass
+    unsigned long long full_q, empty_q, full_k[StagesK], empty_k[StagesK], full_v[StagesV], empty_v[StagesV], unchecked, pass;
     int careful;  // whether this is the careful pass; in shared memory to save registers
   };
   static_assert(sizeof(Shared) <= 3 * 24 * M + 384, "widths.dqBytes in Go");
@@ -65,7 +66,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
   __device__ void run() {
     if (threadIdx.x == 0) {
       barrier_init(barrier_at(smem.full_q), kRowThreads), barrier_init(barrier_at(smem.empty_q), 128 * W);
-      barrier_init(barrier_at(smem.raw), 1), barrier_init(barrier_at(smem.pass), kBlock);
+      barrier_init(barrier_at(smem.unchecked), 1), barrier_init(barrier_at(smem.pass), kBlock);
       for (int i = 0; i < StagesK; i++) barrier_init(barrier_at(smem.full_k[i]), 1), barrier_init(barrier_at(smem.empty_k[i]), 4 * W);
       for (int i = 0; i < StagesV; i++) barrier_init(barrier_at(smem.full_v[i]), 1), barrier_init(barrier_at(smem.empty_v[i]), 4 * W);
       barriers_ready();
@@ -98,7 +99,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
   __device__ void load_keys() const {
     Ring<StagesK> k;
     Ring<StagesV> v;
-    uint32_t raw_parity = 0;
+    uint32_t unchecked_parity = 0;
     const auto copy = [&](auto width, uint32_t to, const void* map, uint32_t barrier, int key, const RowTile& tile) {
       if (lane() != 0) return;
       constexpr int c = decltype(width)::value;
@@ -114,13 +115,13 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
           const uint32_t to_k = K + k.stage * kKeyTile, to_v = V + v.stage * kValueTile;
           const uint32_t full_k = barrier_at(smem.full_k[k.stage]), full_v = barrier_at(smem.full_v[v.stage]);
           barrier_wait(barrier_at(smem.empty_k[k.stage]), k.parity ^ 1);
-          copy(Width<C>{}, to_k, maps.k, careful ? barrier_at(smem.raw) : full_k, key, tile);
-          if (careful) barrier_wait(barrier_at(smem.raw), raw_parity), raw_parity ^= 1;
+          copy(Width<C>{}, to_k, maps.k, careful ? barrier_at(smem.unchecked) : full_k, key, tile);
+          if (careful) barrier_wait(barrier_at(smem.unchecked), unchecked_parity), unchecked_parity ^= 1;
           barrier_wait(barrier_at(smem.empty_v[v.stage]), v.parity ^ 1);
           __syncwarp();
-          copy(Width<Cv>{}, to_v, maps.v, careful ? barrier_at(smem.raw) : full_v, key, tile);
+          copy(Width<Cv>{}, to_v, maps.v, careful ? barrier_at(smem.unchecked) : full_v, key, tile);
           if (careful) {
-            barrier_wait(barrier_at(smem.raw), raw_parity), raw_parity ^= 1;
+            barrier_wait(barrier_at(smem.unchecked), unchecked_parity), unchecked_parity ^= 1;
             take_out_rows<T, C>(to_k, to_v, N);  // keys become 0, their values NaN
             __syncwarp();
             if (lane() == 0) barrier_arrive(full_k), barrier_arrive(full_v);
@@ -145,9 +146,9 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         barrier_wait(barrier_at(smem.empty_q), parity);
         const int loader = threadIdx.x - 32, i = loader % 8;  // i: this thread's cell of every panel
         if (loader == 0) smem.keys[q.stage] = {keys_of(p, tile), keys_of_all(p, tile), round};
-        if (IsChosen && loader == 0) smem.keys[q.stage].all.lo = -1;
+        if (ByBits && loader == 0) smem.keys[q.stage].all.lo = -1;
         int common = -1;
-        if (IsChosen) common = Chosen::note(p, tile, loader, kRowThreads, M, [&](int r) -> int& { return smem.rows[q.stage][r].keys.lo; });
+        if (ByBits) common = SelectedBits::note(p, tile, loader, kRowThreads, M, [&](int r) -> int& { return smem.rows[q.stage][r].keys.lo; });
         constexpr int kMine = (M - 1) / kRowThreads + 1, kStep = kRowThreads / 8, kSome = C + Cv > 320 ? 2 : 4;
         float lse[kMine], delta[kMine];  // these loads overlap the copies of rows
 #pragma unroll
@@ -158,12 +159,12 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
           if (r >= M) continue;
           const Run run = in ? p.keys(tile.b, row / n.h) : Run{0, 0};
           Row& to = smem.rows[q.stage][r];
-          if (!IsChosen) to.keys.lo = run.lo;
+          if (!ByBits) to.keys.lo = run.lo;
           to.keys.hi = min(run.hi, n.keys), to.at = in ? n.row(tile.b, tile.g, row, 1) : -1;
           if (const long long stat = n.stat(tile.b, tile.g, row); in) lse[u] = p.lse[stat], delta[u] = p.delta[stat];
         }
         named_sync(kRowsWritten, kRowThreads);  // Row::at of all rows of the tile is written
-        if (IsChosen) atomicAnd(&smem.keys[q.stage].all.lo, common);
+        if (ByBits) atomicAnd(&smem.keys[q.stage].all.lo, common);
         const T *from_q = static_cast<const T*>(p.q) + 8 * i, *from_do = static_cast<const T*>(p.dout) + 8 * i;
 #pragma unroll 1
         for (int first = loader / 8; first < M; first += kSome * kStep) {
@@ -185,7 +186,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         }
 #pragma unroll
         for (int u = 0; u < kMine; u++)
-          if (const int r = loader + u * kRowThreads; r < M) smem.rows[q.stage][r].lse = load_lse(lse[u]), smem.rows[q.stage][r].delta = delta[u];
+          if (const int r = loader + u * kRowThreads; r < M) smem.rows[q.stage][r].lse = lse_for_gradient(lse[u]), smem.rows[q.stage][r].delta = delta[u];
         hand_on();
       });
       barrier_wait(barrier_at(smem.empty_q), parity);
@@ -283,7 +284,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     };
     // Turns s, the logits of the keys from `key` on, and ds, which holds dP, into dS in ds. The newest `running` groups of products
     // may still run.
-    const auto weigh = [&](int key, auto running) {
+    const auto make_ds = [&](int key, auto running) {
       wgmma_wait<decltype(running)::value + 1>();
       hold(s);
       if (smem.careful)
@@ -306,7 +307,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 #pragma unroll
         for (int i = 0; i < 4; i++) ds[j][i] = s[j][i] * (ds[j][i] - delta[i / 2]);
       const Run all = smem.keys[q.stage].all;
-      if (IsChosen && Chosen::of(key, min(key + N, smem.keys[q.stage].some.hi)) & ~all.lo)
+      if (ByBits && SelectedBits::of(key, min(key + N, smem.keys[q.stage].some.hi)) & ~all.lo)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           const uint32_t bits = smem.rows[q.stage][first_row + 8 * r].keys.lo;
@@ -314,11 +315,11 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
           for (int j = 0; j < N / 8; j++)
             if (!(bits >> (key + 8 * j) / 64 & 1)) ds[j][2 * r] = ds[j][2 * r + 1] = 0;
         }
-      if ((!IsChosen && key < all.lo) || key + N > all.hi)
+      if ((!ByBits && key < all.lo) || key + N > all.hi)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           const Run seen = smem.rows[q.stage][first_row + 8 * r].keys;
-          const int first_column = key + 2 * (lane() % 4), lo = IsChosen ? 0 : seen.lo - first_column, hi = seen.hi - first_column;
+          const int first_column = key + 2 * (lane() % 4), lo = ByBits ? 0 : seen.lo - first_column, hi = seen.hi - first_column;
 #pragma unroll
           for (int j = 0; j < N / 8; j++)
 #pragma unroll
@@ -340,8 +341,8 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         for (int i = 0; i < 4; i++) dq[j][i] = 0;
     };
     const auto write_tile = [&](int stage) {
-      const bool wrong = write(dq, smem.rows[stage] + first_row);
-      if (__any_sync(0xffffffff, wrong) && !smem.careful && lane() == 0) mark_redo(smem.redo, smem.keys[stage].round);
+      const bool needs_careful = write(dq, smem.rows[stage] + first_row);
+      if (__any_sync(0xffffffff, needs_careful) && !smem.careful && lane() == 0) mark_redo(smem.redo, smem.keys[stage].round);
     };
 
     if (w == W - 1) pass_turn();
@@ -351,7 +352,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
         clear_sums();
         begin_scores();
         pass_turn();
-        weigh(key, Width<0>{});
+        make_ds(key, Width<0>{});
         pack();
 #pragma unroll 1
         for (;;) {
@@ -365,7 +366,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
           begin_scores();
           begin_sums();
           pass_turn();
-          weigh(key, Width<1>{});
+          make_ds(key, Width<1>{});
           end_sums();
           if (last) write_tile(stage), clear_sums();
           pack();

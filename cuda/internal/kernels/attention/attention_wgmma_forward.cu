@@ -1,7 +1,7 @@
 // Attention forward on warp groups (compute capability 9.0): q, k, v -> o, lse, with the contract of attention_forward.cu.
 //
 //   nsa_span_forward_wgmma<D>      window, dense and compressed attention; the mask is a Span
-//   nsa_selected_forward_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,top_n], up to 2048 keys; see Chosen
+//   nsa_selected_forward_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,top_n], up to 2048 keys; see SelectedBits
 //   nsa_forced_forward_wgmma<D>    selected attention by pairs: the forced blocks, and the results of the pairs (attention_pairs.cuh)
 //
 // D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
@@ -23,33 +23,34 @@ namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Results = 0> struct SpanForward {
-  static constexpr bool IsChosen = mask == Mask::kChosen, IsForced = mask == Mask::kForced;
+  static constexpr bool kByBits = mask == Mask::kBits, kForcedBlocks = mask == Mask::kForced;
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
   using Pairs = ResultsOf<mask, T, Cv, W, Results>;
   static constexpr uint32_t kQ = 64 * C * 2, kKeyTile = N * C * 2, kValueTile = N * Cv * 2;  // bytes: Q of a warp group, a stage of K, of V
-  static constexpr int kProducerRegisters = W == 1 ? 120 : IsForced ? 72 : 56;
-  static constexpr int kConsumerRegisters = W == 1 ? 240 : (W == 3 ? 152 : 224) - (IsForced ? 8 : 0);  // of a thread
+  static constexpr int kProducerRegisters = W == 1 ? 120 : kForcedBlocks ? 72 : 56;
+  static constexpr int kConsumerRegisters = W == 1 ? 240 : (W == 3 ? 152 : 224) - (kForcedBlocks ? 8 : 0);  // of a thread
   static_assert(registers_fit(W, kProducerRegisters, kConsumerRegisters), "setmaxnreg would wait forever");
   // Named barriers; 0 is __syncthreads. kTurn + w belongs to computing group w, which meets the group before it there.
   static constexpr int kRowsWritten = 1, kTurn = 2, kTurnThreads = 256;
 
   // What the computing groups must know about a row:
   //
-  //   keys  the keys that it sees. If IsChosen, lo holds the bits of Chosen instead, also in Keys::all. At the end of a tile, keys is
+  //   keys  the keys that it sees. If kByBits, lo holds the bits of SelectedBits instead, also in Keys::all. At the end of a tile, keys is
   //         overwritten with two floats, the factor of o and the lse
   //   o     its index in o, counted in rows; -1 for no row
   //   lse   its index in lse
-  struct Row : std::conditional_t<IsForced, RowPairs, NoPairs> { Run keys; long long o, lse; };
+  struct Row : std::conditional_t<kForcedBlocks, RowPairs, NoPairs> { Run keys; long long o, lse; };
   // Of a tile: its keys, of_all and its round. some.lo = -1 means that there are no more tiles.
   struct Keys { TileKeys<mask> some; Run all; int round; };
   struct Shared : Pairs::Shared {
     Row rows[2][M];
     Keys keys[2];
     unsigned redo[kRoundWords];
-    unsigned long long full_q[2], empty_q[2], full_k[Stages], empty_k[Stages], full_v[Stages], empty_v[Stages], raw, pass;
+    // unchecked: keys or values have arrived but have not been searched for NaN; in the careful pass
+    unsigned long long full_q[2], empty_q[2], full_k[Stages], empty_k[Stages], full_v[Stages], empty_v[Stages], unchecked, pass;
   };
   static constexpr int kQs = 2 * W * kQ, kKeys = Stages * (kKeyTile + kValueTile), kTiles = kQs + kKeys + Pairs::kRings;
-  static_assert(sizeof(Shared) <= (IsForced ? 2 * 48 * M + 544 * W * Results + 408 : 2 * 24 * M + 384), "widths.forwardBytes and forcedBytes in Go");
+  static_assert(sizeof(Shared) <= (kForcedBlocks ? 2 * 48 * M + 544 * W * Results + 408 : 2 * 24 * M + 384), "widths.forwardBytes and forcedBytes in Go");
   static constexpr int kShared = kTiles + sizeof(Shared);
 
   using Params = ParamsOf<mask>;
@@ -70,8 +71,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
         barrier_init(barrier_at(smem.full_v[i]), 1), barrier_init(barrier_at(smem.empty_v[i]), 4 * W);
       }
       for (int i = 0; i < 2; i++) barrier_init(barrier_at(smem.full_q[i]), kRowThreads), barrier_init(barrier_at(smem.empty_q[i]), 128 * W);
-      if constexpr (IsForced) Pairs::init(smem);
-      barrier_init(barrier_at(smem.raw), 1), barrier_init(barrier_at(smem.pass), kBlock);
+      if constexpr (kForcedBlocks) Pairs::init(smem);
+      barrier_init(barrier_at(smem.unchecked), 1), barrier_init(barrier_at(smem.pass), kBlock);
       barriers_ready();
     }
     if (threadIdx.x < kRoundWords) smem.redo[threadIdx.x] = 0;
@@ -90,7 +91,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
   // The work of the first warp: it loads keys and values.
   __device__ void load_keys() const {
     Ring<Stages> k, v;
-    uint32_t raw_parity = 0;
+    uint32_t unchecked_parity = 0;
     const auto copy = [&](auto width, uint32_t to, const void* map, uint32_t barrier, int key, const RowTile& tile) {
       if (lane() > 0) return;
       constexpr int c = decltype(width)::value;
@@ -104,15 +105,15 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
 #pragma unroll 1
         for (int key = run.lo - N; key < run.hi; key += N) {  // keys run one step ahead of values, as computing groups need them
           if (key + N < run.hi) {
-            const uint32_t full = careful ? barrier_at(smem.raw) : barrier_at(smem.full_k[k.stage]);
+            const uint32_t full = careful ? barrier_at(smem.unchecked) : barrier_at(smem.full_k[k.stage]);
             barrier_wait(barrier_at(smem.empty_k[k.stage]), k.parity ^ 1);
             copy(Width<C>{}, K + k.stage * kKeyTile, maps.k, full, run.key(key + N), tile);
             if (careful) {  // loads keys and values and takes out bad rows before it hands on either
-              barrier_wait(barrier_at(smem.raw), raw_parity), raw_parity ^= 1;
+              barrier_wait(barrier_at(smem.unchecked), unchecked_parity), unchecked_parity ^= 1;
               barrier_wait(barrier_at(smem.empty_v[k.stage]), k.parity ^ 1);
               __syncwarp();
               copy(Width<Cv>{}, V + k.stage * kValueTile, maps.v, full, run.key(key + N), tile);
-              barrier_wait(barrier_at(smem.raw), raw_parity), raw_parity ^= 1;
+              barrier_wait(barrier_at(smem.unchecked), unchecked_parity), unchecked_parity ^= 1;
               take_out_rows<T, Cv>(V + k.stage * kValueTile, K + k.stage * kKeyTile, N);  // values become 0, their keys NaN
               __syncwarp();
               if (lane() == 0) barrier_arrive(barrier_at(smem.full_k[k.stage])), barrier_arrive(barrier_at(smem.full_v[k.stage]));
@@ -149,23 +150,23 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
         const int loader = threadIdx.x - 32, i = loader % kCells;
         if (loader == 0) smem.keys[q.stage] = {TileKeys<mask>(p, tile), TileKeys<mask>::of_all(p, tile), round};
         int common = -1;
-        if (IsChosen && loader == 0) smem.keys[q.stage].all.lo = -1;
-        if (IsChosen) common = Chosen::note(p, tile, loader, kRowThreads, M, [&](int r) -> int& { return smem.rows[q.stage][r].keys.lo; });
+        if (kByBits && loader == 0) smem.keys[q.stage].all.lo = -1;
+        if (kByBits) common = SelectedBits::note(p, tile, loader, kRowThreads, M, [&](int r) -> int& { return smem.rows[q.stage][r].keys.lo; });
 #pragma unroll 1
         for (int r = loader; r < M; r += kRowThreads) {
           const int row = tile.first + r;
           Row& to = smem.rows[q.stage][r];
-          if constexpr (IsForced) {
+          if constexpr (kForcedBlocks) {
             set_row(maps, tile, r, to.keys, to);
           } else {
             const Run run = tile.has(r) ? p.keys(tile.b, row / n.h) : Run{0, 0};
-            if (!IsChosen) to.keys.lo = run.lo;
+            if (!kByBits) to.keys.lo = run.lo;
             to.keys.hi = min(run.hi, n.keys);
           }
           to.o = tile.has(r) ? n.row(tile.b, tile.g, row, 1) : -1, to.lse = n.stat(tile.b, tile.g, row);
         }
         named_sync(kRowsWritten, kRowThreads);  // all Row entries of the tile are written
-        if (IsChosen) atomicAnd(&smem.keys[q.stage].all.lo, common);
+        if (kByBits) atomicAnd(&smem.keys[q.stage].all.lo, common);
         const T* src = static_cast<const T*>(p.q) + 8 * i;
 #pragma unroll 4
         for (int r = loader / kCells; r < M; r += kRowThreads / kCells) {
@@ -204,7 +205,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     };
     const auto begin_scores = [&] {
       barrier_wait(barrier_at(smem.full_k[k.stage]), k.parity);
-      if (!IsForced) named_sync(kTurn + w, kTurnThreads);  // groups take turns, so that one has products running while others compute exponentials
+      if (!kForcedBlocks) named_sync(kTurn + w, kTurnThreads);  // groups take turns, so that one has products running while others compute exponentials
       hold(s);
       wgmma_begin();
       const uint64_t a = describe(Q + (q.stage * W + w) * kQ, 0), b = describe(K + k.stage * kKeyTile, 0);
@@ -225,7 +226,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
       wgmma_end();
     };
     const auto pass_turn = [&] {
-      if (!IsForced) named_arrive(kTurn + (w + 1) % W, kTurnThreads);
+      if (!kForcedBlocks) named_arrive(kTurn + (w + 1) % W, kTurnThreads);
     };
     const auto end_sums = [&] {
       wgmma_wait<0>();
@@ -260,7 +261,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
           // only the lane that overwrites it in leave() reads it
           if (lane() % 4 == 0) seen = shared_pair(shared_address(&smem.rows[q.stage][first_row + 8 * r].keys));
           seen.x = __shfl_sync(0xffffffff, seen.x, lane() & 28), seen.y = __shfl_sync(0xffffffff, seen.y, lane() & 28);
-          if constexpr (IsForced)
+          if constexpr (kForcedBlocks)
             if (key < some.first) seen = {0, uint32_t(smem.rows[q.stage][first_row + 8 * r].first)};
           const int first_column = some.key(key) + 2 * (lane() % 4), lo = int(seen.x) - first_column, hi = int(seen.y) - first_column;
 #pragma unroll
@@ -270,9 +271,9 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
               if (hidden(8 * j + i, lo, hi)) s[j][2 * r + i] = -INFINITY;
         }
       };
-      if (IsForced) hide([](int i, int lo, int hi) { return i < lo || i >= hi; });
+      if (kForcedBlocks) hide([](int i, int lo, int hi) { return i < lo || i >= hi; });
       if (mask == Mask::kSpan && key < all.lo) hide([](int i, int lo, int) { return i < lo; });
-      if (IsChosen && Chosen::of(key, min(key + N, some.hi)) & ~all.lo)
+      if (kByBits && SelectedBits::of(key, min(key + N, some.hi)) & ~all.lo)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
           const uint32_t bits = shared_word(shared_address(&smem.rows[q.stage][first_row + 8 * r].keys));
@@ -280,7 +281,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
           for (int j = 0; j < N / 8; j++)
             if (!(bits >> (key + 8 * j) / 64 & 1)) s[j][2 * r] = s[j][2 * r + 1] = -INFINITY;
         }
-      if (!IsForced && key + N > all.hi) hide([](int i, int, int hi) { return i >= hi; });
+      if (!kForcedBlocks && key + N > all.hi) hide([](int i, int, int hi) { return i >= hi; });
       float top[4], sum[4] = {}, base[2];  // of this thread's even and odd columns, for each of its two rows
 #pragma unroll
       for (int i = 0; i < 4; i++) top[i] = s[0][i];
@@ -326,16 +327,16 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     for (int careful = 0; careful < 2; careful++) {
 #pragma unroll 1
       while (enter()) {
-        bool wrong;
+        bool needs_careful;
         // Ends the softmax of a tile: leaves factor and lse in the Row entries.
         const auto leave = [&] {
-          wrong = false;
+          needs_careful = false;
 #pragma unroll
           for (int r = 0; r < 2; r++) {
-            wrong |= large(state[r].base() * scale);
+            needs_careful |= large(state[r].base() * scale);
             state[r].sum = sum_of_four(state[r].sum);
             const Run end{__float_as_int(state[r].norm()), __float_as_int(state[r].lse(p.n.scale))};
-            if (IsChosen) __syncwarp();  // all four lanes have read the bits that one of them overwrites
+            if (kByBits) __syncwarp();  // all four lanes have read the bits that one of them overwrites
             if (lane() % 4 == 0) smem.rows[q.stage][first_row + 8 * r].keys = end;
             state[r].start();
           }
@@ -343,14 +344,14 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
         int key = smem.keys[q.stage].some.lo;
         // Writes the results of the tile whose rows are in this stage of Q, and frees the stage.
         const auto write_tile = [&](int stage) {
-          wrong |= write(o, smem.rows[stage] + first_row);
+          needs_careful |= write(o, smem.rows[stage] + first_row);
           const int round = smem.keys[stage].round;
-          wrong = __any_sync(0xffffffff, wrong);
-          if (wrong && !careful && lane() == 0) mark_redo(smem.redo, round);
+          needs_careful = __any_sync(0xffffffff, needs_careful);
+          if (needs_careful && !careful && lane() == 0) mark_redo(smem.redo, round);
           barrier_arrive(barrier_at(smem.empty_q[stage]));  // by every lane, because every lane has read the Row entries
         };
         clear_sums();
-        if constexpr (IsForced) {
+        if constexpr (kForcedBlocks) {
           pairs.begin(smem.rows[q.stage] + first_row / 16 * 16);
           const int end = smem.keys[q.stage].some.hi, share = (pairs.most - 1) / ((end - 1) / N + 1) + 1;  // results taken in each step
           const auto take = [&](int to) {
@@ -413,7 +414,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
       barrier_arrive(barrier_at(smem.empty_q[q.stage])), q.next();
       meet(barrier_at(smem.pass), careful);
     }
-    if (!IsForced && w == 0) named_sync(kTurn, kTurnThreads);  // the last turn that was passed
+    if (!kForcedBlocks && w == 0) named_sync(kTurn, kTurnThreads);  // the last turn that was passed
   }
 
   // Writes o and lse of this thread's two rows. Returns whether one of its numbers is NaN or Inf.
@@ -453,8 +454,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
 #define NSA_SPAN_FORWARDS(D, ...)                                                                                      \
   NSA_SPAN_FORWARD(D, span, bf16, kSpan, __VA_ARGS__)                                                                  \
   NSA_SPAN_FORWARD(D, span, f16, kSpan, __VA_ARGS__)                                                                   \
-  NSA_SPAN_FORWARD(D, selected, bf16, kChosen, __VA_ARGS__)                                                            \
-  NSA_SPAN_FORWARD(D, selected, f16, kChosen, __VA_ARGS__)
+  NSA_SPAN_FORWARD(D, selected, bf16, kBits, __VA_ARGS__)                                                            \
+  NSA_SPAN_FORWARD(D, selected, f16, kBits, __VA_ARGS__)
 //                D   C   Cv  W  N    Stages; the same numbers are in widths.go
 NSA_SPAN_FORWARDS(64, 64, 64, 3, 112, 5)
 NSA_SPAN_FORWARDS(128, 128, 128, 3, 80, 3)

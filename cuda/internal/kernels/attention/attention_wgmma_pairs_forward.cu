@@ -48,7 +48,8 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     Tile tiles[Rows];
     Item items[Keys];
     int lists[Keys][64 * kItem];
-    unsigned long long full_rows[Rows], empty_rows[Rows], full_keys[Keys], empty_keys[Keys], listed[Keys], raw;
+    // unchecked: keys and values have arrived but have not been searched for NaN
+    unsigned long long full_rows[Rows], empty_rows[Rows], full_keys[Keys], empty_keys[Keys], listed[Keys], unchecked;
   };
   static_assert(sizeof(Shared) == Rows * (sizeof(Tile) + 16) + Keys * (256 * kItem + 24 + 24) + 8 && sizeof(Tile) == 32, "widths.pairForwardBytes in Go");
   static constexpr int kTiles = Rows * kTile + Keys * kKeyStage, kShared = kTiles + sizeof(Shared);
@@ -69,7 +70,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       for (int i = 0; i < Rows; i++) barrier_init(barrier_at(smem.full_rows[i]), 1), barrier_init(barrier_at(smem.empty_rows[i]), 128);
       for (int i = 0; i < Keys; i++)
         barrier_init(barrier_at(smem.full_keys[i]), 1), barrier_init(barrier_at(smem.empty_keys[i]), 128 * kItem + 32 * kLoaders), barrier_init(barrier_at(smem.listed[i]), 32);
-      barrier_init(barrier_at(smem.raw), 1);
+      barrier_init(barrier_at(smem.unchecked), 1);
       barriers_ready();
     }
     __syncthreads();
@@ -90,7 +91,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     each_item<C == 64>(x, [&](int u, const PairItem& item) {
       const Unit unit(maps, u);
       const bool check = item.key + kPairKeys - 1 > unit.first;
-      const uint32_t to = K + k.stage * kKeyStage, full = barrier_at(smem.full_keys[k.stage]), arrives = check ? barrier_at(smem.raw) : full;
+      const uint32_t to = K + k.stage * kKeyStage, full = barrier_at(smem.full_keys[k.stage]), arrives = check ? barrier_at(smem.unchecked) : full;
       barrier_wait(barrier_at(smem.empty_keys[k.stage]), k.parity ^ 1);
       const int tiles = (item.count - 1) / x.tile + 1;
       if (lane() == 0) {
@@ -108,7 +109,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       }
       barrier_arrive(barrier_at(smem.listed[k.stage]));
       if (check) {
-        barrier_wait(barrier_at(smem.raw), parity), parity ^= 1;
+        barrier_wait(barrier_at(smem.unchecked), parity), parity ^= 1;
         take_out_rows<T, Cv>(to + kTile, to, kPairKeys);
         __syncwarp();
         if (lane() == 0) barrier_arrive(full);

@@ -1,7 +1,7 @@
 // What the attention kernels on warp groups share (compute capability 9.0): parameters, rings of stages, tiles of a block, masks.
 #pragma once
 
-#include "attention_walk.cuh"
+#include "attention_row_tile.cuh"
 #include "attention_wgmma.cuh"
 
 namespace nsa {
@@ -90,9 +90,9 @@ __device__ inline Run keys_of_all(const AttentionParams& p, const RowTile& tile)
   return {p.keys(tile.b, (tile.end - 1) / p.n.h).lo, min(p.n.keys, p.keys(tile.b, tile.first / p.n.h).hi)};
 }
 
-// What the forward kernel goes over: the keys of a Span; those of Chosen; or the forced blocks of selected attention by pairs
+// What the forward kernel goes over: the keys of a Span; those of SelectedBits; or the forced blocks of selected attention by pairs
 // (attention_forced.cuh).
-enum class Mask { kSpan, kChosen, kForced };
+enum class Mask { kSpan, kBits, kForced };
 
 // The keys [lo,hi) of a tile of rows; of_all are those that all rows are known to see. key(i) is the place of key i in k and v.
 template <Mask> struct TileKeys : Run {
@@ -104,9 +104,9 @@ template <Mask> struct TileKeys : Run {
 // shifted of attention_softmax.cuh without a division: 1/scale = scale*d.
 __device__ inline float shifted_logit(const Sizes& n, float x, float lse) { return exponent(x, n.scale, lse) * (n.scale * n.d); }
 
-// Chosen is selected attention by bits: a Span of all keys, and for each row a word in which bit i says that its query selected the block
+// SelectedBits is selected attention by bits: a Span of all keys, and for each row a word in which bit i says that its query selected the block
 // of the keys 64*i to 64*i+63. So there are at most 32*64 keys. A block is a multiple of 64 keys, or all keys.
-struct Chosen {
+struct SelectedBits {
   // Sets bits(r) of the rows first, first + step, ... of a tile, below `rows`. Returns the bits that all these rows have.
   template <class Bits> static __device__ int note(const AttentionParams& p, const RowTile& tile, int first, int step, int rows, Bits bits) {
     const int parts = (p.blocks.size - 1) / 64 + 1;

@@ -53,16 +53,16 @@ type walks struct {
 }
 
 const (
-	maxUnitQueries = 2048    // most queries of a unit
-	maxCuts        = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
-	sortThreads    = 512     // threads of a thread block that sorts
-	maxResultBytes = 4 << 30 // most bytes of results before they are summed
-	sumThreads     = 256     // threads of a thread block that sums results
-	listWarps      = 4       // warps of a thread block that lists the selection blocks of tiles
-	listWindow     = 2048    // selection blocks that such a warp checks at once
-	maxTileQueries = 32      // most queries of a tile: each has a bit in a word
-	minWalkHeads   = 8       // fewest heads of a group for a walk
-	maxPairHeads   = 48      // most heads of a group for pairs: a tile of their gradient has whole queries
+	maxUnitQueries   = 2048    // most queries of a unit
+	maxCuts          = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
+	sortThreads      = 512     // threads of a thread block that sorts
+	maxResultBytes   = 4 << 30 // most bytes of results before they are summed
+	sumThreads       = 256     // threads of a thread block that sums results
+	listWarps        = 4       // warps of a thread block that lists the selection blocks of tiles
+	listBlocksAtOnce = 2048    // selection blocks that such a warp checks at once
+	maxTileQueries   = 32      // most queries of a tile: each has a bit in a word
+	minWalkHeads     = 8       // fewest heads of a group for a walk
+	maxPairHeads     = 48      // most heads of a group for pairs: a tile of their gradient has whole queries
 )
 
 // walkQueries is the number of queries of a tile: a warp has whole queries, or several warps share one query.
@@ -135,7 +135,7 @@ func (a selectedProblem) launchWalk(op string, w widths, r walkKernel, argument 
 		blocks: a.Work(8 * tiles * room), count: a.Work(4 * tiles),
 		tiles: int32(tilesPerGroup), queries: int32(queries), room: int32(room), keys: int32(keys),
 	}}
-	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.CeilDiv(tiles, listWarps)), kernels.Line(32*listWarps), listWarps*4*min(listWindow, blocks), p)
+	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.CeilDiv(tiles, listWarps)), kernels.Line(32*listWarps), listWarps*4*min(listBlocksAtOnce, blocks), p)
 	a.Launch(a.Type.Name(name+"_"+op+"_mma"+w.name()), kernels.Line(min(tiles, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), w.walkBytes(r), p)
 	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
 }

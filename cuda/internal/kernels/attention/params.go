@@ -8,7 +8,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// params is AttentionParams of attention_index.cuh.
+// params is AttentionParams of attention_params.cuh.
 type params struct {
 	q, k, v, idx, o, lse, dout, delta, dq, dk, dv, counts, starts, queries, partial, documents kernels.Ref
 
@@ -39,7 +39,7 @@ type span struct{ l, d, w int32 }
 // blocks is Blocks of attention_mask.cuh.
 type blocks struct{ size, topN int32 }
 
-// index is Index of attention_index.cuh: the sizes of the inverse index, or the chunks of rows of a kernel that owns keys under a span.
+// index is Index of attention_params.cuh: the sizes of the inverse index, or the chunks of rows of a kernel that owns keys under a span.
 type index struct{ segments, chunk, items, partials int32 }
 
 // problem holds the sizes that all attention ops share: q [B,S,Hq,D], k [B,T,Hkv,D], v [B,T,Hkv,Dv], o [B,S,Hq,Dv], and lse

@@ -68,7 +68,7 @@ template <typename T, int R, int C> __device__ void select_blocks(const SelectPa
           for (int i = 0; i < R; i++) {
             const int r = chunk * M + down() + kDown * i;
             const int seen = r < rows ? min(end, p.span.visible(t0 + r / n.h)) : 0;
-            const float lse = r < rows ? load_lse(p.lse[n.stat(b, g, start * n.h + r)]) : INFINITY;
+            const float lse = r < rows ? lse_for_gradient(p.lse[n.stat(b, g, start * n.h + r)]) : INFINITY;
 #pragma unroll
             for (int c = 0; c < C; c++)
               s[i][c] = from + across() + kAcross * c < seen ? probability(s[i][c], n.scale, lse) : 0;

@@ -177,7 +177,7 @@ __device__ __forceinline__ bool load_columns(const SelectParams& p, const Column
   const T* q = static_cast<const T*>(p.q);
   const int own = threadIdx.x, query = columns.query(own), head = columns.head(own);
   const bool in = head >= 0 && query < p.tokens && t0 + query < n.queries;
-  const float lse = in ? load_lse(p.lse[((long long)b * n.heads + g * n.h + head) * n.queries + t0 + query]) : INFINITY;
+  const float lse = in ? lse_for_gradient(p.lse[((long long)b * n.heads + g * n.h + head) * n.queries + t0 + query]) : INFINITY;
   rows[own] = in ? query << 8 | head : -1;
   const bool any_large = __syncthreads_or(large(lse));
   lses[own] = lse, bases[own] = any_large ? 0 : lse * kLog2E;

@@ -120,7 +120,7 @@ const (
 	fewNames = 2048 // most names of blocks that the inverse index counts in shared memory: kFew in attention_index.cu
 )
 
-// index returns the sizes of the inverse index (attention_index.cuh). Counts and partial sums are linear in S: with chunks of topN*l'
+// index returns the sizes of the inverse index (attention_params.cuh). Counts and partial sums are linear in S: with chunks of topN*l'
 // queries, lists of several chunks have partial sums for at most 2*S/l' blocks. Chunks are smaller if their tiles of keys would not
 // fill the GPU; then there are partial sums for at most twice as many tiles as fill it.
 func (a selectedProblem) index() index {

@@ -75,7 +75,7 @@ struct Step {
     keys = t < 0 ? 0 : keys_of(branch);
   }
 
-  __device__ void turn_to(int b) { branch = b, keys = keys_of(b); }
+  __device__ void set_branch(int b) { branch = b, keys = keys_of(b); }
   __device__ bool has(int b) const { return p.has >> b & 1; }
   __device__ int64_t at() const { return int64_t(slot) * p.groups + group; }
   __device__ int visible() const { return t + 1 < p.l ? 0 : p.d.div(t + 1 - p.l) + 1; }

@@ -130,23 +130,23 @@ __device__ inline void add_cell(float4& to, float factor, float4 x) {
 // The last layer of the gates' MLP, for the heads of a group. A lane multiplies 8 numbers of the hidden row. The constructor begins to
 // load the weights, before the hidden row is available.
 template <typename T, int MostHeads, int Threads> struct GateLayer {
-  static constexpr int kLanes = 8, kWidth = 8 * kLanes, kRows = Threads / kLanes, kTurns = (kBranches * MostHeads + kRows - 1) / kRows;
+  static constexpr int kLanes = 8, kWidth = 8 * kLanes, kRows = Threads / kLanes, kRounds = (kBranches * MostHeads + kRows - 1) / kRows;
   const DecodeParams& p;
   const int n, row, at; // gates of a group; this lane's first gate; its place in the hidden row
   const T *w, *bias;
-  uint4 cells[kTurns];
-  T biases[kTurns];
+  uint4 cells[kRounds];
+  T biases[kRounds];
 
   __device__ explicit GateLayer(const DecodeParams& p)
       : p(p), n(p.h * __popc(p.has)), row(threadIdx.x / kLanes), at(threadIdx.x % kLanes * 8),
         w(static_cast<const T*>(p.gate_w) + int64_t(blockIdx.y) * n * p.gate_hidden), bias(static_cast<const T*>(p.gate_bias) + blockIdx.y * n) {
 #pragma unroll
-    for (int i = 0; i < kTurns; ++i) cells[i] = cell(i, at), biases[i] = p.gate_w && in(i) ? bias[row + i * kRows] : from_float<T>(0);
+    for (int i = 0; i < kRounds; ++i) cells[i] = cell(i, at), biases[i] = p.gate_w && in(i) ? bias[row + i * kRows] : from_float<T>(0);
   }
-  __device__ bool in(int turn) const { return row + turn * kRows < n; }
-  __device__ uint4 cell(int turn, int at) const {
-    if (!p.gate_w || !in(turn) || at >= p.gate_hidden) return {0, 0, 0, 0};
-    return *reinterpret_cast<const uint4*>(w + (row + turn * kRows) * p.gate_hidden + at);
+  __device__ bool in(int round) const { return row + round * kRows < n; }
+  __device__ uint4 cell(int round, int at) const {
+    if (!p.gate_w || !in(round) || at >= p.gate_hidden) return {0, 0, 0, 0};
+    return *reinterpret_cast<const uint4*>(w + (row + round * kRows) * p.gate_hidden + at);
   }
   __device__ static float dot(uint4 a, uint4 b) {
     T x[8], y[8];
@@ -162,17 +162,17 @@ template <typename T, int MostHeads, int Threads> struct GateLayer {
   }
   // write sets gates [n]. x is this lane's first cell of the hidden row.
   __device__ void write(const Step& s, uint4 x, float* gates) const {
-    float sums[kTurns];
+    float sums[kRounds];
 #pragma unroll
-    for (int i = 0; i < kTurns; ++i) sums[i] = dot(x, cells[i]);
+    for (int i = 0; i < kRounds; ++i) sums[i] = dot(x, cells[i]);
 #pragma unroll 1
     for (int from = at + kWidth; from < p.gate_hidden; from += kWidth) {
       x = hidden(s, from);
 #pragma unroll
-      for (int i = 0; i < kTurns; ++i) sums[i] += dot(x, cell(i, from));
+      for (int i = 0; i < kRounds; ++i) sums[i] += dot(x, cell(i, from));
     }
 #pragma unroll
-    for (int i = 0; i < kTurns; ++i) {
+    for (int i = 0; i < kRounds; ++i) {
 #pragma unroll
       for (int o = 1; o < kLanes; o *= 2) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], o);
       if (at == 0 && in(i)) gates[row + i * kRows] = sigmoid_of<T>(sums[i] + to_float(biases[i]));
@@ -265,7 +265,7 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
   const int a = steps(first), b = steps(second); // warps are shared out in proportion to them
   const int cut = b == 0 ? Warps : a == 0 ? 0 : max(1, min(Warps - 1, (2 * a * Warps + a + b) / (2 * (a + b))));
   const int begins = warp < cut ? 0 : cut, all = ((warp < cut ? cut : Warps) - begins) * kKeys;
-  s.turn_to(warp < cut ? first : second);
+  s.set_branch(warp < cut ? first : second);
 
   const DecodeRegion& r = s.region();
   const Share<Blocks> share(s.keys);
@@ -326,20 +326,20 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
 // four keys; each of them takes every fourth head. broadcast_sums waits for the stats of all blocks itself, after its first reads of logits.
 template <typename Products, int Blocks, int Warps> __device__ void broadcast_sums(const Step& s, const ClusterShared<Products, Blocks, Warps>& c) {
   const DecodeParams& p = s.p;
-  constexpr int kLanes = 4, kEach = Products::kMostHeads / kLanes, kAtOnce = c.kThreads / kLanes * 4; // heads of a lane; keys of a turn
-  constexpr int kTurns = Blocks < 8 ? 4 : 2; // turns whose loads are in flight
+  constexpr int kLanes = 4, kEach = Products::kMostHeads / kLanes, kAtOnce = c.kThreads / kLanes * 4; // heads of a lane; keys of a round
+  constexpr int kRounds = Blocks < 8 ? 4 : 2; // rounds whose loads are in flight
   const Share<Blocks> share(s.keys_of(kCompressedBranch));
   const int lane = threadIdx.x % kLanes, mine = threadIdx.x / kLanes * 4, count = share.hi - share.lo;
   const float* from[kEach];
 #pragma unroll
   for (int e = 0; e < kEach; ++e) from[e] = c.logits + min(lane + e * kLanes, p.h - 1) * share.stride();
-  float4 next[kTurns][kEach];
+  float4 next[kRounds][kEach];
   const auto load = [&](float4(&to)[kEach], int first) {
 #pragma unroll
     for (int e = 0; e < kEach; ++e) to[e] = *reinterpret_cast<const float4*>(from[e] + min(first + mine, share.keys - 4));
   };
 #pragma unroll
-  for (int u = 0; u < kTurns; ++u) load(next[u], u * kAtOnce);
+  for (int u = 0; u < kRounds; ++u) load(next[u], u * kAtOnce);
   c.wait();
 
   if (const int group = threadIdx.x / Blocks; group < kMostHeads) {
@@ -356,9 +356,9 @@ template <typename Products, int Blocks, int Warps> __device__ void broadcast_su
   }
   float* sums = c.sums + share.lo;
 #pragma unroll 1
-  for (int of = 0; of < count; of += kTurns * kAtOnce) {
+  for (int of = 0; of < count; of += kRounds * kAtOnce) {
 #pragma unroll
-    for (int u = 0; u < kTurns; ++u) {
+    for (int u = 0; u < kRounds; ++u) {
       const int first = of + u * kAtOnce;
       float sum[4] = {};
 #pragma unroll
@@ -367,7 +367,7 @@ template <typename Products, int Blocks, int Warps> __device__ void broadcast_su
 #pragma unroll
         for (int k = 0; k < 4; ++k) sum[k] += norm[e] * power2(x[k] * scale - top[e]);
       }
-      load(next[u], first + kTurns * kAtOnce);
+      load(next[u], first + kRounds * kAtOnce);
 #pragma unroll
       for (int k = 0; k < 4; ++k)
 #pragma unroll

@@ -1,7 +1,7 @@
 // How kernels on tensor cores that own keys (dk and dv) write their sums: a warp has 16 keys, as fragments.
 #pragma once
 
-#include "attention_index.cuh"
+#include "attention_params.cuh"
 #include "attention_mma.cuh"
 
 namespace nsa {

@@ -1,12 +1,12 @@
-// Walks over the keys that a tile of rows sees, kKeys at a time, for the mma.sync kernels that own rows (forward and dq). A tile of
-// keys consists of one or more pieces of kPiece consecutive keys. A walk gives the first key of each piece, ascending; a row sees a
+// Key loops: they go through the keys that a tile of rows sees, kKeys at a time, for the mma.sync kernels that own rows (forward and dq). A tile of
+// keys consists of one or more pieces of kPiece consecutive keys. A loop gives the first key of each piece, ascending; a row sees a
 // Run of it. next() moves to the next tile, the same one for all threads of a block, without a barrier. more() says whether that
 // tile exists. While it is being copied, current() describes the tile before it, which the warps compute with. KeyTiles holds both
 // tiles in shared memory.
 #pragma once
 
 #include "attention_mma.cuh"
-#include "attention_walk.cuh"
+#include "attention_key_loop.cuh"
 
 namespace nsa {
 
@@ -14,13 +14,13 @@ namespace nsa {
 template <int N> __device__ inline bool meets(const Run& r, int at) { return r.lo < at + N && r.hi > max(at, r.lo); }
 template <int N> __device__ inline bool covers(const Run& r, int at) { return r.lo <= at && r.hi >= at + N; }
 
-// KeyRuns walks over the run of keys that any row of a tile sees under a Span. Its tiles have one piece.
-struct KeyRuns {
+// MmaSpanLoop goes through the run of keys that any row of a tile sees under a Span. Its tiles have one piece.
+struct MmaSpanLoop {
   static constexpr int kPiece = kKeys;
   const AttentionParams& p;
   int from, end;
 
-  __device__ KeyRuns(const AttentionParams& p, const RowTile& tile, Carver&) : p(p) {
+  __device__ MmaSpanLoop(const AttentionParams& p, const RowTile& tile, Carver&) : p(p) {
     from = p.keys(tile.b, tile.first / p.n.h).lo / kKeys * kKeys - kKeys;
     end = min(p.n.keys, p.keys(tile.b, (tile.end - 1) / p.n.h).hi);
   }
@@ -44,7 +44,7 @@ struct KeyRuns {
   __device__ Run seen(const Row& r, uint32_t) const { return {r.lo, r.hi}; }
 };
 
-// BlockUnion walks over the union of the blocks that the queries of a tile selected. For each block it keeps one bit for each query, set
+// BlockUnion goes through the union of the blocks that the queries of a tile selected. For each block it keeps one bit for each query, set
 // if the query selected the block. The size of a block is a multiple of N tokens, or at least the sequence length.
 //
 // Blocks are numbered in the order of their tokens. Without documents the number is j. With documents the numbers of each document
@@ -69,7 +69,7 @@ template <int N> struct BlockUnion {
     __syncthreads();
     for (int t = first + warp(); t <= last; t += kWarps) {
       const int* chosen = p.idx + p.blocks.list(n, tile.b, tile.g, t);
-      const int own = p.first(tile.b, t), number = (own - begin) / size + max(0, own - first);  // number: of block 0 of its document
+      const int own = p.first(tile.b, t), number = block_number(own, begin, first, size);  // number: of block 0 of its document
       for (int from = 0; from < p.blocks.top_n; from += 32) {
         const int j = p.blocks.at(chosen, from + lane(), t - own);
         const unsigned ended = __ballot_sync(0xffffffff, j == Blocks::kNone);
@@ -141,26 +141,26 @@ template <int C, int Rows, typename T> __device__ inline void copy_tile(uint32_t
   }
 }
 
-// Seen answers what the rows of a thread, lane/4 + 8*i of fragments [16*R,...], see of a walk's current tile. `rows` is the address of
+// Seen answers what the rows of a thread, lane/4 + 8*i of fragments [16*R,...], see of a loop's current tile. `rows` is the address of
 // the Row of the first one.
-template <int R, class Walk> struct Seen {
-  static constexpr int kPieces = kKeys / Walk::kPiece;
-  const Walk& walk;
+template <int R, class Loop> struct Seen {
+  static constexpr int kPieces = kKeys / Loop::kPiece;
+  const Loop& loop;
   uint32_t rows;
 
   __device__ Run run(int r, uint32_t place) const {
     const uint2 raw = shared_pair(rows + 8 * r * sizeof raw);  // read each time, to save registers
-    return walk.seen({int(raw.x), int(raw.y)}, place);
+    return loop.seen({int(raw.x), int(raw.y)}, place);
   }
   // Bit i: some row of the warp sees a key of piece i.
   __device__ unsigned some() const {
     unsigned bits = 0;
 #pragma unroll
     for (int piece = 0; piece < kPieces; piece++) {
-      const int from = walk.current(piece), place = walk.place(piece);
+      const int from = loop.current(piece), place = loop.place(piece);
       bool some = false;
 #pragma unroll
-      for (int r = 0; r < 2 * R; r++) some |= meets<Walk::kPiece>(run(r, place), from);
+      for (int r = 0; r < 2 * R; r++) some |= meets<Loop::kPiece>(run(r, place), from);
       if (kPieces > 1) some &= from >= 0;
       bits |= (unsigned)__any_sync(0xffffffff, some) << piece;
     }
@@ -168,15 +168,15 @@ template <int R, class Walk> struct Seen {
   }
   // Whether all rows of the warp see all keys of a piece.
   __device__ bool all(int piece) const {
-    const int from = walk.current(piece), place = walk.place(piece);
+    const int from = loop.current(piece), place = loop.place(piece);
     bool all = true;
 #pragma unroll
-    for (int r = 0; r < 2 * R; r++) all &= covers<Walk::kPiece>(run(r, place), from);
+    for (int r = 0; r < 2 * R; r++) all &= covers<Loop::kPiece>(run(r, place), from);
     return __all_sync(0xffffffff, all);
   }
   // s holds numbers of the keys [part,part+N) of a piece. Sets those whose row does not see the key to `hidden`.
   template <int N> __device__ void hide(float (&s)[R][N / 8][4], int piece, int part, float hidden) const {
-    const int first = walk.current(piece) + part, place = walk.place(piece);
+    const int first = loop.current(piece) + part, place = loop.place(piece);
 #pragma unroll
     for (int r = 0; r < 2 * R; r++) {
       const Run seen = run(r, place);
@@ -210,14 +210,14 @@ template <typename T, int C> struct KeyTiles {
   // The address of the keys of the other stage.
   __device__ uint32_t other(uint32_t keys) const { return 2 * tiles + 2 * kBytes - keys; }
 
-  // Begins to copy the next tile of a walk, if there is one, to the stage whose keys are at `to`.
-  template <class Walk> __device__ void next(Walk& walk, uint32_t to) const {
-    constexpr int N = Walk::kPiece;
-    int first = walk.next();
+  // Begins to copy the next tile of a loop, if there is one, to the stage whose keys are at `to`.
+  template <class Loop> __device__ void next(Loop& loop, uint32_t to) const {
+    constexpr int N = Loop::kPiece;
+    int first = loop.next();
     if (first < 0) return;
 #pragma unroll
     for (int piece = 0; piece < kKeys / N; piece++, to += N * C * 2) {
-      if (piece > 0) first = walk.coming(piece);
+      if (piece > 0) first = loop.coming(piece);
       const int end = kKeys > N && first < 0 ? first : n.keys;  // a missing piece becomes zeros
       copy_run<C, N>(to, from[0], (long long)n.groups * n.d, first, end, n.d);
       copy_run<C, N>(to + kBytes, from[1], (long long)n.groups * n.dv, first, end, n.dv);
@@ -227,13 +227,13 @@ template <typename T, int C> struct KeyTiles {
 
 }  // namespace nsa
 
-// Defines the entry points that call nsa::mma_<op><T, C, R, Walk>(p): nsa_span_<name>_mma<C>_<storage>; for selected attention
+// Defines the entry points that call nsa::mma_<op><T, C, R, Loop>(p): nsa_span_<name>_mma<C>_<storage>; for selected attention
 // nsa_selected_<name>_... if blocks consist of whole tiles, and nsa_selected<N>_<name>_... for pieces of N keys.
-#define NSA_MMA_WALK(name, op, C, R, blocks)                                                                           \
-  NSA_MMA_WALK_ENTRY(span_##name, op, C, R, blocks, nsa::KeyRuns)                                                      \
-  NSA_MMA_WALK_ENTRY(selected_##name, op, C, R, blocks, nsa::BlockUnion<nsa::kKeys>)                                   \
-  NSA_MMA_WALK_ENTRY(selected32_##name, op, C, R, blocks, nsa::BlockUnion<32>)                                         \
-  NSA_MMA_WALK_ENTRY(selected16_##name, op, C, R, blocks, nsa::BlockUnion<16>)
-#define NSA_MMA_WALK_ENTRY(name, op, C, R, blocks, Walk)                                                               \
-  NSA_MMA_ENTRY(name, C, blocks, bf16, nsa::mma_##op<nsa::bf16, C, R, Walk>)                                           \
-  NSA_MMA_ENTRY(name, C, blocks, f16, nsa::mma_##op<nsa::f16, C, R, Walk>)
+#define NSA_MMA_KEY_LOOP(name, op, C, R, blocks)                                                                       \
+  NSA_MMA_KEY_LOOP_ENTRY(span_##name, op, C, R, blocks, nsa::MmaSpanLoop)                                              \
+  NSA_MMA_KEY_LOOP_ENTRY(selected_##name, op, C, R, blocks, nsa::BlockUnion<nsa::kKeys>)                               \
+  NSA_MMA_KEY_LOOP_ENTRY(selected32_##name, op, C, R, blocks, nsa::BlockUnion<32>)                                     \
+  NSA_MMA_KEY_LOOP_ENTRY(selected16_##name, op, C, R, blocks, nsa::BlockUnion<16>)
+#define NSA_MMA_KEY_LOOP_ENTRY(name, op, C, R, blocks, Loop)                                                           \
+  NSA_MMA_ENTRY(name, C, blocks, bf16, nsa::mma_##op<nsa::bf16, C, R, Loop>)                                           \
+  NSA_MMA_ENTRY(name, C, blocks, f16, nsa::mma_##op<nsa::f16, C, R, Loop>)

@@ -1,39 +1,23 @@
-// Walks over the keys that a tile of rows sees, N at a time, for the general kernels that own rows (forward and dq). next() moves to
+// Key loops: they go through the keys that a tile of rows sees, N at a time, for the general kernels that own rows (forward and dq). next() moves to
 // the next tile of keys; all threads of a block must call it. key() says which key a column of this tile holds, and slot() also
 // what sees() needs to decide whether a row sees it.
 #pragma once
 
-#include "attention_index.cuh"
+#include "attention_row_tile.cuh"
 #include "attention_tile.cuh"
 
 namespace nsa {
 
-// RowTile is the rows [first,end) of group g of batch row b that a block owns: `count` of the group's S*h rows, in the order of
-// Sizes::row. Lower blockIdx get later rows, because those may see more keys.
-struct RowTile {
-  int b, g, first, end;
-  __device__ RowTile(const Sizes& n, int count, int block = blockIdx.x) {
-    const int all = n.queries * n.h, tiles = (all - 1) / count + 1;
-    asm volatile("" : "+r"(block));  // makes the compiler compute a second RowTile again rather than keep the first one in registers
-    const int group = block / tiles;
-    b = group / n.groups, g = group % n.groups;
-    first = (tiles - 1 - block % tiles) * count;
-    end = min(all, first + count);
-  }
-  __device__ RowTile(int b, int g, int first, int end) : b(b), g(g), first(first), end(end) {}
-  __device__ bool has(int r) const { return first + r < end; }
-};
-
-// SpanWalk walks over the run of keys that any row of a tile sees under a Span.
+// SpanLoop goes through the run of keys that any row of a tile sees under a Span.
 template <int N>
-struct SpanWalk {
+struct SpanLoop {
   struct Row { Run keys; };   // what a thread keeps about a row
   struct Slot { int key; };   // what it reads about a column; -1 is no key
 
   const AttentionParams& p;
   int from, end;
 
-  __device__ SpanWalk(const AttentionParams& p, const RowTile& tile, Carver&) : p(p) {
+  __device__ SpanLoop(const AttentionParams& p, const RowTile& tile, Carver&) : p(p) {
     const Sizes& n = p.n;
     from = p.keys(tile.b, tile.first / n.h).lo / N * N - N;
     end = min(n.keys, p.keys(tile.b, (tile.end - 1) / n.h).hi);
@@ -47,10 +31,10 @@ struct SpanWalk {
   __device__ static bool sees(const Row& r, const Slot& s) { return r.keys.has(s.key); }
 };
 
-// BlocksWalk walks, ascending, over the union of the blocks that the queries of a tile selected, at most 64 queries. Warp 0 merges
+// BlocksLoop goes, ascending, through the union of the blocks that the queries of a tile selected, at most 64 queries. Warp 0 merges
 // their lists. Each column has one bit for each query, which says whether the query selected the column's block.
 template <int N>
-struct BlocksWalk {
+struct BlocksLoop {
   struct Row { int t, bit; };                   // the row's query, and its bit
   struct Slot { int key; unsigned lo, hi; };    // a key, and the bits of the queries that selected its block
   static constexpr int kShared = 3 * N + 4;  // floats of shared memory
@@ -66,7 +50,7 @@ struct BlocksWalk {
   unsigned chose[2];   // bits of the queries that selected it
   int* slots;          // keys [N], low bits [N], high bits [N], number of slots in use
 
-  __device__ BlocksWalk(const AttentionParams& p, const RowTile& tile, Carver& carve)
+  __device__ BlocksLoop(const AttentionParams& p, const RowTile& tile, Carver& carve)
       : mask(p.blocks), first(tile.first / p.n.h), last((tile.end - 1) / p.n.h), keys(p.n.keys), next_token(0), end_token(0) {
     slots = reinterpret_cast<int*>(carve.floats(kShared));
     for (int i = 0; i < 2; i++) {
