@@ -69,7 +69,7 @@ func (op AttentionGradOp[F]) Bind(k *cpu.Kernel, in, out []Arg) {
 // order of execution.
 type backward[T cpu.Float] struct {
 	dims
-	q, k, do            Arg
+	q, k, v, do         Arg
 	gradQ, gradK, gradV Arg // dq, dk, dv; the field dv is a size
 	keys, vals          transposed[T]
 	stats               rowStats[T]
@@ -84,7 +84,7 @@ func bindBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, 
 	oOrDelta, lse, do := GradInputs(in)
 	keyTiles, valueTiles := bindTranspose[T](k, a, in[1]), bindTranspose[T](k, a, in[2])
 	f := backward[T]{
-		dims: a, q: in[0], k: in[1], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
+		dims: a, q: in[0], k: in[1], v: in[2], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
 		keys:       keyTiles,
 		vals:       valueTiles,
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),

@@ -17,15 +17,15 @@ type spanForward[T cpu.Float] struct {
 
 // bindSpan adds to k the phases of attention under mask: in is q, k, v, out is o, lse.
 func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
-	f := bindSpanForward[T](k, a, mask, in, out)
+	f := bindSpanForward[T](k, a, maskedSpan{span: mask}, in, out)
 	bindQueries(k, a, a.tileQueries, f.tile)
 }
 
 // bindSpanForward adds to k the phases that transpose the keys and test the values. The caller adds the phase that calls tile.
-func bindSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) *spanForward[T] {
+func bindSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask maskedSpan, in, out []Arg) *spanForward[T] {
 	keys, finiteVals := bindTranspose[T](k, a, in[1]), bindFinite[T](k, in[2])
-	return &spanForward[T]{
-		dims: a, maskedSpan: maskedSpan{span: mask}, q: in[0], v: in[2], o: out[0], lse: out[1],
+	f := &spanForward[T]{
+		dims: a, maskedSpan: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
 		keys:       keys,
 		finiteVals: finiteVals,
 		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
@@ -35,6 +35,10 @@ func bindSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Ar
 		sum:        cpu.Scratch[T](k, a.tileRows()),
 		finiteRows: cpu.Scratch[T](k, chunkKeys*a.dv),
 	}
+	if mask.blocks != nil {
+		f.minusInf = minusInfs[T]()
+	}
+	return f
 }
 
 // tile computes o and lse for the queries [t0,t1) of a group.

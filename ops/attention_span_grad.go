@@ -47,16 +47,9 @@ func (f *spanBackward[T]) parts(seq sequence) int {
 
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o or delta, lse, do, out is dq, dk, dv.
 func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool, in, out []Arg) {
-	f := bindSpanBackward(k, bindBackward[T](k, a, mask, a.tileRows()*maxScoreRow, keyTile, takesDelta, in, out), mask)
-	parts := f.parts(sequence{tokens: a.rowTokens, keys: a.rowKeys}) // of a whole row, which has the most
-	f.partRows = parts * a.rowKeys
-	if a.hasDocuments() { // some documents may have parts, others none
-		parts, f.partRows = maxParts, a.rowTokens // a document of s tokens and t keys has at most s/t parts
-		if a.rowKeys == a.rowTokens {
-			parts, f.partRows = shortParts, shortParts*a.rowKeys
-		}
-	}
-	if a.hasDocuments() || parts == 0 {
+	b := bindBackward[T](k, a, mask, a.tileRows()*maxScoreRow, keyTile, takesDelta, in, out)
+	f := bindSpanBackward(k, b, maskedSpan{span: mask})
+	if parts, _ := f.maxPartition(); a.hasDocuments() || parts == 0 { // some documents may have parts, others none
 		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if f.parts(seq) == 0 {
 				f.rowGrad(seq, g, t0, t1, nil, nil, w)
@@ -69,25 +62,46 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 			}
 		})
 	}
-	if parts > 0 {
-		f.bindParts(k, parts)
-	}
+	f.bindParts(k)
 	bindClearUnused[T](k, a.sequences, f.gradK, f.gradV)
 }
 
-// bindSpanBackward adds to k the phase that tests the keys. The caller adds the phases that compute the gradient.
-func bindSpanBackward[T cpu.Float](k *cpu.Kernel, b backward[T], mask span) *spanBackward[T] {
+// bindSpanBackward adds to k the phases that test the keys and, with blocks, the values. The caller adds the phases that compute the
+// gradient.
+func bindSpanBackward[T cpu.Float](k *cpu.Kernel, b backward[T], mask maskedSpan) *spanBackward[T] {
 	finiteKeys := bindFinite[T](k, b.k)
-	return &spanBackward[T]{
-		backward: b, maskedSpan: maskedSpan{span: mask},
+	f := &spanBackward[T]{
+		backward: b, maskedSpan: mask,
 		finiteKeys: finiteKeys,
 		rowsDQ:     cpu.Scratch[T](k, b.tileRows()*b.d),
 	}
+	if mask.blocks != nil {
+		f.minusInf, f.zeros, f.finiteVals = minusInfs[T](), make([]T, chunkKeys), bindFinite[T](k, b.v)
+	}
+	return f
 }
 
-// bindParts adds the phases for the sequences that are cut into parts. parts is the largest number of parts of a sequence.
-func (f *spanBackward[T]) bindParts(k *cpu.Kernel, parts int) {
-	rows := f.b * f.hkv * f.partRows
+// maxPartition returns the largest number of parts of a sequence, 0 if none is cut, and the value of partRows.
+func (f *spanBackward[T]) maxPartition() (parts, rows int) {
+	switch {
+	case !f.hasDocuments():
+		parts = f.parts(sequence{tokens: f.rowTokens, keys: f.rowKeys})
+	case f.rowKeys == f.rowTokens:
+		parts = shortParts
+	default:
+		return maxParts, f.rowTokens // a document of s tokens and t keys has at most s/t parts
+	}
+	return parts, parts * f.rowKeys
+}
+
+// bindParts adds the phases for the sequences that are cut into parts.
+func (f *spanBackward[T]) bindParts(k *cpu.Kernel) {
+	parts, partRows := f.maxPartition()
+	if parts == 0 {
+		return
+	}
+	f.partRows = partRows
+	rows := f.b * f.hkv * partRows
 	f.partsK, f.partsV = cpu.Work[T](k, rows*f.d), cpu.Work[T](k, rows*f.dv)
 	bindGroups(k, f.dims, parts, func(b, g, i int, w *cpu.Worker) {
 		f.forEach(b, func(seq sequence) {

@@ -58,10 +58,7 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	}
 	b := bindBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
 	if c.anyRunsAsSpan() {
-		short := bindSpanBackward(k, b, tokenSpan(a.rowTokens))
-		short.blocks, short.partRows = &c, shortParts*a.rowKeys
-		short.minusInf, short.zeros, short.finiteVals = minusInfs[T](), make([]T, chunkKeys), bindFinite[T](k, in[2])
-		short.bindParts(k, shortParts)
+		bindSpanBackward(k, b, maskedSpan{tokenSpan(a.rowTokens), &c}).bindParts(k)
 	}
 	if c.anyRunsByList() {
 		f := &selectedBackward[T]{b, c, bindInverseIndex(k, c)}
