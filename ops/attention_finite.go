@@ -38,33 +38,41 @@ func (f finiteTiles) areFinite(seq sequence, lo, hi int) bool {
 // finite reports whether all of x is finite. It may return false for finite numbers whose squares overflow float64.
 func finite[T cpu.Float](x []T) bool { return cpu.SumSquares(x) <= math.MaxFloat64 }
 
-// addWeighted adds weights·rows to dst [m,c]. Element (i,j) of weights [m,n] is w[i*wrs+j*wcs]. rows is [n,c], its
-// rows ld elements apart.
+// weightedRows is the product of weights [m,n] and rows [n,c]. A weight is 0 where it is not visible.
+type weightedRows[T cpu.Float] struct {
+	m, n, c int
+	w       []T // weight (i,j) is w[i*rs+j*cs]
+	rs, cs  int
+	rows    []T // row j is rows[j*ld:][:c]
+	ld      int
+	visible func(i, j int) bool
+}
+
+// addTo adds the product to dst [m,c].
 //
-// A weight is 0 where visible(i,j) is false, but 0 times NaN is NaN. So, unless areFinite, addWeighted replaces the rows that are not
-// finite by zeros in the product, which changes no bit of its other terms. It then adds these rows where they are visible. finiteRows
-// is scratch for n rows.
-func addWeighted[T cpu.Float](m, c, n int, w []T, wrs, wcs int, rows []T, ld int, dst []T, areFinite bool, finiteRows []T, visible func(i, j int) bool) {
+// A weight that is not visible is 0, but 0 times NaN is NaN. So, unless areFinite, addTo replaces the rows that are not finite by zeros
+// in the product, which changes no bit of its other terms. It then adds these rows where they are visible. scratch holds n*c numbers.
+func (x weightedRows[T]) addTo(dst []T, areFinite bool, scratch []T) {
 	if areFinite {
-		cpu.TileAdd(m, c, n, w, wrs, wcs, rows, ld, dst, c)
+		cpu.TileAdd(x.m, x.c, x.n, x.w, x.rs, x.cs, x.rows, x.ld, dst, x.c)
 		return
 	}
-	for j := range n {
-		if row := rows[j*ld:][:c]; finite(row) {
-			copy(finiteRows[j*c:], row)
+	for j := range x.n {
+		if row := x.rows[j*x.ld:][:x.c]; finite(row) {
+			copy(scratch[j*x.c:], row)
 		} else {
-			clear(finiteRows[j*c:][:c])
+			clear(scratch[j*x.c:][:x.c])
 		}
 	}
-	cpu.TileAdd(m, c, n, w, wrs, wcs, finiteRows, c, dst, c)
-	for j := range n {
-		row := rows[j*ld:][:c]
+	cpu.TileAdd(x.m, x.c, x.n, x.w, x.rs, x.cs, scratch, x.c, dst, x.c)
+	for j := range x.n {
+		row := x.rows[j*x.ld:][:x.c]
 		if finite(row) {
 			continue
 		}
-		for i := range m {
-			if visible(i, j) {
-				cpu.Axpy(w[i*wrs+j*wcs], row, dst[i*c:][:c])
+		for i := range x.m {
+			if x.visible(i, j) {
+				cpu.Axpy(x.w[i*x.rs+j*x.cs], row, dst[i*x.c:][:x.c])
 			}
 		}
 	}

@@ -74,7 +74,7 @@ type backward[T cpu.Float] struct {
 	keys, vals          transposed[T]
 	stats               rowStats[T]
 
-	// Scratch of each worker: rows of q and of do; scores and do·v; the dk and dv of some keys; the finite rows of addWeighted.
+	// Scratch of each worker: rows of q and of do; scores and do·v; the dk and dv of some keys; the finite rows of weightedRows.
 	rowsQ, rowsDO, scores, dp, tileK, tileV, finiteRows cpu.Region[T]
 }
 
@@ -135,8 +135,9 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 			from, to := keysOf(query(first + r/f.h))
 			return from <= lo+i && lo+i < to
 		}
-		addWeighted(keys, f.dv, rows, s, 1, keys, do, f.dv, dv, areFinite, finiteRows, visible)
-		addWeighted(keys, f.d, rows, dp, 1, keys, q, f.d, dk, areFinite, finiteRows, visible)
+		// The weights are transposed: their rows are the keys.
+		weightedRows[T]{m: keys, n: rows, c: f.dv, w: s, rs: 1, cs: keys, rows: do, ld: f.dv, visible: visible}.addTo(dv, areFinite, finiteRows)
+		weightedRows[T]{m: keys, n: rows, c: f.d, w: dp, rs: 1, cs: keys, rows: q, ld: f.d, visible: visible}.addTo(dk, areFinite, finiteRows)
 	}
 	for i := range keys {
 		copy(cpu.Slice[T](f.gradK.Buf)[f.keyAt(seq, g, lo+i, f.d):][:f.d], dk[i*f.d:])

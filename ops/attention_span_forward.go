@@ -11,7 +11,7 @@ type spanForward[T cpu.Float] struct {
 	keys         transposed[T]
 	finiteVals   finiteTiles
 
-	// Scratch of each worker: rows of q, rows of o, scores, the softmax state, and the finite rows of addWeighted.
+	// Scratch of each worker: rows of q, rows of o, scores, the softmax state, and the finite rows of weightedRows.
 	rowsQ, rowsO, scores, max, sum, finiteRows cpu.Region[T]
 }
 
@@ -65,7 +65,9 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
 		areFinite := f.finiteVals.areFinite(seq, from, to)
-		addWeighted(rows, f.dv, to-from, s, ld, 1, v[f.keyAt(seq, g, from, f.dv):], f.hkv*f.dv, o, areFinite, f.finiteRows.Local(w), visible)
+		weightedRows[T]{
+			m: rows, n: to - from, c: f.dv, w: s, rs: ld, cs: 1, rows: v[f.keyAt(seq, g, from, f.dv):], ld: f.hkv * f.dv, visible: visible,
+		}.addTo(o, areFinite, f.finiteRows.Local(w))
 	}
 
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]

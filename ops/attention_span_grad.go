@@ -181,11 +181,13 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 			}
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
-		addWeighted(rows, f.d, to-from, dp, ld, 1, k[f.keyAt(seq, g, from, f.d):], f.hkv*f.d, dq, f.finiteKeys.areFinite(seq, from, to), finiteRows, visible)
+		weightedRows[T]{
+			m: rows, n: to - from, c: f.d, w: dp, rs: ld, cs: 1, rows: k[f.keyAt(seq, g, from, f.d):], ld: f.hkv * f.d, visible: visible,
+		}.addTo(dq, f.finiteKeys.areFinite(seq, from, to), finiteRows)
 		if dk != nil {
 			visibleT := func(i, r int) bool { return visible(r, i) } // weights are transposed
-			addWeighted(to-from, f.dv, rows, s, 1, ld, do, f.dv, dv[from*f.dv:], rowsFinite, finiteRows, visibleT)
-			addWeighted(to-from, f.d, rows, dp, 1, ld, q, f.d, dk[from*f.d:], rowsFinite, finiteRows, visibleT)
+			weightedRows[T]{m: to - from, n: rows, c: f.dv, w: s, rs: 1, cs: ld, rows: do, ld: f.dv, visible: visibleT}.addTo(dv[from*f.dv:], rowsFinite, finiteRows)
+			weightedRows[T]{m: to - from, n: rows, c: f.d, w: dp, rs: 1, cs: ld, rows: q, ld: f.d, visible: visibleT}.addTo(dk[from*f.d:], rowsFinite, finiteRows)
 		}
 	}
 	scatterRows(f.dims, cpu.Slice[T](f.gradQ.Buf), dq, seq, g, t0, t1, f.d)

@@ -283,21 +283,21 @@ type placeIterator[T cpu.Float] struct {
 }
 
 // next returns the next places; ok is false after the last ones.
-func (w *placeIterator[T]) next() (next places[T], ok bool) {
-	for w.lo >= w.hi {
-		if len(w.idx) == 0 || w.idx[0] < 0 {
+func (it *placeIterator[T]) next() (next places[T], ok bool) {
+	for it.lo >= it.hi {
+		if len(it.idx) == 0 || it.idx[0] < 0 {
 			return next, false
 		}
-		w.lo = int(w.idx[0]) * w.seq.SelectBlock
-		w.hi, w.idx = min(w.lo+w.seq.SelectBlock, w.end), w.idx[1:]
+		it.lo = int(it.idx[0]) * it.seq.SelectBlock
+		it.hi, it.idx = min(it.lo+it.seq.SelectBlock, it.end), it.idx[1:]
 	}
-	place, list := w.lo%w.Places, w.seq.slot
-	if w.paged {
-		list = int(w.seq.pages[w.lo/w.Places])
+	place, list := it.lo%it.Places, it.seq.slot
+	if it.paged {
+		list = int(it.seq.pages[it.lo/it.Places])
 	}
-	n := min(w.hi-w.lo, w.Places-place)
-	w.lo += n
-	return w.seq.places(w.CacheRegion, list, place, n), true
+	n := min(it.hi-it.lo, it.Places-place)
+	it.lo += n
+	return it.seq.places(it.CacheRegion, list, place, n), true
 }
 
 // tokens iterates over the first n tokens.
