@@ -53,9 +53,9 @@ type Backend interface {
 	// NewStream returns a new stream of the device.
 	NewStream() (Stream, error)
 
-	// Adopt points dst to the memory of v if v lies on this device already, row-major and aligned for every kernel. It does
-	// not copy or allocate then. ok is false for a value that must be uploaded. A Host backend uploads none: it copies a
-	// value that is not row-major. It is an error if v has another type or shape than want, or is a value of another device.
+	// Adopt points dst to the memory of v and returns true if kernels can read v in place: it is on this device, row-major and
+	// aligned for every kernel. It returns false if the caller must upload v. A Host backend never does: it points dst to a
+	// row-major copy if necessary. It is an error if v differs from want in type or shape, or is on another device.
 	Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (ok bool, err error)
 
 	// Synchronize waits until all work that was enqueued in all streams has ended.
@@ -133,7 +133,8 @@ func (s Site) Cost() Cost {
 	return c
 }
 
-// Kernel is an op bound to its operands. It writes every element of its outputs and reads none of them first.
+// Kernel is an op bound to its operands. It writes every element of its outputs. An output may be an input as well (the sums of
+// WithGradSums: AddOp with the total as first term and as result); otherwise they do not overlap.
 type Kernel interface {
 	// WorkBytes returns the bytes of work memory that a launch needs beside the operands.
 	WorkBytes() int

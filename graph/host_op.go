@@ -87,7 +87,7 @@ func (m *Machine) valueOf(s *step, args []G.Value, result G.Value) (v G.Value, e
 	v = result
 	to := s.out[0]
 	shared := func(a G.Value) bool { return overlap(a, result) }
-	if m.inMemory(v) || to.keep && slices.ContainsFunc(args, shared) && !m.hostMem.mayOverwriteFirst(s, args) {
+	if m.inOwnMemory(v) || to.keep && slices.ContainsFunc(args, shared) && !m.hostMem.mayOverwriteFirst(s, args) {
 		if v, err = G.CloneValue(v); err != nil {
 			return nil, err
 		}

@@ -37,7 +37,7 @@ func (m *Machine) load(in *operand) error {
 	if in.hostReads && !hasView(want.Dtype) {
 		s.host = inOrder(s.host)
 	}
-	if m.inMemory(v) || in.hostReads && hasView(want.Dtype) && !isInOrder(v) {
+	if m.inOwnMemory(v) || in.hostReads && hasView(want.Dtype) && !isInOrder(v) {
 		if err := m.upload(in, v); err != nil {
 			return err
 		}
@@ -115,8 +115,8 @@ func (m *Machine) upload(o *operand, v G.Value) error {
 	return m.stream.Upload(o.arg, v)
 }
 
-// inMemory reports whether v lies in the machine's arena.
-func (m *Machine) inMemory(v G.Value) bool {
+// inOwnMemory reports whether v lies in the machine's own memory: arena or workspace.
+func (m *Machine) inOwnMemory(v G.Value) bool {
 	p, base := v.Uintptr(), uintptr(m.wholeMemory.Pointer())
 	return p >= base && p-base < uintptr(m.wholeMemory.Bytes())
 }

@@ -46,7 +46,7 @@ func (p *plan) update(writer *step, v *operand) error {
 // updatesInPlace returns an error unless a step that updates v writes to v itself and not to a copy.
 func (m *Machine) updatesInPlace(v G.Value) error {
 	switch {
-	case m.device.Host && (m.inMemory(v) || !isInOrder(v)):
+	case m.device.Host && (m.inOwnMemory(v) || !isInOrder(v)):
 		return errors.New("an op writes to it: want a row-major tensor in memory of its own")
 	case !m.device.Host && !isRemote(v):
 		return errors.New("an op writes to it, so its value must be on the device: see MoveInputs")

@@ -35,6 +35,7 @@ func (AddOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindAdd[float32], bindAdd[float64])(k, in, out[0])
 }
 
+// bindAdd adds to k a phase that sets y to the sum of in. y may be x0 or x1, not a later term.
 func bindAdd[T cpu.Float](k *cpu.Kernel, in []Arg, y Arg) {
 	bindRows(k, y.Elements(), 1, func(lo, hi int) {
 		sum, first := cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](in[0].Buf)[lo:hi]

@@ -29,7 +29,8 @@ import (
 // and the outputs
 //
 //	o      [B,1,Hq,Dv]     zero for an idle slot
-//	idx    int32 [B,1,Hkv,TopN]  the selected blocks, ascending, padded with -1
+//	idx    int32 [B,1,Hkv,max(1,TopN)]  the selected blocks, ascending, padded with -1; all -1 without the selected branch, as in
+//	       dense attention
 //	read   int32 [B,Hkv,3] the number of keys that the compressed, the selected and the window branch read; dense attention counts as
 //	       the window branch
 //

@@ -14,6 +14,6 @@
 // panics for bad input.
 //
 // An op is a Spec: a plain struct of its parameters with the shape rule, the gradient and the CPU kernel. Its file holds
-// the forward and the backward side by side. A Spec may have several outputs, but an op of Gorgonia has one. So the first
+// the gradient, too, except for attention: see attention.go. A Spec may have several outputs, but an op of Gorgonia has one. So the first
 // output is the value of the op's node. Each other output (LSE; dK and dV after dQ) is a node whose only input is that node.
 package ops

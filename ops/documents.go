@@ -143,7 +143,7 @@ func (op DocumentTableOp) Check(_ []Operand, b *cpu.Buf) (err error) {
 	return nil
 }
 
-// Option is an option of an op's constructor.
+// Option is an option of the ops that look beyond a token. Linear has LinearOption.
 type Option func(*options)
 
 type options struct {

@@ -19,7 +19,7 @@ func inferElementwise(in []Operand, names ...string) ([]Operand, error) {
 	return in[:1], nil
 }
 
-// unary returns the Bind of an elementwise op of one input.
+// unary returns the Bind of an elementwise op of one input. out may be the input.
 func unary[T cpu.Float](f func(dst, x []T)) func(k *cpu.Kernel, in, out []Arg) {
 	return func(k *cpu.Kernel, in, out []Arg) {
 		bindRows(k, out[0].Elements(), 1, func(lo, hi int) {
@@ -28,7 +28,7 @@ func unary[T cpu.Float](f func(dst, x []T)) func(k *cpu.Kernel, in, out []Arg) {
 	}
 }
 
-// binary is unary for two inputs.
+// binary is unary for two inputs. out may be one of them.
 func binary[T cpu.Float](f func(dst, x, y []T)) func(k *cpu.Kernel, in, out []Arg) {
 	return func(k *cpu.Kernel, in, out []Arg) {
 		bindRows(k, out[0].Elements(), 1, func(lo, hi int) {

@@ -49,7 +49,7 @@ func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 	return in[:1], cmp.Or(wantPositiveFloat("base", op.Base), checkTable(table, in[0].Shape[0], in[0].Shape[1]))
 }
 
-// Bind implements Spec. Angles and their cos and sin are float64 for both types of x.
+// Bind implements Spec. Angles and their cos and sin are float64 for both types of x. y may be x.
 func (op RoPEOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[0].Dtype, bindRoPE[float32], bindRoPE[float64])(k, op, in[0], in[1:], out[0])
 }

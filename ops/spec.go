@@ -45,7 +45,7 @@ type Arg struct {
 
 // Spec is an op without Gorgonia's interfaces: parameters, shape rule and CPU kernel. Specs are small structs of numbers and
 // strings: they are compared, printed and hashed, and a backend chooses its kernel by their type and fields. A Spec may also
-// be Differentiable or Checked.
+// be Differentiable, Checked or Updating.
 type Spec interface {
 	// Name is the op's name in errors and plans, such as "sliding window".
 	Name() string
