@@ -15,26 +15,12 @@ type halfCopies struct {
 	byInput     map[*G.Node]*operand
 	casts       []*step // of weights: inputs with a derivative, which solvers change, and constant inputs; the first steps of the plan
 	allConstant bool    // there are such casts, and no weight has a derivative
-	upToDate    bool    // changes from run to run, unlike the rest of the plan
 }
 
 // newHalfCopies returns the copies that precision has found. casts are the casts of weights.
 func newHalfCopies(byInput map[*G.Node]*operand, casts []*step) halfCopies {
 	trained := slices.ContainsFunc(casts, func(s *step) bool { return s.node.Deriv() != nil })
 	return halfCopies{byInput: byInput, casts: casts, allConstant: len(casts) > 0 && !trained}
-}
-
-// beginRun reports whether a run may skip the casts of weights, if all inputs lie where they lay in the run before. The
-// copies count as stale until endRun.
-func (h *halfCopies) beginRun(withStep bool) (skipCasts bool) {
-	skipCasts = h.upToDate && (withStep || h.allConstant)
-	h.upToDate = false
-	return skipCasts
-}
-
-// endRun ends a run that has succeeded, with a solver's step that changes stepped, or without a step.
-func (h *halfCopies) endRun(withStep bool, stepped []G.ValueGrad) {
-	h.upToDate = h.allConstant || withStep && h.writtenBy(stepped)
 }
 
 // writtenBy reports whether a step that changes weights writes the copies of all weights.
@@ -56,11 +42,7 @@ func (h *halfCopies) bytes() (n int) {
 
 // Refresh makes the next run cast all weights to half precision again. A solver calls it after a step that is not part of
 // RunAndStep.
-func (m *Machine) Refresh() {
-	if m.plan != nil {
-		m.halfCopies.upToDate = false
-	}
-}
+func (m *Machine) Refresh() { m.halfUpToDate = false }
 
 // HalfType returns the type in which the machine stores activations, if that is half precision, and the zero value otherwise.
 func (m *Machine) HalfType() tensor.Dtype {

@@ -60,6 +60,7 @@ type Machine struct {
 	running        *step   // the step that is running, nil between steps
 	warm           bool    // a run has succeeded
 	beginsSums     bool    // the next run begins the sums of WithGradSums: it overwrites them
+	halfUpToDate   bool    // the half-precision copies hold the present weights
 	addressChanges int64   // how often an address that kernels read has changed
 	counts         []int64 // by step: how often it has run
 	transfers      struct{ uploads, downloads int64 }

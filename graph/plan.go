@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// plan is the form of a graph that a machine runs: a list of steps over operands. newPlan makes it, pass by pass. After
-// that only halfCopies.upToDate changes.
+// plan is the form of a graph that a machine runs: a list of steps over operands. newPlan makes it, pass by pass. Afterwards only
+// the addresses in the operands' cells (arg.Buf) change.
 type plan struct {
 	backend  Backend
 	device   Device

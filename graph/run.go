@@ -40,7 +40,8 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer recoverAsError(&err)
 	m.running = nil
 	m.run++
-	skipCasts := m.halfCopies.beginRun(solver != nil)
+	skipCasts := m.halfUpToDate && (solver != nil || m.halfCopies.allConstant)
+	m.halfUpToDate = false // until the run has succeeded
 	for _, t := range m.train {
 		if err := t.SetTraining(!m.opts.eval); err != nil {
 			return err
@@ -73,7 +74,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 		}
 	}
 	m.beginsSums = solver != nil
-	m.halfCopies.endRun(solver != nil, weights)
+	m.halfUpToDate = m.halfCopies.allConstant || solver != nil && m.halfCopies.writtenBy(weights)
 	m.warm = true
 	return nil
 }
