@@ -63,10 +63,10 @@ func (m *Machine) place(v *operand) error {
 		s.remote = true
 	case v.kind == fromConstant:
 		s.host = v.node.Value()
-		if err := m.check(v, s.host); err != nil {
+		if err := m.checkValues(v, s.host); err != nil {
 			return err
 		}
-		s.host = inOrder(s.host)
+		s.host = toRowMajor(s.host)
 		if v.kernelReads {
 			return m.send(v, s.host)
 		}

@@ -25,7 +25,7 @@ func CheckGraph(g *G.ExprGraph) error {
 	if err != nil {
 		return fmt.Errorf("graph: check: %w", err)
 	}
-	problems := o.check()
+	problems := o.problems()
 	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	hashes, names := map[uint32]*G.Node{}, map[string]*G.Node{}
 	for _, n := range o.nodes {
@@ -64,11 +64,11 @@ func checkedOrder(g *G.ExprGraph) (*order, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o, checkError(o.check())
+	return o, checkError(o.problems())
 }
 
-// check describes the nodes whose type or shape no machine can run.
-func (o *order) check() (problems []string) {
+// problems describes the nodes whose type or shape no machine can run.
+func (o *order) problems() (problems []string) {
 	report := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	for _, n := range o.nodes {
 		switch t := n.Type().(type) {

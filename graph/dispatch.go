@@ -48,14 +48,14 @@ func (p *plan) implement(s *step) error {
 	s.kernel, s.implementation, s.cost = kernel, impl.Name(), site.Cost()
 	p.workspace = max(p.workspace, kernel.WorkBytes())
 	if c, ok := s.spec.(ops.Checked); ok && !p.device.Host && !s.recomputed {
-		s.in[c.CheckedInput()].addCheck(check{c, site.In, s.node})
+		s.in[c.CheckedInput()].addCheck(valueCheck{c, site.In, s.node})
 	}
 	return nil
 }
 
 // addCheck adds c to the checks of v, unless v has the same check already: layers of a model read the same indices.
-func (v *operand) addCheck(c check) {
-	same := func(x check) bool {
+func (v *operand) addCheck(c valueCheck) {
+	same := func(x valueCheck) bool {
 		return x.spec == c.spec && slices.EqualFunc(x.in, c.in, func(a, b ops.Operand) bool { return a.Dtype == b.Dtype && slices.Equal(a.Shape, b.Shape) })
 	}
 	if !slices.ContainsFunc(v.checks, same) {
@@ -111,6 +111,11 @@ func firstAccepted(offers []Implementation, try func(Implementation) error) (imp
 		refused = append(refused, Refusal{i.Name(), u})
 	}
 	return nil, refused, nil
+}
+
+// firstGuarded returns the first implementation of b whose guard accepts the site, as firstAccepted does.
+func firstGuarded(b Backend, site Site) (impl Implementation, refused []Refusal, err error) {
+	return firstAccepted(b.Offers(site), func(i Implementation) error { return i.Guard(site) })
 }
 
 // bindFirst binds the first implementation of b that accepts the site. The kernel is nil if there is none.

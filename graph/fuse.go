@@ -101,7 +101,7 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 	if !ok || site.Check() != nil {
 		return false, nil
 	}
-	impl, refused, err := firstAccepted(f.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
+	impl, refused, err := firstGuarded(f.backend, site)
 	if impl == nil || f.policy.Strict && slices.ContainsFunc(refused, Refusal.fallback) {
 		f.unfused[f.rule+": "+cmp.Or(joinRefusals(refused), "no implementation")]++
 		return false, err

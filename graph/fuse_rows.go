@@ -93,11 +93,11 @@ func (f *fuser) deltas(s *step) error {
 			return nil
 		}
 	}
-	out, stats := slices.Clone(s.out), make([]*operand, n)
+	out, deltas := slices.Clone(s.out), make([]*operand, n)
 	for i, g := range grads {
 		_, lse, _ := ops.GradInputs(g.in)
-		stats[i] = f.newOperand(nil, "delta of "+s.in[1+i].name, fromKernel, lse.arg.Operand)
-		out = append(out, stats[i])
+		deltas[i] = f.newOperand(nil, "delta of "+s.in[1+i].name, fromKernel, lse.arg.Operand)
+		out = append(out, deltas[i])
 	}
 	op.Deltas = true
 	if done, err := f.replace([]*step{s}, op, s.in, out); !done {
@@ -106,7 +106,7 @@ func (f *fuser) deltas(s *step) error {
 	for i, g := range grads {
 		spec, _ := ops.TakeDelta(g.spec)
 		in := slices.Clone(g.in)
-		in[len(in)-3] = stats[i]
+		ops.SetDelta(in, deltas[i])
 		if _, err := f.replace([]*step{g}, spec, in, g.out); err != nil {
 			return err
 		}

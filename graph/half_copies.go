@@ -17,7 +17,7 @@ type halfCopies struct {
 	allConstant bool    // there are such casts, and no weight has a derivative
 }
 
-// newHalfCopies returns the copies that precision has found. casts are the casts of weights.
+// newHalfCopies returns the copies that setTypes has found. casts are the casts of weights.
 func newHalfCopies(byInput map[*G.Node]*operand, casts []*step) halfCopies {
 	trained := slices.ContainsFunc(casts, func(s *step) bool { return s.node.Deriv() != nil })
 	return halfCopies{byInput: byInput, casts: casts, allConstant: len(casts) > 0 && !trained}

@@ -31,7 +31,7 @@ func (m *Machine) runOnHost(s *step) error {
 	out := s.out[0]
 	m.state[out.id].host = v
 	if out.kernelReads {
-		if err := m.check(out, v); err != nil {
+		if err := m.checkValues(out, v); err != nil {
 			return err
 		}
 		if err := m.send(out, v); err != nil {
@@ -177,7 +177,7 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 		d := h.alloc(st)
 		d.Zero()
 		return op.(G.UsePreallocDoer).UsePreallocDo(d, args...)
-	case st.host.elementwise && rowMajor(args):
+	case st.host.elementwise && allRowMajor(args):
 		if h.mayOverwriteFirst(st, args) {
 			return op.(G.UnsafeDoer).UnsafeDo(args...)
 		}
@@ -202,8 +202,8 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 	return v, err
 }
 
-// rowMajor reports whether all values are row-major tensors without gaps.
-func rowMajor(values []G.Value) bool {
+// allRowMajor reports whether all values are row-major tensors without gaps.
+func allRowMajor(values []G.Value) bool {
 	for _, v := range values {
 		if d, ok := v.(*tensor.Dense); !ok || !ops.IsRowMajor(d) {
 			return false

@@ -10,7 +10,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// load checks the value that is bound to an input, and gives it to the kernels and the ops that read it.
+// load checks the value that is bound to an input, and gives it to the kernels and the ops that read it:
+//   - A value of the device is adopted: kernels read it in place.
+//   - A value in the machine's own memory is copied to other memory, because this run overwrites it. So is one that an op on
+//     the host reads and that is not plainly row-major, because some ops of Gorgonia are wrong on it. If its type has no
+//     views, only these ops read it in row-major order.
+//   - Any other value of the host is used in place on a Host backend, see Backend.Adopt. On a device it is uploaded if a
+//     kernel reads it.
 func (m *Machine) load(in *operand) error {
 	v, s, want := in.node.Value(), &m.state[in.id], in.arg.Operand
 	if v == nil {
@@ -24,24 +30,23 @@ func (m *Machine) load(in *operand) error {
 		return err
 	}
 	s.host, s.remote = conform(v, want), false
-	if err := m.check(in, v); err != nil {
+	if err := m.checkValues(in, v); err != nil {
 		return err
 	}
 	if in.updated {
-		if err := m.updatesInPlace(v); err != nil {
+		if err := m.checkUpdatedInPlace(v); err != nil {
 			return err
 		}
 	}
-	// Copy a result of an earlier run, because this run overwrites its memory, and a tensor in another order, because some ops of
-	// Gorgonia are wrong on it.
 	if in.hostReads && !hasView(want.Dtype) {
-		s.host = inOrder(s.host)
+		s.host = toRowMajor(s.host)
 	}
-	if m.inOwnMemory(v) || in.hostReads && hasView(want.Dtype) && !isInOrder(v) {
+	if m.inOwnMemory(v) || in.hostReads && hasView(want.Dtype) && !isPlainRowMajor(v) {
 		if err := m.upload(in, v); err != nil {
 			return err
 		}
-		if s.remote = !m.device.Host; !s.remote {
+		s.remote = !m.device.Host
+		if !s.remote {
 			s.host = m.stream.View(in.arg)
 		}
 		return nil
@@ -52,16 +57,16 @@ func (m *Machine) load(in *operand) error {
 	return m.send(in, v)
 }
 
-// checkFailure is the error of an op that refuses the numbers of an input.
-type checkFailure struct {
-	check
+// valueCheckError is the error of an op that refuses the numbers of an input.
+type valueCheckError struct {
+	valueCheck
 	err error
 }
 
-func (c *checkFailure) Error() string { return c.err.Error() }
+func (c *valueCheckError) Error() string { return c.err.Error() }
 
-// check runs the checks of the ops that read o on the numbers of v. It skips a v that is not on the host.
-func (m *Machine) check(o *operand, v G.Value) error {
+// checkValues runs the checks of the ops that read o on the numbers of v. It skips a v that is not on the host.
+func (m *Machine) checkValues(o *operand, v G.Value) error {
 	if len(o.checks) == 0 || isRemote(v) {
 		return nil
 	}
@@ -70,7 +75,7 @@ func (m *Machine) check(o *operand, v G.Value) error {
 	}
 	for _, c := range o.checks {
 		if err := c.spec.Check(c.in, &m.cell); err != nil {
-			return &checkFailure{c, err}
+			return &valueCheckError{c, err}
 		}
 	}
 	return nil
@@ -126,19 +131,19 @@ func hasView(dt tensor.Dtype) bool {
 	return dt == tensor.Float32 || dt == tensor.Float64 || dt == tensor.Int32
 }
 
-// isInOrder reports whether Gorgonia's ops read v right: a scalar, or a tensor whose elements are contiguous and row-major. The memory of a
+// isPlainRowMajor reports whether Gorgonia's ops read v right: a scalar, or a tensor whose elements are contiguous and row-major. The memory of a
 // transposed row or column is row-major too, but its transpose is still pending.
-func isInOrder(v G.Value) bool {
+func isPlainRowMajor(v G.Value) bool {
 	d, ok := v.(*tensor.Dense)
 	return !ok || ops.IsRowMajor(d) && d.DataOrder() == 0
 }
 
-// inOrder returns v in row-major order: v itself, a copy of a view, or a tensor over the memory of a column-major row or column. It returns
+// toRowMajor returns v in row-major order: v itself, a copy of a view, or a tensor over the memory of a column-major row or column. It returns
 // any other column-major tensor as it is.
-func inOrder(v G.Value) G.Value {
+func toRowMajor(v G.Value) G.Value {
 	d, ok := v.(*tensor.Dense)
 	switch {
-	case !ok || isInOrder(v):
+	case !ok || isPlainRowMajor(v):
 	case d.IsMaterializable():
 		return d.Materialize()
 	case ops.IsRowMajor(d): // a column-major row or column

@@ -66,16 +66,3 @@ func (m *Machine) logTimes(times []time.Duration) {
 		m.opts.logger.Info("time", "run", m.run, "op", p.op, "implementation", p.implementation, "calls", t.calls, "took", t.time)
 	}
 }
-
-// count counts a run of step i. It logs the step if it is attention and the policy asks for an audit.
-func (m *Machine) count(i int) {
-	m.counts[i]++
-	if !m.policy.Audit {
-		return
-	}
-	s := m.steps[i]
-	if branch, _ := m.policy.Attention(s.spec); branch != "" {
-		m.opts.logger.Info("attention", "run", m.run, "node", s.node.ID(), "op", s.opName(), "q", s.in[0].arg.Operand.String(),
-			"k", s.in[1].arg.Operand.String(), "implementation", s.implementation, "refused", joinRefusals(s.refused))
-	}
-}

@@ -21,11 +21,11 @@ func WithNaNWatch() Option { return func(o *options) { o.watchNaN = true } }
 // WithInfWatch is WithNaNWatch for infinite results.
 func WithInfWatch() Option { return func(o *options) { o.watchInf = true } }
 
-// checksResults reports whether the machine checks each result for NaN or Inf.
-func (o *options) checksResults() bool { return o.watchNaN || o.watchInf }
+// watches reports whether the machine checks each result for NaN or Inf.
+func (o *options) watches() bool { return o.watchNaN || o.watchInf }
 
-// checkResult returns an error if the main result of s has a NaN or Inf that the options ask for.
-func (m *Machine) checkResult(s *step) (err error) {
+// watchResult returns an error if the main result of s has a NaN or Inf that the options ask for.
+func (m *Machine) watchResult(s *step) (err error) {
 	result := s.out[0]
 	want := result.arg.Operand
 	switch dt := want.Dtype; {

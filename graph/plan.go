@@ -26,8 +26,8 @@ type plan struct {
 	reads     []read
 	steps     []*step
 
-	halfCopies    halfCopies     // by precision
-	prologue      int            // by precision: number of first steps that cast inputs and constants
+	halfCopies    halfCopies     // by setTypes
+	prologue      int            // by setTypes: number of first steps that cast inputs and constants
 	removedCopies G.Nodes        // by fuse: copies without a step, because their readers read the original
 	unfused       map[string]int // by fuse: number of refusals by the backend, by rule and reason
 	contiguous    [][]*operand   // by joinWeights: lists of operands that are contiguous in memory
@@ -58,13 +58,13 @@ type operand struct {
 
 	constant bool // an input of WithConstantInputs, or a cast of one
 	boundary bool // a boundary of WithRecompute: it stays in memory for the backward pass
-	updated  bool // by updates: a step writes to it
+	updated  bool // by markUpdated: a step writes to it
 
-	kernelReads, hostReads bool     // by dispatch: who reads it; a gorgonia.Read is a reader on the host
-	checks                 []check  // by dispatch: ops that check its numbers if these come from the host
-	last                   int      // by layout: index of the last step that reads it; the number of steps if it is kept
-	follows                *operand // by joinWeights: the operand directly before it in memory; nil: it may lie anywhere
-	region                 *region  // by layout: its place in the arena, nil if it has none
+	kernelReads, hostReads bool         // by dispatch: who reads it; a gorgonia.Read is a reader on the host
+	checks                 []valueCheck // by dispatch: ops that check its numbers if these come from the host
+	last                   int          // by layout: index of the last step that reads it; the number of steps if it is kept
+	follows                *operand     // by joinWeights: the operand directly before it in memory; nil: it may lie anywhere
+	region                 *region      // by layout: its place in the arena, nil if it has none
 }
 
 // step is one instruction: a kernel, or an op that runs on the host.
@@ -78,7 +78,7 @@ type step struct {
 	replaces G.Nodes // by fuse: the nodes whose steps it replaces
 
 	recomputed bool     // by recomputeBackward: the step repeats one of the forward pass
-	phase      sumPhase // by sums: in which runs it runs
+	phase      sumPhase // by addGradSums: in which runs it runs
 
 	implementation string // by dispatch, as the fields below
 	kernel         Kernel // nil for an op on the host
@@ -89,8 +89,8 @@ type step struct {
 	dead []*operand // by layout: operands on the host that nothing reads after the step
 }
 
-// check is an op that checks the numbers of one of its inputs, such as indices.
-type check struct {
+// valueCheck is an op that checks the numbers of one of its inputs, such as indices.
+type valueCheck struct {
 	spec ops.Checked
 	in   []ops.Operand
 	node *G.Node
@@ -111,13 +111,13 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 	for _, pass := range []func() error{
 		func() error { return p.lower(g, o.keep) },  // the graph's nodes become steps over operands
 		func() error { return p.markBoundaries(o) }, // what stays in memory for the backward pass
-		p.precision, // each operand gets its type, casts are steps
-		p.fuse,      // one step replaces several
+		p.setTypes, // each operand gets its type, casts are steps
+		p.fuse,     // one step replaces several
 		func() error { return p.recomputeBackward(o) }, // the backward pass computes activations again
-		func() error { return p.sums(o) },              // derivatives are summed over runs
+		func() error { return p.addGradSums(o) },       // derivatives are summed over runs
 		p.joinWeights,                                  // weights that a product reads as one matrix get adjacent places
 		p.dispatch,                                     // each step gets an implementation
-		p.updates,                                      // inputs that steps write to are marked
+		p.markUpdated,                                  // inputs that steps write to are marked
 		p.layout,                                       // each operand gets its place in the arena
 	} {
 		if err := pass(); err != nil {
@@ -140,7 +140,7 @@ func emptyPlan(o options) (*plan, error) {
 	if a := p.device.Alignment; a < 8 || a&(a-1) != 0 {
 		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", a)
 	}
-	if o.checksResults() {
+	if o.watches() {
 		p.policy.Unfused = []string{UnfusedAll} // the result of each op is checked
 	}
 	return p, p.policy.check()

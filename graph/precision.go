@@ -62,7 +62,7 @@ func (p Precision) half() (tensor.Dtype, error) {
 // p needs it.
 func WithPrecision(p Precision) Option { return func(o *options) { o.precision = p } }
 
-// precisionPass is the state of the precision pass.
+// precisionPass is the state of the pass setTypes.
 type precisionPass struct {
 	*plan
 	casts       map[cast]*operand
@@ -77,11 +77,11 @@ type cast struct {
 	to   tensor.Dtype
 }
 
-// precision gives each operand its type. A step has its operands in half precision if the backend asks for it and an
+// setTypes gives each operand its type. A step has its operands in half precision if the backend asks for it and an
 // implementation accepts them, else in the graph's types. Casts are steps. Casts of inputs and constants come first, in the
 // prologue; any other cast comes before the first step that needs it. An operand that a node shows is cast to float32 right
 // after the step that computes it.
-func (p *plan) precision() error {
+func (p *plan) setTypes() error {
 	if !ops.IsHalf(p.half) {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (t *precisionPass) addStep(s *step) error {
 	for i := range site.Out {
 		site.Out[i].Dtype = out[i]
 	}
-	impl, refused, err := firstAccepted(t.backend.Offers(site), func(i Implementation) error { return i.Guard(site) })
+	impl, refused, err := firstGuarded(t.backend, site)
 	if err != nil {
 		return err
 	}

@@ -77,8 +77,8 @@ func (m *Machine) runSegment(s *segment) error {
 		} else if err = k.Prepare(m.stream, &m.work); err == nil {
 			err = k.Launch(m.stream, &m.work)
 		}
-		if err == nil && m.opts.checksResults() {
-			err = m.checkResult(m.running)
+		if err == nil && m.opts.watches() {
+			err = m.watchResult(m.running)
 		}
 		if err != nil {
 			return err

@@ -116,7 +116,7 @@ func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
 		var err error
 		switch {
 		case skipCasts && m.halfCopies.castsOnly(s.to):
-		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.checksResults():
+		case s.kernels && m.opts.capture && m.warm && !m.device.Host && !m.opts.watches():
 			var follows Solver
 			if i == len(m.segments)-1 {
 				follows, solver = solver, nil
@@ -136,10 +136,23 @@ func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
 	return nil
 }
 
+// count counts a run of step i. It logs the step if it is attention and the policy asks for an audit.
+func (m *Machine) count(i int) {
+	m.counts[i]++
+	if !m.policy.Audit {
+		return
+	}
+	s := m.steps[i]
+	if branch, _ := m.policy.Attention(s.spec); branch != "" {
+		m.opts.logger.Info("attention", "run", m.run, "node", s.node.ID(), "op", s.opName(), "q", s.in[0].arg.Operand.String(),
+			"k", s.in[1].arg.Operand.String(), "implementation", s.implementation, "refused", joinRefusals(s.refused))
+	}
+}
+
 // runError adds the op that failed to err: the op of a *LaunchError, or the op that was running. It names an op of package
 // ops as that package's own errors do.
 func (m *Machine) runError(err error) error {
-	if c := (*checkFailure)(nil); errors.As(err, &c) {
+	if c := (*valueCheckError)(nil); errors.As(err, &c) {
 		return fmt.Errorf("graph: machine: node %d, shape %v: ops: %s: %w", c.node.ID(), c.node.Shape(), c.spec.Name(), c.err)
 	}
 	if l := (*LaunchError)(nil); errors.As(err, &l) {

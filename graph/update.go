@@ -10,9 +10,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// updates marks the inputs that a step writes to, see ops.Updating. Another reader of such an input is an error, because the
+// markUpdated marks the inputs that a step writes to, see ops.Updating. Another reader of such an input is an error, because the
 // order would be undefined. Writing to a copy is an error, because the update would be lost.
-func (p *plan) updates() error {
+func (p *plan) markUpdated() error {
 	for _, s := range p.steps {
 		u, ok := s.spec.(ops.Updating)
 		if !ok {
@@ -43,10 +43,10 @@ func (p *plan) update(writer *step, v *operand) error {
 	return nil
 }
 
-// updatesInPlace returns an error unless a step that updates v writes to v itself and not to a copy.
-func (m *Machine) updatesInPlace(v G.Value) error {
+// checkUpdatedInPlace returns an error unless a step that updates v writes to v itself and not to a copy.
+func (m *Machine) checkUpdatedInPlace(v G.Value) error {
 	switch {
-	case m.device.Host && (m.inOwnMemory(v) || !isInOrder(v)):
+	case m.device.Host && (m.inOwnMemory(v) || !isPlainRowMajor(v)):
 		return errors.New("an op writes to it: want a row-major tensor in memory of its own")
 	case !m.device.Host && !isRemote(v):
 		return errors.New("an op writes to it, so its value must be on the device: see MoveInputs")

@@ -30,6 +30,9 @@ func GradInputs[A any](in []A) (oOrDelta, lse, do A) {
 	return in[n-3], in[n-2], in[n-1]
 }
 
+// SetDelta replaces o by delta among the inputs of an AttentionGradOp, see TakeDelta.
+func SetDelta[A any](in []A, delta A) { in[len(in)-3] = delta }
+
 // TakeDelta returns a Spec that computes the same gradient of an attention op from delta instead of o, see GradInputs.
 // GatedSumGradOp, which computes do and reads o, can compute delta as well. The result is false if grad is no gradient of an
 // attention op or already takes delta.

@@ -210,7 +210,7 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	}
 	in, err := pointAll("input", o.in, inputs)
 	if err == nil {
-		err = o.updatesInPlace(inputs)
+		err = o.checkUpdatedInPlace(inputs)
 	}
 	if err != nil {
 		return nil, opError(o.spec, err)
@@ -235,8 +235,8 @@ func (o *kernelOp) Do(inputs ...gorgonia.Value) (_ gorgonia.Value, err error) {
 	return values[0], nil
 }
 
-// updatesInPlace returns an error if the op would write to a copy of an input.
-func (o *kernelOp) updatesInPlace(inputs []gorgonia.Value) error {
+// checkUpdatedInPlace returns an error if the op would write to a copy of an input.
+func (o *kernelOp) checkUpdatedInPlace(inputs []gorgonia.Value) error {
 	if u, ok := o.spec.(Updating); ok {
 		for _, i := range u.UpdatedInputs() {
 			if d, ok := inputs[i].(*tensor.Dense); !ok || !IsRowMajor(d) {
