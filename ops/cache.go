@@ -37,38 +37,6 @@ type KVCache struct {
 // Dense reports whether the cache is for dense attention.
 func (c KVCache) Dense() bool { return c.Params == Params{} }
 
-// Branch is a branch of an NSA layer. Its number is its place in the order of inputs, gates and counts.
-type Branch int
-
-// The branches. Dense attention counts as the window branch.
-const (
-	Compressed Branch = iota
-	Selected
-	Window
-)
-
-// NumBranches is the number of branches of NSA.
-const NumBranches = 3
-
-// BranchNames returns the name of each Branch.
-func BranchNames() [NumBranches]string {
-	return [...]string{Compressed: "compressed", Selected: "selected", Window: "window"}
-}
-
-// Branches is a set of branches: bit b stands for Branch b.
-type Branches uint8
-
-// BranchesOf returns the set of the branches in list.
-func BranchesOf(list ...Branch) (s Branches) {
-	for _, b := range list {
-		s |= 1 << b
-	}
-	return s
-}
-
-// Has reports whether b is in the set.
-func (s Branches) Has(b Branch) bool { return s>>b&1 == 1 }
-
 // Has reports whether the layer has branch b. Dense attention has no branches.
 func (c KVCache) Has(b Branch) bool { return !c.Dense() && !c.Without.Has(b) }
 

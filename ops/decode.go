@@ -120,7 +120,7 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	return []Operand{
 		{in[at.Q].Dtype, tensor.Shape{c.Slots, 1, heads, c.ValueDim}},
 		{tensor.Int32, tensor.Shape{c.Slots, 1, c.KVHeads, max(1, c.TopN)}},
-		{tensor.Int32, tensor.Shape{c.Slots, c.KVHeads, 3}},
+		{tensor.Int32, tensor.Shape{c.Slots, c.KVHeads, NumBranches}},
 	}, cmp.Or(op.checkShapes(in, at, list), err)
 }
 

@@ -79,7 +79,7 @@ func (op DecodeOp) bindGates(k *cpu.Kernel, in []Arg, at DecodeInputs) Arg {
 // step decodes the next token of the sequence in a slot, for group g.
 func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 	at := slot*d.KVHeads + g
-	o, read := cpu.Slice[T](d.o.Buf)[at*d.h*d.ValueDim:][:d.h*d.ValueDim], cpu.Slice[int32](d.read.Buf)[at*3:][:3]
+	o, read := cpu.Slice[T](d.o.Buf)[at*d.h*d.ValueDim:][:d.h*d.ValueDim], cpu.Slice[int32](d.read.Buf)[at*NumBranches:][:NumBranches]
 	idx := cpu.Slice[int32](d.idx.Buf)[at*d.idx.last():][:d.idx.last()]
 	clear(o)
 	clear(read)

@@ -22,23 +22,6 @@ func int32Input(spec Spec, name string, n *gorgonia.Node) (*gorgonia.Node, error
 	return nil, opError(spec, fmt.Errorf("%s is %v, want int32 or int", name, o.Dtype))
 }
 
-// checkTokens checks that all tokens are in [low,vocab). low is 0, or -1 for ops that ignore places with -1.
-func checkTokens(name string, tokens Arg, vocab int, low int32) (err error) {
-	defer valueError(&err)
-	for i, id := range cpu.Slice[int32](tokens.Buf) {
-		if id < low || int(id) >= vocab {
-			return fmt.Errorf("%s %d at %v is outside the vocabulary [%d, %d)", name, id, tokens.place(i), low, vocab)
-		}
-	}
-	return nil
-}
-
-// place returns the indices of element i.
-func (o Operand) place(i int) tensor.Shape {
-	at, _ := tensor.Itol(i, o.Shape, o.Shape.CalcStrides()) // no element is outside the shape
-	return at
-}
-
 // Int32Op is the Spec of the conversion of int to int32, of any shape. Embedding, CrossEntropy and DocumentTable apply it to inputs
 // of type int. It has only a CPU kernel: a device gets the converted numbers. A number outside the range of int32 is an error of
 // the run.
@@ -61,7 +44,7 @@ func (Int32Op) Bind(k *cpu.Kernel, in, out []Arg) {
 		defer valueError(&err)
 		for i, x := range cpu.Slice[int](in[0].Buf) {
 			if x < math.MinInt32 || x > math.MaxInt32 {
-				return fmt.Errorf("%d at %v is outside the range of int32", x, in[0].place(i))
+				return fmt.Errorf("%d at %v is outside the range of int32", x, in[0].coordinates(i))
 			}
 		}
 		return nil

@@ -40,9 +40,6 @@ func bindRows(k *cpu.Kernel, n, cols int, f func(lo, hi int)) {
 // rowsPerPiece returns the number of rows of cols elements in a piece of about pieceElements elements.
 func rowsPerPiece(cols int) int { return max(1, pieceElements/cols) }
 
-// last returns the size of the last axis.
-func (o Operand) last() int { return o.Shape[len(o.Shape)-1] }
-
 // bindColumnSums adds to k the phases that set dst [cols] to the sum of the rows of x [rows,cols]. They sum up each block of rows
 // by itself, then the blocks in ascending order.
 func bindColumnSums[T cpu.Float](k *cpu.Kernel, x *cpu.Buf, rows, cols int, dst *cpu.Buf) {

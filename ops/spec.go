@@ -37,6 +37,15 @@ func (o Operand) Bytes() int {
 	return o.Elements() * int(o.Dtype.Size())
 }
 
+// last returns the size of the last axis.
+func (o Operand) last() int { return o.Shape[len(o.Shape)-1] }
+
+// coordinates returns the indices of element i.
+func (o Operand) coordinates(i int) tensor.Shape {
+	at, _ := tensor.Itol(i, o.Shape, o.Shape.CalcStrides()) // no element is outside the shape
+	return at
+}
+
 // Arg is an operand and the cell that holds its memory when the op runs.
 type Arg struct {
 	Operand
