@@ -49,7 +49,7 @@ func (o *optimizer) step(t testing.TB) {
 }
 
 func TestAdamWStepsAllocateNothing(t *testing.T) {
-	for _, r := range []rule{noMuon, optim.Decays} {
+	for _, r := range []rule{noMuon, optim.DefaultDecayRule} {
 		testStepsAllocateNothing(t, r)
 	}
 }
@@ -73,7 +73,7 @@ func testStepsAllocateNothing(t *testing.T, r rule) {
 // TestAdamWOnGPU and TestMuonOnGPU compare steps on the CPU with steps on the GPU, eager and captured.
 func TestAdamWOnGPU(t *testing.T) { testStepsOnGPU(t, noMuon) }
 
-func TestMuonOnGPU(t *testing.T) { testStepsOnGPU(t, optim.Decays) }
+func TestMuonOnGPU(t *testing.T) { testStepsOnGPU(t, optim.DefaultDecayRule) }
 
 func testStepsOnGPU(t *testing.T, r rule) {
 	b := cudatest.Open(t)

@@ -18,14 +18,14 @@ import (
 //
 //	x = b.Node(ops.SiLU(b.Linear(x, "mlp.w1")))
 type Builder struct {
-	graph      *G.ExprGraph
-	params     map[string]Param
-	source     Source
-	shapes     tensor.Dtype // set by NewShapeBuilder: the type of parameters without values
-	nodes      map[string]*G.Node
-	learnables G.Nodes
-	linear     []ops.LinearOption // options of all layers that are added
-	err        error
+	graph         *G.ExprGraph
+	params        map[string]Param
+	source        Source
+	valuelessType tensor.Dtype // set by NewShapeBuilder: the type of parameters without values
+	nodes         map[string]*G.Node
+	learnables    G.Nodes
+	linear        []ops.LinearOption // options of all layers that are added
+	err           error
 }
 
 // NewBuilder returns a builder for g and the given parameters. src gives their values. Neither g nor src may be nil.
@@ -47,7 +47,7 @@ func NewBuilder(g *G.ExprGraph, params []Param, src Source) *Builder {
 // for graphs that are planned and not run (graph.NewPlan).
 func NewShapeBuilder(g *G.ExprGraph, params []Param, dt tensor.Dtype) *Builder {
 	b := NewBuilder(g, params, Values(nil))
-	b.shapes = dt
+	b.valuelessType = dt
 	if b.err == nil {
 		b.err = checkType("parameters", dt)
 	}
@@ -121,11 +121,11 @@ func (b *Builder) newParam(p Param) (*G.Node, error) {
 	node := func(dt tensor.Dtype, opts ...G.NodeConsOpt) *G.Node {
 		return G.NewTensor(b.graph, dt, p.Shape.Dims(), append(opts, G.WithShape(p.Shape...), G.WithName(p.Name))...)
 	}
-	if b.shapes != (tensor.Dtype{}) {
+	if b.valuelessType != (tensor.Dtype{}) {
 		if _, err := p.elements(); err != nil {
 			return nil, err
 		}
-		return node(b.shapes), nil
+		return node(b.valuelessType), nil
 	}
 	v, err := b.source(p)
 	switch {

@@ -43,14 +43,13 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	defer named(&err, "nsa "+l.prefix+": decode")
 	b := l.builder
 	q, k, v := l.project(&b, x)
-	inputs := append(G.Nodes{q}, l.config.inOrder(k, v)...)
+	inputs := append(G.Nodes{q}, l.config.interleaved(k, v)...)
 	inputs = append(inputs, l.gates(&b, x))
 	mlp := l.config.Phi == PhiMLP
 	if mlp {
 		for _, side := range []string{"phi_k.", "phi_v."} {
-			for _, name := range []string{"pe", "w1.weight", "w2.weight"} {
-				inputs = append(inputs, b.Param(l.prefix+side+name))
-			}
+			pe, w1, w2 := l.phiParams(&b, side)
+			inputs = append(inputs, pe, w1, w2)
 		}
 	}
 	inputs = append(inputs, c.Values, c.PageTable)

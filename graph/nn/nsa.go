@@ -73,8 +73,8 @@ func shortName(b ops.Branch) string {
 	return [...]string{ops.Compressed: "cmp", ops.Selected: "sel", ops.Window: "win"}[b]
 }
 
-// ofBranches holds a node for each branch, nil for a branch that the layer does not have.
-type ofBranches [ops.NumBranches]*G.Node
+// perBranch holds a node for each branch, nil for a branch that the layer does not have.
+type perBranch [ops.NumBranches]*G.Node
 
 // Validate returns an error that names a size that is wrong or does not fit another one.
 func (c NSAConfig) Validate() (err error) {
@@ -268,7 +268,7 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 
 	kc := l.compress(&b, "phi_k.", k[ops.Compressed], documents) // [B,Nc,Hkv,D]
 	vc := l.compress(&b, "phi_v.", v[ops.Compressed], documents) // [B,Nc,Hkv,Dv]
-	p.stored = append(G.Nodes{kc, vc}, c.inOrder(k, v)...)
+	p.stored = append(G.Nodes{kc, vc}, c.interleaved(k, v)...)
 	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.BlockLen, c.Stride, documents))
 	if !c.NoSelected {
 		lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
@@ -289,7 +289,7 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 
 // project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv] of each
 // branch.
-func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v ofBranches) {
+func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v perBranch) {
 	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
 	q = heads("wq", l.config.Heads)
 	for _, branch := range l.config.branches() {
@@ -298,8 +298,8 @@ func (l *NSA) project(b *Builder, x *G.Node) (q *G.Node, k, v ofBranches) {
 	return q, k, v
 }
 
-// inOrder returns the keys and values of the branches: key, value, key, value, and so on.
-func (c NSAConfig) inOrder(k, v ofBranches) (list G.Nodes) {
+// interleaved returns the keys and values of the branches: key, value, key, value, and so on.
+func (c NSAConfig) interleaved(k, v perBranch) (list G.Nodes) {
 	for _, branch := range c.branches() {
 		list = append(list, k[branch], v[branch])
 	}
@@ -315,11 +315,18 @@ func (l *NSA) gates(b *Builder, x *G.Node) *G.Node {
 	return b.Node(ops.Sigmoid(logits))
 }
 
-// compress applies the layer's phi to x [B,S,Hkv,D].
+// phiParams returns the parameters of the compression's MLP for one side: the keys, "phi_k.", or the values, "phi_v.".
+func (l *NSA) phiParams(b *Builder, side string) (pe, w1, w2 *G.Node) {
+	param := func(name string) *G.Node { return b.Param(l.prefix + side + name) }
+	return param("pe"), param("w1.weight"), param("w2.weight")
+}
+
+// compress applies the layer's phi to x [B,S,Hkv,D]. side is that of phiParams.
 func (l *NSA) compress(b *Builder, side string, x *G.Node, documents ops.Option) *G.Node {
-	c, param := l.config, func(name string) *G.Node { return b.Param(l.prefix + side + name) }
+	c := l.config
 	if c.Phi == PhiMLP {
-		return b.Node(ops.CompressMLP(x, param("pe"), param("w1.weight"), param("w2.weight"), c.BlockLen, c.Stride, documents))
+		pe, w1, w2 := l.phiParams(b, side)
+		return b.Node(ops.CompressMLP(x, pe, w1, w2, c.BlockLen, c.Stride, documents))
 	}
 	return b.Node(ops.CompressMean(x, c.BlockLen, c.Stride, documents))
 }

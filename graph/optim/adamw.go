@@ -55,7 +55,7 @@ type AdamW struct {
 func NewAdamW(opts ...AdamWOption) (_ *AdamW, err error) {
 	defer named(&err, "")
 	s := &AdamW{options: adamWOptions{
-		schedule: Constant(1e-3), beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1, decays: Decays, clip: 1,
+		schedule: Constant(1e-3), beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1, decays: DefaultDecayRule, clip: 1,
 	}}
 	for _, opt := range opts {
 		if opt == nil {
@@ -68,7 +68,7 @@ func NewAdamW(opts ...AdamWOption) (_ *AdamW, err error) {
 		return nil, err
 	}
 	switch {
-	case !o.shared:
+	case !o.givenMachine:
 		o.machine, err = graph.NewMachine(G.NewGraph(), graph.WithPolicy(graph.Policy{}))
 	case o.machine == nil:
 		err = errors.New("the machine of WithMachine is nil")
@@ -154,7 +154,7 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 	case s.closed:
 		return errClosed
 	case s.options.machine == nil:
-		return errors.New("the solver is not of NewAdamW")
+		return errors.New("make the solver by NewAdamW")
 	}
 	for i, w := range weights {
 		if value.IsNil(w) {
@@ -168,7 +168,7 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 	b := s.bound
 	if b == nil {
 		b = &boundAdamW{adamWOptions: &s.options}
-		err = b.start(weights)
+		err = b.bindWeights(weights)
 		if err == nil && s.pending.Metadata != nil {
 			if err = b.restore(s.step, s.pending.Tensors); err != nil {
 				err = fmt.Errorf("state: %w", err)
@@ -208,7 +208,7 @@ func (s *AdamW) End(weights []G.ValueGrad) (err error) {
 	for _, w := range weights {
 		zeroDual(w)
 	}
-	if err := s.bound.check(); err != nil {
+	if err := s.bound.checkNorm(); err != nil {
 		return err
 	}
 	s.step++
@@ -263,7 +263,7 @@ func (s *AdamW) Close() error {
 		err = s.bound.close()
 		s.bound = nil
 	}
-	if o := &s.options; !o.shared && o.machine != nil {
+	if o := &s.options; !o.givenMachine && o.machine != nil {
 		err = errors.Join(err, o.machine.Close())
 	}
 	return err

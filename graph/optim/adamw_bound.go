@@ -40,12 +40,13 @@ type boundWeight struct {
 	half         ops.Arg      // the machine's half-precision copy; without memory if there is none
 }
 
-// start binds each weight and the kernel.
-func (b *boundAdamW) start(weights []G.ValueGrad) error {
+// bindWeights binds each weight and the kernel.
+func (b *boundAdamW) bindWeights(weights []G.ValueGrad) error {
 	if len(weights) == 0 {
 		return errors.New("no weights")
 	}
-	if b.backend, b.stream = b.machine.Backend(), b.machine.Stream(); b.stream == nil {
+	b.backend, b.stream = b.machine.Backend(), b.machine.Stream()
+	if b.stream == nil {
 		return errors.New("the machine is closed")
 	}
 	b.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
@@ -256,9 +257,9 @@ func (b *boundAdamW) prepare(lr, scale float64, t int) error {
 	return b.kernel.Prepare(b.stream, &b.work)
 }
 
-// check returns an error if the norm is not finite and the host can read it without waiting. The error names the first
+// checkNorm returns an error if the norm is not finite and the host can read it without waiting. The error names the first
 // weight whose gradient is not finite.
-func (b *boundAdamW) check() error {
+func (b *boundAdamW) checkNorm() error {
 	if !b.backend.Device().Host {
 		return nil
 	}
@@ -266,11 +267,10 @@ func (b *boundAdamW) check() error {
 	if !notFinite(norm) {
 		return nil
 	}
-	culprit := "their size"
 	if i := slices.IndexFunc(b.weights, func(s boundWeight) bool { return anyElement(s.grad, notFinite) }); i >= 0 {
-		culprit = b.weights[i].name
+		return fmt.Errorf("%w: their global norm is %v, from %s", ErrNotFinite, norm, b.weights[i].name)
 	}
-	return fmt.Errorf("%w: their global norm is %v, from %s", ErrNotFinite, norm, culprit)
+	return fmt.Errorf("%w: their global norm is %v: the sum of squares overflows", ErrNotFinite, norm)
 }
 
 // anyElement reports whether bad is true for an element of an operand of floats in host memory.

@@ -153,7 +153,7 @@ func TestAdamWRefuses(t *testing.T) {
 		{"infinity", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = math.Inf(-1) },
 			"gradients are not finite: their global norm is +Inf, from b.weight"},
 		{"overflow", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = 1e200 },
-			"gradients are not finite: their global norm is +Inf, from their size"},
+			"gradients are not finite: their global norm is +Inf: the sum of squares overflows"},
 		{"shape", func(w []*weight) { w[3].value = dense(tensor.Float64, make([]float64, 105), 105) }, "b.weight: "},
 		{"transposed", func(w []*weight) {
 			d := dense(tensor.Float64, make([]float64, 105), 7, 5, 3)
@@ -194,7 +194,7 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Step(list), "optim: adamw: closed")
 	require.ErrorContains(t, testutil.Err(s.State()), "closed")
 	require.ErrorContains(t, s.SetState(safetensors.File{}), "closed")
-	require.ErrorContains(t, new(AdamW).Step(list), "optim: adamw: the solver is not of NewAdamW")
+	require.ErrorContains(t, new(AdamW).Step(list), "optim: adamw: make the solver by NewAdamW")
 
 	fresh := newAdamW(t)
 	nothing := safetensors.File{Tensors: map[string]*tensor.Dense{"first.a": nil}, Metadata: map[string]string{"adamw.step": "3"}}

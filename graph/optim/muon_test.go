@@ -17,7 +17,9 @@ import (
 )
 
 // matrices is a rule for all matrices except position embeddings.
-func matrices(name string, shape tensor.Shape) bool { return shape.Dims() == 2 && Decays(name, shape) }
+func matrices(name string, shape tensor.Shape) bool {
+	return shape.Dims() == 2 && DefaultDecayRule(name, shape)
+}
 
 // TestMuonMatchesOracle: one weight takes steps of Muon, the others of AdamW.
 func TestMuonMatchesOracle(t *testing.T) {

@@ -24,7 +24,7 @@ type adamWOptions struct {
 	clip         float64
 	muon         func(name string, shape tensor.Shape) bool // nil: no weights
 	machine      *graph.Machine                             // the steps run in its stream; without WithMachine the solver's own, of an empty graph
-	shared       bool                                       // WithMachine
+	givenMachine bool                                       // WithMachine
 }
 
 // WithLR sets a learning rate for all steps; the default is 1e-3.
@@ -44,7 +44,7 @@ func WithEps(eps float64) AdamWOption { return func(o *adamWOptions) { o.eps = e
 // WithDecay sets the weight decay; the default is 0.1.
 func WithDecay(decay float64) AdamWOption { return func(o *adamWOptions) { o.decay = decay } }
 
-// WithDecayRule sets which weights decay; the default is Decays.
+// WithDecayRule sets which weights decay; the default is DefaultDecayRule.
 func WithDecayRule(decays func(name string, shape tensor.Shape) bool) AdamWOption {
 	return func(o *adamWOptions) { o.decays = decays }
 }
@@ -67,12 +67,12 @@ const momentum = 0.95
 // and m.RunAndStep takes both at once. Close the solver before m. Without this option the solver has a CPU backend of its
 // own.
 func WithMachine(m *graph.Machine) AdamWOption {
-	return func(o *adamWOptions) { o.machine, o.shared = m, true }
+	return func(o *adamWOptions) { o.machine, o.givenMachine = m, true }
 }
 
-// Decays reports whether a weight decays by default: if it has two or more axes and is no position embedding, whose name
+// DefaultDecayRule reports whether a weight decays by default: if it has two or more axes and is no position embedding, whose name
 // ends in ".pe".
-func Decays(name string, shape tensor.Shape) bool {
+func DefaultDecayRule(name string, shape tensor.Shape) bool {
 	return shape.Dims() >= 2 && !strings.HasSuffix(name, ".pe")
 }
 
