@@ -42,10 +42,13 @@ func (h *hostMemory) mayOverwriteFirst(st *step, args []G.Value) bool {
 }
 
 // disownShared removes values from owned that share memory after st has returned result; v is the value that st's node gets.
+// An op may return an operand itself: then st's node and the operand share the value, unless st was its last reader and wrote
+// in place.
 func (h *hostMemory) disownShared(st *step, args []G.Value, result, v G.Value) {
 	d, _ := result.(*tensor.Dense)
-	for _, a := range args {
-		if a != result && overlap(a, result) {
+	inPlace := len(args) > 0 && args[0] == result && h.mayOverwriteFirst(st, args)
+	for i, a := range args {
+		if !(inPlace && i == 0) && overlap(a, result) {
 			delete(h.owned, d)
 			if a, ok := a.(*tensor.Dense); ok {
 				delete(h.owned, a)
