@@ -107,9 +107,7 @@ func differentiate(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 		}
 		b.depends[n] = true
 	}
-	if err := b.markDependent(); err != nil {
-		return nil, err
-	}
+	b.markDependent()
 	b.terms[cost] = G.Nodes{seed}
 	for _, n := range slices.Backward(b.nodes) {
 		if len(b.terms[n]) > 0 {
@@ -157,18 +155,15 @@ func constant(n *G.Node, v float64, opts ...G.NodeConsOpt) *G.Node {
 	return G.NewConstant(v, opts...)
 }
 
-// markDependent fills depends for all nodes after wrt. An op that is no SDOp counts as dependent: it is an error only if a
-// gradient arrives at it.
-func (b *backward) markDependent() error {
+// markDependent fills depends for all nodes after wrt. An op that is no SDOp, or cannot tell which inputs have a gradient, as
+// many gradients of Gorgonia's ops cannot, counts as dependent: it is an error only if a gradient arrives at it.
+func (b *backward) markDependent() {
 	for _, n := range b.nodes {
 		inputs := b.inputs[n]
 		if n.Type() == nil || len(inputs) == 0 {
 			continue
 		}
-		diffs, err := diffWRT(n, len(inputs))
-		if err != nil {
-			return fmt.Errorf("%s: %w", describe(n), err)
-		}
+		diffs, _ := diffWRT(n, len(inputs))
 		reads := false
 		for j, c := range inputs {
 			if b.depends[c] {
@@ -180,7 +175,6 @@ func (b *backward) markDependent() error {
 			b.stops = append(b.stops, n)
 		}
 	}
-	return nil
 }
 
 // diffWRT returns which inputs of n have a gradient; nil if its op is no SDOp. A panic comes back as an error.
@@ -216,7 +210,7 @@ func (b *backward) propagate(n *G.Node) error {
 	}
 	diffs, err := diffWRT(n, len(inputs))
 	if err != nil {
-		return fmt.Errorf("%s: %w", describe(n), err)
+		return fmt.Errorf("%s has no gradient: %w", describe(n), err)
 	}
 	if diffs == nil {
 		return fmt.Errorf("%s has no gradient", describe(n))

@@ -57,6 +57,7 @@ func TestGradErrors(t *testing.T) {
 	alien := testutil.Must(G.ApplyOp(&foreign{name: "alien", arity: 1}, x))(t)
 	elsewhere := G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("elsewhere"))
 	read := G.Read(cost, new(G.Value))
+	softmax := testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.Square(G.Must(G.SoftMax(y)))))), y))(t)[0]
 	loose, absent := G.NewConstant(1.0), G.NewConstant(2.0, G.In(g)) // Gorgonia adds constants when an op reads them
 	grad := func(cost *G.Node, wrt ...*G.Node) error { return testutil.Err(graph.Grad(cost, wrt...)) }
 	scaled := func(cost, scale *G.Node) error { return testutil.Err(graph.ScaledGrad(cost, scale, x)) }
@@ -77,6 +78,8 @@ func TestGradErrors(t *testing.T) {
 		{grad(behind, x), "gradient of op refuses (node 6, shape (2)): ops: refuses: has no gradient"},
 		{grad(G.Must(G.Sum(alien)), x), "op alien (node 8, shape (2)) has no gradient"},
 		{grad(behind, y), `does not depend on input "y"`},
+		{grad(G.Must(G.Sum(softmax)), y), "op SoftmaxDiff{-1, false}() (node "},
+		{grad(G.Must(G.Sum(softmax)), y), "has no gradient: panic: softmax operator only supports one input, got 3 instead"},
 
 		{scaled(nil, scale), "graph: grad: no cost"},
 		{scaled(cost, nil), "graph: grad: no scale"},
