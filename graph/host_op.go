@@ -100,8 +100,12 @@ func (m *Machine) valueOf(s *step, args []G.Value, result G.Value) (v G.Value, e
 }
 
 // conform returns v in the shape of its node. An op may return the same elements in another shape: Gorgonia's ops return one
-// element as a scalar. If v cannot be reshaped, conform returns v itself.
+// element as a scalar. If v cannot be reshaped, conform returns v itself. A node without axes gets a G.Scalar: the next op may
+// refuse a tensor.
 func conform(v G.Value, want ops.Operand) G.Value {
+	if len(want.Shape) == 0 {
+		return scalar(v)
+	}
 	if slices.Equal(v.Shape(), want.Shape) { // Shape.Eq takes a row or a column for a vector
 		return v
 	}
@@ -118,6 +122,31 @@ func conform(v G.Value, want ops.Operand) G.Value {
 		return v
 	}
 	return d
+}
+
+// scalar returns the element of a tensor of one element as a scalar of Gorgonia, and any other v itself.
+func scalar(v G.Value) G.Value {
+	d, ok := v.(*tensor.Dense)
+	if !ok || d.Shape().TotalSize() != 1 {
+		return v
+	}
+	switch x := d.Get(0).(type) {
+	case float64:
+		return G.NewF64(x)
+	case float32:
+		return G.NewF32(x)
+	case int:
+		return G.NewI(x)
+	case int32:
+		return G.NewI32(x)
+	case int64:
+		return G.NewI64(x)
+	case byte:
+		return G.NewU8(x)
+	case bool:
+		return G.NewB(x)
+	}
+	return v
 }
 
 // hostCall says how the machine runs an op of Gorgonia. The zero value calls its Do.
