@@ -215,3 +215,18 @@ func TestReductionsOfRank4(t *testing.T) {
 		}
 	}
 }
+
+// TestGradOfSharedGradients differentiates the gradients of (a+b)³ once more. Each input has a copy of the one gradient.
+func TestGradOfSharedGradients(t *testing.T) {
+	g := G.NewGraph()
+	a, b := vector(g, "a", 1, 2), vector(g, "b", 3, 5)
+	first := testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.Cube(G.Must(G.Add(a, b)))))), a, b))(t)
+	var second G.Nodes
+	for _, d := range first {
+		second = append(second, testutil.Must(graph.Grad(G.Must(G.Sum(d)), a, b))(t)...)
+	}
+	run(t, g, graph.WithKeep(second...))
+	for _, d := range second {
+		require.Equal(t, []float64{24, 42}, numbers(t, d.Value()))
+	}
+}

@@ -72,3 +72,7 @@ type AddGradOp struct {
 func (AddGradOp) Name() string                          { return "gradient of add" }
 func (AddGradOp) Infer(in []Operand) ([]Operand, error) { return inferElementwise(in, "dy") }
 func (AddGradOp) Bind(k *cpu.Kernel, in, out []Arg)     { AddOp{}.Bind(k, in, out) }
+
+func (AddGradOp) Grad(_ []bool, _ gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	return gorgonia.Nodes{dy}, nil
+}
