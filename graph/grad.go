@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -184,6 +185,12 @@ func diffWRT(n *G.Node, inputs int) (diffs []bool, err error) {
 	if !ok {
 		return nil, nil
 	}
+	switch gorgoniaType(op) {
+	case "sliceIncrOp": // upstream says that input 0 has one, but of this only the shape counts
+		return []bool{false, true}, nil
+	case "atOp", "batchnormDiffOp", "groupNormDiffOp": // upstream says that they are constant
+		return nil, nil
+	}
 	if diffs = op.DiffWRT(inputs); len(diffs) >= inputs { // CTCLoss counts its output, too
 		return diffs[:inputs], nil
 	}
@@ -253,6 +260,10 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 	if gorgoniaType(n.Op()) == "" || len(inputs) == 0 {
 		return nil
 	}
+	if gorgoniaType(n.Op()) == "col2imOp" { // upstream takes the SymDiff of an embedded im2colOp for its own
+		pair := func(h, w string) tensor.Shape { return tensor.Shape{intField(n.Op(), h), intField(n.Op(), w)} }
+		return G.Nodes{G.Must(G.Im2Col(grad, pair("h", "w"), pair("padH", "padW"), pair("strideH", "strideW"), pair("dilationH", "dilationW")))}
+	}
 	var factor *G.Node
 	switch n.Op().String() {
 	case "log2": // upstream multiplies by ln 2 instead of dividing
@@ -285,6 +296,11 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 		return nil
 	}
 	return G.Nodes{G.Must(G.HadamardProd(factor, grad))}
+}
+
+// intField returns a field of an op that Gorgonia does not export.
+func intField(op G.Op, name string) int {
+	return int(reflect.Indirect(reflect.ValueOf(op)).FieldByName(name).Int())
 }
 
 // stopped lists the ops that pass no gradient on, for the error about a node that no gradient has reached.

@@ -78,6 +78,7 @@ func TestGradErrors(t *testing.T) {
 		{grad(behind, x), "gradient of op refuses (node 6, shape (2)): ops: refuses: has no gradient"},
 		{grad(G.Must(G.Sum(alien)), x), "op alien (node 8, shape (2)) has no gradient"},
 		{grad(behind, y), `does not depend on input "y"`},
+		{grad(G.Must(G.Add(cost, G.Must(G.At(x, 1)))), x), "has no gradient"},
 		{grad(G.Must(G.Sum(softmax)), y), "op SoftmaxDiff{-1, false}() (node "},
 		{grad(G.Must(G.Sum(softmax)), y), "has no gradient: panic: softmax operator only supports one input, got 3 instead"},
 
