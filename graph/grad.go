@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -178,28 +176,6 @@ func (b *backward) markDependent() {
 	}
 }
 
-// diffWRT returns which inputs of n have a gradient; nil if its op is no SDOp. A panic comes back as an error.
-func diffWRT(n *G.Node, inputs int) (diffs []bool, err error) {
-	defer recoverAsError(&err)
-	op, ok := n.Op().(G.SDOp)
-	if !ok {
-		return nil, nil
-	}
-	switch gorgoniaType(op) {
-	case "sliceIncrOp": // upstream says that input 0 has one, but of this only the shape counts
-		return []bool{false, true}, nil
-	case "atOp", "batchnormDiffOp", "groupNormDiffOp": // upstream says that they are constant
-		return nil, nil
-	}
-	if diffs = op.DiffWRT(inputs); len(diffs) >= inputs { // CTCLoss counts its output, too
-		return diffs[:inputs], nil
-	}
-	if len(diffs) == 0 {
-		return make([]bool, inputs), nil
-	}
-	return nil, fmt.Errorf("DiffWRT returned %d results for %d inputs", len(diffs), inputs)
-}
-
 // propagate adds up the gradient of n and passes it on to the inputs that depend on wrt.
 func (b *backward) propagate(n *G.Node) error {
 	grad, err := sum(n, b.terms[n])
@@ -252,55 +228,6 @@ func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.No
 		return grads, nil
 	}
 	return n.Op().(G.SDOp).SymDiff(inputs, n, grad)
-}
-
-// corrected returns the gradients of ops whose SymDiff is wrong in Gorgonia v0.9.18, and nil for all others. It panics if an
-// op cannot be added.
-func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
-	if gorgoniaType(n.Op()) == "" || len(inputs) == 0 {
-		return nil
-	}
-	if gorgoniaType(n.Op()) == "col2imOp" { // upstream takes the SymDiff of an embedded im2colOp for its own
-		pair := func(h, w string) tensor.Shape { return tensor.Shape{intField(n.Op(), h), intField(n.Op(), w)} }
-		return G.Nodes{G.Must(G.Im2Col(grad, pair("h", "w"), pair("padH", "padW"), pair("strideH", "strideW"), pair("dilationH", "dilationW")))}
-	}
-	var factor *G.Node
-	switch n.Op().String() {
-	case "log2": // upstream multiplies by ln 2 instead of dividing
-		factor = G.Must(G.Inverse(G.Must(G.HadamardProd(inputs[0], constant(n, math.Ln2)))))
-	case "invSqrt": // upstream divides by 2 y³ instead of multiplying by y³/2
-		factor = G.Must(G.HadamardProd(G.Must(G.Cube(n)), constant(n, -0.5)))
-	case "a ⊗ b": // upstream swaps the two factors
-		return G.Nodes{G.Must(G.Mul(grad, inputs[1])), G.Must(G.Mul(G.Must(G.Transpose(grad, 1, 0)), inputs[0]))}
-	case "^ false": // its gradient takes the log of the input; for the log of a softmax Gorgonia turns the softmax node itself into a log softmax
-		if gorgoniaType(inputs[0].Op()) != "softmaxOp" {
-			return nil
-		}
-		grads, err := n.Op().(G.SDOp).SymDiff(G.Nodes{G.Must(ops.Add(inputs[0])), inputs[1]}, n, grad)
-		if err != nil {
-			panic(err)
-		}
-		return grads
-	case "Softmax{-1, false}()", "Softmax{-1, true}()": // upstream normalises a column along axis 0, and differentiates along axis 1
-		x := inputs[0].Shape()
-		if !x.IsColVec() {
-			return nil
-		}
-		vector := func(n *G.Node) *G.Node { return G.Must(G.Reshape(n, tensor.Shape{x[0]})) }
-		grads, err := n.Op().(G.SDOp).SymDiff(G.Nodes{vector(inputs[0])}, vector(n), vector(grad))
-		if err != nil {
-			panic(err)
-		}
-		return G.Nodes{G.Must(G.Reshape(grads[0], x.Clone()))}
-	default:
-		return nil
-	}
-	return G.Nodes{G.Must(G.HadamardProd(factor, grad))}
-}
-
-// intField returns a field of an op that Gorgonia does not export.
-func intField(op G.Op, name string) int {
-	return int(reflect.Indirect(reflect.ValueOf(op)).FieldByName(name).Int())
 }
 
 // stopped lists the ops that pass no gradient on, for the error about a node that no gradient has reached.
