@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -113,21 +114,33 @@ func (m *Machine) fillReadTargets() error {
 		return nil
 	}
 	for i, r := range m.reads {
-		v, s := r.from, &m.state[r.from.id]
-		var err error
-		if v.kind == fromKernel || s.remote {
-			if m.readValues[i] == nil || *r.into != m.readValues[i] {
-				m.readValues[i] = ops.NewValue(v.arg.Operand)
-			}
-			m.transfers.downloads++
-			err = m.stream.Download(m.readValues[i], v.arg)
-		} else {
-			m.readValues[i], err = G.CloneValue(s.host)
+		if err := m.fillReadTarget(i, r); err != nil {
+			return fmt.Errorf("read of %s: %w", r.from.name, err)
 		}
-		if err != nil {
-			return fmt.Errorf("read of %s: %w", v.name, err)
-		}
-		*r.into = m.readValues[i]
 	}
 	return m.stream.Synchronize()
+}
+
+// fillReadTarget fills the target of r, the read i.
+func (m *Machine) fillReadTarget(i int, r read) (err error) {
+	v, s := r.from, &m.state[r.from.id]
+	if r.into == nil {
+		return errors.New("the target is nil, want a *gorgonia.Value")
+	}
+	if v.kind == fromKernel || s.remote {
+		if m.readValues[i] == nil || *r.into != m.readValues[i] {
+			m.readValues[i] = ops.NewValue(v.arg.Operand)
+		}
+		m.transfers.downloads++
+		err = m.stream.Download(m.readValues[i], v.arg)
+	} else if t, ok := s.host.(tensor.Tensor); ok { // G.CloneValue panics for sparse ones
+		m.readValues[i] = t.Clone().(tensor.Tensor)
+	} else {
+		m.readValues[i], err = G.CloneValue(s.host)
+	}
+	if err != nil {
+		return err
+	}
+	*r.into = m.readValues[i]
+	return nil
 }

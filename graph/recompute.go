@@ -54,7 +54,7 @@ func (p *plan) markBoundaries(o options) error {
 	forward, writers := p.stepsBefore(kept), p.writers()
 	for _, n := range o.boundaries {
 		if !forward[writers[p.operandOf[n]]] {
-			return fmt.Errorf("recompute: boundary %s is not part of the forward pass: only derivatives depend on it", describe(n))
+			return fmt.Errorf("recompute: boundary %s is not inside the forward pass: no result depends on it, except derivatives", describe(n))
 		}
 	}
 	return nil

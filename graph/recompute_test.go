@@ -188,8 +188,9 @@ func TestRecomputeRefuses(t *testing.T) {
 		{n.graph, G.Nodes{nil}, "recompute: boundary nil node is not in the graph"},
 		{n.graph, G.Nodes{other.hidden}, "recompute: boundary op silu (node"},
 		{n.graph, G.Nodes{n.weights[0]}, `recompute: boundary input "w1" (node 1, shape (12, 8)) is an input or a constant`},
-		{n.graph, G.Nodes{n.weights[0].Deriv()}, "is not part of the forward pass: only derivatives depend on it"},
-		{n.graph, G.Nodes{n.hidden, inner}, "is not part of the forward pass: only derivatives depend on it"},
+		{n.graph, G.Nodes{n.weights[0].Deriv()}, "is not inside the forward pass: no result depends on it, except derivatives"},
+		{n.graph, G.Nodes{n.hidden, inner}, "is not inside the forward pass: no result depends on it, except derivatives"},
+		{n.graph, G.Nodes{n.loss}, "is not inside the forward pass: no result depends on it, except derivatives"},
 		{plain, G.Nodes{double}, "recompute: the graph has no derivatives"},
 	} {
 		require.ErrorContains(t, testutil.Err(graph.NewPlan(c.graph, graph.WithRecompute(c.boundaries...))), c.message)
