@@ -2,6 +2,7 @@ package train
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -67,6 +69,13 @@ func (s *state) best() *evaluation {
 // checkpointName returns the name of the checkpoint of a step.
 func checkpointName(step int) string { return fmt.Sprintf("%s%09d", checkpointPrefix, step) }
 
+// checkpointStep returns the step of a checkpoint by its name. Only what checkpointName returns is the name of one: a folder beside it, such as
+// a copy, is the user's.
+func checkpointStep(name string) (step int, ok bool) {
+	step, err := strconv.Atoi(strings.TrimPrefix(name, checkpointPrefix))
+	return step, err == nil && step >= 0 && name == checkpointName(step)
+}
+
 // writeModel writes weights and their configuration into a folder.
 func writeModel(folder string, w *tinylm.Weights) error {
 	config, err := referenceConfig(w.Config)
@@ -88,16 +97,17 @@ func referenceConfig(c tinylm.Config) ([]byte, error) {
 
 // checkpoints returns the names of the checkpoints in a folder, the newest last.
 func checkpoints(parent string) ([]string, error) {
-	entries, err := os.ReadDir(parent) // sorted
+	entries, err := os.ReadDir(parent)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && strings.HasPrefix(e.Name(), checkpointPrefix) {
+		if _, ok := checkpointStep(e.Name()); ok && e.IsDir() {
 			names = append(names, e.Name())
 		}
 	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }) // by step
 	return names, nil
 }
 
@@ -154,16 +164,13 @@ func newestCheckpoint(folder string) (_ *checkpoint, damaged []error, err error)
 	return nil, nil, fmt.Errorf("%s holds no checkpoint that is whole: %w", parent, errors.Join(damaged...))
 }
 
-// readCheckpoint reads a checkpoint. It is an error if its files do not have the sums that were written with them.
+// readCheckpoint reads a checkpoint that verifyCheckpoint accepts.
 func readCheckpoint(path string) (*checkpoint, error) {
-	if err := verifyChecksums(path, checkpointFiles()...); err != nil {
-		return nil, err
-	}
-	c := &checkpoint{}
-	text, err := files.ReadFile(filepath.Join(path, stateFile), maxState)
+	text, err := verifyCheckpoint(path)
 	if err != nil {
 		return nil, err
 	}
+	c := &checkpoint{}
 	if c.state, err = parseState(text); err != nil {
 		return nil, fmt.Errorf("%s: %w", stateFile, err)
 	}
@@ -172,6 +179,28 @@ func readCheckpoint(path string) (*checkpoint, error) {
 	}
 	c.solver, err = safetensors.Read(filepath.Join(path, solverFile))
 	return c, err
+}
+
+// verifyCheckpoint returns the text of a checkpoint's state. It is an error if its files do not have the sums that were written with them, or if
+// the folder has the name of another step's checkpoint.
+func verifyCheckpoint(path string) (stateText []byte, err error) {
+	if err := verifyChecksums(path, checkpointFiles()...); err != nil {
+		return nil, err
+	}
+	if stateText, err = files.ReadFile(filepath.Join(path, stateFile), maxState); err != nil {
+		return nil, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return nil, err
+	}
+	var s struct{ Step int } // alone: the weights of another version's checkpoint are of use
+	if err := json.Unmarshal(stateText, &s); err != nil {
+		return nil, fmt.Errorf("%s: %w", stateFile, err)
+	}
+	if step, ok := checkpointStep(filepath.Base(path)); ok && step != s.Step {
+		return nil, fmt.Errorf("%s is of step %d, the folder is named for step %d", stateFile, s.Step, step)
+	}
+	return stateText, nil
 }
 
 // parseState reads the text of a state.

@@ -120,7 +120,7 @@ func (m *SavedModel) find(path string) (folder string, err error) {
 		return "", err
 	}
 	if _, checkpoint := sums[stateFile]; checkpoint {
-		if err := sums.verify(path, checkpointFiles()...); err != nil {
+		if _, err := verifyCheckpoint(path); err != nil {
 			return "", err
 		}
 		return runAround(path)
@@ -134,7 +134,7 @@ func (m *SavedModel) find(path string) (folder string, err error) {
 		return "", err
 	}
 	for _, name := range slices.Backward(names) {
-		if err := verifyChecksums(filepath.Join(parent, name), checkpointFiles()...); err != nil {
+		if _, err := verifyCheckpoint(filepath.Join(parent, name)); err != nil {
 			m.Damaged = append(m.Damaged, fmt.Errorf("checkpoint %s: %w", name, err))
 			continue
 		}

@@ -233,7 +233,7 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 	res := r.result()
 	if res.BestStep != r.state.Step {
 		best := filepath.Join(r.folder, checkpointFolder, checkpointName(res.BestStep))
-		err := verifyChecksums(best, checkpointFiles()...)
+		_, err := verifyCheckpoint(best)
 		if err == nil {
 			err = r.weights.Restore(filepath.Join(best, modelFile))
 		}

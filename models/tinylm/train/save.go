@@ -139,7 +139,10 @@ func (r *runner) prune(parent string) error {
 	if err != nil {
 		return err
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name > checkpointName(r.state.Step) })
+	names = slices.DeleteFunc(names, func(name string) bool {
+		step, _ := checkpointStep(name)
+		return step > r.state.Step
+	})
 	for _, name := range names[:max(0, len(names)-r.Keep)] {
 		if best := r.state.Best; best != nil && name == checkpointName(best.Step) {
 			continue

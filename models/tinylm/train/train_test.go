@@ -203,6 +203,43 @@ func TestDamagedCheckpoints(t *testing.T) {
 	}
 }
 
+// TestOtherFoldersBesideCheckpoints: only a folder with exactly the name of a checkpoint is one. The others are neither used nor removed. A
+// checkpoint with the name of another step is damaged.
+func TestOtherFoldersBesideCheckpoints(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 6, "-eval-every", "2", "-keep", "2", "-out", folder)...))(t)
+	require.NoError(t, os.Remove(filepath.Join(folder, modelFile)))
+	parent := filepath.Join(folder, checkpointFolder)
+	names := testutil.Must(checkpoints(parent))(t)
+	older := filepath.Join(parent, checkpointName(4))
+	others := []string{"step-old", "step-000000004.bak", "step-4", "step-0000000004", "step--00000001", "step-", "000000004"}
+	for _, name := range others {
+		require.NoError(t, os.CopyFS(filepath.Join(parent, name), os.DirFS(older)))
+	}
+	require.Equal(t, names, testutil.Must(checkpoints(parent))(t))
+	require.Equal(t, 6, wholeCheckpoint(t, folder).state.Step)
+	require.Equal(t, filepath.Join(parent, checkpointName(6), modelFile), testutil.Must(FindModel(folder))(t).WeightsFile)
+	r := &runner{Options: Options{Keep: 1}}
+	r.state.Step = 6
+	require.NoError(t, r.prune(parent))
+	for _, name := range others {
+		testutil.Must(FindModel(filepath.Join(parent, name)))(t)
+	}
+
+	require.NoError(t, os.RemoveAll(older))
+	require.NoError(t, os.CopyFS(older, os.DirFS(filepath.Join(parent, checkpointName(6)))))
+	require.NoError(t, os.CopyFS(filepath.Join(parent, checkpointName(1e9)), os.DirFS(filepath.Join(parent, "step-old")))) // the newest
+	const want = "state.json is of step 4, the folder is named for step 1000000000"
+	c, damaged, err := newestCheckpoint(folder)
+	require.NoError(t, err)
+	require.Len(t, damaged, 1)
+	require.ErrorContains(t, damaged[0], want)
+	require.Equal(t, 6, c.state.Step)
+	require.ErrorContains(t, testutil.Must(FindModel(folder))(t).Damaged[0], want)
+	require.ErrorContains(t, testutil.Err(FindModel(filepath.Join(parent, checkpointName(1e9)))), want)
+	require.ErrorContains(t, testutil.Err(FindModel(older)), "is of step 6")
+}
+
 // TestDamagedWeights: weights that do not have the sum beside them are an error, whether the path is the file's or a folder's. Without a sum
 // nothing is checked.
 func TestDamagedWeights(t *testing.T) {
