@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/graph/optim"
@@ -144,7 +145,7 @@ type checkpoint struct {
 }
 
 // newestCheckpoint returns the newest complete checkpoint of a run folder, and the errors of damaged newer ones. It returns nil for a run without
-// checkpoints, and an error if all are damaged.
+// checkpoints, and an error if all are damaged, or if the system cannot read a newer one.
 func newestCheckpoint(folder string) (_ *checkpoint, damaged []error, err error) {
 	parent := filepath.Join(folder, checkpointFolder)
 	names, err := checkpoints(parent)
@@ -156,12 +157,22 @@ func newestCheckpoint(folder string) (_ *checkpoint, damaged []error, err error)
 		if err == nil {
 			return c, damaged, nil
 		}
-		damaged = append(damaged, fmt.Errorf("checkpoint %s: %w", name, err))
+		if err = fmt.Errorf("checkpoint %s: %w", name, err); unreadable(err) {
+			return nil, nil, err
+		}
+		damaged = append(damaged, err)
 	}
 	if damaged == nil {
 		return nil, nil, nil
 	}
 	return nil, nil, fmt.Errorf("%s holds no checkpoint that is whole: %w", parent, errors.Join(damaged...))
+}
+
+// unreadable reports whether err is one of the system other than a missing file: no right to read, no file descriptor left, a disk or network
+// that fails. The file may be whole. To take an older checkpoint would overwrite newer ones.
+func unreadable(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) && !errors.Is(err, fs.ErrNotExist)
 }
 
 // readCheckpoint reads a checkpoint that verifyCheckpoint accepts.

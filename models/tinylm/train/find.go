@@ -135,7 +135,10 @@ func (m *SavedModel) find(path string) (folder string, err error) {
 	}
 	for _, name := range slices.Backward(names) {
 		if _, err := verifyCheckpoint(filepath.Join(parent, name)); err != nil {
-			m.Damaged = append(m.Damaged, fmt.Errorf("checkpoint %s: %w", name, err))
+			if err = fmt.Errorf("checkpoint %s: %w", name, err); unreadable(err) {
+				return "", err
+			}
+			m.Damaged = append(m.Damaged, err)
 			continue
 		}
 		m.WeightsFile = filepath.Join(parent, name, modelFile)

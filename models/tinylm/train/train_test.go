@@ -240,6 +240,38 @@ func TestOtherFoldersBesideCheckpoints(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(FindModel(older)), "is of step 6")
 }
 
+// TestUnreadableCheckpoint: a checkpoint that the system cannot read is not known to be damaged. The error names the file, no older checkpoint is
+// used, and nothing is removed. A missing or irregular file is damage.
+func TestUnreadableCheckpoint(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("symbolic links need rights")
+	}
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 4, "-eval-every", "2", "-out", folder)...))(t)
+	require.NoError(t, os.Remove(filepath.Join(folder, modelFile)))
+	parent := filepath.Join(folder, checkpointFolder)
+	for _, name := range []string{modelFile, configFile, solverFile, stateFile, checksumsFile} {
+		path := filepath.Join(parent, checkpointName(4), name)
+		require.NoError(t, os.Rename(path, path+".aside"))
+		require.NoError(t, os.Symlink(name, path)) // to itself: ELOOP, also for root
+		for _, err := range []error{testutil.Err(runArgs(t, "-resume", folder)), testutil.Err(FindModel(folder))} {
+			require.ErrorContains(t, err, "checkpoint "+checkpointName(4)+": ")
+			require.ErrorContains(t, err, path)
+		}
+		require.FileExists(t, path+".aside")
+		require.NoError(t, os.Remove(path))
+		require.NoError(t, os.Mkdir(path, 0o755))
+		c, damaged, err := newestCheckpoint(folder)
+		require.NoError(t, err)
+		require.Len(t, damaged, 1)
+		require.Equal(t, 2, c.state.Step)
+		require.Len(t, testutil.Must(FindModel(folder))(t).Damaged, 1)
+		require.NoError(t, os.Remove(path))
+		require.NoError(t, os.Rename(path+".aside", path))
+	}
+	require.Equal(t, 4, wholeCheckpoint(t, folder).state.Step)
+}
+
 // TestDamagedWeights: weights that do not have the sum beside them are an error, whether the path is the file's or a folder's. Without a sum
 // nothing is checked.
 func TestDamagedWeights(t *testing.T) {
