@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 )
 
@@ -25,15 +26,16 @@ func StopOf(ctx context.Context) (s Stop, ok bool) {
 }
 
 // OnSignals returns a context that SIGINT, SIGTERM and SIGHUP end. The first signal ends the context and prints message on w; the second
-// ends the program. A closed terminal or pipe becomes an error of writing to it and does not end the program. stop undoes all of this.
+// ends the program. Those that are ignored when it is called stay ignored: SIGHUP by nohup, SIGINT in what a script starts with &. A closed
+// terminal or pipe becomes an error of writing to it and does not end the program. stop undoes all of this.
 func OnSignals(ctx context.Context, w io.Writer, message string) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	arrived := make(chan os.Signal, 1)
-	stops := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // by nohup
-		stops = append(stops, syscall.SIGHUP)
+	// Reset below gives a signal back its action at the start of the program: a second one that was ignored then would not end it.
+	stops := slices.DeleteFunc([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+	if len(stops) > 0 { // Notify and Reset of none are of all signals
+		signal.Notify(arrived, stops...)
 	}
-	signal.Notify(arrived, stops...)
 	signal.Ignore(syscall.SIGPIPE)
 	go func() {
 		select {

@@ -34,7 +34,7 @@ func (e *Interrupted) Unwrap() error { return e.Err }
 func (e *Interrupted) ExitCode() int { return command.Stop{Signal: e.Signal}.ExitCode() }
 
 // OnSignals returns a context that the first SIGINT, SIGTERM or SIGHUP ends, with a message on w. The second signal ends the program at
-// once. A closed terminal or pipe does not end the program: writing to it is an error. stop undoes all of this.
+// once. A signal that is ignored already, by nohup or & in a script, stays ignored. A closed terminal or pipe does not end the program: writing to it is an error. stop undoes all of this.
 func OnSignals(ctx context.Context, w io.Writer) (_ context.Context, stop func()) {
 	return command.OnSignals(ctx, w, "this step is finished and a checkpoint written")
 }
