@@ -8,11 +8,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gofrs/flock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/internal/command"
@@ -107,6 +109,61 @@ func TestLockThatIsNoFile(t *testing.T) {
 	require.NoError(t, os.Remove(lock))
 	require.NoError(t, os.Mkdir(lock, 0o755))
 	require.ErrorContains(t, testutil.Err(runArgs(t, "-resume", folder)), lock+" is not a regular file")
+}
+
+// TestFolderMovedAway: if the folder of a run is moved away or deleted, the run makes it again, with a lock.
+func TestFolderMovedAway(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a folder with open files cannot be moved")
+	}
+	folder := filepath.Join(t.TempDir(), "run")
+	o := testutil.Must(Parse(smallArgs(t, 6, "-eval-every", "1", "-out", folder), io.Discard))(t)
+	o.hooks.stepped = func(step int) {
+		switch step {
+		case 2:
+			require.NoError(t, os.Rename(folder, folder+".moved"))
+		case 4:
+			require.ErrorContains(t, testutil.Err(runArgs(t, "-resume", folder)), folder+": another process works on it")
+			require.NoError(t, os.Remove(filepath.Join(folder, lockFile)))
+		case 5:
+			require.ErrorContains(t, testutil.Err(runArgs(t, "-resume", folder)), folder+": another process works on it")
+			testutil.Must(runArgs(t, "-resume", folder+".moved"))(t)
+		}
+	}
+	testutil.Must(Run(t.Context(), o, io.Discard))(t)
+	require.Equal(t, modelOf(t, folder+".moved"), modelOf(t, folder))
+	testutil.Must(runArgs(t, "-resume", folder, "-steps", "7"))(t)
+}
+
+// TestFolderOfAnotherRun: a run whose folder has been moved away writes neither into the folder of a run that trains at its path now, nor into
+// that of a run that has ended.
+func TestFolderOfAnotherRun(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a folder with open files cannot be moved")
+	}
+	for _, want := range []string{"another process works on it", "is another run now"} {
+		folder := filepath.Join(t.TempDir(), "run")
+		o := testutil.Must(Parse(smallArgs(t, 4, "-eval-every", "100", "-out", folder), io.Discard))(t)
+		o.hooks.retryFor = -time.Second
+		o.hooks.stepped = func(step int) {
+			if step != 2 {
+				return
+			}
+			require.NoError(t, os.Rename(folder, folder+".moved"))
+			require.NoError(t, os.Mkdir(folder, 0o755))
+			require.NoError(t, os.WriteFile(filepath.Join(folder, optionsFile), []byte("batch: 7\n"), 0o644))
+			if want == "another process works on it" {
+				l := flock.New(filepath.Join(folder, lockFile))
+				require.True(t, testutil.Must(l.TryLock())(t))
+				t.Cleanup(func() { require.NoError(t, l.Close()) })
+			}
+		}
+		require.ErrorContains(t, testutil.Err(Run(t.Context(), o, io.Discard)), want)
+		require.NoFileExists(t, filepath.Join(folder, runlog.StepsFile))
+		require.NoFileExists(t, filepath.Join(folder, modelFile))
+		require.NoDirExists(t, filepath.Join(folder, checkpointFolder, checkpointName(4)))
+		require.Equal(t, "batch: 7\n", string(testutil.Must(os.ReadFile(filepath.Join(folder, optionsFile)))(t)))
+	}
 }
 
 // TestSignalInEveryPhase: after a signal in any phase, a run says how to resume it and exits with 128 + n.

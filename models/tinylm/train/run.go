@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gofrs/flock"
+
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
@@ -108,6 +110,7 @@ type runner struct {
 
 	// The run folder, the record and the display.
 	folder   string
+	held     *flock.Flock // of the folder
 	log      *runlog.Log
 	display  *display
 	watchdog *watchdog
@@ -161,6 +164,10 @@ func (r *runner) trainAndFinish(ctx context.Context) (res *Result, err error) {
 		res = r.result()
 	}
 	r.display.end()
+	if folderErr := r.ownFolder(); folderErr != nil {
+		r.warnIf(folderErr)
+		return res, err
+	}
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -64,11 +65,19 @@ func (r *runner) createFolder(about runlog.Options) (*runlog.Log, error) {
 	}
 }
 
-// lock keeps other processes from working on the run at the same time. The system releases the lock when the process ends.
+// lock keeps other processes from working on the run at the same time. The system releases the lock when the process ends. If the folder
+// has been moved or deleted since the last call, lock takes the lock of the one that is there now.
 func (r *runner) lock() error {
 	path := filepath.Join(r.folder, lockFile)
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() { // opening a pipe would wait for its other end
-		return fmt.Errorf("%s is not a regular file", path)
+	if info, err := os.Lstat(path); err == nil {
+		if !info.Mode().IsRegular() { // opening a pipe would wait for its other end
+			return fmt.Errorf("%s is not a regular file", path)
+		}
+		if r.held != nil {
+			if held, err := r.held.Stat(); err == nil && os.SameFile(info, held) {
+				return nil
+			}
+		}
 	}
 	l := flock.New(path)
 	ok, err := l.TryLock()
@@ -79,7 +88,30 @@ func (r *runner) lock() error {
 		return fmt.Errorf("%s: %w", r.folder, err)
 	}
 	r.closers.Add(l.Close)
-	return nil
+	if before := r.held; before != nil { // nothing is written there any more
+		err = before.Close()
+	}
+	r.held = l
+	return err
+}
+
+// ownFolder makes the run folder again if it has gone away. It is an error if the folder at its path is that of another run.
+func (r *runner) ownFolder() error {
+	before := r.held
+	if err := errors.Join(os.MkdirAll(r.folder, 0o755), r.lock()); err != nil {
+		return err
+	}
+	if r.held == before {
+		return nil
+	}
+	text, err := files.ReadFile(filepath.Join(r.folder, optionsFile), maxOptions)
+	if err == nil && !bytes.Equal(text, r.YAML()) {
+		r.held, err = nil, errors.Join(fmt.Errorf("%s is another run now", r.folder), r.held.Close())
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return err
 }
 
 // restoreFolder writes the options and the description of the run again if they have gone away, since -resume needs them.

@@ -20,6 +20,9 @@ func (r *runner) save() (err error) {
 	parent := filepath.Join(r.folder, checkpointFolder)
 	name := checkpointName(r.state.Step)
 	part := filepath.Join(parent, partPrefix+name)
+	if err := r.ownFolder(); err != nil {
+		return fmt.Errorf("checkpoint of step %d: %w", r.state.Step, err)
+	}
 	r.warnIf(r.log.Save()) // first, so that the record of a run resumed from here has all steps
 	defer func() {
 		if err != nil {
