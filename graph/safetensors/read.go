@@ -51,7 +51,7 @@ func Read(path string, opts ...Option) (f File, err error) {
 		case t.Shape().TotalSize() == 0:
 			return f, fmt.Errorf("tensor %q has no elements: its shape is %v", name, t.Shape())
 		case hasNaN(t) && !slices.Contains(opts, AllowNaN):
-			return f, fmt.Errorf("tensor %q has NaN in it: see AllowNaN", name)
+			return f, fmt.Errorf("tensor %q has NaN in it", name)
 		}
 	}
 	return f, nil

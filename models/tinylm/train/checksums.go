@@ -62,6 +62,20 @@ func verifyWeights(path string) error {
 	if err == nil {
 		err = sums.verify(folder, name)
 	}
+	if err != nil && name == modelFile {
+		err = withCheckpoint(folder, err)
+	}
+	return err
+}
+
+// withCheckpoint adds to err, the damage of a run's final model, what is left of it: the newest checkpoint that is whole.
+func withCheckpoint(run string, err error) error {
+	if unreadable(err) {
+		return err
+	}
+	if path, none := new(SavedModel).findCheckpoint(run); none == nil {
+		err = fmt.Errorf("%w: -resume %s writes it again, or name %s", err, run, path)
+	}
 	return err
 }
 
@@ -81,8 +95,12 @@ func (s checksums) verify(folder string, files ...string) error {
 		if err != nil {
 			return err
 		}
-		if sum != s[name] {
-			return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %q", name, sum, s[name])
+		want, listed := s[name]
+		switch {
+		case !listed:
+			return fmt.Errorf("%s: %s does not list it", name, checksumsFile)
+		case sum != want:
+			return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %q", name, sum, want)
 		}
 	}
 	return nil

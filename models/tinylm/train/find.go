@@ -117,7 +117,7 @@ func (m *SavedModel) find(path string) (folder string, err error) {
 	m.WeightsFile = filepath.Join(path, modelFile)
 	sums, err := readChecksums(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
+		return "", withCheckpoint(path, err)
 	}
 	if _, checkpoint := sums[stateFile]; checkpoint {
 		if _, err := verifyCheckpoint(path); err != nil {
@@ -128,20 +128,27 @@ func (m *SavedModel) find(path string) (folder string, err error) {
 	if exists(m.WeightsFile) {
 		return path, verifyWeights(m.WeightsFile)
 	}
-	parent := filepath.Join(path, checkpointFolder)
+	newest, err := m.findCheckpoint(path)
+	m.WeightsFile = filepath.Join(newest, modelFile)
+	return path, err
+}
+
+// findCheckpoint returns the path of a run's newest checkpoint that is whole. It sets Damaged.
+func (m *SavedModel) findCheckpoint(run string) (path string, err error) {
+	parent := filepath.Join(run, checkpointFolder)
 	names, err := checkpoints(parent)
 	if err != nil {
 		return "", err
 	}
 	for _, name := range slices.Backward(names) {
-		if _, err := verifyCheckpoint(filepath.Join(parent, name)); err != nil {
+		path := filepath.Join(parent, name)
+		if _, err := verifyCheckpoint(path); err != nil {
 			if err = fmt.Errorf("checkpoint %s: %w", name, err); unreadable(err) {
 				return "", err
 			}
 			m.Damaged = append(m.Damaged, err)
 			continue
 		}
-		m.WeightsFile = filepath.Join(parent, name, modelFile)
 		return path, nil
 	}
 	if m.Damaged != nil {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -38,6 +39,9 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	}
 	if err == nil && o.Steps > 0 && isSet(set, "minutes") {
 		err = fmt.Errorf("-minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps)
+	}
+	if err == nil && o.PhiHidden > 0 && o.Phi != string(nn.PhiMLP) && isSet(set, "phi-hidden") {
+		err = fmt.Errorf("-phi-hidden %d does nothing without -phi %s", o.PhiHidden, nn.PhiMLP)
 	}
 	if err != nil {
 		return nil, command.WrongUse(err)

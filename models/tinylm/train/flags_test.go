@@ -60,7 +60,8 @@ func TestFlagsRefuseValues(t *testing.T) {
 		}
 	}
 	require.Greater(t, tried, 100)
-	for args, message := range map[string]string{"train": `unexpected argument "train"`, "-steps 0 -lr -1": "learning rate", "-steps 1 -minutes 1": "does nothing beside"} {
+	for args, message := range map[string]string{"train": `unexpected argument "train"`, "-steps 0 -lr -1": "learning rate", "-steps 1 -minutes 1": "does nothing beside",
+		"-phi-hidden 5": "-phi-hidden 5 does nothing without -phi mlp"} {
 		err := testutil.Err(Parse(strings.Fields(args), io.Discard))
 		require.ErrorContains(t, err, message)
 		require.Equal(t, 2, command.ExitStatus(err, io.Discard), args)

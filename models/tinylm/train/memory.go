@@ -43,7 +43,11 @@ func (r *runner) checkMemory(c tinylm.Config) error {
 		return fmt.Errorf("needs %s, %s has %s: %s", memory.Size(need.device), d.Name, memory.Size(d.Memory), r.advice())
 	}
 	if err := memory.CheckAvailable(need.host); err != nil {
-		return fmt.Errorf("%w: %s", err, r.advice())
+		advice := r.advice()
+		if r.batchBytes() > need.host/2 {
+			advice = "reduce -accumulate"
+		}
+		return fmt.Errorf("%w: %s", err, advice)
 	}
 	if r.Sample > 0 {
 		bytes, err := c.CacheBytes(1, min(r.Context, 1+r.Sample))
@@ -86,12 +90,15 @@ func (r *runner) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n memor
 	if r.Optimizer == muonOptimizer {
 		models += weights // one moment less, but work memory of twice that size
 	}
-	copies := 2*weights + 8*int64(r.stepTokens()) // of the moments while a checkpoint is written, and the batches of a step
+	copies := 2*weights + r.batchBytes() // of the moments while a checkpoint is written
 	if r.host() {
 		return memoryNeed{host: models + copies + readerBytes}, flops, nil
 	}
 	return memoryNeed{device: models, host: weights + copies + readerBytes}, flops, nil
 }
+
+// batchBytes returns the memory of the batches of a step: a token and a target have 4 bytes each.
+func (r *runner) batchBytes() int64 { return 8 * int64(r.stepTokens()) }
 
 func (n memoryNeed) String() string {
 	if n.device == 0 {

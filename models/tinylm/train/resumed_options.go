@@ -5,8 +5,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strings"
+
+	"github.com/gorgonia-nsa/nsa/internal/command"
 )
 
 // optionsOfRun returns the options in the file of a run to resume, and what they were when the run wrote them. It is an error if the file
@@ -16,6 +19,9 @@ func optionsOfRun(folder string, given *flag.FlagSet) (o, written *Options, err 
 	path := filepath.Join(folder, optionsFile)
 	o, list, err := readOptions(path, "")
 	if err != nil {
+		if run, _ := runAround(folder); errors.Is(err, fs.ErrNotExist) && exists(filepath.Join(run, optionsFile)) {
+			err = command.WrongUse(fmt.Errorf("train: -resume %s: a checkpoint, want the folder of its run: -resume %s", folder, run))
+		}
 		return nil, nil, err
 	}
 	o.Out = folder

@@ -21,6 +21,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -301,10 +302,45 @@ func TestDamagedWeights(t *testing.T) {
 		require.NoError(t, open(alone), "no sum")
 		listed := testutil.Must(os.ReadFile(sums))(t)
 		require.NoError(t, os.WriteFile(sums, bytes.ReplaceAll(listed, []byte(modelFile), []byte("other")), 0o644))
-		require.ErrorContains(t, open(file), modelFile+" is damaged")
+		require.ErrorContains(t, open(file), modelFile+": SHA256SUMS does not list it")
+		require.NoError(t, os.WriteFile(sums, nil, 0o644))
+		require.ErrorContains(t, open(file), modelFile+": SHA256SUMS does not list it")
 		require.NoError(t, os.Remove(sums))
 		require.NoError(t, open(file))
 	}
+}
+
+// TestDamagedFinalModel: the error names a whole checkpoint and the command that writes the model again.
+func TestDamagedFinalModel(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 4, "-eval-every", "2", "-out", folder)...))(t)
+	want, file, sums := modelOf(t, folder), filepath.Join(folder, modelFile), filepath.Join(folder, checksumsFile)
+	checkpoint := filepath.Join(folder, checkpointFolder, checkpointName(4))
+	for _, damage := range []struct{ path, text string }{{file, "cut"}, {sums, ""}, {sums, "cut"}} {
+		require.NoError(t, os.WriteFile(damage.path, []byte(damage.text), 0o644))
+		for _, path := range []string{folder, file} {
+			hint := ": -resume " + folder + " writes it again, or name " + checkpoint
+			require.ErrorContains(t, testutil.Err(FindModel(path)), hint)
+			require.ErrorContains(t, testutil.Err(Parse([]string{"-init", path}, io.Discard)), hint)
+		}
+		var said bytes.Buffer
+		testutil.Must(Run(t.Context(), testutil.Must(Parse([]string{"-resume", folder}, io.Discard))(t), &said))(t)
+		require.Contains(t, said.String(), "the run already has 4 steps: it trains no further\n")
+		require.Equal(t, want, modelOf(t, folder))
+		testutil.Must(FindModel(folder))(t)
+	}
+	require.NoError(t, os.RemoveAll(filepath.Join(folder, checkpointFolder)))
+	require.NoError(t, os.WriteFile(file, []byte("cut"), 0o644))
+	require.NotContains(t, testutil.Err(FindModel(folder)).Error(), "-resume")
+	_, err := Parse([]string{"-resume", checkpoint}, io.Discard)
+	require.EqualError(t, err, "train: -resume "+checkpoint+": a checkpoint, want the folder of its run: -resume "+folder)
+	require.Equal(t, 2, command.ExitStatus(err, io.Discard))
+}
+
+// TestTooManyBatches: if the batches of a step are most of the memory, the error says so.
+func TestTooManyBatches(t *testing.T) {
+	err := testutil.Err(runArgs(t, smallArgs(t, 2, "-batch", "64", "-accumulate", "67108864", "-out", filepath.Join(t.TempDir(), "run"))...))
+	require.ErrorContains(t, err, ": reduce -accumulate")
 }
 
 // TestFinalWeightsOverOlder: a write of the final weights over those of an earlier end that stops before their sums leaves them without sums.
