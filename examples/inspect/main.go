@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/internal/command"
@@ -54,13 +55,13 @@ func (o *options) check(set *flag.FlagSet) (err error) {
 		return errors.New("inspect: -model is missing: want a run folder, a checkpoint or a file of weights, such as go run ./examples/train writes")
 	case o.text != "" && o.file != "":
 		return errors.New("inspect: -text and -file exclude each other")
-	case o.tokens < 0:
-		return fmt.Errorf("inspect: -tokens is %d, want 0 or more", o.tokens)
+	case o.tokens < 0 || o.tokens == 1:
+		return fmt.Errorf("inspect: -tokens is %d, want 0 or at least 2", o.tokens)
 	case o.layer < -1:
 		return fmt.Errorf("inspect: -layer is %d, want -1 or more", o.layer)
 	}
 	set.Visit(func(f *flag.Flag) {
-		if (f.Name == "text" || f.Name == "file") && f.Value.String() == "" {
+		if slices.Contains([]string{"text", "file", "out"}, f.Name) && f.Value.String() == "" {
 			err = fmt.Errorf("inspect: -%s is empty", f.Name)
 		}
 	})
@@ -111,7 +112,7 @@ func run(args []string, out io.Writer) (err error) {
 		return err
 	}
 	if n := weights.Config.Layers; o.layer >= n {
-		return fmt.Errorf("inspect: -layer is %d, the model has 0 to %d", o.layer, n-1)
+		return command.WrongUse(fmt.Errorf("inspect: -layer is %d, the model has 0 to %d", o.layer, n-1))
 	}
 	tokens, err := tokenizer.Encode(text)
 	if err != nil {
@@ -122,7 +123,7 @@ func run(args []string, out io.Writer) (err error) {
 	}
 	b, err := cuda.Select(o.device)
 	if err != nil {
-		return err
+		return command.WrongUse(fmt.Errorf("inspect: -device: %w", err))
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Vocabulary: tokenizer, Backend: b}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -54,29 +56,35 @@ func TestRefuses(t *testing.T) {
 	folder, large := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "large")
 	require.NoError(t, os.WriteFile(large, nil, 0o644))
 	require.NoError(t, os.Truncate(large, maxTextBytes+1)) // a file with a hole, as /dev/zero without its end
-	for args, message := range map[string]string{
-		"":                              "inspect: -model is missing: want a run folder",
-		"-model m more":                 `unexpected argument "more"`,
-		"-model m -tokens many":         "(-help lists all flags)",
-		"-model m -tokens -1":           "-tokens is -1, want 0 or more",
-		"-model m -text a -file b":      "-text and -file exclude each other",
-		"-model " + missing:             missing,
-		"-model w -file " + missing:     missing,
-		"-model w -file " + large:       "inspect: -file " + large + ": more than 67108864 bytes",
-		"-model w -text a":              "1 tokens in a window, want at least 2",
-		"-model w -layer 2":             "inspect: -layer is 2, the model has 0 to 1",
-		"-model w -layer -2":            "inspect: -layer is -2, want -1 or more",
-		"-model w -text=":               "inspect: -text is empty",
-		"-model w -device tpu":          "tpu",
-		"-model w -tokenizer " + "none": "none",
-		"-model " + modelOf(t, 300):     "the model has 300 tokens, a text of bytes has 256",
-		"-model " + t.TempDir():         "neither model.safetensors nor a checkpoint",
+	for _, c := range []struct {
+		status        int
+		args, message string
+	}{
+		{2, "", "inspect: -model is missing: want a run folder"},
+		{2, "-model m more", `unexpected argument "more"`},
+		{2, "-model m -tokens many", "(-help lists all flags)"},
+		{2, "-model m -tokens -1", "inspect: -tokens is -1, want 0 or at least 2"},
+		{2, "-model m -tokens 1", "inspect: -tokens is 1, want 0 or at least 2"},
+		{2, "-model w -out=", "inspect: -out is empty"},
+		{2, "-model m -text a -file b", "-text and -file exclude each other"},
+		{1, "-model " + missing, missing},
+		{1, "-model w -file " + missing, missing},
+		{1, "-model w -file " + large, "inspect: -file " + large + ": more than 67108864 bytes"},
+		{1, "-model w -text a", "1 tokens in a window, want at least 2"},
+		{2, "-model w -layer 2", "inspect: -layer is 2, the model has 0 to 1"},
+		{2, "-model w -layer -2", "inspect: -layer is -2, want -1 or more"},
+		{2, "-model w -text=", "inspect: -text is empty"},
+		{2, "-model w -device tpu", `inspect: -device: cuda: device "tpu"`},
+		{1, "-model w -tokenizer none", "none"},
+		{1, "-model " + modelOf(t, 300), "the model has 300 tokens, a text of bytes has 256"},
+		{1, "-model " + t.TempDir(), "neither model.safetensors nor a checkpoint"},
 	} {
-		list := strings.Fields(strings.ReplaceAll(args, "-model w", "-model "+weights))
+		list := strings.Fields(strings.ReplaceAll(c.args, "-model w", "-model "+weights))
 		err := run(append([]string{"-out", folder}, list...), &bytes.Buffer{})
-		require.ErrorContains(t, err, message, args)
+		require.ErrorContains(t, err, c.message, c.args)
 		require.NotContains(t, err.Error(), "\n")
 		require.NoDirExists(t, folder)
+		require.Equal(t, c.status, command.ExitStatus(err, io.Discard), c.args)
 	}
 	var help bytes.Buffer
 	require.Error(t, run([]string{"-help"}, &help))

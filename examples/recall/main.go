@@ -60,6 +60,9 @@ func parse(args []string, help io.Writer) (*options, error) {
 	if err := command.Parse(o.set, args, help); err != nil {
 		return nil, err
 	}
+	if o.out == "" {
+		return nil, command.WrongUse(errors.New("recall: -out is empty"))
+	}
 	if o.otherContext < 0 {
 		return nil, command.WrongUse(fmt.Errorf("recall: -asked is %d, want 0 or more", o.otherContext))
 	}
@@ -68,7 +71,14 @@ func parse(args []string, help io.Writer) (*options, error) {
 	o.kinds, kindErr = recall.ParseKinds(*models)
 	o.task, taskErr = recall.NewTask(*tokens, *needles)
 	o.Precision, precisionErr = graph.ParsePrecision(*precision)
-	return o, command.WrongUse(cmp.Or(kindErr, taskErr, precisionErr))
+	return o, command.WrongUse(cmp.Or(kindErr, taskErr, precisionErr, o.checkOtherContext()))
+}
+
+// checkOtherContext returns an error if the pairs have no room in documents of -asked tokens.
+func (o *options) checkOtherContext() error {
+	other := o.task
+	other.Context = o.otherContext
+	return other.Validate()
 }
 
 // run runs the program with the given arguments. It writes its progress to w.
@@ -81,6 +91,9 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 		return command.WrongUse(fmt.Errorf("recall: -device: %w", err))
 	}
 	defer func() { err = errors.Join(err, o.Backend.Close()) }()
+	if err := o.Validate(o.task); err != nil {
+		return command.WrongUse(err)
+	}
 	if err := files.MakeFolder(o.out); err != nil {
 		return fmt.Errorf("recall: -out: %w", err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -23,7 +25,9 @@ func TestRefuses(t *testing.T) {
 		"-asked -1":                   "recall: -asked is -1, want 0 or more",
 		"-asked 64":                   "recall: a context of 64 tokens has room for 0 blocks",
 		"-steps 0":                    "recall: 0 steps, want 1 to",
+		"-steps -1":                   "recall: -1 steps, want 1 to",
 		"-rows 0":                     "recall: 0 rows, want 1 to",
+		"-out=":                       "recall: -out is empty",
 		"-lr NaN":                     "recall: learning rate is NaN",
 		"-models nsa,linear":          `recall: model "linear"`,
 		"-device gpu":                 `device "gpu", want auto, cpu or cuda:N`,
@@ -35,9 +39,18 @@ func TestRefuses(t *testing.T) {
 		"rest":                        `recall: unexpected argument "rest"`,
 	} {
 		t.Run(args, func(t *testing.T) {
-			err := run(context.Background(), append([]string{"-out", t.TempDir()}, strings.Fields(args)...), io.Discard)
+			var said bytes.Buffer
+			err := run(context.Background(), append([]string{"-out", t.TempDir()}, strings.Fields(args)...), &said)
 			require.ErrorContains(t, err, message)
 			require.NotContains(t, err.Error(), "\n")
+			status := 2
+			if strings.Contains(message, "computes in float32") || strings.Contains(message, "mkdir") {
+				status = 1
+			}
+			require.Equal(t, status, command.ExitStatus(err, io.Discard))
+			if status == 2 {
+				require.Empty(t, said.String(), "it began")
+			}
 		})
 	}
 }

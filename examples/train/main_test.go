@@ -20,6 +20,7 @@ func TestRefusesBeforeReading(t *testing.T) {
 		"-minutes -1":       "-minutes is -1, want a number from 0",
 		"-precision bf16":   "precision bf16: cpu computes in float32",
 		"-precision f8":     `precision "f8"`,
+		"-device tpu":       `train: -device: cuda: device "tpu", want auto, cpu or cuda:N`,
 		"-attention linear": `attention is "linear"`,
 		"-steps 1":          missing,
 	} {

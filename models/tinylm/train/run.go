@@ -47,7 +47,7 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	}
 	b, err := cuda.Select(o.Device)
 	if err != nil {
-		return nil, err
+		return nil, command.WrongUse(fmt.Errorf("train: -device: %w", err))
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	return runOn(ctx, b, o, w)
