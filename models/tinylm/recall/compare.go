@@ -7,6 +7,8 @@ import (
 	"io"
 	"maps"
 	"slices"
+
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // bins is the number of ranges of distances.
@@ -26,6 +28,22 @@ func (r Run) contexts() []int { return slices.Sorted(maps.Keys(r.Final)) }
 // Compare trains models of the given kinds one after the other. It evaluates each in documents of the task and in documents of
 // otherContext tokens, which may be longer or shorter. It writes its progress and a table to w.
 func Compare(ctx context.Context, t Task, kinds []Kind, o Options, otherContext int, w io.Writer) (runs []Run, err error) {
+	switch {
+	case ctx == nil:
+		return nil, errNoContext
+	case value.IsNil(w):
+		return nil, errors.New("recall: no writer")
+	case len(kinds) == 0:
+		return nil, fmt.Errorf("recall: no models to compare, want some of %v", Kinds())
+	}
+	for _, k := range kinds {
+		if err := k.check(); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.Validate(t); err != nil {
+		return nil, err
+	}
 	tasks := []Task{t}
 	if otherContext != t.Context {
 		other := t

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -21,7 +22,10 @@ type evaluator struct {
 // newEvaluator returns an evaluator with documents of t, one a row. Close ends it.
 func newEvaluator(w *tinylm.Weights, t Task, o Options) (*evaluator, error) {
 	m, err := tinylm.NewModel(w, 1, t.Context, tinylm.WithParts(), o.machine())
-	return &evaluator{m, t, o.Seed}, err
+	if err != nil {
+		return nil, fmt.Errorf("recall: %w", err)
+	}
+	return &evaluator{m, t, o.Seed}, nil
 }
 
 // Answers asks the questions of new documents, different from those of the training. The same number gives the same documents. When ctx
@@ -74,6 +78,16 @@ func (e *evaluator) blocks() ([]int32, error) {
 // Evaluate asks a model the questions of o.FinalDocs documents of t. The documents may be longer than those of the training, but must have
 // the same number of pairs. When ctx ends, Evaluate returns its cause after the current document.
 func Evaluate(ctx context.Context, w *tinylm.Weights, t Task, o Options) (answers []Answer, err error) {
+	switch {
+	case ctx == nil:
+		return nil, errNoContext
+	case w == nil:
+		return nil, errors.New("recall: no weights")
+	case value.IsNil(o.Backend):
+		return nil, errNoBackend
+	case o.FinalDocs < 1:
+		return nil, fmt.Errorf("recall: an evaluation of %d documents, want at least 1", o.FinalDocs)
+	}
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}

@@ -23,12 +23,20 @@ const (
 // Kinds returns all kinds.
 func Kinds() []Kind { return []Kind{NSA, WithoutSelected, Dense} }
 
+// check returns an error if there is no such kind.
+func (k Kind) check() error {
+	if !slices.Contains(Kinds(), k) {
+		return fmt.Errorf("recall: model %q, want some of %v", k, Kinds())
+	}
+	return nil
+}
+
 // ParseKinds reads a list of kinds separated by commas.
 func ParseKinds(list string) (kinds []Kind, err error) {
 	for _, name := range strings.Split(list, ",") {
 		k := Kind(strings.TrimSpace(name))
-		if !slices.Contains(Kinds(), k) {
-			return nil, fmt.Errorf("recall: model %q, want some of %v", name, Kinds())
+		if err := k.check(); err != nil {
+			return nil, err
 		}
 		if !slices.Contains(kinds, k) {
 			kinds = append(kinds, k)

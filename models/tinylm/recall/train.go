@@ -1,6 +1,7 @@
 package recall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -34,16 +36,20 @@ type Options struct {
 	Precision graph.Precision
 }
 
+var errNoBackend = errors.New("recall: no backend")
+
 // Validate returns an error that names the wrong option, or the wrong size of the task.
 func (o Options) Validate(t Task) error {
 	if err := t.Validate(); err != nil {
 		return err
 	}
 	switch {
-	case o.Backend == nil:
-		return errors.New("recall: no backend")
+	case value.IsNil(o.Backend):
+		return errNoBackend
 	case o.Precision == graph.FP16:
 		return errors.New("recall: precision fp16 wants a loss scale, which this training does not have: f32 or bf16")
+	case o.Precision != graph.F32 && o.Precision != graph.BF16:
+		return fmt.Errorf("recall: precision %d, want f32 or bf16", o.Precision)
 	case o.Steps < 1 || o.Steps > 1<<24:
 		return fmt.Errorf("recall: %d steps, want 1 to %d", o.Steps, 1<<24)
 	case o.Rows < 1 || o.Rows > maxTokens/t.Context:
@@ -97,10 +103,15 @@ type Evaluation struct {
 	Answers []Answer      // to the questions of documents of the whole context
 }
 
+var errNoContext = errors.New("recall: no context")
+
 // Train trains a new model and returns its weights, which are on the backend: the caller frees them. It calls report, if not nil, with each
 // evaluation.
 func Train(ctx context.Context, t Task, k Kind, o Options, report func(Evaluation)) (_ *tinylm.Weights, err error) {
-	if err := o.Validate(t); err != nil {
+	if ctx == nil {
+		return nil, errNoContext
+	}
+	if err := cmp.Or(k.check(), o.Validate(t)); err != nil {
 		return nil, err
 	}
 	w, err := tinylm.NewWeights(t.Model(k), tensor.Float32, o.Seed)

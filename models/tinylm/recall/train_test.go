@@ -5,14 +5,18 @@ import (
 	"context"
 	"encoding/csv"
 	"image/png"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
 // smallOptions returns options for a training of a moment.
@@ -70,6 +74,7 @@ func TestOptionsRefuse(t *testing.T) {
 	task := testutil.Must(NewTask(1024, 32))(t)
 	for message, change := range map[string]func(*Options){
 		"recall: no backend":                      func(o *Options) { o.Backend = nil },
+		"recall: precision 9, want f32 or bf16":   func(o *Options) { o.Precision = 9 },
 		"recall: precision fp16":                  func(o *Options) { o.Precision = graph.FP16 },
 		"recall: 0 steps, want 1 to":              func(o *Options) { o.Steps = 0 },
 		"recall: -1 rows, want 1 to 4096 of 1024": func(o *Options) { o.Rows = -1 },
@@ -88,6 +93,37 @@ func TestOptionsRefuse(t *testing.T) {
 	cancel()
 	_, err = Train(stopped, task, NSA, smallOptions(t), nil)
 	require.ErrorIs(t, err, context.Canceled)
+	_, err = Train(context.Background(), task, "linear", smallOptions(t), nil)
+	require.EqualError(t, err, `recall: model "linear", want some of [nsa nsa-without-selected dense]`)
 	_, err = ParseKinds("nsa,linear")
 	require.EqualError(t, err, `recall: model "linear", want some of [nsa nsa-without-selected dense]`)
+}
+
+// TestNilArguments: an argument that is nil is an error, as is an unknown kind.
+func TestNilArguments(t *testing.T) {
+	task, o, ctx := testutil.Must(NewTask(256, 16))(t), smallOptions(t), context.Background()
+	w := testutil.Must(tinylm.NewWeights(task.Model(NSA), tensor.Float32, 1))(t)
+	typed, none, odd := o, o, o
+	var noContext context.Context
+	typed.Backend, none.FinalDocs, odd.Precision = (*cuda.Backend)(nil), 0, 9
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{testutil.Err(Train(noContext, task, NSA, o, nil)), "recall: no context"},
+		{testutil.Err(Train(ctx, task, NSA, typed, nil)), "recall: no backend"},
+		{testutil.Err(Evaluate(noContext, w, task, o)), "recall: no context"},
+		{testutil.Err(Evaluate(ctx, nil, task, o)), "recall: no weights"},
+		{testutil.Err(Evaluate(ctx, w, task, typed)), "recall: no backend"},
+		{testutil.Err(Evaluate(ctx, w, task, none)), "recall: an evaluation of 0 documents, want at least 1"},
+		{testutil.Err(Evaluate(ctx, w, task, odd)), "recision"},
+		{testutil.Err(Compare(noContext, task, Kinds(), o, 256, io.Discard)), "recall: no context"},
+		{testutil.Err(Compare(ctx, task, nil, o, 256, io.Discard)), "recall: no models to compare"},
+		{testutil.Err(Compare(ctx, task, []Kind{NSA, "linear"}, o, 256, io.Discard)), `recall: model "linear"`},
+		{testutil.Err(Compare(ctx, task, Kinds(), o, 256, nil)), "recall: no writer"},
+		{testutil.Err(Compare(ctx, task, Kinds(), o, 256, (*bytes.Buffer)(nil))), "recall: no writer"},
+		{testutil.Err(Compare(ctx, task, Kinds(), typed, 256, io.Discard)), "recall: no backend"},
+	} {
+		require.ErrorContains(t, c.err, c.want)
+	}
 }
