@@ -163,7 +163,7 @@ func TestInteractiveWithTokenizer(t *testing.T) {
 func TestFlagsRefuseValues(t *testing.T) {
 	model := weightsFile(t)
 	nonsense := map[string][]string{
-		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"}, "repetition-penalty": {"-1", "NaN", "Inf"},
+		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"}, "repetition-penalty": {"0", "-1", "NaN", "Inf"},
 		"n": {"0", "-1", "x", "2000000", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"}, "context": {"-1", "x"}, "seed": {"-1", "x"}, "stop": {""},
 		"device": {"tpu", "cuda:x", "cuda:-1"}, "precision": {"f8", ""}, "interactive=maybe": {""}, "no-such-flag": {"1"},
 	}
@@ -226,7 +226,26 @@ func TestIdleInput(t *testing.T) {
 	o := testutil.Must(Parse([]string{"-model", weightsFile(t), "-device", "cpu", "-file", "-"}, io.Discard))(t)
 	time.AfterFunc(10*time.Millisecond, func() { cancel(stop) })
 	require.ErrorIs(t, Run(ctx, o, in, io.Discard, io.Discard), stop)
-	require.EqualError(t, Run(ctx, nil, in, io.Discard, io.Discard), "generate: no context, or no options")
+}
+
+// TestNilArguments: an argument that is nil is an error.
+func TestNilArguments(t *testing.T) {
+	parse := func(args ...string) *Options {
+		return testutil.Must(Parse(append([]string{"-model", weightsFile(t), "-device", "cpu", "-tokens", "1"}, args...), io.Discard))(t)
+	}
+	var ctx context.Context
+	require.EqualError(t, Run(ctx, parse(), nil, io.Discard, io.Discard), "generate: no context, or no options")
+	ctx = t.Context()
+	require.EqualError(t, Run(ctx, nil, nil, io.Discard, io.Discard), "generate: no context, or no options")
+	require.EqualError(t, (*Options)(nil).Validate(), "generate: no options")
+	for _, o := range []*Options{parse("-file", "-"), parse("-interactive")} {
+		for _, in := range []io.Reader{nil, (*os.File)(nil)} {
+			require.EqualError(t, Run(ctx, o, in, io.Discard, io.Discard), "generate: no input, which -interactive and -file - read")
+		}
+	}
+	require.EqualError(t, Run(ctx, parse(), nil, nil, io.Discard), "generate: no writer of the texts or of the status")
+	require.EqualError(t, Run(ctx, parse(), nil, io.Discard, (*bytes.Buffer)(nil)), "generate: no writer of the texts or of the status")
+	require.NoError(t, Run(ctx, parse(), nil, io.Discard, io.Discard))
 }
 
 // TestSignal: Ctrl-C ends an endless text after a whole character. The program reports its speed and exits with 128 + n.

@@ -26,7 +26,7 @@ type Options struct {
 	Temperature       float64
 	TopK              int
 	TopP              float64
-	RepetitionPenalty float64
+	RepetitionPenalty float64 // above 0; 1: none
 	Stop              []string
 	Seed              uint64 // of the first text of each prompt; the next one has the next seed
 	Tokens            int    // max tokens of a text; 0: no limit
@@ -90,6 +90,9 @@ func (o *Options) flags() *flag.FlagSet {
 // Validate returns an error that names the option that is out of its range or does not fit the others. It opens neither files
 // nor devices.
 func (o *Options) Validate() error {
+	if o == nil {
+		return errors.New("generate: no options")
+	}
 	for _, s := range []struct {
 		name        string
 		v, min, max int
@@ -103,6 +106,9 @@ func (o *Options) Validate() error {
 	}
 	if _, err := graph.ParsePrecision(o.Precision); err != nil {
 		return fmt.Errorf("generate: -precision: %w", err)
+	}
+	if !(o.RepetitionPenalty > 0) {
+		return fmt.Errorf("generate: -repetition-penalty is %v, want a number above 0, 1 for none", o.RepetitionPenalty)
 	}
 	return o.sampling().Validate()
 }

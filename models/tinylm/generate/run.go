@@ -17,6 +17,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // Main runs the program with the arguments of a command line and returns its exit status: 1 after an error, 2 if the arguments
@@ -39,6 +40,12 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 	}
 	if err := o.Validate(); err != nil {
 		return err
+	}
+	switch {
+	case value.IsNil(out) || value.IsNil(status):
+		return errors.New("generate: no writer of the texts or of the status")
+	case (o.Interactive || o.File == "-") && value.IsNil(in):
+		return errors.New("generate: no input, which -interactive and -file - read")
 	}
 	prompts, err := o.prompts(ctx, in)
 	if err != nil {
