@@ -27,12 +27,13 @@ func Sample() string { return sample }
 // Options are the options of Inspect. With the zero value tokens are bytes and the model runs on the CPU.
 type Options struct {
 	Title      string
-	Vocabulary tinylm.Vocabulary // for the text of tokens; nil: tinylm.Bytes
+	Vocabulary tinylm.Vocabulary // for the text of tokens, at least as many as the model has; nil: tinylm.Bytes
 	Backend    graph.Backend     // nil: the CPU's
 }
 
 // Inspect runs tokens through a model in windows of Config.Context tokens, or in one shorter window if there are fewer tokens. Tokens
-// after the last whole window are not used. Inspect does not change the weights.
+// after the last whole window are not used. Fewer than 2 tokens are an error, as is a model of NSA without its selected branch. Inspect does
+// not change the weights.
 func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error) {
 	defer func() {
 		if err != nil {
@@ -42,11 +43,22 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 	if w == nil {
 		return nil, errors.New("no weights")
 	}
+	if err := w.Config.Validate(); err != nil {
+		return nil, fmt.Errorf("weights: %w", err)
+	}
 	if w.Config.NoSelected && w.Config.Attention != tinylm.Dense {
 		return nil, errors.New("a model without the selected branch, want NSA with all branches or dense attention")
 	}
 	if o.Vocabulary == nil {
 		o.Vocabulary = tinylm.Bytes{}
+	}
+	switch {
+	case value.IsNil(o.Vocabulary):
+		return nil, errors.New("the vocabulary is a nil pointer")
+	case o.Backend != nil && value.IsNil(o.Backend):
+		return nil, errors.New("the backend is a nil pointer")
+	case o.Vocabulary.Vocab() < w.Config.Vocab:
+		return nil, fmt.Errorf("a vocabulary of %d tokens, the model has %d", o.Vocabulary.Vocab(), w.Config.Vocab)
 	}
 	seq := min(len(tokens), w.Config.Context)
 	if seq < 2 {

@@ -8,10 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"gonum.org/v1/gonum/floats"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
 // TestReportMatchesModel: losses and blocks equal those of a plain run of the model on each window.
@@ -137,9 +139,13 @@ func TestInspectRefuses(t *testing.T) {
 	w := weightsOf(t, small())
 	broken := weightsOf(t, small())
 	broken.Tensors["head.weight"].Float32s()[7] = float32(math.NaN())
-	one, narrow := small(), small()
-	one.Context, narrow.NoSelected = 1, true
+	one, narrow, wide := small(), small(), small()
+	one.Context, narrow.NoSelected, wide.Vocab = 1, true, 300
 	for message, err := range map[string]error{
+		"inspect: weights: tinylm: ":                     testutil.Err(Inspect(&tinylm.Weights{}, []int32{1, 2}, Options{})),
+		"a vocabulary of 256 tokens, the model has 300":  testutil.Err(Inspect(weightsOf(t, wide), []int32{1, 2}, Options{})),
+		"the vocabulary is a nil pointer":                testutil.Err(Inspect(w, []int32{1, 2}, Options{Vocabulary: (*corpus.Tokenizer)(nil)})),
+		"the backend is a nil pointer":                   testutil.Err(Inspect(w, []int32{1, 2}, Options{Backend: (*cuda.Backend)(nil)})),
 		"inspect: no weights":                            testutil.Err(Inspect(nil, []int32{1, 2}, Options{})),
 		"inspect: 1 tokens in a window, want at least 2": testutil.Err(Inspect(w, []int32{1}, Options{})),
 		"inspect: 0 tokens in a window":                  testutil.Err(Inspect(w, nil, Options{})),
