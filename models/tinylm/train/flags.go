@@ -14,6 +14,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -21,7 +22,7 @@ import (
 // themselves. With -resume FOLDER they are the options of the run in FOLDER, whose file must be as the run wrote it; flags may change those
 // that are not fixed. Data, Tokenizer and Init of flags and of -config become absolute paths; a relative path is relative to the working
 // directory, also in the file.
-// After -help it writes the list of flags to w and returns flag.ErrHelp.
+// After -help it writes the list of flags to w, if not nil, and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (*Options, error) {
 	given, set, err := parseFlags(args, w)
 	if err != nil {
@@ -212,6 +213,9 @@ func optionTags() map[string]reflect.StructTag {
 
 // help writes the list of flags, with the values of tiny.
 func help(w io.Writer) {
+	if value.IsNil(w) {
+		return
+	}
 	o, err := Preset("tiny")
 	if err != nil {
 		return // tiny is known

@@ -68,6 +68,11 @@ func TestFlagsRefuseValues(t *testing.T) {
 	}
 }
 
+func TestNilArguments(t *testing.T) {
+	require.ErrorIs(t, testutil.Err(Parse([]string{"-help"}, nil)), flag.ErrHelp)
+	require.EqualError(t, (*Options)(nil).Validate(), "train: no options")
+}
+
 // TestOptionsFile: a file of options gives the options that were written. Flags override the file, and the file overrides the preset.
 func TestOptionsFile(t *testing.T) {
 	for _, preset := range []string{"tiny", "base"} {

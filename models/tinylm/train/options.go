@@ -144,6 +144,9 @@ const maxSteps = 1 << 53
 // Validate returns an error that names the option that is out of its range or does not fit the others. It is quick and opens
 // neither files nor devices.
 func (o *Options) Validate() error {
+	if o == nil {
+		return errors.New("train: no options")
+	}
 	for _, s := range []struct {
 		name        string
 		v, from, to int
