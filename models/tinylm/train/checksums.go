@@ -74,7 +74,7 @@ func withCheckpoint(run string, err error) error {
 		return err
 	}
 	if path, none := new(SavedModel).findCheckpoint(run); none == nil {
-		err = fmt.Errorf("%w: -resume %s writes it again, or name %s", err, run, path)
+		err = fmt.Errorf("%w: train -resume %s writes it again, or name %s", err, run, path)
 	}
 	return err
 }

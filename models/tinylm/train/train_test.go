@@ -319,7 +319,7 @@ func TestDamagedFinalModel(t *testing.T) {
 	for _, damage := range []struct{ path, text string }{{file, "cut"}, {sums, ""}, {sums, "cut"}} {
 		require.NoError(t, os.WriteFile(damage.path, []byte(damage.text), 0o644))
 		for _, path := range []string{folder, file} {
-			hint := ": -resume " + folder + " writes it again, or name " + checkpoint
+			hint := ": train -resume " + folder + " writes it again, or name " + checkpoint
 			require.ErrorContains(t, testutil.Err(FindModel(path)), hint)
 			require.ErrorContains(t, testutil.Err(Parse([]string{"-init", path}, io.Discard)), hint)
 		}
