@@ -98,19 +98,21 @@ func (r *runner) lock() error {
 // ownFolder makes the run folder again if it has gone away. It is an error if the folder at its path is that of another run.
 func (r *runner) ownFolder() error {
 	before := r.held
-	if err := errors.Join(os.MkdirAll(r.folder, 0o755), r.lock()); err != nil {
+	if err := os.MkdirAll(r.folder, 0o755); err != nil {
 		return err
 	}
-	if r.held == before {
-		return nil
+	if err := r.lock(); err != nil || r.held == before {
+		return err
 	}
 	text, err := files.ReadFile(filepath.Join(r.folder, optionsFile), maxOptions)
-	if err == nil && !bytes.Equal(text, r.YAML()) {
-		r.held, err = nil, errors.Join(fmt.Errorf("%s is another run now", r.folder), r.held.Close())
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && bytes.Equal(text, r.YAML()):
+		return nil
+	case err == nil:
+		err = fmt.Errorf("%s is another run now", r.folder)
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
+	err = errors.Join(err, r.held.Close())
+	r.held = nil // the next call looks again
 	return err
 }
 
