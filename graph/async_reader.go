@@ -19,6 +19,7 @@ const AsyncReaderDepth = 2
 // copy while a later run is under way. It belongs to the goroutine of its machine.
 type AsyncReader struct {
 	name          string
+	machine       *Machine // of Machine.AsyncReader, nil for an operand outside of a graph
 	arg           ops.Arg
 	cell          cpu.Buf                    // points at the copy that is read
 	ring          [AsyncReaderDepth]Readback // copy i is in i % depth
@@ -68,6 +69,7 @@ func (m *Machine) AsyncReader(n *G.Node) (*AsyncReader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("graph: machine: %w", err)
 	}
+	r.machine = m
 	m.readers = append(m.readers, r)
 	return r, nil
 }
@@ -86,6 +88,8 @@ func (r *AsyncReader) Fetch() (err error) {
 	switch {
 	case r.closed:
 		return errClosed
+	case r.machine != nil && r.machine.run == 0:
+		return errors.New("the machine has not run")
 	case r.Waiting() == AsyncReaderDepth:
 		return fmt.Errorf("%d copies are not read yet", AsyncReaderDepth)
 	}

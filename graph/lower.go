@@ -37,6 +37,11 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 		}
 		v.keep = true
 	}
+	for _, n := range p.constant {
+		if v, ok := p.operandOf[n]; !ok || v.kind != fromInput {
+			return fmt.Errorf("WithConstantInputs: %s is not an input of the graph", describe(n))
+		}
+	}
 	return nil
 }
 

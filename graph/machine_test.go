@@ -182,11 +182,13 @@ func TestMachineErrors(t *testing.T) {
 	elsewhere := scalars(G.NewGraph(), 1)[0]
 	require.EqualError(t, testutil.Err(graph.NewMachine(nil)), "graph: machine: nil graph")
 	for want, option := range map[string]graph.Option{
-		"graph: machine: nil option":                                 nil,
-		"graph: machine: the backend is nil":                         graph.WithBackend(nil),
-		"graph: machine: the backend is a nil *fakedevice.Backend":   graph.WithBackend((*fakedevice.Backend)(nil)),
-		`WithKeep: input "a" (node 0, shape ()) is not in the graph`: graph.WithKeep(elsewhere),
-		`graph: machine: policy: unknown fusion ""`:                  graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
+		"graph: machine: nil option":                                                    nil,
+		"graph: machine: the backend is nil":                                            graph.WithBackend(nil),
+		"graph: machine: the backend is a nil *fakedevice.Backend":                      graph.WithBackend((*fakedevice.Backend)(nil)),
+		`WithKeep: input "a" (node 0, shape ()) is not in the graph`:                    graph.WithKeep(elsewhere),
+		`WithConstantInputs: input "a" (node 0, shape ()) is not an input of the graph`: graph.WithConstantInputs(elsewhere),
+		"WithConstantInputs: nil node is not an input of the graph":                     graph.WithConstantInputs(nil),
+		`graph: machine: policy: unknown fusion ""`:                                     graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
 	} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(g, option)), want)
 	}

@@ -121,6 +121,8 @@ func TestRunAndStepRefuses(t *testing.T) {
 	require.ErrorContains(t, m.RunAndStep(s, []G.ValueGrad{nil}), "weight 0 is nil")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{(*G.Node)(nil)}), "weight 0 is nil")
 	require.ErrorContains(t, testutil.Err(m.AsyncReader(n.weights[0])), "it is not computed")
+	early := testutil.Must(newMachine(t, n.graph).AsyncReader(n.loss))(t)
+	require.ErrorContains(t, early.Fetch(), "the machine has not run")
 	count := G.NewVector(G.NewGraph(), tensor.Int32, G.WithShape(2), G.WithName("count"))
 	twice := G.Must(G.Add(count, count))
 	require.ErrorContains(t, testutil.Err(newMachine(t, count.Graph()).AsyncReader(twice)),

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"strings"
@@ -26,7 +25,8 @@ import (
 // With Copies each tensor has a fifth input: a copy of the weight in the half-precision type Copies. The step writes it from the
 // new weight. A copy without a shape has no memory, and the step does not write it. The CPU has no kernel for Copies.
 //
-// The op writes to its inputs weight, m, v and copy, so it is no op of a graph: a solver binds it to memory of its own.
+// The op writes to its inputs weight, m, v and copy, so it is no op of a graph: a solver binds it to memory of its own. The masks are
+// strings because a Spec is compared and hashed.
 type AdamWOp struct {
 	DecayMask string       // one character for each tensor: '1' for weight decay, '0' for none
 	MuonMask  string       // one character for each tensor: '1' for Muon, '0' for AdamW; "" means AdamW for all
@@ -91,12 +91,12 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) != 1+perTensor*n || n == 0 {
 		return nil, fmt.Errorf("%d inputs, want the numbers of the step and %d for each of %d tensors", len(in), perTensor, n)
 	}
-	for _, list := range []struct{ name, mask string }{{"decay", op.DecayMask}, {"muon", cmp.Or(op.MuonMask, op.DecayMask)}} {
-		if len(list.mask) != n {
-			return nil, fmt.Errorf("%s is %q, want '0' or '1' for each of %d tensors", list.name, list.mask, n)
-		}
-		if i := strings.IndexFunc(list.mask, func(c rune) bool { return c != '0' && c != '1' }); i >= 0 {
-			return nil, fmt.Errorf("%s of tensor %d is %q, want '0' or '1'", list.name, i, list.mask[i])
+	if err := checkMask("decay", op.DecayMask, n); err != nil {
+		return nil, err
+	}
+	if op.MuonMask != "" {
+		if err := checkMask("muon", op.MuonMask, n); err != nil {
+			return nil, err
 		}
 	}
 	if err := wantInputs(in[:1], floatInput("hyper", 1)); err != nil {
@@ -135,6 +135,17 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 		}
 	}
 	return []Operand{{tensor.Float64, tensor.Shape{1}}}, nil
+}
+
+// checkMask returns an error unless mask has a '0' or a '1' for each of n tensors.
+func checkMask(name, mask string, n int) error {
+	if len(mask) != n {
+		return fmt.Errorf("%s is %q, want '0' or '1' for each of %d tensors", name, mask, n)
+	}
+	if i := strings.IndexFunc(mask, func(c rune) bool { return c != '0' && c != '1' }); i >= 0 {
+		return fmt.Errorf("%s of tensor %d is %q, want '0' or '1'", name, i, mask[i])
+	}
+	return nil
 }
 
 func (op AdamWOp) Bind(k *cpu.Kernel, in, out []Arg) {

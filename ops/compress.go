@@ -87,14 +87,14 @@ func compressionOf(x tensor.Shape, c compressionBlocks, table []Arg) compression
 // width returns the number of elements of a token, over all heads.
 func (c compression) width() int { return c.h * c.d }
 
-// covering returns the places [first,end) of the blocks that cover token i. Places and tokens count over all rows: up to b*rowKeys
-// and b*rowTokens.
-func (c compression) covering(i int) (first, end int) {
+// covering returns the places [first,end) of the blocks that cover token i, and at, the token's index in the first of these blocks;
+// in each later block the index is stride less. Places and tokens count over all rows: up to b*rowKeys and b*rowTokens.
+func (c compression) covering(i int) (first, end, at int) {
 	seq := c.ofToken(i/c.rowTokens, i%c.rowTokens)
 	t := i%c.rowTokens - seq.firstToken
 	first = max(0, t-c.blockLen+c.stride) / c.stride
 	places := seq.row*c.rowKeys + seq.firstKey
-	return places + first, places + min(seq.keys, t/c.stride+1)
+	return places + first, places + min(seq.keys, t/c.stride+1), t - first*c.stride
 }
 
 // token returns the first token of the block at place p, or -1 if there is no block. Both count over all rows, as in covering.
@@ -139,7 +139,7 @@ func bindCompressMeanGrad[T cpu.Float](k *cpu.Kernel, c compression, dy, dx Arg)
 		for i := lo; i < hi; i++ {
 			row := cpu.Slice[T](dx.Buf)[i*width:][:width]
 			clear(row)
-			first, end := c.covering(i)
+			first, end, _ := c.covering(i)
 			for p := first; p < end; p++ {
 				cpu.Axpy(1/T(c.blockLen), cpu.Slice[T](dy.Buf)[p*width:][:width], row)
 			}

@@ -209,9 +209,9 @@ func (g blockRows[T]) bindScatter(i int, dx Arg) {
 	cols := g.blockLen * g.d
 	bindRows(g.k, g.b*g.rowTokens, g.width(), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			first, end := g.covering(i)
+			first, end, at := g.covering(i)
 			for p := max(from, first); p < min(to, end); p++ {
-				j := i - g.token(p) // place of the token in block p
+				j := at - (p-first)*g.stride // index of the token in block p
 				rows := cpu.Slice[T](g.rows)[(p-from)*g.h*cols+j*g.d:]
 				for head := range g.h {
 					dst := cpu.Slice[T](dx.Buf)[(i*g.h+head)*g.d:][:g.d]

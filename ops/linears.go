@@ -195,7 +195,7 @@ const MaxTerms = 3
 // It replaces several ops: a LinearWeightGradOp and a LinearInputGradOp for each layer, the AddOp that sums up the results of the
 // latter, and the ops that compute dy_i. These are an AddOp if dy_i has several terms, which are then consecutive inputs, and a
 // RoPEOp if dy_i is rotated. Each dw has the bits of the single ops. dx is summed over the layers inside one product, so its last
-// bits may differ. The op has no constructor and no gradient.
+// bits differ where a layer has more than 512 outputs: then its own product has several parts. The op has no constructor and no gradient.
 type LinearsGradOp struct {
 	In          int              // size of the input: in of all layers
 	WeightsOnly bool             // there are no inputs w_i and no dx

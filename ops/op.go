@@ -72,6 +72,9 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	if err == nil {
 		err = CheckSizes("output", o.out)
 	}
+	if _, ok := spec.(AdamWOp); ok && err == nil {
+		err = errors.New("no op of a graph: package optim runs it")
+	}
 	var node *gorgonia.Node
 	if err == nil {
 		node, err = gorgonia.ApplyOp(o, inputs...)

@@ -43,6 +43,7 @@ var ErrNotFinite = errors.New("gradients are not finite")
 type AdamW struct {
 	options adamWOptions
 	closed  bool
+	begun   bool    // Begin has succeeded, End has not followed yet
 	lr      float64 // set by SetLR
 	scale   float64 // scale of the gradients; 0 means 1
 	step    int     // steps taken
@@ -109,8 +110,8 @@ func (s *AdamW) LR() float64 {
 	return s.options.schedule.At(s.step)
 }
 
-// UncountStep uncounts the last step, if its norm was not finite and it has therefore changed nothing. It is for steps on a
-// device, for which the host does not wait: on the CPU Step returns the error itself.
+// UncountStep uncounts the last step. Call it only if the norm of that step was not finite, so that it has changed nothing. It is for
+// steps on a device, for which the host does not wait: on the CPU Step returns the error itself.
 func (s *AdamW) UncountStep() { s.step = max(0, s.step-1) }
 
 // Steps returns the number of steps taken.
@@ -185,7 +186,7 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 		return errors.Join(err, b.close())
 	}
 	if err == nil {
-		s.bound, s.pending = b, safetensors.File{}
+		s.bound, s.pending, s.begun = b, safetensors.File{}, true
 	}
 	return err
 }
@@ -193,7 +194,7 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 // Launch implements graph.Solver.
 func (s *AdamW) Launch() (err error) {
 	defer named(&err, "")
-	if s.bound == nil {
+	if !s.begun {
 		return errors.New("launch without a step that has begun")
 	}
 	return s.bound.kernel.Launch(s.bound.stream, &s.bound.work)
@@ -202,9 +203,10 @@ func (s *AdamW) Launch() (err error) {
 // End implements graph.Solver.
 func (s *AdamW) End(weights []G.ValueGrad) (err error) {
 	defer named(&err, "")
-	if s.bound == nil {
+	if !s.begun {
 		return errors.New("end without a step that has begun")
 	}
+	s.begun = false
 	for _, w := range weights {
 		zeroDual(w)
 	}
@@ -232,7 +234,10 @@ func zeroDual(w G.ValueGrad) {
 func (s *AdamW) Norm() (norm float64, err error) {
 	defer named(&err, "norm: ")
 	b := s.bound
-	if b == nil {
+	switch {
+	case s.closed:
+		return 0, errClosed
+	case b == nil:
 		return 0, nil
 	}
 	if err := errors.Join(b.stream.Download(b.hostNorm, b.norm), b.stream.Synchronize()); err != nil {
@@ -258,7 +263,7 @@ func (s *AdamW) NormReader() (r *graph.AsyncReader, err error) {
 // Close frees the solver's memory and ends its state. On a CPU the garbage collector does so without Close.
 func (s *AdamW) Close() error {
 	var err error
-	s.closed = true
+	s.closed, s.begun = true, false
 	if s.bound != nil {
 		err = s.bound.close()
 		s.bound = nil

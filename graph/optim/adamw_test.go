@@ -187,12 +187,19 @@ func TestAdamWRefuses(t *testing.T) {
 	}
 	require.ErrorContains(t, s.Step(append(list[:2:2], &weight{name: "d", value: list[2].Value()})), "d has no gradient")
 	require.NoError(t, s.Step(list), "those of the step that failed are not the weights")
+	before := testutil.Floats(t, list[0].Value().Data())
+	require.ErrorContains(t, s.Launch(), "launch without a step that has begun")
+	require.ErrorContains(t, s.End(list), "end without a step that has begun")
+	require.Equal(t, before, testutil.Floats(t, list[0].Value().Data()))
+	require.Equal(t, 1, s.Steps())
 	require.ErrorContains(t, s.Step(list[:3]), "3 weights, the first step had 4")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{list[1], list[0], list[2], list[3]}), "weight 0 is a.bias, in the first step it was a.weight")
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 	require.ErrorContains(t, s.Step(list), "optim: adamw: closed")
 	require.ErrorContains(t, testutil.Err(s.State()), "closed")
+	require.ErrorContains(t, testutil.Err(s.Norm()), "closed")
+	require.ErrorContains(t, s.Launch(), "launch without a step that has begun")
 	require.ErrorContains(t, s.SetState(safetensors.File{}), "closed")
 	require.ErrorContains(t, new(AdamW).Step(list), "optim: adamw: make the solver by NewAdamW")
 
@@ -290,6 +297,17 @@ func TestAdamWState(t *testing.T) {
 			require.NoError(t, next.Step(weights))
 			require.Equal(t, end, values())
 		}
+
+		mine := testutil.Must(safetensors.Read(path))(t)
+		other = newAdamW(t)
+		require.NoError(t, other.SetState(mine))
+		for name, x := range mine.Tensors { // the state is a copy
+			x.Zero()
+			delete(mine.Tensors, name)
+		}
+		reset(middle)
+		require.NoError(t, other.Step(weights))
+		require.Equal(t, end, values())
 
 		require.NoError(t, s.SetState(safetensors.File{}))
 		require.Zero(t, s.Steps())

@@ -81,7 +81,10 @@ func (s *AdamW) SetState(st safetensors.File) (err error) {
 		}
 	}
 	if s.bound == nil {
-		s.pending = st
+		s.pending = safetensors.File{Metadata: st.Metadata, Tensors: maps.Clone(st.Tensors)}
+		for name, x := range s.pending.Tensors { // the caller may change its own
+			s.pending.Tensors[name] = x.Clone().(*tensor.Dense)
+		}
 	} else if err := s.bound.restore(step, st.Tensors); err != nil {
 		return err
 	}

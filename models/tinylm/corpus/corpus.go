@@ -74,6 +74,9 @@ type source interface {
 
 // Open lists the files of path, a file or a folder, and reads enough of them to collect the held-out part.
 func Open(ctx context.Context, path string, o Options) (*Corpus, error) {
+	if ctx == nil {
+		return nil, errors.New("corpus: nil context")
+	}
 	c := &Corpus{name: path, seed: o.Seed}
 	err := c.open(ctx, path, o)
 	if err != nil {

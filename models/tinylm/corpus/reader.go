@@ -100,6 +100,9 @@ func receive[T any](ctx context.Context, from <-chan result[T]) iter.Seq2[T, err
 
 // Next returns the next batch, which belongs to the caller. Each call after an error returns the same error, except after an error of ctx.
 func (r *Reader) Next(ctx context.Context) (*Batch, error) {
+	if ctx == nil {
+		return nil, errors.New("corpus: nil context")
+	}
 	r.calls++
 	select {
 	case b, ok := <-r.batches:

@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
 // TestReportMatchesModel: losses and blocks equal those of a plain run of the model on each window.
@@ -144,7 +144,7 @@ func TestInspectRefuses(t *testing.T) {
 	for message, err := range map[string]error{
 		"inspect: weights: tinylm: ":                     testutil.Err(Inspect(&tinylm.Weights{}, []int32{1, 2}, Options{})),
 		"a vocabulary of 256 tokens, the model has 300":  testutil.Err(Inspect(weightsOf(t, wide), []int32{1, 2}, Options{})),
-		"the vocabulary is a nil pointer":                testutil.Err(Inspect(w, []int32{1, 2}, Options{Vocabulary: (*corpus.Tokenizer)(nil)})),
+		"the vocabulary is a nil pointer":                testutil.Err(Inspect(w, []int32{1, 2}, Options{Vocabulary: (*tokenizer.Tokenizer)(nil)})),
 		"the backend is a nil pointer":                   testutil.Err(Inspect(w, []int32{1, 2}, Options{Backend: (*cuda.Backend)(nil)})),
 		"inspect: no weights":                            testutil.Err(Inspect(nil, []int32{1, 2}, Options{})),
 		"inspect: 1 tokens in a window, want at least 2": testutil.Err(Inspect(w, []int32{1}, Options{})),
