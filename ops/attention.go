@@ -16,7 +16,7 @@ import (
 //	o   [B,S,Hq,Dv]  softmax(q·k/sqrt(D))·v, the main output
 //	lse [B,Hq,S]     natural log of the sum of exp(q·k/sqrt(D)), the second output
 //
-// A query that sees no key, or whose logits are all -Inf, gets o = 0 and lse = -Inf and passes no gradient on. Keys and values
+// A query that sees no key, or whose logits all overflow to -Inf, gets o = 0 and lse = -Inf and passes no gradient on. Keys and values
 // that a query does not see change no bit of its results, not even if they are NaN or infinite. No gradient flows through lse.
 //
 // The gradient ops recompute the softmax from lse, as FlashAttention does (arXiv 2205.14135 and 2307.08691). If lse is too large
