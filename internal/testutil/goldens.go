@@ -209,7 +209,7 @@ func (c Config) check() error {
 	}
 	switch {
 	case c.Hq%c.Hkv != 0:
-		return fmt.Errorf("Hq is %d, no multiple of Hkv, %d", c.Hq, c.Hkv)
+		return fmt.Errorf("heads Hq = %d are no multiple of Hkv = %d", c.Hq, c.Hkv)
 	case c.BlockLen%c.Stride != 0 || c.SelBlock%c.Stride != 0:
 		return fmt.Errorf("l is %d and lp %d, want multiples of d, %d", c.BlockLen, c.SelBlock, c.Stride)
 	}

@@ -147,7 +147,7 @@ func TestGoldensRefuses(t *testing.T) {
 		{golden(config(`, "l": -8, "d": -2`), "q", x(1, 9, 2, 4)), "l is -8, want at least 1"},
 		{golden(config(`, "lp": 5`), "q", x(1, 9, 2, 4)), "l is 4 and lp 5, want multiples of d, 2"},
 		{golden(config(`, "n": 2`), "q", x(1, 9, 2, 4)), "n is 2, want at least 3"},
-		{golden(config(`, "Hkv": 3`), "q", x(1, 9, 2, 4)), "Hq is 2, no multiple of Hkv, 3"},
+		{golden(config(`, "Hkv": 3`), "q", x(1, 9, 2, 4)), "heads Hq = 2 are no multiple of Hkv = 3"},
 		{golden(config(model+`, "layers": 0`), "tokens", x(2, 1, 9)), "layers is 0, want at least 1"},
 		{golden(config(model), "tokens", x(1, 1, 9)), "tokens has the shape (1, 1, 9), want (2, 1, 9)"},
 		{golden(config(model), "logits", x(1, 9, 4)), "logits has the shape"},
