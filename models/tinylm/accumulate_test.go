@@ -97,7 +97,7 @@ func TestNewPlan(t *testing.T) {
 		require.GreaterOrEqual(t, got.Inputs, 4*small().Parameters())
 	}
 	for message, err := range map[string]error{
-		"tinylm: plan of a model of 0 x 8 tokens: batch": testutil.Err(NewPlan(small(), 0, 8)),
+		"tinylm: plan of a model of 0 x 8 tokens: 0 sequences": testutil.Err(NewPlan(small(), 0, 8)),
 		"vocab is 0":                      testutil.Err(NewPlan(Config{}, 1, 8)),
 		"only a graph.Machine has a plan": testutil.Err(NewPlan(small(), 1, 8, WithVM(tape))),
 	} {
