@@ -71,7 +71,7 @@ type backward struct {
 	*order
 	depends map[*G.Node]bool    // nodes that depend on wrt, through inputs that have a gradient
 	stops   []*G.Node           // ops that depend on wrt and pass no gradient on
-	terms   map[*G.Node]G.Nodes // contributions to a node's gradient; after propagate of the node, their sum alone
+	terms   map[*G.Node]G.Nodes // contributions to a node's gradient; propagate replaces them by their sum
 }
 
 // differentiate returns the gradients of cost. seed is the derivative to begin with; nil means one.

@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // AdamWOp is the Spec of one optimizer step over all parameters: decoupled AdamW (arXiv 1711.05101) after clipping by the
@@ -219,7 +220,7 @@ type stepNumbers struct{ hyper, norm *cpu.Buf }
 // read returns the numbers, and the factor that unscales and clips the gradients. ok is false if the norm is not finite.
 func (s stepNumbers) read() (hyper []float64, clip float64, ok bool) {
 	h, n := cpu.Slice[float64](s.hyper), cpu.Slice[float64](s.norm)[0]
-	if math.IsNaN(n) || math.IsInf(n, 0) {
+	if value.NotFinite(n) {
 		return h, 0, false
 	}
 	if h[hyperClip] > 0 {

@@ -73,27 +73,26 @@ func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
 	if p.Init == nil {
 		return v, nil
 	}
-	drawn := 0.0
 	if dt == tensor.Float32 {
-		drawn = draw(v.Float32s(), p.Init, r)
+		err = draw(v.Float32s(), p.Init, r)
 	} else {
-		drawn = draw(v.Float64s(), p.Init, r)
+		err = draw(v.Float64s(), p.Init, r)
 	}
-	if math.IsNaN(drawn) || math.IsInf(drawn, 0) {
-		return nil, fmt.Errorf("nn: parameter %s: its first value has a %v", p.Name, drawn)
+	if err != nil {
+		return nil, fmt.Errorf("nn: parameter %s: %w", p.Name, err)
 	}
 	return v, nil
 }
 
-// draw fills x with what init draws. It stops at a number that is not finite, and returns the last one.
-func draw[T float32 | float64](x []T, init Init, r *rand.Rand) (last float64) {
+// draw fills x with what init draws. A number that is not finite in x is an error.
+func draw[T float32 | float64](x []T, init Init, r *rand.Rand) error {
 	for i := range x {
 		x[i] = T(init(r))
-		if last = float64(x[i]); math.IsNaN(last) || math.IsInf(last, 0) {
-			break
+		if value.NotFinite(float64(x[i])) {
+			return fmt.Errorf("its first value has a %v", x[i])
 		}
 	}
-	return last
+	return nil
 }
 
 // Source gives the value of a parameter to the layer that is being built, which reports a nil value as an error. The layer's

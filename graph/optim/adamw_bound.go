@@ -3,7 +3,6 @@ package optim
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -264,10 +263,10 @@ func (b *boundAdamW) checkNorm() error {
 		return nil
 	}
 	norm := cpu.Slice[float64](b.norm.Buf)[0]
-	if !notFinite(norm) {
+	if !value.NotFinite(norm) {
 		return nil
 	}
-	if i := slices.IndexFunc(b.weights, func(s boundWeight) bool { return anyElement(s.grad, notFinite) }); i >= 0 {
+	if i := slices.IndexFunc(b.weights, func(s boundWeight) bool { return anyElement(s.grad, value.NotFinite) }); i >= 0 {
 		return fmt.Errorf("%w: their global norm is %v, from %s", ErrNotFinite, norm, b.weights[i].name)
 	}
 	return fmt.Errorf("%w: their global norm is %v: the sum of squares overflows", ErrNotFinite, norm)
@@ -280,8 +279,6 @@ func anyElement(a ops.Arg, bad func(float64) bool) bool {
 	}
 	return slices.ContainsFunc(cpu.Slice[float64](a.Buf), bad)
 }
-
-func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 
 func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
 

@@ -3,6 +3,8 @@ package optim
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // Bounds of a LossScale, and the number of good steps that double it.
@@ -52,7 +54,7 @@ func (l *LossScale) Value() float64 { return l.value }
 // Adjust takes the norm of the gradients of a step that had the given scale; it may be the step before the last. It reports
 // whether the gradients have overflowed and a smaller scale may help. The step has then changed nothing: see AdamW.UncountStep.
 func (l *LossScale) Adjust(norm, scale float64) (skipped bool) {
-	if notFinite(norm) {
+	if value.NotFinite(norm) {
 		if scale <= minLossScale {
 			return false
 		}

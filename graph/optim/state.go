@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -113,7 +114,7 @@ func (b *boundAdamW) restore(step int, tensors map[string]*tensor.Dense) error {
 		switch {
 		case err != nil:
 			return fmt.Errorf("%s: %w", m.name, err)
-		case anyElement(host, notFinite):
+		case anyElement(host, value.NotFinite):
 			return fmt.Errorf("%s: not all elements are finite", m.name)
 		case strings.HasPrefix(m.name, secondPrefix) && anyElement(host, func(x float64) bool { return x < 0 }):
 			return fmt.Errorf("%s: an average of squares is negative", m.name)

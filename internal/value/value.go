@@ -3,6 +3,7 @@ package value
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 
 	"github.com/chewxy/hm"
@@ -20,6 +21,9 @@ func IsNil(v any) bool {
 	}
 	return false
 }
+
+// NotFinite reports whether x is NaN or infinite.
+func NotFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
 
 // TypeName returns the name of an element type, "none" for the zero value.
 func TypeName(dt tensor.Dtype) string {

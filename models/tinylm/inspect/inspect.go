@@ -9,6 +9,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 
@@ -153,7 +154,7 @@ func (in *inspection) runWindow(i int, tokens []int32) error {
 	}
 	r := in.report
 	loss := losses(floatsOf(logits), tokens)
-	if at := notFinite(loss); at >= 0 {
+	if at := slices.IndexFunc(loss, value.NotFinite); at >= 0 {
 		return fmt.Errorf("the loss of token %d is %v: the weights are not those of a trained model", at, loss[at])
 	}
 	for t, v := range loss {

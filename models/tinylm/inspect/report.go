@@ -2,8 +2,6 @@ package inspect
 
 import (
 	"fmt"
-	"math"
-	"slices"
 
 	"gonum.org/v1/gonum/floats"
 
@@ -90,9 +88,4 @@ func losses(logits []float64, tokens []int32) []float64 {
 		list[t+1] = floats.LogSumExp(row) - row[id]
 	}
 	return list
-}
-
-// notFinite returns the index of the first NaN or Inf, -1 if there is none.
-func notFinite(x []float64) int {
-	return slices.IndexFunc(x, func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"time"
 
@@ -159,7 +158,7 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		if err != nil {
 			return err
 		}
-		if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		if value.NotFinite(loss) {
 			return fmt.Errorf("the loss of step %d is %v: a lower learning rate than %v may help", step+1, loss, o.LR)
 		}
 		sum += loss

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
@@ -76,7 +77,7 @@ func (r *runner) heldOut(ctx context.Context, tokens int) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if notFinite(loss) {
+		if value.NotFinite(loss) {
 			err = fmt.Errorf("the held-out loss after step %d is %v", r.state.Step, loss)
 			return 0, r.diagnose(err, []*corpus.Batch{b})
 		}

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
@@ -154,10 +154,10 @@ func (r *runner) read(s *pendingStep) (err error) {
 		return err
 	}
 	s.Read = true
-	if notFinite(s.GradNorm) && (r.state.Scale == nil || s.Scale <= 1) {
+	if value.NotFinite(s.GradNorm) && (r.state.Scale == nil || s.Scale <= 1) {
 		return r.diagnose(fmt.Errorf("the loss is %v and the global norm of the gradients %v", s.Loss, s.GradNorm), s.batches)
 	}
-	if !notFinite(s.GradNorm) {
+	if !value.NotFinite(s.GradNorm) {
 		keep := min(0.95, 1-1/float64(s.Number))
 		r.state.MeanLoss = keep*r.state.MeanLoss + (1-keep)*s.Loss
 	}
@@ -196,8 +196,6 @@ func (r *runner) readAll() error {
 	return r.model.Machine().Synchronize()
 }
 
-func notFinite(x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) }
-
 // diagnose runs failed batches again and checks each result. It adds to err the first tensor that is not finite, and what to try.
 func (r *runner) diagnose(err error, batches []*corpus.Batch) error {
 	r.watchdog.phase("looking for the first tensor that is not finite")
@@ -228,7 +226,7 @@ func (r *runner) findNotFinite(batches []*corpus.Batch) (err error) {
 	}
 	for _, p := range r.weights.Config.LearnableParams() {
 		list := r.weights.Tensors[p.Name].Float32s()
-		if i := slices.IndexFunc(list, func(x float32) bool { return notFinite(float64(x)) }); i >= 0 {
+		if i := slices.IndexFunc(list, func(x float32) bool { return value.NotFinite(float64(x)) }); i >= 0 {
 			return fmt.Errorf("element %d of the weight %s is %v", i, p.Name, list[i])
 		}
 	}
