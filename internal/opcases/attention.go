@@ -65,8 +65,8 @@ func AttentionCases() (list []AttentionCase) {
 		{Dims{1, 1, 1, 1, 64, 64}, 32, 16, 64, 16, 512, Small},  // from here on dims are multiples of 8, for tensor cores
 		{Dims{2, 31, 6, 1, 72, 128}, 32, 16, 64, 16, 20, Small},
 		{Dims{1, 33, 16, 1, 128, 8}, 4, 2, 64, 3, 1, Small},
-		{Dims{2, 65, 6, 6, 96, 64}, 6, 2, 64, 3, 64, Small},
-		{Dims{2, 65, 6, 6, 96, 64}, 6, 2, 16, 3, 64, Small},
+		{Dims{2, 65, 3, 3, 96, 64}, 6, 2, 64, 3, 64, Small},
+		{Dims{2, 65, 3, 3, 96, 64}, 6, 2, 16, 3, 64, Small},
 		{Dims{1, 97, 12, 2, 64, 72}, 8, 4, 64, 5, 33, Small},
 		{Dims{1, 97, 12, 2, 64, 72}, 8, 4, 48, 5, 33, Small},
 		{Dims{1, 40, 70, 1, 8, 24}, 12, 2, 64, 4, 39, Small}, // a query has more rows than a tile

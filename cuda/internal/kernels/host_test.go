@@ -379,12 +379,12 @@ func TestDecodeOnHost(t *testing.T) {
 	h := hostDevice(t)
 	for i, c := range opcases.Decodings() {
 		if s := elemTypes[i%3]; decodes(t, "cuda", c, s) {
-			compareDecoding(t, c.Name, h, variant{"cuda", h200}, c, s, 12)
+			compareDecoding(t, c.Name, h, variant{"cuda", h200}, c, s, 8)
 		}
 		for j, entry := range fastDecoding {
 			if s := elemTypes[1+(i+j)%2]; decodes(t, entry, c, s) {
 				gpus := decodingGPUs(h200, c)
-				compareDecoding(t, c.Name+", "+entry, h, variant{entry, gpus[i%len(gpus)]}, c, s, 12)
+				compareDecoding(t, c.Name+", "+entry, h, variant{entry, gpus[i%len(gpus)]}, c, s, 8)
 			}
 		}
 	}
@@ -396,6 +396,6 @@ func TestDecodeByAllClustersOnHost(t *testing.T) {
 	h, cases := hostDevice(t), opcases.Decodings()
 	c := cases[slices.IndexFunc(cases, func(c opcases.Decoding) bool { return c.Name == "paper" })]
 	for i, gpu := range decodingGPUs(h200, c) {
-		compareDecoding(t, fmt.Sprintf("%d multiprocessors", gpu.SMs), h, variant{"cuda cluster", gpu}, c, elemTypes[1+i%2], 12)
+		compareDecoding(t, fmt.Sprintf("%d multiprocessors", gpu.SMs), h, variant{"cuda cluster", gpu}, c, elemTypes[1+i%2], 8)
 	}
 }

@@ -273,8 +273,8 @@ var (
 	}
 	// walkedSizes run by walks, and by pairs.
 	walkedSizes = []selectedSize{
-		{tokens(1, 300, 16, 1, 8, 16), 64, 2, nil}, {tokens(1, 400, 16, 1, 8, 8), 64, 3, nil}, {tokens(1, 280, 8, 1, 24, 8), 64, 2, nil},
-		{tokens(1, 271, 20, 1, 8, 8), 64, 2, nil}, {tokens(2, 263, 24, 2, 8, 8), 64, 2, nil}, {tokens(1, 530, 8, 1, 8, 8), 128, 2, nil},
+		{tokens(1, 300, 16, 1, 8, 16), 64, 2, nil}, {tokens(1, 400, 9, 1, 8, 8), 64, 3, nil}, {tokens(1, 280, 8, 1, 24, 8), 64, 2, nil},
+		{tokens(1, 271, 20, 1, 8, 8), 64, 2, nil}, {tokens(2, 263, 12, 1, 8, 8), 64, 2, nil}, {tokens(1, 530, 8, 1, 8, 8), 128, 2, nil},
 		{tokens(1, 267, 32, 1, 8, 8), 64, 2, nil}, {tokens(1, 261, 64, 1, 8, 8), 64, 2, nil}, {tokens(1, 259, 16, 1, 128, 72), 64, 2, nil},
 		{tokens(1, 263, 10, 1, 200, 136), 64, 2, nil}, {tokens(1, 263, 8, 1, 192, 128), 64, 2, nil}, {tokens(1, 587, 8, 1, 8, 8), 64, 1, nil},
 		{tokens(1, 400, 1, 1, 8, 8), 64, 2, nil}, {tokens(1, 390, 2, 1, 16, 8), 64, 1, nil}, {tokens(1, 330, 4, 1, 8, 8), 64, 1, nil}, {tokens(1, 390, 6, 1, 40, 8), 64, 1, nil},

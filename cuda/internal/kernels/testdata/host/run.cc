@@ -44,9 +44,13 @@ struct Copy { uint32_t to; int size; const void* from; int bytes, group; };
 constexpr int kStack = 64 << 10;
 struct Fiber {
   void* at = nullptr;  // the top of its stack, where it has been left
+  Index3 thread;  // in its block
+  int lane, warp, block;  // in its warp; of the cluster
   bool done = false;
   const Barrier* waits = nullptr;  // at which barrier this thread waits, and since which round
   long round;
+  bool (*over)(const void*) = nullptr;  // whether its wait for what is over
+  const void* what;
   std::vector<Copy> copies;  // under way
   int group = 0;  // of the next copy
   int arrived = 0, waited = 0;  // at barriers of the cluster
@@ -65,7 +69,7 @@ struct Worker {
   Barrier cluster[2];  // its threads arrive at them in turn
   int threads;  // of a block
   unsigned first;  // of the blocks, along x
-  int current;
+  Fiber* current;
   void* scheduler;
   Kernel kernel;
   Argument argument;
@@ -75,19 +79,17 @@ struct Worker {
   long phases = 0;  // of barriers in shared memory that have ended
   bool pause_at_arrivals = false;  // at barriers of the cluster
 
-  int rank() { return current / threads; }  // of the block in its cluster
-  char* shared_of_block() { return shared + rank() * apart; }
-  Touched& word(uint32_t i) { return touched[rank() * (shared_bytes / 4) + i]; }
-  Barrier& block() { return blocks[rank()]; }
+  char* shared_of_block() { return shared + current->block * apart; }
+  Touched& word(uint32_t i) { return touched[current->block * (shared_bytes / 4) + i]; }
+  Barrier& block() { return blocks[current->block]; }
   long round() { return block().round + phases; }
 
-  Fiber& fiber() { return fibers[current]; }
-  Barrier& warp() { return warps[current / 32]; }
+  Barrier& warp() { return warps[current->warp]; }
 };
 thread_local Worker* me;
 constexpr int kBehind = 4096;  // bytes behind the shared memory that stay as they are
 
-void yield() { host_switch(&me->fiber().at, me->scheduler); }
+void yield() { host_switch(&me->current->at, me->scheduler); }
 
 void complete(Barrier& b) { b.here = 0, b.round++, b.voted = b.votes, b.votes = 0; }
 
@@ -98,13 +100,13 @@ void wait(Barrier& b, Operation then = nullptr) {
   if (++b.here == b.alive) {
     if (then) {
       void* lanes[32];
-      for (int i = 0; i < 32; i++) lanes[i] = me->fibers[me->current / 32 * 32 + i].operand;
+      for (int i = 0; i < 32; i++) lanes[i] = me->fibers[me->current->warp * 32 + i].operand;
       then(lanes);
     }
     complete(b);
   }
   if (b.round == round) {
-    Fiber& f = me->fiber();
+    Fiber& f = *me->current;
     f.waits = &b, f.round = round;
     yield();  // until the round is over
     f.waits = nullptr;
@@ -121,7 +123,7 @@ void leave(Barrier& b) {
 void body() {
   for (;;) {
     me->kernel(me->argument);
-    Fiber& f = me->fiber();
+    Fiber& f = *me->current;
     if (!f.copies.empty()) host_fail("a thread ends before its copies");
     f.done = true;
     if (f.arrived != f.waited) host_fail("a thread ends between the halves of a barrier");
@@ -146,7 +148,8 @@ void run_blocks(int blocks, bool backwards) {
     Fiber& f = w.fibers[i];
     f.done = f.paused = false, f.arrived = f.waited = 0;
     if (f.at) continue;
-    void** top = reinterpret_cast<void**>(uintptr_t(f.stack.get() + kStack) & -16) - 1;  // where body would return to
+    char* end = f.stack.get() + kStack - i % 32 * 576;  // not all in the same lines of the L1 cache
+    void** top = reinterpret_cast<void**>(uintptr_t(end) & -16) - 1;  // where body would return to
     *top = nullptr, *--top = reinterpret_cast<void*>(body);
     f.at = top - 6;  // six registers
   }
@@ -155,11 +158,9 @@ void run_blocks(int blocks, bool backwards) {
     for (long before = -1; before != w.steps;) {
       before = w.steps;
       for (int i = first; i < min(threads, first + 32); i++) {
-        w.current = backwards ? threads - 1 - i : i;
-        Fiber& f = w.fiber();
-        if (f.done || f.paused || (f.waits && f.waits->round == f.round)) continue;
-        const unsigned thread = w.current % w.threads;
-        threadIdx = {thread % blockDim.x, thread / blockDim.x, 0}, blockIdx.x = w.first + w.current / w.threads;
+        Fiber& f = w.fibers[backwards ? threads - 1 - i : i];
+        if (f.done || f.paused || (f.waits && f.waits->round == f.round) || (f.over && !f.over(f.what))) continue;
+        w.current = &f, threadIdx = f.thread, blockIdx.x = w.first + f.block;
         host_switch(&w.scheduler, f.at);
         if (f.done) left--, w.steps++;
       }
@@ -188,11 +189,16 @@ bool host_sync_block(bool vote) {
 }
 void host_sync_warp() { wait(me->warp()); }
 void host_wait(bool (*over)(const void*), const void* what) {
-  while (!over(what)) yield();
+  if (!over(what)) {
+    Fiber& f = *me->current;
+    f.over = over, f.what = what;
+    yield();
+    f.over = nullptr;
+  }
   me->steps++;
 }
 void host_cluster_arrive() {
-  Fiber& f = me->fiber();
+  Fiber& f = *me->current;
   if (f.arrived != f.waited) host_fail("a thread arrives twice");
   Barrier& b = me->cluster[f.arrived++ % 2];
   f.cluster_round = b.round;
@@ -202,14 +208,14 @@ void host_cluster_arrive() {
   yield();
 }
 void host_cluster_wait() {
-  Fiber& f = me->fiber();
+  Fiber& f = *me->current;
   if (f.arrived != f.waited + 1) host_fail("a thread waits before it arrives");
   const std::pair<Barrier*, long> over = {&me->cluster[f.waited++ % 2], f.cluster_round};
   host_wait([](const void* of) { auto [b, round] = *static_cast<const std::pair<Barrier*, long>*>(of); return b->round != round; }, &over);
 }
 std::ptrdiff_t host_apart() { return me->apart; }
 void host_phase() { me->phases++; }
-int host_lane() { return me->current % 32; }
+int host_lane() { return me->current->lane; }
 uint64_t host_exchange(uint64_t mine, int lane) {
   uint64_t* given = me->warp().given[me->warp().round % 2];  // written to again after all lanes are at the next round
   given[host_lane()] = mine;
@@ -228,7 +234,7 @@ void host_fail(const char* what) {
 }
 void host_warp(void* mine, Operation all) {
   if (me->warp().alive < 32) host_fail("an operation of a whole warp without some of its lanes");
-  me->fiber().operand = mine;
+  me->current->operand = mine;
   wait(me->warp(), all);
 }
 
@@ -241,7 +247,7 @@ static char* shared_at(uint32_t at, int bytes) {
 const void* host_read(uint32_t at, int bytes) {
   const char* p = shared_at(at, bytes);
   const long round = me->round();
-  const int warp = me->current / 32;
+  const int warp = me->current->warp;
   for (uint32_t i = at / 4; i < (at + bytes) / 4; i++) {
     Touched& t = me->word(i);
     if (t.written == round && t.writer != warp) host_fail("a read of what another warp has just written");
@@ -253,7 +259,7 @@ const void* host_read(uint32_t at, int bytes) {
 void* host_write(uint32_t at, int bytes) {
   char* p = shared_at(at, bytes);
   const long round = me->round();
-  const int warp = me->current / 32;
+  const int warp = me->current->warp;
   for (uint32_t i = at / 4; i < (at + bytes) / 4; i++) {
     Touched& t = me->word(i);
     if (t.written == round && t.writer != warp) host_fail("a write over what another warp has just written");
@@ -265,11 +271,11 @@ void* host_write(uint32_t at, int bytes) {
 void host_copy(uint32_t to, int size, const void* from, int bytes) {
   if (bytes > 0 && uint64_t(from) % size != 0) host_fail("a copy from an address that is not aligned");
   memset(host_write(to, size), 0xff, size);
-  me->fiber().copies.push_back({to, size, from, bytes, me->fiber().group});
+  me->current->copies.push_back({to, size, from, bytes, me->current->group});
 }
-void host_copy_commit() { me->fiber().group++; }
+void host_copy_commit() { me->current->group++; }
 void host_copy_wait(int newest) {
-  Fiber& f = me->fiber();
+  Fiber& f = *me->current;
   auto copy = f.copies.begin();
   for (; copy != f.copies.end() && copy->group < f.group - newest; copy++) {
     unsigned char* to = static_cast<unsigned char*>(host_write(copy->to, copy->size));
@@ -304,6 +310,11 @@ extern "C" int nsa_host_launch(void* f, const Index3* grid, const Index3* block,
   if (int64_t(w.blocks.size()) < cluster) w.blocks.resize(cluster);
   if (int64_t(w.touched.size()) < cluster * (shared / 4)) w.touched.resize(cluster * (shared / 4));
   gridDim = *grid, blockDim = *block;
+  for (int i = 0; i < threads; i++) {
+    const unsigned thread = i % w.threads;
+    Fiber& f = w.fibers[i];
+    f.thread = {thread % block->x, thread / block->x, 0}, f.lane = i % 32, f.warp = i / 32, f.block = i / w.threads;
+  }
   const bool order = backwards;
   for (int64_t i; (i = (*next)++) < clusters;) {
     const int64_t first = i * cluster;
