@@ -74,51 +74,7 @@ func (k *Kernel) bind(mem unsafe.Pointer) {
 	}
 }
 
+// CeilDiv returns n/size, rounded up: the number of parts of at most size that n is cut into.
+func CeilDiv(n, size int) int { return (n + size - 1) / size }
+
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
-
-// Float is an element type that the kernels compute in.
-type Float interface{ float32 | float64 }
-
-// Elem is an element type that a Buf can hold.
-type Elem interface {
-	float32 | float64 | int32 | int | byte
-}
-
-// Buf is a cell that holds the memory of one operand. A kernel is bound to cells once. The memory of a cell may change
-// between runs: a kernel reads its cells anew in each run. The cell does not own the memory, which is not nil while a
-// kernel runs, unless the operand has no elements.
-type Buf struct {
-	ptr   unsafe.Pointer
-	bytes int
-}
-
-// Set makes b hold the given number of bytes at ptr, which must be aligned to 8 bytes.
-func (b *Buf) Set(ptr unsafe.Pointer, bytes int) { b.ptr, b.bytes = ptr, bytes }
-
-// Pointer returns the memory that b holds.
-func (b *Buf) Pointer() unsafe.Pointer { return b.ptr }
-
-// Bytes returns the number of bytes that b holds.
-func (b *Buf) Bytes() int { return b.bytes }
-
-// Slice returns the memory of b as a slice of T, without allocating.
-func Slice[T Elem](b *Buf) []T {
-	var z T
-	if b.bytes == 0 {
-		return nil
-	}
-	return unsafe.Slice((*T)(b.ptr), b.bytes/int(unsafe.Sizeof(z)))
-}
-
-// Hold makes b hold s.
-func Hold[T Elem](b *Buf, s []T) {
-	var z T
-	b.Set(unsafe.Pointer(unsafe.SliceData(s)), len(s)*int(unsafe.Sizeof(z)))
-}
-
-// NewBuf returns a cell that holds s.
-func NewBuf[T Elem](s []T) *Buf {
-	b := new(Buf)
-	Hold(b, s)
-	return b
-}

@@ -157,13 +157,6 @@ func (t *Team) loop(w *Worker) {
 	}
 }
 
-// AlignedBytes returns n zero bytes whose first is aligned to a cache line.
-func AlignedBytes(n int) []byte {
-	b := make([]byte, n+align)
-	off := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (align - 1))
-	return b[off : off+n : off+n]
-}
-
 // RunAlone runs k in newly allocated work memory on a new team: for callers that run a kernel once.
 func RunAlone(k *Kernel) error {
 	t := NewTeam(0)

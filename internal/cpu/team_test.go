@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 func TestTeamRunsEachPieceOnce(t *testing.T) {
@@ -72,6 +74,16 @@ func TestTeamHelpersEnd(t *testing.T) {
 	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 		require.True(t, time.Now().Before(deadline), "%d goroutines, %d before the run", runtime.NumGoroutine(), before)
 	}
+}
+
+// TestRunAloneWithoutMemory: too little memory for the work memory is an error, and does not end the process.
+func TestRunAloneWithoutMemory(t *testing.T) {
+	if total, _ := memory.Total(); total == 0 {
+		t.Skip("the host's memory is not known")
+	}
+	var k Kernel
+	Work[int32](&k, 1<<48)
+	require.ErrorContains(t, RunAlone(&k), "work memory: out of memory: asked for ")
 }
 
 // A run allocates nothing. Nor does a small product or a vector function, even on slices of arrays on the stack.

@@ -45,3 +45,9 @@ func Level() string { return active.String() }
 // LevelError returns an error if the environment variable NSA_CPU has an unknown name or a level that the processor lacks. The
 // highest level is in use then.
 func LevelError() error { return activeErr }
+
+// fast reports whether assembly computes vectors of T.
+func fast[T Float]() bool { return active > generic && single[T]() }
+
+// wide reports whether the assembly in use is for AVX-512.
+func wide() bool { return active == avx512 }

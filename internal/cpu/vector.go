@@ -145,19 +145,3 @@ func AdamW[T Float](w, g, m, v []T, p AdamWStep[T]) {
 
 // AdamWStep holds the numbers of one step of AdamW.
 type AdamWStep[T Float] struct{ LR, Beta1, Beta2, Eps, Decay, Clip, C1, C2 T }
-
-// fast reports whether assembly computes vectors of T.
-func fast[T Float]() bool { return active > generic && single[T]() }
-
-// wide reports whether the assembly in use is for AVX-512.
-func wide() bool { return active == avx512 }
-
-// single reports whether T is float32.
-func single[T Float]() bool {
-	var z T
-	return unsafe.Sizeof(z) == 4
-}
-
-// f32 and f64 return the memory of s, whose elements are float32 or float64.
-func f32[T Float](s []T) *float32 { return (*float32)(unsafe.Pointer(unsafe.SliceData(s))) }
-func f64[T Float](s []T) *float64 { return (*float64)(unsafe.Pointer(unsafe.SliceData(s))) }

@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 func TestChooseLevel(t *testing.T) {
@@ -33,14 +31,4 @@ func TestChooseLevel(t *testing.T) {
 	}
 	require.Equal(t, active.String(), Level())
 	require.LessOrEqual(t, active, highest())
-}
-
-// TestRunAloneWithoutMemory: too little memory for the work memory is an error, and does not end the process.
-func TestRunAloneWithoutMemory(t *testing.T) {
-	if total, _ := memory.Total(); total == 0 {
-		t.Skip("the host's memory is not known")
-	}
-	var k Kernel
-	Work[int32](&k, 1<<48)
-	require.ErrorContains(t, RunAlone(&k), "work memory: out of memory: asked for ")
 }

@@ -234,20 +234,3 @@ func BenchmarkVec(b *testing.B) {
 		}
 	}
 }
-
-func BenchmarkTile(b *testing.B) {
-	for _, z := range [][3]int{{6, 64, 64}, {6, 64, 128}, {12, 64, 64}, {96, 64, 64}, {96, 64, 128}, {64, 64, 64}, {6, 32, 64}, {24, 32, 128}, {96, 16, 64}, {6, 16, 128}, {6, 40, 64}, {1, 64, 64}, {6, 16, 6}, {1, 1, 1}} {
-		m, n, k := z[0], z[1], z[2]
-		x, y, c := random[float32](m*k), random[float32](k*n), make([]float32, m*n)
-		for layout, stride := range map[string][2]int{"": {k, 1}, "tA": {1, m}} {
-			for l := range levels {
-				b.Run(fmt.Sprintf("%dx%dx%d%s/%v", m, n, k, layout, l), func(b *testing.B) {
-					for b.Loop() {
-						Tile(m, n, k, x, stride[0], stride[1], y, n, c, n)
-					}
-					b.ReportMetric(2*float64(m)*float64(n)*float64(k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-				})
-			}
-		}
-	}
-}
