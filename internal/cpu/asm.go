@@ -6,14 +6,14 @@ import "golang.org/x/sys/cpu"
 
 //go:generate go -C asm run . -pkg cpu -out ../asm_amd64.s -stubs ../asm_amd64.go
 
-// highest returns the highest level of this processor and system.
-func highest() level {
-	x := &cpu.X86
+// highestLevel returns the highest level that the processor has and the operating system supports.
+func highestLevel() level {
+	has := &cpu.X86
 	switch {
-	case !(x.HasAVX2 && x.HasFMA && x.HasBMI2):
-		return generic
-	case !(x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL):
-		return avx2
+	case !(has.HasAVX2 && has.HasFMA && has.HasBMI2):
+		return levelGeneric
+	case !(has.HasAVX512F && has.HasAVX512BW && has.HasAVX512DQ && has.HasAVX512VL):
+		return levelAVX2
 	}
-	return avx512
+	return levelAVX512
 }

@@ -5,52 +5,52 @@
 package cpu
 
 //go:noescape
-func tile32(wide bool, m int, n int, k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, s *float32, srs int)
+func tile32(avx512 bool, m int, n int, k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, s *float32, srs int)
 
 //go:noescape
-func tile64(wide bool, m int, n int, k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, s *float64, srs int)
+func tile64(avx512 bool, m int, n int, k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, s *float64, srs int)
 
 //go:noescape
-func transpose32(wide bool, rows int, cols int, dst *float32, drs int, src *float32, srs int)
+func transpose32(avx512 bool, rows int, cols int, dst *float32, drs int, src *float32, srs int)
 
 //go:noescape
-func copyPanel(wide bool, rows int, dst *byte, src *byte, stride int)
+func copyPanel(avx512 bool, rows int, dst *byte, src *byte, stride int)
 
 //go:noescape
-func max32(wide bool, n int, x *float32) float32
+func max32(avx512 bool, n int, x *float32) float32
 
 //go:noescape
-func expSum32(wide bool, n int, dst *float32, x *float32, scale float32, shift float32) float32
+func expSum32(avx512 bool, n int, dst *float32, x *float32, scale float32, shift float32) float32
 
 //go:noescape
-func scale32(wide bool, n int, x *float32, a float32)
+func scale32(avx512 bool, n int, x *float32, a float32)
 
 //go:noescape
-func dot32(wide bool, n int, x *float32, y *float32) float32
+func dot32(avx512 bool, n int, x *float32, y *float32) float32
 
 //go:noescape
-func dots32(wide bool, n int, x *float32, a *float32, b *float32, c *float32, d *float32) (float32, float32, float32, float32)
+func dotRows32(avx512 bool, n int, x *float32, a *float32, b *float32, c *float32, d *float32) (float32, float32, float32, float32)
 
 //go:noescape
-func axpy32(wide bool, n int, x *float32, y *float32, a float32)
+func axpy32(avx512 bool, n int, x *float32, y *float32, a float32)
 
 //go:noescape
-func add32(wide bool, n int, dst *float32, x *float32, y *float32)
+func add32(avx512 bool, n int, dst *float32, x *float32, y *float32)
 
 //go:noescape
-func softmaxGrad32(wide bool, n int, dst *float32, p *float32, dp *float32, delta float32, scale float32)
+func softmaxGrad32(avx512 bool, n int, dst *float32, p *float32, dp *float32, delta float32, scale float32)
 
 //go:noescape
-func sigmoid32(wide bool, n int, dst *float32, x *float32)
+func sigmoid32(avx512 bool, n int, dst *float32, x *float32)
 
 //go:noescape
-func silu32(wide bool, n int, dst *float32, x *float32)
+func silu32(avx512 bool, n int, dst *float32, x *float32)
 
 //go:noescape
-func siluGrad32(wide bool, n int, dst *float32, x *float32, dy *float32)
+func siluGrad32(avx512 bool, n int, dst *float32, x *float32, dy *float32)
 
 //go:noescape
-func adamW32(wide bool, n int, w *float32, grad *float32, m *float32, v *float32, lr float32, beta1 float32, beta2 float32, eps float32, decay float32, clip float32, c1 float32, c2 float32)
+func adamW32(avx512 bool, n int, w *float32, grad *float32, m *float32, v *float32, lr float32, beta1 float32, beta2 float32, eps float32, decay float32, clip float32, c1 float32, c2 float32)
 
 //go:noescape
-func sumSquares32(wide bool, n int, x *float32) float64
+func sumSquares32(avx512 bool, n int, x *float32) float64

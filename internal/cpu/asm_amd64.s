@@ -4,10 +4,10 @@
 
 #include "textflag.h"
 
-// func tile32(wide bool, m int, n int, k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, s *float32, srs int)
+// func tile32(avx512 bool, m int, n int, k int, a *float32, ars int, acs int, b *float32, brs int, c *float32, crs int, s *float32, srs int)
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, CMOV, FMA3, MMX+
 TEXT ·tile32(SB), NOSPLIT, $80-104
-	MOVB  wide+0(FP), AL
+	MOVB  avx512+0(FP), AL
 	TESTB AL, AL
 	JZ    avx2
 	MOVQ  n+16(FP), AX
@@ -3832,10 +3832,10 @@ x512_next:
 	ADDQ $0x00000100, 16(SP)
 	ADDQ $0x00000100, 24(SP)
 	CMPQ 32(SP), $0x00000000
-	JE   x512_cut
+	JE   x512_advanced
 	ADDQ $0x00000100, 32(SP)
 
-x512_cut:
+x512_advanced:
 	SUBQ $0x00000040, (SP)
 	JG   x512_columns
 	VZEROUPPER
@@ -6995,10 +6995,10 @@ x256_next:
 	ADDQ $0x00000040, 56(SP)
 	ADDQ $0x00000040, 64(SP)
 	CMPQ 72(SP), $0x00000000
-	JE   x256_cut
+	JE   x256_advanced
 	ADDQ $0x00000040, 72(SP)
 
-x256_cut:
+x256_advanced:
 	SUBQ $0x00000010, 40(SP)
 	JG   x256_columns
 	VZEROUPPER
@@ -7070,10 +7070,10 @@ DATA mask32<>+248(SB)/4, $0x00000000
 DATA mask32<>+252(SB)/4, $0x00000000
 GLOBL mask32<>(SB), RODATA|NOPTR, $256
 
-// func tile64(wide bool, m int, n int, k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, s *float64, srs int)
+// func tile64(avx512 bool, m int, n int, k int, a *float64, ars int, acs int, b *float64, brs int, c *float64, crs int, s *float64, srs int)
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, CMOV, FMA3, MMX+
 TEXT ·tile64(SB), NOSPLIT, $80-104
-	MOVB  wide+0(FP), AL
+	MOVB  avx512+0(FP), AL
 	TESTB AL, AL
 	JZ    avx2
 	MOVQ  n+16(FP), AX
@@ -10898,10 +10898,10 @@ x512_next:
 	ADDQ $0x00000100, 16(SP)
 	ADDQ $0x00000100, 24(SP)
 	CMPQ 32(SP), $0x00000000
-	JE   x512_cut
+	JE   x512_advanced
 	ADDQ $0x00000100, 32(SP)
 
-x512_cut:
+x512_advanced:
 	SUBQ $0x00000020, (SP)
 	JG   x512_columns
 	VZEROUPPER
@@ -14061,10 +14061,10 @@ x256_next:
 	ADDQ $0x00000040, 56(SP)
 	ADDQ $0x00000040, 64(SP)
 	CMPQ 72(SP), $0x00000000
-	JE   x256_cut
+	JE   x256_advanced
 	ADDQ $0x00000040, 72(SP)
 
-x256_cut:
+x256_advanced:
 	SUBQ $0x00000008, 40(SP)
 	JG   x256_columns
 	VZEROUPPER
@@ -14200,10 +14200,10 @@ DATA mask64<>+504(SB)/4, $0x00000000
 DATA mask64<>+508(SB)/4, $0x00000000
 GLOBL mask64<>(SB), RODATA|NOPTR, $512
 
-// func transpose32(wide bool, rows int, cols int, dst *float32, drs int, src *float32, srs int)
+// func transpose32(avx512 bool, rows int, cols int, dst *float32, drs int, src *float32, srs int)
 // Requires: AVX, AVX512F
 TEXT ·transpose32(SB), NOSPLIT, $0-56
-	MOVB  wide+0(FP), AL
+	MOVB  avx512+0(FP), AL
 	TESTB AL, AL
 	JZ    avx2
 	MOVQ  rows+8(FP), AX
@@ -14321,10 +14321,10 @@ x256_columns:
 	VZEROUPPER
 	RET
 
-// func copyPanel(wide bool, rows int, dst *byte, src *byte, stride int)
+// func copyPanel(avx512 bool, rows int, dst *byte, src *byte, stride int)
 // Requires: AVX, AVX512F
 TEXT ·copyPanel(SB), NOSPLIT, $0-40
-	MOVB  wide+0(FP), AL
+	MOVB  avx512+0(FP), AL
 	TESTB AL, AL
 	JZ    avx2
 	MOVQ  rows+8(FP), AX
@@ -14366,10 +14366,10 @@ x256_row:
 	VZEROUPPER
 	RET
 
-// func max32(wide bool, n int, x *float32) float32
+// func max32(avx512 bool, n int, x *float32) float32
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, SSE
 TEXT ·max32(SB), NOSPLIT, $0-28
-	MOVB         wide+0(FP), AL
+	MOVB         avx512+0(FP), AL
 	TESTB        AL, AL
 	JZ           avx2
 	MOVQ         n+8(FP), AX
@@ -14575,10 +14575,10 @@ DATA cff800000<>+24(SB)/4, $0xff800000
 DATA cff800000<>+28(SB)/4, $0xff800000
 GLOBL cff800000<>(SB), RODATA|NOPTR, $32
 
-// func expSum32(wide bool, n int, dst *float32, x *float32, scale float32, shift float32) float32
+// func expSum32(avx512 bool, n int, dst *float32, x *float32, scale float32, shift float32) float32
 // Requires: AVX, AVX2, AVX512DQ, AVX512F, BMI2, FMA3, SSE
 TEXT ·expSum32(SB), NOSPLIT, $0-44
-	MOVB         wide+0(FP), AL
+	MOVB         avx512+0(FP), AL
 	TESTB        AL, AL
 	JZ           avx2
 	MOVQ         n+8(FP), AX
@@ -15003,10 +15003,10 @@ DATA c3f000000<>+24(SB)/4, $0x3f000000
 DATA c3f000000<>+28(SB)/4, $0x3f000000
 GLOBL c3f000000<>(SB), RODATA|NOPTR, $32
 
-// func scale32(wide bool, n int, x *float32, a float32)
+// func scale32(avx512 bool, n int, x *float32, a float32)
 // Requires: AVX, AVX512F, BMI2
 TEXT ·scale32(SB), NOSPLIT, $0-28
-	MOVB         wide+0(FP), AL
+	MOVB         avx512+0(FP), AL
 	TESTB        AL, AL
 	JZ           avx2
 	MOVQ         n+8(FP), AX
@@ -15128,10 +15128,10 @@ x256_done:
 	VZEROUPPER
 	RET
 
-// func dot32(wide bool, n int, x *float32, y *float32) float32
+// func dot32(avx512 bool, n int, x *float32, y *float32) float32
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, FMA3, SSE
 TEXT ·dot32(SB), NOSPLIT, $0-36
-	MOVB   wide+0(FP), AL
+	MOVB   avx512+0(FP), AL
 	TESTB  AL, AL
 	JZ     avx2
 	MOVQ   n+8(FP), AX
@@ -15287,10 +15287,10 @@ x256_done:
 	VZEROUPPER
 	RET
 
-// func dots32(wide bool, n int, x *float32, a *float32, b *float32, c *float32, d *float32) (float32, float32, float32, float32)
+// func dotRows32(avx512 bool, n int, x *float32, a *float32, b *float32, c *float32, d *float32) (float32, float32, float32, float32)
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, FMA3
-TEXT ·dots32(SB), NOSPLIT, $0-72
-	MOVB   wide+0(FP), AL
+TEXT ·dotRows32(SB), NOSPLIT, $0-72
+	MOVB   avx512+0(FP), AL
 	TESTB  AL, AL
 	JZ     avx2
 	MOVQ   n+8(FP), AX
@@ -15486,10 +15486,10 @@ x256_done:
 	VZEROUPPER
 	RET
 
-// func axpy32(wide bool, n int, x *float32, y *float32, a float32)
+// func axpy32(avx512 bool, n int, x *float32, y *float32, a float32)
 // Requires: AVX, AVX512F, BMI2, FMA3
 TEXT ·axpy32(SB), NOSPLIT, $0-36
-	MOVB         wide+0(FP), AL
+	MOVB         avx512+0(FP), AL
 	TESTB        AL, AL
 	JZ           avx2
 	MOVQ         n+8(FP), AX
@@ -15635,10 +15635,10 @@ x256_done:
 	VZEROUPPER
 	RET
 
-// func add32(wide bool, n int, dst *float32, x *float32, y *float32)
+// func add32(avx512 bool, n int, dst *float32, x *float32, y *float32)
 // Requires: AVX, AVX512F, BMI2
 TEXT ·add32(SB), NOSPLIT, $0-40
-	MOVB  wide+0(FP), AL
+	MOVB  avx512+0(FP), AL
 	TESTB AL, AL
 	JZ    avx2
 	MOVQ  n+8(FP), AX
@@ -15786,10 +15786,10 @@ x256_done:
 	VZEROUPPER
 	RET
 
-// func softmaxGrad32(wide bool, n int, dst *float32, p *float32, dp *float32, delta float32, scale float32)
+// func softmaxGrad32(avx512 bool, n int, dst *float32, p *float32, dp *float32, delta float32, scale float32)
 // Requires: AVX, AVX512F, BMI2
 TEXT ·softmaxGrad32(SB), NOSPLIT, $0-48
-	MOVB         wide+0(FP), AL
+	MOVB         avx512+0(FP), AL
 	TESTB        AL, AL
 	JZ           avx2
 	MOVQ         n+8(FP), AX
@@ -15973,10 +15973,10 @@ x256_done:
 	VZEROUPPER
 	RET
 
-// func sigmoid32(wide bool, n int, dst *float32, x *float32)
+// func sigmoid32(avx512 bool, n int, dst *float32, x *float32)
 // Requires: AVX, AVX2, AVX512DQ, AVX512F, BMI2, FMA3
 TEXT ·sigmoid32(SB), NOSPLIT, $0-32
-	MOVB         wide+0(FP), AL
+	MOVB         avx512+0(FP), AL
 	TESTB        AL, AL
 	JZ           avx2
 	MOVQ         n+8(FP), AX
@@ -16263,10 +16263,10 @@ x256_done:
 	VZEROUPPER
 	RET
 
-// func silu32(wide bool, n int, dst *float32, x *float32)
+// func silu32(avx512 bool, n int, dst *float32, x *float32)
 // Requires: AVX, AVX2, AVX512DQ, AVX512F, BMI2, FMA3
 TEXT ·silu32(SB), NOSPLIT, $0-32
-	MOVB         wide+0(FP), AL
+	MOVB         avx512+0(FP), AL
 	TESTB        AL, AL
 	JZ           avx2
 	MOVQ         n+8(FP), AX
@@ -16561,10 +16561,10 @@ x256_done:
 	VZEROUPPER
 	RET
 
-// func siluGrad32(wide bool, n int, dst *float32, x *float32, dy *float32)
+// func siluGrad32(avx512 bool, n int, dst *float32, x *float32, dy *float32)
 // Requires: AVX, AVX2, AVX512DQ, AVX512F, BMI2, FMA3
 TEXT ·siluGrad32(SB), NOSPLIT, $0-40
-	MOVB         wide+0(FP), AL
+	MOVB         avx512+0(FP), AL
 	TESTB        AL, AL
 	JZ           avx2
 	MOVQ         n+8(FP), AX
@@ -16897,10 +16897,10 @@ x256_done:
 	VZEROUPPER
 	RET
 
-// func adamW32(wide bool, n int, w *float32, grad *float32, m *float32, v *float32, lr float32, beta1 float32, beta2 float32, eps float32, decay float32, clip float32, c1 float32, c2 float32)
+// func adamW32(avx512 bool, n int, w *float32, grad *float32, m *float32, v *float32, lr float32, beta1 float32, beta2 float32, eps float32, decay float32, clip float32, c1 float32, c2 float32)
 // Requires: AVX, AVX512F, BMI2, FMA3
 TEXT ·adamW32(SB), NOSPLIT, $0-80
-	MOVB         wide+0(FP), AL
+	MOVB         avx512+0(FP), AL
 	TESTB        AL, AL
 	JZ           avx2
 	MOVQ         n+8(FP), AX
@@ -17068,10 +17068,10 @@ x256_done:
 	VZEROUPPER
 	RET
 
-// func sumSquares32(wide bool, n int, x *float32) float64
+// func sumSquares32(avx512 bool, n int, x *float32) float64
 // Requires: AVX, AVX512DQ, AVX512F, BMI2, FMA3, SSE2
 TEXT ·sumSquares32(SB), NOSPLIT, $0-32
-	MOVB   wide+0(FP), AL
+	MOVB   avx512+0(FP), AL
 	TESTB  AL, AL
 	JZ     avx2
 	MOVQ   n+8(FP), AX

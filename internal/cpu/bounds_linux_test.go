@@ -61,9 +61,9 @@ func testNoAccessOutside[T Float](t *testing.T) {
 			}
 			for i, z := range [][3]int{{1, 1, 1}, {13, 131, 3}, {7, 64, 5}, {12, 17, 2}, {6, 32, 1}, {11, 49, 4}, {25, 9, 7}, {4, 8, 16}} {
 				m, n, k := z[0], z[1], z[2]
-				for _, across := range []bool{false, true} {
+				for _, transA := range []bool{false, true} {
 					ars, acs := k, 1
-					if across {
+					if transA {
 						ars, acs = 1, m
 					}
 					a, b := place(pages[0], random[T](m*k), end), place(pages[1], random[T](k*n), end)

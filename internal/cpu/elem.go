@@ -10,14 +10,17 @@ type Elem interface {
 	float32 | float64 | int32 | int | byte
 }
 
-// single reports whether T is float32.
-func single[T Float]() bool {
+// sizeOf returns the size of an element of T in bytes.
+func sizeOf[T Elem]() int {
 	var z T
-	return unsafe.Sizeof(z) == 4
+	return int(unsafe.Sizeof(z))
 }
 
-// f32 and f64 return the memory of s, whose elements are float32 or float64.
-func f32[T Float](s []T) *float32 { return (*float32)(unsafe.Pointer(unsafe.SliceData(s))) }
-func f64[T Float](s []T) *float64 { return (*float64)(unsafe.Pointer(unsafe.SliceData(s))) }
+// isFloat32 reports whether T is float32.
+func isFloat32[T Float]() bool { return sizeOf[T]() == 4 }
 
-func bytes[T Float](s []T) *byte { return (*byte)(unsafe.Pointer(unsafe.SliceData(s))) }
+// ptr32, ptr64 and bytePtr return the address of s for the assembly, which has no type parameters. The elements of s are
+// float32 for ptr32 and float64 for ptr64.
+func ptr32[T Float](s []T) *float32 { return (*float32)(unsafe.Pointer(unsafe.SliceData(s))) }
+func ptr64[T Float](s []T) *float64 { return (*float64)(unsafe.Pointer(unsafe.SliceData(s))) }
+func bytePtr[T Float](s []T) *byte  { return (*byte)(unsafe.Pointer(unsafe.SliceData(s))) }

@@ -3,12 +3,12 @@ package cpu
 import "math"
 
 // ExpSum sets dst[i] = exp(x[i]*scale - shift) and returns the sum of dst, added in a fixed order. An x[i] of -Inf gives 0 if
-// scale is positive and shift is finite. In float32 a result below the smallest normal number is 0. A result that overflows
-// is +Inf, and NaN gives NaN. float32 results are within 2 units in the last place. dst may be x.
+// scale is positive and shift is finite. A result that overflows is +Inf, and NaN gives NaN. A float32 result below the
+// smallest normal number is 0; the others are within 2 units in the last place. dst may be x.
 func ExpSum[T Float](dst, x []T, scale, shift T) T {
 	dst = dst[:len(x)]
-	if fast[T]() {
-		return T(expSum32(wide(), len(x), f32(dst), f32(x), float32(scale), float32(shift)))
+	if hasVectorAsm[T]() {
+		return T(expSum32(useAVX512(), len(x), ptr32(dst), ptr32(x), float32(scale), float32(shift)))
 	}
 	var sum T
 	for i, v := range x {
@@ -22,8 +22,8 @@ func ExpSum[T Float](dst, x []T, scale, shift T) T {
 // Sigmoid sets dst[i] = 1/(1+exp(-x[i])). dst may be x.
 func Sigmoid[T Float](dst, x []T) {
 	dst = dst[:len(x)]
-	if fast[T]() {
-		sigmoid32(wide(), len(x), f32(dst), f32(x))
+	if hasVectorAsm[T]() {
+		sigmoid32(useAVX512(), len(x), ptr32(dst), ptr32(x))
 		return
 	}
 	for i, v := range x {
@@ -34,8 +34,8 @@ func Sigmoid[T Float](dst, x []T) {
 // SiLU sets dst[i] = x[i]*sigmoid(x[i]). dst may be x.
 func SiLU[T Float](dst, x []T) {
 	dst = dst[:len(x)]
-	if fast[T]() {
-		silu32(wide(), len(x), f32(dst), f32(x))
+	if hasVectorAsm[T]() {
+		silu32(useAVX512(), len(x), ptr32(dst), ptr32(x))
 		return
 	}
 	for i, v := range x {
@@ -46,8 +46,8 @@ func SiLU[T Float](dst, x []T) {
 // SiLUGrad sets dst[i] = dy[i]*s*(1 + x[i]*(1-s)) with s = sigmoid(x[i]). dst may be x or dy.
 func SiLUGrad[T Float](dst, x, dy []T) {
 	dst, dy = dst[:len(x)], dy[:len(x)]
-	if fast[T]() {
-		siluGrad32(wide(), len(x), f32(dst), f32(x), f32(dy))
+	if hasVectorAsm[T]() {
+		siluGrad32(useAVX512(), len(x), ptr32(dst), ptr32(x), ptr32(dy))
 		return
 	}
 	for i, v := range x {
@@ -56,23 +56,24 @@ func SiLUGrad[T Float](dst, x, dy []T) {
 	}
 }
 
+// exp returns exp(x), in float32 with the bits of exp32.
 func exp[T Float](x T) T {
-	if single[T]() {
+	if isFloat32[T]() {
 		return T(exp32(float32(x)))
 	}
 	return T(math.Exp(float64(x)))
 }
 
-// exp32 returns exp(x) as the assembly computes it: x = n ln 2 + r with |r| <= ln(2)/2, exp(r) by the polynomial of
-// Cephes' expf, times 2^n. Below the smallest normal number the result is 0.
+// exp32 returns exp(x) by the method of the assembly: x = n ln 2 + r with |r| <= ln(2)/2, exp(r) by the polynomial of
+// Cephes' expf, times 2^n. A result below the smallest normal number is 0.
 func exp32(x float32) float32 {
 	const (
-		low     = -87.33654
-		high    = 89
+		low     = -87.33654 // about ln(2^-126): below it the result is no normal number
+		high    = 89        // above ln of the largest float32: the result is +Inf
 		log2e   = 1.44269504088896341
 		ln2High = 0.693359375 // has 9 bits, so that n*ln2High is exact
 		ln2Low  = -2.12194440e-4
-		round   = 3 << 22 // a float32 this large has no fraction
+		round   = 3 << 22 // adding and subtracting it rounds to an integer: a float32 this large has no fraction
 	)
 	switch {
 	case x != x:
@@ -91,10 +92,10 @@ func exp32(x float32) float32 {
 	p = p*r + 1.6666665459e-1
 	p = p*r + 5.0000001201e-1
 	p = p*(r*r) + (r + 1)
-	// 2^n is multiplied in two factors, since 2^128 is no float32.
+	// 2^n is multiplied in two factors: n may be 128, and 2^128 is no float32.
 	h := int32(n) >> 1
-	return p * power(h) * power(int32(n)-h)
+	return p * pow2(h) * pow2(int32(n)-h)
 }
 
-// power returns 2^n for n in [-126, 127].
-func power(n int32) float32 { return math.Float32frombits(uint32(n+127) << 23) }
+// pow2 returns 2^n for n in [-126, 127].
+func pow2(n int32) float32 { return math.Float32frombits(uint32(n+127) << 23) }

@@ -9,18 +9,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// levels yields every level that this processor has. Each is the active level while it is yielded.
+// levels yields every level that this processor has. While a level is yielded, it is the level in use.
 func levels(yield func(level) bool) {
-	defer func(l level) { active = l }(active)
-	for active = generic; active <= highest() && yield(active); active++ {
+	defer func(l level) { levelInUse = l }(levelInUse)
+	for levelInUse = levelGeneric; levelInUse <= highestLevel() && yield(levelInUse); levelInUse++ {
 	}
 }
 
-// onLevels runs the tests of both types at every level.
-func onLevels(t *testing.T, single, double func(*testing.T)) {
+// onLevels runs test32 and test64 at every level.
+func onLevels(t *testing.T, test32, test64 func(*testing.T)) {
 	for l := range levels {
-		t.Run(l.String()+"/float32", single)
-		t.Run(l.String()+"/float64", double)
+		t.Run(l.String()+"/float32", test32)
+		t.Run(l.String()+"/float64", test64)
 	}
 }
 
@@ -34,26 +34,26 @@ func random[T Float](n int) []T {
 	return x
 }
 
-// guard is the number of elements on either side of a guarded slice.
-const guard = 64
+// guardLen is the number of elements on either side of a guarded slice.
+const guardLen = 64
 
 // A guarded slice lies between guards: elements that must not be written. All elements start as NaN.
 type guarded[T Float] struct{ all, s []T }
 
 func newGuarded[T Float](n int) guarded[T] {
-	all := slices.Repeat([]T{T(math.NaN())}, n+2*guard)
-	return guarded[T]{all, all[guard : guard+n : guard+n]}
+	all := slices.Repeat([]T{T(math.NaN())}, n+2*guardLen)
+	return guarded[T]{all, all[guardLen : guardLen+n : guardLen+n]}
 }
 
 // intact reports whether the guards are still NaN.
 func (g guarded[T]) intact() bool {
 	written := func(v T) bool { return v == v }
-	return !slices.ContainsFunc(g.all[:guard], written) && !slices.ContainsFunc(g.all[guard+len(g.s):], written)
+	return !slices.ContainsFunc(g.all[:guardLen], written) && !slices.ContainsFunc(g.all[guardLen+len(g.s):], written)
 }
 
 // eps is the distance from 1 to the next number of T.
 func eps[T Float]() float64 {
-	if single[T]() {
+	if isFloat32[T]() {
 		return 0x1p-23
 	}
 	return 0x1p-52

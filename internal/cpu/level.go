@@ -5,49 +5,52 @@ import (
 	"os"
 )
 
-// level names a set of kernels. A processor that has a level also has the lower ones.
+// level is the instruction set that the kernels use. A processor that has a level also has the lower ones.
 type level int
 
 const (
-	generic level = iota // pure Go
-	avx2                 // AVX2 and FMA
-	avx512               // AVX-512 F, BW, DQ and VL
+	levelGeneric level = iota // pure Go
+	levelAVX2                 // AVX2, FMA and BMI2
+	levelAVX512               // AVX-512 F, BW, DQ and VL as well
 )
 
+// levelNames are the values of NSA_CPU.
 var levelNames = [...]string{"generic", "avx2", "avx512"}
 
 func (l level) String() string { return levelNames[l] }
 
-// active is the level of all kernels. It is chosen once; only tests change it. activeErr is what LevelError returns.
-var active, activeErr = choose(os.Getenv("NSA_CPU"), highest())
+// levelInUse is the level of all kernels, chosen when the program starts. Only tests change it. levelErr is what LevelError
+// returns.
+var levelInUse, levelErr = chooseLevel(os.Getenv("NSA_CPU"), highestLevel())
 
-// choose returns the level that wish names, or highest if wish is empty, unknown or above highest.
-func choose(wish string, highest level) (level, error) {
-	if wish == "" {
+// chooseLevel returns the level named want. If want is empty, it returns highest; if want is unknown or above highest, it
+// returns highest and an error.
+func chooseLevel(want string, highest level) (level, error) {
+	if want == "" {
 		return highest, nil
 	}
 	for l, name := range levelNames {
 		switch {
-		case name != wish:
+		case name != want:
 		case level(l) > highest:
-			return highest, fmt.Errorf("cpu: NSA_CPU=%s: this processor has %v at most", wish, highest)
+			return highest, fmt.Errorf("cpu: NSA_CPU=%s: this processor has %v at most", want, highest)
 		default:
 			return level(l), nil
 		}
 	}
-	return highest, fmt.Errorf("cpu: NSA_CPU=%q: want generic, avx2 or avx512", wish)
+	return highest, fmt.Errorf("cpu: NSA_CPU=%q: want generic, avx2 or avx512", want)
 }
 
-// Level returns the name of the kernels in use: generic, avx2 or avx512. It is the highest level that the processor has,
-// unless the environment variable NSA_CPU names a lower one when the program starts.
-func Level() string { return active.String() }
+// Level returns the name of the level in use: generic, avx2 or avx512. It is the highest that the processor has, unless the
+// environment variable NSA_CPU names a lower one when the program starts.
+func Level() string { return levelInUse.String() }
 
-// LevelError returns an error if the environment variable NSA_CPU has an unknown name or a level that the processor lacks. The
-// highest level is in use then.
-func LevelError() error { return activeErr }
+// LevelError returns an error if NSA_CPU has an unknown name or a level that the processor lacks. The highest level of the
+// processor is in use then.
+func LevelError() error { return levelErr }
 
-// fast reports whether assembly computes vectors of T.
-func fast[T Float]() bool { return active > generic && single[T]() }
+// hasVectorAsm reports whether the vector functions on elements of T run in assembly.
+func hasVectorAsm[T Float]() bool { return levelInUse > levelGeneric && isFloat32[T]() }
 
-// wide reports whether the assembly in use is for AVX-512.
-func wide() bool { return active == avx512 }
+// useAVX512 is the first argument of the assembly functions: true selects their AVX-512 code, false their AVX2 code.
+func useAVX512() bool { return levelInUse == levelAVX512 }

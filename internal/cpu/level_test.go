@@ -8,27 +8,27 @@ import (
 
 func TestChooseLevel(t *testing.T) {
 	for _, c := range []struct {
-		wish    string
+		want    string
 		highest level
-		want    level
+		level   level
 		err     string
 	}{
-		{"", avx512, avx512, ""},
-		{"", generic, generic, ""},
-		{"generic", avx512, generic, ""},
-		{"avx2", avx512, avx2, ""},
-		{"avx512", avx512, avx512, ""},
-		{"avx512", avx2, avx2, "this processor has avx2 at most"},
-		{"avx2", generic, generic, "this processor has generic at most"},
-		{"sse", avx2, avx2, "want generic, avx2 or avx512"},
+		{"", levelAVX512, levelAVX512, ""},
+		{"", levelGeneric, levelGeneric, ""},
+		{"generic", levelAVX512, levelGeneric, ""},
+		{"avx2", levelAVX512, levelAVX2, ""},
+		{"avx512", levelAVX512, levelAVX512, ""},
+		{"avx512", levelAVX2, levelAVX2, "this processor has avx2 at most"},
+		{"avx2", levelGeneric, levelGeneric, "this processor has generic at most"},
+		{"sse", levelAVX2, levelAVX2, "want generic, avx2 or avx512"},
 	} {
-		got, err := choose(c.wish, c.highest)
-		require.Equal(t, c.want, got, "%+v", c)
+		got, err := chooseLevel(c.want, c.highest)
+		require.Equal(t, c.level, got, "%+v", c)
 		require.Equal(t, c.err == "", err == nil, "%+v", c)
 		if err != nil {
 			require.ErrorContains(t, err, c.err)
 		}
 	}
-	require.Equal(t, active.String(), Level())
-	require.LessOrEqual(t, active, highest())
+	require.Equal(t, levelInUse.String(), Level())
+	require.LessOrEqual(t, levelInUse, highestLevel())
 }

@@ -1,6 +1,7 @@
 package cpu
 
-// Tile computes a small product on the caller's goroutine. It reads the operands in place, without packing:
+// Tile computes a small product on the caller's goroutine, by the micro-kernel alone. It reads the operands in place, without
+// packing:
 //
 //	C[i,j] = sum over p of A[i,p]·B[p,j]
 //
@@ -12,12 +13,12 @@ func Tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs 
 	tile(m, n, k, a, ars, acs, b, brs, c, crs, nil, 0)
 }
 
-// TileAdd is Tile that adds the product to C.
+// TileAdd is Tile, but adds the product to C.
 func TileAdd[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int) {
 	tile(m, n, k, a, ars, acs, b, brs, c, crs, c, crs)
 }
 
-// tile sets C[i,j] = S[i,j] + sum over p of A[i,p]·B[p,j], as Tile does; S[i,j] is s[i*srs+j], or 0 if s is nil. S may
+// tile is Tile with a summand S: C[i,j] = S[i,j] + sum over p of A[i,p]·B[p,j]. S[i,j] is s[i*srs+j], or 0 if s is nil. S may
 // be C.
 func tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, s []T, srs int) {
 	if m <= 0 || n <= 0 {
@@ -39,17 +40,16 @@ func tile[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs 
 	}
 	_, _ = a[(m-1)*ars+(k-1)*acs], b[(k-1)*brs+n-1]
 	switch {
-	case active == generic:
+	case levelInUse == levelGeneric:
 		tileGo(m, n, k, a, ars, acs, b, brs, c, crs, s, srs)
-	case single[T]():
-		tile32(wide(), m, n, k, f32(a), ars, acs, f32(b), brs, f32(c), crs, f32(s), srs)
+	case isFloat32[T]():
+		tile32(useAVX512(), m, n, k, ptr32(a), ars, acs, ptr32(b), brs, ptr32(c), crs, ptr32(s), srs)
 	default:
-		tile64(wide(), m, n, k, f64(a), ars, acs, f64(b), brs, f64(c), crs, f64(s), srs)
+		tile64(useAVX512(), m, n, k, ptr64(a), ars, acs, ptr64(b), brs, ptr64(c), crs, ptr64(s), srs)
 	}
 }
 
-// tileGo is the Go twin of the assembly: it computes blocks of 4 x 2 elements whose sums stay in registers, and the rest as single
-// elements.
+// tileGo is the Go twin of tile32 and tile64. It computes register tiles of 4 x 2 elements, and the rest as single elements.
 func tileGo[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, crs int, s []T, srs int) {
 	put := func(i, j int, sum T) {
 		if s != nil {
@@ -98,6 +98,7 @@ func tileGo[T Float](m, n, k int, a []T, ars, acs int, b []T, brs int, c []T, cr
 	}
 }
 
+// tileElement returns the sum over p of a[p*acs]*b[p*brs]: one element of C without its summand.
 func tileElement[T Float](k int, a []T, acs int, b []T, brs int) T {
 	var sum T
 	for p := range k {

@@ -27,13 +27,15 @@ func testTile[T Float](t *testing.T) {
 	}
 }
 
-func testTileCase[T Float](t *testing.T, m, n, k int, across, add, wide bool) {
+// testTileCase tests one size: with A in transposed memory (transA), with TileAdd (add), with elements between the rows of the
+// operands and between the elements of A that do not belong to them (gaps).
+func testTileCase[T Float](t *testing.T, m, n, k int, transA, add, gaps bool) {
 	step, brs, crs := 1, n, n
-	if wide {
+	if gaps {
 		step, brs, crs = 3, n+5, n+9
 	}
 	ars, acs := step*k+1, step
-	if across {
+	if transA {
 		ars, acs = step, step*m+1
 	}
 	// A and B end with their last element. The elements between their rows are NaN and must not be read into the result.
@@ -56,7 +58,7 @@ func testTileCase[T Float](t *testing.T, m, n, k int, across, add, wide bool) {
 		multiply = TileAdd[T]
 	}
 	multiply(m, n, k, a.s, ars, acs, b.s, brs, c.s, crs)
-	what := fmt.Sprintf("%dx%dx%d across %v add %v wide %v", m, n, k, across, add, wide)
+	what := fmt.Sprintf("%dx%dx%d transA %v add %v gaps %v", m, n, k, transA, add, gaps)
 	require.True(t, c.intact(), "%s: written outside of C", what)
 	written := 0
 	for i := range m {

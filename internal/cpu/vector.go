@@ -5,14 +5,14 @@ import (
 	"unsafe"
 )
 
-// The vector functions of this package take their length from the slice named x or p (w for AdamW); their other slices must be at
-// least as long. A result may have the same memory as an operand, but may not overlap it in part. float32 runs in assembly if
-// the processor has the instructions: Max calls max32, and so on.
+// The vector functions of this package take their length from the slice named x or p (w for AdamW); their other slices must
+// be at least as long. A result may have the same memory as an operand, but may not overlap it in part. float32 runs in
+// assembly if the processor has the instructions: Max calls max32, and so on.
 
 // Max returns the largest element of x, -Inf if x is empty, NaN if an element is NaN.
 func Max[T Float](x []T) T {
-	if fast[T]() {
-		return T(max32(wide(), len(x), f32(x)))
+	if hasVectorAsm[T]() {
+		return T(max32(useAVX512(), len(x), ptr32(x)))
 	}
 	m := T(math.Inf(-1))
 	for _, v := range x {
@@ -23,8 +23,8 @@ func Max[T Float](x []T) T {
 
 // Scale sets x[i] *= a.
 func Scale[T Float](x []T, a T) {
-	if fast[T]() {
-		scale32(wide(), len(x), f32(x), float32(a))
+	if hasVectorAsm[T]() {
+		scale32(useAVX512(), len(x), ptr32(x), float32(a))
 		return
 	}
 	for i := range x {
@@ -35,8 +35,8 @@ func Scale[T Float](x []T, a T) {
 // Dot returns the sum of x[i]*y[i], added in a fixed order.
 func Dot[T Float](x, y []T) T {
 	y = y[:len(x)]
-	if fast[T]() {
-		return T(dot32(wide(), len(x), f32(x), f32(y)))
+	if hasVectorAsm[T]() {
+		return T(dot32(useAVX512(), len(x), ptr32(x), ptr32(y)))
 	}
 	var sum T
 	for i, v := range x {
@@ -45,14 +45,15 @@ func Dot[T Float](x, y []T) T {
 	return sum
 }
 
-// dots sets y[j] to the dot product of x and row j of rows [len(y),len(x)], for one to four rows. The bits of each do not depend on the
-// other rows.
-func dots[T Float](x, rows, y []T) {
+// dotRows sets y[j] to the dot product of x and row j of rows, which is [len(y),len(x)]. y has one to four elements. The bits
+// of each do not depend on the other rows.
+func dotRows[T Float](x, rows, y []T) {
 	k, last := len(x), len(y)-1
 	rows = rows[:len(y)*k]
-	if fast[T]() {
-		row := func(j int) *float32 { return (*float32)(unsafe.Add(unsafe.Pointer(f32(rows)), 4*k*min(j, last))) }
-		y0, y1, y2, y3 := dots32(wide(), k, f32(x), row(0), row(1), row(2), row(3))
+	if hasVectorAsm[T]() {
+		// dotRows32 always reads four rows: the last one again if there are fewer.
+		row := func(j int) *float32 { return (*float32)(unsafe.Add(unsafe.Pointer(ptr32(rows)), 4*k*min(j, last))) }
+		y0, y1, y2, y3 := dotRows32(useAVX512(), k, ptr32(x), row(0), row(1), row(2), row(3))
 		if last == 3 {
 			y[0], y[1], y[2], y[3] = T(y0), T(y1), T(y2), T(y3)
 			return
@@ -74,8 +75,8 @@ func dots[T Float](x, rows, y []T) {
 // Axpy sets y[i] += a*x[i].
 func Axpy[T Float](a T, x, y []T) {
 	y = y[:len(x)]
-	if fast[T]() {
-		axpy32(wide(), len(x), f32(x), f32(y), float32(a))
+	if hasVectorAsm[T]() {
+		axpy32(useAVX512(), len(x), ptr32(x), ptr32(y), float32(a))
 		return
 	}
 	for i, v := range x {
@@ -86,8 +87,8 @@ func Axpy[T Float](a T, x, y []T) {
 // Add sets dst[i] = x[i] + y[i]. dst may be x or y.
 func Add[T Float](dst, x, y []T) {
 	dst, y = dst[:len(x)], y[:len(x)]
-	if fast[T]() {
-		add32(wide(), len(x), f32(dst), f32(x), f32(y))
+	if hasVectorAsm[T]() {
+		add32(useAVX512(), len(x), ptr32(dst), ptr32(x), ptr32(y))
 		return
 	}
 	for i, v := range x {
@@ -98,11 +99,12 @@ func Add[T Float](dst, x, y []T) {
 // MulScale sets dst[i] = x[i]*w[i]*a. dst may be x.
 func MulScale[T Float](dst, x, w []T, a T) { SoftmaxGrad(dst, x, w, 0, a) }
 
-// SoftmaxGrad sets dst[i] = p[i]*(dp[i]-delta)*scale: the gradient with respect to the logits of one row. dst may be p or dp.
+// SoftmaxGrad sets dst[i] = p[i]*(dp[i]-delta)*scale: the gradient with respect to x of p = softmax(scale*x), if dp is the
+// gradient with respect to p and delta the sum of p[i]*dp[i] over the whole row. dst may be p or dp.
 func SoftmaxGrad[T Float](dst, p, dp []T, delta, scale T) {
 	dst, dp = dst[:len(p)], dp[:len(p)]
-	if fast[T]() {
-		softmaxGrad32(wide(), len(p), f32(dst), f32(p), f32(dp), float32(delta), float32(scale))
+	if hasVectorAsm[T]() {
+		softmaxGrad32(useAVX512(), len(p), ptr32(dst), ptr32(p), ptr32(dp), float32(delta), float32(scale))
 		return
 	}
 	for i, v := range p {
@@ -112,8 +114,8 @@ func SoftmaxGrad[T Float](dst, p, dp []T, delta, scale T) {
 
 // SumSquares returns the sum of x[i]², added in float64 in a fixed order.
 func SumSquares[T Float](x []T) float64 {
-	if fast[T]() {
-		return sumSquares32(wide(), len(x), f32(x))
+	if hasVectorAsm[T]() {
+		return sumSquares32(useAVX512(), len(x), ptr32(x))
 	}
 	var sum float64
 	for _, v := range x {
@@ -122,7 +124,7 @@ func SumSquares[T Float](x []T) float64 {
 	return sum
 }
 
-// AdamW updates parameters w and their moments m and v in place, from the gradient g:
+// AdamW updates the parameters w and their moments m and v in place, from the gradient g:
 //
 //	g' = g*clip; m = beta1*m + (1-beta1)*g'; v = beta2*v + (1-beta2)*g'²
 //	w -= lr*(m*c1/(sqrt(v*c2)+eps) + decay*w)
@@ -130,8 +132,8 @@ func SumSquares[T Float](x []T) float64 {
 // c1 and c2 are the bias corrections 1/(1-beta1^t) and 1/(1-beta2^t).
 func AdamW[T Float](w, g, m, v []T, p AdamWStep[T]) {
 	g, m, v = g[:len(w)], m[:len(w)], v[:len(w)]
-	if fast[T]() {
-		adamW32(wide(), len(w), f32(w), f32(g), f32(m), f32(v),
+	if hasVectorAsm[T]() {
+		adamW32(useAVX512(), len(w), ptr32(w), ptr32(g), ptr32(m), ptr32(v),
 			float32(p.LR), float32(p.Beta1), float32(p.Beta2), float32(p.Eps), float32(p.Decay), float32(p.Clip), float32(p.C1), float32(p.C2))
 		return
 	}
@@ -143,5 +145,6 @@ func AdamW[T Float](w, g, m, v []T, p AdamWStep[T]) {
 	}
 }
 
-// AdamWStep holds the numbers of one step of AdamW.
+// AdamWStep holds the numbers of one step of AdamW. The doc comment of AdamW has its equations; Clip is the factor for the
+// gradient.
 type AdamWStep[T Float] struct{ LR, Beta1, Beta2, Eps, Decay, Clip, C1, C2 T }

@@ -8,61 +8,62 @@ import (
 
 // exponential holds the constants of exp32 in package cpu. Its code follows exp32 step by step, with fused multiply-adds.
 type exponential struct {
-	l                      lanes
+	vt                     vectorType
 	low, high              VecVirtual
 	log2e, ln2high, ln2low Op
 	coefficients           []Op
 	one                    VecVirtual
 }
 
-func newExponential(l lanes) *exponential {
-	e := &exponential{l: l, low: l.constant(-87.33654), high: l.constant(89), one: l.constant(1)}
-	e.log2e, e.ln2high, e.ln2low = l.cheap(1.44269504088896341), l.cheap(0.693359375), l.cheap(-2.12194440e-4)
+func newExponential(vt vectorType) *exponential {
+	e := &exponential{vt: vt, low: vt.constant(-87.33654), high: vt.constant(89), one: vt.constant(1)}
+	e.log2e, e.ln2high, e.ln2low = vt.constantOperand(1.44269504088896341), vt.constantOperand(0.693359375), vt.constantOperand(-2.12194440e-4)
 	for _, c := range []float32{1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1} {
-		e.coefficients = append(e.coefficients, l.cheap(c))
+		e.coefficients = append(e.coefficients, vt.constantOperand(c))
 	}
 	return e
 }
 
 // apply returns exp(z) and overwrites z.
 func (e *exponential) apply(z VecVirtual) VecVirtual {
-	l := e.l
+	vt := e.vt
 	keep := Op(YMM()) // mask of the lanes that are not below low; NaN is not below
-	if l.wide() {
+	if vt.avx512() {
 		keep = K()
 	}
 	const notLess = 5
 	VCMPPS(U8(notLess), e.low, z, keep)
 	VMINPS(z, e.high, z) // returns the second operand, z, if one is NaN
-	n, r := l.vec(), z
+	const toNearest = 8  // and no exception for an inexact result
+	n, r := vt.register(), z
 	VMULPS(e.log2e, z, n)
-	if l.wide() {
-		VRNDSCALEPS(U8(8), n, n)
+	if vt.avx512() {
+		VRNDSCALEPS(U8(toNearest), n, n)
 	} else {
-		VROUNDPS(U8(8), n, n)
+		VROUNDPS(U8(toNearest), n, n)
 	}
 	VFNMADD231PS(e.ln2high, n, r)
 	VFNMADD231PS(e.ln2low, n, r)
-	p := l.vec()
+	p := vt.register()
 	VMOVUPS(e.coefficients[0], p)
 	for _, c := range e.coefficients[1:] {
 		VFMADD213PS(c, r, p)
 	}
-	square := l.vec()
+	square := vt.register()
 	VMULPS(r, r, square)
 	VADDPS(e.one, r, r)
 	VFMADD213PS(r, square, p)
-	if l.wide() {
-		y := l.vec()
+	if vt.avx512() {
+		y := vt.register()
 		VSCALEFPS_Z(n, p, keep, y)
 		return y
 	}
-	// 2^n is multiplied in two factors, since 2^128 is no float32.
-	i, h := YMM(), YMM()
-	VCVTPS2DQ(n, i)
-	VPSRAD(U8(1), i, h)
-	VPSUBD(h, i, i)
-	for _, part := range []VecVirtual{h, i} {
+	// 2^n is multiplied in two factors: n may be 128, and 2^128 is no float32.
+	rest, half := YMM(), YMM()
+	VCVTPS2DQ(n, rest)
+	VPSRAD(U8(1), rest, half)
+	VPSUBD(half, rest, rest)
+	for _, part := range []VecVirtual{half, rest} {
 		VPSLLD(U8(23), part, part)
 		VPADDD(e.one, part, part) // the bits of 1 are the exponent's bias
 		VMULPS(part, p, p)
@@ -71,10 +72,10 @@ func (e *exponential) apply(z VecVirtual) VecVirtual {
 	return p
 }
 
-// sigmoid returns 1/(1+exp(-v)).
+// sigmoid returns 1/(1+exp(-v)) and leaves v as it is.
 func (e *exponential) sigmoid(v VecVirtual) VecVirtual {
-	z, s := e.l.vec(), e.l.vec()
-	VXORPS(z, z, z)
+	z, s := e.vt.register(), e.vt.register()
+	e.vt.zero(z)
 	VSUBPS(v, z, z)
 	d := e.apply(z)
 	VADDPS(e.one, d, d)

@@ -10,218 +10,223 @@ import (
 	. "github.com/mmcloughlin/avo/reg"
 )
 
-// kernel describes a loop over n elements of float32 slices.
-type kernel struct {
-	name    string
-	slices  string // names of the slices, such as "x, y"
-	scalars string // names of the numbers, such as "a", or empty
-	result  string // type of the result, or empty; float64 converts the loaded vectors to float64
-	results int    // number of results; 0 means one, if result is not empty
-	unroll  int    // vectors in one iteration
-	exp     bool   // the kernel uses iteration.exp
+// vectorFunc describes a vector function of package cpu: a loop over the n elements of float32 slices.
+type vectorFunc struct {
+	name        string // without the 32 at its end
+	slices      string // names of the slices, such as "x, y"
+	scalars     string // names of the numbers, such as "a", or empty
+	resultType  string // type of the result, or empty; float64 converts the loaded vectors to float64
+	resultCount int    // number of results; 0 means one, if resultType is not empty
+	unroll      int    // vectors of each slice in one iteration
+	usesExp     bool   // the function uses iteration.exp
 
-	// sums is the number of accumulators. Their lanes begin as start.
-	sums  int
-	start float32
+	// accumulators is the number of registers that hold sums across iterations. Their lanes begin as start.
+	accumulators int
+	start        float32
 
-	setup  func(x *iteration)        // writes the code before the loop, or nil
-	body   func(x *iteration, u int) // writes the code for vector u of an iteration
-	finish func(x *iteration)        // writes the code after the loop; nil adds up the accumulators if there is a result
+	setup  func(it *iteration)        // writes the code before the loop, or nil
+	body   func(it *iteration, u int) // writes the code for vector u of an iteration
+	finish func(it *iteration)        // writes the code after the loop; nil adds up the accumulators if there is a result
 }
 
 // iteration is the code of one iteration of a loop: over whole vectors, or the last one with masks.
 type iteration struct {
-	l      lanes
-	at     map[string]GPVirtual  // address of each slice
-	scalar map[string]VecVirtual // the numbers, each in every lane
-	sums   []VecVirtual
-	start  VecVirtual // initial value of the accumulators
-	exp    *exponential
-	mask   func(u int) Op // nil for whole vectors
+	vt       vectorType
+	address  map[string]GPVirtual  // of each slice
+	scalar   map[string]VecVirtual // the numbers, each in every lane
+	acc      []VecVirtual          // the accumulators
+	accStart VecVirtual            // their initial value
+	exp      *exponential
+	mask     func(u int) Op // mask of vector u; nil for whole vectors
 }
 
-func (x *iteration) mem(slice string, u int) Mem {
-	return Mem{Base: x.at[slice], Disp: u * 4 * x.l.n()}
+// mem returns the memory of vector u of a slice.
+func (it *iteration) mem(slice string, u int) Mem {
+	return Mem{Base: it.address[slice], Disp: u * 4 * it.vt.lanes()}
 }
 
 // load returns vector u of a slice, with zeros in the lanes past its end.
-func (x *iteration) load(slice string, u int) VecVirtual {
-	v, m := x.l.vec(), x.mem(slice, u)
+func (it *iteration) load(slice string, u int) VecVirtual {
+	v, m := it.vt.register(), it.mem(slice, u)
 	switch {
-	case x.l.size == 4 && x.mask == nil:
-		x.l.mov(m, v)
-	case x.l.size == 4:
-		x.l.movIn(m, x.mask(u), v)
-	case x.mask == nil:
+	case it.vt.elemSize == 4 && it.mask == nil:
+		it.vt.mov(m, v)
+	case it.vt.elemSize == 4:
+		it.vt.maskedLoad(m, it.mask(u), v)
+	case it.mask == nil:
 		VCVTPS2PD(m, v)
-	case x.l.wide():
-		VCVTPS2PD_Z(m, x.mask(u), v)
+	case it.vt.avx512():
+		VCVTPS2PD_Z(m, it.mask(u), v)
 	default:
 		half := XMM()
-		VMASKMOVPS(m, x.mask(u), half)
+		VMASKMOVPS(m, it.mask(u), half)
 		VCVTPS2PD(half, v)
 	}
 	return v
 }
 
-func (x *iteration) store(v VecVirtual, slice string, u int) {
-	if x.mask == nil {
-		x.l.mov(v, x.mem(slice, u))
+// store stores v as vector u of a slice, without the lanes past its end.
+func (it *iteration) store(v VecVirtual, slice string, u int) {
+	if it.mask == nil {
+		it.vt.mov(v, it.mem(slice, u))
 	} else {
-		x.l.movOut(v, x.mask(u), x.mem(slice, u))
+		it.vt.maskedStore(v, it.mask(u), it.mem(slice, u))
 	}
 }
 
-// orStart replaces the lanes of v past the end of the slices by the initial value of the accumulators.
-func (x *iteration) orStart(v VecVirtual, u int) VecVirtual {
-	if x.mask == nil {
+// fillPastEnd returns vector u, v, with its lanes past the end of the slices replaced by the initial value of the
+// accumulators.
+func (it *iteration) fillPastEnd(v VecVirtual, u int) VecVirtual {
+	if it.mask == nil {
 		return v
 	}
-	o := x.l.vec()
-	if x.l.wide() {
-		VBLENDMPS(v, x.start, x.mask(u), o)
+	filled := it.vt.register()
+	if it.vt.avx512() {
+		VBLENDMPS(v, it.accStart, it.mask(u), filled)
 	} else {
-		VBLENDVPS(x.mask(u), v, x.start, o)
+		VBLENDVPS(it.mask(u), v, it.accStart, filled)
 	}
-	return o
+	return filled
 }
 
-// result stores the first lane of v.
-func result(v VecVirtual) { Store(v.AsX(), ReturnIndex(0)) }
+// storeResult returns the first lane of v from the function that is written.
+func storeResult(v VecVirtual) { Store(v.AsX(), ReturnIndex(0)) }
 
-func names(list string) []string {
+// splitNames splits a list such as "x, y".
+func splitNames(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune(", ", r) })
 }
 
-// write writes the kernel for both widths.
-func (k kernel) write() {
-	signature := "n int, " + k.slices + " *float32"
-	if k.scalars != "" {
-		signature += ", " + k.scalars + " float32"
+// write writes the function for both vector types.
+func (f vectorFunc) write() {
+	signature := "n int, " + f.slices + " *float32"
+	if f.scalars != "" {
+		signature += ", " + f.scalars + " float32"
 	}
-	signature += ") " + k.result
-	if k.results > 0 {
-		signature = strings.TrimSuffix(signature, k.result) + "(" + strings.Repeat(", "+k.result, k.results)[2:] + ")"
+	results := f.resultType
+	if f.resultCount > 0 {
+		results = "(" + strings.Repeat(", "+f.resultType, f.resultCount)[2:] + ")"
 	}
-	size := 4
-	if k.result == "float64" {
-		size = 8
+	elemSize := 4
+	if f.resultType == "float64" {
+		elemSize = 8
 	}
-	function(k.name+"32", signature, size, k.loop)
+	writeFunction(f.name+"32", signature+") "+results, elemSize, f.writeLoop)
 }
 
-// loop writes the kernel for vectors l.
-func (k kernel) loop(l lanes) {
-	x := &iteration{l: l, at: map[string]GPVirtual{}, scalar: map[string]VecVirtual{}}
-	n := arg("n")
-	for _, s := range names(k.slices) {
-		x.at[s] = arg(s)
+// writeLoop writes the function for one vector type.
+func (f vectorFunc) writeLoop(vt vectorType) {
+	it := &iteration{vt: vt, address: map[string]GPVirtual{}, scalar: map[string]VecVirtual{}}
+	n := loadParam("n")
+	for _, s := range splitNames(f.slices) {
+		it.address[s] = loadParam(s)
 	}
-	if k.exp {
-		x.exp = newExponential(l)
+	if f.usesExp {
+		it.exp = newExponential(vt)
 	}
-	for _, s := range names(k.scalars) {
-		x.scalar[s] = l.param(s)
+	for _, s := range splitNames(f.scalars) {
+		it.scalar[s] = vt.broadcastParam(s)
 	}
-	if k.sums > 0 {
-		x.sums, x.start = l.accumulators(k.sums, k.start), l.accumulators(1, k.start)[0]
+	if f.accumulators > 0 {
+		it.acc, it.accStart = vt.newAccumulators(f.accumulators, f.start), vt.newAccumulators(1, f.start)[0]
 	}
-	if k.setup != nil {
-		k.setup(x)
+	if f.setup != nil {
+		f.setup(it)
 	}
-	whole := U32(k.unroll * l.n())
-	l.here("loop")
+	whole := U32(f.unroll * vt.lanes())
+	vt.setLabel("loop")
 	CMPQ(n, whole)
-	JL(l.label("tail"))
-	for u := range k.unroll {
-		k.body(x, u)
+	JL(vt.label("tail"))
+	for u := range f.unroll {
+		f.body(it, u)
 	}
-	for _, s := range names(k.slices) {
-		ADDQ(U32(k.unroll*4*l.n()), x.at[s])
+	for _, s := range splitNames(f.slices) {
+		ADDQ(U32(f.unroll*4*vt.lanes()), it.address[s])
 	}
 	SUBQ(whole, n)
-	JMP(l.label("loop"))
-	l.here("tail")
+	JMP(vt.label("loop"))
+	vt.setLabel("tail")
 	TESTQ(n, n)
-	JZ(l.label("done"))
-	x.mask = lanes{l.bits, 4}.masks(n, k.unroll, l.n())
-	for u := range k.unroll {
+	JZ(vt.label("done"))
+	it.mask = vectorType{vt.bits, 4}.masks(n, f.unroll, vt.lanes())
+	for u := range f.unroll {
 		if u > 0 {
-			CMPQ(n, U32(u*l.n()))
-			JLE(l.label("done"))
+			CMPQ(n, U32(u*vt.lanes()))
+			JLE(vt.label("done"))
 		}
-		k.body(x, u)
+		f.body(it, u)
 	}
-	l.here("done")
+	vt.setLabel("done")
 	switch {
-	case k.finish != nil:
-		k.finish(x)
-	case k.result == "float64":
-		result(l.fold(x.sums, VADDPD))
-	case k.result != "":
-		result(l.fold(x.sums, VADDPS))
+	case f.finish != nil:
+		f.finish(it)
+	case f.resultType == "float64":
+		storeResult(vt.reduce(it.acc, VADDPD))
+	case f.resultType != "":
+		storeResult(vt.reduce(it.acc, VADDPS))
 	}
 }
 
-// param broadcasts a number to all lanes.
-func (l lanes) param(name string) VecVirtual {
-	v := l.vec()
+// broadcastParam returns a register with a parameter in every lane.
+func (vt vectorType) broadcastParam(name string) VecVirtual {
+	v := vt.register()
 	m, err := Param(name).Resolve()
 	if err != nil {
 		panic(err)
 	}
-	l.broadcast(m.Addr, v)
+	vt.broadcast(m.Addr, v)
 	return v
 }
 
-// table returns memory that holds c in every lane of an AVX2 register.
-func table(c float32) Mem {
+// constantTable returns memory that holds c in every lane of an AVX2 register.
+func constantTable(c float32) Mem {
 	bits := math.Float32bits(c)
-	return memory(fmt.Sprintf("c%08x", bits), 8, func(int) uint32 { return bits })
+	return readOnly(fmt.Sprintf("c%08x", bits), 8, func(int) uint32 { return bits })
 }
 
 // constant returns a register with c in every lane.
-func (l lanes) constant(c float32) VecVirtual {
-	v := l.vec()
-	VBROADCASTSS(table(c), v)
+func (vt vectorType) constant(c float32) VecVirtual {
+	v := vt.register()
+	VBROADCASTSS(constantTable(c), v)
 	return v
 }
 
-// cheap returns c in every lane: a register for AVX-512, which has many, memory for AVX2.
-func (l lanes) cheap(c float32) Op {
-	if l.wide() {
-		return l.constant(c)
+// constantOperand returns c in every lane: a register for AVX-512, which has many, memory for AVX2.
+func (vt vectorType) constantOperand(c float32) Op {
+	if vt.avx512() {
+		return vt.constant(c)
 	}
-	return table(c)
+	return constantTable(c)
 }
 
-// accumulators returns count registers with c in every lane.
-func (l lanes) accumulators(count int, c float32) []VecVirtual {
+// newAccumulators returns count registers with c in every lane.
+func (vt vectorType) newAccumulators(count int, c float32) []VecVirtual {
 	vs := make([]VecVirtual, count)
 	for i := range vs {
 		if c != 0 {
-			vs[i] = l.constant(c)
+			vs[i] = vt.constant(c)
 			continue
 		}
-		vs[i] = l.vec()
-		l.zero(vs[i])
+		vs[i] = vt.register()
+		vt.zero(vs[i])
 	}
 	return vs
 }
 
-// fold combines all accumulators and all their lanes with op, always in the same order. The first lane of the result holds the total.
-func (l lanes) fold(vs []VecVirtual, op func(...Op)) VecVirtual {
+// reduce combines all accumulators and all their lanes with op, always in the same order. The first lane of the result holds
+// the total.
+func (vt vectorType) reduce(vs []VecVirtual, op func(...Op)) VecVirtual {
 	for step := 1; step < len(vs); step *= 2 {
 		for i := 0; i+step < len(vs); i += 2 * step {
 			op(vs[i+step], vs[i], vs[i])
 		}
 	}
 	v := vs[0]
-	if l.wide() {
-		h := YMM()
-		VEXTRACTF64X4(U8(1), v, h)
-		op(h, v.AsY(), h)
-		v = h
+	if vt.avx512() {
+		upper := YMM()
+		VEXTRACTF64X4(U8(1), v, upper)
+		op(upper, v.AsY(), upper)
+		v = upper
 	}
 	x := XMM()
 	VEXTRACTF128(U8(1), v.AsY(), x)
@@ -229,7 +234,7 @@ func (l lanes) fold(vs []VecVirtual, op func(...Op)) VecVirtual {
 	t := XMM()
 	VPERMILPD(U8(1), x, t)
 	op(t, x, x)
-	if l.size == 4 {
+	if vt.elemSize == 4 {
 		VPERMILPS(U8(1), x, t)
 		op(t, x, x)
 	}
