@@ -13,37 +13,35 @@ type Buf struct {
 // Set makes b hold the given number of bytes at ptr, which must be aligned to 8 bytes.
 func (b *Buf) Set(ptr unsafe.Pointer, bytes int) { b.ptr, b.bytes = ptr, bytes }
 
-// Pointer returns the memory that b holds.
+// Pointer returns the address of the memory that b holds.
 func (b *Buf) Pointer() unsafe.Pointer { return b.ptr }
 
-// Bytes returns the number of bytes that b holds.
+// Bytes returns the size of the memory that b holds, in bytes.
 func (b *Buf) Bytes() int { return b.bytes }
 
-// Slice returns the memory of b as a slice of T, without allocating.
+// Slice returns the memory of b as a slice of T, without allocating. It is nil if b holds no bytes.
 func Slice[T Elem](b *Buf) []T {
-	var z T
 	if b.bytes == 0 {
 		return nil
 	}
-	return unsafe.Slice((*T)(b.ptr), b.bytes/int(unsafe.Sizeof(z)))
+	return unsafe.Slice((*T)(b.ptr), b.bytes/sizeOf[T]())
 }
 
-// Hold makes b hold s.
+// Hold makes b hold the memory of s.
 func Hold[T Elem](b *Buf, s []T) {
-	var z T
-	b.Set(unsafe.Pointer(unsafe.SliceData(s)), len(s)*int(unsafe.Sizeof(z)))
+	b.Set(unsafe.Pointer(unsafe.SliceData(s)), len(s)*sizeOf[T]())
 }
 
-// NewBuf returns a cell that holds s.
+// NewBuf returns a cell that holds the memory of s.
 func NewBuf[T Elem](s []T) *Buf {
 	b := new(Buf)
 	Hold(b, s)
 	return b
 }
 
-// AlignedBytes returns n zero bytes whose first is aligned to a cache line.
+// AlignedBytes returns n zero bytes that begin at a cache line.
 func AlignedBytes(n int) []byte {
-	b := make([]byte, n+align)
-	off := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (align - 1))
+	b := make([]byte, n+cacheLine)
+	off := int(-uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (cacheLine - 1))
 	return b[off : off+n : off+n]
 }

@@ -2,8 +2,8 @@ package cpu
 
 import "unsafe"
 
-// align is the alignment, in bytes, of every region of work memory and of scratch: one cache line.
-const align = 64
+// cacheLine is the size of a cache line in bytes. Every region of work memory and of scratch begins at one.
+const cacheLine = 64
 
 // A Phase is one parallel loop of a kernel: Body is called once for each piece in [0, Pieces), on any worker and in any
 // order. The pieces of a phase write disjoint memory. The cut into pieces never depends on the number of workers, so any
@@ -21,11 +21,11 @@ type Kernel struct {
 	// are known only in a run, such as tokens.
 	Check func() error
 
-	phases  []Phase
-	work    []*Buf
-	offsets []int
-	bytes   int
-	scratch int
+	phases       []Phase
+	workBufs     []*Buf // what Work returned; bind gives them their memory
+	workOffsets  []int  // of each workBuf in the work memory, in bytes
+	workBytes    int    // of all workBufs
+	scratchBytes int    // of each worker
 }
 
 // Phase adds a phase to k. A phase without pieces does nothing.
@@ -37,23 +37,20 @@ func (k *Kernel) Phase(pieces int, body func(piece int, w *Worker)) {
 
 // Work reserves memory for n elements of T, shared by all phases and workers of k and undefined at the start of a run.
 func Work[T Elem](k *Kernel, n int) *Buf {
-	var z T
-	b := new(Buf)
-	b.bytes = n * int(unsafe.Sizeof(z))
-	k.work, k.offsets = append(k.work, b), append(k.offsets, k.bytes)
-	k.bytes += roundUp(b.bytes, align)
+	b := &Buf{bytes: n * sizeOf[T]()}
+	k.workBufs, k.workOffsets = append(k.workBufs, b), append(k.workOffsets, k.workBytes)
+	k.workBytes += roundUp(b.bytes, cacheLine)
 	return b
 }
 
 // Scratch reserves memory for n elements of T for each worker of k. Region.Local returns the part of one worker.
 func Scratch[T Elem](k *Kernel, n int) Region[T] {
-	var z T
-	r := Region[T]{offset: k.scratch, n: n}
-	k.scratch += roundUp(n*int(unsafe.Sizeof(z)), align)
+	r := Region[T]{offset: k.scratchBytes, n: n}
+	k.scratchBytes += roundUp(n*sizeOf[T](), cacheLine)
 	return r
 }
 
-// Region is a part of each worker's scratch memory.
+// Region is n elements of each worker's scratch memory, offset bytes after its start.
 type Region[T Elem] struct{ offset, n int }
 
 // Local returns w's own part of r, undefined at the start of each piece.
@@ -64,17 +61,22 @@ func (r Region[T]) Local(w *Worker) []T {
 	return unsafe.Slice((*T)(unsafe.Add(w.scratch, r.offset)), r.n)
 }
 
-// WorkBytes returns the memory in bytes that k needs besides its operands when the given number of workers runs it.
-func (k *Kernel) WorkBytes(workers int) int { return k.bytes + workers*k.scratch }
+// WorkBytes returns the memory in bytes that k needs besides its operands when the given number of workers runs it: the
+// work memory, followed by the scratch of each worker.
+func (k *Kernel) WorkBytes(workers int) int { return k.workBytes + workers*k.scratchBytes }
 
-// bind sets k's work cells to their parts of mem.
-func (k *Kernel) bind(mem unsafe.Pointer) {
-	for i, b := range k.work {
-		b.ptr = unsafe.Add(mem, k.offsets[i])
+// bind points k's work bufs and the workers' scratch into mem, which has WorkBytes(len(workers)) bytes.
+func (k *Kernel) bind(mem unsafe.Pointer, workers []Worker) {
+	for i, b := range k.workBufs {
+		b.ptr = unsafe.Add(mem, k.workOffsets[i])
+	}
+	for i := range workers {
+		workers[i].scratch = unsafe.Add(mem, k.workBytes+i*k.scratchBytes)
 	}
 }
 
 // CeilDiv returns n/size, rounded up: the number of parts of at most size that n is cut into.
 func CeilDiv(n, size int) int { return (n + size - 1) / size }
 
-func roundUp(n, to int) int { return (n + to - 1) / to * to }
+// roundUp returns the smallest multiple of step that is at least n.
+func roundUp(n, step int) int { return CeilDiv(n, step) * step }

@@ -17,59 +17,63 @@ type Worker struct {
 	// ID is in [0, Team.Workers()).
 	ID int
 
-	scratch unsafe.Pointer
-	state   atomic.Int32 // of the worker's goroutine; unused for the first worker, which runs on the caller's goroutine
-	run     func()       // body of the goroutine
+	scratch unsafe.Pointer // begins at a cache line; Region.Local returns parts of it
+
+	// The first worker runs on the caller's goroutine. The others are helpers: each has a goroutine of its own, whose body
+	// is help and whose state is helperGone to helperWorking.
+	help  func()
+	state atomic.Int32
 }
 
-// The states of a worker's goroutine.
+// The states of a helper's goroutine.
 const (
-	gone    = iota // there is no goroutine
-	waiting        // the goroutine waits for work, or will when it runs
-	offered        // the goroutine may take part in the phase
-	working        // the goroutine takes part in the phase
+	helperGone    = iota // there is no goroutine
+	helperWaiting        // the goroutine waits for work, or will when it runs
+	helperOffered        // the goroutine may take part in the phase
+	helperWorking        // the goroutine takes part in the phase
 )
 
 // Team runs kernels on a fixed number of workers. Only one goroutine may use it at a time. After the first runs, a run
-// allocates nothing. After a phase a worker's goroutine waits a short time for the next phase and then ends. So an idle
+// allocates nothing. After a phase a helper's goroutine waits a short time for the next phase and then ends. So an idle
 // team has no goroutines and need not be closed.
 type Team struct {
 	workers []Worker
-	spin    time.Duration
-	next    atomic.Int64
-	phase   Phase
-	busy    atomic.Int32 // workers that have not finished the phase
-	wait    sync.WaitGroup
-	mu      sync.Mutex
-	err     error
+	maxSpin time.Duration // 0 if workers outnumber processors: a spinning worker would keep another from running
+
+	// The phase that runs.
+	phase       Phase
+	nextPiece   atomic.Int64   // the first piece that no worker has taken
+	busyHelpers atomic.Int32   // helpers that have not finished the phase: to spin on
+	helperGroup sync.WaitGroup // the same helpers: to sleep on
+	errMu       sync.Mutex
+	err         error // a panic of one of the pieces
 }
 
-// spinFor is how long a goroutine spins before it sleeps or ends: somewhat longer than it takes to wake a sleeping
-// thread, which is 50 microseconds and more on virtual machines.
-const spinFor = 200 * time.Microsecond
+// maxSpin is how long a goroutine spins before it sleeps or ends: somewhat longer than it takes to wake a sleeping thread,
+// which is 50 microseconds and more on virtual machines.
+const maxSpin = 200 * time.Microsecond
 
-// NewTeam returns a team of the given number of workers; 0 asks for GOMAXPROCS.
+// NewTeam returns a team of the given number of workers, or of GOMAXPROCS workers if workers is 0 or less.
 func NewTeam(workers int) *Team {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
 	t := &Team{workers: make([]Worker, workers)}
 	if workers <= runtime.GOMAXPROCS(0) {
-		t.spin = spinFor
+		t.maxSpin = maxSpin
 	}
 	for i := range t.workers {
 		w := &t.workers[i]
 		w.ID = i
-		w.run = func() {
+		w.help = func() {
 			for {
-				t.until(func() bool { return w.state.Load() == offered })
+				t.spinUntil(func() bool { return w.state.Load() == helperOffered })
 				switch {
-				case w.state.CompareAndSwap(offered, working):
-					t.loop(w)
-					w.state.Store(waiting)
-					t.busy.Add(-1)
-					t.wait.Done()
-				case w.state.CompareAndSwap(waiting, gone):
+				case w.state.CompareAndSwap(helperOffered, helperWorking):
+					t.runPieces(w)
+					w.state.Store(helperWaiting)
+					t.helperDone()
+				case w.state.CompareAndSwap(helperWaiting, helperGone):
 					return
 				}
 			}
@@ -78,20 +82,26 @@ func NewTeam(workers int) *Team {
 	return t
 }
 
-// until spins until done returns true, for a short time at most.
-func (t *Team) until(done func() bool) {
-	if done() || t.spin == 0 {
+// helperDone counts one helper as finished with the phase.
+func (t *Team) helperDone() {
+	t.busyHelpers.Add(-1)
+	t.helperGroup.Done()
+}
+
+// spinUntil returns when done returns true, or after t.maxSpin.
+func (t *Team) spinUntil(done func() bool) {
+	if done() || t.maxSpin == 0 {
 		return
 	}
-	for start := time.Now(); !done() && time.Since(start) < t.spin; {
+	for start := time.Now(); !done() && time.Since(start) < t.maxSpin; {
 	}
 }
 
 // Workers returns the number of workers.
 func (t *Team) Workers() int { return len(t.workers) }
 
-// Run runs k. mem is the work memory: at least k.WorkBytes(t.Workers()) bytes, aligned to a cache line. Run returns a
-// panic in a phase as an error.
+// Run runs k. mem is the work memory: at least k.WorkBytes(t.Workers()) bytes that begin at a cache line. Run returns an
+// error if mem is too small, if k.Check returns one, or if a phase panics; the phases after it do not run then.
 func (t *Team) Run(k *Kernel, mem *Buf) error {
 	if need := k.WorkBytes(len(t.workers)); mem.Bytes() < need {
 		return fmt.Errorf("cpu: kernel needs %d bytes of work memory, got %d", need, mem.Bytes())
@@ -101,63 +111,61 @@ func (t *Team) Run(k *Kernel, mem *Buf) error {
 			return err
 		}
 	}
-	k.bind(mem.ptr)
-	for i := range t.workers {
-		t.workers[i].scratch = unsafe.Add(mem.ptr, k.bytes+i*k.scratch)
-	}
+	k.bind(mem.ptr, t.workers)
 	for i := range k.phases {
-		if err := t.run(k.phases[i]); err != nil {
+		if err := t.runPhase(k.phases[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *Team) run(p Phase) error {
+// runPhase runs all pieces of p and returns a panic of one of them as an error.
+func (t *Team) runPhase(p Phase) error {
 	t.phase, t.err = p, nil
-	t.next.Store(0)
+	t.nextPiece.Store(0)
 	helpers := t.workers[1:min(p.Pieces, len(t.workers))]
-	t.wait.Add(len(helpers))
-	t.busy.Store(int32(len(helpers)))
+	t.helperGroup.Add(len(helpers))
+	t.busyHelpers.Store(int32(len(helpers)))
 	for i := range helpers {
-		if h := &helpers[i]; !h.state.CompareAndSwap(waiting, offered) {
-			h.state.Store(offered) // there was no goroutine
-			go h.run()
+		if h := &helpers[i]; !h.state.CompareAndSwap(helperWaiting, helperOffered) {
+			h.state.Store(helperOffered) // there was no goroutine
+			go h.help()
 		}
 	}
-	t.loop(&t.workers[0])
-	// Do not wait for workers that have not begun by now.
+	t.runPieces(&t.workers[0])
+	// All pieces are taken. Do not wait for helpers that have not begun by now.
 	for i := range helpers {
-		if helpers[i].state.CompareAndSwap(offered, waiting) {
-			t.busy.Add(-1)
-			t.wait.Done()
+		if helpers[i].state.CompareAndSwap(helperOffered, helperWaiting) {
+			t.helperDone()
 		}
 	}
-	t.until(func() bool { return t.busy.Load() == 0 })
-	t.wait.Wait()
+	t.spinUntil(func() bool { return t.busyHelpers.Load() == 0 })
+	t.helperGroup.Wait()
 	return t.err
 }
 
-// loop runs pieces of the phase until there are none left.
-func (t *Team) loop(w *Worker) {
+// runPieces runs pieces of the phase on w until none is left. A panic becomes t.err, and no worker takes another piece.
+func (t *Team) runPieces(w *Worker) {
 	defer func() {
 		if r := recover(); r != nil {
-			t.next.Store(int64(t.phase.Pieces))
-			t.mu.Lock()
+			t.nextPiece.Store(int64(t.phase.Pieces))
+			t.errMu.Lock()
 			t.err = fmt.Errorf("cpu: panic in a kernel: %v\n%s", r, debug.Stack())
-			t.mu.Unlock()
+			t.errMu.Unlock()
 		}
 	}()
 	for {
-		i := int(t.next.Add(1)) - 1
-		if i >= t.phase.Pieces {
+		piece := int(t.nextPiece.Add(1)) - 1
+		if piece >= t.phase.Pieces {
 			return
 		}
-		t.phase.Body(i, w)
+		t.phase.Body(piece, w)
 	}
 }
 
-// RunAlone runs k in newly allocated work memory on a new team: for callers that run a kernel once.
+// RunAlone runs k on a new team in newly allocated work memory: for callers that run a kernel once. It returns the errors of
+// Team.Run, and one if the host lacks the memory.
 func RunAlone(k *Kernel) error {
 	t := NewTeam(0)
 	if err := memory.CheckTotal(k.WorkBytes(t.Workers())); err != nil {
