@@ -50,7 +50,7 @@ func testNoAccessOutside[T Float](t *testing.T) {
 	}
 	for l := range levels {
 		for _, end := range []bool{false, true} {
-			for _, c := range vecCases[T]() {
+			for _, c := range vectorCases[T]() {
 				for n := range 140 {
 					var in [4][]T
 					for i := range in {
@@ -59,8 +59,8 @@ func testNoAccessOutside[T Float](t *testing.T) {
 					c.call(in, 1.5, 0.75)
 				}
 			}
-			for i, z := range [][3]int{{1, 1, 1}, {13, 131, 3}, {7, 64, 5}, {12, 17, 2}, {6, 32, 1}, {11, 49, 4}, {25, 9, 7}, {4, 8, 16}} {
-				m, n, k := z[0], z[1], z[2]
+			for i, size := range [][3]int{{1, 1, 1}, {13, 131, 3}, {7, 64, 5}, {12, 17, 2}, {6, 32, 1}, {11, 49, 4}, {25, 9, 7}, {4, 8, 16}} {
+				m, n, k := size[0], size[1], size[2]
 				for _, transA := range []bool{false, true} {
 					ars, acs := k, 1
 					if transA {
@@ -71,20 +71,20 @@ func testNoAccessOutside[T Float](t *testing.T) {
 					multiply(m, n, k, a, ars, acs, b, n, place(pages[2], random[T](m*n), end), n)
 				}
 			}
-			for _, z := range [][3]int{{1, 1, 1}, {17, 65, 33}, {64, 128, 16}, {40, 100, 70}, {131, 70, 5}, {3, 130, 140}} {
-				for q := range 4 {
-					m, n, k := z[0], z[1], z[2]
+			for _, size := range [][3]int{{1, 1, 1}, {17, 65, 33}, {64, 128, 16}, {40, 100, 70}, {131, 70, 5}, {3, 130, 140}} {
+				for trans := range 4 {
+					m, n, k := size[0], size[1], size[2]
 					a, b, bias := random[T](m*k), random[T](k*n), random[T](n)
 					product := func(a, b, bias, c []T) []T {
 						var kernel Kernel
-						Products[T](&kernel, Product{M: m, N: n, TransA: q&1 != 0, TransB: q&2 != 0,
+						Products[T](&kernel, Product{M: m, N: n, TransA: trans&1 != 0, TransB: trans&2 != 0,
 							Terms: []Term{{k, NewBuf(a), NewBuf(b)}}, Bias: NewBuf(bias), C: NewBuf(c)})
 						run(t, &kernel, 1)
 						return c
 					}
 					want := product(a, b, bias, make([]T, m*n))
 					got := product(place(pages[0], a, end), place(pages[1], b, end), place(pages[2], bias, end), place(pages[3], make([]T, m*n), end))
-					require.Equal(t, want, got, "%v: %v, layout %d: not the bits that it has elsewhere in memory", l, z, q)
+					require.Equal(t, want, got, "%v: %v, trans %d: not the bits that it has elsewhere in memory", l, size, trans)
 				}
 			}
 		}

@@ -26,9 +26,9 @@ func TestProducts(t *testing.T) {
 		{{63, 65, []int{33}}, {63, 65, []int{33}}, {130, 129, []int{50}}, {130, 129, []int{50}}},
 		{{100, 300, []int{520}}, {100, 300, []int{520}}, {515, 258, []int{7}}, {515, 258, []int{7}}},
 	} {
-		for q := range 4 {
+		for trans := range 4 {
 			for l := range levels {
-				transA, transB := q&1 != 0, q&2 != 0
+				transA, transB := trans&1 != 0, trans&2 != 0
 				t.Run(fmt.Sprintf("%v/%v/transA=%v/transB=%v", sizes, l, transA, transB), func(t *testing.T) {
 					var list32, list64 []Product
 					for i, s := range sizes {
@@ -105,7 +105,9 @@ func testProducts[T Float](t *testing.T, list []Product) {
 			}
 			require.True(t, slices.Equal(got, c), "product %d: not the bits that it has alone", i)
 		}
-		if want, tol := sumOfTerms[T](p); !slices.EqualFunc(got, want, func(g T, w float64) bool { return near(t, fmt.Sprint("product ", i), g, w, tol) }) {
+		want, tol := sumOfTerms[T](p)
+		isNear := func(got T, want float64) bool { return near(t, fmt.Sprint("product ", i), got, want, tol) }
+		if !slices.EqualFunc(got, want, isNear) {
 			return
 		}
 		if p.SiLU != nil {
@@ -152,12 +154,12 @@ func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
 func TestProductBitsOfRow(t *testing.T) {
 	const m, n, k = 301, 130, 1100
 	for l := range levels {
-		for _, how := range []Product{{}, {TransB: true}, {TransB: true, Dots: true}} {
+		for _, layout := range []Product{{}, {TransB: true}, {TransB: true, Dots: true}} {
 			a, b := random[float32](m*k), random[float32](k*n)
 			product := func(a []float32) []float32 {
 				c := make([]float32, len(a)/k*n)
 				var kern Kernel
-				p := how
+				p := layout
 				p.M, p.N, p.Terms, p.C = len(a)/k, n, []Term{{k, NewBuf(a), NewBuf(b)}}, NewBuf(c)
 				Products[float32](&kern, p)
 				run(t, &kern, 2)

@@ -20,9 +20,9 @@ func testTile[T Float](t *testing.T) {
 	for n := 1; n <= 131; n++ {
 		sizes = append(sizes, [3]int{7, n, 3}, [3]int{13, n, 1})
 	}
-	for _, z := range sizes {
+	for _, size := range sizes {
 		for mode := range 8 {
-			testTileCase[T](t, z[0], z[1], z[2], mode&1 != 0, mode&2 != 0, mode&4 != 0)
+			testTileCase[T](t, size[0], size[1], size[2], mode&1 != 0, mode&2 != 0, mode&4 != 0)
 		}
 	}
 }
@@ -100,8 +100,9 @@ func TestTileBitsOfElement(t *testing.T) {
 }
 
 func BenchmarkTile(b *testing.B) {
-	for _, z := range [][3]int{{6, 64, 64}, {6, 64, 128}, {12, 64, 64}, {96, 64, 64}, {96, 64, 128}, {64, 64, 64}, {6, 32, 64}, {24, 32, 128}, {96, 16, 64}, {6, 16, 128}, {6, 40, 64}, {1, 64, 64}, {6, 16, 6}, {1, 1, 1}} {
-		m, n, k := z[0], z[1], z[2]
+	for _, size := range [][3]int{{6, 64, 64}, {6, 64, 128}, {12, 64, 64}, {96, 64, 64}, {96, 64, 128}, {64, 64, 64},
+		{6, 32, 64}, {24, 32, 128}, {96, 16, 64}, {6, 16, 128}, {6, 40, 64}, {1, 64, 64}, {6, 16, 6}, {1, 1, 1}} {
+		m, n, k := size[0], size[1], size[2]
 		x, y, c := random[float32](m*k), random[float32](k*n), make([]float32, m*n)
 		for layout, stride := range map[string][2]int{"": {k, 1}, "tA": {1, m}} {
 			for l := range levels {

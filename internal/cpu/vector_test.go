@@ -9,19 +9,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A vecCase is one vector function. call calls it with some of four slices and two numbers. want computes the same in float64,
-// for one element of each slice. call returns the sum of what want returns for the elements, or 0. If the function has a dst,
-// it is in[0]; the operands are the other slices, in order.
-type vecCase[T Float] struct {
+// A vectorCase is one vector function. call calls it with some of four slices and two numbers. want computes the same in
+// float64, for one element of each slice. call returns the sum of what want returns for the elements, or 0. If the function
+// has a dst, it is in[0]; the operands are the other slices, in order.
+type vectorCase[T Float] struct {
 	name string
 	call func(in [4][]T, a, b T) T
 	want func(d, x, y, z *float64, a, b float64) float64 // changes elements as call does
 	ulps float64                                         // the tolerance, in units of the last place of 1 + |result|
 }
 
-func vecCases[T Float]() []vecCase[T] {
+func vectorCases[T Float]() []vectorCase[T] {
 	sigmoid := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
-	return []vecCase[T]{
+	return []vectorCase[T]{
 		{"Max", func(in [4][]T, a, b T) T { return Max(in[1]) },
 			func(d, x, y, z *float64, a, b float64) float64 { return *x }, 0},
 		{"ExpSum", func(in [4][]T, a, b T) T { return ExpSum(in[0], in[1], a, b) },
@@ -71,7 +71,7 @@ func TestVectorsMatchLoops(t *testing.T) {
 }
 
 func testVectors[T Float](t *testing.T) {
-	for _, c := range vecCases[T]() {
+	for _, c := range vectorCases[T]() {
 		t.Run(c.name, func(t *testing.T) {
 			for n := range 200 {
 				testVector(t, c, n)
@@ -82,14 +82,14 @@ func testVectors[T Float](t *testing.T) {
 	}
 }
 
-func testVector[T Float](t *testing.T, c vecCase[T], n int) {
-	var gs [4]guarded[T]
+func testVector[T Float](t *testing.T, c vectorCase[T], n int) {
+	var slots [4]guarded[T]
 	var in [4][]T
 	var want [4][]float64
 	all := random[T](4 * n)
-	for i := range gs {
-		gs[i] = newGuarded[T](n)
-		in[i], want[i] = gs[i].s, make([]float64, n)
+	for i := range slots {
+		slots[i] = newGuarded[T](n)
+		in[i], want[i] = slots[i].s, make([]float64, n)
 		for j := range n {
 			in[i][j] = all[i*n+j] * 4
 			if i == 0 && c.name != "AdamW" { // only AdamW reads in[0]
@@ -111,7 +111,7 @@ func testVector[T Float](t *testing.T, c vecCase[T], n int) {
 	}
 	tol := c.ulps * eps[T]()
 	ok := near(t, fmt.Sprintf("result of %d", n), got, sum, tol*(1+math.Abs(sum)))
-	for i, g := range gs {
+	for i, g := range slots {
 		require.True(t, g.intact(), "n %d: written outside of operand %d", n, i)
 		for j, w := range want[i] {
 			ok = ok && near(t, fmt.Sprintf("operand %d of %d at %d", i, n, j), in[i][j], w, tol*(1+math.Abs(w)))
@@ -125,10 +125,10 @@ func testVector[T Float](t *testing.T, c vecCase[T], n int) {
 // dst may be any operand that the function's doc comment names.
 func TestVectorsInPlace(t *testing.T) {
 	const n = 77
-	may := map[string]int{"ExpSum": 1, "Add": 2, "SoftmaxGrad": 2, "Sigmoid": 1, "SiLU": 1, "SiLUGrad": 2}
+	operands := map[string]int{"ExpSum": 1, "Add": 2, "SoftmaxGrad": 2, "Sigmoid": 1, "SiLU": 1, "SiLUGrad": 2} // how many dst may be
 	for l := range levels {
-		for _, c := range vecCases[float32]() {
-			for operand := 1; operand <= may[c.name]; operand++ {
+		for _, c := range vectorCases[float32]() {
+			for operand := 1; operand <= operands[c.name]; operand++ {
 				var apart, same [4][]float32
 				for i, all := range slices.Collect(slices.Chunk(random[float32](4*n), n)) {
 					apart[i], same[i] = all, slices.Clone(all)
@@ -213,8 +213,8 @@ func TestVectorsBitsOfElement(t *testing.T) {
 	}
 }
 
-func BenchmarkVec(b *testing.B) {
-	for _, c := range vecCases[float32]() {
+func BenchmarkVectors(b *testing.B) {
+	for _, c := range vectorCases[float32]() {
 		for _, n := range []int{16, 64, 768, 1 << 20} {
 			if n == 1<<20 && c.name != "AdamW" && c.name != "Axpy" && c.name != "SumSquares" {
 				continue
