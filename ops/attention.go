@@ -42,7 +42,7 @@ func LSE(o *gorgonia.Node) (*gorgonia.Node, error) {
 
 // AttentionSpec is the Spec of an attention op: its inputs begin with q, k and v, its outputs are o and lse.
 type AttentionSpec interface {
-	Spec
+	packable
 	// pairs returns, for one head of one row of the batch, the number of pairs of a query and a key that it sees.
 	pairs(in []Operand) float64
 	// inputs returns the number of inputs, not counting the table of documents that may follow them.

@@ -15,7 +15,7 @@ import (
 // queries see no key: o = 0, lse = -Inf. q, kc and vc have gradients. It is an error if the stride does not divide the
 // block length, if kc or vc has another number of rows than Nc, or if Hkv does not divide Hq.
 func CompressedAttention(q, kc, vc *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
-	return applyWithDocuments(CompressedAttentionOp{blockLen, stride}, compressionBlocks{blockLen, stride}, opts, q, kc, vc)
+	return applyWithDocuments(CompressedAttentionOp{blockLen, stride}, opts, q, kc, vc)
 }
 
 // CompressedAttentionOp is the Spec of CompressedAttention: q, kc, vc and optionally a table of documents -> o, lse.
@@ -24,8 +24,11 @@ type CompressedAttentionOp struct {
 	Stride   int // d: tokens between the starts of two blocks; divides l
 }
 
-func (CompressedAttentionOp) Name() string                  { return "compressed attention" }
-func (CompressedAttentionOp) inputs() int                   { return 3 }
+func (CompressedAttentionOp) Name() string { return "compressed attention" }
+func (CompressedAttentionOp) inputs() int  { return 3 }
+func (op CompressedAttentionOp) blocks() compressionBlocks {
+	return compressionBlocks{op.BlockLen, op.Stride}
+}
 func (op CompressedAttentionOp) mask(s int) span            { return span{op.BlockLen, op.Stride, s} }
 func (op CompressedAttentionOp) pairs(in []Operand) float64 { return spanPairs(op.mask, in) }
 
@@ -35,12 +38,12 @@ func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (op CompressedAttentionOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	in, a := splitDims(in, 3, compressionBlocks{op.BlockLen, op.Stride})
+	in, a := splitDims(in, 3, op.blocks())
 	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.rowTokens), in, out)
 }
 
 func (op CompressedAttentionOp) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []Arg) {
-	in, a := splitDims(in, 3, compressionBlocks{op.BlockLen, op.Stride})
+	in, a := splitDims(in, 3, op.blocks())
 	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.rowTokens), takesDelta, in, out)
 }
 

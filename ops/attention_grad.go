@@ -49,6 +49,8 @@ func (op AttentionGradOp[F]) takeDelta() (Spec, bool) {
 
 func (op AttentionGradOp[F]) Name() string { return "gradient of " + op.Forward.Name() }
 
+func (op AttentionGradOp[F]) blocks() compressionBlocks { return op.Forward.blocks() }
+
 func (op AttentionGradOp[F]) flops(in []Operand) float64 { return attentionFLOPs(op.Forward, in, 6, 4) }
 
 func (op AttentionGradOp[F]) Infer(in []Operand) ([]Operand, error) {

@@ -23,7 +23,7 @@ import (
 // It is an error if p is not valid, if kc has another number of rows than the compressed keys of S tokens, or if Hkv
 // does not divide Hq.
 func SelectBlocks(q, kc, lse *gorgonia.Node, p Params, opts ...Option) (*gorgonia.Node, error) {
-	return applyWithDocuments(SelectBlocksOp{p}, compressionBlocks{p.BlockLen, p.Stride}, opts, q, kc, lse)
+	return applyWithDocuments(SelectBlocksOp{p}, opts, q, kc, lse)
 }
 
 // SelectBlocksOp is the Spec of SelectBlocks: q, kc, lse and optionally a table of documents -> idx.
@@ -37,6 +37,8 @@ func (SelectBlocksOp) Name() string { return "select blocks" }
 func (op SelectBlocksOp) scorer() CompressedAttentionOp {
 	return CompressedAttentionOp{op.Params.BlockLen, op.Params.Stride}
 }
+
+func (op SelectBlocksOp) blocks() compressionBlocks { return op.scorer().blocks() }
 
 func (op SelectBlocksOp) flops(in []Operand) float64 {
 	return attentionFLOPs(op.scorer(), []Operand{in[0], in[1], in[1]}, 2, 0)

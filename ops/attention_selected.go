@@ -16,7 +16,7 @@ import (
 // is [B,Hq,S]. q, k and v have gradients. It is an error if selectBlock is less than 1 or Hkv does not divide Hq. It is an
 // error of the run if the blocks of a query do not ascend, or if a block does not exist or comes after a -1.
 func SelectedAttention(q, k, v, idx *gorgonia.Node, selectBlock int, opts ...Option) (*gorgonia.Node, error) {
-	return applyWithDocuments(SelectedAttentionOp{selectBlock}, compressionBlocks{}, opts, q, k, v, idx)
+	return applyWithDocuments(SelectedAttentionOp{selectBlock}, opts, q, k, v, idx)
 }
 
 // SelectedAttentionOp is the Spec of SelectedAttention: q, k, v, idx and optionally a table of documents -> o, lse.
@@ -24,8 +24,9 @@ type SelectedAttentionOp struct {
 	SelectBlock int // l': tokens in a selection block
 }
 
-func (SelectedAttentionOp) Name() string { return "selected attention" }
-func (SelectedAttentionOp) inputs() int  { return 4 }
+func (SelectedAttentionOp) Name() string              { return "selected attention" }
+func (SelectedAttentionOp) inputs() int               { return 4 }
+func (SelectedAttentionOp) blocks() compressionBlocks { return compressionBlocks{} }
 
 // pairs assumes that each query has n different blocks, one of them the block of the query itself.
 func (op SelectedAttentionOp) pairs(in []Operand) float64 {

@@ -12,7 +12,7 @@ import (
 // (arXiv 2502.11089, section 3.3.3). q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv] -> o [B,S,Hq,Dv]; LSE(o) is [B,Hq,S].
 // q, k and v have gradients. It is an error if the window is less than 1 or Hkv does not divide Hq.
 func SlidingWindow(q, k, v *gorgonia.Node, window int, opts ...Option) (*gorgonia.Node, error) {
-	return applyWithDocuments(SlidingWindowOp{window}, compressionBlocks{}, opts, q, k, v)
+	return applyWithDocuments(SlidingWindowOp{window}, opts, q, k, v)
 }
 
 // CausalAttention returns dense attention of each query over all tokens up to its own: a SlidingWindow of S. It is the baseline
@@ -32,6 +32,7 @@ type SlidingWindowOp struct {
 
 func (SlidingWindowOp) Name() string                  { return "sliding window" }
 func (SlidingWindowOp) inputs() int                   { return 3 }
+func (SlidingWindowOp) blocks() compressionBlocks     { return compressionBlocks{} }
 func (op SlidingWindowOp) mask(s int) span            { return tokenSpan(min(op.Window, s)) }
 func (op SlidingWindowOp) pairs(in []Operand) float64 { return spanPairs(op.mask, in) }
 
@@ -41,12 +42,12 @@ func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 }
 
 func (op SlidingWindowOp) Bind(k *cpu.Kernel, in, out []Arg) {
-	in, a := splitDims(in, 3, compressionBlocks{})
+	in, a := splitDims(in, 3, op.blocks())
 	byType(in[0].Dtype, bindSpan[float32], bindSpan[float64])(k, a, op.mask(a.rowTokens), in, out)
 }
 
 func (op SlidingWindowOp) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []Arg) {
-	in, a := splitDims(in, 3, compressionBlocks{})
+	in, a := splitDims(in, 3, op.blocks())
 	byType(in[0].Dtype, bindSpanGrad[float32], bindSpanGrad[float64])(k, a, op.mask(a.rowTokens), takesDelta, in, out)
 }
 

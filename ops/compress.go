@@ -14,7 +14,7 @@ import (
 // NSA (arXiv 2502.11089, equation 7). If S < blockLen, there is no block and the output is one row of zeros. It is an error if
 // stride does not divide blockLen. x has a gradient.
 func CompressMean(x *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
-	return applyWithDocuments(CompressMeanOp{blockLen, stride}, compressionBlocks{blockLen, stride}, opts, x)
+	return applyWithDocuments(CompressMeanOp{blockLen, stride}, opts, x)
 }
 
 // CompressMeanOp is the Spec of CompressMean: x and optionally a table of documents -> y.
@@ -24,6 +24,8 @@ type CompressMeanOp struct {
 }
 
 func (CompressMeanOp) Name() string { return "compress mean" }
+
+func (op CompressMeanOp) blocks() compressionBlocks { return compressionBlocks{op.BlockLen, op.Stride} }
 
 func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, 1)
@@ -36,7 +38,7 @@ func (op CompressMeanOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 1)
-	byType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, compressionOf(in[0].Shape, compressionBlocks{op.BlockLen, op.Stride}, table), in[0], out[0])
+	byType(in[0].Dtype, bindCompressMean[float32], bindCompressMean[float64])(k, compressionOf(in[0].Shape, op.blocks(), table), in[0], out[0])
 }
 
 func (op CompressMeanOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -54,6 +56,10 @@ type CompressMeanGradOp struct {
 
 func (CompressMeanGradOp) Name() string { return "gradient of compress mean" }
 
+func (op CompressMeanGradOp) blocks() compressionBlocks {
+	return compressionBlocks{op.BlockLen, op.Stride}
+}
+
 func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, 1)
 	if err := cmp.Or(wantInputs(in, floatInput("dy", 4)), wantPositive("tokens S", op.Tokens)); err != nil {
@@ -70,7 +76,7 @@ func (op CompressMeanGradOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMeanGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 1)
-	byType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, compressionOf(out[0].Shape, compressionBlocks{op.BlockLen, op.Stride}, table), in[0], out[0])
+	byType(in[0].Dtype, bindCompressMeanGrad[float32], bindCompressMeanGrad[float64])(k, compressionOf(out[0].Shape, op.blocks(), table), in[0], out[0])
 }
 
 // compression holds the sizes of a compression of x [B,S,Hkv,D].

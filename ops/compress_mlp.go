@@ -16,7 +16,7 @@ import (
 // position in the block as the outer axis. If S < blockLen, the output is one row of zeros and no gradient passes. x, pe, w1
 // and w2 have gradients.
 func CompressMLP(x, pe, w1, w2 *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
-	return applyWithDocuments(CompressMLPOp{blockLen, stride}, compressionBlocks{blockLen, stride}, opts, x, pe, w1, w2)
+	return applyWithDocuments(CompressMLPOp{blockLen, stride}, opts, x, pe, w1, w2)
 }
 
 // CompressMLPOp is the Spec of CompressMLP: x, pe, w1, w2 and optionally a table of documents -> y, hidden. The second output
@@ -28,6 +28,8 @@ type CompressMLPOp struct {
 }
 
 func (CompressMLPOp) Name() string { return "compress mlp" }
+
+func (op CompressMLPOp) blocks() compressionBlocks { return compressionBlocks{op.BlockLen, op.Stride} }
 
 func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, 4)
@@ -49,7 +51,7 @@ func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 4)
-	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, compressionOf(in[0].Shape, compressionBlocks{op.BlockLen, op.Stride}, table), in, out)
+	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, compressionOf(in[0].Shape, op.blocks(), table), in, out)
 }
 
 func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -68,6 +70,10 @@ type CompressMLPGradOp struct {
 
 func (CompressMLPGradOp) Name() string { return "gradient of compress mlp" }
 
+func (op CompressMLPGradOp) blocks() compressionBlocks {
+	return compressionBlocks{op.BlockLen, op.Stride}
+}
+
 func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
 	in, err := inferWithMore(CompressMLPOp(op), countTable(in, 4), in, likeOutput{"hidden", 1}, likeOutput{"dy", 0})
 	if err != nil {
@@ -78,7 +84,7 @@ func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
 
 func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 4)
-	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, compressionOf(in[0].Shape, compressionBlocks{op.BlockLen, op.Stride}, table), in, out)
+	byType(in[0].Dtype, bindCompressMLPGrad[float32], bindCompressMLPGrad[float64])(k, compressionOf(in[0].Shape, op.blocks(), table), in, out)
 }
 
 // bindCompressMLP gathers rows [l*D] into work memory, one for each block and head, and multiplies them by the weights.

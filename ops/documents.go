@@ -66,6 +66,10 @@ const (
 
 func (DocumentTableOp) Name() string { return "document table" }
 
+func (op DocumentTableOp) blocks() compressionBlocks {
+	return compressionBlocks{op.BlockLen, op.Stride}
+}
+
 func (op DocumentTableOp) Infer(in []Operand) ([]Operand, error) {
 	if err := wantInputs(in, indexInput("cu_seqlens", 1)); err != nil {
 		return nil, err
@@ -154,9 +158,15 @@ type options struct {
 // A nil table changes nothing: each row is one document.
 func WithDocuments(table *gorgonia.Node) Option { return func(o *options) { o.table = table } }
 
-// applyWithDocuments is Apply with the table of documents from opts, if there is one, as the last input. If the op has compression
-// blocks, the table must be made for these. Otherwise it may be made for any.
-func applyWithDocuments(spec Spec, c compressionBlocks, opts []Option, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
+// packable is a Spec that takes a table of documents.
+type packable interface {
+	Spec
+	// blocks returns the compression blocks for which the table must be made. The zero value takes a table made for any.
+	blocks() compressionBlocks
+}
+
+// applyWithDocuments is Apply with the table of documents from opts, if there is one, as the last input.
+func applyWithDocuments(spec packable, opts []Option, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	var o options
 	for _, opt := range opts {
 		if opt == nil {
@@ -165,16 +175,25 @@ func applyWithDocuments(spec Spec, c compressionBlocks, opts []Option, inputs ..
 		opt(&o)
 	}
 	if o.table != nil {
-		made, _ := SpecOf(o.table.Op())
-		switch table, ok := made.(DocumentTableOp); {
-		case !ok:
-			return nil, opError(spec, fmt.Errorf("documents (%s) are not a result of DocumentTable", o.table.Name()))
-		case c.blockLen > 0 && c != compressionBlocks{table.BlockLen, table.Stride}:
-			return nil, opError(spec, fmt.Errorf("documents have compression blocks of %d tokens, %d apart, want %d and %d", table.BlockLen, table.Stride, c.blockLen, c.stride))
+		if err := checkDocuments(spec, o.table); err != nil { // Apply checks only what has the type and rank of a table
+			return nil, opError(spec, err)
 		}
 		inputs = append(inputs, o.table)
 	}
 	return Apply(spec, inputs...)
+}
+
+// checkDocuments returns an error unless DocumentTable has made table for the compression blocks of spec.
+func checkDocuments(spec packable, table *gorgonia.Node) error {
+	made, _ := SpecOf(table.Op())
+	op, ok := made.(DocumentTableOp)
+	if !ok {
+		return fmt.Errorf("documents (%s) are not a result of DocumentTable", table.Name())
+	}
+	if want := spec.blocks(); want.blockLen > 0 && want != op.blocks() {
+		return fmt.Errorf("documents have compression blocks of %d tokens, %d apart, want %d and %d", op.BlockLen, op.Stride, want.blockLen, want.stride)
+	}
+	return nil
 }
 
 // HasDocuments reports whether the inputs of an op include a table of documents.

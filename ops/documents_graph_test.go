@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -184,4 +185,53 @@ func TestDocumentTableTakesInts(t *testing.T) {
 	require.NoError(t, testutil.Closing(graph.NewMachine(g))(t).RunAll())
 	want := newPacking(ops.Params{BlockLen: 2, Stride: 1}, 1, 8, []int32{0, 3, 3, 8}).table(t)
 	require.Equal(t, want.Ints, table.Value().Data())
+}
+
+// TestApplyChecksDocuments: like a constructor, Apply takes as documents only a result of DocumentTable, and one of the op's own compression
+// blocks. The test covers each op that takes documents, and each gradient.
+func TestApplyChecksDocuments(t *testing.T) {
+	d, p := opcases.NewDims(1, 12, 4, 2, 6, 4), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 5}
+	ofBlocks := map[bool]int{}
+	for _, c := range opcases.CasesOfDocuments(d, p, []int{5, 7}, opcases.Small) {
+		plan := testutil.Must(c.Plan())(t)
+		operands := make([]ops.Operand, plan.Arrays)
+		for i, a := range plan.Inputs {
+			operands[i] = ops.Operand{Dtype: tensor.Float64, Shape: a.Shape}
+			if a.Ints != nil {
+				operands[i].Dtype = tensor.Int32
+			}
+		}
+		for _, call := range plan.Calls {
+			var in []ops.Operand
+			g, nodes := G.NewGraph(), []*G.Node{}
+			for i, a := range call.In {
+				in = append(in, operands[a])
+				nodes = append(nodes, G.NewTensor(g, in[i].Dtype, in[i].Shape.Dims(), G.WithShape(in[i].Shape...), G.WithName(fmt.Sprint("n", i))))
+			}
+			for i, o := range testutil.Must(call.Spec.Infer(in))(t) {
+				operands[call.Out[i]] = o
+			}
+			if _, makes := call.Spec.(ops.DocumentTableOp); makes {
+				continue
+			}
+			name := call.Spec.Name()
+			at := slices.IndexFunc(in, func(o ops.Operand) bool { return ops.HasDocuments([]ops.Operand{o}) })
+			require.EqualError(t, testutil.Err(ops.Apply(call.Spec, nodes...)), fmt.Sprintf("ops: %s: documents (n%d) are not a result of DocumentTable", name, at))
+
+			cu := G.NewVector(g, tensor.Int32, G.WithShape(3), G.WithName("cu"))
+			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p.BlockLen, p.Stride))(t)
+			require.NoError(t, testutil.Err(ops.Apply(call.Spec, nodes...)))
+
+			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p.Stride, p.Stride))(t)
+			compresses := strings.Contains(name, "compress") || name == "select blocks"
+			if err := testutil.Err(ops.Apply(call.Spec, nodes...)); compresses {
+				require.EqualError(t, err, "ops: "+name+": documents have compression blocks of 2 tokens, 2 apart, want 4 and 2")
+			} else {
+				require.NoError(t, err, name)
+			}
+			ofBlocks[compresses]++
+		}
+	}
+	require.Positive(t, ofBlocks[true])
+	require.Positive(t, ofBlocks[false])
 }

@@ -44,6 +44,8 @@ type LinearsOp struct {
 
 func (LinearsOp) Name() string { return "linears" }
 
+func (op LinearsOp) blocks() compressionBlocks { return op.RoPE.blocks() }
+
 func (op LinearsOp) flops(in []Operand) (sum float64) {
 	in, _ = splitTable(in, len(in)-1)
 	for i := range op.layers(len(in)) {
@@ -237,6 +239,8 @@ func (op LinearsGradOp) layers() int {
 	}
 	return MaxLinears
 }
+
+func (op LinearsGradOp) blocks() compressionBlocks { return op.RoPE.blocks() }
 
 func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, len(in)-1)

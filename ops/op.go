@@ -69,6 +69,11 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	if err == nil {
 		o.out, err = spec.Infer(o.in)
 	}
+	if p, ok := spec.(packable); ok && err == nil {
+		if i := slices.IndexFunc(o.in, Operand.isTable); i >= 0 {
+			err = checkDocuments(p, inputs[i])
+		}
+	}
 	if err == nil {
 		err = CheckSizes("output", o.out)
 	}

@@ -14,7 +14,7 @@ import (
 // is rotated by the angle (start+s)*base^(-2i/D). D is even. start is the position of the first token of every row or document: 0,
 // or the number of earlier tokens if x continues a sequence. x has a gradient.
 func RoPE(x *gorgonia.Node, base float64, start int, opts ...Option) (*gorgonia.Node, error) {
-	return applyWithDocuments(RoPEOp{Base: base, Start: start}, compressionBlocks{}, opts, x)
+	return applyWithDocuments(RoPEOp{Base: base, Start: start}, opts, x)
 }
 
 // RoPEOp is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] and optionally a table of documents -> y
@@ -34,6 +34,8 @@ func (op RoPEOp) Name() string {
 	}
 	return "rope"
 }
+
+func (RoPEOp) blocks() compressionBlocks { return compressionBlocks{} }
 
 func (op RoPEOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, 1)
@@ -63,7 +65,7 @@ func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPEOp, x Arg, table []Arg, y Arg) 
 	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
 	blockRotations := op.rotations(cpu.CeilDiv(s, rotationBlock), op.Start, rotationBlock, d)
 	tokenRotations := op.rotations(rotationBlock, 0, 1, d)
-	seqs, scratch := sequencesOf(table, s, s, compressionBlocks{}), cpu.Scratch[T](k, d)
+	seqs, scratch := sequencesOf(table, s, s, op.blocks()), cpu.Scratch[T](k, d)
 	tokens := rowsPerPiece(h * d)
 	k.Phase(cpu.CeilDiv(b*s, tokens), func(piece int, w *cpu.Worker) {
 		lo, hi := pieceBounds(piece, tokens, b*s)
