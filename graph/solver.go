@@ -68,7 +68,7 @@ var errNoBackend = errors.New("graph: nil backend")
 // Bind binds the first implementation that b offers for the site and whose guard accepts it. It is for kernels outside of a
 // graph, such as a solver's. It returns an error if there is no such implementation.
 func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
-	if b == nil {
+	if value.IsNil(b) {
 		return nil, errNoBackend
 	}
 	k, _, refused, err := bindFirst(b, site, in, out)

@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -127,7 +128,7 @@ func newInput(g *G.ExprGraph, name string, shape ...int) ([]int32, *G.Node) {
 func (m *Model) open(o modelOptions) (err error) {
 	if o.vm != nil {
 		if m.vm, err = o.vm(m); err == nil && m.vm == nil {
-			err = errors.New("no VM")
+			err = errNoVM
 		}
 		m.machine, _ = m.vm.(*graph.Machine)
 		return err
@@ -211,8 +212,13 @@ func (m *Model) Run() error {
 	return nil
 }
 
+var errNoVM = errors.New("the model has no VM")
+
 // run is Run without the name of this package in its error.
 func (m *Model) run() error {
+	if m.vm == nil {
+		return errNoVM
+	}
 	err := m.weights.use(m.machine)
 	if err == nil {
 		m.countBatch()
@@ -274,7 +280,7 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 	switch {
 	case m.grads == nil:
 		return 0, errNoGradients
-	case solver == nil:
+	case value.IsNil(solver):
 		return 0, errors.New("no solver")
 	case !ok && m.weights.resident != nil:
 		return 0, fmt.Errorf("the weights are on a device, where a %T cannot change them: want an optim.AdamW", solver)
@@ -302,7 +308,7 @@ func (m *Model) Loss() (_ float64, err error) {
 
 // readLoss is Loss without names in its error.
 func (m *Model) readLoss() (float64, error) {
-	v, err := graph.HostValue(m.loss.Value())
+	v, err := valueOf(m.loss)
 	switch v := v.(type) {
 	case *G.F32:
 		return float64(*v), err
@@ -312,12 +318,20 @@ func (m *Model) readLoss() (float64, error) {
 	return 0, cmp.Or(err, errNotRun)
 }
 
+// valueOf returns the value of a node in host memory, nil for a nil node, as one of a Model that NewModel has not made.
+func valueOf(n *G.Node) (G.Value, error) {
+	if n == nil {
+		return nil, nil
+	}
+	return graph.HostValue(n.Value())
+}
+
 var errNotRun = errors.New("no value: the model has not run, or does not keep it")
 
 // Logits returns the logits of the last run, [B,S,V], in host memory. On the host they belong to the machine and last until the
 // next run. From a device they are a copy; Logits waits for the run. A model built WithoutLogits has none.
 func (m *Model) Logits() (*tensor.Dense, error) {
-	v, err := graph.HostValue(m.logits.Value())
+	v, err := valueOf(m.logits)
 	if logits, ok := v.(*tensor.Dense); ok && err == nil {
 		return logits, nil
 	}

@@ -62,7 +62,9 @@ func TestModelRefuses(t *testing.T) {
 	} {
 		require.ErrorContains(t, testutil.Err(NewModel(c.w, c.batch, c.seq, c.opts...)), c.message)
 	}
-	require.ErrorContains(t, testutil.Err(newTestModel(t, w, nil, 1, 8).LossAndStep(nil)), "no solver")
+	for _, none := range []G.Solver{nil, (*optim.AdamW)(nil)} {
+		require.EqualError(t, testutil.Err(newTestModel(t, w, nil, 1, 8).LossAndStep(none)), "tinylm: step: no solver")
+	}
 }
 
 // TestLossScaleCancels: the weights after some steps have the same bits at any scale.

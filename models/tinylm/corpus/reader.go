@@ -28,7 +28,11 @@ type Reader struct {
 // Reader returns a reader that continues from a cursor. The zero Cursor is the beginning.
 func (c *Corpus) Reader(s Shape, from Cursor) (*Reader, error) {
 	err := s.check()
-	if err == nil {
+	switch {
+	case err != nil:
+	case c.source == nil:
+		err = errors.New("the corpus is not one of Open or Random")
+	default:
 		err = c.checkCursor(from, s.Seq)
 	}
 	if err != nil {
@@ -100,8 +104,11 @@ func receive[T any](ctx context.Context, from <-chan result[T]) iter.Seq2[T, err
 
 // Next returns the next batch, which belongs to the caller. Each call after an error returns the same error, except after an error of ctx.
 func (r *Reader) Next(ctx context.Context) (*Batch, error) {
-	if ctx == nil {
+	switch {
+	case ctx == nil:
 		return nil, errors.New("corpus: nil context")
+	case r.batches == nil: // the zero Reader
+		return nil, ErrClosed
 	}
 	r.calls++
 	select {
@@ -132,7 +139,9 @@ func (r *Reader) Waits() int { return r.waits }
 
 // Close ends the reader and waits for its goroutines. After that, Next may still return batches that were ready, then ErrClosed.
 func (r *Reader) Close() error {
-	r.cancel()
+	if r.cancel != nil {
+		r.cancel()
+	}
 	r.done.Wait()
 	return nil
 }

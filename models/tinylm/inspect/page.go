@@ -159,8 +159,19 @@ func (l Layer) page() pageLayer {
 	return p
 }
 
+// check returns an error unless the report has what Inspect puts into it.
+func (r *Report) check() error {
+	if len(r.Layers) == 0 || len(r.Tokens) == 0 {
+		return fmt.Errorf("inspect: a report of %d layers and %d tokens, want at least 1 of each", len(r.Layers), len(r.Tokens))
+	}
+	return nil
+}
+
 // WriteHTML writes the report as one page. The page needs no other file and no network.
 func (r *Report) WriteHTML(w io.Writer) error {
+	if err := r.check(); err != nil {
+		return err
+	}
 	if s := r.Start; s.Layer < 0 || s.Layer >= len(r.Layers) || s.Group < 0 || s.Group >= max(1, r.Layers[0].Groups) || s.Query < 0 || s.Query >= len(r.Tokens) {
 		return fmt.Errorf("inspect: page: starts at layer %d, group %d, query %d, want them below %d, %d, %d", s.Layer, s.Group, s.Query,
 			len(r.Layers), max(1, r.Layers[0].Groups), len(r.Tokens))

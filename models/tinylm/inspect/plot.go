@@ -24,6 +24,9 @@ const PageFile = "index.html"
 // Save writes the report into a folder: the page, the graph as graph.svg, and as PNG the selected blocks, the gates, the
 // distances of attention, and the loss. It makes the folder if needed and replaces files of these names.
 func (r *Report) Save(folder string) error {
+	if err := r.check(); err != nil {
+		return err
+	}
 	content, err := r.pictures()
 	if err != nil {
 		return fmt.Errorf("inspect: pictures: %w", err)

@@ -6,7 +6,10 @@
 // than by Python.
 package tokenizer
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Tokenizer turns text into tokens and back. Its methods may be called concurrently.
 type Tokenizer struct{ codec codec }
@@ -43,7 +46,10 @@ func (t *Tokenizer) Encode(text string) ([]int32, error) { return t.AppendEncode
 
 // AppendEncode appends the tokens of text to ids: see Encode.
 func (t *Tokenizer) AppendEncode(ids []int32, text []byte) ([]int32, error) {
-	ids, err := t.codec.encode(ids, text)
+	c, err := t.open()
+	if err == nil {
+		ids, err = c.encode(ids, text)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: encode: %w", err)
 	}
@@ -52,12 +58,23 @@ func (t *Tokenizer) AppendEncode(ids []int32, text []byte) ([]int32, error) {
 
 // Decode returns the text of tokens, as Python's decode(ids, skip_special_tokens=False) does, but it keeps bytes that are not UTF-8. It
 // is not the encoded text if the tokenizer changes or loses text.
-func (t *Tokenizer) Decode(ids []int32) (string, error) {
-	text, err := t.codec.decode(ids)
+func (t *Tokenizer) Decode(ids []int32) (text string, err error) {
+	c, err := t.open()
+	if err == nil {
+		text, err = c.decode(ids)
+	}
 	if err != nil {
 		return "", fmt.Errorf("tokenizer: decode: %w", err)
 	}
 	return text, nil
+}
+
+// open returns the codec. A nil or zero Tokenizer has none.
+func (t *Tokenizer) open() (codec, error) {
+	if t == nil || t.codec == nil {
+		return nil, errors.New("the tokenizer is not one of Open or Numbers")
+	}
+	return t.codec, nil
 }
 
 // AppendToken appends the text that a token has inside a longer text; it may be part of a character. A token outside the vocabulary has none.

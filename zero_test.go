@@ -1,0 +1,98 @@
+package nsa_test
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/generate"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/recall"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// TestZeroValues: functions with zero arguments, and methods of zero values, neither panic nor hang if they can return an error.
+func TestZeroValues(t *testing.T) {
+	zeroCorpus := func(call func(c *corpus.Corpus) error) func() error {
+		return func() error { return call(&corpus.Corpus{Tokenizer: &tokenizer.Tokenizer{}}) }
+	}
+	for _, list := range [][]any{
+		{ops.Apply, ops.Output, ops.LSE, ops.Params{}, ops.KVCache{}},
+		{graph.AllocArgs, graph.Bind, graph.CheckGraph, graph.Grad, graph.HostTensor, graph.HostValue, graph.MoveInputs, graph.NewAsyncReader,
+			graph.NewMachine, graph.NewPlan, graph.NewResident, graph.ParsePrecision, graph.PolicyFromEnv, graph.ScaledGrad,
+			&graph.AsyncReader{}, &graph.Machine{}, &graph.Resident{}, graph.Site{}},
+		{nn.Assign, nn.Load, nn.NewNSA, nn.Save, &nn.NSA{}, (*nn.NSA)(nil), nn.NSAConfig{}, nn.Param{}},
+		{optim.NewAdamW, &optim.AdamW{}, &optim.LossScale{}, optim.WarmupCosine{}, optim.WarmupLinear{}},
+		{safetensors.Decode, safetensors.Read, safetensors.File{}},
+		{tinylm.LoadWeights, tinylm.NewDecoder, tinylm.NewModel, tinylm.NewPlan, tinylm.NewSampler, tinylm.NewWeights, tinylm.Preset,
+			tinylm.Config{}, &tinylm.Decoder{}, &tinylm.Model{}, &tinylm.Sampler{}, tinylm.Sampling{}, &tinylm.Weights{}, (*tinylm.Weights)(nil)},
+		{tokenizer.Open, &tokenizer.Tokenizer{}, (*tokenizer.Tokenizer)(nil)},
+		{corpus.Open, corpus.Random, &corpus.Corpus{}, &corpus.Reader{}, zeroCorpus(func(c *corpus.Corpus) error {
+			_, err := c.Reader(corpus.Shape{Batch: 1, Seq: 2}, corpus.Cursor{})
+			return err
+		}), zeroCorpus(func(c *corpus.Corpus) error {
+			_, err := c.HeldOut(corpus.Shape{Batch: 1, Seq: 2}, 0)
+			return err
+		})},
+		{generate.Parse, generate.Run, &generate.Options{}},
+		{inspect.Inspect, &inspect.Report{}},
+		{recall.Compare, recall.Evaluate, recall.NewTask, recall.ParseKinds, recall.Train, recall.Options{}, recall.Report{}, recall.Task{}},
+		{train.FindModel, train.FindNewestRun, train.Parse, train.Preset, train.ReadOptions, train.Run, &train.Options{}, &train.SavedModel{}},
+	} {
+		for _, x := range list {
+			v := reflect.ValueOf(x)
+			if v.Kind() == reflect.Func {
+				callWithZeros(t, fmt.Sprint(v.Type()), v)
+			}
+			for i := range v.NumMethod() {
+				callWithZeros(t, fmt.Sprintf("(%T).%s", x, v.Type().Method(i).Name), v.Method(i))
+			}
+		}
+	}
+}
+
+// callWithZeros calls f, if its last result is an error, with zero arguments, but context.Background() for a context.
+func callWithZeros(t *testing.T, name string, f reflect.Value) {
+	in, out := f.Type().NumIn(), f.Type().NumOut()
+	if out == 0 || f.Type().Out(out-1) != reflect.TypeFor[error]() {
+		return
+	}
+	if f.Type().IsVariadic() {
+		in--
+	}
+	args := make([]reflect.Value, in)
+	for i := range args {
+		args[i] = reflect.Zero(f.Type().In(i))
+		if f.Type().In(i) == reflect.TypeFor[context.Context]() {
+			args[i] = reflect.ValueOf(context.Background())
+		}
+	}
+	result := make(chan any, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				result <- fmt.Sprint("panic: ", r)
+			}
+		}()
+		result <- f.Call(args)[out-1].Interface()
+	}()
+	select {
+	case r := <-result:
+		_, ok := r.(error)
+		assert.True(t, ok || r == nil, "%s: %v", name, r)
+	case <-time.After(time.Minute):
+		assert.Fail(t, name+" hangs")
+	}
+}
