@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
@@ -23,7 +25,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestZeroValues: functions with zero arguments, and methods of zero values, neither panic nor hang if they can return an error.
+// TestZeroValues: functions with zero arguments, and methods of zero values, neither panic nor hang if they can return an error. Their errors
+// name the package once.
 func TestZeroValues(t *testing.T) {
 	zeroCorpus := func(call func(c *corpus.Corpus) error) func() error {
 		return func() error { return call(&corpus.Corpus{Tokenizer: &tokenizer.Tokenizer{}}) }
@@ -35,6 +38,13 @@ func TestZeroValues(t *testing.T) {
 			&graph.AsyncReader{}, &graph.Machine{}, &graph.Resident{}, graph.Site{}},
 		{nn.Assign, nn.Load, nn.NewNSA, nn.Save, &nn.NSA{}, (*nn.NSA)(nil), nn.NSAConfig{}, nn.Param{}},
 		{optim.NewAdamW, &optim.AdamW{}, &optim.LossScale{}, optim.WarmupCosine{}, optim.WarmupLinear{}},
+		{func() error { // not of zero values, but of a package inside itself
+			_, err := optim.NewAdamW(optim.WithSchedule(optim.WarmupCosine{}))
+			return err
+		}, func() error {
+			_, err := graph.HostTensor(G.NewScalar(G.NewGraph(), G.Float32))
+			return err
+		}},
 		{safetensors.Decode, safetensors.Read, safetensors.File{}},
 		{tinylm.LoadWeights, tinylm.NewDecoder, tinylm.NewModel, tinylm.NewPlan, tinylm.NewSampler, tinylm.NewWeights, tinylm.Preset,
 			tinylm.Config{}, &tinylm.Decoder{}, &tinylm.Model{}, &tinylm.Sampler{}, tinylm.Sampling{}, &tinylm.Weights{}, (*tinylm.Weights)(nil)},
@@ -90,9 +100,20 @@ func callWithZeros(t *testing.T, name string, f reflect.Value) {
 	}()
 	select {
 	case r := <-result:
-		_, ok := r.(error)
+		err, ok := r.(error)
 		assert.True(t, ok || r == nil, "%s: %v", name, r)
+		if ok {
+			checkPrefix(t, name, err)
+		}
 	case <-time.After(time.Minute):
 		assert.Fail(t, name+" hangs")
 	}
+}
+
+// checkPrefix: an error begins with the name of a package and does not repeat it.
+func checkPrefix(t *testing.T, name string, err error) {
+	text := err.Error()
+	prefix, _, _ := strings.Cut(text, " ")
+	assert.Regexp(t, `^[a-z]+:$`, prefix, "%s: %s", name, text)
+	assert.Equal(t, 1, strings.Count(text, prefix+" "), "%s: %s", name, text)
 }

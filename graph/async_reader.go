@@ -48,7 +48,11 @@ func NewAsyncReader(s Stream, name string, a ops.Arg) (*AsyncReader, error) {
 	if value.IsNil(s) {
 		return nil, fmt.Errorf("graph: reader of %s: nil stream", name)
 	}
-	return newAsyncReader(name, a, s.NewReadback)
+	r, err := newAsyncReader(name, a, s.NewReadback)
+	if err != nil {
+		return nil, fmt.Errorf("graph: %w", err)
+	}
+	return r, nil
 }
 
 // AsyncReader returns an AsyncReader of a node of float32 or float64 that is computed and has a value after a run. Closing

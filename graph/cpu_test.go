@@ -72,7 +72,7 @@ func TestCPURefusesHalf(t *testing.T) {
 	in, out := []ops.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}, []ops.Operand{{Dtype: ops.BFloat16, Shape: tensor.Shape{2}}}
 	cast := ops.CastOp{To: ops.BFloat16}
 	err := testutil.Err(graph.Bind(graph.NewCPU(1), graph.Site{Spec: cast, In: in, Out: out}, nil, nil))
-	require.EqualError(t, err, "cpu has no kernel for this op: cpu: unsupported device: bfloat16 (2): the cpu has no half precision")
+	require.EqualError(t, err, "graph: cpu has no kernel for this op: cpu: unsupported device: bfloat16 (2): the cpu has no half precision")
 	for _, spec := range []ops.Spec{cast, ops.AdamWOp{DecayMask: "1", Copies: ops.BFloat16}} {
 		var k cpu.Kernel
 		spec.Bind(&k, nil, nil)

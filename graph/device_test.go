@@ -313,9 +313,9 @@ func TestMoveInputsKeepsNothingOfTheCaller(t *testing.T) {
 func TestHostTensorErrors(t *testing.T) {
 	g := G.NewGraph()
 	for message, n := range map[string]*G.Node{
-		"graph: value of a nil node":                           nil,
-		"x: no value: it has not been computed or is not kept": G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("x")),
-		"s: its value is a *gorgonia.F32, no tensor":           G.NewScalar(g, tensor.Float32, G.WithName("s"), G.WithValue(float32(1))),
+		"graph: value of a nil node":                                  nil,
+		"graph: x: no value: it has not been computed or is not kept": G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("x")),
+		"graph: s: its value is a *gorgonia.F32, no tensor":           G.NewScalar(g, tensor.Float32, G.WithName("s"), G.WithValue(float32(1))),
 	} {
 		require.EqualError(t, testutil.Err(graph.HostTensor(n)), message)
 	}

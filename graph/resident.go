@@ -39,7 +39,7 @@ func HostTensor(n *G.Node) (*tensor.Dense, error) {
 	case err == nil:
 		err = fmt.Errorf("its value is a %T, no tensor", v)
 	}
-	return nil, fmt.Errorf("%s: %w", n.Name(), err)
+	return nil, fmt.Errorf("graph: %s: %w", n.Name(), err)
 }
 
 // remoteValue is a value that is not on the host.
@@ -100,7 +100,7 @@ func (r *Resident) place(b Backend) (err error) {
 		a := ops.Arg{Operand: ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}, Buf: new(cpu.Buf)}
 		r.args = append(r.args, a)
 	}
-	if r.memory, err = AllocArgs(b, r.args); err != nil {
+	if r.memory, err = allocArgs(b, r.args); err != nil {
 		return err
 	}
 	if r.stream, err = b.NewStream(); err != nil {

@@ -75,7 +75,10 @@ func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
 	if err == nil && k == nil {
 		err = fmt.Errorf("%s has no kernel for this op: %s", b.Device().Kind, cmp.Or(joinRefusals(refused), "it offers none"))
 	}
-	return k, err
+	if err != nil {
+		return nil, fmt.Errorf("graph: %w", err)
+	}
+	return k, nil
 }
 
 // AllocArgs allocates one block of memory of b for all operands, aligns each, and points their cells to it.
@@ -83,11 +86,20 @@ func AllocArgs(b Backend, args []ops.Arg) (Memory, error) {
 	if value.IsNil(b) {
 		return nil, errNoBackend
 	}
+	m, err := allocArgs(b, args)
+	if err != nil {
+		return nil, fmt.Errorf("graph: %w", err)
+	}
+	return m, nil
+}
+
+// allocArgs is AllocArgs without the name of this package in its error.
+func allocArgs(b Backend, args []ops.Arg) (Memory, error) {
 	align, end := b.Device().Alignment, 0
 	for _, a := range args {
 		bytes := alignUp(a.Operand.Bytes(), align)
 		if bytes < 0 || bytes > math.MaxInt-end {
-			return nil, fmt.Errorf("graph: memory for %d operands: too many bytes", len(args))
+			return nil, fmt.Errorf("memory for %d operands: too many bytes", len(args))
 		}
 		end += bytes
 	}

@@ -46,7 +46,7 @@ func (op SelectBlocksOp) flops(in []Operand) float64 {
 
 func (op SelectBlocksOp) Infer(in []Operand) ([]Operand, error) {
 	in, table := splitTable(in, 3)
-	if err := cmp.Or(op.Params.Validate(), wantInputs(in, floatInput("q", 4), floatInput("kc", 4), floatInput("lse", 3))); err != nil {
+	if err := cmp.Or(op.Params.check(), wantInputs(in, floatInput("q", 4), floatInput("kc", 4), floatInput("lse", 3))); err != nil {
 		return nil, err
 	}
 	scored, err := op.scorer().Infer([]Operand{in[0], in[1], in[1]})

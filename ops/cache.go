@@ -72,7 +72,10 @@ func (c KVCache) inputNames(b Branch) (k, v string) {
 const maxCache = 1 << 40
 
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
-func (c KVCache) Validate() error {
+func (c KVCache) Validate() error { return sizeError(c.check()) }
+
+// check is Validate without the name of this package in its error.
+func (c KVCache) check() error {
 	err := cmp.Or(wantPositive("kv heads", c.KVHeads), wantPositive("key dim D", c.KeyDim), wantPositive("value dim Dv", c.ValueDim),
 		wantPositive("slots", c.Slots), wantPositive("pages", c.Pages), wantPositive("page length", c.PageLen))
 	if err == nil && c.Half != (tensor.Dtype{}) && !IsHalf(c.Half) {
@@ -81,7 +84,7 @@ func (c KVCache) Validate() error {
 	if err != nil || c.Dense() {
 		return cmp.Or(err, c.checkElements())
 	}
-	if err := c.Params.Validate(); err != nil {
+	if err := c.Params.check(); err != nil {
 		return err
 	}
 	if c.Without >= 1<<NumBranches {

@@ -47,7 +47,7 @@ func (op FillCacheOp) names() (names []string) {
 
 func (op FillCacheOp) Infer(in []Operand) ([]Operand, error) {
 	c, at, names := op.Cache, op.cacheInput(), op.names()
-	if err := c.Validate(); err != nil {
+	if err := c.check(); err != nil {
 		return nil, err
 	}
 	var want []input

@@ -95,7 +95,7 @@ func (op DecodeOp) CheckedInput() int { return op.Inputs().PageTable }
 
 func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	c := op.Cache
-	if err := cmp.Or(c.Validate(), wantPositiveFloat("base", op.Base)); err != nil {
+	if err := cmp.Or(c.check(), wantPositiveFloat("base", op.Base)); err != nil {
 		return nil, err
 	}
 	switch {

@@ -370,6 +370,6 @@ func TestKVCacheErrors(t *testing.T) {
 	} {
 		c := good
 		change(&c)
-		require.EqualError(t, c.Validate(), want)
+		require.EqualError(t, c.Validate(), "ops: "+want)
 	}
 }

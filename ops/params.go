@@ -24,7 +24,18 @@ func IsForced(t, block, selectBlock int) bool { return block == 0 || block >= t/
 func FreeBlocks(t, selectBlock int) int { return max(0, t/selectBlock-ForcedBlocks+1) }
 
 // Validate returns an error that names the sizes that do not fit each other.
-func (p Params) Validate() error {
+func (p Params) Validate() error { return sizeError(p.check()) }
+
+// sizeError adds the name of this package to the error of a check.
+func sizeError(err error) error {
+	if err != nil {
+		err = fmt.Errorf("ops: %w", err)
+	}
+	return err
+}
+
+// check is Validate without the name of this package in its error.
+func (p Params) check() error {
 	err := cmp.Or(checkBlocks(p.BlockLen, p.Stride),
 		wantPositive("selection block l'", p.SelectBlock), wantPositive("top n", p.TopN), wantPositive("window w", p.Window))
 	switch {

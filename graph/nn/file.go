@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -45,9 +46,9 @@ func Save(path string, nodes G.Nodes) (err error) {
 	return f.Write(path)
 }
 
-// named puts the name of what failed before an error. Call it with defer.
+// named puts the name of what failed before an error, unless the error names this package already. Call it with defer.
 func named(err *error, what string) {
-	if *err != nil {
+	if *err != nil && !strings.HasPrefix((*err).Error(), "nn: ") {
 		*err = fmt.Errorf("nn: %s: %w", what, *err)
 	}
 }

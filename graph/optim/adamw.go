@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	G "gorgonia.org/gorgonia"
 
@@ -138,9 +139,9 @@ var _ graph.Solver = (*AdamW)(nil)
 // Machine implements graph.Solver.
 func (s *AdamW) Machine() *graph.Machine { return s.options.machine }
 
-// named puts the solver's name, and what it was doing, before an error. Use it with defer.
+// named puts the solver's name, and what it was doing, before an error, unless the error names this package already. Use it with defer.
 func named(err *error, doing string) {
-	if *err != nil {
+	if *err != nil && !strings.HasPrefix((*err).Error(), "optim: ") {
 		*err = fmt.Errorf("optim: adamw: %s%w", doing, *err)
 	}
 }

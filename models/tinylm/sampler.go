@@ -229,7 +229,8 @@ func (s *Sampler) token() (t Token, more bool, err error) {
 			}
 		}
 		if err := s.advance(); err != nil {
-			return Token{Seq: -1, ID: -1}, true, fmt.Errorf("tinylm: sampler: %w", err)
+			named(&err, "sampler")
+			return Token{Seq: -1, ID: -1}, true, err
 		}
 		s.turn = 0
 	}

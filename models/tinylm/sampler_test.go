@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -188,7 +189,9 @@ func TestSamplerRefuses(t *testing.T) {
 		{[]int32{1}, Sampling{Stop: []string{"a", ""}}, "stop string 1 is empty"},
 	} {
 		s, d := ofHashes(t, 1, 8)
-		require.ErrorContains(t, testutil.Err(s.Add(c.prompt, c.how)), c.want)
+		err := testutil.Err(s.Add(c.prompt, c.how))
+		require.ErrorContains(t, err, c.want)
+		require.Equal(t, 1, strings.Count(err.Error(), "tinylm: "), err)
 		require.Zero(t, d.Len(0))
 		require.Zero(t, s.Running())
 		require.Equal(t, 0, testutil.Must(s.Add([]int32{1}, Sampling{}))(t), "the slot is free")

@@ -39,9 +39,9 @@ type Weights struct {
 
 var errNoWeights = errors.New("no weights")
 
-// named adds to an error what has failed. Call it with defer.
+// named adds to an error what has failed, unless the error names this package already. Call it with defer.
 func named(err *error, what string) {
-	if *err != nil {
+	if *err != nil && !strings.HasPrefix((*err).Error(), "tinylm: ") {
 		*err = fmt.Errorf("tinylm: %s: %w", what, *err)
 	}
 }

@@ -47,7 +47,7 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	m.tokenizer = t
 	b, err := cuda.Select(o.Device)
 	if err != nil {
-		return m, command.WrongUse(fmt.Errorf("-device: %w", err))
+		return m, command.WrongUse(fmt.Errorf("generate: -device: %w", err))
 	}
 	m.closers.Add(b.Close)
 	precision, err := graph.ParsePrecision(o.Precision)
@@ -83,7 +83,7 @@ func findModel(o *Options) (*train.SavedModel, error) {
 		var err error
 		path, err = train.FindNewestRun(runsFolder)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = command.WrongUse(fmt.Errorf("no -model, and no run in the folder %s: name a run folder, a checkpoint or a .safetensors file, "+
+			err = command.WrongUse(fmt.Errorf("generate: no -model, and no run in the folder %s: name a run folder, a checkpoint or a .safetensors file, "+
 				"or train a model by go run ./examples/train", runsFolder))
 		}
 		if err != nil {

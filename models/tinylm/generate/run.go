@@ -90,7 +90,7 @@ func (o *Options) prompts(ctx context.Context, in io.Reader) ([]string, error) {
 	if o.File != "" {
 		text, err := o.readFile(ctx, in)
 		if err != nil {
-			return nil, fmt.Errorf("-file: %w", err)
+			return nil, fmt.Errorf("generate: -file: %w", err)
 		}
 		list = append(list[:len(list):len(list)], text)
 	}
@@ -162,7 +162,7 @@ func (w *writer) converse(ctx context.Context, in io.Reader) error {
 		}
 		err := s.Err()
 		if errors.Is(err, bufio.ErrTooLong) {
-			err = fmt.Errorf("a line of more than %d bytes", maxPromptBytes)
+			err = fmt.Errorf("generate: a line of more than %d bytes", maxPromptBytes)
 		}
 		failed <- err
 	}()

@@ -81,7 +81,7 @@ func (w *writer) texts(prompts []string) (list []*text, err error) {
 		tokens := []int32{w.tokenizer.Separator()} // a document begins
 		if p != "" {
 			if tokens, err = w.tokenizer.Encode(p); err != nil {
-				return nil, fmt.Errorf("prompt %d: %w", i+1, err)
+				return nil, fmt.Errorf("generate: prompt %d: %w", i+1, err)
 			}
 		}
 		if n := len(tokens) - w.context; n > 0 {

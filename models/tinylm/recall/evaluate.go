@@ -23,7 +23,7 @@ type evaluator struct {
 func newEvaluator(w *tinylm.Weights, t Task, o Options) (*evaluator, error) {
 	m, err := tinylm.NewModel(w, 1, t.Context, tinylm.WithParts(), o.machine())
 	if err != nil {
-		return nil, fmt.Errorf("recall: %w", err)
+		return nil, err
 	}
 	return &evaluator{m, t, o.Seed}, nil
 }

@@ -30,6 +30,15 @@ const findTries = 5
 // run has ended, else that of the newest complete checkpoint. It is an error if the file of weights does not have the sum that SHA256SUMS
 // beside it says.
 func FindModel(path string) (*SavedModel, error) {
+	m, err := findModel(path)
+	if err != nil {
+		return nil, fmt.Errorf("train: %w", err)
+	}
+	return m, nil
+}
+
+// findModel is FindModel without the name of this package in its error.
+func findModel(path string) (*SavedModel, error) {
 	m := &SavedModel{WeightsFile: path, path: path}
 	folder, err := m.find(path)
 	for try := 1; try < findTries && errors.Is(err, fs.ErrNotExist) && exists(path); try++ {
@@ -37,13 +46,13 @@ func FindModel(path string) (*SavedModel, error) {
 		folder, err = m.find(path)
 	}
 	if err == nil && folder != "" {
-		m.RunOptions, err = ReadOptions(filepath.Join(folder, optionsFile), "")
+		m.RunOptions, _, err = readOptions(filepath.Join(folder, optionsFile), "")
 		if errors.Is(err, fs.ErrNotExist) {
 			m.RunOptions, err = nil, nil
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("train: model %s: %w", path, err)
+		return nil, fmt.Errorf("model %s: %w", path, err)
 	}
 	return m, nil
 }
@@ -53,7 +62,7 @@ func FindModel(path string) (*SavedModel, error) {
 func (m *SavedModel) Open(tokenizerPath string) (*tinylm.Weights, *tokenizer.Tokenizer, error) {
 	w, err := m.load()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("train: %w", err)
 	}
 	path, separator := tokenizerPath, ""
 	if m.RunOptions != nil {
@@ -71,7 +80,7 @@ func (m *SavedModel) Open(tokenizerPath string) (*tinylm.Weights, *tokenizer.Tok
 		if path == "" {
 			what = "a text of bytes"
 		}
-		return nil, nil, fmt.Errorf("the model has %d tokens, %s has %d: name the model's tokenizer with -tokenizer", want, what, n)
+		return nil, nil, fmt.Errorf("train: the model has %d tokens, %s has %d: name the model's tokenizer with -tokenizer", want, what, n)
 	}
 	return w, t, nil
 }
@@ -88,7 +97,7 @@ func (m *SavedModel) Warnings() (list []string) {
 func (m *SavedModel) load() (*tinylm.Weights, error) {
 	w, err := tinylm.LoadWeights(m.WeightsFile)
 	for try := 1; try < findTries && errors.Is(err, fs.ErrNotExist); try++ {
-		again, findErr := FindModel(m.path)
+		again, findErr := findModel(m.path)
 		if findErr != nil {
 			return nil, findErr
 		}

@@ -29,20 +29,20 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 		return nil, command.WrongUse(err)
 	}
 	o, written, err := given.base(set)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = errors.Join(given.makeAbsolute(), written.makeAbsolute())
 	}
-	if err := errors.Join(given.makeAbsolute(), written.makeAbsolute()); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("train: %w", err)
 	}
 	if err = o.override(set, given.resume, written); err == nil {
 		err = o.Validate()
 	}
 	if err == nil && o.Steps > 0 && isSet(set, "minutes") {
-		err = fmt.Errorf("-minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps)
+		err = fmt.Errorf("train: -minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps)
 	}
 	if err == nil && o.PhiHidden > 0 && o.Phi != string(nn.PhiMLP) && isSet(set, "phi-hidden") {
-		err = fmt.Errorf("-phi-hidden %d does nothing without -phi %s", o.PhiHidden, nn.PhiMLP)
+		err = fmt.Errorf("train: -phi-hidden %d does nothing without -phi %s", o.PhiHidden, nn.PhiMLP)
 	}
 	if err != nil {
 		return nil, command.WrongUse(err)
@@ -62,11 +62,11 @@ func parseFlags(args []string, w io.Writer) (given *Options, set *flag.FlagSet, 
 	}
 	for _, name := range []string{"resume", "init", "config"} {
 		if isSet(set, name) && set.Lookup(name).Value.String() == "" {
-			return nil, nil, fmt.Errorf("-%s is empty, want a path, or no -%s at all", name, name)
+			return nil, nil, fmt.Errorf("train: -%s is empty, want a path, or no -%s at all", name, name)
 		}
 	}
 	if given.config != "" && given.resume != "" {
-		return nil, nil, errors.New("-config and -resume exclude each other: a run continues with its own " + optionsFile)
+		return nil, nil, errors.New("train: -config and -resume exclude each other: a run continues with its own " + optionsFile)
 	}
 	return given, set, nil
 }
@@ -119,7 +119,7 @@ func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (
 		old := before.Lookup(f.Name).Value.String()
 		_ = after.Set(f.Name, f.Value.String()) // set has parsed it
 		if now := after.Lookup(f.Name).Value.String(); resume != "" && tags[f.Name].Get("fixed") != "" && now != old && err == nil {
-			err = fmt.Errorf("-%s %s: the run in %s has %q; begin a new one, with -init for its weights", f.Name, now, resume, old)
+			err = fmt.Errorf("train: -%s %s: the run in %s has %q; begin a new one, with -init for its weights", f.Name, now, resume, old)
 		}
 	})
 	return err
@@ -128,7 +128,7 @@ func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (
 // loadInit returns the weights that -init names: a file, or the model of a run folder. It also returns the warnings about that model.
 func loadInit(path string) (_ *tinylm.Weights, warnings []string, err error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		found, err := FindModel(path)
+		found, err := findModel(path)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -149,7 +149,7 @@ func (o *Options) makeAbsolute() (err error) {
 			continue
 		}
 		if *path, err = filepath.Abs(*path); err != nil {
-			return fmt.Errorf("train: %w", err)
+			return err
 		}
 	}
 	return nil

@@ -20,7 +20,7 @@ func optionsOfRun(folder string, given *flag.FlagSet) (o, written *Options, err 
 	o, list, err := readOptions(path, "")
 	if err != nil {
 		if run, _ := runAround(folder); errors.Is(err, fs.ErrNotExist) && exists(filepath.Join(run, optionsFile)) {
-			err = command.WrongUse(fmt.Errorf("train: -resume %s: a checkpoint, want the folder of its run: -resume %s", folder, run))
+			err = command.WrongUse(fmt.Errorf("-resume %s: a checkpoint, want the folder of its run: -resume %s", folder, run))
 		}
 		return nil, nil, err
 	}
@@ -43,7 +43,7 @@ func optionsOfRun(folder string, given *flag.FlagSet) (o, written *Options, err 
 		}
 	})
 	if missing != nil {
-		return nil, nil, fmt.Errorf("train: options %s: no line for %s: a run writes all options, so the file was cut or is of an older version; "+
+		return nil, nil, fmt.Errorf("options %s: no line for %s: a run writes all options, so the file was cut or is of an older version; "+
 			"give the run's value by a flag, as -%s VALUE", path, strings.Join(missing, ", "), missing[0])
 	}
 	written = o.written(folder)
@@ -55,7 +55,7 @@ func optionsOfRun(folder string, given *flag.FlagSet) (o, written *Options, err 
 	})
 	if differ != nil {
 		name, _, _ := strings.Cut(differ[0], " ")
-		return nil, nil, fmt.Errorf("train: options %s: %s: the file was changed after the run wrote it; give the value to continue with by a flag, as -%s VALUE",
+		return nil, nil, fmt.Errorf("options %s: %s: the file was changed after the run wrote it; give the value to continue with by a flag, as -%s VALUE",
 			path, strings.Join(differ, ", "), name)
 	}
 	return o, written, nil

@@ -21,17 +21,20 @@ const maxOptions = 1 << 20
 // exactly one value are errors.
 func ReadOptions(path, preset string) (*Options, error) {
 	o, _, err := readOptions(path, preset)
-	return o, err
+	if err != nil {
+		return nil, fmt.Errorf("train: %w", err)
+	}
+	return o, nil
 }
 
-// readOptions is ReadOptions. It also returns what the file names.
+// readOptions is ReadOptions without the name of this package in its error. It also returns what the file names.
 func readOptions(path, preset string) (o *Options, list []setting, err error) {
 	text, err := files.ReadFile(path, maxOptions)
 	if err != nil {
-		return nil, nil, fmt.Errorf("train: options: %w", err)
+		return nil, nil, fmt.Errorf("options: %w", err)
 	}
 	if o, list, err = parseOptions(text, preset); err != nil {
-		return nil, nil, fmt.Errorf("train: options %s: %w", path, err)
+		return nil, nil, fmt.Errorf("options %s: %w", path, err)
 	}
 	return o, list, nil
 }
