@@ -126,11 +126,17 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	return d, nil
 }
 
-// cacheSizes returns the sizes of a layer's cache, with pages for slots sequences of context tokens each.
+// cacheSizes returns the sizes of a layer's cache, with pages for slots sequences of context tokens each. c has its defaults.
 func (c Config) cacheSizes(slots, context int, p graph.Precision) (ops.KVCache, error) {
 	pageLen := min(context, pageTokens)
-	if l := c.SelectBlock; c.Attention != Dense {
-		pageLen = (pageLen + l - 1) / l * l
+	if c.Attention != Dense {
+		// A block of so many tokens is never full. A longer one would only need more room.
+		longest := (max(context, pageTokens)/c.Stride + 1) * c.Stride
+		c.SelectBlock = min(c.SelectBlock, longest)
+		if c.Phi == nn.PhiMean { // l is a size of the weights of PhiMLP
+			c.BlockLen = min(c.BlockLen, longest)
+		}
+		pageLen = (pageLen + c.SelectBlock - 1) / c.SelectBlock * c.SelectBlock
 	}
 	pages := (context + pageLen - 1) / pageLen
 	sizes := c.NSAConfig.Cache(slots, slots*pages, pageLen)

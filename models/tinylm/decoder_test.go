@@ -18,13 +18,14 @@ import (
 
 // decodeConfigs returns models with all kinds of layers.
 func decodeConfigs() map[string]Config {
-	mlp, softmax, dense, without, wide := small(), small(), small(), small(), small()
+	mlp, softmax, dense, without, wide, long := small(), small(), small(), small(), small(), small()
 	wide.Window = 1 << 40
+	long.BlockLen, long.SelectBlock = 1<<40, 1<<24
 	without.NoSelected = true
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
 	softmax.GateActivation, softmax.KVHeads, softmax.ValueDim = nn.GateSoftmax, 1, 6
 	dense.Attention = Dense
-	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense, "without selected": without, "wide window": wide}
+	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense, "without selected": without, "wide window": wide, "long blocks": long}
 }
 
 // logitsOf returns the logits [S,V] that a Model computes for tokens.
@@ -62,12 +63,21 @@ func TestDecoderMatchesModel(t *testing.T) {
 	}
 }
 
-// TestCachesOfAWideWindow: a window beyond the context takes no more memory than one of the context.
-func TestCachesOfAWideWindow(t *testing.T) {
-	const context = 100
-	wide, whole := small(), small()
-	wide.Window, whole.Window = math.MaxInt, context
-	require.Equal(t, testutil.Must(whole.CacheBytes(3, context))(t), testutil.Must(wide.CacheBytes(3, context))(t))
+// TestCachesOfLongBlocks: a window and blocks beyond the context take no more memory than those of the context, or of a page.
+func TestCachesOfLongBlocks(t *testing.T) {
+	for _, context := range []int{1, 100, 2000} {
+		page := max(context, pageTokens)/4*4 + 4 // the stride is 4
+		for _, change := range []func(c *Config, long bool){
+			func(c *Config, long bool) { c.Window = map[bool]int{false: context, true: math.MaxInt}[long] },
+			func(c *Config, long bool) { c.BlockLen = map[bool]int{false: page, true: math.MaxInt &^ 3}[long] },
+			func(c *Config, long bool) { c.SelectBlock = map[bool]int{false: page, true: 1 << 24}[long] },
+		} {
+			whole, long := small(), small()
+			change(&whole, false)
+			change(&long, true)
+			require.Equal(t, testutil.Must(whole.CacheBytes(3, context))(t), testutil.Must(long.CacheBytes(3, context))(t))
+		}
+	}
 }
 
 // TestDecoderOnDevice: a device with memory of its own gives the bits of the CPU. Caches stay there, and a step is replayed.
