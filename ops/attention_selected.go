@@ -30,11 +30,11 @@ func (SelectedAttentionOp) blocks() compressionBlocks { return compressionBlocks
 
 // pairs assumes that each query has n different blocks, one of them the block of the query itself.
 func (op SelectedAttentionOp) pairs(in []Operand) float64 {
-	sum, n := 0, in[3].Shape[3]
+	sum, others := 0.0, float64(in[3].Shape[3]-1)*float64(op.SelectBlock) // keys in the blocks before the query's own
 	for t := range in[0].Shape[1] {
-		sum += min(t+1, (n-1)*op.SelectBlock+t%op.SelectBlock+1)
+		sum += min(float64(t), others+float64(t%op.SelectBlock)) + 1
 	}
-	return float64(sum)
+	return sum
 }
 
 func (op SelectedAttentionOp) Infer(in []Operand) ([]Operand, error) {
