@@ -36,11 +36,10 @@ func main() {
 // options are those of a command line. Options.Backend is not set.
 type options struct {
 	recall.Options
-	task         recall.Task
-	kinds        []recall.Kind
-	otherContext int // tokens of the other documents
-	out, device  string
-	set          *flag.FlagSet
+	task, other recall.Task // other has the documents of -asked
+	kinds       []recall.Kind
+	out, device string
+	set         *flag.FlagSet
 }
 
 // parse returns the options of a command line. After -help it writes the list of flags to help and returns flag.ErrHelp.
@@ -50,7 +49,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	needles := o.set.Int("needles", 32, "pairs of a key and a value in a document, a multiple of 16")
 	models := o.set.String("models", "nsa,nsa-without-selected,dense", "models to train")
 	precision := o.set.String("precision", "f32", "f32 or bf16; the CPU computes in f32")
-	o.set.IntVar(&o.otherContext, "asked", 0, "tokens of other documents in which the trained models are asked too; 0: eight times -context")
+	asked := o.set.Int("asked", 0, "tokens of other documents in which the trained models are asked too; 0: eight times -context")
 	o.set.StringVar(&o.out, "out", "results/recall", "folder of the CSV file and the plots")
 	o.set.StringVar(&o.device, "device", "cpu", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	o.set.IntVar(&o.Steps, "steps", o.Steps, "steps of training")
@@ -63,22 +62,15 @@ func parse(args []string, help io.Writer) (*options, error) {
 	if o.out == "" {
 		return nil, command.WrongUse(errors.New("recall: -out is empty"))
 	}
-	if o.otherContext < 0 {
-		return nil, command.WrongUse(fmt.Errorf("recall: -asked is %d, want 0 or more", o.otherContext))
+	if *asked < 0 {
+		return nil, command.WrongUse(fmt.Errorf("recall: -asked is %d, want 0 or more", *asked))
 	}
-	o.otherContext = cmp.Or(o.otherContext, 8**tokens)
-	var kindErr, taskErr, precisionErr error
+	var kindErr, taskErr, otherErr, precisionErr error
 	o.kinds, kindErr = recall.ParseKinds(*models)
 	o.task, taskErr = recall.NewTask(*tokens, *needles)
+	o.other, otherErr = recall.NewTask(cmp.Or(*asked, 8**tokens), *needles)
 	o.Precision, precisionErr = graph.ParsePrecision(*precision)
-	return o, command.WrongUse(cmp.Or(kindErr, taskErr, precisionErr, o.checkOtherContext()))
-}
-
-// checkOtherContext returns an error if the pairs have no room in documents of -asked tokens.
-func (o *options) checkOtherContext() error {
-	other := o.task
-	other.Context = o.otherContext
-	return other.Validate()
+	return o, command.WrongUse(cmp.Or(kindErr, taskErr, precisionErr, otherErr))
 }
 
 // run runs the program with the given arguments. It writes its progress to w.
@@ -98,7 +90,7 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 		return fmt.Errorf("recall: -out: %w", err)
 	}
 	fmt.Fprintln(w, cuda.Describe(o.Backend))
-	runs, err := recall.Compare(ctx, o.task, o.kinds, o.Options, o.otherContext, w)
+	runs, err := recall.Compare(ctx, o.task, o.other, o.kinds, o.Options, w)
 	if err != nil {
 		return err
 	}

@@ -25,9 +25,9 @@ type Run struct {
 // contexts returns the contexts of Final, ascending.
 func (r Run) contexts() []int { return slices.Sorted(maps.Keys(r.Final)) }
 
-// Compare trains models of the given kinds one after the other. It evaluates each in documents of the task and in documents of
-// otherContext tokens, which may be longer or shorter. It writes its progress and a table to w.
-func Compare(ctx context.Context, t Task, kinds []Kind, o Options, otherContext int, w io.Writer) (runs []Run, err error) {
+// Compare trains models of the given kinds on t one after the other. It evaluates each in documents of t and of other, a task of the same
+// pairs in longer or shorter documents; other may be t. It writes its progress and a table to w.
+func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.Writer) (runs []Run, err error) {
 	switch {
 	case ctx == nil:
 		return nil, errNoContext
@@ -44,16 +44,15 @@ func Compare(ctx context.Context, t Task, kinds []Kind, o Options, otherContext 
 	if err := o.Validate(t); err != nil {
 		return nil, err
 	}
-	tasks := []Task{t}
-	if otherContext != t.Context {
-		other := t
-		other.Context = otherContext
-		tasks = append(tasks, other)
+	if err := other.Validate(); err != nil {
+		return nil, err
 	}
-	for _, t := range tasks {
-		if err := t.Validate(); err != nil {
-			return nil, err
-		}
+	if other.Pairs != t.Pairs || other.Values != t.Values {
+		return nil, fmt.Errorf("recall: other documents have %d pairs of %d values, want %d of %d", other.Pairs, other.Values, t.Pairs, t.Values)
+	}
+	tasks := []Task{t}
+	if other.Context != t.Context {
+		tasks = append(tasks, other)
 	}
 	for _, k := range kinds {
 		run := Run{Kind: k, Parameters: t.Model(k).Parameters(), Final: map[int][]Bin{}}

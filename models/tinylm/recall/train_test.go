@@ -33,7 +33,7 @@ func TestCompare(t *testing.T) {
 	task := testutil.Must(NewTask(256, 16))(t)
 	compare := func() (runs []Run, files map[string][]byte) {
 		var text bytes.Buffer
-		runs = testutil.Must(Compare(context.Background(), task, Kinds(), smallOptions(t), 512, &text))(t)
+		runs = testutil.Must(Compare(context.Background(), task, testutil.Must(NewTask(512, 16))(t), Kinds(), smallOptions(t), &text))(t)
 		for i, run := range runs {
 			for j := range run.Evaluations {
 				runs[i].Evaluations[j].Elapsed = 0
@@ -117,12 +117,14 @@ func TestNilArguments(t *testing.T) {
 		{testutil.Err(Evaluate(ctx, w, task, typed)), "recall: no backend"},
 		{testutil.Err(Evaluate(ctx, w, task, none)), "recall: an evaluation of 0 documents, want at least 1"},
 		{testutil.Err(Evaluate(ctx, w, task, odd)), "recision"},
-		{testutil.Err(Compare(noContext, task, Kinds(), o, 256, io.Discard)), "recall: no context"},
-		{testutil.Err(Compare(ctx, task, nil, o, 256, io.Discard)), "recall: no models to compare"},
-		{testutil.Err(Compare(ctx, task, []Kind{NSA, "linear"}, o, 256, io.Discard)), `recall: model "linear"`},
-		{testutil.Err(Compare(ctx, task, Kinds(), o, 256, nil)), "recall: no writer"},
-		{testutil.Err(Compare(ctx, task, Kinds(), o, 256, (*bytes.Buffer)(nil))), "recall: no writer"},
-		{testutil.Err(Compare(ctx, task, Kinds(), typed, 256, io.Discard)), "recall: no backend"},
+		{testutil.Err(Compare(noContext, task, task, Kinds(), o, io.Discard)), "recall: no context"},
+		{testutil.Err(Compare(ctx, task, task, nil, o, io.Discard)), "recall: no models to compare"},
+		{testutil.Err(Compare(ctx, task, task, []Kind{NSA, "linear"}, o, io.Discard)), `recall: model "linear"`},
+		{testutil.Err(Compare(ctx, task, task, Kinds(), o, nil)), "recall: no writer"},
+		{testutil.Err(Compare(ctx, task, task, Kinds(), o, (*bytes.Buffer)(nil))), "recall: no writer"},
+		{testutil.Err(Compare(ctx, task, task, Kinds(), typed, io.Discard)), "recall: no backend"},
+		{testutil.Err(Compare(ctx, task, Task{}, Kinds(), o, io.Discard)), "recall: context is 0"},
+		{testutil.Err(Compare(ctx, task, testutil.Must(NewTask(512, 32))(t), Kinds(), o, io.Discard)), "recall: other documents have 32 pairs of 16 values, want 16 of 16"},
 	} {
 		require.ErrorContains(t, c.err, c.want)
 	}
