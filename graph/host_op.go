@@ -243,9 +243,7 @@ func allRowMajor(values []G.Value) bool {
 
 // reduceAxes reduces x along one axis after the other. For each, it reshapes x to three axes with this one in the middle.
 func (c *hostCall) reduceAxes(x *tensor.Dense) (G.Value, error) {
-	if !ops.IsRowMajor(x) {
-		x = x.Clone().(*tensor.Dense).Materialize().(*tensor.Dense)
-	}
+	x = toRowMajor(x).(*tensor.Dense)
 	shape := x.Shape().Clone()
 	for _, k := range slices.Backward(c.along) {
 		x = x.ShallowClone()

@@ -38,10 +38,10 @@ func (m *Machine) load(in *operand) error {
 			return err
 		}
 	}
-	if in.hostReads && !hasView(want.Dtype) {
+	if in.hostReads && viewOf(want.Dtype) == nil {
 		s.host = toRowMajor(s.host)
 	}
-	if m.inOwnMemory(v) || in.hostReads && hasView(want.Dtype) && !isPlainRowMajor(v) {
+	if m.inOwnMemory(v) || in.hostReads && viewOf(want.Dtype) != nil && !isPlainRowMajor(v) {
 		if err := m.upload(in, v); err != nil {
 			return err
 		}
@@ -124,11 +124,6 @@ func (m *Machine) upload(o *operand, v G.Value) error {
 func (m *Machine) inOwnMemory(v G.Value) bool {
 	p, base := v.Uintptr(), uintptr(m.wholeMemory.Pointer())
 	return p >= base && p-base < uintptr(m.wholeMemory.Bytes())
-}
-
-// hasView reports whether a Stream has views of this type.
-func hasView(dt tensor.Dtype) bool {
-	return dt == tensor.Float32 || dt == tensor.Float64 || dt == tensor.Int32
 }
 
 // isPlainRowMajor reports whether Gorgonia's ops read v right: a scalar, or a tensor whose elements are contiguous and row-major. The memory of a
