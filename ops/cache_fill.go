@@ -124,30 +124,25 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) 
 			cpu.Slice[int32](stored.Buf)[i] = int32(n)
 		}
 		s := &sequenceCache[T]{c, layout, cpu.Slice[T](in[at].Buf), slot, g, row[2:]}
-		// put stores the keys and values [from,to) of the inputs j and j+1.
-		put := func(j, from, to int, place func(t int) places[T]) {
-			k, v := in[j], in[j+1]
+		inputs := in
+		// put stores the keys and values [from,to) of the next two inputs.
+		put := func(from, to int, place func(t int) places[T]) {
+			k, v := inputs[0], inputs[1]
+			inputs = inputs[2:]
 			for t := from; t < to; t++ {
 				r := (i*k.Shape[1]+t)*c.KVHeads + g
 				place(t).put(cpu.Slice[T](k.Buf)[r*c.KeyDim:][:c.KeyDim], cpu.Slice[T](v.Buf)[r*c.ValueDim:][:c.ValueDim])
 			}
 		}
-		if c.Dense() {
-			put(0, 0, n, s.tokenPlace)
-			return
-		}
-		next := 0 // next input
 		if c.Stores(Compressed) {
-			put(0, 0, NumCompressed(n, c.BlockLen, c.Stride), s.blockPlace)
-			put(2, max(0, n-c.BlockLen), n, s.tailPlace)
-			next = 4
+			put(0, NumCompressed(n, c.BlockLen, c.Stride), s.blockPlace)
+			put(max(0, n-c.BlockLen), n, s.tailPlace)
 		}
-		if c.Has(Selected) {
-			put(next, 0, n, s.tokenPlace)
-			next += 2
+		if c.StoresTokens() {
+			put(0, n, s.tokenPlace)
 		}
 		if c.Has(Window) {
-			put(next, max(0, n-c.Window), n, s.windowPlace)
+			put(max(0, n-c.Window), n, s.windowPlace)
 		}
 	})
 }
