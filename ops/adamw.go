@@ -42,6 +42,22 @@ func (op AdamWOp) PerTensor() int {
 	return 4
 }
 
+// AdamWTensor holds the inputs of one tensor.
+type AdamWTensor[A any] struct{ Weight, Grad, M, V, Copy A } // Copy is the zero value without Copies
+
+// SplitAdamW splits the inputs of an op: it returns the numbers of the step, and the inputs of each tensor.
+func SplitAdamW[A any](op AdamWOp, in []A) (hyper A, tensors []AdamWTensor[A]) {
+	hyper, in = in[0], in[1:]
+	for range op.DecayMask {
+		t := AdamWTensor[A]{Weight: in[0], Grad: in[1], M: in[2], V: in[3]}
+		if op.PerTensor() == 5 {
+			t.Copy = in[4]
+		}
+		tensors, in = append(tensors, t), in[op.PerTensor():]
+	}
+	return hyper, tensors
+}
+
 // AdamWHyper holds the numbers of one step.
 type AdamWHyper struct {
 	LR           float64 // learning rate
@@ -100,31 +116,31 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 			return nil, err
 		}
 	}
+	hyper, tensors := SplitAdamW(op, in)
 	if err := wantInputs(in[:1], floatInput("hyper", 1)); err != nil {
 		return nil, err
 	}
-	if in[0].Dtype != tensor.Float64 || in[0].Shape[0] != AdamWHyperLen {
-		return nil, fmt.Errorf("hyper is %v, want float64 (%d)", in[0], AdamWHyperLen)
+	if hyper.Dtype != tensor.Float64 || hyper.Shape[0] != AdamWHyperLen {
+		return nil, fmt.Errorf("hyper is %v, want float64 (%d)", hyper, AdamWHyperLen)
 	}
-	allNames := []string{"weight", "grad", "m", "v"}
 	var state []Operand
 	var want []input
 	var shapes []tensor.Shape
-	for i := range n {
-		operands := in[1+perTensor*i:][:perTensor]
-		names := allNames
-		if op.muon(i) {
-			if operands[0].Shape.Dims() != 2 || operands[3].Shape != nil {
-				return nil, fmt.Errorf("muon: tensor %d is %v with v %v, want a matrix without v", i, operands[0], operands[3])
-			}
-			names = allNames[:3]
+	for i, t := range tensors {
+		add := func(name string, o Operand) {
+			state, want = append(state, o), append(want, floatInput(numbered(name, i), 0).orMore())
+			shapes = append(shapes, t.Weight.Shape)
 		}
-		for j, name := range names {
-			state, want = append(state, operands[j]), append(want, floatInput(numbered(name, i), 0).orMore())
-			shapes = append(shapes, operands[0].Shape)
+		add("weight", t.Weight)
+		add("grad", t.Grad)
+		add("m", t.M)
+		if !op.muon(i) {
+			add("v", t.V)
+		} else if t.Weight.Shape.Dims() != 2 || t.V.Shape != nil {
+			return nil, fmt.Errorf("muon: tensor %d is %v with v %v, want a matrix without v", i, t.Weight, t.V)
 		}
-		if perTensor == 5 && operands[4].Shape != nil && (operands[4].Dtype != op.Copies || !operands[4].Shape.Eq(operands[0].Shape)) {
-			return nil, fmt.Errorf("copy %d is %v, want %v", i, operands[4], Operand{op.Copies, operands[0].Shape})
+		if t.Copy.Shape != nil && (t.Copy.Dtype != op.Copies || !t.Copy.Shape.Eq(t.Weight.Shape)) {
+			return nil, fmt.Errorf("copy %d is %v, want %v", i, t.Copy, Operand{op.Copies, t.Weight.Shape})
 		}
 	}
 	if err := wantInputs(state, want...); err != nil {
@@ -154,7 +170,8 @@ func (op AdamWOp) Bind(k *cpu.Kernel, in, out []Arg) {
 		k.Check = noHalf
 		return
 	}
-	byType(in[1].Dtype, bindAdamW[float32], bindAdamW[float64])(k, op, in[0], in[1:], out[0])
+	hyper, tensors := SplitAdamW(op, in)
+	byType(tensors[0].Weight.Dtype, bindAdamW[float32], bindAdamW[float64])(k, op, hyper, tensors, out[0])
 }
 
 // muon reports whether tensor i takes a step of Muon.
@@ -173,13 +190,13 @@ func piecesOf(n int, elements func(tensor int) int) (pieces []tensorPiece) {
 	return pieces
 }
 
-func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, norm Arg) {
-	elements := func(i int) int { return state[4*i].Elements() }
+func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, tensors []AdamWTensor[Arg], norm Arg) {
+	elements := func(i int) int { return tensors[i].Weight.Elements() }
 	pieces := piecesOf(len(op.DecayMask), elements)
 	sums := cpu.Work[float64](k, len(pieces))
 	k.Phase(len(pieces), func(i int, _ *cpu.Worker) {
 		p := pieces[i]
-		cpu.Slice[float64](sums)[i] = cpu.SumSquares(cpu.Slice[T](state[4*p.tensor+1].Buf)[p.lo:p.hi])
+		cpu.Slice[float64](sums)[i] = cpu.SumSquares(cpu.Slice[T](tensors[p.tensor].Grad.Buf)[p.lo:p.hi])
 	})
 	k.Phase(1, func(int, *cpu.Worker) {
 		sum := 0.0
@@ -208,10 +225,10 @@ func bindAdamW[T cpu.Float](k *cpu.Kernel, op AdamWOp, hyper Arg, state []Arg, n
 		if op.DecayMask[p.tensor] == '0' {
 			step.Decay = 0
 		}
-		at := func(i int) []T { return cpu.Slice[T](state[4*p.tensor+i].Buf)[p.lo:p.hi] }
-		cpu.AdamW(at(0), at(1), at(2), at(3), step)
+		t, piece := tensors[p.tensor], func(x Arg) []T { return cpu.Slice[T](x.Buf)[p.lo:p.hi] }
+		cpu.AdamW(piece(t.Weight), piece(t.Grad), piece(t.M), piece(t.V), step)
 	})
-	bindMuon[T](k, op, numbers, state)
+	bindMuon[T](k, op, numbers, tensors)
 }
 
 // stepNumbers are the cells of a step's numbers and of the norm of its gradients.

@@ -185,3 +185,20 @@ func TestAdamWBitsOfTeams(t *testing.T) {
 		require.Equal(t, want.state, a.state)
 	}
 }
+
+// TestSplitAdamW: the split inputs, one tensor after the other, are the inputs.
+func TestSplitAdamW(t *testing.T) {
+	for _, op := range []ops.AdamWOp{{DecayMask: "010"}, {DecayMask: "010", Copies: ops.BFloat16}} {
+		in := make([]int, 1+op.PerTensor()*len(op.DecayMask))
+		for i := range in {
+			in[i] = i + 1
+		}
+		hyper, tensors := ops.SplitAdamW(op, in)
+		joined := []int{hyper}
+		for _, x := range tensors {
+			joined = append(joined, []int{x.Weight, x.Grad, x.M, x.V, x.Copy}[:op.PerTensor()]...)
+			require.Equal(t, ops.IsHalf(op.Copies), x.Copy != 0)
+		}
+		require.Equal(t, in, joined)
+	}
+}

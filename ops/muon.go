@@ -79,20 +79,20 @@ func (m *muonMatrix) updateProduct() cpu.Product {
 }
 
 // bindMuon adds to k the phases for the tensors of Muon.
-func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, state []Arg) {
+func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, tensors []AdamWTensor[Arg]) {
 	var groups [][]muonMatrix
 	size := muonGroupSize
 	for i, decay := range op.DecayMask {
 		if !op.muon(i) {
 			continue
 		}
-		inputs := state[4*i:]
-		if size += inputs[0].Elements(); size > muonGroupSize {
-			groups, size = append(groups, nil), inputs[0].Elements()
+		t := tensors[i]
+		if size += t.Weight.Elements(); size > muonGroupSize {
+			groups, size = append(groups, nil), t.Weight.Elements()
 		}
 		group := &groups[len(groups)-1]
 		*group = append(*group, muonMatrix{
-			rows: inputs[0].Shape[0], cols: inputs[0].Shape[1], weight: inputs[0].Buf, grad: inputs[1].Buf, m: inputs[2].Buf, decay: decay == '1',
+			rows: t.Weight.Shape[0], cols: t.Weight.Shape[1], weight: t.Weight.Buf, grad: t.Grad.Buf, m: t.M.Buf, decay: decay == '1',
 		})
 	}
 	var work []muonWork

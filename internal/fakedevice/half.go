@@ -60,12 +60,12 @@ func bindHalf(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, e
 	case ops.CastOp:
 		return k, nil
 	case ops.AdamWOp:
-		if op.PerTensor() == 5 {
+		if ops.IsHalf(op.Copies) {
 			s.Spec = ops.AdamWOp{DecayMask: op.DecayMask, MuonMask: op.MuonMask}
-			k.copies = true
+			_, k.tensors = ops.SplitAdamW(op, in)
 			k.wideIn = k.wideIn[:1:1]
-			for i := range op.DecayMask {
-				k.wideIn = append(k.wideIn, in[1+5*i:][:4]...)
+			for _, t := range k.tensors {
+				k.wideIn = append(k.wideIn, t.Weight, t.Grad, t.M, t.V)
 			}
 		}
 	}
@@ -78,7 +78,7 @@ type halfKernel struct {
 	graph.Kernel    // nil for a cast
 	in, out         []ops.Arg
 	wideIn, wideOut []ops.Arg
-	copies          bool // the Spec is AdamWOp with Copies
+	tensors         []ops.AdamWTensor[ops.Arg] // of AdamWOp with Copies
 }
 
 func (k *halfKernel) WorkBytes() int {
@@ -95,7 +95,7 @@ func (k *halfKernel) Launch(s graph.Stream, work *cpu.Buf) error {
 		move(k.out[0], k.in[0])
 		return nil
 	}
-	if !k.copies {
+	if k.tensors == nil {
 		for i, a := range k.in {
 			move(k.wideIn[i], a)
 		}
@@ -106,11 +106,9 @@ func (k *halfKernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	for i, a := range k.out {
 		move(a, k.wideOut[i])
 	}
-	if k.copies {
-		for i := 1; i < len(k.in); i += 5 {
-			if k.in[i+4].Buf.Bytes() > 0 {
-				move(k.in[i+4], k.in[i])
-			}
+	for _, t := range k.tensors {
+		if t.Copy.Buf.Bytes() > 0 {
+			move(t.Copy, t.Weight)
 		}
 	}
 	return nil

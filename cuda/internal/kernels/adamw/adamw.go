@@ -45,7 +45,8 @@ const runLen = 1 << 14
 // step adds hyper [10], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all gradients. If it is
 // finite, weights, moments and copies are updated in place.
 func step(b *kernels.Builder, op ops.AdamWOp) error {
-	hyper, norm, perTensor := b.In[0], b.Out[0], op.PerTensor()
+	hyper, inputs := ops.SplitAdamW(op, b.In)
+	norm := b.Out[0]
 	if hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
 		return graph.Refuse(graph.ReasonType, "hyper is %v, norm %v, want float64", hyper.Dtype, norm.Dtype)
 	}
@@ -53,7 +54,7 @@ func step(b *kernels.Builder, op ops.AdamWOp) error {
 	var runs, updates []adamWRun     // of all tensors, of those without Muon
 	byShape := map[muonShape][]int{} // indices of the tensors with Muon
 	for i, decay := range op.DecayMask {
-		t, err := tensorOf(b, b.In[1+i*perTensor:][:perTensor])
+		t, err := tensorOf(b, inputs[i])
 		if err != nil {
 			return err
 		}
@@ -63,7 +64,7 @@ func step(b *kernels.Builder, op ops.AdamWOp) error {
 		tensors = append(tensors, t)
 		runs = append(runs, runsOf(i, t.n)...)
 		if op.MuonMask != "" && op.MuonMask[i] == '1' {
-			shape := muonShape{b.In[1+i*perTensor].Dim(0), b.In[1+i*perTensor].Dim(1)}
+			shape := muonShape{inputs[i].Weight.Dim(0), inputs[i].Weight.Dim(1)}
 			byShape[shape] = append(byShape[shape], i)
 		} else {
 			updates = append(updates, runsOf(i, t.n)...)
@@ -94,19 +95,19 @@ func runsOf(tensor int, n int64) (runs []adamWRun) {
 // runGrid is a grid with a block for each run.
 func runGrid(runs []adamWRun) kernels.Dim { return kernels.Line(min(int64(len(runs)), math.MaxInt32)) }
 
-// tensorOf describes weight, grad, m, v and the optional copy.
-func tensorOf(b *kernels.Builder, o []kernels.Operand) (t adamWTensor, err error) {
-	for _, x := range []kernels.Operand{o[0], o[2], o[3]} {
+// tensorOf describes a tensor.
+func tensorOf(b *kernels.Builder, o ops.AdamWTensor[kernels.Operand]) (t adamWTensor, err error) {
+	for _, x := range []kernels.Operand{o.Weight, o.M, o.V} {
 		if x.Dtype != tensor.Float32 {
 			return t, graph.Refuse(graph.ReasonType, "a weight or moment is %v, want float32", x.Dtype)
 		}
 	}
-	t = adamWTensor{weight: o[0].Ref, grad: o[1].Ref, m: o[2].Ref, v: o[3].Ref, n: o[0].N(), gradType: int32(b.TypeOf(o[1]))}
-	if len(o) > 4 && o[4].Shape != nil {
-		if !ops.IsHalf(o[4].Dtype) {
-			return t, graph.Refuse(graph.ReasonType, "a copy is %v, want half precision", o[4].Dtype)
+	t = adamWTensor{weight: o.Weight.Ref, grad: o.Grad.Ref, m: o.M.Ref, v: o.V.Ref, n: o.Weight.N(), gradType: int32(b.TypeOf(o.Grad))}
+	if o.Copy.Shape != nil {
+		if !ops.IsHalf(o.Copy.Dtype) {
+			return t, graph.Refuse(graph.ReasonType, "a copy is %v, want half precision", o.Copy.Dtype)
 		}
-		t.half, t.halfType = o[4].Ref, int32(b.TypeOf(o[4]))
+		t.half, t.halfType = o.Copy.Ref, int32(b.TypeOf(o.Copy))
 	}
 	return t, nil
 }
