@@ -49,6 +49,16 @@ func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 	)
 }
 
+// flops counts the two products of each block and head.
+func (op CompressMLPOp) flops(in []Operand) float64 {
+	x, w1 := in[0].Shape, in[2].Shape
+	if x[1] < op.BlockLen {
+		return 0
+	}
+	blocks := (x[1]-op.BlockLen)/op.Stride + 1
+	return 2 * float64(x[0]*blocks*x[2]) * float64(w1[0]) * float64(w1[1]+x[3])
+}
+
 func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 4)
 	byType(in[0].Dtype, bindCompressMLP[float32], bindCompressMLP[float64])(k, compressionOf(in[0].Shape, op.blocks(), table), in, out)
@@ -81,6 +91,9 @@ func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
 	}
 	return in[:4], nil
 }
+
+// flops counts two products for each product of the forward op. That of dpe has a single row and does not count.
+func (op CompressMLPGradOp) flops(in []Operand) float64 { return 2 * CompressMLPOp(op).flops(in) }
 
 func (op CompressMLPGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	in, table := splitTable(in, 4)

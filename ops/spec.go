@@ -146,7 +146,8 @@ func OutputIndex(op gorgonia.Op) (index int, ok bool) {
 type counted interface{ flops(in []Operand) float64 }
 
 // FLOPs returns the floating-point operations of the products in an op with these inputs. A multiplication and an addition count
-// as two. Attention counts only the keys that each query sees, as if each row were one document. An op without products has 0.
+// as two. Attention counts only the keys that each query sees, as if each row were one document. An op without products has 0, and so
+// have DecodeOp, whose products depend on the lengths of its sequences, and AdamWOp.
 func FLOPs(s Spec, in []Operand) float64 {
 	switch s := s.(type) {
 	case counted:
