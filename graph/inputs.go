@@ -2,6 +2,7 @@ package graph
 
 import (
 	"errors"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -143,6 +144,16 @@ func toRowMajor(v G.Value) G.Value {
 		return d.Materialize()
 	case ops.IsRowMajor(d): // a column-major row or column
 		return tensor.New(tensor.WithShape(d.Shape()...), tensor.WithBacking(d.Data()))
+	case d.DataOrder().IsColMajor(): // the transpose of a row-major tensor with the axes in reverse
+		shape, axes := d.Shape().Clone(), make([]int, d.Dims())
+		slices.Reverse(shape)
+		for i := range axes {
+			axes[i] = len(axes) - 1 - i
+		}
+		transpose := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(d.Data()))
+		if transpose.T(axes...) == nil {
+			return transpose.Materialize()
+		}
 	}
 	return v
 }

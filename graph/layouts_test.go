@@ -89,9 +89,6 @@ func TestReductionsReadAnyLayout(t *testing.T) {
 		for name, v := range map[string]*tensor.Dense{
 			"transposed": turned, "cut": testutil.Must(wide.Slice(G.S(1, 3)))(t).(*tensor.Dense), "column-major": columns,
 		} {
-			if dt == tensor.Int64 && name == "column-major" { // Gorgonia's own ops panic
-				continue
-			}
 			for _, along := range [][]int{{0}, {1}, {2}, {3}, {0, 2}, {1, 2}, {1, 3}, {0, 1, 2, 3}} {
 				for reduction, f := range map[string]func(*G.Node, ...int) (*G.Node, error){"sum": G.Sum, "max": G.Max} {
 					result := func(v *tensor.Dense) string {
