@@ -33,7 +33,8 @@ func decoders() map[string]maker[decoder] {
 // decoding is the list of all decoders of a tokenizer.
 type decoding []decoder
 
-// readDecoding reads the decoders. If there are none, letters for bytes become bytes; without letters, tokens get spaces between them.
+// readDecoding reads the decoders. If there are none, letters for bytes become bytes; without letters, tokens get spaces between them, but
+// not for an empty Sequence.
 func readDecoding(value jsontext.Value, l *letters) (decoding, error) {
 	parts, err := flatten(value, "decoders", 0)
 	if err != nil {
@@ -49,7 +50,7 @@ func readDecoding(value jsontext.Value, l *letters) (decoding, error) {
 	switch {
 	case len(steps) == 0 && l != nil:
 		return decoding{byteLevelDecoder(l)}, nil
-	case len(steps) == 0:
+	case len(steps) == 0 && (len(value) == 0 || value.Kind() == 'n'):
 		return decoding{{text: spaced}}, nil
 	}
 	fused := false

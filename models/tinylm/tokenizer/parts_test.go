@@ -151,3 +151,16 @@ func TestSlowPatterns(t *testing.T) {
 		})
 	}
 }
+
+// TestDecodesLikePython: an empty Sequence of decoders puts no spaces between tokens, and an empty match right behind another match is
+// none. What is wanted is what tokenizers 0.23.3 returns.
+func TestDecodesLikePython(t *testing.T) {
+	for _, c := range []struct{ decoder, want string }{
+		{"null", "small words"},
+		{`{"type":"Sequence","decoders":[]}`, "smallwords"},
+		{`{"type":"Replace","pattern":{"Regex":"s*"},"content":"-"}`, "-m-a-l-l--w-o-r-d-"},
+	} {
+		v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"decoder": c.decoder})))(t)
+		require.Equal(t, c.want, testutil.Must(v.decode([]int32{2, 3}))(t), c.decoder)
+	}
+}

@@ -107,7 +107,8 @@ func (m matches) find(text []byte, found func(from, to int, match bool)) {
 	next(len(runes), false)
 }
 
-// spans returns the begin and end of each match in a text, or an error if finding them takes longer than the limit.
+// spans returns the begin and end of each match in a text, or an error if finding them takes longer than the limit. As in the reference, an
+// empty match right behind another match is none.
 func (m matches) spans(text []rune, limit time.Duration) (list [][2]int, err error) {
 	re := m.pool.Get().(*regexp2.Regexp)
 	defer m.pool.Put(re)
@@ -115,7 +116,9 @@ func (m matches) spans(text []rune, limit time.Duration) (list [][2]int, err err
 	re.MatchTimeout = limit
 	match, err := re.FindRunesMatch(text)
 	for match != nil && err == nil {
-		list = append(list, [2]int{match.Index, match.Index + match.Length})
+		if n := len(list); match.Length > 0 || n == 0 || match.Index != list[n-1][1] {
+			list = append(list, [2]int{match.Index, match.Index + match.Length})
+		}
 		re.MatchTimeout = time.Until(end)
 		match, err = re.FindNextMatch(match)
 	}
