@@ -51,6 +51,9 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := m.zeroSums(); err != nil {
+		return err
+	}
 	inRun, err := m.beginStep(solver, weights)
 	if err != nil {
 		return err

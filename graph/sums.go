@@ -40,6 +40,39 @@ const (
 	continuesSum          // in all other runs: it adds the derivative to its sum
 )
 
+// zeroSums sets sums on a device to zero where a solver of Gorgonia has done so with their copies on the host, which are the
+// gradients that it sees. It looks only at copies that the last run has made.
+func (m *Machine) zeroSums() error {
+	if !m.opts.gradSums || m.beginsSums {
+		return nil
+	}
+	for _, v := range m.kept {
+		s := &m.state[v.id]
+		if !v.persists || s.staging == nil || s.copied != m.run-1 || !allZero(s.staging.Data()) {
+			continue
+		}
+		if err := m.stream.Upload(v.arg, s.staging); err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
+		}
+	}
+	return nil
+}
+
+// allZero reports whether x, a float or a slice of floats, is zero.
+func allZero(x any) bool {
+	switch x := x.(type) {
+	case float64:
+		return x == 0
+	case float32:
+		return x == 0
+	case []float64:
+		return !slices.ContainsFunc(x, func(e float64) bool { return e != 0 })
+	case []float32:
+		return !slices.ContainsFunc(x, func(e float32) bool { return e != 0 })
+	}
+	return false
+}
+
 // skips reports whether the current run skips s.
 func (m *Machine) skips(s *step) bool {
 	return s.phase == beginsSum && !m.beginsSums || s.phase == continuesSum && m.beginsSums
