@@ -78,6 +78,7 @@ type state struct {
 	adopted       bool // host is a value of the device, which kernels read in place
 	copied        int64
 	bound         G.Value // the value that the machine bound to the node
+	dual          G.Value // of a derivative: the dual value of the input to which the last run has copied it
 	own           Memory  // device memory for an input or a constant of the host, allocated when first needed
 }
 

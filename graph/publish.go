@@ -95,10 +95,12 @@ func (v *operand) hasHostInput() bool {
 // TapeMachine with gorgonia.BindDualValues has run before.
 func (m *Machine) bindDuals() error {
 	for _, d := range m.kept {
+		m.state[d.id].dual = nil
 		for _, n := range d.wrt {
 			grad, err := n.Grad()
 			if v := d.node.Value(); err == nil && grad != nil && v != nil && grad != v && n.Deriv() == d.node {
 				_, err = G.Copy(grad, v)
+				m.state[d.id].dual = grad
 			}
 			if err != nil {
 				return fmt.Errorf("gradient of %s: %w", describe(n), err)

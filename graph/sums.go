@@ -40,18 +40,22 @@ const (
 	continuesSum          // in all other runs: it adds the derivative to its sum
 )
 
-// zeroSums sets sums on a device to zero where a solver of Gorgonia has done so with their copies on the host, which are the
-// gradients that it sees. It looks only at copies that the last run has made.
+// zeroSums sets sums to zero where a solver of Gorgonia has done so with what n.Grad returns, if that is a copy: one on the
+// host of a sum on a device, or the dual value of an input. It looks only at copies that the last run has made.
 func (m *Machine) zeroSums() error {
 	if !m.opts.gradSums || m.beginsSums {
 		return nil
 	}
 	for _, v := range m.kept {
 		s := &m.state[v.id]
-		if !v.persists || s.staging == nil || s.copied != m.run-1 || !allZero(s.staging.Data()) {
+		seen := s.dual
+		if seen == nil && s.copied == m.run-1 {
+			seen = s.staging
+		}
+		if !v.persists || seen == nil || !allZero(seen.Data()) {
 			continue
 		}
-		if err := m.stream.Upload(v.arg, s.staging); err != nil {
+		if err := m.stream.Upload(v.arg, seen); err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
