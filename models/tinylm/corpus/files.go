@@ -193,7 +193,7 @@ func describeSkipped(all []Skipped) string {
 	}
 	var words []string
 	for _, s := range all {
-		words = append(words, fmt.Sprintf("%d skipped as %s (%s)", s.Files, s.Reason, s.Example))
+		words = append(words, fmt.Sprintf("%d skipped as %s (%q)", s.Files, s.Reason, s.Example))
 	}
 	return strings.Join(words, ", ")
 }

@@ -93,7 +93,7 @@ func TestReaderErrors(t *testing.T) {
 	require.NoError(t, err)
 	_, err = r.Next(t.Context())
 	require.ErrorIs(t, err, errNothing)
-	require.ErrorContains(t, err, "1 skipped as empty (c.jsonl)")
+	require.ErrorContains(t, err, `1 skipped as empty ("c.jsonl")`)
 	require.NoError(t, r.Close())
 
 	for _, s := range []Shape{{}, {Batch: 1}, {Batch: 1, Seq: -1}, {Batch: 4, Seq: 4, Documents: 3}, {Batch: 4, Seq: 4, Documents: 17}, {Batch: 1 << 20, Seq: 1 << 20}} {
