@@ -105,6 +105,10 @@ template <int W, typename T> __device__ __forceinline__ void write(T* p, const f
   }
 }
 
+// opaque hides from the compiler how x was computed. What depends on x is then computed here, even if registers could keep the same
+// numbers from another place; and x itself stays in a register.
+template <typename V> __device__ __forceinline__ void opaque(V& x) { asm volatile("" : "+r"(x)); }
+
 // aligned reports whether all pointers are multiples of 16 bytes. Only views that a user made may not be.
 template <typename... P> __device__ __forceinline__ bool aligned(P... p) {
   return ((uint64_t(p) | ...) & 15) == 0;

@@ -126,3 +126,20 @@ __device__ __forceinline__ float power2(float x) {
 
 } // namespace nsa
 #endif
+
+namespace nsa {
+
+// transpose_quad transposes words among the four lanes of a quad: y[i] of lane j becomes y[j] of lane i.
+__device__ inline void transpose_quad(uint32_t (&y)[4]) {
+#pragma unroll
+  for (int bit = 1; bit < 4; bit *= 2)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if (i & bit) continue;
+      const bool upper = threadIdx.x & bit;
+      const uint32_t other = __shfl_xor_sync(0xffffffff, upper ? y[i] : y[i + bit], bit);
+      (upper ? y[i] : y[i + bit]) = other;
+    }
+}
+
+}  // namespace nsa

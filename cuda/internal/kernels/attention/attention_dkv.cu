@@ -5,7 +5,7 @@
 //                        list of a block has several chunks, they write partial sums, float32 [B*Hkv, partials, size, D+Dv]
 //   nsa_selected_reduce  partial sums -> dk and dv of the blocks that have them, added in the order of the chunks
 //
-// A block of 128 threads owns M keys and walks over the rows (queries with the h heads of the group) that may see them, N at a
+// A block of 128 threads owns M keys and goes through the rows (queries with the h heads of the group) that may see them, N at a
 // time: dv = sum p*do and dk = sum ds*q, with p and ds as in attention_dq.cu (arXiv 2307.08691). There are no atomics. Exactly one
 // kernel writes each element of dk and dv, with =. Keys that nobody sees get zeros.
 #include "attention_index.cuh"
@@ -101,7 +101,7 @@ template <typename T, int R, int C> __device__ bool span_dkv_pass(const Attentio
   constexpr int M = R * kDown;
   const Sizes& n = p.n;
   int block = blockIdx.x;
-  asm volatile("" : "+r"(block));  // makes the compiler compute this again in the second pass rather than keep it in registers
+  opaque(block);  // the second pass computes this again rather than keep it in registers
   const int tiles = (n.keys - 1) / M + 1, group = block / tiles, b = group / n.groups, g = group % n.groups;
   const int first = block % tiles * M, end = min(n.keys, first + M);
   const SpanRows rows = span_rows(p, b, first, end);

@@ -5,7 +5,7 @@
 //   nsa_selected_dq      the same with idx int32 [B,S,Hkv,top_n]; the mask is Blocks
 //
 // The forward saved lse. With p = exp(q·k*scale - lse), at most 1, the gradient of a logit is ds = p*(do·v - delta)*scale, and
-// dq = sum ds*k (arXiv 2307.08691). A block owns `count` rows of dq, walks over their keys as the forward does, and writes every
+// dq = sum ds*k (arXiv 2307.08691). A block owns `count` rows of dq, goes through their keys as the forward does, and writes every
 // element with =. A row that sees nothing gets dq = 0. Grid x of the dq kernels is B*Hkv*ceil(S*h/count), blocks of 128 threads.
 #include "attention_params.cuh"
 #include "attention_softmax.cuh"

@@ -6,7 +6,7 @@
 //   nsa_selected_forward  selected attention, idx int32 [B,S,Hkv,top_n]; the mask is Blocks
 //
 // Grid x is B*Hkv*ceil(S*h/count), blocks of 128 threads. A block owns `count` <= M rows of one group (several queries with their
-// h heads). It walks over the keys that any of these rows sees, N at a time, ascending, as FlashAttention does (arXiv 2307.08691).
+// h heads). It goes through the keys that any of these rows sees, N at a time, ascending, as FlashAttention does (arXiv 2307.08691).
 // Shared memory: Q [M,D], O [M,Dv], KV [N,max(D,Dv)], P [M,N], and what the loop takes.
 //
 // Contract of all attention kernels for numbers that are not finite: a NaN or Inf in a row of q, k, v or do may turn every result

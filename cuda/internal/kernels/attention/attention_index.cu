@@ -17,7 +17,7 @@
 namespace nsa {
 
 // The mask of the blocks as idx counts them, which are smaller than those of the inverse if count > 1.
-__device__ inline Blocks chosen_blocks(const AttentionParams& p) { return {p.blocks.size / p.joined_blocks(), p.blocks.top_n}; }
+__device__ inline Blocks selection_blocks(const AttentionParams& p) { return {p.blocks.size / p.joined_blocks(), p.blocks.top_n}; }
 
 constexpr int kScan = 256;
 constexpr int kFew = 2048;  // the most names whose counts a kernel keeps in shared memory
@@ -54,7 +54,7 @@ __device__ inline int exclusive_sum(int x, int* total) {
 // name, if there are at most kFew names.
 extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_count_i32(const __grid_constant__ nsa::AttentionParams p) {
   using namespace nsa;
-  const Blocks mask = chosen_blocks(p);
+  const Blocks mask = selection_blocks(p);
   const int group = blockIdx.x / p.index.segments, segment = blockIdx.x % p.index.segments;
   const int b = group / p.n.groups, g = group % p.n.groups, names = p.names();
   int* to = p.counts + (long long)blockIdx.x * names;
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(c
   const AttentionParams& p = a.p;
   constexpr int kAhead = 4;  // queries whose lists are read together
   const auto& n = p.n;
-  const Blocks mask = chosen_blocks(p);
+  const Blocks mask = selection_blocks(p);
   const auto& index = p.index;
   const long long number = (long long)blockIdx.x * kWarps + warp(), group = number / index.segments;
   if (group >= (long long)n.batch * n.groups) return;

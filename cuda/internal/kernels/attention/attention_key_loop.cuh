@@ -47,7 +47,7 @@ struct BlocksLoop {
   int first, last;     // first and last query of the tile
   int keys;            // T
   int next_token, end_token;  // these are left of the current block
-  unsigned chose[2];   // bits of the queries that selected it
+  unsigned selected_by[2];  // bits of the queries that selected it
   int* slots;          // keys [N], low bits [N], high bits [N], number of slots in use
 
   __device__ BlocksLoop(const AttentionParams& p, const RowTile& tile, Carver& carve)
@@ -57,7 +57,7 @@ struct BlocksLoop {
       query[i] = first + threadIdx.x % 32 + 32 * i;
       const bool in_tile = query[i] <= last;
       list[i] = in_tile ? p.idx + mask.list(p.n, tile.b, tile.g, query[i]) : p.idx;
-      list_place[i] = 0, chose[i] = 0, document_begin[i] = in_tile ? p.first(tile.b, query[i]) : 0;
+      list_place[i] = 0, selected_by[i] = 0, document_begin[i] = in_tile ? p.first(tile.b, query[i]) : 0;
       next_block[i] = in_tile ? first_token(i) : Blocks::kNone;
     }
   }
@@ -93,24 +93,24 @@ struct BlocksLoop {
       const int count = min(N - n, end_token - next_token);
       for (int i = lane; i < count; i += 32) {
         slots[n + i] = next_token + i;
-        slots[N + n + i] = (int)chose[0];
-        slots[2 * N + n + i] = (int)chose[1];
+        slots[N + n + i] = (int)selected_by[0];
+        slots[2 * N + n + i] = (int)selected_by[1];
       }
       n += count, next_token += count;
     }
     for (int i = n + lane; i < N; i += 32) slots[i] = -1, slots[N + i] = 0, slots[2 * N + i] = 0;
     if (lane == 0) slots[3 * N] = n;
   }
-  // Moves to the lowest block that any query still has in its list; returns false if there is none. chose gets the bits of the queries
+  // Moves to the lowest block that any query still has in its list; returns false if there is none. selected_by gets the bits of the queries
   // that selected the block.
   __device__ bool advance() {
     int j = min(next_block[0], next_block[1]);
     for (int m = 16; m > 0; m /= 2) j = min(j, __shfl_xor_sync(0xffffffff, j, m));
     if (j == Blocks::kNone) return false;
     for (int i = 0; i < 2; i++) {
-      const bool chosen = next_block[i] == j;
-      chose[i] = __ballot_sync(0xffffffff, chosen);
-      if (chosen) list_place[i]++, next_block[i] = first_token(i);
+      const bool is_next = next_block[i] == j;
+      selected_by[i] = __ballot_sync(0xffffffff, is_next);
+      if (is_next) list_place[i]++, next_block[i] = first_token(i);
     }
     next_token = j;
     end_token = (int)min((long long)next_token + mask.size, (long long)min(keys, last + 1));

@@ -68,7 +68,7 @@ template <int C> struct Left {
   uint32_t place;
 
   __device__ Left(uint32_t tile, int row) : place(cell<C>(tile, row + lane() % 16, lane() / 16)) {
-    asm volatile("" : "+r"(place));  // keeps it in a register: to compute it again takes several registers
+    opaque(place);  // stays in a register: to compute it again takes several registers
   }
   // The fragment of columns 16*k to 16*k+15, `further` rows below.
   __device__ void get(int k, uint32_t (&a)[4], int further) const {

@@ -6,7 +6,7 @@
 //   nsa_selected_dkv_mma<C>     the mask is Blocks, rows come from the inverse index; partial sums are those of nsa_selected_reduce
 //   nsa_selected<M>_dkv_mma<C>  the same for blocks of at most M = 32 or 16 keys
 //
-// A block of 4 warps owns M = 64 keys, 16 a warp, and walks over the rows that may see them, in order. If M is 32 or 16, two or four
+// A block of 4 warps owns M = 64 keys, 16 a warp, and goes through the rows that may see them, in order. If M is 32 or 16, two or four
 // warps own the same 16 keys: each takes a part of the rows of every tile, and their sums are added up at the end. Keys are the rows
 // of the products and queries the columns, so p and ds are left factors without leaving their registers. Both are rounded to the
 // storage type for this, ds before it is scaled. RowFacts are fetched two tiles ahead, the rows of q and do one tile ahead.
@@ -23,7 +23,7 @@ template <int C, int M> constexpr int kRows = C == 64 || M < 64 ? 64 : 32;
 template <int M> __device__ inline int own_keys() { return 16 * (M < 64 ? warp() % (M / 16) : warp()); }
 template <int M> __device__ inline int own_part() {
   int part = M < 64 ? warp() / (M / 16) : 0;
-  if (M < 64) asm volatile("" : "+r"(part));  // makes the compiler compute addresses again rather than keep them in registers
+  if (M < 64) opaque(part);  // addresses are computed again rather than kept in registers
   return part;
 }
 

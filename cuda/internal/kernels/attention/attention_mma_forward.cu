@@ -4,7 +4,7 @@
 //   nsa_selected_forward_mma<C>     selected attention, idx int32 [B,S,Hkv,top_n]; the block size is a multiple of 64, or T
 //   nsa_selected<N>_forward_mma<C>  the same if the block size is a multiple of N = 32 or 16: a tile of keys is gathered from 64/N pieces
 //
-// Grid x is B*Hkv*ceil(S*h/count), blocks of 4 warps. A block owns `count` <= 64 rows of a group, 16 a warp. It walks over the keys
+// Grid x is B*Hkv*ceil(S*h/count), blocks of 4 warps. A block owns `count` <= 64 rows of a group, 16 a warp. It goes through the keys
 // that any of these rows sees, 64 at a time, and copies the next keys while it computes. A warp skips pieces of a tile that none of
 // its rows sees. Probabilities are rounded to the storage type for the product with the values; sums stay float32. Shared memory:
 // 5 tiles [64,C], 8 bytes a row, and what the loop takes.

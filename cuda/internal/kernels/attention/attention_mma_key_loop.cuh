@@ -63,18 +63,18 @@ template <int N> struct BlockUnion {
     const int begin = p.first(tile.b, first), further = packed ? last - first : 0;
     const int words = (last - first) / 32 + 1 + packed, blocks = (last - begin) / size + 1 + further;
     const int all = p.blocks.count(n) + further, parts = (size - 1) / N + 1;
-    unsigned* chose = reinterpret_cast<unsigned*>(carve.floats(all * words));
+    unsigned* selected_by = reinterpret_cast<unsigned*>(carve.floats(all * words));
     Piece* list = reinterpret_cast<Piece*>(carve.floats(2 * (all * parts + kPieces)));
-    for (int i = threadIdx.x; i < blocks * words; i += kThreads) chose[i] = 0;
+    for (int i = threadIdx.x; i < blocks * words; i += kThreads) selected_by[i] = 0;
     __syncthreads();
     for (int t = first + warp(); t <= last; t += kWarps) {
-      const int* chosen = p.idx + p.blocks.list(n, tile.b, tile.g, t);
+      const int* entries = p.idx + p.blocks.list(n, tile.b, tile.g, t);
       const int own = p.first(tile.b, t), number = block_number(own, begin, first, size);  // number: of block 0 of its document
       for (int from = 0; from < p.blocks.top_n; from += 32) {
-        const int j = p.blocks.at(chosen, from + lane(), t - own);
+        const int j = p.blocks.at(entries, from + lane(), t - own);
         const unsigned ended = __ballot_sync(0xffffffff, j == Blocks::kNone);
         if (lane() < (ended ? __ffs(ended) - 1 : 32)) {
-          unsigned* of = chose + (number + j) * words;
+          unsigned* of = selected_by + (number + j) * words;
           atomicOr(of + (t - first) / 32, 1u << (t - first) % 32);
           if (packed) atomicOr(of + words - 1, own + j * size);
         }
@@ -88,17 +88,17 @@ template <int N> struct BlockUnion {
         const int j = from + lane();
         unsigned any = 0;
         if (j < blocks)
-          for (int w = 0; w < words; w++) any |= chose[j * words + w];
+          for (int w = 0; w < words; w++) any |= selected_by[j * words + w];
         const unsigned hit = __ballot_sync(0xffffffff, any != 0);
         const int mine = (found + __popc(hit & ((1u << lane()) - 1))) * parts;
         if (any)
           for (int i = 0; i < parts; i++) {
-            const int key = (packed ? (int)chose[j * words + words - 1] : j * size) + i * N;
-            list[mine + i] = {packed || key <= last ? key : -1, shared_address(chose + j * words)};
+            const int key = (packed ? (int)selected_by[j * words + words - 1] : j * size) + i * N;
+            list[mine + i] = {packed || key <= last ? key : -1, shared_address(selected_by + j * words)};
           }
         found += __popc(hit);
       }
-      if (lane() < kPieces) list[found * parts + lane()] = {-1, shared_address(chose)};
+      if (lane() < kPieces) list[found * parts + lane()] = {-1, shared_address(selected_by)};
     }
     __syncthreads();
     at = shared_address(list);

@@ -32,9 +32,9 @@ struct Cut {
   }
 };
 
-// A warp lists the pieces of tile `number`. chose, in shared memory, has a word for each of kBlocksAtOnce blocks: the bits of the queries that
+// A warp lists the pieces of tile `number`. selected_by, in shared memory, has a word for each of kBlocksAtOnce blocks: the bits of the queries that
 // selected it. Blocks are numbered as in BlockUnion: ascending with their tokens, and different in different documents.
-__device__ inline void list_blocks(const WalkParams& a, int number, unsigned* chose) {
+__device__ inline void list_blocks(const WalkParams& a, int number, unsigned* selected_by) {
   const AttentionParams& p = a.p;
   const Walks& x = a.walks;
   const int group = number / x.tiles, first = number % x.tiles * x.queries, end = min(first + x.queries, p.n.queries);
@@ -46,20 +46,20 @@ __device__ inline void list_blocks(const WalkParams& a, int number, unsigned* ch
   for (int base = 0; base < blocks; base += kBlocksAtOnce) {
     const int here = min(kBlocksAtOnce, blocks - base);
     __syncwarp();
-    for (int i = lane(); i < here; i += 32) chose[i] = 0;
+    for (int i = lane(); i < here; i += 32) selected_by[i] = 0;
     __syncwarp();
     each_entry(
         p, p.blocks, b, group % p.n.groups, first, end - first, 0, 1,
         [&](int q, int, int j) {
           if (p.documents) j += block_number(p.first(b, first + q), begin, first, size);
-          if (unsigned(j - base) < unsigned(here)) atomicOr(chose + j - base, 1u << q);
+          if (unsigned(j - base) < unsigned(here)) atomicOr(selected_by + j - base, 1u << q);
         },
         [](int, int) {});
     __syncwarp();
 #pragma unroll 1
     for (int from = 0; from < here * parts; from += 32) {
       const int i = from + lane();
-      unsigned bits = i < here * parts ? chose[i / parts] : 0;
+      unsigned bits = i < here * parts ? selected_by[i / parts] : 0;
       const int own = p.documents && bits ? p.first(b, first + __ffs(bits) - 1) : 0;
       const int key = own + (base + i / parts - block_number(own, begin, first, size)) * size + i % parts * x.keys;
       if (key >= end) bits = 0;

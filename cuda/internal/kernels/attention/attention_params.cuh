@@ -29,7 +29,7 @@ struct Index {
 // dq, dk and dv have the storage type. The meaning of count depends on the kernel:
 //
 //   owns rows            the rows that a block owns
-//   builds the inverse   the selection blocks that a block of the inverse stands for; also in nsa_several_dkv
+//   builds the inverse   the selection blocks that a block of the inverse stands for; also in nsa_joined_dkv
 //   nsa_span_reduce      the keys that a block of the kernel before it owned
 struct AttentionParams {
   const void *q, *k, *v;  // [B,S,Hq,D], [B,T,Hkv,D], [B,T,Hkv,Dv]

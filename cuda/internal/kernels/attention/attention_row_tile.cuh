@@ -11,7 +11,7 @@ struct RowTile {
   int b, g, first, end;
   __device__ RowTile(const Sizes& n, int count, int block = blockIdx.x) {
     const int all = n.queries * n.h, tiles = (all - 1) / count + 1;
-    asm volatile("" : "+r"(block));  // makes the compiler compute a second RowTile again rather than keep the first one in registers
+    opaque(block);  // a second RowTile is computed again: the first one does not stay in registers
     const int group = block / tiles;
     b = group / n.groups, g = group % n.groups;
     first = (tiles - 1 - block % tiles) * count;

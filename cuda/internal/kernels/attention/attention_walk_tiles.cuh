@@ -63,7 +63,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, boo
   struct Tile {
     int b, g, first, queries, number;  // number: its index in Walks
     __device__ Tile(const WalkParams& a, int i) {
-      asm volatile("" : "+r"(i));  // makes the compiler compute a second Tile again rather than keep the first one in registers
+      opaque(i);  // a second Tile is computed again: the first one does not stay in registers
       const Sizes& n = a.p.n;
       const Walks& x = a.walks;
       const int groups = n.batch * n.groups, group = i % groups, tile = x.tiles - 1 - i / groups;
@@ -76,7 +76,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, boo
   struct Rows {
     int queries_per_warp, warps_per_query, first_query, first_row;  // row 0 of the warp is row first_row of query first_query of the tile
     __device__ Rows(const WalkParams& a, int w) {
-      asm volatile("" : "+r"(w));  // as in Tile
+      opaque(w);  // as in Tile
       const int heads = a.p.n.h;
       warps_per_query = (heads - 1) / 16 + 1, queries_per_warp = (a.walks.queries - 1) / (W / warps_per_query) + 1;
       first_query = w / warps_per_query * queries_per_warp, first_row = w % warps_per_query * 16;

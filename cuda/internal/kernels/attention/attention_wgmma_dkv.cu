@@ -2,7 +2,7 @@
 //
 //   nsa_span_dkv_wgmma<D>      window, dense and compressed attention; nsa_span_reduce adds up the partial sums
 //   nsa_selected_dkv_wgmma<D>  selected attention; rows come from the inverse index, nsa_selected_reduce adds up the partial sums
-//   nsa_several_dkv_wgmma<D>   the same if a block of the inverse, 64 keys, stands for several selection blocks; see attention_index.cu
+//   nsa_joined_dkv_wgmma<D>    the same if a block of the inverse, 64 keys, stands for several selection blocks; see attention_index.cu
 //   nsa_pairs_dkv_wgmma<D>     selected attention by pairs; it also makes the results for dq (PairGradients of attention_pairs.cuh)
 //
 // D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
@@ -271,7 +271,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
   // become zeros. Each lane that has a part of such a row calls also(r).
   template <int X, class Also> __device__ void take_out(Width<X>, uint32_t tile, int count, Also also) const {
     int thread = threadIdx.x;
-    asm volatile("" : "+r"(thread));  // keeps what follows out of registers before this rare work
+    opaque(thread);  // what follows takes no registers before this rare work
 #pragma unroll 1
     for (int r = thread / 8; r < count; r += 16) {
       const uint32_t at = tile + cell_of(count, r, thread % 8);
@@ -315,7 +315,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
       const auto begin = [&](auto width, float (&to)[N / 8][4], uint32_t keys, uint32_t rows) {
         hold(to);
         wgmma_begin();
-        asm volatile("" : "+r"(keys));  // makes the compiler compute descriptors again rather than keep them in registers
+        opaque(keys);  // descriptors are computed again rather than kept in registers
         const uint64_t a = describe(keys, 0), b = describe(rows, 0);
 #pragma unroll
         for (int i = 0; i < decltype(width)::value / 16; i++) {
@@ -337,7 +337,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
       hold(sum);
       wgmma_begin();
       uint32_t rows = Q + ring.stage * kStage + further;
-      asm volatile("" : "+r"(rows));
+      opaque(rows);
       const uint64_t b = describe(rows, N * 128);
 #pragma unroll
       for (int i = 0; i < N / 16; i++) Wgmma<T, decltype(width)::value>::a_b(sum, x[i], b + i * 16 * 128 / 16);
@@ -515,20 +515,20 @@ NSA_DKV(span_dkv, 64, 64, 64, 2, 128, 4, nsa::kSpanRows)
 NSA_DKV(span_dkv, 128, 128, 128, 2, 64, 4, nsa::kSpanRows)
 NSA_DKV(span_dkv, 192x128, 192, 128, 2, 32, 6, nsa::kSpanRows)
 NSA_DKV(selected_dkv, 64, 64, 64, 1, 112, 3, nsa::kListedRows)
-NSA_DKV(several_dkv, 64, 64, 64, 1, 112, 3, nsa::kJoinedRows)
+NSA_DKV(joined_dkv, 64, 64, 64, 1, 112, 3, nsa::kJoinedRows)
 NSA_DKV(selected_dkv, 128, 128, 128, 1, 48, 3, nsa::kListedRows)
-NSA_DKV(several_dkv, 128, 128, 128, 1, 48, 3, nsa::kJoinedRows)
+NSA_DKV(joined_dkv, 128, 128, 128, 1, 48, 3, nsa::kJoinedRows)
 NSA_DKV(selected_dkv, 192x128, 192, 128, 1, 32, 3, nsa::kListedRows)
-NSA_DKV(several_dkv, 192x128, 192, 128, 1, 32, 3, nsa::kJoinedRows)
+NSA_DKV(joined_dkv, 192x128, 192, 128, 1, 32, 3, nsa::kJoinedRows)
 NSA_DKV(span_dkv, 192, 192, 192, 2, 64, 3, nsa::kSpanRows, true)
 NSA_DKV(span_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kSpanRows, true)
 NSA_DKV(span_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kSpanRows, true)
 NSA_DKV(selected_dkv, 192, 192, 192, 2, 64, 3, nsa::kListedRows, true)
-NSA_DKV(several_dkv, 192, 192, 192, 2, 64, 3, nsa::kJoinedRows, true)
+NSA_DKV(joined_dkv, 192, 192, 192, 2, 64, 3, nsa::kJoinedRows, true)
 NSA_DKV(selected_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kListedRows, true)
-NSA_DKV(several_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kJoinedRows, true)
+NSA_DKV(joined_dkv, 256x128, 256, 128, 2, 64, 3, nsa::kJoinedRows, true)
 NSA_DKV(selected_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kListedRows, true)
-NSA_DKV(several_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kJoinedRows, true)
+NSA_DKV(joined_dkv, 256x192, 256, 192, 2, 48, 3, nsa::kJoinedRows, true)
 NSA_DKV(pairs_dkv, 64, 64, 64, 1, 96, 3, nsa::kPairRows)
 NSA_DKV(pairs_dkv, 128, 128, 128, 1, 48, 3, nsa::kPairRows)
 NSA_DKV(pairs_dkv, 192x128, 192, 128, 2, 64, 3, nsa::kPairRows, true)

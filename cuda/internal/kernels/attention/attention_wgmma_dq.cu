@@ -215,7 +215,7 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
       barrier_wait(barrier_at(smem.full_q), parity), parity ^= 1;
       if (smem.keys[q.stage].some.lo < 0) return false;
       uint32_t place = cell_of(64, first_row % 64, 0) + 4 * (lane() % 4);
-      asm volatile("" : "+r"(place));  // keeps it in one register; see Left
+      opaque(place);  // as in Left
       const auto fragments = [&](auto& to, const char* rows) {
 #pragma unroll
         for (int j = 0; j < int(sizeof to / sizeof *to); j++)

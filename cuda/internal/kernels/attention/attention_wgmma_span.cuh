@@ -51,19 +51,6 @@ template <typename T, int C> __device__ inline void take_out_rows(uint32_t tile,
   fence_async();
 }
 
-// Transposes words among the four threads that share rows: y[i] of thread j becomes y[j] of thread i.
-__device__ inline void transpose_quad(uint32_t (&y)[4]) {
-#pragma unroll
-  for (int bit = 1; bit < 4; bit *= 2)
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      if (i & bit) continue;
-      const bool upper = lane() & bit;
-      const uint32_t other = __shfl_xor_sync(0xffffffff, upper ? y[i] : y[i + bit], bit);
-      (upper ? y[i] : y[i + bit]) = other;
-    }
-}
-
 // Marks that the block must redo its round-th tile of rows. There are 32*kRoundWords bits: in longer grids several tiles share a bit,
 // and all of them are redone.
 constexpr int kRoundWords = 32;
@@ -115,14 +102,14 @@ struct SelectedBits {
     for (int r = first; r < rows && tile.has(r); r += step) {
       const int t = (tile.first + r) / p.n.h, newest = t / p.blocks.size;
       const int* list = p.idx + p.blocks.list(p.n, tile.b, tile.g, t);
-      uint32_t chosen = 0;
+      uint32_t selected = 0;
 #pragma unroll 1
       for (int i = 0, last = -1; i < p.blocks.top_n; i++) {  // the rules of Blocks::at, with fewer registers
         const int j = list[i];
         if (j <= last || j > newest) break;
-        chosen |= 0xffffffffu >> (32 - parts) << j * parts, last = j;
+        selected |= 0xffffffffu >> (32 - parts) << j * parts, last = j;
       }
-      common &= bits(r) = int(chosen);
+      common &= bits(r) = int(selected);
     }
     return common;
   }

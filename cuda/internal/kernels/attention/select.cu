@@ -6,7 +6,7 @@
 // equations 8 to 12). The probability p = exp(q·kc*scale - lse) of each visible compression block is summed over the heads of a
 // group, in their order, and folded onto selection blocks: block j adds p of compression block i times the tokens that they share, over d.
 //
-// Grid x is B*Hkv*ceil(S/tokens), blocks of 128 threads. A block owns `tokens` queries of a group and walks over the selection blocks,
+// Grid x is B*Hkv*ceil(S/tokens), blocks of 128 threads. A block owns `tokens` queries of a group and goes through the selection blocks,
 // `tile` at a time. For these it computes the probabilities of the compression blocks that share tokens with them, N at a time. Then
 // each query's list takes the scores. If the queries belong to several documents, the block takes one document after the other. Scores
 // stay in shared memory.

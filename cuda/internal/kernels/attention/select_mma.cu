@@ -3,7 +3,7 @@
 //   nsa_select_blocks_mma<C>      l = 2d, l' = 4d, at most 32 heads a group
 //   nsa_select_blocks_any_mma<C>  all other sizes
 //
-// Grid x is B*Hkv*ceil(S/tokens), blocks of one team of 128 threads. A block owns `tokens` queries of a group and walks over the
+// Grid x is B*Hkv*ceil(S/tokens), blocks of one team of 128 threads. A block owns `tokens` queries of a group and goes through the
 // compressed keys once, 64 at a time. Products are transposed: keys are rows, and columns are the heads of queries. One thread has all
 // heads of a query, two if there are more than 32. So the sum over heads is a sum of registers. It goes to a ring in shared memory, which
 // holds the newest `ring` keys of each query. When the keys of `tile` more blocks are complete, a warp folds the ring of a query onto
@@ -65,7 +65,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     const int left = 8 * first_cell < n.d ? min(n.keys - of.keys, keys * kKeys) - key_of(row) : 0;
     const long long stride = (long long)n.groups * n.d;
     uint32_t place = part_cell<kKeys>(K, row, first_cell);
-    asm volatile("" : "+r"(place));  // keeps it in a register: to compute it again takes many instructions
+    opaque(place);  // stays in a register: to compute it again takes many instructions
     const T* from = kc + n.key(b, g, of.keys + key_of(row), n.d) + 8 * first_cell;
     const auto load = [&](int tile) {
 #pragma unroll
@@ -77,7 +77,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     const float* const base = bases + 2 * c;
     // at_tile: where the next tile of keys goes in the ring
     int at = c * columns.queries * pitch + warp() * 16 + lane() / 4 * 2, at_tile = 0;
-    asm volatile("" : "+r"(at));
+    opaque(at);  // as place
     const auto sum = [&](float (&s)[16][4]) {
       float* to = sums + at + at_tile + (Usual ? kBefore + at_tile / kHalf * kBefore : 0);
       at_tile = at_tile + kKeys == (Usual ? 2 * kHalf : p.ring) ? 0 : at_tile + kKeys;
@@ -95,7 +95,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
     int j0 = 0, at_block = 0;  // the next block; where its first key lies in the ring
     const auto take = [&] {
       const int strides = Usual ? 4 : p.block_strides, width = Usual ? 32 : p.tile, j = j0 + lane();
-      // the first query that may choose block j, which must not be among its two newest; after all if there is none
+      // the first query that may select block j, which must not be among its two newest; after all if there is none
       const int since = (lane() < width && 1 <= j && j < last ? max(p.earliest, (j + 2) * p.size) : n.queries) - t0;
       if constexpr (Usual) {
         const int half = at_block == 0 ? kBefore : 2 * kBefore + kHalf, other = 3 * kBefore + kHalf - half;

@@ -125,18 +125,18 @@ template <class F> __device__ __forceinline__ void with_queries(int queries, F f
 // Adds the scores of the lanes with `in`, a block each, to the list of a query. Lower lanes must have lower blocks. Returns whether there
 // were any. All lanes of a warp must call it, with the same state.
 __device__ __forceinline__ bool enter(int* list, ListState& state, int room, int places, int score, int block, bool in) {
-  unsigned chosen = __ballot_sync(0xffffffff, in);
-  if (chosen == 0) return false;
+  unsigned kept = __ballot_sync(0xffffffff, in);
+  if (kept == 0) return false;
   for (;;) {
-    const int at = state.count + __popc(chosen & ((1u << lane()) - 1));
+    const int at = state.count + __popc(kept & ((1u << lane()) - 1));
     if (in && at < room) list[at] = score, list[room + at] = block;
-    state.count += __popc(chosen);
+    state.count += __popc(kept);
     __syncwarp();
     if (state.count <= room) return true;
     cut(list, room, places);
     state = {list[places - 1], places};
     in = in && at >= room && score > state.bar;
-    chosen = __ballot_sync(0xffffffff, in);
+    kept = __ballot_sync(0xffffffff, in);
   }
 }
 

@@ -30,7 +30,7 @@ __host__ __device__ constexpr int sums_pitch(int queries) { return 4 * kKeys + 8
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // Selects the blocks of query t by the scores of the first `count` blocks, a multiple of 4. All lanes of a warp must call it.
-__device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int t, const int* scores, int count, int* list, int places) {
+__device__ __forceinline__ void select_blocks(const SelectParams& p, int b, int g, int t, const int* scores, int count, int* list, int places) {
   ListState state{kNoScore, 0};
   if (count > 0 && t >= p.earliest && places <= 32) {
     constexpr int kAtOnce = 8, kStep = 128 * kAtOnce;
@@ -87,10 +87,10 @@ __device__ __forceinline__ void choose(const SelectParams& p, int b, int g, int 
       int better = larger(list, x);
       if (__popc(__reduce_or_sync(0xffffffff, in_use ? 1u << better : 0)) < state.count)  // among equal scores the earlier one is better
         better += __popc(__match_any_sync(0xffffffff, x) & before);
-      const unsigned chosen = __ballot_sync(0xffffffff, in_use && better < places);
+      const unsigned kept = __ballot_sync(0xffffffff, in_use && better < places);
       int* idx = p.idx + Blocks{p.size, p.top_n}.list(p.n, b, g, t);
       const int own = t / p.size;
-      if (chosen >> lane() & 1) idx[1 + __popc(chosen & before)] = list[p.room + lane()];
+      if (kept >> lane() & 1) idx[1 + __popc(kept & before)] = list[p.room + lane()];
       if (lane() == 0) idx[0] = 0, idx[p.top_n - 2] = own - 1, idx[p.top_n - 1] = own;
       __syncwarp();
       return;
@@ -237,7 +237,7 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
     SelectParams of_document = p;  // its queries count from the first token of the document
     of_document.idx += (long long)of.first * n.groups * p.top_n;
 #pragma unroll 1
-    for (int i = warp() % 4; i < own && first + i < count; i += 4) choose(of_document, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
+    for (int i = warp() % 4; i < own && first + i < count; i += 4) select_blocks(of_document, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
     if (ask && threadIdx.x == 0) *begun = ahead;
     __syncthreads();  // *begun is written, and the next queries may reuse shared memory
   };

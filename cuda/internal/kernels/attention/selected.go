@@ -288,7 +288,7 @@ func selectedBackwardWGMMA(b *kernels.Builder, op ops.SelectedAttentionGradOp) e
 	joined.launchInvert(&listParams{params: *p})
 	kernel := "selected_dkv"
 	if join > 1 {
-		kernel = "several_dkv"
+		kernel = "joined_dkv"
 	}
 	grid := joined.workItems(p) * kernels.CeilDiv(joined.block, listedKeys)
 	a.launchDKVWGMMA(kernel, w, w.listedDKV(), grid, 1, &keyGradientParams{params: *p})

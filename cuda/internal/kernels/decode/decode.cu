@@ -10,7 +10,7 @@
 // Parts are added in a fixed order, so bits do not depend on the order of blocks. A part has a fixed number of keys, so bits do not depend
 // on other sequences.
 #include "../overlap.cuh"
-#include "decode_choose.cuh"
+#include "decode_select.cuh"
 #include "decode_store.cuh"
 
 namespace nsa {
@@ -68,9 +68,9 @@ __device__ void attend(const Step& s, const DecodeShared& shared, int i, bool ne
   const DecodeParams& p = s.p;
   const T* cache = static_cast<const T*>(p.cache);
   const DecodeRegion r = s.region();
-  const bool chooses = s.branch == kCompressedBranch && s.has(kSelectedBranch);
+  const bool keeps_logits = s.branch == kCompressedBranch && s.has(kSelectedBranch);
   const Source from = {cache + r.keys, s.branch != kCompressedBranch || s.has(kCompressedBranch) ? cache + r.values : nullptr,
-                       {chooses ? p.logits + s.at() * p.h * p.max_compressed : nullptr, p.max_compressed}};
+                       {keeps_logits ? p.logits + s.at() * p.h * p.max_compressed : nullptr, p.max_compressed}};
   const int warp = threadIdx.x / 32, size = Products::floats(p), outputs = p.h * p.value_dim;
   const int lo = i * p.part_keys[s.branch], hi = min(s.keys, lo + p.part_keys[s.branch]), all = kDecodeWarps * Products::kKeys;
   const KeyRows row(s, idx);
@@ -264,7 +264,7 @@ template <typename Products> __device__ void decode_spans(const DecodeParams& p)
 
   if (!selects || branch != kCompressedBranch || !is_last_arrival(p, s.at(), parts)) return;
   if (s.own() >= p.n) {
-    choose(s, shared.work);
+    select_blocks(s, shared.work);
   } else {
 #pragma unroll 1
     for (int f = threadIdx.x; f < p.n; f += kDecodeThreads) p.idx[s.at() * p.n + f] = f <= s.own() ? f : -1;

@@ -241,7 +241,7 @@ func (p *decodeParams) setPhi(b *kernels.Builder, op ops.DecodeOp) {
 	}
 }
 
-// pickSize returns the floats of shared memory that pick of decode_choose.cuh needs in a block of that many threads, whose groups rank
+// pickSize returns the floats of shared memory that pick of decode_select.cuh needs in a block of that many threads, whose groups rank
 // scores, for a sequence of up to `context` tokens.
 func pickSize(c ops.KVCache, context, threads int64) int32 {
 	if !c.Has(ops.Selected) {

@@ -3,8 +3,8 @@
 //
 // Each block has an equal share of the keys of each branch. It writes the results that others need to their shared memory:
 //
-//   block 0   store, compressed and window ┐         sums of       ┐          choose, selected ┐
-//   block 1   store, compressed and window ┼► maxima probabilities ┼► of all  choose, selected ┼► o of some dims,
+//   block 0   store, compressed and window ┐         sums of       ┐          select, selected ┐
+//   block 1   store, compressed and window ┼► maxima probabilities ┼► of all  select, selected ┼► o of some dims,
 //   ..                                     │  sums                 │  keys                     │  from all blocks
 //                                          1                       2                           3        cluster barriers
 //
@@ -13,7 +13,7 @@
 // depend only on the sequence and on the size of clusters: 1 to 8 blocks of 4 or 8 warps.
 #include "../cluster.cuh"
 #include "../overlap.cuh"
-#include "decode_choose.cuh"
+#include "decode_select.cuh"
 #include "decode_store.cuh"
 
 #ifdef NSA_CLUSTERS
@@ -247,10 +247,10 @@ __device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, 
 }
 
 // attend does this block's share of the keys of one branch, or of two. A team of warps has a branch: the warps [0,cut) the first one, the
-// others the second one. attend writes the largest logits and sums of a branch to all blocks, and its count to block 0. If `chooses`, it
+// others the second one. attend writes the largest logits and sums of a branch to all blocks, and its count to block 0. If `ranks`, it
 // then calls arrive. At the end it writes each cell of o to the block that adds it up.
 template <typename Products, int Blocks, int Warps>
-__device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, int first, int second, bool chooses) {
+__device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, int first, int second, bool ranks) {
   using T = typename Products::Type;
   constexpr int kKeys = Products::kKeys, kTeams = 2;
   const DecodeParams& p = s.p;
@@ -269,7 +269,7 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
 
   const DecodeRegion& r = s.region();
   const Share<Blocks> share(s.keys);
-  const bool logits = chooses && s.branch == kCompressedBranch;
+  const bool logits = ranks && s.branch == kCompressedBranch;
   const Source from = {cache + r.keys, s.branch != kCompressedBranch || s.has(kCompressedBranch) ? cache + r.values : nullptr,
                        {logits ? c.logits - share.lo : nullptr, share.stride()}};
   const KeyRows row(s, s.branch == kSelectedBranch ? c.idx : nullptr);
@@ -305,7 +305,7 @@ __device__ void attend(Step s, const ClusterShared<Products, Blocks, Warps>& c, 
     for (int i = 0; i < Warps; ++i) sum += i < cut != team ? c.warp_counts[i] : 0;
     c.in_block(0, c.counts)[branch * Blocks + blockIdx.x] = sum;
   }
-  if (chooses) c.arrive();
+  if (ranks) c.arrive();
   __syncthreads();
   const int cells = h * c.kCells;
 #pragma unroll 1
@@ -401,7 +401,7 @@ template <typename Products, int Blocks, int Warps> __device__ void decode_clust
   const bool runs = begin(s, c, gates, turn);
   c.wait();
   if (!runs) return;
-  const bool selects = s.has(kSelectedBranch), chooses = selects && s.own() >= p.n;
+  const bool has_selected = s.has(kSelectedBranch), ranks = has_selected && s.own() >= p.n;
   // set_factors computes the factors of one or two branches whose stats have arrived. A group of lanes has a head of a branch; each lane
   // has a block's part.
   const auto set_factors = [&](int first, int second) {
@@ -412,22 +412,22 @@ template <typename Products, int Blocks, int Warps> __device__ void decode_clust
       if (j < p.h) c.factors[(branch * Blocks + block) * p.h + j] = factor;
     }
   };
-  attend(s, c, kCompressedBranch, kWindowBranch, chooses);
-  if (chooses) {
+  attend(s, c, kCompressedBranch, kWindowBranch, ranks);
+  if (ranks) {
     broadcast_sums(s, c); // 1: attend has arrived at this barrier, broadcast_sums waits at it: all stats have arrived
     c.arrive();
     set_factors(kCompressedBranch, kWindowBranch);
     c.wait(); // 2: all sums have arrived
     pick<kThreads>(s, c.work, [=](int i) { return c.sums[i]; }, c.idx);
   } else {
-    for (int f = thread; f < p.n; f += kThreads) c.idx[f] = selects && f <= s.own() ? f : -1;
+    for (int f = thread; f < p.n; f += kThreads) c.idx[f] = has_selected && f <= s.own() ? f : -1;
   }
   __syncthreads();
   if (rank == 0)
     for (int f = thread; f < p.n; f += kThreads) p.idx[s.at() * p.n + f] = c.idx[f];
-  if (selects) attend(s, c, kSelectedBranch, kNoBranch, false);
+  if (has_selected) attend(s, c, kSelectedBranch, kNoBranch, false);
   c.arrive(), c.wait(); // 3: all cells of o have arrived
-  if (!chooses) set_factors(kCompressedBranch, kWindowBranch);
+  if (!ranks) set_factors(kCompressedBranch, kWindowBranch);
   set_factors(kSelectedBranch, kNoBranch);
   __syncthreads();
 

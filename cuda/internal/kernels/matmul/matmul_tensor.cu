@@ -139,22 +139,6 @@ template <typename Z> __device__ __forceinline__ Item item_of(const MatmulTensor
   return it;
 }
 
-// exchange transposes 4x4 words among the four lanes of a quad: lane t gets word t of lane j in w[j].
-__device__ __forceinline__ void exchange(uint32_t (&w)[4]) {
-  const int t = threadIdx.x % 4;
-#pragma unroll
-  for (int d = 1; d < 4; d *= 2) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (j & d) continue;
-      const bool upper = t & d;
-      const uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? w[j] : w[j | d], d);
-      if (upper) w[j] = other;
-      else w[j | d] = other;
-    }
-  }
-}
-
 // TensorProduct is the work of a block: the items blockIdx.x, blockIdx.x + gridDim.x, ..., as one sequence of tiles along k.
 template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct TensorProduct {
   using A = Side<Z::kM, TransA, Z>;
@@ -249,7 +233,7 @@ template <typename T, typename Z, bool TransA, bool TransB, bool Wide> struct Te
         uint32_t w[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) w[j] = pair<T>(sum[i / 2][q + j][i % 2 * 2], sum[i / 2][q + j][i % 2 * 2 + 1]);
-        exchange(w);
+        transpose_quad(w);
         const int64_t col = col0 + 8 * (q + t);
         if (row >= p.m || col >= p.n) continue;
         T* to = c + row * p.ldc + col;

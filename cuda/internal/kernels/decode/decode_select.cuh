@@ -58,7 +58,7 @@ template <int Threads, typename Sum> __device__ void pick(const Step& s, float* 
   const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, per_thread = (candidates + Threads - 1) / Threads; // each: blocks of a thread
   uint64_t *best = reinterpret_cast<uint64_t*>(shared), *bar = best + kGroups, *scores = bar + 2, *list = scores + per_thread * Threads;
   int32_t* count = reinterpret_cast<int32_t*>(bar + 1);
-  uint32_t* chosen = reinterpret_cast<uint32_t*>(list + min(free * kLanes, Threads) * per_thread); // ~place
+  uint32_t* best_places = reinterpret_cast<uint32_t*>(list + min(free * kLanes, Threads) * per_thread); // ~place
 
   // The score of block 1 + i: the sums of the compressed keys that share tokens with it, times these tokens over d.
   const int l = p.d.div(p.l), wide = p.d.div(p.select_block.n), weights = l + wide - 1;
@@ -110,20 +110,20 @@ template <int Threads, typename Sum> __device__ void pick(const Step& s, float* 
   for (int i = group; i - group < n; i += kGroups) {
     const uint64_t score = i < n ? from[i] : 0;
     const int at = rank(from, n, score);
-    if (lane == 0 && i < n && at < free) chosen[at] = uint32_t(score);
+    if (lane == 0 && i < n && at < free) best_places[at] = uint32_t(score);
   }
   __syncthreads();
 #pragma unroll 1
   for (int i = group; i - group < free; i += kGroups) {
-    const uint32_t place = i < free ? chosen[i] : 0;
-    const int before = rank(chosen, free, place);
+    const uint32_t place = i < free ? best_places[i] : 0;
+    const int before = rank(best_places, free, place);
     if (lane == 0 && i < free) idx[1 + before] = 1 + int(~place);
   }
   if (threadIdx.x == 0) idx[0] = 0, idx[p.n - 2] = own - 1, idx[p.n - 1] = own;
 }
 
-// choose calls pick with the logits and Parts that the blocks of the compressed branch have written to global memory.
-__device__ inline void choose(const Step& s, float* shared) {
+// select_blocks calls pick with the logits and Parts that the blocks of the compressed branch have written to global memory.
+__device__ inline void select_blocks(const Step& s, float* shared) {
   const DecodeParams& p = s.p;
   const int64_t at = s.at();
   const int visible = s.visible(), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
