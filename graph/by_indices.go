@@ -12,24 +12,24 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// selection computes gorgonia.ByIndices and its gradient. Package tensor v0.9.24 computes other results along an axis in the
-// middle, for inputs of one element, and for some gradients along the last axis. It takes an index outside the axis for 0.
-type selection struct {
+// byIndices computes gorgonia.ByIndices and its gradient. Package tensor v0.9.24 computes wrong results along an axis in the
+// middle, for inputs of one element, and for some gradients along the last axis. It reads an index outside the axis as 0.
+type byIndices struct {
 	axis     int
-	gradient bool // of x: the arguments are x, the gradient of the result and the indices. Otherwise they are x and the indices
+	gradient bool // the result is the gradient of x, and the gradient of the selected elements is an argument between x and the indices
 }
 
-// selectionOf returns the selection that op computes, nil if it is another op.
-func selectionOf(op G.Op) *selection {
+// byIndicesOf returns how to compute op, nil if it is another op.
+func byIndicesOf(op G.Op) *byIndices {
 	switch name := gorgoniaType(op); name {
 	case "byIndicesOp", "byIndicesOpDiffOp":
-		return &selection{axis: intField(op, "axis"), gradient: name == "byIndicesOpDiffOp"}
+		return &byIndices{axis: intField(op, "axis"), gradient: name == "byIndicesOpDiffOp"}
 	}
 	return nil
 }
 
 // do writes the result to dst, which is row-major.
-func (s *selection) do(dst *tensor.Dense, args []G.Value) error {
+func (s *byIndices) do(dst *tensor.Dense, args []G.Value) error {
 	from, err := rowMajorData(args[len(args)-2])
 	if err != nil {
 		return err
@@ -63,17 +63,19 @@ func (s *selection) do(dst *tensor.Dense, args []G.Value) error {
 	}
 	switch to := dst.Data().(type) {
 	case []float64:
-		clear(to)
-		dy := from.([]float64)
-		each(func(inX, selected int) { cpu.Add(to[inX:][:run], to[inX:][:run], dy[selected:][:run]) })
+		sumRuns(to, from.([]float64), run, each)
 	case []float32:
-		clear(to)
-		dy := from.([]float32)
-		each(func(inX, selected int) { cpu.Add(to[inX:][:run], to[inX:][:run], dy[selected:][:run]) })
+		sumRuns(to, from.([]float32), run, each)
 	default:
 		return fmt.Errorf("the gradient is %T, want []float32 or []float64", to)
 	}
 	return nil
+}
+
+// sumRuns sets dx to the sum of the runs of dy at their places.
+func sumRuns[T cpu.Float](dx, dy []T, run int, each func(f func(inX, selected int))) {
+	clear(dx)
+	each(func(inX, selected int) { cpu.Add(dx[inX:][:run], dx[inX:][:run], dy[selected:][:run]) })
 }
 
 // rowMajorData returns the elements of a tensor in row-major order.

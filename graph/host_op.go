@@ -160,7 +160,7 @@ type hostCall struct {
 	reduce func(*tensor.Dense, ...int) (*tensor.Dense, error)
 	along  []int
 
-	selects *selection // if not nil, call its do
+	byIndices *byIndices // if not nil, call its do
 }
 
 // hostCallOf returns how to run the op of n on the operands in.
@@ -172,7 +172,7 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 	c.typeAndShape = ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
 	_, ok := op.(G.UsePreallocDoer)
 	c.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
-	c.selects = selectionOf(op)
+	c.byIndices = byIndicesOf(op)
 	name := gorgoniaType(op)
 	switch name {
 	case "sliceOp", "concatOp":
@@ -205,9 +205,9 @@ func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
 func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 	op := st.node.Op()
 	switch {
-	case st.host.selects != nil:
+	case st.host.byIndices != nil:
 		d := h.alloc(st)
-		return d, st.host.selects.do(d, args)
+		return d, st.host.byIndices.do(d, args)
 	case st.host.prealloc:
 		d := h.alloc(st)
 		d.Zero()

@@ -52,11 +52,7 @@ func (op CompressMLPOp) Infer(in []Operand) ([]Operand, error) {
 // flops counts the two products of each block and head.
 func (op CompressMLPOp) flops(in []Operand) float64 {
 	x, w1 := in[0].Shape, in[2].Shape
-	if x[1] < op.BlockLen {
-		return 0
-	}
-	blocks := (x[1]-op.BlockLen)/op.Stride + 1
-	return 2 * float64(x[0]*blocks*x[2]) * float64(w1[0]) * float64(w1[1]+x[3])
+	return 2 * float64(x[0]*NumCompressed(x[1], op.BlockLen, op.Stride)*x[2]) * float64(w1[0]) * float64(w1[1]+x[3])
 }
 
 func (op CompressMLPOp) Bind(k *cpu.Kernel, in, out []Arg) {

@@ -320,7 +320,7 @@ func TestRunsInsideTheirData(t *testing.T) {
 	var said bytes.Buffer
 	second := testutil.Must(Parse(append(args, "-out", filepath.Join(args[3], "runs", "2")), io.Discard))(t)
 	testutil.Must(Run(t.Context(), second, &said))(t)
-	require.Contains(t, said.String(), `such as "runs/1"`)
+	require.Contains(t, said.String(), `skipped 1 files, folders or records: a run's folder, such as "runs/1"`)
 	require.Equal(t, 4, testutil.Must(runArgs(t, "-resume", first, "-steps", "4"))(t).Steps)
 	require.NoError(t, os.Remove(filepath.Join(first, optionsFile))) // as after a kill at the beginning
 	testutil.Must(runArgs(t, append(args, "-out", filepath.Join(args[3], "runs", "3"))...))(t)

@@ -49,7 +49,7 @@ struct Fiber {
   bool done = false;
   const Barrier* waits = nullptr;  // at which barrier this thread waits, and since which round
   long round;
-  bool (*over)(const void*) = nullptr;  // whether its wait for what is over
+  bool (*over)(const void*) = nullptr;  // if not null, the thread waits until over(what)
   const void* what;
   std::vector<Copy> copies;  // under way
   int group = 0;  // of the next copy
@@ -83,7 +83,6 @@ struct Worker {
   Touched& word(uint32_t i) { return touched[current->block * (shared_bytes / 4) + i]; }
   Barrier& block() { return blocks[current->block]; }
   long round() { return block().round + phases; }
-
   Barrier& warp() { return warps[current->warp]; }
 };
 thread_local Worker* me;
@@ -148,7 +147,7 @@ void run_blocks(int blocks, bool backwards) {
     Fiber& f = w.fibers[i];
     f.done = f.paused = false, f.arrived = f.waited = 0;
     if (f.at) continue;
-    char* end = f.stack.get() + kStack - i % 32 * 576;  // not all in the same lines of the L1 cache
+    char* end = f.stack.get() + kStack - i % 32 * 576;  // stacks of a warp begin in different sets of the L1 cache
     void** top = reinterpret_cast<void**>(uintptr_t(end) & -16) - 1;  // where body would return to
     *top = nullptr, *--top = reinterpret_cast<void*>(body);
     f.at = top - 6;  // six registers
