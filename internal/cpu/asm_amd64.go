@@ -17,6 +17,9 @@ func transpose32(avx512 bool, rows int, cols int, dst *float32, drs int, src *fl
 func copyPanel(avx512 bool, rows int, dst *byte, src *byte, stride int)
 
 //go:noescape
+func dotRows32(avx512 bool, n int, rows int, x *float32, a *float32, y *float32)
+
+//go:noescape
 func max32(avx512 bool, n int, x *float32) float32
 
 //go:noescape
@@ -27,9 +30,6 @@ func scale32(avx512 bool, n int, x *float32, a float32)
 
 //go:noescape
 func dot32(avx512 bool, n int, x *float32, y *float32) float32
-
-//go:noescape
-func dotRows32(avx512 bool, n int, x *float32, a *float32, b *float32, c *float32, d *float32) (float32, float32, float32, float32)
 
 //go:noescape
 func axpy32(avx512 bool, n int, x *float32, y *float32, a float32)

@@ -59,6 +59,11 @@ func testNoAccessOutside[T Float](t *testing.T) {
 					c.call(in, 1.5, 0.75)
 				}
 			}
+			for k := range 70 {
+				for rows := range 10 {
+					dotRows(place(pages[0], random[T](k), end), place(pages[1], random[T](rows*k), end), place(pages[2], random[T](rows), end))
+				}
+			}
 			for i, size := range [][3]int{{1, 1, 1}, {13, 131, 3}, {7, 64, 5}, {12, 17, 2}, {6, 32, 1}, {11, 49, 4}, {25, 9, 7}, {4, 8, 16}} {
 				m, n, k := size[0], size[1], size[2]
 				for _, transA := range []bool{false, true} {

@@ -154,13 +154,15 @@ func multiplyBlock[T Float](b block, panelWidth int, packedA, packedB []T) {
 	}
 }
 
-// dotBlock computes a block of a product with Dots, without its residual and SiLU. It computes four columns of C at a time,
-// so that four rows of B stay in the first-level cache.
+// dotBlock computes a block of a product with Dots, without its residual and SiLU. It computes as many columns of C at a time as rows
+// of B fit the first-level cache, so that each row of A finds them there.
 func dotBlock[T Float](b block) {
+	const cacheBytes = 16 << 10
 	k := b.Terms[0].K
 	A, B, C := Slice[T](b.Terms[0].A), Slice[T](b.Terms[0].B), Slice[T](b.C)
-	for j := b.j; j < b.j+b.n; j += 4 {
-		n := min(4, b.j+b.n-j)
+	cols := max(4, cacheBytes/(sizeOf[T]()*max(k, 1))/4*4)
+	for j := b.j; j < b.j+b.n; j += cols {
+		n := min(cols, b.j+b.n-j)
 		for i := b.i; i < b.i+b.m; i++ {
 			dotRows(A[i*k:][:k], B[j*k:], C[i*b.N+j:][:n])
 		}

@@ -2,7 +2,6 @@ package cpu
 
 import (
 	"math"
-	"unsafe"
 )
 
 // The vector functions of this package take their length from the slice named x or p (w for AdamW); their other slices must
@@ -45,30 +44,17 @@ func Dot[T Float](x, y []T) T {
 	return sum
 }
 
-// dotRows sets y[j] to the dot product of x and row j of rows, which is [len(y),len(x)]. y has one to four elements. The bits
-// of each do not depend on the other rows.
+// dotRows sets y[j] to the dot product of x and row j of rows, which is [len(y),len(x)]. The bits of y[j] depend on len(y) and j, but not
+// on the other rows.
 func dotRows[T Float](x, rows, y []T) {
-	k, last := len(x), len(y)-1
+	k, j := len(x), 0
 	rows = rows[:len(y)*k]
-	if hasVectorAsm[T]() {
-		// dotRows32 always reads four rows: the last one again if there are fewer.
-		row := func(j int) *float32 { return (*float32)(unsafe.Add(unsafe.Pointer(ptr32(rows)), 4*k*min(j, last))) }
-		y0, y1, y2, y3 := dotRows32(useAVX512(), k, ptr32(x), row(0), row(1), row(2), row(3))
-		if last == 3 {
-			y[0], y[1], y[2], y[3] = T(y0), T(y1), T(y2), T(y3)
-			return
-		}
-		for j, v := range []float32{y0, y1, y2}[:len(y)] {
-			y[j] = T(v)
-		}
-		return
+	if n := len(y) &^ 3; n > 0 && k > 0 && hasVectorAsm[T]() {
+		dotRows32(useAVX512(), k, n, ptr32(x), ptr32(rows), ptr32(y))
+		j = n
 	}
-	for j := range y {
-		var sum T
-		for i, v := range rows[j*k:][:k] {
-			sum += x[i] * v
-		}
-		y[j] = sum
+	for ; j < len(y); j++ {
+		y[j] = Dot(x, rows[j*k:])
 	}
 }
 

@@ -50,10 +50,6 @@ var ErrContextFull = errors.New("the context is full")
 // of a page should fill vectors.
 const pageTokens = 512
 
-// smallModel is the number of parameters up to which a step on the CPU is faster with one worker than with several: these would
-// wait for each other at every op.
-const smallModel = 4 << 20
-
 // DecoderOption is an option of NewDecoder.
 type DecoderOption func(*decoderOptions)
 
@@ -91,11 +87,7 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	case o.onBackend && value.IsNil(o.backend):
 		return nil, errors.New("the backend is nil")
 	case !o.onBackend:
-		workers := 0
-		if c.parameters() <= smallModel {
-			workers = 1
-		}
-		o.backend = graph.NewCPU(workers)
+		o.backend = graph.NewCPU(0)
 	}
 	if !o.backend.Device().Host && w.resident == nil {
 		return nil, errors.New("the weights are on the host: move them to the device first")

@@ -14,6 +14,7 @@ func main() {
 	writeTile(8)
 	writeFunction("transpose32", "rows, cols int, dst *float32, drs int, src *float32, srs int)", 4, transpose)
 	writeFunction("copyPanel", "rows int, dst, src *byte, stride int)", 4, copyPanel)
+	writeFunction("dotRows32", "n, rows int, x, a, y *float32)", 4, dotRows)
 	for _, f := range vectorFuncs {
 		f.write()
 	}

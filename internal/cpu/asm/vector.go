@@ -5,7 +5,6 @@ import (
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
-	. "github.com/mmcloughlin/avo/reg"
 )
 
 // vectorFuncs are the vector functions, such as max32. Each has a Go twin of the same steps in vector.go or exp.go of package
@@ -48,36 +47,6 @@ var vectorFuncs = []vectorFunc{
 		}},
 	{name: "dot", slices: "x, y", resultType: "float32", unroll: 4, accumulators: 4,
 		body: func(it *iteration, u int) { VFMADD231PS(it.load("x", u), it.load("y", u), it.acc[u]) }},
-	{name: "dotRows", slices: "x, a, b, c, d", resultType: "float32", resultCount: 4, unroll: 2, accumulators: 8,
-		body: func(it *iteration, u int) {
-			v := it.load("x", u)
-			for i, row := range []string{"a", "b", "c", "d"} {
-				VFMADD231PS(it.load(row, u), v, it.acc[2*i+u])
-			}
-		},
-		finish: func(it *iteration) { // horizontal additions fold the four rows together
-			var rows [4]VecVirtual
-			for i := range rows {
-				sum, other := it.acc[2*i], it.acc[2*i+1]
-				VADDPS(other, sum, sum)
-				if it.vt.avx512() {
-					VEXTRACTF64X4(U8(1), sum, other.AsY())
-					VADDPS(other.AsY(), sum.AsY(), sum.AsY())
-				}
-				rows[i] = sum
-			}
-			ab, cd, all, upper := YMM(), YMM(), YMM(), XMM()
-			VHADDPS(rows[1].AsY(), rows[0].AsY(), ab)
-			VHADDPS(rows[3].AsY(), rows[2].AsY(), cd)
-			VHADDPS(cd, ab, all)
-			VEXTRACTF128(U8(1), all, upper)
-			VADDPS(upper, all.AsX(), upper)
-			results, err := ReturnIndex(0).Resolve() // the four results lie one after the other
-			if err != nil {
-				panic(err)
-			}
-			VMOVUPS(upper, results.Addr)
-		}},
 	{name: "axpy", slices: "x, y", scalars: "a", unroll: 4,
 		body: func(it *iteration, u int) {
 			y := it.load("y", u)

@@ -12,13 +12,12 @@ import (
 
 // vectorFunc describes a vector function of package cpu: a loop over the n elements of float32 slices.
 type vectorFunc struct {
-	name        string // without the 32 at its end
-	slices      string // names of the slices, such as "x, y"
-	scalars     string // names of the numbers, such as "a", or empty
-	resultType  string // type of the result, or empty; float64 converts the loaded vectors to float64
-	resultCount int    // number of results; 0 means one, if resultType is not empty
-	unroll      int    // vectors of each slice in one iteration
-	usesExp     bool   // the function uses iteration.exp
+	name       string // without the 32 at its end
+	slices     string // names of the slices, such as "x, y"
+	scalars    string // names of the numbers, such as "a", or empty
+	resultType string // type of the result, or empty; float64 converts the loaded vectors to float64
+	unroll     int    // vectors of each slice in one iteration
+	usesExp    bool   // the function uses iteration.exp
 
 	// accumulators is the number of registers that hold sums across iterations. Their lanes begin as start.
 	accumulators int
@@ -103,15 +102,11 @@ func (f vectorFunc) write() {
 	if f.scalars != "" {
 		signature += ", " + f.scalars + " float32"
 	}
-	results := f.resultType
-	if f.resultCount > 0 {
-		results = "(" + strings.Repeat(", "+f.resultType, f.resultCount)[2:] + ")"
-	}
 	elemSize := 4
 	if f.resultType == "float64" {
 		elemSize = 8
 	}
-	writeFunction(f.name+"32", signature+") "+results, elemSize, f.writeLoop)
+	writeFunction(f.name+"32", signature+") "+f.resultType, elemSize, f.writeLoop)
 }
 
 // writeLoop writes the function for one vector type.
