@@ -19,6 +19,18 @@ type GPU struct {
 	EncodeTensorMap func(to []byte, at Ptr, dims [4]int64, box [2]int64) error
 }
 
+// sm90 is the compute capability of the devices that run code for sm_90a.
+const sm90 = 90
+
+// CheckSM90 refuses devices that do not run the code for sm_90a. That code alone has wgmma, clusters and overlapping launches: newer
+// devices run the PTX, which has none of them.
+func (g GPU) CheckSM90() error {
+	if g.Capability != sm90 {
+		return graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want 9.0", float64(g.Capability)/10)
+	}
+	return nil
+}
+
 // Operand is an input or output of an op, with the place of its first element.
 type Operand struct {
 	ops.Operand
@@ -149,8 +161,10 @@ func (b *Builder) LaunchClusters(kernel string, grid, block Dim, shared int64, p
 }
 
 // Overlap lets the last launch begin, in a captured graph, before the previous launch has ended. Its kernel must wait for the previous
-// launch before it writes, and before it reads an operand that is not Constant. Below compute capability 9.0 Overlap does nothing.
-func (b *Builder) Overlap() { b.plan.Steps[len(b.plan.Steps)-1].Overlaps = b.GPU.Capability >= 90 }
+// launch before it writes, and before it reads an operand that is not Constant. Without code for sm_90a Overlap does nothing.
+func (b *Builder) Overlap() {
+	b.plan.Steps[len(b.plan.Steps)-1].Overlaps = b.GPU.Capability == sm90
+}
 
 // Encode leaves a part of the last launch's argument to encode, which fills the bytes at offset from the address of ref. It does so
 // whenever an address of the op changes.

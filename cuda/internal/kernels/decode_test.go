@@ -456,6 +456,32 @@ func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 	return plans
 }
 
+// kernelNames returns the kernels that an entry of the table launches for an op, none if it refuses the op.
+func kernelNames(gpu kernels.GPU, entry string, op any, s graph.Site) (names []string) {
+	p, err := planOf(gpu, entry, op, s)
+	if err != nil {
+		return nil
+	}
+	for _, step := range p.Steps {
+		names = append(names, step.Kernel)
+	}
+	return names
+}
+
+// TestDecodingPlansOfNewDevices: a device newer than the code for sm_90a decodes with the kernels of older devices. Its PTX has no clusters.
+func TestDecodingPlansOfNewDevices(t *testing.T) {
+	older, newer := h200, h200
+	older.Capability, newer.Capability = 89, 100
+	for _, c := range opcases.Decodings() {
+		for _, s := range elemTypes {
+			op, site := decodingOp(t, c, s)
+			for _, entry := range append([]string{"cuda"}, fastDecoding...) {
+				require.Equal(t, kernelNames(older, entry, op, site), kernelNames(newer, entry, op, site), "%s, %s", c.Name, entry)
+			}
+		}
+	}
+}
+
 func fillPlan(t *testing.T, c opcases.Decoding, s elemType) *kernels.Plan {
 	k, n, dt := decodingCache(c, s), c.Tokens, dtypes[s.Type]
 	var in []ops.Operand

@@ -26,8 +26,8 @@ func (a problem) wgmmaKernel(op string, w widths) string {
 // wgmmaWidths returns the widths of the wgmma kernels for the dims of a. It refuses devices without these kernels, larger dims, and
 // widths that need more shared memory than a block may have. shared returns the shared memory of a thread block.
 func (a problem) wgmmaWidths(shared func(widths) int64) (widths, error) {
-	if a.GPU.Capability != 90 {
-		return widths{}, graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want 9.0", float64(a.GPU.Capability)/10)
+	if err := a.GPU.CheckSM90(); err != nil {
+		return widths{}, err
 	}
 	if a.GPU.EncodeTensorMap == nil {
 		return widths{}, graph.Refuse(graph.ReasonDevice, "the driver does not encode tensor maps")

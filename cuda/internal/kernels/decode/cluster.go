@@ -16,10 +16,11 @@ var clusters = []cluster{{8, 8}, {4, 8}, {2, 8}, {1, 8}, {1, 4}}
 
 // checkClusters refuses ops that decode_cluster.cu does not take.
 func checkClusters(b *kernels.Builder, op ops.DecodeOp) error {
+	if err := b.GPU.CheckSM90(); err != nil {
+		return err
+	}
 	at := op.Inputs()
 	switch {
-	case b.GPU.Capability < 90:
-		return graph.Refuse(graph.ReasonCapability, "compute capability %.1f, want at least 9.0", float64(b.GPU.Capability)/10)
 	case op.Cache.Dense():
 		return graph.Refuse(graph.ReasonShape, "dense attention, want a compressed, selected or window branch")
 	case op.GateLayer && b.In[at.Hidden].Dim(2)%8 != 0:
