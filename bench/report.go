@@ -126,7 +126,7 @@ func (r *report) saved() [][]string {
 }
 
 // save writes cpu.csv or gpu.csv. It keeps the rows of other suites in the file, and appends the rows of this run. Then it makes the
-// plots.
+// plots. With -length it replaces rows of the same what and size alone, and makes no plots: they show all lengths.
 func (r *report) save() {
 	var header, values []string
 	for _, c := range r.origin {
@@ -135,12 +135,14 @@ func (r *report) save() {
 	suite := len(header) // index of the column
 	header = append(header, "suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
 	lines := [][]string{header}
-	all := r.saved()
-	stale := map[string]bool{"suite": true} // the header
-	for _, x := range r.rows {
-		stale[x.suite] = true
+	replaced := func(record []string) bool {
+		return slices.ContainsFunc(r.rows, func(x row) bool {
+			return len(record) == len(header) && record[suite] == x.suite && (r.onlyLength == 0 || record[suite+1] == x.what && record[suite+2] == x.size)
+		})
 	}
-	lines = append(lines, slices.DeleteFunc(all, func(record []string) bool { return len(record) > suite && stale[record[suite]] })...)
+	if saved := r.saved(); len(saved) > 0 { // a header and rows
+		lines = append(lines, slices.DeleteFunc(saved[1:], replaced)...)
+	}
 	for _, x := range r.rows {
 		base, ratio := "", ""
 		if x.baseValue != 0 {
@@ -153,7 +155,9 @@ func (r *report) save() {
 	check(csv.NewWriter(&b).WriteAll(lines))
 	check(files.Write(r.path(), b.Bytes()))
 	fmt.Println("\nwrote", r.path())
-	r.plotAll()
+	if r.onlyLength == 0 {
+		r.plotAll()
+	}
 }
 
 // seconds returns the median time of f over the given number of runs, after one to warm up.
