@@ -19,7 +19,7 @@ func (p *plan) layout() error {
 	end := len(p.steps) // after the last step: where kept operands are handed out
 	for i, s := range p.steps {
 		for _, v := range s.out {
-			if v.kind == fromKernel || v.kernelReads && !p.device.Host {
+			if v.region == nil && (v.kind == fromKernel || v.kernelReads && !p.device.Host) { // two steps write a sum
 				v.region = &region{bytes: v.arg.Operand.Bytes(), first: i, last: v.last}
 				if v.persists {
 					v.region.first = 0

@@ -47,8 +47,8 @@ func (m *Machine) logStep(s *step) {
 	}
 }
 
-// logTimes logs the times of a run, by op and implementation, the longest first.
-func (m *Machine) logTimes(times []time.Duration) {
+// logTimes logs the times of the steps that have run, by op and implementation, the longest first.
+func (m *Machine) logTimes(times []time.Duration, ran []bool) {
 	type path struct{ op, implementation string }
 	type total struct {
 		calls int
@@ -56,6 +56,9 @@ func (m *Machine) logTimes(times []time.Duration) {
 	}
 	totals := map[path]total{}
 	for i, s := range m.steps {
+		if !ran[i] {
+			continue
+		}
 		p := path{s.opName(), s.implementation}
 		totals[p] = total{totals[p].calls + 1, totals[p].time + times[i]}
 	}

@@ -323,6 +323,29 @@ func TestTiming(t *testing.T) {
 	}
 }
 
+// TestTimingOfSums: of the two steps that write a sum, the one that a run leaves out is not logged.
+func TestTimingOfSums(t *testing.T) {
+	n := newNetwork(t).grad(t)
+	var text bytes.Buffer
+	m := newMachine(t, n.graph, graph.WithGradSums(), graph.WithLogger(slog.New(slog.NewTextHandler(&text, nil))), graph.WithPolicy(graph.Policy{Timing: true}))
+	ranBefore := 0
+	for range 2 {
+		text.Reset()
+		require.NoError(t, m.RunAll())
+		calls, ran := 0, 0
+		for _, line := range regexp.MustCompile(`msg=time .* calls=(\d+) `).FindAllStringSubmatch(text.String(), -1) {
+			calls += testutil.Must(strconv.Atoi(line[1]))(t)
+		}
+		steps := m.Plan().Steps
+		for _, s := range steps {
+			ran += int(s.Runs)
+		}
+		require.Less(t, calls, len(steps))
+		require.Equal(t, calls, ran-ranBefore)
+		ranBefore = ran
+	}
+}
+
 func TestUnsupported(t *testing.T) {
 	err := fmt.Errorf("window: %w", graph.Refuse(graph.ReasonAlignment, "%d bytes, want 16", 8))
 	var u *graph.Unsupported

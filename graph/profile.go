@@ -15,16 +15,17 @@ func (m *Machine) NewEvent() (Event, error) {
 }
 
 // Profile runs the graph once, step by step and without a replay, and returns the device time of each of Plan().Steps: from
-// the end of the step before to its own end. If the device waits for the host to enqueue a step, the time includes the wait.
+// the end of the step before to its own end, 0 if the run leaves the step out. If the device waits for the host to enqueue a step, the time includes the wait.
 func (m *Machine) Profile() ([]time.Duration, error) {
 	if m.stream == nil {
 		return nil, errMachineClosed
 	}
-	return m.timed(func() error { return m.runOnce(nil, nil) })
+	times, _, err := m.timed(func() error { return m.runOnce(nil, nil) })
+	return times, err
 }
 
-// timed calls run, waits for the end of its work, and returns the device time of each step, 0 for a step that did not run.
-func (m *Machine) timed(run func() error) (times []time.Duration, err error) {
+// timed calls run, waits for the end of its work, and returns which steps have run and the device time of each of them.
+func (m *Machine) timed(run func() error) (times []time.Duration, ran []bool, err error) {
 	var runErr error
 	defer func() {
 		if err != nil && runErr == nil { // an error of run has the prefix already
@@ -41,20 +42,20 @@ func (m *Machine) timed(run func() error) (times []time.Duration, err error) {
 	for range len(m.steps) + 1 {
 		e, err := m.stream.NewEvent()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		events = append(events, e)
 	}
 	if err := errors.Join(m.stream.Synchronize(), events[0].Record()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var failed error
-	ran := make([]bool, len(m.steps))
+	ran = make([]bool, len(m.steps))
 	m.opts.capture = false
 	m.afterStep = func(i int) { ran[i], failed = true, errors.Join(failed, events[i+1].Record()) }
 	runErr = run()
 	if err = errors.Join(runErr, failed, m.stream.Synchronize()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	times, last := make([]time.Duration, len(m.steps)), events[0]
 	for i, e := range events[1:] {
@@ -62,9 +63,9 @@ func (m *Machine) timed(run func() error) (times []time.Duration, err error) {
 			continue
 		}
 		if times[i], err = e.Since(last); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		last = e
 	}
-	return times, nil
+	return times, ran, nil
 }

@@ -99,6 +99,8 @@ func (p *plan) report(counts []int64) Plan {
 			o := PlanOutput{Operand: v.arg.Operand, Offset: -1, Last: v.last, Kept: v.keep}
 			if v.region != nil {
 				o.Offset = v.region.offset
+			}
+			if v.region != nil && s.phase != continuesSum { // the step before writes the same sum
 				r.Results += alignUp(v.region.bytes, p.device.Alignment)
 			}
 			if v.kind == fromHost {

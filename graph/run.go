@@ -22,9 +22,9 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) error {
 	if !m.policy.Timing {
 		return m.runOnce(solver, weights)
 	}
-	times, err := m.timed(func() error { return m.runOnce(solver, weights) })
+	times, ran, err := m.timed(func() error { return m.runOnce(solver, weights) })
 	if err == nil {
-		m.logTimes(times)
+		m.logTimes(times, ran)
 	}
 	return err
 }

@@ -195,6 +195,20 @@ func TestSolverEndsSums(t *testing.T) {
 	}
 }
 
+// TestSumsInArena: the arena has each sum once.
+func TestSumsInArena(t *testing.T) {
+	c := modelConfig()
+	plan := func(opts ...tinylm.ModelOption) graph.Plan {
+		w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+		m := testutil.Must(tinylm.NewModel(w, 1, 8, append(opts, tinylm.WithGradients())...))(t)
+		defer func() { require.NoError(t, m.Close()) }()
+		return m.Machine().Plan()
+	}
+	plain, sums := plan(), plan(tinylm.WithAccumulation())
+	require.Equal(t, 4*c.Parameters(), sums.GradSums)
+	require.Less(t, sums.Arena, plain.Arena+sums.GradSums*5/4)
+}
+
 // TestNewPlan: NewPlan returns the plan of the machine, allocates no memory of the device, and says how much memory a run
 // needs.
 func TestNewPlan(t *testing.T) {

@@ -17,6 +17,8 @@ import (
 // begin in the page. Besides, each slot has two rings: the w newest keys and values of the window branch, and the l newest keys and
 // values before compression. In dense attention, whose Params are zero, a page holds keys and values and there are no rings.
 //
+// A page into which tokens go belongs to one slot. Whether two rows of a page table name the same page is not checked.
+//
 // A cache is one tensor [Elements()], zero at first. Layout returns where its parts lie.
 type KVCache struct {
 	Params           // of the NSA layer; zero: dense attention

@@ -209,6 +209,7 @@ func TestOpErrors(t *testing.T) {
 		{apply(ops.AdamWOp{DecayMask: "2"}, f(ops.AdamWHyperLen), w, w, w, w), "adamw: decay of tensor 0 is '2', want '0' or '1'"},
 		{apply(ops.AdamWOp{DecayMask: "1", Copies: ops.BFloat16}, f(ops.AdamWHyperLen), w, w, w, w), "adamw: 5 inputs, want the numbers of the step and 5 for each of 1 tensors"},
 		{apply(ops.CastOp{To: tensor.Float64}, w), "cast: from float64 to float64, want float32 on one side and half precision on the other"},
+		{apply(ops.CastOp{To: ops.BFloat16}, f32(2)), "cast: no op of a graph"},
 		{apply(ops.AdamWOp{DecayMask: "1"}, f(7), w, w, w, w), "adamw: hyper is float64 (7), want float64 (10)"},
 		{apply(ops.AdamWOp{DecayMask: "1"}, f(ops.AdamWHyperLen), w, w, w, f(5, 4)), "adamw: v 0 has shape (5, 4), want (4, 5)"},
 

@@ -77,8 +77,13 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	if err == nil {
 		err = CheckSizes("output", o.out)
 	}
-	if _, ok := spec.(AdamWOp); ok && err == nil {
-		err = errors.New("no op of a graph: package optim runs it")
+	if err == nil {
+		switch spec.(type) {
+		case AdamWOp:
+			err = errors.New("no op of a graph: package optim runs it")
+		case CastOp:
+			err = errors.New("no op of a graph: a machine of half precision inserts it")
+		}
 	}
 	var node *gorgonia.Node
 	if err == nil {

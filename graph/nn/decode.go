@@ -2,6 +2,7 @@ package nn
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
@@ -14,6 +15,17 @@ type Cache struct {
 	ops.KVCache
 	Values    *G.Node // [Elements()], an input: Decode and Fill write to it
 	PageTable *G.Node // int32: the tokens and pages of the sequences, see ops.DecodeOp and ops.FillCacheOp
+}
+
+// check returns an error if the sizes of c do not fit a layer of config l. What is longer than any sequence may be cut to that.
+func (c Cache) check(l NSAConfig) error {
+	want, got := l.Cache(c.Slots, c.Pages, c.PageLen), c.KVCache
+	want.Half = got.Half
+	want.BlockLen, want.SelectBlock, want.Window = min(want.BlockLen, got.BlockLen), min(want.SelectBlock, got.SelectBlock), min(want.Window, got.Window)
+	if got != want {
+		return fmt.Errorf("the cache is not of this layer: it has %+v, want %+v", got, want)
+	}
+	return nil
 }
 
 // Cache returns the sizes of a cache of the layer. slots is the number of sequences; they share pages of pageLen tokens
@@ -41,6 +53,9 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 		return d, errors.New("nn: nsa: nil layer")
 	}
 	defer named(&err, "nsa "+l.prefix+": decode")
+	if err := c.check(l.config); err != nil {
+		return d, err
+	}
 	b := l.builder
 	q, k, v := l.project(&b, x)
 	inputs := append(G.Nodes{q}, l.config.interleaved(k, v)...)
@@ -72,6 +87,9 @@ func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
 		return nil, errors.New("nn: nsa: nil layer")
 	}
 	defer named(&err, "nsa "+l.prefix+": fill")
+	if err := c.check(l.config); err != nil {
+		return nil, err
+	}
 	if p.stored == nil {
 		return nil, errors.New("the parts are not a result of ApplyParts")
 	}

@@ -169,7 +169,8 @@ type NSA struct {
 // different prefixes, see Builder.Param.
 func NewNSA(g *G.ExprGraph, prefix string, c NSAConfig, src Source) (*NSA, error) {
 	b := NewBuilder(g, c.LayerParams(prefix), src)
-	return b.NSA(prefix, c), b.err
+	l := b.NSA(prefix, c)
+	return l, b.err
 }
 
 // NSA adds the parameters of a layer to the graph. They must be among the parameters of b, see NSAConfig.LayerParams. After

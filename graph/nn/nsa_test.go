@@ -250,3 +250,39 @@ func TestBuilderKeepsTheFirstError(t *testing.T) {
 	require.EqualError(t, testutil.Err(b.NSA("attn.", nsaConfig()).Apply(w)), "nn: nsa: nil layer")
 	require.EqualError(t, b.Err(), "nn: no parameter b.weight")
 }
+
+// TestForeignCache: a layer refuses the cache of another layer, and takes one that cuts what no sequence fills.
+func TestForeignCache(t *testing.T) {
+	c := nsaConfig()
+	for name, change := range map[string]func(*NSAConfig){
+		"":                     func(*NSAConfig) {},
+		"a shorter window":     func(c *NSAConfig) { c.Window = 4 },
+		"n":                    func(c *NSAConfig) { c.TopN++ },
+		"d":                    func(c *NSAConfig) { c.Stride = 1 },
+		"a longer window":      func(c *NSAConfig) { c.Window++ },
+		"no selected branch":   func(c *NSAConfig) { c.NoSelected = true },
+		"the width of keys":    func(c *NSAConfig) { c.KeyDim = 2 },
+		"longer compression":   func(c *NSAConfig) { c.BlockLen = 8 },
+		"longer selection":     func(c *NSAConfig) { c.SelectBlock = 8 },
+		"the number of groups": func(c *NSAConfig) { c.KVHeads = 1 },
+	} {
+		g, other := G.NewGraph(), c
+		change(&other)
+		l := testutil.Must(NewNSA(g, "a.", c, Random(tensor.Float64, 1)))(t)
+		sizes := other.Cache(1, 2, 8)
+		cache := Cache{
+			KVCache: sizes, Values: G.NewVector(g, tensor.Float64, G.WithShape(sizes.Elements()), G.WithName("cache")),
+			PageTable: G.NewMatrix(g, tensor.Int32, G.WithShape(1, 3), G.WithName("pages")),
+		}
+		_, err := l.Decode(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 1, c.Dim), G.WithName("x")), cache)
+		parts := testutil.Must(l.ApplyParts(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 6, c.Dim), G.WithName("prompt"))))(t)
+		_, fillErr := l.Fill(parts, cache)
+		if name == "" || name == "a shorter window" {
+			require.NoError(t, err, name)
+			require.NoError(t, fillErr, name)
+			continue
+		}
+		require.ErrorContains(t, err, "nn: nsa a.: decode: the cache is not of this layer: it has {", name)
+		require.ErrorContains(t, fillErr, "nn: nsa a.: fill: the cache is not of this layer: it has {", name)
+	}
+}

@@ -114,7 +114,8 @@ func Size(bytes int64) string {
 // total is the lowest limit. It is read once: every large allocation is checked against it.
 var total = sync.OnceValue(func() bound { return thisSystem().total() })
 
-// total returns the bound with the lowest limit; its limit is 0 if unknown.
+// total returns the bound with the lowest limit; its limit is 0 if unknown, or if a file that says it cannot be read: then allocations
+// are tried without a check.
 func (s system) total() bound {
 	bounds, err := s.bounds()
 	if err != nil {
