@@ -18,7 +18,7 @@ const (
 
 // record is the part of a line that is read.
 type record struct {
-	Text *string `json:"text"`
+	Text jsontext.Value `json:"text"`
 }
 
 // readLines yields the documents of the lines that begin in the unit.
@@ -116,8 +116,14 @@ func parseLine(line []byte) (document, error) {
 		}
 		return document{}, err
 	}
-	if r.Text == nil {
+	switch kind := r.Text.Kind(); {
+	case len(r.Text) == 0:
 		return document{}, errors.New(`want a string "text", there is none`)
+	case kind == 'n':
+		return document{skip: reasonNull}, nil
+	case kind != '"':
+		return document{}, fmt.Errorf(`want a string "text", got a %v`, kind)
 	}
-	return document{text: []byte(*r.Text)}, nil
+	text, err := jsontext.AppendUnquote(nil, r.Text)
+	return document{text: text}, err
 }
