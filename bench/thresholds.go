@@ -8,7 +8,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// benchThresholds prints the elements of thresholds in cuda/internal/kernels/attention/lengths.go: the least number of keys at which the
+// benchThresholds prints the elements of thresholds in cuda/internal/kernels/attention/policy.go: the least number of keys at which the
 // kernels on tensor cores are not slower than the general ones, forward and backward together, for a branch and a head dimension.
 func benchThresholds(r *report) {
 	tensorCores, general := graph.BranchPolicy{MinKeys: 1}, graph.BranchPolicy{General: true}

@@ -96,7 +96,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// layerPrefix returns the prefix of the names of a layerPrefix's parameters.
+// layerPrefix returns the prefix of the names of the parameters of layer i.
 func layerPrefix(i int) string { return fmt.Sprintf("layers.%d.", i) }
 
 // LearnableParams returns the parameters of the model in the order of its graph. Weights of linear layers are [out,in].

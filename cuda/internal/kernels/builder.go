@@ -147,7 +147,8 @@ func (b *Builder) TypeOf(o Operand) Type {
 	return t
 }
 
-// Launch adds a launch. params points to the kernel's argument, a struct with the fields of the one in CUDA C++.
+// Launch adds a launch. params points to the kernel's argument, a struct with the fields of the one in CUDA C++. Launch copies *params,
+// so the caller may change it for the next launch.
 func (b *Builder) Launch(kernel string, grid, block Dim, shared int64, params any) {
 	l := Launch{Kernel: kernel, Grid: grid, Block: block, Shared: int(shared), Argument: Pack(params)}
 	b.Fail(l.check())

@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/ceilings"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -79,10 +80,17 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	middle := large
 	middle.SMs = 60
 	add := func(op any, s graph.Site, devices ...kernels.GPU) {
+		var names []string // of the op's entries
+		for _, e := range all.Table().Of(op) {
+			if !slices.Contains(names, e.Name) {
+				names = append(names, e.Name)
+			}
+		}
+		require.True(t, ofFewRows(op) || slices.Contains(names, "cuda"), "%T", op)
 		for _, gpu := range append(devices, h200) {
-			for _, entry := range []string{"cuda", "cuda mma", "cuda wgmma", "cuda few"} {
-				p, err := planOf(gpu, entry, op, s)
-				if entry == "cuda" && !ofFewRows(op) {
+			for _, name := range names {
+				p, err := planOf(gpu, name, op, s)
+				if name == "cuda" && !ofFewRows(op) {
 					require.NoError(t, err, "%T", op)
 				}
 				if err == nil {

@@ -6,4 +6,23 @@
 //
 // If a run by steps is stopped or killed and then resumed, its results have the same bits as those of an uninterrupted run. In a run
 // by time the learning rate follows the clock, so two runs always differ.
+//
+// The files in the order of a run:
+//
+//	Parse          flags.go, options.go, yaml.go, resumed_options.go
+//	Run, open      run.go, open.go, memory.go (plan), models.go (models, solver), run_folder.go (lock, files), run_json.go
+//	the loop       run.go (train), step.go, evaluate.go, layer_statistics.go
+//	what it shows  display.go, warnings.go, watchdog.go
+//	checkpoints    save.go (writes), checkpoint.go (state, reads), checksums.go
+//	ends           run.go (finish, sample), stop.go (signals)
+//	others         find.go: FindModel, for generate and inspect, and FindNewestRun, for generate
+//
+// A step reads its batches, launches a run of the model for each, the last one with the solver's step, and the copies of losses and
+// norm. On a device the host then waits for the results of the step before, while this one runs.
+//
+// A checkpoint is a folder of weights, configuration, moments of the solver, state and checksums. It is written under another name and
+// renamed when it is complete. Each evaluation writes one; -save-minutes adds others.
+//
+// -resume locks the run folder, takes the options of its config.yaml and the newest checkpoint whose checksums are right, and continues
+// the order of the data after the checkpoint's last batch.
 package train

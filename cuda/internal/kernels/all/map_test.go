@@ -29,8 +29,11 @@ func TestDesignListsOpsAndFiles(t *testing.T) {
 		for i, cell := range strings.Split(row, " | ") {
 			for _, file := range quoted.FindAllStringSubmatch(cell, -1) {
 				under := root + "ops"
-				if i >= 3 {
+				switch {
+				case i >= 3:
 					under = root + "cuda/internal/kernels"
+				case strings.HasPrefix(file[1], "internal/"):
+					under = root
 				}
 				if at, _ := filepath.Split(file[1]); at != "" {
 					folder = at

@@ -1,7 +1,6 @@
 package attention
 
 import (
-	"fmt"
 	"math"
 	"math/bits"
 	"unsafe"
@@ -38,51 +37,14 @@ type pairGradients struct {
 	first, entryBits, parts int32
 }
 
-// walkParams is WalkParams.
-type walkParams struct {
-	k, v   [driver.TensorMapBytes]byte
-	params `c:"p"`
-	walks  walks
-	_      [16]byte // the size is a multiple of 64, the alignment of a tensor map
-}
-
-type walks struct {
-	blocks, count kernels.Ref
-
-	tiles, queries, room, keys int32
-}
-
 const (
-	maxUnitQueries   = 2048    // most queries of a unit
-	maxCuts          = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
-	sortThreads      = 512     // threads of a thread block that sorts
-	maxResultBytes   = 4 << 30 // most bytes of results before they are summed
-	sumThreads       = 256     // threads of a thread block that sums results
-	listWarps        = 4       // warps of a thread block that lists the selection blocks of tiles
-	listBlocksAtOnce = 2048    // selection blocks that such a warp checks at once
-	maxTileQueries   = 32      // most queries of a tile: each has a bit in a word
-	minWalkHeads     = 8       // fewest heads of a group for a walk
-	maxPairHeads     = 48      // most heads of a group for pairs: a tile of their gradient has whole queries
+	maxUnitQueries = 2048    // most queries of a unit
+	maxCuts        = 16      // most thread blocks that sort a unit; each of their counts covers 8 entries or more on average
+	sortThreads    = 512     // threads of a thread block that sorts
+	maxResultBytes = 4 << 30 // most bytes of results before they are summed
+	sumThreads     = 256     // threads of a thread block that sums results
+	maxPairHeads   = 48      // most heads of a group for pairs: a tile of their gradient has whole queries
 )
-
-// walkQueries is the number of queries of a tile: a warp has whole queries, or several warps share one query.
-func (a selectedProblem) walkQueries(r walkKernel) int64 {
-	h := a.headsPerGroup()
-	if h <= 16 {
-		return min(maxTileQueries, r.warps*(16/h))
-	}
-	return min(maxTileQueries, r.warps/kernels.CeilDiv(h, 16))
-}
-
-// byWalk reports whether the kernels use a walk: a tile of queries iterates over the selection blocks that any of them selected.
-// Documents always do, and so do small selection blocks, since lists have many of them. Otherwise pairs are better for few heads in a
-// group: pairs are cheap then, and in a walk more rows of a warp would multiply blocks that they did not select. A walk is better for
-// few selection blocks, since neighbouring queries then have many in common. The limits were measured with random lists. If
-// neighbours select alike, a walk is faster at any length.
-func (a selectedProblem) byWalk() bool {
-	h := a.headsPerGroup()
-	return a.packed() || a.pieceKeys() < mmaKeys || h > maxPairHeads || h >= minWalkHeads && 8*a.selectionBlocks() <= h*h*a.topN
-}
 
 // checkLists refuses problems that neither the walk kernels nor the pair kernels take.
 func (a selectedProblem) checkLists() error {
@@ -116,29 +78,6 @@ const statBytes = 8
 
 // parts is the number of key tiles of a selection block.
 func (a selectedProblem) parts() int64 { return kernels.CeilDiv(a.block, mmaKeys) }
-
-// launchWalk adds the launches of forward or dq by a walk. The first kernel lists the selection blocks of each tile of queries, the
-// second one computes the products. Its thread blocks stay on a multiprocessor and iterate over tiles.
-func (a selectedProblem) launchWalk(op string, w widths, r walkKernel, argument *params) {
-	queries := a.walkQueries(r)
-	tilesPerGroup := kernels.CeilDiv(a.S, queries)
-	tiles := a.groups() * tilesPerGroup
-	blocks, keys, name := a.selectionBlocks(), a.pieceKeys(), "walk"
-	if a.packed() { // selection blocks of different documents have numbers of their own
-		blocks += queries
-	}
-	if keys < mmaKeys {
-		name = fmt.Sprint(name, keys)
-	}
-	room := min(blocks, queries*a.topN) * kernels.CeilDiv(a.block, keys) // pieces of a tile
-	p := &walkParams{params: *argument, walks: walks{
-		blocks: a.Work(8 * tiles * room), count: a.Work(4 * tiles),
-		tiles: int32(tilesPerGroup), queries: int32(queries), room: int32(room), keys: int32(keys),
-	}}
-	a.Launch("nsa_walk_blocks_i32", kernels.Line(kernels.CeilDiv(tiles, listWarps)), kernels.Line(32*listWarps), listWarps*4*min(listBlocksAtOnce, blocks), p)
-	a.Launch(a.Type.Name(name+"_"+op+"_mma"+w.name()), kernels.Line(min(tiles, int64(a.GPU.SMs))), kernels.Line(128+32*r.warps), w.walkBytes(r), p)
-	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), keys)
-}
 
 // pairPlan divides the queries of all groups into units. A launch takes as many units as have results of at most maxResultBytes.
 type pairPlan struct {

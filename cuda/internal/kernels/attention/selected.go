@@ -15,6 +15,7 @@ func selectedEntries() []kernels.Entry {
 		op   = ops.SelectedAttentionOp
 		grad = ops.SelectedAttentionGradOp
 	)
+	// Storage of forward: q k v idx documents > o lse; of backward: q k v idx documents o-or-delta lse do > dq dk dv.
 	return kernels.Entries(
 		kernels.EntryFor[op]{Name: wgmma, Storage: "hhhid>hf", Build: ifPreferred(selectedForwardWGMMA)},
 		kernels.EntryFor[op]{Name: mma, Storage: "hhhid>hf", Build: ifPreferred(selectedForwardMMA)},
@@ -29,13 +30,15 @@ func selectedEntries() []kernels.Entry {
 // with -1. A query sees the tokens of its blocks, up to its own token. A list ends at its first entry that breaks the order.
 type selectedProblem struct {
 	problem
-	block, topN int64 // tokens of a block, at most S; entries of a list
-	specBlock   int64 // l' of the Spec; may exceed S
+	topN int64 // entries of a list
+	// block is l' cut to the T keys that there are: kernels count with it. specBlock is l' itself: what kernels require of l', such as a
+	// multiple of 16, is asked of it, since a cut block need not have it.
+	block, specBlock int64
 }
 
 func selectedOf(b *kernels.Builder, size int) (selectedProblem, error) {
 	p, err := problemOf(b, b.In[0], b.In[1], b.In[2])
-	a := selectedProblem{p, min(int64(size), p.T), b.In[3].Dim(3), int64(size)}
+	a := selectedProblem{problem: p, topN: b.In[3].Dim(3), block: min(int64(size), p.T), specBlock: int64(size)}
 	if err == nil && a.topN > math.MaxInt32/2/a.S {
 		err = graph.Refuse(graph.ReasonSize, "%d queries times top n %d, want less than 2^30", a.S, a.topN)
 	}

@@ -24,6 +24,7 @@ func spanEntries[S ops.AttentionSpec](spanOf func(problem, S) span) []kernels.En
 	backward := func(build func(spanProblem) error) func(*kernels.Builder, G) error {
 		return func(b *kernels.Builder, op G) error { return buildFor(b, op.Forward, build) }
 	}
+	// Storage of forward: q k v documents > o lse; of backward: q k v documents o-or-delta lse do > dq dk dv.
 	return kernels.Entries(
 		kernels.EntryFor[S]{Name: wgmma, Storage: "hhhd>hf", Build: ifPreferred(forward(spanForwardWGMMA))},
 		kernels.EntryFor[S]{Name: mma, Storage: "hhhd>hf", Build: ifPreferred(forward(spanForwardMMA))},
