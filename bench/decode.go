@@ -23,7 +23,7 @@ var decodeBranches = []struct {
 }{
 	{"all", false, 0},
 	{"compressed", false, ops.BranchesOf(ops.Selected, ops.Window)},
-	{"choice and selected", false, ops.BranchesOf(ops.Compressed, ops.Window)},
+	{"block selection and selected", false, ops.BranchesOf(ops.Compressed, ops.Window)},
 	{"window", false, ops.BranchesOf(ops.Compressed, ops.Selected)},
 	{"dense attention", true, 0},
 }

@@ -34,7 +34,7 @@ var opCases = []struct {
 	}},
 	{name: "compressed attention", build: compressedAttention},
 	{name: "select blocks (with compressed attention)", build: selectBlocks, forwardOnly: true},
-	{name: "selected attention (with choice)", build: func(in *opInputs) (*G.Node, error) {
+	{name: "selected attention (with block selection)", build: func(in *opInputs) (*G.Node, error) {
 		return ops.SelectedAttention(in.q, in.k, in.v, must(selectBlocks(in)), base.SelectBlock)
 	}},
 	{name: "sliding window", build: func(in *opInputs) (*G.Node, error) {

@@ -17,10 +17,10 @@ type forcedKernel struct {
 // selectKernel is the shape of a kernel that selects blocks: its teams, the stages of keys, and its thread blocks on a multiprocessor.
 type selectKernel struct{ teams, stages, blocks int64 }
 
-// pairKernel is the shape of the kernel that computes the results of pairs: its computing warpgroups, and its stages of rows and of keys.
+// pairKernel is the shape of the kernel that computes the results of pairs: its consumer warpgroups, and its stages of rows and of keys.
 type pairKernel struct{ groups, rowStages, keyStages int64 }
 
-// walkKernel is the shape of a walk kernel: its computing warps of 16 rows, its stages of keys and values, and the columns of its rows in
+// walkKernel is the shape of a walk kernel: its consumer warps of 16 rows, its stages of keys and values, and the columns of its rows in
 // shared memory.
 type walkKernel struct{ warps, stages, columns int64 }
 
