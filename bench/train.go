@@ -169,7 +169,7 @@ func (t *trainer) busy(b graph.Backend) (float64, error) {
 	const stale = 5 // samples that cover time before the training
 	gpu := 0
 	if c, ok := b.(*cuda.Backend); ok {
-		gpu = c.Driver().Properties().Number
+		gpu = c.Number()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
 	defer cancel()

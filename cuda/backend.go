@@ -74,8 +74,8 @@ func openLibrary(d *driver.Device) (*cublaslt.Library, error) {
 	return lib, err
 }
 
-// Driver returns the device, for calls of other CUDA libraries.
-func (b *Backend) Driver() *driver.Device { return b.dev }
+// Number returns the number of the GPU: the N of cuda:N.
+func (b *Backend) Number() int { return b.dev.Properties().Number }
 
 // Device implements graph.Backend.
 func (b *Backend) Device() graph.Device { return b.device }

@@ -158,7 +158,7 @@ func TestDevice(t *testing.T) {
 	require.Equal(t, graph.Device{
 		Name: "Fake H200", Kind: "cuda", Units: 132, Capability: 90, Memory: 256 << 20, Features: "driver 12.4, no cublaslt", Alignment: 256, Half: true,
 	}, b.Device())
-	require.Equal(t, "cuda:0 (Fake H200)", b.Driver().String())
+	require.Zero(t, b.Number())
 }
 
 // TestStorage checks the types of operands when activations are in half precision: f is float32, d float64, h half precision and i

@@ -22,9 +22,9 @@ type text struct {
 // write generates texts, several at once, and writes them in order.
 func (w *writer) write(ctx context.Context, texts []*text) error {
 	bySeq, next, first := map[int]*text{}, 0, 0 // first: the first text that is not completely written
-	// add begins the next text, if there is one and a slot is free. It begins only one, because a prefill takes a while: running texts get
+	// startNext begins the next text, if there is one and a slot is free. It begins only one, because a prefill takes a while: running texts get
 	// tokens before the next prefill.
-	add := func() error {
+	startNext := func() error {
 		if next == len(texts) || w.sampler.Running() == w.sampler.Slots() {
 			return nil
 		}
@@ -36,7 +36,7 @@ func (w *writer) write(ctx context.Context, texts []*text) error {
 		next++
 		return nil
 	}
-	if err := add(); err != nil {
+	if err := startNext(); err != nil {
 		return err
 	}
 	if err := texts[0].begin(w.out); err != nil {
@@ -67,7 +67,7 @@ func (w *writer) write(ctx context.Context, texts []*text) error {
 				}
 			}
 		}
-		if err := add(); err != nil {
+		if err := startNext(); err != nil {
 			return err
 		}
 	}

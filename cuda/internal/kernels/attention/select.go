@@ -51,7 +51,7 @@ func selectionOf(b *kernels.Builder, op ops.SelectBlocksOp) (selection, selectPa
 	shape, err := problemOf(b, q, kc, kc)
 	a := selection{shape, int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)}
 	if err == nil && a.topN > math.MaxInt32 {
-		err = graph.Refuse(graph.ReasonShape, "top n is %d, want at most 2^31-1", a.topN)
+		err = graph.Refuse(graph.ReasonSize, "top n is %d, want at most 2^31-1", a.topN)
 	}
 	if err != nil {
 		return a, selectParams{}, err

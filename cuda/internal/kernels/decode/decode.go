@@ -88,7 +88,6 @@ type decodeParams struct {
 // productClass describes a class of decode_products.cuh and how it is launched.
 type productClass struct {
 	name                  string // the end of the kernels' names
-	minPartKeys           int64  // keys of the shortest part
 	width                 int64  // elements of a head
 	blocksPerSM           int64  // blocks of four warps for which a multiprocessor has registers
 	headBytes, warpFloats int64  // of shared memory
@@ -141,7 +140,7 @@ func mmaProducts(b *kernels.Builder, op ops.DecodeOp) productClass {
 	}
 	ring := slots * 16 * width
 	return productClass{
-		name: fmt.Sprintf("mma%dx%d_%v", width, heads, b.Type), minPartKeys: 128, width: width, blocksPerSM: blocks,
+		name: fmt.Sprintf("mma%dx%d_%v", width, heads, b.Type), width: width, blocksPerSM: blocks,
 		headBytes: heads * (width + 8) * 2, ringFloats: ring, warpFloats: kernels.RoundUp(max(ring, h*dv+2*h), 64),
 	}
 }
@@ -152,7 +151,7 @@ func buildGeneral(b *kernels.Builder, op ops.DecodeOp) error {
 		return err
 	}
 	h, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), int64(op.Cache.ValueDim)
-	return step(b, op, productClass{name: b.Type.String(), minPartKeys: 128, blocksPerSM: 4, headBytes: h * int64(op.Cache.KeyDim) * 4, warpFloats: h*dv + 35*h + 32})
+	return step(b, op, productClass{name: b.Type.String(), blocksPerSM: 4, headBytes: h * int64(op.Cache.KeyDim) * 4, warpFloats: h*dv + 35*h + 32})
 }
 
 // checkCache refuses a cache of another type than the other operands, and one with more keys than 32 bits count.
@@ -263,10 +262,10 @@ func step(b *kernels.Builder, op ops.DecodeOp, class productClass) error {
 	c, h := op.Cache, int64(p.h)
 	sequences := int64(c.Slots) * int64(c.KVHeads)
 	partsOfLaunch := max(1, int64(b.GPU.SMs)*class.blocksPerSM/sequences) // of a sequence, to fill the GPU
-	spanParts := p.cutParts(0, class.minPartKeys, partsOfLaunch, keys, ops.Compressed, ops.Window)
+	spanParts := p.cutParts(0, partsOfLaunch, keys, ops.Compressed, ops.Window)
 	selectedParts := int64(0)
 	if c.Has(ops.Selected) {
-		selectedParts = p.cutParts(spanParts, class.minPartKeys, partsOfLaunch, keys, ops.Selected)
+		selectedParts = p.cutParts(spanParts, partsOfLaunch, keys, ops.Selected)
 		p.logits = b.Work(sequences * h * p.maxCompressed * 4)
 	}
 	parts := spanParts + selectedParts
@@ -295,7 +294,7 @@ func step(b *kernels.Builder, op ops.DecodeOp, class productClass) error {
 
 // cutParts cuts the keys of the branches of a launch into about `wanted` parts, whose numbers begin with first. keys holds the most keys
 // of a sequence in each branch. cutParts returns the number of parts.
-func (p *decodeParams) cutParts(first, minPartKeys, wanted int64, keys [branches]int64, ofLaunch ...ops.Branch) (parts int64) {
+func (p *decodeParams) cutParts(first, wanted int64, keys [branches]int64, ofLaunch ...ops.Branch) (parts int64) {
 	total := int64(0)
 	for _, i := range ofLaunch {
 		total += keys[i]
@@ -303,7 +302,7 @@ func (p *decodeParams) cutParts(first, minPartKeys, wanted int64, keys [branches
 	for _, i := range ofLaunch {
 		p.firstPart[i] = int32(first + parts)
 		if p.stores>>i&1 == 1 {
-			length := partLength(minPartKeys, keys[i], max(1, wanted*keys[i]/max(1, total)))
+			length := partLength(keys[i], max(1, wanted*keys[i]/max(1, total)))
 			p.partKeys[i] = int32(length)
 			parts += max(1, kernels.CeilDiv(keys[i], length))
 		}
@@ -331,12 +330,14 @@ func (class productClass) headShared(p *decodeParams) int64 {
 	return kernels.RoundUp(int64(p.dim)*4, 16) + kernels.RoundUp(class.headBytes, 16)
 }
 
-// maxParts bounds the parts of a branch.
-const maxParts = 64
+const (
+	maxParts    = 64  // most parts of a branch
+	minPartKeys = 128 // keys of the shortest part
+)
 
 // partLength returns the number of keys of a part, for a branch of up to `keys` keys. It is a multiple of minPartKeys and makes about
 // `wanted` parts of equal length.
-func partLength(minPartKeys, keys, wanted int64) int64 {
+func partLength(keys, wanted int64) int64 {
 	parts := min(wanted, maxParts, max(1, kernels.CeilDiv(keys, minPartKeys)))
 	return max(1, kernels.CeilDiv(kernels.CeilDiv(keys, parts), minPartKeys)) * minPartKeys
 }

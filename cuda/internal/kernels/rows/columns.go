@@ -44,7 +44,7 @@ func (c Columns) argument(b *kernels.Builder) (*columnsParams, error) {
 	for i, terms := range c.Parts {
 		part := terms[0]
 		if end += c.Cols[i]; end > math.MaxInt32 {
-			return nil, graph.Refuse(graph.ReasonShape, "%d columns, want at most %d", end, math.MaxInt32)
+			return nil, graph.Refuse(graph.ReasonSize, "%d columns, want at most %d", end, math.MaxInt32)
 		}
 		for t, x := range terms {
 			p.part[i][t] = x.Ref

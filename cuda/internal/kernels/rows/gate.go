@@ -73,7 +73,7 @@ func gatedSumGrad(b *kernels.Builder, op ops.GatedSumGradOp) error {
 	}
 	if op.Deltas {
 		if rows, _ := dy.Rows(); rows > math.MaxInt32 {
-			return graph.Refuse(graph.ReasonShape, "%d rows with deltas, want less than 2^31", rows)
+			return graph.Refuse(graph.ReasonSize, "%d rows with deltas, want less than 2^31", rows)
 		}
 		p.seq, p.heads = uint32(dy.Dim(1)), uint32(dy.Dim(2))
 	}

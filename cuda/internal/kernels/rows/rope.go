@@ -22,7 +22,7 @@ func checkRoPE(x kernels.Operand) error {
 	case dim > 4096:
 		return graph.Refuse(graph.ReasonShape, "dim is %d, want an even number up to 4096", dim)
 	case heads > math.MaxInt32:
-		return graph.Refuse(graph.ReasonShape, "heads is %d, want at most 2^31-1", heads)
+		return graph.Refuse(graph.ReasonSize, "heads is %d, want at most 2^31-1", heads)
 	}
 	return nil
 }

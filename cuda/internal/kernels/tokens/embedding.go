@@ -37,7 +37,7 @@ const (
 // checkCounts refuses more ids, or a larger vocabulary, than fit in int32.
 func checkCounts(ids, weight kernels.Operand) error {
 	if ids.N() > math.MaxInt32 || weight.Dim(0) > math.MaxInt32 {
-		return graph.Refuse(graph.ReasonShape, "%d ids, vocabulary of %d, want at most 2^31-1 of each", ids.N(), weight.Dim(0))
+		return graph.Refuse(graph.ReasonSize, "%d ids, vocabulary of %d, want at most 2^31-1 of each", ids.N(), weight.Dim(0))
 	}
 	return nil
 }
