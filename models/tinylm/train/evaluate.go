@@ -24,14 +24,16 @@ func (r *runner) evaluationDue() bool {
 	case r.Steps > 0:
 		return 10*step/r.Steps > 10*last/r.Steps
 	}
-	before := r.tenths
-	r.tenths = int(10 * r.progress())
-	return r.tenths > before
+	return r.tenthsDone() > r.tenths
 }
+
+// tenthsDone returns how many tenths of the run are done.
+func (r *runner) tenthsDone() int { return int(10 * r.progress()) }
 
 // evaluate records the held-out loss and writes a checkpoint. If ctx ends meanwhile, it records nothing.
 func (r *runner) evaluate(ctx context.Context) error {
-	if err := r.readAll(); err != nil {
+	tenths := r.tenthsDone()
+	if err := r.awaitAll(); err != nil {
 		return err
 	}
 	r.phase("evaluating")
@@ -46,6 +48,7 @@ func (r *runner) evaluate(ctx context.Context) error {
 	r.warnIf(r.log.HeldOut(e.Step, loss))
 	r.display.evaluated(r, e)
 	r.state.Evaluations = append(r.state.Evaluations, e)
+	r.tenths = tenths
 	r.warnOfOverfitting()
 	if err := r.recordLayers(); err != nil {
 		return err

@@ -58,7 +58,7 @@ func BenchmarkLayerStatistics(b *testing.B) {
 							return err
 						}
 					}
-					return r.readAll()
+					return r.awaitAll()
 				},
 				evaluated(r.eval), evaluated(without), r.recordLayers,
 			}

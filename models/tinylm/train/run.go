@@ -106,7 +106,7 @@ type runner struct {
 	unread     []*microBatch // whose losses the host has not read
 	savedStep  int           // the step of the last checkpoint, -1 for none
 	saveFailed bool          // the last try to write a checkpoint failed
-	tenths     int           // tenths of a run by time that have passed
+	tenths     int           // tenths of a run by time that were done at its last evaluation, or when this process began
 
 	// The run folder, the record and the display.
 	folder   string
@@ -207,7 +207,7 @@ func (r *runner) train(ctx context.Context) error {
 		}
 	}
 	r.state.Elapsed = time.Since(r.start)
-	return r.readAll()
+	return r.awaitAll()
 }
 
 // stopped writes a checkpoint, unless the last step has one, and returns why ctx has ended.

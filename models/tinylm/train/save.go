@@ -15,21 +15,31 @@ import (
 )
 
 // save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is always complete,
-// whatever happens to the program or the disk meanwhile.
-func (r *runner) save() (err error) {
-	parent := filepath.Join(r.folder, checkpointFolder)
-	name := checkpointName(r.state.Step)
-	part := filepath.Join(parent, partPrefix+name)
+// whatever happens to the program or the disk meanwhile. After an error the state is as it was.
+func (r *runner) save() error {
+	s := r.state
+	s.Best, s.Elapsed = s.best(), time.Since(r.start)
 	if err := r.ownFolder(); err != nil {
-		return fmt.Errorf("checkpoint of step %d: %w", r.state.Step, err)
+		return fmt.Errorf("checkpoint of step %d: %w", s.Step, err)
 	}
 	r.warnIf(r.log.Save()) // first, so that the record of a run resumed from here has all steps
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("checkpoint of step %d: %w", r.state.Step, err), os.RemoveAll(part))
-		}
-	}()
-	if err := errors.Join(os.MkdirAll(parent, 0o755), os.RemoveAll(part)); err != nil {
+	parent, name := filepath.Join(r.folder, checkpointFolder), checkpointName(s.Step)
+	part := filepath.Join(parent, partPrefix+name)
+	err := r.writePart(part, &s)
+	if err == nil {
+		err = publishPart(part, filepath.Join(parent, name))
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("checkpoint of step %d: %w", s.Step, err), os.RemoveAll(part))
+	}
+	r.state, r.savedStep = s, s.Step
+	r.warnIf(r.prune(parent)) // the checkpoint is written all the same
+	return nil
+}
+
+// writePart writes the files of a checkpoint with state s into a new folder, and to the disk.
+func (r *runner) writePart(part string, s *state) error {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(part), 0o755), os.RemoveAll(part)); err != nil {
 		return err
 	}
 	r.warnIf(r.restoreFolder())
@@ -40,15 +50,7 @@ func (r *runner) save() (err error) {
 	if err != nil {
 		return err
 	}
-	best := r.state.Best
-	r.state.Best = r.state.best()
-	defer func() {
-		if err != nil {
-			r.state.Best = best
-		}
-	}()
-	r.state.Elapsed = time.Since(r.start)
-	text, err := json.MarshalIndent(r.state, "", "\t")
+	text, err := json.MarshalIndent(s, "", "\t")
 	if err != nil {
 		return err
 	}
@@ -60,21 +62,18 @@ func (r *runner) save() (err error) {
 	if err := writeChecksums(part, checkpointFiles()...); err != nil {
 		return err
 	}
-	if err := syncFolder(part); err != nil {
+	return syncFolder(part)
+}
+
+// publishPart gives the folder of writePart the name of its checkpoint.
+func publishPart(part, checkpoint string) error {
+	if err := removeCheckpoint(checkpoint); err != nil { // a damaged one of the same step
 		return err
 	}
-	if err := removeCheckpoint(filepath.Join(parent, name)); err != nil { // a damaged one of the same step
+	if err := os.Rename(part, checkpoint); err != nil {
 		return err
 	}
-	if err := os.Rename(part, filepath.Join(parent, name)); err != nil {
-		return err
-	}
-	if err := syncFolder(parent); err != nil {
-		return err
-	}
-	r.savedStep = r.state.Step
-	r.warnIf(r.prune(parent)) // the checkpoint is written all the same
-	return nil
+	return syncFolder(filepath.Dir(checkpoint))
 }
 
 // saveDue reports whether it is time for a checkpoint that no evaluation writes.
@@ -84,7 +83,7 @@ func (r *runner) saveDue() bool {
 
 // trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room again.
 func (r *runner) trySave() error {
-	if err := r.readAll(); err != nil {
+	if err := r.awaitAll(); err != nil {
 		return err
 	}
 	r.phase("saving")
@@ -106,7 +105,7 @@ const (
 
 // saveOrWait writes the last checkpoint. If that fails, it waits for room on the disk and tries again, so that the run is not lost.
 func (r *runner) saveOrWait(ctx context.Context) error {
-	if err := r.readAll(); err != nil {
+	if err := r.awaitAll(); err != nil {
 		return err
 	}
 	r.phase("saving")

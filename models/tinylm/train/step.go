@@ -15,9 +15,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
-// pendingStep is a step that the host has launched and whose results the loss scale has not seen yet. The host reads them while a device
-// runs the next step. On a device the loss scale gets them only after the next step has begun, even if they are known earlier. A run that
-// is stopped and resumed between the two steps therefore takes the same steps.
+// pendingStep is a step that was enqueued and is not finished for the host: its loss and norm are read while the device runs the next
+// step. In fp16 the loss scale sees them only after that step has begun, also if they are known earlier, so a resumed run takes the same
+// steps.
 type pendingStep struct {
 	Number   int     `json:"number"`
 	LR       float64 `json:"lr"`
@@ -40,7 +40,7 @@ type dataError struct{ error }
 
 func (e *dataError) Unwrap() error { return e.error }
 
-// step begins a step and settles the step before it. On the host, which has waited for the step in any case, it settles this one.
+// step enqueues a step and finishes the step before it. On the host, which has waited for the step in any case, it finishes this one.
 func (r *runner) step(ctx context.Context) error {
 	r.watchdog.phase("waiting for data")
 	s := &pendingStep{Number: r.state.Step + 1, LR: r.schedule().At(r.schedulePosition())}
@@ -53,7 +53,7 @@ func (r *runner) step(ctx context.Context) error {
 	}
 	r.watchdog.phase(fmt.Sprintf("in step %d", s.Number))
 	r.state.Pending = append(r.state.Pending, s)
-	if err := r.begin(s); err != nil {
+	if err := r.enqueue(s); err != nil {
 		if errors.Is(err, optim.ErrNotFinite) {
 			err = r.diagnose(err, s.batches)
 		} else {
@@ -66,7 +66,7 @@ func (r *runner) step(ctx context.Context) error {
 	if !r.host() && len(r.state.Pending) == 1 {
 		return nil
 	}
-	return r.settle()
+	return r.finishOldest()
 }
 
 // stepTokens returns the number of tokens of a step.
@@ -80,8 +80,8 @@ func (r *runner) schedulePosition() int {
 	return int(r.progress() * ticks)
 }
 
-// begin enqueues a step and the copies of its losses and norm.
-func (r *runner) begin(s *pendingStep) error {
+// enqueue enqueues a step and the copies of its losses and norm.
+func (r *runner) enqueue(s *pendingStep) error {
 	targets := 0
 	for _, b := range s.batches {
 		targets += b.Targeted
@@ -106,7 +106,7 @@ func (r *runner) begin(s *pendingStep) error {
 		}
 		r.watchdog.alive()
 		if r.losses.Waiting() == graph.AsyncReaderDepth {
-			if err := r.readLoss(); err != nil {
+			if err := r.awaitLoss(); err != nil {
 				return err
 			}
 		}
@@ -131,8 +131,8 @@ func fill(m *tinylm.Model, b *corpus.Batch) {
 	copy(m.CuSeqlens(), b.CuSeqlens)
 }
 
-// readLoss waits for the oldest loss that is not read yet.
-func (r *runner) readLoss() error {
+// awaitLoss waits for the oldest loss that is not read yet.
+func (r *runner) awaitLoss() error {
 	b := r.unread[0]
 	r.unread = r.unread[1:]
 	loss, err := r.losses.Next()
@@ -140,13 +140,13 @@ func (r *runner) readLoss() error {
 	return err
 }
 
-// read waits for the results of a step and records them.
-func (r *runner) read(s *pendingStep) (err error) {
+// awaitResults waits for the results of a step and records them.
+func (r *runner) awaitResults(s *pendingStep) (err error) {
 	if s.Read {
 		return nil
 	}
 	for len(r.unread) > 0 && r.unread[0].step == s {
-		if err := r.readLoss(); err != nil {
+		if err := r.awaitLoss(); err != nil {
 			return err
 		}
 	}
@@ -173,10 +173,10 @@ func (r *runner) read(s *pendingStep) (err error) {
 	return nil
 }
 
-// settle reads the results of the oldest pending step and passes them to the loss scale.
-func (r *runner) settle() error {
+// finishOldest waits for the results of the oldest pending step and passes its norm to the loss scale.
+func (r *runner) finishOldest() error {
 	s := r.state.Pending[0]
-	if err := r.read(s); err != nil {
+	if err := r.awaitResults(s); err != nil {
 		return fmt.Errorf("step %d: %w", s.Number, err)
 	}
 	r.state.Pending = slices.Delete(r.state.Pending, 0, 1)
@@ -186,10 +186,10 @@ func (r *runner) settle() error {
 	return nil
 }
 
-// readAll waits for all steps and records them.
-func (r *runner) readAll() error {
+// awaitAll waits for the results of all steps and records them. Pending steps stay pending for the loss scale.
+func (r *runner) awaitAll() error {
 	for _, s := range r.state.Pending {
-		if err := r.read(s); err != nil {
+		if err := r.awaitResults(s); err != nil {
 			return fmt.Errorf("step %d: %w", s.Number, err)
 		}
 	}
