@@ -79,8 +79,13 @@ type backward[T cpu.Float] struct {
 	keys, vals          transposed[T]
 	stats               rowStats[T]
 
-	// Scratch of each worker: rows of q and of do; scores and do·v; the dk and dv of some keys; the finite rows of weightedRows.
-	rowsQ, rowsDO, scores, dp, tileK, tileV, finiteRows cpu.Region[T]
+	// Scratch of each worker. The rows and the keys are those of a tile.
+	rowsQ      cpu.Region[T] // [rows,D]
+	rowsDO     cpu.Region[T] // [rows,Dv]
+	scores, dp cpu.Region[T] // [rows,keys] or [h,keys]: scores and do·v, then the probabilities and the gradients of the scores
+	tileK      cpu.Region[T] // [keys,D]: dk
+	tileV      cpu.Region[T] // [keys,Dv]: dv
+	finiteRows cpu.Region[T] // scratch of weightedRows.addTo
 }
 
 // bindBackward adds to k the phases that prepare the gradient: in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is

@@ -71,10 +71,13 @@ type selector[T cpu.Float] struct {
 	keys   transposed[T]
 	stats  rowStats[T]
 
-	// Scratch of each worker: rows of q, a chunk of scores, the probabilities [tokens,Nc] summed over the heads. For one query:
-	// the scores of all selection blocks, and the best scores with their blocks.
-	rowsQ, scores, probs, folded, best cpu.Region[T]
-	blocks                             cpu.Region[int32]
+	// Scratch of each worker.
+	rowsQ  cpu.Region[T]     // [rows of a tile,D]
+	scores cpu.Region[T]     // [rows of a tile,keys of a chunk]
+	probs  cpu.Region[T]     // [queries of a tile,Nc]: probabilities, summed over the heads
+	folded cpu.Region[T]     // [selection blocks]: their scores at one query
+	best   cpu.Region[T]     // [n]: the best of these scores
+	blocks cpu.Region[int32] // [n]: the blocks with the best scores
 }
 
 func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {

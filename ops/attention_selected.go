@@ -193,9 +193,12 @@ func (c selectedBlocks) anyRunsByList() bool { return c.hasDocuments() || !c.run
 // scores of all selected keys at once.
 type selectedForward[T cpu.Float] struct {
 	selectedBlocks
-	q, v, o, lse     Arg
-	keys             transposed[T]
-	scores, max, sum cpu.Region[T]
+	q, v, o, lse Arg
+	keys         transposed[T]
+
+	// Scratch of each worker.
+	scores   cpu.Region[T] // [h,selected keys]
+	max, sum cpu.Region[T] // [h]: the softmax state
 }
 
 // queriesPerPiece is the number of adjoining queries in one piece of work.

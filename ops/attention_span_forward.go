@@ -11,8 +11,12 @@ type spanForward[T cpu.Float] struct {
 	keys         transposed[T]
 	finiteVals   finiteTiles
 
-	// Scratch of each worker: rows of q, rows of o, scores, the softmax state, and the finite rows of weightedRows.
-	rowsQ, rowsO, scores, max, sum, finiteRows cpu.Region[T]
+	// Scratch of each worker. The rows are those of a tile.
+	rowsQ      cpu.Region[T] // [rows,D]
+	rowsO      cpu.Region[T] // [rows,Dv]
+	scores     cpu.Region[T] // [rows,keys of a chunk]
+	max, sum   cpu.Region[T] // [rows]: the softmax state
+	finiteRows cpu.Region[T] // scratch of weightedRows.addTo
 }
 
 // bindSpan adds to k the phases of attention under mask: in is q, k, v, out is o, lse.

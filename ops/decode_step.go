@@ -23,11 +23,19 @@ type decoder[T cpu.Float] struct {
 	blockRotations, tokenRotations []float64 // rotations of the first tokens of blocks, and of the positions in a block: see rotationBlock
 	top                            topBlocks[T]
 
-	// Scratch of each worker: the rotation; rows of q and o; scores, and a copy of the scores of the compressed branch; the softmax
-	// state; a rotated key or a compressed row; a block before its compression, and the hidden row of its MLP; the scores of the
-	// selection blocks, and the best ones.
-	rotation, rowsQ, rowsO, scores, keptScores, max, sum, row, block, hidden, folded, best cpu.Region[T]
-	blocks                                                                                 cpu.Region[int32]
+	// Scratch of each worker.
+	rotation   cpu.Region[T]     // [D]: of the token
+	rowsQ      cpu.Region[T]     // [h,D]: rotated queries
+	rowsO      cpu.Region[T]     // [h,Dv]: o of one branch
+	scores     cpu.Region[T]     // [h,maxKeys]
+	keptScores cpu.Region[T]     // [h,maxKeys]: a copy of the scores of the compressed branch
+	max, sum   cpu.Region[T]     // [h]: the softmax state
+	row        cpu.Region[T]     // [max(D,Dv)]: a rotated key or a compressed row
+	block      cpu.Region[T]     // [l,max(D,Dv)]: a block before its compression
+	hidden     cpu.Region[T]     // [hidden]: of the MLP for a block
+	folded     cpu.Region[T]     // [selection blocks]: their scores
+	best       cpu.Region[T]     // [n]: the best of these scores
+	blocks     cpu.Region[int32] // [n]: the blocks with the best scores
 }
 
 func bindDecode[T cpu.Float](k *cpu.Kernel, op DecodeOp, in, out []Arg) {
