@@ -97,14 +97,11 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 		blocks: cpu.Scratch[int32](k, p.TopN),
 	}
 	f.stats = bindRowStats(k, a, f.mask, in[0], f.keys, in[2])
-	if f.selectsByScore(a.rowTokens-1) && a.rowTokens >= p.BlockLen {
+	if f.selectsByScore((a.rowTokens-1)/p.SelectBlock) && a.rowTokens >= p.BlockLen {
 		f.weights = foldWeights[T](p)
 	}
 	bindQueries(k, a, a.tileQueries, f.tile)
 }
-
-// selectsByScore reports whether query t has more than n blocks to select from. Otherwise it gets all of them.
-func (f *selector[T]) selectsByScore(t int) bool { return t/f.SelectBlock >= f.TopN }
 
 // foldWeights returns the weights of the compression blocks j*l'/d - l/d + 1, ... in the score of selection block j: the number of
 // tokens that they share with it, divided by d. For l, d, l' = 32, 16, 64 the weights are 1, 2, 2, 2, 1.
@@ -120,7 +117,7 @@ func foldWeights[T cpu.Float](p Params) []T {
 // tile selects the blocks of the queries [t0,t1) of a group.
 func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	probs := f.probs.Local(w)
-	if f.selectsByScore(t1 - 1) {
+	if f.selectsByScore((t1 - 1) / f.SelectBlock) {
 		f.sumProbs(probs, seq, g, t0, t1, w)
 	}
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
@@ -169,7 +166,7 @@ type topBlocks[T cpu.Float] struct {
 // selectBlocks sets idx to the blocks of a query. own is the query's own block, probs the summed probabilities of the compression blocks
 // that the query sees. scores has room for all selection blocks, best and blocks for n.
 func (f *topBlocks[T]) selectBlocks(idx []int32, own int, probs, scores, best []T, blocks []int32) {
-	if own < len(idx) { // all blocks
+	if !f.selectsByScore(own) { // all blocks
 		for j := range idx {
 			idx[j] = int32(j)
 			if j > own {
@@ -178,10 +175,11 @@ func (f *topBlocks[T]) selectBlocks(idx []int32, own int, probs, scores, best []
 		}
 		return
 	}
-	f.fold(scores[:own-2], probs)
+	scores = scores[:freeBlocks(own)]
+	f.fold(scores, probs)
 	// best is sorted by falling score. Equal scores are in the order of their blocks, since i ascends.
 	n, free := 0, len(idx)-ForcedBlocks
-	for i, score := range scores[:own-2] {
+	for i, score := range scores {
 		if n == free {
 			if n == 0 || !(score > best[n-1]) {
 				continue

@@ -153,7 +153,7 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 	}
 	visible, own := NumVisible(t, d.BlockLen, d.Stride), t/d.SelectBlock
 	var kept []T
-	if d.Has(Selected) && own >= d.TopN { // otherwise all blocks are selected
+	if d.Has(Selected) && d.selectsByScore(own) {
 		kept = d.keptScores.Local(w)
 	}
 	if keys := s.compressedKeys(visible); d.Has(Compressed) {

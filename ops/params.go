@@ -21,7 +21,14 @@ const ForcedBlocks = 3
 func IsForced(t, block, selectBlock int) bool { return block == 0 || block >= t/selectBlock-1 }
 
 // FreeBlocks returns the number of earlier selection blocks of query t that are not forced: these are the blocks from 1 to FreeBlocks.
-func FreeBlocks(t, selectBlock int) int { return max(0, t/selectBlock-ForcedBlocks+1) }
+func FreeBlocks(t, selectBlock int) int { return freeBlocks(t / selectBlock) }
+
+// freeBlocks is FreeBlocks of a query whose own block is own.
+func freeBlocks(own int) int { return max(0, own-ForcedBlocks+1) }
+
+// selectsByScore reports whether a query has more than n blocks to select from. Otherwise it gets all of them. own is the query's own
+// block.
+func (p Params) selectsByScore(own int) bool { return own >= p.TopN }
 
 // Validate returns an error that names the sizes that do not fit each other.
 func (p Params) Validate() error { return sizeError(p.check()) }
