@@ -40,6 +40,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer recoverAsError(&err)
 	m.running = nil
 	m.run++
+	// RunAll casts again: a solver of Gorgonia may have changed the weights. RunAndStep may trust the copies.
 	skipCasts := m.halfUpToDate && (solver != nil || m.halfCopies.allConstant)
 	m.halfUpToDate = false // until the run has succeeded
 	for _, t := range m.train {
@@ -58,10 +59,11 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	if err != nil {
 		return err
 	}
+	// A weight at a new address may have other numbers than its copy.
 	if err := m.runSegments(skipCasts && !moved, inRun); err != nil {
 		return err
 	}
-	m.beginsSums = false
+	m.beginsSums = false // if End or publish fails, the sums are undefined until ZeroGrads
 	if inRun != nil {
 		if err := inRun.End(weights); err != nil {
 			return err
@@ -76,7 +78,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 			return err
 		}
 	}
-	m.beginsSums = solver != nil
+	m.beginsSums = solver != nil // a step ends the sums
 	m.halfUpToDate = m.halfCopies.allConstant || solver != nil && m.halfCopies.writtenBy(weights)
 	m.warm = true
 	return nil
@@ -96,7 +98,7 @@ func (m *Machine) loadInputs() (moved bool, err error) {
 // beginStep begins the step of solver, if it can be part of the run, and returns solver then. It returns nil if solver is nil
 // or its step has to come after the run.
 func (m *Machine) beginStep(solver Solver, weights []G.ValueGrad) (inRun Solver, err error) {
-	if solver == nil || !m.warm {
+	if solver == nil || !m.warm { // before the first run, results of ops on the host do not exist: the step comes after it
 		return nil, nil
 	}
 	if err := m.bindKept(false); err != nil { // bind the gradients to the memory that this run writes

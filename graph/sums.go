@@ -40,8 +40,8 @@ const (
 	continuesSum          // in all other runs: it adds the derivative to its sum
 )
 
-// zeroSums sets sums to zero where a solver of Gorgonia has done so with what n.Grad returns, if that is a copy: one on the
-// host of a sum on a device, or the dual value of an input. It looks only at copies that the last run has made.
+// zeroSums follows a solver of Gorgonia that has set what n.Grad returned to zero. If that is a copy (on the host, or the
+// input's dual value), the sum itself must be set to zero, too. It looks only at copies that the last run has made.
 func (m *Machine) zeroSums() error {
 	if !m.opts.gradSums || m.beginsSums {
 		return nil
