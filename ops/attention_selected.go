@@ -210,7 +210,7 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 	c := newSelectedBlocks(a, block, in[3])
 	k.Check = c.check
 	if c.anyRunsAsSpan() {
-		f := bindSpanForward[T](k, a, maskedSpan{tokenSpan(a.rowTokens), &c}, in, out)
+		f := newSpanForward[T](k, a, maskedSpan{tokenSpan(a.rowTokens), &c}, in, out)
 		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if c.runsAsSpan(seq.tokens) {
 				f.tile(seq, g, t0, t1, w)

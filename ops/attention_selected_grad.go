@@ -56,9 +56,9 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 	if c.anyRunsAsSpan() {
 		scores = max(scores, a.tileRows()*maxScoreRow)
 	}
-	b := bindBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
+	b := newBackward[T](k, a, c, scores, max(c.size, keyTile), takesDelta, in, out)
 	if c.anyRunsAsSpan() {
-		bindSpanBackward(k, b, maskedSpan{tokenSpan(a.rowTokens), &c}).bindParts(k)
+		newSpanBackward(k, b, maskedSpan{tokenSpan(a.rowTokens), &c}).bindParts(k)
 	}
 	if c.anyRunsByList() {
 		f := &selectedBackward[T]{b, c, bindInverseIndex(k, c)}

@@ -21,12 +21,13 @@ type spanForward[T cpu.Float] struct {
 
 // bindSpan adds to k the phases of attention under mask: in is q, k, v, out is o, lse.
 func bindSpan[T cpu.Float](k *cpu.Kernel, a dims, mask span, in, out []Arg) {
-	f := bindSpanForward[T](k, a, maskedSpan{span: mask}, in, out)
+	f := newSpanForward[T](k, a, maskedSpan{span: mask}, in, out)
 	bindQueries(k, a, a.tileQueries, f.tile)
 }
 
-// bindSpanForward adds to k the phases that transpose the keys and test the values. The caller adds the phase that calls tile.
-func bindSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask maskedSpan, in, out []Arg) *spanForward[T] {
+// newSpanForward adds to k the phases that prepare attention under mask: they transpose the keys and test the values. The caller adds
+// the phase that calls tile.
+func newSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask maskedSpan, in, out []Arg) *spanForward[T] {
 	keys, finiteVals := bindTranspose[T](k, a, in[1]), bindFinite[T](k, in[2])
 	f := &spanForward[T]{
 		dims: a, maskedSpan: mask, q: in[0], v: in[2], o: out[0], lse: out[1],

@@ -47,8 +47,8 @@ func (f *spanBackward[T]) parts(seq sequence) int {
 
 // bindSpanGrad adds the phases of the gradient of bindSpan: in is q, k, v, o or delta, lse, do, out is dq, dk, dv.
 func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool, in, out []Arg) {
-	b := bindBackward[T](k, a, mask, a.tileRows()*maxScoreRow, keyTile, takesDelta, in, out)
-	f := bindSpanBackward(k, b, maskedSpan{span: mask})
+	b := newBackward[T](k, a, mask, a.tileRows()*maxScoreRow, keyTile, takesDelta, in, out)
+	f := newSpanBackward(k, b, maskedSpan{span: mask})
 	if parts, _ := f.maxPartition(); a.hasDocuments() || parts == 0 { // some documents may have parts, others none
 		bindQueries(k, a, a.tileQueries, func(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if f.parts(seq) == 0 {
@@ -66,9 +66,9 @@ func bindSpanGrad[T cpu.Float](k *cpu.Kernel, a dims, mask span, takesDelta bool
 	bindClearUnused[T](k, a.sequences, f.gradK, f.gradV)
 }
 
-// bindSpanBackward adds to k the phases that test the keys and, with blocks, the values. The caller adds the phases that compute the
-// gradient.
-func bindSpanBackward[T cpu.Float](k *cpu.Kernel, b backward[T], mask maskedSpan) *spanBackward[T] {
+// newSpanBackward adds to k the phases that prepare the gradient under mask, beside those of newBackward: they test the keys and, with
+// blocks, the values. The caller adds the phases that compute the gradient.
+func newSpanBackward[T cpu.Float](k *cpu.Kernel, b backward[T], mask maskedSpan) *spanBackward[T] {
 	finiteKeys := bindFinite[T](k, b.k)
 	f := &spanBackward[T]{
 		backward: b, maskedSpan: mask,
