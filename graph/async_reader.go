@@ -136,7 +136,7 @@ type hostReadback struct {
 }
 
 func (r *hostReadback) Fetch(ops.Arg) (err error) {
-	v := r.result.bound
+	v := r.result.shown
 	if v == nil {
 		return errors.New("the machine has not run")
 	}

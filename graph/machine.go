@@ -49,11 +49,11 @@ type Machine struct {
 	train   []G.TrainModeOp // those that tell training from evaluation
 
 	// values of nodes
-	inputs       []*operand   // inputs that a step reads
-	kept         []*operand   // computed values that nodes have after a run
-	unbound      G.Nodes      // nodes that are computed and have no value after a run
-	unboundGraph *G.ExprGraph // the subgraph of unbound
-	readValues   []G.Value    // by read: the value that the machine put into its target
+	inputs      []*operand   // inputs that a step reads
+	kept        []*operand   // computed values that nodes have after a run
+	hidden      G.Nodes      // nodes that are computed and have no value after a run
+	hiddenGraph *G.ExprGraph // the subgraph of hidden
+	readValues  []G.Value    // by read: the value that the machine put into its target
 
 	// what changes from run to run
 	run            int64   // number of runs so far, with the one that is running
@@ -77,7 +77,7 @@ type state struct {
 	remote        bool
 	adopted       bool // host is a value of the device, which kernels read in place
 	copied        int64
-	bound         G.Value // the value that the machine bound to the node
+	shown         G.Value // the value that the machine has given to the node
 	dual          G.Value // of a derivative: the dual value of the input to which the last run has copied it
 	own           Memory  // device memory for an input or a constant of the host, allocated when first needed
 }
@@ -182,11 +182,11 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 	if m.plan, err = newPlan(g, m.opts); err != nil {
 		return err
 	}
-	if err := m.bind(); err != nil { // kernels get memory, constants are uploaded
+	if err := m.allocate(); err != nil { // kernels get memory, constants are uploaded
 		return err
 	}
 	m.beginsSums = true
-	m.unboundGraph = g.Subgraph(slices.Clone(m.unbound)...)
+	m.hiddenGraph = g.Subgraph(slices.Clone(m.hidden)...)
 	m.logPlan()
 	return nil
 }

@@ -52,7 +52,7 @@ type operand struct {
 	name     string  // for errors
 	kind     kind
 	arg      ops.Arg // type and shape, and the cell that points at its memory on the device
-	keep     bool    // it stays in memory to the end of a run and is bound to its node then
+	keep     bool    // it stays in memory to the end of a run and its node shows it then
 	persists bool    // it stays in memory from run to run
 	wrt      G.Nodes // the inputs whose derivative it is
 

@@ -13,50 +13,45 @@ import (
 
 // publish hands out the results of a run: the values of nodes, the dual values of inputs, and the targets of Reads.
 func (m *Machine) publish() error {
-	if err := m.bindKept(true); err != nil {
+	if err := m.showAfterRun(); err != nil {
 		return err
 	}
-	if err := m.unbindStale(); err != nil {
+	if err := m.hideStale(); err != nil {
 		return err
 	}
-	if err := m.bindDuals(); err != nil {
+	if err := m.copyDuals(); err != nil {
 		return err
 	}
 	return m.fillReadTargets()
 }
 
-// bindKept binds the kept values to their nodes, before or after a run. It leaves what an earlier run has bound if that is
-// still right.
-func (m *Machine) bindKept(after bool) error {
-	wait := false
+// showBeforeRun gives nodes the kept values whose memory is known before the run.
+func (m *Machine) showBeforeRun() error {
 	for _, v := range m.kept {
-		s := &m.state[v.id]
-		shown := s.host
-		if s.remote && v.hasHostInput() {
-			if !after {
-				continue
-			}
-			if s.copied != m.run {
-				if err := m.download(v); err != nil {
-					return fmt.Errorf("%s: %w", v.name, err)
-				}
-				wait = true
-			}
-			shown = s.host
-			if v.node.Value() == shown {
-				continue
-			}
-		} else if v.kind == fromKernel {
-			// Compare addresses, too: package tensor's pool may use an unbound value again, with other memory.
-			if s.bound != nil && v.node.Value() == s.bound && s.bound.Uintptr() == uintptr(v.arg.Pointer()) {
-				continue
-			}
-			shown = m.stream.View(v.arg)
+		if m.showsCopy(v) {
+			continue
 		}
-		if err := G.UnsafeLet(v.node, shown); err != nil {
+		if err := m.showInPlace(v); err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
-		s.bound = shown
+	}
+	return nil
+}
+
+// showAfterRun gives nodes all kept values. It waits for the copies to the host that it makes.
+func (m *Machine) showAfterRun() error {
+	wait := false
+	for _, v := range m.kept {
+		var err error
+		if m.showsCopy(v) {
+			wait = wait || m.state[v.id].copied != m.run
+			err = m.showCopy(v)
+		} else {
+			err = m.showInPlace(v)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", v.name, err)
+		}
 	}
 	if wait {
 		return m.stream.Synchronize()
@@ -64,23 +59,62 @@ func (m *Machine) bindKept(after bool) error {
 	return nil
 }
 
-// unbindStale removes the values that earlier machines have bound to nodes which this machine computes and does not keep.
-func (m *Machine) unbindStale() error {
-	bound := false
-	for _, n := range m.unbound {
+// showsCopy reports whether the node of v shows a copy on the host of a value on the device.
+func (m *Machine) showsCopy(v *operand) bool { return m.state[v.id].remote && v.hasHostInput() }
+
+// showCopy gives the node of v a copy on the host. It copies unless an op on the host has read the value in this run.
+func (m *Machine) showCopy(v *operand) error {
+	s := &m.state[v.id]
+	if s.copied != m.run {
+		if err := m.download(v); err != nil {
+			return err
+		}
+	}
+	if v.node.Value() == s.host {
+		return nil
+	}
+	return m.let(v, s.host)
+}
+
+// showInPlace gives the node of v the value where it lies. It leaves what an earlier run has shown if that is still right.
+func (m *Machine) showInPlace(v *operand) error {
+	s := &m.state[v.id]
+	if v.kind != fromKernel {
+		return m.let(v, s.host)
+	}
+	// Compare addresses, too: package tensor's pool may use an unbound value again, with other memory.
+	if s.shown != nil && v.node.Value() == s.shown && s.shown.Uintptr() == uintptr(v.arg.Pointer()) {
+		return nil
+	}
+	return m.let(v, m.stream.View(v.arg))
+}
+
+// let gives the node of v a value.
+func (m *Machine) let(v *operand, shown G.Value) error {
+	if err := G.UnsafeLet(v.node, shown); err != nil {
+		return err
+	}
+	m.state[v.id].shown = shown
+	return nil
+}
+
+// hideStale removes the values that earlier machines have given to nodes which this machine computes and does not keep.
+func (m *Machine) hideStale() error {
+	found := false
+	for _, n := range m.hidden {
 		v := n.Value()
 		if v == nil {
 			continue
 		}
-		bound = true
+		found = true
 		if d, ok := v.(*tensor.Dense); ok { // UnbindAll clears the bound tensor for reuse: let it be a clone
 			if err := G.UnsafeLet(n, d.ShallowClone()); err != nil {
 				return fmt.Errorf("%s: %w", describe(n), err)
 			}
 		}
 	}
-	if bound {
-		m.unboundGraph.UnbindAll()
+	if found {
+		m.hiddenGraph.UnbindAll()
 	}
 	return nil
 }
@@ -91,9 +125,9 @@ func (v *operand) hasHostInput() bool {
 	return slices.ContainsFunc(v.wrt, func(n *G.Node) bool { return !isRemote(n.Value()) })
 }
 
-// bindDuals copies derivatives to the dual values of inputs. An input has a dual value, which its Grad returns, if a
+// copyDuals copies derivatives to the dual values of inputs. An input has a dual value, which its Grad returns, if a
 // TapeMachine with gorgonia.BindDualValues has run before.
-func (m *Machine) bindDuals() error {
+func (m *Machine) copyDuals() error {
 	for _, d := range m.kept {
 		m.state[d.id].dual = nil
 		for _, n := range d.wrt {

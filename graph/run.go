@@ -101,7 +101,7 @@ func (m *Machine) beginStep(solver Solver, weights []G.ValueGrad) (inRun Solver,
 	if solver == nil || !m.warm { // before the first run, results of ops on the host do not exist: the step comes after it
 		return nil, nil
 	}
-	if err := m.bindKept(false); err != nil { // bind the gradients to the memory that this run writes
+	if err := m.showBeforeRun(); err != nil { // the solver reads the gradients where this run writes them
 		return nil, err
 	}
 	if len(m.reads) > 0 || !m.inPlace(weights) { // a run whose Read fails must not have taken a step

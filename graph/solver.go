@@ -46,7 +46,7 @@ func (m *Machine) Backend() Backend { return m.opts.backend }
 // Stream returns the stream of the machine's runs, nil after Close. What a solver enqueues there is in order with the runs.
 func (m *Machine) Stream() Stream { return m.stream }
 
-// inPlace reports whether a run writes the gradients to the values that are bound before the run. It does not for a gradient
+// inPlace reports whether a run writes the gradients to the values that the nodes show before it. It does not for a gradient
 // that an op on the host computes, or that a TapeMachine has left in an input to be added to: these are known only after the
 // run.
 func (m *Machine) inPlace(weights []G.ValueGrad) bool {
@@ -56,7 +56,7 @@ func (m *Machine) inPlace(weights []G.ValueGrad) bool {
 			return false
 		}
 		v := m.operandOf[n.Deriv()]
-		if g, err := n.Grad(); v == nil || v.kind != fromKernel || err != nil || g != m.state[v.id].bound {
+		if g, err := n.Grad(); v == nil || v.kind != fromKernel || err != nil || g != m.state[v.id].shown {
 			return false
 		}
 	}

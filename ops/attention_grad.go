@@ -89,7 +89,8 @@ type backward[T cpu.Float] struct {
 }
 
 // newBackward adds to k the phases that prepare the gradient: they transpose keys and values and compute the numbers of the rows. The
-// caller adds the phases that compute it. in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is the largest number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
+// caller adds the phases that compute the gradient. in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is the largest
+// number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
 func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []Arg) backward[T] {
 	oOrDelta, lse, do := GradInputs(in)
 	keyTiles, valueTiles := bindTranspose[T](k, a, in[1]), bindTranspose[T](k, a, in[2])

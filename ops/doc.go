@@ -16,4 +16,7 @@
 // An op is a Spec: a plain struct of its parameters with the shape rule, the gradient and the CPU kernel. Its file holds
 // the gradient, too, except for attention: see attention.go. A Spec may have several outputs, but an op of Gorgonia has one. So the first
 // output is the value of the op's node. Each other output (LSE; dK and dV after dQ) is a node whose only input is that node.
+//
+// In the code of the kernels, functions whose names begin with bind add phases to a kernel, which run in the order of these calls.
+// bindCheck sets the kernel's check instead, and bindTerms adds no phase where there is one term.
 package ops

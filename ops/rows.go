@@ -28,8 +28,6 @@ const rowBlock = 64
 // pieceBounds returns the bounds [lo,hi) of piece i of n, which is cut into CeilDiv(n, size) pieces.
 func pieceBounds(i, size, n int) (lo, hi int) { return i * size, min(n, (i+1)*size) }
 
-// Functions whose names begin with bind add phases to a kernel. Phases run in the order of these calls.
-
 // bindRows adds to k a phase that calls f for pieces [lo,hi) of n rows. A row counts as cols elements of work, and a piece has about
 // pieceElements elements.
 func bindRows(k *cpu.Kernel, n, cols int, f func(lo, hi int)) {

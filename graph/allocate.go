@@ -7,9 +7,9 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// bind allocates the machine's memory, points the cells of all operands in the arena to their places, and prepares what is
+// allocate allocates the machine's memory, points the cells of all operands in the arena to their places, and prepares what is
 // the same in all runs: constants, views and segments.
-func (m *Machine) bind() (err error) {
+func (m *Machine) allocate() (err error) {
 	bytes := m.arena + m.workspace
 	if m.memory, err = m.backend.Alloc(bytes); err != nil {
 		return fmt.Errorf("arena of %d bytes and workspace of %d bytes: %w", m.arena, m.workspace, err)
@@ -37,7 +37,7 @@ func (m *Machine) bind() (err error) {
 	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
 	for _, n := range m.order.nodes {
 		if v, ok := m.operandOf[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
-			m.unbound = append(m.unbound, n)
+			m.hidden = append(m.hidden, n)
 		}
 	}
 	return nil
