@@ -23,7 +23,7 @@ func (SiLUOp) Bind(k *cpu.Kernel, in, out []Arg) {
 }
 
 func (SiLUOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return outputs(SiLUGradOp{}, 1, in[0], dy)
+	return applyOutputs(SiLUGradOp{}, 1, in[0], dy)
 }
 
 // SiLUGradOp is the Spec of the gradient of SiLU: x, dy -> dx = dy*s*(1 + x*(1-s)) with s = sigmoid(x). It needs x:
@@ -48,7 +48,7 @@ func (SigmoidOp) Bind(k *cpu.Kernel, in, out []Arg) {
 }
 
 func (SigmoidOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return outputs(SigmoidGradOp{}, 1, y, dy)
+	return applyOutputs(SigmoidGradOp{}, 1, y, dy)
 }
 
 // SigmoidGradOp is the Spec of the gradient of Sigmoid: y, dy -> dx = dy*y*(1-y). It reads the result y, not x.

@@ -124,7 +124,7 @@ func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, fmt.Errorf("hyper is %v, want float64 (%d)", hyper, AdamWHyperLen)
 	}
 	var state []Operand
-	var want []input
+	var want []inputRule
 	var shapes []tensor.Shape
 	for i, t := range tensors {
 		add := func(name string, o Operand) {

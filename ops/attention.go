@@ -45,17 +45,17 @@ type AttentionSpec interface {
 	packable
 	// pairs returns, for one head of one row of the batch, the number of pairs of a query and a key that it sees.
 	pairs(in []Operand) float64
-	// inputs returns the number of inputs, not counting the table of documents that may follow them.
-	inputs() int
+	// inputCount returns the number of inputs, not counting the table of documents that may follow them.
+	inputCount() int
 	// bindGrad is the Bind of the op's AttentionGradOp. takesDelta is its Delta: in has delta instead of o.
 	bindGrad(k *cpu.Kernel, takesDelta bool, in, out []Arg)
 }
 
 // inferAttention is the shape rule q, k, v, ... -> o, lse. k and v have rows(S) keys for S queries. The inputs in more follow v;
 // the op checks their shapes itself. A table of documents may come last.
-func inferAttention(in []Operand, kName, vName string, rows func(s int) int, more ...input) ([]Operand, error) {
+func inferAttention(in []Operand, kName, vName string, rows func(s int) int, more ...inputRule) ([]Operand, error) {
 	in, table := splitTable(in, 3+len(more))
-	if err := wantInputs(in, append([]input{floatInput("q", 4), floatInput(kName, 4), floatInput(vName, 4)}, more...)...); err != nil {
+	if err := wantInputs(in, append([]inputRule{floatInput("q", 4), floatInput(kName, 4), floatInput(vName, 4)}, more...)...); err != nil {
 		return nil, err
 	}
 	q, k, v, dt := in[0].Shape, in[1].Shape, in[2].Shape, in[0].Dtype

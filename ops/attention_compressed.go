@@ -24,8 +24,8 @@ type CompressedAttentionOp struct {
 	Stride   int // d: tokens between the starts of two blocks; divides l
 }
 
-func (CompressedAttentionOp) Name() string { return "compressed attention" }
-func (CompressedAttentionOp) inputs() int  { return 3 }
+func (CompressedAttentionOp) Name() string    { return "compressed attention" }
+func (CompressedAttentionOp) inputCount() int { return 3 }
 func (op CompressedAttentionOp) blocks() compressionBlocks {
 	return compressionBlocks{op.BlockLen, op.Stride}
 }

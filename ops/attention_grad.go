@@ -21,7 +21,7 @@ func attentionGrad[F AttentionSpec](op F, inputs gorgonia.Nodes, o, do *gorgonia
 	if err != nil {
 		return nil, err
 	}
-	return outputs(AttentionGradOp[F]{Forward: op}, 3, append(slices.Clone(inputs), o, lse, do)...)
+	return applyOutputs(AttentionGradOp[F]{Forward: op}, 3, append(slices.Clone(inputs), o, lse, do)...)
 }
 
 // GradInputs returns the last three inputs of an AttentionGradOp: o, or delta with Delta, lse and do.
@@ -58,7 +58,7 @@ func (op AttentionGradOp[F]) Infer(in []Operand) ([]Operand, error) {
 	if op.Delta {
 		o = likeOutput{"delta", 1}
 	}
-	in, err := inferWithMore(op.Forward, countTable(in, op.Forward.inputs()), in, o, likeOutput{"lse", 1}, likeOutput{"do", 0})
+	in, err := inferWithMore(op.Forward, inputsWithTable(in, op.Forward.inputCount()), in, o, likeOutput{"lse", 1}, likeOutput{"do", 0})
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ type SelectedAttentionOp struct {
 }
 
 func (SelectedAttentionOp) Name() string              { return "selected attention" }
-func (SelectedAttentionOp) inputs() int               { return 4 }
+func (SelectedAttentionOp) inputCount() int           { return 4 }
 func (SelectedAttentionOp) blocks() compressionBlocks { return compressionBlocks{} }
 
 // pairs assumes that each query has n different blocks, one of them the block of the query itself.

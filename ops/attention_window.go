@@ -31,7 +31,7 @@ type SlidingWindowOp struct {
 }
 
 func (SlidingWindowOp) Name() string                  { return "sliding window" }
-func (SlidingWindowOp) inputs() int                   { return 3 }
+func (SlidingWindowOp) inputCount() int               { return 3 }
 func (SlidingWindowOp) blocks() compressionBlocks     { return compressionBlocks{} }
 func (op SlidingWindowOp) mask(s int) span            { return tokenSpan(min(op.Window, s)) }
 func (op SlidingWindowOp) pairs(in []Operand) float64 { return spanPairs(op.mask, in) }

@@ -50,7 +50,7 @@ func (op FillCacheOp) Infer(in []Operand) ([]Operand, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	var want []input
+	var want []inputRule
 	for _, name := range names {
 		want = append(want, floatInput(name, 4))
 	}

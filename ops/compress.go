@@ -42,7 +42,7 @@ func (op CompressMeanOp) Bind(k *cpu.Kernel, in, out []Arg) {
 }
 
 func (op CompressMeanOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return outputs(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
+	return applyOutputs(CompressMeanGradOp{op.BlockLen, op.Stride, in[0].Shape()[1]}, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
 }
 
 // CompressMeanGradOp is the Spec of the gradient of CompressMean: dy [B,Nc,Hkv,D] and optionally a table of documents -> dx

@@ -65,7 +65,7 @@ func (op CompressMLPOp) Grad(_ []bool, in gorgonia.Nodes, y, dy *gorgonia.Node) 
 	if err != nil {
 		return nil, err
 	}
-	return outputs(CompressMLPGradOp(op), 4, append(slices.Clone(in), hidden, dy)...)
+	return applyOutputs(CompressMLPGradOp(op), 4, append(slices.Clone(in), hidden, dy)...)
 }
 
 // CompressMLPGradOp is the Spec of the gradient of CompressMLP: the inputs of CompressMLP, hidden, dy -> dx, dpe, dw1, dw2.
@@ -81,7 +81,7 @@ func (op CompressMLPGradOp) blocks() compressionBlocks {
 }
 
 func (op CompressMLPGradOp) Infer(in []Operand) ([]Operand, error) {
-	in, err := inferWithMore(CompressMLPOp(op), countTable(in, 4), in, likeOutput{"hidden", 1}, likeOutput{"dy", 0})
+	in, err := inferWithMore(CompressMLPOp(op), inputsWithTable(in, 4), in, likeOutput{"hidden", 1}, likeOutput{"dy", 0})
 	if err != nil {
 		return nil, err
 	}

@@ -95,7 +95,7 @@ func (CrossEntropyOp) Grad(_ []bool, in gorgonia.Nodes, loss, dloss *gorgonia.No
 	if err != nil {
 		return nil, err
 	}
-	return outputs(CrossEntropyGradOp{}, 1, in[0], in[1], lse, dloss)
+	return applyOutputs(CrossEntropyGradOp{}, 1, in[0], in[1], lse, dloss)
 }
 
 // CrossEntropyGradOp is the Spec of the gradient of CrossEntropy: logits, targets, lse, dloss (scalar) -> dlogits =

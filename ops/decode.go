@@ -105,7 +105,7 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 		return nil, errors.New("dense attention has no gates: GateLayer must be false")
 	}
 	at := op.Inputs()
-	list := op.inputs(at)
+	list := op.inputRules(at)
 	if err := wantInputs(in, list...); err != nil {
 		return nil, err
 	}
@@ -124,9 +124,9 @@ func (op DecodeOp) Infer(in []Operand) ([]Operand, error) {
 	}, cmp.Or(op.checkShapes(in, at, list), err)
 }
 
-// inputs returns the name and the rank of each input.
-func (op DecodeOp) inputs(at DecodeInputs) []input {
-	list := make([]input, at.PageTable+1)
+// inputRules returns the name and the rank of each input.
+func (op DecodeOp) inputRules(at DecodeInputs) []inputRule {
+	list := make([]inputRule, at.PageTable+1)
 	set := func(i, rank int, name string) {
 		if i >= 0 {
 			list[i] = floatInput(name, rank)
@@ -152,8 +152,8 @@ func (op DecodeOp) inputs(at DecodeInputs) []input {
 	return list
 }
 
-// checkShapes checks the shapes of inputs whose ranks are right. list is that of inputs.
-func (op DecodeOp) checkShapes(in []Operand, at DecodeInputs, list []input) error {
+// checkShapes checks the shapes of inputs whose ranks are right. list is that of inputRules.
+func (op DecodeOp) checkShapes(in []Operand, at DecodeInputs, list []inputRule) error {
 	c, heads := op.Cache, in[at.Q].Shape[2]
 	want := func(i int, shape ...int) error { return wantShape(list[i].name, in[i].Shape, shape...) }
 	err := cmp.Or(want(at.Q, c.Slots, 1, heads, c.KeyDim), c.inferCache(in[at.Cache], in[at.PageTable], c.Slots, 1))

@@ -210,8 +210,8 @@ func splitTable[A interface{ isTable() bool }](in []A, n int) (rest, table []A) 
 	return slices.Concat(in[:n], in[n+1:]), in[n : n+1]
 }
 
-// countTable returns n, the number of an op's own inputs, or n+1 if a table of documents follows these in in.
-func countTable(in []Operand, n int) int {
+// inputsWithTable returns n, the number of an op's own inputs, or n+1 if a table of documents follows these in in.
+func inputsWithTable(in []Operand, n int) int {
 	if _, table := splitTable(in, n); table != nil {
 		n++
 	}

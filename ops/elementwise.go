@@ -4,7 +4,7 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
 // inferElementwise is the shape rule of ops whose inputs and output have the same shape.
 func inferElementwise(in []Operand, names ...string) ([]Operand, error) {
-	want := make([]input, len(names))
+	want := make([]inputRule, len(names))
 	for i, name := range names {
 		want[i] = floatInput(name, 0).orMore()
 	}

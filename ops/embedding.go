@@ -55,7 +55,7 @@ func bindEmbedding[T cpu.Float](k *cpu.Kernel, weight, ids, y Arg) {
 }
 
 func (EmbeddingOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return outputs(EmbeddingGradOp{Vocab: in[0].Shape()[0]}, 1, in[1], dy)
+	return applyOutputs(EmbeddingGradOp{Vocab: in[0].Shape()[0]}, 1, in[1], dy)
 }
 
 // EmbeddingGradOp is the Spec of the gradient of Embedding: ids [B,S], dy [B,S,dim] -> dweight [V,dim]. A row of dweight is the sum

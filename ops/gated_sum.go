@@ -34,7 +34,7 @@ func (GatedSumOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) < 2 {
 		return nil, errors.New("no branches")
 	}
-	want := []input{floatInput("gates", 4)}
+	want := []inputRule{floatInput("gates", 4)}
 	for i := range in[1:] {
 		want = append(want, floatInput(numbered("branch", i), 4))
 	}
@@ -82,7 +82,7 @@ func bindGatedSum[T cpu.Float](k *cpu.Kernel, gates Arg, branches []Arg, y Arg) 
 }
 
 func (op GatedSumOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return outputs(GatedSumGradOp{Sigmoid: op.Sigmoid}, len(in), append(slices.Clone(in), dy)...)
+	return applyOutputs(GatedSumGradOp{Sigmoid: op.Sigmoid}, len(in), append(slices.Clone(in), dy)...)
 }
 
 // GatedSumGradOp is the Spec of the gradient of GatedSum: gates, branch 0, branch 1, ..., dy -> dgates, dbranch 0,

@@ -94,7 +94,7 @@ func (LinearOp) flops(in []Operand) float64 {
 }
 
 func (op LinearOp) Infer(in []Operand) ([]Operand, error) {
-	want := []input{floatInput("x", 2).orMore(), floatInput("w", 2)}
+	want := []inputRule{floatInput("x", 2).orMore(), floatInput("w", 2)}
 	if len(in) == 3 {
 		want = append(want, floatInput("bias", 1))
 	}

@@ -248,12 +248,12 @@ func (op LinearsGradOp) Infer(in []Operand) ([]Operand, error) {
 	if n == 0 || anySet(op.Terms[n:]) || slices.Contains(op.Rotated[n:], true) {
 		return nil, fmt.Errorf("numbers of terms are %v and rotated dy are %v, want those of 1 to %d layers, from the first on", op.Terms, op.Rotated, MaxLinears)
 	}
-	want := []input{floatInput("x", 0).orMore()}
+	want := []inputRule{floatInput("x", 0).orMore()}
 	for i, terms := range op.Terms[:n] {
 		if terms < 1 || terms > MaxTerms {
 			return nil, fmt.Errorf("dy %d has %d terms, want 1 to %d", i, terms, MaxTerms)
 		}
-		want = append(want, slices.Repeat([]input{floatInput(numbered("dy", i), 0).orMore()}, terms)...)
+		want = append(want, slices.Repeat([]inputRule{floatInput(numbered("dy", i), 0).orMore()}, terms)...)
 	}
 	for i := range n {
 		if !op.WeightsOnly {

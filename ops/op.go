@@ -294,8 +294,8 @@ func (o *kernelOp) SymDiff(inputs gorgonia.Nodes, output, grad *gorgonia.Node) (
 	return grads, err
 }
 
-// outputs applies spec and returns the nodes of its first n outputs.
-func outputs(spec Spec, n int, inputs ...*gorgonia.Node) (gorgonia.Nodes, error) {
+// applyOutputs applies spec and returns the nodes of its first n outputs.
+func applyOutputs(spec Spec, n int, inputs ...*gorgonia.Node) (gorgonia.Nodes, error) {
 	main, err := Apply(spec, inputs...)
 	if err != nil {
 		return nil, err

@@ -49,7 +49,7 @@ func inverseRMS[T cpu.Float](x []T, eps float64) T {
 }
 
 func (op RMSNormOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return outputs(RMSNormGradOp(op), 2, in[0], in[1], dy)
+	return applyOutputs(RMSNormGradOp(op), 2, in[0], in[1], dy)
 }
 
 // RMSNormGradOp is the Spec of the gradient of RMSNorm: x, weight, dy -> dx, dweight. With r = 1/sqrt(mean(x²) + eps) and

@@ -116,5 +116,5 @@ func rotate[T cpu.Float](dst, x, rotation []T) {
 
 func (op RoPEOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 	op.Inverse = !op.Inverse
-	return outputs(op, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
+	return applyOutputs(op, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
 }

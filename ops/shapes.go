@@ -13,7 +13,7 @@ import (
 
 // wantInputs checks the number of inputs and the rank and type of each. An index is int32. All others are float32, or all are
 // float64.
-func wantInputs(in []Operand, want ...input) error {
+func wantInputs(in []Operand, want ...inputRule) error {
 	if len(in) != len(want) {
 		return fmt.Errorf("%d inputs, want %d", len(in), len(want))
 	}
@@ -45,8 +45,8 @@ func wantInputs(in []Operand, want ...input) error {
 	return nil
 }
 
-// input is what wantInputs requires of one input.
-type input struct {
+// inputRule is what wantInputs requires of one input.
+type inputRule struct {
 	name  string
 	rank  int
 	more  bool // more axes than rank are allowed
@@ -54,13 +54,15 @@ type input struct {
 }
 
 // floatInput requires floats of the given rank.
-func floatInput(name string, rank int) input { return input{name: name, rank: rank} }
+func floatInput(name string, rank int) inputRule { return inputRule{name: name, rank: rank} }
 
 // indexInput requires int32 of the given rank.
-func indexInput(name string, rank int) input { return input{name: name, rank: rank, index: true} }
+func indexInput(name string, rank int) inputRule {
+	return inputRule{name: name, rank: rank, index: true}
+}
 
 // orMore allows more axes than the rank.
-func (i input) orMore() input {
+func (i inputRule) orMore() inputRule {
 	i.more = true
 	return i
 }

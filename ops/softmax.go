@@ -65,7 +65,7 @@ func expSum[T cpu.Float](dst, x []T, shift T) float64 {
 }
 
 func (SoftmaxOp) Grad(_ []bool, _ gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-	return outputs(SoftmaxGradOp{}, 1, y, dy)
+	return applyOutputs(SoftmaxGradOp{}, 1, y, dy)
 }
 
 // SoftmaxGradOp is the Spec of the gradient of Softmax: y, dy [...,n] -> dx = y*(dy - sum(y*dy)). It reads the result y, not x.
