@@ -164,7 +164,8 @@ type Stream interface {
 	// Download copies src to the host value dst, whose elements are defined after Synchronize.
 	Download(dst G.Value, src ops.Arg) error
 	// View returns a value over the device memory of a. On a Host backend ops can read it. Elsewhere, when it is asked for
-	// its data, it waits for s and copies them to the host. It has the current address of a, and is a pointer.
+	// its data, it waits for s and copies them to the host. The value keeps the address that a has now. Its dynamic type is a
+	// pointer, so a machine may compare values by ==.
 	View(a ops.Arg) G.Value
 
 	// NewReadback returns a Readback for operands like o. It copies to the host without waiting for other work.

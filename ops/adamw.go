@@ -21,7 +21,7 @@ import (
 //
 // If the norm is not finite, the step writes only the output.
 //
-// The tensors of Muon are matrices that take a step of Muon instead, see muon.go. Their v has no shape, and so no memory.
+// The tensors of Muon are matrices that take a step of Muon instead, see MuonPolynomials. Their v has no shape, and so no memory.
 //
 // With Copies each tensor has a fifth input: a copy of the weight in the half-precision type Copies. The step writes it from the
 // new weight. A copy without a shape has no memory, and the step does not write it. The CPU has no kernel for Copies.

@@ -17,8 +17,8 @@ type dims struct {
 	sequences       // the queries are the tokens
 }
 
-// maxTileRows bounds the rows of a tile: the heads of one group at a few adjoining queries. It is a multiple of 6, the number of
-// rows of the widest register tile of cpu.Tile.
+// maxTileRows bounds the rows of a tile, unless one query of a group has more: the rows are the heads of the group at a few adjoining
+// queries. It is a multiple of 6, the number of rows of the widest register tile of cpu.Tile.
 const maxTileRows = 60
 
 // dimsOf returns the sizes of q [B,S,Hq,D], k [B,T,Hkv,D] and v [B,T,Hkv,Dv], which inferAttention has accepted. Each row of the

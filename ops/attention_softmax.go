@@ -6,7 +6,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// onlineSoftmax is the state of an online onlineSoftmax (arXiv 1805.02867) for the rows of a tile, which see their keys part by part.
+// onlineSoftmax is the state of an online softmax (arXiv 1805.02867) for the rows of a tile, which see their keys part by part.
 type onlineSoftmax[T cpu.Float] struct {
 	max, sum []T // of each row: the largest score so far, unscaled, and the sum of exp((score - max)*scale)
 	scale    T

@@ -192,6 +192,7 @@ func (d *decoder[T]) attend(q, o []T, keys placeIterator[T], kept []T, w *cpu.Wo
 	d.score(q, keys, kept, w)
 	s, state := d.scores.Local(w), d.state(w)
 	clear(o)
+	// score advanced a copy: keys still begins at the first key.
 	for p, ok := keys.next(); ok; p, ok = keys.next() {
 		cpu.TileAdd(d.h, d.ValueDim, p.n, s[n:], d.maxKeys, 1, p.values, d.ValueDim, o, d.ValueDim)
 		n += p.n

@@ -88,6 +88,7 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 		all := cpu.Slice[int32](ids.Buf)
 		invert(n, func(i int) []int32 { return all[i : i+1] }, cpu.Slice[int32](places), cpu.Slice[int32](ends))
 	})
+	// A quarter of the usual rows in a piece, since the rows of frequent ids take longer than others.
 	bindRows(k, vocab, 4*dim, func(lo, hi int) {
 		for v := lo; v < hi; v++ {
 			row := cpu.Slice[T](dw.Buf)[v*dim:][:dim]

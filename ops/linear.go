@@ -125,7 +125,9 @@ func (op LinearOp) Infer(in []Operand) ([]Operand, error) {
 // leading returns the number of axes of x before the contracted ones, whose product is in.
 func leading(x tensor.Shape, in int) (int, error) {
 	lead, product := 0, 1
-	for i := x.Dims() - 1; i >= min(2, x.Dims()-1) && x.Dims()-i <= len(Axes{}); i-- {
+	// The first axis that may be contracted here: Axes bounds the contracted ones, and two axes lead if x has more than two.
+	first := max(min(2, x.Dims()-1), x.Dims()-len(Axes{}))
+	for i := x.Dims() - 1; i >= first; i-- {
 		if product *= x[i]; product == in {
 			lead = i
 		}

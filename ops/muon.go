@@ -7,6 +7,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
+// MuonPolynomials returns a, b and c of each polynomial that Muon applies.
+//
 // Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) updates a matrix by its momentum, after moving all singular values
 // of the momentum close to 1. The factor of the update and the decay are those of Liu et al. (arXiv 2502.16982). They give the
 // update the size of an AdamW update, so both take the same learning rate:
@@ -21,10 +23,9 @@ import (
 //	r = |u*uᵀ|;  G = u*uᵀ/r;  Q = 1                                  Frobenius norm: no singular value of u exceeds sqrt(r)
 //	P = a + b*G + c*G²;  Q = P*Q;  G = P*G*P                         for each polynomial
 //	orthogonal(u) = Q*u/sqrt(r)
-
-// MuonPolynomials returns a, b and c of each polynomial that Muon applies; the equations are above. Each one minimises the largest
-// |1 - p(x)| on the interval to which the ones before it map [0.01,1]. Singular values of at least 0.01*sqrt(r) end within 0.28 of 1,
-// smaller ones below that.
+//
+// Each polynomial minimises the largest |1 - p(x)| on the interval to which the ones before it map [0.01,1]. Singular values of at
+// least 0.01*sqrt(r) end within 0.28 of 1, smaller ones below that.
 func MuonPolynomials() [3][3]float64 {
 	return [...][3]float64{{8.0934, -23.6204, 17.4462}, {3.6366, -2.7219, 0.5366}, {2.6613, -1.9772, 0.4526}}
 }
@@ -45,7 +46,7 @@ type muonMatrix struct {
 	muonWork
 }
 
-// muonWork is the work memory of one place in a group. The matrices at that place of all groups share it.
+// muonWork is the work memory for one index in a group. The matrices at that index of all groups share it.
 type muonWork struct {
 	u, update                 *cpu.Buf // [rows,cols]
 	gram, square, p, q, spare *cpu.Buf // G, G*G or P*G, P, Q and the next Q: [s,s], s = side()
@@ -81,7 +82,7 @@ func (m *muonMatrix) updateProduct() cpu.Product {
 // bindMuon adds to k the phases for the tensors of Muon.
 func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, tensors []AdamWTensor[Arg]) {
 	var groups [][]muonMatrix
-	size := muonGroupSize
+	size := muonGroupSize // full: the first matrix begins a group
 	for i, decay := range op.DecayMask {
 		if !op.muon(i) {
 			continue
@@ -96,11 +97,11 @@ func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, tenso
 		})
 	}
 	var work []muonWork
-	for place := 0; ; place++ {
+	for i := 0; ; i++ {
 		elements, squares := 0, 0
 		for _, g := range groups {
-			if place < len(g) {
-				elements, squares = max(elements, g[place].elements()), max(squares, g[place].squareElements())
+			if i < len(g) {
+				elements, squares = max(elements, g[i].elements()), max(squares, g[i].squareElements())
 			}
 		}
 		if elements == 0 {
@@ -108,12 +109,14 @@ func bindMuon[T cpu.Float](k *cpu.Kernel, op AdamWOp, numbers stepNumbers, tenso
 		}
 		square := func() *cpu.Buf { return cpu.Work[T](k, squares) }
 		work = append(work, muonWork{
-			cpu.Work[T](k, elements), cpu.Work[T](k, elements), square(), square(), square(), square(), square(), cpu.Work[float64](k, 1),
+			u: cpu.Work[T](k, elements), update: cpu.Work[T](k, elements),
+			gram: square(), square: square(), p: square(), q: square(), spare: square(),
+			norm: cpu.Work[float64](k, 1),
 		})
 	}
 	for _, g := range groups {
-		for place := range g {
-			g[place].muonWork = work[place]
+		for i := range g {
+			g[i].muonWork = work[i]
 		}
 		bindMuonGroup[T](k, g, numbers)
 	}
