@@ -8,7 +8,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// dims are the sizes of an attention op. Methods name a query or a key by its sequence and its place in that sequence.
+// dims are the sizes of an attention op. Methods name a query or a key by its sequence and its position in that sequence.
 type dims struct {
 	b           int // batch
 	hq, hkv, h  int // query heads, groups, query heads of a group

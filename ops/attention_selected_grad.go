@@ -6,17 +6,17 @@ import "github.com/gorgonia-nsa/nsa/internal/cpu"
 type inverseIndex struct {
 	selectedBlocks
 	queries *cpu.Buf // int32 [B,Hkv,S*n]: the lists of a group, one after the other
-	ends    *cpu.Buf // int32 [B,Hkv,places]: the end of each list; the ends of a sequence begin at its first token
-	places  int      // entries of ends in a row: one per block; with documents one per token, since each token may begin a document
+	ends    *cpu.Buf // int32 [B,Hkv,numEnds]: the end of each list; the ends of a sequence begin at its first token
+	numEnds int      // entries of ends in a row: one per block; with documents one per token, since each token may begin a document
 }
 
 // bindInverseIndex adds to k a phase that inverts c.
 func bindInverseIndex(k *cpu.Kernel, c selectedBlocks) inverseIndex {
-	places := c.numBlocks(c.rowTokens)
+	numEnds := c.numBlocks(c.rowTokens)
 	if c.hasDocuments() {
-		places = c.rowTokens
+		numEnds = c.rowTokens
 	}
-	x := inverseIndex{c, cpu.Work[int32](k, c.b*c.hkv*c.rowTokens*c.n), cpu.Work[int32](k, c.b*c.hkv*places), places}
+	x := inverseIndex{c, cpu.Work[int32](k, c.b*c.hkv*c.rowTokens*c.n), cpu.Work[int32](k, c.b*c.hkv*numEnds), numEnds}
 	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
 		c.forEach(b, func(seq sequence) {
 			queries, ends := x.group(seq, g)
@@ -29,7 +29,7 @@ func bindInverseIndex(k *cpu.Kernel, c selectedBlocks) inverseIndex {
 // group returns the lists of a sequence and a group, and their ends.
 func (x inverseIndex) group(seq sequence, g int) (queries, ends []int32) {
 	bg := seq.row*x.hkv + g
-	return cpu.Slice[int32](x.queries)[(bg*x.rowTokens+seq.firstToken)*x.n:][:seq.tokens*x.n], cpu.Slice[int32](x.ends)[bg*x.places+seq.firstToken:][:x.numBlocks(seq.tokens)]
+	return cpu.Slice[int32](x.queries)[(bg*x.rowTokens+seq.firstToken)*x.n:][:seq.tokens*x.n], cpu.Slice[int32](x.ends)[bg*x.numEnds+seq.firstToken:][:x.numBlocks(seq.tokens)]
 }
 
 // queriesOf returns the queries that selected block j and see some of its keys.

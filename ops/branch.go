@@ -1,6 +1,6 @@
 package ops
 
-// Branch is a branch of an NSA layer. Its number is its place in the order of inputs, gates and counts.
+// Branch is a branch of an NSA layer. Its number is its index in the order of inputs, gates and counts.
 type Branch int
 
 // The branches. Dense attention counts as the window branch.

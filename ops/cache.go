@@ -118,27 +118,27 @@ func (c KVCache) Elements() int {
 	return n
 }
 
-// CacheRegion is a part of a cache that holds keys and values in lists of places. Each group of each slot, or of each page, has a
-// list. On the CPU the keys of a list are [D,places], so that cpu.Tile can multiply queries by them; on a device they are
-// [places,D]. The values are [places,Dv].
+// CacheRegion is a part of a cache that holds keys and values in lists of entries. Each group of each slot, or of each page, has a
+// list. On the CPU the keys of a list are [D,entries], so that cpu.Tile can multiply queries by them; on a device they are
+// [entries,D]. The values are [entries,Dv].
 type CacheRegion struct {
-	Groups, Places int // groups of a slot or page; places of a list
-	D, Dv          int
-	Keys, Values   int // offsets of all keys and of all values in the cache, in numbers
+	Groups, Entries int // groups of a slot or page; entries of a list
+	D, Dv           int
+	Keys, Values    int // offsets of all keys and of all values in the cache, in numbers
 }
 
 // keysAt returns the offset of the keys of group g of a slot or a page.
-func (r CacheRegion) keysAt(list, g int) int { return r.Keys + (list*r.Groups+g)*r.Places*r.D }
+func (r CacheRegion) keysAt(list, g int) int { return r.Keys + (list*r.Groups+g)*r.Entries*r.D }
 
 // valuesAt returns the offset of the values of group g of a slot or a page.
-func (r CacheRegion) valuesAt(list, g int) int { return r.Values + (list*r.Groups+g)*r.Places*r.Dv }
+func (r CacheRegion) valuesAt(list, g int) int { return r.Values + (list*r.Groups+g)*r.Entries*r.Dv }
 
 // CacheLayout says where the parts of a cache lie.
 type CacheLayout struct {
 	Tokens     CacheRegion // for each page: tokens of the selected branch, or of dense attention
 	Compressed CacheRegion // for each page: compressed blocks, in the order of their first tokens
-	Window     CacheRegion // for each slot: token t of the window branch at place t mod w
-	Tail       CacheRegion // for each slot: token t before compression, at place t mod l
+	Window     CacheRegion // for each slot: token t of the window branch in entry t mod w
+	Tail       CacheRegion // for each slot: token t before compression, in entry t mod l
 	Numbers    int         // size of the cache
 }
 
@@ -149,9 +149,9 @@ func (c KVCache) counters() int { return cpu.CeilDiv(2*c.Slots*c.KVHeads, 16) * 
 // Layout returns where the parts of a valid cache lie. Backends use it.
 func (c KVCache) Layout() (at CacheLayout) {
 	at.Numbers = c.counters()
-	add := func(lists, places int) CacheRegion {
-		r := CacheRegion{c.KVHeads, places, c.KeyDim, c.ValueDim, at.Numbers, at.Numbers + lists*c.KVHeads*places*c.KeyDim}
-		at.Numbers = r.Values + lists*c.KVHeads*places*c.ValueDim
+	add := func(lists, entries int) CacheRegion {
+		r := CacheRegion{c.KVHeads, entries, c.KeyDim, c.ValueDim, at.Numbers, at.Numbers + lists*c.KVHeads*entries*c.KeyDim}
+		at.Numbers = r.Values + lists*c.KVHeads*entries*c.ValueDim
 		return r
 	}
 	if c.StoresTokens() {
@@ -205,58 +205,58 @@ type sequenceCache[T cpu.Float] struct {
 	pages   []int32
 }
 
-// places are n adjoining places of a list of a region: dimension i of key j is keys[i*ld+j], and its value is values[j*Dv:].
-type places[T cpu.Float] struct {
+// entries are n adjoining entries of a list of a region: dimension i of key j is keys[i*ld+j], and its value is values[j*Dv:].
+type entries[T cpu.Float] struct {
 	keys, values []T
 	ld, n        int
 }
 
-// places returns n places of a list, from the given place on. list is the slot or the page.
-func (s *sequenceCache[T]) places(r CacheRegion, list, place, n int) places[T] {
-	return places[T]{s.data[r.keysAt(list, s.g)+place:], s.data[r.valuesAt(list, s.g)+place*r.Dv:], r.Places, n}
+// entries returns n entries of a list, from the given one on. list is the slot or the page.
+func (s *sequenceCache[T]) entries(r CacheRegion, list, entry, n int) entries[T] {
+	return entries[T]{s.data[r.keysAt(list, s.g)+entry:], s.data[r.valuesAt(list, s.g)+entry*r.Dv:], r.Entries, n}
 }
 
-// put stores a key and a value at the first place.
-func (p places[T]) put(key, value []T) {
+// put stores a key and a value at the first entry.
+func (p entries[T]) put(key, value []T) {
 	for i, x := range key {
 		p.keys[i*p.ld] = x
 	}
 	copy(p.values, value)
 }
 
-// tokenPlace returns the place of token t in its page.
-func (s *sequenceCache[T]) tokenPlace(t int) places[T] {
-	return s.places(s.CacheLayout.Tokens, int(s.pages[t/s.PageLen]), t%s.PageLen, 1)
+// tokenEntry returns the entry of token t in its page.
+func (s *sequenceCache[T]) tokenEntry(t int) entries[T] {
+	return s.entries(s.CacheLayout.Tokens, int(s.pages[t/s.PageLen]), t%s.PageLen, 1)
 }
 
-// blockPlace returns the place of compression block i in its page.
-func (s *sequenceCache[T]) blockPlace(i int) places[T] {
-	n := s.CacheLayout.Compressed.Places
-	return s.places(s.CacheLayout.Compressed, int(s.pages[i/n]), i%n, 1)
+// blockEntry returns the entry of compression block i in its page.
+func (s *sequenceCache[T]) blockEntry(i int) entries[T] {
+	n := s.CacheLayout.Compressed.Entries
+	return s.entries(s.CacheLayout.Compressed, int(s.pages[i/n]), i%n, 1)
 }
 
-// windowPlace returns the place of token t of the window branch.
-func (s *sequenceCache[T]) windowPlace(t int) places[T] {
-	return s.places(s.CacheLayout.Window, s.slot, t%s.KVCache.Window, 1)
+// windowEntry returns the entry of token t of the window branch.
+func (s *sequenceCache[T]) windowEntry(t int) entries[T] {
+	return s.entries(s.CacheLayout.Window, s.slot, t%s.KVCache.Window, 1)
 }
 
-// tailPlace returns the place of token t before compression.
-func (s *sequenceCache[T]) tailPlace(t int) places[T] {
-	return s.places(s.CacheLayout.Tail, s.slot, t%s.BlockLen, 1)
+// tailEntry returns the entry of token t before compression.
+func (s *sequenceCache[T]) tailEntry(t int) entries[T] {
+	return s.entries(s.CacheLayout.Tail, s.slot, t%s.BlockLen, 1)
 }
 
-// placeIterator iterates over places of a region. The places that next returns lie in one list. A copy goes on from the same place.
-type placeIterator[T cpu.Float] struct {
+// entryIterator iterates over entries of a region. The entries that next returns lie in one list. A copy goes on from the same entry.
+type entryIterator[T cpu.Float] struct {
 	seq *sequenceCache[T]
 	CacheRegion
 	paged  bool    // the region has lists for pages, not for slots
-	lo, hi int     // places to come
-	idx    []int32 // selection blocks whose tokens follow the places [lo,hi)
+	lo, hi int     // entries to come
+	idx    []int32 // selection blocks whose tokens follow the entries [lo,hi)
 	end    int     // end of the tokens in these blocks
 }
 
-// next returns the next places; ok is false after the last ones.
-func (it *placeIterator[T]) next() (next places[T], ok bool) {
+// next returns the next entries; ok is false after the last ones.
+func (it *entryIterator[T]) next() (next entries[T], ok bool) {
 	for it.lo >= it.hi {
 		if len(it.idx) == 0 || it.idx[0] < 0 {
 			return next, false
@@ -264,31 +264,31 @@ func (it *placeIterator[T]) next() (next places[T], ok bool) {
 		it.lo = int(it.idx[0]) * it.seq.SelectBlock
 		it.hi, it.idx = min(it.lo+it.seq.SelectBlock, it.end), it.idx[1:]
 	}
-	place, list := it.lo%it.Places, it.seq.slot
+	entry, list := it.lo%it.Entries, it.seq.slot
 	if it.paged {
-		list = int(it.seq.pages[it.lo/it.Places])
+		list = int(it.seq.pages[it.lo/it.Entries])
 	}
-	n := min(it.hi-it.lo, it.Places-place)
+	n := min(it.hi-it.lo, it.Entries-entry)
 	it.lo += n
-	return it.seq.places(it.CacheRegion, list, place, n), true
+	return it.seq.entries(it.CacheRegion, list, entry, n), true
 }
 
 // tokens iterates over the first n tokens.
-func (s *sequenceCache[T]) tokens(n int) placeIterator[T] {
-	return placeIterator[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, hi: n}
+func (s *sequenceCache[T]) tokens(n int) entryIterator[T] {
+	return entryIterator[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, hi: n}
 }
 
 // compressedKeys iterates over the first n compressed blocks.
-func (s *sequenceCache[T]) compressedKeys(n int) placeIterator[T] {
-	return placeIterator[T]{seq: s, CacheRegion: s.CacheLayout.Compressed, paged: true, hi: n}
+func (s *sequenceCache[T]) compressedKeys(n int) entryIterator[T] {
+	return entryIterator[T]{seq: s, CacheRegion: s.CacheLayout.Compressed, paged: true, hi: n}
 }
 
 // windowTokens iterates over the tokens [lo,hi) of the window branch.
-func (s *sequenceCache[T]) windowTokens(lo, hi int) placeIterator[T] {
-	return placeIterator[T]{seq: s, CacheRegion: s.CacheLayout.Window, lo: lo, hi: hi}
+func (s *sequenceCache[T]) windowTokens(lo, hi int) entryIterator[T] {
+	return entryIterator[T]{seq: s, CacheRegion: s.CacheLayout.Window, lo: lo, hi: hi}
 }
 
 // selectedTokens iterates over the tokens up to t of the selection blocks that idx names, ascending and padded with -1.
-func (s *sequenceCache[T]) selectedTokens(idx []int32, t int) placeIterator[T] {
-	return placeIterator[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, idx: idx, end: t + 1}
+func (s *sequenceCache[T]) selectedTokens(idx []int32, t int) entryIterator[T] {
+	return entryIterator[T]{seq: s, CacheRegion: s.CacheLayout.Tokens, paged: true, idx: idx, end: t + 1}
 }

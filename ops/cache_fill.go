@@ -126,23 +126,23 @@ func bindFill[T cpu.Float](k *cpu.Kernel, op FillCacheOp, in []Arg, stored Arg) 
 		s := &sequenceCache[T]{c, layout, cpu.Slice[T](in[at].Buf), slot, g, row[2:]}
 		inputs := in
 		// put stores the keys and values [from,to) of the next two inputs.
-		put := func(from, to int, place func(t int) places[T]) {
+		put := func(from, to int, entry func(t int) entries[T]) {
 			k, v := inputs[0], inputs[1]
 			inputs = inputs[2:]
 			for t := from; t < to; t++ {
 				r := (i*k.Shape[1]+t)*c.KVHeads + g
-				place(t).put(cpu.Slice[T](k.Buf)[r*c.KeyDim:][:c.KeyDim], cpu.Slice[T](v.Buf)[r*c.ValueDim:][:c.ValueDim])
+				entry(t).put(cpu.Slice[T](k.Buf)[r*c.KeyDim:][:c.KeyDim], cpu.Slice[T](v.Buf)[r*c.ValueDim:][:c.ValueDim])
 			}
 		}
 		if c.Stores(Compressed) {
-			put(0, NumCompressed(n, c.BlockLen, c.Stride), s.blockPlace)
-			put(max(0, n-c.BlockLen), n, s.tailPlace)
+			put(0, NumCompressed(n, c.BlockLen, c.Stride), s.blockEntry)
+			put(max(0, n-c.BlockLen), n, s.tailEntry)
 		}
 		if c.StoresTokens() {
-			put(0, n, s.tokenPlace)
+			put(0, n, s.tokenEntry)
 		}
 		if c.Has(Window) {
-			put(max(0, n-c.Window), n, s.windowPlace)
+			put(max(0, n-c.Window), n, s.windowEntry)
 		}
 	})
 }

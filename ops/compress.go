@@ -93,17 +93,17 @@ func compressionOf(x tensor.Shape, c compressionBlocks, table []Arg) compression
 // width returns the number of elements of a token, over all heads.
 func (c compression) width() int { return c.h * c.d }
 
-// covering returns the places [first,end) of the blocks that cover token i, and at, the token's index in the first of these blocks;
-// in each later block the index is stride less. Places and tokens count over all rows: up to b*rowKeys and b*rowTokens.
+// covering returns the positions [first,end) of the blocks that cover token i, and at, the token's index in the first of these blocks;
+// in each later block the index is stride less. Positions and tokens count over all rows: up to b*rowKeys and b*rowTokens.
 func (c compression) covering(i int) (first, end, at int) {
 	seq := c.ofToken(i/c.rowTokens, i%c.rowTokens)
 	t := i%c.rowTokens - seq.firstToken
 	first = max(0, t-c.blockLen+c.stride) / c.stride
-	places := seq.row*c.rowKeys + seq.firstKey
-	return places + first, places + min(seq.keys, t/c.stride+1), t - first*c.stride
+	from := seq.row*c.rowKeys + seq.firstKey
+	return from + first, from + min(seq.keys, t/c.stride+1), t - first*c.stride
 }
 
-// token returns the first token of the block at place p, or -1 if there is no block. Both count over all rows, as in covering.
+// token returns the first token of the block at position p, or -1 if there is no block. Both count over all rows, as in covering.
 func (c compression) token(p int) int {
 	b, i := p/c.rowKeys, p%c.rowKeys
 	seq, ok := c.ofKey(b, i)

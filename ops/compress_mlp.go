@@ -172,7 +172,7 @@ func bindCopy[T cpu.Float](k *cpu.Kernel, x Arg) Arg {
 	return y
 }
 
-// blockRows holds a row [l*D] for each block and head of one part of the blocks, with pe added. A place without
+// blockRows holds a row [l*D] for each block and head of one part of the blocks, with pe added. A position without
 // a block has rows of zeros, whose products are zero.
 type blockRows[T cpu.Float] struct {
 	compression
@@ -192,7 +192,7 @@ func newBlockRows[T cpu.Float](k *cpu.Kernel, c compression, x, pe Arg) blockRow
 
 func (g blockRows[T]) parts() int { return cpu.CeilDiv(g.b*g.rowKeys, g.size) }
 
-// part returns the places [from,to) of the blocks of part i, counted over all rows.
+// part returns the positions [from,to) of the blocks of part i, counted over all rows.
 func (g blockRows[T]) part(i int) (from, to int) { return pieceBounds(i, g.size, g.b*g.rowKeys) }
 
 // bindGather adds a phase that gathers part i, and returns the number of its rows.

@@ -12,7 +12,7 @@ import (
 
 // CrossEntropy returns, as a scalar, the mean in nats of -log softmax(logits)[target] over the targets that are not -1; 0 if all
 // are -1. logits are [B,S,V] or [N,V], targets [B,S] or [N] of int32 or int. int is converted on the host first, as in
-// Embedding. A target outside [-1,V) is an error of the run that names the target, its place and V. logits have a gradient.
+// Embedding. A target outside [-1,V) is an error of the run that names the target, its position and V. logits have a gradient.
 func CrossEntropy(logits, targets *gorgonia.Node) (*gorgonia.Node, error) {
 	targets, err := int32Input(CrossEntropyOp{}, "targets", targets)
 	if err != nil {

@@ -106,14 +106,14 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		rotate(q[j*d.KeyDim:][:d.KeyDim], cpu.Slice[T](d.q.Buf)[(at*d.h+j)*d.KeyDim:][:d.KeyDim], rotation)
 	}
 	// put stores the token's key and value for a branch.
-	put := func(b Branch, place places[T]) {
+	put := func(b Branch, entry entries[T]) {
 		key := d.row.Local(w)[:d.KeyDim]
 		rotate(key, cpu.Slice[T](d.k[b].Buf)[at*d.KeyDim:][:d.KeyDim], rotation)
-		place.put(key, cpu.Slice[T](d.v[b].Buf)[at*d.ValueDim:][:d.ValueDim])
+		entry.put(key, cpu.Slice[T](d.v[b].Buf)[at*d.ValueDim:][:d.ValueDim])
 	}
 
 	if d.Dense() {
-		put(Window, s.tokenPlace(t))
+		put(Window, s.tokenEntry(t))
 		read[Window] = int32(d.attend(q, o, s.tokens(t+1), nil, w))
 		return
 	}
@@ -128,7 +128,7 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		added++
 	}
 	if d.Stores(Compressed) {
-		put(Compressed, s.tailPlace(t))
+		put(Compressed, s.tailEntry(t))
 		n := d.attendCompressed(s, t, q, branch, idx, w)
 		read[Compressed] = int32(n)
 		if d.Has(Compressed) {
@@ -136,11 +136,11 @@ func (d *decoder[T]) step(slot, g int, w *cpu.Worker) {
 		}
 	}
 	if d.Has(Selected) {
-		put(Selected, s.tokenPlace(t))
+		put(Selected, s.tokenEntry(t))
 		add(Selected, d.attend(q, branch, s.selectedTokens(idx, t), nil, w))
 	}
 	if d.Has(Window) {
-		put(Window, s.windowPlace(t))
+		put(Window, s.windowEntry(t))
 		add(Window, d.attend(q, branch, s.windowTokens(max(0, t+1-d.KVCache.Window), t+1), nil, w))
 	}
 }
@@ -169,7 +169,7 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 
 // score computes the scores of the rows q [h,D] for the given keys and adds them to a new softmax state, which replaces them by
 // exponentials. It returns the number of keys. It copies the scores to kept, unless kept is nil.
-func (d *decoder[T]) score(q []T, keys placeIterator[T], kept []T, w *cpu.Worker) (n int) {
+func (d *decoder[T]) score(q []T, keys entryIterator[T], kept []T, w *cpu.Worker) (n int) {
 	s := d.scores.Local(w)
 	for p, ok := keys.next(); ok; p, ok = keys.next() {
 		cpu.Tile(d.h, p.n, d.KeyDim, q, d.KeyDim, 1, p.keys, p.ld, s[n:], d.maxKeys)
@@ -188,7 +188,7 @@ func (d *decoder[T]) score(q []T, keys placeIterator[T], kept []T, w *cpu.Worker
 }
 
 // attend does what score does, and sets o [h,Dv] to the attention of the rows over the keys.
-func (d *decoder[T]) attend(q, o []T, keys placeIterator[T], kept []T, w *cpu.Worker) (n int) {
+func (d *decoder[T]) attend(q, o []T, keys entryIterator[T], kept []T, w *cpu.Worker) (n int) {
 	d.score(q, keys, kept, w)
 	s, state := d.scores.Local(w), d.state(w)
 	clear(o)
@@ -237,21 +237,21 @@ func (d *decoder[T]) probabilities(scores []T, n int, w *cpu.Worker) []T {
 // compress computes the compressed key and value of the block that begins at token first, and stores them. The block consists of
 // the l newest tokens.
 func (d *decoder[T]) compress(s *sequenceCache[T], first int, w *cpu.Worker) {
-	block, row, place := d.block.Local(w), d.row.Local(w), s.blockPlace(first/d.Stride)
+	block, row, entry := d.block.Local(w), d.row.Local(w), s.blockEntry(first/d.Stride)
 	for j := range d.BlockLen {
-		raw := s.tailPlace(first + j)
+		raw := s.tailEntry(first + j)
 		for i := range d.KeyDim {
 			block[j*d.KeyDim+i] = raw.keys[i*raw.ld]
 		}
 	}
 	d.compressBlock(0, row[:d.KeyDim], block, w)
 	for i := range d.KeyDim {
-		place.keys[i*place.ld] = row[i]
+		entry.keys[i*entry.ld] = row[i]
 	}
 	for j := range d.BlockLen {
-		copy(block[j*d.ValueDim:][:d.ValueDim], s.tailPlace(first+j).values)
+		copy(block[j*d.ValueDim:][:d.ValueDim], s.tailEntry(first+j).values)
 	}
-	d.compressBlock(1, place.values[:d.ValueDim], block, w)
+	d.compressBlock(1, entry.values[:d.ValueDim], block, w)
 }
 
 // compressBlock sets dst to the compression of block [l,len(dst)], of keys if side is 0, of values if it is 1. It overwrites block.

@@ -37,7 +37,7 @@ func DocumentTable(cuSeqlens *gorgonia.Node, batch, seq, blockLen, stride int) (
 }
 
 // DocumentTableOp is the Spec of DocumentTable: cu_seqlens int32 [K+1] -> table int32 [B,S,4]. Entry t of a row has four numbers.
-// Each is the place of a token or of a compressed key in that row:
+// Each is the index of a token or of a compressed key in that row:
 //
 //	0  the first token of the document of token t
 //	1  the end of that document: one past its last token

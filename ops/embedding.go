@@ -11,7 +11,7 @@ import (
 )
 
 // Embedding returns the rows of weight [V,dim] that ids [B,S] names: [B,S,dim]. ids are int32 or int; int is converted on the host
-// first, so int32 is better for a device. An id outside [0,V) is an error of the run that names the id, its place and V. weight
+// first, so int32 is better for a device. An id outside [0,V) is an error of the run that names the id, its position and V. weight
 // has a gradient.
 func Embedding(weight, ids *gorgonia.Node) (*gorgonia.Node, error) {
 	ids, err := int32Input(EmbeddingOp{}, "ids", ids)
@@ -59,7 +59,7 @@ func (EmbeddingOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorg
 }
 
 // EmbeddingGradOp is the Spec of the gradient of Embedding: ids [B,S], dy [B,S,dim] -> dweight [V,dim]. A row of dweight is the sum
-// of dy over the places of its id, in ascending order. A row that no id names is zero.
+// of dy over the positions of its id, in ascending order. A row that no id names is zero.
 type EmbeddingGradOp struct {
 	Vocab int // V
 }
@@ -79,28 +79,28 @@ func (op EmbeddingGradOp) Bind(k *cpu.Kernel, in, out []Arg) {
 	byType(in[1].Dtype, bindEmbeddingGrad[float32], bindEmbeddingGrad[float64])(k, in[0], in[1], out[0])
 }
 
-// bindEmbeddingGrad sorts the places by id, so that each row of the weight is summed by one piece of work.
+// bindEmbeddingGrad sorts the positions by id, so that each row of the weight is summed by one piece of work.
 func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 	vocab, dim, n := dw.Shape[0], dw.Shape[1], ids.Elements()
-	ends := cpu.Work[int32](k, vocab) // end of the places of each id
-	places := cpu.Work[int32](k, n)   // sorted by id, ascending
+	ends := cpu.Work[int32](k, vocab)  // end of the positions of each id
+	positions := cpu.Work[int32](k, n) // sorted by id, ascending
 	k.Phase(1, func(int, *cpu.Worker) {
 		all := cpu.Slice[int32](ids.Buf)
-		invert(n, func(i int) []int32 { return all[i : i+1] }, cpu.Slice[int32](places), cpu.Slice[int32](ends))
+		invert(n, func(i int) []int32 { return all[i : i+1] }, cpu.Slice[int32](positions), cpu.Slice[int32](ends))
 	})
 	// A quarter of the usual rows in a piece, since the rows of frequent ids take longer than others.
 	bindRows(k, vocab, 4*dim, func(lo, hi int) {
 		for v := lo; v < hi; v++ {
 			row := cpu.Slice[T](dw.Buf)[v*dim:][:dim]
 			clear(row)
-			for _, i := range listOf(cpu.Slice[int32](places), cpu.Slice[int32](ends), v) {
+			for _, i := range listOf(cpu.Slice[int32](positions), cpu.Slice[int32](ends), v) {
 				cpu.Add(row, row, cpu.Slice[T](dy.Buf)[int(i)*dim:][:dim])
 			}
 		}
 	})
 }
 
-// checkTokens checks that all tokens are in [low,vocab). low is 0, or -1 for ops that ignore places with -1.
+// checkTokens checks that all tokens are in [low,vocab). low is 0, or -1 for ops that ignore positions with -1.
 func checkTokens(name string, tokens Arg, vocab int, low int32) (err error) {
 	defer valueError(&err)
 	for i, id := range cpu.Slice[int32](tokens.Buf) {

@@ -257,7 +257,7 @@ func TestOpErrors(t *testing.T) {
 	}
 }
 
-// TestTokensOutsideTheVocabulary: such tokens are errors of the run, forward and backward, which name the token, its place and the vocabulary.
+// TestTokensOutsideTheVocabulary: such tokens are errors of the run, forward and backward, which name the token, its position and the vocabulary.
 func TestTokensOutsideTheVocabulary(t *testing.T) {
 	w, dy := normal("weight", 1, 5, 3), normal("dy", 2, 2, 3, 3)
 	logits, lse, one := normal("logits", 3, 2, 3, 5), normal("lse", 4, 2, 3), normal("one", 5)

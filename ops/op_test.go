@@ -260,7 +260,7 @@ func TestApplyErrors(t *testing.T) {
 	}
 }
 
-// TestConstantsAsInputs: a constant joins the graph of the other inputs, at any place among them.
+// TestConstantsAsInputs: a constant joins the graph of the other inputs, at any position among them.
 func TestConstantsAsInputs(t *testing.T) {
 	constant := func(a array) *G.Node {
 		n := a.Node(G.NewGraph(), tensor.Float64)

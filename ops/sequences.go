@@ -2,18 +2,18 @@ package ops
 
 import "github.com/gorgonia-nsa/nsa/internal/cpu"
 
-// sequence is a row of the batch or, if rows hold documents, one document. Its tokens see no tokens outside it. A place in a
+// sequence is a row of the batch or, if rows hold documents, one document. Its tokens see no tokens outside it. A position in a
 // sequence counts from the sequence's first token or key. Keys are tokens, or compressed keys.
 type sequence struct {
 	row                int // row of the batch
-	firstToken, tokens int // place of its first token in the row; its number of tokens
-	firstKey, keys     int // place of its first key in the row; its number of keys
+	firstToken, tokens int // index of its first token in the row; its number of tokens
+	firstKey, keys     int // index of its first key in the row; its number of keys
 }
 
 // sequences are the sequences of all rows of a batch.
 type sequences struct {
 	compressionBlocks           // of the keys
-	rowTokens, rowKeys int      // tokens of a row; places for keys in a row: those of a row that is one sequence
+	rowTokens, rowKeys int      // tokens of a row; keys that a row has room for: those of a row that is one sequence
 	table              *cpu.Buf // table of documents; nil: each row is one sequence
 }
 
@@ -45,7 +45,7 @@ func (x sequences) ofToken(b, t int) sequence {
 	return sequence{b, first, n, int(row[docKeys]), NumCompressed(n, x.blockLen, x.stride)}
 }
 
-// ofKey returns the sequence of the key at place i of row b, and whether there is a key at that place.
+// ofKey returns the sequence of the key at position i of row b, and whether there is a key at that position.
 func (x sequences) ofKey(b, i int) (sequence, bool) {
 	if x.table == nil || x.blockLen == 0 {
 		return x.ofToken(b, i), true
@@ -57,10 +57,10 @@ func (x sequences) ofKey(b, i int) (sequence, bool) {
 	return x.ofToken(b, t), true
 }
 
-// A piece of work is a range of places of a row, so the pieces do not depend on the documents. A piece computes the tiles that begin
+// A piece of work is a range of positions of a row, so the pieces do not depend on the documents. A piece computes the tiles that begin
 // in its range. Tiles are counted from the start of a sequence, so a document has the same tiles and bits as if alone.
 
-// tiles cuts each sequence of row b into tiles [lo,hi) of at most size tokens. It calls f for the tiles that begin at a place of the
+// tiles cuts each sequence of row b into tiles [lo,hi) of at most size tokens. It calls f for the tiles that begin at a position of the
 // row in [from,to).
 func (x sequences) tiles(b, from, to, size int, f func(seq sequence, lo, hi int)) {
 	for t := from; t < to; {

@@ -41,7 +41,7 @@ type region struct {
 }
 
 func regionOf(r ops.CacheRegion) region {
-	return region{int64(r.Keys), int64(r.Values), divisorOf(r.Places)}
+	return region{int64(r.Keys), int64(r.Values), divisorOf(r.Entries)}
 }
 
 // divisor is Divisor of decode.cuh.

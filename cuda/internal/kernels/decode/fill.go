@@ -24,7 +24,7 @@ func fill(b *kernels.Builder, op ops.FillCacheOp) error {
 		k, v := b.In[next], b.In[next+1]
 		p := &cacheFillParams{
 			k: k.Ref, v: v.Ref, cache: b.In[len(b.In)-2].Ref, pageTable: table.Ref, stored: stored,
-			keys: int64(r.Keys), values: int64(r.Values), n: k.Dim(1), places: int32(r.Places), ring: kernels.Flag(ring), l: int32(l), d: int32(d),
+			keys: int64(r.Keys), values: int64(r.Values), n: k.Dim(1), places: int32(r.Entries), ring: kernels.Flag(ring), l: int32(l), d: int32(d),
 			groups: int32(c.KVHeads), dim: int32(c.KeyDim), valueDim: int32(c.ValueDim), width: int32(table.Dim(1)),
 		}
 		grid := kernels.Dim{X: int(min(kernels.CeilDiv(p.n*int64(c.KVHeads), 8), 1<<12)), Y: int(table.Dim(0)), Z: 1}
