@@ -146,8 +146,8 @@ func emptyPlan(o options) (*plan, error) {
 	return p, p.policy.check()
 }
 
-// hasDerivatives reports whether some operand is a derivative, as in a plan for training.
-func (p *plan) hasDerivatives() bool {
+// hasInputDerivatives reports whether some operand is a derivative of an input, as in a plan for training.
+func (p *plan) hasInputDerivatives() bool {
 	return slices.ContainsFunc(p.operands, func(v *operand) bool { return len(v.wrt) > 0 })
 }
 

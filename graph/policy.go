@@ -56,8 +56,9 @@ func Fusions() (names []string) {
 	return names
 }
 
-// Attention returns the name of the branch of attention of spec, and the policy for this branch. A step of decoding computes
-// all branches: its name is "decoding". For a Spec that is not attention the name is empty.
+// Attention returns the name of the branch of attention of spec, and the policy for this branch: "window", "compressed" or
+// "selected". Block selection, whose name is "select", has the policy of the selected branch. A step of decoding computes all
+// branches: its name is "decoding". For a Spec that is not attention the name is empty.
 func (p Policy) Attention(spec ops.Spec) (name string, b BranchPolicy) {
 	switch op := spec.(type) {
 	case ops.SlidingWindowOp, ops.SlidingWindowGradOp:

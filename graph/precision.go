@@ -85,7 +85,7 @@ func (p *plan) setTypes() error {
 	if !ops.IsHalf(p.half) {
 		return nil
 	}
-	if p.policy.PreferFP16 && !p.hasDerivatives() {
+	if p.policy.PreferFP16 && !p.hasInputDerivatives() {
 		p.half = ops.Float16
 	}
 	t := &precisionPass{plan: p, casts: map[cast]*operand{}}

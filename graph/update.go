@@ -19,7 +19,7 @@ func (p *plan) markUpdated() error {
 			continue
 		}
 		for _, i := range u.UpdatedInputs() {
-			if err := p.update(s, s.in[i]); err != nil {
+			if err := p.markUpdatedInput(s, s.in[i]); err != nil {
 				return fmt.Errorf("%s: input %d: %w", describe(s.node), i, err)
 			}
 		}
@@ -27,7 +27,8 @@ func (p *plan) markUpdated() error {
 	return nil
 }
 
-func (p *plan) update(writer *step, v *operand) error {
+// markUpdatedInput marks v, which writer writes to.
+func (p *plan) markUpdatedInput(writer *step, v *operand) error {
 	switch {
 	case v.kind != fromInput:
 		return fmt.Errorf("the op writes to %s, which is not an input of the graph", v.name)

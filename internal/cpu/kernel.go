@@ -5,12 +5,12 @@ import "unsafe"
 // cacheLine is the size of a cache line in bytes. Every region of work memory and of scratch begins at one.
 const cacheLine = 64
 
-// A Phase is one parallel loop of a kernel: Body is called once for each piece in [0, Pieces), on any worker and in any
+// A phase is one parallel loop of a kernel: body is called once for each piece in [0, pieces), on any worker and in any
 // order. The pieces of a phase write disjoint memory. The cut into pieces never depends on the number of workers, so any
 // number of workers gives the same bits. A phase begins when the phase before it has ended.
-type Phase struct {
-	Pieces int
-	Body   func(piece int, w *Worker)
+type phase struct {
+	pieces int
+	body   func(piece int, w *Worker)
 }
 
 // A Kernel is one op bound to its operands on the CPU: phases that run one after the other, and the memory that they
@@ -21,7 +21,7 @@ type Kernel struct {
 	// are known only in a run, such as tokens.
 	Check func() error
 
-	phases       []Phase
+	phases       []phase
 	workBufs     []*Buf // what Work returned; bind gives them their memory
 	workOffsets  []int  // of each workBuf in the work memory, in bytes
 	workBytes    int    // of all workBufs
@@ -31,7 +31,7 @@ type Kernel struct {
 // Phase adds a phase to k. A phase without pieces does nothing.
 func (k *Kernel) Phase(pieces int, body func(piece int, w *Worker)) {
 	if pieces > 0 {
-		k.phases = append(k.phases, Phase{pieces, body})
+		k.phases = append(k.phases, phase{pieces, body})
 	}
 }
 

@@ -14,9 +14,7 @@ import (
 
 // Worker is one of the goroutines that run the pieces of a phase.
 type Worker struct {
-	// ID is in [0, Team.Workers()).
-	ID int
-
+	id      int            // in [0, Team.Workers())
 	scratch unsafe.Pointer // begins at a cache line; Region.Local returns parts of it
 
 	// The first worker runs on the caller's goroutine. The others are helpers: each has a goroutine of its own, whose body
@@ -41,7 +39,7 @@ type Team struct {
 	maxSpin time.Duration // 0 if workers outnumber processors: a spinning worker would keep another from running
 
 	// The phase that runs.
-	phase       Phase
+	phase       phase
 	nextPiece   atomic.Int64   // the first piece that no worker has taken
 	busyHelpers atomic.Int32   // helpers that have not finished the phase: to spin on
 	helperGroup sync.WaitGroup // the same helpers: to sleep on
@@ -64,7 +62,7 @@ func NewTeam(workers int) *Team {
 	}
 	for i := range t.workers {
 		w := &t.workers[i]
-		w.ID = i
+		w.id = i
 		w.help = func() {
 			for {
 				t.spinUntil(func() bool { return w.state.Load() == helperOffered })
@@ -121,10 +119,10 @@ func (t *Team) Run(k *Kernel, mem *Buf) error {
 }
 
 // runPhase runs all pieces of p and returns a panic of one of them as an error.
-func (t *Team) runPhase(p Phase) error {
+func (t *Team) runPhase(p phase) error {
 	t.phase, t.err = p, nil
 	t.nextPiece.Store(0)
-	helpers := t.workers[1:min(p.Pieces, len(t.workers))]
+	helpers := t.workers[1:min(p.pieces, len(t.workers))]
 	t.helperGroup.Add(len(helpers))
 	t.busyHelpers.Store(int32(len(helpers)))
 	for i := range helpers {
@@ -149,7 +147,7 @@ func (t *Team) runPhase(p Phase) error {
 func (t *Team) runPieces(w *Worker) {
 	defer func() {
 		if r := recover(); r != nil {
-			t.nextPiece.Store(int64(t.phase.Pieces))
+			t.nextPiece.Store(int64(t.phase.pieces))
 			t.errMu.Lock()
 			t.err = fmt.Errorf("cpu: panic in a kernel: %v\n%s", r, debug.Stack())
 			t.errMu.Unlock()
@@ -157,10 +155,10 @@ func (t *Team) runPieces(w *Worker) {
 	}()
 	for {
 		piece := int(t.nextPiece.Add(1)) - 1
-		if piece >= t.phase.Pieces {
+		if piece >= t.phase.pieces {
 			return
 		}
-		t.phase.Body(piece, w)
+		t.phase.body(piece, w)
 	}
 }
 

@@ -21,8 +21,8 @@ func TestTeamRunsEachPieceOnce(t *testing.T) {
 			local := Scratch[int32](&k, 5)
 			for phase := range 2 {
 				k.Phase(pieces, func(piece int, w *Worker) {
-					if w.ID < 0 || w.ID >= workers || len(local.Local(w)) != 5 || len(Slice[float32](cells)) != 3 {
-						t.Errorf("worker %d of %d has no memory", w.ID, workers)
+					if w.id < 0 || w.id >= workers || len(local.Local(w)) != 5 || len(Slice[float32](cells)) != 3 {
+						t.Errorf("worker %d of %d has no memory", w.id, workers)
 					}
 					for i := range local.Local(w) {
 						local.Local(w)[i] = int32(piece)
