@@ -83,8 +83,8 @@ func (f *fuser) deltas(s *step) error {
 	grads := make([]*step, n) // of the branches
 	for i := range n {
 		for _, r := range f.readers[s.out[1+i]] {
-			if _, ok := ops.TakeDelta(r.spec); ok {
-				if o, _, do := ops.GradInputs(r.in); o == s.in[1+i] && do == s.out[1+i] {
+			if _, ok := ops.AttentionGradWithDelta(r.spec); ok {
+				if o, _, do := ops.AttentionGradInputs(r.in); o == s.in[1+i] && do == s.out[1+i] {
 					grads[i] = r
 				}
 			}
@@ -95,7 +95,7 @@ func (f *fuser) deltas(s *step) error {
 	}
 	out, deltas := slices.Clone(s.out), make([]*operand, n)
 	for i, g := range grads {
-		_, lse, _ := ops.GradInputs(g.in)
+		_, lse, _ := ops.AttentionGradInputs(g.in)
 		deltas[i] = f.newOperand(nil, "delta of "+s.in[1+i].name, fromKernel, lse.arg.Operand)
 		out = append(out, deltas[i])
 	}
@@ -104,9 +104,9 @@ func (f *fuser) deltas(s *step) error {
 		return err
 	}
 	for i, g := range grads {
-		spec, _ := ops.TakeDelta(g.spec)
+		spec, _ := ops.AttentionGradWithDelta(g.spec)
 		in := slices.Clone(g.in)
-		ops.SetDelta(in, deltas[i])
+		ops.SetAttentionDelta(in, deltas[i])
 		if _, err := f.replace([]*step{g}, spec, in, g.out); err != nil {
 			return err
 		}

@@ -24,26 +24,26 @@ func attentionGrad[F AttentionSpec](op F, inputs gorgonia.Nodes, o, do *gorgonia
 	return applyOutputs(AttentionGradOp[F]{Forward: op}, 3, append(slices.Clone(inputs), o, lse, do)...)
 }
 
-// GradInputs returns the last three inputs of an AttentionGradOp: o, or delta with Delta, lse and do.
-func GradInputs[A any](in []A) (oOrDelta, lse, do A) {
+// AttentionGradInputs returns the last three inputs of an AttentionGradOp: o, or delta with Delta, lse and do.
+func AttentionGradInputs[A any](in []A) (oOrDelta, lse, do A) {
 	n := len(in)
 	return in[n-3], in[n-2], in[n-1]
 }
 
-// SetDelta replaces o by delta among the inputs of an AttentionGradOp, see TakeDelta.
-func SetDelta[A any](in []A, delta A) { in[len(in)-3] = delta }
+// SetAttentionDelta replaces o by delta among the inputs of an AttentionGradOp, see AttentionGradWithDelta.
+func SetAttentionDelta[A any](in []A, delta A) { in[len(in)-3] = delta }
 
-// TakeDelta returns a Spec that computes the same gradient of an attention op from delta instead of o, see GradInputs.
-// GatedSumGradOp, which computes do and reads o, can compute delta as well. The result is false if grad is no gradient of an
-// attention op or already takes delta.
-func TakeDelta(grad Spec) (Spec, bool) {
-	if op, ok := grad.(interface{ takeDelta() (Spec, bool) }); ok {
-		return op.takeDelta()
+// AttentionGradWithDelta returns a Spec that computes the same gradient of an attention op from delta instead of o, see
+// AttentionGradInputs. GatedSumGradOp, which computes do and reads o, can compute delta as well. The result is false if grad is no
+// gradient of an attention op or already takes delta.
+func AttentionGradWithDelta(grad Spec) (Spec, bool) {
+	if op, ok := grad.(interface{ withDelta() (Spec, bool) }); ok {
+		return op.withDelta()
 	}
 	return nil, false
 }
 
-func (op AttentionGradOp[F]) takeDelta() (Spec, bool) {
+func (op AttentionGradOp[F]) withDelta() (Spec, bool) {
 	return AttentionGradOp[F]{op.Forward, true}, !op.Delta
 }
 
@@ -92,7 +92,7 @@ type backward[T cpu.Float] struct {
 // caller adds the phases that compute the gradient. in is q, k, v, ..., o or delta, lse, do, out is dq, dk, dv. scores is the largest
 // number of scores that a worker holds at a time, keys the largest number of keys that keyGrad gets.
 func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, takesDelta bool, in, out []Arg) backward[T] {
-	oOrDelta, lse, do := GradInputs(in)
+	oOrDelta, lse, do := AttentionGradInputs(in)
 	keyTiles, valueTiles := bindTranspose[T](k, a, in[1]), bindTranspose[T](k, a, in[2])
 	f := backward[T]{
 		dims: a, q: in[0], k: in[1], v: in[2], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],

@@ -224,16 +224,16 @@ func TestFusedDeltas(t *testing.T) {
 			for i, b := range branches {
 				p := testutil.Must(b.Plan())(t)
 				grad := p.Calls[len(p.Calls)-1].Spec
-				fused, ok := ops.TakeDelta(grad)
+				fused, ok := ops.AttentionGradWithDelta(grad)
 				require.True(t, ok, grad.Name())
 				o, lse, do, delta := forward[i][0], forward[i][1], got[1+i], got[n+i]
 				require.Equal(t, run(grad, slices.Concat(b.Inputs, []array{o, lse, do})...),
 					run(fused, slices.Concat(b.Inputs, []array{delta, lse, do})...), grad.Name())
-				_, ok = ops.TakeDelta(fused)
+				_, ok = ops.AttentionGradWithDelta(fused)
 				require.False(t, ok)
 			}
 		}
 	}
-	_, ok := ops.TakeDelta(ops.AddOp{})
+	_, ok := ops.AttentionGradWithDelta(ops.AddOp{})
 	require.False(t, ok)
 }

@@ -89,7 +89,7 @@ func (op GatedSumOp) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (go
 // dbranch 1, ... with dgate = dy·branch and dbranch = gate*dy.
 type GatedSumGradOp struct {
 	Sigmoid bool // as in GatedSumOp: gates are logits, and dgates is the gradient with respect to the logits
-	Deltas  bool // outputs delta 0, delta 1, ... [B,Hq,S] follow: rowsum(dbranch·branch), see TakeDelta
+	Deltas  bool // outputs delta 0, delta 1, ... [B,Hq,S] follow: rowsum(dbranch·branch), see AttentionGradWithDelta
 }
 
 func (op GatedSumGradOp) Name() string {

@@ -129,7 +129,7 @@ func (a problem) gradParams() *params {
 	if len(in) == 7 {
 		p.idx = in[3].Ref
 	}
-	oOrDelta, lse, dout := ops.GradInputs(in)
+	oOrDelta, lse, dout := ops.AttentionGradInputs(in)
 	p.lse, p.dout = lse.Ref, dout.Ref
 	if len(oOrDelta.Shape) == 3 {
 		p.delta = oOrDelta.Ref
