@@ -113,13 +113,6 @@ func (c compression) token(p int) int {
 	return b*c.rowTokens + seq.firstToken + (i-seq.firstKey)*c.stride
 }
 
-// bindClear adds to k a phase that zeroes x.
-func bindClear[T cpu.Float](k *cpu.Kernel, x Arg) {
-	bindRows(k, x.Elements(), 1, func(lo, hi int) {
-		clear(cpu.Slice[T](x.Buf)[lo:hi])
-	})
-}
-
 func bindCompressMean[T cpu.Float](k *cpu.Kernel, c compression, x, y Arg) {
 	if c.rowKeys == 0 {
 		bindClear[T](k, y)

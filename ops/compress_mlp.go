@@ -165,13 +165,6 @@ func bindCompressMLPGrad[T cpu.Float](k *cpu.Kernel, c compression, in, out []Ar
 	}
 }
 
-// bindCopy adds to k a phase that copies x to work memory, and returns the copy.
-func bindCopy[T cpu.Float](k *cpu.Kernel, x Arg) Arg {
-	y := workLike(k, x)
-	bindRows(k, x.Elements(), 1, func(lo, hi int) { copy(cpu.Slice[T](y.Buf)[lo:hi], cpu.Slice[T](x.Buf)[lo:hi]) })
-	return y
-}
-
 // blockRows holds a row [l*D] for each block and head of one part of the blocks, with pe added. A position without
 // a block has rows of zeros, whose products are zero.
 type blockRows[T cpu.Float] struct {
