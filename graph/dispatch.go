@@ -1,11 +1,13 @@
 package graph
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -130,4 +132,22 @@ func bindFirst(b Backend, site Site, in, out []ops.Arg) (k Kernel, impl Implemen
 		k = nil
 	}
 	return k, impl, refused, err
+}
+
+var errNoBackend = errors.New("graph: nil backend")
+
+// Bind binds the first implementation that b offers for the site and whose guard accepts it. It is for kernels outside of a
+// graph, such as a solver's. It returns an error if there is no such implementation.
+func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
+	if value.IsNil(b) {
+		return nil, errNoBackend
+	}
+	k, _, refused, err := bindFirst(b, site, in, out)
+	if err == nil && k == nil {
+		err = fmt.Errorf("%s has no kernel for this op: %s", b.Device().Kind, cmp.Or(joinRefusals(refused), "it offers none"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("graph: %w", err)
+	}
+	return k, nil
 }

@@ -2,9 +2,13 @@ package graph
 
 import (
 	"slices"
+	"unsafe"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // hostMemory is the memory for results of Gorgonia's ops, which would allocate it in each run. The memory of a value that no
@@ -88,4 +92,33 @@ func (m *Machine) releaseDead(s *step, result G.Value) {
 // overlap reports whether two values of the host share memory.
 func overlap(a, b G.Value) bool {
 	return a.Uintptr() < b.Uintptr()+b.MemSize() && b.Uintptr() < a.Uintptr()+a.MemSize()
+}
+
+// hostBytes returns the host memory that b points at.
+func hostBytes(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }
+
+// viewOf returns a function that returns the memory of an Arg as a scalar and as a slice, nil for a type of which a Stream has no views.
+func viewOf(dt tensor.Dtype) func(a ops.Arg) (scalar G.Value, backing any) {
+	switch dt {
+	case tensor.Float32:
+		return func(a ops.Arg) (G.Value, any) { return (*G.F32)(a.Pointer()), cpu.Slice[float32](a.Buf) }
+	case tensor.Float64:
+		return func(a ops.Arg) (G.Value, any) { return (*G.F64)(a.Pointer()), cpu.Slice[float64](a.Buf) }
+	case tensor.Int32:
+		return func(a ops.Arg) (G.Value, any) { return (*G.I32)(a.Pointer()), cpu.Slice[int32](a.Buf) }
+	}
+	return nil
+}
+
+// hostView returns a value over the host memory of a: a *tensor.Dense, or a Gorgonia scalar where a has no axes.
+func hostView(a ops.Arg) G.Value {
+	view := viewOf(a.Dtype)
+	if view == nil {
+		return nil
+	}
+	scalar, backing := view(a)
+	if a.Shape.IsScalar() {
+		return scalar
+	}
+	return tensor.New(tensor.WithShape(a.Shape...), tensor.WithBacking(backing), tensor.WithEngine(G.StandardEngine{}))
 }

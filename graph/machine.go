@@ -191,6 +191,12 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 	return nil
 }
 
+// Backend returns the backend that the machine runs on.
+func (m *Machine) Backend() Backend { return m.opts.backend }
+
+// Stream returns the stream of the machine's runs, nil after Close. What a solver enqueues there is in order with the runs.
+func (m *Machine) Stream() Stream { return m.stream }
+
 // Reset does nothing, because each run starts from scratch. gorgonia.VM requires the method.
 func (m *Machine) Reset() {}
 

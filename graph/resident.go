@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
@@ -201,4 +202,38 @@ func (r *Resident) Close() error {
 	}
 	r.stream, r.memory, r.args, r.device, r.closed = nil, nil, nil, nil, true
 	return errors.Join(errs...)
+}
+
+// AllocArgs allocates one block of memory of b for all operands, aligns each, and points their cells to it.
+func AllocArgs(b Backend, args []ops.Arg) (Memory, error) {
+	if value.IsNil(b) {
+		return nil, errNoBackend
+	}
+	m, err := allocArgs(b, args)
+	if err != nil {
+		return nil, fmt.Errorf("graph: %w", err)
+	}
+	return m, nil
+}
+
+// allocArgs is AllocArgs without the name of this package in its error.
+func allocArgs(b Backend, args []ops.Arg) (Memory, error) {
+	align, end := b.Device().Alignment, 0
+	for _, a := range args {
+		bytes := alignUp(a.Operand.Bytes(), align)
+		if bytes < 0 || bytes > math.MaxInt-end {
+			return nil, fmt.Errorf("memory for %d operands: too many bytes", len(args))
+		}
+		end += bytes
+	}
+	memory, err := b.Alloc(end)
+	if err != nil {
+		return nil, fmt.Errorf("memory of %d bytes: %w", end, err)
+	}
+	end = 0
+	for _, a := range args {
+		memory.Place(a.Buf, end, a.Operand.Bytes())
+		end += alignUp(a.Operand.Bytes(), align)
+	}
+	return memory, nil
 }

@@ -1,15 +1,11 @@
 package graph
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
-	"math"
 
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // Solver is a gorgonia.Solver that works in the stream of a Machine, so that RunAndStep can put its step after a run, in one
@@ -40,12 +36,6 @@ func (m *Machine) RunAndStep(s Solver, weights []G.ValueGrad) error {
 	return m.runWith(s, weights)
 }
 
-// Backend returns the backend that the machine runs on.
-func (m *Machine) Backend() Backend { return m.opts.backend }
-
-// Stream returns the stream of the machine's runs, nil after Close. What a solver enqueues there is in order with the runs.
-func (m *Machine) Stream() Stream { return m.stream }
-
 // inPlace reports whether a run writes the gradients to the values that the nodes show before it. It does not for a gradient
 // that an op on the host computes, or that a TapeMachine has left in an input to be added to: these are known only after the
 // run.
@@ -61,56 +51,4 @@ func (m *Machine) inPlace(weights []G.ValueGrad) bool {
 		}
 	}
 	return true
-}
-
-var errNoBackend = errors.New("graph: nil backend")
-
-// Bind binds the first implementation that b offers for the site and whose guard accepts it. It is for kernels outside of a
-// graph, such as a solver's. It returns an error if there is no such implementation.
-func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
-	if value.IsNil(b) {
-		return nil, errNoBackend
-	}
-	k, _, refused, err := bindFirst(b, site, in, out)
-	if err == nil && k == nil {
-		err = fmt.Errorf("%s has no kernel for this op: %s", b.Device().Kind, cmp.Or(joinRefusals(refused), "it offers none"))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("graph: %w", err)
-	}
-	return k, nil
-}
-
-// AllocArgs allocates one block of memory of b for all operands, aligns each, and points their cells to it.
-func AllocArgs(b Backend, args []ops.Arg) (Memory, error) {
-	if value.IsNil(b) {
-		return nil, errNoBackend
-	}
-	m, err := allocArgs(b, args)
-	if err != nil {
-		return nil, fmt.Errorf("graph: %w", err)
-	}
-	return m, nil
-}
-
-// allocArgs is AllocArgs without the name of this package in its error.
-func allocArgs(b Backend, args []ops.Arg) (Memory, error) {
-	align, end := b.Device().Alignment, 0
-	for _, a := range args {
-		bytes := alignUp(a.Operand.Bytes(), align)
-		if bytes < 0 || bytes > math.MaxInt-end {
-			return nil, fmt.Errorf("memory for %d operands: too many bytes", len(args))
-		}
-		end += bytes
-	}
-	memory, err := b.Alloc(end)
-	if err != nil {
-		return nil, fmt.Errorf("memory of %d bytes: %w", end, err)
-	}
-	end = 0
-	for _, a := range args {
-		memory.Place(a.Buf, end, a.Operand.Bytes())
-		end += alignUp(a.Operand.Bytes(), align)
-	}
-	return memory, nil
 }
