@@ -11,8 +11,11 @@ import (
 // dims are the sizes of an attention op. Methods name a query or a key by its sequence and its position in that sequence.
 type dims struct {
 	b           int // batch
-	hq, hkv, h  int // query heads, groups, query heads of a group
-	d, dv       int // key dim, value dim
+	queryHeads  int // Hq: query heads
+	groups      int // Hkv
+	h           int // query heads of a group
+	keyDim      int // D: key dim
+	valueDim    int // Dv: value dim
 	tileQueries int // queries of a tile; each has h rows
 	sequences       // the queries are the tokens
 }
@@ -25,7 +28,7 @@ const maxTileRows = 60
 // batch is one sequence.
 func dimsOf(q, k, v tensor.Shape) dims {
 	h := q[2] / k[2]
-	return dims{b: q[0], hq: q[2], hkv: k[2], h: h, d: q[3], dv: v[3], tileQueries: max(1, maxTileRows/h),
+	return dims{b: q[0], queryHeads: q[2], groups: k[2], h: h, keyDim: q[3], valueDim: v[3], tileQueries: max(1, maxTileRows/h),
 		sequences: sequencesOf(nil, q[1], k[1], compressionBlocks{})}
 }
 
@@ -40,17 +43,17 @@ func splitDims(in []Arg, n int, c compressionBlocks) ([]Arg, dims) {
 
 // queryAt returns the offset in an array [B,S,Hq,c] of the first of the h adjoining rows of group g at query t.
 func (a dims) queryAt(seq sequence, g, t, c int) int {
-	return ((seq.row*a.rowTokens+seq.firstToken+t)*a.hq + g*a.h) * c
+	return ((seq.row*a.rowTokens+seq.firstToken+t)*a.queryHeads + g*a.h) * c
 }
 
-// keyAt returns the offset in an array [B,T,Hkv,c] of the row of a key of group g. The next key lies hkv*c elements further.
+// keyAt returns the offset in an array [B,T,Hkv,c] of the row of a key of group g. The next key lies groups*c elements further.
 func (a dims) keyAt(seq sequence, g, key, c int) int {
-	return ((seq.row*a.rowKeys+seq.firstKey+key)*a.hkv + g) * c
+	return ((seq.row*a.rowKeys+seq.firstKey+key)*a.groups + g) * c
 }
 
 // statAt returns the offset in an array [B,Hq,S] of query t of the first head of group g. The next head lies rowTokens elements further.
 func (a dims) statAt(seq sequence, g, t int) int {
-	return (seq.row*a.hq+g*a.h)*a.rowTokens + seq.firstToken + t
+	return (seq.row*a.queryHeads+g*a.h)*a.rowTokens + seq.firstToken + t
 }
 
 // softmaxScale is 1/sqrt(D).
@@ -67,9 +70,9 @@ func (a dims) tileRows() int { return a.tileQueries * a.h }
 
 // bindGroups adds to k a phase that calls f for the pieces 0 to n-1 of each group of each row of the batch.
 func bindGroups(k *cpu.Kernel, a dims, n int, f func(b, g, piece int, w *cpu.Worker)) {
-	k.Phase(a.b*a.hkv*n, func(piece int, w *cpu.Worker) {
+	k.Phase(a.b*a.groups*n, func(piece int, w *cpu.Worker) {
 		bg := piece / n
-		f(bg/a.hkv, bg%a.hkv, piece%n, w)
+		f(bg/a.groups, bg%a.groups, piece%n, w)
 	})
 }
 

@@ -75,7 +75,7 @@ func (op AttentionGradOp[F]) Bind(k *cpu.Kernel, in, out []Arg) {
 type backward[T cpu.Float] struct {
 	dims
 	q, k, v, do         Arg
-	gradQ, gradK, gradV Arg // dq, dk, dv; the field dv is a size
+	gradQ, gradK, gradV Arg // dq, dk, dv
 	keys, vals          transposed[T]
 	stats               rowStats[T]
 
@@ -98,13 +98,13 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, t
 		dims: a, q: in[0], k: in[1], v: in[2], do: do, gradQ: out[0], gradK: out[1], gradV: out[2],
 		keys:       keyTiles,
 		vals:       valueTiles,
-		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
-		rowsDO:     cpu.Scratch[T](k, a.tileRows()*a.dv),
+		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.keyDim),
+		rowsDO:     cpu.Scratch[T](k, a.tileRows()*a.valueDim),
 		scores:     cpu.Scratch[T](k, scores),
 		dp:         cpu.Scratch[T](k, scores),
-		tileK:      cpu.Scratch[T](k, keys*a.d),
-		tileV:      cpu.Scratch[T](k, keys*a.dv),
-		finiteRows: cpu.Scratch[T](k, max(chunkKeys, a.tileRows())*max(a.d, a.dv)),
+		tileK:      cpu.Scratch[T](k, keys*a.keyDim),
+		tileV:      cpu.Scratch[T](k, keys*a.valueDim),
+		finiteRows: cpu.Scratch[T](k, max(chunkKeys, a.tileRows())*max(a.keyDim, a.valueDim)),
 	}
 	f.stats = bindRowStats(k, a, m, in[0], f.keys, lse)
 	if takesDelta {
@@ -121,7 +121,7 @@ func newBackward[T cpu.Float](k *cpu.Kernel, a dims, m mask, scores, keys int, t
 func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) int, keysOf func(t int) (lo, hi int), w *cpu.Worker) {
 	keys := hi - lo
 	q, do, s, dp, finiteRows := f.rowsQ.Local(w), f.rowsDO.Local(w), f.scores.Local(w), f.dp.Local(w), f.finiteRows.Local(w)
-	dk, dv := f.tileK.Local(w)[:keys*f.d], f.tileV.Local(w)[:keys*f.dv]
+	dk, dv := f.tileK.Local(w)[:keys*f.keyDim], f.tileV.Local(w)[:keys*f.valueDim]
 	transposedK, transposedV, stats := f.keys.group(seq, g), f.vals.group(seq, g), f.stats.rows(seq, g)
 	clear(dk)
 	clear(dv)
@@ -130,8 +130,8 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 		rows, areFinite := (end-first)*f.h, true
 		for i := first; i < end; i++ {
 			t, at := query(i), (i-first)*f.h
-			gatherRows(f.dims, q[at*f.d:], cpu.Slice[T](f.q.Buf), seq, g, t, t+1, f.d)
-			gatherRows(f.dims, do[at*f.dv:], cpu.Slice[T](f.do.Buf), seq, g, t, t+1, f.dv)
+			gatherRows(f.dims, q[at*f.keyDim:], cpu.Slice[T](f.q.Buf), seq, g, t, t+1, f.keyDim)
+			gatherRows(f.dims, do[at*f.valueDim:], cpu.Slice[T](f.do.Buf), seq, g, t, t+1, f.valueDim)
 			areFinite = areFinite && f.stats.finite(stats, t*f.h, (t+1)*f.h)
 		}
 		dots(rows, q, transposedK, lo, hi, s, keys)
@@ -140,18 +140,22 @@ func (f *backward[T]) keyGrad(seq sequence, g, lo, hi, n int, query func(i int) 
 			t := query(first + r/f.h)
 			from, to := keysOf(t)
 			from, to = overlap(from, to, lo, hi)
-			softmaxGrad(s[r*keys:][:keys], dp[r*keys:][:keys], from, to, rowOf(stats, t*f.h+r%f.h), softmaxScale[T](f.d))
+			softmaxGrad(s[r*keys:][:keys], dp[r*keys:][:keys], from, to, rowOf(stats, t*f.h+r%f.h), softmaxScale[T](f.keyDim))
 		}
 		visible := func(i, r int) bool {
 			from, to := keysOf(query(first + r/f.h))
 			return from <= lo+i && lo+i < to
 		}
 		// The weights are transposed: their rows are the keys.
-		weightedRows[T]{m: keys, n: rows, c: f.dv, w: s, rs: 1, cs: keys, rows: do, ld: f.dv, visible: visible}.addTo(dv, areFinite, finiteRows)
-		weightedRows[T]{m: keys, n: rows, c: f.d, w: dp, rs: 1, cs: keys, rows: q, ld: f.d, visible: visible}.addTo(dk, areFinite, finiteRows)
+		weightedRows[T]{
+			m: keys, n: rows, c: f.valueDim, w: s, rs: 1, cs: keys, rows: do, ld: f.valueDim, visible: visible,
+		}.addTo(dv, areFinite, finiteRows)
+		weightedRows[T]{
+			m: keys, n: rows, c: f.keyDim, w: dp, rs: 1, cs: keys, rows: q, ld: f.keyDim, visible: visible,
+		}.addTo(dk, areFinite, finiteRows)
 	}
 	for i := range keys {
-		copy(cpu.Slice[T](f.gradK.Buf)[f.keyAt(seq, g, lo+i, f.d):][:f.d], dk[i*f.d:])
-		copy(cpu.Slice[T](f.gradV.Buf)[f.keyAt(seq, g, lo+i, f.dv):][:f.dv], dv[i*f.dv:])
+		copy(cpu.Slice[T](f.gradK.Buf)[f.keyAt(seq, g, lo+i, f.keyDim):][:f.keyDim], dk[i*f.keyDim:])
+		copy(cpu.Slice[T](f.gradV.Buf)[f.keyAt(seq, g, lo+i, f.valueDim):][:f.valueDim], dv[i*f.valueDim:])
 	}
 }

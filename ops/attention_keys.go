@@ -18,14 +18,14 @@ func bindTranspose[T cpu.Float](k *cpu.Kernel, a dims, x Arg) transposed[T] {
 	y := transposed[T]{a, cpu.Work[T](k, x.Elements()), x.last()}
 	bindKeys(k, a, keyTile, func(seq sequence, g, lo, hi int, _ *cpu.Worker) {
 		n := hi - lo
-		cpu.Transpose(n, y.c, y.group(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.keyAt(seq, g, lo, y.c):], y.hkv*y.c)
+		cpu.Transpose(n, y.c, y.group(seq, g).tiles[lo*y.c:], n, cpu.Slice[T](x.Buf)[y.keyAt(seq, g, lo, y.c):], y.groups*y.c)
 	})
 	return y
 }
 
 // group returns the keys of a group of a sequence.
 func (x transposed[T]) group(seq sequence, g int) transposedKeys[T] {
-	at := (seq.row*x.hkv+g)*x.rowKeys + seq.firstKey
+	at := (seq.row*x.groups+g)*x.rowKeys + seq.firstKey
 	return transposedKeys[T]{cpu.Slice[T](x.buf)[at*x.c:][:seq.keys*x.c], seq.keys, x.c}
 }
 

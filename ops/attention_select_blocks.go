@@ -89,7 +89,7 @@ func bindSelect[T cpu.Float](k *cpu.Kernel, p Params, in, out []Arg) {
 		dims: a, topBlocks: topBlocks[T]{Params: p}, mask: span{p.BlockLen, p.Stride, a.rowTokens},
 		q: in[0], idx: out[0],
 		keys:   keys,
-		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.d),
+		rowsQ:  cpu.Scratch[T](k, a.tileRows()*a.keyDim),
 		scores: cpu.Scratch[T](k, a.tileRows()*maxScoreRow),
 		probs:  cpu.Scratch[T](k, a.tileQueries*a.rowKeys),
 		folded: cpu.Scratch[T](k, (a.rowTokens-1)/p.SelectBlock+1),
@@ -122,7 +122,7 @@ func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	}
 	best, blocks, idx := f.best.Local(w), f.blocks.Local(w), cpu.Slice[int32](f.idx.Buf)
 	for t := t0; t < t1; t++ {
-		row := idx[((seq.row*f.rowTokens+seq.firstToken+t)*f.hkv+g)*f.TopN:][:f.TopN]
+		row := idx[((seq.row*f.rowTokens+seq.firstToken+t)*f.groups+g)*f.TopN:][:f.TopN]
 		_, visible := f.mask.keys(t)
 		f.selectBlocks(row, t/f.SelectBlock, probs[(t-t0)*f.rowKeys:][:visible], f.folded.Local(w), best, blocks)
 	}
@@ -131,10 +131,10 @@ func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 // sumProbs sets probs[(t-t0)*Nc + i] to the probability of block i at query t, summed over the heads of the group, for
 // the blocks that t sees.
 func (f *selector[T]) sumProbs(probs []T, seq sequence, g, t0, t1 int, w *cpu.Worker) {
-	rows, scale := (t1-t0)*f.h, softmaxScale[T](f.d)
+	rows, scale := (t1-t0)*f.h, softmaxScale[T](f.keyDim)
 	q, s, keys := f.rowsQ.Local(w), f.scores.Local(w), f.keys.group(seq, g)
 	stats := f.stats.rows(seq, g)
-	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
+	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.keyDim)
 	_, hi := f.mask.keys(t1 - 1)
 	for from, to := 0, chunkEnd(0, hi); from < hi; from, to = to, chunkEnd(to, hi) {
 		ld := cpu.PaddedRow(to - from)

@@ -93,7 +93,7 @@ func (c selectedBlocks) maxKeys() int { return min(c.n*c.size, c.rowTokens) }
 
 // list returns the blocks of query t of group g.
 func (c selectedBlocks) list(seq sequence, g, t int) []int32 {
-	return cpu.Slice[int32](c.idx.Buf)[((seq.row*c.rowTokens+seq.firstToken+t)*c.hkv+g)*c.n:][:c.n]
+	return cpu.Slice[int32](c.idx.Buf)[((seq.row*c.rowTokens+seq.firstToken+t)*c.groups+g)*c.n:][:c.n]
 }
 
 // nextRun implements mask. It relies on ascending blocks, see check.
@@ -152,7 +152,7 @@ func (c selectedBlocks) check() (err error) {
 	defer valueError(&err)
 	all := cpu.Slice[int32](c.idx.Buf)
 	for at := 0; at < len(all); at += c.n {
-		token := at / c.n / c.hkv
+		token := at / c.n / c.groups
 		seq, last := c.ofToken(token/c.rowTokens, token%c.rowTokens), int32(-1)
 		blocks := int32(c.numBlocks(seq.tokens))
 		for _, j := range all[at : at+c.n] {
@@ -175,7 +175,7 @@ func (c selectedBlocks) check() (err error) {
 
 func (c selectedBlocks) errorAt(at int, format string, args ...any) error {
 	at /= c.n
-	b, t, g := at/c.hkv/c.rowTokens, at/c.hkv%c.rowTokens, at%c.hkv
+	b, t, g := at/c.groups/c.rowTokens, at/c.groups%c.rowTokens, at%c.groups
 	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
 }
 
@@ -236,13 +236,13 @@ func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []Arg) {
 
 // queries computes o and lse for the queries [first,end) of a group.
 func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
-	state := onlineSoftmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.d)}
+	state := onlineSoftmax[T]{f.max.Local(w), f.sum.Local(w), softmaxScale[T](f.keyDim)}
 	s, ld := f.scores.Local(w), f.maxKeys()
 	keys, v := f.keys.group(seq, g), cpu.Slice[T](f.v.Buf)
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
 	for t := first; t < end; t++ {
-		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, g, t, f.d):]
-		o := cpu.Slice[T](f.o.Buf)[f.queryAt(seq, g, t, f.dv):][:f.h*f.dv]
+		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, g, t, f.keyDim):]
+		o := cpu.Slice[T](f.o.Buf)[f.queryAt(seq, g, t, f.valueDim):][:f.h*f.valueDim]
 		state.start()
 		clear(o)
 		n := 0
@@ -251,15 +251,15 @@ func (f *selectedForward[T]) queries(seq sequence, g, first, end int, w *cpu.Wor
 			n += hi - lo
 		}
 		for j := range f.h {
-			state.add(j, s[j*ld:][:n], 0, n, o[j*f.dv:][:f.dv])
+			state.add(j, s[j*ld:][:n], 0, n, o[j*f.valueDim:][:f.valueDim])
 		}
 		n = 0
 		for lo, hi := f.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.nextRun(seq, g, t, hi) {
-			cpu.TileAdd(f.h, f.dv, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, g, lo, f.dv):], f.hkv*f.dv, o, f.dv)
+			cpu.TileAdd(f.h, f.valueDim, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, g, lo, f.valueDim):], f.groups*f.valueDim, o, f.valueDim)
 			n += hi - lo
 		}
 		for j := range f.h {
-			lse[j*f.rowTokens+t] = state.finish(j, o[j*f.dv:][:f.dv])
+			lse[j*f.rowTokens+t] = state.finish(j, o[j*f.valueDim:][:f.valueDim])
 		}
 	}
 }

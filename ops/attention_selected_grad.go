@@ -16,7 +16,7 @@ func bindInverseIndex(k *cpu.Kernel, c selectedBlocks) inverseIndex {
 	if c.hasDocuments() {
 		numEnds = c.rowTokens
 	}
-	x := inverseIndex{c, cpu.Work[int32](k, c.b*c.hkv*c.rowTokens*c.n), cpu.Work[int32](k, c.b*c.hkv*numEnds), numEnds}
+	x := inverseIndex{c, cpu.Work[int32](k, c.b*c.groups*c.rowTokens*c.n), cpu.Work[int32](k, c.b*c.groups*numEnds), numEnds}
 	bindGroups(k, c.dims, 1, func(b, g, _ int, _ *cpu.Worker) {
 		c.forEach(b, func(seq sequence) {
 			queries, ends := x.group(seq, g)
@@ -28,7 +28,7 @@ func bindInverseIndex(k *cpu.Kernel, c selectedBlocks) inverseIndex {
 
 // group returns the lists of a sequence and a group, and their ends.
 func (x inverseIndex) group(seq sequence, g int) (queries, ends []int32) {
-	bg := seq.row*x.hkv + g
+	bg := seq.row*x.groups + g
 	return cpu.Slice[int32](x.queries)[(bg*x.rowTokens+seq.firstToken)*x.n:][:seq.tokens*x.n], cpu.Slice[int32](x.ends)[bg*x.numEnds+seq.firstToken:][:x.numBlocks(seq.tokens)]
 }
 
@@ -67,19 +67,19 @@ func bindSelectedGrad[T cpu.Float](k *cpu.Kernel, block int, takesDelta bool, in
 				f.queries(seq, g, first, end, w)
 			}
 		})
-		k.Phase(a.b*a.hkv*c.numBlocks(a.rowTokens), f.gradBlocks)
+		k.Phase(a.b*a.groups*c.numBlocks(a.rowTokens), f.gradBlocks)
 	}
 }
 
 // queries computes the dq of the queries [first,end) of a group.
 func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Worker) {
-	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.selected.maxKeys(), softmaxScale[T](f.d)
+	s, dp, ld, scale := f.scores.Local(w), f.dp.Local(w), f.selected.maxKeys(), softmaxScale[T](f.keyDim)
 	keys, vals, k := f.keys.group(seq, g), f.vals.group(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
 	for t := first; t < end; t++ {
-		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, g, t, f.d):]
-		do := cpu.Slice[T](f.do.Buf)[f.queryAt(seq, g, t, f.dv):]
-		dq := cpu.Slice[T](f.gradQ.Buf)[f.queryAt(seq, g, t, f.d):][:f.h*f.d]
+		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, g, t, f.keyDim):]
+		do := cpu.Slice[T](f.do.Buf)[f.queryAt(seq, g, t, f.valueDim):]
+		dq := cpu.Slice[T](f.gradQ.Buf)[f.queryAt(seq, g, t, f.keyDim):][:f.h*f.keyDim]
 		clear(dq)
 		n := 0
 		for lo, hi := f.selected.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.selected.nextRun(seq, g, t, hi) {
@@ -92,7 +92,7 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 		}
 		n = 0
 		for lo, hi := f.selected.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.selected.nextRun(seq, g, t, hi) {
-			cpu.TileAdd(f.h, f.d, hi-lo, dp[n:], ld, 1, k[f.keyAt(seq, g, lo, f.d):], f.hkv*f.d, dq, f.d)
+			cpu.TileAdd(f.h, f.keyDim, hi-lo, dp[n:], ld, 1, k[f.keyAt(seq, g, lo, f.keyDim):], f.groups*f.keyDim, dq, f.keyDim)
 			n += hi - lo
 		}
 	}
@@ -101,8 +101,8 @@ func (f *selectedBackward[T]) queries(seq sequence, g, first, end int, w *cpu.Wo
 // gradBlocks computes the dk and dv of the blocks that begin in a piece of a row, from the queries that selected these blocks. The first
 // pieces hold block 0 of every group: all queries select block 0, so it is the most work.
 func (f *selectedBackward[T]) gradBlocks(piece int, w *cpu.Worker) {
-	groups := f.b * f.hkv
-	j, b, g := piece/groups, piece%groups/f.hkv, piece%f.hkv
+	batchGroups := f.b * f.groups
+	j, b, g := piece/batchGroups, piece%batchGroups/f.groups, piece%f.groups
 	from, to := pieceBounds(j, f.selected.size, f.rowTokens)
 	f.tiles(b, from, to, f.selected.size, func(seq sequence, lo, hi int) {
 		if f.selected.runsAsSpan(seq.tokens) {

@@ -33,12 +33,12 @@ func newSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask maskedSpan, in, out
 		dims: a, maskedSpan: mask, q: in[0], v: in[2], o: out[0], lse: out[1],
 		keys:       keys,
 		finiteVals: finiteVals,
-		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.d),
-		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.dv),
+		rowsQ:      cpu.Scratch[T](k, a.tileRows()*a.keyDim),
+		rowsO:      cpu.Scratch[T](k, a.tileRows()*a.valueDim),
 		scores:     cpu.Scratch[T](k, a.tileRows()*maxScoreRow),
 		max:        cpu.Scratch[T](k, a.tileRows()),
 		sum:        cpu.Scratch[T](k, a.tileRows()),
-		finiteRows: cpu.Scratch[T](k, chunkKeys*a.dv),
+		finiteRows: cpu.Scratch[T](k, chunkKeys*a.valueDim),
 	}
 	if mask.blocks != nil {
 		f.minusInf = minusInfs[T]()
@@ -49,11 +49,11 @@ func newSpanForward[T cpu.Float](k *cpu.Kernel, a dims, mask maskedSpan, in, out
 // tile computes o and lse for the queries [t0,t1) of a group.
 func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
-	q, o, s := f.rowsQ.Local(w), f.rowsO.Local(w)[:rows*f.dv], f.scores.Local(w)
-	state := onlineSoftmax[T]{f.max.Local(w)[:rows], f.sum.Local(w)[:rows], softmaxScale[T](f.d)}
+	q, o, s := f.rowsQ.Local(w), f.rowsO.Local(w)[:rows*f.valueDim], f.scores.Local(w)
+	state := onlineSoftmax[T]{f.max.Local(w)[:rows], f.sum.Local(w)[:rows], softmaxScale[T](f.keyDim)}
 	keys, v := f.keys.group(seq, g), cpu.Slice[T](f.v.Buf)
 
-	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
+	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.keyDim)
 	state.start()
 	clear(o)
 	first, end := f.span.keysOfTile(t0, t1)
@@ -66,18 +66,18 @@ func (f *spanForward[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 			if f.blocks != nil {
 				hide(f.blocks, seq, g, t0+r/f.h, from, s[r*ld:][:hi], f.minusInf)
 			}
-			state.add(r, s[r*ld:][:to-from], lo, hi, o[r*f.dv:][:f.dv])
+			state.add(r, s[r*ld:][:to-from], lo, hi, o[r*f.valueDim:][:f.valueDim])
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
 		areFinite := f.finiteVals.areFinite(seq, from, to)
 		weightedRows[T]{
-			m: rows, n: to - from, c: f.dv, w: s, rs: ld, cs: 1, rows: v[f.keyAt(seq, g, from, f.dv):], ld: f.hkv * f.dv, visible: visible,
+			m: rows, n: to - from, c: f.valueDim, w: s, rs: ld, cs: 1, rows: v[f.keyAt(seq, g, from, f.valueDim):], ld: f.groups * f.valueDim, visible: visible,
 		}.addTo(o, areFinite, f.finiteRows.Local(w))
 	}
 
 	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
 	for r := range rows {
-		lse[r%f.h*f.rowTokens+t0+r/f.h] = state.finish(r, o[r*f.dv:][:f.dv])
+		lse[r%f.h*f.rowTokens+t0+r/f.h] = state.finish(r, o[r*f.valueDim:][:f.valueDim])
 	}
-	scatterRows(f.dims, cpu.Slice[T](f.o.Buf), o, seq, g, t0, t1, f.dv)
+	scatterRows(f.dims, cpu.Slice[T](f.o.Buf), o, seq, g, t0, t1, f.valueDim)
 }

@@ -73,7 +73,7 @@ func newSpanBackward[T cpu.Float](k *cpu.Kernel, b backward[T], mask maskedSpan)
 	f := &spanBackward[T]{
 		backward: b, maskedSpan: mask,
 		finiteKeys: finiteKeys,
-		rowsDQ:     cpu.Scratch[T](k, b.tileRows()*b.d),
+		rowsDQ:     cpu.Scratch[T](k, b.tileRows()*b.keyDim),
 	}
 	if mask.blocks != nil {
 		f.minusInf, f.zeros, f.finiteVals = minusInfs[T](), make([]T, chunkKeys), bindFinite[T](k, b.v)
@@ -101,8 +101,8 @@ func (f *spanBackward[T]) bindParts(k *cpu.Kernel) {
 		return
 	}
 	f.partRows = partRows
-	rows := f.b * f.hkv * partRows
-	f.partsK, f.partsV = cpu.Work[T](k, rows*f.d), cpu.Work[T](k, rows*f.dv)
+	rows := f.b * f.groups * partRows
+	f.partsK, f.partsV = cpu.Work[T](k, rows*f.keyDim), cpu.Work[T](k, rows*f.valueDim)
 	bindGroups(k, f.dims, parts, func(b, g, i int, w *cpu.Worker) {
 		f.forEach(b, func(seq sequence) {
 			if n := f.parts(seq); i < n {
@@ -112,8 +112,8 @@ func (f *spanBackward[T]) bindParts(k *cpu.Kernel) {
 	})
 	bindKeys(k, f.dims, keyTile, func(seq sequence, g, from, to int, _ *cpu.Worker) {
 		if n := f.parts(seq); n > 0 {
-			f.sumOfParts(f.gradK, f.partsK, seq, g, from, to, n, f.d)
-			f.sumOfParts(f.gradV, f.partsV, seq, g, from, to, n, f.dv)
+			f.sumOfParts(f.gradK, f.partsK, seq, g, from, to, n, f.keyDim)
+			f.sumOfParts(f.gradV, f.partsV, seq, g, from, to, n, f.valueDim)
 		}
 	})
 }
@@ -121,15 +121,15 @@ func (f *spanBackward[T]) bindParts(k *cpu.Kernel) {
 // partsAt returns the row of partsK at which the parts of a sequence and a group begin. A sequence has rows in proportion to its
 // number of tokens.
 func (f *spanBackward[T]) partsAt(seq sequence, g int) int {
-	return (seq.row*f.hkv+g)*f.partRows + seq.firstToken*(f.partRows/f.rowTokens)
+	return (seq.row*f.groups+g)*f.partRows + seq.firstToken*(f.partRows/f.rowTokens)
 }
 
 // queryPart computes part i of n: the dq of every n-th tile of rows of a group, from tile i on, and what these rows add to dk and
 // dv.
 func (f *spanBackward[T]) queryPart(seq sequence, g, i, n int, w *cpu.Worker) {
 	at := f.partsAt(seq, g) + i*seq.keys
-	dk := cpu.Slice[T](f.partsK)[at*f.d:][:seq.keys*f.d]
-	dv := cpu.Slice[T](f.partsV)[at*f.dv:][:seq.keys*f.dv]
+	dk := cpu.Slice[T](f.partsK)[at*f.keyDim:][:seq.keys*f.keyDim]
+	dv := cpu.Slice[T](f.partsV)[at*f.valueDim:][:seq.keys*f.valueDim]
 	clear(dk)
 	clear(dv)
 	for t0 := i * f.tileQueries; t0 < seq.tokens; t0 += n * f.tileQueries {
@@ -153,14 +153,14 @@ func (f *spanBackward[T]) sumOfParts(x Arg, parts *cpu.Buf, seq sequence, g, fro
 // dk is nil.
 func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cpu.Worker) {
 	rows := (t1 - t0) * f.h
-	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.d]
-	s, dp, finiteRows, scale := f.scores.Local(w), f.dp.Local(w), f.finiteRows.Local(w), softmaxScale[T](f.d)
+	q, do, dq := f.rowsQ.Local(w), f.rowsDO.Local(w), f.rowsDQ.Local(w)[:rows*f.keyDim]
+	s, dp, finiteRows, scale := f.scores.Local(w), f.dp.Local(w), f.finiteRows.Local(w), softmaxScale[T](f.keyDim)
 	keys, vals, k := f.keys.group(seq, g), f.vals.group(seq, g), cpu.Slice[T](f.k.Buf)
 	stats := f.stats.rows(seq, g)
 	rowsFinite := f.stats.finite(stats, t0*f.h, t1*f.h)
 
-	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.d)
-	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), seq, g, t0, t1, f.dv)
+	gatherRows(f.dims, q, cpu.Slice[T](f.q.Buf), seq, g, t0, t1, f.keyDim)
+	gatherRows(f.dims, do, cpu.Slice[T](f.do.Buf), seq, g, t0, t1, f.valueDim)
 	clear(dq)
 	first, end := f.span.keysOfTile(t0, t1)
 	for from, to := first, chunkEnd(first, end); from < end; from, to = to, chunkEnd(to, end) {
@@ -182,13 +182,17 @@ func (f *spanBackward[T]) rowGrad(seq sequence, g, t0, t1 int, dk, dv []T, w *cp
 		}
 		visible := func(r, i int) bool { return f.sees(seq, g, t0+r/f.h, from+i) }
 		weightedRows[T]{
-			m: rows, n: to - from, c: f.d, w: dp, rs: ld, cs: 1, rows: k[f.keyAt(seq, g, from, f.d):], ld: f.hkv * f.d, visible: visible,
+			m: rows, n: to - from, c: f.keyDim, w: dp, rs: ld, cs: 1, rows: k[f.keyAt(seq, g, from, f.keyDim):], ld: f.groups * f.keyDim, visible: visible,
 		}.addTo(dq, f.finiteKeys.areFinite(seq, from, to), finiteRows)
 		if dk != nil {
 			visibleT := func(i, r int) bool { return visible(r, i) } // weights are transposed
-			weightedRows[T]{m: to - from, n: rows, c: f.dv, w: s, rs: 1, cs: ld, rows: do, ld: f.dv, visible: visibleT}.addTo(dv[from*f.dv:], rowsFinite, finiteRows)
-			weightedRows[T]{m: to - from, n: rows, c: f.d, w: dp, rs: 1, cs: ld, rows: q, ld: f.d, visible: visibleT}.addTo(dk[from*f.d:], rowsFinite, finiteRows)
+			weightedRows[T]{
+				m: to - from, n: rows, c: f.valueDim, w: s, rs: 1, cs: ld, rows: do, ld: f.valueDim, visible: visibleT,
+			}.addTo(dv[from*f.valueDim:], rowsFinite, finiteRows)
+			weightedRows[T]{
+				m: to - from, n: rows, c: f.keyDim, w: dp, rs: 1, cs: ld, rows: q, ld: f.keyDim, visible: visibleT,
+			}.addTo(dk[from*f.keyDim:], rowsFinite, finiteRows)
 		}
 	}
-	scatterRows(f.dims, cpu.Slice[T](f.gradQ.Buf), dq, seq, g, t0, t1, f.d)
+	scatterRows(f.dims, cpu.Slice[T](f.gradQ.Buf), dq, seq, g, t0, t1, f.keyDim)
 }

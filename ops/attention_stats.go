@@ -33,12 +33,12 @@ const statQueries = 64
 // rows returns the numbers of the rows [s*h,3] of group g of a sequence.
 func (st rowStats[T]) rows(seq sequence, g int) []T {
 	n := st.h * rowNumbers
-	return cpu.Slice[T](st.buf)[((seq.row*st.hkv+g)*st.rowTokens+seq.firstToken)*n:][:seq.tokens*n]
+	return cpu.Slice[T](st.buf)[((seq.row*st.groups+g)*st.rowTokens+seq.firstToken)*n:][:seq.tokens*n]
 }
 
 // bindRowStats adds to k a phase that computes max and logSum from lse [B,Hq,S], q and the transposed keys.
 func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transposed[T], lse Arg) rowStats[T] {
-	st := rowStats[T]{a, cpu.Work[T](k, a.b*a.rowTokens*a.hq*rowNumbers)}
+	st := rowStats[T]{a, cpu.Work[T](k, a.b*a.rowTokens*a.queryHeads*rowNumbers)}
 	scores, top, sum := cpu.Scratch[T](k, a.h*chunkKeys), cpu.Scratch[T](k, a.h), cpu.Scratch[T](k, a.h)
 	bindQueries(k, a, statQueries, func(seq sequence, g, first, end int, w *cpu.Worker) {
 		all, lses := st.rows(seq, g), cpu.Slice[T](lse.Buf)[a.statAt(seq, g, 0):]
@@ -55,7 +55,7 @@ func bindRowStats[T cpu.Float](k *cpu.Kernel, a dims, m mask, q Arg, keys transp
 				row[rowMax], row[rowLogSum] = 0, l
 			}
 			if recompute {
-				state := onlineSoftmax[T]{top.Local(w), sum.Local(w), softmaxScale[T](a.d)}
+				state := onlineSoftmax[T]{top.Local(w), sum.Local(w), softmaxScale[T](a.keyDim)}
 				state.scan(a, m, cpu.Slice[T](q.Buf), keys.group(seq, g), seq, g, t, scores.Local(w))
 				for j := range a.h {
 					if isLarge(lses[j*a.rowTokens+t]) && state.sum[j] > 0 {
@@ -74,7 +74,7 @@ func (s onlineSoftmax[T]) scan(a dims, m mask, q []T, keys transposedKeys[T], se
 	s.start()
 	for lo, hi := m.nextRun(seq, g, t, 0); lo < hi; lo, hi = m.nextRun(seq, g, t, hi) {
 		for from, to := lo, chunkEnd(lo, hi); from < hi; from, to = to, chunkEnd(to, hi) {
-			dots(a.h, q[a.queryAt(seq, g, t, a.d):], keys, from, to, scores, chunkKeys)
+			dots(a.h, q[a.queryAt(seq, g, t, a.keyDim):], keys, from, to, scores, chunkKeys)
 			for j := range a.h {
 				s.add(j, scores[j*chunkKeys:][:to-from], 0, to-from, nil)
 			}
@@ -87,8 +87,8 @@ func (st rowStats[T]) bindDelta(k *cpu.Kernel, o, do Arg) {
 	bindQueries(k, st.dims, statQueries, func(seq sequence, g, first, end int, _ *cpu.Worker) {
 		rows, values, grads := st.rows(seq, g), cpu.Slice[T](o.Buf), cpu.Slice[T](do.Buf)
 		for r := first * st.h; r < end*st.h; r++ {
-			at := st.queryAt(seq, g, r/st.h, st.dv) + r%st.h*st.dv
-			rowOf(rows, r)[rowDelta] = cpu.Dot(values[at:][:st.dv], grads[at:][:st.dv])
+			at := st.queryAt(seq, g, r/st.h, st.valueDim) + r%st.h*st.valueDim
+			rowOf(rows, r)[rowDelta] = cpu.Dot(values[at:][:st.valueDim], grads[at:][:st.valueDim])
 		}
 	})
 }
