@@ -7,7 +7,7 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// allocate allocates the machine's memory, points the cells of all operands in the arena to their places, and prepares what is
+// allocate allocates the machine's memory, points the cells of all values in the arena to their places, and prepares what is
 // the same in all runs: constants, views and segments.
 func (m *Machine) allocate() (err error) {
 	bytes := m.arena + m.workspace
@@ -19,8 +19,8 @@ func (m *Machine) allocate() (err error) {
 	}
 	m.memory.Place(&m.wholeMemory, 0, bytes)
 	m.memory.Place(&m.work, m.arena, m.workspace)
-	m.state, m.counts, m.readValues = make([]state, len(m.operands)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
-	for _, v := range m.operands {
+	m.state, m.counts, m.readValues = make([]state, len(m.values)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
+	for _, v := range m.values {
 		if err := m.place(v); err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
@@ -36,7 +36,7 @@ func (m *Machine) allocate() (err error) {
 	m.args = make([]G.Value, most)
 	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
 	for _, n := range m.order.nodes {
-		if v, ok := m.operandOf[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
+		if v, ok := m.valueByNode[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
 			m.hidden = append(m.hidden, n)
 		}
 	}
@@ -44,7 +44,7 @@ func (m *Machine) allocate() (err error) {
 }
 
 // place points the cell of v to its place in the arena and sets the value of v if it is the same in all runs.
-func (m *Machine) place(v *operand) error {
+func (m *Machine) place(v *planValue) error {
 	s := &m.state[v.id]
 	if v.region != nil {
 		m.memory.Place(v.arg.Buf, v.region.offset, v.region.bytes)

@@ -17,7 +17,7 @@ func (m *Machine) PoisonFreed() {
 	live := make([]bool, len(words))
 	poison := func(step int) {
 		clear(live)
-		for _, v := range m.operands {
+		for _, v := range m.values {
 			if r := v.region; r != nil && r.first <= step && step < r.last {
 				for i := r.offset / 8; i < (r.offset+r.bytes+7)/8; i++ {
 					live[i] = true

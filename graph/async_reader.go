@@ -61,7 +61,7 @@ func (m *Machine) AsyncReader(n *G.Node) (*AsyncReader, error) {
 	if m.stream == nil {
 		return nil, errMachineClosed
 	}
-	v, ok := m.operandOf[n]
+	v, ok := m.valueByNode[n]
 	if !ok || !v.keep || v.kind != fromKernel && v.kind != fromHost {
 		return nil, fmt.Errorf("graph: machine: reader of %s: it is not computed, or has no value after a run: see WithKeep", describe(n))
 	}

@@ -15,7 +15,7 @@ import (
 const hostName = "host"
 
 // dispatch gives each step the first implementation that accepts it, or leaves its op to the host. It also marks who reads
-// each operand.
+// each value.
 func (p *plan) dispatch() error {
 	steps := p.steps
 	p.steps = nil
@@ -56,7 +56,7 @@ func (p *plan) implement(s *step) error {
 }
 
 // addCheck adds c to the checks of v, unless v has the same check already: layers of a model read the same indices.
-func (v *operand) addCheck(c valueCheck) {
+func (v *planValue) addCheck(c valueCheck) {
 	same := func(x valueCheck) bool {
 		return x.spec == c.spec && slices.EqualFunc(x.in, c.in, func(a, b ops.Operand) bool { return a.Dtype == b.Dtype && slices.Equal(a.Shape, b.Shape) })
 	}
@@ -82,7 +82,7 @@ func (p *plan) leaveToHost(s *step) error {
 	main := s.out[0]
 	for _, v := range s.out[1:] {
 		if v.node != nil {
-			p.steps = append(p.steps, &step{node: v.node, op: v.node.Op(), in: []*operand{main}, out: []*operand{v}, implementation: hostName})
+			p.steps = append(p.steps, &step{node: v.node, op: v.node.Op(), in: []*planValue{main}, out: []*planValue{v}, implementation: hostName})
 			v.kind = fromHost
 		}
 	}
@@ -90,9 +90,9 @@ func (p *plan) leaveToHost(s *step) error {
 	return memory.CheckTotal(main.arg.Operand.Bytes())
 }
 
-func args(operands []*operand) []ops.Arg {
-	list := make([]ops.Arg, len(operands))
-	for i, v := range operands {
+func args(values []*planValue) []ops.Arg {
+	list := make([]ops.Arg, len(values))
+	for i, v := range values {
 		list[i] = v.arg
 	}
 	return list

@@ -37,15 +37,15 @@ func fusions() []fusion {
 type fuser struct {
 	*plan
 	rule    string
-	index   map[*step]int        // index in plan.steps
-	writer  map[*operand]*step   // no entry for inputs and constants
-	readers map[*operand][]*step // sorted by index; a step that reads an operand twice is in the list twice
+	index   map[*step]int          // index in plan.steps
+	writer  map[*planValue]*step   // no entry for inputs and constants
+	readers map[*planValue][]*step // sorted by index; a step that reads a value twice is in the list twice
 }
 
 // fuse replaces patterns of steps by single steps. A removed step is nil until all rules have been applied, so that indices
 // stay valid.
 func (p *plan) fuse() error {
-	f := &fuser{plan: p, index: map[*step]int{}, writer: map[*operand]*step{}, readers: map[*operand][]*step{}}
+	f := &fuser{plan: p, index: map[*step]int{}, writer: map[*planValue]*step{}, readers: map[*planValue][]*step{}}
 	for i, s := range p.steps {
 		f.put(i, s)
 	}
@@ -78,7 +78,7 @@ func (f *fuser) put(i int, s *step) {
 	}
 }
 
-func (f *fuser) addReader(v *operand, s *step) {
+func (f *fuser) addReader(v *planValue, s *step) {
 	at, _ := slices.BinarySearchFunc(f.readers[v], s, func(a, b *step) int { return cmp.Compare(f.index[a], f.index[b]) })
 	f.readers[v] = slices.Insert(f.readers[v], at, s)
 }
@@ -94,7 +94,7 @@ func (f *fuser) remove(s *step) {
 // replace replaces the old steps by one step of spec, at the index of the last old step that comes before all readers of the
 // outputs. It reports whether it has done so. It does not if another result of the old steps is kept or read, if an input is
 // computed too late, or if the backend has no implementation (under a strict policy: none but a fallback).
-func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, error) {
+func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*planValue) (bool, error) {
 	at, ok := f.insertionIndex(old, in, out)
 	s := &step{node: old[0].node, spec: spec, in: in, out: out, rule: f.rule}
 	site := f.site(s)
@@ -127,7 +127,7 @@ func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*operand) (bool, e
 // insertionIndex returns the index of the last old step that comes after the writers of in and before the readers of out: a
 // new step may stand there. ok is false if there is none, if an old step computes one of in, or if another result of the old
 // steps is kept or read.
-func (f *fuser) insertionIndex(old []*step, in, out []*operand) (at int, ok bool) {
+func (f *fuser) insertionIndex(old []*step, in, out []*planValue) (at int, ok bool) {
 	from, to := -1, len(f.steps)
 	for _, v := range in {
 		if w := f.writer[v]; slices.Contains(old, w) {
@@ -159,17 +159,17 @@ func (f *fuser) insertionIndex(old []*step, in, out []*operand) (at int, ok bool
 }
 
 // readOnlyBy reports whether v is not kept and is read by none but the given steps.
-func (f *fuser) readOnlyBy(v *operand, steps ...*step) bool {
+func (f *fuser) readOnlyBy(v *planValue, steps ...*step) bool {
 	return !v.keep && !slices.ContainsFunc(f.readers[v], func(r *step) bool { return !slices.Contains(steps, r) })
 }
 
-// sameType reports whether all operands have one type.
-func sameType(list ...*operand) bool {
-	return !slices.ContainsFunc(list, func(v *operand) bool { return v.arg.Dtype != list[0].arg.Dtype })
+// sameType reports whether all values have one type.
+func sameType(list ...*planValue) bool {
+	return !slices.ContainsFunc(list, func(v *planValue) bool { return v.arg.Dtype != list[0].arg.Dtype })
 }
 
 // written returns the step that writes v, and its Spec; ok reports whether the Spec is an S.
-func written[S ops.Spec](f *fuser, v *operand) (s *step, spec S, ok bool) {
+func written[S ops.Spec](f *fuser, v *planValue) (s *step, spec S, ok bool) {
 	if s = f.writer[v]; s != nil {
 		spec, ok = s.spec.(S)
 	}

@@ -18,7 +18,7 @@ func (f *fuser) linears(s *step) error {
 	op := ops.LinearsOp{Dots: s.spec.(ops.LinearOp).Dots}
 	rotated := rotations{rotated: &op.Rotated, rope: &op.RoPE}
 	var ropes []*step
-	var ws, biases, ys []*operand
+	var ws, biases, ys []*planValue
 	for i, l := range layers {
 		linear := l.spec.(ops.LinearOp)
 		if linear.Dots != op.Dots {
@@ -39,8 +39,8 @@ func (f *fuser) linears(s *step) error {
 type rotations struct {
 	rotated *[ops.MaxLinears]bool
 	rope    *ops.RoPEOp
-	dim     int        // head dimension of all of them; 0 before the first one
-	table   []*operand // the table of documents, if there is one
+	dim     int          // head dimension of all of them; 0 before the first one
+	table   []*planValue // the table of documents, if there is one
 }
 
 // add adds s as the RoPE of layer i, if it is a RoPE like those before.
@@ -89,7 +89,7 @@ func (f *fuser) linearsGrad(s *step) error {
 	op := ops.LinearsGradOp{In: s.spec.(ops.LinearWeightGradOp).In, WeightsOnly: add == nil}
 	rotated := rotations{rotated: &op.Rotated, rope: &op.RoPE}
 	old := slices.Concat(weights, inputs)
-	in, ws, out := s.in[:1:1], []*operand{}, []*operand{}
+	in, ws, out := s.in[:1:1], []*planValue{}, []*planValue{}
 	for i, w := range weights {
 		dy, readers := w.in[1], weights[i:i+1]
 		if add != nil {
@@ -98,7 +98,7 @@ func (f *fuser) linearsGrad(s *step) error {
 		if rope := f.writer[dy]; rope != nil && f.readOnlyBy(dy, readers...) && rotated.add(i, rope) {
 			old, readers, dy = append(old, rope), []*step{rope}, rope.in[0]
 		}
-		terms := []*operand{dy}
+		terms := []*planValue{dy}
 		if sum, _, ok := written[ops.AddOp](f, dy); ok && f.readOnlyBy(dy, readers...) && len(sum.in) <= ops.MaxTerms && sameType(append(sum.in[:len(sum.in):len(sum.in)], dy)...) {
 			old, terms = append(old, sum), sum.in
 		}
@@ -115,9 +115,9 @@ func (f *fuser) linearsGrad(s *step) error {
 		return err
 	}
 	terms := add.in
-	sum := f.newOperand(nil, "sum of gradients of linears", fromKernel, add.out[0].arg.Operand)
+	sum := f.newValue(nil, "sum of gradients of linears", fromKernel, add.out[0].arg.Operand)
 	f.reread(add, slices.Insert(others, place, sum))
-	ok, err := f.replace(old, op, in, append([]*operand{sum}, out...))
+	ok, err := f.replace(old, op, in, append([]*planValue{sum}, out...))
 	if !ok {
 		f.reread(add, terms)
 	}
@@ -126,7 +126,7 @@ func (f *fuser) linearsGrad(s *step) error {
 
 // otherTerms returns the terms of the sum add that grads do not compute. place is the index among them at which the first
 // term that grads compute would stand.
-func otherTerms(add *step, grads []*step) (others []*operand, place int) {
+func otherTerms(add *step, grads []*step) (others []*planValue, place int) {
 	place = -1
 	for _, v := range add.in {
 		if !slices.ContainsFunc(grads, func(s *step) bool { return s.out[0] == v }) {
@@ -161,7 +161,7 @@ func (f *fuser) inputGrads(weights []*step) (list []*step, add *step) {
 }
 
 // sumOf returns the AddOp that alone reads v in v's type, nil if there is none.
-func (f *fuser) sumOf(v *operand) *step {
+func (f *fuser) sumOf(v *planValue) *step {
 	r := f.readers[v]
 	if len(r) != 1 || !f.readOnlyBy(v, r...) {
 		return nil
@@ -172,8 +172,8 @@ func (f *fuser) sumOf(v *operand) *step {
 	return r[0]
 }
 
-// reread makes s read other operands.
-func (f *fuser) reread(s *step, in []*operand) {
+// reread makes s read other values.
+func (f *fuser) reread(s *step, in []*planValue) {
 	at := f.index[s]
 	f.remove(s)
 	s.in = in
@@ -288,6 +288,6 @@ func (f *fuser) linearSiLU(silu *step) error {
 	if !ok || !sameType(linear.out[0], silu.out[0]) {
 		return nil
 	}
-	_, err := f.replace([]*step{silu, linear}, ops.LinearSiLUOp(op), linear.in, []*operand{silu.out[0], linear.out[0]})
+	_, err := f.replace([]*step{silu, linear}, ops.LinearSiLUOp(op), linear.in, []*planValue{silu.out[0], linear.out[0]})
 	return err
 }

@@ -19,7 +19,7 @@ func (f *fuser) normGradAdd(add *step) error {
 			continue
 		}
 		in := append(slices.Clip(grad.in), residual)
-		if done, err := f.replace([]*step{add, grad}, ops.RMSNormGradAddOp(op), in, []*operand{add.out[0], grad.out[1]}); done || err != nil {
+		if done, err := f.replace([]*step{add, grad}, ops.RMSNormGradAddOp(op), in, []*planValue{add.out[0], grad.out[1]}); done || err != nil {
 			return err
 		}
 	}
@@ -93,10 +93,10 @@ func (f *fuser) deltas(s *step) error {
 			return nil
 		}
 	}
-	out, deltas := slices.Clone(s.out), make([]*operand, n)
+	out, deltas := slices.Clone(s.out), make([]*planValue, n)
 	for i, g := range grads {
 		_, lse, _ := ops.AttentionGradInputs(g.in)
-		deltas[i] = f.newOperand(nil, "delta of "+s.in[1+i].name, fromKernel, lse.arg.Operand)
+		deltas[i] = f.newValue(nil, "delta of "+s.in[1+i].name, fromKernel, lse.arg.Operand)
 		out = append(out, deltas[i])
 	}
 	op.Deltas = true

@@ -164,7 +164,7 @@ type hostCall struct {
 }
 
 // hostCallOf returns how to run the op of n on the operands in.
-func hostCallOf(n *G.Node, in []*operand) (c hostCall) {
+func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 	op := n.Op()
 	if n.IsScalar() {
 		return c

@@ -18,7 +18,7 @@ import (
 //     views, only these ops read it in row-major order.
 //   - Any other value of the host is used in place on a Host backend, see Backend.Adopt. On a device it is uploaded if a
 //     kernel reads it.
-func (m *Machine) load(in *operand) error {
+func (m *Machine) load(in *planValue) error {
 	v, s, want := in.node.Value(), &m.state[in.id], in.arg.Operand
 	if v == nil {
 		return errors.New("no value is bound")
@@ -66,15 +66,15 @@ type valueCheckError struct {
 
 func (c *valueCheckError) Error() string { return c.err.Error() }
 
-// checkValues runs the checks of the ops that read o on the numbers of v. It skips a v that is not on the host.
-func (m *Machine) checkValues(o *operand, v G.Value) error {
-	if len(o.checks) == 0 || isRemote(v) {
+// checkValues runs the checks of the ops that read x on the numbers of v. It skips a v that is not on the host.
+func (m *Machine) checkValues(x *planValue, v G.Value) error {
+	if len(x.checks) == 0 || isRemote(v) {
 		return nil
 	}
-	if err := ops.PointAtValue(&m.cell, v, o.arg.Operand); err != nil {
+	if err := ops.PointAtValue(&m.cell, v, x.arg.Operand); err != nil {
 		return err
 	}
-	for _, c := range o.checks {
+	for _, c := range x.checks {
 		if err := c.spec.Check(c.in, &m.cell); err != nil {
 			return &valueCheckError{c, err}
 		}
@@ -82,43 +82,43 @@ func (m *Machine) checkValues(o *operand, v G.Value) error {
 	return nil
 }
 
-// send makes v available to the kernels that read o. It points o's cell to v if v is on the device already; otherwise it
+// send makes v available to the kernels that read x. It points x's cell to v if v is on the device already; otherwise it
 // uploads v, if there are such kernels.
-func (m *Machine) send(o *operand, v G.Value) error {
-	before := o.arg.Pointer()
-	ok, err := m.backend.Adopt(o.arg.Buf, v, o.arg.Operand)
+func (m *Machine) send(x *planValue, v G.Value) error {
+	before := x.arg.Pointer()
+	ok, err := m.backend.Adopt(x.arg.Buf, v, x.arg.Operand)
 	if err != nil {
 		return err
 	}
-	s := &m.state[o.id]
+	s := &m.state[x.id]
 	s.remote = ok && !m.device.Host
 	s.adopted = s.remote
-	if !ok && o.kernelReads {
-		return m.upload(o, v)
+	if !ok && x.kernelReads {
+		return m.upload(x, v)
 	}
-	if o.arg.Pointer() != before {
+	if x.arg.Pointer() != before {
 		m.addressChanges++
 	}
 	return nil
 }
 
-// upload copies v to the place of o in the arena or, if o has none, to device memory of its own.
-func (m *Machine) upload(o *operand, v G.Value) error {
-	before, s := o.arg.Pointer(), &m.state[o.id]
-	if o.region == nil {
+// upload copies v to the place of x in the arena or, if x has none, to device memory of its own.
+func (m *Machine) upload(x *planValue, v G.Value) error {
+	before, s := x.arg.Pointer(), &m.state[x.id]
+	if x.region == nil {
 		if s.own == nil {
 			var err error
-			if s.own, err = m.backend.Alloc(o.arg.Operand.Bytes()); err != nil {
+			if s.own, err = m.backend.Alloc(x.arg.Operand.Bytes()); err != nil {
 				return err
 			}
 		}
-		s.own.Place(o.arg.Buf, 0, o.arg.Operand.Bytes())
+		s.own.Place(x.arg.Buf, 0, x.arg.Operand.Bytes())
 	}
-	if o.arg.Pointer() != before {
+	if x.arg.Pointer() != before {
 		m.addressChanges++
 	}
 	m.transfers.uploads++
-	return m.stream.Upload(o.arg, v)
+	return m.stream.Upload(x.arg, v)
 }
 
 // inOwnMemory reports whether v lies in the machine's own memory: arena or workspace.

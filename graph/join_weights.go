@@ -12,8 +12,8 @@ func (p *plan) joinWeights() error {
 	if p.device.Host {
 		return nil
 	}
-	free := map[*operand]bool{} // operands that may get a place beside others
-	join := func(list []*operand) {
+	free := map[*planValue]bool{} // values that may get a place beside others
+	join := func(list []*planValue) {
 		for i, v := range list {
 			if !free[v] || slices.Contains(list[:i], v) || i < len(list)-1 && v.arg.Operand.Bytes()%p.device.Alignment != 0 {
 				return

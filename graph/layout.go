@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// layout gives each operand that kernels write, or read from the host, its place in the arena. The operand has the place from
-// the step that writes it to the last step that reads it. A kept operand has it to the end of the run, and one that persists
+// layout gives each value that kernels write, or read from the host, its place in the arena. The value has the place from
+// the step that writes it to the last step that reads it. A kept value has it to the end of the run, and one that persists
 // has it always.
 func (p *plan) layout() error {
 	for i, s := range p.steps {
@@ -16,7 +16,7 @@ func (p *plan) layout() error {
 		}
 	}
 	var regions []*region
-	end := len(p.steps) // after the last step: where kept operands are handed out
+	end := len(p.steps) // after the last step: where kept values are handed out
 	for i, s := range p.steps {
 		for _, v := range s.out {
 			if v.region == nil && (v.kind == fromKernel || v.kernelReads && !p.device.Host) { // two steps write a sum
@@ -55,7 +55,7 @@ func (p *plan) layout() error {
 	return nil
 }
 
-// region is the place of an operand in the arena. It is taken from the step first, which writes the operand, to the step last,
+// region is the place of a value in the arena. It is taken from the step first, which writes the value, to the step last,
 // which is the last to read it, both included.
 type region struct {
 	bytes       int

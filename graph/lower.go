@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// lower makes operands of the nodes of g and steps of their ops, in topological order, and marks the operands that are kept.
+// lower makes values of the nodes of g and steps of their ops, in topological order, and marks the values that are kept.
 func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	if p.order, err = checkedOrder(g); err != nil {
 		return err
@@ -20,7 +20,7 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	if err = p.separateDerivs(g); err != nil {
 		return err
 	}
-	writers := map[*operand]*step{}
+	writers := map[*planValue]*step{}
 	for _, n := range p.order.nodes {
 		if err := forNode(n, func() error { return p.lowerNode(n, writers) }); err != nil {
 			return err
@@ -28,7 +28,7 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 	}
 	p.keepWanted()
 	for _, n := range keep {
-		v, ok := p.operandOf[n]
+		v, ok := p.valueByNode[n]
 		if _, in := p.order.inputs[n]; !ok && in && n.Type() == nil { // a statement such as G.Read has no value
 			continue
 		}
@@ -38,18 +38,18 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 		v.keep = true
 	}
 	for _, n := range p.constant {
-		if v, ok := p.operandOf[n]; !ok || v.kind != fromInput {
+		if v, ok := p.valueByNode[n]; !ok || v.kind != fromInput {
 			return fmt.Errorf("WithConstantInputs: %s is not an input of the graph", describe(n))
 		}
 	}
 	return nil
 }
 
-// lowerNode adds the node's operand and its step, if it has one.
-func (p *plan) lowerNode(n *G.Node, writers map[*operand]*step) error {
-	var in []*operand
+// lowerNode adds the node's value and its step, if it has one.
+func (p *plan) lowerNode(n *G.Node, writers map[*planValue]*step) error {
+	var in []*planValue
 	for _, c := range p.order.inputs[n] {
-		in = append(in, p.operandOf[c])
+		in = append(in, p.valueByNode[c])
 	}
 	if n.Type() == nil && n.Op() != nil {
 		return p.addStatement(n.Op(), in)
@@ -65,22 +65,22 @@ func (p *plan) lowerNode(n *G.Node, writers map[*operand]*step) error {
 			if w := writers[in[0]]; w != nil && i < len(w.out) {
 				v := w.out[i]
 				v.node, v.name = n, describe(n)
-				p.operandOf[n] = v
+				p.valueByNode[n] = v
 				return nil
 			}
 			return fmt.Errorf("%s has no output %d", in[0].name, i)
 		}
 	}
-	v := p.newOperand(n, describe(n), k, ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()})
-	p.operandOf[n] = v
+	v := p.newValue(n, describe(n), k, ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()})
+	p.valueByNode[n] = v
 	if k != fromKernel {
 		return nil
 	}
-	s := &step{node: n, op: n.Op(), in: in, out: []*operand{v}}
+	s := &step{node: n, op: n.Op(), in: in, out: []*planValue{v}}
 	var ok bool
 	if s.spec, ok = ops.SpecOf(n.Op()); ok {
 		for i, o := range ops.OutputsOf(n.Op())[1:] {
-			s.out = append(s.out, p.newOperand(nil, fmt.Sprintf("output %d of %s", i+1, v.name), fromKernel, o))
+			s.out = append(s.out, p.newValue(nil, fmt.Sprintf("output %d of %s", i+1, v.name), fromKernel, o))
 		}
 	}
 	writers[v] = s
@@ -98,7 +98,7 @@ func (p *plan) lowerNode(n *G.Node, writers map[*operand]*step) error {
 
 // addStatement adds a statement, a node without a value. Gorgonia does not export the ops of its statements. The op of
 // gorgonia.Read has one field, the target. gorgonia.Set does nothing, as in Gorgonia's own VMs.
-func (p *plan) addStatement(op G.Op, in []*operand) error {
+func (p *plan) addStatement(op G.Op, in []*planValue) error {
 	v := reflect.ValueOf(op)
 	switch name := gorgoniaType(op); {
 	case name == "letOp":
@@ -161,7 +161,7 @@ func (p *plan) separateDerivs(g *G.ExprGraph) (err error) {
 	return err
 }
 
-// keepWanted marks the operands that the graph itself asks for: roots, scalars and derivatives of inputs.
+// keepWanted marks the values that the graph itself asks for: roots, scalars and derivatives of inputs.
 func (p *plan) keepWanted() {
 	isRead := map[*G.Node]bool{}
 	for _, inputs := range p.order.inputs {
@@ -170,7 +170,7 @@ func (p *plan) keepWanted() {
 		}
 	}
 	for _, n := range p.order.nodes {
-		v, ok := p.operandOf[n]
+		v, ok := p.valueByNode[n]
 		if !ok {
 			continue
 		}
@@ -178,7 +178,7 @@ func (p *plan) keepWanted() {
 			v.keep = true
 		}
 		if n.Op() == nil && n.Deriv() != nil {
-			if d, ok := p.operandOf[n.Deriv()]; ok {
+			if d, ok := p.valueByNode[n.Deriv()]; ok {
 				d.keep, d.wrt = true, append(d.wrt, n)
 			}
 		}

@@ -40,7 +40,7 @@ type Machine struct {
 	memory      Memory
 	wholeMemory cpu.Buf // the arena and the workspace
 	work        cpu.Buf
-	state       []state // by operand.id
+	state       []state // by planValue.id
 	cell        cpu.Buf // points at a host value while its numbers are checked
 
 	// ops on the host
@@ -49,8 +49,8 @@ type Machine struct {
 	train   []G.TrainModeOp // those that tell training from evaluation
 
 	// values of nodes
-	inputs      []*operand   // inputs that a step reads
-	kept        []*operand   // computed values that nodes have after a run
+	inputs      []*planValue // inputs that a step reads
+	kept        []*planValue // computed values that nodes have after a run
 	hidden      G.Nodes      // nodes that are computed and have no value after a run
 	hiddenGraph *G.ExprGraph // the subgraph of hidden
 	readValues  []G.Value    // by read: the value that the machine put into its target
@@ -69,7 +69,7 @@ type Machine struct {
 
 var _ G.VM = (*Machine)(nil)
 
-// state is what a machine stores for an operand.
+// state is what a machine stores for a value of the plan.
 type state struct {
 	// host is the value that ops on the host read. If remote, the value lies on the device alone, and the machine copies it
 	// to staging before an op on the host reads it; copied is the run of the last such copy.

@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// plan is the form of a graph that a machine runs: a list of steps over operands. newPlan makes it, pass by pass. Afterwards only
-// the addresses in the operands' cells (arg.Buf) change.
+// plan is the form of a graph that a machine runs: a list of steps over values (planValue). newPlan makes it, pass by pass.
+// Afterwards only the addresses in the values' cells (arg.Buf) change.
 type plan struct {
 	backend  Backend
 	device   Device
@@ -20,22 +20,22 @@ type plan struct {
 	half     tensor.Dtype // type of activations; the zero value means the types of the graph
 	constant G.Nodes      // the inputs of WithConstantInputs
 
-	order     *order
-	operands  []*operand
-	operandOf map[*G.Node]*operand
-	reads     []read
-	steps     []*step
+	order       *order
+	values      []*planValue
+	valueByNode map[*G.Node]*planValue
+	reads       []read
+	steps       []*step
 
 	halfCopies    halfCopies     // by setTypes
 	prologue      int            // by setTypes: number of first steps that cast inputs and constants
 	removedCopies G.Nodes        // by fuse: copies without a step, because their readers read the original
 	unfused       map[string]int // by fuse: number of refusals by the backend, by rule and reason
-	contiguous    [][]*operand   // by joinWeights: lists of operands that are contiguous in memory
+	contiguous    [][]*planValue // by joinWeights: lists of values that are contiguous in memory
 
 	arena, arenaMin, workspace int // by layout: bytes
 }
 
-// kind says where the numbers of an operand come from.
+// kind says where the numbers of a value come from.
 type kind int
 
 const (
@@ -45,9 +45,10 @@ const (
 	fromHost                 // the Do of an op returns it
 )
 
-// operand is the value of a node, a further output of an op, or a cast.
-type operand struct {
-	id       int     // index in plan.operands
+// planValue is the value of a node, a further output of an op, or a cast: its type and shape, and where it lies. The gorgonia.Value that
+// it has in a run is in state.
+type planValue struct {
+	id       int     // index in plan.values
 	node     *G.Node // the node that has this value; nil for a further output or a cast that no node shows
 	name     string  // for errors
 	kind     kind
@@ -63,7 +64,7 @@ type operand struct {
 	kernelReads, hostReads bool         // by dispatch: who reads it; a gorgonia.Read is a reader on the host
 	checks                 []valueCheck // by dispatch: ops that check its numbers if these come from the host
 	last                   int          // by layout: index of the last step that reads it; the number of steps if it is kept
-	follows                *operand     // by joinWeights: the operand directly before it in memory; nil: it may lie anywhere
+	follows                *planValue   // by joinWeights: the value directly before it in memory; nil: it may lie anywhere
 	region                 *region      // by layout: its place in the arena, nil if it has none
 }
 
@@ -72,7 +73,7 @@ type step struct {
 	node    *G.Node  // the node that it computes, for a fused step one of them; for a cast, the node whose value it casts
 	op      G.Op     // of the node; nil for a step that a pass has added, such as a cast or a fused step
 	spec    ops.Spec // nil for an op that is not of package ops
-	in, out []*operand
+	in, out []*planValue
 
 	rule     string  // by fuse: the rule that made it
 	replaces G.Nodes // by fuse: the nodes whose steps it replaces
@@ -86,7 +87,7 @@ type step struct {
 	refused        []Refusal
 	host           hostCall // how to run an op on the host
 
-	dead []*operand // by layout: operands on the host that nothing reads after the step
+	dead []*planValue // by layout: values on the host that nothing reads after the step
 }
 
 // valueCheck is an op that checks the numbers of one of its inputs, such as indices.
@@ -98,7 +99,7 @@ type valueCheck struct {
 
 // read is a gorgonia.Read: what it reads, and its target.
 type read struct {
-	from *operand
+	from *planValue
 	into *G.Value
 }
 
@@ -109,16 +110,16 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 		return nil, err
 	}
 	for _, pass := range []func() error{
-		func() error { return p.lower(g, o.keep) },  // the graph's nodes become steps over operands
+		func() error { return p.lower(g, o.keep) },  // the graph's nodes become steps over values
 		func() error { return p.markBoundaries(o) }, // what stays in memory for the backward pass
-		p.setTypes, // each operand gets its type, casts are steps
+		p.setTypes, // each value gets its type, casts are steps
 		p.fuse,     // one step replaces several
 		func() error { return p.recomputeBackward(o) }, // the backward pass computes activations again
 		func() error { return p.addGradSums(o) },       // derivatives are summed over runs
 		p.joinWeights,                                  // weights that a product reads as one matrix get adjacent places
 		p.dispatch,                                     // each step gets an implementation
 		p.markUpdated,                                  // inputs that steps write to are marked
-		p.layout,                                       // each operand gets its place in the arena
+		p.layout,                                       // each value gets its place in the arena
 	} {
 		if err := pass(); err != nil {
 			return nil, err
@@ -129,7 +130,7 @@ func newPlan(g *G.ExprGraph, o options) (*plan, error) {
 
 // emptyPlan returns a plan without steps.
 func emptyPlan(o options) (*plan, error) {
-	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, constant: o.constant, operandOf: map[*G.Node]*operand{}, unfused: map[string]int{}}
+	p := &plan{backend: o.backend, device: o.backend.Device(), policy: *o.policy, constant: o.constant, valueByNode: map[*G.Node]*planValue{}, unfused: map[string]int{}}
 	var err error
 	if p.half, err = o.precision.half(); err != nil {
 		return nil, err
@@ -146,16 +147,16 @@ func emptyPlan(o options) (*plan, error) {
 	return p, p.policy.check()
 }
 
-// hasInputDerivatives reports whether some operand is a derivative of an input, as in a plan for training.
+// hasInputDerivatives reports whether some value is a derivative of an input, as in a plan for training.
 func (p *plan) hasInputDerivatives() bool {
-	return slices.ContainsFunc(p.operands, func(v *operand) bool { return len(v.wrt) > 0 })
+	return slices.ContainsFunc(p.values, func(v *planValue) bool { return len(v.wrt) > 0 })
 }
 
-// newOperand adds an operand with a cell of its own. The node may be nil.
-func (p *plan) newOperand(n *G.Node, name string, k kind, o ops.Operand) *operand {
-	v := &operand{id: len(p.operands), node: n, name: name, kind: k, arg: ops.Arg{Operand: o, Buf: new(cpu.Buf)}}
+// newValue adds a value with a cell of its own. The node may be nil.
+func (p *plan) newValue(n *G.Node, name string, k kind, o ops.Operand) *planValue {
+	v := &planValue{id: len(p.values), node: n, name: name, kind: k, arg: ops.Arg{Operand: o, Buf: new(cpu.Buf)}}
 	v.constant = k == fromInput && slices.Contains(p.constant, n)
-	p.operands = append(p.operands, v)
+	p.values = append(p.values, v)
 	return v
 }
 
@@ -165,7 +166,7 @@ func (p *plan) site(s *step) Site {
 	for _, v := range s.in {
 		site.Constant = append(site.Constant, v.constant)
 	}
-	for _, list := range [][]*operand{s.in, s.out} {
+	for _, list := range [][]*planValue{s.in, s.out} {
 		for i, v := range list {
 			site.Follows = append(site.Follows, i > 0 && v.follows == list[i-1])
 		}
@@ -173,9 +174,9 @@ func (p *plan) site(s *step) Site {
 	return site
 }
 
-func typesOf(operands []*operand) []ops.Operand {
-	list := make([]ops.Operand, len(operands))
-	for i, v := range operands {
+func typesOf(values []*planValue) []ops.Operand {
+	list := make([]ops.Operand, len(values))
+	for i, v := range values {
 		list[i] = v.arg.Operand
 	}
 	return list

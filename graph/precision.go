@@ -65,7 +65,7 @@ func WithPrecision(p Precision) Option { return func(o *options) { o.precision =
 // precisionPass is the state of the pass setTypes.
 type precisionPass struct {
 	*plan
-	casts       map[cast]*operand
+	casts       map[cast]*planValue
 	weightCasts []*step // the prologue begins with these: casts of inputs with a derivative and of constant inputs
 	inputCasts  []*step // and ends with these: casts of other inputs and of constants
 	body        []*step // all other steps, in order
@@ -73,13 +73,13 @@ type precisionPass struct {
 
 // cast is the key of a cast in precisionPass.casts.
 type cast struct {
-	from *operand
+	from *planValue
 	to   tensor.Dtype
 }
 
-// setTypes gives each operand its type. A step has its operands in half precision if the backend asks for it and an
+// setTypes gives each value its type. A step has its operands in half precision if the backend asks for it and an
 // implementation accepts them, else in the graph's types. Casts are steps. Casts of inputs and constants come first, in the
-// prologue; any other cast comes before the first step that needs it. An operand that a node shows is cast to float32 right
+// prologue; any other cast comes before the first step that needs it. A value that a node shows is cast to float32 right
 // after the step that computes it.
 func (p *plan) setTypes() error {
 	if !ops.IsHalf(p.half) {
@@ -88,13 +88,13 @@ func (p *plan) setTypes() error {
 	if p.policy.PreferFP16 && !p.hasInputDerivatives() {
 		p.half = ops.Float16
 	}
-	t := &precisionPass{plan: p, casts: map[cast]*operand{}}
+	t := &precisionPass{plan: p, casts: map[cast]*planValue{}}
 	for _, s := range p.steps {
 		if err := forNode(s.node, func() error { return t.addStep(s) }); err != nil {
 			return err
 		}
 	}
-	copies := map[*G.Node]*operand{}
+	copies := map[*G.Node]*planValue{}
 	for c, v := range t.casts {
 		if c.from.kind == fromInput && c.to == p.half {
 			copies[c.from.node] = v
@@ -149,7 +149,7 @@ func (t *precisionPass) addStep(s *step) error {
 }
 
 // stored returns v in the type dt: v itself or a cast of v.
-func (t *precisionPass) stored(v *operand, dt tensor.Dtype) (*operand, error) {
+func (t *precisionPass) stored(v *planValue, dt tensor.Dtype) (*planValue, error) {
 	if dt == v.arg.Dtype {
 		return v, nil
 	}
@@ -161,9 +161,9 @@ func (t *precisionPass) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := t.newOperand(nil, "cast of "+v.name, fromKernel, out[0])
+	c := t.newValue(nil, "cast of "+v.name, fromKernel, out[0])
 	c.persists, c.constant = v.kind == fromInput || v.kind == fromConstant, v.constant
-	s := &step{node: v.node, spec: spec, in: []*operand{v}, out: []*operand{c}}
+	s := &step{node: v.node, spec: spec, in: []*planValue{v}, out: []*planValue{c}}
 	t.casts[cast{v, dt}] = c
 	switch {
 	case v.kind == fromInput && (v.node.Deriv() != nil || v.constant):
@@ -177,10 +177,10 @@ func (t *precisionPass) stored(v *operand, dt tensor.Dtype) (*operand, error) {
 }
 
 // show makes the node of v show c instead of v, and its Reads read c.
-func (p *plan) show(v, c *operand) {
+func (p *plan) show(v, c *planValue) {
 	c.node, c.name, c.keep, c.wrt = v.node, v.name, true, v.wrt
 	v.keep, v.wrt = false, nil
-	p.operandOf[v.node] = c
+	p.valueByNode[v.node] = c
 	for i := range p.reads {
 		if p.reads[i].from == v {
 			p.reads[i].from = c

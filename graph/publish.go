@@ -60,10 +60,10 @@ func (m *Machine) showAfterRun() error {
 }
 
 // showsCopy reports whether the node of v shows a copy on the host of a value on the device.
-func (m *Machine) showsCopy(v *operand) bool { return m.state[v.id].remote && v.hasHostInput() }
+func (m *Machine) showsCopy(v *planValue) bool { return m.state[v.id].remote && v.hasHostInput() }
 
 // showCopy gives the node of v a copy on the host. It copies unless an op on the host has read the value in this run.
-func (m *Machine) showCopy(v *operand) error {
+func (m *Machine) showCopy(v *planValue) error {
 	s := &m.state[v.id]
 	if s.copied != m.run {
 		if err := m.download(v); err != nil {
@@ -77,7 +77,7 @@ func (m *Machine) showCopy(v *operand) error {
 }
 
 // showInPlace gives the node of v the value where it lies. It leaves what an earlier run has shown if that is still right.
-func (m *Machine) showInPlace(v *operand) error {
+func (m *Machine) showInPlace(v *planValue) error {
 	s := &m.state[v.id]
 	if v.kind != fromKernel {
 		return m.let(v, s.host)
@@ -90,7 +90,7 @@ func (m *Machine) showInPlace(v *operand) error {
 }
 
 // let gives the node of v a value.
-func (m *Machine) let(v *operand, shown G.Value) error {
+func (m *Machine) let(v *planValue, shown G.Value) error {
 	if err := G.UnsafeLet(v.node, shown); err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (m *Machine) hideStale() error {
 
 // hasHostInput reports whether v is the derivative of an input whose value is on the host. Gorgonia's solvers change the
 // value there, and read the derivative there.
-func (v *operand) hasHostInput() bool {
+func (v *planValue) hasHostInput() bool {
 	return slices.ContainsFunc(v.wrt, func(n *G.Node) bool { return !isRemote(n.Value()) })
 }
 

@@ -23,7 +23,7 @@ func WithRecompute(boundaries ...*G.Node) Option {
 	return func(o *options) { o.recompute, o.boundaries = true, append(o.boundaries, boundaries...) }
 }
 
-// markBoundaries marks the operands of the boundaries of WithRecompute.
+// markBoundaries marks the values of the boundaries of WithRecompute.
 func (p *plan) markBoundaries(o options) error {
 	if !o.recompute {
 		return nil
@@ -36,7 +36,7 @@ func (p *plan) markBoundaries(o options) error {
 		return errors.New("recompute: the graph has no derivatives")
 	}
 	for _, n := range o.boundaries {
-		v, ok := p.operandOf[n]
+		v, ok := p.valueByNode[n]
 		switch {
 		case !ok:
 			return fmt.Errorf("recompute: boundary %s is not in the graph", describe(n))
@@ -45,15 +45,15 @@ func (p *plan) markBoundaries(o options) error {
 		}
 		v.boundary = true
 	}
-	var kept []*operand // kept ones that are neither derivatives nor boundaries
-	for _, v := range p.operands {
+	var kept []*planValue // kept ones that are neither derivatives nor boundaries
+	for _, v := range p.values {
 		if v.keep && !v.boundary && !slices.Contains(derivs, v) {
 			kept = append(kept, v)
 		}
 	}
 	forward, writers := p.stepsBefore(kept), p.writers()
 	for _, n := range o.boundaries {
-		if !forward[writers[p.operandOf[n]]] {
+		if !forward[writers[p.valueByNode[n]]] {
 			return fmt.Errorf("recompute: boundary %s is not inside the forward pass: no result depends on it, except derivatives", describe(n))
 		}
 	}
@@ -61,21 +61,21 @@ func (p *plan) markBoundaries(o options) error {
 }
 
 // derivatives returns the derivatives of nodes of the graph.
-func (p *plan) derivatives() (list []*operand) {
+func (p *plan) derivatives() (list []*planValue) {
 	for _, n := range p.order.nodes {
 		if n.Type() == nil { // a statement
 			continue
 		}
-		if d, ok := p.operandOf[n.Deriv()]; ok {
+		if d, ok := p.valueByNode[n.Deriv()]; ok {
 			list = append(list, d)
 		}
 	}
 	return list
 }
 
-// writers maps each operand to the step that computes it.
-func (p *plan) writers() map[*operand]*step {
-	w := map[*operand]*step{}
+// writers maps each value to the step that computes it.
+func (p *plan) writers() map[*planValue]*step {
+	w := map[*planValue]*step{}
 	for _, s := range p.steps {
 		for _, v := range s.out {
 			w[v] = s
@@ -84,10 +84,10 @@ func (p *plan) writers() map[*operand]*step {
 	return w
 }
 
-// stepsBefore returns the steps that the operands depend on.
-func (p *plan) stepsBefore(operands []*operand) map[*step]bool {
+// stepsBefore returns the steps that the values depend on.
+func (p *plan) stepsBefore(values []*planValue) map[*step]bool {
 	writers, before := p.writers(), map[*step]bool{}
-	for todo := slices.Clone(operands); len(todo) > 0; {
+	for todo := slices.Clone(values); len(todo) > 0; {
 		s := writers[todo[len(todo)-1]]
 		todo = todo[:len(todo)-1]
 		if s != nil && !before[s] {
@@ -101,10 +101,10 @@ func (p *plan) stepsBefore(operands []*operand) map[*step]bool {
 // recomputer is the state of the pass recomputeBackward.
 type recomputer struct {
 	plan       *plan
-	writers    map[*operand]*step
-	repeatable map[*step]bool        // steps that a boundary depends on: they may run again
-	repeated   map[*operand]*operand // results of repeated steps, by the first results
-	steps      []*step               // the new steps of the plan so far
+	writers    map[*planValue]*step
+	repeatable map[*step]bool            // steps that a boundary depends on: they may run again
+	repeated   map[*planValue]*planValue // results of repeated steps, by the first results
+	steps      []*step                   // the new steps of the plan so far
 }
 
 // recomputeBackward repeats steps of the forward pass, before the first step of the backward pass that reads their results.
@@ -113,13 +113,13 @@ func (p *plan) recomputeBackward(o options) error {
 	if !o.recompute {
 		return nil
 	}
-	var boundaries []*operand
-	for _, v := range p.operands {
+	var boundaries []*planValue
+	for _, v := range p.values {
 		if v.boundary {
 			boundaries = append(boundaries, v)
 		}
 	}
-	r := &recomputer{plan: p, writers: p.writers(), repeatable: p.stepsBefore(boundaries), repeated: map[*operand]*operand{}}
+	r := &recomputer{plan: p, writers: p.writers(), repeatable: p.stepsBefore(boundaries), repeated: map[*planValue]*planValue{}}
 	forward := p.stepsBefore(append(p.results(), boundaries...))
 	for _, s := range p.steps {
 		if !forward[s] {
@@ -131,16 +131,16 @@ func (p *plan) recomputeBackward(o options) error {
 	return nil
 }
 
-// results returns the operands that are kept and are neither derivatives nor read to compute one, such as the loss.
-func (p *plan) results() (list []*operand) {
+// results returns the values that are kept and are neither derivatives nor read to compute one, such as the loss.
+func (p *plan) results() (list []*planValue) {
 	derivs := p.derivatives()
-	read := map[*operand]bool{}
+	read := map[*planValue]bool{}
 	for s := range p.stepsBefore(derivs) {
 		for _, v := range s.in {
 			read[v] = true
 		}
 	}
-	for _, v := range p.operands {
+	for _, v := range p.values {
 		if v.keep && !read[v] && !slices.Contains(derivs, v) {
 			list = append(list, v)
 		}
@@ -148,8 +148,8 @@ func (p *plan) results() (list []*operand) {
 	return list
 }
 
-// inputs returns the operands that s reads in the backward pass. It first adds the steps that compute them again.
-func (r *recomputer) inputs(s *step) []*operand {
+// inputs returns the values that s reads in the backward pass. It first adds the steps that compute them again.
+func (r *recomputer) inputs(s *step) []*planValue {
 	in := slices.Clone(s.in)
 	for i, v := range in {
 		w := r.writers[v]
@@ -168,13 +168,13 @@ func (r *recomputer) inputs(s *step) []*operand {
 func (r *recomputer) repeat(s *step) {
 	again := &step{node: s.node, spec: s.spec, in: r.inputs(s), rule: s.rule, replaces: s.replaces, refused: s.refused, recomputed: true}
 	for _, v := range s.out {
-		c := r.plan.newOperand(nil, v.name+", recomputed", fromKernel, v.arg.Operand)
+		c := r.plan.newValue(nil, v.name+", recomputed", fromKernel, v.arg.Operand)
 		r.repeated[v], again.out = c, append(again.out, c)
 	}
 	r.steps = append(r.steps, again)
 }
 
 // isFloat reports whether the elements of v are floats.
-func isFloat(v *operand) bool {
+func isFloat(v *planValue) bool {
 	return graphType(v.arg.Dtype) == tensor.Float32 || v.arg.Dtype == tensor.Float64
 }

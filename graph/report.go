@@ -110,7 +110,7 @@ func (p *plan) report(counts []int64) Plan {
 		}
 		r.Steps = append(r.Steps, step)
 	}
-	for _, v := range p.operands {
+	for _, v := range p.values {
 		bytes := v.arg.Operand.Bytes()
 		switch {
 		case (v.kind == fromInput || v.kind == fromConstant) && (v.kernelReads || v.hostReads):

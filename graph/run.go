@@ -179,7 +179,7 @@ func (m *Machine) runError(err error) error {
 }
 
 // download enqueues a copy of a value of the device to its staging value on the host.
-func (m *Machine) download(v *operand) error {
+func (m *Machine) download(v *planValue) error {
 	s := &m.state[v.id]
 	if s.staging == nil {
 		s.staging = ops.NewValue(v.arg.Operand)

@@ -45,7 +45,7 @@ func (m *Machine) inPlace(weights []G.ValueGrad) bool {
 		if !ok || n == nil || n.Deriv() == nil {
 			return false
 		}
-		v := m.operandOf[n.Deriv()]
+		v := m.valueByNode[n.Deriv()]
 		if g, err := n.Grad(); v == nil || v.kind != fromKernel || err != nil || g != m.state[v.id].shown {
 			return false
 		}

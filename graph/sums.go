@@ -90,17 +90,17 @@ func (p *plan) addGradSums(o options) error {
 		return nil
 	}
 	inputs := o.sums // nil for all
-	found, after := map[*G.Node]bool{}, map[*operand][]*step{}
-	for _, v := range slices.Clone(p.operands) {
+	found, after := map[*G.Node]bool{}, map[*planValue][]*step{}
+	for _, v := range slices.Clone(p.values) {
 		if len(v.wrt) == 0 || inputs != nil && !slices.Contains(inputs, v.wrt[0]) {
 			continue
 		}
 		found[v.wrt[0]] = true
-		total := p.newOperand(nil, "", fromKernel, v.arg.Operand)
+		total := p.newValue(nil, "", fromKernel, v.arg.Operand)
 		total.persists = true
 		after[v] = []*step{
-			{node: v.node, spec: ops.AddOp{}, in: []*operand{v}, out: []*operand{total}, phase: beginsSum},
-			{node: v.node, spec: ops.AddOp{}, in: []*operand{total, v}, out: []*operand{total}, phase: continuesSum},
+			{node: v.node, spec: ops.AddOp{}, in: []*planValue{v}, out: []*planValue{total}, phase: beginsSum},
+			{node: v.node, spec: ops.AddOp{}, in: []*planValue{total, v}, out: []*planValue{total}, phase: continuesSum},
 		}
 		p.show(v, total)
 	}

@@ -28,7 +28,7 @@ func (p *plan) markUpdated() error {
 }
 
 // markUpdatedInput marks v, which writer writes to.
-func (p *plan) markUpdatedInput(writer *step, v *operand) error {
+func (p *plan) markUpdatedInput(writer *step, v *planValue) error {
 	switch {
 	case v.kind != fromInput:
 		return fmt.Errorf("the op writes to %s, which is not an input of the graph", v.name)
