@@ -1,5 +1,7 @@
-// Package opcases is the one table of test cases for the ops of package ops: for each op its sizes, its inputs, and the oracle's
-// outputs and gradients. The tests of the CPU and of devices run it.
+// Package opcases has the test cases of all ops of package ops: All (ops alone), DocumentCases (ops with packed documents; a call of
+// DocumentTableOp comes first), and Decodings (DecodeOp and FillCacheOp). A case has sizes, inputs, and the oracle's outputs and
+// gradients. The names of an op's cases begin alike, such as "window" or "linear", so that -run picks them. The tests of the CPU and of
+// devices run the cases.
 //
 // An op's constructor builds a case. Plan breaks the case down to calls of Specs, so that a device runs it without graphs:
 //

@@ -116,7 +116,7 @@ func norms() (list []Case) {
 			Build:     func(in []*G.Node) (*G.Node, error) { return ops.RMSNorm(in[0], in[1], eps) },
 			Outputs:   func(in tensors) tensors { return results(ref.RMSNorm(in[0], in[1], eps)) },
 			Gradients: func(in tensors, dy *ref.Tensor) tensors { return results(ref.RMSNormGrad(in[0], in[1], dy, eps)) },
-		}, Case{Name: named("gradient of rms norm with add", shape), Cost: costOf(total(shape)),
+		}, Case{Name: named("rms norm gradient with add", shape), Cost: costOf(total(shape)),
 			Inputs: []Array{Normal("x", 1, shape...), Normal("weight", 2, shape[len(shape)-1]), Normal("dy", 3, shape...), Normal("residual", 4, shape...)},
 			Build:  apply(ops.RMSNormGradAddOp{Eps: eps}),
 			Outputs: func(in tensors) tensors {
@@ -230,13 +230,17 @@ func gatedSums() (list []Case) {
 		{2, 200, 3, 3, 33}, {1, 1025, 1, 3, 7},
 	} {
 		for _, op := range []ops.GatedSumOp{{}, {Sigmoid: true}} {
+			name := "gated sum"
+			if op.Sigmoid {
+				name += " with sigmoid"
+			}
 			gates := func(in tensors) *ref.Tensor {
 				if op.Sigmoid {
 					return ref.Sigmoid(in[0])
 				}
 				return in[0]
 			}
-			x := Case{Name: named(op.Name(), c), Inputs: []Array{Normal("gates", 1, c.B, c.S, c.H, c.n)}, Cost: costOf(c.B * c.S * c.H * c.dv),
+			x := Case{Name: named(name, c), Inputs: []Array{Normal("gates", 1, c.B, c.S, c.H, c.n)}, Cost: costOf(c.B * c.S * c.H * c.dv),
 				Build:   func(in []*G.Node) (*G.Node, error) { return ops.Apply(op, in...) },
 				Outputs: func(in tensors) tensors { return results(ref.GatedSum(gates(in), in[1:]...)) },
 				Gradients: func(in tensors, dy *ref.Tensor) tensors {

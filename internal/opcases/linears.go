@@ -36,7 +36,8 @@ func linears() (list []Case) {
 		{x: []int{3, 1100, 8}, out: 16, in: 8, want: []int{3, 1100, 16}, bias: true},
 	} {
 		rows := total(c.x) / c.in
-		x := Case{Name: fmt.Sprintf("linear %v [%d,%d] heads %d bias %v", c.x, c.out, c.in, c.heads, c.bias), Cost: costOf(total(c.x)),
+		sizes := fmt.Sprintf(" %v [%d,%d] heads %d bias %v", c.x, c.out, c.in, c.heads, c.bias)
+		x := Case{Name: "linear" + sizes, Cost: costOf(total(c.x)),
 			Inputs: []Array{Normal("x", 1, c.x...), Normal("w", 2, c.out, c.in)},
 			Build: func(in []*G.Node) (*G.Node, error) {
 				var opts []ops.LinearOption
@@ -62,12 +63,12 @@ func linears() (list []Case) {
 			x.Inputs = append(x.Inputs, Normal("bias", 3, c.out))
 		}
 		withSiLU, withAdd := x, x
-		withSiLU.Name, withSiLU.Gradients = "silu of "+x.Name, nil
+		withSiLU.Name, withSiLU.Gradients = "linear with silu"+sizes, nil
 		withSiLU.Build = apply(ops.LinearSiLUOp{Heads: c.heads})
 		withSiLU.Outputs = func(in tensors) tensors { h := x.Outputs(in)[0]; return results(ref.SiLU(h), h) }
 		list = append(list, x, withSiLU)
 		if !c.bias {
-			withAdd.Name, withAdd.Gradients = "residual and "+x.Name, nil
+			withAdd.Name, withAdd.Gradients = "linear with add"+sizes, nil
 			withAdd.Inputs = append(slices.Clone(x.Inputs), Normal("residual", 4, c.want...))
 			withAdd.Build = apply(ops.LinearAddOp{Heads: c.heads})
 			withAdd.Outputs = func(in tensors) tensors { return results(ref.Add(x.Outputs(in)[0], in[2])) }
@@ -145,8 +146,8 @@ func linearGroups() (list []Case) {
 		cost := costOf(rows * max(c.in, c.layers[0].heads*c.layers[0].dim))
 		list = append(list,
 			Case{Name: named("linears", c), Inputs: slices.Concat([]Array{x}, ws, biases), Build: apply(forward), Outputs: outputs, Cost: cost},
-			Case{Name: named("gradient of linears", c), Inputs: slices.Concat([]Array{x}, dys, ws), Build: apply(backward), Outputs: gradients, Cost: cost},
-			Case{Name: named("weights of linears", c), Inputs: slices.Concat([]Array{x}, dys), Build: apply(weights), Cost: cost,
+			Case{Name: named("linears gradient", c), Inputs: slices.Concat([]Array{x}, dys, ws), Build: apply(backward), Outputs: gradients, Cost: cost},
+			Case{Name: named("linears gradient of weights", c), Inputs: slices.Concat([]Array{x}, dys), Build: apply(weights), Cost: cost,
 				Outputs: func(in tensors) tensors { return gradients(slices.Concat(in, Tensors(ws)))[1:] }})
 	}
 	return list
@@ -190,7 +191,7 @@ func linearsWithNeighbours() (list []Case) {
 		if c.norm {
 			op.Norm, inputs = eps, append(inputs, Normal("weight", 50, c.in))
 		}
-		list = append(list, Case{Name: named("surrounded linears", c), Inputs: inputs, Build: apply(op), Cost: costOf(c.rows * c.in),
+		list = append(list, Case{Name: named("linears with neighbours", c), Inputs: inputs, Build: apply(op), Cost: costOf(c.rows * c.in),
 			Outputs: func(in tensors) (ys tensors) {
 				x, biases := in[0], in[1+len(ws):]
 				if c.norm {
