@@ -284,5 +284,6 @@ func TestForeignCache(t *testing.T) {
 		}
 		require.ErrorContains(t, err, "nn: nsa a.: decode: the cache is not of this layer: it has {", name)
 		require.ErrorContains(t, fillErr, "nn: nsa a.: fill: the cache is not of this layer: it has {", name)
+		require.NotContains(t, fillErr.Error(), "%!")
 	}
 }

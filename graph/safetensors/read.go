@@ -17,6 +17,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // Option is an option of Read.
@@ -55,6 +56,26 @@ func Read(path string, opts ...Option) (f File, err error) {
 		}
 	}
 	return f, nil
+}
+
+// ErrNotFinite is in the error of CheckFinite.
+var ErrNotFinite = errors.New("want finite numbers")
+
+// CheckFinite returns an error that wraps ErrNotFinite and names the first element that is NaN or infinite, if there is one.
+func (f File) CheckFinite() error {
+	for _, name := range slices.Sorted(maps.Keys(f.Tensors)) {
+		t, i := f.Tensors[name], -1
+		switch t.Dtype() {
+		case tensor.Float32:
+			i = slices.IndexFunc(t.Float32s(), func(x float32) bool { return value.NotFinite(float64(x)) })
+		case tensor.Float64:
+			i = slices.IndexFunc(t.Float64s(), value.NotFinite)
+		}
+		if i >= 0 {
+			return fmt.Errorf("element %d of %s is %v: %w", i, name, t.Get(i), ErrNotFinite)
+		}
+	}
+	return nil
 }
 
 func hasNaN(t *tensor.Dense) bool {

@@ -143,7 +143,8 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 }
 
 // Save writes w to path as safetensors with the configuration in the metadata. If the weights are on a device, it downloads them
-// first. It writes the file under another name and then renames it.
+// first. It writes the file under another name and then renames it. Weights that are not finite are an error: LoadWeights would not
+// take the file.
 func (w *Weights) Save(path string) (err error) {
 	defer named(&err, "weights")
 	if err := w.check(); err != nil {
@@ -154,15 +155,21 @@ func (w *Weights) Save(path string) (err error) {
 			return err
 		}
 	}
+	f := safetensors.File{Tensors: w.Tensors}
+	if err := f.CheckFinite(); err != nil {
+		return err
+	}
 	config, err := json.Marshal(w.Config)
 	if err != nil {
 		return err
 	}
-	return safetensors.File{Tensors: w.Tensors, Metadata: map[string]string{configKey: string(config)}}.Write(path)
+	f.Metadata = map[string]string{configKey: string(config)}
+	return f.Write(path)
 }
 
 // LoadWeights reads a file that Save wrote. It is an error if the configuration is not valid, a parameter is missing or has another
-// shape, the parameters have different types, or there are other tensors.
+// shape, the parameters have different types, there are other tensors, or numbers are not finite. With safetensors.AllowNaN any numbers
+// are accepted.
 func LoadWeights(path string, opts ...safetensors.Option) (_ *Weights, err error) {
 	defer named(&err, "weights")
 	return load(path, opts)
@@ -176,6 +183,9 @@ func load(path string, opts []safetensors.Option) (*Weights, error) {
 	w := &Weights{Tensors: f.Tensors}
 	if w.Config, err = configOf(f); err == nil {
 		err = w.check()
+	}
+	if err == nil && !slices.Contains(opts, safetensors.AllowNaN) {
+		err = f.CheckFinite()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)

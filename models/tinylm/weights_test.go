@@ -124,6 +124,7 @@ func TestRestoreLosesNothing(t *testing.T) {
 			f.Tensors["norm.weight"] = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(32))
 		}, "norm.weight: type int32, want float32 or float64"},
 		{"NaN", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.NaN()) }, `"norm.weight" has NaN in it`},
+		{"Inf", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.Inf(-1)) }, "element 1 of norm.weight is -Inf: want finite numbers"},
 		{"no config", func(f safetensors.File) { delete(f.Metadata, configKey) }, "no configuration in the metadata"},
 		{"broken config", func(f safetensors.File) { f.Metadata[configKey] = `{"Vocab": "many"}` }, "configuration: json"},
 		{"unknown field", func(f safetensors.File) { f.Metadata[configKey] = `{"Experts": 8}` }, "unknown field"},
@@ -145,6 +146,11 @@ func TestRestoreLosesNothing(t *testing.T) {
 	}
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	require.ErrorIs(t, w.Restore(filepath.Join(t.TempDir(), "missing")), os.ErrNotExist)
+	notFinite := newTestWeights(t, small(), tensor.Float64, 1)
+	notFinite.Tensors["norm.weight"].Float64s()[2] = math.NaN()
+	file := filepath.Join(t.TempDir(), "weights.safetensors")
+	require.ErrorIs(t, notFinite.Save(file), safetensors.ErrNotFinite)
+	require.NoFileExists(t, file)
 
 	path := filepath.Join(t.TempDir(), "weights.safetensors")
 	wide := small()

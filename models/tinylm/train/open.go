@@ -111,6 +111,9 @@ func (r *runner) lastCheckpoint() (*checkpoint, error) {
 		r.display.warn("%v: the one before it is used", d)
 	}
 	if from == nil {
+		if model := filepath.Join(r.folder, modelFile); exists(model) {
+			return nil, fmt.Errorf("%s has a model but no checkpoint to continue from; a new run with -init %s begins with the model", r.folder, r.folder)
+		}
 		r.display.line("%s has no checkpoint: starting from step 0", r.folder)
 	}
 	return from, nil

@@ -228,6 +228,17 @@ func TestResumeElsewhere(t *testing.T) {
 // TestResumeOfChangedOptions: a run goes on only with the options that it wrote. A line that is missing or altered is an error that names the
 // option, unless the command line gives it. Then it must be what the run has, if it is fixed. The file of a run by an older version has
 // all lines that this version had, and nothing to compare them with.
+// TestResumeWithoutCheckpoints: a run that has ended and lost its checkpoints keeps its model.
+func TestResumeWithoutCheckpoints(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
+	model := testutil.Must(os.ReadFile(filepath.Join(folder, modelFile)))(t)
+	require.NoError(t, os.RemoveAll(filepath.Join(folder, checkpointFolder)))
+	err := testutil.Err(runArgs(t, "-resume", folder, "-steps", "3"))
+	require.ErrorContains(t, err, folder+" has a model but no checkpoint to continue from; a new run with -init "+folder+" begins with the model")
+	require.Equal(t, model, testutil.Must(os.ReadFile(filepath.Join(folder, modelFile)))(t))
+}
+
 func TestResumeOfChangedOptions(t *testing.T) {
 	whole := filepath.Join(t.TempDir(), "whole")
 	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", whole)...))(t)

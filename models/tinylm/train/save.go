@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
@@ -54,6 +55,9 @@ func (r *runner) writePart(part string, s *state) error {
 	if err != nil {
 		return err
 	}
+	if err := solver.CheckFinite(); err != nil {
+		return fmt.Errorf("solver: %w", err)
+	}
 	err = errors.Join(writeModel(part, r.weights), solver.Write(filepath.Join(part, solverFile)),
 		files.Write(filepath.Join(part, stateFile), text))
 	if err != nil {
@@ -81,7 +85,8 @@ func (r *runner) saveDue() bool {
 	return (r.SaveMinutes > 0 || r.saveFailed) && r.savedStep != r.state.Step && time.Now().After(r.saveAt)
 }
 
-// trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room again.
+// trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room again. Weights that
+// are not finite end the run.
 func (r *runner) trySave() error {
 	if err := r.awaitAll(); err != nil {
 		return err
@@ -89,6 +94,9 @@ func (r *runner) trySave() error {
 	r.phase("saving")
 	r.saveAt = time.Now().Add(r.saveEvery())
 	err := r.save()
+	if errors.Is(err, safetensors.ErrNotFinite) {
+		return fmt.Errorf("%w (%s)", err, r.resumeHint())
+	}
 	if r.saveFailed = err != nil; r.saveFailed {
 		r.saveAt = time.Now().Add(time.Minute)
 		r.warn("%v; the run continues and tries again in a minute", err)
@@ -115,7 +123,7 @@ func (r *runner) saveOrWait(ctx context.Context) error {
 		if err == nil {
 			break
 		}
-		if time.Now().After(end) {
+		if time.Now().After(end) || errors.Is(err, safetensors.ErrNotFinite) {
 			return err
 		}
 		r.display.warn("%v; trying again every %v until %v", err, every, end.Format(time.TimeOnly))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -224,11 +225,8 @@ func (r *runner) findNotFinite(batches []*corpus.Batch) (err error) {
 	if err := errors.Join(r.model.Machine().Synchronize(), r.weights.Download()); err != nil {
 		return err
 	}
-	for _, p := range r.weights.Config.LearnableParams() {
-		list := r.weights.Tensors[p.Name].Float32s()
-		if i := slices.IndexFunc(list, func(x float32) bool { return value.NotFinite(float64(x)) }); i >= 0 {
-			return fmt.Errorf("element %d of the weight %s is %v", i, p.Name, list[i])
-		}
+	if err := (safetensors.File{Tensors: r.weights.Tensors}).CheckFinite(); err != nil {
+		return err
 	}
 	m, err := tinylm.NewModel(r.weights, r.Batch, r.Context, append(r.modelOptions(), tinylm.WithGradients(),
 		tinylm.WithMachine(append(r.machineOptions(), graph.WithNaNWatch(), graph.WithInfWatch())...))...)
