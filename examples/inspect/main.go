@@ -17,6 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
@@ -38,7 +39,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	set.StringVar(&o.tokenizer, "tokenizer", "", "tokenizer.json of the model; empty: that of its run")
 	set.StringVar(&o.text, "text", "", "text to run")
 	set.StringVar(&o.file, "file", "", "file of the text, in place of -text; without both it is a small Go program")
-	set.StringVar(&o.out, "out", "inspect", "folder to write to, which is made")
+	set.StringVar(&o.out, "out", "inspect", "folder to write to, which is made; not a run's folder")
 	set.StringVar(&o.device, "device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	set.IntVar(&o.tokens, "tokens", 0, "max tokens to run, in windows of the model's context; the page shows the first window; 0: one window")
 	set.IntVar(&o.layer, "layer", -1, "layer that the page shows first; -1: the one with the most attention to an earlier occurrence of a word")
@@ -59,6 +60,8 @@ func (o *options) check(set *flag.FlagSet) (err error) {
 		return fmt.Errorf("inspect: -tokens is %d, want 0 or at least 2", o.tokens)
 	case o.layer < -1:
 		return fmt.Errorf("inspect: -layer is %d, want -1 or more", o.layer)
+	case o.out != "" && corpus.IsRun(o.out): // it has a loss.png of its own
+		return fmt.Errorf("inspect: -out %s is a run's folder, whose files would be replaced: want another one, such as %s", o.out, filepath.Join(o.out, "inspect"))
 	}
 	set.Visit(func(f *flag.Flag) {
 		if slices.Contains([]string{"text", "file", "out"}, f.Name) && f.Value.String() == "" {

@@ -56,6 +56,10 @@ func TestRefuses(t *testing.T) {
 	folder, large := filepath.Join(t.TempDir(), "out"), filepath.Join(t.TempDir(), "large")
 	require.NoError(t, os.WriteFile(large, nil, 0o644))
 	require.NoError(t, os.Truncate(large, maxTextBytes+1)) // a file with a hole, as /dev/zero without its end
+	runFolder := t.TempDir()
+	for _, name := range []string{"config.yaml", "run.json"} {
+		require.NoError(t, os.WriteFile(filepath.Join(runFolder, name), nil, 0o644))
+	}
 	for _, c := range []struct {
 		status        int
 		args, message string
@@ -67,6 +71,7 @@ func TestRefuses(t *testing.T) {
 		{2, "-model m -tokens 1", "inspect: -tokens is 1, want 0 or at least 2"},
 		{2, "-model w -out=", "inspect: -out is empty"},
 		{2, "-model m -text a -file b", "-text and -file exclude each other"},
+		{2, "-model m -out " + runFolder, "inspect: -out " + runFolder + " is a run's folder, whose files would be replaced: want another one, such as "},
 		{1, "-model " + missing, missing},
 		{1, "-model w -file " + missing, missing},
 		{1, "-model w -file " + large, "inspect: -file " + large + ": more than 67108864 bytes"},

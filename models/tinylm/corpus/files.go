@@ -155,7 +155,7 @@ func classify(at string, e fs.DirEntry, ext string) (info fs.FileInfo, skip stri
 	switch {
 	case strings.HasPrefix(e.Name(), "."):
 		return nil, reasonHidden, nil
-	case e.IsDir() && isRun(at):
+	case e.IsDir() && IsRun(at):
 		return nil, reasonRun, nil
 	case e.IsDir():
 		return nil, "", nil
@@ -176,9 +176,9 @@ func classify(at string, e fs.DirEntry, ext string) (info fs.FileInfo, skip stri
 	return info, "", nil
 }
 
-// isRun reports whether a folder is that of a run of package train. A run that was killed at its beginning has only the last two files.
+// IsRun reports whether a folder is that of a run of package train. A run that was killed at its beginning has only the last two files.
 // The names are those of packages train and runlog; train imports this package.
-func isRun(folder string) bool {
+func IsRun(folder string) bool {
 	has := func(name string) bool {
 		_, err := os.Stat(filepath.Join(folder, name))
 		return err == nil
