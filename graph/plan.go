@@ -135,8 +135,8 @@ func emptyPlan(o options) (*plan, error) {
 	if p.half, err = o.precision.half(); err != nil {
 		return nil, err
 	}
-	if ops.IsHalf(p.half) && !p.device.Half {
-		return nil, fmt.Errorf("precision %v: %s computes in float32", o.precision, p.device.Kind)
+	if err := o.precision.check(p.device); err != nil {
+		return nil, err
 	}
 	if a := p.device.Alignment; a < 8 || a&(a-1) != 0 {
 		return nil, fmt.Errorf("alignment of the device is %d, want a power of two, at least 8", a)

@@ -50,6 +50,23 @@ func ParsePrecision(s string) (Precision, error) {
 	return F32, fmt.Errorf("graph: precision %q, want f32, bf16 or fp16", s)
 }
 
+// Check returns an error if device d cannot compute in precision p.
+func (p Precision) Check(d Device) error {
+	if err := p.check(d); err != nil {
+		return fmt.Errorf("graph: %w", err)
+	}
+	return nil
+}
+
+// check is Check without the name of this package in its error.
+func (p Precision) check(d Device) error {
+	half, err := p.half()
+	if err == nil && ops.IsHalf(half) && !d.Half {
+		err = fmt.Errorf("precision %v: %s computes in float32", p, d.Kind)
+	}
+	return err
+}
+
 // half returns the storage type, for F32 the zero value.
 func (p Precision) half() (tensor.Dtype, error) {
 	if p < F32 || p > FP16 {

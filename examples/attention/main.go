@@ -20,35 +20,36 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 func main() {
-	device := flag.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
-	precision := flag.String("precision", "f32", "of the activations: f32, bf16 or fp16")
-	flag.Parse()
-	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "attention: unexpected argument %q\n", flag.Arg(0))
-		os.Exit(2)
-	}
 	out := bufio.NewWriter(os.Stdout)
-	if err := errors.Join(run(out, *device, *precision), out.Flush()); err != nil {
-		fmt.Fprintln(os.Stderr, "attention:", err)
-		os.Exit(1)
-	}
+	err := run(os.Args[1:], out)
+	os.Exit(command.ExitStatus(errors.Join(err, out.Flush()), os.Stderr))
 }
 
-// run runs the example and prints its results to w.
-func run(w io.Writer, device, precision string) (err error) {
-	p, err := graph.ParsePrecision(precision)
-	if err != nil {
+// run runs the example with the given arguments and prints its results to w.
+func run(args []string, w io.Writer) (err error) {
+	set := flag.NewFlagSet("attention", flag.ContinueOnError)
+	device := set.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
+	precision := set.String("precision", "f32", "of the activations: f32, bf16 or fp16, the last two on a GPU")
+	if err := command.Parse(set, args, w); err != nil {
 		return err
 	}
-	backend, err := cuda.Select(device)
+	p, err := graph.ParsePrecision(*precision)
 	if err != nil {
-		return err
+		return command.WrongUse(fmt.Errorf("attention: -precision: %w", err))
+	}
+	backend, err := cuda.Select(*device)
+	if err != nil {
+		return command.WrongUse(fmt.Errorf("attention: -device: %w", err))
 	}
 	defer func() { err = errors.Join(err, backend.Close()) }()
+	if err := p.Check(backend.Device()); err != nil {
+		return command.WrongUse(fmt.Errorf("attention: -precision: %w", err))
+	}
 	const batch, seq, dim = 2, 256, 64
 	config := nn.NSAConfig{
 		Dim: dim, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 16, GateHidden: 16,

@@ -2,21 +2,34 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/command"
 )
 
 func TestRun(t *testing.T) {
 	var text bytes.Buffer
-	require.NoError(t, run(&text, "cpu", "f32"))
+	require.NoError(t, run([]string{"-device", "cpu"}, &text))
 	require.Contains(t, text.String(), "TapeMachine: ")
 	require.Contains(t, text.String(), "Machine, step 4: ")
 }
 
-// TestRefusesBeforeRunning: if the device lacks something, the example returns an error and runs nothing.
+// TestRefusesBeforeRunning: wrong arguments are an error of status 2, and nothing runs.
 func TestRefusesBeforeRunning(t *testing.T) {
-	var text bytes.Buffer
-	require.ErrorContains(t, run(&text, "cpu", "bf16"), "precision bf16: cpu computes in float32")
-	require.Empty(t, text.String())
+	for args, message := range map[string]string{
+		"-device tpu":                 `attention: -device: cuda: device "tpu"`,
+		"-precision f8":               `attention: -precision: graph: precision "f8"`,
+		"-device cpu -precision bf16": "attention: -precision: graph: precision bf16: cpu computes in float32",
+		"rest":                        `attention: unexpected argument "rest"`,
+	} {
+		var text bytes.Buffer
+		err := run(strings.Fields(args), &text)
+		require.ErrorContains(t, err, message)
+		require.Equal(t, 2, command.ExitStatus(err, io.Discard), args)
+		require.Empty(t, text.String())
+	}
 }

@@ -86,6 +86,9 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	if err := o.Validate(o.task); err != nil {
 		return command.WrongUse(err)
 	}
+	if err := o.Precision.Check(o.Backend.Device()); err != nil {
+		return command.WrongUse(fmt.Errorf("recall: -precision: %w", err))
+	}
 	if err := files.MakeFolder(o.out); err != nil {
 		return fmt.Errorf("recall: -out: %w", err)
 	}

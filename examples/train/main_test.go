@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/command"
 )
 
 // TestRefusesBeforeReading gives wrong options and data that do not exist: the error is about the options.
@@ -18,14 +21,20 @@ func TestRefusesBeforeReading(t *testing.T) {
 		"-steps -1":         "-steps is -1, want 0 to",
 		"-lr NaN":           "learning rate is NaN",
 		"-minutes -1":       "-minutes is -1, want a number from 0",
-		"-precision bf16":   "precision bf16: cpu computes in float32",
+		"-precision bf16":   "train: -precision: graph: precision bf16: cpu computes in float32",
 		"-precision f8":     `precision "f8"`,
 		"-device tpu":       `train: -device: cuda: device "tpu", want auto, cpu or cuda:N`,
+		"-preset huge":      "train: -preset: tinylm: no preset \"huge\", want one of: base, tiny",
+		"-separator x":      `train: -separator "x" without -tokenizer`,
 		"-attention linear": `attention is "linear"`,
 		"-steps 1":          missing,
 	} {
 		args := append([]string{"-device", "cpu", "-out", "", "-data", missing}, strings.Fields(options)...)
-		require.ErrorContains(t, run(context.Background(), args), message, options)
+		err := run(context.Background(), args)
+		require.ErrorContains(t, err, message, options)
+		if message != missing {
+			require.Equal(t, 2, command.ExitStatus(err, io.Discard), options)
+		}
 	}
 	t.Setenv("NSA_STRICT", "rather")
 	require.ErrorContains(t, run(context.Background(), []string{"-device", "cpu", "-out", "", "-data", missing}), `NSA_STRICT is "rather"`)

@@ -78,8 +78,8 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 		opt(&o)
 	}
 	switch {
-	case o.packed && (o.documents < batch || o.documents > maxTokens):
-		err = fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, maxTokens)
+	case o.packed && (o.documents < batch || o.documents > MaxTokens):
+		err = fmt.Errorf("room for %d documents, want %d to %d", o.documents, batch, MaxTokens)
 	case o.vm != nil && len(o.graph) > 0:
 		err = errors.New("WithVM and WithMachine exclude each other: the options are those of a graph.Machine")
 	case o.vm != nil && (o.accumulate || o.recompute):
@@ -94,16 +94,17 @@ func checkModel(c Config, batch, seq int, opts []ModelOption) (o modelOptions, e
 	return o, err
 }
 
-// maxTokens bounds the tokens of a run, so that a far too large size is an error and does not end the process.
-const maxTokens = 1 << 26
+// MaxTokens bounds the tokens of a run, and those of all slots of a Decoder, so that a far too large size is an error and does not end the
+// process.
+const MaxTokens = 1 << 26
 
 // checkTokens checks the size of a batch.
 func checkTokens(batch, seq int) error {
 	switch {
 	case batch < 1 || seq < 1:
 		return fmt.Errorf("%d sequences of %d tokens, want at least 1 of each", batch, seq)
-	case batch > maxTokens/seq:
-		return fmt.Errorf("a run has at most %d tokens", maxTokens)
+	case batch > MaxTokens/seq:
+		return fmt.Errorf("a run has at most %d tokens", MaxTokens)
 	}
 	return nil
 }

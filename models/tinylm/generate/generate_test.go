@@ -165,7 +165,7 @@ func TestFlagsRefuseValues(t *testing.T) {
 	model := weightsFile(t)
 	nonsense := map[string][]string{
 		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"}, "repetition-penalty": {"0", "-1", "NaN", "Inf"},
-		"n": {"0", "-1", "x", "2000000", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"}, "context": {"-1", "x"}, "seed": {"-1", "x"}, "stop": {""},
+		"n": {"0", "-1", "x", "2000000", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"}, "context": {"-1", "x", "100000000"}, "seed": {"-1", "x"}, "stop": {""},
 		"device": {"tpu", "cuda:x", "cuda:-1"}, "precision": {"f8", ""}, "interactive=maybe": {""}, "no-such-flag": {"1"},
 	}
 	tried := 0
@@ -191,7 +191,9 @@ func TestFlagsRefuseValues(t *testing.T) {
 		{1, "-model /missing", "/missing: no such file or directory"},
 		{1, "-model " + t.TempDir(), "neither model.safetensors nor a checkpoint in it"},
 		{1, "-file /missing", "-file: open /missing: no such file"},
-		{1, "-precision bf16", "cpu computes in float32"},
+		{2, "-device cpu -precision bf16", "generate: -precision: graph: precision bf16: cpu computes in float32"},
+		{2, "-context 100000000", "generate: -context is 100000000, want 0 to 67108864"},
+		{2, "-context 67108864 -n 2", "generate: 2 texts at once of -context 67108864, want at most 67108864 tokens"},
 		{1, "-n 600000 -prompt a -prompt b", "1200000 texts, want at most 1048576"},
 		{0, "-help", ""},
 	} {

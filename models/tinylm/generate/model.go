@@ -54,8 +54,14 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	if err != nil {
 		return m, err
 	}
+	if err := precision.Check(b.Device()); err != nil {
+		return m, command.WrongUse(fmt.Errorf("generate: -precision: %w", err))
+	}
 	if m.context = o.Context; m.context == 0 {
 		m.context = w.Config.Context
+	}
+	if slots > tinylm.MaxTokens/m.context {
+		return m, command.WrongUse(fmt.Errorf("generate: %d texts at once of -context %d, want at most %d tokens: see -batch", slots, m.context, tinylm.MaxTokens))
 	}
 	var opts []tinylm.DecoderOption
 	if !b.Device().Host || precision != graph.F32 {

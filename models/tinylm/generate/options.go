@@ -96,7 +96,7 @@ func (o *Options) Validate() error {
 	for _, s := range []struct {
 		name        string
 		v, min, max int
-	}{{"n", o.Samples, 1, maxTexts}, {"tokens", o.Tokens, 0, math.MaxInt32}, {"batch", o.Batch, 0, maxTexts}, {"context", o.Context, 0, math.MaxInt32}} {
+	}{{"n", o.Samples, 1, maxTexts}, {"tokens", o.Tokens, 0, math.MaxInt32}, {"batch", o.Batch, 0, maxTexts}, {"context", o.Context, 0, tinylm.MaxTokens}} {
 		if s.v < s.min || s.v > s.max {
 			return fmt.Errorf("generate: -%s is %d, want %d to %d", s.name, s.v, s.min, s.max)
 		}

@@ -65,6 +65,9 @@ func parseFlags(args []string, w io.Writer) (given *Options, set *flag.FlagSet, 
 			return nil, nil, fmt.Errorf("train: -%s is empty, want a path, or no -%s at all", name, name)
 		}
 	}
+	if _, err := presetOf(given.Preset); err != nil {
+		return nil, nil, fmt.Errorf("train: -preset: %w", err)
+	}
 	if given.config != "" && given.resume != "" {
 		return nil, nil, errors.New("train: -config and -resume exclude each other: a run continues with its own " + optionsFile)
 	}

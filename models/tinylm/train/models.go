@@ -34,7 +34,7 @@ func (r *runner) openModels() (err error) {
 	return err
 }
 
-// checkMachineOptions makes a machine of an empty graph, which checks environment variables and precision.
+// checkMachineOptions makes a machine of an empty graph, which checks environment variables.
 func (r *runner) checkMachineOptions() error {
 	m, err := graph.NewMachine(G.NewGraph(), r.machineOptions()...)
 	if err != nil {

@@ -31,6 +31,9 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if r.precision, err = graph.ParsePrecision(r.Precision); err != nil {
 		return err
 	}
+	if err := r.precision.Check(r.backend.Device()); err != nil {
+		return command.WrongUse(fmt.Errorf("-precision: %w", err))
+	}
 	if err := r.checkMachineOptions(); err != nil {
 		return err
 	}

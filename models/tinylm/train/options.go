@@ -178,6 +178,9 @@ func (o *Options) Validate() error {
 	if o.Context > 0 && o.Batch > maxTokens/o.Context {
 		return fmt.Errorf("train: -batch %d of -context %d, want at most %d tokens", o.Batch, o.Context, maxTokens)
 	}
+	if o.Separator != "" && o.Tokenizer == "" {
+		return fmt.Errorf("train: -separator %q without -tokenizer: the separator of bytes is the byte 0", o.Separator)
+	}
 	return o.check()
 }
 
