@@ -312,10 +312,13 @@ func TestMoveInputsKeepsNothingOfTheCaller(t *testing.T) {
 // TestHostTensorErrors: each error says what the node has.
 func TestHostTensorErrors(t *testing.T) {
 	g := G.NewGraph()
+	x := G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("x"))
+	s := G.NewScalar(g, tensor.Float32, G.WithName("s"), G.WithValue(float32(1)))
 	for message, n := range map[string]*G.Node{
-		"graph: value of a nil node":                                  nil,
-		"graph: x: no value: it has not been computed or is not kept": G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("x")),
-		"graph: s: its value is a *gorgonia.F32, no tensor":           G.NewScalar(g, tensor.Float32, G.WithName("s"), G.WithValue(float32(1))),
+		"graph: value of a nil node": nil,
+		`graph: input "x" (node 0, shape (3)): no value: it has not been computed or is not kept`: x,
+		`graph: op square (node 2, shape (3)): no value: it has not been computed or is not kept`: G.Must(G.Square(x)),
+		`graph: input "s" (node 1, shape ()): its value is a *gorgonia.F32, no tensor`:            s,
 	} {
 		require.EqualError(t, testutil.Err(graph.HostTensor(n)), message)
 	}

@@ -40,7 +40,7 @@ func HostTensor(n *G.Node) (*tensor.Dense, error) {
 	case err == nil:
 		err = fmt.Errorf("its value is a %T, no tensor", v)
 	}
-	return nil, fmt.Errorf("graph: %s: %w", n.Name(), err)
+	return nil, fmt.Errorf("graph: %s: %w", describe(n), err)
 }
 
 // remoteValue is a value that is not on the host.
