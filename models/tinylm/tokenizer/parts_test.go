@@ -76,6 +76,25 @@ func TestTokenizerPartsRefused(t *testing.T) {
 	}
 }
 
+// TestTwoTokensOfOneID: two tokens of a vocabulary with one id are an error, always the same one. An added token may repeat a token of the
+// vocabulary.
+func TestTwoTokensOfOneID(t *testing.T) {
+	for kind, rest := range map[string]string{"BPE": `,"merges":[]`, "WordLevel": `,"unk_token":"a"`, "WordPiece": `,"unk_token":"a"`} {
+		for vocab, want := range map[string]string{
+			`"[SEP]":0,"d":1,"c":2,"b":1,"a":2`: `model: ` + kind + `: tokens "a" and "c" have the same id 2, want one token for each id`,
+			`"a":0,"":0`:                        `model: ` + kind + `: tokens "" and "a" have the same id 0, want one token for each id`,
+		} {
+			model := `{"type":"` + kind + `","vocab":{` + vocab + `}` + rest + `}`
+			for range 8 { // the order of a map is random
+				require.EqualError(t, testutil.Err(parseHuggingFace(wordTokenizer(t, map[string]string{"model": model}))), want)
+			}
+		}
+		model := `{"type":"` + kind + `","vocab":{"a":0,"":3,"b":1}` + rest + `}`
+		v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"model": model, "added_tokens": `[{"id":1,"content":"b"}]`})))(t)
+		require.Equal(t, []string{"a", "b", "", ""}, v.pieces)
+	}
+}
+
 // Text without a token is an error if there is no token for unknown text.
 func TestTokenizerUnknownText(t *testing.T) {
 	for name, model := range map[string]string{

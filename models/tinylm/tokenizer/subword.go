@@ -3,6 +3,8 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -63,10 +65,17 @@ type tokenTable struct {
 
 func (t *tokenTable) pieces() []string { return t.texts }
 
-// newTokenTable makes a table from ids by text.
+// newTokenTable makes a table from ids by text. Two tokens of one id are an error: which of them it decodes to would be left to chance.
 func newTokenTable(ids map[string]int) (tokenTable, error) {
 	t := tokenTable{ids: make(map[string]int32, len(ids))}
-	for text, id := range ids {
+	for _, text := range slices.Sorted(maps.Keys(ids)) { // sorted, so that a file has one error
+		id := ids[text]
+		if id >= 0 && id < len(t.texts) {
+			other := t.texts[id] // "" also where no token is yet
+			if have, ok := t.ids[other]; ok && int(have) == id {
+				return t, fmt.Errorf("tokens %q and %q have the same id %d, want one token for each id", other, text, id)
+			}
+		}
 		var err error
 		if t.texts, err = putPiece(t.texts, text, id, len(ids)); err != nil {
 			return t, err
