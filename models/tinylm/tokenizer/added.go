@@ -9,7 +9,7 @@ import (
 
 // addedFile is an added token of a tokenizer.json. It is searched for in the text before the model gets the text.
 type addedFile struct {
-	ID         int    `json:"id"`
+	ID         *int   `json:"id"`
 	Content    string `json:"content"`
 	SingleWord bool   `json:"single_word"` // only if no word character is next to it
 	LeftStrip  bool   `json:"lstrip"`      // includes the white space before it
@@ -24,6 +24,7 @@ type addedTokens struct {
 
 type addedToken struct {
 	addedFile
+	id   int32
 	text string
 }
 
@@ -31,7 +32,7 @@ func (a *addedTokens) add(f addedFile, text string) {
 	if text == "" {
 		return
 	}
-	list := append(a.byFirst[text[0]], addedToken{f, text})
+	list := append(a.byFirst[text[0]], addedToken{f, int32(*f.ID), text})
 	slices.SortStableFunc(list, func(a, b addedToken) int { return len(b.text) - len(a.text) })
 	a.byFirst[text[0]] = list
 }
@@ -65,7 +66,7 @@ func (a *addedTokens) split(text []byte, token func(int32), other func(text []by
 		if from < start {
 			other(text[from:start], from == 0)
 		}
-		token(int32(t.ID))
+		token(t.id)
 		from = end
 	}
 	if from < len(text) {

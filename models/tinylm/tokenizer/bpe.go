@@ -41,7 +41,7 @@ type bpeOptions struct {
 	Fuse         bool           `json:"fuse_unk"`
 	ByteFallback bool           `json:"byte_fallback"`
 	IgnoreMerges bool           `json:"ignore_merges"`
-	Vocab        map[string]int `json:"vocab"`
+	Vocab        vocabulary     `json:"vocab"`
 	Merges       jsontext.Value `json:"merges"`
 }
 
@@ -71,7 +71,7 @@ func newBPE(o bpeOptions) (subwordModel, error) {
 func (m *bpe) readMerges(b jsontext.Value) error {
 	var pairs [][2]string
 	var lines []string
-	if len(b) == 0 {
+	if len(b) == 0 || b.Kind() == 'n' {
 		return errors.New("no merges")
 	}
 	if json.Unmarshal(b, &lines) == nil {

@@ -125,8 +125,11 @@ func (t *huggingFace) readPieces(added []addedFile) (err error) {
 		if a.Content == "" {
 			return errors.New("an added token without text")
 		}
-		if id, ok := t.names[a.Content]; ok && int(id) != a.ID {
-			return fmt.Errorf("added token %q has the id %d, and %d in the vocabulary", a.Content, a.ID, id)
+		if a.ID == nil {
+			return fmt.Errorf("added token %q without an id", a.Content)
+		}
+		if id, ok := t.names[a.Content]; ok && int(id) != *a.ID {
+			return fmt.Errorf("added token %q has the id %d, and %d in the vocabulary", a.Content, *a.ID, id)
 		}
 		text := a.Content
 		if a.Normalized {
@@ -138,10 +141,10 @@ func (t *huggingFace) readPieces(added []addedFile) (err error) {
 		if t.letters != nil { // so that the decoder returns this text
 			text = string(t.letters.spell(nil, []byte(text)))
 		}
-		if t.pieces, err = putPiece(t.pieces, text, a.ID, most); err != nil {
+		if t.pieces, err = putPiece(t.pieces, text, *a.ID, most); err != nil {
 			return err
 		}
-		t.names[a.Content] = int32(a.ID)
+		t.names[a.Content] = int32(*a.ID)
 	}
 	t.texts = make([]string, len(t.pieces))
 	for id, piece := range t.pieces {

@@ -65,11 +65,27 @@ type tokenTable struct {
 
 func (t *tokenTable) pieces() []string { return t.texts }
 
-// newTokenTable makes a table from ids by text. Two tokens of one id are an error: which of them it decodes to would be left to chance.
-func newTokenTable(ids map[string]int) (tokenTable, error) {
+// vocabulary has the ids of tokens by text, as a tokenizer.json has them.
+type vocabulary map[string]tokenID
+
+// tokenID is an id that may not be null, which package json would read as 0.
+type tokenID int
+
+func (id *tokenID) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	if d.PeekKind() == 'n' {
+		return errors.New("id null, want a number")
+	}
+	return json.UnmarshalDecode(d, (*int)(id))
+}
+
+// newTokenTable makes a table from a vocabulary, which may be empty, but not missing or null. Two tokens of one id are an error: which of them it decodes to would be left to chance.
+func newTokenTable(ids vocabulary) (tokenTable, error) {
 	t := tokenTable{ids: make(map[string]int32, len(ids))}
+	if ids == nil {
+		return t, errors.New("no vocab")
+	}
 	for _, text := range slices.Sorted(maps.Keys(ids)) { // sorted, so that a file has one error
-		id := ids[text]
+		id := int(ids[text])
 		if id >= 0 && id < len(t.texts) {
 			other := t.texts[id] // "" also where no token is yet
 			if have, ok := t.ids[other]; ok && int(have) == id {
@@ -169,8 +185,8 @@ type wordLevel struct {
 
 type wordLevelOptions struct {
 	partType
-	Vocab   map[string]int `json:"vocab"`
-	Unknown string         `json:"unk_token"`
+	Vocab   vocabulary `json:"vocab"`
+	Unknown string     `json:"unk_token"`
 }
 
 func newWordLevel(o wordLevelOptions) (subwordModel, error) {
@@ -202,10 +218,10 @@ type wordPiece struct {
 
 type wordPieceOptions struct {
 	partType
-	Vocab   map[string]int `json:"vocab"`
-	Unknown string         `json:"unk_token"`
-	Prefix  *string        `json:"continuing_subword_prefix"` // null: ##
-	Most    *int           `json:"max_input_chars_per_word"`  // null: 100
+	Vocab   vocabulary `json:"vocab"`
+	Unknown string     `json:"unk_token"`
+	Prefix  *string    `json:"continuing_subword_prefix"` // null: ##
+	Most    *int       `json:"max_input_chars_per_word"`  // null: 100
 }
 
 func newWordPiece(o wordPieceOptions) (subwordModel, error) {

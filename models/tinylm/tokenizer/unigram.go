@@ -40,7 +40,7 @@ func (s *scored) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &values); err != nil {
 		return err
 	}
-	if len(values) != 2 {
+	if len(values) != 2 || values[0].Kind() == 'n' || values[1].Kind() == 'n' {
 		return fmt.Errorf("%.100s, want a piece and its score", b)
 	}
 	return errors.Join(json.Unmarshal(values[0], &s.text), json.Unmarshal(values[1], &s.score))
