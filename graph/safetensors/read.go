@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
@@ -168,6 +169,9 @@ func parseHeader(head []byte) (metadata map[string]string, spans []span, err err
 	if err != nil {
 		return nil, nil, fmt.Errorf("header: %w", err)
 	}
+	if err := checkText(head); err != nil {
+		return nil, nil, fmt.Errorf("header: %w", err)
+	}
 	if raw, ok := header[metadataKey]; ok {
 		delete(header, metadataKey)
 		text, err := object(raw)
@@ -191,6 +195,17 @@ func parseHeader(head []byte) (metadata map[string]string, spans []span, err err
 		spans = append(spans, s)
 	}
 	return metadata, spans, nil
+}
+
+// checkText refuses JSON with bytes that are not UTF-8 or with half of a surrogate pair, such as \ud800. Package json would read another
+// text, so that two names could become one, and a name could not be found.
+func checkText(text []byte) error {
+	err := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true)).SkipValue()
+	var at *jsontext.SyntacticError
+	if errors.As(err, &at) {
+		return fmt.Errorf("%w at byte %d", at.Err, at.ByteOffset)
+	}
+	return err
 }
 
 // object returns the members of a JSON object. A name that appears twice is an error: package json would keep the last one.

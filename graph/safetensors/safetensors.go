@@ -3,8 +3,8 @@
 // (https://github.com/huggingface/safetensors#format). It reads and writes F64, F32, I64 and I32, and reads BF16 and F16 as
 // float32, which holds them exactly. A file with any other type is refused.
 //
-// The whole header is checked before any data is read: each name appears once, and the ranges lie in the file, match their
-// shapes, and cover the data without gap or overlap. Data is read and written in pieces: a tensor is in memory once. Errors
+// The whole header is checked before any data is read: it is UTF-8, each name appears once, and the ranges lie in the file,
+// match their shapes, and cover the data without gap or overlap. Data is read and written in pieces: a tensor is in memory once. Errors
 // name the file, if there is one, and the tensor.
 package safetensors
 

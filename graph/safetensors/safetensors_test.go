@@ -182,6 +182,10 @@ func TestDecodeRefuses(t *testing.T) {
 		{"key of metadata twice", raw(`{"__metadata__":{"a":"1","a":"1"}}`, 0), `metadata: "a" appears twice`},
 		{"field twice", raw(x(`{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}`), 4), `tensor "x": "dtype" appears twice`},
 		{"size of half", raw(x(`{"dtype":"BF16","shape":[2],"data_offsets":[0,8]}`), 8), "hold 8 bytes, BF16[2] wants 4"},
+		{"name not UTF-8", raw("{\"w\xff\":"+`{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4), "header: invalid UTF-8 at byte 3"},
+		{"metadata not UTF-8", raw("{\"__metadata__\":{\"a\":\"\xc3\"}}", 0), "header: invalid UTF-8 at byte 22"},
+		{"half a surrogate pair", raw(`{"a\ud800":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4), "header: invalid surrogate pair"},
+		{"half a surrogate pair in metadata", raw(`{"__metadata__":{"a":"\udc00"}}`, 0), "header: invalid surrogate pair"},
 		{"overlap", raw(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},`+
 			`"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}`, 12), `tensor "b": data_offsets [4, 12] overlap`},
 	} {
@@ -191,6 +195,13 @@ func TestDecodeRefuses(t *testing.T) {
 			require.ErrorContains(t, err, "safetensors: ")
 		})
 	}
+}
+
+// TestDecodeEscapedName: a whole surrogate pair is one character.
+func TestDecodeEscapedName(t *testing.T) {
+	f, err := Decode(raw(`{"\u00e9\ud83d\ude00":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}`, 4))
+	require.NoError(t, err)
+	require.Contains(t, f.Tensors, "é😀")
 }
 
 // TestDecodeHalf reads every number of half precision.
