@@ -1,6 +1,9 @@
 package tokenizer
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // codec does the work of a Tokenizer.
 type codec interface {
@@ -12,6 +15,19 @@ type codec interface {
 	length(ids []int32) int // bytes of the text of ids, all below size
 	identity() string
 }
+
+// noCodec is the codec of a Tokenizer that nothing has opened: it has no tokens.
+type noCodec struct{}
+
+func (noCodec) size() int                               { return 0 }
+func (noCodec) separator() int32                        { return -1 }
+func (noCodec) encode([]int32, []byte) ([]int32, error) { return nil, errNotOpened() }
+func (noCodec) decode([]int32) (string, error)          { return "", errNotOpened() }
+func (noCodec) appendToken(text []byte, _ int32) []byte { return text }
+func (noCodec) length([]int32) int                      { return 0 }
+func (noCodec) identity() string                        { return "" }
+
+func errNotOpened() error { return errors.New("the tokenizer is not one of Open or Numbers") }
 
 // byteCodec makes each byte a token. The separator is the byte 0, which no text has.
 type byteCodec struct{}

@@ -6,12 +6,10 @@
 // than by Python.
 package tokenizer
 
-import (
-	"errors"
-	"fmt"
-)
+import "fmt"
 
-// Tokenizer turns text into tokens and back. Its methods may be called concurrently.
+// Tokenizer turns text into tokens and back. Its methods may be called concurrently. The zero Tokenizer has no tokens: to encode or decode
+// with it is an error.
 type Tokenizer struct{ codec codec }
 
 // Open reads a tokenizer.json. separator is the content of its token that ends a document; "" is the first known one, such as
@@ -35,10 +33,10 @@ func Open(path, separator string) (*Tokenizer, error) {
 func Numbers(vocab int, separator int32) *Tokenizer { return &Tokenizer{numberCodec{vocab, separator}} }
 
 // Vocab returns the number of different tokens.
-func (t *Tokenizer) Vocab() int { return t.codec.size() }
+func (t *Tokenizer) Vocab() int { return t.open().size() }
 
 // Separator returns the token that follows each document, -1 if there is none.
-func (t *Tokenizer) Separator() int32 { return t.codec.separator() }
+func (t *Tokenizer) Separator() int32 { return t.open().separator() }
 
 // Encode returns the tokens of text, without a separator and without tokens that a tokenizer's post-processor adds: the ids of Python's
 // encode(text, add_special_tokens=False). Text without a token is an error if the tokenizer has no token for unknown text.
@@ -46,10 +44,7 @@ func (t *Tokenizer) Encode(text string) ([]int32, error) { return t.AppendEncode
 
 // AppendEncode appends the tokens of text to ids: see Encode.
 func (t *Tokenizer) AppendEncode(ids []int32, text []byte) ([]int32, error) {
-	c, err := t.open()
-	if err == nil {
-		ids, err = c.encode(ids, text)
-	}
+	ids, err := t.open().encode(ids, text)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: encode: %w", err)
 	}
@@ -59,29 +54,27 @@ func (t *Tokenizer) AppendEncode(ids []int32, text []byte) ([]int32, error) {
 // Decode returns the text of tokens, as Python's decode(ids, skip_special_tokens=False) does, but it keeps bytes that are not UTF-8. It
 // is not the encoded text if the tokenizer changes or loses text.
 func (t *Tokenizer) Decode(ids []int32) (text string, err error) {
-	c, err := t.open()
-	if err == nil {
-		text, err = c.decode(ids)
-	}
+	text, err = t.open().decode(ids)
 	if err != nil {
 		return "", fmt.Errorf("tokenizer: decode: %w", err)
 	}
 	return text, nil
 }
 
-// open returns the codec. A nil or zero Tokenizer has none.
-func (t *Tokenizer) open() (codec, error) {
+// open returns the codec, noCodec for a nil or zero Tokenizer.
+func (t *Tokenizer) open() codec {
 	if t == nil || t.codec == nil {
-		return nil, errors.New("the tokenizer is not one of Open or Numbers")
+		return noCodec{}
 	}
-	return t.codec, nil
+	return t.codec
 }
 
 // AppendToken appends the text that a token has inside a longer text; it may be part of a character. A token outside the vocabulary has none.
-func (t *Tokenizer) AppendToken(text []byte, id int32) []byte { return t.codec.appendToken(text, id) }
+func (t *Tokenizer) AppendToken(text []byte, id int32) []byte { return t.open().appendToken(text, id) }
 
 // TextLen returns the bytes of the text that AppendToken appends for all ids, which must be tokens of the vocabulary.
-func (t *Tokenizer) TextLen(ids []int32) int { return t.codec.length(ids) }
+func (t *Tokenizer) TextLen(ids []int32) int { return t.open().length(ids) }
 
-// Identity names the vocabulary: tokenizers of equal identity give equal tokens and have the same separator.
-func (t *Tokenizer) Identity() string { return t.codec.identity() }
+// Identity names the vocabulary: tokenizers of equal identity give equal tokens and have the same separator. It is "" for
+// the zero Tokenizer.
+func (t *Tokenizer) Identity() string { return t.open().identity() }

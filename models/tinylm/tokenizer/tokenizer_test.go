@@ -85,6 +85,19 @@ func TestTokenizersWithoutFile(t *testing.T) {
 	require.EqualError(t, testutil.Err(Open("", "<end>")), `tokenizer: separator "<end>" without a tokenizer.json; of bytes it is the byte 0`)
 }
 
+// TestZeroTokenizer: a tokenizer that nothing has opened has no tokens.
+func TestZeroTokenizer(t *testing.T) {
+	for _, v := range []*Tokenizer{nil, {}} {
+		require.Zero(t, v.Vocab())
+		require.EqualValues(t, -1, v.Separator())
+		require.Empty(t, v.Identity())
+		require.Zero(t, v.TextLen([]int32{65}))
+		require.Equal(t, "a", string(v.AppendToken([]byte("a"), 65)))
+		require.EqualError(t, testutil.Err(v.Encode("a")), "tokenizer: encode: the tokenizer is not one of Open or Numbers")
+		require.EqualError(t, testutil.Err(v.Decode([]int32{65})), "tokenizer: decode: the tokenizer is not one of Open or Numbers")
+	}
+}
+
 // The ids are those of Python's tokenizers, except for characters that are newer than Go's Unicode tables.
 func TestTokenizersMatchPython(t *testing.T) {
 	testutil.RequirePython(t, "tokenizers")
