@@ -21,13 +21,15 @@ func BranchNames() [NumBranches]string {
 // Branches is a set of branches: bit b stands for Branch b.
 type Branches uint8
 
-// BranchesOf returns the set of the branches in list.
+// BranchesOf returns the set of the branches in list. It ignores numbers that are no branch.
 func BranchesOf(list ...Branch) (s Branches) {
 	for _, b := range list {
-		s |= 1 << b
+		if b >= 0 && b < NumBranches {
+			s |= 1 << b
+		}
 	}
 	return s
 }
 
-// Has reports whether b is in the set.
-func (s Branches) Has(b Branch) bool { return s>>b&1 == 1 }
+// Has reports whether b is in the set. A negative number is in none.
+func (s Branches) Has(b Branch) bool { return b >= 0 && s>>b&1 == 1 }
