@@ -78,7 +78,8 @@ func (id *tokenID) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return json.UnmarshalDecode(d, (*int)(id))
 }
 
-// newTokenTable makes a table from a vocabulary, which may be empty, but not missing or null. Two tokens of one id are an error: which of them it decodes to would be left to chance.
+// newTokenTable makes a table from a vocabulary, which may be empty, but not missing or null. Two tokens of one id are an error: which of
+// them it decodes to would be left to chance.
 func newTokenTable(ids vocabulary) (tokenTable, error) {
 	t := tokenTable{ids: make(map[string]int32, len(ids))}
 	if ids == nil {
