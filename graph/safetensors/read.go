@@ -52,7 +52,7 @@ func Read(path string, opts ...Option) (f File, err error) {
 		switch {
 		case t.Shape().TotalSize() == 0:
 			return f, fmt.Errorf("tensor %q has no elements: its shape is %v", name, t.Shape())
-		case hasNaN(t) && !slices.Contains(opts, AllowNaN):
+		case !slices.Contains(opts, AllowNaN) && indexOf(t, math.IsNaN) >= 0:
 			return f, fmt.Errorf("tensor %q has NaN in it", name)
 		}
 	}
@@ -65,28 +65,23 @@ var ErrNotFinite = errors.New("want finite numbers")
 // CheckFinite returns an error that wraps ErrNotFinite and names the first element that is NaN or infinite, if there is one.
 func (f File) CheckFinite() error {
 	for _, name := range slices.Sorted(maps.Keys(f.Tensors)) {
-		t, i := f.Tensors[name], -1
-		switch t.Dtype() {
-		case tensor.Float32:
-			i = slices.IndexFunc(t.Float32s(), func(x float32) bool { return value.NotFinite(float64(x)) })
-		case tensor.Float64:
-			i = slices.IndexFunc(t.Float64s(), value.NotFinite)
-		}
-		if i >= 0 {
+		t := f.Tensors[name]
+		if i := indexOf(t, value.NotFinite); i >= 0 {
 			return fmt.Errorf("element %d of %s is %v: %w", i, name, t.Get(i), ErrNotFinite)
 		}
 	}
 	return nil
 }
 
-func hasNaN(t *tensor.Dense) bool {
+// indexOf returns the index of the first floating-point number of t that is as asked, -1 if there is none.
+func indexOf(t *tensor.Dense, is func(float64) bool) int {
 	switch t.Dtype() {
 	case tensor.Float32:
-		return slices.ContainsFunc(t.Float32s(), func(x float32) bool { return x != x })
+		return slices.IndexFunc(t.Float32s(), func(x float32) bool { return is(float64(x)) })
 	case tensor.Float64:
-		return slices.ContainsFunc(t.Float64s(), math.IsNaN)
+		return slices.IndexFunc(t.Float64s(), is)
 	}
-	return false
+	return -1
 }
 
 // Decode reads a file in memory. It accepts NaN and tensors without elements. The result does not share memory with data.

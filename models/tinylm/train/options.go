@@ -136,7 +136,7 @@ func (o *Options) duration() time.Duration {
 }
 
 // maxTokens bounds the tokens of a batch, of an evaluation and of a sample.
-const maxTokens = 1 << 26
+const maxTokens = tinylm.MaxTokens
 
 // maxSteps bounds the steps of a run: a float64 counts as far.
 const maxSteps = 1 << 53

@@ -153,6 +153,35 @@ func TestNotFinite(t *testing.T) {
 	require.ErrorContains(t, err, "inf.safetensors: element 7 of layers.1.mlp.w1.weight is +Inf: want finite numbers")
 }
 
+// TestNoCheckpointThatIsNotFinite: weights that are not finite, though all losses are, end a run before it writes a checkpoint.
+// It does not try again.
+func TestNoCheckpointThatIsNotFinite(t *testing.T) {
+	args := append(smallArgs(t, 20), "-out", filepath.Join(t.TempDir(), "run"))
+	r := &runner{Options: *testutil.Must(Parse(args, io.Discard))(t), backend: graph.NewCPU(0), display: newDisplay(io.Discard)}
+	defer func() { require.NoError(t, r.closers.Close()) }()
+	require.NoError(t, r.open(t.Context()))
+	require.NoError(t, r.step(t.Context()))
+	require.NoError(t, r.trySave())
+	require.NoError(t, r.step(t.Context()))
+	folder := filepath.Join(r.folder, checkpointFolder)
+	require.Equal(t, []string{checkpointName(1)}, testutil.Must(checkpoints(folder))(t))
+
+	unread := &r.weights.Tensors["embed.weight"].Float32s()[255*32] // byte 255 is not in the data
+	good := *unread
+	*unread = float32(math.Inf(1))
+	for _, save := range []func() error{r.trySave, func() error { return r.saveOrWait(t.Context()) }} {
+		err := save()
+		require.ErrorIs(t, err, safetensors.ErrNotFinite)
+		require.ErrorContains(t, err, "checkpoint of step 2: tinylm: weights: element 8160 of embed.weight is +Inf")
+	}
+	require.ErrorContains(t, r.trySave(), "continues from step 1)")
+	require.Equal(t, []string{checkpointName(1)}, testutil.Must(checkpoints(folder))(t))
+
+	*unread = good
+	require.NoError(t, r.trySave())
+	require.Equal(t, []string{checkpointName(1), checkpointName(2)}, testutil.Must(checkpoints(folder))(t))
+}
+
 func TestNotFiniteOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	for _, precision := range []string{"f32", "bf16", "fp16"} {
