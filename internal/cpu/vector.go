@@ -105,7 +105,7 @@ func SumSquares[T Float](x []T) float64 {
 	}
 	var sum float64
 	for _, v := range x {
-		sum += float64(v) * float64(v)
+		sum += float64(float64(v) * float64(v)) // rounded, so that no processor fuses it with the sum
 	}
 	return sum
 }
