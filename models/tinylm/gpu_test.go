@@ -2,6 +2,8 @@ package tinylm
 
 import (
 	_ "embed"
+	"errors"
+	"fmt"
 	"math"
 	"path/filepath"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
@@ -119,6 +122,42 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 		losses = append(losses, testutil.Must(loss.Next())(t))
 	}
 	return losses
+}
+
+// TestTwoGPUs trains and decodes on two GPUs of one model at the same time, from one process. Both give the bits of the first one alone. Neither
+// takes a value of the other.
+func TestTwoGPUs(t *testing.T) {
+	first := cudatest.Open(t)
+	b, err := cuda.Open(1)
+	if none, ok := errors.AsType[*cuda.Unavailable](err); ok && none.Reason == cuda.ReasonOrdinal {
+		t.Skip("needs two GPUs: ", err)
+	}
+	second := testutil.Closing(b, err)(t)
+	if first.Device().Name != second.Device().Name {
+		t.Skip("needs two GPUs of one model")
+	}
+	tokens := testutil.Tokens(3, 150, small().Vocab)
+	results := func(t *testing.T, b graph.Backend) []float64 {
+		w := newTestWeights(t, small(), tensor.Float32, 1)
+		require.NoError(t, w.MoveTo(b))
+		d := testutil.Closing(NewDecoder(w, 2, len(tokens), DecodeOn(b, graph.BF16)))(t)
+		return append(decodeAll(t, d, 1, tokens, 40), lossCurve(t, b, graph.BF16, 20, 1)...)
+	}
+	want := results(t, first)
+	t.Run("both", func(t *testing.T) {
+		for _, b := range []*cuda.Backend{first, second} {
+			t.Run(fmt.Sprint("cuda:", b.Number()), func(t *testing.T) {
+				t.Parallel()
+				for range 3 {
+					require.Equal(t, want, results(t, b))
+				}
+			})
+		}
+	})
+	w := newTestWeights(t, small(), tensor.Float32, 1)
+	require.NoError(t, w.MoveTo(first))
+	_, err = NewDecoder(w, 1, 90, DecodeOn(second, graph.BF16))
+	require.ErrorContains(t, err, "another backend")
 }
 
 // TestRestoreOnGPU: after weights are restored between two steps, training continues from them and from their copies in half precision.
