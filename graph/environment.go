@@ -54,6 +54,7 @@ func variables() []variable {
 		{"NSA_REQUIRE_GPU", boolean(nil)},
 		{"NSA_TEST_FA2", boolean(nil)},
 		{"NSA_TEST_GOLDENS", nil},
+		{"NSA_TEST_IMPLEMENTATIONS", nil},
 		{"NSA_TEST_REFERENCE", nil},
 		{"NSA_TEST_CURVES", nil},
 		{"NSA_TEST_MUTATIONS", func(_ *Policy, value string) error {
