@@ -44,36 +44,48 @@ func TestOtherImplementations(t *testing.T) {
 				require.NotNil(t, x, name)
 				return array{Name: name, Shape: x.Shape(), Floats: testutil.Floats(t, x.Data())}
 			}
-			want := array{Name: "idx", Shape: file.Tensors["idx"].Shape(), Ints: file.Tensors["idx"].Int32s()}
-			q, k, v := floats("q"), floats("k"), floats("v")
-			if c.Selects {
-				kc := runSpec(t, ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, tensor.Float64, k)[0]
-				idx := selectBlocks(t, opcases.NewDims(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv), p, tensor.Float64, q, kc, kc)
-				require.Equal(t, want.Ints, idx.Ints)
+			ints := func(name string) array {
+				x := file.Tensors[name]
+				return array{Name: name, Shape: x.Shape(), Ints: x.Int32s()}
+			}
+			inputs := []array{floats("q"), floats("k"), floats("v"), floats("gates"), ints("idx")}
+			if file.Tensors["cu"] != nil {
+				inputs = append(inputs, ints("cu"))
 			}
 			for vm := range vms {
 				for _, dt := range dtypes {
 					t.Run(fmt.Sprint(vm, "/", dt), func(t *testing.T) {
+						var selected G.Value
 						res := runGraph(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
-							q, k, v, idx := in[0], in[1], in[2], in[4]
+							q, k, v, gates, idx := in[0], in[1], in[2], in[3], in[4]
+							var table *G.Node
+							if len(in) > 5 {
+								table = G.Must(ops.DocumentTable(in[5], c.B, c.S, p.BlockLen, p.Stride))
+							}
+							documents := ops.WithDocuments(table)
 							if c.RoPE {
-								q, k = G.Must(ops.RoPE(q, 10000, 0)), G.Must(ops.RoPE(k, 10000, 0))
+								q, k = G.Must(ops.RoPE(q, 10000, 0, documents)), G.Must(ops.RoPE(k, 10000, 0, documents))
 							}
 							var outputs []*G.Node
 							if slices.Contains(c.Branches, "cmp") {
-								kc, vc := G.Must(ops.CompressMean(k, p.BlockLen, p.Stride)), G.Must(ops.CompressMean(v, p.BlockLen, p.Stride))
-								o := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride))
+								kc := G.Must(ops.CompressMean(k, p.BlockLen, p.Stride, documents))
+								vc := G.Must(ops.CompressMean(v, p.BlockLen, p.Stride, documents))
+								o := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride, documents))
 								outputs = append(outputs, o)
-								if c.Selects && dt == tensor.Float64 {
-									idx = G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(o)), p))
+								if c.Selects && dt == tensor.Float64 { // in float32 other blocks may win where scores nearly tie
+									idx = G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(o)), p, documents))
+									G.Read(idx, &selected)
 								}
 							}
-							outputs = append(outputs, G.Must(ops.SelectedAttention(q, k, v, idx, p.SelectBlock)))
+							outputs = append(outputs, G.Must(ops.SelectedAttention(q, k, v, idx, p.SelectBlock, documents)))
 							if slices.Contains(c.Branches, "win") {
-								outputs = append(outputs, G.Must(ops.SlidingWindow(q, k, v, p.Window)))
+								outputs = append(outputs, G.Must(ops.SlidingWindow(q, k, v, p.Window, documents)))
 							}
-							return ops.GatedSum(in[3], outputs...)
-						}, floats("r").Floats, q, k, v, floats("gates"), want)
+							return ops.GatedSum(gates, outputs...)
+						}, floats("r").Floats, inputs...)
+						if selected != nil {
+							require.Equal(t, inputs[4].Ints, selected.Data())
+						}
 						// The files and some softmaxes of the other implementations are float32.
 						testutil.Within(t, "o", res.out, floats("o").Floats, 1e-5)
 						for name, grad := range res.grads {

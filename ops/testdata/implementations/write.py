@@ -8,8 +8,8 @@
     python write.py FOLDER_OF_CLONES FOLDER [N]
 
 With N it writes N cases of random sizes for each implementation instead, for NSA_TEST_IMPLEMENTATIONS=FOLDER. It needs no GPU: of each implementation it runs the plain PyTorch code, in float64 where that allows it. Files are float32. Each holds
-q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv], gates [B,S,Hq,branches], r and o [B,S,Hq,Dv], idx [B,S,Hkv,n], and the gradients of
-sum(o * r). The metadata has the sizes, the branches, and source, commit and licence of the code.
+q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv], gates [B,S,Hq,branches], r and o [B,S,Hq,Dv], idx [B,S,Hkv,n], perhaps cu (the bounds of documents
+among the B*S tokens), and the gradients of sum(o * r). The metadata has sizes, branches, and source, commit and licence of the code.
 """
 
 import importlib.util
@@ -63,16 +63,17 @@ def fla(clones, c, q, k, v, gates):
 def xunhaolai(clones, c, q, k, v, gates):
     compressed = load(clones, "xunhaolai", "native_sparse_attention/ops/torch/compressed_attention.py")
     selected = load(clones, "xunhaolai", "native_sparse_attention/ops/torch/topk_sparse_attention.py")
-    S, l, d, lp, n = (c[x] for x in ("S", "l", "d", "lp", "n"))
-    outs, idxs = [], []
-    for q, k, v, g in zip(q, k, v, gates):
-        kc, vc = means(k, l, d), means(v, l, d)
-        cu, cuc = torch.tensor([0, S], dtype=torch.int32), torch.tensor([0, len(kc)], dtype=torch.int32)
-        oc, idx = compressed.compressed_attention_torch(q, kc, vc, l, d, lp, n, cu, cuc, S, len(kc))
-        os_ = selected.topk_sparse_attention_torch(q, k, v, idx, lp, cu)
-        outs.append(g[..., 0:1] * oc + g[..., 1:2] * os_)
-        idxs.append(idx.transpose(0, 1))
-    return torch.stack(outs), ascending(torch.stack(idxs), n)
+    shape, l, d, lp, n, bounds = q.shape[:2], c["l"], c["d"], c["lp"], c["n"], c["cu"]
+    q, k, v, gates = (x.flatten(0, 1) for x in (q, k, v, gates))
+    documents = [slice(a, b) for a, b in zip(bounds, bounds[1:])]
+    kcs, vcs = ([means(x[document], l, d) for document in documents] for x in (k, v))
+    lengths, keys = [x.stop - x.start for x in documents], [len(x) for x in kcs]
+    cu = torch.tensor(bounds, dtype=torch.int32)
+    cuc = torch.tensor([0] + keys).cumsum(0).int()
+    oc, idx = compressed.compressed_attention_torch(q, torch.cat(kcs), torch.cat(vcs), l, d, lp, n, cu, cuc, max(lengths), max(keys))
+    os_ = selected.topk_sparse_attention_torch(q, k, v, idx, lp, cu)
+    o = gates[..., 0:1] * oc + gates[..., 1:2] * os_
+    return o.unflatten(0, shape), ascending(idx.transpose(0, 1), n).unflatten(0, shape)
 
 
 def mdy666(clones, c, q, k, v, gates):
@@ -129,7 +130,7 @@ RUNS = {
 
 
 def case(clones, name, c):
-    """Returns the tensors and the metadata of one case. c holds the sizes and a seed."""
+    """Returns the tensors and the metadata of one case. c holds the sizes, a seed and, for xunhaolai, the bounds of documents."""
     run, branches, selects, rope = RUNS[name]
     g = torch.Generator().manual_seed(c["seed"])
     rand = lambda *s: torch.randn(*s, generator=g).double().requires_grad_()
@@ -142,7 +143,10 @@ def case(clones, name, c):
     t = {key: value.detach().float().contiguous() for key, value in t.items()}
     repository, commit, licence = COMMITS[name]
     config = dict(c, branches=branches, selects=selects, rope=rope)
-    return dict(t, idx=idx.contiguous()), {"config": json.dumps(config), "source": f"https://github.com/{repository}", "commit": commit, "licence": licence}
+    t["idx"] = idx.contiguous()
+    if "cu" in c:
+        t["cu"] = torch.tensor(c["cu"], dtype=torch.int32)
+    return t, {"config": json.dumps(config), "source": f"https://github.com/{repository}", "commit": commit, "licence": licence}
 
 
 def sizes(seed, B, S, Hq, Hkv, D, Dv, l, d, lp, n, w):
@@ -151,7 +155,7 @@ def sizes(seed, B, S, Hq, Hkv, D, Dv, l, d, lp, n, w):
 
 CASES = {
     "fla": sizes(1, 1, 75, 6, 2, 6, 4, 8, 8, 8, 4, 20),
-    "xunhaolai": sizes(2, 2, 59, 4, 2, 4, 6, 8, 4, 8, 4, 1),
+    "xunhaolai": dict(sizes(2, 2, 59, 4, 2, 4, 6, 8, 4, 8, 4, 1), cu=[0, 7, 59, 104, 105, 118]),
     "mdy666": sizes(3, 1, 107, 6, 1, 4, 6, 8, 4, 16, 4, 1),
     "lucidrains": sizes(4, 1, 75, 4, 2, 6, 6, 4, 4, 8, 4, 20),
 }
@@ -159,7 +163,8 @@ CASES = {
 
 def random_sizes(name, seed):
     """Returns sizes that the implementation takes, often around the ends of blocks."""
-    choose = random.Random(f"{name} {seed}").choice
+    r = random.Random(f"{name} {seed}")
+    choose = r.choice
     d = choose([1, 2, 3, 5, 8, 16])
     l, lp, n = d * choose([1, 2, 2, 3]), d * choose([1, 2, 3, 4, 4]), choose([3, 3, 4, 5, 8, 16])
     D, Dv, h, Hkv = choose([1, 2, 3, 5, 8, 20]), choose([1, 3, 4, 8, 17]), choose([1, 2, 3, 6, 16]), choose([1, 1, 2, 3])
@@ -176,7 +181,11 @@ def random_sizes(name, seed):
         n = choose([1, 2, n])
     S = max(1, min(300, choose([1, l - 1, l, l + 1, d, lp, lp + 1, 3 * lp - 1, 4 * lp + d + 1, 6 * lp + 3, 149])))
     w = choose([2, 3, 7, 33, S + 1, S + 5])
-    return sizes(seed, choose([1, 1, 2, 3]), S, h * Hkv, Hkv, D, Dv, l, d, lp, n, w)
+    c = sizes(seed, choose([1, 1, 2, 3]), S, h * Hkv, Hkv, D, Dv, l, d, lp, n, w)
+    if name == "xunhaolai":
+        cuts = [r.randrange(c["B"] * S) for _ in range(choose([0, 1, 2, 5]))]
+        c["cu"] = sorted({b * S for b in range(c["B"] + 1)} | set(cuts))
+    return c
 
 
 if __name__ == "__main__":
