@@ -7,9 +7,12 @@
     git clone https://github.com/mdy666/Scalable-Flash-Native-Sparse-Attention mdy666
     python write.py FOLDER_OF_CLONES FOLDER [N]
 
-With N it writes N cases of random sizes for each implementation instead, for NSA_TEST_IMPLEMENTATIONS=FOLDER. It needs no GPU: of each implementation it runs the plain PyTorch code, in float64 where that allows it. Files are float32. Each holds
-q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv], gates [B,S,Hq,branches], r and o [B,S,Hq,Dv], idx [B,S,Hkv,n], perhaps cu (the bounds of documents
-among the B*S tokens), and the gradients of sum(o * r). The metadata has sizes, branches, and source, commit and licence of the code.
+With N it writes N cases of random sizes for each implementation instead, for NSA_TEST_IMPLEMENTATIONS=FOLDER.
+
+It needs no GPU: of each implementation it runs the plain PyTorch code, in float64 where that allows it. Files are float32. Each holds
+q [B,S,Hq,D], k [B,S,Hkv,D], v [B,S,Hkv,Dv], gates [B,S,Hq,branches], r and o [B,S,Hq,Dv], idx [B,S,Hkv,n], perhaps cu (the bounds of
+documents among the B*S tokens), and the gradients of sum(o * r). The metadata has one JSON, "config": sizes, branches, and source, commit
+and licence of the code.
 """
 
 import importlib.util
@@ -132,10 +135,12 @@ RUNS = {
 def case(clones, name, c):
     """Returns the tensors and the metadata of one case. c holds the sizes, a seed and, for xunhaolai, the bounds of documents."""
     run, branches, selects, rope = RUNS[name]
+    torch.manual_seed(c["seed"])  # of the layer's weights
     g = torch.Generator().manual_seed(c["seed"])
     rand = lambda *s: torch.randn(*s, generator=g).double().requires_grad_()
-    x = {"q": rand(c["B"], c["S"], c["Hq"], c["D"]), "k": rand(c["B"], c["S"], c["Hkv"], c["D"]), "v": rand(c["B"], c["S"], c["Hkv"], c["Dv"])}
-    x["gates"] = (0.05 + 0.9 * torch.rand(c["B"], c["S"], c["Hq"], len(branches), generator=g)).double().requires_grad_()
+    B, S, Hq, Hkv, D, Dv = (c[x] for x in ("B", "S", "Hq", "Hkv", "D", "Dv"))
+    x = {"q": rand(B, S, Hq, D), "k": rand(B, S, Hkv, D), "v": rand(B, S, Hkv, Dv)}
+    x["gates"] = (0.05 + 0.9 * torch.rand(B, S, Hq, len(branches), generator=g)).double().requires_grad_()
     o, idx = run(clones, c, **x)
     r = torch.randn(o.shape, generator=g).double()
     grads = torch.autograd.grad((o * r).sum(), list(x.values()))
@@ -143,10 +148,11 @@ def case(clones, name, c):
     t = {key: value.detach().float().contiguous() for key, value in t.items()}
     repository, commit, licence = COMMITS[name]
     config = dict(c, branches=branches, selects=selects, rope=rope)
+    config.update(source=f"https://github.com/{repository}", commit=commit, licence=licence)
     t["idx"] = idx.contiguous()
     if "cu" in c:
         t["cu"] = torch.tensor(c["cu"], dtype=torch.int32)
-    return t, {"config": json.dumps(config), "source": f"https://github.com/{repository}", "commit": commit, "licence": licence}
+    return t, {"config": json.dumps(config)}  # one key: safetensors writes keys in any order
 
 
 def sizes(seed, B, S, Hq, Hkv, D, Dv, l, d, lp, n, w):
