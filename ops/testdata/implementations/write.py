@@ -1,6 +1,6 @@
 """Runs other public implementations of NSA on random inputs and writes what they compute: what TestOtherImplementations compares with.
 
-    pip install torch einops safetensors einx local-attention rotary-embedding-torch
+    pip install torch einops safetensors einx==0.3.0 local-attention rotary-embedding-torch
     git clone https://github.com/fla-org/native-sparse-attention fla
     git clone https://github.com/XunhaoLai/native-sparse-attention-triton xunhaolai
     git clone https://github.com/lucidrains/native-sparse-attention-pytorch lucidrains
