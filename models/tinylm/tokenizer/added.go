@@ -1,8 +1,7 @@
 package tokenizer
 
 import (
-	"slices"
-	"strings"
+	"bytes"
 	"unicode"
 	"unicode/utf8"
 )
@@ -19,22 +18,25 @@ type addedFile struct {
 
 // addedTokens finds added tokens in a text before it is split. Of several at one position, the longest counts.
 type addedTokens struct {
-	byFirst [256][]addedToken // by first byte, long ones first
+	list []addedToken
+	trie *trie // of their texts, with indexes of list; nil: there are none
 }
 
 type addedToken struct {
 	addedFile
-	id   int32
-	text string
+	id int32
 }
 
+// add adds a token that is searched for by text. Of equal texts the first one counts.
 func (a *addedTokens) add(f addedFile, text string) {
-	if text == "" {
+	if a.trie == nil {
+		a.trie = newTrie()
+	}
+	if at := a.trie.node(text); at != 0 && a.trie.nodes[at].id >= 0 {
 		return
 	}
-	list := append(a.byFirst[text[0]], addedToken{f, int32(*f.ID), text})
-	slices.SortStableFunc(list, func(a, b addedToken) int { return len(b.text) - len(a.text) })
-	a.byFirst[text[0]] = list
+	a.trie.add(text, int32(len(a.list)))
+	a.list = append(a.list, addedToken{f, int32(*f.ID)})
 }
 
 // split calls token for the added tokens of a text and other for the text between them, in order. begins says that this text is the
@@ -42,25 +44,21 @@ func (a *addedTokens) add(f addedFile, text string) {
 func (a *addedTokens) split(text []byte, token func(int32), other func(text []byte, begins bool)) {
 	from := 0
 	for i := 0; i < len(text); {
-		if len(a.byFirst[text[i]]) == 0 {
-			i++
-			continue
-		}
-		t := a.match(text[i:])
+		t, length := a.match(text[i:])
 		if t == nil {
 			i++
 			continue
 		}
-		start, end := i, i+len(t.text)
+		start, end := i, i+length
 		i = end
 		if t.SingleWord && !isAlone(text, start, end) {
 			continue
 		}
 		if t.LeftStrip {
-			start = from + len(strings.TrimRightFunc(string(text[from:start]), unicode.IsSpace))
+			start = from + len(bytes.TrimRightFunc(text[from:start], unicode.IsSpace))
 		}
 		if t.RightStrip {
-			end = len(text) - len(strings.TrimLeftFunc(string(text[end:]), unicode.IsSpace))
+			end = len(text) - len(bytes.TrimLeftFunc(text[end:], unicode.IsSpace))
 			i = end
 		}
 		if from < start {
@@ -74,15 +72,13 @@ func (a *addedTokens) split(text []byte, token func(int32), other func(text []by
 	}
 }
 
-// match returns the longest token that text begins with, or nil.
-func (a *addedTokens) match(text []byte) *addedToken {
-	list := a.byFirst[text[0]]
-	for i := range list {
-		if s := list[i].text; len(text) >= len(s) && string(text[:len(s)]) == s {
-			return &list[i]
-		}
+// match returns the longest token that text begins with, and the length of its text, or nil.
+func (a *addedTokens) match(text []byte) (t *addedToken, length int) {
+	if a.trie == nil || a.trie.first[text[0]] == 0 {
+		return nil, 0
 	}
-	return nil
+	a.trie.walk(0, text, func(n int, i int32) { t, length = &a.list[i], n })
+	return t, length
 }
 
 // isAlone reports whether no word character is next to text[start:end].

@@ -11,8 +11,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxDepth bounds sequences of sequences in a tokenizer.json.
-const maxDepth = 8
+// Bounds of a tokenizer.json.
+const (
+	maxDepth = 8   // of sequences in sequences
+	maxParts = 256 // of a sequence with those in it: a text goes through all of them, one inside the call of another
+)
 
 // part is an object of a tokenizer.json: a normalizer, a pre-tokenizer, a model or a decoder.
 type part struct {
@@ -110,7 +113,9 @@ func flatten(value jsontext.Value, list string, depth int) ([]part, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, parts...)
+		if all = append(all, parts...); len(all) > maxParts {
+			return nil, fmt.Errorf("a Sequence of more than %d %s", maxParts, list)
+		}
 	}
 	return all, nil
 }

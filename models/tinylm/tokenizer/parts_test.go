@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,7 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		{"pre_tokenizer", split("a++"), "pattern"},
 		{"pre_tokenizer", split("a{,3}"), `"{," is not supported`},
 		{"pre_tokenizer", split(`a\`), "it ends with"},
+		{"pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Metaspace","replacement":"_"},{"type":"Metaspace","replacement":"x"}]}`, "more than one Metaspace"},
 		{"model", `{"type":"BPE","dropout":0.1,"vocab":{"[SEP]":0},"merges":[]}`, "model: BPE: dropout of 0.1, want none"},
 		{"model", `{"type":"BPE","vocab":{"[SEP]":0}}`, "no merges"},
 		{"model", `{"type":"BPE","vocab":{"[SEP]":0},"merges":null}`, "no merges"},
@@ -126,6 +128,32 @@ func TestTokenizerUnknownText(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The error of a long pattern names its reason. A file cannot make tokenizing recurse deeply, nor compiling a pattern take long.
+func TestLongParts(t *testing.T) {
+	for pattern, want := range map[string]string{strings.Repeat("a?", 300) + `\h`: `\h is not supported`, strings.Repeat("a", 65<<10): "66560 bytes, want at most 65536"} {
+		_, err := newMatches(pattern)
+		require.ErrorContains(t, err, want)
+		require.Less(t, len(err.Error()), maxErrorBytes)
+	}
+	sequence := `{"type":"Sequence","pretokenizers":[` + strings.Repeat(`{"type":"Digits"},`, maxParts) + `{"type":"Digits"}]}`
+	_, err := parseHuggingFace(wordTokenizer(t, map[string]string{"pre_tokenizer": sequence}))
+	require.ErrorContains(t, err, "a Sequence of more than 256 pretokenizers")
+}
+
+// Many added tokens, and a text of many of them with white space around, take no time that grows with the square of their number.
+func TestManyAddedTokens(t *testing.T) {
+	began, list := time.Now(), []map[string]any{{"id": 1, "content": "[SEP]", "lstrip": true, "rstrip": true}}
+	for i := range 30_000 {
+		list = append(list, map[string]any{"id": 4 + i, "content": fmt.Sprintf("<token %d>", i)})
+	}
+	v, err := parseHuggingFace(wordTokenizer(t, map[string]string{"added_tokens": string(testutil.Must(json.Marshal(list))(t))}))
+	require.NoError(t, err)
+	ids := testutil.Must(v.encode(nil, []byte("<token 2><token 29999>"+strings.Repeat(" [SEP] small", 50_000))))(t)
+	require.Equal(t, []int32{6, 30_003, 1, 2, 1, 2}, ids[:6])
+	require.Len(t, ids, 2+2*50_000)
+	require.Less(t, time.Since(began), 10*time.Second)
 }
 
 // AppendToken gives the text that a token has inside a longer text.

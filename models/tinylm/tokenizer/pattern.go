@@ -43,14 +43,20 @@ type matches struct {
 	pool    *sync.Pool // of *regexp2.Regexp: each goroutine sets its own time limit
 }
 
+// maxPatternBytes bounds a pattern, and so the time to compile it.
+const maxPatternBytes = 64 << 10
+
 // newMatches compiles a pattern of Oniguruma, the regular expressions of the reference. A pattern that may mean something else here is an
 // error.
 func newMatches(pattern string) (m matches, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("pattern %q: %w", pattern, err)
+			err = fmt.Errorf("pattern %.60q: %w", pattern, err)
 		}
 	}()
+	if len(pattern) > maxPatternBytes {
+		return m, fmt.Errorf("%d bytes, want at most %d", len(pattern), maxPatternBytes)
+	}
 	translated, err := translate(pattern)
 	if err != nil {
 		return m, err

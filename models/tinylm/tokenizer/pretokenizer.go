@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -52,6 +53,9 @@ func readSplitters(parts, normal []part) (steps []preTokenizer, bytes bool, err 
 			if err := checkFirst(parts[:i], normal); err != nil {
 				return nil, false, err
 			}
+		}
+		if parts[i].kind == "Metaspace" && slices.ContainsFunc(parts[:i], func(p part) bool { return p.kind == "Metaspace" }) {
+			return nil, false, errors.New("more than one Metaspace: with another replacement each would make more words")
 		}
 		if s.split != nil {
 			steps = append(steps, s)

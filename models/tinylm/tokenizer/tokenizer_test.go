@@ -161,7 +161,7 @@ func isNew(line string) bool {
 }
 
 // smallTokenizers returns tokenizers of every kind, written by train_tokenizers.py.
-func smallTokenizers(t *testing.T) (all []tokenizerCase) {
+func smallTokenizers(t testing.TB) (all []tokenizerCase) {
 	f, err := os.Open("testdata/tokenizers.jsonl.gz")
 	require.NoError(t, err)
 	defer f.Close()

@@ -1,0 +1,73 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// FuzzFile: a tokenizer.json is an error, or a tokenizer whose tokens are in its vocabulary and have a text. Nothing panics.
+func FuzzFile(f *testing.F) {
+	for _, c := range smallTokenizers(f) {
+		f.Add(string(c.Tokenizer), "Some text, 12 größer\n\n THE of [MASK]")
+	}
+	f.Add(`{"model":{"type":"Unigram","vocab":[["a",-1e308],["aa",1e308],["<unk>",0]],"unk_id":2}}`, "aab")
+	f.Fuzz(func(t *testing.T, file, text string) {
+		v, err := parseHuggingFace([]byte(file))
+		if err != nil {
+			return
+		}
+		ids, err := v.encode([]int32{-1}, []byte(text))
+		if err != nil {
+			return
+		}
+		require.True(t, utf8.ValidString(text))
+		require.EqualValues(t, -1, ids[0], "encode appends")
+		ids = ids[1:]
+		require.Empty(t, slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return id >= 0 && int(id) < v.size() }))
+		require.Len(t, string(appendTokens(&Tokenizer{v}, ids)), v.length(ids))
+		_, err = v.decode(ids)
+		require.True(t, err == nil || strings.Contains(err.Error(), "it backtracks too much"), "%v", err)
+	})
+}
+
+// FuzzRoundTrip: a byte-level tokenizer without a normalizer, whose vocabulary has each byte, loses nothing of a text, however it cuts words.
+func FuzzRoundTrip(f *testing.F) {
+	var all []*Tokenizer
+	for _, c := range smallTokenizers(f) {
+		if !slices.Contains([]string{"gpt2", "llama3", "qwen", "other", "digits"}, c.Name) {
+			continue
+		}
+		var cuts, file map[string]json.RawMessage
+		require.NoError(f, json.Unmarshal(c.Tokenizer, &cuts))
+		require.NoError(f, json.Unmarshal(smallTokenizer(f), &file))
+		file["pre_tokenizer"] = cuts["pre_tokenizer"]
+		v, err := parseHuggingFace(testutil.Must(json.Marshal(file))(f))
+		require.NoError(f, err)
+		all = append(all, &Tokenizer{v})
+	}
+	require.Len(f, all, 5)
+	f.Add("Some text, 12 größer\n\n THE of <|endoftext|>")
+	f.Add("\u0000\ufeff\ufffd\r\n'S 'ſ \U0010ffff")
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, v := range all {
+			ids, err := v.Encode(text)
+			if !utf8.ValidString(text) {
+				require.ErrorContains(t, err, "not UTF-8")
+				continue
+			}
+			require.NoError(t, err)
+			decoded, err := v.Decode(ids)
+			require.NoError(t, err)
+			require.Equal(t, text, decoded)
+			require.Equal(t, text, string(appendTokens(v, ids)))
+			require.Equal(t, len(text), v.TextLen(ids))
+		}
+	})
+}
