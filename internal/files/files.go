@@ -65,6 +65,22 @@ func Write(path string, content []byte) error {
 	return nil
 }
 
+// SetAside renames a damaged file, so that another one can take its place and nothing is lost. It returns the new name, which is
+// NAME.damaged or, if there is one already, NAME.damaged-2 and so on.
+func SetAside(path string) (name string, err error) {
+	for n := 1; ; n++ {
+		to := path + ".damaged"
+		if n > 1 {
+			to = fmt.Sprintf("%s-%d", to, n)
+		}
+		if _, err := os.Lstat(to); errors.Is(err, fs.ErrNotExist) {
+			return filepath.Base(to), os.Rename(path, to)
+		} else if err != nil {
+			return "", err
+		}
+	}
+}
+
 // RemoveTemporaries removes the temporary files that a kill has left while Write replaced files of these names in a folder.
 func RemoveTemporaries(folder string, names ...string) error {
 	entries, err := os.ReadDir(folder)

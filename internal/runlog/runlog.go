@@ -154,13 +154,12 @@ func (l *Log) readTable() error {
 		return err
 	}
 	if l.rows, err = parseTable(text); err != nil {
-		l.damaged = fmt.Errorf("runlog: %s: %w: %d rows before that are kept, and the file as %s", path, err, len(l.rows), StepsFile+damagedSuffix)
-		return os.Rename(path, path+damagedSuffix)
+		name, moved := files.SetAside(path)
+		l.damaged = fmt.Errorf("runlog: %s: %w: %d rows before that are kept, and the file as %s", path, err, len(l.rows), name)
+		return moved
 	}
 	return nil
 }
-
-const damagedSuffix = ".damaged"
 
 // Damaged returns what was wrong with the table of a resumed run: a damage, or rows that are missing at its end. It returns nil if it was
 // whole.

@@ -231,7 +231,7 @@ func TestDamagedTable(t *testing.T) {
 	require.NoError(t, l.Save())
 	path := l.Path(StepsFile)
 	whole := string(testutil.Must(os.ReadFile(path))(t))
-	lines := strings.SplitAfter(whole, "\n")
+	lines, damaged := strings.SplitAfter(whole, "\n"), 0
 	for text, c := range map[string]struct {
 		rows int
 		want string
@@ -251,7 +251,13 @@ func TestDamagedTable(t *testing.T) {
 		}
 		require.ErrorContains(t, again.Damaged(), path)
 		require.ErrorContains(t, again.Damaged(), c.want)
-		require.Equal(t, text, string(testutil.Must(os.ReadFile(path+damagedSuffix))(t)))
+		damaged++
+		kept := path + ".damaged"
+		if damaged > 1 { // the earlier ones stay
+			kept = fmt.Sprintf("%s-%d", kept, damaged)
+		}
+		require.Equal(t, text, string(testutil.Must(os.ReadFile(kept))(t)))
+		require.ErrorContains(t, again.Damaged(), "kept, and the file as "+filepath.Base(kept))
 	}
 	for text, last := range map[string]int{"missing": 0, "": 0, lines[0]: 0, strings.Join(lines[:6], ""): 5} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))

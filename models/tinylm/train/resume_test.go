@@ -292,10 +292,17 @@ func TestResumeOfChangedOptions(t *testing.T) {
 	require.Equal(t, 1e-4, testutil.Must(Parse([]string{"-resume", whole}, io.Discard))(t).LR)
 	require.NoError(t, os.WriteFile(filepath.Join(whole, optionsFile), first, 0o644))
 	require.Equal(t, 6e-3, testutil.Must(Parse([]string{"-resume", whole}, io.Discard))(t).LR)
-	require.NoError(t, os.Remove(filepath.Join(whole, runFile)))
 	var said bytes.Buffer
-	o := testutil.Must(Parse([]string{"-resume", whole, "-steps", "4"}, io.Discard))(t)
-	testutil.Must(Run(t.Context(), o, &said))(t)
+	resume := func(steps string) {
+		said.Reset()
+		testutil.Must(Run(t.Context(), testutil.Must(Parse([]string{"-resume", whole, "-steps", steps}, io.Discard))(t), &said))(t)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(whole, runFile), []byte("cut"), 0o644))
+	resume("4")
+	require.Contains(t, said.String(), "rewriting it and keeping the old one as run.json.damaged; cannot verify that config.yaml is unchanged")
+	require.Equal(t, "cut", string(testutil.Must(os.ReadFile(filepath.Join(whole, runFile+".damaged")))(t)))
+	require.NoError(t, os.Remove(filepath.Join(whole, runFile)))
+	resume("5")
 	require.Contains(t, said.String(), "rewriting it; cannot verify that config.yaml is unchanged")
 }
 

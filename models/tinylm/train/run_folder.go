@@ -42,8 +42,11 @@ func (r *runner) openFolder() (err error) {
 	if d := r.log.Damaged(); d != nil {
 		r.warn("%v", d)
 	}
-	r.readHistory()
-	if err := r.describe(nil); err != nil { // first: a kill leaves options that a process in it had
+	err = r.readHistory()
+	if err == nil {
+		err = r.describe(nil) // first: a kill leaves options that a process in it had
+	}
+	if err != nil {
 		return err
 	}
 	return files.Write(filepath.Join(r.folder, optionsFile), r.YAML())

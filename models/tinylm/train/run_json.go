@@ -2,6 +2,8 @@ package train
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -44,16 +46,25 @@ func readDescription(folder string) (d description, err error) {
 	return d, err
 }
 
-// readHistory reads the processes of a resumed run from run.json, and adds this process.
-func (r *runner) readHistory() {
+// readHistory reads the processes of a resumed run from run.json, and adds this process. It keeps a damaged run.json under another name.
+func (r *runner) readHistory() error {
 	if r.resume != "" {
 		before, err := readDescription(r.folder)
 		if err != nil {
-			r.warn("%s: %v: rewriting it; cannot verify that %s is unchanged", runFile, err, optionsFile)
+			kept := ""
+			if !errors.Is(err, fs.ErrNotExist) {
+				name, err := files.SetAside(filepath.Join(r.folder, runFile))
+				if err != nil {
+					return err
+				}
+				kept = " and keeping the old one as " + name
+			}
+			r.warn("%s: %v: rewriting it%s; cannot verify that %s is unchanged", runFile, err, kept, optionsFile)
 		}
 		r.history = before.Processes
 	}
 	r.history = append(r.history, process{os.Args, r.began, r.state.Step, string(r.YAML())})
+	return nil
 }
 
 // describe writes run.json.
