@@ -96,7 +96,8 @@ func referenceConfig(c tinylm.Config) ([]byte, error) {
 	}, "", "\t")
 }
 
-// checkpoints returns the names of the checkpoints in a folder, the newest last.
+// checkpoints returns the names of the checkpoints in a folder, the newest last. A link counts as what it should name, so that one to
+// another disk is not overlooked while that disk is missing.
 func checkpoints(parent string) ([]string, error) {
 	entries, err := os.ReadDir(parent)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -104,7 +105,7 @@ func checkpoints(parent string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if _, ok := checkpointStep(e.Name()); ok && e.IsDir() {
+		if _, ok := checkpointStep(e.Name()); ok && (e.IsDir() || e.Type() == fs.ModeSymlink) {
 			names = append(names, e.Name())
 		}
 	}

@@ -51,6 +51,32 @@ func TestOtherFoldersBesideCheckpoints(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(FindModel(older)), "is of step 6")
 }
 
+// TestLinkedCheckpoint: a link with the name of a checkpoint is one, as when it lies on another disk. If what it names is missing, a warning
+// says so.
+func TestLinkedCheckpoint(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("symbolic links need rights")
+	}
+	folder := filepath.Join(t.TempDir(), "run")
+	testutil.Must(runArgs(t, smallArgs(t, 4, "-eval-every", "2", "-out", folder)...))(t)
+	require.NoError(t, os.Remove(filepath.Join(folder, modelFile)))
+	path, elsewhere := filepath.Join(folder, checkpointFolder, checkpointName(4)), filepath.Join(t.TempDir(), "elsewhere")
+	require.NoError(t, os.Rename(path, elsewhere))
+	require.NoError(t, os.Symlink(elsewhere, path))
+	require.Equal(t, 4, wholeCheckpoint(t, folder).state.Step)
+	require.Equal(t, filepath.Join(path, modelFile), testutil.Must(FindModel(folder))(t).WeightsFile)
+	require.NoError(t, os.Rename(elsewhere, elsewhere+"2"))
+	c, damaged, err := newestCheckpoint(folder)
+	require.NoError(t, err)
+	require.Equal(t, 2, c.state.Step)
+	require.Len(t, damaged, 1)
+	require.ErrorContains(t, damaged[0], "checkpoint "+checkpointName(4)+": ")
+	require.NoError(t, os.Rename(elsewhere+"2", elsewhere))
+	require.NoError(t, removeCheckpoint(path))
+	require.NoFileExists(t, path)
+	require.FileExists(t, filepath.Join(elsewhere, modelFile)) // only the link is the run's
+}
+
 // TestUnreadableCheckpoint: a checkpoint that the system cannot read is not known to be damaged. The error names the file, no older checkpoint is
 // used, and nothing is removed. A missing or irregular file is damage.
 func TestUnreadableCheckpoint(t *testing.T) {

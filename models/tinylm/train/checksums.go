@@ -1,8 +1,6 @@
 package train
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -41,10 +39,11 @@ func readChecksums(folder string) (checksums, error) {
 		return nil, err
 	}
 	sums := checksums{}
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
-		sum, name, ok := strings.Cut(lines.Text(), " ")
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\r\n")
+		sum, name, ok := strings.Cut(line, " ")
 		if !ok {
-			return nil, fmt.Errorf("%s: line %q, want a sum and a name", checksumsFile, lines.Text())
+			return nil, fmt.Errorf("%s: line %.100q, want a sum and a name", checksumsFile, line)
 		}
 		sums[strings.TrimLeft(name, " *")] = sum // a star: sha256sum --binary
 	}
