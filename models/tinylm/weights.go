@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
@@ -230,6 +231,9 @@ func configOf(f safetensors.File) (c Config, err error) {
 	text, ok := f.Metadata[configKey]
 	if !ok {
 		return c, errors.New("no configuration in the metadata: not weights of this model")
+	}
+	if !jsontext.Value(text).IsValid() { // package json ignores what follows an object, and takes the last of two equal names
+		return c, errors.New("configuration: no JSON object, or one with a name that appears twice")
 	}
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()

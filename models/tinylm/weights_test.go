@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -127,6 +128,10 @@ func TestRestoreLosesNothing(t *testing.T) {
 		{"Inf", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.Inf(-1)) }, "element 1 of norm.weight is -Inf: want finite numbers"},
 		{"no config", func(f safetensors.File) { delete(f.Metadata, configKey) }, "no configuration in the metadata"},
 		{"broken config", func(f safetensors.File) { f.Metadata[configKey] = `{"Vocab": "many"}` }, "configuration: json"},
+		{"two sizes", func(f safetensors.File) {
+			f.Metadata[configKey] = strings.Replace(f.Metadata[configKey], "{", `{"Window":1,`, 1)
+		}, "configuration: no JSON object, or one with a name that appears twice"},
+		{"two configs", func(f safetensors.File) { f.Metadata[configKey] += "{}" }, "configuration: no JSON object"},
 		{"unknown field", func(f safetensors.File) { f.Metadata[configKey] = `{"Experts": 8}` }, "unknown field"},
 		{"invalid config", func(f safetensors.File) { f.Metadata[configKey] = `{"Vocab": 0}` }, "vocab is 0"},
 	} {
