@@ -273,6 +273,21 @@ func TestRangesOfLines(t *testing.T) {
 	}
 }
 
+// A range that begins in a line without an end is an error, too. Its end is not looked for in the rest of the file.
+func TestRangeInsideOfALongLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.jsonl")
+	require.NoError(t, os.WriteFile(path, nil, 0o644))
+	const size = 1 << 30
+	require.NoError(t, os.Truncate(path, size)) // zeros that take no room
+	for from := range int64(3) {
+		var last error
+		for _, err := range readLines(file{path: path, size: size, format: jsonLines}, unit{from: from * unitBytes, to: (from + 1) * unitBytes}) {
+			last = err
+		}
+		require.ErrorContains(t, last, fmt.Sprintf("byte %d: more than 67108864 bytes", max(0, from*unitBytes-1)))
+	}
+}
+
 // A library that gives other text than the pages have is an error: here it reads another file.
 func TestParquetHoldsTheLibraryToThePages(t *testing.T) {
 	folder := writeFiles(t, map[string][]byte{

@@ -16,6 +16,8 @@ const (
 	documentBytes = 64 << 20 // most bytes of a line of .jsonl or a value of Parquet
 )
 
+var errLongLine = fmt.Errorf("more than %d bytes, want at most that", documentBytes)
+
 // record is the part of a line that is read.
 type record struct {
 	Text jsontext.Value `json:"text"`
@@ -35,7 +37,7 @@ func readLines(f file, u unit) documents {
 		if u.from > 0 {
 			n, err := skipLine(in)
 			if err != nil {
-				yield(document{}, err)
+				yield(document{}, fmt.Errorf("line around byte %d: %w", at, err))
 				return
 			}
 			at += n
@@ -69,12 +71,14 @@ func readLines(f file, u unit) documents {
 	}
 }
 
-// skipLine reads up to the end of a line, and returns its length.
+// skipLine reads up to the end of a line, and returns its length. A line that is too long is an error: it may have no end.
 func skipLine(in *bufio.Reader) (int64, error) {
 	for n := int64(0); ; {
 		part, err := in.ReadSlice('\n')
 		n += int64(len(part))
 		switch {
+		case n > documentBytes:
+			return n, errLongLine
 		case err == nil || err == io.EOF:
 			return n, nil
 		case !errors.Is(err, bufio.ErrBufferFull):
@@ -95,7 +99,7 @@ func readLine(in *bufio.Reader, buffer *[]byte) ([]byte, error) {
 		line = *buffer
 	}
 	if len(line) > documentBytes {
-		return nil, fmt.Errorf("more than %d bytes, want at most that", documentBytes)
+		return nil, errLongLine
 	}
 	if err == io.EOF && len(line) > 0 {
 		err = nil
