@@ -210,6 +210,20 @@ func TestSlowPatterns(t *testing.T) {
 	}
 }
 
+// A pattern that is slow for each word of a text, or for each token of the file, is an error, too.
+func TestSlowPatternsOfManyWords(t *testing.T) {
+	slow := strings.Repeat("a", 24)
+	split := `{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},{"type":"Split","pattern":{"Regex":"(a|aa)*b"},"behavior":"Isolated","invert":false}]}`
+	v, err := parseHuggingFace(wordTokenizer(t, map[string]string{"pre_tokenizer": split}))
+	require.NoError(t, err)
+	began := time.Now()
+	_, err = v.encode(nil, []byte(strings.Repeat(slow+" ", 10_000)))
+	require.ErrorContains(t, err, `pattern "(a|aa)*b" takes 3`)
+	require.ErrorContains(t, err, `too long for many texts, the last one of 24 bytes`)
+	require.Less(t, time.Since(began), time.Minute)
+	require.Equal(t, []int32{2, 3}, testutil.Must(v.encode(nil, []byte("small words")))(t))
+}
+
 // TestDecodesLikePython: an empty Sequence of decoders puts no spaces between tokens, and an empty match right behind another match is
 // none. What is wanted is what tokenizers 0.23.3 returns.
 func TestDecodesLikePython(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -35,12 +36,16 @@ func knownPattern(pattern string) (scanner, bool) {
 const (
 	matchTime     = time.Second
 	matchByteTime = 10 * time.Microsecond // more for each byte of the text
+
+	freeTime    = time.Millisecond // beside matchByteTime, of a text; more is overtime
+	maxOvertime = 3 * time.Second  // of all texts, such as the words of one; texts that take less than their time make up for it
 )
 
 // matches finds a regular expression.
 type matches struct {
-	pattern string
-	pool    *sync.Pool // of *regexp2.Regexp: each goroutine sets its own time limit
+	pattern  string
+	pool     *sync.Pool // of *regexp2.Regexp: each goroutine sets its own time limit
+	overtime *atomic.Int64
 }
 
 // maxPatternBytes bounds a pattern, and so the time to compile it.
@@ -65,7 +70,7 @@ func newMatches(pattern string) (m matches, err error) {
 	if err != nil {
 		return m, err
 	}
-	m = matches{pattern, &sync.Pool{New: func() any { return regexp2.MustCompile(translated, regexp2.None) }}}
+	m = matches{pattern, &sync.Pool{New: func() any { return regexp2.MustCompile(translated, regexp2.None) }}, new(atomic.Int64)}
 	m.pool.Put(re)
 	return m, nil
 }
@@ -87,13 +92,20 @@ func catchSlow(err *error) {
 
 func (m matches) find(text []byte, found func(from, to int, match bool)) {
 	limit := matchTime + time.Duration(len(text))*matchByteTime
-	runes := []rune(string(text))
+	runes, began := []rune(string(text)), time.Now()
 	spans, err := m.spans(runes, limit)
 	if err != nil { // once more: the process may have been stopped meanwhile
+		began = time.Now()
 		spans, err = m.spans(runes, limit)
 	}
 	if err != nil {
 		panic(slowPattern{fmt.Errorf("pattern %.60q takes more than %v for a text of %d bytes, want less: it backtracks too much", m.pattern, limit, len(text))})
+	}
+	over := min(time.Since(began), limit) - (limit - matchTime) - freeTime // a stopped process counts at most the limit
+	if all := m.overtime.Add(int64(over)); all < 0 {
+		m.overtime.Store(0)
+	} else if over > 0 && all > int64(maxOvertime) {
+		panic(slowPattern{fmt.Errorf("pattern %.60q takes %v too long for many texts, the last one of %d bytes: it backtracks too much", m.pattern, time.Duration(all), len(text))})
 	}
 	at, from := 0, 0 // in runes and in bytes
 	next := func(end int, match bool) {
