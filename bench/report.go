@@ -112,7 +112,15 @@ func (r *report) path() string {
 	return filepath.Join(r.dir, "gpu.csv")
 }
 
-// saved returns the records of the CSV file, none if there is no file yet.
+// header returns the names of the columns.
+func (r *report) header() (names []string) {
+	for _, c := range r.origin {
+		names = append(names, c.Name)
+	}
+	return append(names, "suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
+}
+
+// saved returns the records of the CSV file, none if there is no file yet. A file of other columns, which save would spoil, is an error.
 func (r *report) saved() [][]string {
 	text, err := os.ReadFile(r.path())
 	if !os.IsNotExist(err) {
@@ -122,22 +130,24 @@ func (r *report) saved() [][]string {
 	if err != nil {
 		check(fmt.Errorf("%s: %w", r.path(), err))
 	}
+	if len(records) > 0 && !slices.Equal(records[0], r.header()) {
+		check(fmt.Errorf("%s has the columns %.200q, want %q: name another folder by -out", r.path(), records[0], r.header()))
+	}
 	return records
 }
 
 // save writes cpu.csv or gpu.csv. It keeps the rows of other suites in the file, and appends the rows of this run. Then it makes the
 // plots. With -length it replaces rows of the same what and size alone, and makes no plots: they show all lengths.
 func (r *report) save() {
-	var header, values []string
+	var values []string
 	for _, c := range r.origin {
-		header, values = append(header, c.Name), append(values, c.Value)
+		values = append(values, c.Value)
 	}
-	suite := len(header) // index of the column
-	header = append(header, "suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
-	lines := [][]string{header}
+	suite := len(values) // index of the column
+	lines := [][]string{r.header()}
 	replaced := func(record []string) bool {
 		return slices.ContainsFunc(r.rows, func(x row) bool {
-			return len(record) == len(header) && record[suite] == x.suite && (r.onlyLength == 0 || record[suite+1] == x.what && record[suite+2] == x.size)
+			return record[suite] == x.suite && (r.onlyLength == 0 || record[suite+1] == x.what && record[suite+2] == x.size)
 		})
 	}
 	if saved := r.saved(); len(saved) > 0 { // a header and rows
