@@ -43,7 +43,11 @@ func (a *addedTokens) add(f addedFile, text string) {
 // beginning of text.
 func (a *addedTokens) split(text []byte, token func(int32), other func(text []byte, begins bool)) {
 	from := 0
-	for i := 0; i < len(text); {
+	for i := 0; i < len(text) && a.trie != nil; {
+		if a.trie.first[text[i]] == 0 { // no token begins so
+			i++
+			continue
+		}
 		t, length := a.match(text[i:])
 		if t == nil {
 			i++
@@ -74,9 +78,6 @@ func (a *addedTokens) split(text []byte, token func(int32), other func(text []by
 
 // match returns the longest token that text begins with, and the length of its text, or nil.
 func (a *addedTokens) match(text []byte) (t *addedToken, length int) {
-	if a.trie == nil || a.trie.first[text[0]] == 0 {
-		return nil, 0
-	}
 	a.trie.walk(0, text, func(n int, i int32) { t, length = &a.list[i], n })
 	return t, length
 }
