@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -67,23 +68,38 @@ func (f *appendFile) sync() error {
 	return errors.Join(file.Sync(), file.Close())
 }
 
+// maxLine is the largest last line of a JSONL file in bytes.
+const maxLine = 64 << 20
+
 // repairLines cuts off the last line of a JSONL file if a kill has torn it. If only its line break is missing, repairLines adds it.
 // A missing file is no error.
 func repairLines(path string) error {
-	text, err := files.ReadFile(path, maxRecord)
+	file, err := files.Open(path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
 		return err
 	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	from := max(0, info.Size()-maxLine)
+	text := make([]byte, info.Size()-from)
+	if _, err := file.ReadAt(text, from); err != nil {
+		return err
+	}
 	whole := bytes.LastIndexByte(text, '\n') + 1
 	last := text[whole:]
-	if len(last) > 0 && json.Valid(last) {
+	switch {
+	case whole == 0 && from > 0: // a run has written no such line
+		return fmt.Errorf("%s: its last line has %d bytes or more, want fewer", path, maxLine)
+	case len(last) > 0 && json.Valid(last):
 		return (&appendFile{path: path, pending: []byte("\n")}).flush()
-	}
-	if len(last) > 0 {
-		return os.Truncate(path, int64(whole))
+	case len(last) > 0:
+		return os.Truncate(path, from+int64(whole))
 	}
 	return nil
 }

@@ -345,6 +345,24 @@ func TestResumeRepairsLines(t *testing.T) {
 	}
 }
 
+// TestRepairLargeFiles: of a large file only the end is read. A last line that no run writes is an error, and stays.
+func TestRepairLargeFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), EventsFile)
+	const size = 1 << 40 // zeros that take no room
+	require.NoError(t, os.WriteFile(path, nil, 0o644))
+	if err := os.Truncate(path, size); err != nil {
+		t.Skip(err)
+	}
+	require.ErrorContains(t, repairLines(path), path+": its last line has 67108864 bytes or more")
+	f := &appendFile{path: path}
+	for _, text := range []string{"\n{}\n", `{"torn`} {
+		f.add([]byte(text))
+		require.NoError(t, f.flush())
+	}
+	require.NoError(t, repairLines(path))
+	require.EqualValues(t, size+len("\n{}\n"), testutil.Must(os.Stat(path))(t).Size())
+}
+
 // TestSeveralGoroutines is for the race detector.
 func TestSeveralGoroutines(t *testing.T) {
 	l := create(t, Options{})
