@@ -17,11 +17,24 @@ type Params struct {
 // ForcedBlocks is the number of selection blocks that every query gets: the first one and the two newest.
 const ForcedBlocks = 3
 
-// IsForced reports whether query t gets a selection block whatever the scores are: block 0, the query's own and the one before it.
-func IsForced(t, block, selectBlock int) bool { return block == 0 || block >= t/selectBlock-1 }
+// IsForced reports whether query t gets a selection block whatever the scores are: block 0, the query's own and the one before it. A
+// block in the future or a negative one is not forced, and none is if selectBlock is not positive.
+func IsForced(t, block, selectBlock int) bool {
+	if selectBlock < 1 || t < 0 || block < 0 {
+		return false
+	}
+	own := t / selectBlock
+	return block == 0 || block == own-1 || block == own
+}
 
 // FreeBlocks returns the number of earlier selection blocks of query t that are not forced: these are the blocks from 1 to FreeBlocks.
-func FreeBlocks(t, selectBlock int) int { return freeBlocks(t / selectBlock) }
+// It is 0 if selectBlock is not positive.
+func FreeBlocks(t, selectBlock int) int {
+	if selectBlock < 1 {
+		return 0
+	}
+	return freeBlocks(t / selectBlock)
+}
 
 // freeBlocks is FreeBlocks of a query whose own block is own.
 func freeBlocks(own int) int { return max(0, own-ForcedBlocks+1) }
