@@ -11,7 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Cache is the key/value cache of one attention layer in a graph.
+// Cache is the key/value cache of one attention layer in a graph. Its sizes are those of NSAConfig.Cache. Window, SelectBlock and BlockLen
+// may be smaller if no sequence is longer than they are: only the caller knows the longest one.
 type Cache struct {
 	ops.KVCache
 	Values    *G.Node // [Elements()], an input: Decode and Fill write to it
