@@ -199,13 +199,20 @@ func (f *topBlocks[T]) selectBlocks(idx []int32, own int, probs, scores, best []
 }
 
 // fold sets scores[j-1] to the score of selection block j, for j = 1, 2, ...: the weighted sum of the probabilities of the
-// compression blocks that share tokens with block j. probs holds the probabilities of the blocks that the query sees.
+// compression blocks that share tokens with block j. probs holds the probabilities of the blocks that the query sees. The terms are added
+// from both ends inwards. So equal probabilities give equal bits to two blocks of equal weights, of which one lacks the first terms,
+// before token 0, and the other one the last, which the query does not see.
 func (f *topBlocks[T]) fold(scores, probs []T) {
 	for j := range scores {
 		var sum T
 		first := ((j+1)*f.SelectBlock-f.BlockLen)/f.Stride + 1
-		for i := max(first, 0); i < min(first+len(f.weights), len(probs)); i++ {
-			sum += f.weights[i-first] * probs[i]
+		term := func(i int) T { return T(f.weights[i-first] * probs[i]) } // T: no fused multiply-add
+		lo, hi := max(first, 0), min(first+len(f.weights), len(probs))-1
+		for ; lo < hi; lo, hi = lo+1, hi-1 {
+			sum += term(lo) + term(hi)
+		}
+		if lo == hi {
+			sum += term(lo)
 		}
 		scores[j] = sum
 	}

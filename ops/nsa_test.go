@@ -3,6 +3,7 @@ package ops_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -119,6 +120,45 @@ func TestSelectBlocksTies(t *testing.T) {
 		require.Equal(t, []int32{0, 1, 2, 3, 14, 15}, idx.Ints[63*6:])
 		require.Equal(t, []int32{0, 1, 2, 3, 6, 7}, idx.Ints[31*6:32*6])
 		require.Equal(t, []int32{0, 1, 2, -1, -1, -1}, idx.Ints[11*6:12*6])
+	}
+}
+
+// TestSelectBlocksMirroredTies: if all keys are equal, the score of a block is proportional to the number of tokens that it shares with
+// visible compression blocks. With l > l' + d the first blocks lack terms that the last ones have, and the other way round: where their
+// scores are equal, so are the bits.
+func TestSelectBlocksMirroredTies(t *testing.T) {
+	c := opcases.NewDims(1, 100, 3, 1, 4, 4)
+	for _, p := range []ops.Params{
+		{BlockLen: 8, Stride: 2, SelectBlock: 4, TopN: 5, Window: 1},
+		{BlockLen: 15, Stride: 3, SelectBlock: 9, TopN: 6, Window: 1},
+		{BlockLen: 20, Stride: 4, SelectBlock: 12, TopN: 7, Window: 1},
+	} {
+		q, _, _ := c.Tokens(1)
+		kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
+		clear(kc.Floats)
+		for _, dt := range dtypes {
+			idx := selectBlocks(t, c, p, dt, q, kc, vc)
+			for query := range c.S {
+				own := query / p.SelectBlock
+				if own < p.TopN {
+					continue
+				}
+				shared := make([]int, c.S)
+				for i := range ops.NumVisible(query, p.BlockLen, p.Stride) {
+					for token := i * p.Stride; token < i*p.Stride+p.BlockLen; token++ {
+						shared[token/p.SelectBlock]++
+					}
+				}
+				free := make([]int32, ops.FreeBlocks(query, p.SelectBlock))
+				for i := range free {
+					free[i] = int32(i + 1)
+				}
+				slices.SortStableFunc(free, func(a, b int32) int { return shared[b] - shared[a] })
+				want := append([]int32{0, int32(own - 1), int32(own)}, free[:p.TopN-ops.ForcedBlocks]...)
+				slices.Sort(want)
+				require.Equal(t, want, idx.Ints[query*p.TopN:][:p.TopN], "%v %+v, query %d", dt, p, query)
+			}
+		}
 	}
 }
 
