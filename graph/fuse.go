@@ -40,12 +40,13 @@ type fuser struct {
 	index   map[*step]int          // index in plan.steps
 	writer  map[*planValue]*step   // no entry for inputs and constants
 	readers map[*planValue][]*step // sorted by index; a step that reads a value twice is in the list twice
+	trains  bool                   // whether the plan has derivatives of inputs
 }
 
 // fuse replaces patterns of steps by single steps. A removed step is nil until all rules have been applied, so that indices
 // stay valid.
 func (p *plan) fuse() error {
-	f := &fuser{plan: p, index: map[*step]int{}, writer: map[*planValue]*step{}, readers: map[*planValue][]*step{}}
+	f := &fuser{plan: p, index: map[*step]int{}, writer: map[*planValue]*step{}, readers: map[*planValue][]*step{}, trains: p.hasInputDerivatives()}
 	for i, s := range p.steps {
 		f.put(i, s)
 	}

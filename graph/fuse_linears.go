@@ -243,7 +243,7 @@ func (f *fuser) linearActivation(s *step) error {
 		return nil
 	}
 	linears := f.writer[s.in[0]]
-	if linears == nil || !sameType(s.in[0], s.out[0]) || f.hasInputDerivatives() {
+	if linears == nil || !sameType(s.in[0], s.out[0]) || f.trains {
 		return nil
 	}
 	op, ok := asLinears(linears)
@@ -262,7 +262,7 @@ func (f *fuser) linearActivation(s *step) error {
 // order.
 func (f *fuser) normLinears(s *step) error {
 	op, ok := asLinears(s)
-	if !ok || op.Norm != 0 || f.hasInputDerivatives() {
+	if !ok || op.Norm != 0 || f.trains {
 		return nil
 	}
 	norm, rms, ok := written[ops.RMSNormOp](f, s.in[0])

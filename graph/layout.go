@@ -97,16 +97,20 @@ func placeRegions(regions []*region, align int) (bytes, bound int) {
 	return bytes, maxLive(regions, align)
 }
 
-// maxLive returns the largest sum of the bytes that live at one step. It looks only at steps where a region begins: one of
-// these has the largest sum.
+// maxLive returns the largest sum of the bytes that live at one step.
 func maxLive(regions []*region, align int) (most int) {
+	end := 0
 	for _, r := range regions {
-		live := 0
-		for _, o := range regions {
-			if o.first <= r.first && r.first <= o.last {
-				live += alignUp(o.bytes, align)
-			}
-		}
+		end = max(end, r.last)
+	}
+	change := make([]int, end+2) // of the bytes that live, from each step to the next
+	for _, r := range regions {
+		change[r.first] += alignUp(r.bytes, align)
+		change[r.last+1] -= alignUp(r.bytes, align)
+	}
+	live := 0
+	for _, c := range change {
+		live += c
 		most = max(most, live)
 	}
 	return most
