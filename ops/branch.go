@@ -31,5 +31,5 @@ func BranchesOf(list ...Branch) (s Branches) {
 	return s
 }
 
-// Has reports whether b is in the set. A negative number is in none.
-func (s Branches) Has(b Branch) bool { return b >= 0 && s>>b&1 == 1 }
+// Has reports whether b is in the set. A number that is no branch is in none.
+func (s Branches) Has(b Branch) bool { return b >= 0 && b < NumBranches && s>>b&1 == 1 }

@@ -23,5 +23,6 @@ func TestBranches(t *testing.T) {
 		require.Equal(t, set, ops.BranchesOf(append(list, -1, ops.NumBranches, 100)...))
 		require.False(t, set.Has(-1))
 		require.False(t, set.Has(100))
+		require.False(t, (set | 1<<ops.NumBranches).Has(ops.NumBranches))
 	}
 }
