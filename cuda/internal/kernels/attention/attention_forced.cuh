@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attention_pairs.cuh"
-#include "attention_wgmma_span.cuh"
+#include "attention_wgmma_tiles.cuh"
 
 namespace nsa {
 
@@ -33,7 +33,7 @@ template <> struct TileKeys<Mask::kForced> : Run {
   __device__ int key(int i) const { return i < first ? i : i - first + near; }
 };
 
-template <Mask of> using ParamsOf = std::conditional_t<of == Mask::kForced, PairParams, SpanParams>;
+template <Mask of> using ParamsOf = std::conditional_t<of == Mask::kForced, PairParams, WgmmaParams>;
 
 // What must be known about a row of a tile:
 //

@@ -67,7 +67,8 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_count_i32(
       p, mask, b, g, (int)first, queries, warp(), kWarps,
       [&](int q, int i, int j) {
         const int t = (int)first + q;
-        const bool same = p.joined_blocks() > 1 && i % 32 > 0 && p.idx[mask.list(p.n, b, g, t) + i - 1] / p.joined_blocks() == j / p.joined_blocks();
+        const bool same = p.joined_blocks() > 1 && i % 32 > 0 &&
+                          p.idx[mask.list(p.n, b, g, t) + i - 1] / p.joined_blocks() == j / p.joined_blocks();
         if (!same) atomicAdd(count + p.name(j / p.joined_blocks(), p.first(b, t)), 1);
       },
       [](int, int) {});

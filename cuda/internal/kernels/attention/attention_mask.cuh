@@ -1,6 +1,6 @@
 // The masks of attention: functors on indices that say which keys a query sees, and which queries see a key. Here are Span and Blocks,
 // without documents. With documents see AttentionParams::keys and seeing. The wgmma kernels have two more masks: SelectedBits
-// (attention_wgmma_span.cuh) and Forced (attention_pairs.cuh).
+// (attention_wgmma_tiles.cuh) and Forced (attention_pairs.cuh).
 #pragma once
 
 #include "documents.cuh"

@@ -180,7 +180,10 @@ extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_sor
     int warp_pair_sum = lane() < kSortThreads / 32 ? pairs_of_warp[lane()] : 0;
     int warp_item_sum = lane() < kSortThreads / 32 ? items_of_warp[lane()] : 0;
     sum(warp_pair_sum), sum(warp_item_sum);
-    if (warp() > 0) first_pair += __shfl_sync(0xffffffff, warp_pair_sum, warp() - 1), first_item += __shfl_sync(0xffffffff, warp_item_sum, warp() - 1);
+    if (warp() > 0) {
+      first_pair += __shfl_sync(0xffffffff, warp_pair_sum, warp() - 1);
+      first_item += __shfl_sync(0xffffffff, warp_item_sum, warp() - 1);
+    }
     first_pair += pairs_so_far - length, first_item += items_so_far - pieces;
     if (j < blocks) next[j] = first_pair + own;
     if (cut.number == 0) {

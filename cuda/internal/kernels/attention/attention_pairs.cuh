@@ -69,7 +69,7 @@ struct ListParams {
   AttentionParams p;
   PairGradients pairs;
 };
-// The argument of the kernels on warp groups that make dk and dv.
+// The argument of the kernels on warpgroups that make dk and dv.
 struct KeyGradientParams {
   alignas(64) uint8_t k[128], v[128];  // tensor maps of k and v, with boxes [1,64,1,64]
   uint8_t q[128], dout[128];           // tensor maps of q and do, with boxes [1,queries,heads,64]; queries = 1 if rows are listed

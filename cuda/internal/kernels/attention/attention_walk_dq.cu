@@ -11,7 +11,8 @@ namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 // A piece has P keys; a warp multiplies at most Most of them at once. q stays in registers if KeptQ, do if KeptDO, else in shared memory.
-template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool KeptQ, bool KeptDO, int Loader, int Computer> struct WalkQueryGradient {
+template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool KeptQ, bool KeptDO, int Loader, int Computer>
+struct WalkQueryGradient {
   static constexpr int kOwnQ = KeptQ ? 0 : 32 * C;
   using Tiles = WalkTiles<T, C, Cv, P, W, Stages, kOwnQ + (KeptDO ? 0 : 32 * Cv), true>;
   static constexpr int N = Most < P ? Most : P;
@@ -67,7 +68,9 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
                 for (int r = 0; r < 2; r++) {
                   if (!large(lse[r])) continue;
 #pragma unroll
-                  for (int j = 0; j < N / 8; j++) s[j][2 * r] = shifted_logit(n, s[j][2 * r], lse[r]), s[j][2 * r + 1] = shifted_logit(n, s[j][2 * r + 1], lse[r]);
+                  for (int j = 0; j < N / 8; j++)
+#pragma unroll
+                    for (int i = 2 * r; i < 2 * r + 2; i++) s[j][i] = shifted_logit(n, s[j][i], lse[r]);
                   base[r] = 0;
                 }
 #pragma unroll

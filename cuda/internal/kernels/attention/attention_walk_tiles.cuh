@@ -17,7 +17,7 @@
 #pragma once
 
 #include "attention_pairs.cuh"
-#include "attention_wgmma_span.cuh"
+#include "attention_wgmma_tiles.cuh"
 
 namespace nsa {
 
@@ -133,8 +133,8 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, boo
   template <int ProducerRegisters, int ConsumerRegisters, class F> __device__ __forceinline__ void run(F compute) const {
     static_assert(ProducerRegisters + W / 4 * ConsumerRegisters <= (W / 4 + 1) * (65536 / kBlock / 8 * 8), "setmaxnreg would wait forever");
     begin();
-    const int warp_group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (warp_group == 0) {
+    const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warpgroup == 0) {
       fewer_registers<ProducerRegisters>();
       if (warp() == 0) load_keys();
       else check_finite(warp() - 1);
@@ -152,7 +152,8 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int OwnBytes, boo
       for (int j = 0; j < count; j += kPieces, fill++) {
         const int stage = fill % Stages, pieces = min(kPieces, count - j), own_piece = lane() - j;
         const Wanted warps = wanted(piece, j, bits, tile.first);
-        const uint32_t full = barrier_at(warps.suspect ? smem.unchecked[fill % (kLoadingWarps - 1)][stage] : smem.full[stage]), to = ring + stage * kStage + own_piece * P * 128;
+        const uint32_t full = barrier_at(warps.suspect ? smem.unchecked[fill % (kLoadingWarps - 1)][stage] : smem.full[stage]);
+        const uint32_t to = ring + stage * kStage + own_piece * P * 128;
         barrier_wait(barrier_at(smem.empty[stage]), fill / Stages & 1 ^ 1);
         if (own_piece == 0) barrier_arrive_expecting(full, pieces * (kStage / kPieces));
         if (own_piece >= 0 && own_piece < pieces) {

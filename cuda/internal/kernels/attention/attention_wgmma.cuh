@@ -1,4 +1,4 @@
-// Instructions of sm_90a for attention kernels: products by a warp group of 128 threads (wgmma), barriers in shared memory
+// Instructions of sm_90a for attention kernels: products by a warpgroup of 128 threads (wgmma), barriers in shared memory
 // (mbarrier), and copies of boxes of an array by tensor maps (TMA).
 //
 // A half-precision tile of R rows and C columns consists of panels of 64 columns: R rows of 128 bytes. The eight 16-byte cells of a
@@ -87,7 +87,7 @@ __device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t (&v
                ::"r"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
 }
 
-// Change the number of registers of a thread to N. All threads of a warp group must execute it.
+// Change the number of registers of a thread to N. All threads of a warpgroup must execute it.
 template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 

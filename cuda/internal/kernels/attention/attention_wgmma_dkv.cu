@@ -1,4 +1,4 @@
-// dk and dv on warp groups (compute capability 9.0): q, k, v, lse, do, delta -> dk, dv, with the contract of attention_dkv.cu.
+// dk and dv on warpgroups (compute capability 9.0): q, k, v, lse, do, delta -> dk, dv, with the contract of attention_dkv.cu.
 //
 //   nsa_span_dkv_wgmma<D>      window, dense and compressed attention; nsa_span_reduce adds up the partial sums
 //   nsa_selected_dkv_wgmma<D>  selected attention; rows come from the inverse index, nsa_selected_reduce adds up the partial sums
@@ -7,7 +7,7 @@
 //
 // D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
 //
-// Warp group 0 of a block loads, W warp groups compute. A tile of at most N rows of q and do, with the facts about them, fills a stage of a
+// Warpgroup 0 of a block loads, W warpgroups compute. A tile of at most N rows of q and do, with the facts about them, fills a stage of a
 // ring of `Stages` stages; barriers say which stages are full and which are empty. Keys and rows come by tensor maps. A tile has whole
 // queries, unless a query has more than N rows. Each computing group owns 64 keys. Selected attention needs only 64 keys a block, so it
 // has one computing group, and two blocks share a multiprocessor. If a group has too few registers for both dk and dv of 64 keys
@@ -27,21 +27,22 @@
 #include "attention_store_keys.cuh"
 #include "attention_pairs.cuh"
 #include "attention_rows.cuh"
-#include "attention_wgmma_span.cuh"
+#include "attention_wgmma_tiles.cuh"
 
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
 enum RowSource { kSpanRows, kListedRows, kJoinedRows, kPairRows };
-template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source, bool Split = false> struct KeyGradient {
+template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source, bool Split = false> struct WgmmaKeyGradient {
   static constexpr bool kListed = Source != kSpanRows, kJoined = Source == kJoinedRows, kByPairs = Source == kPairRows;
   static constexpr int kQuery = (1 << kJoinedShift) - 1;  // if kJoined: the bits of a list entry that hold the query
   static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
-  static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of the keys and values of a warp group
+  static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of the keys and values of a warpgroup
   static constexpr uint32_t kRowTile = N * C * 2, kStage = kRowTile + N * Cv * 2;  // bytes of q, and of q and do
   static constexpr int kProducerRegisters = Split ? 56 : W == 1 && C > 128 ? 32 : 40;  // of a thread
   static constexpr int kConsumerRegisters = W == 1 ? 256 - kProducerRegisters : Split ? 224 : 232;
-  static_assert(registers_fit(W, kProducerRegisters, kConsumerRegisters, W == 1 ? 2 : 1) && (W == 2 || !Split), "setmaxnreg would wait forever");
+  static_assert(registers_fit(W, kProducerRegisters, kConsumerRegisters, W == 1 ? 2 : 1), "setmaxnreg would wait forever");
+  static_assert(W == 2 || !Split, "two groups own the same keys");
   static_assert(N <= 128, "a loading thread for each row of a tile");
   static constexpr int kRowsWritten = 1, kResults = 2;  // named barriers; 0 is __syncthreads
 
@@ -89,7 +90,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
   Shared& smem;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
-  __device__ KeyGradient(const KeyGradientParams& params)
+  __device__ WgmmaKeyGradient(const KeyGradientParams& params)
       : params(params), p(params.p), K(shared_address(shared())), V(K + kOwners * kKeyTile), Q(V + kOwners * kValueTile),
         smem(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
@@ -111,22 +112,22 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
       fence_async();
       __syncthreads();
     }
-    const int warp_group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
     Ring<Stages> ring;
-    if (warp_group == 0) {
+    if (warpgroup == 0) {
       fewer_registers<kProducerRegisters>();
       do load_rows(ring);
       while (next_pass(false));
     } else {
       more_registers<kConsumerRegisters>();
       if constexpr (Split) {
-        if (warp_group == 1) {
+        if (warpgroup == 1) {
           while (next_pass(compute<true, false>(ring, 0))) {}
         } else {
           while (next_pass(compute<false, true>(ring, 0))) {}
         }
       } else {
-        while (next_pass(compute<true, true>(ring, warp_group - 1))) {}
+        while (next_pass(compute<true, true>(ring, warpgroup - 1))) {}
       }
     }
   }
@@ -220,7 +221,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
     for (int j = 0; j < steps; j++, ring.next()) {
       const int tile = tile_of(j), first = first_of(tile), heads = at.g * n.h + heads_of(tile), t = query(entry);
       const int queries = min(at.queries, at.to - first), last = min(queries * at.heads, (queries - 1) * at.heads + n.h - heads_of(tile)) - 1;
-      const uint32_t full = barrier_at(smem.full[ring.stage]), q = Q + ring.stage * kStage, arrives = careful ? barrier_at(smem.unchecked) : full;
+      const uint32_t full = barrier_at(smem.full[ring.stage]), arrives = careful ? barrier_at(smem.unchecked) : full;
+      const uint32_t q = Q + ring.stage * kStage;
       Rows& rows = smem.rows[ring.stage];
       const auto copy = [&](int r, int query) {
         copy_boxes<C>(q + r * 128, N, params.q, arrives, heads, query, at.b);
@@ -501,11 +503,11 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
 
 }  // namespace nsa
 
-// Defines the entry points nsa_<op>_wgmma<D>_<storage>, which run KeyGradient.
+// Defines the entry points nsa_<op>_wgmma<D>_<storage>, which run WgmmaKeyGradient.
 #define NSA_DKV_ENTRY(op, D, W, suffix, ...)                                                                           \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), W == 1 ? 2 : 1)                                          \
       nsa_##op##_wgmma##D##_##suffix(const __grid_constant__ nsa::KeyGradientParams p) {                               \
-    NSA_WGMMA_BODY(nsa::KeyGradient<nsa::suffix, __VA_ARGS__>(p).run();)                                               \
+    NSA_WGMMA_BODY(nsa::WgmmaKeyGradient<nsa::suffix, __VA_ARGS__>(p).run();)                                          \
   }
 #define NSA_DKV(op, D, C, Cv, W, ...)                                                                                  \
   NSA_DKV_ENTRY(op, D, W, bf16, C, Cv, W, __VA_ARGS__)                                                                 \

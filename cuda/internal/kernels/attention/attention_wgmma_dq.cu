@@ -1,9 +1,9 @@
-// dq on warp groups (compute capability 9.0): q, k, v, lse, do, delta -> dq, with the contract of attention_dq.cu.
+// dq on warpgroups (compute capability 9.0): q, k, v, lse, do, delta -> dq, with the contract of attention_dq.cu.
 //
 //   nsa_span_dq_wgmma<D>      window, dense and compressed attention; the mask is a Span
 //   nsa_selected_dq_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,top_n], up to 2048 keys; see SelectedBits
 //
-// D, the grid, tiles of M = 64*W rows and the roles of warp groups are those of attention_wgmma_forward.cu. For the time of a tile,
+// D, the grid, tiles of M = 64*W rows and the roles of warpgroups are those of attention_wgmma_forward.cu. For the time of a tile,
 // fragments of q and do stay in registers; so products read only keys and values from shared memory, and the rows of the next tile
 // can be loaded there meanwhile. If C is more than 128, q stays in shared memory, in two stages; if C is more than 192, so does do.
 // A step begins the logits and dP of the next N keys, then the product of the last dS with K, and computes dS while that product runs.
@@ -11,14 +11,14 @@
 //
 // Tiles with NaN, Inf or large rows are computed again at the end by the careful pass; see careful_if_needed. Shared memory: kShared
 // bytes.
-#include "attention_wgmma_span.cuh"
+#include "attention_wgmma_tiles.cuh"
 
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, bool ByBits> struct SpanQueryGradient {
+template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, bool ByBits> struct WgmmaQueryGradient {
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kRowThreads = 96;
-  static constexpr uint32_t kQ = 64 * C * 2, kDo = 64 * Cv * 2;  // bytes of the rows of a warp group
+  static constexpr uint32_t kQ = 64 * C * 2, kDo = 64 * Cv * 2;  // bytes of the rows of a warpgroup
   static constexpr uint32_t kKeyTile = N * C * 2, kValueTile = N * Cv * 2;
   static constexpr bool kHeld = C <= 128, kHeldDo = C <= 192;  // whether q, and whether do, stay in registers
   static constexpr int kProducerRegisters = W == 1 ? 120 : 56, kConsumerRegisters = W == 3 ? 152 : W == 2 ? 224 : 240;  // of a thread
@@ -53,13 +53,13 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
   static constexpr int kKeyOffset = kDoOffset + (kHeldDo ? 1 : 2) * W * kDo;       // and keys and values after both
   static constexpr int kTiles = kKeyOffset + StagesK * kKeyTile + StagesV * kValueTile, kShared = kTiles + sizeof(Shared);
 
-  const SpanParams& maps;
+  const WgmmaParams& maps;
   const AttentionParams& p;
   uint32_t Q, K, V;  // do lies at Q + kDoOffset
   Shared& smem;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
-  __device__ SpanQueryGradient(const SpanParams& params)
+  __device__ WgmmaQueryGradient(const WgmmaParams& params)
       : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kKeyOffset), V(K + StagesK * kKeyTile),
         smem(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
@@ -74,14 +74,14 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
     if (threadIdx.x == 0) smem.careful = 0;
     if (threadIdx.x < kRoundWords) smem.redo[threadIdx.x] = 0;
     __syncthreads();
-    const int warp_group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (warp_group == 0) {
+    const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warpgroup == 0) {
       fewer_registers<kProducerRegisters>();
       if (warp() == 0) load_keys();
       else load_rows();
     } else {
       more_registers<kConsumerRegisters>();
-      compute(warp_group - 1);
+      compute(warpgroup - 1);
     }
   }
 
@@ -172,17 +172,19 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 #pragma unroll
           for (int u = 0; u < kSome; u++) places[u] = first + u * kStep < M ? smem.rows[q.stage][first + u * kStep].at : -1;
           const auto copy = [&](auto width, uint32_t to, const T* src, int c) {
-            constexpr int kGroup = 128 * decltype(width)::value;  // bytes of the rows of a warp group
+            constexpr int kGroup = 128 * decltype(width)::value;  // bytes of the rows of a warpgroup
 #pragma unroll
             for (int u = 0; u < kSome; u++) {
               const int r = first + u * kStep;
               if (M % (kSome * kStep) != 0 && r >= M) continue;
 #pragma unroll
               for (int m = 0; m < kGroup / 8192; m++)  // nothing is read outside the rows and the c columns
-                copy_cell(to + r / 64 * kGroup + cell_of(64, r % 64, 8 * m + i), src + places[u] * c + 64 * m, places[u] >= 0 && 64 * m + 8 * i < c);
+                copy_cell(to + r / 64 * kGroup + cell_of(64, r % 64, 8 * m + i), src + places[u] * c + 64 * m,
+                          places[u] >= 0 && 64 * m + 8 * i < c);
             }
           };
-          copy(Width<C>{}, Q + (kHeld || parity ? 0 : W * kQ), from_q, n.d), copy(Width<Cv>{}, Q + kDoOffset + (kHeldDo || parity ? 0 : W * kDo), from_do, n.dv);
+          copy(Width<C>{}, Q + (kHeld || parity ? 0 : W * kQ), from_q, n.d);
+          copy(Width<Cv>{}, Q + kDoOffset + (kHeldDo || parity ? 0 : W * kDo), from_do, n.dv);
         }
 #pragma unroll
         for (int u = 0; u < kMine; u++)
@@ -220,7 +222,8 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 #pragma unroll
         for (int j = 0; j < int(sizeof to / sizeof *to); j++)
 #pragma unroll
-          for (int i = 0; i < 4; i++) to[j][i] = *reinterpret_cast<const uint32_t*>(rows + j / 4 * 8192 + moved<64>(place, 2 * j % 8 + i / 2, i % 2 * 8));
+          for (int i = 0; i < 4; i++)
+            to[j][i] = *reinterpret_cast<const uint32_t*>(rows + j / 4 * 8192 + moved<64>(place, 2 * j % 8 + i / 2, i % 2 * 8));
       };
       if constexpr (kHeld) fragments(a, shared() + w * kQ);
       if constexpr (kHeldDo) fragments(da, shared() + kDoOffset + w * kDo);
@@ -407,20 +410,20 @@ template <typename T, int C, int Cv, int W, int N, int StagesK, int StagesV, boo
 }  // namespace nsa
 
 // Defines the entry points nsa_<branch>_dq_wgmma<D>_<storage>, for tiles of 64*W rows and N keys.
-#define NSA_SPAN_DQ(D, W, branch, suffix, ...)                                                                         \
+#define NSA_WGMMA_DQ(D, W, branch, suffix, ...)                                                                        \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
-      nsa_##branch##_dq_wgmma##D##_##suffix(const __grid_constant__ nsa::SpanParams p) {                               \
-    NSA_WGMMA_BODY(nsa::SpanQueryGradient<nsa::suffix, __VA_ARGS__>(p).run();)                                         \
+      nsa_##branch##_dq_wgmma##D##_##suffix(const __grid_constant__ nsa::WgmmaParams p) {                              \
+    NSA_WGMMA_BODY(nsa::WgmmaQueryGradient<nsa::suffix, __VA_ARGS__>(p).run();)                                        \
   }
-#define NSA_SPAN_DQS(D, C, Cv, W, ...)                                                                                 \
-  NSA_SPAN_DQ(D, W, span, bf16, C, Cv, W, __VA_ARGS__, false)                                                          \
-  NSA_SPAN_DQ(D, W, span, f16, C, Cv, W, __VA_ARGS__, false)                                                           \
-  NSA_SPAN_DQ(D, W, selected, bf16, C, Cv, W, __VA_ARGS__, true)                                                       \
-  NSA_SPAN_DQ(D, W, selected, f16, C, Cv, W, __VA_ARGS__, true)
-//           D   C   Cv  W  N   StagesK, StagesV; the same numbers are in widths.go
-NSA_SPAN_DQS(64, 64, 64, 3, 48, 5, 4)
-NSA_SPAN_DQS(128, 128, 128, 2, 48, 5, 4)
-NSA_SPAN_DQS(192x128, 192, 128, 2, 48, 3, 2)
-NSA_SPAN_DQS(192, 192, 192, 2, 32, 3, 3)
-NSA_SPAN_DQS(256x128, 256, 128, 1, 48, 3, 3)
-NSA_SPAN_DQS(256x192, 256, 192, 1, 48, 3, 2)
+#define NSA_WGMMA_DQS(D, C, Cv, W, ...)                                                                                \
+  NSA_WGMMA_DQ(D, W, span, bf16, C, Cv, W, __VA_ARGS__, false)                                                         \
+  NSA_WGMMA_DQ(D, W, span, f16, C, Cv, W, __VA_ARGS__, false)                                                          \
+  NSA_WGMMA_DQ(D, W, selected, bf16, C, Cv, W, __VA_ARGS__, true)                                                      \
+  NSA_WGMMA_DQ(D, W, selected, f16, C, Cv, W, __VA_ARGS__, true)
+//            D   C   Cv  W  N   StagesK, StagesV; the same numbers are in widths.go
+NSA_WGMMA_DQS(64, 64, 64, 3, 48, 5, 4)
+NSA_WGMMA_DQS(128, 128, 128, 2, 48, 5, 4)
+NSA_WGMMA_DQS(192x128, 192, 128, 2, 48, 3, 2)
+NSA_WGMMA_DQS(192, 192, 192, 2, 32, 3, 3)
+NSA_WGMMA_DQS(256x128, 256, 128, 1, 48, 3, 3)
+NSA_WGMMA_DQS(256x192, 256, 192, 1, 48, 3, 2)

@@ -1,4 +1,4 @@
-// Attention forward on warp groups (compute capability 9.0): q, k, v -> o, lse, with the contract of attention_forward.cu.
+// Attention forward on warpgroups (compute capability 9.0): q, k, v -> o, lse, with the contract of attention_forward.cu.
 //
 //   nsa_span_forward_wgmma<D>      window, dense and compressed attention; the mask is a Span
 //   nsa_selected_forward_wgmma<D>  selected attention by bits, idx int32 [B,S,Hkv,top_n], up to 2048 keys; see SelectedBits
@@ -7,7 +7,7 @@
 // D stands for the compiled widths: C if q and k have the width C and v the width Cv = C, else <C>x<Cv>.
 //
 // The grid has at most one block for each multiprocessor. Tiles have M = 64*W rows of a group; a block goes through every
-// gridDim.x-th tile. Warp group 0 loads, W warp groups compute 64 rows each. Q and the facts about its rows have two stages in shared
+// gridDim.x-th tile. Warpgroup 0 loads, W warpgroups compute 64 rows each. Q and the facts about its rows have two stages in shared
 // memory; K and V, N keys each, have a ring of `Stages` stages. Barriers say which stages are full and which are empty.
 //
 // A step of a computing group begins the scores of the next N keys and the product of the last exponentials with V. Then it computes
@@ -22,11 +22,11 @@
 namespace nsa {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDACC__)
-template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Results = 0> struct SpanForward {
+template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Results = 0> struct WgmmaForward {
   static constexpr bool kByBits = mask == Mask::kBits, kForcedBlocks = mask == Mask::kForced;
   static constexpr int M = 64 * W, kBlock = 128 + 128 * W, kCells = C / 8, kRowThreads = 96;
   using Pairs = ResultsOf<mask, T, Cv, W, Results>;
-  static constexpr uint32_t kQ = 64 * C * 2, kKeyTile = N * C * 2, kValueTile = N * Cv * 2;  // bytes: Q of a warp group, a stage of K, of V
+  static constexpr uint32_t kQ = 64 * C * 2, kKeyTile = N * C * 2, kValueTile = N * Cv * 2;  // bytes: Q of a warpgroup, a stage of K, of V
   static constexpr int kProducerRegisters = W == 1 ? 120 : kForcedBlocks ? 72 : 56;
   static constexpr int kConsumerRegisters = W == 1 ? 240 : (W == 3 ? 152 : 224) - (kForcedBlocks ? 8 : 0);  // of a thread
   static_assert(registers_fit(W, kProducerRegisters, kConsumerRegisters), "setmaxnreg would wait forever");
@@ -50,7 +50,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     unsigned long long full_q[2], empty_q[2], full_k[Stages], empty_k[Stages], full_v[Stages], empty_v[Stages], unchecked, pass;
   };
   static constexpr int kQs = 2 * W * kQ, kKeys = Stages * (kKeyTile + kValueTile), kTiles = kQs + kKeys + Pairs::kRings;
-  static_assert(sizeof(Shared) <= (kForcedBlocks ? 2 * 48 * M + 544 * W * Results + 408 : 2 * 24 * M + 384), "widths.forwardBytes and forcedBytes in Go");
+  static_assert(sizeof(Shared) <= (kForcedBlocks ? 2 * 48 * M + 544 * W * Results + 408 : 2 * 24 * M + 384),
+                "widths.forwardBytes and forcedBytes in Go");
   static constexpr int kShared = kTiles + sizeof(Shared);
 
   using Params = ParamsOf<mask>;
@@ -60,7 +61,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
   Shared& smem;
 
   static __device__ char* shared() { return reinterpret_cast<char*>(tiles_shared()); }
-  __device__ SpanForward(const Params& params)
+  __device__ WgmmaForward(const Params& params)
       : maps(params), p(params.p), Q(shared_address(shared())), K(Q + kQs), V(K + Stages * kKeyTile),
         smem(*reinterpret_cast<Shared*>(shared() + kTiles)) {}
 
@@ -77,14 +78,14 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     }
     if (threadIdx.x < kRoundWords) smem.redo[threadIdx.x] = 0;
     __syncthreads();
-    const int warp_group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (warp_group == 0) {
+    const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warpgroup == 0) {
       fewer_registers<kProducerRegisters>();
       if (warp() == 0) load_keys();
       else load_rows();
     } else {
       more_registers<kConsumerRegisters>();
-      compute(warp_group - 1);
+      compute(warpgroup - 1);
     }
   }
 
@@ -205,7 +206,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     };
     const auto begin_scores = [&] {
       barrier_wait(barrier_at(smem.full_k[k.stage]), k.parity);
-      if (!kForcedBlocks) named_sync(kTurn + w, kTurnThreads);  // groups take turns, so that one has products running while others compute exponentials
+      // Groups take turns, so that one has products running while others compute exponentials.
+      if (!kForcedBlocks) named_sync(kTurn + w, kTurnThreads);
       hold(s);
       wgmma_begin();
       const uint64_t a = describe(Q + (q.stage * W + w) * kQ, 0), b = describe(K + k.stage * kKeyTile, 0);
@@ -446,26 +448,26 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
 }  // namespace nsa
 
 // Defines the entry points nsa_<branch>_forward_wgmma<D>_<storage>, for tiles of 64*W rows and N keys.
-#define NSA_SPAN_FORWARD(D, branch, suffix, mask, C, Cv, W, N, Stages, ...)                                            \
+#define NSA_WGMMA_FORWARD(D, branch, suffix, mask, C, Cv, W, N, Stages, ...)                                           \
   extern "C" __global__ void __launch_bounds__(128 * (W + 1), 1)                                                       \
       nsa_##branch##_forward_wgmma##D##_##suffix(const __grid_constant__ nsa::ParamsOf<nsa::Mask::mask> p) {           \
-    NSA_WGMMA_BODY(nsa::SpanForward<nsa::suffix, C, Cv, W, N, Stages, nsa::Mask::mask, ##__VA_ARGS__>(p).run();)       \
+    NSA_WGMMA_BODY(nsa::WgmmaForward<nsa::suffix, C, Cv, W, N, Stages, nsa::Mask::mask, ##__VA_ARGS__>(p).run();)      \
   }
-#define NSA_SPAN_FORWARDS(D, ...)                                                                                      \
-  NSA_SPAN_FORWARD(D, span, bf16, kSpan, __VA_ARGS__)                                                                  \
-  NSA_SPAN_FORWARD(D, span, f16, kSpan, __VA_ARGS__)                                                                   \
-  NSA_SPAN_FORWARD(D, selected, bf16, kBits, __VA_ARGS__)                                                            \
-  NSA_SPAN_FORWARD(D, selected, f16, kBits, __VA_ARGS__)
-//                D   C   Cv  W  N    Stages; the same numbers are in widths.go
-NSA_SPAN_FORWARDS(64, 64, 64, 3, 112, 5)
-NSA_SPAN_FORWARDS(128, 128, 128, 3, 80, 3)
-NSA_SPAN_FORWARDS(192x128, 192, 128, 2, 96, 2)
-NSA_SPAN_FORWARDS(192, 192, 192, 2, 80, 2)
-NSA_SPAN_FORWARDS(256x128, 256, 128, 2, 48, 2)
-NSA_SPAN_FORWARDS(256x192, 256, 192, 2, 48, 2)
+#define NSA_WGMMA_FORWARDS(D, ...)                                                                                     \
+  NSA_WGMMA_FORWARD(D, span, bf16, kSpan, __VA_ARGS__)                                                                 \
+  NSA_WGMMA_FORWARD(D, span, f16, kSpan, __VA_ARGS__)                                                                  \
+  NSA_WGMMA_FORWARD(D, selected, bf16, kBits, __VA_ARGS__)                                                            \
+  NSA_WGMMA_FORWARD(D, selected, f16, kBits, __VA_ARGS__)
+//                 D   C   Cv  W  N    Stages; the same numbers are in widths.go
+NSA_WGMMA_FORWARDS(64, 64, 64, 3, 112, 5)
+NSA_WGMMA_FORWARDS(128, 128, 128, 3, 80, 3)
+NSA_WGMMA_FORWARDS(192x128, 192, 128, 2, 96, 2)
+NSA_WGMMA_FORWARDS(192, 192, 192, 2, 80, 2)
+NSA_WGMMA_FORWARDS(256x128, 256, 128, 2, 48, 2)
+NSA_WGMMA_FORWARDS(256x192, 256, 192, 2, 48, 2)
 #define NSA_FORCED_FORWARD(D, ...)                                                                                     \
-  NSA_SPAN_FORWARD(D, forced, bf16, kForced, __VA_ARGS__)                                                              \
-  NSA_SPAN_FORWARD(D, forced, f16, kForced, __VA_ARGS__)
+  NSA_WGMMA_FORWARD(D, forced, bf16, kForced, __VA_ARGS__)                                                             \
+  NSA_WGMMA_FORWARD(D, forced, f16, kForced, __VA_ARGS__)
 //                 D   C   Cv  W  N   Stages, stages of results
 NSA_FORCED_FORWARD(64, 64, 64, 3, 64, 3, 4)
 NSA_FORCED_FORWARD(128, 128, 128, 2, 64, 2, 2)

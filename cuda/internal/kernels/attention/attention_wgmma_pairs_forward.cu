@@ -1,9 +1,9 @@
-// Selected attention by pairs, forward, on warp groups (compute capability 9.0): q, k, v, list, items, count -> the result of each pair
+// Selected attention by pairs, forward, on warpgroups (compute capability 9.0): q, k, v, list, items, count -> the result of each pair
 // (attention_pairs.cuh).
 //
 //   nsa_pairs_forward_wgmma<D>, D as in attention_wgmma_forward.cu
 //
-// A multiprocessor has one block, with a warp group that loads and W that compute. each_item says which items a block takes. An item is a
+// A multiprocessor has one block, with a warpgroup that loads and W that compute. each_item says which items a block takes. An item is a
 // tile of 64 keys with queries that selected its block. The keys, values and list of an item fill one of Keys stages. Its rows fill tiles of
 // at most 64 rows in a ring of Rows stages; a tile has whole queries with their h heads. Tensor maps copy both. Barriers say which stages
 // are full and which are empty.
@@ -15,7 +15,7 @@
 // If some query may not see all keys of an item, the warp that loads keys looks for NaN and Inf first. A value row with NaN or Inf becomes
 // zeros, and its key NaN. So rows that do not see it have the same bits as with finite numbers.
 #include "attention_pairs.cuh"
-#include "attention_wgmma_span.cuh"
+#include "attention_wgmma_tiles.cuh"
 
 namespace nsa {
 
@@ -51,7 +51,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     // unchecked: keys and values have arrived but have not been searched for NaN
     unsigned long long full_rows[Rows], empty_rows[Rows], full_keys[Keys], empty_keys[Keys], listed[Keys], unchecked;
   };
-  static_assert(sizeof(Shared) == Rows * (sizeof(Tile) + 16) + Keys * (256 * kItem + 24 + 24) + 8 && sizeof(Tile) == 32, "widths.pairForwardBytes in Go");
+  static_assert(sizeof(Shared) == Rows * (32 + 16) + Keys * (256 * kItem + 24 + 24) + 8, "widths.pairForwardBytes in Go");
   static constexpr int kTiles = Rows * kTile + Keys * kKeyStage, kShared = kTiles + sizeof(Shared);
 
   const PairParams& maps;
@@ -68,20 +68,22 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
   __device__ void run() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < Rows; i++) barrier_init(barrier_at(smem.full_rows[i]), 1), barrier_init(barrier_at(smem.empty_rows[i]), 128);
-      for (int i = 0; i < Keys; i++)
-        barrier_init(barrier_at(smem.full_keys[i]), 1), barrier_init(barrier_at(smem.empty_keys[i]), 128 * kItem + 32 * kLoaders), barrier_init(barrier_at(smem.listed[i]), 32);
+      for (int i = 0; i < Keys; i++) {
+        barrier_init(barrier_at(smem.full_keys[i]), 1), barrier_init(barrier_at(smem.empty_keys[i]), 128 * kItem + 32 * kLoaders);
+        barrier_init(barrier_at(smem.listed[i]), 32);
+      }
       barrier_init(barrier_at(smem.unchecked), 1);
       barriers_ready();
     }
     __syncthreads();
-    const int warp_group = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
-    if (warp_group == 0) {
+    const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+    if (warpgroup == 0) {
       fewer_registers<kProducerRegisters>();
       if (warp() == 0) load_keys();
       else load_rows();
     } else {
       more_registers<kConsumerRegisters>();
-      compute(warp_group - 1);
+      compute(warpgroup - 1);
     }
   }
 
@@ -153,7 +155,8 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
         }
         all = __all_sync(0xffffffff, all);
         if (lane() == 0) {
-          tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity, tile.from = from, tile.place = item.place, tile.seen = item.seen;
+          tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity;
+          tile.from = from, tile.place = item.place, tile.seen = item.seen;
           barrier_arrive_expecting(full, count * n.h * (kTile / 64));
         }
       }
@@ -188,7 +191,8 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         const int pair = smem.lists[keys][tile.from + min(query[r], count - 1)], of = pair >> kEntryBits, entry = pair & ((1 << kEntryBits) - 1);
-        rows.to[r] = query[r] < count ? (tile.place + (of * p.blocks.top_n + entry) * x.parts) * heads + head[r] : -1, rows.seen[r] = tile.seen + of;
+        rows.to[r] = query[r] < count ? (tile.place + (of * p.blocks.top_n + entry) * x.parts) * heads + head[r] : -1;
+        rows.seen[r] = tile.seen + of;
       }
       barrier_wait(barrier_at(smem.full_keys[keys]), tile.parity);
       make_results(tile.all, rows, Q + stage * kTile, K + keys * kKeyStage, barrier_at(smem.empty_rows[stage]));
@@ -240,7 +244,9 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
   }
   // Writes the thread's two rows of s·keys, c columns, to the results. s is rounded to T; rows are multiplied by factor if narrow<T>. It does 64
   // columns at a time to save registers.
-  template <int X> __device__ __forceinline__ void write_product(Width<X>, const float (&s)[8][4], uint32_t keys, const Pair& rows, const float (&factor)[2], int c) const {
+  template <int X>
+  __device__ __forceinline__ void write_product(Width<X>, const float (&s)[8][4], uint32_t keys, const Pair& rows, const float (&factor)[2],
+                                                int c) const {
     const int width = result_width(c);
     uint32_t y[4][4];
 #pragma unroll

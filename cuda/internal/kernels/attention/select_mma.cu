@@ -1,4 +1,4 @@
-// The choice of blocks on tensor cores, for bf16 and f16: the contract of select.cu, for groups of at most 64 heads.
+// Block selection on tensor cores, for bf16 and f16: the contract of select.cu, for groups of at most 64 heads.
 //
 //   nsa_select_blocks_mma<C>      l = 2d, l' = 4d, at most 32 heads a group
 //   nsa_select_blocks_any_mma<C>  all other sizes
@@ -119,10 +119,12 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
           float score = 0;
           if (i >= since) {
             const int seen = p.span.visible(t0 + i) - j * strides;
+            // The keys that meet block j, counted from its own first key.
 #pragma unroll 1
-            for (int x = max(-j * strides, 1 - p.l_strides); x < min(strides, seen); x++) {  // keys that meet block j, counted from its own first key
+            for (int x = max(-j * strides, 1 - p.l_strides); x < min(strides, seen); x++) {
               const float* at = r + in_ring(key + x);
-              score = fmaf((float)min(min(x + p.l_strides, strides - x), min(p.l_strides, strides)), columns.threads == 1 ? *at : *at + at[pitch], score);
+              const int taps = min(min(x + p.l_strides, strides - x), min(p.l_strides, strides));
+              score = fmaf((float)taps, columns.threads == 1 ? *at : *at + at[pitch], score);
             }
           }
           const int bits = bits_of(fmaxf(score, 0));  // fmaxf turns NaN into 0
@@ -154,7 +156,7 @@ template <typename T, int C, bool Usual> __device__ void team_select_blocks(cons
 
     SelectParams of_document = p;  // its queries count from the first token of the document
     of_document.idx += (long long)of.first * n.groups * p.top_n;
-    for (int i = warp(); i < t1 - t0; i += kTeam / 32) write_choice(of_document, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
+    for (int i = warp(); i < t1 - t0; i += kTeam / 32) write_selection(of_document, b, g, t0 + i, lists + i * 2 * p.room, states[i], places);
     __syncthreads();  // the next document reuses shared memory
   }
 }

@@ -142,7 +142,7 @@ __device__ __forceinline__ bool enter(int* list, ListState& state, int room, int
 
 // Writes the blocks of query t of group g: all blocks up to its own if there are at most `top_n`; else block 0, the best ones of its
 // list, and the two newest. All lanes of a warp must call it.
-__device__ __forceinline__ void write_choice(const SelectParams& p, int b, int g, int t, int* list, const ListState& state, int places) {
+__device__ __forceinline__ void write_selection(const SelectParams& p, int b, int g, int t, int* list, const ListState& state, int places) {
   int* idx = p.idx + Blocks{p.size, p.top_n}.list(p.n, b, g, t);
   const int own = t / p.size;
   if (own < p.top_n) {

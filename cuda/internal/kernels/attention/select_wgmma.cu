@@ -1,4 +1,4 @@
-// Block selection on warp groups (compute capability 9.0), for l = 2d, l' = Per*d and at most 32 heads a group: the contract of
+// Block selection on warpgroups (compute capability 9.0), for l = 2d, l' = Per*d and at most 32 heads a group: the contract of
 // select.cu.
 //
 //   nsa_select_blocks_wgmma<C>_<Per>
@@ -11,7 +11,7 @@
 // block. At the end of a tile of queries each warp selects for one query at a time.
 //
 // Shared memory: columns [kTeam*Teams,C], kStages tiles of keys [64,C], and what carve hands out in select_blocks.
-#include "attention_wgmma_span.cuh"
+#include "attention_wgmma_tiles.cuh"
 #include "select_team.cuh"
 
 namespace nsa {
@@ -104,7 +104,7 @@ __device__ __forceinline__ void select_blocks(const SelectParams& p, int b, int 
       const int x = j < count ? scores[j] : kNoScore;
       enter(list, state, p.room, places, x, j, x > state.bar);
     }
-  write_choice(p, b, g, t, list, state, places);
+  write_selection(p, b, g, t, list, state, places);
   __syncwarp();
 }
 
@@ -162,7 +162,8 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
       __syncthreads();
 
       with_queries(columns.queries, [&](auto queries) {
-        constexpr int kQueries = decltype(queries)::value, kPairs = 16 / kQueries, kPitch = sums_pitch(kQueries), kChunk = kQueries < (Per == 8 ? 2 : 5) ? kQueries : Per == 8 ? 2 : 5;
+        constexpr int kQueries = decltype(queries)::value, kPairs = 16 / kQueries, kPitch = sums_pitch(kQueries);
+        constexpr int kMost = Per == 8 ? 2 : 5, kChunk = kQueries < kMost ? kQueries : kMost;
         const float* const base = bases + team * kColumns + 2 * c;
         float* const to = sums + (team * 4 + c) * kQueries * kPitch + kBefore + warp() % 4 * 16 + lane() / 4;
         // Writes the scores of the blocks whose keys are in this half of the ring; j0 is the first of them.
@@ -237,7 +238,8 @@ template <typename T, int C, int Teams, int kStages, int Per> __device__ void se
     SelectParams of_document = p;  // its queries count from the first token of the document
     of_document.idx += (long long)of.first * n.groups * p.top_n;
 #pragma unroll 1
-    for (int i = warp() % 4; i < own && first + i < count; i += 4) select_blocks(of_document, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
+    for (int i = warp() % 4; i < own && first + i < count; i += 4)
+      select_blocks(of_document, b, g, t0 + first + i, scores + i * maps.blocks, scored, list, places);
     if (ask && threadIdx.x == 0) *begun = ahead;
     __syncthreads();  // *begun is written, and the next queries may reuse shared memory
   };

@@ -51,8 +51,8 @@ func (a problem) wgmmaWidths(shared func(widths) int64) (widths, error) {
 	return widths{}, graph.Refuse(graph.ReasonHeadDim, "dims %d and %d, want multiples of 8 up to 256 and 192", a.D, a.Dv)
 }
 
-// spanParams is SpanParams of attention_wgmma_span.cuh.
-type spanParams struct {
+// wgmmaParams is WgmmaParams of attention_wgmma_tiles.cuh.
+type wgmmaParams struct {
 	k, v   [driver.TensorMapBytes]byte
 	params `c:"p"`
 	_      [48]byte // the size is a multiple of 64, the alignment of a tensor map
@@ -68,7 +68,7 @@ func (a problem) keyTensorMaps(k, v uintptr, keys int64) {
 // launchWGMMA adds the launch of a kernel that owns rows and reads keys by tensor maps. There is at most one thread block for each
 // multiprocessor; it iterates over tiles.
 func (a problem) launchWGMMA(op string, w widths, r queryKernel, shared int64, argument *params) {
-	p := &spanParams{params: *argument}
+	p := &wgmmaParams{params: *argument}
 	p.ownRows(r.rows)
 	a.Launch(a.wgmmaKernel(op, w), kernels.Line(min(a.rowTiles(r.rows), int64(a.GPU.SMs))), kernels.Line(wgmmaThreads(r.rows)), shared, p)
 	a.keyTensorMaps(unsafe.Offsetof(p.k), unsafe.Offsetof(p.v), r.tileKeys)

@@ -172,7 +172,8 @@ template <int W> __device__ void add(const DecodeParams& p, const float* from, c
 
 // join adds up the parts and writes this block's share of o, W numbers at a time. If there are more threads than such numbers, several
 // threads share one, each with a slice of the parts. places, factors and sums, the room for the sums of slices, are in shared memory.
-template <typename T, int W> __device__ void join(const Step& s, const OutputShare<W>& share, const int32_t* places, const float* factors, int parts, float* sums) {
+template <typename T, int W>
+__device__ void join(const Step& s, const OutputShare<W>& share, const int32_t* places, const float* factors, int parts, float* sums) {
   const DecodeParams& p = s.p;
   const int n = share.per_block / W, slices = max(1, kDecodeThreads / n), numbers = share.hi - share.lo;
   const float* from = Part(p, s.at(), 0).o + share.lo;

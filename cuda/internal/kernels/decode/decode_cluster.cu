@@ -183,7 +183,8 @@ template <typename T, int MostHeads, int Threads> struct GateLayer {
 // begin loads the rotated heads, the gates and the pages to shared memory, and stores the token in the cache. If the slot has no token, it
 // writes the results and returns false. turn is the turn of this thread's pair of dims from one position to the next.
 template <typename Products, int Blocks, int Warps>
-__device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, const GateLayer<typename Products::Type, Products::kMostHeads, 32 * Warps>& gates, double turn) {
+__device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c,
+                      const GateLayer<typename Products::Type, Products::kMostHeads, 32 * Warps>& gates, double turn) {
   using T = typename Products::Type;
   constexpr int kPairs = Products::kWidth / 2, kRows = c.kThreads / kPairs; // a thread has one pair of dims of every kRows-th head
   const DecodeParams& p = s.p;
@@ -223,7 +224,8 @@ __device__ bool begin(Step& s, const ClusterShared<Products, Blocks, Warps>& c, 
     return pair<T>(x, y);
   };
 #pragma unroll
-  for (int i = 0; i < Products::kMostHeads / kRows; ++i) static_cast<uint32_t*>(c.q)[(first + i * kRows) * Products::kPitch / 2 + of] = turned(heads[i]);
+  for (int i = 0; i < Products::kMostHeads / kRows; ++i)
+    static_cast<uint32_t*>(c.q)[(first + i * kRows) * Products::kPitch / 2 + of] = turned(heads[i]);
   __syncthreads();
   T* cache = static_cast<T*>(p.cache);
   const auto put = [&](int b, const DecodeRegion& r, int64_t row) {
@@ -381,7 +383,8 @@ template <typename Products, int Blocks, int Warps> __device__ void broadcast_su
   float* to = c.in_block(threadIdx.x / kEachBlock, sums);
   if (threadIdx.x / kEachBlock == blockIdx.x) return;
 #pragma unroll 1
-  for (int i = threadIdx.x % kEachBlock * 4; i < count; i += kEachBlock * 4) *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<float4*>(sums + i);
+  for (int i = threadIdx.x % kEachBlock * 4; i < count; i += kEachBlock * 4)
+    *reinterpret_cast<float4*>(to + i) = *reinterpret_cast<float4*>(sums + i);
 }
 
 template <typename Products, int Blocks, int Warps> __device__ void decode_cluster(const DecodeParams& p) {

@@ -55,7 +55,8 @@ template <int Threads, typename Sum> __device__ void pick(const Step& s, float* 
   const DecodeParams& p = s.p;
   constexpr int kGroups = 32, kLanes = Threads / kGroups; // groups of lanes that rank one score together
   const int own = s.own(), visible = s.visible(), candidates = own - 2, free = p.n - 3;
-  const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes, per_thread = (candidates + Threads - 1) / Threads; // each: blocks of a thread
+  const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
+  const int per_thread = (candidates + Threads - 1) / Threads;  // blocks
   uint64_t *best = reinterpret_cast<uint64_t*>(shared), *bar = best + kGroups, *scores = bar + 2, *list = scores + per_thread * Threads;
   int32_t* count = reinterpret_cast<int32_t*>(bar + 1);
   uint32_t* best_places = reinterpret_cast<uint32_t*>(list + min(free * kLanes, Threads) * per_thread); // ~place

@@ -1,4 +1,4 @@
-// What the attention kernels on warp groups share (compute capability 9.0): parameters, rings of stages, tiles of a block, masks.
+// What the attention kernels on warpgroups share (compute capability 9.0): parameters, rings of stages, tiles of a block, masks.
 #pragma once
 
 #include "attention_row_tile.cuh"
@@ -6,7 +6,7 @@
 
 namespace nsa {
 
-struct SpanParams {
+struct WgmmaParams {
   alignas(64) uint8_t k[128], v[128];  // tensor maps of k [B,T,Hkv,D] and v [B,T,Hkv,Dv], with boxes [1,N,1,64]
   AttentionParams p;
 };
@@ -60,7 +60,7 @@ __device__ inline bool in_pass(const unsigned* redo, int round) { return !redo |
 
 // Calls f(tile, round) for the block's tiles of M rows, which are every gridDim.x-th one. If `redo` is given, only for the tiles that
 // are marked there.
-template <int M, class F> __device__ inline void each_tile(const SpanParams& a, const unsigned* redo, F f) {
+template <int M, class F> __device__ inline void each_tile(const WgmmaParams& a, const unsigned* redo, F f) {
   const AttentionParams& p = a.p;
   const int tiles = ((p.n.queries * p.n.h - 1) / M + 1) * p.n.batch * p.n.groups;
 #pragma unroll 1
