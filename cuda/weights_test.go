@@ -59,6 +59,29 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
+// TestWeightsDecodeWhereTheyAre: weights on a device are decoded there, not by those that the host had before they were moved, until they
+// are freed.
+func TestWeightsDecodeWhereTheyAre(t *testing.T) {
+	first, _ := open(t)
+	second, _ := open(t)
+	c := tinylm.Tiny()
+	c.Layers, c.Context, c.Vocab = 1, 64, 32
+	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
+	require.NoError(t, w.MoveTo(first))
+	decoder := func(opts ...tinylm.DecoderOption) error {
+		d, err := tinylm.NewDecoder(w, 1, 64, opts...)
+		if err == nil {
+			require.NoError(t, d.Close())
+		}
+		return err
+	}
+	require.NoError(t, decoder(tinylm.DecodeOn(first, graph.BF16)))
+	require.ErrorContains(t, decoder(tinylm.DecodeOn(second, graph.BF16)), "in the memory of another backend")
+	require.ErrorContains(t, decoder(), "in the memory of another backend")
+	require.NoError(t, w.Free())
+	require.NoError(t, decoder())
+}
+
 // TestCopiesOfFreedValues are errors, from and to them.
 func TestCopiesOfFreedValues(t *testing.T) {
 	b, _ := open(t)

@@ -60,7 +60,7 @@ type decoderOptions struct {
 }
 
 // DecodeOn makes a decoder run on b, with activations and caches in precision p. If b has memory of its own, the weights must be
-// there already: see Weights.MoveTo.
+// there already: see Weights.MoveTo. Weights that are on a device decode there alone.
 func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
 	return func(o *decoderOptions) { o.backend, o.precision, o.onBackend = b, p, true }
 }
@@ -89,8 +89,8 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	case !o.onBackend:
 		o.backend = graph.NewCPU(0)
 	}
-	if !o.backend.Device().Host && w.resident == nil {
-		return nil, errors.New("the weights are on the host: move them to the device first")
+	if err := w.checkOn(o.backend); err != nil {
+		return nil, err
 	}
 	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]slotSequence, slots), prefills: map[int]*decoderGraph{}}
 	d.options = []graph.Option{graph.WithBackend(o.backend), graph.WithPrecision(o.precision), graph.WithCapture()}
