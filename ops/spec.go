@@ -145,7 +145,7 @@ func OutputIndex(op gorgonia.Op) (index int, ok bool) {
 // counted is a Spec with products whose operations it counts itself.
 type counted interface{ flops(in []Operand) float64 }
 
-// FLOPs returns the floating-point operations of the products in an op with these inputs. A multiplication and an addition count
+// FLOPs returns the floating-point operations of the products in an op with inputs that Infer takes. A multiplication and an addition count
 // as two. Attention counts only the keys that each query sees, as if each row were one document. An op without products has 0, and so
 // have DecodeOp, whose products depend on the lengths of its sequences, and AdamWOp.
 func FLOPs(s Spec, in []Operand) float64 {
