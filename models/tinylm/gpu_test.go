@@ -124,8 +124,8 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 	return losses
 }
 
-// TestTwoGPUs trains and decodes on two GPUs of one model at the same time, from one process. Both give the bits of the first one alone. Neither
-// takes a value of the other.
+// TestTwoGPUs trains and decodes on two GPUs of one model at the same time, from one process. Both give the bits of the first one alone.
+// Neither takes weights of the other.
 func TestTwoGPUs(t *testing.T) {
 	first := cudatest.Open(t)
 	b, err := cuda.Open(1)
@@ -137,9 +137,14 @@ func TestTwoGPUs(t *testing.T) {
 		t.Skip("needs two GPUs of one model")
 	}
 	tokens := testutil.Tokens(3, 150, small().Vocab)
-	results := func(t *testing.T, b graph.Backend) []float64 {
+	weightsOn := func(t *testing.T, b graph.Backend) *Weights {
 		w := newTestWeights(t, small(), tensor.Float32, 1)
 		require.NoError(t, w.MoveTo(b))
+		t.Cleanup(func() { require.NoError(t, w.Free()) })
+		return w
+	}
+	results := func(t *testing.T, b graph.Backend) []float64 {
+		w := weightsOn(t, b)
 		d := testutil.Closing(NewDecoder(w, 2, len(tokens), DecodeOn(b, graph.BF16)))(t)
 		return append(decodeAll(t, d, 1, tokens, 40), lossCurve(t, b, graph.BF16, 20, 1)...)
 	}
@@ -154,9 +159,7 @@ func TestTwoGPUs(t *testing.T) {
 			})
 		}
 	})
-	w := newTestWeights(t, small(), tensor.Float32, 1)
-	require.NoError(t, w.MoveTo(first))
-	_, err = NewDecoder(w, 1, 90, DecodeOn(second, graph.BF16))
+	_, err = NewDecoder(weightsOn(t, first), 1, 90, DecodeOn(second, graph.BF16))
 	require.ErrorContains(t, err, "another backend")
 }
 
