@@ -218,8 +218,8 @@ func TestSlowPatternsOfManyWords(t *testing.T) {
 	require.NoError(t, err)
 	began := time.Now()
 	_, err = v.encode(nil, []byte(strings.Repeat(slow+" ", 10_000)))
-	require.ErrorContains(t, err, `pattern "(a|aa)*b" takes 3`)
-	require.ErrorContains(t, err, `too long for many texts, the last one of 24 bytes`)
+	require.ErrorContains(t, err, `pattern "(a|aa)*b" takes `)
+	require.ErrorContains(t, err, `it backtracks too much`) // for all words, or on a slow machine for one
 	require.Less(t, time.Since(began), time.Minute)
 	require.Equal(t, []int32{2, 3}, testutil.Must(v.encode(nil, []byte("small words")))(t))
 }
