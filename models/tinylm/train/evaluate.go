@@ -9,6 +9,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
+// drawEvery is the time between two drawings of the curves: one takes a quarter of a second.
+const drawEvery = 10 * time.Second
+
 // evaluationDue reports whether an evaluation is due after the steps so far. If a run is stopped before it, the evaluation remains due,
 // except in a run by time without -eval-every.
 func (r *runner) evaluationDue() bool {
@@ -56,7 +59,10 @@ func (r *runner) evaluate(ctx context.Context) error {
 	if err := r.trySave(); err != nil {
 		return err
 	}
-	r.warnIf(r.log.Draw())
+	if time.Since(r.drawn) > drawEvery {
+		r.warnIf(r.log.Draw())
+		r.drawn = time.Now()
+	}
 	r.rateSince = time.Now()
 	return nil
 }

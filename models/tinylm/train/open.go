@@ -75,6 +75,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 	r.rateSince = time.Now()
 	r.start = r.rateSince.Add(-r.state.Elapsed)
 	r.saveAt = r.rateSince.Add(r.saveEvery())
+	r.drawn = r.rateSince
 	r.tenths = r.tenthsDone()
 	if from != nil && r.progress() >= 1 {
 		r.display.line("the run already has %d steps: it trains no further", r.state.Step)

@@ -123,6 +123,7 @@ type runner struct {
 	start     time.Time // of the training, as if it had never been stopped
 	rateSince time.Time // when the latest step was known to have ended, or the first one began: the next rate is measured from here
 	saveAt    time.Time // the next checkpoint, if no evaluation writes one before
+	drawn     time.Time // when the curves were drawn last, or the run was opened
 
 	// Warnings.
 	lowestLoss float64 // lowest running mean of the loss
