@@ -59,8 +59,7 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// TestWeightsDecodeWhereTheyAre: weights on a device are decoded there, not by those that the host had before they were moved, until they
-// are freed.
+// TestWeightsDecodeWhereTheyAre: a decoder on any backend but that of the weights is an error. The host has older weights than the device.
 func TestWeightsDecodeWhereTheyAre(t *testing.T) {
 	first, _ := open(t)
 	second, _ := open(t)

@@ -155,6 +155,9 @@ func (r *Resident) let(values []G.Value) error {
 // Values returns the values on the device, in the order of the host values.
 func (r *Resident) Values() []G.Value { return r.device }
 
+// Backend returns the backend whose memory holds the values.
+func (r *Resident) Backend() Backend { return r.backend }
+
 // Upload copies the host values to the device again, after the work under way there. Then call Refresh of machines with
 // half-precision copies.
 func (r *Resident) Upload() error {

@@ -60,7 +60,7 @@ type decoderOptions struct {
 }
 
 // DecodeOn makes a decoder run on b, with activations and caches in precision p. If b has memory of its own, the weights must be
-// there already: see Weights.MoveTo. Weights that are on a device decode there alone.
+// there already: see Weights.MoveTo. Weights on a device can be decoded only there.
 func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
 	return func(o *decoderOptions) { o.backend, o.precision, o.onBackend = b, p, true }
 }

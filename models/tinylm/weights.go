@@ -33,7 +33,6 @@ type Weights struct {
 	Tensors map[string]*tensor.Dense // all float32 or all float64
 
 	resident    *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
-	device      graph.Backend   // of resident
 	lastStepper *graph.Machine  // the machine whose step changed them last; nil after any other change
 	lastUser    *graph.Machine  // the machine that used them last on the device; another one waits for it first
 	version     int             // number of changes by steps and Restore; after a change, a Decoder refreshes its copies in half precision
@@ -64,7 +63,7 @@ func (w *Weights) MoveTo(b graph.Backend) (err error) {
 	}
 	r, err := graph.NewResident(b, host)
 	if err == nil && !b.Device().Host { // else r holds nothing
-		w.resident, w.device = r, b
+		w.resident = r
 	}
 	return err
 }
@@ -74,8 +73,8 @@ func (w *Weights) checkOn(b graph.Backend) error {
 	switch {
 	case w.resident == nil && !b.Device().Host:
 		return errors.New("the weights are on the host: move them to the device first")
-	case w.resident != nil && b != w.device:
-		return fmt.Errorf("the weights are in the memory of another backend, on %s: decode there, or Free them first", w.device.Device().Name)
+	case w.resident != nil && b != w.resident.Backend():
+		return fmt.Errorf("the weights are in the memory of another backend, on %s: decode there, or Free them first", w.resident.Backend().Device().Name)
 	}
 	return nil
 }
@@ -122,7 +121,7 @@ func (w *Weights) Free() error {
 		return nil
 	}
 	err := w.resident.Close()
-	w.resident, w.device = nil, nil
+	w.resident = nil
 	return err
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
-// drawEvery is the time between two drawings of the curves: one takes a quarter of a second.
+// drawEvery is the least time between two drawings of the curves, which take a quarter of a second.
 const drawEvery = 10 * time.Second
 
 // evaluationDue reports whether an evaluation is due after the steps so far. If a run is stopped before it, the evaluation remains due,

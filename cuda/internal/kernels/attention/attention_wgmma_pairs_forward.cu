@@ -51,6 +51,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     // unchecked: keys and values have arrived but have not been searched for NaN
     unsigned long long full_rows[Rows], empty_rows[Rows], full_keys[Keys], empty_keys[Keys], listed[Keys], unchecked;
   };
+  static_assert(sizeof(Tile) == 32, "the size in the next line");
   static_assert(sizeof(Shared) == Rows * (32 + 16) + Keys * (256 * kItem + 24 + 24) + 8, "widths.pairForwardBytes in Go");
   static constexpr int kTiles = Rows * kTile + Keys * kKeyStage, kShared = kTiles + sizeof(Shared);
 
