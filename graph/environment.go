@@ -53,6 +53,7 @@ func variables() []variable {
 		{"NSA_CUDA_LIBS", nil},
 		{"NSA_REQUIRE_GPU", boolean(nil)},
 		{"NSA_TEST_FA2", boolean(nil)},
+		{"NSA_TEST_FULL", boolean(nil)},
 		{"NSA_TEST_GOLDENS", nil},
 		{"NSA_TEST_IMPLEMENTATIONS", nil},
 		{"NSA_TEST_REFERENCE", nil},
