@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	G "gorgonia.org/gorgonia"
@@ -46,33 +47,38 @@ var attentionBounds = map[string][2]float64{
 // attention with random blocks, where neighbouring queries share only the forced ones, and with blocks that 64 neighbours share. It times
 // other head dimensions at one length.
 func benchAttention(r *report) {
-	ceiling, _ := ceilings(r)
-	if gpu, ok := r.backend.(*cuda.Backend); ok {
-		c := must(gpu.Ceilings())
-		r.add("reads from L2, measured ceiling", "16 MiB by all multiprocessors", c.L2/1e9, "GB/s")
-		r.add("exponentials, measured ceiling", "float32", c.Exp/1e12, "T/s")
-	}
+	ceiling := sync.OnceValue(func() float64 {
+		flops, _ := ceilings(r)
+		if gpu, ok := r.backend.(*cuda.Backend); ok {
+			c := must(gpu.Ceilings())
+			r.add("reads from L2, measured ceiling", "16 MiB by all multiprocessors", c.L2/1e9, "GB/s")
+			r.add("exponentials, measured ceiling", "float32", c.Exp/1e12, "T/s")
+		}
+		return flops / 1e12
+	})
 	for _, shape := range attentionShapes {
 		lengths := []int{2048, 4096, 8192, 16384, 32768, 65536, 131072}
 		if r.onlyLength != 0 {
-			lengths, r.lengthFound = []int{r.onlyLength}, true
+			lengths = []int{r.onlyLength}
 		}
 		for _, s := range lengths {
-			at := attentionBench{r, shape, s, ceiling / 1e12}
-			at.addBranches()
-			at.add(at.time("selected attention, random blocks", at.selectedBranch(1))...)
-			at.add(at.time("selected attention, shared blocks", at.selectedBranch(64))...)
-			if s <= 65536 {
-				at.add(at.time("dense attention", at.dense)...)
-			}
+			r.part(s, func() {
+				at := attentionBench{r, shape, s, ceiling()}
+				at.addBranches()
+				at.add(at.time("selected attention, random blocks", at.selectedBranch(1))...)
+				at.add(at.time("selected attention, shared blocks", at.selectedBranch(64))...)
+				if s <= 65536 {
+					at.add(at.time("dense attention", at.dense)...)
+				}
+			})
 		}
 	}
 	for _, shape := range dimShapes() {
-		if !r.skips(dimLength) {
-			at := attentionBench{r, shape, dimLength, ceiling / 1e12}
+		r.part(dimLength, func() {
+			at := attentionBench{r, shape, dimLength, ceiling()}
 			at.addBranches()
 			at.add(at.time("dense attention", at.dense)...)
-		}
+		})
 	}
 }
 

@@ -37,10 +37,7 @@ func benchDecode(r *report) {
 	shape := attentionShapes[0]
 	for _, batch := range []int{1, 8, 64} {
 		for s := 512; s <= 131072; s *= 4 {
-			if r.skips(s) {
-				continue
-			}
-			measureBranches(r.addDecode, shape, batch, s, tensor.Dtype{})
+			r.part(s, func() { measureBranches(r.addDecode, shape, batch, s, tensor.Dtype{}) })
 		}
 	}
 	addDecoders(r)
@@ -190,33 +187,28 @@ func stepSeconds(d *tinylm.Decoder, prompt, steps, runs int) float64 {
 	return times[len(times)/2]
 }
 
-// addDecoders measures models that decode, and how much faster a step is than a run of the whole context.
+// addDecoders measures models that decode, and how much faster a step of Tiny() is than a run of its whole context.
 func addDecoders(r *report) {
-	for _, c := range []struct {
-		name    string
-		config  tinylm.Config
-		prompt  int
-		atLeast float64 // tokens a second
-	}{
-		{"Tiny()", tinylm.Tiny(), 128, 0},
-		{"Base()", base, 1984, 15},
-	} {
-		w := must(tinylm.NewWeights(c.config, tensor.Float32, 1))
-		const steps = 64
-		d := must(tinylm.NewDecoder(w, 1, c.prompt+steps))
-		defer mustClose(d)
-		tokens := sequence(c.prompt)
-		prefill := seconds(3, func() error { return d.Prefill(0, tokens) })
-		t := stepSeconds(d, c.prompt, steps, 9)
-		size := fmt.Sprintf("behind %d tokens", c.prompt)
-		r.add(c.name+" prefills", size, float64(c.prompt)/prefill, "tokens/s")
-		var notes []note
-		if c.atLeast > 0 {
-			notes = append(notes, atLeast(c.atLeast))
-		}
-		r.add(c.name+" decodes", size, 1/t, "tokens/s", notes...)
-		if whole := timeModel(w, c.config.Context); c.atLeast == 0 {
-			r.add(c.name+" decodes, speed over a run of its context", fmt.Sprintf("%d tokens", c.config.Context), whole/t, "times", atLeast(50))
-		}
-	}
+	tiny := tinylm.Tiny()
+	r.part(128, func() {
+		w := must(tinylm.NewWeights(tiny, tensor.Float32, 1))
+		step := r.addDecoder("Tiny()", w, 128)
+		size := fmt.Sprintf("%d tokens", tiny.Context)
+		r.add("Tiny() decodes, speed over a run of its context", size, timeModel(w, tiny.Context)/step, "times", atLeast(50))
+	})
+	r.part(1984, func() { r.addDecoder("Base()", must(tinylm.NewWeights(base, tensor.Float32, 1)), 1984, atLeast(15)) })
+}
+
+// addDecoder measures the tokens a second of a model behind a prompt, and returns the seconds of a step.
+func (r *report) addDecoder(name string, w *tinylm.Weights, prompt int, notes ...note) float64 {
+	const steps = 64
+	d := must(tinylm.NewDecoder(w, 1, prompt+steps))
+	defer mustClose(d)
+	tokens := sequence(prompt)
+	prefill := seconds(3, func() error { return d.Prefill(0, tokens) })
+	step := stepSeconds(d, prompt, steps, 9)
+	size := fmt.Sprintf("behind %d tokens", prompt)
+	r.add(name+" prefills", size, float64(prompt)/prefill, "tokens/s")
+	r.add(name+" decodes", size, 1/step, "tokens/s", notes...)
+	return step
 }

@@ -18,15 +18,12 @@ import (
 func benchDecodeOnGPU(r *report) {
 	for _, shape := range attentionShapes {
 		for _, s := range []int{512, 2048, 8192, 32768, 65536, 131072} {
-			if r.skips(s) {
-				continue
-			}
 			for _, batch := range []int{1, 8, 16, 64} {
-				measureBranches(r.addDecodeOnGPU, shape, batch, s, ops.BFloat16)
+				r.part(s, func() { measureBranches(r.addDecodeOnGPU, shape, batch, s, ops.BFloat16) })
 			}
 		}
 	}
-	r.addDecodersOnGPU()
+	r.part(decodeContext, r.addDecodersOnGPU)
 }
 
 // addDecodeOnGPU measures a step of all slots at token s: the microseconds a layer, and the bytes of keys and values read a second. It keeps
@@ -73,7 +70,9 @@ func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache
 	r.addKeys(d, what, size)
 }
 
-// addDecodersOnGPU measures Base() with sequences of a context of 2048.
+const decodeContext = 2048
+
+// addDecodersOnGPU measures Base() with sequences of decodeContext.
 func (r *report) addDecodersOnGPU() {
 	w := must(tinylm.NewWeights(base, tensor.Float32, 1))
 	check(w.MoveTo(r.backend))
@@ -81,10 +80,11 @@ func (r *report) addDecodersOnGPU() {
 		batch int
 		least float64 // tokens a second
 	}{{1, 2500}, {64, 80000}} {
-		const prompt, steps = 1984, 64
-		d := must(tinylm.NewDecoder(w, x.batch, prompt+steps, tinylm.DecodeOn(r.backend, trainPrecision)))
+		const steps = 64
+		const prompt = decodeContext - steps
+		d := must(tinylm.NewDecoder(w, x.batch, decodeContext, tinylm.DecodeOn(r.backend, trainPrecision)))
 		t := stepSeconds(d, prompt, steps, 15)
-		size := fmt.Sprintf("batch %d, context %d", x.batch, prompt+steps)
+		size := fmt.Sprintf("batch %d, context %d", x.batch, decodeContext)
 		r.add("Base() decodes", size, float64(x.batch)/t, "tokens/s", atLeast(x.least))
 		r.add("Base() decodes, a step", size, t*1e6, "us")
 		check(d.Close())

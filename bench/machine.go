@@ -32,18 +32,20 @@ func benchMachine(r *report) {
 		preset     string
 		batch, seq int
 	}{{"tiny", 8, 256}, {"base", 1, 512}} {
-		var of [2]figures
-		for i, vm := range []string{"machine", "tape"} {
-			name := fmt.Sprintf("%s %d %d %s", c.preset, c.batch, c.seq, vm)
-			cmd := exec.Command(exe, "-child", name)
-			cmd.Stderr = os.Stderr
-			check(json.Unmarshal(must(cmd.Output()), &of[i]))
-		}
-		size, ours, tape := fmt.Sprintf("%s %dx%d", c.preset, c.batch, c.seq), of[0], of[1]
-		r.add("Machine, peak memory of a training step", size, ours.Peak/(1<<20), "MiB", against("TapeMachine", tape.Peak/(1<<20)))
-		r.add("Machine, peak memory over TapeMachine's", size, ours.Peak/tape.Peak, "times", atMost(0.5))
-		r.add("Machine, training step", size, ours.Seconds, "s", against("TapeMachine", tape.Seconds))
-		r.add("Machine, allocations of a training step", size, ours.Allocations, "", atMost(0), against("TapeMachine", tape.Allocations))
+		r.part(c.seq, func() {
+			var of [2]figures
+			for i, vm := range []string{"machine", "tape"} {
+				name := fmt.Sprintf("%s %d %d %s", c.preset, c.batch, c.seq, vm)
+				cmd := exec.Command(exe, "-child", name)
+				cmd.Stderr = os.Stderr
+				check(json.Unmarshal(must(cmd.Output()), &of[i]))
+			}
+			size, ours, tape := fmt.Sprintf("%s %dx%d", c.preset, c.batch, c.seq), of[0], of[1]
+			r.add("Machine, peak memory of a training step", size, ours.Peak/(1<<20), "MiB", against("TapeMachine", tape.Peak/(1<<20)))
+			r.add("Machine, peak memory over TapeMachine's", size, ours.Peak/tape.Peak, "times", atMost(0.5))
+			r.add("Machine, training step", size, ours.Seconds, "s", against("TapeMachine", tape.Seconds))
+			r.add("Machine, allocations of a training step", size, ours.Allocations, "", atMost(0), against("TapeMachine", tape.Allocations))
+		})
 	}
 }
 

@@ -4,7 +4,9 @@
 //	go run ./bench                      all suites of the GPU, or of the CPU if there is no GPU
 //	go run ./bench -device cpu          all suites of the CPU
 //	go run ./bench -suite gemm,model    some of them
+//	go run ./bench -length 2048         only what they measure at this number of tokens
 //	go run ./bench -out DIR             folder of the CSV and PNG files, instead of results
+//	go run ./bench -draw DIR/cpu.csv    draws the figures of a CSV file again; measures nothing
 package main
 
 import (
@@ -16,7 +18,9 @@ import (
 	"strings"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 // suite is one group of measurements.
@@ -28,7 +32,7 @@ type suite struct {
 }
 
 var suites = []suite{
-	{"gemm", "matrix product against gonum", benchGemm, false},
+	{"gemm", "matrix product against gonum", ofNoLength(benchGemm), false},
 	{"ops", "each op of the attention layer, forward and backward", benchOps, false},
 	{"layer", "NSA layer forward and backward: time and memory against S", benchLayer, false},
 	{"stock", "NSA layer against dense attention of stock Gorgonia ops", benchStock, false},
@@ -37,10 +41,21 @@ var suites = []suite{
 	{"decode", "one more token after many: attention of a layer by branch and batch, keys read, and whole models", benchDecode, false},
 	{"decode", "one more token after many on the GPU: attention of a layer by branch and batch, keys read, and a whole model", benchDecodeOnGPU, true},
 	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", benchAttention, true},
-	{"thresholds", "from how many keys kernels on tensor cores are the faster ones: rows of a table in cuda/internal/kernels/attention", benchThresholds, true},
+	{"thresholds", "from how many keys on kernels on tensor cores are no slower than the general ones", ofNoLength(benchThresholds), true},
 	{"train", "Base() trains: tokens a second, load of GPU and host", ofUsualSize(benchTrain), true},
 	{"lengths", "Base() trains at other sizes, with NSA and with dense attention", benchLengths, true},
 	{"profile", "time of each op in a training step of Base()", ofLength(benchProfile), true},
+}
+
+// plan returns the numbers of tokens of the parts that the suite would run, in their order.
+func (s suite) plan(b graph.Backend, length int) (tokens []int) {
+	s.run(&report{backend: b, onlyLength: length, planned: func(n int) { tokens = append(tokens, n) }})
+	return tokens
+}
+
+// ofNoLength returns a suite that is one part without a number of tokens.
+func ofNoLength(measure func(*report)) func(*report) {
+	return func(r *report) { r.part(0, func() { measure(r) }) }
 }
 
 // suiteNames lists the suites for users.
@@ -58,7 +73,8 @@ func main() {
 	pick := flag.String("suite", "all", "suites to run, separated by commas: "+suiteNames())
 	out := flag.String("out", "results", "folder of the CSV and the plots; made where it is missing")
 	device := flag.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
-	length := flag.Int("length", 0, "tokens of the suites attention (any number), decode, lengths and profile; 0 is all of theirs, for profile the usual one")
+	length := flag.Int("length", 0, "measure only what has this number of tokens; the suite attention takes any number")
+	draw := flag.String("draw", "", "CSV files, separated by commas: draw their figures into the folder of -out and measure nothing")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	flag.CommandLine.Init("bench", flag.ContinueOnError)
 	err := command.Parse(flag.CommandLine, os.Args[1:], os.Stdout)
@@ -77,9 +93,15 @@ func main() {
 			panic(p)
 		}
 	}()
-	if *child != "" {
+	switch {
+	case *child != "":
 		runChild(*child)
-	} else {
+	case *draw != "":
+		check(files.MakeFolder(*out))
+		for _, path := range strings.Split(*draw, ",") {
+			drawFile(path, *out)
+		}
+	default:
 		run(*pick, *out, *device, *length)
 	}
 }
@@ -121,17 +143,20 @@ func run(pick, out, device string, length int) {
 			check(command.WrongUse(fmt.Errorf("suite %s does not run on %s: see -device", name, b.Device().Kind)))
 		}
 	}
-	r := newReport(out, b, length)
+	var chosen []suite
 	for _, s := range suites {
-		if s.gpu == host || !slices.Contains(wanted, "all") && !slices.Contains(wanted, s.name) {
-			continue
+		if s.gpu != host && (slices.Contains(wanted, "all") || slices.Contains(wanted, s.name)) && len(s.plan(b, length)) > 0 {
+			chosen = append(chosen, s)
 		}
+	}
+	if len(chosen) == 0 {
+		check(command.WrongUse(fmt.Errorf("-length is %d, which none of these suites has", length)))
+	}
+	r := newReport(out, b, length)
+	for _, s := range chosen {
 		fmt.Printf("\n%s: %s\n", s.name, s.about)
 		r.suite = s.name
 		s.run(r)
 		r.save()
-	}
-	if length != 0 && !r.lengthFound {
-		check(fmt.Errorf("-length is %d, which none of these suites has", length))
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"sync"
 
 	"gorgonia.org/tensor"
 
@@ -12,7 +13,7 @@ import (
 // same width and depth (74M parameters) with SDPA in float32 on the same two cores, and the PyTorch system that this project
 // replaces, on an A100.
 func benchModel(r *report) {
-	w := must(tinylm.NewWeights(base, tensor.Float32, 1))
+	weights := sync.OnceValue(func() *tinylm.Weights { return must(tinylm.NewWeights(base, tensor.Float32, 1)) })
 	gradients := []tinylm.ModelOption{tinylm.WithGradients()}
 	for _, c := range []struct {
 		s                       int
@@ -27,19 +28,21 @@ func benchModel(r *report) {
 		{512, gradients, 0, 1.71, 0},
 		{2048, gradients, 11, 7.26, 0},
 	} {
-		t := timeModel(w, c.s, c.opts...)
-		what, size := "Base(), forward", fmt.Sprintf("S=%d", c.s)
-		if c.opts != nil {
-			what = "Base(), forward and backward"
-		}
-		notes := []note{against("dense PyTorch, same cores, peer figure", c.dense)}
-		if c.target > 0 {
-			notes = append(notes, atMost(c.target))
-		}
-		r.add(what, size, t, "s", notes...)
-		if c.replaced > 0 {
-			r.add(what, size, t, "s", against("replaced PyTorch system on an A100, peer figure", c.replaced))
-		}
+		r.part(c.s, func() {
+			t := timeModel(weights(), c.s, c.opts...)
+			what, size := "Base(), forward", fmt.Sprintf("S=%d", c.s)
+			if c.opts != nil {
+				what = "Base(), forward and backward"
+			}
+			notes := []note{against("dense PyTorch, same cores, peer figure", c.dense)}
+			if c.target > 0 {
+				notes = append(notes, atMost(c.target))
+			}
+			r.add(what, size, t, "s", notes...)
+			if c.replaced > 0 {
+				r.add(what, size, t, "s", against("replaced PyTorch system on an A100, peer figure", c.replaced))
+			}
+		})
 	}
 }
 

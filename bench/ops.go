@@ -64,12 +64,14 @@ func benchOps(r *report) {
 				if backward && c.forwardOnly {
 					continue
 				}
-				t, flop := timeOp(c.build, s, backward)
-				size := fmt.Sprintf("S=%d", s)
-				r.add(c.name+", "+pass, size, t*1e3, "ms")
-				if flop > 0 {
-					r.add(c.name+", "+pass, size, flop/t/1e9, "GFLOP/s")
-				}
+				r.part(s, func() {
+					t, flop := timeOp(c.build, s, backward)
+					size := fmt.Sprintf("S=%d", s)
+					r.add(c.name+", "+pass, size, t*1e3, "ms")
+					if flop > 0 {
+						r.add(c.name+", "+pass, size, flop/t/1e9, "GFLOP/s")
+					}
+				})
 			}
 		}
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -10,23 +12,16 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/plots"
 )
 
-// plotAll plots the suites that were measured against the sequence length.
-func (r *report) plotAll() {
-	r.plot("model", "Base() on the CPU, batch 1, float32", "s", againstTokens("model"))
-	r.plot("layer", "One NSA layer on the CPU, float32", "s", againstTokens("layer"))
-	r.plot("decode", "One more token: attention of a layer", "ms a token", ofDecode("i B=1 S="))
-	for _, shape := range attentionShapes {
-		heads := fmt.Sprintf("%d and %d heads, D %d", shape.heads, shape.kvHeads, shape.dim)
-		r.plot("decode_"+shape.name, fmt.Sprintf("One more token of 8 sequences: attention of %s", heads), "us", ofDecode(shape.name+" B=8 S="))
-		title := fmt.Sprintf("Attention of shape %s: %s, forward and backward, %v", shape.name, heads, trainPrecision)
-		r.plot("attention_"+shape.name, title, "ms", ofAttention(shape.name))
-	}
+// figure is a plot of the rows of a unit against tokens. place returns where a row is; the row's baseline is a point of the peer's line. ok
+// is false for a row that is not in the plot.
+type figure struct {
+	file, title, unit string
+	place             func(row) (p point, ok bool)
 }
 
 // point says where a row is in a plot.
@@ -36,51 +31,81 @@ type point struct {
 	tokens string // X
 }
 
-// plot draws the figures of a unit against tokens, on logarithmic axes. place returns where a row is; the row's baseline is a point of the
-// peer's line. ok is false for a row that is not in the plot. Without points there is no plot.
-func (r *report) plot(file, title, unit string, place func(row) (p point, ok bool)) {
-	series := map[string]plotter.XYs{}
-	add := func(name string, s, value float64) {
-		if p := series[name]; len(p) == 0 || p[len(p)-1].X != s { // a figure has a row for each baseline
-			series[name] = append(p, plotter.XY{X: s, Y: value})
+// allFigures are those that a CSV file may have rows for.
+func allFigures() []figure {
+	list := []figure{
+		{"model", "Base() on the CPU, batch 1, float32", "s", againstTokens("model")},
+		{"layer", "One NSA layer on the CPU, float32", "s", againstTokens("layer")},
+		{"decode", "One more token: attention of a layer", "ms a token", ofDecode("i B=1 S=")},
+	}
+	for _, shape := range attentionShapes {
+		heads := fmt.Sprintf("%d and %d heads, D %d", shape.heads, shape.kvHeads, shape.dim)
+		list = append(list,
+			figure{"decode_" + shape.name, "One more token of 8 sequences: attention of " + heads, "us", ofDecode(shape.name + " B=8 S=")},
+			figure{"attention_" + shape.name, fmt.Sprintf("Attention of shape %s: %s, forward and backward, %v", shape.name, heads, trainPrecision),
+				"ms", ofAttention(shape.name)})
+	}
+	return list
+}
+
+// drawFile draws the figures of a CSV file into a folder.
+func drawFile(path, folder string) {
+	records := readTable(path)
+	for _, f := range allFigures() {
+		if p := f.plot(records); p != nil {
+			picture, err := plots.PNG(560, 360, []*plot.Plot{p})
+			check(err)
+			to := filepath.Join(folder, f.file+".png")
+			check(files.Write(to, picture))
+			fmt.Println("wrote", to)
 		}
 	}
-	for _, x := range r.rows {
-		at, ok := place(x)
-		if !ok || x.unit != unit {
+}
+
+// plot returns the plot of a table on logarithmic axes, or nil if no row is in it.
+func (f figure) plot(records [][]string) *plot.Plot {
+	series, machine := map[string]plotter.XYs{}, ""
+	add := func(name, tokens, value string) {
+		x, err := strconv.ParseFloat(tokens, 64)
+		if p := series[name]; err == nil && (len(p) == 0 || p[len(p)-1].X != x) { // a figure has a row for each baseline
+			series[name] = append(p, plotter.XY{X: x, Y: must(strconv.ParseFloat(value, 64))})
+		}
+	}
+	for _, record := range records {
+		cell := func(column string) string {
+			if i := slices.Index(records[0], column); i >= 0 {
+				return record[i]
+			}
+			return ""
+		}
+		x := row{suite: cell("suite"), what: cell("what"), size: cell("size"), unit: cell("unit"), baseline: cell("baseline")}
+		at, ok := f.place(x)
+		if !ok || x.unit != f.unit {
 			continue
 		}
-		s, err := strconv.ParseFloat(at.tokens, 64)
-		if err != nil {
-			continue
+		if machine = cell("machine"); cell("simd") != "" { // a CPU
+			machine += fmt.Sprintf(", %s cores, %s", cell("cores"), cell("simd"))
 		}
-		add(at.line, s, x.value)
+		add(at.line, at.tokens, cell("value"))
 		if at.peer != "" {
-			add(at.peer, s, x.baseValue)
+			add(at.peer, at.tokens, cell("baseline_value"))
 		}
 	}
 	if len(series) == 0 {
-		return
+		return nil
 	}
-	machine := r.column("machine")
-	if r.backend.Device().Host {
-		machine += fmt.Sprintf(", %s cores, %s", r.column("cores"), r.column("simd"))
-	}
-	p := plots.New(fmt.Sprintf("%s (%s)", title, machine), "tokens S", unit)
+	p := plots.New(fmt.Sprintf("%s (%s)", f.title, machine), "tokens S", f.unit)
 	plots.LogX(p)
-	p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plots.LogTicks{}
+	plots.Log(&p.Y)
 	plots.Legend(p, true, true)
 	p.Add(plots.Grid())
-	var args []any
-	for _, name := range slices.Sorted(maps.Keys(series)) {
-		args = append(args, name, series[name])
+	for i, name := range slices.Sorted(maps.Keys(series)) {
+		points := series[name]
+		slices.SortStableFunc(points, func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
+		plots.Series(p, i, name, points)
 	}
-	check(plotutil.AddLinePoints(p, args...))
-	picture, err := plots.PNG(560, 360, []*plot.Plot{p})
-	check(err)
-	path := filepath.Join(r.dir, file+".png")
-	check(files.Write(path, picture))
-	fmt.Println("wrote", path)
+	p.Y.Max *= math.Pow(p.Y.Max/p.Y.Min, 0.05+0.055*float64(len(series))) // room for the legend
+	return p
 }
 
 // againstTokens places the rows of a suite whose sizes are "S=...". Base() also has a line of its peer.

@@ -55,8 +55,8 @@ type report struct {
 	origin  []origin.Column // the same in all rows
 	rows    []row
 
-	onlyLength  int  // if not 0, the suites with several lengths measure this one alone
-	lengthFound bool // a suite has onlyLength
+	onlyLength int              // if not 0, only the parts of this number of tokens run
+	planned    func(tokens int) // if not nil, it is told which parts would run, and none does
 }
 
 func newReport(dir string, b graph.Backend, onlyLength int) *report {
@@ -76,15 +76,16 @@ func newReport(dir string, b graph.Backend, onlyLength int) *report {
 	return r
 }
 
-// skips reports whether -length leaves out this number of tokens.
-func (r *report) skips(tokens int) bool {
-	r.lengthFound = r.lengthFound || r.onlyLength == tokens
-	return r.onlyLength != 0 && r.onlyLength != tokens
-}
-
-// column returns the value of a column of origin.
-func (r *report) column(name string) string {
-	return r.origin[slices.IndexFunc(r.origin, func(c origin.Column) bool { return c.Name == name })].Value
+// part runs a part of a suite that measures at a number of tokens, or 0 if it measures none or several, unless -length leaves it out. What
+// a suite measures is in its parts.
+func (r *report) part(tokens int, run func()) {
+	switch {
+	case r.onlyLength != 0 && r.onlyLength != tokens:
+	case r.planned != nil:
+		r.planned(tokens)
+	default:
+		run()
+	}
 }
 
 // add records and prints a figure.
@@ -122,22 +123,27 @@ func (r *report) header() (names []string) {
 
 // saved returns the records of the CSV file, none if there is no file yet. A file of other columns, which save would spoil, is an error.
 func (r *report) saved() [][]string {
-	text, err := os.ReadFile(r.path())
-	if !os.IsNotExist(err) {
-		check(err)
+	if _, err := os.Stat(r.path()); os.IsNotExist(err) {
+		return nil
 	}
-	records, err := csv.NewReader(bytes.NewReader(text)).ReadAll()
-	if err != nil {
-		check(fmt.Errorf("%s: %w", r.path(), err))
-	}
+	records := readTable(r.path())
 	if len(records) > 0 && !slices.Equal(records[0], r.header()) {
 		check(fmt.Errorf("%s has the columns %.200q, want %q: name another folder by -out", r.path(), records[0], r.header()))
 	}
 	return records
 }
 
-// save writes cpu.csv or gpu.csv. It keeps the rows of other suites in the file, and appends the rows of this run. Then it makes the
-// plots. With -length it replaces rows of the same what and size alone, and makes no plots: they show all lengths.
+// readTable returns the records of a CSV file, the names of the columns first.
+func readTable(path string) [][]string {
+	records, err := csv.NewReader(bytes.NewReader(must(os.ReadFile(path)))).ReadAll()
+	if err != nil {
+		check(fmt.Errorf("%s: %w", path, err))
+	}
+	return records
+}
+
+// save writes cpu.csv or gpu.csv, and draws its figures. It keeps the rows of other suites in the file, and appends the rows of this run.
+// With -length it replaces rows of the same what and size alone.
 func (r *report) save() {
 	var values []string
 	for _, c := range r.origin {
@@ -165,9 +171,7 @@ func (r *report) save() {
 	check(csv.NewWriter(&b).WriteAll(lines))
 	check(files.Write(r.path(), b.Bytes()))
 	fmt.Println("\nwrote", r.path())
-	if r.onlyLength == 0 {
-		r.plotAll()
-	}
+	drawFile(r.path(), r.dir)
 }
 
 // seconds returns the median time of f over the given number of runs, after one to warm up.

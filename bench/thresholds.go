@@ -8,8 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// benchThresholds prints the elements of thresholds in cuda/internal/kernels/attention/policy.go: the least number of keys at which the
-// kernels on tensor cores are not slower than the general ones, forward and backward together, for a branch and a head dimension.
+// benchThresholds finds the least number of keys from which on kernels on tensor cores are no slower than the general ones, forward and
+// backward together, for each branch and head dimension.
 func benchThresholds(r *report) {
 	tensorCores, general := graph.BranchPolicy{MinKeys: 1}, graph.BranchPolicy{General: true}
 	branches := []string{"window", "compressed", "selected", "select"}
@@ -29,7 +29,6 @@ func benchThresholds(r *report) {
 		}
 		for _, name := range branches {
 			if keys, ok := least[name]; ok {
-				fmt.Printf("\t{%d, %q, %d, %d},\n", r.backend.Device().Capability, name, dim, keys)
 				r.add("least keys on tensor cores", fmt.Sprintf("%s, D=%d", name, dim), float64(keys), "keys")
 			}
 		}

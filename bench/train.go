@@ -66,20 +66,24 @@ var trainSizes = []trainSize{
 
 // ofUsualSize returns a suite that measures Base() at the usual size.
 func ofUsualSize(measure func(*report, *trainer)) func(*report) {
-	return func(r *report) { train(r, tinylm.NSA, trainSizes[0].batch, trainSizes[0].seq, measure) }
+	return func(r *report) { train(r, tinylm.NSA, trainSizes[0], measure) }
 }
 
 // ofLength returns a suite that measures Base() at the first of trainSizes with the length of -length.
 func ofLength(measure func(*report, *trainer)) func(*report) {
 	return func(r *report) {
-		if i := slices.IndexFunc(trainSizes, func(c trainSize) bool { return !r.skips(c.seq) }); i >= 0 {
-			train(r, tinylm.NSA, trainSizes[i].batch, trainSizes[i].seq, measure)
+		if i := slices.IndexFunc(trainSizes, func(c trainSize) bool { return r.onlyLength == 0 || r.onlyLength == c.seq }); i >= 0 {
+			train(r, tinylm.NSA, trainSizes[i], measure)
 		}
 	}
 }
 
-// train calls measure with a trainer, after some steps to warm up.
-func train(r *report, attention tinylm.Attention, batch, seq int, measure func(*report, *trainer)) {
+// train is a part of a suite: it calls measure with a trainer, after some steps to warm up.
+func train(r *report, attention tinylm.Attention, size trainSize, measure func(*report, *trainer)) {
+	r.part(size.seq, func() { trained(r, attention, size.batch, size.seq, measure) })
+}
+
+func trained(r *report, attention tinylm.Attention, batch, seq int, measure func(*report, *trainer)) {
 	c := base
 	c.Attention = attention
 	weights := must(tinylm.NewWeights(c, tensor.Float32, 1))
@@ -104,10 +108,10 @@ func train(r *report, attention tinylm.Attention, batch, seq int, measure func(*
 func benchLengths(r *report) {
 	for _, c := range trainSizes {
 		for _, attention := range []tinylm.Attention{tinylm.NSA, tinylm.Dense} {
-			if r.skips(c.seq) || attention == tinylm.Dense && c.seq > 32768 { // longer ones take seconds a step
+			if attention == tinylm.Dense && c.seq > 32768 { // longer ones take seconds a step
 				continue
 			}
-			train(r, attention, c.batch, c.seq, func(r *report, t *trainer) {
+			train(r, attention, c, func(r *report, t *trainer) {
 				var notes []note
 				if attention == tinylm.NSA && c.target > 0 {
 					notes = append(notes, atLeast(c.target))

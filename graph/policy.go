@@ -41,7 +41,7 @@ type BranchPolicy struct {
 	// General rules out the kernels on tensor cores: the general ones run.
 	General bool
 	// MinKeys is the least number of keys for which kernels on tensor cores are preferred to the general ones. Compressed
-	// attention counts compressed keys. 0 means the number that was measured for the device.
+	// attention counts compressed keys.
 	MinKeys int
 }
 

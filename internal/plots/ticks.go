@@ -17,26 +17,37 @@ func PowersOfTwo(low, high float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// Ticks makes the ticks of a linear axis: roughly six labels.
+// Ticks makes the ticks of a linear axis: three to eight, fewer if they are whole.
 type Ticks struct {
 	Whole bool // no fractions
 }
 
-// Ticks implements plot.Ticker.
-func (t Ticks) Ticks(low, high float64) []plot.Tick {
-	step := math.Pow10(int(math.Floor(math.Log10((high - low) / 6))))
-	for _, m := range []float64{1, 2, 2.5, 5, 10} {
-		if m*step >= (high-low)/7 {
-			step *= m
+// Ticks implements plot.Ticker. Their distance is 1, 2 or 5 times a power of ten.
+func (t Ticks) Ticks(low, high float64) (out []plot.Tick) {
+	room := (high - low) / 7
+	if !(room > 0) || math.IsInf(room, 1) {
+		return nil
+	}
+	exponent := int(math.Floor(math.Log10(room)))
+	if t.Whole {
+		exponent = max(0, exponent)
+	}
+	at := func(i int, m float64) float64 { // exact, as 3 x 0.1 is not
+		if exponent < 0 {
+			return float64(i) * m / math.Pow10(-exponent)
+		}
+		return float64(i) * m * math.Pow10(exponent)
+	}
+	var m float64
+	for _, m = range []float64{1, 2, 5, 10} {
+		if at(1, m) >= room {
 			break
 		}
 	}
-	if t.Whole {
-		step = max(1, math.Ceil(step))
-	}
-	var out []plot.Tick
-	for i := math.Ceil(low / step); i <= math.Floor(high/step); i++ {
-		out = append(out, plot.Tick{Value: i * step, Label: short(i * step)})
+	first, last := int(math.Ceil(low/at(1, m))), int(math.Floor(high/at(1, m)))
+	for k := range min(last-first+1, 8) {
+		v := at(first+k, m)
+		out = append(out, plot.Tick{Value: v, Label: short(v)})
 	}
 	return out
 }
@@ -48,10 +59,10 @@ func short(v float64) string {
 		name string
 	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
 		if a := math.Abs(v); a >= unit.size && a < 1e12 {
-			return strconv.FormatFloat(v/unit.size, 'g', 6, 64) + unit.name
+			return strconv.FormatFloat(v/unit.size, 'g', 12, 64) + unit.name
 		}
 	}
-	return strconv.FormatFloat(v, 'g', 6, 64)
+	return strconv.FormatFloat(v, 'g', 12, 64)
 }
 
 // LogTicks makes the ticks of a logarithmic axis. 1, 2 and 5 of each decade have labels; with three decades or more, only 1 has one.

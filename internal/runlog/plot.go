@@ -13,12 +13,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/plots"
 )
 
-// Colours of the lines, except those of single steps.
-var (
-	meanColor    = color.RGBA{R: 31, G: 97, B: 161, A: 255}
-	heldOutColor = color.RGBA{R: 206, G: 77, B: 19, A: 255}
-)
-
 // curve is a plot over the steps.
 type curve struct {
 	file    string
@@ -63,9 +57,9 @@ func (c curve) lines(rows []row, o Options) (lines []line, low, high float64) {
 	}
 	if !c.mean {
 		low, high = c.height(nil, steps)
-		return []line{{c.label, thin(steps), meanColor, 1.8, 0}}, low, high
+		return []line{{c.label, thin(steps), plots.Color(0), 1.8, 0}}, low, high
 	}
-	mean := line{"running mean", thin(runningMean(steps, c.log)), meanColor, 1.8, 0}
+	mean := line{"running mean", thin(runningMean(steps, c.log)), plots.Color(0), 1.8, 0}
 	if c.log {
 		mean.label = "running geometric mean"
 	}
@@ -76,7 +70,7 @@ func (c curve) lines(rows []row, o Options) (lines []line, low, high float64) {
 		if b := o.BytesPerToken; b > 0 {
 			label += " (" + strconv.FormatFloat(bitsPerByte(last, b), 'f', 3, 64) + " bits a byte)"
 		}
-		held := line{label, thin(heldOut), heldOutColor, 1.6, 0}
+		held := line{label, thin(heldOut), plots.Color(1), 1.6, 0}
 		if n <= 60 { // more circles would run together
 			held.circle = 2.6
 		}
@@ -132,12 +126,11 @@ func (c curve) draw(rows []row, o Options) ([]byte, error) {
 // frame returns a plot without lines.
 func (c curve) frame(o Options) *plot.Plot {
 	p := plots.New(o.Title, "step", c.label)
-	p.Title.Padding = vg.Points(8)
 	p.X.Padding, p.Y.Padding = 0, 0
 	plots.Legend(p, !c.zero, false) // lines of an axis from 0 leave room at the bottom
-	p.X.Tick.Marker, p.Y.Tick.Marker = plots.Ticks{Whole: true}, plots.Ticks{}
+	p.X.Tick.Marker = plots.Ticks{Whole: true}
 	if c.log {
-		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plots.LogTicks{}
+		plots.Log(&p.Y)
 	}
 	p.Add(plots.Grid())
 	return p

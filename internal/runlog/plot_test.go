@@ -66,9 +66,9 @@ func TestCurves(t *testing.T) {
 				continue // thin lines with few pixels may have none of exactly their colour
 			}
 			n := pixels(t, image)
-			require.Greater(t, n[meanColor], 300, c.file)
+			require.Greater(t, n[plots.Color(0)], 300, c.file)
 			require.Equal(t, c.mean, n[plots.Pale().(color.RGBA)] > 200, c.file)
-			require.Equal(t, c.heldOut, n[heldOutColor] > 200, c.file)
+			require.Equal(t, c.heldOut, n[plots.Color(1)] > 200, c.file)
 		}
 		t.Logf("%s: %v", name, time.Since(start))
 	}

@@ -5,7 +5,6 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
 
 	"github.com/gorgonia-nsa/nsa/internal/plots"
@@ -15,7 +14,7 @@ import (
 type series struct {
 	name   string
 	points plotter.XYs
-	color  int  // index of plotutil.Color, the same for all lines of a model
+	color  int  // index of plots.Color, the same for all lines of a model
 	dashed bool // for contexts other than that of the training, and for guesses
 }
 
@@ -72,9 +71,9 @@ func (r Report) draw(p *plot.Plot, low, high float64, list []series) ([]byte, er
 		if len(s.points) == 0 {
 			continue
 		}
-		line := plots.Line(s.points, plotutil.Color(s.color), 1.6)
+		line := plots.Line(s.points, plots.Color(s.color), 1.6)
 		if s.dashed {
-			line.Dashes = plotutil.Dashes(1)
+			line.Dashes = plots.Dashes(1)
 		}
 		p.Add(line)
 		p.Legend.Add(s.name, line)

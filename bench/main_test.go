@@ -1,0 +1,35 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+)
+
+// TestLengthRestrictsEveryPart: with -length a suite runs those of its parts that have this number of tokens, all of them and no other.
+func TestLengthRestrictsEveryPart(t *testing.T) {
+	for i, s := range suites {
+		t.Run(fmt.Sprint(i, " ", s.name), func(t *testing.T) {
+			plan := func(length int) []int { return s.plan(graph.NewCPU(1), length) }
+			all := plan(0)
+			require.NotEmpty(t, all)
+			for _, length := range slices.Concat(all, []int{1, 100, 512, 1984, 2048, 65536, 1 << 20}) {
+				if length == 0 {
+					continue
+				}
+				parts := slices.DeleteFunc(slices.Clone(all), func(n int) bool { return n != length })
+				switch {
+				case s.name == "attention" && len(parts) < len(attentionShapes): // it takes any number
+					parts = slices.Repeat([]int{length}, len(attentionShapes))
+				case s.name == "profile" && slices.ContainsFunc(trainSizes, func(c trainSize) bool { return c.seq == length }):
+					parts = []int{length}
+				}
+				require.ElementsMatch(t, parts, plan(length), "length %d", length)
+			}
+		})
+	}
+}
