@@ -94,7 +94,7 @@ func (f figure) plot(records [][]string) *plot.Plot {
 	if len(series) == 0 {
 		return nil
 	}
-	p := plots.New(fmt.Sprintf("%s (%s)", f.title, machine), "tokens S", f.unit)
+	p := plots.New(fmt.Sprintf("%s (%s)", f.title, machine), "tokens S", label(f.unit))
 	plots.LogX(p)
 	plots.Log(&p.Y)
 	plots.Legend(p, true, true)
@@ -102,10 +102,15 @@ func (f figure) plot(records [][]string) *plot.Plot {
 	for i, name := range slices.Sorted(maps.Keys(series)) {
 		points := series[name]
 		slices.SortStableFunc(points, func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
-		plots.Series(p, i, name, points)
+		plots.Series(p, i, i, name, points)
 	}
-	p.Y.Max *= math.Pow(p.Y.Max/p.Y.Min, 0.05+0.055*float64(len(series))) // room for the legend
+	p.Y.Max *= math.Pow(p.Y.Max/p.Y.Min, 0.05+0.035*float64(len(series))) // room for the legend
 	return p
+}
+
+// label spells out a unit of time.
+func label(unit string) string {
+	return strings.NewReplacer("ms", "milliseconds", "us", "microseconds", "s", "seconds").Replace(unit)
 }
 
 // againstTokens places the rows of a suite whose sizes are "S=...". Base() also has a line of its peer.

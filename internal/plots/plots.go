@@ -30,7 +30,7 @@ func New(title, x, y string) *plot.Plot {
 		axis.Tick.Marker = Ticks{}
 	}
 	p.Title.Padding = vg.Points(6)
-	p.Legend.Padding = vg.Points(2)
+	p.Legend.Padding, p.Legend.ThumbnailWidth = vg.Points(2), vg.Points(26)
 	return p
 }
 
@@ -64,17 +64,12 @@ func Color(i int) color.RGBA {
 	return colors[i%len(colors)]
 }
 
-// Dashes returns the i-th pattern of a line; 0 is solid. With the marks of Series it tells lines apart without colours.
-func Dashes(i int) []vg.Length {
+// Series adds a line with the i-th colour and mark and pattern of dashes, 0 for solid, and its name in the legend.
+func Series(p *plot.Plot, i, dashes int, name string, points plotter.XYs) {
 	patterns := [][]vg.Length{nil, {6, 2.5}, {2, 2}, {8, 2.5, 2, 2.5}}
-	return patterns[i%len(patterns)]
-}
-
-// Series adds the i-th line of a plot, with a mark at each point, and its name in the legend.
-func Series(p *plot.Plot, i int, name string, points plotter.XYs) {
 	shapes := []draw.GlyphDrawer{draw.CircleGlyph{}, draw.BoxGlyph{}, draw.TriangleGlyph{}, draw.RingGlyph{}, draw.SquareGlyph{}}
 	line := Line(points, Color(i), 1.6)
-	line.Dashes = Dashes(i)
+	line.Dashes = patterns[dashes%len(patterns)]
 	marks := &plotter.Scatter{XYs: points, GlyphStyle: draw.GlyphStyle{Color: Color(i), Radius: vg.Points(2.8), Shape: shapes[i%len(shapes)]}}
 	p.Add(line, marks)
 	p.Legend.Add(name, line, marks)

@@ -2,6 +2,7 @@ package recall
 
 import (
 	"fmt"
+	"math"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -14,8 +15,8 @@ import (
 type series struct {
 	name   string
 	points plotter.XYs
-	color  int  // index of plots.Color, the same for all lines of a model
-	dashed bool // for contexts other than that of the training, and for guesses
+	color  int // index of plots.Color, the same for all lines of a model
+	dashes int // 1 for contexts other than that of the training, 2 for guesses
 }
 
 // plotSteps returns the accuracy of the models against the steps of their training, as PNG.
@@ -41,8 +42,9 @@ func (r Report) plotDistances() ([]byte, error) {
 	far := 2 * r.Task.Gap
 	for i, run := range r.Runs {
 		for _, context := range run.contexts() {
-			s := series{name: string(run.Kind), color: i, dashed: context != r.Task.Context}
-			if s.dashed {
+			s := series{name: string(run.Kind), color: i}
+			if context != r.Task.Context {
+				s.dashes = 1
 				s.name = fmt.Sprintf("%s, asked at %d", run.Kind, context)
 			}
 			for _, b := range run.Final[context] {
@@ -58,7 +60,7 @@ func (r Report) plotDistances() ([]byte, error) {
 	p := plots.New(title, "tokens from the question back to its answer", "accuracy")
 	plots.LogX(p)
 	plots.Legend(p, false, true)
-	return r.draw(p, float64(r.Task.Gap), float64(far), list)
+	return r.draw(p, float64(r.Task.Gap), math.Exp2(math.Ceil(math.Log2(float64(far)))), list)
 }
 
 // draw draws accuracies, and a line for guesses, into p, whose X axis is from low to high. It returns p as PNG.
@@ -66,17 +68,12 @@ func (r Report) draw(p *plot.Plot, low, high float64, list []series) ([]byte, er
 	p.Legend.YOffs = vg.Points(90) // between the lines of good models and of guesses
 	p.Add(plots.Grid())
 	guess := plotter.XYs{{X: low, Y: r.Task.Chance()}, {X: high, Y: r.Task.Chance()}}
-	list = append(list, series{name: fmt.Sprintf("a guess, %.4g", r.Task.Chance()), points: guess, color: len(r.Runs), dashed: true})
+	list = append(list, series{name: fmt.Sprintf("a guess, %.4g", r.Task.Chance()), points: guess, color: len(r.Runs), dashes: 2})
 	for _, s := range list {
 		if len(s.points) == 0 {
 			continue
 		}
-		line := plots.Line(s.points, plots.Color(s.color), 1.6)
-		if s.dashed {
-			line.Dashes = plots.Dashes(1)
-		}
-		p.Add(line)
-		p.Legend.Add(s.name, line)
+		plots.Series(p, s.color, s.dashes, s.name, s.points)
 	}
 	plots.Limits(p, low, high, 0, 1.02)
 	return plots.PNG(560, 340, []*plot.Plot{p})

@@ -87,3 +87,49 @@ func TestCommittedResults(t *testing.T) {
 	require.Contains(t, string(testutil.Must(os.ReadFile(root+"README.md"))(t)), fmt.Sprintf(
 		"| %.1f %% | without the selected branch %.1f %%, a guess 6.25 %% | `%s` |", s.right[NSA][1024], s.right[WithoutSelected][1024], s.command))
 }
+
+// TestFiguresOfTables draws the figures of the committed tables. NSA_TEST_CURVES=FOLDER keeps them: $PWD/bench/results, the committed ones.
+func TestFiguresOfTables(t *testing.T) {
+	const root = "../../../bench/results"
+	for _, path := range testutil.Must(filepath.Glob(root + "/recall*/*.csv"))(t) {
+		r := readReport(t, path)
+		for suffix, draw := range map[string]func() ([]byte, error){"_steps.png": r.plotSteps, "_distance.png": r.plotDistances} {
+			picture := testutil.Must(draw())(t)
+			if folder := os.Getenv("NSA_TEST_CURVES"); folder != "" {
+				to := filepath.Join(folder, filepath.Base(filepath.Dir(path)), fmt.Sprintf("recall_%d%s", r.Task.Context, suffix))
+				require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
+				require.NoError(t, os.WriteFile(to, picture, 0o644))
+			}
+		}
+	}
+}
+
+// readReport returns as much of a Report as its plots show, from its table.
+func readReport(t *testing.T, path string) (r Report) {
+	f := testutil.Must(os.Open(path))(t)
+	defer f.Close()
+	lines := testutil.Must(csv.NewReader(f).ReadAll())(t)
+	for _, line := range lines[1:] {
+		text := func(column string) string { return line[slices.Index(lines[0], column)] }
+		number := func(column string) float64 { return testutil.Must(strconv.ParseFloat(text(column), 64))(t) }
+		whole := func(column string) int { return int(math.Round(number(column))) }
+		r.Task = Task{Context: whole("context"), Pairs: whole("pairs"), Values: int(math.Round(1 / number("chance")))}
+		r.Task.Gap = 2 * r.Task.Values
+		kind := Kind(text("model"))
+		at := slices.IndexFunc(r.Runs, func(run Run) bool { return run.Kind == kind })
+		if at < 0 {
+			at, r.Runs = len(r.Runs), append(r.Runs, Run{Kind: kind, Final: map[int][]Bin{}})
+		}
+		run, answers := &r.Runs[at], make([]Answer, whole("questions"))
+		for i := range answers {
+			answers[i].Right = float64(i) < math.Round(number("accuracy")*float64(len(answers)))
+		}
+		if text("step") != "" {
+			run.Evaluations = append(run.Evaluations, Evaluation{Step: whole("step"), Answers: answers})
+		} else {
+			asked := whole("asked")
+			run.Final[asked] = append(run.Final[asked], Bin{From: whole("from"), To: whole("to"), Answers: answers})
+		}
+	}
+	return r
+}
