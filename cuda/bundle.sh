@@ -21,6 +21,7 @@ build() {
     [ -z "$(ls -A "$out")" ] || [ -f "$out/run.sh" ] || wrong "$out holds other files: want a folder of its own"
     rm -rf "$out"/{bin,test,logs,run.sh}
     cd "$(dirname "$0")/.."
+    cp cuda/bundle.sh "$out/run.sh" # first: a build that was broken off can be run again
     export GOOS=linux GOARCH=${GOARCH:-amd64} CGO_ENABLED=${CGO_ENABLED:-0}
     packages=${*:-$(go list -test -f '{{.ImportPath}} {{.Deps}}' ./... |
         awk '$1 ~ /\.test$/ && /\/cuda\/internal\/driver[] ]/ { sub(/\.test$/, "", $1); print $1 }')}
@@ -33,7 +34,6 @@ build() {
         [ ! -d "$dir/testdata" ] || cp -R "$dir/testdata" "$to"
     done
     go build -ldflags='-s -w' -o "$out/bin/" ./bench ./examples/...
-    cp cuda/bundle.sh "$out/run.sh"
 }
 
 # run_one runs the tests of a path, or an example, prints its line of the table and adds to notes and bad.
