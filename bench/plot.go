@@ -53,7 +53,7 @@ func drawFile(path, folder string) {
 	records := readTable(path)
 	for _, f := range allFigures() {
 		if p := f.plot(records); p != nil {
-			picture, err := plots.PNG(560, 360, []*plot.Plot{p})
+			picture, err := plots.PNG(plots.Width, plots.Height, []*plot.Plot{p})
 			check(err)
 			to := filepath.Join(folder, f.file+".png")
 			check(files.Write(to, picture))

@@ -40,7 +40,7 @@ func TestNothingIsClipped(t *testing.T) {
 			Series(p, i, i, "a line with a name", plotter.XYs{{X: 128, Y: c.low}, {X: 131072, Y: c.high}})
 		}
 		for _, rows := range [][][]*plot.Plot{{{p}}, {{p, p}, {p, p}}} {
-			picture := testutil.Must(png.Decode(bytes.NewReader(testutil.Must(PNG(560, 360, rows...))(t))))(t)
+			picture := testutil.Must(png.Decode(bytes.NewReader(testutil.Must(PNG(Width, Height, rows...))(t))))(t)
 			b := picture.Bounds()
 			for x := range b.Dx() {
 				for y := range b.Dy() {

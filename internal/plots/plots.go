@@ -21,7 +21,8 @@ func New(title, x, y string) *plot.Plot {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
 	for style, size := range map[*draw.TextStyle]float64{
-		&p.Title.TextStyle: 12, &p.X.Label.TextStyle: 10, &p.Y.Label.TextStyle: 10, &p.Legend.TextStyle: 9.5, &p.X.Tick.Label: 9, &p.Y.Tick.Label: 9,
+		&p.Title.TextStyle: 13, &p.X.Label.TextStyle: 11, &p.Y.Label.TextStyle: 11,
+		&p.Legend.TextStyle: 10.5, &p.X.Tick.Label: 10, &p.Y.Tick.Label: 10,
 	} {
 		style.Font.Variant, style.Font.Size = "Sans", vg.Points(size)
 	}
@@ -91,10 +92,10 @@ func Line(points plotter.XYs, c color.Color, width float64) *plotter.Line {
 }
 
 // The space around the plots of a picture and between them, in points.
-const (
-	padTop, padBottom, padLeft, padRight, padBetween = 6, 4, 4, 14, 12
-	dpi                                              = 144
-)
+const padTop, padBottom, padLeft, padRight, padBetween = 6, 4, 4, 14, 12
+
+// Width and Height are those of a single figure, in points: 827 pixels, which a README shows as they are.
+const Width, Height = 620, 400
 
 // PNG returns plots in rows and columns as one picture. width and height of a plot are in points. Titles and labels that are too long for
 // this are broken into lines. The library panics at ranges that it cannot draw, such as 0 on a logarithmic axis: PNG returns this as an
@@ -106,7 +107,7 @@ func PNG(width, height float64, rows ...[]*plot.Plot) (out []byte, err error) {
 		}
 	}()
 	w, h := vg.Points(width*float64(len(rows[0]))), vg.Points(height*float64(len(rows)))
-	canvas := vgimg.NewWith(vgimg.UseWH(w, h), vgimg.UseDPI(dpi))
+	canvas := vgimg.New(w, h)
 	tiles := draw.Tiles{Rows: len(rows), Cols: len(rows[0]), PadTop: padTop, PadBottom: padBottom, PadLeft: padLeft, PadRight: padRight,
 		PadX: padBetween, PadY: padBetween}
 	for _, p := range slices.Concat(rows...) {

@@ -120,7 +120,7 @@ func (c curve) draw(rows []row, o Options) ([]byte, error) {
 		last = max(last, rows[n-1].Number)
 	}
 	plots.Limits(p, 0, float64(last), low, high) // lines are cut off at their ends
-	return plots.PNG(640, 400, []*plot.Plot{p})
+	return plots.PNG(plots.Width, plots.Height, []*plot.Plot{p})
 }
 
 // frame returns a plot without lines.

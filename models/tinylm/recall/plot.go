@@ -76,5 +76,5 @@ func (r Report) draw(p *plot.Plot, low, high float64, list []series) ([]byte, er
 		plots.Series(p, s.color, s.dashes, s.name, s.points)
 	}
 	plots.Limits(p, low, high, 0, 1.02)
-	return plots.PNG(560, 340, []*plot.Plot{p})
+	return plots.PNG(plots.Width, plots.Height, []*plot.Plot{p})
 }
