@@ -99,7 +99,7 @@ func referenceConfig(c tinylm.Config) ([]byte, error) {
 // checkpoints returns the names of the checkpoints in a folder, the newest last. A link counts as what it should name, so that one to
 // another disk is not overlooked while that disk is missing.
 func checkpoints(parent string) ([]string, error) {
-	entries, err := os.ReadDir(parent)
+	entries, err := files.ReadDir(parent)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func removeCheckpoint(path string) error {
 
 // removeParts removes parts of checkpoints that a kill has left.
 func removeParts(parent string) error {
-	entries, err := os.ReadDir(parent)
+	entries, err := files.ReadDir(parent)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
