@@ -8,7 +8,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/stretchr/testify/require")
+	"github.com/stretchr/testify/require"
+)
 
 // TestWhatCannotBeRead: only a path with nothing at it is one that does not exist. To open anything but a regular file is an error at once.
 func TestWhatCannotBeRead(t *testing.T) {

@@ -170,10 +170,10 @@ func newestCheckpoint(folder string) (_ *checkpoint, damaged []error, err error)
 }
 
 // unreadable reports whether err is one of the system other than a missing file: no right to read, no file descriptor left, a disk or network
-// that fails. The file may be whole. To take an older checkpoint would overwrite newer ones.
+// that fails or is missing behind a link. The file may be whole. To take an older checkpoint would overwrite newer ones.
 func unreadable(err error) bool {
 	var errno syscall.Errno
-	return errors.As(err, &errno) && !errors.Is(err, fs.ErrNotExist)
+	return errors.Is(err, files.ErrLink) || errors.As(err, &errno) && !errors.Is(err, fs.ErrNotExist)
 }
 
 // readCheckpoint reads a checkpoint that verifyCheckpoint accepts.
