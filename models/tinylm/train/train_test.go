@@ -85,6 +85,9 @@ func TestRandomBytesCannotBeLearned(t *testing.T) {
 	for _, attention := range []string{"nsa", "dense"} {
 		for name, data := range map[string][]string{"random": {"-data", "random"}, "packed": {"-data", copies, "-packed"}} {
 			t.Run(attention+" "+name, func(t *testing.T) {
+				if attention == "dense" {
+					testutil.FullOnly(t)
+				}
 				args := smallArgs(t, 150, "-attention", attention, "-batch", "4", "-final-eval", "32768", "-out", filepath.Join(t.TempDir(), "run"))
 				r := testutil.Must(runArgs(t, append(args, data...)...))(t)
 				least := 5.54
