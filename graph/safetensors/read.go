@@ -18,6 +18,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
@@ -32,7 +33,7 @@ const AllowNaN Option = 1
 func Read(path string, opts ...Option) (f File, err error) {
 	defer func() {
 		if err != nil {
-			f, err = File{}, fmt.Errorf("safetensors: %s: %w", path, err)
+			f, err = File{}, fmt.Errorf("safetensors: %s: %w", path, quote.Error(err))
 		}
 	}()
 	from, err := files.Open(path)
@@ -88,7 +89,7 @@ func indexOf(t *tensor.Dense, is func(float64) bool) int {
 func Decode(data []byte) (File, error) {
 	f, err := decode(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
-		return File{}, fmt.Errorf("safetensors: %w", err)
+		return File{}, fmt.Errorf("safetensors: %w", quote.Error(err))
 	}
 	return f, nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
@@ -184,7 +185,7 @@ func readCheckpoint(path string) (*checkpoint, error) {
 	}
 	c := &checkpoint{}
 	if c.state, err = parseState(text); err != nil {
-		return nil, fmt.Errorf("%s: %w", stateFile, err)
+		return nil, fmt.Errorf("%s: %w", stateFile, quote.Error(err))
 	}
 	if c.weights, err = tinylm.LoadWeights(filepath.Join(path, modelFile)); err != nil {
 		return nil, err
@@ -207,7 +208,7 @@ func verifyCheckpoint(path string) (stateText []byte, err error) {
 	}
 	var s struct{ Step int } // alone: the weights of another version's checkpoint are of use
 	if err := json.Unmarshal(stateText, &s); err != nil {
-		return nil, fmt.Errorf("%s: %w", stateFile, err)
+		return nil, fmt.Errorf("%s: %w", stateFile, quote.Error(err))
 	}
 	if step, ok := checkpointStep(filepath.Base(path)); ok && step != s.Step {
 		return nil, fmt.Errorf("%s is of step %d, the folder is named for step %d", stateFile, s.Step, step)

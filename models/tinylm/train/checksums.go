@@ -99,7 +99,7 @@ func (s checksums) verify(folder string, files ...string) error {
 		case !listed:
 			return fmt.Errorf("%s: %s does not list it", name, checksumsFile)
 		case sum != want:
-			return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %q", name, sum, want)
+			return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %.64q", name, sum, want)
 		}
 	}
 	return nil

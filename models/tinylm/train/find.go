@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
@@ -70,13 +71,13 @@ func (m *SavedModel) Open(tokenizerPath string) (*tinylm.Weights, *tokenizer.Tok
 	}
 	t, err := tokenizer.Open(path, separator)
 	if err != nil {
-		if tokenizerPath == "" {
-			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", err)
+		if tokenizerPath == "" { // path and separator are of config.yaml
+			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", quote.Error(err))
 		}
 		return nil, nil, err
 	}
 	if n, want := t.Vocab(), w.Config.Vocab; n != want {
-		what := path
+		what := quote.Path(path)
 		if path == "" {
 			what = "a text of bytes"
 		}

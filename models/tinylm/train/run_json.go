@@ -46,7 +46,7 @@ type description struct {
 func readDescription(folder string) (d description, err error) {
 	text, err := files.ReadFile(filepath.Join(folder, runFile), maxState)
 	if err == nil {
-		err = json.Unmarshal(text, &d)
+		err = quote.Error(json.Unmarshal(text, &d))
 	}
 	return d, err
 }
