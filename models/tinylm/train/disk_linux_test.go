@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -102,4 +103,45 @@ func TestPipeInRun(t *testing.T) {
 	}
 	tokenizer := pipe(filepath.Join(t.TempDir(), "tokenizer.json"))
 	refuses(tokenizer, smallArgs(t, 2, "-out", filepath.Join(t.TempDir(), "run"), "-tokenizer", tokenizer)...)
+}
+
+// TestSparseFiles: a file of a terabyte that takes no room is damage that is seen without reading all of it.
+func TestSparseFiles(t *testing.T) {
+	whole := filepath.Join(t.TempDir(), "whole")
+	testutil.Must(runArgs(t, tinyArgs(t, "-out "+whole)...))(t)
+	for _, file := range []string{modelFile, configFile, solverFile, stateFile, checksumsFile, optionsFile, runFile} {
+		folder := filepath.Join(t.TempDir(), "run")
+		require.NoError(t, os.CopyFS(folder, os.DirFS(whole)))
+		for _, place := range []string{folder, filepath.Join(folder, checkpointFolder, checkpointName(6))} {
+			path := filepath.Join(place, file)
+			if !exists(path) {
+				continue
+			}
+			if err := os.Truncate(path, 1<<40); err != nil {
+				t.Skip(err)
+			}
+		}
+		c, damaged, err := newestCheckpoint(folder)
+		require.NoError(t, err)
+		_, err = FindModel(folder)
+		switch file {
+		case optionsFile, runFile:
+			require.Equal(t, 6, c.state.Step)
+		case stateFile, solverFile:
+			require.NoError(t, err)
+			fallthrough
+		default:
+			require.Len(t, damaged, 1, file)
+			require.Equal(t, 3, c.state.Step)
+		}
+		if file == modelFile || file == checksumsFile {
+			require.ErrorContains(t, err, checkpointName(3), "what is left")
+		}
+		if file == runFile {
+			var said bytes.Buffer
+			o := testutil.Must(Parse([]string{"-resume", folder, "-steps", "7"}, io.Discard))(t)
+			testutil.Must(Run(t.Context(), o, &said))(t)
+			require.Contains(t, said.String(), "keeping the old one as run.json.damaged")
+		}
+	}
 }
