@@ -157,7 +157,7 @@ func (r *runner) openData(ctx context.Context) (err error) {
 		return err
 	}
 	for _, s := range r.corpus.Skipped() {
-		r.display.line("skipped %d files, folders or records: %s, such as %q", s.Files, s.Reason, s.Example)
+		r.display.line("skipped %d files, folders or records: %s, such as %.100q", s.Files, s.Reason, s.Example)
 	}
 	r.shape = corpus.Shape{Batch: r.Batch, Seq: r.Context}
 	if r.Packed {

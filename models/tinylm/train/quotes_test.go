@@ -15,6 +15,8 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
 // hostileText is what a file may hold to fill or to command a terminal: megabytes, escape sequences, line breaks, marks of direction.
@@ -91,5 +93,51 @@ func TestErrorsQuoteLittle(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestDataErrorsQuoteLittle: the same of data, tokenizers and the names of files.
+func TestDataErrorsQuoteLittle(t *testing.T) {
+	long := strings.Repeat(hostileText, (1<<16)/len(hostileText))
+	quoted := string(testutil.Must(json.Marshal(long))(t))
+	for name, texts := range map[string][]string{
+		"a.jsonl":         {long, quoted, `{"text":` + quoted + `,"text":1}`, `{` + quoted + `:1}`, `{"text":{"a":` + quoted + `}}`, "{}\n" + long},
+		"a.parquet":       {long, "PAR1" + long + "PAR1"},
+		"a.npy":           {long, "\x93NUMPY\x01\x00\xff\xff" + long, "\x93NUMPY\x01\x00\x76\x00" + fmt.Sprintf("%-118s", "{'descr': '"+hostileText+"'}")},
+		"a.bin":           {long},
+		"a.gz":            {long, "\x1f\x8b\x08\x18" + long},
+		"a.zst":           {long},
+		"\x1b[2J\n.jsonl": {"{", `{"text":1}`, ""},
+		strings.Repeat("\x1b", 60) + strings.Repeat("n", 180) + ".jsonl": {"{"},
+	} {
+		for i, text := range texts {
+			folder := t.TempDir()
+			if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+				t.Skip(err) // not every system has such names
+			}
+			_, err := corpus.Open(t.Context(), folder, corpus.Options{HeldOut: 10})
+			if err != nil {
+				requireFit(t, err.Error(), fmt.Sprintf("%q %d", name, i), folder)
+			}
+		}
+	}
+	const vocabulary = `"vocab":{"[UNK]":0,"[SEP]":1}`
+	for i, text := range []string{
+		long, quoted, `{"model":` + quoted + `}`, `{"model":{"type":` + quoted + `}}`, `{"model":{"type":"WordLevel","unk_token":` + quoted + `,` + vocabulary + `}}`,
+		`{"model":{"type":"WordLevel","vocab":{` + quoted + `:-1}}}`, `{"model":{"type":"WordLevel","vocab":{` + quoted + `:1,"a":1}}}`,
+		`{"model":{"type":"BPE","merges":[` + quoted + `],` + vocabulary + `}}`, `{"model":{"type":"BPE","merges":[],` + vocabulary + `},"normalizer":{"type":` + quoted + `}}`,
+		`{"added_tokens":[{"content":` + quoted + `}],"model":{"type":"WordLevel",` + vocabulary + `}}`,
+		`{"model":{"type":"WordLevel",` + vocabulary + `},"pre_tokenizer":{"type":"Split","pattern":{"Regex":` + quoted + `},"behavior":` + quoted + `}}`,
+		`{"model":{"type":"WordLevel",` + vocabulary + `},"pre_tokenizer":{"type":"Metaspace","replacement":` + quoted + `}}`,
+		`{"model":{"type":"WordLevel",` + vocabulary + `},"decoder":{"type":"Strip","content":` + quoted + `}}`,
+	} {
+		path := filepath.Join(t.TempDir(), "tokenizer.json")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		k, err := tokenizer.Open(path, "")
+		if err == nil {
+			_, err = k.Encode(hostileText)
+		}
+		require.Error(t, err, i)
+		requireFit(t, err.Error(), fmt.Sprint("tokenizer ", i), path)
 	}
 }
