@@ -20,6 +20,7 @@ import (
 // up to one that holds everything, roughly 100; in the usual form one size in seven. Runs with an evaluation before the end use fewer. A failed write is an error
 // or a warning, and the files on the disk are complete. With room again, the run resumes and ends with the bits of one that always had room.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	disk := t.TempDir()
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skip("no file system of a given size: mount: ", err)
@@ -107,6 +108,7 @@ func TestPipeInRun(t *testing.T) {
 
 // TestSparseFiles: a file of a terabyte that takes no room is damage that is seen without reading all of it.
 func TestSparseFiles(t *testing.T) {
+	t.Parallel()
 	whole := filepath.Join(t.TempDir(), "whole")
 	testutil.Must(runArgs(t, tinyArgs(t, "-out "+whole)...))(t)
 	for _, file := range []string{modelFile, configFile, solverFile, stateFile, checksumsFile, optionsFile, runFile} {

@@ -46,6 +46,7 @@ func contents(t testing.TB, folder string) map[string]string {
 // never had: -resume is an error, and changes nothing. Nor does a run with checkpoints begin again if they are gone, as from the empty folder
 // where a disk is not mounted.
 func TestResumeOfUnreadableRun(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("symbolic links need rights")
 	}
@@ -102,6 +103,7 @@ func TestResumeOfUnreadableRun(t *testing.T) {
 // TestReplacedFolder: while a run trains, evaluates or samples, its folder is replaced by another run's, by one with the same options, by a copy
 // of its own that another process has resumed, or by one without a lock or options. The run ends with an error, and no file there changes.
 func TestReplacedFolder(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("a folder with open files cannot be moved")
 	}
@@ -146,6 +148,7 @@ func TestReplacedFolder(t *testing.T) {
 
 // TestOtherKernels: a run that is resumed on another SIMD level or device says so, once.
 func TestOtherKernels(t *testing.T) {
+	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "run")
 	testutil.Must(runArgs(t, tinyArgs(t, "-out "+folder)...))(t)
 	resume := func(steps string) string {

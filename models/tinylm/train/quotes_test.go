@@ -34,6 +34,7 @@ func requireFit(t testing.TB, text, what string, paths ...string) {
 
 // TestErrorsQuoteLittle: whatever the files of a run or a model hold, errors and warnings about them are short and printable.
 func TestErrorsQuoteLittle(t *testing.T) {
+	t.Parallel()
 	whole := filepath.Join(t.TempDir(), "whole")
 	testutil.Must(runArgs(t, tinyArgs(t, "-out "+whole)...))(t)
 	long := strings.Repeat(hostileText, (1<<16)/len(hostileText))
@@ -98,6 +99,7 @@ func TestErrorsQuoteLittle(t *testing.T) {
 
 // TestDataErrorsQuoteLittle: the same of data, tokenizers and the names of files.
 func TestDataErrorsQuoteLittle(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat(hostileText, (1<<16)/len(hostileText))
 	quoted := string(testutil.Must(json.Marshal(long))(t))
 	for name, texts := range map[string][]string{

@@ -37,6 +37,7 @@ func start(t testing.TB, out io.Writer, env []string, args ...string) *exec.Cmd 
 // TestKills kills and resumes runs at random moments until they end, on the CPU and on a device with its own memory and queues. Each
 // ends with the bits of a run that was not killed. Only kills between the first step and the end of a process count.
 func TestKills(t *testing.T) {
+	t.Parallel()
 	kills := testutil.Tries(t, 6, 100)
 	args := smallArgs(t, 60, "-eval-every", "25", "-save-minutes", "0.0003", "-keep", "2")
 	whole := filepath.Join(t.TempDir(), "whole")
@@ -93,6 +94,7 @@ func killUntilItEnds(t testing.TB, r *rand.Rand, most int, env, folder string, a
 // TestSignals: after signal n in the middle of its work a run exits with 128 + n and a checkpoint of its last step. Resumed, it ends with the
 // same bits.
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	args := smallArgs(t, 6, "-save-minutes", "0", "-eval-every", "100")
 	whole := filepath.Join(t.TempDir(), "whole")
 	testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
@@ -136,6 +138,7 @@ func TestSecondSignal(t *testing.T) {
 // TestStops stops a run after every step and resumes it. Weights, held-out loss and sample have the bits of a run that was not stopped.
 // The same is true with accumulation, packed documents and initial weights.
 func TestStops(t *testing.T) {
+	t.Parallel()
 	for name, more := range map[string][]string{
 		"plain": nil, "packed": {"-packed", "-accumulate", "3"}, "accumulate": {"-accumulate", "3"}, "recompute": {"-recompute"}, "dense": {"-attention", "dense"},
 	} {
