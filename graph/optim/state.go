@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -68,7 +69,7 @@ func (s *AdamW) SetState(st safetensors.File) (err error) {
 	step := 0
 	if text, ok := st.Metadata[stepKey]; ok {
 		if step, err = strconv.Atoi(text); err != nil {
-			return fmt.Errorf("%s: %w", stepKey, err)
+			return fmt.Errorf("%s: %w", stepKey, quote.Error(err))
 		}
 	} else if st.Tensors != nil || st.Metadata != nil {
 		return fmt.Errorf("no %s in the metadata: not a state of AdamW", stepKey)

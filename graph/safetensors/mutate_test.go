@@ -5,7 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
@@ -29,8 +31,12 @@ func TestMutations(t *testing.T) {
 		bad := testutil.Mutate(r, good)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, _ = safetensors.Decode(bad)
+		_, err := safetensors.Decode(bad)
 		runtime.ReadMemStats(&after)
+		if err != nil {
+			require.Less(t, len(err.Error()), 1<<10)
+			require.Equal(t, -1, strings.IndexFunc(err.Error(), func(r rune) bool { return !unicode.IsPrint(r) }), "%q", err)
+		}
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20), "mutation %d", i)
 	}
 }

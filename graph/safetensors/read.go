@@ -18,6 +18,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
@@ -32,7 +33,7 @@ const AllowNaN Option = 1
 func Read(path string, opts ...Option) (f File, err error) {
 	defer func() {
 		if err != nil {
-			f, err = File{}, fmt.Errorf("safetensors: %s: %w", path, err)
+			f, err = File{}, fmt.Errorf("safetensors: %s: %w", path, quote.Error(err))
 		}
 	}()
 	from, err := files.Open(path)
@@ -57,6 +58,25 @@ func Read(path string, opts ...Option) (f File, err error) {
 		}
 	}
 	return f, nil
+}
+
+// CheckSize returns an error unless the file at path has a valid header and as many bytes as it says. It reads only the header.
+func CheckSize(path string) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("safetensors: %s: %w", path, quote.Error(err))
+		}
+	}()
+	from, err := files.Open(path)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	info, err := from.Stat()
+	if err == nil {
+		_, _, _, err = readSpans(from, info.Size())
+	}
+	return err
 }
 
 // ErrNotFinite is in the error of CheckFinite.
@@ -88,7 +108,7 @@ func indexOf(t *tensor.Dense, is func(float64) bool) int {
 func Decode(data []byte) (File, error) {
 	f, err := decode(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
-		return File{}, fmt.Errorf("safetensors: %w", err)
+		return File{}, fmt.Errorf("safetensors: %w", quote.Error(err))
 	}
 	return f, nil
 }
@@ -103,16 +123,8 @@ type span struct {
 
 // decode reads a file of size bytes from r.
 func decode(r io.ReaderAt, size int64) (f File, err error) {
-	head, err := readHeader(r, size)
+	metadata, spans, start, err := readSpans(r, size)
 	if err != nil {
-		return f, err
-	}
-	metadata, spans, err := parseHeader(head)
-	if err != nil {
-		return f, err
-	}
-	start := 8 + int64(len(head))
-	if err := checkCover(spans, size-start); err != nil {
 		return f, err
 	}
 	need := size
@@ -133,6 +145,19 @@ func decode(r io.ReaderAt, size int64) (f File, err error) {
 		f.Tensors[s.name] = t
 	}
 	return f, nil
+}
+
+// readSpans returns what the header of a file of size bytes says, and where the tensors begin.
+func readSpans(r io.ReaderAt, size int64) (metadata map[string]string, spans []span, start int64, err error) {
+	head, err := readHeader(r, size)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if metadata, spans, err = parseHeader(head); err != nil {
+		return nil, nil, 0, err
+	}
+	start = 8 + int64(len(head))
+	return metadata, spans, start, checkCover(spans, size-start)
 }
 
 // readHeader returns the JSON bytes of the header.

@@ -11,18 +11,60 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/moby/sys/atomicwriter"
 )
 
-var errNotRegular = errors.New("not a regular file")
+var (
+	errNotRegular = errors.New("not a regular file")
 
-// Open opens a regular file. A folder, a device or a pipe is an error; opening a pipe would wait for a writer.
-func Open(path string) (*os.File, error) {
+	// ErrLink is in the error of Open and ReadDir for a link to something that is missing.
+	ErrLink = errors.New("a link to something that is missing")
+)
+
+// Open opens a regular file. A folder, a device or a pipe is an error; opening a pipe would wait for a writer. So is a link to a missing
+// file, which may be on a disk that is not mounted: that error does not wrap fs.ErrNotExist.
+func Open(path string) (*os.File, error) { return openRegular(path, os.O_RDONLY) }
+
+// Append opens a file as Open does, for writing at its end.
+func Append(path string) (*os.File, error) { return openRegular(path, os.O_WRONLY|os.O_APPEND) }
+
+func openRegular(path string, flags int) (*os.File, error) {
+	irregular := &fs.PathError{Op: "open", Path: path, Err: errNotRegular}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: errNotRegular}
+		return nil, irregular // opening a device may do something
 	}
-	return os.Open(path)
+	f, err := os.OpenFile(path, flags|syscall.O_NONBLOCK, 0) // it may have become a pipe meanwhile
+	if err != nil {
+		return nil, absent(path, err)
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = irregular
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// ReadDir is os.ReadDir with an error as of Open for a link to a missing folder.
+func ReadDir(path string) ([]fs.DirEntry, error) {
+	entries, err := os.ReadDir(path)
+	return entries, absent(path, err)
+}
+
+// absent returns err, with which something at path could not be opened. If it says that nothing is there though a link is there, it returns another
+// error.
+func absent(path string, err error) error {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		return &fs.PathError{Op: "open", Path: path, Err: ErrLink}
+	}
+	return err
 }
 
 // ReadFile is os.ReadFile of a file that Open opens, of at most the given number of bytes.

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -27,8 +26,8 @@ func Columns(program string, set *flag.FlagSet, machine ...Column) []Column {
 	return append(append(list, machine...), Column{"go", runtime.Version()}, Column{"command", command})
 }
 
-// Commit returns the commit that go build noted in the program, or else the one that is checked out, with a plus sign
-// where files differ from it.
+// Commit returns the commit that go build noted in the program, or else the one that is checked out where the program runs if that is a
+// clone of this module, with a plus sign where files differ from it; else "unknown".
 func Commit() string {
 	settings := map[string]string{}
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -38,13 +37,10 @@ func Commit() string {
 	}
 	id, changed := settings["vcs.revision"], settings["vcs.modified"] == "true"
 	if id == "" {
-		out, err := exec.Command("git", "rev-parse", "HEAD").Output()
-		if err != nil {
+		var err error
+		if id, changed, err = checkedOut(); err != nil {
 			return "unknown"
 		}
-		id = strings.TrimSpace(string(out))
-		status, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no", "--", "*.go", "*.s").Output()
-		changed = err != nil || len(status) > 0
 	}
 	id = id[:min(12, len(id))]
 	if changed {

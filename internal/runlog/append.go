@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -28,10 +29,12 @@ func (f *appendFile) flush() (err error) {
 	if len(f.pending) == 0 {
 		return nil
 	}
-	open := func() (*os.File, error) { return os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644) }
-	file, err := open()
-	if errors.Is(err, fs.ErrNotExist) && f.ownFolder && os.Mkdir(filepath.Dir(f.path), 0o755) == nil {
-		file, err = open()
+	file, err := files.Append(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if f.ownFolder {
+			_ = os.Mkdir(filepath.Dir(f.path), 0o755) // if it fails, so does what follows
+		}
+		file, err = os.OpenFile(f.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o644)
 	}
 	if err != nil {
 		return err
@@ -58,7 +61,7 @@ func (f *appendFile) flush() (err error) {
 
 // sync waits until all written bytes are on the disk. It needs no lock, so that a step does not wait for the disk.
 func (f *appendFile) sync() error {
-	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_APPEND, 0)
+	file, err := files.Append(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // nothing was written yet, or flush has returned the error
 	}
@@ -86,20 +89,38 @@ func repairLines(path string) error {
 	if err != nil {
 		return err
 	}
-	from := max(0, info.Size()-maxLine)
-	text := make([]byte, info.Size()-from)
-	if _, err := file.ReadAt(text, from); err != nil {
+	begin, err := lastLine(file, info.Size())
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	last := make([]byte, info.Size()-begin)
+	if _, err := file.ReadAt(last, begin); err != nil {
 		return err
 	}
-	whole := bytes.LastIndexByte(text, '\n') + 1
-	last := text[whole:]
 	switch {
-	case whole == 0 && from > 0: // a run has written no such line
-		return fmt.Errorf("%s: its last line has %d bytes or more, want fewer", path, maxLine)
 	case len(last) > 0 && json.Valid(last):
 		return (&appendFile{path: path, pending: []byte("\n")}).flush()
 	case len(last) > 0:
-		return os.Truncate(path, from+int64(whole))
+		return os.Truncate(path, begin)
 	}
 	return nil
+}
+
+// lastLine returns where the last line of a file of size bytes begins: after the last line break.
+func lastLine(file io.ReaderAt, size int64) (begin int64, err error) {
+	part := make([]byte, 64<<10)
+	for end := size; end > 0; end -= int64(len(part)) {
+		part = part[:min(end, int64(len(part)))]
+		from := end - int64(len(part))
+		if _, err := file.ReadAt(part, from); err != nil {
+			return 0, err
+		}
+		if i := bytes.LastIndexByte(part, '\n'); i >= 0 {
+			return from + int64(i) + 1, nil
+		}
+		if size-from >= maxLine { // a run has written no such line
+			return 0, fmt.Errorf("its last line has %d bytes or more, want fewer", maxLine)
+		}
+	}
+	return 0, nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -148,6 +149,53 @@ func TestKilled(t *testing.T) {
 		if i%10 == 0 {
 			require.NoError(t, errors.Join(l.Save(), l.Draw()))
 			fmt.Printf("saved %d\n", i)
+		}
+	}
+}
+
+// TestHostileFiles puts things in place of each file of a record that cannot be read or have no end. Resume returns an error and leaves all
+// as it is, or sets a damaged table aside; it neither waits nor fills the memory.
+func TestHostileFiles(t *testing.T) {
+	whole := create(t, Options{})
+	for i := 1; i <= 9; i++ {
+		whole.Step(step(i))
+	}
+	require.NoError(t, whole.Save())
+	sparse := func(path string) error {
+		return errors.Join(os.WriteFile(path, nil, 0o644), os.Truncate(path, 1<<40))
+	}
+	for _, name := range []string{StepsFile, EventsFile, TensorBoardFolder} {
+		for what, put := range map[string]func(path string) error{
+			"link to a missing disk": func(path string) error { return os.Symlink("/missing/disk", path) },
+			"link to itself":         func(path string) error { return os.Symlink(filepath.Base(path), path) },
+			"below a file":           func(path string) error { return os.Symlink(whole.Path(StepsFile)+"/x", path) },
+			"device":                 func(path string) error { return os.Symlink("/dev/zero", path) },
+			"pipe":                   func(path string) error { return syscall.Mkfifo(path, 0o644) },
+			"folder":                 func(path string) error { return os.Mkdir(path, 0o755) },
+			"sparse":                 sparse,
+		} {
+			dir := filepath.Join(t.TempDir(), "run")
+			require.NoError(t, os.CopyFS(dir, os.DirFS(whole.dir)))
+			path := filepath.Join(dir, name)
+			require.NoError(t, os.RemoveAll(path))
+			if err := put(path); err != nil {
+				require.Equal(t, "sparse", what)
+				t.Skip(err)
+			}
+			before := testutil.Must(os.Lstat(path))(t)
+			var from, to runtime.MemStats
+			runtime.ReadMemStats(&from)
+			l, err := Resume(dir, 9, Options{})
+			runtime.ReadMemStats(&to)
+			require.Less(t, to.TotalAlloc-from.TotalAlloc, uint64(8<<20), "%s: %s", name, what)
+			if name == StepsFile && what == "sparse" {
+				require.NoError(t, err)
+				require.ErrorContains(t, l.Damaged(), "line 1 has 1024 bytes or more")
+				path += ".damaged"
+			} else if name != TensorBoardFolder || what != "folder" {
+				require.Error(t, err, "%s: %s", name, what)
+			}
+			require.True(t, os.SameFile(before, testutil.Must(os.Lstat(path))(t)), "%s: %s", name, what)
 		}
 	}
 }

@@ -1,9 +1,11 @@
 package runlog
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,4 +93,10 @@ func TestVanishedFolder(t *testing.T) {
 			noTemporaries(t, l.dir)
 		})
 	}
+}
+
+// parseTable returns the rows of a table.
+func parseTable(text []byte) ([]row, error) {
+	rows, _, err := readTable(bytes.NewReader(text), math.MaxInt)
+	return rows, err
 }

@@ -20,6 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
@@ -53,6 +54,9 @@ type Step struct {
 type Options struct {
 	Title         string  // of the plots
 	BytesPerToken float64 // of the held-out data, for bits a byte; 0: unknown
+
+	// Guard, if not nil, is called before each write to the folder. If it returns an error, nothing is written, as if the write had failed.
+	Guard func() error
 }
 
 // Log is the record of one run. Several goroutines may call its methods. The zero value has no folder: it keeps the steps and
@@ -122,11 +126,10 @@ func Resume(dir string, step int, o Options) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := l.readTable(); err != nil {
+	dropped, err := l.readTable()
+	if err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}
-	before := len(l.rows)
-	l.dropFrom(step + 1)
 	if last := l.Last().Number; last < step && l.damaged == nil {
 		l.damaged = fmt.Errorf("runlog: %s: its last row is of step %d, want %d: the rows between are lost", l.Path(StepsFile), last, step)
 	}
@@ -136,29 +139,30 @@ func Resume(dir string, step int, o Options) (*Log, error) {
 	if err := files.RemoveTemporaries(dir, l.savedFiles()...); err != nil {
 		return nil, fmt.Errorf("runlog: %w", err)
 	}
-	event := l.Event("resume", map[string]any{"rows_dropped": before - len(l.rows), "rows_missing": step - l.steps()})
+	event := l.Event("resume", map[string]any{"rows_dropped": dropped, "rows_missing": step - l.steps()})
 	if err := errors.Join(event, l.Save()); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// maxRecord is the largest file of a record in bytes.
-const maxRecord = 1 << 40
-
-// readTable reads the rows of the table. It renames a damaged table and keeps the rows before the damage.
-func (l *Log) readTable() error {
+// readTable reads the rows of the table up to the step of the checkpoint, and returns the number of later ones. It renames a damaged table and
+// keeps the rows before the damage.
+func (l *Log) readTable() (later int, err error) {
 	path := l.Path(StepsFile)
-	text, err := files.ReadFile(path, maxRecord)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	f, err := files.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	} else if err != nil {
+		return 0, err
 	}
-	if l.rows, err = parseTable(text); err != nil {
-		name, moved := files.SetAside(path)
-		l.damaged = fmt.Errorf("runlog: %s: %w: %d rows before that are kept, and the file as %s", path, err, len(l.rows), name)
-		return moved
+	l.rows, later, err = readTable(f, l.resumedAfter)
+	if closed := f.Close(); err == nil || errors.As(err, new(syscall.Errno)) { // a disk that fails is no damage
+		return later, errors.Join(err, closed)
 	}
-	return nil
+	name, moved := files.SetAside(path)
+	l.damaged = fmt.Errorf("runlog: %s: %w: %d rows before that are kept, and the file as %s", path, err, len(l.rows)+later, name)
+	return later, moved
 }
 
 // Damaged returns what was wrong with the table of a resumed run: a damage, or rows that are missing at its end. It returns nil if it was
@@ -183,6 +187,14 @@ func (o Options) check() error {
 		return fmt.Errorf("runlog: %v bytes per token, want a number of at least 0", o.BytesPerToken)
 	}
 	return nil
+}
+
+// guard calls Options.Guard.
+func (l *Log) guard() error {
+	if l.options.Guard == nil {
+		return nil
+	}
+	return l.options.Guard()
 }
 
 // Path returns the path of a file in the run folder.

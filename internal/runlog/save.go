@@ -14,7 +14,14 @@ func (l *Log) flush() error {
 		l.events.pending, l.tensorboard.pending = nil, nil
 		return nil
 	}
-	if err := errors.Join(l.events.flush(), l.tensorboard.flush()); err != nil {
+	if len(l.events.pending)+len(l.tensorboard.pending) == 0 {
+		return nil
+	}
+	err := l.guard()
+	if err == nil {
+		err = errors.Join(l.events.flush(), l.tensorboard.flush())
+	}
+	if err != nil {
 		return fmt.Errorf("runlog: %w", err)
 	}
 	return nil
@@ -59,7 +66,11 @@ func (l *Log) Draw() (err error) {
 
 // write replaces a file.
 func (l *Log) write(name string, content []byte) error {
-	if err := files.Write(l.Path(name), content); err != nil {
+	err := l.guard()
+	if err == nil {
+		err = files.Write(l.Path(name), content)
+	}
+	if err != nil {
 		return fmt.Errorf("runlog: %w", err)
 	}
 	return nil

@@ -1,16 +1,16 @@
 package runlog
 
 import (
-	"bytes"
-	"encoding/csv"
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 )
 
 // columns are the columns of steps.csv.
@@ -65,62 +65,63 @@ func table(rows []row, bytesPerToken float64) []byte {
 	return b
 }
 
-// parseTable returns the rows of a table, none for an empty text. With an error it returns the rows before the error.
-func parseTable(text []byte) ([]row, error) {
-	if len(text) == 0 {
-		return nil, nil
-	}
-	r := csv.NewReader(bytes.NewReader(text))
-	r.ReuseRecord = true
-	head, err := r.Read()
-	if err != nil {
-		return nil, err
-	}
-	want := strings.Split(columns, ",")
-	if !slices.Equal(head, want) {
-		return nil, fmt.Errorf("columns %s, want %s", strings.Join(head, ","), columns)
-	}
-	var rows []row
-	for {
-		fields, err := r.Read()
-		if errors.Is(err, io.EOF) {
-			return rows, nil
+// maxRow bounds a line of a table in bytes. Those of a run have at most 250.
+const maxRow = 1 << 10
+
+// readTable returns the rows of a table up to the step last, and the number of later ones. An empty text has none. With an error it returns the
+// rows before the error. It reads line by line: a table may be damaged, and larger than memory.
+func readTable(r io.Reader, last int) (rows []row, later int, err error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, maxRow), maxRow)
+	before := -1 // the step of the line before
+	n := 0
+	for ; lines.Scan(); n++ {
+		if n == 0 {
+			if head := lines.Text(); head != columns {
+				return nil, 0, fmt.Errorf("columns %s, want %s", quote.Text(head), columns)
+			}
+			continue
+		}
+		next, err := parseRow(strings.Split(lines.Text(), ","))
+		if err == nil && next.Number <= before {
+			err = fmt.Errorf("step %d after step %d", next.Number, before)
 		}
 		if err != nil {
-			return rows, err
+			return rows, later, fmt.Errorf("line %d: %w", n+1, err)
 		}
-		next, err := parseRow(fields)
-		if n := len(rows); err == nil && n > 0 && next.Number <= rows[n-1].Number {
-			err = fmt.Errorf("step %d after step %d", next.Number, rows[n-1].Number)
+		if before = next.Number; next.Number > last {
+			later++
+		} else {
+			rows = append(rows, next)
 		}
-		if err != nil {
-			line, _ := r.FieldPos(0)
-			return rows, fmt.Errorf("line %d: %w", line, err)
-		}
-		rows = append(rows, next)
 	}
+	if err = lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		err = fmt.Errorf("line %d has %d bytes or more", n+1, maxRow)
+	}
+	return rows, later, err
 }
 
 // parseRow reads the fields of a row. It ignores bits a byte and perplexity, which follow from the held-out loss.
 func parseRow(fields []string) (r row, err error) {
-	if r.Number, err = strconv.Atoi(fields[0]); err != nil {
-		return r, err
+	if len(fields) != strings.Count(columns, ",")+1 {
+		return r, errors.New("wrong number of fields")
 	}
-	if r.Time, err = time.Parse(timeFormat, fields[1]); err != nil {
-		return r, err
+	if r.Number, err = strconv.Atoi(fields[0]); err == nil && r.Number < 0 {
+		err = strconv.ErrRange
 	}
-	if r.onlyHeldOut = fields[3] == ""; !r.onlyHeldOut {
-		if r.Tokens, err = strconv.ParseInt(fields[2], 10, 64); err != nil {
-			return r, err
-		}
+	if err == nil {
+		r.Time, err = time.Parse(timeFormat, fields[1])
+	}
+	if r.onlyHeldOut = fields[3] == ""; err == nil && !r.onlyHeldOut {
+		r.Tokens, err = strconv.ParseInt(fields[2], 10, 64)
 		for i, to := range []*float64{&r.Loss, &r.LR, &r.GradNorm, &r.TokensPerSec} {
-			if *to, err = strconv.ParseFloat(fields[3+i], 64); err != nil {
-				return r, err
+			if err == nil {
+				*to, err = strconv.ParseFloat(fields[3+i], 64)
 			}
 		}
 	}
-	if fields[7] != "" {
+	if err == nil && fields[7] != "" {
 		r.heldOut, err = strconv.ParseFloat(fields[7], 64)
 	}
-	return r, err
+	return r, quote.Error(err)
 }

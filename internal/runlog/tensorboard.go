@@ -2,11 +2,12 @@ package runlog
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 // TensorBoardFolder is the folder of the files for TensorBoard in a run folder.
@@ -93,8 +96,8 @@ func maskedChecksum(b []byte) uint32 {
 
 // newEventFile returns the path of a new event file that TensorBoard reads after the existing ones.
 func newEventFile(dir string, now time.Time) (string, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, TensorBoardFolder))
-	if err != nil && !os.IsNotExist(err) {
+	entries, err := files.ReadDir(filepath.Join(dir, TensorBoardFolder))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
 	seconds := now.Unix()

@@ -32,6 +32,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
@@ -80,7 +81,7 @@ func Open(ctx context.Context, path string, o Options) (*Corpus, error) {
 	c := &Corpus{name: path, seed: o.Seed}
 	err := c.open(ctx, path, o)
 	if err != nil {
-		return nil, fmt.Errorf("corpus: %w", err)
+		return nil, fmt.Errorf("corpus: %w", quote.Error(err))
 	}
 	return c, nil
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 )
 
 // readyBatches is the number of batches that are kept ready for Next.
@@ -46,7 +48,7 @@ func (c *Corpus) Reader(s Shape, from Cursor) (*Reader, error) {
 		defer close(r.batches)
 		for b, err := range c.batches(receive(ctx, blocks), s, from) {
 			if err != nil {
-				if r.err = fmt.Errorf("corpus: %w", err); ctx.Err() != nil {
+				if r.err = fmt.Errorf("corpus: %w", quote.Error(err)); ctx.Err() != nil {
 					r.err = ErrClosed
 				}
 				return

@@ -18,6 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
@@ -99,7 +100,7 @@ func referenceConfig(c tinylm.Config) ([]byte, error) {
 // checkpoints returns the names of the checkpoints in a folder, the newest last. A link counts as what it should name, so that one to
 // another disk is not overlooked while that disk is missing.
 func checkpoints(parent string) ([]string, error) {
-	entries, err := os.ReadDir(parent)
+	entries, err := files.ReadDir(parent)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func removeCheckpoint(path string) error {
 
 // removeParts removes parts of checkpoints that a kill has left.
 func removeParts(parent string) error {
-	entries, err := os.ReadDir(parent)
+	entries, err := files.ReadDir(parent)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -170,10 +171,10 @@ func newestCheckpoint(folder string) (_ *checkpoint, damaged []error, err error)
 }
 
 // unreadable reports whether err is one of the system other than a missing file: no right to read, no file descriptor left, a disk or network
-// that fails. The file may be whole. To take an older checkpoint would overwrite newer ones.
+// that fails or is missing behind a link. The file may be whole. To take an older checkpoint would overwrite newer ones.
 func unreadable(err error) bool {
 	var errno syscall.Errno
-	return errors.As(err, &errno) && !errors.Is(err, fs.ErrNotExist)
+	return errors.Is(err, files.ErrLink) || errors.As(err, &errno) && !errors.Is(err, fs.ErrNotExist)
 }
 
 // readCheckpoint reads a checkpoint that verifyCheckpoint accepts.
@@ -184,7 +185,7 @@ func readCheckpoint(path string) (*checkpoint, error) {
 	}
 	c := &checkpoint{}
 	if c.state, err = parseState(text); err != nil {
-		return nil, fmt.Errorf("%s: %w", stateFile, err)
+		return nil, fmt.Errorf("%s: %w", stateFile, quote.Error(err))
 	}
 	if c.weights, err = tinylm.LoadWeights(filepath.Join(path, modelFile)); err != nil {
 		return nil, err
@@ -207,7 +208,7 @@ func verifyCheckpoint(path string) (stateText []byte, err error) {
 	}
 	var s struct{ Step int } // alone: the weights of another version's checkpoint are of use
 	if err := json.Unmarshal(stateText, &s); err != nil {
-		return nil, fmt.Errorf("%s: %w", stateFile, err)
+		return nil, fmt.Errorf("%s: %w", stateFile, quote.Error(err))
 	}
 	if step, ok := checkpointStep(filepath.Base(path)); ok && step != s.Step {
 		return nil, fmt.Errorf("%s is of step %d, the folder is named for step %d", stateFile, s.Step, step)

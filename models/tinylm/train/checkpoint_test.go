@@ -111,6 +111,7 @@ func TestUnreadableCheckpoint(t *testing.T) {
 
 // TestDamagedFinalModel: the error names a whole checkpoint and the command that writes the model again.
 func TestDamagedFinalModel(t *testing.T) {
+	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "run")
 	testutil.Must(runArgs(t, smallArgs(t, 4, "-eval-every", "2", "-out", folder)...))(t)
 	want, file, sums := modelOf(t, folder), filepath.Join(folder, modelFile), filepath.Join(folder, checksumsFile)

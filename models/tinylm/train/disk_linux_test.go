@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -16,9 +17,10 @@ import (
 )
 
 // TestFullDisk fills the disk at every point of a run. It uses file systems of each size in pages, from one too small for a run to begin
-// up to one that holds everything, roughly 100. Runs with an evaluation before the end use one size in eight. A failed write is an error
+// up to one that holds everything, roughly 100; in the usual form one size in seven. Runs with an evaluation before the end use fewer. A failed write is an error
 // or a warning, and the files on the disk are complete. With room again, the run resumes and ends with the bits of one that always had room.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	disk := t.TempDir()
 	if err := unix.Mount("tmpfs", disk, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skip("no file system of a given size: mount: ", err)
@@ -34,10 +36,7 @@ func TestFullDisk(t *testing.T) {
 		_, err := Run(t.Context(), o, io.Discard)
 		return err
 	}
-	for _, c := range []struct{ evalEvery, apart int }{{2, 8}, {4, 1}} {
-		if testing.Short() && c.apart == 1 {
-			continue
-		}
+	for _, c := range []struct{ evalEvery, apart int }{{2, testutil.Tries(t, 24, 8)}, {4, testutil.Tries(t, 7, 1)}} {
 		args := smallArgs(t, 4, "-eval-every", fmt.Sprint(c.evalEvery), "-save-minutes", "1e-5", "-keep", "1", "-final-eval", "0", "-sample", "0", "-layers", "1", "-dim", "16")
 		whole := filepath.Join(t.TempDir(), "whole")
 		testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
@@ -105,4 +104,46 @@ func TestPipeInRun(t *testing.T) {
 	}
 	tokenizer := pipe(filepath.Join(t.TempDir(), "tokenizer.json"))
 	refuses(tokenizer, smallArgs(t, 2, "-out", filepath.Join(t.TempDir(), "run"), "-tokenizer", tokenizer)...)
+}
+
+// TestSparseFiles: a file of a terabyte that takes no room is damage that is seen without reading all of it.
+func TestSparseFiles(t *testing.T) {
+	t.Parallel()
+	whole := filepath.Join(t.TempDir(), "whole")
+	testutil.Must(runArgs(t, tinyArgs(t, "-out "+whole)...))(t)
+	for _, file := range []string{modelFile, configFile, solverFile, stateFile, checksumsFile, optionsFile, runFile} {
+		folder := filepath.Join(t.TempDir(), "run")
+		require.NoError(t, os.CopyFS(folder, os.DirFS(whole)))
+		for _, place := range []string{folder, filepath.Join(folder, checkpointFolder, checkpointName(6))} {
+			path := filepath.Join(place, file)
+			if !exists(path) {
+				continue
+			}
+			if err := os.Truncate(path, 1<<40); err != nil {
+				t.Skip(err)
+			}
+		}
+		c, damaged, err := newestCheckpoint(folder)
+		require.NoError(t, err)
+		_, err = FindModel(folder)
+		switch file {
+		case optionsFile, runFile:
+			require.Equal(t, 6, c.state.Step)
+		case stateFile, solverFile:
+			require.NoError(t, err)
+			fallthrough
+		default:
+			require.Len(t, damaged, 1, file)
+			require.Equal(t, 3, c.state.Step)
+		}
+		if file == modelFile || file == checksumsFile {
+			require.ErrorContains(t, err, checkpointName(3), "what is left")
+		}
+		if file == runFile {
+			var said bytes.Buffer
+			o := testutil.Must(Parse([]string{"-resume", folder, "-steps", "7"}, io.Discard))(t)
+			testutil.Must(Run(t.Context(), o, &said))(t)
+			require.Contains(t, said.String(), "keeping the old one as run.json.damaged")
+		}
+	}
 }

@@ -113,6 +113,7 @@ func TestLockThatIsNoFile(t *testing.T) {
 
 // TestFolderMovedAway: if the folder of a run is moved away or deleted, the run makes it again, with a lock.
 func TestFolderMovedAway(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("a folder with open files cannot be moved")
 	}
@@ -138,6 +139,7 @@ func TestFolderMovedAway(t *testing.T) {
 // TestFolderOfAnotherRun: a run whose folder has been moved away writes neither into the folder of a run that trains at its path now, nor into
 // that of a run that has ended.
 func TestFolderOfAnotherRun(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("a folder with open files cannot be moved")
 	}
@@ -234,6 +236,7 @@ func TestDataError(t *testing.T) {
 
 // TestResumeInOtherPrecision: a run in fp16 is resumed in another precision, and then in fp16 again.
 func TestResumeInOtherPrecision(t *testing.T) {
+	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "run")
 	args := smallArgs(t, 9, "-precision", "fp16", "-out", folder)
 	for _, precision := range []string{"fp16", "bf16", "fp16"} {

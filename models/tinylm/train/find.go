@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
@@ -70,13 +71,13 @@ func (m *SavedModel) Open(tokenizerPath string) (*tinylm.Weights, *tokenizer.Tok
 	}
 	t, err := tokenizer.Open(path, separator)
 	if err != nil {
-		if tokenizerPath == "" {
-			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", err)
+		if tokenizerPath == "" { // path and separator are of config.yaml
+			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", quote.Error(err))
 		}
 		return nil, nil, err
 	}
 	if n, want := t.Vocab(), w.Config.Vocab; n != want {
-		what := path
+		what := quote.Path(path)
 		if path == "" {
 			what = "a text of bytes"
 		}
@@ -175,13 +176,14 @@ func runAround(folder string) (string, error) {
 	return folder, err
 }
 
+// exists reports whether something is at path, also if the system cannot read it or it is a link to a disk that is missing.
 func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// FindNewestRun returns the folder in parent of the latest run that has a model: the one whose run.json was written last. If there is
-// none, the error wraps fs.ErrNotExist.
+// FindNewestRun returns the folder in parent of the latest run that has a model: the one whose run.json was written last. A run whose
+// checkpoints the system cannot read counts: FindModel says why. If there is none, the error wraps fs.ErrNotExist.
 func FindNewestRun(parent string) (folder string, err error) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
@@ -194,7 +196,7 @@ func FindNewestRun(parent string) (folder string, err error) {
 		if err != nil || !info.ModTime().After(newest) {
 			continue
 		}
-		if names, err := checkpoints(filepath.Join(path, checkpointFolder)); exists(filepath.Join(path, modelFile)) || err == nil && len(names) > 0 {
+		if names, err := checkpoints(filepath.Join(path, checkpointFolder)); exists(filepath.Join(path, modelFile)) || err != nil || len(names) > 0 {
 			newest, folder = info.ModTime(), path
 		}
 	}

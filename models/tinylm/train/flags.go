@@ -122,7 +122,7 @@ func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (
 		old := before.Lookup(f.Name).Value.String()
 		_ = after.Set(f.Name, f.Value.String()) // set has parsed it
 		if now := after.Lookup(f.Name).Value.String(); resume != "" && tags[f.Name].Get("fixed") != "" && now != old && err == nil {
-			err = fmt.Errorf("train: -%s %s: the run in %s has %q; begin a new one, with -init for its weights", f.Name, now, resume, old)
+			err = fmt.Errorf("train: -%s %s: the run in %s has %.40q; begin a new one, with -init for its weights", f.Name, now, resume, old)
 		}
 	})
 	return err

@@ -3,11 +3,14 @@ package train
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,7 +25,7 @@ import (
 const (
 	childArgs = "TRAIN_TEST_ARGS"
 	childFake = "TRAIN_TEST_FAKE" // not empty: it runs on a device with its own memory and queues
-	childHang = "TRAIN_TEST_HANG" // not empty: it hangs after its first step
+	childHook = "TRAIN_TEST_HOOK" // what it does after its first step: hang, wait for a signal, or kill itself some microseconds later
 )
 
 func TestMain(m *testing.M) {
@@ -38,8 +41,8 @@ func child(args []string) int {
 	ctx, stop := OnSignals(context.Background(), os.Stderr)
 	defer stop()
 	o, err := Parse(args, os.Stdout)
-	if err == nil && os.Getenv(childHang) != "" {
-		o.hooks.stepped = func(int) { time.Sleep(time.Hour) }
+	if err == nil {
+		o.hooks.stepped = afterFirstStep(ctx, os.Getenv(childHook))
 	}
 	switch {
 	case err != nil:
@@ -49,6 +52,40 @@ func child(args []string) int {
 		_, err = Run(ctx, o, os.Stderr)
 	}
 	return command.ExitStatus(err, os.Stderr)
+}
+
+// middle is what a child says in the middle of its work.
+const middle = "in the middle"
+
+// afterFirstStep returns a hook that does once what childHook says.
+func afterFirstStep(ctx context.Context, what string) func(step int) {
+	var once sync.Once
+	return func(int) {
+		once.Do(func() {
+			switch what {
+			case "":
+			case "hang":
+				time.Sleep(time.Hour)
+			case "wait":
+				fmt.Println(middle)
+				<-ctx.Done()
+			default:
+				fmt.Println(middle)
+				go killAfter(what)
+			}
+		})
+	}
+}
+
+// killAfter kills this process after some microseconds.
+func killAfter(microseconds string) {
+	n, err := strconv.Atoi(microseconds)
+	self, findErr := os.FindProcess(os.Getpid())
+	if err = errors.Join(err, findErr); err != nil {
+		panic(err)
+	}
+	time.Sleep(time.Duration(n) * time.Microsecond)
+	_ = self.Kill()
 }
 
 // smallArgs are the arguments of a run of a very small model by so many steps.

@@ -96,6 +96,9 @@ func (r *runner) openResumed() (*checkpoint, error) {
 	if err := r.lock(); err != nil {
 		return nil, err
 	}
+	if err := r.checkFiles(); err != nil {
+		return nil, err
+	}
 	from, err := r.lastCheckpoint()
 	if from != nil {
 		r.state, r.savedStep = from.state, from.state.Step
@@ -117,6 +120,9 @@ func (r *runner) lastCheckpoint() (*checkpoint, error) {
 	if from == nil {
 		if model := filepath.Join(r.folder, modelFile); exists(model) {
 			return nil, fmt.Errorf("%s has a model but no checkpoint to continue from; a new run with -init %s begins with the model", r.folder, r.folder)
+		}
+		if d, _ := readDescription(r.folder); d.Saved {
+			return nil, fmt.Errorf("the checkpoints of %s are missing from %s: is a disk not mounted?", r.folder, filepath.Join(r.folder, checkpointFolder))
 		}
 		r.display.line("%s has no checkpoint: starting from step 0", r.folder)
 	}
@@ -151,7 +157,7 @@ func (r *runner) openData(ctx context.Context) (err error) {
 		return err
 	}
 	for _, s := range r.corpus.Skipped() {
-		r.display.line("skipped %d files, folders or records: %s, such as %q", s.Files, s.Reason, s.Example)
+		r.display.line("skipped %d files, folders or records: %s, such as %.100q", s.Files, s.Reason, s.Example)
 	}
 	r.shape = corpus.Shape{Batch: r.Batch, Seq: r.Context}
 	if r.Packed {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,33 +24,32 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// start starts a run in a process of its own, with environment variables.
-func start(t testing.TB, env string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+// start starts a run in a process of its own, with environment variables. What it says goes to out.
+func start(t testing.TB, out io.Writer, env []string, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd, out := exec.Command(testutil.Must(os.Executable())(t)), new(bytes.Buffer)
-	cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(args, "\n"), env)
+	cmd := exec.Command(testutil.Must(os.Executable())(t))
+	cmd.Env = append(append(os.Environ(), childArgs+"="+strings.Join(args, "\n")), env...)
 	cmd.Stdout, cmd.Stderr = out, out
 	require.NoError(t, cmd.Start())
-	return cmd, out
+	return cmd
 }
 
 // TestKills kills and resumes runs at random moments until they end, on the CPU and on a device with its own memory and queues. Each
-// ends with the bits of a run that was not killed.
+// ends with the bits of a run that was not killed. Only kills between the first step and the end of a process count.
 func TestKills(t *testing.T) {
-	kills := 100
-	if testing.Short() {
-		kills = 10
-	}
-	args := smallArgs(t, 100, "-eval-every", "40", "-save-minutes", "0.0003", "-keep", "2")
+	t.Parallel()
+	kills := testutil.Tries(t, 6, 100)
+	args := smallArgs(t, 60, "-eval-every", "25", "-save-minutes", "0.0003", "-keep", "2")
 	whole := filepath.Join(t.TempDir(), "whole")
 	want := testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
-	for device, env := range map[string]string{"cpu": "", "fake device": childFake + "=1"} {
+	for device, env := range map[string]string{"cpu": "", "fake device": "1"} {
 		t.Run(device, func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(1, 2))
-			for killed := 0; killed < kills; {
+			for killed, runs := 0, 0; killed < kills; runs++ {
+				require.LessOrEqual(t, runs, kills, "the runs end before they are killed")
 				folder := filepath.Join(t.TempDir(), "run")
-				killed += killUntilItEnds(t, r, env, folder, args)
+				killed += killUntilItEnds(t, r, min(kills-killed, 12), childFake+"="+env, folder, args)
 				require.Equal(t, modelOf(t, whole), modelOf(t, folder))
 				require.Equal(t, want.HeldOutLoss, resultOf(t, folder).HeldOutLoss)
 				require.Empty(t, testutil.Must(filepath.Glob(filepath.Join(folder, checkpointFolder, partPrefix+"*")))(t))
@@ -58,8 +58,9 @@ func TestKills(t *testing.T) {
 	}
 }
 
-// killUntilItEnds starts a run and resumes it after each kill. It returns the number of kills.
-func killUntilItEnds(t testing.TB, r *rand.Rand, env, folder string, args []string) (killed int) {
+// killUntilItEnds starts a run and resumes it after each kill. Each process kills itself up to 50 ms after its first step, but one in eight is killed
+// up to 200 ms after its start, whatever it does then. After so many kills after a first step the run may end. It returns the number of these.
+func killUntilItEnds(t testing.TB, r *rand.Rand, most int, env, folder string, args []string) (killed int) {
 	for {
 		begin := append(slices.Clip(args), "-out", folder)
 		if _, err := os.Stat(filepath.Join(folder, optionsFile)); err == nil {
@@ -67,42 +68,51 @@ func killUntilItEnds(t testing.TB, r *rand.Rand, env, folder string, args []stri
 		} else {
 			require.NoError(t, os.RemoveAll(folder))
 		}
-		cmd, out := start(t, env, begin...)
-		timer := time.AfterFunc(time.Duration(10+r.IntN(300))*time.Millisecond, func() { _ = cmd.Process.Kill() })
+		var out bytes.Buffer
+		hook := ""
+		if killed < most {
+			hook = strconv.Itoa(r.IntN(50_000))
+		}
+		cmd := start(t, &out, []string{env, childHook + "=" + hook}, begin...)
+		if killed < most && r.IntN(8) == 0 {
+			defer time.AfterFunc(time.Duration(r.IntN(200))*time.Millisecond, func() { _ = cmd.Process.Kill() }).Stop()
+		}
 		err := cmd.Wait()
-		timer.Stop()
 		if err == nil {
 			return killed
 		}
-		require.True(t, cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled(), "%v: %s", err, out)
+		require.True(t, cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled(), "%v: %s", err, &out)
 		if exists(filepath.Join(folder, modelFile)) {
 			testutil.Must(FindModel(folder))(t) // its sum is right, or not there yet
 		}
-		killed++
+		if strings.Contains(out.String(), middle) {
+			killed++
+		}
 	}
 }
 
-// TestSignals: after signal n a run exits with 128 + n and a checkpoint of its last step. Resumed, it ends with the same bits.
+// TestSignals: after signal n in the middle of its work a run exits with 128 + n and a checkpoint of its last step. Resumed, it ends with the
+// same bits.
 func TestSignals(t *testing.T) {
-	args := smallArgs(t, 60, "-save-minutes", "0")
+	t.Parallel()
+	args := smallArgs(t, 6, "-save-minutes", "0", "-eval-every", "100")
 	whole := filepath.Join(t.TempDir(), "whole")
 	testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		folder := filepath.Join(t.TempDir(), "run")
-		cmd, out := start(t, "", append(args, "-out", folder)...)
-		require.Eventually(t, func() bool { // until it has taken steps
-			info, err := os.Stat(filepath.Join(folder, optionsFile))
-			return err == nil && info.Size() > 0
-		}, 10*time.Second, time.Millisecond)
-		time.Sleep(30 * time.Millisecond)
-		require.NoError(t, cmd.Process.Signal(s))
+		var cmd *exec.Cmd
+		arrived := make(chan error, 1)
+		started := make(chan struct{})
+		out := &testutil.Listener{Phrase: middle, Heard: func() { <-started; arrived <- cmd.Process.Signal(s) }}
+		cmd = start(t, out, []string{childHook + "=wait"}, append(args, "-out", folder)...)
+		close(started)
 		var exit *exec.ExitError
-		if err := cmd.Wait(); err != nil { // no error: the run ended before the signal
-			require.True(t, errors.As(err, &exit), "%v: %s", err, out)
-			require.Equal(t, 128+int(s), exit.ExitCode(), "%s", out)
-			require.Contains(t, out.String(), s.String())
-			testutil.Must(runArgs(t, "-resume", folder))(t)
-		}
+		require.ErrorAs(t, cmd.Wait(), &exit, "%s", out)
+		require.NoError(t, <-arrived)
+		require.Equal(t, 128+int(s), exit.ExitCode(), "%s", out)
+		require.Contains(t, out.String(), s.String())
+		require.Equal(t, 1, wholeCheckpoint(t, folder).state.Step)
+		testutil.Must(runArgs(t, "-resume", folder))(t)
 		require.Equal(t, modelOf(t, whole), modelOf(t, folder))
 	}
 }
@@ -110,7 +120,7 @@ func TestSignals(t *testing.T) {
 // TestSecondSignal: the first signal does not end a step that hangs, and a message says so. The second signal ends the program at once.
 func TestSecondSignal(t *testing.T) {
 	cmd := exec.Command(testutil.Must(os.Executable())(t))
-	cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(smallArgs(t, 60, "-out", filepath.Join(t.TempDir(), "run")), "\n"), childHang+"=1")
+	cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(smallArgs(t, 60, "-out", filepath.Join(t.TempDir(), "run")), "\n"), childHook+"=hang")
 	lines := bufio.NewScanner(testutil.Must(cmd.StderrPipe())(t))
 	require.NoError(t, cmd.Start())
 	defer time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }).Stop()
@@ -128,10 +138,14 @@ func TestSecondSignal(t *testing.T) {
 // TestStops stops a run after every step and resumes it. Weights, held-out loss and sample have the bits of a run that was not stopped.
 // The same is true with accumulation, packed documents and initial weights.
 func TestStops(t *testing.T) {
+	t.Parallel()
 	for name, more := range map[string][]string{
-		"plain": nil, "packed": {"-packed"}, "accumulate": {"-accumulate", "3"}, "recompute": {"-recompute"}, "dense": {"-attention", "dense"},
+		"plain": nil, "packed": {"-packed", "-accumulate", "3"}, "accumulate": {"-accumulate", "3"}, "recompute": {"-recompute"}, "dense": {"-attention", "dense"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "plain" && name != "packed" {
+				testutil.FullOnly(t)
+			}
 			args := smallArgs(t, 6, append([]string{"-save-minutes", "0", "-eval-every", "4"}, more...)...)
 			whole, folder := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
 			want := testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)

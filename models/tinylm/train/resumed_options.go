@@ -12,6 +12,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/command"
 )
 
+// maxListed is how many options an error lists with their values.
+const maxListed = 4
+
 // optionsOfRun returns the options in the file of a run to resume, and what they were when the run wrote them. It is an error if the file
 // lacks an option, because a run writes all of them, or differs from what the run wrote. Options that the command line gives are
 // excepted.
@@ -55,6 +58,9 @@ func optionsOfRun(folder string, given *flag.FlagSet) (o, written *Options, err 
 	})
 	if differ != nil {
 		name, _, _ := strings.Cut(differ[0], " ")
+		if n := len(differ) - maxListed; n > 0 {
+			differ = append(differ[:maxListed], fmt.Sprintf("and %d more", n))
+		}
 		return nil, nil, fmt.Errorf("options %s: %s: the file was changed after the run wrote it; give the value to continue with by a flag, as -%s VALUE",
 			path, strings.Join(differ, ", "), name)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -55,7 +56,7 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 
 // runOn is Run on a backend, which it does not close.
 func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Result, err error) {
-	r := &runner{Options: *o, backend: b, display: newDisplay(w), began: time.Now(), revision: origin.Commit(), savedStep: -1}
+	r := &runner{Options: *o, backend: b, display: newDisplay(w), began: time.Now(), revision: revision(), savedStep: -1}
 	defer func() { err = errors.Join(err, r.closers.Close()) }()
 	if err := r.open(ctx); err != nil {
 		return nil, r.exitError(ctx, err)
@@ -66,6 +67,9 @@ func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Re
 	}
 	return result, err
 }
+
+// revision returns the commit of the code.
+var revision = sync.OnceValue(origin.Commit)
 
 // exitError returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that time.
 func (r *runner) exitError(ctx context.Context, err error) error {
@@ -251,6 +255,9 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 			r.warn("the best weights, of step %d: %v: the run's model has those of the last step", res.BestStep, err)
 			res.BestStep = r.state.Step
 		}
+	}
+	if err := r.ownFolder(); err != nil {
+		return res, err
 	}
 	if err := writeFinal(r.folder, r.weights); err != nil {
 		return res, err

@@ -1,12 +1,12 @@
 package train
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -25,16 +25,15 @@ const (
 
 // openFolder makes the run folder, or opens the record of the run to resume. It writes the options and the description.
 func (r *runner) openFolder() (err error) {
-	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken()}
+	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken(), Guard: r.ownFolder}
 	if r.resume != "" {
 		r.log, err = runlog.Resume(r.folder, r.state.Step, about)
 	} else if r.log, err = r.createFolder(about); err == nil {
 		defer func() {
-			if err != nil { // nothing can use a folder without options
+			if err != nil && r.ownFolder() == nil { // nothing can use a folder without options
 				err = errors.Join(err, os.RemoveAll(r.folder))
 			}
 		}()
-		err = r.lock()
 	}
 	if err != nil {
 		return err
@@ -49,7 +48,15 @@ func (r *runner) openFolder() (err error) {
 	if err != nil {
 		return err
 	}
-	return files.Write(filepath.Join(r.folder, optionsFile), r.YAML())
+	return r.write(optionsFile, r.YAML())
+}
+
+// write replaces a file of the run folder.
+func (r *runner) write(name string, content []byte) error {
+	if err := r.ownFolder(); err != nil {
+		return err
+	}
+	return files.Write(filepath.Join(r.folder, name), content)
 }
 
 // createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in the same second.
@@ -98,31 +105,64 @@ func (r *runner) lock() error {
 	return err
 }
 
-// ownFolder makes the run folder again if it has gone away. It is an error if the folder at its path is that of another run.
+// ownFolder is called before each write to the run folder. It makes the folder again if it has gone away. It is an error if the folder at its
+// path is not this run's: then nothing may be written there.
 func (r *runner) ownFolder() error {
 	before := r.held
 	if err := os.MkdirAll(r.folder, 0o755); err != nil {
 		return err
 	}
-	if err := r.lock(); err != nil || r.held == before {
+	opened := r.history != nil
+	if opened && !exists(filepath.Join(r.folder, lockFile)) { // else look once it is locked
+		if err := r.checkFolder(); err != nil {
+			return err
+		}
+	}
+	if err := r.lock(); err != nil || !opened || r.held == before {
 		return err
 	}
-	text, err := files.ReadFile(filepath.Join(r.folder, optionsFile), maxOptions)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), err == nil && bytes.Equal(text, r.YAML()):
-		return nil
-	case err == nil:
-		err = fmt.Errorf("%s is another run now", r.folder)
+	err := r.checkFolder()
+	if err == nil {
+		return r.restoreFolder()
 	}
 	err = errors.Join(err, r.held.Close())
 	r.held = nil // the next call looks again
 	return err
 }
 
+// checkFolder returns an error unless the run folder is empty or its last process is this one.
+func (r *runner) checkFolder() error {
+	d, err := readDescription(r.folder)
+	if n := len(d.Processes); err == nil && n > 0 && d.Processes[n-1].Started.Equal(r.began) {
+		return nil
+	}
+	entries, err := os.ReadDir(r.folder)
+	if err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() != lockFile }) {
+		err = fmt.Errorf("%s is another run now", r.folder)
+	}
+	return err
+}
+
+// checkFiles returns an error if a file of the run to resume that this process may have to replace is no regular file. A link may name a disk
+// that is missing, and a link is never replaced.
+func (r *runner) checkFiles() error {
+	for _, name := range []string{optionsFile, runFile, runlog.StepsFile, runlog.EventsFile, modelFile, configFile, checksumsFile} {
+		path := filepath.Join(r.folder, name)
+		info, err := os.Lstat(path)
+		switch {
+		case err == nil && !info.Mode().IsRegular():
+			return fmt.Errorf("%s: not a regular file", path)
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	return nil
+}
+
 // restoreFolder writes the options and the description of the run again if they have gone away, since -resume needs them.
 func (r *runner) restoreFolder() (err error) {
-	if path := filepath.Join(r.folder, optionsFile); !exists(path) {
-		err = files.Write(path, r.YAML())
+	if !exists(filepath.Join(r.folder, optionsFile)) {
+		err = r.write(optionsFile, r.YAML())
 	}
 	if !exists(filepath.Join(r.folder, runFile)) {
 		err = errors.Join(err, r.describe(nil))
@@ -130,7 +170,7 @@ func (r *runner) restoreFolder() (err error) {
 	return err
 }
 
-// writeFinal writes the model of a run and its sums into the run folder. It removes older sums first: a kill leaves a model without sums,
+// writeFinal writes the model of a run and its sums into its folder. It removes older sums first: a kill leaves a model without sums,
 // not one that looks damaged.
 func writeFinal(folder string, w *tinylm.Weights) error {
 	if err := os.Remove(filepath.Join(folder, checksumsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -3,15 +3,18 @@ package train
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 )
 
 // process describes a process of a run.
@@ -20,6 +23,7 @@ type process struct {
 	Started time.Time `json:"started"`
 	Step    int       `json:"after_step"`        // it begins after this step
 	Options string    `json:"options,omitempty"` // as in config.yaml; older versions did not write them
+	Kernels string    `json:"kernels,omitempty"` // the device and what else its bits depend on, such as a SIMD level; older versions did not write it
 }
 
 // description is the content of run.json. Result is that of the last process.
@@ -34,6 +38,7 @@ type description struct {
 	DataHash   string    `json:"data_hash"`
 	Seed       uint64    `json:"seed"`
 	Parameters int       `json:"parameters"`
+	Saved      bool      `json:"saved,omitempty"` // a checkpoint was written
 	Result     *Result   `json:"result,omitempty"`
 }
 
@@ -41,7 +46,7 @@ type description struct {
 func readDescription(folder string) (d description, err error) {
 	text, err := files.ReadFile(filepath.Join(folder, runFile), maxState)
 	if err == nil {
-		err = json.Unmarshal(text, &d)
+		err = quote.Error(json.Unmarshal(text, &d))
 	}
 	return d, err
 }
@@ -50,6 +55,9 @@ func readDescription(folder string) (d description, err error) {
 func (r *runner) readHistory() error {
 	if r.resume != "" {
 		before, err := readDescription(r.folder)
+		if unreadable(err) {
+			return err
+		}
 		if err != nil {
 			kept := ""
 			if !errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +71,17 @@ func (r *runner) readHistory() error {
 		}
 		r.history = before.Processes
 	}
-	r.history = append(r.history, process{os.Args, r.began, r.state.Step, string(r.YAML())})
+	device := r.backend.Device()
+	kernels := fmt.Sprintf("%s (%s, %s)", device.Kind, device.Name, device.Features)
+	for _, p := range slices.Backward(r.history) {
+		if p.Kernels != "" {
+			if p.Kernels != kernels {
+				r.warn("the run was on %s, now it is on %s: it continues, but not with the same bits", quote.Text(p.Kernels), kernels)
+			}
+			break
+		}
+	}
+	r.history = append(r.history, process{os.Args, r.began, r.state.Step, string(r.YAML()), kernels})
 	return nil
 }
 
@@ -71,7 +89,7 @@ func (r *runner) readHistory() error {
 func (r *runner) describe(res *Result) error {
 	d := description{
 		Processes: r.history, Go: runtime.Version(), Revision: r.revision, Device: cuda.Describe(r.backend), Precision: r.Precision,
-		Data: r.corpus.Name(), DataHash: r.corpus.Hash(), Seed: r.Seed, Parameters: r.weights.Config.Parameters(), Result: res,
+		Data: r.corpus.Name(), DataHash: r.corpus.Hash(), Seed: r.Seed, Parameters: r.weights.Config.Parameters(), Saved: r.savedStep >= 0, Result: res,
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		d.Module = info.Main.Path + " " + info.Main.Version
@@ -80,5 +98,5 @@ func (r *runner) describe(res *Result) error {
 	if err != nil {
 		return err
 	}
-	return files.Write(filepath.Join(r.folder, runFile), append(text, '\n'))
+	return r.write(runFile, append(text, '\n'))
 }

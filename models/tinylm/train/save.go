@@ -28,12 +28,23 @@ func (r *runner) save() error {
 	part := filepath.Join(parent, partPrefix+name)
 	err := r.writePart(part, &s)
 	if err == nil {
+		err = r.ownFolder() // meanwhile it may have been replaced
+	}
+	if err == nil {
 		err = publishPart(part, filepath.Join(parent, name))
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("checkpoint of step %d: %w", s.Step, err), os.RemoveAll(part))
+		err = fmt.Errorf("checkpoint of step %d: %w", s.Step, err)
+		if r.ownFolder() == nil {
+			err = errors.Join(err, os.RemoveAll(part))
+		}
+		return err
 	}
+	first := r.savedStep < 0
 	r.state, r.savedStep = s, s.Step
+	if first {
+		r.warnIf(r.describe(nil)) // that there is one
+	}
 	r.warnIf(r.prune(parent)) // the checkpoint is written all the same
 	return nil
 }

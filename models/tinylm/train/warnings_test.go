@@ -104,6 +104,7 @@ func TestMomentsOfAnotherOptimizer(t *testing.T) {
 // TestInitOfFolder: a new run starts from the model of a run folder. If that run has not ended, the model is the newest checkpoint that is
 // whole, with a warning for each damaged one.
 func TestInitOfFolder(t *testing.T) {
+	t.Parallel()
 	base := filepath.Join(t.TempDir(), "base")
 	args := smallArgs(t, 2, "-eval-every", "1")
 	testutil.Must(runArgs(t, append(args, "-out", base)...))(t)
@@ -121,6 +122,7 @@ func TestInitOfFolder(t *testing.T) {
 
 // TestWarnsOfMissingRows: a run whose table has lost rows up to its checkpoint goes on, with a warning, the first time.
 func TestWarnsOfMissingRows(t *testing.T) {
+	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "run")
 	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
 	resume := func(steps string) string {

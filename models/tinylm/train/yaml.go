@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 )
 
 // maxOptions is the largest file of options in bytes.
@@ -34,7 +35,7 @@ func readOptions(path, preset string) (o *Options, list []setting, err error) {
 		return nil, nil, fmt.Errorf("options: %w", err)
 	}
 	if o, list, err = parseOptions(text, preset); err != nil {
-		return nil, nil, fmt.Errorf("options %s: %w", path, err)
+		return nil, nil, fmt.Errorf("options %s: %w", path, quote.Error(err))
 	}
 	return o, list, nil
 }
