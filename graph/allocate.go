@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 )
 
 // allocate allocates the machine's memory, points the cells of all values in the arena to their places, and prepares what is
@@ -34,7 +33,7 @@ func (m *Machine) allocate() (err error) {
 		m.addToSegments(i)
 	}
 	m.args = make([]G.Value, most)
-	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
+	m.hostMem = newHostMemory()
 	for _, n := range m.order.nodes {
 		if v, ok := m.valueByNode[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
 			m.hidden = append(m.hidden, n)

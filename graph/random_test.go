@@ -352,3 +352,16 @@ func TestRandomGradients(t *testing.T) {
 		}
 	}
 }
+
+// withGradients returns the graph of a seed with the gradient of the cost by each input that it depends on.
+func withGradients(t testing.TB, seed uint64, length int) *random {
+	r, probe := newRandom(t, seed, length), newRandom(t, seed, length)
+	var wrt G.Nodes
+	for i, n := range probe.in {
+		if testutil.Err(graph.Grad(probe.cost, n)) == nil {
+			wrt = append(wrt, r.in[i])
+		}
+	}
+	testutil.Must(graph.Grad(r.cost, wrt...))(t)
+	return r
+}

@@ -32,8 +32,8 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) error {
 // runOnce runs the graph and, if solver is not nil, a step of solver: as part of the run if that is possible, else after it.
 func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer func() {
+		clear(m.hostMem.owned) // what a run that failed, or an op that left its memory unused, has not released
 		if err != nil {
-			clear(m.hostMem.owned)
 			err = m.runError(err)
 		}
 	}()

@@ -3,6 +3,7 @@ package fakedevice
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -141,7 +142,11 @@ func (s *stream) Synchronize() error {
 	return nil
 }
 
-func (s *stream) Close() error { s.fake.Streams--; return nil }
+func (s *stream) Close() error {
+	s.fake.Streams--
+	s.fake.all = slices.DeleteFunc(s.fake.all, func(other *stream) bool { return other == s })
+	return nil
+}
 
 type replay []func() error
 
