@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	G "gorgonia.org/gorgonia"
 )
@@ -18,7 +19,7 @@ func (m *Machine) allocate() (err error) {
 	}
 	m.memory.Place(&m.wholeMemory, 0, bytes)
 	m.memory.Place(&m.work, m.arena, m.workspace)
-	m.state, m.counts, m.readValues = make([]state, len(m.values)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
+	m.state, m.counts, m.readValues = make([]state, len(m.values)), make([]atomic.Int64, len(m.steps)), make([]G.Value, len(m.reads))
 	for _, v := range m.values {
 		if err := m.place(v); err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)
