@@ -165,7 +165,7 @@ func TestMachinesKeepTheirHeap(t *testing.T) {
 				}
 			},
 			"steps of a solver": func(b graph.Backend) func() error {
-				n := newRandomNet(t, 3)
+				n := newRandomNet(t, 3, 0, 9)
 				x := newTrainer(t, b, n.weights, graph.WithCapture(), graph.WithRecompute(n.inner[len(n.inner)-1]))
 				t.Cleanup(func() { x.close(t) })
 				loss := testutil.Must(x.AsyncReader(n.loss))(t)

@@ -18,7 +18,7 @@ import (
 // an error. None hangs, and the machine computes the same afterwards.
 func TestMachineInGoroutines(t *testing.T) {
 	for device, b := range map[string]graph.Backend{"cpu": graph.NewCPU(2), "device": fakedevice.NewHalf()} {
-		n := newRandomNet(t, 4)
+		n := newRandomNet(t, 4, 0, 9)
 		m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithCapture(), graph.WithKeep(n.loss))
 		require.NoError(t, m.RunAll())
 		require.NoError(t, m.RunAll())
