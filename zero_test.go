@@ -25,8 +25,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestZeroValues: functions with zero arguments, and methods of zero values, neither panic nor hang if they can return an error, those of
-// package graph in any case. Their errors name the package once.
+// TestZeroValues: functions with zero arguments, and methods of zero values, neither panic nor hang if they can return
+// an error, those of package graph in any case. Their errors name the package once.
 func TestZeroValues(t *testing.T) {
 	zeroCorpus := func(call func(c *corpus.Corpus) error) func() error {
 		return func() error { return call(&corpus.Corpus{Tokenizer: &tokenizer.Tokenizer{}}) }

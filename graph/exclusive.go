@@ -11,7 +11,8 @@ var (
 	errInUse         = errors.New("in use: only one goroutine at a time may use it")
 )
 
-// exclusive lets one call in at a time. It makes an error of misuse by several goroutines, and of an op or a logger that calls back.
+// exclusive lets one call in at a time. It makes an error of misuse by several goroutines, and of an op or a logger
+// that calls back.
 type exclusive struct{ busy atomic.Bool }
 
 func (e *exclusive) begin() error {

@@ -25,8 +25,8 @@ var vms = map[string]func(t *testing.T, g *G.ExprGraph, keep G.Nodes) G.VM{
 	},
 }
 
-// TestGradTwice: of several costs the first one that is differentiated by an input gives n.Grad, on any machine, by Grad and by
-// gorgonia.Grad. What each call of Grad returns is the gradient of its own cost.
+// TestGradTwice: of several costs the first one that is differentiated by an input gives n.Grad, on any machine, by
+// Grad and by gorgonia.Grad. What each call of Grad returns is the gradient of its own cost.
 func TestGradTwice(t *testing.T) {
 	type call struct {
 		cost func(x, y, h *G.Node) *G.Node // h is tanh(x ⊙ y)

@@ -16,8 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// requireConstantHeap calls f again and again. Neither the heap, by more than 60 bytes a call, nor the number of goroutines may grow. Tables
-// that fill up once, and goroutines that end a little later, grow in the first tries alone.
+// requireConstantHeap calls f again and again. Neither the heap, by more than 60 bytes a call, nor the number of
+// goroutines may grow. Tables that fill up once, and goroutines that end a little later, grow in the first tries alone.
 func requireConstantHeap(t *testing.T, what string, f func() error) {
 	t.Helper()
 	heap := func() int {
@@ -42,8 +42,8 @@ func requireConstantHeap(t *testing.T, what string, f func() error) {
 	t.Errorf("%s: in %d calls the heap grows by %d bytes, want at most %d; %d more goroutines", what, calls, grown, most, goroutines)
 }
 
-// TestRandomGraphsKeepTheirHeap: runs of random graphs, on the CPU and on a device, with and without recordings, gradients and kept
-// values.
+// TestRandomGraphsKeepTheirHeap: runs of random graphs, on the CPU and on a device, with and without recordings,
+// gradients and kept values.
 func TestRandomGraphsKeepTheirHeap(t *testing.T) {
 	for seed := uint64(1); seed <= uint64(testutil.Tries(t, 40, 200)); seed++ {
 		r := withGradients(t, seed, 1+int(seed)%14)
@@ -67,8 +67,8 @@ func (*elsewhere) ReturnsPtr() bool                                          { r
 func (*elsewhere) CallsExtern() bool                                         { return true }
 func (o *elsewhere) UsePreallocDo(_ G.Value, in ...G.Value) (G.Value, error) { return o.do(in...) }
 
-// leaky is a graph whose ops on the host and kernels read each other's results: weights that are read several times, stock ops around ops
-// of this module, and one-element tensors.
+// leaky is a graph whose ops on the host and kernels read each other's results: weights that are read several times,
+// stock ops around ops of this module, and one-element tensors.
 func leaky(t *testing.T) *network {
 	n := &network{graph: G.NewGraph()}
 	w, u, h := n.input("w", 8, 8), n.input("u", 8, 8), n.input("h", 2, 8)

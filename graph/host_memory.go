@@ -22,7 +22,9 @@ type hostMemory struct {
 }
 
 func newHostMemory() hostMemory {
-	return hostMemory{free: map[string][]*tensor.Dense{}, most: map[string]int{}, takes: map[*step]bool{}, owned: map[*tensor.Dense]string{}}
+	return hostMemory{
+		free: map[string][]*tensor.Dense{}, most: map[string]int{}, takes: map[*step]bool{}, owned: map[*tensor.Dense]string{},
+	}
 }
 
 // alloc returns memory for a result. Its content is undefined.
@@ -85,8 +87,8 @@ func (h *hostMemory) release(v G.Value) {
 	}
 }
 
-// releaseDead forgets the host values that nothing reads after s, a kernel or an op on the host that has run or that the run
-// skips. Their memory is used again, unless the value of s lies in it.
+// releaseDead forgets the host values that nothing reads after s, a kernel or an op on the host that has run or that
+// the run skips. Their memory is used again, unless the value of s lies in it.
 func (m *Machine) releaseDead(s *step) {
 	out := &m.state[s.out[0].id]
 	for _, d := range s.dead {

@@ -27,10 +27,10 @@ import (
 // input lies where the input lies: on the host, where Gorgonia's own solvers read it, or after MoveInputs on the device,
 // where AdamW reads it. A run waits for its end if it has to bring a derivative or a Read to the host.
 //
-// A Machine is used by one goroutine at a time: a call that meets another one under way does nothing and returns an error. Only Plan,
-// Counts, Refresh and the methods that tell what the machine is made of may be called at any time. Several machines may be made of one
-// graph and run one after another. If one of them reads on the device what another one has computed there, call Synchronize of the other
-// one first.
+// A Machine is used by one goroutine at a time: a call that meets another one under way does nothing and returns an
+// error. Only Plan, Counts, Refresh and the methods that tell what the machine is made of may be called at any time.
+// Several machines may be made of one graph and run one after another. If one of them reads on the device what another
+// one has computed there, call Synchronize of the other one first.
 type Machine struct {
 	*plan
 	use      exclusive

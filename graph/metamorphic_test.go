@@ -19,8 +19,8 @@ import (
 
 const width = 8 // of a randomNet
 
-// randomNet is a small random network of ops of this module, an NSA layer among them, and of Gorgonia. The seed determines the network and
-// what each token is.
+// randomNet is a small random network of ops of this module, an NSA layer among them, and of Gorgonia. The seed
+// determines the network and what each token is.
 type randomNet struct {
 	seed    uint64
 	first   int // number of the first token
@@ -35,7 +35,8 @@ type randomNet struct {
 	reads   []*G.Value
 }
 
-// newRandomNet returns a network of one row that holds documents of these lengths. Its first token has the number first.
+// newRandomNet returns a network of one row that holds documents of these lengths. Its first token has the number
+// first.
 func newRandomNet(t testing.TB, seed uint64, first int, documents ...int) *randomNet {
 	r := rand.New(rand.NewPCG(seed, 1))
 	n := &randomNet{seed: seed, first: first, graph: G.NewGraph()}
@@ -135,7 +136,8 @@ func (n *randomNet) boundaries(seed uint64) (list G.Nodes) {
 	return list
 }
 
-// configuration is one way to train a random net. Two of them give the same bits if they agree in half and in the steps that are fused.
+// configuration is one way to train a random net. Two of them give the same bits if they agree in half and in the steps
+// that are fused.
 type configuration struct {
 	Half               bool   // bfloat16
 	Fusion             string // the only rule; "" for all of them
@@ -238,9 +240,10 @@ func (c configuration) train(t *testing.T, build func() *randomNet) (all []float
 	return all, plan
 }
 
-// TestRandomNetsTrainAlike trains random networks under random configurations. With the same precision and the same fusions the bits do not
-// depend on the backend, the workers, kept values, recordings, steps in the run, recomputed activations, sums of gradients, watches, what is
-// in free memory, or a stop after two steps. Fusions and half precision change little.
+// TestRandomNetsTrainAlike trains random networks under random configurations. With the same precision and the same
+// fusions the bits do not depend on the backend, the workers, kept values, recordings, steps in the run, recomputed
+// activations, sums of gradients, watches, what is in free memory, or a stop after two steps. Fusions and half
+// precision change little.
 func TestRandomNetsTrainAlike(t *testing.T) {
 	rules := append(slices.DeleteFunc(graph.Fusions(), func(r string) bool {
 		return slices.Contains([]string{"linear-activation", "norm-linears", "decode-gates"}, r) // these rules are for plans without derivatives
@@ -283,8 +286,8 @@ func TestRandomNetsTrainAlike(t *testing.T) {
 	require.Greater(t, recomputed, 10)
 }
 
-// TestRandomNetsPacked: in a row of several documents each has the logits that it has alone, bit for bit, and the gradients are the means
-// over all targets, under random configurations.
+// TestRandomNetsPacked: in a row of several documents each has the logits that it has alone, bit for bit, and the
+// gradients are the means over all targets, under random configurations.
 func TestRandomNetsPacked(t *testing.T) {
 	for seed := range uint64(testutil.Tries(t, 10, 100)) {
 		r := rand.New(rand.NewPCG(seed, 11))

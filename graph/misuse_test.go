@@ -14,8 +14,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestMachineInGoroutines: whatever methods of a machine, its reader and its solver several goroutines call, each call succeeds or returns
-// an error. None hangs, and the machine computes the same afterwards.
+// TestMachineInGoroutines: whatever methods of a machine, its reader and its solver several goroutines call, each call
+// succeeds or returns an error. None hangs, and the machine computes the same afterwards.
 func TestMachineInGoroutines(t *testing.T) {
 	for device, b := range map[string]graph.Backend{"cpu": graph.NewCPU(2), "device": fakedevice.NewHalf()} {
 		n := newRandomNet(t, 4, 0, 9)
