@@ -2,9 +2,9 @@ package graph
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 )
 
 // allocate allocates the machine's memory, points the cells of all values in the arena to their places, and prepares what is
@@ -19,7 +19,7 @@ func (m *Machine) allocate() (err error) {
 	}
 	m.memory.Place(&m.wholeMemory, 0, bytes)
 	m.memory.Place(&m.work, m.arena, m.workspace)
-	m.state, m.counts, m.readValues = make([]state, len(m.values)), make([]int64, len(m.steps)), make([]G.Value, len(m.reads))
+	m.state, m.counts, m.readValues = make([]state, len(m.values)), make([]atomic.Int64, len(m.steps)), make([]G.Value, len(m.reads))
 	for _, v := range m.values {
 		if err := m.place(v); err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)
@@ -34,7 +34,7 @@ func (m *Machine) allocate() (err error) {
 		m.addToSegments(i)
 	}
 	m.args = make([]G.Value, most)
-	m.hostMem = hostMemory{map[string][]*tensor.Dense{}, map[string]int{}, map[*tensor.Dense]string{}}
+	m.hostMem = newHostMemory()
 	for _, n := range m.order.nodes {
 		if v, ok := m.valueByNode[n]; ok && !v.keep && (v.kind == fromKernel || v.kind == fromHost) {
 			m.hidden = append(m.hidden, n)

@@ -3,6 +3,8 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -19,11 +21,12 @@ const AsyncReaderDepth = 2
 // copy while a later run is under way. It belongs to the goroutine of its machine.
 type AsyncReader struct {
 	name          string
-	machine       *Machine // of Machine.AsyncReader, nil for an operand outside of a graph
+	use           *exclusive // of the machine; of its own for an operand outside of a graph
+	machine       *Machine   // of Machine.AsyncReader, nil for an operand outside of a graph
 	arg           ops.Arg
 	cell          cpu.Buf                    // points at the copy that is read
 	ring          [AsyncReaderDepth]Readback // copy i is in i % depth
-	fetched, read int                        // number of copies so far
+	fetched, read atomic.Int64               // number of copies so far
 	closed        bool
 }
 
@@ -32,11 +35,11 @@ func newAsyncReader(name string, a ops.Arg, newReadback func(ops.Operand) (Readb
 	if dt := a.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("reader of %s: type %s, want float32 or float64", name, value.TypeName(dt))
 	}
-	r := &AsyncReader{name: name, arg: a}
+	r := &AsyncReader{name: name, arg: a, use: new(exclusive)}
 	for i := range r.ring {
 		var err error
 		if r.ring[i], err = newReadback(a.Operand); err != nil {
-			return nil, errors.Join(fmt.Errorf("reader of %s: %w", name, err), r.Close())
+			return nil, errors.Join(fmt.Errorf("reader of %s: %w", name, err), r.free())
 		}
 	}
 	return r, nil
@@ -58,9 +61,10 @@ func NewAsyncReader(s Stream, name string, a ops.Arg) (*AsyncReader, error) {
 // AsyncReader returns an AsyncReader of a node of float32 or float64 that is computed and has a value after a run. Closing
 // the machine closes it.
 func (m *Machine) AsyncReader(n *G.Node) (*AsyncReader, error) {
-	if m.stream == nil {
-		return nil, errMachineClosed
+	if err := m.begin(); err != nil {
+		return nil, err
 	}
+	defer m.use.end()
 	v, ok := m.valueByNode[n]
 	if !ok || !v.keep || v.kind != fromKernel && v.kind != fromHost {
 		return nil, fmt.Errorf("graph: machine: reader of %s: it is not computed, or has no value after a run: see WithKeep", describe(n))
@@ -73,22 +77,33 @@ func (m *Machine) AsyncReader(n *G.Node) (*AsyncReader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("graph: machine: %w", err)
 	}
-	r.machine = m
+	r.machine, r.use = m, &m.use
 	m.readers = append(m.readers, r)
 	return r, nil
 }
 
-// named puts the name of what is read before an error. Use it with defer.
-func (r *AsyncReader) named(err *error) {
-	if *err != nil {
-		*err = fmt.Errorf("graph: reader of %s: %w", r.name, *err)
+var errNoReader = errors.New("graph: reader: make it by NewAsyncReader or Machine.AsyncReader")
+
+// exclusively calls f, unless another call is under way. It puts the name of what is read before an error.
+func (r *AsyncReader) exclusively(f func() error) (err error) {
+	if r == nil || r.use == nil {
+		return errNoReader
 	}
+	if err = r.use.begin(); err == nil {
+		defer r.use.end()
+		err = f()
+	}
+	if err != nil {
+		err = fmt.Errorf("graph: reader of %s: %w", r.name, err)
+	}
+	return err
 }
 
 // Fetch enqueues a copy of the value of the last run, which may still be running. At most AsyncReaderDepth copies may wait
 // to be read.
-func (r *AsyncReader) Fetch() (err error) {
-	defer r.named(&err)
+func (r *AsyncReader) Fetch() error { return r.exclusively(r.fetch) }
+
+func (r *AsyncReader) fetch() error {
 	switch {
 	case r.closed:
 		return errClosed
@@ -97,26 +112,37 @@ func (r *AsyncReader) Fetch() (err error) {
 	case r.Waiting() == AsyncReaderDepth:
 		return fmt.Errorf("%d copies are not read yet", AsyncReaderDepth)
 	}
-	if err = r.ring[r.fetched%AsyncReaderDepth].Fetch(r.arg); err == nil {
-		r.fetched++
+	err := r.ring[r.fetched.Load()%AsyncReaderDepth].Fetch(r.arg)
+	if err == nil {
+		r.fetched.Add(1)
 	}
 	return err
 }
 
 // Waiting returns the number of copies that Next has not returned yet.
-func (r *AsyncReader) Waiting() int { return r.fetched - r.read }
+func (r *AsyncReader) Waiting() int {
+	if r == nil {
+		return 0
+	}
+	read := r.read.Load() // before fetched, which is never less
+	return int(r.fetched.Load() - read)
+}
 
 // Next waits for the oldest unread copy and returns the first element of the value. It allocates nothing.
 func (r *AsyncReader) Next() (x float64, err error) {
-	defer r.named(&err)
+	err = r.exclusively(func() (err error) { x, err = r.next(); return err })
+	return x, err
+}
+
+func (r *AsyncReader) next() (float64, error) {
 	switch {
 	case r.closed:
 		return 0, errClosed
 	case r.Waiting() == 0:
 		return 0, errors.New("no copy waits to be read: call Fetch first")
 	}
-	v, err := r.ring[r.read%AsyncReaderDepth].Value()
-	r.read++
+	v, err := r.ring[r.read.Load()%AsyncReaderDepth].Value()
+	r.read.Add(1)
 	if err == nil {
 		err = ops.PointAtValue(&r.cell, v, r.arg.Operand)
 	}
@@ -149,6 +175,16 @@ func (r *hostReadback) Close() error            { return nil }
 
 // Close frees the copies. Closing its machine or solver does so, too.
 func (r *AsyncReader) Close() error {
+	return r.exclusively(func() error {
+		if m := r.machine; m != nil {
+			m.readers = slices.DeleteFunc(m.readers, func(other *AsyncReader) bool { return other == r })
+		}
+		return r.free()
+	})
+}
+
+// free closes the reader. The caller has begun a call.
+func (r *AsyncReader) free() error {
 	r.closed = true
 	var errs []error
 	for i, back := range r.ring {

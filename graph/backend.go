@@ -2,6 +2,7 @@ package graph
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -219,7 +220,7 @@ type LaunchError struct {
 }
 
 // Error returns the kernel's own error.
-func (e *LaunchError) Error() string { return e.Err.Error() }
+func (e *LaunchError) Error() string { return fmt.Sprint(e.Err) }
 
 // Unwrap returns the kernel's own error.
 func (e *LaunchError) Unwrap() error { return e.Err }

@@ -398,32 +398,3 @@ func TestFusionsOfGradientReadTwice(t *testing.T) {
 	require.Equal(t, map[string]int{"copies": 2}, fused(m.Plan()))
 	require.Equal(t, want, n.results(t, m))
 }
-
-// TestRandomNetsFused: random networks with ops of Gorgonia in between train alike with and without each rule, in float32
-// and in half precision, on a device and from recordings.
-func TestRandomNetsFused(t *testing.T) {
-	seen := map[string]int{}
-	rules := append(slices.DeleteFunc(graph.Fusions(), func(r string) bool {
-		return slices.Contains([]string{"linear-activation", "norm-linears", "decode-gates"}, r) // these rules are for plans without derivatives
-	}), "")
-	for seed := range uint64(80) {
-		rule := rules[int(seed)%len(rules)]
-		opt := unfused()
-		if rule != "" {
-			opt = only(rule)
-		}
-		for _, p := range []graph.Precision{graph.F32, graph.BF16} {
-			tolerance := 1e-4
-			if p == graph.BF16 {
-				tolerance = 0.1
-			}
-			want := newRandomNet(t, seed).train(t, p, false, unfused(graph.UnfusedAll))
-			testutil.Within(t, fmt.Sprintf("seed %d, %v, rule %q", seed, p, rule), newRandomNet(t, seed).train(t, p, true, opt, graph.WithCapture()), want, tolerance)
-		}
-		n := newRandomNet(t, seed)
-		for r, count := range fused(newMachine(t, n.graph, opt, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(graph.BF16)).Plan()) {
-			seen[r] += count
-		}
-	}
-	require.Len(t, seen, len(rules)-1, "%v", seen)
-}

@@ -13,17 +13,19 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Grad adds the gradient of cost with respect to each of the nodes wrt to the graph, and returns the gradients' nodes. cost
-// is a scalar of float32 or float64. The gradients become the Deriv of the nodes wrt: after a run n.Grad returns the value
-// for an input n. Each input has a gradient node of its own, because Gorgonia's solvers zero a gradient after use.
+// Grad adds the gradient of cost with respect to each of the nodes wrt to the graph, and returns the gradients' nodes.
+// cost is a scalar of float32 or float64. The gradients become the Deriv of the nodes wrt: after a run of any machine
+// n.Grad returns the value for an input n. Each input has a gradient node of its own, because Gorgonia's solvers zero a
+// gradient after use.
 //
 // Grad differentiates only ops on a path from wrt to cost. It calls the ops' own SymDiff, except for those of Gorgonia's ops
 // whose SymDiff is wrong. One op adds all contributions to the gradient of a node. It is an error if cost does not depend on
 // one of wrt, or if an op on the path has no gradient; nodes that have been added by then stay in the graph.
 //
-// Grad may be called again on a graph, for another cost or the same one. The nodes that it returns are right each time; the
-// last call decides what n.Grad returns. Do not call gorgonia.Grad after it for the same input: it would add to the result
-// of Grad.
+// Grad may be called again on a graph, for another cost or the same one. A node keeps its first Deriv, as with
+// gorgonia.Grad: n.Grad is the gradient of the first cost that has been differentiated by n, never a sum. Later
+// gradients are the nodes that the later calls return. For a sum of gradients differentiate the sum of the costs. The
+// nodes that gorgonia.Grad itself returns for an input that has a Deriv already may be wrong, those of Grad are right.
 func Grad(cost *G.Node, wrt ...*G.Node) (G.Nodes, error) {
 	return grad(cost, nil, wrt)
 }
@@ -61,7 +63,9 @@ func grad(cost, seed *G.Node, wrt G.Nodes) (G.Nodes, error) {
 		return nil, fmt.Errorf("graph: grad: %w", err)
 	}
 	for i, n := range wrt {
-		G.SetDerivOf(grads[i], n)
+		if n.Deriv() == nil { // a TapeMachine with BindDualValues would add up what is set
+			G.SetDerivOf(grads[i], n)
+		}
 	}
 	return grads, nil
 }

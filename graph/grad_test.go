@@ -14,23 +14,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// TestGradTwice differentiates two costs of one graph by one input.
-func TestGradTwice(t *testing.T) {
-	g := G.NewGraph()
-	x := vector(g, "x", 3, 4)
-	first := G.Must(ops.Apply(squares{}, x))
-	second := G.Must(G.Sum(G.Must(G.Cube(x))))
-	a := testutil.Must(graph.Grad(first, x))(t)
-	b := testutil.Must(graph.Grad(second, x))(t)
-	again := testutil.Must(graph.Grad(second, x, x))(t)
-	run(t, g)
-	require.Equal(t, []float64{6, 8}, numbers(t, a[0].Value()))
-	require.Equal(t, []float64{27, 48}, numbers(t, b[0].Value()))
-	require.Len(t, again, 2)
-	require.Equal(t, []float64{27, 48}, numbers(t, again[1].Value()))
-	require.Equal(t, []float64{27, 48}, gradient(t, x))
-}
-
 // TestGradOfInnerNode differentiates by a node that is no input.
 func TestGradOfInnerNode(t *testing.T) {
 	g := G.NewGraph()

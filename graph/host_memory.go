@@ -16,8 +16,15 @@ import (
 // place.
 type hostMemory struct {
 	free  map[string][]*tensor.Dense // by type and shape
-	made  map[string]int             // number of tensors allocated, by type and shape
-	owned map[*tensor.Dense]string   // results that share memory with no other value, with their type and shape
+	most  map[string]int             // number of steps in takes, by type and shape: the length of free never exceeds it
+	takes map[*step]bool             // steps that have found no free memory in some run
+	owned map[*tensor.Dense]string   // results of this run that share memory with no other value, with their type and shape
+}
+
+func newHostMemory() hostMemory {
+	return hostMemory{
+		free: map[string][]*tensor.Dense{}, most: map[string]int{}, takes: map[*step]bool{}, owned: map[*tensor.Dense]string{},
+	}
 }
 
 // alloc returns memory for a result. Its content is undefined.
@@ -30,7 +37,10 @@ func (h *hostMemory) alloc(st *step) *tensor.Dense {
 		return d
 	}
 	d := tensor.New(tensor.Of(st.node.Dtype()), tensor.WithShape(st.node.Shape()...))
-	h.made[key]++
+	if !h.takes[st] {
+		h.takes[st] = true
+		h.most[key]++
+	}
 	h.owned[d] = key
 	return d
 }
@@ -72,17 +82,18 @@ func (h *hostMemory) release(v G.Value) {
 		return
 	}
 	delete(h.owned, d)
-	if len(h.free[key]) < h.made[key] {
+	if len(h.free[key]) < h.most[key] {
 		h.free[key] = append(h.free[key], d)
 	}
 }
 
-// releaseDead forgets the host values that nothing reads after s. Their memory is used again, unless result, the value of s,
-// lies in it.
-func (m *Machine) releaseDead(s *step, result G.Value) {
+// releaseDead forgets the host values that nothing reads after s, a kernel or an op on the host that has run or that
+// the run skips. Their memory is used again, unless the value of s lies in it.
+func (m *Machine) releaseDead(s *step) {
+	out := &m.state[s.out[0].id]
 	for _, d := range s.dead {
 		dead := &m.state[d.id]
-		if dead.host != result {
+		if dead == out || dead.host != out.host {
 			m.hostMem.release(dead.host)
 		}
 		dead.host = nil

@@ -38,7 +38,6 @@ func (m *Machine) runOnHost(s *step) error {
 			return err
 		}
 	}
-	m.releaseDead(s, v)
 	return nil
 }
 

@@ -117,7 +117,7 @@ func (m *Machine) upload(x *planValue, v G.Value) error {
 	if x.arg.Pointer() != before {
 		m.addressChanges++
 	}
-	m.transfers.uploads++
+	m.transfers.uploads.Add(1)
 	return m.stream.Upload(x.arg, v)
 }
 

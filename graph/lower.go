@@ -151,6 +151,12 @@ func (p *plan) separateDerivs(g *G.ExprGraph) (err error) {
 	}
 	for i, d := range own {
 		if d != grads[i] {
+			// A TapeMachine with BindDualValues adds up the values of all nodes that have been set as derivative of an input.
+			for j, of := range grads[i].DerivOf() {
+				if of == wrt[i] && !isConstant(grads[i]) {
+					grads[i].DerivOf()[j] = grads[i]
+				}
+			}
 			G.SetDerivOf(d, wrt[i])
 			copies = append(copies, d)
 		}

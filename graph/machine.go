@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 
 	G "gorgonia.org/gorgonia"
 
@@ -26,13 +27,17 @@ import (
 // input lies where the input lies: on the host, where Gorgonia's own solvers read it, or after MoveInputs on the device,
 // where AdamW reads it. A run waits for its end if it has to bring a derivative or a Read to the host.
 //
-// A Machine is used by one goroutine at a time. Several machines may be made of one graph and run one after another. If one
-// of them reads on the device what another one has computed there, call Synchronize of the other one first.
+// A Machine is used by one goroutine at a time: a call that meets another one under way does nothing and returns an
+// error. Only Plan, Counts, Refresh and the methods that tell what the machine is made of may be called at any time.
+// Several machines may be made of one graph and run one after another. If one of them reads on the device what another
+// one has computed there, call Synchronize of the other one first.
 type Machine struct {
 	*plan
+	use      exclusive
+	closed   atomic.Bool
 	opts     options
-	owned    bool // the machine made the backend: Close closes it
-	stream   Stream
+	owned    bool   // the machine made the backend: Close closes it
+	stream   Stream // nil for a machine that NewMachine has not made
 	readers  []*AsyncReader
 	segments []segment // those of the prologue come first, if there is one
 
@@ -56,14 +61,14 @@ type Machine struct {
 	readValues  []G.Value    // by read: the value that the machine put into its target
 
 	// what changes from run to run
-	run            int64   // number of runs so far, with the one that is running
-	running        *step   // the step that is running, nil between steps
-	warm           bool    // a run has succeeded
-	beginsSums     bool    // the next run begins the sums of WithGradSums: it overwrites them
-	halfUpToDate   bool    // the half-precision copies hold the present weights
-	addressChanges int64   // how often an address that kernels read has changed
-	counts         []int64 // by step: how often it has run
-	transfers      struct{ uploads, downloads int64 }
+	run            int64          // number of runs so far, with the one that is running
+	running        *step          // the step that is running, nil between steps
+	warm           bool           // a run has succeeded
+	beginsSums     bool           // the next run begins the sums of WithGradSums: it overwrites them
+	halfUpToDate   atomic.Bool    // the half-precision copies hold the present weights
+	addressChanges int64          // how often an address that kernels read has changed
+	counts         []atomic.Int64 // by step: how often it has run
+	transfers      struct{ uploads, downloads atomic.Int64 }
 	afterStep      func(index int) // called after each step, unless nil: for timing and tests
 }
 
@@ -99,8 +104,6 @@ type options struct {
 	recompute          bool
 	boundaries         G.Nodes // of WithRecompute
 }
-
-var errMachineClosed = errors.New("graph: machine: closed")
 
 // Option is an option of NewMachine.
 type Option func(*options)
@@ -192,19 +195,33 @@ func (m *Machine) build(g *G.ExprGraph) (err error) {
 }
 
 // Backend returns the backend that the machine runs on.
-func (m *Machine) Backend() Backend { return m.opts.backend }
+func (m *Machine) Backend() Backend {
+	if m == nil {
+		return nil
+	}
+	return m.opts.backend
+}
 
 // Stream returns the stream of the machine's runs, nil after Close. What a solver enqueues there is in order with the runs.
-func (m *Machine) Stream() Stream { return m.stream }
+func (m *Machine) Stream() Stream {
+	if m == nil || m.closed.Load() {
+		return nil
+	}
+	return m.stream
+}
 
 // Reset does nothing, because each run starts from scratch. gorgonia.VM requires the method.
 func (m *Machine) Reset() {}
 
 // Synchronize waits for the work of all runs so far and returns its first error.
 func (m *Machine) Synchronize() error {
-	if m.stream == nil {
+	if m != nil && m.Stream() == nil {
 		return nil
 	}
+	if err := m.begin(); err != nil {
+		return err
+	}
+	defer m.use.end()
 	if err := m.stream.Synchronize(); err != nil {
 		m.running = nil
 		return m.runError(err)
@@ -214,6 +231,16 @@ func (m *Machine) Synchronize() error {
 
 // Close frees the machine's memory, and its backend if the machine made it. The values of its nodes are invalid afterwards.
 func (m *Machine) Close() error {
+	if m == nil {
+		return errMachineClosed
+	}
+	if err := m.use.begin(); err != nil {
+		return fmt.Errorf("graph: machine: %w", err)
+	}
+	defer m.use.end()
+	if m.closed.Swap(true) {
+		return nil
+	}
 	var errs []error
 	if m.stream != nil {
 		errs = append(errs, m.stream.Synchronize())
@@ -221,11 +248,11 @@ func (m *Machine) Close() error {
 			errs = append(errs, m.segments[i].drop())
 		}
 		for _, r := range m.readers {
-			errs = append(errs, r.Close())
+			errs = append(errs, r.free())
 		}
 		errs = append(errs, m.stream.Close())
 	}
-	m.segments, m.stream = nil, nil
+	m.segments, m.readers = nil, nil
 	for i := range m.state {
 		if s := &m.state[i]; s.own != nil {
 			errs = append(errs, s.own.Free())

@@ -8,9 +8,10 @@ import (
 
 // NewEvent returns an Event in the machine's stream, to measure time on the device. Close it before the machine.
 func (m *Machine) NewEvent() (Event, error) {
-	if m.stream == nil {
-		return nil, errMachineClosed
+	if err := m.begin(); err != nil {
+		return nil, err
 	}
+	defer m.use.end()
 	return m.stream.NewEvent()
 }
 
@@ -18,9 +19,10 @@ func (m *Machine) NewEvent() (Event, error) {
 // the end of the step before to its own end, 0 if the run leaves the step out. If the device waits for the host to enqueue a
 // step, the time includes the wait.
 func (m *Machine) Profile() ([]time.Duration, error) {
-	if m.stream == nil {
-		return nil, errMachineClosed
+	if err := m.begin(); err != nil {
+		return nil, err
 	}
+	defer m.use.end()
 	times, _, err := m.timed(func() error { return m.runOnce(nil, nil) })
 	return times, err
 }

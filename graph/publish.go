@@ -167,7 +167,7 @@ func (m *Machine) fillReadTarget(i int, r read) (err error) {
 		if m.readValues[i] == nil || *r.into != m.readValues[i] {
 			m.readValues[i] = ops.NewValue(v.arg.Operand)
 		}
-		m.transfers.downloads++
+		m.transfers.downloads.Add(1)
 		err = m.stream.Download(m.readValues[i], v.arg)
 	} else if t, ok := s.host.(tensor.Tensor); ok { // G.CloneValue panics for sparse ones
 		m.readValues[i] = t.Clone().(tensor.Tensor)

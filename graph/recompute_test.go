@@ -1,7 +1,6 @@
 package graph_test
 
 import (
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -49,38 +48,6 @@ func TestRecomputeSameBits(t *testing.T) {
 			require.Equal(t, all, again, "%s, %s", name, what)
 		}
 	}
-}
-
-// TestRecomputeRandomNets: the bits are the same for random boundaries in random networks. Some of their ops run on the
-// host.
-func TestRecomputeRandomNets(t *testing.T) {
-	again := 0
-	for seed := range uint64(36) {
-		for _, p := range []graph.Precision{graph.F32, graph.BF16} {
-			n := newRandomNet(t, seed)
-			want := n.train(t, p, false, graph.WithKeep(n.inner...))
-			n = newRandomNet(t, seed)
-			r := rand.New(rand.NewPCG(seed, 5))
-			var boundaries G.Nodes
-			for _, v := range n.inner {
-				if v.Op() != nil && r.IntN(3) == 0 && testutil.Err(graph.NewPlan(n.graph, graph.WithRecompute(v))) == nil {
-					boundaries = append(boundaries, v)
-				}
-			}
-			if boundaries == nil {
-				continue
-			}
-			option := graph.WithRecompute(boundaries...)
-			plan := testutil.Must(graph.NewPlan(n.graph, option))(t)
-			for _, s := range plan.Steps {
-				if s.Recomputed {
-					again++
-				}
-			}
-			require.True(t, slices.Equal(want, n.train(t, p, true, option, graph.WithCapture())), "seed %d, %v", seed, p)
-		}
-	}
-	require.Greater(t, again, 100)
 }
 
 // TestRecomputePlan: the steps of all layers but the last run twice, except those whose results are boundaries or integers.

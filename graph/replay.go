@@ -67,29 +67,36 @@ func (m *Machine) addToSegments(i int) {
 // runSegment runs the steps of s.
 func (m *Machine) runSegment(s *segment) error {
 	for i := s.from; i < s.to; i++ {
-		if m.skips(m.steps[i]) {
-			continue
+		ran := !m.skips(m.steps[i])
+		if ran {
+			if err := m.runStep(i); err != nil {
+				return err
+			}
 		}
-		m.running = m.steps[i]
-		var err error
-		if k := m.running.kernel; k == nil {
-			err = m.runOnHost(m.running)
-		} else if err = k.Prepare(m.stream, &m.work); err == nil {
-			err = k.Launch(m.stream, &m.work)
-		}
-		if err == nil && m.opts.watches() {
-			err = m.watchResult(m.running)
-		}
-		if err != nil {
-			return err
-		}
-		m.logStep(m.running)
-		m.count(i)
-		if m.afterStep != nil {
+		m.releaseDead(m.steps[i])
+		if ran && m.afterStep != nil {
 			m.afterStep(i)
 		}
 	}
 	return nil
+}
+
+// runStep runs step i.
+func (m *Machine) runStep(i int) (err error) {
+	m.running = m.steps[i]
+	if k := m.running.kernel; k == nil {
+		err = m.runOnHost(m.running)
+	} else if err = k.Prepare(m.stream, &m.work); err == nil {
+		err = k.Launch(m.stream, &m.work)
+	}
+	if err == nil && m.opts.watches() {
+		err = m.watchResult(m.running)
+	}
+	if err == nil {
+		m.logStep(m.running)
+		m.count(i)
+	}
+	return err
 }
 
 // replaySegment replays s, with the kernels of solver if it is not nil. It first records them unless there is a
@@ -116,6 +123,7 @@ func (m *Machine) replaySegment(s *segment, solver Solver) error {
 		if !m.skips(step) {
 			m.count(s.from + i)
 		}
+		m.releaseDead(step)
 	}
 	return nil
 }

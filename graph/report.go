@@ -81,10 +81,14 @@ type PlanOutput struct {
 
 // Plan returns how the machine runs the graph, and how often each step has run so far.
 func (m *Machine) Plan() Plan {
-	if m.plan == nil {
+	if m == nil || m.plan == nil {
 		return Plan{}
 	}
-	return m.report(m.counts)
+	counts := make([]int64, len(m.counts))
+	for i := range counts {
+		counts[i] = m.counts[i].Load()
+	}
+	return m.report(counts)
 }
 
 // report returns the plan for users; counts has how often each step has run.
@@ -126,9 +130,13 @@ func (p *plan) report(counts []int64) Plan {
 // Counts returns how often each implementation has run since the machine was made, by its name. "host" counts the ops that
 // ran by their own Do, "upload" and "download" the copies between host and device.
 func (m *Machine) Counts() map[string]int64 {
-	c := map[string]int64{"upload": m.transfers.uploads, "download": m.transfers.downloads}
-	for i, n := range m.counts {
-		c[m.steps[i].implementation] += n
+	c := map[string]int64{}
+	if m == nil {
+		return c
+	}
+	c["upload"], c["download"] = m.transfers.uploads.Load(), m.transfers.downloads.Load()
+	for i := range m.counts {
+		c[m.steps[i].implementation] += m.counts[i].Load()
 	}
 	return c
 }

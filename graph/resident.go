@@ -153,10 +153,20 @@ func (r *Resident) let(values []G.Value) error {
 }
 
 // Values returns the values on the device, in the order of the host values.
-func (r *Resident) Values() []G.Value { return r.device }
+func (r *Resident) Values() []G.Value {
+	if r == nil {
+		return nil
+	}
+	return r.device
+}
 
 // Backend returns the backend whose memory holds the values.
-func (r *Resident) Backend() Backend { return r.backend }
+func (r *Resident) Backend() Backend {
+	if r == nil {
+		return nil
+	}
+	return r.backend
+}
 
 // Upload copies the host values to the device again, after the work under way there. Then call Refresh of machines with
 // half-precision copies.
@@ -176,7 +186,7 @@ func (r *Resident) copyAll(what string, copyOne func(s Stream, device ops.Arg, h
 			err = fmt.Errorf("graph: resident values: %s: %w", what, err)
 		}
 	}()
-	if r.closed {
+	if r == nil || r.closed {
 		return errClosed
 	}
 	if r.stream == nil {
@@ -195,6 +205,9 @@ func (r *Resident) copyAll(what string, copyOne func(s Stream, device ops.Arg, h
 
 // Close frees the memory on the device. It binds the host values of MoveInputs to their nodes again.
 func (r *Resident) Close() error {
+	if r == nil {
+		return fmt.Errorf("graph: resident values: %w", errClosed)
+	}
 	errs := []error{r.let(r.host)}
 	r.nodes = nil
 	if r.stream != nil {

@@ -16,9 +16,10 @@ func (m *Machine) RunAll() error { return m.runWith(nil, nil) }
 
 // runWith runs the graph and, if solver is not nil, a step of solver. It times the ops if the policy says so.
 func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) error {
-	if m.stream == nil {
-		return errMachineClosed
+	if err := m.begin(); err != nil {
+		return err
 	}
+	defer m.use.end()
 	if !m.policy.Timing {
 		return m.runOnce(solver, weights)
 	}
@@ -32,8 +33,8 @@ func (m *Machine) runWith(solver Solver, weights []G.ValueGrad) error {
 // runOnce runs the graph and, if solver is not nil, a step of solver: as part of the run if that is possible, else after it.
 func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer func() {
+		clear(m.hostMem.owned) // what a run that failed, or an op that left its memory unused, has not released
 		if err != nil {
-			clear(m.hostMem.owned)
 			err = m.runError(err)
 		}
 	}()
@@ -41,8 +42,8 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	m.running = nil
 	m.run++
 	// RunAll casts again: a solver of Gorgonia may have changed the weights. RunAndStep may trust the copies.
-	skipCasts := m.halfUpToDate && (solver != nil || m.halfCopies.allConstant)
-	m.halfUpToDate = false // until the run has succeeded
+	skipCasts := m.halfUpToDate.Load() && (solver != nil || m.halfCopies.allConstant)
+	m.halfUpToDate.Store(false) // until the run has succeeded
 	for _, t := range m.train {
 		if err := t.SetTraining(!m.opts.eval); err != nil {
 			return err
@@ -79,7 +80,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 		}
 	}
 	m.beginsSums = solver != nil // a step ends the sums
-	m.halfUpToDate = m.halfCopies.allConstant || solver != nil && m.halfCopies.writtenBy(weights)
+	m.halfUpToDate.Store(m.halfCopies.allConstant || solver != nil && m.halfCopies.writtenBy(weights))
 	m.warm = true
 	return nil
 }
@@ -143,7 +144,7 @@ func (m *Machine) runSegments(skipCasts bool, solver Solver) error {
 
 // count counts a run of step i. It logs the step if it is attention and the policy asks for an audit.
 func (m *Machine) count(i int) {
-	m.counts[i]++
+	m.counts[i].Add(1)
 	if !m.policy.Audit {
 		return
 	}
@@ -184,7 +185,7 @@ func (m *Machine) download(v *planValue) error {
 	if s.staging == nil {
 		s.staging = ops.NewValue(v.arg.Operand)
 	}
-	m.transfers.downloads++
+	m.transfers.downloads.Add(1)
 	if err := m.stream.Download(s.staging, v.arg); err != nil {
 		return err
 	}

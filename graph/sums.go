@@ -24,9 +24,10 @@ func WithGradSums(inputs ...*G.Node) Option {
 
 // ZeroGrads makes the next run begin the sums of WithGradSums. It writes no memory: until that run n.Grad is the old sum.
 func (m *Machine) ZeroGrads() error {
-	if m.stream == nil {
-		return errMachineClosed
+	if err := m.begin(); err != nil {
+		return err
 	}
+	defer m.use.end()
 	m.beginsSums = true
 	return nil
 }

@@ -2,7 +2,6 @@ package graph_test
 
 import (
 	"errors"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -131,111 +130,6 @@ func TestRunAndStepRefuses(t *testing.T) {
 	require.Equal(t, map[string]int64{"upload": 0, "download": 0}, new(graph.Machine).Counts())
 	require.ErrorContains(t, testutil.Err(s.NormReader()), "no step has been taken")
 	require.NoError(t, s.Close())
-}
-
-// randomNet is a small random network of ops of this module and of Gorgonia. The seed determines it.
-type randomNet struct {
-	graph   *G.ExprGraph
-	weights G.Nodes
-	ids     []int32
-	inner   G.Nodes
-	loss    *G.Node
-	grads   G.Nodes
-	reads   []*G.Value
-}
-
-func newRandomNet(t *testing.T, seed uint64) *randomNet {
-	const width = 8
-	r := rand.New(rand.NewPCG(seed, 1))
-	n := &randomNet{graph: G.NewGraph()}
-	input := func(name string, shape ...int) *G.Node {
-		return single(n.graph, name, func(int) float64 { return r.NormFloat64() / 2 }, shape...)
-	}
-	n.ids = []int32{1, 2, 3, 0, 5}
-	table, gain := input("table", 6, width), input("gain", width)
-	w := G.Nodes{input("w0", width, width), input("w1", width, width), input("w2", width, width)}
-	n.weights = append(G.Nodes{table, gain}, w...)
-	pool := G.Nodes{G.Must(ops.Embedding(table, fixed(table, "ids", n.ids, 1, 5)))}
-	if seed%3 == 0 {
-		pool = append(pool, input("x", 1, 5, width))
-	}
-	pick := func() *G.Node { return pool[len(pool)-1-r.IntN(min(len(pool), 4))] }
-	for range 4 + r.IntN(14) {
-		var y *G.Node
-		a, b := pick(), pick()
-		switch k := r.IntN(8); {
-		case k < 2:
-			y = G.Must(ops.Linear(a, w[r.IntN(3)]))
-		case k == 2:
-			y = G.Must(ops.SiLU(a))
-		case k == 3:
-			y = G.Must(ops.RMSNorm(a, gain, 1e-5))
-		case k == 4:
-			y = G.Must(ops.Softmax(a))
-		case k == 5:
-			y = G.Must(G.Tanh(a))
-		case a == b:
-			continue
-		case k == 6:
-			y = G.Must(ops.Add(a, b))
-		default:
-			y = G.Must(G.HadamardProd(a, b))
-		}
-		pool = append(pool, y)
-		if r.IntN(5) == 0 {
-			n.reads = append(n.reads, new(G.Value))
-			G.Read(y, n.reads[len(n.reads)-1])
-		}
-	}
-	n.inner = pool[1:]
-	q := G.Must(ops.Linear(pool[len(pool)-1], w[2], ops.WithHeads(2)))
-	n.weights = append(n.weights, input("gates", 1, 5, 2, 2))
-	y := G.Must(ops.GatedSum(G.Must(ops.Sigmoid(n.weights[5])), G.Must(ops.SlidingWindow(q, q, q, 2)), G.Must(ops.SlidingWindow(q, q, q, 4))))
-	y = G.Must(ops.Linear(G.Must(ops.RMSNorm(G.Must(ops.Linear(y, w[1])), gain, 1e-5)), w[0]))
-	y = G.Must(ops.Add(G.Must(ops.Linear(y, w[1])), G.Must(ops.Linear(pool[0], w[0]))))
-	n.loss = G.Must(ops.CrossEntropy(y, fixed(table, "targets", []int32{0, 5, 2, -1, 3}, 1, 5)))
-	n.grads = testutil.Must(graph.Grad(n.loss, n.weights...))(t)
-	return n
-}
-
-// train takes four steps and returns the bits of everything that a user can see.
-func (n *randomNet) train(t *testing.T, p graph.Precision, together bool, opts ...graph.Option) (all []float64) {
-	x := newTrainer(t, fakedevice.NewHalf(), n.weights, append(opts, graph.WithPrecision(p), graph.WithKeep(n.loss))...)
-	look := func(v G.Value) { all = append(all, numbers(t, v)...) }
-	for i := range 4 {
-		for j := range n.ids {
-			n.ids[j] = (n.ids[j] + int32(i+j)) % 6
-		}
-		x.step(t, together)
-		look(n.loss.Value())
-		for _, d := range n.grads {
-			look(d.Value())
-		}
-		for _, v := range n.reads {
-			look(*v)
-		}
-	}
-	for _, w := range n.weights {
-		look(w.Value())
-	}
-	x.close(t)
-	return all
-}
-
-// TestRandomNetsTrainAlike: the bits do not depend on which values are kept or on recording, in float32 and in half
-// precision.
-func TestRandomNetsTrainAlike(t *testing.T) {
-	for seed := range uint64(60) {
-		for _, p := range []graph.Precision{graph.F32, graph.BF16} {
-			n := newRandomNet(t, seed)
-			want := n.train(t, p, false, graph.WithKeep(n.inner...))
-			for _, together := range []bool{false, true} {
-				require.Equal(t, want, newRandomNet(t, seed).train(t, p, together), "seed %d, %v, together %v", seed, p, together)
-				got := newRandomNet(t, seed).train(t, p, together, graph.WithCapture())
-				require.Equal(t, want, got, "seed %d, %v, together %v, recorded", seed, p, together)
-			}
-		}
-	}
 }
 
 // logSolver is a solver that changes nothing and logs the calls of the machine.

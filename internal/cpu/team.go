@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -31,12 +32,14 @@ const (
 	helperWorking        // the goroutine takes part in the phase
 )
 
-// Team runs kernels on a fixed number of workers. Only one goroutine may use it at a time. After the first runs, a run
-// allocates nothing. After a phase a helper's goroutine waits a short time for the next phase and then ends. So an idle
-// team has no goroutines and need not be closed.
+// Team runs kernels on a fixed number of workers. Only one goroutine may use it at a time: Run refuses another one.
+// After the first runs, a run allocates nothing. After a phase a helper's goroutine waits a short time for the next
+// phase and then ends. So an idle team has no goroutines and need not be closed.
 type Team struct {
 	workers []Worker
 	maxSpin time.Duration // 0 if workers outnumber processors: a spinning worker would keep another from running
+
+	running atomic.Bool
 
 	// The phase that runs.
 	phase       phase
@@ -98,9 +101,14 @@ func (t *Team) spinUntil(done func() bool) {
 // Workers returns the number of workers.
 func (t *Team) Workers() int { return len(t.workers) }
 
-// Run runs k. mem is the work memory: at least k.WorkBytes(t.Workers()) bytes that begin at a cache line. Run returns an
-// error if mem is too small, if k.Check returns one, or if a phase panics; the phases after it do not run then.
+// Run runs k. mem is the work memory: at least k.WorkBytes(t.Workers()) bytes that begin at a cache line. Run returns
+// an error if mem is too small, if k.Check returns one, if a phase panics (the phases after it do not run then), or if
+// the team is running another kernel.
 func (t *Team) Run(k *Kernel, mem *Buf) error {
+	if !t.running.CompareAndSwap(false, true) {
+		return errors.New("cpu: the workers are in use: only one goroutine at a time may use them")
+	}
+	defer t.running.Store(false)
 	if need := k.WorkBytes(len(t.workers)); mem.Bytes() < need {
 		return fmt.Errorf("cpu: kernel needs %d bytes of work memory, got %d", need, mem.Bytes())
 	}

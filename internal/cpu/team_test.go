@@ -63,6 +63,11 @@ func TestTeamErrors(t *testing.T) {
 	require.True(t, ran)
 	Work[float64](&after, 1)
 	require.Error(t, team.Run(&after, mem), "without work memory")
+	var outer, inner Kernel
+	inner.Phase(1, func(int, *Worker) {})
+	outer.Phase(1, func(int, *Worker) { require.ErrorContains(t, team.Run(&inner, mem), "cpu: the workers are in use") })
+	require.NoError(t, team.Run(&outer, mem))
+	require.NoError(t, team.Run(&inner, mem))
 }
 
 func TestTeamHelpersEnd(t *testing.T) {

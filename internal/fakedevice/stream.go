@@ -3,6 +3,7 @@ package fakedevice
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -18,14 +19,32 @@ type stream struct {
 	queue     []func() error
 	capturing bool
 	captured  []func() error
+	failed    error // of work that has run before Synchronize, because the queue was full
 }
 
-func (s *stream) enqueue(f func() error) {
+// queueLength is how much work may wait, as in the queue of a real device.
+const queueLength = 256
+
+func (s *stream) enqueue(list ...func() error) {
 	if s.capturing {
-		s.captured = append(s.captured, f)
+		s.captured = append(s.captured, list...)
 		return
 	}
-	s.queue = append(s.queue, f)
+	if s.queue = append(s.queue, list...); len(s.queue) > queueLength {
+		s.failed = errors.Join(s.failed, s.runQueue())
+	}
+}
+
+// runQueue runs the work that waits, up to an error.
+func (s *stream) runQueue() error {
+	queue := s.queue
+	s.queue = nil
+	for _, f := range queue {
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // call counts a call that is not allowed during a capture, and returns its error.
@@ -131,17 +150,16 @@ func (s *stream) Synchronize() error {
 		return err
 	}
 	s.fake.Synchronized++
-	queue := s.queue
-	s.queue = nil
-	for _, f := range queue {
-		if err := f(); err != nil {
-			return err
-		}
-	}
-	return nil
+	failed := errors.Join(s.failed, s.runQueue())
+	s.failed = nil
+	return failed
 }
 
-func (s *stream) Close() error { s.fake.Streams--; return nil }
+func (s *stream) Close() error {
+	s.fake.Streams--
+	s.fake.all = slices.DeleteFunc(s.fake.all, func(other *stream) bool { return other == s })
+	return nil
+}
 
 type replay []func() error
 
@@ -151,7 +169,7 @@ func (r replay) Launch(s graph.Stream) error {
 		return err
 	}
 	stream.fake.Replays++
-	stream.queue = append(stream.queue, r...)
+	stream.enqueue(r...)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 		os.Unsetenv(childArgs)
 		os.Exit(Main(strings.Split(args, "\n"), os.Stdin, os.Stdout, os.Stderr))
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // weightsFile writes the random weights of a very small model, whose tokens are bytes, and returns the path.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 		os.Unsetenv(childArgs)
 		os.Exit(child(strings.Split(args, "\n")))
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // child runs Parse and Run as a program does.

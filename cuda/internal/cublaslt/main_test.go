@@ -1,0 +1,10 @@
+package cublaslt
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// TestMain: no test leaves a goroutine behind.
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -1,0 +1,199 @@
+package graph_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
+)
+
+// requireConstantHeap calls f again and again. Neither the heap, by more than 60 bytes a call, nor the number of
+// goroutines may grow. Tables that fill up once, and goroutines that end a little later, grow in the first tries alone.
+func requireConstantHeap(t *testing.T, what string, f func() error) {
+	t.Helper()
+	heap := func() int {
+		var s runtime.MemStats
+		runtime.GC()
+		runtime.GC() // the first one only moves the content of pools
+		runtime.ReadMemStats(&s)
+		return int(s.HeapAlloc)
+	}
+	calls := testutil.Tries(t, 30, 1000)
+	most := 4<<10 + 60*calls
+	grown, goroutines := 0, 0
+	for range 5 {
+		before, running := heap(), runtime.NumGoroutine()
+		for range calls {
+			require.NoError(t, f(), what)
+		}
+		if grown, goroutines = heap()-before, runtime.NumGoroutine()-running; grown <= most && goroutines <= 0 {
+			return
+		}
+	}
+	t.Errorf("%s: in %d calls the heap grows by %d bytes, want at most %d; %d more goroutines", what, calls, grown, most, goroutines)
+}
+
+// TestRandomGraphsKeepTheirHeap: runs of random graphs, on the CPU and on a device, with and without recordings,
+// gradients and kept values.
+func TestRandomGraphsKeepTheirHeap(t *testing.T) {
+	for seed := uint64(1); seed <= uint64(testutil.Tries(t, 40, 200)); seed++ {
+		r := withGradients(t, seed, 1+int(seed)%14)
+		if seed%4 == 0 {
+			r = newRandom(t, seed, 1+int(seed)%14)
+		}
+		opts := randomMachines(seed)
+		if seed%3 == 0 {
+			opts = append(opts, graph.WithKeep(r.nodes...))
+		}
+		m := testutil.Must(graph.NewMachine(r.graph, opts...))(t)
+		requireConstantHeap(t, fmt.Sprint("seed ", seed), m.RunAll)
+		require.NoError(t, m.Close())
+	}
+}
+
+// elsewhere is an op that gets memory for its result and returns another value.
+type elsewhere struct{ foreign }
+
+func (*elsewhere) ReturnsPtr() bool                                          { return true }
+func (*elsewhere) CallsExtern() bool                                         { return true }
+func (o *elsewhere) UsePreallocDo(_ G.Value, in ...G.Value) (G.Value, error) { return o.do(in...) }
+
+// leaky is a graph whose ops on the host and kernels read each other's results: weights that are read several times,
+// stock ops around ops of this module, and one-element tensors.
+func leaky(t *testing.T) *network {
+	n := &network{graph: G.NewGraph()}
+	w, u, h := n.input("w", 8, 8), n.input("u", 8, 8), n.input("h", 2, 8)
+	for i := range 3 {
+		h = G.Must(G.Tanh(G.Must(G.Add(G.Must(G.Mul(n.input(fmt.Sprint("x", i), 2, 8), w)), G.Must(G.Mul(h, u))))))
+	}
+	h = G.Must(ops.RMSNorm(h, n.input("gain", 8), 1e-6))
+	h = G.Must(ops.SiLU(G.Must(G.HadamardProd(h, h))))
+	n.cost = G.Must(G.Mean(G.Must(G.Square(h))))
+	for _, shape := range [][]int{{1}, {1, 1}, {1, 1, 1}} {
+		x := n.input(fmt.Sprint("one element ", shape), shape...)
+		y := G.Must(ops.SiLU(G.Must(G.Exp(G.Must(G.HadamardProd(x, x))))))
+		part := G.Must(G.Concat(0, y, x))
+		n.cost = G.Must(G.Add(n.cost, G.Must(G.Add(G.Must(G.Sum(part)), G.Must(G.Sum(G.Must(G.Slice(part, G.S(0, 1)))))))))
+	}
+	clones := func(v ...G.Value) (G.Value, error) { return G.CloneValue(v[0]) }
+	G.Must(ops.SiLU(G.Must(G.ApplyOp(&elsewhere{foreign{"elsewhere", 1, clones}}, h))))
+	a := n.input("matrix of one", 1, 1)
+	n.cost = G.Must(G.Add(n.cost, G.Must(G.Sum(G.Must(ops.SiLU(G.Must(G.Mul(a, n.input("row", 1, 3)))))))))
+	n.cost = G.Must(G.Add(n.cost, G.Must(G.Sum(G.Must(G.Mul(a, a))))))
+	n.let(t, 1)
+	return n
+}
+
+// TestMachinesKeepTheirHeap: whatever a machine does again and again, its heap and the goroutines stay constant.
+func TestMachinesKeepTheirHeap(t *testing.T) {
+	for device, backend := range map[string]func() graph.Backend{
+		"cpu": func() graph.Backend { return graph.NewCPU(2) }, "device": func() graph.Backend { return fakedevice.New() },
+	} {
+		for name, life := range map[string]func(b graph.Backend) func() error{
+			"runs": func(b graph.Backend) func() error {
+				return newMachine(t, leaky(t).grad(t).graph, graph.WithBackend(b)).RunAll
+			},
+			"forward alone": func(b graph.Backend) func() error {
+				return newMachine(t, leaky(t).graph, graph.WithBackend(b)).RunAll
+			},
+			"recorded, with sums": func(b graph.Backend) func() error {
+				n := leaky(t).grad(t)
+				m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithCapture(), graph.WithGradSums())
+				run := 0
+				return func() error {
+					if run++; run%3 == 0 {
+						return errors.Join(G.NewVanillaSolver().Step(G.NodesToValueGrads(n.in)), m.ZeroGrads(), m.RunAll())
+					}
+					return m.RunAll()
+				}
+			},
+			"new values": func(b graph.Backend) func() error {
+				n := leaky(t).grad(t)
+				m := newMachine(t, n.graph, graph.WithBackend(b), graph.WithCapture())
+				return func() error { n.let(t, 2); return m.RunAll() }
+			},
+			"runs that fail": func(b graph.Backend) func() error {
+				n := leaky(t).grad(t)
+				calls := 0
+				fails := &foreign{"fails", 1, func(v ...G.Value) (G.Value, error) {
+					if calls++; calls%3 > 0 {
+						return nil, errors.New("today")
+					}
+					return G.CloneValue(v[0])
+				}}
+				G.Must(G.ApplyOp(fails, G.Must(G.Tanh(n.in[0].Deriv()))))
+				m := newMachine(t, n.graph, graph.WithBackend(b))
+				return func() error { _ = m.RunAll(); return nil }
+			},
+			"reads and kept values": func(b graph.Backend) func() error {
+				n := leaky(t).grad(t)
+				G.Read(n.in[0].Deriv(), new(G.Value))
+				G.Read(n.cost, new(G.Value))
+				return newMachine(t, n.graph, graph.WithBackend(b), graph.WithKeep(n.graph.AllNodes()...)).RunAll
+			},
+			"watched and timed": func(b graph.Backend) func() error {
+				m := newMachine(t, leaky(t).grad(t).graph, graph.WithBackend(b), graph.WithNaNWatch())
+				return func() error { _, err := m.Profile(); return err }
+			},
+			"new machines": func(b graph.Backend) func() error {
+				n := leaky(t).grad(t)
+				return func() error {
+					m, err := graph.NewMachine(n.graph, graph.WithBackend(b), graph.WithCapture())
+					return errors.Join(err, m.RunAll(), m.RunAll(), m.Close())
+				}
+			},
+			"machines that cannot be made": func(b graph.Backend) func() error {
+				n := leaky(t).grad(t)
+				return func() error {
+					require.Error(t, testutil.Err(graph.NewMachine(n.graph, graph.WithBackend(b), graph.WithKeep(nil))))
+					return nil
+				}
+			},
+			"plans": func(b graph.Backend) func() error {
+				n := leaky(t).grad(t)
+				return func() error { return testutil.Err(graph.NewPlan(n.graph, graph.WithBackend(b))) }
+			},
+			"readers": func(b graph.Backend) func() error {
+				n := leaky(t).grad(t)
+				m := run(t, n.graph, graph.WithBackend(b))
+				return func() error {
+					r, err := m.AsyncReader(n.cost)
+					if err != nil {
+						return err
+					}
+					return errors.Join(r.Fetch(), testutil.Err(r.Next()), r.Close())
+				}
+			},
+			"steps of a solver": func(b graph.Backend) func() error {
+				n := newRandomNet(t, 3, 0, 9)
+				x := newTrainer(t, b, n.weights, graph.WithCapture(), graph.WithRecompute(n.inner[len(n.inner)-1]))
+				t.Cleanup(func() { x.close(t) })
+				loss := testutil.Must(x.AsyncReader(n.loss))(t)
+				return func() error {
+					return errors.Join(x.RunAndStep(x.solver, x.weights), loss.Fetch(), testutil.Err(loss.Next()), x.moved.Download())
+				}
+			},
+			"resident values": func(b graph.Backend) func() error {
+				w := G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(64), G.WithName("w"), G.WithInit(G.Ones()))
+				return func() error {
+					r, err := graph.MoveInputs(b, w)
+					if err != nil {
+						return err
+					}
+					return errors.Join(r.Download(), r.Upload(), r.Close())
+				}
+			},
+		} {
+			requireConstantHeap(t, name+" on "+device, life(backend()))
+		}
+	}
+}
