@@ -16,6 +16,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/value"
@@ -32,7 +33,7 @@ const AllowNaN Option = 1
 func Read(path string, opts ...Option) (f File, err error) {
 	defer func() {
 		if err != nil {
-			f, err = File{}, fmt.Errorf("safetensors: %s: %w", path, err)
+			f, err = File{}, fault.In("safetensors", path, err)
 		}
 	}()
 	from, err := files.Open(path)
@@ -88,7 +89,7 @@ func indexOf(t *tensor.Dense, is func(float64) bool) int {
 func Decode(data []byte) (File, error) {
 	f, err := decode(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
-		return File{}, fmt.Errorf("safetensors: %w", err)
+		return File{}, fault.In("safetensors", "", err)
 	}
 	return f, nil
 }

@@ -32,6 +32,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
@@ -80,7 +81,7 @@ func Open(ctx context.Context, path string, o Options) (*Corpus, error) {
 	c := &Corpus{name: path, seed: o.Seed}
 	err := c.open(ctx, path, o)
 	if err != nil {
-		return nil, fmt.Errorf("corpus: %w", err)
+		return nil, fault.In("corpus", "", err)
 	}
 	return c, nil
 }
@@ -128,7 +129,7 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 		c.units = append(c.units, unit{from: int64(i), to: int64(min(n, i+randomUnit))})
 	}
 	if err := c.scan(context.Background(), 1<<20); err != nil {
-		return nil, fmt.Errorf("corpus: %w", err)
+		return nil, fault.In("corpus", "", err)
 	}
 	c.hash = identityOf("random", n, vocab, seed, c.split)
 	return c, nil

@@ -6,7 +6,11 @@
 // than by Python.
 package tokenizer
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
+)
 
 // Tokenizer turns text into tokens and back. Its methods may be called concurrently. The zero Tokenizer has no tokens: to encode or decode
 // with it is an error.
@@ -23,7 +27,7 @@ func Open(path, separator string) (*Tokenizer, error) {
 	}
 	c, err := readHuggingFace(path, separator)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
+		return nil, fault.In("tokenizer", "", err)
 	}
 	return &Tokenizer{c}, nil
 }
@@ -46,7 +50,7 @@ func (t *Tokenizer) Encode(text string) ([]int32, error) { return t.AppendEncode
 func (t *Tokenizer) AppendEncode(ids []int32, text []byte) ([]int32, error) {
 	ids, err := t.open().encode(ids, text)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: encode: %w", err)
+		return nil, fault.In("tokenizer", "encode", err)
 	}
 	return ids, nil
 }
@@ -56,7 +60,7 @@ func (t *Tokenizer) AppendEncode(ids []int32, text []byte) ([]int32, error) {
 func (t *Tokenizer) Decode(ids []int32) (text string, err error) {
 	text, err = t.open().decode(ids)
 	if err != nil {
-		return "", fmt.Errorf("tokenizer: decode: %w", err)
+		return "", fault.In("tokenizer", "decode", err)
 	}
 	return text, nil
 }
