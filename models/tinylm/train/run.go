@@ -141,7 +141,7 @@ func (r *runner) phase(what string) {
 // lastPhase is phase for work after the last step. Without a bar it also writes a line.
 func (r *runner) lastPhase(what string) {
 	r.phase(what)
-	if r.display.bar == nil {
+	if !r.display.terminal {
 		r.display.line("%s", what)
 	}
 }
