@@ -173,6 +173,7 @@ func (o *Options) flags() *flag.FlagSet {
 	set.SetOutput(io.Discard)
 	set.StringVar(&o.config, "config", o.config, "YAML file of flags, as a run writes it into its folder")
 	set.StringVar(&o.resume, "resume", o.resume, "folder of a run to continue from its last good checkpoint")
+	set.BoolVar(&o.verbose, "v", o.verbose, "print all options and the memory with -recompute at the start")
 	v := reflect.ValueOf(o).Elem()
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		if !f.IsExported() {

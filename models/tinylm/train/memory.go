@@ -5,6 +5,7 @@ import (
 	"math"
 	"runtime/debug"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -30,8 +31,8 @@ func (r *runner) checkMemory(c tinylm.Config) error {
 		return err
 	}
 	r.memoryNeed = need
-	line := "memory: " + need.String()
-	if !r.Recompute && c.Layers > 1 {
+	line := fmt.Sprintf("device: %s, %v; memory: %v", cuda.Describe(r.backend), r.precision, need)
+	if r.verbose && !r.Recompute && c.Layers > 1 {
 		less, more, err := r.plan(c, eval, true)
 		if err != nil {
 			return err

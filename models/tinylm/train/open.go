@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -14,7 +15,6 @@ import (
 
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/command"
@@ -45,8 +45,11 @@ func (r *runner) open(ctx context.Context) (err error) {
 		return err
 	}
 	c := r.Model(r.corpus.Vocab())
-	r.display.line("%s%s, %v\n%s: %d files, %s; %s attention, %.2fM parameters", r.YAML(), cuda.Describe(r.backend), r.precision,
-		r.corpus.Name(), r.corpus.Files(), memory.Size(r.corpus.Bytes()), r.Attention, float64(c.Parameters())/1e6)
+	if r.verbose {
+		r.display.line("%s", bytes.TrimSpace(r.YAML()))
+	}
+	r.display.line("model: %s attention, %d layers of width %d, %.2fM parameters", r.Attention, r.Layers, r.Dim, float64(c.Parameters())/1e6)
+	r.display.line("data: %s: %d files, %s", r.corpus.Name(), r.corpus.Files(), memory.Size(r.corpus.Bytes()))
 	if err := r.checkMemory(c); err != nil {
 		return err
 	}
@@ -72,6 +75,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if err := r.openFolder(); err != nil {
 		return err
 	}
+	r.display.line("run folder: %s; all options are in %s there (-v prints them)", r.folder, optionsFile)
 	r.rateSince = time.Now()
 	r.start = r.rateSince.Add(-r.state.Elapsed)
 	r.saveAt = r.rateSince.Add(r.saveEvery())

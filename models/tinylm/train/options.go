@@ -73,6 +73,7 @@ type Options struct {
 	Out       string `yaml:"-" fixed:"true" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
 
 	config, resume string // of the command line: its YAML file, and the folder of the run to resume
+	verbose        bool   // of the command line
 	hooks          hooks
 }
 
