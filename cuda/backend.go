@@ -169,7 +169,7 @@ func Select(name string, opts ...Option) (graph.Backend, error) {
 		return graph.NewCPU(0), nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fault.In("cuda", "", err)
 	}
 	return b, nil
 }

@@ -9,6 +9,8 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
+
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
 )
 
 // Stop is the cause of a context that a signal has ended.
@@ -41,7 +43,8 @@ func OnSignals(ctx context.Context, w io.Writer, message string) (_ context.Cont
 		select {
 		case s := <-arrived:
 			signal.Reset(stops...)
-			fmt.Fprintf(w, "\n%v: %s; a second one leaves at once\n", s, message)
+			text := fmt.Sprintf("\n%v: %s; a second one leaves at once\n", s, message)
+			_, _ = io.WriteString(w, terminal.Wrap(text, terminal.Width(w), 2))
 			cancel(Stop{s.(syscall.Signal)})
 		case <-ctx.Done():
 		}

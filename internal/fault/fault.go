@@ -16,20 +16,29 @@ type named struct {
 func (n *named) Error() string { return n.pkg + ": " + n.text }
 func (n *named) Unwrap() error { return n.err }
 
-// In adds the name of a package and, if what is not empty, what has failed to an error that is not nil. It returns an error that begins with
-// this name as it is. The name that In has given to the error in another package is left out: one package is named, not the chain of them.
+// In adds the name of a package and, if what is not empty, what has failed to an error that is not nil. An error that begins with this name
+// keeps its text. The name that In has given to the error in another package is left out: one package is named, not the chain of them.
 func In(pkg, what string, err error) error {
-	if err == nil || strings.HasPrefix(err.Error(), pkg+": ") {
-		return err
+	if err == nil {
+		return nil
 	}
-	text := err.Error()
-	if n := (*named)(nil); errors.As(err, &n) {
-		text = strings.Replace(text, n.Error(), n.text, 1)
+	if text, ok := strings.CutPrefix(err.Error(), pkg+": "); ok {
+		return &named{pkg, text, err}
 	}
+	text := Text(err)
 	if what != "" {
 		text = what + ": " + text
 	}
 	return &named{pkg, text, err}
+}
+
+// Text returns the text of an error without the name of a package that In has given it.
+func Text(err error) string {
+	text := err.Error()
+	if n := (*named)(nil); errors.As(err, &n) {
+		text = strings.Replace(text, n.Error(), n.text, 1)
+	}
+	return text
 }
 
 // Name is In for the result of a function. Call it with defer.
@@ -40,17 +49,27 @@ type Field struct {
 	Names   []string // the Go names of the fields
 	Label   string   // the field in plain English; "" if there are several, and Problem says which
 	Problem string
+	Err     error // nil, or the error that is this Problem
 }
 
 func (f *Field) Error() string { return strings.TrimPrefix(f.Label+" "+f.Problem, " ") }
+func (f *Field) Unwrap() error { return f.Err }
 
 // Of returns the error of one field: "window w is 0, want at least 1".
 func Of(name, label, format string, args ...any) error {
-	return &Field{[]string{name}, label, fmt.Sprintf(format, args...)}
+	return &Field{Names: []string{name}, Label: label, Problem: fmt.Sprintf(format, args...)}
 }
 
 // Between returns the error of fields that do not fit each other: "heads 12 not a multiple of kv heads 5". Names are separated by spaces; of
 // those that a person has not chosen, the first is to be changed.
 func Between(names, format string, args ...any) error {
-	return &Field{strings.Fields(names), "", fmt.Sprintf(format, args...)}
+	return &Field{Names: strings.Fields(names), Problem: fmt.Sprintf(format, args...)}
+}
+
+// About says that err comes from the values of fields, unless it is nil or says already of which it comes.
+func About(names string, err error) error {
+	if err == nil || errors.As(err, new(*Field)) {
+		return err
+	}
+	return &Field{Names: strings.Fields(names), Problem: Text(err), Err: err}
 }

@@ -257,7 +257,7 @@ func (w *Weights) check() error {
 		return errNoWeights
 	}
 	if err := w.Config.check(); err != nil {
-		return err
+		return errors.New(err.Error()) // without its fields, which are no options of the caller
 	}
 	params := w.Config.LearnableParams()
 	known, first := make(map[string]bool, len(params)), params[0].Name

@@ -92,7 +92,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	}
 	var err error
 	if c.Tokenizer, err = tokenizer.Open(o.Tokenizer, o.Separator); err != nil {
-		return err
+		return fault.About("Tokenizer", err)
 	}
 	c.blockTokens = blockBytes / widthOf(c.Vocab())
 	files, err := c.list(ctx, path, o.Ext)

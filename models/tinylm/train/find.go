@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
@@ -31,10 +32,7 @@ const findTries = 5
 // beside it says.
 func FindModel(path string) (*SavedModel, error) {
 	m, err := findModel(path)
-	if err != nil {
-		return nil, fmt.Errorf("train: %w", err)
-	}
-	return m, nil
+	return m, fault.In("train", "", err)
 }
 
 // findModel is FindModel without the name of this package in its error.
@@ -62,7 +60,7 @@ func findModel(path string) (*SavedModel, error) {
 func (m *SavedModel) Open(tokenizerPath string) (*tinylm.Weights, *tokenizer.Tokenizer, error) {
 	w, err := m.load()
 	if err != nil {
-		return nil, nil, fmt.Errorf("train: %w", err)
+		return nil, nil, fault.In("train", "", err)
 	}
 	path, separator := tokenizerPath, ""
 	if m.RunOptions != nil {
@@ -80,7 +78,7 @@ func (m *SavedModel) Open(tokenizerPath string) (*tinylm.Weights, *tokenizer.Tok
 		if path == "" {
 			what = "a text of bytes"
 		}
-		return nil, nil, fmt.Errorf("train: the model has %d tokens, %s has %d: name the model's tokenizer with -tokenizer", want, what, n)
+		return nil, nil, fault.In("train", "", fmt.Errorf("the model has %d tokens, %s has %d: name the model's tokenizer with -tokenizer", want, what, n))
 	}
 	return w, t, nil
 }
@@ -185,7 +183,7 @@ func exists(path string) bool {
 func FindNewestRun(parent string) (folder string, err error) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
-		return "", fmt.Errorf("train: %w", err)
+		return "", fault.In("train", "", err)
 	}
 	var newest time.Time
 	for _, e := range entries {
@@ -199,7 +197,7 @@ func FindNewestRun(parent string) (folder string, err error) {
 		}
 	}
 	if folder == "" {
-		return "", fmt.Errorf("train: no run with a model in %s: %w", parent, fs.ErrNotExist)
+		return "", fault.In("train", "", fmt.Errorf("no run with a model in %s: %w", parent, fs.ErrNotExist))
 	}
 	return folder, nil
 }

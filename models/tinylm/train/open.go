@@ -32,7 +32,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 		return err
 	}
 	if err := r.precision.Check(r.backend.Device()); err != nil {
-		return command.WrongUse(fmt.Errorf("-precision: %w", err))
+		return err
 	}
 	if err := r.checkMachineOptions(); err != nil {
 		return err
@@ -149,7 +149,9 @@ func (r *runner) openData(ctx context.Context) (err error) {
 		}
 		fallthrough
 	default:
-		r.corpus, err = corpus.Open(ctx, path, o)
+		if r.corpus, err = corpus.Open(ctx, path, o); r.Data != "" && ctx.Err() == nil {
+			err = command.Flag("data", r.Data, err)
+		}
 	}
 	if err != nil {
 		return err
@@ -186,7 +188,7 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 	case r.Init != "":
 		var warnings []string
 		if r.weights, warnings, err = loadInit(r.Init); err != nil {
-			return fmt.Errorf("-init: %w", err)
+			return command.Flag("init", r.Init, err)
 		}
 		for _, text := range warnings {
 			r.display.warn("%s", text)

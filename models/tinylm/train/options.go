@@ -200,7 +200,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("train: -optimizer is %q, want %q or %q", o.Optimizer, muonOptimizer, adamWOptimizer)
 	}
 	if _, err := graph.ParsePrecision(o.Precision); err != nil {
-		return fmt.Errorf("train: -precision: %w", err)
+		return err
 	}
 	s, err := optim.NewAdamW(append(o.solverOptions(), optim.WithSchedule(o.schedule()))...)
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -42,12 +43,14 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	if ctx == nil || o == nil {
 		return nil, errors.New("train: no context, or no options")
 	}
+	values := *o // flags writes to what it reads
+	defer command.Explain(&err, values.flags(), fieldFlags())
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	b, err := cuda.Select(o.Device)
 	if err != nil {
-		return nil, command.WrongUse(fmt.Errorf("train: -device: %w", err))
+		return nil, command.WrongUse(command.Flag("device", o.Device, err))
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	return runOn(ctx, b, o, w)
@@ -71,7 +74,7 @@ func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Re
 func (r *runner) exitError(ctx context.Context, err error) error {
 	s, ok := command.StopOf(ctx)
 	if !ok {
-		return fmt.Errorf("train: %w", err)
+		return fault.In("train", "", err)
 	}
 	stop := &Interrupted{Signal: s.Signal, Step: r.savedStep}
 	if r.savedStep >= 0 {
