@@ -14,38 +14,41 @@ import (
 )
 
 // Explain says err as the program of set: with the program's name and, if it is about fields of a configuration, their flags: those that the
-// command line has, or else the first one. flags has the flags whose names are not those of their fields, by field. Such an error is one of
-// the command line. Call it with defer.
+// command line has, or else the first one. flags has the flags whose names are not those of their fields, by field. It is an error
+// of the command line, unless the field only names what failed. Call it with defer.
 func Explain(err *error, set *flag.FlagSet, flags map[string]string) {
 	var f *fault.Field
 	if *err == nil || errors.Is(*err, flag.ErrHelp) {
 		return
 	}
-	if errors.As(*err, &f) {
+	if !errors.As(*err, new(*explained)) && errors.As(*err, &f) {
 		if list := flagsOf(f.Names, set, flags); list != nil {
 			last := list[len(list)-1]
 			text := f.Problem
 			if f.Label == "" {
-				text = ofValue(last.Value.String(), f.Problem, *err)
+				text = ofValue(last.Name, last.Value.String(), f.Problem, *err)
 			}
 			text = "-" + last.Name + " " + text
 			for _, one := range slices.Backward(list[:len(list)-1]) {
 				text = "-" + one.Name + " " + quoted(one.Value.String()) + " " + text
 			}
-			*err = WrongUse(&said{text, *err})
+			*err = &explained{text, *err}
+			if f.Err == nil {
+				*err = WrongUse(*err)
+			}
 		}
 	}
 	*err = fault.In(set.Name(), "", *err)
 }
 
-// said is an error with another text.
-type said struct {
+// explained is an error that names its flag.
+type explained struct {
 	text string
 	error
 }
 
-func (s *said) Error() string { return s.text }
-func (s *said) Unwrap() error { return s.error }
+func (e *explained) Error() string { return e.text }
+func (e *explained) Unwrap() error { return e.error }
 
 // flagsOf returns the flags of fields that were given; without any, the first one that is a flag.
 func flagsOf(names []string, set *flag.FlagSet, flags map[string]string) (list []*flag.Flag) {
@@ -84,15 +87,18 @@ func Flag(name, value string, err error) error {
 	if err == nil || errors.As(err, new(*fault.Field)) { // Explain names the flag
 		return err
 	}
-	return &said{"-" + name + " " + ofValue(value, fault.Text(err), err), err}
+	return &explained{"-" + name + " " + ofValue(name, value, fault.Text(err), err), err}
 }
 
 // ofValue returns a value and what is wrong with it, which is the text of err and names the value once.
-func ofValue(value, text string, err error) string {
+func ofValue(name, value, text string, err error) string {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) && p.Path == value {
 		text = strings.Replace(text, p.Error(), p.Err.Error(), 1)
 	}
-	return quoted(value) + ": " + strings.TrimPrefix(text, value+": ")
+	for _, repeated := range []string{name + " " + value + ": ", value + ": "} {
+		text = strings.TrimPrefix(text, repeated)
+	}
+	return quoted(value) + ": " + text
 }
 
 // quoted returns a value as it is typed, between quotes if it is empty or has other characters than letters, digits and those of paths.

@@ -92,6 +92,9 @@ type writer struct {
 	column int // of the next character
 }
 
+// Columns implements what Width asks.
+func (w *writer) Columns() int { return Width(w.w) }
+
 const tab = 8 // columns
 
 func (w *writer) Write(p []byte) (int, error) {

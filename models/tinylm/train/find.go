@@ -70,15 +70,19 @@ func (m *SavedModel) Open(tokenizerPath string) (*tinylm.Weights, *tokenizer.Tok
 	if err != nil {
 		if tokenizerPath == "" {
 			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", err)
+		} else {
+			err = fault.About("Tokenizer", err)
 		}
-		return nil, nil, err
+		return nil, nil, fault.In("train", "", err)
 	}
 	if n, want := t.Vocab(), w.Config.Vocab; n != want {
-		what := path
-		if path == "" {
-			what = "a text of bytes"
+		err := fmt.Errorf("the model has %d tokens, %s has %d", want, cmp.Or(path, "a text of bytes"), n)
+		if tokenizerPath == "" {
+			err = fmt.Errorf("%w: name the model's tokenizer with -tokenizer", err)
+		} else {
+			err = fault.About("Tokenizer", err)
 		}
-		return nil, nil, fault.In("train", "", fmt.Errorf("the model has %d tokens, %s has %d: name the model's tokenizer with -tokenizer", want, what, n))
+		return nil, nil, fault.In("train", "", err)
 	}
 	return w, t, nil
 }
