@@ -123,7 +123,7 @@ func run(args []string, out io.Writer) (err error) {
 		return command.Flag("model", o.model, err)
 	}
 	for _, text := range found.Warnings() {
-		fmt.Fprint(out, terminal.Wrap("warning: "+text+"\n", terminal.Width(out), 2))
+		terminal.Printf(out, "warning: %s\n", text)
 	}
 	weights, tokenizer, err := found.Open(o.tokenizer)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -56,7 +55,7 @@ func ExitStatus(err error, w io.Writer) int {
 	case errors.As(err, &stop):
 		return stop.ExitCode()
 	}
-	fmt.Fprintln(w, terminal.Wrap(err.Error(), terminal.Width(w), 2))
+	terminal.Printf(w, "%v\n", err)
 	if errors.As(err, &coded) {
 		return coded.ExitCode()
 	}

@@ -107,7 +107,9 @@ func quoted(value string) string {
 	if r := []rune(value); len(r) > longest {
 		value = string(r[:longest]) + "..."
 	}
-	plain := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("/\\._-+:,=@~", r) }
+	plain := func(r rune) bool {
+		return unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("/\\._-+:,=@~", r)
+	}
 	if value == "" || slices.ContainsFunc([]rune(value), func(r rune) bool { return !plain(r) }) {
 		return strconv.Quote(value)
 	}

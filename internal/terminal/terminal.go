@@ -2,6 +2,7 @@
 package terminal
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"runtime"
@@ -76,6 +77,11 @@ func wrapLine(b *strings.Builder, line string, columns, indent int) {
 		line = margin + strings.TrimLeft(line[len(first):], " ")
 	}
 	b.WriteString(line)
+}
+
+// Printf writes lines that Wrap has broken. An error of writing them is lost: they are for a person who is there.
+func Printf(w io.Writer, format string, args ...any) {
+	_, _ = io.WriteString(w, Wrap(fmt.Sprintf(format, args...), Width(w), 2))
 }
 
 // Writer returns a writer for text that is written in pieces, such as that of a model. If w is a terminal, a line that has become as long as
