@@ -7,6 +7,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,8 @@ import (
 func main() {
 	command.Main("", func(_ context.Context, args []string) error {
 		out := bufio.NewWriter(os.Stdout)
-		return errors.Join(run(args, out), out.Flush())
+		err := run(args, out)
+		return cmp.Or(out.Flush(), err)
 	})
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
@@ -146,6 +147,9 @@ func run(args []string, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, b.Close()) }()
 	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Vocabulary: tokenizer, Backend: b}
 	r, err := inspect.Inspect(weights, tokens[:min(len(tokens), o.tokens)], about)
+	if errors.Is(err, memory.ErrTooMuch) {
+		err = fmt.Errorf("%w: reduce -tokens, to less than the context of the model", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func TestRefuses(t *testing.T) {
 		{2, "-model m -out " + runFolder, "inspect: -out " + runFolder + " is a run's folder, whose files would be replaced: want another one, such as "},
 		{1, "-model " + missing, "inspect: -model " + missing + ": no such file or directory"},
 		{1, "-model w -file " + missing, missing},
-		{1, "-model w -file " + large, "inspect: -file " + large + ": more than 67108864 bytes"},
+		{1, "-model w -file " + large, "inspect: -file " + large + ": more than 64.0 MiB"},
 		{1, "-model w -text a", "1 tokens in a window, want at least 2"},
 		{2, "-model w -layer 2", "inspect: -layer is 2, the model has 0 to 1"},
 		{2, "-model w -layer -2", "inspect: -layer is -2, want -1 or more"},

@@ -21,7 +21,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/recall"
@@ -37,7 +39,7 @@ const (
 		"look up values whose keys lie far back in a document. It writes the share of right answers as a table (CSV) and two plots (PNG)."
 	examples = `
 		-context 16384 -device cuda:0 -precision bf16 # on a GPU
-		-context 4096 -asked 65536 -device cuda:0 -precision bf16 # asked far beyond the training`
+		-context 4096 -asked 65536 -device cuda:0 # asked far beyond the training`
 )
 
 // fieldFlags returns the flags whose names are not those of their fields.
@@ -81,6 +83,8 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 		o.other, otherErr = recall.NewTask(cmp.Or(*asked, 8**tokens), *needles)
 		if *asked > 0 {
 			command.Explain(&otherErr, o.set, map[string]string{"Context": "asked", "Pairs": "needles"})
+		} else if otherErr != nil {
+			otherErr = fault.Between("Context", "without -asked, other documents are eight times as long: %s", fault.Text(otherErr))
 		}
 	}
 	o.kinds, kindErr = recall.ParseKinds(*models)
@@ -110,6 +114,9 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	}
 	fmt.Fprintln(w, cuda.Describe(o.Backend))
 	runs, err := recall.Compare(ctx, o.task, o.other, o.kinds, o.Options, w)
+	if errors.Is(err, memory.ErrTooMuch) {
+		err = fmt.Errorf("%w: reduce -rows, -context or -asked", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func TestRefusesBeforeReading(t *testing.T) {
 		"-precision bf16":   "train: -precision bf16: cpu computes in float32",
 		"-precision f8":     `precision "f8"`,
 		"-device tpu":       `train: -device "tpu", want auto, cpu or cuda:N`,
-		"-preset huge":      "train: -preset \"huge\", want one of: base, tiny",
+		"-preset huge":      "train: -preset huge: no preset \"huge\", want one of: base, tiny",
 		"-separator x":      `train: -separator "x" without -tokenizer`,
 		"-attention linear": `-attention is "linear"`,
 		"-steps 1":          missing,

@@ -57,7 +57,10 @@ func Help(set *flag.FlagSet, w io.Writer) error {
 	} else {
 		set.PrintDefaults()
 	}
-	return h.err
+	if h.err != nil {
+		return fmt.Errorf("%s: -help: %w", set.Name(), h.err)
+	}
+	return nil
 }
 
 // helpWriter keeps the first error of writing, which package flag does not return.
@@ -85,7 +88,7 @@ func Parse(set *flag.FlagSet, args []string, help io.Writer) error {
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		if wrong := Help(set, help); wrong != nil {
-			return fmt.Errorf("%s: -help: %w", set.Name(), wrong)
+			return wrong
 		}
 		return err
 	case err == nil && set.NArg() > 0:

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/moby/sys/atomicwriter"
+
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 var errNotRegular = errors.New("not a regular file")
@@ -55,7 +57,7 @@ func ReadAll(r io.Reader, maxBytes int) ([]byte, error) {
 	return b, err
 }
 
-func tooLong(maxBytes int) error { return fmt.Errorf("more than %d bytes", maxBytes) }
+func tooLong(maxBytes int) error { return fmt.Errorf("more than %s", memory.Size(int64(maxBytes))) }
 
 // Write replaces the file of a path. Its errors name the path.
 func Write(path string, content []byte) error {

@@ -174,5 +174,5 @@ func Preset(name string) (Config, error) {
 	case "base":
 		return Base(), nil
 	}
-	return Config{}, fault.In("tinylm", "", fault.Of("Preset", "preset", "%q, want one of: base, tiny", name))
+	return Config{}, fault.In("tinylm", "", fault.Between("Preset", "no preset %q, want one of: base, tiny", name))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
@@ -74,6 +75,9 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	}
 	m.closers.Add(w.Free)
 	d, err := tinylm.NewDecoder(w, slots, m.context, opts...)
+	if errors.Is(err, memory.ErrTooMuch) {
+		err = fmt.Errorf("%w: reduce -batch or -context", err)
+	}
 	if err != nil {
 		return m, err
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
@@ -187,7 +188,7 @@ func (w *writer) converse(ctx context.Context, in io.Reader) error {
 		}
 		err := s.Err()
 		if errors.Is(err, bufio.ErrTooLong) {
-			err = fmt.Errorf("a line of more than %d bytes", maxPromptBytes)
+			err = fmt.Errorf("a line of more than %s", memory.Size(maxPromptBytes))
 		}
 		failed <- err
 	}()

@@ -28,7 +28,7 @@ func Parse(args []string, w io.Writer) (_ *Options, err error) {
 	set := given.flags()
 	defer command.Explain(&err, set, fieldFlags())
 	if err := given.parse(set, args, w); err != nil {
-		return nil, command.WrongUse(err)
+		return nil, err
 	}
 	o, written, err := given.base(set)
 	if err == nil {
@@ -62,14 +62,14 @@ func (given *Options) parse(set *flag.FlagSet, args []string, w io.Writer) error
 	}
 	for _, name := range []string{"resume", "init", "config"} {
 		if isSet(set, name) && set.Lookup(name).Value.String() == "" {
-			return fmt.Errorf("-%s is empty, want a path", name)
+			return command.WrongUse(fmt.Errorf("-%s is empty, want a path", name))
 		}
 	}
 	if _, err := presetOf(given.Preset); err != nil {
 		return err
 	}
 	if given.config != "" && given.resume != "" {
-		return errors.New("-config and -resume exclude each other: a run continues with its own " + optionsFile)
+		return command.WrongUse(errors.New("-config and -resume exclude each other: a run continues with its own " + optionsFile))
 	}
 	return nil
 }

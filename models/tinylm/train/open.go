@@ -49,7 +49,11 @@ func (r *runner) open(ctx context.Context) (err error) {
 		r.display.line("%s", bytes.TrimSpace(r.YAML()))
 	}
 	r.display.line("model: %s attention, %d layers of width %d, %.2fM parameters", r.Attention, r.Layers, r.Dim, float64(c.Parameters())/1e6)
-	r.display.line("data: %s: %d files, %s", r.corpus.Name(), r.corpus.Files(), memory.Size(r.corpus.Bytes()))
+	if r.Data == randomData {
+		r.display.line("data: %s", r.corpus.Name())
+	} else {
+		r.display.line("data: %s: %d files, %s", r.corpus.Name(), r.corpus.Files(), memory.Size(r.corpus.Bytes()))
+	}
 	if err := r.checkMemory(c); err != nil {
 		return err
 	}

@@ -72,6 +72,7 @@ func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Re
 
 // exitError returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that time.
 func (r *runner) exitError(ctx context.Context, err error) error {
+	err = r.withAdvice(err)
 	s, ok := command.StopOf(ctx)
 	if !ok {
 		return fault.In("train", "", err)
@@ -97,6 +98,7 @@ type runner struct {
 	shape      corpus.Shape
 	reader     *corpus.Reader
 	memoryNeed memoryNeed
+	toLower    string // advice on too little memory, if it is not the usual one
 	weights    *tinylm.Weights
 	model      *tinylm.Model // with gradients
 	eval       *tinylm.Model
