@@ -59,7 +59,7 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 		fmt.Fprintf(w, "%s, %d parameters\n", k, run.Parameters)
 		weights, err := Train(ctx, t, k, o, func(e Evaluation) {
 			run.Evaluations = append(run.Evaluations, e)
-			fmt.Fprintf(w, "  step %4d  length %5d  loss %.3f  right %5.1f %%  selected %5.1f %%  %5.1f s\n",
+			fmt.Fprintf(w, "  step %5d  documents of up to %6d  loss %.3f  right %5.1f %%  selected %5.1f %%  %6.1f s\n",
 				e.Step, slices.Max(o.lengths(t, e.Step-1)), e.Loss, 100*Accuracy(e.Answers), 100*SelectionRate(e.Answers), e.Elapsed.Seconds())
 		})
 		if err != nil {
@@ -83,30 +83,20 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 // writeTable writes the share of right answers of each model, by distance.
 func writeTable(w io.Writer, tasks []Task, runs []Run) {
 	for _, t := range tasks {
-		fmt.Fprintf(w, "\nright answers in %%, documents of %d tokens; a guess has %.3g %%\ntokens back", t.Context, 100*t.Chance())
-		for _, run := range runs {
-			fmt.Fprintf(w, "  %*s", shareColumns, run.Kind)
+		fmt.Fprintf(w, "\nright answers in %%, documents of %d tokens, by tokens back to the answer; a guess has %.3g %%\n%-22s    all", t.Context, 100*t.Chance(), "")
+		for _, b := range t.byDistance(nil, bins) {
+			fmt.Fprintf(w, " %6s", fmt.Sprintf("<%d", b.To))
 		}
-		empty := t.byDistance(nil, bins)
-		for i := range len(empty) + 1 { // the last row has all distances
-			name := "all"
-			if i < len(empty) {
-				name = fmt.Sprintf("<%d", empty[i].To)
+		for _, run := range runs {
+			var all []Answer
+			for _, b := range run.Final[t.Context] {
+				all = append(all, b.Answers...)
 			}
-			fmt.Fprintf(w, "\n%11s", name)
-			for _, run := range runs {
-				var answers []Answer
-				for j, b := range run.Final[t.Context] {
-					if i == j || i == len(empty) {
-						answers = append(answers, b.Answers...)
-					}
-				}
-				fmt.Fprintf(w, "  %*.2f", max(shareColumns, len(run.Kind)), 100*Accuracy(answers))
+			fmt.Fprintf(w, "\n%-22s %6.2f", run.Kind, 100*Accuracy(all))
+			for _, b := range run.Final[t.Context] {
+				fmt.Fprintf(w, " %6.2f", 100*Accuracy(b.Answers))
 			}
 		}
 		fmt.Fprintln(w)
 	}
 }
-
-// shareColumns is the least width of a column of the table.
-const shareColumns = 7
