@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"flag"
 	"io"
 	"os"
 	"path/filepath"
@@ -91,6 +92,15 @@ func TestRefuses(t *testing.T) {
 		require.NoDirExists(t, folder)
 		require.Equal(t, c.status, command.ExitStatus(err, io.Discard), c.args)
 	}
+	wrong := map[string][]string{"model": {"/missing"}, "tokenizer": {"/missing"}, "file": {"/missing", ""}, "text": {""}, "out": {"", "/dev/null/x"},
+		"device": {"tpu", "cuda:x", "cuda:-1"}, "tokens": {"x", "-1", "1"}, "layer": {"x", "-2", "2"}}
+	testutil.Must(parse([]string{"-model", weights}, io.Discard))(t).set.VisitAll(func(f *flag.Flag) {
+		require.NotEmpty(t, wrong[f.Name], f.Name)
+		for _, value := range wrong[f.Name] {
+			err := run([]string{"-model", weights, "-device", "cpu", "-out", folder, "-" + f.Name + "=" + value}, io.Discard)
+			testutil.RequireFlagError(t, err, "inspect", f.Name)
+		}
+	})
 	var help bytes.Buffer
 	require.Error(t, run([]string{"-help"}, &help))
 	require.Contains(t, help.String(), "-tokens")

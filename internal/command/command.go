@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"log"
 	"os"
 	"os/signal"
 	"slices"
@@ -32,6 +33,7 @@ func WrongUse(err error) error {
 // Main runs a program with the arguments of the process and ends the process with its status. stopping says what the first signal does; if
 // it is empty, a signal ends the program at once. After a closed pipe as output the program ends without a word.
 func Main(stopping string, run func(ctx context.Context, args []string) error) {
+	FitLog()
 	ctx, stop := context.Background(), func() {}
 	if stopping != "" {
 		ctx, stop = OnSignals(ctx, os.Stderr, stopping)
@@ -41,6 +43,16 @@ func Main(stopping string, run func(ctx context.Context, args []string) error) {
 	err := run(ctx, os.Args[1:])
 	stop()
 	os.Exit(ExitStatus(err, os.Stderr))
+}
+
+// FitLog makes the lines of packages log and slog fit the terminal of the standard error.
+func FitLog() { log.SetOutput(logLines{}) }
+
+type logLines struct{}
+
+func (logLines) Write(line []byte) (int, error) {
+	_, err := io.WriteString(os.Stderr, terminal.Wrap(string(line), terminal.Width(os.Stderr), 2))
+	return len(line), err
 }
 
 // ExitStatus returns the status that a program exits with after err, and writes err to w: 0 without an error, after -help and after a
