@@ -71,7 +71,7 @@ func record(t *testing.T, folder string, columns int, command, program string) (
 			break
 		}
 	}
-	require.NoError(t, cmd.Wait())
+	require.NoError(t, cmd.Wait(), s.Lines())
 	require.Zero(t, s.Broken)
 	const most = 16
 	last := s.Lines()
