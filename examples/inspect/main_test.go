@@ -51,6 +51,16 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestFitsTerminal: no row of a terminal is broken.
+func TestFitsTerminal(t *testing.T) {
+	weights := model(t)
+	for _, columns := range []int{20, 40, 80} {
+		s := &testutil.Screen{Width: columns}
+		require.NoError(t, run([]string{"-model", weights, "-device", "cpu", "-out", filepath.Join(t.TempDir(), "out")}, s))
+		require.Zero(t, s.Broken, "%q", s.Lines())
+	}
+}
+
 // TestRefuses: an error is one line, and no folder is made.
 func TestRefuses(t *testing.T) {
 	weights, missing := model(t), filepath.Join(t.TempDir(), "missing")

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -55,6 +56,16 @@ func TestRefuses(t *testing.T) {
 				require.Empty(t, said.String(), "it began")
 			}
 		})
+	}
+}
+
+// TestFitsTerminal: no row of a terminal is broken.
+func TestFitsTerminal(t *testing.T) {
+	for _, columns := range []int{40, 80} {
+		s := &testutil.Screen{Width: columns}
+		args := "-context 256 -needles 16 -models nsa -steps 1 -asked 512 -out " + t.TempDir()
+		require.NoError(t, run(context.Background(), strings.Fields(args), terminal.Writer(s)))
+		require.Zero(t, s.Broken, "%q", s.Lines())
 	}
 }
 

@@ -117,3 +117,17 @@ func TestInterruptInDialog(t *testing.T) {
 		require.Regexp(t, `prefill: .*; decode: .*\n$`, p.status.String())
 	}
 }
+
+// TestFitsTerminal: at each width no row of the terminal is broken, also by wide characters.
+func TestFitsTerminal(t *testing.T) {
+	args := []string{"-model", weightsFile(t), "-device", "cpu", "-tokens", "60", "-past-end", "-echo", "-n", "2", "-prompt", "日本語 größe\tx " + strings.Repeat("語", 150)}
+	for _, columns := range []int{20, 33, 40, 60, 80, 132, 200} {
+		s := &testutil.Screen{Width: columns}
+		require.Zero(t, Main(args, nil, s, s))
+		require.Zero(t, s.Broken, "%d: %q", columns, s.Lines())
+		require.Zero(t, Main([]string{"-help"}, nil, s, s))
+		require.Equal(t, 2, Main([]string{"-top-p", "3"}, nil, s, s))
+		require.Equal(t, 1, Main([]string{"-model", strings.Repeat("/missing", 20)}, nil, s, s))
+		require.Zero(t, s.Broken, "%d: %q", columns, s.Lines())
+	}
+}
