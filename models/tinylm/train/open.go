@@ -79,7 +79,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if err := r.openFolder(); err != nil {
 		return err
 	}
-	r.display.line("run folder: %s; all options are in %s there (-v prints them)", r.folder, optionsFile)
+	r.display.line("run folder: %s; %s there has all options (-v)", r.folder, optionsFile)
 	r.rateSince = time.Now()
 	r.start = r.rateSince.Add(-r.state.Elapsed)
 	r.saveAt = r.rateSince.Add(r.saveEvery())
@@ -160,8 +160,14 @@ func (r *runner) openData(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, s := range r.corpus.Skipped() {
-		r.display.line("skipped %d files, folders or records: %s, such as %q", s.Files, s.Reason, s.Example)
+	skipped, files := r.corpus.Skipped(), 0
+	for _, s := range skipped {
+		if files += s.Files; r.verbose || len(skipped) == 1 {
+			r.display.line("skipped %d files, folders or records: %s, such as %q", s.Files, s.Reason, s.Example)
+		}
+	}
+	if len(skipped) > 1 && !r.verbose {
+		r.display.line("skipped %d files, folders or records, for %d reasons (-v lists them)", files, len(skipped))
 	}
 	r.shape = corpus.Shape{Batch: r.Batch, Seq: r.Context}
 	if r.Packed {

@@ -45,7 +45,7 @@ func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	require.InEpsilon(t, r.HeldOutLoss/0.6931, r.BitsPerByte, 1e-3)
 	require.Equal(t, []any{60, int64(60 * 2 * 64), folder}, []any{r.Steps, r.Tokens, r.Folder})
 	require.Len(t, r.Sample, 8)
-	for _, line := range []string{"0.04M parameters", "60 files", "memory: ", "run folder: " + folder + "; all options are in config.yaml", "first batch: loss ", "step 60 ", "held out"} {
+	for _, line := range []string{"0.04M parameters", "60 files", "memory: ", "run folder: " + folder + "; config.yaml there has all options", "first batch: loss ", "step 60 ", "held out"} {
 		require.Contains(t, said.String(), line)
 	}
 	before, _, _ := strings.Cut(said.String(), "first batch")
