@@ -105,7 +105,7 @@ func TestInterruptInDialog(t *testing.T) {
 			require.NoError(t, p.cmd.Process.Signal(syscall.SIGINT))
 		}
 		p.await(func() bool { return strings.Count(p.status.String(), "> ") == 3 })
-		require.True(t, strings.HasSuffix(p.out.String(), "\n"), "the text ends its line")
+		p.await(func() bool { return strings.HasSuffix(p.out.String(), "\n") }) // the text ends its line
 		c.end(p)
 		var exit *exec.ExitError
 		if err := p.cmd.Wait(); c.code != 0 {

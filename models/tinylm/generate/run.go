@@ -113,14 +113,14 @@ func (o *Options) prompts(ctx context.Context, in io.Reader, status io.Writer) (
 		if p != "-" {
 			continue
 		}
-		text, err := read(ctx, p, in)
+		text, err := read(ctx, p, in, status)
 		if err != nil {
 			return nil, command.Flag("prompt", p, err)
 		}
 		list[i] = strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
 	}
 	if o.File != "" {
-		text, err := read(ctx, o.File, in)
+		text, err := read(ctx, o.File, in, status)
 		if err != nil {
 			return nil, command.Flag("file", o.File, err)
 		}
@@ -129,8 +129,9 @@ func (o *Options) prompts(ctx context.Context, in io.Reader, status io.Writer) (
 	return list, nil
 }
 
-// read returns the text of a file, or of in for "-". When ctx ends it returns the cause; a read that waits for input goes on.
-func read(ctx context.Context, path string, in io.Reader) (string, error) {
+// read returns the text of a file, or of in for "-". If that takes long, it says so: a pipe may stay open. When ctx ends it returns the cause;
+// a read that waits for input goes on.
+func read(ctx context.Context, path string, in io.Reader, status io.Writer) (string, error) {
 	type result struct {
 		text []byte
 		err  error
@@ -149,11 +150,20 @@ func read(ctx context.Context, path string, in io.Reader) (string, error) {
 		text, err := files.ReadAll(in, maxPromptBytes)
 		done <- result{text, err}
 	}()
-	select {
-	case r := <-done:
-		return string(r.text), r.err
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
+	late := time.After(2 * time.Second)
+	for {
+		select {
+		case r := <-done:
+			return string(r.text), r.err
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-late:
+			name := path
+			if path == "-" {
+				name = "the standard input"
+			}
+			terminal.Printf(status, "waiting for the end of %s\n", name)
+		}
 	}
 }
 
