@@ -69,14 +69,24 @@ func suiteNames() string {
 	return strings.Join(names, ", ")
 }
 
+// What -help says besides the flags.
+const (
+	about = "Bench measures the project on the machine it runs on and writes a CSV file and plots: all suites of the GPU, or of the CPU if " +
+		"there is no GPU. A figure may have a target and a baseline; a missed target is printed and is no error."
+	examples = `
+		-device cpu # all suites of the CPU
+		-suite gemm,model # some of them
+		-out bench/results # into another folder than results`
+)
+
 func main() {
+	flag.CommandLine = command.NewFlags("bench", about, examples)
 	pick := flag.String("suite", "all", "suites to run, separated by commas: "+suiteNames())
 	out := flag.String("out", "results", "folder of the CSV and the plots; made where it is missing")
 	device := flag.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	length := flag.Int("length", 0, "measure only what has this number of tokens; the suite attention takes any number")
 	draw := flag.String("draw", "", "CSV files, separated by commas: draw their figures into the folder of -out and measure nothing")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
-	flag.CommandLine.Init("bench", flag.ContinueOnError)
 	err := command.Parse(flag.CommandLine, os.Args[1:], os.Stdout)
 	if err == nil && *length < 0 {
 		err = command.WrongUse(fmt.Errorf("bench: -length is %d, want 0 or more", *length))
@@ -112,7 +122,8 @@ type failed struct{ error }
 // check ends the program if a call has failed, because a measurement cannot continue. Deferred calls run first.
 func check(err error) {
 	if err != nil {
-		panic(failed{fmt.Errorf("bench: %w", err)})
+		command.Explain(&err, flag.CommandLine, nil)
+		panic(failed{err})
 	}
 }
 
@@ -128,7 +139,7 @@ func mustClose(c io.Closer) { check(c.Close()) }
 func run(pick, out, device string, length int) {
 	b, err := cuda.Select(device)
 	if err != nil {
-		check(command.WrongUse(fmt.Errorf("-device: %w", err)))
+		check(command.WrongUse(command.Flag("device", device, err)))
 	}
 	defer mustClose(b)
 	host, wanted := b.Device().Host, strings.Split(pick, ",")
@@ -138,9 +149,9 @@ func run(pick, out, device string, length int) {
 		switch {
 		case name == "all":
 		case !known:
-			check(command.WrongUse(fmt.Errorf("no suite %q, want all or some of %s", name, suiteNames())))
+			check(command.WrongUse(fmt.Errorf("-suite: no %q, want all or some of %s", name, suiteNames())))
 		case !here:
-			check(command.WrongUse(fmt.Errorf("suite %s does not run on %s: see -device", name, b.Device().Kind)))
+			check(command.WrongUse(fmt.Errorf("-suite: %s does not run on %s: see -device", name, b.Device().Kind)))
 		}
 	}
 	var chosen []suite

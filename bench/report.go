@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
@@ -60,7 +61,7 @@ type report struct {
 }
 
 func newReport(dir string, b graph.Backend, onlyLength int) *report {
-	check(files.MakeFolder(dir))
+	check(command.Flag("out", dir, files.MakeFolder(dir)))
 	cores, d := strconv.Itoa(runtime.GOMAXPROCS(0)), b.Device()
 	machine := []origin.Column{{Name: "machine", Value: origin.Processor()}, {Name: "cores", Value: cores}, {Name: "simd", Value: cpu.Level()}}
 	if !d.Host {

@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -157,7 +158,7 @@ func Select(name string, opts ...Option) (graph.Backend, error) {
 		number, isGPU := strings.CutPrefix(name, "cuda:")
 		var err error
 		if n, err = strconv.Atoi(number); err != nil || !isGPU {
-			return nil, fmt.Errorf("cuda: device %q, want auto, cpu or cuda:N", name)
+			return nil, fault.In("cuda", "", fault.Of("Device", "device", "%q, want auto, cpu or cuda:N", name))
 		}
 	}
 	b, err := Open(n, opts...)
@@ -168,7 +169,7 @@ func Select(name string, opts ...Option) (graph.Backend, error) {
 		return graph.NewCPU(0), nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fault.In("cuda", "", err)
 	}
 	return b, nil
 }

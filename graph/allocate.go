@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 // allocate allocates the machine's memory, points the cells of all values in the arena to their places, and prepares what is
@@ -12,7 +14,7 @@ import (
 func (m *Machine) allocate() (err error) {
 	bytes := m.arena + m.workspace
 	if m.memory, err = m.backend.Alloc(bytes); err != nil {
-		return fmt.Errorf("arena of %d bytes and workspace of %d bytes: %w", m.arena, m.workspace, err)
+		return fmt.Errorf("arena of %s and workspace of %s: %w", memory.Size(int64(m.arena)), memory.Size(int64(m.workspace)), err)
 	}
 	if m.stream, err = m.backend.NewStream(); err != nil {
 		return err

@@ -44,7 +44,7 @@ func TestHostMemory(t *testing.T) {
 		return G.NewVector(G.NewGraph(), tensor.Float32, G.WithShape(n), G.WithName("x"))
 	}
 	asked := func(bytes int) string {
-		return fmt.Sprintf("out of memory: asked for %d bytes, %s has %d", bytes, of, host)
+		return fmt.Sprintf("out of memory: asked for %s, %s has %s", memory.Size(int64(bytes)), of, memory.Size(int64(host)))
 	}
 
 	require.EqualError(t, testutil.Err(graph.NewCPU(1).Alloc(host+1)), "cpu: "+asked(host+1))

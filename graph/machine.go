@@ -10,6 +10,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
@@ -146,7 +147,7 @@ func NewMachine(g *G.ExprGraph, opts ...Option) (_ *Machine, err error) {
 	m.owned = !m.opts.hasBackend
 	m.opts.setLogger()
 	if err := m.build(g); err != nil {
-		return nil, errors.Join(fmt.Errorf("graph: machine: %w", err), m.Close())
+		return nil, errors.Join(fault.In("graph", "machine", err), m.Close())
 	}
 	return m, nil
 }

@@ -7,6 +7,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -47,22 +48,19 @@ func ParsePrecision(s string) (Precision, error) {
 			return Precision(p), nil
 		}
 	}
-	return F32, fmt.Errorf("graph: precision %q, want f32, bf16 or fp16", s)
+	return F32, fault.In("graph", "", fault.Of("Precision", "precision", "%q, want f32, bf16 or fp16", s))
 }
 
 // Check returns an error if device d cannot compute in precision p.
 func (p Precision) Check(d Device) error {
-	if err := p.check(d); err != nil {
-		return fmt.Errorf("graph: %w", err)
-	}
-	return nil
+	return fault.In("graph", "", p.check(d))
 }
 
 // check is Check without the name of this package in its error.
 func (p Precision) check(d Device) error {
 	half, err := p.half()
 	if err == nil && ops.IsHalf(half) && !d.Half {
-		err = fmt.Errorf("precision %v: %s computes in float32", p, d.Kind)
+		err = fault.Of("Precision", "precision", "%v: %s computes in float32", p, d.Kind)
 	}
 	return err
 }

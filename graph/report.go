@@ -10,6 +10,7 @@ import (
 
 	G "gorgonia.org/gorgonia"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -49,7 +50,7 @@ func NewPlan(g *G.ExprGraph, opts ...Option) (_ Plan, err error) {
 	}
 	p, err := newPlan(g, o)
 	if err != nil {
-		return Plan{}, fmt.Errorf("graph: plan: %w", err)
+		return Plan{}, fault.In("graph", "plan", err)
 	}
 	return p.report(make([]int64, len(p.steps))), nil
 }

@@ -10,6 +10,8 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -80,7 +82,7 @@ func NewResident(b Backend, host []G.Value) (*Resident, error) {
 	}
 	err := r.place(b)
 	if err != nil {
-		err = fmt.Errorf("graph: resident values: %w", err)
+		err = fault.In("graph", "resident values", err)
 	} else if err = r.Upload(); err == nil {
 		return r, nil
 	}
@@ -242,14 +244,14 @@ func allocArgs(b Backend, args []ops.Arg) (Memory, error) {
 		}
 		end += bytes
 	}
-	memory, err := b.Alloc(end)
+	block, err := b.Alloc(end)
 	if err != nil {
-		return nil, fmt.Errorf("memory of %d bytes: %w", end, err)
+		return nil, fmt.Errorf("memory of %s: %w", memory.Size(int64(end)), err)
 	}
 	end = 0
 	for _, a := range args {
-		memory.Place(a.Buf, end, a.Operand.Bytes())
+		block.Place(a.Buf, end, a.Operand.Bytes())
 		end += alignUp(a.Operand.Bytes(), align)
 	}
-	return memory, nil
+	return block, nil
 }

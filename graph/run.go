@@ -6,6 +6,7 @@ import (
 
 	G "gorgonia.org/gorgonia"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -170,7 +171,7 @@ func (m *Machine) runError(err error) error {
 		}
 	}
 	if m.running == nil {
-		return fmt.Errorf("graph: machine: %w", err)
+		return fault.In("graph", "machine", err)
 	}
 	n := m.running.node
 	if s := m.running.spec; s != nil && m.running.kernel != nil {

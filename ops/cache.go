@@ -7,6 +7,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
 // KVCache holds the sizes of the cache of one attention layer, for sequences that grow by one token at a time. Every sequence has a
@@ -74,7 +75,7 @@ func (c KVCache) inputNames(b Branch) (k, v string) {
 const maxCache = 1 << 40
 
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
-func (c KVCache) Validate() error { return sizeError(c.check()) }
+func (c KVCache) Validate() error { return fault.In("ops", "", c.check()) }
 
 // check is Validate without the name of this package in its error.
 func (c KVCache) check() error {

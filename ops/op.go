@@ -14,6 +14,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
@@ -162,7 +163,7 @@ func CheckSizes(what string, list []Operand) error {
 	return nil
 }
 
-func opError(spec Spec, err error) error { return fmt.Errorf("ops: %s: %w", spec.Name(), err) }
+func opError(spec Spec, err error) error { return fault.In("ops", spec.Name(), err) }
 
 func (o *kernelOp) Arity() int           { return len(o.in) }
 func (o *kernelOp) ReturnsPtr() bool     { return true }

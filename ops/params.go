@@ -2,7 +2,8 @@ package ops
 
 import (
 	"cmp"
-	"fmt"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
 // Params are the sizes of Native Sparse Attention, with the paper's letters.
@@ -44,38 +45,38 @@ func freeBlocks(own int) int { return max(0, own-ForcedBlocks+1) }
 func (p Params) selectsByScore(own int) bool { return own >= p.TopN }
 
 // Validate returns an error that names the sizes that do not fit each other.
-func (p Params) Validate() error { return sizeError(p.check()) }
-
-// sizeError adds the name of this package to the error of a check.
-func sizeError(err error) error {
-	if err != nil {
-		err = fmt.Errorf("ops: %w", err)
-	}
-	return err
-}
+func (p Params) Validate() error { return fault.In("ops", "", p.check()) }
 
 // check is Validate without the name of this package in its error.
 func (p Params) check() error {
 	err := cmp.Or(checkBlocks(p.BlockLen, p.Stride),
-		wantPositive("selection block l'", p.SelectBlock), wantPositive("top n", p.TopN), wantPositive("window w", p.Window))
+		wantSize("SelectBlock", "selection block l'", p.SelectBlock), wantSize("TopN", "top n", p.TopN), wantSize("Window", "window w", p.Window))
 	switch {
 	case err != nil:
 		return err
 	case p.SelectBlock%p.Stride != 0:
-		return fmt.Errorf("stride d = %d does not divide the selection block l' = %d", p.Stride, p.SelectBlock)
+		return fault.Between("SelectBlock Stride", "stride d = %d does not divide the selection block l' = %d", p.Stride, p.SelectBlock)
 	case p.TopN < ForcedBlocks:
-		return fmt.Errorf("top n = %d is smaller than the %d forced blocks", p.TopN, ForcedBlocks)
+		return fault.Of("TopN", "top n", "= %d is smaller than the %d forced blocks", p.TopN, ForcedBlocks)
 	}
 	return nil
 }
 
 // checkBlocks checks the sizes of the compression blocks alone.
 func checkBlocks(l, d int) error {
-	err := cmp.Or(wantPositive("block length l", l), wantPositive("stride d", d))
+	err := cmp.Or(wantSize("BlockLen", "block length l", l), wantSize("Stride", "stride d", d))
 	if err == nil && l%d != 0 {
-		err = fmt.Errorf("stride d = %d does not divide the block length l = %d", d, l)
+		err = fault.Between("Stride BlockLen", "stride d = %d does not divide the block length l = %d", d, l)
 	}
 	return err
+}
+
+// wantSize checks that a size of Params is at least 1. name is that of its field.
+func wantSize(name, label string, v int) error {
+	if v < 1 {
+		return fault.Of(name, label, "is %d, want at least 1", v)
+	}
+	return nil
 }
 
 // NumCompressed returns the number of complete compression blocks in s tokens; block i covers [i*d, i*d+l). It is 0 if l

@@ -7,8 +7,9 @@ package main
 
 import (
 	"bufio"
+	"cmp"
+	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -25,14 +26,19 @@ import (
 )
 
 func main() {
-	out := bufio.NewWriter(os.Stdout)
-	err := run(os.Args[1:], out)
-	os.Exit(command.ExitStatus(errors.Join(err, out.Flush()), os.Stderr))
+	command.Main("", func(_ context.Context, args []string) error {
+		out := bufio.NewWriter(os.Stdout)
+		err := run(args, out)
+		return cmp.Or(out.Flush(), err)
+	})
 }
 
 // run runs the example with the given arguments and prints its results to w.
 func run(args []string, w io.Writer) (err error) {
-	set := flag.NewFlagSet("attention", flag.ContinueOnError)
+	set := command.NewFlags("examples/attention", "Attention adds Native Sparse Attention to a Gorgonia graph with stock ops, takes gradients, and runs the "+
+		"graph on Gorgonia's TapeMachine and on graph.Machine, which plans it and uses a GPU if there is one.",
+		`-device cpu # on the CPU, where a GPU is`)
+	defer command.Explain(&err, set, nil)
 	device := set.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	precision := set.String("precision", "f32", "of the activations: f32, bf16 or fp16, the last two on a GPU")
 	if err := command.Parse(set, args, w); err != nil {
@@ -40,15 +46,15 @@ func run(args []string, w io.Writer) (err error) {
 	}
 	p, err := graph.ParsePrecision(*precision)
 	if err != nil {
-		return command.WrongUse(fmt.Errorf("attention: -precision: %w", err))
+		return err
 	}
 	backend, err := cuda.Select(*device)
 	if err != nil {
-		return command.WrongUse(fmt.Errorf("attention: -device: %w", err))
+		return command.WrongUse(command.Flag("device", *device, err))
 	}
 	defer func() { err = errors.Join(err, backend.Close()) }()
 	if err := p.Check(backend.Device()); err != nil {
-		return command.WrongUse(fmt.Errorf("attention: -precision: %w", err))
+		return err
 	}
 	const batch, seq, dim = 2, 256, 64
 	config := nn.NSAConfig{

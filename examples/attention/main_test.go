@@ -21,9 +21,9 @@ func TestRun(t *testing.T) {
 // TestRefusesBeforeRunning: wrong arguments are an error of status 2, and nothing runs.
 func TestRefusesBeforeRunning(t *testing.T) {
 	for args, message := range map[string]string{
-		"-device tpu":                 `attention: -device: cuda: device "tpu"`,
-		"-precision f8":               `attention: -precision: graph: precision "f8"`,
-		"-device cpu -precision bf16": "attention: -precision: graph: precision bf16: cpu computes in float32",
+		"-device tpu":                 `attention: -device "tpu", want auto, cpu or cuda:N`,
+		"-precision f8":               `attention: -precision "f8"`,
+		"-device cpu -precision bf16": "attention: -precision bf16: cpu computes in float32",
 		"rest":                        `attention: unexpected argument "rest"`,
 	} {
 		var text bytes.Buffer

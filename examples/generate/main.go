@@ -11,7 +11,11 @@ package main
 import (
 	"os"
 
+	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/generate"
 )
 
-func main() { os.Exit(generate.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+func main() {
+	command.FitLog()
+	os.Exit(generate.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}

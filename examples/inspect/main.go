@@ -6,6 +6,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,25 +17,39 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
 func main() {
-	os.Exit(command.ExitStatus(run(os.Args[1:], os.Stdout), os.Stderr))
+	command.Main("", func(_ context.Context, args []string) error { return run(args, os.Stdout) })
 }
+
+// What -help says besides the flags.
+const (
+	about = "Inspect shows how a trained TinyLM works on a text: which blocks each query selects, the gates, how far back the attention of " +
+		"each branch goes, the loss of each token, and the graph. It writes pictures and one HTML page, which needs no network."
+	examples = `
+		-model runs/tiny # a run of examples/train
+		-model runs/tiny -file story.txt -tokens 2000 # on a text of your own`
+)
 
 type options struct {
 	model, tokenizer, text, file, out, device string
 	tokens, layer                             int
+	set                                       *flag.FlagSet
 }
 
 // parse returns the options of a command line. After -help it writes the list of flags to help and returns flag.ErrHelp.
-func parse(args []string, help io.Writer) (*options, error) {
-	o := &options{}
-	set := flag.NewFlagSet("inspect", flag.ContinueOnError)
+func parse(args []string, help io.Writer) (_ *options, err error) {
+	set := command.NewFlags("examples/inspect", about, examples)
+	o := &options{set: set}
+	defer command.Explain(&err, set, nil)
 	set.StringVar(&o.model, "model", "", "run folder, checkpoint or file of weights")
 	set.StringVar(&o.tokenizer, "tokenizer", "", "tokenizer.json of the model; empty: that of its run")
 	set.StringVar(&o.text, "text", "", "text to run")
@@ -53,19 +68,19 @@ func parse(args []string, help io.Writer) (*options, error) {
 func (o *options) check(set *flag.FlagSet) (err error) {
 	switch {
 	case o.model == "":
-		return errors.New("inspect: -model is missing: want a run folder, a checkpoint or a file of weights, such as go run ./examples/train writes")
+		return errors.New("-model is missing: want a run folder, a checkpoint or a file of weights, such as go run ./examples/train writes")
 	case o.text != "" && o.file != "":
-		return errors.New("inspect: -text and -file exclude each other")
+		return errors.New("-text and -file exclude each other")
 	case o.tokens < 0 || o.tokens == 1:
-		return fmt.Errorf("inspect: -tokens is %d, want 0 or at least 2", o.tokens)
+		return fmt.Errorf("-tokens is %d, want 0 or at least 2", o.tokens)
 	case o.layer < -1:
-		return fmt.Errorf("inspect: -layer is %d, want -1 or more", o.layer)
+		return fmt.Errorf("-layer is %d, want -1 or more", o.layer)
 	case o.out != "" && corpus.IsRun(o.out): // it has a loss.png of its own
-		return fmt.Errorf("inspect: -out %s is a run's folder, whose files would be replaced: want another one, such as %s", o.out, filepath.Join(o.out, "inspect"))
+		return fmt.Errorf("-out %s is a run's folder, whose files would be replaced: want another one, such as %s", o.out, filepath.Join(o.out, "inspect"))
 	}
 	set.Visit(func(f *flag.Flag) {
 		if slices.Contains([]string{"text", "file", "out"}, f.Name) && f.Value.String() == "" {
-			err = fmt.Errorf("inspect: -%s is empty", f.Name)
+			err = fmt.Errorf("-%s is empty", f.Name)
 		}
 	})
 	return err
@@ -84,12 +99,12 @@ func (o *options) read() (string, error) {
 	}
 	f, err := os.Open(o.file)
 	if err != nil {
-		return "", fmt.Errorf("inspect: -file: %w", err)
+		return "", command.Flag("file", o.file, err)
 	}
 	defer f.Close()
 	text, err := files.ReadAll(f, maxTextBytes)
 	if err != nil {
-		return "", fmt.Errorf("inspect: -file %s: %w", o.file, err)
+		return "", command.Flag("file", o.file, err)
 	}
 	return string(text), nil
 }
@@ -99,23 +114,24 @@ func run(args []string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	defer command.Explain(&err, o.set, nil)
 	text, err := o.read()
 	if err != nil {
 		return err
 	}
 	found, err := train.FindModel(o.model)
 	if err != nil {
-		return err
+		return command.Flag("model", o.model, err)
 	}
 	for _, text := range found.Warnings() {
-		fmt.Fprintf(out, "warning: %s\n", text)
+		terminal.Printf(out, "warning: %s\n", text)
 	}
 	weights, tokenizer, err := found.Open(o.tokenizer)
 	if err != nil {
-		return err
+		return command.Flag("model", o.model, err)
 	}
 	if n := weights.Config.Layers; o.layer >= n {
-		return command.WrongUse(fmt.Errorf("inspect: -layer is %d, the model has 0 to %d", o.layer, n-1))
+		return command.WrongUse(fmt.Errorf("-layer is %d, the model has 0 to %d", o.layer, n-1))
 	}
 	tokens, err := tokenizer.Encode(text)
 	if err != nil {
@@ -126,11 +142,14 @@ func run(args []string, out io.Writer) (err error) {
 	}
 	b, err := cuda.Select(o.device)
 	if err != nil {
-		return command.WrongUse(fmt.Errorf("inspect: -device: %w", err))
+		return command.WrongUse(command.Flag("device", o.device, err))
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Vocabulary: tokenizer, Backend: b}
 	r, err := inspect.Inspect(weights, tokens[:min(len(tokens), o.tokens)], about)
+	if errors.Is(err, memory.ErrTooMuch) {
+		err = fmt.Errorf("%w: reduce -tokens, to less than the context of the model", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -138,8 +157,9 @@ func run(args []string, out io.Writer) (err error) {
 		r.Start = inspect.QueryRef{Layer: o.layer, Query: len(r.Tokens) - 1}
 	}
 	if err := r.Save(o.out); err != nil {
-		return err
+		return command.Flag("out", o.out, fault.In("inspect", "", err))
 	}
-	_, err = fmt.Fprintf(out, "%s\n%s\n", r.Summary(), filepath.Join(o.out, inspect.PageFile))
+	summary := fmt.Sprintf("%s\n%s\n", r.Summary(), filepath.Join(o.out, inspect.PageFile))
+	_, err = io.WriteString(out, terminal.Wrap(summary, terminal.Width(out), 2))
 	return err
 }

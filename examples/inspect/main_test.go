@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"flag"
 	"io"
 	"os"
 	"path/filepath"
@@ -50,6 +51,16 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestFitsTerminal: no row of a terminal is broken.
+func TestFitsTerminal(t *testing.T) {
+	weights := model(t)
+	for _, columns := range []int{20, 40, 80} {
+		s := &testutil.Screen{Width: columns}
+		require.NoError(t, run([]string{"-model", weights, "-device", "cpu", "-out", filepath.Join(t.TempDir(), "out")}, s))
+		require.Zero(t, s.Broken, "%q", s.Lines())
+	}
+}
+
 // TestRefuses: an error is one line, and no folder is made.
 func TestRefuses(t *testing.T) {
 	weights, missing := model(t), filepath.Join(t.TempDir(), "missing")
@@ -72,15 +83,15 @@ func TestRefuses(t *testing.T) {
 		{2, "-model w -out=", "inspect: -out is empty"},
 		{2, "-model m -text a -file b", "-text and -file exclude each other"},
 		{2, "-model m -out " + runFolder, "inspect: -out " + runFolder + " is a run's folder, whose files would be replaced: want another one, such as "},
-		{1, "-model " + missing, missing},
+		{1, "-model " + missing, "inspect: -model " + missing + ": no such file or directory"},
 		{1, "-model w -file " + missing, missing},
-		{1, "-model w -file " + large, "inspect: -file " + large + ": more than 67108864 bytes"},
+		{1, "-model w -file " + large, "inspect: -file " + large + ": more than 64.0 MiB"},
 		{1, "-model w -text a", "1 tokens in a window, want at least 2"},
 		{2, "-model w -layer 2", "inspect: -layer is 2, the model has 0 to 1"},
 		{2, "-model w -layer -2", "inspect: -layer is -2, want -1 or more"},
 		{2, "-model w -text=", "inspect: -text is empty"},
-		{2, "-model w -device tpu", `inspect: -device: cuda: device "tpu"`},
-		{1, "-model w -tokenizer none", "none"},
+		{2, "-model w -device tpu", `inspect: -device "tpu"`},
+		{1, "-model w -tokenizer none", "inspect: -tokenizer none: no such file or directory"},
 		{1, "-model " + modelOf(t, 300), "the model has 300 tokens, a text of bytes has 256"},
 		{1, "-model " + t.TempDir(), "neither model.safetensors nor a checkpoint"},
 	} {
@@ -91,6 +102,15 @@ func TestRefuses(t *testing.T) {
 		require.NoDirExists(t, folder)
 		require.Equal(t, c.status, command.ExitStatus(err, io.Discard), c.args)
 	}
+	wrong := map[string][]string{"model": {"/missing"}, "tokenizer": {"/missing"}, "file": {"/missing", ""}, "text": {""}, "out": {"", "/dev/null/x"},
+		"device": {"tpu", "cuda:x", "cuda:-1"}, "tokens": {"x", "-1", "1"}, "layer": {"x", "-2", "2"}}
+	testutil.Must(parse([]string{"-model", weights}, io.Discard))(t).set.VisitAll(func(f *flag.Flag) {
+		require.NotEmpty(t, wrong[f.Name], f.Name)
+		for _, value := range wrong[f.Name] {
+			err := run([]string{"-model", weights, "-device", "cpu", "-out", folder, "-" + f.Name + "=" + value}, io.Discard)
+			testutil.RequireFlagError(t, err, "inspect", f.Name)
+		}
+	})
 	var help bytes.Buffer
 	require.Error(t, run([]string{"-help"}, &help))
 	require.Contains(t, help.String(), "-tokens")

@@ -21,17 +21,29 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/recall"
 )
 
 func main() {
-	ctx, stop := command.OnSignals(context.Background(), os.Stderr, "nothing is written")
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	os.Exit(command.ExitStatus(err, os.Stderr))
+	command.Main("nothing is written", func(ctx context.Context, args []string) error { return run(ctx, args, terminal.Writer(os.Stdout)) })
 }
+
+// What -help says besides the flags.
+const (
+	about = "Recall shows the purpose of the selected branch. It trains full NSA, NSA without its selected branch, and dense attention to " +
+		"look up values whose keys lie far back in a document. It writes the share of right answers as a table (CSV) and two plots (PNG)."
+	examples = `
+		-context 16384 -device cuda:0 -precision bf16 # on a GPU
+		-context 4096 -asked 65536 -device cuda:0 # asked far beyond the training`
+)
+
+// fieldFlags returns the flags whose names are not those of their fields.
+func fieldFlags() map[string]string { return map[string]string{"Pairs": "needles"} }
 
 // options are those of a command line. Options.Backend is not set.
 type options struct {
@@ -43,8 +55,9 @@ type options struct {
 }
 
 // parse returns the options of a command line. After -help it writes the list of flags to help and returns flag.ErrHelp.
-func parse(args []string, help io.Writer) (*options, error) {
-	o := &options{Options: recall.DefaultOptions(), set: flag.NewFlagSet("recall", flag.ContinueOnError)}
+func parse(args []string, help io.Writer) (_ *options, err error) {
+	o := &options{Options: recall.DefaultOptions(), set: command.NewFlags("examples/recall", about, examples)}
+	defer command.Explain(&err, o.set, fieldFlags())
 	tokens := o.set.Int("context", 1024, "tokens of a document")
 	needles := o.set.Int("needles", 32, "pairs of a key and a value in a document, a multiple of 16")
 	models := o.set.String("models", "nsa,nsa-without-selected,dense", "models to train")
@@ -60,15 +73,21 @@ func parse(args []string, help io.Writer) (*options, error) {
 		return nil, err
 	}
 	if o.out == "" {
-		return nil, command.WrongUse(errors.New("recall: -out is empty"))
+		return nil, command.WrongUse(errors.New("-out is empty"))
 	}
 	if *asked < 0 {
-		return nil, command.WrongUse(fmt.Errorf("recall: -asked is %d, want 0 or more", *asked))
+		return nil, command.WrongUse(fmt.Errorf("-asked is %d, want 0 or more", *asked))
 	}
 	var kindErr, taskErr, otherErr, precisionErr error
+	if o.task, taskErr = recall.NewTask(*tokens, *needles); taskErr == nil {
+		o.other, otherErr = recall.NewTask(cmp.Or(*asked, 8**tokens), *needles)
+		if *asked > 0 {
+			command.Explain(&otherErr, o.set, map[string]string{"Context": "asked", "Pairs": "needles"})
+		} else if otherErr != nil {
+			otherErr = fault.Between("Context", "without -asked, other documents are eight times as long: %s", fault.Text(otherErr))
+		}
+	}
 	o.kinds, kindErr = recall.ParseKinds(*models)
-	o.task, taskErr = recall.NewTask(*tokens, *needles)
-	o.other, otherErr = recall.NewTask(cmp.Or(*asked, 8**tokens), *needles)
 	o.Precision, precisionErr = graph.ParsePrecision(*precision)
 	return o, command.WrongUse(cmp.Or(kindErr, taskErr, precisionErr, otherErr))
 }
@@ -79,21 +98,25 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	defer command.Explain(&err, o.set, fieldFlags())
 	if o.Backend, err = cuda.Select(o.device); err != nil {
-		return command.WrongUse(fmt.Errorf("recall: -device: %w", err))
+		return command.WrongUse(command.Flag("device", o.device, err))
 	}
 	defer func() { err = errors.Join(err, o.Backend.Close()) }()
 	if err := o.Validate(o.task); err != nil {
 		return command.WrongUse(err)
 	}
 	if err := o.Precision.Check(o.Backend.Device()); err != nil {
-		return command.WrongUse(fmt.Errorf("recall: -precision: %w", err))
+		return err
 	}
 	if err := files.MakeFolder(o.out); err != nil {
-		return fmt.Errorf("recall: -out: %w", err)
+		return command.Flag("out", o.out, err)
 	}
 	fmt.Fprintln(w, cuda.Describe(o.Backend))
 	runs, err := recall.Compare(ctx, o.task, o.other, o.kinds, o.Options, w)
+	if errors.Is(err, memory.ErrTooMuch) {
+		err = fmt.Errorf("%w: reduce -rows, -context or -asked", err)
+	}
 	if err != nil {
 		return err
 	}

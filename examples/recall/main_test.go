@@ -13,36 +13,40 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 func TestRefuses(t *testing.T) {
 	for args, message := range map[string]string{
-		"-context 0":                  "recall: context is 0, want 1 to",
+		"-context 0":                  "recall: -context is 0, want 1 to",
 		"-context 100":                "room for",
-		"-needles 33":                 "recall: 33 pairs are not a multiple of the 16 values",
-		"-needles -16":                "recall: pairs is -16, want 1 to",
+		"-needles 33":                 "recall: -needles 33: 33 pairs are not a multiple of the 16 values",
+		"-needles -16":                "recall: -needles is -16, want 1 to",
 		"-asked -1":                   "recall: -asked is -1, want 0 or more",
-		"-asked 64":                   "recall: a context of 64 tokens has room for 0 blocks",
-		"-steps 0":                    "recall: 0 steps, want 1 to",
-		"-steps -1":                   "recall: -1 steps, want 1 to",
-		"-rows 0":                     "recall: 0 rows, want 1 to",
+		"-asked 64":                   "recall: -asked 64: a context of 64 tokens has room for 0 blocks",
+		"-steps 0":                    "recall: -steps is 0, want 1 to",
+		"-steps -1":                   "recall: -steps is -1, want 1 to",
+		"-rows 0":                     "recall: -rows is 0, want 1 to",
 		"-out=":                       "recall: -out is empty",
-		"-lr NaN":                     "recall: learning rate is NaN",
-		"-models nsa,linear":          `recall: model "linear"`,
-		"-device gpu":                 `device "gpu", want auto, cpu or cuda:N`,
-		"-precision f8":               `precision "f8"`,
-		"-device cpu -precision bf16": "recall: -precision: graph: precision bf16: cpu computes in float32",
+		"-lr NaN":                     "recall: -lr is NaN",
+		"-models nsa,linear":          `recall: -models nsa,linear: model "linear"`,
+		"-device gpu":                 `recall: -device "gpu", want auto, cpu or cuda:N`,
+		"-precision f8":               `recall: -precision "f8"`,
+		"-device cpu -precision bf16": "recall: -precision bf16: cpu computes in float32",
 		"-nonsense":                   "flag provided but not defined: -nonsense (-help lists all flags)",
 		"-steps abc":                  "(-help lists all flags)",
-		"-out /dev/null/x":            "recall: -out: mkdir /dev/null",
+		"-out /dev/null/x":            "recall: -out /dev/null/x: mkdir /dev/null",
 		"rest":                        `recall: unexpected argument "rest"`,
 	} {
 		t.Run(args, func(t *testing.T) {
 			var said bytes.Buffer
 			err := run(context.Background(), append([]string{"-out", t.TempDir()}, strings.Fields(args)...), &said)
 			require.ErrorContains(t, err, message)
-			require.NotContains(t, err.Error(), "\n")
+			if args != "rest" {
+				fields := strings.Fields(strings.TrimSuffix(args, "="))
+				testutil.RequireFlagError(t, err, "recall", strings.TrimPrefix(fields[max(0, len(fields)-2)], "-"))
+			}
 			status := 2
 			if strings.Contains(message, "mkdir") {
 				status = 1
@@ -52,6 +56,16 @@ func TestRefuses(t *testing.T) {
 				require.Empty(t, said.String(), "it began")
 			}
 		})
+	}
+}
+
+// TestFitsTerminal: no row of a terminal is broken.
+func TestFitsTerminal(t *testing.T) {
+	for _, columns := range []int{40, 80} {
+		s := &testutil.Screen{Width: columns}
+		args := "-context 256 -needles 16 -models nsa -steps 1 -asked 512 -out " + t.TempDir()
+		require.NoError(t, run(context.Background(), strings.Fields(args), terminal.Writer(s)))
+		require.Zero(t, s.Broken, "%q", s.Lines())
 	}
 }
 

@@ -16,15 +16,13 @@ import (
 	"os"
 
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
 )
 
 func main() {
-	ctx, stop := train.OnSignals(context.Background(), os.Stderr)
-	err := run(ctx, os.Args[1:])
-	stop()
-	os.Exit(command.ExitStatus(err, os.Stderr))
+	command.Main(train.Stopping, run)
 }
 
 func run(ctx context.Context, args []string) error {
@@ -44,6 +42,7 @@ func run(ctx context.Context, args []string) error {
 	if r.BitsPerByte > 0 {
 		heldOut = fmt.Sprintf("held-out loss %.4f nats/byte", r.BitsPerByte*math.Ln2)
 	}
-	_, err = fmt.Printf("%s--- run folder: %s\n%s after %d tokens in %.1f s\n", sample, r.Folder, heldOut, r.Tokens, r.Elapsed.Seconds())
+	_, err = fmt.Fprintf(terminal.Writer(os.Stdout), "%s--- run folder: %s\n%s after %d tokens in %.1f s\n",
+		sample, r.Folder, heldOut, r.Tokens, r.Elapsed.Seconds())
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -55,7 +56,7 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	if l == nil {
 		return d, errors.New("nn: nsa: nil layer")
 	}
-	defer named(&err, "nsa "+l.prefix+": decode")
+	defer fault.Name(&err, "nn", "nsa "+l.prefix+": decode")
 	if err := c.check(l.config); err != nil {
 		return d, err
 	}
@@ -89,7 +90,7 @@ func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
 	if l == nil {
 		return nil, errors.New("nn: nsa: nil layer")
 	}
-	defer named(&err, "nsa "+l.prefix+": fill")
+	defer fault.Name(&err, "nn", "nsa "+l.prefix+": fill")
 	if err := c.check(l.config); err != nil {
 		return nil, err
 	}

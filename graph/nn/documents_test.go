@@ -184,7 +184,7 @@ func TestNSADocumentsRefuses(t *testing.T) {
 	x := normal(g, "x", 1, 2, 8, nsaConfig().Dim)
 	l := testutil.Must(NewNSA(g, "attn.", nsaConfig(), Random(tensor.Float64, 1)))(t)
 	few := G.NewVector(g, tensor.Int32, G.WithShape(2), G.WithName("few"))
-	require.EqualError(t, testutil.Err(l.Apply(x, WithCuSeqlens(few))), "nn: nsa attn.: ops: document table: cu_seqlens has 2 boundaries, want at least 3 for 2 rows")
+	require.EqualError(t, testutil.Err(l.Apply(x, WithCuSeqlens(few))), "nn: nsa attn.: document table: cu_seqlens has 2 boundaries, want at least 3 for 2 rows")
 	require.EqualError(t, testutil.Err(l.Apply(x, nil)), "nn: nsa attn.: nil option")
 
 	packed := newPackedLayers(t, nsaConfig(), tensor.Float64, 2, 8, 4)

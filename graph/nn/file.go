@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -13,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -21,7 +21,7 @@ import (
 // float32, float64, int32, and int64, which Load does not read. It copies values on a device to the host, which waits for
 // the device. path is replaced only by a complete file.
 func Save(path string, nodes G.Nodes) (err error) {
-	defer named(&err, "save")
+	defer fault.Name(&err, "nn", "save")
 	f := safetensors.File{Tensors: make(map[string]*tensor.Dense, len(nodes))}
 	for _, n := range nodes {
 		if n == nil {
@@ -46,19 +46,12 @@ func Save(path string, nodes G.Nodes) (err error) {
 	return f.Write(path)
 }
 
-// named puts the name of what failed before an error, unless the error names this package already. Call it with defer.
-func named(err *error, what string) {
-	if *err != nil && !strings.HasPrefix((*err).Error(), "nn: ") {
-		*err = fmt.Errorf("nn: %s: %w", what, *err)
-	}
-}
-
 // Load reads a file of Save, or another safetensors file with these names, into the values of inputs. An input without a
 // value gets one. A tensor without a node is an error: to load a part of a file, use safetensors.Read and Assign. Shapes
 // must be equal; float32 and float64 are converted into each other. A value on a device is an error: load before
 // graph.MoveInputs. After a Load into the host values of a graph.Resident, call its Upload. On an error no value changes.
 func Load(path string, nodes G.Nodes, opts ...safetensors.Option) (err error) {
-	defer named(&err, "load "+path)
+	defer fault.Name(&err, "nn", "load "+path)
 	f, err := safetensors.Read(path, opts...)
 	if err != nil {
 		return err
@@ -101,7 +94,7 @@ func Load(path string, nodes G.Nodes, opts ...safetensors.Option) (err error) {
 // Assign writes the elements of src to dst, which must be in host memory, row-major and of the same shape. float32 and
 // float64 are converted into each other; any other type must be that of dst. On an error dst does not change.
 func Assign(dst G.Value, src *tensor.Dense) (err error) {
-	defer named(&err, "assign")
+	defer fault.Name(&err, "nn", "assign")
 	write, err := assignment(dst, src)
 	if err == nil {
 		write()

@@ -9,6 +9,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -78,23 +79,23 @@ type perBranch [ops.NumBranches]*G.Node
 
 // Validate returns an error that names a size that is wrong or does not fit another one.
 func (c NSAConfig) Validate() (err error) {
-	defer named(&err, "nsa")
+	defer fault.Name(&err, "nn", "nsa")
 	for _, s := range []struct {
-		name string
-		v    int
+		name, label string
+		v           int
 	}{
-		{"dim", c.Dim}, {"heads", c.Heads}, {"kv heads", c.KVHeads}, {"key dim", c.KeyDim}, {"value dim", c.ValueDim},
-		{"gate hidden", c.GateHidden}, {"selection block l'", c.SelectBlock},
+		{"Dim", "dim", c.Dim}, {"Heads", "heads", c.Heads}, {"KVHeads", "kv heads", c.KVHeads}, {"KeyDim", "key dim", c.KeyDim},
+		{"ValueDim", "value dim", c.ValueDim}, {"GateHidden", "gate hidden", c.GateHidden}, {"SelectBlock", "selection block l'", c.SelectBlock},
 	} {
 		if s.v < 1 || s.v > maxSize {
-			return fmt.Errorf("%s is %d, want 1 to %d", s.name, s.v, maxSize)
+			return fault.Of(s.name, s.label, "is %d, want 1 to %d", s.v, maxSize)
 		}
 	}
 	if c.Heads%c.KVHeads != 0 {
-		return fmt.Errorf("heads %d not a multiple of kv heads %d", c.Heads, c.KVHeads)
+		return fault.Between("Heads KVHeads", "heads %d not a multiple of kv heads %d", c.Heads, c.KVHeads)
 	}
 	if c.KeyDim%2 != 0 {
-		return fmt.Errorf("key dim %d is odd, want an even one", c.KeyDim)
+		return fault.Of("KeyDim", "key dim", "%d is odd, want an even one", c.KeyDim)
 	}
 	if err := c.Params.Validate(); err != nil {
 		return err
@@ -102,24 +103,24 @@ func (c NSAConfig) Validate() (err error) {
 	switch c.Phi {
 	case "", PhiMean:
 		if c.PhiHidden < 0 {
-			return fmt.Errorf("phi hidden is %d, want at least 0", c.PhiHidden)
+			return fault.Of("PhiHidden", "phi hidden", "is %d, want at least 0", c.PhiHidden)
 		}
 	case PhiMLP:
 		if c.PhiHidden < 1 || c.PhiHidden > maxSize || c.BlockLen > maxSize {
-			return fmt.Errorf("phi hidden is %d and block length l %d, want 1 to %d with phi %q", c.PhiHidden, c.BlockLen, maxSize, c.Phi)
+			return fault.Between("PhiHidden BlockLen", "phi hidden is %d and block length l %d, want 1 to %d with phi %q", c.PhiHidden, c.BlockLen, maxSize, c.Phi)
 		}
 	default:
-		return fmt.Errorf("phi is %q, want %q or %q", c.Phi, PhiMean, PhiMLP)
+		return fault.Of("Phi", "phi", "is %q, want %q or %q", c.Phi, PhiMean, PhiMLP)
 	}
 	if !slices.Contains([]GateActivation{"", GateSigmoid, GateSoftmax}, c.GateActivation) {
-		return fmt.Errorf("gate activation is %q, want %q or %q", c.GateActivation, GateSigmoid, GateSoftmax)
+		return fault.Of("GateActivation", "gate activation", "is %q, want %q or %q", c.GateActivation, GateSigmoid, GateSoftmax)
 	}
 	if c.RoPEBase != 0 && !(c.RoPEBase > 1 && c.RoPEBase <= math.MaxFloat64) {
-		return fmt.Errorf("rope base is %v, want a finite number above 1", c.RoPEBase)
+		return fault.Of("RoPEBase", "rope base", "is %v, want a finite number above 1", c.RoPEBase)
 	}
 	for _, p := range c.LayerParams("") {
 		if rows, cols := p.Shape[0], p.Shape[len(p.Shape)-1]; rows < 1 || cols < 1 || rows > maxElements/cols {
-			return fmt.Errorf("parameter %s of shape %v is too large", p.Name, p.Shape)
+			return fault.Between("Dim Heads KVHeads KeyDim ValueDim BlockLen PhiHidden GateHidden", "parameter %s of shape %v is too large", p.Name, p.Shape)
 		}
 	}
 	return nil
@@ -241,7 +242,7 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	if l == nil {
 		return p, errors.New("nn: nsa: nil layer")
 	}
-	defer named(&err, "nsa "+l.prefix)
+	defer fault.Name(&err, "nn", "nsa "+l.prefix)
 	if x == nil {
 		return p, errors.New("x is nil")
 	}

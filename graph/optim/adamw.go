@@ -9,12 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
@@ -55,7 +55,7 @@ type AdamW struct {
 
 // NewAdamW returns a solver that has taken no step.
 func NewAdamW(opts ...AdamWOption) (_ *AdamW, err error) {
-	defer named(&err, "")
+	defer fault.Name(&err, "optim", "adamw")
 	s := &AdamW{options: adamWOptions{
 		schedule: Constant(1e-3), beta1: 0.9, beta2: 0.95, eps: 1e-8, decay: 0.1, decays: DefaultDecayRule, clip: 1,
 	}}
@@ -85,7 +85,7 @@ func NewAdamW(opts ...AdamWOption) (_ *AdamW, err error) {
 
 // SetLR sets the learning rate of all later steps and removes the schedule. It allocates nothing.
 func (s *AdamW) SetLR(lr float64) (err error) {
-	defer named(&err, "")
+	defer fault.Name(&err, "optim", "adamw")
 	if err := checkLR(lr); err != nil {
 		return err
 	}
@@ -139,19 +139,12 @@ var _ graph.Solver = (*AdamW)(nil)
 // Machine implements graph.Solver.
 func (s *AdamW) Machine() *graph.Machine { return s.options.machine }
 
-// named puts the solver's name, and what it was doing, before an error, unless the error names this package already. Use it with defer.
-func named(err *error, doing string) {
-	if *err != nil && !strings.HasPrefix((*err).Error(), "optim: ") {
-		*err = fmt.Errorf("optim: adamw: %s%w", doing, *err)
-	}
-}
-
 var errClosed = errors.New("closed")
 
 // Begin implements graph.Solver. Its errors are those of Step. The first step binds the kernel to the weights; if it
 // fails, the next step may have other weights.
 func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
-	defer named(&err, "")
+	defer fault.Name(&err, "optim", "adamw")
 	switch {
 	case s.closed:
 		return errClosed
@@ -194,7 +187,7 @@ func (s *AdamW) Begin(weights []G.ValueGrad) (err error) {
 
 // Launch implements graph.Solver.
 func (s *AdamW) Launch() (err error) {
-	defer named(&err, "")
+	defer fault.Name(&err, "optim", "adamw")
 	if !s.begun {
 		return errors.New("launch without a step that has begun")
 	}
@@ -203,7 +196,7 @@ func (s *AdamW) Launch() (err error) {
 
 // End implements graph.Solver.
 func (s *AdamW) End(weights []G.ValueGrad) (err error) {
-	defer named(&err, "")
+	defer fault.Name(&err, "optim", "adamw")
 	if !s.begun {
 		return errors.New("end without a step that has begun")
 	}
@@ -233,7 +226,7 @@ func zeroDual(w G.ValueGrad) {
 // Norm returns the global norm of the gradients of the last step, before they were clipped; 0 before the first step. On an
 // asynchronous device it waits for the step.
 func (s *AdamW) Norm() (norm float64, err error) {
-	defer named(&err, "norm: ")
+	defer fault.Name(&err, "optim", "adamw: norm")
 	b := s.bound
 	switch {
 	case s.closed:
@@ -250,7 +243,7 @@ func (s *AdamW) Norm() (norm float64, err error) {
 // NormReader returns a graph.AsyncReader of the global norm of the gradients, float64 (1). The solver must have taken a step.
 // Closing the solver closes the reader.
 func (s *AdamW) NormReader() (r *graph.AsyncReader, err error) {
-	defer named(&err, "")
+	defer fault.Name(&err, "optim", "adamw")
 	if s.closed || s.bound == nil {
 		return nil, errors.New("reader of the norm: no step has been taken, or the solver is closed")
 	}

@@ -2,13 +2,13 @@ package optim
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"strings"
 
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
@@ -79,19 +79,19 @@ func DefaultDecayRule(name string, shape tensor.Shape) bool {
 
 func (o *adamWOptions) validate() error {
 	for _, v := range []struct {
-		name  string
-		value float64
-		ok    bool
-		want  string
+		name, label string
+		value       float64
+		ok          bool
+		want        string
 	}{
-		{"beta1", o.beta1, o.beta1 >= 0 && o.beta1 < 1, "a number of at least 0 and below 1"},
-		{"beta2", o.beta2, o.beta2 >= 0 && o.beta2 < 1, "a number of at least 0 and below 1"},
-		{"eps", o.eps, o.eps > 0 && !math.IsInf(o.eps, 1), "a number above 0"},
-		{"decay", o.decay, o.decay >= 0 && !math.IsInf(o.decay, 1), "a number of at least 0"},
-		{"clip", o.clip, o.clip >= 0 && !math.IsInf(o.clip, 1), "a number of at least 0, which is none"},
+		{"Beta1", "beta1", o.beta1, o.beta1 >= 0 && o.beta1 < 1, "a number of at least 0 and below 1"},
+		{"Beta2", "beta2", o.beta2, o.beta2 >= 0 && o.beta2 < 1, "a number of at least 0 and below 1"},
+		{"Eps", "eps", o.eps, o.eps > 0 && !math.IsInf(o.eps, 1), "a number above 0"},
+		{"Decay", "decay", o.decay, o.decay >= 0 && !math.IsInf(o.decay, 1), "a number of at least 0"},
+		{"Clip", "clip", o.clip, o.clip >= 0 && !math.IsInf(o.clip, 1), "a number of at least 0, which is none"},
 	} {
 		if !v.ok {
-			return fmt.Errorf("%s is %v, want %s", v.name, v.value, v.want)
+			return fault.Of(v.name, v.label, "is %v, want %s", v.value, v.want)
 		}
 	}
 	if value.IsNil(o.schedule) || o.decays == nil {
@@ -105,7 +105,7 @@ func (o *adamWOptions) validate() error {
 
 func checkLR(lr float64) error {
 	if !(lr >= 0) || math.IsInf(lr, 1) {
-		return fmt.Errorf("learning rate is %v, want a number of at least 0", lr)
+		return fault.Of("LR", "learning rate", "is %v, want a number of at least 0", lr)
 	}
 	return nil
 }

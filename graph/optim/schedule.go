@@ -1,8 +1,9 @@
 package optim
 
 import (
-	"fmt"
 	"math"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
 // Schedule gives the learning rate of each step. Steps count from 0.
@@ -38,16 +39,19 @@ func (w WarmupLinear) At(step int) float64 {
 }
 
 // Validate returns an error that names the value that is out of its range.
-func (w WarmupCosine) Validate() error {
+func (w WarmupCosine) Validate() error { return fault.In("optim", "schedule", w.check()) }
+
+// check is Validate without the name of this package in its error.
+func (w WarmupCosine) check() error {
 	switch {
 	case !(w.LR > 0) || math.IsInf(w.LR, 1):
-		return fmt.Errorf("optim: schedule: learning rate is %v, want a positive number", w.LR)
+		return fault.Of("LR", "learning rate", "is %v, want a positive number", w.LR)
 	case w.Warmup < 0:
-		return fmt.Errorf("optim: schedule: warm-up of %d steps, want at least 0", w.Warmup)
+		return fault.Of("Warmup", "warm-up", "of %d steps, want at least 0", w.Warmup)
 	case w.Total < 0:
-		return fmt.Errorf("optim: schedule: %d steps in all, want at least 0", w.Total)
+		return fault.Between("Steps Total", "%d steps in all, want at least 0", w.Total)
 	case !(w.Floor >= 0 && w.Floor <= 1):
-		return fmt.Errorf("optim: schedule: floor is %v, want a number in [0, 1]", w.Floor)
+		return fault.Of("Floor", "floor", "is %v, want a number in [0, 1]", w.Floor)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -32,7 +33,7 @@ type moment struct {
 // adamw.step in the metadata. Before the first step the tensors are those of SetState. The options are not part of the
 // state.
 func (s *AdamW) State() (st safetensors.File, err error) {
-	defer named(&err, "state: ")
+	defer fault.Name(&err, "optim", "adamw: state")
 	if s.closed {
 		return st, errClosed
 	}
@@ -62,7 +63,7 @@ const maxSteps = 1 << 53
 // error, and so are negative averages of squares. Before the first step the weights are not known yet: that step reads the
 // state's tensors, and returns an error if they do not fit the weights. On an error the solver's state does not change.
 func (s *AdamW) SetState(st safetensors.File) (err error) {
-	defer named(&err, "state: ")
+	defer fault.Name(&err, "optim", "adamw: state")
 	if s.closed {
 		return errClosed
 	}

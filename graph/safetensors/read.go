@@ -16,6 +16,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
@@ -33,7 +34,7 @@ const AllowNaN Option = 1
 func Read(path string, opts ...Option) (f File, err error) {
 	defer func() {
 		if err != nil {
-			f, err = File{}, fmt.Errorf("safetensors: %s: %w", path, quote.Error(err))
+			f, err = File{}, fault.In("safetensors", path, quote.Error(err))
 		}
 	}()
 	from, err := files.Open(path)
@@ -108,7 +109,7 @@ func indexOf(t *tensor.Dense, is func(float64) bool) int {
 func Decode(data []byte) (File, error) {
 	f, err := decode(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
-		return File{}, fmt.Errorf("safetensors: %w", quote.Error(err))
+		return File{}, fault.In("safetensors", "", quote.Error(err))
 	}
 	return f, nil
 }

@@ -22,6 +22,8 @@ import (
 
 	"github.com/moby/sys/atomicwriter"
 	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
 // metadataKey is the entry of the header that holds the metadata, not a tensor.
@@ -91,7 +93,7 @@ func elements(t *tensor.Dense) (any, error) {
 func (f File) Write(path string) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("safetensors: %s: %w", path, err)
+			err = fault.In("safetensors", path, err)
 		}
 	}()
 	head, data, err := f.header()

@@ -3,12 +3,13 @@ package command
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"slices"
 	"syscall"
+
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
 )
 
 // Stop is the cause of a context that a signal has ended.
@@ -27,12 +28,13 @@ func StopOf(ctx context.Context) (s Stop, ok bool) {
 
 // OnSignals returns a context that SIGINT, SIGTERM and SIGHUP end. The first signal ends the context and prints message on w; the second
 // ends the program. Those that are ignored when it is called stay ignored: SIGHUP by nohup, SIGINT in what a script starts with &. A closed
-// terminal or pipe becomes an error of writing to it and does not end the program. stop undoes all of this.
-func OnSignals(ctx context.Context, w io.Writer, message string) (_ context.Context, stop func()) {
+// terminal or pipe becomes an error of writing to it and does not end the program. Those of without are left alone. stop undoes all of this.
+func OnSignals(ctx context.Context, w io.Writer, message string, without ...os.Signal) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	arrived := make(chan os.Signal, 1)
 	// Reset below gives a signal back its action at the start of the program: a second one that was ignored then would not end it.
-	stops := slices.DeleteFunc([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}, signal.Ignored)
+	stops := slices.DeleteFunc([]os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP},
+		func(s os.Signal) bool { return signal.Ignored(s) || slices.Contains(without, s) })
 	if len(stops) > 0 { // Notify and Reset of none are of all signals
 		signal.Notify(arrived, stops...)
 	}
@@ -41,7 +43,7 @@ func OnSignals(ctx context.Context, w io.Writer, message string) (_ context.Cont
 		select {
 		case s := <-arrived:
 			signal.Reset(stops...)
-			fmt.Fprintf(w, "\n%v: %s; a second one leaves at once\n", s, message)
+			terminal.Printf(w, "\n%v: %s; a second one leaves at once\n", s, message)
 			cancel(Stop{s.(syscall.Signal)})
 		case <-ctx.Done():
 		}
@@ -50,4 +52,13 @@ func OnSignals(ctx context.Context, w io.Writer, message string) (_ context.Cont
 		cancel(nil)
 		signal.Reset(append(stops, syscall.SIGPIPE)...)
 	}
+}
+
+// Interrupts returns a channel of the SIGINT that come from now on, unless it is ignored. end gives it back its effect.
+func Interrupts() (_ <-chan os.Signal, end func()) {
+	arrived := make(chan os.Signal, 1)
+	if !signal.Ignored(syscall.SIGINT) {
+		signal.Notify(arrived, syscall.SIGINT)
+	}
+	return arrived, func() { signal.Stop(arrived) }
 }

@@ -14,6 +14,8 @@ import (
 	"syscall"
 
 	"github.com/moby/sys/atomicwriter"
+
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 var (
@@ -97,7 +99,7 @@ func ReadAll(r io.Reader, maxBytes int) ([]byte, error) {
 	return b, err
 }
 
-func tooLong(maxBytes int) error { return fmt.Errorf("more than %d bytes", maxBytes) }
+func tooLong(maxBytes int) error { return fmt.Errorf("more than %s", memory.Size(int64(maxBytes))) }
 
 // Write replaces the file of a path. Its errors name the path.
 func Write(path string, content []byte) error {

@@ -16,6 +16,15 @@ import (
 // ErrUnknown is the error on a system where the memory is unknown.
 var ErrUnknown = errors.New("memory: what is left is not known on this system")
 
+// ErrTooMuch is what the errors of CheckAvailable and CheckTotal are, and those of a device that has too little memory.
+var ErrTooMuch = errors.New("memory: too much is asked for")
+
+// tooMuch is an ErrTooMuch that says how much.
+type tooMuch string
+
+func (t tooMuch) Error() string        { return string(t) }
+func (t tooMuch) Is(target error) bool { return target == ErrTooMuch }
+
 // unlimited means that there is no limit.
 const unlimited = math.MaxInt64
 
@@ -93,14 +102,21 @@ func (s system) checkAvailable(bytes int64) error {
 	case err != nil:
 		return err
 	case bytes > left:
-		return fmt.Errorf("needs %s, %s has %s left", Size(bytes), of, Size(left))
+		return tooMuch(fmt.Sprintf("needs %s, %s has %s left", Size(bytes), of, Size(left)))
 	}
 	return nil
+}
+
+// TooMuch returns the error of a device that has less memory than is needed.
+func TooMuch(needed int64, device string, has int64) error {
+	return tooMuch(fmt.Sprintf("needs %s, %s has %s", Size(needed), device, Size(has)))
 }
 
 // Size formats a number of bytes for people.
 func Size(bytes int64) string {
 	switch b := float64(bytes); {
+	case bytes >= 1<<40:
+		return fmt.Sprintf("%.1f TiB", b/(1<<40))
 	case bytes >= 1<<30:
 		return fmt.Sprintf("%.1f GiB", b/(1<<30))
 	case bytes >= 1<<20:
@@ -132,7 +148,7 @@ func Total() (bytes int64, of string) { return total().limit, total().name }
 // If the memory is unknown, CheckTotal returns nil.
 func CheckTotal(bytes int) error {
 	if t := total(); t.limit > 0 && int64(bytes) > t.limit {
-		return fmt.Errorf("out of memory: asked for %d bytes, %s has %d", bytes, t.name, t.limit)
+		return tooMuch(fmt.Sprintf("out of memory: asked for %s, %s has %s", Size(int64(bytes)), t.name, Size(t.limit)))
 	}
 	return nil
 }

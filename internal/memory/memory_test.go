@@ -198,7 +198,7 @@ func TestThisSystem(t *testing.T) {
 		require.NoError(t, CheckTotal(fits))
 	}
 	for _, big := range []int{int(total) + 1, math.MaxInt} {
-		require.EqualError(t, CheckTotal(big), fmt.Sprintf("out of memory: asked for %d bytes, %s has %d", big, whose, total))
+		require.EqualError(t, CheckTotal(big), fmt.Sprintf("out of memory: asked for %s, %s has %s", Size(int64(big)), whose, Size(total)))
 	}
 	require.NoError(t, CheckAvailable(0))
 	require.True(t, strings.HasPrefix(CheckAvailable(math.MaxInt64).Error(), "needs 8589934592.0 GiB, the "))

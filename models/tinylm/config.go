@@ -14,6 +14,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -49,22 +50,19 @@ const (
 
 // Validate returns an error that names the sizes that are wrong or do not fit each other.
 func (c Config) Validate() error {
-	if err := c.check(); err != nil {
-		return fmt.Errorf("tinylm: %w", err)
-	}
-	return nil
+	return fault.In("tinylm", "", c.check())
 }
 
 // check is Validate without the name of this package in its error.
 func (c Config) check() error {
 	for _, s := range []struct {
-		name   string
-		v, max int
+		name, label string
+		v, max      int
 	}{
-		{"vocab", c.Vocab, maxSize}, {"context", c.Context, maxSize}, {"layers", c.Layers, maxLayers},
+		{"Vocab", "vocab", c.Vocab, maxSize}, {"Context", "context", c.Context, maxSize}, {"Layers", "layers", c.Layers, maxLayers},
 	} {
 		if s.v < 1 || s.v > s.max {
-			return fmt.Errorf("%s is %d, want 1 to %d", s.name, s.v, s.max)
+			return fault.Of(s.name, s.label, "is %d, want 1 to %d", s.v, s.max)
 		}
 	}
 	sizes := c.NSAConfig
@@ -75,13 +73,13 @@ func (c Config) check() error {
 		sizes.Dim, sizes.Heads, sizes.KVHeads, sizes.KeyDim, sizes.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
 		sizes.RoPEBase = c.RoPEBase
 	default:
-		return fmt.Errorf("attention is %q, want %q or %q", c.Attention, NSA, Dense)
+		return fault.Of("Attention", "attention", "is %q, want %q or %q", c.Attention, NSA, Dense)
 	}
 	if err := sizes.Validate(); err != nil {
 		return err
 	}
 	if n := c.parameters(); n > maxParameters {
-		return fmt.Errorf("a model of %.3g parameters, want at most %d", n, maxParameters)
+		return fault.Between("Layers Dim Heads KVHeads KeyDim ValueDim BlockLen PhiHidden GateHidden Vocab", "a model of %.3g parameters, want at most %d", n, maxParameters)
 	}
 	return nil
 }
@@ -176,5 +174,5 @@ func Preset(name string) (Config, error) {
 	case "base":
 		return Base(), nil
 	}
-	return Config{}, fmt.Errorf("tinylm: no preset %q, want one of: base, tiny", name)
+	return Config{}, fault.In("tinylm", "", fault.Between("Preset", "no preset %q, want one of: base, tiny", name))
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
@@ -68,7 +69,7 @@ func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
 // NewDecoder returns a decoder for up to slots sequences of up to context tokens each; context may differ from
 // Config.Context. Without DecodeOn it runs on the CPU in the type of the weights. Close ends it.
 func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decoder, err error) {
-	defer named(&err, fmt.Sprintf("decoder of %d sequences of %d tokens", slots, context))
+	defer fault.Name(&err, "tinylm", fmt.Sprintf("decoder of %d sequences of %d tokens", slots, context))
 	var o decoderOptions
 	for _, opt := range opts {
 		if opt == nil {
@@ -148,7 +149,7 @@ func (c Config) cacheSizes(slots, context int, p graph.Precision) (ops.KVCache, 
 
 // CacheBytes returns the bytes of the caches of a Decoder for these sizes, in float32.
 func (c Config) CacheBytes(slots, context int) (_ int, err error) {
-	defer named(&err, fmt.Sprintf("caches of %d sequences of %d tokens", slots, context))
+	defer fault.Name(&err, "tinylm", fmt.Sprintf("caches of %d sequences of %d tokens", slots, context))
 	if err := cmp.Or(c.check(), checkTokens(slots, context)); err != nil {
 		return 0, err
 	}
@@ -203,7 +204,7 @@ func (d *Decoder) Release(slot int) {
 // graph for the next power of two, or for the context if that is less. A graph is made when it is first needed. If the run fails, the
 // slot is free; after any other error it keeps its sequence.
 func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
-	defer named(&err, fmt.Sprintf("prefill of %d tokens", len(tokens)))
+	defer fault.Name(&err, "tinylm", fmt.Sprintf("prefill of %d tokens", len(tokens)))
 	switch {
 	case d.step == nil:
 		return errDecoderClosed
@@ -273,7 +274,7 @@ func (d *Decoder) grow(s *slotSequence, n int) {
 // Step appends tokens[slot] to the sequence of each slot and computes the logits of the token that follows. It skips slots whose token
 // is negative. A free slot is an error. If a sequence is full, the error wraps ErrContextFull. If the run fails, no sequence has changed.
 func (d *Decoder) Step(tokens []int32) (err error) {
-	defer named(&err, "decode")
+	defer fault.Name(&err, "tinylm", "decode")
 	switch {
 	case d.step == nil:
 		return errDecoderClosed

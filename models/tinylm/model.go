@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -69,7 +70,7 @@ func NewModel(w *Weights, batch, seq int, opts ...ModelOption) (m *Model, err er
 // NewPlan returns the plan of a float32 model's machine: see graph.NewPlan. NewModel with weights of c and the same arguments
 // needs Plan.Memory() bytes, weights included. NewPlan makes neither weights nor a machine.
 func NewPlan(c Config, batch, seq int, opts ...ModelOption) (_ graph.Plan, err error) {
-	defer named(&err, fmt.Sprintf("plan of a model of %d x %d tokens", batch, seq))
+	defer fault.Name(&err, "tinylm", fmt.Sprintf("plan of a model of %d x %d tokens", batch, seq))
 	o, err := checkModel(c, batch, seq, opts)
 	if err == nil && o.vm != nil {
 		err = errors.New("WithVM: only a graph.Machine has a plan")
@@ -234,7 +235,7 @@ func (m *Model) run() error {
 // RunAndStep enqueues a run and a step of solver, and does not wait for them: see graph.Machine.RunAndStep. The solver's machine must
 // be the model's. LossReader reads the loss. If the model was built WithAccumulation, the run is the last micro-batch of the step.
 func (m *Model) RunAndStep(solver *optim.AdamW) (err error) {
-	defer named(&err, "step")
+	defer fault.Name(&err, "tinylm", "step")
 	defer func() { err = errors.Join(err, m.dropAccumulated()) }()
 	switch {
 	case m.grads == nil:
@@ -275,7 +276,7 @@ func (m *Model) Machine() *graph.Machine { return m.machine }
 // LossAndStep runs the model, waits for its loss, takes a step of any solver and returns the loss before the step. If the weights
 // are on a device or the model was built WithAccumulation, the solver must be an optim.AdamW.
 func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
-	defer named(&err, "step")
+	defer fault.Name(&err, "tinylm", "step")
 	adamw, ok := solver.(*optim.AdamW)
 	switch {
 	case m.grads == nil:
@@ -302,7 +303,7 @@ func (m *Model) LossAndStep(solver G.Solver) (loss float64, err error) {
 
 // Loss returns the mean cross entropy of the last run, in nats per token. On a device it waits for the run.
 func (m *Model) Loss() (_ float64, err error) {
-	defer named(&err, "loss")
+	defer fault.Name(&err, "tinylm", "loss")
 	return m.readLoss()
 }
 

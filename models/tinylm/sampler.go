@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
 // Sampler continues many sequences at once. Add puts a sequence into the running batch; the sequence leaves when it ends or by Remove.
@@ -129,7 +131,7 @@ func (s *Sampler) Stats() Stats { return s.stats }
 // Add prefills a prompt, which must not be empty, and returns the number by which Token and Remove name its sequence: 0, 1 and so on.
 // The error wraps ErrBatchFull if no slot is free. After an error the batch is as it was before.
 func (s *Sampler) Add(prompt []int32, sampling Sampling) (seq int, err error) {
-	defer named(&err, "sampler: add")
+	defer fault.Name(&err, "tinylm", "sampler: add")
 	if err := sampling.Validate(); err != nil {
 		return 0, err
 	}
@@ -229,7 +231,7 @@ func (s *Sampler) token() (t Token, more bool, err error) {
 			}
 		}
 		if err := s.advance(); err != nil {
-			named(&err, "sampler")
+			fault.Name(&err, "tinylm", "sampler")
 			return Token{Seq: -1, ID: -1}, true, err
 		}
 		s.turn = 0

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
 // Sampling says how the tokens of a sequence are chosen and when it ends. The zero value takes the most likely token and never ends.
@@ -24,25 +26,28 @@ type Sampling struct {
 }
 
 // Validate returns an error that names the value that is out of its range.
-func (s Sampling) Validate() error {
+func (s Sampling) Validate() error { return fault.In("tinylm", "sampling", s.check()) }
+
+// check is Validate without the name of this package in its error.
+func (s Sampling) check() error {
 	for _, n := range []struct {
-		name string
-		v    float64
-		max  float64
+		name, label string
+		v, max      float64
 	}{
-		{"repetition penalty", s.RepetitionPenalty, math.MaxFloat64}, {"temperature", s.Temperature, math.MaxFloat64}, {"top p", s.TopP, 1},
+		{"RepetitionPenalty", "repetition penalty", s.RepetitionPenalty, math.MaxFloat64},
+		{"Temperature", "temperature", s.Temperature, math.MaxFloat64}, {"TopP", "top p", s.TopP, 1},
 	} {
 		if !(n.v >= 0 && n.v <= n.max) {
-			return fmt.Errorf("tinylm: sampling: %s is %v, want a number from 0%s", n.name, n.v, upTo(n.max))
+			return fault.Of(n.name, n.label, "is %v, want a number from 0%s", n.v, upTo(n.max))
 		}
 	}
 	switch i := slices.Index(s.Stop, ""); {
 	case s.TopK < 0:
-		return fmt.Errorf("tinylm: sampling: top k is %d, want at least 0", s.TopK)
+		return fault.Of("TopK", "top k", "is %d, want at least 0", s.TopK)
 	case s.MaxTokens < 0:
-		return fmt.Errorf("tinylm: sampling: at most %d tokens, want at least 0", s.MaxTokens)
+		return fault.Between("MaxTokens", "at most %d tokens, want at least 0", s.MaxTokens)
 	case i >= 0:
-		return fmt.Errorf("tinylm: sampling: stop string %d is empty", i)
+		return fault.Of("Stop", "stop string", "%d is empty", i)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/internal/value"
@@ -41,17 +42,10 @@ type Weights struct {
 
 var errNoWeights = errors.New("no weights")
 
-// named adds to an error what has failed, unless the error names this package already. Call it with defer.
-func named(err *error, what string) {
-	if *err != nil && !strings.HasPrefix((*err).Error(), "tinylm: ") {
-		*err = fmt.Errorf("tinylm: %s: %w", what, *err)
-	}
-}
-
 // MoveTo copies the weights to the memory of b. Models made from now on read and train these copies. Tensors keep their values
 // until Download. If b uses the host's memory, MoveTo does nothing. Free frees the copies.
 func (w *Weights) MoveTo(b graph.Backend) (err error) {
-	defer named(&err, "weights")
+	defer fault.Name(&err, "tinylm", "weights")
 	if err := w.check(); err != nil {
 		return err
 	}
@@ -106,7 +100,7 @@ func (w *Weights) use(m *graph.Machine) error {
 
 // Download waits for the steps under way and copies the weights on the device to Tensors.
 func (w *Weights) Download() (err error) {
-	defer named(&err, "weights")
+	defer fault.Name(&err, "tinylm", "weights")
 	switch {
 	case w == nil:
 		return errNoWeights
@@ -159,7 +153,7 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 // first. It writes the file under another name and then renames it. Weights that are not finite are an error: LoadWeights would not
 // take the file.
 func (w *Weights) Save(path string) (err error) {
-	defer named(&err, "weights")
+	defer fault.Name(&err, "tinylm", "weights")
 	if err := w.check(); err != nil {
 		return err
 	}
@@ -184,7 +178,7 @@ func (w *Weights) Save(path string) (err error) {
 // shape, the parameters have different types, there are other tensors, or numbers are not finite. With safetensors.AllowNaN any numbers
 // are accepted.
 func LoadWeights(path string, opts ...safetensors.Option) (_ *Weights, err error) {
-	defer named(&err, "weights")
+	defer fault.Name(&err, "tinylm", "weights")
 	return load(path, opts)
 }
 
@@ -210,7 +204,7 @@ func load(path string, opts []safetensors.Option) (*Weights, error) {
 // has the new values. float32 and float64 are converted into each other. If the file is wrong, w is unchanged. If the copy to
 // the device fails, the tensors have the new values but the device does not.
 func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
-	defer named(&err, "weights")
+	defer fault.Name(&err, "tinylm", "weights")
 	if err := w.check(); err != nil {
 		return err
 	}
@@ -264,7 +258,7 @@ func (w *Weights) check() error {
 		return errNoWeights
 	}
 	if err := w.Config.check(); err != nil {
-		return err
+		return errors.New(err.Error()) // without its fields, which are no options of the caller
 	}
 	params := w.Config.LearnableParams()
 	known, first := make(map[string]bool, len(params)), params[0].Name

@@ -74,7 +74,7 @@ func TestHostMemory(t *testing.T) {
 		c.Dim, c.Vocab = 1<<14, 1<<18
 		_, err := NewWeights(c, tensor.Float64, 1)
 		require.ErrorContains(t, err, "tinylm: weights: ")
-		require.ErrorContains(t, err, fmt.Sprintf(", %s has %d", of, host))
+		require.ErrorContains(t, err, fmt.Sprintf(", %s has %s", of, memory.Size(host)))
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 // Reason says why there is no GPU to use.
@@ -74,6 +76,9 @@ func (e *NoMemory) Error() string {
 	return fmt.Sprintf("cuda: %s: out of memory: asked for %s, %s of %s are free", e.Device, size(e.Asked), size(e.Free),
 		size(e.Total))
 }
+
+// Is makes it a memory.ErrTooMuch.
+func (e *NoMemory) Is(target error) bool { return target == memory.ErrTooMuch }
 
 // Launched describes a launch, to name it when the device fails.
 type Launched struct {

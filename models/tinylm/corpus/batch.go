@@ -3,6 +3,8 @@ package corpus
 import (
 	"fmt"
 	"math"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
 // Shape is the form of batches.
@@ -104,7 +106,7 @@ func (a *assembler) pop() *Batch {
 // call returns the same batches. Rows of the last batch may be padding.
 func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
 	if err := s.check(); err != nil {
-		return nil, fmt.Errorf("corpus: held out: %w", err)
+		return nil, fault.In("corpus", "held out", err)
 	}
 	if c.split.Kind == splitNone {
 		return nil, fmt.Errorf("corpus: held out: %s: nothing is held out", c.name)

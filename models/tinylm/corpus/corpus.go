@@ -32,6 +32,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
@@ -81,7 +82,7 @@ func Open(ctx context.Context, path string, o Options) (*Corpus, error) {
 	c := &Corpus{name: path, seed: o.Seed}
 	err := c.open(ctx, path, o)
 	if err != nil {
-		return nil, fmt.Errorf("corpus: %w", quote.Error(err))
+		return nil, fault.In("corpus", "", quote.Error(err))
 	}
 	return c, nil
 }
@@ -92,7 +93,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	}
 	var err error
 	if c.Tokenizer, err = tokenizer.Open(o.Tokenizer, o.Separator); err != nil {
-		return err
+		return fault.About("Tokenizer", err)
 	}
 	c.blockTokens = blockBytes / widthOf(c.Vocab())
 	files, err := c.list(ctx, path, o.Ext)
@@ -129,7 +130,7 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 		c.units = append(c.units, unit{from: int64(i), to: int64(min(n, i+randomUnit))})
 	}
 	if err := c.scan(context.Background(), 1<<20); err != nil {
-		return nil, fmt.Errorf("corpus: %w", err)
+		return nil, fault.In("corpus", "", err)
 	}
 	c.hash = identityOf("random", n, vocab, seed, c.split)
 	return c, nil

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
 // fileFormat says what the bytes of a file mean.
@@ -95,7 +97,7 @@ func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
 		return nil, fmt.Errorf("%s has no file to read: %s", path, describeSkipped(c.Skipped()))
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("%s has no file whose name ends in %q: %s", path, ext, describeSkipped(c.Skipped()))
+		return nil, fault.Between("Ext", "%s has no file whose name ends in %q: %s", path, ext, describeSkipped(c.Skipped()))
 	}
 	return files, nil
 }

@@ -3,10 +3,10 @@ package corpus
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"sync"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 )
 
@@ -38,7 +38,7 @@ func (c *Corpus) Reader(s Shape, from Cursor) (*Reader, error) {
 		err = c.checkCursor(from, s.Seq)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("corpus: reader: %w", err)
+		return nil, fault.In("corpus", "reader", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Reader{batches: make(chan *Batch, readyBatches), cancel: cancel}
@@ -48,7 +48,7 @@ func (c *Corpus) Reader(s Shape, from Cursor) (*Reader, error) {
 		defer close(r.batches)
 		for b, err := range c.batches(receive(ctx, blocks), s, from) {
 			if err != nil {
-				if r.err = fmt.Errorf("corpus: %w", quote.Error(err)); ctx.Err() != nil {
+				if r.err = fault.In("corpus", "", quote.Error(err)); ctx.Err() != nil {
 					r.err = ErrClosed
 				}
 				return

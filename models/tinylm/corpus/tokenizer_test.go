@@ -68,8 +68,8 @@ func TestTokenizerErrors(t *testing.T) {
 	words := `{"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"WordLevel","unk_token":"none","vocab":{"[SEP]":0,"small":1}}}`
 	folder := writeFiles(t, map[string][]byte{"t.json": []byte(words), "bad.json": []byte("{"), "a.txt": []byte("small text"), "b.txt": []byte("more")})
 	for name, want := range map[string]string{
-		"bad.json": "corpus: tokenizer: " + filepath.Join(folder, "bad.json") + ": ",
-		"t.json":   ".txt: tokenizer: encode: ",
+		"bad.json": "corpus: " + filepath.Join(folder, "bad.json") + ": ",
+		"t.json":   ".txt: encode: ",
 	} {
 		_, err := Open(t.Context(), folder, Options{Ext: ".txt", Tokenizer: filepath.Join(folder, name), HeldOut: 100})
 		require.ErrorContains(t, err, want)

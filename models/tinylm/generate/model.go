@@ -1,6 +1,7 @@
 package generate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
@@ -38,16 +41,16 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 		return m, err
 	}
 	for _, text := range found.Warnings() {
-		fmt.Fprintf(status, "warning: %s\n", text)
+		terminal.Printf(status, "warning: %s\n", text)
 	}
 	w, t, err := found.Open(o.Tokenizer)
 	if err != nil {
-		return m, err
+		return m, command.Flag("model", cmp.Or(o.Model, found.WeightsFile), err)
 	}
 	m.tokenizer = t
 	b, err := cuda.Select(o.Device)
 	if err != nil {
-		return m, command.WrongUse(fmt.Errorf("generate: -device: %w", err))
+		return m, command.WrongUse(command.Flag("device", o.Device, err))
 	}
 	m.closers.Add(b.Close)
 	precision, err := graph.ParsePrecision(o.Precision)
@@ -55,13 +58,13 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 		return m, err
 	}
 	if err := precision.Check(b.Device()); err != nil {
-		return m, command.WrongUse(fmt.Errorf("generate: -precision: %w", err))
+		return m, err
 	}
 	if m.context = o.Context; m.context == 0 {
 		m.context = w.Config.Context
 	}
 	if slots > tinylm.MaxTokens/m.context {
-		return m, command.WrongUse(fmt.Errorf("generate: %d texts at once of -context %d, want at most %d tokens: see -batch", slots, m.context, tinylm.MaxTokens))
+		return m, command.WrongUse(fmt.Errorf("%d texts at once of -context %d, want at most %d tokens: see -batch", slots, m.context, tinylm.MaxTokens))
 	}
 	var opts []tinylm.DecoderOption
 	if !b.Device().Host || precision != graph.F32 {
@@ -72,11 +75,14 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	}
 	m.closers.Add(w.Free)
 	d, err := tinylm.NewDecoder(w, slots, m.context, opts...)
+	if errors.Is(err, memory.ErrTooMuch) {
+		err = fmt.Errorf("%w: reduce -batch or -context", err)
+	}
 	if err != nil {
 		return m, err
 	}
 	m.closers.Add(d.Close)
-	fmt.Fprintf(status, "%s: %s attention, %.2fM parameters, %s, %v\n",
+	terminal.Printf(status, "%s: %s attention, %.2fM parameters, %s, %v\n",
 		found.WeightsFile, w.Config.Attention, float64(w.Config.Parameters())/1e6, cuda.Describe(b), precision)
 	m.sampler, err = tinylm.NewSampler(d, m.tokenizer)
 	return m, err
@@ -89,12 +95,13 @@ func findModel(o *Options) (*train.SavedModel, error) {
 		var err error
 		path, err = train.FindNewestRun(runsFolder)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = command.WrongUse(fmt.Errorf("generate: no -model, and no run in the folder %s: name a run folder, a checkpoint or a .safetensors file, "+
+			err = command.WrongUse(fmt.Errorf("no -model, and no run in the folder %s: name a run folder, a checkpoint or a .safetensors file, "+
 				"or train a model by go run ./examples/train", runsFolder))
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	return train.FindModel(path)
+	found, err := train.FindModel(path)
+	return found, command.Flag("model", path, err)
 }

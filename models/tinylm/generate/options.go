@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"slices"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
@@ -17,7 +19,7 @@ type Options struct {
 	Model     string // run folder, checkpoint or safetensors file; "": the newest run in the folder runs
 	Tokenizer string // tokenizer.json; "": that of the model's run, or bytes
 
-	Prompts     []string // texts to continue; without any, and without File, a new document begins
+	Prompts     []string // texts to continue, "-" for the standard input; see Run for none
 	File        string   // file whose content is one more prompt; "-" is the standard input
 	Interactive bool     // each line of the standard input is a prompt
 	Echo        bool     // print the prompt before the text
@@ -36,23 +38,49 @@ type Options struct {
 	Context   int // tokens that the model looks back; 0: as in training
 	Device    string
 	Precision string
+
+	set        *flag.FlagSet    // of the command line, nil without one
+	interrupts <-chan os.Signal // each ends the text that is written to an interactive terminal, not the program
 }
 
 // defaultBatch bounds the texts at once if -batch is 0.
 const defaultBatch = 16
 
 // Parse returns the options of a command line. After -help it writes the list of flags to w and returns flag.ErrHelp.
-func Parse(args []string, w io.Writer) (*Options, error) {
+func Parse(args []string, w io.Writer) (_ *Options, err error) {
 	o := &Options{}
-	if err := command.Parse(o.flags(), args, w); err != nil {
+	o.set = o.flags()
+	defer o.explain(&err)
+	if err := command.Parse(o.set, args, w); err != nil {
 		return nil, err
 	}
 	return o, command.WrongUse(o.Validate())
 }
 
+// explain says an error of o by the flags of the program.
+func (o *Options) explain(err *error) {
+	set := o.set
+	if set == nil {
+		set = new(Options).flags()
+	}
+	command.Explain(err, set, map[string]string{"MaxTokens": "tokens"})
+}
+
+// What -help says besides the flags.
+const (
+	about = "Generate generates texts with a trained TinyLM, by default that of the newest run in the folder runs. It streams them to the " +
+		"standard output, and reports its speed on the standard error. Without -prompt and -file, the prompt is the standard input, " +
+		"unless that is a terminal; without any text a new document begins. Ctrl-C ends the text."
+	examples = `
+		-prompt 'func main() {' -echo -tokens 200 # continues a text
+		-model runs/notes -prompt Monday -prompt Tuesday -n 3 -temperature 1 # three texts for each of two prompts
+		-model model.safetensors -file story.txt -stop 'THE END' # continues a file until a text
+		-interactive # each line is a prompt; Ctrl-C ends a text, Ctrl-D the program`
+)
+
 // flags returns a set of flags that write to o. It sets o to their defaults.
 func (o *Options) flags() *flag.FlagSet {
-	set := flag.NewFlagSet("generate", flag.ContinueOnError)
+	set := command.NewFlags("examples/generate", about, examples)
 	list := func(to *[]string, name, help string) {
 		set.Func(name, help, func(text string) error {
 			*to = append(*to, text)
@@ -61,7 +89,7 @@ func (o *Options) flags() *flag.FlagSet {
 	}
 	set.StringVar(&o.Model, "model", "", "run `folder`, checkpoint or .safetensors file; empty: the newest run below runs")
 	set.StringVar(&o.Tokenizer, "tokenizer", "", "tokenizer.json of Hugging Face; empty: the one of the model's run, or bytes")
-	list(&o.Prompts, "prompt", "`text` to continue; may be repeated; without any, a new document begins")
+	list(&o.Prompts, "prompt", "`text` to continue, or - for the standard input; may be repeated")
 	set.Func("file", "file whose content is one more prompt; - is the standard input", func(path string) error {
 		if path == "" {
 			return errors.New("the name of a file is empty")
@@ -89,26 +117,30 @@ func (o *Options) flags() *flag.FlagSet {
 
 // Validate returns an error that names the option that is out of its range or does not fit the others. It opens neither files
 // nor devices.
-func (o *Options) Validate() error {
+func (o *Options) Validate() (err error) {
 	if o == nil {
 		return errors.New("generate: no options")
 	}
+	defer o.explain(&err)
 	for _, s := range []struct {
 		name        string
 		v, min, max int
 	}{{"n", o.Samples, 1, maxTexts}, {"tokens", o.Tokens, 0, math.MaxInt32}, {"batch", o.Batch, 0, maxTexts}, {"context", o.Context, 0, tinylm.MaxTokens}} {
 		if s.v < s.min || s.v > s.max {
-			return fmt.Errorf("generate: -%s is %d, want %d to %d", s.name, s.v, s.min, s.max)
+			return fmt.Errorf("-%s is %d, want %d to %d", s.name, s.v, s.min, s.max)
 		}
 	}
 	if o.Interactive && (len(o.Prompts) > 0 || o.File != "") {
-		return errors.New("generate: -interactive reads its prompts from the standard input: want neither -prompt nor -file with it")
+		return errors.New("-interactive reads its prompts from the standard input: want neither -prompt nor -file with it")
+	}
+	if n := len(slices.DeleteFunc(append(slices.Clone(o.Prompts), o.File), func(s string) bool { return s != "-" })); n > 1 {
+		return errors.New("the standard input is wanted more than once: want one of -prompt - and -file -")
 	}
 	if _, err := graph.ParsePrecision(o.Precision); err != nil {
-		return fmt.Errorf("generate: -precision: %w", err)
+		return err
 	}
 	if !(o.RepetitionPenalty > 0) {
-		return fmt.Errorf("generate: -repetition-penalty is %v, want a number above 0, 1 for none", o.RepetitionPenalty)
+		return fmt.Errorf("-repetition-penalty is %v, want a number above 0, 1 for none", o.RepetitionPenalty)
 	}
 	return o.sampling().Validate()
 }

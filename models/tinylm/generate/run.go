@@ -13,47 +13,63 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/term"
 
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
 // Main runs the program with the arguments of a command line and returns its exit status: 1 after an error, 2 if the arguments
 // are wrong, 128 + n if signal n has ended it.
 func Main(args []string, in io.Reader, out, status io.Writer) int {
-	ctx, stop := command.OnSignals(context.Background(), status, "the text ends here")
-	defer stop()
 	o, err := Parse(args, out)
+	var own []os.Signal // that end a text, not the program
+	if err == nil && o.Interactive {
+		var end func()
+		o.interrupts, end = command.Interrupts()
+		defer end()
+		own = append(own, os.Interrupt)
+	}
+	ctx, stop := command.OnSignals(context.Background(), status, "the text ends here", own...)
+	defer stop()
 	if err == nil {
-		err = Run(ctx, o, in, out, status)
+		err = Run(ctx, o, in, terminal.Writer(out), status)
 	}
 	return command.ExitStatus(err, status)
 }
 
-// Run writes the texts of o to out. It writes to status a line about the model, one about each prompt that is cut, and at the end one
+// Run writes the texts of o to out. Without prompts, and without File, the prompt is all of in, unless that is nil or a terminal: without a
+// line end at its end, so that echo can write it. Without any text a new document begins. Run writes to status a line about the model, one about each prompt that is cut, and at the end one
 // with the tokens per second of prefill and decode. When ctx ends, Run returns its cause.
 func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (err error) {
 	if ctx == nil || o == nil {
 		return errors.New("generate: no context, or no options")
 	}
+	defer o.explain(&err)
 	if err := o.Validate(); err != nil {
 		return err
 	}
 	switch {
 	case value.IsNil(out) || value.IsNil(status):
-		return errors.New("generate: no writer of the texts or of the status")
-	case (o.Interactive || o.File == "-") && value.IsNil(in):
-		return errors.New("generate: no input, which -interactive and -file - read")
+		return errors.New("no writer of the texts or of the status")
+	case (o.Interactive || o.File == "-" || slices.Contains(o.Prompts, "-")) && value.IsNil(in):
+		return errors.New("no input, which -interactive, -prompt - and -file - read")
 	}
-	prompts, err := o.prompts(ctx, in)
+	prompts, err := o.prompts(ctx, in, status)
 	if err != nil {
 		return err
 	}
 	texts, most := max(1, len(prompts))*o.Samples, o.Batch
 	if texts > maxTexts {
-		return fmt.Errorf("generate: %d texts, want at most %d", texts, maxTexts)
+		return fmt.Errorf("-n %d: %d texts, want at most %d", o.Samples, texts, maxTexts)
 	}
 	if most == 0 {
 		most = defaultBatch
@@ -70,7 +86,7 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 		err = w.writePrompts(ctx, prompts)
 	}
 	s := m.sampler.Stats()
-	fmt.Fprintf(status, "prefill: %d tokens, %.0f tokens/s; decode: %d tokens, %.0f tokens/s\n",
+	terminal.Printf(status, "prefill: %d tokens, %.0f tokens/s; decode: %d tokens, %.0f tokens/s\n",
 		s.Prefilled, rate(s.Prefilled, s.Prefill), s.Decoded, rate(s.Decoded, s.Decode))
 	return err
 }
@@ -84,32 +100,46 @@ const maxTexts = 1 << 20
 // maxPromptBytes bounds a prompt file and a line of interactive input.
 const maxPromptBytes = 64 << 20
 
-// prompts returns the prompts of flags and file, an empty one if there are none.
-func (o *Options) prompts(ctx context.Context, in io.Reader) ([]string, error) {
-	list := o.Prompts
-	if o.File != "" {
-		text, err := o.readFile(ctx, in)
-		if err != nil {
-			return nil, fmt.Errorf("generate: -file: %w", err)
+// prompts returns the prompts of flags, file and input, an empty one if there are none.
+func (o *Options) prompts(ctx context.Context, in io.Reader, status io.Writer) ([]string, error) {
+	list := slices.Clone(o.Prompts)
+	if len(list) == 0 && o.File == "" && !o.Interactive {
+		if file, ok := in.(*os.File); value.IsNil(in) || ok && term.IsTerminal(int(file.Fd())) {
+			return []string{""}, nil
 		}
-		list = append(list[:len(list):len(list)], text)
+		list = []string{"-"}
 	}
-	if len(list) == 0 && !o.Interactive {
-		list = []string{""}
+	for i, p := range list {
+		if p != "-" {
+			continue
+		}
+		text, err := read(ctx, p, in, status)
+		if err != nil {
+			return nil, command.Flag("prompt", p, err)
+		}
+		list[i] = strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
+	}
+	if o.File != "" {
+		text, err := read(ctx, o.File, in, status)
+		if err != nil {
+			return nil, command.Flag("file", o.File, err)
+		}
+		list = append(list, text)
 	}
 	return list, nil
 }
 
-// readFile returns the text of -file, or of in for "-". When ctx ends it returns the cause; a read that waits for input goes on.
-func (o *Options) readFile(ctx context.Context, in io.Reader) (string, error) {
+// read returns the text of a file, or of in for "-". If that takes long, it says so: a pipe may stay open. When ctx ends it returns the cause;
+// a read that waits for input goes on.
+func read(ctx context.Context, path string, in io.Reader, status io.Writer) (string, error) {
 	type result struct {
 		text []byte
 		err  error
 	}
 	done := make(chan result, 1)
 	go func() {
-		if o.File != "-" {
-			f, err := os.Open(o.File) // waits for a writer if it is a pipe
+		if path != "-" {
+			f, err := os.Open(path) // waits for a writer if it is a pipe
 			if err != nil {
 				done <- result{err: err}
 				return
@@ -118,16 +148,22 @@ func (o *Options) readFile(ctx context.Context, in io.Reader) (string, error) {
 			in = f
 		}
 		text, err := files.ReadAll(in, maxPromptBytes)
-		if err != nil {
-			err = fmt.Errorf("%s: %w", o.File, err)
-		}
 		done <- result{text, err}
 	}()
-	select {
-	case r := <-done:
-		return string(r.text), r.err
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
+	late := time.After(2 * time.Second)
+	for {
+		select {
+		case r := <-done:
+			return string(r.text), r.err
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-late:
+			name := path
+			if path == "-" {
+				name = "the standard input"
+			}
+			terminal.Printf(status, "waiting for the end of %s\n", name)
+		}
 	}
 }
 
@@ -162,7 +198,7 @@ func (w *writer) converse(ctx context.Context, in io.Reader) error {
 		}
 		err := s.Err()
 		if errors.Is(err, bufio.ErrTooLong) {
-			err = fmt.Errorf("generate: a line of more than %d bytes", maxPromptBytes)
+			err = fmt.Errorf("a line of more than %s", memory.Size(maxPromptBytes))
 		}
 		failed <- err
 	}()
@@ -176,14 +212,41 @@ func (w *writer) converse(ctx context.Context, in io.Reader) error {
 			}
 			texts, err := w.texts([]string{line})
 			if err != nil {
-				fmt.Fprintln(w.status, err)
+				terminal.Printf(w.status, "%v\n", err)
 				continue
 			}
-			if err := w.write(ctx, texts); err != nil {
+			if err := w.answer(ctx, texts); err != nil {
 				return err
 			}
+		case <-w.interrupts:
+			fmt.Fprintln(w.status)
+			return command.Stop{Signal: syscall.SIGINT}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// errInterrupted ends a text.
+var errInterrupted = errors.New("the text is ended")
+
+// answer writes texts until they have ended, or until an interrupt comes.
+func (w *writer) answer(ctx context.Context, texts []*text) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-w.interrupts:
+			cancel(errInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	err := w.write(ctx, texts)
+	cancel(nil)
+	<-done
+	if errors.Is(err, errInterrupted) {
+		return nil
+	}
+	return err
 }

@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -36,6 +38,11 @@ func (w *writer) write(ctx context.Context, texts []*text) error {
 		next++
 		return nil
 	}
+	defer func() { // those that have not ended
+		for seq := range bySeq {
+			w.sampler.Remove(seq)
+		}
+	}()
 	if err := startNext(); err != nil {
 		return err
 	}
@@ -81,11 +88,11 @@ func (w *writer) texts(prompts []string) (list []*text, err error) {
 		tokens := []int32{w.tokenizer.Separator()} // a document begins
 		if p != "" {
 			if tokens, err = w.tokenizer.Encode(p); err != nil {
-				return nil, fmt.Errorf("generate: prompt %d: %w", i+1, err)
+				return nil, fault.In("generate", fmt.Sprintf("prompt %d", i+1), err)
 			}
 		}
 		if n := len(tokens) - w.context; n > 0 {
-			fmt.Fprintf(w.status, "prompt %d has %d tokens, the context %d: the first %d are left out\n", i+1, len(tokens), w.context, n)
+			terminal.Printf(w.status, "prompt %d has %d tokens, the context %d: the first %d are left out\n", i+1, len(tokens), w.context, n)
 		}
 		for j := range w.Samples {
 			x := &text{tokens: tokens, sampling: w.sampling()}

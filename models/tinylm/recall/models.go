@@ -1,11 +1,11 @@
 package recall
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -26,7 +26,7 @@ func Kinds() []Kind { return []Kind{NSA, WithoutSelected, Dense} }
 // check returns an error if there is no such kind.
 func (k Kind) check() error {
 	if !slices.Contains(Kinds(), k) {
-		return fmt.Errorf("recall: model %q, want some of %v", k, Kinds())
+		return fault.In("recall", "", fault.Between("Models", "model %q, want some of %v", k, Kinds()))
 	}
 	return nil
 }

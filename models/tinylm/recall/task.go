@@ -11,8 +11,10 @@
 package recall
 
 import (
-	"fmt"
 	"math/rand/v2"
+	"strings"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
 // fillers is the number of different tokens that documents are filled with.
@@ -35,27 +37,30 @@ type Task struct {
 }
 
 // Validate returns an error that names the size that is wrong.
-func (t Task) Validate() error {
+func (t Task) Validate() error { return fault.In("recall", "", t.check()) }
+
+// check is Validate without the name of this package in its error.
+func (t Task) check() error {
 	for _, s := range []struct {
 		name        string
 		v, min, max int
 	}{
-		{"context", t.Context, 1, maxTokens}, {"values", t.Values, 2, 1 << 10}, {"pairs", t.Pairs, 1, 1 << 16},
-		{"questions", t.Questions, 1, t.Context}, {"skip", t.Skip, 0, t.Context}, {"gap", t.Gap, 1, t.Context},
+		{"Context", t.Context, 1, maxTokens}, {"Values", t.Values, 2, 1 << 10}, {"Pairs", t.Pairs, 1, 1 << 16},
+		{"Questions", t.Questions, 1, t.Context}, {"Skip", t.Skip, 0, t.Context}, {"Gap", t.Gap, 1, t.Context},
 	} {
 		if s.v < s.min || s.v > s.max {
-			return fmt.Errorf("recall: %s is %d, want %d to %d", s.name, s.v, s.min, s.max)
+			return fault.Of(s.name, strings.ToLower(s.name), "is %d, want %d to %d", s.v, s.min, s.max)
 		}
 	}
 	switch {
 	case t.Pairs%t.Values != 0:
-		return fmt.Errorf("recall: %d pairs are not a multiple of the %d values", t.Pairs, t.Values)
+		return fault.Between("Pairs", "%d pairs are not a multiple of the %d values", t.Pairs, t.Values)
 	case t.Skip%t.Values != 0:
-		return fmt.Errorf("recall: skip of %d tokens is not a multiple of the %d of a block", t.Skip, t.Values)
+		return fault.Between("Skip", "skip of %d tokens is not a multiple of the %d of a block", t.Skip, t.Values)
 	case t.Vocab() > maxVocab:
-		return fmt.Errorf("recall: %d pairs of %d values need %d tokens, want at most %d", t.Pairs, t.Values, t.Vocab(), maxVocab)
+		return fault.Between("Pairs", "%d pairs of %d values need %d tokens, want at most %d", t.Pairs, t.Values, t.Vocab(), maxVocab)
 	case t.places() < t.Pairs/t.Values:
-		return fmt.Errorf("recall: a context of %d tokens has room for %d blocks of %d pairs behind the first %d tokens and %d before the last %d, want %d",
+		return fault.Between("Context Pairs", "a context of %d tokens has room for %d blocks of %d pairs behind the first %d tokens and %d before the last %d, want %d",
 			t.Context, max(0, t.places()), t.Values, t.Skip, t.Gap, t.Questions, t.Pairs/t.Values)
 	}
 	return nil

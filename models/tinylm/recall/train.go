@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
@@ -38,27 +39,30 @@ type Options struct {
 var errNoBackend = errors.New("recall: no backend")
 
 // Validate returns an error that names the wrong option, or the wrong size of the task.
-func (o Options) Validate(t Task) error {
-	if err := t.Validate(); err != nil {
+func (o Options) Validate(t Task) error { return fault.In("recall", "", o.check(t)) }
+
+// check is Validate without the name of this package in its error.
+func (o Options) check(t Task) error {
+	if err := t.check(); err != nil {
 		return err
 	}
 	switch {
 	case value.IsNil(o.Backend):
 		return errNoBackend
 	case o.Precision == graph.FP16:
-		return errors.New("recall: precision fp16 wants a loss scale, which this training does not have: f32 or bf16")
+		return fault.Of("Precision", "precision", "fp16 wants a loss scale, which this training does not have: f32 or bf16")
 	case o.Precision != graph.F32 && o.Precision != graph.BF16:
-		return fmt.Errorf("recall: precision %d, want f32 or bf16", o.Precision)
+		return fault.Of("Precision", "precision", "%d, want f32 or bf16", o.Precision)
 	case o.Steps < 1 || o.Steps > 1<<24:
-		return fmt.Errorf("recall: %d steps, want 1 to %d", o.Steps, 1<<24)
+		return fault.Of("Steps", "steps", "is %d, want 1 to %d", o.Steps, 1<<24)
 	case o.Rows < 1 || o.Rows > maxTokens/t.Context:
-		return fmt.Errorf("recall: %d rows, want 1 to %d of %d tokens", o.Rows, maxTokens/t.Context, t.Context)
+		return fault.Of("Rows", "rows", "is %d, want 1 to %d of %d tokens", o.Rows, maxTokens/t.Context, t.Context)
 	case !(o.LR > 0 && o.LR < 1):
-		return fmt.Errorf("recall: learning rate is %v, want a number between 0 and 1", o.LR)
+		return fault.Of("LR", "learning rate", "is %v, want a number between 0 and 1", o.LR)
 	case !(o.Easier >= 0 && o.Easier < 1):
-		return fmt.Errorf("recall: share of easier documents is %v, want a number from 0 to below 1", o.Easier)
+		return fmt.Errorf("share of easier documents is %v, want a number from 0 to below 1", o.Easier)
 	case o.EvalEvery < 1 || o.EvalDocs < 1 || o.FinalDocs < 1:
-		return fmt.Errorf("recall: evaluations of %d documents every %d steps and of %d at the end, want at least 1 of each", o.EvalDocs, o.EvalEvery, o.FinalDocs)
+		return fmt.Errorf("evaluations of %d documents every %d steps and of %d at the end, want at least 1 of each", o.EvalDocs, o.EvalEvery, o.FinalDocs)
 	}
 	return nil
 }
@@ -121,7 +125,7 @@ func Train(ctx context.Context, t Task, k Kind, o Options, report func(Evaluatio
 		return nil, err
 	}
 	if err := o.train(ctx, t, w, report); err != nil {
-		return nil, errors.Join(fmt.Errorf("recall: %s: %w", k, err), w.Free())
+		return nil, errors.Join(fault.In("recall", string(k), err), w.Free())
 	}
 	return w, nil
 }

@@ -73,14 +73,14 @@ func TestCompare(t *testing.T) {
 func TestOptionsRefuse(t *testing.T) {
 	task := testutil.Must(NewTask(1024, 32))(t)
 	for message, change := range map[string]func(*Options){
-		"recall: no backend":                      func(o *Options) { o.Backend = nil },
-		"recall: precision 9, want f32 or bf16":   func(o *Options) { o.Precision = 9 },
-		"recall: precision fp16":                  func(o *Options) { o.Precision = graph.FP16 },
-		"recall: 0 steps, want 1 to":              func(o *Options) { o.Steps = 0 },
-		"recall: -1 rows, want 1 to 4096 of 1024": func(o *Options) { o.Rows = -1 },
-		"recall: learning rate is 0":              func(o *Options) { o.LR = 0 },
-		"recall: share of easier documents is 1":  func(o *Options) { o.Easier = 1 },
-		"recall: evaluations of 0 documents":      func(o *Options) { o.EvalDocs = 0 },
+		"recall: no backend":                     func(o *Options) { o.Backend = nil },
+		"recall: precision 9, want f32 or bf16":  func(o *Options) { o.Precision = 9 },
+		"recall: precision fp16":                 func(o *Options) { o.Precision = graph.FP16 },
+		"recall: steps is 0, want 1 to":          func(o *Options) { o.Steps = 0 },
+		"recall: rows is -1, want 1 to 4096":     func(o *Options) { o.Rows = -1 },
+		"recall: learning rate is 0":             func(o *Options) { o.LR = 0 },
+		"recall: share of easier documents is 1": func(o *Options) { o.Easier = 1 },
+		"recall: evaluations of 0 documents":     func(o *Options) { o.EvalDocs = 0 },
 	} {
 		o := smallOptions(t)
 		change(&o)

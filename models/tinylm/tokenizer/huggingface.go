@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
@@ -167,7 +168,7 @@ func (t *huggingFace) findSeparator(separator string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("no end-of-document token; tried %s; set the option separator", strings.Join(names, " "))
+	return fault.Between("Separator", "no end-of-document token; tried %s; set the option separator", strings.Join(names, " "))
 }
 
 func (t *huggingFace) size() int        { return len(t.pieces) }

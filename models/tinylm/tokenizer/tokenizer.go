@@ -9,6 +9,7 @@ package tokenizer
 import (
 	"fmt"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 )
 
@@ -27,7 +28,7 @@ func Open(path, separator string) (*Tokenizer, error) {
 	}
 	c, err := readHuggingFace(path, separator)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", quote.Error(err))
+		return nil, fault.In("tokenizer", "", quote.Error(err))
 	}
 	return &Tokenizer{c}, nil
 }
@@ -50,7 +51,7 @@ func (t *Tokenizer) Encode(text string) ([]int32, error) { return t.AppendEncode
 func (t *Tokenizer) AppendEncode(ids []int32, text []byte) ([]int32, error) {
 	ids, err := t.open().encode(ids, text)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: encode: %w", quote.Error(err))
+		return nil, fault.In("tokenizer", "encode", quote.Error(err))
 	}
 	return ids, nil
 }
@@ -60,7 +61,7 @@ func (t *Tokenizer) AppendEncode(ids []int32, text []byte) ([]int32, error) {
 func (t *Tokenizer) Decode(ids []int32) (text string, err error) {
 	text, err = t.open().decode(ids)
 	if err != nil {
-		return "", fmt.Errorf("tokenizer: decode: %w", quote.Error(err))
+		return "", fault.In("tokenizer", "decode", quote.Error(err))
 	}
 	return text, nil
 }

@@ -4,62 +4,72 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
-
 	"github.com/gorgonia-nsa/nsa/internal/memory"
+	"github.com/gorgonia-nsa/nsa/internal/terminal"
 )
 
-// barLength is the value of the bar at the end of a run.
-const barLength = 1000
-
-// redrawEvery is the least time between steps that move the bar. Phases are shown at once.
+// redrawEvery is the least time between steps that draw the bar again. Phases are shown at once.
 const redrawEvery = 200 * time.Millisecond
 
 // lineEvery is the time without a line after which a step writes one, if there is no terminal.
 const lineEvery = 30 * time.Second
 
 // display shows the progress of a run: lines that stay and, on a terminal, a bar below them; without a terminal, a line from time to
-// time. Writing may fail, as when a terminal is closed: this does not stop the run.
+// time. All of it fits the width of the terminal. Writing may fail, as when a terminal is closed: this does not stop the run.
 type display struct {
 	mutex      sync.Mutex // the goroutines of the watchdog and of the run use it
 	w          io.Writer
-	bar        *progressbar.ProgressBar // nil: no terminal
-	lastLine   time.Time                // when it wrote the last line
-	stepText   string                   // the text of the last step
-	memoryText string                   // the device's memory in use, after that text
-	lastDraw   time.Time                // when a step last moved the bar
-	lastMemory time.Time                // when it last asked the driver for the memory
-	noMemory   bool                     // the driver did not answer
+	terminal   bool
+	lastLine   time.Time // when it wrote the last line
+	done       float64   // part of the run, 0 to 1
+	stepText   fields    // the last step
+	memoryText string    // the device's memory in use, after that step
+	lastDraw   time.Time // when a step last drew the bar
+	lastMemory time.Time // when it last asked the driver for the memory
+	noMemory   bool      // the driver did not answer
 }
 
 func newDisplay(w io.Writer) *display {
 	if w == nil {
 		w = io.Discard
 	}
-	d := &display{w: w}
-	if f, ok := w.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-			d.bar = progressbar.NewOptions(barLength, progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(24),
-				progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false),
-				progressbar.OptionShowDescriptionAtLineEnd(), progressbar.OptionClearOnFinish())
-		}
-	}
-	return d
+	return &display{w: w, terminal: terminal.Width(w) > 0}
 }
+
+// eraseBelow erases the row of the cursor behind it, and the rows below.
+const eraseBelow = "\x1b[J"
 
 // line writes a line that stays.
 func (d *display) line(format string, args ...any) {
+	d.write(terminal.Wrap(fmt.Sprintf(format, args...), terminal.Width(d.w), 2))
+}
+
+// write writes lines that stay, over the bar.
+func (d *display) write(text string) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	if d.bar != nil {
-		_ = d.bar.Clear()
+	if d.terminal {
+		text = eraseBelow + text
 	}
-	fmt.Fprintf(d.w, format+"\n", args...)
+	fmt.Fprintln(d.w, text)
 	d.lastLine = time.Now()
+}
+
+// draw draws the bar. The cursor then stands at its beginning: where a terminal that becomes narrower breaks the bar into several rows, all of
+// them are below the cursor.
+func (d *display) draw(f fields) {
+	columns := terminal.Width(d.w) - 1 // a character in the last column may move the cursor on
+	bar, length := fmt.Sprintf("%3d%% ", int(100*d.done)), min(24, columns-terminal.Columns(f.text(columns))-8)
+	if length >= 8 {
+		full := int(d.done * float64(length))
+		bar += "|" + strings.Repeat("█", full) + strings.Repeat(" ", length-full) + "| "
+	}
+	fmt.Fprintf(d.w, "%s%s\r", terminal.Cut(bar+f.text(columns-terminal.Columns(bar)), columns), eraseBelow)
 }
 
 // sinceLine returns the time since the last line.
@@ -76,38 +86,80 @@ func (d *display) warn(format string, args ...any) { d.line("warning: "+format, 
 func (d *display) phase(what string) {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
-	if d.bar != nil {
-		d.bar.Describe(what + "  " + d.stepText + d.memoryText)
-		_ = d.bar.RenderBlank()
+	if d.terminal {
+		d.draw(append(fields{{0, what}}, d.stepText.and(d.memoryText)...))
 	}
 }
 
 // step shows the state after a step, which ran at rate tokens per second.
 func (d *display) step(r *runner, rate float64) {
-	first := d.stepText == ""
-	d.stepText = d.text(r, rate)
+	first := d.stepText == nil
+	d.stepText, d.done = d.text(r, rate), r.progress()
 	switch {
 	case first:
 		d.line("first batch: loss %.3f (uniform guess: ln %d = %.3f); %.3g s per step",
 			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.stepTokens())/rate)
-	case d.bar == nil:
+	case !d.terminal:
 		if d.sinceLine() > lineEvery {
-			d.line("%s%s", d.stepText, d.memory(r))
+			d.write(d.stepText.and(d.memory(r)).text(0))
 		}
 	case time.Since(d.lastDraw) >= redrawEvery:
-		text := d.stepText + d.memory(r)
+		text := d.stepText.and(d.memory(r))
 		d.mutex.Lock()
 		defer d.mutex.Unlock()
 		d.lastDraw = time.Now()
-		d.bar.Describe(text)
-		_ = d.bar.Set(min(barLength-1, int(barLength*r.progress())))
+		d.draw(text)
 	}
 }
 
 // evaluated shows an evaluation, in a line that stays.
 func (d *display) evaluated(r *runner, e evaluation) {
-	d.line("%s%s  held out %.3f (%.3f bits per byte, perplexity %.4g)", d.stepText, d.memory(r), e.HeldOut,
-		r.corpus.BitsPerByte(e.HeldOut), math.Exp(e.HeldOut))
+	state, columns := d.stepText.and(d.memory(r)), terminal.Width(d.w)
+	held, bits, perplexity := fmt.Sprintf("held out %.3f", e.HeldOut), fmt.Sprintf("%.3f bits per byte", r.corpus.BitsPerByte(e.HeldOut)),
+		fmt.Sprintf("perplexity %.4g", math.Exp(e.HeldOut))
+	line := append(state, field{0, fmt.Sprintf("%s (%s, %s)", held, bits, perplexity)}).text(0)
+	if columns > 0 && terminal.Columns(line) > columns {
+		line = append(state, field{0, held}, field{1, bits}, field{5, perplexity}).text(columns)
+	}
+	d.write(line)
+}
+
+// field is a part of a line. Where a line has no room for all, those of the highest rank are left out first.
+type field struct {
+	rank int
+	text string
+}
+
+type fields []field
+
+// and returns f with one more field, unless it is empty.
+func (f fields) and(memory string) fields {
+	if memory == "" {
+		return f
+	}
+	return append(f[:len(f):len(f)], field{4, memory})
+}
+
+// text returns as many fields as so many columns have room for; without columns all of them.
+func (f fields) text(columns int) string {
+	for {
+		var list []string
+		last := 0
+		for i, x := range f {
+			list = append(list, x.text)
+			if x.rank >= f[last].rank {
+				last = i
+			}
+		}
+		line := strings.Join(list, "  ")
+		if columns <= 0 || terminal.Columns(line) <= columns || len(f) == 0 {
+			return line
+		}
+		if len(f) == 1 {
+			return terminal.Cut(line, columns)
+		}
+		f = slices.Delete(slices.Clone(f), last, last+1)
+	}
 }
 
 // memoryReporter is a backend whose driver reports how many bytes of the device's memory are in use, without waiting for the device.
@@ -123,8 +175,8 @@ func (d *display) memory(r *runner) string {
 	case r.host():
 		return ""
 	case !ok || d.noMemory:
-		return fmt.Sprintf("  %s planned", memory.Size(r.memoryNeed.device))
-	case d.bar != nil && time.Since(d.lastMemory) < memoryEvery:
+		return fmt.Sprintf("%s planned", memory.Size(r.memoryNeed.device))
+	case d.terminal && time.Since(d.lastMemory) < memoryEvery:
 		return d.memoryText
 	}
 	used, err := m.MemoryUsed()
@@ -133,7 +185,7 @@ func (d *display) memory(r *runner) string {
 		r.warn("%v: the memory that is shown from now on is the planned one", err)
 		return d.memory(r)
 	}
-	d.memoryText, d.lastMemory = fmt.Sprintf("  %s in use", memory.Size(used)), time.Now()
+	d.memoryText, d.lastMemory = fmt.Sprintf("%s in use", memory.Size(used)), time.Now()
 	return d.memoryText
 }
 
@@ -141,18 +193,18 @@ func (d *display) memory(r *runner) string {
 const longest = 100 * 365 * 24 * time.Hour
 
 // text describes the state.
-func (d *display) text(r *runner, rate float64) string {
-	s := fmt.Sprintf("step %d  loss %.3f  %.0f tok/s", r.state.Step, r.state.MeanLoss, rate)
+func (d *display) text(r *runner, rate float64) fields {
+	list := fields{{1, fmt.Sprintf("step %d", r.state.Step)}, {1, fmt.Sprintf("loss %.3f", r.state.MeanLoss)}, {3, fmt.Sprintf("%.0f tok/s", rate)}}
 	if done := r.progress(); done > 0 {
 		left := time.Duration(min(float64(time.Since(r.start))*(1-done)/done, float64(longest)))
-		s += fmt.Sprintf("  %v left", left.Round(time.Second))
+		list = append(list, field{2, fmt.Sprintf("%v left", left.Round(time.Second))})
 	}
-	return s
+	return list
 }
 
 // end removes the bar.
 func (d *display) end() {
-	if d.bar != nil {
-		_ = d.bar.Finish()
+	if d.terminal {
+		_, _ = io.WriteString(d.w, eraseBelow)
 	}
 }

@@ -175,7 +175,7 @@ func TestSignalInEveryPhase(t *testing.T) {
 		more   []string
 		step   int
 	}{
-		{"preset: tiny", nil, -1}, // the options, before there are models
+		{"model: nsa", nil, -1}, // before there are models
 		{"final evaluation", nil, 3},
 		{"sampling", []string{"-sample", "60000000"}, 3},
 	} {

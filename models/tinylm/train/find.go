@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
@@ -32,10 +33,7 @@ const findTries = 5
 // beside it says.
 func FindModel(path string) (*SavedModel, error) {
 	m, err := findModel(path)
-	if err != nil {
-		return nil, fmt.Errorf("train: %w", err)
-	}
-	return m, nil
+	return m, fault.In("train", "", err)
 }
 
 // findModel is FindModel without the name of this package in its error.
@@ -63,7 +61,7 @@ func findModel(path string) (*SavedModel, error) {
 func (m *SavedModel) Open(tokenizerPath string) (*tinylm.Weights, *tokenizer.Tokenizer, error) {
 	w, err := m.load()
 	if err != nil {
-		return nil, nil, fmt.Errorf("train: %w", err)
+		return nil, nil, fault.In("train", "", err)
 	}
 	path, separator := tokenizerPath, ""
 	if m.RunOptions != nil {
@@ -71,17 +69,25 @@ func (m *SavedModel) Open(tokenizerPath string) (*tinylm.Weights, *tokenizer.Tok
 	}
 	t, err := tokenizer.Open(path, separator)
 	if err != nil {
-		if tokenizerPath == "" { // path and separator are of config.yaml
+		if tokenizerPath == "" {
 			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", quote.Error(err))
+		} else {
+			err = fault.About("Tokenizer", err)
 		}
-		return nil, nil, err
+		return nil, nil, fault.In("train", "", err)
 	}
 	if n, want := t.Vocab(), w.Config.Vocab; n != want {
-		what := quote.Path(path)
-		if path == "" {
-			what = "a text of bytes"
+		what := "a text of bytes"
+		if path != "" {
+			what = quote.Path(path)
 		}
-		return nil, nil, fmt.Errorf("train: the model has %d tokens, %s has %d: name the model's tokenizer with -tokenizer", want, what, n)
+		err := fmt.Errorf("the model has %d tokens, %s has %d", want, what, n)
+		if tokenizerPath == "" {
+			err = fmt.Errorf("%w: name the model's tokenizer with -tokenizer", err)
+		} else {
+			err = fault.About("Tokenizer", err)
+		}
+		return nil, nil, fault.In("train", "", err)
 	}
 	return w, t, nil
 }
@@ -187,7 +193,7 @@ func exists(path string) bool {
 func FindNewestRun(parent string) (folder string, err error) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
-		return "", fmt.Errorf("train: %w", err)
+		return "", fault.In("train", "", err)
 	}
 	var newest time.Time
 	for _, e := range entries {
@@ -201,7 +207,7 @@ func FindNewestRun(parent string) (folder string, err error) {
 		}
 	}
 	if folder == "" {
-		return "", fmt.Errorf("train: no run with a model in %s: %w", parent, fs.ErrNotExist)
+		return "", fault.In("train", "", fmt.Errorf("no run with a model in %s: %w", parent, fs.ErrNotExist))
 	}
 	return folder, nil
 }

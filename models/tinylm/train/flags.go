@@ -23,26 +23,28 @@ import (
 // that are not fixed. Data, Tokenizer and Init of flags and of -config become absolute paths; a relative path is relative to the working
 // directory, also in the file.
 // After -help it writes the list of flags to w, if not nil, and returns flag.ErrHelp.
-func Parse(args []string, w io.Writer) (*Options, error) {
-	given, set, err := parseFlags(args, w)
-	if err != nil {
-		return nil, command.WrongUse(err)
+func Parse(args []string, w io.Writer) (_ *Options, err error) {
+	given := new(Options)
+	set := given.flags()
+	defer command.Explain(&err, set, fieldFlags())
+	if err := given.parse(set, args, w); err != nil {
+		return nil, err
 	}
 	o, written, err := given.base(set)
 	if err == nil {
 		err = errors.Join(given.makeAbsolute(), written.makeAbsolute())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("train: %w", err)
+		return nil, err
 	}
 	if err = o.override(set, given.resume, written); err == nil {
 		err = o.Validate()
 	}
 	if err == nil && o.Steps > 0 && isSet(set, "minutes") {
-		err = fmt.Errorf("train: -minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps)
+		err = fmt.Errorf("-minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps)
 	}
 	if err == nil && o.PhiHidden > 0 && o.Phi != string(nn.PhiMLP) && isSet(set, "phi-hidden") {
-		err = fmt.Errorf("train: -phi-hidden %d does nothing without -phi %s", o.PhiHidden, nn.PhiMLP)
+		err = fmt.Errorf("-phi-hidden %d does nothing without -phi %s", o.PhiHidden, nn.PhiMLP)
 	}
 	if err != nil {
 		return nil, command.WrongUse(err)
@@ -50,28 +52,26 @@ func Parse(args []string, w io.Writer) (*Options, error) {
 	return o, nil
 }
 
-// parseFlags returns the options given by flags alone, and the flag set, whose Visit lists the flags that were given.
-func parseFlags(args []string, w io.Writer) (given *Options, set *flag.FlagSet, err error) {
-	given = new(Options)
-	set = given.flags()
+// parse sets given to the options that flags alone give. The Visit of set, which are its flags, then lists those that were given.
+func (given *Options) parse(set *flag.FlagSet, args []string, w io.Writer) error {
 	if err := command.Parse(set, args, io.Discard); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			help(w)
+			return cmp.Or(help(w), err)
 		}
-		return nil, nil, err
+		return err
 	}
 	for _, name := range []string{"resume", "init", "config"} {
 		if isSet(set, name) && set.Lookup(name).Value.String() == "" {
-			return nil, nil, fmt.Errorf("train: -%s is empty, want a path, or no -%s at all", name, name)
+			return command.WrongUse(fmt.Errorf("-%s is empty, want a path", name))
 		}
 	}
 	if _, err := presetOf(given.Preset); err != nil {
-		return nil, nil, fmt.Errorf("train: -preset: %w", err)
+		return err
 	}
 	if given.config != "" && given.resume != "" {
-		return nil, nil, errors.New("train: -config and -resume exclude each other: a run continues with its own " + optionsFile)
+		return command.WrongUse(errors.New("-config and -resume exclude each other: a run continues with its own " + optionsFile))
 	}
-	return given, set, nil
+	return nil
 }
 
 // isSet reports whether the command line sets a flag.
@@ -87,11 +87,13 @@ func (given *Options) base(set *flag.FlagSet) (o, written *Options, err error) {
 	switch {
 	case given.resume != "":
 		o, written, err = optionsOfRun(given.resume, set)
+		err = command.Flag("resume", given.resume, err)
 	case given.config != "":
 		var list []setting
 		if o, list, err = readOptions(given.config, given.Preset); err == nil {
 			err = o.makeAbsolute()
 		}
+		err = command.Flag("config", given.config, err)
 		hasContext = slices.ContainsFunc(list, func(s setting) bool { return s.name == "context" })
 	default:
 		o, err = presetOf(given.Preset)
@@ -102,7 +104,7 @@ func (given *Options) base(set *flag.FlagSet) (o, written *Options, err error) {
 	if init := cmp.Or(given.Init, o.Init); init != "" && given.resume == "" { // Run checks that flags agree with its sizes
 		w, _, err := loadInit(init)
 		if err != nil {
-			return nil, nil, fmt.Errorf("-init: %w", err)
+			return nil, nil, command.Flag("init", init, err)
 		}
 		context := o.Context
 		if o.setModel(w.Config); hasContext { // which may differ from that of the weights
@@ -122,7 +124,11 @@ func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (
 		old := before.Lookup(f.Name).Value.String()
 		_ = after.Set(f.Name, f.Value.String()) // set has parsed it
 		if now := after.Lookup(f.Name).Value.String(); resume != "" && tags[f.Name].Get("fixed") != "" && now != old && err == nil {
-			err = fmt.Errorf("train: -%s %s: the run in %s has %.40q; begin a new one, with -init for its weights", f.Name, now, resume, old)
+			hint := "begin a new one, with -init for its weights"
+			if f.Name == "init" {
+				hint = "begin a new one with it"
+			}
+			err = fmt.Errorf("-%s %s: the run in %s has %.40q; %s", f.Name, now, resume, old, hint)
 		}
 	})
 	return err
@@ -169,10 +175,10 @@ func presetOf(name string) (*Options, error) {
 
 // flags returns a set of flags that write to o. Their defaults are the values of o. The set prints nothing.
 func (o *Options) flags() *flag.FlagSet {
-	set := flag.NewFlagSet("train", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
+	set := command.NewFlags("examples/train", about, examples)
 	set.StringVar(&o.config, "config", o.config, "YAML file of flags, as a run writes it into its folder")
 	set.StringVar(&o.resume, "resume", o.resume, "folder of a run to continue from its last good checkpoint")
+	set.BoolVar(&o.verbose, "v", o.verbose, "print all options and the memory with -recompute at the start")
 	v := reflect.ValueOf(o).Elem()
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		if !f.IsExported() {
@@ -214,17 +220,35 @@ func optionTags() map[string]reflect.StructTag {
 	return tags
 }
 
-// help writes the list of flags, with the values of tiny.
-func help(w io.Writer) {
+// fieldFlags returns the names of the flags by those of their fields.
+func fieldFlags() map[string]string {
+	flags := map[string]string{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Options]()) {
+		flags[f.Name] = nameOf(f)
+	}
+	return flags
+}
+
+// help writes the help, with the values of tiny.
+func help(w io.Writer) error {
 	if value.IsNil(w) {
-		return
+		return nil
 	}
 	o, err := Preset("tiny")
 	if err != nil {
-		return // tiny is known
+		return err
 	}
-	fmt.Fprintln(w, "Flags and their defaults (preset tiny):")
-	set := o.flags()
-	set.SetOutput(w)
-	set.PrintDefaults()
+	return command.Help(o.flags(), w)
 }
+
+// What -help says besides the flags.
+const (
+	about = "Train trains TinyLM, a language model of Native Sparse Attention, on text: by default for two minutes on the source of the Go " +
+		"toolchain in PATH. It shows its progress, keeps checkpoints in a run folder, and ends with the held-out loss and a sample of " +
+		"text. Ctrl-C, SIGTERM and a closed terminal stop it after a checkpoint; -resume continues from there."
+	examples = `
+		-data notes.txt -steps 500 -out runs/notes # 500 steps on a text of your own
+		-resume runs/notes # continues a run that was stopped or killed
+		-config runs/notes/config.yaml -lr 1e-3 # the same options with another learning rate
+		-preset base -precision bf16 -batch 16 # 79M parameters, on a GPU`
+)

@@ -1,10 +1,13 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"runtime/debug"
+	"strings"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -30,8 +33,8 @@ func (r *runner) checkMemory(c tinylm.Config) error {
 		return err
 	}
 	r.memoryNeed = need
-	line := "memory: " + need.String()
-	if !r.Recompute && c.Layers > 1 {
+	line := fmt.Sprintf("device: %s, %v; memory: %v", cuda.Describe(r.backend), r.precision, need)
+	if r.verbose && !r.Recompute && c.Layers > 1 {
 		less, more, err := r.plan(c, eval, true)
 		if err != nil {
 			return err
@@ -40,14 +43,13 @@ func (r *runner) checkMemory(c tinylm.Config) error {
 	}
 	r.display.line("%s", line)
 	if d := r.backend.Device(); !d.Host && d.Memory > 0 && need.device > d.Memory {
-		return fmt.Errorf("needs %s, %s has %s: %s", memory.Size(need.device), d.Name, memory.Size(d.Memory), r.advice())
+		return memory.TooMuch(need.device, d.Name, d.Memory)
 	}
 	if err := memory.CheckAvailable(need.host); err != nil {
-		advice := r.advice()
 		if r.batchBytes() > need.host/2 {
-			advice = "reduce -accumulate"
+			r.toLower = "reduce -accumulate"
 		}
-		return fmt.Errorf("%w: %s", err, advice)
+		return err
 	}
 	if r.Sample > 0 {
 		bytes, err := c.CacheBytes(1, min(r.Context, 1+r.Sample))
@@ -55,7 +57,8 @@ func (r *runner) checkMemory(c tinylm.Config) error {
 			err = memory.CheckTotal(bytes)
 		}
 		if err != nil {
-			return fmt.Errorf("the caches of -sample %d: %w", r.Sample, err)
+			r.toLower = "reduce -sample"
+			return fmt.Errorf("the caches of the sample: %w", err)
 		}
 	}
 	r.limitHeap()
@@ -107,17 +110,27 @@ func (n memoryNeed) String() string {
 	return fmt.Sprintf("%s of the device and %s of the host", memory.Size(n.device), memory.Size(n.host))
 }
 
-// advice says how a run needs less memory.
-func (r *runner) advice() string {
-	advice := "reduce -batch"
-	switch {
-	case r.Batch > 1:
-		advice += " and raise -accumulate, for the same step"
-	case r.Context > 1024:
-		advice = "reduce -context"
+// withAdvice adds to an error of too little memory how the run needs less.
+func (r *runner) withAdvice(err error) error {
+	if !errors.Is(err, memory.ErrTooMuch) {
+		return err
 	}
-	if !r.Recompute {
-		advice += ", or try -recompute"
+	advice := r.toLower
+	if advice == "" {
+		var flags []string
+		if r.Batch > 1 {
+			flags = append(flags, "-batch (and raise -accumulate, for the same step)")
+		}
+		if r.Context > 1024 {
+			flags = append(flags, "-context")
+		}
+		if flags == nil {
+			flags = append(flags, "-dim or -layers")
+		}
+		advice = "reduce " + strings.Join(flags, " or ")
+		if !r.Recompute {
+			advice += ", or try -recompute"
+		}
 	}
-	return advice
+	return fmt.Errorf("%w: %s", err, advice)
 }

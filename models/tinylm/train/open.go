@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -14,7 +15,6 @@ import (
 
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/command"
@@ -32,7 +32,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 		return err
 	}
 	if err := r.precision.Check(r.backend.Device()); err != nil {
-		return command.WrongUse(fmt.Errorf("-precision: %w", err))
+		return err
 	}
 	if err := r.checkMachineOptions(); err != nil {
 		return err
@@ -45,8 +45,15 @@ func (r *runner) open(ctx context.Context) (err error) {
 		return err
 	}
 	c := r.Model(r.corpus.Vocab())
-	r.display.line("%s%s, %v\n%s: %d files, %s; %s attention, %.2fM parameters", r.YAML(), cuda.Describe(r.backend), r.precision,
-		r.corpus.Name(), r.corpus.Files(), memory.Size(r.corpus.Bytes()), r.Attention, float64(c.Parameters())/1e6)
+	if r.verbose {
+		r.display.line("%s", bytes.TrimSpace(r.YAML()))
+	}
+	r.display.line("model: %s attention, %d layers of width %d, %.2fM parameters", r.Attention, r.Layers, r.Dim, float64(c.Parameters())/1e6)
+	if r.Data == randomData {
+		r.display.line("data: %s", r.corpus.Name())
+	} else {
+		r.display.line("data: %s: %d files, %s", r.corpus.Name(), r.corpus.Files(), memory.Size(r.corpus.Bytes()))
+	}
 	if err := r.checkMemory(c); err != nil {
 		return err
 	}
@@ -72,6 +79,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if err := r.openFolder(); err != nil {
 		return err
 	}
+	r.display.line("run folder: %s; %s there has all options (-v)", r.folder, optionsFile)
 	r.rateSince = time.Now()
 	r.start = r.rateSince.Add(-r.state.Elapsed)
 	r.saveAt = r.rateSince.Add(r.saveEvery())
@@ -151,13 +159,21 @@ func (r *runner) openData(ctx context.Context) (err error) {
 		}
 		fallthrough
 	default:
-		r.corpus, err = corpus.Open(ctx, path, o)
+		if r.corpus, err = corpus.Open(ctx, path, o); r.Data != "" && ctx.Err() == nil {
+			err = command.Flag("data", r.Data, err)
+		}
 	}
 	if err != nil {
 		return err
 	}
-	for _, s := range r.corpus.Skipped() {
-		r.display.line("skipped %d files, folders or records: %s, such as %.100q", s.Files, s.Reason, s.Example)
+	skipped, files := r.corpus.Skipped(), 0
+	for _, s := range skipped {
+		if files += s.Files; r.verbose || len(skipped) == 1 {
+			r.display.line("skipped %d files, folders or records: %s, such as %.100q", s.Files, s.Reason, s.Example)
+		}
+	}
+	if len(skipped) > 1 && !r.verbose {
+		r.display.line("skipped %d files, folders or records, for %d reasons (-v lists them)", files, len(skipped))
 	}
 	r.shape = corpus.Shape{Batch: r.Batch, Seq: r.Context}
 	if r.Packed {
@@ -188,7 +204,7 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 	case r.Init != "":
 		var warnings []string
 		if r.weights, warnings, err = loadInit(r.Init); err != nil {
-			return fmt.Errorf("-init: %w", err)
+			return command.Flag("init", r.Init, err)
 		}
 		for _, text := range warnings {
 			r.display.warn("%s", text)

@@ -73,6 +73,7 @@ type Options struct {
 	Out       string `yaml:"-" fixed:"true" help:"folder of the run, which is made; empty: one of today's date and time below runs"`
 
 	config, resume string // of the command line: its YAML file, and the folder of the run to resume
+	verbose        bool   // of the command line
 	hooks          hooks
 }
 
@@ -199,7 +200,7 @@ func (o *Options) check() error {
 		return fmt.Errorf("train: -optimizer is %q, want %q or %q", o.Optimizer, muonOptimizer, adamWOptimizer)
 	}
 	if _, err := graph.ParsePrecision(o.Precision); err != nil {
-		return fmt.Errorf("train: -precision: %w", err)
+		return err
 	}
 	s, err := optim.NewAdamW(append(o.solverOptions(), optim.WithSchedule(o.schedule()))...)
 	if err == nil {

@@ -219,7 +219,7 @@ func TestResumeElsewhere(t *testing.T) {
 		{older, home, "-data text -init w", ""},
 		{older, moved, "-data copy -tokenizer words.json", ""},
 		{older, away, "", "words.json: no such file or directory"},
-		{stopped, moved, "-data other.txt", filepath.Join(moved, "other.txt") + ": corpus: reader: cursor belongs to data "},
+		{stopped, moved, "-data other.txt", filepath.Join(moved, "other.txt") + ": reader: cursor belongs to data "},
 		{stopped, moved, "-data random", "a vocabulary of 8 where the data want 256"},
 		{stopped, moved, "-tokenizer others.json", "files, tokenizer or held-out part have changed"},
 		{stopped, moved, "-tokenizer more.json", "a vocabulary of 8 where the data want 9"},

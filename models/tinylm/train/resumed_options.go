@@ -23,7 +23,7 @@ func optionsOfRun(folder string, given *flag.FlagSet) (o, written *Options, err 
 	o, list, err := readOptions(path, "")
 	if err != nil {
 		if run, _ := runAround(folder); errors.Is(err, fs.ErrNotExist) && exists(filepath.Join(run, optionsFile)) {
-			err = command.WrongUse(fmt.Errorf("-resume %s: a checkpoint, want the folder of its run: -resume %s", folder, run))
+			err = command.WrongUse(fmt.Errorf("a checkpoint, want the folder of its run, %s", run))
 		}
 		return nil, nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -43,12 +44,14 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	if ctx == nil || o == nil {
 		return nil, errors.New("train: no context, or no options")
 	}
+	values := *o // flags writes to what it reads
+	defer command.Explain(&err, values.flags(), fieldFlags())
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	b, err := cuda.Select(o.Device)
 	if err != nil {
-		return nil, command.WrongUse(fmt.Errorf("train: -device: %w", err))
+		return nil, command.WrongUse(command.Flag("device", o.Device, err))
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	return runOn(ctx, b, o, w)
@@ -73,9 +76,10 @@ var revision = sync.OnceValue(origin.Commit)
 
 // exitError returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that time.
 func (r *runner) exitError(ctx context.Context, err error) error {
+	err = r.withAdvice(err)
 	s, ok := command.StopOf(ctx)
 	if !ok {
-		return fmt.Errorf("train: %w", err)
+		return fault.In("train", "", err)
 	}
 	stop := &Interrupted{Signal: s.Signal, Step: r.savedStep}
 	if r.savedStep >= 0 {
@@ -98,6 +102,7 @@ type runner struct {
 	shape      corpus.Shape
 	reader     *corpus.Reader
 	memoryNeed memoryNeed
+	toLower    string // advice on too little memory, if it is not the usual one
 	weights    *tinylm.Weights
 	model      *tinylm.Model // with gradients
 	eval       *tinylm.Model
@@ -145,7 +150,7 @@ func (r *runner) phase(what string) {
 // lastPhase is phase for work after the last step. Without a bar it also writes a line.
 func (r *runner) lastPhase(what string) {
 	r.phase(what)
-	if r.display.bar == nil {
+	if !r.display.terminal {
 		r.display.line("%s", what)
 	}
 }

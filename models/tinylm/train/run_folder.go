@@ -11,6 +11,8 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/gorgonia-nsa/nsa/internal/command"
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -62,7 +64,8 @@ func (r *runner) write(name string, content []byte) error {
 // createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in the same second.
 func (r *runner) createFolder(about runlog.Options) (*runlog.Log, error) {
 	if r.folder = r.Out; r.folder != "" {
-		return runlog.Create(r.folder, about)
+		log, err := runlog.Create(r.folder, about)
+		return log, command.Flag("out", r.Out, fault.In("runlog", "", err))
 	}
 	name := filepath.Join("runs", time.Now().Format("20060102-150405"))
 	r.folder = name

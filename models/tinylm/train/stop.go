@@ -36,5 +36,8 @@ func (e *Interrupted) ExitCode() int { return command.Stop{Signal: e.Signal}.Exi
 // OnSignals returns a context that the first SIGINT, SIGTERM or SIGHUP ends, with a message on w. The second signal ends the program at
 // once. A signal that is ignored already, by nohup or & in a script, stays ignored. A closed terminal or pipe does not end the program: writing to it is an error. stop undoes all of this.
 func OnSignals(ctx context.Context, w io.Writer) (_ context.Context, stop func()) {
-	return command.OnSignals(ctx, w, "this step is finished and a checkpoint written")
+	return command.OnSignals(ctx, w, Stopping)
 }
+
+// Stopping says what a run does after a signal.
+const Stopping = "this step is finished and a checkpoint written"

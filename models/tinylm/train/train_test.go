@@ -27,6 +27,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
+// TestVerbose: -v prints all options and both plans of the memory.
+func TestVerbose(t *testing.T) {
+	var said bytes.Buffer
+	o := testutil.Must(Parse(smallArgs(t, 1, "-v", "-out", filepath.Join(t.TempDir(), "run")), io.Discard))(t)
+	testutil.Must(Run(t.Context(), o, &said))(t)
+	require.Contains(t, said.String(), string(o.YAML()))
+	require.Contains(t, said.String(), "; with -recompute ")
+}
+
 // TestRunLearnsAndWritesItsFiles trains a small model on text and checks all files of the run.
 func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	folder, said := filepath.Join(t.TempDir(), "runs", "a"), new(bytes.Buffer)
@@ -36,9 +45,11 @@ func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	require.InEpsilon(t, r.HeldOutLoss/0.6931, r.BitsPerByte, 1e-3)
 	require.Equal(t, []any{60, int64(60 * 2 * 64), folder}, []any{r.Steps, r.Tokens, r.Folder})
 	require.Len(t, r.Sample, 8)
-	for _, line := range []string{"lr: 0.006\n", "0.04M parameters", "memory: ", "first batch: loss ", "step 60 ", "held out"} {
+	for _, line := range []string{"0.04M parameters", "60 files", "memory: ", "run folder: " + folder + "; config.yaml there has all options", "first batch: loss ", "step 60 ", "held out"} {
 		require.Contains(t, said.String(), line)
 	}
+	before, _, _ := strings.Cut(said.String(), "first batch")
+	require.LessOrEqual(t, strings.Count(before, "\n"), 5)
 	w := testutil.Must(tinylm.LoadWeights(filepath.Join(folder, modelFile)))(t)
 	require.Equal(t, o.Model(256).WithDefaults(), w.Config)
 	require.Equal(t, *o, withoutCommand(*testutil.Must(ReadOptions(filepath.Join(folder, optionsFile), ""))(t), *o))

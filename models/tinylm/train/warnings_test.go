@@ -66,7 +66,7 @@ func TestRunRefuses(t *testing.T) {
 		"-data " + t.TempDir():                        "has no file to read",
 		"-minutes 3":                                  "-minutes 3 does nothing beside -steps 2",
 		"-dim 64 -top-n 4 -init " + base:              "the weights are of another model: they have -dim 32 where the options want 64, -top-n 6 where the options want 4",
-		"-init " + filepath.Join(base, "config.yaml"): "-init: ",
+		"-init " + filepath.Join(base, "config.yaml"): "-init ",
 		"-init " + t.TempDir():                        "neither model.safetensors nor a checkpoint in it",
 	} {
 		o, err := Parse(append(args, append(strings.Fields(more), "-out", out)...), io.Discard)

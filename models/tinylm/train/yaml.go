@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 )
@@ -22,10 +23,7 @@ const maxOptions = 1 << 20
 // exactly one value are errors.
 func ReadOptions(path, preset string) (*Options, error) {
 	o, _, err := readOptions(path, preset)
-	if err != nil {
-		return nil, fmt.Errorf("train: %w", err)
-	}
-	return o, nil
+	return o, fault.In("train", "", err)
 }
 
 // readOptions is ReadOptions without the name of this package in its error. It also returns what the file names.
