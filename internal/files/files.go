@@ -11,18 +11,32 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/moby/sys/atomicwriter"
 )
 
 var errNotRegular = errors.New("not a regular file")
 
-// Open opens a regular file. A folder, a device or a pipe is an error; opening a pipe would wait for a writer.
+// Open opens a regular file. A folder, a device or a pipe is an error. It does not wait for the writer of a pipe, also of one that has just
+// taken the place of a file.
 func Open(path string) (*os.File, error) {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // opening a device may have effects
 		return nil, &fs.PathError{Op: "open", Path: path, Err: errNotRegular}
 	}
-	return os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: path, Err: errNotRegular}
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // ReadFile is os.ReadFile of a file that Open opens, of at most the given number of bytes.

@@ -42,7 +42,9 @@ const (
 
 // Options say how a corpus is read. The zero value reads all files as bytes and holds nothing out.
 type Options struct {
-	Ext       string // read only files of a folder whose names, without .gz or .zst, end with this; "": all files
+	Ext       string // read only files of a folder whose names, without .gz or .zst, end with this in any case; "": all files
+	TextField string // field of JSON or column of Parquet with the text or messages; a.b is b inside of a; "": text
+	EvalData  string // file or folder with all of the held-out text, left out of the data; "": a part of the data is held out
 	Tokenizer string // path of a Hugging Face tokenizer.json; "": each byte is a token
 	Separator string // content of the tokenizer's token that ends a document; "": the first known one, such as <|endoftext|>
 	HeldOut   int    // most held-out tokens to collect; 0: nothing is held out
@@ -57,7 +59,8 @@ type Corpus struct {
 	source  source
 	units   []unit
 	split   split
-	held    *block // nil: nothing is held out
+	held    *block  // nil: nothing is held out
+	eval    *Corpus // of Options.EvalData, or nil
 	skipped tally
 	hash    string
 	files   int
@@ -94,12 +97,29 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 		return err
 	}
 	c.blockTokens = blockBytes / widthOf(c.Vocab())
-	files, err := c.list(ctx, path, o.Ext)
+	if o.Tokenizer == "" {
+		c.bytesPerToken = 1
+	}
+	if err := c.openFiles(ctx, path, o.EvalData, reasonEval, o); err != nil {
+		return err
+	}
+	if o.EvalData != "" {
+		err = c.openEval(ctx, path, o)
+	} else {
+		err = c.scan(ctx, o.HeldOut)
+	}
 	if err != nil {
 		return err
 	}
-	if o.Tokenizer == "" {
-		c.bytesPerToken = 1
+	c.hash, err = c.identity(ctx)
+	return err
+}
+
+// openFiles makes the units of the files of path without those of other, which are left out for the given reason.
+func (c *Corpus) openFiles(ctx context.Context, path, other, reason string, o Options) error {
+	files, err := c.list(ctx, path, other, reason, o)
+	if err != nil {
+		return err
 	}
 	c.source = &fileSource{files: files, tokenizer: c.Tokenizer, skipped: &c.skipped, wantUTF8: o.Tokenizer != ""}
 	if c.units, err = makeUnits(ctx, files, &c.skipped); err != nil {
@@ -109,11 +129,23 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	for _, f := range files {
 		c.bytes += f.size
 	}
-	if err := c.scan(ctx, o.HeldOut); err != nil {
-		return err
+	return nil
+}
+
+// openEval collects the held-out tokens of evaluation data. Of the data themselves nothing is held out.
+func (c *Corpus) openEval(ctx context.Context, path string, o Options) (err error) {
+	e := &Corpus{Tokenizer: c.Tokenizer, name: o.EvalData, bytesPerToken: c.bytesPerToken, split: split{Kind: splitNone}}
+	if err = e.openFiles(ctx, o.EvalData, path, reasonTrain, o); err == nil {
+		err = e.collect(ctx, o.HeldOut)
 	}
-	c.hash, err = c.identity(ctx, files)
-	return err
+	if err == nil {
+		e.hash, err = e.identity(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("evaluation data: %w", err)
+	}
+	c.eval, c.split, c.held, c.bytesPerToken = e, e.split, e.held, e.bytesPerToken
+	return nil
 }
 
 // Random returns a corpus of n random tokens below vocab, without separators. Nothing can be learned from them: if the held-out loss of
@@ -164,6 +196,18 @@ func (c *Corpus) Hash() string { return c.hash }
 // Files returns the number of files of the corpus.
 func (c *Corpus) Files() int { return c.files }
 
+// ReaderBytes returns roughly the memory of a reader: a block of tokens in use, the next block, and text. Of JSON and Parquet the text of a
+// line, value or page may have 64 MiB, while it is read and while it is written without escapes or unpacked.
+func (c *Corpus) ReaderBytes() int64 {
+	text := int64(64 << 20)
+	if s, ok := c.source.(*fileSource); ok {
+		for _, f := range s.files {
+			text = max(text, f.textBytes())
+		}
+	}
+	return 2*blockBytes + text
+}
+
 // Bytes returns the size of these files.
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
@@ -176,7 +220,25 @@ func (c *Corpus) BytesPerToken() float64 { return c.bytesPerToken }
 func (c *Corpus) BitsPerByte(loss float64) float64 { return loss / c.bytesPerToken / math.Ln2 }
 
 // Skipped returns counts, by reason, of what Open and the readers have left out so far.
-func (c *Corpus) Skipped() []Skipped { return c.skipped.list() }
+func (c *Corpus) Skipped() []Skipped {
+	all := c.skipped.list()
+	if c.eval != nil {
+		for _, s := range c.eval.Skipped() {
+			s.Reason += " (evaluation data)"
+			all = append(all, s)
+		}
+	}
+	return all
+}
 
 // errNothing is the error of a corpus that has no document to train on.
-var errNothing = errors.New("no document to train on")
+var errNothing = errors.New("no document to read")
+
+// nothing returns the error of a corpus without documents.
+func (c *Corpus) nothing() error {
+	err := fmt.Errorf("%s: %w: %s", c.name, errNothing, describeSkipped(c.skipped.list()))
+	if fields := c.skipped.fields; fields != nil {
+		err = fmt.Errorf("%w; the fields are %q, want the name of the one with the text", err, fields)
+	}
+	return err
+}

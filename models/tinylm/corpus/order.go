@@ -71,7 +71,7 @@ func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 	}
 	next := Cursor{Data: c.hash, Seed: c.seed, Seq: b.seq, Epoch: from.Epoch + 1}
 	if b.blocks == blocksBefore && b.block.tokens.len() == 0 && from.Block == 0 {
-		return from, fmt.Errorf("%s: %w: %s", c.name, errNothing, describeSkipped(c.Skipped()))
+		return from, c.nothing()
 	}
 	if b.block.tokens.len() > 0 && !b.end(next) {
 		return from, nil
@@ -210,7 +210,7 @@ func (c *Corpus) checkCursor(at Cursor, seq int) error {
 	case at.Sum != at.sum():
 		return errors.New("cursor has a wrong checksum: it was changed or damaged")
 	case at.Data != c.hash:
-		return fmt.Errorf("cursor belongs to data %s, this corpus is %s: files, tokenizer or held-out part have changed", at.Data, c.hash)
+		return fmt.Errorf("cursor belongs to data %s, this corpus is %s: files, tokenizer, text field, evaluation data or held-out part have changed", at.Data, c.hash)
 	case at.Seed != c.seed:
 		return fmt.Errorf("cursor belongs to seed %d, want %d", at.Seed, c.seed)
 	case at.Seq != seq:
