@@ -73,9 +73,13 @@ func (t *onig) group(o onigOptions, depth int) (string, error) {
 		if o.extended && t.skipSpace() {
 			continue
 		}
+		from := t.at
 		atom, err := t.atom(o, depth)
-		if err == nil {
-			atom, err = t.repeat(atom)
+		if source := t.pattern[from:t.at]; err == nil {
+			before := t.at
+			if atom, err = t.repeat(atom); err == nil && t.at > before && isAnchor(source) {
+				err = notSupported(fmt.Sprintf("%.20q repeated", source))
+			}
 		}
 		if err != nil {
 			return "", err
@@ -83,6 +87,16 @@ func (t *onig) group(o onigOptions, depth int) (string, error) {
 		b.WriteString(atom)
 	}
 	return b.String(), nil
+}
+
+// isAnchor reports whether an atom matches a position, and no text.
+func isAnchor(source string) bool {
+	for _, start := range []string{"^", "$", `\A`, `\z`, `\Z`, `\b`, `\B`, "(?=", "(?!", "(?<=", "(?<!"} {
+		if strings.HasPrefix(source, start) {
+			return true
+		}
+	}
+	return false
 }
 
 // skipSpace skips what means nothing with the option x. It reports whether there was something.

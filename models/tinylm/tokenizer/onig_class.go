@@ -34,7 +34,7 @@ func rangeItem(from, to rune) classItem {
 // classLiteral returns a character as it stands inside of [ ].
 func classLiteral(r rune) string {
 	if strings.ContainsRune(`\[]^-`, r) {
-		return `\` + string(r)
+		return fmt.Sprintf(`\u%04x`, r) // regexp2 reads no range that ends with \-
 	}
 	return string(r)
 }
@@ -260,7 +260,16 @@ func (t *onig) writeClass(c *charClass, fold bool) (string, error) {
 	if t.computed++; t.computed > maxComputed {
 		return "", fmt.Errorf("more than %d classes with classes inside or without regard to case", maxComputed)
 	}
-	s := c.set(fold)
+	s := c.set()
+	if fold { // the whole class, but not what is inverted in it
+		if c.not {
+			s.invert()
+		}
+		s.fold()
+		if c.not {
+			s.invert()
+		}
+	}
 	text := s.ranges()
 	if text == "" {
 		return `(?!)`, nil
@@ -286,7 +295,7 @@ func (c *charClass) plain() (string, bool) {
 			without = "^" + others
 		}
 	}
-	if !ok {
+	if !ok || mixes(base) || mixes(without) {
 		return "", false
 	}
 	if not {
@@ -296,6 +305,13 @@ func (c *charClass) plain() (string, bool) {
 		base += "-[" + without + "]"
 	}
 	return "[" + base + "]", true
+}
+
+// mixes reports whether a union has an inverted class and another: regexp2 looks only at the first of them that has a character or, inverted,
+// has it not.
+func mixes(text string) bool {
+	inverted := strings.Contains(text, `\P`) || strings.Contains(text, `\S`) || strings.Contains(text, `\D`)
+	return inverted && strings.Count(text, `\`) > 1
 }
 
 // plainUnion returns the text of a union, or of all that is not in it.
@@ -321,19 +337,16 @@ func plainUnion(items []classItem) (text string, not, ok bool) {
 }
 
 // set computes the characters of a class.
-func (c *charClass) set(fold bool) runeSet {
+func (c *charClass) set() runeSet {
 	var all runeSet
 	for i, operand := range c.operands {
 		s := newRuneSet()
 		for _, item := range operand {
 			if item.nested != nil {
-				s.union(item.nested.set(fold))
+				s.union(item.nested.set())
 			} else {
 				item.add(s)
 			}
-		}
-		if fold {
-			s.fold()
 		}
 		if i == 0 {
 			all = s
