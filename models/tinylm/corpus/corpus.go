@@ -238,7 +238,7 @@ var errNothing = errors.New("no document to read")
 func (c *Corpus) nothing() error {
 	err := fmt.Errorf("%s: %w: %s", c.name, errNothing, describeSkipped(c.skipped.list()))
 	if fields := c.skipped.fields; fields != nil {
-		err = fmt.Errorf("%w; the fields are %q, want the name of the one with the text", err, fields)
+		err = fmt.Errorf("%w; the fields are %q, name the one with the text by the option text-field", err, fields)
 	}
 	return err
 }

@@ -210,7 +210,7 @@ func (c *Corpus) checkCursor(at Cursor, seq int) error {
 	case at.Sum != at.sum():
 		return errors.New("cursor has a wrong checksum: it was changed or damaged")
 	case at.Data != c.hash:
-		return fmt.Errorf("cursor belongs to data %s, this corpus is %s: files, tokenizer, text field, evaluation data or held-out part have changed", at.Data, c.hash)
+		return fmt.Errorf("cursor belongs to data %s, this corpus is %s: files, tokenizer or held-out part have changed", at.Data, c.hash)
 	case at.Seed != c.seed:
 		return fmt.Errorf("cursor belongs to seed %d, want %d", at.Seed, c.seed)
 	case at.Seq != seq:

@@ -132,7 +132,10 @@ const (
 // openData opens what -data names.
 func (r *runner) openData(ctx context.Context) (err error) {
 	r.phase("reading data")
-	o := corpus.Options{Ext: r.Ext, Tokenizer: r.Tokenizer, Separator: r.Separator, Seed: r.Seed, HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval)}
+	o := corpus.Options{
+		Ext: r.Ext, TextField: r.TextField, EvalData: r.EvalData, Tokenizer: r.Tokenizer, Separator: r.Separator, Seed: r.Seed,
+		HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval),
+	}
 	switch path := r.Data; {
 	case path == randomData:
 		r.corpus, err = corpus.Random(randomTokens, 256, r.Seed)
