@@ -31,6 +31,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
@@ -102,6 +103,10 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	}
 	if err := c.openFiles(ctx, path, o.EvalData, reasonEval, o); err != nil {
 		return err
+	}
+	isRecord := func(f file) bool { return f.format != plainText && !f.isTokens() }
+	if o.TextField != "" && o.TextField != defaultField && !slices.ContainsFunc(c.source.(*fileSource).files, isRecord) {
+		return fmt.Errorf("%s: text field %q, but neither JSON nor Parquet", c.name, o.TextField)
 	}
 	if o.EvalData != "" {
 		err = c.openEval(ctx, path, o)
