@@ -18,8 +18,8 @@ import (
 
 var errNotRegular = errors.New("not a regular file")
 
-// Open opens a regular file. A folder, a device or a pipe is an error. It does not wait for the writer of a pipe, also of one that has just
-// taken the place of a file.
+// Open opens a regular file. A folder, a device or a pipe is an error. It does not wait for the writer of a pipe, also
+// of one that has just taken the place of a file.
 func Open(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // opening a device may have effects
 		return nil, &fs.PathError{Op: "open", Path: path, Err: errNotRegular}

@@ -5,15 +5,17 @@
 // A corpus is a file or a folder, with either text or tokens. docs/training.md lists the formats and says what is skipped; [Corpus.Skipped]
 // counts it. A broken file is an error that names the file and the place.
 //
-// In files of tokens, each separator ends a document. Large documents are cut. Plain text is cut after a line break roughly every 4 MiB.
-// Tokens are cut at each multiple of 4 Mi tokens after which the document has more than 1 Mi tokens left. A line of JSON and a text of
-// Parquet may have 64 MiB.
+// In files of tokens, each separator ends a document. Large documents are cut. Text is cut after a line break roughly
+// every 4 MiB, tokens at each multiple of 4 Mi tokens after which the document has more than 1 Mi tokens left. A line
+// of JSON and a text of Parquet may have 64 MiB; a longer one is skipped.
 //
 // # Split
 //
-// A hash of a document's content decides whether the document is held out, so equal documents are on the same side. Roughly one in twenty
-// is held out. Open reads files in a random order, the same for every seed, until it has the requested number of held-out tokens. If it
-// reads all the data, and less than a hundredth or more than half of them is held out, the last twentieth of the text is held out instead.
+// With evaluation data of their own, all of these are held out. Else a hash of a document's content decides whether the
+// document is held out, so equal documents are on the same side. Roughly one in twenty is held out. Open reads files in
+// a random order, the same for every seed, until it has the requested number of held-out tokens. If it reads all the
+// data, and less than a hundredth or more than half of them is held out, the last twentieth of the text is held out
+// instead.
 //
 // # Order
 //
@@ -201,8 +203,9 @@ func (c *Corpus) Hash() string { return c.hash }
 // Files returns the number of files of the corpus.
 func (c *Corpus) Files() int { return c.files }
 
-// ReaderBytes returns roughly the memory of a reader: a block of tokens in use, the next block, and text. Of JSON and Parquet the text of a
-// line, value or page may have 64 MiB, while it is read and while it is written without escapes or unpacked.
+// ReaderBytes returns roughly the memory of a reader: a block of tokens in use, the next block, and text. Of JSON and
+// Parquet the text of a line, value or page may have 64 MiB, while it is read and while it is written without escapes
+// or unpacked.
 func (c *Corpus) ReaderBytes() int64 {
 	text := int64(64 << 20)
 	if s, ok := c.source.(*fileSource); ok {

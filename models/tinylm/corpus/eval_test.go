@@ -79,7 +79,8 @@ func TestNamesInAnyCase(t *testing.T) {
 	}
 }
 
-// TestHashOfOlderVersions: the hash of data that earlier versions read in the same way is theirs, so that their runs can be resumed.
+// TestHashOfOlderVersions: the hash of data that earlier versions read in the same way is theirs, so that their runs
+// can be resumed.
 func TestHashOfOlderVersions(t *testing.T) {
 	for name, content := range map[string]string{"a.txt": "some text", "a.jsonl": `{"text":"some text"}`, "a.jsonl.gz": `{"text":"some text"}`} {
 		f, err := describe(name, name, int64(len(content)), "")

@@ -75,8 +75,8 @@ func hasSuffix(name, suffix string) bool {
 	return len(name) >= len(suffix) && strings.EqualFold(name[len(name)-len(suffix):], suffix)
 }
 
-// textBytes returns the most memory that reading a document takes, roughly: of a line or value its buffer, which grows by a quarter at a time,
-// its text and a part of that as tokens.
+// textBytes returns the most memory that reading a document takes, roughly: of a line or value its buffer, which grows
+// by a quarter at a time, its text and a part of that as tokens.
 func (f file) textBytes() int64 {
 	if f.format == plainText || f.isTokens() {
 		return 0
@@ -91,7 +91,8 @@ func (f file) textBytes() int64 {
 // isTokens reports whether the file holds tokens instead of text.
 func (f file) isTokens() bool { return f.format == llmcTokens || f.format == numpyTokens }
 
-// list returns the files of path, and counts in c the files that it leaves out: those of other, for which reason is the reason, too.
+// list returns the files of path, and counts in c the files that it leaves out: those of other, for which reason is the
+// reason, too.
 func (c *Corpus) list(ctx context.Context, path, other, reason string, o Options) ([]file, error) {
 	info, err := os.Stat(path)
 	var leaveOut fs.FileInfo
@@ -130,7 +131,8 @@ func (c *Corpus) list(ctx context.Context, path, other, reason string, o Options
 	return files, nil
 }
 
-// listFolder lists the files of a folder and of the folders below it. It counts what it skips, such as leaveOut for the given reason.
+// listFolder lists the files of a folder and of the folders below it. It counts what it skips, such as leaveOut for the
+// given reason.
 func (c *Corpus) listFolder(ctx context.Context, path string, o Options, leaveOut fs.FileInfo, reason string) (files []file, err error) {
 	// The dot makes WalkDir follow a link; Debian's GOROOT/src is one.
 	err = filepath.WalkDir(filepath.FromSlash(path+"/."), func(at string, e fs.DirEntry, err error) error {

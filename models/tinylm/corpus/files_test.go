@@ -268,7 +268,8 @@ func TestRangesOfLines(t *testing.T) {
 	}
 }
 
-// A line that is too long is skipped, in the range in which it begins. Its end is not looked for in the rest of the file.
+// A line that is too long is skipped, in the range in which it begins. Its end is not looked for in the rest of the
+// file.
 func TestRangeInsideOfALongLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.jsonl")
 	require.NoError(t, os.WriteFile(path, nil, 0o644))

@@ -14,8 +14,8 @@ import (
 // sampleBytes are hashed at the beginning, in the middle and at the end of a file.
 const sampleBytes = 4 << 10
 
-// identity hashes the files, the split, the evaluation data and the vocabulary. Of corpora that earlier versions read in the same way it is
-// the same.
+// identity hashes the files, the split, the evaluation data and the vocabulary. Of corpora that earlier versions read
+// in the same way it is the same.
 func (c *Corpus) identity(ctx context.Context) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "corpus 1 %s %v\n", c.Identity(), c.split)
@@ -38,8 +38,8 @@ func (c *Corpus) identity(ctx context.Context) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 
-// readsOtherwise reports whether versions without a choice of the field, which knew only extensions in lower case and no .json, read the file
-// in another way.
+// readsOtherwise reports whether versions without a choice of the field, which knew only extensions in lower case and
+// no .json, read the file in another way.
 func (f file) readsOtherwise() bool {
 	base, _ := cutCompression(f.name)
 	ext := filepath.Ext(base)

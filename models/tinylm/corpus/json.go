@@ -13,8 +13,8 @@ import (
 // defaultField is the field or column of the text, unless Options.TextField names another.
 const defaultField = "text"
 
-// jsonScanner walks over JSON. What is not read must not decide whether a text is used, so it looks at strings and brackets alone: it takes
-// what Python writes (NaN, unpaired surrogates, repeated names) and nesting of any depth.
+// jsonScanner walks over JSON. What is not read must not decide whether a text is used, so it looks at strings and
+// brackets alone: it takes what Python writes (NaN, unpaired surrogates, repeated names) and nesting of any depth.
 type jsonScanner struct {
 	b  []byte
 	at int
@@ -121,8 +121,8 @@ func members(object []byte, member func(name string, value []byte)) bool {
 	return s.next() == 0 && s.at == len(s.b)
 }
 
-// findField returns the value of a field of an object, nil if there is none, and whether the object is whole. a.b is the field b of the
-// object a, or the field with that name. Of several the last one counts, as for Python's json.
+// findField returns the value of a field of an object, nil if there is none, and whether the object is whole. a.b is
+// the field b of the object a, or the field with that name. Of several the last one counts, as for Python's json.
 func findField(object []byte, path string) (value []byte, whole bool) {
 	broken := false
 	whole = members(object, func(name string, v []byte) {
@@ -196,8 +196,8 @@ func unquote(quoted []byte, text *[]byte) ([]byte, string) {
 	return inner, ""
 }
 
-// appendMessages appends a list of messages to text: of each its role, a colon, a space and its content; an empty line is between them.
-// Content may be a list of parts with a text each. It reports whether the value is such a list.
+// appendMessages appends a list of messages to text: of each its role, a colon, a space and its content; an empty line
+// is between them. Content may be a list of parts with a text each. It reports whether the value is such a list.
 func appendMessages(text, list []byte) ([]byte, bool) {
 	s, n, buffer := jsonScanner{b: list}, 0, []byte(nil)
 	for s.take('['); !s.take(']'); n++ {
@@ -234,7 +234,8 @@ func findFields(object []byte, names ...string) ([]byte, bool) {
 	return nil, false
 }
 
-// appendContent appends the content of a message: a string, null or a list of parts, of which those without a text count as empty.
+// appendContent appends the content of a message: a string, null or a list of parts, of which those without a text
+// count as empty.
 func appendContent(text, content []byte, buffer *[]byte) ([]byte, bool) {
 	switch {
 	case string(content) == "null":

@@ -6,7 +6,8 @@ import (
 	"io"
 )
 
-// jsonFormat returns how a .json file is read: as lines if its first line is a whole object or string, else as a list of values.
+// jsonFormat returns how a .json file is read: as lines if its first line is a whole object or string, else as a list
+// of values.
 func (f file) jsonFormat() (fileFormat, error) {
 	r, err := f.open(0)
 	if err != nil {
@@ -38,7 +39,8 @@ func (f file) jsonFormat() (fileFormat, error) {
 	}
 }
 
-// readValues yields the documents of a file with one JSON list, or with values one after the other. The whole file is one unit.
+// readValues yields the documents of a file with one JSON list, or with values one after the other. The whole file is
+// one unit.
 func readValues(f file) documents {
 	return func(yield func(document, error) bool) {
 		r, err := f.open(0)
@@ -71,8 +73,8 @@ func readValues(f file) documents {
 	}
 }
 
-// nextValue returns the next value of a list, or one behind another, valid until the next call. first says that the list may begin here.
-// A value that the file cuts is returned as it is.
+// nextValue returns the next value of a list, or one behind another, valid until the next call. first says that the
+// list may begin here. A value that the file cuts is returned as it is.
 func nextValue(in *bufio.Reader, buffer *[]byte, first bool) ([]byte, error) {
 	b, length := (*buffer)[:0], 0
 	defer func() { *buffer = b }()
@@ -93,7 +95,7 @@ func nextValue(in *bufio.Reader, buffer *[]byte, first bool) ([]byte, error) {
 			inString, escaped = c != '"', c == '\\'
 		case c == '"':
 			inString = true
-		case length == 0 && (c == '[' && first || c == ']' || c == ',' || c == ' ' || c == '\t' || c == '\r' || c == '\n'):
+		case length == 0 && (c == '[' && first || c == ']' || separates(c)):
 			first = first && c != '['
 			continue
 		case c == '{' || c == '[':
@@ -101,13 +103,13 @@ func nextValue(in *bufio.Reader, buffer *[]byte, first bool) ([]byte, error) {
 		case c == '}' || c == ']':
 			depth--
 		}
-		if ends := c == ']' || c == ',' || c == ' ' || c == '\t' || c == '\r' || c == '\n'; ends && plain && depth <= 0 && b[0] != '{' && b[0] != '[' && b[0] != '"' {
+		if plain && depth <= 0 && (c == ']' || separates(c)) && !closes(b[0]) {
 			break // a number or word
 		}
 		if length++; length <= documentBytes {
 			b = append(b, c)
 		}
-		if depth <= 0 && !inString && (b[0] == '{' || b[0] == '[' || b[0] == '"') {
+		if depth <= 0 && !inString && closes(b[0]) {
 			break
 		}
 	}
@@ -116,3 +118,9 @@ func nextValue(in *bufio.Reader, buffer *[]byte, first bool) ([]byte, error) {
 	}
 	return b, nil
 }
+
+// separates reports whether a byte is a comma or white space.
+func separates(c byte) bool { return c == ',' || c == ' ' || c == '\t' || c == '\r' || c == '\n' }
+
+// closes reports whether a value that begins with a byte has an end of its own.
+func closes(c byte) bool { return c == '{' || c == '[' || c == '"' }

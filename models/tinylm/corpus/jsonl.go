@@ -92,8 +92,8 @@ func skipLine(in *bufio.Reader, most int64) (int64, error) {
 	}
 }
 
-// readLine returns a line with its line break, valid until the next call. Long lines are kept in buffer. Of a line that is too long it returns
-// the first part with errLongLine.
+// readLine returns a line with its line break, valid until the next call. Long lines are kept in buffer. Of a line that
+// is too long it returns the first part with errLongLine.
 func readLine(in *bufio.Reader, buffer *[]byte) ([]byte, error) {
 	line, err := in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {

@@ -35,7 +35,8 @@ func checkCompression(c format.CompressionCodec) error {
 	return fmt.Errorf("parquet: compression %v, want none, Snappy, gzip, Brotli or Zstandard: write the file with zstd or snappy", c)
 }
 
-// knowsEncoding reports whether an encoding may be one of a column that can be read. Old files list BIT_PACKED for levels that they do not have.
+// knowsEncoding reports whether an encoding may be one of a column that can be read. Old files list BIT_PACKED for
+// levels that they do not have.
 func knowsEncoding(e format.Encoding) bool {
 	switch e {
 	case format.Plain, plainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaByteArray, format.RLE, format.BitPacked:

@@ -10,8 +10,8 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// countLevels returns how many values have the largest level: of definition levels those that are not null. levels are taken from data if
-// they are there.
+// countLevels returns how many values have the largest level: of definition levels those that are not null. levels are
+// taken from data if they are there.
 func (p *page) countLevels(levels *[]byte, level int) (n int64, err error) {
 	if *levels == nil {
 		if len(p.data) < 4 || int64(binary.LittleEndian.Uint32(p.data)) > int64(len(p.data)-4) {
@@ -103,8 +103,8 @@ func (p *page) lengths(n int64, words []int64, length func(int64)) error {
 	return nil
 }
 
-// deltas calls length with the n lengths of a list in the encoding DELTA_BINARY_PACKED and returns the bytes behind the list. If the header says
-// another number than n, it is an error: parquet-go would allocate them all.
+// deltas calls length with the n lengths of a list in the encoding DELTA_BINARY_PACKED and returns the bytes behind the
+// list. If the header says another number than n, it is an error: parquet-go would allocate them all.
 func deltas(data []byte, n int64, length func(int64)) (rest []byte, err error) {
 	var header [3]int64 // values of a block, parts of a block, values
 	for i := range header {

@@ -87,8 +87,8 @@ func lineStart(b []byte) int {
 	return 0
 }
 
-// cutLong cuts the texts of documents that are longer than those of plain text, in the same places. Encoding takes many times the memory of
-// a text.
+// cutLong cuts the texts of documents that are longer than those of plain text, in the same places. Encoding takes many
+// times the memory of a text.
 func cutLong(all documents) documents {
 	return func(yield func(document, error) bool) {
 		for d, err := range all {

@@ -2,7 +2,8 @@ package tokenizer
 
 import "fmt"
 
-// A file may make a text longer: the steps that a text goes through may together add growthFactor times its bytes, and freeGrowth.
+// A file may make a text longer: the steps that a text goes through may together add growthFactor times its bytes, and
+// freeGrowth.
 const (
 	growthFactor = 16
 	freeGrowth   = 4 << 10
@@ -27,8 +28,8 @@ func (b *budget) take(n int) {
 	b.left -= max(0, n)
 }
 
-// stop is the only error of finders, normalizers, splitters and decoders, for a pattern that takes too long or a text that becomes too long.
-// They return no error: they panic with a stop, and their callers catch it.
+// stop is the only error of finders, normalizers, splitters and decoders, for a pattern that takes too long or a text
+// that becomes too long. They return no error: they panic with a stop, and their callers catch it.
 type stop struct{ error }
 
 // catchStop turns the panic of a stop into an error. Call it with defer.

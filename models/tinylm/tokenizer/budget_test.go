@@ -28,7 +28,8 @@ func times(n int, step object) (all []object) {
 	return all
 }
 
-// TestGrowthIsBounded: no file makes much more than its length of a text or of tokens, in all steps together. It is an error.
+// TestGrowthIsBounded: no file makes much more than its length of a text or of tokens, in all steps together. It is an
+// error.
 func TestGrowthIsBounded(t *testing.T) {
 	bpe := object{"type": "BPE", "byte_fallback": true, "unk_token": "</s>", "continuing_subword_prefix": strings.Repeat("p", maxPieceBytes), "merges": []any{}}
 	vocab := object{"</s>": 0}

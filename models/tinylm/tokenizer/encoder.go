@@ -30,8 +30,8 @@ func newEncoder(t *huggingFace) *encoder {
 
 func (e *encoder) add(id int32) { e.ids = append(e.ids, id) }
 
-// step splits a text without added tokens by pre-tokenizer i, and its words by those after it. begins says that the text is the beginning of
-// the whole text.
+// step splits a text without added tokens by pre-tokenizer i, and its words by those after it. begins says that the
+// text is the beginning of the whole text.
 func (e *encoder) step(i int, text []byte, begins bool) {
 	if i == len(e.t.steps) {
 		e.addWord(text)

@@ -8,8 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestTokenizerFamilies: the constructs of the tokenizer.json of Falcon, BLOOM, Kimi and the first DeepSeek. The ids are those of Python's
-// tokenizers 0.23.3.
+// TestTokenizerFamilies: the constructs of the tokenizer.json of Falcon, BLOOM, Kimi and the first DeepSeek. The ids
+// are those of Python's tokenizers 0.23.3.
 func TestTokenizerFamilies(t *testing.T) {
 	const file = `{"added_tokens":[{"id":14,"content":"<|endoftext|>","normalized":false,"special":true}],"normalizer":null,"pre_tokenizer":{"type":"Sequence","pretokenizers":[%s]},
 		"decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},

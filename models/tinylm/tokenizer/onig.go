@@ -14,7 +14,8 @@ import (
 // maxGroups bounds groups in groups and classes in classes.
 const maxGroups = 100
 
-// translate returns a pattern of regexp2 that means the same as a pattern of Oniguruma, in the syntax that the reference uses.
+// translate returns a pattern of regexp2 that means the same as a pattern of Oniguruma, in the syntax that the
+// reference uses.
 func translate(pattern string) (string, error) {
 	t := &onig{pattern: pattern}
 	out, err := t.group(onigOptions{}, 0)
@@ -165,7 +166,8 @@ func (t *onig) literal(r rune, o onigOptions) (string, error) {
 	return string(r), nil
 }
 
-// checkFold returns an error if a literal character without regard to case equals several characters, or does so together with those before it.
+// checkFold returns an error if a literal character without regard to case equals several characters, or does so
+// together with those before it.
 func (t *onig) checkFold(r rune) error {
 	if t.folds == nil {
 		t.folds = map[string]bool{}
@@ -257,7 +259,8 @@ func (t *onig) options(o *onigOptions) (bare bool, err error) {
 	return false, notSupported(fmt.Sprintf("%.8q", t.pattern[from:]))
 }
 
-// repeat translates the quantifiers behind an atom: several ones apply one after the other, and a + behind one makes it possessive.
+// repeat translates the quantifiers behind an atom: several ones apply one after the other, and a + behind one makes it
+// possessive.
 func (t *onig) repeat(atom string) (string, error) {
 	for count := 0; t.at < len(t.pattern); count++ {
 		q, interval := "", false
@@ -302,7 +305,8 @@ func single(atom string) bool {
 	return len(atom) == size || atom[0] == '[' || atom[0] == '(' || atom[0] == '\\'
 }
 
-// interval reads {n}, {n,}, {,m} or {n,m}. Another text behind { is no interval, but stands for itself: the result is "" then.
+// interval reads {n}, {n,}, {,m} or {n,m}. Another text behind { is no interval, but stands for itself: the result is
+// "" then.
 func (t *onig) interval() (string, error) {
 	inner, _, ok := strings.Cut(t.rest()[1:], "}")
 	low, high, two := strings.Cut(inner, ",")
@@ -324,73 +328,4 @@ func (t *onig) interval() (string, error) {
 		return fmt.Sprintf("{%d,}", n), nil
 	}
 	return fmt.Sprintf("{%d,%d}", n, m), nil
-}
-
-// escape translates an escape outside of [ ].
-func (t *onig) escape(o onigOptions) (string, error) {
-	if len(t.rest()) < 2 {
-		return "", errors.New(`it ends with \`)
-	}
-	const word = "[" + wordClass + wordMore + "]"
-	switch c := t.rest()[1]; c {
-	case 'w', 'W', 'b', 'B', 'A', 'z', 'Z', 'R', 'N', 'O':
-		t.at += 2
-		return map[byte]string{
-			'w': word, 'W': "[^" + wordClass + wordMore + "]", 'A': `\A`, 'z': `\z`, 'Z': `(?=\n?\z)`, 'N': `[^\n]`, 'O': `[\s\S]`,
-			'b': "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))",
-			'B': "(?:(?<=" + word + ")(?=" + word + ")|(?<!" + word + ")(?!" + word + "))",
-			'R': "(?>\r\n|[\n\v\f\r\u0085\u2028\u2029])",
-		}[c], nil
-	case 'd', 'D', 's', 'S', 'h', 'H', 'p', 'P':
-		item, err := t.classEscape()
-		if err != nil {
-			return "", err
-		}
-		return t.writeClass(&charClass{operands: [][]classItem{{item}}}, false) // a case counts, as for the reference
-	}
-	r, err := t.escapedRune()
-	if err != nil {
-		return "", err
-	}
-	return t.literal(r, o)
-}
-
-// escapedRune reads an escape that stands for a character.
-func (t *onig) escapedRune() (rune, error) {
-	t.at++
-	c := t.rune()
-	switch c {
-	case 't', 'n', 'r', 'f', 'v', 'a', 'e':
-		return map[rune]rune{'t': '\t', 'n': '\n', 'r': '\r', 'f': '\f', 'v': '\v', 'a': '\a', 'e': 0x1b}[c], nil
-	case 'x':
-		if inner, _, ok := strings.Cut(t.rest(), "}"); ok && strings.HasPrefix(inner, "{") {
-			t.at += len(inner) + 1
-			return codePoint(inner[1:], unicode.MaxRune)
-		}
-		return codePoint(t.digits(2), unicode.MaxASCII) // larger ones are bytes
-	case 'u':
-		return codePoint(t.digits(4), unicode.MaxRune)
-	}
-	if c == '0' || c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) || c == utf8.RuneError {
-		return 0, notSupported(`\` + string(c))
-	}
-	return c, nil
-}
-
-// digits returns up to n hexadecimal digits and skips them.
-func (t *onig) digits(n int) string {
-	from := t.at
-	for t.at < len(t.pattern) && t.at < from+n && strings.IndexByte("0123456789abcdefABCDEF", t.pattern[t.at]) >= 0 {
-		t.at++
-	}
-	return t.pattern[from:t.at]
-}
-
-// codePoint returns the character of a hexadecimal number.
-func codePoint(digits string, most rune) (rune, error) {
-	n, err := strconv.ParseUint(digits, 16, 32)
-	if err != nil || n > uint64(most) || !utf8.ValidRune(rune(n)) {
-		return 0, notSupported(fmt.Sprintf("the character %.20q", digits))
-	}
-	return rune(n), nil
 }

@@ -99,7 +99,7 @@ func (t *onig) classItem(depth int) (classItem, error) {
 		inner, err := t.class(depth + 1)
 		return classItem{nested: inner}, err
 	}
-	if rest[0] == '\\' && len(rest) > 1 && strings.IndexByte("wWdDsShHpP", rest[1]) >= 0 {
+	if isClassEscape(rest) {
 		item, err := t.classEscape()
 		if rest := t.rest(); err == nil && len(rest) > 1 && rest[0] == '-' && rest[1] != ']' {
 			err = notSupported(fmt.Sprintf("%.8q behind a class in [ ]", rest))
@@ -110,7 +110,7 @@ func (t *onig) classItem(depth int) (classItem, error) {
 	if err != nil || !strings.HasPrefix(t.rest(), "-") || len(t.rest()) < 2 || t.rest()[1] == ']' {
 		return rangeItem(from, from), err
 	}
-	if next := t.rest()[1:]; next[0] == '[' || strings.HasPrefix(next, "&&") || next[0] == '\\' && len(next) > 1 && strings.IndexByte("wWdDsShHpP", next[1]) >= 0 {
+	if next := t.rest()[1:]; next[0] == '[' || strings.HasPrefix(next, "&&") || isClassEscape(next) {
 		return classItem{}, notSupported(fmt.Sprintf("%.8q in [ ]", string(from)+t.rest()))
 	}
 	t.at++
@@ -119,6 +119,11 @@ func (t *onig) classItem(depth int) (classItem, error) {
 		err = fmt.Errorf("%c-%c in [ ], want the smaller one first", from, to)
 	}
 	return rangeItem(from, to), err
+}
+
+// isClassEscape reports whether a pattern goes on with an escape that stands for many characters.
+func isClassEscape(rest string) bool {
+	return len(rest) > 1 && rest[0] == '\\' && strings.IndexByte("wWdDsShHpP", rest[1]) >= 0
 }
 
 // classRune reads a character inside of [ ].
@@ -252,7 +257,8 @@ func namedTable(plain string) ([]*unicode.RangeTable, string) {
 	return nil, ""
 }
 
-// writeClass returns a class for regexp2. With fold it has the characters that equal those of the class when case is ignored.
+// writeClass returns a class for regexp2. With fold it has the characters that equal those of the class when case is
+// ignored.
 func (t *onig) writeClass(c *charClass, fold bool) (string, error) {
 	if text, ok := c.plain(); ok && !fold {
 		return text, nil
@@ -307,8 +313,8 @@ func (c *charClass) plain() (string, bool) {
 	return "[" + base + "]", true
 }
 
-// mixes reports whether a union has an inverted class and another: regexp2 looks only at the first of them that has a character or, inverted,
-// has it not.
+// mixes reports whether a union has an inverted class and another: regexp2 looks only at the first of them that has a
+// character or, inverted, has it not.
 func mixes(text string) bool {
 	inverted := strings.Contains(text, `\P`) || strings.Contains(text, `\S`) || strings.Contains(text, `\D`)
 	return inverted && strings.Count(text, `\`) > 1

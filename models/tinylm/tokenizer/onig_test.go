@@ -47,7 +47,8 @@ func (m *wordModel) encode(e *encoder, word []byte) error {
 
 func (m *wordModel) pieces() []string { return nil }
 
-// TestSequencesLikePython: pre-tokenizers in any order give the words of the reference. testdata/write_patterns.py has written them.
+// TestSequencesLikePython: pre-tokenizers in any order give the words of the reference. testdata/write_patterns.py has
+// written them.
 func TestSequencesLikePython(t *testing.T) {
 	file := readPython(t)
 	require.NotEmpty(t, file.Sequences)
@@ -77,7 +78,8 @@ func TestSequencesLikePython(t *testing.T) {
 	}
 }
 
-// TestPatternsLikePython: a pattern cuts texts as in the reference, or is an error. testdata/write_patterns.py has written the pieces.
+// TestPatternsLikePython: a pattern cuts texts as in the reference, or is an error. testdata/write_patterns.py has
+// written the pieces.
 func TestPatternsLikePython(t *testing.T) {
 	file := readPython(t)
 	taken, refused := 0, []string{}

@@ -39,8 +39,9 @@ func preTokenizers() map[string]maker[preTokenizer] {
 	}
 }
 
-// readSplitters returns the steps that cut. If one of them is ByteLevel, it returns the letters for bytes; spells says that it is the last one,
-// after which words still have plain text, which is quicker. normal are the normalizers of the file.
+// readSplitters returns the steps that cut. If one of them is ByteLevel, it returns the letters for bytes; spells says
+// that it is the last one, after which words still have plain text, which is quicker. normal are the normalizers of the
+// file.
 func readSplitters(parts, normal []part) (steps []preTokenizer, l *letters, spells bool, err error) {
 	all, err := makeParts(parts, preTokenizers())
 	if err != nil {
@@ -79,7 +80,8 @@ func (s preTokenizer) spelled(l *letters) preTokenizer {
 	}}
 }
 
-// checkFirst returns an error if a normalizer before a Metaspace with the scheme "first" hides which word begins the text.
+// checkFirst returns an error if a normalizer before a Metaspace with the scheme "first" hides which word begins the
+// text.
 func checkFirst(normal []part) error {
 	for _, n := range normal {
 		if !n.keepsStart() {
@@ -113,7 +115,8 @@ func newByteLevel(o byteLevelOptions) (preTokenizer, error) {
 // whole makes the whole text one word.
 func whole(text []byte, word func([]byte)) { word(text) }
 
-// withPrefix returns a splitter that first puts prefix in front of a text, if the text is not empty and does not begin with it.
+// withPrefix returns a splitter that first puts prefix in front of a text, if the text is not empty and does not begin
+// with it.
 func (s splitter) withPrefix(prefix string) splitter {
 	return func(text []byte, word func([]byte)) {
 		if len(text) > 0 && !bytes.HasPrefix(text, []byte(prefix)) {

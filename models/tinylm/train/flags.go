@@ -18,11 +18,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// Parse returns the options of a command line: those of the preset, then those of the YAML file of -config, then the flags
-// themselves. With -resume FOLDER they are the options of the run in FOLDER, whose file must be as the run wrote it; flags may change those
-// that are not fixed. Data, EvalData, Tokenizer and Init of flags and of -config become absolute paths; a relative path is relative to the working
-// directory, also in the file.
-// After -help it writes the list of flags to w, if not nil, and returns flag.ErrHelp.
+// Parse returns the options of a command line: those of the preset, then those of the YAML file of -config, then the
+// flags themselves. With -resume FOLDER they are the options of the run in FOLDER, whose file must be as the run wrote
+// it; flags may change those that are not fixed. Data, EvalData, Tokenizer and Init of flags and of -config become
+// absolute paths; a relative path is relative to the working directory, also in the file. After -help it writes the
+// list of flags to w, if not nil, and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (*Options, error) {
 	given, set, err := parseFlags(args, w)
 	if err != nil {

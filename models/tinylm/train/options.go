@@ -14,9 +14,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Options are the options of a run. Each is a flag of the command line and a line of the YAML file; the yaml tag is the name of both.
-// A resumed run cannot change those tagged "fixed": its folder, its weights, its place in the data or its bits depend on them. Data, EvalData
-// and Tokenizer may name another place: the cursor of a checkpoint refuses other content.
+// Options are the options of a run. Each is a flag of the command line and a line of the YAML file; the yaml tag is the
+// name of both. A resumed run cannot change those tagged "fixed": its folder, its weights, its place in the data or its
+// bits depend on them. Data, EvalData and Tokenizer may name another place: the cursor of a checkpoint refuses other
+// content.
 type Options struct {
 	Preset string `yaml:"preset" fixed:"true" help:"sizes of model and training to begin with: tiny or base"`
 

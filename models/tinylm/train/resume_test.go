@@ -226,11 +226,11 @@ func TestResumeElsewhere(t *testing.T) {
 	}
 }
 
-// TestResumeOfChangedOptions: a run goes on only with the options that it wrote. A line that is missing or altered is an error that names the
-// option, unless the command line gives it. Then it must be what the run has, if it is fixed. The file of a run by an older version has
-// all lines that this version had, and nothing to compare them with.
-// TestResumeWithEvalData: a run with a text field and evaluation data of their own goes on to the same bits. Their loss is that of these data.
-// Other evaluation data, or a change of them, are an error.
+// TestResumeOfChangedOptions: a run goes on only with the options that it wrote. A line that is missing or altered is
+// an error that names the option, unless the command line gives it. Then it must be what the run has, if it is fixed.
+// The file of a run by an older version has all lines that this version had, and nothing to compare them with.
+// TestResumeWithEvalData: a run with a text field and evaluation data of their own goes on to the same bits. Their loss
+// is that of these data. Other evaluation data, or a change of them, are an error.
 func TestResumeWithEvalData(t *testing.T) {
 	args, place := smallArgs(t, 4, "-text-field", "doc.body", "-eval-data", "valid.jsonl"), t.TempDir()
 	text := strings.Repeat(`The block of a query is clamped to the query.\n`, 20)
