@@ -357,7 +357,7 @@ func formats(t *testing.T, documents []string) map[string]map[string][]byte {
 
 func TestFormatsGiveTheSameDocuments(t *testing.T) {
 	s := Shape{Batch: 1, Seq: 1 << 20}
-	for seed := range uint64(2) {
+	for seed := range uint64(testutil.Tries(t, 1, 2)) {
 		documents := testutil.Documents(300, 200, seed)
 		var textHeld []string // the same for all formats of text
 		for name, files := range formats(t, documents) {

@@ -274,10 +274,11 @@ const maxFields = 16
 // fieldNames returns the names of the fields of an object, with those of the objects in it as a.b.
 func fieldNames(object []byte, prefix string) (names []string) {
 	members(object, func(name string, value []byte) {
-		if name = prefix + name; len(names) < maxFields {
-			names = append(names, name)
+		if len(names) == maxFields {
+			return
 		}
-		if value[0] == '{' && strings.Count(name, ".") < 2 {
+		name = prefix + fmt.Sprintf("%.40s", name)
+		if names = append(names, name); value[0] == '{' && strings.Count(name, ".") < 2 {
 			names = append(names, fieldNames(value, name+".")...)
 		}
 	})

@@ -32,7 +32,7 @@ func (p *parquetFile) findColumns(field string) error {
 			break
 		}
 	}
-	return fmt.Errorf("column %q is of %v, want strings, or a list of messages with a role and a content", field, c)
+	return fmt.Errorf("column %q is of %.200q, want strings, or a list of messages with a role and a content", field, c)
 }
 
 // isListText reports whether a column, which may be nil, has texts of a list in each row.
@@ -85,7 +85,7 @@ func columnNames(root *parquet.Column) (names []string) {
 	var add func(prefix string, c *parquet.Column)
 	add = func(prefix string, c *parquet.Column) {
 		if len(names) < maxFields {
-			names = append(names, prefix+c.Name())
+			names = append(names, prefix+fmt.Sprintf("%.40s", c.Name()))
 		}
 		for _, inner := range c.Columns() {
 			if c.MaxRepetitionLevel() == 0 && len(names) < maxFields {

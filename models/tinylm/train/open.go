@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -153,15 +154,24 @@ func (r *runner) openData(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, s := range r.corpus.Skipped() {
-		r.display.line("skipped %d files, folders or records: %s, such as %q", s.Files, s.Reason, s.Example)
-	}
+	r.showSkipped()
 	r.shape = corpus.Shape{Batch: r.Batch, Seq: r.Context}
 	if r.Packed {
 		r.shape.Documents = r.Batch * (1 + r.Context/leastDocument)
 	}
 	_, err = r.corpus.HeldOut(r.shape, 1) // report now that the data are too short
 	return err
+}
+
+// showSkipped says what the corpus has left out, if it has not been said yet.
+func (r *runner) showSkipped() {
+	all := r.corpus.Skipped()
+	for _, s := range all {
+		if !slices.Contains(r.skipped, s) {
+			r.display.line("skipped %d files, folders or records: %s, such as %q", s.Files, s.Reason, s.Example)
+		}
+	}
+	r.skipped = all
 }
 
 // leastDocument is the smallest average length in tokens of packed documents for which a batch has room.

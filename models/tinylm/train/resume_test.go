@@ -237,13 +237,15 @@ func TestResumeWithEvalData(t *testing.T) {
 	lines := func(field string) []byte {
 		return []byte(strings.Repeat(fmt.Sprintf(`{"doc":{"%s":"%s","x":"\ud800"},"text":7}`, field, text)+"\n", 40))
 	}
-	for name, content := range map[string][]byte{"train.JSONL": lines("body"), "valid.jsonl": lines("body"), "other.jsonl": lines("body")[100:], "wrong.jsonl": lines("title")} {
+	for name, content := range map[string][]byte{"train.JSONL": append(lines("body"), "{damaged\n"...), "valid.jsonl": lines("body"), "other.jsonl": lines("body")[100:], "wrong.jsonl": lines("title")} {
 		require.NoError(t, os.WriteFile(filepath.Join(place, name), content, 0o644))
 	}
 	t.Chdir(place)
 	args[3] = "train.JSONL"
 	whole, stopped := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "stopped")
-	testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
+	said := new(bytes.Buffer)
+	testutil.Must(Run(t.Context(), testutil.Must(Parse(append(args, "-out", whole), io.Discard))(t), said))(t)
+	require.Equal(t, 1, strings.Count(said.String(), `skipped 1 files, folders or records: not JSON, such as "train.JSONL"`), said)
 	o := testutil.Must(Parse(append(args, "-out", stopped), io.Discard))(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	o.hooks.stepped = func(int) { cancel(errStop) }
