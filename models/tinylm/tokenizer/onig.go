@@ -30,6 +30,7 @@ type onig struct {
 	pattern  string
 	at       int
 	computed int // classes that are written as ranges
+	parts    int // classes inside of classes
 
 	folds    map[string]bool // texts of many characters that equal one character when case is ignored
 	literals string          // the last literals of a group that ignores case, in lower case
@@ -157,8 +158,12 @@ func (t *onig) literal(r rune, o onigOptions) (string, error) {
 			return "", err
 		}
 	}
-	if o.fold && unicode.SimpleFold(r) != r {
-		return t.writeClass(&charClass{operands: [][]classItem{{rangeItem(r, r)}}}, true)
+	if f := unicode.SimpleFold(r); o.fold && f != r {
+		same := classLiteral(r)
+		for ; f != r; f = unicode.SimpleFold(f) {
+			same += classLiteral(f)
+		}
+		return "[" + same + "]", nil
 	}
 	if r < utf8.RuneSelf && strings.ContainsRune(`\*+?|{[()^$.# `, r) {
 		return `\` + string(r), nil

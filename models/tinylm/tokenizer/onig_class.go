@@ -7,8 +7,11 @@ import (
 	"unicode"
 )
 
-// maxComputed bounds the classes of a pattern that are computed, which takes a millisecond each.
-const maxComputed = 64
+// Bounds of a pattern: to compute a class takes milliseconds, and a tenth of one for each class inside of it.
+const (
+	maxComputed   = 64
+	maxClassParts = 2000
+)
 
 // charClass is a set of characters in [ ]: the intersection of unions, or all others.
 type charClass struct {
@@ -88,6 +91,11 @@ func (t *onig) class(depth int) (*charClass, error) {
 // classItem reads a class inside of a class, a class by name, a character or a range of characters.
 func (t *onig) classItem(depth int) (classItem, error) {
 	rest := t.rest()
+	if rest[0] == '[' || rest[0] == '\\' {
+		if t.parts++; t.parts > maxClassParts {
+			return classItem{}, fmt.Errorf("more than %d classes and escapes in [ ]", maxClassParts)
+		}
+	}
 	if strings.HasPrefix(rest, "[:") {
 		if name, _, ok := strings.Cut(rest[2:], ":]"); ok && len(name) < 20 {
 			t.at += len(name) + 4
