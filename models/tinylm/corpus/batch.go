@@ -108,8 +108,11 @@ func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
 	if err := s.check(); err != nil {
 		return nil, fault.In("corpus", "held out", err)
 	}
-	if c.split.Kind == splitNone {
+	if c.held == nil && c.split.Kind == splitNone {
 		return nil, fmt.Errorf("corpus: held out: %s: nothing is held out", c.name)
+	}
+	if c.eval != nil && c.held.tokens.len() < 2 {
+		return nil, fmt.Errorf("corpus: %s is too short: want 2 tokens", c.eval.name)
 	}
 	if c.held == nil || c.held.tokens.len() < 2 {
 		return nil, fmt.Errorf("corpus: %s is too short: want a twentieth of it, which is held out, to have 2 tokens", c.name)

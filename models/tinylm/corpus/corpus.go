@@ -5,15 +5,17 @@
 // A corpus is a file or a folder, with either text or tokens. docs/training.md lists the formats and says what is skipped; [Corpus.Skipped]
 // counts it. A broken file is an error that names the file and the place.
 //
-// In files of tokens, each separator ends a document. Large documents are cut. Plain text is cut after a line break roughly every 4 MiB.
-// Tokens are cut at each multiple of 4 Mi tokens after which the document has more than 1 Mi tokens left. A line of JSON and a text of
-// Parquet may have 64 MiB.
+// In files of tokens, each separator ends a document. Large documents are cut. Text is cut after a line break roughly
+// every 4 MiB, tokens at each multiple of 4 Mi tokens after which the document has more than 1 Mi tokens left. A line
+// of JSON and a text of Parquet may have 64 MiB; a longer one is skipped.
 //
 // # Split
 //
-// A hash of a document's content decides whether the document is held out, so equal documents are on the same side. Roughly one in twenty
-// is held out. Open reads files in a random order, the same for every seed, until it has the requested number of held-out tokens. If it
-// reads all the data, and less than a hundredth or more than half of them is held out, the last twentieth of the text is held out instead.
+// With evaluation data of their own, all of these are held out. Else a hash of a document's content decides whether the
+// document is held out, so equal documents are on the same side. Roughly one in twenty is held out. Open reads files in
+// a random order, the same for every seed, until it has the requested number of held-out tokens. If it reads all the
+// data, and less than a hundredth or more than half of them is held out, the last twentieth of the text is held out
+// instead.
 //
 // # Order
 //
@@ -31,6 +33,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
@@ -44,7 +47,9 @@ const (
 
 // Options say how a corpus is read. The zero value reads all files as bytes and holds nothing out.
 type Options struct {
-	Ext       string // read only files of a folder whose names, without .gz or .zst, end with this; "": all files
+	Ext       string // read only files of a folder whose names, without .gz or .zst, end with this in any case; "": all files
+	TextField string // field of JSON or column of Parquet with the text or messages; a.b is b inside of a; "": text
+	EvalData  string // file or folder with all of the held-out text, left out of the data; "": a part of the data is held out
 	Tokenizer string // path of a Hugging Face tokenizer.json; "": each byte is a token
 	Separator string // content of the tokenizer's token that ends a document; "": the first known one, such as <|endoftext|>
 	HeldOut   int    // most held-out tokens to collect; 0: nothing is held out
@@ -59,7 +64,8 @@ type Corpus struct {
 	source  source
 	units   []unit
 	split   split
-	held    *block // nil: nothing is held out
+	held    *block  // nil: nothing is held out
+	eval    *Corpus // of Options.EvalData, or nil
 	skipped tally
 	hash    string
 	files   int
@@ -96,12 +102,33 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 		return fault.About("Tokenizer", err)
 	}
 	c.blockTokens = blockBytes / widthOf(c.Vocab())
-	files, err := c.list(ctx, path, o.Ext)
+	if o.Tokenizer == "" {
+		c.bytesPerToken = 1
+	}
+	if err := c.openFiles(ctx, path, o.EvalData, reasonEval, o); err != nil {
+		return err
+	}
+	isRecord := func(f file) bool { return f.format != plainText && !f.isTokens() }
+	if o.TextField != "" && o.TextField != defaultField && !slices.ContainsFunc(c.source.(*fileSource).files, isRecord) {
+		return fmt.Errorf("%s: text field %q, but neither JSON nor Parquet", c.name, o.TextField)
+	}
+	if o.EvalData != "" {
+		err = c.openEval(ctx, path, o)
+	} else {
+		err = c.scan(ctx, o.HeldOut)
+	}
 	if err != nil {
 		return err
 	}
-	if o.Tokenizer == "" {
-		c.bytesPerToken = 1
+	c.hash, err = c.identity(ctx)
+	return err
+}
+
+// openFiles makes the units of the files of path without those of other, which are left out for the given reason.
+func (c *Corpus) openFiles(ctx context.Context, path, other, reason string, o Options) error {
+	files, err := c.list(ctx, path, other, reason, o)
+	if err != nil {
+		return err
 	}
 	c.source = &fileSource{files: files, tokenizer: c.Tokenizer, skipped: &c.skipped, wantUTF8: o.Tokenizer != ""}
 	if c.units, err = makeUnits(ctx, files, &c.skipped); err != nil {
@@ -111,11 +138,23 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	for _, f := range files {
 		c.bytes += f.size
 	}
-	if err := c.scan(ctx, o.HeldOut); err != nil {
-		return err
+	return nil
+}
+
+// openEval collects the held-out tokens of evaluation data. Of the data themselves nothing is held out.
+func (c *Corpus) openEval(ctx context.Context, path string, o Options) (err error) {
+	e := &Corpus{Tokenizer: c.Tokenizer, name: o.EvalData, bytesPerToken: c.bytesPerToken, split: split{Kind: splitNone}}
+	if err = e.openFiles(ctx, o.EvalData, path, reasonTrain, o); err == nil {
+		err = e.collect(ctx, o.HeldOut)
 	}
-	c.hash, err = c.identity(ctx, files)
-	return err
+	if err == nil {
+		e.hash, err = e.identity(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("evaluation data: %w", err)
+	}
+	c.eval, c.split, c.held, c.bytesPerToken = e, e.split, e.held, e.bytesPerToken
+	return nil
 }
 
 // Random returns a corpus of n random tokens below vocab, without separators. Nothing can be learned from them: if the held-out loss of
@@ -166,6 +205,19 @@ func (c *Corpus) Hash() string { return c.hash }
 // Files returns the number of files of the corpus.
 func (c *Corpus) Files() int { return c.files }
 
+// ReaderBytes returns roughly the memory of a reader: a block of tokens in use, the next block, and text. Of JSON and
+// Parquet the text of a line, value or page may have 64 MiB, while it is read and while it is written without escapes
+// or unpacked.
+func (c *Corpus) ReaderBytes() int64 {
+	text := int64(64 << 20)
+	if s, ok := c.source.(*fileSource); ok {
+		for _, f := range s.files {
+			text = max(text, f.textBytes())
+		}
+	}
+	return 2*blockBytes + text
+}
+
 // Bytes returns the size of these files.
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
@@ -178,7 +230,25 @@ func (c *Corpus) BytesPerToken() float64 { return c.bytesPerToken }
 func (c *Corpus) BitsPerByte(loss float64) float64 { return loss / c.bytesPerToken / math.Ln2 }
 
 // Skipped returns counts, by reason, of what Open and the readers have left out so far.
-func (c *Corpus) Skipped() []Skipped { return c.skipped.list() }
+func (c *Corpus) Skipped() []Skipped {
+	all := c.skipped.list()
+	if c.eval != nil {
+		for _, s := range c.eval.Skipped() {
+			s.Reason += " (evaluation data)"
+			all = append(all, s)
+		}
+	}
+	return all
+}
 
 // errNothing is the error of a corpus that has no document to train on.
-var errNothing = errors.New("no document to train on")
+var errNothing = errors.New("no document to read")
+
+// nothing returns the error of a corpus without documents.
+func (c *Corpus) nothing() error {
+	err := fmt.Errorf("%s: %w: %s", c.name, errNothing, describeSkipped(c.skipped.list()))
+	if fields := c.skipped.fields; fields != nil {
+		err = fmt.Errorf("%w; the fields are %q, name the one with the text by the option text-field", err, fields)
+	}
+	return err
+}

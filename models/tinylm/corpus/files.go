@@ -1,6 +1,7 @@
 package corpus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,8 @@ type fileFormat int
 const (
 	plainText fileFormat = iota
 	jsonLines
+	jsonText   // lines or values: the content decides
+	jsonValues // a list, or one behind another
 	parquetText
 	llmcTokens
 	numpyTokens
@@ -33,22 +36,25 @@ type file struct {
 	size        int64  // on the disk
 	format      fileFormat
 	compression string // ".gz", ".zst" or ""
+	field       string // of the text
 	tokens      tokenArray
 }
 
-// describe returns a file with the format that its name says.
-func describe(path, name string, size int64) (file, error) {
-	f := file{path: path, name: name, size: size}
+// describe returns a file with the format that its name says, in any case, and the field of its text.
+func describe(path, name string, size int64, field string) (file, error) {
+	f := file{path: path, name: name, size: size, field: cmp.Or(field, defaultField)}
 	base, compression := cutCompression(name)
 	f.compression = compression
-	switch {
-	case strings.HasSuffix(base, ".jsonl"):
+	switch strings.ToLower(filepath.Ext(base)) {
+	case ".jsonl", ".ndjson":
 		f.format = jsonLines
-	case strings.HasSuffix(base, ".parquet"):
+	case ".json":
+		f.format = jsonText
+	case ".parquet":
 		f.format = parquetText
-	case strings.HasSuffix(base, ".bin"):
+	case ".bin":
 		f.format = llmcTokens
-	case strings.HasSuffix(base, ".npy"):
+	case ".npy":
 		f.format = numpyTokens
 	}
 	if f.format == parquetText && compression != "" {
@@ -57,24 +63,49 @@ func describe(path, name string, size int64) (file, error) {
 	return f, nil
 }
 
-// cutCompression returns the name without the extension of a compressed file, and that extension.
+// cutCompression returns the name without the extension of a compressed file, and that extension in lower case.
 func cutCompression(name string) (base, compression string) {
-	for _, compression := range []string{".gz", ".zst"} {
-		if base, ok := strings.CutSuffix(name, compression); ok {
-			return base, compression
-		}
+	switch compression := strings.ToLower(filepath.Ext(name)); compression {
+	case ".gz", ".zst":
+		return name[:len(name)-len(compression)], compression
 	}
 	return name, ""
+}
+
+// hasSuffix reports whether a name ends with a suffix in any case.
+func hasSuffix(name, suffix string) bool {
+	return len(name) >= len(suffix) && strings.EqualFold(name[len(name)-len(suffix):], suffix)
+}
+
+// textBytes returns the most memory that reading a document takes, roughly: of a line or value its buffer, which grows
+// by a quarter at a time, its text and a part of that as tokens.
+func (f file) textBytes() int64 {
+	if f.format == plainText || f.isTokens() {
+		return 0
+	}
+	longest := int64(documentBytes)
+	if f.compression == "" && f.format != parquetText {
+		longest = min(longest, f.size)
+	}
+	return 3*longest + 64<<20
 }
 
 // isTokens reports whether the file holds tokens instead of text.
 func (f file) isTokens() bool { return f.format == llmcTokens || f.format == numpyTokens }
 
-// list returns the files of path, and counts in c the files that it leaves out.
-func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
+// list returns the files of path, and counts in c the files that it leaves out: those of other, for which reason is the
+// reason, too.
+func (c *Corpus) list(ctx context.Context, path, other, reason string, o Options) ([]file, error) {
 	info, err := os.Stat(path)
+	var leaveOut fs.FileInfo
+	if err == nil && other != "" {
+		leaveOut, err = os.Stat(other)
+	}
 	if err != nil {
 		return nil, err
+	}
+	if leaveOut != nil && os.SameFile(info, leaveOut) {
+		return nil, fmt.Errorf("%s has both the training data and the evaluation data, want them apart", path)
 	}
 	if !info.IsDir() {
 		if !info.Mode().IsRegular() {
@@ -83,27 +114,28 @@ func (c *Corpus) list(ctx context.Context, path, ext string) ([]file, error) {
 		if info.Size() == 0 {
 			return nil, fmt.Errorf("%s is empty", path)
 		}
-		f, err := describe(path, filepath.Base(path), info.Size())
+		f, err := describe(path, filepath.Base(path), info.Size(), o.TextField)
 		return []file{f}, err
 	}
-	files, err := c.listFolder(ctx, path, ext)
+	files, err := c.listFolder(ctx, path, o, leaveOut, reason)
 	if err != nil {
 		return nil, err
 	}
 	if err := checkOneKind(path, files); err != nil {
 		return nil, err
 	}
-	if len(files) == 0 && ext == "" {
+	if len(files) == 0 && o.Ext == "" {
 		return nil, fmt.Errorf("%s has no file to read: %s", path, describeSkipped(c.Skipped()))
 	}
 	if len(files) == 0 {
-		return nil, fault.Between("Ext", "%s has no file whose name ends in %q: %s", path, ext, describeSkipped(c.Skipped()))
+		return nil, fault.Between("Ext", "%s has no file whose name ends in %q: %s", path, o.Ext, describeSkipped(c.Skipped()))
 	}
 	return files, nil
 }
 
-// listFolder lists the files of a folder and of the folders below it. It counts what it skips.
-func (c *Corpus) listFolder(ctx context.Context, path, ext string) (files []file, err error) {
+// listFolder lists the files of a folder and of the folders below it. It counts what it skips, such as leaveOut for the
+// given reason.
+func (c *Corpus) listFolder(ctx context.Context, path string, o Options, leaveOut fs.FileInfo, reason string) (files []file, err error) {
 	// The dot makes WalkDir follow a link; Debian's GOROOT/src is one.
 	err = filepath.WalkDir(filepath.FromSlash(path+"/."), func(at string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -117,7 +149,10 @@ func (c *Corpus) listFolder(ctx context.Context, path, ext string) (files []file
 			return err
 		}
 		name = filepath.ToSlash(name)
-		info, skip, err := classify(at, e, ext)
+		info, skip, err := classify(at, e, o.Ext)
+		if err == nil && skip == "" && leaveOut != nil && os.SameFile(info, leaveOut) {
+			skip = reason
+		}
 		switch {
 		case err != nil:
 			return err
@@ -130,7 +165,7 @@ func (c *Corpus) listFolder(ctx context.Context, path, ext string) (files []file
 		case e.IsDir():
 			return nil
 		}
-		f, err := describe(filepath.Join(path, filepath.FromSlash(name)), name, info.Size())
+		f, err := describe(filepath.Join(path, filepath.FromSlash(name)), name, info.Size(), o.TextField)
 		files = append(files, f)
 		return err
 	})
@@ -160,8 +195,9 @@ func classify(at string, e fs.DirEntry, ext string) (info fs.FileInfo, skip stri
 	case e.IsDir() && IsRun(at):
 		return nil, reasonRun, nil
 	case e.IsDir():
-		return nil, "", nil
-	case !strings.HasSuffix(base, ext):
+		info, err = e.Info()
+		return info, "", err
+	case !hasSuffix(base, ext):
 		return nil, reasonExt, nil
 	}
 	info, err = os.Stat(at) // of a link: the file that it names
@@ -217,12 +253,18 @@ const (
 	reasonBinary  = "binary"
 	reasonUTF8    = "not UTF-8"
 	reasonNull    = "null"
+	reasonJSON    = "not JSON"
+	reasonLong    = "longer than 64 MiB" // documentBytes
+	reasonEval    = "evaluation data"
+	reasonTrain   = "training data"
+	reasonNoText  = "neither text nor messages"
 )
 
 // tally counts what is skipped. A unit is read once an epoch, but counts once.
 type tally struct {
 	mutex   sync.Mutex
 	entries map[string]*tallyEntry // by reason
+	fields  []string               // of a record without the field
 }
 
 type tallyEntry struct {
@@ -258,6 +300,15 @@ func (t *tally) addRecords(reason, name string, u unit, n int) {
 	e := t.entry(reason, name)
 	e.files += max(0, n-e.units[u])
 	e.units[u] = max(n, e.units[u])
+}
+
+// addFields keeps the fields of the first record without the field. fields may be nil.
+func (t *tally) addFields(fields func() []string) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if fields != nil && t.fields == nil {
+		t.fields = fields()
+	}
 }
 
 func (t *tally) list() []Skipped {

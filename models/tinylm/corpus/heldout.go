@@ -17,13 +17,19 @@ func (c *Corpus) scan(ctx context.Context, tokens int) error {
 	c.split.Kind = splitHash
 	h := &heldOutCollector{c: c, wanted: tokens, block: newBlock(c.Vocab(), 0)}
 	sizes := make([]int, len(c.units)) // of the documents of each unit
-	all, held := 0, 0
+	all, held, missing := 0, 0, 0
 	for _, i := range newRand(0, 0, -1).Perm(len(c.units)) { // the same for every seed
 		n := -1
 		for d, err := range c.source.documents(ctx, c.units[i]) {
 			n++
 			if err != nil {
 				return err
+			}
+			if d.fields != nil {
+				missing++
+			}
+			if all == 0 && missing == manyMissing {
+				return c.nothing()
 			}
 			if d.skip != "" {
 				continue
@@ -42,12 +48,37 @@ func (c *Corpus) scan(ctx context.Context, tokens int) error {
 		}
 	}
 	if all == 0 {
-		return fmt.Errorf("%s: %w: %s", c.name, errNothing, describeSkipped(c.Skipped()))
+		return c.nothing()
 	}
 	if 100*held >= all && 2*held <= all {
 		return h.finish()
 	}
 	return c.holdLast(ctx, h, sizes, all-all/heldOutPart)
+}
+
+// manyMissing is the number of records without the field after which, if none had it, the rest is not read.
+const manyMissing = 1 << 20
+
+// collect collects tokens of all documents.
+func (c *Corpus) collect(ctx context.Context, tokens int) error {
+	h := &heldOutCollector{c: c, wanted: tokens, block: newBlock(c.Vocab(), 0)}
+	for _, i := range newRand(0, 0, -1).Perm(len(c.units)) {
+		for d, err := range c.source.documents(ctx, c.units[i]) {
+			if err == nil && d.skip == "" {
+				err = h.add(d)
+			}
+			if err != nil {
+				return err
+			}
+			if h.full() {
+				return h.finish()
+			}
+		}
+	}
+	if h.tokens == 0 {
+		return c.nothing()
+	}
+	return h.finish()
 }
 
 // holdLast holds out everything after the first n bytes or tokens of the data.

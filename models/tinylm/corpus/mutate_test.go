@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -33,6 +34,7 @@ func TestDamagedFiles(t *testing.T) {
 		"words.parquet":  python["none-1.0-dictionary"],
 		"plain.parquet":  python["none-2.0-plain"],
 		"delta.parquet":  deltaParquet(t, documents),
+		"prefix.parquet": columnParquet(t, documents, parquet.Encoded(parquet.String(), &parquet.DeltaByteArray)),
 		"a.txt.gz":       compress(t, []byte(strings.Join(documents, " ")), ".gz"),
 		"a.jsonl.zst":    compress(t, jsonl(t, documents), ".zst"),
 		"a.npy":          numpyBytes(joined(documents), 2),

@@ -71,7 +71,7 @@ func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 	}
 	next := Cursor{Data: c.hash, Seed: c.seed, Seq: b.seq, Epoch: from.Epoch + 1}
 	if b.blocks == blocksBefore && b.block.tokens.len() == 0 && from.Block == 0 {
-		return from, fmt.Errorf("%s: %w: %s", c.name, errNothing, describeSkipped(c.Skipped()))
+		return from, c.nothing()
 	}
 	if b.block.tokens.len() > 0 && !b.end(next) {
 		return from, nil

@@ -1,30 +1,41 @@
 package corpus
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
+
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 // groupBytes is roughly the size of the row groups of a unit. With smaller units the footer would be read too often.
 const groupBytes = 8 << 20
 
-// parquetFile is an open Parquet file with a column "text".
+// parquetFile is an open Parquet file with a column of text, or two of the roles and contents of messages.
 type parquetFile struct {
-	in     *os.File
-	size   int64
-	file   *parquet.File
-	column int
-	level  int // largest definition level
+	in      *os.File
+	size    int64
+	file    *parquet.File
+	columns []parquetColumn
+	message int // least definition level of a message
 }
 
-// openParquet opens a Parquet file and finds its column "text".
+// parquetColumn is a column of strings.
+type parquetColumn struct {
+	index   int
+	level   int // largest definition level
+	repeats int // largest repetition level
+}
+
+// openParquet opens a Parquet file and finds the column of the text. All that the footer says is checked.
 func openParquet(f file) (p *parquetFile, err error) {
-	in, err := os.Open(f.path)
+	in, err := files.Open(f.path)
 	if err != nil {
 		return nil, err
 	}
@@ -47,20 +58,14 @@ func (p *parquetFile) open(f file) (err error) {
 	if p.file, err = parquet.OpenFile(p.in, f.size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true)); err != nil {
 		return fmt.Errorf("parquet: %w", err)
 	}
-	leaf, ok := p.file.Schema().Lookup("text")
-	if !ok {
-		return errors.New(`want a column "text", there is none`)
+	if err := p.findColumns(cmp.Or(f.field, defaultField)); err != nil {
+		return err
 	}
-	if leaf.Node.Type().Kind() != parquet.ByteArray || leaf.MaxRepetitionLevel > 0 {
-		return fmt.Errorf(`column "text" is of %v, want strings`, leaf.Node)
-	}
-	p.column, p.level = leaf.ColumnIndex, leaf.MaxDefinitionLevel
 	for i := range p.file.Metadata().RowGroups {
-		if n := len(p.file.Metadata().RowGroups[i].Columns); p.column >= n {
-			return fmt.Errorf("parquet: row group %d has %d columns, want more than %d", i, n, p.column)
-		}
-		if err := checkCompression(p.meta(int64(i)).Codec); err != nil {
-			return err
+		for _, c := range p.columns {
+			if err := p.checkColumn(i, c); err != nil {
+				return fmt.Errorf("parquet: row group %d: %w", i, err)
+			}
 		}
 	}
 	return nil
@@ -73,9 +78,9 @@ func recoverParquet(err *error) {
 	}
 }
 
-// meta returns the description of the column in a row group.
-func (p *parquetFile) meta(group int64) *format.ColumnMetaData {
-	return &p.file.Metadata().RowGroups[group].Columns[p.column].MetaData
+// meta returns the description of a column in a row group.
+func (p *parquetFile) meta(group int, c parquetColumn) *format.ColumnMetaData {
+	return &p.file.Metadata().RowGroups[group].Columns[c.index].MetaData
 }
 
 // rowGroups returns the ranges of row groups that become units.
@@ -91,7 +96,9 @@ func rowGroups(f file) (ranges [][2]int64, err error) {
 			ranges, bytes = append(ranges, [2]int64{i, i}), 0
 		}
 		ranges[len(ranges)-1][1]++
-		bytes += max(1, p.meta(i).TotalUncompressedSize)
+		for _, c := range p.columns {
+			bytes += max(1, p.meta(int(i), c).TotalUncompressedSize)
+		}
 	}
 	return ranges, nil
 }
@@ -106,7 +113,7 @@ func readRowGroups(f file, u unit) documents {
 		}
 		defer p.in.Close()
 		for group := u.from; group < u.to; group++ {
-			for d, err := range p.documents(group) {
+			for d, err := range p.documents(int(group)) {
 				if err != nil {
 					err = fmt.Errorf("row group %d: %w", group, err)
 				}
@@ -118,17 +125,81 @@ func readRowGroups(f file, u unit) documents {
 	}
 }
 
-// documents yields the documents of a row group.
-func (p *parquetFile) documents(group int64) documents {
+// documents yields the documents of a row group, one a row.
+func (p *parquetFile) documents(group int) documents {
+	if len(p.columns) == 2 {
+		return p.messages(group)
+	}
 	return func(yield func(document, error) bool) {
-		meta := p.meta(group)
+		for v, err := range p.values(group, p.columns[0]) {
+			d := document{text: v.ByteArray()}
+			switch {
+			case err != nil:
+			case v.IsNull():
+				d.skip = reasonNull
+			case len(d.text) > documentBytes:
+				d = document{skip: reasonLong}
+			}
+			if !yield(d, err) {
+				return
+			}
+		}
+	}
+}
+
+// messages yields the documents of a row group of lists of messages, written as those of JSON.
+func (p *parquetFile) messages(group int) documents {
+	return func(yield func(document, error) bool) {
+		next, stop := iter.Pull2(p.values(group, p.columns[1]))
+		defer stop()
+		var d document
+		row, text := 0, []byte(nil)
+		for role, err := range p.values(group, p.columns[0]) {
+			content, contentErr, ok := next()
+			if err = errors.Join(err, contentErr); err == nil && (!ok || role.RepetitionLevel() != content.RepetitionLevel()) {
+				err = fmt.Errorf("row %d: roles and contents do not fit together", row)
+			}
+			if err != nil {
+				yield(document{}, err)
+				return
+			}
+			if role.RepetitionLevel() == 0 {
+				if d.text = text; row > 0 && !yield(d, nil) {
+					return
+				}
+				row, d, text = row+1, document{}, text[:0]
+			}
+			switch {
+			case role.DefinitionLevel() < p.message: // an empty list, or none
+				d.skip = reasonNull
+			case role.IsNull():
+				d.skip = reasonNoText
+			case d.skip != "" || len(text)+len(content.ByteArray()) > documentBytes:
+				d.skip = reasonLong
+			default:
+				if role.RepetitionLevel() > 0 {
+					text = append(text, "\n\n"...)
+				}
+				text = append(append(append(text, role.ByteArray()...), ": "...), content.ByteArray()...)
+			}
+		}
+		if d.text = text; row > 0 {
+			yield(d, nil)
+		}
+	}
+}
+
+// values yields the values of a column in a row group, each valid until the next.
+func (p *parquetFile) values(group int, c parquetColumn) iter.Seq2[parquet.Value, error] {
+	return func(yield func(parquet.Value, error) bool) {
+		meta := p.meta(group, c)
 		r := textReader{values: make([]parquet.Value, 64)}
-		text, err := checkPages(p.in, p.size, meta, p.level)
+		text, err := checkPages(p.in, p.size, meta, c)
 		if err == nil {
-			err = r.open(p.file.RowGroups()[group].ColumnChunks()[p.column])
+			err = r.open(p.file.RowGroups()[group].ColumnChunks()[c.index])
 		}
 		if err != nil {
-			yield(document{}, err)
+			yield(parquet.Value{}, err)
 			return
 		}
 		defer r.close()
@@ -137,42 +208,28 @@ func (p *parquetFile) documents(group int64) documents {
 			values, err := r.next()
 			if err == io.EOF && row == meta.NumValues {
 				if bytes != text {
-					yield(document{}, fmt.Errorf("read %d bytes of text, want %d", bytes, text))
+					yield(parquet.Value{}, fmt.Errorf("read %d bytes of text, want %d", bytes, text))
 				}
 				return
 			}
 			if err != nil {
-				yield(document{}, fmt.Errorf("row %d: %w", row, unexpected(err)))
+				yield(parquet.Value{}, fmt.Errorf("value %d: %w", row, unexpected(err)))
 				return
 			}
 			for _, v := range values {
-				d := document{text: v.ByteArray()}
-				if v.IsNull() {
-					d.skip = reasonNull
-				}
-				bytes += int64(len(d.text))
-				if err := checkText(len(d.text), bytes, meta.TotalCompressedSize); err != nil {
-					yield(document{}, fmt.Errorf("row %d: %w", row, err))
+				bytes += int64(len(v.ByteArray()))
+				if bytes > freeExpansion && bytes/maxExpansion > meta.TotalCompressedSize {
+					yield(parquet.Value{}, fmt.Errorf("value %d: %d bytes expand to more than %d, want at most %d times as many",
+						row, meta.TotalCompressedSize, bytes, maxExpansion))
 					return
 				}
 				row++
-				if !yield(d, nil) {
+				if !yield(v, nil) {
 					return
 				}
 			}
 		}
 	}
-}
-
-// checkText returns an error if a document is too long, or the text of a column is too long for its size in the file.
-func checkText(document int, text, size int64) error {
-	if document > documentBytes {
-		return fmt.Errorf("a text of %d bytes, want at most %d", document, documentBytes)
-	}
-	if text > freeExpansion && text/maxExpansion > size {
-		return fmt.Errorf("%d bytes expand to more than %d, want at most %d times as many", size, text, maxExpansion)
-	}
-	return nil
 }
 
 // textReader reads the values of a column. Its methods return panics of the library as errors.

@@ -2,6 +2,7 @@ package corpus
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 
@@ -12,12 +13,15 @@ import (
 // parquet-go allocates as much memory as a file says, or as its compressed pages expand to. So the footer and the pages of a column are
 // checked before the library reads them. The price is that pages are decompressed twice.
 const (
-	maxFooter   = 64 << 20  // bytes
-	maxSchema   = 10_000    // columns
-	maxHeader   = 16 << 20  // bytes of a page's header, which may have statistics
-	maxPage     = 256 << 20 // bytes of a page
-	maxValues   = 16 << 20  // of a page
-	maxNesting  = 32        // of Thrift
+	maxFooter  = 64 << 20  // bytes
+	maxSchema  = 10_000    // columns
+	maxHeader  = 16 << 20  // bytes of a page's header, which may have statistics
+	maxPage    = 256 << 20 // bytes of a page
+	maxValues  = 16 << 20  // of a page
+	maxNesting = 32        // of Thrift
+
+	maxDeltaBlock = 64 << 10 // values, as for parquet-go
+
 	footerMagic = "PAR1"
 
 	plainDictionary = format.Encoding(2) // deprecated, but still written
@@ -52,6 +56,9 @@ func checkFooter(in io.ReaderAt, size int64) (err error) {
 	var meta format.FileMetaData
 	if err := thrift.NewDecoder(new(thrift.CompactProtocol).NewReaderFromBytes(b)).Decode(&meta); err != nil {
 		return fmt.Errorf("parquet: footer: %w", err)
+	}
+	if meta.EncryptionAlgorithm.Value != nil {
+		return errors.New("parquet: the file is encrypted")
 	}
 	if len(meta.Schema) > maxSchema {
 		return fmt.Errorf("parquet: %d columns, want at most %d", len(meta.Schema), maxSchema)

@@ -18,7 +18,7 @@ import (
 type pageCheck struct {
 	in       *os.File
 	codec    format.CompressionCodec
-	level    int // largest definition level
+	column   parquetColumn
 	buffer   []byte
 	unpacked []byte
 	words    []int64 // lengths of the strings of the dictionary
@@ -35,16 +35,35 @@ func checkCompression(c format.CompressionCodec) error {
 	return fmt.Errorf("parquet: compression %v, want none, Snappy, gzip, Brotli or Zstandard: write the file with zstd or snappy", c)
 }
 
-// checkPages checks the pages of a column of strings with the given largest definition level. It returns the bytes of its strings.
-func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, level int) (text int64, err error) {
-	defer recoverParquet(&err)
-	c := &pageCheck{in: in, codec: meta.Codec, level: level}
-	at := meta.DataPageOffset
+// knowsEncoding reports whether an encoding may be one of a column that can be read. Old files list BIT_PACKED for
+// levels that they do not have.
+func knowsEncoding(e format.Encoding) bool {
+	switch e {
+	case format.Plain, plainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaByteArray, format.RLE, format.BitPacked:
+		return true
+	}
+	return false
+}
+
+// pagesBegin returns where the pages of a column begin in a file of the given size.
+func pagesBegin(size int64, meta *format.ColumnMetaData) (at int64, err error) {
+	at = meta.DataPageOffset
 	if meta.DictionaryPageOffset != 0 {
 		at = meta.DictionaryPageOffset
 	}
 	if at < 0 || meta.TotalCompressedSize < 0 || at > size || meta.TotalCompressedSize > size-at {
 		return 0, fmt.Errorf("pages at byte %d to %d+%d, the file has %d", at, at, meta.TotalCompressedSize, size)
+	}
+	return at, nil
+}
+
+// checkPages checks the pages of a column of strings. It returns the bytes of its strings.
+func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, column parquetColumn) (text int64, err error) {
+	defer recoverParquet(&err)
+	c := &pageCheck{in: in, codec: meta.Codec, column: column}
+	at, err := pagesBegin(size, meta)
+	if err != nil {
+		return 0, err
 	}
 	values := int64(0)
 	for end := at + meta.TotalCompressedSize; at < end; {
@@ -66,6 +85,7 @@ type page struct {
 	values     int64 // with nulls
 	nulls      int64 // as the header says; -1: not in the header
 	encoding   format.Encoding
+	repeats    []byte // repetition levels; nil: they are in data
 	levels     []byte // definition levels, which tell nulls from values; nil: they are in data
 	data       []byte
 	compressed bool
@@ -100,8 +120,13 @@ func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
 		return n + size, 0, p.lengths(p.values, nil, func(n int64) { c.words = append(c.words, n) })
 	}
 	strings := p.values
-	if c.level > 0 {
-		if strings, err = p.countStrings(c.level); err != nil {
+	if c.column.repeats > 0 {
+		if _, err = p.countLevels(&p.repeats, c.column.repeats); err != nil {
+			return 0, 0, err
+		}
+	}
+	if c.column.level > 0 {
+		if strings, err = p.countLevels(&p.levels, c.column.level); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -123,17 +148,17 @@ func (c *pageCheck) describe(h format.PageHeader, data []byte) (p page, err erro
 	case h.Type == format.DataPage && h.DataPageHeader.Valid:
 		v := h.DataPageHeader.V
 		p.values, p.encoding = int64(v.NumValues), v.Encoding
-		if c.level > 0 && v.DefinitionLevelEncoding != format.RLE {
-			return p, fmt.Errorf("levels in the encoding %v, want RLE", v.DefinitionLevelEncoding)
+		if c.column.level > 0 && v.DefinitionLevelEncoding != format.RLE || c.column.repeats > 0 && v.RepetitionLevelEncoding != format.RLE {
+			return p, fmt.Errorf("levels in the encodings %v and %v, want RLE", v.DefinitionLevelEncoding, v.RepetitionLevelEncoding)
 		}
 	case h.Type == format.DataPageV2 && h.DataPageHeaderV2.Valid:
 		v := h.DataPageHeaderV2.V
 		p.values, p.nulls, p.encoding, p.compressed = int64(v.NumValues), int64(v.NumNulls), v.Encoding, !v.IsCompressed.Valid || v.IsCompressed.V
-		n := int64(v.DefinitionLevelsByteLength)
-		if n < 0 || n > min(int64(len(data)), p.size) || v.RepetitionLevelsByteLength != 0 {
-			return p, fmt.Errorf("levels of %d and %d bytes in %d", n, v.RepetitionLevelsByteLength, len(data))
+		r, n := int64(v.RepetitionLevelsByteLength), int64(v.DefinitionLevelsByteLength)
+		if r < 0 || n < 0 || r+n > min(int64(len(data)), p.size) || r > 0 && c.column.repeats == 0 {
+			return p, fmt.Errorf("levels of %d and %d bytes in %d", n, r, len(data))
 		}
-		p.levels, p.data, p.size = data[:n:n], data[n:], p.size-n
+		p.repeats, p.levels, p.data, p.size = data[:r:r], data[r:r+n:r+n], data[r+n:], p.size-r-n
 	default:
 		return p, fmt.Errorf("of type %v, want a dictionary or data", h.Type)
 	}

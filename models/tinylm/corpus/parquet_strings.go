@@ -7,21 +7,21 @@ import (
 	"iter"
 	"math/bits"
 
-	"github.com/parquet-go/parquet-go/encoding/delta"
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// countStrings returns how many values have the largest level, which are those that are not null.
-func (p *page) countStrings(level int) (n int64, err error) {
-	if p.levels == nil {
+// countLevels returns how many values have the largest level: of definition levels those that are not null. levels are
+// taken from data if they are there.
+func (p *page) countLevels(levels *[]byte, level int) (n int64, err error) {
+	if *levels == nil {
 		if len(p.data) < 4 || int64(binary.LittleEndian.Uint32(p.data)) > int64(len(p.data)-4) {
 			return 0, errors.New("levels are longer than the page")
 		}
 		end := 4 + int(binary.LittleEndian.Uint32(p.data))
-		p.levels, p.data = p.data[4:end], p.data[end:]
+		*levels, p.data = p.data[4:end], p.data[end:]
 	}
 	left, width := p.values, bits.Len(uint(level))
-	for r, err := range runs(p.levels, width, p.values) {
+	for r, err := range runs(*levels, width, p.values) {
 		if err != nil {
 			return 0, err
 		}
@@ -76,12 +76,26 @@ func (p *page) lengths(n int64, words []int64, length func(int64)) error {
 			}
 		}
 	case format.DeltaLengthByteArray:
-		var err error
-		if got, err = deltaLengths(data, n, length); err != nil {
+		if _, err := deltas(data, n, length); err != nil {
 			return err
 		}
+		got = n
+	case format.DeltaByteArray: // lengths of the beginnings that are those of the strings before, lengths of the rest, and the rest
+		text := int64(0)
+		count := func(size int64) { text += size; length(size) }
+		rest, err := deltas(data, n, count)
+		if err == nil {
+			_, err = deltas(rest, n, count)
+		}
+		if err == nil && text > maxPage {
+			err = fmt.Errorf("strings of %d bytes, want at most %d", text, maxPage)
+		}
+		if err != nil {
+			return err
+		}
+		got = n
 	default:
-		return fmt.Errorf("encoding %v, want PLAIN, a dictionary or DELTA_LENGTH_BYTE_ARRAY", p.encoding)
+		return fmt.Errorf("encoding %v, want PLAIN, a dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY", p.encoding)
 	}
 	if got != n {
 		return fmt.Errorf("%d strings, want %d", got, n)
@@ -89,28 +103,54 @@ func (p *page) lengths(n int64, words []int64, length func(int64)) error {
 	return nil
 }
 
-// deltaLengths calls length with the lengths of DELTA_LENGTH_BYTE_ARRAY and returns how many the header says there are. If these are not n,
-// it calls nothing: parquet-go would allocate them all.
-func deltaLengths(data []byte, n int64, length func(int64)) (got int64, err error) {
-	header := data
-	for _, most := range []uint64{1 << 16, 1 << 16, 1 << 32} { // values of a block, parts of it, values
-		x, size := binary.Uvarint(header)
-		if size <= 0 || x > most {
-			return 0, errors.New("lengths of strings have no header")
+// deltas calls length with the n lengths of a list in the encoding DELTA_BINARY_PACKED and returns the bytes behind the
+// list. If the header says another number than n, it is an error: parquet-go would allocate them all.
+func deltas(data []byte, n int64, length func(int64)) (rest []byte, err error) {
+	var header [3]int64 // values of a block, parts of a block, values
+	for i := range header {
+		x, size := binary.Uvarint(data)
+		if size <= 0 || x > 1<<32 {
+			return nil, errors.New("lengths of strings have no header")
 		}
-		header, got = header[size:], int64(x)
+		header[i], data = int64(x), data[size:]
+	}
+	block, parts, got := header[0], header[1], header[2]
+	last, size := binary.Varint(data)
+	if size <= 0 || parts < 1 || block > maxDeltaBlock || block%(8*parts) != 0 {
+		return nil, fmt.Errorf("lengths of strings in blocks of %d, each in %d parts, want parts of a multiple of 8", block, parts)
 	}
 	if got != n {
-		return got, nil
+		return nil, fmt.Errorf("%d strings, want %d", got, n)
 	}
-	all, err := new(delta.BinaryPackedEncoding).DecodeInt32(nil, data)
-	if err != nil {
-		return 0, err
+	data = data[size:]
+	if n > 0 {
+		length(last)
 	}
-	for _, size := range all {
-		length(int64(size))
+	for left := n - 1; left > 0; {
+		least, size := binary.Varint(data)
+		if size <= 0 || int64(len(data)-size) < parts {
+			return nil, errors.New("lengths of strings are longer than the page")
+		}
+		widths := data[size : int64(size)+parts]
+		data = data[int64(size)+parts:]
+		for _, width := range widths {
+			if left <= 0 {
+				break
+			}
+			bytes := block / parts * int64(width) / 8
+			if width > 32 || bytes > int64(len(data)) {
+				return nil, errors.New("lengths of strings are longer than the page")
+			}
+			r := numberRun{bits: data[:bytes:bytes]}
+			for i := range int(min(left, block/parts)) {
+				last = int64(int32(last + least + int64(r.at(i, int(width))))) // numbers of 32 bits, which wrap around
+				length(last)
+			}
+			left -= block / parts
+			data = data[bytes:]
+		}
 	}
-	return got, nil
+	return data, nil
 }
 
 // numberRun is n numbers of a run-length encoding: those in bits, or n times the same value.

@@ -66,16 +66,19 @@ func TestReaderMatchesSynchronousReading(t *testing.T) {
 func TestReaderErrors(t *testing.T) {
 	noLeaks(t)
 	lines := jsonl(t, testutil.Documents(3000, 100, 1))
-	folder := writeFiles(t, map[string][]byte{"a.jsonl": append(lines, "{bad\n"...), "b.jsonl": lines, "c.jsonl": []byte("{\"text\": \"\"}\n")})
+	folder := writeFiles(t, map[string][]byte{"a.txt": lines, "b.jsonl": lines, "c.jsonl": []byte("{\"text\": \"\"}\n")})
 	s := Shape{Batch: 1, Seq: 32}
 
-	c := open(t, filepath.Join(folder, "a.jsonl"), Options{HeldOut: 10}, 1000)
+	packed := filepath.Join(folder, "a.txt.gz")
+	require.NoError(t, os.WriteFile(packed, compress(t, lines, ".gz")[:len(lines)/16], 0o644))
+
+	c := open(t, packed, Options{}, 1000)
 	r, err := c.Reader(s, Cursor{})
 	require.NoError(t, err)
 	for err == nil {
 		_, err = r.Next(t.Context())
 	}
-	require.ErrorContains(t, err, filepath.Join(folder, "a.jsonl")+": line 3001 at byte ")
+	require.ErrorContains(t, err, packed+": unpack: behind byte ")
 	_, again := r.Next(t.Context())
 	require.Equal(t, err, again)
 	require.NoError(t, r.Close())

@@ -87,6 +87,26 @@ func lineStart(b []byte) int {
 	return 0
 }
 
+// cutLong cuts the texts of documents that are longer than those of plain text, in the same places. Encoding takes many
+// times the memory of a text.
+func cutLong(all documents) documents {
+	return func(yield func(document, error) bool) {
+		for d, err := range all {
+			if err != nil || len(d.text) <= textChunk {
+				if !yield(d, err) {
+					return
+				}
+				continue
+			}
+			for c, err := range (cutter{textChunk, textNear, lineStart}).chunks(bytes.NewReader(d.text), false, false) {
+				if !yield(document{text: c.bytes}, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // readText yields the documents of plain text: that of the unit, or all of a compressed file.
 func readText(f file, u unit) documents {
 	return func(yield func(document, error) bool) {

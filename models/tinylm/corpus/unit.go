@@ -22,7 +22,8 @@ type document struct {
 	text     []byte
 	tokens   []int32
 	isTokens bool
-	skip     string // reason to leave the document out, or ""
+	skip     string          // reason to leave the document out, or ""
+	fields   func() []string // of a document without the field: those that it has
 }
 
 // size returns the length in bytes or tokens.
@@ -55,6 +56,10 @@ func makeUnits(ctx context.Context, files []file, skipped *tally) ([]unit, error
 			step = textChunk
 		case f.format == jsonLines:
 			step = unitBytes
+		case f.format == jsonText:
+			if f.format, err = f.jsonFormat(); f.format == jsonLines {
+				step = unitBytes
+			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.path, err)
@@ -89,9 +94,11 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 	var all documents
 	switch {
 	case f.format == jsonLines:
-		all = readLines(f, u)
+		all = cutLong(readLines(f, u))
+	case f.format == jsonValues:
+		all = cutLong(readValues(f))
 	case f.format == parquetText:
-		all = readRowGroups(f, u)
+		all = cutLong(readRowGroups(f, u))
 	case f.isTokens():
 		all = readTokens(f, u, s.tokenizer)
 	default:
@@ -114,6 +121,7 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 			if d.skip != "" {
 				counts[d.skip]++
 				s.skipped.addRecords(d.skip, f.name, u, counts[d.skip])
+				s.skipped.addFields(d.fields)
 			}
 			if !yield(d, nil) {
 				return

@@ -8,6 +8,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/gorgonia-nsa/nsa/internal/files"
 )
 
 const (
@@ -18,7 +20,7 @@ const (
 
 // open returns the content of a file from the given byte on, which is 0 for a compressed file.
 func (f file) open(from int64) (io.ReadCloser, error) {
-	in, err := os.Open(f.path)
+	in, err := files.Open(f.path)
 	if err != nil {
 		return nil, err
 	}

@@ -49,6 +49,9 @@ func newBPE(o bpeOptions) (subwordModel, error) {
 	if o.Dropout != nil && *o.Dropout != 0 {
 		return nil, fmt.Errorf("dropout of %g, want none", *o.Dropout)
 	}
+	if n := max(len(o.Prefix), len(o.Suffix)); n > maxPieceBytes {
+		return nil, fmt.Errorf("a prefix or suffix of %d bytes, want at most %d", n, maxPieceBytes)
+	}
 	t, err := newTokenTable(o.Vocab)
 	if err != nil {
 		return nil, err
@@ -189,12 +192,17 @@ func (m *bpe) affixed(text []byte, first, last bool) string {
 	return s
 }
 
+// symbolCost is what a token of a byte takes from the budget of a text: it needs more memory than a byte.
+const symbolCost = 8
+
 // addBytes adds the tokens of the bytes of an unknown character. It reports whether they exist.
 func (m *bpe) addBytes(e *encoder, text []byte, first, last bool) bool {
 	if m.bytes == nil {
 		return false
 	}
-	ids, ok := m.bytes.append(nil, []byte(m.affixed(text, first, last)))
+	affixed := m.affixed(text, first, last)
+	e.budget.take(symbolCost * (len(affixed) - len(text)))
+	ids, ok := m.bytes.append(nil, []byte(affixed))
 	for _, id := range ids {
 		e.addSymbol(id)
 	}

@@ -12,7 +12,7 @@ import (
 const manyMarks = 8
 
 // form returns the normalizer of a Unicode form.
-func form(f norm.Form) normalizer {
+func form(f norm.Form) func(string) string {
 	return func(text string) string {
 		marks := 0
 		for i := 0; i < len(text); {

@@ -14,6 +14,8 @@ type decoder struct {
 	text func(token string, first, last bool) string
 	// fuses says that the steps after this one get the text of all tokens as one token.
 	fuses bool
+	// replace is used instead of text: its result may be much longer than a token.
+	replace normalizer
 }
 
 // decoders returns the makers of decoders by their type in a tokenizer.json. CTC is missing.
@@ -38,9 +40,6 @@ type decoding []decoder
 func readDecoding(value jsontext.Value, l *letters) (decoding, error) {
 	parts, err := flatten(value, "decoders", 0)
 	if err != nil {
-		return nil, err
-	}
-	if err := checkGrowth(parts); err != nil {
 		return nil, err
 	}
 	steps, err := makeParts(parts, decoders())
@@ -75,17 +74,24 @@ func (d decoding) decodeAll(tokens []string) string {
 			break
 		}
 	}
+	growth := pieceBudget(tokens)
 	var b strings.Builder
 	for i, token := range tokens {
-		b.WriteString(d[:perToken].decodeOne(token, i == 0, i == len(tokens)-1))
+		b.WriteString(d[:perToken].decodeOne(token, i == 0, i == len(tokens)-1, growth))
 	}
-	return d[perToken:].decodeOne(b.String(), true, true)
+	return d[perToken:].decodeOne(b.String(), true, true, growth)
 }
 
-// decodeOne returns the text of a token.
-func (d decoding) decodeOne(token string, first, last bool) string {
+// decodeOne returns the text of a token. What the decoders add is taken from the budget.
+func (d decoding) decodeOne(token string, first, last bool, b *budget) string {
 	for _, step := range d {
-		token = step.text(token, first, last)
+		before := len(token)
+		if step.replace != nil {
+			token = step.replace(token, b)
+		} else {
+			token = step.text(token, first, last)
+		}
+		b.take(len(token) - before)
 	}
 	return token
 }
@@ -153,7 +159,7 @@ func newMetaspaceDecoder(o metaspaceOptions) (decoder, error) {
 
 func newReplaceDecoder(o replaceOptions) (decoder, error) {
 	replace, err := newReplace(o)
-	return decoder{text: func(token string, _, _ bool) string { return replace(token) }}, err
+	return decoder{replace: replace}, err
 }
 
 type stripDecoderOptions struct {

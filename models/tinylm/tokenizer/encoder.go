@@ -10,10 +10,11 @@ const (
 
 // encoder turns text into tokens. Only one goroutine may use it at a time.
 type encoder struct {
-	t     *huggingFace
-	ids   []int32
-	err   error // the first one
-	cache map[string][]int32
+	t      *huggingFace
+	ids    []int32
+	err    error // the first one
+	budget *budget
+	cache  map[string][]int32
 
 	// Buffers that models use for a word.
 	spelled []byte
@@ -29,22 +30,26 @@ func newEncoder(t *huggingFace) *encoder {
 
 func (e *encoder) add(id int32) { e.ids = append(e.ids, id) }
 
-// words adds the tokens of a text without added tokens. begins says that it is the beginning of the whole text.
-func (e *encoder) words(text []byte, begins bool) {
-	if begins && len(e.t.steps) > 0 && e.t.steps[0].start != nil {
-		e.t.steps[0].start(text, func(word []byte) { e.step(1, word) })
-		return
-	}
-	e.step(0, text)
-}
-
-// step splits the text by pre-tokenizer i, and its words by those after it.
-func (e *encoder) step(i int, text []byte) {
+// step splits a text without added tokens by pre-tokenizer i, and its words by those after it. begins says that the
+// text is the beginning of the whole text.
+func (e *encoder) step(i int, text []byte, begins bool) {
 	if i == len(e.t.steps) {
 		e.addWord(text)
 		return
 	}
-	e.t.steps[i].split(text, func(word []byte) { e.step(i+1, word) })
+	s, left := e.t.steps[i], len(text)
+	split := s.split
+	if begins && s.start != nil {
+		split = s.start
+	}
+	split(text, func(word []byte) {
+		if left -= len(word); left < 0 {
+			e.budget.take(-left)
+			left = 0
+		}
+		e.step(i+1, word, begins && (s.copies || cap(word) == cap(text))) // a word that is cut from text has its capacity at the beginning
+		begins = false
+	})
 }
 
 // addWord adds the tokens of a word.
@@ -63,7 +68,7 @@ func (e *encoder) addWord(word []byte) {
 	}
 	from := len(e.ids)
 	e.spell(word)
-	if len(word) <= cachedBytes && e.err == nil {
+	if len(word) <= cachedBytes && len(e.ids)-from <= 4*cachedBytes && e.err == nil {
 		if len(e.cache) >= cachedWords {
 			clear(e.cache)
 		}
@@ -73,7 +78,7 @@ func (e *encoder) addWord(word []byte) {
 
 // spell passes a word to the model, spelled in letters for bytes if the vocabulary has these.
 func (e *encoder) spell(word []byte) {
-	if e.t.letters != nil {
+	if e.t.spells {
 		e.spelled = e.t.letters.spell(e.spelled[:0], word)
 		word = e.spelled
 	}

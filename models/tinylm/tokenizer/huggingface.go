@@ -32,6 +32,7 @@ type huggingFace struct {
 	normal     []normalizer
 	steps      []preTokenizer
 	letters    *letters // spell bytes in the vocabulary; nil: it has plain text
+	spells     bool     // words have plain text: the last step is to spell them
 	model      subwordModel
 	encoders   sync.Pool // of *encoder
 
@@ -77,7 +78,7 @@ func readHuggingFace(path, separator string) (*huggingFace, error) {
 
 // parseHuggingFace makes a codec from the content of a tokenizer.json.
 func parseHuggingFace(b []byte) (t *huggingFace, err error) {
-	defer catchSlow(&err)
+	defer catchStop(&err)
 	var f tokenizerFile
 	if err := json.Unmarshal(b, &f); err != nil {
 		return nil, err
@@ -86,24 +87,17 @@ func parseHuggingFace(b []byte) (t *huggingFace, err error) {
 	t.encoders.New = func() any { return newEncoder(t) }
 	normal, err := flatten(f.Normalizer, "normalizers", 0)
 	if err == nil {
-		err = checkGrowth(normal)
-	}
-	if err == nil {
 		t.normal, err = makeParts(normal, normalizers())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
 	words, err := flatten(f.PreTokenizer, "pretokenizers", 0)
-	bytes := false
 	if err == nil {
-		t.steps, bytes, err = readSplitters(words, normal)
+		t.steps, t.letters, t.spells, err = readSplitters(words, normal)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pre-tokenizer: %w", err)
-	}
-	if bytes {
-		t.letters = newLetters()
 	}
 	if t.model, err = readSubwordModel(f.Model); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
@@ -121,7 +115,11 @@ func (t *huggingFace) readPieces(added []addedFile) (err error) {
 	for id, text := range t.pieces {
 		t.names[text] = int32(id)
 	}
-	most := len(t.pieces) + len(added)
+	most, contents := len(t.pieces)+len(added), 0
+	for _, a := range added {
+		contents += len(a.Content)
+	}
+	growth := newBudget(contents)
 	for _, a := range added {
 		if a.Content == "" {
 			return errors.New("an added token without text")
@@ -134,7 +132,7 @@ func (t *huggingFace) readPieces(added []addedFile) (err error) {
 		}
 		text := a.Content
 		if a.Normalized {
-			text = applyAll(t.normal, text)
+			text = applyAll(t.normal, text, growth)
 			t.normalized.add(a, text)
 		} else {
 			t.added.add(a, text)
@@ -147,13 +145,22 @@ func (t *huggingFace) readPieces(added []addedFile) (err error) {
 		}
 		t.names[a.Content] = int32(*a.ID)
 	}
-	t.texts = make([]string, len(t.pieces))
+	t.texts, growth = make([]string, len(t.pieces)), pieceBudget(t.pieces)
 	for id, piece := range t.pieces {
 		if piece != "" {
-			t.texts[id] = t.decoding.decodeOne(piece, false, false)
+			t.texts[id] = t.decoding.decodeOne(piece, false, false, growth)
 		}
 	}
 	return nil
+}
+
+// pieceBudget returns the budget of decoders for tokens.
+func pieceBudget(pieces []string) *budget {
+	n := 0
+	for _, piece := range pieces {
+		n += len(piece)
+	}
+	return newBudget(n)
 }
 
 // findSeparator finds the token that ends a document.
@@ -176,7 +183,7 @@ func (t *huggingFace) separator() int32 { return t.end }
 func (t *huggingFace) identity() string { return fmt.Sprintf("%x %d", t.hash, t.end) }
 
 func (t *huggingFace) decode(ids []int32) (_ string, err error) {
-	defer catchSlow(&err)
+	defer catchStop(&err)
 	pieces := make([]string, 0, len(ids))
 	for i, id := range ids {
 		if id < 0 || int(id) >= len(t.pieces) {
@@ -205,18 +212,18 @@ func (t *huggingFace) length(ids []int32) int {
 }
 
 func (t *huggingFace) encode(to []int32, text []byte) (_ []int32, err error) {
-	defer catchSlow(&err)
+	defer catchStop(&err)
 	if !utf8.Valid(text) {
 		return nil, errors.New("text is not UTF-8, which the tokenizer needs")
 	}
 	e := t.encoders.Get().(*encoder)
 	defer t.encoders.Put(e)
-	e.ids, e.err = to, nil
+	e.ids, e.err, e.budget = to, nil, newBudget(len(text))
 	t.added.split(text, e.add, func(text []byte, first bool) {
 		if len(t.normal) > 0 {
-			text = []byte(applyAll(t.normal, string(text)))
+			text = []byte(applyAll(t.normal, string(text), e.budget))
 		}
-		t.normalized.split(text, e.add, func(text []byte, begins bool) { e.words(text, first && begins) })
+		t.normalized.split(text, e.add, func(text []byte, begins bool) { e.step(0, text, first && begins) })
 	})
 	to, e.ids = e.ids, nil
 	return to, e.err

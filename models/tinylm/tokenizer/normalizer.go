@@ -7,29 +7,30 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/go-json-experiment/json"
 	"golang.org/x/text/unicode/norm"
 )
 
 // normalizer rewrites a text before it is cut into words.
-type normalizer func(text string) string
+type normalizer func(text string, b *budget) string
+
+// plain makes a normalizer of a function whose results are at most a few times as long as the text.
+func plain(f func(text string) string) normalizer {
+	return func(text string, _ *budget) string { return f(text) }
+}
 
 // normalizers returns the makers of normalizers by their type in a tokenizer.json. Precompiled of SentencePiece is missing.
 func normalizers() map[string]maker[normalizer] {
 	return map[string]maker[normalizer]{
-		"NFC":          constant(form(norm.NFC)),
-		"NFD":          constant(form(norm.NFD)),
-		"NFKC":         constant(compatible(norm.NFKC)),
-		"NFKD":         constant(compatible(norm.NFKD)),
-		"Lowercase":    constant(normalizer(lowercase)),
-		"Nmt":          constant(normalizer(cleanNmt)),
-		"StripAccents": constant(without(isMark)),
-		"Strip":        with(newStrip),
-		"Prepend":      with(newPrepend),
-		"Replace": with(func(o replaceOptions) (normalizer, error) {
-			replace, err := newReplace(o)
-			return normalizer(replace), err
-		}),
+		"NFC":            constant(plain(form(norm.NFC))),
+		"NFD":            constant(plain(form(norm.NFD))),
+		"NFKC":           constant(plain(compatible(norm.NFKC))),
+		"NFKD":           constant(plain(compatible(norm.NFKD))),
+		"Lowercase":      constant(plain(lowercase)),
+		"Nmt":            constant(plain(cleanNmt)),
+		"StripAccents":   constant(plain(without(isMark))),
+		"Strip":          with(newStrip),
+		"Prepend":        with(newPrepend),
+		"Replace":        with(newReplace),
 		"BertNormalizer": with(newBertNormalizer),
 	}
 }
@@ -44,7 +45,7 @@ func (p part) keepsStart() bool {
 }
 
 // compatible returns the normalizer of a Unicode form. It leaves characters unchanged that are newer than the tables of the reference.
-func compatible(f norm.Form) normalizer {
+func compatible(f norm.Form) func(string) string {
 	normalize := form(f)
 	return func(text string) string {
 		var b strings.Builder
@@ -73,7 +74,7 @@ func lowercase(text string) string {
 }
 
 // without returns a normalizer that removes characters.
-func without(is func(rune) bool) normalizer {
+func without(is func(rune) bool) func(string) string {
 	return func(text string) string {
 		return strings.Map(func(r rune) rune {
 			if is(r) {
@@ -91,7 +92,7 @@ type stripOptions struct {
 }
 
 func newStrip(o stripOptions) (normalizer, error) {
-	return func(text string) string {
+	return func(text string, _ *budget) string {
 		if o.Left {
 			text = strings.TrimLeftFunc(text, unicode.IsSpace)
 		}
@@ -108,10 +109,11 @@ type prependOptions struct {
 }
 
 func newPrepend(o prependOptions) (normalizer, error) {
-	return func(text string) string {
+	return func(text string, b *budget) string {
 		if text == "" {
 			return ""
 		}
+		b.check(len(o.Prepend))
 		return o.Prepend + text
 	}, nil
 }
@@ -122,51 +124,29 @@ type replaceOptions struct {
 	Content string         `json:"content"`
 }
 
-// maxGrowth bounds the factor by which all parts of a file together may make a text longer.
-const maxGrowth = 4096
-
-// checkGrowth returns an error if the replacements of parts, one after the other, may make a text too long.
-func checkGrowth(parts []part) error {
-	growth := 1
-	for _, p := range parts {
-		if p.kind != "Replace" {
-			continue
-		}
-		var o replaceOptions
-		if err := json.Unmarshal(p.value, &o); err != nil {
-			return err
-		}
-		by := 1 + len(o.Content) // a match of a regular expression may be empty
-		if s := o.Pattern.String; s != nil && *s != "" {
-			by = max(1, (len(o.Content)+len(*s)-1)/len(*s))
-		}
-		if by > maxGrowth/growth {
-			return fmt.Errorf("replacements up to %.20q may make a text over %d times as long, want less", o.Content, maxGrowth)
-		}
-		growth *= by
-	}
-	return nil
-}
-
 // newReplace returns a function that replaces each match of a pattern, for a normalizer or a decoder.
-func newReplace(o replaceOptions) (func(string) string, error) {
+func newReplace(o replaceOptions) (normalizer, error) {
 	if s := o.Pattern.String; s != nil && *s != "" && o.Pattern.Regex == nil {
-		return strings.NewReplacer(*s, o.Content).Replace, nil
+		return func(text string, b *budget) string {
+			b.check(strings.Count(text, *s) * (len(o.Content) - len(*s)))
+			return strings.ReplaceAll(text, *s, o.Content)
+		}, nil
 	}
 	find, err := o.Pattern.finder()
 	if err != nil {
 		return nil, err
 	}
-	return func(text string) string {
-		var b strings.Builder
+	return func(text string, b *budget) string {
+		var out strings.Builder
 		find([]byte(text), func(from, to int, match bool) {
 			if match {
-				b.WriteString(o.Content)
+				b.check(out.Len() + len(o.Content) - to)
+				out.WriteString(o.Content)
 			} else {
-				b.WriteString(text[from:to])
+				out.WriteString(text[from:to])
 			}
 		})
-		return b.String()
+		return out.String()
 	}, nil
 }
 
@@ -181,24 +161,26 @@ type bertOptions struct {
 func newBertNormalizer(o bertOptions) (normalizer, error) {
 	var steps []normalizer
 	if o.Clean {
-		steps = append(steps, cleanText)
+		steps = append(steps, plain(cleanText))
 	}
 	if o.Chinese {
-		steps = append(steps, spaceChinese)
+		steps = append(steps, plain(spaceChinese))
 	}
 	if o.Accents != nil && *o.Accents || o.Accents == nil && o.Lowercase {
-		steps = append(steps, form(norm.NFD), without(isAccent))
+		steps = append(steps, plain(form(norm.NFD)), plain(without(isAccent)))
 	}
 	if o.Lowercase {
-		steps = append(steps, lowercase)
+		steps = append(steps, plain(lowercase))
 	}
-	return func(text string) string { return applyAll(steps, text) }, nil
+	return func(text string, b *budget) string { return applyAll(steps, text, b) }, nil
 }
 
-// applyAll applies normalizers one after the other.
-func applyAll(all []normalizer, text string) string {
+// applyAll applies normalizers one after the other. What they add is taken from the budget.
+func applyAll(all []normalizer, text string, b *budget) string {
 	for _, n := range all {
-		text = n(text)
+		before := len(text)
+		text = n(text, b)
+		b.take(len(text) - before)
 	}
 	return text
 }

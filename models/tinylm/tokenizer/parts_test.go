@@ -31,34 +31,23 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		p, _ := json.Marshal(map[string]any{"Regex": pattern})
 		return `{"type":"Split","invert":false,"behavior":"Isolated","pattern":` + string(p) + `}`
 	}
-	grow := `{"type":"Replace","pattern":{"String":"a"},"content":"` + strings.Repeat("a", 100) + `"}`
 	for _, c := range []struct{ member, value, want string }{
 		{"normalizer", `{"type":"Precompiled","precompiled_charsmap":""}`, `normalizer: type "Precompiled", want one of BertNormalizer`},
 		{"normalizer", `{"type":"Strip","strip_left":true,"strip_middle":true}`, `normalizer: Strip: `},
-		{"normalizer", `{"type":"Replace","pattern":{"Regex":"a$"},"content":""}`, `Replace: pattern "a$": $ is not supported`},
 		{"normalizer", `{"type":"Replace","pattern":{},"content":""}`, "want one"},
-		{"normalizer", `{"type":"Sequence","normalizers":[` + grow + `,` + grow + `]}`, "over 4096 times as long"},
-		{"decoder", `{"type":"Sequence","decoders":[` + grow + `,` + grow + `]}`, "over 4096 times as long"},
 		{"normalizer", `{"type":"Sequence"}`, "without normalizers"},
 		{"normalizer", `{"type":"Sequence","normalizers":[null]}`, "null in a Sequence"},
 		{"pre_tokenizer", `{"type":"UnicodeScripts"}`, `pre-tokenizer: type "UnicodeScripts", want one of BertPreTokenizer`},
 		{"pre_tokenizer", `{"type":"Punctuation","behavior":"Odd"}`, `Punctuation: behavior "Odd", want Removed`},
 		{"pre_tokenizer", `{"type":"Metaspace","replacement":"__"}`, `replacement "__", want one character`},
 		{"pre_tokenizer", `{"type":"Metaspace","replacement":"_","prepend_scheme":"last"}`, `prepend_scheme "last", want always, first or never`},
-		{"pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Whitespace"},{"type":"Metaspace","replacement":"_","prepend_scheme":"first"}]}`, "first behind Whitespace"},
 		{"pre_tokenizer", `{"type":"CharDelimiterSplit","delimiter":"ab"}`, `delimiter "ab", want one character`},
-		{"pre_tokenizer", split("[[:alpha:]]"), `Split: pattern "[[:alpha:]]": [ inside of [ ]`},
-		{"pre_tokenizer", split("[a&&b]"), "&& inside of [ ]"},
-		{"pre_tokenizer", split("[]a]"), "] at the beginning of [ ]"},
-		{"pre_tokenizer", split(`\h+`), `\h is not supported`},
-		{"pre_tokenizer", split(`\bword`), `\b is not supported`},
-		{"pre_tokenizer", split(`(a)\1`), `\1 is not supported`},
-		{"pre_tokenizer", split("^a"), "^ is not supported"},
-		{"pre_tokenizer", split("(?m)a"), `"(?m)" is not supported`},
-		{"pre_tokenizer", split("a++"), "pattern"},
-		{"pre_tokenizer", split("a{,3}"), `"{," is not supported`},
+		{"pre_tokenizer", split(`(a)\1`), `Split: pattern "(a)\\1": \1 is not supported`},
+		{"normalizer", `{"type":"Replace","pattern":{"Regex":"a\\X"},"content":""}`, `Replace: pattern "a\\X": \X is not supported`},
+		{"pre_tokenizer", split("(?~ab)"), `"(?~" is not supported`},
+		{"pre_tokenizer", split(`\p{Klingon}`), `the class of characters "Klingon" is not supported`},
+		{"pre_tokenizer", split("(?i:ß)"), `"ss" without regard to case is not supported`},
 		{"pre_tokenizer", split(`a\`), "it ends with"},
-		{"pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"Metaspace","replacement":"_"},{"type":"Metaspace","replacement":"x"}]}`, "more than one Metaspace"},
 		{"model", `{"type":"BPE","dropout":0.1,"vocab":{"[SEP]":0},"merges":[]}`, "model: BPE: dropout of 0.1, want none"},
 		{"model", `{"type":"BPE","vocab":{"[SEP]":0}}`, "no merges"},
 		{"model", `{"type":"BPE","vocab":{"[SEP]":0},"merges":null}`, "no merges"},
@@ -132,7 +121,7 @@ func TestTokenizerUnknownText(t *testing.T) {
 
 // The error of a long pattern names its reason. A file cannot make tokenizing recurse deeply, nor compiling a pattern take long.
 func TestLongParts(t *testing.T) {
-	for pattern, want := range map[string]string{strings.Repeat("a?", 300) + `\h`: `\h is not supported`, strings.Repeat("a", 65<<10): "66560 bytes, want at most 65536"} {
+	for pattern, want := range map[string]string{strings.Repeat("a?", 300) + `\X`: `\X is not supported`, strings.Repeat("a", 65<<10): "66560 bytes, want at most 65536"} {
 		_, err := newMatches(pattern)
 		require.ErrorContains(t, err, want)
 		require.Less(t, len(err.Error()), maxErrorBytes)

@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,21 +74,6 @@ func newMatches(pattern string) (m matches, err error) {
 	return m, nil
 }
 
-// slowPattern is the error of a pattern that takes too long. It is the only error of finders, normalizers and decoders. So these return no
-// error: find panics with a slowPattern, and their callers catch it.
-type slowPattern struct{ error }
-
-// catchSlow turns the panic of a slow pattern into an error. Call it with defer.
-func catchSlow(err *error) {
-	switch p := recover().(type) {
-	case nil:
-	case slowPattern:
-		*err = p
-	default:
-		panic(p)
-	}
-}
-
 func (m matches) find(text []byte, found func(from, to int, match bool)) {
 	limit := matchTime + time.Duration(len(text))*matchByteTime
 	runes, began := []rune(string(text)), time.Now()
@@ -99,13 +83,13 @@ func (m matches) find(text []byte, found func(from, to int, match bool)) {
 		spans, err = m.spans(runes, limit)
 	}
 	if err != nil {
-		panic(slowPattern{fmt.Errorf("pattern %.60q takes more than %v for a text of %d bytes, want less: it backtracks too much", m.pattern, limit, len(text))})
+		panic(stop{fmt.Errorf("pattern %.60q takes more than %v for a text of %d bytes, want less: it backtracks too much", m.pattern, limit, len(text))})
 	}
 	over := min(time.Since(began), limit) - (limit - matchTime) - freeTime // a stopped process counts at most the limit
 	if all := m.overtime.Add(int64(over)); all < 0 {
 		m.overtime.Store(0)
 	} else if over > 0 && all > int64(maxOvertime) {
-		panic(slowPattern{fmt.Errorf("pattern %.60q takes %v too long for many texts, the last one of %d bytes: it backtracks too much", m.pattern, time.Duration(all), len(text))})
+		panic(stop{fmt.Errorf("pattern %.60q takes %v too long for many texts, the last one of %d bytes: it backtracks too much", m.pattern, time.Duration(all), len(text))})
 	}
 	at, from := 0, 0 // in runes and in bytes
 	next := func(end int, match bool) {
@@ -144,78 +128,6 @@ func (m matches) spans(text []rune, limit time.Duration) (list [][2]int, err err
 }
 
 const (
-	sameEscapes = `sSdDtnrfpPx`                              // letters whose escapes mean the same in Oniguruma and in regexp2
-	wordClass   = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}Ⓐ-ⓩ🄰-🅉🅐-🅩🅰-🆉` // what \w of Oniguruma means inside of [ ]
-	wordMore    = `²³¹¼½¾`                                   // what \w of Oniguruma also matches, but not inside of [ ]
+	wordClass = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}Ⓐ-ⓩ🄰-🅉🅐-🅩🅰-🆉` // what \w of Oniguruma means inside of [ ]
+	wordMore  = `²³¹¼½¾`                                   // what \w of Oniguruma also matches, but not inside of [ ]
 )
-
-// translate returns a pattern of regexp2 that means the same as a pattern of Oniguruma.
-func translate(pattern string) (string, error) {
-	var b strings.Builder
-	inClass, classStart := false, 0
-	for i := 0; i < len(pattern); i++ {
-		rest := pattern[i:]
-		switch c := pattern[i]; {
-		case c == '\\' && len(rest) < 2:
-			return "", fmt.Errorf(`it ends with \`)
-		case c == '\\':
-			part, err := translateEscape(rest[1], inClass)
-			if err != nil {
-				return "", err
-			}
-			b.WriteString(part)
-			i++
-		case inClass && c == '[':
-			return "", fmt.Errorf("[ inside of [ ] is not supported")
-		case inClass && strings.HasPrefix(rest, "&&"):
-			return "", fmt.Errorf("&& inside of [ ] is not supported")
-		case inClass:
-			inClass = c != ']' || i == classStart
-			b.WriteByte(c)
-		case c == '[':
-			b.WriteByte(c)
-			inClass, classStart = true, i+1
-			if strings.HasPrefix(rest, "[^") {
-				b.WriteByte('^')
-				i, classStart = i+1, i+2
-			}
-			if strings.HasPrefix(pattern[classStart:], "]") {
-				return "", fmt.Errorf("] at the beginning of [ ] is not supported")
-			}
-		case c == '^' || c == '$':
-			return "", fmt.Errorf("%c is not supported", c)
-		case strings.HasPrefix(rest, "(?") && !hasPrefix(rest, "(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!"):
-			return "", fmt.Errorf("%.4q is not supported", rest)
-		case strings.HasPrefix(rest, "{,"):
-			return "", fmt.Errorf("%.2q is not supported", rest)
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return b.String(), nil
-}
-
-// translateEscape translates the escape \c.
-func translateEscape(c byte, inClass bool) (string, error) {
-	isLetter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-	switch {
-	case c == 'w' && inClass:
-		return wordClass, nil
-	case c == 'w':
-		return "[" + wordClass + wordMore + "]", nil
-	case c == 'W' && !inClass:
-		return "[^" + wordClass + wordMore + "]", nil
-	case isLetter && !strings.ContainsRune(sameEscapes, rune(c)), c >= '0' && c <= '9', c >= utf8.RuneSelf:
-		return "", fmt.Errorf(`\%c is not supported`, c)
-	}
-	return `\` + string(c), nil
-}
-
-func hasPrefix(text string, prefixes ...string) bool {
-	for _, p := range prefixes {
-		if strings.HasPrefix(text, p) {
-			return true
-		}
-	}
-	return false
-}

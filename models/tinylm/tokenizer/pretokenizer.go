@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -15,9 +14,10 @@ type splitter func(text []byte, word func([]byte))
 
 // preTokenizer is a step that cuts a text into words.
 type preTokenizer struct {
-	split splitter // nil: the step cuts nothing
-	start splitter // for a word that begins the text; nil: split
-	bytes bool     // after the step, words are spelled in letters for bytes
+	split  splitter // nil: the step cuts nothing
+	start  splitter // for a word that begins the text; nil: split
+	bytes  bool     // after the step, words are spelled in letters for bytes
+	copies bool     // words are no parts of the text
 }
 
 // preTokenizers returns the makers of pre-tokenizers by their type in a tokenizer.json. UnicodeScripts, FixedLength and RandomSplit are
@@ -39,37 +39,50 @@ func preTokenizers() map[string]maker[preTokenizer] {
 	}
 }
 
-// readSplitters returns the steps that cut. bytes says that the last one is ByteLevel. normal are the normalizers of the file.
-func readSplitters(parts, normal []part) (steps []preTokenizer, bytes bool, err error) {
+// readSplitters returns the steps that cut. If one of them is ByteLevel, it returns the letters for bytes; spells says
+// that it is the last one, after which words still have plain text, which is quicker. normal are the normalizers of the
+// file.
+func readSplitters(parts, normal []part) (steps []preTokenizer, l *letters, spells bool, err error) {
 	all, err := makeParts(parts, preTokenizers())
 	if err != nil {
-		return nil, false, err
+		return nil, nil, false, err
 	}
 	for i, s := range all {
-		if bytes {
-			return nil, false, errors.New("want ByteLevel in the end and nowhere else")
-		}
 		if s.start != nil {
-			if err := checkFirst(parts[:i], normal); err != nil {
-				return nil, false, err
+			if err := checkFirst(normal); err != nil {
+				return nil, nil, false, err
+			}
+			if l != nil {
+				return nil, nil, false, errors.New("type Metaspace with the prepend_scheme first behind ByteLevel, want it in front")
 			}
 		}
-		if parts[i].kind == "Metaspace" && slices.ContainsFunc(parts[:i], func(p part) bool { return p.kind == "Metaspace" }) {
-			return nil, false, errors.New("more than one Metaspace: with another replacement each would make more words")
+		if s.bytes && l == nil {
+			l = newLetters()
+		}
+		if spells = s.bytes && i == len(all)-1; s.bytes && !spells {
+			s = s.spelled(l)
 		}
 		if s.split != nil {
 			steps = append(steps, s)
 		}
-		bytes = s.bytes
 	}
-	return steps, bytes, nil
+	return steps, l, spells, nil
 }
 
-// checkFirst returns an error if a step or normalizer before a Metaspace with the scheme "first" hides which word begins the text.
-func checkFirst(words, normal []part) error {
-	for _, p := range words {
-		return fmt.Errorf("type Metaspace with the prepend_scheme first behind %s, want it in front", p.kind)
+// spelled returns a step that also spells words in letters for bytes.
+func (s preTokenizer) spelled(l *letters) preTokenizer {
+	cut := s.split
+	if cut == nil {
+		cut = whole
 	}
+	return preTokenizer{copies: true, split: func(text []byte, word func([]byte)) {
+		cut(text, func(w []byte) { word(l.spell(nil, w)) })
+	}}
+}
+
+// checkFirst returns an error if a normalizer before a Metaspace with the scheme "first" hides which word begins the
+// text.
+func checkFirst(normal []part) error {
 	for _, n := range normal {
 		if !n.keepsStart() {
 			return fmt.Errorf("type Metaspace with the prepend_scheme first behind the normalizer %s, which may remove the first character", n.kind)
@@ -96,16 +109,17 @@ func newByteLevel(o byteLevelOptions) (preTokenizer, error) {
 	if o.AddPrefixSpace {
 		split = split.withPrefix(" ")
 	}
-	return preTokenizer{split: split, bytes: true}, nil
+	return preTokenizer{split: split, bytes: true, copies: o.AddPrefixSpace}, nil
 }
 
 // whole makes the whole text one word.
 func whole(text []byte, word func([]byte)) { word(text) }
 
-// withPrefix returns a splitter that first puts prefix in front of a text, if the text does not begin with it.
+// withPrefix returns a splitter that first puts prefix in front of a text, if the text is not empty and does not begin
+// with it.
 func (s splitter) withPrefix(prefix string) splitter {
 	return func(text []byte, word func([]byte)) {
-		if !bytes.HasPrefix(text, []byte(prefix)) {
+		if len(text) > 0 && !bytes.HasPrefix(text, []byte(prefix)) {
 			text = append([]byte(prefix), text...)
 		}
 		s(text, word)
@@ -191,11 +205,11 @@ func newMetaspace(o metaspaceOptions) (preTokenizer, error) {
 	}
 	switch scheme {
 	case "always":
-		return preTokenizer{split: step(cut.withPrefix(o.Replacement))}, nil
+		return preTokenizer{split: step(cut.withPrefix(o.Replacement)), copies: true}, nil
 	case "first":
-		return preTokenizer{split: step(cut), start: step(cut.withPrefix(o.Replacement))}, nil
+		return preTokenizer{split: step(cut), start: step(cut.withPrefix(o.Replacement)), copies: true}, nil
 	}
-	return preTokenizer{split: step(cut)}, nil
+	return preTokenizer{split: step(cut), copies: true}, nil
 }
 
 type splitOptions struct {

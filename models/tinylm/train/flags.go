@@ -20,7 +20,7 @@ import (
 
 // Parse returns the options of a command line: those of the preset, then those of the YAML file of -config, then the flags
 // themselves. With -resume FOLDER they are the options of the run in FOLDER, whose file must be as the run wrote it; flags may change those
-// that are not fixed. Data, Tokenizer and Init of flags and of -config become absolute paths; a relative path is relative to the working
+// that are not fixed. Data, EvalData, Tokenizer and Init of flags and of -config become absolute paths; a relative path is relative to the working
 // directory, also in the file.
 // After -help it writes the list of flags to w, if not nil, and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (_ *Options, err error) {
@@ -153,7 +153,7 @@ func loadInit(path string) (_ *tinylm.Weights, warnings []string, err error) {
 
 // makeAbsolute makes the paths of what a run reads absolute: it can then be resumed from another working directory.
 func (o *Options) makeAbsolute() (err error) {
-	for _, path := range []*string{&o.Data, &o.Tokenizer, &o.Init} {
+	for _, path := range []*string{&o.Data, &o.EvalData, &o.Tokenizer, &o.Init} {
 		if *path == "" || path == &o.Data && *path == randomData {
 			continue
 		}

@@ -13,9 +13,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// readerBytes is roughly the memory of a reader of the corpus: a block of tokens in use, the next block, and text.
-const readerBytes = 192 << 20
-
 // memoryNeed is the memory that a run needs, in bytes.
 type memoryNeed struct {
 	device int64 // 0 if the device uses the host's memory
@@ -95,9 +92,9 @@ func (r *runner) plan(c tinylm.Config, eval graph.Plan, recompute bool) (n memor
 	}
 	copies := 2*weights + r.batchBytes() // of the moments while a checkpoint is written
 	if r.host() {
-		return memoryNeed{host: models + copies + readerBytes}, flops, nil
+		return memoryNeed{host: models + copies + r.corpus.ReaderBytes()}, flops, nil
 	}
-	return memoryNeed{device: models, host: weights + copies + readerBytes}, flops, nil
+	return memoryNeed{device: models, host: weights + copies + r.corpus.ReaderBytes()}, flops, nil
 }
 
 // batchBytes returns the memory of the batches of a step: a token and a target have 4 bytes each.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -146,7 +147,10 @@ const (
 // openData opens what -data names.
 func (r *runner) openData(ctx context.Context) (err error) {
 	r.phase("reading data")
-	o := corpus.Options{Ext: r.Ext, Tokenizer: r.Tokenizer, Separator: r.Separator, Seed: r.Seed, HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval)}
+	o := corpus.Options{
+		Ext: r.Ext, TextField: r.TextField, EvalData: r.EvalData, Tokenizer: r.Tokenizer, Separator: r.Separator, Seed: r.Seed,
+		HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval),
+	}
 	switch path := r.Data; {
 	case path == randomData:
 		r.corpus, err = corpus.Random(randomTokens, 256, r.Seed)
@@ -166,7 +170,19 @@ func (r *runner) openData(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	skipped, files := r.corpus.Skipped(), 0
+	r.showSkipped()
+	r.shape = corpus.Shape{Batch: r.Batch, Seq: r.Context}
+	if r.Packed {
+		r.shape.Documents = r.Batch * (1 + r.Context/leastDocument)
+	}
+	_, err = r.corpus.HeldOut(r.shape, 1) // report now that the data are too short
+	return err
+}
+
+// showSkipped says what the corpus has left out, if it has not been said yet.
+func (r *runner) showSkipped() {
+	all := r.corpus.Skipped()
+	skipped, files := slices.DeleteFunc(slices.Clone(all), func(s corpus.Skipped) bool { return slices.Contains(r.skipped, s) }), 0
 	for _, s := range skipped {
 		if files += s.Files; r.verbose || len(skipped) == 1 {
 			r.display.line("skipped %d files, folders or records: %s, such as %.100q", s.Files, s.Reason, s.Example)
@@ -175,12 +191,7 @@ func (r *runner) openData(ctx context.Context) (err error) {
 	if len(skipped) > 1 && !r.verbose {
 		r.display.line("skipped %d files, folders or records, for %d reasons (-v lists them)", files, len(skipped))
 	}
-	r.shape = corpus.Shape{Batch: r.Batch, Seq: r.Context}
-	if r.Packed {
-		r.shape.Documents = r.Batch * (1 + r.Context/leastDocument)
-	}
-	_, err = r.corpus.HeldOut(r.shape, 1) // report now that the data are too short
-	return err
+	r.skipped = all
 }
 
 // leastDocument is the smallest average length in tokens of packed documents for which a batch has room.

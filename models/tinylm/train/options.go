@@ -14,14 +14,17 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Options are the options of a run. Each is a flag of the command line and a line of the YAML file; the yaml tag is the name of both.
-// A resumed run cannot change those tagged "fixed": its folder, its weights, its place in the data or its bits depend on them. Data and
-// Tokenizer may name another place: the cursor of a checkpoint refuses other content.
+// Options are the options of a run. Each is a flag of the command line and a line of the YAML file; the yaml tag is the
+// name of both. A resumed run cannot change those tagged "fixed": its folder, its weights, its place in the data or its
+// bits depend on them. Data, EvalData and Tokenizer may name another place: the cursor of a checkpoint refuses other
+// content.
 type Options struct {
 	Preset string `yaml:"preset" fixed:"true" help:"sizes of model and training to begin with: tiny or base"`
 
 	Data        string  `yaml:"data" help:"file or folder to train on, or \"random\" for random bytes; empty: the Go source of GOROOT"`
-	Ext         string  `yaml:"ext" fixed:"true" help:"in a folder, read only files whose names (without .gz or .zst) end with this; empty: all"`
+	Ext         string  `yaml:"ext" fixed:"true" help:"in a folder, read only files whose names (without .gz or .zst) end with this, in any case; empty: all"`
+	TextField   string  `yaml:"text-field" fixed:"true" help:"field of JSON or column of Parquet with the text or a list of messages; a.b is b inside of a"`
+	EvalData    string  `yaml:"eval-data" help:"file or folder with the held-out text; empty: about a twentieth of -data is held out"`
 	Tokenizer   string  `yaml:"tokenizer" help:"tokenizer.json of Hugging Face; empty: a token is a byte"`
 	Separator   string  `yaml:"separator" fixed:"true" help:"content of the token of -tokenizer that ends a document; empty: the first known one, such as <|endoftext|> or [SEP]"`
 	Packed      bool    `yaml:"packed" fixed:"true" help:"a document's tokens see no other document's"`
@@ -90,7 +93,7 @@ func Preset(name string) (Options, error) {
 		return Options{}, err
 	}
 	o := Options{
-		Preset: name, Seed: 1, Batch: 6, Accumulate: 1, Minutes: 2,
+		Preset: name, TextField: "text", Seed: 1, Batch: 6, Accumulate: 1, Minutes: 2,
 		Optimizer: muonOptimizer, LR: 6e-3, Warmup: 0.03, Schedule: cosineSchedule, Floor: 0.05, Beta2: 0.95, Decay: 0.1, Clip: 1,
 		EvalTokens: 16 << 10, FinalEval: 256 << 10, Sample: 400, Temperature: 0.8, TopK: 40,
 		SaveMinutes: 10, Keep: 3, Device: "auto", Precision: "f32",
@@ -181,6 +184,12 @@ func (o *Options) Validate() error {
 	}
 	if o.Separator != "" && o.Tokenizer == "" {
 		return fmt.Errorf("train: -separator %q without -tokenizer: the separator of bytes is the byte 0", o.Separator)
+	}
+	if o.EvalData != "" && o.Data == randomData {
+		return fmt.Errorf("train: -eval-data %s with -data %s: random bytes are held out of random bytes", o.EvalData, randomData)
+	}
+	if o.TextField == "" {
+		return errors.New("train: -text-field is empty, want the name of a field, such as text")
 	}
 	return o.check()
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -239,9 +240,59 @@ func TestResumeElsewhere(t *testing.T) {
 	}
 }
 
-// TestResumeOfChangedOptions: a run goes on only with the options that it wrote. A line that is missing or altered is an error that names the
-// option, unless the command line gives it. Then it must be what the run has, if it is fixed. The file of a run by an older version has
-// all lines that this version had, and nothing to compare them with.
+// TestResumeOfChangedOptions: a run goes on only with the options that it wrote. A line that is missing or altered is
+// an error that names the option, unless the command line gives it. Then it must be what the run has, if it is fixed.
+// The file of a run by an older version has all lines that this version had, and nothing to compare them with.
+// TestResumeWithEvalData: a run with a text field and evaluation data of their own goes on to the same bits. Their loss
+// is that of these data. Other evaluation data, or a change of them, are an error.
+func TestResumeWithEvalData(t *testing.T) {
+	args, place := smallArgs(t, 4, "-text-field", "doc.body", "-eval-data", "valid.jsonl"), t.TempDir()
+	text := strings.Repeat(`The block of a query is clamped to the query.\n`, 20)
+	lines := func(field string) []byte {
+		return []byte(strings.Repeat(fmt.Sprintf(`{"doc":{"%s":"%s","x":"\ud800"},"text":7}`, field, text)+"\n", 40))
+	}
+	for name, content := range map[string][]byte{"train.JSONL": append(lines("body"), "{damaged\n"...), "valid.jsonl": lines("body"), "other.jsonl": lines("body")[100:], "wrong.jsonl": lines("title")} {
+		require.NoError(t, os.WriteFile(filepath.Join(place, name), content, 0o644))
+	}
+	t.Chdir(place)
+	args[3] = "train.JSONL"
+	whole, stopped := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "stopped")
+	said := new(bytes.Buffer)
+	testutil.Must(Run(t.Context(), testutil.Must(Parse(append(args, "-out", whole), io.Discard))(t), said))(t)
+	require.Equal(t, 1, strings.Count(said.String(), `skipped 1 files, folders or records: not JSON, such as "train.JSONL"`), said)
+	o := testutil.Must(Parse(append(args, "-out", stopped), io.Discard))(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	o.hooks.stepped = func(int) { cancel(errStop) }
+	require.ErrorIs(t, testutil.Err(Run(ctx, o, io.Discard)), errStop)
+	options := testutil.Must(ReadOptions(filepath.Join(stopped, optionsFile), ""))(t)
+	require.Equal(t, []string{"doc.body", filepath.Join(place, "valid.jsonl")}, []string{options.TextField, options.EvalData})
+
+	for _, c := range []struct{ more, want string }{
+		{"-eval-data other.jsonl", "held-out part have changed"},
+		{"-eval-data ", "held-out part have changed"},
+		{"-text-field text", `-text-field text: the run in ` + stopped + ` has "doc.body"`},
+	} {
+		o, err := Parse(append([]string{"-resume", stopped}, strings.Split(c.more, " ")...), io.Discard)
+		if err == nil {
+			_, err = Run(t.Context(), o, io.Discard)
+		}
+		require.ErrorContains(t, err, c.want)
+	}
+	require.NoError(t, os.Rename("valid.jsonl", "moved.jsonl"))
+	require.NoError(t, os.Mkdir("sub", 0o755))
+	require.NoError(t, os.Rename("moved.jsonl", "sub/valid.jsonl"))
+	testutil.Must(runArgs(t, "-resume", stopped, "-eval-data", "sub/valid.jsonl"))(t)
+	require.Equal(t, modelOf(t, whole), modelOf(t, stopped))
+	require.Equal(t, resultOf(t, whole).HeldOutLoss, resultOf(t, stopped).HeldOutLoss)
+
+	args[3] = "wrong.jsonl"
+	err := testutil.Err(runArgs(t, append(args, "-eval-data", "sub/valid.jsonl")...))
+	require.ErrorContains(t, err, `the fields are ["doc" "doc.title" "doc.x" "text"]`)
+	for _, refused := range []string{"-data random -eval-data x", "-text-field="} {
+		require.Error(t, testutil.Err(Parse(strings.Fields("-steps 1 "+refused), io.Discard)))
+	}
+}
+
 // TestResumeWithoutCheckpoints: a run that has ended and lost its checkpoints keeps its model.
 func TestResumeWithoutCheckpoints(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")

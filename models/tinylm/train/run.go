@@ -99,6 +99,7 @@ type runner struct {
 	backend    graph.Backend
 	precision  graph.Precision
 	corpus     *corpus.Corpus
+	skipped    []corpus.Skipped // of the corpus, as it was said
 	shape      corpus.Shape
 	reader     *corpus.Reader
 	memoryNeed memoryNeed
@@ -270,6 +271,7 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 	if err := r.evaluateAndSample(ctx, res); err != nil {
 		return res, err
 	}
+	r.showSkipped()
 	r.warnIf(r.log.Event("end", map[string]any{"tokens": res.Tokens, "waits": res.Waits, "held_out": res.HeldOutLoss}))
 	return res, r.describe(res)
 }
