@@ -63,8 +63,8 @@ func (m *Machine) loadArgs(args []G.Value, s *step) error {
 // callOp calls the op of s and checks the type and the size of its result.
 func (m *Machine) callOp(s *step, args []G.Value) (G.Value, error) {
 	result, err := m.hostMem.do(s, args)
-	for i, v := range s.in { // some ops, such as YOLOv3, reshape their operands: undo it
-		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(v.arg.Shape) && len(v.arg.Shape) > 0 {
+	for i, v := range s.in { // some ops, such as Concat of rows, reshape their operands: undo it
+		if d, ok := args[i].(*tensor.Dense); ok && !slices.Equal(d.Shape(), v.arg.Shape) && len(v.arg.Shape) > 0 {
 			err = errors.Join(err, d.Reshape(v.arg.Shape...))
 		}
 	}
@@ -155,6 +155,7 @@ type hostCall struct {
 	prealloc     bool   // call UsePreallocDo, as a TapeMachine does: the Do of some ops computes something else
 	elementwise  bool   // the operands have the result's type and shape: call UsePreallocDo or, for one operand, UnsafeDo
 	owns         bool   // the result of Do shares memory with no operand
+	overwrites   bool   // Do overwrites its operands: give it copies
 
 	// reduce, if not nil, is called for each of the axes along. These are ascending.
 	reduce func(*tensor.Dense, ...int) (*tensor.Dense, error)
@@ -177,6 +178,8 @@ func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 	switch name {
 	case "sliceOp", "concatOp":
 		c.owns = true
+	case "yoloOp":
+		c.overwrites = true
 	case "elemBinOp":
 		c.elementwise = slices.Contains([]string{"+ false", "- false", "⊙ false", "÷ false"}, op.String())
 	case "elemUnaryOp":
@@ -228,6 +231,14 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 	if len(st.host.along) > 0 {
 		if x, ok := args[0].(*tensor.Dense); ok {
 			return st.host.reduceAxes(x)
+		}
+	}
+	if st.host.overwrites {
+		for i, a := range args {
+			var err error
+			if args[i], err = G.CloneValue(a); err != nil {
+				return nil, err
+			}
 		}
 	}
 	v, err := op.Do(args...)

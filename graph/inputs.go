@@ -52,10 +52,38 @@ func (m *Machine) load(in *planValue) error {
 		}
 		return nil
 	}
+	if in.hostReads {
+		s.host = s.ownHeader(s.host)
+	}
 	if !in.kernelReads && m.device.Host {
 		return nil
 	}
 	return m.send(in, v)
+}
+
+// ownHeader returns v with a header of its own, because ops of Gorgonia transpose and reshape their operands for the time of a call:
+// other machines may read the bound tensor at that time. It returns the header of the last run if that is still right.
+func (s *state) ownHeader(v G.Value) G.Value {
+	d, ok := v.(*tensor.Dense)
+	if !ok {
+		return v
+	}
+	if h := s.header; h == nil || h.Uintptr() != d.Uintptr() || h.MemSize() != d.MemSize() || h.Dtype() != d.Dtype() ||
+		!slices.Equal(h.Shape(), d.Shape()) || !slices.Equal(h.Strides(), d.Strides()) || h.DataOrder() != d.DataOrder() ||
+		h.IsMaterializable() != d.IsMaterializable() || h.IsMasked() != d.IsMasked() {
+		s.header = d.ShallowClone()
+	}
+	return s.header
+}
+
+// renewConstants gives constants new headers: an op that has failed may have left its operand transposed.
+func (m *Machine) renewConstants() {
+	for _, v := range m.values {
+		if s := &m.state[v.id]; v.kind == fromConstant && s.header != nil {
+			s.header = nil
+			s.host = s.ownHeader(toRowMajor(v.node.Value()))
+		}
+	}
 }
 
 // valueCheckError is the error of an op that refuses the numbers of an input.

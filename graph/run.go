@@ -34,6 +34,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer func() {
 		if err != nil {
 			clear(m.hostMem.owned)
+			m.renewConstants()
 			err = m.runError(err)
 		}
 	}()

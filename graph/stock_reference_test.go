@@ -1,0 +1,144 @@
+package graph_test
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
+
+	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
+)
+
+// reference computes the output of a graph of stock ops from its inputs, by loops over float64.
+type reference = func(in []*ref.Tensor) *ref.Tensor
+
+// referenced is a graph of stock ops and its reference.
+type referenced struct {
+	stock
+	want reference
+}
+
+// of returns the row of an op whose inputs are named a, b and so on.
+func of(name string, f build, want reference, in ...operand) referenced {
+	return referenced{on(name, f, slices.Clone(in)...), want}
+}
+
+// inPlain marks rows without gradients.
+func valuesOnly(r referenced) referenced {
+	r.wrong = noGradient
+	return r
+}
+
+// at returns the element of x at an index, one number for each axis.
+func at(x *ref.Tensor, index ...int) float64 {
+	offset := 0
+	for i, v := range index {
+		offset = offset*x.Shape[i] + v
+	}
+	return x.Data[offset]
+}
+
+// made returns a tensor whose elements are f of their indices.
+func made(shape []int, f func(index []int) float64) *ref.Tensor {
+	y, index := ref.New(shape...), make([]int, len(shape))
+	for i := range y.Data {
+		y.Data[i] = f(index)
+		for k := len(index) - 1; k >= 0; k-- {
+			if index[k]++; index[k] < shape[k] {
+				break
+			}
+			index[k] = 0
+		}
+	}
+	return y
+}
+
+// test holds values to the reference and gradients to its central differences, in float32 and float64, for operands that are row-major,
+// transposed or views.
+func (r referenced) test(t *testing.T) {
+	for _, dt := range []tensor.Dtype{tensor.Float64, tensor.Float32} {
+		for variant := range 3 {
+			r.check(t, dt, variant)
+		}
+	}
+}
+
+func (r referenced) check(t *testing.T, dt tensor.Dtype, variant int) {
+	t.Helper()
+	exact, slopes := 1e-12, 1e-6
+	if dt == tensor.Float32 {
+		exact, slopes = 3e-6, 3e-4
+	}
+	what := fmt.Sprint(dt, " variant ", variant)
+	b := r.graphOf(t, dt)
+	withGrads := r.wrong != noGradient
+	if withGrads {
+		_, err := graph.Grad(b.cost, b.in...)
+		require.NoError(t, err, what)
+	}
+	m := newMachine(t, b.graph, append(r.options(), graph.WithKeep(b.out))...)
+	for run := range uint64(2) {
+		values := r.inputs(run)
+		for i, v := range values {
+			if dt == tensor.Float32 {
+				values[i] = testutil.Convert[float64](testutil.Convert[float32](v))
+			}
+			value := r.in[i].value(dt, values[i])
+			if dt == tensor.Float64 {
+				value = arranged(r.in[i].shape, values[i], variant)
+			}
+			require.NoError(t, G.Let(b.in[i], value))
+		}
+		require.NoError(t, m.RunAll(), what)
+		at := make([]*ref.Tensor, len(values))
+		for i, v := range values {
+			at[i] = ref.From(v, r.in[i].shape...)
+		}
+		want := r.want(at)
+		require.Equal(t, []int(b.out.Shape()), append([]int{}, want.Shape...), what)
+		testutil.Within(t, what+" value", numbers(t, b.out.Value()), want.Data, exact)
+		if !withGrads {
+			continue
+		}
+		weights := []float64{1}
+		if !b.out.IsScalar() {
+			weights = testutil.Convert[float64](testutil.Normal(99, len(want.Data)))
+			if dt == tensor.Float32 {
+				weights = testutil.Convert[float64](testutil.Convert[float32](weights))
+			}
+		}
+		for i := range values {
+			want := testutil.CentralDifference(func(x []float64) (cost float64) {
+				in := slices.Clone(at)
+				in[i] = ref.From(x, r.in[i].shape...)
+				for j, y := range r.want(in).Data {
+					cost += y * weights[j]
+				}
+				return cost
+			}, values[i], 1e-5)
+			got, scale := gradient(t, b.in[i]), 1e-2
+			for _, w := range want {
+				scale = max(scale, math.Abs(w))
+			}
+			for j := range want {
+				if !(math.Abs(got[j]-want[j]) <= slopes*scale) {
+					t.Errorf("%s, run %d: gradient of %s is %v at %d, want %v", what, run, r.in[i].name, got[j], j, want[j])
+					break
+				}
+			}
+		}
+	}
+}
+
+// TestStockMatchesReference holds every stock op that a Machine runs to loops over float64.
+func TestStockMatchesReference(t *testing.T) {
+	for _, r := range referencedOps() {
+		t.Run(r.name, r.test)
+	}
+}
