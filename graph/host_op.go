@@ -3,7 +3,6 @@ package graph
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
@@ -156,17 +155,18 @@ type hostCall struct {
 	elementwise  bool   // the operands have the result's type and shape: call UsePreallocDo or, for one operand, UnsafeDo
 	owns         bool   // the result of Do shares memory with no operand
 	overwrites   bool   // Do overwrites its operands: give it copies
+	ctcGrad      bool   // the result of Do is -Inf after the end of each text: clear it there
 
-	// reduce, if not nil, is called for each of the axes along. These are ascending.
-	reduce func(*tensor.Dense, ...int) (*tensor.Dense, error)
-	along  []int
+	sumAlong []int // if not empty, sum along one of these axes after the other. They are ascending
 
 	byIndices *byIndices // if not nil, call its do
+	own       ownOp      // if not nil, call its do
 }
 
 // hostCallOf returns how to run the op of n on the operands in.
 func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 	op := n.Op()
+	c.own = ownOpOf(n, in)
 	if n.IsScalar() {
 		return c
 	}
@@ -174,28 +174,23 @@ func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 	_, ok := op.(G.UsePreallocDoer)
 	c.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
 	c.byIndices = byIndicesOf(op)
-	name := gorgoniaType(op)
-	switch name {
+	switch gorgoniaType(op) {
 	case "sliceOp", "concatOp":
 		c.owns = true
 	case "yoloOp":
 		c.overwrites = true
+	case "ctcLossDiffOp":
+		c.ctcGrad = true
 	case "elemBinOp":
-		c.elementwise = slices.Contains([]string{"+ false", "- false", "⊙ false", "÷ false"}, op.String())
+		c.elementwise = slices.Contains([]string{"+ false", "- false", "⊙ false"}, op.String()) || c.own != nil
 	case "elemUnaryOp":
 		c.elementwise = true
-	case "sumOp", "maxOp": // package tensor reduces wrongly along an axis in the middle of four
-		along := reflect.Indirect(reflect.ValueOf(op)).FieldByName("along")
-		if along.Kind() != reflect.Slice || in[0].arg.Shape.Dims() < 4 {
-			break
-		}
-		for i := range along.Len() {
-			c.along = append(c.along, int(along.Index(i).Int()))
-		}
-		slices.Sort(c.along)
-		c.reduce = (*tensor.Dense).Sum
-		if name == "maxOp" {
-			c.reduce = (*tensor.Dense).Max
+	case "minBetween", "maxBetween":
+		c.elementwise = c.own != nil
+	case "sumOp": // package tensor adds wrongly along an axis in the middle of four
+		if in[0].arg.Shape.Dims() >= 4 {
+			c.sumAlong = intsField(op, "along")
+			slices.Sort(c.sumAlong)
 		}
 	}
 	for _, s := range in {
@@ -208,6 +203,8 @@ func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 	op := st.node.Op()
 	switch {
+	case st.host.own != nil:
+		return h.doOwn(st, args)
 	case st.host.byIndices != nil:
 		d := h.alloc(st)
 		return d, st.host.byIndices.do(d, args)
@@ -228,9 +225,9 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 		}
 		return op.(G.UnsafeDoer).UnsafeDo(d)
 	}
-	if len(st.host.along) > 0 {
+	if len(st.host.sumAlong) > 0 {
 		if x, ok := args[0].(*tensor.Dense); ok {
-			return st.host.reduceAxes(x)
+			return st.host.sum(x)
 		}
 	}
 	if st.host.overwrites {
@@ -242,6 +239,9 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 		}
 	}
 	v, err := op.Do(args...)
+	if err == nil && st.host.ctcGrad {
+		err = clearBeyond(v, args[2])
+	}
 	if d, ok := v.(*tensor.Dense); ok && err == nil && st.host.owns {
 		h.owned[d] = st.host.typeAndShape
 	}
@@ -258,21 +258,39 @@ func allRowMajor(values []G.Value) bool {
 	return true
 }
 
-// reduceAxes reduces x along one axis after the other. For each, it reshapes x to three axes with this one in the middle.
-func (c *hostCall) reduceAxes(x *tensor.Dense) (G.Value, error) {
+// sum adds x up along one axis after the other. For each, it reshapes x to three axes with this one in the middle.
+func (c *hostCall) sum(x *tensor.Dense) (G.Value, error) {
 	x = toRowMajor(x).(*tensor.Dense)
 	shape := x.Shape().Clone()
-	for _, k := range slices.Backward(c.along) {
+	for _, k := range slices.Backward(c.sumAlong) {
 		x = x.ShallowClone()
 		before, after := ops.Operand{Shape: shape[:k]}, ops.Operand{Shape: shape[k+1:]}
 		if err := x.Reshape(before.Elements(), shape[k], after.Elements()); err != nil {
 			return nil, err
 		}
 		var err error
-		if x, err = c.reduce(x, 1); err != nil {
+		if x, err = x.Sum(1); err != nil {
 			return nil, err
 		}
 		shape = slices.Delete(shape, k, k+1)
 	}
 	return x, nil
+}
+
+// clearBeyond clears the gradient of log-probabilities, [T,B,C], after the length of each of the B texts.
+func clearBeyond(grad, lengths G.Value) error {
+	d, ok := grad.(*tensor.Dense)
+	list, isInts := lengths.Data().([]int)
+	if !ok || !isInts || d.Dims() != 3 {
+		return fmt.Errorf("the gradient is %T of shape %v with lengths %T", grad, grad.Shape(), lengths.Data())
+	}
+	row := d.Shape()[2] * int(d.Dtype().Size())
+	for t := range d.Shape()[0] {
+		for b, n := range list {
+			if t >= n {
+				clear(d.Raw[(t*len(list)+b)*row:][:row])
+			}
+		}
+	}
+	return nil
 }
