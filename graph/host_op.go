@@ -62,9 +62,9 @@ func (m *Machine) loadArgs(args []G.Value, s *step) error {
 // callOp calls the op of s and checks the type and the size of its result.
 func (m *Machine) callOp(s *step, args []G.Value) (G.Value, error) {
 	result, err := m.hostMem.do(s, args)
-	for i, v := range s.in { // some ops, such as Concat of rows, reshape their operands: undo it
-		if d, ok := args[i].(*tensor.Dense); ok && !slices.Equal(d.Shape(), v.arg.Shape) && len(v.arg.Shape) > 0 {
-			err = errors.Join(err, d.Reshape(v.arg.Shape...))
+	for i, v := range s.in { // some ops, such as Concat of rows, reshape their operands
+		if d, ok := args[i].(*tensor.Dense); ok && !slices.Equal(d.Shape(), v.arg.Shape) {
+			err = errors.Join(err, restore(d, v.arg.Shape))
 		}
 	}
 	if err != nil {
@@ -78,6 +78,15 @@ func (m *Machine) callOp(s *step, args []G.Value) (G.Value, error) {
 		return nil, fmt.Errorf("the op returned %v, want %v", got, want)
 	}
 	return result, nil
+}
+
+// restore undoes what an op has done to the header of its operand.
+func restore(d *tensor.Dense, shape tensor.Shape) error {
+	d.UT() // first: Reshape moves the elements of a transposed tensor
+	if len(shape) == 0 || slices.Equal(d.Shape(), shape) {
+		return nil
+	}
+	return d.Reshape(shape...)
 }
 
 // valueOf returns the value for the node of s: result, in the node's shape. It copies a result in the arena, whose memory is

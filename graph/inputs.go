@@ -76,14 +76,18 @@ func (s *state) ownHeader(v G.Value) G.Value {
 	return s.header
 }
 
-// renewConstants gives constants new headers: an op that has failed may have left its operand transposed.
-func (m *Machine) renewConstants() {
+// restoreHeaders restores the headers that the machine keeps from run to run, after an op has failed: it may have left an operand transposed.
+// Inputs get other headers in the next run.
+func (m *Machine) restoreHeaders() (err error) {
 	for _, v := range m.values {
-		if s := &m.state[v.id]; v.kind == fromConstant && s.header != nil {
-			s.header = nil
-			s.host = s.ownHeader(toRowMajor(v.node.Value()))
+		s := &m.state[v.id]
+		for _, held := range []G.Value{s.host, s.staging} {
+			if d, ok := held.(*tensor.Dense); ok && (v.kind == fromConstant || v.kind == fromKernel) {
+				err = errors.Join(err, restore(d, v.arg.Shape))
+			}
 		}
 	}
+	return err
 }
 
 // valueCheckError is the error of an op that refuses the numbers of an input.

@@ -98,6 +98,8 @@ func computeOf[T cpu.Float](op G.Op, in []ops.Operand) func(y []T, x [][]T) {
 		return maxPool[T](poolingOf(op, in[0].Shape))
 	case "maxPoolDiffOp":
 		return maxPoolGrad[T](poolingOf(op, in[0].Shape))
+	case "batchnormDiffOp":
+		return batchNormGrad[T](batchNormOf(op), in[0].Shape)
 	case "GroupNormOp":
 		return groupNorm[T](groupSize(op, in[0].Shape), fieldOf(op, "epsilon").Float())
 	case "groupNormDiffOp":

@@ -34,8 +34,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer func() {
 		if err != nil {
 			clear(m.hostMem.owned)
-			m.renewConstants()
-			err = m.runError(err)
+			err = errors.Join(m.runError(err), m.restoreHeaders())
 		}
 	}()
 	defer recoverAsError(&err)
@@ -45,7 +44,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	skipCasts := m.halfUpToDate && (solver != nil || m.halfCopies.allConstant)
 	m.halfUpToDate = false // until the run has succeeded
 	for _, t := range m.train {
-		if err := t.SetTraining(!m.opts.eval); err != nil {
+		if err := setTraining(t, !m.opts.eval); err != nil {
 			return err
 		}
 	}
