@@ -45,38 +45,15 @@ func setTraining(t G.TrainModeOp, training bool) error {
 	return n.SetStats(mean, variance)
 }
 
-// batchNormGrad returns the gradient from the input x[0], [B,C,...], and the gradient g of the result, x[1]: by the statistics of the
-// batch as groupNormGrad does, in evaluation g/sqrt(running variance + eps). Gorgonia takes another variance in evaluation.
+// batchNormGrad returns the gradient in evaluation from the gradient g of the result, x[1], of this shape: g/sqrt(running variance + eps).
+// Gorgonia takes another variance.
 func batchNormGrad[T cpu.Float](n *G.BatchNormOp, shape tensor.Shape) func(y []T, x [][]T) {
-	training, eps := fieldOf(n, "training"), fieldOf(n, "epsilon").Float()
-	channels, area := shape[1], tensor.ProdInts(shape[2:])
-	count := shape[0] * area
-	in, grad, out := make([]T, count), make([]T, count), make([]T, count)
-	inChannel := groupNormGrad[T](count, eps)
+	eps, channels, area := fieldOf(n, "epsilon").Float(), shape[1], tensor.ProdInts(shape[2:])
 	return func(y []T, x [][]T) {
-		for c := range channels {
-			rows := func(f func(at, row int)) { // places of a channel's numbers, which are contiguous in an image
-				for b := range shape[0] {
-					f((b*channels+c)*area, b*area)
-				}
-			}
-			if !training.Bool() {
-				_, variance := n.Stats()
-				running, _ := variance.Data().([]T)
-				rstd := 1 / math.Sqrt(float64(running[c])+eps)
-				rows(func(at, _ int) {
-					for i, g := range x[1][at:][:area] {
-						y[at+i] = T(float64(g) * rstd)
-					}
-				})
-				continue
-			}
-			rows(func(at, row int) {
-				copy(in[row:], x[0][at:][:area])
-				copy(grad[row:], x[1][at:][:area])
-			})
-			inChannel(out, [][]T{in, grad})
-			rows(func(at, row int) { copy(y[at:][:area], out[row:]) })
+		_, variance := n.Stats()
+		running, _ := variance.Data().([]T)
+		for i, g := range x[1] {
+			y[i] = T(float64(g) / math.Sqrt(float64(running[i/area%channels])+eps))
 		}
 	}
 }

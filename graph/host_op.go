@@ -168,8 +168,9 @@ type hostCall struct {
 
 	sumAlong []int // if not empty, sum along one of these axes after the other. They are ascending
 
-	byIndices *byIndices // if not nil, call its do
-	own       ownOp      // if not nil, call its do
+	byIndices *byIndices     // if not nil, call its do
+	own       ownOp          // if not nil, call its do
+	evalOnly  *G.BatchNormOp // if not nil, only if this op is in evaluation
 }
 
 // hostCallOf returns how to run the op of n on the operands in.
@@ -190,6 +191,8 @@ func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 		c.overwrites = true
 	case "ctcLossDiffOp":
 		c.ctcGrad = true
+	case "batchnormDiffOp":
+		c.evalOnly = batchNormOf(op)
 	case "elemBinOp":
 		c.elementwise = slices.Contains([]string{"+ false", "- false", "⊙ false"}, op.String()) || c.own != nil
 	case "elemUnaryOp":
@@ -212,7 +215,7 @@ func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 	op := st.node.Op()
 	switch {
-	case st.host.own != nil:
+	case st.host.own != nil && (st.host.evalOnly == nil || !boolField(st.host.evalOnly, "training")):
 		return h.doOwn(st, args)
 	case st.host.byIndices != nil:
 		d := h.alloc(st)

@@ -1,6 +1,7 @@
 package graph
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -105,23 +106,16 @@ func sparsemax[T cpu.Float](l lanes) func(y []T, x [][]T) {
 			for j := range sorted {
 				sorted[j] = x[0][at+j*l.stride]
 			}
-			top := float64(cpu.Max(sorted))
-			slices.SortFunc(sorted, func(a, b T) int {
-				if a > b {
-					return -1
-				} else if a < b {
-					return 1
-				}
-				return 0
-			})
-			var sum, threshold float64
+			top := cpu.Max(sorted)
+			slices.SortFunc(sorted, func(a, b T) int { return cmp.Compare(b, a) })
+			var sum, threshold T
 			for j, v := range sorted {
-				if sum += float64(v) - top; 1+float64(j+1)*(float64(v)-top) > sum {
-					threshold = (sum - 1) / float64(j+1)
+				if sum += v - top; 1+T(j+1)*(v-top) > sum {
+					threshold = (sum - 1) / T(j+1)
 				}
 			}
 			for i := at; i < at+l.n*l.stride; i += l.stride {
-				y[i] = T(max(0, float64(x[0][i])-top-threshold))
+				y[i] = max(0, x[0][i]-top-threshold)
 			}
 		})
 	}

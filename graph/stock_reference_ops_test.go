@@ -270,6 +270,24 @@ func moves(x func(...int) operand) (rows []referenced) {
 			}, x(shape...)))
 		}
 	}
+	for _, shape := range [][]int{{9}, {7, 3}, {2, 8}, {2, 7, 3}, {8, 1}, {2, 3, 9}, {5, 2, 2, 2}} {
+		for axis, n := range shape {
+			for _, r := range [][3]int{{0, n, 2}, {1, n, 2}, {1, n - 1, 3}, {0, n, 1}, {1, n + 5, 1}} {
+				if size := min(n, r[1]) - r[0]; size < 2*r[2] || axis > 0 && size%r[2] > 0 { // the latter is an error
+					continue
+				}
+				by, to := make([]tensor.Slice, len(shape)), slices.Clone(shape)
+				by[axis], to[axis] = G.S(r[0], r[1], r[2]), (min(n, r[1])-r[0])/r[2] // Gorgonia rounds down
+				add(of(fmt.Sprint("Slice ", shape, axis, r), one(func(x *G.Node) (*G.Node, error) { return G.Slice(x, by...) }), func(in []*ref.Tensor) *ref.Tensor {
+					return made(to, func(index []int) float64 {
+						index = slices.Clone(index)
+						index[axis] = r[0] + index[axis]*r[2]
+						return at(in[0], index...)
+					})
+				}, x(shape...)))
+			}
+		}
+	}
 	for _, shape := range [][]int{{3, 4}, {1, 3}, {3, 1}, {1, 1}, {2, 3, 4}, {1, 3, 2}, {2, 1, 3}, {3, 2, 1}, {2, 3, 1, 2}} {
 		for _, axes := range permutations(len(shape)) {
 			to := make([]int, len(shape))
