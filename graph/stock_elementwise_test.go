@@ -161,14 +161,6 @@ func functions2() (list []function2) {
 			return math.Pow(a, b) * math.Log(a)
 		}},
 	}
-	truth := func(f func(a, b float64) bool) func(a, b float64) float64 {
-		return func(a, b float64) float64 {
-			if f(a, b) {
-				return 1
-			}
-			return 0
-		}
-	}
 	for _, c := range []struct {
 		name string
 		op   func(a, b *G.Node, same bool) (*G.Node, error)
@@ -183,6 +175,16 @@ func functions2() (list []function2) {
 	}
 	return append(list, function2{"MinBetween", G.MinBetween, func(a, b float64) float64 { return min(a, b) }, nil, nil},
 		function2{"MaxBetween", G.MaxBetween, func(a, b float64) float64 { return max(a, b) }, nil, nil})
+}
+
+// truth returns f with 1 for true.
+func truth(f func(a, b float64) bool) func(a, b float64) float64 {
+	return func(a, b float64) float64 {
+		if f(a, b) {
+			return 1
+		}
+		return 0
+	}
 }
 
 // TestStockFunctionsOfTwoAtEdges holds each op of two numbers to float64, for tensors of one shape, scalars and both.
@@ -269,21 +271,18 @@ func TestStockFunctionsOfTwoAtEdges(t *testing.T) {
 
 // truths returns the numbers of a value; true is 1.
 func truths(t testing.TB, v G.Value) []float64 {
-	one := func(b bool) float64 {
-		if b {
-			return 1
-		}
-		return 0
-	}
+	var list []bool
 	switch x := v.Data().(type) {
 	case bool:
-		return []float64{one(x)}
+		list = []bool{x}
 	case []bool:
-		list := make([]float64, len(x))
-		for i, b := range x {
-			list[i] = one(b)
-		}
-		return list
+		list = x
+	default:
+		return numbers(t, v)
 	}
-	return numbers(t, v)
+	numbers := make([]float64, len(list))
+	for i, b := range list {
+		numbers[i] = truth(func(float64, float64) bool { return b })(0, 0)
+	}
+	return numbers
 }

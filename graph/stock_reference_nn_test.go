@@ -217,6 +217,19 @@ func nnOps() (rows []referenced) {
 			add(of(fmt.Sprint("Broadcast ", o.name, c), two(func(a, b *G.Node) (*G.Node, error) { return o.f(a, b, c.left, c.right) }), broadcast(o.want, c.left, c.right), p(c.a...), p(c.b...)))
 		}
 	}
+	for _, c := range []struct {
+		name string
+		f    func(a, b *G.Node, same bool, l, r []byte) (*G.Node, error)
+		want func(a, b float64) bool
+	}{
+		{"Gt", G.BroadcastGt, func(a, b float64) bool { return a > b }}, {"Gte", G.BroadcastGte, func(a, b float64) bool { return a >= b }}, {"Lt", G.BroadcastLt, func(a, b float64) bool { return a < b }},
+		{"Lte", G.BroadcastLte, func(a, b float64) bool { return a <= b }}, {"Eq", G.BroadcastEq, func(a, b float64) bool { return a == b }}, {"Ne", G.BroadcastNe, func(a, b float64) bool { return a != b }},
+	} {
+		add(valuesOnly(of("Broadcast "+c.name, two(func(a, b *G.Node) (*G.Node, error) { return c.f(a, b, true, nil, []byte{0}) }), broadcast(truth(c.want), nil, []byte{0}), x(5, 3), x(3))))
+	}
+	dropout := of("Dropout", one(func(x *G.Node) (*G.Node, error) { return G.Dropout(x, 0.3) }), mapped(func(x float64) float64 { return x }), x(3, 5))
+	dropout.eval = true
+	add(dropout)
 	ones := []int{1, 1}
 	for _, w := range []window{
 		{[]int{3, 3}, []int{1, 1}, ones, ones}, {[]int{2, 2}, []int{0, 0}, []int{2, 2}, ones}, {[]int{3, 3}, []int{1, 1}, []int{3, 3}, ones}, {[]int{2, 2}, []int{1, 1}, ones, []int{2, 2}}, {ones, []int{0, 0}, ones, ones},

@@ -3,6 +3,7 @@ package graph_test
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -59,14 +60,14 @@ func made(shape []int, f func(index []int) float64) *ref.Tensor {
 	return y
 }
 
-// test holds values to the reference and gradients to its central differences, in float32 and float64, for operands that are row-major,
-// transposed or views.
-func (r referenced) test(t *testing.T) {
-	for _, dt := range []tensor.Dtype{tensor.Float64, tensor.Float32} {
-		for variant := range 3 {
-			r.check(t, dt, variant)
-		}
+// test holds values to the reference and gradients to its central differences, in float32 and float64. Operands are row-major, transposed
+// or views, in the usual form one of these.
+func (r referenced) test(t *testing.T, row int) {
+	variants := testutil.Tries(t, 1, 3)
+	for i := range variants {
+		r.check(t, tensor.Float64, (row+i)%3)
 	}
+	r.check(t, tensor.Float32, 0)
 }
 
 func (r referenced) check(t *testing.T, dt tensor.Dtype, variant int) {
@@ -140,9 +141,64 @@ func (r referenced) check(t *testing.T, dt tensor.Dtype, variant int) {
 	}
 }
 
-// TestStockMatchesReference holds every stock op that a Machine runs to loops over float64.
+// TestStockMatchesReference holds every stock op that a Machine runs to loops over float64. TestByIndices and TestYOLO do so for two more.
 func TestStockMatchesReference(t *testing.T) {
-	for _, r := range slices.Concat(referencedOps(), nnOps()) {
-		t.Run(r.name, r.test)
+	rows := slices.Concat(referencedOps(), nnOps())
+	kinds := map[string]bool{"byIndicesOp": true, "byIndicesOpDiffOp": true, "yoloOp": true}
+	for i, r := range rows {
+		t.Run(r.name, func(t *testing.T) { r.test(t, i) })
+		opKinds(t, r.stock, kinds)
+	}
+	all := map[string]bool{}
+	for _, c := range gorgonias() {
+		opKinds(t, c, all)
+	}
+	for kind := range all {
+		require.True(t, kinds[kind], "no reference for %s", kind)
+	}
+}
+
+// opKinds adds the types of Gorgonia's ops in the graph of c and in its gradients.
+func opKinds(t *testing.T, c stock, kinds map[string]bool) {
+	b := c.graph(t)
+	if c.wrong == "" || c.corrected {
+		testutil.Must(graph.Grad(b.cost, b.in...))(t)
+	}
+	for _, n := range b.graph.AllNodes() {
+		if n.Op() != nil {
+			kinds[reflect.Indirect(reflect.ValueOf(n.Op())).Type().Name()] = true
+		}
+	}
+}
+
+// TestYOLO holds the boxes of YOLOv3 to their formula: centres by sigmoids in the cells of a grid, sizes by exponentials times anchors.
+func TestYOLO(t *testing.T) {
+	const batch, grid, classes, size = 1, 3, 2, 96
+	anchors := []float32{10, 13, 16, 30, 33, 23}
+	per := 5 + classes
+	x := testutil.Convert[float32](testutil.Normal(1, batch*3*per*grid*grid))
+	g := G.NewGraph()
+	value := tensor.New(tensor.WithShape(batch, 3*per, grid, grid), tensor.WithBacking(slices.Clone(x)))
+	in := G.NodeFromAny(g, value, G.WithName("x"))
+	y := G.Must(G.YOLOv3(in, anchors, []int{0, 1, 2}, size, classes, 0.5))
+	m := newMachine(t, g, graph.WithKeep(y))
+	want := made([]int{batch, grid * grid * 3, per}, func(n []int) float64 {
+		cell, anchor, k := n[1]/3, n[1]%3, n[2]
+		v := float64(x[((n[0]*3*per+anchor*per+k)*grid+cell/grid)*grid+cell%grid])
+		sigmoid := 1 / (1 + math.Exp(-v))
+		switch k {
+		case 0:
+			return (sigmoid + float64(cell%grid)) * size / grid
+		case 1:
+			return (sigmoid + float64(cell/grid)) * size / grid
+		case 2, 3:
+			return math.Exp(v) * float64(anchors[2*anchor+k-2])
+		}
+		return sigmoid
+	})
+	for range 2 {
+		require.NoError(t, m.RunAll())
+		testutil.Within(t, "boxes", numbers(t, y.Value()), want.Data, 1e-6)
+		require.Equal(t, x, value.Data(), "the input")
 	}
 }
