@@ -23,8 +23,9 @@ func batchNormOf(op G.Op) *G.BatchNormOp {
 	return nil
 }
 
-// setTraining tells t whether a run trains. The running statistics of a BatchNormOp go on from run to run, and from training to evaluation and
-// back, though its SetTraining resets them: only those of a new op, which are all zero, are set to mean 0 and variance 1.
+// setTraining tells t whether a run trains. The running statistics of a BatchNormOp go on from run to run, and from
+// training to evaluation and back, though its SetTraining resets them: only those of a new op, which are all zero, are
+// set to mean 0 and variance 1.
 func setTraining(t G.TrainModeOp, training bool) error {
 	op, _ := t.(G.Op)
 	n := batchNormOf(op)
@@ -45,8 +46,8 @@ func setTraining(t G.TrainModeOp, training bool) error {
 	return n.SetStats(mean, variance)
 }
 
-// batchNormGrad returns the gradient in evaluation from the gradient g of the result, x[1], of this shape: g/sqrt(running variance + eps).
-// Gorgonia takes another variance.
+// batchNormGrad returns the gradient in evaluation from the gradient g of the result, x[1], of this shape:
+// g/sqrt(running variance + eps). Gorgonia takes another variance.
 func batchNormGrad[T cpu.Float](n *G.BatchNormOp, shape tensor.Shape) func(y []T, x [][]T) {
 	eps, channels, area := fieldOf(n, "epsilon").Float(), shape[1], tensor.ProdInts(shape[2:])
 	return func(y []T, x [][]T) {

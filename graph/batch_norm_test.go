@@ -12,8 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestBatchNormStatistics: the running statistics go on over the runs of several machines, evaluation uses them, and its gradient is that
-// of their scale.
+// TestBatchNormStatistics: the running statistics go on over the runs of several machines, evaluation uses them, and
+// its gradient is that of their scale.
 func TestBatchNormStatistics(t *testing.T) {
 	const momentum, eps = 0.3, 1e-3
 	for _, dt := range []tensor.Dtype{tensor.Float64, tensor.Float32} {
@@ -22,8 +22,10 @@ func TestBatchNormStatistics(t *testing.T) {
 			g := G.NewGraph()
 			x := G.NewTensor(g, dt, len(shape), G.WithShape(shape...), G.WithName("x"))
 			one := operand{shape: []int{1, 3, 1, 1}[:len(shape)]}
-			scale := G.NewTensor(g, dt, len(shape), G.WithShape(one.shape...), G.WithName("scale"), G.WithValue(one.value(dt, []float64{1, 2, 3})))
-			bias := G.NewTensor(g, dt, len(shape), G.WithShape(one.shape...), G.WithName("bias"), G.WithValue(one.value(dt, []float64{0, 1, 2})))
+			scale := G.NewTensor(g, dt, len(shape), G.WithShape(one.shape...), G.WithName("scale"), G.WithValue(one.value(dt,
+				[]float64{1, 2, 3})))
+			bias := G.NewTensor(g, dt, len(shape), G.WithShape(one.shape...), G.WithName("bias"), G.WithValue(one.value(dt,
+				[]float64{0, 1, 2})))
 			y, _, _, op, err := G.BatchNorm(x, scale, bias, momentum, eps)
 			require.NoError(t, err)
 			testutil.Must(graph.Grad(G.Must(G.Sum(y)), x))(t)

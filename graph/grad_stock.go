@@ -65,7 +65,7 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 		return G.Nodes{G.Must(G.Im2Col(grad, pair("h", "w"), pair("padH", "padW"), pair("strideH", "strideW"), pair("dilationH", "dilationW")))}
 	case "avgPoolOp": // upstream adds each window to one element, and pools the sums
 		return G.Nodes{avgPoolGrad(n.Op(), inputs[0].Shape(), grad)}
-	case "sparsemaxOp": // upstream forgets the axis. Where the result is above 0 the gradient is dy minus the mean of dy there
+	case "sparsemaxOp": // upstream forgets the axis. Where the result is above 0, dx is dy minus the mean of dy there
 		axis := (intField(n.Op(), "axis") + n.Dims()) % n.Dims()
 		support := G.Must(G.Gt(n, constant(n, 0), true))
 		total := func(x *G.Node) *G.Node { // over the axis, which stays with one element
@@ -115,15 +115,16 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 	return G.Nodes{G.Must(G.HadamardProd(factor, grad))}
 }
 
-// avgPoolGrad adds the gradient of average pooling over an image of this shape: each window adds grad, over the width of the image, to
-// its elements. It does so by the gradient of Im2Col, whose rows are the windows.
+// avgPoolGrad adds the gradient of average pooling over an image of this shape: each window adds grad, over the width
+// of the image, to its elements. It does so by the gradient of Im2Col, whose rows are the windows.
 func avgPoolGrad(op G.Op, shape tensor.Shape, grad *G.Node) *G.Node {
 	pair := func(h, w string) tensor.Shape { return tensor.Shape{intField(op, h), intField(op, w)} }
 	kernel, images := pair("h", "w"), tensor.Shape{shape[0] * shape[1], 1, shape[2], shape[3]}
 	elsewhere := G.NewTensor(G.NewGraph(), grad.Dtype(), 4, G.WithShape(images...), G.WithName("images"))
-	windows := G.Must(G.Im2Col(elsewhere, kernel, pair("padNorth", "padWest"), pair("strideH", "strideW"), tensor.Shape{1, 1}))
-	out := windows.Shape()
-	each := G.Must(G.Reshape(G.Must(G.HadamardDiv(grad, constant(grad, float64(shape[3])))), tensor.Shape{out[0], out[1], out[2], 1}))
+	pad, stride := pair("padNorth", "padWest"), pair("strideH", "strideW")
+	windows := G.Must(G.Im2Col(elsewhere, kernel, pad, stride, tensor.Shape{1, 1}))
+	each := G.Must(G.HadamardDiv(grad, constant(grad, float64(shape[3]))))
+	each = G.Must(G.Reshape(each, append(windows.Shape()[:3].Clone(), 1)))
 	if elements := kernel.TotalSize(); elements > 1 {
 		each = G.Must(G.Concat(3, slices.Repeat(G.Nodes{each}, elements)...))
 	}

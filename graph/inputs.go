@@ -61,8 +61,9 @@ func (m *Machine) load(in *planValue) error {
 	return m.send(in, v)
 }
 
-// ownHeader returns v with a header of its own, because ops of Gorgonia transpose and reshape their operands for the time of a call:
-// other machines may read the bound tensor at that time. It returns the header of the last run if that is still right.
+// ownHeader returns v with a header of its own, because ops of Gorgonia transpose and reshape their operands for the
+// time of a call: other machines may read the bound tensor at that time. It returns the header of the last run if that
+// is still right.
 func (s *state) ownHeader(v G.Value) G.Value {
 	d, ok := v.(*tensor.Dense)
 	if !ok {
@@ -76,8 +77,8 @@ func (s *state) ownHeader(v G.Value) G.Value {
 	return s.header
 }
 
-// restoreHeaders restores the headers that the machine keeps from run to run, after an op has failed: it may have left an operand transposed.
-// Inputs get other headers in the next run.
+// restoreHeaders restores the headers that the machine keeps from run to run, after an op has failed: it may have left
+// an operand transposed. Inputs get other headers in the next run.
 func (m *Machine) restoreHeaders() (err error) {
 	for _, v := range m.values {
 		s := &m.state[v.id]

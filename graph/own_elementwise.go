@@ -6,9 +6,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 )
 
-// unary returns the computation of Gorgonia's function of one number with this name, nil if Gorgonia's is right. In float32,
-// math32.Exp has few right digits far from 0 and gives 0 for large numbers, Sin and Cos lose all digits, and Log has no subnormal
-// numbers. Sigmoid is 1 above 15 or 19, Softplus is x above 14 or 16. Sign of a scalar has no zero.
+// unary returns the computation of Gorgonia's function of one number with this name, nil if Gorgonia's is right. In
+// float32, math32.Exp has few right digits far from 0 and gives 0 for large numbers, Sin and Cos lose all digits, and
+// Log has no subnormal numbers. Sigmoid is 1 above 15 or 19, Softplus is x above 14 or 16. Sign of a scalar has no
+// zero.
 func unary[T cpu.Float](name string) func(y []T, x [][]T) {
 	_, single := any(T(0)).(float32)
 	switch {
@@ -60,8 +61,9 @@ func sign(x float64) float64 {
 	return x
 }
 
-// binary returns the computation of Gorgonia's function of two numbers with this name, nil if Gorgonia's is right. A quotient of package
-// tensor by zero is +Inf, whatever the dividend and the sign. math32.Pow is wrong for large exponents and for bases of -Inf and -0.
+// binary returns the computation of Gorgonia's function of two numbers with this name, nil if Gorgonia's is right. A
+// quotient of package tensor by zero is +Inf, whatever the dividend and the sign. math32.Pow is wrong for large
+// exponents and for bases of -Inf and -0.
 func binary[T cpu.Float](name string) func(y []T, x [][]T) {
 	_, single := any(T(0)).(float32)
 	switch {

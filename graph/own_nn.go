@@ -12,10 +12,12 @@ import (
 // pooling describes a maxPoolOp: images of h x w numbers, and windows of kh x kw over them.
 type pooling struct{ h, w, kh, kw, padH, padW, strideH, strideW, outH, outW int }
 
-// poolingOf reads a maxPoolOp whose input has this shape. With four pads Gorgonia places the windows by the second and the fourth.
+// poolingOf reads a maxPoolOp whose input has this shape. With four pads Gorgonia places the windows by the second and
+// the fourth.
 func poolingOf(op G.Op, shape tensor.Shape) pooling {
 	field := func(name string) int { return intField(op, name) }
-	p := pooling{h: shape[2], w: shape[3], kh: field("h"), kw: field("w"), padH: field("padNorth"), padW: field("padWest"), strideH: field("strideH"), strideW: field("strideW")}
+	p := pooling{h: shape[2], w: shape[3], kh: field("h"), kw: field("w"), padH: field("padNorth"),
+		padW: field("padWest"), strideH: field("strideH"), strideW: field("strideW")}
 	p.outH = (p.h+p.padH+field("padSouth")-p.kh)/p.strideH + 1
 	p.outW = (p.w+p.padW+field("padEast")-p.kw)/p.strideW + 1
 	if boolField(op, "explicitPadding") {
@@ -24,8 +26,9 @@ func poolingOf(op G.Op, shape tensor.Shape) pooling {
 	return p
 }
 
-// each calls f for each window of the images x, with the window's number and the place of its first largest or NaN element, -1 if the
-// window has none. Gorgonia ends the process there, and takes -Inf and NaN for smaller than any number.
+// each calls f for each window of the images x, with the window's number and the place of its first largest or NaN
+// element, -1 if the window has none. Gorgonia ends the process there, and takes -Inf and NaN for smaller than any
+// number.
 func (p pooling) each(pixels int, larger func(at, than int) bool, f func(window, at int)) {
 	window := 0
 	for image := 0; image < pixels; image += p.h * p.w {
@@ -79,7 +82,8 @@ func groupSize(op G.Op, shape tensor.Shape) int {
 	return shape[1] / intField(op, "numGroups") * tensor.ProdInts(shape[2:])
 }
 
-// groupNorm returns (x-mean)/sqrt(variance+eps) of each group. Gorgonia's variance is wrong for groups of more than 256 elements.
+// groupNorm returns (x-mean)/sqrt(variance+eps) of each group. Gorgonia's variance is wrong for groups of more than 256
+// elements.
 func groupNorm[T cpu.Float](n int, eps float64) func(y []T, x [][]T) {
 	return func(y []T, x [][]T) {
 		for at := 0; at < len(y); at += n {
@@ -91,8 +95,8 @@ func groupNorm[T cpu.Float](n int, eps float64) func(y []T, x [][]T) {
 	}
 }
 
-// groupNormGrad returns the gradient from the input x[0] and the gradient g of the result, x[1]: with the normalised h it is
-// (g - mean(g) - h mean(g h))/sqrt(variance+eps).
+// groupNormGrad returns the gradient from the input x[0] and the gradient g of the result, x[1]: with the normalised h
+// it is (g - mean(g) - h mean(g h))/sqrt(variance+eps).
 func groupNormGrad[T cpu.Float](n int, eps float64) func(y []T, x [][]T) {
 	return func(y []T, x [][]T) {
 		for at := 0; at < len(y); at += n {

@@ -12,7 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// ownOp computes an op on the host, because Gorgonia v0.9.18 or package tensor v0.9.24 computes it wrongly for some operands.
+// ownOp computes an op on the host, because Gorgonia v0.9.18 or package tensor v0.9.24 computes it wrongly for some
+// operands.
 type ownOp interface {
 	// do writes the result to y, in row-major order.
 	do(y *cpu.Buf, args []G.Value) error
@@ -20,8 +21,8 @@ type ownOp interface {
 
 // own is an ownOp for elements of type T.
 type own[T cpu.Float] struct {
-	// compute writes the result to y. x has the elements of each operand in row-major order. y may be the memory of x[0] if the op
-	// works element by element.
+	// compute writes the result to y. x has the elements of each operand in row-major order. y may be the memory of x[0]
+	// if the op works element by element.
 	compute func(y []T, x [][]T)
 
 	in    []ops.Operand

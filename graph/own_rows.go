@@ -47,8 +47,8 @@ func put[T cpu.Float](l lanes, y []T, at int, row []T) {
 	}
 }
 
-// softmax returns exp(x-max)/sum of each row, or its logarithm. Package tensor takes the maximum along the last axis over other elements. A row
-// with NaN or +Inf, or of -Inf alone, is NaN.
+// softmax returns exp(x-max)/sum of each row, or its logarithm. Package tensor takes the maximum along the last axis
+// over other elements. A row with NaN or +Inf, or of -Inf alone, is NaN.
 func softmax[T cpu.Float](l lanes, logs bool) func(y []T, x [][]T) {
 	in, out := make([]T, l.n), make([]T, l.n)
 	return func(y []T, x [][]T) {
@@ -72,8 +72,8 @@ func softmax[T cpu.Float](l lanes, logs bool) func(y []T, x [][]T) {
 	}
 }
 
-// softmaxGrad returns the gradient from a softmax p, or its logarithm, in x[1] and from its gradient g in x[2]: p (g - sum(p g)), or
-// g - exp(p) sum(g).
+// softmaxGrad returns the gradient from a softmax p, or its logarithm, in x[1] and from its gradient g in x[2]: p (g -
+// sum(p g)), or g - exp(p) sum(g).
 func softmaxGrad[T cpu.Float](l lanes, logs bool) func(y []T, x [][]T) {
 	return func(y []T, x [][]T) {
 		l.each(func(at int) {
@@ -97,8 +97,8 @@ func softmaxGrad[T cpu.Float](l lanes, logs bool) func(y []T, x [][]T) {
 	}
 }
 
-// sparsemax returns the projection of each row on the simplex: max(0, x-t), where t makes it sum to 1. Gorgonia transposes the rows of most
-// axes wrongly.
+// sparsemax returns the projection of each row on the simplex: max(0, x-t), where t makes it sum to 1. Gorgonia
+// transposes the rows of most axes wrongly.
 func sparsemax[T cpu.Float](l lanes) func(y []T, x [][]T) {
 	sorted := make([]T, l.n)
 	return func(y []T, x [][]T) {
@@ -121,7 +121,8 @@ func sparsemax[T cpu.Float](l lanes) func(y []T, x [][]T) {
 	}
 }
 
-// largest returns the largest elements along axes. One of NaN is NaN. Package tensor is wrong along some axes, and skips some NaN.
+// largest returns the largest elements along axes. One of NaN is NaN. Package tensor is wrong along some axes, and
+// skips some NaN.
 func largest[T cpu.Float](shape tensor.Shape, along []int) func(y []T, x [][]T) {
 	steps, size := make([]int, len(shape)), 1 // how far y moves with each axis
 	for axis := len(shape) - 1; axis >= 0; axis-- {

@@ -31,13 +31,15 @@ type header struct {
 func headerOf(v G.Value) header {
 	h := header{data: fmt.Sprint(v.Data())}
 	if d, ok := v.(*tensor.Dense); ok {
-		h.shape, h.strides, h.order, h.transposed = slices.Clone(d.Shape()), slices.Clone(d.Strides()), d.DataOrder(), d.IsMaterializable()
+		h.shape, h.strides, h.order, h.transposed = slices.Clone(d.Shape()), slices.Clone(d.Strides()), d.DataOrder(),
+			d.IsMaterializable()
 	}
 	return h
 }
 
-// TestMachinesShareInputs: machines that run at the same time on the same input tensors, each with a graph of its own, give the bits of
-// their first run, and change no input. The graphs have every kind of Gorgonia's ops and their gradients.
+// TestMachinesShareInputs: machines that run at the same time on the same input tensors, each with a graph of its own,
+// give the bits of their first run, and change no input. The graphs have every kind of Gorgonia's ops and their
+// gradients.
 func TestMachinesShareInputs(t *testing.T) {
 	log.SetOutput(io.Discard)
 	defer log.SetOutput(os.Stderr)
@@ -97,7 +99,8 @@ func TestMachinesShareInputs(t *testing.T) {
 	require.GreaterOrEqual(t, len(kinds), 24, "%v", kinds)
 }
 
-// TestOpsChangeNoInput: neither an op that changes its operand, nor one that fails half-way, reaches a bound tensor or a constant.
+// TestOpsChangeNoInput: neither an op that changes its operand, nor one that fails half-way, reaches a bound tensor or
+// a constant.
 func TestOpsChangeNoInput(t *testing.T) {
 	numbers := []float64{1, 2, 3, 4, 5, 6}
 	shared := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking(slices.Clone(numbers)))
@@ -125,7 +128,8 @@ func TestOpsChangeNoInput(t *testing.T) {
 	} {
 		g := G.NewGraph()
 		x := input(g)
-		y := G.Must(G.ApplyOp(&foreign{"transposes", 2, transpose}, x, G.NewMatrix(g, tensor.Float64, G.WithShape(2, 3), G.WithName("other"),
+		y := G.Must(G.ApplyOp(&foreign{"transposes", 2, transpose}, x, G.NewMatrix(g, tensor.Float64, G.WithShape(2, 3),
+			G.WithName("other"),
 			G.WithValue(tensor.New(tensor.WithShape(2, 3), tensor.WithBacking(slices.Clone(numbers)))))))
 		m := newMachine(t, g, graph.WithKeep(y))
 		for run := range 6 {
@@ -143,7 +147,8 @@ func TestOpsChangeNoInput(t *testing.T) {
 	g := G.NewGraph()
 	ints := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking([]int{1, 2, 3, 4, 5, 6}))
 	before = headerOf(ints)
-	G.Must(G.Mul(G.NodeFromAny(g, tensor.New(tensor.WithBacking([]int{1, 2})), G.WithName("v")), G.NodeFromAny(g, ints, G.WithName("m"))))
+	G.Must(G.Mul(G.NodeFromAny(g, tensor.New(tensor.WithBacking([]int{1, 2})), G.WithName("v")), G.NodeFromAny(g, ints,
+		G.WithName("m"))))
 	require.Error(t, newMachine(t, g).RunAll())
 	require.Equal(t, before, headerOf(ints))
 }

@@ -19,7 +19,8 @@ import (
 func atEdges(t *testing.T, dt tensor.Dtype, f build, shape []int, x []float64) (y, dx []float64) {
 	t.Helper()
 	g := G.NewGraph()
-	in := G.NewTensor(g, dt, len(shape), G.WithShape(shape...), G.WithName("x"), G.WithValue(operand{shape: shape}.value(dt, x)))
+	in := G.NewTensor(g, dt, len(shape), G.WithShape(shape...), G.WithName("x"),
+		G.WithValue(operand{shape: shape}.value(dt, x)))
 	out := G.Must(f(G.Nodes{in}))
 	cost := out
 	if !out.IsScalar() {
@@ -43,11 +44,12 @@ func nearAll(t *testing.T, what string, dt tensor.Dtype, got, want []float64, sc
 	}
 }
 
-// TestSoftmaxOfFarRows: each row's softmax and its logarithm are right, along every axis, whatever the other rows hold. Rows differ by up to
-// the largest numbers; a row of NaN or infinities changes no other one.
+// TestSoftmaxOfFarRows: each row's softmax and its logarithm are right, along every axis, whatever the other rows hold.
+// Rows differ by up to the largest numbers; a row of NaN or infinities changes no other one.
 func TestSoftmaxOfFarRows(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
-	rows := [][]float64{{0, 0, 0}, {100, 0, 0}, {0, 0, 88}, {88, 0, 1}, {-1e30, -1e30, -1e30}, {1e30, -1e30, 0}, {710, 0, -710}, {5, -inf, 5}, {-3, -2, -1}, {math.MaxFloat32, -math.MaxFloat32, 1},
+	rows := [][]float64{{0, 0, 0}, {100, 0, 0}, {0, 0, 88}, {88, 0, 1}, {-1e30, -1e30, -1e30}, {1e30, -1e30, 0},
+		{710, 0, -710}, {5, -inf, 5}, {-3, -2, -1}, {math.MaxFloat32, -math.MaxFloat32, 1},
 		{nan, 0, 0}, {0, inf, 0}, {1e-30, 0, -1e-30}, {-inf, -inf, -inf}, {-inf, 0, -inf}, {-90, -90, -90.5}}
 	for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
 		for _, logs := range []bool{false, true} {
@@ -103,7 +105,8 @@ func TestMaximaAtEdges(t *testing.T) {
 			for rotated := range numbers {
 				x := slices.Concat(numbers[rotated:], numbers[:rotated])
 				y, _ := atEdges(t, tensor.Float64, along(G.Max, axes...), shape, x)
-				nearAll(t, fmt.Sprint("Max ", shape, axes, rotated), tensor.Float64, y, reduced(axes, largest)([]*ref.Tensor{ref.From(x, shape...)}).Data, 0)
+				nearAll(t, fmt.Sprint("Max ", shape, axes, rotated), tensor.Float64, y, reduced(axes,
+					largest)([]*ref.Tensor{ref.From(x, shape...)}).Data, 0)
 			}
 		}
 	}
@@ -112,7 +115,8 @@ func TestMaximaAtEdges(t *testing.T) {
 		w := window{[]int{2, 2}, []int{2, 2}, []int{1, 2}, []int{1, 1}}
 		pool := one(func(x *G.Node) (*G.Node, error) { return G.MaxPool2D(x, w.kernel, w.pad, w.stride) })
 		y, dx := atEdges(t, tensor.Float64, pool, []int{1, 1, 3, 4}, x)
-		nearAll(t, fmt.Sprint("MaxPool2D ", rotated), tensor.Float64, y, w.pool(largest)([]*ref.Tensor{ref.From(x, 1, 1, 3, 4)}).Data, 0)
+		nearAll(t, fmt.Sprint("MaxPool2D ", rotated), tensor.Float64, y, w.pool(largest)([]*ref.Tensor{ref.From(x, 1, 1, 3,
+			4)}).Data, 0)
 		require.EqualValues(t, 4*2, sum(dx), "each window in the image has one largest element")
 	}
 }

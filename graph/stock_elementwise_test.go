@@ -51,7 +51,8 @@ func functions() []function {
 		{"Square", G.Square, func(x float64) float64 { return x * x }, func(x float64) float64 { return 2 * x }},
 		{"Sqrt", G.Sqrt, math.Sqrt, func(x float64) float64 { return 0.5 / math.Sqrt(x) }},
 		{"Inverse", G.Inverse, func(x float64) float64 { return 1 / x }, func(x float64) float64 { return -1 / (x * x) }},
-		{"InverseSqrt", G.InverseSqrt, func(x float64) float64 { return 1 / math.Sqrt(x) }, func(x float64) float64 { return -0.5 * math.Pow(1/math.Sqrt(x), 3) }},
+		{"InverseSqrt", G.InverseSqrt, func(x float64) float64 { return 1 / math.Sqrt(x) },
+			func(x float64) float64 { return -0.5 * math.Pow(1/math.Sqrt(x), 3) }},
 		{"Cube", G.Cube, func(x float64) float64 { return x * x * x }, func(x float64) float64 { return 3 * x * x }},
 		{"Tanh", G.Tanh, math.Tanh, func(x float64) float64 { return 1 / math.Pow(math.Cosh(x), 2) }},
 		{"Sigmoid", G.Sigmoid, sigmoid, func(x float64) float64 { return sigmoid(x) * sigmoid(-x) }},
@@ -63,16 +64,20 @@ func functions() []function {
 
 // edges are numbers at the ends of the types and of the functions' formulas.
 func edges(dt tensor.Dtype) []float64 {
-	list := []float64{0, math.Copysign(0, -1), 1, -1, 0.5, -0.5, 1e-3, -1e-3, 1e-9, -1e-9, 1e-30, -1e-30, 2.5, -2.5, 5, -5, 13.9, 14.5, -14.5, 15.5, -15.5, 16.5, -16.5,
-		17.3, -17.3, 19.5, -19.5, 25, -25, 36.9, -36.9, 45, -45, 80, -80, 86.5, -86.5, 88.5, -88.5, 100, -100, 104, -104, 3e5, -3e5, 1e15, 1e30, -1e30, 2.0000001,
+	list := []float64{0, math.Copysign(0, -1), 1, -1, 0.5, -0.5, 1e-3, -1e-3, 1e-9, -1e-9, 1e-30, -1e-30, 2.5, -2.5, 5,
+		-5, 13.9, 14.5, -14.5, 15.5, -15.5, 16.5, -16.5,
+		17.3, -17.3, 19.5, -19.5, 25, -25, 36.9, -36.9, 45, -45, 80, -80, 86.5, -86.5, 88.5, -88.5, 100, -100, 104, -104,
+		3e5, -3e5, 1e15, 1e30, -1e30, 2.0000001,
 		math.Inf(1), math.Inf(-1), math.NaN()}
 	if dt == tensor.Float64 {
-		return append(list, 700, -700, 708.5, -708.5, 709.5, -709.5, 745, -745, 1e300, -1e300, math.MaxFloat64, 5e-324, 1e-300, 1e-160)
+		return append(list, 700, -700, 708.5, -708.5, 709.5, -709.5, 745, -745, 1e300, -1e300, math.MaxFloat64, 5e-324,
+			1e-300, 1e-160)
 	}
 	return append(list, math.MaxFloat32, -math.MaxFloat32, math.SmallestNonzeroFloat32, 1.2e-38)
 }
 
-// near reports whether got is the number want of type dt but for a few roundings. Both may be NaN, or the same infinity.
+// near reports whether got is the number want of type dt but for a few roundings. Both may be NaN, or the same
+// infinity.
 func near(dt tensor.Dtype, got, want, scale float64) bool {
 	relative, tiny := 1e-14, 1e-323
 	if dt == tensor.Float32 {
@@ -155,8 +160,10 @@ func functions2() (list []function2) {
 	list = []function2{
 		{"Add", G.Add, func(a, b float64) float64 { return a + b }, one, one},
 		{"Sub", G.Sub, func(a, b float64) float64 { return a - b }, one, func(a, b float64) float64 { return -1 }},
-		{"HadamardProd", G.HadamardProd, func(a, b float64) float64 { return a * b }, func(a, b float64) float64 { return b }, func(a, b float64) float64 { return a }},
-		{"HadamardDiv", G.HadamardDiv, func(a, b float64) float64 { return a / b }, func(a, b float64) float64 { return 1 / b }, func(a, b float64) float64 { return -a / (b * b) }},
+		{"HadamardProd", G.HadamardProd, func(a, b float64) float64 { return a * b },
+			func(a, b float64) float64 { return b }, func(a, b float64) float64 { return a }},
+		{"HadamardDiv", G.HadamardDiv, func(a, b float64) float64 { return a / b },
+			func(a, b float64) float64 { return 1 / b }, func(a, b float64) float64 { return -a / (b * b) }},
 		{"Pow", G.Pow, math.Pow, func(a, b float64) float64 { return b * math.Pow(a, b-1) }, func(a, b float64) float64 {
 			return math.Pow(a, b) * math.Log(a)
 		}},
@@ -166,11 +173,14 @@ func functions2() (list []function2) {
 		op   func(a, b *G.Node, same bool) (*G.Node, error)
 		f    func(a, b float64) bool
 	}{
-		{"Lt", G.Lt, func(a, b float64) bool { return a < b }}, {"Lte", G.Lte, func(a, b float64) bool { return a <= b }}, {"Gt", G.Gt, func(a, b float64) bool { return a > b }},
-		{"Gte", G.Gte, func(a, b float64) bool { return a >= b }}, {"Eq", G.Eq, func(a, b float64) bool { return a == b }}, {"Ne", G.Ne, func(a, b float64) bool { return a != b }},
+		{"Lt", G.Lt, func(a, b float64) bool { return a < b }}, {"Lte", G.Lte, func(a, b float64) bool { return a <= b }},
+		{"Gt", G.Gt, func(a, b float64) bool { return a > b }},
+		{"Gte", G.Gte, func(a, b float64) bool { return a >= b }}, {"Eq", G.Eq, func(a, b float64) bool { return a == b }},
+		{"Ne", G.Ne, func(a, b float64) bool { return a != b }},
 	} {
 		for _, same := range []bool{true, false} {
-			list = append(list, function2{fmt.Sprint(c.name, " ", same), func(a, b *G.Node) (*G.Node, error) { return c.op(a, b, same) }, truth(c.f), nil, nil})
+			list = append(list, function2{fmt.Sprint(c.name, " ", same),
+				func(a, b *G.Node) (*G.Node, error) { return c.op(a, b, same) }, truth(c.f), nil, nil})
 		}
 	}
 	return append(list, function2{"MinBetween", G.MinBetween, func(a, b float64) float64 { return min(a, b) }, nil, nil},
@@ -191,7 +201,8 @@ func truth(f func(a, b float64) bool) func(a, b float64) float64 {
 func TestStockFunctionsOfTwoAtEdges(t *testing.T) {
 	for _, c := range functions2() {
 		for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
-			list := []float64{0, math.Copysign(0, -1), 1, -1, 0.5, -0.5, 2, -2, 3, 1e-3, 1e-30, -1e30, 1e30, 17.5, math.Inf(1), math.Inf(-1), math.NaN(), math.MaxFloat32, 1e-20}
+			list := []float64{0, math.Copysign(0, -1), 1, -1, 0.5, -0.5, 2, -2, 3, 1e-3, 1e-30, -1e30, 1e30, 17.5, math.Inf(1),
+				math.Inf(-1), math.NaN(), math.MaxFloat32, 1e-20}
 			if dt == tensor.Float32 {
 				list = testutil.Convert[float64](testutil.Convert[float32](list))
 			}
@@ -202,7 +213,9 @@ func TestStockFunctionsOfTwoAtEdges(t *testing.T) {
 					as, bs = append(as, a), append(bs, b)
 				}
 			}
-			for _, form := range []struct{ a, b []int }{{[]int{n * n}, []int{n * n}}, {[]int{n, n}, []int{n, n}}, {[]int{1}, []int{1}}, {[]int{1, 1}, []int{1, 1}}, {nil, nil}, {nil, []int{n}}, {[]int{n}, nil}, {nil, []int{1, n}}, {[]int{n, 1}, nil}, {nil, []int{1}}, {[]int{1}, nil}} {
+			for _, form := range []struct{ a, b []int }{{[]int{n * n}, []int{n * n}}, {[]int{n, n}, []int{n, n}},
+				{[]int{1}, []int{1}}, {[]int{1, 1}, []int{1, 1}}, {nil, nil}, {nil, []int{n}}, {[]int{n}, nil},
+				{nil, []int{1, n}}, {[]int{n, 1}, nil}, {nil, []int{1}}, {[]int{1}, nil}} {
 				g := G.NewGraph()
 				a := G.NewTensor(g, dt, len(form.a), G.WithShape(form.a...), G.WithName("a"))
 				b := G.NewTensor(g, dt, len(form.b), G.WithShape(form.b...), G.WithName("b"))

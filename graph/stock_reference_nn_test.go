@@ -11,186 +11,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 )
 
-// mapped returns the reference of a function of one number, zipped that of a function of two numbers of tensors of one shape or scalars.
-func mapped(f func(x float64) float64) reference {
-	return func(in []*ref.Tensor) *ref.Tensor {
-		return made(in[0].Shape, func(index []int) float64 { return f(at(in[0], index...)) })
-	}
-}
-
-// broadcast returns f of two tensors. Along an axis of left, a has one element for all of b's; along an axis of right, b has one.
-func broadcast(f func(a, b float64) float64, left, right []byte) reference {
-	return func(in []*ref.Tensor) *ref.Tensor {
-		shapes := [2][]int{in[0].Shape, in[1].Shape}
-		for i, axes := range [][]byte{left, right} {
-			if rank := max(len(in[0].Shape), len(in[1].Shape)); len(shapes[i]) < rank {
-				full := make([]int, 0, rank)
-				rest := shapes[i]
-				for a := range rank {
-					if slices.Contains(axes, byte(a)) {
-						full = append(full, 1)
-					} else {
-						full, rest = append(full, rest[0]), rest[1:]
-					}
-				}
-				shapes[i] = full
-			}
-		}
-		a, b := in[0].Reshape(shapes[0]...), in[1].Reshape(shapes[1]...)
-		to := make([]int, len(shapes[0]))
-		for i := range to {
-			to[i] = max(shapes[0][i], shapes[1][i])
-		}
-		pick := func(x *ref.Tensor, index []int) float64 {
-			index = slices.Clone(index)
-			for i, n := range x.Shape {
-				index[i] = min(index[i], n-1)
-			}
-			return at(x, index...)
-		}
-		return made(to, func(index []int) float64 { return f(pick(a, index), pick(b, index)) })
-	}
-}
-
-// window describes a convolution or a pooling over the last two axes of an image [B,C,H,W].
-type window struct{ kernel, pad, stride, dilation []int }
-
-func (w window) out(h, axis int) int {
-	return (h+2*w.pad[axis]-w.dilation[axis]*(w.kernel[axis]-1)-1)/w.stride[axis] + 1
-}
-
-// pixel returns the element of the image under element (i,j) of the kernel of the output (y,z). It reports whether there is one.
-func (w window) pixel(x *ref.Tensor, b, c, y, z, i, j int) (float64, bool) {
-	r, s := y*w.stride[0]-w.pad[0]+i*w.dilation[0], z*w.stride[1]-w.pad[1]+j*w.dilation[1]
-	if r < 0 || s < 0 || r >= x.Shape[2] || s >= x.Shape[3] {
-		return 0, false
-	}
-	return at(x, b, c, r, s), true
-}
-
-func (w window) im2col(in []*ref.Tensor) *ref.Tensor {
-	x := in[0]
-	kh, kw := w.kernel[0], w.kernel[1]
-	return made([]int{x.Shape[0], w.out(x.Shape[2], 0), w.out(x.Shape[3], 1), x.Shape[1] * kh * kw}, func(n []int) float64 {
-		v, _ := w.pixel(x, n[0], n[3]/(kh*kw), n[1], n[2], n[3]/kw%kh, n[3]%kw)
-		return v
-	})
-}
-
-func (w window) conv(in []*ref.Tensor) *ref.Tensor {
-	x, f := in[0], in[1]
-	return made([]int{x.Shape[0], f.Shape[0], w.out(x.Shape[2], 0), w.out(x.Shape[3], 1)}, func(n []int) (s float64) {
-		made(f.Shape[1:], func(k []int) float64 {
-			v, _ := w.pixel(x, n[0], k[0], n[2], n[3], k[1], k[2])
-			s += v * at(f, n[1], k[0], k[1], k[2])
-			return 0
-		})
-		return s
-	})
-}
-
-// pool returns f of the pixels of each window.
-func (w window) pool(f func([]float64) float64) reference {
-	return func(in []*ref.Tensor) *ref.Tensor {
-		x := in[0]
-		return made([]int{x.Shape[0], x.Shape[1], w.out(x.Shape[2], 0), w.out(x.Shape[3], 1)}, func(n []int) float64 {
-			var v []float64
-			for i := range w.kernel[0] {
-				for j := range w.kernel[1] {
-					if p, ok := w.pixel(x, n[0], n[1], n[2], n[3], i, j); ok {
-						v = append(v, p)
-					}
-				}
-			}
-			return f(v)
-		})
-	}
-}
-
-// normed returns a normalisation: x minus the mean, over the root of the variance plus eps, times scale plus bias, by channel. Elements
-// of one key share mean and variance.
-func normed(eps float64, key func(index []int) int) reference {
-	return func(in []*ref.Tensor) *ref.Tensor {
-		x, lists := in[0], map[int][]float64{}
-		made(x.Shape, func(n []int) float64 {
-			lists[key(n)] = append(lists[key(n)], at(x, n...))
-			return 0
-		})
-		type moments struct{ mean, rstd float64 }
-		of := map[int]moments{}
-		for k, v := range lists {
-			m, variance := mean(v), 0.0
-			for _, a := range v {
-				variance += (a - m) * (a - m) / float64(len(v))
-			}
-			of[k] = moments{m, 1 / math.Sqrt(variance+eps)}
-		}
-		return made(x.Shape, func(n []int) float64 {
-			m := of[key(n)]
-			return (at(x, n...)-m.mean)*m.rstd*in[1].Data[n[1]] + in[2].Data[n[1]]
-		})
-	}
-}
-
-// sparsemax returns the projection of each row along an axis on the simplex.
-func sparsemax(axis int) reference {
-	return func(in []*ref.Tensor) *ref.Tensor {
-		threshold := reduced([]int{axis}, func(v []float64) float64 {
-			v = slices.Clone(v)
-			slices.Sort(v)
-			slices.Reverse(v)
-			var tau, total float64
-			for i, x := range v {
-				if total += x; 1+float64(i+1)*x > total {
-					tau = (total - 1) / float64(i+1)
-				}
-			}
-			return tau
-		})(in)
-		return made(in[0].Shape, func(index []int) float64 {
-			row := slices.Delete(slices.Clone(index), axis, axis+1)
-			return max(0, at(in[0], index...)-at(threshold, row...))
-		})
-	}
-}
-
-// ctc returns the loss of log-probabilities [T,B,C]: minus the log of the sum over all paths that collapse to the targets.
-func ctc(targets [][]int, lengths []int, mean bool) reference {
-	return func(in []*ref.Tensor) *ref.Tensor {
-		x, loss := in[0], 0.0
-		for b, target := range targets {
-			var total float64
-			var walk func(t int, path []int, p float64)
-			walk = func(t int, path []int, p float64) {
-				if t == lengths[b] {
-					var collapsed []int
-					for i, c := range path {
-						if c != 0 && (i == 0 || path[i-1] != c) {
-							collapsed = append(collapsed, c)
-						}
-					}
-					if slices.Equal(collapsed, target) {
-						total += math.Exp(p)
-					}
-					return
-				}
-				for c := range x.Shape[2] {
-					walk(t+1, append(slices.Clone(path), c), p+at(x, t, b, c))
-				}
-			}
-			walk(0, nil, 0)
-			if l := -math.Log(total); mean {
-				loss += l / float64(len(target)*len(targets))
-			} else {
-				loss += l
-			}
-		}
-		y := ref.New()
-		y.Data[0] = loss
-		return y
-	}
-}
-
 // nnOps are the ops of neural networks.
 func nnOps() (rows []referenced) {
 	x := func(shape ...int) operand { return normal("", shape...) }
@@ -200,21 +20,32 @@ func nnOps() (rows []referenced) {
 		a, b        []int
 		left, right []byte
 	}{
-		{[]int{2}, []int{2, 2}, []byte{1}, nil}, {[]int{2, 3}, []int{2}, nil, []byte{1}}, {[]int{3}, []int{2, 3}, []byte{0}, nil}, {[]int{2, 3}, []int{3}, nil, []byte{0}}, {[]int{2, 1}, []int{2, 3}, []byte{1}, nil},
-		{[]int{2, 3}, []int{1, 3}, nil, []byte{0}}, {[]int{1, 1, 2}, []int{2, 3, 2}, []byte{0, 1}, nil}, {[]int{2, 1, 1}, []int{2, 3, 2}, []byte{1, 2}, nil}, {[]int{1, 3, 1}, []int{2, 3, 2}, []byte{0, 2}, nil},
-		{[]int{2, 3, 2}, []int{1, 3, 2}, nil, []byte{0}}, {[]int{2, 3, 1}, []int{2, 3, 2}, []byte{2}, nil}, {[]int{2}, []int{2, 3, 2}, []byte{1, 2}, nil}, {[]int{3}, []int{2, 3, 2}, []byte{0, 2}, nil},
-		{[]int{2}, []int{2, 3, 2}, []byte{0, 1}, nil}, {[]int{3, 1}, []int{1, 4}, []byte{1}, []byte{0}}, {[]int{2, 3, 4, 2}, []int{1, 3, 1, 1}, nil, []byte{0, 2, 3}}, {[]int{1, 1}, []int{2, 3}, []byte{0, 1}, nil},
-		{[]int{1}, []int{3}, []byte{0}, nil}, {[]int{1, 1}, []int{1, 1}, []byte{1}, []byte{0}}, {[]int{2, 3}, []int{2, 1}, nil, []byte{1}},
+		{[]int{2}, []int{2, 2}, []byte{1}, nil}, {[]int{2, 3}, []int{2}, nil, []byte{1}},
+		{[]int{3}, []int{2, 3}, []byte{0}, nil}, {[]int{2, 3}, []int{3}, nil, []byte{0}},
+		{[]int{2, 1}, []int{2, 3}, []byte{1}, nil},
+		{[]int{2, 3}, []int{1, 3}, nil, []byte{0}}, {[]int{1, 1, 2}, []int{2, 3, 2}, []byte{0, 1}, nil},
+		{[]int{2, 1, 1}, []int{2, 3, 2}, []byte{1, 2}, nil}, {[]int{1, 3, 1}, []int{2, 3, 2}, []byte{0, 2}, nil},
+		{[]int{2, 3, 2}, []int{1, 3, 2}, nil, []byte{0}}, {[]int{2, 3, 1}, []int{2, 3, 2}, []byte{2}, nil},
+		{[]int{2}, []int{2, 3, 2}, []byte{1, 2}, nil}, {[]int{3}, []int{2, 3, 2}, []byte{0, 2}, nil},
+		{[]int{2}, []int{2, 3, 2}, []byte{0, 1}, nil}, {[]int{3, 1}, []int{1, 4}, []byte{1}, []byte{0}},
+		{[]int{2, 3, 4, 2}, []int{1, 3, 1, 1}, nil, []byte{0, 2, 3}}, {[]int{1, 1}, []int{2, 3}, []byte{0, 1}, nil},
+		{[]int{1}, []int{3}, []byte{0}, nil}, {[]int{1, 1}, []int{1, 1}, []byte{1}, []byte{0}},
+		{[]int{2, 3}, []int{2, 1}, nil, []byte{1}},
 	} {
 		for _, o := range []struct {
 			name string
 			f    func(a, b *G.Node, l, r []byte) (*G.Node, error)
 			want func(a, b float64) float64
 		}{
-			{"Add", G.BroadcastAdd, func(a, b float64) float64 { return a + b }}, {"Sub", G.BroadcastSub, func(a, b float64) float64 { return a - b }},
-			{"Prod", G.BroadcastHadamardProd, func(a, b float64) float64 { return a * b }}, {"Div", G.BroadcastHadamardDiv, func(a, b float64) float64 { return a / b }}, {"Pow", G.BroadcastPow, math.Pow},
+			{"Add", G.BroadcastAdd, func(a, b float64) float64 { return a + b }}, {"Sub", G.BroadcastSub,
+				func(a, b float64) float64 { return a - b }},
+			{"Prod", G.BroadcastHadamardProd, func(a, b float64) float64 { return a * b }}, {"Div", G.BroadcastHadamardDiv,
+				func(a, b float64) float64 { return a / b }}, {"Pow", G.BroadcastPow, math.Pow},
 		} {
-			add(of(fmt.Sprint("Broadcast ", o.name, c), two(func(a, b *G.Node) (*G.Node, error) { return o.f(a, b, c.left, c.right) }), broadcast(o.want, c.left, c.right), p(c.a...), p(c.b...)))
+			add(of(fmt.Sprint("Broadcast ", o.name, c), two(func(a, b *G.Node) (*G.Node, error) {
+				return o.f(a, b, c.left,
+					c.right)
+			}), broadcast(o.want, c.left, c.right), p(c.a...), p(c.b...)))
 		}
 	}
 	for _, c := range []struct {
@@ -222,43 +53,73 @@ func nnOps() (rows []referenced) {
 		f    func(a, b *G.Node, same bool, l, r []byte) (*G.Node, error)
 		want func(a, b float64) bool
 	}{
-		{"Gt", G.BroadcastGt, func(a, b float64) bool { return a > b }}, {"Gte", G.BroadcastGte, func(a, b float64) bool { return a >= b }}, {"Lt", G.BroadcastLt, func(a, b float64) bool { return a < b }},
-		{"Lte", G.BroadcastLte, func(a, b float64) bool { return a <= b }}, {"Eq", G.BroadcastEq, func(a, b float64) bool { return a == b }}, {"Ne", G.BroadcastNe, func(a, b float64) bool { return a != b }},
+		{"Gt", G.BroadcastGt, func(a, b float64) bool { return a > b }}, {"Gte", G.BroadcastGte,
+			func(a, b float64) bool { return a >= b }}, {"Lt", G.BroadcastLt, func(a, b float64) bool { return a < b }},
+		{"Lte", G.BroadcastLte, func(a, b float64) bool { return a <= b }}, {"Eq", G.BroadcastEq,
+			func(a, b float64) bool { return a == b }}, {"Ne", G.BroadcastNe, func(a, b float64) bool { return a != b }},
 	} {
-		add(valuesOnly(of("Broadcast "+c.name, two(func(a, b *G.Node) (*G.Node, error) { return c.f(a, b, true, nil, []byte{0}) }), broadcast(truth(c.want), nil, []byte{0}), x(5, 3), x(3))))
+		add(valuesOnly(of("Broadcast "+c.name, two(func(a, b *G.Node) (*G.Node, error) {
+			return c.f(a, b, true, nil,
+				[]byte{0})
+		}), broadcast(truth(c.want), nil, []byte{0}), x(5, 3), x(3))))
 	}
-	dropout := of("Dropout", one(func(x *G.Node) (*G.Node, error) { return G.Dropout(x, 0.3) }), mapped(func(x float64) float64 { return x }), x(3, 5))
+	dropout := of("Dropout", one(func(x *G.Node) (*G.Node, error) { return G.Dropout(x, 0.3) }),
+		mapped(func(x float64) float64 { return x }), x(3, 5))
 	dropout.eval = true
 	add(dropout)
 	ones := []int{1, 1}
 	for _, w := range []window{
-		{[]int{3, 3}, []int{1, 1}, ones, ones}, {[]int{2, 2}, []int{0, 0}, []int{2, 2}, ones}, {[]int{3, 3}, []int{1, 1}, []int{3, 3}, ones}, {[]int{2, 2}, []int{1, 1}, ones, []int{2, 2}}, {ones, []int{0, 0}, ones, ones},
-		{[]int{3, 2}, []int{2, 0}, []int{1, 2}, []int{1, 3}}, {[]int{1, 3}, []int{0, 1}, []int{2, 1}, ones}, {[]int{5, 5}, []int{0, 0}, ones, ones},
+		{[]int{3, 3}, []int{1, 1}, ones, ones}, {[]int{2, 2}, []int{0, 0}, []int{2, 2}, ones},
+		{[]int{3, 3}, []int{1, 1}, []int{3, 3}, ones}, {[]int{2, 2}, []int{1, 1}, ones, []int{2, 2}},
+		{ones, []int{0, 0}, ones, ones},
+		{[]int{3, 2}, []int{2, 0}, []int{1, 2}, []int{1, 3}}, {[]int{1, 3}, []int{0, 1}, []int{2, 1}, ones},
+		{[]int{5, 5}, []int{0, 0}, ones, ones},
 	} {
 		for _, image := range [][]int{{2, 1, 6, 6}, {1, 2, 5, 7}, {3, 2, 5, 5}, {1, 1, 5, 5}} {
-			add(of(fmt.Sprint("Im2Col ", w, image), one(func(x *G.Node) (*G.Node, error) { return G.Im2Col(x, w.kernel, w.pad, w.stride, w.dilation) }), w.im2col, x(image...)))
+			add(of(fmt.Sprint("Im2Col ", w, image), one(func(x *G.Node) (*G.Node, error) {
+				return G.Im2Col(x, w.kernel, w.pad,
+					w.stride, w.dilation)
+			}), w.im2col, x(image...)))
 			for _, filters := range []int{1, 2} {
-				add(of(fmt.Sprint("Conv2d ", w, image, filters), two(func(a, f *G.Node) (*G.Node, error) { return G.Conv2d(a, f, w.kernel, w.pad, w.stride, w.dilation) }), w.conv,
+				add(of(fmt.Sprint("Conv2d ", w, image, filters), two(func(a, f *G.Node) (*G.Node, error) {
+					return G.Conv2d(a, f,
+						w.kernel, w.pad, w.stride, w.dilation)
+				}), w.conv,
 					x(image...), x(filters, image[1], w.kernel[0], w.kernel[1])))
 			}
 			if w.dilation[0]*w.dilation[1] == 1 {
-				add(of(fmt.Sprint("MaxPool2D ", w, image), one(func(x *G.Node) (*G.Node, error) { return G.MaxPool2D(x, w.kernel, w.pad, w.stride) }), w.pool(slices.Max[[]float64]), x(image...)))
-				add(of(fmt.Sprint("AveragePool2D ", w, image), one(func(x *G.Node) (*G.Node, error) { return G.AveragePool2D(x, w.kernel, w.pad, w.stride) }),
+				add(of(fmt.Sprint("MaxPool2D ", w, image), one(func(x *G.Node) (*G.Node, error) {
+					return G.MaxPool2D(x, w.kernel,
+						w.pad, w.stride)
+				}), w.pool(slices.Max[[]float64]), x(image...)))
+				add(of(fmt.Sprint("AveragePool2D ", w, image), one(func(x *G.Node) (*G.Node, error) {
+					return G.AveragePool2D(x,
+						w.kernel, w.pad, w.stride)
+				}),
 					w.pool(func(v []float64) float64 { return sum(v) / float64(image[3]) }), x(image...)))
 			}
 		}
 	}
 	for _, c := range [][3]int{{3, 1, 1}, {2, 0, 2}} {
 		w := window{[]int{1, c[0]}, []int{0, c[1]}, []int{1, c[2]}, ones}
-		add(of(fmt.Sprint("Conv1d ", c), two(func(a, f *G.Node) (*G.Node, error) { return G.Conv1d(a, f, c[0], c[1], c[2], 1) }), w.conv, x(1, 2, 1, 6), x(3, 2, 1, c[0])),
-			of(fmt.Sprint("MaxPool1D ", c), one(func(x *G.Node) (*G.Node, error) { return G.MaxPool1D(x, c[0], c[1], c[2]) }), w.pool(slices.Max[[]float64]), x(2, 2, 1, 6)))
+		add(of(fmt.Sprint("Conv1d ", c), two(func(a, f *G.Node) (*G.Node, error) {
+			return G.Conv1d(a, f, c[0], c[1], c[2],
+				1)
+		}), w.conv, x(1, 2, 1, 6), x(3, 2, 1, c[0])),
+			of(fmt.Sprint("MaxPool1D ", c), one(func(x *G.Node) (*G.Node, error) { return G.MaxPool1D(x, c[0], c[1], c[2]) }),
+				w.pool(slices.Max[[]float64]), x(2, 2, 1, 6)))
 	}
 	for _, image := range [][]int{{1, 3, 3, 3}, {2, 1, 1, 5}, {1, 1, 1, 1}} {
 		whole := window{image[2:], []int{0, 0}, ones, ones}
-		add(valuesOnly(of(fmt.Sprint("GlobalAveragePool2D ", image), one(G.GlobalAveragePool2D), whole.pool(mean), x(image...))))
+		add(valuesOnly(of(fmt.Sprint("GlobalAveragePool2D ", image), one(G.GlobalAveragePool2D), whole.pool(mean),
+			x(image...))))
 		for scale := 1; scale <= 3; scale++ {
-			add(of(fmt.Sprint("Upsample2D ", image, scale), one(func(x *G.Node) (*G.Node, error) { return G.Upsample2D(x, scale) }), func(in []*ref.Tensor) *ref.Tensor {
-				return made([]int{image[0], image[1], image[2] * scale, image[3] * scale}, func(n []int) float64 { return at(in[0], n[0], n[1], n[2]/scale, n[3]/scale) })
+			add(of(fmt.Sprint("Upsample2D ", image, scale), one(func(x *G.Node) (*G.Node, error) {
+				return G.Upsample2D(x,
+					scale)
+			}), func(in []*ref.Tensor) *ref.Tensor {
+				return made([]int{image[0], image[1], image[2] * scale, image[3] * scale},
+					func(n []int) float64 { return at(in[0], n[0], n[1], n[2]/scale, n[3]/scale) })
 			}, x(image...)))
 		}
 	}
@@ -274,7 +135,10 @@ func nnOps() (rows []referenced) {
 			if shape[2]*shape[3]*4/groups == 1 {
 				continue
 			}
-			add(of(fmt.Sprint("GroupNorm ", shape, groups), func(n []*G.Node) (*G.Node, error) { return G.GroupNorm(n[0], n[1], n[2], groups, 4, 1e-5) },
+			add(of(fmt.Sprint("GroupNorm ", shape, groups), func(n []*G.Node) (*G.Node, error) {
+				return G.GroupNorm(n[0], n[1],
+					n[2], groups, 4, 1e-5)
+			},
 				normed(1e-5, func(n []int) int { return n[0]*groups + n[1]*groups/4 }), x(shape...), x(1, 4, 1, 1), x(1, 4, 1, 1)))
 		}
 	}
@@ -293,7 +157,8 @@ func nnOps() (rows []referenced) {
 			shape   []int
 			targets [][]int
 			lengths []int
-		}{{[]int{4, 2, 3}, [][]int{{1, 2}, {2}}, []int{4, 4}}, {[]int{3, 1, 2}, [][]int{{1}}, []int{3}}, {[]int{4, 2, 3}, [][]int{{1}, {2, 2}}, []int{3, 4}}, {[]int{5, 2, 3}, [][]int{{1, 2, 1}, {2, 1}}, []int{5, 4}}} {
+		}{{[]int{4, 2, 3}, [][]int{{1, 2}, {2}}, []int{4, 4}}, {[]int{3, 1, 2}, [][]int{{1}}, []int{3}},
+			{[]int{4, 2, 3}, [][]int{{1}, {2, 2}}, []int{3, 4}}, {[]int{5, 2, 3}, [][]int{{1, 2, 1}, {2, 1}}, []int{5, 4}}} {
 			longest, flat, sizes := 0, []int(nil), []int(nil)
 			for _, t := range c.targets {
 				longest = max(longest, len(t))
@@ -302,8 +167,11 @@ func nnOps() (rows []referenced) {
 			for _, t := range c.targets {
 				flat = append(flat, append(slices.Clone(t), make([]int, longest-len(t))...)...)
 			}
-			row := of(fmt.Sprint("CTCLoss ", reduction, c), one(func(x *G.Node) (*G.Node, error) { // its gradient is right for log-probabilities
-				return G.CTCLoss(G.Must(G.LogSoftMax(x, 2)), fixed(x, "targets", slices.Clone(flat), len(sizes), longest), fixed(x, "lengths", slices.Clone(c.lengths), len(sizes)), fixed(x, "sizes", slices.Clone(sizes), len(sizes)), reduction)
+			row := of(fmt.Sprint("CTCLoss ", reduction, c), one(func(x *G.Node) (*G.Node,
+				error) { // its gradient is right for log-probabilities
+				return G.CTCLoss(G.Must(G.LogSoftMax(x, 2)), fixed(x, "targets", slices.Clone(flat), len(sizes), longest),
+					fixed(x, "lengths", slices.Clone(c.lengths), len(sizes)), fixed(x, "sizes", slices.Clone(sizes), len(sizes)),
+					reduction)
 			}), func(in []*ref.Tensor) *ref.Tensor {
 				return ctc(c.targets, c.lengths, reduction == G.ReductionMean)([]*ref.Tensor{softmax(2, true)(in)})
 			}, x(c.shape...))
@@ -326,19 +194,23 @@ func nnOps() (rows []referenced) {
 	}
 	for axis := range 2 {
 		for _, power := range []int{1, 2, 3} {
-			add(of(fmt.Sprint("Norm ", axis, power), one(func(x *G.Node) (*G.Node, error) { return G.Norm(x, axis, power) }), reduced([]int{axis}, func(v []float64) (s float64) {
-				for _, x := range v {
-					s += math.Pow(x, float64(power))
-				}
-				return math.Pow(s, 1/float64(power))
-			}), p(3, 4)))
+			add(of(fmt.Sprint("Norm ", axis, power), one(func(x *G.Node) (*G.Node, error) { return G.Norm(x, axis, power) }),
+				reduced([]int{axis}, func(v []float64) (s float64) {
+					for _, x := range v {
+						s += math.Pow(x, float64(power))
+					}
+					return math.Pow(s, 1/float64(power))
+				}), p(3, 4)))
 		}
 	}
-	add(of("LeakyRelu", one(func(x *G.Node) (*G.Node, error) { return G.LeakyRelu(x, 0.1) }), mapped(func(x float64) float64 { return max(x, 0) + 0.1*min(x, 0) }), x(3, 5)),
+	add(of("LeakyRelu", one(func(x *G.Node) (*G.Node, error) { return G.LeakyRelu(x, 0.1) }),
+		mapped(func(x float64) float64 { return max(x, 0) + 0.1*min(x, 0) }), x(3, 5)),
 		of("Rectify", one(G.Rectify), mapped(func(x float64) float64 { return max(x, 0) }), x(3, 5)),
 		of("Mish", one(G.Mish), mapped(func(x float64) float64 { return x * math.Tanh(math.Log1p(math.Exp(x))) }), x(3, 5)),
-		valuesOnly(of("At", one(func(x *G.Node) (*G.Node, error) { return G.At(x, 1, 2) }), func(in []*ref.Tensor) *ref.Tensor { return ref.From([]float64{at(in[0], 1, 2)}) }, x(2, 3))),
-		valuesOnly(of("SizeOf", one(func(x *G.Node) (*G.Node, error) { return G.SizeOf(1, x) }), func([]*ref.Tensor) *ref.Tensor { return ref.From([]float64{3}) }, x(2, 3))))
+		valuesOnly(of("At", one(func(x *G.Node) (*G.Node, error) { return G.At(x, 1, 2) }),
+			func(in []*ref.Tensor) *ref.Tensor { return ref.From([]float64{at(in[0], 1, 2)}) }, x(2, 3))),
+		valuesOnly(of("SizeOf", one(func(x *G.Node) (*G.Node, error) { return G.SizeOf(1, x) }),
+			func([]*ref.Tensor) *ref.Tensor { return ref.From([]float64{3}) }, x(2, 3))))
 	for _, shape := range [][]int{{3, 5}, {1}, {1, 1}, {4, 1}, {}} {
 		for _, c := range functions() {
 			in := x

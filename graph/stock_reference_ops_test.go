@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 )
@@ -85,7 +84,8 @@ func softmax(axis int, logs bool) reference {
 	}
 }
 
-// contracted returns the sum over pairs of axes of the products of elements of a and b: first the other axes of a, then those of b.
+// contracted returns the sum over pairs of axes of the products of elements of a and b: first the other axes of a, then
+// those of b.
 func contracted(axesA, axesB []int) reference {
 	return func(in []*ref.Tensor) *ref.Tensor {
 		a, b := in[0], in[1]
@@ -156,7 +156,8 @@ func referencedOps() (rows []referenced) {
 	add := func(r ...referenced) { rows = append(rows, r...) }
 
 	// reductions along every set of axes
-	for _, shape := range [][]int{{1}, {5}, {1, 1}, {1, 4}, {3, 1}, {3, 4}, {2, 3, 2}, {3, 1, 2}, {1, 1, 3}, {2, 3, 2, 2}, {1, 2, 1, 3}, {2, 1, 3, 2, 2}} {
+	for _, shape := range [][]int{{1}, {5}, {1, 1}, {1, 4}, {3, 1}, {3, 4}, {2, 3, 2}, {3, 1, 2}, {1, 1, 3},
+		{2, 3, 2, 2}, {1, 2, 1, 3}, {2, 1, 3, 2, 2}} {
 		for _, axes := range append(subsets(len(shape)), nil) {
 			over := axes
 			if axes == nil {
@@ -190,17 +191,20 @@ func referencedOps() (rows []referenced) {
 		}
 	}
 	// products
-	for _, s := range [][2][]int{{{3, 5}, {5, 4}}, {{1, 5}, {5, 4}}, {{3, 5}, {5, 1}}, {{1, 1}, {1, 4}}, {{3, 1}, {1, 1}}, {{1, 1}, {1, 1}}, {{3, 1}, {1, 4}}, {{1, 7}, {7, 1}}} {
+	for _, s := range [][2][]int{{{3, 5}, {5, 4}}, {{1, 5}, {5, 4}}, {{3, 5}, {5, 1}}, {{1, 1}, {1, 4}}, {{3, 1},
+		{1, 1}}, {{1, 1}, {1, 1}}, {{3, 1}, {1, 4}}, {{1, 7}, {7, 1}}} {
 		add(of(fmt.Sprint("Mul ", s), two(G.Mul), contracted([]int{1}, []int{0}), x(s[0]...), x(s[1]...)))
 	}
 	for _, s := range [][2][]int{{{3, 5}, {5}}, {{1, 5}, {5}}, {{3, 1}, {1}}, {{1, 1}, {1}}, {{4, 4}, {4}}} {
 		add(of(fmt.Sprint("Mul ", s), two(G.Mul), contracted([]int{1}, []int{0}), x(s[0]...), x(s[1]...)))
 	}
-	for _, s := range [][2][]int{{{3}, {3, 5}}, {{3}, {3, 1}}, {{1}, {1, 5}}, {{1}, {1, 1}}, {{4}, {4, 4}}, {{5}, {5}}, {{1}, {1}}} {
+	for _, s := range [][2][]int{{{3}, {3, 5}}, {{3}, {3, 1}}, {{1}, {1, 5}}, {{1}, {1, 1}}, {{4}, {4, 4}}, {{5}, {5}},
+		{{1}, {1}}} {
 		add(of(fmt.Sprint("Mul ", s), two(G.Mul), contracted([]int{0}, []int{0}), x(s[0]...), x(s[1]...)))
 	}
 	for _, s := range [][2][]int{{{3}, {4}}, {{1}, {4}}, {{3}, {1}}, {{1}, {1}}} {
-		add(of(fmt.Sprint("OuterProd ", s), two(func(a, b *G.Node) (*G.Node, error) { return G.OuterProd(a, b) }), contracted(nil, nil), x(s[0]...), x(s[1]...)))
+		add(of(fmt.Sprint("OuterProd ", s), two(func(a, b *G.Node) (*G.Node, error) { return G.OuterProd(a, b) }),
+			contracted(nil, nil), x(s[0]...), x(s[1]...)))
 	}
 	for _, outer := range [][]int{{2}, {1}, {2, 3}, {1, 2}} {
 		for _, mkn := range [][3]int{{3, 2, 4}, {1, 3, 1}, {2, 1, 3}, {1, 1, 1}} {
@@ -213,145 +217,30 @@ func referencedOps() (rows []referenced) {
 				if transB {
 					slices.Reverse(b)
 				}
-				add(of(fmt.Sprint("BatchedMatMul ", outer, mkn, transA, transB), two(func(a, b *G.Node) (*G.Node, error) { return G.BatchedMatMul(a, b, transA, transB) }),
+				add(of(fmt.Sprint("BatchedMatMul ", outer, mkn, transA, transB), two(func(a, b *G.Node) (*G.Node,
+					error) {
+					return G.BatchedMatMul(a, b, transA, transB)
+				}),
 					batched(transA, transB), x(append(slices.Clone(outer), a...)...), x(append(slices.Clone(outer), b...)...)))
 			}
 		}
 	}
 	for _, c := range []struct{ a, b, axesA, axesB []int }{
-		{[]int{1}, []int{1}, []int{0}, []int{0}}, {[]int{3}, []int{3}, []int{0}, []int{0}}, {[]int{2, 3}, []int{3}, []int{1}, []int{0}}, {[]int{3}, []int{3, 2}, []int{0}, []int{0}},
-		{[]int{2, 3}, []int{4, 3}, []int{1}, []int{1}}, {[]int{3, 2}, []int{3, 4}, []int{0}, []int{0}}, {[]int{2, 3}, []int{2, 3}, []int{0, 1}, []int{0, 1}},
-		{[]int{2, 3}, []int{3, 2}, []int{0, 1}, []int{1, 0}}, {[]int{2, 3, 2}, []int{3, 4}, []int{1}, []int{0}}, {[]int{2, 3, 4}, []int{4, 3, 5}, []int{1, 2}, []int{1, 0}},
-		{[]int{2, 3, 4}, []int{4, 3, 5}, []int{2, 1}, []int{0, 1}}, {[]int{2, 2, 2, 3}, []int{2, 3, 2}, []int{0, 3}, []int{0, 1}},
+		{[]int{1}, []int{1}, []int{0}, []int{0}}, {[]int{3}, []int{3}, []int{0}, []int{0}},
+		{[]int{2, 3}, []int{3}, []int{1}, []int{0}}, {[]int{3}, []int{3, 2}, []int{0}, []int{0}},
+		{[]int{2, 3}, []int{4, 3}, []int{1}, []int{1}}, {[]int{3, 2}, []int{3, 4}, []int{0}, []int{0}},
+		{[]int{2, 3}, []int{2, 3}, []int{0, 1}, []int{0, 1}},
+		{[]int{2, 3}, []int{3, 2}, []int{0, 1}, []int{1, 0}}, {[]int{2, 3, 2}, []int{3, 4}, []int{1}, []int{0}},
+		{[]int{2, 3, 4}, []int{4, 3, 5}, []int{1, 2}, []int{1, 0}},
+		{[]int{2, 3, 4}, []int{4, 3, 5}, []int{2, 1}, []int{0, 1}},
+		{[]int{2, 2, 2, 3}, []int{2, 3, 2}, []int{0, 3}, []int{0, 1}},
 	} {
-		add(of(fmt.Sprint("Tensordot ", c), two(func(a, b *G.Node) (*G.Node, error) { return G.Tensordot(c.axesA, c.axesB, a, b) }),
+		add(of(fmt.Sprint("Tensordot ", c), two(func(a, b *G.Node) (*G.Node, error) {
+			return G.Tensordot(c.axesA, c.axesB,
+				a, b)
+		}),
 			contracted(c.axesA, c.axesB), x(c.a...), x(c.b...)))
 	}
 	add(moves(x)...)
 	return rows
-}
-
-// moves are the ops that only move elements.
-func moves(x func(...int) operand) (rows []referenced) {
-	add := func(r ...referenced) { rows = append(rows, r...) }
-	for _, shape := range [][]int{{1}, {5}, {4, 3}, {1, 3}, {3, 1}, {2, 3, 4}, {3, 1, 2}, {2, 2, 3, 2}} {
-		for code := range min(1<<(2*len(shape)), 64) {
-			by := make([]tensor.Slice, len(shape))
-			from, size, drop := make([]int, len(shape)), slices.Clone(shape), make([]bool, len(shape))
-			for a, n := range shape {
-				switch code >> (2 * a) & 3 {
-				case 1:
-					by[a], from[a], drop[a] = G.S(n-1), n-1, true
-				case 2:
-					by[a], size[a] = G.S(0, max(1, n-1)), max(1, n-1)
-					drop[a] = size[a] == 1
-				case 3:
-					by[a], from[a], size[a] = G.S(n/2, n), n/2, n-n/2
-					drop[a] = size[a] == 1
-				}
-			}
-			var kept []int
-			for a := range shape {
-				if !drop[a] {
-					kept = append(kept, size[a])
-				}
-			}
-			add(of(fmt.Sprint("Slice ", shape, by), one(func(x *G.Node) (*G.Node, error) { return G.Slice(x, by...) }), func(in []*ref.Tensor) *ref.Tensor {
-				return made(kept, func(index []int) float64 {
-					full, k := slices.Clone(from), 0
-					for a := range full {
-						if !drop[a] {
-							full[a] += index[k]
-							k++
-						}
-					}
-					return at(in[0], full...)
-				})
-			}, x(shape...)))
-		}
-	}
-	for _, shape := range [][]int{{9}, {7, 3}, {2, 8}, {2, 7, 3}, {8, 1}, {2, 3, 9}, {5, 2, 2, 2}} {
-		for axis, n := range shape {
-			for _, r := range [][3]int{{0, n, 2}, {1, n, 2}, {1, n - 1, 3}, {0, n, 1}, {1, n + 5, 1}} {
-				if size := min(n, r[1]) - r[0]; size < 2*r[2] || axis > 0 && size%r[2] > 0 { // the latter is an error
-					continue
-				}
-				by, to := make([]tensor.Slice, len(shape)), slices.Clone(shape)
-				by[axis], to[axis] = G.S(r[0], r[1], r[2]), (min(n, r[1])-r[0])/r[2] // Gorgonia rounds down
-				add(of(fmt.Sprint("Slice ", shape, axis, r), one(func(x *G.Node) (*G.Node, error) { return G.Slice(x, by...) }), func(in []*ref.Tensor) *ref.Tensor {
-					return made(to, func(index []int) float64 {
-						index = slices.Clone(index)
-						index[axis] = r[0] + index[axis]*r[2]
-						return at(in[0], index...)
-					})
-				}, x(shape...)))
-			}
-		}
-	}
-	for _, shape := range [][]int{{3, 4}, {1, 3}, {3, 1}, {1, 1}, {2, 3, 4}, {1, 3, 2}, {2, 1, 3}, {3, 2, 1}, {2, 3, 1, 2}} {
-		for _, axes := range permutations(len(shape)) {
-			to := make([]int, len(shape))
-			for i, a := range axes {
-				to[i] = shape[a]
-			}
-			add(of(fmt.Sprint("Transpose ", shape, axes), along(G.Transpose, axes...), func(in []*ref.Tensor) *ref.Tensor {
-				return made(to, func(index []int) float64 {
-					from := make([]int, len(index))
-					for i, a := range axes {
-						from[a] = index[i]
-					}
-					return at(in[0], from...)
-				})
-			}, x(shape...)))
-		}
-	}
-	for _, shapes := range [][][]int{{{2}, {3}}, {{1}, {1}}, {{1}, {2}, {1}}, {{2, 3}, {1, 3}, {2, 3}}, {{1, 3}, {1, 3}}, {{1, 3}, {2, 3}}, {{2, 1}, {2, 1}}, {{2, 1}, {2, 3}, {2, 1}},
-		{{3, 1}, {2, 1}}, {{1, 1}, {1, 1}}, {{2, 3, 2}, {2, 3, 2}}, {{2, 1, 2}, {2, 3, 2}}, {{2, 2, 1}, {2, 2, 3}}, {{1, 2, 3}, {2, 2, 3}}, {{1, 1, 2}, {1, 1, 2}}, {{2, 1, 1}, {2, 1, 1}}, {{1, 2, 1, 3}, {1, 2, 2, 3}}} {
-		for axis := range shapes[0] {
-			fits, to := true, slices.Clone(shapes[0])
-			var in []operand
-			for i, s := range shapes {
-				in = append(in, x(s...))
-				for a := range s {
-					fits = fits && (a == axis || s[a] == to[a])
-				}
-				if i > 0 {
-					to[axis] += s[axis]
-				}
-			}
-			if !fits {
-				continue
-			}
-			add(of(fmt.Sprint("Concat ", axis, shapes), func(n []*G.Node) (*G.Node, error) { return G.Concat(axis, n...) }, func(in []*ref.Tensor) *ref.Tensor {
-				return made(to, func(index []int) float64 {
-					index = slices.Clone(index)
-					for _, x := range in {
-						if index[axis] < x.Shape[axis] {
-							return at(x, index...)
-						}
-						index[axis] -= x.Shape[axis]
-					}
-					panic("outside")
-				})
-			}, in...))
-		}
-	}
-	for _, c := range [][2][]int{{{4}, {2, 2}}, {{2, 3}, {6}}, {{2, 3}, {3, 2}}, {{2, 3, 2}, {4, 3}}, {{1, 3}, {3}}, {{3}, {3, 1}}, {{3}, {1, 3}}, {{1}, {1, 1}}, {{1, 1}, {1}}, {{3, 1}, {1, 3}}, {{3, 1, 2}, {2, 3}}} {
-		add(of(fmt.Sprint("Reshape ", c), one(func(x *G.Node) (*G.Node, error) { return G.Reshape(x, slices.Clone(c[1])) }),
-			func(in []*ref.Tensor) *ref.Tensor { return in[0].Reshape(c[1]...) }, x(c[0]...)))
-	}
-	return rows
-}
-
-// permutations returns all orders of 0 to n-1.
-func permutations(n int) (all [][]int) {
-	if n == 0 {
-		return [][]int{nil}
-	}
-	for _, p := range permutations(n - 1) {
-		for i := range n {
-			all = append(all, slices.Insert(slices.Clone(p), i, n-1))
-		}
-	}
-	return all
 }

@@ -30,7 +30,7 @@ func of(name string, f build, want reference, in ...operand) referenced {
 	return referenced{on(name, f, slices.Clone(in)...), want}
 }
 
-// inPlain marks rows without gradients.
+// valuesOnly marks a row without gradients.
 func valuesOnly(r referenced) referenced {
 	r.wrong = noGradient
 	return r
@@ -60,8 +60,8 @@ func made(shape []int, f func(index []int) float64) *ref.Tensor {
 	return y
 }
 
-// test holds values to the reference and gradients to its central differences, in float32 and float64. Operands are row-major, transposed
-// or views, in the usual form one of these.
+// test holds values to the reference and gradients to its central differences, in float32 and float64. Operands are
+// row-major, transposed or views, in the usual form one of these.
 func (r referenced) test(t *testing.T, row int) {
 	variants := testutil.Tries(t, 1, 3)
 	for i := range variants {
@@ -141,7 +141,8 @@ func (r referenced) check(t *testing.T, dt tensor.Dtype, variant int) {
 	}
 }
 
-// TestStockMatchesReference holds every stock op that a Machine runs to loops over float64. TestByIndices and TestYOLO do so for two more.
+// TestStockMatchesReference holds every stock op that a Machine runs to loops over float64. TestByIndices and TestYOLO
+// do so for two more.
 func TestStockMatchesReference(t *testing.T) {
 	rows := slices.Concat(referencedOps(), nnOps())
 	kinds := map[string]bool{"byIndicesOp": true, "byIndicesOpDiffOp": true, "yoloOp": true}
@@ -171,7 +172,8 @@ func opKinds(t *testing.T, c stock, kinds map[string]bool) {
 	}
 }
 
-// TestYOLO holds the boxes of YOLOv3 to their formula: centres by sigmoids in the cells of a grid, sizes by exponentials times anchors.
+// TestYOLO holds the boxes of YOLOv3 to their formula: centres by sigmoids in the cells of a grid, sizes by
+// exponentials times anchors.
 func TestYOLO(t *testing.T) {
 	const batch, grid, classes, size = 1, 3, 2, 96
 	anchors := []float32{10, 13, 16, 30, 33, 23}
