@@ -38,19 +38,19 @@ func headerOf(v G.Value) header {
 }
 
 // TestMachinesShareInputs: machines that run at the same time on the same input tensors, each with a graph of its own,
-// give the bits of their first run, and change no input. The graphs have every kind of Gorgonia's ops and their
-// gradients.
+// give the bits of their first run, and change no input: row-major, transposed or a view. The graphs have every kind of
+// Gorgonia's ops and their gradients.
 func TestMachinesShareInputs(t *testing.T) {
 	log.SetOutput(io.Discard)
 	defer log.SetOutput(os.Stderr)
 	machines, runs := 3, testutil.Tries(t, 3, 20)
 	kinds := map[string]bool{}
-	for _, c := range gorgonias() {
+	for row, c := range gorgonias() {
 		values := c.inputs(1)
 		var shared []G.Value
 		var before []header
 		for i, o := range c.in {
-			shared = append(shared, o.value(tensor.Float64, values[i]))
+			shared = append(shared, arranged(o.shape, values[i], row+i))
 			before = append(before, headerOf(shared[i]))
 		}
 		var wait sync.WaitGroup
