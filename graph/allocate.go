@@ -64,11 +64,10 @@ func (m *Machine) place(v *planValue) error {
 	case v.kind == fromKernel:
 		s.remote = true
 	case v.kind == fromConstant:
-		s.host = v.node.Value()
-		if err := m.checkValues(v, s.host); err != nil {
+		if err := m.checkValues(v, v.node.Value()); err != nil {
 			return err
 		}
-		s.host = toRowMajor(s.host)
+		s.host = s.ownHeader(toRowMajor(v.node.Value()))
 		if v.kernelReads {
 			return m.send(v, s.host)
 		}

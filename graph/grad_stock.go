@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
+	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -42,14 +42,12 @@ func diffWRT(n *G.Node, inputs int) (diffs []bool, err error) {
 func wrongGradient(n *G.Node) string {
 	switch op := n.Op(); gorgoniaType(op) {
 	case "avgPoolOp":
-		return "wrong"
+		if boolField(op, "explicitPadding") {
+			return "wrong"
+		}
 	case "ctcLossOp":
 		if G.Reduction(intField(op, "reduction")) == G.ReductionMean {
 			return "wrong for the mean: take the sum"
-		}
-	case "sparsemaxOp":
-		if axis := intField(op, "axis"); n.Dims() > 2 || axis != -1 && axis != 1 {
-			return "right only along the last axis of a vector or a matrix"
 		}
 	}
 	return ""
@@ -65,6 +63,19 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 	case "col2imOp": // upstream takes the SymDiff of an embedded im2colOp for its own
 		pair := func(h, w string) tensor.Shape { return tensor.Shape{intField(n.Op(), h), intField(n.Op(), w)} }
 		return G.Nodes{G.Must(G.Im2Col(grad, pair("h", "w"), pair("padH", "padW"), pair("strideH", "strideW"), pair("dilationH", "dilationW")))}
+	case "avgPoolOp": // upstream adds each window to one element, and pools the sums
+		return G.Nodes{avgPoolGrad(n.Op(), inputs[0].Shape(), grad)}
+	case "sparsemaxOp": // upstream forgets the axis. Where the result is above 0, dx is dy minus the mean of dy there
+		axis := (intField(n.Op(), "axis") + n.Dims()) % n.Dims()
+		support := G.Must(G.Gt(n, constant(n, 0), true))
+		total := func(x *G.Node) *G.Node { // over the axis, which stays with one element
+			shape := n.Shape().Clone()
+			shape[axis] = 1
+			return G.Must(G.Reshape(G.Must(G.Sum(x, axis)), shape))
+		}
+		mean := G.Must(G.HadamardDiv(total(G.Must(G.HadamardProd(support, grad))), total(support)))
+		minus := G.Must(G.BroadcastSub(grad, mean, nil, []byte{byte(axis)}))
+		return G.Nodes{G.Must(G.HadamardProd(support, minus))}
 	case "dropoutOp": // upstream divides by p. y/x is right in evaluation, too; where x is 0 it is unknown, and its mean is 1
 		isZero := G.Must(G.Eq(inputs[0], constant(n, 0), true))
 		factor := G.Must(G.HadamardDiv(G.Must(G.Add(n, isZero)), G.Must(G.Add(inputs[0], isZero))))
@@ -104,8 +115,22 @@ func corrected(n *G.Node, inputs G.Nodes, grad *G.Node) G.Nodes {
 	return G.Nodes{G.Must(G.HadamardProd(factor, grad))}
 }
 
-// intField returns a field of an op that Gorgonia does not export. It panics if there is no such integer.
-func intField(op G.Op, name string) int {
-	field := reflect.Indirect(reflect.ValueOf(op)).FieldByName(name)
-	return int(field.Convert(reflect.TypeFor[int]()).Int())
+// avgPoolGrad adds the gradient of average pooling over an image of this shape: each window adds grad, over the width
+// of the image, to its elements. It does so by the gradient of Im2Col, whose rows are the windows.
+func avgPoolGrad(op G.Op, shape tensor.Shape, grad *G.Node) *G.Node {
+	pair := func(h, w string) tensor.Shape { return tensor.Shape{intField(op, h), intField(op, w)} }
+	kernel, images := pair("h", "w"), tensor.Shape{shape[0] * shape[1], 1, shape[2], shape[3]}
+	elsewhere := G.NewTensor(G.NewGraph(), grad.Dtype(), 4, G.WithShape(images...), G.WithName("images"))
+	pad, stride := pair("padNorth", "padWest"), pair("strideH", "strideW")
+	windows := G.Must(G.Im2Col(elsewhere, kernel, pad, stride, tensor.Shape{1, 1}))
+	each := G.Must(G.HadamardDiv(grad, constant(grad, float64(shape[3]))))
+	each = G.Must(G.Reshape(each, append(windows.Shape()[:3].Clone(), 1)))
+	if elements := kernel.TotalSize(); elements > 1 {
+		each = G.Must(G.Concat(3, slices.Repeat(G.Nodes{each}, elements)...))
+	}
+	grads, err := windows.Op().(G.SDOp).SymDiff(G.Nodes{elsewhere}, windows, each)
+	if err != nil {
+		panic(err)
+	}
+	return G.Must(G.Reshape(grads[0], shape.Clone()))
 }

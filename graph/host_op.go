@@ -3,7 +3,6 @@ package graph
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
@@ -62,9 +61,9 @@ func (m *Machine) loadArgs(args []G.Value, s *step) error {
 // callOp calls the op of s and checks the type and the size of its result.
 func (m *Machine) callOp(s *step, args []G.Value) (G.Value, error) {
 	result, err := m.hostMem.do(s, args)
-	for i, v := range s.in { // some ops, such as YOLOv3, reshape their operands: undo it
-		if d, ok := args[i].(*tensor.Dense); ok && !d.Shape().Eq(v.arg.Shape) && len(v.arg.Shape) > 0 {
-			err = errors.Join(err, d.Reshape(v.arg.Shape...))
+	for i, v := range s.in { // some ops, such as Concat of rows, reshape their operands
+		if d, ok := args[i].(*tensor.Dense); ok && !slices.Equal(d.Shape(), v.arg.Shape) {
+			err = errors.Join(err, restore(d, v.arg.Shape))
 		}
 	}
 	if err != nil {
@@ -78,6 +77,15 @@ func (m *Machine) callOp(s *step, args []G.Value) (G.Value, error) {
 		return nil, fmt.Errorf("the op returned %v, want %v", got, want)
 	}
 	return result, nil
+}
+
+// restore undoes what an op has done to the header of its operand.
+func restore(d *tensor.Dense, shape tensor.Shape) error {
+	d.UT() // first: Reshape moves the elements of a transposed tensor
+	if len(shape) == 0 || slices.Equal(d.Shape(), shape) {
+		return nil
+	}
+	return d.Reshape(shape...)
 }
 
 // valueOf returns the value for the node of s: result, in the node's shape. It copies a result in the arena, whose memory is
@@ -154,17 +162,20 @@ type hostCall struct {
 	prealloc     bool   // call UsePreallocDo, as a TapeMachine does: the Do of some ops computes something else
 	elementwise  bool   // the operands have the result's type and shape: call UsePreallocDo or, for one operand, UnsafeDo
 	owns         bool   // the result of Do shares memory with no operand
+	overwrites   bool   // Do overwrites its operands: give it copies
+	ctcGrad      bool   // the result of Do is -Inf after the end of each text: clear it there
 
-	// reduce, if not nil, is called for each of the axes along. These are ascending.
-	reduce func(*tensor.Dense, ...int) (*tensor.Dense, error)
-	along  []int
+	sumAlong []int // if not empty, sum along one of these axes after the other. They are ascending
 
-	byIndices *byIndices // if not nil, call its do
+	byIndices *byIndices     // if not nil, call its do
+	own       ownOp          // if not nil, call its do
+	evalOnly  *G.BatchNormOp // if not nil, only if this op is in evaluation
 }
 
 // hostCallOf returns how to run the op of n on the operands in.
 func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 	op := n.Op()
+	c.own = ownOpOf(n, in)
 	if n.IsScalar() {
 		return c
 	}
@@ -172,26 +183,25 @@ func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 	_, ok := op.(G.UsePreallocDoer)
 	c.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
 	c.byIndices = byIndicesOf(op)
-	name := gorgoniaType(op)
-	switch name {
+	switch gorgoniaType(op) {
 	case "sliceOp", "concatOp":
 		c.owns = true
+	case "yoloOp":
+		c.overwrites = true
+	case "ctcLossDiffOp":
+		c.ctcGrad = true
+	case "batchnormDiffOp":
+		c.evalOnly = batchNormOf(op)
 	case "elemBinOp":
-		c.elementwise = slices.Contains([]string{"+ false", "- false", "⊙ false", "÷ false"}, op.String())
+		c.elementwise = slices.Contains([]string{"+ false", "- false", "⊙ false"}, op.String()) || c.own != nil
 	case "elemUnaryOp":
 		c.elementwise = true
-	case "sumOp", "maxOp": // package tensor reduces wrongly along an axis in the middle of four
-		along := reflect.Indirect(reflect.ValueOf(op)).FieldByName("along")
-		if along.Kind() != reflect.Slice || in[0].arg.Shape.Dims() < 4 {
-			break
-		}
-		for i := range along.Len() {
-			c.along = append(c.along, int(along.Index(i).Int()))
-		}
-		slices.Sort(c.along)
-		c.reduce = (*tensor.Dense).Sum
-		if name == "maxOp" {
-			c.reduce = (*tensor.Dense).Max
+	case "minBetween", "maxBetween":
+		c.elementwise = c.own != nil
+	case "sumOp": // package tensor adds wrongly along an axis in the middle of four
+		if in[0].arg.Shape.Dims() >= 4 {
+			c.sumAlong = intsField(op, "along")
+			slices.Sort(c.sumAlong)
 		}
 	}
 	for _, s := range in {
@@ -204,6 +214,8 @@ func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 	op := st.node.Op()
 	switch {
+	case st.host.own != nil && (st.host.evalOnly == nil || !boolField(st.host.evalOnly, "training")):
+		return h.doOwn(st, args)
 	case st.host.byIndices != nil:
 		d := h.alloc(st)
 		return d, st.host.byIndices.do(d, args)
@@ -224,12 +236,23 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 		}
 		return op.(G.UnsafeDoer).UnsafeDo(d)
 	}
-	if len(st.host.along) > 0 {
+	if len(st.host.sumAlong) > 0 {
 		if x, ok := args[0].(*tensor.Dense); ok {
-			return st.host.reduceAxes(x)
+			return st.host.sum(x)
+		}
+	}
+	if st.host.overwrites {
+		for i, a := range args {
+			var err error
+			if args[i], err = G.CloneValue(a); err != nil {
+				return nil, err
+			}
 		}
 	}
 	v, err := op.Do(args...)
+	if err == nil && st.host.ctcGrad {
+		err = clearBeyond(v, args[2])
+	}
 	if d, ok := v.(*tensor.Dense); ok && err == nil && st.host.owns {
 		h.owned[d] = st.host.typeAndShape
 	}
@@ -246,21 +269,39 @@ func allRowMajor(values []G.Value) bool {
 	return true
 }
 
-// reduceAxes reduces x along one axis after the other. For each, it reshapes x to three axes with this one in the middle.
-func (c *hostCall) reduceAxes(x *tensor.Dense) (G.Value, error) {
+// sum adds x up along one axis after the other. For each, it reshapes x to three axes with this one in the middle.
+func (c *hostCall) sum(x *tensor.Dense) (G.Value, error) {
 	x = toRowMajor(x).(*tensor.Dense)
 	shape := x.Shape().Clone()
-	for _, k := range slices.Backward(c.along) {
+	for _, k := range slices.Backward(c.sumAlong) {
 		x = x.ShallowClone()
 		before, after := ops.Operand{Shape: shape[:k]}, ops.Operand{Shape: shape[k+1:]}
 		if err := x.Reshape(before.Elements(), shape[k], after.Elements()); err != nil {
 			return nil, err
 		}
 		var err error
-		if x, err = c.reduce(x, 1); err != nil {
+		if x, err = x.Sum(1); err != nil {
 			return nil, err
 		}
 		shape = slices.Delete(shape, k, k+1)
 	}
 	return x, nil
+}
+
+// clearBeyond clears the gradient of log-probabilities, [T,B,C], after the length of each of the B texts.
+func clearBeyond(grad, lengths G.Value) error {
+	d, ok := grad.(*tensor.Dense)
+	list, isInts := lengths.Data().([]int)
+	if !ok || !isInts || d.Dims() != 3 {
+		return fmt.Errorf("the gradient is %T of shape %v with lengths %T", grad, grad.Shape(), lengths.Data())
+	}
+	row := d.Shape()[2] * int(d.Dtype().Size())
+	for t := range d.Shape()[0] {
+		for b, n := range list {
+			if t >= n {
+				clear(d.Raw[(t*len(list)+b)*row:][:row])
+			}
+		}
+	}
+	return nil
 }

@@ -52,10 +52,43 @@ func (m *Machine) load(in *planValue) error {
 		}
 		return nil
 	}
+	if in.hostReads {
+		s.host = s.ownHeader(s.host)
+	}
 	if !in.kernelReads && m.device.Host {
 		return nil
 	}
 	return m.send(in, v)
+}
+
+// ownHeader returns v with a header of its own, because ops of Gorgonia transpose and reshape their operands for the
+// time of a call: other machines may read the bound tensor at that time. It returns the header of the last run if that
+// is still right.
+func (s *state) ownHeader(v G.Value) G.Value {
+	d, ok := v.(*tensor.Dense)
+	if !ok {
+		return v
+	}
+	if h := s.header; h == nil || h.Uintptr() != d.Uintptr() || h.MemSize() != d.MemSize() || h.Dtype() != d.Dtype() ||
+		!slices.Equal(h.Shape(), d.Shape()) || !slices.Equal(h.Strides(), d.Strides()) || h.DataOrder() != d.DataOrder() ||
+		h.IsMaterializable() != d.IsMaterializable() || h.IsMasked() != d.IsMasked() {
+		s.header = d.ShallowClone()
+	}
+	return s.header
+}
+
+// restoreHeaders restores the headers that the machine keeps from run to run, after an op has failed: it may have left
+// an operand transposed. Inputs get other headers in the next run.
+func (m *Machine) restoreHeaders() (err error) {
+	for _, v := range m.values {
+		s := &m.state[v.id]
+		for _, held := range []G.Value{s.host, s.staging} {
+			if d, ok := held.(*tensor.Dense); ok && (v.kind == fromConstant || v.kind == fromKernel) {
+				err = errors.Join(err, restore(d, v.arg.Shape))
+			}
+		}
+	}
+	return err
 }
 
 // valueCheckError is the error of an op that refuses the numbers of an input.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	G "gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
@@ -80,6 +81,7 @@ type state struct {
 	// host is the value that ops on the host read. If remote, the value lies on the device alone, and the machine copies it
 	// to staging before an op on the host reads it; copied is the run of the last such copy.
 	host, staging G.Value
+	header        *tensor.Dense // of an input or a constant: host is this header of its own over the bound tensor's memory
 	remote        bool
 	adopted       bool // host is a value of the device, which kernels read in place
 	copied        int64

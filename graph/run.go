@@ -36,7 +36,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	defer func() {
 		clear(m.hostMem.owned) // what a run that failed, or an op that left its memory unused, has not released
 		if err != nil {
-			err = m.runError(err)
+			err = errors.Join(m.runError(err), m.restoreHeaders())
 		}
 	}()
 	defer recoverAsError(&err)
@@ -46,7 +46,7 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	skipCasts := m.halfUpToDate.Load() && (solver != nil || m.halfCopies.allConstant)
 	m.halfUpToDate.Store(false) // until the run has succeeded
 	for _, t := range m.train {
-		if err := t.SetTraining(!m.opts.eval); err != nil {
+		if err := setTraining(t, !m.opts.eval); err != nil {
 			return err
 		}
 	}
