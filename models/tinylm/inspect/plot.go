@@ -85,7 +85,9 @@ func (r *Report) pictures() (content map[string][]byte, err error) {
 		add("gates.png", 420, 200, gates...)
 	}
 	add("distance.png", 420, 220, distances...)
-	add("loss.png", 640, 320, []*plot.Plot{r.plotLoss()})
+	if r.HasLoss() {
+		add("loss.png", 640, 320, []*plot.Plot{r.plotLoss()})
+	}
 	return content, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/gorgonia-nsa/nsa/internal/value"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
 )
 
 // bins is the number of ranges of distances.
@@ -18,8 +19,9 @@ const bins = 12
 type Run struct {
 	Kind        Kind
 	Parameters  int
-	Evaluations []Evaluation  // during training
-	Final       map[int][]Bin // answers of the trained model by context, then by distance
+	Evaluations []Evaluation    // during training
+	Final       map[int][]Bin   // answers of the trained model by context, then by distance
+	Look        *inspect.Report // on a document, of NSA; nil for other models
 }
 
 // contexts returns the contexts of Final, ascending.
@@ -71,8 +73,14 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 				run.Final[t.Context] = t.byDistance(answers, bins)
 			}
 		}
+		if k == NSA && err == nil {
+			run.Look, err = t.look(weights, o)
+		}
 		if err := errors.Join(err, weights.Free()); err != nil {
 			return nil, err
+		}
+		if run.Look != nil {
+			fmt.Fprintln(w, run.Look.Summary())
 		}
 		runs = append(runs, run)
 	}
