@@ -106,9 +106,9 @@ function reveal(t) {
 }
 
 function showCards() {
-  const list = selected(state.layer, state.group, state.query), q = state.query;
+  const list = selected(state.layer, state.group, state.query).sort((a, b) => b.share - a.share), q = state.query;
   const found = [...sameWord(q)].map(t => Math.floor(t / size));
-  $('about').replaceChildren(`Query ${q}, behind `, element('code', '', signed(text(q - 24, holder(q)))), element('code', 'key query', signed(named(q))),
+  $('about').replaceChildren(`Query ${q}, behind `, element('code', '', signed([...text(q - 24, holder(q))].slice(-24).join(''))), element('code', 'key query', signed(named(q))),
     `, in layer ${state.layer}, group ${state.group}: ${list.length} blocks of ${size} tokens. The model expects `,
     element('code', '', signed(next[q])), `, with ${percent(sure[q] / 255)}` +
     (loss.length && q + 1 < S ? `; the loss of the token that follows is ${loss[q + 1].toFixed(2)} nats.` : '.'));
