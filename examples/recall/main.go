@@ -1,7 +1,9 @@
 // Recall shows the purpose of the selected branch. It trains full NSA, NSA without its selected branch, and dense attention to look up
-// values whose keys lie far back in a document. It writes the share of right answers as a table (CSV) and two plots (PNG).
+// values whose keys lie far back in a document. It writes the share of right answers as a table (CSV) and two plots (PNG), and a page (HTML)
+// that shows which blocks NSA selects.
 //
-//	go run ./examples/recall                                                             # 1024 tokens, on two CPU cores
+//	go run ./examples/recall -models nsa                                                 # a minute on two CPU cores
+//	go run ./examples/recall                                                             # all models, 1024 tokens, on two CPU cores
 //	go run ./examples/recall -context 16384 -device cuda:0 -precision bf16               # on a GPU
 //	go run ./examples/recall -context 4096 -asked 65536 -device cuda:0 -precision bf16   # asked far beyond the training
 package main

@@ -71,6 +71,14 @@ if ($('map')) {
 	root.dataset.all = all.join(' ');
 	$('in').click();
 	root.dataset.zoomed = root.dataset.cells;
+	let unseen = 0; // queries without a sign in the text or without a name below it
+	for (let q = 0; q < Number(root.dataset.tokens); q++) {
+		$('query').value = q;
+		$('controls').dispatchEvent(new Event('input'));
+		const marked = document.querySelectorAll('#text .query');
+		if (marked.length !== 1 || !marked[0].textContent || !document.querySelector('#about .query').textContent) unseen++;
+	}
+	root.dataset.unseen = unseen;
 	$('all').click();
 	document.querySelector('[data-t="17"]').click();
 	root.dataset.clicked = location.hash;
@@ -119,6 +127,7 @@ func TestPageInBrowser(t *testing.T) {
 			require.Equal(t, strings.Join(cells, " "), attribute(dom, "all"))
 			last := numSelected(r.Layers[len(r.Layers)-1], r.Layers[0].Groups-1)
 			require.Less(t, testutil.Must(strconv.Atoi(attribute(dom, "zoomed")))(t), last)
+			require.Equal(t, "0", attribute(dom, "unseen"))
 			require.Equal(t, fmt.Sprint(last), attribute(dom, "cells"))
 			require.Equal(t, fmt.Sprintf("#layer=%d&amp;group=%d&amp;query=17", len(r.Layers)-1, r.Layers[0].Groups-1), attribute(dom, "clicked"))
 			require.Equal(t, "3", attribute(dom, "cards"), "blocks of 8 tokens up to 17")
