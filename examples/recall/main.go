@@ -103,7 +103,7 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "\nwrote %s\n", strings.Join(paths, ", "))
+	_, err = fmt.Fprintf(w, "\nwrote %s\n", strings.Join(paths, "\n      "))
 	return err
 }
 

@@ -72,7 +72,7 @@ func (r *Report) MeanLoss() float64 {
 	return floats.Sum(r.MeanByPosition) / float64(len(r.MeanByPosition)-1)
 }
 
-// Summary returns, for a terminal, the loss and how far the selection of blocks follows the text.
+// Summary returns, for a terminal of 60 columns, the loss and how far the selection of blocks follows the text.
 func (r *Report) Summary() string {
 	text := r.windows()
 	if r.HasLoss() {
@@ -83,8 +83,8 @@ func (r *Report) Summary() string {
 		return text
 	}
 	part := func(x float64, of int) float64 { return 100 * x / float64(of) }
-	return text + fmt.Sprintf("\nqueries at a repeated word select %.1f %% of the blocks with it, by distance alone %.1f %%;\n"+
-		"these get %.1f %% of the attention to selected blocks, %.1f %% if it were even", part(float64(w.Selected), w.Blocks),
+	return text + fmt.Sprintf("\nblocks where the word of a query stood before\n  selected:  %5.1f %%, by distance alone %.1f %%\n"+
+		"  attention: %5.1f %%, if it were even %.1f %%", part(float64(w.Selected), w.Blocks),
 		part(w.SelectedByDistance, w.Blocks), part(w.Attention, w.Queries), part(w.EvenAttention, w.Queries))
 }
 
