@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-go run ./examples/recall -models nsa -out "$work"
+go run ./examples/recall -models nsa -free 1 -out "$work"
 
 # shot NAME PAGE WIDTH HEIGHT [FLAG...] writes docs/look_NAME.png.
 shot() {

@@ -2,7 +2,7 @@
 // values whose keys lie far back in a document. It writes the share of right answers as a table (CSV) and two plots (PNG), and a page (HTML)
 // that shows which blocks NSA selects.
 //
-//	go run ./examples/recall -models nsa                                                 # a minute on two CPU cores
+//	go run ./examples/recall -models nsa -free 1                                         # a minute on two CPU cores
 //	go run ./examples/recall                                                             # all models, 1024 tokens, on two CPU cores
 //	go run ./examples/recall -context 16384 -device cuda:0 -precision bf16               # on a GPU
 //	go run ./examples/recall -context 4096 -asked 65536 -device cuda:0 -precision bf16   # asked far beyond the training
@@ -49,6 +49,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	o := &options{Options: recall.DefaultOptions(), set: flag.NewFlagSet("recall", flag.ContinueOnError)}
 	tokens := o.set.Int("context", 1024, "tokens of a document")
 	needles := o.set.Int("needles", 32, "pairs of a key and a value in a document, a multiple of 16")
+	free := o.set.Int("free", 0, "blocks that NSA selects freely; 0: as many as have pairs, and 3 more")
 	models := o.set.String("models", "nsa,nsa-without-selected,dense", "models to train")
 	precision := o.set.String("precision", "f32", "f32 or bf16; the CPU computes in f32")
 	asked := o.set.Int("asked", 0, "tokens of other documents in which the trained models are asked too; 0: eight times -context")
@@ -64,13 +65,14 @@ func parse(args []string, help io.Writer) (*options, error) {
 	if o.out == "" {
 		return nil, command.WrongUse(errors.New("recall: -out is empty"))
 	}
-	if *asked < 0 {
-		return nil, command.WrongUse(fmt.Errorf("recall: -asked is %d, want 0 or more", *asked))
+	if *asked < 0 || *free < 0 {
+		return nil, command.WrongUse(fmt.Errorf("recall: -asked is %d and -free %d, want 0 or more", *asked, *free))
 	}
 	var kindErr, taskErr, otherErr, precisionErr error
 	o.kinds, kindErr = recall.ParseKinds(*models)
 	o.task, taskErr = recall.NewTask(*tokens, *needles)
 	o.other, otherErr = recall.NewTask(cmp.Or(*asked, 8**tokens), *needles)
+	o.task.Free = cmp.Or(*free, o.task.Free)
 	o.Precision, precisionErr = graph.ParsePrecision(*precision)
 	return o, command.WrongUse(cmp.Or(kindErr, taskErr, precisionErr, otherErr))
 }

@@ -32,6 +32,7 @@ type Task struct {
 	Questions int // tokens at the end that ask for keys in random order; no key is asked again before all have been asked
 	Skip      int // tokens at the beginning without pairs, a multiple of Values
 	Gap       int // least distance of a question from its answer
+	Free      int // blocks that NSA selects besides the forced ones
 }
 
 // Validate returns an error that names the size that is wrong.
@@ -41,7 +42,7 @@ func (t Task) Validate() error {
 		v, min, max int
 	}{
 		{"context", t.Context, 1, maxTokens}, {"values", t.Values, 2, 1 << 10}, {"pairs", t.Pairs, 1, 1 << 16},
-		{"questions", t.Questions, 1, t.Context}, {"skip", t.Skip, 0, t.Context}, {"gap", t.Gap, 1, t.Context},
+		{"questions", t.Questions, 1, t.Context}, {"skip", t.Skip, 0, t.Context}, {"gap", t.Gap, 1, t.Context}, {"free", t.Free, 1, maxTokens},
 	} {
 		if s.v < s.min || s.v > s.max {
 			return fmt.Errorf("recall: %s is %d, want %d to %d", s.name, s.v, s.min, s.max)
