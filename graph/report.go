@@ -11,6 +11,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -219,10 +220,10 @@ func (s *step) opName() string {
 	return opName(s.op)
 }
 
-// opName returns the name of an op: that of its Spec, or how Gorgonia prints it.
+// opName returns the name of an op: that of its Spec, or Gorgonia's.
 func opName(op G.Op) string {
 	if s, ok := ops.SpecOf(op); ok {
 		return s.Name()
 	}
-	return op.String()
+	return value.OpName(op)
 }

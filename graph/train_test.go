@@ -125,7 +125,7 @@ func TestRunAndStepRefuses(t *testing.T) {
 	count := G.NewVector(G.NewGraph(), tensor.Int32, G.WithShape(2), G.WithName("count"))
 	twice := G.Must(G.Add(count, count))
 	require.ErrorContains(t, testutil.Err(newMachine(t, count.Graph()).AsyncReader(twice)),
-		"graph: machine: reader of op + false (node 1, shape (2)): type int32, want float32 or float64")
+		"graph: machine: reader of op + (node 1, shape (2)): type int32, want float32 or float64")
 	require.ErrorContains(t, testutil.Err(new(graph.Machine).AsyncReader(n.loss)), "graph: machine: closed")
 	require.Equal(t, map[string]int64{"upload": 0, "download": 0}, new(graph.Machine).Counts())
 	require.ErrorContains(t, testutil.Err(s.NormReader()), "no step has been taken")

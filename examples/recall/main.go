@@ -1,7 +1,9 @@
 // Recall shows the purpose of the selected branch. It trains full NSA, NSA without its selected branch, and dense attention to look up
-// values whose keys lie far back in a document. It writes the share of right answers as a table (CSV) and two plots (PNG).
+// values whose keys lie far back in a document. It writes the share of right answers as a table (CSV) and two plots (PNG), and a page (HTML)
+// that shows which blocks NSA selects.
 //
-//	go run ./examples/recall                                                             # 1024 tokens, on two CPU cores
+//	go run ./examples/recall -models nsa -free 1                                         # a minute on two CPU cores
+//	go run ./examples/recall                                                             # all models, 1024 tokens, on two CPU cores
 //	go run ./examples/recall -context 16384 -device cuda:0 -precision bf16               # on a GPU
 //	go run ./examples/recall -context 4096 -asked 65536 -device cuda:0 -precision bf16   # asked far beyond the training
 package main
@@ -60,6 +62,7 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 	defer command.Explain(&err, o.set, fieldFlags())
 	tokens := o.set.Int("context", 1024, "tokens of a document")
 	needles := o.set.Int("needles", 32, "pairs of a key and a value in a document, a multiple of 16")
+	free := o.set.Int("free", 0, "blocks that NSA selects freely; 0: as many as have pairs, and 3 more")
 	models := o.set.String("models", "nsa,nsa-without-selected,dense", "models to train")
 	precision := o.set.String("precision", "f32", "f32 or bf16; the CPU computes in f32")
 	asked := o.set.Int("asked", 0, "tokens of other documents in which the trained models are asked too; 0: eight times -context")
@@ -78,6 +81,9 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 	if *asked < 0 {
 		return nil, command.WrongUse(fmt.Errorf("-asked is %d, want 0 or more", *asked))
 	}
+	if *free < 0 {
+		return nil, command.WrongUse(fmt.Errorf("-free is %d, want 0 or more", *free))
+	}
 	var kindErr, taskErr, otherErr, precisionErr error
 	if o.task, taskErr = recall.NewTask(*tokens, *needles); taskErr == nil {
 		o.other, otherErr = recall.NewTask(cmp.Or(*asked, 8**tokens), *needles)
@@ -88,6 +94,7 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 		}
 	}
 	o.kinds, kindErr = recall.ParseKinds(*models)
+	o.task.Free = cmp.Or(*free, o.task.Free)
 	o.Precision, precisionErr = graph.ParsePrecision(*precision)
 	return o, command.WrongUse(cmp.Or(kindErr, taskErr, precisionErr, otherErr))
 }
@@ -124,7 +131,7 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "\nwrote %s\n", strings.Join(paths, ", "))
+	_, err = fmt.Fprintf(w, "\nwrote %s\n", strings.Join(paths, "\n      "))
 	return err
 }
 

@@ -24,6 +24,7 @@ func TestRefuses(t *testing.T) {
 		"-needles 33":                 "recall: -needles 33: 33 pairs are not a multiple of the 16 values",
 		"-needles -16":                "recall: -needles is -16, want 1 to",
 		"-asked -1":                   "recall: -asked is -1, want 0 or more",
+		"-free -1":                    "recall: -free is -1, want 0 or more",
 		"-asked 64":                   "recall: -asked 64: a context of 64 tokens has room for 0 blocks",
 		"-steps 0":                    "recall: -steps is 0, want 1 to",
 		"-steps -1":                   "recall: -steps is -1, want 1 to",

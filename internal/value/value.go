@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"strings"
 
 	"github.com/chewxy/hm"
 	"gorgonia.org/gorgonia"
@@ -20,6 +21,13 @@ func IsNil(v any) bool {
 		return r.IsNil()
 	}
 	return false
+}
+
+// OpName returns the name of an op of Gorgonia: "-" for what it prints as "- false", where the second word says whether a comparison returns
+// numbers.
+func OpName(op gorgonia.Op) string {
+	name := strings.TrimSpace(op.String())
+	return strings.TrimSuffix(strings.TrimSuffix(name, " false"), " true")
 }
 
 // NotFinite reports whether x is NaN or infinite.

@@ -71,6 +71,14 @@ if ($('map')) {
 	root.dataset.all = all.join(' ');
 	$('in').click();
 	root.dataset.zoomed = root.dataset.cells;
+	let unseen = 0; // queries without a sign in the text or without a name below it
+	for (let q = 0; q < Number(root.dataset.tokens); q++) {
+		$('query').value = q;
+		$('controls').dispatchEvent(new Event('input'));
+		const marked = document.querySelectorAll('#text .query');
+		if (marked.length !== 1 || !marked[0].textContent || !document.querySelector('#about .query').textContent) unseen++;
+	}
+	root.dataset.unseen = unseen;
 	$('all').click();
 	document.querySelector('[data-t="17"]').click();
 	root.dataset.clicked = location.hash;
@@ -89,12 +97,13 @@ func TestPageInBrowser(t *testing.T) {
 		text   string
 	}{
 		"nsa": {small(), prose}, "dense": {dense(), prose}, "markup": {small(), hostile()[0] + hostile()[1]},
-		"bytes": {small(), hostile()[2] + hostile()[3] + hostile()[4]},
+		"bytes": {small(), hostile()[2] + hostile()[3] + hostile()[4]}, "without losses": {small(), prose},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := report(t, c.config, c.text)
-			r.Title = c.text
+			o := Options{Title: c.text, NoLoss: name == "without losses"}
+			r := testutil.Must(Inspect(weightsOf(t, c.config), tinylm.Bytes{}.Encode(c.text), o))(t)
+			require.Equal(t, !o.NoLoss, r.HasLoss())
 			page := filepath.Join(t.TempDir(), "a page.html")
 			var b bytes.Buffer
 			require.NoError(t, r.WriteHTML(&b))
@@ -118,6 +127,7 @@ func TestPageInBrowser(t *testing.T) {
 			require.Equal(t, strings.Join(cells, " "), attribute(dom, "all"))
 			last := numSelected(r.Layers[len(r.Layers)-1], r.Layers[0].Groups-1)
 			require.Less(t, testutil.Must(strconv.Atoi(attribute(dom, "zoomed")))(t), last)
+			require.Equal(t, "0", attribute(dom, "unseen"))
 			require.Equal(t, fmt.Sprint(last), attribute(dom, "cells"))
 			require.Equal(t, fmt.Sprintf("#layer=%d&amp;group=%d&amp;query=17", len(r.Layers)-1, r.Layers[0].Groups-1), attribute(dom, "clicked"))
 			require.Equal(t, "3", attribute(dom, "cards"), "blocks of 8 tokens up to 17")
@@ -125,6 +135,34 @@ func TestPageInBrowser(t *testing.T) {
 				require.Equal(t, "15 16 17 18 19 39 40 41 42 43", attribute(dom, "same"), "where the word query stands before 84")
 			}
 		})
+	}
+}
+
+// phone is a page with a frame of a phone's width, since a window is not narrower than 500 pixels. It records which elements of the page
+// in the frame reach beyond the screen, but for what scrolls by itself, and which tables and texts have to be scrolled sideways.
+const phone = `<!DOCTYPE html><html><body><iframe width="%d" height="700" src="%s" onload="{
+const page = this.contentDocument, width = page.documentElement.clientWidth, data = document.documentElement.dataset;
+const list = [...page.body.querySelectorAll('*')];
+data.ready = page.documentElement.dataset.ready;
+data.wide = list.filter(e => e.getBoundingClientRect().right > width + 0.5 && !e.closest('.scroll')).map(e => e.outerHTML.slice(0, 40)).join(' ');
+data.scrolled = list.filter(e => e.matches('table,#text,#cards,pre,p,li,form') && e.scrollWidth > e.parentElement.clientWidth).map(e => e.tagName).join(' ');
+}"></iframe></body></html>`
+
+// TestPageOnPhone: on a phone nothing is wider than the screen, and tables and text need no sideways scrolling.
+func TestPageOnPhone(t *testing.T) {
+	path := browser(t)
+	for name, c := range map[string]tinylm.Config{"nsa": small(), "dense": dense()} {
+		folder := t.TempDir()
+		r := report(t, c, strings.Repeat(prose, 2)) // several windows: numbers in the table
+		require.NoError(t, r.Save(folder))
+		for _, width := range []int{320, 400} {
+			frame := filepath.Join(folder, "phone.html")
+			require.NoError(t, os.WriteFile(frame, fmt.Appendf(nil, phone, width, PageFile), 0o644))
+			dom := visit(t, path, frame, "", 800, "--dump-dom", "--allow-file-access-from-files")
+			require.Equal(t, "1", attribute(dom, "ready"), "%s: %s", name, dom[:min(len(dom), 300)])
+			require.Empty(t, attribute(dom, "wide"), "%s, %d pixels", name, width)
+			require.Empty(t, attribute(dom, "scrolled"), "%s, %d pixels", name, width)
+		}
 	}
 }
 

@@ -103,7 +103,7 @@ func (s *sections) cut(title string, end *G.Node) Section {
 		if s.taken[n] {
 			b.Op = "residual stream"
 		} else if n.Op() != nil {
-			b.Op = strings.TrimSpace(n.Op().String())
+			b.Op = value.OpName(n.Op())
 			if i, ok := ops.OutputIndex(n.Op()); ok {
 				b.Op = fmt.Sprintf("output %d", i)
 				spec, _ := ops.SpecOf(value.Inputs(s.graph, n)[0].Op())

@@ -5,26 +5,21 @@ import (
 	"strings"
 )
 
-// graphStyle is the style of a standalone picture of a graph.
-const graphStyle = `<style>
-.graph{--ink:#1c2330;--dim:#667085;--line:#98a2b3;--box:#fff;--edge:#d0d5dd;--select:#b54708;--attention:#175cd3;background:#fff;font:11px system-ui,sans-serif}
-@media(prefers-color-scheme:dark){.graph{--ink:#e6e9ef;--dim:#98a2b3;--line:#667085;--box:#1d2330;--edge:#3a4356;--select:#fdb022;--attention:#84adff;background:#12161f}}
-` + graphRules + `</style>`
-
 // graphRules are the rules for pictures of a graph, standalone or on a page.
-const graphRules = `.graph rect{fill:var(--box);stroke:var(--edge);rx:5}
+const graphRules = `.graph rect{fill:var(--card);stroke:var(--line);rx:5}
 .graph text{fill:var(--ink);font-size:11px}
 .graph .small{fill:var(--dim);font-size:9.5px}
 .graph .head{fill:var(--ink);font-size:13px;font-weight:600}
 .graph path{fill:none;stroke:var(--line)}
-.graph .attention{stroke:var(--attention);stroke-width:1.8}
+.graph .attention{stroke:var(--link);stroke-width:1.8}
 .graph .select{stroke:var(--select);stroke-width:1.8}
 `
 
 // SVG returns the drawing as a standalone picture.
 func (d Drawing) SVG() string {
+	colors, _, _ := strings.Cut(pageStyle, "*{")
 	begin, rest, _ := strings.Cut(d.svg(), ">")
-	return begin + ">" + graphStyle + rest
+	return begin + "><style>" + colors + ".graph{background:var(--card);font:11px system-ui,sans-serif}\n" + graphRules + "</style>" + rest
 }
 
 // svg returns the drawing without a style.

@@ -28,6 +28,8 @@ func Sample() string { return sample }
 // Options are the options of Inspect. With the zero value tokens are bytes and the model runs on the CPU.
 type Options struct {
 	Title      string
+	About      string            // of the text, a sentence for the page
+	NoLoss     bool              // the text does not hold what the model has learned to predict: report no losses
 	Vocabulary tinylm.Vocabulary // for the text of tokens, at least as many as the model has; nil: tinylm.Bytes
 	Backend    graph.Backend     // nil: the CPU's
 }
@@ -76,9 +78,12 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, in.model.Close()) }()
-	in.report = &Report{Title: o.Title, Config: w.Config.WithDefaults(), Windows: in.windows, MeanByPosition: make([]float64, seq)}
+	in.report = &Report{Title: o.Title, About: o.About, Config: w.Config.WithDefaults(), Windows: in.windows}
+	if !o.NoLoss {
+		in.report.MeanByPosition = make([]float64, seq)
+	}
 	in.report.Layers = make([]Layer, w.Config.Layers)
-	in.distances = make([][ops.NumBranches]distanceSums, w.Config.Layers)
+	in.distances, in.words = make([][ops.NumBranches]distanceSums, w.Config.Layers), make([][]wordCounts, w.Config.Layers)
 	for i := range in.windows {
 		if err := in.runWindow(i, tokens[i*seq:][:seq]); err != nil {
 			return nil, fmt.Errorf("window %d: %w", i, err)
@@ -96,6 +101,7 @@ type inspection struct {
 	vocabulary tinylm.Vocabulary
 	branches   [][]attentionNodes              // by layer
 	distances  [][ops.NumBranches]distanceSums // by layer and branch
+	words      [][]wordCounts                  // by layer and group
 	report     *Report
 }
 
@@ -152,20 +158,22 @@ func (in *inspection) runWindow(i int, tokens []int32) error {
 	if err != nil {
 		return err
 	}
-	r := in.report
-	loss := losses(floatsOf(logits), tokens)
+	r, values := in.report, floatsOf(logits)
+	loss := losses(values, tokens)
 	if at := slices.IndexFunc(loss, value.NotFinite); at >= 0 {
 		return fmt.Errorf("the loss of token %d is %v: the weights are not those of a trained model", at, loss[at])
 	}
-	for t, v := range loss {
-		r.MeanByPosition[t] += v / float64(in.windows)
+	for t := range r.MeanByPosition {
+		r.MeanByPosition[t] += loss[t] / float64(in.windows)
 	}
-	texts := make([]string, len(tokens))
-	for t, id := range tokens {
-		texts[t] = string(in.vocabulary.AppendToken(nil, id))
-	}
+	texts := in.texts(tokens)
 	if i == 0 {
-		r.Tokens, r.Loss = texts, loss
+		r.Tokens = texts
+		next, p := expected(values, r.Config.Vocab)
+		r.Next, r.NextShares = in.texts(next), p
+		if r.MeanByPosition != nil {
+			r.Loss = loss
+		}
 	}
 	queries := r.wordQueries(texts)
 	for l := range in.branches {
@@ -181,6 +189,15 @@ func (in *inspection) runWindow(i int, tokens []int32) error {
 		r.Start = r.Examples[0].QueryRef
 	}
 	return nil
+}
+
+// texts returns the text of each token.
+func (in *inspection) texts(tokens []int32) []string {
+	list := make([]string, len(tokens))
+	for t, id := range tokens {
+		list[t] = string(in.vocabulary.AppendToken(nil, id))
+	}
+	return list
 }
 
 // addLayer adds the statistics of layer l in window i.
@@ -206,20 +223,23 @@ func (in *inspection) addLayer(i, l int, queries []wordQuery) error {
 		in.distances[l][b].add(a, shares)
 		if i == 0 {
 			layer.Blocks, layer.Shares, layer.Groups, layer.N = a.blocks, shares, a.groups, a.n
-			layer.RepeatedWords = make([]RepeatedWords, a.groups)
+			in.words[l] = make([]wordCounts, a.groups)
 		}
-		for g, w := range countRepeatedWords(queries, a.blocks, shares, a.groups, a.n) {
-			layer.RepeatedWords[g].add(w)
+		for g := range in.words[l] {
+			in.words[l][g].add(queries, a.blocks, shares, g, a.groups, a.n)
 		}
 	}
 	return nil
 }
 
-// finish adds the distances, whose sums are over all windows, to the report.
+// finish adds the distances and the repeated words, whose sums are over all windows, to the report.
 func (in *inspection) finish() {
 	for l, list := range in.branches {
 		for b, branch := range list {
 			in.report.Layers[l].Distances = append(in.report.Layers[l].Distances, in.distances[l][b].result(branch.name))
+		}
+		for _, c := range in.words[l] {
+			in.report.Layers[l].RepeatedWords = append(in.report.Layers[l].RepeatedWords, c.result())
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"math"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
@@ -33,9 +32,11 @@ const maxExamples = 10
 
 // pageData is the data that the script of a page reads. Bytes are base64 in JSON.
 type pageData struct {
-	Tokens []string     `json:"tokens"` // as they are shown
-	Loss   []byte       `json:"loss"`   // float32, low byte first
-	Size   int          `json:"size"`   // of a block
+	Tokens []string     `json:"tokens"`     // as they are shown
+	Loss   []byte       `json:"loss"`       // float32, low byte first; empty without losses
+	Next   []string     `json:"next"`       // after each token, the most likely one
+	Sure   []byte       `json:"nextShares"` // probability of Next, in units of 1/255
+	Size   int          `json:"size"`       // of a block
 	Window int          `json:"windowSize"`
 	Layers []pageBlocks `json:"layers"` // none in dense attention
 	Start  QueryRef     `json:"start"`
@@ -51,7 +52,10 @@ type pageBlocks struct {
 
 // data returns the data of the script.
 func (r *Report) data() (template.JS, error) {
-	d := pageData{Tokens: shown(r.Tokens), Size: r.Config.SelectBlock, Window: r.Config.Window, Layers: []pageBlocks{}, Start: r.Start}
+	d := pageData{Tokens: shown(r.Tokens), Loss: []byte{}, Size: r.Config.SelectBlock, Window: r.Config.Window, Layers: []pageBlocks{}, Start: r.Start}
+	for i, next := range r.Next {
+		d.Next, d.Sure = append(d.Next, shown([]string{next})[0]), append(d.Sure, byte(math.Round(255*r.NextShares[i])))
+	}
 	for _, v := range r.Loss {
 		d.Loss = binary.LittleEndian.AppendUint32(d.Loss, math.Float32bits(float32(v)))
 	}
@@ -75,8 +79,8 @@ func (r *Report) data() (template.JS, error) {
 	return template.JS(text), err
 }
 
-// shown returns tokens as a page shows them. If a character is cut into several tokens, the first one shows it. A character that cannot be
-// printed is replaced by a symbol.
+// shown returns tokens as a page shows them. If a character is cut into several tokens, the first one shows it. In place of a character
+// that tinylm.Printable replaces there is its symbol (U+0000 is ␀) or its number (⟨U+202E⟩), in place of a byte that is not UTF-8 its number (⟨C3⟩).
 func shown(tokens []string) []string {
 	text := strings.Join(tokens, "")
 	list := make([]string, len(tokens))
@@ -87,16 +91,19 @@ func shown(tokens []string) []string {
 			at++
 		}
 		c, n := utf8.DecodeRuneInString(text[i:])
+		s := text[i:][:n]
 		switch {
-		case c == '\n' || c == '\t':
+		case c == utf8.RuneError && n == 1:
+			s = fmt.Sprintf("⟨%02X⟩", text[i])
+		case tinylm.Printable(s) == s:
 		case c < ' ':
-			c += '␀'
+			s = string('␀' + c)
 		case c == 0x7f:
-			c = '␡'
-		case !unicode.IsPrint(c):
-			c = unicode.ReplacementChar
+			s = "␡"
+		default:
+			s = fmt.Sprintf("⟨%U⟩", c)
 		}
-		list[at-1] += string(c)
+		list[at-1] += s
 		i += n
 	}
 	return list
@@ -109,9 +116,11 @@ func (r *Report) facts() []fact {
 	c := r.Config
 	list := []fact{
 		{"parameters", fmt.Sprintf("%.2f million", float64(c.Parameters())/1e6)},
-		{"layers", fmt.Sprintf("%d, with %d heads in %d groups", c.Layers, c.Heads, c.KVHeads)},
+		{"layers", fmt.Sprintf("%d, with %s in %s", c.Layers, count(c.Heads, "head"), count(c.KVHeads, "group"))},
 		{"text", r.windows()},
-		{"loss", fmt.Sprintf("%.3f nats a token", r.MeanLoss())},
+	}
+	if r.HasLoss() {
+		list = append(list, fact{"loss", fmt.Sprintf("%.3f nats a token", r.MeanLoss())})
 	}
 	if r.HasBlocks() {
 		list = append(list,
@@ -120,6 +129,14 @@ func (r *Report) facts() []fact {
 			fact{"window", fmt.Sprintf("%d tokens", c.Window)})
 	}
 	return list
+}
+
+// count returns a number of things, such as "2 heads".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // windows describes how much text was read.
@@ -182,8 +199,12 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}
 	page := map[string]any{
 		"Title": tinylm.Printable(r.Title), "Facts": r.facts(), "HasBlocks": r.HasBlocks(), "Windows": r.windows(), "Nodes": r.Graph.Nodes,
-		"Examples": r.Examples[:min(len(r.Examples), maxExamples)], "Loss": lossChart(r), "Graph": template.HTML(r.Graph.svg()), "Data": data,
+		"Examples": r.Examples[:min(len(r.Examples), maxExamples)], "Graph": template.HTML(r.Graph.svg()), "Data": data,
 		"Style": template.CSS(pageStyle + graphRules), "Script": template.JS(pageScript), "WordQueries": 0,
+		"TopN": r.Config.TopN, "Window": r.Config.Window, "About": r.About, "Times": r.AllRepeatedWords().times(),
+	}
+	if r.HasLoss() {
+		page["Loss"] = lossChart(r)
 	}
 	var layers []pageLayer
 	for _, l := range r.Layers {

@@ -41,7 +41,8 @@ func TestPageOfHostileText(t *testing.T) {
 	}
 }
 
-// TestShown: the shown text does not depend on how the text is cut into tokens. It has no control characters and all other characters.
+// TestShown: the shown text does not depend on how the text is cut into tokens. It has all characters that may be printed, in their order,
+// and for each other character or byte one sign.
 func TestShown(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 4))
 	for _, text := range append(hostile(), prose) {
@@ -57,9 +58,23 @@ func TestShown(t *testing.T) {
 		require.Len(t, parts, len(cut))
 		require.Equal(t, whole, strings.Join(parts, ""))
 		require.Equal(t, whole, tinylm.Printable(whole))
-		require.Equal(t, utf8.RuneCountInString(text), utf8.RuneCountInString(whole))
+		sign := regexp.MustCompile("[␀-␡]|⟨[^⟩]*⟩").ReplaceAllString(whole, "\uFFFD")
+		require.Equal(t, tinylm.Printable(text), sign)
 	}
-	require.Equal(t, "a␀\n\t␡é\uFFFD", shown([]string{"a\x00\n\t\x7fé\xff"})[0])
+	for text, want := range map[string]string{
+		"a\x00\n\t\x1b\x7fé":                      "a␀\n\t␛␡é",
+		"\U0001F469\u200D\U0001F4BB n\u200Cm":     "\U0001F469\u200D\U0001F4BB n\u200Cm",     // joiner and non-joiner
+		"\u2764\uFE0F e\u0301 \u0939\u093F\u00AD": "\u2764\uFE0F e\u0301 \u0939\u093F\u00AD", // variation selector, marks, soft hyphen
+		"\u00A0\u3000":                            "\u00A0\u3000",
+		"\u202Ea\u2066b\u200F":                    "⟨U+202E⟩a⟨U+2066⟩b⟨U+200F⟩",
+		"\u2028\u0085\uFEFF\u200B\U000E0067":      "⟨U+2028⟩⟨U+0085⟩⟨U+FEFF⟩⟨U+200B⟩⟨U+E0067⟩",
+		"\xe2\x82":                                "⟨E2⟩⟨82⟩", // the window ends inside of a character
+		"\xac\xed\xa0\x80 \uFFFD":                 "⟨AC⟩⟨ED⟩⟨A0⟩⟨80⟩ \uFFFD",
+	} {
+		require.Equal(t, want, strings.Join(shown(strings.Split(text, "")), ""))
+		require.Equal(t, want, shown([]string{text})[0])
+	}
+	require.Equal(t, []string{"a", "é", "", "⟨E2⟩"}, shown([]string{"a", "\xc3", "\xa9", "\xe2"}))
 }
 
 // TestSave: all files exist, and may be written again.

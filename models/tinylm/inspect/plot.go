@@ -47,17 +47,15 @@ func (r *Report) Save(folder string) error {
 	return nil
 }
 
-// branchColor returns the colour of a branch, and of forced blocks.
+// branchColor returns the colour of a branch, that of the page in light mode.
 func branchColor(name string) color.RGBA {
 	switch name {
 	case "compressed":
-		return color.RGBA{122, 90, 248, 255}
+		return color.RGBA{109, 74, 230, 255}
 	case "window":
-		return color.RGBA{27, 138, 90, 255}
-	case "forced":
-		return color.RGBA{102, 112, 133, 255}
+		return color.RGBA{23, 114, 69, 255}
 	}
-	return color.RGBA{21, 112, 205, 255} // selected, causal
+	return color.RGBA{21, 101, 192, 255} // selected, causal
 }
 
 // pictures returns the PNGs by name.
@@ -85,7 +83,9 @@ func (r *Report) pictures() (content map[string][]byte, err error) {
 		add("gates.png", 420, 200, gates...)
 	}
 	add("distance.png", 420, 220, distances...)
-	add("loss.png", 640, 320, []*plot.Plot{r.plotLoss()})
+	if r.HasLoss() {
+		add("loss.png", 640, 320, []*plot.Plot{r.plotLoss()})
+	}
 	return content, err
 }
 
@@ -100,13 +100,12 @@ func (r *Report) plotBlocks(layer, group int) *plot.Plot {
 				if b < 0 {
 					continue
 				}
-				c := branchColor("selected")
-				strength := 0.25 + 0.75*math.Sqrt(l.Shares[at])
+				c := mix(color.RGBA{92, 149, 214, 255}, color.RGBA{11, 61, 128, 255}, math.Sqrt(l.Shares[at]))
 				if r.Forced(t, b) {
-					c, strength = branchColor("forced"), 0.16+0.5*l.Shares[at]
+					c = mix(color.RGBA{139, 148, 163, 255}, color.RGBA{82, 91, 107, 255}, l.Shares[at])
 				}
 				from, to := int(b)*size, min(t+1, (int(b)+1)*size)
-				yield(float64(from), float64(t), float64(to), float64(t+1), blend(c, strength))
+				yield(float64(from), float64(t), float64(to), float64(t+1), c)
 			}
 		}
 	}))
@@ -115,10 +114,10 @@ func (r *Report) plotBlocks(layer, group int) *plot.Plot {
 	return p
 }
 
-// blend returns a colour mixed with white.
-func blend(c color.RGBA, strength float64) color.Color {
-	mix := func(v uint8) uint8 { return uint8(255 - strength*(255-float64(v))) }
-	return color.RGBA{mix(c.R), mix(c.G), mix(c.B), 255}
+// mix returns the colour that lies the given share of the way from low to high.
+func mix(low, high color.RGBA, share float64) color.Color {
+	of := func(a, b uint8) uint8 { return uint8(float64(a) + share*(float64(b)-float64(a))) }
+	return color.RGBA{of(low.R, high.R), of(low.G, high.G), of(low.B, high.B), 255}
 }
 
 // cells draws rectangles in the coordinates of a plot.

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -11,8 +12,8 @@ import (
 )
 
 // RepeatedWords says how far the selection of blocks, and the attention to them, follow the text. It counts queries inside a word of four
-// letters or more: after its first token, an earlier occurrence tells how the word goes on. A query counts if the word occurs earlier in a
-// free block, that is, one not forced, and if there are more free blocks than the query may select. Numbers are sums over queries.
+// letters or more: from its second token on, or at its only one, an earlier occurrence tells what follows. A query counts if the word occurs
+// earlier in a free block, that is, one not forced, and if there are more free blocks than the query may select. Numbers are sums over queries.
 type RepeatedWords struct {
 	Queries            int
 	Blocks             int     // free blocks with an earlier occurrence
@@ -35,6 +36,14 @@ func (w *RepeatedWords) add(o RepeatedWords) {
 	w.Queries, w.Blocks = w.Queries+o.Queries, w.Blocks+o.Blocks
 	w.Selected, w.SelectedByDistance = w.Selected+o.Selected, w.SelectedByDistance+o.SelectedByDistance
 	w.Attention, w.EvenAttention = w.Attention+o.Attention, w.EvenAttention+o.EvenAttention
+}
+
+// times says how often the blocks are selected, in units of what distance alone explains; "" if there are none.
+func (w RepeatedWords) times() string {
+	if w.SelectedByDistance == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f", float64(w.Selected)/w.SelectedByDistance)
 }
 
 // wordPattern matches a word. It has no multibyte letters, so that it works on any bytes.
@@ -60,7 +69,7 @@ func wordQueries(texts []string, n, size int) (list []wordQuery) {
 	before := map[string][][2]int{} // first and last token of each occurrence
 	for _, at := range regexp.MustCompile(wordPattern).FindAllStringIndex(text, -1) {
 		name, first, last := text[at[0]:at[1]], owner[at[0]], owner[at[1]-1]
-		for t := first + 1; t <= last; t++ {
+		for t := min(first+1, last); t <= last; t++ {
 			x := wordQuery{query: t, free: ops.FreeBlocks(t, size), blocks: map[int32]bool{}, word: name}
 			for _, o := range before[name] {
 				for b := max(1, o[0]/size); b <= min(x.free, o[1]/size); b++ {
@@ -76,68 +85,66 @@ func wordQueries(texts []string, n, size int) (list []wordQuery) {
 	return list
 }
 
-// countRepeatedWords returns the counts of each group of a layer for the given queries. Blocks and their shares are [S,groups,n].
-func countRepeatedWords(queries []wordQuery, blocks []int32, shares []float64, groups, n int) []RepeatedWords {
-	list := make([]RepeatedWords, groups)
-	for g := range list {
-		w := &list[g]
-		selected := func(x wordQuery) []int32 { return blocks[(x.query*groups+g)*n:][:n] }
-		rate := selectionRate(queries, selected)
-		for _, x := range queries {
-			var free, withWord int // of the selected blocks
-			var toFree, toWord float64
-			for i, b := range selected(x) {
-				if b < 1 || int(b) > x.free {
-					continue
-				}
-				share := shares[(x.query*groups+g)*n+i]
-				free++
-				toFree += share
-				if x.blocks[b] {
-					withWord++
-					toWord += share
-				}
-			}
-			w.Queries, w.Blocks, w.Selected = w.Queries+1, w.Blocks+len(x.blocks), w.Selected+withWord
-			var ofWord, ofAll float64 // rates
-			for b := 1; b <= x.free; b++ {
-				ofAll += rate[x.free-b]
-				if x.blocks[int32(b)] {
-					ofWord += rate[x.free-b]
-				}
-			}
-			if ofAll > 0 {
-				w.SelectedByDistance += float64(free) * ofWord / ofAll
-			}
-			if toFree > 0 {
-				w.Attention += toWord / toFree
-				w.EvenAttention += float64(withWord) / float64(free)
-			}
-		}
-	}
-	return list
+// wordCounts has the counts of a group for its RepeatedWords.
+type wordCounts struct {
+	RepeatedWords              // without SelectedByDistance
+	free, selected []float64   // blocks by distance: how many were free, and selected. The newest free block has distance 0
+	due            [][]float64 // by free blocks of the query, then by distance: sum of selected free blocks, over blocks with the word
 }
 
-// selectionRate returns how often blocks are selected, 0 to 1, by the number of free blocks between them and the query.
-func selectionRate(queries []wordQuery, selected func(wordQuery) []int32) (rate []float64) {
-	var all []float64
+// add counts the queries of a window. Blocks and their shares are [S,groups,n].
+func (c *wordCounts) add(queries []wordQuery, blocks []int32, shares []float64, group, groups, n int) {
 	for _, x := range queries {
-		for len(all) < x.free {
-			all, rate = append(all, 0), append(rate, 0)
+		if missing := x.free + 1 - len(c.due); missing > 0 {
+			c.free, c.selected = append(c.free, make([]float64, missing)...), append(c.selected, make([]float64, missing)...)
+			c.due = append(c.due, make([][]float64, missing)...)
+		}
+		if c.due[x.free] == nil {
+			c.due[x.free] = make([]float64, x.free)
 		}
 		for d := range x.free {
-			all[d]++
+			c.free[d]++
 		}
-		for _, b := range selected(x) {
-			if b >= 1 && int(b) <= x.free {
-				rate[x.free-int(b)]++
+		var free, withWord int // of the selected blocks
+		var toFree, toWord float64
+		for i := (x.query*groups + group) * n; i < (x.query*groups+group+1)*n; i++ {
+			b := blocks[i]
+			if b < 1 || int(b) > x.free {
+				continue
+			}
+			c.selected[x.free-int(b)]++
+			free++
+			toFree += shares[i]
+			if x.blocks[b] {
+				withWord++
+				toWord += shares[i]
 			}
 		}
+		for b := range x.blocks {
+			c.due[x.free][x.free-int(b)] += float64(free)
+		}
+		c.Queries, c.Blocks, c.Selected = c.Queries+1, c.Blocks+len(x.blocks), c.Selected+withWord
+		if toFree > 0 {
+			c.Attention += toWord / toFree
+			c.EvenAttention += float64(withWord) / float64(free)
+		}
 	}
-	for d := range rate {
-		rate[d] /= all[d]
+}
+
+// result returns the counts. By distance alone a query selects blocks as often as all queries together select blocks at their distances.
+func (c *wordCounts) result() RepeatedWords {
+	sum := 0.0 // of the rates up to a distance
+	for free, due := range c.due {
+		if sum > 0 {
+			for d, weight := range due {
+				c.SelectedByDistance += weight * c.selected[d] / c.free[d] / sum
+			}
+		}
+		if c.free[free] > 0 {
+			sum += c.selected[free] / c.free[free]
+		}
 	}
-	return rate
+	return c.RepeatedWords
 }
 
 // wordExamples returns the example with the largest share for each word of the queries, the largest share first.

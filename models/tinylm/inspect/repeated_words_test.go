@@ -14,7 +14,7 @@ func TestRepeatedWordsOfRandomSelection(t *testing.T) {
 	const size, n, groups = 4, 5, 2
 	r := rand.New(rand.NewPCG(1, 3))
 	names := strings.Fields("alpha beta_ gamma delta_ epsilon")
-	var sum RepeatedWords
+	var counts [groups]wordCounts
 	for range 400 {
 		var text strings.Builder
 		for text.Len() < 160 {
@@ -41,10 +41,12 @@ func TestRepeatedWordsOfRandomSelection(t *testing.T) {
 				}
 			}
 		}
-		for _, w := range countRepeatedWords(wordQueries(texts, n, size), blocks, shares, groups, n) {
-			sum.add(w)
+		for g := range counts {
+			counts[g].add(wordQueries(texts, n, size), blocks, shares, g, groups, n)
 		}
 	}
+	sum := counts[0].result()
+	sum.add(counts[1].result())
 	require.Greater(t, sum.Queries, 10000)
 	require.InEpsilon(t, sum.SelectedByDistance, sum.Selected, 0.01)
 	require.InEpsilon(t, sum.EvenAttention, sum.Attention, 0.01)
@@ -68,6 +70,8 @@ func TestWordQueries(t *testing.T) {
 		}},
 		{"longer tokens", []string{"..", "..", "..", "..", "si", "ze ", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", ".", "si", "ze"},
 			[]wordQuery{{21, 3, map[int32]bool{1: true}, "size"}}},
+		{"a word a token", append(append(strings.Split("....", ""), " size=1"), append(strings.Split("...............", ""), " size?")...),
+			[]wordQuery{{20, 3, map[int32]bool{1: true}, "size"}}},
 	} {
 		require.Equal(t, c.want, wordQueries(c.texts, 4, 4), c.name)
 	}

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"fmt"
+	"math"
 
 	"gonum.org/v1/gonum/floats"
 
@@ -11,11 +12,13 @@ import (
 
 // Report describes how a model worked on a text. Statistics are over all windows; texts and blocks are those of the first window.
 type Report struct {
-	Title          string
+	Title, About   string
 	Config         tinylm.Config
 	Windows        int       // of the text
 	Tokens         []string  // text of each token of the first window, S of them; a token may be a part of a character
-	Loss           []float64 // [S], nats: loss of each token of the first window given the tokens before it; 0 for the first token
+	Next           []string  // [S], after each token of the first window, the most likely token
+	NextShares     []float64 // [S], probability of Next
+	Loss           []float64 // [S], nats: loss of each token of the first window given the tokens before it; 0 for the first; nil with Options.NoLoss
 	MeanByPosition []float64 // [S], nats: mean of Loss over all windows
 	Layers         []Layer
 	Examples       []WordExample // of the first window, one a word, the largest share first
@@ -58,6 +61,9 @@ func (l *Layer) addGates(gates []float64, heads, n int) {
 // HasBlocks reports whether the model selects blocks. Dense attention does not.
 func (r *Report) HasBlocks() bool { return r.Config.Attention != tinylm.Dense }
 
+// HasLoss reports whether the report has losses.
+func (r *Report) HasLoss() bool { return r.Loss != nil }
+
 // Forced reports whether query t selects block b whatever the scores are: b is the first block or one of the two newest.
 func (r *Report) Forced(t int, b int32) bool { return ops.IsForced(t, int(b), r.Config.SelectBlock) }
 
@@ -66,17 +72,30 @@ func (r *Report) MeanLoss() float64 {
 	return floats.Sum(r.MeanByPosition) / float64(len(r.MeanByPosition)-1)
 }
 
-// Summary returns, for a terminal, the loss and how far the selection of blocks follows the text.
+// Summary returns, for a terminal of 60 columns, the loss and how far the selection of blocks follows the text.
 func (r *Report) Summary() string {
-	text := fmt.Sprintf("loss %.4f nats a token over %s", r.MeanLoss(), r.windows())
+	text := r.windows()
+	if r.HasLoss() {
+		text = fmt.Sprintf("loss %.4f nats a token over %s", r.MeanLoss(), text)
+	}
 	w := r.AllRepeatedWords()
 	if w.Queries == 0 {
 		return text
 	}
 	part := func(x float64, of int) float64 { return 100 * x / float64(of) }
-	return text + fmt.Sprintf("\nqueries inside a repeated word select %.1f %% of the blocks with it, by distance alone %.1f %%;\n"+
-		"these get %.1f %% of the attention to selected blocks, %.1f %% if it were even", part(float64(w.Selected), w.Blocks),
+	return text + fmt.Sprintf("\nblocks where the word of a query stood before\n  selected:  %5.1f %%, by distance alone %.1f %%\n"+
+		"  attention: %5.1f %%, if it were even %.1f %%", part(float64(w.Selected), w.Blocks),
 		part(w.SelectedByDistance, w.Blocks), part(w.Attention, w.Queries), part(w.EvenAttention, w.Queries))
+}
+
+// expected returns the most likely token after each token of a window, and its probability, from the logits [S,V].
+func expected(logits []float64, v int) (tokens []int32, p []float64) {
+	for ; len(logits) > 0; logits = logits[v:] {
+		row := logits[:v]
+		best := floats.MaxIdx(row)
+		tokens, p = append(tokens, int32(best)), append(p, math.Exp(row[best]-floats.LogSumExp(row)))
+	}
+	return tokens, p
 }
 
 // losses returns -ln p of each token given those before it, from the logits [S,V] of a window; 0 for the first.

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/gorgonia-nsa/nsa/internal/value"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
 )
 
 // bins is the number of ranges of distances.
@@ -18,8 +19,9 @@ const bins = 12
 type Run struct {
 	Kind        Kind
 	Parameters  int
-	Evaluations []Evaluation  // during training
-	Final       map[int][]Bin // answers of the trained model by context, then by distance
+	Evaluations []Evaluation    // during training
+	Final       map[int][]Bin   // answers of the trained model by context, then by distance
+	Look        *inspect.Report // on a document, of NSA; nil for other models
 }
 
 // contexts returns the contexts of Final, ascending.
@@ -59,7 +61,7 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 		fmt.Fprintf(w, "%s, %d parameters\n", k, run.Parameters)
 		weights, err := Train(ctx, t, k, o, func(e Evaluation) {
 			run.Evaluations = append(run.Evaluations, e)
-			fmt.Fprintf(w, "  step %5d  documents of up to %6d  loss %.3f  right %5.1f %%  selected %5.1f %%  %6.1f s\n",
+			fmt.Fprintf(w, "step %5d  length %6d  loss %.3f  right %5.1f %%  selected %5.1f %%  %5.0f s\n",
 				e.Step, slices.Max(o.lengths(t, e.Step-1)), e.Loss, 100*Accuracy(e.Answers), 100*SelectionRate(e.Answers), e.Elapsed.Seconds())
 		})
 		if err != nil {
@@ -71,8 +73,14 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 				run.Final[t.Context] = t.byDistance(answers, bins)
 			}
 		}
+		if k == NSA && err == nil {
+			run.Look, err = t.look(weights, o)
+		}
 		if err := errors.Join(err, weights.Free()); err != nil {
 			return nil, err
+		}
+		if run.Look != nil {
+			fmt.Fprintln(w, run.Look.Summary())
 		}
 		runs = append(runs, run)
 	}
@@ -80,12 +88,14 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 	return runs, nil
 }
 
-// writeTable writes the share of right answers of each model, by distance.
+// writeTable writes the share of right answers of each model, by distance in few ranges.
 func writeTable(w io.Writer, tasks []Task, runs []Run) {
+	const ranges = 4
+	fmt.Fprintf(w, "\nright answers in %%, by tokens back to the answer\n(a guess is right in %.3g %%)\n", 100*tasks[0].Chance())
 	for _, t := range tasks {
-		fmt.Fprintf(w, "\nright answers in %%, documents of %d tokens, by tokens back to the answer; a guess has %.3g %%\n%-22s    all", t.Context, 100*t.Chance(), "")
-		for _, b := range t.byDistance(nil, bins) {
-			fmt.Fprintf(w, " %6s", fmt.Sprintf("<%d", b.To))
+		fmt.Fprintf(w, "\n%-22s    all", fmt.Sprintf("of %d tokens", t.Context))
+		for _, b := range t.byDistance(nil, ranges) {
+			fmt.Fprintf(w, " %7s", fmt.Sprintf("<%d", b.To))
 		}
 		for _, run := range runs {
 			var all []Answer
@@ -93,8 +103,8 @@ func writeTable(w io.Writer, tasks []Task, runs []Run) {
 				all = append(all, b.Answers...)
 			}
 			fmt.Fprintf(w, "\n%-22s %6.2f", run.Kind, 100*Accuracy(all))
-			for _, b := range run.Final[t.Context] {
-				fmt.Fprintf(w, " %6.2f", 100*Accuracy(b.Answers))
+			for _, b := range t.byDistance(all, ranges) {
+				fmt.Fprintf(w, " %7.2f", 100*Accuracy(b.Answers))
 			}
 		}
 		fmt.Fprintln(w)

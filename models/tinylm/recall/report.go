@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
+	"github.com/gorgonia-nsa/nsa/models/tinylm/inspect"
 )
 
 // Report has the runs of one command.
@@ -22,7 +23,7 @@ type Report struct {
 // Column is a column of the table that has the same value in all rows.
 type Column = origin.Column
 
-// Save writes recall_CONTEXT.csv and the plots into a folder, and returns their paths.
+// Save writes recall_CONTEXT.csv and the plots into a folder, and the look at NSA into its folder look. It returns their paths.
 func (r Report) Save(folder string) (paths []string, err error) {
 	defer func() {
 		if err != nil {
@@ -51,6 +52,16 @@ func (r Report) Save(folder string) (paths []string, err error) {
 	distances, err := r.plotDistances()
 	if err := write("_distance.png", distances, err); err != nil {
 		return nil, err
+	}
+	for _, run := range r.Runs {
+		if run.Look == nil {
+			continue
+		}
+		look := filepath.Join(folder, "look")
+		if err := run.Look.Save(look); err != nil {
+			return nil, err
+		}
+		paths = append(paths, filepath.Join(look, inspect.PageFile))
 	}
 	return paths, nil
 }

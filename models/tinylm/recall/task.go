@@ -34,6 +34,7 @@ type Task struct {
 	Questions int // tokens at the end that ask for keys in random order; no key is asked again before all have been asked
 	Skip      int // tokens at the beginning without pairs, a multiple of Values
 	Gap       int // least distance of a question from its answer
+	Free      int // blocks that NSA selects besides the forced ones
 }
 
 // Validate returns an error that names the size that is wrong.
@@ -46,7 +47,7 @@ func (t Task) check() error {
 		v, min, max int
 	}{
 		{"Context", t.Context, 1, maxTokens}, {"Values", t.Values, 2, 1 << 10}, {"Pairs", t.Pairs, 1, 1 << 16},
-		{"Questions", t.Questions, 1, t.Context}, {"Skip", t.Skip, 0, t.Context}, {"Gap", t.Gap, 1, t.Context},
+		{"Questions", t.Questions, 1, t.Context}, {"Skip", t.Skip, 0, t.Context}, {"Gap", t.Gap, 1, t.Context}, {"Free", t.Free, 1, maxTokens},
 	} {
 		if s.v < s.min || s.v > s.max {
 			return fault.Of(s.name, strings.ToLower(s.name), "is %d, want %d to %d", s.v, s.min, s.max)

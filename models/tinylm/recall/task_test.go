@@ -157,6 +157,7 @@ func TestTaskRefuses(t *testing.T) {
 		"recall: skip of 5 tokens is not a multiple":    func(t *Task) { t.Skip = 5 },
 		"recall: questions is 0, want 1 to 1024":        func(t *Task) { t.Questions = 0 },
 		"recall: gap is 0, want 1 to 1024":              func(t *Task) { t.Gap = 0 },
+		"recall: free is 0, want 1 to":                  func(t *Task) { t.Free = 0 },
 		"room for 1 blocks of 16 pairs":                 func(t *Task) { t.Gap = 920 },
 		"need 1114144 tokens, want at most 1048576":     func(t *Task) { t.Pairs = 1 << 16 },
 	} {

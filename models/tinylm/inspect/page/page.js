@@ -8,8 +8,9 @@ const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
 const words = text => { const b = bytes(text); return new Uint16Array(b.buffer, 0, b.length / 2); };
 const loss = new Float32Array(bytes(data.loss).buffer);
 const layers = data.layers.map(l => ({groups: l.groups, n: l.n, blocks: words(l.blocks), shares: bytes(l.shares)}));
-const {tokens, size, windowSize} = data, S = tokens.length, none = 0xffff;
-const state = {layer: 0, group: 0, query: S - 1, mode: layers.length ? 'blocks' : 'loss'};
+const {tokens, next, size, windowSize} = data, S = tokens.length, none = 0xffff;
+const sure = bytes(data.nextShares);
+const state = {layer: 0, group: 0, query: S - 1, mode: layers.length || !loss.length ? 'blocks' : 'loss'};
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const percent = x => (100 * x).toFixed(x < 0.1 ? 1 : 0) + ' %';
 
@@ -23,18 +24,27 @@ function selected(layer, group, query) {
   return list;
 }
 
-// The text. A token of line feed shows a sign before it, so that it can be seen and clicked.
+// signed returns text in which characters that cannot be seen have signs, which Go has written or which stand before a break or a tab.
+const signed = text => text.split(/(\n|\t|[\u2400-\u2421]|⟨(?:U\+)?[0-9A-F]{2,6}⟩)/).map((part, i) => {
+  if (i % 2 === 0) return part;
+  const sign = element('i', 'sign', {'\n': '↵', '\t': '⇥'}[part] ?? part), both = document.createDocumentFragment();
+  both.append(sign, part < ' ' ? part : '');
+  return both;
+});
+// holder returns the token that shows the character of token t, which may be cut into several tokens.
+const holder = t => { while (t > 0 && !tokens[t]) t--; return t; };
+// named returns the text of token t, and the numbers of characters that have no shape of their own.
+function named(t) {
+  const h = holder(t);
+  if (h !== t) return `inside ${named(h)}`;
+  return /^[\p{M}\p{Cf}\p{Z}]+$/u.test(tokens[t]) && tokens[t] !== ' '
+    ? [...tokens[t]].map(c => `⟨U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}⟩`).join('') : tokens[t];
+}
+
 const spans = tokens.map((token, t) => {
-  const span = document.createElement('span');
+  const span = element('span', '', signed(token));
   span.dataset.t = t;
-  for (const part of token.split(/(\n)/)) {
-    if (part === '\n') {
-      const sign = document.createElement('i');
-      sign.textContent = '↵';
-      span.append(sign, '\n');
-    } else if (part) span.append(part);
-  }
-  span.title = t ? `token ${t}: loss ${loss[t].toFixed(2)} nats` : 'token 0';
+  span.title = `token ${t}` + (loss.length && t ? `: loss ${loss[t].toFixed(2)} nats` : '');
   $('text').append(span);
   return span;
 });
@@ -43,17 +53,17 @@ $('text').addEventListener('click', e => {
   if (span) choose({query: Number(span.dataset.t)});
 });
 
-// sameWord returns the tokens of earlier occurrences of the word in which the query is. A token of letters may have a space before it.
+// The words of the text, each with its first and last token.
+const places = [], occurrences = [];
+tokens.forEach((token, t) => { for (let i = 0; i < token.length; i++) places.push(t); });
+for (const w of tokens.join('').matchAll(/[A-Za-z_]\w*/g)) {
+  occurrences.push({word: w[0], first: places[w.index], last: places[w.index + w[0].length - 1]});
+}
+// sameWord returns the tokens of earlier occurrences of the word in which the query is.
 function sameWord(query) {
-  const inner = t => /^\w+$/.test(tokens[t] ?? ''), part = t => /^\s?\w+$/.test(tokens[t] ?? '');
-  if (!part(query)) return new Set();
-  let from = query, to = query + 1;
-  while (inner(from) && part(from - 1)) from--;
-  while (inner(to)) to++;
-  const list = tokens.slice(from, to), found = new Set();
-  for (let t = 0; t + list.length <= from; t++) {
-    if ((inner(t) && part(t - 1)) || inner(t + list.length)) continue;
-    if (list.every((x, i) => i ? tokens[t + i] === x : tokens[t].trim() === x.trim())) list.forEach((_, i) => found.add(t + i));
+  const own = occurrences.findLast(w => w.first <= query && query <= w.last), found = new Set();
+  for (const w of own ? occurrences : []) {
+    if (w.word === own.word && w.last < own.first) for (let t = w.first; t <= w.last; t++) found.add(t);
   }
   return found;
 }
@@ -62,18 +72,22 @@ function showText() {
   document.body.classList.toggle('loss', state.mode === 'loss');
   const blocks = new Map(layers.length ? selected(state.layer, state.group, state.query).map(b => [b.block, b]) : []);
   const same = sameWord(state.query);
+  const query = holder(state.query), blocksShown = state.mode === 'blocks' && layers.length > 0;
   spans.forEach((span, t) => {
-    let color = '', b;
+    const b = t <= state.query && blocks.get(Math.floor(t / size)), list = [];
+    let strength = '';
     if (state.mode === 'loss') {
-      color = `rgb(var(--loss)/${clamp(loss[t] / 8, 0, 1) * 0.75})`;
-    } else if (t <= state.query && (b = blocks.get(Math.floor(t / size)))) {
-      color = b.forced ? `rgb(var(--forced)/${0.14 + 0.4 * b.share})` : `rgb(var(--free)/${0.22 + 0.65 * Math.sqrt(b.share)})`;
+      strength = clamp(loss[t] / 8, 0, 1);
+      list.push('lost');
+    } else if (b) {
+      strength = b.forced ? b.share : Math.sqrt(b.share);
+      list.push(b.forced ? 'forced' : 'free');
     }
-    span.style.background = color;
-    const blocksShown = state.mode === 'blocks' && layers.length > 0;
-    span.className = t === state.query && layers.length ? 'query' : '';
-    span.classList.toggle('window', blocksShown && t < state.query && t > state.query - windowSize);
-    span.classList.toggle('same', blocksShown && same.has(t));
+    if (t === query && layers.length) list.push('query');
+    if (blocksShown && t < state.query && t > state.query - windowSize) list.push('window');
+    if (blocksShown && same.has(t)) list.push('same');
+    span.className = list.join(' ');
+    span.style.setProperty('--s', strength);
   });
 }
 
@@ -92,17 +106,18 @@ function reveal(t) {
 }
 
 function showCards() {
-  const list = selected(state.layer, state.group, state.query), q = state.query;
+  const list = selected(state.layer, state.group, state.query).sort((a, b) => b.share - a.share), q = state.query;
   const found = [...sameWord(q)].map(t => Math.floor(t / size));
-  $('about').replaceChildren(`Query ${q}, behind `, element('code', '', `${text(q - 24, q)}`), element('code', 'key query', tokens[q] || '·'),
-    ` in layer ${state.layer}, group ${state.group}: ${list.length} blocks of ${size} tokens` +
-    (q + 1 < S ? `; the loss of the token that follows is ${loss[q + 1].toFixed(2)} nats.` : '.'));
+  $('about').replaceChildren(`Query ${q}, behind `, element('code', '', signed([...text(q - 24, holder(q))].slice(-24).join(''))), element('code', 'key query', signed(named(q))),
+    `, in layer ${state.layer}, group ${state.group}: ${list.length} blocks of ${size} tokens. The model expects `,
+    element('code', '', signed(next[q])), `, with ${percent(sure[q] / 255)}` +
+    (loss.length && q + 1 < S ? `; the loss of the token that follows is ${loss[q + 1].toFixed(2)} nats.` : '.'));
   $('cards').replaceChildren(...list.map(b => {
     const from = b.block * size, to = Math.min(q + 1, from + size), bar = element('div', 'bar', element('div', '', ''));
     bar.firstChild.style.width = `${100 * b.share}%`;
     const word = !b.forced && found.includes(b.block) ? ', the word stood here' : '';
-    const card = element('div', 'card' + (b.forced ? '' : ' free') + (word ? ' here' : ''),
-      [`block ${b.block}, ${b.forced ? 'forced' : 'selected'}: ${percent(b.share)}${word}`, bar, element('pre', '', text(from, to))]);
+    const card = element('div', 'card' + (b.forced ? '' : ' chosen') + (word ? ' here' : ''),
+      [`block ${b.block}, ${b.forced ? 'forced' : 'selected'}: ${percent(b.share)}${word}`, bar, element('pre', '', signed(text(from, to)))]);
     card.onclick = () => reveal(from);
     return card;
   }));
@@ -111,14 +126,21 @@ function showCards() {
 // The map. x and y are the token and the query in its corner, and scale is 1 where all are shown.
 const view = {x: 0, y: 0, scale: 1}, canvas = $('map');
 const span = () => S / view.scale;
-function colors() {
-  const style = getComputedStyle(root), get = name => style.getPropertyValue(name).trim();
-  return {free: get('--free'), forced: get('--forced'), ink: get('--ink'), window: get('--window'), edge: get('--edge')};
+// ramp returns the colour of a cell: between two colours of the style, mixed in 64 steps.
+function ramp(low, high) {
+  const rgb = name => { // of a colour #rgb or #rrggbb
+    const hex = style(name).slice(1).replace(/^(.)(.)(.)$/, '$1$1$2$2$3$3');
+    return [0, 2, 4].map(i => parseInt(hex.slice(i, i + 2), 16));
+  };
+  const a = rgb(low), b = rgb(high), list = Array.from({length: 65}, (_, i) => `rgb(${a.map((x, k) => x + (b[k] - x) * i / 64).join(' ')})`);
+  return share => list[Math.round(64 * clamp(share, 0, 1))];
 }
+const style = name => getComputedStyle(root).getPropertyValue(name).trim();
 function drawMap() {
   const ratio = devicePixelRatio || 1, side = Math.max(1, Math.round(canvas.clientWidth * ratio));
   if (canvas.width !== side) canvas.width = canvas.height = side;
-  const g = canvas.getContext('2d'), unit = side / span(), c = colors();
+  const g = canvas.getContext('2d'), unit = side / span();
+  const free = ramp('--map-low', '--map-high'), forced = ramp('--map-forced-low', '--map-forced-high');
   g.clearRect(0, 0, side, side);
   const X = t => (t - view.x) * unit, Y = t => (t - view.y) * unit;
   let cells = 0;
@@ -127,21 +149,21 @@ function drawMap() {
     for (const b of selected(state.layer, state.group, t)) {
       const from = b.block * size, to = Math.min(t + 1, from + size);
       if (to <= view.x || from >= view.x + span()) continue;
-      g.fillStyle = b.forced ? `rgb(${c.forced}/${0.16 + 0.5 * b.share})` : `rgb(${c.free}/${0.25 + 0.75 * Math.sqrt(b.share)})`;
+      g.fillStyle = b.forced ? forced(b.share) : free(Math.sqrt(b.share));
       g.fillRect(X(from), Y(t), (to - from) * unit, unit);
       cells++;
     }
   }
-  g.strokeStyle = c.window;
+  g.strokeStyle = style('--window');
   g.lineWidth = ratio;
   g.beginPath(); // the oldest token of the window
   g.moveTo(X(0), Y(windowSize - 1));
   g.lineTo(X(S - windowSize + 1), Y(S));
   g.stroke();
-  g.strokeStyle = c.ink;
+  g.strokeStyle = style('--ink');
   const y = Y(state.query), height = Math.max(unit, 2 * ratio);
   g.strokeRect(0.5, y - ratio / 2, side - 1, height + ratio);
-  g.fillStyle = c.ink;
+  g.fillStyle = style('--ink');
   g.font = `${11 * ratio}px system-ui,sans-serif`;
   g.fillText(`query ${state.query}`, side - 78 * ratio, y > 60 * ratio ? y - 5 * ratio : y + height + 14 * ratio);
   const end = x => Math.min(S, Math.ceil(x + span())) - 1;
@@ -192,7 +214,7 @@ if (canvas) {
   $('controls').addEventListener('submit', e => e.preventDefault());
   $('controls').addEventListener('input', () => choose({
     layer: Number($('layer').value), group: Number($('group').value), query: clamp(Math.trunc(Number($('query').value)), 0, S - 1),
-    mode: document.querySelector('[name=mode]:checked').value}, false));
+    mode: document.querySelector('[name=mode]:checked')?.value ?? 'blocks'}, false));
   for (const e of [canvas, $('text')]) {
     e.addEventListener('keydown', k => {
       const step = {ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1}[k.key];
