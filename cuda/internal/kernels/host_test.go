@@ -3,12 +3,9 @@
 package kernels_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -38,57 +35,15 @@ type host struct {
 }
 
 var openHost = sync.OnceValues(func() (*host, error) {
-	dir, err := os.MkdirTemp("", "kernels")
+	library, err := openLibrary()
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
-	file := filepath.Join(dir, "kernels.so")
-	if err := buildHost(dir, file); err != nil {
-		return nil, err
-	}
-	h := &host{memory: map[kernels.Ptr][]uint64{}}
-	if h.library, err = purego.Dlopen(file, purego.RTLD_NOW); err != nil {
-		return nil, err
-	}
+	h := &host{library: library, memory: map[kernels.Ptr][]uint64{}}
 	purego.RegisterLibFunc(&h.run, h.library, "nsa_host_launch")
 	purego.RegisterLibFunc(&h.order, h.library, "nsa_host_order")
 	return h, nil
 })
-
-// buildHost compiles the units of testdata/host in parallel, with its object files in dir, and links them to a library.
-func buildHost(dir, library string) error {
-	units, err := filepath.Glob("testdata/host/*.cc")
-	if err != nil {
-		return err
-	}
-	run := func(args ...string) error {
-		c := exec.Command("g++", args...)
-		c.Stderr = os.Stderr
-		return c.Run()
-	}
-	link := []string{"-shared", "-o", library}
-	errs := make([]error, len(units))
-	var group sync.WaitGroup
-	for i, unit := range units {
-		object := filepath.Join(dir, filepath.Base(unit)+".o")
-		link = append(link, object)
-		group.Go(func() {
-			level := "-Og" // kernels take longer to compile than to run
-			if slices.Contains([]string{"run.cc", "products.cc"}, filepath.Base(unit)) {
-				level = "-O2"
-			}
-			// -fno-extern-tls-init: thread-local variables of other units have no constructors.
-			errs[i] = run("-std=c++17", level, "-ffp-contract=off", "-fno-extern-tls-init", "-mavx2", "-mfma", "-mf16c",
-				"-fpermissive", "-w", "-Wno-psabi", "-fPIC", "-Itestdata/host", "-I.", "-c", "-o", object, unit)
-		})
-	}
-	group.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	return run(link...)
-}
 
 func hostDevice(t *testing.T) device {
 	if _, err := exec.LookPath("g++"); err != nil || cpu.Level() == "generic" {
