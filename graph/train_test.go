@@ -225,7 +225,7 @@ func (n *randomNet) train(t *testing.T, p graph.Precision, together bool, opts .
 // TestRandomNetsTrainAlike: the bits do not depend on which values are kept or on recording, in float32 and in half
 // precision.
 func TestRandomNetsTrainAlike(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(testutil.Tries(t, 20, 60)) {
 		for _, p := range []graph.Precision{graph.F32, graph.BF16} {
 			n := newRandomNet(t, seed)
 			want := n.train(t, p, false, graph.WithKeep(n.inner...))
