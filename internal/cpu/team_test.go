@@ -71,8 +71,8 @@ func TestTeamHelpersEnd(t *testing.T) {
 	var k Kernel
 	k.Phase(64, func(int, *Worker) { time.Sleep(time.Microsecond) })
 	require.NoError(t, team.Run(&k, mem))
-	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-		require.True(t, time.Now().Before(deadline), "%d goroutines, %d before the run", runtime.NumGoroutine(), before)
+	for runtime.NumGoroutine() > before { // until they have ended, or go test ends the wait
+		time.Sleep(time.Millisecond)
 	}
 }
 

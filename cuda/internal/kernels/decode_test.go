@@ -262,6 +262,9 @@ func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s
 	dev.otherOrder()
 	defer dev.otherOrder()
 	for i := range seqs {
+		if dev.budget() != nil && i != int(s.Type)%decodingSlots {
+			continue // other types do the others
+		}
 		require.True(t, slices.EqualFunc(outs[i], run(uint64(3+i), i)[i], func(a, b decoded) bool {
 			return bytes.Equal(a.o, b.o) && slices.Equal(a.idx, b.idx) && slices.Equal(a.read, b.read)
 		}), "sequence %d has other bits alone", i)

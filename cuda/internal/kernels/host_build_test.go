@@ -22,8 +22,11 @@ import (
 )
 
 // hostFlags compile a unit. -fno-extern-tls-init: thread-local variables of other units have no constructors.
-var hostFlags = []string{"-std=c++17", "-ffp-contract=off", "-fno-extern-tls-init", "-mavx2", "-mfma", "-mf16c", "-fpermissive", "-w",
-	"-Wno-psabi", "-fPIC", "-Itestdata/host", "-I."}
+var hostFlags = []string{"-std=c++17", "-ffp-contract=off", "-fno-extern-tls-init", "-mtls-dialect=gnu2", "-mavx2", "-mfma", "-mf16c",
+	"-fpermissive", "-w", "-Wno-psabi", "-fPIC", "-Itestdata/host", "-I."}
+
+// linkFlags link the units. -Bsymbolic: calls between units need no table.
+var linkFlags = []string{"-shared", "-Wl,-Bsymbolic"}
 
 // hostLevel returns the optimization of a unit: kernels take longer to compile than to run.
 func hostLevel(unit string) string {
@@ -62,7 +65,7 @@ func hostKey(units []string) (string, error) {
 		return "", err
 	}
 	sum := sha256.New()
-	fmt.Fprintf(sum, "%s%q", version, hostFlags)
+	fmt.Fprintf(sum, "%s%q%q", version, hostFlags, linkFlags)
 	for _, unit := range units {
 		fmt.Fprintf(sum, "%s %s\n", unit, hostLevel(unit))
 	}
@@ -89,7 +92,7 @@ func buildHost(units []string, library string) error {
 		c.Stderr = os.Stderr
 		return c.Run()
 	}
-	link := []string{"-shared", "-o", library}
+	link := append(slices.Clone(linkFlags), "-o", library)
 	errs := make([]error, len(units))
 	var group sync.WaitGroup
 	for i, unit := range units {
