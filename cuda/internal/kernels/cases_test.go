@@ -297,6 +297,23 @@ func compareAll(t *testing.T, dev device, cases []typedCase) {
 	}
 }
 
+// within returns the cases that the budget allows, where sizes stand for kernels: those with a kernel that has few cases before it.
+func within(t *testing.T, dev device, cases []typedCase) []typedCase {
+	if dev.budget() == nil {
+		return cases
+	}
+	spare := newBudget()
+	return slices.DeleteFunc(cases, func(x typedCase) bool {
+		v := dev.variants()[0]
+		plans := x.plans(t, v)
+		if spare.spent(plans) {
+			return true
+		}
+		spare.choose([]variant{v}, [][]*kernels.Plan{plans})
+		return false
+	})
+}
+
 // ahead returns f of each element, in the order of the list. It computes several at once.
 func ahead[T, R any](list []T, f func(T) R) iter.Seq[R] {
 	results, slots := make([]chan R, len(list)), make(chan struct{}, runtime.GOMAXPROCS(0))
