@@ -16,30 +16,30 @@ type budget struct {
 
 func newBudget() *budget { return &budget{map[string]int{}, map[string]int{}, map[string]int{}} }
 
-// choose returns the variants that run a case: the one that has the kernel that was chosen least often, and those with a kernel that
-// was never chosen. Of each variant, plans are the launches of the case.
+// choose returns the variants that run a case: the one whose kernels were chosen least often, and those with a kernel that was never
+// chosen. Of each variant, plans are the launches of the case.
 func (b *budget) choose(list []variant, plans [][]*kernels.Plan) (chosen []variant) {
 	if b == nil {
 		return list
 	}
-	names, least, counts := make([][]string, len(list)), 0, make([]int, len(list))
-	for i, v := range list {
-		for j, kernel := range kernelsOf(plans[i]) {
-			name := fmt.Sprint(kernel, v.entry, v.SMs)
-			names[i] = append(names[i], name)
-			if n := b.chosen[name]; j == 0 || n < counts[i] {
-				counts[i] = n
-			}
+	name := func(i int, kernel string) string { return fmt.Sprint(kernel, list[i].entry, list[i].SMs) }
+	count := func(i int) (n int) {
+		for _, kernel := range kernelsOf(plans[i]) {
+			n += b.chosen[name(i, kernel)]
 		}
-		if counts[i] < counts[least] {
+		return n
+	}
+	least := 0
+	for i := range list {
+		if count(i) < count(least) {
 			least = i
 		}
 	}
 	for i, v := range list {
-		if i == least || counts[i] == 0 {
+		if i == least || b.isNew(plans[i]) {
 			chosen = append(chosen, v)
-			for j, kernel := range kernelsOf(plans[i]) {
-				b.chosen[names[i][j]]++
+			for _, kernel := range kernelsOf(plans[i]) {
+				b.chosen[name(i, kernel)]++
 				b.ran[kernel]++
 			}
 		}
@@ -47,12 +47,9 @@ func (b *budget) choose(list []variant, plans [][]*kernels.Plan) (chosen []varia
 	return chosen
 }
 
-// spent reports whether each kernel of a case was chosen twice already, by whatever variant.
-func (b *budget) spent(plans []*kernels.Plan) bool {
-	if b == nil {
-		return false
-	}
-	return !slices.ContainsFunc(kernelsOf(plans), func(name string) bool { return b.ran[name] < 2 })
+// isNew reports whether a kernel was never chosen.
+func (b *budget) isNew(plans []*kernels.Plan) bool {
+	return slices.ContainsFunc(kernelsOf(plans), func(name string) bool { return b.ran[name] == 0 })
 }
 
 // repeats reports whether a case is repeated, to compare the bits: if one of its kernels has been in fewer than two such cases.

@@ -213,7 +213,7 @@ func TestDocumentsMatchOracleOnHost(t *testing.T) {
 			compareAll(t, fast, []typedCase{x})
 		}
 	}
-	randomDocuments(t, h, 2, 2)
+	randomDocuments(t, h, testutil.Tries(t, 1, 2), 2)
 	wrongBoundaries(t, h, 3)
 }
 
@@ -299,11 +299,13 @@ func onHosts(t *testing.T, sizes []opcases.AttentionCase, f func(t *testing.T, d
 }
 
 func TestAttentionOfNaNAndInfOnHost(t *testing.T) {
-	aroundTiles := []int{0, 16, 33, 63, 66} // in the first and the last rows and keys of tiles
-	if !testutil.Full(t) {
-		aroundTiles = []int{0, 33, 66}
-	}
 	onHosts(t, spoiledSizes, func(t *testing.T, dev device, attention []typedCase, selection typedCase) {
+		aroundTiles := []int{0, 16, 33, 63, 66} // in the first and the last rows and keys of tiles
+		if long := attention[0].operands[0].Shape[1] > 100; long && !testutil.Full(t) {
+			aroundTiles = aroundTiles[2:3]
+		} else if !testutil.Full(t) {
+			aroundTiles = []int{0, 33, 66}
+		}
 		compareSpoiled(t, dev, attention, aroundTiles)
 		compareSpoiledSelection(t, dev, selection)
 	})
@@ -347,7 +349,7 @@ func TestWalksOfNaNAndInfOnHost(t *testing.T) {
 	for _, x := range selectedCases(t, fewWalked()) {
 		positions := walkedPositions(x.operands[0].Shape[1])
 		if !testutil.Full(t) {
-			positions = positions[2:]
+			positions = positions[3:]
 		}
 		compareSpoiled(t, dev, []typedCase{x}, positions)
 	}
