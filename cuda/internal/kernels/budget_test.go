@@ -9,15 +9,18 @@ import (
 
 // budget limits the work of a test on the host in the usual form of the tests. A nil budget limits nothing.
 type budget struct {
+	sparse   bool           // a case runs only by variants with a kernel that was never chosen: for properties of kernels, not of sizes
 	chosen   map[string]int // how often each kernel of each variant was chosen
 	ran      map[string]int // how often each kernel was chosen
 	repeated map[string]int // how often each kernel ran in a case that was repeated
 }
 
-func newBudget() *budget { return &budget{map[string]int{}, map[string]int{}, map[string]int{}} }
+func newBudget() *budget {
+	return &budget{chosen: map[string]int{}, ran: map[string]int{}, repeated: map[string]int{}}
+}
 
-// choose returns the variants that run a case: the one whose kernels were chosen least often, and those with a kernel that was never
-// chosen. Of each variant, plans are the launches of the case.
+// choose returns the variants that run a case: the one whose kernels were chosen least often, unless b is sparse, and those with a kernel
+// that was never chosen. Of each variant, plans are the launches of the case.
 func (b *budget) choose(list []variant, plans [][]*kernels.Plan) (chosen []variant) {
 	if b == nil {
 		return list
@@ -36,7 +39,7 @@ func (b *budget) choose(list []variant, plans [][]*kernels.Plan) (chosen []varia
 		}
 	}
 	for i, v := range list {
-		if i == least || b.isNew(plans[i]) {
+		if i == least && !b.sparse || b.isNew(plans[i]) {
 			chosen = append(chosen, v)
 			for _, kernel := range kernelsOf(plans[i]) {
 				b.chosen[name(i, kernel)]++
@@ -52,14 +55,14 @@ func (b *budget) isNew(plans []*kernels.Plan) bool {
 	return slices.ContainsFunc(kernelsOf(plans), func(name string) bool { return b.ran[name] == 0 })
 }
 
-// repeats reports whether a case is repeated, to compare the bits: if one of its kernels has been in fewer than two such cases.
+// repeats reports whether a case is repeated, to compare the bits: if one of its kernels has been in no such case.
 func (b *budget) repeats(plans []*kernels.Plan) (again bool) {
 	if b == nil {
 		return true
 	}
 	names := kernelsOf(plans)
 	for _, name := range names {
-		again = again || b.repeated[name] < 2
+		again = again || b.repeated[name] == 0
 	}
 	for _, name := range names {
 		if again {
@@ -67,6 +70,14 @@ func (b *budget) repeats(plans []*kernels.Plan) (again bool) {
 		}
 	}
 	return again
+}
+
+// sparsely makes the budget of dev sparse.
+func sparsely(dev device) device {
+	if b := dev.budget(); b != nil {
+		b.sparse = true
+	}
+	return dev
 }
 
 func kernelsOf(plans []*kernels.Plan) (names []string) {

@@ -257,13 +257,9 @@ func (x typedCase) plans(t testing.TB, v variant) (plans []*kernels.Plan) {
 	return plans
 }
 
-// compare runs a case on dev, by all variants, against the oracle, and twice for the same bits. A case that the budget does not repeat
+// compare runs a case on dev, by some variants, against the oracle, and twice for the same bits. A case that the budget does not repeat
 // leaves its order of threads to the next one.
-func (x typedCase) compare(t *testing.T, dev device) {
-	variants := dev.variants()[:1]
-	if x.Mask != nil || x.Selection != nil {
-		variants = x.variants(t, dev)
-	}
+func (x typedCase) compare(t *testing.T, dev device, variants []variant) {
 	for i, v := range variants {
 		t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {
 			got := x.compute(t, dev, v)
@@ -287,29 +283,28 @@ func (x typedCase) compare(t *testing.T, dev device) {
 
 // compareAll compares cases on dev. It computes the expected results of several cases at once.
 func compareAll(t *testing.T, dev device, cases []typedCase) {
-	for x := range ahead(cases, func(x typedCase) typedCase {
+	type planned struct {
+		typedCase
+		variants []variant
+	}
+	var list []planned
+	for _, x := range cases {
+		variants := dev.variants()[:1]
+		if x.Mask != nil || x.Selection != nil {
+			variants = x.variants(t, dev)
+		}
+		if len(variants) > 0 {
+			list = append(list, planned{x, variants})
+		}
+	}
+	for x := range ahead(list, func(x planned) planned {
 		if attention := x.Mask != nil || x.Selection != nil; !attention || !underSanitizer {
 			x.expect(t)
 		}
 		return x
 	}) {
-		x.compare(t, dev)
+		x.compare(t, dev, x.variants)
 	}
-}
-
-// within returns the cases that the budget allows, where sizes stand for kernels: those with a kernel that no case before them has.
-func within(t *testing.T, dev device, cases []typedCase) []typedCase {
-	if dev.budget() == nil {
-		return cases
-	}
-	spare := newBudget()
-	return slices.DeleteFunc(cases, func(x typedCase) bool {
-		v := dev.variants()[0]
-		plans := x.plans(t, v)
-		known := !spare.isNew(plans)
-		spare.choose([]variant{v}, [][]*kernels.Plan{plans})
-		return known
-	})
 }
 
 // ahead returns f of each element, in the order of the list. It computes several at once.

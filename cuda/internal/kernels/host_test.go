@@ -219,7 +219,7 @@ func TestDocumentsMatchOracleOnHost(t *testing.T) {
 
 // TestDocumentsOfNaNAndInfOnHost: NaN and Inf in one document change no bit of another.
 func TestDocumentsOfNaNAndInfOnHost(t *testing.T) {
-	h, c := hostDevice(t), packedSizes[0]
+	h, c := sparsely(hostDevice(t)), packedSizes[0]
 	c.B = 1
 	for i, dev := range []device{h, mmaHost{h}} {
 		attention, selection := attentionOf(packedCases(t, elemTypes[1+i], opcases.CasesOfDocuments(c.Dims, c.Params, lengthsOf(c.S), opcases.Small)))
@@ -275,7 +275,7 @@ func TestMatmulMatchesOracleOnHost(t *testing.T) {
 // onHosts runs f at each size on the kernels on tensor cores, or at wide dims on an H200's, and on the general kernels, with the
 // types in turn. The general kernels skip sizes that are only for other kernels: wide dims, and lists of few of the blocks.
 func onHosts(t *testing.T, sizes []opcases.AttentionCase, f func(t *testing.T, dev device, attention []typedCase, selection typedCase)) {
-	h := hostDevice(t)
+	h := sparsely(hostDevice(t))
 	for i, size := range sizes {
 		var fast device = mmaHost{h}
 		if isWide(size.D, size.Dv) {
@@ -340,12 +340,11 @@ func (smallHost) variants() []variant { return preferredHost{}.variants()[1:] }
 
 // TestWalksAndPairsMatchOracleOnHost: selected attention by walks and by pairs.
 func TestWalksAndPairsMatchOracleOnHost(t *testing.T) {
-	dev := smallHost{hostDevice(t)}
-	compareAll(t, dev, within(t, dev, selectedCases(t, slices.Concat(walkedSizes, gatheredSizes, randomSelected(4, 100, 40)))))
+	compareAll(t, smallHost{sparsely(hostDevice(t))}, selectedCases(t, slices.Concat(walkedSizes, gatheredSizes, randomSelected(4, 100, 40))))
 }
 
 func TestWalksOfNaNAndInfOnHost(t *testing.T) {
-	dev := smallHost{hostDevice(t)}
+	dev := smallHost{sparsely(hostDevice(t))}
 	for _, x := range selectedCases(t, fewWalked()) {
 		positions := walkedPositions(x.operands[0].Shape[1])
 		if !testutil.Full(t) {
@@ -356,7 +355,7 @@ func TestWalksOfNaNAndInfOnHost(t *testing.T) {
 }
 
 func TestWalksOfLargeLogitsOnHost(t *testing.T) {
-	compareLargeLogits(t, smallHost{hostDevice(t)}, selectedCases(t, fewWalked()), logitExponents(t))
+	compareLargeLogits(t, smallHost{sparsely(hostDevice(t))}, selectedCases(t, fewWalked()), logitExponents(t))
 }
 
 // TestDecodeOnHost: all cases of decoding, the types in turn, by all kernels that take them.
