@@ -130,7 +130,7 @@ func compareSpoiled(t *testing.T, dev device, list []typedCase, positions []int)
 				break
 			}
 			all = append(all, spoiled{true, min(at, q.Shape[1]-1), notFinite[j%3], j / 3 % 3},
-				spoiled{false, min(at, k.Shape[1]-1), notFinite[(j+1)%3], (j/3 + 1) % 3})
+				spoiled{false, min(at, k.Shape[1]-1), notFinite[(j+2)%3], (j/3 + 1) % 3})
 		}
 		for i, variant := range x.variants(t, dev) {
 			t.Run(fmt.Sprint(x, "/", i), func(t *testing.T) {

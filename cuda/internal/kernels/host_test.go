@@ -213,7 +213,7 @@ func TestDocumentsMatchOracleOnHost(t *testing.T) {
 			compareAll(t, fast, []typedCase{x})
 		}
 	}
-	randomDocuments(t, h, testutil.Tries(t, 1, 2), 2)
+	randomDocuments(t, h, testutil.Tries(t, 0, 2), 2)
 	wrongBoundaries(t, h, 3)
 }
 
@@ -301,10 +301,16 @@ func onHosts(t *testing.T, sizes []opcases.AttentionCase, f func(t *testing.T, d
 func TestAttentionOfNaNAndInfOnHost(t *testing.T) {
 	onHosts(t, spoiledSizes, func(t *testing.T, dev device, attention []typedCase, selection typedCase) {
 		aroundTiles := []int{0, 16, 33, 63, 66} // in the first and the last rows and keys of tiles
-		if long := attention[0].operands[0].Shape[1] > 100; long && !testutil.Full(t) {
-			aroundTiles = aroundTiles[2:3]
-		} else if !testutil.Full(t) {
-			aroundTiles = []int{0, 33, 66}
+		if !testutil.Full(t) {
+			q, k, _, _ := attention[0].inputs()
+			switch groups := q.Shape[0] * k.Shape[2]; { // a run has one position for each group
+			case q.Shape[1] > 100:
+				aroundTiles = []int{66}
+			case groups == 1:
+				aroundTiles = []int{0, 66}
+			default:
+				aroundTiles = []int{0, 33, 66}
+			}
 		}
 		compareSpoiled(t, dev, attention, aroundTiles)
 		compareSpoiledSelection(t, dev, selection)
@@ -366,7 +372,7 @@ func TestDecodeOnHost(t *testing.T) {
 			compareDecoding(t, c.Name, h, variant{"cuda", h200}, c, s, testutil.Tries(t, 4, 8))
 		}
 		for j, entry := range fastDecoding {
-			if s := elemTypes[1+(i+j)%2]; decodes(t, entry, c, s) {
+			if s := elemTypes[1+(i+j)%2]; (testutil.Full(t) || (i/2+j)%2 == 0) && decodes(t, entry, c, s) {
 				gpus := decodingGPUs(h200, c)
 				compareDecoding(t, c.Name+", "+entry, h, variant{entry, gpus[i%len(gpus)]}, c, s, testutil.Tries(t, 4, 8))
 			}
