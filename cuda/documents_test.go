@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -38,14 +39,16 @@ func TestDocumentsHaveKernels(t *testing.T) {
 			testutil.Must(graph.Grad(G.Must(G.Sum(y)), floats...))(t)
 		}
 		for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
-			b, _ := open(t)
-			m := machine(t, g, b, graph.WithKeep(y), graph.WithPrecision(p))
-			run(t, m, nil)
-			for _, s := range m.Plan().Steps {
-				if s.Spec != nil {
-					require.NotEqual(t, "host", s.Implementation, "%s, %v: %v", c.Name, p, s.Refused)
+			t.Run(fmt.Sprint(p, "/", c.Name), func(t *testing.T) {
+				b, _ := open(t)
+				m := machine(t, g, b, graph.WithKeep(y), graph.WithPrecision(p))
+				run(t, m, nil)
+				for _, s := range m.Plan().Steps {
+					if s.Spec != nil {
+						require.NotEqual(t, "host", s.Implementation, "%v", s.Refused)
+					}
 				}
-			}
+			})
 		}
 	}
 }

@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -113,13 +114,15 @@ func TestEveryOpHasKernels(t *testing.T) {
 func TestHalfPrecisionHasKernels(t *testing.T) {
 	for _, p := range []graph.Precision{graph.BF16, graph.FP16} {
 		for _, c := range opCases() {
-			m, _ := c.run(t, tensor.Float32, graph.WithPrecision(p))
-			require.Zero(t, m.Counts()["host"], "%s: %v", c.Name, m.Plan())
-			for _, s := range m.Plan().Steps {
-				for _, o := range operandsOf(s) {
-					require.True(t, o.Dtype != tensor.Float32 || mayBeSingle(s), "%s: %v of %v", c.Name, o, s.Op)
+			t.Run(fmt.Sprint(p, "/", c.Name), func(t *testing.T) {
+				m, _ := c.run(t, tensor.Float32, graph.WithPrecision(p))
+				require.Zero(t, m.Counts()["host"], "%v", m.Plan())
+				for _, s := range m.Plan().Steps {
+					for _, o := range operandsOf(s) {
+						require.True(t, o.Dtype != tensor.Float32 || mayBeSingle(s), "%v of %v", o, s.Op)
+					}
 				}
-			}
+			})
 		}
 	}
 }
@@ -164,16 +167,18 @@ func TestFloat64RunsOnTheHost(t *testing.T) {
 func TestRunsAllocateNothing(t *testing.T) {
 	for _, c := range opCases() {
 		for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
-			m, _ := c.run(t, tensor.Float32, opts...)
-			run := func() {
-				if err := errors.Join(m.RunAll(), m.Synchronize()); err != nil {
-					t.Fatal(err)
+			t.Run(fmt.Sprintf("%s/%d options", c.Name, len(opts)), func(t *testing.T) {
+				m, _ := c.run(t, tensor.Float32, opts...)
+				run := func() {
+					if err := errors.Join(m.RunAll(), m.Synchronize()); err != nil {
+						t.Fatal(err)
+					}
 				}
-			}
-			for range 2 {
-				run()
-			}
-			require.Zero(t, testing.AllocsPerRun(10, run), "%s, %d options", c.Name, len(opts))
+				for range 2 {
+					run()
+				}
+				require.Zero(t, testing.AllocsPerRun(10, run))
+			})
 		}
 	}
 }

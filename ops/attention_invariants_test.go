@@ -150,7 +150,7 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 	type list struct{ keys, queries []int }
 	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	for _, S := range []int{7, 8, 9, 15, 16, 17, 19, 20, 21, 39, 40, 41, 130, 150} { // around l, l', w and 2w
-		c := opcases.NewDims(2, S, 6, 2, 16, 24)
+		c := opcases.NewDims(testutil.Tries(t, 1, 2), S, 6, 2, 16, 24)
 		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 		for _, b := range opcases.Branches(c, p) {
 			T := b.Inputs[1].Shape[1]
@@ -160,6 +160,8 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 			}, poisons
 			if S != 40 && S != 150 {
 				lists, values = nil, poisons[2:]
+			} else if !testutil.Full(t) {
+				values = poisons[1:3]
 			}
 			for _, t0 := range []int{1, 7, 8, 15, 16, 19, 20, 39, S - 1} {
 				first := t0
@@ -170,7 +172,10 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 					lists = append(lists, list{from(first, T), from(t0, S)})
 				}
 			}
-			for _, dt := range dtypes {
+			for i, dt := range dtypes {
+				if !testutil.Full(t) && i != S%2 && S != 40 {
+					continue
+				}
 				forward, backward := runAttention(t, b, dt, do)
 				for _, hidden := range lists {
 					for _, poison := range values {
@@ -251,8 +256,11 @@ func TestSelectBlocksIgnoresUnseen(t *testing.T) {
 		kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 		for _, dt := range dtypes {
 			want := selectBlocks(t, c, p, dt, q, kc, vc).Ints
-			for _, poison := range poisons {
+			for i, poison := range poisons {
 				for first := range kc.Shape[1] {
+					if !testutil.Full(t) && S > 100 && i != first%4 {
+						continue
+					}
 					end := first*p.Stride + p.BlockLen - 1 // end of the queries that do not see block first
 					idx := selectBlocks(t, c, p, dt, poisoned(q, poison, from(end, S)), poisoned(kc, poison, from(first, kc.Shape[1])), vc).Ints
 					n := end * c.Hkv * p.TopN

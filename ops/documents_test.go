@@ -238,7 +238,7 @@ func bits(x []float64) (b []uint64) {
 // TestDocumentsEqualTheirOwnRuns: the outputs and gradients of every op have, for each document, the same bits as for the document
 // alone. Keys that belong to no document are zero.
 func TestDocumentsEqualTheirOwnRuns(t *testing.T) {
-	packings(t, 200, func(t *testing.T, r *rand.Rand, x packing, c dims) {
+	packings(t, testutil.Tries(t, 24, 200), func(t *testing.T, r *rand.Rand, x packing, c dims) {
 		dt := dtypes[r.IntN(2)]
 		for name, o := range packedOps(t, x, dt, c, r.Uint64()) {
 			got := o.run(t, x, dt, 2)
@@ -292,7 +292,7 @@ func (x packing) rest(a array) (list []float64) {
 // TestDocumentsIgnoreOthers: NaN and infinities in one document, or in compressed keys of no document, change no bit of other
 // documents.
 func TestDocumentsIgnoreOthers(t *testing.T) {
-	packings(t, 60, func(t *testing.T, r *rand.Rand, x packing, c dims) {
+	packings(t, testutil.Tries(t, 12, 60), func(t *testing.T, r *rand.Rand, x packing, c dims) {
 		dt, poison := dtypes[r.IntN(2)], poisons[r.IntN(3)]
 		bad := x.docs[r.IntN(len(x.docs))]
 		for name, o := range packedOps(t, x, dt, c, r.Uint64()) {
@@ -350,7 +350,7 @@ func marked(a array) array {
 
 // TestDocumentsOfTeams: any number of workers gives the same bits.
 func TestDocumentsOfTeams(t *testing.T) {
-	packings(t, 10, func(t *testing.T, r *rand.Rand, x packing, c dims) {
+	packings(t, testutil.Tries(t, 4, 10), func(t *testing.T, r *rand.Rand, x packing, c dims) {
 		for name, o := range packedOps(t, x, tensor.Float32, c, r.Uint64()) {
 			want := o.run(t, x, tensor.Float32, 1)
 			for workers := 2; workers <= 7; workers++ {

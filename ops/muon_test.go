@@ -41,7 +41,7 @@ func testMuon[T cpu.Float](t *testing.T, scale, tol float64) {
 		params[name(i)] = ref.From(testutil.Convert[float64](a.state[4*i]), muonShapes[i]...)
 	}
 	var state ref.AdamWState
-	for step := 1; step <= 3; step++ {
+	for step := 1; step <= testutil.Tries(t, 2, 3); step++ {
 		a.fill(1, uint64(100*step), scale)
 		grads := map[string]*ref.Tensor{}
 		for i := range muonShapes {
@@ -58,7 +58,7 @@ func testMuon[T cpu.Float](t *testing.T, scale, tol float64) {
 
 func polynomials() [][3]float64 { p := ops.MuonPolynomials(); return p[:] }
 
-// TestMuonMatchesOracle: three steps, with gradients above the clip norm and far below it.
+// TestMuonMatchesOracle: some steps, with gradients above the clip norm and far below it.
 func TestMuonMatchesOracle(t *testing.T) {
 	for _, scale := range []float64{1, 1e-12} {
 		t.Run(fmt.Sprint("float64/", scale), func(t *testing.T) { testMuon[float64](t, scale, 1e-12) })

@@ -127,7 +127,7 @@ func TestNSADocuments(t *testing.T) {
 				alone, size := map[int]*packedLayers{}, config.Dim
 				x, dy := testutil.Normal(1, B*S*size), testutil.Normal(2, B*S*size)
 				r := rand.New(rand.NewPCG(5, 6))
-				for try := range 200 {
+				for try := range testutil.Tries(t, 20, 200) {
 					cu := randomBoundaries(r, B, S, most)
 					got := packed.run(t, x, dy, cu)
 					sums := make([][]float64, len(got))

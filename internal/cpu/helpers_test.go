@@ -2,7 +2,7 @@ package cpu
 
 import (
 	"math"
-	"math/rand"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -26,7 +26,7 @@ func onLevels(t *testing.T, test32, test64 func(*testing.T)) {
 
 // random returns n numbers in [-1, 1), which depend only on n.
 func random[T Float](n int) []T {
-	r := rand.New(rand.NewSource(int64(n) + 1))
+	r := rand.New(rand.NewPCG(uint64(n), 1))
 	x := make([]T, n)
 	for i := range x {
 		x[i] = T(r.Float64()*2 - 1)
@@ -59,15 +59,10 @@ func eps[T Float]() float64 {
 	return 0x1p-52
 }
 
-// near reports whether got is within tol of want, or both are NaN or the same infinity. If not, the test fails.
-func near[T Float](t *testing.T, what string, got T, want, tol float64) bool {
-	t.Helper()
+// near reports whether got is within tol of want, or both are NaN or the same infinity.
+func near[T Float](got T, want, tol float64) bool {
 	g := float64(got)
-	if g == want || math.IsNaN(g) && math.IsNaN(want) || math.Abs(g-want) <= tol {
-		return true
-	}
-	t.Errorf("%s: got %v, want %v", what, g, want)
-	return false
+	return g == want || math.IsNaN(g) && math.IsNaN(want) || math.Abs(g-want) <= tol
 }
 
 // run runs k on a team of the given number of workers with poisoned work memory.

@@ -27,16 +27,16 @@ func TestProducts(t *testing.T) {
 		{{100, 300, []int{520}}, {100, 300, []int{520}}, {515, 258, []int{7}}, {515, 258, []int{7}}},
 	} {
 		for trans := range 4 {
+			transA, transB := trans&1 != 0, trans&2 != 0
+			var list32, list64 []wantedProduct
+			for i, s := range sizes {
+				p := Product{M: s.m, N: s.n, TransA: transA, TransB: transB}
+				p.Dots = transB && !transA && len(s.ks) == 1 && i%2 == 1
+				list32 = append(list32, withOperands[float32](p, s.ks, i%2 == 0, i%4 < 2, i%3 == 0))
+				list64 = append(list64, withOperands[float64](p, s.ks, i%2 == 1, i%4 > 1, i%3 == 1))
+			}
 			for l := range levels {
-				transA, transB := trans&1 != 0, trans&2 != 0
 				t.Run(fmt.Sprintf("%v/%v/transA=%v/transB=%v", sizes, l, transA, transB), func(t *testing.T) {
-					var list32, list64 []Product
-					for i, s := range sizes {
-						p := Product{M: s.m, N: s.n, TransA: transA, TransB: transB}
-						p.Dots = transB && !transA && len(s.ks) == 1 && i%2 == 1
-						list32 = append(list32, withOperands[float32](p, s.ks, i%2 == 0, i%4 < 2, i%3 == 0))
-						list64 = append(list64, withOperands[float64](p, s.ks, i%2 == 1, i%4 > 1, i%3 == 1))
-					}
 					testProducts[float32](t, list32)
 					testProducts[float64](t, list64)
 				})
@@ -45,8 +45,15 @@ func TestProducts(t *testing.T) {
 	}
 }
 
+// wantedProduct is a product without outputs, its expected result, and the error that is allowed.
+type wantedProduct struct {
+	Product
+	want []float64
+	tol  float64
+}
+
 // withOperands returns p with a term for each K in ks, and with a bias, a residual and a SiLU if the arguments say so.
-func withOperands[T Float](p Product, ks []int, bias, residual, silu bool) Product {
+func withOperands[T Float](p Product, ks []int, bias, residual, silu bool) wantedProduct {
 	for _, k := range ks {
 		p.Terms = append(p.Terms, Term{k, NewBuf(random[T](p.M * k)), NewBuf(random[T](k * p.N))})
 	}
@@ -59,10 +66,15 @@ func withOperands[T Float](p Product, ks []int, bias, residual, silu bool) Produ
 	if silu {
 		p.SiLU = new(Buf)
 	}
-	return p
+	want, tol := sumOfTerms[T](p)
+	return wantedProduct{p, want, tol}
 }
 
-func testProducts[T Float](t *testing.T, list []Product) {
+func testProducts[T Float](t *testing.T, wanted []wantedProduct) {
+	var list []Product
+	for _, w := range wanted {
+		list = append(list, w.Product)
+	}
 	var first [][]T
 	for _, workers := range []int{1, 2, 3, 7} {
 		var outputs []guarded[T]
@@ -105,10 +117,10 @@ func testProducts[T Float](t *testing.T, list []Product) {
 			}
 			require.True(t, slices.Equal(got, c), "product %d: not the bits that it has alone", i)
 		}
-		want, tol := sumOfTerms[T](p)
-		isNear := func(got T, want float64) bool { return near(t, fmt.Sprint("product ", i), got, want, tol) }
-		if !slices.EqualFunc(got, want, isNear) {
-			return
+		for j, want := range wanted[i].want {
+			if !near(got[j], want, wanted[i].tol) {
+				t.Fatalf("product %d: element %d is %v, want %v", i, j, got[j], want)
+			}
 		}
 		if p.SiLU != nil {
 			want := make([]T, len(got))
@@ -135,15 +147,15 @@ func sumOfTerms[T Float](p Product) (want []float64, tol float64) {
 		}
 		for _, term := range p.Terms {
 			a, b := Slice[T](term.A), Slice[T](term.B)
+			at, aStep, bt, bStep := i*term.K, 1, j, p.N
+			if p.TransA {
+				at, aStep = i, p.M
+			}
+			if p.TransB {
+				bt, bStep = j*term.K, 1
+			}
 			for k := range term.K {
-				at, bt := i*term.K+k, k*p.N+j
-				if p.TransA {
-					at = k*p.M + i
-				}
-				if p.TransB {
-					bt = j*term.K + k
-				}
-				want[x] += float64(a[at]) * float64(b[bt])
+				want[x] += float64(a[at+k*aStep]) * float64(b[bt+k*bStep])
 			}
 		}
 	}

@@ -76,8 +76,8 @@ func TestTeamHelpersEnd(t *testing.T) {
 	var k Kernel
 	k.Phase(64, func(int, *Worker) { time.Sleep(time.Microsecond) })
 	require.NoError(t, team.Run(&k, mem))
-	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-		require.True(t, time.Now().Before(deadline), "%d goroutines, %d before the run", runtime.NumGoroutine(), before)
+	for runtime.NumGoroutine() > before { // until they have ended, or go test ends the wait
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestNoAllocation(t *testing.T) {
 	p := withOperands[float32](Product{M: 70, N: 70, TransA: true}, []int{65, 3}, true, true, true)
 	p.C, p.SiLU = NewBuf(make([]float32, 70*70)), NewBuf(make([]float32, 70*70))
 	var k Kernel
-	Products[float32](&k, p, Product{M: 3, N: 65, Terms: []Term{{5, NewBuf(random[float32](15)), NewBuf(random[float32](325))}}, C: NewBuf(make([]float32, 195))})
+	Products[float32](&k, p.Product, Product{M: 3, N: 65, Terms: []Term{{5, NewBuf(random[float32](15)), NewBuf(random[float32](325))}}, C: NewBuf(make([]float32, 195))})
 	team, mem := NewTeam(2), new(Buf)
 	Hold(mem, AlignedBytes(k.WorkBytes(2)))
 	require.Zero(t, testing.AllocsPerRun(20, func() {

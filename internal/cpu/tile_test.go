@@ -70,8 +70,8 @@ func testTileCase[T Float](t *testing.T, m, n, k int, transA, add, gaps bool) {
 			for p := range k {
 				want += float64(x[i*k+p]) * float64(y[p*n+j])
 			}
-			if !near(t, fmt.Sprintf("%s at %d,%d", what, i, j), c.s[i*crs+j], want, float64(k+2)*eps[T]()) {
-				t.FailNow()
+			if got := c.s[i*crs+j]; !near(got, want, float64(k+2)*eps[T]()) {
+				t.Fatalf("%s at %d,%d: got %v, want %v", what, i, j, got, want)
 			}
 			written++
 		}

@@ -110,15 +110,14 @@ func testVector[T Float](t *testing.T, c vectorCase[T], n int) {
 		}
 	}
 	tol := c.ulps * eps[T]()
-	ok := near(t, fmt.Sprintf("result of %d", n), got, sum, tol*(1+math.Abs(sum)))
+	require.True(t, near(got, sum, tol*(1+math.Abs(sum))), "n %d: got %v, want %v", n, got, sum)
 	for i, g := range slots {
 		require.True(t, g.intact(), "n %d: written outside of operand %d", n, i)
 		for j, w := range want[i] {
-			ok = ok && near(t, fmt.Sprintf("operand %d of %d at %d", i, n, j), in[i][j], w, tol*(1+math.Abs(w)))
+			if !near(in[i][j], w, tol*(1+math.Abs(w))) {
+				t.Fatalf("n %d: operand %d at %d: got %v, want %v", n, i, j, in[i][j], w)
+			}
 		}
-	}
-	if !ok {
-		t.FailNow()
 	}
 }
 
@@ -174,7 +173,7 @@ func TestExpEdges(t *testing.T) {
 		for _, v := range []float32{-200, -90, 0, 90, 200} {
 			var s [1]float32
 			Sigmoid(s[:], []float32{v})
-			near(t, fmt.Sprintf("%v: sigmoid(%v)", l, v), s[0], 1/(1+math.Exp(-float64(v))), 1e-7)
+			require.True(t, near(s[0], 1/(1+math.Exp(-float64(v))), 1e-7), "%v: sigmoid(%v) is %v", l, v, s[0])
 		}
 	}
 }

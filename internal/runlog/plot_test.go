@@ -53,10 +53,9 @@ func pixels(t testing.TB, image []byte) map[color.Color]int {
 	return n
 }
 
-// TestCurves checks the drawing time and the colours of the curves of a long run. NSA_TEST_CURVES=FOLDER keeps the curves.
+// TestCurves checks the colours of the curves of a long run. NSA_TEST_CURVES=FOLDER keeps the curves.
 func TestCurves(t *testing.T) {
 	for name, rows := range map[string][]row{"long": realistic(50000, 1000), "short": realistic(40, 10)} {
-		start := time.Now()
 		for _, c := range curves() {
 			image := testutil.Must(c.draw(rows, Options{Title: "TinyLM on a text", BytesPerToken: 1}))(t)
 			if dir := os.Getenv("NSA_TEST_CURVES"); dir != "" {
@@ -70,7 +69,6 @@ func TestCurves(t *testing.T) {
 			require.Equal(t, c.mean, n[plots.Pale().(color.RGBA)] > 200, c.file)
 			require.Equal(t, c.heldOut, n[plots.Color(1)] > 200, c.file)
 		}
-		t.Logf("%s: %v", name, time.Since(start))
 	}
 }
 

@@ -19,11 +19,14 @@ type block struct {
 // pinned is memory of the host.
 type pinned struct{ block }
 
-// newBlock returns poisoned memory, aligned to 8 bytes.
+// poisoned is how many bytes of a block are poisoned. Tests use no more of the staging memory, which has many MB.
+const poisoned = 1 << 20
+
+// newBlock returns memory aligned to 8 bytes. Its first bytes are poisoned.
 func newBlock(g *gpu, bytes int) block {
 	words := make([]uint64, (bytes+7)/8)
 	b := block{g, unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), bytes)}
-	fill(b.bytes, poison)
+	fill(b.bytes[:min(bytes, poisoned)], poison)
 	return b
 }
 

@@ -262,6 +262,9 @@ func compareSequences(t *testing.T, dev device, v variant, c opcases.Decoding, s
 	dev.otherOrder()
 	defer dev.otherOrder()
 	for i := range seqs {
+		if dev.budget() != nil && i != int(s.Type)%decodingSlots {
+			continue // other types do the others
+		}
 		require.True(t, slices.EqualFunc(outs[i], run(uint64(3+i), i)[i], func(a, b decoded) bool {
 			return bytes.Equal(a.o, b.o) && slices.Equal(a.idx, b.idx) && slices.Equal(a.read, b.read)
 		}), "sequence %d has other bits alone", i)
@@ -308,8 +311,9 @@ func (d *decoding) decode(seqs [decodingSlots]opcases.Sequence, begins [decoding
 // selection with the oracle's.
 func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, seq opcases.Sequence, begin int, outs []decoded) {
 	var got []byte
-	_, idx := c.Oracle(seq, nil)
-	chosen := slices.Clone(idx)
+	seq = first(seq, begin+len(outs))
+	want, chosen := c.Oracle(seq, nil)
+	idx := slices.Clone(chosen)
 	row := c.Cache.KVHeads * max(1, c.Cache.TopN)
 	for i, out := range outs {
 		got = append(got, out.o...)
@@ -319,18 +323,20 @@ func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, 
 			require.Equal(t, slices.Repeat([]int32{-1}, row), out.idx)
 		}
 	}
-	want, _ := c.Oracle(seq, idx)
-	naive, naiveChosen := c.Through(seq, idx, s.tensor, func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
-		o, _, _, _ := naiveAttention(s, q, k, v, ref.New(q.Shape[0], q.Shape[1], q.Shape[2], v.Shape[3]), mask)
-		return o
-	})
+	if !slices.Equal(idx, chosen) {
+		want, _ = c.Oracle(seq, idx)
+	}
 	tol := s.tolerance()
 	if s.Type != kernels.F32 {
-		chosen = naiveChosen
+		var naive *ref.Tensor
+		naive, chosen = c.Through(seq, idx, s.tensor, func(q, k, v *ref.Tensor, mask ref.Mask) *ref.Tensor {
+			o, _, _, _ := naiveAttention(s, q, k, v, ref.New(q.Shape[0], q.Shape[1], q.Shape[2], v.Shape[3]), mask)
+			return o
+		})
 		tol = 2*testutil.RelErr(naive.Data, want.Data) + s.unit()
 	}
 	values := slices.Clone(want.Data) // of tokens that are not decoded
-	copy(values[begin*len(values)/c.Tokens:], s.decode(got))
+	copy(values[begin*len(values)/(begin+len(outs)):], s.decode(got))
 	testutil.Within(t, name, values, want.Data, tol)
 	if !c.Cache.Has(ops.Selected) {
 		return
@@ -342,6 +348,23 @@ func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, 
 		}
 	}
 	require.LessOrEqual(t, different, min(len(idx)/100, 1+len(outs)*row/100), "blocks that differ from the oracle's, keys as they are stored")
+}
+
+// first returns the first n tokens of s.
+func first(s opcases.Sequence, n int) opcases.Sequence {
+	cut := func(x *ref.Tensor) *ref.Tensor {
+		if x == nil {
+			return nil
+		}
+		shape := slices.Clone(x.Shape)
+		shape[1] = n
+		return ref.From(x.Data[:len(x.Data)/x.Shape[1]*n], shape...)
+	}
+	s.Q, s.Gates, s.Hidden, s.K, s.V = cut(s.Q), cut(s.Gates), cut(s.Hidden), slices.Clone(s.K), slices.Clone(s.V)
+	for i := range s.K {
+		s.K[i], s.V[i] = cut(s.K[i]), cut(s.V[i])
+	}
+	return s
 }
 
 // rounded returns s with its numbers rounded to the type in which they are stored.

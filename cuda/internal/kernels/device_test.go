@@ -138,3 +138,5 @@ func (g *gpu) reset(t testing.TB) {
 }
 
 func (*gpu) otherOrder() {}
+
+func (*gpu) budget() *budget { return nil }

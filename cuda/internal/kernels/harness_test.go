@@ -31,6 +31,7 @@ type device interface {
 	reset(t testing.TB)  // frees what put has allocated
 	variants() []variant // the first one for all ops, the others for attention
 	otherOrder()         // reverses the order of threads, if the device can: a race would show
+	budget() *budget     // of this test
 }
 
 // variant selects kernels: by the name of an entry, or "" for the first entry that takes the operands, and the properties of a
