@@ -41,6 +41,7 @@ var suites = []suite{
 	{"decode", "one more token after many: attention of a layer by branch and batch, keys read, and whole models", benchDecode, false},
 	{"decode", "one more token after many on the GPU: attention of a layer by branch and batch, keys read, and a whole model", benchDecodeOnGPU, true},
 	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", benchAttention, true},
+	{"accuracy", "errors of each branch of NSA and of their sum in bf16, against float64", benchAccuracy, true},
 	{"thresholds", "from how many keys on kernels on tensor cores are no slower than the general ones", ofNoLength(benchThresholds), true},
 	{"train", "Base() trains: tokens a second, load of GPU and host", ofUsualSize(benchTrain), true},
 	{"lengths", "Base() trains at other sizes, with NSA and with dense attention", benchLengths, true},

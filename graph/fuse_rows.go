@@ -27,7 +27,7 @@ func (f *fuser) normGradAdd(add *step) error {
 }
 
 // gateSigmoid fuses the sigmoid of the gates into the gradient of a gated sum, and then into the gated sum if nothing else
-// reads the sigmoid. The bits are the same.
+// reads the sigmoid. In half precision the gates are then not rounded.
 func (f *fuser) gateSigmoid(s *step) error {
 	if s.spec != (ops.GatedSumOp{}) {
 		return nil

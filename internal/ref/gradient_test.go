@@ -132,3 +132,15 @@ func TestGradients(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) { checkGrads(t, c.in, c.f, c.grad) })
 	}
 }
+
+// Without rounding AttentionRounded is Attention and its gradient.
+func TestAttentionRoundedWithoutRounding(t *testing.T) {
+	q, k, v, do := random(1, 2, 7, 4, 3), random(2, 2, 7, 2, 3), random(3, 2, 7, 2, 5), random(4, 2, 7, 4, 5)
+	mask := func(b, g, t, s int) bool { return s <= t && (b+g+t+s)%3 > 0 && t != 4 } // row 4 sees nothing
+	o, _ := ref.Attention(q, k, v, mask)
+	dq, dk, dv := ref.AttentionGrad(q, k, v, o, do, mask)
+	ro, rdq, rdk, rdv := ref.AttentionRounded(q, k, v, do, mask, func(x float64) float64 { return x })
+	for i, want := range (tensors{o, dq, dk, dv}) {
+		testutil.Within(t, "result", tensors{ro, rdq, rdk, rdv}[i].Data, want.Data, 1e-14)
+	}
+}

@@ -111,7 +111,7 @@ template <typename T, int C, int W, int Stages> struct Results {
       if (i < most) copy(i, to < Stages ? to : to - Stages);
     }
   }
-  // Takes the results up to number `end`. For each one it calls weigh(r, top, sum), which returns the factor of the result of row r, then
+  // Takes the results up to number `end`. For each one it calls weigh(r, base, sum) with its stats, which returns the factor of the result of row r, then
   // scale(), and adds the results to `to`, which has the layout of wgmma.
   template <class Weigh, class Scale> __device__ __forceinline__ void take(int end, float (&to)[C / 8][4], Weigh weigh, Scale scale) {
     const int row = lane() / 4, counts[2] = {__shfl_sync(0xffffffff, count, row), __shfl_sync(0xffffffff, count, row + 8)};
@@ -133,7 +133,7 @@ template <typename T, int C, int W, int Stages> struct Results {
         for (int j = 0; j < C / 32; j++) {
           const bool has = next < counts[r] && 64 * j < bytes;  // else the stage holds anything
           float v[8];
-          Pack<T>{has ? shared_cell(at + 8 * r * bytes + 64 * j + 16 * (lane() % 4)) : uint4{0, 0, 0, 0}}.get(v);
+          Pack<f16>{has ? shared_cell(at + 8 * r * bytes + 64 * j + 16 * (lane() % 4)) : uint4{0, 0, 0, 0}}.get(v);
 #pragma unroll
           for (int e = 0; e < 8; e++) {
             float& sum = to[4 * j + e / 2][2 * r + e % 2];

@@ -5,7 +5,7 @@
 //   nsa_index_count_i32   counts = how many queries of a segment selected a block (integer atomics, so their order does not matter)
 //   nsa_index_rank_i32    counts = the place in the block's list where a segment begins; first row of starts = lengths of the lists
 //   nsa_index_scan_i32    starts = running sums of lengths, of items and of partial sums
-//   nsa_index_fill_i32    queries = the lists; it advances counts, which are of no use afterwards
+//   nsa_index_fill_i32    queries = the lists; it advances counts, which are of no use afterwards. It sets PairGradients::most to 0
 //
 // One block of the inverse may stand for `count` adjoining selection blocks, up to four. Then the highest four bits of a list entry
 // say which of them the query selected. Both kernels that read idx take 32 entries of a query at a time: if a query has more, blocks on
@@ -139,6 +139,7 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(c
   const long long number = (long long)blockIdx.x * kWarps + warp(), group = number / index.segments;
   if (group >= (long long)n.batch * n.groups) return;
   const int b = (int)(group / n.groups), g = (int)(group % n.groups), names = p.names();
+  if (a.pairs.most && number % index.segments == 0 && lane() == 0) a.pairs.most[group] = {};
   const InverseIndex inverse(p, (int)group);
   int* lists = p.queries + group * n.queries * mask.top_n;
   int *counts = p.counts + number * names, *next = counts_of(warp(), names, counts);  // next: the place of a block's next query in `lists`

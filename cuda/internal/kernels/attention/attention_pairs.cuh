@@ -22,21 +22,27 @@ constexpr int kEntryBits = 20;
 //   lengths int32 [queries]       the number of entries of each query
 //   counts  int32 [cuts, J]       J blocks; how many queries of a cut selected the block. The queries of a unit are divided into cuts
 //   items   [room]                items of work; their number is count[unit]
+//   shifts  int32 [ceil(T/64)]    of a group: result_shift of each tile of 64 keys
 //   begun   int32                 of a launch's first unit: how many items were asked for; see each_item
 //
 // A launch takes the units [first,end). The result of a pair over tile `part` of its block has the place
 // ((unit-first)*queries*top_n + query*top_n + entry) * parts + part in:
 //
-//   results T [places, h, width]  the sum of exponentials times values, divided by the sum of exponentials if narrow<T>. width is a
-//                                 multiple of 32. Of each 32 columns, the columns 8*j + 2*i and 8*j + 2*i + 1 lie at 8*i + 2*j, which is
-//                                 the order that a thread has them in
-//   stats [places, h]             the largest logit, and the sum of the exponentials relative to it
+//   results f16 [places, h, width]  the sum of exponentials times values. width is a multiple of 32. Of each 32 columns, the columns 8*j + 2*i and
+//                                   8*j + 2*i + 1 lie at 8*i + 2*j, which is the order that a thread has them in
+//   stats [places, h]               the logit that exponentials are relative to, and their sum
 //
-// Only places of pairs are written and read.
-// An item is a tile of keys, from `key` on, which is tile `part` of its block, with the pairs [first,first+count) of the list.
-struct alignas(16) PairItem { int key, first, count, part; };
+// Results are f16 for bf16, too: they are rounded, and their sum is rounded again, so bf16 would lose half a bit. `shift` keeps them in the
+// range of f16. Only places of pairs are written and read.
+// An item is a tile of keys, from `key` on, which is tile `part` of its block, with the pairs [first,first+count) of the list. Its exponentials
+// are relative to a logit for which the largest one of a row is 2^shift.
+struct alignas(16) PairItem {
+  int key, first, count;
+  unsigned part : 24;
+  int shift : 8;
+};
 struct Pairs {
-  int32_t *list, *lengths, *counts;
+  int32_t *list, *lengths, *counts, *shifts;
   PairItem* items;
   int32_t *count, *begun;
   void* results;
@@ -57,12 +63,18 @@ struct PairParams {
 // of each query's list: what the tile of keys adds to dq. Then nsa_pairs_dq adds up the results of a query in the order of its list. An
 // entry of the inverse is query << entry_bits | entry of the query's list. A launch takes some groups, from `first` on:
 //
-//   results T [groups, S*top_n*parts, h, width]  place (query*top_n + entry)*parts + part, scaled only if narrow<T>. Of each 16 columns, the
-//                                               columns 8*j + 2*i and 8*j + 2*i + 1 lie at 4*i + 2*j
-//   lengths int32 [B*Hkv, S]                    the number of entries of each query; null if nobody reads it
+//   results f16 [groups, S*top_n*parts, h, width]  place (query*top_n + entry)*parts + part. Of each 16 columns, the columns 8*j + 2*i and
+//                                                8*j + 2*i + 1 lie at 4*i + 2*j. They are not scaled by Sizes::scale if T is bf16, but by
+//                                                2^result_exponent, as are P and dS
+//   lengths int32 [B*Hkv, S]                     the number of entries of each query; null if nobody reads it
+//   most    Most [B*Hkv]                         only for bf16
+//
+// Most holds the largest finite |key| and |value| of a group, and of all groups the largest finite sum of |do| over a row.
+struct alignas(16) Most { float key, value, dout; };
 struct PairGradients {
   void* results;
   int32_t* lengths;
+  Most* most;
   int first, entry_bits, parts;
 };
 struct ListParams {
@@ -101,9 +113,45 @@ struct WalkParams {
 // The most tiles of rows of an item.
 constexpr int item_tiles(int C) { return C > 192 ? 2 : 8; }
 
-// Whether a sum of 64 numbers of the type T may exceed its range.
+// Whether numbers of the type T have the range of f16.
 template <typename T> constexpr bool narrow = false;
 template <> constexpr bool narrow<f16> = true;
+
+// The exponent of the leading bit of x >= 0; 128 for Inf and NaN.
+__device__ inline int exponent_of(float x) { return (__float_as_int(x) >> 23 & 255) - 127; }
+__device__ inline float power_of_two(int e) { return __uint_as_float(uint32_t(e + 127) << 23); }  // for -126 <= e <= 127
+
+// The shift of an item whose values are at most `most`. Sums of 64 values with weights up to 2^shift are less than 2^15. Where they are not far from
+// 1, it is 0.
+template <typename T> __device__ inline int result_shift(float most) {
+  const int e = exponent_of(most);
+  return e >= -8 && e <= 8 ? 0 : max(-100, min(narrow<T> ? 15 : 100, 8 - e));
+}
+
+// What keys add to dq of a row is multiplied by 2^result_exponent in the results for bf16. It is sum p (do·v - delta) k, where the sum of p is at
+// most 1 and delta is do·o, so at most 2 dout value key: results are less than 2^15.
+__device__ inline int result_exponent(const Most& most) {
+  const int e = exponent_of(most.key) + exponent_of(most.value) + exponent_of(most.dout);
+  return max(-60, min(60, 11 - e));
+}
+
+// The largest finite |x| of tile `tile` of 64 keys of a group of an array [B,T,Hkv,c], by a warp; 0 if there is none.
+template <typename T> __device__ inline float largest_of_tile(const Sizes& n, const void* array, int group, int tile, int c) {
+  const T* keys = static_cast<const T*>(array) + n.key(group / n.groups, group % n.groups, tile * kPairKeys, c);
+  const int cells = c / 8, all = min(kPairKeys, n.keys - tile * kPairKeys) * cells;
+  float most = 0;
+#pragma unroll 8
+  for (int i = lane(); i < all; i += 32) {
+    float v[8];
+    load_pack<8>(keys + (long long)(i / cells) * n.groups * c + i % cells * 8).get(v);
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+      if (fabsf(v[e]) < INFINITY) most = fmaxf(most, fabsf(v[e]));
+  }
+#pragma unroll
+  for (int m = 16; m > 0; m /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, m));
+  return most;
+}
 
 // The forced entries of a query, which neighbouring queries have in common: block 0, the query's own block and the one before. Every list
 // of SelectBlocks holds them; a list of another origin may lack some. Lists ascend, so the pairs are the entries [from,end).

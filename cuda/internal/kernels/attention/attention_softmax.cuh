@@ -12,8 +12,13 @@ namespace nsa {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
-// Exponentials may reach 2^kRescaleSlack before a kernel on tensor cores raises the maximum, so sums are seldom rescaled.
+// Kernels on tensor cores raise the maximum of a row seldom, since they must rescale its sums then: if exponentials would exceed 2^kRescaleSlack,
+// or twice the sum of one of the row's four threads, which is about half of the row's. They round exponentials for the product with the values; the second rule keeps
+// those that weigh most exact, as 1.
 constexpr float kRescaleSlack = 6;
+
+// The binary logarithm of the exponential above which the maximum is raised.
+__device__ __forceinline__ float rise_limit(float sum) { return fmaxf(0, fminf(kRescaleSlack, __log2f(sum) + 1)); }
 
 struct Softmax {
   float top, sum;  // the largest logit so far; the sum of the exponentials relative to it

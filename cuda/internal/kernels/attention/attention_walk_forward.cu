@@ -21,11 +21,12 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
     tiles.template run<Loader, Computer>([&](int w) { compute(w); });
   }
 
-  // Raises the maxima of rows, and rescales their sums, if new logits are higher by more than kRescaleSlack.
-  static __device__ __forceinline__ void raise(float (&o)[Cv / 8][4], Softmax (&state)[2], const float (&top)[2], float scale) {
+  // Raises the maxima of rows, and rescales their sums, if an exponential of a new logit would exceed 2^limit.
+  static __device__ __forceinline__ void raise(float (&o)[Cv / 8][4], Softmax (&state)[2], const float (&top)[2], const float (&limit)[2],
+                                               float scale) {
     bool far[2];
 #pragma unroll
-    for (int r = 0; r < 2; r++) far[r] = (top[r] - state[r].top) * scale > kRescaleSlack;
+    for (int r = 0; r < 2; r++) far[r] = (top[r] - state[r].top) * scale > limit[r];
     if (!__any_sync(0xffffffff, far[0] || far[1])) return;
     float factor[2];
 #pragma unroll
@@ -66,7 +67,9 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
             const bool all = own.see_all(key, queries);
 #pragma unroll 1
             for (int part = 0; part < P; part += N) {
-              float s[N / 8][4];
+              float s[N / 8][4], limit[2];  // limit: the same for the four threads of a row
+#pragma unroll
+              for (int r = 0; r < 2; r++) limit[r] = rise_limit(__shfl_sync(0xffffffff, state[r].sum, lane() & 28));
               walk_multiply_transposed<T, C, N>(s, q, keys, part);
               if (!all) walk_hide<N>(s, own, key, part, queries, -INFINITY);
               float top[2] = {-INFINITY, -INFINITY}, base[2];
@@ -76,7 +79,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
                 for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], fmaxf(s[j][2 * r], s[j][2 * r + 1]));
 #pragma unroll
               for (int r = 0; r < 2; r++) top[r] = max_of_four(top[r]);
-              raise(o, state, top, scale);
+              raise(o, state, top, limit, scale);
 #pragma unroll
               for (int r = 0; r < 2; r++) base[r] = state[r].base() * scale;
               if (large(base[0]) || large(base[1]))

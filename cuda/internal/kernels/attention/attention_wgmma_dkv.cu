@@ -35,6 +35,7 @@ namespace nsa {
 enum RowSource { kSpanRows, kListedRows, kJoinedRows, kPairRows };
 template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source, bool Split = false> struct WgmmaKeyGradient {
   static constexpr bool kListed = Source != kSpanRows, kJoined = Source == kJoinedRows, kByPairs = Source == kPairRows;
+  static constexpr bool kScaled = kByPairs && !narrow<T>;  // whether results have a result_exponent
   static constexpr int kQuery = (1 << kJoinedShift) - 1;  // if kJoined: the bits of a list entry that hold the query
   static constexpr int kOwners = Split ? 1 : W, M = 64 * kOwners, kBlock = 128 + 128 * W;
   static constexpr uint32_t kKeyTile = 64 * C * 2, kValueTile = 64 * Cv * 2;       // bytes of the keys and values of a warpgroup
@@ -48,7 +49,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
 
   // What is known about the rows of a tile. In a pair of numbers the first is for an even row, the second for the odd row after it.
   //
-  //   base    lse*log2(e). In the careful pass large rows (kLarge) have 0 here
+  //   base    lse*log2(e), for which large rows (kLarge) have 0 in the careful pass, minus the exponent of results
   //   lse     read only in the careful pass: the lse of large rows, 0 for all other rows
   //   lo, hi  the keys [lo,hi) that a row sees. If kJoined, lo holds the four bits of the list entry instead. If kByPairs, it holds the place of
   //           the row's result, times h, plus the row's head; -1 for no row
@@ -130,6 +131,11 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
         while (next_pass(compute<true, true>(ring, warpgroup - 1))) {}
       }
     }
+  }
+  // P and dS are multiplied by this power of two; see result_exponent.
+  __device__ int exponent_of_results() const {
+    if constexpr (kScaled) return result_exponent(params.pairs.most[smem.work.b * p.n.groups + smem.work.g]);
+    return 0;
   }
   // Sets the tiles of the queries [from,to), the first of which begins at query `start`.
   __device__ void set_tiles(Work& x, int from, int to, int start) const {
@@ -216,6 +222,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
       }
       look_up(j + 1);
     };
+    const float exponent = exponent_of_results();
     look_up(0), fetch(0);
 #pragma unroll 1
     for (int j = 0; j < steps; j++, ring.next()) {
@@ -244,7 +251,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
       if (thread < N) {
         const bool shift = careful && large(lse), in = entry != -1;
         if (large(lse)) atomicOr(&smem.needs_careful, 1);
-        reinterpret_cast<float*>(rows.base)[thread] = shift ? 0 : lse * kLog2E;
+        reinterpret_cast<float*>(rows.base)[thread] = (shift ? 0 : lse * kLog2E) - exponent;
         reinterpret_cast<float*>(rows.delta)[thread] = delta;
         rows.lse[thread] = shift ? lse : 0;
         const Run all = !in ? Run{0, 0} : kListed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
@@ -431,7 +438,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
         const PairGradients& to = params.pairs;
         const int width = result_width(n.d);
         const long long rows = (long long)(smem.work.b * n.groups + smem.work.g - to.first) * n.queries * p.blocks.top_n * to.parts * n.h;
-        T* results = static_cast<T*>(to.results) + rows * width + warp() % 4 * 16 + lane() % 4 * 4;
+        f16* results = static_cast<f16*>(to.results) + rows * width + warp() % 4 * 16 + lane() % 4 * 4;
         int places[N / 8];  // read before any result is written, because no read is moved across a write
         const auto begin = [&](float (&y)[N / 8][4], int panel) {  // 64 columns of dq, transposed
           hold(y);
@@ -446,8 +453,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
           uint2 both[N / 8];
 #pragma unroll
           for (int j = 0; j < N / 8; j++) {
-            const uint32_t lo = pair<T>(f * y[j][0], f * y[j][1]), hi = pair<T>(f * y[j][2], f * y[j][3]);
-            keep_nan<T>(zero, lo), keep_nan<T>(zero, hi);
+            const uint32_t lo = pair<f16>(f * y[j][0], f * y[j][1]), hi = pair<f16>(f * y[j][2], f * y[j][3]);
+            keep_nan<f16>(zero, lo), keep_nan<f16>(zero, hi);
             both[j] = {transpose_fragment(lo), transpose_fragment(hi)};
           }
           if (64 * panel + warp() % 4 * 16 >= width) return;
@@ -494,8 +501,9 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
       return store_keys16<T, X>(static_cast<T*>(array), sum, f, key, at.end, c, [&](int s) { return n.key(at.b, at.g, s, c); });
     };
     bool needs_careful = zero != 0;
-    if constexpr (Keys) needs_careful |= store(Width<C>{}, p.dk, dk, n.scale, n.d, 0);
-    if constexpr (Values) needs_careful |= store(Width<Cv>{}, p.dv, dv, 1, n.dv, n.d);
+    const float unscale = kScaled ? power_of_two(-exponent_of_results()) : 1;
+    if constexpr (Keys) needs_careful |= store(Width<C>{}, p.dk, dk, unscale * n.scale, n.d, 0);
+    if constexpr (Values) needs_careful |= store(Width<Cv>{}, p.dv, dv, unscale, n.dv, n.d);
     return needs_careful;
   }
 };

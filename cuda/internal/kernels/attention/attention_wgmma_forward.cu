@@ -193,7 +193,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     Pairs pairs(maps, smem, Q + kQs + kKeys, 4 * w + warp() % 4, p.n.dv);
     Softmax state[2];
     state[0].start(), state[1].start();
-    float s[N / 8][4], o[Cv / 8][4], factor[2];
+    float s[N / 8][4], o[Cv / 8][4], factor[2], limit[2];  // limit: rise_limit, the same for the four threads of a row
+    int steps = 0;                                         // so far over keys of the tile
     uint32_t x[N / 16][4];  // the exponentials of the last step, rounded to T
 
     const auto release = [&](const unsigned long long& barrier) {
@@ -235,10 +236,10 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
       hold(o);
       release(smem.empty_v[v.stage]), v.next();
     };
-    // Raises the maximum of row r to x, if x is so much larger. Sets factor, by which sum and o must be scaled.
-    const auto raise = [&](int r, float x) {
+    // Raises the maximum of row r to x, if the exponential of x would exceed 2^limit. Sets factor, by which sum and o must be scaled.
+    const auto raise = [&](int r, float x, float limit) {
       const float before = state[r].top;
-      if (!((x - before) * scale <= kRescaleSlack)) state[r].top = fmaxf(before, x);
+      if (!((x - before) * scale <= limit)) state[r].top = fmaxf(before, x);
       factor[r] = power2((before - state[r].base()) * scale);
     };
     const auto rescale = [&] {
@@ -253,6 +254,10 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     const auto exponentials = [&](int key, int careful, auto running) {
       const Run all = smem.keys[q.stage].all;
       const TileKeys<mask> some = smem.keys[q.stage].some;
+      if ((steps & (steps - 1)) == 0)  // it changes slowly
+#pragma unroll
+        for (int r = 0; r < 2; r++) limit[r] = rise_limit(__shfl_sync(0xffffffff, state[r].sum, lane() & 28));
+      steps++;
       wgmma_wait<decltype(running)::value>();
       hold(s);
       release(smem.empty_k[k.stage]), k.next();
@@ -293,7 +298,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
         for (int i = 0; i < 4; i++) top[i] = fmaxf(top[i], s[j][i]);
 #pragma unroll
       for (int r = 0; r < 2; r++) {
-        raise(r, max_of_four(fmaxf(top[2 * r], top[2 * r + 1])));
+        raise(r, max_of_four(fmaxf(top[2 * r], top[2 * r + 1])), limit[r]);
         base[r] = state[r].base() * scale;
       }
       if (careful)
@@ -332,7 +337,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
         bool needs_careful;
         // Ends the softmax of a tile: leaves factor and lse in the Row entries.
         const auto leave = [&] {
-          needs_careful = false;
+          needs_careful = false, steps = 0;
 #pragma unroll
           for (int r = 0; r < 2; r++) {
             needs_careful |= large(state[r].base() * scale);
@@ -357,11 +362,11 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
           pairs.begin(smem.rows[q.stage] + first_row / 16 * 16);
           const int end = smem.keys[q.stage].some.hi, share = (pairs.most - 1) / ((end - 1) / N + 1) + 1;  // results taken in each step
           const auto take = [&](int to) {
-            const auto weigh = [&](int r, float top, float sum) {
-              raise(r, top);
-              const float weight = power2((top - state[r].base()) * scale);
+            const auto weigh = [&](int r, float base, float sum) {
+              raise(r, base, kRescaleSlack);
+              const float weight = power2((base - state[r].base()) * scale);
               state[r].sum = fmaf(state[r].sum, factor[r], lane() % 4 == 0 ? weight * sum : 0);
-              return narrow<T> ? weight * sum : weight;
+              return weight;
             };
             pairs.take(to, o, weigh, rescale);
           };

@@ -36,14 +36,15 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
   //   from           where its queries begin in the list of that stage
   //   place          the place of the unit's first pair
   //   seen           how many of the keys the unit's first query sees; may be negative
+  //   shift          that of its item
   struct alignas(8) Tile {
     int count, all, stage;
     uint32_t parity;
-    int from, place, seen;
+    int from, place, seen, shift;
   };
   // What the warps that load rows must know about an item. b, head and first are the batch row, the first head and the first query of its
-  // unit. count is its number of queries, -1 for no more items. place and seen are those of its tiles.
-  struct Item { int count, b, head, first, place, seen; };
+  // unit. count is its number of queries, -1 for no more items. place, seen and shift are those of its tiles.
+  struct alignas(8) Item { int count, b, head, first, place, seen, shift; };
   struct Shared {
     Tile tiles[Rows];
     Item items[Keys];
@@ -52,7 +53,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     unsigned long long full_rows[Rows], empty_rows[Rows], full_keys[Keys], empty_keys[Keys], listed[Keys], unchecked;
   };
   static_assert(sizeof(Tile) == 32, "the size in the next line");
-  static_assert(sizeof(Shared) == Rows * (32 + 16) + Keys * (256 * kItem + 24 + 24) + 8, "widths.pairForwardBytes in Go");
+  static_assert(sizeof(Shared) == Rows * (32 + 16) + Keys * (256 * kItem + 32 + 24) + 8, "widths.pairForwardBytes in Go");
   static constexpr int kTiles = Rows * kTile + Keys * kKeyStage, kShared = kTiles + sizeof(Shared);
 
   const PairParams& maps;
@@ -107,8 +108,8 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
 #pragma unroll 4
       for (int i = lane(); i < item.count; i += 32) smem.lists[k.stage][i] = list[i];
       if (lane() == 0) {
-        const int place = (u - x.first) * x.queries * p.blocks.top_n * x.parts + item.part;
-        smem.items[k.stage] = Item{item.count, unit.b, unit.g * p.n.h, unit.first, place, unit.first + 1 - item.key};
+        const int place = (u - x.first) * x.queries * p.blocks.top_n * x.parts + int(item.part);
+        smem.items[k.stage] = Item{item.count, unit.b, unit.g * p.n.h, unit.first, place, unit.first + 1 - item.key, item.shift};
       }
       barrier_arrive(barrier_at(smem.listed[k.stage]));
       if (check) {
@@ -157,7 +158,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
         all = __all_sync(0xffffffff, all);
         if (lane() == 0) {
           tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity;
-          tile.from = from, tile.place = item.place, tile.seen = item.seen;
+          tile.from = from, tile.place = item.place, tile.seen = item.seen, tile.shift = item.shift;
           barrier_arrive_expecting(full, count * n.h * (kTile / 64));
         }
       }
@@ -196,16 +197,16 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
         rows.seen[r] = tile.seen + of;
       }
       barrier_wait(barrier_at(smem.full_keys[keys]), tile.parity);
-      make_results(tile.all, rows, Q + stage * kTile, K + keys * kKeyStage, barrier_at(smem.empty_rows[stage]));
+      make_results(tile.all, tile.shift, rows, Q + stage * kTile, K + keys * kKeyStage, barrier_at(smem.empty_rows[stage]));
       barrier_arrive(barrier_at(smem.empty_keys[keys]));  // by every lane, because every lane has read the list
       if ((stage += W) >= Rows) stage -= Rows, parity ^= 1;
     }
   }
 
   // Makes the results of a tile from q and k, addresses of rows and keys. Arrives at the barrier when it has read the rows.
-  __device__ __forceinline__ void make_results(bool all, const Pair& rows, uint32_t q, uint32_t k, uint32_t empty) const {
+  __device__ __forceinline__ void make_results(bool all, int shift, const Pair& rows, uint32_t q, uint32_t k, uint32_t empty) const {
     const float scale = p.n.scale_log2;
-    float s[8][4], norm[2];
+    float s[8][4];
     begin_product(Width<C>{}, s, q, k);
     wgmma_wait<0>();
     hold(s);
@@ -224,15 +225,15 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
         for (int j = 0; j < 8; j++) s[j][2 * r] -= state.top, s[j][2 * r + 1] -= state.top;
         base = 0;
       }
+      base -= shift;
 #pragma unroll
       for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int i = 2 * r; i < 2 * r + 2; i++) state.sum += s[j][i] = power2(fmaf(s[j][i], scale, -base));
       state.sum = sum_of_four(state.sum);
-      if (lane() % 4 == 0 && rows.to[r] >= 0) x.stats[rows.to[r]] = make_float2(state.top, state.sum);
-      norm[r] = state.norm();
+      if (lane() % 4 == 0 && rows.to[r] >= 0) x.stats[rows.to[r]] = make_float2(shift == 0 ? state.top : state.top - shift / scale, state.sum);
     }
-    write_product(Width<Cv>{}, s, k + kTile, rows, norm, p.n.dv);
+    write_product(Width<Cv>{}, s, k + kTile, rows, p.n.dv);
   }
   // Begins s = rows·keysᵀ, for tiles of 64 rows and X columns.
   template <int X> static __device__ __forceinline__ void begin_product(Width<X>, float (&s)[8][4], uint32_t rows, uint32_t keys) {
@@ -243,11 +244,9 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
     for (int i = 0; i < X / 16; i++) Wgmma<T, 64>::a_bt(s, a + (i / 4 * 64 * 128 + i % 4 * 32) / 16, b + (i / 4 * 64 * 128 + i % 4 * 32) / 16, i > 0);
     wgmma_end();
   }
-  // Writes the thread's two rows of s·keys, c columns, to the results. s is rounded to T; rows are multiplied by factor if narrow<T>. It does 64
-  // columns at a time to save registers.
+  // Writes the thread's two rows of s·keys, c columns, to the results. s is rounded to T. It does 64 columns at a time to save registers.
   template <int X>
-  __device__ __forceinline__ void write_product(Width<X>, const float (&s)[8][4], uint32_t keys, const Pair& rows, const float (&factor)[2],
-                                                int c) const {
+  __device__ __forceinline__ void write_product(Width<X>, const float (&s)[8][4], uint32_t keys, const Pair& rows, int c) const {
     const int width = result_width(c);
     uint32_t y[4][4];
 #pragma unroll
@@ -268,14 +267,14 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
 #pragma unroll
       for (int r = 0; r < 2; r++) {
         if (rows.to[r] < 0) continue;
-        T* to = static_cast<T*>(x.results) + (long long)rows.to[r] * width + 64 * part + 8 * (lane() % 4);
+        f16* to = static_cast<f16*>(x.results) + (long long)rows.to[r] * width + 64 * part + 8 * (lane() % 4);
 #pragma unroll
         for (int j = 0; j < 8; j += 4) {
           uint32_t z[4];
 #pragma unroll
           for (int i = 0; i < 4; i++) {
             const float* both = sum[j + i] + 2 * r;
-            z[i] = narrow<T> ? pair<T>(factor[r] * both[0], factor[r] * both[1]) : pair<T>(both[0], both[1]);
+            z[i] = pair<f16>(both[0], both[1]);
           }
           if (64 * part + 8 * j < width) store_once(reinterpret_cast<uint4*>(to + 8 * j), uint4{z[0], z[1], z[2], z[3]});
         }

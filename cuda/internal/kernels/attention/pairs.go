@@ -15,11 +15,10 @@ type pairParams struct {
 	k, v, q [driver.TensorMapBytes]byte
 	params  `c:"p"`
 	pairs   pairs
-	_       [8]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
 type pairs struct {
-	list, lengths, counts, items, count, begun, results, stats kernels.Ref
+	list, lengths, counts, shifts, items, count, begun, results, stats kernels.Ref
 
 	units, queries, cuts, room, parts, tile, chunk, first, end int32
 }
@@ -32,7 +31,7 @@ type listParams struct {
 
 // pairGradients is PairGradients.
 type pairGradients struct {
-	results, lengths kernels.Ref
+	results, lengths, most kernels.Ref
 
 	first, entryBits, parts int32
 }
@@ -79,6 +78,9 @@ const statBytes = 8
 // parts is the number of key tiles of a selection block.
 func (a selectedProblem) parts() int64 { return kernels.CeilDiv(a.block, mmaKeys) }
 
+// keyTiles64 is the number of tiles of 64 keys of a group.
+func (a selectedProblem) keyTiles64() int64 { return kernels.CeilDiv(a.T, mmaKeys) }
+
 // pairPlan divides the queries of all groups into units. A launch takes as many units as have results of at most maxResultBytes.
 type pairPlan struct {
 	queries        int64 // of a unit
@@ -109,13 +111,13 @@ func (a selectedProblem) launchPairs(w widths, argument *params) {
 	results := plan.unitsPerLaunch * plan.queries * a.resultsPerQuery()
 	p := &pairParams{params: *argument, pairs: pairs{
 		list: a.Work(4 * plan.units * plan.queries * a.topN), lengths: a.Work(4 * plan.units * plan.queries),
-		counts: a.Work(4 * plan.units * plan.cuts * a.selectionBlocks()),
-		items:  a.Work(16 * plan.units * room), count: a.Work(4 * plan.units), begun: a.Work(4 * plan.units),
+		counts: a.Work(4 * plan.units * plan.cuts * a.selectionBlocks()), shifts: a.Work(4 * a.groups() * a.keyTiles64()),
+		items: a.Work(16 * plan.units * room), count: a.Work(4 * plan.units), begun: a.Work(4 * plan.units),
 		results: a.Work(results * resultBytes(a.Dv)), stats: a.Work(results * statBytes),
 		units: int32(plan.units / a.groups()), queries: int32(plan.queries), cuts: int32(plan.cuts), room: int32(room),
 		parts: int32(a.parts()), tile: int32(plan.tile), chunk: int32(chunk),
 	}}
-	a.Launch("nsa_pairs_count_i32", kernels.Line(plan.units*plan.cuts), kernels.Line(sortThreads), 4*a.selectionBlocks(), p)
+	a.Launch(a.Type.Name("pairs_count"), kernels.Line(plan.units*plan.cuts), kernels.Line(sortThreads), 4*a.selectionBlocks(), p)
 	a.Launch("nsa_pairs_sort_i32", kernels.Line(plan.units*plan.cuts), kernels.Line(sortThreads), a.sortBytes(), p)
 	sms := int64(a.GPU.SMs)
 	for first := int64(0); first < plan.units; first += plan.unitsPerLaunch {
@@ -140,8 +142,14 @@ func (a selectedProblem) launchPairGradients(w widths, argument *params) {
 		results: a.Work(groupsPerLaunch * groupBytes), lengths: a.Work(4 * a.groups() * a.S),
 		entryBits: int32(bits.Len64(uint64(a.topN - 1))), parts: int32(a.parts()),
 	}
+	if a.Type == kernels.BF16 { // fp16 gradients have no wider range than their results
+		gradients.most = a.Work(16 * a.groups())
+	}
 	argument.joinBlocks(1)
-	a.launchInvert(&listParams{*argument, gradients})
+	a.launchInvert(&listParams{*argument, gradients}) // it sets most to 0
+	if gradients.most != 0 {
+		a.Launch("nsa_pairs_most_bf16", kernels.Line(3*int64(a.GPU.SMs)), kernels.Line(sumThreads), 0, &listParams{*argument, gradients})
+	}
 	for first := int64(0); first < a.groups(); first += groupsPerLaunch {
 		gradients.first = int32(first)
 		groups := min(groupsPerLaunch, a.groups()-first)

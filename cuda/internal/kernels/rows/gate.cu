@@ -4,7 +4,7 @@
 //   gated_sum_grad  gates, branches, dy [rows,dim] -> dgates [rows,n] = dy·branch; dbranch [rows,dim] = gate dy; and, if not null,
 //                   delta [batch,heads,seq] float32 = dbranch·branch, for rows that are [batch,seq,heads]
 //
-// With `sigmoid`, gates are logits: the gate is the sigmoid, rounded to T, and dgates is the gradient with respect to the logits.
+// With `sigmoid`, gates are logits: the gate is their sigmoid, in float32, and dgates is the gradient with respect to the logits.
 //
 // The threads that share threadIdx.y own a row. Their number blockDim.x is a power of two up to 32, as many as read the row in 16-byte
 // pieces. Outputs are written with =; nothing is saved. A thread adds its own columns, ascending; then threads are added by halves.
@@ -42,11 +42,11 @@ struct GatedSumGradParams {
 // Both kernels have a version for the three branches of NSA, which loads all three at once, and one for any number of branches.
 constexpr int kNSA = 3, kAny = 0;
 
-// rounded returns x as if it had been stored as T. So the bits are those of a separate sigmoid followed by a gated sum.
+// rounded returns x as if it had been stored as T.
 template <typename T> __device__ __forceinline__ float rounded(float x) { return to_float(from_float<T>(x)); }
 
 template <typename T> __device__ __forceinline__ float gate_of(T x, bool sigmoid) {
-  return sigmoid ? rounded<T>(sigmoid_of<T>(to_float(x))) : to_float(x);
+  return sigmoid ? sigmoid_of<T>(to_float(x)) : to_float(x);
 }
 
 template <int N, typename T> __device__ __forceinline__ void gated_sum_of(const GatedSumParams& p, bool wide) {
@@ -128,7 +128,7 @@ template <int N, typename T> __device__ __forceinline__ void gated_sum_grad_of(c
       const int64_t stat = (int64_t(batch) * p.heads + uint32_t(r) % p.heads) * p.seq + token % p.seq;
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) {
-        dgates[first + k] = from_float<T>(p.sigmoid ? rounded<T>(dot[k]) * gate[k] * (1.0f - gate[k]) : dot[k]);
+        dgates[first + k] = from_float<T>(p.sigmoid ? dot[k] * gate[k] * (1.0f - gate[k]) : dot[k]);
         if (p.delta[first + k] != nullptr) p.delta[first + k][stat] = delta[k];
       }
     }

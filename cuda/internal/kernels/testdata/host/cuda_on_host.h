@@ -115,6 +115,7 @@ template <typename V> unsigned __match_any_sync(unsigned, V v) {
 }
 using std::isfinite;
 inline float __expf(float x) { return std::exp(x); }
+inline float __log2f(float x) { return std::log2(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline void sincospif(float x, float* s, float* c) { *s = float(std::sin(x * M_PI)), *c = float(std::cos(x * M_PI)); }
 inline float __uint_as_float(unsigned x) {
@@ -141,6 +142,11 @@ template <typename V> V __ldcg(const V* p) { return *p; }
 inline int atomicAdd(int* p, int x) { return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST); }
 inline unsigned atomicOr(unsigned* p, unsigned x) { return __atomic_fetch_or(p, x, __ATOMIC_SEQ_CST); }
 inline int atomicAnd(int* p, int x) { return __atomic_fetch_and(p, x, __ATOMIC_SEQ_CST); }
+inline int atomicMax(int* p, int x) {
+  int old = __atomic_load_n(p, __ATOMIC_SEQ_CST);
+  while (old < x && !__atomic_compare_exchange_n(p, &old, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+  return old;
+}
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 template <typename A, typename B> auto max(A a, B b) -> decltype(a + b) { return a > b ? a : b; }
