@@ -201,5 +201,5 @@ func TestThisSystem(t *testing.T) {
 		require.EqualError(t, CheckTotal(big), fmt.Sprintf("out of memory: asked for %s, %s has %s", Size(int64(big)), whose, Size(total)))
 	}
 	require.NoError(t, CheckAvailable(0))
-	require.True(t, strings.HasPrefix(CheckAvailable(math.MaxInt64).Error(), "needs 8589934592.0 GiB, the "))
+	require.True(t, strings.HasPrefix(CheckAvailable(math.MaxInt64).Error(), "needs 8388608.0 TiB, the "))
 }

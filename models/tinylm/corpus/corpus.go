@@ -33,6 +33,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
@@ -105,12 +106,17 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	if o.Tokenizer == "" {
 		c.bytesPerToken = 1
 	}
+	if o.EvalData != "" {
+		if _, err := os.Stat(o.EvalData); err != nil {
+			return fault.About("EvalData", err)
+		}
+	}
 	if err := c.openFiles(ctx, path, o.EvalData, reasonEval, o); err != nil {
 		return err
 	}
 	isRecord := func(f file) bool { return f.format != plainText && !f.isTokens() }
 	if o.TextField != "" && o.TextField != defaultField && !slices.ContainsFunc(c.source.(*fileSource).files, isRecord) {
-		return fmt.Errorf("%s: text field %q, but neither JSON nor Parquet", c.name, o.TextField)
+		return fault.Between("TextField", "%s: text field %q, but neither JSON nor Parquet", c.name, o.TextField)
 	}
 	if o.EvalData != "" {
 		err = c.openEval(ctx, path, o)
@@ -144,7 +150,7 @@ func (c *Corpus) openFiles(ctx context.Context, path, other, reason string, o Op
 // openEval collects the held-out tokens of evaluation data. Of the data themselves nothing is held out.
 func (c *Corpus) openEval(ctx context.Context, path string, o Options) (err error) {
 	e := &Corpus{Tokenizer: c.Tokenizer, name: o.EvalData, bytesPerToken: c.bytesPerToken, split: split{Kind: splitNone}}
-	if err = e.openFiles(ctx, o.EvalData, path, reasonTrain, o); err == nil {
+	if err = fault.About("EvalData", e.openFiles(ctx, o.EvalData, path, reasonTrain, o)); err == nil {
 		err = e.collect(ctx, o.HeldOut)
 	}
 	if err == nil {

@@ -110,7 +110,7 @@ func TestFindsModels(t *testing.T) {
 	require.Contains(t, status, "warning: checkpoint "+filepath.Base(newest))
 	code, _, status = call(t, "", append(args, newest)...)
 	require.Equal(t, 1, code)
-	require.Contains(t, status, "optimizer.safetensors is damaged")
+	require.Contains(t, status, "optimizer.safetensors: truncated")
 }
 
 // TestTokenizer: the tokenizer of the run turns the prompt into tokens. Weights without a run need the flag -tokenizer.

@@ -25,7 +25,7 @@ import (
 func TestFlagsRefuseValues(t *testing.T) {
 	numbers := []string{"x", "", "1e", "0x", "1 2"}
 	nonsense := map[string][]string{
-		"data": {"/missing"}, "tokenizer": {"/missing"}, "separator": {"x"}, "init": {"/missing", ""}, "config": {"/missing", ""}, "resume": {"/missing", ""},
+		"data": {"/missing"}, "eval-data": {"/missing"}, "text-field": {"", "a..b"}, "tokenizer": {"/missing"}, "separator": {"x"}, "init": {"/missing", ""}, "config": {"/missing", ""}, "resume": {"/missing", ""},
 		"preset": {"huge", "Tiny"}, "attention": {"linear"}, "phi": {"max"}, "device": {"tpu", "cuda:x", "cuda:-1"}, "precision": {"f8", "F64"}, "optimizer": {"sgd", "Muon"},
 		"packed": {"maybe"}, "recompute": {"2"}, "ext": {".nothing"},
 		"batch": {"0", "-3", "100000000"}, "accumulate": {"0", "-1"}, "steps": {"-1"}, "minutes": {"-1", "NaN", "Inf", "1e300"},
