@@ -249,8 +249,8 @@ func TestMachineRefusesInputs(t *testing.T) {
 		x, s any
 		want string
 	}{
-		{3.0, 2.0, `input "x" (node 0, shape (2, 3)): got float64 (), want float64 (2, 3)`},
-		{matrix, float32(2), `input "s" (node 1, shape ()): got float32 (), want float64 ()`},
+		{3.0, 2.0, `input "x" (node 0, shape (2, 3)): got float64 ()`},
+		{matrix, float32(2), `input "s" (node 1, shape ()): got float32 ()`},
 	} {
 		require.NoError(t, errors.Join(G.Let(x, c.x), G.Let(s, c.s)))
 		require.ErrorContains(t, m.RunAll(), c.want)

@@ -116,20 +116,20 @@ func TestRestoreLosesNothing(t *testing.T) {
 		message string
 	}{
 		{"missing", func(f safetensors.File) { delete(f.Tensors, "head.weight") }, "no tensor head.weight"},
-		{"further", func(f safetensors.File) { f.Tensors["x"] = f.Tensors["norm.weight"] }, "tensor x is not of this model"},
+		{"further", func(f safetensors.File) { f.Tensors["x"] = f.Tensors["norm.weight"] }, "tensor x is not"},
 		{"shape", func(f safetensors.File) {
 			f.Tensors["norm.weight"] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(4, 8))
-		}, "norm.weight has shape (4, 8), want (32)"},
+		}, "norm.weight has shape (4, 8)"},
 		{"type", func(f safetensors.File) {
 			f.Tensors["norm.weight"] = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(32))
-		}, "norm.weight: type int32, want float32 or float64"},
+		}, "norm.weight: type int32"},
 		{"NaN", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.NaN()) }, `"norm.weight" has NaN in it`},
-		{"Inf", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.Inf(-1)) }, "element 1 of norm.weight is -Inf: want finite numbers"},
+		{"Inf", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.Inf(-1)) }, "element 1 of norm.weight is -Inf"},
 		{"no config", func(f safetensors.File) { delete(f.Metadata, configKey) }, "no configuration in the metadata"},
 		{"broken config", func(f safetensors.File) { f.Metadata[configKey] = `{"Vocab": "many"}` }, "configuration: json"},
 		{"two sizes", func(f safetensors.File) {
 			f.Metadata[configKey] = strings.Replace(f.Metadata[configKey], "{", `{"Window":1,`, 1)
-		}, "configuration: no JSON object, or one with a name that appears twice"},
+		}, "a name that appears twice"},
 		{"two configs", func(f safetensors.File) { f.Metadata[configKey] += "{}" }, "configuration: no JSON object"},
 		{"unknown field", func(f safetensors.File) { f.Metadata[configKey] = `{"Experts": 8}` }, "unknown field"},
 		{"invalid config", func(f safetensors.File) { f.Metadata[configKey] = `{"Vocab": 0}` }, "vocab is 0"},
