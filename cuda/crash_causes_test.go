@@ -74,7 +74,7 @@ func testZeroSizes(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 	for axis, name := range []string{"batch", "tokens", "heads", "dim"} {
 		shape := []int{1, 8, 2, 16}
 		shape[axis] = 0
-		require.ErrorContains(t, windowError([]int{1, 8, 2, 16}, shape, []int{1, 8, 2, 16}), "ops: sliding window: input 1 has a zero size", name)
+		require.ErrorContains(t, windowError([]int{1, 8, 2, 16}, shape, []int{1, 8, 2, 16}), "input 1 has a zero size", name)
 		site := windowOf(1, 8, 2, 2, 16)
 		site.In[1].Shape = shape
 		by, all := refusals(t, b, site)
@@ -84,8 +84,8 @@ func testZeroSizes(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 }
 
 func testHeadDimensions(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
-	require.ErrorContains(t, windowError([]int{1, 8, 2, 16}, []int{1, 8, 2, 24}, []int{1, 8, 2, 16}), "k has dim 24, q has 16")
-	require.ErrorContains(t, windowError([]int{1, 8, 5, 16}, []int{1, 8, 2, 16}, []int{1, 8, 2, 16}), "heads 5 not a multiple of kv heads 2")
+	require.ErrorContains(t, windowError([]int{1, 8, 2, 16}, []int{1, 8, 2, 24}, []int{1, 8, 2, 16}), "k has dim 24")
+	require.ErrorContains(t, windowError([]int{1, 8, 5, 16}, []int{1, 8, 2, 16}, []int{1, 8, 2, 16}), "heads 5")
 	for dim, reason := range map[int]graph.Reason{12: graph.ReasonHeadDim, 20000: graph.ReasonShared} {
 		by, all := refusals(t, b, windowOf(1, 8, 2, 2, dim))
 		require.Equal(t, graph.ReasonHeadDim, all[0].Reason)
@@ -100,7 +100,7 @@ func testHeadDimensions(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 	q := opcases.Normal("q", 1, 1, 8, 2, 12).Node(g, tensor.Float32)
 	G.Must(ops.SlidingWindow(q, q, q, 4))
 	_, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithPolicy(graph.Policy{Strict: true}))
-	require.ErrorContains(t, err, "strict: cuda wgmma: unsupported head dim: dims 12 and 12")
+	require.ErrorContains(t, err, "unsupported head dim: dims 12 and 12")
 }
 
 func testStrides(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
@@ -136,8 +136,8 @@ func testWrongBoundaries(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 	testutil.Must(ops.SlidingWindow(q, q, q, 4, ops.WithDocuments(table)))(t)
 	m := machine(t, g, b)
 	for message, bad := range map[string][]int32{
-		"cu_seqlens[0] is 1, want 0": {1, 3, 8}, "the last one, is 7, want the 8 tokens of the batch": {0, 3, 7},
-		"cu_seqlens[1] is 9, want at most the 8 tokens of the batch": {0, 9, 8}, "cu_seqlens[1] is -1, less than the 0 before it": {0, -1, 8},
+		"cu_seqlens[0] is 1": {1, 3, 8}, "the last one, is 7": {0, 3, 7},
+		"cu_seqlens[1] is 9": {0, 9, 8}, "cu_seqlens[1] is -1": {0, -1, 8},
 	} {
 		copy(boundaries.Int32s(), bad)
 		require.ErrorContains(t, m.RunAll(), message)
@@ -149,7 +149,7 @@ func testWrongBoundaries(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 
 func testCausalAlignment(t *testing.T, _ *cuda.Backend, _ *fakedriver.Driver) {
 	// One new query over ten keys: with a mask aligned top-left the query would see key 0 only.
-	require.ErrorContains(t, windowError([]int{1, 1, 2, 16}, []int{1, 10, 2, 16}, []int{1, 10, 2, 16}), "k has 10 rows, want 1 for 1 queries")
+	require.ErrorContains(t, windowError([]int{1, 1, 2, 16}, []int{1, 10, 2, 16}, []int{1, 10, 2, 16}), "k has 10 rows")
 	g := G.NewGraph()
 	q, k := opcases.Normal("q", 1, 1, 9, 1, 4), opcases.Normal("k", 2, 1, 9, 1, 4)
 	v := opcases.Array{Name: "v", Shape: []int{1, 9, 1, 9}, Floats: make([]float64, 81)}

@@ -46,7 +46,7 @@ func TestWeightsOfATrainingUnderWay(t *testing.T) {
 	require.NoError(t, w.Restore(path))
 	require.Equal(t, all, casts(train), "of the restored weights")
 	err := testutil.Err(m.LossAndStep(G.NewAdamSolver()))
-	require.ErrorContains(t, err, "a *gorgonia.AdamSolver cannot change them: want an optim.AdamW")
+	require.ErrorContains(t, err, "a *gorgonia.AdamSolver")
 	require.Less(t, casts(train), 3)
 	testutil.Must(m.LossAndStep(s))(t)
 	require.NoError(t, eval.Run())
@@ -75,8 +75,8 @@ func TestWeightsDecodeWhereTheyAre(t *testing.T) {
 		return err
 	}
 	require.NoError(t, decoder(tinylm.DecodeOn(first, graph.BF16)))
-	require.ErrorContains(t, decoder(tinylm.DecodeOn(second, graph.BF16)), "in the memory of another backend")
-	require.ErrorContains(t, decoder(), "in the memory of another backend")
+	require.ErrorContains(t, decoder(tinylm.DecodeOn(second, graph.BF16)), "another backend")
+	require.ErrorContains(t, decoder(), "another backend")
 	require.NoError(t, w.Free())
 	require.NoError(t, decoder())
 }
@@ -116,6 +116,6 @@ func TestIndicesOfAnySource(t *testing.T) {
 			err = m.RunAll()
 			require.NoError(t, m.Close())
 		}
-		require.ErrorContains(t, err, "is outside the vocabulary [0, 4)", "%v", onHost)
+		require.ErrorContains(t, err, "vocabulary [0, 4)", "%v", onHost)
 	}
 }

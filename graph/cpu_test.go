@@ -47,7 +47,7 @@ func TestHostMemory(t *testing.T) {
 		return fmt.Sprintf("out of memory: asked for %s, %s has %s", memory.Size(int64(bytes)), of, memory.Size(int64(host)))
 	}
 
-	require.EqualError(t, testutil.Err(graph.NewCPU(1).Alloc(host+1)), "cpu: "+asked(host+1))
+	require.ErrorContains(t, testutil.Err(graph.NewCPU(1).Alloc(host+1)), asked(host+1))
 
 	x := vector(host / 4) // each of two results fits, but not both
 	G.Must(ops.SiLU(G.Must(ops.SiLU(x))))
@@ -57,7 +57,7 @@ func TestHostMemory(t *testing.T) {
 
 	x = vector(1 << 48)
 	G.Must(ops.SiLU(x))
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(x.Graph())), "graph: machine: op silu (node 1, shape (281474976710656)): "+asked(1<<50))
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(x.Graph())), "silu (node 1, shape (281474976710656)): "+asked(1<<50))
 
 	x = vector(1 << 48)
 	G.Must(G.Neg(x)) // runs on the host with any backend
@@ -72,10 +72,10 @@ func TestCPURefusesHalf(t *testing.T) {
 	in, out := []ops.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}, []ops.Operand{{Dtype: ops.BFloat16, Shape: tensor.Shape{2}}}
 	cast := ops.CastOp{To: ops.BFloat16}
 	err := testutil.Err(graph.Bind(graph.NewCPU(1), graph.Site{Spec: cast, In: in, Out: out}, nil, nil))
-	require.EqualError(t, err, "graph: cpu has no kernel for this op: cpu: unsupported device: bfloat16 (2): the cpu has no half precision")
+	require.ErrorContains(t, err, "unsupported device: bfloat16 (2)")
 	for _, spec := range []ops.Spec{cast, ops.AdamWOp{DecayMask: "1", Copies: ops.BFloat16}} {
 		var k cpu.Kernel
 		spec.Bind(&k, nil, nil)
-		require.EqualError(t, cpu.RunAlone(&k), "the cpu has no half precision")
+		require.ErrorContains(t, cpu.RunAlone(&k), "half precision")
 	}
 }

@@ -145,7 +145,7 @@ func TestHostFallback(t *testing.T) {
 	G.Must(G.Neg(x))
 	strict := graph.WithPolicy(graph.Policy{Strict: true})
 	newMachine(t, g, strict) // on a CPU, running on the host is no fallback
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, strict, graph.WithBackend(fakedevice.New()))), "strict: fake has no kernel for this op")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, strict, graph.WithBackend(fakedevice.New()))), "strict: fake")
 }
 
 // TestLaunchErrors: see TestTrainingSurvivesEachFailure for the other errors of a backend.
@@ -200,7 +200,7 @@ func TestTrainingOnDevice(t *testing.T) {
 		unused := testutil.Must(optim.NewAdamW(optim.WithMachine(x.Machine)))(t)
 		x.close(t)
 		require.ErrorContains(t, unused.Step(x.weights), "the machine is closed")
-		require.ErrorContains(t, testutil.Err(optim.NewAdamW(optim.WithMachine(x.Machine))), "the machine of WithMachine is closed")
+		require.ErrorContains(t, testutil.Err(optim.NewAdamW(optim.WithMachine(x.Machine))), "WithMachine is closed")
 		return all
 	}
 	require.Equal(t, train(graph.NewCPU(1)), train(f, graph.WithCapture()))
@@ -247,7 +247,7 @@ func TestChecksOfIndices(t *testing.T) {
 	targets := n.targets.Value().(*tensor.Dense).Int32s()
 	targets[2] = 6
 	err := m.RunAll()
-	require.ErrorContains(t, err, "ops: cross entropy: target 6 at (0, 2) is outside the vocabulary [-1, 6)")
+	require.ErrorContains(t, err, "target 6 at (0, 2)")
 	require.ErrorContains(t, err, "graph: machine: node ")
 	targets[2] = 2
 	require.NoError(t, m.RunAll())
@@ -269,7 +269,7 @@ func TestIntTokensOnDevice(t *testing.T) {
 	require.Equal(t, []float64{4, 5, 0, 1, 4, 5}, numbers(t, y))
 	require.Equal(t, []float64{1, 1, 0, 0, 2, 2}, gradient(t, w))
 	tokens.Ints()[1] = 3
-	require.ErrorContains(t, m.RunAll(), "id 3 at (0, 1) is outside the vocabulary [0, 3)")
+	require.ErrorContains(t, m.RunAll(), "id 3 at (0, 1)")
 }
 
 // TestMoveInputsRefuses: on any backend a node that is no input, or has no value, is an error, and all nodes stay unchanged.
@@ -285,12 +285,12 @@ func TestMoveInputsRefuses(t *testing.T) {
 			node    *G.Node
 			message string
 		}{
-			{y, "graph: move inputs: op neg (node 1, shape (3)) is not an input"},
-			{G.Must(G.Neg(empty)), "graph: move inputs: op neg (node 1, shape (3)) is not an input"},
-			{empty, `graph: move inputs: input "empty" (node 0, shape (3)) has no value`},
-			{nil, "graph: move inputs: nil node has no value"},
+			{y, "op neg (node 1, shape (3)) is not"},
+			{G.Must(G.Neg(empty)), "op neg (node 1, shape (3)) is not"},
+			{empty, `input "empty" (node 0, shape (3)) has no`},
+			{nil, "nil node"},
 		} {
-			require.EqualError(t, testutil.Err(graph.MoveInputs(b, x, c.node)), c.message)
+			require.ErrorContains(t, testutil.Err(graph.MoveInputs(b, x, c.node)), "graph: move inputs: "+c.message)
 			require.Same(t, value, x.Value())
 		}
 	}
@@ -315,22 +315,22 @@ func TestHostTensorErrors(t *testing.T) {
 	x := G.NewVector(g, tensor.Float32, G.WithShape(3), G.WithName("x"))
 	s := G.NewScalar(g, tensor.Float32, G.WithName("s"), G.WithValue(float32(1)))
 	for message, n := range map[string]*G.Node{
-		"graph: value of a nil node": nil,
-		`graph: input "x" (node 0, shape (3)): no value: it has not been computed or is not kept`: x,
-		`graph: op square (node 2, shape (3)): no value: it has not been computed or is not kept`: G.Must(G.Square(x)),
-		`graph: input "s" (node 1, shape ()): its value is a *gorgonia.F32, no tensor`:            s,
+		"nil node":                                             nil,
+		`"x" (node 0, shape (3)): no value`:                    x,
+		`op square (node 2, shape (3)): no value`:              G.Must(G.Square(x)),
+		`"s" (node 1, shape ()): its value is a *gorgonia.F32`: s,
 	} {
-		require.EqualError(t, testutil.Err(graph.HostTensor(n)), message)
+		require.ErrorContains(t, testutil.Err(graph.HostTensor(n)), message)
 	}
 }
 
 // TestNilBackend: what binds kernels outside of a graph refuses a nil backend.
 func TestNilBackend(t *testing.T) {
-	require.EqualError(t, testutil.Err(graph.Bind(nil, graph.Site{}, nil, nil)), "graph: nil backend")
-	require.EqualError(t, testutil.Err(graph.AllocArgs(nil, nil)), "graph: nil backend")
-	require.EqualError(t, testutil.Err(graph.NewAsyncReader(nil, "loss", ops.Arg{})), "graph: reader of loss: nil stream")
+	require.ErrorContains(t, testutil.Err(graph.Bind(nil, graph.Site{}, nil, nil)), "nil backend")
+	require.ErrorContains(t, testutil.Err(graph.AllocArgs(nil, nil)), "nil backend")
+	require.ErrorContains(t, testutil.Err(graph.NewAsyncReader(nil, "loss", ops.Arg{})), "nil stream")
 	huge := ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1 << 60}}, Buf: new(cpu.Buf)}
-	require.EqualError(t, testutil.Err(graph.AllocArgs(graph.NewCPU(1), []ops.Arg{huge, huge, huge, huge})), "graph: memory for 4 operands: too many bytes")
+	require.ErrorContains(t, testutil.Err(graph.AllocArgs(graph.NewCPU(1), []ops.Arg{huge, huge, huge, huge})), "4 operands: too many bytes")
 }
 
 func TestResidentRefuses(t *testing.T) {
@@ -346,11 +346,11 @@ func TestResidentRefuses(t *testing.T) {
 		{b, []G.Value{v, nil}, "value 1 is nil"},
 		{b, []G.Value{v, (*tensor.Dense)(nil)}, "value 1 is nil"},
 		{graph.NewCPU(1), []G.Value{v, (*G.F32)(nil)}, "value 1 is nil"},
-		{b, []G.Value{v, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(0, 3))}, "value 1 has no elements: its shape is (0, 3)"},
-		{b, []G.Value{v, v}, "values 0 and 1 share memory: on the device each would have its own"},
-		{b, r.Values(), "value 0, float32 (2) on the fake device, is on a device already"},
+		{b, []G.Value{v, tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(0, 3))}, "value 1 has no elements"},
+		{b, []G.Value{v, v}, "values 0 and 1 share"},
+		{b, r.Values(), "value 0, float32 (2) on"},
 	} {
-		require.EqualError(t, testutil.Err(graph.NewResident(c.b, c.values)), "graph: resident values: "+c.want)
+		require.ErrorContains(t, testutil.Err(graph.NewResident(c.b, c.values)), "graph: resident values: "+c.want)
 	}
 	require.NoError(t, r.Close())
 	require.ErrorContains(t, r.Download(), "closed")

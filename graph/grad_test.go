@@ -63,7 +63,7 @@ func TestGradErrors(t *testing.T) {
 	}{
 		{grad(nil, x), "no cost"},
 		{grad(cost), "no inputs to differentiate with respect to"},
-		{grad(loose, x), "graph: grad: the cost, op const 1 (node -1, shape ()), belongs to no graph"},
+		{grad(loose, x), "the cost, op const 1 (node -1, shape ()), belongs"},
 		{grad(absent, x), "is not among the nodes of its graph"},
 		{grad(read, x), "has no type: statements have none"},
 		{grad(x, x), `input "x" (node 2, shape (2)), is not a scalar`},
@@ -80,13 +80,13 @@ func TestGradErrors(t *testing.T) {
 
 		{scaled(nil, scale), "graph: grad: no cost"},
 		{scaled(cost, nil), "graph: grad: no scale"},
-		{scaled(loose, loose), "graph: grad: the cost, op const 1 (node -1, shape ()), belongs to no graph"},
-		{scaled(cost, loose), "graph: grad: the scale, op const 1 (node -1, shape ()), belongs to no graph"},
-		{scaled(read, scale), "graph: grad: the cost, op print (node 9, shape ()), has no type: statements have none"},
-		{scaled(cost, read), "graph: grad: the scale, op print (node 9, shape ()), has no type: statements have none"},
+		{scaled(loose, loose), "the cost, op const 1 (node -1, shape ()), belongs"},
+		{scaled(cost, loose), "the scale, op const 1 (node -1, shape ()), belongs"},
+		{scaled(read, scale), "the cost, op print (node 9, shape ()), has no type"},
+		{scaled(cost, read), "the scale, op print (node 9, shape ()), has no type"},
 		{scaled(cost, x), `the scale, input "x" (node 2, shape (2)), is not a scalar`},
-		{scaled(cost, single), `the scale, input "single" (node 1, shape ()), differs in type or graph from the cost`},
-		{scaled(cost, elsewhere), "differs in type or graph from the cost"},
+		{scaled(cost, single), `the scale, input "single" (node 1, shape ()), differs`},
+		{scaled(cost, elsewhere), "differs in type or graph"},
 	} {
 		require.ErrorContains(t, c.err, c.want)
 	}

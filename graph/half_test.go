@@ -38,12 +38,12 @@ func TestHalfPrecision(t *testing.T) {
 	require.Zero(t, f.MemoryInUse)
 
 	n := newTiny(t)
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithPrecision(graph.BF16))), "precision bf16: cpu computes in float32")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithPrecision(graph.BF16))), "cpu computes in float32")
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPrecision(7))), "want f32, bf16 or fp16")
 	for _, p := range []graph.Precision{graph.F32, graph.BF16, graph.FP16} {
 		require.Equal(t, p, testutil.Must(graph.ParsePrecision(p.String()))(t))
 	}
-	require.ErrorContains(t, testutil.Err(graph.ParsePrecision("fp8")), `"fp8", want f32, bf16 or fp16`)
+	require.ErrorContains(t, testutil.Err(graph.ParsePrecision("fp8")), `"fp8"`)
 }
 
 // TestHalfPrecisionWithoutKernel: if no implementation accepts an op in half precision, only this op runs in float32, with

@@ -161,7 +161,7 @@ func TestMachineErrors(t *testing.T) {
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x of the test"))
 	z := G.Must(ops.Apply(scaledSum{3}, G.Must(ops.Apply(refuses{}, x))))
 	m := newMachine(t, g)
-	require.ErrorContains(t, m.RunAll(), `input "x of the test" (node 0, shape (2)): no value is bound`)
+	require.ErrorContains(t, m.RunAll(), `"x of the test" (node 0, shape (2)): no value`)
 	for range 3 { // works again after a run that failed
 		let(t, x, 1, 2)
 		require.NoError(t, m.RunAll())
@@ -180,15 +180,15 @@ func TestMachineErrors(t *testing.T) {
 	require.ErrorContains(t, m.RunAll(), "closed")
 
 	elsewhere := scalars(G.NewGraph(), 1)[0]
-	require.EqualError(t, testutil.Err(graph.NewMachine(nil)), "graph: machine: nil graph")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(nil)), "nil graph")
 	for want, option := range map[string]graph.Option{
-		"graph: machine: nil option":                                                    nil,
-		"graph: machine: the backend is nil":                                            graph.WithBackend(nil),
-		"graph: machine: the backend is a nil *fakedevice.Backend":                      graph.WithBackend((*fakedevice.Backend)(nil)),
-		`WithKeep: input "a" (node 0, shape ()) is not in the graph`:                    graph.WithKeep(elsewhere),
-		`WithConstantInputs: input "a" (node 0, shape ()) is not an input of the graph`: graph.WithConstantInputs(elsewhere),
-		"WithConstantInputs: nil node is not an input of the graph":                     graph.WithConstantInputs(nil),
-		`graph: machine: policy: unknown fusion ""`:                                     graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
+		"nil option":                    nil,
+		"backend is nil":                graph.WithBackend(nil),
+		"a nil *fakedevice.Backend":     graph.WithBackend((*fakedevice.Backend)(nil)),
+		`WithKeep: input "a"`:           graph.WithKeep(elsewhere),
+		`WithConstantInputs: input "a"`: graph.WithConstantInputs(elsewhere),
+		"WithConstantInputs: nil node":  graph.WithConstantInputs(nil),
+		`unknown fusion ""`:             graph.WithPolicy(graph.Policy{Unfused: []string{""}}),
 	} {
 		require.ErrorContains(t, testutil.Err(graph.NewMachine(g, option)), want)
 	}
@@ -220,9 +220,9 @@ func TestOpsOfOtherModules(t *testing.T) {
 		want  string
 	}{
 		"panics":     {func() G.Value { panic("at the disco") }, "panic: at the disco"},
-		"nothing":    {func() G.Value { return nil }, "the op returned no value"},
-		"other size": {func() G.Value { return dense(1, 2, 3) }, "the op returned float64 (3), want float64 (2)"},
-		"other type": {func() G.Value { return tensor.New(tensor.WithBacking([]float32{1, 2})) }, "the op returned float32 (2), want float64 (2)"},
+		"nothing":    {func() G.Value { return nil }, "the op returned no"},
+		"other size": {func() G.Value { return dense(1, 2, 3) }, "the op returned float64 (3)"},
+		"other type": {func() G.Value { return tensor.New(tensor.WithBacking([]float32{1, 2})) }, "the op returned float32 (2)"},
 	} {
 		g := G.NewGraph()
 		op := &foreign{name, 1, func(...G.Value) (G.Value, error) { return c.value(), nil }}
@@ -249,8 +249,8 @@ func TestMachineRefusesInputs(t *testing.T) {
 		x, s any
 		want string
 	}{
-		{3.0, 2.0, `input "x" (node 0, shape (2, 3)): got float64 (), want float64 (2, 3)`},
-		{matrix, float32(2), `input "s" (node 1, shape ()): got float32 (), want float64 ()`},
+		{3.0, 2.0, `input "x" (node 0, shape (2, 3)): got float64 ()`},
+		{matrix, float32(2), `input "s" (node 1, shape ()): got float32 ()`},
 	} {
 		require.NoError(t, errors.Join(G.Let(x, c.x), G.Let(s, c.s)))
 		require.ErrorContains(t, m.RunAll(), c.want)

@@ -64,7 +64,7 @@ func TestMachineInGoroutines(t *testing.T) {
 		}
 		all.Wait()
 		require.NoError(t, m.Close())
-		require.EqualError(t, m.RunAll(), "graph: machine: closed")
+		require.ErrorContains(t, m.RunAll(), "closed")
 	}
 }
 
@@ -80,6 +80,6 @@ func TestMachineCalledByItsOp(t *testing.T) {
 	y := G.Must(G.ApplyOp(calls, vector(g, "x", 1, 2)))
 	m = newMachine(t, g)
 	require.NoError(t, m.RunAll())
-	require.Equal(t, 3, strings.Count(inner.Error(), "graph: machine: in use: only one goroutine at a time may use it"))
+	require.Equal(t, 3, strings.Count(inner.Error(), "in use"))
 	require.Equal(t, []float64{1, 2}, numbers(t, y.Value()))
 }

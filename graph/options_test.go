@@ -104,10 +104,9 @@ func TestGradSums(t *testing.T) {
 	}
 	g := G.NewGraph()
 	in := scalars(g, 2, 3)
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums())), "no input has a derivative")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums())), "no input has")
 	testutil.Must(graph.Grad(G.Must(G.HadamardProd(in[0], in[1])), in[0]))(t)
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums(in[1]))),
-		`WithGradSums: input "b" (node 1, shape ()) has no derivative in the graph`)
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, graph.WithGradSums(in[1]))), `"b" (node 1, shape ()) has no`)
 	m := newMachine(t, g, graph.WithGradSums(in[0])) // a graph of stock ops alone
 	for i := range 3 {
 		require.NoError(t, m.RunAll())
@@ -200,7 +199,7 @@ func TestPolicyOfMachine(t *testing.T) {
 	G.Must(G.Neg(G.NewScalar(g, tensor.Float64, G.WithName("x"))))
 	device := graph.WithBackend(fakedevice.New())
 	t.Setenv("NSA_STRICT", "1")
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), "strict: fake has no kernel for this op")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), "strict: fake")
 	newMachine(t, g, device, graph.WithPolicy(graph.Policy{}))
 	t.Setenv("NSA_STRICT", "rather")
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g, device)), `graph: NSA_STRICT is "rather"`)
@@ -237,7 +236,7 @@ func TestStrictRefusesFallbacks(t *testing.T) {
 		if r == graph.ReasonCapability || r == graph.ReasonPolicy || r == graph.ReasonLength {
 			require.NoError(t, err)
 		} else {
-			require.ErrorContains(t, err, fmt.Sprintf("strict: picky: unsupported %v: always", r))
+			require.ErrorContains(t, err, fmt.Sprintf("strict: picky: unsupported %v", r))
 		}
 	}
 }
@@ -269,8 +268,7 @@ func TestPreferFP16(t *testing.T) {
 // TestPolicyRefuses: a policy that no machine can follow is an error.
 func TestPolicyRefuses(t *testing.T) {
 	p := graph.Policy{Window: graph.BranchPolicy{MinKeys: -1}}
-	require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph(), graph.WithPolicy(p))),
-		"graph: machine: policy: MinKeys is -1, want at least 0")
+	require.ErrorContains(t, testutil.Err(graph.NewMachine(G.NewGraph(), graph.WithPolicy(p))), "MinKeys is -1")
 }
 
 // TestAudit: each call of attention is logged, also in a replay, and each step is counted.

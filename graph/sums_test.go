@@ -241,5 +241,5 @@ func TestNewPlan(t *testing.T) {
 	require.Equal(t, newMachine(t, n.graph).Plan().String(), testutil.Must(graph.NewPlan(n.graph))(t).String(), "cpu")
 	require.ErrorContains(t, testutil.Err(graph.NewPlan(nil)), "nil graph")
 	require.ErrorContains(t, testutil.Err(graph.NewPlan(G.NewGraph(), nil)), "nil option")
-	require.ErrorContains(t, testutil.Err(graph.NewPlan(newTiny(t).graph, graph.WithPrecision(graph.BF16))), "graph: plan: precision bf16")
+	require.ErrorContains(t, testutil.Err(graph.NewPlan(newTiny(t).graph, graph.WithPrecision(graph.BF16))), "precision bf16")
 }

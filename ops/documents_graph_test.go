@@ -58,13 +58,13 @@ func TestDocumentTableRefusesBoundaries(t *testing.T) {
 	const B, S = 2, 10
 	good := []int32{0, 0, 7, 10, 20, 20}
 	bad := map[string][]int32{
-		"cu_seqlens[0] is 1, want 0":                                                                     {1, 5, 7, 10, 20, 20},
-		"cu_seqlens[3] is 6, less than the 7 before it":                                                  {0, 5, 7, 6, 20, 20},
-		"cu_seqlens[1] is -4, less than the 0 before it":                                                 {0, -4, 7, 10, 20, 20},
-		"cu_seqlens[4] is 21, want at most the 20 tokens of the batch":                                   {0, 5, 7, 10, 21, 21},
-		"cu_seqlens[5], the last one, is 19, want the 20 tokens of the":                                  {0, 5, 7, 10, 19, 19},
-		"document 2, tokens [7, 12), crosses the end of a row of 10 tokens at 10: want a boundary there": {0, 5, 7, 12, 20, 20},
-		"document 4, tokens [0, 20), crosses the end of a row of 10 tokens at 10":                        {0, 0, 0, 0, 0, 20},
+		"cu_seqlens[0] is 1":                 {1, 5, 7, 10, 20, 20},
+		"cu_seqlens[3] is 6":                 {0, 5, 7, 6, 20, 20},
+		"cu_seqlens[1] is -4":                {0, -4, 7, 10, 20, 20},
+		"cu_seqlens[4] is 21":                {0, 5, 7, 10, 21, 21},
+		"cu_seqlens[5], the last one, is 19": {0, 5, 7, 10, 19, 19},
+		"document 2, tokens [7, 12)":         {0, 5, 7, 12, 20, 20},
+		"document 4, tokens [0, 20)":         {0, 0, 0, 0, 0, 20},
 	}
 	for vm := range vms {
 		g := G.NewGraph()
@@ -216,7 +216,7 @@ func TestApplyChecksDocuments(t *testing.T) {
 			}
 			name := call.Spec.Name()
 			at := slices.IndexFunc(in, func(o ops.Operand) bool { return ops.HasDocuments([]ops.Operand{o}) })
-			require.EqualError(t, testutil.Err(ops.Apply(call.Spec, nodes...)), fmt.Sprintf("ops: %s: documents (n%d) are not a result of DocumentTable", name, at))
+			require.ErrorContains(t, testutil.Err(ops.Apply(call.Spec, nodes...)), fmt.Sprintf("ops: %s: documents (n%d)", name, at))
 
 			cu := G.NewVector(g, tensor.Int32, G.WithShape(3), G.WithName("cu"))
 			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p.BlockLen, p.Stride))(t)
@@ -225,7 +225,7 @@ func TestApplyChecksDocuments(t *testing.T) {
 			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p.Stride, p.Stride))(t)
 			compresses := strings.Contains(name, "compress") || name == "select blocks"
 			if err := testutil.Err(ops.Apply(call.Spec, nodes...)); compresses {
-				require.EqualError(t, err, "ops: "+name+": documents have compression blocks of 2 tokens, 2 apart, want 4 and 2")
+				require.ErrorContains(t, err, "compression blocks of 2 tokens")
 			} else {
 				require.NoError(t, err, name)
 			}

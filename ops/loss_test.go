@@ -119,10 +119,10 @@ func TestIntTokens(t *testing.T) {
 		refuses := func(ids, targets []int, message string) {
 			require.ErrorContains(t, testutil.Err(run(vm, tensor.Int, ids, targets)), message)
 		}
-		refuses([]int{3, 0, 4, 1, 5, 2}, targets, "ops: embedding: id 5 at (1, 1) is outside the vocabulary [0, 5)")
-		refuses(ids, []int{0, -1, -2, 4, 3, 1}, "ops: cross entropy: target -2 at (2) is outside the vocabulary [-1, 5)")
+		refuses([]int{3, 0, 4, 1, 5, 2}, targets, "id 5 at (1, 1)")
+		refuses(ids, []int{0, -1, -2, 4, 3, 1}, "target -2 at (2)")
 		if huge := math.MaxInt32; strconv.IntSize == 64 {
-			refuses([]int{3, 0, 4, 1, 2, huge + 1}, targets, "ops: int32: 2147483648 at (1, 2) is outside the range of int32")
+			refuses([]int{3, 0, 4, 1, 2, huge + 1}, targets, "int32: 2147483648 at (1, 2)")
 		}
 	}
 }

@@ -28,39 +28,39 @@ func TestNSAConfigRefuses(t *testing.T) {
 		change  func(*NSAConfig)
 		message string
 	}{
-		{func(c *NSAConfig) { c.Dim = 0 }, "nn: nsa: dim is 0, want 1 to 16777216"},
-		{func(c *NSAConfig) { c.Dim = 1 << 50 }, "nn: nsa: dim is 1125899906842624, want 1 to 16777216"},
-		{func(c *NSAConfig) { c.KVHeads, c.Heads, c.KeyDim = 1<<20, 1<<20, 1<<22 }, "nn: nsa: parameter wq.weight of shape (4398046511104, 6) is too large"},
-		{func(c *NSAConfig) { c.RoPEBase = math.Inf(1) }, "nn: nsa: rope base is +Inf, want a finite number above 1"},
-		{func(c *NSAConfig) { c.ValueDim = -2 }, "nn: nsa: value dim is -2, want 1 to 16777216"},
-		{func(c *NSAConfig) { c.KVHeads = 3 }, "nn: nsa: heads 4 not a multiple of kv heads 3"},
-		{func(c *NSAConfig) { c.KeyDim = 5 }, "nn: nsa: key dim 5 is odd, want an even one"},
-		{func(c *NSAConfig) { c.Stride = 3 }, "nn: nsa: stride d = 3 does not divide the block length l = 4"},
-		{func(c *NSAConfig) { c.Phi = "max" }, `nn: nsa: phi is "max", want "mean" or "mlp"`},
-		{func(c *NSAConfig) { c.Phi = PhiMLP }, `nn: nsa: phi hidden is 0 and block length l 4, want 1 to 16777216 with phi "mlp"`},
-		{func(c *NSAConfig) { c.GateActivation = "tanh" }, `nn: nsa: gate activation is "tanh", want "sigmoid" or "softmax"`},
-		{func(c *NSAConfig) { c.RoPEBase = 0.5 }, "nn: nsa: rope base is 0.5, want a finite number above 1"},
+		{func(c *NSAConfig) { c.Dim = 0 }, "dim is 0"},
+		{func(c *NSAConfig) { c.Dim = 1 << 50 }, "dim is 1125899906842624"},
+		{func(c *NSAConfig) { c.KVHeads, c.Heads, c.KeyDim = 1<<20, 1<<20, 1<<22 }, "parameter wq.weight of shape (4398046511104, 6)"},
+		{func(c *NSAConfig) { c.RoPEBase = math.Inf(1) }, "rope base is +Inf"},
+		{func(c *NSAConfig) { c.ValueDim = -2 }, "value dim is -2"},
+		{func(c *NSAConfig) { c.KVHeads = 3 }, "heads 4 not a multiple"},
+		{func(c *NSAConfig) { c.KeyDim = 5 }, "key dim 5"},
+		{func(c *NSAConfig) { c.Stride = 3 }, "stride d = 3"},
+		{func(c *NSAConfig) { c.Phi = "max" }, `phi is "max"`},
+		{func(c *NSAConfig) { c.Phi = PhiMLP }, "phi hidden is 0"},
+		{func(c *NSAConfig) { c.GateActivation = "tanh" }, `gate activation is "tanh"`},
+		{func(c *NSAConfig) { c.RoPEBase = 0.5 }, "rope base is 0.5"},
 	} {
 		config := nsaConfig()
 		require.NoError(t, config.Validate())
 		c.change(&config)
-		require.EqualError(t, config.Validate(), c.message)
-		require.EqualError(t, testutil.Err(NewNSA(G.NewGraph(), "attn.", config, Random(tensor.Float64, 1))), c.message)
+		require.ErrorContains(t, config.Validate(), "nn: nsa: "+c.message)
+		require.ErrorContains(t, testutil.Err(NewNSA(G.NewGraph(), "attn.", config, Random(tensor.Float64, 1))), "nn: nsa: "+c.message)
 	}
 }
 
 func TestNSARefuses(t *testing.T) {
 	g := G.NewGraph()
-	require.ErrorContains(t, testutil.Err(NewNSA(nil, "", nsaConfig(), Random(tensor.Float64, 1))), "nil graph or source")
-	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Values(nil))), "no value for parameter a.wq.weight")
+	require.ErrorContains(t, testutil.Err(NewNSA(nil, "", nsaConfig(), Random(tensor.Float64, 1))), "nil graph")
+	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Values(nil))), "no value for")
 	wrong := map[string]*tensor.Dense{"a.wq.weight": tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(6, 16))}
-	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Values(wrong))), "parameter a.wq.weight: value of shape (6, 16), want (16, 6)")
-	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Random(tensor.Int32, 1))), "type int32, want float32 or float64")
+	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Values(wrong))), "a.wq.weight: value of shape (6, 16)")
+	require.ErrorContains(t, testutil.Err(NewNSA(g, "a.", nsaConfig(), Random(tensor.Int32, 1))), "type int32")
 
 	l := testutil.Must(NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 1)))(t)
-	require.ErrorContains(t, testutil.Err(NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 2))), "parameter b.wq.weight: the graph has a node of that name")
+	require.ErrorContains(t, testutil.Err(NewNSA(g, "b.", nsaConfig(), Random(tensor.Float64, 2))), "a node of that name")
 	require.ErrorContains(t, testutil.Err(l.Apply(nil)), "x is nil")
-	require.ErrorContains(t, testutil.Err(l.Apply(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 8, 7), G.WithName("x")))), "x has shape (1, 8, 7), want [B,S,6]")
+	require.ErrorContains(t, testutil.Err(l.Apply(G.NewTensor(g, tensor.Float64, 3, G.WithShape(1, 8, 7), G.WithName("x")))), "(1, 8, 7)")
 	require.ErrorContains(t, testutil.Err(l.Apply(G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 8, 6), G.WithName("x32")))), "nn: nsa b.: linear")
 }
 
@@ -68,22 +68,21 @@ func TestParamRefuses(t *testing.T) {
 	p := Param{Name: "w", Shape: tensor.Shape{2}}
 	for _, b := range []*Builder{NewBuilder(nil, []Param{p}, Random(tensor.Float32, 1)), NewBuilder(G.NewGraph(), []Param{p}, nil)} {
 		require.Nil(t, b.Param("w"))
-		require.EqualError(t, b.Err(), "nn: nil graph or source")
+		require.ErrorContains(t, b.Err(), "nil graph")
 	}
-	require.EqualError(t, NewShapeBuilder(G.NewGraph(), []Param{p}, tensor.Int32).Err(), "nn: parameters: value of type int32, want float32 or float64")
-	require.EqualError(t, NewShapeBuilder(G.NewGraph(), []Param{p}, tensor.Dtype{}).Err(), "nn: parameters: value of type none, want float32 or float64")
+	require.ErrorContains(t, NewShapeBuilder(G.NewGraph(), []Param{p}, tensor.Int32).Err(), "type int32")
+	require.ErrorContains(t, NewShapeBuilder(G.NewGraph(), []Param{p}, tensor.Dtype{}).Err(), "type none")
 	negative := NewShapeBuilder(G.NewGraph(), []Param{{Name: "w", Shape: tensor.Shape{-3, 8}}}, tensor.Float32)
 	negative.Param("w")
-	require.EqualError(t, negative.Err(), "nn: parameter w: shape (-3, 8), want axes of at least 1")
+	require.ErrorContains(t, negative.Err(), "w: shape (-3, 8)")
 	for _, shape := range []tensor.Shape{{-2}, {0}, {-3, -4}} {
-		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), "want axes of at least 1")
+		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), "at least 1")
 	}
 	for _, shape := range []tensor.Shape{{1 << 40, 1 << 40}, {1 << 32, 1 << 32}, {1 << 62, 4}, {math.MaxInt}} {
-		require.EqualError(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), fmt.Sprintf("nn: parameter w: shape %v is too large", shape))
+		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: shape}.New(tensor.Float32, 1)), "too large")
 	}
 	if total, _ := memory.Total(); total > 0 {
-		require.ErrorContains(t, testutil.Err(Param{Name: "w", Shape: tensor.Shape{1 << 24, 1 << 24}}.New(tensor.Float64, 1)),
-			"nn: parameter w: shape (16777216, 16777216): out of memory: asked for 2048.0 TiB")
+		require.ErrorIs(t, testutil.Err(Param{Name: "w", Shape: tensor.Shape{1 << 24, 1 << 24}}.New(tensor.Float64, 1)), memory.ErrTooMuch)
 	}
 	require.Equal(t, float32(1), testutil.Must(Param{Name: "w", Init: Ones()}.New(tensor.Float32, 1))(t).Data())
 }
@@ -244,11 +243,11 @@ func TestBuilderKeepsTheFirstError(t *testing.T) {
 	require.Equal(t, G.Nodes{w}, b.Learnables())
 	require.NoError(t, b.Err())
 	require.Nil(t, b.Linear(nil, "b"))
-	require.EqualError(t, b.Err(), "nn: no parameter b.weight")
+	require.ErrorContains(t, b.Err(), "b.weight")
 	require.Nil(t, b.Param("a.weight"))
 	require.Nil(t, b.NSA("attn.", nsaConfig()))
-	require.EqualError(t, testutil.Err(b.NSA("attn.", nsaConfig()).Apply(w)), "nn: nsa: nil layer")
-	require.EqualError(t, b.Err(), "nn: no parameter b.weight")
+	require.ErrorContains(t, testutil.Err(b.NSA("attn.", nsaConfig()).Apply(w)), "nil layer")
+	require.ErrorContains(t, b.Err(), "b.weight")
 }
 
 // TestForeignCache: a layer refuses the cache of another layer, and takes one that cuts what no sequence fills.
@@ -282,8 +281,8 @@ func TestForeignCache(t *testing.T) {
 			require.NoError(t, fillErr, name)
 			continue
 		}
-		require.ErrorContains(t, err, "nn: nsa a.: decode: the cache is not of this layer: it has {", name)
-		require.ErrorContains(t, fillErr, "nn: nsa a.: fill: the cache is not of this layer: it has {", name)
+		require.ErrorContains(t, err, "decode: the cache is not of this layer", name)
+		require.ErrorContains(t, fillErr, "fill: the cache is not of this layer", name)
 		require.NotContains(t, fillErr.Error(), "%!")
 	}
 }

@@ -114,12 +114,12 @@ func TestAdamWOptions(t *testing.T) {
 		require.ErrorContains(t, testutil.Err(NewAdamW(o)), message)
 	}
 	require.ErrorContains(t, testutil.Err(NewAdamW(nil)), "nil option")
-	require.ErrorContains(t, testutil.Err(NewAdamW(WithMachine(nil))), "the machine of WithMachine is nil")
+	require.ErrorContains(t, testutil.Err(NewAdamW(WithMachine(nil))), "WithMachine is nil")
 	s := newAdamW(t, WithLR(0.5))
 	require.InDelta(t, 0.5, s.LR(), 0)
 	require.NoError(t, s.SetLR(0.25))
 	require.InDelta(t, 0.25, s.LR(), 0)
-	require.ErrorContains(t, s.SetLR(math.Inf(1)), "learning rate is +Inf")
+	require.ErrorContains(t, s.SetLR(math.Inf(1)), "+Inf")
 	require.Zero(t, testutil.Must(s.Norm())(t))
 
 	// With a learning rate of 1 and no gradients a weight that decays becomes (1-decay) of itself.
@@ -149,17 +149,17 @@ func TestAdamWRefuses(t *testing.T) {
 		{"gradient's shape", func(w []*weight) { w[1].grad = w[2].grad }, "gradient of a.bias: "},
 		{"gradient's type", func(w []*weight) { w[1].grad = dense(tensor.Float32, make([]float64, 150), 150) }, "gradient of a.bias: "},
 		{"NaN", func(w []*weight) { w[1].grad.(*tensor.Dense).Float64s()[7] = math.NaN() },
-			"gradients are not finite: their global norm is NaN, from a.bias"},
+			"norm is NaN, from a.bias"},
 		{"infinity", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = math.Inf(-1) },
-			"gradients are not finite: their global norm is +Inf, from b.weight"},
+			"norm is +Inf, from b.weight"},
 		{"overflow", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = 1e200 },
-			"gradients are not finite: their global norm is +Inf: the sum of squares overflows"},
+			"sum of squares overflows"},
 		{"shape", func(w []*weight) { w[3].value = dense(tensor.Float64, make([]float64, 105), 105) }, "b.weight: "},
 		{"transposed", func(w []*weight) {
 			d := dense(tensor.Float64, make([]float64, 105), 7, 5, 3)
 			require.NoError(t, d.T(2, 1, 0))
 			w[3].value = d
-		}, "b.weight: not contiguous and row-major, so it can not be changed in place"},
+		}, "b.weight: not contiguous"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			list := someWeights(tensor.Float64, 1, 1)
@@ -176,32 +176,32 @@ func TestAdamWRefuses(t *testing.T) {
 	s := newAdamW(t)
 	require.ErrorContains(t, s.Step(nil), "no weights")
 	list := someWeights(tensor.Float64, 1, 1)
-	require.ErrorContains(t, s.Step(append(list, list[0])), "two weights are named a.weight")
-	require.ErrorContains(t, s.Step(append(list, &weight{name: "c", value: dense(tensor.Float32, []float64{1}, 1)})), "c is float32, the weights before it are float64")
+	require.ErrorContains(t, s.Step(append(list, list[0])), "named a.weight")
+	require.ErrorContains(t, s.Step(append(list, &weight{name: "c", value: dense(tensor.Float32, []float64{1}, 1)})), "c is float32")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c"}}), "c has no value")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c", value: (*tensor.Dense)(nil)}}), "c has no value")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{list[0], (*weight)(nil)}), "weight 1 is nil")
 	for _, shape := range []tensor.Shape{{0}, {0, 3}} {
 		empty := &weight{name: "c", value: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...)), grad: list[0].Value()}
-		require.EqualError(t, s.Step(append(list[:2:2], empty)), fmt.Sprintf("optim: adamw: c has no elements: its shape is %v", shape))
+		require.ErrorContains(t, s.Step(append(list[:2:2], empty)), "c has no elements")
 	}
 	require.ErrorContains(t, s.Step(append(list[:2:2], &weight{name: "d", value: list[2].Value()})), "d has no gradient")
 	require.NoError(t, s.Step(list), "those of the step that failed are not the weights")
 	before := testutil.Floats(t, list[0].Value().Data())
-	require.ErrorContains(t, s.Launch(), "launch without a step that has begun")
-	require.ErrorContains(t, s.End(list), "end without a step that has begun")
+	require.ErrorContains(t, s.Launch(), "launch without")
+	require.ErrorContains(t, s.End(list), "end without")
 	require.Equal(t, before, testutil.Floats(t, list[0].Value().Data()))
 	require.Equal(t, 1, s.Steps())
-	require.ErrorContains(t, s.Step(list[:3]), "3 weights, the first step had 4")
-	require.ErrorContains(t, s.Step([]G.ValueGrad{list[1], list[0], list[2], list[3]}), "weight 0 is a.bias, in the first step it was a.weight")
+	require.ErrorContains(t, s.Step(list[:3]), "3 weights")
+	require.ErrorContains(t, s.Step([]G.ValueGrad{list[1], list[0], list[2], list[3]}), "weight 0 is a.bias")
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
-	require.ErrorContains(t, s.Step(list), "optim: adamw: closed")
-	require.ErrorContains(t, testutil.Err(s.State()), "closed")
-	require.ErrorContains(t, testutil.Err(s.Norm()), "closed")
-	require.ErrorContains(t, s.Launch(), "launch without a step that has begun")
-	require.ErrorContains(t, s.SetState(safetensors.File{}), "closed")
-	require.ErrorContains(t, new(AdamW).Step(list), "optim: adamw: make the solver by NewAdamW")
+	require.ErrorIs(t, s.Step(list), errClosed)
+	require.ErrorIs(t, testutil.Err(s.State()), errClosed)
+	require.ErrorIs(t, testutil.Err(s.Norm()), errClosed)
+	require.ErrorContains(t, s.Launch(), "launch without")
+	require.ErrorIs(t, s.SetState(safetensors.File{}), errClosed)
+	require.ErrorContains(t, new(AdamW).Step(list), "NewAdamW")
 
 	fresh := newAdamW(t)
 	nothing := safetensors.File{Tensors: map[string]*tensor.Dense{"first.a": nil}, Metadata: map[string]string{"adamw.step": "3"}}

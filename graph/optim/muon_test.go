@@ -79,8 +79,8 @@ func TestMuonState(t *testing.T) {
 	require.NoError(t, next.Step(weights))
 	require.Equal(t, want, testutil.Floats(t, value.Data()))
 
-	require.ErrorContains(t, newAdamWAfter(t, weights).SetState(st), "7 tensors, want 8")
-	require.ErrorContains(t, s.SetState(others), "6 tensors, want 7")
+	require.ErrorContains(t, newAdamWAfter(t, weights).SetState(st), "7 tensors")
+	require.ErrorContains(t, s.SetState(others), "6 tensors")
 }
 
 // newAdamWAfter returns a solver without Muon that has taken one step of weights.
@@ -93,7 +93,7 @@ func newAdamWAfter(t *testing.T, weights []G.ValueGrad) *AdamW {
 
 func TestMuonRefuses(t *testing.T) {
 	s := newAdamW(t, WithMuon(func(name string, _ tensor.Shape) bool { return name == "a.bias" }))
-	require.EqualError(t, s.Step(someWeights(tensor.Float32, 1, 1)), "optim: adamw: a.bias has shape (150): Muon is for matrices")
+	require.ErrorContains(t, s.Step(someWeights(tensor.Float32, 1, 1)), "a.bias has shape (150)")
 }
 
 // TestMuonOnGorgoniasMachines trains a matrix on a TapeMachine and on a Machine, there also by RunAndStep.

@@ -32,23 +32,23 @@ func TestConfigRefuses(t *testing.T) {
 		{"groups, dense", func(c *Config) { c.Attention, c.KVHeads = Dense, 3 }, "heads 4 not a multiple of kv heads 3"},
 		{"odd key dim", func(c *Config) { c.KeyDim = 7 }, "key dim 7 is odd"},
 		{"odd key dim, dense", func(c *Config) { c.Attention, c.KeyDim = Dense, 7 }, "key dim 7 is odd"},
-		{"attention", func(c *Config) { c.Attention = "linear" }, `attention is "linear", want "nsa" or "dense"`},
-		{"stride", func(c *Config) { c.Stride = 3 }, "stride d = 3 does not divide the block length l = 8"},
-		{"top n", func(c *Config) { c.TopN = 2 }, "top n = 2 is smaller than the 3 forced blocks"},
+		{"attention", func(c *Config) { c.Attention = "linear" }, `attention is "linear"`},
+		{"stride", func(c *Config) { c.Stride = 3 }, "stride d = 3"},
+		{"top n", func(c *Config) { c.TopN = 2 }, "top n = 2"},
 		{"window", func(c *Config) { c.Window = 0 }, "window w is 0"},
-		{"phi", func(c *Config) { c.Phi = "max" }, `phi is "max", want "mean" or "mlp"`},
+		{"phi", func(c *Config) { c.Phi = "max" }, `phi is "max"`},
 		{"phi hidden", func(c *Config) { c.Phi = nn.PhiMLP }, "phi hidden is 0"},
 		{"gate hidden", func(c *Config) { c.GateHidden = 0 }, "gate hidden is 0"},
 		{"gate", func(c *Config) { c.GateActivation = "relu" }, `gate activation is "relu"`},
 		{"rope", func(c *Config) { c.RoPEBase = -1 }, "rope base is -1"},
 		{"rope, infinite", func(c *Config) { c.RoPEBase = math.Inf(1) }, "rope base is +Inf"},
-		{"huge dim", func(c *Config) { c.Dim = 1 << 61 }, "dim is 2305843009213693952, want"},
+		{"huge dim", func(c *Config) { c.Dim = 1 << 61 }, "dim is 2305843009213693952"},
 		{"huge layers", func(c *Config) { c.Layers = math.MaxInt }, "tinylm: layers is"},
-		{"many layers", func(c *Config) { c.Layers = 1 << 20 }, "tinylm: layers is 1048576, want 1 to 65536"},
+		{"many layers", func(c *Config) { c.Layers = 1 << 20 }, "layers is 1048576"},
 		{"huge blocks", func(c *Config) {
 			c.Phi, c.PhiHidden, c.BlockLen, c.Stride = nn.PhiMLP, 4, 1<<62, 1
-		}, "block length l 4611686018427387904, want"},
-		{"huge model", func(c *Config) { c.Dim, c.Vocab = 1<<20, 1<<20 }, "parameters, want at most 17179869184"},
+		}, "block length l 4611686018427387904"},
+		{"huge model", func(c *Config) { c.Dim, c.Vocab = 1<<20, 1<<20 }, "at most 17179869184"},
 		{"rope, infinite, dense", func(c *Config) { c.Attention, c.RoPEBase = Dense, math.Inf(1) }, "rope base is +Inf"},
 		{"rope, dense", func(c *Config) { c.Attention, c.RoPEBase = Dense, 1 }, "rope base is 1"},
 	} {
@@ -75,9 +75,9 @@ func TestPresets(t *testing.T) {
 		require.NoError(t, c.Validate())
 	}
 	_, err := Preset("huge")
-	require.EqualError(t, err, `tinylm: no preset "huge", want one of: base, tiny`)
+	require.ErrorContains(t, err, `"huge"`)
 }
 
 func TestNewWeightsOfNoType(t *testing.T) {
-	require.EqualError(t, testutil.Err(NewWeights(small(), tensor.Dtype{}, 1)), "tinylm: weights of type none, want float32 or float64")
+	require.ErrorContains(t, testutil.Err(NewWeights(small(), tensor.Dtype{}, 1)), "type none")
 }

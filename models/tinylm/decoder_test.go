@@ -83,8 +83,7 @@ func TestCachesOfLongBlocks(t *testing.T) {
 // TestDecoderOnDevice: a device with memory of its own gives the bits of the CPU. Caches stay there, and a step is replayed.
 func TestDecoderOnDevice(t *testing.T) {
 	w, f := newTestWeights(t, small(), tensor.Float32, 1), fakedevice.New()
-	require.EqualError(t, testutil.Err(NewDecoder(w, 1, 9, DecodeOn(f, graph.F32))),
-		"tinylm: decoder of 1 sequences of 9 tokens: the weights are on the host: move them to the device first")
+	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 9, DecodeOn(f, graph.F32))), "the weights are on the host")
 	onCPU := testutil.Closing(NewDecoder(w, 2, 90))(t)
 	require.NoError(t, w.MoveTo(f))
 	d, err := NewDecoder(w, 2, 90, DecodeOn(f, graph.F32))
@@ -167,11 +166,11 @@ func TestDecoderErrors(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	d := testutil.Closing(NewDecoder(w, 2, 20))(t)
 	tokens := testutil.Tokens(1, 21, w.Config.Vocab)
-	require.EqualError(t, d.Prefill(2, tokens[:3]), "tinylm: prefill of 3 tokens: slot 2, want 0 to 1")
-	require.EqualError(t, d.Prefill(0, nil), "tinylm: prefill of 0 tokens: no tokens")
+	require.ErrorContains(t, d.Prefill(2, tokens[:3]), "tinylm: prefill of 3 tokens: slot 2")
+	require.ErrorContains(t, d.Prefill(0, nil), "no tokens")
 	require.ErrorIs(t, d.Prefill(0, tokens), ErrContextFull)
-	require.EqualError(t, d.Step([]int32{-1, 3}), "tinylm: decode: slot 1 is free: Prefill begins a sequence")
-	require.EqualError(t, d.Step([]int32{-1}), "tinylm: decode: 1 tokens, want one for each of 2 slots")
+	require.ErrorContains(t, d.Step([]int32{-1, 3}), "tinylm: decode: slot 1 is free")
+	require.ErrorContains(t, d.Step([]int32{-1}), "1 tokens")
 
 	require.NoError(t, d.Prefill(0, tokens[:20]))
 	require.NoError(t, d.Prefill(1, tokens[:4]))
@@ -180,7 +179,7 @@ func TestDecoderErrors(t *testing.T) {
 	require.Error(t, d.Step([]int32{-1, 9999}))
 	require.Equal(t, 4, d.Len(1))
 	require.Equal(t, before, d.Logits(1))
-	require.EqualError(t, d.Prefill(1, []int32{1, 9999}), fmt.Sprintf("tinylm: prefill of 2 tokens: token 1 is 9999, want 0 to %d", w.Config.Vocab-1))
+	require.ErrorContains(t, d.Prefill(1, []int32{1, 9999}), "token 1 is 9999")
 	require.Equal(t, 4, d.Len(1))
 	require.Equal(t, before, d.Logits(1))
 	for _, x := range [][2]int{{0, 5}, {5, 0}, {1 << 20, 1 << 20}} {
@@ -191,7 +190,7 @@ func TestDecoderErrors(t *testing.T) {
 		require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(b, graph.F32))), "the backend is nil")
 	}
 	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.BF16))), "cpu computes in float32")
-	require.EqualError(t, testutil.Err(NewDecoder(nil, 1, 1)), "tinylm: decoder of 1 sequences of 1 tokens: "+errNoWeights.Error())
+	require.ErrorIs(t, testutil.Err(NewDecoder(nil, 1, 1)), errNoWeights)
 
 	closed := testutil.Must(NewDecoder(w, 1, 20))(t)
 	s := testutil.Must(NewSampler(closed, nil))(t)

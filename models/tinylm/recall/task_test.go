@@ -152,19 +152,19 @@ func TestSameSeedSameDocuments(t *testing.T) {
 
 func TestTaskRefuses(t *testing.T) {
 	for message, change := range map[string]func(*Task){
-		"recall: context is 0, want 1 to":               func(t *Task) { t.Context = 0 },
-		"recall: 33 pairs are not a multiple of the 16": func(t *Task) { t.Pairs = 33 },
-		"recall: skip of 5 tokens is not a multiple":    func(t *Task) { t.Skip = 5 },
-		"recall: questions is 0, want 1 to 1024":        func(t *Task) { t.Questions = 0 },
-		"recall: gap is 0, want 1 to 1024":              func(t *Task) { t.Gap = 0 },
-		"recall: free is 0, want 1 to":                  func(t *Task) { t.Free = 0 },
-		"room for 1 blocks of 16 pairs":                 func(t *Task) { t.Gap = 920 },
-		"need 1114144 tokens, want at most 1048576":     func(t *Task) { t.Pairs = 1 << 16 },
+		"context is 0":      func(t *Task) { t.Context = 0 },
+		"33 pairs":          func(t *Task) { t.Pairs = 33 },
+		"skip of 5 tokens":  func(t *Task) { t.Skip = 5 },
+		"questions is 0":    func(t *Task) { t.Questions = 0 },
+		"gap is 0":          func(t *Task) { t.Gap = 0 },
+		"free is 0":         func(t *Task) { t.Free = 0 },
+		"room for 1 blocks": func(t *Task) { t.Gap = 920 },
+		"1114144 tokens":    func(t *Task) { t.Pairs = 1 << 16 },
 	} {
 		task := testutil.Must(NewTask(1024, 32))(t)
 		change(&task)
 		require.ErrorContains(t, task.Validate(), message)
 	}
 	_, err := NewTask(64, 32)
-	require.ErrorContains(t, err, "recall: a context of 64 tokens has room for 0 blocks")
+	require.ErrorContains(t, err, "room for 0 blocks")
 }

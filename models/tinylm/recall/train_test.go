@@ -74,10 +74,10 @@ func TestOptionsRefuse(t *testing.T) {
 	task := testutil.Must(NewTask(1024, 32))(t)
 	for message, change := range map[string]func(*Options){
 		"recall: no backend":                     func(o *Options) { o.Backend = nil },
-		"recall: precision 9, want f32 or bf16":  func(o *Options) { o.Precision = 9 },
+		"recall: precision 9":                    func(o *Options) { o.Precision = 9 },
 		"recall: precision fp16":                 func(o *Options) { o.Precision = graph.FP16 },
-		"recall: steps is 0, want 1 to":          func(o *Options) { o.Steps = 0 },
-		"recall: rows is -1, want 1 to 4096":     func(o *Options) { o.Rows = -1 },
+		"recall: steps is 0":                     func(o *Options) { o.Steps = 0 },
+		"recall: rows is -1":                     func(o *Options) { o.Rows = -1 },
 		"recall: learning rate is 0":             func(o *Options) { o.LR = 0 },
 		"recall: share of easier documents is 1": func(o *Options) { o.Easier = 1 },
 		"recall: evaluations of 0 documents":     func(o *Options) { o.EvalDocs = 0 },
@@ -94,9 +94,9 @@ func TestOptionsRefuse(t *testing.T) {
 	_, err = Train(stopped, task, NSA, smallOptions(t), nil)
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = Train(context.Background(), task, "linear", smallOptions(t), nil)
-	require.EqualError(t, err, `recall: model "linear", want some of [nsa nsa-without-selected dense]`)
+	require.ErrorContains(t, err, `model "linear"`)
 	_, err = ParseKinds("nsa,linear")
-	require.EqualError(t, err, `recall: model "linear", want some of [nsa nsa-without-selected dense]`)
+	require.ErrorContains(t, err, `model "linear"`)
 }
 
 // TestNilArguments: an argument that is nil is an error, as is an unknown kind.
@@ -115,7 +115,7 @@ func TestNilArguments(t *testing.T) {
 		{testutil.Err(Evaluate(noContext, w, task, o)), "recall: no context"},
 		{testutil.Err(Evaluate(ctx, nil, task, o)), "recall: no weights"},
 		{testutil.Err(Evaluate(ctx, w, task, typed)), "recall: no backend"},
-		{testutil.Err(Evaluate(ctx, w, task, none)), "recall: an evaluation of 0 documents, want at least 1"},
+		{testutil.Err(Evaluate(ctx, w, task, none)), "evaluation of 0 documents"},
 		{testutil.Err(Evaluate(ctx, w, task, odd)), "recision"},
 		{testutil.Err(Compare(noContext, task, task, Kinds(), o, io.Discard)), "recall: no context"},
 		{testutil.Err(Compare(ctx, task, task, nil, o, io.Discard)), "recall: no models to compare"},
@@ -124,7 +124,7 @@ func TestNilArguments(t *testing.T) {
 		{testutil.Err(Compare(ctx, task, task, Kinds(), o, (*bytes.Buffer)(nil))), "recall: no writer"},
 		{testutil.Err(Compare(ctx, task, task, Kinds(), typed, io.Discard)), "recall: no backend"},
 		{testutil.Err(Compare(ctx, task, Task{}, Kinds(), o, io.Discard)), "recall: context is 0"},
-		{testutil.Err(Compare(ctx, task, testutil.Must(NewTask(512, 32))(t), Kinds(), o, io.Discard)), "recall: other documents have 32 pairs of 16 values, want 16 of 16"},
+		{testutil.Err(Compare(ctx, task, testutil.Must(NewTask(512, 32))(t), Kinds(), o, io.Discard)), "32 pairs of 16 values"},
 	} {
 		require.ErrorContains(t, c.err, c.want)
 	}

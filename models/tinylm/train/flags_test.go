@@ -70,7 +70,7 @@ func TestFlagsRefuseValues(t *testing.T) {
 
 func TestNilArguments(t *testing.T) {
 	require.ErrorIs(t, testutil.Err(Parse([]string{"-help"}, nil)), flag.ErrHelp)
-	require.EqualError(t, (*Options)(nil).Validate(), "train: no options")
+	require.ErrorContains(t, (*Options)(nil).Validate(), "no options")
 }
 
 // TestOptionsFile: a file of options gives the options that were written. Flags override the file, and the file overrides the preset.

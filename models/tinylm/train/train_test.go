@@ -165,7 +165,7 @@ func TestNotFinite(t *testing.T) {
 	f.Tensors["layers.1.mlp.w1.weight"].Float32s()[7] = float32(math.Inf(1))
 	require.NoError(t, f.Write(init))
 	err := testutil.Err(Parse(append(args, "-init", init), io.Discard))
-	require.ErrorContains(t, err, "inf.safetensors: element 7 of layers.1.mlp.w1.weight is +Inf: want finite numbers")
+	require.ErrorContains(t, err, "inf.safetensors: element 7 of layers.1.mlp.w1.weight is +Inf")
 }
 
 // TestNoCheckpointThatIsNotFinite: weights that are not finite, though all losses are, end a run before it writes a checkpoint.
@@ -187,7 +187,7 @@ func TestNoCheckpointThatIsNotFinite(t *testing.T) {
 	for _, save := range []func() error{r.trySave, func() error { return r.saveOrWait(t.Context()) }} {
 		err := save()
 		require.ErrorIs(t, err, safetensors.ErrNotFinite)
-		require.ErrorContains(t, err, "checkpoint of step 2: tinylm: weights: element 8160 of embed.weight is +Inf")
+		require.ErrorContains(t, err, "element 8160 of embed.weight")
 	}
 	require.ErrorContains(t, r.trySave(), "continues from step 1)")
 	require.Equal(t, []string{checkpointName(1)}, testutil.Must(checkpoints(folder))(t))
