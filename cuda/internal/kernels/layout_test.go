@@ -2,11 +2,13 @@ package kernels_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -14,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // layoutPrelude makes a host compiler read all sources as one, and gives P, the argument of a kernel.
@@ -79,14 +82,14 @@ func assertLayout(to *strings.Builder, t reflect.Type, path string, base uintptr
 
 // layouts returns assertions for the argument of each kernel, and for each struct of arrays, that the plans have.
 func layouts(plans []*kernels.Plan) string {
-	var b strings.Builder
-	seen := map[string]bool{}
+	blocks := map[string]string{}
 	add := func(what, typ string, t reflect.Type) {
-		if !seen[what] {
-			seen[what] = true
+		if blocks[what] == "" {
+			var b strings.Builder
 			fmt.Fprintf(&b, "namespace layout_%s {\nusing P = %s;\nstatic_assert(sizeof(P) == %d);\n", what, typ, t.Size())
 			assertLayout(&b, t, "", 0)
 			b.WriteString("}\n")
+			blocks[what] = b.String()
 		}
 	}
 	for _, p := range plans {
@@ -100,7 +103,7 @@ func layouts(plans []*kernels.Plan) string {
 			add(name, "nsa::"+name, a.Content.Type)
 		}
 	}
-	return b.String()
+	return strings.Join(slices.Sorted(maps.Values(blocks)), "")
 }
 
 // matchSources compares the argument of every launch with the one of its kernel, field by field. To show that it really compares,
@@ -115,11 +118,12 @@ func matchSources(t *testing.T, plans []*kernels.Plan) {
 	}
 	assertions := layouts(plans)
 	text += assertions
-	for name, wrong := range map[string][2]string{
-		"place": {"offsetof(P, dk) ==", "offsetof(P, dv) =="},
-		"size":  {"static_assert(sizeof(P) ==", "static_assert(1 + sizeof(P) =="},
-		"kind":  {"n.scale)>() == 'f'", "n.scale)>() == 'i'"},
+	for _, x := range [][3]string{ // in one order, so that the text is that of every run
+		{"place", "offsetof(P, dk) ==", "offsetof(P, dv) =="},
+		{"size", "static_assert(sizeof(P) ==", "static_assert(1 + sizeof(P) =="},
+		{"kind", "n.scale)>() == 'f'", "n.scale)>() == 'i'"},
 	} {
+		name, wrong := x[0], x[1:]
 		at := strings.Index(assertions, wrong[0])
 		require.Positive(t, at, wrong[0])
 		from := strings.LastIndex(assertions[:at], "namespace layout_")
@@ -127,9 +131,19 @@ func matchSources(t *testing.T, plans []*kernels.Plan) {
 		block := strings.Replace(assertions[from:to], wrong[0], wrong[1], 1)
 		text += fmt.Sprintf("namespace wrong_%s {\n#line 1 \"wrong %s\"\n%s}\n", name, name, block)
 	}
-	unit := filepath.Join(t.TempDir(), "layout.cc")
-	require.NoError(t, os.WriteFile(unit, []byte(text), 0o600))
-	out, _ := exec.Command("g++", "-std=c++17", "-fpermissive", "-w", "-mavx2", "-mfma", "-mf16c", "-Itestdata/host", "-I.", "-fsyntax-only", unit).CombinedOutput()
+	flags := []string{"-std=c++17", "-fpermissive", "-w", "-mavx2", "-mfma", "-mf16c", "-Itestdata/host", "-I.", "-fsyntax-only"}
+	var out []byte // of the compiler
+	require.NoError(t, useCached(cacheFolder(), testutil.Must(sourcesKey(fmt.Sprintf("%q%s", flags, text)))(t)+".txt", func(file string) error {
+		unit := filepath.Join(t.TempDir(), "layout.cc")
+		if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
+			return err
+		}
+		out, _ := exec.Command("g++", append(flags, unit)...).CombinedOutput() // it fails, because of the wrong assertions
+		return os.WriteFile(file, out, 0o600)
+	}, func(file string) (err error) {
+		out, err = os.ReadFile(file)
+		return err
+	}))
 	wrong := map[string]bool{}
 	for _, line := range regexp.MustCompile(`(?m)^.*error:.*$`).FindAllString(string(out), -1) {
 		if name, ok := strings.CutPrefix(line, "wrong "); ok {
