@@ -129,10 +129,10 @@ template <typename T> __device__ inline int result_shift(float most) {
 }
 
 // What keys add to dq of a row is multiplied by 2^result_exponent in the results for bf16. It is sum p (do·v - delta) k, where the sum of p is at
-// most 1 and delta is do·o, so at most 2 dout value key: results are less than 2^15.
+// most 1 and delta is do·o, so at most 2 dout value key: results are less than 2^15, unless that exceeds 2^115.
 __device__ inline int result_exponent(const Most& most) {
   const int e = exponent_of(most.key) + exponent_of(most.value) + exponent_of(most.dout);
-  return max(-60, min(60, 11 - e));
+  return max(-100, min(60, 11 - e));
 }
 
 // The largest finite |x| of tile `tile` of 64 keys of a group of an array [B,T,Hkv,c], by a warp; 0 if there is none.

@@ -78,9 +78,6 @@ const statBytes = 8
 // parts is the number of key tiles of a selection block.
 func (a selectedProblem) parts() int64 { return kernels.CeilDiv(a.block, mmaKeys) }
 
-// keyTiles64 is the number of tiles of 64 keys of a group.
-func (a selectedProblem) keyTiles64() int64 { return kernels.CeilDiv(a.T, mmaKeys) }
-
 // pairPlan divides the queries of all groups into units. A launch takes as many units as have results of at most maxResultBytes.
 type pairPlan struct {
 	queries        int64 // of a unit
@@ -111,7 +108,7 @@ func (a selectedProblem) launchPairs(w widths, argument *params) {
 	results := plan.unitsPerLaunch * plan.queries * a.resultsPerQuery()
 	p := &pairParams{params: *argument, pairs: pairs{
 		list: a.Work(4 * plan.units * plan.queries * a.topN), lengths: a.Work(4 * plan.units * plan.queries),
-		counts: a.Work(4 * plan.units * plan.cuts * a.selectionBlocks()), shifts: a.Work(4 * a.groups() * a.keyTiles64()),
+		counts: a.Work(4 * plan.units * plan.cuts * a.selectionBlocks()), shifts: a.Work(4 * a.groups() * kernels.CeilDiv(a.T, mmaKeys)),
 		items: a.Work(16 * plan.units * room), count: a.Work(4 * plan.units), begun: a.Work(4 * plan.units),
 		results: a.Work(results * resultBytes(a.Dv)), stats: a.Work(results * statBytes),
 		units: int32(plan.units / a.groups()), queries: int32(plan.queries), cuts: int32(plan.cuts), room: int32(room),
