@@ -301,6 +301,43 @@ func compareLargeLogits(t *testing.T, dev device, list []typedCase, exponents []
 	}
 }
 
+// compareScaled scales keys, values and the gradient of o by powers of two, and queries so that logits stay. Results must scale with them:
+// no number on the way leaves the range of its type, or loses more bits than another one.
+func compareScaled(t *testing.T, dev device, list []typedCase) {
+	for _, x := range list {
+		for i, on := range x.variants(t, dev) {
+			want := x.attend(t, dev, on)
+			for _, power := range [][3]int{{40, 35, 30}, {-40, -35, -30}, {0, -24, 0}, {3, 0, -20}, {0, 20, 40}} {
+				if x.Type == kernels.F16 {
+					power = [3]int{power[0] / 10, power[1] / 10, power[2] / 10}
+				}
+				t.Run(fmt.Sprintf("%v/%v/%d", x, power, i), func(t *testing.T) {
+					x := x.withInputs()
+					q, k, v, do := x.inputs()
+					key, value, dout := power[0], power[1], power[2]
+					for of, exponent := range map[*ref.Tensor]int{q: -key, k: key, v: value, do: dout} {
+						for i := range of.Data {
+							of.Data[i] = math.Ldexp(of.Data[i], exponent)
+						}
+					}
+					got := x.attend(t, dev, on)
+					for at, exponent := range []int{atO: value, atDQ: key + value + dout, atDK: value + dout - key, atDV: dout} {
+						if at == atLSE {
+							continue
+						}
+						expected := x.decode(want[at])
+						for i := range expected {
+							expected[i] = math.Ldexp(expected[i], exponent)
+						}
+						testutil.Within(t, resultNames[at], x.decode(got[at]), expected, 2*x.unit())
+					}
+					testutil.Within(t, "lse", f32.decode(got[atLSE]), f32.decode(want[atLSE]), 1e-6)
+				})
+			}
+		}
+	}
+}
+
 // checkWeights wants |dv| of a key to be at most the sum of |do| of the rows that see it: no probability exceeds 1.
 func (x typedCase) checkWeights(t *testing.T, dv []float64) {
 	t.Helper()
@@ -359,6 +396,16 @@ func TestAttentionOfNaNAndInfOnGPU(t *testing.T) {
 			attention, selection := branches(t, size, s)
 			compareSpoiled(t, dev, attention, positions)
 			compareSpoiledSelection(t, dev, selection)
+		}
+	}
+}
+
+func TestAttentionScalesOnGPU(t *testing.T) {
+	dev := openGPU(t)
+	for _, size := range logitSizes {
+		for _, s := range elemTypes {
+			attention, _ := branches(t, size, s)
+			compareScaled(t, dev, attention)
 		}
 	}
 }

@@ -364,6 +364,10 @@ func TestWalksOfLargeLogitsOnHost(t *testing.T) {
 	compareLargeLogits(t, smallHost{sparsely(hostDevice(t))}, selectedCases(t, fewWalked()), logitExponents(t))
 }
 
+func TestWalksAndPairsScaleOnHost(t *testing.T) {
+	compareScaled(t, smallHost{sparsely(hostDevice(t))}, selectedCases(t, fewWalked()))
+}
+
 // TestDecodeOnHost: all cases of decoding, the types in turn, by all kernels that take them.
 func TestDecodeOnHost(t *testing.T) {
 	h := hostDevice(t)

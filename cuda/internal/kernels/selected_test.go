@@ -320,6 +320,10 @@ func TestWalksOfLargeLogitsOnGPU(t *testing.T) {
 	compareLargeLogits(t, openGPU(t), selectedCases(t, append(fewWalked(), walkedSizes[1], walkedSizes[5], walkedSizes[9], gatheredSizes[1], gatheredSizes[6])), []int{-1, 2, 5, 8, 11, 14, 25, 50})
 }
 
+func TestWalksAndPairsScaleOnGPU(t *testing.T) {
+	compareScaled(t, openGPU(t), selectedCases(t, slices.Concat(walkedSizes, gatheredSizes)))
+}
+
 func TestListedBlocksMatchListsOnGPU(t *testing.T) { listedBlocks(t, openGPU(t), listedSizes) }
 
 func TestWalksAndPairsMatchOracleOnGPU(t *testing.T) {

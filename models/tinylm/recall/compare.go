@@ -93,7 +93,7 @@ func writeTable(w io.Writer, tasks []Task, runs []Run) {
 	const ranges = 4
 	fmt.Fprintf(w, "\nright answers in %%, by tokens back to the answer\n(a guess is right in %.3g %%)\n", 100*tasks[0].Chance())
 	for _, t := range tasks {
-		fmt.Fprintf(w, "\n%-22s    all", fmt.Sprintf("of %d tokens", t.Context))
+		fmt.Fprintf(w, "\n%-21s    all", fmt.Sprintf("of %d tokens", t.Context))
 		for _, b := range t.byDistance(nil, ranges) {
 			fmt.Fprintf(w, " %7s", fmt.Sprintf("<%d", b.To))
 		}
@@ -102,7 +102,7 @@ func writeTable(w io.Writer, tasks []Task, runs []Run) {
 			for _, b := range run.Final[t.Context] {
 				all = append(all, b.Answers...)
 			}
-			fmt.Fprintf(w, "\n%-22s %6.2f", run.Kind, 100*Accuracy(all))
+			fmt.Fprintf(w, "\n%-21s %6.2f", run.Kind, 100*Accuracy(all))
 			for _, b := range t.byDistance(all, ranges) {
 				fmt.Fprintf(w, " %7.2f", 100*Accuracy(b.Answers))
 			}

@@ -1,6 +1,7 @@
 // Gradient of attention with respect to the queries, general kernels, and delta, which dq, dk and dv need.
 //
 //   nsa_attention_delta  o, do [B,S,Hq,Dv] -> delta [B,Hq,S] float32 = rowsum(do*o)
+//   nsa_pairs_delta      the same, and PairGradients::reach
 //   nsa_span_dq          q, k, v, lse, do, delta -> dq [B,S,Hq,D]; the mask is a Span
 //   nsa_selected_dq      the same with idx int32 [B,S,Hkv,top_n]; the mask is Blocks
 //
@@ -10,46 +11,46 @@
 #include "attention_params.cuh"
 #include "attention_softmax.cuh"
 #include "attention_key_loop.cuh"
+#include "attention_pairs.cuh"
 
 namespace nsa {
 
 constexpr int kDeltaRows = 16;  // rows of a warp
 
 // A warp sets delta of the rows [first,first+kDeltaRows). `lanes` lanes share a row, W elements each, so the warp has 32/lanes rows
-// at once.
-template <int W, typename T> __device__ void deltas(const AttentionParams& p, long long first, int lanes) {
+// at once. It returns at least the largest finite sum of |do| over one of the rows, at most `lanes` times as much.
+template <int W, typename T> __device__ float deltas(const AttentionParams& p, long long first, int lanes) {
   const Sizes& n = p.n;
   const T *o = static_cast<const T*>(p.o), *dout = static_cast<const T*>(p.dout);
   const int lane = threadIdx.x % 32, step = 32 / lanes;
   const long long rows = (long long)n.batch * n.queries * n.heads;
+  float most = 0;
 #pragma unroll 4
   for (int i = lane / lanes; i < kDeltaRows; i += step) {
     const long long row = first + i;
-    float sum = 0;
+    float sum = 0, size = 0;
     for (int j = lane % lanes * W; j < n.dv && row < rows; j += lanes * W) {
       float x[W], y[W];
       read<W>(o + row * n.dv + j, x);
       read<W>(dout + row * n.dv + j, y);
 #pragma unroll
-      for (int k = 0; k < W; k++) sum = fmaf(x[k], y[k], sum);
+      for (int k = 0; k < W; k++) sum = fmaf(x[k], y[k], sum), size += fabsf(y[k]);
     }
+    if (size < INFINITY) most = fmaxf(most, size);
     for (int m = lanes / 2; m > 0; m /= 2) sum += __shfl_xor_sync(0xffffffff, sum, m);
     const long long head = row % n.heads, t = row / n.heads % n.queries, b = row / n.heads / n.queries;
     if (lane % lanes == 0 && row < rows) p.delta[(b * n.heads + head) * n.queries + t] = sum;
   }
+  return most_of_warp(most) * lanes;  // no part of a row is more than the largest one
 }
 
 // Grid x is ceil(B*S*Hq / (4*kDeltaRows)), blocks of 128 threads.
-template <typename T>
-__device__ void attention_delta(const AttentionParams& p) {
+template <typename T> __device__ float attention_delta(const AttentionParams& p) {
   const long long first = ((long long)blockIdx.x * kWarps + threadIdx.x / 32) * kDeltaRows;
-  if (p.n.dv % kLanes<T> != 0 || !aligned(p.o, p.dout)) {
-    deltas<1, T>(p, first, 32);
-    return;
-  }
+  if (p.n.dv % kLanes<T> != 0 || !aligned(p.o, p.dout)) return deltas<1, T>(p, first, 32);
   int lanes = 1;
   while (lanes < 32 && lanes * kLanes<T> < p.n.dv) lanes *= 2;
-  deltas<kLanes<T>, T>(p, first, lanes);
+  return deltas<kLanes<T>, T>(p, first, lanes);
 }
 
 // One pass over the block's rows. Returns whether one of this thread's results is NaN or Inf; see careful_if_needed.
@@ -125,6 +126,11 @@ template <typename T, int R, int C> __device__ void selected_dq(const AttentionP
 }  // namespace nsa
 
 NSA_KERNEL(attention_delta, AttentionParams, nsa::kThreads)
+// The same grid.
+extern "C" __global__ void __launch_bounds__(nsa::kThreads, 12) nsa_pairs_delta_bf16(const __grid_constant__ nsa::ListParams a) {
+  const float most = nsa::attention_delta<nsa::bf16>(a.p);
+  if (threadIdx.x % 32 == 0) a.pairs.reach[blockIdx.x * nsa::kWarps + threadIdx.x / 32] = most;
+}
 NSA_TILES(span_dq, 64, 4)
 NSA_TILES(span_dq, 32, 4)
 NSA_TILES(span_dq, 16, 2)

@@ -111,8 +111,8 @@ template <typename T, int C, int W, int Stages> struct Results {
       if (i < most) copy(i, to < Stages ? to : to - Stages);
     }
   }
-  // Takes the results up to number `end`. For each one it calls weigh(r, base, sum) with its stats, which returns the factor of the result of row r, then
-  // scale(), and adds the results to `to`, which has the layout of wgmma.
+  // Takes the results up to number `end`. For each one it calls weigh(r, base, sum) with its stats, which returns the factor of the result
+  // of row r, then scale(), and adds the results to `to`, which has the layout of wgmma.
   template <class Weigh, class Scale> __device__ __forceinline__ void take(int end, float (&to)[C / 8][4], Weigh weigh, Scale scale) {
     const int row = lane() / 4, counts[2] = {__shfl_sync(0xffffffff, count, row), __shfl_sync(0xffffffff, count, row + 8)};
 #pragma unroll 1

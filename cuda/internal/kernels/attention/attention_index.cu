@@ -5,7 +5,10 @@
 //   nsa_index_count_i32   counts = how many queries of a segment selected a block (integer atomics, so their order does not matter)
 //   nsa_index_rank_i32    counts = the place in the block's list where a segment begins; first row of starts = lengths of the lists
 //   nsa_index_scan_i32    starts = running sums of lengths, of items and of partial sums
-//   nsa_index_fill_i32    queries = the lists; it advances counts, which are of no use afterwards. It sets PairGradients::most to 0
+//   nsa_index_fill_i32    queries = the lists; it advances counts, which are of no use afterwards
+//
+// For a gradient by pairs nsa_index_rank_i32 sets PairGradients::most to 0, and thread blocks of nsa_index_scan_i32 that have no list to scan
+// find it.
 //
 // One block of the inverse may stand for `count` adjoining selection blocks, up to four. Then the highest four bits of a list entry
 // say which of them the query selected. Both kernels that read idx take 32 entries of a query at a time: if a query has more, blocks on
@@ -48,6 +51,42 @@ __device__ inline int exclusive_sum(int x, int* total) {
   return before + sum - x;
 }
 
+// Finds PairGradients::most, by warps with numbers `first` of `warps`. They take 32 keys or values, and four rows of do at a time.
+template <typename T> __device__ inline void find_most(const ListParams& a, int first, int warps) {
+  const AttentionParams& p = a.p;
+  const Sizes& n = p.n;
+  constexpr int kAtOnce = 32;
+  const int groups = n.batch * n.groups, sets = 2 * groups, share = max(1, warps / sets);  // a set: the keys or the values of a group
+  const auto raise = [](float& to, float x) {  // by a warp, of numbers >= 0
+    x = most_of_warp(x);
+    if (lane() == 0 && x > *static_cast<volatile float*>(&to)) atomicMax(reinterpret_cast<int*>(&to), __float_as_int(x));
+  };
+  for (int i = first; i < sets * share; i += warps) {
+    const int group = i % sets / 2;
+    const bool values = i % 2;
+    float most = 0;
+    for (int key = i / sets * kAtOnce; key < n.keys; key += share * kAtOnce)
+      most = fmaxf(most, values ? largest_of_keys<T>(n, p.v, group, key, kAtOnce, n.dv) : largest_of_keys<T>(n, p.k, group, key, kAtOnce, n.d));
+    raise(values ? a.pairs.most[group].value : a.pairs.most[group].key, most);
+  }
+  const long long rows = a.pairs.reaches > 0 ? 0 : (long long)n.batch * n.queries * n.heads;
+  float most = 0;
+#pragma unroll 4
+  for (long long row = 4ll * first + lane() / 8; row < rows; row += 4ll * warps) {
+    float sum = 0;
+    for (int c = lane() % 8 * 8; c < n.dv; c += 64) {
+      float v[8];
+      Pack<T>{load_once(reinterpret_cast<const uint4*>(static_cast<const T*>(p.dout) + row * n.dv + c))}.get(v);
+#pragma unroll
+      for (int e = 0; e < 8; e++) sum += fabsf(v[e]);
+    }
+    most = fmaxf(most, sum < INFINITY ? sum : 0);  // of a part of the row
+  }
+  most *= 8;  // no part is more than the largest one
+  for (int i = first * 32 + lane(); i < a.pairs.reaches; i += warps * 32) most = fmaxf(most, a.pairs.reach[i]);
+  for (int g = 0; g < groups; g++) raise(a.pairs.most[g].dout, most);
+}
+
 }  // namespace nsa
 
 // Grid x is B*Hkv*segments, blocks of kThreads. A thread block counts one segment of a group. Dynamic shared memory: one number for each
@@ -79,7 +118,8 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_count_i32(
 
 // Grid x is B*Hkv*ceil(J/32), thread blocks of [32,32]. threadIdx.x picks one of 32 blocks of tokens of a group, threadIdx.y a run of
 // kRun segments.
-extern "C" __global__ void __launch_bounds__(1024) nsa_index_rank_i32(const __grid_constant__ nsa::AttentionParams p) {
+extern "C" __global__ void __launch_bounds__(1024) nsa_index_rank_i32(const __grid_constant__ nsa::ListParams a) {
+  const nsa::AttentionParams& p = a.p;
   constexpr int kRun = 8;  // so there can be 32*kRun segments at most
   __shared__ int sums[32][32];
   const int names = p.names(), across = (names - 1) / 32 + 1, segments = p.index.segments;
@@ -103,11 +143,18 @@ extern "C" __global__ void __launch_bounds__(1024) nsa_index_rank_i32(const __gr
     before += own[i];
   }
   if (threadIdx.y == 0 && j < names) p.starts[group * 3 * (names + 1) + j] = all;
+  if (a.pairs.most && threadIdx.y == 0 && j == 0) a.pairs.most[group] = {};
 }
 
-// Grid x is B*Hkv, blocks of kScan threads. A thread block scans all lists of a group.
+// Grid x is at least B*Hkv, blocks of kScan threads. A thread block scans all lists of a group; those after them find PairGradients::most.
 extern "C" __global__ void __launch_bounds__(nsa::kScan)
-    nsa_index_scan_i32(const __grid_constant__ nsa::AttentionParams p) {
+    nsa_index_scan_i32(const __grid_constant__ nsa::ListParams a) {
+  const nsa::AttentionParams& p = a.p;
+  const int groups = p.n.batch * p.n.groups, others = int(blockIdx.x) - groups;
+  if (others >= 0) {
+    nsa::find_most<nsa::bf16>(a, others * (nsa::kScan / 32) + nsa::warp(), (gridDim.x - groups) * (nsa::kScan / 32));
+    return;
+  }
   const int names = p.names(), b = blockIdx.x / p.n.groups;
   int* list = p.starts + (long long)blockIdx.x * 3 * (names + 1);
   int *item = list + names + 1, *partial = item + names + 1;
@@ -139,7 +186,6 @@ extern "C" __global__ void __launch_bounds__(nsa::kThreads) nsa_index_fill_i32(c
   const long long number = (long long)blockIdx.x * kWarps + warp(), group = number / index.segments;
   if (group >= (long long)n.batch * n.groups) return;
   const int b = (int)(group / n.groups), g = (int)(group % n.groups), names = p.names();
-  if (a.pairs.most && number % index.segments == 0 && lane() == 0) a.pairs.most[group] = {};
   const InverseIndex inverse(p, (int)group);
   int* lists = p.queries + group * n.queries * mask.top_n;
   int *counts = p.counts + number * names, *next = counts_of(warp(), names, counts);  // next: the place of a block's next query in `lists`

@@ -1,9 +1,8 @@
 // The kernels that run before and after those of attention by pairs and by walks. attention_pairs.cuh has the layouts.
 //
 //   nsa_walk_blocks_i32     idx int32 [B,S,Hkv,top_n] -> Walks: blocks, count
-//   nsa_pairs_count         idx, v -> Pairs: lengths, counts, shifts; begun = 0
-//   nsa_pairs_sort_i32      idx, counts, shifts -> Pairs: list, items, count
-//   nsa_pairs_most          k, v, do -> PairGradients: most
+//   nsa_pairs_count_i32     idx -> Pairs: lengths, counts; begun = 0
+//   nsa_pairs_sort          idx, counts, v -> Pairs: list, items, count, shifts
 //   nsa_pairs_dq            results of the groups of a launch (PairGradients) -> dq
 //
 // The place of a pair within its block's list depends on the order of integer atomics. No result depends on it.
@@ -117,56 +116,6 @@ template <typename T> __device__ inline void add_results(const ListParams& a) {
   if (in && 8 * cell < n.d) *reinterpret_cast<uint4*>(to) = odd ? uint4{lo, hi, w[1], w[3]} : uint4{w[0], w[2], lo, hi};
 }
 
-// Warps take tiles of keys, and four rows of do at a time.
-template <typename T> __device__ inline void find_most(const ListParams& a) {
-  const AttentionParams& p = a.p;
-  const Sizes& n = p.n;
-  const int tiles = (n.keys - 1) / kPairKeys + 1, groups = n.batch * n.groups, warps = gridDim.x * (kSumThreads / 32);
-  const int first = blockIdx.x * (kSumThreads / 32) + warp();
-  const auto raise = [](float& to, float x) { atomicMax(reinterpret_cast<int*>(&to), __float_as_int(x)); };  // in the order of floats >= 0
-  for (int i = first; i < groups * tiles; i += warps) {
-    const float k = largest_of_tile<T>(n, p.k, i / tiles, i % tiles, n.d), v = largest_of_tile<T>(n, p.v, i / tiles, i % tiles, n.dv);
-    if (lane() == 0) raise(a.pairs.most[i / tiles].key, k), raise(a.pairs.most[i / tiles].value, v);
-  }
-  const long long rows = (long long)n.batch * n.queries * n.heads;
-  float most = 0;
-#pragma unroll 4
-  for (long long row = 4ll * first + lane() / 8; row < rows; row += 4ll * warps) {
-    float sum = 0;
-    for (int c = lane() % 8 * 8; c < n.dv; c += 64) {
-      float v[8];
-      load_pack<8>(static_cast<const T*>(p.dout) + row * n.dv + c).get(v);
-#pragma unroll
-      for (int e = 0; e < 8; e++) sum += fabsf(v[e]);
-    }
-    most = fmaxf(most, sum < INFINITY ? sum : 0);  // of a part of the row
-  }
-  most *= 8;  // no part is more than the largest one
-#pragma unroll
-  for (int m = 16; m > 0; m /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, m));
-  if (lane() == 0)
-    for (int g = 0; g < groups; g++) raise(a.pairs.most[g].dout, most);
-}
-
-// See nsa_pairs_count below.
-template <typename T> __device__ inline void count_pairs(const PairParams& a) {
-  const Cut cut(a);
-  const Sizes& n = a.p.n;
-  const int blocks = a.p.blocks.count(n), tiles = (n.keys - 1) / kPairKeys + 1;
-  int* count = reinterpret_cast<int*>(dynamic_shared());
-  int* lengths = a.pairs.lengths + (long long)cut.unit * a.pairs.queries;
-  int* to = a.pairs.counts + (long long)blockIdx.x * blocks;
-  for (int j = threadIdx.x; j < blocks; j += kSortThreads) count[j] = 0;
-  if (threadIdx.x == 0 && cut.number == 0) a.pairs.begun[cut.unit] = 0;
-  __syncthreads();
-  cut.each(a, [&](int, int, int j) { atomicAdd(count + j, 1); }, [&](int q, int length) { lengths[q] = length; });
-  for (int i = blockIdx.x * (kSortThreads / 32) + warp(); i < n.batch * n.groups * tiles; i += gridDim.x * (kSortThreads / 32)) {
-    const float most = largest_of_tile<T>(n, a.p.v, i / tiles, i % tiles, n.dv);
-    if (lane() == 0) a.pairs.shifts[i] = result_shift<T>(most);
-  }
-  __syncthreads();
-  for (int j = threadIdx.x; j < blocks; j += kSortThreads) to[j] = count[j];
-}
 }  // namespace nsa
 
 // Grid x is ceil(tiles / 4), blocks of kListThreads threads; a warp lists one tile. Each warp has min(kBlocksAtOnce, block numbers) words of shared
@@ -180,23 +129,38 @@ extern "C" __global__ void __launch_bounds__(nsa::kListThreads, 4) nsa_walk_bloc
 }
 
 // Grid x is units*cuts over all groups, blocks of kSortThreads threads. Shared memory: one int for each block of tokens.
-#define NSA_PAIRS_COUNT(T)                                                                                             \
-  extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_count_##T(const __grid_constant__ nsa::PairParams a) { \
-    nsa::count_pairs<nsa::T>(a);                                                                                       \
-  }
-NSA_PAIRS_COUNT(bf16)
-NSA_PAIRS_COUNT(f16)
-
-// The same grid. Shared memory: one int for each block of tokens, and 64 more.
-extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_sort_i32(const __grid_constant__ nsa::PairParams a) {
+extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_count_i32(const __grid_constant__ nsa::PairParams a) {
   using namespace nsa;
+  const Cut cut(a);
+  const int blocks = a.p.blocks.count(a.p.n);
+  int* count = reinterpret_cast<int*>(dynamic_shared());
+  int* lengths = a.pairs.lengths + (long long)cut.unit * a.pairs.queries;
+  int* to = a.pairs.counts + (long long)blockIdx.x * blocks;
+  for (int j = threadIdx.x; j < blocks; j += kSortThreads) count[j] = 0;
+  if (threadIdx.x == 0 && cut.number == 0) a.pairs.begun[cut.unit] = 0;
+  __syncthreads();
+  cut.each(a, [&](int, int, int j) { atomicAdd(count + j, 1); }, [&](int q, int length) { lengths[q] = length; });
+  __syncthreads();
+  for (int j = threadIdx.x; j < blocks; j += kSortThreads) to[j] = count[j];
+}
+
+namespace nsa {
+template <typename T> __device__ inline void sort_pairs(const PairParams& a) {
   const Pairs& x = a.pairs;
+  const int groups = a.p.n.batch * a.p.n.groups, others = int(blockIdx.x) - groups * x.units * x.cuts;
+  if (others >= 0) {
+    const int tiles = (a.p.n.keys - 1) / kPairKeys + 1, warps = kSortThreads / 32;
+    for (int i = others * warps + warp(); i < groups * tiles; i += (gridDim.x - groups * x.units * x.cuts) * warps) {
+      const float most = most_of_warp(largest_of_keys<T>(a.p.n, a.p.v, i / tiles, i % tiles * kPairKeys, kPairKeys, a.p.n.dv));
+      if (lane() == 0) x.shifts[i] = result_shift<T>(most);
+    }
+    return;
+  }
   const Cut cut(a);
   const int blocks = a.p.blocks.count(a.p.n), top_n = a.p.blocks.top_n;
   int* next = reinterpret_cast<int*>(dynamic_shared());  // the place in the list for the next pair of a block
   int *pairs_of_warp = next + blocks, *items_of_warp = pairs_of_warp + 32;         // for each warp: the pairs and items of its 32 blocks
   const int* counts = x.counts + (long long)cut.unit * x.cuts * blocks;
-  const int* shifts = x.shifts + (long long)(cut.unit / x.units) * ((a.p.n.keys - 1) / kPairKeys + 1);
   int* list = x.list + (long long)cut.unit * x.queries * top_n;
   PairItem* items = x.items + (long long)cut.unit * x.room;
   const auto sum = [](int& x) {  // running sum over the lanes up to this one
@@ -233,11 +197,8 @@ extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_sor
     if (cut.number == 0) {
       PairItem* to = items + first_item;
       for (int done = 0; done < length; done += x.chunk)
-        for (int part = 0; part < x.parts; part++) {
-          const int key = j * a.p.blocks.size + part * kPairKeys;
-          const int shift = key < a.p.n.keys ? shifts[key / kPairKeys] : 0;
-          *to++ = {key, first_pair + done, min(x.chunk, length - done), unsigned(part), shift};
-        }
+        for (int part = 0; part < x.parts; part++)
+          *to++ = {j * a.p.blocks.size + part * kPairKeys, first_pair + done, min(x.chunk, length - done), part};
     }
     pairs_so_far += __shfl_sync(0xffffffff, warp_pair_sum, 31), items_so_far += __shfl_sync(0xffffffff, warp_item_sum, 31);
     __syncthreads();
@@ -245,11 +206,15 @@ extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_sor
   if (cut.number == 0 && threadIdx.x == 0) x.count[cut.unit] = items_so_far;
   cut.each(a, [&](int q, int i, int j) { list[atomicAdd(next + j, 1)] = q << kEntryBits | i; }, [](int, int) {});
 }
+}  // namespace nsa
 
-// Any grid, blocks of kSumThreads threads.
-extern "C" __global__ void __launch_bounds__(nsa::kSumThreads, 3) nsa_pairs_most_bf16(const __grid_constant__ nsa::ListParams a) {
-  nsa::find_most<nsa::bf16>(a);
-}
+// The same grid, and more thread blocks that set the shifts. Shared memory: one int for each block of tokens, and 64 more.
+#define NSA_PAIRS_SORT(T)                                                                                              \
+  extern "C" __global__ void __launch_bounds__(nsa::kSortThreads, 1) nsa_pairs_sort_##T(const __grid_constant__ nsa::PairParams a) { \
+    nsa::sort_pairs<nsa::T>(a);                                                                                        \
+  }
+NSA_PAIRS_SORT(bf16)
+NSA_PAIRS_SORT(f16)
 
 // Grid x is groups*ceil(S*h / (kSumThreads / cells)) over the groups of the launch, blocks of kSumThreads threads. cells = width/8.
 #define NSA_PAIRS_DQ(T)                                                                                                \

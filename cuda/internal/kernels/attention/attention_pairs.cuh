@@ -32,15 +32,11 @@ constexpr int kEntryBits = 20;
 //                                   8*j + 2*i + 1 lie at 8*i + 2*j, which is the order that a thread has them in
 //   stats [places, h]               the logit that exponentials are relative to, and their sum
 //
-// Results are f16 for bf16, too: they are rounded, and their sum is rounded again, so bf16 would lose half a bit. `shift` keeps them in the
-// range of f16. Only places of pairs are written and read.
+// Results are f16 for bf16, too: they are rounded, and their sum is rounded again, so bf16 would lose half a bit. Only places of pairs are
+// written and read.
 // An item is a tile of keys, from `key` on, which is tile `part` of its block, with the pairs [first,first+count) of the list. Its exponentials
 // are relative to a logit for which the largest one of a row is 2^shift.
-struct alignas(16) PairItem {
-  int key, first, count;
-  unsigned part : 24;
-  int shift : 8;
-};
+struct alignas(16) PairItem { int key, first, count, part; };
 struct Pairs {
   int32_t *list, *lengths, *counts, *shifts;
   PairItem* items;
@@ -67,7 +63,8 @@ struct PairParams {
 //                                                8*j + 2*i + 1 lie at 4*i + 2*j. They are not scaled by Sizes::scale if T is bf16, but by
 //                                                2^result_exponent, as are P and dS
 //   lengths int32 [B*Hkv, S]                     the number of entries of each query; null if nobody reads it
-//   most    Most [B*Hkv]                         only for bf16
+//   most    Most [B*Hkv]                         only for bf16; else null
+//   reach   float [reaches]                      what nsa_pairs_delta leaves for `most`; none if delta is an input
 //
 // Most holds the largest finite |key| and |value| of a group, and of all groups the largest finite sum of |do| over a row.
 struct alignas(16) Most { float key, value, dout; };
@@ -75,7 +72,8 @@ struct PairGradients {
   void* results;
   int32_t* lengths;
   Most* most;
-  int first, entry_bits, parts;
+  float* reach;
+  int first, entry_bits, parts, reaches;
 };
 struct ListParams {
   AttentionParams p;
@@ -121,8 +119,8 @@ template <> constexpr bool narrow<f16> = true;
 __device__ inline int exponent_of(float x) { return (__float_as_int(x) >> 23 & 255) - 127; }
 __device__ inline float power_of_two(int e) { return __uint_as_float(uint32_t(e + 127) << 23); }  // for -126 <= e <= 127
 
-// The shift of an item whose values are at most `most`. Sums of 64 values with weights up to 2^shift are less than 2^15. Where they are not far from
-// 1, it is 0.
+// The shift of an item whose values are at most `most`. Sums of 64 values with weights up to 2^shift are less than 2^15. Where they are not
+// far from 1, it is 0.
 template <typename T> __device__ inline int result_shift(float most) {
   const int e = exponent_of(most);
   return e >= -8 && e <= 8 ? 0 : max(-100, min(narrow<T> ? 15 : 100, 8 - e));
@@ -135,21 +133,27 @@ __device__ inline int result_exponent(const Most& most) {
   return max(-100, min(60, 11 - e));
 }
 
-// The largest finite |x| of tile `tile` of 64 keys of a group of an array [B,T,Hkv,c], by a warp; 0 if there is none.
-template <typename T> __device__ inline float largest_of_tile(const Sizes& n, const void* array, int group, int tile, int c) {
-  const T* keys = static_cast<const T*>(array) + n.key(group / n.groups, group % n.groups, tile * kPairKeys, c);
-  const int cells = c / 8, all = min(kPairKeys, n.keys - tile * kPairKeys) * cells;
+// For what is written and read once, such as results of pairs: it should not evict rows and keys from the L2 cache.
+__device__ inline void store_once(uint4* to, uint4 x) { __stcs(to, x); }
+__device__ inline void store_once(uint2* to, uint2 x) { __stcs(to, x); }
+__device__ inline uint4 load_once(const uint4* from) { return __ldcs(from); }
+
+// The largest of the numbers >= 0 that the lanes of a warp have; their bits have the same order.
+__device__ inline float most_of_warp(float x) { return __uint_as_float(__reduce_max_sync(0xffffffff, unsigned(__float_as_int(x)))); }
+
+// What a lane of a warp sees of the keys [first,first+count) of a group of an array [B,T,Hkv,c]: the largest finite |x|; 0 if there is none.
+template <typename T> __device__ inline float largest_of_keys(const Sizes& n, const void* array, int group, int first, int count, int c) {
+  const T* keys = static_cast<const T*>(array) + n.key(group / n.groups, group % n.groups, first, c);
+  const int cells = c / 8, all = min(count, n.keys - first) * cells;
   float most = 0;
 #pragma unroll 8
   for (int i = lane(); i < all; i += 32) {
     float v[8];
-    load_pack<8>(keys + (long long)(i / cells) * n.groups * c + i % cells * 8).get(v);
+    Pack<T>{load_once(reinterpret_cast<const uint4*>(keys + (long long)(i / cells) * n.groups * c + i % cells * 8))}.get(v);
 #pragma unroll
     for (int e = 0; e < 8; e++)
       if (fabsf(v[e]) < INFINITY) most = fmaxf(most, fabsf(v[e]));
   }
-#pragma unroll
-  for (int m = 16; m > 0; m /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, m));
   return most;
 }
 
@@ -178,11 +182,6 @@ struct Forced {
 };
 
 __device__ inline int result_width(int c) { return (c + 31) / 32 * 32; }
-
-// Writes of results of pairs, which are written and read once: they should not evict rows and keys from the L2 cache.
-__device__ inline void store_once(uint4* to, uint4 x) { __stcs(to, x); }
-__device__ inline void store_once(uint2* to, uint2 x) { __stcs(to, x); }
-__device__ inline uint4 load_once(const uint4* from) { return __ldcs(from); }
 
 // The `queries` queries of a unit, from query `first` of group g of batch row b on.
 struct Unit {

@@ -12,12 +12,14 @@ namespace nsa {
 
 constexpr float kLog2E = 1.44269504088896340736f;
 
-// Kernels on tensor cores raise the maximum of a row seldom, since they must rescale its sums then: if exponentials would exceed 2^kRescaleSlack,
-// or twice the sum of one of the row's four threads, which is about half of the row's. They round exponentials for the product with the values; the second rule keeps
-// those that weigh most exact, as 1.
+// Kernels on tensor cores raise the maximum of a row seldom, since they must rescale its sums then: if exponentials would exceed
+// 2^kRescaleSlack. They round exponentials for the product with the values, so the weight of a value is off by up to 2^-9 of itself in
+// bf16. Where one key has nearly all the weight, that must not show in the output. So a kernel divides by the sum of the rounded ones, or
+// raises the maximum earlier, to keep the largest exponential exact, as 1: see rise_limit.
 constexpr float kRescaleSlack = 6;
 
-// The binary logarithm of the exponential above which the maximum is raised.
+// The binary logarithm of the exponential above which the maximum is raised: of twice the sum of one of the row's four threads, which is
+// about half of the row's, and at most kRescaleSlack.
 __device__ __forceinline__ float rise_limit(float sum) { return fmaxf(0, fminf(kRescaleSlack, __log2f(sum) + 1)); }
 
 struct Softmax {
@@ -37,8 +39,9 @@ struct Softmax {
     return factor;
   }
 
-  // The final factor of the accumulated values.
-  __device__ float norm() const { return sum == 0 ? 0 : 1 / sum; }
+  // The final factor of the accumulated values, whose weights have this sum.
+  static __device__ float norm(float sum) { return sum == 0 ? 0 : 1 / sum; }
+  __device__ float norm() const { return norm(sum); }
   // The natural log of the sum of exp(scale * logit). It rounds the product exactly as exponent() does.
   __device__ float lse(float scale) const {
     return sum == 0 ? -INFINITY : __fadd_rn(__fmul_rn(top, scale), logf(sum));

@@ -21,12 +21,12 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
     tiles.template run<Loader, Computer>([&](int w) { compute(w); });
   }
 
-  // Raises the maxima of rows, and rescales their sums, if an exponential of a new logit would exceed 2^limit.
-  static __device__ __forceinline__ void raise(float (&o)[Cv / 8][4], Softmax (&state)[2], const float (&top)[2], const float (&limit)[2],
+  // Raises the maxima of rows, and rescales their sums, if new logits are higher by more than kRescaleSlack.
+  static __device__ __forceinline__ void raise(float (&o)[Cv / 8][4], float (&weights)[4], Softmax (&state)[2], const float (&top)[2],
                                                float scale) {
     bool far[2];
 #pragma unroll
-    for (int r = 0; r < 2; r++) far[r] = (top[r] - state[r].top) * scale > limit[r];
+    for (int r = 0; r < 2; r++) far[r] = (top[r] - state[r].top) * scale > kRescaleSlack;
     if (!__any_sync(0xffffffff, far[0] || far[1])) return;
     float factor[2];
 #pragma unroll
@@ -35,6 +35,8 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
     for (int j = 0; j < Cv / 8; j++)
 #pragma unroll
       for (int i = 0; i < 4; i++) o[j][i] *= factor[i / 2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) weights[i] *= factor[i / 2];
   }
 
   __device__ void compute(int w) const {
@@ -43,7 +45,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
     const float scale = n.scale_log2;
     typename Tiles::ThreadRows own;
     WalkLeft<C, Kept> q;
-    float o[Cv / 8][4];
+    float o[Cv / 8][4], weights[4];  // weights: the sums of the rounded exponentials, as add_row_sums makes them
     Softmax state[2];  // its sum covers only this thread's columns until the end
     uint32_t parities = 0;
     tiles.each(
@@ -61,15 +63,15 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
           for (int j = 0; j < Cv / 8; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++) o[j][e] = 0;
+#pragma unroll
+          for (int e = 0; e < 4; e++) weights[e] = 0;
         },
         [&](const TileBlock& piece, int, int fill) {
           tiles.consume(piece, own.bits, fill, parities, [&](uint32_t keys, int key, unsigned queries) {
             const bool all = own.see_all(key, queries);
 #pragma unroll 1
             for (int part = 0; part < P; part += N) {
-              float s[N / 8][4], limit[2];  // limit: the same for the four threads of a row
-#pragma unroll
-              for (int r = 0; r < 2; r++) limit[r] = rise_limit(__shfl_sync(0xffffffff, state[r].sum, lane() & 28));
+              float s[N / 8][4];
               walk_multiply_transposed<T, C, N>(s, q, keys, part);
               if (!all) walk_hide<N>(s, own, key, part, queries, -INFINITY);
               float top[2] = {-INFINITY, -INFINITY}, base[2];
@@ -79,7 +81,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
                 for (int r = 0; r < 2; r++) top[r] = fmaxf(top[r], fmaxf(s[j][2 * r], s[j][2 * r + 1]));
 #pragma unroll
               for (int r = 0; r < 2; r++) top[r] = max_of_four(top[r]);
-              raise(o, state, top, limit, scale);
+              raise(o, weights, state, top, scale);
 #pragma unroll
               for (int r = 0; r < 2; r++) base[r] = state[r].base() * scale;
               if (large(base[0]) || large(base[1]))
@@ -96,7 +98,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
 #pragma unroll
                 for (int e = 0; e < 4; e++) sum[e / 2] += s[j][e] = power2(fmaf(s[j][e], scale, -base[e / 2]));
               state[0].sum += sum[0], state[1].sum += sum[1];
-              walk_multiply_add<T, Cv, N>(o, s, keys + Tiles::kKeyTile, part);
+              walk_multiply_add<T, Cv, N>(o, s, keys + Tiles::kKeyTile, part, weights);
             }
           });
         },
@@ -108,7 +110,7 @@ template <typename T, int C, int Cv, int P, int W, int Stages, int Most, bool Ke
             const bool in = own.head[r] >= 0;
             const int row = own.t[r] * n.h + own.head[r];
             if (in && lane() % 4 == 0) p.lse[n.stat(tile.b, tile.g, row)] = state[r].lse(n.scale);
-            walk_store<T, Cv>(in ? static_cast<T*>(p.o) + n.row(tile.b, tile.g, row, n.dv) : nullptr, o, r, state[r].norm(), n.dv);
+            walk_store<T, Cv>(in ? static_cast<T*>(p.o) + n.row(tile.b, tile.g, row, n.dv) : nullptr, o, r, Softmax::norm(weights[2 * r]), n.dv);
           }
         });
   }

@@ -315,15 +315,23 @@ __device__ __forceinline__ void walk_multiply_transposed(float (&s)[N / 8][4], c
     }
   }
 }
-// sum [16,X] += s·b, where s [16,N] is rounded to T and b [N,X] are the rows [row,row+N) of a tile of 64 rows.
-template <typename T, int X, int N>
-__device__ __forceinline__ void walk_multiply_add(float (&sum)[X / 8][4], const float (&s)[N / 8][4], uint32_t tile, int row) {
+// Adds the sums of the rows of a [16,16] to all columns of c, in the layout of multiply_fragments.
+template <typename T> __device__ __forceinline__ void add_row_sums(float (&c)[4], const uint32_t (&a)[4]) {
+  constexpr uint32_t kOnes = narrow<T> ? 0x3c003c00 : 0x3f803f80;
+  multiply_fragments<T>(c, a, kOnes, kOnes);
+}
+// sum [16,X] += s·b, where s [16,N] is rounded to T and b [N,X] are the rows [row,row+N) of a tile of 64 rows. If `weights` are given, it
+// adds the sums of the rows of the rounded s to them, as add_row_sums does.
+template <typename T, int X, int N, class... Weights>
+__device__ __forceinline__ void walk_multiply_add(float (&sum)[X / 8][4], const float (&s)[N / 8][4], uint32_t tile, int row,
+                                                  Weights&... weights) {
   const uint32_t place = tile + (row + lane() % 16) * 128 + ((lane() / 16 ^ lane() % 8) << 4);
 #pragma unroll
   for (int k = 0; k < N / 16; k++) {
     uint32_t y[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) y[i] = pair<T>(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
+    (add_row_sums<T>(weights, y), ...);
 #pragma unroll
     for (int j = 0; j < X / 16; j++) {
       uint32_t b[4];

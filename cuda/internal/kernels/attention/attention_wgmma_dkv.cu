@@ -72,6 +72,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
     long long stat;  // index of the group's first row in lse
     int part;        // of a selection block
     int heads, queries, parts;
+    float exponent;  // P and dS are multiplied by 2 to this power; see result_exponent
   };
   struct Shared {
     Rows rows[Stages];
@@ -132,11 +133,6 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
       }
     }
   }
-  // P and dS are multiplied by this power of two; see result_exponent.
-  __device__ int exponent_of_results() const {
-    if constexpr (kScaled) return result_exponent(params.pairs.most[smem.work.b * p.n.groups + smem.work.g]);
-    return 0;
-  }
   // Sets the tiles of the queries [from,to), the first of which begins at query `start`.
   __device__ void set_tiles(Work& x, int from, int to, int start) const {
     x.heads = min(p.n.h, N), x.queries = N / x.heads, x.parts = (p.n.h - 1) / x.heads + 1;
@@ -168,6 +164,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
     const InverseIndex inverse(p, group);
     Work x{group / n.groups, group % n.groups};
     x.steps = -1, x.part = part;
+    if (kScaled) x.exponent = result_exponent(params.pairs.most[group]);
     if (item >= inverse.item[names]) return x;
     const int j = inverse.name(item, names), chunk = item - inverse.item[j], from = chunk * p.index.chunk;
     const Run block = p.tokens(x.b, j);
@@ -222,7 +219,6 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
       }
       look_up(j + 1);
     };
-    const float exponent = exponent_of_results();
     look_up(0), fetch(0);
 #pragma unroll 1
     for (int j = 0; j < steps; j++, ring.next()) {
@@ -251,7 +247,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
       if (thread < N) {
         const bool shift = careful && large(lse), in = entry != -1;
         if (large(lse)) atomicOr(&smem.needs_careful, 1);
-        reinterpret_cast<float*>(rows.base)[thread] = (shift ? 0 : lse * kLog2E) - exponent;
+        reinterpret_cast<float*>(rows.base)[thread] = (shift ? 0 : lse * kLog2E) - (kScaled ? at.exponent : 0);
         reinterpret_cast<float*>(rows.delta)[thread] = delta;
         rows.lse[thread] = shift ? lse : 0;
         const Run all = !in ? Run{0, 0} : kListed ? Run{0, t + 1} : p.keys(at.b, t), seen{all.lo, min(all.hi, n.keys)};
@@ -501,7 +497,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, RowSource Source,
       return store_keys16<T, X>(static_cast<T*>(array), sum, f, key, at.end, c, [&](int s) { return n.key(at.b, at.g, s, c); });
     };
     bool needs_careful = zero != 0;
-    const float unscale = kScaled ? power_of_two(-exponent_of_results()) : 1;
+    const float unscale = kScaled ? power_of_two(-int(smem.work.exponent)) : 1;
     if constexpr (Keys) needs_careful |= store(Width<C>{}, p.dk, dk, unscale * n.scale, n.d, 0);
     if constexpr (Values) needs_careful |= store(Width<Cv>{}, p.dv, dv, unscale, n.dv, n.d);
     return needs_careful;

@@ -30,6 +30,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
   static constexpr int kProducerRegisters = W == 1 ? 120 : kForcedBlocks ? 72 : 56;
   static constexpr int kConsumerRegisters = W == 1 ? 240 : (W == 3 ? 152 : 224) - (kForcedBlocks ? 8 : 0);  // of a thread
   static_assert(registers_fit(W, kProducerRegisters, kConsumerRegisters), "setmaxnreg would wait forever");
+  static constexpr bool kLazy = Cv > 64;  // whether to use rise_limit. Without it o is rescaled more often, which is cheap at a width of 64
   // Named barriers; 0 is __syncthreads. kTurn + w belongs to computing group w, which meets the group before it there.
   static constexpr int kRowsWritten = 1, kTurn = 2, kTurnThreads = 256;
 
@@ -193,8 +194,8 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     Pairs pairs(maps, smem, Q + kQs + kKeys, 4 * w + warp() % 4, p.n.dv);
     Softmax state[2];
     state[0].start(), state[1].start();
-    float s[N / 8][4], o[Cv / 8][4], factor[2], limit[2];  // limit: rise_limit, the same for the four threads of a row
-    int steps = 0;                                         // so far over keys of the tile
+    float s[N / 8][4], o[Cv / 8][4], factor[2], limit[2] = {};  // limit: rise_limit, the same for the four threads of a row
+    int steps = 0;                                              // so far over keys of the tile
     uint32_t x[N / 16][4];  // the exponentials of the last step, rounded to T
 
     const auto release = [&](const unsigned long long& barrier) {
@@ -254,7 +255,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
     const auto exponentials = [&](int key, int careful, auto running) {
       const Run all = smem.keys[q.stage].all;
       const TileKeys<mask> some = smem.keys[q.stage].some;
-      if ((steps & (steps - 1)) == 0)  // it changes slowly
+      if (kLazy && (steps & (steps - 1)) == 0)  // it changes slowly
 #pragma unroll
         for (int r = 0; r < 2; r++) limit[r] = rise_limit(__shfl_sync(0xffffffff, state[r].sum, lane() & 28));
       steps++;
@@ -363,7 +364,7 @@ template <typename T, int C, int Cv, int W, int N, int Stages, Mask mask, int Re
           const int end = smem.keys[q.stage].some.hi, share = (pairs.most - 1) / ((end - 1) / N + 1) + 1;  // results taken in each step
           const auto take = [&](int to) {
             const auto weigh = [&](int r, float base, float sum) {
-              raise(r, base, kRescaleSlack);
+              raise(r, base, kLazy ? kRescaleSlack : 0);
               const float weight = power2((base - state[r].base()) * scale);
               state[r].sum = fmaf(state[r].sum, factor[r], lane() % 4 == 0 ? weight * sum : 0);
               return weight;

@@ -36,24 +36,24 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
   //   from           where its queries begin in the list of that stage
   //   place          the place of the unit's first pair
   //   seen           how many of the keys the unit's first query sees; may be negative
-  //   shift          that of its item
   struct alignas(8) Tile {
     int count, all, stage;
     uint32_t parity;
-    int from, place, seen, shift;
+    int from, place, seen;
   };
   // What the warps that load rows must know about an item. b, head and first are the batch row, the first head and the first query of its
-  // unit. count is its number of queries, -1 for no more items. place, seen and shift are those of its tiles.
-  struct alignas(8) Item { int count, b, head, first, place, seen, shift; };
+  // unit. count is its number of queries, -1 for no more items. place and seen are those of its tiles.
+  struct Item { int count, b, head, first, place, seen; };
   struct Shared {
     Tile tiles[Rows];
     Item items[Keys];
     int lists[Keys][64 * kItem];
+    float drops[Keys];  // exponentials are relative to a logit that is less than the largest one by this
     // unchecked: keys and values have arrived but have not been searched for NaN
-    unsigned long long full_rows[Rows], empty_rows[Rows], full_keys[Keys], empty_keys[Keys], listed[Keys], unchecked;
+    alignas(8) unsigned long long full_rows[Rows], empty_rows[Rows], full_keys[Keys], empty_keys[Keys], listed[Keys], unchecked;
   };
   static_assert(sizeof(Tile) == 32, "the size in the next line");
-  static_assert(sizeof(Shared) == Rows * (32 + 16) + Keys * (256 * kItem + 32 + 24) + 8, "widths.pairForwardBytes in Go");
+  static_assert(sizeof(Shared) == Rows * (32 + 16) + Keys * (256 * kItem + 24 + 24) + (Keys + 1) / 2 * 8 + 8, "widths.pairForwardBytes in Go");
   static constexpr int kTiles = Rows * kTile + Keys * kKeyStage, kShared = kTiles + sizeof(Shared);
 
   const PairParams& maps;
@@ -96,6 +96,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       const Unit unit(maps, u);
       const bool check = item.key + kPairKeys - 1 > unit.first;
       const uint32_t to = K + k.stage * kKeyStage, full = barrier_at(smem.full_keys[k.stage]), arrives = check ? barrier_at(smem.unchecked) : full;
+      const int shift = x.shifts[(long long)(u / x.units) * ((p.n.keys - 1) / kPairKeys + 1) + item.key / kPairKeys];
       barrier_wait(barrier_at(smem.empty_keys[k.stage]), k.parity ^ 1);
       const int tiles = (item.count - 1) / x.tile + 1;
       if (lane() == 0) {
@@ -108,12 +109,13 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
 #pragma unroll 4
       for (int i = lane(); i < item.count; i += 32) smem.lists[k.stage][i] = list[i];
       if (lane() == 0) {
-        const int place = (u - x.first) * x.queries * p.blocks.top_n * x.parts + int(item.part);
-        smem.items[k.stage] = Item{item.count, unit.b, unit.g * p.n.h, unit.first, place, unit.first + 1 - item.key, item.shift};
+        const int place = (u - x.first) * x.queries * p.blocks.top_n * x.parts + item.part;
+        smem.drops[k.stage] = shift == 0 ? 0 : shift / p.n.scale_log2;
+        smem.items[k.stage] = Item{item.count, unit.b, unit.g * p.n.h, unit.first, place, unit.first + 1 - item.key};
       }
       barrier_arrive(barrier_at(smem.listed[k.stage]));
       if (check) {
-        barrier_wait(barrier_at(smem.unchecked), parity), parity ^= 1;
+        barrier_wait(arrives, parity), parity ^= 1;
         take_out_rows<T, Cv>(to + kTile, to, kPairKeys);
         __syncwarp();
         if (lane() == 0) barrier_arrive(full);
@@ -158,7 +160,7 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
         all = __all_sync(0xffffffff, all);
         if (lane() == 0) {
           tile.count = count, tile.all = all, tile.stage = k.stage, tile.parity = k.parity;
-          tile.from = from, tile.place = item.place, tile.seen = item.seen, tile.shift = item.shift;
+          tile.from = from, tile.place = item.place, tile.seen = item.seen;
           barrier_arrive_expecting(full, count * n.h * (kTile / 64));
         }
       }
@@ -197,14 +199,14 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
         rows.seen[r] = tile.seen + of;
       }
       barrier_wait(barrier_at(smem.full_keys[keys]), tile.parity);
-      make_results(tile.all, tile.shift, rows, Q + stage * kTile, K + keys * kKeyStage, barrier_at(smem.empty_rows[stage]));
+      make_results(tile.all, smem.drops[keys], rows, Q + stage * kTile, K + keys * kKeyStage, barrier_at(smem.empty_rows[stage]));
       barrier_arrive(barrier_at(smem.empty_keys[keys]));  // by every lane, because every lane has read the list
       if ((stage += W) >= Rows) stage -= Rows, parity ^= 1;
     }
   }
 
   // Makes the results of a tile from q and k, addresses of rows and keys. Arrives at the barrier when it has read the rows.
-  __device__ __forceinline__ void make_results(bool all, int shift, const Pair& rows, uint32_t q, uint32_t k, uint32_t empty) const {
+  __device__ __forceinline__ void make_results(bool all, float drop, const Pair& rows, uint32_t q, uint32_t k, uint32_t empty) const {
     const float scale = p.n.scale_log2;
     float s[8][4];
     begin_product(Width<C>{}, s, q, k);
@@ -218,20 +220,19 @@ template <typename T, int C, int Cv, int W, int Rows, int Keys> struct PairForwa
       state.start();
 #pragma unroll
       for (int j = 0; j < 8; j++) state.top = fmaxf(state.top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
-      state.top = max_of_four(state.top);
+      state.top = max_of_four(state.top) - drop;
       float base = state.base() * scale;
       if (large(base)) {
 #pragma unroll
         for (int j = 0; j < 8; j++) s[j][2 * r] -= state.top, s[j][2 * r + 1] -= state.top;
         base = 0;
       }
-      base -= shift;
 #pragma unroll
       for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int i = 2 * r; i < 2 * r + 2; i++) state.sum += s[j][i] = power2(fmaf(s[j][i], scale, -base));
       state.sum = sum_of_four(state.sum);
-      if (lane() % 4 == 0 && rows.to[r] >= 0) x.stats[rows.to[r]] = make_float2(shift == 0 ? state.top : state.top - shift / scale, state.sum);
+      if (lane() % 4 == 0 && rows.to[r] >= 0) x.stats[rows.to[r]] = make_float2(state.top, state.sum);
     }
     write_product(Width<Cv>{}, s, k + kTile, rows, p.n.dv);
   }

@@ -31,9 +31,9 @@ type listParams struct {
 
 // pairGradients is PairGradients.
 type pairGradients struct {
-	results, lengths, most kernels.Ref
+	results, lengths, most, reach kernels.Ref
 
-	first, entryBits, parts int32
+	first, entryBits, parts, reaches int32
 }
 
 const (
@@ -108,15 +108,16 @@ func (a selectedProblem) launchPairs(w widths, argument *params) {
 	results := plan.unitsPerLaunch * plan.queries * a.resultsPerQuery()
 	p := &pairParams{params: *argument, pairs: pairs{
 		list: a.Work(4 * plan.units * plan.queries * a.topN), lengths: a.Work(4 * plan.units * plan.queries),
-		counts: a.Work(4 * plan.units * plan.cuts * a.selectionBlocks()), shifts: a.Work(4 * a.groups() * kernels.CeilDiv(a.T, mmaKeys)),
-		items: a.Work(16 * plan.units * room), count: a.Work(4 * plan.units), begun: a.Work(4 * plan.units),
+		counts: a.Work(4 * plan.units * plan.cuts * a.selectionBlocks()),
+		shifts: a.Work(4 * a.groups() * kernels.CeilDiv(a.T, mmaKeys)),
+		items:  a.Work(16 * plan.units * room), count: a.Work(4 * plan.units), begun: a.Work(4 * plan.units),
 		results: a.Work(results * resultBytes(a.Dv)), stats: a.Work(results * statBytes),
 		units: int32(plan.units / a.groups()), queries: int32(plan.queries), cuts: int32(plan.cuts), room: int32(room),
 		parts: int32(a.parts()), tile: int32(plan.tile), chunk: int32(chunk),
 	}}
-	a.Launch(a.Type.Name("pairs_count"), kernels.Line(plan.units*plan.cuts), kernels.Line(sortThreads), 4*a.selectionBlocks(), p)
-	a.Launch("nsa_pairs_sort_i32", kernels.Line(plan.units*plan.cuts), kernels.Line(sortThreads), a.sortBytes(), p)
+	a.Launch("nsa_pairs_count_i32", kernels.Line(plan.units*plan.cuts), kernels.Line(sortThreads), 4*a.selectionBlocks(), p)
 	sms := int64(a.GPU.SMs)
+	a.Launch(a.Type.Name("pairs_sort"), kernels.Line(plan.units*plan.cuts+sms), kernels.Line(sortThreads), a.sortBytes(), p)
 	for first := int64(0); first < plan.units; first += plan.unitsPerLaunch {
 		end := min(plan.units, first+plan.unitsPerLaunch)
 		p.pairs.first, p.pairs.end = int32(first), int32(end)
@@ -142,11 +143,15 @@ func (a selectedProblem) launchPairGradients(w widths, argument *params) {
 	if a.Type == kernels.BF16 { // fp16 gradients have no wider range than their results
 		gradients.most = a.Work(16 * a.groups())
 	}
-	argument.joinBlocks(1)
-	a.launchInvert(&listParams{*argument, gradients}) // it sets most to 0
-	if gradients.most != 0 {
-		a.Launch("nsa_pairs_most_bf16", kernels.Line(3*int64(a.GPU.SMs)), kernels.Line(sumThreads), 0, &listParams{*argument, gradients})
+	if argument.o != 0 && a.Type == kernels.BF16 {
+		blocks := kernels.CeilDiv(a.B*a.S*a.Hq, warps*deltaRows)
+		gradients.reach, gradients.reaches = a.Work(4*blocks*warps), int32(blocks*warps)
+		a.launchFourWarps("nsa_pairs_delta_bf16", blocks, 0, &listParams{*argument, gradients})
+	} else {
+		a.launchDelta(argument)
 	}
+	argument.joinBlocks(1)
+	a.launchInvert(&listParams{*argument, gradients})
 	for first := int64(0); first < a.groups(); first += groupsPerLaunch {
 		gradients.first = int32(first)
 		groups := min(groupsPerLaunch, a.groups()-first)

@@ -180,6 +180,7 @@ func selectedBackward(b *kernels.Builder, op ops.SelectedAttentionGradOp) error 
 		return err
 	}
 	p := a.beginGrad()
+	a.launchDelta(p)
 	rows := launchSize{func(x tile) int64 { return a.dqBytes(x) + slotBytes(x) }, a.rowGrid}
 	if err := a.launchTiled("selected_dq", a.rowTilesOf(gradientTiles), rows, p, a.wholeQueries); err != nil {
 		return err
@@ -224,6 +225,7 @@ func selectedBackwardMMA(b *kernels.Builder, op ops.SelectedAttentionGradOp) err
 		return err
 	}
 	p := a.beginGrad()
+	a.launchDelta(p)
 	// A row is multiplied by the blocks of all rows of its warp, so tall kernels are for queries that select at least half of the
 	// blocks.
 	a.launchDQ(namePrefix(a.pieceKeys()), width, p, a.selectionBlocks() <= 2*a.topN, a.unionBytes, a.wholeQueries)
@@ -274,17 +276,18 @@ func selectedBackwardWGMMA(b *kernels.Builder, op ops.SelectedAttentionGradOp) e
 	}
 	joined := a.joined()
 	p := joined.beginGrad()
-	dq := *p // reads the blocks as they were selected, not joined
-	dq.blocks = a.blocks()
-	switch {
-	case a.byBits():
-		dq.span = a.everyKey()
-		a.launchWGMMA("selected_dq", w, w.dq, w.dqBytes(), &dq)
-	case a.byWalk():
-		a.launchWalk("dq", w, w.walkDQ, &dq)
-	default:
+	if !a.byBits() && !a.byWalk() {
 		a.launchPairGradients(w, p)
 		return nil
+	}
+	a.launchDelta(p)
+	dq := *p // reads the blocks as they were selected, not joined
+	dq.blocks = a.blocks()
+	if a.byBits() {
+		dq.span = a.everyKey()
+		a.launchWGMMA("selected_dq", w, w.dq, w.dqBytes(), &dq)
+	} else {
+		a.launchWalk("dq", w, w.walkDQ, &dq)
 	}
 	join := joined.block / a.block
 	p.joinBlocks(join)
@@ -329,8 +332,7 @@ func (a selectedProblem) byBits() bool {
 // everyKey is the span of all keys up to a query's own.
 func (a selectedProblem) everyKey() span { return span{1, 1, int32(a.S)} }
 
-// beginGrad returns the argument of a gradient, with memory for the inverse index and the partial sums. It adds the launch that computes
-// delta.
+// beginGrad returns the argument of a gradient, with memory for the inverse index and the partial sums.
 func (a selectedProblem) beginGrad() *params {
 	p := a.gradParams()
 	p.blocks, p.index = a.blocks(), a.index()
@@ -339,7 +341,6 @@ func (a selectedProblem) beginGrad() *params {
 	p.starts = a.Work(4 * groups * 3 * (a.blockNames() + 1))
 	p.queries = a.Work(4 * groups * a.S * a.topN)
 	p.partial = a.Work(4 * groups * int64(x.partials) * a.block * (a.D + a.Dv))
-	a.launchDelta(p)
 	return p
 }
 
@@ -358,8 +359,12 @@ func (a selectedProblem) launchInvert(argument *listParams) {
 		return 4 * n * names
 	}
 	a.launchFourWarps("nsa_index_count_i32", segments, counts(1), p)
-	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.CeilDiv(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, p)
-	a.Launch("nsa_index_scan_i32", kernels.Line(groups), kernels.Line(256), 0, p)
+	a.Launch("nsa_index_rank_i32", kernels.Line(groups*kernels.CeilDiv(names, 32)), kernels.Dim{X: 32, Y: 32, Z: 1}, 0, argument)
+	scans := groups
+	if argument.most != 0 {
+		scans += 3 * int64(a.GPU.SMs)
+	}
+	a.Launch("nsa_index_scan_i32", kernels.Line(scans), kernels.Line(256), 0, argument)
 	a.launchFourWarps("nsa_index_fill_i32", kernels.CeilDiv(segments, warps), counts(warps), argument)
 }
 

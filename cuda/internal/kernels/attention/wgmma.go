@@ -86,7 +86,6 @@ type keyGradientParams struct {
 	k, v, q, dout [driver.TensorMapBytes]byte
 	params        `c:"p"`
 	pairGradients `c:"pairs"`
-	_             [8]byte // the size is a multiple of 64, the alignment of a tensor map
 }
 
 // launchDKVWGMMA adds the launch of a kernel for dk and dv. A tensor-map box of q or do holds `queries` queries: 1 if they are

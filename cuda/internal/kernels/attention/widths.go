@@ -195,7 +195,7 @@ func (w widths) itemTiles() int64 {
 // lists, and the barriers.
 func (w widths) pairForwardBytes() int64 {
 	r := w.pairs
-	return 2*64*(r.rowStages*w.c+r.keyStages*(w.c+w.cv)) + r.rowStages*(32+16) + r.keyStages*(4*64*w.itemTiles()+32+24) + 8
+	return 2*64*(r.rowStages*w.c+r.keyStages*(w.c+w.cv)) + r.rowStages*(32+16) + r.keyStages*(4*64*w.itemTiles()+24+24) + (r.keyStages+1)/2*8 + 8
 }
 
 // walkBytes is the shared memory of a walk kernel: stages, rows and barriers.
