@@ -90,7 +90,7 @@ func TestNewDocumentsNeedNoCapture(t *testing.T) {
 			require.NoError(t, step())
 		}
 		calls := func() (n []int) {
-			for _, name := range []string{"GraphLaunch", "MemcpyHtoDAsync", "StreamBeginCapture", "LaunchKernel", "MemAlloc", "ModuleLoadData"} {
+			for _, name := range []string{"GraphLaunch", "MemcpyHtoDAsync", "StreamBeginCapture", "LaunchKernelEx", "MemAlloc", "ModuleLoadData"} {
 				n = append(n, f.Calls(name))
 			}
 			return n

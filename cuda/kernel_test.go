@@ -137,7 +137,7 @@ func TestProductsOfALibrary(t *testing.T) {
 	on.alloc(&work, k.WorkBytes())
 	require.NoError(t, k.Launch(on.stream, &work))
 	require.Len(t, library.ran, 2)
-	require.Equal(t, 2, f.Calls("LaunchKernel"), "the gather and the SiLU")
+	require.Equal(t, 2, f.Calls("LaunchKernelEx"), "the gather and the SiLU")
 	require.Equal(t, library.ran[0].Work, library.ran[1].Work, "products share their work memory")
 	require.EqualValues(t, k.WorkBytes()-1000, library.ran[0].Work-driver.Address(&work), "which lies behind the op's own")
 	require.ErrorContains(t, k.Launch(on.stream, new(cpu.Buf)), "work memory")

@@ -128,7 +128,7 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 		memory := []string{"MemAlloc", "MemFree", "MemHostAlloc", "MemFreeHost"}
 		checkCounts(1, memory, nil)
 		step()
-		checkCounts(5, append(memory, "LaunchKernel", "GraphLaunch", "CtxSynchronize", "EventSynchronize", "MemcpyHtoDAsync",
+		checkCounts(5, append(memory, "LaunchKernelEx", "GraphLaunch", "CtxSynchronize", "EventSynchronize", "MemcpyHtoDAsync",
 			"MemcpyDtoHAsync", "MemcpyDtoDAsync", "StreamBeginCapture", "ModuleLoadData"), map[string]int{
 			"GraphLaunch":      1,
 			"EventSynchronize": 1, // of the loss before

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"errors"
-	"fmt"
 	"unsafe"
 )
 
@@ -18,7 +17,7 @@ type Replay struct {
 // BeginCapture makes the stream record enqueued work instead of running it, until EndCapture. During the capture, uploads,
 // downloads, events and waiting are errors. Other streams and other goroutines go on as usual.
 func (s *Stream) BeginCapture() error {
-	return s.doUncaptured("begin capture", func() error {
+	return s.doUncaptured("begin capture", &s.owned, func() error {
 		if err := s.d.call(s.d.fn.StreamBeginCapture, s.h, captureRelaxed); err != nil {
 			return err
 		}
@@ -79,13 +78,7 @@ func (s *Stream) Replay(p *Replay) error {
 	if p == nil || p.d != s.d {
 		return s.d.failed("replay", errForeign)
 	}
-	return s.do("replay", func() error {
-		if p.exec == 0 {
-			return fmt.Errorf("the captured graph is %w", errClosed)
-		}
-		if s.capture != nil {
-			return errCapturing
-		}
+	return s.doUncaptured("replay", &p.owned, func() error {
 		if err := s.d.call(s.d.fn.GraphLaunch, p.exec, s.h); err != nil {
 			return err
 		}

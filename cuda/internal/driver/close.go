@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 // owned is the part of an object that holds its driver handles, which must be freed before the device is closed.
@@ -38,7 +39,7 @@ const (
 // String names the object in errors.
 func (o *owned) String() string {
 	if o.bytes > 0 {
-		return o.name + " of " + size(int64(o.bytes))
+		return o.name + " of " + memory.Size(int64(o.bytes))
 	}
 	return o.name
 }
@@ -103,6 +104,14 @@ func (o *owned) forget(err error) error {
 
 // Freed reports whether the object has been freed.
 func (o *owned) Freed() bool { return !o.held.Load() }
+
+// check returns an error if the first of the handles has been freed.
+func (o *owned) check() error {
+	if *o.parts[0].h == 0 {
+		return fmt.Errorf("the %s is %w", o.name, errClosed)
+	}
+	return nil
+}
 
 // Close frees the object. A second call does nothing.
 func (o *owned) Close() error {
@@ -180,7 +189,7 @@ func (d *Device) leaks() error {
 	for name, n := range count {
 		p := fmt.Sprintf("%d of %s", n, name)
 		if bytes[name] > 0 {
-			p += " (" + size(int64(bytes[name])) + ")"
+			p += " (" + memory.Size(int64(bytes[name])) + ")"
 		}
 		parts = append(parts, p)
 	}

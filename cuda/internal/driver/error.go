@@ -69,12 +69,12 @@ type NoMemory struct {
 func (e *NoMemory) Error() string {
 	switch {
 	case e.Host:
-		return fmt.Sprintf("cuda: out of pinned host memory: asked for %s", size(e.Asked))
+		return fmt.Sprintf("cuda: out of pinned host memory: asked for %s", memory.Size(e.Asked))
 	case e.Total == 0:
-		return fmt.Sprintf("cuda: %s: out of memory: asked for %s", e.Device, size(e.Asked))
+		return fmt.Sprintf("cuda: %s: out of memory: asked for %s", e.Device, memory.Size(e.Asked))
 	}
-	return fmt.Sprintf("cuda: %s: out of memory: asked for %s, %s of %s are free", e.Device, size(e.Asked), size(e.Free),
-		size(e.Total))
+	return fmt.Sprintf("cuda: %s: out of memory: asked for %s, %s of %s are free", e.Device, memory.Size(e.Asked), memory.Size(e.Free),
+		memory.Size(e.Total))
 }
 
 // Is makes it a memory.ErrTooMuch.
@@ -136,17 +136,6 @@ func enumerate(l []*Launched, n int) string {
 		text += fmt.Sprintf(" and %d more", n-len(l))
 	}
 	return text
-}
-
-// size prints a number of bytes.
-func size(n int64) string {
-	switch {
-	case n >= 1<<30:
-		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%d bytes", n)
 }
 
 // version prints a driver's version as in 12.4.

@@ -135,14 +135,14 @@ func usable(t *testing.T, d *driver.Device) {
 // TestOutOfMemory: the error names the bytes asked for, even if the driver does not tell the free bytes.
 func TestOutOfMemory(t *testing.T) {
 	for result, want := range map[driver.Result]string{
-		driver.Success: "cuda: cuda:0 (Fake H200): out of memory: asked for 1.00 GiB, 256.0 MiB of 256.0 MiB are free",
-		driver.Unknown: "cuda: cuda:0 (Fake H200): out of memory: asked for 1.00 GiB",
+		driver.Success: "cuda: cuda:0 (Fake H200): out of memory: asked for 1.0 GiB, 256.0 MiB of 256.0 MiB are free",
+		driver.Unknown: "cuda: cuda:0 (Fake H200): out of memory: asked for 1.0 GiB",
 	} {
 		d, drv := openFake(t)
 		drv.Fail("MemGetInfo", 1, result)
 		require.EqualError(t, testutil.Err(d.Alloc(1<<30)), want)
 		drv.Fail("MemHostAlloc", 1, driver.OutOfMemory)
-		require.EqualError(t, testutil.Err(stream(t, d).NewReadback(1<<30)), "cuda: out of pinned host memory: asked for 1.00 GiB")
+		require.EqualError(t, testutil.Err(stream(t, d).NewReadback(1<<30)), "cuda: out of pinned host memory: asked for 1.0 GiB")
 	}
 }
 

@@ -47,7 +47,7 @@ func (s *Stream) staged(l *Launched, bytes int, move func(pinned []byte, done in
 	if bytes == 0 {
 		return nil
 	}
-	return s.doUncaptured(l, func() error {
+	return s.doUncaptured(l, &s.owned, func() error {
 		for done := 0; done < bytes; {
 			room, err := s.freeRoom()
 			if err != nil {

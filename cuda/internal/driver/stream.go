@@ -93,8 +93,8 @@ func (s *Stream) Handle() Handle { return s.h }
 // do is Device.do for a call of the stream. It refuses a closed stream and first drops an abandoned capture.
 func (s *Stream) do(what any, f func() error) error {
 	return s.d.do(what, func() error {
-		if s.h == 0 {
-			return fmt.Errorf("the stream is %w", errClosed)
+		if err := s.check(); err != nil {
+			return err
 		}
 		if s.abandoned {
 			if err := s.drop(); err != nil {
@@ -105,11 +105,14 @@ func (s *Stream) do(what any, f func() error) error {
 	})
 }
 
-// doUncaptured is do for a call that cannot be captured.
-func (s *Stream) doUncaptured(what any, f func() error) error {
+// doUncaptured is do for a call that cannot be captured. It refuses a used object that has been freed.
+func (s *Stream) doUncaptured(what any, used *owned, f func() error) error {
 	return s.do(what, func() error {
 		if s.capture != nil {
 			return errCapturing
+		}
+		if err := used.check(); err != nil {
+			return err
 		}
 		return f()
 	})
@@ -156,7 +159,7 @@ func (s *Stream) wait() error {
 
 // Synchronize waits until all enqueued work has ended. Then the destinations of downloads hold their data. A failure of the work is
 // a *Fault.
-func (s *Stream) Synchronize() error { return s.doUncaptured("synchronize", s.wait) }
+func (s *Stream) Synchronize() error { return s.doUncaptured("synchronize", &s.owned, s.wait) }
 
 // Copy enqueues a copy within the device.
 func (s *Stream) Copy(dst, src DevicePtr, bytes int) error {

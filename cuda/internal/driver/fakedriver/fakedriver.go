@@ -33,6 +33,7 @@ type Driver struct {
 	started  bool
 	kernels  map[string]Kernel
 	launched map[string]int // by kernel
+	overlaps int
 	calls    map[string]int
 	log      []call
 	failures map[call]driver.Result
@@ -117,6 +118,12 @@ func (d *Driver) Launches(part string) (n int) {
 		}
 	}
 	return n
+}
+
+// Overlaps returns how many launches may begin before the previous one has ended.
+func (d *Driver) Overlaps() int {
+	defer d.lock()()
+	return d.overlaps
 }
 
 // Leaks returns the number of objects of each kind that have not been freed. It is empty if there are none.
