@@ -19,8 +19,7 @@ import (
 
 // TestMovedOperands launches a kernel whose operands and work memory lie elsewhere each time.
 func TestMovedOperands(t *testing.T) {
-	f := newFake()
-	f.HideParams = false
+	b, f := open(t)
 	var got []uint64
 	f.Kernel("nsa_column_sum_f32", fakedriver.Kernel{Args: 40, Run: func(l *fakedriver.Launch) {
 		got = append(got, binary.LittleEndian.Uint64(l.Args), binary.LittleEndian.Uint64(l.Args[8:])) // x, partial
@@ -28,7 +27,7 @@ func TestMovedOperands(t *testing.T) {
 	f.Kernel("nsa_sum_blocks_f32", fakedriver.Kernel{Args: 56, Run: func(l *fakedriver.Launch) {
 		got = append(got, binary.LittleEndian.Uint64(l.Args), binary.LittleEndian.Uint64(l.Args[16:])) // partial, y
 	}})
-	x := newFixture(t, openOn(t, f))
+	x := newFixture(t, b)
 	dy, db := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{70, 3}}), newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{3}})
 	k, _ := x.bind(ops.LinearBiasGradOp{Out: 3}, []ops.Arg{dy}, []ops.Arg{db})
 	var work cpu.Buf

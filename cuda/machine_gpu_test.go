@@ -2,6 +2,8 @@ package cuda_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -37,37 +39,18 @@ func run(t testing.TB, m *graph.Machine, nodes G.Nodes) [][]float64 {
 	return list
 }
 
-// oracle returns the values of a graph's results on the CPU.
-func oracle(t testing.TB, g *G.ExprGraph, results G.Nodes) [][]float64 {
-	t.Helper()
-	return run(t, testutil.Closing(graph.NewMachine(g, graph.WithKeep(results...)))(t), results)
-}
-
-// TestOpsOnGPU compares every op and its gradient with the CPU's in float64, and its bits in eager and captured runs.
+// TestOpsOnGPU compares every op and its gradient in float32 with the CPU's in float64, and its bits in eager and captured runs.
 func TestOpsOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	for _, c := range opCases() {
 		t.Run(c.Name, func(t *testing.T) {
-			compareOnGPU(t, b, func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, []string) {
-				g, results := c.graph(t, dt)
-				return g, results, nil
-			})
+			g64, results64 := c.graph(t, tensor.Float64)
+			want := run(t, testutil.Closing(graph.NewMachine(g64, graph.WithKeep(results64...)))(t), results64)
+			g, results := c.graph(t, tensor.Float32)
+			for i, got := range runOnGPU(t, b, g, results) {
+				testutil.Within(t, fmt.Sprint("result ", i), got, want[i], 1e-5)
+			}
 		})
-	}
-}
-
-// compareOnGPU compares the results of a graph in float32 with those of the CPU in float64. build returns the names of results, or
-// nil for numbers.
-func compareOnGPU(t *testing.T, b *cuda.Backend, build func(tensor.Dtype) (*G.ExprGraph, G.Nodes, []string)) {
-	g64, results64, names := build(tensor.Float64)
-	want := oracle(t, g64, results64)
-	g, results, _ := build(tensor.Float32)
-	for i, got := range runOnGPU(t, b, g, results) {
-		name := fmt.Sprint("result ", i)
-		if names != nil {
-			name = names[i]
-		}
-		testutil.Within(t, name, got, want[i], 1e-5)
 	}
 }
 
@@ -96,32 +79,71 @@ func bits(list [][]float64) [][]uint64 {
 	return all
 }
 
-// TestLayerOnGPU compares a layer of NSA and its gradients with the CPU's in float64.
-func TestLayerOnGPU(t *testing.T) {
+// TestLayersOnGPU compares a layer of NSA and its gradients with the CPU's in float64, on whole rows and on packed documents. One graph
+// and one recording take all boundaries.
+func TestLayersOnGPU(t *testing.T) {
+	const B, S, most = 2, 131, 40
 	b := cudatest.Open(t)
-	base := nn.NSAConfig{
+	mean := nn.NSAConfig{
 		Dim: 24, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 12, GateHidden: 5,
 		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 11},
 	}
-	mlp, softmax := base, base
+	mlp, softmax := mean, mean
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 10
 	softmax.GateActivation = nn.GateSoftmax
-	for name, config := range map[string]nn.NSAConfig{"mean": base, "mlp": mlp, "softmax": softmax} {
-		t.Run(name, func(t *testing.T) {
-			compareOnGPU(t, b, func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, []string) {
-				g := G.NewGraph()
-				x, r := opcases.Normal("x", 1, 2, 131, config.Dim).Node(g, dt), opcases.Normal("r", 2, 2, 131, config.Dim).Node(g, dt)
-				l := testutil.Must(nn.NewNSA(g, "attn.", config, rounded(t, config, dt)))(t)
-				y := testutil.Must(l.Apply(x))(t)
-				wrt := append(G.Nodes{x}, l.Learnables()...)
-				testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(y, r)))), wrt...))(t)
-				results, names := G.Nodes{y}, []string{"y"}
-				for _, n := range wrt {
-					results, names = append(results, n.Deriv()), append(names, "gradient of "+n.Name())
+	for name, config := range map[string]nn.NSAConfig{"mean": mean, "mlp": mlp, "softmax": softmax} {
+		for _, packed := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, "/", packed), func(t *testing.T) {
+				cu := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(most+1))
+				build := func(dt tensor.Dtype, opts ...graph.Option) func() ([][]float64, G.Nodes) {
+					g := G.NewGraph()
+					x, r := opcases.Normal("x", 1, B, S, config.Dim).Node(g, dt), opcases.Normal("r", 2, B, S, config.Dim).Node(g, dt)
+					var boundaries *G.Node
+					if packed {
+						boundaries = G.NewVector(g, tensor.Int32, G.WithShape(most+1), G.WithName("cu_seqlens"), G.WithValue(cu))
+					}
+					l := testutil.Must(nn.NewNSA(g, "attn.", config, rounded(t, config, dt)))(t)
+					y := testutil.Must(l.Apply(x, nn.WithCuSeqlens(boundaries)))(t)
+					wrt := append(G.Nodes{x}, l.Learnables()...)
+					testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(y, r)))), wrt...))(t)
+					results := G.Nodes{y}
+					for _, n := range wrt {
+						results = append(results, n.Deriv())
+					}
+					m := testutil.Closing(graph.NewMachine(g, append(opts, graph.WithKeep(results...))...))(t)
+					return func() ([][]float64, G.Nodes) {
+						defer m.Reset()
+						list := run(t, m, results)
+						require.True(t, opts == nil || m.Counts()["host"] == 0, "%v", m.Plan())
+						return list, results
+					}
 				}
-				return g, results, names
+				host, eager, captured := build(tensor.Float64), build(tensor.Float32, graph.WithBackend(b)), build(tensor.Float32, graph.WithBackend(b), graph.WithCapture())
+				rng := rand.New(rand.NewPCG(7, 7))
+				var before [][]float64
+				for range 6 {
+					at := []int32{0, S}
+					for range rng.IntN(most - 1) {
+						at = append(at, rng.Int32N(B*S))
+					}
+					slices.Sort(at)
+					for i := copy(cu.Int32s(), at); i <= most; i++ {
+						cu.Int32s()[i] = B * S
+					}
+					want, nodes := host()
+					got, _ := eager()
+					for i, x := range got {
+						testutil.Within(t, nodes[i].Name(), x, want[i], 1e-5)
+					}
+					again, _ := captured()
+					require.Equal(t, bits(got), bits(again), "the same bits in a captured run")
+					if !packed && before != nil {
+						require.Equal(t, bits(before), bits(got), "the same bits in each run")
+					}
+					before = got
+				}
 			})
-		})
+		}
 	}
 }
 
