@@ -26,7 +26,7 @@ import (
 // newFake returns a driver whose kernels compute nothing.
 func newFake(gpus ...driver.Properties) *fakedriver.Driver {
 	f := fakedriver.New(gpus...)
-	f.HideParams, f.AnyKernel = true, true
+	f.AnyKernel = true
 	return f
 }
 

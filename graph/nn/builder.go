@@ -1,5 +1,5 @@
-// Package nn builds layers as Gorgonia graphs: parameters with their first values, the layer of Native Sparse Attention, and
-// files of weights. Layers and models are written with Builder.
+// Package nn builds layers as Gorgonia graphs: parameters with their first values, and the layer of Native Sparse Attention. Layers and
+// models are written with Builder. Package safetensors keeps values in files; Assign takes them from there.
 package nn
 
 import (

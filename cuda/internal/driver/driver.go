@@ -23,8 +23,6 @@ type functions struct {
 	// In cuda.h of CUDA 12 and 13 the plain names of these functions stand for their _v2 versions.
 	DeviceTotalMem, DevicePrimaryCtxRelease, MemGetInfo, MemAlloc, MemFree, MemcpyHtoDAsync, MemcpyDtoHAsync, MemcpyDtoDAsync,
 	StreamDestroy, StreamBeginCapture, EventDestroy *sharedlib.Func `suffix:"_v2"`
-
-	FuncGetParamInfo *sharedlib.Func `since:"CUDA 12.4"`
 }
 
 // call calls f and returns its error. It allocates nothing unless it fails. See sharedlib.Func.Call for arguments that are

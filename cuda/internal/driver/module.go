@@ -26,7 +26,6 @@ type Function struct {
 	maxThreads int // of a block, with the registers that the kernel uses
 	registers  int // of a thread
 	static     int // bytes of static shared memory of a block
-	params     int // bytes of its only parameter, -1 if the driver does not tell
 	dynamic    int // bytes of dynamic shared memory that a launch may have so far, guarded by m.mu
 }
 
@@ -65,7 +64,7 @@ func (m *Module) Function(name string) (*Function, error) {
 	return f, nil
 }
 
-// lookUp asks the driver for the kernel and its properties. It refuses a kernel that has not exactly one parameter.
+// lookUp asks the driver for the kernel and its properties.
 func (f *Function) lookUp() error {
 	d, name := f.m.d, append([]byte(f.name), 0)
 	find := d.fn.ModuleGetFunction
@@ -81,27 +80,7 @@ func (f *Function) lookUp() error {
 			return err
 		}
 	}
-	if f.params = -1; d.fn.FuncGetParamInfo == nil {
-		return nil
-	}
-	if f.params, err = f.parameter(0); err == nil {
-		_, err = f.parameter(1) // InvalidValue, since there is no second one
-	}
-	if err != nil && !errors.Is(err, InvalidValue) {
-		return err
-	}
-	if err == nil || f.params == 0 {
-		return errors.New("want a kernel with one parameter")
-	}
 	return nil
-}
-
-// parameter returns the size of a parameter.
-func (f *Function) parameter(index uintptr) (int, error) {
-	var offset, size int
-	info := f.m.d.fn.FuncGetParamInfo
-	r := info.CallWithPointers(f.h, index, uintptr(unsafe.Pointer(&offset)), uintptr(unsafe.Pointer(&size)))
-	return size, f.m.d.check(info, r)
 }
 
 // allow lets launches have that much dynamic shared memory. Until the driver is asked for more, a kernel has 48 KB at most.

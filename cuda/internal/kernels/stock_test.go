@@ -285,7 +285,6 @@ func (c stockCase) onBackend(t *testing.T, b graph.Backend) (launched, captured 
 func TestStockGraphsRunOnTheDevice(t *testing.T) {
 	t.Parallel()
 	fake := fakedriver.New()
-	fake.HideParams = true
 	for name := range compiled(t) {
 		fake.Kernel(name, fakedriver.Kernel{Run: func(*fakedriver.Launch) {}})
 	}

@@ -22,7 +22,7 @@ type Func struct {
 
 // Bind sets each *Func field of the struct that functions points to. The function's name in lib is prefix, the field's name and the
 // field's tag `suffix`, joined. For a field that is a struct, Bind adds the field's name to prefix and binds its fields. A missing
-// function is an error, unless its field has a tag `since`: then the field stays nil.
+// function is an error.
 func Bind(lib Library, prefix string, functions any) error {
 	fields := reflect.ValueOf(functions).Elem()
 	for f, v := range fields.Fields() {
@@ -34,11 +34,10 @@ func Bind(lib Library, prefix string, functions any) error {
 			continue
 		}
 		code, err := lib.Find(name + f.Tag.Get("suffix"))
-		if err == nil {
-			v.Set(reflect.ValueOf(&Func{Name: name, code: code}))
-		} else if f.Tag.Get("since") == "" {
+		if err != nil {
 			return err
 		}
+		v.Set(reflect.ValueOf(&Func{Name: name, code: code}))
 	}
 	return nil
 }

@@ -49,12 +49,10 @@ func TestBind(t *testing.T) {
 	_, err = Open("lib-that-is-not-there.so")
 	require.Error(t, err)
 	var found struct {
-		Ex    *Func `suffix:"it"`
-		Newer *Func `since:"tomorrow"`
+		Ex *Func `suffix:"it"`
 	}
 	require.NoError(t, Bind(lib, "_", &found))
 	require.Equal(t, "_Ex", found.Ex.Name)
-	require.Nil(t, found.Newer)
 	var missing struct{ Exit, NoSuchFunction *Func }
 	require.ErrorContains(t, Bind(lib, "_", &missing), "_NoSuchFunction")
 }

@@ -23,10 +23,9 @@ func H200() driver.Properties {
 
 // Driver is a sharedlib.Library for driver.WithDriver. Its exported fields are set before use.
 type Driver struct {
-	Version    int  // of CUDA
-	HideParams bool // there is no cuFuncGetParamInfo, as before CUDA 12.4
-	AnyKernel  bool // modules hold every kernel: one that Kernel has not registered does nothing
-	Record     bool // record the calls for Failures, except calls that describe errors
+	Version   int  // of CUDA
+	AnyKernel bool // modules hold every kernel: one that Kernel has not registered does nothing
+	Record    bool // record the calls for Failures, except calls that describe errors
 
 	mu       sync.Mutex
 	gpus     []*gpu
@@ -190,7 +189,7 @@ func (d *Driver) gpu() *gpu {
 func (d *Driver) Find(name string) (sharedlib.Code, error) {
 	function := strings.TrimSuffix(strings.TrimPrefix(name, "cu"), "_v2")
 	h := handlerOf(function)
-	if h == nil || d.HideParams && function == "FuncGetParamInfo" {
+	if h == nil {
 		return nil, fmt.Errorf("the fake driver has no %s", name)
 	}
 	return func(a []uintptr) uintptr { return uintptr(d.call(function, h, a)) }, nil

@@ -114,12 +114,6 @@ var moduleCalls = map[string]handler{
 		f.dynamic = value
 		return driver.Success
 	}),
-	"FuncGetParamInfo": on(0, func(_ *Driver, f *function, a []uintptr) driver.Result {
-		if a[1] != 0 || f.Args == 0 {
-			return driver.InvalidValue
-		}
-		return set(a[3], f.Args)
-	}),
 	"LaunchKernelEx": on(1, func(d *Driver, f *function, a []uintptr) driver.Result {
 		c := sharedlib.PointerTo[launchConfig](a[0])
 		dim := func(i int) driver.Dim {
