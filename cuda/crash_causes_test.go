@@ -25,21 +25,6 @@ func windowOf(b, s, hq, hkv, dim int) graph.Site {
 	return graph.Site{Spec: ops.SlidingWindowOp{Window: 512}, In: []ops.Operand{q, k, k}, Out: []ops.Operand{q, of(tensor.Float32, b, hq, s)}}
 }
 
-// refusals returns the first implementation that takes a site, nil for none, and the refusals of those before it.
-func refusals(t testing.TB, b *cuda.Backend, s graph.Site) (by graph.Implementation, all []*graph.Unsupported) {
-	t.Helper()
-	for _, offer := range b.Offers(s) {
-		err := offer.Guard(s)
-		if err == nil {
-			return offer, all
-		}
-		var u *graph.Unsupported
-		require.ErrorAs(t, err, &u)
-		all = append(all, u)
-	}
-	return nil, all
-}
-
 // windowError returns the error of a sliding window of inputs of these shapes.
 func windowError(q, k, v []int) error {
 	g := G.NewGraph()

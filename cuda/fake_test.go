@@ -73,17 +73,6 @@ func (c opCase) run(t testing.TB, dt tensor.Dtype, opts ...graph.Option) (*graph
 	return m, f
 }
 
-// TestMemoryUsed: the driver's number follows what is allocated.
-func TestMemoryUsed(t *testing.T) {
-	b, f := open(t)
-	before := testutil.Must(b.MemoryUsed())(t)
-	m := testutil.Must(b.Alloc(1 << 20))(t)
-	require.Equal(t, before+1<<20, testutil.Must(b.MemoryUsed())(t))
-	require.NoError(t, m.Free())
-	f.Fail("MemGetInfo", 1, driver.Unknown)
-	require.ErrorContains(t, testutil.Err(b.MemoryUsed()), "memory in use: cuMemGetInfo")
-}
-
 // TestCeilings: whatever call fails, nothing stays open. The helper open checks that.
 func TestCeilings(t *testing.T) {
 	b, f := open(t)

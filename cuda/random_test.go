@@ -55,16 +55,8 @@ func randomCalls(t *testing.T, b *cuda.Backend, calls int, computes bool) {
 			site.In[x.IntN(len(site.In))].Dtype = []tensor.Dtype{tensor.Float32, ops.BFloat16, ops.Float16, tensor.Float64, tensor.Int}[x.IntN(5)]
 		}
 		what := fmt.Sprintf("call %d: %s %+v of %v", i, c.Spec.Name(), c.Spec, site.In)
-		var by graph.Implementation
-		for _, offer := range b.Offers(site) {
-			err := offer.Guard(site)
-			if err == nil {
-				by = offer
-				break
-			}
-			var why *graph.Unsupported
-			require.ErrorAs(t, err, &why, what)
-			require.NotEmpty(t, why.Detail, what)
+		by, all := refusals(t, b, site)
+		for _, why := range all {
 			reasons[why.Reason]++
 		}
 		switch right := c.Wrong == nil && !c.Huge && !mixed; {
@@ -120,10 +112,9 @@ func (x *caller) run(by graph.Implementation, site graph.Site, c opcases.RandomC
 			}
 		}
 		forward := graph.Site{Spec: f.Spec, In: operands(from), Out: operands(to)}
-		first := x.backend.Offers(forward)
-		i := slices.IndexFunc(first, func(offer graph.Implementation) bool { return offer.Guard(forward) == nil })
-		require.GreaterOrEqual(x.t, i, 0, what)
-		launches = append([]func(){bind(first[i], forward, from, to)}, launches...)
+		first, _ := refusals(x.t, x.backend, forward)
+		require.NotNil(x.t, first, what)
+		launches = append([]func(){bind(first, forward, from, to)}, launches...)
 	}
 	queue := x.stream.Driver()
 	var start cpu.Buf

@@ -159,6 +159,7 @@ func TestDevice(t *testing.T) {
 		Name: "Fake H200", Kind: "cuda", Units: 132, Capability: 90, Memory: 256 << 20, Features: "driver 12.4, no cublaslt", Alignment: 256, Half: true,
 	}, b.Device())
 	require.Zero(t, b.Number())
+	require.Zero(t, testutil.Must(b.MemoryUsed())(t))
 }
 
 // TestStorage checks the types of operands when activations are in half precision: f is float32, d float64, h half precision and i
