@@ -149,33 +149,3 @@ func TestEnqueue(t *testing.T) {
 	ok(t, s.Close())
 	require.ErrorContains(t, s.Enqueue(l, library), "product: the stream is closed")
 }
-
-// TestEnqueueNamesFaults: a fault names the work that a library has enqueued. A fault that makes a library fail is reported, too.
-func TestEnqueueNamesFaults(t *testing.T) {
-	fine := func(driver.Handle) error { return nil }
-	for name, c := range map[string]struct {
-		last func(driver.Handle) error
-		want string
-	}{
-		"later":         {fine, "in one of 2 launches, newest first: product, gone wrong (kernel poke); seen in cuEventQuery"},
-		"library fails": {func(driver.Handle) error { return errors.New("status 13") }, "gone wrong (kernel poke): an illegal memory access was encountered (CUDA_ERROR_700), seen in cuEventQuery"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d, _ := openFake(t)
-			s := testutil.Must(d.NewStream())(t)
-			ok(t, s.Synchronize()) // records an event
-			ok(t, s.Launch(poke(t, d)))
-			if name == "library fails" { // the work has run, and no call has reported the fault
-				testutil.Must(d.Driver().Find("cuCtxSynchronize"))(t)(nil)
-			}
-			err := s.Enqueue(&driver.Launched{Op: "product"}, c.last)
-			if err == nil {
-				err = s.Synchronize()
-			}
-			fault := as[*driver.Fault](t, err)
-			require.ErrorContains(t, err, c.want)
-			require.ErrorIs(t, s.Enqueue(&driver.Launched{Op: "product"}, fine), fault)
-			_ = d.Close() // reports the leaks
-		})
-	}
-}

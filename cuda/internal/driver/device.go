@@ -92,7 +92,7 @@ func (d *Device) Synchronize() error {
 	return d.do("synchronize", func() error {
 		marks := map[*Stream]uint64{}
 		for _, s := range open[*Stream](d) {
-			marks[s] = s.trail.count.Load()
+			marks[s] = s.trail.now()
 		}
 		if err := d.call(d.fn.CtxSynchronize); err != nil {
 			return err

@@ -23,7 +23,7 @@ func (m *mark) create(flags uintptr) error {
 
 // record records the mark after the work enqueued so far.
 func (m *mark) record() error {
-	at := m.s.trail.count.Load()
+	at := m.s.trail.now()
 	err := m.s.d.call(m.s.d.fn.EventRecord, m.h, m.s.h)
 	if err == nil {
 		m.at = at

@@ -67,7 +67,9 @@ func function(t testing.TB, d *driver.Device, name string) *driver.Function {
 // poke returns a launch that writes where there is no memory.
 func poke(t testing.TB, d *driver.Device) *driver.Call {
 	t.Helper()
-	return testutil.Must(function(t, d, "poke").Prepare("gone wrong", one, one, 0, pack(uint64(64))))(t)
+	c := testutil.Must(function(t, d, "poke").Prepare("gone wrong", one, one, 0, pack(uint64(64))))(t)
+	c.Owner = 42
+	return c
 }
 
 // pack lays the members of a struct out as a kernel's compiler does, if none of them needs padding before it.

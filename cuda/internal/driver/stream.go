@@ -3,7 +3,7 @@ package driver
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
@@ -210,36 +210,41 @@ func (s *Stream) Enqueue(l *Launched, f func(stream Handle) error) error {
 // trailLength is the number of launches that a trail remembers.
 const trailLength = 64
 
-// trail remembers the newest launches of a stream that are not known to have ended. One goroutine adds to it; others may read it.
-// It allocates nothing.
+// trail remembers the newest launches of a stream that are not known to have ended. It allocates nothing to add one.
 type trail struct {
-	ring  [trailLength]atomic.Pointer[Launched]
-	count atomic.Uint64 // of all launches so far
-	ended atomic.Uint64 // of those that are known to have ended
+	mu    sync.Mutex
+	ring  [trailLength]*Launched
+	count uint64 // of all launches so far
+	ended uint64 // of those that are known to have ended
 }
 
 func (t *trail) add(l *Launched) {
-	n := t.count.Load()
-	t.ring[n%trailLength].Store(l)
-	t.count.Store(n + 1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ring[t.count%trailLength] = l
+	t.count++
+}
+
+// now returns the number of launches so far.
+func (t *trail) now() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.count
 }
 
 // end notes that the first n launches have ended.
 func (t *trail) end(n uint64) {
-	for {
-		old := t.ended.Load()
-		if n <= old || t.ended.CompareAndSwap(old, n) {
-			return
-		}
-	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = max(t.ended, n)
 }
 
 // pending returns the launches that may be under way, newest first, and their number, which counts forgotten ones, too.
-func (t *trail) pending() ([]*Launched, int) {
-	ended, end := t.ended.Load(), t.count.Load() // in this order, so that ended is never above end
-	var l []*Launched
-	for i := end; i > ended && end-i < trailLength; i-- {
-		l = append(l, t.ring[(i-1)%trailLength].Load())
+func (t *trail) pending() (l []*Launched, n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := t.count; i > t.ended && t.count-i < trailLength; i-- {
+		l = append(l, t.ring[(i-1)%trailLength])
 	}
-	return l, int(end - ended)
+	return l, int(t.count - t.ended)
 }
