@@ -74,20 +74,37 @@ func TestRecomputeMemory(t *testing.T) {
 }
 
 // TestFusedTrainingOnGPU compares the loss and the gradients of a fused and of an unfused plan: in float32 with each other, in
-// half precision by how far they are from float32. All blocks are chosen, so that no choice depends on a rounding.
+// half precision by how far they are from float32. All blocks are chosen, so that no choice depends on a rounding. A captured run has
+// the bits of an eager one.
 func TestFusedTrainingOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	c := tinylm.Tiny()
 	const tokens = 96
 	require.Equal(t, tokens, c.TopN*c.SelectBlock)
 	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
-	results := func(p graph.Precision, unfused ...string) map[string][]float64 {
-		_, all := resultsOf(t, w, 3, tokens, graph.WithBackend(b), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{Unfused: unfused}))
+	run := func(opts ...graph.Option) map[string][]float64 {
+		const batch = 3
+		m := testutil.Closing(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(append(opts, graph.WithBackend(b))...)))(t)
+		copy(m.Tokens(), testutil.Tokens(3, batch*tokens, w.Config.Vocab))
+		m.NextTokens()
+		for range 3 {
+			require.NoError(t, m.Run())
+		}
+		require.Zero(t, m.Machine().Counts()["host"], "%v", m.Machine().Plan())
+		all := map[string][]float64{"loss": {testutil.Must(m.Loss())(t)}}
+		for _, n := range m.Learnables() {
+			all["gradient of "+n.Name()] = numbers(t, testutil.Must(n.Grad())(t))
+		}
+		require.Len(t, all, 1+len(w.Tensors))
 		return all
 	}
-	exact := results(graph.F32, graph.UnfusedAll)
+	results := func(p graph.Precision, unfused ...string) map[string][]float64 {
+		return run(graph.WithPrecision(p), graph.WithPolicy(graph.Policy{Unfused: unfused}))
+	}
+	exact, captured := results(graph.F32, graph.UnfusedAll), run(graph.WithCapture(), graph.WithPolicy(graph.Policy{}))
 	for name, got := range results(graph.F32) {
 		testutil.Within(t, name, got, exact[name], 1e-5)
+		require.Equal(t, bits([][]float64{got}), bits([][]float64{captured[name]}), name)
 	}
 	for _, p := range []struct {
 		precision graph.Precision

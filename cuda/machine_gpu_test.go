@@ -17,7 +17,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -160,47 +159,6 @@ func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 		values[n.Name()] = v
 	}
 	return nn.Values(values)
-}
-
-// resultsOf runs a model with gradients over random tokens and returns its loss and its gradients by name.
-func resultsOf(t *testing.T, w *tinylm.Weights, batch, tokens int, opts ...graph.Option) (*tinylm.Model, map[string][]float64) {
-	t.Helper()
-	m := testutil.Closing(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t)
-	copy(m.Tokens(), testutil.Tokens(3, batch*tokens, w.Config.Vocab))
-	m.NextTokens()
-	for range 3 {
-		require.NoError(t, m.Run())
-	}
-	all := map[string][]float64{"loss": {testutil.Must(m.Loss())(t)}}
-	for _, n := range m.Learnables() {
-		all["gradient of "+n.Name()] = numbers(t, testutil.Must(n.Grad())(t))
-	}
-	return m, all
-}
-
-// TestModelOnGPU compares logits, loss and gradients of the tiny model with the CPU's in float32, and the bits of eager and
-// captured runs.
-func TestModelOnGPU(t *testing.T) {
-	b := cudatest.Open(t)
-	w := testutil.Must(tinylm.NewWeights(tinylm.Tiny(), tensor.Float32, 1))(t)
-	results := func(opts ...graph.Option) map[string][]float64 {
-		m, all := resultsOf(t, w, 2, 256, opts...)
-		all["logits"] = numbers(t, testutil.Must(m.Logits())(t))
-		if vm := m.Machine(); len(opts) > 0 {
-			require.Zero(t, vm.Counts()["host"], "%v", vm.Plan())
-		}
-		return all
-	}
-	want := results()
-	require.Len(t, want, 2+len(w.Tensors))
-	eager := results(graph.WithBackend(b))
-	for name, x := range want {
-		testutil.Within(t, name, eager[name], x, 1e-5)
-	}
-	captured := results(graph.WithBackend(b), graph.WithCapture())
-	for name, x := range eager {
-		require.Equal(t, bits([][]float64{x}), bits([][]float64{captured[name]}), name)
-	}
 }
 
 // goldenNSA builds the attention of a golden as one float32 graph, from the tokens to the gradients of all inputs. It chooses the
