@@ -3,6 +3,7 @@ package driver_test
 import (
 	"cmp"
 	"errors"
+	"io"
 	"reflect"
 	"slices"
 	"testing"
@@ -14,49 +15,35 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// program is a sequence of calls. The first call that fails ends it, by a panic with the error.
-type program struct{ undo []func() error }
-
 func must[T any](v T, err error) T {
 	try(err)
 	return v
 }
 
+// try panics with an error.
 func try(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// own returns v, which free frees at the end.
-func own[T any](x *program, v T, free func(T) error) T {
-	x.undo = append(x.undo, func() error { return free(v) })
-	return v
-}
-
-// end is deferred: it frees what the program has got, and turns its panic into an error.
-func (x *program) end(err *error) {
-	if why := recover(); why != nil {
-		*err = why.(error)
-	}
-	for _, free := range slices.Backward(x.undo) {
-		*err = errors.Join(*err, free())
-	}
-}
-
-// everything uses every feature of a device. It stops at the first error. In any case it frees what it has got.
+// everything uses every feature of a device and frees all objects. It stops at the first error; what it has got by then is
+// freed with the device.
 func everything(drv *fakedriver.Driver) (d *driver.Device, err error) {
-	x := new(program)
-	defer x.end(&err)
+	defer func() {
+		if why := recover(); why != nil {
+			err = why.(error)
+		}
+	}()
 	d = must(driver.Open(0, driver.WithDriver(drv)))
-	m := own(x, must(d.Alloc(1024)), (*driver.Memory).Free)
-	s := own(x, must(d.NewStream()), (*driver.Stream).Close)
-	r := own(x, must(s.NewReadback(64)), (*driver.Readback).Close)
-	e := own(x, must(s.NewEvent()), (*driver.Event).Close)
+	m := must(d.Alloc(1024))
+	s := must(d.NewStream())
+	r := must(s.NewReadback(64))
+	e := must(s.NewEvent())
 	f := must(must(d.LoadModule(kernels)).Function("shared_last"))
 	c := must(f.Prepare("last word", one, one, 50<<10, pack(m.Ptr(), int32(8), float32(3))))
 	got := make([]byte, 5<<20)
-	big := own(x, must(d.Alloc(len(got))), (*driver.Memory).Free)
+	big := must(d.Alloc(len(got)))
 	must(d.MemoryUsed())
 	try(d.EncodeTensorMap(make([]byte, driver.TensorMapBytes), m.Ptr(), [4]int64{8, 1, 4, 1}, [2]int64{1, 8}))
 	try(s.Launch(c))
@@ -74,9 +61,13 @@ func everything(drv *fakedriver.Driver) (d *driver.Device, err error) {
 	overlapping := must(f.Prepare("last word", one, one, 50<<10, pack(m.Ptr(), int32(8), float32(3))))
 	overlapping.Overlaps = true
 	try(s.Launch(overlapping))
-	try(s.Replay(own(x, must(s.EndCapture()), (*driver.Replay).Close)))
+	p := must(s.EndCapture())
+	try(s.Replay(p))
 	try(s.BeginCapture()) // dropped by Close
 	try(s.Launch(c))
+	for _, x := range []io.Closer{p, big, e, r, s, m} {
+		try(x.Close())
+	}
 	return d, nil
 }
 
