@@ -1,18 +1,10 @@
 package driver
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"unsafe"
-)
-
-// Limits that all devices share, in blocks and threads.
-const (
-	maxGridX    = math.MaxInt32
-	maxGridYZ   = 65535
-	maxThreadsZ = 64
 )
 
 // Call is a prepared launch of a kernel. Stream.Launch enqueues it any number of times and allocates nothing. It belongs to one
@@ -48,7 +40,8 @@ type launchAttribute struct {
 }
 
 // Prepare returns a launch of f. op names it in errors. shared is the dynamic shared memory in bytes. args holds the bytes of the
-// kernel's one argument, a struct as its compiler lays it out: the driver does not check its size. Prepare copies args.
+// kernel's one argument, a struct as its compiler lays it out. Prepare copies args. The driver checks the sizes at the launch, except
+// that of args.
 func (f *Function) Prepare(op string, grid, block Dim, shared int, args []byte) (*Call, error) {
 	const programmaticStreamSerialization = 6 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 	c := &Call{Launched: Launched{Op: op, Kernel: f.name}, f: f, grid: grid, block: block, args: slices.Clone(args)}
@@ -57,8 +50,10 @@ func (f *Function) Prepare(op string, grid, block Dim, shared int, args []byte) 
 			*n = 1
 		}
 	}
-	err := f.check(c.grid, c.block, shared, len(args))
-	if err == nil {
+	sizes := []int{c.grid.X, c.grid.Y, c.grid.Z, c.block.X, c.block.Y, c.block.Z, shared + 1, len(args)}
+	err := fmt.Errorf("grid %v of blocks %v with %d bytes of shared memory and %d of arguments: want 1 to 2^31-1 of each",
+		c.grid, c.block, shared, len(args))
+	if slices.Min(sizes) > 0 && slices.Max(sizes) <= math.MaxInt32 {
 		err = f.allow(shared)
 	}
 	if err != nil {
@@ -69,27 +64,6 @@ func (f *Function) Prepare(op string, grid, block Dim, shared int, args []byte) 
 	c.config = launchConfig{grid: dims(c.grid), block: dims(c.block), shared: uint32(shared), attributes: overlap}
 	c.param = unsafe.Pointer(&c.args[0])
 	return c, nil
-}
-
-// check refuses sizes beyond the limits of the device and the kernel.
-func (f *Function) check(g, b Dim, shared, argBytes int) error {
-	if g.X < 1 || g.X > maxGridX || g.Y < 1 || g.Y > maxGridYZ || g.Z < 1 || g.Z > maxGridYZ {
-		return fmt.Errorf("got a grid of %v blocks, want 1 to %dx%dx%d", g, maxGridX, maxGridYZ, maxGridYZ)
-	}
-	limit := f.maxThreads
-	if b.X < 1 || b.Y < 1 || b.Z < 1 || b.X > limit || b.Y > limit || b.Z > maxThreadsZ || b.X*b.Y*b.Z > limit {
-		return fmt.Errorf("got a block of %v threads, want 1 to %d in all and 1 to %d along z; the kernel has %d registers",
-			b, limit, maxThreadsZ, f.registers)
-	}
-	p := f.m.d.prop
-	if most := max(0, p.SharedPerBlock-f.static); shared < 0 || shared > most {
-		return fmt.Errorf("got %d bytes of dynamic shared memory, want 0 to %d: a block has %d on %s, of which the kernel takes %d",
-			shared, most, p.SharedPerBlock, p.Name, f.static)
-	}
-	if argBytes == 0 {
-		return errors.New("got no argument")
-	}
-	return nil
 }
 
 // Args returns the argument of the next launches. The caller may change it in place.

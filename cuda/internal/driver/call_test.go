@@ -13,37 +13,33 @@ import (
 
 func TestPrepareErrors(t *testing.T) {
 	d, drv := openFake(t)
-	drv.Kernel("k", fakedriver.Kernel{Args: 16, Registers: 128, Shared: 1 << 10})
+	drv.Kernel("k", fakedriver.Kernel{Args: 16, Shared: 1 << 10})
 	mod := testutil.Must(d.LoadModule(kernels))(t)
 	f := testutil.Must(mod.Function("k"))(t)
 	require.Same(t, f, testutil.Must(mod.Function("k"))(t), "a kernel is looked up once")
-	b, args := one, make([]byte, 16)
 	for _, c := range []struct {
-		name        string
 		grid, block driver.Dim
 		shared      int
-		args        []byte
+		args        int
 		want        string // "" for none
 	}{
-		{"good", driver.Dim{X: 1<<31 - 1, Y: 65535, Z: 65535}, driver.Dim{X: 128, Y: 2, Z: 2}, 226 << 10, args, ""},
-		{"no blocks", driver.Dim{}, b, 0, args, "got a grid of 0x1x1 blocks"},
-		{"grid x", driver.Dim{X: 1 << 31}, b, 0, args, "got a grid of 2147483648x1x1 blocks"},
-		{"grid y", driver.Dim{X: 1, Y: 65536}, b, 0, args, "got a grid of 1x65536x1 blocks"},
-		{"grid z", driver.Dim{X: 1, Z: 65536}, b, 0, args, "got a grid of 1x1x65536 blocks"},
-		{"grid below", driver.Dim{X: 1, Y: -1}, b, 0, args, "got a grid of 1x-1x1 blocks"},
-		{"no threads", one, driver.Dim{}, 0, args, "got a block of 0x1x1 threads"},
-		{"threads", one, driver.Dim{X: 1024}, 0, args, "got a block of 1024x1x1 threads, want 1 to 512 in all"},
-		{"threads z", one, driver.Dim{X: 1, Z: 65}, 0, args, "got a block of 1x1x65 threads"},
-		{"threads overflow", one, driver.Dim{X: 1 << 40, Y: 1 << 40}, 0, args, "got a block of"},
-		{"shared", one, b, 226<<10 + 1, args, "got 231425 bytes of dynamic shared memory, want 0 to 231424"},
-		{"none", one, b, 0, nil, "got no argument"},
+		{driver.Dim{X: 1<<31 - 1, Y: 65535, Z: 65535}, driver.Dim{X: 128, Y: 2, Z: 2}, 226 << 10, 16, ""},
+		{driver.Dim{}, one, 0, 16, "grid 0x1x1 of blocks 1x1x1"},
+		{driver.Dim{X: 1 << 31}, one, 0, 16, "grid 2147483648x1x1 of"},
+		{driver.Dim{X: 1, Y: -1}, one, 0, 16, "grid 1x-1x1 of"},
+		{one, driver.Dim{}, 0, 16, "of blocks 0x1x1"},
+		{one, driver.Dim{X: 1 << 40, Y: 1 << 40}, 0, 16, "of blocks 1099511627776x1099511627776x1"},
+		{one, one, -1, 16, "with -1 bytes of shared memory"},
+		{one, one, 226<<10 + 1, 16, "cuFuncSetAttribute"},
+		{one, one, 0, 0, "and 0 of arguments"},
 	} {
-		_, err := f.Prepare("test", c.grid, c.block, c.shared, c.args)
+		_, err := f.Prepare("test", c.grid, c.block, c.shared, make([]byte, c.args))
 		if c.want == "" {
 			ok(t, err)
 			continue
 		}
-		require.ErrorContains(t, err, "cuda:0: test (kernel k): "+c.want, c.name)
+		require.ErrorContains(t, err, "cuda:0: test (kernel k): ")
+		require.ErrorContains(t, err, c.want)
 	}
 }
 

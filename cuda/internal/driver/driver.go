@@ -14,7 +14,7 @@ const libraryFile = "libcuda.so.1"
 type functions struct {
 	Init, DriverGetVersion, DeviceGetCount, DeviceGet, DeviceGetName, DeviceGetAttribute, DevicePrimaryCtxRetain,
 	CtxSetCurrent, CtxSynchronize, GetErrorName, GetErrorString, MemHostAlloc, MemFreeHost, MemsetD8Async,
-	ModuleLoadData, ModuleUnload, ModuleGetFunction, FuncGetAttribute, FuncSetAttribute, LaunchKernelEx,
+	ModuleLoadData, ModuleUnload, ModuleGetFunction, FuncSetAttribute, LaunchKernelEx,
 	StreamCreate, StreamIsCapturing, StreamEndCapture,
 	TensorMapEncodeTiled,
 	EventCreate, EventRecord, EventSynchronize, EventQuery, EventElapsedTime,

@@ -23,21 +23,21 @@ var kernels []byte
 
 // withKernels gives d the tests' kernels, written in Go.
 func withKernels(d *fakedriver.Driver) *fakedriver.Driver {
-	d.Kernel("vector_add", fakedriver.Kernel{Args: 32, Registers: 12, Run: func(l *fakedriver.Launch) {
+	d.Kernel("vector_add", fakedriver.Kernel{Args: 32, Run: func(l *fakedriver.Launch) {
 		n := min(int(fakedriver.Arg[int32](l, 24)), l.Grid.X*l.Block.X)
 		out, a, b := l.Floats(0, n), l.Floats(8, n), l.Floats(16, n)
 		for i := range out {
 			out[i] = a[i] + b[i]
 		}
 	}})
-	d.Kernel("shared_last", fakedriver.Kernel{Args: 16, Registers: 8, Run: func(l *fakedriver.Launch) {
+	d.Kernel("shared_last", fakedriver.Kernel{Args: 16, Run: func(l *fakedriver.Launch) {
 		if fakedriver.Arg[int32](l, 8) > int32(l.Shared) {
 			l.Fault(driver.IllegalAddress)
 			return
 		}
 		l.Floats(0, 1)[0] = fakedriver.Arg[float32](l, 12)
 	}})
-	d.Kernel("poke", fakedriver.Kernel{Args: 8, Registers: 8, Run: func(l *fakedriver.Launch) {
+	d.Kernel("poke", fakedriver.Kernel{Args: 8, Run: func(l *fakedriver.Launch) {
 		l.Floats(0, 1)[0] = 1e-45
 	}})
 	return d

@@ -19,14 +19,10 @@ type Module struct {
 
 // Function is a kernel of a module. Prepare makes its launches.
 type Function struct {
-	m    *Module
-	h    Handle
-	name string
-
-	maxThreads int // of a block, with the registers that the kernel uses
-	registers  int // of a thread
-	static     int // bytes of static shared memory of a block
-	dynamic    int // bytes of dynamic shared memory that a launch may have so far, guarded by m.mu
+	m       *Module
+	h       Handle
+	name    string
+	dynamic int // bytes of dynamic shared memory that Prepare has asked the driver for, guarded by m.mu
 }
 
 // LoadModule loads a cubin, a fat binary or PTX. An image without code for the device is an error that says so.
@@ -56,31 +52,15 @@ func (m *Module) Function(name string) (*Function, error) {
 	if f := m.functions[name]; f != nil {
 		return f, nil
 	}
-	f := &Function{m: m, name: name}
-	if err := m.d.do("kernel "+name, f.lookUp); err != nil {
+	f, text, find := &Function{m: m, name: name}, append([]byte(name), 0), m.d.fn.ModuleGetFunction
+	err := m.d.do("kernel "+name, func() error {
+		return m.d.check(find, find.CallWithPointers(uintptr(unsafe.Pointer(&f.h)), m.h, uintptr(unsafe.Pointer(&text[0]))))
+	})
+	if err != nil {
 		return nil, err
 	}
 	m.functions[name] = f
 	return f, nil
-}
-
-// lookUp asks the driver for the kernel and its properties.
-func (f *Function) lookUp() error {
-	d, name := f.m.d, append([]byte(f.name), 0)
-	find := d.fn.ModuleGetFunction
-	err := d.check(find, find.CallWithPointers(uintptr(unsafe.Pointer(&f.h)), f.m.h, uintptr(unsafe.Pointer(&name[0]))))
-	if err != nil {
-		return err
-	}
-	for _, a := range []struct {
-		of uintptr
-		to *int
-	}{{FuncMaxThreads, &f.maxThreads}, {FuncSharedBytes, &f.static}, {FuncRegisters, &f.registers}, {FuncMaxDynamicShared, &f.dynamic}} {
-		if *a.to, err = d.number(d.fn.FuncGetAttribute, a.of, f.h); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // allow lets launches have that much dynamic shared memory. Until the driver is asked for more, a kernel has 48 KB at most.

@@ -67,13 +67,8 @@ const (
 	MaxSharedBlockOptIn = 97 // with FuncMaxDynamicShared set
 )
 
-// Attributes of a kernel: values of CUfunction_attribute.
-const (
-	FuncMaxThreads       = 0 // of a block
-	FuncSharedBytes      = 1 // static
-	FuncRegisters        = 4 // of a thread
-	FuncMaxDynamicShared = 8 // may be set
-)
+// FuncMaxDynamicShared is an attribute of a kernel: a value of CUfunction_attribute.
+const FuncMaxDynamicShared = 8
 
 // Flags of the driver's functions.
 const (

@@ -13,10 +13,9 @@ const maxArgs = 512
 
 // Kernel is a kernel in Go, with one parameter, a struct.
 type Kernel struct {
-	Args      int // bytes of the parameter; if 0, it is not read
-	Shared    int // static shared memory, in bytes
-	Registers int
-	Run       func(*Launch) // runs the whole grid; it must not call the driver
+	Args   int           // bytes of the parameter; if 0, it is not read
+	Shared int           // static shared memory, in bytes
+	Run    func(*Launch) // runs the whole grid; it must not call the driver
 }
 
 type module struct{ *gpu }
@@ -96,16 +95,6 @@ var moduleCalls = map[string]handler{
 		}
 		return set(a[0], a[3]) // the address of the array
 	},
-	"FuncGetAttribute": on(2, func(_ *Driver, f *function, a []uintptr) driver.Result {
-		v, ok := map[uintptr]int{
-			driver.FuncMaxThreads: min(1024, 65536/max(1, f.Registers)), driver.FuncSharedBytes: f.Shared,
-			driver.FuncRegisters: f.Registers, driver.FuncMaxDynamicShared: f.dynamic,
-		}[a[1]]
-		if !ok {
-			return driver.InvalidValue
-		}
-		return set(a[0], int32(v))
-	}),
 	"FuncSetAttribute": on(0, func(_ *Driver, f *function, a []uintptr) driver.Result {
 		value := int(int32(a[2]))
 		if a[1] != driver.FuncMaxDynamicShared || value < 0 || value+f.Shared > f.SharedPerBlock {
