@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -160,56 +159,5 @@ func (i implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, err
 	if i.name == "unbound" {
 		return nil, fmt.Errorf("no library: %w", graph.Refuse(graph.ReasonMissing, "libfake.so"))
 	}
-	k, err := bindHalf(i.fake.cpu, s, in, out)
-	return &kernel{Kernel: k, args: slices.Concat(in, out)}, err
-}
-
-type kernel struct {
-	graph.Kernel
-	args  []ops.Arg
-	bound []cpu.Buf // cells at the last Prepare
-}
-
-func (k *kernel) Prepare(s graph.Stream, _ *cpu.Buf) error {
-	if err := s.(*stream).fake.call("prepare"); err != nil {
-		return err
-	}
-	k.bound = k.bound[:0]
-	for _, a := range k.args {
-		k.bound = append(k.bound, *a.Buf)
-	}
-	return nil
-}
-
-func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
-	stream := s.(*stream)
-	cells := make([]cpu.Buf, len(k.args)) // the addresses are those of the time of the launch
-	for i, a := range k.args {
-		cells[i] = *a.Buf
-	}
-	if stream.capturing && k.bound != nil && !slices.Equal(k.bound, cells) {
-		return errors.New("captured without Prepare")
-	}
-	swap := func() {
-		for i, a := range k.args {
-			cells[i], *a.Buf = *a.Buf, cells[i]
-		}
-	}
-	run := func() error {
-		swap()
-		defer swap()
-		if err := k.Kernel.Launch(stream.cpu, work); err != nil {
-			return &graph.LaunchError{Kernel: k, Err: err}
-		}
-		return nil
-	}
-	if stream.fake.Fault != "" {
-		panic(stream.fake.Fault)
-	}
-	if err := stream.fake.call("launch"); err != nil {
-		return err
-	}
-	stream.fake.Launches++
-	stream.enqueue(run)
-	return nil
+	return bind(i.fake.cpu, s, in, out)
 }
