@@ -38,21 +38,6 @@ func run(t testing.TB, m *graph.Machine, nodes G.Nodes) [][]float64 {
 	return list
 }
 
-// TestOpsOnGPU compares every op and its gradient in float32 with the CPU's in float64, and its bits in eager and captured runs.
-func TestOpsOnGPU(t *testing.T) {
-	b := cudatest.Open(t)
-	for _, c := range opCases() {
-		t.Run(c.Name, func(t *testing.T) {
-			g64, results64 := c.graph(t, tensor.Float64)
-			want := run(t, testutil.Closing(graph.NewMachine(g64, graph.WithKeep(results64...)))(t), results64)
-			g, results := c.graph(t, tensor.Float32)
-			for i, got := range runOnGPU(t, b, g, results) {
-				testutil.Within(t, fmt.Sprint("result ", i), got, want[i], 1e-5)
-			}
-		})
-	}
-}
-
 // runOnGPU returns the results of a graph, which have the same bits in eager and captured runs. No op runs on the host.
 func runOnGPU(t *testing.T, b *cuda.Backend, g *G.ExprGraph, results G.Nodes) (first [][]float64) {
 	for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
