@@ -21,15 +21,11 @@ type Error struct {
 	Call   string // as in "cublasLtMatmul"
 	Status Status
 	Name   string // the library's name of the status, as in "CUBLAS_STATUS_INVALID_VALUE"
-	What   string // the product that the call was for, or empty
+	What   string // "cublaslt", and the product that the call was for
 }
 
 func (e *Error) Error() string {
-	what := ""
-	if e.What != "" {
-		what = e.What + ": "
-	}
-	return fmt.Sprintf("cublaslt: %s%s: %s (status %d)", what, e.Call, e.Name, e.Status)
+	return fmt.Sprintf("%s: %s: %s (status %d)", e.What, e.Call, e.Name, e.Status)
 }
 
 // Values of cudaDataType_t, cublasComputeType_t and cublasOperation_t.

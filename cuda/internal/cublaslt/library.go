@@ -152,9 +152,9 @@ func (l *Library) check(f *sharedlib.Func, m *kernels.Product, result uintptr) e
 	if s == Success {
 		return nil
 	}
-	e := &Error{Call: f.Name, Status: s, Name: l.name(s)}
+	e := &Error{f.Name, s, l.name(s), "cublaslt"}
 	if m != nil {
-		e.What = m.String()
+		e.What += ": " + m.String()
 	}
 	return e
 }

@@ -102,7 +102,7 @@ func (p *Plan) set(d *descriptor, h uintptr, a attribute, value uint64) error {
 	return p.call(d.SetAttribute, h, uintptr(a.id), uintptr(unsafe.Pointer(&p.args.value)), uintptr(a.bytes))
 }
 
-// describe makes the descriptors.
+// describe makes the descriptors and the preference.
 func (p *Plan) describe() (err error) {
 	call := func(f *sharedlib.Func, args ...uintptr) {
 		if err == nil {
@@ -140,26 +140,20 @@ func (p *Plan) describe() (err error) {
 		set(desc, p.args.desc, descBiasType, int64(c.typ))
 		set(desc, p.args.desc, descBiasPointer, driver.Alignment) // never read: its alignment matters for the proposals
 	}
+	preference := &p.lib.fn.MatmulPreference
+	call(preference.Create, uintptr(unsafe.Pointer(&p.args.preference)))
+	set(preference, p.args.preference, preferWork, p.lib.workLimit)
+	// An algorithm may use partial sums only if it keeps them in float32 and adds them in a separate step.
+	set(preference, p.args.preference, preferReduction, reduceCompute)
+	for _, a := range preferAlignments {
+		set(preference, p.args.preference, a, driver.Alignment)
+	}
 	return err
 }
 
 // proposals returns the algorithms that the library proposes and whose work memory is within the limit: at least one.
-func (p *Plan) proposals() (list []candidate, err error) {
-	x, limit, preference := p.args, uint64(p.lib.workLimit), &p.lib.fn.MatmulPreference
-	if err := p.call(preference.Create, uintptr(unsafe.Pointer(&x.preference))); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, p.call(preference.Destroy, x.preference)) }()
-	// An algorithm may use partial sums only if it keeps them in float32 and adds them in a separate step.
-	values := map[attribute]uint64{preferWork: limit, preferReduction: reduceCompute}
-	for _, a := range preferAlignments {
-		values[a] = driver.Alignment
-	}
-	for a, v := range values {
-		if err := p.set(preference, x.preference, a, v); err != nil {
-			return nil, err
-		}
-	}
+func (p *Plan) proposals() ([]candidate, error) {
+	x, limit := p.args, uint64(p.lib.workLimit)
 	all, n := new([maxCandidates]candidate), new(int32)
 	f := p.lib.fn.MatmulAlgoGetHeuristic
 	r := f.CallWithPointers(p.lib.h, x.desc, x.layoutA, x.layoutB, x.layoutC, x.layoutC, x.preference, maxCandidates,
@@ -168,7 +162,7 @@ func (p *Plan) proposals() (list []candidate, err error) {
 	if s != Success && s != NotSupported {
 		return nil, p.lib.check(f, &p.product, r)
 	}
-	list = slices.DeleteFunc(all[:*n], func(c candidate) bool { return c.state != Success || c.work > limit })
+	list := slices.DeleteFunc(all[:*n], func(c candidate) bool { return c.state != Success || c.work > limit })
 	if len(list) == 0 {
 		return nil, unsupported(p.product, "version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.lib.version,
 			limit, p.lib.name(s))
@@ -242,7 +236,8 @@ func (p *Plan) close() error {
 	for _, x := range []struct {
 		h       uintptr
 		destroy *sharedlib.Func
-	}{{p.args.layoutA, layout}, {p.args.layoutB, layout}, {p.args.layoutC, layout}, {p.args.desc, p.lib.fn.MatmulDesc.Destroy}} {
+	}{{p.args.layoutA, layout}, {p.args.layoutB, layout}, {p.args.layoutC, layout}, {p.args.desc, p.lib.fn.MatmulDesc.Destroy},
+		{p.args.preference, p.lib.fn.MatmulPreference.Destroy}} {
 		if x.h != 0 {
 			errs = append(errs, p.call(x.destroy, x.h))
 		}
