@@ -11,8 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestDecodeStep: a step of decoding is one replay, in which a layer has few ops. The step copies only its tokens, its rows and the
-// logits. The launches of linear layers, norms and decoding overlap those before them.
+// TestDecodeStep: a step of decoding is one replay, in which a layer has few ops. The step copies only its tokens, its
+// rows and the logits. The launches of linear layers, norms and decoding overlap those before them.
 func TestDecodeStep(t *testing.T) {
 	c := tinylm.Base()
 	c.Layers, c.Context = 2, 512
@@ -20,9 +20,12 @@ func TestDecodeStep(t *testing.T) {
 		slots int
 		ops   map[string]int
 	}{
-		{1, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers, "linear with add": 2 * c.Layers}},
-		{16, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers, "linear with add": 2 * c.Layers}},
-		{64, map[string]int{"embedding": 1, "rms norm": 2*c.Layers + 1, "linears": 2 * c.Layers, "decode": c.Layers, "linear with add": 2 * c.Layers, "linear": 1}},
+		{1, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers,
+			"linear with add": 2 * c.Layers}},
+		{16, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers,
+			"linear with add": 2 * c.Layers}},
+		{64, map[string]int{"embedding": 1, "rms norm": 2*c.Layers + 1, "linears": 2 * c.Layers, "decode": c.Layers,
+			"linear with add": 2 * c.Layers, "linear": 1}},
 	} {
 		b, f := openWith(t, 1<<30)
 		w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
@@ -45,8 +48,10 @@ func TestDecodeStep(t *testing.T) {
 		for range 2 {
 			require.NoError(t, d.Step(next))
 		}
-		require.Equal(t, 5*c.Layers+1+x.ops["rms norm"], f.Overlaps()-overlapping, "%d slots: launches that overlap", x.slots)
-		counted := []string{"LaunchKernelEx", "GraphLaunch", "MemcpyHtoDAsync", "MemcpyDtoHAsync", "MemcpyDtoDAsync", "EventSynchronize", "MemAlloc", "MemHostAlloc"}
+		require.Equal(t, 5*c.Layers+1+x.ops["rms norm"], f.Overlaps()-overlapping, "%d slots: launches that overlap",
+			x.slots)
+		counted := []string{"LaunchKernelEx", "GraphLaunch", "MemcpyHtoDAsync", "MemcpyDtoHAsync", "MemcpyDtoDAsync",
+			"EventSynchronize", "MemAlloc", "MemHostAlloc"}
 		want := map[string]int{"GraphLaunch": 1, "MemcpyHtoDAsync": 2, "MemcpyDtoHAsync": 1, "EventSynchronize": 1}
 		require.Equal(t, want, during(f, counted, func() { require.NoError(t, d.Step(next)) }), "%d slots", x.slots)
 		require.NoError(t, d.Close())

@@ -15,7 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// packedModel returns a small TinyLM for up to that many documents, 0 for rows without documents, and its training step.
+// packedModel returns a small TinyLM for up to that many documents, 0 for rows without documents, and its training
+// step.
 func packedModel(t testing.TB, b graph.Backend, p graph.Precision, most int) (m *tinylm.Model, step func() error) {
 	c := tinylm.Tiny()
 	c.Layers, c.Context = 2, 96
@@ -34,9 +35,9 @@ func packedModel(t testing.TB, b graph.Backend, p graph.Precision, most int) (m 
 	return m, func() error { return m.RunAndStep(solver) }
 }
 
-// TestTrainingStepNeverWaits counts the driver's calls in recorded training steps: one replay, no launch outside it, no wait except
-// for the loss of the step before, and no allocation. New boundaries of documents need only one more upload. Wrong boundaries are an
-// error of the step, which then launches nothing.
+// TestTrainingStepNeverWaits counts the driver's calls in recorded training steps: one replay, no launch outside it, no
+// wait except for the loss of the step before, and no allocation. New boundaries of documents need only one more
+// upload. Wrong boundaries are an error of the step, which then launches nothing.
 func TestTrainingStepNeverWaits(t *testing.T) {
 	memory := []string{"MemAlloc", "MemFree", "MemHostAlloc", "MemFreeHost"}
 	counted := append(memory, "LaunchKernelEx", "GraphLaunch", "CtxSynchronize", "EventSynchronize", "MemcpyHtoDAsync",
@@ -74,7 +75,8 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 			require.Zero(t, m.Machine().Counts()["host"], "%v", m.Machine().Plan())
 			if most > 0 {
 				boundaries(0, 5, 97)
-				require.Empty(t, during(f, []string{"GraphLaunch"}, func() { require.ErrorContains(t, train(), "row of 96 tokens") }))
+				wrong := func() { require.ErrorContains(t, train(), "row of 96 tokens") }
+				require.Empty(t, during(f, []string{"GraphLaunch"}, wrong))
 				boundaries(0, 96)
 				require.NoError(t, train())
 			}
@@ -82,7 +84,8 @@ func TestTrainingStepNeverWaits(t *testing.T) {
 	}
 }
 
-// TestPackedTrainingOnGPU trains TinyLM on documents, with new boundaries in each step: the losses are those of the CPU.
+// TestPackedTrainingOnGPU trains TinyLM on documents, with new boundaries in each step: the losses are those of the
+// CPU.
 func TestPackedTrainingOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	const most, steps = 12, 20

@@ -78,7 +78,8 @@ func TestCeilings(t *testing.T) {
 	b, f := open(t)
 	_, err := b.Ceilings()
 	require.NoError(t, err)
-	for _, call := range []string{"StreamCreate", "MemAlloc", "EventCreate", "EventRecord", "LaunchKernelEx", "EventElapsedTime"} {
+	for _, call := range []string{"StreamCreate", "MemAlloc", "EventCreate", "EventRecord", "LaunchKernelEx",
+		"EventElapsedTime"} {
 		f.Fail(call, 1, driver.Unknown)
 		_, err := b.Ceilings()
 		require.Error(t, err, call)
@@ -94,7 +95,8 @@ func TestEveryOpHasKernels(t *testing.T) {
 			for _, s := range m.Plan().Steps {
 				require.Equal(t, "cuda", s.Implementation, s.Op)
 				for _, r := range s.Refused {
-					require.Equal(t, graph.Refusal{Name: "cublaslt", Why: &graph.Unsupported{Reason: graph.ReasonMissing, Detail: "cuBLASLt was not found"}}, r)
+					require.Equal(t, graph.Refusal{Name: "cublaslt",
+						Why: &graph.Unsupported{Reason: graph.ReasonMissing, Detail: "cuBLASLt was not found"}}, r)
 				}
 				spec, ok := ops.SpecOf(s.Node.Op())
 				require.True(t, ok)
@@ -104,13 +106,14 @@ func TestEveryOpHasKernels(t *testing.T) {
 		})
 	}
 	for _, s := range []ops.Spec{
-		ops.SlidingWindowOp{}, ops.SlidingWindowGradOp{}, ops.CompressedAttentionOp{},
-		ops.CompressedAttentionGradOp{}, ops.SelectedAttentionOp{}, ops.SelectedAttentionGradOp{}, ops.SelectBlocksOp{}, ops.CompressMeanOp{},
-		ops.CompressMeanGradOp{}, ops.CompressMLPOp{}, ops.CompressMLPGradOp{}, ops.LinearOp{}, ops.LinearInputGradOp{}, ops.LinearWeightGradOp{},
-		ops.LinearBiasGradOp{}, ops.SiLUOp{}, ops.SiLUGradOp{}, ops.SigmoidOp{}, ops.SigmoidGradOp{}, ops.SoftmaxOp{}, ops.SoftmaxGradOp{},
-		ops.AddOp{}, ops.AddGradOp{}, ops.RoPEOp{}, ops.RMSNormOp{}, ops.RMSNormGradOp{}, ops.EmbeddingOp{}, ops.EmbeddingGradOp{},
-		ops.CrossEntropyOp{}, ops.CrossEntropyGradOp{}, ops.GatedSumOp{}, ops.GatedSumGradOp{},
-		ops.LinearsOp{}, ops.LinearsGradOp{}, ops.LinearAddOp{}, ops.RMSNormGradAddOp{},
+		ops.SlidingWindowOp{}, ops.SlidingWindowGradOp{}, ops.CompressedAttentionOp{}, ops.CompressedAttentionGradOp{},
+		ops.SelectedAttentionOp{}, ops.SelectedAttentionGradOp{}, ops.SelectBlocksOp{}, ops.CompressMeanOp{},
+		ops.CompressMeanGradOp{}, ops.CompressMLPOp{}, ops.CompressMLPGradOp{}, ops.LinearOp{}, ops.LinearInputGradOp{},
+		ops.LinearWeightGradOp{}, ops.LinearBiasGradOp{}, ops.SiLUOp{}, ops.SiLUGradOp{}, ops.SigmoidOp{},
+		ops.SigmoidGradOp{}, ops.SoftmaxOp{}, ops.SoftmaxGradOp{}, ops.AddOp{}, ops.AddGradOp{}, ops.RoPEOp{},
+		ops.RMSNormOp{}, ops.RMSNormGradOp{}, ops.EmbeddingOp{}, ops.EmbeddingGradOp{}, ops.CrossEntropyOp{},
+		ops.CrossEntropyGradOp{}, ops.GatedSumOp{}, ops.GatedSumGradOp{}, ops.LinearsOp{}, ops.LinearsGradOp{},
+		ops.LinearAddOp{}, ops.RMSNormGradAddOp{},
 	} {
 		require.True(t, seen[reflect.TypeOf(s)], "%s is not among the cases", s.Name())
 	}
@@ -133,7 +136,8 @@ func TestHalfPrecisionHasKernels(t *testing.T) {
 	}
 }
 
-// operandsOf returns the operands of a step. It leaves out the result of a linear layer, which may be the result of a fused cast.
+// operandsOf returns the operands of a step. It leaves out the result of a linear layer, which may be the result of a
+// fused cast.
 func operandsOf(s graph.PlanStep) []ops.Operand {
 	list := slices.Clone(s.Inputs)
 	if _, linear := s.Spec.(ops.LinearOp); !linear {
@@ -144,12 +148,13 @@ func operandsOf(s graph.PlanStep) []ops.Operand {
 	return list
 }
 
-// mayBeSingle reports whether an op may have float32 operands in half precision: sums, ops that read sums, and gradients of
-// weights.
+// mayBeSingle reports whether an op may have float32 operands in half precision: sums, ops that read sums, and
+// gradients of weights.
 func mayBeSingle(s graph.PlanStep) bool {
 	switch s.Spec.(type) {
 	case ops.SiLUOp, ops.SiLUGradOp, ops.SigmoidOp, ops.SigmoidGradOp, ops.SoftmaxOp, ops.SoftmaxGradOp, ops.RoPEOp,
-		ops.LinearOp, ops.LinearsOp, ops.LinearInputGradOp, ops.CompressMeanOp, ops.CompressMeanGradOp, ops.CompressMLPOp, ops.GatedSumOp:
+		ops.LinearOp, ops.LinearsOp, ops.LinearInputGradOp, ops.CompressMeanOp, ops.CompressMeanGradOp,
+		ops.CompressMLPOp, ops.GatedSumOp:
 		return false
 	}
 	return true
@@ -196,8 +201,10 @@ func TestRunsAllocateNothing(t *testing.T) {
 func network(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	t.Helper()
 	g := G.NewGraph()
-	x, w := opcases.Normal("x", 1, 2, 7, 12).Node(g, tensor.Float32), opcases.Normal("w", 2, 12, 12).Node(g, tensor.Float32)
-	scale := opcases.Normal("scale", 3, 12).Node(g, tensor.Float32)
+	input := func(name string, seed uint64, shape ...int) *G.Node {
+		return opcases.Normal(name, seed, shape...).Node(g, tensor.Float32)
+	}
+	x, w, scale := input("x", 1, 2, 7, 12), input("w", 2, 12, 12), input("scale", 3, 12)
 	targets := opcases.Array{Name: "targets", Shape: []int{2, 7}, Ints: make([]int32, 14)}.Node(g, tensor.Int32)
 	y := G.Must(ops.SiLU(G.Must(ops.Linear(G.Must(ops.RMSNorm(G.Must(ops.Sigmoid(x)), scale, 1e-5)), w))))
 	loss := G.Must(ops.CrossEntropy(y, targets))
@@ -239,8 +246,8 @@ func TestFaultNamesTheOp(t *testing.T) {
 // opCase is a case of an op that a machine runs.
 type opCase struct{ opcases.Case }
 
-// opCases returns cases of every op that has kernels, at small sizes, packed documents included. Attention has a size around each of
-// its boundaries.
+// opCases returns cases of every op that has kernels, at small sizes, packed documents included. Attention has a size
+// around each of its boundaries.
 func opCases() (list []opCase) {
 	cases := opcases.Layers()
 	for _, c := range opcases.DocumentCases() {
@@ -259,7 +266,8 @@ func opCases() (list []opCase) {
 			elements += tensor.Shape(a.Shape).TotalSize()
 		}
 		// A linear layer with SiLU or a norm runs as two ops in float32, and norms of more than 16384 run on the host.
-		if strings.HasPrefix(c.Name, "linear with silu") || strings.HasPrefix(c.Name, "linears with neighbours") || strings.Contains(c.Name, "rms norm") && strings.Contains(c.Name, "[2 17000]") {
+		if strings.HasPrefix(c.Name, "linear with silu") || strings.HasPrefix(c.Name, "linears with neighbours") ||
+			strings.Contains(c.Name, "rms norm") && strings.Contains(c.Name, "[2 17000]") {
 			continue
 		}
 		if elements < 150_000 {
@@ -269,7 +277,8 @@ func opCases() (list []opCase) {
 	return list
 }
 
-// graph builds the op and its gradients for a normal dy. The results are all outputs of the op and all gradients that it has.
+// graph builds the op and its gradients for a normal dy. The results are all outputs of the op and all gradients that
+// it has.
 func (c opCase) graph(t testing.TB, dt tensor.Dtype) (*G.ExprGraph, G.Nodes) {
 	t.Helper()
 	g := G.NewGraph()

@@ -25,7 +25,8 @@ type kernel struct {
 
 // bind makes the kernel of a plan for the cells of its operands, and loads the CUDA kernels. op names the op in errors.
 func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.Kernel, error) {
-	k := &kernel{backend: b, plan: plan, addresses: plan.Addresses(len(in) + len(out)), calls: make([]*driver.Call, len(plan.Steps))}
+	k := &kernel{backend: b, plan: plan, addresses: plan.Addresses(len(in) + len(out)),
+		calls: make([]*driver.Call, len(plan.Steps))}
 	k.product = driver.Launched{Op: op, Kernel: "matrix product", Owner: k}
 	for _, a := range slices.Concat(in, out) {
 		k.cells = append(k.cells, a.Buf)
@@ -53,8 +54,8 @@ func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.K
 // WorkBytes implements graph.Kernel.
 func (k *kernel) WorkBytes() int { return int(k.plan.WorkBytes()) }
 
-// Prepare implements graph.Kernel. It uploads the arrays that kernels read, since an upload cannot be captured. Nothing else may
-// write to the work memory between Prepare and the launch.
+// Prepare implements graph.Kernel. It uploads the arrays that kernels read, since an upload cannot be captured. Nothing
+// else may write to the work memory between Prepare and the launch.
 func (k *kernel) Prepare(s graph.Stream, work *cpu.Buf) error {
 	if len(k.arrays) == 0 {
 		return nil
@@ -82,8 +83,8 @@ func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	return nil
 }
 
-// update returns the queue of s. If an address has changed since the last launch, update first writes the addresses into the arguments
-// and uploads the arrays.
+// update returns the queue of s. If an address has changed since the last launch, update first writes the addresses
+// into the arguments and uploads the arrays.
 func (k *kernel) update(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	stream, ok := s.(*Stream)
 	if !ok || stream.backend != k.backend {
@@ -117,7 +118,8 @@ func (k *kernel) writeAddresses() error {
 	if n := kernels.Ptr(k.plan.Alignment); n > 0 {
 		for i, c := range k.cells {
 			if at := driver.Address(c); at%n != 0 {
-				return graph.Refuse(graph.ReasonAlignment, "operand %d lies at %#x, want a multiple of %d bytes", i, at, n)
+				return graph.Refuse(graph.ReasonAlignment, "operand %d lies at %#x, want a multiple of %d bytes", i, at,
+					n)
 			}
 		}
 	}

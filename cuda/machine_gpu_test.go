@@ -63,8 +63,8 @@ func bits(list [][]float64) [][]uint64 {
 	return all
 }
 
-// TestLayersOnGPU compares a layer of NSA and its gradients with the CPU's in float64, on whole rows and on packed documents. One graph
-// and one recording take all boundaries.
+// TestLayersOnGPU compares a layer of NSA and its gradients with the CPU's in float64, on whole rows and on packed
+// documents. One graph and one recording take all boundaries.
 func TestLayersOnGPU(t *testing.T) {
 	const B, S, most = 2, 131, 40
 	b := cudatest.Open(t)
@@ -81,10 +81,12 @@ func TestLayersOnGPU(t *testing.T) {
 				cu := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(most+1))
 				build := func(dt tensor.Dtype, opts ...graph.Option) func() ([][]float64, G.Nodes) {
 					g := G.NewGraph()
-					x, r := opcases.Normal("x", 1, B, S, config.Dim).Node(g, dt), opcases.Normal("r", 2, B, S, config.Dim).Node(g, dt)
+					x, r := opcases.Normal("x", 1, B, S, config.Dim).Node(g, dt),
+						opcases.Normal("r", 2, B, S, config.Dim).Node(g, dt)
 					var boundaries *G.Node
 					if packed {
-						boundaries = G.NewVector(g, tensor.Int32, G.WithShape(most+1), G.WithName("cu_seqlens"), G.WithValue(cu))
+						boundaries = G.NewVector(g, tensor.Int32, G.WithShape(most+1), G.WithName("cu_seqlens"),
+							G.WithValue(cu))
 					}
 					l := testutil.Must(nn.NewNSA(g, "attn.", config, rounded(t, config, dt)))(t)
 					y := testutil.Must(l.Apply(x, nn.WithCuSeqlens(boundaries)))(t)
@@ -102,7 +104,8 @@ func TestLayersOnGPU(t *testing.T) {
 						return list, results
 					}
 				}
-				host, eager, captured := build(tensor.Float64), build(tensor.Float32, graph.WithBackend(b)), build(tensor.Float32, graph.WithBackend(b), graph.WithCapture())
+				host, eager, captured := build(tensor.Float64), build(tensor.Float32, graph.WithBackend(b)),
+					build(tensor.Float32, graph.WithBackend(b), graph.WithCapture())
 				rng := rand.New(rand.NewPCG(7, 7))
 				var before [][]float64
 				for range 6 {
@@ -146,8 +149,9 @@ func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 	return nn.Values(values)
 }
 
-// goldenNSA builds the attention of a golden as one float32 graph, from the tokens to the gradients of all inputs. It chooses the
-// blocks itself. The selected branch takes them if the golden is built in, else the golden's: near ties may fall differently. results are the nodes of the arrays that the golden has under names, and then the chosen blocks.
+// goldenNSA builds the attention of a golden as one float32 graph, from the tokens to the gradients of all inputs. It
+// chooses the blocks itself. The selected branch takes them if the golden is built in, else the golden's: near ties may
+// fall differently. results are the nodes of the arrays that the golden has under names, and then the chosen blocks.
 func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []string, results G.Nodes) {
 	t.Helper()
 	c := golden.Config
@@ -161,7 +165,8 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 		return show("o_"+branch, o), show("lse_"+branch, G.Must(ops.LSE(o)))
 	}
 	input := func(name string) *G.Node {
-		return opcases.Array{Name: name, Shape: golden.Shape(t, name), Floats: golden.F64(t, name)}.Node(g, tensor.Float32)
+		return opcases.Array{Name: name, Shape: golden.Shape(t, name), Floats: golden.F64(t, name)}.
+			Node(g, tensor.Float32)
 	}
 	in := map[string]*G.Node{}
 	var wrt G.Nodes
@@ -176,7 +181,8 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 	idx := G.Must(ops.SelectBlocks(q, kc, lse, p))
 	blocks := idx
 	if !golden.BuiltIn {
-		blocks = opcases.Array{Name: "idx", Shape: golden.Shape(t, "idx"), Ints: golden.I32(t, "idx")}.Node(g, tensor.Float32)
+		blocks = opcases.Array{Name: "idx", Shape: golden.Shape(t, "idx"), Ints: golden.I32(t, "idx")}.
+			Node(g, tensor.Float32)
 	}
 	selected, _ := attend("sel", G.Must(ops.SelectedAttention(q, in["k_sel"], in["v_sel"], blocks, p.SelectBlock)))
 	window, _ := attend("win", G.Must(ops.SlidingWindow(q, in["k_win"], in["v_win"], p.Window)))
@@ -188,8 +194,8 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 	return g, names, append(results, idx)
 }
 
-// TestGoldensOnGPU compares the kernels of the GPU with every golden in float32: the chosen blocks, all arrays within 1e-5
-// of their largest magnitude, the same bits in each eager and captured run.
+// TestGoldensOnGPU compares the kernels of the GPU with every golden in float32: the chosen blocks, all arrays within
+// 1e-5 of their largest magnitude, the same bits in each eager and captured run.
 func TestGoldensOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	testutil.EachGolden(t, testutil.Ops, func(t *testing.T, golden testutil.Golden) {

@@ -36,7 +36,8 @@ func newOptimizer(t testing.TB, b *cuda.Backend, muon rule, opts ...graph.Option
 		opts = append(opts, graph.WithBackend(b))
 	}
 	o.machine = testutil.Closing(graph.NewMachine(g, opts...))(t)
-	o.solver = testutil.Closing(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1), optim.WithMuon(muon)))(t)
+	o.solver = testutil.Closing(optim.NewAdamW(optim.WithMachine(o.machine), optim.WithClip(0.1),
+		optim.WithMuon(muon)))(t)
 	o.grads = G.NodesToValueGrads(o.weights)
 	return o
 }
@@ -53,7 +54,8 @@ func TestStepsAllocateNothing(t *testing.T) {
 		o := newOptimizer(t, b, r)
 		o.step(t)
 		copies := during(f, []string{"MemcpyHtoDAsync"}, func() { o.step(t) })
-		require.Equal(t, map[string]int{"MemcpyHtoDAsync": 3}, copies, "two inputs and the numbers of the step, but not the table of tensors")
+		require.Equal(t, map[string]int{"MemcpyHtoDAsync": 3}, copies,
+			"two inputs and the numbers of the step, but not the table of tensors")
 		require.Zero(t, testing.AllocsPerRun(10, func() {
 			o.step(t)
 			if err := o.machine.Synchronize(); err != nil {

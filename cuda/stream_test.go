@@ -67,7 +67,8 @@ func TestCopies(t *testing.T) {
 			}
 		}))
 		require.Equal(t, fmt.Sprintf("%T", v), fmt.Sprintf("%T", got))
-		require.ErrorContains(t, back.Fetch(ops.Arg{Operand: ops.Operand{Dtype: a.Dtype, Shape: tensor.Shape{9}}, Buf: a.Buf}), "want "+a.Operand.String())
+		require.ErrorContains(t, back.Fetch(ops.Arg{Operand: ops.Operand{Dtype: a.Dtype, Shape: tensor.Shape{9}},
+			Buf: a.Buf}), "want "+a.Operand.String())
 
 		require.NoError(t, x.stream.BeginCapture())
 		for _, err := range []error{
@@ -126,7 +127,8 @@ func TestAdopt(t *testing.T) {
 	m := testutil.Must(b.Alloc(64))(t)
 	a := newArg(o)
 	m.Place(a.Buf, 16, o.Bytes())
-	require.False(t, testutil.Must(b.Adopt(&cell, x.stream.View(a), o))(t), "not aligned for every kernel: to be copied")
+	require.False(t, testutil.Must(b.Adopt(&cell, x.stream.View(a), o))(t),
+		"not aligned for every kernel: to be copied")
 	require.NoError(t, m.Free())
 
 	elsewhere, _ := open(t)
@@ -141,19 +143,21 @@ func TestAdopt(t *testing.T) {
 func TestDevice(t *testing.T) {
 	b, _ := open(t)
 	require.Equal(t, graph.Device{
-		Name: "Fake H200", Kind: "cuda", Units: 132, Capability: 90, Memory: 256 << 20, Features: "driver 12.4, no cublaslt", Alignment: 256, Half: true,
+		Name: "Fake H200", Kind: "cuda", Units: 132, Capability: 90, Memory: 256 << 20,
+		Features: "driver 12.4, no cublaslt", Alignment: 256, Half: true,
 	}, b.Device())
 	require.Zero(t, b.Number())
 	require.Zero(t, testutil.Must(b.MemoryUsed())(t))
 }
 
-// TestStorage checks the types of operands when activations are in half precision: f is float32, d float64, h half precision and i
-// int32.
+// TestStorage checks the types of operands when activations are in half precision: f is float32, d float64, h half
+// precision and i int32.
 func TestStorage(t *testing.T) {
 	b := &cuda.Backend{}
 	types := func(letters string) (list []tensor.Dtype) {
 		for _, c := range letters {
-			list = append(list, map[rune]tensor.Dtype{'f': tensor.Float32, 'd': tensor.Float64, 'h': ops.BFloat16, 'i': tensor.Int32}[c])
+			list = append(list, map[rune]tensor.Dtype{'f': tensor.Float32, 'd': tensor.Float64, 'h': ops.BFloat16,
+				'i': tensor.Int32}[c])
 		}
 		return list
 	}

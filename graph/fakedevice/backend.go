@@ -1,4 +1,5 @@
-// Package fakedevice is a second device for tests. It has memory of its own, streams and captures, and computes with the CPU's kernels.
+// Package fakedevice is a second device for tests. It has memory of its own, streams and captures, and computes with
+// the CPU's kernels.
 package fakedevice
 
 import (
@@ -14,8 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Backend is a device whose memory the host cannot read. Its values have a type of their own, and it counts copies. It runs
-// enqueued work as late as possible, in Synchronize. It computes with the CPU's kernels.
+// Backend is a device whose memory the host cannot read. Its values have a type of their own, and it counts copies. It
+// runs enqueued work as late as possible, in Synchronize. It computes with the CPU's kernels.
 type Backend struct {
 	cpu     graph.Backend
 	Missing string // name of a Spec that the device has no kernel for
@@ -122,8 +123,8 @@ func (f *Backend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error)
 	return true, nil
 }
 
-// Implementation returns an implementation that uses the CPU's kernels. The name sets its behaviour: "narrow" refuses more than four
-// columns, "picky" refuses everything, and "unbound" fails to bind.
+// Implementation returns an implementation that uses the CPU's kernels. The name sets its behaviour: "narrow" refuses
+// more than four columns, "picky" refuses everything, and "unbound" fails to bind.
 func (f *Backend) Implementation(name string) graph.Implementation { return implementation{f, name} }
 
 func (f *Backend) Close() error { f.Open--; return f.cpu.Close() }

@@ -59,7 +59,8 @@ func bind(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, error
 		var list []ops.Arg
 		for _, a := range args {
 			if ops.IsHalf(a.Dtype) {
-				a = ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: a.Shape}, Buf: cpu.NewBuf(make([]float32, a.Elements()))}
+				a = ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: a.Shape},
+					Buf: cpu.NewBuf(make([]float32, a.Elements()))}
 			}
 			list = append(list, a)
 		}

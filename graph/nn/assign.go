@@ -15,9 +15,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Assign writes the elements of src, such as a tensor of a safetensors.File, to dst, which must be in host memory, row-major and of the
-// same shape. float32 and float64 are converted into each other; any other type must be that of dst. On an error dst does not change.
-// Assign weights before graph.MoveInputs. After an Assign to a host value of a graph.Resident, call its Upload.
+// Assign writes the elements of src, such as a tensor of a safetensors.File, to dst, which must be in host memory,
+// row-major and of the same shape. float32 and float64 are converted into each other; any other type must be that of
+// dst. On an error dst does not change. Assign weights before graph.MoveInputs. After an Assign to a host value of a
+// graph.Resident, call its Upload.
 func Assign(dst G.Value, src *tensor.Dense) (err error) {
 	defer fault.Name(&err, "nn", "assign")
 	if value.IsNil(dst) || src == nil {

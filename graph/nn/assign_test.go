@@ -16,7 +16,8 @@ func TestAssign(t *testing.T) {
 	zeros := func(dt tensor.Dtype, shape ...int) *tensor.Dense {
 		return tensor.New(tensor.Of(dt), tensor.WithShape(shape...))
 	}
-	singles, doubles := tensor.New(tensor.WithBacking([]float32{1, 2})), tensor.New(tensor.WithBacking([]float64{math.Pi, -1}))
+	singles, doubles := tensor.New(tensor.WithBacking([]float32{1, 2})),
+		tensor.New(tensor.WithBacking([]float64{math.Pi, -1}))
 	indices, ids := tensor.New(tensor.WithBacking([]int32{-1, 7})), tensor.New(tensor.WithBacking([]int{3, 4}))
 	matrix := zeros(tensor.Float32, 2, 3)
 	for _, c := range []struct {

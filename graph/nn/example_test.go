@@ -66,7 +66,8 @@ func ExampleNSA_ApplyParts() {
 // The parameters of a layer, kept in a file.
 func ExampleAssign() {
 	weights := func(seed uint64) G.Nodes {
-		b := nn.NewBuilder(G.NewGraph(), []nn.Param{{Name: "w", Shape: tensor.Shape{2, 3}, Init: nn.Normal(1)}}, nn.Random(tensor.Float32, seed))
+		b := nn.NewBuilder(G.NewGraph(), []nn.Param{{Name: "w", Shape: tensor.Shape{2, 3}, Init: nn.Normal(1)}},
+			nn.Random(tensor.Float32, seed))
 		b.Param("w")
 		return b.Learnables()
 	}
@@ -101,7 +102,8 @@ func ExampleWithCuSeqlens() {
 	for i := range same {
 		same[i] = float32(i % (32 * 32) % 7)
 	}
-	x := G.NewTensor(g, tensor.Float32, 3, G.WithName("x"), G.WithValue(tensor.New(tensor.WithShape(1, 64, 32), tensor.WithBacking(same))))
+	x := G.NewTensor(g, tensor.Float32, 3, G.WithName("x"), G.WithValue(tensor.New(tensor.WithShape(1, 64, 32),
+		tensor.WithBacking(same))))
 	boundaries := tensor.New(tensor.WithBacking([]int32{0, 32, 64, 64, 64})) // up to four documents; the last two are empty
 	cuSeqlens := G.NewVector(g, tensor.Int32, G.WithName("cu_seqlens"), G.WithValue(boundaries))
 	layer, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 1))

@@ -53,7 +53,8 @@ func someWeights(dt tensor.Dtype, seed uint64, scale float64) []G.ValueGrad {
 		for j := range grad {
 			grad[j] *= scale
 		}
-		list = append(list, &weight{name: w.name, value: dense(dt, testutil.Normal(seed+uint64(i), n), w.shape...), grad: dense(dt, grad, w.shape...)})
+		list = append(list, &weight{name: w.name, value: dense(dt, testutil.Normal(seed+uint64(i), n), w.shape...),
+			grad: dense(dt, grad, w.shape...)})
 	}
 	return list
 }
@@ -99,7 +100,8 @@ func TestStepsMatchOracle(t *testing.T) {
 			var state ref.AdamWState
 			for i := range 5 {
 				require.NoError(t, s.Step(weights))
-				require.InEpsilon(t, ref.AdamWStep(params, grads, &state, schedule.At(i), h), testutil.Must(s.Norm())(t), c.tol)
+				require.InEpsilon(t, ref.AdamWStep(params, grads, &state, schedule.At(i), h),
+					testutil.Must(s.Norm())(t), c.tol)
 			}
 			require.Equal(t, 5, s.Steps())
 			for _, w := range weights {
@@ -154,12 +156,14 @@ func TestAdamWRefuses(t *testing.T) {
 	}{
 		{"no value", func(w []*weight) { w[1].value = nil }, "optim: adamw: a.bias has no value"},
 		{"nil tensor", func(w []*weight) { w[1].value = (*tensor.Dense)(nil) }, "optim: adamw: a.bias has no value"},
-		{"no elements", func(w []*weight) { w[1].value = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(0)) }, "a.bias: "},
+		{"no elements", func(w []*weight) { w[1].value = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(0)) },
+			"a.bias: "},
 		{"nil tensor as gradient", func(w []*weight) { w[1].grad = (*tensor.Dense)(nil) }, "a.bias has no gradient"},
 		{"no gradient", func(w []*weight) { w[1].grad = nil }, "a.bias has no gradient"},
 		{"gradient's error", func(w []*weight) { w[1].err = none }, "a.bias: no gradient here"},
 		{"gradient's shape", func(w []*weight) { w[1].grad = w[2].grad }, "gradient of a.bias: "},
-		{"gradient's type", func(w []*weight) { w[1].grad = dense(tensor.Float32, make([]float64, 150), 150) }, "gradient of a.bias: "},
+		{"gradient's type", func(w []*weight) { w[1].grad = dense(tensor.Float32, make([]float64, 150), 150) },
+			"gradient of a.bias: "},
 		{"NaN", func(w []*weight) { w[1].grad.(*tensor.Dense).Float64s()[7] = math.NaN() },
 			"norm is NaN, from a.bias"},
 		{"infinity", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = math.Inf(-1) },
@@ -189,15 +193,18 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Step(nil), "no weights")
 	list := someWeights(tensor.Float64, 1, 1)
 	require.ErrorContains(t, s.Step(append(list, list[0])), "named a.weight")
-	require.ErrorContains(t, s.Step(append(list, &weight{name: "c", value: dense(tensor.Float32, []float64{1}, 1)})), "c is float32")
+	require.ErrorContains(t, s.Step(append(list, &weight{name: "c", value: dense(tensor.Float32, []float64{1}, 1)})),
+		"c is float32")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c"}}), "c has no value")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c", value: (*tensor.Dense)(nil)}}), "c has no value")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{list[0], (*weight)(nil)}), "weight 1 is nil")
 	for _, shape := range []tensor.Shape{{0}, {0, 3}} {
-		empty := &weight{name: "c", value: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...)), grad: list[0].Value()}
+		empty := &weight{name: "c", value: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...)),
+			grad: list[0].Value()}
 		require.ErrorContains(t, s.Step(append(list[:2:2], empty)), "c has no elements")
 	}
-	require.ErrorContains(t, s.Step(append(list[:2:2], &weight{name: "d", value: list[2].Value()})), "d has no gradient")
+	require.ErrorContains(t, s.Step(append(list[:2:2], &weight{name: "d", value: list[2].Value()})),
+		"d has no gradient")
 	require.NoError(t, s.Step(list), "those of the step that failed are not the weights")
 	before := testutil.Floats(t, list[0].Value().Data())
 	require.ErrorContains(t, s.Launch(), "launch without")
@@ -219,7 +226,8 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, muon.Step(someWeights(tensor.Float32, 1, 1)), "a.bias has shape (150)")
 
 	fresh := newAdamW(t)
-	nothing := safetensors.File{Tensors: map[string]*tensor.Dense{"first.a": nil}, Metadata: map[string]string{"adamw.step": "3"}}
+	nothing := safetensors.File{Tensors: map[string]*tensor.Dense{"first.a": nil},
+		Metadata: map[string]string{"adamw.step": "3"}}
 	require.ErrorContains(t, fresh.SetState(nothing), "no tensor first.a")
 	require.Empty(t, testutil.Must(fresh.State())(t).Tensors)
 }
@@ -236,7 +244,8 @@ func TestAdamWSharedMemory(t *testing.T) {
 	for want, w := range map[string][]G.ValueGrad{
 		"": {of("a", part(0, 2), grad), of("b", part(4, 6), grad), of("c", part(2, 4), other())},
 		"a and b share memory": {
-			of("a", whole, dense(tensor.Float64, make([]float64, 6), 6)), of("c", other(), other()), of("b", part(4, 6), other()),
+			of("a", whole, dense(tensor.Float64, make([]float64, 6), 6)), of("c", other(), other()),
+			of("b", part(4, 6), other()),
 		},
 		"a and the gradient of b share memory": {of("a", part(0, 2), other()), of("b", other(), part(1, 3))},
 	} {
@@ -249,8 +258,8 @@ func TestAdamWSharedMemory(t *testing.T) {
 	}
 }
 
-// TestStepsOnGorgoniasMachines trains the same weights on a Machine, there also by RunAndStep, and on two TapeMachines; one of these
-// adds up gradients.
+// TestStepsOnGorgoniasMachines trains the same weights on a Machine, there also by RunAndStep, and on two TapeMachines;
+// one of these adds up gradients.
 func TestStepsOnGorgoniasMachines(t *testing.T) {
 	for _, c := range []struct {
 		dt   tensor.Dtype
@@ -259,7 +268,8 @@ func TestStepsOnGorgoniasMachines(t *testing.T) {
 	}{{tensor.Float64, 2.0, nil}, {tensor.Float32, float32(2), matrices}} {
 		train := func(newVM func(g *G.ExprGraph, wrt G.Nodes) G.VM, atOnce bool) []float64 {
 			g := G.NewGraph()
-			x := G.NewMatrix(g, c.dt, G.WithShape(5, 8), G.WithName("x"), G.WithValue(dense(c.dt, testutil.Normal(1, 40), 5, 8)))
+			x := G.NewMatrix(g, c.dt, G.WithShape(5, 8), G.WithName("x"), G.WithValue(dense(c.dt,
+				testutil.Normal(1, 40), 5, 8)))
 			w := G.NewScalar(g, c.dt, G.WithName("w"), G.WithValue(c.two))
 			cost := G.Must(G.Sum(G.Must(G.Square(G.Must(G.Square(G.Must(G.HadamardProd(x, w))))))))
 			testutil.Must(graph.Grad(cost, x, w))(t)
@@ -288,7 +298,10 @@ func TestStepsOnGorgoniasMachines(t *testing.T) {
 		want := train(machine, false)
 		require.Equal(t, want, train(machine, true))
 		require.Equal(t, want, train(func(g *G.ExprGraph, _ G.Nodes) G.VM { return G.NewTapeMachine(g) }, false))
-		require.Equal(t, want, train(func(g *G.ExprGraph, wrt G.Nodes) G.VM { return G.NewTapeMachine(g, G.BindDualValues(wrt...)) }, false))
+		require.Equal(t, want, train(func(g *G.ExprGraph, wrt G.Nodes) G.VM {
+			return G.NewTapeMachine(g,
+				G.BindDualValues(wrt...))
+		}, false))
 	}
 }
 

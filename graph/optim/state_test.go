@@ -94,7 +94,8 @@ func TestStatesOfOthers(t *testing.T) {
 // TestAdamWRefusesMoments: moments that no step can make are refused, and the solver's state does not change.
 func TestAdamWRefusesMoments(t *testing.T) {
 	for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
-		list := []G.ValueGrad{&weight{name: "w", value: dense(dt, []float64{1, 2}, 2), grad: dense(dt, []float64{3, 4}, 2)}}
+		list := []G.ValueGrad{&weight{name: "w", value: dense(dt, []float64{1, 2}, 2),
+			grad: dense(dt, []float64{3, 4}, 2)}}
 		s := newAdamW(t)
 		require.NoError(t, s.Step(list))
 		before := testutil.Must(s.State())(t)
@@ -119,7 +120,8 @@ func TestAdamWRefusesMoments(t *testing.T) {
 			{"5", tensors{"first.w": good["first.w"], "second.w": nil}, "no tensor second.w"},
 			{"5", tensors{"first.w": good["first.w"], "second.w": dense(dt, []float64{1}, 1)}, "second.w: got"},
 			{"-1", good, "-1 steps, want at least 0"},
-			{fmt.Sprint(math.MaxInt), good, fmt.Sprintf("%d steps, want at least 0 and at most %d", math.MaxInt, 1<<53)},
+			{fmt.Sprint(math.MaxInt), good, fmt.Sprintf("%d steps, want at least 0 and at most %d", math.MaxInt,
+				1<<53)},
 			{"three", good, "adamw.step: strconv.Atoi"},
 			{"", good, "no adamw.step in the metadata"},
 			{"", tensors{}, "no adamw.step in the metadata"},
@@ -140,7 +142,8 @@ func TestAdamWRefusesMoments(t *testing.T) {
 			require.ErrorContains(t, err, "optim: adamw: state: "+c.want)
 			require.Equal(t, value, testutil.Floats(t, list[0].Value().Data()))
 		}
-		require.NoError(t, s.SetState(safetensors.File{Tensors: before.Tensors, Metadata: map[string]string{"adamw.step": fmt.Sprint(1 << 53)}}))
+		require.NoError(t, s.SetState(safetensors.File{Tensors: before.Tensors,
+			Metadata: map[string]string{"adamw.step": fmt.Sprint(1 << 53)}}))
 		require.NoError(t, s.Step(list))
 		require.Equal(t, 1<<53+1, s.Steps())
 	}

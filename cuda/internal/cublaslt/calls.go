@@ -76,8 +76,8 @@ type candidate struct {
 	_     [4]int32
 }
 
-// arguments holds the arguments of cublasLtMatmul, and other data whose address the library gets. It lies on the heap. a and b are
-// the operands of the library, which is column-major.
+// arguments holds the arguments of cublasLtMatmul, and other data whose address the library gets. It lies on the heap.
+// a and b are the operands of the library, which is column-major.
 type arguments struct {
 	desc, layoutA, layoutB, layoutC, preference uintptr // c is the library's D, the residual its C
 	a, b, residual, c, work                     uintptr // without a residual, residual is c
@@ -89,7 +89,8 @@ type arguments struct {
 
 // functions holds the functions of the library, named without "cublasLt".
 type functions struct {
-	GetVersion, GetStatusName, Create, Destroy, MatmulAlgoGetHeuristic, MatmulAlgoConfigGetAttribute, Matmul *sharedlib.Func
+	GetVersion, GetStatusName, Create, Destroy, MatmulAlgoGetHeuristic, MatmulAlgoConfigGetAttribute,
+	Matmul *sharedlib.Func
 
 	MatmulDesc, MatrixLayout, MatmulPreference descriptor
 }

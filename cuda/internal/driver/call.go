@@ -7,14 +7,14 @@ import (
 	"unsafe"
 )
 
-// Call is a prepared launch of a kernel. Stream.Launch enqueues it any number of times and allocates nothing. It belongs to one
-// goroutine at a time.
+// Call is a prepared launch of a kernel. Stream.Launch enqueues it any number of times and allocates nothing. It
+// belongs to one goroutine at a time.
 type Call struct {
 	Launched // callers may set Owner, and only read the rest
 
-	// Overlaps lets a captured launch begin before the previous launch has ended. Its kernel must wait for the previous launch
-	// (griddepcontrol.wait) before it writes, and before it reads what a launch of the capture writes. Drivers before CUDA 12.3 do
-	// not overlap launches.
+	// Overlaps lets a captured launch begin before the previous launch has ended. Its kernel must wait for the previous
+	// launch (griddepcontrol.wait) before it writes, and before it reads what a launch of the capture writes. Drivers
+	// before CUDA 12.3 do not overlap launches.
 	Overlaps bool
 
 	f           *Function
@@ -39,9 +39,9 @@ type launchAttribute struct {
 	value [8]uint64
 }
 
-// Prepare returns a launch of f. op names it in errors. shared is the dynamic shared memory in bytes. args holds the bytes of the
-// kernel's one argument, a struct as its compiler lays it out. Prepare copies args. The driver checks the sizes at the launch, except
-// that of args.
+// Prepare returns a launch of f. op names it in errors. shared is the dynamic shared memory in bytes. args holds the
+// bytes of the kernel's one argument, a struct as its compiler lays it out. Prepare copies args. The driver checks the
+// sizes at the launch, except that of args.
 func (f *Function) Prepare(op string, grid, block Dim, shared int, args []byte) (*Call, error) {
 	const programmaticStreamSerialization = 6 // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 	c := &Call{Launched: Launched{Op: op, Kernel: f.name}, f: f, grid: grid, block: block, args: slices.Clone(args)}

@@ -43,12 +43,15 @@ func TestPrepareErrors(t *testing.T) {
 	}
 }
 
-// TestArguments: a kernel gets grid, block, shared memory and arguments. Later changes to the caller's bytes have no effect.
+// TestArguments: a kernel gets grid, block, shared memory and arguments. Later changes to the caller's bytes have no
+// effect.
 func TestArguments(t *testing.T) {
 	d, drv := openFake(t)
 	var got fakedriver.Launch
 	var args []string
-	drv.Kernel("k", fakedriver.Kernel{Args: 12, Run: func(l *fakedriver.Launch) { got, args = *l, append(args, string(l.Args)) }})
+	drv.Kernel("k", fakedriver.Kernel{Args: 12, Run: func(l *fakedriver.Launch) {
+		got, args = *l, append(args, string(l.Args))
+	}})
 	s, mine := stream(t, d), []byte("twelve bytes")
 	c := testutil.Must(function(t, d, "k").Prepare("all", driver.Dim{X: 3, Z: 2}, driver.Dim{X: 32, Y: 4}, 96, mine))(t)
 	clear(mine)

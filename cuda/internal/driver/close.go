@@ -52,8 +52,8 @@ func (o *owned) keep(r any) {
 	o.held.Store(true)
 }
 
-// create calls make with the context current. make fills in the handles of r. r counts as open until it is freed; if make fails,
-// create frees it at once.
+// create calls make with the context current. make fills in the handles of r. r counts as open until it is freed; if
+// make fails, create frees it at once.
 func create[R any](r R, o *owned, make func() error) (R, error) {
 	err := o.d.do(o, func() error {
 		err := make()
@@ -90,8 +90,8 @@ func (o *owned) destroy() error {
 	return nil
 }
 
-// forget removes o from the open objects. err is the result of destroy. After an error o stays open, so that it can be freed again,
-// by Device.Close at the latest. After a Fault o is removed, since the driver frees it with the context.
+// forget removes o from the open objects. err is the result of destroy. After an error o stays open, so that it can be
+// freed again, by Device.Close at the latest. After a Fault o is removed, since the driver frees it with the context.
 func (o *owned) forget(err error) error {
 	if _, fault := err.(*Fault); err == nil || fault {
 		o.d.mu.Lock()
@@ -133,9 +133,9 @@ func open[R any](d *Device) (list []R) {
 	return list
 }
 
-// Close unloads the modules, frees all objects and releases the context. Objects that the caller has not freed are an error. No
-// other call may be under way. After an error of the driver Close may be called again to free the rest. Closing a closed device
-// does nothing.
+// Close unloads the modules, frees all objects and releases the context. Objects that the caller has not freed are an
+// error. No other call may be under way. After an error of the driver Close may be called again to free the rest.
+// Closing a closed device does nothing.
 func (d *Device) Close() error {
 	if d.ctx == 0 {
 		return nil

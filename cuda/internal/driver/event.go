@@ -61,8 +61,8 @@ func (e *Event) Record() error {
 	return e.mark.s.doUncaptured("record event", &e.owned, e.mark.record)
 }
 
-// Since returns the time from start to e on the device, to about half a microsecond. Both must have been recorded. It waits for
-// both.
+// Since returns the time from start to e on the device, to about half a microsecond. Both must have been recorded. It
+// waits for both.
 func (e *Event) Since(start *Event) (t time.Duration, err error) {
 	err = e.d.do("time between events", func() error {
 		if start == nil || start.d != e.d {
@@ -81,8 +81,8 @@ func (e *Event) Since(start *Event) (t time.Duration, err error) {
 	return t, err
 }
 
-// Readback is pinned host memory for copies from the device that run while the host does other work. It belongs to one goroutine at
-// a time.
+// Readback is pinned host memory for copies from the device that run while the host does other work. It belongs to one
+// goroutine at a time.
 type Readback struct {
 	owned
 	mem    Handle // its address
@@ -119,8 +119,8 @@ func (r *Readback) Fetch(src DevicePtr) error {
 	})
 }
 
-// Wait waits for the last Fetch, but not for work enqueued after it, and returns the bytes. They are valid until the next Fetch or
-// Close.
+// Wait waits for the last Fetch, but not for work enqueued after it, and returns the bytes. They are valid until the
+// next Fetch or Close.
 func (r *Readback) Wait() ([]byte, error) {
 	err := r.d.do(r, func() error { return cmp.Or(r.check(), r.copied.wait()) })
 	if err != nil {

@@ -27,8 +27,8 @@ func try(err error) {
 	}
 }
 
-// everything uses every feature of a device and frees all objects. It stops at the first error; what it has got by then is
-// freed with the device.
+// everything uses every feature of a device and frees all objects. It stops at the first error; what it has got by then
+// is freed with the device.
 func everything(drv *fakedriver.Driver) (d *driver.Device, err error) {
 	defer func() {
 		if why := recover(); why != nil {
@@ -134,7 +134,8 @@ func TestOutOfMemory(t *testing.T) {
 		drv.Fail("MemGetInfo", 1, result)
 		require.EqualError(t, testutil.Err(d.Alloc(1<<30)), want)
 		drv.Fail("MemHostAlloc", 1, driver.OutOfMemory)
-		require.EqualError(t, testutil.Err(stream(t, d).NewReadback(1<<30)), "cuda: out of pinned host memory: asked for 1.0 GiB")
+		require.EqualError(t, testutil.Err(stream(t, d).NewReadback(1<<30)),
+			"cuda: out of pinned host memory: asked for 1.0 GiB")
 	}
 }
 
@@ -177,13 +178,14 @@ func TestCloseReportsLeaks(t *testing.T) {
 	testutil.Must(s.NewReadback(100))(t)
 	ok(t, s.BeginCapture())
 	testutil.Must(s.EndCapture())(t)
-	require.EqualError(t, d.Close(), "cuda:0: close: not freed before: 1 of captured graph, 1 of event, 1 of pinned memory "+
-		"(100 bytes), 1 of stream, 3 of memory (2.0 MiB)")
+	require.EqualError(t, d.Close(),
+		"cuda:0: close: not freed before: 1 of captured graph, 1 of event, 1 of pinned memory "+
+			"(100 bytes), 1 of stream, 3 of memory (2.0 MiB)")
 	require.Empty(t, drv.Leaks())
 }
 
-// TestFaults: a fault lists the launches that may have caused it, those of other libraries and of replays included. Then the device
-// cannot be used, and Close does not report the fault again.
+// TestFaults: a fault lists the launches that may have caused it, those of other libraries and of replays included.
+// Then the device cannot be used, and Close does not report the fault again.
 func TestFaults(t *testing.T) {
 	type run = func(t *testing.T, d *driver.Device, s *driver.Stream, x *adder) error
 	product := &driver.Launched{Op: "product"}
@@ -203,7 +205,8 @@ func TestFaults(t *testing.T) {
 		suspects []string // newest first
 		text     string
 	}{
-		{"queued", nil, queued, 3, []string{"copy on the device", "gone wrong (kernel poke)", "sum (kernel vector_add)"},
+		{"queued", nil, queued, 3, []string{"copy on the device", "gone wrong (kernel poke)",
+			"sum (kernel vector_add)"},
 			"an illegal memory access was encountered (CUDA_ERROR_700) in one of 3 launches, newest first: copy on the device, " +
 				"gone wrong (kernel poke), sum (kernel vector_add)"},
 		{"blocking", []driver.Option{driver.WithBlockingLaunches()}, queued, 1, []string{"gone wrong (kernel poke)"},
@@ -220,7 +223,7 @@ func TestFaults(t *testing.T) {
 			return s.Enqueue(product, func(driver.Handle) error { return errors.New("status 13") })
 		}, 1, []string{"gone wrong (kernel poke)"},
 			"gone wrong (kernel poke): an illegal memory access was encountered (CUDA_ERROR_700), seen in cuEventQuery"},
-		{"a replay, beside a stream with much more work", nil, func(t *testing.T, d *driver.Device, s *driver.Stream, x *adder) error {
+		{"a replay, beside much other work", nil, func(t *testing.T, d *driver.Device, s *driver.Stream, x *adder) error {
 			other := testutil.Must(d.NewStream())(t)
 			ok(t, s.BeginCapture())
 			ok(t, s.Launch(poke(t, d)))
@@ -248,7 +251,8 @@ func TestFaults(t *testing.T) {
 			require.True(t, c.count > len(got) || slices.Equal(c.suspects, got), "%v", got)
 			require.Equal(t, c.count, fault.Count)
 			for _, later := range []error{
-				testutil.Err(d.Alloc(1)), d.Synchronize(), s.Launch(x.call), s.Enqueue(product, func(driver.Handle) error { return nil }), x.mem.Free(),
+				testutil.Err(d.Alloc(1)), d.Synchronize(), s.Launch(x.call),
+				s.Enqueue(product, func(driver.Handle) error { return nil }), x.mem.Free(),
 			} {
 				require.ErrorIs(t, later, fault)
 			}

@@ -102,7 +102,8 @@ func TestOpenGPU(t *testing.T) {
 	d := openGPU(t)
 	p := d.Properties()
 	t.Logf("%v: %+v", d, p)
-	if p.Name == "" || p.Capability < 80 || p.SMs < 1 || p.Memory < 1<<30 || p.SharedPerBlock < 96<<10 || p.Driver < 12000 {
+	if p.Name == "" || p.Capability < 80 || p.SMs < 1 || p.Memory < 1<<30 || p.SharedPerBlock < 96<<10 ||
+		p.Driver < 12000 {
 		t.Error("implausible properties")
 	}
 	for _, n := range []int{-1, 1 << 20} {
@@ -124,8 +125,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestFaultOnGPU lets a kernel write where it must not. It does so in a process of its own, since CUDA cannot be used in a process
-// after a fault.
+// TestFaultOnGPU lets a kernel write where it must not. It does so in a process of its own, since CUDA cannot be used
+// in a process after a fault.
 func TestFaultOnGPU(t *testing.T) {
 	const child = "DRIVER_TEST_FAULT"
 	if os.Getenv(child) == "" {

@@ -44,8 +44,8 @@ func (d *Device) LoadModule(image []byte) (*Module, error) {
 	})
 }
 
-// Function returns the kernel of the given name. That is the mangled name unless the kernel is declared extern "C". A kernel takes
-// one argument, a struct.
+// Function returns the kernel of the given name. That is the mangled name unless the kernel is declared extern "C". A
+// kernel takes one argument, a struct.
 func (m *Module) Function(name string) (*Function, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -54,7 +54,8 @@ func (m *Module) Function(name string) (*Function, error) {
 	}
 	f, text, find := &Function{m: m, name: name}, append([]byte(name), 0), m.d.fn.ModuleGetFunction
 	err := m.d.do("kernel "+name, func() error {
-		return m.d.check(find, find.CallWithPointers(uintptr(unsafe.Pointer(&f.h)), m.h, uintptr(unsafe.Pointer(&text[0]))))
+		return m.d.check(find, find.CallWithPointers(uintptr(unsafe.Pointer(&f.h)), m.h,
+			uintptr(unsafe.Pointer(&text[0]))))
 	})
 	if err != nil {
 		return nil, err
@@ -63,7 +64,8 @@ func (m *Module) Function(name string) (*Function, error) {
 	return f, nil
 }
 
-// allow lets launches have that much dynamic shared memory. Until the driver is asked for more, a kernel has 48 KB at most.
+// allow lets launches have that much dynamic shared memory. Until the driver is asked for more, a kernel has 48 KB at
+// most.
 func (f *Function) allow(bytes int) error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

@@ -9,8 +9,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// Stream is a queue of a device. Its work runs in the order in which it is enqueued, and in no fixed order with the work of other
-// streams. A Stream belongs to one goroutine at a time. Close drops a capture and waits for the enqueued work.
+// Stream is a queue of a device. Its work runs in the order in which it is enqueued, and in no fixed order with the
+// work of other streams. A Stream belongs to one goroutine at a time. Close drops a capture and waits for the enqueued
+// work.
 type Stream struct {
 	owned
 	h        Handle // 0 once closed
@@ -34,9 +35,9 @@ var (
 // NewStream returns a new stream.
 func (d *Device) NewStream() (*Stream, error) { return d.newStream(0, false) }
 
-// BorrowStream returns a Stream over a queue that another library has made in the device's context. Work of both runs in the order
-// in which it is enqueued. A Fault does not list the other library's work. Close waits for the enqueued work and does not destroy
-// the queue: its owner destroys it after that.
+// BorrowStream returns a Stream over a queue that another library has made in the device's context. Work of both runs
+// in the order in which it is enqueued. A Fault does not list the other library's work. Close waits for the enqueued
+// work and does not destroy the queue: its owner destroys it after that.
 func (d *Device) BorrowStream(h Handle) (*Stream, error) {
 	if h == 0 {
 		return nil, d.failed("borrow stream", errors.New("got the default stream, which has no queue of its own"))
@@ -44,7 +45,8 @@ func (d *Device) BorrowStream(h Handle) (*Stream, error) {
 	return d.newStream(h, false)
 }
 
-// newStream returns a stream over a borrowed queue, or over a new one if borrowed is 0. Device.Close frees a kept stream, which is no leak.
+// newStream returns a stream over a borrowed queue, or over a new one if borrowed is 0. Device.Close frees a kept
+// stream, which is no leak.
 func (d *Device) newStream(borrowed Handle, kept bool) (*Stream, error) {
 	s := &Stream{borrowed: borrowed != 0}
 	s.owned = owned{d: d, name: "stream", kept: kept, rank: rankStream, finish: s.finish}
@@ -131,11 +133,12 @@ func (s *Stream) remember(l *Launched) error {
 	return nil
 }
 
-// spinTime is how long a thread polls a stream before it sleeps. A thread that sleeps wakes tens of microseconds late, so spinTime
-// is longer than a step of decoding.
+// spinTime is how long a thread polls a stream before it sleeps. A thread that sleeps wakes tens of microseconds late,
+// so spinTime is longer than a step of decoding.
 const spinTime = 2 * time.Millisecond
 
-// wait waits until all enqueued work has ended: it polls for spinTime, then sleeps. cuStreamSynchronize would never sleep.
+// wait waits until all enqueued work has ended: it polls for spinTime, then sleeps. cuStreamSynchronize would never
+// sleep.
 func (s *Stream) wait() error {
 	if err := s.done.record(); err != nil {
 		return err
@@ -157,8 +160,8 @@ func (s *Stream) wait() error {
 	return err
 }
 
-// Synchronize waits until all enqueued work has ended. Then the destinations of downloads hold their data. A failure of the work is
-// a *Fault.
+// Synchronize waits until all enqueued work has ended. Then the destinations of downloads hold their data. A failure of
+// the work is a *Fault.
 func (s *Stream) Synchronize() error { return s.doUncaptured("synchronize", &s.owned, s.wait) }
 
 // Copy enqueues a copy within the device.
@@ -171,8 +174,8 @@ func (s *Stream) Fill8(dst DevicePtr, value uint8, bytes int) error {
 	return s.enqueueTransfer(fill, s.d.fn.MemsetD8Async, uintptr(dst), uintptr(value), bytes)
 }
 
-// enqueueTransfer calls f, a copy from the address `from` or a fill with the value `from`, and remembers it as l. For zero bytes it does
-// nothing.
+// enqueueTransfer calls f, a copy from the address `from` or a fill with the value `from`, and remembers it as l. For
+// zero bytes it does nothing.
 func (s *Stream) enqueueTransfer(l *Launched, f *sharedlib.Func, dst, from uintptr, bytes int) error {
 	if bytes == 0 {
 		return nil
@@ -188,9 +191,9 @@ func (s *Stream) enqueueTransfer(l *Launched, f *sharedlib.Func, dst, from uintp
 	})
 }
 
-// Enqueue calls f, which enqueues work of another library in the stream. Enqueue remembers that work as l. f runs on a locked
-// thread with the device's context current. A capture may be under way. Enqueue itself allocates nothing. The error is that of f,
-// or the *Fault of earlier work that made f fail.
+// Enqueue calls f, which enqueues work of another library in the stream. Enqueue remembers that work as l. f runs on a
+// locked thread with the device's context current. A capture may be under way. Enqueue itself allocates nothing. The
+// error is that of f, or the *Fault of earlier work that made f fail.
 func (s *Stream) Enqueue(l *Launched, f func(stream Handle) error) error {
 	if l == nil || f == nil {
 		return s.d.failed("enqueue", errors.New("got no launch, or nothing to call"))

@@ -52,7 +52,8 @@ func (r Result) Error() string { return fmt.Sprintf("error %d", int32(r)) }
 // Fault reports whether r is a failure of work on the device. After such a failure the context cannot be used.
 func (r Result) Fault() bool {
 	switch r {
-	case ECCUncorrectable, NVLinkError, Contained, IllegalAddress, LaunchTimeout, ContextDestroyed, Assert, TensorMemoryLeak:
+	case ECCUncorrectable, NVLinkError, Contained, IllegalAddress, LaunchTimeout, ContextDestroyed, Assert,
+		TensorMemoryLeak:
 		return true
 	}
 	return r >= hardwareStack && r <= LaunchFailed

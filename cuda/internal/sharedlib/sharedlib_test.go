@@ -37,7 +37,8 @@ func TestCalls(t *testing.T) {
 	require.Equal(t, want, GoString(uintptr(unsafe.Pointer(&host))))
 	text := []byte("key=value\x00more")
 	for char, want := range map[byte]string{'=': "=value", 'm': ""} {
-		require.Equal(t, want, GoString(c("strchr").CallWithPointers(uintptr(unsafe.Pointer(&text[0])), uintptr(char))), "strchr of %c", char)
+		require.Equal(t, want, GoString(c("strchr").CallWithPointers(uintptr(unsafe.Pointer(&text[0])), uintptr(char))),
+			"strchr of %c", char)
 	}
 }
 

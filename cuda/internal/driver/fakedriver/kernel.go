@@ -41,8 +41,8 @@ type Launch struct {
 // Arg returns the member of Args at an offset.
 func Arg[T any](l *Launch, at int) T { return *(*T)(unsafe.Pointer(&l.Args[at])) }
 
-// Floats returns n elements of device memory. Args holds their address at an offset. If there is no memory at the address, the
-// launch fails as by an illegal address, and Floats returns a slice outside device memory.
+// Floats returns n elements of device memory. Args holds their address at an offset. If there is no memory at the
+// address, the launch fails as by an illegal address, and Floats returns a slice outside device memory.
 func (l *Launch) Floats(at, n int) []float32 {
 	b := l.d.at(l.g, Arg[uintptr](l, at), 4*n)
 	if b == nil {
@@ -115,8 +115,8 @@ var moduleCalls = map[string]handler{
 			return driver.InvalidHandle
 		case s.capturing == driver.CaptureBroken:
 			return driver.CaptureInvalidated
-		case c.attributes > 1 || *c.attribute != overlap || shared > f.dynamic || g.X < 1 || g.Y < 1 || g.Z < 1 || g.Y > 65535 || g.Z > 65535 ||
-			b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024:
+		case c.attributes > 1 || *c.attribute != overlap || shared > f.dynamic || g.X < 1 || g.Y < 1 || g.Z < 1 ||
+			g.Y > 65535 || g.Z > 65535 || b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024:
 			return driver.InvalidValue
 		}
 		d.overlaps += int(c.attributes)
