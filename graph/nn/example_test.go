@@ -18,7 +18,7 @@ import (
 
 var check = testutil.Check
 
-// A layer of sparse attention over 64 tokens, and what it looks at: its gates and the blocks that each query selects.
+// A layer of sparse attention over 64 tokens.
 func ExampleNewNSA() {
 	g := G.NewGraph()
 	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 64, 32), G.WithName("x"), G.WithInit(G.GlorotN(1))) // [B,S,Dim]
@@ -29,19 +29,37 @@ func ExampleNewNSA() {
 	}
 	layer, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 1))
 	check(err)
-	parts, err := layer.ApplyParts(x) // Apply returns the output [B,S,Dim] alone
+	y, err := layer.Apply(x) // [B,S,Dim]
 	check(err)
 
+	m, err := graph.NewMachine(g)
+	check(err)
+	check(m.RunAll())
+	fmt.Println("output", y.Value().Shape(), "parameters", len(layer.Learnables()))
+	check(m.Close())
+	// Output: output (1, 64, 32) parameters 12
+}
+
+// What a layer looks at: its gates and the blocks that each query selects.
+func ExampleNSA_ApplyParts() {
+	config := nn.NSAConfig{
+		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 16,
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
+	}
+	g := G.NewGraph()
+	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 64, 32), G.WithName("x"), G.WithInit(G.GlorotN(1)))
+	layer, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 1))
+	check(err)
+	parts, err := layer.ApplyParts(x)
+	check(err)
 	m, err := graph.NewMachine(g, graph.WithKeep(parts.Gates, parts.Blocks))
 	check(err)
 	check(m.RunAll())
-	fmt.Println("output", parts.Output.Value().Shape(), "parameters", len(layer.Learnables()))
-	fmt.Println("gates", parts.Gates.Value().Shape())
+	fmt.Println("output", parts.Output.Value().Shape(), "gates", parts.Gates.Value().Shape())
 	fmt.Println("blocks of the first token", parts.Blocks.Value().Data().([]int32)[:4])
 	check(m.Close())
 	// Output:
-	// output (1, 64, 32) parameters 12
-	// gates (1, 64, 4, 3)
+	// output (1, 64, 32) gates (1, 64, 4, 3)
 	// blocks of the first token [0 -1 -1 -1]
 }
 
