@@ -2,7 +2,6 @@ package cuda_test
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -86,24 +85,48 @@ func TestCeilings(t *testing.T) {
 	}
 }
 
-// TestEveryOpHasKernels runs every op of package ops in machines, and none on the host.
+// TestEveryOpHasKernels runs every op of package ops in machines, none of them on the host, with operands of the types
+// that Storage wants. Runs allocate nothing.
 func TestEveryOpHasKernels(t *testing.T) {
 	seen := map[reflect.Type]bool{}
-	for _, c := range opCases() {
-		t.Run(c.Name, func(t *testing.T) {
-			m, f := c.run(t, tensor.Float32)
-			for _, s := range m.Plan().Steps {
-				require.Equal(t, "cuda", s.Implementation, s.Op)
-				for _, r := range s.Refused {
-					require.Equal(t, graph.Refusal{Name: "cublaslt",
-						Why: &graph.Unsupported{Reason: graph.ReasonMissing, Detail: "cuBLASLt was not found"}}, r)
+	noLibrary := graph.Refusal{Name: "cublaslt",
+		Why: &graph.Unsupported{Reason: graph.ReasonMissing, Detail: "cuBLASLt was not found"}}
+	for name, opts := range map[string][]graph.Option{
+		"f32": nil, "captured": {graph.WithCapture()},
+		"bf16": {graph.WithPrecision(graph.BF16)}, "fp16": {graph.WithPrecision(graph.FP16)},
+	} {
+		half := name == "bf16" || name == "fp16"
+		for _, c := range opCases() {
+			t.Run(name+"/"+c.Name, func(t *testing.T) {
+				m, f := c.run(t, tensor.Float32, opts...)
+				require.Zero(t, m.Counts()["host"], "%v", m.Plan())
+				for _, s := range m.Plan().Steps {
+					for _, o := range operandsOf(s) {
+						require.True(t, !half || o.Dtype != tensor.Float32 || mayBeSingle(s), "%v of %v", o, s.Op)
+					}
+					if half {
+						continue
+					}
+					require.Equal(t, "cuda", s.Implementation, s.Op)
+					for _, r := range s.Refused {
+						require.Equal(t, noLibrary, r)
+					}
+					spec, ok := ops.SpecOf(s.Node.Op())
+					require.True(t, ok)
+					seen[reflect.TypeOf(spec)] = true
 				}
-				spec, ok := ops.SpecOf(s.Node.Op())
-				require.True(t, ok)
-				seen[reflect.TypeOf(spec)] = true
-			}
-			require.NotZero(t, f.Launches(""))
-		})
+				require.NotZero(t, f.Launches(""))
+				run := func() {
+					if err := errors.Join(m.RunAll(), m.Synchronize()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for range 2 {
+					run()
+				}
+				require.Zero(t, testing.AllocsPerRun(10, run))
+			})
+		}
 	}
 	for _, s := range []ops.Spec{
 		ops.SlidingWindowOp{}, ops.SlidingWindowGradOp{}, ops.CompressedAttentionOp{}, ops.CompressedAttentionGradOp{},
@@ -116,23 +139,6 @@ func TestEveryOpHasKernels(t *testing.T) {
 		ops.LinearAddOp{}, ops.RMSNormGradAddOp{},
 	} {
 		require.True(t, seen[reflect.TypeOf(s)], "%s is not among the cases", s.Name())
-	}
-}
-
-// TestHalfPrecisionHasKernels binds and launches every op with operands of the types that Storage wants.
-func TestHalfPrecisionHasKernels(t *testing.T) {
-	for _, p := range []graph.Precision{graph.BF16, graph.FP16} {
-		for _, c := range opCases() {
-			t.Run(fmt.Sprint(p, "/", c.Name), func(t *testing.T) {
-				m, _ := c.run(t, tensor.Float32, graph.WithPrecision(p))
-				require.Zero(t, m.Counts()["host"], "%v", m.Plan())
-				for _, s := range m.Plan().Steps {
-					for _, o := range operandsOf(s) {
-						require.True(t, o.Dtype != tensor.Float32 || mayBeSingle(s), "%v of %v", o, s.Op)
-					}
-				}
-			})
-		}
 	}
 }
 
@@ -173,26 +179,6 @@ func TestFloat64RunsOnTheHost(t *testing.T) {
 				continue // an op that only returns a further output
 			}
 			require.Equal(t, graph.ReasonType, s.Refused[0].Why.Reason, "%s: %v", s.Op, s.Refused)
-		}
-	}
-}
-
-// TestRunsAllocateNothing covers all ops, eager and captured.
-func TestRunsAllocateNothing(t *testing.T) {
-	for _, c := range opCases() {
-		for _, opts := range [][]graph.Option{nil, {graph.WithCapture()}} {
-			t.Run(fmt.Sprintf("%s/%d options", c.Name, len(opts)), func(t *testing.T) {
-				m, _ := c.run(t, tensor.Float32, opts...)
-				run := func() {
-					if err := errors.Join(m.RunAll(), m.Synchronize()); err != nil {
-						t.Fatal(err)
-					}
-				}
-				for range 2 {
-					run()
-				}
-				require.Zero(t, testing.AllocsPerRun(10, run))
-			})
 		}
 	}
 }
