@@ -36,7 +36,7 @@ func TestZeroValues(t *testing.T) {
 			graph.NewMachine, graph.NewPlan, graph.NewResident, graph.ParsePrecision, graph.PolicyFromEnv, graph.ScaledGrad,
 			&graph.AsyncReader{}, &graph.Machine{}, &graph.Resident{}, graph.Site{}, (*graph.AsyncReader)(nil), (*graph.Machine)(nil),
 			(*graph.Resident)(nil), graph.Plan{}, graph.PlanStep{}, graph.Refusal{}, graph.Policy{}, &graph.Unsupported{}, &graph.LaunchError{}},
-		{nn.Assign, nn.Load, nn.NewNSA, nn.Save, &nn.NSA{}, (*nn.NSA)(nil), nn.NSAConfig{}, nn.Param{}},
+		{nn.Assign, nn.NewNSA, &nn.NSA{}, (*nn.NSA)(nil), nn.NSAConfig{}, nn.Param{}},
 		{optim.NewAdamW, &optim.AdamW{}, &optim.LossScale{}, optim.WarmupCosine{}, optim.WarmupLinear{}},
 		{func() error { // not of zero values, but of a package inside itself
 			_, err := optim.NewAdamW(optim.WithSchedule(optim.WarmupCosine{}))

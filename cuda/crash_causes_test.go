@@ -11,7 +11,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver/fakedriver"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -22,22 +22,8 @@ import (
 func windowOf(b, s, hq, hkv, dim int) graph.Site {
 	of := func(dt tensor.Dtype, shape ...int) ops.Operand { return ops.Operand{Dtype: dt, Shape: shape} }
 	q, k := of(ops.BFloat16, b, s, hq, dim), of(ops.BFloat16, b, s, hkv, dim)
-	return graph.Site{Spec: ops.SlidingWindowOp{Window: 512}, In: []ops.Operand{q, k, k}, Out: []ops.Operand{q, of(tensor.Float32, b, hq, s)}}
-}
-
-// refusals returns the first implementation that takes a site, nil for none, and the refusals of those before it.
-func refusals(t testing.TB, b *cuda.Backend, s graph.Site) (by graph.Implementation, all []*graph.Unsupported) {
-	t.Helper()
-	for _, offer := range b.Offers(s) {
-		err := offer.Guard(s)
-		if err == nil {
-			return offer, all
-		}
-		var u *graph.Unsupported
-		require.ErrorAs(t, err, &u)
-		all = append(all, u)
-	}
-	return nil, all
+	return graph.Site{Spec: ops.SlidingWindowOp{Window: 512}, In: []ops.Operand{q, k, k},
+		Out: []ops.Operand{q, of(tensor.Float32, b, hq, s)}}
 }
 
 // windowError returns the error of a sliding window of inputs of these shapes.
@@ -49,8 +35,8 @@ func windowError(q, k, v []int) error {
 	return testutil.Err(ops.SlidingWindow(in("q", q), in("k", k), in("v", v), 4))
 }
 
-// TestCrashCauses: what crashes other attention kernels gives an error, a refusal or the right result here. docs/troubleshooting.md
-// has the causes.
+// TestCrashCauses: what crashes other attention kernels gives an error, a refusal or the right result here.
+// docs/troubleshooting.md has the causes.
 func TestCrashCauses(t *testing.T) {
 	b, f := open(t)
 	for _, cause := range []struct {
@@ -74,7 +60,8 @@ func testZeroSizes(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 	for axis, name := range []string{"batch", "tokens", "heads", "dim"} {
 		shape := []int{1, 8, 2, 16}
 		shape[axis] = 0
-		require.ErrorContains(t, windowError([]int{1, 8, 2, 16}, shape, []int{1, 8, 2, 16}), "input 1 has a zero size", name)
+		require.ErrorContains(t, windowError([]int{1, 8, 2, 16}, shape, []int{1, 8, 2, 16}), "input 1 has a zero size",
+			name)
 		site := windowOf(1, 8, 2, 2, 16)
 		site.In[1].Shape = shape
 		by, all := refusals(t, b, site)
@@ -99,7 +86,8 @@ func testHeadDimensions(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 	g := G.NewGraph()
 	q := opcases.Normal("q", 1, 1, 8, 2, 12).Node(g, tensor.Float32)
 	G.Must(ops.SlidingWindow(q, q, q, 4))
-	_, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithPolicy(graph.Policy{Strict: true}))
+	_, err := graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(graph.BF16),
+		graph.WithPolicy(graph.Policy{Strict: true}))
 	require.ErrorContains(t, err, "unsupported head dim: dims 12 and 12")
 }
 
@@ -194,8 +182,8 @@ func testGridLimits(t *testing.T, b *cuda.Backend, f *fakedriver.Driver) {
 }
 
 func testInt32Offsets(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
-	// The 2^32 elements of q need offsets of 64 bits. TestMoreThan2To31Elements and the kernels on the host run with such
-	// offsets.
+	// The 2^32 elements of q need offsets of 64 bits. TestMoreThan2To31Elements and the kernels on the host run with
+	// such offsets.
 	by, _ := refusals(t, b, windowOf(8, 65536, 64, 4, 128))
 	require.NotNil(t, by)
 	// A size that kernels count in 32 bits is refused before it overflows.

@@ -6,14 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestDecodeStep: a step of decoding is one replay, in which a layer has few ops. The step copies only its tokens, its rows and the
-// logits. The launches of linear layers, norms and decoding overlap those before them.
+// TestDecodeStep: a step of decoding is one replay, in which a layer has few ops. The step copies only its tokens, its
+// rows and the logits. The launches of linear layers, norms and decoding overlap those before them.
 func TestDecodeStep(t *testing.T) {
 	c := tinylm.Base()
 	c.Layers, c.Context = 2, 512
@@ -21,15 +20,14 @@ func TestDecodeStep(t *testing.T) {
 		slots int
 		ops   map[string]int
 	}{
-		{1, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers, "linear with add": 2 * c.Layers}},
-		{16, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers, "linear with add": 2 * c.Layers}},
-		{64, map[string]int{"embedding": 1, "rms norm": 2*c.Layers + 1, "linears": 2 * c.Layers, "decode": c.Layers, "linear with add": 2 * c.Layers, "linear": 1}},
+		{1, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers,
+			"linear with add": 2 * c.Layers}},
+		{16, map[string]int{"embedding": 1, "linears": 2*c.Layers + 1, "decode": c.Layers,
+			"linear with add": 2 * c.Layers}},
+		{64, map[string]int{"embedding": 1, "rms norm": 2*c.Layers + 1, "linears": 2 * c.Layers, "decode": c.Layers,
+			"linear with add": 2 * c.Layers, "linear": 1}},
 	} {
-		p := fakedriver.H200()
-		p.Memory = 1 << 30
-		f := fakedriver.New(p)
-		f.HideParams, f.AnyKernel = true, true
-		b := openOn(t, f)
+		b, f := openWith(t, 1<<30)
 		w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 		require.NoError(t, w.MoveTo(b))
 		d := testutil.Must(tinylm.NewDecoder(w, x.slots, c.Context, tinylm.DecodeOn(b, graph.BF16)))(t)
@@ -46,21 +44,16 @@ func TestDecodeStep(t *testing.T) {
 		for i := range next {
 			require.NoError(t, d.Prefill(i, []int32{1, 2, 3}))
 		}
-		captured := f.Calls("LaunchKernelEx")
+		overlapping := f.Overlaps()
 		for range 2 {
 			require.NoError(t, d.Step(next))
 		}
-		require.Equal(t, 5*c.Layers+1+x.ops["rms norm"], f.Calls("LaunchKernelEx")-captured, "%d slots: launches that overlap", x.slots)
-		counted := []string{"LaunchKernel", "LaunchKernelEx", "GraphLaunch", "MemcpyHtoDAsync", "MemcpyDtoHAsync", "MemcpyDtoDAsync", "EventSynchronize", "MemAlloc", "MemHostAlloc"}
-		before := map[string]int{}
-		for _, call := range counted {
-			before[call] = f.Calls(call)
-		}
-		require.NoError(t, d.Step(next))
+		require.Equal(t, 5*c.Layers+1+x.ops["rms norm"], f.Overlaps()-overlapping, "%d slots: launches that overlap",
+			x.slots)
+		counted := []string{"LaunchKernelEx", "GraphLaunch", "MemcpyHtoDAsync", "MemcpyDtoHAsync", "MemcpyDtoDAsync",
+			"EventSynchronize", "MemAlloc", "MemHostAlloc"}
 		want := map[string]int{"GraphLaunch": 1, "MemcpyHtoDAsync": 2, "MemcpyDtoHAsync": 1, "EventSynchronize": 1}
-		for _, call := range counted {
-			require.Equal(t, want[call], f.Calls(call)-before[call], "%d slots: %s", x.slots, call)
-		}
+		require.Equal(t, want, during(f, counted, func() { require.NoError(t, d.Step(next)) }), "%d slots", x.slots)
 		require.NoError(t, d.Close())
 		require.NoError(t, w.Free())
 	}
@@ -68,11 +61,7 @@ func TestDecodeStep(t *testing.T) {
 
 // BenchmarkDecodeStep measures the host's work in a step of Base(): the fake device computes nothing.
 func BenchmarkDecodeStep(b *testing.B) {
-	p := fakedriver.H200()
-	p.Memory = 4 << 30
-	f := fakedriver.New(p)
-	f.HideParams, f.AnyKernel = true, true
-	backend := openOn(b, f)
+	backend, _ := openWith(b, 4<<30)
 	w := testutil.Must(tinylm.NewWeights(tinylm.Base(), tensor.Float32, 1))(b)
 	require.NoError(b, w.MoveTo(backend))
 	d := testutil.Must(tinylm.NewDecoder(w, 1, 2048, tinylm.DecodeOn(backend, graph.BF16)))(b)

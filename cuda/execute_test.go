@@ -64,15 +64,27 @@ func (x *fixture) download(a ops.Arg) G.Value {
 func (x *fixture) bind(spec ops.Spec, in, out []ops.Arg) (k graph.Kernel, offered []string) {
 	x.t.Helper()
 	site := graph.Site{Spec: spec, In: operands(in), Out: operands(out)}
-	var why error
-	for _, i := range x.backend.Offers(site) {
-		offered = append(offered, i.Name())
-		if why = i.Guard(site); why == nil {
-			return testutil.Must(i.Bind(site, in, out))(x.t), offered
-		}
+	by, all := refusals(x.t, x.backend, site)
+	require.NotNil(x.t, by, "%v", all)
+	for _, offer := range x.backend.Offers(site)[:len(all)+1] {
+		offered = append(offered, offer.Name())
 	}
-	require.NoError(x.t, why, "%s %v -> %v", site.Spec.Name(), site.In, site.Out)
-	return nil, offered
+	return testutil.Must(by.Bind(site, in, out))(x.t), offered
+}
+
+// refusals returns the first implementation that takes a site, nil for none, and the refusals of those before it.
+func refusals(t testing.TB, b *cuda.Backend, s graph.Site) (by graph.Implementation, all []*graph.Unsupported) {
+	t.Helper()
+	for _, offer := range b.Offers(s) {
+		err := offer.Guard(s)
+		if err == nil {
+			return offer, all
+		}
+		u, ok := errors.AsType[*graph.Unsupported](err)
+		require.True(t, ok && u.Detail != "", "%s %+v of %v: %v", s.Spec.Name(), s.Spec, s.In, err)
+		all = append(all, u)
+	}
+	return nil, all
 }
 
 func operands(args []ops.Arg) []ops.Operand {

@@ -19,8 +19,9 @@ func TestTrainingIsFused(t *testing.T) {
 	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
 	plan := func(unfused ...string) (p graph.Plan, counts map[string]int) {
 		b, _ := open(t)
-		m := testutil.Closing(tinylm.NewModel(w, 4, 256, tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(
-			graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithPolicy(graph.Policy{Unfused: unfused}))))(t)
+		machine := tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16),
+			graph.WithPolicy(graph.Policy{Unfused: unfused}))
+		m := testutil.Closing(tinylm.NewModel(w, 4, 256, tinylm.WithGradients(), tinylm.WithoutLogits(), machine))(t)
 		p, counts = m.Machine().Plan(), map[string]int{}
 		for _, s := range p.Steps {
 			counts[s.Op]++
@@ -45,22 +46,26 @@ func TestTrainingIsFused(t *testing.T) {
 	} {
 		require.Equal(t, steps, [2]int{was[op], got[op]}, op)
 	}
-	t.Logf("arena and workspace: %d + %d bytes, unfused %d + %d", fused.Arena, fused.Workspace, plain.Arena, plain.Workspace)
+	t.Logf("arena and workspace: %d + %d bytes, unfused %d + %d", fused.Arena, fused.Workspace, plain.Arena,
+		plain.Workspace)
 	require.Less(t, float64(fused.Arena+fused.Workspace), 1.1*float64(plain.Arena+plain.Workspace))
 }
 
-// TestRecomputeMemory: steps that recompute activations run the kernels of the forward pass. The plan needs at most 40 % of the
-// memory.
+// TestRecomputeMemory: steps that recompute activations run the kernels of the forward pass. The plan needs at
+// most 40 % of the memory.
 func TestRecomputeMemory(t *testing.T) {
 	c := tinylm.Base()
 	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
 		plan := func(opts ...tinylm.ModelOption) graph.Plan {
 			b, _ := open(t)
-			return testutil.Must(tinylm.NewPlan(c, 16, 2048, append(opts, tinylm.WithGradients(), tinylm.WithoutLogits(), tinylm.WithMachine(
-				graph.WithBackend(b), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{})))...))(t)
+			machine := tinylm.WithMachine(graph.WithBackend(b), graph.WithPrecision(p),
+				graph.WithPolicy(graph.Policy{}))
+			opts = append(opts, tinylm.WithGradients(), tinylm.WithoutLogits(), machine)
+			return testutil.Must(tinylm.NewPlan(c, 16, 2048, opts...))(t)
 		}
 		plain, again := plan(), plan(tinylm.WithRecompute())
-		t.Logf("%v: arena and workspace %d + %d bytes, recomputed %d + %d", p, plain.Arena, plain.Workspace, again.Arena, again.Workspace)
+		t.Logf("%v: arena and workspace %d + %d bytes, recomputed %d + %d", p, plain.Arena, plain.Workspace,
+			again.Arena, again.Workspace)
 		require.Less(t, float64(again.Memory()), 0.4*float64(plain.Memory()))
 		name := func(s graph.PlanStep) string { return fmt.Sprint(s.Node.ID(), s.Op, s.Implementation, s.Inputs) }
 		forward := map[string]bool{}
@@ -73,21 +78,39 @@ func TestRecomputeMemory(t *testing.T) {
 	}
 }
 
-// TestFusedTrainingOnGPU compares the loss and the gradients of a fused and of an unfused plan: in float32 with each other, in
-// half precision by how far they are from float32. All blocks are chosen, so that no choice depends on a rounding.
+// TestFusedTrainingOnGPU compares the loss and the gradients of a fused and of an unfused plan: in float32 with each
+// other, in half precision by how far they are from float32. All blocks are chosen, so that no choice depends on a
+// rounding. A captured run has the bits of an eager one.
 func TestFusedTrainingOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	c := tinylm.Tiny()
 	const tokens = 96
 	require.Equal(t, tokens, c.TopN*c.SelectBlock)
 	w := testutil.Must(tinylm.NewWeights(c, tensor.Float32, 1))(t)
-	results := func(p graph.Precision, unfused ...string) map[string][]float64 {
-		_, all := resultsOf(t, w, 3, tokens, graph.WithBackend(b), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{Unfused: unfused}))
+	run := func(opts ...graph.Option) map[string][]float64 {
+		const batch = 3
+		m := testutil.Closing(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(),
+			tinylm.WithMachine(append(opts, graph.WithBackend(b))...)))(t)
+		copy(m.Tokens(), testutil.Tokens(3, batch*tokens, w.Config.Vocab))
+		m.NextTokens()
+		for range 3 {
+			require.NoError(t, m.Run())
+		}
+		require.Zero(t, m.Machine().Counts()["host"], "%v", m.Machine().Plan())
+		all := map[string][]float64{"loss": {testutil.Must(m.Loss())(t)}}
+		for _, n := range m.Learnables() {
+			all["gradient of "+n.Name()] = numbers(t, testutil.Must(n.Grad())(t))
+		}
+		require.Len(t, all, 1+len(w.Tensors))
 		return all
 	}
-	exact := results(graph.F32, graph.UnfusedAll)
+	results := func(p graph.Precision, unfused ...string) map[string][]float64 {
+		return run(graph.WithPrecision(p), graph.WithPolicy(graph.Policy{Unfused: unfused}))
+	}
+	exact, captured := results(graph.F32, graph.UnfusedAll), run(graph.WithCapture(), graph.WithPolicy(graph.Policy{}))
 	for name, got := range results(graph.F32) {
 		testutil.Within(t, name, got, exact[name], 1e-5)
+		require.Equal(t, bits([][]float64{got}), bits([][]float64{captured[name]}), name)
 	}
 	for _, p := range []struct {
 		precision graph.Precision
@@ -96,7 +119,8 @@ func TestFusedTrainingOnGPU(t *testing.T) {
 		plain, fused := results(p.precision, graph.UnfusedAll), results(p.precision)
 		for name, want := range exact {
 			e := testutil.RelErr(plain[name], want)
-			testutil.Within(t, fmt.Sprintf("%v, %s (unfused error %.3g)", p.precision, name, e), fused[name], want, 2*e+p.unit)
+			testutil.Within(t, fmt.Sprintf("%v, %s (unfused error %.3g)", p.precision, name, e), fused[name], want,
+				2*e+p.unit)
 		}
 	}
 }

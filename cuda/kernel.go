@@ -20,12 +20,13 @@ type kernel struct {
 	calls     []*driver.Call    // one a step, with the argument for these addresses; nil for a library's product
 	product   driver.Launched   // names the library's products in a Fault
 	arrays    [][]byte          // the plan's arrays, for these addresses
-	uploaded  bool              // the arrays are on the device
+	ready     bool              // arguments and arrays hold these addresses, and the arrays are on the device
 }
 
 // bind makes the kernel of a plan for the cells of its operands, and loads the CUDA kernels. op names the op in errors.
 func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.Kernel, error) {
-	k := &kernel{backend: b, plan: plan, addresses: plan.Addresses(len(in) + len(out)), calls: make([]*driver.Call, len(plan.Steps))}
+	k := &kernel{backend: b, plan: plan, addresses: plan.Addresses(len(in) + len(out)),
+		calls: make([]*driver.Call, len(plan.Steps))}
 	k.product = driver.Launched{Op: op, Kernel: "matrix product", Owner: k}
 	for _, a := range slices.Concat(in, out) {
 		k.cells = append(k.cells, a.Buf)
@@ -53,8 +54,8 @@ func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.K
 // WorkBytes implements graph.Kernel.
 func (k *kernel) WorkBytes() int { return int(k.plan.WorkBytes()) }
 
-// Prepare implements graph.Kernel. It uploads the arrays that kernels read, since an upload cannot be captured. Nothing else may
-// write to the work memory between Prepare and the launch.
+// Prepare implements graph.Kernel. It uploads the arrays that kernels read, since an upload cannot be captured. Nothing
+// else may write to the work memory between Prepare and the launch.
 func (k *kernel) Prepare(s graph.Stream, work *cpu.Buf) error {
 	if len(k.arrays) == 0 {
 		return nil
@@ -82,23 +83,9 @@ func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
 	return nil
 }
 
-// update writes the current addresses into arguments and arrays, uploads the arrays and returns the queue of s.
+// update returns the queue of s. If an address has changed since the last launch, update first writes the addresses
+// into the arguments and uploads the arrays.
 func (k *kernel) update(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
-	queue, err := k.updateAddresses(s, work)
-	if err != nil || k.uploaded {
-		return queue, err
-	}
-	for i, a := range k.arrays {
-		if err := queue.Upload(k.addresses.Of(k.plan.Arrays[i].To), a); err != nil {
-			return nil, err
-		}
-	}
-	k.uploaded = true
-	return queue, nil
-}
-
-// updateAddresses returns the queue of s. It fills in the addresses if one has changed since the last launch.
-func (k *kernel) updateAddresses(s graph.Stream, work *cpu.Buf) (*driver.Stream, error) {
 	stream, ok := s.(*Stream)
 	if !ok || stream.backend != k.backend {
 		return nil, fmt.Errorf("kernel of %v on a stream of another backend, %T", k.backend.dev, s)
@@ -110,23 +97,29 @@ func (k *kernel) updateAddresses(s graph.Stream, work *cpu.Buf) (*driver.Stream,
 		}
 		workAt = driver.Address(work)
 	}
-	if !k.plan.Set(k.addresses, workAt, k.cells) {
+	k.ready = !k.plan.Set(k.addresses, workAt, k.cells) && k.ready
+	if k.ready {
 		return stream.queue, nil
 	}
 	if err := k.writeAddresses(); err != nil {
-		clear(k.addresses) // so that the next launch fills them in again
 		return nil, err
 	}
+	for i, a := range k.arrays {
+		if err := stream.queue.Upload(k.addresses.Of(k.plan.Arrays[i].To), a); err != nil {
+			return nil, err
+		}
+	}
+	k.ready = true
 	return stream.queue, nil
 }
 
 // writeAddresses writes k.addresses into the arguments and arrays. It refuses operands off the plan's alignment.
 func (k *kernel) writeAddresses() error {
-	k.uploaded = false
 	if n := kernels.Ptr(k.plan.Alignment); n > 0 {
 		for i, c := range k.cells {
 			if at := driver.Address(c); at%n != 0 {
-				return graph.Refuse(graph.ReasonAlignment, "operand %d lies at %#x, want a multiple of %d bytes", i, at, n)
+				return graph.Refuse(graph.ReasonAlignment, "operand %d lies at %#x, want a multiple of %d bytes", i, at,
+					n)
 			}
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -19,8 +19,7 @@ import (
 
 // TestMovedOperands launches a kernel whose operands and work memory lie elsewhere each time.
 func TestMovedOperands(t *testing.T) {
-	f := newFake()
-	f.HideParams = false
+	b, f := open(t)
 	var got []uint64
 	f.Kernel("nsa_column_sum_f32", fakedriver.Kernel{Args: 40, Run: func(l *fakedriver.Launch) {
 		got = append(got, binary.LittleEndian.Uint64(l.Args), binary.LittleEndian.Uint64(l.Args[8:])) // x, partial
@@ -28,8 +27,9 @@ func TestMovedOperands(t *testing.T) {
 	f.Kernel("nsa_sum_blocks_f32", fakedriver.Kernel{Args: 56, Run: func(l *fakedriver.Launch) {
 		got = append(got, binary.LittleEndian.Uint64(l.Args), binary.LittleEndian.Uint64(l.Args[16:])) // partial, y
 	}})
-	x := newFixture(t, openOn(t, f))
-	dy, db := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{70, 3}}), newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{3}})
+	x := newFixture(t, b)
+	dy, db := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{70, 3}}),
+		newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{3}})
 	k, _ := x.bind(ops.LinearBiasGradOp{Out: 3}, []ops.Arg{dy}, []ops.Arg{db})
 	var work cpu.Buf
 	for i, move := range []func(){
@@ -71,7 +71,8 @@ func TestPlanSaysWhyNotTensorCores(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, graph.Refuse(graph.ReasonMissing, "no kernel for no op"), b.Offers(graph.Site{})[0].Guard(graph.Site{}))
+	require.Equal(t, graph.Refuse(graph.ReasonMissing, "no kernel for no op"),
+		b.Offers(graph.Site{})[0].Guard(graph.Site{}))
 }
 
 // fakeLibrary refuses products with a bias, unless withBias is set.
@@ -121,7 +122,8 @@ func TestProductsOfALibrary(t *testing.T) {
 	library.withBias = true
 	var work cpu.Buf
 	on.alloc(&work, 1000)
-	for _, k := range []graph.Kernel{bind("cublaslt", ops.LinearOp{}, y, x, w, bias), bind("cublaslt", ops.LinearAddOp{}, y, x, w, residual)} {
+	for _, k := range []graph.Kernel{bind("cublaslt", ops.LinearOp{}, y, x, w, bias),
+		bind("cublaslt", ops.LinearAddOp{}, y, x, w, residual)} {
 		require.Equal(t, 1000, k.WorkBytes())
 		require.NoError(t, k.Launch(on.stream, &work))
 	}
@@ -137,17 +139,20 @@ func TestProductsOfALibrary(t *testing.T) {
 	on.alloc(&work, k.WorkBytes())
 	require.NoError(t, k.Launch(on.stream, &work))
 	require.Len(t, library.ran, 2)
-	require.Equal(t, 2, f.Calls("LaunchKernel"), "the gather and the SiLU")
+	require.Equal(t, 2, f.Calls("LaunchKernelEx"), "the gather and the SiLU")
 	require.Equal(t, library.ran[0].Work, library.ran[1].Work, "products share their work memory")
-	require.EqualValues(t, k.WorkBytes()-1000, library.ran[0].Work-driver.Address(&work), "which lies behind the op's own")
+	require.EqualValues(t, k.WorkBytes()-1000, library.ran[0].Work-driver.Address(&work),
+		"which lies behind the op's own")
 	require.ErrorContains(t, k.Launch(on.stream, new(cpu.Buf)), "work memory")
 	require.Len(t, library.prepared, 4, "of the products that are bound")
 
 	clear(library.prepared)
 	for _, dt := range []tensor.Dtype{tensor.Float32, ops.BFloat16} {
 		o := ops.Operand{Dtype: dt, Shape: tensor.Shape{80, 80}} // more rows than the kernels for few rows take
-		site := graph.Site{Spec: ops.LinearOp{}, In: []ops.Operand{o, o}, Out: []ops.Operand{o}, Policy: graph.Policy{TF32: true}}
-		require.True(t, slices.ContainsFunc(b.Offers(site), func(i graph.Implementation) bool { return i.Guard(site) == nil }))
+		site := graph.Site{Spec: ops.LinearOp{}, In: []ops.Operand{o, o}, Out: []ops.Operand{o},
+			Policy: graph.Policy{TF32: true}}
+		require.True(t, slices.ContainsFunc(b.Offers(site),
+			func(i graph.Implementation) bool { return i.Guard(site) == nil }))
 	}
 	require.Len(t, library.prepared, 2)
 	for p := range library.prepared {

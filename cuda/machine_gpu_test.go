@@ -2,6 +2,8 @@ package cuda_test
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -15,7 +17,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -35,40 +36,6 @@ func run(t testing.TB, m *graph.Machine, nodes G.Nodes) [][]float64 {
 		list = append(list, numbers(t, n.Value()))
 	}
 	return list
-}
-
-// oracle returns the values of a graph's results on the CPU.
-func oracle(t testing.TB, g *G.ExprGraph, results G.Nodes) [][]float64 {
-	t.Helper()
-	return run(t, testutil.Closing(graph.NewMachine(g, graph.WithKeep(results...)))(t), results)
-}
-
-// TestOpsOnGPU compares every op and its gradient with the CPU's in float64, and its bits in eager and captured runs.
-func TestOpsOnGPU(t *testing.T) {
-	b := cudatest.Open(t)
-	for _, c := range opCases() {
-		t.Run(c.Name, func(t *testing.T) {
-			compareOnGPU(t, b, func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, []string) {
-				g, results := c.graph(t, dt)
-				return g, results, nil
-			})
-		})
-	}
-}
-
-// compareOnGPU compares the results of a graph in float32 with those of the CPU in float64. build returns the names of results, or
-// nil for numbers.
-func compareOnGPU(t *testing.T, b *cuda.Backend, build func(tensor.Dtype) (*G.ExprGraph, G.Nodes, []string)) {
-	g64, results64, names := build(tensor.Float64)
-	want := oracle(t, g64, results64)
-	g, results, _ := build(tensor.Float32)
-	for i, got := range runOnGPU(t, b, g, results) {
-		name := fmt.Sprint("result ", i)
-		if names != nil {
-			name = names[i]
-		}
-		testutil.Within(t, name, got, want[i], 1e-5)
-	}
 }
 
 // runOnGPU returns the results of a graph, which have the same bits in eager and captured runs. No op runs on the host.
@@ -96,32 +63,74 @@ func bits(list [][]float64) [][]uint64 {
 	return all
 }
 
-// TestLayerOnGPU compares a layer of NSA and its gradients with the CPU's in float64.
-func TestLayerOnGPU(t *testing.T) {
+// TestLayersOnGPU compares a layer of NSA and its gradients with the CPU's in float64, on whole rows and on packed
+// documents. One graph and one recording take all boundaries.
+func TestLayersOnGPU(t *testing.T) {
+	const B, S, most = 2, 131, 40
 	b := cudatest.Open(t)
-	base := nn.NSAConfig{
+	mean := nn.NSAConfig{
 		Dim: 24, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 12, GateHidden: 5,
 		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 11},
 	}
-	mlp, softmax := base, base
+	mlp, softmax := mean, mean
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 10
 	softmax.GateActivation = nn.GateSoftmax
-	for name, config := range map[string]nn.NSAConfig{"mean": base, "mlp": mlp, "softmax": softmax} {
-		t.Run(name, func(t *testing.T) {
-			compareOnGPU(t, b, func(dt tensor.Dtype) (*G.ExprGraph, G.Nodes, []string) {
-				g := G.NewGraph()
-				x, r := opcases.Normal("x", 1, 2, 131, config.Dim).Node(g, dt), opcases.Normal("r", 2, 2, 131, config.Dim).Node(g, dt)
-				l := testutil.Must(nn.NewNSA(g, "attn.", config, rounded(t, config, dt)))(t)
-				y := testutil.Must(l.Apply(x))(t)
-				wrt := append(G.Nodes{x}, l.Learnables()...)
-				testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(y, r)))), wrt...))(t)
-				results, names := G.Nodes{y}, []string{"y"}
-				for _, n := range wrt {
-					results, names = append(results, n.Deriv()), append(names, "gradient of "+n.Name())
+	for name, config := range map[string]nn.NSAConfig{"mean": mean, "mlp": mlp, "softmax": softmax} {
+		for _, packed := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, "/", packed), func(t *testing.T) {
+				cu := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(most+1))
+				build := func(dt tensor.Dtype, opts ...graph.Option) func() ([][]float64, G.Nodes) {
+					g := G.NewGraph()
+					x, r := opcases.Normal("x", 1, B, S, config.Dim).Node(g, dt),
+						opcases.Normal("r", 2, B, S, config.Dim).Node(g, dt)
+					var boundaries *G.Node
+					if packed {
+						boundaries = G.NewVector(g, tensor.Int32, G.WithShape(most+1), G.WithName("cu_seqlens"),
+							G.WithValue(cu))
+					}
+					l := testutil.Must(nn.NewNSA(g, "attn.", config, rounded(t, config, dt)))(t)
+					y := testutil.Must(l.Apply(x, nn.WithCuSeqlens(boundaries)))(t)
+					wrt := append(G.Nodes{x}, l.Learnables()...)
+					testutil.Must(graph.Grad(G.Must(G.Sum(G.Must(G.HadamardProd(y, r)))), wrt...))(t)
+					results := G.Nodes{y}
+					for _, n := range wrt {
+						results = append(results, n.Deriv())
+					}
+					m := testutil.Closing(graph.NewMachine(g, append(opts, graph.WithKeep(results...))...))(t)
+					return func() ([][]float64, G.Nodes) {
+						defer m.Reset()
+						list := run(t, m, results)
+						require.True(t, opts == nil || m.Counts()["host"] == 0, "%v", m.Plan())
+						return list, results
+					}
 				}
-				return g, results, names
+				host, eager, captured := build(tensor.Float64), build(tensor.Float32, graph.WithBackend(b)),
+					build(tensor.Float32, graph.WithBackend(b), graph.WithCapture())
+				rng := rand.New(rand.NewPCG(7, 7))
+				var before [][]float64
+				for range 6 {
+					at := []int32{0, S}
+					for range rng.IntN(most - 1) {
+						at = append(at, rng.Int32N(B*S))
+					}
+					slices.Sort(at)
+					for i := copy(cu.Int32s(), at); i <= most; i++ {
+						cu.Int32s()[i] = B * S
+					}
+					want, nodes := host()
+					got, _ := eager()
+					for i, x := range got {
+						testutil.Within(t, nodes[i].Name(), x, want[i], 1e-5)
+					}
+					again, _ := captured()
+					require.Equal(t, bits(got), bits(again), "the same bits in a captured run")
+					if !packed && before != nil {
+						require.Equal(t, bits(before), bits(got), "the same bits in each run")
+					}
+					before = got
+				}
 			})
-		})
+		}
 	}
 }
 
@@ -140,49 +149,9 @@ func rounded(t testing.TB, config nn.NSAConfig, dt tensor.Dtype) nn.Source {
 	return nn.Values(values)
 }
 
-// resultsOf runs a model with gradients over random tokens and returns its loss and its gradients by name.
-func resultsOf(t *testing.T, w *tinylm.Weights, batch, tokens int, opts ...graph.Option) (*tinylm.Model, map[string][]float64) {
-	t.Helper()
-	m := testutil.Closing(tinylm.NewModel(w, batch, tokens, tinylm.WithGradients(), tinylm.WithMachine(opts...)))(t)
-	copy(m.Tokens(), testutil.Tokens(3, batch*tokens, w.Config.Vocab))
-	m.NextTokens()
-	for range 3 {
-		require.NoError(t, m.Run())
-	}
-	all := map[string][]float64{"loss": {testutil.Must(m.Loss())(t)}}
-	for _, n := range m.Learnables() {
-		all["gradient of "+n.Name()] = numbers(t, testutil.Must(n.Grad())(t))
-	}
-	return m, all
-}
-
-// TestModelOnGPU compares logits, loss and gradients of the tiny model with the CPU's in float32, and the bits of eager and
-// captured runs.
-func TestModelOnGPU(t *testing.T) {
-	b := cudatest.Open(t)
-	w := testutil.Must(tinylm.NewWeights(tinylm.Tiny(), tensor.Float32, 1))(t)
-	results := func(opts ...graph.Option) map[string][]float64 {
-		m, all := resultsOf(t, w, 2, 256, opts...)
-		all["logits"] = numbers(t, testutil.Must(m.Logits())(t))
-		if vm := m.Machine(); len(opts) > 0 {
-			require.Zero(t, vm.Counts()["host"], "%v", vm.Plan())
-		}
-		return all
-	}
-	want := results()
-	require.Len(t, want, 2+len(w.Tensors))
-	eager := results(graph.WithBackend(b))
-	for name, x := range want {
-		testutil.Within(t, name, eager[name], x, 1e-5)
-	}
-	captured := results(graph.WithBackend(b), graph.WithCapture())
-	for name, x := range eager {
-		require.Equal(t, bits([][]float64{x}), bits([][]float64{captured[name]}), name)
-	}
-}
-
-// goldenNSA builds the attention of a golden as one float32 graph, from the tokens to the gradients of all inputs. It chooses the
-// blocks itself. The selected branch takes them if the golden is built in, else the golden's: near ties may fall differently. results are the nodes of the arrays that the golden has under names, and then the chosen blocks.
+// goldenNSA builds the attention of a golden as one float32 graph, from the tokens to the gradients of all inputs. It
+// chooses the blocks itself. The selected branch takes them if the golden is built in, else the golden's: near ties may
+// fall differently. results are the nodes of the arrays that the golden has under names, and then the chosen blocks.
 func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []string, results G.Nodes) {
 	t.Helper()
 	c := golden.Config
@@ -196,7 +165,8 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 		return show("o_"+branch, o), show("lse_"+branch, G.Must(ops.LSE(o)))
 	}
 	input := func(name string) *G.Node {
-		return opcases.Array{Name: name, Shape: golden.Shape(t, name), Floats: golden.F64(t, name)}.Node(g, tensor.Float32)
+		return opcases.Array{Name: name, Shape: golden.Shape(t, name), Floats: golden.F64(t, name)}.
+			Node(g, tensor.Float32)
 	}
 	in := map[string]*G.Node{}
 	var wrt G.Nodes
@@ -211,7 +181,8 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 	idx := G.Must(ops.SelectBlocks(q, kc, lse, p))
 	blocks := idx
 	if !golden.BuiltIn {
-		blocks = opcases.Array{Name: "idx", Shape: golden.Shape(t, "idx"), Ints: golden.I32(t, "idx")}.Node(g, tensor.Float32)
+		blocks = opcases.Array{Name: "idx", Shape: golden.Shape(t, "idx"), Ints: golden.I32(t, "idx")}.
+			Node(g, tensor.Float32)
 	}
 	selected, _ := attend("sel", G.Must(ops.SelectedAttention(q, in["k_sel"], in["v_sel"], blocks, p.SelectBlock)))
 	window, _ := attend("win", G.Must(ops.SlidingWindow(q, in["k_win"], in["v_win"], p.Window)))
@@ -223,8 +194,8 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 	return g, names, append(results, idx)
 }
 
-// TestGoldensOnGPU compares the kernels of the GPU with every golden in float32: the chosen blocks, all arrays within 1e-5
-// of their largest magnitude, the same bits in each eager and captured run.
+// TestGoldensOnGPU compares the kernels of the GPU with every golden in float32: the chosen blocks, all arrays within
+// 1e-5 of their largest magnitude, the same bits in each eager and captured run.
 func TestGoldensOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	testutil.EachGolden(t, testutil.Ops, func(t *testing.T, golden testutil.Golden) {

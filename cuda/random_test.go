@@ -26,7 +26,8 @@ func TestRandomCalls(t *testing.T) {
 	randomCalls(t, b, 20_000, false)
 }
 
-// TestRandomCallsOnGPU: the same calls on a GPU. From finite numbers a kernel makes finite numbers, and it writes only its outputs.
+// TestRandomCallsOnGPU: the same calls on a GPU. From finite numbers a kernel makes finite numbers, and it writes only
+// its outputs.
 func TestRandomCallsOnGPU(t *testing.T) { randomCalls(t, cudatest.Open(t), 20_000, true) }
 
 // caller makes calls in one block of memory.
@@ -52,19 +53,12 @@ func randomCalls(t *testing.T, b *cuda.Backend, calls int, computes bool) {
 		}
 		mixed := c.Wrong == nil && x.IntN(20) == 0
 		if mixed {
-			site.In[x.IntN(len(site.In))].Dtype = []tensor.Dtype{tensor.Float32, ops.BFloat16, ops.Float16, tensor.Float64, tensor.Int}[x.IntN(5)]
+			site.In[x.IntN(len(site.In))].Dtype = []tensor.Dtype{tensor.Float32, ops.BFloat16, ops.Float16,
+				tensor.Float64, tensor.Int}[x.IntN(5)]
 		}
 		what := fmt.Sprintf("call %d: %s %+v of %v", i, c.Spec.Name(), c.Spec, site.In)
-		var by graph.Implementation
-		for _, offer := range b.Offers(site) {
-			err := offer.Guard(site)
-			if err == nil {
-				by = offer
-				break
-			}
-			var why *graph.Unsupported
-			require.ErrorAs(t, err, &why, what)
-			require.NotEmpty(t, why.Detail, what)
+		by, all := refusals(t, b, site)
+		for _, why := range all {
 			reasons[why.Reason]++
 		}
 		switch right := c.Wrong == nil && !c.Huge && !mixed; {
@@ -120,10 +114,9 @@ func (x *caller) run(by graph.Implementation, site graph.Site, c opcases.RandomC
 			}
 		}
 		forward := graph.Site{Spec: f.Spec, In: operands(from), Out: operands(to)}
-		first := x.backend.Offers(forward)
-		i := slices.IndexFunc(first, func(offer graph.Implementation) bool { return offer.Guard(forward) == nil })
-		require.GreaterOrEqual(x.t, i, 0, what)
-		launches = append([]func(){bind(first[i], forward, from, to)}, launches...)
+		first, _ := refusals(x.t, x.backend, forward)
+		require.NotNil(x.t, first, what)
+		launches = append([]func(){bind(first, forward, from, to)}, launches...)
 	}
 	queue := x.stream.Driver()
 	var start cpu.Buf
@@ -141,7 +134,8 @@ func (x *caller) run(by graph.Implementation, site graph.Site, c opcases.RandomC
 		require.NoError(x.t, queue.Synchronize(), "%s, %s", what, by.Name())
 		poison := bytes.Repeat([]byte{0xFF}, callerMargin)
 		data := all[callerMargin : len(all)-callerMargin]
-		require.True(x.t, bytes.Equal(poison, all[:callerMargin]) && bytes.Equal(poison, all[len(all)-callerMargin:]), "%s, %s: around output %d", what, by.Name(), i)
+		require.True(x.t, bytes.Equal(poison, all[:callerMargin]) && bytes.Equal(poison, all[len(all)-callerMargin:]),
+			"%s, %s: around output %d", what, by.Name(), i)
 		if computes {
 			require.NoError(x.t, c.Check(i, a.Operand, data), "%s, %s", what, by.Name())
 		}

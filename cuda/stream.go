@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	"unsafe"
 
 	"gorgonia.org/gorgonia"
 
@@ -43,7 +42,7 @@ func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 		return err
 	}
 	defer s.cell.Set(nil, 0)
-	return s.queue.Upload(driver.Address(dst.Buf), bytesOf(&s.cell))
+	return s.queue.Upload(driver.Address(dst.Buf), cpu.Slice[byte](&s.cell))
 }
 
 // Download implements graph.Stream.
@@ -55,11 +54,8 @@ func (s *Stream) Download(dst gorgonia.Value, src ops.Arg) error {
 	if uintptr(s.cell.Pointer()) != dst.Uintptr() {
 		return errors.New("cuda: the destination of a copy is not contiguous and row-major")
 	}
-	return s.queue.Download(bytesOf(&s.cell), driver.Address(src.Buf))
+	return s.queue.Download(cpu.Slice[byte](&s.cell), driver.Address(src.Buf))
 }
-
-// bytesOf returns the host memory that b points at.
-func bytesOf(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }
 
 // View implements graph.Stream: it returns a *Value.
 func (s *Stream) View(a ops.Arg) gorgonia.Value {
@@ -134,7 +130,7 @@ func (r *readback) Value() (gorgonia.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	copy(bytesOf(&r.cell), b)
+	copy(cpu.Slice[byte](&r.cell), b)
 	return r.value, nil
 }
 

@@ -10,7 +10,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
+	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 

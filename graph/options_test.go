@@ -20,8 +20,8 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )

@@ -1,5 +1,6 @@
-// Package nn builds layers as Gorgonia graphs: parameters with their first values, the layer of Native Sparse Attention, and
-// files of weights. Layers and models are written with Builder.
+// Package nn builds layers as Gorgonia graphs: parameters with their first values, and the layer of Native Sparse
+// Attention. Layers and models are written with Builder. Package safetensors keeps values in files; Assign takes them
+// from there.
 package nn
 
 import (
@@ -13,8 +14,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Builder adds a layer or a model to a graph. It keeps the first error, see Err. After an error all nodes that it returns
-// are nil, so that a model needs no checks in between:
+// Builder adds a layer or a model to a graph. It keeps the first error, see Err. After an error all nodes that it
+// returns are nil, so that a model needs no checks in between:
 //
 //	x = b.Node(ops.SiLU(b.Linear(x, "mlp.w1")))
 type Builder struct {
@@ -43,8 +44,8 @@ func NewBuilder(g *G.ExprGraph, params []Param, src Source) *Builder {
 	return b
 }
 
-// NewShapeBuilder returns a builder whose parameters have shapes and the type dt, float32 or float64, but no values. It is
-// for graphs that are planned and not run (graph.NewPlan).
+// NewShapeBuilder returns a builder whose parameters have shapes and the type dt, float32 or float64, but no values. It
+// is for graphs that are planned and not run (graph.NewPlan).
 func NewShapeBuilder(g *G.ExprGraph, params []Param, dt tensor.Dtype) *Builder {
 	b := NewBuilder(g, params, Values(nil))
 	b.valuelessType = dt
@@ -64,8 +65,8 @@ func checkType(what string, dt tensor.Dtype) error {
 // Err returns the first error of the builder's calls.
 func (b *Builder) Err() error { return b.err }
 
-// Learnables returns the nodes of the parameters, in the order in which they were added to the graph, for gorgonia.Grad and
-// solvers.
+// Learnables returns the nodes of the parameters, in the order in which they were added to the graph, for gorgonia.Grad
+// and solvers.
 func (b *Builder) Learnables() G.Nodes { return b.learnables }
 
 // Node takes what the constructor of an op has returned. It returns n, or nil after an error.
@@ -95,9 +96,9 @@ func (b *Builder) Output(n *G.Node, index int) *G.Node {
 	return b.Node(ops.Output(n, index))
 }
 
-// Param returns the node of the parameter of the given name. The first call adds it to the graph, with the value that the
-// source gives. A value of another shape is an error. So is a name that a node of the graph has already: Gorgonia merges
-// inputs of one name, type and shape.
+// Param returns the node of the parameter of the given name. The first call adds it to the graph, with the value that
+// the source gives. A value of another shape is an error. So is a name that a node of the graph has already: Gorgonia
+// merges inputs of one name, type and shape.
 func (b *Builder) Param(name string) *G.Node {
 	if n := b.nodes[name]; n != nil || b.err != nil {
 		return b.Node(n, nil)

@@ -52,12 +52,12 @@ func (p Param) elements() (int, error) {
 	return n, nil
 }
 
-// New draws a value of type dt (float32 or float64) for p. The random numbers depend only on seed and the name, so that a
-// parameter's first value does not change when others are added. The float32 value is the float64 value, rounded. An Init that draws NaN
-// or Inf, such as Normal(NaN), is an error.
+// New draws a value of type dt (float32 or float64) for p. The random numbers depend only on seed and the name, so that
+// a parameter's first value does not change when others are added. The float32 value is the float64 value, rounded. An
+// Init that draws NaN or Inf, such as Normal(NaN), is an error.
 func (p Param) New(dt tensor.Dtype, seed uint64) (*tensor.Dense, error) {
-	if dt != tensor.Float32 && dt != tensor.Float64 {
-		return nil, fmt.Errorf("nn: parameter %s: type %s, want float32 or float64", p.Name, value.TypeName(dt))
+	if err := checkType("parameter "+p.Name, dt); err != nil {
+		return nil, err
 	}
 	n, err := p.elements()
 	if err != nil {
@@ -95,8 +95,8 @@ func draw[T float32 | float64](x []T, init Init, r *rand.Rand) error {
 	return nil
 }
 
-// Source gives the value of a parameter to the layer that is being built, which reports a nil value as an error. The layer's
-// node holds this tensor, not a copy: two graphs whose layers got the same tensors share their weights.
+// Source gives the value of a parameter to the layer that is being built, which reports a nil value as an error. The
+// layer's node holds this tensor, not a copy: two graphs whose layers got the same tensors share their weights.
 type Source func(p Param) (*tensor.Dense, error)
 
 // Random is a Source that draws each value from its Init, see Param.New.

@@ -2,9 +2,7 @@ package optim
 
 import (
 	"errors"
-	"fmt"
 	"math"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // weight is a ValueGrad that is no node.
@@ -54,21 +53,30 @@ func someWeights(dt tensor.Dtype, seed uint64, scale float64) []G.ValueGrad {
 		for j := range grad {
 			grad[j] *= scale
 		}
-		list = append(list, &weight{name: w.name, value: dense(dt, testutil.Normal(seed+uint64(i), n), w.shape...), grad: dense(dt, grad, w.shape...)})
+		list = append(list, &weight{name: w.name, value: dense(dt, testutil.Normal(seed+uint64(i), n), w.shape...),
+			grad: dense(dt, grad, w.shape...)})
 	}
 	return list
 }
 
-func TestAdamWMatchesOracle(t *testing.T) {
+// matrices is a rule for all matrices except position embeddings.
+func matrices(name string, shape tensor.Shape) bool {
+	return shape.Dims() == 2 && DefaultDecayRule(name, shape)
+}
+
+// TestStepsMatchOracle: with Muon one weight takes steps of Muon, the others of AdamW.
+func TestStepsMatchOracle(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		dt    tensor.Dtype
 		scale float64
 		clip  float64
+		muon  bool
 		tol   float64
 	}{
-		{"clipped", tensor.Float64, 1, 1, 1e-13}, {"not clipped", tensor.Float64, 1e-4, 1, 1e-13},
-		{"without a bound", tensor.Float64, 1, 0, 1e-13}, {"float32", tensor.Float32, 1, 1, 1e-5},
+		{"clipped", tensor.Float64, 1, 1, false, 1e-13}, {"not clipped", tensor.Float64, 1e-4, 1, false, 1e-13},
+		{"without a bound", tensor.Float64, 1, 0, false, 1e-13}, {"float32", tensor.Float32, 1, 1, false, 1e-5},
+		{"muon", tensor.Float64, 1, 1, true, 1e-12}, {"muon in float32", tensor.Float32, 1, 1, true, 1e-5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			weights := someWeights(c.dt, 1, c.scale)
@@ -79,15 +87,21 @@ func TestAdamWMatchesOracle(t *testing.T) {
 				grads[w.name] = ref.From(testutil.Floats(t, w.grad.Data()), w.value.Shape()...)
 			}
 			schedule := WarmupCosine{LR: 1e-2, Warmup: 2, Total: 5, Floor: 0.1}
-			s := newAdamW(t, WithSchedule(schedule), WithClip(c.clip))
-			var state ref.AdamWState
-			h := ref.DefaultAdamW()
+			opts, h := []AdamWOption{WithSchedule(schedule), WithClip(c.clip)}, ref.DefaultAdamW()
 			if h.Clip = c.clip; c.clip == 0 {
 				h.Clip = math.Inf(1)
 			}
+			if c.muon {
+				p := ops.MuonPolynomials()
+				h.Muon, h.Momentum, h.Polynomials = func(name string) bool { return name == "a.weight" }, momentum, p[:]
+				opts = append(opts, WithMuon(matrices))
+			}
+			s := newAdamW(t, opts...)
+			var state ref.AdamWState
 			for i := range 5 {
 				require.NoError(t, s.Step(weights))
-				require.InEpsilon(t, ref.AdamWStep(params, grads, &state, schedule.At(i), h), testutil.Must(s.Norm())(t), c.tol)
+				require.InEpsilon(t, ref.AdamWStep(params, grads, &state, schedule.At(i), h),
+					testutil.Must(s.Norm())(t), c.tol)
 			}
 			require.Equal(t, 5, s.Steps())
 			for _, w := range weights {
@@ -142,12 +156,14 @@ func TestAdamWRefuses(t *testing.T) {
 	}{
 		{"no value", func(w []*weight) { w[1].value = nil }, "optim: adamw: a.bias has no value"},
 		{"nil tensor", func(w []*weight) { w[1].value = (*tensor.Dense)(nil) }, "optim: adamw: a.bias has no value"},
-		{"no elements", func(w []*weight) { w[1].value = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(0)) }, "a.bias: "},
+		{"no elements", func(w []*weight) { w[1].value = tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(0)) },
+			"a.bias: "},
 		{"nil tensor as gradient", func(w []*weight) { w[1].grad = (*tensor.Dense)(nil) }, "a.bias has no gradient"},
 		{"no gradient", func(w []*weight) { w[1].grad = nil }, "a.bias has no gradient"},
 		{"gradient's error", func(w []*weight) { w[1].err = none }, "a.bias: no gradient here"},
 		{"gradient's shape", func(w []*weight) { w[1].grad = w[2].grad }, "gradient of a.bias: "},
-		{"gradient's type", func(w []*weight) { w[1].grad = dense(tensor.Float32, make([]float64, 150), 150) }, "gradient of a.bias: "},
+		{"gradient's type", func(w []*weight) { w[1].grad = dense(tensor.Float32, make([]float64, 150), 150) },
+			"gradient of a.bias: "},
 		{"NaN", func(w []*weight) { w[1].grad.(*tensor.Dense).Float64s()[7] = math.NaN() },
 			"norm is NaN, from a.bias"},
 		{"infinity", func(w []*weight) { w[3].grad.(*tensor.Dense).Float64s()[0] = math.Inf(-1) },
@@ -177,15 +193,18 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Step(nil), "no weights")
 	list := someWeights(tensor.Float64, 1, 1)
 	require.ErrorContains(t, s.Step(append(list, list[0])), "named a.weight")
-	require.ErrorContains(t, s.Step(append(list, &weight{name: "c", value: dense(tensor.Float32, []float64{1}, 1)})), "c is float32")
+	require.ErrorContains(t, s.Step(append(list, &weight{name: "c", value: dense(tensor.Float32, []float64{1}, 1)})),
+		"c is float32")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c"}}), "c has no value")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{&weight{name: "c", value: (*tensor.Dense)(nil)}}), "c has no value")
 	require.ErrorContains(t, s.Step([]G.ValueGrad{list[0], (*weight)(nil)}), "weight 1 is nil")
 	for _, shape := range []tensor.Shape{{0}, {0, 3}} {
-		empty := &weight{name: "c", value: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...)), grad: list[0].Value()}
+		empty := &weight{name: "c", value: tensor.New(tensor.Of(tensor.Float64), tensor.WithShape(shape...)),
+			grad: list[0].Value()}
 		require.ErrorContains(t, s.Step(append(list[:2:2], empty)), "c has no elements")
 	}
-	require.ErrorContains(t, s.Step(append(list[:2:2], &weight{name: "d", value: list[2].Value()})), "d has no gradient")
+	require.ErrorContains(t, s.Step(append(list[:2:2], &weight{name: "d", value: list[2].Value()})),
+		"d has no gradient")
 	require.NoError(t, s.Step(list), "those of the step that failed are not the weights")
 	before := testutil.Floats(t, list[0].Value().Data())
 	require.ErrorContains(t, s.Launch(), "launch without")
@@ -203,8 +222,12 @@ func TestAdamWRefuses(t *testing.T) {
 	require.ErrorIs(t, s.SetState(safetensors.File{}), errClosed)
 	require.ErrorContains(t, new(AdamW).Step(list), "NewAdamW")
 
+	muon := newAdamW(t, WithMuon(func(name string, _ tensor.Shape) bool { return name == "a.bias" }))
+	require.ErrorContains(t, muon.Step(someWeights(tensor.Float32, 1, 1)), "a.bias has shape (150)")
+
 	fresh := newAdamW(t)
-	nothing := safetensors.File{Tensors: map[string]*tensor.Dense{"first.a": nil}, Metadata: map[string]string{"adamw.step": "3"}}
+	nothing := safetensors.File{Tensors: map[string]*tensor.Dense{"first.a": nil},
+		Metadata: map[string]string{"adamw.step": "3"}}
 	require.ErrorContains(t, fresh.SetState(nothing), "no tensor first.a")
 	require.Empty(t, testutil.Must(fresh.State())(t).Tensors)
 }
@@ -221,7 +244,8 @@ func TestAdamWSharedMemory(t *testing.T) {
 	for want, w := range map[string][]G.ValueGrad{
 		"": {of("a", part(0, 2), grad), of("b", part(4, 6), grad), of("c", part(2, 4), other())},
 		"a and b share memory": {
-			of("a", whole, dense(tensor.Float64, make([]float64, 6), 6)), of("c", other(), other()), of("b", part(4, 6), other()),
+			of("a", whole, dense(tensor.Float64, make([]float64, 6), 6)), of("c", other(), other()),
+			of("b", part(4, 6), other()),
 		},
 		"a and the gradient of b share memory": {of("a", part(0, 2), other()), of("b", other(), part(1, 3))},
 	} {
@@ -234,150 +258,60 @@ func TestAdamWSharedMemory(t *testing.T) {
 	}
 }
 
-// TestAdamWOnGorgoniasMachines trains the same weights on a Machine and on two TapeMachines; one of these adds up gradients.
-func TestAdamWOnGorgoniasMachines(t *testing.T) {
-	train := func(newVM func(g *G.ExprGraph, wrt G.Nodes) G.VM) []float64 {
-		g := G.NewGraph()
-		x := G.NewVector(g, tensor.Float64, G.WithShape(5), G.WithName("x"), G.WithValue(dense(tensor.Float64, testutil.Normal(1, 5), 5)))
-		w := G.NewScalar(g, tensor.Float64, G.WithName("w"), G.WithValue(2.0))
-		cost := G.Must(G.Sum(G.Must(G.Square(G.Must(G.HadamardProd(x, w))))))
-		testutil.Must(graph.Grad(cost, x, w))(t)
-		vm := newVM(g, G.Nodes{x, w})
-		defer vm.Close()
-		s := newAdamW(t, WithLR(0.1))
-		for range 4 {
-			require.NoError(t, vm.RunAll())
-			require.NoError(t, s.Step(G.NodesToValueGrads(G.Nodes{x, w})))
-			vm.Reset()
-		}
-		return append(testutil.Floats(t, x.Value().Data()), float64(*w.Value().(*G.F64)))
-	}
-	want := train(func(g *G.ExprGraph, _ G.Nodes) G.VM { return testutil.Must(graph.NewMachine(g))(t) })
-	require.Equal(t, want, train(func(g *G.ExprGraph, _ G.Nodes) G.VM { return G.NewTapeMachine(g) }))
-	require.Equal(t, want, train(func(g *G.ExprGraph, wrt G.Nodes) G.VM { return G.NewTapeMachine(g, G.BindDualValues(wrt...)) }))
-}
-
-// TestAdamWState: a new solver and the old one go on from a saved state to the same bits.
-func TestAdamWState(t *testing.T) {
-	for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
-		weights := someWeights(dt, 1, 1)
-		values := func() (all [][]float64) {
-			for _, w := range weights {
-				all = append(all, testutil.Floats(t, w.Value().Data()))
+// TestStepsOnGorgoniasMachines trains the same weights on a Machine, there also by RunAndStep, and on two TapeMachines;
+// one of these adds up gradients.
+func TestStepsOnGorgoniasMachines(t *testing.T) {
+	for _, c := range []struct {
+		dt   tensor.Dtype
+		two  any
+		muon func(string, tensor.Shape) bool
+	}{{tensor.Float64, 2.0, nil}, {tensor.Float32, float32(2), matrices}} {
+		train := func(newVM func(g *G.ExprGraph, wrt G.Nodes) G.VM, atOnce bool) []float64 {
+			g := G.NewGraph()
+			x := G.NewMatrix(g, c.dt, G.WithShape(5, 8), G.WithName("x"), G.WithValue(dense(c.dt,
+				testutil.Normal(1, 40), 5, 8)))
+			w := G.NewScalar(g, c.dt, G.WithName("w"), G.WithValue(c.two))
+			cost := G.Must(G.Sum(G.Must(G.Square(G.Must(G.Square(G.Must(G.HadamardProd(x, w))))))))
+			testutil.Must(graph.Grad(cost, x, w))(t)
+			wrt := G.Nodes{x, w}
+			vm := newVM(g, wrt)
+			defer vm.Close()
+			opts := []AdamWOption{WithLR(0.1), WithMuon(c.muon)}
+			m, _ := vm.(*graph.Machine)
+			if atOnce {
+				opts = append(opts, WithMachine(m))
 			}
-			return all
-		}
-		reset := func(to [][]float64) {
-			for i, w := range weights {
-				w.(*weight).value = dense(dt, to[i], w.Value().Shape()...)
+			s := testutil.Must(NewAdamW(opts...))(t)
+			defer s.Close()
+			for range 4 {
+				if atOnce {
+					require.NoError(t, m.RunAndStep(s, G.NodesToValueGrads(wrt)))
+					continue
+				}
+				require.NoError(t, vm.RunAll())
+				require.NoError(t, s.Step(G.NodesToValueGrads(wrt)))
+				vm.Reset()
 			}
+			return append(testutil.Floats(t, x.Value().Data()), testutil.Floats(t, w.Value().Data())...)
 		}
-		s := newAdamW(t)
-		path := filepath.Join(t.TempDir(), "solver.safetensors")
-		require.NoError(t, testutil.Must(s.State())(t).Write(path))
-		require.NoError(t, s.SetState(testutil.Must(safetensors.Read(path))(t)), "of no steps")
-		for range 3 {
-			require.NoError(t, s.Step(weights))
-		}
-		st := testutil.Must(s.State())(t)
-		require.NoError(t, st.Write(path))
-		loaded := testutil.Must(safetensors.Read(path))(t)
-		require.Equal(t, map[string]string{"adamw.step": "3"}, loaded.Metadata)
-		require.Len(t, loaded.Tensors, len(st.Tensors))
-		st = loaded
-		middle := values()
-		require.NoError(t, s.Step(weights))
-		end := values()
-
-		other := newAdamW(t)
-		for _, next := range []*AdamW{other, s} {
-			reset(middle)
-			require.NoError(t, next.SetState(st))
-			require.Equal(t, 3, next.Steps())
-			require.NoError(t, next.Step(weights))
-			require.Equal(t, end, values())
-		}
-
-		mine := testutil.Must(safetensors.Read(path))(t)
-		other = newAdamW(t)
-		require.NoError(t, other.SetState(mine))
-		for name, x := range mine.Tensors { // the state is a copy
-			x.Zero()
-			delete(mine.Tensors, name)
-		}
-		reset(middle)
-		require.NoError(t, other.Step(weights))
-		require.Equal(t, end, values())
-
-		require.NoError(t, s.SetState(safetensors.File{}))
-		require.Zero(t, s.Steps())
-		for name, d := range testutil.Must(s.State())(t).Tensors {
-			require.Equal(t, make([]float64, d.Size()), testutil.Floats(t, d.Data()), name)
-		}
+		machine := func(g *G.ExprGraph, _ G.Nodes) G.VM { return testutil.Must(graph.NewMachine(g))(t) }
+		want := train(machine, false)
+		require.Equal(t, want, train(machine, true))
+		require.Equal(t, want, train(func(g *G.ExprGraph, _ G.Nodes) G.VM { return G.NewTapeMachine(g) }, false))
+		require.Equal(t, want, train(func(g *G.ExprGraph, wrt G.Nodes) G.VM {
+			return G.NewTapeMachine(g,
+				G.BindDualValues(wrt...))
+		}, false))
 	}
 }
 
-// TestAdamWRefusesMoments: moments that no step can make are refused, and the solver's state does not change.
-func TestAdamWRefusesMoments(t *testing.T) {
-	for _, dt := range []tensor.Dtype{tensor.Float32, tensor.Float64} {
-		list := []G.ValueGrad{&weight{name: "w", value: dense(dt, []float64{1, 2}, 2), grad: dense(dt, []float64{3, 4}, 2)}}
-		s := newAdamW(t)
-		require.NoError(t, s.Step(list))
-		before := testutil.Must(s.State())(t)
-		type tensors = map[string]*tensor.Dense
-		moments := func(first, second float64) tensors {
-			return tensors{"first.w": dense(dt, []float64{0, first}, 2), "second.w": dense(dt, []float64{0, second}, 2)}
-		}
-		good := moments(1, 1)
-		for _, c := range []struct {
-			step    string
-			tensors tensors
-			want    string
-		}{
-			{"5", moments(math.NaN(), 1), "first.w: not all elements are finite"},
-			{"5", moments(math.Inf(-1), 1), "first.w: not all elements are finite"},
-			{"5", moments(1, math.NaN()), "second.w: not all elements are finite"},
-			{"5", moments(1, math.Inf(1)), "second.w: not all elements are finite"},
-			{"5", moments(1, -1), "second.w: an average of squares is negative"},
-			{"5", nil, "0 tensors, want 2"},
-			{"5", tensors{"first.w": good["first.w"]}, "1 tensors, want 2"},
-			{"5", tensors{"first.w": good["first.w"], "third.w": good["second.w"]}, "no tensor second.w"},
-			{"5", tensors{"first.w": good["first.w"], "second.w": nil}, "no tensor second.w"},
-			{"5", tensors{"first.w": good["first.w"], "second.w": dense(dt, []float64{1}, 1)}, "second.w: got"},
-			{"-1", good, "-1 steps, want at least 0"},
-			{fmt.Sprint(math.MaxInt), good, fmt.Sprintf("%d steps, want at least 0 and at most %d", math.MaxInt, 1<<53)},
-			{"three", good, "adamw.step: strconv.Atoi"},
-			{"", good, "no adamw.step in the metadata"},
-			{"", tensors{}, "no adamw.step in the metadata"},
-		} {
-			st := safetensors.File{Tensors: c.tensors, Metadata: map[string]string{"adamw.step": c.step}}
-			if c.step == "" {
-				st.Metadata = nil
+func TestStepsAllocateNothing(t *testing.T) {
+	for _, muon := range []func(string, tensor.Shape) bool{nil, matrices} {
+		weights, s := someWeights(tensor.Float32, 1, 1), newAdamW(t, WithMuon(muon))
+		require.Zero(t, testing.AllocsPerRun(10, func() {
+			if err := errors.Join(s.SetLR(1e-3), s.Step(weights), testutil.Err(s.Norm())); err != nil {
+				t.Error(err)
 			}
-			require.ErrorContains(t, s.SetState(st), "optim: adamw: state: "+c.want)
-			require.Equal(t, before, testutil.Must(s.State())(t))
-
-			unused := newAdamW(t)
-			value := testutil.Floats(t, list[0].Value().Data())
-			err := unused.SetState(st)
-			if err == nil { // the first step reads the tensors
-				err = unused.Step(list)
-			}
-			require.ErrorContains(t, err, "optim: adamw: state: "+c.want)
-			require.Equal(t, value, testutil.Floats(t, list[0].Value().Data()))
-		}
-		require.NoError(t, s.SetState(safetensors.File{Tensors: before.Tensors, Metadata: map[string]string{"adamw.step": fmt.Sprint(1 << 53)}}))
-		require.NoError(t, s.Step(list))
-		require.Equal(t, 1<<53+1, s.Steps())
+		}))
 	}
-}
-
-func TestAdamWDoesNotAllocate(t *testing.T) {
-	weights := someWeights(tensor.Float32, 1, 1)
-	s := newAdamW(t)
-	require.Zero(t, testing.AllocsPerRun(10, func() {
-		if err := errors.Join(s.SetLR(1e-3), s.Step(weights), testutil.Err(s.Norm())); err != nil {
-			t.Error(err)
-		}
-	}))
 }

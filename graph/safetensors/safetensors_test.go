@@ -63,6 +63,29 @@ func TestWriteRead(t *testing.T) {
 	}
 }
 
+// TestWriteView: a view is written as what it shows.
+func TestWriteView(t *testing.T) {
+	turned, path := dense([]float32{1, 2, 3, 4, 5, 6}, 2, 3), filepath.Join(t.TempDir(), "x.safetensors")
+	require.NoError(t, turned.T())
+	require.NoError(t, one(turned).Write(path))
+	got, err := Read(path)
+	require.NoError(t, err)
+	require.Equal(t, tensor.Shape{3, 2}, got.Tensors["x"].Shape())
+	require.Equal(t, []float32{1, 4, 2, 5, 3, 6}, got.Tensors["x"].Data())
+}
+
+// TestNaN: a file with NaN is refused without AllowNaN.
+func TestNaN(t *testing.T) {
+	for _, x := range []*tensor.Dense{dense([]float64{1, math.NaN()}, 2), dense([]float32{float32(math.NaN())}, 1)} {
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		require.NoError(t, one(x).Write(path))
+		_, err := Read(path)
+		require.ErrorContains(t, err, `tensor "x" has NaN in it`)
+		_, err = Read(path, AllowNaN)
+		require.NoError(t, err)
+	}
+}
+
 // TestLayout compares the bytes of a file with bytes worked out by hand.
 func TestLayout(t *testing.T) {
 	f := File{
@@ -90,6 +113,7 @@ func TestWriteRefuses(t *testing.T) {
 	}{
 		{"nil tensor", one(nil), `tensor "x": nil tensor`},
 		{"other data", one(dense([]uint16{1}, 1)), "type uint16, want float64"},
+		{"int", one(dense([]int{1}, 1)), "type int, want float64"},
 		{"column-major", one(tensor.New(tensor.WithShape(2, 2), tensor.AsFortran([]float32{1, 2, 3, 4}))), "column-major"},
 		{"name", File{Tensors: map[string]*tensor.Dense{"__metadata__": dense([]float32{1})}}, "not a valid name"},
 		{"UTF-8", File{Tensors: map[string]*tensor.Dense{"\xff": dense([]float32{1})}}, "not a valid name"},

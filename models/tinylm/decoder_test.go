@@ -11,8 +11,8 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
-	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 

@@ -21,15 +21,11 @@ type Error struct {
 	Call   string // as in "cublasLtMatmul"
 	Status Status
 	Name   string // the library's name of the status, as in "CUBLAS_STATUS_INVALID_VALUE"
-	What   string // the product that the call was for, or empty
+	What   string // "cublaslt", and the product that the call was for
 }
 
 func (e *Error) Error() string {
-	what := ""
-	if e.What != "" {
-		what = e.What + ": "
-	}
-	return fmt.Sprintf("cublaslt: %s%s: %s (status %d)", what, e.Call, e.Name, e.Status)
+	return fmt.Sprintf("%s: %s: %s (status %d)", e.What, e.Call, e.Name, e.Status)
 }
 
 // Values of cudaDataType_t, cublasComputeType_t and cublasOperation_t.
@@ -80,8 +76,8 @@ type candidate struct {
 	_     [4]int32
 }
 
-// arguments holds the arguments of cublasLtMatmul, and other data whose address the library gets. It lies on the heap. a and b are
-// the operands of the library, which is column-major.
+// arguments holds the arguments of cublasLtMatmul, and other data whose address the library gets. It lies on the heap.
+// a and b are the operands of the library, which is column-major.
 type arguments struct {
 	desc, layoutA, layoutB, layoutC, preference uintptr // c is the library's D, the residual its C
 	a, b, residual, c, work                     uintptr // without a residual, residual is c
@@ -93,7 +89,8 @@ type arguments struct {
 
 // functions holds the functions of the library, named without "cublasLt".
 type functions struct {
-	GetVersion, GetStatusName, Create, Destroy, MatmulAlgoGetHeuristic, MatmulAlgoConfigGetAttribute, Matmul *sharedlib.Func
+	GetVersion, GetStatusName, Create, Destroy, MatmulAlgoGetHeuristic, MatmulAlgoConfigGetAttribute,
+	Matmul *sharedlib.Func
 
 	MatmulDesc, MatrixLayout, MatmulPreference descriptor
 }

@@ -22,9 +22,9 @@ import (
 
 // gpu is an open device with the library.
 type gpu struct {
-	dev    *driver.Device
-	lib    *Library
-	stream *driver.Stream
+	dev           *driver.Device
+	lib           *Library
+	stream, other *driver.Stream
 }
 
 // openGPU opens the first GPU and the library until the end of the test. If one of them is missing, it ends the test by
@@ -37,7 +37,7 @@ func openGPU(t *testing.T) *gpu {
 		testutil.Closing(g.dev, nil)(t)
 		if g.lib, err = Open(g.dev); err == nil {
 			testutil.Closing(g.lib, nil)(t)
-			g.stream = testutil.Closing(g.dev.NewStream())(t)
+			g.stream, g.other = testutil.Closing(g.dev.NewStream())(t), testutil.Closing(g.dev.NewStream())(t)
 		}
 	}
 	if errors.As(err, new(*driver.Unavailable)) || errors.As(err, new(*Missing)) {
@@ -133,8 +133,9 @@ func inParallel(m kernels.Product, a, b, bias, residual, c []float64) {
 	wg.Wait()
 }
 
-// testProduct checks the result of a product, and that the product writes nothing else. A plan gives the same bits alone, in a
-// captured graph, and when it is prepared again.
+// testProduct checks the result of a product, and that the product writes nothing else. A plan gives the same bits
+// alone, in a captured graph, when it is prepared again, and beside runs in another stream, which change the order of
+// its blocks.
 func testProduct(t *testing.T, g *gpu, m kernels.Product, captured bool) {
 	t.Helper()
 	typ, out := m.Type, m.Out
@@ -154,10 +155,17 @@ func testProduct(t *testing.T, g *gpu, m kernels.Product, captured bool) {
 	}
 	want := decode(out, poison(int(nc)*out.Bytes()))
 	inParallel(m, a, b, bias, residual, want)
+	rest := g.place(t, poison(int(nc)*out.Bytes()))
+	beside := at
+	beside.C, beside.Work = rest.ptr, g.place(t, poison(int(plan.WorkBytes()))).ptr
+	op := &driver.Launched{Op: m.String()}
 	var first []byte
 	for i, p := range []*Plan{plan, plan, plan, again} {
 		c.reset(t)
-		run := func() error { return p.Run(g.stream, &driver.Launched{Op: m.String()}, at) }
+		for range i {
+			require.NoError(t, p.Run(g.other, op, beside))
+		}
+		run := func() error { return p.Run(g.stream, op, at) }
 		if captured == (i%2 == 0) {
 			require.NoError(t, replay(g.stream, run), "%v", m)
 		} else {
@@ -181,6 +189,8 @@ func testProduct(t *testing.T, g *gpu, m kernels.Product, captured bool) {
 		testutil.Within(t, m.String(), values, want, tolerance(m, want))
 	}
 	work.read(t, m)
+	require.NoError(t, g.other.Synchronize())
+	require.True(t, bytes.Equal(rest.read(t, m), first), "%v: runs of two streams differ", m)
 	require.NoError(t, errors.Join(plan.close(), again.close()))
 }
 
@@ -197,8 +207,8 @@ func replay(s *driver.Stream, run func() error) error {
 	return errors.Join(s.Replay(r), s.Synchronize(), r.Close())
 }
 
-// TestProducts runs products of odd and of round sizes and of every transpose; batches and rows with gaps; and few elements of
-// long sums, which the library cuts.
+// TestProducts runs products of odd and of round sizes and of every transpose; batches and rows with gaps; few elements
+// of long sums, which the library cuts; and products of a training step.
 func TestProducts(t *testing.T) {
 	g := openGPU(t)
 	t.Logf("version %s", g.lib.Version())
@@ -218,6 +228,9 @@ func TestProducts(t *testing.T) {
 		kernels.Product{M: 64, N: 48, K: 20000, TransA: true},
 		kernels.Product{M: 8, N: 256, K: 32768, TransB: true, Bias: true},
 		kernels.Product{M: 128, N: 128, K: 8192, TransA: true},
+		kernels.Product{M: 2048, N: 768, K: 1024, TransB: true},
+		kernels.Product{M: 2048, N: 1024, K: 768},
+		kernels.Product{M: 768, N: 1024, K: 2048, TransA: true},
 	)
 	for _, kind := range []kernels.Product{ // types of operands and results
 		{Type: kernels.F32, Out: kernels.F32}, {Type: kernels.F32, Out: kernels.F32, TF32: true},
@@ -230,43 +243,6 @@ func TestProducts(t *testing.T) {
 				testProduct(t, g, m, i&4 != 0)
 			}
 		})
-	}
-}
-
-// TestRepeatable runs products of a training step again and again, beside other work that changes the order of their blocks.
-func TestRepeatable(t *testing.T) {
-	g := openGPU(t)
-	other := testutil.Closing(g.dev.NewStream())(t)
-	bytesA, _ := encode(kernels.BF16, testutil.Normal(1, 1<<20))
-	const tokens = 8192
-	a, b := g.place(t, bytes.Repeat(bytesA, tokens*1024>>20)), g.place(t, bytes.Repeat(bytesA[1024:], tokens*1024>>20+1))
-	op := &driver.Launched{Op: "product"}
-	for _, m := range []kernels.Product{
-		{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: 768, K: 1024, TransB: true},
-		{Type: kernels.BF16, Out: kernels.BF16, M: tokens, N: 1024, K: 768},
-		{Type: kernels.BF16, Out: kernels.F32, M: 768, N: 1024, K: tokens, TransA: true},
-	} {
-		p := testutil.Must(g.lib.prepare(m))(t)
-		_, _, nc := sizes(m)
-		bytesC := int(nc) * m.Out.Bytes()
-		c, rest := g.place(t, make([]byte, bytesC)), g.place(t, make([]byte, bytesC))
-		work := [2]*array{g.place(t, make([]byte, int(p.WorkBytes()))), g.place(t, make([]byte, int(p.WorkBytes())))}
-		var first []byte
-		for i := range 12 {
-			require.NoError(t, errors.Join(g.stream.Fill8(c.ptr, 0xff, bytesC), g.stream.Synchronize()))
-			for range i % 4 {
-				require.NoError(t, p.Run(other, op, addresses(a.ptr, b.ptr, 0, 0, rest.ptr, work[1].ptr)))
-			}
-			require.NoError(t, p.Run(g.stream, op, addresses(a.ptr, b.ptr, 0, 0, c.ptr, work[0].ptr)))
-			got := c.read(t, m)
-			if first == nil {
-				first = got
-			}
-			require.True(t, bytes.Equal(got, first), "%v: run %d differs", m, i)
-		}
-		require.NoError(t, other.Synchronize())
-		require.True(t, bytes.Equal(rest.read(t, m), first), "%v: runs of two streams differ", m)
-		require.NoError(t, p.close())
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
@@ -39,7 +39,8 @@ type fakeLibrary struct {
 }
 
 func newFake(t *testing.T, drv *fakedriver.Driver) *fakeLibrary {
-	return &fakeLibrary{t: t, drv: drv, open: map[uintptr]*fakeDescriptor{}, fails: map[string]Status{}, memory: map[uintptr][]float64{}, works: []uint64{1 << 20}}
+	return &fakeLibrary{t: t, drv: drv, open: map[uintptr]*fakeDescriptor{}, fails: map[string]Status{},
+		memory: map[uintptr][]float64{}, works: []uint64{1 << 20}}
 }
 
 // Find implements sharedlib.Library.
@@ -125,8 +126,10 @@ func (c *fakeLibrary) set(kind string, a []uintptr) {
 
 func (c *fakeLibrary) matmul(a []uintptr) {
 	desc, la, lb, lc := c.open[a[1]], c.open[a[4]], c.open[a[6]], c.open[a[11]]
-	alpha, beta, residual, out := *sharedlib.PointerTo[float32](a[2]), *sharedlib.PointerTo[float32](a[7]), c.memory[a[8]], c.memory[a[10]]
-	if a[0] != c.lib || a[15] == 0 || alpha != 1 || (beta != 0) != (a[8] != a[10]) || a[9] != a[11] || desc.args[1] != real32 {
+	alpha, beta, residual, out := *sharedlib.PointerTo[float32](a[2]), *sharedlib.PointerTo[float32](a[7]),
+		c.memory[a[8]], c.memory[a[10]]
+	if a[0] != c.lib || a[15] == 0 || alpha != 1 || (beta != 0) != (a[8] != a[10]) || a[9] != a[11] ||
+		desc.args[1] != real32 {
 		c.t.Errorf("arguments %x", a)
 	}
 	if out == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// FoldersVariable names the environment variable that lists folders, separated as in PATH, in which Open looks for the library
-// before the loader of the system does.
+// FoldersVariable names the environment variable that lists folders, separated as in PATH, in which Open looks for the
+// library before the loader of the system does.
 const FoldersVariable = "NSA_CUDA_LIBS"
 
 // fileNames are the file names of the library, in order of preference.
@@ -28,7 +28,8 @@ type Missing struct {
 }
 
 func (m *Missing) Error() string {
-	return fmt.Sprintf("cublaslt: no library: %s. %s may list folders to look in", strings.Join(m.Tried, "; "), FoldersVariable)
+	return fmt.Sprintf("cublaslt: no library: %s. %s may list folders to look in", strings.Join(m.Tried, "; "),
+		FoldersVariable)
 }
 
 // Library is cuBLASLt, opened for one device: a kernels.Library. It may be used by several goroutines.
@@ -44,9 +45,9 @@ type Library struct {
 	closed bool
 }
 
-// Open opens the library for a device. It tries libcublasLt.so.13 and .so.12 in each of the folders that FoldersVariable lists,
-// then by the loader of the system. The error is a *Missing if it finds no library, or none that works with the driver. The file
-// itself is never closed.
+// Open opens the library for a device. It tries libcublasLt.so.13 and .so.12 in each of the folders that
+// FoldersVariable lists, then by the loader of the system. The error is a *Missing if it finds no library, or none that
+// works with the driver. The file itself is never closed.
 func Open(d *driver.Device) (*Library, error) {
 	return open(d, os.Getenv(FoldersVariable), sharedlib.Open)
 }
@@ -109,8 +110,8 @@ func (l *Library) Version() string {
 	return fmt.Sprintf("%d.%d.%d", l.version/10000, l.version/100%100, l.version%100)
 }
 
-// Prepare implements kernels.Library. It returns a *Plan, the same one for equal products. A bias must have the type of the result:
-// the library takes no other.
+// Prepare implements kernels.Library. It returns a *Plan, the same one for equal products. A bias must have the type of
+// the result: the library takes no other.
 func (l *Library) Prepare(p kernels.Product) (kernels.PreparedProduct, error) {
 	if p.Bias && p.Type != p.Out {
 		return nil, graph.Refuse(graph.ReasonType, "bias of %v beside a result of %v", p.Type, p.Out)
@@ -143,7 +144,8 @@ func (l *Library) Close() error {
 	for _, p := range l.plans {
 		errs = append(errs, p.close())
 	}
-	return errors.Join(append(errs, l.d.Do(func() error { return l.check(l.fn.Destroy, nil, l.fn.Destroy.Call(l.h)) }))...)
+	return errors.Join(append(errs,
+		l.d.Do(func() error { return l.check(l.fn.Destroy, nil, l.fn.Destroy.Call(l.h)) }))...)
 }
 
 // check turns the result of f into an error. m is the product that f was called for, or nil.
@@ -152,9 +154,9 @@ func (l *Library) check(f *sharedlib.Func, m *kernels.Product, result uintptr) e
 	if s == Success {
 		return nil
 	}
-	e := &Error{Call: f.Name, Status: s, Name: l.name(s)}
+	e := &Error{f.Name, s, l.name(s), "cublaslt"}
 	if m != nil {
-		e.What = m.String()
+		e.What += ": " + m.String()
 	}
 	return e
 }

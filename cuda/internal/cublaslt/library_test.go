@@ -11,19 +11,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestOpen looks in the folders that the user lists before the system's, takes the first library that works, and lists what
-// it has tried.
+// TestOpen looks in the folders that the user lists before the system's, takes the first library that works, and lists
+// what it has tried.
 func TestOpen(t *testing.T) {
 	drv := fakedriver.New()
 	d := testutil.Closing(driver.Open(0, driver.WithDriver(drv)))(t)
 	dirs := filepath.Join("/a", "b") + string(filepath.ListSeparator) + string(filepath.ListSeparator) + "/c"
-	places := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13", "/c/libcublasLt.so.12",
-		"libcublasLt.so.13", "libcublasLt.so.12"}
+	places := []string{"/a/b/libcublasLt.so.13", "/a/b/libcublasLt.so.12", "/c/libcublasLt.so.13",
+		"/c/libcublasLt.so.12", "libcublasLt.so.13", "libcublasLt.so.12"}
 	fake := newFake(t, drv)
 	var tried []string
 	installed := func(names ...string) func(string) (sharedlib.Library, error) {
@@ -48,7 +48,8 @@ func TestOpen(t *testing.T) {
 	require.Equal(t, places, tried)
 	require.Len(t, missing.Tried, len(places))
 	for _, part := range []string{"cublaslt: no library: /a/b/libcublasLt.so.13: cublaslt: cublasLtCreate: FAKE_STATUS_1 (status 1); ",
-		"; /c/libcublasLt.so.12: no such file; libcublasLt.so.13: no such file; libcublasLt.so.12: no such file. ", FoldersVariable} {
+		"; /c/libcublasLt.so.12: no such file; libcublasLt.so.13: no such file; libcublasLt.so.12: no such file. ",
+		FoldersVariable} {
 		require.ErrorContains(t, err, part)
 	}
 	fake.fails["Create"] = 3
@@ -60,8 +61,8 @@ func TestOpen(t *testing.T) {
 // TestRelativeFolders: paths become absolute, since the loader searches its own folders for a name without a slash.
 func TestRelativeFolders(t *testing.T) { require.True(t, filepath.IsAbs(places(".")[0])) }
 
-// TestAttributes makes descriptors with each version of the real library that is installed, and sets every attribute. It needs no
-// GPU.
+// TestAttributes makes descriptors with each version of the real library that is installed, and sets every attribute.
+// It needs no GPU.
 func TestAttributes(t *testing.T) {
 	found := false
 	for _, name := range places(os.Getenv(FoldersVariable)) {
@@ -84,9 +85,12 @@ func TestAttributes(t *testing.T) {
 			args       []uintptr
 			attributes []attribute
 		}{
-			{&p.lib.fn.MatmulDesc, &p.args.desc, []uintptr{compute32, real32}, []attribute{descTransA, descTransB, descEpilogue, descBiasPointer, descBiasType}},
-			{&p.lib.fn.MatrixLayout, &p.args.layoutA, []uintptr{realBF16, 24, 16, 32}, []attribute{layoutBatch, layoutStride}},
-			{&p.lib.fn.MatmulPreference, &p.args.preference, nil, append(preferAlignments[:], preferWork, preferReduction)},
+			{&p.lib.fn.MatmulDesc, &p.args.desc, []uintptr{compute32, real32},
+				[]attribute{descTransA, descTransB, descEpilogue, descBiasPointer, descBiasType}},
+			{&p.lib.fn.MatrixLayout, &p.args.layoutA, []uintptr{realBF16, 24, 16, 32},
+				[]attribute{layoutBatch, layoutStride}},
+			{&p.lib.fn.MatmulPreference, &p.args.preference, nil, append(preferAlignments[:], preferWork,
+				preferReduction)},
 		} {
 			require.NoError(t, p.call(x.Create, append([]uintptr{uintptr(unsafe.Pointer(x.h))}, x.args...)...))
 			for _, a := range x.attributes {

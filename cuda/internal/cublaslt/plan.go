@@ -27,8 +27,8 @@ type Plan struct {
 	closed  bool
 }
 
-// prepare chooses an algorithm among those that the library proposes for the sizes of m. It measures nothing, so it makes the same
-// choice each time. The error is a *graph.Unsupported if the library does not compute m.
+// prepare chooses an algorithm among those that the library proposes for the sizes of m. It measures nothing, so it
+// makes the same choice each time. The error is a *graph.Unsupported if the library does not compute m.
 func (l *Library) prepare(m kernels.Product) (*Plan, error) {
 	m, err := complete(m)
 	if err != nil {
@@ -64,10 +64,10 @@ func (p *Plan) call(f *sharedlib.Func, args ...uintptr) error {
 	return p.lib.check(f, &p.product, f.Call(args...))
 }
 
-// best chooses a proposal. That is the first one, except in half precision on sm_90 for products of many tiles with a short inner
-// dimension. On an H200, tiles of 128x128 took 2 to 11 % less time for these products, and 22 to 45 % less with a residual added in
-// float32. If the library proposes no such tile, tiles of 128x160 took 8 to 17 % less time with an inner dimension of 768, but more
-// with a result in float32. TestProposals prints the times of all proposals.
+// best chooses a proposal. That is the first one, except in half precision on sm_90 for products of many tiles with a
+// short inner dimension. On an H200, tiles of 128x128 took 2 to 11 % less time for these products, and 22 to 45 % less
+// with a residual added in float32. If the library proposes no such tile, tiles of 128x160 took 8 to 17 % less time
+// with an inner dimension of 768, but more with a result in float32. TestProposals prints the times of all proposals.
 func (p *Plan) best(list []candidate) candidate {
 	m := p.product
 	if p.lib.d.Properties().Capability != 90 || m.Type == kernels.F32 || m.Batch > 1 || m.K > 4096 || m.M*m.N < 1<<24 {
@@ -83,16 +83,16 @@ func (p *Plan) best(list []candidate) candidate {
 	return list[max(0, i)]
 }
 
-// tile returns the tile of an algorithm, a cublasLtMatmulTile_t. It returns 0, which no product prefers, if the library does not
-// tell.
+// tile returns the tile of an algorithm, a cublasLtMatmulTile_t. It returns 0, which no product prefers, if the library
+// does not tell.
 func (p *Plan) tile(a algorithm) uint32 {
 	x := &struct {
 		algorithm
 		written uintptr
 		tile    uint32
 	}{algorithm: a}
-	p.lib.fn.MatmulAlgoConfigGetAttribute.CallWithPointers(uintptr(unsafe.Pointer(&x.algorithm)), configTile, uintptr(unsafe.Pointer(&x.tile)), 4,
-		uintptr(unsafe.Pointer(&x.written)))
+	p.lib.fn.MatmulAlgoConfigGetAttribute.CallWithPointers(uintptr(unsafe.Pointer(&x.algorithm)), configTile,
+		uintptr(unsafe.Pointer(&x.tile)), 4, uintptr(unsafe.Pointer(&x.written)))
 	return x.tile
 }
 
@@ -102,7 +102,7 @@ func (p *Plan) set(d *descriptor, h uintptr, a attribute, value uint64) error {
 	return p.call(d.SetAttribute, h, uintptr(a.id), uintptr(unsafe.Pointer(&p.args.value)), uintptr(a.bytes))
 }
 
-// describe makes the descriptors.
+// describe makes the descriptors and the preference.
 func (p *Plan) describe() (err error) {
 	call := func(f *sharedlib.Func, args ...uintptr) {
 		if err == nil {
@@ -126,7 +126,8 @@ func (p *Plan) describe() (err error) {
 		matrix
 		op attribute
 	}{{&p.args.layoutA, a, descTransA}, {&p.args.layoutB, b, descTransB}, {&p.args.layoutC, c, attribute{}}} {
-		call(layout.Create, uintptr(unsafe.Pointer(x.at)), uintptr(x.typ), uintptr(x.rows), uintptr(x.cols), uintptr(x.ld))
+		call(layout.Create, uintptr(unsafe.Pointer(x.at)), uintptr(x.typ), uintptr(x.rows), uintptr(x.cols),
+			uintptr(x.ld))
 		if p.product.Batch > 1 {
 			set(layout, *x.at, layoutBatch, p.product.Batch)
 			set(layout, *x.at, layoutStride, x.stride)
@@ -140,26 +141,20 @@ func (p *Plan) describe() (err error) {
 		set(desc, p.args.desc, descBiasType, int64(c.typ))
 		set(desc, p.args.desc, descBiasPointer, driver.Alignment) // never read: its alignment matters for the proposals
 	}
+	preference := &p.lib.fn.MatmulPreference
+	call(preference.Create, uintptr(unsafe.Pointer(&p.args.preference)))
+	set(preference, p.args.preference, preferWork, p.lib.workLimit)
+	// An algorithm may use partial sums only if it keeps them in float32 and adds them in a separate step.
+	set(preference, p.args.preference, preferReduction, reduceCompute)
+	for _, a := range preferAlignments {
+		set(preference, p.args.preference, a, driver.Alignment)
+	}
 	return err
 }
 
 // proposals returns the algorithms that the library proposes and whose work memory is within the limit: at least one.
-func (p *Plan) proposals() (list []candidate, err error) {
-	x, limit, preference := p.args, uint64(p.lib.workLimit), &p.lib.fn.MatmulPreference
-	if err := p.call(preference.Create, uintptr(unsafe.Pointer(&x.preference))); err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, p.call(preference.Destroy, x.preference)) }()
-	// An algorithm may use partial sums only if it keeps them in float32 and adds them in a separate step.
-	values := map[attribute]uint64{preferWork: limit, preferReduction: reduceCompute}
-	for _, a := range preferAlignments {
-		values[a] = driver.Alignment
-	}
-	for a, v := range values {
-		if err := p.set(preference, x.preference, a, v); err != nil {
-			return nil, err
-		}
-	}
+func (p *Plan) proposals() ([]candidate, error) {
+	x, limit := p.args, uint64(p.lib.workLimit)
 	all, n := new([maxCandidates]candidate), new(int32)
 	f := p.lib.fn.MatmulAlgoGetHeuristic
 	r := f.CallWithPointers(p.lib.h, x.desc, x.layoutA, x.layoutB, x.layoutC, x.layoutC, x.preference, maxCandidates,
@@ -168,21 +163,22 @@ func (p *Plan) proposals() (list []candidate, err error) {
 	if s != Success && s != NotSupported {
 		return nil, p.lib.check(f, &p.product, r)
 	}
-	list = slices.DeleteFunc(all[:*n], func(c candidate) bool { return c.state != Success || c.work > limit })
+	list := slices.DeleteFunc(all[:*n], func(c candidate) bool { return c.state != Success || c.work > limit })
 	if len(list) == 0 {
-		return nil, unsupported(p.product, "version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.lib.version,
+		return nil, unsupported(p.product,
+			"version %d of the library has no algorithm for it with %d bytes of work memory (%s)", p.lib.version,
 			limit, p.lib.name(s))
 	}
 	return list, nil
 }
 
-// WorkBytes returns the bytes of work memory that Run needs, 0 for none. Few products need none; many need 4. The content of work
-// memory does not matter. Products that may run at the same time, in two streams, must not share it.
+// WorkBytes returns the bytes of work memory that Run needs, 0 for none. Few products need none; many need 4. The
+// content of work memory does not matter. Products that may run at the same time, in two streams, must not share it.
 func (p *Plan) WorkBytes() int64 { return int64(p.args.workBytes) }
 
-// Run enqueues the product in s. op names it in a Fault. Run allocates nothing and may be captured. Addresses must be aligned to
-// driver.Alignment. Those of a bias and a residual are 0 if there is none. Work is ignored if WorkBytes is 0. C is written, not
-// read, and must not overlap the rest.
+// Run enqueues the product in s. op names it in a Fault. Run allocates nothing and may be captured. Addresses must be
+// aligned to driver.Alignment. Those of a bias and a residual are 0 if there is none. Work is ignored if WorkBytes is
+// 0. C is written, not read, and must not overlap the rest.
 func (p *Plan) Run(s *driver.Stream, op *driver.Launched, at kernels.ProductAddresses) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,11 +200,11 @@ func (p *Plan) place(at kernels.ProductAddresses) error {
 		at.Work = 0
 	}
 	together := at.A | at.B | at.C | at.Bias | at.Residual | at.Work
-	if at.A == 0 || at.B == 0 || at.C == 0 || (at.Bias != 0) != p.product.Bias || (at.Residual != 0) != p.product.Residual ||
-		(at.Work != 0) != (p.args.workBytes > 0) || together%driver.Alignment != 0 {
+	if at.A == 0 || at.B == 0 || at.C == 0 || (at.Bias != 0) != p.product.Bias ||
+		(at.Residual != 0) != p.product.Residual || (at.Work != 0) != (p.args.workBytes > 0) || together%driver.Alignment != 0 {
 		return fmt.Errorf("cublaslt: %v: a at %#x, b at %#x, bias at %#x, residual at %#x, c at %#x, %d bytes of work memory at %#x: want "+
-			"multiples of %d, and a bias and a residual only in a product with one", p.product, at.A, at.B, at.Bias, at.Residual, at.C,
-			p.args.workBytes, at.Work, driver.Alignment)
+			"multiples of %d, and a bias and a residual only in a product with one", p.product, at.A, at.B, at.Bias,
+			at.Residual, at.C, p.args.workBytes, at.Work, driver.Alignment)
 	}
 	if at.Residual == 0 {
 		at.Residual = at.C
@@ -229,7 +225,8 @@ func (p *Plan) place(at kernels.ProductAddresses) error {
 func (p *Plan) matmul(stream driver.Handle) error {
 	x := p.args
 	return p.call(p.lib.fn.Matmul, p.lib.h, x.desc, uintptr(unsafe.Pointer(&x.alpha)), x.a, x.layoutA, x.b, x.layoutB,
-		uintptr(unsafe.Pointer(&x.beta)), x.residual, x.layoutC, x.c, x.layoutC, uintptr(unsafe.Pointer(&x.algo)), x.work, x.workBytes, stream)
+		uintptr(unsafe.Pointer(&x.beta)), x.residual, x.layoutC, x.c, x.layoutC, uintptr(unsafe.Pointer(&x.algo)),
+		x.work, x.workBytes, stream)
 }
 
 // close frees the plan. Enqueued products still run.
@@ -242,7 +239,8 @@ func (p *Plan) close() error {
 	for _, x := range []struct {
 		h       uintptr
 		destroy *sharedlib.Func
-	}{{p.args.layoutA, layout}, {p.args.layoutB, layout}, {p.args.layoutC, layout}, {p.args.desc, p.lib.fn.MatmulDesc.Destroy}} {
+	}{{p.args.layoutA, layout}, {p.args.layoutB, layout}, {p.args.layoutC, layout},
+		{p.args.desc, p.lib.fn.MatmulDesc.Destroy}, {p.args.preference, p.lib.fn.MatmulPreference.Destroy}} {
 		if x.h != 0 {
 			errs = append(errs, p.call(x.destroy, x.h))
 		}
@@ -276,8 +274,8 @@ type matrix struct {
 	stride     int64 // elements from one of the batch to the next
 }
 
-// columnMajor returns the matrices of the product that the library computes. A row-major matrix [r,c] is a column-major matrix
-// [c,r]. So the library computes cᵀ [N,M] = op(b)ᵀ op(a)ᵀ: its a is our b.
+// columnMajor returns the matrices of the product that the library computes. A row-major matrix [r,c] is a column-major
+// matrix [c,r]. So the library computes cᵀ [N,M] = op(b)ᵀ op(a)ᵀ: its a is our b.
 func columnMajor(p *kernels.Product) (a, b, c matrix) {
 	rowA, rowB := p.Rows()
 	a = matrix{dataType(p.Type), rowB, p.K * p.N / rowB, p.LDB, p.TransB, p.StrideB}

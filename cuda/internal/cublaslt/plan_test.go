@@ -82,7 +82,8 @@ func layouts() (list []kernels.Product) {
 			{M: 24, N: 16, K: 40, Bias: true},
 			{M: 40, N: 24, K: 16, Residual: true},
 			{M: 16, N: 24, K: 8, LDA: 48, LDB: 32, LDC: 40},
-			{M: 6, N: 9, K: 11, LDA: 13, LDB: 14, LDC: 10, Batch: 3, StrideA: 150, StrideB: 160, StrideC: 63, Residual: tb, Bias: !tb},
+			{M: 6, N: 9, K: 11, LDA: 13, LDB: 14, LDC: 10, Batch: 3, StrideA: 150, StrideB: 160, StrideC: 63,
+				Residual: tb, Bias: !tb},
 			{M: 64, N: 32, K: 16, Batch: 4, StrideB: 512, StrideC: 2048},
 			{M: 64, N: 32, K: 16, Batch: 2, StrideA: 1024, StrideC: 2048},
 		} {
@@ -127,9 +128,11 @@ func TestPreferences(t *testing.T) {
 		{kernels.BF16, kernels.F32, true, false, 68, 14, 0}, {kernels.F16, kernels.F16, true, false, 68, 2, 2},
 		{kernels.F32, kernels.F32, false, false, 68, 0, 0}, {kernels.F32, kernels.F32, false, true, 77, 0, 0},
 	} {
-		p := testutil.Must(l.prepare(kernels.Product{Type: x.typ, Out: x.out, M: 1, N: 2, K: 3, Bias: x.bias, TF32: x.tf32}))(t)
+		p := testutil.Must(l.prepare(kernels.Product{Type: x.typ, Out: x.out, M: 1, N: 2, K: 3, Bias: x.bias,
+			TF32: x.tf32}))(t)
 		desc, v := c.open[p.args.desc], c.asked.values
-		require.Equal(t, [3]uintptr{x.compute, x.in, x.res}, [3]uintptr{desc.args[0], c.open[p.args.layoutA].args[0], c.open[p.args.layoutC].args[0]}, "%v", p.product)
+		require.Equal(t, [3]uintptr{x.compute, x.in, x.res}, [3]uintptr{desc.args[0], c.open[p.args.layoutA].args[0],
+			c.open[p.args.layoutC].args[0]}, "%v", p.product)
 		require.EqualValues(t, 32<<20, v[preferWork])
 		require.EqualValues(t, 2, v[preferReduction])
 		for _, at := range preferAlignments {
@@ -177,10 +180,12 @@ func TestUnsupported(t *testing.T) {
 	require.Equal(t, graph.Refuse(graph.ReasonType, "bias of bf16 beside a result of f32"), testutil.Err(l.Prepare(m)))
 }
 
-// TestShortProductsPreferATile: among the algorithms that fit, a plan takes the first with the preferred tile, or else the first.
+// TestShortProductsPreferATile: among the algorithms that fit, a plan takes the first with the preferred tile, or else
+// the first.
 func TestShortProductsPreferATile(t *testing.T) {
 	c, l, _ := openFake(t)
-	c.works, c.tiles = []uint64{64 << 20, 2, 3, 64 << 20, 5, 6}, []uint32{tile128x128, 23, tile128x160, tile128x128, tile128x128, tile128x128}
+	c.works = []uint64{64 << 20, 2, 3, 64 << 20, 5, 6}
+	c.tiles = []uint32{tile128x128, 23, tile128x160, tile128x128, tile128x128, tile128x128}
 	short := kernels.Product{Type: kernels.BF16, Out: kernels.BF16, M: 32768, N: 768, K: 768}
 	chosen := func(change func(*kernels.Product)) uint64 {
 		m := short
@@ -209,8 +214,8 @@ func TestShortProductsPreferATile(t *testing.T) {
 func TestFailures(t *testing.T) {
 	c, l, s := openFake(t)
 	x := kernels.Product{M: 4, N: 6, K: 8, Bias: true}
-	for _, call := range []string{"MatmulDescCreate", "MatmulDescSetAttribute", "MatrixLayoutCreate", "MatmulPreferenceCreate",
-		"MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic", "MatmulPreferenceDestroy"} {
+	for _, call := range []string{"MatmulDescCreate", "MatmulDescSetAttribute", "MatrixLayoutCreate",
+		"MatmulPreferenceCreate", "MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic"} {
 		c.fails[call] = 7
 		err := testutil.Err(l.Prepare(x))
 		var e *Error
@@ -248,7 +253,8 @@ func TestFailures(t *testing.T) {
 	require.ErrorContains(t, p.Run(nil, op, good), "not of the device")
 	require.Error(t, p.Run(s, nil, good), "no launch")
 	c.fails["Matmul"] = 13
-	require.ErrorContains(t, p.Run(s, op, good), "linear: cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMatmul: FAKE_STATUS_13")
+	require.ErrorContains(t, p.Run(s, op, good),
+		"linear: cublaslt: f32 [4,6] = [4,8] [8,6] + bias: cublasLtMatmul: FAKE_STATUS_13")
 	delete(c.fails, "Matmul")
 	c.fails["MatmulDescSetAttribute"] = 7
 	other := addresses(256, 256, 512, 0, 256, 256)

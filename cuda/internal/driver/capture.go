@@ -2,12 +2,12 @@ package driver
 
 import (
 	"errors"
-	"fmt"
 	"unsafe"
 )
 
-// Replay is a captured sequence of launches, copies and fills. It keeps the addresses and values that they had at the capture. It
-// may be replayed in any stream of its device. Its runs do not overlap. A run that is under way continues after Close.
+// Replay is a captured sequence of launches, copies and fills. It keeps the addresses and values that they had at the
+// capture. It may be replayed in any stream of its device. Its runs do not overlap. A run that is under way continues
+// after Close.
 type Replay struct {
 	owned
 	graph    Handle
@@ -15,10 +15,10 @@ type Replay struct {
 	launched Launched
 }
 
-// BeginCapture makes the stream record enqueued work instead of running it, until EndCapture. During the capture, uploads,
-// downloads, events and waiting are errors. Other streams and other goroutines go on as usual.
+// BeginCapture makes the stream record enqueued work instead of running it, until EndCapture. During the capture,
+// uploads, downloads, events and waiting are errors. Other streams and other goroutines go on as usual.
 func (s *Stream) BeginCapture() error {
-	return s.doUncaptured("begin capture", func() error {
+	return s.doUncaptured("begin capture", &s.owned, func() error {
 		if err := s.d.call(s.d.fn.StreamBeginCapture, s.h, captureRelaxed); err != nil {
 			return err
 		}
@@ -55,8 +55,8 @@ func (s *Stream) endCapture() error {
 	return s.d.check(f, f.CallWithPointers(s.h, uintptr(unsafe.Pointer(&s.capture.graph))))
 }
 
-// drop ends a capture and frees its graph. The context must be current. If the capture does not end, s.abandoned stays as it is,
-// and the next call tries again.
+// drop ends a capture and frees its graph. The context must be current. If the capture does not end, s.abandoned stays
+// as it is, and the next call tries again.
 func (s *Stream) drop() error {
 	var state int32
 	f := s.d.fn.StreamIsCapturing
@@ -79,13 +79,7 @@ func (s *Stream) Replay(p *Replay) error {
 	if p == nil || p.d != s.d {
 		return s.d.failed("replay", errForeign)
 	}
-	return s.do("replay", func() error {
-		if p.exec == 0 {
-			return fmt.Errorf("the captured graph is %w", errClosed)
-		}
-		if s.capture != nil {
-			return errCapturing
-		}
+	return s.doUncaptured("replay", &p.owned, func() error {
 		if err := s.d.call(s.d.fn.GraphLaunch, p.exec, s.h); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
+	"github.com/gorgonia-nsa/nsa/internal/memory"
 )
 
 // owned is the part of an object that holds its driver handles, which must be freed before the device is closed.
@@ -38,7 +39,7 @@ const (
 // String names the object in errors.
 func (o *owned) String() string {
 	if o.bytes > 0 {
-		return o.name + " of " + size(int64(o.bytes))
+		return o.name + " of " + memory.Size(int64(o.bytes))
 	}
 	return o.name
 }
@@ -51,8 +52,8 @@ func (o *owned) keep(r any) {
 	o.held.Store(true)
 }
 
-// create calls make with the context current. make fills in the handles of r. r counts as open until it is freed; if make fails,
-// create frees it at once.
+// create calls make with the context current. make fills in the handles of r. r counts as open until it is freed; if
+// make fails, create frees it at once.
 func create[R any](r R, o *owned, make func() error) (R, error) {
 	err := o.d.do(o, func() error {
 		err := make()
@@ -89,8 +90,8 @@ func (o *owned) destroy() error {
 	return nil
 }
 
-// forget removes o from the open objects. err is the result of destroy. After an error o stays open, so that it can be freed again,
-// by Device.Close at the latest. After a Fault o is removed, since the driver frees it with the context.
+// forget removes o from the open objects. err is the result of destroy. After an error o stays open, so that it can be
+// freed again, by Device.Close at the latest. After a Fault o is removed, since the driver frees it with the context.
 func (o *owned) forget(err error) error {
 	if _, fault := err.(*Fault); err == nil || fault {
 		o.d.mu.Lock()
@@ -103,6 +104,14 @@ func (o *owned) forget(err error) error {
 
 // Freed reports whether the object has been freed.
 func (o *owned) Freed() bool { return !o.held.Load() }
+
+// check returns an error if the first of the handles has been freed.
+func (o *owned) check() error {
+	if *o.parts[0].h == 0 {
+		return fmt.Errorf("the %s is %w", o.name, errClosed)
+	}
+	return nil
+}
 
 // Close frees the object. A second call does nothing.
 func (o *owned) Close() error {
@@ -124,9 +133,9 @@ func open[R any](d *Device) (list []R) {
 	return list
 }
 
-// Close unloads the modules, frees all objects and releases the context. Objects that the caller has not freed are an error. No
-// other call may be under way. After an error of the driver Close may be called again to free the rest. Closing a closed device
-// does nothing.
+// Close unloads the modules, frees all objects and releases the context. Objects that the caller has not freed are an
+// error. No other call may be under way. After an error of the driver Close may be called again to free the rest.
+// Closing a closed device does nothing.
 func (d *Device) Close() error {
 	if d.ctx == 0 {
 		return nil
@@ -180,7 +189,7 @@ func (d *Device) leaks() error {
 	for name, n := range count {
 		p := fmt.Sprintf("%d of %s", n, name)
 		if bytes[name] > 0 {
-			p += " (" + size(int64(bytes[name])) + ")"
+			p += " (" + memory.Size(int64(bytes[name])) + ")"
 		}
 		parts = append(parts, p)
 	}

@@ -54,8 +54,8 @@ func (d *Device) Driver() sharedlib.Library { return d.lib }
 // Context returns the device's primary context, for calls of other CUDA libraries.
 func (d *Device) Context() Handle { return d.ctx }
 
-// Do runs f on a locked thread with the device's context current. Calls of other CUDA libraries may use it, too. f must not call
-// another device.
+// Do runs f on a locked thread with the device's context current. Calls of other CUDA libraries may use it, too. f must
+// not call another device.
 func (d *Device) Do(f func() error) error {
 	if d.closed.Load() {
 		return fmt.Errorf("the device is %w", errClosed)
@@ -92,7 +92,7 @@ func (d *Device) Synchronize() error {
 	return d.do("synchronize", func() error {
 		marks := map[*Stream]uint64{}
 		for _, s := range open[*Stream](d) {
-			marks[s] = s.trail.count.Load()
+			marks[s] = s.trail.now()
 		}
 		if err := d.call(d.fn.CtxSynchronize); err != nil {
 			return err

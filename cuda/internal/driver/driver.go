@@ -6,29 +6,28 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// libraryFile is the name under which the NVIDIA driver installs itself. It comes with the driver, not with the CUDA toolkit.
+// libraryFile is the name under which the NVIDIA driver installs itself. It comes with the driver, not with the CUDA
+// toolkit.
 const libraryFile = "libcuda.so.1"
 
-// functions holds the functions of the CUDA driver library that this package calls, named without "cu". cuda.h documents their
-// arguments. Most need the context to be current on the calling thread.
+// functions holds the functions of the CUDA driver library that this package calls, named without "cu". cuda.h
+// documents their arguments. Most need the context to be current on the calling thread.
 type functions struct {
 	Init, DriverGetVersion, DeviceGetCount, DeviceGet, DeviceGetName, DeviceGetAttribute, DevicePrimaryCtxRetain,
 	CtxSetCurrent, CtxSynchronize, GetErrorName, GetErrorString, MemHostAlloc, MemFreeHost, MemsetD8Async,
-	ModuleLoadData, ModuleUnload, ModuleGetFunction, FuncGetAttribute, FuncSetAttribute, LaunchKernel, LaunchKernelEx,
+	ModuleLoadData, ModuleUnload, ModuleGetFunction, FuncSetAttribute, LaunchKernelEx,
 	StreamCreate, StreamIsCapturing, StreamEndCapture,
 	TensorMapEncodeTiled,
 	EventCreate, EventRecord, EventSynchronize, EventQuery, EventElapsedTime,
 	GraphInstantiateWithFlags, GraphLaunch, GraphDestroy, GraphExecDestroy *sharedlib.Func
 
 	// In cuda.h of CUDA 12 and 13 the plain names of these functions stand for their _v2 versions.
-	DeviceTotalMem, DevicePrimaryCtxRelease, MemGetInfo, MemAlloc, MemFree, MemcpyHtoDAsync, MemcpyDtoHAsync, MemcpyDtoDAsync,
-	StreamDestroy, StreamBeginCapture, EventDestroy *sharedlib.Func `suffix:"_v2"`
-
-	FuncGetParamInfo *sharedlib.Func `since:"CUDA 12.4"`
+	DeviceTotalMem, DevicePrimaryCtxRelease, MemGetInfo, MemAlloc, MemFree, MemcpyHtoDAsync, MemcpyDtoHAsync,
+	MemcpyDtoDAsync, StreamDestroy, StreamBeginCapture, EventDestroy *sharedlib.Func `suffix:"_v2"`
 }
 
-// call calls f and returns its error. It allocates nothing unless it fails. See sharedlib.Func.Call for arguments that are
-// addresses.
+// call calls f and returns its error. It allocates nothing unless it fails. See sharedlib.Func.Call for arguments that
+// are addresses.
 func (d *Device) call(f *sharedlib.Func, args ...uintptr) error { return d.check(f, f.Call(args...)) }
 
 // get calls a function whose first argument is the address of its result. Up to three other arguments follow. If the call fails,
@@ -50,7 +49,8 @@ func (d *Device) number(f *sharedlib.Func, args ...uintptr) (int, error) {
 	return int(n), err
 }
 
-// check turns the result of a call into an error: nil for Success, a *Fault for a failure of work on the device, else an *Error.
+// check turns the result of a call into an error: nil for Success, a *Fault for a failure of work on the device, else
+// an *Error.
 func (d *Device) check(f *sharedlib.Func, result uintptr) error {
 	r := Result(int32(result))
 	if r == Success {

@@ -21,8 +21,8 @@ const (
 	ReasonStart     Reason = "CUDA driver does not start"
 )
 
-// Unavailable is the error of Open if there is no GPU that this package can use. A program that can run elsewhere looks for it with
-// errors.As. Any other error of Open is the failure of a GPU that is present.
+// Unavailable is the error of Open if there is no GPU that this package can use. A program that can run elsewhere looks
+// for it with errors.As. Any other error of Open is the failure of a GPU that is present.
 type Unavailable struct {
 	Reason Reason
 	Detail string // what was got and what is wanted
@@ -69,12 +69,12 @@ type NoMemory struct {
 func (e *NoMemory) Error() string {
 	switch {
 	case e.Host:
-		return fmt.Sprintf("cuda: out of pinned host memory: asked for %s", size(e.Asked))
+		return fmt.Sprintf("cuda: out of pinned host memory: asked for %s", memory.Size(e.Asked))
 	case e.Total == 0:
-		return fmt.Sprintf("cuda: %s: out of memory: asked for %s", e.Device, size(e.Asked))
+		return fmt.Sprintf("cuda: %s: out of memory: asked for %s", e.Device, memory.Size(e.Asked))
 	}
-	return fmt.Sprintf("cuda: %s: out of memory: asked for %s, %s of %s are free", e.Device, size(e.Asked), size(e.Free),
-		size(e.Total))
+	return fmt.Sprintf("cuda: %s: out of memory: asked for %s, %s of %s are free", e.Device, memory.Size(e.Asked),
+		memory.Size(e.Free), memory.Size(e.Total))
 }
 
 // Is makes it a memory.ErrTooMuch.
@@ -98,12 +98,12 @@ func (l *Launched) String() string {
 	return fmt.Sprintf("%s (kernel %s)", l.Op, l.Kernel)
 }
 
-// Fault is the failure of work that an earlier call enqueued. The device cannot be used after it, and neither can another Device of
-// the same GPU in this process.
+// Fault is the failure of work that an earlier call enqueued. The device cannot be used after it, and neither can
+// another Device of the same GPU in this process.
 type Fault struct {
 	Err *Error // of the call that reported it
-	// Suspects are the launches that may have caused it: those not known to have ended, stream by stream, newest first. It
-	// is one launch if the device was opened with WithBlockingLaunches.
+	// Suspects are the launches that may have caused it: those not known to have ended, stream by stream, newest first.
+	// It is one launch if the device was opened with WithBlockingLaunches.
 	Suspects []*Launched
 	Count    int // how many launches may have caused it; Suspects holds the newest of them
 
@@ -136,17 +136,6 @@ func enumerate(l []*Launched, n int) string {
 		text += fmt.Sprintf(" and %d more", n-len(l))
 	}
 	return text
-}
-
-// size prints a number of bytes.
-func size(n int64) string {
-	switch {
-	case n >= 1<<30:
-		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%d bytes", n)
 }
 
 // version prints a driver's version as in 12.4.

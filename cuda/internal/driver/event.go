@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 	"unsafe"
@@ -22,7 +23,7 @@ func (m *mark) create(flags uintptr) error {
 
 // record records the mark after the work enqueued so far.
 func (m *mark) record() error {
-	at := m.s.trail.count.Load()
+	at := m.s.trail.now()
 	err := m.s.d.call(m.s.d.fn.EventRecord, m.h, m.s.h)
 	if err == nil {
 		m.at = at
@@ -57,29 +58,18 @@ func (s *Stream) NewEvent() (*Event, error) {
 
 // Record records e in its stream, after the work enqueued so far. It cannot be captured.
 func (e *Event) Record() error {
-	return e.mark.s.do("record event", func() error {
-		if e.mark.h == 0 {
-			return fmt.Errorf("the event is %w", errClosed)
-		}
-		if e.mark.s.capture != nil {
-			return errCapturing
-		}
-		return e.mark.record()
-	})
+	return e.mark.s.doUncaptured("record event", &e.owned, e.mark.record)
 }
 
-// Since returns the time from start to e on the device, to about half a microsecond. Both must have been recorded. It waits for
-// both.
+// Since returns the time from start to e on the device, to about half a microsecond. Both must have been recorded. It
+// waits for both.
 func (e *Event) Since(start *Event) (t time.Duration, err error) {
 	err = e.d.do("time between events", func() error {
 		if start == nil || start.d != e.d {
 			return errForeign
 		}
-		for _, m := range []*mark{&start.mark, &e.mark} {
-			if m.h == 0 {
-				return fmt.Errorf("the event is %w", errClosed)
-			}
-			if err := m.wait(); err != nil {
+		for _, x := range []*Event{start, e} {
+			if err := cmp.Or(x.check(), x.mark.wait()); err != nil {
 				return err
 			}
 		}
@@ -91,8 +81,8 @@ func (e *Event) Since(start *Event) (t time.Duration, err error) {
 	return t, err
 }
 
-// Readback is pinned host memory for copies from the device that run while the host does other work. It belongs to one goroutine at
-// a time.
+// Readback is pinned host memory for copies from the device that run while the host does other work. It belongs to one
+// goroutine at a time.
 type Readback struct {
 	owned
 	mem    Handle // its address
@@ -118,13 +108,7 @@ func (s *Stream) NewReadback(bytes int) (*Readback, error) {
 // Fetch enqueues a copy of device memory, which overwrites the copy before it. It cannot be captured.
 func (r *Readback) Fetch(src DevicePtr) error {
 	s := r.copied.s
-	return s.do(copyOut, func() error {
-		if r.mem == 0 {
-			return fmt.Errorf("the pinned memory is %w", errClosed)
-		}
-		if s.capture != nil {
-			return errCapturing
-		}
+	return s.doUncaptured(copyOut, &r.owned, func() error {
 		if err := s.d.call(s.d.fn.MemcpyDtoHAsync, r.mem, uintptr(src), uintptr(r.bytes), s.h); err != nil {
 			return err
 		}
@@ -135,15 +119,10 @@ func (r *Readback) Fetch(src DevicePtr) error {
 	})
 }
 
-// Wait waits for the last Fetch, but not for work enqueued after it, and returns the bytes. They are valid until the next Fetch or
-// Close.
+// Wait waits for the last Fetch, but not for work enqueued after it, and returns the bytes. They are valid until the
+// next Fetch or Close.
 func (r *Readback) Wait() ([]byte, error) {
-	err := r.d.do(r, func() error {
-		if r.mem == 0 {
-			return errClosed
-		}
-		return r.copied.wait()
-	})
+	err := r.d.do(r, func() error { return cmp.Or(r.check(), r.copied.wait()) })
 	if err != nil {
 		return nil, err
 	}

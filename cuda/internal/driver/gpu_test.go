@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver/fakedriver"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -23,21 +23,21 @@ var kernels []byte
 
 // withKernels gives d the tests' kernels, written in Go.
 func withKernels(d *fakedriver.Driver) *fakedriver.Driver {
-	d.Kernel("vector_add", fakedriver.Kernel{Args: 32, Registers: 12, Run: func(l *fakedriver.Launch) {
+	d.Kernel("vector_add", fakedriver.Kernel{Args: 32, Run: func(l *fakedriver.Launch) {
 		n := min(int(fakedriver.Arg[int32](l, 24)), l.Grid.X*l.Block.X)
 		out, a, b := l.Floats(0, n), l.Floats(8, n), l.Floats(16, n)
 		for i := range out {
 			out[i] = a[i] + b[i]
 		}
 	}})
-	d.Kernel("shared_last", fakedriver.Kernel{Args: 16, Registers: 8, Run: func(l *fakedriver.Launch) {
+	d.Kernel("shared_last", fakedriver.Kernel{Args: 16, Run: func(l *fakedriver.Launch) {
 		if fakedriver.Arg[int32](l, 8) > int32(l.Shared) {
 			l.Fault(driver.IllegalAddress)
 			return
 		}
 		l.Floats(0, 1)[0] = fakedriver.Arg[float32](l, 12)
 	}})
-	d.Kernel("poke", fakedriver.Kernel{Args: 8, Registers: 8, Run: func(l *fakedriver.Launch) {
+	d.Kernel("poke", fakedriver.Kernel{Args: 8, Run: func(l *fakedriver.Launch) {
 		l.Floats(0, 1)[0] = 1e-45
 	}})
 	return d
@@ -67,7 +67,9 @@ func function(t testing.TB, d *driver.Device, name string) *driver.Function {
 // poke returns a launch that writes where there is no memory.
 func poke(t testing.TB, d *driver.Device) *driver.Call {
 	t.Helper()
-	return testutil.Must(function(t, d, "poke").Prepare("gone wrong", one, one, 0, pack(uint64(64))))(t)
+	c := testutil.Must(function(t, d, "poke").Prepare("gone wrong", one, one, 0, pack(uint64(64))))(t)
+	c.Owner = 42
+	return c
 }
 
 // pack lays the members of a struct out as a kernel's compiler does, if none of them needs padding before it.
@@ -100,7 +102,8 @@ func TestOpenGPU(t *testing.T) {
 	d := openGPU(t)
 	p := d.Properties()
 	t.Logf("%v: %+v", d, p)
-	if p.Name == "" || p.Capability < 80 || p.SMs < 1 || p.Memory < 1<<30 || p.SharedPerBlock < 96<<10 || p.Driver < 12000 {
+	if p.Name == "" || p.Capability < 80 || p.SMs < 1 || p.Memory < 1<<30 || p.SharedPerBlock < 96<<10 ||
+		p.Driver < 12000 {
 		t.Error("implausible properties")
 	}
 	for _, n := range []int{-1, 1 << 20} {
@@ -122,8 +125,8 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestFaultOnGPU lets a kernel write where it must not. It does so in a process of its own, since CUDA cannot be used in a process
-// after a fault.
+// TestFaultOnGPU lets a kernel write where it must not. It does so in a process of its own, since CUDA cannot be used
+// in a process after a fault.
 func TestFaultOnGPU(t *testing.T) {
 	const child = "DRIVER_TEST_FAULT"
 	if os.Getenv(child) == "" {

@@ -19,15 +19,10 @@ type Module struct {
 
 // Function is a kernel of a module. Prepare makes its launches.
 type Function struct {
-	m    *Module
-	h    Handle
-	name string
-
-	maxThreads int // of a block, with the registers that the kernel uses
-	registers  int // of a thread
-	static     int // bytes of static shared memory of a block
-	params     int // bytes of its only parameter, -1 if the driver does not tell
-	dynamic    int // bytes of dynamic shared memory that a launch may have so far, guarded by m.mu
+	m       *Module
+	h       Handle
+	name    string
+	dynamic int // bytes of dynamic shared memory that Prepare has asked the driver for, guarded by m.mu
 }
 
 // LoadModule loads a cubin, a fat binary or PTX. An image without code for the device is an error that says so.
@@ -49,62 +44,28 @@ func (d *Device) LoadModule(image []byte) (*Module, error) {
 	})
 }
 
-// Function returns the kernel of the given name. That is the mangled name unless the kernel is declared extern "C". A kernel takes
-// one argument, a struct.
+// Function returns the kernel of the given name. That is the mangled name unless the kernel is declared extern "C". A
+// kernel takes one argument, a struct.
 func (m *Module) Function(name string) (*Function, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if f := m.functions[name]; f != nil {
 		return f, nil
 	}
-	f := &Function{m: m, name: name}
-	if err := m.d.do("kernel "+name, f.lookUp); err != nil {
+	f, text, find := &Function{m: m, name: name}, append([]byte(name), 0), m.d.fn.ModuleGetFunction
+	err := m.d.do("kernel "+name, func() error {
+		return m.d.check(find, find.CallWithPointers(uintptr(unsafe.Pointer(&f.h)), m.h,
+			uintptr(unsafe.Pointer(&text[0]))))
+	})
+	if err != nil {
 		return nil, err
 	}
 	m.functions[name] = f
 	return f, nil
 }
 
-// lookUp asks the driver for the kernel and its properties. It refuses a kernel that has not exactly one parameter.
-func (f *Function) lookUp() error {
-	d, name := f.m.d, append([]byte(f.name), 0)
-	find := d.fn.ModuleGetFunction
-	err := d.check(find, find.CallWithPointers(uintptr(unsafe.Pointer(&f.h)), f.m.h, uintptr(unsafe.Pointer(&name[0]))))
-	if err != nil {
-		return err
-	}
-	for _, a := range []struct {
-		of uintptr
-		to *int
-	}{{FuncMaxThreads, &f.maxThreads}, {FuncSharedBytes, &f.static}, {FuncRegisters, &f.registers}, {FuncMaxDynamicShared, &f.dynamic}} {
-		if *a.to, err = d.number(d.fn.FuncGetAttribute, a.of, f.h); err != nil {
-			return err
-		}
-	}
-	if f.params = -1; d.fn.FuncGetParamInfo == nil {
-		return nil
-	}
-	if f.params, err = f.parameter(0); err == nil {
-		_, err = f.parameter(1) // InvalidValue, since there is no second one
-	}
-	if err != nil && !errors.Is(err, InvalidValue) {
-		return err
-	}
-	if err == nil || f.params == 0 {
-		return errors.New("want a kernel with one parameter")
-	}
-	return nil
-}
-
-// parameter returns the size of a parameter.
-func (f *Function) parameter(index uintptr) (int, error) {
-	var offset, size int
-	info := f.m.d.fn.FuncGetParamInfo
-	r := info.CallWithPointers(f.h, index, uintptr(unsafe.Pointer(&offset)), uintptr(unsafe.Pointer(&size)))
-	return size, f.m.d.check(info, r)
-}
-
-// allow lets launches have that much dynamic shared memory. Until the driver is asked for more, a kernel has 48 KB at most.
+// allow lets launches have that much dynamic shared memory. Until the driver is asked for more, a kernel has 48 KB at
+// most.
 func (f *Function) allow(bytes int) error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

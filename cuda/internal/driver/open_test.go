@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
@@ -22,14 +22,16 @@ func TestOpenUnavailable(t *testing.T) {
 		reason driver.Reason
 		text   string
 	}{
-		{"init fails", fakedriver.New(), func(d *fakedriver.Driver) { d.Fail("Init", 1, driver.Unknown) }, 0, driver.ReasonStart, "does not start: cuInit"},
+		{"init fails", fakedriver.New(), func(d *fakedriver.Driver) { d.Fail("Init", 1, driver.Unknown) }, 0,
+			driver.ReasonStart, "does not start: cuInit"},
 		{"init sees none", fakedriver.New(), func(d *fakedriver.Driver) { d.Fail("Init", 1, driver.NoDevice) }, 0,
 			driver.ReasonNoDevice, "no CUDA device: cuInit"},
 		{"none", fakedriver.New([]driver.Properties{}...), nil, 0, driver.ReasonNoDevice, "sees no device"},
 		{"below", fakedriver.New(), nil, -1, driver.ReasonOrdinal, "device -1, want 0 to 0"},
 		{"above", fakedriver.New(), nil, 1, driver.ReasonOrdinal, "device 1, want 0 to 0"},
 		{"old device", fakedriver.New(old), nil, 0, driver.ReasonOldDevice, "7.5, want 8.0"},
-		{"old driver", fakedriver.New(), func(d *fakedriver.Driver) { d.Version = 11080 }, 0, driver.ReasonOldDriver, "11.8, want 12.0"},
+		{"old driver", fakedriver.New(), func(d *fakedriver.Driver) { d.Version = 11080 }, 0, driver.ReasonOldDriver,
+			"11.8, want 12.0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.set != nil {

@@ -9,8 +9,8 @@ import (
 // stageBytes is the size of each half of a stream's pinned memory.
 const stageBytes = 4 << 20
 
-// stage is the pinned memory of a stream. Copies from or to unpinned host memory go through it. The first copy allocates it. It has
-// two halves: the host uses one while the device may still use the other.
+// stage is the pinned memory of a stream. Copies from or to unpinned host memory go through it. The first copy
+// allocates it. It has two halves: the host uses one while the device may still use the other.
 type stage struct {
 	mem       Handle  // its address
 	half      int     // the one in use
@@ -22,8 +22,8 @@ type stage struct {
 // download is a copy to the host: the device copies to pinned, and stage.ended copies from there to dst.
 type download struct{ dst, pinned []byte }
 
-// Upload enqueues a copy of src to the device. src may change as soon as Upload returns. It waits only while the pinned memory has
-// no room.
+// Upload enqueues a copy of src to the device. src may change as soon as Upload returns. It waits only while the pinned
+// memory has no room.
 func (s *Stream) Upload(dst DevicePtr, src []byte) error {
 	return s.staged(copyIn, len(src), func(pinned []byte, done int) error {
 		copy(pinned, src[done:])
@@ -42,12 +42,13 @@ func (s *Stream) Download(dst []byte, src DevicePtr) error {
 	})
 }
 
-// staged cuts a copy into pieces that fit the pinned memory and calls move for each. done is the number of bytes before the piece.
+// staged cuts a copy into pieces that fit the pinned memory and calls move for each. done is the number of bytes before
+// the piece.
 func (s *Stream) staged(l *Launched, bytes int, move func(pinned []byte, done int) error) error {
 	if bytes == 0 {
 		return nil
 	}
-	return s.doUncaptured(l, func() error {
+	return s.doUncaptured(l, &s.owned, func() error {
 		for done := 0; done < bytes; {
 			room, err := s.freeRoom()
 			if err != nil {
@@ -64,8 +65,8 @@ func (s *Stream) staged(l *Launched, bytes int, move func(pinned []byte, done in
 	})
 }
 
-// freeRoom returns the free rest of the half in use. If that half is full, it waits until the device no longer uses the other half
-// and returns that.
+// freeRoom returns the free rest of the half in use. If that half is full, it waits until the device no longer uses the
+// other half and returns that.
 func (s *Stream) freeRoom() ([]byte, error) {
 	st := &s.stage
 	if st.mem == 0 {

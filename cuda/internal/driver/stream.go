@@ -3,14 +3,15 @@ package driver
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/sharedlib"
 )
 
-// Stream is a queue of a device. Its work runs in the order in which it is enqueued, and in no fixed order with the work of other
-// streams. A Stream belongs to one goroutine at a time. Close drops a capture and waits for the enqueued work.
+// Stream is a queue of a device. Its work runs in the order in which it is enqueued, and in no fixed order with the
+// work of other streams. A Stream belongs to one goroutine at a time. Close drops a capture and waits for the enqueued
+// work.
 type Stream struct {
 	owned
 	h        Handle // 0 once closed
@@ -34,9 +35,9 @@ var (
 // NewStream returns a new stream.
 func (d *Device) NewStream() (*Stream, error) { return d.newStream(0, false) }
 
-// BorrowStream returns a Stream over a queue that another library has made in the device's context. Work of both runs in the order
-// in which it is enqueued. A Fault does not list the other library's work. Close waits for the enqueued work and does not destroy
-// the queue: its owner destroys it after that.
+// BorrowStream returns a Stream over a queue that another library has made in the device's context. Work of both runs
+// in the order in which it is enqueued. A Fault does not list the other library's work. Close waits for the enqueued
+// work and does not destroy the queue: its owner destroys it after that.
 func (d *Device) BorrowStream(h Handle) (*Stream, error) {
 	if h == 0 {
 		return nil, d.failed("borrow stream", errors.New("got the default stream, which has no queue of its own"))
@@ -44,7 +45,8 @@ func (d *Device) BorrowStream(h Handle) (*Stream, error) {
 	return d.newStream(h, false)
 }
 
-// newStream returns a stream over a borrowed queue, or over a new one if borrowed is 0. Device.Close frees a kept stream, which is no leak.
+// newStream returns a stream over a borrowed queue, or over a new one if borrowed is 0. Device.Close frees a kept
+// stream, which is no leak.
 func (d *Device) newStream(borrowed Handle, kept bool) (*Stream, error) {
 	s := &Stream{borrowed: borrowed != 0}
 	s.owned = owned{d: d, name: "stream", kept: kept, rank: rankStream, finish: s.finish}
@@ -93,8 +95,8 @@ func (s *Stream) Handle() Handle { return s.h }
 // do is Device.do for a call of the stream. It refuses a closed stream and first drops an abandoned capture.
 func (s *Stream) do(what any, f func() error) error {
 	return s.d.do(what, func() error {
-		if s.h == 0 {
-			return fmt.Errorf("the stream is %w", errClosed)
+		if err := s.check(); err != nil {
+			return err
 		}
 		if s.abandoned {
 			if err := s.drop(); err != nil {
@@ -105,11 +107,14 @@ func (s *Stream) do(what any, f func() error) error {
 	})
 }
 
-// doUncaptured is do for a call that cannot be captured.
-func (s *Stream) doUncaptured(what any, f func() error) error {
+// doUncaptured is do for a call that cannot be captured. It refuses a used object that has been freed.
+func (s *Stream) doUncaptured(what any, used *owned, f func() error) error {
 	return s.do(what, func() error {
 		if s.capture != nil {
 			return errCapturing
+		}
+		if err := used.check(); err != nil {
+			return err
 		}
 		return f()
 	})
@@ -128,11 +133,12 @@ func (s *Stream) remember(l *Launched) error {
 	return nil
 }
 
-// spinTime is how long a thread polls a stream before it sleeps. A thread that sleeps wakes tens of microseconds late, so spinTime
-// is longer than a step of decoding.
+// spinTime is how long a thread polls a stream before it sleeps. A thread that sleeps wakes tens of microseconds late,
+// so spinTime is longer than a step of decoding.
 const spinTime = 2 * time.Millisecond
 
-// wait waits until all enqueued work has ended: it polls for spinTime, then sleeps. cuStreamSynchronize would never sleep.
+// wait waits until all enqueued work has ended: it polls for spinTime, then sleeps. cuStreamSynchronize would never
+// sleep.
 func (s *Stream) wait() error {
 	if err := s.done.record(); err != nil {
 		return err
@@ -154,9 +160,9 @@ func (s *Stream) wait() error {
 	return err
 }
 
-// Synchronize waits until all enqueued work has ended. Then the destinations of downloads hold their data. A failure of the work is
-// a *Fault.
-func (s *Stream) Synchronize() error { return s.doUncaptured("synchronize", s.wait) }
+// Synchronize waits until all enqueued work has ended. Then the destinations of downloads hold their data. A failure of
+// the work is a *Fault.
+func (s *Stream) Synchronize() error { return s.doUncaptured("synchronize", &s.owned, s.wait) }
 
 // Copy enqueues a copy within the device.
 func (s *Stream) Copy(dst, src DevicePtr, bytes int) error {
@@ -168,8 +174,8 @@ func (s *Stream) Fill8(dst DevicePtr, value uint8, bytes int) error {
 	return s.enqueueTransfer(fill, s.d.fn.MemsetD8Async, uintptr(dst), uintptr(value), bytes)
 }
 
-// enqueueTransfer calls f, a copy from the address `from` or a fill with the value `from`, and remembers it as l. For zero bytes it does
-// nothing.
+// enqueueTransfer calls f, a copy from the address `from` or a fill with the value `from`, and remembers it as l. For
+// zero bytes it does nothing.
 func (s *Stream) enqueueTransfer(l *Launched, f *sharedlib.Func, dst, from uintptr, bytes int) error {
 	if bytes == 0 {
 		return nil
@@ -185,9 +191,9 @@ func (s *Stream) enqueueTransfer(l *Launched, f *sharedlib.Func, dst, from uintp
 	})
 }
 
-// Enqueue calls f, which enqueues work of another library in the stream. Enqueue remembers that work as l. f runs on a locked
-// thread with the device's context current. A capture may be under way. Enqueue itself allocates nothing. The error is that of f,
-// or the *Fault of earlier work that made f fail.
+// Enqueue calls f, which enqueues work of another library in the stream. Enqueue remembers that work as l. f runs on a
+// locked thread with the device's context current. A capture may be under way. Enqueue itself allocates nothing. The
+// error is that of f, or the *Fault of earlier work that made f fail.
 func (s *Stream) Enqueue(l *Launched, f func(stream Handle) error) error {
 	if l == nil || f == nil {
 		return s.d.failed("enqueue", errors.New("got no launch, or nothing to call"))
@@ -207,36 +213,41 @@ func (s *Stream) Enqueue(l *Launched, f func(stream Handle) error) error {
 // trailLength is the number of launches that a trail remembers.
 const trailLength = 64
 
-// trail remembers the newest launches of a stream that are not known to have ended. One goroutine adds to it; others may read it.
-// It allocates nothing.
+// trail remembers the newest launches of a stream that are not known to have ended. It allocates nothing to add one.
 type trail struct {
-	ring  [trailLength]atomic.Pointer[Launched]
-	count atomic.Uint64 // of all launches so far
-	ended atomic.Uint64 // of those that are known to have ended
+	mu    sync.Mutex
+	ring  [trailLength]*Launched
+	count uint64 // of all launches so far
+	ended uint64 // of those that are known to have ended
 }
 
 func (t *trail) add(l *Launched) {
-	n := t.count.Load()
-	t.ring[n%trailLength].Store(l)
-	t.count.Store(n + 1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ring[t.count%trailLength] = l
+	t.count++
+}
+
+// now returns the number of launches so far.
+func (t *trail) now() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.count
 }
 
 // end notes that the first n launches have ended.
 func (t *trail) end(n uint64) {
-	for {
-		old := t.ended.Load()
-		if n <= old || t.ended.CompareAndSwap(old, n) {
-			return
-		}
-	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = max(t.ended, n)
 }
 
 // pending returns the launches that may be under way, newest first, and their number, which counts forgotten ones, too.
-func (t *trail) pending() ([]*Launched, int) {
-	ended, end := t.ended.Load(), t.count.Load() // in this order, so that ended is never above end
-	var l []*Launched
-	for i := end; i > ended && end-i < trailLength; i-- {
-		l = append(l, t.ring[(i-1)%trailLength].Load())
+func (t *trail) pending() (l []*Launched, n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := t.count; i > t.ended && t.count-i < trailLength; i-- {
+		l = append(l, t.ring[(i-1)%trailLength])
 	}
-	return l, int(end - ended)
+	return l, int(t.count - t.ended)
 }

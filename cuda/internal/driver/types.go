@@ -52,7 +52,8 @@ func (r Result) Error() string { return fmt.Sprintf("error %d", int32(r)) }
 // Fault reports whether r is a failure of work on the device. After such a failure the context cannot be used.
 func (r Result) Fault() bool {
 	switch r {
-	case ECCUncorrectable, NVLinkError, Contained, IllegalAddress, LaunchTimeout, ContextDestroyed, Assert, TensorMemoryLeak:
+	case ECCUncorrectable, NVLinkError, Contained, IllegalAddress, LaunchTimeout, ContextDestroyed, Assert,
+		TensorMemoryLeak:
 		return true
 	}
 	return r >= hardwareStack && r <= LaunchFailed
@@ -67,13 +68,8 @@ const (
 	MaxSharedBlockOptIn = 97 // with FuncMaxDynamicShared set
 )
 
-// Attributes of a kernel: values of CUfunction_attribute.
-const (
-	FuncMaxThreads       = 0 // of a block
-	FuncSharedBytes      = 1 // static
-	FuncRegisters        = 4 // of a thread
-	FuncMaxDynamicShared = 8 // may be set
-)
+// FuncMaxDynamicShared is an attribute of a kernel: a value of CUfunction_attribute.
+const FuncMaxDynamicShared = 8
 
 // Flags of the driver's functions.
 const (

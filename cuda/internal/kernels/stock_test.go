@@ -17,7 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
-	"github.com/gorgonia-nsa/nsa/cuda/internal/fakedriver"
+	"github.com/gorgonia-nsa/nsa/cuda/internal/driver/fakedriver"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/stock"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -285,7 +285,6 @@ func (c stockCase) onBackend(t *testing.T, b graph.Backend) (launched, captured 
 func TestStockGraphsRunOnTheDevice(t *testing.T) {
 	t.Parallel()
 	fake := fakedriver.New()
-	fake.HideParams = true
 	for name := range compiled(t) {
 		fake.Kernel(name, fakedriver.Kernel{Run: func(*fakedriver.Launch) {}})
 	}

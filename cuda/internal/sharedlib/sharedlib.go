@@ -20,9 +20,9 @@ type Func struct {
 	code Code
 }
 
-// Bind sets each *Func field of the struct that functions points to. The function's name in lib is prefix, the field's name and the
-// field's tag `suffix`, joined. For a field that is a struct, Bind adds the field's name to prefix and binds its fields. A missing
-// function is an error, unless its field has a tag `since`: then the field stays nil.
+// Bind sets each *Func field of the struct that functions points to. The function's name in lib is prefix, the field's
+// name and the field's tag `suffix`, joined. For a field that is a struct, Bind adds the field's name to prefix and
+// binds its fields. A missing function is an error.
 func Bind(lib Library, prefix string, functions any) error {
 	fields := reflect.ValueOf(functions).Elem()
 	for f, v := range fields.Fields() {
@@ -34,27 +34,26 @@ func Bind(lib Library, prefix string, functions any) error {
 			continue
 		}
 		code, err := lib.Find(name + f.Tag.Get("suffix"))
-		if err == nil {
-			v.Set(reflect.ValueOf(&Func{Name: name, code: code}))
-		} else if f.Tag.Get("since") == "" {
+		if err != nil {
 			return err
 		}
+		v.Set(reflect.ValueOf(&Func{Name: name, code: code}))
 	}
 	return nil
 }
 
-// Call calls the function and returns its result. It allocates nothing. Callers keep the memory that the arguments point to alive
-// and off the stack, since a stack may move.
+// Call calls the function and returns its result. It allocates nothing. Callers keep the memory that the arguments
+// point to alive and off the stack, since a stack may move.
 func (f *Func) Call(args ...uintptr) uintptr { return f.code(noescape(args)) }
 
-// CallWithPointers is Call for arguments that are addresses of variables. Convert each address to uintptr in the argument list: then the
-// compiler moves the variable to the heap and keeps it alive.
+// CallWithPointers is Call for arguments that are addresses of variables. Convert each address to uintptr in the
+// argument list: then the compiler moves the variable to the heap and keeps it alive.
 //
 //go:uintptrescapes
 func (f *Func) CallWithPointers(args ...uintptr) uintptr { return f.code(args) }
 
-// noescape hides args from the compiler's escape analysis, so that they stay on the stack. That is safe because a Code does not keep
-// them.
+// noescape hides args from the compiler's escape analysis, so that they stay on the stack. That is safe because a Code
+// does not keep them.
 //
 //go:nosplit
 func noescape(args []uintptr) []uintptr {

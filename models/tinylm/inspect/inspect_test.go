@@ -10,7 +10,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
+	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"

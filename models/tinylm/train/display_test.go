@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
+	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 

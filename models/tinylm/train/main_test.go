@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/command"
-	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 

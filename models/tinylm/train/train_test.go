@@ -21,8 +21,8 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/cudatest"
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
-	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )

@@ -13,10 +13,9 @@ const maxArgs = 512
 
 // Kernel is a kernel in Go, with one parameter, a struct.
 type Kernel struct {
-	Args      int // bytes of the parameter; if 0, it is not read
-	Shared    int // static shared memory, in bytes
-	Registers int
-	Run       func(*Launch) // runs the whole grid; it must not call the driver
+	Args   int           // bytes of the parameter; if 0, it is not read
+	Shared int           // static shared memory, in bytes
+	Run    func(*Launch) // runs the whole grid; it must not call the driver
 }
 
 type module struct{ *gpu }
@@ -42,8 +41,8 @@ type Launch struct {
 // Arg returns the member of Args at an offset.
 func Arg[T any](l *Launch, at int) T { return *(*T)(unsafe.Pointer(&l.Args[at])) }
 
-// Floats returns n elements of device memory. Args holds their address at an offset. If there is no memory at the address, the
-// launch fails as by an illegal address, and Floats returns a slice outside device memory.
+// Floats returns n elements of device memory. Args holds their address at an offset. If there is no memory at the
+// address, the launch fails as by an illegal address, and Floats returns a slice outside device memory.
 func (l *Launch) Floats(at, n int) []float32 {
 	b := l.d.at(l.g, Arg[uintptr](l, at), 4*n)
 	if b == nil {
@@ -60,9 +59,15 @@ func (l *Launch) Fault(r driver.Result) { l.g.problem = r }
 type launchConfig struct {
 	sizes      [7]uint32 // grid, block, shared memory
 	stream     driver.Handle
-	attribute  *struct{ id, value uint64 }
+	attribute  *attribute
 	attributes uint32
 }
+
+// attribute is a CUlaunchAttribute.
+type attribute struct{ id, value uint64 }
+
+// overlap lets a launch begin before the previous one has ended.
+var overlap = attribute{6, 1}
 
 var moduleCalls = map[string]handler{
 	"ModuleLoadData": func(d *Driver, g *gpu, a []uintptr) driver.Result { return d.put(a[0], &module{g}) },
@@ -90,16 +95,6 @@ var moduleCalls = map[string]handler{
 		}
 		return set(a[0], a[3]) // the address of the array
 	},
-	"FuncGetAttribute": on(2, func(_ *Driver, f *function, a []uintptr) driver.Result {
-		v, ok := map[uintptr]int{
-			driver.FuncMaxThreads: min(1024, 65536/max(1, f.Registers)), driver.FuncSharedBytes: f.Shared,
-			driver.FuncRegisters: f.Registers, driver.FuncMaxDynamicShared: f.dynamic,
-		}[a[1]]
-		if !ok {
-			return driver.InvalidValue
-		}
-		return set(a[0], int32(v))
-	}),
 	"FuncSetAttribute": on(0, func(_ *Driver, f *function, a []uintptr) driver.Result {
 		value := int(int32(a[2]))
 		if a[1] != driver.FuncMaxDynamicShared || value < 0 || value+f.Shared > f.SharedPerBlock {
@@ -108,34 +103,25 @@ var moduleCalls = map[string]handler{
 		f.dynamic = value
 		return driver.Success
 	}),
-	"FuncGetParamInfo": on(0, func(_ *Driver, f *function, a []uintptr) driver.Result {
-		if a[1] != 0 || f.Args == 0 {
-			return driver.InvalidValue
-		}
-		return set(a[3], f.Args)
-	}),
-	"LaunchKernelEx": func(d *Driver, g *gpu, a []uintptr) driver.Result {
+	"LaunchKernelEx": on(1, func(d *Driver, f *function, a []uintptr) driver.Result {
 		c := sharedlib.PointerTo[launchConfig](a[0])
-		if c.attributes != 1 || c.attribute.id != 6 || c.attribute.value != 1 {
+		dim := func(i int) driver.Dim {
+			return driver.Dim{X: int(c.sizes[i]), Y: int(c.sizes[i+1]), Z: int(c.sizes[i+2])}
+		}
+		g, b, shared := dim(0), dim(3), int(c.sizes[6])
+		s, ok := d.objects[c.stream].(*stream)
+		switch {
+		case !ok || s.gpu != f.gpu:
+			return driver.InvalidHandle
+		case s.capturing == driver.CaptureBroken:
+			return driver.CaptureInvalidated
+		case c.attributes > 1 || *c.attribute != overlap || shared > f.dynamic || g.X < 1 || g.Y < 1 || g.Z < 1 ||
+			g.Y > 65535 || g.Z > 65535 || b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024:
 			return driver.InvalidValue
 		}
-		args := []uintptr{a[1]}
-		for _, n := range c.sizes {
-			args = append(args, uintptr(n))
-		}
-		return launchKernel(d, g, append(args, c.stream, a[2], 0))
-	},
-	"LaunchKernel": launchKernel,
+		d.overlaps += int(c.attributes)
+		o := s.add(op{f: f, launch: Launch{Grid: g, Block: b, Shared: shared, d: d, g: s.gpu}})
+		copy(o.args[:], unsafe.Slice(*sharedlib.PointerTo[*byte](a[2]), f.Args))
+		return driver.Success
+	}),
 }
-
-var launchKernel = enqueue(8, func(d *Driver, s *stream, f *function, a []uintptr) driver.Result {
-	g, b := driver.Dim{X: int(a[1]), Y: int(a[2]), Z: int(a[3])}, driver.Dim{X: int(a[4]), Y: int(a[5]), Z: int(a[6])}
-	shared := int(a[7])
-	if shared > f.dynamic || g.X < 1 || g.Y < 1 || g.Z < 1 || g.Y > 65535 || g.Z > 65535 ||
-		b.X < 1 || b.Y < 1 || b.Z < 1 || b.X*b.Y*b.Z > 1024 {
-		return driver.InvalidValue
-	}
-	o := s.add(op{f: f, launch: Launch{Grid: g, Block: b, Shared: shared, d: d, g: s.gpu}})
-	copy(o.args[:], unsafe.Slice(*sharedlib.PointerTo[*byte](a[9]), f.Args))
-	return driver.Success
-})

@@ -1,9 +1,9 @@
-// Package fakedriver is a CUDA driver library without a GPU, for tests: memory at addresses that nothing else has, streams
-// whose work runs as late as possible, captures, kernels in Go. It counts every handle, checks that the context is current on
-// the calling thread, and makes any call fail on request.
+// Package fakedriver is a CUDA driver library without a GPU, for tests: memory at addresses that nothing else has,
+// streams whose work runs as late as possible, captures, kernels in Go. It counts every handle, checks that the context
+// is current on the calling thread, and makes any call fail on request.
 //
-// Work runs when a caller waits for it or when its stream is destroyed, so a test that forgets to wait sees old data. Every module
-// holds the kernels that Driver.Kernel has registered, whatever its image.
+// Work runs when a caller waits for it or when its stream is destroyed, so a test that forgets to wait sees old data.
+// Every module holds the kernels that Driver.Kernel has registered, whatever its image.
 package fakedriver
 
 import (
@@ -18,21 +18,22 @@ import (
 
 // H200 returns the properties of the GPU of that name, but with 256 MiB of memory.
 func H200() driver.Properties {
-	return driver.Properties{Name: "Fake H200", Capability: 90, Memory: 256 << 20, SMs: 132, SharedPerBlock: 227 << 10, SharedPerSM: 228 << 10}
+	return driver.Properties{Name: "Fake H200", Capability: 90, Memory: 256 << 20, SMs: 132, SharedPerBlock: 227 << 10,
+		SharedPerSM: 228 << 10}
 }
 
 // Driver is a sharedlib.Library for driver.WithDriver. Its exported fields are set before use.
 type Driver struct {
-	Version    int  // of CUDA
-	HideParams bool // there is no cuFuncGetParamInfo, as before CUDA 12.4
-	AnyKernel  bool // modules hold every kernel: one that Kernel has not registered does nothing
-	Record     bool // record the calls for Failures, except calls that describe errors
+	Version   int  // of CUDA
+	AnyKernel bool // modules hold every kernel: one that Kernel has not registered does nothing
+	Record    bool // record the calls for Failures, except calls that describe errors
 
 	mu       sync.Mutex
 	gpus     []*gpu
 	started  bool
 	kernels  map[string]Kernel
 	launched map[string]int // by kernel
+	overlaps int
 	calls    map[string]int
 	log      []call
 	failures map[call]driver.Result
@@ -70,9 +71,11 @@ func New(gpus ...driver.Properties) *Driver {
 		gpus = []driver.Properties{H200()}
 	}
 	start := uint64(0x6000_0000_0000) // where no program has memory
-	d := &Driver{Version: 12040, next: 0x1000, address: uintptr(start), kernels: map[string]Kernel{}, launched: map[string]int{},
+	d := &Driver{
+		Version: 12040, next: 0x1000, address: uintptr(start), kernels: map[string]Kernel{}, launched: map[string]int{},
 		calls: map[string]int{}, failures: map[call]driver.Result{}, current: map[int]*gpu{},
-		objects: map[driver.Handle]object{}}
+		objects: map[driver.Handle]object{},
+	}
 	for _, g := range gpus {
 		d.gpus = append(d.gpus, &gpu{Properties: g})
 	}
@@ -88,7 +91,8 @@ func (d *Driver) lock() func() {
 	return d.mu.Unlock
 }
 
-// Kernel registers the kernel that modules hold under a name. A later Run replaces an earlier one, in loaded modules too.
+// Kernel registers the kernel that modules hold under a name. A later Run replaces an earlier one, in loaded modules
+// too.
 func (d *Driver) Kernel(name string, k Kernel) {
 	defer d.lock()()
 	d.kernels[name] = k
@@ -117,6 +121,12 @@ func (d *Driver) Launches(part string) (n int) {
 		}
 	}
 	return n
+}
+
+// Overlaps returns how many launches may begin before the previous one has ended.
+func (d *Driver) Overlaps() int {
+	defer d.lock()()
+	return d.overlaps
 }
 
 // Leaks returns the number of objects of each kind that have not been freed. It is empty if there are none.
@@ -151,13 +161,14 @@ type Failure struct {
 
 func (f Failure) String() string { return fmt.Sprintf("%d/%s/%d", f.Result, f.Function, f.N) }
 
-// Failures lists how each recorded call may fail: for an unknown reason, by a fault of earlier work, and, if it allocates, for lack
-// of memory.
+// Failures lists how each recorded call may fail: for an unknown reason, by a fault of earlier work, and, if it
+// allocates, for lack of memory.
 func (d *Driver) Failures() (list []Failure) {
 	defer d.lock()()
 	for _, r := range []driver.Result{driver.Unknown, driver.OutOfMemory, driver.IllegalAddress} {
 		for _, c := range d.log {
-			if r != driver.OutOfMemory || strings.Contains(c.Function, "Alloc") || strings.Contains(c.Function, "Create") {
+			if r != driver.OutOfMemory || strings.Contains(c.Function, "Alloc") ||
+				strings.Contains(c.Function, "Create") {
 				list = append(list, Failure{c, r})
 			}
 		}
@@ -183,7 +194,7 @@ func (d *Driver) gpu() *gpu {
 func (d *Driver) Find(name string) (sharedlib.Code, error) {
 	function := strings.TrimSuffix(strings.TrimPrefix(name, "cu"), "_v2")
 	h := handlerOf(function)
-	if h == nil || d.HideParams && function == "FuncGetParamInfo" {
+	if h == nil {
 		return nil, fmt.Errorf("the fake driver has no %s", name)
 	}
 	return func(a []uintptr) uintptr { return uintptr(d.call(function, h, a)) }, nil

@@ -44,7 +44,8 @@ func fill(b []byte, value byte) {
 // at returns n bytes of device memory at p, or nil.
 func (d *Driver) at(g *gpu, p uintptr, n int) []byte {
 	for start, x := range d.objects {
-		if b, ok := x.(*block); ok && b.gpu == g && p >= start && n >= 0 && p-start <= uintptr(len(b.bytes)) && n <= len(b.bytes)-int(p-start) {
+		if b, ok := x.(*block); ok && b.gpu == g && p >= start && n >= 0 && p-start <= uintptr(len(b.bytes)) &&
+			n <= len(b.bytes)-int(p-start) {
 			return b.bytes[p-start:][:n:n]
 		}
 	}

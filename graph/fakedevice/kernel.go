@@ -1,6 +1,8 @@
 package fakedevice
 
 import (
+	"errors"
+	"slices"
 	"unsafe"
 
 	"gorgonia.org/tensor"
@@ -42,14 +44,23 @@ func (f *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dty
 	return in, out
 }
 
-// bindHalf binds a CPU kernel. Operands in half precision get float32 copies, which the kernel uses.
-func bindHalf(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
-	k := &halfKernel{in: in, out: out}
+// kernel is a CPU kernel. Operands in half precision have float32 copies, which the CPU kernel uses.
+type kernel struct {
+	graph.Kernel    // nil for a cast
+	in, out         []ops.Arg
+	wideIn, wideOut []ops.Arg
+	tensors         []ops.AdamWTensor[ops.Arg] // of AdamWOp with Copies
+	bound           []cpu.Buf                  // cells at the last Prepare
+}
+
+func bind(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
+	k := &kernel{in: in, out: out}
 	wide := func(args []ops.Arg) []ops.Arg {
 		var list []ops.Arg
 		for _, a := range args {
 			if ops.IsHalf(a.Dtype) {
-				a = ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: a.Shape}, Buf: cpu.NewBuf(make([]float32, a.Elements()))}
+				a = ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: a.Shape},
+					Buf: cpu.NewBuf(make([]float32, a.Elements()))}
 			}
 			list = append(list, a)
 		}
@@ -74,23 +85,61 @@ func bindHalf(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, e
 	return k, err
 }
 
-type halfKernel struct {
-	graph.Kernel    // nil for a cast
-	in, out         []ops.Arg
-	wideIn, wideOut []ops.Arg
-	tensors         []ops.AdamWTensor[ops.Arg] // of AdamWOp with Copies
-}
-
-func (k *halfKernel) WorkBytes() int {
+func (k *kernel) WorkBytes() int {
 	if k.Kernel == nil {
 		return 0
 	}
 	return k.Kernel.WorkBytes()
 }
 
-func (*halfKernel) Prepare(graph.Stream, *cpu.Buf) error { return nil }
+func (k *kernel) Prepare(s graph.Stream, _ *cpu.Buf) error {
+	if err := s.(*stream).fake.call("prepare"); err != nil {
+		return err
+	}
+	k.bound = k.cells()
+	return nil
+}
 
-func (k *halfKernel) Launch(s graph.Stream, work *cpu.Buf) error {
+// cells returns the memory of the operands at present.
+func (k *kernel) cells() (list []cpu.Buf) {
+	for _, a := range slices.Concat(k.in, k.out) {
+		list = append(list, *a.Buf)
+	}
+	return list
+}
+
+func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
+	stream := s.(*stream)
+	cells := k.cells() // the addresses are those of the time of the launch
+	if stream.capturing && k.bound != nil && !slices.Equal(k.bound, cells) {
+		return errors.New("captured without Prepare")
+	}
+	swap := func() {
+		for i, a := range slices.Concat(k.in, k.out) {
+			cells[i], *a.Buf = *a.Buf, cells[i]
+		}
+	}
+	run := func() error {
+		swap()
+		defer swap()
+		if err := k.compute(stream.cpu, work); err != nil {
+			return &graph.LaunchError{Kernel: k, Err: err}
+		}
+		return nil
+	}
+	if stream.fake.Fault != "" {
+		panic(stream.fake.Fault)
+	}
+	if err := stream.fake.call("launch"); err != nil {
+		return err
+	}
+	stream.fake.Launches++
+	stream.enqueue(run)
+	return nil
+}
+
+// compute runs the CPU kernel between conversions.
+func (k *kernel) compute(s graph.Stream, work *cpu.Buf) error {
 	if k.Kernel == nil {
 		move(k.out[0], k.in[0])
 		return nil

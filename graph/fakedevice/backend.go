@@ -1,11 +1,11 @@
-// Package fakedevice is a second device for tests. It has memory of its own, streams and captures, and computes with the CPU's kernels.
+// Package fakedevice is a second device for tests. It has memory of its own, streams and captures, and computes with
+// the CPU's kernels.
 package fakedevice
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -15,8 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Backend is a device whose memory the host cannot read. Its values have a type of their own, and it counts copies. It runs
-// enqueued work as late as possible, in Synchronize. It computes with the CPU's kernels.
+// Backend is a device whose memory the host cannot read. Its values have a type of their own, and it counts copies. It
+// runs enqueued work as late as possible, in Synchronize. It computes with the CPU's kernels.
 type Backend struct {
 	cpu     graph.Backend
 	Missing string // name of a Spec that the device has no kernel for
@@ -123,8 +123,8 @@ func (f *Backend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error)
 	return true, nil
 }
 
-// Implementation returns an implementation that uses the CPU's kernels. The name sets its behaviour: "narrow" refuses more than four
-// columns, "picky" refuses everything, and "unbound" fails to bind.
+// Implementation returns an implementation that uses the CPU's kernels. The name sets its behaviour: "narrow" refuses
+// more than four columns, "picky" refuses everything, and "unbound" fails to bind.
 func (f *Backend) Implementation(name string) graph.Implementation { return implementation{f, name} }
 
 func (f *Backend) Close() error { f.Open--; return f.cpu.Close() }
@@ -160,56 +160,5 @@ func (i implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, err
 	if i.name == "unbound" {
 		return nil, fmt.Errorf("no library: %w", graph.Refuse(graph.ReasonMissing, "libfake.so"))
 	}
-	k, err := bindHalf(i.fake.cpu, s, in, out)
-	return &kernel{Kernel: k, args: slices.Concat(in, out)}, err
-}
-
-type kernel struct {
-	graph.Kernel
-	args  []ops.Arg
-	bound []cpu.Buf // cells at the last Prepare
-}
-
-func (k *kernel) Prepare(s graph.Stream, _ *cpu.Buf) error {
-	if err := s.(*stream).fake.call("prepare"); err != nil {
-		return err
-	}
-	k.bound = k.bound[:0]
-	for _, a := range k.args {
-		k.bound = append(k.bound, *a.Buf)
-	}
-	return nil
-}
-
-func (k *kernel) Launch(s graph.Stream, work *cpu.Buf) error {
-	stream := s.(*stream)
-	cells := make([]cpu.Buf, len(k.args)) // the addresses are those of the time of the launch
-	for i, a := range k.args {
-		cells[i] = *a.Buf
-	}
-	if stream.capturing && k.bound != nil && !slices.Equal(k.bound, cells) {
-		return errors.New("captured without Prepare")
-	}
-	swap := func() {
-		for i, a := range k.args {
-			cells[i], *a.Buf = *a.Buf, cells[i]
-		}
-	}
-	run := func() error {
-		swap()
-		defer swap()
-		if err := k.Kernel.Launch(stream.cpu, work); err != nil {
-			return &graph.LaunchError{Kernel: k, Err: err}
-		}
-		return nil
-	}
-	if stream.fake.Fault != "" {
-		panic(stream.fake.Fault)
-	}
-	if err := stream.fake.call("launch"); err != nil {
-		return err
-	}
-	stream.fake.Launches++
-	stream.enqueue(run)
-	return nil
+	return bind(i.fake.cpu, s, in, out)
 }

@@ -25,8 +25,8 @@ var plainCalls = map[string]handler{
 	"DeviceTotalMem": of(1, func(_ *Driver, g *gpu, a []uintptr) driver.Result { return set(a[0], g.Memory) }),
 	"DeviceGetAttribute": of(2, func(_ *Driver, g *gpu, a []uintptr) driver.Result {
 		v, ok := map[uintptr]int{
-			driver.CapabilityMajor: g.Capability / 10, driver.CapabilityMinor: g.Capability % 10, driver.Multiprocessors: g.SMs,
-			driver.MaxSharedBlockOptIn: g.SharedPerBlock, driver.MaxSharedPerSM: g.SharedPerSM,
+			driver.CapabilityMajor: g.Capability / 10, driver.CapabilityMinor: g.Capability % 10,
+			driver.Multiprocessors: g.SMs, driver.MaxSharedBlockOptIn: g.SharedPerBlock, driver.MaxSharedPerSM: g.SharedPerSM,
 		}[a[1]]
 		if !ok {
 			return driver.InvalidValue
@@ -41,8 +41,8 @@ var plainCalls = map[string]handler{
 		g.refs++
 		return set(a[0], g.ctx)
 	}),
-	// The last release destroys the context. Objects left in it count as leaks, unless the context has failed: then they could not
-	// be freed.
+	// The last release destroys the context. Objects left in it count as leaks, unless the context has failed: then
+	// they could not be freed.
 	"DevicePrimaryCtxRelease": of(0, func(d *Driver, g *gpu, a []uintptr) driver.Result {
 		if g.refs == 0 {
 			return driver.InvalidContext
