@@ -3,6 +3,7 @@ package inspect
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -24,127 +25,129 @@ type Drawing struct {
 type Section struct {
 	Title string
 	Times int
-	Boxes []Box // inputs before their readers
+	Rows  [][]Box // a box reads boxes of earlier rows alone
 }
 
 // Box is an op or an input.
 type Box struct {
+	Number     int    // in its section: 1, 2, ... from row to row
 	Op, Weight string // the names of the op and of the first weight that it reads, if any
 	Shape      string
-	From       []int // the boxes of the section that it reads
+	Reads      []int // the numbers of the boxes that it reads
 }
 
-// drawGraph returns the drawing of the graph of a model with the given layers.
-func drawGraph(g *G.ExprGraph, layers []tinylm.Layer) (d Drawing, err error) {
-	logits, err := logitsOf(g)
+// drawGraph returns the drawing of the graph of a model.
+func drawGraph(m *tinylm.Model) (d Drawing, err error) {
+	layers := m.Layers()
+	logits, err := logitsOf(m.Graph())
 	if err != nil {
 		return d, err
 	}
-	s := sections{graph: g, taken: map[*G.Node]bool{}}
-	d.Nodes = len(g.AllNodes())
-	d.add(s.cut("embedding", layers[0].Stream))
-	last := layers[len(layers)-1].Stream
-	for n := logits[1]; last != n; { // the stream after the last layer is the first sum above the logits
-		if spec, ok := ops.SpecOf(n.Op()); ok && spec == (ops.AddOp{}) {
-			last = n
-			break
-		}
-		in := value.Inputs(g, n)
+	d.Nodes = len(m.Graph().AllNodes())
+	s := sections{graph: m.Graph(), weights: m.Learnables(), taken: map[*G.Node]bool{}}
+	d.add("embedding", s.cut(layers[0].Stream))
+	last := logits[1]
+	for spec, _ := ops.SpecOf(last.Op()); spec != ops.Spec(ops.AddOp{}); spec, _ = ops.SpecOf(last.Op()) { // the first sum above the logits
+		in := value.Inputs(s.graph, last)
 		if len(in) == 0 {
 			return d, errors.New("the residual stream behind the last layer is not found")
 		}
-		n = in[0]
+		last = in[0]
 	}
-	for i := range layers {
+	for i, l := range layers {
 		end := last
 		if i+1 < len(layers) {
 			end = layers[i+1].Stream
 		}
-		s.prefix = layers[i].Prefix
-		d.add(s.cut("layer", end))
+		s.prefix = l.Prefix
+		d.add(fmt.Sprintf("layer %d", i), s.cut(end))
 	}
-	d.add(s.cut("head", logits[0]))
+	d.add("head", s.cut(logits[0]))
 	return d, nil
 }
 
 // add adds a section, or counts it if it is like the last one.
-func (d *Drawing) add(s Section) {
-	if n := len(d.Sections); n > 0 {
-		last := &d.Sections[n-1]
-		if last.Title == s.Title && slices.EqualFunc(last.Boxes, s.Boxes, Box.equal) {
-			last.Times++
-			return
-		}
+func (d *Drawing) add(title string, rows [][]Box) {
+	if n := len(d.Sections); n > 0 && reflect.DeepEqual(d.Sections[n-1].Rows, rows) {
+		d.Sections[n-1].Times++
+		return
 	}
-	d.Sections = append(d.Sections, s)
-}
-
-func (b Box) equal(o Box) bool {
-	return b.Op == o.Op && b.Weight == o.Weight && b.Shape == o.Shape && slices.Equal(b.From, o.From)
+	d.Sections = append(d.Sections, Section{title, 1, rows})
 }
 
 // sections cuts a graph into sections.
 type sections struct {
-	graph  *G.ExprGraph
-	prefix string           // of the names of the weights
-	taken  map[*G.Node]bool // nodes of earlier sections
+	graph   *G.ExprGraph
+	weights G.Nodes
+	prefix  string           // of the names of the weights
+	taken   map[*G.Node]bool // nodes of earlier sections
 }
 
-// cut returns the section of end and all nodes before it that no earlier section has.
-func (s *sections) cut(title string, end *G.Node) Section {
-	c := Section{Title: title, Times: 1}
+// cut returns the rows of end and all nodes before it that no earlier section has. A node is in the first row below all that it reads.
+func (s *sections) cut(end *G.Node) (rows [][]Box) {
+	var nodes [][]*G.Node // by row
 	places := map[*G.Node]int{}
-	var visit func(n *G.Node)
-	visit = func(n *G.Node) {
-		if _, ok := places[n]; ok {
-			return
-		}
-		b := Box{Op: n.Name(), Shape: fmt.Sprint(n.Shape())}
-		if s.taken[n] {
-			b.Op = "residual stream"
-		} else if n.Op() != nil {
-			b.Op = value.OpName(n.Op())
-			if i, ok := ops.OutputIndex(n.Op()); ok {
-				b.Op = fmt.Sprintf("output %d", i)
-				spec, _ := ops.SpecOf(value.Inputs(s.graph, n)[0].Op())
-				if _, ok := spec.(ops.AttentionSpec); ok && i == 1 {
-					b.Op = "log-sum-exp"
-				}
-			} else if spec, ok := ops.SpecOf(n.Op()); ok {
-				b.Op = spec.Name()
-			}
+	var visit func(n *G.Node) (row int)
+	visit = func(n *G.Node) (row int) {
+		if row, ok := places[n]; ok {
+			return row
 		}
 		for _, in := range s.inputs(n) {
-			if in.Op() == nil && isWeight(in) {
-				if b.Weight == "" {
-					b.Weight = strings.TrimSuffix(strings.TrimPrefix(in.Name(), s.prefix), ".weight")
-				}
-				continue
-			}
-			visit(in)
-			if p := places[in]; !slices.Contains(b.From, p) {
-				b.From = append(b.From, p)
-			}
+			row = max(row, visit(in)+1)
 		}
-		places[n] = len(c.Boxes)
-		c.Boxes = append(c.Boxes, b)
+		if row == len(nodes) {
+			nodes = append(nodes, nil)
+		}
+		nodes[row], places[n] = append(nodes[row], n), row
+		return row
 	}
 	visit(end)
-	for n := range places {
+	numbers := map[*G.Node]int{}
+	for _, list := range nodes {
+		var row []Box
+		for _, n := range list {
+			numbers[n] = len(numbers) + 1
+			b := Box{Number: numbers[n], Op: s.op(n), Weight: s.weight(n), Shape: fmt.Sprint(n.Shape())}
+			for _, in := range s.inputs(n) {
+				b.Reads = append(b.Reads, numbers[in])
+			}
+			slices.Sort(b.Reads)
+			b.Reads = slices.Compact(b.Reads)
+			row = append(row, b)
+		}
+		rows = append(rows, row)
+	}
+	for n := range numbers {
 		s.taken[n] = true
 	}
-	return c
+	return rows
 }
 
-// inputs returns the inputs of a node, or none if an earlier section has the node.
+// inputs returns the inputs of a node without weights, or none if an earlier section has the node.
 func (s *sections) inputs(n *G.Node) G.Nodes {
 	if s.taken[n] {
 		return nil
 	}
-	return value.Inputs(s.graph, n)
+	return slices.DeleteFunc(value.Inputs(s.graph, n), s.weights.Contains)
 }
 
-// isWeight reports whether an input is a learnable.
-func isWeight(n *G.Node) bool {
-	return strings.HasSuffix(n.Name(), ".weight") || strings.HasSuffix(n.Name(), ".bias") || strings.HasSuffix(n.Name(), ".pe")
+// weight returns the name of the first weight that a node reads, if any.
+func (s *sections) weight(n *G.Node) string {
+	in := value.Inputs(s.graph, n)
+	if i := slices.IndexFunc(in, s.weights.Contains); i >= 0 && !s.taken[n] {
+		return strings.TrimSuffix(strings.TrimPrefix(in[i].Name(), s.prefix), ".weight")
+	}
+	return ""
+}
+
+// op returns the name of a node's op, or of an input.
+func (s *sections) op(n *G.Node) string {
+	if s.taken[n] {
+		return "residual stream"
+	}
+	if n.Op() == nil {
+		return n.Name()
+	}
+	name, _, _ := strings.Cut(value.OpName(n.Op()), "{") // without the sizes of an op of NSA
+	return name
 }

@@ -90,7 +90,7 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 		}
 	}
 	in.finish()
-	in.report.Graph, err = drawGraph(in.model.Graph(), in.model.Layers())
+	in.report.Graph, err = drawGraph(in.model)
 	return in.report, err
 }
 

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"bytes"
 	_ "embed"
 	"encoding/binary"
 	"encoding/json"
@@ -12,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 //go:embed page/page.html
@@ -26,9 +26,6 @@ var pageScript string
 
 // noBlock marks padding among the blocks of a page.
 const noBlock = math.MaxUint16
-
-// maxExamples is the number of words that a page lists.
-const maxExamples = 10
 
 // pageData is the data that the script of a page reads. Bytes are base64 in JSON.
 type pageData struct {
@@ -109,73 +106,6 @@ func shown(tokens []string) []string {
 	return list
 }
 
-type fact struct{ Name, Value string }
-
-// facts returns the facts at the head of a page.
-func (r *Report) facts() []fact {
-	c := r.Config
-	list := []fact{
-		{"parameters", fmt.Sprintf("%.2f million", float64(c.Parameters())/1e6)},
-		{"layers", fmt.Sprintf("%d, with %s in %s", c.Layers, count(c.Heads, "head"), count(c.KVHeads, "group"))},
-		{"text", r.windows()},
-	}
-	if r.HasLoss() {
-		list = append(list, fact{"loss", fmt.Sprintf("%.3f nats a token", r.MeanLoss())})
-	}
-	if r.HasBlocks() {
-		list = append(list,
-			fact{"compressed blocks", fmt.Sprintf("%d tokens, every %d", c.BlockLen, c.Stride)},
-			fact{"selected blocks", fmt.Sprintf("%d of %d tokens, %d of them forced", c.TopN, c.SelectBlock, ops.ForcedBlocks)},
-			fact{"window", fmt.Sprintf("%d tokens", c.Window)})
-	}
-	return list
-}
-
-// count returns a number of things, such as "2 heads".
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
-// windows describes how much text was read.
-func (r *Report) windows() string {
-	if r.Windows == 1 {
-		return fmt.Sprintf("one window of %d tokens", len(r.Tokens))
-	}
-	return fmt.Sprintf("%d windows of %d tokens", r.Windows, len(r.Tokens))
-}
-
-// pageLayer is a layer in the page's template.
-type pageLayer struct {
-	RepeatedWords    []pageWords
-	Gates, Distances template.HTML
-	Means            string
-}
-
-// pageWords has the counts of a group, in percent.
-type pageWords struct{ Selected, SelectedByDistance, Attention, EvenAttention string }
-
-func percent(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
-
-// page returns the data of a layer for the template.
-func (l Layer) page() pageLayer {
-	p := pageLayer{Gates: gateChart(l), Distances: distanceChart(l)}
-	var means []string
-	for _, k := range l.Distances {
-		means = append(means, fmt.Sprintf("%.0f", k.Mean))
-	}
-	p.Means = strings.Join(means, ", ")
-	for _, w := range l.RepeatedWords {
-		n, blocks := float64(max(1, w.Queries)), float64(max(1, w.Blocks))
-		p.RepeatedWords = append(p.RepeatedWords, pageWords{
-			percent(float64(w.Selected) / blocks), percent(w.SelectedByDistance / blocks), percent(w.Attention / n), percent(w.EvenAttention / n),
-		})
-	}
-	return p
-}
-
 // check returns an error unless the report has what Inspect puts into it.
 func (r *Report) check() error {
 	if len(r.Layers) == 0 || len(r.Tokens) == 0 {
@@ -197,28 +127,26 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	page := map[string]any{
-		"Title": tinylm.Printable(r.Title), "Facts": r.facts(), "HasBlocks": r.HasBlocks(), "Windows": r.windows(), "Nodes": r.Graph.Nodes,
-		"Examples": r.Examples[:min(len(r.Examples), maxExamples)], "Graph": template.HTML(r.Graph.svg()), "Data": data,
-		"Style": template.CSS(pageStyle + graphRules), "Script": template.JS(pageScript), "WordQueries": 0,
-		"TopN": r.Config.TopN, "Window": r.Config.Window, "About": r.About, "Times": r.AllRepeatedWords().times(),
+	t := template.New("page").Funcs(template.FuncMap{
+		"style": func() template.CSS { return template.CSS(pageStyle) }, "script": func() template.JS { return template.JS(pageScript) },
+		"data": func() template.JS { return data }, "printable": tinylm.Printable, "windows": r.windows,
+		"percentages": RepeatedWords.percentages, "timesByDistance": r.AllRepeatedWords().timesByDistance,
+		"millions": func(n int) float64 { return float64(n) / 1e6 },
+		"percent":  func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
+		"gates":    func(layer int) (template.HTML, error) { return svg(gatesWidth, gatesHeight, r.plotGates(layer)) },
+		"distances": func(layer int) (template.HTML, error) {
+			return svg(distanceWidth, distanceHeight, r.plotDistances(layer))
+		},
+		"losses": func() (template.HTML, error) { return svg(lossWidth, lossHeight, r.plotLoss()) },
+	})
+	var page bytes.Buffer
+	if _, err = t.Parse(pageHTML); err == nil {
+		err = t.Execute(&page, r)
 	}
-	if r.HasLoss() {
-		page["Loss"] = lossChart(r)
+	if err == nil {
+		_, err = page.WriteTo(w)
 	}
-	var layers []pageLayer
-	for _, l := range r.Layers {
-		layers = append(layers, l.page())
-	}
-	page["Layers"] = layers
-	if words := r.Layers[0].RepeatedWords; len(words) > 0 { // all groups count the same queries
-		page["WordQueries"] = words[0].Queries
-	}
-	t, err := template.New("page").Funcs(template.FuncMap{"percent": percent}).Parse(pageHTML)
 	if err != nil {
-		return fmt.Errorf("inspect: page: %w", err)
-	}
-	if err := t.Execute(w, page); err != nil {
 		return fmt.Errorf("inspect: page: %w", err)
 	}
 	return nil

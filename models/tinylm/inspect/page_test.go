@@ -80,7 +80,7 @@ func TestShown(t *testing.T) {
 // TestSave: all files exist, and may be written again.
 func TestSave(t *testing.T) {
 	for name, want := range map[string][]string{
-		"nsa": {"blocks.png", "distance.png", "gates.png", "graph.svg", "index.html", "loss.png"}, "dense": {"distance.png", "graph.svg", "index.html", "loss.png"},
+		"nsa": {"blocks.png", "distance.png", "gates.png", "index.html", "loss.png"}, "dense": {"distance.png", "index.html", "loss.png"},
 	} {
 		r := report(t, configs()[name], prose)
 		folder := filepath.Join(t.TempDir(), "a", "b")

@@ -3,15 +3,20 @@ package inspect
 import (
 	"bytes"
 	"fmt"
+	"html"
+	"html/template"
 	"image/color"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 
+	"gonum.org/v1/gonum/floats"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/plots"
@@ -21,8 +26,8 @@ import (
 // PageFile is the name of the page in the folder of Report.Save.
 const PageFile = "index.html"
 
-// Save writes the report into a folder: the page, the graph as graph.svg, and as PNG the selected blocks, the gates, the
-// distances of attention, and the loss. It makes the folder if needed and replaces files of these names.
+// Save writes the report into a folder: the page, and as PNG the selected blocks, the gates, the distances of attention, and the loss. It
+// makes the folder if needed and replaces files of these names.
 func (r *Report) Save(folder string) error {
 	if err := r.check(); err != nil {
 		return err
@@ -35,7 +40,7 @@ func (r *Report) Save(folder string) error {
 	if err := r.WriteHTML(&page); err != nil {
 		return err
 	}
-	content[PageFile], content["graph.svg"] = page.Bytes(), []byte(r.Graph.SVG())
+	content[PageFile] = page.Bytes()
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("inspect: %w", err)
 	}
@@ -58,6 +63,26 @@ func branchColor(name string) color.RGBA {
 	return color.RGBA{21, 101, 192, 255} // selected, causal
 }
 
+// svg returns a plot as an SVG element for the page. Its colours are variables of the page's style: black text is left to the style.
+func svg(width, height float64, p *plot.Plot) (template.HTML, error) {
+	p.BackgroundColor = nil
+	canvas := vgsvg.New(vg.Points(width), vg.Points(height))
+	p.Draw(draw.Crop(draw.New(canvas), 4, -14, 4, -6))
+	var b strings.Builder
+	_, err := canvas.WriteTo(&b)
+	_, element, _ := strings.Cut(b.String(), "<svg ") // without the XML declaration
+	colors := strings.NewReplacer("#6D4AE6", "var(--compressed)", "#1565C0", "var(--selected)", "#177245", "var(--window)",
+		"#787878", "var(--line)", "#AAC4E0", "var(--line)")
+	return template.HTML(`<svg class="chart" role="img" aria-label="` + html.EscapeString(p.Title.Text) + `" ` + colors.Replace(element)), err
+}
+
+// Sizes of plots in points.
+const (
+	gatesWidth, gatesHeight       = 420, 200
+	distanceWidth, distanceHeight = 420, 220
+	lossWidth, lossHeight         = 640, 320
+)
+
 // pictures returns the PNGs by name.
 func (r *Report) pictures() (content map[string][]byte, err error) {
 	content = map[string][]byte{}
@@ -68,45 +93,42 @@ func (r *Report) pictures() (content map[string][]byte, err error) {
 	}
 	var blocks, gates, distances [][]*plot.Plot
 	for i, l := range r.Layers {
+		distances = append(distances, []*plot.Plot{r.plotDistances(i)})
 		if r.HasBlocks() {
 			var row []*plot.Plot
 			for g := range l.Groups {
 				row = append(row, r.plotBlocks(i, g))
 			}
-			blocks = append(blocks, row)
-			gates = append(gates, []*plot.Plot{plotGates(i, l)})
+			blocks, gates = append(blocks, row), append(gates, []*plot.Plot{r.plotGates(i)})
 		}
-		distances = append(distances, []*plot.Plot{plotDistances(i, l)})
 	}
 	if r.HasBlocks() {
 		add("blocks.png", 320, 320, blocks...)
-		add("gates.png", 420, 200, gates...)
+		add("gates.png", gatesWidth, gatesHeight, gates...)
 	}
-	add("distance.png", 420, 220, distances...)
+	add("distance.png", distanceWidth, distanceHeight, distances...)
 	if r.HasLoss() {
-		add("loss.png", 640, 320, []*plot.Plot{r.plotLoss()})
+		add("loss.png", lossWidth, lossHeight, []*plot.Plot{r.plotLoss()})
 	}
 	return content, err
 }
 
-// plotBlocks returns the selected blocks of a group: keys to the right, queries downwards.
+// plotBlocks returns a plot of the selected blocks of a group: keys to the right, queries downwards.
 func (r *Report) plotBlocks(layer, group int) *plot.Plot {
 	l, size, s := r.Layers[layer], r.Config.SelectBlock, len(r.Tokens)
 	p := plots.New(fmt.Sprintf("layer %d, group %d", layer, group), "block begins at, tokens", "query")
-	p.Add(cells(func(yield func(x0, y0, x1, y1 float64, c color.Color)) {
-		for t := range s {
-			for at := (t*l.Groups + group) * l.N; at < (t*l.Groups+group+1)*l.N; at++ {
-				b := l.Blocks[at]
-				if b < 0 {
-					continue
-				}
-				c := mix(color.RGBA{92, 149, 214, 255}, color.RGBA{11, 61, 128, 255}, math.Sqrt(l.Shares[at]))
-				if r.Forced(t, b) {
-					c = mix(color.RGBA{139, 148, 163, 255}, color.RGBA{82, 91, 107, 255}, l.Shares[at])
-				}
-				from, to := int(b)*size, min(t+1, (int(b)+1)*size)
-				yield(float64(from), float64(t), float64(to), float64(t+1), c)
+	p.Add(cells(func(fill func(x0, y0, x1, y1 float64, c color.Color)) {
+		for i, b := range l.Blocks {
+			if b < 0 || i/l.N%l.Groups != group {
+				continue
 			}
+			t := i / l.N / l.Groups
+			c := mix(color.RGBA{92, 149, 214, 255}, color.RGBA{11, 61, 128, 255}, math.Sqrt(l.Shares[i]))
+			if r.Forced(t, b) {
+				c = mix(color.RGBA{139, 148, 163, 255}, color.RGBA{82, 91, 107, 255}, l.Shares[i])
+			}
+			from, to := int(b)*size, min(t+1, (int(b)+1)*size)
+			fill(float64(from), float64(t), float64(to), float64(t+1), c)
 		}
 	}))
 	plots.Limits(p, 0, float64(s), 0, float64(s))
@@ -121,7 +143,7 @@ func mix(low, high color.RGBA, share float64) color.Color {
 }
 
 // cells draws rectangles in the coordinates of a plot.
-type cells func(yield func(x0, y0, x1, y1 float64, c color.Color))
+type cells func(fill func(x0, y0, x1, y1 float64, c color.Color))
 
 // Plot implements plot.Plotter.
 func (f cells) Plot(c draw.Canvas, p *plot.Plot) {
@@ -131,20 +153,22 @@ func (f cells) Plot(c draw.Canvas, p *plot.Plot) {
 	})
 }
 
-func plotGates(i int, l Layer) *plot.Plot {
-	p := plots.New(fmt.Sprintf("layer %d", i), "head", "mean gate")
+// plotGates returns a plot of the mean gates of a layer, three bars a head.
+func (r *Report) plotGates(layer int) *plot.Plot {
+	gates := r.Layers[layer].Gates
+	p := plots.New(fmt.Sprintf("layer %d", layer), "head", "mean gate")
+	width := 0.15 * gatesWidth / vg.Length(max(1, len(gates)))
 	for k, name := range ops.BranchNames() {
-		p.Add(cells(func(yield func(x0, y0, x1, y1 float64, c color.Color)) {
-			for h, g := range l.Gates {
-				x := float64(h) - 0.36 + 0.24*float64(k)
-				yield(x, 0, x+0.22, g.Mean[k], branchColor(name))
-			}
-		}))
-		p.Legend.Add(name, swatch{branchColor(name)})
+		bars := &plotter.BarChart{Width: width, Offset: 1.1 * width * vg.Length(k-1), Color: branchColor(name)}
+		for _, g := range gates {
+			bars.Values = append(bars.Values, g.Mean[k])
+		}
+		p.Add(bars)
+		p.Legend.Add(name, bars)
 	}
-	plots.Limits(p, -0.5, 1.3*float64(len(l.Gates))-0.5, 0, 1) // room for the legend
+	plots.Limits(p, -0.5, 1.3*float64(len(gates))-0.5, 0, 1) // room for the legend
 	var ticks plot.ConstantTicks
-	for h := range l.Gates {
+	for h := range gates {
 		ticks = append(ticks, plot.Tick{Value: float64(h), Label: fmt.Sprint(h)})
 	}
 	p.X.Tick.Marker = ticks
@@ -152,18 +176,11 @@ func plotGates(i int, l Layer) *plot.Plot {
 	return p
 }
 
-// swatch is a colour in a legend.
-type swatch struct{ color.Color }
-
-// Thumbnail implements plot.Thumbnailer.
-func (s swatch) Thumbnail(c *draw.Canvas) {
-	c.FillPolygon(s.Color, []vg.Point{{X: c.Min.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Min.Y}, {X: c.Max.X, Y: c.Max.Y}, {X: c.Min.X, Y: c.Max.Y}})
-}
-
-func plotDistances(i int, l Layer) *plot.Plot {
-	p := plots.New(fmt.Sprintf("layer %d", i), "distance from, tokens", "part of the attention probability")
+// plotDistances returns a plot of the attention of a layer by distance, a line a branch.
+func (r *Report) plotDistances(layer int) *plot.Plot {
+	p := plots.New(fmt.Sprintf("layer %d", layer), "distance from, tokens", "part of the attention probability")
 	var ticks plot.ConstantTicks
-	for _, k := range l.Distances {
+	for _, k := range r.Layers[layer].Distances {
 		points := make(plotter.XYs, len(k.Shares))
 		for j, v := range k.Shares {
 			points[j] = plotter.XY{X: float64(j), Y: v}
@@ -180,6 +197,7 @@ func plotDistances(i int, l Layer) *plot.Plot {
 	return p
 }
 
+// plotLoss returns a plot of the loss by position, with its running mean.
 func (r *Report) plotLoss() *plot.Plot {
 	p := plots.New(r.windows(), "position, tokens", "loss, nats a token")
 	points, mean := make(plotter.XYs, len(r.MeanByPosition)-1), make(plotter.XYs, len(r.MeanByPosition)-1)
@@ -189,4 +207,15 @@ func (r *Report) plotLoss() *plot.Plot {
 	p.Add(plots.Line(points, plots.Pale(), 0.8), plots.Line(mean, branchColor("selected"), 1.8))
 	p.Y.Min = 0
 	return p
+}
+
+// runningMean returns, for each value, the mean of the values around it, a sixteenth of all values.
+func runningMean(x []float64) []float64 {
+	half := max(1, len(x)/32)
+	list := make([]float64, len(x))
+	for i := range x {
+		near := x[max(0, i-half):min(len(x), i+half+1)]
+		list[i] = floats.Sum(near) / float64(len(near))
+	}
+	return list
 }

@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -38,12 +37,18 @@ func (w *RepeatedWords) add(o RepeatedWords) {
 	w.Attention, w.EvenAttention = w.Attention+o.Attention, w.EvenAttention+o.EvenAttention
 }
 
-// times says how often the blocks are selected, in units of what distance alone explains; "" if there are none.
-func (w RepeatedWords) times() string {
+// percentages returns Selected and SelectedByDistance over Blocks, and Attention and EvenAttention over Queries, in percent.
+func (w RepeatedWords) percentages() [4]float64 {
+	blocks, queries := 100/float64(max(1, w.Blocks)), 100/float64(max(1, w.Queries))
+	return [4]float64{blocks * float64(w.Selected), blocks * w.SelectedByDistance, queries * w.Attention, queries * w.EvenAttention}
+}
+
+// timesByDistance returns Selected in units of SelectedByDistance; 0 if that is 0.
+func (w RepeatedWords) timesByDistance() float64 {
 	if w.SelectedByDistance == 0 {
-		return ""
+		return 0
 	}
-	return fmt.Sprintf("%.1f", float64(w.Selected)/w.SelectedByDistance)
+	return float64(w.Selected) / w.SelectedByDistance
 }
 
 // wordPattern matches a word. It has no multibyte letters, so that it works on any bytes.

@@ -72,6 +72,14 @@ func (r *Report) MeanLoss() float64 {
 	return floats.Sum(r.MeanByPosition) / float64(len(r.MeanByPosition)-1)
 }
 
+// windows describes how much text was read.
+func (r *Report) windows() string {
+	if r.Windows == 1 {
+		return fmt.Sprintf("one window of %d tokens", len(r.Tokens))
+	}
+	return fmt.Sprintf("%d windows of %d tokens", r.Windows, len(r.Tokens))
+}
+
 // Summary returns, for a terminal of 60 columns, the loss and how far the selection of blocks follows the text.
 func (r *Report) Summary() string {
 	text := r.windows()
@@ -82,10 +90,9 @@ func (r *Report) Summary() string {
 	if w.Queries == 0 {
 		return text
 	}
-	part := func(x float64, of int) float64 { return 100 * x / float64(of) }
+	p := w.percentages()
 	return text + fmt.Sprintf("\nblocks where the word of a query stood before\n  selected:  %5.1f %%, by distance alone %.1f %%\n"+
-		"  attention: %5.1f %%, if it were even %.1f %%", part(float64(w.Selected), w.Blocks),
-		part(w.SelectedByDistance, w.Blocks), part(w.Attention, w.Queries), part(w.EvenAttention, w.Queries))
+		"  attention: %5.1f %%, if it were even %.1f %%", p[0], p[1], p[2], p[3])
 }
 
 // expected returns the most likely token after each token of a window, and its probability, from the logits [S,V].
