@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"math/bits"
+	"slices"
 
 	"gonum.org/v1/gonum/floats"
 
@@ -26,6 +27,7 @@ type distanceSums struct {
 func (l *distanceSums) add(a *attention, shares []float64) {
 	heads := make([]distanceSums, a.heads)
 	parts := make([][]float64, a.heads)
+	perGroup := a.heads / a.groups
 	a.eachHead(func(head int) {
 		h := distanceSums{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
 		if shares != nil {
@@ -37,14 +39,14 @@ func (l *distanceSums) add(a *attention, shares []float64) {
 				h.sums[bucket(d)] += p[j]
 				h.total += p[j]
 				h.far += p[j] * d
-			}
-			if shares != nil {
-				a.share(parts[head][t*a.n:][:a.n], t, head, keys, p)
+				if shares != nil {
+					slot := slices.Index(a.selected(t, head/perGroup), int32(i/a.spec.(ops.SelectedAttentionOp).SelectBlock))
+					parts[head][t*a.n+slot] += p[j]
+				}
 			}
 		})
 		heads[head] = h
 	})
-	perGroup := a.heads / a.groups
 	for head, h := range heads {
 		if l.sums == nil {
 			l.sums = make([]float64, len(h.sums))
@@ -54,18 +56,6 @@ func (l *distanceSums) add(a *attention, shares []float64) {
 		for i, p := range parts[head] {
 			t, slot := i/a.n, i%a.n
 			shares[(t*a.groups+head/perGroup)*a.n+slot] += p / float64(perGroup)
-		}
-	}
-}
-
-// share sums the probabilities of a query's keys by block.
-func (a *attention) share(sums []float64, t, head int, keys []int, p []float64) {
-	size := a.spec.(ops.SelectedAttentionOp).SelectBlock
-	for slot, b := range a.selected(t, head/(a.heads/a.groups)) {
-		for j, i := range keys {
-			if int(b) == i/size {
-				sums[slot] += p[j]
-			}
 		}
 	}
 }

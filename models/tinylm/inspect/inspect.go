@@ -118,10 +118,7 @@ func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (G.VM, error) {
 			keep = append(keep, a.q, a.k)
 		}
 		if l.Gates != nil {
-			keep = append(keep, l.Gates)
-		}
-		if l.Blocks != nil {
-			keep = append(keep, l.Blocks)
+			keep = append(keep, l.Gates, l.Blocks)
 		}
 	}
 	roots, err := logitsOf(m.Graph())

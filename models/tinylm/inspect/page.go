@@ -30,9 +30,9 @@ const noBlock = math.MaxUint16
 // pageData is the data that the script of a page reads. Bytes are base64 in JSON.
 type pageData struct {
 	Tokens []string     `json:"tokens"`     // as they are shown
-	Loss   []byte       `json:"loss"`       // float32, low byte first; empty without losses
+	Loss   []float64    `json:"loss"`       // none without losses
 	Next   []string     `json:"next"`       // after each token, the most likely one
-	Sure   []byte       `json:"nextShares"` // probability of Next, in units of 1/255
+	Sure   []float64    `json:"nextShares"` // probability of Next
 	Size   int          `json:"size"`       // of a block
 	Window int          `json:"windowSize"`
 	Layers []pageBlocks `json:"layers"` // none in dense attention
@@ -49,28 +49,23 @@ type pageBlocks struct {
 
 // data returns the data of the script.
 func (r *Report) data() (template.JS, error) {
-	d := pageData{Tokens: shown(r.Tokens), Loss: []byte{}, Size: r.Config.SelectBlock, Window: r.Config.Window, Layers: []pageBlocks{}, Start: r.Start}
-	for i, next := range r.Next {
-		d.Next, d.Sure = append(d.Next, shown([]string{next})[0]), append(d.Sure, byte(math.Round(255*r.NextShares[i])))
+	d := pageData{Tokens: shown(r.Tokens), Loss: r.Loss, Sure: r.NextShares, Size: r.Config.SelectBlock, Window: r.Config.Window, Start: r.Start}
+	for _, next := range r.Next {
+		d.Next = append(d.Next, shown([]string{next})[0])
 	}
-	for _, v := range r.Loss {
-		d.Loss = binary.LittleEndian.AppendUint32(d.Loss, math.Float32bits(float32(v)))
-	}
-	if r.HasBlocks() {
-		for _, l := range r.Layers {
-			p := pageBlocks{Groups: l.Groups, N: l.N}
-			for i, b := range l.Blocks {
-				if b >= noBlock {
-					return "", fmt.Errorf("inspect: page: block %d, want at most %d: use shorter windows", b, noBlock-1)
-				}
-				if b < 0 {
-					b = noBlock
-				}
-				p.Blocks = binary.LittleEndian.AppendUint16(p.Blocks, uint16(b))
-				p.Shares = append(p.Shares, byte(math.Round(255*min(1, l.Shares[i]))))
-			}
-			d.Layers = append(d.Layers, p)
+	for _, l := range r.Layers {
+		if !r.HasBlocks() {
+			break
 		}
+		p := pageBlocks{Groups: l.Groups, N: l.N}
+		for i, b := range l.Blocks {
+			if b >= noBlock {
+				return "", fmt.Errorf("block %d, want at most %d: use shorter windows", b, noBlock-1)
+			}
+			p.Blocks = binary.LittleEndian.AppendUint16(p.Blocks, uint16(b)) // -1 becomes noBlock
+			p.Shares = append(p.Shares, byte(math.Round(255*min(1, l.Shares[i]))))
+		}
+		d.Layers = append(d.Layers, p)
 	}
 	text, err := json.Marshal(d) // it escapes <, > and &, so no text ends the script
 	return template.JS(text), err
@@ -125,7 +120,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}
 	data, err := r.data()
 	if err != nil {
-		return err
+		return fmt.Errorf("inspect: page: %w", err)
 	}
 	t := template.New("page").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(pageStyle) }, "script": func() template.JS { return template.JS(pageScript) },
@@ -133,11 +128,11 @@ func (r *Report) WriteHTML(w io.Writer) error {
 		"percentages": RepeatedWords.percentages, "timesByDistance": r.AllRepeatedWords().timesByDistance,
 		"millions": func(n int) float64 { return float64(n) / 1e6 },
 		"percent":  func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
-		"gates":    func(layer int) (template.HTML, error) { return svg(gatesWidth, gatesHeight, r.plotGates(layer)) },
+		"gates":    func(layer int) (template.HTML, error) { return svg(r.plotGates(layer)) },
 		"distances": func(layer int) (template.HTML, error) {
-			return svg(distanceWidth, distanceHeight, r.plotDistances(layer))
+			return svg(r.plotDistances(layer))
 		},
-		"losses": func() (template.HTML, error) { return svg(lossWidth, lossHeight, r.plotLoss()) },
+		"losses": func() (template.HTML, error) { return svg(r.plotLoss()) },
 	})
 	var page bytes.Buffer
 	if _, err = t.Parse(pageHTML); err == nil {

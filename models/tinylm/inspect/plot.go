@@ -64,9 +64,9 @@ func branchColor(name string) color.RGBA {
 }
 
 // svg returns a plot as an SVG element for the page. Its colours are variables of the page's style: black text is left to the style.
-func svg(width, height float64, p *plot.Plot) (template.HTML, error) {
+func svg(p *plot.Plot) (template.HTML, error) {
 	p.BackgroundColor = nil
-	canvas := vgsvg.New(vg.Points(width), vg.Points(height))
+	canvas := vgsvg.New(width, height)
 	p.Draw(draw.Crop(draw.New(canvas), 4, -14, 4, -6))
 	var b strings.Builder
 	_, err := canvas.WriteTo(&b)
@@ -76,39 +76,33 @@ func svg(width, height float64, p *plot.Plot) (template.HTML, error) {
 	return template.HTML(`<svg class="chart" role="img" aria-label="` + html.EscapeString(p.Title.Text) + `" ` + colors.Replace(element)), err
 }
 
-// Sizes of plots in points.
-const (
-	gatesWidth, gatesHeight       = 420, 200
-	distanceWidth, distanceHeight = 420, 220
-	lossWidth, lossHeight         = 640, 320
-)
+// width and height are those of most plots, in points.
+const width, height = 420, 210
 
 // pictures returns the PNGs by name.
 func (r *Report) pictures() (content map[string][]byte, err error) {
-	content = map[string][]byte{}
-	add := func(name string, width, height float64, rows ...[]*plot.Plot) {
-		if err == nil {
-			content[name], err = plots.PNG(width, height, rows...)
-		}
-	}
-	var blocks, gates, distances [][]*plot.Plot
+	var blocks, gates, distances, losses [][]*plot.Plot
 	for i, l := range r.Layers {
 		distances = append(distances, []*plot.Plot{r.plotDistances(i)})
 		if r.HasBlocks() {
-			var row []*plot.Plot
+			blocks, gates = append(blocks, nil), append(gates, []*plot.Plot{r.plotGates(i)})
 			for g := range l.Groups {
-				row = append(row, r.plotBlocks(i, g))
+				blocks[i] = append(blocks[i], r.plotBlocks(i, g))
 			}
-			blocks, gates = append(blocks, row), append(gates, []*plot.Plot{r.plotGates(i)})
 		}
 	}
-	if r.HasBlocks() {
-		add("blocks.png", 320, 320, blocks...)
-		add("gates.png", gatesWidth, gatesHeight, gates...)
-	}
-	add("distance.png", distanceWidth, distanceHeight, distances...)
 	if r.HasLoss() {
-		add("loss.png", lossWidth, lossHeight, []*plot.Plot{r.plotLoss()})
+		losses = append(losses, []*plot.Plot{r.plotLoss()})
+	}
+	content = map[string][]byte{}
+	for _, f := range []struct {
+		name          string
+		width, height float64
+		rows          [][]*plot.Plot
+	}{{"blocks", 320, 320, blocks}, {"gates", width, height, gates}, {"distance", width, height, distances}, {"loss", 640, 320, losses}} {
+		if err == nil && f.rows != nil {
+			content[f.name+".png"], err = plots.PNG(f.width, f.height, f.rows...)
+		}
 	}
 	return content, err
 }
@@ -157,9 +151,9 @@ func (f cells) Plot(c draw.Canvas, p *plot.Plot) {
 func (r *Report) plotGates(layer int) *plot.Plot {
 	gates := r.Layers[layer].Gates
 	p := plots.New(fmt.Sprintf("layer %d", layer), "head", "mean gate")
-	width := 0.15 * gatesWidth / vg.Length(max(1, len(gates)))
+	bar := 0.15 * width / vg.Length(max(1, len(gates)))
 	for k, name := range ops.BranchNames() {
-		bars := &plotter.BarChart{Width: width, Offset: 1.1 * width * vg.Length(k-1), Color: branchColor(name)}
+		bars := &plotter.BarChart{Width: bar, Offset: 1.1 * bar * vg.Length(k-1), Color: branchColor(name)}
 		for _, g := range gates {
 			bars.Values = append(bars.Values, g.Mean[k])
 		}

@@ -6,10 +6,9 @@ addEventListener('error', e => { root.dataset.error = e.message; });
 const data = JSON.parse($('data').textContent);
 const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
 const words = text => { const b = bytes(text); return new Uint16Array(b.buffer, 0, b.length / 2); };
-const loss = new Float32Array(bytes(data.loss).buffer);
-const layers = data.layers.map(l => ({groups: l.groups, n: l.n, blocks: words(l.blocks), shares: bytes(l.shares)}));
+const loss = data.loss ?? [];
+const layers = (data.layers ?? []).map(l => ({groups: l.groups, n: l.n, blocks: words(l.blocks), shares: bytes(l.shares)}));
 const {tokens, next, size, windowSize} = data, S = tokens.length, none = 0xffff;
-const sure = bytes(data.nextShares);
 const state = {layer: 0, group: 0, query: S - 1, mode: layers.length || !loss.length ? 'blocks' : 'loss'};
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const percent = x => (100 * x).toFixed(x < 0.1 ? 1 : 0) + ' %';
@@ -110,7 +109,7 @@ function showCards() {
   const found = [...sameWord(q)].map(t => Math.floor(t / size));
   $('about').replaceChildren(`Query ${q}, behind `, element('code', '', signed([...text(q - 24, holder(q))].slice(-24).join(''))), element('code', 'key query', signed(named(q))),
     `, in layer ${state.layer}, group ${state.group}: ${list.length} blocks of ${size} tokens. The model expects `,
-    element('code', '', signed(next[q])), `, with ${percent(sure[q] / 255)}` +
+    element('code', '', signed(next[q])), `, with ${percent(data.nextShares[q])}` +
     (loss.length && q + 1 < S ? `; the loss of the token that follows is ${loss[q + 1].toFixed(2)} nats.` : '.'));
   $('cards').replaceChildren(...list.map(b => {
     const from = b.block * size, to = Math.min(q + 1, from + size), bar = element('div', 'bar', element('div', '', ''));
