@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -129,10 +130,7 @@ func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyC
 }
 
 // roundBF16 returns the number of bf16 nearest to x, that with an even last bit of two.
-func roundBF16(x float64) float64 {
-	b := math.Float32bits(float32(x))
-	return float64(math.Float32frombits((b + 0x7fff + b>>16&1) &^ 0xffff))
-}
+func roundBF16(x float64) float64 { return testutil.FromBFloat16(testutil.BFloat16(x)) }
 
 // node returns an input that holds the array of this name.
 func (c *accuracyCase) node(g *G.ExprGraph, name string) *G.Node {

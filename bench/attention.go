@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
@@ -156,9 +155,6 @@ type timedBranch struct {
 	bytes             int // of the machine
 }
 
-// runTimes are the times of several runs of the same ops.
-type runTimes []time.Duration
-
 // attentionRuns is the number of measured runs, after one to warm up.
 const attentionRuns = 5
 
@@ -173,8 +169,6 @@ func (t runTimes) plus(u runTimes) runTimes {
 	}
 	return sum
 }
-
-func (t runTimes) median() time.Duration { return slices.Sorted(slices.Values(t))[len(t)/2] }
 
 // spread returns the difference between the longest and the shortest time, over the median.
 func (t runTimes) spread() float64 {
@@ -207,19 +201,7 @@ func (a attentionBench) profile(build graphOf, opts ...graph.Option) (graph.Plan
 	do := input(g, "do", out.Shape()...)
 	cost := must(G.Sum(must(G.HadamardProd(out, do))))
 	must(graph.Grad(cost, slices.DeleteFunc(g.Inputs(), func(n *G.Node) bool { return n == do || n.Name() == "idx" })...))
-	inputs := must(graph.MoveInputs(a.report.backend, g.Inputs()...))
-	defer mustClose(inputs)
-	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(a.report.backend), graph.WithPrecision(trainPrecision))...))
-	defer mustClose(m)
-	times := make([]runTimes, len(m.Plan().Steps))
-	for run := range 1 + attentionRuns {
-		for i, t := range must(m.Profile()) {
-			if run > 0 {
-				times[i] = append(times[i], t)
-			}
-		}
-	}
-	return m.Plan(), times
+	return a.report.profileGraph(g, attentionRuns, opts...)
 }
 
 // time returns the times of the attention ops of a graph, with their gradients. If name is not empty, they are summed under this name.

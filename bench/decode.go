@@ -172,7 +172,7 @@ func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s i
 // stepSeconds returns the median time over runs of a step of all slots. Each run prefills prompt tokens and then takes `steps` steps.
 func stepSeconds(d *tinylm.Decoder, prompt, steps, runs int) float64 {
 	tokens, next := sequence(prompt), make([]int32, d.Slots())
-	var times []float64
+	var times runTimes
 	for range runs {
 		for i := range next {
 			check(d.Prefill(i, tokens))
@@ -181,10 +181,9 @@ func stepSeconds(d *tinylm.Decoder, prompt, steps, runs int) float64 {
 		for range steps {
 			check(d.Step(next))
 		}
-		times = append(times, time.Since(start).Seconds()/float64(steps))
+		times = append(times, time.Since(start))
 	}
-	slices.Sort(times)
-	return times[len(times)/2]
+	return times.median().Seconds() / float64(steps)
 }
 
 // addDecoders measures models that decode, and how much faster a step of Tiny() is than a run of its whole context.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"gorgonia.org/tensor"
 
@@ -37,7 +36,7 @@ func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache
 	m := must(graph.NewMachine(d.graph, graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture(),
 		graph.WithConstantInputs(d.inputs...), graph.WithKeep(d.counted...)))
 	defer mustClose(m)
-	var times []time.Duration
+	var times runTimes
 	for range 6 {
 		start, end := must(m.NewEvent()), must(m.NewEvent())
 		check(start.Record())
@@ -50,7 +49,7 @@ func (r *report) addDecodeOnGPU(name string, shape attentionShape, c ops.KVCache
 		check(start.Close())
 		check(end.Close())
 	}
-	t := slices.Sorted(slices.Values(times[1:]))[2].Seconds() / float64(runs*layers)
+	t := times[1:].median().Seconds() / float64(runs*layers)
 	size := fmt.Sprintf("%s B=%d S=%d", shape.name, c.Slots, s)
 	what := "decode, " + name
 	var notes []note

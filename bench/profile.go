@@ -13,6 +13,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -26,7 +27,15 @@ type profiled struct {
 
 // benchProfile prints the share of each op in a training step, and its rate against a ceiling measured in the same run:
 // that of the matrix product for ops with products, that of a sum of vectors for the others.
-func benchProfile(r *report, t *trainer) {
+// The step has the first of trainSizes with the length of -length.
+func benchProfile(r *report) {
+	i := slices.IndexFunc(trainSizes, func(c trainSize) bool { return r.onlyLength == 0 || r.onlyLength == c.seq })
+	if i >= 0 {
+		train(r, tinylm.NSA, trainSizes[i], addProfile)
+	}
+}
+
+func addProfile(r *report, t *trainer) {
 	step := t.steps(trainRuns) / trainRuns
 	all, outside := t.profile()
 	flops, bytes := ceilings(r)
@@ -51,22 +60,22 @@ func benchProfile(r *report, t *trainer) {
 
 // profile returns the ops of a step, the longest first, and the time of those that are not of an attention branch.
 func (t *trainer) profile() (all []*profiled, outside time.Duration) {
-	steps, times := profileSteps(t.Machine(), 5)
+	plan, times := profile(t.Machine(), 5)
 	adamw := t.optimizer()
 	byName := map[string]*profiled{adamw.name: adamw}
 	outside = adamw.time
-	for i, s := range steps {
+	for i, s := range plan.Steps {
 		if s.Prologue {
 			continue // not part of a training step: the optimizer does this work there
 		}
-		name := s.Op + ", " + s.Implementation
+		name, time := s.Op+", "+s.Implementation, slices.Min(times[i])
 		if byName[name] == nil {
 			byName[name] = &profiled{name: name}
 		}
 		p := byName[name]
-		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+times[i], p.FLOPs+s.Cost.FLOPs, p.Bytes+s.Cost.Bytes
+		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+time, p.FLOPs+s.Cost.FLOPs, p.Bytes+s.Cost.Bytes
 		if !inBranch(s.Op) {
-			outside += times[i]
+			outside += time
 		}
 	}
 	return slices.SortedFunc(maps.Values(byName), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }), outside
@@ -94,26 +103,15 @@ func (t *trainer) optimizer() *profiled {
 	return p
 }
 
-// profileSteps returns the steps of a machine's plan and the shortest time of each over some runs.
-func profileSteps(m *graph.Machine, runs int) (steps []graph.PlanStep, best []time.Duration) {
-	best = must(m.Profile())
-	for range runs - 1 {
-		for i, t := range must(m.Profile()) {
-			best[i] = min(best[i], t)
-		}
-	}
-	return m.Plan().Steps, best
-}
-
 // ceilings reports and returns the FLOP/s of the device in a large matrix product and its bytes a second in a sum of large vectors. The
 // inputs are normal numbers: with zeros a product would draw less power and so run at a higher clock.
 func ceilings(r *report) (flops, bytes float64) {
 	const n = 8192
-	product, t := fastest(r.backend, "linear", func(g *G.ExprGraph) (*G.Node, error) {
+	product, t := fastest(r, "linear", func(g *G.ExprGraph) (*G.Node, error) {
 		return ops.Linear(input(g, "x", 1, n, n), input(g, "w", n, n))
 	})
 	flops = product.FLOPs / t.Seconds()
-	sum, t := fastest(r.backend, "add", func(g *G.ExprGraph) (*G.Node, error) {
+	sum, t := fastest(r, "add", func(g *G.ExprGraph) (*G.Node, error) {
 		return ops.Add(input(g, "x", 1, n, 2*n), input(g, "y", 1, n, 2*n))
 	})
 	bytes = sum.Bytes / t.Seconds()
@@ -123,14 +121,10 @@ func ceilings(r *report) (flops, bytes float64) {
 }
 
 // fastest runs the graph that build makes. It returns the cost of its op of the given name, and the shortest time of this op.
-func fastest(b graph.Backend, op string, build func(*G.ExprGraph) (*G.Node, error)) (graph.Cost, time.Duration) {
+func fastest(r *report, op string, build func(*G.ExprGraph) (*G.Node, error)) (graph.Cost, time.Duration) {
 	g := G.NewGraph()
 	must(build(g))
-	inputs := must(graph.MoveInputs(b, g.Inputs()...))
-	defer mustClose(inputs)
-	m := must(graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(trainPrecision)))
-	defer mustClose(m)
-	steps, times := profileSteps(m, 8)
-	i := slices.IndexFunc(steps, func(s graph.PlanStep) bool { return s.Op == op })
-	return steps[i].Cost, times[i]
+	plan, times := r.profileGraph(g, 8)
+	i := slices.IndexFunc(plan.Steps, func(s graph.PlanStep) bool { return s.Op == op })
+	return plan.Steps[i].Cost, slices.Min(times[i])
 }

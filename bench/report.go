@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	G "gorgonia.org/gorgonia"
+
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -180,19 +182,46 @@ func seconds(runs int, f func() error) float64 { return secondsInTurn(runs, f)[0
 
 // secondsInTurn returns the median time of each of fs over the given number of rounds, after one to warm up.
 func secondsInTurn(rounds int, fs ...func() error) []float64 {
-	medians := make([]float64, len(fs))
-	times := make([][]float64, len(fs))
-	for range rounds + 1 {
+	times := make([]runTimes, len(fs))
+	for round := range rounds + 1 {
 		for i, f := range fs {
 			start := time.Now()
 			check(f())
-			times[i] = append(times[i], time.Since(start).Seconds())
+			if round > 0 {
+				times[i] = append(times[i], time.Since(start))
+			}
 		}
 	}
+	medians := make([]float64, len(fs))
 	for i, t := range times {
-		t = t[1:]
-		slices.Sort(t)
-		medians[i] = t[len(t)/2]
+		medians[i] = t.median().Seconds()
 	}
 	return medians
+}
+
+// runTimes are the times of several runs of the same work.
+type runTimes []time.Duration
+
+func (t runTimes) median() time.Duration { return slices.Sorted(slices.Values(t))[len(t)/2] }
+
+// profile runs a machine and returns its plan and the times of each of its steps, after a run to warm up.
+func profile(m *graph.Machine, runs int) (graph.Plan, []runTimes) {
+	times := make([]runTimes, len(m.Plan().Steps))
+	for run := range 1 + runs {
+		for i, t := range must(m.Profile()) {
+			if run > 0 {
+				times[i] = append(times[i], t)
+			}
+		}
+	}
+	return m.Plan(), times
+}
+
+// profileGraph is profile of a graph on the device.
+func (r *report) profileGraph(g *G.ExprGraph, runs int, opts ...graph.Option) (graph.Plan, []runTimes) {
+	inputs := must(graph.MoveInputs(r.backend, g.Inputs()...))
+	defer mustClose(inputs)
+	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision))...))
+	defer mustClose(m)
+	return profile(m, runs)
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,44 +63,28 @@ var trainSizes = []trainSize{
 	{1, 65536, 0, 0}, {1, 131072, 330000, 0},
 }
 
-// ofUsualSize returns a suite that measures Base() at the usual size.
-func ofUsualSize(measure func(*report, *trainer)) func(*report) {
-	return func(r *report) { train(r, tinylm.NSA, trainSizes[0], measure) }
-}
-
-// ofLength returns a suite that measures Base() at the first of trainSizes with the length of -length.
-func ofLength(measure func(*report, *trainer)) func(*report) {
-	return func(r *report) {
-		if i := slices.IndexFunc(trainSizes, func(c trainSize) bool { return r.onlyLength == 0 || r.onlyLength == c.seq }); i >= 0 {
-			train(r, tinylm.NSA, trainSizes[i], measure)
-		}
-	}
-}
-
 // train is a part of a suite: it calls measure with a trainer, after some steps to warm up.
 func train(r *report, attention tinylm.Attention, size trainSize, measure func(*report, *trainer)) {
-	r.part(size.seq, func() { trained(r, attention, size.batch, size.seq, measure) })
-}
-
-func trained(r *report, attention tinylm.Attention, batch, seq int, measure func(*report, *trainer)) {
-	c := base
-	c.Attention = attention
-	weights := must(tinylm.NewWeights(c, tensor.Float32, 1))
-	check(weights.MoveTo(r.backend))
-	defer func() { check(weights.Free()) }()
-	model := must(tinylm.NewModel(weights, batch, seq, tinylm.WithGradients(), tinylm.WithoutLogits(),
-		tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture())))
-	defer mustClose(model)
-	text := sourceText()
-	for i := range model.Tokens() {
-		model.Tokens()[i] = int32(text[i%len(text)])
-	}
-	model.NextTokens()
-	solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
-	defer mustClose(solver)
-	t := &trainer{model, solver, must(model.LossReader()), fmt.Sprintf("%v %dx%d", trainPrecision, batch, seq), float64(batch * seq)}
-	t.steps(trainWarm)
-	measure(r, t)
+	r.part(size.seq, func() {
+		c := base
+		c.Attention = attention
+		weights := must(tinylm.NewWeights(c, tensor.Float32, 1))
+		check(weights.MoveTo(r.backend))
+		defer func() { check(weights.Free()) }()
+		model := must(tinylm.NewModel(weights, size.batch, size.seq, tinylm.WithGradients(), tinylm.WithoutLogits(),
+			tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture())))
+		defer mustClose(model)
+		text := sourceText()
+		for i := range model.Tokens() {
+			model.Tokens()[i] = int32(text[i%len(text)])
+		}
+		model.NextTokens()
+		solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
+		defer mustClose(solver)
+		t := &trainer{model, solver, must(model.LossReader()), fmt.Sprintf("%v %dx%d", trainPrecision, size.batch, size.seq), float64(size.batch * size.seq)}
+		t.steps(trainWarm)
+		measure(r, t)
+	})
 }
 
 // benchLengths times training steps of other sizes, with NSA and with dense attention.
