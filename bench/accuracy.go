@@ -7,8 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"gonum.org/v1/gonum/floats"
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
@@ -66,19 +66,19 @@ func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyC
 	rng := rand.New(rand.NewPCG(7, uint64(shape.dim)))
 	p, s := base.Params, shape.s
 	nc := ops.NumCompressed(s, p.BlockLen, p.Stride)
-	normal := func(f float64, shape ...int) *ref.Tensor {
+	normal := func(shape ...int) *ref.Tensor {
 		x := ref.New(shape...)
 		for i := range x.Data {
-			x.Data[i] = f * rng.NormFloat64()
+			x.Data[i] = rng.NormFloat64()
 		}
 		return x
 	}
 	c := &accuracyCase{accuracyShape: shape, in: map[string]*ref.Tensor{
-		"q": normal(1, 1, s, shape.heads, shape.dim), "k": normal(1, 1, s, 1, shape.dim), "kc": normal(1, 1, nc, 1, shape.dim),
-		"v": normal(1, 1, s, 1, shape.dim), "vw": normal(1, 1, s, 1, shape.dim), "vc": normal(1, 1, nc, 1, shape.dim),
-		"gates": normal(1, 1, s, shape.heads, 3), "do": normal(1, 1, s, shape.heads, shape.dim),
+		"q": normal(1, s, shape.heads, shape.dim), "k": normal(1, s, 1, shape.dim), "kc": normal(1, nc, 1, shape.dim),
+		"v": normal(1, s, 1, shape.dim), "vw": normal(1, s, 1, shape.dim), "vc": normal(1, nc, 1, shape.dim),
+		"gates": normal(1, s, shape.heads, 3), "do": normal(1, s, shape.heads, shape.dim),
 	}}
-	q, k, kc, centres := c.in["q"], c.in["k"], c.in["kc"], normal(1, 8, shape.dim)
+	q, k, kc, centres := c.in["q"], c.in["k"], c.in["kc"], normal(8, shape.dim)
 	near := func(row, centre []float64, f float64) {
 		for i := range row {
 			row[i] = centre[i] + f*row[i]
@@ -106,21 +106,17 @@ func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyC
 			c.in[name].Data[i] *= scale
 		}
 	}
-	for _, x := range c.in {
-		for i, v := range x.Data {
-			x.Data[i] = roundBF16(v)
-		}
+	for name, x := range c.in {
+		c.in[name] = rounded(x, roundBF16)
 	}
-	c.in["kw"] = k.Clone() // an input of its own, so that its gradient is that of the window alone
-	c.blocks = c.selectBlocks()
+	c.in["kw"] = c.in["k"].Clone() // an input of its own, so that its gradient is that of the window alone
+	c.blocks, _ = ref.SelectBlocks(c.in["q"], c.in["kc"], p.BlockLen, p.Stride, p.SelectBlock, p.TopN)
 	c.branches = []accuracyBranch{
 		{"compressed", "kc", "vc", ref.CompressedMask(p.BlockLen, p.Stride), func(q, k, v *G.Node) *G.Node {
 			return must(ops.CompressedAttention(q, k, v, p.BlockLen, p.Stride))
 		}},
 		{"selected by " + shape.method, "k", "v", ref.SelectedMask(c.blocks, 1, s, 1, p.SelectBlock), func(q, k, v *G.Node) *G.Node {
-			idx := tensor.New(tensor.WithShape(1, s, 1, p.TopN), tensor.WithBacking(c.blocks))
-			blocks := G.NewTensor(q.Graph(), tensor.Int32, 4, G.WithShape(idx.Shape()...), G.WithName("idx"), G.WithValue(idx))
-			return must(ops.SelectedAttention(q, k, v, blocks, p.SelectBlock))
+			return must(ops.SelectedAttention(q, k, v, blocksInput(q.Graph(), c.blocks, 1, s, 1, p.TopN), p.SelectBlock))
 		}},
 		{"window", "kw", "vw", ref.WindowMask(p.Window), func(q, k, v *G.Node) *G.Node {
 			return must(ops.SlidingWindow(q, k, v, p.Window))
@@ -132,26 +128,19 @@ func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyC
 // roundBF16 returns the number of bf16 nearest to x, that with an even last bit of two.
 func roundBF16(x float64) float64 { return testutil.FromBFloat16(testutil.BFloat16(x)) }
 
+// rounded returns x with all its elements rounded.
+func rounded(x *ref.Tensor, round func(float64) float64) *ref.Tensor {
+	y := ref.New(x.Shape...)
+	for i, v := range x.Data {
+		y.Data[i] = round(v)
+	}
+	return y
+}
+
 // node returns an input that holds the array of this name.
 func (c *accuracyCase) node(g *G.ExprGraph, name string) *G.Node {
 	x := c.in[name]
-	data := make([]float32, len(x.Data))
-	for i, v := range x.Data {
-		data[i] = float32(v)
-	}
-	return inputOf(g, name, data, x.Shape...)
-}
-
-// selectBlocks returns the blocks that the CPU selects in float32.
-func (c *accuracyCase) selectBlocks() []int32 {
-	g, p := G.NewGraph(), base.Params
-	q, kc := c.node(g, "q"), c.node(g, "kc")
-	compressed := must(ops.CompressedAttention(q, kc, c.node(g, "vc"), p.BlockLen, p.Stride))
-	blocks := must(ops.SelectBlocks(q, kc, must(ops.LSE(compressed)), p))
-	m := must(graph.NewMachine(g, graph.WithKeep(blocks)))
-	defer mustClose(m)
-	check(m.RunAll())
-	return slices.Clone(blocks.Value().Data().([]int32))
+	return inputOf(g, name, testutil.Convert[float32](x.Data), x.Shape...)
 }
 
 // results are arrays by name: a result, or the gradient of an input.
@@ -180,11 +169,7 @@ func (c *accuracyCase) measured(r *report, build func(in map[string]*G.Node) *G.
 
 func hostTensor(v G.Value) *ref.Tensor {
 	v = must(graph.HostValue(v))
-	x := ref.New(v.Shape()...)
-	for i, f := range v.Data().([]float32) {
-		x.Data[i] = float64(f)
-	}
-	return x
+	return ref.From(testutil.Convert[float64](v.Data().([]float32)), v.Shape()...)
 }
 
 // expected computes a branch on the host, with the given gradient of its output.
@@ -195,38 +180,18 @@ func (c *accuracyCase) expected(b accuracyBranch, do *ref.Tensor, round func(flo
 
 // expectedTotal computes the gated sum of all branches on the host.
 func (c *accuracyCase) expectedTotal(round func(float64) float64) results {
-	do, logits := c.in["do"], c.in["gates"]
-	y, dgates := ref.New(do.Shape...), ref.New(logits.Shape...)
-	all := results{"o": y, "dgates": dgates, "dq": ref.New(c.in["q"].Shape...)}
-	n := len(c.branches)
-	for k, b := range c.branches {
-		dbranch := ref.New(do.Shape...)
-		gate := func(row int) float64 { return 1 / (1 + math.Exp(-logits.Data[row*n+k])) }
-		for i := range dbranch.Data {
-			dbranch.Data[i] = round(gate(i/c.dim) * do.Data[i])
-		}
-		for name, x := range c.expected(b, dbranch, round) {
-			switch name {
-			case "o":
-				for i, o := range x.Data {
-					row := i / c.dim
-					y.Data[i] += gate(row) * o
-					dgates.Data[row*n+k] += do.Data[i] * o * gate(row) * (1 - gate(row))
-				}
-			case "dq":
-				for i, d := range x.Data {
-					all["dq"].Data[i] += d
-				}
-			default:
-				all[name] = x
-			}
-		}
+	do, gates, dq := c.in["do"], ref.Sigmoid(c.in["gates"]), ref.New(c.in["q"].Shape...)
+	_, dbranches := ref.GatedSumGrad(gates, do, do, do, do) // the gradients of the branches do not depend on the branches
+	all := results{}
+	var outputs []*ref.Tensor
+	for i, b := range c.branches {
+		x := c.expected(b, rounded(dbranches[i], round), round)
+		outputs, dq = append(outputs, x["o"]), ref.Add(dq, x["dq"])
+		maps.Copy(all, x)
 	}
-	for _, x := range []*ref.Tensor{y, dgates, all["dq"]} {
-		for i, v := range x.Data {
-			x.Data[i] = round(v)
-		}
-	}
+	dgates, _ := ref.GatedSumGrad(gates, do, outputs...)
+	all["o"], all["dq"] = rounded(ref.GatedSum(gates, outputs...), round), rounded(dq, round)
+	all["dgates"] = rounded(ref.SigmoidGrad(gates, dgates), round)
 	return all
 }
 
@@ -261,26 +226,13 @@ func addErrors(r *report, branch, size string, got, rounded, exact results) {
 }
 
 // relativeErrors returns the Frobenius norm of got-want over that of want, and the largest one of a row. A row whose norm is less than a
-// hundredth of the mean square counts as if it had that.
+// tenth of the root of the mean square counts as if it had that.
 func relativeErrors(got, want *ref.Tensor) (all, worst float64) {
-	cols := want.Shape[len(want.Shape)-1]
-	rows := len(want.Data) / cols
-	squares := func(x []float64) (sum float64) {
-		for _, v := range x {
-			sum += v * v
-		}
-		return sum
+	cols, norm := want.Last(), floats.Norm(want.Data, 2)
+	least := 1e-2 * norm / math.Sqrt(float64(len(want.Data)/cols))
+	for i := 0; i < len(want.Data); i += cols {
+		w := want.Data[i:][:cols]
+		worst = max(worst, floats.Distance(got.Data[i:][:cols], w, 2)/max(floats.Norm(w, 2), least))
 	}
-	total := squares(want.Data)
-	least := 1e-4 * total / float64(rows)
-	for i := range rows {
-		w := want.Data[i*cols:][:cols]
-		var diff float64
-		for j, v := range got.Data[i*cols:][:cols] {
-			diff += (v - w[j]) * (v - w[j])
-		}
-		all += diff
-		worst = max(worst, diff/max(squares(w), least))
-	}
-	return math.Sqrt(all / total), math.Sqrt(worst)
+	return floats.Distance(got.Data, want.Data, 2) / norm, worst
 }

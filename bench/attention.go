@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -108,8 +107,7 @@ func (a attentionBench) dense(q *G.Node, in func(string, ...int) *G.Node) *G.Nod
 // selectedBranch returns selected attention over randomBlocks.
 func (a attentionBench) selectedBranch(share int) graphOf {
 	return func(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
-		idx := tensor.New(tensor.WithShape(1, a.s, a.kvHeads, base.TopN), tensor.WithBacking(a.randomBlocks(share)))
-		blocks := G.NewTensor(q.Graph(), tensor.Int32, 4, G.WithShape(idx.Shape()...), G.WithName("idx"), G.WithValue(idx))
+		blocks := blocksInput(q.Graph(), a.randomBlocks(share), 1, a.s, a.kvHeads, base.TopN)
 		return must(ops.SelectedAttention(q, in("k"), in("v"), blocks, base.SelectBlock))
 	}
 }

@@ -77,29 +77,22 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 	add := func(name string) {
 		d.inputs = append(d.inputs, input(g, name+" k", c.Slots, 1, c.KVHeads, c.KeyDim), input(g, name+" v", c.Slots, 1, c.KVHeads, c.ValueDim))
 	}
-	branches := 0
 	if c.Dense() {
 		add("dense")
 		d.read = s + 1
 	} else {
-		if c.Stores(ops.Compressed) {
-			add("compressed")
-			d.read += ops.NumVisible(s, c.BlockLen, c.Stride)
+		reads := []int{ops.NumVisible(s, c.BlockLen, c.Stride), min(s+1, (c.TopN-1)*c.SelectBlock+s%c.SelectBlock+1), min(s+1, c.Window)}
+		gates := 0
+		for b, name := range ops.BranchNames() {
+			if c.Stores(ops.Branch(b)) {
+				add(name)
+				d.read += reads[b]
+			}
+			if c.Has(ops.Branch(b)) {
+				gates++
+			}
 		}
-		if c.Has(ops.Compressed) {
-			branches++
-		}
-		if c.Has(ops.Selected) {
-			add("selected")
-			branches++
-			d.read += min(s+1, (c.TopN-1)*c.SelectBlock+s%c.SelectBlock+1)
-		}
-		if c.Has(ops.Window) {
-			add("window")
-			branches++
-			d.read += min(s+1, c.Window)
-		}
-		d.inputs = append(d.inputs, input(g, "gates", c.Slots, 1, shape.heads, branches))
+		d.inputs = append(d.inputs, input(g, "gates", c.Slots, 1, shape.heads, gates))
 	}
 	table := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(c.Slots, 1+c.Pages/c.Slots))
 	width := table.Shape()[1]

@@ -23,6 +23,12 @@ func inputOf(g *G.ExprGraph, name string, data []float32, shape ...int) *G.Node 
 	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 }
 
+// blocksInput returns an input of selected blocks.
+func blocksInput(g *G.ExprGraph, blocks []int32, shape ...int) *G.Node {
+	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(blocks))
+	return G.NewTensor(g, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName("idx"), G.WithValue(v))
+}
+
 // normal returns n numbers of a normal distribution, the same in every run. They repeat with a period that shares no factor with any size.
 func normal(n int) []float32 {
 	const period = 9_999_991
