@@ -38,10 +38,8 @@ type Task struct {
 }
 
 // Validate returns an error that names the size that is wrong.
-func (t Task) Validate() error { return fault.In("recall", "", t.check()) }
-
-// check is Validate without the name of this package in its error.
-func (t Task) check() error {
+func (t Task) Validate() (err error) {
+	defer func() { err = fault.In("recall", "", err) }()
 	for _, s := range []struct {
 		name        string
 		v, min, max int

@@ -39,11 +39,9 @@ type Options struct {
 var errNoBackend = errors.New("recall: no backend")
 
 // Validate returns an error that names the wrong option, or the wrong size of the task.
-func (o Options) Validate(t Task) error { return fault.In("recall", "", o.check(t)) }
-
-// check is Validate without the name of this package in its error.
-func (o Options) check(t Task) error {
-	if err := t.check(); err != nil {
+func (o Options) Validate(t Task) (err error) {
+	defer func() { err = fault.In("recall", "", err) }()
+	if err := t.Validate(); err != nil {
 		return err
 	}
 	switch {
