@@ -155,8 +155,7 @@ func (c *accuracyCase) measured(r *report, build func(in map[string]*G.Node) *G.
 		wrt = append(wrt, in[name])
 	}
 	y := build(in)
-	cost := must(G.Sum(must(G.HadamardProd(y, c.node(g, "do")))))
-	must(graph.Grad(cost, wrt...))
+	addGradients(y, c.node(g, "do"), wrt...)
 	m := must(graph.NewMachine(g, graph.WithBackend(r.backend), graph.WithPrecision(graph.BF16), graph.WithKeep(y)))
 	defer mustClose(m)
 	check(m.RunAll())

@@ -197,8 +197,7 @@ func (a attentionBench) profile(build graphOf, opts ...graph.Option) (graph.Plan
 	q := input(g, "q", 1, a.s, a.heads, a.dim)
 	out := a.graph(q, build)
 	do := input(g, "do", out.Shape()...)
-	cost := must(G.Sum(must(G.HadamardProd(out, do))))
-	must(graph.Grad(cost, slices.DeleteFunc(g.Inputs(), func(n *G.Node) bool { return n == do || n.Name() == "idx" })...))
+	addGradients(out, do, slices.DeleteFunc(g.Inputs(), func(n *G.Node) bool { return n == do || n.Name() == "idx" })...)
 	return a.report.profileGraph(g, attentionRuns, opts...)
 }
 

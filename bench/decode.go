@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -32,33 +33,45 @@ var decodeBranches = []struct {
 const maxCache = 4 << 30
 
 // benchDecode times the attention of one layer for one more token after S tokens, for each branch and for batches of sequences. It checks
-// the number of keys that the kernels have read. Then it times whole models.
+// the number of keys that the kernels have read. Then it times whole models. On a GPU the caches are in bf16.
 func benchDecode(r *report) {
-	shape := attentionShapes[0]
-	for _, batch := range []int{1, 8, 64} {
-		for s := 512; s <= 131072; s *= 4 {
-			r.part(s, func() { measureBranches(r.addDecode, shape, batch, s, tensor.Dtype{}) })
+	shapes, batches, lengths := attentionShapes, []int{1, 8, 16, 64}, []int{512, 2048, 8192, 32768, 65536, 131072}
+	host := r.backend.Device().Host
+	if host {
+		shapes, batches, lengths = attentionShapes[:1], []int{1, 8, 64}, []int{512, 2048, 8192, 32768, 131072}
+	}
+	for _, shape := range shapes {
+		for _, s := range lengths {
+			for _, batch := range batches {
+				r.part(s, func() { r.addBranchesOfDecode(shape, batch, s) })
+			}
 		}
 	}
-	addDecoders(r)
+	if host {
+		addDecoders(r)
+	} else {
+		r.part(decodeContext, r.addDecodersOnGPU)
+	}
 }
 
 const pageLen = 512
 
-// measureBranches calls measure for each of decodeBranches with a cache for one more token after s tokens. The cache has type half, or
-// float32 if that is the zero value. Caches larger than maxCache are left out.
-func measureBranches(measure func(name string, shape attentionShape, c ops.KVCache, s int), shape attentionShape, batch, s int, half tensor.Dtype) {
+// addBranchesOfDecode measures each of decodeBranches with a cache for one more token after s tokens. Caches larger than maxCache are left out.
+func (r *report) addBranchesOfDecode(shape attentionShape, batch, s int) {
 	for _, b := range decodeBranches {
 		c := ops.KVCache{Params: base.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
-			Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen, Half: half}
+			Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen}
 		if b.dense {
 			c.Params = ops.Params{}
+		}
+		if !r.backend.Device().Host {
+			c.Half = ops.BFloat16
 		}
 		if bytes := 4 * c.Elements(); bytes > maxCache {
 			fmt.Printf("  %s, %s B=%d S=%d: a cache of %d MiB is left out\n", b.name, shape.name, batch, s, bytes>>20)
 			continue
 		}
-		measure(b.name, shape, c, s)
+		r.addDecode(b.name, shape, c, s)
 	}
 }
 
@@ -151,15 +164,46 @@ func (r *report) addKeys(d *decodeStep, what, size string) {
 	r.add(what+", keys read", size, float64(sum)/float64(groups), "a group", against("expected", float64(d.read)))
 }
 
-// addDecode measures a step of all slots at token s.
+// addDecode measures a step of all slots at token s. On a GPU it replays a captured graph of several layers, each with its own cache. It keeps
+// the counts of keys, for results would be converted to float32.
 func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s int) {
-	d := newDecodeStep(shape, c, s, 1)
-	m := must(graph.NewMachine(d.graph, graph.WithKeep(d.counted...)))
+	host, precision := r.backend.Device().Host, graph.F32
+	layers, rounds, runs := 1, max(3, 1000/c.Slots/(1+s/8192)), 1
+	if !host {
+		layers, rounds, runs, precision = min(16, maxCache/(4*c.Elements())), 5, 20, trainPrecision
+	}
+	d := newDecodeStep(shape, c, s, layers)
+	inputs := must(graph.MoveInputs(r.backend, append(slices.Clone(d.inputs), d.caches...)...))
+	defer mustClose(inputs)
+	m := must(graph.NewMachine(d.graph, graph.WithBackend(r.backend), graph.WithPrecision(precision), graph.WithCapture(),
+		graph.WithConstantInputs(d.inputs...), graph.WithKeep(d.counted...)))
 	defer mustClose(m)
-	t := seconds(max(3, 1000/c.Slots/(1+s/8192)), m.RunAll)
-	size := fmt.Sprintf("%s B=%d S=%d", shape.name, c.Slots, s)
-	r.add("decode, "+name, size, t*1e3/float64(c.Slots), "ms a token")
-	r.addKeys(d, "decode, "+name, size)
+	t := seconds(rounds, func() error {
+		for range runs {
+			check(m.RunAll())
+		}
+		return m.Synchronize()
+	}) / float64(runs*layers)
+	what, size := "decode, "+name, fmt.Sprintf("%s B=%d S=%d", shape.name, c.Slots, s)
+	if host {
+		r.add(what, size, t*1e3/float64(c.Slots), "ms a token")
+	} else {
+		var target, rate []note
+		peer := cuDNNFigure("gpu_decode_peers.csv", "us", map[string]string{"shape": shape.name, "length": strconv.Itoa(s), "batch": strconv.Itoa(c.Slots)})
+		switch {
+		case name == "all" && size == "i B=1 S=2048":
+			target = append(target, atMost(15))
+		case peer > 0 && (name == "all" || c.Dense()):
+			target = append(target, against(densePeer, peer))
+		}
+		if name == "all" && c.Slots >= 16 {
+			rate = append(rate, atLeast(3.5))
+		}
+		bytes := float64(d.read * c.Slots * c.KVHeads * 2 * (c.KeyDim + c.ValueDim))
+		r.add(what, size, t*1e6, "us", target...)
+		r.add(what+", keys and values", size, bytes/t/1e12, "TB/s", rate...)
+	}
+	r.addKeys(d, what, size)
 }
 
 // stepSeconds returns the median time over runs of a step of all slots. Each run prefills prompt tokens and then takes `steps` steps.
@@ -203,4 +247,26 @@ func (r *report) addDecoder(name string, w *tinylm.Weights, prompt int, notes ..
 	r.add(name+" prefills", size, float64(prompt)/prefill, "tokens/s")
 	r.add(name+" decodes", size, 1/step, "tokens/s", notes...)
 	return step
+}
+
+const decodeContext = 2048
+
+// addDecodersOnGPU measures Base() with sequences of decodeContext.
+func (r *report) addDecodersOnGPU() {
+	w := must(tinylm.NewWeights(base, tensor.Float32, 1))
+	check(w.MoveTo(r.backend))
+	for _, x := range []struct {
+		batch int
+		least float64 // tokens a second
+	}{{1, 2500}, {64, 80000}} {
+		const steps = 64
+		const prompt = decodeContext - steps
+		d := must(tinylm.NewDecoder(w, x.batch, decodeContext, tinylm.DecodeOn(r.backend, trainPrecision)))
+		t := stepSeconds(d, prompt, steps, 15)
+		size := fmt.Sprintf("batch %d, context %d", x.batch, decodeContext)
+		r.add("Base() decodes", size, float64(x.batch)/t, "tokens/s", atLeast(x.least))
+		r.add("Base() decodes, a step", size, t*1e6, "us")
+		check(d.Close())
+	}
+	check(w.Free())
 }

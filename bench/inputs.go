@@ -6,6 +6,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -27,6 +28,11 @@ func inputOf(g *G.ExprGraph, name string, data []float32, shape ...int) *G.Node 
 func blocksInput(g *G.ExprGraph, blocks []int32, shape ...int) *G.Node {
 	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(blocks))
 	return G.NewTensor(g, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName("idx"), G.WithValue(v))
+}
+
+// addGradients adds the gradients of wrt to the graph of y, whose own gradient is dy.
+func addGradients(y, dy *G.Node, wrt ...*G.Node) {
+	must(graph.Grad(must(G.Sum(must(G.HadamardProd(y, dy)))), wrt...))
 }
 
 // normal returns n numbers of a normal distribution, the same in every run. They repeat with a period that shares no factor with any size.

@@ -37,7 +37,7 @@ var suites = []suite{
 	{"stock", "NSA layer against dense attention of stock Gorgonia ops", benchStock, nil},
 	{"model", "Base() forward and backward", benchModel, nil},
 	{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, nil},
-	{"decode", "one more token after many: attention of a layer by branch and batch, keys read, and whole models", benchDecode, benchDecodeOnGPU},
+	{"decode", "one more token after many: attention of a layer by branch and batch, keys read, and whole models", benchDecode, benchDecode},
 	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", nil, benchAttention},
 	{"accuracy", "errors of each branch of NSA and of their sum in bf16, against float64", nil, benchAccuracy},
 	{"thresholds", "from how many keys on kernels on tensor cores are no slower than the general ones", nil, ofNoLength(benchThresholds)},
