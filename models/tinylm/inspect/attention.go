@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 
 	"gonum.org/v1/gonum/floats"
 	G "gorgonia.org/gorgonia"
@@ -16,15 +15,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// attentionNodes are the nodes from which the probabilities of a branch are computed.
-type attentionNodes struct {
+// branch is a branch of a layer: the nodes from which its probabilities are computed, and sums over the windows so far.
+type branch struct {
 	name         string
 	spec         ops.Spec
 	q, k, blocks *G.Node // blocks: nil except in the selected branch
+	distances    distanceSums
 }
 
 // branchesOf returns the branches of the attention of a layer: those of NSA in the order of the gates, or the causal one of dense attention.
-func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]attentionNodes, error) {
+func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]branch, error) {
 	named := []struct {
 		name string
 		node *G.Node
@@ -33,7 +33,7 @@ func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]attentionNodes, error) {
 		named = named[:1]
 		named[0].name, named[0].node = "causal", value.Inputs(g, l.Output)[0]
 	}
-	var list []attentionNodes
+	var list []branch
 	for _, b := range named {
 		if b.node == nil {
 			continue
@@ -43,7 +43,7 @@ func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]attentionNodes, error) {
 		if !ok || len(in) < 3 {
 			return nil, fmt.Errorf("%s branch: node %v with %d inputs, want attention of q, k and v", b.name, b.node, len(in))
 		}
-		a := attentionNodes{name: b.name, spec: spec, q: in[0], k: in[1]}
+		a := branch{name: b.name, spec: spec, q: in[0], k: in[1]}
 		if _, ok := spec.(ops.SelectedAttentionOp); ok {
 			a.blocks = l.Blocks
 		}
@@ -65,7 +65,7 @@ type attention struct {
 }
 
 // read reads the values of the nodes.
-func (a attentionNodes) read() (*attention, error) {
+func (a branch) read() (*attention, error) {
 	q, err := graph.HostTensor(a.q)
 	if err != nil {
 		return nil, err
@@ -156,13 +156,4 @@ func (a *attention) eachQuery(head int, f func(t int, keys []int, p []float64)) 
 		}
 		f(t, keys, p)
 	}
-}
-
-// eachHead calls f for all heads at the same time.
-func (a *attention) eachHead(f func(head int)) {
-	var wait sync.WaitGroup
-	for head := range a.heads {
-		wait.Go(func() { f(head) })
-	}
-	wait.Wait()
 }

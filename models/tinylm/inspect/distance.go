@@ -3,6 +3,7 @@ package inspect
 import (
 	"math/bits"
 	"slices"
+	"sync"
 
 	"gonum.org/v1/gonum/floats"
 
@@ -23,30 +24,32 @@ type distanceSums struct {
 	far   float64   // of probability times distance
 }
 
-// add adds the probabilities of all queries of a branch. If shares is not nil, add writes to it the probability of each block.
+// add adds the probabilities of all queries of a branch. In the selected branch it writes to shares the probability of each block, [S,Hkv,n];
+// elsewhere shares is empty.
 func (l *distanceSums) add(a *attention, shares []float64) {
 	heads := make([]distanceSums, a.heads)
 	parts := make([][]float64, a.heads)
 	perGroup := a.heads / a.groups
-	a.eachHead(func(head int) {
-		h := distanceSums{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
-		if shares != nil {
+	var wait sync.WaitGroup
+	for head := range a.heads {
+		wait.Go(func() {
+			h := distanceSums{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
 			parts[head] = make([]float64, a.tokens*a.n)
-		}
-		a.eachQuery(head, func(t int, keys []int, p []float64) {
-			for j, i := range keys {
-				d := a.distance(t, i)
-				h.sums[bucket(d)] += p[j]
-				h.total += p[j]
-				h.far += p[j] * d
-				if shares != nil {
-					slot := slices.Index(a.selected(t, head/perGroup), int32(i/a.spec.(ops.SelectedAttentionOp).SelectBlock))
-					parts[head][t*a.n+slot] += p[j]
+			a.eachQuery(head, func(t int, keys []int, p []float64) {
+				for j, i := range keys {
+					d := a.distance(t, i)
+					h.sums[bucket(d)] += p[j]
+					h.total += p[j]
+					h.far += p[j] * d
+					if s, ok := a.spec.(ops.SelectedAttentionOp); ok {
+						parts[head][t*a.n+slices.Index(a.selected(t, head/perGroup), int32(i/s.SelectBlock))] += p[j]
+					}
 				}
-			}
+			})
+			heads[head] = h
 		})
-		heads[head] = h
-	})
+	}
+	wait.Wait()
 	for head, h := range heads {
 		if l.sums == nil {
 			l.sums = make([]float64, len(h.sums))

@@ -72,19 +72,19 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 			return nil, fmt.Errorf("token %d at %d, want 0 to %d", id, i, w.Config.Vocab-1)
 		}
 	}
-	in := &inspection{windows: len(tokens) / seq, vocabulary: o.Vocabulary}
+	in := &inspection{vocabulary: o.Vocabulary, words: make([][]wordCounts, w.Config.Layers)}
 	in.model, err = tinylm.NewModel(w, 1, seq, tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) { return in.machine(m, o.Backend) }))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, in.model.Close()) }()
-	in.report = &Report{Title: o.Title, About: o.About, Config: w.Config.WithDefaults(), Windows: in.windows}
+	in.report = &Report{
+		Title: o.Title, About: o.About, Config: w.Config.WithDefaults(), Windows: len(tokens) / seq, Layers: make([]Layer, w.Config.Layers),
+	}
 	if !o.NoLoss {
 		in.report.MeanByPosition = make([]float64, seq)
 	}
-	in.report.Layers = make([]Layer, w.Config.Layers)
-	in.distances, in.words = make([][ops.NumBranches]distanceSums, w.Config.Layers), make([][]wordCounts, w.Config.Layers)
-	for i := range in.windows {
+	for i := range in.report.Windows {
 		if err := in.runWindow(i, tokens[i*seq:][:seq]); err != nil {
 			return nil, fmt.Errorf("window %d: %w", i, err)
 		}
@@ -97,11 +97,9 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 // inspection is the state of Inspect.
 type inspection struct {
 	model      *tinylm.Model
-	windows    int
 	vocabulary tinylm.Vocabulary
-	branches   [][]attentionNodes              // by layer
-	distances  [][ops.NumBranches]distanceSums // by layer and branch
-	words      [][]wordCounts                  // by layer and group
+	branches   [][]branch     // by layer
+	words      [][]wordCounts // by layer and group
 	report     *Report
 }
 
@@ -161,7 +159,7 @@ func (in *inspection) runWindow(i int, tokens []int32) error {
 		return fmt.Errorf("the loss of token %d is %v: the weights are not those of a trained model", at, loss[at])
 	}
 	for t := range r.MeanByPosition {
-		r.MeanByPosition[t] += loss[t] / float64(in.windows)
+		r.MeanByPosition[t] += loss[t] / float64(r.Windows)
 	}
 	texts := in.texts(tokens)
 	if i == 0 {
@@ -172,9 +170,12 @@ func (in *inspection) runWindow(i int, tokens []int32) error {
 			r.Loss = loss
 		}
 	}
-	queries := r.wordQueries(texts)
+	var queries []wordQuery
+	if r.HasBlocks() {
+		queries = wordQueries(texts, r.Config.TopN, r.Config.SelectBlock)
+	}
 	for l := range in.branches {
-		if err := in.addLayer(i, l, queries); err != nil {
+		if err := in.addLayer(l, queries); err != nil {
 			return fmt.Errorf("layer %d: %w", l, err)
 		}
 	}
@@ -197,28 +198,28 @@ func (in *inspection) texts(tokens []int32) []string {
 	return list
 }
 
-// addLayer adds the statistics of layer l in window i.
-func (in *inspection) addLayer(i, l int, queries []wordQuery) error {
+// addLayer adds the statistics of layer l in a window.
+func (in *inspection) addLayer(l int, queries []wordQuery) error {
 	nodes, layer := in.model.Layers()[l], &in.report.Layers[l]
 	if nodes.Gates != nil {
 		gates, err := graph.HostTensor(nodes.Gates)
 		if err != nil {
 			return err
 		}
-		layer.addGates(floatsOf(gates), in.report.Config.Heads, in.windows)
+		layer.addGates(floatsOf(gates), in.report.Config.Heads, in.report.Windows)
 	}
-	for b, branch := range in.branches[l] {
-		a, err := branch.read()
+	for i := range in.branches[l] {
+		b := &in.branches[l][i]
+		a, err := b.read()
 		if err != nil {
 			return err
 		}
-		if branch.blocks == nil {
-			in.distances[l][b].add(a, nil)
+		shares := make([]float64, len(a.blocks)) // of the selected branch
+		b.distances.add(a, shares)
+		if b.blocks == nil {
 			continue
 		}
-		shares := make([]float64, len(a.blocks))
-		in.distances[l][b].add(a, shares)
-		if i == 0 {
+		if layer.Blocks == nil { // the first window
 			layer.Blocks, layer.Shares, layer.Groups, layer.N = a.blocks, shares, a.groups, a.n
 			in.words[l] = make([]wordCounts, a.groups)
 		}
@@ -232,8 +233,8 @@ func (in *inspection) addLayer(i, l int, queries []wordQuery) error {
 // finish adds the distances and the repeated words, whose sums are over all windows, to the report.
 func (in *inspection) finish() {
 	for l, list := range in.branches {
-		for b, branch := range list {
-			in.report.Layers[l].Distances = append(in.report.Layers[l].Distances, in.distances[l][b].result(branch.name))
+		for _, b := range list {
+			in.report.Layers[l].Distances = append(in.report.Layers[l].Distances, b.distances.result(b.name))
 		}
 		for _, c := range in.words[l] {
 			in.report.Layers[l].RepeatedWords = append(in.report.Layers[l].RepeatedWords, c.result())

@@ -171,14 +171,6 @@ func wordExamples(queries []wordQuery, layers []Layer) (list []WordExample) {
 	return list
 }
 
-// wordQueries returns the queries of a text that RepeatedWords counts, none for a model without blocks.
-func (r *Report) wordQueries(texts []string) []wordQuery {
-	if !r.HasBlocks() {
-		return nil
-	}
-	return wordQueries(texts, r.Config.TopN, r.Config.SelectBlock)
-}
-
 // AllRepeatedWords returns the sum of RepeatedWords over all layers and groups.
 func (r *Report) AllRepeatedWords() (sum RepeatedWords) {
 	for _, l := range r.Layers {
