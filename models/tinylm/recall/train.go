@@ -141,11 +141,11 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		return err
 	}
 	defer func() { err = errors.Join(err, solver.Close()) }()
-	eval, err := newEvaluator(w, t, o)
+	asked, err := o.newAsked(w, t)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, eval.Close()) }()
+	defer func() { err = errors.Join(err, asked.Close()) }()
 
 	if report == nil {
 		report = func(Evaluation) {}
@@ -165,7 +165,7 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		}
 		sum += loss
 		if done := step + 1; done%o.EvalEvery == 0 || done == o.Steps {
-			answers, err := eval.Answers(ctx, o.EvalDocs, uint64(done))
+			answers, err := o.ask(ctx, asked, t, o.EvalDocs, uint64(done))
 			if err != nil {
 				return err
 			}
