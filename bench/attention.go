@@ -150,8 +150,13 @@ type timedBranch struct {
 	name              string
 	forward, backward runTimes
 	flops             float64
-	bytes             int // of the machine
+	bytes             int  // of the machine
+	keys              int  // of the op
+	general           bool // an op has no kernel on tensor cores
 }
+
+// both returns the times of forward and backward together.
+func (b timedBranch) both() runTimes { return b.forward.plus(b.backward) }
 
 // attentionRuns is the number of measured runs, after one to warm up.
 const attentionRuns = 5
@@ -191,19 +196,13 @@ func (a attentionBench) graph(q *G.Node, build graphOf) *G.Node {
 	})
 }
 
-// profile returns the plan of a graph with its gradients, and the times of each of its steps.
-func (a attentionBench) profile(build graphOf, opts ...graph.Option) (graph.Plan, []runTimes) {
+// time returns the times of the attention ops of a graph, with their gradients. If name is not empty, they are summed under this name.
+func (a attentionBench) time(name string, build graphOf, opts ...graph.Option) (list []timedBranch) {
 	g := G.NewGraph()
-	q := input(g, "q", 1, a.s, a.heads, a.dim)
-	out := a.graph(q, build)
+	out := a.graph(input(g, "q", 1, a.s, a.heads, a.dim), build)
 	do := input(g, "do", out.Shape()...)
 	addGradients(out, do, slices.DeleteFunc(g.Inputs(), func(n *G.Node) bool { return n == do || n.Name() == "idx" })...)
-	return a.report.profileGraph(g, attentionRuns, opts...)
-}
-
-// time returns the times of the attention ops of a graph, with their gradients. If name is not empty, they are summed under this name.
-func (a attentionBench) time(name string, build graphOf) (list []timedBranch) {
-	plan, times := a.profile(build)
+	plan, times := a.report.profileGraph(g, attentionRuns, opts...)
 	for i, s := range plan.Steps {
 		op := strings.TrimSuffix(strings.ReplaceAll(s.Op, "sigmoid gated", "gated"), " with deltas")
 		branch, backward := strings.CutPrefix(op, "gradient of ")
@@ -215,9 +214,10 @@ func (a attentionBench) time(name string, build graphOf) (list []timedBranch) {
 		}
 		at := slices.IndexFunc(list, func(b timedBranch) bool { return b.name == branch })
 		if at < 0 {
-			at, list = len(list), append(list, timedBranch{name: branch, bytes: plan.Arena + plan.Workspace})
+			at, list = len(list), append(list, timedBranch{name: branch, bytes: plan.Arena + plan.Workspace, keys: s.Inputs[1].Shape[1]})
 		}
 		b := &list[at]
+		b.general = b.general || s.Implementation == "cuda"
 		if b.flops += s.Cost.FLOPs; backward {
 			b.backward = b.backward.plus(times[i])
 		} else {
@@ -243,8 +243,7 @@ func (a attentionBench) add(list ...timedBranch) {
 	for _, b := range list {
 		size := fmt.Sprintf("%s %d", a.name, a.s)
 		key := b.name + ", " + size
-		both := b.forward.plus(b.backward)
-		for i, times := range []runTimes{b.forward, both} {
+		for i, times := range []runTimes{b.forward, b.both()} {
 			if i == 1 && b.backward == nil {
 				continue
 			}
@@ -261,9 +260,9 @@ func (a attentionBench) add(list ...timedBranch) {
 			}
 			a.report.add(b.name+[]string{", forward", ", forward and backward"}[i], size, times.median().Seconds()*1e3, "ms", notes...)
 		}
-		a.report.add(b.name+", spread", size, 100*both.spread(), "%")
+		a.report.add(b.name+", spread", size, 100*b.both().spread(), "%")
 		if b.flops > 0 {
-			rate := b.flops / both.median().Seconds() / 1e12
+			rate := b.flops / b.both().median().Seconds() / 1e12
 			a.report.add(b.name, size, rate, "TFLOP/s", against("measured ceiling", a.ceiling))
 		}
 		if b.bytes > 0 {

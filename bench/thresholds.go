@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 )
@@ -16,12 +15,16 @@ func benchThresholds(r *report) {
 		least := map[string]int{} // by branch
 		for s := 1; s <= 4096; s *= 2 {
 			at := attentionBench{report: r, attentionShape: attentionShape{heads: 16, kvHeads: 2, dim: dim, valueDim: min(dim, 192)}, s: s}
-			fast := at.branchTimes(graph.BranchPolicy{MinKeys: 1})
-			for name, slow := range at.branchTimes(graph.BranchPolicy{General: true}) {
-				if f := fast[name]; f.general || f.time > slow.time {
-					delete(least, name)
-				} else if least[name] == 0 {
-					least[name] = f.keys
+			timed := func(b graph.BranchPolicy) []timedBranch {
+				return at.time("", at.nsa, graph.WithPolicy(graph.Policy{Window: b, Compressed: b, Selected: b}))
+			}
+			general := timed(graph.BranchPolicy{General: true})
+			for _, fast := range timed(graph.BranchPolicy{MinKeys: 1}) {
+				slow := slices.IndexFunc(general, func(b timedBranch) bool { return b.name == fast.name })
+				if slow < 0 || fast.general || fast.both().median() > general[slow].both().median() {
+					delete(least, fast.name)
+				} else if inBranch(fast.name) && least[fast.name] == 0 {
+					least[fast.name] = fast.keys
 				}
 			}
 		}
@@ -29,24 +32,4 @@ func benchThresholds(r *report) {
 			r.add("least keys on tensor cores", fmt.Sprintf("%s, D=%d", name, dim), float64(least[name]), "keys")
 		}
 	}
-}
-
-// branchTime is the time of a branch, forward and backward, over its keys.
-type branchTime struct {
-	keys    int
-	time    time.Duration
-	general bool // an op has no kernel on tensor cores
-}
-
-// branchTimes returns the times of the branches by their names in graph.Policy, all under the policy b.
-func (a attentionBench) branchTimes(b graph.BranchPolicy) map[string]branchTime {
-	p := graph.Policy{Window: b, Compressed: b, Selected: b}
-	plan, times := a.profile(a.nsa, graph.WithPolicy(p))
-	all := map[string]branchTime{}
-	for i, s := range plan.Steps {
-		if name, _ := p.Attention(s.Spec); name != "" {
-			all[name] = branchTime{s.Inputs[1].Shape[1], all[name].time + times[i].median(), all[name].general || s.Implementation == "cuda"}
-		}
-	}
-	return all
 }
