@@ -52,10 +52,11 @@ func against(baseline string, value float64) note {
 
 // report gathers rows; save writes them as CSV after each suite.
 type report struct {
-	dir     string
+	path    string // of the CSV file
 	backend graph.Backend
 	suite   string
-	origin  []origin.Column // the same in all rows
+	header  []string // names of the columns
+	origin  []string // values of the first columns, the same in all rows
 	rows    []row
 
 	onlyLength int              // if not 0, only the parts of this number of tokens run
@@ -70,11 +71,15 @@ func newReport(dir string, b graph.Backend, onlyLength int) *report {
 		machine = []origin.Column{{Name: "machine", Value: d.Name}, {Name: "sms", Value: strconv.Itoa(d.Units)}, {Name: "features", Value: d.Features},
 			{Name: "host", Value: origin.Processor()}, {Name: "cores", Value: cores}}
 	}
-	columns := origin.Columns("bench", flag.CommandLine, machine...)
-	for _, c := range columns {
-		fmt.Println(c.Name+":", c.Value)
+	r := &report{path: filepath.Join(dir, "cpu.csv"), backend: b, onlyLength: onlyLength}
+	if !d.Host {
+		r.path = filepath.Join(dir, "gpu.csv")
 	}
-	r := &report{dir: dir, backend: b, origin: columns, onlyLength: onlyLength}
+	for _, c := range origin.Columns("bench", flag.CommandLine, machine...) {
+		fmt.Println(c.Name+":", c.Value)
+		r.header, r.origin = append(r.header, c.Name), append(r.origin, c.Value)
+	}
+	r.header = append(r.header, "suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
 	r.saved() // a file that save could not read is an error now
 	return r
 }
@@ -108,30 +113,14 @@ func (r *report) add(what, size string, value float64, unit string, notes ...not
 	fmt.Println(strings.TrimRight(line, " "))
 }
 
-// path returns the path of the CSV file.
-func (r *report) path() string {
-	if r.backend.Device().Host {
-		return filepath.Join(r.dir, "cpu.csv")
-	}
-	return filepath.Join(r.dir, "gpu.csv")
-}
-
-// header returns the names of the columns.
-func (r *report) header() (names []string) {
-	for _, c := range r.origin {
-		names = append(names, c.Name)
-	}
-	return append(names, "suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
-}
-
 // saved returns the records of the CSV file, none if there is no file yet. A file of other columns, which save would spoil, is an error.
 func (r *report) saved() [][]string {
-	if _, err := os.Stat(r.path()); os.IsNotExist(err) {
+	if _, err := os.Stat(r.path); os.IsNotExist(err) {
 		return nil
 	}
-	records := readTable(r.path())
-	if len(records) > 0 && !slices.Equal(records[0], r.header()) {
-		check(fmt.Errorf("%s has the columns %.200q, want %q: name another folder by -out", r.path(), records[0], r.header()))
+	records := readTable(r.path)
+	if len(records) > 0 && !slices.Equal(records[0], r.header) {
+		check(fmt.Errorf("%s has the columns %.200q, want %q: name another folder by -out", r.path, records[0], r.header))
 	}
 	return records
 }
@@ -148,12 +137,8 @@ func readTable(path string) [][]string {
 // save writes cpu.csv or gpu.csv, and draws its figures. It keeps the rows of other suites in the file, and appends the rows of this run.
 // With -length it replaces rows of the same what and size alone.
 func (r *report) save() {
-	var values []string
-	for _, c := range r.origin {
-		values = append(values, c.Value)
-	}
-	suite := len(values) // index of the column
-	lines := [][]string{r.header()}
+	suite := len(r.origin) // index of the column
+	lines := [][]string{r.header}
 	replaced := func(record []string) bool {
 		return slices.ContainsFunc(r.rows, func(x row) bool {
 			return record[suite] == x.suite && (r.onlyLength == 0 || record[suite+1] == x.what && record[suite+2] == x.size)
@@ -167,14 +152,14 @@ func (r *report) save() {
 		if x.baseValue != 0 {
 			base, ratio = fmt.Sprintf("%.4g", x.baseValue), fmt.Sprintf("%.4g", x.value/x.baseValue)
 		}
-		lines = append(lines, append(slices.Clone(values), x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value), x.unit,
+		lines = append(lines, append(slices.Clone(r.origin), x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value), x.unit,
 			x.target, x.met, x.baseline, base, ratio))
 	}
 	var b bytes.Buffer
 	check(csv.NewWriter(&b).WriteAll(lines))
-	check(files.Write(r.path(), b.Bytes()))
-	fmt.Println("\nwrote", r.path())
-	drawFile(r.path(), r.dir)
+	check(files.Write(r.path, b.Bytes()))
+	fmt.Println("\nwrote", r.path)
+	drawFile(r.path, filepath.Dir(r.path))
 }
 
 // seconds returns the median time of f over the given number of runs, after one to warm up.
