@@ -109,42 +109,42 @@ func (r *Report) pictures() (content map[string][]byte, err error) {
 
 // plotBlocks returns a plot of the selected blocks of a group: keys to the right, queries downwards.
 func (r *Report) plotBlocks(layer, group int) *plot.Plot {
-	l, size, s := r.Layers[layer], r.Config.SelectBlock, len(r.Tokens)
 	p := plots.New(fmt.Sprintf("layer %d, group %d", layer, group), "block begins at, tokens", "query")
-	p.Add(cells(func(fill func(x0, y0, x1, y1 float64, c color.Color)) {
-		for i, b := range l.Blocks {
-			if b < 0 || i/l.N%l.Groups != group {
-				continue
-			}
-			t := i / l.N / l.Groups
-			c := mix(color.RGBA{92, 149, 214, 255}, color.RGBA{11, 61, 128, 255}, math.Sqrt(l.Shares[i]))
-			if r.Forced(t, b) {
-				c = mix(color.RGBA{139, 148, 163, 255}, color.RGBA{82, 91, 107, 255}, l.Shares[i])
-			}
-			from, to := int(b)*size, min(t+1, (int(b)+1)*size)
-			fill(float64(from), float64(t), float64(to), float64(t+1), c)
-		}
-	}))
-	plots.Limits(p, 0, float64(s), 0, float64(s))
+	p.Add(selection{r, r.Layers[layer], group})
+	plots.Limits(p, 0, float64(len(r.Tokens)), 0, float64(len(r.Tokens)))
 	p.Y.Scale = plot.InvertedScale{Normalizer: plot.LinearScale{}}
 	return p
+}
+
+// selection is the selected blocks of a group, as a plot.Plotter.
+type selection struct {
+	*Report
+	Layer
+	group int
+}
+
+func (s selection) Plot(c draw.Canvas, p *plot.Plot) {
+	x, y := p.Transforms(&c)
+	for i, b := range s.Blocks {
+		t := i / s.N / s.Groups
+		if b < 0 || i/s.N%s.Groups != s.group {
+			continue
+		}
+		fill := mix(color.RGBA{92, 149, 214, 255}, color.RGBA{11, 61, 128, 255}, math.Sqrt(s.Shares[i]))
+		if s.Forced(t, b) {
+			fill = mix(color.RGBA{139, 148, 163, 255}, color.RGBA{82, 91, 107, 255}, s.Shares[i])
+		}
+		from := int(b) * s.Config.SelectBlock
+		left, right := x(float64(from)), x(float64(min(t+1, from+s.Config.SelectBlock)))
+		top, bottom := y(float64(t)), y(float64(t+1))
+		c.FillPolygon(fill, []vg.Point{{X: left, Y: top}, {X: right, Y: top}, {X: right, Y: bottom}, {X: left, Y: bottom}})
+	}
 }
 
 // mix returns the colour that lies the given share of the way from low to high.
 func mix(low, high color.RGBA, share float64) color.Color {
 	of := func(a, b uint8) uint8 { return uint8(float64(a) + share*(float64(b)-float64(a))) }
 	return color.RGBA{of(low.R, high.R), of(low.G, high.G), of(low.B, high.B), 255}
-}
-
-// cells draws rectangles in the coordinates of a plot.
-type cells func(fill func(x0, y0, x1, y1 float64, c color.Color))
-
-// Plot implements plot.Plotter.
-func (f cells) Plot(c draw.Canvas, p *plot.Plot) {
-	x, y := p.Transforms(&c)
-	f(func(x0, y0, x1, y1 float64, fill color.Color) {
-		c.FillPolygon(fill, []vg.Point{{X: x(x0), Y: y(y0)}, {X: x(x1), Y: y(y0)}, {X: x(x1), Y: y(y1)}, {X: x(x0), Y: y(y1)}})
-	})
 }
 
 // plotGates returns a plot of the mean gates of a layer, three bars a head.
