@@ -153,8 +153,8 @@ func (in *inspection) runWindow(i int, tokens []int32) error {
 	if err != nil {
 		return err
 	}
-	r, values := in.report, floatsOf(logits)
-	loss := losses(values, tokens)
+	r := in.report
+	loss, next, p := predictions(floatsOf(logits), tokens)
 	if at := slices.IndexFunc(loss, value.NotFinite); at >= 0 {
 		return fmt.Errorf("the loss of token %d is %v: the weights are not those of a trained model", at, loss[at])
 	}
@@ -163,9 +163,7 @@ func (in *inspection) runWindow(i int, tokens []int32) error {
 	}
 	texts := in.texts(tokens)
 	if i == 0 {
-		r.Tokens = texts
-		next, p := expected(values, r.Config.Vocab)
-		r.Next, r.NextShares = in.texts(next), p
+		r.Tokens, r.Next, r.NextShares = texts, in.texts(next), p
 		if r.MeanByPosition != nil {
 			r.Loss = loss
 		}

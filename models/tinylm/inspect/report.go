@@ -95,23 +95,18 @@ func (r *Report) Summary() string {
 		"  attention: %5.1f %%, if it were even %.1f %%", p[0], p[1], p[2], p[3])
 }
 
-// expected returns the most likely token after each token of a window, and its probability, from the logits [S,V].
-func expected(logits []float64, v int) (tokens []int32, p []float64) {
-	for ; len(logits) > 0; logits = logits[v:] {
-		row := logits[:v]
-		best := floats.MaxIdx(row)
-		tokens, p = append(tokens, int32(best)), append(p, math.Exp(row[best]-floats.LogSumExp(row)))
-	}
-	return tokens, p
-}
-
-// losses returns -ln p of each token given those before it, from the logits [S,V] of a window; 0 for the first.
-func losses(logits []float64, tokens []int32) []float64 {
+// predictions returns, from the logits [S,V] of a window, -ln p of each token given those before it (0 for the first), the most likely token
+// after each token, and its probability.
+func predictions(logits []float64, tokens []int32) (loss []float64, next []int32, p []float64) {
 	v := len(logits) / len(tokens)
-	list := make([]float64, len(tokens))
-	for t, id := range tokens[1:] {
-		row := logits[t*v : (t+1)*v]
-		list[t+1] = floats.LogSumExp(row) - row[id]
+	loss = make([]float64, len(tokens))
+	for t := range tokens {
+		row := logits[t*v:][:v]
+		lse, best := floats.LogSumExp(row), floats.MaxIdx(row)
+		next, p = append(next, int32(best)), append(p, math.Exp(row[best]-lse))
+		if t+1 < len(tokens) {
+			loss[t+1] = lse - row[tokens[t+1]]
+		}
 	}
-	return list
+	return loss, next, p
 }
