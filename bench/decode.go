@@ -206,47 +206,18 @@ func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s i
 	r.addKeys(d, what, size)
 }
 
-// stepSeconds returns the median time over runs of a step of all slots. Each run prefills prompt tokens and then takes `steps` steps.
-func stepSeconds(d *tinylm.Decoder, prompt, steps, runs int) float64 {
-	tokens, next := sequence(prompt), make([]int32, d.Slots())
-	var times runTimes
-	for range runs {
-		for i := range next {
-			check(d.Prefill(i, tokens))
-		}
-		start := time.Now()
-		for range steps {
-			check(d.Step(next))
-		}
-		times = append(times, time.Since(start))
-	}
-	return times.median().Seconds() / float64(steps)
-}
-
 // addDecoders measures models that decode, and how much faster a step of Tiny() is than a run of its whole context.
 func addDecoders(r *report) {
 	tiny := tinylm.Tiny()
 	r.part(128, func() {
 		w := must(tinylm.NewWeights(tiny, tensor.Float32, 1))
-		step := r.addDecoder("Tiny()", w, 128)
+		step := r.addDecoder("Tiny()", "behind 128 tokens", w, 1, 128, 9, nil)
 		size := fmt.Sprintf("%d tokens", tiny.Context)
 		r.add("Tiny() decodes, speed over a run of its context", size, timeModel(w, tiny.Context)/step, "times", atLeast(50))
 	})
-	r.part(1984, func() { r.addDecoder("Base()", must(tinylm.NewWeights(base, tensor.Float32, 1)), 1984, atLeast(15)) })
-}
-
-// addDecoder measures the tokens a second of a model behind a prompt, and returns the seconds of a step.
-func (r *report) addDecoder(name string, w *tinylm.Weights, prompt int, notes ...note) float64 {
-	const steps = 64
-	d := must(tinylm.NewDecoder(w, 1, prompt+steps))
-	defer mustClose(d)
-	tokens := sequence(prompt)
-	prefill := seconds(3, func() error { return d.Prefill(0, tokens) })
-	step := stepSeconds(d, prompt, steps, 9)
-	size := fmt.Sprintf("behind %d tokens", prompt)
-	r.add(name+" prefills", size, float64(prompt)/prefill, "tokens/s")
-	r.add(name+" decodes", size, 1/step, "tokens/s", notes...)
-	return step
+	r.part(1984, func() {
+		r.addDecoder("Base()", "behind 1984 tokens", must(tinylm.NewWeights(base, tensor.Float32, 1)), 1, 1984, 9, []note{atLeast(15)})
+	})
 }
 
 const decodeContext = 2048
@@ -255,18 +226,37 @@ const decodeContext = 2048
 func (r *report) addDecodersOnGPU() {
 	w := must(tinylm.NewWeights(base, tensor.Float32, 1))
 	check(w.MoveTo(r.backend))
-	for _, x := range []struct {
-		batch int
-		least float64 // tokens a second
-	}{{1, 2500}, {64, 80000}} {
-		const steps = 64
-		const prompt = decodeContext - steps
-		d := must(tinylm.NewDecoder(w, x.batch, decodeContext, tinylm.DecodeOn(r.backend, trainPrecision)))
-		t := stepSeconds(d, prompt, steps, 15)
-		size := fmt.Sprintf("batch %d, context %d", x.batch, decodeContext)
-		r.add("Base() decodes", size, float64(x.batch)/t, "tokens/s", atLeast(x.least))
-		r.add("Base() decodes, a step", size, t*1e6, "us")
-		check(d.Close())
+	defer func() { check(w.Free()) }()
+	for _, batch := range []int{1, 64} {
+		least := map[int]float64{1: 2500, 64: 80000}[batch] // tokens a second
+		size := fmt.Sprintf("batch %d, context %d", batch, decodeContext)
+		step := r.addDecoder("Base()", size, w, batch, decodeContext-decodeSteps, 15, []note{atLeast(least)}, tinylm.DecodeOn(r.backend, trainPrecision))
+		r.add("Base() decodes, a step", size, step*1e6, "us")
 	}
-	check(w.Free())
+}
+
+const decodeSteps = 64
+
+// addDecoder reports the tokens a second of a model that prefills prompts and then decodes decodeSteps tokens, and returns the seconds of a
+// step: medians over runs.
+func (r *report) addDecoder(name, size string, w *tinylm.Weights, batch, prompt, runs int, notes []note, opts ...tinylm.DecoderOption) (step float64) {
+	d := must(tinylm.NewDecoder(w, batch, prompt+decodeSteps, opts...))
+	defer mustClose(d)
+	tokens, next := sequence(prompt), make([]int32, batch)
+	var prefills, decodes runTimes
+	for range runs {
+		start := time.Now()
+		for i := range next {
+			check(d.Prefill(i, tokens))
+		}
+		prefilled := time.Now()
+		for range decodeSteps {
+			check(d.Step(next))
+		}
+		prefills, decodes = append(prefills, prefilled.Sub(start)), append(decodes, time.Since(prefilled))
+	}
+	step = decodes.median().Seconds() / decodeSteps
+	r.add(name+" prefills", size, float64(batch*prompt)/prefills.median().Seconds(), "tokens/s")
+	r.add(name+" decodes", size, float64(batch)/step, "tokens/s", notes...)
+	return step
 }

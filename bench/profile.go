@@ -37,13 +37,27 @@ func benchProfile(r *report) {
 
 func addProfile(r *report, t *trainer) {
 	step := t.steps(trainRuns) / trainRuns
-	all, outside := t.profile()
-	flops, bytes := ceilings(r)
-	total := time.Duration(0)
-	for _, p := range all {
-		total += p.time
+	plan, times := profile(t.Machine(), 5)
+	adamw := t.optimizer()
+	byName := map[string]*profiled{adamw.name: adamw}
+	total, outside := adamw.time, adamw.time // of all ops, and of those that are not of an attention branch
+	for i, s := range plan.Steps {
+		if s.Prologue {
+			continue // not part of a training step: the optimizer does this work there
+		}
+		name, time := s.Op+", "+s.Implementation, slices.Min(times[i])
+		if byName[name] == nil {
+			byName[name] = &profiled{name: name}
+		}
+		p := byName[name]
+		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+time, p.FLOPs+s.Cost.FLOPs, p.Bytes+s.Cost.Bytes
+		total += time
+		if !inBranch(s.Op) {
+			outside += time
+		}
 	}
-	for _, p := range all {
+	flops, bytes := ceilings(r)
+	for _, p := range slices.SortedFunc(maps.Values(byName), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }) {
 		share := 100 * p.time.Seconds() / total.Seconds()
 		r.add(p.name, fmt.Sprintf("%d calls, %.1f %%", p.calls, share), p.time.Seconds()*1e3, "ms")
 		if p.FLOPs > 0 {
@@ -56,29 +70,6 @@ func addProfile(r *report, t *trainer) {
 	r.add("all ops, one by one, over a replayed step", t.size, 100*total.Seconds()/step.Seconds(), "%")
 	r.add("outside the attention branches", t.size, outside.Seconds()/t.tokens*1e6, "us/token", atMost(1),
 		against("whole dense step, compiled PyTorch, peer figure", 1.55))
-}
-
-// profile returns the ops of a step, the longest first, and the time of those that are not of an attention branch.
-func (t *trainer) profile() (all []*profiled, outside time.Duration) {
-	plan, times := profile(t.Machine(), 5)
-	adamw := t.optimizer()
-	byName := map[string]*profiled{adamw.name: adamw}
-	outside = adamw.time
-	for i, s := range plan.Steps {
-		if s.Prologue {
-			continue // not part of a training step: the optimizer does this work there
-		}
-		name, time := s.Op+", "+s.Implementation, slices.Min(times[i])
-		if byName[name] == nil {
-			byName[name] = &profiled{name: name}
-		}
-		p := byName[name]
-		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+time, p.FLOPs+s.Cost.FLOPs, p.Bytes+s.Cost.Bytes
-		if !inBranch(s.Op) {
-			outside += time
-		}
-	}
-	return slices.SortedFunc(maps.Values(byName), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }), outside
 }
 
 // inBranch reports whether an op is of an attention branch.

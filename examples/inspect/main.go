@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -91,11 +92,8 @@ const maxTextBytes = 64 << 20
 
 // read returns the text to run.
 func (o *options) read() (string, error) {
-	switch {
-	case o.text != "":
-		return o.text, nil
-	case o.file == "":
-		return inspect.Sample(), nil
+	if o.file == "" {
+		return cmp.Or(o.text, inspect.Sample()), nil
 	}
 	f, err := os.Open(o.file)
 	if err != nil {
@@ -103,10 +101,7 @@ func (o *options) read() (string, error) {
 	}
 	defer f.Close()
 	text, err := files.ReadAll(f, maxTextBytes)
-	if err != nil {
-		return "", command.Flag("file", o.file, err)
-	}
-	return string(text), nil
+	return string(text), command.Flag("file", o.file, err)
 }
 
 func run(args []string, out io.Writer) (err error) {
