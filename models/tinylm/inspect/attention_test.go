@@ -104,8 +104,10 @@ func TestBranchesGiveTheirOutputs(t *testing.T) {
 		for l, list := range in.branches {
 			for b, nodes := range list {
 				a := testutil.Must(nodes.read())(t)
-				values := floatsOf(testutil.Must(graph.HostTensor(value.Inputs(m.Graph(), outputs[l][b])[2]))(t))
-				want := floatsOf(testutil.Must(graph.HostTensor(outputs[l][b]))(t))
+				values, _, err := valuesOf(value.Inputs(m.Graph(), outputs[l][b])[2])
+				require.NoError(t, err)
+				want, _, err := valuesOf(outputs[l][b])
+				require.NoError(t, err)
 				got := make([]float64, len(want))
 				dim := c.ValueDim
 				for head := range a.heads {

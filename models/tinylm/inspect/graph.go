@@ -36,17 +36,13 @@ type Box struct {
 	Reads      []int // the numbers of the boxes that it reads
 }
 
-// drawGraph returns the drawing of the graph of a model.
-func drawGraph(m *tinylm.Model) (d Drawing, err error) {
+// drawGraph returns the drawing of the graph of a model. roots are those of lossAndLogits.
+func drawGraph(m *tinylm.Model, roots G.Nodes) (d Drawing, err error) {
 	layers := m.Layers()
-	logits, err := logitsOf(m.Graph())
-	if err != nil {
-		return d, err
-	}
 	d.Nodes = len(m.Graph().AllNodes())
 	s := sections{graph: m.Graph(), weights: m.Learnables(), taken: map[*G.Node]bool{}}
 	d.add("embedding", s.cut(layers[0].Stream))
-	last := logits[1]
+	last := roots[1]
 	for spec, _ := ops.SpecOf(last.Op()); spec != ops.Spec(ops.AddOp{}); spec, _ = ops.SpecOf(last.Op()) { // the first sum above the logits
 		in := value.Inputs(s.graph, last)
 		if len(in) == 0 {
@@ -62,7 +58,7 @@ func drawGraph(m *tinylm.Model) (d Drawing, err error) {
 		s.prefix = l.Prefix
 		d.add(fmt.Sprintf("layer %d", i), s.cut(end))
 	}
-	d.add("head", s.cut(logits[0]))
+	d.add("head", s.cut(roots[0]))
 	return d, nil
 }
 
@@ -92,8 +88,10 @@ func (s *sections) cut(end *G.Node) (rows [][]Box) {
 		if row, ok := places[n]; ok {
 			return row
 		}
-		for _, in := range s.inputs(n) {
-			row = max(row, visit(in)+1)
+		for _, in := range value.Inputs(s.graph, n) {
+			if !s.taken[n] && !s.weights.Contains(in) {
+				row = max(row, visit(in)+1)
+			}
 		}
 		if row == len(nodes) {
 			nodes = append(nodes, nil)
@@ -106,14 +104,8 @@ func (s *sections) cut(end *G.Node) (rows [][]Box) {
 	for _, list := range nodes {
 		var row []Box
 		for _, n := range list {
+			row = append(row, s.box(n, numbers))
 			numbers[n] = len(numbers) + 1
-			b := Box{Number: numbers[n], Op: s.op(n), Weight: s.weight(n), Shape: fmt.Sprint(n.Shape())}
-			for _, in := range s.inputs(n) {
-				b.Reads = append(b.Reads, numbers[in])
-			}
-			slices.Sort(b.Reads)
-			b.Reads = slices.Compact(b.Reads)
-			row = append(row, b)
 		}
 		rows = append(rows, row)
 	}
@@ -123,31 +115,25 @@ func (s *sections) cut(end *G.Node) (rows [][]Box) {
 	return rows
 }
 
-// inputs returns the inputs of a node without weights, or none if an earlier section has the node.
-func (s *sections) inputs(n *G.Node) G.Nodes {
+// box returns the next box of a section whose boxes so far have numbers.
+func (s *sections) box(n *G.Node, numbers map[*G.Node]int) Box {
+	b := Box{Number: len(numbers) + 1, Op: n.Name(), Shape: fmt.Sprint(n.Shape())}
 	if s.taken[n] {
-		return nil
+		b.Op = "residual stream"
+		return b
 	}
-	return slices.DeleteFunc(value.Inputs(s.graph, n), s.weights.Contains)
-}
-
-// weight returns the name of the first weight that a node reads, if any.
-func (s *sections) weight(n *G.Node) string {
-	in := value.Inputs(s.graph, n)
-	if i := slices.IndexFunc(in, s.weights.Contains); i >= 0 && !s.taken[n] {
-		return strings.TrimSuffix(strings.TrimPrefix(in[i].Name(), s.prefix), ".weight")
+	if n.Op() != nil {
+		b.Op, _, _ = strings.Cut(value.OpName(n.Op()), "{") // without the sizes of an op of NSA
 	}
-	return ""
-}
-
-// op returns the name of a node's op, or of an input.
-func (s *sections) op(n *G.Node) string {
-	if s.taken[n] {
-		return "residual stream"
+	for _, in := range value.Inputs(s.graph, n) {
+		number, ok := numbers[in]
+		switch {
+		case !ok && b.Weight == "":
+			b.Weight = strings.TrimSuffix(strings.TrimPrefix(in.Name(), s.prefix), ".weight")
+		case ok && !slices.Contains(b.Reads, number):
+			b.Reads = append(b.Reads, number)
+		}
 	}
-	if n.Op() == nil {
-		return n.Name()
-	}
-	name, _, _ := strings.Cut(value.OpName(n.Op()), "{") // without the sizes of an op of NSA
-	return name
+	slices.Sort(b.Reads)
+	return b
 }

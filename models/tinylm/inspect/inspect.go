@@ -90,7 +90,7 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 		}
 	}
 	in.finish()
-	in.report.Graph, err = drawGraph(in.model)
+	in.report.Graph, err = drawGraph(in.model, in.roots)
 	return in.report, err
 }
 
@@ -98,13 +98,14 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 type inspection struct {
 	model      *tinylm.Model
 	vocabulary tinylm.Vocabulary
+	roots      G.Nodes        // of lossAndLogits
 	branches   [][]branch     // by layer
 	words      [][]wordCounts // by layer and group
 	report     *Report
 }
 
 // machine makes the machine of a model. It keeps all values that are inspected.
-func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (G.VM, error) {
+func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (_ G.VM, err error) {
 	var keep G.Nodes
 	for _, l := range m.Layers() {
 		list, err := branchesOf(m.Graph(), l)
@@ -119,24 +120,22 @@ func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (G.VM, error) {
 			keep = append(keep, l.Gates, l.Blocks)
 		}
 	}
-	roots, err := logitsOf(m.Graph())
-	if err != nil {
+	if in.roots, err = lossAndLogits(m.Graph()); err != nil {
 		return nil, err
 	}
-	opts := []graph.Option{graph.WithKeep(append(keep, roots...)...)}
+	opts := []graph.Option{graph.WithKeep(append(keep, in.roots...)...)}
 	if b != nil {
 		opts = append(opts, graph.WithBackend(b))
 	}
 	return graph.NewMachine(m.Graph(), opts...)
 }
 
-// logitsOf returns the loss and the logits of a model's graph.
-func logitsOf(g *G.ExprGraph) (G.Nodes, error) {
+// lossAndLogits returns the loss and the logits of a model's graph.
+func lossAndLogits(g *G.ExprGraph) (G.Nodes, error) {
 	for _, n := range g.AllNodes() {
-		if spec, ok := ops.SpecOf(n.Op()); ok {
-			if _, ok := spec.(ops.CrossEntropyOp); ok {
-				return G.Nodes{n, value.Inputs(g, n)[0]}, nil
-			}
+		spec, _ := ops.SpecOf(n.Op())
+		if _, ok := spec.(ops.CrossEntropyOp); ok {
+			return G.Nodes{n, value.Inputs(g, n)[0]}, nil
 		}
 	}
 	return nil, errors.New("the graph has no cross entropy")
@@ -149,12 +148,12 @@ func (in *inspection) runWindow(i int, tokens []int32) error {
 	if err := in.model.Run(); err != nil {
 		return err
 	}
-	logits, err := in.model.Logits()
+	logits, _, err := valuesOf(in.roots[1])
 	if err != nil {
 		return err
 	}
 	r := in.report
-	loss, next, p := predictions(floatsOf(logits), tokens)
+	loss, next, p := predictions(logits, tokens)
 	if at := slices.IndexFunc(loss, value.NotFinite); at >= 0 {
 		return fmt.Errorf("the loss of token %d is %v: the weights are not those of a trained model", at, loss[at])
 	}
@@ -200,11 +199,11 @@ func (in *inspection) texts(tokens []int32) []string {
 func (in *inspection) addLayer(l int, queries []wordQuery) error {
 	nodes, layer := in.model.Layers()[l], &in.report.Layers[l]
 	if nodes.Gates != nil {
-		gates, err := graph.HostTensor(nodes.Gates)
+		gates, _, err := valuesOf(nodes.Gates)
 		if err != nil {
 			return err
 		}
-		layer.addGates(floatsOf(gates), in.report.Config.Heads, in.report.Windows)
+		layer.addGates(gates, in.report.Config.Heads, in.report.Windows)
 	}
 	for i := range in.branches[l] {
 		b := &in.branches[l][i]
