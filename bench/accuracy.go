@@ -225,7 +225,7 @@ func addErrors(r *report, branch, size string, got, rounded, exact results) {
 }
 
 // relativeErrors returns the Frobenius norm of got-want over that of want, and the largest one of a row. A row whose norm is less than a
-// tenth of the root of the mean square counts as if it had that.
+// hundredth of the root of the mean square counts as if it had that.
 func relativeErrors(got, want *ref.Tensor) (all, worst float64) {
 	cols, norm := want.Last(), floats.Norm(want.Data, 2)
 	least := 1e-2 * norm / math.Sqrt(float64(len(want.Data)/cols))

@@ -89,26 +89,26 @@ type attentionBench struct {
 }
 
 // nsa adds attention by three branches and their gates.
-func (a attentionBench) nsa(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
+func (a attentionBench) nsa(q *G.Node, in func(string, int) *G.Node) *G.Node {
 	nc := max(1, ops.NumCompressed(a.s, base.BlockLen, base.Stride)) // one row if there is no complete block
 	kc := in("kc", nc)
 	compressed := must(ops.CompressedAttention(q, kc, in("vc", nc), base.BlockLen, base.Stride))
 	blocks := must(ops.SelectBlocks(q, kc, must(ops.LSE(compressed)), base.Params))
-	selected := must(ops.SelectedAttention(q, in("k"), in("v"), blocks, base.SelectBlock))
-	window := must(ops.SlidingWindow(q, in("k window"), in("v window"), base.Window))
+	selected := must(ops.SelectedAttention(q, in("k", a.s), in("v", a.s), blocks, base.SelectBlock))
+	window := must(ops.SlidingWindow(q, in("k window", a.s), in("v window", a.s), base.Window))
 	gates := must(ops.Sigmoid(input(q.Graph(), "gates", 1, a.s, a.heads, 3)))
 	return must(ops.GatedSum(gates, compressed, selected, window))
 }
 
-func (a attentionBench) dense(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
-	return must(ops.CausalAttention(q, in("k"), in("v")))
+func (a attentionBench) dense(q *G.Node, in func(string, int) *G.Node) *G.Node {
+	return must(ops.CausalAttention(q, in("k", a.s), in("v", a.s)))
 }
 
 // selectedBranch returns selected attention over randomBlocks.
 func (a attentionBench) selectedBranch(share int) graphOf {
-	return func(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
+	return func(q *G.Node, in func(string, int) *G.Node) *G.Node {
 		blocks := blocksInput(q.Graph(), a.randomBlocks(share), 1, a.s, a.kvHeads, base.TopN)
-		return must(ops.SelectedAttention(q, in("k"), in("v"), blocks, base.SelectBlock))
+		return must(ops.SelectedAttention(q, in("k", a.s), in("v", a.s), blocks, base.SelectBlock))
 	}
 }
 
@@ -178,21 +178,18 @@ func (t runTimes) spread() float64 {
 	return (slices.Max(t) - slices.Min(t)).Seconds() / t.median().Seconds()
 }
 
-// graphOf makes an output from q and from inputs. It gets an input by its name and its number of rows, by default S. Inputs whose names
+// graphOf makes an output from q and from inputs. It gets an input by its name and its number of rows. Inputs whose names
 // begin with v are values.
-type graphOf func(q *G.Node, in func(name string, rows ...int) *G.Node) *G.Node
+type graphOf func(q *G.Node, in func(name string, rows int) *G.Node) *G.Node
 
 // graph returns the output that build makes from q.
 func (a attentionBench) graph(q *G.Node, build graphOf) *G.Node {
-	return build(q, func(name string, rows ...int) *G.Node {
-		if len(rows) == 0 {
-			rows = []int{a.s}
-		}
+	return build(q, func(name string, rows int) *G.Node {
 		dim := a.dim
 		if strings.HasPrefix(name, "v") {
 			dim = a.valueDim
 		}
-		return input(q.Graph(), name, 1, rows[0], a.kvHeads, dim)
+		return input(q.Graph(), name, 1, rows, a.kvHeads, dim)
 	})
 }
 

@@ -1,12 +1,8 @@
 // Command bench measures the project on the machine it runs on and writes a CSV file and plots. A figure may have a target
 // and a baseline. It is not a test: a missed target is printed and is no error.
 //
-//	go run ./bench                      all suites of the GPU, or of the CPU if there is no GPU
-//	go run ./bench -device cpu          all suites of the CPU
-//	go run ./bench -suite gemm,model    some of them
-//	go run ./bench -length 2048         only what they measure at this number of tokens
-//	go run ./bench -out DIR             folder of the CSV and PNG files, instead of results
-//	go run ./bench -draw DIR/cpu.csv    draws the figures of a CSV file again; measures nothing
+//	go run ./bench          all suites of the GPU, or of the CPU if there is no GPU
+//	go run ./bench -help    how to choose others
 package main
 
 import (
@@ -81,6 +77,7 @@ const (
 	examples = `
 		-device cpu # all suites of the CPU
 		-suite gemm,model # some of them
+		-length 2048 # only what they measure at this number of tokens
 		-out bench/results # into another folder than results`
 )
 
@@ -158,13 +155,10 @@ func run(pick, out, device string, length int) {
 			check(command.WrongUse(fmt.Errorf("-suite: %s does not run on %s: see -device", name, b.Device().Kind)))
 		}
 	}
-	var chosen []suite
-	for _, s := range suites {
-		measure := s.on(b)
-		if measure != nil && (slices.Contains(wanted, "all") || slices.Contains(wanted, s.name)) && len(plan(measure, b, length)) > 0 {
-			chosen = append(chosen, s)
-		}
-	}
+	chosen := slices.DeleteFunc(slices.Clone(suites), func(s suite) bool {
+		measure, named := s.on(b), slices.Contains(wanted, "all") || slices.Contains(wanted, s.name)
+		return measure == nil || !named || len(plan(measure, b, length)) == 0
+	})
 	if len(chosen) == 0 {
 		check(command.WrongUse(fmt.Errorf("-length is %d, which none of these suites has", length)))
 	}

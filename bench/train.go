@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"errors"
@@ -160,18 +159,17 @@ func (t *trainer) busy(b graph.Backend) (float64, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
 	defer cancel()
-	var out bytes.Buffer
 	smi := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=200",
 		fmt.Sprintf("--id=%d", gpu))
-	smi.Stdout = &out
-	if err := smi.Start(); err != nil {
-		return 0, err
-	}
+	out := make(chan []byte)
+	go func() {
+		text, _ := smi.Output() // ctx ends it, which is its error
+		out <- text
+	}()
 	for ctx.Err() == nil {
 		check(t.step())
 	}
-	_ = smi.Wait() // ctx ends it, which is its error
-	samples := strings.Fields(out.String())
+	samples := strings.Fields(string(<-out))
 	if len(samples) <= stale {
 		return 0, fmt.Errorf("nvidia-smi gave %d samples, want more than %d", len(samples), stale)
 	}

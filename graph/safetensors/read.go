@@ -219,33 +219,29 @@ func parseHeader(head []byte) (metadata map[string]string, spans []span, err err
 // parseEntry reads the entry of a tensor in the header.
 func parseEntry(name string, text jsontext.Value) (span, error) {
 	s := span{name: name}
-	var entry struct {
-		Dtype   string  `json:"dtype"`
-		Shape   []int   `json:"shape"`
-		Offsets []int64 `json:"data_offsets"`
-	}
+	var e entry
 	if bytes.Contains(text, []byte("null")) { // package json would leave a zero for null
 		return s, errors.New("null, want a value")
 	}
-	if err := json.Unmarshal(text, &entry); err != nil {
+	if err := json.Unmarshal(text, &e); err != nil {
 		return s, err
 	}
-	i := slices.IndexFunc(dtypes, func(d dtype) bool { return d.name == entry.Dtype })
+	i := slices.IndexFunc(dtypes, func(d dtype) bool { return d.name == e.Dtype })
 	if i < 0 {
-		return s, fmt.Errorf("dtype %q not supported, want F64, F32, BF16, F16, I64 or I32", entry.Dtype)
+		return s, fmt.Errorf("dtype %q not supported, want F64, F32, BF16, F16, I64 or I32", e.Dtype)
 	}
-	if entry.Shape == nil {
+	if e.Shape == nil {
 		return s, errors.New("no shape")
 	}
-	s.dtype, s.shape = dtypes[i], entry.Shape
+	s.dtype, s.shape = dtypes[i], e.Shape
 	n, err := count(s.shape, s.dtype.size)
 	if err != nil {
 		return s, err
 	}
-	if o := entry.Offsets; len(o) != 2 || o[0] < 0 || o[1] < o[0] {
+	if o := e.Offsets; len(o) != 2 || o[0] < 0 || o[1] < o[0] {
 		return s, fmt.Errorf("data_offsets %d are not a range", o)
 	}
-	s.begin, s.end = entry.Offsets[0], entry.Offsets[1]
+	s.begin, s.end = e.Offsets[0], e.Offsets[1]
 	if got, want := s.end-s.begin, int64(n*s.dtype.size); got != want {
 		return s, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d", s.begin, s.end, got, s.dtype.name, s.shape, want)
 	}

@@ -58,6 +58,13 @@ var dtypes = []dtype{
 	{"I32", 4, tensor.Int32},
 }
 
+// entry is a tensor in the header.
+type entry struct {
+	Dtype   string  `json:"dtype"`
+	Shape   []int   `json:"shape"`
+	Offsets []int64 `json:"data_offsets"`
+}
+
 // elements returns the elements of a tensor in host memory as a slice, row-major. It copies those of a view.
 func elements(t *tensor.Dense) (any, error) {
 	switch {
@@ -133,11 +140,7 @@ func (f File) header() (head []byte, data []reflect.Value, err error) {
 		data = append(data, reflect.ValueOf(all))
 		d := dtypes[slices.IndexFunc(dtypes, func(d dtype) bool { return d.memory == t.Dtype() })]
 		end := pos + d.size*reflect.ValueOf(all).Len()
-		entries[name] = struct {
-			Dtype   string `json:"dtype"`
-			Shape   []int  `json:"shape"`
-			Offsets [2]int `json:"data_offsets"`
-		}{d.name, append([]int{}, t.Shape()...), [2]int{pos, end}} // a nil shape would be null
+		entries[name] = entry{d.name, append([]int{}, t.Shape()...), []int64{int64(pos), int64(end)}} // a nil shape would be null
 		pos = end
 	}
 	if head, err = json.Marshal(entries); err != nil {

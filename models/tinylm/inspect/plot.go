@@ -161,19 +161,22 @@ func (r *Report) plotGates(layer int) *plot.Plot {
 		p.Legend.Add(name, bars)
 	}
 	plots.Limits(p, -0.5, 1.3*float64(len(gates))-0.5, 0, 1) // room for the legend
-	var ticks plot.ConstantTicks
-	for h := range gates {
-		ticks = append(ticks, plot.Tick{Value: float64(h), Label: fmt.Sprint(h)})
-	}
-	p.X.Tick.Marker = ticks
+	p.X.Tick.Marker = ticks(len(gates), func(head int) int { return head })
 	plots.Legend(p, true, false)
 	return p
+}
+
+// ticks returns ticks at 0 to n-1.
+func ticks(n int, label func(i int) int) (list plot.ConstantTicks) {
+	for i := range n {
+		list = append(list, plot.Tick{Value: float64(i), Label: fmt.Sprint(label(i))})
+	}
+	return list
 }
 
 // plotDistances returns a plot of the attention of a layer by distance, a line a branch.
 func (r *Report) plotDistances(layer int) *plot.Plot {
 	p := plots.New(fmt.Sprintf("layer %d", layer), "distance from, tokens", "part of the attention probability")
-	var ticks plot.ConstantTicks
 	for _, k := range r.Layers[layer].Distances {
 		points := make(plotter.XYs, len(k.Shares))
 		for j, v := range k.Shares {
@@ -182,11 +185,9 @@ func (r *Report) plotDistances(layer int) *plot.Plot {
 		line := plots.Line(points, branchColor(k.Branch), 1.6)
 		p.Add(line)
 		p.Legend.Add(fmt.Sprintf("%s, mean %.0f", k.Branch, k.Mean), line)
-		for j := len(ticks); j < len(points); j++ {
-			ticks = append(ticks, plot.Tick{Value: float64(j), Label: fmt.Sprint(bucketStart(j))})
-		}
+		p.X.Tick.Marker = ticks(len(points), bucketStart)
 	}
-	p.X.Tick.Marker, p.Y.Min, p.Y.Max = ticks, 0, 1.4*p.Y.Max // room for the legend
+	p.Y.Min, p.Y.Max = 0, 1.4*p.Y.Max // room for the legend
 	plots.Legend(p, true, true)
 	return p
 }

@@ -1,6 +1,7 @@
 package recall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,10 +44,7 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 			return nil, err
 		}
 	}
-	if err := o.Validate(t); err != nil {
-		return nil, err
-	}
-	if err := other.Validate(); err != nil {
+	if err := cmp.Or(o.Validate(t), other.Validate()); err != nil {
 		return nil, err
 	}
 	if other.Pairs != t.Pairs || other.Values != t.Values {
