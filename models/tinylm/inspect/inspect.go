@@ -89,7 +89,15 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 			return nil, fmt.Errorf("window %d: %w", i, err)
 		}
 	}
-	in.finish()
+	for l, list := range in.branches { // sums over all windows
+		layer := &in.report.Layers[l]
+		for _, b := range list {
+			layer.Distances = append(layer.Distances, b.distances.result(b.name))
+		}
+		for _, c := range in.words[l] {
+			layer.RepeatedWords = append(layer.RepeatedWords, c.result())
+		}
+	}
 	in.report.Graph, err = drawGraph(in.model, in.roots)
 	return in.report, err
 }
@@ -225,16 +233,4 @@ func (in *inspection) addLayer(l int, queries []wordQuery) error {
 		}
 	}
 	return nil
-}
-
-// finish adds the distances and the repeated words, whose sums are over all windows, to the report.
-func (in *inspection) finish() {
-	for l, list := range in.branches {
-		for _, b := range list {
-			in.report.Layers[l].Distances = append(in.report.Layers[l].Distances, b.distances.result(b.name))
-		}
-		for _, c := range in.words[l] {
-			in.report.Layers[l].RepeatedWords = append(in.report.Layers[l].RepeatedWords, c.result())
-		}
-	}
 }

@@ -101,26 +101,23 @@ func shown(tokens []string) []string {
 	return list
 }
 
-// check returns an error unless the report has what Inspect puts into it.
-func (r *Report) check() error {
+// WriteHTML writes the report, which has at least a layer and a token, as one page. The page needs no other file and no network.
+func (r *Report) WriteHTML(w io.Writer) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("inspect: page: %w", err)
+		}
+	}()
 	if len(r.Layers) == 0 || len(r.Tokens) == 0 {
-		return fmt.Errorf("inspect: a report of %d layers and %d tokens, want at least 1 of each", len(r.Layers), len(r.Tokens))
+		return fmt.Errorf("a report of %d layers and %d tokens, want at least 1 of each", len(r.Layers), len(r.Tokens))
 	}
-	return nil
-}
-
-// WriteHTML writes the report as one page. The page needs no other file and no network.
-func (r *Report) WriteHTML(w io.Writer) error {
-	if err := r.check(); err != nil {
-		return err
-	}
-	if s := r.Start; s.Layer < 0 || s.Layer >= len(r.Layers) || s.Group < 0 || s.Group >= max(1, r.Layers[0].Groups) || s.Query < 0 || s.Query >= len(r.Tokens) {
-		return fmt.Errorf("inspect: page: starts at layer %d, group %d, query %d, want them below %d, %d, %d", s.Layer, s.Group, s.Query,
-			len(r.Layers), max(1, r.Layers[0].Groups), len(r.Tokens))
+	s, layers, groups, tokens := r.Start, len(r.Layers), max(1, r.Layers[0].Groups), len(r.Tokens)
+	if min(s.Layer, s.Group, s.Query) < 0 || s.Layer >= layers || s.Group >= groups || s.Query >= tokens {
+		return fmt.Errorf("starts at layer %d, group %d, query %d, want them below %d, %d, %d", s.Layer, s.Group, s.Query, layers, groups, tokens)
 	}
 	data, err := r.data()
 	if err != nil {
-		return fmt.Errorf("inspect: page: %w", err)
+		return err
 	}
 	t := template.New("page").Funcs(template.FuncMap{
 		"style": func() template.CSS { return template.CSS(pageStyle) }, "script": func() template.JS { return template.JS(pageScript) },
@@ -141,8 +138,5 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	if err == nil {
 		_, err = page.WriteTo(w)
 	}
-	if err != nil {
-		return fmt.Errorf("inspect: page: %w", err)
-	}
-	return nil
+	return err
 }

@@ -29,21 +29,18 @@ const PageFile = "index.html"
 // Save writes the report into a folder: the page, and as PNG the selected blocks, the gates, the distances of attention, and the loss. It
 // makes the folder if needed and replaces files of these names.
 func (r *Report) Save(folder string) error {
-	if err := r.check(); err != nil {
-		return err
-	}
-	content, err := r.pictures()
-	if err != nil {
-		return fmt.Errorf("inspect: pictures: %w", err)
-	}
 	var page bytes.Buffer
 	if err := r.WriteHTML(&page); err != nil {
 		return err
 	}
-	content[PageFile] = page.Bytes()
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	content, err := r.pictures()
+	if err == nil {
+		err = os.MkdirAll(folder, 0o755)
+	}
+	if err != nil {
 		return fmt.Errorf("inspect: %w", err)
 	}
+	content[PageFile] = page.Bytes()
 	for name, data := range content {
 		if err := files.Write(filepath.Join(folder, name), data); err != nil {
 			return fmt.Errorf("inspect: %w", err)
