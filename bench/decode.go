@@ -107,18 +107,17 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 		}
 		d.inputs = append(d.inputs, input(g, "gates", c.Slots, 1, shape.heads, gates))
 	}
-	table := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(c.Slots, 1+c.Pages/c.Slots))
-	width := table.Shape()[1]
-	for i := range table.Int32s() {
-		table.Int32s()[i] = int32(i/width*(width-1) + i%width - 1)
+	var table []int32 // of each slot: the number of tokens so far, and its pages
+	perSlot := c.Pages / c.Slots
+	for slot := range c.Slots {
+		table = append(table, int32(s))
+		for page := range perSlot {
+			table = append(table, int32(slot*perSlot+page))
+		}
 	}
-	for i := range c.Slots {
-		table.Int32s()[i*width] = int32(s)
-	}
-	pages := G.NewTensor(g, tensor.Int32, 2, G.WithShape(table.Shape()...), G.WithName("page table"), G.WithValue(table))
+	pages := intInput(g, "page table", table, c.Slots, 1+perSlot)
 	for i := range layers {
-		cache := G.NewVector(g, tensor.Float32, G.WithShape(c.Elements()), G.WithName(fmt.Sprint("cache ", i)),
-			G.WithValue(tensor.New(tensor.WithShape(c.Elements()), tensor.WithBacking(cacheOf(c)))))
+		cache := inputOf(g, fmt.Sprint("cache ", i), cacheOf(c), c.Elements())
 		d.caches = append(d.caches, cache)
 		o := must(ops.Apply(ops.DecodeOp{Cache: c, Base: 10000}, append(slices.Clone(d.inputs), cache, pages)...))
 		d.counted = append(d.counted, must(ops.Output(o, 2)))

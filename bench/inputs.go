@@ -24,10 +24,10 @@ func inputOf(g *G.ExprGraph, name string, data []float32, shape ...int) *G.Node 
 	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 }
 
-// blocksInput returns an input of selected blocks.
-func blocksInput(g *G.ExprGraph, blocks []int32, shape ...int) *G.Node {
-	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(blocks))
-	return G.NewTensor(g, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName("idx"), G.WithValue(v))
+// intInput returns an int32 input that holds data.
+func intInput(g *G.ExprGraph, name string, data []int32, shape ...int) *G.Node {
+	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(data))
+	return G.NewTensor(g, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 }
 
 // addGradients adds the gradients of wrt to the graph of y, whose own gradient is dy.

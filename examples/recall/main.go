@@ -75,13 +75,12 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 	if err := command.Parse(o.set, args, help); err != nil {
 		return nil, err
 	}
-	if o.out == "" {
+	switch {
+	case o.out == "":
 		return nil, command.WrongUse(errors.New("-out is empty"))
-	}
-	if *asked < 0 {
+	case *asked < 0:
 		return nil, command.WrongUse(fmt.Errorf("-asked is %d, want 0 or more", *asked))
-	}
-	if *free < 0 {
+	case *free < 0:
 		return nil, command.WrongUse(fmt.Errorf("-free is %d, want 0 or more", *free))
 	}
 	var kindErr, taskErr, otherErr, precisionErr error
