@@ -251,9 +251,7 @@ func (a attentionBench) add(list ...timedBranch) {
 			if b.name == "all" {
 				column := []string{"forward_ms", "forward_and_backward_ms"}[i]
 				peer := cuDNNFigure("gpu_peers.csv", column, map[string]string{"shape": a.name, "length": strconv.Itoa(a.s), "attention": "dense"})
-				if peer > 0 {
-					notes = append(notes, against(densePeer, peer))
-				}
+				notes = append(notes, against(densePeer, peer))
 			}
 			a.report.add(b.name+[]string{", forward", ", forward and backward"}[i], size, times.median().Seconds()*1e3, "ms", notes...)
 		}

@@ -192,7 +192,7 @@ func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s i
 		switch {
 		case name == "all" && size == "i B=1 S=2048":
 			target = append(target, atMost(15))
-		case peer > 0 && (name == "all" || c.Dense()):
+		case name == "all" || c.Dense():
 			target = append(target, against(densePeer, peer))
 		}
 		if name == "all" && c.Slots >= 16 {

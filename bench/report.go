@@ -46,8 +46,13 @@ func (x *row) setTarget(sign string, bound float64, met bool) {
 	}
 }
 
+// against adds a baseline, or none if its value is 0.
 func against(baseline string, value float64) note {
-	return func(x *row) { x.baseline, x.baseValue = baseline, value }
+	return func(x *row) {
+		if value != 0 {
+			x.baseline, x.baseValue = baseline, value
+		}
+	}
 }
 
 // report gathers rows; save writes them as CSV after each suite.
@@ -67,13 +72,11 @@ func newReport(dir string, b graph.Backend, onlyLength int) *report {
 	check(command.Flag("out", dir, files.MakeFolder(dir)))
 	cores, d := strconv.Itoa(runtime.GOMAXPROCS(0)), b.Device()
 	machine := []origin.Column{{Name: "machine", Value: origin.Processor()}, {Name: "cores", Value: cores}, {Name: "simd", Value: cpu.Level()}}
-	if !d.Host {
-		machine = []origin.Column{{Name: "machine", Value: d.Name}, {Name: "sms", Value: strconv.Itoa(d.Units)}, {Name: "features", Value: d.Features},
-			{Name: "host", Value: origin.Processor()}, {Name: "cores", Value: cores}}
-	}
 	r := &report{path: filepath.Join(dir, "cpu.csv"), backend: b, onlyLength: onlyLength}
 	if !d.Host {
 		r.path = filepath.Join(dir, "gpu.csv")
+		machine = []origin.Column{{Name: "machine", Value: d.Name}, {Name: "sms", Value: strconv.Itoa(d.Units)}, {Name: "features", Value: d.Features},
+			{Name: "host", Value: origin.Processor()}, {Name: "cores", Value: cores}}
 	}
 	for _, c := range origin.Columns("bench", flag.CommandLine, machine...) {
 		fmt.Println(c.Name+":", c.Value)

@@ -94,12 +94,9 @@ func benchLengths(r *report) {
 				continue
 			}
 			train(r, attention, c, func(r *report, t *trainer) {
-				var notes []note
+				notes := []note{against("dense compiled PyTorch, peer figure", c.peer)}
 				if attention == tinylm.NSA && c.target > 0 {
 					notes = append(notes, atLeast(c.target))
-				}
-				if c.peer > 0 {
-					notes = append(notes, against("dense compiled PyTorch, peer figure", c.peer))
 				}
 				rate := trainRuns * t.tokens / t.steps(trainRuns).Seconds()
 				r.add(fmt.Sprintf("Base(), training, %s attention", attention), t.size, rate, "tok/s", notes...)
