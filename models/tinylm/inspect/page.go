@@ -3,7 +3,6 @@ package inspect
 import (
 	"bytes"
 	_ "embed"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -24,9 +23,6 @@ var pageStyle string
 //go:embed page/page.js
 var pageScript string
 
-// noBlock marks padding among the blocks of a page.
-const noBlock = math.MaxUint16
-
 // pageData is the data that the script of a page reads. Bytes are base64 in JSON.
 type pageData struct {
 	Tokens []string     `json:"tokens"`     // as they are shown
@@ -41,10 +37,10 @@ type pageData struct {
 
 // pageBlocks is the selected blocks of a layer.
 type pageBlocks struct {
-	Groups int    `json:"groups"`
-	N      int    `json:"n"`
-	Blocks []byte `json:"blocks"` // uint16, low byte first
-	Shares []byte `json:"shares"` // in units of 1/255
+	Groups int     `json:"groups"`
+	N      int     `json:"n"`
+	Blocks []int32 `json:"blocks"`
+	Shares []byte  `json:"shares"` // in units of 1/255
 }
 
 // data returns the data of the script.
@@ -57,13 +53,9 @@ func (r *Report) data() (template.JS, error) {
 		if !r.HasBlocks() {
 			break
 		}
-		p := pageBlocks{Groups: l.Groups, N: l.N}
-		for i, b := range l.Blocks {
-			if b >= noBlock {
-				return "", fmt.Errorf("block %d, want at most %d: use shorter windows", b, noBlock-1)
-			}
-			p.Blocks = binary.LittleEndian.AppendUint16(p.Blocks, uint16(b)) // -1 becomes noBlock
-			p.Shares = append(p.Shares, byte(math.Round(255*min(1, l.Shares[i]))))
+		p := pageBlocks{Groups: l.Groups, N: l.N, Blocks: l.Blocks}
+		for _, share := range l.Shares {
+			p.Shares = append(p.Shares, byte(math.Round(255*min(1, share))))
 		}
 		d.Layers = append(d.Layers, p)
 	}
