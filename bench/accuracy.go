@@ -24,9 +24,9 @@ type accuracyShape struct {
 
 var accuracyShapes = []accuracyShape{{"bits", 1024, 6, 64}, {"pairs", 2112, 6, 64}, {"pairs", 2112, 4, 128}, {"walk", 2112, 8, 128}}
 
-// benchAccuracy reports relative errors, by the Frobenius norm and in the worst row, of all results of each branch and of their gated sum
-// in bf16. Beside them stands a reference: ref.AttentionRounded, which computes in float64, but rounds operands of products and stored
-// arrays to bf16. The scale multiplies queries and keys.
+// benchAccuracy reports relative errors, by the Frobenius norm and in the worst row, of all results of each branch and
+// of their gated sum in bf16. Beside them stands a reference: ref.AttentionRounded, which computes in float64, but
+// rounds operands of products and stored arrays to bf16. The scale multiplies queries and keys.
 func benchAccuracy(r *report) {
 	for _, shape := range accuracyShapes {
 		r.part(shape.s, func() {
@@ -54,8 +54,8 @@ type accuracyBranch struct {
 	op         func(q, k, v *G.Node) *G.Node
 }
 
-// newAccuracyCase makes inputs. Random ones are normal. Clustered queries and keys lie about eight centres. A peaked query lies near one of
-// the earlier keys.
+// newAccuracyCase makes inputs. Random ones are normal. Clustered queries and keys lie about eight centres. A peaked
+// query lies near one of the earlier keys.
 func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyCase {
 	rng := rand.New(rand.NewPCG(7, uint64(shape.dim)))
 	p, s := base.Params, shape.s
@@ -218,8 +218,8 @@ func addErrors(r *report, branch, size string, got, rounded, exact results) {
 	}
 }
 
-// relativeErrors returns the Frobenius norm of got-want over that of want, and the largest one of a row. A row whose norm is less than a
-// hundredth of the root of the mean square counts as if it had that.
+// relativeErrors returns the Frobenius norm of got-want over that of want, and the largest one of a row. A row whose
+// norm is less than a hundredth of the root of the mean square counts as if it had that.
 func relativeErrors(got, want *ref.Tensor) (all, worst float64) {
 	cols, norm := want.Last(), floats.Norm(want.Data, 2)
 	least := 1e-2 * norm / math.Sqrt(float64(len(want.Data)/cols))

@@ -41,9 +41,9 @@ var attentionBounds = map[string][2]float64{
 	"sliding window, i 65536": {0.32, 1.4}, "compressed attention, i 65536": {1.05, 4.8}, "select blocks, i 65536": {0.8}, "selected attention, random blocks, i 65536": {2.9, 7.6},
 }
 
-// benchAttention times each branch, the selection of blocks, all of NSA, and dense attention, with normal inputs. It also times selected
-// attention with random blocks, where neighbouring queries share only the forced ones, and with blocks that 64 neighbours share. It times
-// other head dimensions at one length.
+// benchAttention times each branch, the selection of blocks, all of NSA, and dense attention, with normal inputs. It
+// also times selected attention with random blocks, where neighbouring queries share only the forced ones, and with
+// blocks that 64 neighbours share. It times other head dimensions at one length.
 func benchAttention(r *report) {
 	ceiling := sync.OnceValue(func() float64 {
 		flops, _ := ceilings(r)
@@ -112,8 +112,8 @@ func (a attentionBench) selectedBranch(share int) graphOf {
 	}
 }
 
-// randomBlocks returns blocks in the form of ops.SelectBlocks: block 0, the query's own block and the one before, and random blocks. `share`
-// neighbouring queries have the same blocks.
+// randomBlocks returns blocks in the form of ops.SelectBlocks: block 0, the query's own block and the one before, and
+// random blocks. `share` neighbouring queries have the same blocks.
 func (a attentionBench) randomBlocks(share int) []int32 {
 	rng, n := rand.New(rand.NewPCG(1, uint64(a.s))), base.TopN
 	idx := make([]int32, 0, a.s*a.kvHeads*n)
@@ -178,8 +178,8 @@ func (t runTimes) spread() float64 {
 	return (slices.Max(t) - slices.Min(t)).Seconds() / t.median().Seconds()
 }
 
-// graphOf makes an output from q and from inputs. It gets an input by its name and its number of rows. Inputs whose names
-// begin with v are values.
+// graphOf makes an output from q and from inputs. It gets an input by its name and its number of rows. Inputs whose
+// names begin with v are values.
 type graphOf func(q *G.Node, in func(name string, rows int) *G.Node) *G.Node
 
 // graph returns the output that build makes from q.
@@ -193,7 +193,8 @@ func (a attentionBench) graph(q *G.Node, build graphOf) *G.Node {
 	})
 }
 
-// time returns the times of the attention ops of a graph, with their gradients. If name is not empty, they are summed under this name.
+// time returns the times of the attention ops of a graph, with their gradients. If name is not empty, they are summed
+// under this name.
 func (a attentionBench) time(name string, build graphOf, opts ...graph.Option) (list []timedBranch) {
 	g := G.NewGraph()
 	out := a.graph(input(g, "q", 1, a.s, a.heads, a.dim), build)

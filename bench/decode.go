@@ -16,7 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// decodeBranches are layers with only some branches. The selected branch selects its blocks by the keys of the compressed one.
+// decodeBranches are layers with only some branches. The selected branch selects its blocks by the keys of the
+// compressed one.
 var decodeBranches = []struct {
 	name    string
 	dense   bool
@@ -32,8 +33,9 @@ var decodeBranches = []struct {
 // maxCache bounds the memory of a measured cache, in bytes.
 const maxCache = 4 << 30
 
-// benchDecode times the attention of one layer for one more token after S tokens, for each branch and for batches of sequences. It checks
-// the number of keys that the kernels have read. Then it times whole models. On a GPU the caches are in bf16.
+// benchDecode times the attention of one layer for one more token after S tokens, for each branch and for batches of
+// sequences. It checks the number of keys that the kernels have read. Then it times whole models. On a GPU the caches
+// are in bf16.
 func benchDecode(r *report) {
 	shapes, batches, lengths := attentionShapes, []int{1, 8, 16, 64}, []int{512, 2048, 8192, 32768, 65536, 131072}
 	host := r.backend.Device().Host
@@ -56,7 +58,8 @@ func benchDecode(r *report) {
 
 const pageLen = 512
 
-// addBranchesOfDecode measures each of decodeBranches with a cache for one more token after s tokens. Caches larger than maxCache are left out.
+// addBranchesOfDecode measures each of decodeBranches with a cache for one more token after s tokens. Caches larger
+// than maxCache are left out.
 func (r *report) addBranchesOfDecode(shape attentionShape, batch, s int) {
 	for _, b := range decodeBranches {
 		c := ops.KVCache{Params: base.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
@@ -129,8 +132,8 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 // someNormal returns normal numbers; their count shares no factor with the length of a row.
 var someNormal = sync.OnceValue(func() []float32 { return normal(1_000_003) })
 
-// cacheOf returns what a cache of normal keys and values holds. With zeros all scores would be equal, and far more blocks than in a model
-// would be ranked.
+// cacheOf returns what a cache of normal keys and values holds. With zeros all scores would be equal, and far more
+// blocks than in a model would be ranked.
 func cacheOf(c ops.KVCache) []float32 {
 	some := someNormal()
 	if ops.IsHalf(c.Half) {
@@ -163,8 +166,8 @@ func (r *report) addKeys(d *decodeStep, what, size string) {
 	r.add(what+", keys read", size, float64(sum)/float64(groups), "a group", against("expected", float64(d.read)))
 }
 
-// addDecode measures a step of all slots at token s. On a GPU it replays a captured graph of several layers, each with its own cache. It keeps
-// the counts of keys, for results would be converted to float32.
+// addDecode measures a step of all slots at token s. On a GPU it replays a captured graph of several layers, each with
+// its own cache. It keeps the counts of keys, for results would be converted to float32.
 func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s int) {
 	host, precision := r.backend.Device().Host, graph.F32
 	layers, rounds, runs := 1, max(3, 1000/c.Slots/(1+s/8192)), 1
@@ -236,8 +239,8 @@ func (r *report) addDecodersOnGPU() {
 
 const decodeSteps = 64
 
-// addDecoder reports the tokens a second of a model that prefills prompts and then decodes decodeSteps tokens, and returns the seconds of a
-// step: medians over runs.
+// addDecoder reports the tokens a second of a model that prefills prompts and then decodes decodeSteps tokens, and
+// returns the seconds of a step: medians over runs.
 func (r *report) addDecoder(name, size string, w *tinylm.Weights, batch, prompt, runs int, notes []note, opts ...tinylm.DecoderOption) (step float64) {
 	d := must(tinylm.NewDecoder(w, batch, prompt+decodeSteps, opts...))
 	defer mustClose(d)

@@ -35,7 +35,8 @@ func addGradients(y, dy *G.Node, wrt ...*G.Node) {
 	must(graph.Grad(must(G.Sum(must(G.HadamardProd(y, dy)))), wrt...))
 }
 
-// normal returns n numbers of a normal distribution, the same in every run. They repeat with a period that shares no factor with any size.
+// normal returns n numbers of a normal distribution, the same in every run. They repeat with a period that shares no
+// factor with any size.
 func normal(n int) []float32 {
 	const period = 9_999_991
 	rng := rand.New(rand.NewPCG(1, uint64(n)))

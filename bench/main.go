@@ -1,5 +1,5 @@
-// Command bench measures the project on the machine it runs on and writes a CSV file and plots. A figure may have a target
-// and a baseline. It is not a test: a missed target is printed and is no error.
+// Command bench measures the project on the machine it runs on and writes a CSV file and plots. A figure may have a
+// target and a baseline. It is not a test: a missed target is printed and is no error.
 //
 //	go run ./bench          all suites of the GPU, or of the CPU if there is no GPU
 //	go run ./bench -help    how to choose others

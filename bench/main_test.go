@@ -11,7 +11,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/fakedevice"
 )
 
-// TestLengthRestrictsEveryPart: with -length a suite runs those of its parts that have this number of tokens, all of them and no other.
+// TestLengthRestrictsEveryPart: with -length a suite runs those of its parts that have this number of tokens, all of
+// them and no other.
 func TestLengthRestrictsEveryPart(t *testing.T) {
 	for i := range 2 * len(suites) {
 		s := suites[i/2]

@@ -18,8 +18,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/plots"
 )
 
-// figure is a plot of the rows of a unit against tokens. A row's "suite: what: size" matches rows, whose last group is the tokens and whose
-// others are the name of the line. The baseline of a dense peer is a point of the peer's line.
+// figure is a plot of the rows of a unit against tokens. A row's "suite: what: size" matches rows, whose last group is
+// the tokens and whose others are the name of the line. The baseline of a dense peer is a point of the peer's line.
 type figure struct{ file, title, unit, rows string }
 
 // allFigures are those that a CSV file may have rows for.

@@ -78,8 +78,8 @@ func inBranch(op string) bool {
 		func(name string) bool { return strings.Contains(op, name) })
 }
 
-// optimizer times a step of AdamW alone: it reads weight, gradient and two moments, and writes all but the gradient and the
-// copy in half precision.
+// optimizer times a step of AdamW alone: it reads weight, gradient and two moments, and writes all but the gradient and
+// the copy in half precision.
 func (t *trainer) optimizer() *profiled {
 	bytes := float64(base.Parameters()) * (7*4 + 2)
 	p := &profiled{name: "adamw, cuda", calls: 1, time: math.MaxInt64, Cost: graph.Cost{Bytes: bytes}}
@@ -94,8 +94,9 @@ func (t *trainer) optimizer() *profiled {
 	return p
 }
 
-// ceilings reports and returns the FLOP/s of the device in a large matrix product and its bytes a second in a sum of large vectors. The
-// inputs are normal numbers: with zeros a product would draw less power and so run at a higher clock.
+// ceilings reports and returns the FLOP/s of the device in a large matrix product and its bytes a second in a sum of
+// large vectors. The inputs are normal numbers: with zeros a product would draw less power and so run at a higher
+// clock.
 func ceilings(r *report) (flops, bytes float64) {
 	const n = 8192
 	product, t := fastest(r, "linear", func(g *G.ExprGraph) (*G.Node, error) {
@@ -111,7 +112,8 @@ func ceilings(r *report) (flops, bytes float64) {
 	return flops, bytes
 }
 
-// fastest runs the graph that build makes. It returns the cost of its op of the given name, and the shortest time of this op.
+// fastest runs the graph that build makes. It returns the cost of its op of the given name, and the shortest time of
+// this op.
 func fastest(r *report, op string, build func(*G.ExprGraph) (*G.Node, error)) (graph.Cost, time.Duration) {
 	g := G.NewGraph()
 	must(build(g))

@@ -87,8 +87,8 @@ func newReport(dir string, b graph.Backend, onlyLength int) *report {
 	return r
 }
 
-// part runs a part of a suite that measures at a number of tokens, or 0 if it measures none or several, unless -length leaves it out. What
-// a suite measures is in its parts.
+// part runs a part of a suite that measures at a number of tokens, or 0 if it measures none or several, unless -length
+// leaves it out. What a suite measures is in its parts.
 func (r *report) part(tokens int, run func()) {
 	switch {
 	case r.onlyLength != 0 && r.onlyLength != tokens:
@@ -116,7 +116,8 @@ func (r *report) add(what, size string, value float64, unit string, notes ...not
 	fmt.Println(strings.TrimRight(line, " "))
 }
 
-// saved returns the records of the CSV file, none if there is no file yet. A file of other columns, which save would spoil, is an error.
+// saved returns the records of the CSV file, none if there is no file yet. A file of other columns, which save would
+// spoil, is an error.
 func (r *report) saved() [][]string {
 	if _, err := os.Stat(r.path); os.IsNotExist(err) {
 		return nil
@@ -137,8 +138,8 @@ func readTable(path string) [][]string {
 	return records
 }
 
-// save writes cpu.csv or gpu.csv, and draws its figures. It keeps the rows of other suites in the file, and appends the rows of this run.
-// With -length it replaces rows of the same what and size alone.
+// save writes cpu.csv or gpu.csv, and draws its figures. It keeps the rows of other suites in the file, and appends the
+// rows of this run. With -length it replaces rows of the same what and size alone.
 func (r *report) save() {
 	suite := len(r.origin) // index of the column
 	lines := [][]string{r.header}

@@ -8,8 +8,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 )
 
-// benchThresholds finds the least number of keys from which on kernels on tensor cores are no slower than the general ones, forward and
-// backward together, for each branch and head dimension.
+// benchThresholds finds the least number of keys from which on kernels on tensor cores are no slower than the general
+// ones, forward and backward together, for each branch and head dimension.
 func benchThresholds(r *report) {
 	for _, dim := range []int{64, 96, 128, 192, 256} {
 		least := map[string]int{} // by branch

@@ -25,15 +25,15 @@ const (
 	trainPrecision       = graph.BF16
 )
 
-// Tokens a second of a dense model with the shape of Base() on one H200: PyTorch 2.11, bf16 autocast, fused AdamW, cuDNN
-// attention, batch 16 of 2048 tokens.
+// Tokens a second of a dense model with the shape of Base() on one H200: PyTorch 2.11, bf16 autocast, fused AdamW,
+// cuDNN attention, batch 16 of 2048 tokens.
 const compiledPyTorch, eagerPyTorch = 644300, 489100
 
 //go:embed *.go
 var sources embed.FS
 
-// sourceText returns the text to train on. It is real text, because the text decides which blocks are selected, and so the
-// time of the selected branch.
+// sourceText returns the text to train on. It is real text, because the text decides which blocks are selected, and so
+// the time of the selected branch.
 func sourceText() (text []byte) {
 	for _, name := range must(fs.Glob(sources, "*")) {
 		text = append(text, must(sources.ReadFile(name))...)

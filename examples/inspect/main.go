@@ -1,5 +1,6 @@
-// Inspect shows how a trained TinyLM works on a text: which blocks each query selects, the gates, how far back the attention of each branch
-// goes, the loss of each token, and the graph. It writes pictures and one HTML page, which needs no network.
+// Inspect shows how a trained TinyLM works on a text: which blocks each query selects, the gates, how far back the
+// attention of each branch goes, the loss of each token, and the graph. It writes pictures and one HTML page, which
+// needs no network.
 //
 //	go run ./examples/train -out runs/tiny
 //	go run ./examples/inspect -model runs/tiny
@@ -46,7 +47,8 @@ type options struct {
 	set                                       *flag.FlagSet
 }
 
-// parse returns the options of a command line. After -help it writes the list of flags to help and returns flag.ErrHelp.
+// parse returns the options of a command line. After -help it writes the list of flags to help and returns
+// flag.ErrHelp.
 func parse(args []string, help io.Writer) (_ *options, err error) {
 	set := command.NewFlags("examples/inspect", about, examples)
 	o := &options{set: set}

@@ -1,6 +1,6 @@
-// Recall shows the purpose of the selected branch. It trains full NSA, NSA without its selected branch, and dense attention to look up
-// values whose keys lie far back in a document. It writes the share of right answers as a table (CSV) and two plots (PNG), and a page (HTML)
-// that shows which blocks NSA selects.
+// Recall shows the purpose of the selected branch. It trains full NSA, NSA without its selected branch, and dense
+// attention to look up values whose keys lie far back in a document. It writes the share of right answers as a table
+// (CSV) and two plots (PNG), and a page (HTML) that shows which blocks NSA selects.
 //
 //	go run ./examples/recall -models nsa -free 1                                         # a minute on two CPU cores
 //	go run ./examples/recall                                                             # all models, 1024 tokens, on two CPU cores
@@ -56,7 +56,8 @@ type options struct {
 	set         *flag.FlagSet
 }
 
-// parse returns the options of a command line. After -help it writes the list of flags to help and returns flag.ErrHelp.
+// parse returns the options of a command line. After -help it writes the list of flags to help and returns
+// flag.ErrHelp.
 func parse(args []string, help io.Writer) (_ *options, err error) {
 	o := &options{Options: recall.DefaultOptions(), set: command.NewFlags("examples/recall", about, examples)}
 	defer command.Explain(&err, o.set, fieldFlags())

@@ -53,7 +53,8 @@ func Read(path string, opts ...Option) (f File, err error) {
 	return f, nil
 }
 
-// CheckSize returns an error unless the file at path has a valid header and as many bytes as it says. It reads only the header.
+// CheckSize returns an error unless the file at path has a valid header and as many bytes as it says. It reads only the
+// header.
 func CheckSize(path string) error {
 	return withFile(path, func(r io.ReaderAt, size int64) error {
 		_, _, _, err := readSpans(r, size)
@@ -78,7 +79,8 @@ func withFile(path string, use func(r io.ReaderAt, size int64) error) error {
 // ErrNotFinite is in the error of CheckFinite.
 var ErrNotFinite = errors.New("want finite numbers")
 
-// CheckFinite returns an error that wraps ErrNotFinite and names the first element that is NaN or infinite, if there is one.
+// CheckFinite returns an error that wraps ErrNotFinite and names the first element that is NaN or infinite, if there is
+// one.
 func (f File) CheckFinite() error {
 	for _, name := range slices.Sorted(maps.Keys(f.Tensors)) {
 		t := f.Tensors[name]
@@ -100,7 +102,8 @@ func indexOf(t *tensor.Dense, is func(float64) bool) int {
 	return -1
 }
 
-// Decode reads a file in memory. It accepts NaN and tensors without elements. The result does not share memory with data.
+// Decode reads a file in memory. It accepts NaN and tensors without elements. The result does not share memory with
+// data.
 func Decode(data []byte) (File, error) {
 	f, err := decode(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
@@ -178,9 +181,9 @@ func readHeader(r io.ReaderAt, size int64) ([]byte, error) {
 	return head, nil
 }
 
-// parseHeader returns the metadata and the tensors of the header. It checks each tensor by itself: a known type, a valid
-// shape, and a range that begins at or after 0 and has as many bytes as the shape. Package json refuses a name that appears twice and text
-// that is not UTF-8.
+// parseHeader returns the metadata and the tensors of the header. It checks each tensor by itself: a known type, a
+// valid shape, and a range that begins at or after 0 and has as many bytes as the shape. Package json refuses a name
+// that appears twice and text that is not UTF-8.
 func parseHeader(head []byte) (metadata map[string]string, spans []span, err error) {
 	var header map[string]jsontext.Value
 	if !bytes.HasPrefix(head, []byte("{")) {

@@ -1,11 +1,11 @@
 // Package safetensors reads and writes the safetensors format: an 8-byte little-endian length, a JSON header of names,
 // types, shapes and byte ranges, then the tensors' bytes, row-major and little-endian
-// (https://github.com/huggingface/safetensors#format). It reads and writes F64, F32, I64 and I32, and reads BF16 and F16 as
-// float32, which holds them exactly. A file with any other type is refused.
+// (https://github.com/huggingface/safetensors#format). It reads and writes F64, F32, I64 and I32, and reads BF16 and
+// F16 as float32, which holds them exactly. A file with any other type is refused.
 //
-// The whole header is checked before any data is read: it is UTF-8, each name appears once, and the ranges lie in the file,
-// match their shapes, and cover the data without gap or overlap. Data is read and written in pieces: a tensor is in memory once. Errors
-// name the file, if there is one, and the tensor.
+// The whole header is checked before any data is read: it is UTF-8, each name appears once, and the ranges lie in the
+// file, match their shapes, and cover the data without gap or overlap. Data is read and written in pieces: a tensor is
+// in memory once. Errors name the file, if there is one, and the tensor.
 package safetensors
 
 import (
@@ -94,9 +94,9 @@ func elements(t *tensor.Dense) (any, error) {
 	return nil, fmt.Errorf("type %v, want float64, float32, int64 or int32", t.Dtype())
 }
 
-// Write writes f to path: tensors in the order of their names, the first one aligned to 8 bytes, a view as the elements that
-// it shows. A column-major tensor is an error. At any time path holds either its old content or all of f. The bytes depend
-// on f alone. Errors name the path and, if one is at fault, the tensor.
+// Write writes f to path: tensors in the order of their names, the first one aligned to 8 bytes, a view as the elements
+// that it shows. A column-major tensor is an error. At any time path holds either its old content or all of f. The
+// bytes depend on f alone. Errors name the path and, if one is at fault, the tensor.
 func (f File) Write(path string) (err error) {
 	defer func() {
 		if err != nil {
@@ -115,8 +115,8 @@ func (f File) Write(path string) (err error) {
 	return errors.Join(encode(w, head, data), w.Close())
 }
 
-// header checks f and returns its header, padded with spaces to a multiple of 8 bytes, and the data of its tensors in order,
-// a slice for each.
+// header checks f and returns its header, padded with spaces to a multiple of 8 bytes, and the data of its tensors in
+// order, a slice for each.
 func (f File) header() (head []byte, data []reflect.Value, err error) {
 	for k, v := range f.Metadata {
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {

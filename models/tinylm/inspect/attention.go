@@ -23,7 +23,8 @@ type branch struct {
 	distances    distanceSums
 }
 
-// branchesOf returns the branches of the attention of a layer: those of NSA in the order of the gates, or the causal one of dense attention.
+// branchesOf returns the branches of the attention of a layer: those of NSA in the order of the gates, or the causal
+// one of dense attention.
 func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]branch, error) {
 	names, nodes := ops.BranchNames(), G.Nodes{l.Compressed, l.Selected, l.Window}
 	if l.Gates == nil { // dense attention: the output is a linear layer over the attention
@@ -131,7 +132,8 @@ func (a *attention) distance(t, i int) float64 {
 	return float64(t - i)
 }
 
-// eachQuery calls f for each query of a head, with the keys that it sees and their probabilities. f must not keep these slices.
+// eachQuery calls f for each query of a head, with the keys that it sees and their probabilities. f must not keep these
+// slices.
 func (a *attention) eachQuery(head int, f func(t int, keys []int, p []float64)) {
 	group := head / (a.heads / a.groups)
 	row := func(x []float64, i, heads, h int) []float64 { return x[(i*heads+h)*a.dim:][:a.dim] }

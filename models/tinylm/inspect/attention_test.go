@@ -68,8 +68,8 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 	}
 }
 
-// TestBranchesGiveTheirOutputs: the probabilities from the nodes that branchesOf finds, times the values of the branch, equal the output of
-// the branch.
+// TestBranchesGiveTheirOutputs: the probabilities from the nodes that branchesOf finds, times the values of the branch,
+// equal the output of the branch.
 func TestBranchesGiveTheirOutputs(t *testing.T) {
 	for _, c := range []tinylm.Config{small(), dense()} {
 		var outputs [][]*G.Node

@@ -24,8 +24,8 @@ type distanceSums struct {
 	far   float64   // of probability times distance
 }
 
-// add adds the probabilities of all queries of a branch. In the selected branch it writes to shares the probability of each block, [S,Hkv,n];
-// elsewhere shares is empty.
+// add adds the probabilities of all queries of a branch. In the selected branch it writes to shares the probability of
+// each block, [S,Hkv,n]; elsewhere shares is empty.
 func (l *distanceSums) add(a *attention, shares []float64) {
 	heads := make([]distanceSums, a.heads)
 	parts := make([][]float64, a.heads)
@@ -63,7 +63,8 @@ func (l *distanceSums) add(a *attention, shares []float64) {
 	}
 }
 
-// result returns the BranchDistance of the sums. In a text shorter than a compressed block no query sees a compressed key: then all numbers are 0.
+// result returns the BranchDistance of the sums. In a text shorter than a compressed block no query sees a compressed
+// key: then all numbers are 0.
 func (l *distanceSums) result(branch string) BranchDistance {
 	r := BranchDistance{Branch: branch, Shares: l.sums}
 	if l.total > 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Drawing is a model's graph in sections: the embedding, the layers, and the head with the loss. Consecutive layers of the same structure
-// are one section.
+// Drawing is a model's graph in sections: the embedding, the layers, and the head with the loss. Consecutive layers of
+// the same structure are one section.
 type Drawing struct {
 	Sections []Section
 	Nodes    int // of the whole graph, weights included
@@ -79,7 +79,8 @@ type sections struct {
 	taken   map[*G.Node]bool // nodes of earlier sections
 }
 
-// cut returns the rows of end and all nodes before it that no earlier section has. A node is in the first row below all that it reads.
+// cut returns the rows of end and all nodes before it that no earlier section has. A node is in the first row below all
+// that it reads.
 func (s *sections) cut(end *G.Node) (rows [][]Box) {
 	var nodes [][]*G.Node // by row
 	places := map[*G.Node]int{}

@@ -24,8 +24,8 @@ func configs() map[string]tinylm.Config {
 	return map[string]tinylm.Config{"nsa": small(), "dense": dense(), "mlp": mlp, "deep": deep, "one layer": single}
 }
 
-// TestDrawingHasEachNodeOnce: the ops, inputs and weights of the drawing are those of the graph, and all layers are one section. Boxes are
-// numbered from row to row, and read boxes of earlier rows.
+// TestDrawingHasEachNodeOnce: the ops, inputs and weights of the drawing are those of the graph, and all layers are one
+// section. Boxes are numbered from row to row, and read boxes of earlier rows.
 func TestDrawingHasEachNodeOnce(t *testing.T) {
 	for name, c := range configs() {
 		d := report(t, c, prose[:40]).Graph

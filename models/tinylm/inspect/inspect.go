@@ -1,8 +1,9 @@
-// Package inspect shows how a TinyLM works on a text: which blocks each query selects, the gates, how far back the attention of
-// the branches goes, the loss of each token, and the graph. [Inspect] runs a text and returns a [Report]. [Report.Save] writes one HTML page
-// and pictures.
+// Package inspect shows how a TinyLM works on a text: which blocks each query selects, the gates, how far back the
+// attention of the branches goes, the loss of each token, and the graph. [Inspect] runs a text and returns a [Report].
+// [Report.Save] writes one HTML page and pictures.
 //
-// Kernels do not keep the probabilities of attention. So this package computes them again on the host, from the queries and keys of the run.
+// Kernels do not keep the probabilities of attention. So this package computes them again on the host, from the queries
+// and keys of the run.
 package inspect
 
 import (
@@ -34,9 +35,9 @@ type Options struct {
 	Backend    graph.Backend     // nil: the CPU's
 }
 
-// Inspect runs tokens through a model in windows of Config.Context tokens, or in one shorter window if there are fewer tokens. Tokens
-// after the last whole window are not used. Fewer than 2 tokens are an error, as is a model of NSA without its selected branch. Inspect does
-// not change the weights.
+// Inspect runs tokens through a model in windows of Config.Context tokens, or in one shorter window if there are fewer
+// tokens. Tokens after the last whole window are not used. Fewer than 2 tokens are an error, as is a model of NSA
+// without its selected branch. Inspect does not change the weights.
 func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error) {
 	defer func() {
 		if err != nil {

@@ -63,8 +63,9 @@ func (r *Report) data() (template.JS, error) {
 	return template.JS(text), err
 }
 
-// shown returns tokens as a page shows them. If a character is cut into several tokens, the first one shows it. In place of a character
-// that tinylm.Printable replaces there is its symbol (U+0000 is ␀) or its number (⟨U+202E⟩), in place of a byte that is not UTF-8 its number (⟨C3⟩).
+// shown returns tokens as a page shows them. If a character is cut into several tokens, the first one shows it. In
+// place of a character that tinylm.Printable replaces there is its symbol (U+0000 is ␀) or its number (⟨U+202E⟩), in
+// place of a byte that is not UTF-8 its number (⟨C3⟩).
 func shown(tokens []string) []string {
 	text := strings.Join(tokens, "")
 	list := make([]string, len(tokens))
@@ -93,7 +94,8 @@ func shown(tokens []string) []string {
 	return list
 }
 
-// WriteHTML writes the report, which has at least a layer and a token, as one page. The page needs no other file and no network.
+// WriteHTML writes the report, which has at least a layer and a token, as one page. The page needs no other file and no
+// network.
 func (r *Report) WriteHTML(w io.Writer) (err error) {
 	defer func() {
 		if err != nil {

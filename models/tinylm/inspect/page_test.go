@@ -41,8 +41,8 @@ func TestPageOfHostileText(t *testing.T) {
 	}
 }
 
-// TestShown: the shown text does not depend on how the text is cut into tokens. It has all characters that may be printed, in their order,
-// and for each other character or byte one sign.
+// TestShown: the shown text does not depend on how the text is cut into tokens. It has all characters that may be
+// printed, in their order, and for each other character or byte one sign.
 func TestShown(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 4))
 	for _, text := range append(hostile(), prose) {

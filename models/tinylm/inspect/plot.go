@@ -26,8 +26,8 @@ import (
 // PageFile is the name of the page in the folder of Report.Save.
 const PageFile = "index.html"
 
-// Save writes the report into a folder: the page, and as PNG the selected blocks, the gates, the distances of attention, and the loss. It
-// makes the folder if needed and replaces files of these names.
+// Save writes the report into a folder: the page, and as PNG the selected blocks, the gates, the distances of
+// attention, and the loss. It makes the folder if needed and replaces files of these names.
 func (r *Report) Save(folder string) error {
 	var page bytes.Buffer
 	if err := r.WriteHTML(&page); err != nil {
@@ -60,7 +60,8 @@ func branchColor(name string) color.RGBA {
 	return color.RGBA{21, 101, 192, 255} // selected, causal
 }
 
-// svg returns a plot as an SVG element for the page. Its colours are variables of the page's style: black text is left to the style.
+// svg returns a plot as an SVG element for the page. Its colours are variables of the page's style: black text is left
+// to the style.
 func svg(p *plot.Plot) (template.HTML, error) {
 	p.BackgroundColor = nil
 	canvas := vgsvg.New(width, height)

@@ -10,9 +10,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// RepeatedWords says how far the selection of blocks, and the attention to them, follow the text. It counts queries inside a word of four
-// letters or more: from its second token on, or at its only one, an earlier occurrence tells what follows. A query counts if the word occurs
-// earlier in a free block, that is, one not forced, and if there are more free blocks than the query may select. Numbers are sums over queries.
+// RepeatedWords says how far the selection of blocks, and the attention to them, follow the text. It counts queries
+// inside a word of four letters or more: from its second token on, or at its only one, an earlier occurrence tells what
+// follows. A query counts if the word occurs earlier in a free block, that is, one not forced, and if there are more
+// free blocks than the query may select. Numbers are sums over queries.
 type RepeatedWords struct {
 	Queries            int
 	Blocks             int     // free blocks with an earlier occurrence
@@ -37,7 +38,8 @@ func (w *RepeatedWords) add(o RepeatedWords) {
 	w.Attention, w.EvenAttention = w.Attention+o.Attention, w.EvenAttention+o.EvenAttention
 }
 
-// percentages returns Selected and SelectedByDistance over Blocks, and Attention and EvenAttention over Queries, in percent.
+// percentages returns Selected and SelectedByDistance over Blocks, and Attention and EvenAttention over Queries, in
+// percent.
 func (w RepeatedWords) percentages() [4]float64 {
 	blocks, queries := 100/float64(max(1, w.Blocks)), 100/float64(max(1, w.Queries))
 	return [4]float64{blocks * float64(w.Selected), blocks * w.SelectedByDistance, queries * w.Attention, queries * w.EvenAttention}
@@ -136,7 +138,8 @@ func (c *wordCounts) add(queries []wordQuery, blocks []int32, shares []float64, 
 	}
 }
 
-// result returns the counts. By distance alone a query selects blocks as often as all queries together select blocks at their distances.
+// result returns the counts. By distance alone a query selects blocks as often as all queries together select blocks at
+// their distances.
 func (c *wordCounts) result() RepeatedWords {
 	sum := 0.0 // of the rates up to a distance
 	for free, due := range c.due {

@@ -10,7 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Report describes how a model worked on a text. Statistics are over all windows; texts and blocks are those of the first window.
+// Report describes how a model worked on a text. Statistics are over all windows; texts and blocks are those of the
+// first window.
 type Report struct {
 	Title, About   string
 	Config         tinylm.Config
@@ -38,7 +39,8 @@ type Layer struct {
 	Gates     []tinylm.GateStatistics // by head; none in dense attention
 	Distances []BranchDistance        // by branch: compressed, selected and window, or causal
 
-	// Selected blocks of the first window; nil in dense attention. The entries of query t in a group begin at (t*Groups + group)*N.
+	// Selected blocks of the first window; nil in dense attention. The entries of query t in a group begin at (t*Groups
+	// + group)*N.
 	Blocks []int32   // [S,Groups,N], ascending, padded with -1
 	Shares []float64 // [S,Groups,N], share of the selected branch's probability on each block, mean over the group's heads
 	Groups int
@@ -64,7 +66,8 @@ func (r *Report) HasBlocks() bool { return r.Config.Attention != tinylm.Dense }
 // HasLoss reports whether the report has losses.
 func (r *Report) HasLoss() bool { return r.Loss != nil }
 
-// Forced reports whether query t selects block b whatever the scores are: b is the first block or one of the two newest.
+// Forced reports whether query t selects block b whatever the scores are: b is the first block or one of the two
+// newest.
 func (r *Report) Forced(t int, b int32) bool { return ops.IsForced(t, int(b), r.Config.SelectBlock) }
 
 // MeanLoss returns the loss in nats a token: the mean over all windows and all tokens except the first of each window.
@@ -95,8 +98,8 @@ func (r *Report) Summary() string {
 		"  attention: %5.1f %%, if it were even %.1f %%", p[0], p[1], p[2], p[3])
 }
 
-// predictions returns, from the logits [S,V] of a window, -ln p of each token given those before it (0 for the first), the most likely token
-// after each token, and its probability.
+// predictions returns, from the logits [S,V] of a window, -ln p of each token given those before it (0 for the first),
+// the most likely token after each token, and its probability.
 func predictions(logits []float64, tokens []int32) (loss []float64, next []int32, p []float64) {
 	v := len(logits) / len(tokens)
 	loss = make([]float64, len(tokens))

@@ -47,8 +47,9 @@ func contrast(t *testing.T, a, b string) float64 {
 	return (max(x, y) + 0.05) / (min(x, y) + 0.05)
 }
 
-// TestContrast: in both modes each colour of text has a contrast of 4.5 to each background that it may lie on, and each colour that carries
-// a meaning without words one of 3 to the page (WCAG 2, AA). The rules name no colours but those of the palettes, and nothing is translucent.
+// TestContrast: in both modes each colour of text has a contrast of 4.5 to each background that it may lie on, and each
+// colour that carries a meaning without words one of 3 to the page (WCAG 2, AA). The rules name no colours but those of
+// the palettes, and nothing is translucent.
 func TestContrast(t *testing.T) {
 	require.InDelta(t, 21, contrast(t, "#000", "#ffffff"), 1e-9)
 	require.InDelta(t, 4.54, contrast(t, "#767676", "#fff"), 0.01)

@@ -17,8 +17,8 @@ func (o Options) newAsked(w *tinylm.Weights, t Task) (*tinylm.Model, error) {
 	return tinylm.NewModel(w, 1, t.Context, tinylm.WithParts(), o.machine())
 }
 
-// ask asks m, of newAsked, the questions of new documents of t, different from those of the training. The same number gives the same
-// documents. When ctx ends, ask returns its cause after the current document.
+// ask asks m, of newAsked, the questions of new documents of t, different from those of the training. The same number
+// gives the same documents. When ctx ends, ask returns its cause after the current document.
 func (o Options) ask(ctx context.Context, m *tinylm.Model, t Task, documents int, number uint64) (answers []Answer, err error) {
 	r, d := rand.New(rand.NewPCG(o.Seed, 1+number)), t.newDocument()
 	for range documents {
@@ -54,8 +54,9 @@ func (o Options) ask(ctx context.Context, m *tinylm.Model, t Task, documents int
 	return answers, nil
 }
 
-// Evaluate asks a model the questions of o.FinalDocs documents of t. The documents may be longer than those of the training, but must have
-// the same number of pairs. When ctx ends, Evaluate returns its cause after the current document.
+// Evaluate asks a model the questions of o.FinalDocs documents of t. The documents may be longer than those of the
+// training, but must have the same number of pairs. When ctx ends, Evaluate returns its cause after the current
+// document.
 func Evaluate(ctx context.Context, w *tinylm.Weights, t Task, o Options) (answers []Answer, err error) {
 	switch {
 	case ctx == nil:

@@ -12,7 +12,8 @@ import (
 
 var check = testutil.Check
 
-// A model that trains for a moment, and its answers to questions in longer documents. DefaultOptions train for longer, until it knows them.
+// A model that trains for a moment, and its answers to questions in longer documents. DefaultOptions train for longer,
+// until it knows them.
 func ExampleTrain() {
 	task, err := recall.NewTask(256, 16) // 16 pairs in 256 tokens
 	check(err)

@@ -64,7 +64,8 @@ func addLine(p *plot.Plot, i, dashes int, name string, points plotter.XYs) {
 	}
 }
 
-// png adds a line for guesses to p, whose X axis is from low to high, and returns p as PNG. Its legend is at the left or at the right.
+// png adds a line for guesses to p, whose X axis is from low to high, and returns p as PNG. Its legend is at the left
+// or at the right.
 func (r Report) png(p *plot.Plot, left bool, low, high float64) ([]byte, error) {
 	guess := plotter.XYs{{X: low, Y: r.Task.Chance()}, {X: high, Y: r.Task.Chance()}}
 	addLine(p, len(r.Runs), 2, fmt.Sprintf("a guess, %.4g", r.Task.Chance()), guess)

@@ -23,7 +23,8 @@ type Report struct {
 // Column is a column of the table that has the same value in all rows.
 type Column = origin.Column
 
-// Save writes recall_CONTEXT.csv and the plots into a folder, and the look at NSA into its folder look. It returns their paths.
+// Save writes recall_CONTEXT.csv and the plots into a folder, and the look at NSA into its folder look. It returns
+// their paths.
 func (r Report) Save(folder string) (paths []string, err error) {
 	defer func() {
 		if err != nil {
@@ -60,7 +61,8 @@ func (r Report) Save(folder string) (paths []string, err error) {
 	return paths, nil
 }
 
-// csv returns the table: a row for each evaluation of the training, which has a step, and a row for each range of distances, which has none.
+// csv returns the table: a row for each evaluation of the training, which has a step, and a row for each range of
+// distances, which has none.
 func (r Report) csv() ([]byte, error) {
 	var header, values []string
 	for _, c := range r.Origin {

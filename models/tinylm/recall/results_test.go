@@ -17,8 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// right returns the percentages of right answers of trained models in a table, by model and by context of the questions. A model without the
-// selected branch may only guess.
+// right returns the percentages of right answers of trained models in a table, by model and by context of the
+// questions. A model without the selected branch may only guess.
 func right(t *testing.T, path string, r Report) map[Kind]map[int]float64 {
 	list := map[Kind]map[int]float64{}
 	for _, run := range r.Runs {
@@ -42,7 +42,8 @@ func right(t *testing.T, path string, r Report) map[Kind]map[int]float64 {
 	return list
 }
 
-// TestCommittedResults checks docs/recall.md and the README against the committed tables: the numbers, and the commands that made them.
+// TestCommittedResults checks docs/recall.md and the README against the committed tables: the numbers, and the commands
+// that made them.
 func TestCommittedResults(t *testing.T) {
 	const root = "../../../"
 	doc := string(testutil.Must(os.ReadFile(root + "docs/recall.md"))(t))
@@ -72,7 +73,8 @@ func TestCommittedResults(t *testing.T) {
 		"| %.1f %% | without the selected branch %.1f %%, a guess 6.25 %% | `%s` |", shares[NSA][1024], shares[WithoutSelected][1024], r.Origin[0].Value))
 }
 
-// TestFiguresOfTables draws the figures of the committed tables. NSA_TEST_CURVES=FOLDER keeps them: $PWD/bench/results, the committed ones.
+// TestFiguresOfTables draws the figures of the committed tables. NSA_TEST_CURVES=FOLDER keeps them: $PWD/bench/results,
+// the committed ones.
 func TestFiguresOfTables(t *testing.T) {
 	const root = "../../../bench/results"
 	for _, path := range testutil.Must(filepath.Glob(root + "/recall*/*.csv"))(t) {
@@ -88,7 +90,8 @@ func TestFiguresOfTables(t *testing.T) {
 	}
 }
 
-// readReport returns as much of a Report as its plots show, from its table, and of its origin the command, the commit and the date.
+// readReport returns as much of a Report as its plots show, from its table, and of its origin the command, the commit
+// and the date.
 func readReport(t *testing.T, path string) (r Report) {
 	f := testutil.Must(os.Open(path))(t)
 	defer f.Close()

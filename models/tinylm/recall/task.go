@@ -1,13 +1,14 @@
-// Package recall has a task whose answers lie far before the questions, and trains small models on it: full NSA, NSA without its
-// selected branch, and dense attention. It shows the purpose of the selected branch.
+// Package recall has a task whose answers lie far before the questions, and trains small models on it: full NSA, NSA
+// without its selected branch, and dense attention. It shows the purpose of the selected branch.
 //
-// A document is filler with blocks of pairs in it, and ends with questions. A pair is one token for a key and its value. A question is a
-// token for a key, and its answer is the token for the value:
+// A document is filler with blocks of pairs in it, and ends with questions. A pair is one token for a key and its
+// value. A question is a token for a key, and its answer is the token for the value:
 //
 //	. . . . [a7 f2 c5 b0] . . . . . . . . [e2 d7 h0 g5] . . . . . . . . . . . . a? h? c? ...    answers 7 0 5 ...
 //
-// The blocks of pairs are the blocks that NSA compresses and selects. Every value appears equally often in a block, so the mean of a block
-// does not tell which key has which value: compressed attention can find the block, but only its tokens have the answer.
+// The blocks of pairs are the blocks that NSA compresses and selects. Every value appears equally often in a block, so
+// the mean of a block does not tell which key has which value: compressed attention can find the block, but only its
+// tokens have the answer.
 package recall
 
 import (
@@ -96,10 +97,10 @@ type document struct {
 	distances []int   // [Questions], from each question back to its pair
 }
 
-// fill draws a document into d. The keys of a block have `distinct` different values, each equally often; distinct divides Values.
-// Evaluations use documents with distinct = Values. Models also train on documents with distinct = 1: compressed attention can answer
-// these without the selected branch, and learns from them where a key is. The selection of blocks needs this: it has no gradient of its
-// own and follows compressed attention.
+// fill draws a document into d. The keys of a block have `distinct` different values, each equally often; distinct
+// divides Values. Evaluations use documents with distinct = Values. Models also train on documents with distinct = 1:
+// compressed attention can answer these without the selected branch, and learns from them where a key is. The selection
+// of blocks needs this: it has no gradient of its own and follows compressed attention.
 func (t Task) fill(r *rand.Rand, d document, distinct int) {
 	for i := range d.tokens {
 		d.tokens[i], d.targets[i] = t.filler(r.IntN(fillers)), -1

@@ -82,8 +82,9 @@ func (t Task) shortestContext() int {
 	return n
 }
 
-// lengths returns the lengths of documents that a step may train on, the shortest first. The first fifth of the steps has only the shortest
-// length. The other lengths, up to Context, are added one by one at equal intervals of the remaining steps.
+// lengths returns the lengths of documents that a step may train on, the shortest first. The first fifth of the steps
+// has only the shortest length. The other lengths, up to Context, are added one by one at equal intervals of the
+// remaining steps.
 func (o Options) lengths(t Task, step int) (list []int) {
 	for n := t.shortestContext(); n <= t.Context; n *= 2 {
 		list = append(list, n)
@@ -106,8 +107,8 @@ type Evaluation struct {
 
 var errNoContext = errors.New("recall: no context")
 
-// Train trains a new model and returns its weights, which are on the backend: the caller frees them. It calls report, if not nil, with each
-// evaluation.
+// Train trains a new model and returns its weights, which are on the backend: the caller frees them. It calls report,
+// if not nil, with each evaluation.
 func Train(ctx context.Context, t Task, k Kind, o Options, report func(Evaluation)) (_ *tinylm.Weights, err error) {
 	if ctx == nil {
 		return nil, errNoContext
