@@ -22,7 +22,9 @@ type accuracyShape struct {
 	s, heads, dim int
 }
 
-var accuracyShapes = []accuracyShape{{"bits", 1024, 6, 64}, {"pairs", 2112, 6, 64}, {"pairs", 2112, 4, 128}, {"walk", 2112, 8, 128}}
+var accuracyShapes = []accuracyShape{
+	{"bits", 1024, 6, 64}, {"pairs", 2112, 6, 64}, {"pairs", 2112, 4, 128}, {"walk", 2112, 8, 128},
+}
 
 // benchAccuracy reports relative errors, by the Frobenius norm and in the worst row, of all results of each branch and
 // of their gated sum in bf16. Beside them stands a reference: ref.AttentionRounded, which computes in float64, but
@@ -109,9 +111,11 @@ func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyC
 		{"compressed", "kc", "vc", ref.CompressedMask(p.BlockLen, p.Stride), func(q, k, v *G.Node) *G.Node {
 			return must(ops.CompressedAttention(q, k, v, p.BlockLen, p.Stride))
 		}},
-		{"selected by " + shape.method, "k", "v", ref.SelectedMask(c.blocks, 1, s, 1, p.SelectBlock), func(q, k, v *G.Node) *G.Node {
-			return must(ops.SelectedAttention(q, k, v, intInput(q.Graph(), "idx", c.blocks, 1, s, 1, p.TopN), p.SelectBlock))
-		}},
+		{"selected by " + shape.method, "k", "v", ref.SelectedMask(c.blocks, 1, s, 1, p.SelectBlock),
+			func(q, k, v *G.Node) *G.Node {
+				blocks := intInput(q.Graph(), "idx", c.blocks, 1, s, 1, p.TopN)
+				return must(ops.SelectedAttention(q, k, v, blocks, p.SelectBlock))
+			}},
 		{"window", "kw", "vw", ref.WindowMask(p.Window), func(q, k, v *G.Node) *G.Node {
 			return must(ops.SlidingWindow(q, k, v, p.Window))
 		}},
@@ -174,7 +178,7 @@ func (c *accuracyCase) expected(b accuracyBranch, do *ref.Tensor, round func(flo
 // expectedTotal computes the gated sum of all branches on the host.
 func (c *accuracyCase) expectedTotal(round func(float64) float64) results {
 	do, gates, dq := c.in["do"], ref.Sigmoid(c.in["gates"]), ref.New(c.in["q"].Shape...)
-	_, dbranches := ref.GatedSumGrad(gates, do, do, do, do) // the gradients of the branches do not depend on the branches
+	_, dbranches := ref.GatedSumGrad(gates, do, do, do, do) // they do not depend on the branches
 	all := results{}
 	var outputs []*ref.Tensor
 	for i, b := range c.branches {
@@ -192,7 +196,8 @@ func (c *accuracyCase) expectedTotal(round func(float64) float64) results {
 func (c *accuracyCase) report(r *report, size string) {
 	exactly := func(x float64) float64 { return x }
 	for _, b := range c.branches {
-		got := c.measured(r, func(in map[string]*G.Node) *G.Node { return b.op(in["q"], in[b.k], in[b.v]) }, "q", b.k, b.v)
+		build := func(in map[string]*G.Node) *G.Node { return b.op(in["q"], in[b.k], in[b.v]) }
+		got := c.measured(r, build, "q", b.k, b.v)
 		addErrors(r, b.name, size, got, c.expected(b, c.in["do"], roundBF16), c.expected(b, c.in["do"], exactly))
 	}
 	got := c.measured(r, func(in map[string]*G.Node) *G.Node {

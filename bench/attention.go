@@ -37,8 +37,10 @@ const dimLength = 8192
 // attentionBounds are the targets in milliseconds, at most: forward, and forward and backward.
 var attentionBounds = map[string][2]float64{
 	"all, i 8192": {0.42, 1.35}, "all, i 65536": {5.1, 14.7}, "all, ii 8192": {1.9, 6.6}, "all, ii 65536": {28, 95},
-	"sliding window, ii 65536": {2.7, 11.5}, "compressed attention, ii 65536": {8, 39}, "select blocks, ii 65536": {5}, "selected attention, random blocks, ii 65536": {11, 34},
-	"sliding window, i 65536": {0.32, 1.4}, "compressed attention, i 65536": {1.05, 4.8}, "select blocks, i 65536": {0.8}, "selected attention, random blocks, i 65536": {2.9, 7.6},
+	"sliding window, ii 65536": {2.7, 11.5}, "compressed attention, ii 65536": {8, 39},
+	"select blocks, ii 65536": {5}, "selected attention, random blocks, ii 65536": {11, 34},
+	"sliding window, i 65536": {0.32, 1.4}, "compressed attention, i 65536": {1.05, 4.8},
+	"select blocks, i 65536": {0.8}, "selected attention, random blocks, i 65536": {2.9, 7.6},
 }
 
 // benchAttention times each branch, the selection of blocks, all of NSA, and dense attention, with normal inputs. It
@@ -199,7 +201,8 @@ func (a attentionBench) time(name string, build graphOf, opts ...graph.Option) (
 	g := G.NewGraph()
 	out := a.graph(input(g, "q", 1, a.s, a.heads, a.dim), build)
 	do := input(g, "do", out.Shape()...)
-	addGradients(out, do, slices.DeleteFunc(g.Inputs(), func(n *G.Node) bool { return n == do || n.Name() == "idx" })...)
+	constant := func(n *G.Node) bool { return n == do || n.Name() == "idx" }
+	addGradients(out, do, slices.DeleteFunc(g.Inputs(), constant)...)
 	plan, times := a.report.profileGraph(g, attentionRuns, opts...)
 	for i, s := range plan.Steps {
 		op := strings.TrimSuffix(strings.ReplaceAll(s.Op, "sigmoid gated", "gated"), " with deltas")
@@ -212,7 +215,9 @@ func (a attentionBench) time(name string, build graphOf, opts ...graph.Option) (
 		}
 		at := slices.IndexFunc(list, func(b timedBranch) bool { return b.name == branch })
 		if at < 0 {
-			at, list = len(list), append(list, timedBranch{name: branch, bytes: plan.Arena + plan.Workspace, keys: s.Inputs[1].Shape[1]})
+			at = len(list)
+			bytes := plan.Arena + plan.Workspace
+			list = append(list, timedBranch{name: branch, bytes: bytes, keys: s.Inputs[1].Shape[1]})
 		}
 		b := &list[at]
 		b.general = b.general || s.Implementation == "cuda"
@@ -231,7 +236,8 @@ func (a attentionBench) addBranches() {
 	whole := timedBranch{name: "all", bytes: branches[0].bytes}
 	for i := range branches {
 		b := &branches[i]
-		whole.forward, whole.backward, whole.flops = whole.forward.plus(b.forward), whole.backward.plus(b.backward), whole.flops+b.flops
+		whole.forward, whole.backward = whole.forward.plus(b.forward), whole.backward.plus(b.backward)
+		whole.flops += b.flops
 		b.bytes = 0
 	}
 	a.add(append(branches, whole)...)
@@ -251,10 +257,12 @@ func (a attentionBench) add(list ...timedBranch) {
 			}
 			if b.name == "all" {
 				column := []string{"forward_ms", "forward_and_backward_ms"}[i]
-				peer := cuDNNFigure("gpu_peers.csv", column, map[string]string{"shape": a.name, "length": strconv.Itoa(a.s), "attention": "dense"})
+				peer := cuDNNFigure("gpu_peers.csv", column,
+					map[string]string{"shape": a.name, "length": strconv.Itoa(a.s), "attention": "dense"})
 				notes = append(notes, against(densePeer, peer))
 			}
-			a.report.add(b.name+[]string{", forward", ", forward and backward"}[i], size, times.median().Seconds()*1e3, "ms", notes...)
+			what := b.name + []string{", forward", ", forward and backward"}[i]
+			a.report.add(what, size, times.median().Seconds()*1e3, "ms", notes...)
 		}
 		a.report.add(b.name+", spread", size, 100*b.both().spread(), "%")
 		if b.flops > 0 {

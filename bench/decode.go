@@ -62,8 +62,11 @@ const pageLen = 512
 // than maxCache are left out.
 func (r *report) addBranchesOfDecode(shape attentionShape, batch, s int) {
 	for _, b := range decodeBranches {
-		c := ops.KVCache{Params: base.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
-			Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen}
+		c := ops.KVCache{
+			Params: base.Params, Without: b.without,
+			KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
+			Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen,
+		}
 		if b.dense {
 			c.Params = ops.Params{}
 		}
@@ -91,13 +94,15 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 	g := G.NewGraph()
 	d := &decodeStep{graph: g, inputs: G.Nodes{input(g, "q", c.Slots, 1, shape.heads, c.KeyDim)}}
 	add := func(name string) {
-		d.inputs = append(d.inputs, input(g, name+" k", c.Slots, 1, c.KVHeads, c.KeyDim), input(g, name+" v", c.Slots, 1, c.KVHeads, c.ValueDim))
+		d.inputs = append(d.inputs, input(g, name+" k", c.Slots, 1, c.KVHeads, c.KeyDim),
+			input(g, name+" v", c.Slots, 1, c.KVHeads, c.ValueDim))
 	}
 	if c.Dense() {
 		add("dense")
 		d.read = s + 1
 	} else {
-		reads := []int{ops.NumVisible(s, c.BlockLen, c.Stride), min(s+1, (c.TopN-1)*c.SelectBlock+s%c.SelectBlock+1), min(s+1, c.Window)}
+		selected := (c.TopN-1)*c.SelectBlock + s%c.SelectBlock + 1
+		reads := []int{ops.NumVisible(s, c.BlockLen, c.Stride), min(s+1, selected), min(s+1, c.Window)}
 		gates := 0
 		for b, name := range ops.BranchNames() {
 			if c.Stores(ops.Branch(b)) {
@@ -177,8 +182,8 @@ func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s i
 	d := newDecodeStep(shape, c, s, layers)
 	inputs := must(graph.MoveInputs(r.backend, append(slices.Clone(d.inputs), d.caches...)...))
 	defer mustClose(inputs)
-	m := must(graph.NewMachine(d.graph, graph.WithBackend(r.backend), graph.WithPrecision(precision), graph.WithCapture(),
-		graph.WithConstantInputs(d.inputs...), graph.WithKeep(d.counted...)))
+	m := must(graph.NewMachine(d.graph, graph.WithBackend(r.backend), graph.WithPrecision(precision),
+		graph.WithCapture(), graph.WithConstantInputs(d.inputs...), graph.WithKeep(d.counted...)))
 	defer mustClose(m)
 	t := seconds(rounds, func() error {
 		for range runs {
@@ -191,7 +196,8 @@ func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s i
 		r.add(what, size, t*1e3/float64(c.Slots), "ms a token")
 	} else {
 		var target, rate []note
-		peer := cuDNNFigure("gpu_decode_peers.csv", "us", map[string]string{"shape": shape.name, "length": strconv.Itoa(s), "batch": strconv.Itoa(c.Slots)})
+		peer := cuDNNFigure("gpu_decode_peers.csv", "us",
+			map[string]string{"shape": shape.name, "length": strconv.Itoa(s), "batch": strconv.Itoa(c.Slots)})
 		switch {
 		case name == "all" && size == "i B=1 S=2048":
 			target = append(target, atMost(15))
@@ -215,10 +221,12 @@ func addDecoders(r *report) {
 		w := must(tinylm.NewWeights(tiny, tensor.Float32, 1))
 		step := r.addDecoder("Tiny()", "behind 128 tokens", w, 1, 128, 9, nil)
 		size := fmt.Sprintf("%d tokens", tiny.Context)
-		r.add("Tiny() decodes, speed over a run of its context", size, timeModel(w, tiny.Context)/step, "times", atLeast(50))
+		speed := timeModel(w, tiny.Context) / step
+		r.add("Tiny() decodes, speed over a run of its context", size, speed, "times", atLeast(50))
 	})
 	r.part(1984, func() {
-		r.addDecoder("Base()", "behind 1984 tokens", must(tinylm.NewWeights(base, tensor.Float32, 1)), 1, 1984, 9, []note{atLeast(15)})
+		w := must(tinylm.NewWeights(base, tensor.Float32, 1))
+		r.addDecoder("Base()", "behind 1984 tokens", w, 1, 1984, 9, []note{atLeast(15)})
 	})
 }
 
@@ -232,7 +240,8 @@ func (r *report) addDecodersOnGPU() {
 	for _, batch := range []int{1, 64} {
 		least := map[int]float64{1: 2500, 64: 80000}[batch] // tokens a second
 		size := fmt.Sprintf("batch %d, context %d", batch, decodeContext)
-		step := r.addDecoder("Base()", size, w, batch, decodeContext-decodeSteps, 15, []note{atLeast(least)}, tinylm.DecodeOn(r.backend, trainPrecision))
+		step := r.addDecoder("Base()", size, w, batch, decodeContext-decodeSteps, 15, []note{atLeast(least)},
+			tinylm.DecodeOn(r.backend, trainPrecision))
 		r.add("Base() decodes, a step", size, step*1e6, "us")
 	}
 }
@@ -241,7 +250,8 @@ const decodeSteps = 64
 
 // addDecoder reports the tokens a second of a model that prefills prompts and then decodes decodeSteps tokens, and
 // returns the seconds of a step: medians over runs.
-func (r *report) addDecoder(name, size string, w *tinylm.Weights, batch, prompt, runs int, notes []note, opts ...tinylm.DecoderOption) (step float64) {
+func (r *report) addDecoder(name, size string, w *tinylm.Weights, batch, prompt, runs int, notes []note,
+	opts ...tinylm.DecoderOption) (step float64) {
 	d := must(tinylm.NewDecoder(w, batch, prompt+decodeSteps, opts...))
 	defer mustClose(d)
 	tokens, next := sequence(prompt), make([]int32, batch)

@@ -33,11 +33,14 @@ var suites = []suite{
 	{"stock", "NSA layer against dense attention of stock Gorgonia ops", benchStock, nil},
 	{"model", "Base() forward and backward", benchModel, nil},
 	{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, nil},
-	{"decode", "one more token after many: attention of a layer by branch and batch, keys read, and whole models", benchDecode, benchDecode},
+	{"decode", "one more token after many: attention of a layer by branch and batch, keys read, and whole models",
+		benchDecode, benchDecode},
 	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", nil, benchAttention},
 	{"accuracy", "errors of each branch of NSA and of their sum in bf16, against float64", nil, benchAccuracy},
-	{"thresholds", "from how many keys on kernels on tensor cores are no slower than the general ones", nil, ofNoLength(benchThresholds)},
-	{"train", "Base() trains: tokens a second, load of GPU and host", nil, func(r *report) { train(r, tinylm.NSA, trainSizes[0], benchTrain) }},
+	{"thresholds", "from how many keys on kernels on tensor cores are no slower than the general ones", nil,
+		ofNoLength(benchThresholds)},
+	{"train", "Base() trains: tokens a second, load of GPU and host", nil,
+		func(r *report) { train(r, tinylm.NSA, trainSizes[0], benchTrain) }},
 	{"lengths", "Base() trains at other sizes, with NSA and with dense attention", nil, benchLengths},
 	{"profile", "time of each op in a training step of Base()", nil, benchProfile},
 }
@@ -72,8 +75,9 @@ func suiteNames() string {
 
 // What -help says besides the flags.
 const (
-	about = "Bench measures the project on the machine it runs on and writes a CSV file and plots: all suites of the GPU, or of the CPU if " +
-		"there is no GPU. A figure may have a target and a baseline; a missed target is printed and is no error."
+	about = "Bench measures the project on the machine it runs on and writes a CSV file and plots: all suites of " +
+		"the GPU, or of the CPU if there is no GPU. A figure may have a target and a baseline; a missed target is " +
+		"printed and is no error."
 	examples = `
 		-device cpu # all suites of the CPU
 		-suite gemm,model # some of them
@@ -87,7 +91,8 @@ func main() {
 	out := flag.String("out", "results", "folder of the CSV and the plots; made where it is missing")
 	device := flag.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	length := flag.Int("length", 0, "measure only what has this number of tokens; the suite attention takes any number")
-	draw := flag.String("draw", "", "CSV files, separated by commas: draw their figures into the folder of -out and measure nothing")
+	draw := flag.String("draw", "",
+		"CSV files, separated by commas: draw their figures into the folder of -out and measure nothing")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	err := command.Parse(flag.CommandLine, os.Args[1:], os.Stdout)
 	if err == nil && *length < 0 {

@@ -35,7 +35,8 @@ func TestLengthRestrictsEveryPart(t *testing.T) {
 				switch {
 				case s.name == "attention" && len(parts) < len(attentionShapes): // it takes any number
 					parts = slices.Repeat([]int{length}, len(attentionShapes))
-				case s.name == "profile" && slices.ContainsFunc(trainSizes, func(c trainSize) bool { return c.seq == length }):
+				case s.name == "profile" && slices.ContainsFunc(trainSizes,
+					func(c trainSize) bool { return c.seq == length }):
 					parts = []int{length}
 				}
 				require.ElementsMatch(t, parts, plan(length), "length %d", length)

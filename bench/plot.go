@@ -32,8 +32,10 @@ func allFigures() []figure {
 	for _, shape := range attentionShapes {
 		heads := fmt.Sprintf("%d and %d heads, D %d", shape.heads, shape.kvHeads, shape.dim)
 		list = append(list,
-			figure{"decode_" + shape.name, "One more token of 8 sequences: attention of " + heads, "us", `decode: decode, (.*): ` + shape.name + ` B=8 S=(\d+)`},
-			figure{"attention_" + shape.name, fmt.Sprintf("Attention of shape %s: %s, forward and backward, %v", shape.name, heads, trainPrecision),
+			figure{"decode_" + shape.name, "One more token of 8 sequences: attention of " + heads, "us",
+				`decode: decode, (.*): ` + shape.name + ` B=8 S=(\d+)`},
+			figure{"attention_" + shape.name,
+				fmt.Sprintf("Attention of shape %s: %s, forward and backward, %v", shape.name, heads, trainPrecision),
 				"ms", `attention: (?:(.*), forward and backward|(select blocks, forward)): ` + shape.name + ` (\d+)`})
 	}
 	return list

@@ -57,7 +57,8 @@ func addProfile(r *report, t *trainer) {
 		}
 	}
 	flops, bytes := ceilings(r)
-	for _, p := range slices.SortedFunc(maps.Values(byName), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }) {
+	longest := func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }
+	for _, p := range slices.SortedFunc(maps.Values(byName), longest) {
 		share := 100 * p.time.Seconds() / total.Seconds()
 		r.add(p.name, fmt.Sprintf("%d calls, %.1f %%", p.calls, share), p.time.Seconds()*1e3, "ms")
 		if p.FLOPs > 0 {

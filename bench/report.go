@@ -71,18 +71,21 @@ type report struct {
 func newReport(dir string, b graph.Backend, onlyLength int) *report {
 	check(command.Flag("out", dir, files.MakeFolder(dir)))
 	cores, d := strconv.Itoa(runtime.GOMAXPROCS(0)), b.Device()
-	machine := []origin.Column{{Name: "machine", Value: origin.Processor()}, {Name: "cores", Value: cores}, {Name: "simd", Value: cpu.Level()}}
 	r := &report{path: filepath.Join(dir, "cpu.csv"), backend: b, onlyLength: onlyLength}
+	machine := []origin.Column{{Name: "machine", Value: origin.Processor()}, {Name: "cores", Value: cores},
+		{Name: "simd", Value: cpu.Level()}}
 	if !d.Host {
 		r.path = filepath.Join(dir, "gpu.csv")
-		machine = []origin.Column{{Name: "machine", Value: d.Name}, {Name: "sms", Value: strconv.Itoa(d.Units)}, {Name: "features", Value: d.Features},
-			{Name: "host", Value: origin.Processor()}, {Name: "cores", Value: cores}}
+		machine = []origin.Column{{Name: "machine", Value: d.Name}, {Name: "sms", Value: strconv.Itoa(d.Units)},
+			{Name: "features", Value: d.Features}, {Name: "host", Value: origin.Processor()},
+			{Name: "cores", Value: cores}}
 	}
 	for _, c := range origin.Columns("bench", flag.CommandLine, machine...) {
 		fmt.Println(c.Name+":", c.Value)
 		r.header, r.origin = append(r.header, c.Name), append(r.origin, c.Value)
 	}
-	r.header = append(r.header, "suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
+	r.header = append(r.header,
+		"suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
 	r.saved() // a file that save could not read is an error now
 	return r
 }
@@ -124,7 +127,8 @@ func (r *report) saved() [][]string {
 	}
 	records := readTable(r.path)
 	if len(records) > 0 && !slices.Equal(records[0], r.header) {
-		check(fmt.Errorf("%s has the columns %.200q, want %q: name another folder by -out", r.path, records[0], r.header))
+		const format = "%s has the columns %.200q, want %q: name another folder by -out"
+		check(fmt.Errorf(format, r.path, records[0], r.header))
 	}
 	return records
 }
@@ -145,7 +149,8 @@ func (r *report) save() {
 	lines := [][]string{r.header}
 	replaced := func(record []string) bool {
 		return slices.ContainsFunc(r.rows, func(x row) bool {
-			return record[suite] == x.suite && (r.onlyLength == 0 || record[suite+1] == x.what && record[suite+2] == x.size)
+			return record[suite] == x.suite &&
+				(r.onlyLength == 0 || record[suite+1] == x.what && record[suite+2] == x.size)
 		})
 	}
 	if saved := r.saved(); len(saved) > 0 { // a header and rows
@@ -156,8 +161,8 @@ func (r *report) save() {
 		if x.baseValue != 0 {
 			base, ratio = fmt.Sprintf("%.4g", x.baseValue), fmt.Sprintf("%.4g", x.value/x.baseValue)
 		}
-		lines = append(lines, append(slices.Clone(r.origin), x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value), x.unit,
-			x.target, x.met, x.baseline, base, ratio))
+		lines = append(lines, append(slices.Clone(r.origin), x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value),
+			x.unit, x.target, x.met, x.baseline, base, ratio))
 	}
 	var b bytes.Buffer
 	check(csv.NewWriter(&b).WriteAll(lines))

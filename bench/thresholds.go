@@ -14,7 +14,8 @@ func benchThresholds(r *report) {
 	for _, dim := range []int{64, 96, 128, 192, 256} {
 		least := map[string]int{} // by branch
 		for s := 1; s <= 4096; s *= 2 {
-			at := attentionBench{report: r, attentionShape: attentionShape{heads: 16, kvHeads: 2, dim: dim, valueDim: min(dim, 192)}, s: s}
+			shape := attentionShape{heads: 16, kvHeads: 2, dim: dim, valueDim: min(dim, 192)}
+			at := attentionBench{report: r, attentionShape: shape, s: s}
 			timed := func(b graph.BranchPolicy) []timedBranch {
 				return at.time("", at.nsa, graph.WithPolicy(graph.Policy{Window: b, Compressed: b, Selected: b}))
 			}

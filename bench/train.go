@@ -58,8 +58,8 @@ type trainSize struct {
 
 // trainSizes are the measured sizes, the usual size first.
 var trainSizes = []trainSize{
-	{16, 2048, 560000, compiledPyTorch}, {1, 2048, 240000, 243900}, {4, 8192, 480000, 403800}, {1, 32768, 400000, 162600},
-	{1, 65536, 0, 0}, {1, 131072, 330000, 0},
+	{16, 2048, 560000, compiledPyTorch}, {1, 2048, 240000, 243900}, {4, 8192, 480000, 403800},
+	{1, 32768, 400000, 162600}, {1, 65536, 0, 0}, {1, 131072, 330000, 0},
 }
 
 // train is a part of a suite: it calls measure with a trainer, after some steps to warm up.
@@ -80,7 +80,8 @@ func train(r *report, attention tinylm.Attention, size trainSize, measure func(*
 		model.NextTokens()
 		solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
 		defer mustClose(solver)
-		t := &trainer{model, solver, must(model.LossReader()), fmt.Sprintf("%v %dx%d", trainPrecision, size.batch, size.seq), float64(size.batch * size.seq)}
+		t := &trainer{model, solver, must(model.LossReader()),
+			fmt.Sprintf("%v %dx%d", trainPrecision, size.batch, size.seq), float64(size.batch * size.seq)}
 		t.steps(trainWarm)
 		measure(r, t)
 	})
@@ -133,7 +134,8 @@ func benchTrain(r *report, t *trainer) {
 	uploads = m.Counts()["upload"] - uploads
 	size, plan := t.size, m.Plan()
 	rate := trainRuns * t.tokens / wall
-	r.add("Base(), training", size, rate, "tok/s", atLeast(trainSizes[0].target), against("dense compiled PyTorch, peer figure", trainSizes[0].peer))
+	r.add("Base(), training", size, rate, "tok/s", atLeast(trainSizes[0].target),
+		against("dense compiled PyTorch, peer figure", trainSizes[0].peer))
 	r.add("Base(), training", size, rate, "tok/s", against("dense eager PyTorch, peer figure", eagerPyTorch))
 	r.add("training step", size, wall/trainRuns*1e3, "ms")
 	if busy, err := t.busy(r.backend); err == nil {
@@ -156,8 +158,8 @@ func (t *trainer) busy(b graph.Backend) (float64, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
 	defer cancel()
-	smi := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=200",
-		fmt.Sprintf("--id=%d", gpu))
+	smi := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits",
+		"--loop-ms=200", fmt.Sprintf("--id=%d", gpu))
 	out := make(chan []byte)
 	go func() {
 		text, _ := smi.Output() // ctx ends it, which is its error

@@ -21,7 +21,8 @@ func ExampleRead() {
 	path := filepath.Join(dir, "w.safetensors")
 
 	w := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking([]float32{1, 2, 3, 4, 5, 6}))
-	check(safetensors.File{Tensors: map[string]*tensor.Dense{"w": w}, Metadata: map[string]string{"made by": "hand"}}.Write(path))
+	check(safetensors.File{Tensors: map[string]*tensor.Dense{"w": w},
+		Metadata: map[string]string{"made by": "hand"}}.Write(path))
 
 	f, err := safetensors.Read(path)
 	check(err)

@@ -246,7 +246,8 @@ func parseEntry(name string, text jsontext.Value) (span, error) {
 	}
 	s.begin, s.end = e.Offsets[0], e.Offsets[1]
 	if got, want := s.end-s.begin, int64(n*s.dtype.size); got != want {
-		return s, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d", s.begin, s.end, got, s.dtype.name, s.shape, want)
+		return s, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d", s.begin, s.end, got, s.dtype.name,
+			s.shape, want)
 	}
 	return s, nil
 }
@@ -275,9 +276,11 @@ func checkCover(spans []span, size int64) error {
 	for _, s := range spans {
 		switch {
 		case s.end > size:
-			return fmt.Errorf("tensor %q: data_offsets [%d, %d] in a file with %d bytes of data", s.name, s.begin, s.end, size)
+			return fmt.Errorf("tensor %q: data_offsets [%d, %d] in a file with %d bytes of data", s.name, s.begin,
+				s.end, size)
 		case s.begin < pos:
-			return fmt.Errorf("tensor %q: data_offsets [%d, %d] overlap a tensor that ends at %d", s.name, s.begin, s.end, pos)
+			return fmt.Errorf("tensor %q: data_offsets [%d, %d] overlap a tensor that ends at %d", s.name, s.begin,
+				s.end, pos)
 		case s.begin > pos:
 			return fmt.Errorf("tensor %q: data_offsets [%d, %d] leave a gap after %d", s.name, s.begin, s.end, pos)
 		}
@@ -323,7 +326,7 @@ func widen(to []float32, from []uint16, bfloat16 bool) {
 			continue
 		}
 		sign, magnitude := h>>15<<31, h&(1<<15-1)<<13
-		bits := math.Float32bits(math.Float32frombits(magnitude) * 0x1p112) // the biases of the exponents are 15 and 127
+		bits := math.Float32bits(math.Float32frombits(magnitude) * 0x1p112) // the exponents' biases are 15 and 127
 		if magnitude >= 31<<23 {                                            // infinities and NaN
 			bits = 255<<23 | magnitude
 		}

@@ -140,7 +140,8 @@ func (f File) header() (head []byte, data []reflect.Value, err error) {
 		data = append(data, reflect.ValueOf(all))
 		d := dtypes[slices.IndexFunc(dtypes, func(d dtype) bool { return d.memory == t.Dtype() })]
 		end := pos + d.size*reflect.ValueOf(all).Len()
-		entries[name] = entry{d.name, append([]int{}, t.Shape()...), []int64{int64(pos), int64(end)}} // a nil shape would be null
+		// a nil shape would be null
+		entries[name] = entry{d.name, append([]int{}, t.Shape()...), []int64{int64(pos), int64(end)}}
 		pos = end
 	}
 	if head, err = json.Marshal(entries); err != nil {
@@ -162,7 +163,8 @@ func encode(w io.Writer, head []byte, data []reflect.Value) error {
 	b.Write(head)
 	for _, all := range data {
 		for i := 0; i < all.Len(); i += chunk {
-			if err := binary.Write(b, binary.LittleEndian, all.Slice(i, min(i+chunk, all.Len())).Interface()); err != nil {
+			part := all.Slice(i, min(i+chunk, all.Len())).Interface()
+			if err := binary.Write(b, binary.LittleEndian, part); err != nil {
 				return err
 			}
 		}

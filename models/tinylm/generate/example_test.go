@@ -29,7 +29,8 @@ func ExampleRun() {
 	model := filepath.Join(dir, "model.safetensors")
 	check(w.Save(model))
 
-	o, err := generate.Parse([]string{"-model", model, "-device", "cpu", "-prompt", "func main", "-echo", "-tokens", "10", "-past-end"}, nil)
+	args := []string{"-model", model, "-device", "cpu", "-prompt", "func main", "-echo", "-tokens", "10", "-past-end"}
+	o, err := generate.Parse(args, nil)
 	check(err)
 	var text bytes.Buffer
 	check(generate.Run(context.Background(), o, nil, &text, io.Discard))

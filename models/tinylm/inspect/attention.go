@@ -35,7 +35,8 @@ func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]branch, error) {
 		spec, ok := ops.SpecOf(n.Op())
 		in := value.Inputs(g, n)
 		if !ok || len(in) < 3 {
-			return nil, fmt.Errorf("%s branch: node %v with %d inputs, want attention of q, k and v", names[i], n, len(in))
+			const format = "%s branch: node %v with %d inputs, want attention of q, k and v"
+			return nil, fmt.Errorf(format, names[i], n, len(in))
 		}
 		b := branch{name: names[i], spec: spec, q: in[0], k: in[1]}
 		if _, ok := spec.(ops.SelectedAttentionOp); ok {

@@ -13,7 +13,7 @@ import (
 // BranchDistance says how far back the attention of a branch goes.
 type BranchDistance struct {
 	Branch string
-	Shares []float64 // of the attention probability, by distance: Shares[0] at 0, Shares[i] at 2^(i-1) to 2^i - 1 tokens
+	Shares []float64 // of the attention probability, by distance: [0] at 0, [i] at 2^(i-1) to 2^i - 1 tokens
 	Mean   float64   // mean distance in tokens; for a compressed key, to the middle of its block
 }
 

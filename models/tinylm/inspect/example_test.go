@@ -20,10 +20,12 @@ func ExampleInspect() {
 	c.Layers, c.Dim, c.Context = 1, 32, 128
 	w, err := tinylm.NewWeights(c, tensor.Float32, 1) // or tinylm.LoadWeights(path)
 	check(err)
-	r, err := inspect.Inspect(w, tinylm.Bytes{}.Encode(inspect.Sample()), inspect.Options{Title: "A model that has learned nothing"})
+	r, err := inspect.Inspect(w, tinylm.Bytes{}.Encode(inspect.Sample()),
+		inspect.Options{Title: "A model that has learned nothing"})
 	check(err)
 	l := r.Layers[0]
-	fmt.Println(len(r.Tokens), "tokens; the last one selects", len(l.Blocks[len(l.Blocks)-l.N:]), "blocks of", c.SelectBlock)
+	fmt.Println(len(r.Tokens), "tokens; the last one selects", len(l.Blocks[len(l.Blocks)-l.N:]), "blocks of",
+		c.SelectBlock)
 
 	dir, err := os.MkdirTemp("", "inspect")
 	check(err)

@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -36,19 +35,17 @@ type Box struct {
 	Reads      []int // the numbers of the boxes that it reads
 }
 
-// drawGraph returns the drawing of the graph of a model. roots are those of lossAndLogits.
-func drawGraph(m *tinylm.Model, roots G.Nodes) (d Drawing, err error) {
+// drawGraph returns the drawing of the graph of a model.
+func drawGraph(m *tinylm.Model, loss *G.Node) (d Drawing) {
 	layers := m.Layers()
 	d.Nodes = len(m.Graph().AllNodes())
 	s := sections{graph: m.Graph(), weights: m.Learnables(), taken: map[*G.Node]bool{}}
 	d.add("embedding", s.cut(layers[0].Stream))
-	last := roots[1]
-	for spec, _ := ops.SpecOf(last.Op()); spec != ops.Spec(ops.AddOp{}); spec, _ = ops.SpecOf(last.Op()) { // the first sum above the logits
-		in := value.Inputs(s.graph, last)
-		if len(in) == 0 {
-			return d, errors.New("the residual stream behind the last layer is not found")
+	var last *G.Node // the residual stream behind the last layer: the last sum of the graph
+	for _, n := range s.graph.AllNodes() {
+		if spec, _ := ops.SpecOf(n.Op()); spec == ops.Spec(ops.AddOp{}) {
+			last = n
 		}
-		last = in[0]
 	}
 	for i, l := range layers {
 		end := last
@@ -58,8 +55,8 @@ func drawGraph(m *tinylm.Model, roots G.Nodes) (d Drawing, err error) {
 		s.prefix = l.Prefix
 		d.add(fmt.Sprintf("layer %d", i), s.cut(end))
 	}
-	d.add("head", s.cut(roots[0]))
-	return d, nil
+	d.add("head", s.cut(loss))
+	return d
 }
 
 // add adds a section, or counts it if it is like the last one.

@@ -74,13 +74,15 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 		}
 	}
 	in := &inspection{vocabulary: o.Vocabulary, words: make([][]wordCounts, w.Config.Layers)}
-	in.model, err = tinylm.NewModel(w, 1, seq, tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) { return in.machine(m, o.Backend) }))
+	in.model, err = tinylm.NewModel(w, 1, seq,
+		tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) { return in.machine(m, o.Backend) }))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, in.model.Close()) }()
 	in.report = &Report{
-		Title: o.Title, About: o.About, Config: w.Config.WithDefaults(), Windows: len(tokens) / seq, Layers: make([]Layer, w.Config.Layers),
+		Title: o.Title, About: o.About, Config: w.Config.WithDefaults(),
+		Windows: len(tokens) / seq, Layers: make([]Layer, w.Config.Layers),
 	}
 	if !o.NoLoss {
 		in.report.MeanByPosition = make([]float64, seq)
@@ -99,8 +101,8 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 			layer.RepeatedWords = append(layer.RepeatedWords, c.result())
 		}
 	}
-	in.report.Graph, err = drawGraph(in.model, in.roots)
-	return in.report, err
+	in.report.Graph = drawGraph(in.model, in.roots[0])
+	return in.report, nil
 }
 
 // inspection is the state of Inspect.

@@ -45,7 +45,8 @@ type pageBlocks struct {
 
 // data returns the data of the script.
 func (r *Report) data() (template.JS, error) {
-	d := pageData{Tokens: shown(r.Tokens), Loss: r.Loss, Sure: r.NextShares, Size: r.Config.SelectBlock, Window: r.Config.Window, Start: r.Start}
+	d := pageData{Tokens: shown(r.Tokens), Loss: r.Loss, Sure: r.NextShares, Size: r.Config.SelectBlock,
+		Window: r.Config.Window, Start: r.Start}
 	for _, next := range r.Next {
 		d.Next = append(d.Next, shown([]string{next})[0])
 	}
@@ -107,15 +108,17 @@ func (r *Report) WriteHTML(w io.Writer) (err error) {
 	}
 	s, layers, groups, tokens := r.Start, len(r.Layers), max(1, r.Layers[0].Groups), len(r.Tokens)
 	if min(s.Layer, s.Group, s.Query) < 0 || s.Layer >= layers || s.Group >= groups || s.Query >= tokens {
-		return fmt.Errorf("starts at layer %d, group %d, query %d, want them below %d, %d, %d", s.Layer, s.Group, s.Query, layers, groups, tokens)
+		return fmt.Errorf("starts at layer %d, group %d, query %d, want them below %d, %d, %d", s.Layer, s.Group,
+			s.Query, layers, groups, tokens)
 	}
 	data, err := r.data()
 	if err != nil {
 		return err
 	}
 	t := template.New("page").Funcs(template.FuncMap{
-		"style": func() template.CSS { return template.CSS(pageStyle) }, "script": func() template.JS { return template.JS(pageScript) },
-		"data": func() template.JS { return data }, "printable": tinylm.Printable, "windows": r.windows,
+		"style":  func() template.CSS { return template.CSS(pageStyle) },
+		"script": func() template.JS { return template.JS(pageScript) },
+		"data":   func() template.JS { return data }, "printable": tinylm.Printable, "windows": r.windows,
 		"percentages": RepeatedWords.percentages, "timesByDistance": r.AllRepeatedWords().timesByDistance,
 		"millions": func(n int) float64 { return float64(n) / 1e6 },
 		"percent":  func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },

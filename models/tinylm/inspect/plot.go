@@ -69,9 +69,10 @@ func svg(p *plot.Plot) (template.HTML, error) {
 	var b strings.Builder
 	_, err := canvas.WriteTo(&b)
 	_, element, _ := strings.Cut(b.String(), "<svg ") // without the XML declaration
-	colors := strings.NewReplacer("#6D4AE6", "var(--compressed)", "#1565C0", "var(--selected)", "#177245", "var(--window)",
-		"#787878", "var(--line)", "#AAC4E0", "var(--line)")
-	return template.HTML(`<svg class="chart" role="img" aria-label="` + html.EscapeString(p.Title.Text) + `" ` + colors.Replace(element)), err
+	colors := strings.NewReplacer("#6D4AE6", "var(--compressed)", "#1565C0", "var(--selected)",
+		"#177245", "var(--window)", "#787878", "var(--line)", "#AAC4E0", "var(--line)")
+	const begin = `<svg class="chart" role="img" aria-label="%s" %s`
+	return template.HTML(fmt.Sprintf(begin, html.EscapeString(p.Title.Text), colors.Replace(element))), err
 }
 
 // width and height are those of most plots, in points.
@@ -97,7 +98,10 @@ func (r *Report) pictures() (content map[string][]byte, err error) {
 		name          string
 		width, height float64
 		rows          [][]*plot.Plot
-	}{{"blocks", 320, 320, blocks}, {"gates", width, height, gates}, {"distance", width, height, distances}, {"loss", 640, 320, losses}} {
+	}{
+		{"blocks", 320, 320, blocks}, {"gates", width, height, gates},
+		{"distance", width, height, distances}, {"loss", 640, 320, losses},
+	} {
 		if err == nil && f.rows != nil {
 			content[f.name+".png"], err = plots.PNG(f.width, f.height, f.rows...)
 		}
@@ -135,7 +139,8 @@ func (s selection) Plot(c draw.Canvas, p *plot.Plot) {
 		from := int(b) * s.Config.SelectBlock
 		left, right := x(float64(from)), x(float64(min(t+1, from+s.Config.SelectBlock)))
 		top, bottom := y(float64(t)), y(float64(t+1))
-		c.FillPolygon(fill, []vg.Point{{X: left, Y: top}, {X: right, Y: top}, {X: right, Y: bottom}, {X: left, Y: bottom}})
+		c.FillPolygon(fill, []vg.Point{{X: left, Y: top}, {X: right, Y: top}, {X: right, Y: bottom},
+			{X: left, Y: bottom}})
 	}
 }
 
@@ -195,7 +200,8 @@ func (r *Report) plotLoss() *plot.Plot {
 	p := plots.New(r.windows(), "position, tokens", "loss, nats a token")
 	points, mean := make(plotter.XYs, len(r.MeanByPosition)-1), make(plotter.XYs, len(r.MeanByPosition)-1)
 	for t, v := range runningMean(r.MeanByPosition[1:]) {
-		points[t], mean[t] = plotter.XY{X: float64(t + 1), Y: r.MeanByPosition[t+1]}, plotter.XY{X: float64(t + 1), Y: v}
+		points[t] = plotter.XY{X: float64(t + 1), Y: r.MeanByPosition[t+1]}
+		mean[t] = plotter.XY{X: float64(t + 1), Y: v}
 	}
 	p.Add(plots.Line(points, plots.Pale(), 0.8), plots.Line(mean, branchColor("selected"), 1.8))
 	p.Y.Min = 0

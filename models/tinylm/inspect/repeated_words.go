@@ -42,7 +42,9 @@ func (w *RepeatedWords) add(o RepeatedWords) {
 // percent.
 func (w RepeatedWords) percentages() [4]float64 {
 	blocks, queries := 100/float64(max(1, w.Blocks)), 100/float64(max(1, w.Queries))
-	return [4]float64{blocks * float64(w.Selected), blocks * w.SelectedByDistance, queries * w.Attention, queries * w.EvenAttention}
+	return [4]float64{
+		blocks * float64(w.Selected), blocks * w.SelectedByDistance, queries * w.Attention, queries * w.EvenAttention,
+	}
 }
 
 // timesByDistance returns Selected in units of SelectedByDistance; 0 if that is 0.
@@ -94,16 +96,21 @@ func wordQueries(texts []string, n, size int) (list []wordQuery) {
 
 // wordCounts has the counts of a group for its RepeatedWords.
 type wordCounts struct {
-	RepeatedWords              // without SelectedByDistance
-	free, selected []float64   // blocks by distance: how many were free, and selected. The newest free block has distance 0
-	due            [][]float64 // by free blocks of the query, then by distance: sum of selected free blocks, over blocks with the word
+	RepeatedWords // without SelectedByDistance
+
+	// Blocks by distance: how many were free, and selected. The newest free block has distance 0.
+	free, selected []float64
+
+	// By free blocks of the query, then by distance: the sum of selected free blocks, over blocks with the word.
+	due [][]float64
 }
 
 // add counts the queries of a window. Blocks and their shares are [S,groups,n].
 func (c *wordCounts) add(queries []wordQuery, blocks []int32, shares []float64, group, groups, n int) {
 	for _, x := range queries {
 		if missing := x.free + 1 - len(c.due); missing > 0 {
-			c.free, c.selected = append(c.free, make([]float64, missing)...), append(c.selected, make([]float64, missing)...)
+			c.free = append(c.free, make([]float64, missing)...)
+			c.selected = append(c.selected, make([]float64, missing)...)
 			c.due = append(c.due, make([][]float64, missing)...)
 		}
 		if c.due[x.free] == nil {

@@ -19,7 +19,7 @@ type Report struct {
 	Tokens         []string  // text of each token of the first window, S of them; a token may be a part of a character
 	Next           []string  // [S], after each token of the first window, the most likely token
 	NextShares     []float64 // [S], probability of Next
-	Loss           []float64 // [S], nats: loss of each token of the first window given the tokens before it; 0 for the first; nil with Options.NoLoss
+	Loss           []float64 // [S], nats, of the tokens of the first window, 0 for the first; nil with Options.NoLoss
 	MeanByPosition []float64 // [S], nats: mean of Loss over all windows
 	Layers         []Layer
 	Examples       []WordExample // of the first window, one a word, the largest share first
@@ -42,7 +42,7 @@ type Layer struct {
 	// Selected blocks of the first window; nil in dense attention. The entries of query t in a group begin at (t*Groups
 	// + group)*N.
 	Blocks []int32   // [S,Groups,N], ascending, padded with -1
-	Shares []float64 // [S,Groups,N], share of the selected branch's probability on each block, mean over the group's heads
+	Shares []float64 // [S,Groups,N], of the selected branch's probability on each block, mean over the group's heads
 	Groups int
 	N      int
 
@@ -94,7 +94,8 @@ func (r *Report) Summary() string {
 		return text
 	}
 	p := w.percentages()
-	return text + fmt.Sprintf("\nblocks where the word of a query stood before\n  selected:  %5.1f %%, by distance alone %.1f %%\n"+
+	return text + fmt.Sprintf("\nblocks where the word of a query stood before\n"+
+		"  selected:  %5.1f %%, by distance alone %.1f %%\n"+
 		"  attention: %5.1f %%, if it were even %.1f %%", p[0], p[1], p[2], p[3])
 }
 

@@ -57,7 +57,8 @@ func TestContrast(t *testing.T) {
 		"ink": {"paper", "card", "free-low", "free-high", "forced-low", "forced-high", "loss-low", "loss-high"},
 		"dim": {"paper", "card"}, "link": {"paper", "card"}, "card": {"ink"},
 	}
-	graphics := []string{"line", "link", "compressed", "selected", "window", "map-low", "map-high", "map-forced-low", "map-forced-high"}
+	graphics := []string{"line", "link", "compressed", "selected", "window", "map-low", "map-high", "map-forced-low",
+		"map-forced-high"}
 	decoration := []string{"edge"}
 	for mode, colors := range palettes(t) {
 		known := slices.Concat([]string{"paper", "card"}, graphics, decoration)
@@ -75,7 +76,8 @@ func TestContrast(t *testing.T) {
 		}
 	}
 	_, rules, _ := strings.Cut(pageStyle, "*{")
-	require.Empty(t, regexp.MustCompile(`#[0-9a-f]{3}|rgb\(|hsl|opacity`).FindAllString(strings.ReplaceAll(rules, "#cards", ""), -1))
+	fixed := regexp.MustCompile(`#[0-9a-f]{3}|rgb\(|hsl|opacity`)
+	require.Empty(t, fixed.FindAllString(strings.ReplaceAll(rules, "#cards", ""), -1))
 	for _, c := range regexp.MustCompile(`[^-]color:([^;}]+)`).FindAllStringSubmatch(rules, -1) {
 		name := strings.TrimSuffix(strings.TrimPrefix(c[1], "var(--"), ")")
 		require.True(t, c[1] == "inherit" || text[name] != nil, "text of %s is not checked", c[1])

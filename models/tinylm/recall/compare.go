@@ -48,7 +48,8 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 		return nil, err
 	}
 	if other.Pairs != t.Pairs || other.Values != t.Values {
-		return nil, fmt.Errorf("recall: other documents have %d pairs of %d values, want %d of %d", other.Pairs, other.Values, t.Pairs, t.Values)
+		return nil, fmt.Errorf("recall: other documents have %d pairs of %d values, want %d of %d", other.Pairs,
+			other.Values, t.Pairs, t.Values)
 	}
 	tasks := []Task{t}
 	if other.Context != t.Context {
@@ -60,7 +61,8 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 		weights, err := Train(ctx, t, k, o, func(e Evaluation) {
 			run.Evaluations = append(run.Evaluations, e)
 			fmt.Fprintf(w, "step %5d  length %6d  loss %.3f  right %5.1f %%  selected %5.1f %%  %5.0f s\n",
-				e.Step, slices.Max(o.lengths(t, e.Step-1)), e.Loss, 100*Accuracy(e.Answers), 100*SelectionRate(e.Answers), e.Elapsed.Seconds())
+				e.Step, slices.Max(o.lengths(t, e.Step-1)), e.Loss,
+				100*Accuracy(e.Answers), 100*SelectionRate(e.Answers), e.Elapsed.Seconds())
 		})
 		if err != nil {
 			return nil, err
@@ -89,7 +91,8 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 // writeTable writes the share of right answers of each model, by distance in few ranges.
 func writeTable(w io.Writer, tasks []Task, runs []Run) {
 	const ranges = 4
-	fmt.Fprintf(w, "\nright answers in %%, by tokens back to the answer\n(a guess is right in %.3g %%)\n", 100*tasks[0].Chance())
+	fmt.Fprintf(w, "\nright answers in %%, by tokens back to the answer\n(a guess is right in %.3g %%)\n",
+		100*tasks[0].Chance())
 	for _, t := range tasks {
 		fmt.Fprintf(w, "\n%-22s    all", fmt.Sprintf("of %d tokens", t.Context))
 		for _, b := range t.byDistance(nil, ranges) {

@@ -19,7 +19,9 @@ func (o Options) newAsked(w *tinylm.Weights, t Task) (*tinylm.Model, error) {
 
 // ask asks m, of newAsked, the questions of new documents of t, different from those of the training. The same number
 // gives the same documents. When ctx ends, ask returns its cause after the current document.
-func (o Options) ask(ctx context.Context, m *tinylm.Model, t Task, documents int, number uint64) (answers []Answer, err error) {
+func (o Options) ask(
+	ctx context.Context, m *tinylm.Model, t Task, documents int, number uint64,
+) (answers []Answer, err error) {
 	r, d := rand.New(rand.NewPCG(o.Seed, 1+number)), t.newDocument()
 	for range documents {
 		if ctx.Err() != nil {

@@ -68,8 +68,8 @@ func (r Report) csv() ([]byte, error) {
 	for _, c := range r.Origin {
 		header, values = append(header, c.Name), append(values, c.Value)
 	}
-	lines := [][]string{append(header, "context", "pairs", "chance", "model", "parameters", "step", "tokens", "seconds", "loss",
-		"asked", "from", "to", "questions", "accuracy", "chosen")}
+	lines := [][]string{append(header, "context", "pairs", "chance", "model", "parameters", "step", "tokens",
+		"seconds", "loss", "asked", "from", "to", "questions", "accuracy", "chosen")}
 	for _, run := range r.Runs {
 		row := func(answers []Answer, columns ...any) {
 			line := slices.Clone(values)

@@ -27,7 +27,8 @@ func right(t *testing.T, path string, r Report) map[Kind]map[int]float64 {
 			var all []Answer
 			for _, b := range bins {
 				all = append(all, b.Answers...)
-				if run.Kind == WithoutSelected { // some ranges have few questions: four standard deviations of guesses at twice the chance
+				// Some ranges have few questions: four standard deviations of guesses at twice the chance.
+				if run.Kind == WithoutSelected {
 					bound := 2 * r.Task.Chance()
 					deviation := math.Sqrt(bound * (1 - bound) / float64(len(b.Answers)))
 					require.Less(t, Accuracy(b.Answers), bound+4*deviation, "%s: %d to %d", path, b.From, b.To)
@@ -70,7 +71,8 @@ func TestCommittedResults(t *testing.T) {
 	shares := right(t, path, r)
 	require.ElementsMatch(t, Kinds(), slices.Collect(maps.Keys(shares)))
 	require.Contains(t, string(testutil.Must(os.ReadFile(root+"README.md"))(t)), fmt.Sprintf(
-		"| %.1f %% | without the selected branch %.1f %%, a guess 6.25 %% | `%s` |", shares[NSA][1024], shares[WithoutSelected][1024], r.Origin[0].Value))
+		"| %.1f %% | without the selected branch %.1f %%, a guess 6.25 %% | `%s` |",
+		shares[NSA][1024], shares[WithoutSelected][1024], r.Origin[0].Value))
 }
 
 // TestFiguresOfTables draws the figures of the committed tables. NSA_TEST_CURVES=FOLDER keeps them: $PWD/bench/results,
@@ -79,10 +81,12 @@ func TestFiguresOfTables(t *testing.T) {
 	const root = "../../../bench/results"
 	for _, path := range testutil.Must(filepath.Glob(root + "/recall*/*.csv"))(t) {
 		r := readReport(t, path)
-		for suffix, draw := range map[string]func() ([]byte, error){"_steps.png": r.plotSteps, "_distance.png": r.plotDistances} {
+		for suffix, draw := range map[string]func() ([]byte, error){"_steps.png": r.plotSteps,
+			"_distance.png": r.plotDistances} {
 			picture := testutil.Must(draw())(t)
 			if folder := os.Getenv("NSA_TEST_CURVES"); folder != "" {
-				to := filepath.Join(folder, filepath.Base(filepath.Dir(path)), fmt.Sprintf("recall_%d%s", r.Task.Context, suffix))
+				to := filepath.Join(folder, filepath.Base(filepath.Dir(path)),
+					fmt.Sprintf("recall_%d%s", r.Task.Context, suffix))
 				require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
 				require.NoError(t, os.WriteFile(to, picture, 0o644))
 			}

@@ -32,7 +32,7 @@ type Task struct {
 	Context   int // tokens
 	Pairs     int // pairs, each with its own key; a multiple of Values
 	Values    int // different values, and tokens of a block: each value appears once in a block
-	Questions int // tokens at the end that ask for keys in random order; no key is asked again before all have been asked
+	Questions int // tokens at the end that ask for keys in random order, for none again before all have been asked
 	Skip      int // tokens at the beginning without pairs, a multiple of Values
 	Gap       int // least distance of a question from its answer
 	Free      int // blocks that NSA selects besides the forced ones
@@ -46,7 +46,8 @@ func (t Task) Validate() (err error) {
 		v, min, max int
 	}{
 		{"Context", t.Context, 1, maxTokens}, {"Values", t.Values, 2, 1 << 10}, {"Pairs", t.Pairs, 1, 1 << 16},
-		{"Questions", t.Questions, 1, t.Context}, {"Skip", t.Skip, 0, t.Context}, {"Gap", t.Gap, 1, t.Context}, {"Free", t.Free, 1, maxTokens},
+		{"Questions", t.Questions, 1, t.Context}, {"Skip", t.Skip, 0, t.Context}, {"Gap", t.Gap, 1, t.Context},
+		{"Free", t.Free, 1, maxTokens},
 	} {
 		if s.v < s.min || s.v > s.max {
 			return fault.Of(s.name, strings.ToLower(s.name), "is %d, want %d to %d", s.v, s.min, s.max)
@@ -58,9 +59,12 @@ func (t Task) Validate() (err error) {
 	case t.Skip%t.Values != 0:
 		return fault.Between("Skip", "skip of %d tokens is not a multiple of the %d of a block", t.Skip, t.Values)
 	case t.Vocab() > maxVocab:
-		return fault.Between("Pairs", "%d pairs of %d values need %d tokens, want at most %d", t.Pairs, t.Values, t.Vocab(), maxVocab)
+		return fault.Between("Pairs", "%d pairs of %d values need %d tokens, want at most %d", t.Pairs, t.Values,
+			t.Vocab(), maxVocab)
 	case t.places() < t.Pairs/t.Values:
-		return fault.Between("Context Pairs", "a context of %d tokens has room for %d blocks of %d pairs behind the first %d tokens and %d before the last %d, want %d",
+		return fault.Between("Context Pairs",
+			"a context of %d tokens has room for %d blocks of %d pairs "+
+				"behind the first %d tokens and %d before the last %d, want %d",
 			t.Context, max(0, t.places()), t.Values, t.Skip, t.Gap, t.Questions, t.Pairs/t.Values)
 	}
 	return nil

@@ -48,7 +48,8 @@ func (o Options) Validate(t Task) (err error) {
 	case value.IsNil(o.Backend):
 		return errNoBackend
 	case o.Precision == graph.FP16:
-		return fault.Of("Precision", "precision", "fp16 wants a loss scale, which this training does not have: f32 or bf16")
+		return fault.Of("Precision", "precision",
+			"fp16 wants a loss scale, which this training does not have: f32 or bf16")
 	case o.Precision != graph.F32 && o.Precision != graph.BF16:
 		return fault.Of("Precision", "precision", "%d, want f32 or bf16", o.Precision)
 	case o.Steps < 1 || o.Steps > 1<<24:
@@ -60,7 +61,8 @@ func (o Options) Validate(t Task) (err error) {
 	case !(o.Easier >= 0 && o.Easier < 1):
 		return fmt.Errorf("share of easier documents is %v, want a number from 0 to below 1", o.Easier)
 	case o.EvalEvery < 1 || o.EvalDocs < 1 || o.FinalDocs < 1:
-		return fmt.Errorf("evaluations of %d documents every %d steps and of %d at the end, want at least 1 of each", o.EvalDocs, o.EvalEvery, o.FinalDocs)
+		return fmt.Errorf("evaluations of %d documents every %d steps and of %d at the end, want at least 1 of each",
+			o.EvalDocs, o.EvalEvery, o.FinalDocs)
 	}
 	return nil
 }
@@ -170,7 +172,8 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 			if err != nil {
 				return err
 			}
-			report(Evaluation{done, int64(done) * int64(o.Rows*t.Context), time.Since(start), sum / float64(done-last), answers})
+			tokens := int64(done) * int64(o.Rows*t.Context)
+			report(Evaluation{done, tokens, time.Since(start), sum / float64(done-last), answers})
 			sum, last = 0, done
 		}
 	}
