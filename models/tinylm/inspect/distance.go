@@ -25,41 +25,38 @@ type distanceSums struct {
 }
 
 // add adds the probabilities of all queries of a branch. In the selected branch it writes to shares the probability of
-// each block, [S,Hkv,n]; elsewhere shares is empty.
+// each block, [S,Hkv,n]; elsewhere shares is empty. Groups run in parallel.
 func (l *distanceSums) add(a *attention, shares []float64) {
-	heads := make([]distanceSums, a.heads)
-	parts := make([][]float64, a.heads)
-	perGroup := a.heads / a.groups
+	groups, perGroup := make([]distanceSums, a.groups), a.heads/a.groups
+	selected, _ := a.spec.(ops.SelectedAttentionOp)
 	var wait sync.WaitGroup
-	for head := range a.heads {
+	for g := range groups {
 		wait.Go(func() {
-			h := distanceSums{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
-			parts[head] = make([]float64, a.tokens*a.n)
-			a.eachQuery(head, func(t int, keys []int, p []float64) {
-				for j, i := range keys {
-					d := a.distance(t, i)
-					h.sums[bucket(d)] += p[j]
-					h.total += p[j]
-					h.far += p[j] * d
-					if s, ok := a.spec.(ops.SelectedAttentionOp); ok {
-						parts[head][t*a.n+slices.Index(a.selected(t, head/perGroup), int32(i/s.SelectBlock))] += p[j]
+			sum := distanceSums{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
+			for head := g * perGroup; head < (g+1)*perGroup; head++ {
+				a.eachQuery(head, func(t int, keys []int, p []float64) {
+					for j, i := range keys {
+						d := a.distance(t, i)
+						sum.sums[bucket(d)] += p[j]
+						sum.total += p[j]
+						sum.far += p[j] * d
+						if len(shares) > 0 {
+							slot := slices.Index(a.selected(t, g), int32(i/selected.SelectBlock))
+							shares[(t*a.groups+g)*a.n+slot] += p[j] / float64(perGroup)
+						}
 					}
-				}
-			})
-			heads[head] = h
+				})
+			}
+			groups[g] = sum
 		})
 	}
 	wait.Wait()
-	for head, h := range heads {
+	for _, sum := range groups {
 		if l.sums == nil {
-			l.sums = make([]float64, len(h.sums))
+			l.sums = make([]float64, len(sum.sums))
 		}
-		floats.Add(l.sums, h.sums)
-		l.total, l.far = l.total+h.total, l.far+h.far
-		for i, p := range parts[head] {
-			t, slot := i/a.n, i%a.n
-			shares[(t*a.groups+head/perGroup)*a.n+slot] += p / float64(perGroup)
-		}
+		floats.Add(l.sums, sum.sums)
+		l.total, l.far = l.total+sum.total, l.far+sum.far
 	}
 }
 
