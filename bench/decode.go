@@ -19,15 +19,14 @@ import (
 // decodeBranches are layers with only some branches. The selected branch selects its blocks by the keys of the
 // compressed one.
 var decodeBranches = []struct {
-	name    string
-	dense   bool
-	without ops.Branches
+	name string
+	ops.KVCache
 }{
-	{"all", false, 0},
-	{"compressed", false, ops.BranchesOf(ops.Selected, ops.Window)},
-	{"block selection and selected", false, ops.BranchesOf(ops.Compressed, ops.Window)},
-	{"window", false, ops.BranchesOf(ops.Compressed, ops.Selected)},
-	{"dense attention", true, 0},
+	{"all", ops.KVCache{Params: base.Params}},
+	{"compressed", ops.KVCache{Params: base.Params, Without: ops.BranchesOf(ops.Selected, ops.Window)}},
+	{"block selection and selected", ops.KVCache{Params: base.Params, Without: ops.BranchesOf(ops.Compressed, ops.Window)}},
+	{"window", ops.KVCache{Params: base.Params, Without: ops.BranchesOf(ops.Compressed, ops.Selected)}},
+	{"dense attention", ops.KVCache{}},
 }
 
 // maxCache bounds the memory of a measured cache, in bytes.
@@ -62,14 +61,9 @@ const pageLen = 512
 // than maxCache are left out.
 func (r *report) addBranchesOfDecode(shape attentionShape, batch, s int) {
 	for _, b := range decodeBranches {
-		c := ops.KVCache{
-			Params: base.Params, Without: b.without,
-			KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
-			Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen,
-		}
-		if b.dense {
-			c.Params = ops.Params{}
-		}
+		c := b.KVCache
+		c.KVHeads, c.KeyDim, c.ValueDim = shape.kvHeads, shape.dim, shape.valueDim
+		c.Slots, c.Pages, c.PageLen = batch, batch*(s/pageLen+1), pageLen
 		if !r.backend.Device().Host {
 			c.Half = ops.BFloat16
 		}

@@ -23,44 +23,27 @@ var pageStyle string
 //go:embed page/page.js
 var pageScript string
 
-// pageData is the data that the script of a page reads. Bytes are base64 in JSON.
-type pageData struct {
-	Tokens []string     `json:"tokens"`     // as they are shown
-	Loss   []float64    `json:"loss"`       // none without losses
-	Next   []string     `json:"next"`       // after each token, the most likely one
-	Sure   []float64    `json:"nextShares"` // probability of Next
-	Size   int          `json:"size"`       // of a block
-	Window int          `json:"windowSize"`
-	Layers []pageBlocks `json:"layers"` // none in dense attention
-	Start  QueryRef     `json:"start"`
-}
-
-// pageBlocks is the selected blocks of a layer.
-type pageBlocks struct {
-	Groups int     `json:"groups"`
-	N      int     `json:"n"`
-	Blocks []int32 `json:"blocks"`
-	Shares []byte  `json:"shares"` // in units of 1/255
-}
-
-// data returns the data of the script.
+// data returns what the script of a page reads, as JSON.
 func (r *Report) data() (template.JS, error) {
-	d := pageData{Tokens: shown(r.Tokens), Loss: r.Loss, Sure: r.NextShares, Size: r.Config.SelectBlock,
-		Window: r.Config.Window, Start: r.Start}
-	for _, next := range r.Next {
-		d.Next = append(d.Next, shown([]string{next})[0])
+	var next []string
+	for _, token := range r.Next {
+		next = append(next, shown([]string{token})...)
 	}
+	layers := []any{} // none in dense attention
 	for _, l := range r.Layers {
 		if !r.HasBlocks() {
 			break
 		}
-		p := pageBlocks{Groups: l.Groups, N: l.N, Blocks: l.Blocks}
-		for _, share := range l.Shares {
-			p.Shares = append(p.Shares, byte(math.Round(255*min(1, share))))
+		shares := make([]byte, len(l.Shares)) // in units of 1/255; base64 in JSON
+		for i, share := range l.Shares {
+			shares[i] = byte(math.Round(255 * min(1, share)))
 		}
-		d.Layers = append(d.Layers, p)
+		layers = append(layers, map[string]any{"groups": l.Groups, "n": l.N, "blocks": l.Blocks, "shares": shares})
 	}
-	text, err := json.Marshal(d) // it escapes <, > and &, so no text ends the script
+	text, err := json.Marshal(map[string]any{ // it escapes <, > and &, so no text ends the script
+		"tokens": shown(r.Tokens), "loss": r.Loss, "next": next, "nextShares": r.NextShares, "layers": layers,
+		"size": r.Config.SelectBlock, "windowSize": r.Config.Window, "start": r.Start,
+	})
 	return template.JS(text), err
 }
 

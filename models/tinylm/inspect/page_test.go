@@ -33,7 +33,7 @@ func TestPageOfHostileText(t *testing.T) {
 			_, rest, ok := strings.Cut(page.String(), `<script id="data" type="application/json">`)
 			require.True(t, ok)
 			data, _, _ := strings.Cut(rest, "</script>")
-			var d pageData
+			var d struct{ Tokens []string }
 			require.NoError(t, json.Unmarshal([]byte(data), &d))
 			require.Equal(t, shown(r.Tokens), d.Tokens)
 			loads := regexp.MustCompile(`(?i)(\ssrc=|<link|<iframe|url\(|@import|href="[^#])`)

@@ -6,7 +6,7 @@ addEventListener('error', e => { root.dataset.error = e.message; });
 const data = JSON.parse($('data').textContent);
 const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
 const loss = data.loss ?? [];
-const layers = (data.layers ?? []).map(l => ({groups: l.groups, n: l.n, blocks: Int32Array.from(l.blocks), shares: bytes(l.shares)}));
+const layers = data.layers.map(l => ({groups: l.groups, n: l.n, blocks: Int32Array.from(l.blocks), shares: bytes(l.shares)}));
 const {tokens, next, size, windowSize} = data, S = tokens.length;
 const state = {layer: 0, group: 0, query: S - 1, mode: layers.length || !loss.length ? 'blocks' : 'loss'};
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
