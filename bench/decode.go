@@ -20,13 +20,14 @@ import (
 // compressed one.
 var decodeBranches = []struct {
 	name string
-	ops.KVCache
+	ops.Params
+	without ops.Branches
 }{
-	{"all", ops.KVCache{Params: base.Params}},
-	{"compressed", ops.KVCache{Params: base.Params, Without: ops.BranchesOf(ops.Selected, ops.Window)}},
-	{"block selection and selected", ops.KVCache{Params: base.Params, Without: ops.BranchesOf(ops.Compressed, ops.Window)}},
-	{"window", ops.KVCache{Params: base.Params, Without: ops.BranchesOf(ops.Compressed, ops.Selected)}},
-	{"dense attention", ops.KVCache{}},
+	{"all", base.Params, 0},
+	{"compressed", base.Params, ops.BranchesOf(ops.Selected, ops.Window)},
+	{"block selection and selected", base.Params, ops.BranchesOf(ops.Compressed, ops.Window)},
+	{"window", base.Params, ops.BranchesOf(ops.Compressed, ops.Selected)},
+	{"dense attention", ops.Params{}, 0},
 }
 
 // maxCache bounds the memory of a measured cache, in bytes.
@@ -61,9 +62,8 @@ const pageLen = 512
 // than maxCache are left out.
 func (r *report) addBranchesOfDecode(shape attentionShape, batch, s int) {
 	for _, b := range decodeBranches {
-		c := b.KVCache
+		c := ops.KVCache{Params: b.Params, Without: b.without, Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen}
 		c.KVHeads, c.KeyDim, c.ValueDim = shape.kvHeads, shape.dim, shape.valueDim
-		c.Slots, c.Pages, c.PageLen = batch, batch*(s/pageLen+1), pageLen
 		if !r.backend.Device().Host {
 			c.Half = ops.BFloat16
 		}

@@ -66,26 +66,24 @@ func (f figure) plot(records [][]string) *plot.Plot {
 	}
 	pattern := regexp.MustCompile("^" + f.rows + "$")
 	for _, record := range records {
-		cell := func(column string) string {
-			if i := slices.Index(records[0], column); i >= 0 {
-				return record[i]
-			}
-			return ""
+		cell := map[string]string{} // by column
+		for i, column := range records[0] {
+			cell[column] = record[i]
 		}
-		match := pattern.FindStringSubmatch(cell("suite") + ": " + cell("what") + ": " + cell("size"))
-		if match == nil || cell("unit") != f.unit {
+		match := pattern.FindStringSubmatch(cell["suite"] + ": " + cell["what"] + ": " + cell["size"])
+		if match == nil || cell["unit"] != f.unit {
 			continue
 		}
-		if machine = cell("machine"); cell("simd") != "" { // a CPU
-			machine += fmt.Sprintf(", %s cores, %s", cell("cores"), cell("simd"))
+		if machine = cell["machine"]; cell["simd"] != "" { // a CPU
+			machine += fmt.Sprintf(", %s cores, %s", cell["cores"], cell["simd"])
 		}
 		tokens := match[len(match)-1]
-		add(strings.Join(match[1:len(match)-1], ""), tokens, cell("value"))
-		switch peer := cell("baseline"); {
+		add(strings.Join(match[1:len(match)-1], ""), tokens, cell["value"])
+		switch peer := cell["baseline"]; {
 		case strings.HasPrefix(peer, "dense PyTorch"):
-			add(strings.Replace(match[1], "Base()", "dense PyTorch (peer)", 1), tokens, cell("baseline_value"))
+			add(strings.Replace(match[1], "Base()", "dense PyTorch (peer)", 1), tokens, cell["baseline_value"])
 		case peer == densePeer:
-			add(peer, tokens, cell("baseline_value"))
+			add(peer, tokens, cell["baseline_value"])
 		}
 	}
 	if len(series) == 0 {

@@ -79,6 +79,18 @@ func TestShown(t *testing.T) {
 	require.Equal(t, []string{"a", "é", "", "⟨E2⟩"}, shown([]string{"a", "\xc3", "\xa9", "\xe2"}))
 }
 
+// readPNG returns the width of a picture and its number of colours.
+func readPNG(t *testing.T, path string) (width, colors int) {
+	picture := testutil.Must(png.Decode(testutil.Closing(os.Open(path))(t)))(t)
+	found := map[any]bool{}
+	for y := 0; y < picture.Bounds().Dy(); y += 3 {
+		for x := 0; x < picture.Bounds().Dx(); x += 3 {
+			found[picture.At(x, y)] = true
+		}
+	}
+	return picture.Bounds().Dx(), len(found)
+}
+
 // TestSave: all files exist, and may be written again.
 func TestSave(t *testing.T) {
 	for name, want := range map[string][]string{
@@ -93,15 +105,8 @@ func TestSave(t *testing.T) {
 		for _, e := range testutil.Must(os.ReadDir(folder))(t) {
 			names = append(names, e.Name())
 			if filepath.Ext(e.Name()) == ".png" {
-				f := testutil.Closing(os.Open(filepath.Join(folder, e.Name())))(t)
-				image := testutil.Must(png.Decode(f))(t)
-				colors := map[any]bool{}
-				for y := 0; y < image.Bounds().Dy(); y += 3 {
-					for x := 0; x < image.Bounds().Dx(); x += 3 {
-						colors[image.At(x, y)] = true
-					}
-				}
-				require.Greater(t, len(colors), 5, e.Name())
+				_, colors := readPNG(t, filepath.Join(folder, e.Name()))
+				require.Greater(t, colors, 5, e.Name())
 			}
 		}
 		require.Equal(t, want, names)
