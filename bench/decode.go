@@ -62,8 +62,8 @@ const pageLen = 512
 // than maxCache are left out.
 func (r *report) addBranchesOfDecode(shape attentionShape, batch, s int) {
 	for _, b := range decodeBranches {
-		c := ops.KVCache{Params: b.Params, Without: b.without, Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen}
-		c.KVHeads, c.KeyDim, c.ValueDim = shape.kvHeads, shape.dim, shape.valueDim
+		c := ops.KVCache{Params: b.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim,
+			ValueDim: shape.valueDim, Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen}
 		if !r.backend.Device().Host {
 			c.Half = ops.BFloat16
 		}
