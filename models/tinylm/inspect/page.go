@@ -31,8 +31,8 @@ func (r *Report) data() (template.JS, error) {
 	}
 	layers := []any{} // none in dense attention
 	for _, l := range r.Layers {
-		if !r.HasBlocks() {
-			break
+		if l.Blocks == nil {
+			continue
 		}
 		shares := make([]byte, len(l.Shares)) // in units of 1/255; base64 in JSON
 		for i, share := range l.Shares {
@@ -105,11 +105,7 @@ func (r *Report) WriteHTML(w io.Writer) (err error) {
 		"percentages": RepeatedWords.percentages, "timesByDistance": r.AllRepeatedWords().timesByDistance,
 		"millions": func(n int) float64 { return float64(n) / 1e6 },
 		"percent":  func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
-		"gates":    func(layer int) (template.HTML, error) { return svg(r.plotGates(layer)) },
-		"distances": func(layer int) (template.HTML, error) {
-			return svg(r.plotDistances(layer))
-		},
-		"losses": func() (template.HTML, error) { return svg(r.plotLoss()) },
+		"svg":      svg, "gates": r.plotGates, "distances": r.plotDistances, "losses": r.plotLoss,
 	})
 	var page bytes.Buffer
 	if _, err = t.Parse(pageHTML); err == nil {
