@@ -251,18 +251,11 @@ func (a attentionBench) add(list ...timedBranch) {
 			if i == 1 && b.backward == nil {
 				continue
 			}
-			var notes []note
-			if bound := attentionBounds[key][i]; bound > 0 {
-				notes = append(notes, atMost(bound))
-			}
-			if b.name == "all" {
-				column := []string{"forward_ms", "forward_and_backward_ms"}[i]
-				peer := cuDNNFigure("gpu_peers.csv", column,
-					map[string]string{"shape": a.name, "length": strconv.Itoa(a.s), "attention": "dense"})
-				notes = append(notes, against(densePeer, peer))
-			}
-			what := b.name + []string{", forward", ", forward and backward"}[i]
-			a.report.add(what, size, times.median().Seconds()*1e3, "ms", notes...)
+			bound, what := attentionBounds[key][i], b.name+[]string{", forward", ", forward and backward"}[i]
+			peer := cuDNNFigure("gpu_peers.csv", []string{"forward_ms", "forward_and_backward_ms"}[i],
+				map[string]string{"shape": a.name, "length": strconv.Itoa(a.s), "attention": "dense"})
+			a.report.add(what, size, times.median().Seconds()*1e3, "ms",
+				when(bound > 0, atMost(bound)), when(b.name == "all", against(densePeer, peer)))
 		}
 		a.report.add(b.name+", spread", size, 100*b.both().spread(), "%")
 		if b.flops > 0 {

@@ -189,21 +189,13 @@ func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s i
 	if host {
 		r.add(what, size, t*1e3/float64(c.Slots), "ms a token")
 	} else {
-		var target, rate []note
-		peer := cuDNNFigure("gpu_decode_peers.csv", "us",
-			map[string]string{"shape": shape.name, "length": strconv.Itoa(s), "batch": strconv.Itoa(c.Slots)})
-		switch {
-		case name == "all" && size == "i B=1 S=2048":
-			target = append(target, atMost(15))
-		case name == "all" || c.Dense():
-			target = append(target, against(densePeer, peer))
-		}
-		if name == "all" && c.Slots >= 16 {
-			rate = append(rate, atLeast(3.5))
-		}
+		values := map[string]string{"shape": shape.name, "length": strconv.Itoa(s), "batch": strconv.Itoa(c.Slots)}
+		peer := cuDNNFigure("gpu_decode_peers.csv", "us", values)
+		all := name == "all"
+		r.add(what, size, t*1e6, "us",
+			when(all && size == "i B=1 S=2048", atMost(15)), when(all || c.Dense(), against(densePeer, peer)))
 		bytes := float64(d.read * c.Slots * c.KVHeads * 2 * (c.KeyDim + c.ValueDim))
-		r.add(what, size, t*1e6, "us", target...)
-		r.add(what+", keys and values", size, bytes/t/1e12, "TB/s", rate...)
+		r.add(what+", keys and values", size, bytes/t/1e12, "TB/s", when(all && c.Slots >= 16, atLeast(3.5)))
 	}
 	r.addKeys(d, what, size)
 }

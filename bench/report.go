@@ -55,6 +55,14 @@ func against(baseline string, value float64) note {
 	}
 }
 
+// when returns n, or a note that adds nothing.
+func when(is bool, n note) note {
+	if is {
+		return n
+	}
+	return func(*row) {}
+}
+
 // report gathers rows; save writes them as CSV after each suite.
 type report struct {
 	path    string // of the CSV file

@@ -95,12 +95,9 @@ func benchLengths(r *report) {
 				continue
 			}
 			train(r, attention, c, func(r *report, t *trainer) {
-				notes := []note{against("dense compiled PyTorch, peer figure", c.peer)}
-				if attention == tinylm.NSA && c.target > 0 {
-					notes = append(notes, atLeast(c.target))
-				}
-				rate := trainRuns * t.tokens / t.steps(trainRuns).Seconds()
-				r.add(fmt.Sprintf("Base(), training, %s attention", attention), t.size, rate, "tok/s", notes...)
+				rate, target := trainRuns*t.tokens/t.steps(trainRuns).Seconds(), attention == tinylm.NSA && c.target > 0
+				r.add(fmt.Sprintf("Base(), training, %s attention", attention), t.size, rate, "tok/s",
+					when(target, atLeast(c.target)), against("dense compiled PyTorch, peer figure", c.peer))
 			})
 		}
 	}
