@@ -108,13 +108,8 @@ type wordCounts struct {
 // add counts the queries of a window. Blocks and their shares are [S,groups,n].
 func (c *wordCounts) add(queries []wordQuery, blocks []int32, shares []float64, group, groups, n int) {
 	for _, x := range queries {
-		if missing := x.free + 1 - len(c.due); missing > 0 {
-			c.free = append(c.free, make([]float64, missing)...)
-			c.selected = append(c.selected, make([]float64, missing)...)
-			c.due = append(c.due, make([][]float64, missing)...)
-		}
-		if c.due[x.free] == nil {
-			c.due[x.free] = make([]float64, x.free)
+		for d := len(c.due); d <= x.free; d++ {
+			c.due, c.free, c.selected = append(c.due, make([]float64, d)), append(c.free, 0), append(c.selected, 0)
 		}
 		for d := range x.free {
 			c.free[d]++
