@@ -8,11 +8,12 @@ import (
 	"slices"
 	"strings"
 
+	"gonum.org/v1/gonum/floats"
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -22,17 +23,13 @@ type accuracyShape struct {
 	s, heads, dim int
 }
 
-var accuracyShapes = []accuracyShape{{"bits", 1024, 6, 64}, {"pairs", 2112, 6, 64}, {"pairs", 2112, 4, 128}, {"walk", 2112, 8, 128}}
+var accuracyShapes = []accuracyShape{
+	{"bits", 1024, 6, 64}, {"pairs", 2112, 6, 64}, {"pairs", 2112, 4, 128}, {"walk", 2112, 8, 128},
+}
 
-// The aims of the errors, as multiples of the reference's.
-const (
-	accuracyAim      = 1.05
-	accuracyAimPairs = 1.10 // selected attention by pairs, also in a sum
-)
-
-// benchAccuracy reports relative errors, by the Frobenius norm and in the worst row, of all results of each branch and of their gated sum
-// in bf16. Beside them stands a reference: ref.AttentionRounded, which computes in float64, but rounds operands of products and stored
-// arrays to bf16. The scale multiplies queries and keys.
+// benchAccuracy reports relative errors, by the Frobenius norm and in the worst row, of all results of each branch and
+// of their gated sum in bf16. Beside them stands a reference: ref.AttentionRounded, which computes in float64, but
+// rounds operands of products and stored arrays to bf16. The scale multiplies queries and keys.
 func benchAccuracy(r *report) {
 	for _, shape := range accuracyShapes {
 		r.part(shape.s, func() {
@@ -60,25 +57,25 @@ type accuracyBranch struct {
 	op         func(q, k, v *G.Node) *G.Node
 }
 
-// newAccuracyCase makes inputs. Random ones are normal. Clustered queries and keys lie about eight centres. A peaked query lies near one of
-// the earlier keys.
+// newAccuracyCase makes inputs. Random ones are normal. Clustered queries and keys lie about eight centres. A peaked
+// query lies near one of the earlier keys.
 func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyCase {
 	rng := rand.New(rand.NewPCG(7, uint64(shape.dim)))
 	p, s := base.Params, shape.s
 	nc := ops.NumCompressed(s, p.BlockLen, p.Stride)
-	normal := func(f float64, shape ...int) *ref.Tensor {
+	normal := func(shape ...int) *ref.Tensor {
 		x := ref.New(shape...)
 		for i := range x.Data {
-			x.Data[i] = f * rng.NormFloat64()
+			x.Data[i] = rng.NormFloat64()
 		}
 		return x
 	}
 	c := &accuracyCase{accuracyShape: shape, in: map[string]*ref.Tensor{
-		"q": normal(1, 1, s, shape.heads, shape.dim), "k": normal(1, 1, s, 1, shape.dim), "kc": normal(1, 1, nc, 1, shape.dim),
-		"v": normal(1, 1, s, 1, shape.dim), "vw": normal(1, 1, s, 1, shape.dim), "vc": normal(1, 1, nc, 1, shape.dim),
-		"gates": normal(1, 1, s, shape.heads, 3), "do": normal(1, 1, s, shape.heads, shape.dim),
+		"q": normal(1, s, shape.heads, shape.dim), "k": normal(1, s, 1, shape.dim), "kc": normal(1, nc, 1, shape.dim),
+		"v": normal(1, s, 1, shape.dim), "vw": normal(1, s, 1, shape.dim), "vc": normal(1, nc, 1, shape.dim),
+		"gates": normal(1, s, shape.heads, 3), "do": normal(1, s, shape.heads, shape.dim),
 	}}
-	q, k, kc, centres := c.in["q"], c.in["k"], c.in["kc"], normal(1, 8, shape.dim)
+	q, k, kc, centres := c.in["q"], c.in["k"], c.in["kc"], normal(8, shape.dim)
 	near := func(row, centre []float64, f float64) {
 		for i := range row {
 			row[i] = centre[i] + f*row[i]
@@ -106,22 +103,20 @@ func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyC
 			c.in[name].Data[i] *= scale
 		}
 	}
-	for _, x := range c.in {
-		for i, v := range x.Data {
-			x.Data[i] = roundBF16(v)
-		}
+	for name, x := range c.in {
+		c.in[name] = rounded(x, roundBF16)
 	}
-	c.in["kw"] = k.Clone() // an input of its own, so that its gradient is that of the window alone
-	c.blocks = c.selectBlocks()
+	c.in["kw"] = c.in["k"].Clone() // an input of its own, so that its gradient is that of the window alone
+	c.blocks, _ = ref.SelectBlocks(c.in["q"], c.in["kc"], p.BlockLen, p.Stride, p.SelectBlock, p.TopN)
 	c.branches = []accuracyBranch{
 		{"compressed", "kc", "vc", ref.CompressedMask(p.BlockLen, p.Stride), func(q, k, v *G.Node) *G.Node {
 			return must(ops.CompressedAttention(q, k, v, p.BlockLen, p.Stride))
 		}},
-		{"selected by " + shape.method, "k", "v", ref.SelectedMask(c.blocks, 1, s, 1, p.SelectBlock), func(q, k, v *G.Node) *G.Node {
-			idx := tensor.New(tensor.WithShape(1, s, 1, p.TopN), tensor.WithBacking(c.blocks))
-			blocks := G.NewTensor(q.Graph(), tensor.Int32, 4, G.WithShape(idx.Shape()...), G.WithName("idx"), G.WithValue(idx))
-			return must(ops.SelectedAttention(q, k, v, blocks, p.SelectBlock))
-		}},
+		{"selected by " + shape.method, "k", "v", ref.SelectedMask(c.blocks, 1, s, 1, p.SelectBlock),
+			func(q, k, v *G.Node) *G.Node {
+				blocks := intInput(q.Graph(), "idx", c.blocks, 1, s, 1, p.TopN)
+				return must(ops.SelectedAttention(q, k, v, blocks, p.SelectBlock))
+			}},
 		{"window", "kw", "vw", ref.WindowMask(p.Window), func(q, k, v *G.Node) *G.Node {
 			return must(ops.SlidingWindow(q, k, v, p.Window))
 		}},
@@ -130,31 +125,21 @@ func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyC
 }
 
 // roundBF16 returns the number of bf16 nearest to x, that with an even last bit of two.
-func roundBF16(x float64) float64 {
-	b := math.Float32bits(float32(x))
-	return float64(math.Float32frombits((b + 0x7fff + b>>16&1) &^ 0xffff))
+func roundBF16(x float64) float64 { return testutil.FromBFloat16(testutil.BFloat16(x)) }
+
+// rounded returns x with all its elements rounded.
+func rounded(x *ref.Tensor, round func(float64) float64) *ref.Tensor {
+	y := ref.New(x.Shape...)
+	for i, v := range x.Data {
+		y.Data[i] = round(v)
+	}
+	return y
 }
 
 // node returns an input that holds the array of this name.
 func (c *accuracyCase) node(g *G.ExprGraph, name string) *G.Node {
 	x := c.in[name]
-	data := make([]float32, len(x.Data))
-	for i, v := range x.Data {
-		data[i] = float32(v)
-	}
-	return inputOf(g, name, data, x.Shape...)
-}
-
-// selectBlocks returns the blocks that the CPU selects in float32.
-func (c *accuracyCase) selectBlocks() []int32 {
-	g, p := G.NewGraph(), base.Params
-	q, kc := c.node(g, "q"), c.node(g, "kc")
-	compressed := must(ops.CompressedAttention(q, kc, c.node(g, "vc"), p.BlockLen, p.Stride))
-	blocks := must(ops.SelectBlocks(q, kc, must(ops.LSE(compressed)), p))
-	m := must(graph.NewMachine(g, graph.WithKeep(blocks)))
-	defer mustClose(m)
-	check(m.RunAll())
-	return slices.Clone(blocks.Value().Data().([]int32))
+	return inputOf(g, name, testutil.Convert[float32](x.Data), x.Shape...)
 }
 
 // results are arrays by name: a result, or the gradient of an input.
@@ -169,8 +154,7 @@ func (c *accuracyCase) measured(r *report, build func(in map[string]*G.Node) *G.
 		wrt = append(wrt, in[name])
 	}
 	y := build(in)
-	cost := must(G.Sum(must(G.HadamardProd(y, c.node(g, "do")))))
-	must(graph.Grad(cost, wrt...))
+	addGradients(y, c.node(g, "do"), wrt...)
 	m := must(graph.NewMachine(g, graph.WithBackend(r.backend), graph.WithPrecision(graph.BF16), graph.WithKeep(y)))
 	defer mustClose(m)
 	check(m.RunAll())
@@ -183,11 +167,7 @@ func (c *accuracyCase) measured(r *report, build func(in map[string]*G.Node) *G.
 
 func hostTensor(v G.Value) *ref.Tensor {
 	v = must(graph.HostValue(v))
-	x := ref.New(v.Shape()...)
-	for i, f := range v.Data().([]float32) {
-		x.Data[i] = float64(f)
-	}
-	return x
+	return ref.From(testutil.Convert[float64](v.Data().([]float32)), v.Shape()...)
 }
 
 // expected computes a branch on the host, with the given gradient of its output.
@@ -198,38 +178,18 @@ func (c *accuracyCase) expected(b accuracyBranch, do *ref.Tensor, round func(flo
 
 // expectedTotal computes the gated sum of all branches on the host.
 func (c *accuracyCase) expectedTotal(round func(float64) float64) results {
-	do, logits := c.in["do"], c.in["gates"]
-	y, dgates := ref.New(do.Shape...), ref.New(logits.Shape...)
-	all := results{"o": y, "dgates": dgates, "dq": ref.New(c.in["q"].Shape...)}
-	n := len(c.branches)
-	for k, b := range c.branches {
-		dbranch := ref.New(do.Shape...)
-		gate := func(row int) float64 { return 1 / (1 + math.Exp(-logits.Data[row*n+k])) }
-		for i := range dbranch.Data {
-			dbranch.Data[i] = round(gate(i/c.dim) * do.Data[i])
-		}
-		for name, x := range c.expected(b, dbranch, round) {
-			switch name {
-			case "o":
-				for i, o := range x.Data {
-					row := i / c.dim
-					y.Data[i] += gate(row) * o
-					dgates.Data[row*n+k] += do.Data[i] * o * gate(row) * (1 - gate(row))
-				}
-			case "dq":
-				for i, d := range x.Data {
-					all["dq"].Data[i] += d
-				}
-			default:
-				all[name] = x
-			}
-		}
+	do, gates, dq := c.in["do"], ref.Sigmoid(c.in["gates"]), ref.New(c.in["q"].Shape...)
+	_, dbranches := ref.GatedSumGrad(gates, do, do, do, do) // they do not depend on the branches
+	all := results{}
+	var outputs []*ref.Tensor
+	for i, b := range c.branches {
+		x := c.expected(b, rounded(dbranches[i], round), round)
+		outputs, dq = append(outputs, x["o"]), ref.Add(dq, x["dq"])
+		maps.Copy(all, x)
 	}
-	for _, x := range []*ref.Tensor{y, dgates, all["dq"]} {
-		for i, v := range x.Data {
-			x.Data[i] = round(v)
-		}
-	}
+	dgates, _ := ref.GatedSumGrad(gates, do, outputs...)
+	all["o"], all["dq"] = rounded(ref.GatedSum(gates, outputs...), round), rounded(dq, round)
+	all["dgates"] = rounded(ref.SigmoidGrad(gates, dgates), round)
 	return all
 }
 
@@ -237,7 +197,8 @@ func (c *accuracyCase) expectedTotal(round func(float64) float64) results {
 func (c *accuracyCase) report(r *report, size string) {
 	exactly := func(x float64) float64 { return x }
 	for _, b := range c.branches {
-		got := c.measured(r, func(in map[string]*G.Node) *G.Node { return b.op(in["q"], in[b.k], in[b.v]) }, "q", b.k, b.v)
+		build := func(in map[string]*G.Node) *G.Node { return b.op(in["q"], in[b.k], in[b.v]) }
+		got := c.measured(r, build, "q", b.k, b.v)
 		addErrors(r, b.name, size, got, c.expected(b, c.in["do"], roundBF16), c.expected(b, c.in["do"], exactly))
 	}
 	got := c.measured(r, func(in map[string]*G.Node) *G.Node {
@@ -251,9 +212,9 @@ func (c *accuracyCase) report(r *report, size string) {
 }
 
 func addErrors(r *report, branch, size string, got, rounded, exact results) {
-	aim := accuracyAim
-	if strings.HasSuffix(branch, " pairs") {
-		aim = accuracyAimPairs
+	aim := 1.05                              // multiple of the reference's error
+	if strings.HasSuffix(branch, " pairs") { // also in a sum
+		aim = 1.10
 	}
 	for _, name := range slices.Sorted(maps.Keys(exact)) {
 		all, worst := relativeErrors(got[name], exact[name])
@@ -263,27 +224,14 @@ func addErrors(r *report, branch, size string, got, rounded, exact results) {
 	}
 }
 
-// relativeErrors returns the Frobenius norm of got-want over that of want, and the largest one of a row. A row whose norm is less than a
-// hundredth of the mean square counts as if it had that.
+// relativeErrors returns the Frobenius norm of got-want over that of want, and the largest one of a row. A row whose
+// norm is less than a hundredth of the root of the mean square counts as if it had that.
 func relativeErrors(got, want *ref.Tensor) (all, worst float64) {
-	cols := want.Shape[len(want.Shape)-1]
-	rows := len(want.Data) / cols
-	squares := func(x []float64) (sum float64) {
-		for _, v := range x {
-			sum += v * v
-		}
-		return sum
+	cols, norm := want.Last(), floats.Norm(want.Data, 2)
+	least := 1e-2 * norm / math.Sqrt(float64(len(want.Data)/cols))
+	for i := 0; i < len(want.Data); i += cols {
+		w := want.Data[i:][:cols]
+		worst = max(worst, floats.Distance(got.Data[i:][:cols], w, 2)/max(floats.Norm(w, 2), least))
 	}
-	total := squares(want.Data)
-	least := 1e-4 * total / float64(rows)
-	for i := range rows {
-		w := want.Data[i*cols:][:cols]
-		var diff float64
-		for j, v := range got.Data[i*cols:][:cols] {
-			diff += (v - w[j]) * (v - w[j])
-		}
-		all += diff
-		worst = max(worst, diff/max(squares(w), least))
-	}
-	return math.Sqrt(all / total), math.Sqrt(worst)
+	return floats.Distance(got.Data, want.Data, 2) / norm, worst
 }

@@ -7,10 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	G "gorgonia.org/gorgonia"
-	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
@@ -39,13 +37,15 @@ const dimLength = 8192
 // attentionBounds are the targets in milliseconds, at most: forward, and forward and backward.
 var attentionBounds = map[string][2]float64{
 	"all, i 8192": {0.42, 1.35}, "all, i 65536": {5.1, 14.7}, "all, ii 8192": {1.9, 6.6}, "all, ii 65536": {28, 95},
-	"sliding window, ii 65536": {2.7, 11.5}, "compressed attention, ii 65536": {8, 39}, "select blocks, ii 65536": {5}, "selected attention, random blocks, ii 65536": {11, 34},
-	"sliding window, i 65536": {0.32, 1.4}, "compressed attention, i 65536": {1.05, 4.8}, "select blocks, i 65536": {0.8}, "selected attention, random blocks, i 65536": {2.9, 7.6},
+	"sliding window, ii 65536": {2.7, 11.5}, "compressed attention, ii 65536": {8, 39},
+	"select blocks, ii 65536": {5}, "selected attention, random blocks, ii 65536": {11, 34},
+	"sliding window, i 65536": {0.32, 1.4}, "compressed attention, i 65536": {1.05, 4.8},
+	"select blocks, i 65536": {0.8}, "selected attention, random blocks, i 65536": {2.9, 7.6},
 }
 
-// benchAttention times each branch, the selection of blocks, all of NSA, and dense attention, with normal inputs. It also times selected
-// attention with random blocks, where neighbouring queries share only the forced ones, and with blocks that 64 neighbours share. It times
-// other head dimensions at one length.
+// benchAttention times each branch, the selection of blocks, all of NSA, and dense attention, with normal inputs. It
+// also times selected attention with random blocks, where neighbouring queries share only the forced ones, and with
+// blocks that 64 neighbours share. It times other head dimensions at one length.
 func benchAttention(r *report) {
 	ceiling := sync.OnceValue(func() float64 {
 		flops, _ := ceilings(r)
@@ -91,32 +91,31 @@ type attentionBench struct {
 }
 
 // nsa adds attention by three branches and their gates.
-func (a attentionBench) nsa(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
+func (a attentionBench) nsa(q *G.Node, in func(string, int) *G.Node) *G.Node {
 	nc := max(1, ops.NumCompressed(a.s, base.BlockLen, base.Stride)) // one row if there is no complete block
 	kc := in("kc", nc)
 	compressed := must(ops.CompressedAttention(q, kc, in("vc", nc), base.BlockLen, base.Stride))
 	blocks := must(ops.SelectBlocks(q, kc, must(ops.LSE(compressed)), base.Params))
-	selected := must(ops.SelectedAttention(q, in("k"), in("v"), blocks, base.SelectBlock))
-	window := must(ops.SlidingWindow(q, in("k window"), in("v window"), base.Window))
+	selected := must(ops.SelectedAttention(q, in("k", a.s), in("v", a.s), blocks, base.SelectBlock))
+	window := must(ops.SlidingWindow(q, in("k window", a.s), in("v window", a.s), base.Window))
 	gates := must(ops.Sigmoid(input(q.Graph(), "gates", 1, a.s, a.heads, 3)))
 	return must(ops.GatedSum(gates, compressed, selected, window))
 }
 
-func (a attentionBench) dense(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
-	return must(ops.CausalAttention(q, in("k"), in("v")))
+func (a attentionBench) dense(q *G.Node, in func(string, int) *G.Node) *G.Node {
+	return must(ops.CausalAttention(q, in("k", a.s), in("v", a.s)))
 }
 
 // selectedBranch returns selected attention over randomBlocks.
 func (a attentionBench) selectedBranch(share int) graphOf {
-	return func(q *G.Node, in func(string, ...int) *G.Node) *G.Node {
-		idx := tensor.New(tensor.WithShape(1, a.s, a.kvHeads, base.TopN), tensor.WithBacking(a.randomBlocks(share)))
-		blocks := G.NewTensor(q.Graph(), tensor.Int32, 4, G.WithShape(idx.Shape()...), G.WithName("idx"), G.WithValue(idx))
-		return must(ops.SelectedAttention(q, in("k"), in("v"), blocks, base.SelectBlock))
+	return func(q *G.Node, in func(string, int) *G.Node) *G.Node {
+		blocks := intInput(q.Graph(), "idx", a.randomBlocks(share), 1, a.s, a.kvHeads, base.TopN)
+		return must(ops.SelectedAttention(q, in("k", a.s), in("v", a.s), blocks, base.SelectBlock))
 	}
 }
 
-// randomBlocks returns blocks in the form of ops.SelectBlocks: block 0, the query's own block and the one before, and random blocks. `share`
-// neighbouring queries have the same blocks.
+// randomBlocks returns blocks in the form of ops.SelectBlocks: block 0, the query's own block and the one before, and
+// random blocks. `share` neighbouring queries have the same blocks.
 func (a attentionBench) randomBlocks(share int) []int32 {
 	rng, n := rand.New(rand.NewPCG(1, uint64(a.s))), base.TopN
 	idx := make([]int32, 0, a.s*a.kvHeads*n)
@@ -153,11 +152,13 @@ type timedBranch struct {
 	name              string
 	forward, backward runTimes
 	flops             float64
-	bytes             int // of the machine
+	bytes             int  // of the machine
+	keys              int  // of the op
+	general           bool // an op has no kernel on tensor cores
 }
 
-// runTimes are the times of several runs of the same ops.
-type runTimes []time.Duration
+// both returns the times of forward and backward together.
+func (b timedBranch) both() runTimes { return b.forward.plus(b.backward) }
 
 // attentionRuns is the number of measured runs, after one to warm up.
 const attentionRuns = 5
@@ -174,57 +175,35 @@ func (t runTimes) plus(u runTimes) runTimes {
 	return sum
 }
 
-func (t runTimes) median() time.Duration { return slices.Sorted(slices.Values(t))[len(t)/2] }
-
 // spread returns the difference between the longest and the shortest time, over the median.
 func (t runTimes) spread() float64 {
 	return (slices.Max(t) - slices.Min(t)).Seconds() / t.median().Seconds()
 }
 
-// graphOf makes an output from q and from inputs. It gets an input by its name and its number of rows, by default S. Inputs whose names
-// begin with v are values.
-type graphOf func(q *G.Node, in func(name string, rows ...int) *G.Node) *G.Node
+// graphOf makes an output from q and from inputs. It gets an input by its name and its number of rows. Inputs whose
+// names begin with v are values.
+type graphOf func(q *G.Node, in func(name string, rows int) *G.Node) *G.Node
 
 // graph returns the output that build makes from q.
 func (a attentionBench) graph(q *G.Node, build graphOf) *G.Node {
-	return build(q, func(name string, rows ...int) *G.Node {
-		if len(rows) == 0 {
-			rows = []int{a.s}
-		}
+	return build(q, func(name string, rows int) *G.Node {
 		dim := a.dim
 		if strings.HasPrefix(name, "v") {
 			dim = a.valueDim
 		}
-		return input(q.Graph(), name, 1, rows[0], a.kvHeads, dim)
+		return input(q.Graph(), name, 1, rows, a.kvHeads, dim)
 	})
 }
 
-// profile returns the plan of a graph with its gradients, and the times of each of its steps.
-func (a attentionBench) profile(build graphOf, opts ...graph.Option) (graph.Plan, []runTimes) {
+// time returns the times of the attention ops of a graph, with their gradients. If name is not empty, they are summed
+// under this name.
+func (a attentionBench) time(name string, build graphOf, opts ...graph.Option) (list []timedBranch) {
 	g := G.NewGraph()
-	q := input(g, "q", 1, a.s, a.heads, a.dim)
-	out := a.graph(q, build)
+	out := a.graph(input(g, "q", 1, a.s, a.heads, a.dim), build)
 	do := input(g, "do", out.Shape()...)
-	cost := must(G.Sum(must(G.HadamardProd(out, do))))
-	must(graph.Grad(cost, slices.DeleteFunc(g.Inputs(), func(n *G.Node) bool { return n == do || n.Name() == "idx" })...))
-	inputs := must(graph.MoveInputs(a.report.backend, g.Inputs()...))
-	defer mustClose(inputs)
-	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(a.report.backend), graph.WithPrecision(trainPrecision))...))
-	defer mustClose(m)
-	times := make([]runTimes, len(m.Plan().Steps))
-	for run := range 1 + attentionRuns {
-		for i, t := range must(m.Profile()) {
-			if run > 0 {
-				times[i] = append(times[i], t)
-			}
-		}
-	}
-	return m.Plan(), times
-}
-
-// time returns the times of the attention ops of a graph, with their gradients. If name is not empty, they are summed under this name.
-func (a attentionBench) time(name string, build graphOf) (list []timedBranch) {
-	plan, times := a.profile(build)
+	constant := func(n *G.Node) bool { return n == do || n.Name() == "idx" }
+	addGradients(out, do, slices.DeleteFunc(g.Inputs(), constant)...)
+	plan, times := a.report.profileGraph(g, attentionRuns, opts...)
 	for i, s := range plan.Steps {
 		op := strings.TrimSuffix(strings.ReplaceAll(s.Op, "sigmoid gated", "gated"), " with deltas")
 		branch, backward := strings.CutPrefix(op, "gradient of ")
@@ -236,9 +215,12 @@ func (a attentionBench) time(name string, build graphOf) (list []timedBranch) {
 		}
 		at := slices.IndexFunc(list, func(b timedBranch) bool { return b.name == branch })
 		if at < 0 {
-			at, list = len(list), append(list, timedBranch{name: branch, bytes: plan.Arena + plan.Workspace})
+			at = len(list)
+			bytes := plan.Arena + plan.Workspace
+			list = append(list, timedBranch{name: branch, bytes: bytes, keys: s.Inputs[1].Shape[1]})
 		}
 		b := &list[at]
+		b.general = b.general || s.Implementation == "cuda"
 		if b.flops += s.Cost.FLOPs; backward {
 			b.backward = b.backward.plus(times[i])
 		} else {
@@ -254,7 +236,8 @@ func (a attentionBench) addBranches() {
 	whole := timedBranch{name: "all", bytes: branches[0].bytes}
 	for i := range branches {
 		b := &branches[i]
-		whole.forward, whole.backward, whole.flops = whole.forward.plus(b.forward), whole.backward.plus(b.backward), whole.flops+b.flops
+		whole.forward, whole.backward = whole.forward.plus(b.forward), whole.backward.plus(b.backward)
+		whole.flops += b.flops
 		b.bytes = 0
 	}
 	a.add(append(branches, whole)...)
@@ -264,27 +247,19 @@ func (a attentionBench) add(list ...timedBranch) {
 	for _, b := range list {
 		size := fmt.Sprintf("%s %d", a.name, a.s)
 		key := b.name + ", " + size
-		both := b.forward.plus(b.backward)
-		for i, times := range []runTimes{b.forward, both} {
+		for i, times := range []runTimes{b.forward, b.both()} {
 			if i == 1 && b.backward == nil {
 				continue
 			}
-			var notes []note
-			if bound := attentionBounds[key][i]; bound > 0 {
-				notes = append(notes, atMost(bound))
-			}
-			if b.name == "all" {
-				column := []string{"forward_ms", "forward_and_backward_ms"}[i]
-				peer := cuDNNFigure("gpu_peers.csv", column, map[string]string{"shape": a.name, "length": strconv.Itoa(a.s), "attention": "dense"})
-				if peer > 0 {
-					notes = append(notes, against(densePeer, peer))
-				}
-			}
-			a.report.add(b.name+[]string{", forward", ", forward and backward"}[i], size, times.median().Seconds()*1e3, "ms", notes...)
+			bound, what := attentionBounds[key][i], b.name+[]string{", forward", ", forward and backward"}[i]
+			peer := cuDNNFigure("gpu_peers.csv", []string{"forward_ms", "forward_and_backward_ms"}[i],
+				map[string]string{"shape": a.name, "length": strconv.Itoa(a.s), "attention": "dense"})
+			a.report.add(what, size, times.median().Seconds()*1e3, "ms",
+				when(bound > 0, atMost(bound)), when(b.name == "all", against(densePeer, peer)))
 		}
-		a.report.add(b.name+", spread", size, 100*both.spread(), "%")
+		a.report.add(b.name+", spread", size, 100*b.both().spread(), "%")
 		if b.flops > 0 {
-			rate := b.flops / both.median().Seconds() / 1e12
+			rate := b.flops / b.both().median().Seconds() / 1e12
 			a.report.add(b.name, size, rate, "TFLOP/s", against("measured ceiling", a.ceiling))
 		}
 		if b.bytes > 0 {

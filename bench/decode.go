@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -15,50 +16,62 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// decodeBranches are layers with only some branches. The selected branch selects its blocks by the keys of the compressed one.
+// decodeBranches are layers with only some branches. The selected branch selects its blocks by the keys of the
+// compressed one.
 var decodeBranches = []struct {
-	name    string
-	dense   bool
+	name string
+	ops.Params
 	without ops.Branches
 }{
-	{"all", false, 0},
-	{"compressed", false, ops.BranchesOf(ops.Selected, ops.Window)},
-	{"block selection and selected", false, ops.BranchesOf(ops.Compressed, ops.Window)},
-	{"window", false, ops.BranchesOf(ops.Compressed, ops.Selected)},
-	{"dense attention", true, 0},
+	{"all", base.Params, 0},
+	{"compressed", base.Params, ops.BranchesOf(ops.Selected, ops.Window)},
+	{"block selection and selected", base.Params, ops.BranchesOf(ops.Compressed, ops.Window)},
+	{"window", base.Params, ops.BranchesOf(ops.Compressed, ops.Selected)},
+	{"dense attention", ops.Params{}, 0},
 }
 
 // maxCache bounds the memory of a measured cache, in bytes.
 const maxCache = 4 << 30
 
-// benchDecode times the attention of one layer for one more token after S tokens, for each branch and for batches of sequences. It checks
-// the number of keys that the kernels have read. Then it times whole models.
+// benchDecode times the attention of one layer for one more token after S tokens, for each branch and for batches of
+// sequences. It checks the number of keys that the kernels have read. Then it times whole models. On a GPU the caches
+// are in bf16.
 func benchDecode(r *report) {
-	shape := attentionShapes[0]
-	for _, batch := range []int{1, 8, 64} {
-		for s := 512; s <= 131072; s *= 4 {
-			r.part(s, func() { measureBranches(r.addDecode, shape, batch, s, tensor.Dtype{}) })
+	shapes, batches, lengths := attentionShapes, []int{1, 8, 16, 64}, []int{512, 2048, 8192, 32768, 65536, 131072}
+	host := r.backend.Device().Host
+	if host {
+		shapes, batches, lengths = attentionShapes[:1], []int{1, 8, 64}, []int{512, 2048, 8192, 32768, 131072}
+	}
+	for _, shape := range shapes {
+		for _, s := range lengths {
+			for _, batch := range batches {
+				r.part(s, func() { r.addBranchesOfDecode(shape, batch, s) })
+			}
 		}
 	}
-	addDecoders(r)
+	if host {
+		addDecoders(r)
+	} else {
+		r.part(decodeContext, r.addDecodersOnGPU)
+	}
 }
 
 const pageLen = 512
 
-// measureBranches calls measure for each of decodeBranches with a cache for one more token after s tokens. The cache has type half, or
-// float32 if that is the zero value. Caches larger than maxCache are left out.
-func measureBranches(measure func(name string, shape attentionShape, c ops.KVCache, s int), shape attentionShape, batch, s int, half tensor.Dtype) {
+// addBranchesOfDecode measures each of decodeBranches with a cache for one more token after s tokens. Caches larger
+// than maxCache are left out.
+func (r *report) addBranchesOfDecode(shape attentionShape, batch, s int) {
 	for _, b := range decodeBranches {
-		c := ops.KVCache{Params: base.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim, ValueDim: shape.valueDim,
-			Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen, Half: half}
-		if b.dense {
-			c.Params = ops.Params{}
+		c := ops.KVCache{Params: b.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim,
+			ValueDim: shape.valueDim, Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen}
+		if !r.backend.Device().Host {
+			c.Half = ops.BFloat16
 		}
 		if bytes := 4 * c.Elements(); bytes > maxCache {
 			fmt.Printf("  %s, %s B=%d S=%d: a cache of %d MiB is left out\n", b.name, shape.name, batch, s, bytes>>20)
 			continue
 		}
-		measure(b.name, shape, c, s)
+		r.addDecode(b.name, shape, c, s)
 	}
 }
 
@@ -75,44 +88,38 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 	g := G.NewGraph()
 	d := &decodeStep{graph: g, inputs: G.Nodes{input(g, "q", c.Slots, 1, shape.heads, c.KeyDim)}}
 	add := func(name string) {
-		d.inputs = append(d.inputs, input(g, name+" k", c.Slots, 1, c.KVHeads, c.KeyDim), input(g, name+" v", c.Slots, 1, c.KVHeads, c.ValueDim))
+		d.inputs = append(d.inputs, input(g, name+" k", c.Slots, 1, c.KVHeads, c.KeyDim),
+			input(g, name+" v", c.Slots, 1, c.KVHeads, c.ValueDim))
 	}
-	branches := 0
 	if c.Dense() {
 		add("dense")
 		d.read = s + 1
 	} else {
-		if c.Stores(ops.Compressed) {
-			add("compressed")
-			d.read += ops.NumVisible(s, c.BlockLen, c.Stride)
+		selected := (c.TopN-1)*c.SelectBlock + s%c.SelectBlock + 1
+		reads := []int{ops.NumVisible(s, c.BlockLen, c.Stride), min(s+1, selected), min(s+1, c.Window)}
+		gates := 0
+		for b, name := range ops.BranchNames() {
+			if c.Stores(ops.Branch(b)) {
+				add(name)
+				d.read += reads[b]
+			}
+			if c.Has(ops.Branch(b)) {
+				gates++
+			}
 		}
-		if c.Has(ops.Compressed) {
-			branches++
-		}
-		if c.Has(ops.Selected) {
-			add("selected")
-			branches++
-			d.read += min(s+1, (c.TopN-1)*c.SelectBlock+s%c.SelectBlock+1)
-		}
-		if c.Has(ops.Window) {
-			add("window")
-			branches++
-			d.read += min(s+1, c.Window)
-		}
-		d.inputs = append(d.inputs, input(g, "gates", c.Slots, 1, shape.heads, branches))
+		d.inputs = append(d.inputs, input(g, "gates", c.Slots, 1, shape.heads, gates))
 	}
-	table := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(c.Slots, 1+c.Pages/c.Slots))
-	width := table.Shape()[1]
-	for i := range table.Int32s() {
-		table.Int32s()[i] = int32(i/width*(width-1) + i%width - 1)
+	var table []int32 // of each slot: the number of tokens so far, and its pages
+	perSlot := c.Pages / c.Slots
+	for slot := range c.Slots {
+		table = append(table, int32(s))
+		for page := range perSlot {
+			table = append(table, int32(slot*perSlot+page))
+		}
 	}
-	for i := range c.Slots {
-		table.Int32s()[i*width] = int32(s)
-	}
-	pages := G.NewTensor(g, tensor.Int32, 2, G.WithShape(table.Shape()...), G.WithName("page table"), G.WithValue(table))
+	pages := intInput(g, "page table", table, c.Slots, 1+perSlot)
 	for i := range layers {
-		cache := G.NewVector(g, tensor.Float32, G.WithShape(c.Elements()), G.WithName(fmt.Sprint("cache ", i)),
-			G.WithValue(tensor.New(tensor.WithShape(c.Elements()), tensor.WithBacking(cacheOf(c)))))
+		cache := inputOf(g, fmt.Sprint("cache ", i), cacheOf(c), c.Elements())
 		d.caches = append(d.caches, cache)
 		o := must(ops.Apply(ops.DecodeOp{Cache: c, Base: 10000}, append(slices.Clone(d.inputs), cache, pages)...))
 		d.counted = append(d.counted, must(ops.Output(o, 2)))
@@ -124,8 +131,8 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 // someNormal returns normal numbers; their count shares no factor with the length of a row.
 var someNormal = sync.OnceValue(func() []float32 { return normal(1_000_003) })
 
-// cacheOf returns what a cache of normal keys and values holds. With zeros all scores would be equal, and far more blocks than in a model
-// would be ranked.
+// cacheOf returns what a cache of normal keys and values holds. With zeros all scores would be equal, and far more
+// blocks than in a model would be ranked.
 func cacheOf(c ops.KVCache) []float32 {
 	some := someNormal()
 	if ops.IsHalf(c.Half) {
@@ -158,33 +165,39 @@ func (r *report) addKeys(d *decodeStep, what, size string) {
 	r.add(what+", keys read", size, float64(sum)/float64(groups), "a group", against("expected", float64(d.read)))
 }
 
-// addDecode measures a step of all slots at token s.
+// addDecode measures a step of all slots at token s. On a GPU it replays a captured graph of several layers, each with
+// its own cache. It keeps the counts of keys, for results would be converted to float32.
 func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s int) {
-	d := newDecodeStep(shape, c, s, 1)
-	m := must(graph.NewMachine(d.graph, graph.WithKeep(d.counted...)))
-	defer mustClose(m)
-	t := seconds(max(3, 1000/c.Slots/(1+s/8192)), m.RunAll)
-	size := fmt.Sprintf("%s B=%d S=%d", shape.name, c.Slots, s)
-	r.add("decode, "+name, size, t*1e3/float64(c.Slots), "ms a token")
-	r.addKeys(d, "decode, "+name, size)
-}
-
-// stepSeconds returns the median time over runs of a step of all slots. Each run prefills prompt tokens and then takes `steps` steps.
-func stepSeconds(d *tinylm.Decoder, prompt, steps, runs int) float64 {
-	tokens, next := sequence(prompt), make([]int32, d.Slots())
-	var times []float64
-	for range runs {
-		for i := range next {
-			check(d.Prefill(i, tokens))
-		}
-		start := time.Now()
-		for range steps {
-			check(d.Step(next))
-		}
-		times = append(times, time.Since(start).Seconds()/float64(steps))
+	host, precision := r.backend.Device().Host, graph.F32
+	layers, rounds, runs := 1, max(3, 1000/c.Slots/(1+s/8192)), 1
+	if !host {
+		layers, rounds, runs, precision = min(16, maxCache/(4*c.Elements())), 5, 20, trainPrecision
 	}
-	slices.Sort(times)
-	return times[len(times)/2]
+	d := newDecodeStep(shape, c, s, layers)
+	inputs := must(graph.MoveInputs(r.backend, append(slices.Clone(d.inputs), d.caches...)...))
+	defer mustClose(inputs)
+	m := must(graph.NewMachine(d.graph, graph.WithBackend(r.backend), graph.WithPrecision(precision),
+		graph.WithCapture(), graph.WithConstantInputs(d.inputs...), graph.WithKeep(d.counted...)))
+	defer mustClose(m)
+	t := seconds(rounds, func() error {
+		for range runs {
+			check(m.RunAll())
+		}
+		return m.Synchronize()
+	}) / float64(runs*layers)
+	what, size := "decode, "+name, fmt.Sprintf("%s B=%d S=%d", shape.name, c.Slots, s)
+	if host {
+		r.add(what, size, t*1e3/float64(c.Slots), "ms a token")
+	} else {
+		values := map[string]string{"shape": shape.name, "length": strconv.Itoa(s), "batch": strconv.Itoa(c.Slots)}
+		peer := cuDNNFigure("gpu_decode_peers.csv", "us", values)
+		all := name == "all"
+		r.add(what, size, t*1e6, "us",
+			when(all && size == "i B=1 S=2048", atMost(15)), when(all || c.Dense(), against(densePeer, peer)))
+		bytes := float64(d.read * c.Slots * c.KVHeads * 2 * (c.KeyDim + c.ValueDim))
+		r.add(what+", keys and values", size, bytes/t/1e12, "TB/s", when(all && c.Slots >= 16, atLeast(3.5)))
+	}
+	r.addKeys(d, what, size)
 }
 
 // addDecoders measures models that decode, and how much faster a step of Tiny() is than a run of its whole context.
@@ -192,23 +205,56 @@ func addDecoders(r *report) {
 	tiny := tinylm.Tiny()
 	r.part(128, func() {
 		w := must(tinylm.NewWeights(tiny, tensor.Float32, 1))
-		step := r.addDecoder("Tiny()", w, 128)
+		step := r.addDecoder("Tiny()", "behind 128 tokens", w, 1, 128, 9, nil)
 		size := fmt.Sprintf("%d tokens", tiny.Context)
-		r.add("Tiny() decodes, speed over a run of its context", size, timeModel(w, tiny.Context)/step, "times", atLeast(50))
+		speed := timeModel(w, tiny.Context) / step
+		r.add("Tiny() decodes, speed over a run of its context", size, speed, "times", atLeast(50))
 	})
-	r.part(1984, func() { r.addDecoder("Base()", must(tinylm.NewWeights(base, tensor.Float32, 1)), 1984, atLeast(15)) })
+	r.part(1984, func() {
+		w := must(tinylm.NewWeights(base, tensor.Float32, 1))
+		r.addDecoder("Base()", "behind 1984 tokens", w, 1, 1984, 9, []note{atLeast(15)})
+	})
 }
 
-// addDecoder measures the tokens a second of a model behind a prompt, and returns the seconds of a step.
-func (r *report) addDecoder(name string, w *tinylm.Weights, prompt int, notes ...note) float64 {
-	const steps = 64
-	d := must(tinylm.NewDecoder(w, 1, prompt+steps))
+const decodeContext = 2048
+
+// addDecodersOnGPU measures Base() with sequences of decodeContext.
+func (r *report) addDecodersOnGPU() {
+	w := must(tinylm.NewWeights(base, tensor.Float32, 1))
+	check(w.MoveTo(r.backend))
+	defer func() { check(w.Free()) }()
+	for _, batch := range []int{1, 64} {
+		least := map[int]float64{1: 2500, 64: 80000}[batch] // tokens a second
+		size := fmt.Sprintf("batch %d, context %d", batch, decodeContext)
+		step := r.addDecoder("Base()", size, w, batch, decodeContext-decodeSteps, 15, []note{atLeast(least)},
+			tinylm.DecodeOn(r.backend, trainPrecision))
+		r.add("Base() decodes, a step", size, step*1e6, "us")
+	}
+}
+
+const decodeSteps = 64
+
+// addDecoder reports the tokens a second of a model that prefills prompts and then decodes decodeSteps tokens, and
+// returns the seconds of a step: medians over runs.
+func (r *report) addDecoder(name, size string, w *tinylm.Weights, batch, prompt, runs int, notes []note,
+	opts ...tinylm.DecoderOption) (step float64) {
+	d := must(tinylm.NewDecoder(w, batch, prompt+decodeSteps, opts...))
 	defer mustClose(d)
-	tokens := sequence(prompt)
-	prefill := seconds(3, func() error { return d.Prefill(0, tokens) })
-	step := stepSeconds(d, prompt, steps, 9)
-	size := fmt.Sprintf("behind %d tokens", prompt)
-	r.add(name+" prefills", size, float64(prompt)/prefill, "tokens/s")
-	r.add(name+" decodes", size, 1/step, "tokens/s", notes...)
+	tokens, next := sequence(prompt), make([]int32, batch)
+	var prefills, decodes runTimes
+	for range runs {
+		start := time.Now()
+		for i := range next {
+			check(d.Prefill(i, tokens))
+		}
+		prefilled := time.Now()
+		for range decodeSteps {
+			check(d.Step(next))
+		}
+		prefills, decodes = append(prefills, prefilled.Sub(start)), append(decodes, time.Since(prefilled))
+	}
+	step = decodes.median().Seconds() / decodeSteps
+	r.add(name+" prefills", size, float64(batch*prompt)/prefills.median().Seconds(), "tokens/s")
+	r.add(name+" decodes", size, float64(batch)/step, "tokens/s", notes...)
 	return step
 }

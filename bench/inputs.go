@@ -6,6 +6,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
@@ -23,7 +24,19 @@ func inputOf(g *G.ExprGraph, name string, data []float32, shape ...int) *G.Node 
 	return G.NewTensor(g, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
 }
 
-// normal returns n numbers of a normal distribution, the same in every run. They repeat with a period that shares no factor with any size.
+// intInput returns an int32 input that holds data.
+func intInput(g *G.ExprGraph, name string, data []int32, shape ...int) *G.Node {
+	v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(data))
+	return G.NewTensor(g, tensor.Int32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
+}
+
+// addGradients adds the gradients of wrt to the graph of y, whose own gradient is dy.
+func addGradients(y, dy *G.Node, wrt ...*G.Node) {
+	must(graph.Grad(must(G.Sum(must(G.HadamardProd(y, dy)))), wrt...))
+}
+
+// normal returns n numbers of a normal distribution, the same in every run. They repeat with a period that shares no
+// factor with any size.
 func normal(n int) []float32 {
 	const period = 9_999_991
 	rng := rand.New(rand.NewPCG(1, uint64(n)))

@@ -1,12 +1,8 @@
-// Command bench measures the project on the machine it runs on and writes a CSV file and plots. A figure may have a target
-// and a baseline. It is not a test: a missed target is printed and is no error.
+// Command bench measures the project on the machine it runs on and writes a CSV file and plots. A figure may have a
+// target and a baseline. It is not a test: a missed target is printed and is no error.
 //
-//	go run ./bench                      all suites of the GPU, or of the CPU if there is no GPU
-//	go run ./bench -device cpu          all suites of the CPU
-//	go run ./bench -suite gemm,model    some of them
-//	go run ./bench -length 2048         only what they measure at this number of tokens
-//	go run ./bench -out DIR             folder of the CSV and PNG files, instead of results
-//	go run ./bench -draw DIR/cpu.csv    draws the figures of a CSV file again; measures nothing
+//	go run ./bench          all suites of the GPU, or of the CPU if there is no GPU
+//	go run ./bench -help    how to choose others
 package main
 
 import (
@@ -21,36 +17,45 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// suite is one group of measurements.
+// suite is one group of measurements. cpu and gpu are nil where it does not run.
 type suite struct {
-	name  string
-	about string
-	run   func(*report)
-	gpu   bool // it runs on a GPU, the others on the CPU
+	name, about string
+	cpu, gpu    func(*report)
 }
 
 var suites = []suite{
-	{"gemm", "matrix product against gonum", ofNoLength(benchGemm), false},
-	{"ops", "each op of the attention layer, forward and backward", benchOps, false},
-	{"layer", "NSA layer forward and backward: time and memory against S", benchLayer, false},
-	{"stock", "NSA layer against dense attention of stock Gorgonia ops", benchStock, false},
-	{"model", "Base() forward and backward", benchModel, false},
-	{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, false},
-	{"decode", "one more token after many: attention of a layer by branch and batch, keys read, and whole models", benchDecode, false},
-	{"decode", "one more token after many on the GPU: attention of a layer by branch and batch, keys read, and a whole model", benchDecodeOnGPU, true},
-	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", benchAttention, true},
-	{"accuracy", "errors of each branch of NSA and of their sum in bf16, against float64", benchAccuracy, true},
-	{"thresholds", "from how many keys on kernels on tensor cores are no slower than the general ones", ofNoLength(benchThresholds), true},
-	{"train", "Base() trains: tokens a second, load of GPU and host", ofUsualSize(benchTrain), true},
-	{"lengths", "Base() trains at other sizes, with NSA and with dense attention", benchLengths, true},
-	{"profile", "time of each op in a training step of Base()", ofLength(benchProfile), true},
+	{"gemm", "matrix product against gonum", ofNoLength(benchGemm), nil},
+	{"ops", "each op of the attention layer, forward and backward", benchOps, nil},
+	{"layer", "NSA layer forward and backward: time and memory against S", benchLayer, nil},
+	{"stock", "NSA layer against dense attention of stock Gorgonia ops", benchStock, nil},
+	{"model", "Base() forward and backward", benchModel, nil},
+	{"machine", "Machine against TapeMachine: memory and allocations", benchMachine, nil},
+	{"decode", "one more token after many: attention of a layer by branch and batch, keys read, and whole models",
+		benchDecode, benchDecode},
+	{"attention", "each branch of NSA, and dense attention, at lengths up to 131072", nil, benchAttention},
+	{"accuracy", "errors of each branch of NSA and of their sum in bf16, against float64", nil, benchAccuracy},
+	{"thresholds", "from how many keys on kernels on tensor cores are no slower than the general ones", nil,
+		ofNoLength(benchThresholds)},
+	{"train", "Base() trains: tokens a second, load of GPU and host", nil,
+		func(r *report) { train(r, tinylm.NSA, trainSizes[0], benchTrain) }},
+	{"lengths", "Base() trains at other sizes, with NSA and with dense attention", nil, benchLengths},
+	{"profile", "time of each op in a training step of Base()", nil, benchProfile},
 }
 
-// plan returns the numbers of tokens of the parts that the suite would run, in their order.
-func (s suite) plan(b graph.Backend, length int) (tokens []int) {
-	s.run(&report{backend: b, onlyLength: length, planned: func(n int) { tokens = append(tokens, n) }})
+// on returns what the suite runs on a backend's device, nil for nothing.
+func (s suite) on(b graph.Backend) func(*report) {
+	if b.Device().Host {
+		return s.cpu
+	}
+	return s.gpu
+}
+
+// plan returns the numbers of tokens of the parts that measure would run, in their order.
+func plan(measure func(*report), b graph.Backend, length int) (tokens []int) {
+	measure(&report{backend: b, onlyLength: length, planned: func(n int) { tokens = append(tokens, n) }})
 	return tokens
 }
 
@@ -63,20 +68,20 @@ func ofNoLength(measure func(*report)) func(*report) {
 func suiteNames() string {
 	var names []string
 	for _, s := range suites {
-		if !slices.Contains(names, s.name) {
-			names = append(names, s.name)
-		}
+		names = append(names, s.name)
 	}
 	return strings.Join(names, ", ")
 }
 
 // What -help says besides the flags.
 const (
-	about = "Bench measures the project on the machine it runs on and writes a CSV file and plots: all suites of the GPU, or of the CPU if " +
-		"there is no GPU. A figure may have a target and a baseline; a missed target is printed and is no error."
+	about = "Bench measures the project on the machine it runs on and writes a CSV file and plots: all suites of " +
+		"the GPU, or of the CPU if there is no GPU. A figure may have a target and a baseline; a missed target is " +
+		"printed and is no error."
 	examples = `
 		-device cpu # all suites of the CPU
 		-suite gemm,model # some of them
+		-length 2048 # only what they measure at this number of tokens
 		-out bench/results # into another folder than results`
 )
 
@@ -86,7 +91,8 @@ func main() {
 	out := flag.String("out", "results", "folder of the CSV and the plots; made where it is missing")
 	device := flag.String("device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	length := flag.Int("length", 0, "measure only what has this number of tokens; the suite attention takes any number")
-	draw := flag.String("draw", "", "CSV files, separated by commas: draw their figures into the folder of -out and measure nothing")
+	draw := flag.String("draw", "",
+		"CSV files, separated by commas: draw their figures into the folder of -out and measure nothing")
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	err := command.Parse(flag.CommandLine, os.Args[1:], os.Stdout)
 	if err == nil && *length < 0 {
@@ -143,24 +149,21 @@ func run(pick, out, device string, length int) {
 		check(command.WrongUse(command.Flag("device", device, err)))
 	}
 	defer mustClose(b)
-	host, wanted := b.Device().Host, strings.Split(pick, ",")
+	wanted := strings.Split(pick, ",")
 	for _, name := range wanted {
-		known := slices.ContainsFunc(suites, func(s suite) bool { return s.name == name })
-		here := slices.ContainsFunc(suites, func(s suite) bool { return s.name == name && s.gpu != host })
+		i := slices.IndexFunc(suites, func(s suite) bool { return s.name == name })
 		switch {
 		case name == "all":
-		case !known:
+		case i < 0:
 			check(command.WrongUse(fmt.Errorf("-suite: no %q, want all or some of %s", name, suiteNames())))
-		case !here:
+		case suites[i].on(b) == nil:
 			check(command.WrongUse(fmt.Errorf("-suite: %s does not run on %s: see -device", name, b.Device().Kind)))
 		}
 	}
-	var chosen []suite
-	for _, s := range suites {
-		if s.gpu != host && (slices.Contains(wanted, "all") || slices.Contains(wanted, s.name)) && len(s.plan(b, length)) > 0 {
-			chosen = append(chosen, s)
-		}
-	}
+	chosen := slices.DeleteFunc(slices.Clone(suites), func(s suite) bool {
+		measure, named := s.on(b), slices.Contains(wanted, "all") || slices.Contains(wanted, s.name)
+		return measure == nil || !named || len(plan(measure, b, length)) == 0
+	})
 	if len(chosen) == 0 {
 		check(command.WrongUse(fmt.Errorf("-length is %d, which none of these suites has", length)))
 	}
@@ -168,7 +171,7 @@ func run(pick, out, device string, length int) {
 	for _, s := range chosen {
 		fmt.Printf("\n%s: %s\n", s.name, s.about)
 		r.suite = s.name
-		s.run(r)
+		s.on(b)(r)
 		r.save()
 	}
 }

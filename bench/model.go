@@ -9,9 +9,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// benchModel times Base() at batch 1, forward, and forward with all gradients. It has two peers: a PyTorch 2.15 model of the
-// same width and depth (74M parameters) with SDPA in float32 on the same two cores, and the PyTorch system that this project
-// replaces, on an A100.
+// benchModel times Base() at batch 1, forward, and forward with all gradients. It has two peers: a PyTorch 2.15 model
+// of the same width and depth (74M parameters) with SDPA in float32 on the same two cores, and the PyTorch system that
+// this project replaces, on an A100.
 func benchModel(r *report) {
 	weights := sync.OnceValue(func() *tinylm.Weights { return must(tinylm.NewWeights(base, tensor.Float32, 1)) })
 	gradients := []tinylm.ModelOption{tinylm.WithGradients()}
@@ -34,11 +34,8 @@ func benchModel(r *report) {
 			if c.opts != nil {
 				what = "Base(), forward and backward"
 			}
-			notes := []note{against("dense PyTorch, same cores, peer figure", c.dense)}
-			if c.target > 0 {
-				notes = append(notes, atMost(c.target))
-			}
-			r.add(what, size, t, "s", notes...)
+			r.add(what, size, t, "s", against("dense PyTorch, same cores, peer figure", c.dense),
+				when(c.target > 0, atMost(c.target)))
 			if c.replaced > 0 {
 				r.add(what, size, t, "s", against("replaced PyTorch system on an A100, peer figure", c.replaced))
 			}

@@ -13,6 +13,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/graph"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
@@ -26,15 +27,38 @@ type profiled struct {
 
 // benchProfile prints the share of each op in a training step, and its rate against a ceiling measured in the same run:
 // that of the matrix product for ops with products, that of a sum of vectors for the others.
-func benchProfile(r *report, t *trainer) {
-	step := t.steps(trainRuns) / trainRuns
-	all, outside := t.profile()
-	flops, bytes := ceilings(r)
-	total := time.Duration(0)
-	for _, p := range all {
-		total += p.time
+// The step has the first of trainSizes with the length of -length.
+func benchProfile(r *report) {
+	i := slices.IndexFunc(trainSizes, func(c trainSize) bool { return r.onlyLength == 0 || r.onlyLength == c.seq })
+	if i >= 0 {
+		train(r, tinylm.NSA, trainSizes[i], addProfile)
 	}
-	for _, p := range all {
+}
+
+func addProfile(r *report, t *trainer) {
+	step := t.steps(trainRuns) / trainRuns
+	plan, times := profile(t.Machine(), 5)
+	adamw := t.optimizer()
+	byName := map[string]*profiled{adamw.name: adamw}
+	total, outside := adamw.time, adamw.time // of all ops, and of those that are not of an attention branch
+	for i, s := range plan.Steps {
+		if s.Prologue {
+			continue // not part of a training step: the optimizer does this work there
+		}
+		name, time := s.Op+", "+s.Implementation, slices.Min(times[i])
+		if byName[name] == nil {
+			byName[name] = &profiled{name: name}
+		}
+		p := byName[name]
+		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+time, p.FLOPs+s.Cost.FLOPs, p.Bytes+s.Cost.Bytes
+		total += time
+		if !inBranch(s.Op) {
+			outside += time
+		}
+	}
+	flops, bytes := ceilings(r)
+	longest := func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }
+	for _, p := range slices.SortedFunc(maps.Values(byName), longest) {
 		share := 100 * p.time.Seconds() / total.Seconds()
 		r.add(p.name, fmt.Sprintf("%d calls, %.1f %%", p.calls, share), p.time.Seconds()*1e3, "ms")
 		if p.FLOPs > 0 {
@@ -49,37 +73,14 @@ func benchProfile(r *report, t *trainer) {
 		against("whole dense step, compiled PyTorch, peer figure", 1.55))
 }
 
-// profile returns the ops of a step, the longest first, and the time of those that are not of an attention branch.
-func (t *trainer) profile() (all []*profiled, outside time.Duration) {
-	steps, times := profileSteps(t.Machine(), 5)
-	adamw := t.optimizer()
-	byName := map[string]*profiled{adamw.name: adamw}
-	outside = adamw.time
-	for i, s := range steps {
-		if s.Prologue {
-			continue // not part of a training step: the optimizer does this work there
-		}
-		name := s.Op + ", " + s.Implementation
-		if byName[name] == nil {
-			byName[name] = &profiled{name: name}
-		}
-		p := byName[name]
-		p.calls, p.time, p.FLOPs, p.Bytes = p.calls+1, p.time+times[i], p.FLOPs+s.Cost.FLOPs, p.Bytes+s.Cost.Bytes
-		if !inBranch(s.Op) {
-			outside += times[i]
-		}
-	}
-	return slices.SortedFunc(maps.Values(byName), func(a, b *profiled) int { return cmp.Compare(b.time, a.time) }), outside
-}
-
 // inBranch reports whether an op is of an attention branch.
 func inBranch(op string) bool {
 	return slices.ContainsFunc([]string{"attention", "sliding window", "select blocks", "compress"},
 		func(name string) bool { return strings.Contains(op, name) })
 }
 
-// optimizer times a step of AdamW alone: it reads weight, gradient and two moments, and writes all but the gradient and the
-// copy in half precision.
+// optimizer times a step of AdamW alone: it reads weight, gradient and two moments, and writes all but the gradient and
+// the copy in half precision.
 func (t *trainer) optimizer() *profiled {
 	bytes := float64(base.Parameters()) * (7*4 + 2)
 	p := &profiled{name: "adamw, cuda", calls: 1, time: math.MaxInt64, Cost: graph.Cost{Bytes: bytes}}
@@ -94,26 +95,16 @@ func (t *trainer) optimizer() *profiled {
 	return p
 }
 
-// profileSteps returns the steps of a machine's plan and the shortest time of each over some runs.
-func profileSteps(m *graph.Machine, runs int) (steps []graph.PlanStep, best []time.Duration) {
-	best = must(m.Profile())
-	for range runs - 1 {
-		for i, t := range must(m.Profile()) {
-			best[i] = min(best[i], t)
-		}
-	}
-	return m.Plan().Steps, best
-}
-
-// ceilings reports and returns the FLOP/s of the device in a large matrix product and its bytes a second in a sum of large vectors. The
-// inputs are normal numbers: with zeros a product would draw less power and so run at a higher clock.
+// ceilings reports and returns the FLOP/s of the device in a large matrix product and its bytes a second in a sum of
+// large vectors. The inputs are normal numbers: with zeros a product would draw less power and so run at a higher
+// clock.
 func ceilings(r *report) (flops, bytes float64) {
 	const n = 8192
-	product, t := fastest(r.backend, "linear", func(g *G.ExprGraph) (*G.Node, error) {
+	product, t := fastest(r, "linear", func(g *G.ExprGraph) (*G.Node, error) {
 		return ops.Linear(input(g, "x", 1, n, n), input(g, "w", n, n))
 	})
 	flops = product.FLOPs / t.Seconds()
-	sum, t := fastest(r.backend, "add", func(g *G.ExprGraph) (*G.Node, error) {
+	sum, t := fastest(r, "add", func(g *G.ExprGraph) (*G.Node, error) {
 		return ops.Add(input(g, "x", 1, n, 2*n), input(g, "y", 1, n, 2*n))
 	})
 	bytes = sum.Bytes / t.Seconds()
@@ -122,15 +113,12 @@ func ceilings(r *report) (flops, bytes float64) {
 	return flops, bytes
 }
 
-// fastest runs the graph that build makes. It returns the cost of its op of the given name, and the shortest time of this op.
-func fastest(b graph.Backend, op string, build func(*G.ExprGraph) (*G.Node, error)) (graph.Cost, time.Duration) {
+// fastest runs the graph that build makes. It returns the cost of its op of the given name, and the shortest time of
+// this op.
+func fastest(r *report, op string, build func(*G.ExprGraph) (*G.Node, error)) (graph.Cost, time.Duration) {
 	g := G.NewGraph()
 	must(build(g))
-	inputs := must(graph.MoveInputs(b, g.Inputs()...))
-	defer mustClose(inputs)
-	m := must(graph.NewMachine(g, graph.WithBackend(b), graph.WithPrecision(trainPrecision)))
-	defer mustClose(m)
-	steps, times := profileSteps(m, 8)
-	i := slices.IndexFunc(steps, func(s graph.PlanStep) bool { return s.Op == op })
-	return steps[i].Cost, times[i]
+	plan, times := r.profileGraph(g, 8)
+	i := slices.IndexFunc(plan.Steps, func(s graph.PlanStep) bool { return s.Op == op })
+	return plan.Steps[i].Cost, slices.Min(times[i])
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	G "gorgonia.org/gorgonia"
+
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/command"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
@@ -44,16 +46,30 @@ func (x *row) setTarget(sign string, bound float64, met bool) {
 	}
 }
 
+// against adds a baseline, or none if its value is 0.
 func against(baseline string, value float64) note {
-	return func(x *row) { x.baseline, x.baseValue = baseline, value }
+	return func(x *row) {
+		if value != 0 {
+			x.baseline, x.baseValue = baseline, value
+		}
+	}
+}
+
+// when returns n, or a note that adds nothing.
+func when(is bool, n note) note {
+	if is {
+		return n
+	}
+	return func(*row) {}
 }
 
 // report gathers rows; save writes them as CSV after each suite.
 type report struct {
-	dir     string
+	path    string // of the CSV file
 	backend graph.Backend
 	suite   string
-	origin  []origin.Column // the same in all rows
+	header  []string // names of the columns
+	origin  []string // values of the first columns, the same in all rows
 	rows    []row
 
 	onlyLength int              // if not 0, only the parts of this number of tokens run
@@ -63,22 +79,27 @@ type report struct {
 func newReport(dir string, b graph.Backend, onlyLength int) *report {
 	check(command.Flag("out", dir, files.MakeFolder(dir)))
 	cores, d := strconv.Itoa(runtime.GOMAXPROCS(0)), b.Device()
-	machine := []origin.Column{{Name: "machine", Value: origin.Processor()}, {Name: "cores", Value: cores}, {Name: "simd", Value: cpu.Level()}}
+	r := &report{path: filepath.Join(dir, "cpu.csv"), backend: b, onlyLength: onlyLength}
+	machine := []origin.Column{{Name: "machine", Value: origin.Processor()}, {Name: "cores", Value: cores},
+		{Name: "simd", Value: cpu.Level()}}
 	if !d.Host {
-		machine = []origin.Column{{Name: "machine", Value: d.Name}, {Name: "sms", Value: strconv.Itoa(d.Units)}, {Name: "features", Value: d.Features},
-			{Name: "host", Value: origin.Processor()}, {Name: "cores", Value: cores}}
+		r.path = filepath.Join(dir, "gpu.csv")
+		machine = []origin.Column{{Name: "machine", Value: d.Name}, {Name: "sms", Value: strconv.Itoa(d.Units)},
+			{Name: "features", Value: d.Features}, {Name: "host", Value: origin.Processor()},
+			{Name: "cores", Value: cores}}
 	}
-	columns := origin.Columns("bench", flag.CommandLine, machine...)
-	for _, c := range columns {
+	for _, c := range origin.Columns("bench", flag.CommandLine, machine...) {
 		fmt.Println(c.Name+":", c.Value)
+		r.header, r.origin = append(r.header, c.Name), append(r.origin, c.Value)
 	}
-	r := &report{dir: dir, backend: b, origin: columns, onlyLength: onlyLength}
+	r.header = append(r.header,
+		"suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
 	r.saved() // a file that save could not read is an error now
 	return r
 }
 
-// part runs a part of a suite that measures at a number of tokens, or 0 if it measures none or several, unless -length leaves it out. What
-// a suite measures is in its parts.
+// part runs a part of a suite that measures at a number of tokens, or 0 if it measures none or several, unless -length
+// leaves it out. What a suite measures is in its parts.
 func (r *report) part(tokens int, run func()) {
 	switch {
 	case r.onlyLength != 0 && r.onlyLength != tokens:
@@ -106,30 +127,16 @@ func (r *report) add(what, size string, value float64, unit string, notes ...not
 	fmt.Println(strings.TrimRight(line, " "))
 }
 
-// path returns the path of the CSV file.
-func (r *report) path() string {
-	if r.backend.Device().Host {
-		return filepath.Join(r.dir, "cpu.csv")
-	}
-	return filepath.Join(r.dir, "gpu.csv")
-}
-
-// header returns the names of the columns.
-func (r *report) header() (names []string) {
-	for _, c := range r.origin {
-		names = append(names, c.Name)
-	}
-	return append(names, "suite", "what", "size", "value", "unit", "target", "met", "baseline", "baseline_value", "ratio")
-}
-
-// saved returns the records of the CSV file, none if there is no file yet. A file of other columns, which save would spoil, is an error.
+// saved returns the records of the CSV file, none if there is no file yet. A file of other columns, which save would
+// spoil, is an error.
 func (r *report) saved() [][]string {
-	if _, err := os.Stat(r.path()); os.IsNotExist(err) {
+	if _, err := os.Stat(r.path); os.IsNotExist(err) {
 		return nil
 	}
-	records := readTable(r.path())
-	if len(records) > 0 && !slices.Equal(records[0], r.header()) {
-		check(fmt.Errorf("%s has the columns %.200q, want %q: name another folder by -out", r.path(), records[0], r.header()))
+	records := readTable(r.path)
+	if len(records) > 0 && !slices.Equal(records[0], r.header) {
+		const format = "%s has the columns %.200q, want %q: name another folder by -out"
+		check(fmt.Errorf(format, r.path, records[0], r.header))
 	}
 	return records
 }
@@ -143,18 +150,15 @@ func readTable(path string) [][]string {
 	return records
 }
 
-// save writes cpu.csv or gpu.csv, and draws its figures. It keeps the rows of other suites in the file, and appends the rows of this run.
-// With -length it replaces rows of the same what and size alone.
+// save writes cpu.csv or gpu.csv, and draws its figures. It keeps the rows of other suites in the file, and appends the
+// rows of this run. With -length it replaces rows of the same what and size alone.
 func (r *report) save() {
-	var values []string
-	for _, c := range r.origin {
-		values = append(values, c.Value)
-	}
-	suite := len(values) // index of the column
-	lines := [][]string{r.header()}
+	suite := len(r.origin) // index of the column
+	lines := [][]string{r.header}
 	replaced := func(record []string) bool {
 		return slices.ContainsFunc(r.rows, func(x row) bool {
-			return record[suite] == x.suite && (r.onlyLength == 0 || record[suite+1] == x.what && record[suite+2] == x.size)
+			return record[suite] == x.suite &&
+				(r.onlyLength == 0 || record[suite+1] == x.what && record[suite+2] == x.size)
 		})
 	}
 	if saved := r.saved(); len(saved) > 0 { // a header and rows
@@ -165,14 +169,14 @@ func (r *report) save() {
 		if x.baseValue != 0 {
 			base, ratio = fmt.Sprintf("%.4g", x.baseValue), fmt.Sprintf("%.4g", x.value/x.baseValue)
 		}
-		lines = append(lines, append(slices.Clone(values), x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value), x.unit,
-			x.target, x.met, x.baseline, base, ratio))
+		lines = append(lines, append(slices.Clone(r.origin), x.suite, x.what, x.size, fmt.Sprintf("%.5g", x.value),
+			x.unit, x.target, x.met, x.baseline, base, ratio))
 	}
 	var b bytes.Buffer
 	check(csv.NewWriter(&b).WriteAll(lines))
-	check(files.Write(r.path(), b.Bytes()))
-	fmt.Println("\nwrote", r.path())
-	drawFile(r.path(), r.dir)
+	check(files.Write(r.path, b.Bytes()))
+	fmt.Println("\nwrote", r.path)
+	drawFile(r.path, filepath.Dir(r.path))
 }
 
 // seconds returns the median time of f over the given number of runs, after one to warm up.
@@ -180,19 +184,46 @@ func seconds(runs int, f func() error) float64 { return secondsInTurn(runs, f)[0
 
 // secondsInTurn returns the median time of each of fs over the given number of rounds, after one to warm up.
 func secondsInTurn(rounds int, fs ...func() error) []float64 {
-	medians := make([]float64, len(fs))
-	times := make([][]float64, len(fs))
-	for range rounds + 1 {
+	times := make([]runTimes, len(fs))
+	for round := range rounds + 1 {
 		for i, f := range fs {
 			start := time.Now()
 			check(f())
-			times[i] = append(times[i], time.Since(start).Seconds())
+			if round > 0 {
+				times[i] = append(times[i], time.Since(start))
+			}
 		}
 	}
+	medians := make([]float64, len(fs))
 	for i, t := range times {
-		t = t[1:]
-		slices.Sort(t)
-		medians[i] = t[len(t)/2]
+		medians[i] = t.median().Seconds()
 	}
 	return medians
+}
+
+// runTimes are the times of several runs of the same work.
+type runTimes []time.Duration
+
+func (t runTimes) median() time.Duration { return slices.Sorted(slices.Values(t))[len(t)/2] }
+
+// profile runs a machine and returns its plan and the times of each of its steps, after a run to warm up.
+func profile(m *graph.Machine, runs int) (graph.Plan, []runTimes) {
+	times := make([]runTimes, len(m.Plan().Steps))
+	for run := range 1 + runs {
+		for i, t := range must(m.Profile()) {
+			if run > 0 {
+				times[i] = append(times[i], t)
+			}
+		}
+	}
+	return m.Plan(), times
+}
+
+// profileGraph is profile of a graph on the device.
+func (r *report) profileGraph(g *G.ExprGraph, runs int, opts ...graph.Option) (graph.Plan, []runTimes) {
+	inputs := must(graph.MoveInputs(r.backend, g.Inputs()...))
+	defer mustClose(inputs)
+	m := must(graph.NewMachine(g, append(opts, graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision))...))
+	defer mustClose(m)
+	return profile(m, runs)
 }

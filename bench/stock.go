@@ -8,24 +8,25 @@ import (
 )
 
 // benchStock compares the layer with dense attention of stock Gorgonia ops on a TapeMachine, forward and backward.
-func benchStock(r *report) { r.part(2048, func() { r.addStock(2048) }) }
-
-func (r *report) addStock(s int) {
-	m := nsaLayer(s)
-	defer mustClose(m)
-	t := seconds(3, m.RunAll)
-	g := G.NewGraph()
-	inputs, out := stockAttention(g, s)
-	must(G.Grad(must(G.Sum(must(G.HadamardProd(out, input(g, "r", s, base.Dim))))), inputs...))
-	vm := G.NewTapeMachine(g)
-	defer mustClose(vm)
-	stock := seconds(1, func() error {
-		defer vm.Reset()
-		return vm.RunAll()
+func benchStock(r *report) {
+	const s = 2048
+	r.part(s, func() {
+		m := nsaLayer(s)
+		defer mustClose(m)
+		t := seconds(3, m.RunAll)
+		g := G.NewGraph()
+		inputs, out := stockAttention(g, s)
+		must(G.Grad(must(G.Sum(must(G.HadamardProd(out, input(g, "r", s, base.Dim))))), inputs...))
+		vm := G.NewTapeMachine(g)
+		defer mustClose(vm)
+		stock := seconds(1, func() error {
+			defer vm.Reset()
+			return vm.RunAll()
+		})
+		size := fmt.Sprintf("S=%d", s)
+		r.add("NSA layer, forward and backward", size, t, "s", against("dense attention of stock ops, same run", stock))
+		r.add("NSA layer, speed over stock dense attention", size, stock/t, "times", atLeast(10))
 	})
-	size := fmt.Sprintf("S=%d", s)
-	r.add("NSA layer, forward and backward", size, t, "s", against("dense attention of stock ops, same run", stock))
-	r.add("NSA layer, speed over stock dense attention", size, stock/t, "times", atLeast(10))
 }
 
 // stockAttention adds dense causal attention for s tokens to g as a Gorgonia user writes it, with stock ops only:

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,15 +25,15 @@ const (
 	trainPrecision       = graph.BF16
 )
 
-// Tokens a second of a dense model with the shape of Base() on one H200: PyTorch 2.11, bf16 autocast, fused AdamW, cuDNN
-// attention, batch 16 of 2048 tokens.
+// Tokens a second of a dense model with the shape of Base() on one H200: PyTorch 2.11, bf16 autocast, fused AdamW,
+// cuDNN attention, batch 16 of 2048 tokens.
 const compiledPyTorch, eagerPyTorch = 644300, 489100
 
 //go:embed *.go
 var sources embed.FS
 
-// sourceText returns the text to train on. It is real text, because the text decides which blocks are selected, and so the
-// time of the selected branch.
+// sourceText returns the text to train on. It is real text, because the text decides which blocks are selected, and so
+// the time of the selected branch.
 func sourceText() (text []byte) {
 	for _, name := range must(fs.Glob(sources, "*")) {
 		text = append(text, must(sources.ReadFile(name))...)
@@ -60,48 +58,33 @@ type trainSize struct {
 
 // trainSizes are the measured sizes, the usual size first.
 var trainSizes = []trainSize{
-	{16, 2048, 560000, compiledPyTorch}, {1, 2048, 240000, 243900}, {4, 8192, 480000, 403800}, {1, 32768, 400000, 162600},
-	{1, 65536, 0, 0}, {1, 131072, 330000, 0},
-}
-
-// ofUsualSize returns a suite that measures Base() at the usual size.
-func ofUsualSize(measure func(*report, *trainer)) func(*report) {
-	return func(r *report) { train(r, tinylm.NSA, trainSizes[0], measure) }
-}
-
-// ofLength returns a suite that measures Base() at the first of trainSizes with the length of -length.
-func ofLength(measure func(*report, *trainer)) func(*report) {
-	return func(r *report) {
-		if i := slices.IndexFunc(trainSizes, func(c trainSize) bool { return r.onlyLength == 0 || r.onlyLength == c.seq }); i >= 0 {
-			train(r, tinylm.NSA, trainSizes[i], measure)
-		}
-	}
+	{16, 2048, 560000, compiledPyTorch}, {1, 2048, 240000, 243900}, {4, 8192, 480000, 403800},
+	{1, 32768, 400000, 162600}, {1, 65536, 0, 0}, {1, 131072, 330000, 0},
 }
 
 // train is a part of a suite: it calls measure with a trainer, after some steps to warm up.
 func train(r *report, attention tinylm.Attention, size trainSize, measure func(*report, *trainer)) {
-	r.part(size.seq, func() { trained(r, attention, size.batch, size.seq, measure) })
-}
-
-func trained(r *report, attention tinylm.Attention, batch, seq int, measure func(*report, *trainer)) {
-	c := base
-	c.Attention = attention
-	weights := must(tinylm.NewWeights(c, tensor.Float32, 1))
-	check(weights.MoveTo(r.backend))
-	defer func() { check(weights.Free()) }()
-	model := must(tinylm.NewModel(weights, batch, seq, tinylm.WithGradients(), tinylm.WithoutLogits(),
-		tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture())))
-	defer mustClose(model)
-	text := sourceText()
-	for i := range model.Tokens() {
-		model.Tokens()[i] = int32(text[i%len(text)])
-	}
-	model.NextTokens()
-	solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
-	defer mustClose(solver)
-	t := &trainer{model, solver, must(model.LossReader()), fmt.Sprintf("%v %dx%d", trainPrecision, batch, seq), float64(batch * seq)}
-	t.steps(trainWarm)
-	measure(r, t)
+	r.part(size.seq, func() {
+		c := base
+		c.Attention = attention
+		weights := must(tinylm.NewWeights(c, tensor.Float32, 1))
+		check(weights.MoveTo(r.backend))
+		defer func() { check(weights.Free()) }()
+		model := must(tinylm.NewModel(weights, size.batch, size.seq, tinylm.WithGradients(), tinylm.WithoutLogits(),
+			tinylm.WithMachine(graph.WithBackend(r.backend), graph.WithPrecision(trainPrecision), graph.WithCapture())))
+		defer mustClose(model)
+		text := sourceText()
+		for i := range model.Tokens() {
+			model.Tokens()[i] = int32(text[i%len(text)])
+		}
+		model.NextTokens()
+		solver := must(optim.NewAdamW(optim.WithMachine(model.Machine())))
+		defer mustClose(solver)
+		t := &trainer{model, solver, must(model.LossReader()),
+			fmt.Sprintf("%v %dx%d", trainPrecision, size.batch, size.seq), float64(size.batch * size.seq)}
+		t.steps(trainWarm)
+		measure(r, t)
+	})
 }
 
 // benchLengths times training steps of other sizes, with NSA and with dense attention.
@@ -112,15 +95,9 @@ func benchLengths(r *report) {
 				continue
 			}
 			train(r, attention, c, func(r *report, t *trainer) {
-				var notes []note
-				if attention == tinylm.NSA && c.target > 0 {
-					notes = append(notes, atLeast(c.target))
-				}
-				if c.peer > 0 {
-					notes = append(notes, against("dense compiled PyTorch, peer figure", c.peer))
-				}
-				rate := trainRuns * t.tokens / t.steps(trainRuns).Seconds()
-				r.add(fmt.Sprintf("Base(), training, %s attention", attention), t.size, rate, "tok/s", notes...)
+				rate, target := trainRuns*t.tokens/t.steps(trainRuns).Seconds(), attention == tinylm.NSA && c.target > 0
+				r.add(fmt.Sprintf("Base(), training, %s attention", attention), t.size, rate, "tok/s",
+					when(target, atLeast(c.target)), against("dense compiled PyTorch, peer figure", c.peer))
 			})
 		}
 	}
@@ -154,7 +131,8 @@ func benchTrain(r *report, t *trainer) {
 	uploads = m.Counts()["upload"] - uploads
 	size, plan := t.size, m.Plan()
 	rate := trainRuns * t.tokens / wall
-	r.add("Base(), training", size, rate, "tok/s", atLeast(trainSizes[0].target), against("dense compiled PyTorch, peer figure", trainSizes[0].peer))
+	r.add("Base(), training", size, rate, "tok/s", atLeast(trainSizes[0].target),
+		against("dense compiled PyTorch, peer figure", trainSizes[0].peer))
 	r.add("Base(), training", size, rate, "tok/s", against("dense eager PyTorch, peer figure", eagerPyTorch))
 	r.add("training step", size, wall/trainRuns*1e3, "ms")
 	if busy, err := t.busy(r.backend); err == nil {
@@ -177,18 +155,17 @@ func (t *trainer) busy(b graph.Backend) (float64, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
 	defer cancel()
-	var out bytes.Buffer
-	smi := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=200",
-		fmt.Sprintf("--id=%d", gpu))
-	smi.Stdout = &out
-	if err := smi.Start(); err != nil {
-		return 0, err
-	}
+	smi := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits",
+		"--loop-ms=200", fmt.Sprintf("--id=%d", gpu))
+	out := make(chan []byte)
+	go func() {
+		text, _ := smi.Output() // ctx ends it, which is its error
+		out <- text
+	}()
 	for ctx.Err() == nil {
 		check(t.step())
 	}
-	_ = smi.Wait() // ctx ends it, which is its error
-	samples := strings.Fields(out.String())
+	samples := strings.Fields(string(<-out))
 	if len(samples) <= stale {
 		return 0, fmt.Errorf("nvidia-smi gave %d samples, want more than %d", len(samples), stale)
 	}

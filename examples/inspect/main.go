@@ -1,11 +1,13 @@
-// Inspect shows how a trained TinyLM works on a text: which blocks each query selects, the gates, how far back the attention of each branch
-// goes, the loss of each token, and the graph. It writes pictures and one HTML page, which needs no network.
+// Inspect shows how a trained TinyLM works on a text: which blocks each query selects, the gates, how far back the
+// attention of each branch goes, the loss of each token, and the graph. It writes pictures and one HTML page, which
+// needs no network.
 //
 //	go run ./examples/train -out runs/tiny
 //	go run ./examples/inspect -model runs/tiny
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -32,8 +34,9 @@ func main() {
 
 // What -help says besides the flags.
 const (
-	about = "Inspect shows how a trained TinyLM works on a text: which blocks each query selects, the gates, how far back the attention of " +
-		"each branch goes, the loss of each token, and the graph. It writes pictures and one HTML page, which needs no network."
+	about = "Inspect shows how a trained TinyLM works on a text: which blocks each query selects, the gates, how far " +
+		"back the attention of each branch goes, the loss of each token, and the graph. It writes pictures and one " +
+		"HTML page, which needs no network."
 	examples = `
 		-model runs/tiny # a run of examples/train
 		-model runs/tiny -file story.txt -tokens 2000 # on a text of your own`
@@ -45,7 +48,8 @@ type options struct {
 	set                                       *flag.FlagSet
 }
 
-// parse returns the options of a command line. After -help it writes the list of flags to help and returns flag.ErrHelp.
+// parse returns the options of a command line. After -help it writes the list of flags to help and returns
+// flag.ErrHelp.
 func parse(args []string, help io.Writer) (_ *options, err error) {
 	set := command.NewFlags("examples/inspect", about, examples)
 	o := &options{set: set}
@@ -56,8 +60,10 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 	set.StringVar(&o.file, "file", "", "file of the text, in place of -text; without both it is a small Go program")
 	set.StringVar(&o.out, "out", "inspect", "folder to write to, which is made; not a run's folder")
 	set.StringVar(&o.device, "device", "auto", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
-	set.IntVar(&o.tokens, "tokens", 0, "max tokens to run, in windows of the model's context; the page shows the first window; 0: one window")
-	set.IntVar(&o.layer, "layer", -1, "layer that the page shows first; -1: the one with the most attention to an earlier occurrence of a word")
+	set.IntVar(&o.tokens, "tokens", 0,
+		"max tokens to run, in windows of the model's context; the page shows the first window; 0: one window")
+	set.IntVar(&o.layer, "layer", -1,
+		"layer that the page shows first; -1: the one with the most attention to an earlier occurrence of a word")
 	if err := command.Parse(set, args, help); err != nil {
 		return nil, err
 	}
@@ -68,7 +74,8 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 func (o *options) check(set *flag.FlagSet) (err error) {
 	switch {
 	case o.model == "":
-		return errors.New("-model is missing: want a run folder, a checkpoint or a file of weights, such as go run ./examples/train writes")
+		return errors.New("-model is missing: want a run folder, a checkpoint or a file of weights, such as " +
+			"go run ./examples/train writes")
 	case o.text != "" && o.file != "":
 		return errors.New("-text and -file exclude each other")
 	case o.tokens < 0 || o.tokens == 1:
@@ -76,7 +83,8 @@ func (o *options) check(set *flag.FlagSet) (err error) {
 	case o.layer < -1:
 		return fmt.Errorf("-layer is %d, want -1 or more", o.layer)
 	case o.out != "" && corpus.IsRun(o.out): // it has a loss.png of its own
-		return fmt.Errorf("-out %s is a run's folder, whose files would be replaced: want another one, such as %s", o.out, filepath.Join(o.out, "inspect"))
+		return fmt.Errorf("-out %s is a run's folder, whose files would be replaced: want another one, such as %s",
+			o.out, filepath.Join(o.out, "inspect"))
 	}
 	set.Visit(func(f *flag.Flag) {
 		if slices.Contains([]string{"text", "file", "out"}, f.Name) && f.Value.String() == "" {
@@ -91,11 +99,8 @@ const maxTextBytes = 64 << 20
 
 // read returns the text to run.
 func (o *options) read() (string, error) {
-	switch {
-	case o.text != "":
-		return o.text, nil
-	case o.file == "":
-		return inspect.Sample(), nil
+	if o.file == "" {
+		return cmp.Or(o.text, inspect.Sample()), nil
 	}
 	f, err := os.Open(o.file)
 	if err != nil {
@@ -103,10 +108,7 @@ func (o *options) read() (string, error) {
 	}
 	defer f.Close()
 	text, err := files.ReadAll(f, maxTextBytes)
-	if err != nil {
-		return "", command.Flag("file", o.file, err)
-	}
-	return string(text), nil
+	return string(text), command.Flag("file", o.file, err)
 }
 
 func run(args []string, out io.Writer) (err error) {

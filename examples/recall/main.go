@@ -1,11 +1,10 @@
-// Recall shows the purpose of the selected branch. It trains full NSA, NSA without its selected branch, and dense attention to look up
-// values whose keys lie far back in a document. It writes the share of right answers as a table (CSV) and two plots (PNG), and a page (HTML)
-// that shows which blocks NSA selects.
+// Recall shows the purpose of the selected branch. It trains full NSA, NSA without its selected branch, and dense
+// attention to look up values whose keys lie far back in a document. It writes the share of right answers as a table
+// (CSV) and two plots (PNG), and a page (HTML) that shows which blocks NSA selects.
 //
-//	go run ./examples/recall -models nsa -free 1                                         # a minute on two CPU cores
-//	go run ./examples/recall                                                             # all models, 1024 tokens, on two CPU cores
-//	go run ./examples/recall -context 16384 -device cuda:0 -precision bf16               # on a GPU
-//	go run ./examples/recall -context 4096 -asked 65536 -device cuda:0 -precision bf16   # asked far beyond the training
+//	go run ./examples/recall -models nsa -free 1                       # a minute on two CPU cores
+//	go run ./examples/recall                                           # all models, 1024 tokens, on two CPU cores
+//	go run ./examples/recall -help                                     # other lengths, on a GPU
 package main
 
 import (
@@ -32,13 +31,15 @@ import (
 )
 
 func main() {
-	command.Main("nothing is written", func(ctx context.Context, args []string) error { return run(ctx, args, terminal.Writer(os.Stdout)) })
+	command.Main("nothing is written",
+		func(ctx context.Context, args []string) error { return run(ctx, args, terminal.Writer(os.Stdout)) })
 }
 
 // What -help says besides the flags.
 const (
-	about = "Recall shows the purpose of the selected branch. It trains full NSA, NSA without its selected branch, and dense attention to " +
-		"look up values whose keys lie far back in a document. It writes the share of right answers as a table (CSV) and two plots (PNG)."
+	about = "Recall shows the purpose of the selected branch. It trains full NSA, NSA without its selected branch, " +
+		"and dense attention to look up values whose keys lie far back in a document. It writes the share of right " +
+		"answers as a table (CSV) and two plots (PNG)."
 	examples = `
 		-context 16384 -device cuda:0 -precision bf16 # on a GPU
 		-context 4096 -asked 65536 -device cuda:0 # asked far beyond the training`
@@ -56,7 +57,8 @@ type options struct {
 	set         *flag.FlagSet
 }
 
-// parse returns the options of a command line. After -help it writes the list of flags to help and returns flag.ErrHelp.
+// parse returns the options of a command line. After -help it writes the list of flags to help and returns
+// flag.ErrHelp.
 func parse(args []string, help io.Writer) (_ *options, err error) {
 	o := &options{Options: recall.DefaultOptions(), set: command.NewFlags("examples/recall", about, examples)}
 	defer command.Explain(&err, o.set, fieldFlags())
@@ -65,23 +67,24 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 	free := o.set.Int("free", 0, "blocks that NSA selects freely; 0: as many as have pairs, and 3 more")
 	models := o.set.String("models", "nsa,nsa-without-selected,dense", "models to train")
 	precision := o.set.String("precision", "f32", "f32 or bf16; the CPU computes in f32")
-	asked := o.set.Int("asked", 0, "tokens of other documents in which the trained models are asked too; 0: eight times -context")
+	asked := o.set.Int("asked", 0,
+		"tokens of other documents in which the trained models are asked too; 0: eight times -context")
 	o.set.StringVar(&o.out, "out", "results/recall", "folder of the CSV file and the plots")
 	o.set.StringVar(&o.device, "device", "cpu", "auto, cpu or cuda:N; auto is the first GPU, or the CPU")
 	o.set.IntVar(&o.Steps, "steps", o.Steps, "steps of training")
-	o.set.IntVar(&o.Rows, "rows", o.Rows, "rows of -context tokens in a step; documents are shorter at first, and share a row")
+	o.set.IntVar(&o.Rows, "rows", o.Rows,
+		"rows of -context tokens in a step; documents are shorter at first, and share a row")
 	o.set.Float64Var(&o.LR, "lr", o.LR, "highest learning rate")
 	o.set.Uint64Var(&o.Seed, "seed", o.Seed, "of weights and documents")
 	if err := command.Parse(o.set, args, help); err != nil {
 		return nil, err
 	}
-	if o.out == "" {
+	switch {
+	case o.out == "":
 		return nil, command.WrongUse(errors.New("-out is empty"))
-	}
-	if *asked < 0 {
+	case *asked < 0:
 		return nil, command.WrongUse(fmt.Errorf("-asked is %d, want 0 or more", *asked))
-	}
-	if *free < 0 {
+	case *free < 0:
 		return nil, command.WrongUse(fmt.Errorf("-free is %d, want 0 or more", *free))
 	}
 	var kindErr, taskErr, otherErr, precisionErr error
@@ -90,7 +93,8 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 		if *asked > 0 {
 			command.Explain(&otherErr, o.set, map[string]string{"Context": "asked", "Pairs": "needles"})
 		} else if otherErr != nil {
-			otherErr = fault.Between("Context", "without -asked, other documents are eight times as long: %s", fault.Text(otherErr))
+			otherErr = fault.Between("Context", "without -asked, other documents are eight times as long: %s",
+				fault.Text(otherErr))
 		}
 	}
 	o.kinds, kindErr = recall.ParseKinds(*models)
@@ -142,5 +146,6 @@ func (o *options) originColumns() []origin.Column {
 		machine = d.Name
 	}
 	cores := strconv.Itoa(runtime.GOMAXPROCS(0))
-	return origin.Columns("examples/recall", o.set, origin.Column{Name: "machine", Value: machine}, origin.Column{Name: "cores", Value: cores})
+	return origin.Columns("examples/recall", o.set, origin.Column{Name: "machine", Value: machine},
+		origin.Column{Name: "cores", Value: cores})
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"gorgonia.org/tensor"
 
@@ -32,58 +32,55 @@ const AllowNaN Option = 1
 // Read reads the file at path. A tensor without elements is an error. Errors name the path and, if one is at fault, the
 // tensor.
 func Read(path string, opts ...Option) (f File, err error) {
-	defer func() {
-		if err != nil {
-			f, err = File{}, fault.In("safetensors", path, quote.Error(err))
+	err = withFile(path, func(r io.ReaderAt, size int64) (err error) {
+		if f, err = decode(r, size); err != nil {
+			return err
 		}
-	}()
-	from, err := files.Open(path)
-	if err != nil {
-		return f, err
-	}
-	defer from.Close()
-	info, err := from.Stat()
-	if err != nil {
-		return f, err
-	}
-	if f, err = decode(from, info.Size()); err != nil {
-		return f, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(f.Tensors)) {
-		t := f.Tensors[name]
-		switch {
-		case t.Shape().TotalSize() == 0:
-			return f, fmt.Errorf("tensor %q has no elements: its shape is %v", name, t.Shape())
-		case !slices.Contains(opts, AllowNaN) && indexOf(t, math.IsNaN) >= 0:
-			return f, fmt.Errorf("tensor %q has NaN in it", name)
+		for _, name := range slices.Sorted(maps.Keys(f.Tensors)) {
+			t := f.Tensors[name]
+			switch {
+			case t.Shape().TotalSize() == 0:
+				return fmt.Errorf("tensor %q has no elements: its shape is %v", name, t.Shape())
+			case !slices.Contains(opts, AllowNaN) && indexOf(t, math.IsNaN) >= 0:
+				return fmt.Errorf("tensor %q has NaN in it", name)
+			}
 		}
+		return nil
+	})
+	if err != nil {
+		return File{}, err
 	}
 	return f, nil
 }
 
-// CheckSize returns an error unless the file at path has a valid header and as many bytes as it says. It reads only the header.
-func CheckSize(path string) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("safetensors: %s: %w", path, quote.Error(err))
-		}
-	}()
+// CheckSize returns an error unless the file at path has a valid header and as many bytes as it says. It reads only the
+// header.
+func CheckSize(path string) error {
+	return withFile(path, func(r io.ReaderAt, size int64) error {
+		_, _, _, err := readSpans(r, size)
+		return err
+	})
+}
+
+// withFile calls use with the file at path and its size. Errors name the path.
+func withFile(path string, use func(r io.ReaderAt, size int64) error) error {
 	from, err := files.Open(path)
 	if err != nil {
-		return err
+		return fault.In("safetensors", path, quote.Error(err))
 	}
 	defer from.Close()
 	info, err := from.Stat()
 	if err == nil {
-		_, _, _, err = readSpans(from, info.Size())
+		err = use(from, info.Size())
 	}
-	return err
+	return fault.In("safetensors", path, quote.Error(err))
 }
 
 // ErrNotFinite is in the error of CheckFinite.
 var ErrNotFinite = errors.New("want finite numbers")
 
-// CheckFinite returns an error that wraps ErrNotFinite and names the first element that is NaN or infinite, if there is one.
+// CheckFinite returns an error that wraps ErrNotFinite and names the first element that is NaN or infinite, if there is
+// one.
 func (f File) CheckFinite() error {
 	for _, name := range slices.Sorted(maps.Keys(f.Tensors)) {
 		t := f.Tensors[name]
@@ -105,7 +102,8 @@ func indexOf(t *tensor.Dense, is func(float64) bool) int {
 	return -1
 }
 
-// Decode reads a file in memory. It accepts NaN and tensors without elements. The result does not share memory with data.
+// Decode reads a file in memory. It accepts NaN and tensors without elements. The result does not share memory with
+// data.
 func Decode(data []byte) (File, error) {
 	f, err := decode(bytes.NewReader(data), int64(len(data)))
 	if err != nil {
@@ -183,27 +181,30 @@ func readHeader(r io.ReaderAt, size int64) ([]byte, error) {
 	return head, nil
 }
 
-// parseHeader returns the metadata and the tensors of the header. It checks each tensor by itself: a known type, a valid
-// shape, and a range that begins at or after 0 and has as many bytes as the shape.
+// parseHeader returns the metadata and the tensors of the header. It checks each tensor by itself: a known type, a
+// valid shape, and a range that begins at or after 0 and has as many bytes as the shape. Package json refuses a name
+// that appears twice and text that is not UTF-8.
 func parseHeader(head []byte) (metadata map[string]string, spans []span, err error) {
-	header, err := object(head)
-	if err != nil {
-		return nil, nil, fmt.Errorf("header: %w", err)
+	var header map[string]jsontext.Value
+	if !bytes.HasPrefix(head, []byte("{")) {
+		return nil, nil, fmt.Errorf("header: got %.20q, want an object", head)
 	}
-	if err := checkText(head); err != nil {
+	if err := json.Unmarshal(head, &header); err != nil {
 		return nil, nil, fmt.Errorf("header: %w", err)
 	}
 	if raw, ok := header[metadataKey]; ok {
 		delete(header, metadataKey)
-		text, err := object(raw)
-		if err != nil {
+		var texts map[string]*string
+		if raw.Kind() != '{' {
+			return nil, nil, fmt.Errorf("metadata: got %.20q, want an object", raw)
+		}
+		if err := json.Unmarshal(raw, &texts); err != nil {
 			return nil, nil, fmt.Errorf("metadata: %w", err)
 		}
-		metadata = make(map[string]string, len(text))
-		for k, raw := range text {
-			var v *string
-			if err := json.Unmarshal(raw, &v); err != nil || v == nil {
-				return nil, nil, fmt.Errorf("metadata: %q is %s, want a string", k, raw)
+		metadata = make(map[string]string, len(texts))
+		for k, v := range texts {
+			if v == nil {
+				return nil, nil, fmt.Errorf("metadata: %q is null, want a string", k)
 			}
 			metadata[k] = *v
 		}
@@ -218,87 +219,35 @@ func parseHeader(head []byte) (metadata map[string]string, spans []span, err err
 	return metadata, spans, nil
 }
 
-// checkText refuses JSON with bytes that are not UTF-8 or with half of a surrogate pair, such as \ud800. Package json would read another
-// text, so that two names could become one, and a name could not be found.
-func checkText(text []byte) error {
-	err := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true)).SkipValue()
-	var at *jsontext.SyntacticError
-	if errors.As(err, &at) {
-		return fmt.Errorf("%w at byte %d", at.Err, at.ByteOffset)
-	}
-	return err
-}
-
-// object returns the members of a JSON object. A name that appears twice is an error: package json would keep the last one.
-func object(text []byte) (map[string]json.RawMessage, error) {
-	if !bytes.HasPrefix(text, []byte("{")) {
-		return nil, fmt.Errorf("got %.20q, want an object", text)
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	if _, err := d.Token(); err != nil { // the opening brace
-		return nil, err
-	}
-	members := map[string]json.RawMessage{}
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return nil, err
-		}
-		name := key.(string) // the decoder accepts nothing else here
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return nil, fmt.Errorf("%q: %w", name, err)
-		}
-		if _, twice := members[name]; twice {
-			return nil, fmt.Errorf("%q appears twice", name)
-		}
-		members[name] = value
-	}
-	if _, err := d.Token(); err != nil { // the closing brace
-		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("more than one JSON value")
-	}
-	return members, nil
-}
-
 // parseEntry reads the entry of a tensor in the header.
-func parseEntry(name string, text []byte) (span, error) {
+func parseEntry(name string, text jsontext.Value) (span, error) {
 	s := span{name: name}
-	entry, err := object(text)
-	if err != nil {
+	var e entry
+	if bytes.Contains(text, []byte("null")) { // package json would leave a zero for null
+		return s, errors.New("null, want a value")
+	}
+	if err := json.Unmarshal(text, &e); err != nil {
 		return s, err
 	}
-	var dtypeName string
-	var offsets []int64
-	for _, field := range []struct {
-		name string
-		to   any
-	}{{"dtype", &dtypeName}, {"shape", &s.shape}, {"data_offsets", &offsets}} {
-		raw, ok := entry[field.name]
-		if !ok || bytes.Contains(raw, []byte("null")) { // package json would leave a zero for null
-			return s, fmt.Errorf("no %s", field.name)
-		}
-		if err := json.Unmarshal(raw, field.to); err != nil {
-			return s, fmt.Errorf("%s: %w", field.name, err)
-		}
-	}
-	i := slices.IndexFunc(dtypes, func(d dtype) bool { return d.name == dtypeName })
+	i := slices.IndexFunc(dtypes, func(d dtype) bool { return d.name == e.Dtype })
 	if i < 0 {
-		return s, fmt.Errorf("dtype %q not supported, want F64, F32, BF16, F16, I64 or I32", dtypeName)
+		return s, fmt.Errorf("dtype %q not supported, want F64, F32, BF16, F16, I64 or I32", e.Dtype)
 	}
-	s.dtype = dtypes[i]
+	if e.Shape == nil {
+		return s, errors.New("no shape")
+	}
+	s.dtype, s.shape = dtypes[i], e.Shape
 	n, err := count(s.shape, s.dtype.size)
 	if err != nil {
 		return s, err
 	}
-	if len(offsets) != 2 || offsets[0] < 0 || offsets[1] < offsets[0] {
-		return s, fmt.Errorf("data_offsets %d are not a range", offsets)
+	if o := e.Offsets; len(o) != 2 || o[0] < 0 || o[1] < o[0] {
+		return s, fmt.Errorf("data_offsets %d are not a range", o)
 	}
-	s.begin, s.end = offsets[0], offsets[1]
+	s.begin, s.end = e.Offsets[0], e.Offsets[1]
 	if got, want := s.end-s.begin, int64(n*s.dtype.size); got != want {
-		return s, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d", s.begin, s.end, got, dtypeName, s.shape, want)
+		return s, fmt.Errorf("data_offsets [%d, %d] hold %d bytes, %s%v wants %d", s.begin, s.end, got, s.dtype.name,
+			s.shape, want)
 	}
 	return s, nil
 }
@@ -327,9 +276,11 @@ func checkCover(spans []span, size int64) error {
 	for _, s := range spans {
 		switch {
 		case s.end > size:
-			return fmt.Errorf("tensor %q: data_offsets [%d, %d] in a file with %d bytes of data", s.name, s.begin, s.end, size)
+			return fmt.Errorf("tensor %q: data_offsets [%d, %d] in a file with %d bytes of data", s.name, s.begin,
+				s.end, size)
 		case s.begin < pos:
-			return fmt.Errorf("tensor %q: data_offsets [%d, %d] overlap a tensor that ends at %d", s.name, s.begin, s.end, pos)
+			return fmt.Errorf("tensor %q: data_offsets [%d, %d] overlap a tensor that ends at %d", s.name, s.begin,
+				s.end, pos)
 		case s.begin > pos:
 			return fmt.Errorf("tensor %q: data_offsets [%d, %d] leave a gap after %d", s.name, s.begin, s.end, pos)
 		}
@@ -375,7 +326,7 @@ func widen(to []float32, from []uint16, bfloat16 bool) {
 			continue
 		}
 		sign, magnitude := h>>15<<31, h&(1<<15-1)<<13
-		bits := math.Float32bits(math.Float32frombits(magnitude) * 0x1p112) // the biases of the exponents are 15 and 127
+		bits := math.Float32bits(math.Float32frombits(magnitude) * 0x1p112) // the exponents' biases are 15 and 127
 		if magnitude >= 31<<23 {                                            // infinities and NaN
 			bits = 255<<23 | magnitude
 		}

@@ -1,11 +1,11 @@
 // Package safetensors reads and writes the safetensors format: an 8-byte little-endian length, a JSON header of names,
 // types, shapes and byte ranges, then the tensors' bytes, row-major and little-endian
-// (https://github.com/huggingface/safetensors#format). It reads and writes F64, F32, I64 and I32, and reads BF16 and F16 as
-// float32, which holds them exactly. A file with any other type is refused.
+// (https://github.com/huggingface/safetensors#format). It reads and writes F64, F32, I64 and I32, and reads BF16 and
+// F16 as float32, which holds them exactly. A file with any other type is refused.
 //
-// The whole header is checked before any data is read: it is UTF-8, each name appears once, and the ranges lie in the file,
-// match their shapes, and cover the data without gap or overlap. Data is read and written in pieces: a tensor is in memory once. Errors
-// name the file, if there is one, and the tensor.
+// The whole header is checked before any data is read: it is UTF-8, each name appears once, and the ranges lie in the
+// file, match their shapes, and cover the data without gap or overlap. Data is read and written in pieces: a tensor is
+// in memory once. Errors name the file, if there is one, and the tensor.
 package safetensors
 
 import (
@@ -58,6 +58,13 @@ var dtypes = []dtype{
 	{"I32", 4, tensor.Int32},
 }
 
+// entry is a tensor in the header.
+type entry struct {
+	Dtype   string  `json:"dtype"`
+	Shape   []int   `json:"shape"`
+	Offsets []int64 `json:"data_offsets"`
+}
+
 // elements returns the elements of a tensor in host memory as a slice, row-major. It copies those of a view.
 func elements(t *tensor.Dense) (any, error) {
 	switch {
@@ -87,9 +94,9 @@ func elements(t *tensor.Dense) (any, error) {
 	return nil, fmt.Errorf("type %v, want float64, float32, int64 or int32", t.Dtype())
 }
 
-// Write writes f to path: tensors in the order of their names, the first one aligned to 8 bytes, a view as the elements that
-// it shows. A column-major tensor is an error. At any time path holds either its old content or all of f. The bytes depend
-// on f alone. Errors name the path and, if one is at fault, the tensor.
+// Write writes f to path: tensors in the order of their names, the first one aligned to 8 bytes, a view as the elements
+// that it shows. A column-major tensor is an error. At any time path holds either its old content or all of f. The
+// bytes depend on f alone. Errors name the path and, if one is at fault, the tensor.
 func (f File) Write(path string) (err error) {
 	defer func() {
 		if err != nil {
@@ -108,8 +115,8 @@ func (f File) Write(path string) (err error) {
 	return errors.Join(encode(w, head, data), w.Close())
 }
 
-// header checks f and returns its header, padded with spaces to a multiple of 8 bytes, and the data of its tensors in order,
-// a slice for each.
+// header checks f and returns its header, padded with spaces to a multiple of 8 bytes, and the data of its tensors in
+// order, a slice for each.
 func (f File) header() (head []byte, data []reflect.Value, err error) {
 	for k, v := range f.Metadata {
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {
@@ -133,11 +140,8 @@ func (f File) header() (head []byte, data []reflect.Value, err error) {
 		data = append(data, reflect.ValueOf(all))
 		d := dtypes[slices.IndexFunc(dtypes, func(d dtype) bool { return d.memory == t.Dtype() })]
 		end := pos + d.size*reflect.ValueOf(all).Len()
-		entries[name] = struct {
-			Dtype   string `json:"dtype"`
-			Shape   []int  `json:"shape"`
-			Offsets [2]int `json:"data_offsets"`
-		}{d.name, append([]int{}, t.Shape()...), [2]int{pos, end}} // a nil shape would be null
+		// a nil shape would be null
+		entries[name] = entry{d.name, append([]int{}, t.Shape()...), []int64{int64(pos), int64(end)}}
 		pos = end
 	}
 	if head, err = json.Marshal(entries); err != nil {
@@ -159,7 +163,8 @@ func encode(w io.Writer, head []byte, data []reflect.Value) error {
 	b.Write(head)
 	for _, all := range data {
 		for i := 0; i < all.Len(); i += chunk {
-			if err := binary.Write(b, binary.LittleEndian, all.Slice(i, min(i+chunk, all.Len())).Interface()); err != nil {
+			part := all.Slice(i, min(i+chunk, all.Len())).Interface()
+			if err := binary.Write(b, binary.LittleEndian, part); err != nil {
 				return err
 			}
 		}

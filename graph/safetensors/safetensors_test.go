@@ -114,7 +114,8 @@ func TestWriteRefuses(t *testing.T) {
 		{"nil tensor", one(nil), `tensor "x": nil tensor`},
 		{"other data", one(dense([]uint16{1}, 1)), "type uint16, want float64"},
 		{"int", one(dense([]int{1}, 1)), "type int, want float64"},
-		{"column-major", one(tensor.New(tensor.WithShape(2, 2), tensor.AsFortran([]float32{1, 2, 3, 4}))), "column-major"},
+		{"column-major", one(tensor.New(tensor.WithShape(2, 2), tensor.AsFortran([]float32{1, 2, 3, 4}))),
+			"column-major"},
 		{"name", File{Tensors: map[string]*tensor.Dense{"__metadata__": dense([]float32{1})}}, "not a valid name"},
 		{"UTF-8", File{Tensors: map[string]*tensor.Dense{"\xff": dense([]float32{1})}}, "not a valid name"},
 		{"metadata", File{Metadata: map[string]string{"a": "\xff"}}, "not UTF-8"},
@@ -179,21 +180,24 @@ func TestDecodeRefuses(t *testing.T) {
 		{"two objects", raw(`{}{}`, 0), "header"},
 		{"metadata type", raw(`{"__metadata__":{"a":1}}`, 0), "metadata"},
 		{"metadata array", raw(`{"__metadata__":[]}`, 0), `metadata: got "[]", want an object`},
+		{"null metadata", raw(`{"__metadata__":null}`, 0), `metadata: got "null", want an object`},
 		{"metadata null", raw(`{"__metadata__":{"a":null}}`, 0), "want a string"},
-		{"null", raw(x(`null`), 0), `got "null", want an object`},
-		{"null dtype", raw(x(`{"dtype":null,"shape":[1],"data_offsets":[0,4]}`), 4), "no dtype"},
-		{"other case", raw(x(`{"DTYPE":"F32","shape":[1],"data_offsets":[0,4]}`), 4), "no dtype"},
-		{"no dtype", raw(x(`{"shape":[1],"data_offsets":[0,4]}`), 4), "no dtype"},
+		{"null", raw(x(`null`), 0), `tensor "x": null, want a value`},
+		{"null dtype", raw(x(`{"dtype":null,"shape":[1],"data_offsets":[0,4]}`), 4), "null, want a value"},
+		{"other case", raw(x(`{"DTYPE":"F32","shape":[1],"data_offsets":[0,4]}`), 4), `dtype "" not supported`},
+		{"no dtype", raw(x(`{"shape":[1],"data_offsets":[0,4]}`), 4), `dtype "" not supported`},
 		{"no shape", raw(x(`{"dtype":"F32","data_offsets":[0,4]}`), 4), "no shape"},
 		{"no offsets", raw(x(`{"dtype":"F32","shape":[1]}`), 4), "data_offsets"},
 		{"one offset", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[0]}`), 4), "data_offsets"},
-		{"null offset", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[null,4]}`), 4), "data_offsets"},
+		{"null offset", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[null,4]}`), 4), "null, want a value"},
 		{"dtype", raw(x(`{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}`), 1), `dtype "F8_E4M3" not supported`},
-		{"null axis", raw(x(`{"dtype":"F32","shape":[null],"data_offsets":[0,4]}`), 4), "no shape"},
+		{"null axis", raw(x(`{"dtype":"F32","shape":[null],"data_offsets":[0,4]}`), 4), "null, want a value"},
 		{"negative axis", raw(x(`{"dtype":"F32","shape":[-1,-1],"data_offsets":[0,4]}`), 4), "negative axis"},
 		{"fraction", raw(x(`{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}`), 4), `tensor "x"`},
-		{"elements overflow", raw(x(`{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}`), 0), "overflows"},
-		{"bytes overflow", raw(x(`{"dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,0]}`), 0), "overflows"},
+		{"elements overflow", raw(x(`{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}`), 0),
+			"overflows"},
+		{"bytes overflow", raw(x(`{"dtype":"F64","shape":[4611686018427387904],"data_offsets":[0,0]}`), 0),
+			"overflows"},
 		{"negative begin", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}`), 4), "not a range"},
 		{"reversed", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[4,0]}`), 4), "not a range"},
 		{"size", raw(x(`{"dtype":"F32","shape":[2],"data_offsets":[0,4]}`), 4), "hold 4 bytes, F32[2] wants 8"},
@@ -201,15 +205,21 @@ func TestDecodeRefuses(t *testing.T) {
 		{"gap", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[4,8]}`), 8), "leave a gap"},
 		{"bytes left over", raw(x(`{"dtype":"F32","shape":[1],"data_offsets":[0,4]}`), 8), "the tensors end at 4"},
 		{"name twice", raw(`{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},`+
-			`"\u0061":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`, 8), `header: "a" appears twice`},
-		{"metadata twice", raw(`{"__metadata__":{},"__metadata__":{}}`, 0), `header: "__metadata__" appears twice`},
-		{"key of metadata twice", raw(`{"__metadata__":{"a":"1","a":"1"}}`, 0), `metadata: "a" appears twice`},
-		{"field twice", raw(x(`{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}`), 4), `tensor "x": "dtype" appears twice`},
-		{"size of half", raw(x(`{"dtype":"BF16","shape":[2],"data_offsets":[0,8]}`), 8), "hold 8 bytes, BF16[2] wants 4"},
-		{"name not UTF-8", raw("{\"w\xff\":"+`{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4), "header: invalid UTF-8 at byte 3"},
-		{"metadata not UTF-8", raw("{\"__metadata__\":{\"a\":\"\xc3\"}}", 0), "header: invalid UTF-8 at byte 22"},
-		{"half a surrogate pair", raw(`{"a\ud800":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4), "header: invalid surrogate pair"},
-		{"half a surrogate pair in metadata", raw(`{"__metadata__":{"a":"\udc00"}}`, 0), "header: invalid surrogate pair"},
+			`"\u0061":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}`, 8), `duplicate object member name "a"`},
+		{"metadata twice", raw(`{"__metadata__":{},"__metadata__":{}}`, 0),
+			`duplicate object member name "__metadata__"`},
+		{"key of metadata twice", raw(`{"__metadata__":{"a":"1","a":"1"}}`, 0),
+			`duplicate object member name "a" within "/__metadata__"`},
+		{"field twice", raw(x(`{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}`), 4),
+			`duplicate object member name "dtype" within "/x"`},
+		{"size of half", raw(x(`{"dtype":"BF16","shape":[2],"data_offsets":[0,8]}`), 8),
+			"hold 8 bytes, BF16[2] wants 4"},
+		{"name not UTF-8", raw("{\"w\xff\":"+`{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4),
+			"invalid UTF-8 after offset 3"},
+		{"metadata not UTF-8", raw("{\"__metadata__\":{\"a\":\"\xc3\"}}", 0), `invalid UTF-8 within "/__metadata__/a"`},
+		{"half a surrogate pair", raw(`{"a\ud800":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`, 4),
+			"invalid surrogate pair"},
+		{"half a surrogate pair in metadata", raw(`{"__metadata__":{"a":"\udc00"}}`, 0), "invalid surrogate pair"},
 		{"overlap", raw(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},`+
 			`"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}`, 12), `tensor "b": data_offsets [4, 12] overlap`},
 	} {
@@ -239,7 +249,8 @@ func TestDecodeHalf(t *testing.T) {
 		f, err := Decode(b)
 		require.NoError(t, err)
 		x := f.Tensors["x"]
-		for i, got := range x.Float32s() { // (-1)^sign (1 + fraction) 2^(exponent - bias), and IEEE 754's special values
+		// (-1)^sign (1 + fraction) 2^(exponent - bias), and IEEE 754's special values
+		for i, got := range x.Float32s() {
 			maxExponent := 1<<layout.exponentBits - 1
 			exponent := i >> layout.fractionBits & maxExponent
 			fraction := float64(i&(1<<layout.fractionBits-1)) / float64(int(1)<<layout.fractionBits)
@@ -297,7 +308,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add(good[:len(good)-1])
 	f.Add(raw(`{}`, 0))
 	f.Add(raw(`{"x":{"dtype":"F32","shape":[0,9223372036854775807],"data_offsets":[0,0]}}`, 0))
-	f.Add(raw(`{"x":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},"x":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}`, 4))
+	f.Add(raw(`{"x":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},`+
+		`"x":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}`, 4))
 	f.Add(raw(`{"x":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}`, 4))
 	f.Add(raw(`{"x":{"dtype":"I32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"a":"b"}}   `, 8))
 	f.Fuzz(func(t *testing.T, data []byte) {

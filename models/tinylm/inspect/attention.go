@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 
 	"gonum.org/v1/gonum/floats"
 	G "gorgonia.org/gorgonia"
@@ -16,38 +15,34 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// attentionNodes are the nodes from which the probabilities of a branch are computed.
-type attentionNodes struct {
+// branch is a branch of a layer: the nodes from which its probabilities are computed, and sums over the windows so far.
+type branch struct {
 	name         string
 	spec         ops.Spec
 	q, k, blocks *G.Node // blocks: nil except in the selected branch
+	distances    distanceSums
 }
 
-// branchesOf returns the branches of the attention of a layer: those of NSA in the order of the gates, or the causal one of dense attention.
-func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]attentionNodes, error) {
-	named := []struct {
-		name string
-		node *G.Node
-	}{{"compressed", l.Compressed}, {"selected", l.Selected}, {"window", l.Window}}
+// branchesOf returns the branches of the attention of a layer: those of NSA in the order of the gates, or the causal
+// one of dense attention.
+func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]branch, error) {
+	names, nodes := ops.BranchNames(), G.Nodes{l.Compressed, l.Selected, l.Window}
 	if l.Gates == nil { // dense attention: the output is a linear layer over the attention
-		named = named[:1]
-		named[0].name, named[0].node = "causal", value.Inputs(g, l.Output)[0]
+		names[0], nodes = "causal", value.Inputs(g, l.Output)[:1]
 	}
-	var list []attentionNodes
-	for _, b := range named {
-		if b.node == nil {
-			continue
-		}
-		spec, ok := ops.SpecOf(b.node.Op())
-		in := value.Inputs(g, b.node)
+	var list []branch
+	for i, n := range nodes {
+		spec, ok := ops.SpecOf(n.Op())
+		in := value.Inputs(g, n)
 		if !ok || len(in) < 3 {
-			return nil, fmt.Errorf("%s branch: node %v with %d inputs, want attention of q, k and v", b.name, b.node, len(in))
+			const format = "%s branch: node %v with %d inputs, want attention of q, k and v"
+			return nil, fmt.Errorf(format, names[i], n, len(in))
 		}
-		a := attentionNodes{name: b.name, spec: spec, q: in[0], k: in[1]}
+		b := branch{name: names[i], spec: spec, q: in[0], k: in[1]}
 		if _, ok := spec.(ops.SelectedAttentionOp); ok {
-			a.blocks = l.Blocks
+			b.blocks = l.Blocks
 		}
-		list = append(list, a)
+		list = append(list, b)
 	}
 	return list, nil
 }
@@ -65,38 +60,40 @@ type attention struct {
 }
 
 // read reads the values of the nodes.
-func (a attentionNodes) read() (*attention, error) {
-	q, err := graph.HostTensor(a.q)
+func (b branch) read() (*attention, error) {
+	q, s, err := valuesOf(b.q)
 	if err != nil {
 		return nil, err
 	}
-	k, err := graph.HostTensor(a.k)
+	k, ks, err := valuesOf(b.k)
 	if err != nil {
 		return nil, err
 	}
-	s := q.Shape()
-	r := &attention{spec: a.spec, q: floatsOf(q), k: floatsOf(k), tokens: s[1], heads: s[2], groups: k.Shape()[2], dim: s[3]}
-	if a.blocks != nil {
-		b, err := graph.HostTensor(a.blocks)
+	a := &attention{spec: b.spec, q: q, k: k, tokens: s[1], heads: s[2], groups: ks[2], dim: s[3]}
+	if b.blocks != nil {
+		blocks, err := graph.HostTensor(b.blocks)
 		if err != nil {
 			return nil, err
 		}
-		r.blocks, r.n = slices.Clone(b.Int32s()), b.Shape()[3]
+		a.blocks, a.n = slices.Clone(blocks.Int32s()), blocks.Shape()[3]
 	}
-	return r, nil
+	return a, nil
 }
 
-// floatsOf returns a copy of the elements of a tensor of float32 or float64.
-func floatsOf(d *tensor.Dense) []float64 {
+// valuesOf returns a copy of the elements of a node of float32 or float64, and its shape.
+func valuesOf(n *G.Node) ([]float64, tensor.Shape, error) {
+	d, err := graph.HostTensor(n)
+	if err != nil {
+		return nil, nil, err
+	}
 	if x, ok := d.Data().([]float64); ok {
-		return slices.Clone(x)
+		return slices.Clone(x), d.Shape(), nil
 	}
-	x := d.Float32s()
-	list := make([]float64, len(x))
-	for i, v := range x {
-		list[i] = float64(v)
+	list := make([]float64, d.Shape().TotalSize())
+	for i, x := range d.Float32s() {
+		list[i] = float64(x)
 	}
-	return list
+	return list, d.Shape(), nil
 }
 
 // keys appends the keys that query t of a group sees to list, ascending.
@@ -136,7 +133,8 @@ func (a *attention) distance(t, i int) float64 {
 	return float64(t - i)
 }
 
-// eachQuery calls f for each query of a head, with the keys that it sees and their probabilities. f must not keep these slices.
+// eachQuery calls f for each query of a head, with the keys that it sees and their probabilities. f must not keep these
+// slices.
 func (a *attention) eachQuery(head int, f func(t int, keys []int, p []float64)) {
 	group := head / (a.heads / a.groups)
 	row := func(x []float64, i, heads, h int) []float64 { return x[(i*heads+h)*a.dim:][:a.dim] }
@@ -156,13 +154,4 @@ func (a *attention) eachQuery(head int, f func(t int, keys []int, p []float64)) 
 		}
 		f(t, keys, p)
 	}
-}
-
-// eachHead calls f for all heads at the same time.
-func (a *attention) eachHead(f func(head int)) {
-	var wait sync.WaitGroup
-	for head := range a.heads {
-		wait.Go(func() { f(head) })
-	}
-	wait.Wait()
 }

@@ -41,10 +41,11 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 		mask ref.Mask
 		keys int
 	}{
-		"window":     {ops.SlidingWindowOp{Window: 5}, ref.WindowMask(5), S},
-		"causal":     {ops.SlidingWindowOp{Window: S}, ref.CausalMask(), S},
-		"compressed": {ops.CompressedAttentionOp{BlockLen: l, Stride: d}, ref.CompressedMask(l, d), ops.NumCompressed(S, l, d)},
-		"selected":   {ops.SelectedAttentionOp{SelectBlock: lp}, ref.SelectedMask(blocks, 1, S, groups, lp), S},
+		"window": {ops.SlidingWindowOp{Window: 5}, ref.WindowMask(5), S},
+		"causal": {ops.SlidingWindowOp{Window: S}, ref.CausalMask(), S},
+		"compressed": {ops.CompressedAttentionOp{BlockLen: l, Stride: d}, ref.CompressedMask(l, d),
+			ops.NumCompressed(S, l, d)},
+		"selected": {ops.SelectedAttentionOp{SelectBlock: lp}, ref.SelectedMask(blocks, 1, S, groups, lp), S},
 	} {
 		q, k, v := ref.New(1, S, heads, D), ref.New(1, c.keys, groups, D), ref.New(1, c.keys, groups, c.keys)
 		copy(q.Data, testutil.Normal(1, len(q.Data)))
@@ -55,7 +56,8 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 			}
 		}
 		want, _ := ref.Attention(q, k, v, c.mask)
-		a := &attention{spec: c.spec, q: q.Data, k: k.Data, blocks: blocks, n: n, tokens: S, heads: heads, groups: groups, dim: D}
+		a := &attention{spec: c.spec, q: q.Data, k: k.Data, blocks: blocks, n: n, tokens: S, heads: heads,
+			groups: groups, dim: D}
 		for head := range heads {
 			a.eachQuery(head, func(query int, keys []int, p []float64) {
 				got := make([]float64, c.keys)
@@ -68,44 +70,47 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 	}
 }
 
-// TestBranchesGiveTheirOutputs: the probabilities from the nodes that branchesOf finds, times the values of the branch, equal the output of
-// the branch.
+// TestBranchesGiveTheirOutputs: the probabilities from the nodes that branchesOf finds, times the values of the branch,
+// equal the output of the branch.
 func TestBranchesGiveTheirOutputs(t *testing.T) {
 	for _, c := range []tinylm.Config{small(), dense()} {
 		var outputs [][]*G.Node
 		in := &inspection{}
-		m := testutil.Closing(tinylm.NewModel(weightsOf(t, c), 1, c.Context, tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) {
-			var keep G.Nodes
-			for _, l := range m.Layers() {
-				list := []*G.Node{l.Compressed, l.Selected, l.Window}
-				if l.Gates == nil {
-					list = []*G.Node{value.Inputs(m.Graph(), l.Output)[0]}
-				}
-				outputs = append(outputs, list)
-				for _, o := range list {
-					keep = append(keep, o, value.Inputs(m.Graph(), o)[2])
-				}
-			}
-			first, err := in.machine(m, nil)
-			require.NoError(t, err)
-			require.NoError(t, first.Close())
-			for _, list := range in.branches {
-				for _, a := range list {
-					keep = append(keep, a.q, a.k)
-					if a.blocks != nil {
-						keep = append(keep, a.blocks)
+		m := testutil.Closing(tinylm.NewModel(weightsOf(t, c), 1, c.Context,
+			tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) {
+				var keep G.Nodes
+				for _, l := range m.Layers() {
+					list := []*G.Node{l.Compressed, l.Selected, l.Window}
+					if l.Gates == nil {
+						list = []*G.Node{value.Inputs(m.Graph(), l.Output)[0]}
+					}
+					outputs = append(outputs, list)
+					for _, o := range list {
+						keep = append(keep, o, value.Inputs(m.Graph(), o)[2])
 					}
 				}
-			}
-			return graph.NewMachine(m.Graph(), graph.WithKeep(keep...))
-		})))(t)
+				first, err := in.machine(m, nil)
+				require.NoError(t, err)
+				require.NoError(t, first.Close())
+				for _, list := range in.branches {
+					for _, a := range list {
+						keep = append(keep, a.q, a.k)
+						if a.blocks != nil {
+							keep = append(keep, a.blocks)
+						}
+					}
+				}
+				return graph.NewMachine(m.Graph(), graph.WithKeep(keep...))
+			})))(t)
 		copy(m.Tokens(), testutil.Tokens(1, c.Context, 256))
 		require.NoError(t, m.Run())
 		for l, list := range in.branches {
 			for b, nodes := range list {
 				a := testutil.Must(nodes.read())(t)
-				values := floatsOf(testutil.Must(graph.HostTensor(value.Inputs(m.Graph(), outputs[l][b])[2]))(t))
-				want := floatsOf(testutil.Must(graph.HostTensor(outputs[l][b]))(t))
+				values, _, err := valuesOf(value.Inputs(m.Graph(), outputs[l][b])[2])
+				require.NoError(t, err)
+				want, _, err := valuesOf(outputs[l][b])
+				require.NoError(t, err)
 				got := make([]float64, len(want))
 				dim := c.ValueDim
 				for head := range a.heads {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"image/png"
 	"net/url"
 	"os"
 	"os/exec"
@@ -24,7 +23,8 @@ import (
 
 // browser returns the path of a Chromium. Without one the test is skipped.
 func browser(t *testing.T) string {
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell"} {
+	const names = "chromium chromium-browser google-chrome google-chrome-stable chrome headless_shell"
+	for name := range strings.FieldsSeq(names) {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
 		}
@@ -42,8 +42,8 @@ func visit(t *testing.T, path, page, anchor string, width int, flags ...string) 
 		defer cancel()
 	}
 	address := url.URL{Scheme: "file", Path: filepath.ToSlash(page), Fragment: anchor}
-	args := append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--user-data-dir=" + t.TempDir(),
-		fmt.Sprintf("--window-size=%d,900", width)}, flags...)
+	args := append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+		"--user-data-dir=" + t.TempDir(), fmt.Sprintf("--window-size=%d,900", width)}, flags...)
 	c := exec.CommandContext(ctx, path, append(args, address.String())...)
 	c.WaitDelay = time.Second
 	var out, errs bytes.Buffer
@@ -83,7 +83,8 @@ if ($('map')) {
 		$('query').value = q;
 		$('controls').dispatchEvent(new Event('input'));
 		const marked = document.querySelectorAll('#text .query');
-		if (marked.length !== 1 || !marked[0].textContent || !document.querySelector('#about .query').textContent) unseen++;
+		const named = document.querySelector('#about .query').textContent;
+		if (marked.length !== 1 || !marked[0].textContent || !named) unseen++;
 	}
 	root.dataset.unseen = unseen;
 	$('all').click();
@@ -95,8 +96,8 @@ if ($('map')) {
 }
 }</script>`
 
-// TestPageInBrowser: on any text, the script runs without an error, draws the cells that Go has counted, and shows what is clicked. The
-// page is not wider than a narrow window.
+// TestPageInBrowser: on any text, the script runs without an error, draws the cells that Go has counted, and shows what
+// is clicked. The page is not wider than a narrow window.
 func TestPageInBrowser(t *testing.T) {
 	path := browser(t)
 	for name, c := range map[string]struct {
@@ -136,23 +137,27 @@ func TestPageInBrowser(t *testing.T) {
 			require.Less(t, testutil.Must(strconv.Atoi(attribute(dom, "zoomed")))(t), last)
 			require.Equal(t, "0", attribute(dom, "unseen"))
 			require.Equal(t, fmt.Sprint(last), attribute(dom, "cells"))
-			require.Equal(t, fmt.Sprintf("#layer=%d&amp;group=%d&amp;query=17", len(r.Layers)-1, r.Layers[0].Groups-1), attribute(dom, "clicked"))
+			clicked := fmt.Sprintf("#layer=%d&amp;group=%d&amp;query=17", len(r.Layers)-1, r.Layers[0].Groups-1)
+			require.Equal(t, clicked, attribute(dom, "clicked"))
 			require.Equal(t, "3", attribute(dom, "cards"), "blocks of 8 tokens up to 17")
 			if name == "nsa" {
-				require.Equal(t, "15 16 17 18 19 39 40 41 42 43", attribute(dom, "same"), "where the word query stands before 84")
+				const before = "15 16 17 18 19 39 40 41 42 43" // where the word query stands before 84
+				require.Equal(t, before, attribute(dom, "same"))
 			}
 		})
 	}
 }
 
-// phone is a page with a frame of a phone's width, since a window is not narrower than 500 pixels. It records which elements of the page
-// in the frame reach beyond the screen, but for what scrolls by itself, and which tables and texts have to be scrolled sideways.
+// phone is a page with a frame of a phone's width, since a window is not narrower than 500 pixels. It records which
+// elements of the page in the frame reach beyond the screen, and which tables and texts have to be scrolled sideways.
 const phone = `<!DOCTYPE html><html><body><iframe width="%d" height="700" src="%s" onload="{
 const page = this.contentDocument, width = page.documentElement.clientWidth, data = document.documentElement.dataset;
 const list = [...page.body.querySelectorAll('*')];
 data.ready = page.documentElement.dataset.ready;
-data.wide = list.filter(e => e.getBoundingClientRect().right > width + 0.5 && !e.closest('.scroll')).map(e => e.outerHTML.slice(0, 40)).join(' ');
-data.scrolled = list.filter(e => e.matches('table,#text,#cards,pre,p,li,form') && e.scrollWidth > e.parentElement.clientWidth).map(e => e.tagName).join(' ');
+const names = which => list.filter(which).map(e => e.outerHTML.slice(0, 40)).join(' ');
+data.wide = names(e => e.getBoundingClientRect().right > width + 0.5);
+const scrolls = e => e.scrollWidth > e.parentElement.clientWidth;
+data.scrolled = names(e => e.matches('table,#text,#cards,pre,p,li,form') && scrolls(e));
 }"></iframe></body></html>`
 
 // TestPageOnPhone: on a phone nothing is wider than the screen, and tables and text need no sideways scrolling.
@@ -180,13 +185,7 @@ func TestPagePicture(t *testing.T) {
 	require.NoError(t, report(t, small(), prose).Save(folder))
 	shot := filepath.Join(folder, "page.png")
 	visit(t, path, filepath.Join(folder, PageFile), "", 1280, "--screenshot="+shot)
-	image := testutil.Must(png.Decode(testutil.Closing(os.Open(shot))(t)))(t)
-	require.Equal(t, 1280, image.Bounds().Dx())
-	colors := map[any]bool{}
-	for y := range image.Bounds().Dy() {
-		for x := range image.Bounds().Dx() {
-			colors[image.At(x, y)] = true
-		}
-	}
-	require.Greater(t, len(colors), 50)
+	width, colors := readPNG(t, shot)
+	require.Equal(t, 1280, width)
+	require.Greater(t, colors, 50)
 }

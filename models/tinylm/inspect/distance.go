@@ -2,6 +2,8 @@ package inspect
 
 import (
 	"math/bits"
+	"slices"
+	"sync"
 
 	"gonum.org/v1/gonum/floats"
 
@@ -11,7 +13,7 @@ import (
 // BranchDistance says how far back the attention of a branch goes.
 type BranchDistance struct {
 	Branch string
-	Shares []float64 // of the attention probability, by distance: Shares[0] at 0, Shares[i] at 2^(i-1) to 2^i - 1 tokens
+	Shares []float64 // of the attention probability, by distance: [0] at 0, [i] at 2^(i-1) to 2^i - 1 tokens
 	Mean   float64   // mean distance in tokens; for a compressed key, to the middle of its block
 }
 
@@ -22,55 +24,44 @@ type distanceSums struct {
 	far   float64   // of probability times distance
 }
 
-// add adds the probabilities of all queries of a branch. If shares is not nil, add writes to it the probability of each block.
+// add adds the probabilities of all queries of a branch. In the selected branch it writes to shares the probability of
+// each block, [S,Hkv,n]; elsewhere shares is empty. Groups run in parallel.
 func (l *distanceSums) add(a *attention, shares []float64) {
-	heads := make([]distanceSums, a.heads)
-	parts := make([][]float64, a.heads)
-	a.eachHead(func(head int) {
-		h := distanceSums{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
-		if shares != nil {
-			parts[head] = make([]float64, a.tokens*a.n)
-		}
-		a.eachQuery(head, func(t int, keys []int, p []float64) {
-			for j, i := range keys {
-				d := a.distance(t, i)
-				h.sums[bucket(d)] += p[j]
-				h.total += p[j]
-				h.far += p[j] * d
+	groups, perGroup := make([]distanceSums, a.groups), a.heads/a.groups
+	selected, _ := a.spec.(ops.SelectedAttentionOp)
+	var wait sync.WaitGroup
+	for g := range groups {
+		wait.Go(func() {
+			sum := distanceSums{sums: make([]float64, bucket(float64(a.tokens-1))+1)}
+			for head := g * perGroup; head < (g+1)*perGroup; head++ {
+				a.eachQuery(head, func(t int, keys []int, p []float64) {
+					for j, i := range keys {
+						d := a.distance(t, i)
+						sum.sums[bucket(d)] += p[j]
+						sum.total += p[j]
+						sum.far += p[j] * d
+						if len(shares) > 0 {
+							slot := slices.Index(a.selected(t, g), int32(i/selected.SelectBlock))
+							shares[(t*a.groups+g)*a.n+slot] += p[j] / float64(perGroup)
+						}
+					}
+				})
 			}
-			if shares != nil {
-				a.share(parts[head][t*a.n:][:a.n], t, head, keys, p)
-			}
+			groups[g] = sum
 		})
-		heads[head] = h
-	})
-	perGroup := a.heads / a.groups
-	for head, h := range heads {
+	}
+	wait.Wait()
+	for _, sum := range groups {
 		if l.sums == nil {
-			l.sums = make([]float64, len(h.sums))
+			l.sums = make([]float64, len(sum.sums))
 		}
-		floats.Add(l.sums, h.sums)
-		l.total, l.far = l.total+h.total, l.far+h.far
-		for i, p := range parts[head] {
-			t, slot := i/a.n, i%a.n
-			shares[(t*a.groups+head/perGroup)*a.n+slot] += p / float64(perGroup)
-		}
+		floats.Add(l.sums, sum.sums)
+		l.total, l.far = l.total+sum.total, l.far+sum.far
 	}
 }
 
-// share sums the probabilities of a query's keys by block.
-func (a *attention) share(sums []float64, t, head int, keys []int, p []float64) {
-	size := a.spec.(ops.SelectedAttentionOp).SelectBlock
-	for slot, b := range a.selected(t, head/(a.heads/a.groups)) {
-		for j, i := range keys {
-			if int(b) == i/size {
-				sums[slot] += p[j]
-			}
-		}
-	}
-}
-
-// result returns the BranchDistance of the sums. In a text shorter than a compressed block no query sees a compressed key: then all numbers are 0.
+// result returns the BranchDistance of the sums. In a text shorter than a compressed block no query sees a compressed
+// key: then all numbers are 0.
 func (l *distanceSums) result(branch string) BranchDistance {
 	r := BranchDistance{Branch: branch, Shares: l.sums}
 	if l.total > 0 {

@@ -1,8 +1,8 @@
 package inspect
 
 import (
-	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -13,8 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Drawing is a model's graph in sections: the embedding, the layers, and the head with the loss. Consecutive layers of the same structure
-// are one section.
+// Drawing is a model's graph in sections: the embedding, the layers, and the head with the loss. Consecutive layers of
+// the same structure are one section.
 type Drawing struct {
 	Sections []Section
 	Nodes    int // of the whole graph, weights included
@@ -24,127 +24,114 @@ type Drawing struct {
 type Section struct {
 	Title string
 	Times int
-	Boxes []Box // inputs before their readers
+	Rows  [][]Box // a box reads boxes of earlier rows alone
 }
 
 // Box is an op or an input.
 type Box struct {
+	Number     int    // in its section: 1, 2, ... from row to row
 	Op, Weight string // the names of the op and of the first weight that it reads, if any
 	Shape      string
-	From       []int // the boxes of the section that it reads
+	Reads      []int // the numbers of the boxes that it reads
 }
 
-// drawGraph returns the drawing of the graph of a model with the given layers.
-func drawGraph(g *G.ExprGraph, layers []tinylm.Layer) (d Drawing, err error) {
-	logits, err := logitsOf(g)
-	if err != nil {
-		return d, err
-	}
-	s := sections{graph: g, taken: map[*G.Node]bool{}}
-	d.Nodes = len(g.AllNodes())
-	d.add(s.cut("embedding", layers[0].Stream))
-	last := layers[len(layers)-1].Stream
-	for n := logits[1]; last != n; { // the stream after the last layer is the first sum above the logits
-		if spec, ok := ops.SpecOf(n.Op()); ok && spec == (ops.AddOp{}) {
+// drawGraph returns the drawing of the graph of a model.
+func drawGraph(m *tinylm.Model, loss *G.Node) (d Drawing) {
+	layers := m.Layers()
+	d.Nodes = len(m.Graph().AllNodes())
+	s := sections{graph: m.Graph(), weights: m.Learnables(), taken: map[*G.Node]bool{}}
+	d.add("embedding", s.cut(layers[0].Stream))
+	var last *G.Node // the residual stream behind the last layer: the last sum of the graph
+	for _, n := range s.graph.AllNodes() {
+		if spec, _ := ops.SpecOf(n.Op()); spec == ops.Spec(ops.AddOp{}) {
 			last = n
-			break
 		}
-		in := value.Inputs(g, n)
-		if len(in) == 0 {
-			return d, errors.New("the residual stream behind the last layer is not found")
-		}
-		n = in[0]
 	}
-	for i := range layers {
+	for i, l := range layers {
 		end := last
 		if i+1 < len(layers) {
 			end = layers[i+1].Stream
 		}
-		s.prefix = layers[i].Prefix
-		d.add(s.cut("layer", end))
+		s.prefix = l.Prefix
+		d.add(fmt.Sprintf("layer %d", i), s.cut(end))
 	}
-	d.add(s.cut("head", logits[0]))
-	return d, nil
+	d.add("head", s.cut(loss))
+	return d
 }
 
 // add adds a section, or counts it if it is like the last one.
-func (d *Drawing) add(s Section) {
-	if n := len(d.Sections); n > 0 {
-		last := &d.Sections[n-1]
-		if last.Title == s.Title && slices.EqualFunc(last.Boxes, s.Boxes, Box.equal) {
-			last.Times++
-			return
-		}
+func (d *Drawing) add(title string, rows [][]Box) {
+	if n := len(d.Sections); n > 0 && reflect.DeepEqual(d.Sections[n-1].Rows, rows) {
+		d.Sections[n-1].Times++
+		return
 	}
-	d.Sections = append(d.Sections, s)
-}
-
-func (b Box) equal(o Box) bool {
-	return b.Op == o.Op && b.Weight == o.Weight && b.Shape == o.Shape && slices.Equal(b.From, o.From)
+	d.Sections = append(d.Sections, Section{title, 1, rows})
 }
 
 // sections cuts a graph into sections.
 type sections struct {
-	graph  *G.ExprGraph
-	prefix string           // of the names of the weights
-	taken  map[*G.Node]bool // nodes of earlier sections
+	graph   *G.ExprGraph
+	weights G.Nodes
+	prefix  string           // of the names of the weights
+	taken   map[*G.Node]bool // nodes of earlier sections
 }
 
-// cut returns the section of end and all nodes before it that no earlier section has.
-func (s *sections) cut(title string, end *G.Node) Section {
-	c := Section{Title: title, Times: 1}
+// cut returns the rows of end and all nodes before it that no earlier section has. A node is in the first row below all
+// that it reads.
+func (s *sections) cut(end *G.Node) (rows [][]Box) {
+	var nodes [][]*G.Node // by row
 	places := map[*G.Node]int{}
-	var visit func(n *G.Node)
-	visit = func(n *G.Node) {
-		if _, ok := places[n]; ok {
-			return
+	var visit func(n *G.Node) (row int)
+	visit = func(n *G.Node) (row int) {
+		if row, ok := places[n]; ok {
+			return row
 		}
-		b := Box{Op: n.Name(), Shape: fmt.Sprint(n.Shape())}
-		if s.taken[n] {
-			b.Op = "residual stream"
-		} else if n.Op() != nil {
-			b.Op = value.OpName(n.Op())
-			if i, ok := ops.OutputIndex(n.Op()); ok {
-				b.Op = fmt.Sprintf("output %d", i)
-				spec, _ := ops.SpecOf(value.Inputs(s.graph, n)[0].Op())
-				if _, ok := spec.(ops.AttentionSpec); ok && i == 1 {
-					b.Op = "log-sum-exp"
-				}
-			} else if spec, ok := ops.SpecOf(n.Op()); ok {
-				b.Op = spec.Name()
+		for _, in := range value.Inputs(s.graph, n) {
+			if !s.taken[n] && !s.weights.Contains(in) {
+				row = max(row, visit(in)+1)
 			}
 		}
-		for _, in := range s.inputs(n) {
-			if in.Op() == nil && isWeight(in) {
-				if b.Weight == "" {
-					b.Weight = strings.TrimSuffix(strings.TrimPrefix(in.Name(), s.prefix), ".weight")
-				}
-				continue
-			}
-			visit(in)
-			if p := places[in]; !slices.Contains(b.From, p) {
-				b.From = append(b.From, p)
-			}
+		if row == len(nodes) {
+			nodes = append(nodes, nil)
 		}
-		places[n] = len(c.Boxes)
-		c.Boxes = append(c.Boxes, b)
+		nodes[row], places[n] = append(nodes[row], n), row
+		return row
 	}
 	visit(end)
-	for n := range places {
+	numbers := map[*G.Node]int{}
+	for _, list := range nodes {
+		var row []Box
+		for _, n := range list {
+			row = append(row, s.box(n, numbers))
+			numbers[n] = len(numbers) + 1
+		}
+		rows = append(rows, row)
+	}
+	for n := range numbers {
 		s.taken[n] = true
 	}
-	return c
+	return rows
 }
 
-// inputs returns the inputs of a node, or none if an earlier section has the node.
-func (s *sections) inputs(n *G.Node) G.Nodes {
+// box returns the next box of a section whose boxes so far have numbers.
+func (s *sections) box(n *G.Node, numbers map[*G.Node]int) Box {
+	b := Box{Number: len(numbers) + 1, Op: n.Name(), Shape: fmt.Sprint(n.Shape())}
 	if s.taken[n] {
-		return nil
+		b.Op = "residual stream"
+		return b
 	}
-	return value.Inputs(s.graph, n)
-}
-
-// isWeight reports whether an input is a learnable.
-func isWeight(n *G.Node) bool {
-	return strings.HasSuffix(n.Name(), ".weight") || strings.HasSuffix(n.Name(), ".bias") || strings.HasSuffix(n.Name(), ".pe")
+	if n.Op() != nil {
+		b.Op, _, _ = strings.Cut(value.OpName(n.Op()), "{") // without the sizes of an op of NSA
+	}
+	for _, in := range value.Inputs(s.graph, n) {
+		number, ok := numbers[in]
+		switch {
+		case !ok && b.Weight == "":
+			b.Weight = strings.TrimSuffix(strings.TrimPrefix(in.Name(), s.prefix), ".weight")
+		case ok && !slices.Contains(b.Reads, number):
+			b.Reads = append(b.Reads, number)
+		}
+	}
+	slices.Sort(b.Reads)
+	return b
 }

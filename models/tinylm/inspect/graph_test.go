@@ -2,8 +2,8 @@ package inspect
 
 import (
 	"encoding/xml"
-	"errors"
-	"io"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,7 +24,8 @@ func configs() map[string]tinylm.Config {
 	return map[string]tinylm.Config{"nsa": small(), "dense": dense(), "mlp": mlp, "deep": deep, "one layer": single}
 }
 
-// TestDrawingHasEachNodeOnce: the ops, inputs and weights of the drawing are those of the graph, and all layers are one section.
+// TestDrawingHasEachNodeOnce: the ops, inputs and weights of the drawing are those of the graph, and all layers are one
+// section. Boxes are numbered from row to row, and read boxes of earlier rows.
 func TestDrawingHasEachNodeOnce(t *testing.T) {
 	for name, c := range configs() {
 		d := report(t, c, prose[:40]).Graph
@@ -32,60 +33,40 @@ func TestDrawingHasEachNodeOnce(t *testing.T) {
 		require.Equal(t, c.Layers, d.Sections[1].Times, name)
 		nodes := len(c.LearnableParams())
 		for _, s := range d.Sections {
-			for _, b := range s.Boxes {
-				if b.Op != "residual stream" {
-					nodes += s.Times
+			boxes := 0 // in earlier rows
+			for _, row := range s.Rows {
+				for i, b := range row {
+					require.Equal(t, boxes+i+1, b.Number)
+					require.True(t, slices.IsSorted(b.Reads))
+					for _, read := range b.Reads {
+						require.True(t, read >= 1 && read <= boxes, "%s: %v", name, b)
+					}
+					if b.Op != "residual stream" {
+						nodes += s.Times
+					}
 				}
+				boxes += len(row)
 			}
 		}
 		require.Equal(t, d.Nodes, nodes, name)
 	}
 }
 
-// TestLayout: edges go down, and no two boxes of a row overlap.
-func TestLayout(t *testing.T) {
+// TestChartsOnPage: the pictures of the page are XML. Their colours are those of the page alone.
+func TestChartsOnPage(t *testing.T) {
 	for name, c := range configs() {
-		for _, s := range report(t, c, prose[:40]).Graph.Sections {
-			l := newLayout(s)
-			for i, b := range s.Boxes {
-				for _, from := range b.From {
-					require.Less(t, l.boxes[from].row, l.boxes[i].row, name)
-				}
-			}
-			for _, row := range l.rows {
-				for i, p := range row {
-					require.True(t, p.x-p.half() >= -1e-6 && p.x+p.half() <= l.width+1e-6, name)
-					if i > 0 {
-						require.GreaterOrEqual(t, p.x-row[i-1].x, gap(row[i-1], p)-1e-6, name)
-					}
-				}
-			}
+		var page strings.Builder
+		require.NoError(t, report(t, c, prose).WriteHTML(&page))
+		pictures := regexp.MustCompile(`(?s)<svg .*?</svg>`).FindAllString(page.String(), -1)
+		want := 1 + 2*c.Layers // losses, gates and distances
+		if c.Attention == tinylm.Dense {
+			want = 1 + c.Layers
 		}
-	}
-}
-
-// TestSVGIsXML checks every picture of the page, and the standalone one.
-func TestSVGIsXML(t *testing.T) {
-	for name, c := range configs() {
-		r := report(t, c, prose)
-		pictures := []string{r.Graph.SVG(), r.Graph.svg(), string(lossChart(r))}
-		for _, l := range r.Layers {
-			pictures = append(pictures, string(gateChart(l)), string(distanceChart(l)))
-		}
-		for _, text := range pictures {
-			d, elements := xml.NewDecoder(strings.NewReader(text)), 0
-			for {
-				token, err := d.Token()
-				if errors.Is(err, io.EOF) {
-					break
-				}
-				require.NoError(t, err, name)
-				if _, ok := token.(xml.StartElement); ok {
-					elements++
-				}
-			}
-			require.Positive(t, elements)
-			require.NotContains(t, text, "NaN", name)
+		require.Len(t, pictures, want, name)
+		for _, picture := range pictures {
+			require.NoError(t, xml.Unmarshal([]byte(picture), new(struct{})), name)
+			require.NotContains(t, picture, "NaN", name)
+			require.Empty(t, regexp.MustCompile(`#[0-9A-Fa-f]{6}`).FindString(picture), name)
 		}
 	}
 }

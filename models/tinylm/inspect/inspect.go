@@ -1,8 +1,9 @@
-// Package inspect shows how a TinyLM works on a text: which blocks each query selects, the gates, how far back the attention of
-// the branches goes, the loss of each token, and the graph. [Inspect] runs a text and returns a [Report]. [Report.Save] writes one HTML page
-// and pictures.
+// Package inspect shows how a TinyLM works on a text: which blocks each query selects, the gates, how far back the
+// attention of the branches goes, the loss of each token, and the graph. [Inspect] runs a text and returns a [Report].
+// [Report.Save] writes one HTML page and pictures.
 //
-// Kernels do not keep the probabilities of attention. So this package computes them again on the host, from the queries and keys of the run.
+// Kernels do not keep the probabilities of attention. So this package computes them again on the host, from the queries
+// and keys of the run.
 package inspect
 
 import (
@@ -34,9 +35,9 @@ type Options struct {
 	Backend    graph.Backend     // nil: the CPU's
 }
 
-// Inspect runs tokens through a model in windows of Config.Context tokens, or in one shorter window if there are fewer tokens. Tokens
-// after the last whole window are not used. Fewer than 2 tokens are an error, as is a model of NSA without its selected branch. Inspect does
-// not change the weights.
+// Inspect runs tokens through a model in windows of Config.Context tokens, or in one shorter window if there are fewer
+// tokens. Tokens after the last whole window are not used. Fewer than 2 tokens are an error, as is a model of NSA
+// without its selected branch. Inspect does not change the weights.
 func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error) {
 	defer func() {
 		if err != nil {
@@ -72,41 +73,50 @@ func Inspect(w *tinylm.Weights, tokens []int32, o Options) (_ *Report, err error
 			return nil, fmt.Errorf("token %d at %d, want 0 to %d", id, i, w.Config.Vocab-1)
 		}
 	}
-	in := &inspection{windows: len(tokens) / seq, vocabulary: o.Vocabulary}
-	in.model, err = tinylm.NewModel(w, 1, seq, tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) { return in.machine(m, o.Backend) }))
+	in := &inspection{vocabulary: o.Vocabulary, words: make([][]wordCounts, w.Config.Layers)}
+	in.model, err = tinylm.NewModel(w, 1, seq,
+		tinylm.WithVM(func(m *tinylm.Model) (G.VM, error) { return in.machine(m, o.Backend) }))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, in.model.Close()) }()
-	in.report = &Report{Title: o.Title, About: o.About, Config: w.Config.WithDefaults(), Windows: in.windows}
+	in.report = &Report{
+		Title: o.Title, About: o.About, Config: w.Config.WithDefaults(),
+		Windows: len(tokens) / seq, Layers: make([]Layer, w.Config.Layers),
+	}
 	if !o.NoLoss {
 		in.report.MeanByPosition = make([]float64, seq)
 	}
-	in.report.Layers = make([]Layer, w.Config.Layers)
-	in.distances, in.words = make([][ops.NumBranches]distanceSums, w.Config.Layers), make([][]wordCounts, w.Config.Layers)
-	for i := range in.windows {
+	for i := range in.report.Windows {
 		if err := in.runWindow(i, tokens[i*seq:][:seq]); err != nil {
 			return nil, fmt.Errorf("window %d: %w", i, err)
 		}
 	}
-	in.finish()
-	in.report.Graph, err = drawGraph(in.model.Graph(), in.model.Layers())
-	return in.report, err
+	for l, list := range in.branches { // sums over all windows
+		layer := &in.report.Layers[l]
+		for _, b := range list {
+			layer.Distances = append(layer.Distances, b.distances.result(b.name))
+		}
+		for _, c := range in.words[l] {
+			layer.RepeatedWords = append(layer.RepeatedWords, c.result())
+		}
+	}
+	in.report.Graph = drawGraph(in.model, in.roots[0])
+	return in.report, nil
 }
 
 // inspection is the state of Inspect.
 type inspection struct {
 	model      *tinylm.Model
-	windows    int
 	vocabulary tinylm.Vocabulary
-	branches   [][]attentionNodes              // by layer
-	distances  [][ops.NumBranches]distanceSums // by layer and branch
-	words      [][]wordCounts                  // by layer and group
+	roots      G.Nodes        // of lossAndLogits
+	branches   [][]branch     // by layer
+	words      [][]wordCounts // by layer and group
 	report     *Report
 }
 
 // machine makes the machine of a model. It keeps all values that are inspected.
-func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (G.VM, error) {
+func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (_ G.VM, err error) {
 	var keep G.Nodes
 	for _, l := range m.Layers() {
 		list, err := branchesOf(m.Graph(), l)
@@ -118,30 +128,25 @@ func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (G.VM, error) {
 			keep = append(keep, a.q, a.k)
 		}
 		if l.Gates != nil {
-			keep = append(keep, l.Gates)
-		}
-		if l.Blocks != nil {
-			keep = append(keep, l.Blocks)
+			keep = append(keep, l.Gates, l.Blocks)
 		}
 	}
-	roots, err := logitsOf(m.Graph())
-	if err != nil {
+	if in.roots, err = lossAndLogits(m.Graph()); err != nil {
 		return nil, err
 	}
-	opts := []graph.Option{graph.WithKeep(append(keep, roots...)...)}
+	opts := []graph.Option{graph.WithKeep(append(keep, in.roots...)...)}
 	if b != nil {
 		opts = append(opts, graph.WithBackend(b))
 	}
 	return graph.NewMachine(m.Graph(), opts...)
 }
 
-// logitsOf returns the loss and the logits of a model's graph.
-func logitsOf(g *G.ExprGraph) (G.Nodes, error) {
+// lossAndLogits returns the loss and the logits of a model's graph.
+func lossAndLogits(g *G.ExprGraph) (G.Nodes, error) {
 	for _, n := range g.AllNodes() {
-		if spec, ok := ops.SpecOf(n.Op()); ok {
-			if _, ok := spec.(ops.CrossEntropyOp); ok {
-				return G.Nodes{n, value.Inputs(g, n)[0]}, nil
-			}
+		spec, _ := ops.SpecOf(n.Op())
+		if _, ok := spec.(ops.CrossEntropyOp); ok {
+			return G.Nodes{n, value.Inputs(g, n)[0]}, nil
 		}
 	}
 	return nil, errors.New("the graph has no cross entropy")
@@ -154,30 +159,31 @@ func (in *inspection) runWindow(i int, tokens []int32) error {
 	if err := in.model.Run(); err != nil {
 		return err
 	}
-	logits, err := in.model.Logits()
+	logits, _, err := valuesOf(in.roots[1])
 	if err != nil {
 		return err
 	}
-	r, values := in.report, floatsOf(logits)
-	loss := losses(values, tokens)
+	r := in.report
+	loss, next, p := predictions(logits, tokens)
 	if at := slices.IndexFunc(loss, value.NotFinite); at >= 0 {
 		return fmt.Errorf("the loss of token %d is %v: the weights are not those of a trained model", at, loss[at])
 	}
 	for t := range r.MeanByPosition {
-		r.MeanByPosition[t] += loss[t] / float64(in.windows)
+		r.MeanByPosition[t] += loss[t] / float64(r.Windows)
 	}
 	texts := in.texts(tokens)
 	if i == 0 {
-		r.Tokens = texts
-		next, p := expected(values, r.Config.Vocab)
-		r.Next, r.NextShares = in.texts(next), p
+		r.Tokens, r.Next, r.NextShares = texts, in.texts(next), p
 		if r.MeanByPosition != nil {
 			r.Loss = loss
 		}
 	}
-	queries := r.wordQueries(texts)
+	var queries []wordQuery
+	if r.HasBlocks() {
+		queries = wordQueries(texts, r.Config.TopN, r.Config.SelectBlock)
+	}
 	for l := range in.branches {
-		if err := in.addLayer(i, l, queries); err != nil {
+		if err := in.addLayer(l, queries); err != nil {
 			return fmt.Errorf("layer %d: %w", l, err)
 		}
 	}
@@ -200,28 +206,28 @@ func (in *inspection) texts(tokens []int32) []string {
 	return list
 }
 
-// addLayer adds the statistics of layer l in window i.
-func (in *inspection) addLayer(i, l int, queries []wordQuery) error {
+// addLayer adds the statistics of layer l in a window.
+func (in *inspection) addLayer(l int, queries []wordQuery) error {
 	nodes, layer := in.model.Layers()[l], &in.report.Layers[l]
 	if nodes.Gates != nil {
-		gates, err := graph.HostTensor(nodes.Gates)
+		gates, _, err := valuesOf(nodes.Gates)
 		if err != nil {
 			return err
 		}
-		layer.addGates(floatsOf(gates), in.report.Config.Heads, in.windows)
+		layer.addGates(gates, in.report.Config.Heads, in.report.Windows)
 	}
-	for b, branch := range in.branches[l] {
-		a, err := branch.read()
+	for i := range in.branches[l] {
+		b := &in.branches[l][i]
+		a, err := b.read()
 		if err != nil {
 			return err
 		}
-		if branch.blocks == nil {
-			in.distances[l][b].add(a, nil)
+		shares := make([]float64, len(a.blocks)) // of the selected branch
+		b.distances.add(a, shares)
+		if b.blocks == nil {
 			continue
 		}
-		shares := make([]float64, len(a.blocks))
-		in.distances[l][b].add(a, shares)
-		if i == 0 {
+		if layer.Blocks == nil { // the first window
 			layer.Blocks, layer.Shares, layer.Groups, layer.N = a.blocks, shares, a.groups, a.n
 			in.words[l] = make([]wordCounts, a.groups)
 		}
@@ -230,16 +236,4 @@ func (in *inspection) addLayer(i, l int, queries []wordQuery) error {
 		}
 	}
 	return nil
-}
-
-// finish adds the distances and the repeated words, whose sums are over all windows, to the report.
-func (in *inspection) finish() {
-	for l, list := range in.branches {
-		for b, branch := range list {
-			in.report.Layers[l].Distances = append(in.report.Layers[l].Distances, in.distances[l][b].result(branch.name))
-		}
-		for _, c := range in.words[l] {
-			in.report.Layers[l].RepeatedWords = append(in.report.Layers[l].RepeatedWords, c.result())
-		}
-	}
 }

@@ -1,8 +1,8 @@
 package inspect
 
 import (
+	"bytes"
 	_ "embed"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -12,7 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 //go:embed page/page.html
@@ -24,63 +23,33 @@ var pageStyle string
 //go:embed page/page.js
 var pageScript string
 
-// noBlock marks padding among the blocks of a page.
-const noBlock = math.MaxUint16
-
-// maxExamples is the number of words that a page lists.
-const maxExamples = 10
-
-// pageData is the data that the script of a page reads. Bytes are base64 in JSON.
-type pageData struct {
-	Tokens []string     `json:"tokens"`     // as they are shown
-	Loss   []byte       `json:"loss"`       // float32, low byte first; empty without losses
-	Next   []string     `json:"next"`       // after each token, the most likely one
-	Sure   []byte       `json:"nextShares"` // probability of Next, in units of 1/255
-	Size   int          `json:"size"`       // of a block
-	Window int          `json:"windowSize"`
-	Layers []pageBlocks `json:"layers"` // none in dense attention
-	Start  QueryRef     `json:"start"`
-}
-
-// pageBlocks is the selected blocks of a layer.
-type pageBlocks struct {
-	Groups int    `json:"groups"`
-	N      int    `json:"n"`
-	Blocks []byte `json:"blocks"` // uint16, low byte first
-	Shares []byte `json:"shares"` // in units of 1/255
-}
-
-// data returns the data of the script.
+// data returns what the script of a page reads, as JSON.
 func (r *Report) data() (template.JS, error) {
-	d := pageData{Tokens: shown(r.Tokens), Loss: []byte{}, Size: r.Config.SelectBlock, Window: r.Config.Window, Layers: []pageBlocks{}, Start: r.Start}
-	for i, next := range r.Next {
-		d.Next, d.Sure = append(d.Next, shown([]string{next})[0]), append(d.Sure, byte(math.Round(255*r.NextShares[i])))
+	var next []string
+	for _, token := range r.Next {
+		next = append(next, shown([]string{token})...)
 	}
-	for _, v := range r.Loss {
-		d.Loss = binary.LittleEndian.AppendUint32(d.Loss, math.Float32bits(float32(v)))
-	}
-	if r.HasBlocks() {
-		for _, l := range r.Layers {
-			p := pageBlocks{Groups: l.Groups, N: l.N}
-			for i, b := range l.Blocks {
-				if b >= noBlock {
-					return "", fmt.Errorf("inspect: page: block %d, want at most %d: use shorter windows", b, noBlock-1)
-				}
-				if b < 0 {
-					b = noBlock
-				}
-				p.Blocks = binary.LittleEndian.AppendUint16(p.Blocks, uint16(b))
-				p.Shares = append(p.Shares, byte(math.Round(255*min(1, l.Shares[i]))))
-			}
-			d.Layers = append(d.Layers, p)
+	layers := []any{} // none in dense attention
+	for _, l := range r.Layers {
+		if l.Blocks == nil {
+			continue
 		}
+		shares := make([]byte, len(l.Shares)) // in units of 1/255; base64 in JSON
+		for i, share := range l.Shares {
+			shares[i] = byte(math.Round(255 * min(1, share)))
+		}
+		layers = append(layers, map[string]any{"groups": l.Groups, "n": l.N, "blocks": l.Blocks, "shares": shares})
 	}
-	text, err := json.Marshal(d) // it escapes <, > and &, so no text ends the script
+	text, err := json.Marshal(map[string]any{ // it escapes <, > and &, so no text ends the script
+		"tokens": shown(r.Tokens), "loss": r.Loss, "next": next, "nextShares": r.NextShares, "layers": layers,
+		"size": r.Config.SelectBlock, "windowSize": r.Config.Window, "start": r.Start,
+	})
 	return template.JS(text), err
 }
 
-// shown returns tokens as a page shows them. If a character is cut into several tokens, the first one shows it. In place of a character
-// that tinylm.Printable replaces there is its symbol (U+0000 is ␀) or its number (⟨U+202E⟩), in place of a byte that is not UTF-8 its number (⟨C3⟩).
+// shown returns tokens as a page shows them. If a character is cut into several tokens, the first one shows it. In
+// place of a character that tinylm.Printable replaces there is its symbol (U+0000 is ␀) or its number (⟨U+202E⟩), in
+// place of a byte that is not UTF-8 its number (⟨C3⟩).
 func shown(tokens []string) []string {
 	text := strings.Join(tokens, "")
 	list := make([]string, len(tokens))
@@ -109,117 +78,41 @@ func shown(tokens []string) []string {
 	return list
 }
 
-type fact struct{ Name, Value string }
-
-// facts returns the facts at the head of a page.
-func (r *Report) facts() []fact {
-	c := r.Config
-	list := []fact{
-		{"parameters", fmt.Sprintf("%.2f million", float64(c.Parameters())/1e6)},
-		{"layers", fmt.Sprintf("%d, with %s in %s", c.Layers, count(c.Heads, "head"), count(c.KVHeads, "group"))},
-		{"text", r.windows()},
-	}
-	if r.HasLoss() {
-		list = append(list, fact{"loss", fmt.Sprintf("%.3f nats a token", r.MeanLoss())})
-	}
-	if r.HasBlocks() {
-		list = append(list,
-			fact{"compressed blocks", fmt.Sprintf("%d tokens, every %d", c.BlockLen, c.Stride)},
-			fact{"selected blocks", fmt.Sprintf("%d of %d tokens, %d of them forced", c.TopN, c.SelectBlock, ops.ForcedBlocks)},
-			fact{"window", fmt.Sprintf("%d tokens", c.Window)})
-	}
-	return list
-}
-
-// count returns a number of things, such as "2 heads".
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
-// windows describes how much text was read.
-func (r *Report) windows() string {
-	if r.Windows == 1 {
-		return fmt.Sprintf("one window of %d tokens", len(r.Tokens))
-	}
-	return fmt.Sprintf("%d windows of %d tokens", r.Windows, len(r.Tokens))
-}
-
-// pageLayer is a layer in the page's template.
-type pageLayer struct {
-	RepeatedWords    []pageWords
-	Gates, Distances template.HTML
-	Means            string
-}
-
-// pageWords has the counts of a group, in percent.
-type pageWords struct{ Selected, SelectedByDistance, Attention, EvenAttention string }
-
-func percent(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
-
-// page returns the data of a layer for the template.
-func (l Layer) page() pageLayer {
-	p := pageLayer{Gates: gateChart(l), Distances: distanceChart(l)}
-	var means []string
-	for _, k := range l.Distances {
-		means = append(means, fmt.Sprintf("%.0f", k.Mean))
-	}
-	p.Means = strings.Join(means, ", ")
-	for _, w := range l.RepeatedWords {
-		n, blocks := float64(max(1, w.Queries)), float64(max(1, w.Blocks))
-		p.RepeatedWords = append(p.RepeatedWords, pageWords{
-			percent(float64(w.Selected) / blocks), percent(w.SelectedByDistance / blocks), percent(w.Attention / n), percent(w.EvenAttention / n),
-		})
-	}
-	return p
-}
-
-// check returns an error unless the report has what Inspect puts into it.
-func (r *Report) check() error {
+// WriteHTML writes the report, which has at least a layer and a token, as one page. The page needs no other file and no
+// network.
+func (r *Report) WriteHTML(w io.Writer) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("inspect: page: %w", err)
+		}
+	}()
 	if len(r.Layers) == 0 || len(r.Tokens) == 0 {
-		return fmt.Errorf("inspect: a report of %d layers and %d tokens, want at least 1 of each", len(r.Layers), len(r.Tokens))
+		return fmt.Errorf("a report of %d layers and %d tokens, want at least 1 of each", len(r.Layers), len(r.Tokens))
 	}
-	return nil
-}
-
-// WriteHTML writes the report as one page. The page needs no other file and no network.
-func (r *Report) WriteHTML(w io.Writer) error {
-	if err := r.check(); err != nil {
-		return err
-	}
-	if s := r.Start; s.Layer < 0 || s.Layer >= len(r.Layers) || s.Group < 0 || s.Group >= max(1, r.Layers[0].Groups) || s.Query < 0 || s.Query >= len(r.Tokens) {
-		return fmt.Errorf("inspect: page: starts at layer %d, group %d, query %d, want them below %d, %d, %d", s.Layer, s.Group, s.Query,
-			len(r.Layers), max(1, r.Layers[0].Groups), len(r.Tokens))
+	s, layers, groups, tokens := r.Start, len(r.Layers), max(1, r.Layers[0].Groups), len(r.Tokens)
+	if min(s.Layer, s.Group, s.Query) < 0 || s.Layer >= layers || s.Group >= groups || s.Query >= tokens {
+		return fmt.Errorf("starts at layer %d, group %d, query %d, want them below %d, %d, %d", s.Layer, s.Group,
+			s.Query, layers, groups, tokens)
 	}
 	data, err := r.data()
 	if err != nil {
 		return err
 	}
-	page := map[string]any{
-		"Title": tinylm.Printable(r.Title), "Facts": r.facts(), "HasBlocks": r.HasBlocks(), "Windows": r.windows(), "Nodes": r.Graph.Nodes,
-		"Examples": r.Examples[:min(len(r.Examples), maxExamples)], "Graph": template.HTML(r.Graph.svg()), "Data": data,
-		"Style": template.CSS(pageStyle + graphRules), "Script": template.JS(pageScript), "WordQueries": 0,
-		"TopN": r.Config.TopN, "Window": r.Config.Window, "About": r.About, "Times": r.AllRepeatedWords().times(),
+	t := template.New("page").Funcs(template.FuncMap{
+		"style":  func() template.CSS { return template.CSS(pageStyle) },
+		"script": func() template.JS { return template.JS(pageScript) },
+		"data":   func() template.JS { return data }, "printable": tinylm.Printable, "windows": r.windows,
+		"percentages": RepeatedWords.percentages, "timesByDistance": r.AllRepeatedWords().timesByDistance,
+		"millions": func(n int) float64 { return float64(n) / 1e6 },
+		"percent":  func(share float64) string { return fmt.Sprintf("%.0f %%", 100*share) },
+		"svg":      svg, "gates": r.plotGates, "distances": r.plotDistances, "losses": r.plotLoss,
+	})
+	var page bytes.Buffer
+	if _, err = t.Parse(pageHTML); err == nil {
+		err = t.Execute(&page, r)
 	}
-	if r.HasLoss() {
-		page["Loss"] = lossChart(r)
+	if err == nil {
+		_, err = page.WriteTo(w)
 	}
-	var layers []pageLayer
-	for _, l := range r.Layers {
-		layers = append(layers, l.page())
-	}
-	page["Layers"] = layers
-	if words := r.Layers[0].RepeatedWords; len(words) > 0 { // all groups count the same queries
-		page["WordQueries"] = words[0].Queries
-	}
-	t, err := template.New("page").Funcs(template.FuncMap{"percent": percent}).Parse(pageHTML)
-	if err != nil {
-		return fmt.Errorf("inspect: page: %w", err)
-	}
-	if err := t.Execute(w, page); err != nil {
-		return fmt.Errorf("inspect: page: %w", err)
-	}
-	return nil
+	return err
 }

@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -11,9 +10,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// RepeatedWords says how far the selection of blocks, and the attention to them, follow the text. It counts queries inside a word of four
-// letters or more: from its second token on, or at its only one, an earlier occurrence tells what follows. A query counts if the word occurs
-// earlier in a free block, that is, one not forced, and if there are more free blocks than the query may select. Numbers are sums over queries.
+// RepeatedWords says how far the selection of blocks, and the attention to them, follow the text. It counts queries
+// inside a word of four letters or more: from its second token on, or at its only one, an earlier occurrence tells what
+// follows. A query counts if the word occurs earlier in a free block, that is, one not forced, and if there are more
+// free blocks than the query may select. Numbers are sums over queries.
 type RepeatedWords struct {
 	Queries            int
 	Blocks             int     // free blocks with an earlier occurrence
@@ -38,12 +38,21 @@ func (w *RepeatedWords) add(o RepeatedWords) {
 	w.Attention, w.EvenAttention = w.Attention+o.Attention, w.EvenAttention+o.EvenAttention
 }
 
-// times says how often the blocks are selected, in units of what distance alone explains; "" if there are none.
-func (w RepeatedWords) times() string {
-	if w.SelectedByDistance == 0 {
-		return ""
+// percentages returns Selected and SelectedByDistance over Blocks, and Attention and EvenAttention over Queries, in
+// percent.
+func (w RepeatedWords) percentages() [4]float64 {
+	blocks, queries := 100/float64(max(1, w.Blocks)), 100/float64(max(1, w.Queries))
+	return [4]float64{
+		blocks * float64(w.Selected), blocks * w.SelectedByDistance, queries * w.Attention, queries * w.EvenAttention,
 	}
-	return fmt.Sprintf("%.1f", float64(w.Selected)/w.SelectedByDistance)
+}
+
+// timesByDistance returns Selected in units of SelectedByDistance; 0 if that is 0.
+func (w RepeatedWords) timesByDistance() float64 {
+	if w.SelectedByDistance == 0 {
+		return 0
+	}
+	return float64(w.Selected) / w.SelectedByDistance
 }
 
 // wordPattern matches a word. It has no multibyte letters, so that it works on any bytes.
@@ -87,20 +96,20 @@ func wordQueries(texts []string, n, size int) (list []wordQuery) {
 
 // wordCounts has the counts of a group for its RepeatedWords.
 type wordCounts struct {
-	RepeatedWords              // without SelectedByDistance
-	free, selected []float64   // blocks by distance: how many were free, and selected. The newest free block has distance 0
-	due            [][]float64 // by free blocks of the query, then by distance: sum of selected free blocks, over blocks with the word
+	RepeatedWords // without SelectedByDistance
+
+	// Blocks by distance: how many were free, and selected. The newest free block has distance 0.
+	free, selected []float64
+
+	// By free blocks of the query, then by distance: the sum of selected free blocks, over blocks with the word.
+	due [][]float64
 }
 
 // add counts the queries of a window. Blocks and their shares are [S,groups,n].
 func (c *wordCounts) add(queries []wordQuery, blocks []int32, shares []float64, group, groups, n int) {
 	for _, x := range queries {
-		if missing := x.free + 1 - len(c.due); missing > 0 {
-			c.free, c.selected = append(c.free, make([]float64, missing)...), append(c.selected, make([]float64, missing)...)
-			c.due = append(c.due, make([][]float64, missing)...)
-		}
-		if c.due[x.free] == nil {
-			c.due[x.free] = make([]float64, x.free)
+		for d := len(c.due); d <= x.free; d++ {
+			c.due, c.free, c.selected = append(c.due, make([]float64, d)), append(c.free, 0), append(c.selected, 0)
 		}
 		for d := range x.free {
 			c.free[d]++
@@ -131,7 +140,8 @@ func (c *wordCounts) add(queries []wordQuery, blocks []int32, shares []float64, 
 	}
 }
 
-// result returns the counts. By distance alone a query selects blocks as often as all queries together select blocks at their distances.
+// result returns the counts. By distance alone a query selects blocks as often as all queries together select blocks at
+// their distances.
 func (c *wordCounts) result() RepeatedWords {
 	sum := 0.0 // of the rates up to a distance
 	for free, due := range c.due {
@@ -164,14 +174,6 @@ func wordExamples(queries []wordQuery, layers []Layer) (list []WordExample) {
 		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Query, b.Query))
 	})
 	return list
-}
-
-// wordQueries returns the queries of a text that RepeatedWords counts, none for a model without blocks.
-func (r *Report) wordQueries(texts []string) []wordQuery {
-	if !r.HasBlocks() {
-		return nil
-	}
-	return wordQueries(texts, r.Config.TopN, r.Config.SelectBlock)
 }
 
 // AllRepeatedWords returns the sum of RepeatedWords over all layers and groups.

@@ -10,7 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Report describes how a model worked on a text. Statistics are over all windows; texts and blocks are those of the first window.
+// Report describes how a model worked on a text. Statistics are over all windows; texts and blocks are those of the
+// first window.
 type Report struct {
 	Title, About   string
 	Config         tinylm.Config
@@ -18,7 +19,7 @@ type Report struct {
 	Tokens         []string  // text of each token of the first window, S of them; a token may be a part of a character
 	Next           []string  // [S], after each token of the first window, the most likely token
 	NextShares     []float64 // [S], probability of Next
-	Loss           []float64 // [S], nats: loss of each token of the first window given the tokens before it; 0 for the first; nil with Options.NoLoss
+	Loss           []float64 // [S], nats, of the tokens of the first window, 0 for the first; nil with Options.NoLoss
 	MeanByPosition []float64 // [S], nats: mean of Loss over all windows
 	Layers         []Layer
 	Examples       []WordExample // of the first window, one a word, the largest share first
@@ -38,9 +39,10 @@ type Layer struct {
 	Gates     []tinylm.GateStatistics // by head; none in dense attention
 	Distances []BranchDistance        // by branch: compressed, selected and window, or causal
 
-	// Selected blocks of the first window; nil in dense attention. The entries of query t in a group begin at (t*Groups + group)*N.
+	// Selected blocks of the first window; nil in dense attention. The entries of query t in a group begin at (t*Groups
+	// + group)*N.
 	Blocks []int32   // [S,Groups,N], ascending, padded with -1
-	Shares []float64 // [S,Groups,N], share of the selected branch's probability on each block, mean over the group's heads
+	Shares []float64 // [S,Groups,N], of the selected branch's probability on each block, mean over the group's heads
 	Groups int
 	N      int
 
@@ -64,12 +66,21 @@ func (r *Report) HasBlocks() bool { return r.Config.Attention != tinylm.Dense }
 // HasLoss reports whether the report has losses.
 func (r *Report) HasLoss() bool { return r.Loss != nil }
 
-// Forced reports whether query t selects block b whatever the scores are: b is the first block or one of the two newest.
+// Forced reports whether query t selects block b whatever the scores are: b is the first block or one of the two
+// newest.
 func (r *Report) Forced(t int, b int32) bool { return ops.IsForced(t, int(b), r.Config.SelectBlock) }
 
 // MeanLoss returns the loss in nats a token: the mean over all windows and all tokens except the first of each window.
 func (r *Report) MeanLoss() float64 {
 	return floats.Sum(r.MeanByPosition) / float64(len(r.MeanByPosition)-1)
+}
+
+// windows describes how much text was read.
+func (r *Report) windows() string {
+	if r.Windows == 1 {
+		return fmt.Sprintf("one window of %d tokens", len(r.Tokens))
+	}
+	return fmt.Sprintf("%d windows of %d tokens", r.Windows, len(r.Tokens))
 }
 
 // Summary returns, for a terminal of 60 columns, the loss and how far the selection of blocks follows the text.
@@ -82,29 +93,24 @@ func (r *Report) Summary() string {
 	if w.Queries == 0 {
 		return text
 	}
-	part := func(x float64, of int) float64 { return 100 * x / float64(of) }
-	return text + fmt.Sprintf("\nblocks where the word of a query stood before\n  selected:  %5.1f %%, by distance alone %.1f %%\n"+
-		"  attention: %5.1f %%, if it were even %.1f %%", part(float64(w.Selected), w.Blocks),
-		part(w.SelectedByDistance, w.Blocks), part(w.Attention, w.Queries), part(w.EvenAttention, w.Queries))
+	p := w.percentages()
+	return text + fmt.Sprintf("\nblocks where the word of a query stood before\n"+
+		"  selected:  %5.1f %%, by distance alone %.1f %%\n"+
+		"  attention: %5.1f %%, if it were even %.1f %%", p[0], p[1], p[2], p[3])
 }
 
-// expected returns the most likely token after each token of a window, and its probability, from the logits [S,V].
-func expected(logits []float64, v int) (tokens []int32, p []float64) {
-	for ; len(logits) > 0; logits = logits[v:] {
-		row := logits[:v]
-		best := floats.MaxIdx(row)
-		tokens, p = append(tokens, int32(best)), append(p, math.Exp(row[best]-floats.LogSumExp(row)))
-	}
-	return tokens, p
-}
-
-// losses returns -ln p of each token given those before it, from the logits [S,V] of a window; 0 for the first.
-func losses(logits []float64, tokens []int32) []float64 {
+// predictions returns, from the logits [S,V] of a window, -ln p of each token given those before it (0 for the first),
+// the most likely token after each token, and its probability.
+func predictions(logits []float64, tokens []int32) (loss []float64, next []int32, p []float64) {
 	v := len(logits) / len(tokens)
-	list := make([]float64, len(tokens))
-	for t, id := range tokens[1:] {
-		row := logits[t*v : (t+1)*v]
-		list[t+1] = floats.LogSumExp(row) - row[id]
+	loss = make([]float64, len(tokens))
+	for t := range tokens {
+		row := logits[t*v:][:v]
+		lse, best := floats.LogSumExp(row), floats.MaxIdx(row)
+		next, p = append(next, int32(best)), append(p, math.Exp(row[best]-lse))
+		if t+1 < len(tokens) {
+			loss[t+1] = lse - row[tokens[t+1]]
+		}
 	}
-	return list
+	return loss, next, p
 }

@@ -1,6 +1,7 @@
 package recall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +28,8 @@ type Run struct {
 // contexts returns the contexts of Final, ascending.
 func (r Run) contexts() []int { return slices.Sorted(maps.Keys(r.Final)) }
 
-// Compare trains models of the given kinds on t one after the other. It evaluates each in documents of t and of other, a task of the same
-// pairs in longer or shorter documents; other may be t. It writes its progress and a table to w.
+// Compare trains models of the given kinds on t one after the other. It evaluates each in documents of t and of other,
+// a task of the same pairs in longer or shorter documents; other may be t. It writes its progress and a table to w.
 func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.Writer) (runs []Run, err error) {
 	switch {
 	case ctx == nil:
@@ -43,14 +44,12 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 			return nil, err
 		}
 	}
-	if err := o.Validate(t); err != nil {
-		return nil, err
-	}
-	if err := other.Validate(); err != nil {
+	if err := cmp.Or(o.Validate(t), other.Validate()); err != nil {
 		return nil, err
 	}
 	if other.Pairs != t.Pairs || other.Values != t.Values {
-		return nil, fmt.Errorf("recall: other documents have %d pairs of %d values, want %d of %d", other.Pairs, other.Values, t.Pairs, t.Values)
+		return nil, fmt.Errorf("recall: other documents have %d pairs of %d values, want %d of %d", other.Pairs,
+			other.Values, t.Pairs, t.Values)
 	}
 	tasks := []Task{t}
 	if other.Context != t.Context {
@@ -62,7 +61,8 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 		weights, err := Train(ctx, t, k, o, func(e Evaluation) {
 			run.Evaluations = append(run.Evaluations, e)
 			fmt.Fprintf(w, "step %5d  length %6d  loss %.3f  right %5.1f %%  selected %5.1f %%  %5.0f s\n",
-				e.Step, slices.Max(o.lengths(t, e.Step-1)), e.Loss, 100*Accuracy(e.Answers), 100*SelectionRate(e.Answers), e.Elapsed.Seconds())
+				e.Step, slices.Max(o.lengths(t, e.Step-1)), e.Loss,
+				100*Accuracy(e.Answers), 100*SelectionRate(e.Answers), e.Elapsed.Seconds())
 		})
 		if err != nil {
 			return nil, err
@@ -91,7 +91,8 @@ func Compare(ctx context.Context, t, other Task, kinds []Kind, o Options, w io.W
 // writeTable writes the share of right answers of each model, by distance in few ranges.
 func writeTable(w io.Writer, tasks []Task, runs []Run) {
 	const ranges = 4
-	fmt.Fprintf(w, "\nright answers in %%, by tokens back to the answer\n(a guess is right in %.3g %%)\n", 100*tasks[0].Chance())
+	fmt.Fprintf(w, "\nright answers in %%, by tokens back to the answer\n(a guess is right in %.3g %%)\n",
+		100*tasks[0].Chance())
 	for _, t := range tasks {
 		fmt.Fprintf(w, "\n%-21s    all", fmt.Sprintf("of %d tokens", t.Context))
 		for _, b := range t.byDistance(nil, ranges) {

@@ -12,71 +12,53 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// evaluator asks a model questions.
-type evaluator struct {
-	*tinylm.Model
-	task Task
-	seed uint64
+// newAsked returns a model that may be asked the questions of documents of t, one at a time.
+func (o Options) newAsked(w *tinylm.Weights, t Task) (*tinylm.Model, error) {
+	return tinylm.NewModel(w, 1, t.Context, tinylm.WithParts(), o.machine())
 }
 
-// newEvaluator returns an evaluator with documents of t, one a row. Close ends it.
-func newEvaluator(w *tinylm.Weights, t Task, o Options) (*evaluator, error) {
-	m, err := tinylm.NewModel(w, 1, t.Context, tinylm.WithParts(), o.machine())
-	if err != nil {
-		return nil, err
-	}
-	return &evaluator{m, t, o.Seed}, nil
-}
-
-// Answers asks the questions of new documents, different from those of the training. The same number gives the same documents. When ctx
-// ends, Answers returns its cause after the current document.
-func (e *evaluator) Answers(ctx context.Context, documents int, number uint64) (answers []Answer, err error) {
-	r := rand.New(rand.NewPCG(e.seed, 1+number))
-	d := e.task.newDocument()
+// ask asks m, of newAsked, the questions of new documents of t, different from those of the training. The same number
+// gives the same documents. When ctx ends, ask returns its cause after the current document.
+func (o Options) ask(
+	ctx context.Context, m *tinylm.Model, t Task, documents int, number uint64,
+) (answers []Answer, err error) {
+	r, d := rand.New(rand.NewPCG(o.Seed, 1+number)), t.newDocument()
 	for range documents {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		e.task.fill(r, d, e.task.Values)
-		copy(e.Tokens(), d.tokens)
-		copy(e.Targets(), d.targets)
-		if err := e.Run(); err != nil {
+		t.fill(r, d, t.Values)
+		copy(m.Tokens(), d.tokens)
+		copy(m.Targets(), d.targets)
+		if err := m.Run(); err != nil {
 			return nil, err
 		}
-		logits, err := e.Logits()
+		logits, err := m.Logits()
 		if err != nil {
 			return nil, err
 		}
-		blocks, err := e.blocks()
-		if err != nil {
-			return nil, err
+		var blocks []int32 // [Context,KVHeads,n]; none of a model that selects none
+		if n := m.Layers()[0].Blocks; n != nil {
+			x, err := graph.HostTensor(n)
+			if err != nil {
+				return nil, err
+			}
+			blocks = x.Int32s()
 		}
-		first, vocab := e.task.Context-e.task.Questions, e.task.Vocab()
+		first, vocab, n := t.Context-t.Questions, t.Vocab(), len(blocks)/t.Context
 		for i, distance := range d.distances {
 			at := first + i
-			row, n := logits.Float32s()[at*vocab:][:vocab], len(blocks)/e.task.Context
-			selected := slices.Contains(blocks[at*n:][:n], int32((at-distance)/e.task.Values))
+			row := logits.Float32s()[at*vocab:][:vocab]
+			selected := slices.Contains(blocks[at*n:][:n], int32((at-distance)/t.Values))
 			answers = append(answers, Answer{distance, row[d.targets[at]] == slices.Max(row), selected})
 		}
 	}
 	return answers, nil
 }
 
-// blocks returns the blocks that each token has selected, [Context,KVHeads,n], or nil if the model selects none.
-func (e *evaluator) blocks() ([]int32, error) {
-	n := e.Layers()[0].Blocks
-	if n == nil {
-		return nil, nil
-	}
-	d, err := graph.HostTensor(n)
-	if err != nil {
-		return nil, err
-	}
-	return d.Int32s(), nil
-}
-
-// Evaluate asks a model the questions of o.FinalDocs documents of t. The documents may be longer than those of the training, but must have
-// the same number of pairs. When ctx ends, Evaluate returns its cause after the current document.
+// Evaluate asks a model the questions of o.FinalDocs documents of t. The documents may be longer than those of the
+// training, but must have the same number of pairs. When ctx ends, Evaluate returns its cause after the current
+// document.
 func Evaluate(ctx context.Context, w *tinylm.Weights, t Task, o Options) (answers []Answer, err error) {
 	switch {
 	case ctx == nil:
@@ -94,10 +76,10 @@ func Evaluate(ctx context.Context, w *tinylm.Weights, t Task, o Options) (answer
 	if w.Config.Vocab != t.Vocab() {
 		return nil, fmt.Errorf("recall: a task of %d tokens for a model of %d", t.Vocab(), w.Config.Vocab)
 	}
-	e, err := newEvaluator(w, t, o)
+	m, err := o.newAsked(w, t)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, e.Close()) }()
-	return e.Answers(ctx, o.FinalDocs, 0)
+	defer func() { err = errors.Join(err, m.Close()) }()
+	return o.ask(ctx, m, t, o.FinalDocs, 0)
 }

@@ -11,70 +11,66 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/plots"
 )
 
-// series is a line of a plot.
-type series struct {
-	name   string
-	points plotter.XYs
-	color  int // index of plots.Color, the same for all lines of a model
-	dashes int // 1 for contexts other than that of the training, 2 for guesses
-}
-
 // plotSteps returns the accuracy of the models against the steps of their training, as PNG.
 func (r Report) plotSteps() ([]byte, error) {
-	var list []series
+	p := newPlot(fmt.Sprintf("Recall of %d pairs in %d tokens", r.Task.Pairs, r.Task.Context), "steps of training")
 	last := 1
 	for i, run := range r.Runs {
-		s := series{name: string(run.Kind), points: plotter.XYs{}, color: i}
+		points := plotter.XYs{}
 		for _, e := range run.Evaluations {
-			s.points = append(s.points, plotter.XY{X: float64(e.Step), Y: Accuracy(e.Answers)})
+			points = append(points, plotter.XY{X: float64(e.Step), Y: Accuracy(e.Answers)})
 			last = max(last, e.Step)
 		}
-		list = append(list, s)
+		addLine(p, i, 0, string(run.Kind), points)
 	}
-	p := plots.New(fmt.Sprintf("Recall of %d pairs in %d tokens", r.Task.Pairs, r.Task.Context), "steps of training", "accuracy")
-	plots.Legend(p, false, false)
-	return r.draw(p, 0, float64(last), list)
+	return r.png(p, false, 0, float64(last))
 }
 
 // plotDistances returns the accuracy of the trained models against the distance to the answer, as PNG.
 func (r Report) plotDistances() ([]byte, error) {
-	var list []series
+	title := fmt.Sprintf("Recall of %d pairs, trained in %d tokens", r.Task.Pairs, r.Task.Context)
+	p := newPlot(title, "tokens from the question back to its answer")
+	plots.LogX(p)
 	far := 2 * r.Task.Gap
 	for i, run := range r.Runs {
 		for _, context := range run.contexts() {
-			s := series{name: string(run.Kind), color: i}
+			name, dashes, points := string(run.Kind), 0, plotter.XYs{}
 			if context != r.Task.Context {
-				s.dashes = 1
-				s.name = fmt.Sprintf("%s, asked at %d", run.Kind, context)
+				name, dashes = fmt.Sprintf("%s, asked at %d", run.Kind, context), 1
 			}
 			for _, b := range run.Final[context] {
 				if len(b.Answers) > 0 {
-					s.points = append(s.points, plotter.XY{X: float64(b.From+b.To) / 2, Y: Accuracy(b.Answers)})
+					points = append(points, plotter.XY{X: float64(b.From+b.To) / 2, Y: Accuracy(b.Answers)})
 				}
 				far = max(far, b.To)
 			}
-			list = append(list, s)
+			addLine(p, i, dashes, name, points)
 		}
 	}
-	title := fmt.Sprintf("Recall of %d pairs, trained in %d tokens", r.Task.Pairs, r.Task.Context)
-	p := plots.New(title, "tokens from the question back to its answer", "accuracy")
-	plots.LogX(p)
-	plots.Legend(p, false, true)
-	return r.draw(p, float64(r.Task.Gap), math.Exp2(math.Ceil(math.Log2(float64(far)))), list)
+	return r.png(p, true, float64(r.Task.Gap), math.Exp2(math.Ceil(math.Log2(float64(far)))))
 }
 
-// draw draws accuracies, and a line for guesses, into p, whose X axis is from low to high. It returns p as PNG.
-func (r Report) draw(p *plot.Plot, low, high float64, list []series) ([]byte, error) {
-	p.Legend.YOffs = vg.Points(90) // between the lines of good models and of guesses
+// newPlot returns a plot of accuracies without lines.
+func newPlot(title, x string) *plot.Plot {
+	p := plots.New(title, x, "accuracy")
 	p.Add(plots.Grid())
-	guess := plotter.XYs{{X: low, Y: r.Task.Chance()}, {X: high, Y: r.Task.Chance()}}
-	list = append(list, series{name: fmt.Sprintf("a guess, %.4g", r.Task.Chance()), points: guess, color: len(r.Runs), dashes: 2})
-	for _, s := range list {
-		if len(s.points) == 0 {
-			continue
-		}
-		plots.Series(p, s.color, s.dashes, s.name, s.points)
+	return p
+}
+
+// addLine adds a line with the i-th colour, unless it has no points.
+func addLine(p *plot.Plot, i, dashes int, name string, points plotter.XYs) {
+	if len(points) > 0 {
+		plots.Series(p, i, dashes, name, points)
 	}
+}
+
+// png adds a line for guesses to p, whose X axis is from low to high, and returns p as PNG. Its legend is at the left
+// or at the right.
+func (r Report) png(p *plot.Plot, left bool, low, high float64) ([]byte, error) {
+	guess := plotter.XYs{{X: low, Y: r.Task.Chance()}, {X: high, Y: r.Task.Chance()}}
+	addLine(p, len(r.Runs), 2, fmt.Sprintf("a guess, %.4g", r.Task.Chance()), guess)
+	plots.Legend(p, false, left)
+	p.Legend.YOffs = vg.Points(90) // between the lines of good models and of guesses
 	plots.Limits(p, low, high, 0, 1.02)
 	return plots.PNG(plots.Width, plots.Height, []*plot.Plot{p})
 }

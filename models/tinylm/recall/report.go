@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/origin"
@@ -23,7 +23,8 @@ type Report struct {
 // Column is a column of the table that has the same value in all rows.
 type Column = origin.Column
 
-// Save writes recall_CONTEXT.csv and the plots into a folder, and the look at NSA into its folder look. It returns their paths.
+// Save writes recall_CONTEXT.csv and the plots into a folder, and the look at NSA into its folder look. It returns
+// their paths.
 func (r Report) Save(folder string) (paths []string, err error) {
 	defer func() {
 		if err != nil {
@@ -33,25 +34,19 @@ func (r Report) Save(folder string) (paths []string, err error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
 	}
-	write := func(suffix string, data []byte, err error) error {
+	for _, f := range []struct {
+		suffix  string
+		content func() ([]byte, error)
+	}{{".csv", r.csv}, {"_steps.png", r.plotSteps}, {"_distance.png", r.plotDistances}} {
+		data, err := f.content()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		path := filepath.Join(folder, fmt.Sprintf("recall_%d%s", r.Task.Context, suffix))
+		path := filepath.Join(folder, fmt.Sprintf("recall_%d%s", r.Task.Context, f.suffix))
+		if err := files.Write(path, data); err != nil {
+			return nil, err
+		}
 		paths = append(paths, path)
-		return files.Write(path, data)
-	}
-	table, err := r.csv()
-	if err := write(".csv", table, err); err != nil {
-		return nil, err
-	}
-	steps, err := r.plotSteps()
-	if err := write("_steps.png", steps, err); err != nil {
-		return nil, err
-	}
-	distances, err := r.plotDistances()
-	if err := write("_distance.png", distances, err); err != nil {
-		return nil, err
 	}
 	for _, run := range r.Runs {
 		if run.Look == nil {
@@ -66,25 +61,33 @@ func (r Report) Save(folder string) (paths []string, err error) {
 	return paths, nil
 }
 
-// csv returns the table: a row for each evaluation of the training, which has a step, and a row for each range of distances, which has none.
+// csv returns the table: a row for each evaluation of the training, which has a step, and a row for each range of
+// distances, which has none.
 func (r Report) csv() ([]byte, error) {
 	var header, values []string
 	for _, c := range r.Origin {
 		header, values = append(header, c.Name), append(values, c.Value)
 	}
-	lines := [][]string{append(header, "context", "pairs", "chance", "model", "parameters", "step", "tokens", "seconds", "loss",
-		"asked", "from", "to", "questions", "accuracy", "chosen")}
+	lines := [][]string{append(header, "context", "pairs", "chance", "model", "parameters", "step", "tokens",
+		"seconds", "loss", "asked", "from", "to", "questions", "accuracy", "chosen")}
 	for _, run := range r.Runs {
-		first := append(values[:len(values):len(values)], strconv.Itoa(r.Task.Context), strconv.Itoa(r.Task.Pairs), number(r.Task.Chance()),
-			string(run.Kind), strconv.Itoa(run.Parameters))
-		row := func(columns ...string) { lines = append(lines, append(first[:len(first):len(first)], columns...)) }
+		row := func(answers []Answer, columns ...any) {
+			line := slices.Clone(values)
+			columns = append([]any{r.Task.Context, r.Task.Pairs, r.Task.Chance(), run.Kind, run.Parameters}, columns...)
+			for _, c := range append(columns, len(answers), Accuracy(answers), SelectionRate(answers)) {
+				if x, ok := c.(float64); ok {
+					c = fmt.Sprintf("%.4f", x)
+				}
+				line = append(line, fmt.Sprint(c))
+			}
+			lines = append(lines, line)
+		}
 		for _, e := range run.Evaluations {
-			row(strconv.Itoa(e.Step), strconv.FormatInt(e.Tokens, 10), fmt.Sprintf("%.1f", e.Elapsed.Seconds()), number(e.Loss),
-				strconv.Itoa(r.Task.Context), "", "", strconv.Itoa(len(e.Answers)), number(Accuracy(e.Answers)), number(SelectionRate(e.Answers)))
+			row(e.Answers, e.Step, e.Tokens, fmt.Sprintf("%.1f", e.Elapsed.Seconds()), e.Loss, r.Task.Context, "", "")
 		}
 		for _, context := range run.contexts() {
 			for _, b := range run.Final[context] {
-				row("", "", "", "", strconv.Itoa(context), strconv.Itoa(b.From), strconv.Itoa(b.To), strconv.Itoa(len(b.Answers)), number(Accuracy(b.Answers)), number(SelectionRate(b.Answers)))
+				row(b.Answers, "", "", "", "", context, b.From, b.To)
 			}
 		}
 	}
@@ -92,5 +95,3 @@ func (r Report) csv() ([]byte, error) {
 	err := csv.NewWriter(&b).WriteAll(lines)
 	return b.Bytes(), err
 }
-
-func number(x float64) string { return strconv.FormatFloat(x, 'f', 4, 64) }

@@ -17,63 +17,47 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// shares has the percentages of right answers in a table, by model and by context of the questions.
-type shares struct {
-	command, commit, date string
-	trained               int // context
-	right                 map[Kind]map[int]float64
-}
-
-// readShares reads a table that Report.Save wrote. It uses the rows of trained models, not those from during the training.
-func readShares(t *testing.T, path string) shares {
-	f := testutil.Must(os.Open(path))(t)
-	defer f.Close()
-	lines := testutil.Must(csv.NewReader(f).ReadAll())(t)
-	s, questions := shares{right: map[Kind]map[int]float64{}}, map[Kind]map[int]float64{}
-	for _, line := range lines[1:] {
-		text := func(column string) string { return line[slices.Index(lines[0], column)] }
-		number := func(column string) float64 { return testutil.Must(strconv.ParseFloat(text(column), 64))(t) }
-		s.command, s.commit, s.date, s.trained = text("command"), text("commit"), text("date"), int(number("context"))
-		if text("step") != "" {
-			continue
-		}
-		k, asked := Kind(text("model")), int(number("asked"))
-		if k == WithoutSelected { // some ranges have few questions: four standard deviations of guesses at twice the chance
-			bound := 2 * number("chance")
-			deviation := math.Sqrt(bound * (1 - bound) / number("questions"))
-			require.Less(t, number("accuracy"), bound+4*deviation, "%s: %s to %s", path, text("from"), text("to"))
-		}
-		if s.right[k] == nil {
-			s.right[k], questions[k] = map[int]float64{}, map[int]float64{}
-		}
-		s.right[k][asked] += 100 * number("accuracy") * number("questions")
-		questions[k][asked] += number("questions")
-	}
-	for k, contexts := range s.right {
-		for asked := range contexts {
-			contexts[asked] /= questions[k][asked]
-			if k == WithoutSelected {
-				require.Less(t, contexts[asked], 12.5, "%s: twice the chance", path)
+// right returns the percentages of right answers of trained models in a table, by model and by context of the
+// questions. A model without the selected branch may only guess.
+func right(t *testing.T, path string, r Report) map[Kind]map[int]float64 {
+	list := map[Kind]map[int]float64{}
+	for _, run := range r.Runs {
+		list[run.Kind] = map[int]float64{}
+		for asked, bins := range run.Final {
+			var all []Answer
+			for _, b := range bins {
+				all = append(all, b.Answers...)
+				// Some ranges have few questions: four standard deviations of guesses at twice the chance.
+				if run.Kind == WithoutSelected {
+					bound := 2 * r.Task.Chance()
+					deviation := math.Sqrt(bound * (1 - bound) / float64(len(b.Answers)))
+					require.Less(t, Accuracy(b.Answers), bound+4*deviation, "%s: %d to %d", path, b.From, b.To)
+				}
+			}
+			list[run.Kind][asked] = 100 * Accuracy(all)
+			if run.Kind == WithoutSelected {
+				require.Less(t, list[run.Kind][asked], 12.5, "%s: twice the chance", path)
 			}
 		}
 	}
-	return s
+	return list
 }
 
-// TestCommittedResults checks docs/recall.md and the README against the committed tables: the numbers, and the commands that made them.
+// TestCommittedResults checks docs/recall.md and the README against the committed tables: the numbers, and the commands
+// that made them.
 func TestCommittedResults(t *testing.T) {
 	const root = "../../../"
 	doc := string(testutil.Must(os.ReadFile(root + "docs/recall.md"))(t))
 	tables := testutil.Must(filepath.Glob(root + "bench/results/recall/*.csv"))(t)
 	require.Len(t, tables, 3)
 	for _, path := range tables {
-		s := readShares(t, path)
-		require.Contains(t, doc, "    "+s.command+"\n", path)
-		require.Contains(t, doc, s.commit, path)
-		require.Contains(t, doc, s.date, path)
-		for k, contexts := range s.right {
+		r := readReport(t, path)
+		require.Contains(t, doc, "    "+r.Origin[0].Value+"\n", path)
+		require.Contains(t, doc, r.Origin[1].Value, path)
+		require.Contains(t, doc, r.Origin[2].Value, path)
+		for k, contexts := range right(t, path, r) {
 			if k != WithoutSelected {
-				require.GreaterOrEqual(t, contexts[s.trained], 99.0, "%s: %s", path, k)
+				require.GreaterOrEqual(t, contexts[r.Task.Context], 99.0, "%s: %s", path, k)
 			}
 			row := `(?m)^\| ` + string(k) + ` \|.*`
 			for _, asked := range slices.Sorted(maps.Keys(contexts)) {
@@ -82,21 +66,27 @@ func TestCommittedResults(t *testing.T) {
 			require.Regexp(t, row+"$", doc, path)
 		}
 	}
-	s := readShares(t, root+"bench/results/recall/recall_1024.csv")
-	require.ElementsMatch(t, Kinds(), slices.Collect(maps.Keys(s.right)))
+	path := root + "bench/results/recall/recall_1024.csv"
+	r := readReport(t, path)
+	shares := right(t, path, r)
+	require.ElementsMatch(t, Kinds(), slices.Collect(maps.Keys(shares)))
 	require.Contains(t, string(testutil.Must(os.ReadFile(root+"README.md"))(t)), fmt.Sprintf(
-		"| %.1f %% | without the selected branch %.1f %%, a guess 6.25 %% | `%s` |", s.right[NSA][1024], s.right[WithoutSelected][1024], s.command))
+		"| %.1f %% | without the selected branch %.1f %%, a guess 6.25 %% | `%s` |",
+		shares[NSA][1024], shares[WithoutSelected][1024], r.Origin[0].Value))
 }
 
-// TestFiguresOfTables draws the figures of the committed tables. NSA_TEST_CURVES=FOLDER keeps them: $PWD/bench/results, the committed ones.
+// TestFiguresOfTables draws the figures of the committed tables. NSA_TEST_CURVES=FOLDER keeps them: $PWD/bench/results,
+// the committed ones.
 func TestFiguresOfTables(t *testing.T) {
 	const root = "../../../bench/results"
 	for _, path := range testutil.Must(filepath.Glob(root + "/recall*/*.csv"))(t) {
 		r := readReport(t, path)
-		for suffix, draw := range map[string]func() ([]byte, error){"_steps.png": r.plotSteps, "_distance.png": r.plotDistances} {
+		for suffix, draw := range map[string]func() ([]byte, error){"_steps.png": r.plotSteps,
+			"_distance.png": r.plotDistances} {
 			picture := testutil.Must(draw())(t)
 			if folder := os.Getenv("NSA_TEST_CURVES"); folder != "" {
-				to := filepath.Join(folder, filepath.Base(filepath.Dir(path)), fmt.Sprintf("recall_%d%s", r.Task.Context, suffix))
+				to := filepath.Join(folder, filepath.Base(filepath.Dir(path)),
+					fmt.Sprintf("recall_%d%s", r.Task.Context, suffix))
 				require.NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
 				require.NoError(t, os.WriteFile(to, picture, 0o644))
 			}
@@ -104,7 +94,8 @@ func TestFiguresOfTables(t *testing.T) {
 	}
 }
 
-// readReport returns as much of a Report as its plots show, from its table.
+// readReport returns as much of a Report as its plots show, from its table, and of its origin the command, the commit
+// and the date.
 func readReport(t *testing.T, path string) (r Report) {
 	f := testutil.Must(os.Open(path))(t)
 	defer f.Close()
@@ -113,6 +104,7 @@ func readReport(t *testing.T, path string) (r Report) {
 		text := func(column string) string { return line[slices.Index(lines[0], column)] }
 		number := func(column string) float64 { return testutil.Must(strconv.ParseFloat(text(column), 64))(t) }
 		whole := func(column string) int { return int(math.Round(number(column))) }
+		r.Origin = []Column{{Value: text("command")}, {Value: text("commit")}, {Value: text("date")}}
 		r.Task = Task{Context: whole("context"), Pairs: whole("pairs"), Values: int(math.Round(1 / number("chance")))}
 		r.Task.Gap = 2 * r.Task.Values
 		kind := Kind(text("model"))

@@ -1,13 +1,14 @@
-// Package recall has a task whose answers lie far before the questions, and trains small models on it: full NSA, NSA without its
-// selected branch, and dense attention. It shows the purpose of the selected branch.
+// Package recall has a task whose answers lie far before the questions, and trains small models on it: full NSA, NSA
+// without its selected branch, and dense attention. It shows the purpose of the selected branch.
 //
-// A document is filler with blocks of pairs in it, and ends with questions. A pair is one token for a key and its value. A question is a
-// token for a key, and its answer is the token for the value:
+// A document is filler with blocks of pairs in it, and ends with questions. A pair is one token for a key and its
+// value. A question is a token for a key, and its answer is the token for the value:
 //
 //	. . . . [a7 f2 c5 b0] . . . . . . . . [e2 d7 h0 g5] . . . . . . . . . . . . a? h? c? ...    answers 7 0 5 ...
 //
-// The blocks of pairs are the blocks that NSA compresses and selects. Every value appears equally often in a block, so the mean of a block
-// does not tell which key has which value: compressed attention can find the block, but only its tokens have the answer.
+// The blocks of pairs are the blocks that NSA compresses and selects. Every value appears equally often in a block, so
+// the mean of a block does not tell which key has which value: compressed attention can find the block, but only its
+// tokens have the answer.
 package recall
 
 import (
@@ -31,23 +32,22 @@ type Task struct {
 	Context   int // tokens
 	Pairs     int // pairs, each with its own key; a multiple of Values
 	Values    int // different values, and tokens of a block: each value appears once in a block
-	Questions int // tokens at the end that ask for keys in random order; no key is asked again before all have been asked
+	Questions int // tokens at the end that ask for keys in random order, for none again before all have been asked
 	Skip      int // tokens at the beginning without pairs, a multiple of Values
 	Gap       int // least distance of a question from its answer
 	Free      int // blocks that NSA selects besides the forced ones
 }
 
 // Validate returns an error that names the size that is wrong.
-func (t Task) Validate() error { return fault.In("recall", "", t.check()) }
-
-// check is Validate without the name of this package in its error.
-func (t Task) check() error {
+func (t Task) Validate() (err error) {
+	defer func() { err = fault.In("recall", "", err) }()
 	for _, s := range []struct {
 		name        string
 		v, min, max int
 	}{
 		{"Context", t.Context, 1, maxTokens}, {"Values", t.Values, 2, 1 << 10}, {"Pairs", t.Pairs, 1, 1 << 16},
-		{"Questions", t.Questions, 1, t.Context}, {"Skip", t.Skip, 0, t.Context}, {"Gap", t.Gap, 1, t.Context}, {"Free", t.Free, 1, maxTokens},
+		{"Questions", t.Questions, 1, t.Context}, {"Skip", t.Skip, 0, t.Context}, {"Gap", t.Gap, 1, t.Context},
+		{"Free", t.Free, 1, maxTokens},
 	} {
 		if s.v < s.min || s.v > s.max {
 			return fault.Of(s.name, strings.ToLower(s.name), "is %d, want %d to %d", s.v, s.min, s.max)
@@ -59,9 +59,12 @@ func (t Task) check() error {
 	case t.Skip%t.Values != 0:
 		return fault.Between("Skip", "skip of %d tokens is not a multiple of the %d of a block", t.Skip, t.Values)
 	case t.Vocab() > maxVocab:
-		return fault.Between("Pairs", "%d pairs of %d values need %d tokens, want at most %d", t.Pairs, t.Values, t.Vocab(), maxVocab)
+		return fault.Between("Pairs", "%d pairs of %d values need %d tokens, want at most %d", t.Pairs, t.Values,
+			t.Vocab(), maxVocab)
 	case t.places() < t.Pairs/t.Values:
-		return fault.Between("Context Pairs", "a context of %d tokens has room for %d blocks of %d pairs behind the first %d tokens and %d before the last %d, want %d",
+		return fault.Between("Context Pairs",
+			"a context of %d tokens has room for %d blocks of %d pairs "+
+				"behind the first %d tokens and %d before the last %d, want %d",
 			t.Context, max(0, t.places()), t.Values, t.Skip, t.Gap, t.Questions, t.Pairs/t.Values)
 	}
 	return nil
@@ -98,10 +101,10 @@ type document struct {
 	distances []int   // [Questions], from each question back to its pair
 }
 
-// fill draws a document into d. The keys of a block have `distinct` different values, each equally often; distinct divides Values.
-// Evaluations use documents with distinct = Values. Models also train on documents with distinct = 1: compressed attention can answer
-// these without the selected branch, and learns from them where a key is. The selection of blocks needs this: it has no gradient of its
-// own and follows compressed attention.
+// fill draws a document into d. The keys of a block have `distinct` different values, each equally often; distinct
+// divides Values. Evaluations use documents with distinct = Values. Models also train on documents with distinct = 1:
+// compressed attention can answer these without the selected branch, and learns from them where a key is. The selection
+// of blocks needs this: it has no gradient of its own and follows compressed attention.
 func (t Task) fill(r *rand.Rand, d document, distinct int) {
 	for i := range d.tokens {
 		d.tokens[i], d.targets[i] = t.filler(r.IntN(fillers)), -1

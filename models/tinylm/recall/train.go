@@ -39,18 +39,17 @@ type Options struct {
 var errNoBackend = errors.New("recall: no backend")
 
 // Validate returns an error that names the wrong option, or the wrong size of the task.
-func (o Options) Validate(t Task) error { return fault.In("recall", "", o.check(t)) }
-
-// check is Validate without the name of this package in its error.
-func (o Options) check(t Task) error {
-	if err := t.check(); err != nil {
+func (o Options) Validate(t Task) (err error) {
+	defer func() { err = fault.In("recall", "", err) }()
+	if err := t.Validate(); err != nil {
 		return err
 	}
 	switch {
 	case value.IsNil(o.Backend):
 		return errNoBackend
 	case o.Precision == graph.FP16:
-		return fault.Of("Precision", "precision", "fp16 wants a loss scale, which this training does not have: f32 or bf16")
+		return fault.Of("Precision", "precision",
+			"fp16 wants a loss scale, which this training does not have: f32 or bf16")
 	case o.Precision != graph.F32 && o.Precision != graph.BF16:
 		return fault.Of("Precision", "precision", "%d, want f32 or bf16", o.Precision)
 	case o.Steps < 1 || o.Steps > 1<<24:
@@ -62,7 +61,8 @@ func (o Options) check(t Task) error {
 	case !(o.Easier >= 0 && o.Easier < 1):
 		return fmt.Errorf("share of easier documents is %v, want a number from 0 to below 1", o.Easier)
 	case o.EvalEvery < 1 || o.EvalDocs < 1 || o.FinalDocs < 1:
-		return fmt.Errorf("evaluations of %d documents every %d steps and of %d at the end, want at least 1 of each", o.EvalDocs, o.EvalEvery, o.FinalDocs)
+		return fmt.Errorf("evaluations of %d documents every %d steps and of %d at the end, want at least 1 of each",
+			o.EvalDocs, o.EvalEvery, o.FinalDocs)
 	}
 	return nil
 }
@@ -84,8 +84,9 @@ func (t Task) shortestContext() int {
 	return n
 }
 
-// lengths returns the lengths of documents that a step may train on, the shortest first. The first fifth of the steps has only the shortest
-// length. The other lengths, up to Context, are added one by one at equal intervals of the remaining steps.
+// lengths returns the lengths of documents that a step may train on, the shortest first. The first fifth of the steps
+// has only the shortest length. The other lengths, up to Context, are added one by one at equal intervals of the
+// remaining steps.
 func (o Options) lengths(t Task, step int) (list []int) {
 	for n := t.shortestContext(); n <= t.Context; n *= 2 {
 		list = append(list, n)
@@ -108,8 +109,8 @@ type Evaluation struct {
 
 var errNoContext = errors.New("recall: no context")
 
-// Train trains a new model and returns its weights, which are on the backend: the caller frees them. It calls report, if not nil, with each
-// evaluation.
+// Train trains a new model and returns its weights, which are on the backend: the caller frees them. It calls report,
+// if not nil, with each evaluation.
 func Train(ctx context.Context, t Task, k Kind, o Options, report func(Evaluation)) (_ *tinylm.Weights, err error) {
 	if ctx == nil {
 		return nil, errNoContext
@@ -143,11 +144,11 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		return err
 	}
 	defer func() { err = errors.Join(err, solver.Close()) }()
-	eval, err := newEvaluator(w, t, o)
+	asked, err := o.newAsked(w, t)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, eval.Close()) }()
+	defer func() { err = errors.Join(err, asked.Close()) }()
 
 	if report == nil {
 		report = func(Evaluation) {}
@@ -167,11 +168,12 @@ func (o Options) train(ctx context.Context, t Task, w *tinylm.Weights, report fu
 		}
 		sum += loss
 		if done := step + 1; done%o.EvalEvery == 0 || done == o.Steps {
-			answers, err := eval.Answers(ctx, o.EvalDocs, uint64(done))
+			answers, err := o.ask(ctx, asked, t, o.EvalDocs, uint64(done))
 			if err != nil {
 				return err
 			}
-			report(Evaluation{done, int64(done) * int64(o.Rows*t.Context), time.Since(start), sum / float64(done-last), answers})
+			tokens := int64(done) * int64(o.Rows*t.Context)
+			report(Evaluation{done, tokens, time.Since(start), sum / float64(done-last), answers})
 			sum, last = 0, done
 		}
 	}

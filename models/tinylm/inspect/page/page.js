@@ -5,11 +5,9 @@ const root = document.documentElement, $ = id => document.getElementById(id);
 addEventListener('error', e => { root.dataset.error = e.message; });
 const data = JSON.parse($('data').textContent);
 const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
-const words = text => { const b = bytes(text); return new Uint16Array(b.buffer, 0, b.length / 2); };
-const loss = new Float32Array(bytes(data.loss).buffer);
-const layers = data.layers.map(l => ({groups: l.groups, n: l.n, blocks: words(l.blocks), shares: bytes(l.shares)}));
-const {tokens, next, size, windowSize} = data, S = tokens.length, none = 0xffff;
-const sure = bytes(data.nextShares);
+const loss = data.loss ?? [];
+const layers = data.layers.map(l => ({groups: l.groups, n: l.n, blocks: Int32Array.from(l.blocks), shares: bytes(l.shares)}));
+const {tokens, next, size, windowSize} = data, S = tokens.length;
 const state = {layer: 0, group: 0, query: S - 1, mode: layers.length || !loss.length ? 'blocks' : 'loss'};
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 const percent = x => (100 * x).toFixed(x < 0.1 ? 1 : 0) + ' %';
@@ -19,7 +17,7 @@ function selected(layer, group, query) {
   const l = layers[layer], list = [];
   for (let i = (query * l.groups + group) * l.n, end = i + l.n; i < end; i++) {
     const block = l.blocks[i];
-    if (block !== none) list.push({block, share: l.shares[i] / 255, forced: block === 0 || block > Math.floor(query / size) - 2});
+    if (block >= 0) list.push({block, share: l.shares[i] / 255, forced: block === 0 || block > Math.floor(query / size) - 2});
   }
   return list;
 }
@@ -110,7 +108,7 @@ function showCards() {
   const found = [...sameWord(q)].map(t => Math.floor(t / size));
   $('about').replaceChildren(`Query ${q}, behind `, element('code', '', signed([...text(q - 24, holder(q))].slice(-24).join(''))), element('code', 'key query', signed(named(q))),
     `, in layer ${state.layer}, group ${state.group}: ${list.length} blocks of ${size} tokens. The model expects `,
-    element('code', '', signed(next[q])), `, with ${percent(sure[q] / 255)}` +
+    element('code', '', signed(next[q])), `, with ${percent(data.nextShares[q])}` +
     (loss.length && q + 1 < S ? `; the loss of the token that follows is ${loss[q + 1].toFixed(2)} nats.` : '.'));
   $('cards').replaceChildren(...list.map(b => {
     const from = b.block * size, to = Math.min(q + 1, from + size), bar = element('div', 'bar', element('div', '', ''));
