@@ -286,31 +286,6 @@ func TestRangeInsideOfALongLine(t *testing.T) {
 	}
 }
 
-// A library that gives other text than the pages have is an error: here it reads another file.
-func TestParquetHoldsTheLibraryToThePages(t *testing.T) {
-	folder := writeFiles(t, map[string][]byte{
-		"a.parquet": wordParquet(t, strings.Fields("word a a a a word a word")), "b.parquet": wordParquet(t, strings.Fields("word a word a a word a word")),
-	})
-	path := filepath.Join(folder, "a.parquet")
-	info, err := os.Stat(path)
-	require.NoError(t, err)
-	p, err := openParquet(file{path: path, size: info.Size()})
-	require.NoError(t, err)
-	defer p.in.Close()
-	for d, err := range p.documents(0) {
-		require.NoError(t, err, "%q", d.text)
-	}
-	pages, err := os.Open(filepath.Join(folder, "b.parquet"))
-	require.NoError(t, err)
-	defer pages.Close()
-	p.in = pages
-	var got error
-	for _, err := range p.documents(0) {
-		got = err
-	}
-	require.ErrorContains(t, got, "17 bytes")
-}
-
 // Files written by pyarrow have the right texts.
 func TestParquetOfPython(t *testing.T) {
 	testutil.RequirePython(t, "pyarrow")

@@ -10,23 +10,13 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// parquet-go allocates as much memory as a file says, or as its compressed pages expand to. So the footer and the pages of a column are
-// checked before the library reads them. The price is that pages are decompressed twice.
 const (
-	maxFooter  = 64 << 20  // bytes
-	maxSchema  = 10_000    // columns
-	maxHeader  = 16 << 20  // bytes of a page's header, which may have statistics
-	maxPage    = 256 << 20 // bytes of a page
-	maxValues  = 16 << 20  // of a page
-	maxNesting = 32        // of Thrift
+	maxFooter  = 64 << 20 // bytes
+	maxSchema  = 10_000   // columns
+	maxNesting = 32       // of Thrift
 
-	maxDeltaBlock = 64 << 10 // values, as for parquet-go
-
-	footerMagic = "PAR1"
-
-	plainDictionary = format.Encoding(2) // deprecated, but still written
-	firstHeader     = 4 << 10            // bytes to read of a page for its header
-	footerLength    = 8                  // bytes: length of the footer, magic
+	footerMagic  = "PAR1"
+	footerLength = 8 // bytes: length of the footer, magic
 )
 
 // checkFooter checks the footer of a Parquet file of the given size.

@@ -121,16 +121,17 @@ func (p *parquetFile) checkColumn(group int, c parquetColumn) error {
 	}
 	for _, e := range meta.Encoding {
 		if !knowsEncoding(e) {
-			return fmt.Errorf("encoding %v, want PLAIN, a dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY", e)
+			return errEncoding(e)
 		}
 	}
 	for _, s := range meta.EncodingStats {
 		if !knowsEncoding(s.Encoding) || s.PageType != format.DictionaryPage && s.Encoding == format.BitPacked {
-			return fmt.Errorf("encoding %v, want PLAIN, a dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY", s.Encoding)
+			return errEncoding(s.Encoding)
 		}
 	}
-	if _, err := pagesBegin(p.size, meta); err != nil {
-		return err
+	if _, ok := packings()[meta.Codec]; !ok {
+		return fmt.Errorf("parquet: compression %v, want none, Snappy, gzip, Brotli or Zstandard: write the file with zstd or snappy", meta.Codec)
 	}
-	return checkCompression(meta.Codec)
+	_, err := pagesBegin(p.size, meta)
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
@@ -43,20 +44,28 @@ func (f file) unpack(in *os.File, from int64) (io.ReadCloser, error) {
 		return in, nil
 	}
 	u := &unpacked{in: in}
-	if f.compression == ".gz" {
-		gz, err := gzip.NewReader(counter{in, &u.read})
-		if err != nil {
-			return nil, fmt.Errorf("unpack: %w", unexpected(err))
-		}
-		u.out, u.close = gz, func() { gz.Close() }
-		return u, nil
-	}
-	z, err := zstd.NewReader(counter{in, &u.read}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(windowBytes))
-	if err != nil {
+	var err error
+	if u.out, err = unpacker(counter{in, &u.read}, f.compression); err != nil {
 		return nil, fmt.Errorf("unpack: %w", unexpected(err))
 	}
-	u.out, u.close = z, z.Close
 	return u, nil
+}
+
+// unpacker returns the content of compressed data. The compression is .gz, .br, .zst or "" for none.
+func unpacker(in io.Reader, compression string) (io.ReadCloser, error) {
+	switch compression {
+	case ".gz":
+		return gzip.NewReader(in)
+	case ".br":
+		return io.NopCloser(brotli.NewReader(in)), nil
+	case ".zst":
+		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(windowBytes))
+		if err != nil {
+			return nil, err
+		}
+		return z.IOReadCloser(), nil
+	}
+	return io.NopCloser(in), nil
 }
 
 // checkSize returns an error if the open file has changed since it was listed.
@@ -71,8 +80,7 @@ func (f file) checkSize(in *os.File) error {
 // unpacked is the content of a compressed file. A read is an error if the file expands too much.
 type unpacked struct {
 	in      *os.File
-	out     io.Reader
-	close   func()
+	out     io.ReadCloser
 	read    int64 // bytes of the file
 	written int64 // bytes of its content
 }
@@ -90,8 +98,7 @@ func (u *unpacked) Read(p []byte) (int, error) {
 }
 
 func (u *unpacked) Close() error {
-	u.close()
-	return u.in.Close()
+	return errors.Join(u.out.Close(), u.in.Close())
 }
 
 // counter counts the bytes read from r.
