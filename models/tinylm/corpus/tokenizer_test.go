@@ -57,7 +57,7 @@ func TestBytesPerTokenOfLossyTokenizer(t *testing.T) {
 	for i := range 400 {
 		documents = append(documents, fmt.Sprintf("%03d small   unheard-of", i)) // 22 bytes; the tokens are small and four unknown ones
 	}
-	words := `{"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"WordLevel","unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"small":2}}}`
+	words := `{"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"BPE","ignore_merges":true,"fuse_unk":true,"merges":[],"unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"small":2}}}`
 	folder := writeFiles(t, map[string][]byte{"tokenizer.json": []byte(words), "data/a.jsonl": jsonl(t, documents)})
 	c := open(t, filepath.Join(folder, "data"), Options{Tokenizer: filepath.Join(folder, "tokenizer.json"), HeldOut: 1 << 20}, 1<<20)
 	require.Equal(t, 22.0/5, c.BytesPerToken())
@@ -65,7 +65,7 @@ func TestBytesPerTokenOfLossyTokenizer(t *testing.T) {
 
 // TestTokenizerErrors: the error of a tokenizer names it, and so does that of a text which it can not encode.
 func TestTokenizerErrors(t *testing.T) {
-	words := `{"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"WordLevel","unk_token":"none","vocab":{"[SEP]":0,"small":1}}}`
+	words := `{"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"BPE","ignore_merges":true,"fuse_unk":true,"merges":[],"unk_token":"none","vocab":{"[SEP]":0,"small":1}}}`
 	folder := writeFiles(t, map[string][]byte{"t.json": []byte(words), "bad.json": []byte("{"), "a.txt": []byte("small text"), "b.txt": []byte("more")})
 	for name, want := range map[string]string{
 		"bad.json": "corpus: " + filepath.Join(folder, "bad.json") + ": ",

@@ -55,7 +55,7 @@ func TestGrowthIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := object{
-				"added_tokens": []any{object{"id": 0, "content": "</s>"}}, "model": object{"type": "WordLevel", "vocab": object{"</s>": 0}, "unk_token": "</s>"},
+				"added_tokens": []any{object{"id": 0, "content": "</s>"}}, "model": object{"type": "BPE", "vocab": object{"</s>": 0}, "unk_token": "</s>", "merges": []any{}},
 			}
 			for member, value := range c.members {
 				file[member] = value

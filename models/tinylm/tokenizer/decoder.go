@@ -28,7 +28,6 @@ func decoders() map[string]maker[decoder] {
 		"Metaspace":    with(newMetaspaceDecoder),
 		"Replace":      with(newReplaceDecoder),
 		"Strip":        with(newStripDecoder),
-		"WordPiece":    with(newWordPieceDecoder),
 	}
 }
 
@@ -179,30 +178,6 @@ func newStripDecoder(o stripDecoderOptions) (decoder, error) {
 		}
 		for i := 0; i < o.Stop && strings.HasSuffix(token, o.Content); i++ {
 			token = token[:len(token)-len(o.Content)]
-		}
-		return token
-	}}, nil
-}
-
-type wordPieceDecoderOptions struct {
-	partType
-	Prefix  string `json:"prefix"`
-	Cleanup bool   `json:"cleanup"`
-}
-
-func newWordPieceDecoder(o wordPieceDecoderOptions) (decoder, error) {
-	// Replacements one after the other, as in the reference.
-	spaces := []string{" .", ".", " ?", "?", " !", "!", " ,", ",", " ' ", "'", " n't", "n't", " 'm", "'m", " do not", " don't", " 's", "'s", " 've", "'ve", " 're", "'re"}
-	return decoder{text: func(token string, first, _ bool) string {
-		if !first {
-			inner, ok := strings.CutPrefix(token, o.Prefix)
-			if !ok {
-				inner = " " + token
-			}
-			token = inner
-		}
-		for i := 0; o.Cleanup && i < len(spaces); i += 2 {
-			token = strings.ReplaceAll(token, spaces[i], spaces[i+1])
 		}
 		return token
 	}}, nil

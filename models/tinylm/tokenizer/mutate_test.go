@@ -176,7 +176,7 @@ func junk(r *rand.Rand, v any) any {
 	values := []any{
 		nil, !flag, "", 0, -1, 1, number + 1, -number, 1 << 30, 1e300, -1e300, 0.5, []any{}, []any{v, v}, map[string]any{}, map[string]any{"type": v},
 		text + text, text + "é\u0000", strings.Repeat("a", 5000), "##", "\ufffd", " ", "▁", `(a|aa)*b`, `(a+)+$`, `(?<=a)\s*`, `\p{L}*`, "|", "[^a]{1,1000}{1,1000}",
-		"Replace", "Sequence", "Metaspace", "Unigram", "WordPiece", "WordLevel", "BPE", "first", "Removed", "MergedWithNext",
+		"Replace", "Sequence", "Metaspace", "Unigram", "BPE", "first", "Removed", "MergedWithNext",
 		map[string]any{"type": "Sequence", "normalizers": []any{v, v}, "pretokenizers": []any{v, v}, "decoders": []any{v, v}},
 		map[string]any{"type": "Replace", "pattern": map[string]any{"Regex": "a*"}, "content": text + "aaaa"},
 		map[string]any{"type": "Replace", "pattern": map[string]any{"String": "a"}, "content": strings.Repeat("a", 200)},

@@ -18,7 +18,8 @@ func plain(f func(text string) string) normalizer {
 	return func(text string, _ *budget) string { return f(text) }
 }
 
-// normalizers returns the makers of normalizers by their type in a tokenizer.json. Precompiled of SentencePiece is missing.
+// normalizers returns the makers of normalizers by their type in a tokenizer.json. Precompiled of SentencePiece and StripAccents
+// are missing.
 func normalizers() map[string]maker[normalizer] {
 	return map[string]maker[normalizer]{
 		"NFC":            constant(plain(form(norm.NFC))),
@@ -27,7 +28,6 @@ func normalizers() map[string]maker[normalizer] {
 		"NFKD":           constant(plain(compatible(norm.NFKD))),
 		"Lowercase":      constant(plain(lowercase)),
 		"Nmt":            constant(plain(cleanNmt)),
-		"StripAccents":   constant(plain(without(isMark))),
 		"Strip":          with(newStrip),
 		"Prepend":        with(newPrepend),
 		"Replace":        with(newReplace),
@@ -73,16 +73,14 @@ func lowercase(text string) string {
 	}, text), "İ", "i\u0307")
 }
 
-// without returns a normalizer that removes characters.
-func without(is func(rune) bool) func(string) string {
-	return func(text string) string {
-		return strings.Map(func(r rune) rune {
-			if is(r) {
-				return -1
-			}
-			return r
-		}, text)
-	}
+// stripAccents removes accents.
+func stripAccents(text string) string {
+	return strings.Map(func(r rune) rune {
+		if isAccent(r) {
+			return -1
+		}
+		return r
+	}, text)
 }
 
 type stripOptions struct {
@@ -167,7 +165,7 @@ func newBertNormalizer(o bertOptions) (normalizer, error) {
 		steps = append(steps, plain(spaceChinese))
 	}
 	if o.Accents != nil && *o.Accents || o.Accents == nil && o.Lowercase {
-		steps = append(steps, plain(form(norm.NFD)), plain(without(isAccent)))
+		steps = append(steps, plain(form(norm.NFD)), plain(stripAccents))
 	}
 	if o.Lowercase {
 		steps = append(steps, plain(lowercase))

@@ -36,16 +36,16 @@ func readPython(t *testing.T) (file pythonFile) {
 	return file
 }
 
-// wordModel gives each word an id.
-type wordModel struct{ words []string }
+// listModel gives each word an id.
+type listModel struct{ words []string }
 
-func (m *wordModel) encode(e *encoder, word []byte) error {
+func (m *listModel) encode(e *encoder, word []byte) error {
 	e.add(int32(len(m.words)))
 	m.words = append(m.words, string(word))
 	return nil
 }
 
-func (m *wordModel) pieces() []string { return nil }
+func (m *listModel) pieces() []string { return nil }
 
 // TestSequencesLikePython: pre-tokenizers in any order give the words of the reference. testdata/write_patterns.py has
 // written them.
@@ -57,7 +57,7 @@ func TestSequencesLikePython(t *testing.T) {
 		for _, step := range s.Steps {
 			parts = append(parts, testutil.Must(readPart(step))(t))
 		}
-		m := &wordModel{}
+		m := &listModel{}
 		h := &huggingFace{model: m}
 		var err error
 		h.steps, h.letters, h.spells, err = readSplitters(parts, nil)

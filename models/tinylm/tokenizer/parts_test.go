@@ -12,12 +12,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
+// wordModel begins a model with a token for each word of its vocabulary.
+const wordModel = `{"type":"BPE","ignore_merges":true,"fuse_unk":true,"merges":[],`
+
 // wordTokenizer returns a tokenizer.json with a token for each of some words, and with the given members.
 func wordTokenizer(t *testing.T, members map[string]string) []byte {
 	t.Helper()
 	file := map[string]json.RawMessage{
 		"pre_tokenizer": json.RawMessage(`{"type":"Whitespace"}`),
-		"model":         json.RawMessage(`{"type":"WordLevel","unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"small":2,"words":3}}`),
+		"model":         json.RawMessage(wordModel + `"unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"small":2,"words":3}}`),
 	}
 	for name, value := range members {
 		file[name] = json.RawMessage(value)
@@ -54,9 +57,9 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		{"model", `{"type":"BPE","vocab":{"[SEP]":0,"b":null},"merges":[]}`, `within "/vocab/b": id null, want a number`},
 		{"model", `{"type":"BPE","vocab":{"[SEP]":0,"b":1.5},"merges":[]}`, `within "/vocab/b": `},
 		{"model", `{"type":"BPE","vocab":null,"merges":[]}`, "model: BPE: no vocab"},
-		{"model", `{"type":"WordLevel","vocab":{"[SEP]":null},"unk_token":""}`, `within "/vocab/[SEP]": id null, want a number`},
-		{"model", `{"type":"WordLevel","unk_token":""}`, "model: WordLevel: no vocab"},
-		{"model", `{"type":"WordPiece","vocab":{"[SEP]":null},"unk_token":""}`, "id null, want a number"},
+		{"model", `{"type":"BPE","merges":[]}`, "model: BPE: no vocab"},
+		{"model", `{"type":"WordLevel","vocab":{"[SEP]":0},"unk_token":""}`, `model: type "WordLevel", want one of BPE, Unigram`},
+		{"model", `{"type":"WordPiece","vocab":{"[SEP]":0},"unk_token":""}`, `model: type "WordPiece", want one of BPE, Unigram`},
 		{"model", `{"type":"Unigram","vocab":[["a",null]]}`, `["a",null], want a piece and its score`},
 		{"model", `{"type":"Unigram","vocab":[[null,0]]}`, `[null,0], want a piece and its score`},
 		{"model", `{"type":"Unigram","vocab":[]}`, "an empty vocabulary"},
@@ -65,7 +68,7 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		{"model", `null`, "model: "},
 		{"decoder", `{"type":"CTC","pad_token":"","word_delimiter_token":"","cleanup":true}`, `decoder: type "CTC", want one of BPEDecoder`},
 		{"decoder", `{"type":"Strip","content":"ab","start":0,"stop":0}`, "want one character"},
-		{"decoder", `{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"WordPiece","prefix":"##","cleanup":true}]}`, "WordPiece behind ByteFallback, want Fuse"},
+		{"decoder", `{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"BPEDecoder","suffix":"</w>"}]}`, "BPEDecoder behind ByteFallback, want Fuse"},
 		{"added_tokens", `[{"id":3,"content":"small"}]`, `added token "small" has the id 3, and 2 in the vocabulary`},
 		{"added_tokens", `[{"id":null,"content":"[UNK]"}]`, `added token "[UNK]" without an id`},
 		{"added_tokens", `[{"content":"[UNK]"}]`, `added token "[UNK]" without an id`},
@@ -81,29 +84,25 @@ func TestTokenizerPartsRefused(t *testing.T) {
 // TestTwoTokensOfOneID: two tokens of a vocabulary with one id are an error, always the same one. An added token may repeat a token of the
 // vocabulary.
 func TestTwoTokensOfOneID(t *testing.T) {
-	for kind, rest := range map[string]string{"BPE": `,"merges":[]`, "WordLevel": `,"unk_token":"a"`, "WordPiece": `,"unk_token":"a"`} {
-		for vocab, want := range map[string]string{
-			`"[SEP]":0,"d":1,"c":2,"b":1,"a":2`: `tokens "a" and "c" have the same id 2`,
-			`"a":0,"":0`:                        `tokens "" and "a" have the same id 0`,
-		} {
-			model := `{"type":"` + kind + `","vocab":{` + vocab + `}` + rest + `}`
-			for range 8 { // the order of a map is random
-				require.ErrorContains(t, testutil.Err(parseHuggingFace(wordTokenizer(t, map[string]string{"model": model}))), want)
-			}
+	for vocab, want := range map[string]string{
+		`"[SEP]":0,"d":1,"c":2,"b":1,"a":2`: `tokens "a" and "c" have the same id 2`,
+		`"a":0,"":0`:                        `tokens "" and "a" have the same id 0`,
+	} {
+		for range 8 { // the order of a map is random
+			require.ErrorContains(t, testutil.Err(parseHuggingFace(wordTokenizer(t, map[string]string{"model": wordModel + `"vocab":{` + vocab + `}}`}))), want)
 		}
-		model := `{"type":"` + kind + `","vocab":{"a":0,"":3,"b":1}` + rest + `}`
-		v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"model": model, "added_tokens": `[{"id":1,"content":"b"}]`})))(t)
-		require.Equal(t, []string{"a", "b", "", ""}, v.pieces)
 	}
+	v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{
+		"model": wordModel + `"vocab":{"a":0,"":3,"b":1}}`, "added_tokens": `[{"id":1,"content":"b"}]`,
+	})))(t)
+	require.Equal(t, []string{"a", "b", "", ""}, v.pieces)
 }
 
 // Text without a token is an error if there is no token for unknown text.
 func TestTokenizerUnknownText(t *testing.T) {
 	for name, model := range map[string]string{
-		"word level": `{"type":"WordLevel","unk_token":"none","vocab":{"a":0}}`,
-		"word piece": `{"type":"WordPiece","unk_token":"none","vocab":{"a":0}}`,
-		"bpe":        `{"type":"BPE","unk_token":"none","vocab":{"a":0},"merges":[]}`,
-		"unigram":    `{"type":"Unigram","unk_id":null,"vocab":[["a",0]]}`,
+		"bpe":     `{"type":"BPE","unk_token":"none","vocab":{"a":0},"merges":[]}`,
+		"unigram": `{"type":"Unigram","unk_id":null,"vocab":[["a",0]]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, err := parseHuggingFace(wordTokenizer(t, map[string]string{"model": model}))
@@ -149,17 +148,13 @@ func TestManyAddedTokens(t *testing.T) {
 func TestAppendTokenOfDecoders(t *testing.T) {
 	for _, c := range []struct{ decoder, token, want string }{
 		{`null`, "a", " a"},
-		{`{"type":"WordPiece","prefix":"##","cleanup":true}`, "##a", "a"},
-		{`{"type":"WordPiece","prefix":"##","cleanup":true}`, "a", " a"},
-		{`{"type":"WordPiece","prefix":"##","cleanup":true}`, ".", "."},
 		{`{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}`, "▁a", " a"},
 		{`{"type":"BPEDecoder","suffix":"</w>"}`, "a</w>", "a "},
 		{`{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}`, "▁a", " a"},
 		{`{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"}]}`, "<0xE4>", "\xe4"},
 		{`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`, "Ġa", " a"},
 	} {
-		model, _ := json.Marshal(map[string]any{"type": "WordLevel", "unk_token": "", "vocab": map[string]int{c.token: 0}})
-		v, err := parseHuggingFace(wordTokenizer(t, map[string]string{"decoder": c.decoder, "model": string(model)}))
+		v, err := parseHuggingFace(wordTokenizer(t, map[string]string{"decoder": c.decoder, "model": wordModel + fmt.Sprintf(`"vocab":{%q:0}}`, c.token)}))
 		require.NoError(t, err)
 		require.Equal(t, c.want, string(v.appendToken(nil, 0)), "%s %s", c.decoder, c.token)
 		require.Equal(t, len(c.want), v.length([]int32{0}))
@@ -179,7 +174,7 @@ func TestSlowPatterns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			members["model"] = `{"type":"WordLevel","unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"aaaaaaaaaa":2,"small":3}}`
+			members["model"] = wordModel + `"unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"aaaaaaaaaa":2,"small":3}}`
 			began := time.Now()
 			v, err := parseHuggingFace(wordTokenizer(t, members))
 			if err == nil {

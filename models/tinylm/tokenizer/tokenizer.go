@@ -1,8 +1,8 @@
 // Package tokenizer turns text into tokens and back, by a Hugging Face tokenizer.json or with a token for each byte.
 //
 // It is written here because no pure Go library gave the ids of Python's tokenizers. A text goes through the normalizers, the
-// pre-tokenizers, which cut it into words, and the subword model: BPE, Unigram, WordLevel or WordPiece. The decoders turn tokens into text.
-// Each has a file here. An unknown part of a tokenizer.json is an error. Characters newer than Go's Unicode tables may be cut in other places
+// pre-tokenizers, which cut it into words, and the subword model, BPE or Unigram. The decoders turn tokens into text. Each has a file here.
+// An unknown part of a tokenizer.json is an error. Characters newer than Go's Unicode tables may be cut in other places
 // than by Python.
 package tokenizer
 

@@ -155,9 +155,10 @@ func requireSame(t *testing.T, v *huggingFace, want tokenizerCase) {
 	}
 }
 
-// isNew reports whether a line has characters that are newer than Go's Unicode tables.
+// isNew reports whether a line has characters that are newer than Go's Unicode tables, or the mark U+07FD, whose combining class the
+// reference lacks.
 func isNew(line string) bool {
-	return strings.ContainsFunc(line, func(r rune) bool { return unicode.Is(unicode.Cn, r) })
+	return strings.ContainsFunc(line, func(r rune) bool { return unicode.Is(unicode.Cn, r) || r == 0x07fd })
 }
 
 // smallTokenizers returns tokenizers of every kind, written by train_tokenizers.py.
@@ -211,7 +212,7 @@ func TestTokenizerErrors(t *testing.T) {
 	for name, c := range map[string]struct{ old, new, separator, want string }{
 		"no separator":    {"|endoftext|", "|other|", "", "no end-of-document token"},
 		"other separator": {"", "", "<end>", "tried <end>"},
-		"other model":     {`"BPE"`, `"RNN"`, "", `model: type "RNN", want one of BPE, Unigram, WordLevel, WordPiece`},
+		"other model":     {`"BPE"`, `"RNN"`, "", `model: type "RNN", want one of BPE, Unigram`},
 		"strange option":  {`"merges"`, `"beam":1,"merges"`, "", `unknown object member name "beam"`},
 		"unknown merge":   {"te xt", "te xx", "", "not in the vocabulary"},
 		"missing letter":  {`"e":101,`, "", "", "not in the vocabulary"},

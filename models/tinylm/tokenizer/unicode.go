@@ -8,11 +8,6 @@ var chinese = &unicode.RangeTable{
 	R32: []unicode.Range32{{0x20000, 0x2a6df, 1}, {0x2a700, 0x2b81f, 1}, {0x2b920, 0x2ceaf, 1}, {0x2f800, 0x2fa1f, 1}},
 }
 
-// isMark reports whether StripAccents removes a character.
-func isMark(r rune) bool {
-	return unicode.Is(unicode.M, r) && !unicode.Is(newMarks, r) || r == 0x1cf2 || r == 0x1cf3 // not marks in today's tables
-}
-
 // isAccent reports whether BertNormalizer removes a character when it strips accents.
 func isAccent(r rune) bool {
 	return unicode.Is(unicode.Mn, r) && !unicode.Is(newAccents, r) || r == 0x1734 // not an accent in today's tables
