@@ -7,16 +7,21 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"golang.org/x/text/cases"
 )
 
-// maxGroups bounds groups in groups and classes in classes.
-const maxGroups = 100
+// Bounds of a pattern, and so of the time to compile it.
+const (
+	maxPatternBytes = 64 << 10
+	maxGroups       = 100  // groups in groups, classes in classes and quantifiers in a row
+	maxClassParts   = 2000 // classes and escapes in [ ]
+)
 
 // translate returns a pattern of regexp2 that means the same as a pattern of Oniguruma, in the syntax that the
 // reference uses.
 func translate(pattern string) (string, error) {
+	if len(pattern) > maxPatternBytes {
+		return "", fmt.Errorf("%d bytes, want at most %d", len(pattern), maxPatternBytes)
+	}
 	t := &onig{pattern: pattern}
 	out, err := t.group(onigOptions{}, 0)
 	if err == nil && t.at < len(pattern) {
@@ -29,15 +34,12 @@ func translate(pattern string) (string, error) {
 type onig struct {
 	pattern  string
 	at       int
-	computed int // classes that are written as ranges
-	parts    int // classes inside of classes
-
-	folds    map[string]bool // texts of many characters that equal one character when case is ignored
-	literals string          // the last literals of a group that ignores case, in lower case
+	parts    int    // classes and escapes in [ ]
+	literals string // the last literals of a group that ignores case, in lower case
 }
 
-// onigOptions are the options of (?imx).
-type onigOptions struct{ fold, dotAll, extended bool }
+// onigOptions are the options of (?im).
+type onigOptions struct{ fold, dotAll bool }
 
 func (t *onig) rest() string { return t.pattern[t.at:] }
 
@@ -57,7 +59,7 @@ func (t *onig) rune() rune {
 	return r
 }
 
-func notSupported(construct string) error { return fmt.Errorf("%s is not supported", construct) }
+func notSupported(construct string) error { return fmt.Errorf("%.40q is not supported", construct) }
 
 // group translates up to the end of the pattern or of the group.
 func (t *onig) group(o onigOptions, depth int) (string, error) {
@@ -72,16 +74,14 @@ func (t *onig) group(o onigOptions, depth int) (string, error) {
 			t.literals = ""
 			continue
 		}
-		if o.extended && t.skipSpace() {
-			continue
-		}
 		from := t.at
 		atom, err := t.atom(o, depth)
-		if source := t.pattern[from:t.at]; err == nil {
-			before := t.at
-			if atom, err = t.repeat(atom); err == nil && t.at > before && isAnchor(source) {
-				err = notSupported(fmt.Sprintf("%.20q repeated", source))
-			}
+		if err != nil {
+			return "", err
+		}
+		source, end := t.pattern[from:t.at], t.at
+		if atom, err = t.repeat(atom); err == nil && t.at > end && isAnchor(source) {
+			err = fmt.Errorf("%.20q repeated is not supported", source)
 		}
 		if err != nil {
 			return "", err
@@ -101,69 +101,116 @@ func isAnchor(source string) bool {
 	return false
 }
 
-// skipSpace skips what means nothing with the option x. It reports whether there was something.
-func (t *onig) skipSpace() bool {
-	c := t.rest()[0]
-	if c == '#' {
-		line, _, _ := strings.Cut(t.rest(), "\n")
-		t.at += len(line)
-		return true
-	}
-	space := strings.IndexByte(" \t\n\r\f\v", c) >= 0
-	if space {
-		t.at++
-	}
-	return space
-}
-
 // atom translates what a quantifier may follow.
 func (t *onig) atom(o onigOptions, depth int) (string, error) {
-	rest := t.rest()
-	if strings.IndexByte("([.^$", rest[0]) >= 0 {
+	c := t.rest()[0]
+	if strings.IndexByte("([.^$", c) >= 0 {
 		t.literals = ""
 	}
-	switch c := rest[0]; c {
+	switch c {
 	case '*', '+', '?':
 		return "", fmt.Errorf("%c without something to repeat", c)
 	case '(':
 		return t.parentheses(o, depth)
 	case '[':
-		c, err := t.class(depth)
-		if err != nil {
-			return "", err
-		}
-		return t.writeClass(c, o.fold)
+		set, err := t.class(o, depth)
+		return set.String(), err
 	case '\\':
 		return t.escape(o)
-	case '.':
-		t.at++
-		if o.dotAll {
-			return `[\s\S]`, nil
-		}
-		return ".", nil
-	case '^':
-		t.at++
-		return `(?:\A|(?<=\n)(?!\z))`, nil
-	case '$':
-		t.at++
-		return `(?=\n|\z)`, nil
 	}
-	return t.literal(t.rune(), o)
+	switch r := t.rune(); {
+	case r == '.' && o.dotAll:
+		return `[\s\S]`, nil
+	case r == '.':
+		return ".", nil
+	case r == '^':
+		return `(?:\A|(?<=\n)(?!\z))`, nil
+	case r == '$':
+		return `(?=\n|\z)`, nil
+	default:
+		return t.literal(r, o)
+	}
+}
+
+// escape translates an escape outside of [ ].
+func (t *onig) escape(o onigOptions) (string, error) {
+	const word = "[" + wordClass + wordMore + "]"
+	simple := map[byte]string{
+		'w': word, 'W': "[^" + wordClass + wordMore + "]",
+		'A': `\A`, 'z': `\z`, 'Z': `(?=\n?\z)`, 'N': `[^\n]`, 'O': `[\s\S]`,
+		'b': "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))",
+		'B': "(?:(?<=" + word + ")(?=" + word + ")|(?<!" + word + ")(?!" + word + "))",
+		'R': "(?>\r\n|[\n\v\f\r\u0085\u2028\u2029])",
+	}
+	if rest := t.rest(); len(rest) > 1 && simple[rest[1]] != "" {
+		t.at += 2
+		return simple[rest[1]], nil
+	}
+	if isClassEscape(t.rest()) {
+		set, err := t.classEscape() // a case counts, as for the reference
+		return set.String(), err
+	}
+	r, err := t.escapedRune()
+	if err != nil {
+		return "", err
+	}
+	return t.literal(r, o)
+}
+
+// escapedRune reads an escape that stands for a character.
+func (t *onig) escapedRune() (rune, error) {
+	t.at++
+	if t.at == len(t.pattern) {
+		return 0, errors.New(`it ends with \`)
+	}
+	c := t.rune()
+	switch c {
+	case 't', 'n', 'r', 'f', 'v', 'a', 'e':
+		return map[rune]rune{'t': '\t', 'n': '\n', 'r': '\r', 'f': '\f', 'v': '\v', 'a': '\a', 'e': 0x1b}[c], nil
+	case 'x':
+		if inner, _, ok := strings.Cut(t.rest(), "}"); ok && strings.HasPrefix(inner, "{") {
+			t.at += len(inner) + 1
+			return codePoint(inner[1:], unicode.MaxRune)
+		}
+		return codePoint(t.digits(2), unicode.MaxASCII) // larger ones are bytes
+	case 'u':
+		return codePoint(t.digits(4), unicode.MaxRune)
+	}
+	if c == '0' || c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) || c == utf8.RuneError {
+		return 0, notSupported(`\` + string(c))
+	}
+	return c, nil
+}
+
+// digits returns up to n hexadecimal digits and skips them.
+func (t *onig) digits(n int) string {
+	from := t.at
+	for t.at < len(t.pattern) && t.at < from+n && strings.IndexByte("0123456789abcdefABCDEF", t.pattern[t.at]) >= 0 {
+		t.at++
+	}
+	return t.pattern[from:t.at]
+}
+
+// codePoint returns the character of a hexadecimal number.
+func codePoint(digits string, most rune) (rune, error) {
+	n, err := strconv.ParseUint(digits, 16, 32)
+	if err != nil || n > uint64(most) || !utf8.ValidRune(rune(n)) {
+		return 0, fmt.Errorf("the character %.20q is not supported", digits)
+	}
+	return rune(n), nil
 }
 
 // literal returns a character, or the class of those that equal it when case is ignored.
 func (t *onig) literal(r rune, o onigOptions) (string, error) {
 	if o.fold {
-		if err := t.checkFold(r); err != nil {
-			return "", err
+		t.literals += strings.ToLower(string(r))
+		for _, pair := range []string{"ss", "ff", "fi", "fl", "st", "i\u0307"} { // equal one character, as ß or ﬁ
+			if strings.HasSuffix(t.literals, pair) {
+				return "", fmt.Errorf("%q without regard to case is not supported", pair)
+			}
 		}
-	}
-	if f := unicode.SimpleFold(r); o.fold && f != r {
-		same := classLiteral(r)
-		for ; f != r; f = unicode.SimpleFold(f) {
-			same += classLiteral(f)
-		}
-		return "[" + same + "]", nil
+		set, err := rangeSet(r, r, true)
+		return set.String(), err
 	}
 	if r < utf8.RuneSelf && strings.ContainsRune(`\*+?|{[()^$.# `, r) {
 		return `\` + string(r), nil
@@ -171,62 +218,17 @@ func (t *onig) literal(r rune, o onigOptions) (string, error) {
 	return string(r), nil
 }
 
-// checkFold returns an error if a literal character without regard to case equals several characters, or does so
-// together with those before it.
-func (t *onig) checkFold(r rune) error {
-	if t.folds == nil {
-		t.folds = map[string]bool{}
-		fold := cases.Fold()
-		for _, r := range "ßİŉǰΐΰևẖẗẘẙẚẞ" {
-			t.folds[fold.String(string(r))] = true
-		}
-		for _, ends := range [][2]rune{{0x1f50, 0x1fff}, {0xfb00, 0xfb17}} {
-			for r := ends[0]; r <= ends[1]; r++ {
-				t.folds[fold.String(string(r))] = true
-			}
-		}
-	}
-	text := cases.Fold().String(string(r))
-	t.literals += text
-	for from := range t.literals {
-		if last := t.literals[from:]; t.folds[last] && utf8.RuneCountInString(last) > 1 {
-			return notSupported(fmt.Sprintf("%q without regard to case", last))
-		}
-	}
-	if len(t.literals) > 16 {
-		t.literals = text
-	}
-	return nil
-}
-
 // parentheses translates a group.
 func (t *onig) parentheses(o onigOptions, depth int) (string, error) {
-	open := "(?:"
+	open, bare := "(?:", false
 	switch rest := t.rest(); {
-	case t.take("(?#"):
-		_, _, ok := strings.Cut(t.rest(), ")")
-		if !ok {
-			return "", errors.New("(?# without )")
-		}
-		t.at += strings.IndexByte(t.rest(), ')') + 1
-		return "", nil
 	case t.take("(?:"):
 	case t.take("(?="), t.take("(?!"), t.take("(?<="), t.take("(?<!"), t.take("(?>"):
 		open = rest[:len(rest)-len(t.rest())]
-	case t.take("(?<"): // a name, which nothing can refer to
-		name, _, ok := strings.Cut(t.rest(), ">")
-		if !ok || name == "" || strings.ContainsAny(name, "()") {
-			return "", notSupported(fmt.Sprintf("%.8q", rest))
-		}
-		t.at += len(name) + 1
 	case t.take("(?"):
-		bare, err := t.options(&o)
-		if err != nil {
+		var err error
+		if bare, err = t.options(&o); err != nil {
 			return "", err
-		}
-		if bare { // up to the end of the group around
-			inner, err := t.group(o, depth+1)
-			return open + inner + ")", err
 		}
 	case strings.HasPrefix(rest, "(*"):
 		return "", notSupported("(*")
@@ -234,13 +236,14 @@ func (t *onig) parentheses(o onigOptions, depth int) (string, error) {
 		t.at++
 	}
 	inner, err := t.group(o, depth+1)
-	if err == nil && !t.take(")") {
+	if err == nil && !bare && !t.take(")") {
 		err = errors.New("( without )")
 	}
 	return open + inner + ")", err
 }
 
-// options reads the options of (?i:...) or (?i), behind the question mark. bare says that it is the latter.
+// options reads the options of (?i:...) or (?i), behind the question mark. bare says that it is the latter, which holds
+// up to the end of the group around.
 func (t *onig) options(o *onigOptions) (bare bool, err error) {
 	from, on := t.at-2, true
 	for t.at < len(t.pattern) {
@@ -249,8 +252,6 @@ func (t *onig) options(o *onigOptions) (bare bool, err error) {
 			o.fold = on
 		case 'm':
 			o.dotAll = on
-		case 'x':
-			o.extended = on
 		case '-':
 			on = false
 		case ':':
@@ -258,27 +259,26 @@ func (t *onig) options(o *onigOptions) (bare bool, err error) {
 		case ')':
 			return true, nil
 		default:
-			return false, notSupported(fmt.Sprintf("%.8q", t.pattern[from:t.at]))
+			return false, notSupported(t.pattern[from:t.at])
 		}
 	}
-	return false, notSupported(fmt.Sprintf("%.8q", t.pattern[from:]))
+	return false, notSupported(t.pattern[from:])
 }
 
-// repeat translates the quantifiers behind an atom: several ones apply one after the other, and a + behind one makes it
-// possessive.
+// repeat translates the quantifiers behind an atom: several ones apply one after the other, and a + behind one that is
+// no interval makes it possessive.
 func (t *onig) repeat(atom string) (string, error) {
 	for count := 0; t.at < len(t.pattern); count++ {
-		q, interval := "", false
-		switch c := t.rest()[0]; c {
-		case '*', '+', '?':
-			q = string(c)
-			t.at++
-		case '{':
-			var err error
+		q := t.rest()[:1]
+		interval := q == "{"
+		var err error
+		switch {
+		case interval:
 			if q, err = t.interval(); err != nil || q == "" {
 				return atom, err
 			}
-			interval = true
+		case strings.Contains("*+?", q):
+			t.at++
 		default:
 			return atom, nil
 		}
@@ -288,24 +288,23 @@ func (t *onig) repeat(atom string) (string, error) {
 		if atom == "" {
 			return "", fmt.Errorf("%s without something to repeat", q)
 		}
+		if count > 0 || !isSingle(atom) {
+			atom = "(?:" + atom + ")"
+		}
 		switch {
 		case t.take("?"):
-			q += "?"
-			atom = "(?:" + atom + ")" + q
+			atom += q + "?"
 		case !interval && t.take("+"):
-			atom = "(?>(?:" + atom + ")" + q + ")"
+			atom = "(?>" + atom + q + ")"
 		default:
-			if count > 0 || !single(atom) {
-				atom = "(?:" + atom + ")"
-			}
 			atom += q
 		}
 	}
 	return atom, nil
 }
 
-// single reports whether a translated atom needs no group around it.
-func single(atom string) bool {
+// isSingle reports whether a translated atom needs no group around it.
+func isSingle(atom string) bool {
 	_, size := utf8.DecodeRuneInString(atom)
 	return len(atom) == size || atom[0] == '[' || atom[0] == '(' || atom[0] == '\\'
 }
@@ -321,12 +320,12 @@ func (t *onig) interval() (string, error) {
 	n, errLow := strconv.Atoi("0" + low)
 	m, errHigh := strconv.Atoi("0" + high)
 	if errLow != nil || errHigh != nil || max(n, m) > 100_000 || two && high != "" && n > m {
-		return "", notSupported(fmt.Sprintf("%.20q", "{"+inner+"}"))
+		return "", notSupported("{" + inner + "}")
 	}
 	t.at += len(inner) + 2
 	switch {
 	case !two && strings.HasPrefix(t.rest(), "?"):
-		return "", notSupported(fmt.Sprintf("%.20q", "{"+inner+"}?"))
+		return "", notSupported("{" + inner + "}?")
 	case !two:
 		return fmt.Sprintf("{%d}", n), nil
 	case high == "":

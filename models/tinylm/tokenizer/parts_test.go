@@ -45,11 +45,13 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		{"pre_tokenizer", `{"type":"Metaspace","replacement":"__"}`, `replacement "__", want one character`},
 		{"pre_tokenizer", `{"type":"Metaspace","replacement":"_","prepend_scheme":"last"}`, `prepend_scheme "last", want always, first or never`},
 		{"pre_tokenizer", `{"type":"CharDelimiterSplit","delimiter":"ab"}`, `delimiter "ab", want one character`},
-		{"pre_tokenizer", split(`(a)\1`), `Split: pattern "(a)\\1": \1 is not supported`},
-		{"normalizer", `{"type":"Replace","pattern":{"Regex":"a\\X"},"content":""}`, `Replace: pattern "a\\X": \X is not supported`},
+		{"pre_tokenizer", split(`(a)\1`), `Split: pattern "(a)\\1": "\\1" is not supported`},
+		{"normalizer", `{"type":"Replace","pattern":{"Regex":"a\\X"},"content":""}`, `Replace: pattern "a\\X": "\\X" is not supported`},
 		{"pre_tokenizer", split("(?~ab)"), `"(?~" is not supported`},
 		{"pre_tokenizer", split(`\p{Klingon}`), `the class of characters "Klingon" is not supported`},
-		{"pre_tokenizer", split("(?i:ß)"), `"ss" without regard to case is not supported`},
+		{"pre_tokenizer", split("(?i:ß)"), `"ß" without regard to case is not supported`},
+		{"pre_tokenizer", split("(?i:stRaSSe)"), `"st" without regard to case is not supported`},
+		{"pre_tokenizer", split("(?i:Ss)"), `"ss" without regard to case is not supported`},
 		{"pre_tokenizer", split(`a\`), "it ends with"},
 		{"model", `{"type":"BPE","dropout":0.1,"vocab":{"[SEP]":0},"merges":[]}`, "model: BPE: dropout of 0.1, want none"},
 		{"model", `{"type":"BPE","vocab":{"[SEP]":0}}`, "no merges"},
@@ -120,7 +122,7 @@ func TestTokenizerUnknownText(t *testing.T) {
 
 // The error of a long pattern names its reason. A file cannot make tokenizing recurse deeply, nor compiling a pattern take long.
 func TestLongParts(t *testing.T) {
-	for pattern, want := range map[string]string{strings.Repeat("a?", 300) + `\X`: `\X is not supported`, strings.Repeat("a", 65<<10): "66560 bytes, want at most 65536"} {
+	for pattern, want := range map[string]string{strings.Repeat("a?", 300) + `\X`: `"\\X" is not supported`, strings.Repeat("a", 65<<10): "66560 bytes, want at most 65536"} {
 		_, err := newMatches(pattern)
 		require.ErrorContains(t, err, want)
 		require.Less(t, len(err.Error()), maxErrorBytes)

@@ -47,9 +47,6 @@ type matches struct {
 	overtime *atomic.Int64
 }
 
-// maxPatternBytes bounds a pattern, and so the time to compile it.
-const maxPatternBytes = 64 << 10
-
 // newMatches compiles a pattern of Oniguruma, the regular expressions of the reference. A pattern that may mean something else here is an
 // error.
 func newMatches(pattern string) (m matches, err error) {
@@ -58,9 +55,6 @@ func newMatches(pattern string) (m matches, err error) {
 			err = fmt.Errorf("pattern %.60q: %w", pattern, err)
 		}
 	}()
-	if len(pattern) > maxPatternBytes {
-		return m, fmt.Errorf("%d bytes, want at most %d", len(pattern), maxPatternBytes)
-	}
 	translated, err := translate(pattern)
 	if err != nil {
 		return m, err
@@ -126,8 +120,3 @@ func (m matches) spans(text []rune, limit time.Duration) (list [][2]int, err err
 	}
 	return list, err
 }
-
-const (
-	wordClass = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}Ⓐ-ⓩ🄰-🅉🅐-🅩🅰-🆉` // what \w of Oniguruma means inside of [ ]
-	wordMore  = `²³¹¼½¾`                                   // what \w of Oniguruma also matches, but not inside of [ ]
-)
