@@ -136,7 +136,7 @@ func newReplace(o replaceOptions) (normalizer, error) {
 	}
 	return func(text string, b *budget) string {
 		var out strings.Builder
-		find([]byte(text), func(from, to int, match bool) {
+		find.spans([]byte(text), func(from, to int, match bool) {
 			if match {
 				b.check(out.Len() + len(o.Content) - to)
 				out.WriteString(o.Content)

@@ -62,7 +62,7 @@ func TestSequencesLikePython(t *testing.T) {
 		var err error
 		h.steps, h.letters, h.spells, err = readSplitters(parts, nil)
 		if err != nil {
-			require.ErrorContains(t, err, "prepend_scheme first behind ByteLevel")
+			require.ErrorContains(t, err, "prepend_scheme first behind another pre-tokenizer")
 			continue
 		}
 		for i, want := range s.Pieces {

@@ -68,7 +68,7 @@ func newMatches(pattern string) (m matches, err error) {
 	return m, nil
 }
 
-func (m matches) find(text []byte, found func(from, to int, match bool)) {
+func (m matches) find(text []byte, match func(from, to int)) {
 	limit := matchTime + time.Duration(len(text))*matchByteTime
 	runes, began := []rune(string(text)), time.Now()
 	spans, err := m.spans(runes, limit)
@@ -86,21 +86,15 @@ func (m matches) find(text []byte, found func(from, to int, match bool)) {
 		panic(stop{fmt.Errorf("pattern %.60q takes %v too long for many texts, the last one of %d bytes: it backtracks too much", m.pattern, time.Duration(all), len(text))})
 	}
 	at, from := 0, 0 // in runes and in bytes
-	next := func(end int, match bool) {
-		to := from
-		for _, r := range runes[at:end] {
-			to += utf8.RuneLen(r)
+	skip := func(end int) int {
+		for ; at < end; at++ {
+			from += utf8.RuneLen(runes[at])
 		}
-		if at < end || match {
-			found(from, to, match)
-		}
-		at, from = end, to
+		return from
 	}
 	for _, s := range spans {
-		next(s[0], false)
-		next(s[1], true)
+		match(skip(s[0]), skip(s[1]))
 	}
-	next(len(runes), false)
 }
 
 // spans returns the begin and end of each match in a text, or an error if finding them takes longer than the limit. As in the reference, an

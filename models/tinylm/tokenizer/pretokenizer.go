@@ -14,28 +14,27 @@ type splitter func(text []byte, word func([]byte))
 
 // preTokenizer is a step that cuts a text into words.
 type preTokenizer struct {
-	split  splitter // nil: the step cuts nothing
-	start  splitter // for a word that begins the text; nil: split
-	bytes  bool     // after the step, words are spelled in letters for bytes
-	copies bool     // words are no parts of the text
+	split splitter // nil: the step cuts nothing
+	start splitter // for a word that begins the text; nil: split
+	bytes bool     // after the step, words are spelled in letters for bytes
 }
 
 // preTokenizers returns the makers of pre-tokenizers by their type in a tokenizer.json. UnicodeScripts, FixedLength and RandomSplit are
 // missing.
 func preTokenizers() map[string]maker[preTokenizer] {
-	cut := func(find finder, how behavior) maker[preTokenizer] {
-		return constant(preTokenizer{split: how.splitter(find)})
+	cut := func(find finder, invert bool) maker[preTokenizer] {
+		return constant(preTokenizer{split: removed.splitter(find, invert)})
 	}
 	return map[string]maker[preTokenizer]{
-		"BertPreTokenizer":   cut(findBertWords, removed),
+		"BertPreTokenizer":   cut(findRuns(bertRuns), true),
 		"ByteLevel":          with(newByteLevel),
 		"CharDelimiterSplit": with(newDelimiterSplit),
 		"Digits":             with(newDigits),
 		"Metaspace":          with(newMetaspace),
 		"Punctuation":        with(newPunctuationSplit),
 		"Split":              with(newSplit),
-		"Whitespace":         cut(findWords, removed),
-		"WhitespaceSplit":    cut(findRunes(unicode.IsSpace), removed),
+		"Whitespace":         cut(findRuns(wordRuns), true),
+		"WhitespaceSplit":    cut(findRunes(unicode.IsSpace), false),
 	}
 }
 
@@ -49,11 +48,8 @@ func readSplitters(parts, normal []part) (steps []preTokenizer, l *letters, spel
 	}
 	for i, s := range all {
 		if s.start != nil {
-			if err := checkFirst(normal); err != nil {
-				return nil, nil, false, err
-			}
-			if l != nil {
-				return nil, nil, false, errors.New("type Metaspace with the prepend_scheme first behind ByteLevel, want it in front")
+			if err := checkFirst(i, normal); err != nil {
+				return nil, nil, false, fmt.Errorf("type Metaspace with the prepend_scheme first behind %w", err)
 			}
 		}
 		if s.bytes && l == nil {
@@ -75,17 +71,20 @@ func (s preTokenizer) spelled(l *letters) preTokenizer {
 	if cut == nil {
 		cut = whole
 	}
-	return preTokenizer{copies: true, split: func(text []byte, word func([]byte)) {
+	return preTokenizer{split: func(text []byte, word func([]byte)) {
 		cut(text, func(w []byte) { word(l.spell(nil, w)) })
 	}}
 }
 
-// checkFirst returns an error if a normalizer before a Metaspace with the scheme "first" hides which word begins the
-// text.
-func checkFirst(normal []part) error {
+// checkFirst returns an error if something before a Metaspace with the scheme "first", which is pre-tokenizer i, may hide which word
+// begins the text.
+func checkFirst(i int, normal []part) error {
+	if i > 0 {
+		return errors.New("another pre-tokenizer, want it in front")
+	}
 	for _, n := range normal {
 		if !n.keepsStart() {
-			return fmt.Errorf("type Metaspace with the prepend_scheme first behind the normalizer %s, which may remove the first character", n.kind)
+			return fmt.Errorf("the normalizer %s, which may remove the first character", n.kind)
 		}
 	}
 	return nil
@@ -109,7 +108,7 @@ func newByteLevel(o byteLevelOptions) (preTokenizer, error) {
 	if o.AddPrefixSpace {
 		split = split.withPrefix(" ")
 	}
-	return preTokenizer{split: split, bytes: true, copies: o.AddPrefixSpace}, nil
+	return preTokenizer{split: split, bytes: true}, nil
 }
 
 // whole makes the whole text one word.
@@ -135,7 +134,7 @@ func newDelimiterSplit(o delimiterOptions) (preTokenizer, error) {
 	if utf8.RuneCountInString(o.Delimiter) != 1 {
 		return preTokenizer{}, fmt.Errorf("delimiter %q, want one character", o.Delimiter)
 	}
-	return preTokenizer{split: removed.splitter(findText(o.Delimiter))}, nil
+	return preTokenizer{split: removed.splitter(findText(o.Delimiter), false)}, nil
 }
 
 type digitsOptions struct {
@@ -148,7 +147,7 @@ func newDigits(o digitsOptions) (preTokenizer, error) {
 	if o.Individual {
 		how = isolated
 	}
-	return preTokenizer{split: how.splitter(findRunes(unicode.IsNumber))}, nil
+	return preTokenizer{split: how.splitter(findRunes(unicode.IsNumber), false)}, nil
 }
 
 type punctuationOptions struct {
@@ -160,7 +159,7 @@ func newPunctuationSplit(o punctuationOptions) (preTokenizer, error) {
 	if o.Behavior == "" {
 		o.Behavior = isolated
 	}
-	return preTokenizer{split: o.Behavior.splitter(findRunes(isPunctuation))}, o.Behavior.check()
+	return preTokenizer{split: o.Behavior.splitter(findRunes(isPunctuation), false)}, o.Behavior.check()
 }
 
 type metaspaceOptions struct {
@@ -196,20 +195,21 @@ func newMetaspace(o metaspaceOptions) (preTokenizer, error) {
 	}
 	cut := splitter(whole)
 	if o.Split == nil || *o.Split {
-		cut = toNext.splitter(findText(o.Replacement))
+		cut = toNext.splitter(findText(o.Replacement), false)
 	}
 	step := func(s splitter) splitter {
 		return func(text []byte, word func([]byte)) {
 			s([]byte(strings.ReplaceAll(string(text), " ", o.Replacement)), word)
 		}
 	}
+	plain, prefixed := step(cut), step(cut.withPrefix(o.Replacement))
 	switch scheme {
 	case "always":
-		return preTokenizer{split: step(cut.withPrefix(o.Replacement)), copies: true}, nil
+		return preTokenizer{split: prefixed}, nil
 	case "first":
-		return preTokenizer{split: step(cut), start: step(cut.withPrefix(o.Replacement)), copies: true}, nil
+		return preTokenizer{split: plain, start: prefixed}, nil
 	}
-	return preTokenizer{split: step(cut), copies: true}, nil
+	return preTokenizer{split: plain}, nil
 }
 
 type splitOptions struct {
@@ -229,14 +229,5 @@ func newSplit(o splitOptions) (preTokenizer, error) {
 		}
 	}
 	find, err := o.Pattern.finder()
-	if err != nil {
-		return preTokenizer{}, err
-	}
-	if o.Invert {
-		straight := find
-		find = func(text []byte, found func(from, to int, match bool)) {
-			straight(text, func(from, to int, match bool) { found(from, to, !match) })
-		}
-	}
-	return preTokenizer{split: o.Behavior.splitter(find)}, nil
+	return preTokenizer{split: o.Behavior.splitter(find, o.Invert)}, err
 }

@@ -196,7 +196,7 @@ func TestScannerMatchesPattern(t *testing.T) {
 		m, err := newMatches(pattern)
 		require.NoError(t, err)
 		for _, line := range lines {
-			require.Equal(t, words(isolated.splitter(m.find), line), words(s.split, line), "%q %s", line, pattern)
+			require.Equal(t, words(isolated.splitter(m.find, false), line), words(s.split, line), "%q %s", line, pattern)
 		}
 	}
 }
