@@ -2,35 +2,20 @@ package tokenizer
 
 import (
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 )
 
-// manyMarks is the number of consecutive combining marks above which form uses normalizeLong. norm changes texts with more than 30: it
-// puts a joiner between the marks.
-const manyMarks = 8
-
-// form returns the normalizer of a Unicode form.
+// form returns the normalizer of a Unicode form. norm puts a joiner between the marks of a text with more than 30 in a row.
 func form(f norm.Form) func(string) string {
 	return func(text string) string {
-		marks := 0
-		for i := 0; i < len(text); {
-			if text[i] < 0xcc { // before U+0300, where marks begin
-				marks = 0
-				i++
-				continue
-			}
-			p := f.PropertiesString(text[i:])
-			i += max(1, p.Size())
-			if marks++; p.CCC() == 0 {
-				marks = 0
-			}
-			if marks > manyMarks {
-				return normalizeLong(f, text)
-			}
+		normal := f.String(text)
+		if strings.Count(normal, norm.GraphemeJoiner) > strings.Count(text, norm.GraphemeJoiner) {
+			return normalizeLong(f, text)
 		}
-		return f.String(text)
+		return normal
 	}
 }
 

@@ -24,7 +24,7 @@ func Open(path, separator string) (*Tokenizer, error) {
 		if separator != "" {
 			return nil, fmt.Errorf("tokenizer: separator %q without a tokenizer.json; of bytes it is the byte 0", separator)
 		}
-		return &Tokenizer{byteCodec{}}, nil
+		return &Tokenizer{numberCodec{256, 0, "bytes"}}, nil
 	}
 	c, err := readHuggingFace(path, separator)
 	if err != nil {
@@ -35,7 +35,9 @@ func Open(path, separator string) (*Tokenizer, error) {
 
 // Numbers returns a tokenizer for tokens that are not made from text, such as random ones. Tokens below 256 are bytes, the others have no
 // text. separator is -1 if there is none.
-func Numbers(vocab int, separator int32) *Tokenizer { return &Tokenizer{numberCodec{vocab, separator}} }
+func Numbers(vocab int, separator int32) *Tokenizer {
+	return &Tokenizer{numberCodec{vocab, separator, fmt.Sprint("numbers ", vocab, " ", separator)}}
+}
 
 // Vocab returns the number of different tokens.
 func (t *Tokenizer) Vocab() int { return t.open().size() }
@@ -69,7 +71,7 @@ func (t *Tokenizer) Decode(ids []int32) (text string, err error) {
 // open returns the codec, noCodec for a nil or zero Tokenizer.
 func (t *Tokenizer) open() codec {
 	if t == nil || t.codec == nil {
-		return noCodec{}
+		return newNoCodec()
 	}
 	return t.codec
 }
