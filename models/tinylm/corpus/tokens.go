@@ -122,29 +122,20 @@ func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
 
 // readTokens yields the documents, which end at separators: those of the unit, or all of a compressed file.
 func readTokens(f file, u unit, t *tokenizer.Tokenizer) documents {
-	return func(yield func(document, error) bool) {
-		a, at := f.tokens, u.from
-		if f.compression == "" {
-			at += a.offset
-		}
-		r, err := f.open(at)
-		if err != nil {
-			yield(document{}, err)
-			return
-		}
-		defer r.Close()
-		if f.compression != "" {
-			if _, err := io.CopyN(io.Discard, r, a.offset); err != nil {
-				yield(document{}, unexpected(err))
-				return
-			}
+	a, skip := f.tokens, f.tokens.offset
+	from := u.from
+	if f.compression == "" {
+		from, skip = u.from+a.offset, 0
+	}
+	return f.documents(from, func(in io.Reader, yield func(document) bool) error {
+		if _, err := io.CopyN(io.Discard, in, skip); err != nil {
+			return unexpected(err)
 		}
 		cut := cutter{chunkTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.afterSeparator(b, t.Separator()) }}
 		var ids []int32
-		for c, err := range cut.chunks(&exactly{r, a.bytes() - u.from}, u.from > 0, f.compression == "") {
+		for c, err := range cut.chunks(&exactly{in, a.bytes() - u.from}, u.from > 0, f.compression == "") {
 			if err != nil {
-				yield(document{}, err)
-				return
+				return err
 			}
 			for b := c.bytes; len(b) > 0; {
 				n := a.afterSeparator(b, t.Separator())
@@ -153,19 +144,19 @@ func readTokens(f file, u unit, t *tokenizer.Tokenizer) documents {
 				}
 				if ids, err = a.appendTokens(ids[:0], b[:n], t.Vocab()); err != nil {
 					place := (u.from+int64(c.at+len(c.bytes)-len(b)))/int64(a.width) + int64(len(ids))
-					yield(document{}, fmt.Errorf("token %d: %w", place, err))
-					return
+					return fmt.Errorf("token %d: %w", place, err)
 				}
 				b = b[n:]
 				if ids[len(ids)-1] == t.Separator() {
 					ids = ids[:len(ids)-1]
 				}
-				if len(ids) > 0 && !yield(document{tokens: ids, isTokens: true}, nil) {
-					return
+				if len(ids) > 0 && !yield(document{tokens: ids, isTokens: true}) {
+					return nil
 				}
 			}
 		}
-	}
+		return nil
+	})
 }
 
 // afterSeparator returns the position in b after the first separator, 0 if there is none.

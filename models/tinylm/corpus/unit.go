@@ -104,15 +104,14 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 	default:
 		all = readText(f, u)
 	}
-	return func(yield func(document, error) bool) {
+	return stream(func(yield func(document) bool) error {
 		counts, n := map[string]int{}, 0
 		for d, err := range all {
 			if err == nil {
 				err = ctx.Err()
 			}
 			if err != nil {
-				yield(document{}, fmt.Errorf("%s: %w", f.path, err))
-				return
+				return fmt.Errorf("%s: %w", f.path, err)
 			}
 			n++
 			if d.skip == "" {
@@ -123,14 +122,15 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 				s.skipped.addRecords(d.skip, f.name, u, counts[d.skip])
 				s.skipped.addFields(d.fields)
 			}
-			if !yield(d, nil) {
-				return
+			if !yield(d) {
+				return nil
 			}
 		}
 		if n == 0 && u.whole {
 			s.skipped.addRecords(reasonEmpty, f.name, u, 1)
 		}
-	}
+		return nil
+	})
 }
 
 // reason returns why a document is skipped, or "".
