@@ -11,21 +11,17 @@ import (
 
 // blocks yields the blocks of all epochs in order, beginning with the block that starts at the cursor.
 func (c *Corpus) blocks(ctx context.Context, from Cursor, seq int) iter.Seq2[*block, error] {
-	return func(yield func(*block, error) bool) {
+	return stream(func(yield func(*block) bool) error {
 		from.Data, from.Seed, from.Seq, from.Window, from.Token = c.hash, c.seed, seq, 0, 0
-		builder := &builder{c: c, seq: seq, yield: func(b *block) bool { return yield(b, nil) }}
+		builder := &builder{c: c, seq: seq, yield: yield}
 		for {
 			next, err := builder.epoch(ctx, from)
-			switch {
-			case err != nil:
-				yield(nil, err)
-				return
-			case next == from:
-				return
+			if err != nil || next == from {
+				return err
 			}
 			from = next
 		}
-	}
+	})
 }
 
 // builder builds blocks of documents.
@@ -134,7 +130,7 @@ func (b *builder) add(d document, unit, number, offset int) (more bool, err erro
 
 // batches yields the batches of blocks from the cursor on. The first block is the one of the cursor.
 func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) iter.Seq2[*Batch, error] {
-	return func(yield func(*Batch, error) bool) {
+	return stream(func(yield func(*Batch) bool) error {
 		a := assembler{Shape: s}
 		window, token := from.Window, from.Token
 		for b, err := range blocks {
@@ -142,27 +138,26 @@ func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) 
 				err = fmt.Errorf("cursor is at window %d of a block that has %d", window, len(b.windows))
 			}
 			if err != nil {
-				yield(nil, err)
-				return
+				return err
 			}
 			for window < len(b.windows) {
 				first := b.windows[window] * s.Seq
 				to := min(first+s.Seq, b.tokens.len())
 				if first+token >= to {
-					yield(nil, fmt.Errorf("cursor is at token %d of a window that has %d", token, to-first))
-					return
+					return fmt.Errorf("cursor is at token %d of a window that has %d", token, to-first)
 				}
 				token = a.add(b, first+token, to) - first
 				if first+token == to {
 					window, token = window+1, 0
 				}
-				if a.full() && !yield(a.finish(b, window, token), nil) {
-					return
+				if a.full() && !yield(a.finish(b, window, token)) {
+					return nil
 				}
 			}
 			window, token = 0, 0
 		}
-	}
+		return nil
+	})
 }
 
 // finish returns the batch and sets its cursor to the given window and token of b, or to the next block if b has no such window.
