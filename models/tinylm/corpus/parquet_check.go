@@ -76,11 +76,7 @@ func (c structCheck) value(t thrift.Type, depth int) (err error) {
 	case thrift.TRUE, thrift.FALSE:
 	case thrift.I8:
 		_, err = c.r.ReadInt8()
-	case thrift.I16:
-		_, err = c.r.ReadInt16()
-	case thrift.I32:
-		_, err = c.r.ReadInt32()
-	case thrift.I64:
+	case thrift.I16, thrift.I32, thrift.I64: // of as many bytes as needed
 		_, err = c.r.ReadInt64()
 	case thrift.DOUBLE:
 		_, err = c.r.ReadFloat64()
