@@ -71,8 +71,7 @@ func TestEmptyFiles(t *testing.T) {
 		}
 		require.NoError(t, os.WriteFile(filepath.Join(folder, more), text, 0o644))
 		for _, heldOut := range []int{0, 1 << 20} {
-			c, err := Open(t.Context(), folder, Options{HeldOut: heldOut})
-			require.NoError(t, err, name)
+			c := testutil.Must(Open(t.Context(), folder, Options{HeldOut: heldOut}))(t)
 			epochOf(t, c, Shape{Batch: 1, Seq: 2}, Cursor{})
 			require.Equal(t, []Skipped{{"empty", 1, name}}, c.Skipped())
 		}
@@ -146,13 +145,10 @@ func TestFolderErrors(t *testing.T) {
 		{filepath.Join(folder, "none"), "", "none"},
 		{os.DevNull, "", "neither a file nor a folder"},
 	} {
-		_, err := Open(t.Context(), c.path, Options{Ext: c.ext})
-		require.ErrorContains(t, err, c.want)
+		require.ErrorContains(t, testutil.Err(Open(t.Context(), c.path, Options{Ext: c.ext})), c.want)
 	}
-	_, err := Open(t.Context(), folder, Options{HeldOut: -1})
-	require.ErrorContains(t, err, "-1 held-out tokens")
-	_, err = Open(t.Context(), folder, Options{Separator: "x"})
-	require.ErrorContains(t, err, "without a tokenizer")
+	require.ErrorContains(t, testutil.Err(Open(t.Context(), folder, Options{HeldOut: -1})), "-1 held-out tokens")
+	require.ErrorContains(t, testutil.Err(Open(t.Context(), folder, Options{Separator: "x"})), "without a tokenizer")
 }
 
 // Hidden files and the folders of runs are left out of a folder, and read where they are named.
@@ -250,8 +246,7 @@ func TestLargeText(t *testing.T) {
 func TestRangesOfLines(t *testing.T) {
 	documents := testutil.Documents(100, 300, 2)
 	path := filepath.Join(writeFiles(t, map[string][]byte{"a.jsonl": jsonl(t, documents)}), "a.jsonl")
-	info, err := os.Stat(path)
-	require.NoError(t, err)
+	info := testutil.Must(os.Stat(path))(t)
 	f := file{path: path, size: info.Size(), format: jsonLines, field: defaultField}
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 50 {
@@ -289,8 +284,7 @@ func TestRangeInsideOfALongLine(t *testing.T) {
 // Files written by pyarrow have the right texts.
 func TestParquetOfPython(t *testing.T) {
 	testutil.RequirePython(t, "pyarrow")
-	paths, err := filepath.Glob(filepath.Join(pythonParquet(t), "*.parquet"))
-	require.NoError(t, err)
+	paths := testutil.Must(filepath.Glob(filepath.Join(pythonParquet(t), "*.parquet")))(t)
 	require.Len(t, paths, 30)
 	var want []string
 	for i := range 100 {
@@ -344,8 +338,7 @@ func TestFormatsGiveTheSameDocuments(t *testing.T) {
 				c = open(t, folder, Options{Seed: seed, HeldOut: 1 << 30}, 1<<20)
 				require.Equal(t, splitHash, c.split.Kind)
 				train := textsOf(t, epochOf(t, c, s, Cursor{}))
-				batches, err := c.HeldOut(s, 0)
-				require.NoError(t, err)
+				batches := testutil.Must(c.HeldOut(s, 0))(t)
 				held := textsOf(t, batches)
 				require.Equal(t, sorted(documents), sorted(append(train, held...)))
 				require.Equal(t, len(strings.Join(held, " "))+1, c.held.tokens.len())

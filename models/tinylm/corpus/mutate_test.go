@@ -22,8 +22,7 @@ func TestDamagedFiles(t *testing.T) {
 	python := map[string][]byte{} // files of pyarrow by name
 	if folder := pythonParquet(t); folder != "" {
 		for _, name := range []string{"snappy-1.0-dictionary", "none-1.0-dictionary", "none-2.0-plain"} {
-			content, err := os.ReadFile(filepath.Join(folder, name+".parquet"))
-			require.NoError(t, err)
+			content := testutil.Must(os.ReadFile(filepath.Join(folder, name+".parquet")))(t)
 			python[name] = content
 		}
 	}

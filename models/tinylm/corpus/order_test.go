@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
@@ -169,8 +170,7 @@ func heldTokens(t *testing.T, c *Corpus) map[int32]bool {
 	if c.held == nil || c.held.tokens.len() < 2 {
 		return held
 	}
-	batches, err := c.HeldOut(Shape{Batch: 1, Seq: c.held.tokens.len()}, 0)
-	require.NoError(t, err)
+	batches := testutil.Must(c.HeldOut(Shape{Batch: 1, Seq: c.held.tokens.len()}, 0))(t)
 	for _, b := range batches {
 		for _, id := range b.Tokens {
 			if id > 0 {
@@ -237,8 +237,7 @@ func TestResume(t *testing.T) {
 				}
 			}
 			for i, b := range all {
-				text, err := json.Marshal(b.After)
-				require.NoError(t, err)
+				text := testutil.Must(json.Marshal(b.After))(t)
 				var at Cursor
 				require.NoError(t, json.Unmarshal(text, &at))
 				require.NoError(t, c.checkCursor(at, o.shape.Seq))

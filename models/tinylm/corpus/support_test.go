@@ -16,6 +16,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // writeFiles writes files into a new folder and returns its path. Contents of names with .gz or .zst are compressed.
@@ -37,14 +39,11 @@ func compress(t testing.TB, content []byte, compression string) []byte {
 	switch compression {
 	case ".gz":
 		w := gzip.NewWriter(&b)
-		_, err := w.Write(content)
-		require.NoError(t, err)
+		testutil.Must(w.Write(content))(t)
 		require.NoError(t, w.Close())
 	case ".zst":
-		w, err := zstd.NewWriter(&b, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true))
-		require.NoError(t, err)
-		_, err = w.Write(content)
-		require.NoError(t, err)
+		w := testutil.Must(zstd.NewWriter(&b, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true)))(t)
+		testutil.Must(w.Write(content))(t)
 		require.NoError(t, w.Close())
 	default:
 		return content
@@ -56,8 +55,7 @@ func jsonl(t testing.TB, documents []string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	for i, d := range documents {
-		line, err := json.Marshal(map[string]any{"id": i, "text": d, "score": 0.5})
-		require.NoError(t, err)
+		line := testutil.Must(json.Marshal(map[string]any{"id": i, "text": d, "score": 0.5}))(t)
 		b.Write(append(line, '\n'))
 	}
 	return b.Bytes()
@@ -73,8 +71,7 @@ func parquetBytes(t testing.TB, documents []string, group int) []byte {
 	var b bytes.Buffer
 	w := parquet.NewGenericWriter[row](&b)
 	for i := range documents {
-		_, err := w.Write([]row{{int64(i), &documents[i]}})
-		require.NoError(t, err)
+		testutil.Must(w.Write([]row{{int64(i), &documents[i]}}))(t)
 		if (i+1)%group == 0 {
 			require.NoError(t, w.Flush())
 		}
@@ -156,8 +153,7 @@ func joined(documents []string) []int32 {
 // open opens a corpus with small blocks.
 func open(t testing.TB, path string, o Options, block int) *Corpus {
 	t.Helper()
-	c, err := Open(t.Context(), path, o)
-	require.NoError(t, err)
+	c := testutil.Must(Open(t.Context(), path, o))(t)
 	c.blockTokens = block
 	return c
 }

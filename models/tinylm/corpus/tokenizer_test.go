@@ -71,7 +71,6 @@ func TestTokenizerErrors(t *testing.T) {
 		"bad.json": "corpus: " + filepath.Join(folder, "bad.json") + ": ",
 		"t.json":   ".txt: encode: ",
 	} {
-		_, err := Open(t.Context(), folder, Options{Ext: ".txt", Tokenizer: filepath.Join(folder, name), HeldOut: 100})
-		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, testutil.Err(Open(t.Context(), folder, Options{Ext: ".txt", Tokenizer: filepath.Join(folder, name), HeldOut: 100})), want)
 	}
 }

@@ -77,8 +77,7 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		{"added_tokens", `[{"id":30000,"content":"more"}]`, "has the id 30000"},
 	} {
 		t.Run(c.member+" "+c.value, func(t *testing.T) {
-			_, err := parseHuggingFace(wordTokenizer(t, map[string]string{c.member: c.value}))
-			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, testutil.Err(parseHuggingFace(wordTokenizer(t, map[string]string{c.member: c.value}))), c.want)
 		})
 	}
 }
@@ -107,13 +106,10 @@ func TestTokenizerUnknownText(t *testing.T) {
 		"unigram": `{"type":"Unigram","unk_id":null,"vocab":[["a",0]]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			v, err := parseHuggingFace(wordTokenizer(t, map[string]string{"model": model}))
-			require.NoError(t, err)
+			v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"model": model})))(t)
 			for range 2 { // the same encoder again
-				_, err = v.encode(nil, []byte("a b"))
-				require.ErrorContains(t, err, `"b" has no token`)
-				ids, err := v.encode(nil, []byte("a a"))
-				require.NoError(t, err)
+				require.ErrorContains(t, testutil.Err(v.encode(nil, []byte("a b"))), `"b" has no token`)
+				ids := testutil.Must(v.encode(nil, []byte("a a")))(t)
 				require.Equal(t, []int32{0, 0}, ids)
 			}
 		})
@@ -123,13 +119,12 @@ func TestTokenizerUnknownText(t *testing.T) {
 // The error of a long pattern names its reason. A file cannot make tokenizing recurse deeply, nor compiling a pattern take long.
 func TestLongParts(t *testing.T) {
 	for pattern, want := range map[string]string{strings.Repeat("a?", 300) + `\X`: `"\\X" is not supported`, strings.Repeat("a", 65<<10): "66560 bytes, want at most 65536"} {
-		_, err := newMatches(pattern)
+		err := testutil.Err(newMatches(pattern))
 		require.ErrorContains(t, err, want)
 		require.Less(t, len(err.Error()), maxErrorBytes)
 	}
 	sequence := `{"type":"Sequence","pretokenizers":[` + strings.Repeat(`{"type":"Digits"},`, maxParts) + `{"type":"Digits"}]}`
-	_, err := parseHuggingFace(wordTokenizer(t, map[string]string{"pre_tokenizer": sequence}))
-	require.ErrorContains(t, err, "more than 256")
+	require.ErrorContains(t, testutil.Err(parseHuggingFace(wordTokenizer(t, map[string]string{"pre_tokenizer": sequence}))), "more than 256")
 }
 
 // Many added tokens, and a text of many of them with white space around, take no time that grows with the square of their number.
@@ -138,8 +133,7 @@ func TestManyAddedTokens(t *testing.T) {
 	for i := range 30_000 {
 		list = append(list, map[string]any{"id": 4 + i, "content": fmt.Sprintf("<token %d>", i)})
 	}
-	v, err := parseHuggingFace(wordTokenizer(t, map[string]string{"added_tokens": string(testutil.Must(json.Marshal(list))(t))}))
-	require.NoError(t, err)
+	v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"added_tokens": string(testutil.Must(json.Marshal(list))(t))})))(t)
 	ids := testutil.Must(v.encode(nil, []byte("<token 2><token 29999>"+strings.Repeat(" [SEP] small", 50_000))))(t)
 	require.Equal(t, []int32{6, 30_003, 1, 2, 1, 2}, ids[:6])
 	require.Len(t, ids, 2+2*50_000)
@@ -156,8 +150,7 @@ func TestAppendTokenOfDecoders(t *testing.T) {
 		{`{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"}]}`, "<0xE4>", "\xe4"},
 		{`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`, "Ġa", " a"},
 	} {
-		v, err := parseHuggingFace(wordTokenizer(t, map[string]string{"decoder": c.decoder, "model": wordModel + fmt.Sprintf(`"vocab":{%q:0}}`, c.token)}))
-		require.NoError(t, err)
+		v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"decoder": c.decoder, "model": wordModel + fmt.Sprintf(`"vocab":{%q:0}}`, c.token)})))(t)
 		require.Equal(t, c.want, string(v.appendToken(nil, 0)), "%s %s", c.decoder, c.token)
 		require.Equal(t, len(c.want), v.length([]int32{0}))
 	}
@@ -200,10 +193,9 @@ func TestSlowPatterns(t *testing.T) {
 func TestSlowPatternsOfManyWords(t *testing.T) {
 	slow := strings.Repeat("a", 24)
 	split := `{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},{"type":"Split","pattern":{"Regex":"(a|aa)*b"},"behavior":"Isolated","invert":false}]}`
-	v, err := parseHuggingFace(wordTokenizer(t, map[string]string{"pre_tokenizer": split}))
-	require.NoError(t, err)
+	v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"pre_tokenizer": split})))(t)
 	began := time.Now()
-	_, err = v.encode(nil, []byte(strings.Repeat(slow+" ", 10_000)))
+	err := testutil.Err(v.encode(nil, []byte(strings.Repeat(slow+" ", 10_000))))
 	require.ErrorContains(t, err, `pattern "(a|aa)*b" takes `)
 	require.ErrorContains(t, err, `it backtracks too much`) // for all words, or on a slow machine for one
 	require.Less(t, time.Since(began), time.Minute)

@@ -119,8 +119,7 @@ func TestTokenizersMatchPython(t *testing.T) {
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			v, err := readHuggingFace(filepath.Join(folder, name+".json"), "")
-			require.NoError(t, err)
+			v := testutil.Must(readHuggingFace(filepath.Join(folder, name+".json"), ""))(t)
 			var want [][]int32
 			var texts []string
 			readJSON(t, filepath.Join(folder, name+".ids.json"), &want)
@@ -144,11 +143,9 @@ func requireSame(t *testing.T, v *huggingFace, want tokenizerCase) {
 		if isNew(line) {
 			continue
 		}
-		got, err := v.encode(nil, []byte(line))
-		require.NoError(t, err)
+		got := testutil.Must(v.encode(nil, []byte(line)))(t)
 		require.Equal(t, want.IDs[i], append([]int32{}, got...), "%q", line)
-		text, err := v.decode(got)
-		require.NoError(t, err)
+		text := testutil.Must(v.decode(got))(t)
 		if utf8.ValidString(text) { // Python replaces bytes that are not UTF-8
 			require.Equal(t, want.Texts[i], text, "%q", line)
 		}
@@ -163,11 +160,9 @@ func isNew(line string) bool {
 
 // smallTokenizers returns tokenizers of every kind, written by train_tokenizers.py.
 func smallTokenizers(t testing.TB) (all []tokenizerCase) {
-	f, err := os.Open("testdata/tokenizers.jsonl.gz")
-	require.NoError(t, err)
+	f := testutil.Must(os.Open("testdata/tokenizers.jsonl.gz"))(t)
 	defer f.Close()
-	z, err := gzip.NewReader(f)
-	require.NoError(t, err)
+	z := testutil.Must(gzip.NewReader(f))(t)
 	for d := json.NewDecoder(z); d.More(); {
 		var c tokenizerCase
 		require.NoError(t, d.Decode(&c))
@@ -182,8 +177,7 @@ func TestSmallTokenizers(t *testing.T) {
 	require.Greater(t, len(all), 40)
 	for _, c := range all {
 		t.Run(c.Name, func(t *testing.T) {
-			v, err := parseHuggingFace(c.Tokenizer)
-			require.NoError(t, err)
+			v := testutil.Must(parseHuggingFace(c.Tokenizer))(t)
 			requireSame(t, v, c)
 		})
 	}
@@ -193,8 +187,7 @@ func TestSmallTokenizers(t *testing.T) {
 func TestScannerMatchesPattern(t *testing.T) {
 	lines := append(testutil.Documents(300, 200, 7), "'s", "'S", "'ſ", "'lL'", " '", "\r\n \n", "  a", " \t b", "!\r\n!", "12345", "x\u00a0\u3000y", "½Ⅷ", "a\u0301")
 	for pattern, s := range map[string]scanner{gpt2Pattern: {gpt2: true}, llama3Start + "{1,3}" + llama3End: {digits: 3}, llama3Start + llama3End: {digits: 1}} {
-		m, err := newMatches(pattern)
-		require.NoError(t, err)
+		m := testutil.Must(newMatches(pattern))(t)
 		for _, line := range lines {
 			require.Equal(t, words(isolated.splitter(m.find, false), line), words(s.split, line), "%q %s", line, pattern)
 		}
@@ -226,7 +219,7 @@ func TestTokenizerErrors(t *testing.T) {
 				require.NotEqual(t, good, text)
 			}
 			path := write(t, []byte(text))
-			_, err := Open(path, c.separator)
+			err := testutil.Err(Open(path, c.separator))
 			require.ErrorContains(t, err, c.want)
 			require.ErrorContains(t, err, "tokenizer: "+path+": ")
 		})
@@ -235,7 +228,6 @@ func TestTokenizerErrors(t *testing.T) {
 
 func readJSON(t *testing.T, path string, to any) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
+	b := testutil.Must(os.ReadFile(path))(t)
 	require.NoError(t, json.Unmarshal(b, to))
 }
