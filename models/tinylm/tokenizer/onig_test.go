@@ -84,7 +84,7 @@ func TestPatternsLikePython(t *testing.T) {
 	file := readPython(t)
 	taken, refused := 0, []string{}
 	for _, p := range file.Patterns {
-		s, err := newSplit(splitOptions{Pattern: patternOptions{Regex: &p.Pattern}, Behavior: isolated})
+		find, err := patternOptions{Regex: &p.Pattern}.finder()
 		if err != nil {
 			if p.Pieces != nil {
 				refused = append(refused, err.Error())
@@ -94,7 +94,7 @@ func TestPatternsLikePython(t *testing.T) {
 		taken++
 		for i, want := range p.Pieces {
 			got := []string{}
-			s.split([]byte(file.Texts[i]), func(word []byte) { got = append(got, string(word)) })
+			isolated.splitter(find, false)([]byte(file.Texts[i]), func(word []byte) { got = append(got, string(word)) })
 			if strings.Join(got, "\x01") != strings.Join(want, "\x01") {
 				t.Errorf("%q of %q: %q, want %q", p.Pattern, file.Texts[i], got, want)
 			}

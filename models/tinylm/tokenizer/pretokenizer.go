@@ -2,8 +2,10 @@ package tokenizer
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -19,22 +21,62 @@ type preTokenizer struct {
 	bytes bool     // after the step, words are spelled in letters for bytes
 }
 
-// preTokenizers returns the makers of pre-tokenizers by their type in a tokenizer.json. UnicodeScripts, FixedLength and RandomSplit are
-// missing.
+// preTokenizers returns the makers of pre-tokenizers by their type in a tokenizer.json. UnicodeScripts, FixedLength and
+// RandomSplit are missing.
 func preTokenizers() map[string]maker[preTokenizer] {
-	cut := func(find finder, invert bool) maker[preTokenizer] {
-		return constant(preTokenizer{split: removed.splitter(find, invert)})
+	cut := func(how behavior, find finder, invert bool) preTokenizer {
+		return preTokenizer{split: how.splitter(find, invert)}
 	}
 	return map[string]maker[preTokenizer]{
-		"BertPreTokenizer":   cut(findRuns(bertRuns), true),
-		"ByteLevel":          with(newByteLevel),
-		"CharDelimiterSplit": with(newDelimiterSplit),
-		"Digits":             with(newDigits),
-		"Metaspace":          with(newMetaspace),
-		"Punctuation":        with(newPunctuationSplit),
-		"Split":              with(newSplit),
-		"Whitespace":         cut(findRuns(wordRuns), true),
-		"WhitespaceSplit":    cut(findRunes(unicode.IsSpace), false),
+		"BertPreTokenizer": constant(cut(removed, findRuns(bertRuns), true)),
+		"Whitespace":       constant(cut(removed, findRuns(wordRuns), true)),
+		"WhitespaceSplit":  constant(cut(removed, findRunes(unicode.IsSpace), false)),
+		"ByteLevel":        with(newByteLevel),
+		"Metaspace":        with(newMetaspace),
+		"CharDelimiterSplit": with(func(o struct {
+			partType
+			Delimiter string `json:"delimiter"`
+		}) (p preTokenizer, err error) {
+			if utf8.RuneCountInString(o.Delimiter) != 1 {
+				err = fmt.Errorf("delimiter %q, want one character", o.Delimiter)
+			}
+			return cut(removed, findText(o.Delimiter), false), err
+		}),
+		"Digits": with(func(o struct {
+			partType
+			Individual bool `json:"individual_digits"`
+		}) (preTokenizer, error) {
+			if o.Individual {
+				return cut(isolated, findRunes(unicode.IsNumber), false), nil
+			}
+			return cut(contiguous, findRunes(unicode.IsNumber), false), nil
+		}),
+		"Punctuation": with(func(o struct {
+			partType
+			Behavior behavior `json:"behavior"`
+		}) (preTokenizer, error) {
+			o.Behavior = cmp.Or(o.Behavior, isolated)
+			return cut(o.Behavior, findRunes(isPunctuation), false), o.Behavior.check()
+		}),
+		"Split": with(func(o struct {
+			partType
+			Pattern  patternOptions `json:"pattern"`
+			Behavior behavior       `json:"behavior"`
+			Invert   bool           `json:"invert"`
+		}) (p preTokenizer, err error) {
+			if err := o.Behavior.check(); err != nil {
+				return p, err
+			}
+			// Matches of known patterns cover every character.
+			covers := o.Behavior == isolated || o.Behavior == removed && o.Invert
+			if covers && o.Pattern.Regex != nil && o.Pattern.String == nil {
+				if s, ok := knownPattern(*o.Pattern.Regex); ok {
+					return preTokenizer{split: s.split}, nil
+				}
+			}
+			find, err := o.Pattern.finder()
+			return cut(o.Behavior, find, o.Invert), err
+		}),
 	}
 }
 
@@ -83,7 +125,7 @@ func checkFirst(i int, normal []part) error {
 		return errors.New("another pre-tokenizer, want it in front")
 	}
 	for _, n := range normal {
-		if !n.keepsStart() {
+		if !slices.Contains([]string{"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend"}, n.kind) {
 			return fmt.Errorf("the normalizer %s, which may remove the first character", n.kind)
 		}
 	}
@@ -123,43 +165,6 @@ func (s splitter) withPrefix(prefix string) splitter {
 		}
 		s(text, word)
 	}
-}
-
-type delimiterOptions struct {
-	partType
-	Delimiter string `json:"delimiter"`
-}
-
-func newDelimiterSplit(o delimiterOptions) (preTokenizer, error) {
-	if utf8.RuneCountInString(o.Delimiter) != 1 {
-		return preTokenizer{}, fmt.Errorf("delimiter %q, want one character", o.Delimiter)
-	}
-	return preTokenizer{split: removed.splitter(findText(o.Delimiter), false)}, nil
-}
-
-type digitsOptions struct {
-	partType
-	Individual bool `json:"individual_digits"`
-}
-
-func newDigits(o digitsOptions) (preTokenizer, error) {
-	how := contiguous
-	if o.Individual {
-		how = isolated
-	}
-	return preTokenizer{split: how.splitter(findRunes(unicode.IsNumber), false)}, nil
-}
-
-type punctuationOptions struct {
-	partType
-	Behavior behavior `json:"behavior"`
-}
-
-func newPunctuationSplit(o punctuationOptions) (preTokenizer, error) {
-	if o.Behavior == "" {
-		o.Behavior = isolated
-	}
-	return preTokenizer{split: o.Behavior.splitter(findRunes(isPunctuation), false)}, o.Behavior.check()
 }
 
 type metaspaceOptions struct {
@@ -210,24 +215,4 @@ func newMetaspace(o metaspaceOptions) (preTokenizer, error) {
 		return preTokenizer{split: plain, start: prefixed}, nil
 	}
 	return preTokenizer{split: plain}, nil
-}
-
-type splitOptions struct {
-	partType
-	Pattern  patternOptions `json:"pattern"`
-	Behavior behavior       `json:"behavior"`
-	Invert   bool           `json:"invert"`
-}
-
-func newSplit(o splitOptions) (preTokenizer, error) {
-	if err := o.Behavior.check(); err != nil {
-		return preTokenizer{}, err
-	}
-	if o.Pattern.Regex != nil && (o.Behavior == isolated || o.Behavior == removed && o.Invert) {
-		if s, ok := knownPattern(*o.Pattern.Regex); ok && o.Pattern.String == nil {
-			return preTokenizer{split: s.split}, nil
-		}
-	}
-	find, err := o.Pattern.finder()
-	return preTokenizer{split: o.Behavior.splitter(find, o.Invert)}, err
 }
