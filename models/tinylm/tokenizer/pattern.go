@@ -21,7 +21,7 @@ const (
 func knownPattern(pattern string) (scanner, bool) {
 	switch pattern {
 	case gpt2Pattern:
-		return scanner{gpt2: true}, true
+		return gpt2Scanner(), true
 	case llama3Start + `{1,3}` + llama3End:
 		return scanner{digits: 3}, true
 	case llama3Start + llama3End:

@@ -142,7 +142,7 @@ type byteLevelOptions struct {
 func newByteLevel(o byteLevelOptions) (preTokenizer, error) {
 	var split splitter
 	if o.UseRegex == nil || *o.UseRegex {
-		split = scanner{gpt2: true}.split
+		split = gpt2Scanner().split
 	}
 	if o.AddPrefixSpace && split == nil {
 		split = whole
