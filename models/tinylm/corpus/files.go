@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -262,44 +263,43 @@ const (
 
 // tally counts what is skipped. A unit is read once an epoch, but counts once.
 type tally struct {
-	mutex   sync.Mutex
-	entries map[string]*tallyEntry // by reason
-	fields  []string               // of a record without the field
+	mutex  sync.Mutex
+	counts map[string]*Skipped // by reason
+	units  map[unitOf]int      // records of units that are in counts
+	fields []string            // of a record without the field
 }
 
-type tallyEntry struct {
-	files   int
-	example string
-	units   map[unit]int
-}
-
-// entry returns the entry of a reason. The caller holds the mutex.
-func (t *tally) entry(reason, example string) *tallyEntry {
-	e := t.entries[reason]
-	if e == nil {
-		e = &tallyEntry{example: example, units: map[unit]int{}}
-		if t.entries == nil {
-			t.entries = map[string]*tallyEntry{}
-		}
-		t.entries[reason] = e
-	}
-	return e
+type unitOf struct {
+	reason string
+	unit   unit
 }
 
 // addFile counts a file that is not listed.
 func (t *tally) addFile(reason, name string) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	t.entry(reason, name).files++
+	t.add(reason, name, 1)
 }
 
 // addRecords records that n records of a unit of the file have been skipped so far.
 func (t *tally) addRecords(reason, name string, u unit, n int) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	e := t.entry(reason, name)
-	e.files += max(0, n-e.units[u])
-	e.units[u] = max(n, e.units[u])
+	if known := t.units[unitOf{reason, u}]; n > known {
+		t.add(reason, name, n-known)
+		t.units[unitOf{reason, u}] = n
+	}
+}
+
+// add counts n more. The caller holds the mutex.
+func (t *tally) add(reason, name string, n int) {
+	if t.counts == nil {
+		t.counts, t.units = map[string]*Skipped{}, map[unitOf]int{}
+	}
+	if t.counts[reason] == nil {
+		t.counts[reason] = &Skipped{Reason: reason, Example: name}
+	}
+	t.counts[reason].Files += n
 }
 
 // addFields keeps the fields of the first record without the field. fields may be nil.
@@ -311,13 +311,11 @@ func (t *tally) addFields(fields func() []string) {
 	}
 }
 
-func (t *tally) list() []Skipped {
+func (t *tally) list() (all []Skipped) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	var all []Skipped
-	for reason, e := range t.entries {
-		all = append(all, Skipped{reason, e.files, e.example})
+	for _, reason := range slices.Sorted(maps.Keys(t.counts)) {
+		all = append(all, *t.counts[reason])
 	}
-	slices.SortFunc(all, func(a, b Skipped) int { return strings.Compare(a.Reason, b.Reason) })
 	return all
 }

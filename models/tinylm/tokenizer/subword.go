@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,7 +32,7 @@ func subwordModels() map[string]maker[subwordModel] {
 	}
 }
 
-// readSubwordModel reads the member "model". Files from before 2020 name no type.
+// readSubwordModel reads the member "model". Files from before 2020 name no type: it is BPE.
 func readSubwordModel(value jsontext.Value) (subwordModel, error) {
 	if len(value) == 0 {
 		return nil, errors.New("none in the file")
@@ -40,15 +41,7 @@ func readSubwordModel(value jsontext.Value) (subwordModel, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.kind == "" {
-		var members map[string]jsontext.Value
-		if err := json.Unmarshal(value, &members); err != nil {
-			return nil, err
-		}
-		if members["merges"] != nil {
-			p.kind = "BPE"
-		}
-	}
+	p.kind = cmp.Or(p.kind, "BPE")
 	return makePart(p, subwordModels())
 }
 
