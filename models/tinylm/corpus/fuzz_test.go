@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -19,38 +19,27 @@ import (
 func FuzzFiles(f *testing.F) {
 	names := []string{"a.parquet", "a.jsonl", "a.npy", "a.bin", "a.txt", "a.txt.gz", "a.jsonl.zst", "a.npy.gz"}
 	documents := testutil.Documents(5, 20, 1)
-	add := func(name string, content []byte) {
-		for i := range names {
-			if names[i] == name {
-				f.Add(byte(i), content)
-			}
-		}
-	}
-	for _, content := range [][]byte{parquetBytes(f, documents, 2), deltaParquet(f, documents), wordParquet(f, documents)} {
-		add("a.parquet", content)
-	}
 	lines, text := jsonl(f, documents), []byte(strings.Join(documents, "\n"))
-	add("a.jsonl", lines)
-	add("a.jsonl", []byte(byteOrderMark+"{\"text\":\"\\ud800\"}\r\n \n{\"text\":null}\n{\"text\":\"a\"}"))
-	add("a.npy", numpyBytes(joined(documents), 2))
-	add("a.bin", llmcBytes(documents))
-	add("a.txt", text)
-	add("a.txt.gz", compress(f, text, ".gz"))
-	add("a.jsonl.zst", compress(f, lines, ".zst"))
-	add("a.npy.gz", compress(f, numpyBytes(joined(documents), 1), ".gz"))
+	for _, c := range []struct {
+		name    string
+		content []byte
+	}{
+		{"a.parquet", parquetBytes(f, documents, 2)},
+		{"a.parquet", columnParquet(f, documents, &parquet.DeltaLengthByteArray)},
+		{"a.parquet", columnParquet(f, documents, &parquet.RLEDictionary)},
+		{"a.jsonl", lines},
+		{"a.jsonl", []byte(byteOrderMark + "{\"text\":\"\\ud800\"}\r\n \n{\"text\":null}\n{\"text\":\"a\"}")},
+		{"a.npy", numpyBytes(joined(documents), 2)},
+		{"a.bin", llmcBytes(documents)},
+		{"a.txt", text},
+		{"a.txt.gz", compress(f, text, ".gz")},
+		{"a.jsonl.zst", compress(f, lines, ".zst")},
+		{"a.npy.gz", compress(f, numpyBytes(joined(documents), 1), ".gz")},
+	} {
+		f.Add(byte(slices.Index(names, c.name)), c.content)
+	}
 	f.Fuzz(func(t *testing.T, kind byte, content []byte) {
-		const maxBytes, maxTime = 600 << 20, 10 * time.Second
-		path := filepath.Join(t.TempDir(), names[int(kind)%len(names)])
-		require.NoError(t, os.WriteFile(path, content, 0o644))
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		began := time.Now()
-		if err := readAll(t, path); err != nil {
-			require.ErrorContains(t, err, path)
-		}
-		runtime.ReadMemStats(&after)
-		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(maxBytes))
-		require.Less(t, time.Since(began), maxTime)
+		_ = requireHarmless(t, filepath.Join(t.TempDir(), names[int(kind)%len(names)]), content)
 	})
 }
 

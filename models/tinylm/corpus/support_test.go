@@ -8,13 +8,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
@@ -80,22 +83,8 @@ func parquetBytes(t testing.TB, documents []string, group int) []byte {
 	return b.Bytes()
 }
 
-// deltaParquet returns an uncompressed Parquet file that stores the lengths of all texts before the texts.
-func deltaParquet(t testing.TB, documents []string) []byte {
-	return columnParquet(t, documents, parquet.Encoded(parquet.String(), &parquet.DeltaLengthByteArray))
-}
-
-// wordParquet has a dictionary of the texts.
-func wordParquet(t testing.TB, documents []string) []byte {
-	return columnParquet(t, documents, parquet.Encoded(parquet.String(), &parquet.RLEDictionary))
-}
-
-func lz4Parquet(t testing.TB, documents []string) []byte {
-	return columnParquet(t, documents, parquet.Compressed(parquet.String(), &parquet.Lz4Raw))
-}
-
-// columnParquet has nothing but a column of texts.
-func columnParquet(t testing.TB, documents []string, column parquet.Node) []byte {
+// columnParquet returns a Parquet file with nothing but a column of texts.
+func columnParquet(t testing.TB, documents []string, e encoding.Encoding, options ...parquet.WriterOption) []byte {
 	t.Helper()
 	type row struct {
 		Text string `parquet:"text"`
@@ -105,7 +94,8 @@ func columnParquet(t testing.TB, documents []string, column parquet.Node) []byte
 		rows = append(rows, row{d})
 	}
 	var b bytes.Buffer
-	require.NoError(t, parquet.Write(&b, rows, parquet.NewSchema("row", parquet.Group{"text": column})))
+	options = append(options, parquet.NewSchema("row", parquet.Group{"text": parquet.Encoded(parquet.String(), e)}))
+	require.NoError(t, parquet.Write(&b, rows, options...))
 	return b.Bytes()
 }
 
@@ -201,14 +191,46 @@ func sorted(all []string) []string {
 	return all
 }
 
-// pythonParquet returns a folder of files written by pyarrow, or "" without pyarrow.
+// pythonParquet returns a folder of files written by pyarrow. Without pyarrow it skips the test.
 func pythonParquet(t testing.TB) string {
 	t.Helper()
+	testutil.RequirePython(t, "pyarrow")
 	folder := t.TempDir()
 	out, err := exec.Command("python3", "testdata/write_parquet.py", folder).CombinedOutput()
-	if err != nil {
-		t.Logf("no pyarrow: %v %s", err, out)
-		return ""
-	}
+	require.NoError(t, err, "%s", out)
 	return folder
+}
+
+// requireHarmless writes the content of a file and reads an epoch of it. The error, which requireHarmless returns, names
+// the file. Nothing panics, and all takes little memory and little time.
+func requireHarmless(t *testing.T, path string, content []byte) error {
+	t.Helper()
+	const maxBytes, maxTime = 600 << 20, 10 * time.Second
+	require.NoError(t, os.WriteFile(path, content, 0o644))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	began := time.Now()
+	err := readAll(t, path)
+	if err != nil {
+		require.ErrorContains(t, err, path)
+	}
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(maxBytes))
+	require.Less(t, time.Since(began), maxTime)
+	return err
+}
+
+// readAll reads an epoch of a corpus.
+func readAll(t *testing.T, path string) error {
+	c, err := Open(t.Context(), path, Options{HeldOut: 100})
+	if err != nil {
+		return err
+	}
+	s := Shape{Batch: 2, Seq: 64}
+	for b, err := range c.batches(c.blocks(t.Context(), Cursor{}, s.Seq), s, Cursor{}) {
+		if err != nil || b.After.Epoch > 0 {
+			return err
+		}
+	}
+	return nil
 }
