@@ -30,8 +30,8 @@ func FuzzFile(f *testing.F) {
 		require.True(t, utf8.ValidString(text))
 		require.EqualValues(t, -1, ids[0], "encode appends")
 		ids = ids[1:]
-		require.Empty(t, slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return id >= 0 && int(id) < v.size() }))
-		require.Len(t, string(appendTokens(&Tokenizer{v}, ids)), v.length(ids))
+		require.Empty(t, slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return id >= 0 && int(id) < len(v.pieces) }))
+		require.Len(t, string(appendTokens(v.tokenizer(), ids)), v.tokenizer().TextLen(ids))
 		require.True(t, testutil.Err(v.decode(ids)) == nil || strings.Contains(err.Error(), "it backtracks too much"), "%v", err)
 	})
 }
@@ -48,7 +48,7 @@ func FuzzRoundTrip(f *testing.F) {
 		require.NoError(f, json.Unmarshal(smallTokenizer(f), &file))
 		file["pre_tokenizer"] = cuts["pre_tokenizer"]
 		v := testutil.Must(parseHuggingFace(testutil.Must(json.Marshal(file))(f)))(f)
-		all = append(all, &Tokenizer{v})
+		all = append(all, v.tokenizer())
 	}
 	require.Len(f, all, 5)
 	f.Add("Some text, 12 größer\n\n THE of <|endoftext|>")

@@ -22,7 +22,7 @@ const maxTokenizerBytes = 256 << 20
 // maxErrorBytes bounds the text of an error, which may quote a tokenizer.json.
 const maxErrorBytes = 400
 
-// huggingFace is the codec of a tokenizer.json.
+// huggingFace is a tokenizer.json.
 type huggingFace struct {
 	hash [sha256.Size]byte
 	end  int32 // the separator
@@ -76,7 +76,7 @@ func readHuggingFace(path, separator string) (*huggingFace, error) {
 	return t, nil
 }
 
-// parseHuggingFace makes a codec from the content of a tokenizer.json.
+// parseHuggingFace reads the content of a tokenizer.json.
 func parseHuggingFace(b []byte) (t *huggingFace, err error) {
 	defer catchStop(&err)
 	var f tokenizerFile
@@ -178,9 +178,9 @@ func (t *huggingFace) findSeparator(separator string) error {
 	return fault.Between("Separator", "no end-of-document token; tried %s; set the option separator", strings.Join(names, " "))
 }
 
-func (t *huggingFace) size() int        { return len(t.pieces) }
-func (t *huggingFace) separator() int32 { return t.end }
-func (t *huggingFace) identity() string { return fmt.Sprintf("%x %d", t.hash, t.end) }
+func (t *huggingFace) tokenizer() *Tokenizer {
+	return &Tokenizer{len(t.pieces), t.end, fmt.Sprintf("%x %d", t.hash, t.end), t}
+}
 
 func (t *huggingFace) decode(ids []int32) (_ string, err error) {
 	defer catchStop(&err)
@@ -194,21 +194,6 @@ func (t *huggingFace) decode(ids []int32) (_ string, err error) {
 		}
 	}
 	return t.decoding.decodeAll(pieces), nil
-}
-
-func (t *huggingFace) appendToken(text []byte, id int32) []byte {
-	if id < 0 || int(id) >= len(t.texts) {
-		return text
-	}
-	return append(text, t.texts[id]...)
-}
-
-func (t *huggingFace) length(ids []int32) int {
-	n := 0
-	for _, id := range ids {
-		n += len(t.texts[id])
-	}
-	return n
 }
 
 func (t *huggingFace) encode(to []int32, text []byte) (_ []int32, err error) {

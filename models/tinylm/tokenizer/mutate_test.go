@@ -82,7 +82,7 @@ func encodeLines(path string, lines []string) error {
 			_, err = v.decode(ids)
 		}
 		if err == nil {
-			v.length(ids)
+			v.tokenizer().TextLen(ids)
 			continue
 		}
 		return &os.PathError{Op: "text", Path: path, Err: err} // no token for unknown text

@@ -151,8 +151,8 @@ func TestAppendTokenOfDecoders(t *testing.T) {
 		{`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`, "Ġa", " a"},
 	} {
 		v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"decoder": c.decoder, "model": wordModel + fmt.Sprintf(`"vocab":{%q:0}}`, c.token)})))(t)
-		require.Equal(t, c.want, string(v.appendToken(nil, 0)), "%s %s", c.decoder, c.token)
-		require.Equal(t, len(c.want), v.length([]int32{0}))
+		require.Equal(t, c.want, string(v.tokenizer().AppendToken(nil, 0)), "%s %s", c.decoder, c.token)
+		require.Equal(t, len(c.want), v.tokenizer().TextLen([]int32{0}))
 	}
 }
 
