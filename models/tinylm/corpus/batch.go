@@ -10,9 +10,10 @@ import (
 // Shape is the form of batches.
 type Shape struct {
 	Batch, Seq int
-	// Documents > 0 packs documents: a batch has at most so many, and no token predicts a token of another document. A document that
-	// continues in another window counts in both. If a window has more documents than the batch has room for, its row is padded, and the
-	// rest of the window fills the next row. 0: a separator predicts the first token of the next document.
+	// Documents > 0 packs documents: a batch has at most so many, and no token predicts a token of another document. A
+	// document that continues in another window counts in both. If a window has more documents than the batch has room
+	// for, its row is padded, and the rest of the window fills the next row. 0: a separator predicts the first token of
+	// the next document.
 	Documents int
 }
 
@@ -102,8 +103,8 @@ func (a *assembler) pop() *Batch {
 	return b
 }
 
-// HeldOut returns batches of about this many held-out tokens: windows at equal distances. 0, or more than were collected, means all. Every
-// call returns the same batches. Rows of the last batch may be padding.
+// HeldOut returns batches of about this many held-out tokens: windows at equal distances. 0, or more than were
+// collected, means all. Every call returns the same batches. Rows of the last batch may be padding.
 func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
 	if err := s.check(); err != nil {
 		return nil, fault.In("corpus", "held out", err)

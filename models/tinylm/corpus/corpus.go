@@ -1,9 +1,10 @@
-// Package corpus reads text of any size as batches of token windows for training. It holds out a part of the text for evaluation.
+// Package corpus reads text of any size as batches of token windows for training. It holds out a part of the text for
+// evaluation.
 //
 // # Data
 //
-// A corpus is a file or a folder, with either text or tokens. docs/training.md lists the formats and says what is skipped; [Corpus.Skipped]
-// counts it. A broken file is an error that names the file and the place.
+// A corpus is a file or a folder, with either text or tokens. docs/training.md lists the formats and says what is
+// skipped; [Corpus.Skipped] counts it. A broken file is an error that names the file and the place.
 //
 // In files of tokens, each separator ends a document. Large documents are cut. Text is cut after a line break roughly
 // every 4 MiB, tokens at each multiple of 4 Mi tokens after which the document has more than 1 Mi tokens left. A line
@@ -19,12 +20,13 @@
 //
 // # Order
 //
-// The seed and the epoch decide the order in which an epoch visits units. A unit is a file, a row group of a Parquet file, or a range of an
-// uncompressed file; small row groups are read together. The reader fills a block of 64 MiB (as many bytes, or half as many tokens of
-// most tokenizers) with documents and permutes them. A separator follows each document. The reader then cuts the block into windows and
-// permutes these. So each token that predicts another is in exactly one window an epoch, and memory does not grow with the data. A long
-// document may continue in the next block; the last token before the cut predicts nothing. A [Cursor] is the position of a reader: a
-// reader that starts from it returns the batches that the first reader would have returned.
+// The seed and the epoch decide the order in which an epoch visits units. A unit is a file, a row group of a Parquet
+// file, or a range of an uncompressed file; small row groups are read together. The reader fills a block of 64 MiB (as
+// many bytes, or half as many tokens of most tokenizers) with documents and permutes them. A separator follows each
+// document. The reader then cuts the block into windows and permutes these. So each token that predicts another is in
+// exactly one window an epoch, and memory does not grow with the data. A long document may continue in the next block;
+// the last token before the cut predicts nothing. A [Cursor] is the position of a reader: a reader that starts from it
+// returns the batches that the first reader would have returned.
 package corpus
 
 import (
@@ -163,8 +165,8 @@ func (c *Corpus) openEval(ctx context.Context, path string, o Options) (err erro
 	return nil
 }
 
-// Random returns a corpus of n random tokens below vocab, without separators. Nothing can be learned from them: if the held-out loss of
-// a model is below ln(vocab), information leaks from a token's future.
+// Random returns a corpus of n random tokens below vocab, without separators. Nothing can be learned from them: if the
+// held-out loss of a model is below ln(vocab), information leaks from a token's future.
 func Random(n, vocab int, seed uint64) (*Corpus, error) {
 	if n < 2 || n > maxRandom || vocab < 1 || vocab > 1<<31-1 {
 		return nil, fmt.Errorf("corpus: %d random tokens below %d, want 2 to %d below 1 to %d", n, vocab, maxRandom, 1<<31-1)
@@ -227,9 +229,9 @@ func (c *Corpus) ReaderBytes() int64 {
 // Bytes returns the size of these files.
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
-// BytesPerToken returns the mean length of the held-out tokens in bytes of text, without separators. Text that a tokenizer loses counts.
-// For files of tokens, which have no text, it is the length of the tokens' own text. BytesPerToken is 0 if a tokenizer is
-// used and nothing is held out.
+// BytesPerToken returns the mean length of the held-out tokens in bytes of text, without separators. Text that a
+// tokenizer loses counts. For files of tokens, which have no text, it is the length of the tokens' own text.
+// BytesPerToken is 0 if a tokenizer is used and nothing is held out.
 func (c *Corpus) BytesPerToken() float64 { return c.bytesPerToken }
 
 // BitsPerByte converts a loss in nats per token to bits per byte: loss / (ln 2 BytesPerToken).

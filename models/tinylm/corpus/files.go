@@ -215,8 +215,8 @@ func classify(at string, e fs.DirEntry, ext string) (info fs.FileInfo, skip stri
 	return info, "", nil
 }
 
-// IsRun reports whether a folder is that of a run of package train. A run that was killed at its beginning has only the last two files.
-// The names are those of packages train and runlog; train imports this package.
+// IsRun reports whether a folder is that of a run of package train. A run that was killed at its beginning has only the
+// last two files. The names are those of packages train and runlog; train imports this package.
 func IsRun(folder string) bool {
 	has := func(name string) bool {
 		_, err := os.Stat(filepath.Join(folder, name))

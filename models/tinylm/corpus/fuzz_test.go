@@ -15,7 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// FuzzFiles: a file of any format is an error that names it, or data. Reading it does not panic, and takes little memory and little time.
+// FuzzFiles: a file of any format is an error that names it, or data. Reading it does not panic, and takes little
+// memory and little time.
 func FuzzFiles(f *testing.F) {
 	names := []string{"a.parquet", "a.jsonl", "a.npy", "a.bin", "a.txt", "a.txt.gz", "a.jsonl.zst", "a.npy.gz"}
 	documents := testutil.Documents(5, 20, 1)

@@ -34,7 +34,8 @@ type builder struct {
 	ids    []int32
 }
 
-// epoch yields the blocks of an epoch from the cursor on. It returns the beginning of the next epoch, or `from` if yield returns false.
+// epoch yields the blocks of an epoch from the cursor on. It returns the beginning of the next epoch, or `from` if
+// yield returns false.
 func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 	c, blocksBefore := b.c, b.blocks
 	b.begin(from)
@@ -97,8 +98,8 @@ func (b *builder) end(next Cursor) bool {
 	return true
 }
 
-// add appends the tokens of a document from offset on to the block. unit and number are its position. A document that does not fit
-// begins the next block if it is short, else it is cut.
+// add appends the tokens of a document from offset on to the block. unit and number are its position. A document that
+// does not fit begins the next block if it is short, else it is cut.
 func (b *builder) add(d document, unit, number, offset int) (more bool, err error) {
 	if d.size() == 0 {
 		return true, nil
@@ -160,7 +161,8 @@ func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) 
 	})
 }
 
-// finish returns the batch and sets its cursor to the given window and token of b, or to the next block if b has no such window.
+// finish returns the batch and sets its cursor to the given window and token of b, or to the next block if b has no
+// such window.
 func (a *assembler) finish(b *block, window, token int) *Batch {
 	batch := a.pop()
 	batch.After = b.next

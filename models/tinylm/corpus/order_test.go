@@ -27,7 +27,8 @@ func (s memorySource) documents(_ context.Context, u unit) documents {
 	}
 }
 
-// numbered returns a corpus in which no token except the separator occurs twice. Token t of document d has the id ids[d][t].
+// numbered returns a corpus in which no token except the separator occurs twice. Token t of document d has the id
+// ids[d][t].
 func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uint64) (c *Corpus, ids [][]int32) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -112,8 +113,8 @@ func wholeEpoch(t *testing.T, c *Corpus, s Shape) []*Batch {
 	return epochOf(t, c, s, Cursor{})
 }
 
-// An epoch has each training document once. Each token of a document predicts the next one, and the last predicts the separator. If the end
-// of a block cuts a document, one of these targets is missing. No held-out token occurs.
+// An epoch has each training document once. Each token of a document predicts the next one, and the last predicts the
+// separator. If the end of a block cuts a document, one of these targets is missing. No held-out token occurs.
 func TestEpochHasEachDocumentOnce(t *testing.T) {
 	for seed, o := range orderCases() {
 		t.Run(o.String(), func(t *testing.T) {
@@ -181,7 +182,8 @@ func heldTokens(t *testing.T, c *Corpus) map[int32]bool {
 	return held
 }
 
-// Packed documents lie where CuSeqlens says: the tokens of a document follow one another, and predict no token outside of it.
+// Packed documents lie where CuSeqlens says: the tokens of a document follow one another, and predict no token outside
+// of it.
 func TestPackedDocuments(t *testing.T) {
 	for seed, o := range orderCases() {
 		if o.shape.Documents == 0 {

@@ -56,7 +56,8 @@ func checkFooter(in io.ReaderAt, size int64) (err error) {
 	return nil
 }
 
-// checkStruct checks that no list of a Thrift struct is longer than the bytes that follow. It returns the length of the struct.
+// checkStruct checks that no list of a Thrift struct is longer than the bytes that follow. It returns the length of the
+// struct.
 func checkStruct(b []byte) (int, error) {
 	c := structCheck{new(thrift.CompactProtocol).NewReaderFromBytes(b), len(b)}
 	err := c.value(thrift.STRUCT, 0)

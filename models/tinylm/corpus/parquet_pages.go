@@ -118,7 +118,8 @@ type page struct {
 	size            int // of the unpacked data
 }
 
-// page reads the page at byte at and returns the length that it has in the file. A dictionary is kept, and has no values.
+// page reads the page at byte at and returns the length that it has in the file. A dictionary is kept, and has no
+// values.
 func (r *pageReader) page(at, end int64) (p page, length int64, err error) {
 	h, n, err := r.header(at, end)
 	if err != nil {

@@ -16,8 +16,8 @@ const readyBatches = 8
 // ErrClosed is the error of Next after Close.
 var ErrClosed = errors.New("corpus: the reader is closed")
 
-// Reader returns the batches of a corpus, epoch after epoch. It reads ahead in goroutines, which Close ends. Only one goroutine at a time
-// may call its methods, except Close.
+// Reader returns the batches of a corpus, epoch after epoch. It reads ahead in goroutines, which Close ends. Only one
+// goroutine at a time may call its methods, except Close.
 type Reader struct {
 	batches <-chan result[*Batch] // closed after an error
 	err     error                 // of Next
@@ -88,7 +88,8 @@ func received[T any](from <-chan result[T]) iter.Seq2[T, error] {
 	}
 }
 
-// Next returns the next batch, which belongs to the caller. Each call after an error returns the same error, except after an error of ctx.
+// Next returns the next batch, which belongs to the caller. Each call after an error returns the same error, except
+// after an error of ctx.
 func (r *Reader) Next(ctx context.Context) (*Batch, error) {
 	switch {
 	case ctx == nil:
@@ -126,7 +127,8 @@ func (r *Reader) result(b result[*Batch], ok bool) (*Batch, error) {
 // Waits returns how often Next had to wait for a batch, not counting its first call.
 func (r *Reader) Waits() int { return r.waits }
 
-// Close ends the reader and waits for its goroutines. After that, Next may still return batches that were ready, then ErrClosed.
+// Close ends the reader and waits for its goroutines. After that, Next may still return batches that were ready, then
+// ErrClosed.
 func (r *Reader) Close() error {
 	if r.cancel != nil {
 		r.cancel()

@@ -28,7 +28,8 @@ func noLeaks(t *testing.T) {
 	})
 }
 
-// The reader returns the same batches as reading without goroutines, from the beginning and from a cursor. It can be closed at any moment.
+// The reader returns the same batches as reading without goroutines, from the beginning and from a cursor. It can be
+// closed at any moment.
 func TestReaderMatchesSynchronousReading(t *testing.T) {
 	noLeaks(t)
 	for seed, o := range orderCases()[:20] {
@@ -146,7 +147,8 @@ func TestCursorErrors(t *testing.T) {
 	require.NoError(t, testutil.Err(c.Reader(s, at)), "another batch goes on")
 }
 
-// A cursor with arbitrary numbers gives an error or batches, even with the right checksum. A cursor whose text was changed gives an error.
+// A cursor with arbitrary numbers gives an error or batches, even with the right checksum. A cursor whose text was
+// changed gives an error.
 func TestCursorsOfAnyKind(t *testing.T) {
 	c, _ := numbered(t, 3, 100, 50, 500, 0, 1)
 	s := Shape{Batch: 2, Seq: 16, Documents: 4}

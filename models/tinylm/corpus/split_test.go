@@ -12,7 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// The last twentieth of the text is held out if there are too few documents for a good split by hash: always for a single document.
+// The last twentieth of the text is held out if there are too few documents for a good split by hash: always for a
+// single document.
 func TestLastTwentieth(t *testing.T) {
 	for n := range 8 {
 		text := strings.Repeat("größer ", 50+n)

@@ -148,7 +148,8 @@ func open(t testing.TB, path string, o Options, block int) *Corpus {
 	return c
 }
 
-// epochOf returns the batches of the epoch of a cursor, read without goroutines. It leaves out a batch with rows of two epochs.
+// epochOf returns the batches of the epoch of a cursor, read without goroutines. It leaves out a batch with rows of two
+// epochs.
 func epochOf(t testing.TB, c *Corpus, s Shape, from Cursor) []*Batch {
 	t.Helper()
 	var all []*Batch
@@ -201,8 +202,8 @@ func pythonParquet(t testing.TB) string {
 	return folder
 }
 
-// requireHarmless writes the content of a file and reads an epoch of it. The error, which requireHarmless returns, names
-// the file. Nothing panics, and all takes little memory and little time.
+// requireHarmless writes the content of a file and reads an epoch of it. The error, which requireHarmless returns,
+// names the file. Nothing panics, and all takes little memory and little time.
 func requireHarmless(t *testing.T, path string, content []byte) error {
 	t.Helper()
 	const maxBytes, maxTime = 600 << 20, 10 * time.Second

@@ -14,8 +14,8 @@ const (
 	byteOrderMark = "\ufeff" // at the beginning of a file it is no text
 )
 
-// cutter cuts a stream into chunks. Chunk 0 begins at byte 0. Chunk k begins at the position that begin finds in the near bytes from byte
-// k*size on. So chunks are the same whether they are read one after the other or each by itself.
+// cutter cuts a stream into chunks. Chunk 0 begins at byte 0. Chunk k begins at the position that begin finds in the
+// near bytes from byte k*size on. So chunks are the same whether they are read one after the other or each by itself.
 type cutter struct {
 	size, near int
 	begin      func(b []byte) int
@@ -27,8 +27,8 @@ type chunk struct {
 	bytes []byte
 }
 
-// chunks yields the chunks of a stream. r is at byte k*size of the stream; inside says that k > 0. If one, it yields only the first chunk. A
-// chunk is valid until the next.
+// chunks yields the chunks of a stream. r is at byte k*size of the stream; inside says that k > 0. If one, it yields
+// only the first chunk. A chunk is valid until the next.
 func (c cutter) chunks(r io.Reader, inside, one bool) iter.Seq2[chunk, error] {
 	return stream(func(yield func(chunk) bool) (err error) {
 		var buffer []byte

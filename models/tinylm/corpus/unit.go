@@ -88,7 +88,8 @@ type fileSource struct {
 	wantUTF8  bool
 }
 
-// documents reads a unit. It also yields the documents to be skipped, so that skipping does not change the number of a document in its unit.
+// documents reads a unit. It also yields the documents to be skipped, so that skipping does not change the number of a
+// document in its unit.
 func (s *fileSource) documents(ctx context.Context, u unit) documents {
 	f := s.files[u.file]
 	var all documents

@@ -39,8 +39,8 @@ func (a *addedTokens) add(f addedFile, text string) {
 	a.list = append(a.list, addedToken{f, int32(*f.ID)})
 }
 
-// split calls token for the added tokens of a text and other for the text between them, in order. begins says that this text is the
-// beginning of text.
+// split calls token for the added tokens of a text and other for the text between them, in order. begins says that this
+// text is the beginning of text.
 func (a *addedTokens) split(text []byte, token func(int32), other func(text []byte, begins bool)) {
 	from := 0
 	for i := 0; i < len(text) && a.trie != nil; {

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// form returns the normalizer of a Unicode form. norm puts a joiner between the marks of a text with more than 30 in a row.
+// form returns the normalizer of a Unicode form. norm puts a joiner between the marks of a text with more than 30 in a
+// row.
 func form(f norm.Form) func(string) string {
 	return func(text string) string {
 		normal := f.String(text)

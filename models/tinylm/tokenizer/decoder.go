@@ -91,8 +91,8 @@ func byteLevelDecoder(l *letters) decoder {
 // decoding is the list of all decoders of a tokenizer.
 type decoding []decoder
 
-// readDecoding reads the decoders. If there are none, letters for bytes become bytes; without letters, tokens get spaces
-// between them, but not for an empty Sequence.
+// readDecoding reads the decoders. If there are none, letters for bytes become bytes; without letters, tokens get
+// spaces between them, but not for an empty Sequence.
 func readDecoding(value jsontext.Value, l *letters) (decoding, error) {
 	parts, err := flatten(value, "decoders", 0)
 	if err != nil {

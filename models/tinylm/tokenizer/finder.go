@@ -92,7 +92,8 @@ func findText(sought string) finder {
 	}
 }
 
-// findRuns finds runs of characters of one class, except of class 0. A character of a negative class is a run by itself.
+// findRuns finds runs of characters of one class, except of class 0. A character of a negative class is a run by
+// itself.
 func findRuns(class func(rune) int) finder {
 	return func(text []byte, match func(from, to int)) {
 		from, last := 0, 0

@@ -12,7 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// FuzzFile: a tokenizer.json is an error, or a tokenizer whose tokens are in its vocabulary and have a text. Nothing panics.
+// FuzzFile: a tokenizer.json is an error, or a tokenizer whose tokens are in its vocabulary and have a text. Nothing
+// panics.
 func FuzzFile(f *testing.F) {
 	for _, c := range smallTokenizers(f) {
 		f.Add(string(c.Tokenizer), "Some text, 12 größer\n\n THE of [MASK]")
@@ -36,7 +37,8 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
-// FuzzRoundTrip: a byte-level tokenizer without a normalizer, whose vocabulary has each byte, loses nothing of a text, however it cuts words.
+// FuzzRoundTrip: a byte-level tokenizer without a normalizer, whose vocabulary has each byte, loses nothing of a text,
+// however it cuts words.
 func FuzzRoundTrip(f *testing.F) {
 	var all []*Tokenizer
 	for _, c := range smallTokenizers(f) {

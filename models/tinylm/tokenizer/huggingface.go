@@ -42,8 +42,8 @@ type huggingFace struct {
 	names    map[string]int32 // ids by the text in the file
 }
 
-// tokenizerFile is the part of a tokenizer.json that is read. Training does not need truncation, padding and the post-processor, which
-// adds tokens around a text.
+// tokenizerFile is the part of a tokenizer.json that is read. Training does not need truncation, padding and the
+// post-processor, which adds tokens around a text.
 type tokenizerFile struct {
 	AddedTokens  []addedFile    `json:"added_tokens"`
 	Normalizer   jsontext.Value `json:"normalizer"`

@@ -50,8 +50,9 @@ func TestDamagedTokenizers(t *testing.T) {
 	t.Logf("%d of %d are errors", failed, 2*testutil.Mutations(t))
 }
 
-// requireHarmless writes the content of a tokenizer.json to path, and reads it. It gives an error that names the file, which
-// requireHarmless returns, or a tokenizer that encodes and decodes lines. Nothing panics, and all takes little memory and little time.
+// requireHarmless writes the content of a tokenizer.json to path, and reads it. It gives an error that names the file,
+// which requireHarmless returns, or a tokenizer that encodes and decodes lines. Nothing panics, and all takes little
+// memory and little time.
 func requireHarmless(t *testing.T, path string, content []byte, lines []string) error {
 	t.Helper()
 	const maxBytes, maxTime = 600 << 20, 10 * time.Second

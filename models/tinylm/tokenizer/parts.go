@@ -81,7 +81,8 @@ func readPart(value jsontext.Value) (part, error) {
 	return part{t.Type, value}, err
 }
 
-// flatten returns the parts of a value: none for null, the parts in the member list for a Sequence, else the value itself.
+// flatten returns the parts of a value: none for null, the parts in the member list for a Sequence, else the value
+// itself.
 func flatten(value jsontext.Value, list string, depth int) ([]part, error) {
 	if len(value) == 0 || value.Kind() == 'n' {
 		return nil, nil

@@ -82,8 +82,8 @@ func TestTokenizerPartsRefused(t *testing.T) {
 	}
 }
 
-// TestTwoTokensOfOneID: two tokens of a vocabulary with one id are an error, always the same one. An added token may repeat a token of the
-// vocabulary.
+// TestTwoTokensOfOneID: two tokens of a vocabulary with one id are an error, always the same one. An added token may
+// repeat a token of the vocabulary.
 func TestTwoTokensOfOneID(t *testing.T) {
 	for vocab, want := range map[string]string{
 		`"[SEP]":0,"d":1,"c":2,"b":1,"a":2`: `tokens "a" and "c" have the same id 2`,
@@ -116,7 +116,8 @@ func TestTokenizerUnknownText(t *testing.T) {
 	}
 }
 
-// The error of a long pattern names its reason. A file cannot make tokenizing recurse deeply, nor compiling a pattern take long.
+// The error of a long pattern names its reason. A file cannot make tokenizing recurse deeply, nor compiling a pattern
+// take long.
 func TestLongParts(t *testing.T) {
 	for pattern, want := range map[string]string{strings.Repeat("a?", 300) + `\X`: `"\\X" is not supported`, strings.Repeat("a", 65<<10): "66560 bytes, want at most 65536"} {
 		err := testutil.Err(newMatches(pattern))
@@ -127,7 +128,8 @@ func TestLongParts(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(parseHuggingFace(wordTokenizer(t, map[string]string{"pre_tokenizer": sequence}))), "more than 256")
 }
 
-// Many added tokens, and a text of many of them with white space around, take no time that grows with the square of their number.
+// Many added tokens, and a text of many of them with white space around, take no time that grows with the square of
+// their number.
 func TestManyAddedTokens(t *testing.T) {
 	began, list := time.Now(), []map[string]any{{"id": 1, "content": "[SEP]", "lstrip": true, "rstrip": true}}
 	for i := range 30_000 {
@@ -156,8 +158,8 @@ func TestAppendTokenOfDecoders(t *testing.T) {
 	}
 }
 
-// A pattern whose time doubles with each character of a text gives an error for that text, or for the file if the pattern is used on the
-// tokens in the file. The tokenizer still works for other texts.
+// A pattern whose time doubles with each character of a text gives an error for that text, or for the file if the
+// pattern is used on the tokens in the file. The tokenizer still works for other texts.
 func TestSlowPatterns(t *testing.T) {
 	const slow = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	replace := `{"type":"Replace","pattern":{"Regex":"(a|aa)*b"},"content":""}`
@@ -202,8 +204,8 @@ func TestSlowPatternsOfManyWords(t *testing.T) {
 	require.Equal(t, []int32{2, 3}, testutil.Must(v.encode(nil, []byte("small words")))(t))
 }
 
-// TestDecodesLikePython: an empty Sequence of decoders puts no spaces between tokens, and an empty match right behind another match is
-// none. What is wanted is what tokenizers 0.23.3 returns.
+// TestDecodesLikePython: an empty Sequence of decoders puts no spaces between tokens, and an empty match right behind
+// another match is none. What is wanted is what tokenizers 0.23.3 returns.
 func TestDecodesLikePython(t *testing.T) {
 	for _, c := range []struct{ decoder, want string }{
 		{"null", "small words"},

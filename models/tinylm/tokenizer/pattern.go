@@ -10,7 +10,8 @@ import (
 	"github.com/dlclark/regexp2"
 )
 
-// The patterns of GPT-2, and of Llama 3 and Qwen, which differ in the number of digits of a word. Go's regexp has no lookahead.
+// The patterns of GPT-2, and of Llama 3 and Qwen, which differ in the number of digits of a word. Go's regexp has no
+// lookahead.
 const (
 	gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	llama3Start = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}`
@@ -30,8 +31,8 @@ func knownPattern(pattern string) (scanner, bool) {
 	return scanner{}, false
 }
 
-// Finding the matches in a text may take at most this time, 30 times what usual patterns need: with some patterns the time doubles with each
-// character.
+// Finding the matches in a text may take at most this time, 30 times what usual patterns need: with some patterns the
+// time doubles with each character.
 const (
 	matchTime     = time.Second
 	matchByteTime = 10 * time.Microsecond // more for each byte of the text
@@ -47,8 +48,8 @@ type matches struct {
 	overtime *atomic.Int64
 }
 
-// newMatches compiles a pattern of Oniguruma, the regular expressions of the reference. A pattern that may mean something else here is an
-// error.
+// newMatches compiles a pattern of Oniguruma, the regular expressions of the reference. A pattern that may mean
+// something else here is an error.
 func newMatches(pattern string) (m matches, err error) {
 	defer func() {
 		if err != nil {
@@ -97,8 +98,8 @@ func (m matches) find(text []byte, match func(from, to int)) {
 	}
 }
 
-// spans returns the begin and end of each match in a text, or an error if finding them takes longer than the limit. As in the reference, an
-// empty match right behind another match is none.
+// spans returns the begin and end of each match in a text, or an error if finding them takes longer than the limit. As
+// in the reference, an empty match right behind another match is none.
 func (m matches) spans(text []rune, limit time.Duration) (list [][2]int, err error) {
 	re := m.pool.Get().(*regexp2.Regexp)
 	defer m.pool.Put(re)

@@ -118,8 +118,8 @@ func (s preTokenizer) spelled(l *letters) preTokenizer {
 	}}
 }
 
-// checkFirst returns an error if something before a Metaspace with the scheme "first", which is pre-tokenizer i, may hide which word
-// begins the text.
+// checkFirst returns an error if something before a Metaspace with the scheme "first", which is pre-tokenizer i, may
+// hide which word begins the text.
 func checkFirst(i int, normal []part) error {
 	if i > 0 {
 		return errors.New("another pre-tokenizer, want it in front")

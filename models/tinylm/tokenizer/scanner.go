@@ -92,8 +92,8 @@ func (s scanner) end(text []byte, at int) int {
 	return s.blank(text, at)
 }
 
-// blank returns the end of a word of white space. The word leaves out the last character, which belongs to the next word.
-// With Llama 3 it ends after the last line break.
+// blank returns the end of a word of white space. The word leaves out the last character, which belongs to the next
+// word. With Llama 3 it ends after the last line break.
 func (s scanner) blank(text []byte, at int) int {
 	end, last, line := at, at, at
 	for c, size := classAt(text, end); c == space || c == newline; c, size = classAt(text, end) {

@@ -23,8 +23,8 @@ type subwordModel interface {
 	pieces() []string
 }
 
-// subwordModels returns the makers of subword models by their type in a tokenizer.json. WordPiece and WordLevel, which no causal language
-// model has, are missing.
+// subwordModels returns the makers of subword models by their type in a tokenizer.json. WordPiece and WordLevel, which
+// no causal language model has, are missing.
 func subwordModels() map[string]maker[subwordModel] {
 	return map[string]maker[subwordModel]{
 		"BPE":     with(newBPE),
@@ -66,8 +66,8 @@ func (id *tokenID) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return json.UnmarshalDecode(d, (*int)(id))
 }
 
-// newTokenTable makes a table from a vocabulary, which may be empty, but not missing or null. Two tokens of one id are an error: which of
-// them it decodes to would be left to chance.
+// newTokenTable makes a table from a vocabulary, which may be empty, but not missing or null. Two tokens of one id are
+// an error: which of them it decodes to would be left to chance.
 func newTokenTable(ids vocabulary) (tokenTable, error) {
 	t := tokenTable{ids: make(map[string]int32, len(ids))}
 	if ids == nil {

@@ -1,9 +1,9 @@
 // Package tokenizer turns text into tokens and back, by a Hugging Face tokenizer.json or with a token for each byte.
 //
-// It is written here because no pure Go library gave the ids of Python's tokenizers. A text goes through the normalizers, the
-// pre-tokenizers, which cut it into words, and the subword model, BPE or Unigram. The decoders turn tokens into text. Each has a file here.
-// An unknown part of a tokenizer.json is an error. Characters newer than Go's Unicode tables may be cut in other places
-// than by Python.
+// It is written here because no pure Go library gave the ids of Python's tokenizers. A text goes through the
+// normalizers, the pre-tokenizers, which cut it into words, and the subword model, BPE or Unigram. The decoders turn
+// tokens into text. Each has a file here. An unknown part of a tokenizer.json is an error. Characters newer than Go's
+// Unicode tables may be cut in other places than by Python.
 package tokenizer
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 )
 
-// Tokenizer turns text into tokens and back. Its methods may be called concurrently. The zero Tokenizer has no tokens: to
-// encode or decode with it is an error.
+// Tokenizer turns text into tokens and back. Its methods may be called concurrently. The zero Tokenizer has no tokens:
+// to encode or decode with it is an error.
 type Tokenizer struct {
 	vocab     int
 	separator int32
@@ -59,13 +59,13 @@ func (t *Tokenizer) Vocab() int { return t.open().vocab }
 // Separator returns the token that follows each document, -1 if there is none.
 func (t *Tokenizer) Separator() int32 { return t.open().separator }
 
-// Identity names the vocabulary: tokenizers of equal identity give equal tokens and have the same separator. It is "" for
-// the zero Tokenizer.
+// Identity names the vocabulary: tokenizers of equal identity give equal tokens and have the same separator. It is ""
+// for the zero Tokenizer.
 func (t *Tokenizer) Identity() string { return t.open().identity }
 
 // Encode returns the tokens of text, without a separator and without tokens that a tokenizer's post-processor adds: the
-// ids of Python's encode(text, add_special_tokens=False). Text without a token is an error if the tokenizer has no token
-// for unknown text.
+// ids of Python's encode(text, add_special_tokens=False). Text without a token is an error if the tokenizer has no
+// token for unknown text.
 func (t *Tokenizer) Encode(text string) ([]int32, error) { return t.AppendEncode(nil, []byte(text)) }
 
 // AppendEncode appends the tokens of text to ids: see Encode.
@@ -95,8 +95,8 @@ func (t *Tokenizer) encode(ids []int32, text []byte) ([]int32, error) {
 	return ids, nil
 }
 
-// Decode returns the text of tokens, as Python's decode(ids, skip_special_tokens=False) does, but it keeps bytes that are
-// not UTF-8. It is not the encoded text if the tokenizer changes or loses text.
+// Decode returns the text of tokens, as Python's decode(ids, skip_special_tokens=False) does, but it keeps bytes that
+// are not UTF-8. It is not the encoded text if the tokenizer changes or loses text.
 func (t *Tokenizer) Decode(ids []int32) (string, error) {
 	text, err := t.open().decode(ids)
 	if err != nil {
@@ -123,8 +123,8 @@ func (t *Tokenizer) decode(ids []int32) (string, error) {
 
 func errNotOpened() error { return errors.New("the tokenizer is not one of Open or Numbers") }
 
-// AppendToken appends the text that a token has inside a longer text; it may be part of a character. A token outside the
-// vocabulary has none.
+// AppendToken appends the text that a token has inside a longer text; it may be part of a character. A token outside
+// the vocabulary has none.
 func (t *Tokenizer) AppendToken(text []byte, id int32) []byte {
 	switch t = t.open(); {
 	case id < 0 || int(id) >= t.vocab:

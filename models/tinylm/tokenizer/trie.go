@@ -56,8 +56,8 @@ func (t *trie) node(text string) (at int32) {
 	return at
 }
 
-// walk calls found for each text in the trie that text begins with, short ones first. It starts at the node from, as if the text of that
-// node had come before.
+// walk calls found for each text in the trie that text begins with, short ones first. It starts at the node from, as if
+// the text of that node had come before.
 func (t *trie) walk(from int32, text []byte, found func(length int, id int32)) {
 	for i, b := range text {
 		if from = t.next(from, b); from == 0 {

@@ -2,8 +2,8 @@ package tokenizer
 
 import "unicode"
 
-// The Unicode tables of the reference have different ages. These are the characters that Go's tables have and older tables of the
-// reference lack.
+// The Unicode tables of the reference have different ages. These are the characters that Go's tables have and older
+// tables of the reference lack.
 
 // newAccents are nonspacing marks that BertNormalizer does not know.
 var newAccents = &unicode.RangeTable{
