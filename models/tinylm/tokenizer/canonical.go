@@ -3,21 +3,38 @@ package tokenizer
 import (
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 )
 
-// form returns the normalizer of a Unicode form. norm puts a joiner between the marks of a text with more than 30 in a
-// row.
+// form returns the normalizer of a Unicode form. It leaves characters unchanged that are newer than the tables of the
+// reference.
 func form(f norm.Form) func(string) string {
 	return func(text string) string {
-		normal := f.String(text)
-		if strings.Count(normal, norm.GraphemeJoiner) > strings.Count(text, norm.GraphemeJoiner) {
-			return normalizeLong(f, text)
+		var b strings.Builder
+		for {
+			i := strings.IndexFunc(text, func(r rune) bool { return r >= utf8.RuneSelf && !unicode.Is(inUnicode9, r) })
+			if i < 0 {
+				b.WriteString(normalize(f, text))
+				return b.String()
+			}
+			_, size := utf8.DecodeRuneInString(text[i:])
+			b.WriteString(normalize(f, text[:i]))
+			b.WriteString(text[i : i+size])
+			text = text[i+size:]
 		}
-		return normal
 	}
+}
+
+// normalize returns the form of a text. norm puts a joiner between the marks of a text with more than 30 in a row.
+func normalize(f norm.Form, text string) string {
+	normal := f.String(text)
+	if strings.Count(normal, norm.GraphemeJoiner) > strings.Count(text, norm.GraphemeJoiner) {
+		return normalizeLong(f, text)
+	}
+	return normal
 }
 
 // normalizeLong returns the form of a text with any number of marks, by chapter 3.11 of the Unicode standard.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -24,8 +23,8 @@ func normalizers() map[string]maker[normalizer] {
 	return map[string]maker[normalizer]{
 		"NFC":       constant(plain(form(norm.NFC))),
 		"NFD":       constant(plain(form(norm.NFD))),
-		"NFKC":      constant(plain(compatible(norm.NFKC))),
-		"NFKD":      constant(plain(compatible(norm.NFKD))),
+		"NFKC":      constant(plain(form(norm.NFKC))),
+		"NFKD":      constant(plain(form(norm.NFKD))),
 		"Lowercase": constant(plain(lowercase)),
 		"Nmt":       constant(plain(cleanNmt)),
 		"Strip": with(func(o struct {
@@ -79,26 +78,6 @@ func normalizers() map[string]maker[normalizer] {
 				return text
 			}), nil
 		}),
-	}
-}
-
-// compatible returns the normalizer of a Unicode form. It leaves characters unchanged that are newer than the tables of
-// the reference.
-func compatible(f norm.Form) func(string) string {
-	normalize := form(f)
-	return func(text string) string {
-		var b strings.Builder
-		for {
-			i := strings.IndexFunc(text, func(r rune) bool { return unicode.Is(newCompatible, r) })
-			if i < 0 {
-				b.WriteString(normalize(text))
-				return b.String()
-			}
-			_, size := utf8.DecodeRuneInString(text[i:])
-			b.WriteString(normalize(text[:i]))
-			b.WriteString(text[i : i+size])
-			text = text[i+size:]
-		}
 	}
 }
 
