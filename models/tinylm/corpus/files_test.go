@@ -48,14 +48,6 @@ func TestSkippedFiles(t *testing.T) {
 	require.Contains(t, c.Skipped(), Skipped{"not UTF-8", 1, "latin.go"})
 }
 
-func TestSkippedRecords(t *testing.T) {
-	lines := "{\"text\": \"good\"}\n\n{\"text\": \"\"}\r\n{\"text\": \"a\\u0000b\"}\n{\"text\": \"\\ud800\"}\n{\"text\": \"\xff\"}\n{\"text\": null}\n  \n{\"text\": \"last\"}"
-	path := filepath.Join(writeFiles(t, map[string][]byte{"a.jsonl": []byte(lines)}), "a.jsonl")
-	c := open(t, path, Options{}, 1000)
-	require.Equal(t, []string{"good", "last"}, textsOf(t, epochOf(t, c, Shape{Batch: 1, Seq: 100}, Cursor{})))
-	require.Equal(t, []Skipped{{"binary", 1, "a.jsonl"}, {"empty", 1, "a.jsonl"}, {"not UTF-8", 2, "a.jsonl"}, {"null", 1, "a.jsonl"}}, c.Skipped())
-}
-
 // A file without a document counts as empty, whatever its format, and once.
 func TestEmptyFiles(t *testing.T) {
 	zeros := numpyBytes(nil, 2)
@@ -241,24 +233,30 @@ func TestLargeText(t *testing.T) {
 	}
 }
 
-// The ranges of a file of lines have each line once, wherever they begin.
+// TestRangesOfLines: ranges of a file of lines have the documents of the whole file, wherever they begin.
 func TestRangesOfLines(t *testing.T) {
-	documents := testutil.Documents(100, 300, 2)
-	path := filepath.Join(writeFiles(t, map[string][]byte{"a.jsonl": jsonl(t, documents)}), "a.jsonl")
-	info := testutil.Must(os.Stat(path))(t)
-	f := file{path: path, size: info.Size(), format: jsonLines, field: defaultField}
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 50 {
+		content := jsonl(t, testutil.Documents(40, 300, r.Uint64()))
+		for range 20 { // line breaks and damaged lines
+			at := r.IntN(len(content))
+			content = slices.Insert(content, at, []byte([]string{"\n", "\r\n", "\n \n", "{", "\xff"}[r.IntN(5)])...)
+		}
+		path := filepath.Join(writeFiles(t, map[string][]byte{"a.jsonl": content}), "a.jsonl")
+		f := file{path: path, size: int64(len(content)), format: jsonLines, field: defaultField}
+		read := func(u unit) (texts []string) {
+			for d, err := range readLines(f, u) {
+				require.NoError(t, err)
+				texts = append(texts, d.skip+string(d.text))
+			}
+			return texts
+		}
 		var got []string
 		for from := int64(0); from < f.size; {
 			u := unit{from: from, to: min(f.size, from+1+r.Int64N(2000))}
-			for d, err := range readLines(f, u) {
-				require.NoError(t, err)
-				got = append(got, string(d.text))
-			}
-			from = u.to
+			got, from = append(got, read(u)...), u.to
 		}
-		require.Equal(t, documents, got)
+		require.Equal(t, read(unit{to: f.size}), got)
 	}
 }
 

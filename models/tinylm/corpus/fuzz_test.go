@@ -3,7 +3,6 @@ package corpus
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -63,36 +62,5 @@ func FuzzLine(f *testing.F) {
 		if got, ok := want["text"].(string); json.Unmarshal(line, &want) == nil && ok {
 			require.Equal(t, got, string(d.text))
 		}
-	})
-}
-
-// FuzzRangesOfLines: the documents of a .jsonl are the same when it is read in two parts.
-func FuzzRangesOfLines(f *testing.F) {
-	f.Add([]byte("{\"text\":\"a\"}\n{\"text\":\"b\"}\r\n\n{\"text\":\"c\"}"), 13)
-	f.Fuzz(func(t *testing.T, content []byte, cut int) {
-		if len(content) == 0 || cut <= 0 || cut >= len(content) {
-			return
-		}
-		path := filepath.Join(t.TempDir(), "a.jsonl")
-		require.NoError(t, os.WriteFile(path, content, 0o644))
-		file, size := file{path: path, size: int64(len(content)), format: jsonLines, field: defaultField}, int64(len(content))
-		read := func(u unit) (texts []string, failed bool) {
-			for d, err := range readLines(file, u) {
-				if err != nil {
-					return texts, true
-				}
-				texts = append(texts, d.skip+string(d.text))
-			}
-			return texts, false
-		}
-		want, failed := read(unit{to: size})
-		got, first := read(unit{to: int64(cut)})
-		if !first {
-			var rest []string
-			rest, first = read(unit{from: int64(cut), to: size})
-			got = append(got, rest...)
-		}
-		require.Equal(t, failed, first)
-		require.Equal(t, want, got)
 	})
 }

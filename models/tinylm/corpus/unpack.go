@@ -43,12 +43,11 @@ func (f file) unpack(in *os.File, from int64) (io.ReadCloser, error) {
 	if f.compression == "" {
 		return in, nil
 	}
-	u := &unpacked{in: in}
-	var err error
-	if u.out, err = unpacker(counter{in, &u.read}, f.compression); err != nil {
+	out, err := unpacker(in, f.compression)
+	if err != nil {
 		return nil, fmt.Errorf("unpack: %w", unexpected(err))
 	}
-	return u, nil
+	return &unpacked{in, out, 0}, nil
 }
 
 // unpacker returns the content of compressed data. The compression is .gz, .br, .zst or "" for none.
@@ -81,15 +80,20 @@ func (f file) checkSize(in *os.File) error {
 type unpacked struct {
 	in      *os.File
 	out     io.ReadCloser
-	read    int64 // bytes of the file
 	written int64 // bytes of its content
 }
 
 func (u *unpacked) Read(p []byte) (int, error) {
 	n, err := u.out.Read(p)
-	u.written += int64(n)
-	if u.written > freeExpansion && u.written/maxExpansion > u.read {
-		return n, fmt.Errorf("unpack: %d bytes expand to more than %d, want at most %d times as many", u.read, u.written, maxExpansion)
+	if u.written += int64(n); u.written > freeExpansion {
+		read, seekErr := u.in.Seek(0, io.SeekCurrent)
+		if seekErr != nil {
+			return n, seekErr
+		}
+		if u.written/maxExpansion > read {
+			return n, fmt.Errorf("unpack: %d bytes expand to more than %d, want at most %d times as many",
+				read, u.written, maxExpansion)
+		}
 	}
 	if err != nil && err != io.EOF {
 		err = fmt.Errorf("unpack: behind byte %d of the content: %w", u.written, err)
@@ -97,21 +101,7 @@ func (u *unpacked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (u *unpacked) Close() error {
-	return errors.Join(u.out.Close(), u.in.Close())
-}
-
-// counter counts the bytes read from r.
-type counter struct {
-	r io.Reader
-	n *int64
-}
-
-func (c counter) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	*c.n += int64(n)
-	return n, err
-}
+func (u *unpacked) Close() error { return errors.Join(u.out.Close(), u.in.Close()) }
 
 // unexpected turns io.EOF into io.ErrUnexpectedEOF, for places where data must follow.
 func unexpected(err error) error {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -60,7 +61,7 @@ func requireHarmless(t *testing.T, path string, content []byte, lines []string) 
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	began := time.Now()
-	err := encodeLines(path, lines)
+	err := encodeLines(t, path, lines)
 	if err != nil {
 		require.ErrorContains(t, err, path)
 		require.Less(t, len(err.Error()), len(path)+1000, "%v", err)
@@ -71,22 +72,25 @@ func requireHarmless(t *testing.T, path string, content []byte, lines []string) 
 	return err
 }
 
-// encodeLines reads a tokenizer and encodes lines with it.
-func encodeLines(path string, lines []string) error {
+// encodeLines reads a tokenizer and encodes lines with it. The tokens are in the vocabulary and have a text.
+func encodeLines(t *testing.T, path string, lines []string) error {
 	v, err := readHuggingFace(path, "")
 	if err != nil {
 		return err
 	}
 	for _, line := range lines {
-		ids, err := v.encode(nil, []byte(line))
+		ids, err := v.encode([]int32{-1}, []byte(line))
 		if err == nil {
+			require.True(t, utf8.ValidString(line))
+			require.EqualValues(t, -1, ids[0], "encode appends")
+			ids = ids[1:]
+			require.False(t, slices.ContainsFunc(ids, func(id int32) bool { return id < 0 || int(id) >= len(v.pieces) }))
+			require.Len(t, appendTokens(v.tokenizer(), ids), v.tokenizer().TextLen(ids))
 			_, err = v.decode(ids)
 		}
-		if err == nil {
-			v.tokenizer().TextLen(ids)
-			continue
+		if err != nil {
+			return &os.PathError{Op: "text", Path: path, Err: err} // no token for unknown text
 		}
-		return &os.PathError{Op: "text", Path: path, Err: err} // no token for unknown text
 	}
 	return nil
 }
