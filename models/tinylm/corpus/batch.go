@@ -19,10 +19,12 @@ type Shape struct {
 
 func (s Shape) check() error {
 	if s.Batch < 1 || s.Seq < 1 || s.Batch > math.MaxInt32/s.Seq {
-		return fmt.Errorf("batches of %d windows of %d tokens, want at least 1 of 1 and at most %d tokens", s.Batch, s.Seq, math.MaxInt32)
+		return fmt.Errorf("batches of %d windows of %d tokens, want at least 1 of 1 and at most %d tokens",
+			s.Batch, s.Seq, math.MaxInt32)
 	}
 	if s.Documents != 0 && s.Documents < s.Batch || s.Documents > s.Batch*s.Seq {
-		return fmt.Errorf("at most %d documents in a batch, want 0 or %d (one a window) to %d (one a token)", s.Documents, s.Batch, s.Batch*s.Seq)
+		return fmt.Errorf("at most %d documents in a batch, want 0 or %d (one a window) to %d (one a token)",
+			s.Documents, s.Batch, s.Batch*s.Seq)
 	}
 	return nil
 }
@@ -30,9 +32,11 @@ func (s Shape) check() error {
 // Batch is a batch of token windows with their targets.
 type Batch struct {
 	Tokens, Targets []int32 // [B,S]; a target of -1 does not count; padding may follow it
-	CuSeqlens       []int32 // [Documents+1] ends of documents, as 0, 5, 9, ..., B·S, B·S; nil without Documents. Padding belongs to the document before it
-	Targeted        int     // number of targets that count, at least 1
-	After           Cursor  // position of the reader after the batch; zero for held-out batches
+	// CuSeqlens is the ends of documents, as 0, 5, 9, ..., B·S, B·S: [Documents+1]. Padding belongs to the document
+	// before it. nil without Documents.
+	CuSeqlens []int32
+	Targeted  int    // number of targets that count, at least 1
+	After     Cursor // position of the reader after the batch; zero for held-out batches
 }
 
 // assembler fills a batch row by row.
@@ -116,7 +120,8 @@ func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
 		return nil, fmt.Errorf("corpus: %s is too short: want 2 tokens", c.eval.name)
 	}
 	if c.held == nil || c.held.tokens.len() < 2 {
-		return nil, fmt.Errorf("corpus: %s is too short: want a twentieth of it, which is held out, to have 2 tokens", c.name)
+		const want = "want a twentieth of it, which is held out, to have 2 tokens"
+		return nil, fmt.Errorf("corpus: %s is too short: %s", c.name, want)
 	}
 	if tokens < 0 {
 		return nil, fmt.Errorf("corpus: held out: %d tokens, want 0 or more", tokens)

@@ -50,11 +50,11 @@ const (
 
 // Options say how a corpus is read. The zero value reads all files as bytes and holds nothing out.
 type Options struct {
-	Ext       string // read only files of a folder whose names, without .gz or .zst, end with this in any case; "": all files
+	Ext       string // end of the names, without .gz or .zst and in any case, of the files to read of a folder; "": all
 	TextField string // field of JSON or column of Parquet with the text or messages; a.b is b inside of a; "": text
-	EvalData  string // file or folder with all of the held-out text, left out of the data; "": a part of the data is held out
+	EvalData  string // file or folder with all of the held-out text, left out of the data; "": a part of the data
 	Tokenizer string // path of a Hugging Face tokenizer.json; "": each byte is a token
-	Separator string // content of the tokenizer's token that ends a document; "": the first known one, such as <|endoftext|>
+	Separator string // content of the token that ends a document; "": the first known one, such as <|endoftext|>
 	HeldOut   int    // most held-out tokens to collect; 0: nothing is held out
 	Seed      uint64 // of the order
 }
@@ -116,8 +116,8 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	if err := c.openFiles(ctx, path, o.EvalData, reasonEval, o); err != nil {
 		return err
 	}
-	isRecord := func(f file) bool { return f.format != plainText && !f.isTokens() }
-	if o.TextField != "" && o.TextField != defaultField && !slices.ContainsFunc(c.source.(*fileSource).files, isRecord) {
+	records := slices.ContainsFunc(c.source.(*fileSource).files, file.hasFields)
+	if o.TextField != "" && o.TextField != defaultField && !records {
 		return fault.Between("TextField", "%s: text field %q, but neither JSON nor Parquet", c.name, o.TextField)
 	}
 	if o.EvalData != "" {
@@ -151,7 +151,8 @@ func (c *Corpus) openFiles(ctx context.Context, path, other, reason string, o Op
 
 // openEval collects the held-out tokens of evaluation data. Of the data themselves nothing is held out.
 func (c *Corpus) openEval(ctx context.Context, path string, o Options) (err error) {
-	e := &Corpus{Tokenizer: c.Tokenizer, name: o.EvalData, bytesPerToken: c.bytesPerToken, split: split{Kind: splitNone}}
+	e := &Corpus{Tokenizer: c.Tokenizer, name: o.EvalData, bytesPerToken: c.bytesPerToken}
+	e.split.Kind = splitNone
 	if err = fault.About("EvalData", e.openFiles(ctx, o.EvalData, path, reasonTrain, o)); err == nil {
 		err = e.collect(ctx, o.HeldOut)
 	}
@@ -169,7 +170,8 @@ func (c *Corpus) openEval(ctx context.Context, path string, o Options) (err erro
 // held-out loss of a model is below ln(vocab), information leaks from a token's future.
 func Random(n, vocab int, seed uint64) (*Corpus, error) {
 	if n < 2 || n > maxRandom || vocab < 1 || vocab > 1<<31-1 {
-		return nil, fmt.Errorf("corpus: %d random tokens below %d, want 2 to %d below 1 to %d", n, vocab, maxRandom, 1<<31-1)
+		return nil, fmt.Errorf("corpus: %d random tokens below %d, want 2 to %d below 1 to %d",
+			n, vocab, maxRandom, 1<<31-1)
 	}
 	c := &Corpus{name: "random tokens", seed: seed, blockTokens: blockBytes / widthOf(vocab)}
 	c.Tokenizer, c.source, c.bytesPerToken = tokenizer.Numbers(vocab, -1), randomSource{vocab, seed}, 1

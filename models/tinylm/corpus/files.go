@@ -59,7 +59,8 @@ func describe(path, name string, size int64, field string) (file, error) {
 		f.format = numpyTokens
 	}
 	if f.format == parquetText && compression != "" {
-		return f, fmt.Errorf("%s: Parquet is read in no fixed order and packs its own pages: unpack the %s", path, compression)
+		return f, fmt.Errorf("%s: Parquet is read in no fixed order and packs its own pages: unpack the %s",
+			path, compression)
 	}
 	return f, nil
 }
@@ -81,7 +82,7 @@ func hasSuffix(name, suffix string) bool {
 // textBytes returns the most memory that reading a document takes, roughly: of a line or value its buffer, which grows
 // by a quarter at a time, its text and a part of that as tokens.
 func (f file) textBytes() int64 {
-	if f.format == plainText || f.isTokens() {
+	if !f.hasFields() {
 		return 0
 	}
 	longest := int64(documentBytes)
@@ -90,6 +91,9 @@ func (f file) textBytes() int64 {
 	}
 	return 3*longest + 64<<20
 }
+
+// hasFields reports whether the file holds JSON or Parquet.
+func (f file) hasFields() bool { return f.format != plainText && !f.isTokens() }
 
 // isTokens reports whether the file holds tokens instead of text.
 func (f file) isTokens() bool { return f.format == llmcTokens || f.format == numpyTokens }
@@ -129,14 +133,17 @@ func (c *Corpus) list(ctx context.Context, path, other, reason string, o Options
 		return nil, fmt.Errorf("%s has no file to read: %s", path, describeSkipped(c.Skipped()))
 	}
 	if len(files) == 0 {
-		return nil, fault.Between("Ext", "%s has no file whose name ends in %q: %s", path, o.Ext, describeSkipped(c.Skipped()))
+		return nil, fault.Between("Ext", "%s has no file whose name ends in %q: %s",
+			path, o.Ext, describeSkipped(c.Skipped()))
 	}
 	return files, nil
 }
 
 // listFolder lists the files of a folder and of the folders below it. It counts what it skips, such as leaveOut for the
 // given reason.
-func (c *Corpus) listFolder(ctx context.Context, path string, o Options, leaveOut fs.FileInfo, reason string) (files []file, err error) {
+func (c *Corpus) listFolder(
+	ctx context.Context, path string, o Options, leaveOut fs.FileInfo, reason string,
+) (files []file, err error) {
 	// The dot makes WalkDir follow a link; Debian's GOROOT/src is one.
 	err = filepath.WalkDir(filepath.FromSlash(path+"/."), func(at string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -181,7 +188,8 @@ func checkOneKind(path string, files []file) error {
 			if text.isTokens() {
 				text, f = f, text
 			}
-			return fmt.Errorf("%s has text (%s) and tokens (%s), want one of them: choose by an extension", path, text.name, f.name)
+			return fmt.Errorf("%s has text (%s) and tokens (%s), want one of them: choose by an extension",
+				path, text.name, f.name)
 		}
 	}
 	return nil

@@ -63,7 +63,8 @@ func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 			}
 		}
 		if i == from.Unit && n < from.Document && from.Document > 0 {
-			return from, fmt.Errorf("cursor is at document %d of %s, which has %d", from.Document, c.unitName(order[i]), n+1)
+			return from, fmt.Errorf("cursor is at document %d of %s, which has %d",
+				from.Document, c.unitName(order[i]), n+1)
 		}
 	}
 	next := Cursor{Data: c.hash, Seed: c.seed, Seq: b.seq, Epoch: from.Epoch + 1}
@@ -207,7 +208,8 @@ func (c *Corpus) checkCursor(at Cursor, seq int) error {
 	case at.Sum != at.sum():
 		return errors.New("cursor has a wrong checksum: it was changed or damaged")
 	case at.Data != c.hash:
-		return fmt.Errorf("cursor belongs to data %s, this corpus is %s: files, tokenizer or held-out part have changed", at.Data, c.hash)
+		return fmt.Errorf("cursor belongs to data %s, this corpus is %s: files, tokenizer or held-out part have changed",
+			at.Data, c.hash)
 	case at.Seed != c.seed:
 		return fmt.Errorf("cursor belongs to seed %d, want %d", at.Seed, c.seed)
 	case at.Seq != seq:

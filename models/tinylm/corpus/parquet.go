@@ -54,7 +54,8 @@ func (p *parquetFile) open(f file) (err error) {
 	if err := checkFooter(p.in, f.size); err != nil {
 		return err
 	}
-	if p.file, err = parquet.OpenFile(p.in, f.size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true)); err != nil {
+	p.file, err = parquet.OpenFile(p.in, f.size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
+	if err != nil {
 		return fmt.Errorf("parquet: %w", err)
 	}
 	if err := p.findColumns(cmp.Or(f.field, defaultField)); err != nil {

@@ -31,7 +31,8 @@ func checkFooter(in io.ReaderAt, size int64) (err error) {
 	}
 	n := int64(binary.LittleEndian.Uint32(end[:]))
 	if string(end[4:]) != footerMagic {
-		return fmt.Errorf("parquet: ends with %q, want %q: the file is truncated, encrypted or of another kind", end[4:], footerMagic)
+		return fmt.Errorf("parquet: ends with %q, want %q: the file is truncated, encrypted or of another kind",
+			end[4:], footerMagic)
 	}
 	if n > size-footerLength || n > maxFooter {
 		return fmt.Errorf("parquet: footer of %d bytes, want at most %d", n, min(size-footerLength, maxFooter))

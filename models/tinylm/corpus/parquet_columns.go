@@ -1,6 +1,7 @@
 package corpus
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -20,16 +21,15 @@ func (p *parquetFile) findColumns(field string) error {
 		return nil
 	}
 	for m := c; !m.Leaf(); m = m.Columns()[0] { // through the groups of a list
-		for _, names := range [][2]string{{"role", "content"}, {"from", "value"}, {"role", "value"}, {"from", "content"}} {
-			p.message, p.columns = m.MaxDefinitionLevel(), nil
-			for _, name := range names {
-				if c := m.Column(name); c != nil && isText(c) && c.MaxRepetitionLevel() == 1 {
-					p.columns = append(p.columns, parquetColumn{c.Index(), c.MaxDefinitionLevel(), 1})
-				}
+		p.message, p.columns = m.MaxDefinitionLevel(), nil
+		for _, names := range [][2]string{{"role", "from"}, {"content", "value"}} {
+			c := cmp.Or(m.Column(names[0]), m.Column(names[1]))
+			if c != nil && isText(c) && c.MaxRepetitionLevel() == 1 {
+				p.columns = append(p.columns, parquetColumn{c.Index(), c.MaxDefinitionLevel(), 1})
 			}
-			if len(p.columns) == len(names) {
-				return nil
-			}
+		}
+		if len(p.columns) == 2 {
+			return nil
 		}
 		if len(m.Columns()) != 1 {
 			break
@@ -107,7 +107,8 @@ func (p *parquetFile) checkColumn(group int, c parquetColumn) error {
 		}
 	}
 	if _, ok := packings()[meta.Codec]; !ok {
-		return fmt.Errorf("parquet: compression %v, want none, Snappy, gzip, Brotli or Zstandard: write the file with zstd or snappy", meta.Codec)
+		const want = "none, Snappy, gzip, Brotli or Zstandard: write the file with zstd or snappy"
+		return fmt.Errorf("parquet: compression %v, want %s", meta.Codec, want)
 	}
 	_, err := pagesBegin(p.size, meta)
 	return err

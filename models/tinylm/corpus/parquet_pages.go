@@ -30,7 +30,8 @@ const (
 // that it can not read.
 func packings() map[format.CompressionCodec]string {
 	return map[format.CompressionCodec]string{
-		format.Uncompressed: "", format.Snappy: ".snappy", format.Gzip: ".gz", format.Brotli: ".br", format.Zstd: ".zst",
+		format.Uncompressed: "", format.Snappy: ".snappy", format.Gzip: ".gz", format.Brotli: ".br",
+		format.Zstd: ".zst",
 	}
 }
 
@@ -77,7 +78,8 @@ func (p *parquetFile) values(group int, c parquetColumn) iter.Seq2[textValue, er
 			for v, err := range r.values(page) {
 				n, text = n+1, text+int64(len(v.text))
 				if text > freeExpansion && text/maxExpansion > meta.TotalCompressedSize {
-					err = fmt.Errorf("%d bytes expand to more than %d, want at most %d times as many", meta.TotalCompressedSize, text, maxExpansion)
+					err = fmt.Errorf("%d bytes expand to more than %d, want at most %d times as many",
+						meta.TotalCompressedSize, text, maxExpansion)
 				}
 				if err != nil {
 					return fmt.Errorf("page at byte %d: %w", at, err)
@@ -127,7 +129,8 @@ func (r *pageReader) page(at, end int64) (p page, length int64, err error) {
 	}
 	size, want := int64(h.CompressedPageSize), int64(h.UncompressedPageSize)
 	if size < 0 || size > end-at-n || want < 0 || max(size, want) > maxPage {
-		return p, 0, fmt.Errorf("%d bytes, unpacked %d, want at most %d and %d", size, want, min(end-at-n, maxPage), maxPage)
+		return p, 0, fmt.Errorf("%d bytes, unpacked %d, want at most %d and %d",
+			size, want, min(end-at-n, maxPage), maxPage)
 	}
 	r.buffer = grow(r.buffer, int(size))
 	if _, err := r.in.ReadAt(r.buffer, at+n); err != nil {
@@ -158,7 +161,8 @@ func (r *pageReader) header(at, end int64) (h format.PageHeader, n int64, err er
 			continue
 		}
 		if err == nil {
-			err = thrift.NewDecoder(new(thrift.CompactProtocol).NewReaderFromBytes(bytes.Clone(r.buffer[:n]))).Decode(&h)
+			in := new(thrift.CompactProtocol).NewReaderFromBytes(bytes.Clone(r.buffer[:n]))
+			err = thrift.NewDecoder(in).Decode(&h)
 		}
 		if err != nil {
 			err = fmt.Errorf("header: %w", err)
@@ -177,8 +181,9 @@ func (r *pageReader) describe(h format.PageHeader, data []byte) (p page, err err
 	case h.Type == format.DataPage && h.DataPageHeader.Valid:
 		v := h.DataPageHeader.V
 		values, p.encoding = v.NumValues, v.Encoding
-		if r.column.level > 0 && v.DefinitionLevelEncoding != format.RLE || r.column.repeats > 0 && v.RepetitionLevelEncoding != format.RLE {
-			return p, fmt.Errorf("levels in the encodings %v and %v, want RLE", v.DefinitionLevelEncoding, v.RepetitionLevelEncoding)
+		levels, repeats := v.DefinitionLevelEncoding, v.RepetitionLevelEncoding
+		if r.column.level > 0 && levels != format.RLE || r.column.repeats > 0 && repeats != format.RLE {
+			return p, fmt.Errorf("levels in the encodings %v and %v, want RLE", levels, repeats)
 		}
 	case h.Type == format.DataPageV2 && h.DataPageHeaderV2.Valid:
 		v := h.DataPageHeaderV2.V

@@ -18,7 +18,8 @@ func errEncoding(e format.Encoding) error {
 // levels that they do not have.
 func knowsEncoding(e format.Encoding) bool {
 	switch e {
-	case format.Plain, format.PlainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaByteArray, format.RLE, format.BitPacked:
+	case format.Plain, format.PlainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaByteArray,
+		format.RLE, format.BitPacked:
 		return true
 	}
 	return false
@@ -56,7 +57,7 @@ func (r *pageReader) strings(p page, n int) iter.Seq2[[]byte, error] {
 				}
 			}
 		case format.DeltaLengthByteArray, format.DeltaByteArray: // lengths, then the strings
-			r.more = append(r.more[:0], make([]int32, n)...) // lengths of the beginnings that are those of the strings before
+			r.more = append(r.more[:0], make([]int32, n)...) // bytes that each string has of the one before
 			if p.encoding == format.DeltaByteArray {
 				if r.more, data, err = deltas(r.more, data, n); err != nil {
 					return err
@@ -68,7 +69,8 @@ func (r *pageReader) strings(p page, n int) iter.Seq2[[]byte, error] {
 			var text []byte
 			for i, length := range r.lengths {
 				if same := int(r.more[i]); same < 0 || same > len(text) || length < 0 || int(length) > len(data) {
-					return fmt.Errorf("string %d has %d bytes of the one before, which has %d, and %d of %d", i, same, len(text), length, len(data))
+					return fmt.Errorf("string %d has %d bytes of the one before, which has %d, and %d of %d",
+						i, same, len(text), length, len(data))
 				}
 				if text, data = append(text[:r.more[i]], data[:length]...), data[length:]; !yield(text) {
 					return nil
@@ -94,7 +96,8 @@ func deltas(to []int32, data []byte, n int) (lengths []int32, rest []byte, err e
 	block, parts := header[0], header[1]
 	first, size := binary.Varint(data)
 	if size <= 0 || parts < 1 || block > maxDeltaBlock || block%(8*parts) != 0 {
-		return nil, nil, fmt.Errorf("lengths of strings in blocks of %d, each in %d parts, want parts of a multiple of 8", block, parts)
+		return nil, nil, fmt.Errorf("lengths of strings in blocks of %d, each in %d parts, want parts of a multiple of 8",
+			block, parts)
 	}
 	if header[2] != n {
 		return nil, nil, fmt.Errorf("%d strings, want %d", header[2], n)
@@ -119,7 +122,7 @@ func deltas(to []int32, data []byte, n int) (lengths []int32, rest []byte, err e
 				return nil, nil, errors.New("lengths of strings are longer than the page")
 			}
 			for i := range min(n-len(lengths), block/parts) {
-				last += int32(least) + int32(bitsAt(data[:bytes], i, int(width))) // numbers of 32 bits, which wrap around
+				last += int32(least) + int32(bitsAt(data[:bytes], i, int(width))) // of 32 bits, which wrap around
 				lengths = append(lengths, last)
 			}
 			data = data[bytes:]

@@ -42,7 +42,8 @@ func (c *Corpus) Reader(s Shape, from Cursor) (*Reader, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Reader{cancel: cancel, err: ErrClosed}
-	blocks := readAhead(ctx, &r.done, 0, c.blocks(ctx, start(from), s.Seq)) // one block is built while another is cut into batches
+	// One block is built while another is cut into batches.
+	blocks := readAhead(ctx, &r.done, 0, c.blocks(ctx, start(from), s.Seq))
 	r.batches = readAhead(ctx, &r.done, readyBatches, c.batches(received(blocks), s, from))
 	return r, nil
 }

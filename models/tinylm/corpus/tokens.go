@@ -46,7 +46,8 @@ func readTokenHeader(f file) (a tokenArray, err error) {
 		a, err = readNumpyHeader(r)
 	}
 	if err == nil && f.compression == "" && f.size != a.offset+a.bytes() {
-		err = fmt.Errorf("has %d bytes, want %d for %d tokens of %d bytes behind a header of %d", f.size, a.offset+a.bytes(), a.n, a.width, a.offset)
+		err = fmt.Errorf("has %d bytes, want %d for %d tokens of %d bytes behind a header of %d",
+			f.size, a.offset+a.bytes(), a.n, a.width, a.offset)
 	}
 	return a, err
 }
@@ -67,7 +68,8 @@ func readLlmcHeader(r io.Reader) (tokenArray, error) {
 		return a, fmt.Errorf("header of llm.c: magic number %d, want %d or %d", word(0), llmcUint16, llmcUint32)
 	}
 	if word(1) != llmcVersion || a.n < 0 {
-		return a, fmt.Errorf("header of llm.c: version %d with %d tokens, want version %d with 0 or more", word(1), a.n, llmcVersion)
+		return a, fmt.Errorf("header of llm.c: version %d with %d tokens, want version %d with 0 or more",
+			word(1), a.n, llmcVersion)
 	}
 	return a, nil
 }
@@ -79,7 +81,8 @@ func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
 	}
 	version := start[len(numpyMagic)]
 	if string(start[:len(numpyMagic)]) != numpyMagic || version < 1 || version > 3 {
-		return a, fmt.Errorf("header of NumPy: begins with %q, want %q and version 1 to 3", start[:len(numpyMagic)+2], numpyMagic)
+		return a, fmt.Errorf("header of NumPy: begins with %q, want %q and version 1 to 3",
+			start[:len(numpyMagic)+2], numpyMagic)
 	}
 	size := int64(binary.LittleEndian.Uint16(start[len(numpyMagic)+2:]))
 	a.offset = int64(len(numpyMagic)) + 4
@@ -131,7 +134,8 @@ func readTokens(f file, u unit, t *tokenizer.Tokenizer) documents {
 		if _, err := io.CopyN(io.Discard, in, skip); err != nil {
 			return unexpected(err)
 		}
-		cut := cutter{chunkTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.afterSeparator(b, t.Separator()) }}
+		begin := func(b []byte) int { return a.afterSeparator(b, t.Separator()) }
+		cut := cutter{chunkTokens * a.width, nearTokens * a.width, begin}
 		var ids []int32
 		for c, err := range cut.chunks(&exactly{in, a.bytes() - u.from}, u.from > 0, f.compression == "") {
 			if err != nil {

@@ -22,7 +22,9 @@ func decoders() map[string]maker[decoder] {
 	return map[string]maker[decoder]{
 		"ByteFallback": constant(decoder{text: decodeByte}),
 		"ByteLevel":    with(func(byteLevelOptions) (decoder, error) { return byteLevelDecoder(newLetters()), nil }),
-		"Fuse":         constant(decoder{text: func(token string, _, _ bool, _ *budget) string { return token }, fuses: true}),
+		"Fuse": constant(decoder{
+			text: func(token string, _, _ bool, _ *budget) string { return token }, fuses: true,
+		}),
 		"BPEDecoder": with(func(o struct {
 			partType
 			Suffix string `json:"suffix"`
@@ -52,7 +54,8 @@ func decoders() map[string]maker[decoder] {
 			Stop    int    `json:"stop"`
 		}) (d decoder, err error) {
 			if utf8.RuneCountInString(o.Content) != 1 || o.Start < 0 || o.Stop < 0 {
-				err = fmt.Errorf("content %q, start %d, stop %d, want one character and 0 or more", o.Content, o.Start, o.Stop)
+				err = fmt.Errorf("content %q, start %d, stop %d, want one character and 0 or more",
+					o.Content, o.Start, o.Stop)
 			}
 			d.text = func(token string, _, _ bool, _ *budget) string {
 				for i := 0; i < o.Start && strings.HasPrefix(token, o.Content); i++ {

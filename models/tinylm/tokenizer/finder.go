@@ -41,7 +41,8 @@ func (b behavior) check() error {
 	case removed, isolated, contiguous, toPrevious, toNext:
 		return nil
 	}
-	return fmt.Errorf("behavior %q, want %s, %s, %s, %s or %s", string(b), removed, isolated, contiguous, toPrevious, toNext)
+	return fmt.Errorf("behavior %q, want %s, %s, %s, %s or %s",
+		string(b), removed, isolated, contiguous, toPrevious, toNext)
 }
 
 // joins reports whether a span and the next one are one word.

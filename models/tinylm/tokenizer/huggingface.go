@@ -54,7 +54,9 @@ type tokenizerFile struct {
 
 // separators are known tokens that end a document.
 func separators() []string {
-	return []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]", "<EOS>", "[SEP]", "<sep>"}
+	return []string{
+		"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]", "<EOS>", "[SEP]", "<sep>",
+	}
 }
 
 // readHuggingFace reads a tokenizer.json.
@@ -175,7 +177,8 @@ func (t *huggingFace) findSeparator(separator string) error {
 			return nil
 		}
 	}
-	return fault.Between("Separator", "no end-of-document token; tried %s; set the option separator", strings.Join(names, " "))
+	return fault.Between("Separator", "no end-of-document token; tried %s; set the option separator",
+		strings.Join(names, " "))
 }
 
 func (t *huggingFace) tokenizer() *Tokenizer {

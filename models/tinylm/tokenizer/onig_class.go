@@ -197,7 +197,8 @@ func (t *onig) classRune() (rune, error) {
 func (t *onig) classEscape() (charSet, error) {
 	c := rune(t.rest()[1])
 	t.at += 2
-	not, name := unicode.IsUpper(c), map[rune]string{'d': "digit", 's': "space", 'h': "xdigit", 'w': "word"}[unicode.ToLower(c)]
+	not := unicode.IsUpper(c)
+	name := map[rune]string{'d': "digit", 's': "space", 'h': "xdigit", 'w': "word"}[unicode.ToLower(c)]
 	if name != "" {
 		return property(name, not, true)
 	}
@@ -211,13 +212,14 @@ func (t *onig) classEscape() (charSet, error) {
 }
 
 const (
-	wordClass = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}Ⓐ-ⓩ🄰-🅉🅐-🅩🅰-🆉` // what \w of Oniguruma means inside of [ ]
-	wordMore  = `²³¹¼½¾`                                   // what \w of Oniguruma also matches, but not inside of [ ]
+	wordClass = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}Ⓐ-ⓩ🄰-🅉🅐-🅩🅰-🆉` // \w of Oniguruma inside of [ ]
+	wordMore  = `²³¹¼½¾`                                   // what \w also matches outside of [ ]
 )
 
 // property returns the class of a name in \p{ } or, if posix, in [: :].
 func property(name string, not, posix bool) (charSet, error) {
 	plain := plainName(name)
+	short := strings.NewReplacer("alphabetic", "alpha", "lowercase", "lower", "uppercase", "upper", "whitespace", "space")
 	text := map[string]string{
 		"alpha":  `\p{L}\p{Nl}\p{Other_Alphabetic}`,
 		"alnum":  `\p{L}\p{Nl}\p{Other_Alphabetic}\p{Nd}`,
@@ -232,7 +234,7 @@ func property(name string, not, posix bool) (charSet, error) {
 		"xdigit": "0-9A-Fa-f",
 		"word":   wordClass,
 		"any":    "\x00-\U0010ffff",
-	}[strings.NewReplacer("alphabetic", "alpha", "lowercase", "lower", "uppercase", "upper", "whitespace", "space").Replace(plain)]
+	}[short.Replace(plain)]
 	switch {
 	case plain == "punct" && posix:
 		text += `\p{S}`

@@ -38,7 +38,7 @@ const (
 	matchByteTime = 10 * time.Microsecond // more for each byte of the text
 
 	freeTime    = time.Millisecond // beside matchByteTime, of a text; more is overtime
-	maxOvertime = 3 * time.Second  // of all texts, such as the words of one; texts that take less than their time make up for it
+	maxOvertime = 3 * time.Second  // of all texts, such as the words of one; what others take less makes up for it
 )
 
 // matches finds a regular expression.
@@ -64,7 +64,8 @@ func newMatches(pattern string) (m matches, err error) {
 	if err != nil {
 		return m, err
 	}
-	m = matches{pattern, &sync.Pool{New: func() any { return regexp2.MustCompile(translated, regexp2.None) }}, new(atomic.Int64)}
+	pool := &sync.Pool{New: func() any { return regexp2.MustCompile(translated, regexp2.None) }}
+	m = matches{pattern, pool, new(atomic.Int64)}
 	m.pool.Put(re)
 	return m, nil
 }
@@ -78,13 +79,15 @@ func (m matches) find(text []byte, match func(from, to int)) {
 		spans, err = m.spans(runes, limit)
 	}
 	if err != nil {
-		panic(stop{fmt.Errorf("pattern %.60q takes more than %v for a text of %d bytes, want less: it backtracks too much", m.pattern, limit, len(text))})
+		panic(stop{fmt.Errorf("pattern %.60q takes more than %v for a text of %d bytes, want less: it backtracks too much",
+			m.pattern, limit, len(text))})
 	}
 	over := min(time.Since(began), limit) - (limit - matchTime) - freeTime // a stopped process counts at most the limit
 	if all := m.overtime.Add(int64(over)); all < 0 {
 		m.overtime.Store(0)
 	} else if over > 0 && all > int64(maxOvertime) {
-		panic(stop{fmt.Errorf("pattern %.60q takes %v too long for many texts, the last one of %d bytes: it backtracks too much", m.pattern, time.Duration(all), len(text))})
+		panic(stop{fmt.Errorf("pattern %.60q takes %v too long for many texts, the last one of %d bytes: "+
+			"it backtracks too much", m.pattern, time.Duration(all), len(text))})
 	}
 	at, from := 0, 0 // in runes and in bytes
 	skip := func(end int) int {

@@ -187,7 +187,8 @@ func (o metaspaceOptions) scheme() (string, error) {
 		return "never", nil
 	case s == "":
 		return "always", nil
-	case s != "always" && s != "first" && s != "never" || o.AddPrefixSpace != nil && *o.AddPrefixSpace == (s == "never"):
+	case s != "always" && s != "first" && s != "never",
+		o.AddPrefixSpace != nil && *o.AddPrefixSpace == (s == "never"):
 		return "", fmt.Errorf("prepend_scheme %q, want always, first or never, as add_prefix_space says", s)
 	}
 	return s, nil

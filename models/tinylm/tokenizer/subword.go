@@ -78,7 +78,8 @@ func newTokenTable(ids vocabulary) (tokenTable, error) {
 		if id >= 0 && id < len(t.texts) {
 			other := t.texts[id] // "" also where no token is yet
 			if have, ok := t.ids[other]; ok && int(have) == id {
-				return t, fmt.Errorf("tokens %q and %q have the same id %d, want one token for each id", other, text, id)
+				return t, fmt.Errorf("tokens %q and %q have the same id %d, want one token for each id",
+					other, text, id)
 			}
 		}
 		var err error
@@ -93,7 +94,8 @@ func newTokenTable(ids vocabulary) (tokenTable, error) {
 // putPiece puts a text at the index of its id. most is roughly the number of tokens.
 func putPiece(texts []string, text string, id, most int) ([]string, error) {
 	if id < 0 || id >= 2*most+1024 {
-		return nil, fmt.Errorf("token %q has the id %d, want 0 or more, and not far above the number of tokens, %d", text, id, most)
+		return nil, fmt.Errorf("token %q has the id %d, want 0 or more, and not far above the number of tokens, %d",
+			text, id, most)
 	}
 	for len(texts) <= id {
 		texts = append(texts, "")
@@ -118,7 +120,8 @@ func (t *tokenTable) unknown(name string) unknown {
 // token returns the id, or an error that names the text without a token.
 func (u unknown) token(text []byte) (int32, error) {
 	if u.id < 0 {
-		return 0, fmt.Errorf("%.100q has no token, and the token of what is unknown, %.100q, is not in the vocabulary", text, u.name)
+		return 0, fmt.Errorf("%.100q has no token, and the token of what is unknown, %.100q, is not in the vocabulary",
+			text, u.name)
 	}
 	return u.id, nil
 }
