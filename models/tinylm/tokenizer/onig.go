@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -16,15 +17,29 @@ const (
 	maxClassParts   = 2000 // classes and escapes in [ ]
 )
 
-// translate returns a pattern of regexp2 that means the same as a pattern of Oniguruma, in the syntax that the
-// reference uses.
+// The tokens of a pattern of Oniguruma, the regular expressions of the reference, outside and inside of [ ]. (? and (*
+// begin what is not supported, and so do intervals of large numbers.
+var (
+	outside = tokens(`\((?:\?(?:<?[=!]|[:>]|(?:[im]+(?:-[im]*)?|-[im]+)[:)])?|\*)?`, `\{[0-9]+(?:,[0-9]*)?\}|\{,[0-9]+\}`)
+	inside  = tokens(`\[:\^?[a-zA-Z]{1,20}:\]`, `&&`)
+	large   = regexp.MustCompile(`[0-9]{6}`)
+)
+
+// tokens returns a regular expression of the given tokens, escapes and single characters.
+func tokens(more ...string) *regexp.Regexp {
+	more = append(more, `\\[pP]\{\^?[ _a-zA-Z0-9-]*\}`, `\\x\{[0-9A-Fa-f]{1,6}\}`, `\\x[0-9A-Fa-f]{1,2}`,
+		`\\u[0-9A-Fa-f]{4}`, `\\.`, `.`)
+	return regexp.MustCompile(`(?s)^(?:` + strings.Join(more, "|") + `)`)
+}
+
+// translate returns a pattern of regexp2 that means the same as a pattern of Oniguruma.
 func translate(pattern string) (string, error) {
 	if len(pattern) > maxPatternBytes {
 		return "", fmt.Errorf("%d bytes, want at most %d", len(pattern), maxPatternBytes)
 	}
-	t := &onig{pattern: pattern}
+	t := &onig{rest: pattern}
 	out, err := t.group(onigOptions{}, 0)
-	if err == nil && t.at < len(pattern) {
+	if err == nil && t.rest != "" {
 		err = errors.New(") without (")
 	}
 	return out, err
@@ -32,8 +47,7 @@ func translate(pattern string) (string, error) {
 
 // onig reads a pattern.
 type onig struct {
-	pattern  string
-	at       int
+	rest     string // of the pattern
 	parts    int    // classes and escapes in [ ]
 	literals string // the last literals of a group that ignores case, in lower case
 }
@@ -41,22 +55,17 @@ type onig struct {
 // onigOptions are the options of (?im).
 type onigOptions struct{ fold, dotAll bool }
 
-func (t *onig) rest() string { return t.pattern[t.at:] }
-
-// take skips a text if it is next, and reports whether it was.
-func (t *onig) take(text string) bool {
-	if !strings.HasPrefix(t.rest(), text) {
-		return false
-	}
-	t.at += len(text)
-	return true
+// next skips the next token and returns it, "" at the end.
+func (t *onig) next(of *regexp.Regexp) string {
+	token := of.FindString(t.rest)
+	t.rest = t.rest[len(token):]
+	return token
 }
 
-// rune returns the next character and skips it.
-func (t *onig) rune() rune {
-	r, size := utf8.DecodeRuneInString(t.rest())
-	t.at += size
-	return r
+// take skips a text if it is next, and reports whether it was.
+func (t *onig) take(text string) (ok bool) {
+	t.rest, ok = strings.CutPrefix(t.rest, text)
+	return ok
 }
 
 func notSupported(construct string) error { return fmt.Errorf("%.40q is not supported", construct) }
@@ -68,143 +77,115 @@ func (t *onig) group(o onigOptions, depth int) (string, error) {
 	}
 	var b strings.Builder
 	t.literals = ""
-	for t.at < len(t.pattern) && t.rest()[0] != ')' {
-		if t.take("|") {
+	for t.rest != "" && t.rest[0] != ')' {
+		token := t.next(outside)
+		if token == "|" {
 			b.WriteByte('|')
 			t.literals = ""
 			continue
 		}
-		from := t.at
-		atom, err := t.atom(o, depth)
+		atom, err := t.atom(token, o, depth)
 		if err != nil {
 			return "", err
 		}
-		source, end := t.pattern[from:t.at], t.at
-		if atom, err = t.repeat(atom); err == nil && t.at > end && isAnchor(source) {
-			err = fmt.Errorf("%.20q repeated is not supported", source)
-		}
-		if err != nil {
+		end := t.rest
+		if atom, err = t.repeat(atom); err != nil {
 			return "", err
+		}
+		switch token {
+		case "^", "$", `\A`, `\z`, `\Z`, `\b`, `\B`, "(?=", "(?!", "(?<=", "(?<!": // match a position, and no text
+			if t.rest != end {
+				return "", fmt.Errorf("%q repeated is not supported", token)
+			}
 		}
 		b.WriteString(atom)
 	}
 	return b.String(), nil
 }
 
-// isAnchor reports whether an atom matches a position, and no text.
-func isAnchor(source string) bool {
-	for _, start := range []string{"^", "$", `\A`, `\z`, `\Z`, `\b`, `\B`, "(?=", "(?!", "(?<=", "(?<!"} {
-		if strings.HasPrefix(source, start) {
-			return true
-		}
+// translations returns what tokens that are no characters become.
+func translations() map[string]string {
+	const word, other = "[" + wordClass + wordMore + "]", "[^" + wordClass + wordMore + "]"
+	return map[string]string{
+		`^`: `(?:\A|(?<=\n)(?!\z))`, `$`: `(?=\n|\z)`, `\A`: `\A`, `\z`: `\z`, `\Z`: `(?=\n?\z)`,
+		`\b`: "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))",
+		`\B`: "(?:(?<=" + word + ")(?=" + word + ")|(?<!" + word + ")(?!" + word + "))",
+		`\w`: word, `\W`: other, `.`: `.`, `\N`: `[^\n]`, `\O`: `[\s\S]`, `\R`: "(?>\r\n|[\n\v\f\r\u0085\u2028\u2029])",
 	}
-	return false
 }
 
 // atom translates what a quantifier may follow.
-func (t *onig) atom(o onigOptions, depth int) (string, error) {
-	c := t.rest()[0]
-	if strings.IndexByte("([.^$", c) >= 0 {
+func (t *onig) atom(token string, o onigOptions, depth int) (string, error) {
+	if token == "." && o.dotAll {
+		token = `\O`
+	}
+	translation := translations()[token]
+	if translation != "" || token[0] == '[' || token[0] == '(' {
 		t.literals = ""
 	}
-	switch c {
-	case '*', '+', '?':
-		return "", fmt.Errorf("%c without something to repeat", c)
-	case '(':
-		return t.parentheses(o, depth)
-	case '[':
+	switch {
+	case translation != "":
+		return translation, nil
+	case token[0] == '(':
+		return t.parentheses(token, o, depth)
+	case token == "[":
 		set, err := t.class(o, depth)
 		return set.String(), err
-	case '\\':
-		return t.escape(o)
+	case token == "*" || token == "+" || token == "?":
+		return "", fmt.Errorf("%s without something to repeat", token)
+	case token[0] == '{': // stands for itself
+		t.rest, token = token[1:]+t.rest, "{"
 	}
-	switch r := t.rune(); {
-	case r == '.' && o.dotAll:
-		return `[\s\S]`, nil
-	case r == '.':
-		return ".", nil
-	case r == '^':
-		return `(?:\A|(?<=\n)(?!\z))`, nil
-	case r == '$':
-		return `(?=\n|\z)`, nil
-	default:
-		return t.literal(r, o)
-	}
-}
-
-// escape translates an escape outside of [ ].
-func (t *onig) escape(o onigOptions) (string, error) {
-	const word = "[" + wordClass + wordMore + "]"
-	simple := map[byte]string{
-		'w': word, 'W': "[^" + wordClass + wordMore + "]",
-		'A': `\A`, 'z': `\z`, 'Z': `(?=\n?\z)`, 'N': `[^\n]`, 'O': `[\s\S]`,
-		'b': "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))",
-		'B': "(?:(?<=" + word + ")(?=" + word + ")|(?<!" + word + ")(?!" + word + "))",
-		'R': "(?>\r\n|[\n\v\f\r\u0085\u2028\u2029])",
-	}
-	if rest := t.rest(); len(rest) > 1 && simple[rest[1]] != "" {
-		t.at += 2
-		return simple[rest[1]], nil
-	}
-	if isClassEscape(t.rest()) {
-		set, err := t.classEscape() // a case counts, as for the reference
+	set, r, err := character(token)
+	if err != nil || set.text != "" { // of which the case counts, as for the reference
 		return set.String(), err
-	}
-	r, err := t.escapedRune()
-	if err != nil {
-		return "", err
 	}
 	return t.literal(r, o)
 }
 
-// escapedRune reads an escape that stands for a character.
-func (t *onig) escapedRune() (rune, error) {
-	t.at++
-	if t.at == len(t.pattern) {
-		return 0, errors.New(`it ends with \`)
+// character returns the character of a token or, of an escape that stands for many, the set of these.
+func character(token string) (set charSet, r rune, err error) {
+	r, _ = utf8.DecodeRuneInString(token)
+	if r != '\\' {
+		return set, r, nil
 	}
-	c := t.rune()
+	if token == `\` {
+		return set, 0, errors.New(`it ends with \`)
+	}
+	c, _ := utf8.DecodeRuneInString(token[1:])
+	not, text := unicode.IsUpper(c), token[2:]
 	switch c {
-	case 't', 'n', 'r', 'f', 'v', 'a', 'e':
-		return map[rune]rune{'t': '\t', 'n': '\n', 'r': '\r', 'f': '\f', 'v': '\v', 'a': '\a', 'e': 0x1b}[c], nil
-	case 'x':
-		if inner, _, ok := strings.Cut(t.rest(), "}"); ok && strings.HasPrefix(inner, "{") {
-			t.at += len(inner) + 1
-			return codePoint(inner[1:], unicode.MaxRune)
+	case 'w', 'W', 'd', 'D', 's', 'S', 'h', 'H':
+		name := map[rune]string{'d': "digit", 's': "space", 'h': "xdigit", 'w': "word"}[unicode.ToLower(c)]
+		set, err = property(name, not, true)
+		return set, 0, err
+	case 'p', 'P':
+		if text == "" {
+			return set, 0, notSupported(token)
 		}
-		return codePoint(t.digits(2), unicode.MaxASCII) // larger ones are bytes
-	case 'u':
-		return codePoint(t.digits(4), unicode.MaxRune)
+		name, inverted := strings.CutPrefix(text[1:len(text)-1], "^")
+		set, err = property(name, not != inverted, false)
+		return set, 0, err
+	case 't', 'n', 'r', 'f', 'v', 'a', 'e':
+		return set, map[rune]rune{'t': '\t', 'n': '\n', 'r': '\r', 'f': '\f', 'v': '\v', 'a': '\a', 'e': 0x1b}[c], nil
+	case 'x', 'u':
+		n, err := strconv.ParseUint(strings.Trim(text, "{}"), 16, 32)
+		if err != nil || !utf8.ValidRune(rune(n)) || n > unicode.MaxASCII && len(token) == len(`\xff`) { // a byte
+			err = notSupported(token)
+		}
+		return set, rune(n), err
 	}
-	if c == '0' || c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) || c == utf8.RuneError {
-		return 0, notSupported(`\` + string(c))
+	if c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) || c == utf8.RuneError {
+		err = notSupported(token)
 	}
-	return c, nil
-}
-
-// digits returns up to n hexadecimal digits and skips them.
-func (t *onig) digits(n int) string {
-	from := t.at
-	for t.at < len(t.pattern) && t.at < from+n && strings.IndexByte("0123456789abcdefABCDEF", t.pattern[t.at]) >= 0 {
-		t.at++
-	}
-	return t.pattern[from:t.at]
-}
-
-// codePoint returns the character of a hexadecimal number.
-func codePoint(digits string, most rune) (rune, error) {
-	n, err := strconv.ParseUint(digits, 16, 32)
-	if err != nil || n > uint64(most) || !utf8.ValidRune(rune(n)) {
-		return 0, fmt.Errorf("the character %.20q is not supported", digits)
-	}
-	return rune(n), nil
+	return set, c, err
 }
 
 // literal returns a character, or the class of those that equal it when case is ignored.
 func (t *onig) literal(r rune, o onigOptions) (string, error) {
 	if o.fold {
 		t.literals += strings.ToLower(string(r))
-		for _, pair := range []string{"ss", "ff", "fi", "fl", "st", "i\u0307"} { // equal one character, as ß or ﬁ
+		for _, pair := range []string{"ss", "ff", "fi", "fl", "st"} { // equal one character, as ß or ﬁ
 			if strings.HasSuffix(t.literals, pair) {
 				return "", fmt.Errorf("%q without regard to case is not supported", pair)
 			}
@@ -218,79 +199,46 @@ func (t *onig) literal(r rune, o onigOptions) (string, error) {
 	return string(r), nil
 }
 
-// parentheses translates a group.
-func (t *onig) parentheses(o onigOptions, depth int) (string, error) {
-	open, bare := "(?:", false
-	switch rest := t.rest(); {
-	case t.take("(?:"):
-	case t.take("(?="), t.take("(?!"), t.take("(?<="), t.take("(?<!"), t.take("(?>"):
-		open = rest[:len(rest)-len(t.rest())]
-	case t.take("(?"):
-		var err error
-		if bare, err = t.options(&o); err != nil {
-			return "", err
-		}
-	case strings.HasPrefix(rest, "(*"):
-		return "", notSupported("(*")
-	default:
-		t.at++
+// parentheses translates a group that begins with a token. The options of (?i) hold up to the end of the group around.
+func (t *onig) parentheses(open string, o onigOptions, depth int) (string, error) {
+	last := open[len(open)-1]
+	switch {
+	case open == "(?" || open == "(*":
+		return "", notSupported(open + t.rest[:min(1, len(t.rest))])
+	case last == '(' || last == ':' || last == ')':
+		on, off, _ := strings.Cut(open, "-")
+		o.fold = (o.fold || strings.Contains(on, "i")) && !strings.Contains(off, "i")
+		o.dotAll = (o.dotAll || strings.Contains(on, "m")) && !strings.Contains(off, "m")
+		open = "(?:"
 	}
 	inner, err := t.group(o, depth+1)
-	if err == nil && !bare && !t.take(")") {
+	if err == nil && last != ')' && !t.take(")") {
 		err = errors.New("( without )")
 	}
 	return open + inner + ")", err
 }
 
-// options reads the options of (?i:...) or (?i), behind the question mark. bare says that it is the latter, which holds
-// up to the end of the group around.
-func (t *onig) options(o *onigOptions) (bare bool, err error) {
-	from, on := t.at-2, true
-	for t.at < len(t.pattern) {
-		switch t.rune() {
-		case 'i':
-			o.fold = on
-		case 'm':
-			o.dotAll = on
-		case '-':
-			on = false
-		case ':':
-			return false, nil
-		case ')':
-			return true, nil
-		default:
-			return false, notSupported(t.pattern[from:t.at])
-		}
-	}
-	return false, notSupported(t.pattern[from:])
-}
-
 // repeat translates the quantifiers behind an atom: several ones apply one after the other, and a + behind one that is
 // no interval makes it possessive.
 func (t *onig) repeat(atom string) (string, error) {
-	for count := 0; t.at < len(t.pattern); count++ {
-		q := t.rest()[:1]
-		interval := q == "{"
-		var err error
-		switch {
-		case interval:
-			if q, err = t.interval(); err != nil || q == "" {
-				return atom, err
-			}
-		case strings.Contains("*+?", q):
-			t.at++
-		default:
+	for count := 0; ; count++ {
+		q := outside.FindString(t.rest)
+		interval := len(q) > 1 && q[0] == '{'
+		if !interval && q != "*" && q != "+" && q != "?" {
 			return atom, nil
 		}
-		if count == maxGroups {
+		t.next(outside)
+		switch {
+		case count == maxGroups:
 			return "", fmt.Errorf("more than %d quantifiers in a row", maxGroups)
-		}
-		if atom == "" {
+		case atom == "":
 			return "", fmt.Errorf("%s without something to repeat", q)
-		}
-		if count > 0 || !isSingle(atom) {
+		case interval && (large.MatchString(q) || strings.HasPrefix(t.rest, "?") && !strings.Contains(q, ",")):
+			return "", notSupported(q + t.rest[:min(1, len(t.rest))])
+		case count > 0 || !isSingle(atom):
 			atom = "(?:" + atom + ")"
 		}
+		q = strings.Replace(q, "{,", "{0,", 1)
 		switch {
 		case t.take("?"):
 			atom += q + "?"
@@ -300,36 +248,10 @@ func (t *onig) repeat(atom string) (string, error) {
 			atom += q
 		}
 	}
-	return atom, nil
 }
 
 // isSingle reports whether a translated atom needs no group around it.
 func isSingle(atom string) bool {
 	_, size := utf8.DecodeRuneInString(atom)
 	return len(atom) == size || atom[0] == '[' || atom[0] == '(' || atom[0] == '\\'
-}
-
-// interval reads {n}, {n,}, {,m} or {n,m}. Another text behind { is no interval, but stands for itself: the result is
-// "" then.
-func (t *onig) interval() (string, error) {
-	inner, _, ok := strings.Cut(t.rest()[1:], "}")
-	low, high, two := strings.Cut(inner, ",")
-	if !ok || low+high == "" || strings.Trim(low+high, "0123456789") != "" {
-		return "", nil
-	}
-	n, errLow := strconv.Atoi("0" + low)
-	m, errHigh := strconv.Atoi("0" + high)
-	if errLow != nil || errHigh != nil || max(n, m) > 100_000 || two && high != "" && n > m {
-		return "", notSupported("{" + inner + "}")
-	}
-	t.at += len(inner) + 2
-	switch {
-	case !two && strings.HasPrefix(t.rest(), "?"):
-		return "", notSupported("{" + inner + "}?")
-	case !two:
-		return fmt.Sprintf("{%d}", n), nil
-	case high == "":
-		return fmt.Sprintf("{%d,}", n), nil
-	}
-	return fmt.Sprintf("{%d,%d}", n, m), nil
 }

@@ -94,121 +94,94 @@ func classLiteral(r rune) string {
 	return string(r)
 }
 
-// class reads a class up to its ]: the intersection of unions, or all other characters.
+// class reads a class behind its [, up to its ]: the intersection of unions, or all other characters.
 func (t *onig) class(o onigOptions, depth int) (set charSet, err error) {
 	if depth > maxGroups {
 		return set, fmt.Errorf("classes in more than %d classes", maxGroups)
 	}
-	t.at++
 	not := t.take("^")
 	var operands, union []charSet
-	for first := true; t.at < len(t.pattern); first = false {
-		ends := t.rest()[0] == ']' && !(first && strings.Contains(t.rest()[1:], "]"))
-		if !ends && !strings.HasPrefix(t.rest(), "&&") {
-			item, err := t.classItem(o, depth)
+	for first := true; ; first = false {
+		token := t.next(inside)
+		ends := token == "]" && !(first && strings.Contains(t.rest, "]"))
+		switch {
+		case token == "":
+			return set, errors.New("[ without ]")
+		case !ends && token != "&&":
+			item, err := t.classItem(token, o, depth)
 			if err != nil {
 				return set, err
 			}
 			union = append(union, item)
 			continue
-		}
-		if len(union) == 0 {
+		case len(union) == 0:
 			return set, errors.New("an empty [ ] or operand of && is not supported")
 		}
-		operands, union = append(operands, unite(union)), nil
-		if !ends {
-			t.at += 2
-			continue
+		if operands, union = append(operands, unite(union)), nil; ends {
+			break
 		}
-		t.at++
-		set = operands[0]
-		for _, operand := range operands[1:] {
-			set = intersect(set, operand)
-		}
-		if not {
-			set = set.invert()
-		}
-		return set, nil
 	}
-	return set, errors.New("[ without ]")
+	set = operands[0]
+	for _, operand := range operands[1:] {
+		set = intersect(set, operand)
+	}
+	if not {
+		set = set.invert()
+	}
+	return set, nil
 }
 
-// classItem reads a class inside of a class, a class by name, a character or a range of characters.
-func (t *onig) classItem(o onigOptions, depth int) (set charSet, err error) {
-	rest := t.rest()
-	if rest[0] == '[' || rest[0] == '\\' {
+// classItem reads a class inside of a class, a class by name, a character or a range of characters, which begins with
+// the given token.
+func (t *onig) classItem(token string, o onigOptions, depth int) (set charSet, err error) {
+	if token[0] == '[' || token[0] == '\\' {
 		if t.parts++; t.parts > maxClassParts {
 			return set, fmt.Errorf("more than %d classes and escapes in [ ]", maxClassParts)
 		}
 	}
-	if rest[0] == '[' || isClassEscape(rest) {
-		if o.fold {
-			return set, fmt.Errorf("%.8q in [ ] without regard to case is not supported", rest)
-		}
-		name, _, posix := strings.Cut(rest[1:], ":]")
-		switch {
-		case posix && name[0] == ':' && len(name) < 20:
-			t.at += len(name) + 3
-			name, not := strings.CutPrefix(name[1:], "^")
-			return property(name, not, true)
-		case rest[0] == '[':
-			return t.class(o, depth+1)
-		}
-		set, err = t.classEscape()
-		if rest := t.rest(); err == nil && len(rest) > 1 && rest[0] == '-' && rest[1] != ']' {
-			err = fmt.Errorf("%.8q behind a class in [ ] is not supported", rest)
-		}
-		return set, err
+	var from, to rune
+	switch {
+	case token == "[":
+		set, err = t.class(o, depth+1)
+	case token[0] == '[' && len(token) > 1:
+		name, not := strings.CutPrefix(strings.Trim(token, "[:]"), "^")
+		set, err = property(name, not, true)
+	default:
+		set, from, err = classCharacter(token)
 	}
-	from, err := t.classRune()
-	to := from
-	if next := t.rest(); err == nil && len(next) > 1 && next[0] == '-' && next[1] != ']' {
-		if next = next[1:]; next[0] == '[' || strings.HasPrefix(next, "&&") || isClassEscape(next) {
-			return set, fmt.Errorf("%.8q in [ ] is not supported", string(from)+t.rest())
-		}
-		t.at++
-		if to, err = t.classRune(); err == nil && to < from {
+	ranges := len(t.rest) > 1 && t.rest[0] == '-' && t.rest[1] != ']'
+	switch {
+	case err != nil:
+		return set, err
+	case set != charSet{} && o.fold:
+		return set, fmt.Errorf("%q in [ ] without regard to case is not supported", token)
+	case set != charSet{} && ranges && token[0] != '[':
+		return set, notSupported(token + "-")
+	case set != charSet{}:
+		return set, nil
+	}
+	if to = from; ranges {
+		t.take("-")
+		last := t.next(inside)
+		set, to, err = classCharacter(last)
+		if err == nil && (set != charSet{} || last[0] == '[' || last == "&&") {
+			err = fmt.Errorf("%q in [ ] is not supported", token+"-"+last)
+		} else if err == nil && to < from {
 			err = fmt.Errorf("%c-%c in [ ], want the smaller one first", from, to)
 		}
-	}
-	if err != nil {
-		return set, err
+		if err != nil {
+			return set, err
+		}
 	}
 	return rangeSet(from, to, o.fold)
 }
 
-// isClassEscape reports whether a pattern goes on with an escape that stands for many characters.
-func isClassEscape(rest string) bool {
-	return len(rest) > 1 && rest[0] == '\\' && strings.IndexByte("wWdDsShHpP", rest[1]) >= 0
-}
-
-// classRune reads a character inside of [ ].
-func (t *onig) classRune() (rune, error) {
-	switch {
-	case t.take(`\b`):
-		return '\b', nil
-	case t.rest()[0] == '\\':
-		return t.escapedRune()
+// classCharacter is character inside of [ ].
+func classCharacter(token string) (charSet, rune, error) {
+	if token == `\b` {
+		return charSet{}, '\b', nil
 	}
-	return t.rune(), nil
-}
-
-// classEscape reads an escape that stands for many characters.
-func (t *onig) classEscape() (charSet, error) {
-	c := rune(t.rest()[1])
-	t.at += 2
-	not := unicode.IsUpper(c)
-	name := map[rune]string{'d': "digit", 's': "space", 'h': "xdigit", 'w': "word"}[unicode.ToLower(c)]
-	if name != "" {
-		return property(name, not, true)
-	}
-	name, _, ok := strings.Cut(t.rest(), "}")
-	if !ok || name[0] != '{' {
-		return charSet{}, notSupported(`\` + string(c) + t.rest())
-	}
-	t.at += len(name) + 1
-	name, inverted := strings.CutPrefix(name[1:], "^")
-	return property(name, not != inverted, false)
+	return character(token)
 }
 
 const (
