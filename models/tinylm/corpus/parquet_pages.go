@@ -26,8 +26,7 @@ const (
 	firstHeader   = 4 << 10  // bytes to read of a page for its header
 )
 
-// packings returns the compressions that are read, with the names that unpacker has for them. parquet-go writes raw LZ4
-// that it can not read.
+// packings returns the compressions that are read, with the names that unpacker has for them. LZ4 and LZO are missing.
 func packings() map[format.CompressionCodec]string {
 	return map[format.CompressionCodec]string{
 		format.Uncompressed: "", format.Snappy: ".snappy", format.Gzip: ".gz", format.Brotli: ".br",
@@ -232,16 +231,12 @@ func (r *pageReader) readDictionary(p page) error {
 	if p.encoding != format.Plain && p.encoding != format.PlainDictionary {
 		return fmt.Errorf("a dictionary in the encoding %v, want PLAIN", p.encoding)
 	}
-	d := dictionary{p.data, make([]uint32, 0, min(p.values, len(p.data)/4))}
-	for rest := p.data; len(rest) > 0; {
+	d, rest, err := dictionary{data: p.data}, p.data, error(nil)
+	for range p.values {
 		d.at = append(d.at, uint32(len(p.data)-len(rest)))
-		var err error
 		if _, rest, err = cutString(rest); err != nil {
 			return err
 		}
-	}
-	if len(d.at) != p.values {
-		return fmt.Errorf("a dictionary of %d strings, want %d", len(d.at), p.values)
 	}
 	r.dictionary, r.buffer, r.unpacked = d, nil, nil
 	return nil
