@@ -123,7 +123,7 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	if o.EvalData != "" {
 		err = c.openEval(ctx, path, o)
 	} else {
-		err = c.scan(ctx, o.HeldOut)
+		err = c.scan(ctx, o.HeldOut, false)
 	}
 	if err != nil {
 		return err
@@ -152,9 +152,8 @@ func (c *Corpus) openFiles(ctx context.Context, path, other, reason string, o Op
 // openEval collects the held-out tokens of evaluation data. Of the data themselves nothing is held out.
 func (c *Corpus) openEval(ctx context.Context, path string, o Options) (err error) {
 	e := &Corpus{Tokenizer: c.Tokenizer, name: o.EvalData, bytesPerToken: c.bytesPerToken}
-	e.split.Kind = splitNone
 	if err = fault.About("EvalData", e.openFiles(ctx, o.EvalData, path, reasonTrain, o)); err == nil {
-		err = e.collect(ctx, o.HeldOut)
+		err = e.scan(ctx, o.HeldOut, true)
 	}
 	if err == nil {
 		e.hash, err = e.identity(ctx)
@@ -178,7 +177,7 @@ func Random(n, vocab int, seed uint64) (*Corpus, error) {
 	for i := 0; i < n; i += randomUnit {
 		c.units = append(c.units, unit{from: int64(i), to: int64(min(n, i+randomUnit))})
 	}
-	if err := c.scan(context.Background(), 1<<20); err != nil {
+	if err := c.scan(context.Background(), 1<<20, false); err != nil {
 		return nil, fault.In("corpus", "", err)
 	}
 	c.hash = identityOf("random", n, vocab, seed, c.split)

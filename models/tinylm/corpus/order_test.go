@@ -48,7 +48,7 @@ func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uin
 		c.units = append(c.units, unit{file: u})
 		ids = append(ids, source[u]...)
 	}
-	require.NoError(t, c.scan(t.Context(), heldOut))
+	require.NoError(t, c.scan(t.Context(), heldOut, false))
 	return c, ids
 }
 
