@@ -15,24 +15,19 @@ func (f file) jsonFormat() (fileFormat, error) {
 	}
 	defer r.Close()
 	var buffer []byte
-	in := bufio.NewReader(r)
-	for first := true; ; first = false {
+	for in := bufio.NewReader(r); ; {
 		line, err := readLine(in, &buffer)
-		if first {
-			line = bytes.TrimPrefix(line, []byte(byteOrderMark))
-		}
-		switch line = bytes.TrimSpace(line); {
-		case err == errLongLine:
-			return jsonValues, nil
+		line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte(byteOrderMark)))
+		switch {
 		case err == io.EOF:
 			return jsonLines, nil
-		case err != nil:
+		case err != nil && err != errLongLine:
 			return 0, err
-		case len(line) == 0:
+		case err == nil && len(line) == 0:
 			continue
 		}
 		s := jsonScanner{b: line}
-		if c := s.next(); (c == '{' || c == '"') && len(s.value()) == len(line) {
+		if c := s.next(); err == nil && (c == '{' || c == '"') && len(s.value()) == len(line) {
 			return jsonLines, nil
 		}
 		return jsonValues, nil

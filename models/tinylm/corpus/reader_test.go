@@ -68,31 +68,24 @@ func TestReaderErrors(t *testing.T) {
 
 	packed := filepath.Join(folder, "a.txt.gz")
 	require.NoError(t, os.WriteFile(packed, compress(t, lines, ".gz")[:len(lines)/16], 0o644))
-
-	c := open(t, packed, Options{}, 1000)
-	r := testutil.Must(c.Reader(s, Cursor{}))(t)
-	err := error(nil)
-	for err == nil {
-		_, err = r.Next(t.Context())
+	for name, want := range map[string]string{
+		packed:                           packed + ": unpack: behind byte ",
+		filepath.Join(folder, "b.jsonl"): "b.jsonl: has 100 bytes, had ",
+		filepath.Join(folder, "c.jsonl"): `no document to read: 1 skipped as empty ("c.jsonl")`,
+	} {
+		c := open(t, name, Options{}, 1000)
+		if strings.HasSuffix(name, "b.jsonl") {
+			require.NoError(t, os.Truncate(name, 100))
+		}
+		r, err := c.Reader(s, Cursor{})
+		for err == nil {
+			_, err = r.Next(t.Context())
+		}
+		require.ErrorContains(t, err, want)
+		require.Equal(t, err, testutil.Err(r.Next(t.Context())))
+		require.NoError(t, r.Close())
 	}
-	require.ErrorContains(t, err, packed+": unpack: behind byte ")
-	_, again := r.Next(t.Context())
-	require.Equal(t, err, again)
-	require.NoError(t, r.Close())
-
-	c = open(t, filepath.Join(folder, "b.jsonl"), Options{}, 1000)
-	require.NoError(t, os.Truncate(filepath.Join(folder, "b.jsonl"), 100))
-	r = testutil.Must(c.Reader(s, Cursor{}))(t)
-	require.ErrorContains(t, testutil.Err(r.Next(t.Context())), "b.jsonl: has 100 bytes, had ")
-	require.NoError(t, r.Close())
-
-	c = open(t, filepath.Join(folder, "c.jsonl"), Options{}, 1000)
-	r = testutil.Must(c.Reader(s, Cursor{}))(t)
-	err = testutil.Err(r.Next(t.Context()))
-	require.ErrorIs(t, err, errNothing)
-	require.ErrorContains(t, err, `1 skipped as empty ("c.jsonl")`)
-	require.NoError(t, r.Close())
-
+	c := open(t, filepath.Join(folder, "a.txt"), Options{}, 1000)
 	for _, s := range []Shape{{}, {Batch: 1}, {Batch: 1, Seq: -1}, {Batch: 4, Seq: 4, Documents: 3}, {Batch: 4, Seq: 4, Documents: 17}, {Batch: 1 << 20, Seq: 1 << 20}} {
 		require.ErrorContains(t, testutil.Err(c.Reader(s, Cursor{})), "want")
 	}

@@ -75,32 +75,32 @@ func readLlmcHeader(r io.Reader) (tokenArray, error) {
 }
 
 func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
-	start := make([]byte, len(numpyMagic)+2+4)
-	if _, err := io.ReadFull(r, start[:len(numpyMagic)+4]); err != nil {
-		return a, fmt.Errorf("header of NumPy: %w", unexpected(err))
-	}
-	version := start[len(numpyMagic)]
-	if string(start[:len(numpyMagic)]) != numpyMagic || version < 1 || version > 3 {
-		return a, fmt.Errorf("header of NumPy: begins with %q, want %q and version 1 to 3",
-			start[:len(numpyMagic)+2], numpyMagic)
-	}
-	size := int64(binary.LittleEndian.Uint16(start[len(numpyMagic)+2:]))
-	a.offset = int64(len(numpyMagic)) + 4
-	if version > 1 {
-		if _, err := io.ReadFull(r, start[len(numpyMagic)+4:]); err != nil {
-			return a, fmt.Errorf("header of NumPy: %w", unexpected(err))
+	read := func(n int) []byte {
+		b := make([]byte, n)
+		if err == nil {
+			_, err = io.ReadFull(r, b)
 		}
-		size = int64(binary.LittleEndian.Uint32(start[len(numpyMagic)+2:]))
-		a.offset += 2
+		a.offset += int64(n)
+		return b
+	}
+	start := read(len(numpyMagic) + 2)
+	version := start[len(numpyMagic)]
+	if err == nil && (string(start[:len(numpyMagic)]) != numpyMagic || version < 1 || version > 3) {
+		return a, fmt.Errorf("header of NumPy: begins with %q, want %q and version 1 to 3", start, numpyMagic)
+	}
+	size := 0
+	if version == 1 {
+		size = int(binary.LittleEndian.Uint16(read(2)))
+	} else {
+		size = int(binary.LittleEndian.Uint32(read(4)))
 	}
 	if size > maxNumpyBytes {
 		return a, fmt.Errorf("header of NumPy: %d bytes, want at most %d", size, maxNumpyBytes)
 	}
-	header := make([]byte, size)
-	if _, err := io.ReadFull(r, header); err != nil {
+	header := read(size)
+	if err != nil {
 		return a, fmt.Errorf("header of NumPy: %w", unexpected(err))
 	}
-	a.offset += size
 	kind := regexp.MustCompile(`'descr': *'([^']*)'`).FindSubmatch(header)
 	shape := regexp.MustCompile(`'shape': *\( *([0-9]+) *,? *\)`).FindSubmatch(header)
 	if kind == nil || shape == nil {
