@@ -3,6 +3,7 @@ package corpus
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,29 +15,34 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// FuzzFiles: a file of any format is an error that names it, or data. Reading it does not panic, and takes little
-// memory and little time.
+// samples returns files of all formats by name.
+func samples(t testing.TB, documents []string) map[string][]byte {
+	lines, text := jsonl(t, documents), []byte(strings.Join(documents, "\n"))
+	packed := []parquet.WriterOption{parquet.Compression(&parquet.Snappy), parquet.DataPageVersion(1)}
+	return map[string][]byte{
+		"a.jsonl":        lines,
+		"odd.jsonl":      []byte(byteOrderMark + "{\"text\":\"\\ud800\"}\r\n \n{\"text\":null}\n{\"text\":\"a\"}" + string(lines)),
+		"a.parquet":      parquetBytes(t, documents, 20),
+		"snappy.parquet": columnParquet(t, documents, &parquet.RLEDictionary, packed...),
+		"words.parquet":  columnParquet(t, documents, &parquet.RLEDictionary, parquet.DataPageVersion(1)),
+		"plain.parquet":  columnParquet(t, documents, &parquet.Plain),
+		"delta.parquet":  columnParquet(t, documents, &parquet.DeltaLengthByteArray),
+		"prefix.parquet": columnParquet(t, documents, &parquet.DeltaByteArray),
+		"a.txt":          text,
+		"a.txt.gz":       compress(t, text, ".gz"),
+		"a.jsonl.zst":    compress(t, lines, ".zst"),
+		"a.npy":          numpyBytes(joined(documents), 2),
+		"a.npy.gz":       compress(t, numpyBytes(joined(documents), 1), ".gz"),
+		"a.bin":          llmcBytes(documents),
+	}
+}
+
+// FuzzFiles: see requireHarmless.
 func FuzzFiles(f *testing.F) {
-	names := []string{"a.parquet", "a.jsonl", "a.npy", "a.bin", "a.txt", "a.txt.gz", "a.jsonl.zst", "a.npy.gz"}
-	documents := testutil.Documents(5, 20, 1)
-	lines, text := jsonl(f, documents), []byte(strings.Join(documents, "\n"))
-	for _, c := range []struct {
-		name    string
-		content []byte
-	}{
-		{"a.parquet", parquetBytes(f, documents, 2)},
-		{"a.parquet", columnParquet(f, documents, &parquet.DeltaLengthByteArray)},
-		{"a.parquet", columnParquet(f, documents, &parquet.RLEDictionary)},
-		{"a.jsonl", lines},
-		{"a.jsonl", []byte(byteOrderMark + "{\"text\":\"\\ud800\"}\r\n \n{\"text\":null}\n{\"text\":\"a\"}")},
-		{"a.npy", numpyBytes(joined(documents), 2)},
-		{"a.bin", llmcBytes(documents)},
-		{"a.txt", text},
-		{"a.txt.gz", compress(f, text, ".gz")},
-		{"a.jsonl.zst", compress(f, lines, ".zst")},
-		{"a.npy.gz", compress(f, numpyBytes(joined(documents), 1), ".gz")},
-	} {
-		f.Add(byte(slices.Index(names, c.name)), c.content)
+	all := samples(f, testutil.Documents(5, 20, 1))
+	names := slices.Sorted(maps.Keys(all))
+	for i, name := range names {
+		f.Add(byte(i), all[name])
 	}
 	f.Fuzz(func(t *testing.T, kind byte, content []byte) {
 		_ = requireHarmless(t, filepath.Join(t.TempDir(), names[int(kind)%len(names)]), content)
@@ -59,8 +65,10 @@ func FuzzLine(f *testing.F) {
 			return
 		}
 		var want map[string]any
-		if got, ok := want["text"].(string); json.Unmarshal(line, &want) == nil && ok {
-			require.Equal(t, got, string(d.text))
+		if json.Unmarshal(line, &want) == nil {
+			if got, ok := want["text"].(string); ok {
+				require.Equal(t, got, string(d.text))
+			}
 		}
 	})
 }

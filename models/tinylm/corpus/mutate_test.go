@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/parquet-go/parquet-go"
@@ -17,21 +16,7 @@ import (
 
 // TestDamagedFiles: a damaged file gives an error or data: see requireHarmless.
 func TestDamagedFiles(t *testing.T) {
-	documents := testutil.Documents(60, 100, 1)
-	contents := map[string][]byte{
-		"a.jsonl":        jsonl(t, documents),
-		"a.parquet":      parquetBytes(t, documents, 20),
-		"snappy.parquet": columnParquet(t, documents, &parquet.RLEDictionary, parquet.Compression(&parquet.Snappy), parquet.DataPageVersion(1)),
-		"words.parquet":  columnParquet(t, documents, &parquet.RLEDictionary, parquet.DataPageVersion(1)),
-		"plain.parquet":  columnParquet(t, documents, &parquet.Plain),
-		"delta.parquet":  columnParquet(t, documents, &parquet.DeltaLengthByteArray),
-		"prefix.parquet": columnParquet(t, documents, &parquet.DeltaByteArray),
-		"a.txt.gz":       compress(t, []byte(strings.Join(documents, " ")), ".gz"),
-		"a.jsonl.zst":    compress(t, jsonl(t, documents), ".zst"),
-		"a.npy":          numpyBytes(joined(documents), 2),
-		"a.bin":          llmcBytes(documents),
-	}
-	for name, content := range contents {
+	for name, content := range samples(t, testutil.Documents(60, 100, 1)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(1, 2))

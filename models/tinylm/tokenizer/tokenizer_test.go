@@ -19,23 +19,14 @@ import (
 // smallTokenizer is a tokenizer of the kind of Llama 3 with three merges.
 func smallTokenizer(t testing.TB) []byte {
 	t.Helper()
-	vocab := map[string]int{}
-	for r, b := range newLetters().bytes {
-		vocab[string(r)] = int(b)
-	}
-	for i, word := range []string{"te", "xt", "text"} {
-		vocab[word] = 256 + i
-	}
-	b, err := json.Marshal(map[string]any{
-		"added_tokens": []any{map[string]any{"id": 259, "content": "<|endoftext|>", "special": true}},
-		"pre_tokenizer": map[string]any{"type": "Sequence", "pretokenizers": []any{
-			map[string]any{"type": "Split", "pattern": map[string]any{"Regex": llama3Start + "{1,3}" + llama3End}, "behavior": "Isolated"},
-			map[string]any{"type": "ByteLevel", "use_regex": false},
-		}},
-		"model": map[string]any{"type": "BPE", "vocab": vocab, "merges": []string{"t e", "x t", "te xt"}},
-	})
-	require.NoError(t, err)
-	return b
+	var file map[string]any
+	require.NoError(t, json.Unmarshal(testutil.Must(testutil.Tokenizer("t e", "x t", "te xt"))(t), &file))
+	pattern := map[string]any{"Regex": llama3Start + "{1,3}" + llama3End}
+	file["pre_tokenizer"] = map[string]any{"type": "Sequence", "pretokenizers": []any{
+		map[string]any{"type": "Split", "pattern": pattern, "behavior": "Isolated"},
+		map[string]any{"type": "ByteLevel", "use_regex": false},
+	}}
+	return testutil.Must(json.Marshal(file))(t)
 }
 
 func appendTokens(t *Tokenizer, ids []int32) (text []byte) {
