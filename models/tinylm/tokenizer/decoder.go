@@ -97,11 +97,7 @@ type decoding []decoder
 // readDecoding reads the decoders. If there are none, letters for bytes become bytes; without letters, tokens get
 // spaces between them, but not for an empty Sequence.
 func readDecoding(value jsontext.Value, l *letters) (decoding, error) {
-	parts, err := flatten(value, "decoders", 0)
-	if err != nil {
-		return nil, err
-	}
-	steps, err := makeParts(parts, decoders())
+	steps, kinds, err := readParts(value, "decoders", decoders())
 	if err != nil {
 		return nil, err
 	}
@@ -118,10 +114,10 @@ func readDecoding(value jsontext.Value, l *letters) (decoding, error) {
 	}
 	fused := false
 	for i, step := range steps {
-		if parts[i].kind == "ByteFallback" && i+1 < len(parts) && parts[i+1].kind != "Fuse" {
-			return nil, fmt.Errorf("%s behind ByteFallback, want Fuse", parts[i+1].kind)
+		if kinds[i] == "ByteFallback" && i+1 < len(kinds) && kinds[i+1] != "Fuse" {
+			return nil, fmt.Errorf("%s behind ByteFallback, want Fuse", kinds[i+1])
 		}
-		if parts[i].kind == "Strip" && fused { // of a whole text, but not of a single token of it
+		if kinds[i] == "Strip" && fused { // of a whole text, but not of a single token of it
 			steps[i].text = func(token string, first, last bool, b *budget) string {
 				if first && last {
 					return step.text(token, true, true, b)

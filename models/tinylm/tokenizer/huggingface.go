@@ -87,18 +87,11 @@ func parseHuggingFace(b []byte) (t *huggingFace, err error) {
 	}
 	t = &huggingFace{hash: sha256.Sum256(b)}
 	t.encoders.New = func() any { return newEncoder(t) }
-	normal, err := flatten(f.Normalizer, "normalizers", 0)
-	if err == nil {
-		t.normal, err = makeParts(normal, normalizers())
-	}
-	if err != nil {
+	var normal []string
+	if t.normal, normal, err = readParts(f.Normalizer, "normalizers", normalizers()); err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
-	words, err := flatten(f.PreTokenizer, "pretokenizers", 0)
-	if err == nil {
-		t.steps, t.letters, t.spells, err = readSplitters(words, normal)
-	}
-	if err != nil {
+	if t.steps, t.letters, t.spells, err = readSplitters(f.PreTokenizer, normal); err != nil {
 		return nil, fmt.Errorf("pre-tokenizer: %w", err)
 	}
 	if t.model, err = readSubwordModel(f.Model); err != nil {

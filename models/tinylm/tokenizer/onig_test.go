@@ -53,14 +53,11 @@ func TestSequencesLikePython(t *testing.T) {
 	file := readPython(t)
 	require.NotEmpty(t, file.Sequences)
 	for _, s := range file.Sequences {
-		var parts []part
-		for _, step := range s.Steps {
-			parts = append(parts, testutil.Must(readPart(step))(t))
-		}
+		sequence := testutil.Must(json.Marshal(object{"type": "Sequence", "pretokenizers": s.Steps}))(t)
 		m := &listModel{}
 		h := &huggingFace{model: m}
 		var err error
-		h.steps, h.letters, h.spells, err = readSplitters(parts, nil)
+		h.steps, h.letters, h.spells, err = readSplitters(sequence, nil)
 		if err != nil {
 			require.ErrorContains(t, err, "prepend_scheme first behind another pre-tokenizer")
 			continue

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // splitter cuts a text into words and calls word for each in order. No word is empty.
@@ -81,10 +83,12 @@ func preTokenizers() map[string]maker[preTokenizer] {
 }
 
 // readSplitters returns the steps that cut. If one of them is ByteLevel, it returns the letters for bytes; spells says
-// that it is the last one, after which words still have plain text, which is quicker. normal are the normalizers of the
-// file.
-func readSplitters(parts, normal []part) (steps []preTokenizer, l *letters, spells bool, err error) {
-	all, err := makeParts(parts, preTokenizers())
+// that it is the last one, after which words still have plain text, which is quicker. normal are the kinds of the
+// normalizers of the file.
+func readSplitters(
+	value jsontext.Value, normal []string,
+) (steps []preTokenizer, l *letters, spells bool, err error) {
+	all, _, err := readParts(value, "pretokenizers", preTokenizers())
 	if err != nil {
 		return nil, nil, false, err
 	}
@@ -120,13 +124,13 @@ func (s preTokenizer) spelled(l *letters) preTokenizer {
 
 // checkFirst returns an error if something before a Metaspace with the scheme "first", which is pre-tokenizer i, may
 // hide which word begins the text.
-func checkFirst(i int, normal []part) error {
+func checkFirst(i int, normal []string) error {
 	if i > 0 {
 		return errors.New("another pre-tokenizer, want it in front")
 	}
 	for _, n := range normal {
-		if !slices.Contains([]string{"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend"}, n.kind) {
-			return fmt.Errorf("the normalizer %s, which may remove the first character", n.kind)
+		if !slices.Contains([]string{"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend"}, n) {
+			return fmt.Errorf("the normalizer %s, which may remove the first character", n)
 		}
 	}
 	return nil
