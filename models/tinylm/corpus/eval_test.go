@@ -52,7 +52,7 @@ func TestEvalData(t *testing.T) {
 		{"train.jsonl", "empty.txt", "evaluation data: " + path("empty.txt") + " is empty"},
 		{"inside/valid.json", "inside", "has no file to read: 1 skipped as training data"},
 	} {
-		require.ErrorContains(t, testutil.Err(Open(t.Context(), path(c.data), Options{HeldOut: 100, EvalData: path(c.eval)})), c.want)
+		require.ErrorContains(t, openError(t, path(c.data), Options{HeldOut: 100, EvalData: path(c.eval)}), c.want)
 	}
 	require.NoError(t, os.WriteFile(path("short.txt"), []byte("x"), 0o644))
 	c = open(t, path("train.jsonl"), Options{HeldOut: 100, EvalData: path("short.txt")}, 1000)

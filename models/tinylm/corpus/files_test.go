@@ -136,10 +136,10 @@ func TestFolderErrors(t *testing.T) {
 		{filepath.Join(folder, "none"), "", "none"},
 		{os.DevNull, "", "neither a file nor a folder"},
 	} {
-		require.ErrorContains(t, testutil.Err(Open(t.Context(), c.path, Options{Ext: c.ext})), c.want)
+		require.ErrorContains(t, openError(t, c.path, Options{Ext: c.ext}), c.want)
 	}
-	require.ErrorContains(t, testutil.Err(Open(t.Context(), folder, Options{HeldOut: -1})), "-1 held-out tokens")
-	require.ErrorContains(t, testutil.Err(Open(t.Context(), folder, Options{Separator: "x"})), "without a tokenizer")
+	require.ErrorContains(t, openError(t, folder, Options{HeldOut: -1}), "-1 held-out tokens")
+	require.ErrorContains(t, openError(t, folder, Options{Separator: "x"}), "without a tokenizer")
 }
 
 // Hidden files and the folders of runs are left out of a folder, and read where they are named.

@@ -151,7 +151,8 @@ func TestTextFields(t *testing.T) {
 			require.Empty(t, skipped)
 		}
 	}
-	require.ErrorContains(t, testutil.Err(Open(t.Context(), writeFiles(t, map[string][]byte{"a.txt": []byte("text")}), Options{TextField: "body"})), `text field "body", but neither JSON nor Parquet`)
+	folder := writeFiles(t, map[string][]byte{"a.txt": []byte("text")})
+	require.ErrorContains(t, openError(t, folder, Options{TextField: "body"}), `text field "body", but neither JSON nor`)
 	_, skipped := readTexts(t, "a.jsonl", []byte(`{"messages":[{"role":"user"}]}`), "messages")
 	require.Equal(t, []Skipped{{reasonNoText, 1, "a.jsonl"}}, skipped)
 }
@@ -189,7 +190,7 @@ func TestMissingField(t *testing.T) {
 		"a.jsonl": []byte(`{"title":"x","doc":{"body":"a b c","id":1}}`), "a.json": []byte(`[{"title":"x","doc":{"body":"a b c","id":1}}]`),
 	} {
 		path := filepath.Join(writeFiles(t, map[string][]byte{name: content}), name)
-		err := testutil.Err(Open(t.Context(), path, Options{HeldOut: 100}))
+		err := openError(t, path, Options{HeldOut: 100})
 		require.ErrorIs(t, err, errNothing)
 		require.ErrorContains(t, err, `1 skipped as without "text"`)
 		require.ErrorContains(t, err, `["title" "doc" "doc.body" "doc.id"]`)

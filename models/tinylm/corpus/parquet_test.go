@@ -48,7 +48,8 @@ func TestParquetEncodings(t *testing.T) {
 						require.NoError(t, w.Close())
 						path := filepath.Join(writeFiles(t, map[string][]byte{"a.parquet": b.Bytes()}), "a.parquet")
 						if codecName == "lz4" {
-							require.ErrorContains(t, testutil.Err(Open(t.Context(), path, Options{})), "compression LZ4_RAW, want none, Snappy, gzip, Brotli or Zstandard: write the file with zstd")
+							require.ErrorContains(t, openError(t, path, Options{}),
+								"compression LZ4_RAW, want none, Snappy, gzip, Brotli or Zstandard: write the file with zstd")
 							return
 						}
 						texts, skipped := readTexts(t, "a.parquet", b.Bytes(), "")
@@ -149,7 +150,7 @@ func TestParquetColumns(t *testing.T) {
 		"body": `want a column "body", there is none; the columns are ["text" "doc" "doc.title" "doc.body"`, "tags": `column "tags" is of`,
 		"n": `column "n" is of`, "doc": `column "doc" is of`, "price": `column "price" is of`,
 	} {
-		require.ErrorContains(t, testutil.Err(Open(t.Context(), path, Options{TextField: field})), want)
+		require.ErrorContains(t, openError(t, path, Options{TextField: field}), want)
 	}
 }
 

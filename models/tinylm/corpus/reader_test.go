@@ -114,7 +114,8 @@ func TestReaderEndsWhileItWaits(t *testing.T) {
 
 	ctx, cancel = context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, testutil.Err(Open(ctx, writeFiles(t, map[string][]byte{"a.txt": []byte("text")}), Options{HeldOut: 10})), context.Canceled)
+	folder := writeFiles(t, map[string][]byte{"a.txt": []byte("text")})
+	require.ErrorIs(t, testutil.Err(Open(ctx, folder, Options{HeldOut: 10})), context.Canceled)
 }
 
 func TestCursorErrors(t *testing.T) {

@@ -140,6 +140,11 @@ func joined(documents []string) []int32 {
 	return ids
 }
 
+// openError is the error of Open.
+func openError(t testing.TB, path string, o Options) error {
+	return testutil.Err(Open(t.Context(), path, o))
+}
+
 // open opens a corpus with small blocks.
 func open(t testing.TB, path string, o Options, block int) *Corpus {
 	t.Helper()

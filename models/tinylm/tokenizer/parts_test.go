@@ -15,17 +15,18 @@ import (
 // wordModel begins a model with a token for each word of its vocabulary.
 const wordModel = `{"type":"BPE","ignore_merges":true,"fuse_unk":true,"merges":[],`
 
-// wordTokenizer returns a tokenizer.json with a token for each of some words, and with the given members.
-func wordTokenizer(t *testing.T, members map[string]string) []byte {
+// wordTokenizer reads a tokenizer.json with a token for each of some words, and with the given members.
+func wordTokenizer(t *testing.T, members map[string]string) (*huggingFace, error) {
 	t.Helper()
 	file := map[string]json.RawMessage{
 		"pre_tokenizer": json.RawMessage(`{"type":"Whitespace"}`),
-		"model":         json.RawMessage(wordModel + `"unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"small":2,"words":3}}`),
+		"model": json.RawMessage(wordModel +
+			`"unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"small":2,"words":3}}`),
 	}
 	for name, value := range members {
 		file[name] = json.RawMessage(value)
 	}
-	return testutil.Must(json.Marshal(file))(t)
+	return parseHuggingFace(testutil.Must(json.Marshal(file))(t))
 }
 
 // A part that is not supported is an error that names it.
@@ -46,7 +47,7 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		{"pre_tokenizer", `{"type":"Metaspace","replacement":"_","prepend_scheme":"last"}`, `prepend_scheme "last", want always, first or never`},
 		{"pre_tokenizer", `{"type":"CharDelimiterSplit","delimiter":"ab"}`, `delimiter "ab", want one character`},
 		{"pre_tokenizer", split(`(a)\1`), `Split: pattern "(a)\\1": "\\1" is not supported`},
-		{"normalizer", `{"type":"Replace","pattern":{"Regex":"a\\X"},"content":""}`, `Replace: pattern "a\\X": "\\X" is not supported`},
+		{"normalizer", `{"type":"Replace","pattern":{"Regex":"a\\X"},"content":""}`, `pattern "a\\X": "\\X" is not supported`},
 		{"pre_tokenizer", split("(?~ab)"), `"(?~" is not supported`},
 		{"pre_tokenizer", split(`\p{Klingon}`), `the class of characters "Klingon" is not supported`},
 		{"pre_tokenizer", split("(?i:ß)"), `"ß" without regard to case is not supported`},
@@ -60,8 +61,8 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		{"model", `{"type":"BPE","vocab":{"[SEP]":0,"b":1.5},"merges":[]}`, `within "/vocab/b": `},
 		{"model", `{"type":"BPE","vocab":null,"merges":[]}`, "model: BPE: no vocab"},
 		{"model", `{"type":"BPE","merges":[]}`, "model: BPE: no vocab"},
-		{"model", `{"type":"WordLevel","vocab":{"[SEP]":0},"unk_token":""}`, `model: type "WordLevel", want one of BPE, Unigram`},
-		{"model", `{"type":"WordPiece","vocab":{"[SEP]":0},"unk_token":""}`, `model: type "WordPiece", want one of BPE, Unigram`},
+		{"model", `{"type":"WordLevel","vocab":{"[SEP]":0},"unk_token":""}`, `type "WordLevel", want one of BPE, Unigram`},
+		{"model", `{"type":"WordPiece","vocab":{"[SEP]":0},"unk_token":""}`, `type "WordPiece", want one of BPE, Unigram`},
 		{"model", `{"type":"Unigram","vocab":[["a",null]]}`, `["a",null], want a piece and its score`},
 		{"model", `{"type":"Unigram","vocab":[[null,0]]}`, `[null,0], want a piece and its score`},
 		{"model", `{"type":"Unigram","vocab":[]}`, "an empty vocabulary"},
@@ -70,14 +71,15 @@ func TestTokenizerPartsRefused(t *testing.T) {
 		{"model", `null`, "model: "},
 		{"decoder", `{"type":"CTC","pad_token":"","word_delimiter_token":"","cleanup":true}`, `decoder: type "CTC", want one of BPEDecoder`},
 		{"decoder", `{"type":"Strip","content":"ab","start":0,"stop":0}`, "want one character"},
-		{"decoder", `{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"BPEDecoder","suffix":"</w>"}]}`, "BPEDecoder behind ByteFallback, want Fuse"},
+		{"decoder", `{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"BPEDecoder","suffix":"</w>"}]}`,
+			"BPEDecoder behind ByteFallback, want Fuse"},
 		{"added_tokens", `[{"id":3,"content":"small"}]`, `added token "small" has the id 3, and 2 in the vocabulary`},
 		{"added_tokens", `[{"id":null,"content":"[UNK]"}]`, `added token "[UNK]" without an id`},
 		{"added_tokens", `[{"content":"[UNK]"}]`, `added token "[UNK]" without an id`},
 		{"added_tokens", `[{"id":30000,"content":"more"}]`, "has the id 30000"},
 	} {
 		t.Run(c.member+" "+c.value, func(t *testing.T) {
-			require.ErrorContains(t, testutil.Err(parseHuggingFace(wordTokenizer(t, map[string]string{c.member: c.value}))), c.want)
+			require.ErrorContains(t, testutil.Err(wordTokenizer(t, map[string]string{c.member: c.value})), c.want)
 		})
 	}
 }
@@ -90,12 +92,13 @@ func TestTwoTokensOfOneID(t *testing.T) {
 		`"a":0,"":0`:                        `tokens "" and "a" have the same id 0`,
 	} {
 		for range 8 { // the order of a map is random
-			require.ErrorContains(t, testutil.Err(parseHuggingFace(wordTokenizer(t, map[string]string{"model": wordModel + `"vocab":{` + vocab + `}}`}))), want)
+			model := wordModel + `"vocab":{` + vocab + `}}`
+			require.ErrorContains(t, testutil.Err(wordTokenizer(t, map[string]string{"model": model})), want)
 		}
 	}
-	v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{
+	v := testutil.Must(wordTokenizer(t, map[string]string{
 		"model": wordModel + `"vocab":{"a":0,"":3,"b":1}}`, "added_tokens": `[{"id":1,"content":"b"}]`,
-	})))(t)
+	}))(t)
 	require.Equal(t, []string{"a", "b", "", ""}, v.pieces)
 }
 
@@ -106,7 +109,7 @@ func TestTokenizerUnknownText(t *testing.T) {
 		"unigram": `{"type":"Unigram","unk_id":null,"vocab":[["a",0]]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"model": model})))(t)
+			v := testutil.Must(wordTokenizer(t, map[string]string{"model": model}))(t)
 			for range 2 { // the same encoder again
 				require.ErrorContains(t, testutil.Err(v.encode(nil, []byte("a b"))), `"b" has no token`)
 				ids := testutil.Must(v.encode(nil, []byte("a a")))(t)
@@ -119,13 +122,16 @@ func TestTokenizerUnknownText(t *testing.T) {
 // The error of a long pattern names its reason. A file cannot make tokenizing recurse deeply, nor compiling a pattern
 // take long.
 func TestLongParts(t *testing.T) {
-	for pattern, want := range map[string]string{strings.Repeat("a?", 300) + `\X`: `"\\X" is not supported`, strings.Repeat("a", 65<<10): "66560 bytes, want at most 65536"} {
+	for pattern, want := range map[string]string{
+		strings.Repeat("a?", 300) + `\X`: `"\\X" is not supported`,
+		strings.Repeat("a", 65<<10):      "66560 bytes, want at most 65536",
+	} {
 		err := testutil.Err(newMatches(pattern))
 		require.ErrorContains(t, err, want)
 		require.Less(t, len(err.Error()), maxErrorBytes)
 	}
 	sequence := `{"type":"Sequence","pretokenizers":[` + strings.Repeat(`{"type":"Digits"},`, maxParts) + `{"type":"Digits"}]}`
-	require.ErrorContains(t, testutil.Err(parseHuggingFace(wordTokenizer(t, map[string]string{"pre_tokenizer": sequence}))), "more than 256")
+	require.ErrorContains(t, testutil.Err(wordTokenizer(t, map[string]string{"pre_tokenizer": sequence})), "more than 256")
 }
 
 // Many added tokens, and a text of many of them with white space around, take no time that grows with the square of
@@ -135,7 +141,7 @@ func TestManyAddedTokens(t *testing.T) {
 	for i := range 30_000 {
 		list = append(list, map[string]any{"id": 4 + i, "content": fmt.Sprintf("<token %d>", i)})
 	}
-	v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"added_tokens": string(testutil.Must(json.Marshal(list))(t))})))(t)
+	v := testutil.Must(wordTokenizer(t, map[string]string{"added_tokens": string(testutil.Must(json.Marshal(list))(t))}))(t)
 	ids := testutil.Must(v.encode(nil, []byte("<token 2><token 29999>"+strings.Repeat(" [SEP] small", 50_000))))(t)
 	require.Equal(t, []int32{6, 30_003, 1, 2, 1, 2}, ids[:6])
 	require.Len(t, ids, 2+2*50_000)
@@ -152,7 +158,8 @@ func TestAppendTokenOfDecoders(t *testing.T) {
 		{`{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"}]}`, "<0xE4>", "\xe4"},
 		{`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`, "Ġa", " a"},
 	} {
-		v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"decoder": c.decoder, "model": wordModel + fmt.Sprintf(`"vocab":{%q:0}}`, c.token)})))(t)
+		model := wordModel + fmt.Sprintf(`"vocab":{%q:0}}`, c.token)
+		v := testutil.Must(wordTokenizer(t, map[string]string{"decoder": c.decoder, "model": model}))(t)
 		require.Equal(t, c.want, string(v.tokenizer().AppendToken(nil, 0)), "%s %s", c.decoder, c.token)
 		require.Equal(t, len(c.want), v.tokenizer().TextLen([]int32{0}))
 	}
@@ -173,7 +180,7 @@ func TestSlowPatterns(t *testing.T) {
 			t.Parallel()
 			members["model"] = wordModel + `"unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"aaaaaaaaaa":2,"small":3}}`
 			began := time.Now()
-			v, err := parseHuggingFace(wordTokenizer(t, members))
+			v, err := wordTokenizer(t, members)
 			if err == nil {
 				_, err = v.encode(nil, []byte(slow))
 			}
@@ -195,7 +202,7 @@ func TestSlowPatterns(t *testing.T) {
 func TestSlowPatternsOfManyWords(t *testing.T) {
 	slow := strings.Repeat("a", 24)
 	split := `{"type":"Sequence","pretokenizers":[{"type":"WhitespaceSplit"},{"type":"Split","pattern":{"Regex":"(a|aa)*b"},"behavior":"Isolated","invert":false}]}`
-	v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"pre_tokenizer": split})))(t)
+	v := testutil.Must(wordTokenizer(t, map[string]string{"pre_tokenizer": split}))(t)
 	began := time.Now()
 	err := testutil.Err(v.encode(nil, []byte(strings.Repeat(slow+" ", 10_000))))
 	require.ErrorContains(t, err, `pattern "(a|aa)*b" takes `)
@@ -212,7 +219,7 @@ func TestDecodesLikePython(t *testing.T) {
 		{`{"type":"Sequence","decoders":[]}`, "smallwords"},
 		{`{"type":"Replace","pattern":{"Regex":"s*"},"content":"-"}`, "-m-a-l-l--w-o-r-d-"},
 	} {
-		v := testutil.Must(parseHuggingFace(wordTokenizer(t, map[string]string{"decoder": c.decoder})))(t)
+		v := testutil.Must(wordTokenizer(t, map[string]string{"decoder": c.decoder}))(t)
 		require.Equal(t, c.want, testutil.Must(v.decode([]int32{2, 3}))(t), c.decoder)
 	}
 }

@@ -176,7 +176,9 @@ func TestSmallTokenizers(t *testing.T) {
 // The scanner cuts like the regular expressions that it replaces.
 func TestScannerMatchesPattern(t *testing.T) {
 	lines := append(testutil.Documents(300, 200, 7), "'s", "'S", "'ſ", "'lL'", " '", "\r\n \n", "  a", " \t b", "!\r\n!", "12345", "x\u00a0\u3000y", "½Ⅷ", "a\u0301")
-	for pattern, s := range map[string]scanner{gpt2Pattern: gpt2Scanner(), llama3Start + "{1,3}" + llama3End: {digits: 3}, llama3Start + llama3End: {digits: 1}} {
+	for pattern, s := range map[string]scanner{
+		gpt2Pattern: gpt2Scanner(), llama3Start + "{1,3}" + llama3End: {digits: 3}, llama3Start + llama3End: {digits: 1},
+	} {
 		m := testutil.Must(newMatches(pattern))(t)
 		for _, line := range lines {
 			require.Equal(t, words(isolated.splitter(m.find, false), line), words(s.split, line), "%q %s", line, pattern)
