@@ -30,7 +30,7 @@ func (w *walker) ends(c byte) bool {
 			w.escaped = true
 		case c == '"':
 			w.quoted = false
-			return w.depth <= 0
+			return w.depth == 0
 		}
 		return false
 	}
@@ -41,14 +41,14 @@ func (w *walker) ends(c byte) bool {
 		w.depth++
 	case '}', ']':
 		w.depth--
-		return w.depth <= 0
+		return w.depth == 0
 	}
 	return false
 }
 
-// endsWord reports whether a byte ends a number or word before it.
-func (w *walker) endsWord(c byte) bool {
-	return w.depth <= 0 && !w.quoted && strings.IndexByte("}],: \t\r\n", c) >= 0
+// endsWord reports whether a byte, one of those in ends, ends a number or word before it.
+func (w *walker) endsWord(c byte, ends string) bool {
+	return w.depth <= 0 && !w.quoted && strings.IndexByte(ends, c) >= 0
 }
 
 // jsonScanner walks over the values of JSON.
@@ -81,7 +81,7 @@ func (s *jsonScanner) value() []byte {
 	s.next()
 	from, w := s.at, walker{}
 	for i, c := range s.b[from:] {
-		if s.at = from + i; !w.quoted && w.endsWord(c) {
+		if s.at = from + i; w.endsWord(c, "}],: \t\r\n") {
 			return s.b[from:s.at:s.at]
 		}
 		if s.at++; w.ends(c) {

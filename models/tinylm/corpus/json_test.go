@@ -175,6 +175,7 @@ func TestJSONValues(t *testing.T) {
 		`{"text":"a"}`:                             "a",
 		`"a" "b"`:                                  "a|b",
 		`// no JSON`:                               "",
+		`["a", x:"b", "c"]`:                        "a|c",
 		`[]`:                                       "",
 		"{\n\"text\":\"a\"\n}\n{\n\"text\":\"b\"\n}":   "a|b",
 		"{\"text\":\"a\"}\n{damaged\n{\"text\":\"b\"}": "a|b",

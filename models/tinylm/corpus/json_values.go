@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"strings"
 )
 
 // jsonFormat returns how a .json file is read: as lines if its first line is a whole object or string, else as a list
@@ -73,7 +74,7 @@ func nextValue(in *bufio.Reader, buffer *[]byte, first bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		word := w.endsWord(c)
+		word := w.endsWord(c, "], \t\r\n")
 		if length == 0 && (word || c == '[' && first) { // what is between values
 			first = first && c != '['
 			continue
@@ -81,10 +82,10 @@ func nextValue(in *bufio.Reader, buffer *[]byte, first bool) ([]byte, error) {
 		if word {
 			break
 		}
-		ends = w.ends(c)
 		if length++; length <= documentBytes {
 			b = append(b, c)
 		}
+		ends = w.ends(c) && strings.IndexByte(`{["`, b[0]) >= 0
 	}
 	if length > documentBytes {
 		return nil, errLongLine
