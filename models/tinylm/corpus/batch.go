@@ -10,18 +10,21 @@ import (
 // Shape is the form of batches.
 type Shape struct {
 	Batch, Seq int
-	// Documents > 0 packs documents: a batch has at most so many, and no token predicts a token of another document. A document that
-	// continues in another window counts in both. If a window has more documents than the batch has room for, its row is padded, and the
-	// rest of the window fills the next row. 0: a separator predicts the first token of the next document.
+	// Documents > 0 packs documents: a batch has at most so many, and no token predicts a token of another document. A
+	// document that continues in another window counts in both. If a window has more documents than the batch has room
+	// for, its row is padded, and the rest of the window fills the next row. 0: a separator predicts the first token of
+	// the next document.
 	Documents int
 }
 
 func (s Shape) check() error {
 	if s.Batch < 1 || s.Seq < 1 || s.Batch > math.MaxInt32/s.Seq {
-		return fmt.Errorf("batches of %d windows of %d tokens, want at least 1 of 1 and at most %d tokens", s.Batch, s.Seq, math.MaxInt32)
+		return fmt.Errorf("batches of %d windows of %d tokens, want at least 1 of 1 and at most %d tokens",
+			s.Batch, s.Seq, math.MaxInt32)
 	}
 	if s.Documents != 0 && s.Documents < s.Batch || s.Documents > s.Batch*s.Seq {
-		return fmt.Errorf("at most %d documents in a batch, want 0 or %d (one a window) to %d (one a token)", s.Documents, s.Batch, s.Batch*s.Seq)
+		return fmt.Errorf("at most %d documents in a batch, want 0 or %d (one a window) to %d (one a token)",
+			s.Documents, s.Batch, s.Batch*s.Seq)
 	}
 	return nil
 }
@@ -29,9 +32,11 @@ func (s Shape) check() error {
 // Batch is a batch of token windows with their targets.
 type Batch struct {
 	Tokens, Targets []int32 // [B,S]; a target of -1 does not count; padding may follow it
-	CuSeqlens       []int32 // [Documents+1] ends of documents, as 0, 5, 9, ..., B·S, B·S; nil without Documents. Padding belongs to the document before it
-	Targeted        int     // number of targets that count, at least 1
-	After           Cursor  // position of the reader after the batch; zero for held-out batches
+	// CuSeqlens is the ends of documents, as 0, 5, 9, ..., B·S, B·S: [Documents+1]. Padding belongs to the document
+	// before it. nil without Documents.
+	CuSeqlens []int32
+	Targeted  int    // number of targets that count, at least 1
+	After     Cursor // position of the reader after the batch; zero for held-out batches
 }
 
 // assembler fills a batch row by row.
@@ -102,8 +107,8 @@ func (a *assembler) pop() *Batch {
 	return b
 }
 
-// HeldOut returns batches of about this many held-out tokens: windows at equal distances. 0, or more than were collected, means all. Every
-// call returns the same batches. Rows of the last batch may be padding.
+// HeldOut returns batches of about this many held-out tokens: windows at equal distances. 0, or more than were
+// collected, means all. Every call returns the same batches. Rows of the last batch may be padding.
 func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
 	if err := s.check(); err != nil {
 		return nil, fault.In("corpus", "held out", err)
@@ -115,7 +120,8 @@ func (c *Corpus) HeldOut(s Shape, tokens int) ([]*Batch, error) {
 		return nil, fmt.Errorf("corpus: %s is too short: want 2 tokens", c.eval.name)
 	}
 	if c.held == nil || c.held.tokens.len() < 2 {
-		return nil, fmt.Errorf("corpus: %s is too short: want a twentieth of it, which is held out, to have 2 tokens", c.name)
+		const want = "want a twentieth of it, which is held out, to have 2 tokens"
+		return nil, fmt.Errorf("corpus: %s is too short: %s", c.name, want)
 	}
 	if tokens < 0 {
 		return nil, fmt.Errorf("corpus: held out: %d tokens, want 0 or more", tokens)

@@ -17,8 +17,8 @@ type block struct {
 	windows []int // the order of its windows
 }
 
-// span is a document, or a part of one, in the tokens of a block. A whole one ends with a separator, which predicts the first token of the
-// next document.
+// span is a document, or a part of one, in the tokens of a block. A whole one ends with a separator, which predicts the
+// first token of the next document.
 type span struct {
 	from, to int
 	whole    bool
@@ -71,8 +71,9 @@ type row struct {
 	ends            []int // of its documents
 }
 
-// fill fills a row with the tokens of the joined text from at up to to, and returns the position after the tokens that it took.
-// maxDocuments > 0 packs documents: fill takes no more of them, and no token predicts a token of another document.
+// fill fills a row with the tokens of the joined text from at up to to, and returns the position after the tokens that
+// it took. maxDocuments > 0 packs documents: fill takes no more of them, and no token predicts a token of another
+// document.
 func (b *block) fill(r *row, at, to, maxDocuments int) int {
 	i, ok := slices.BinarySearch(b.starts, at)
 	if !ok {

@@ -1,9 +1,10 @@
-// Package corpus reads text of any size as batches of token windows for training. It holds out a part of the text for evaluation.
+// Package corpus reads text of any size as batches of token windows for training. It holds out a part of the text for
+// evaluation.
 //
 // # Data
 //
-// A corpus is a file or a folder, with either text or tokens. docs/training.md lists the formats and says what is skipped; [Corpus.Skipped]
-// counts it. A broken file is an error that names the file and the place.
+// A corpus is a file or a folder, with either text or tokens. docs/training.md lists the formats and says what is
+// skipped; [Corpus.Skipped] counts it. A broken file is an error that names the file and the place.
 //
 // In files of tokens, each separator ends a document. Large documents are cut. Text is cut after a line break roughly
 // every 4 MiB, tokens at each multiple of 4 Mi tokens after which the document has more than 1 Mi tokens left. A line
@@ -19,12 +20,13 @@
 //
 // # Order
 //
-// The seed and the epoch decide the order in which an epoch visits units. A unit is a file, a row group of a Parquet file, or a range of an
-// uncompressed file; small row groups are read together. The reader fills a block of 64 MiB (as many bytes, or half as many tokens of
-// most tokenizers) with documents and permutes them. A separator follows each document. The reader then cuts the block into windows and
-// permutes these. So each token that predicts another is in exactly one window an epoch, and memory does not grow with the data. A long
-// document may continue in the next block; the last token before the cut predicts nothing. A [Cursor] is the position of a reader: a
-// reader that starts from it returns the batches that the first reader would have returned.
+// The seed and the epoch decide the order in which an epoch visits units. A unit is a file, a row group of a Parquet
+// file, or a range of an uncompressed file; small row groups are read together. The reader fills a block of 64 MiB (as
+// many bytes, or half as many tokens of most tokenizers) with documents and permutes them. A separator follows each
+// document. The reader then cuts the block into windows and permutes these. So each token that predicts another is in
+// exactly one window an epoch, and memory does not grow with the data. A long document may continue in the next block;
+// the last token before the cut predicts nothing. A [Cursor] is the position of a reader: a reader that starts from it
+// returns the batches that the first reader would have returned.
 package corpus
 
 import (
@@ -48,11 +50,11 @@ const (
 
 // Options say how a corpus is read. The zero value reads all files as bytes and holds nothing out.
 type Options struct {
-	Ext       string // read only files of a folder whose names, without .gz or .zst, end with this in any case; "": all files
+	Ext       string // end of the names, without .gz or .zst and in any case, of the files to read of a folder; "": all
 	TextField string // field of JSON or column of Parquet with the text or messages; a.b is b inside of a; "": text
-	EvalData  string // file or folder with all of the held-out text, left out of the data; "": a part of the data is held out
+	EvalData  string // file or folder with all of the held-out text, left out of the data; "": a part of the data
 	Tokenizer string // path of a Hugging Face tokenizer.json; "": each byte is a token
-	Separator string // content of the tokenizer's token that ends a document; "": the first known one, such as <|endoftext|>
+	Separator string // content of the token that ends a document; "": the first known one, such as <|endoftext|>
 	HeldOut   int    // most held-out tokens to collect; 0: nothing is held out
 	Seed      uint64 // of the order
 }
@@ -114,14 +116,14 @@ func (c *Corpus) open(ctx context.Context, path string, o Options) error {
 	if err := c.openFiles(ctx, path, o.EvalData, reasonEval, o); err != nil {
 		return err
 	}
-	isRecord := func(f file) bool { return f.format != plainText && !f.isTokens() }
-	if o.TextField != "" && o.TextField != defaultField && !slices.ContainsFunc(c.source.(*fileSource).files, isRecord) {
+	records := slices.ContainsFunc(c.source.(*fileSource).files, file.hasFields)
+	if o.TextField != "" && o.TextField != defaultField && !records {
 		return fault.Between("TextField", "%s: text field %q, but neither JSON nor Parquet", c.name, o.TextField)
 	}
 	if o.EvalData != "" {
 		err = c.openEval(ctx, path, o)
 	} else {
-		err = c.scan(ctx, o.HeldOut)
+		err = c.scan(ctx, o.HeldOut, false)
 	}
 	if err != nil {
 		return err
@@ -149,9 +151,9 @@ func (c *Corpus) openFiles(ctx context.Context, path, other, reason string, o Op
 
 // openEval collects the held-out tokens of evaluation data. Of the data themselves nothing is held out.
 func (c *Corpus) openEval(ctx context.Context, path string, o Options) (err error) {
-	e := &Corpus{Tokenizer: c.Tokenizer, name: o.EvalData, bytesPerToken: c.bytesPerToken, split: split{Kind: splitNone}}
+	e := &Corpus{Tokenizer: c.Tokenizer, name: o.EvalData, bytesPerToken: c.bytesPerToken}
 	if err = fault.About("EvalData", e.openFiles(ctx, o.EvalData, path, reasonTrain, o)); err == nil {
-		err = e.collect(ctx, o.HeldOut)
+		err = e.scan(ctx, o.HeldOut, true)
 	}
 	if err == nil {
 		e.hash, err = e.identity(ctx)
@@ -163,18 +165,19 @@ func (c *Corpus) openEval(ctx context.Context, path string, o Options) (err erro
 	return nil
 }
 
-// Random returns a corpus of n random tokens below vocab, without separators. Nothing can be learned from them: if the held-out loss of
-// a model is below ln(vocab), information leaks from a token's future.
+// Random returns a corpus of n random tokens below vocab, without separators. Nothing can be learned from them: if the
+// held-out loss of a model is below ln(vocab), information leaks from a token's future.
 func Random(n, vocab int, seed uint64) (*Corpus, error) {
 	if n < 2 || n > maxRandom || vocab < 1 || vocab > 1<<31-1 {
-		return nil, fmt.Errorf("corpus: %d random tokens below %d, want 2 to %d below 1 to %d", n, vocab, maxRandom, 1<<31-1)
+		return nil, fmt.Errorf("corpus: %d random tokens below %d, want 2 to %d below 1 to %d",
+			n, vocab, maxRandom, 1<<31-1)
 	}
 	c := &Corpus{name: "random tokens", seed: seed, blockTokens: blockBytes / widthOf(vocab)}
 	c.Tokenizer, c.source, c.bytesPerToken = tokenizer.Numbers(vocab, -1), randomSource{vocab, seed}, 1
 	for i := 0; i < n; i += randomUnit {
 		c.units = append(c.units, unit{from: int64(i), to: int64(min(n, i+randomUnit))})
 	}
-	if err := c.scan(context.Background(), 1<<20); err != nil {
+	if err := c.scan(context.Background(), 1<<20, false); err != nil {
 		return nil, fault.In("corpus", "", err)
 	}
 	c.hash = identityOf("random", n, vocab, seed, c.split)
@@ -227,9 +230,9 @@ func (c *Corpus) ReaderBytes() int64 {
 // Bytes returns the size of these files.
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
-// BytesPerToken returns the mean length of the held-out tokens in bytes of text, without separators. Text that a tokenizer loses counts.
-// For files of tokens, which have no text, it is the length of the tokens' own text. BytesPerToken is 0 if a tokenizer is
-// used and nothing is held out.
+// BytesPerToken returns the mean length of the held-out tokens in bytes of text, without separators. Text that a
+// tokenizer loses counts. For files of tokens, which have no text, it is the length of the tokens' own text.
+// BytesPerToken is 0 if a tokenizer is used and nothing is held out.
 func (c *Corpus) BytesPerToken() float64 { return c.bytesPerToken }
 
 // BitsPerByte converts a loss in nats per token to bits per byte: loss / (ln 2 BytesPerToken).

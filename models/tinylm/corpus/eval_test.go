@@ -52,8 +52,7 @@ func TestEvalData(t *testing.T) {
 		{"train.jsonl", "empty.txt", "evaluation data: " + path("empty.txt") + " is empty"},
 		{"inside/valid.json", "inside", "has no file to read: 1 skipped as training data"},
 	} {
-		_, err := Open(t.Context(), path(c.data), Options{HeldOut: 100, EvalData: path(c.eval)})
-		require.ErrorContains(t, err, c.want)
+		require.ErrorContains(t, openError(t, path(c.data), Options{HeldOut: 100, EvalData: path(c.eval)}), c.want)
 	}
 	require.NoError(t, os.WriteFile(path("short.txt"), []byte("x"), 0o644))
 	c = open(t, path("train.jsonl"), Options{HeldOut: 100, EvalData: path("short.txt")}, 1000)
@@ -83,13 +82,11 @@ func TestNamesInAnyCase(t *testing.T) {
 // can be resumed.
 func TestHashOfOlderVersions(t *testing.T) {
 	for name, content := range map[string]string{"a.txt": "some text", "a.jsonl": `{"text":"some text"}`, "a.jsonl.gz": `{"text":"some text"}`} {
-		f, err := describe(name, name, int64(len(content)), "")
-		require.NoError(t, err)
+		f := testutil.Must(describe(name, name, int64(len(content)), ""))(t)
 		require.False(t, f.readsOtherwise(), name)
 	}
 	for _, name := range []string{"a.json", "a.ndjson", "a.JSONL", "a.TXT.GZ", "a.BIN"} {
-		f, err := describe(name, name, 1, "")
-		require.NoError(t, err)
+		f := testutil.Must(describe(name, name, 1, ""))(t)
 		require.True(t, f.readsOtherwise(), name)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -58,7 +59,8 @@ func describe(path, name string, size int64, field string) (file, error) {
 		f.format = numpyTokens
 	}
 	if f.format == parquetText && compression != "" {
-		return f, fmt.Errorf("%s: Parquet is read in no fixed order and packs its own pages: unpack the %s", path, compression)
+		return f, fmt.Errorf("%s: Parquet is read in no fixed order and packs its own pages: unpack the %s",
+			path, compression)
 	}
 	return f, nil
 }
@@ -80,7 +82,7 @@ func hasSuffix(name, suffix string) bool {
 // textBytes returns the most memory that reading a document takes, roughly: of a line or value its buffer, which grows
 // by a quarter at a time, its text and a part of that as tokens.
 func (f file) textBytes() int64 {
-	if f.format == plainText || f.isTokens() {
+	if !f.hasFields() {
 		return 0
 	}
 	longest := int64(documentBytes)
@@ -89,6 +91,9 @@ func (f file) textBytes() int64 {
 	}
 	return 3*longest + 64<<20
 }
+
+// hasFields reports whether the file holds JSON or Parquet.
+func (f file) hasFields() bool { return f.format != plainText && !f.isTokens() }
 
 // isTokens reports whether the file holds tokens instead of text.
 func (f file) isTokens() bool { return f.format == llmcTokens || f.format == numpyTokens }
@@ -128,14 +133,17 @@ func (c *Corpus) list(ctx context.Context, path, other, reason string, o Options
 		return nil, fmt.Errorf("%s has no file to read: %s", path, describeSkipped(c.Skipped()))
 	}
 	if len(files) == 0 {
-		return nil, fault.Between("Ext", "%s has no file whose name ends in %q: %s", path, o.Ext, describeSkipped(c.Skipped()))
+		return nil, fault.Between("Ext", "%s has no file whose name ends in %q: %s",
+			path, o.Ext, describeSkipped(c.Skipped()))
 	}
 	return files, nil
 }
 
 // listFolder lists the files of a folder and of the folders below it. It counts what it skips, such as leaveOut for the
 // given reason.
-func (c *Corpus) listFolder(ctx context.Context, path string, o Options, leaveOut fs.FileInfo, reason string) (files []file, err error) {
+func (c *Corpus) listFolder(
+	ctx context.Context, path string, o Options, leaveOut fs.FileInfo, reason string,
+) (files []file, err error) {
 	// The dot makes WalkDir follow a link; Debian's GOROOT/src is one.
 	err = filepath.WalkDir(filepath.FromSlash(path+"/."), func(at string, e fs.DirEntry, err error) error {
 		if err != nil {
@@ -180,7 +188,8 @@ func checkOneKind(path string, files []file) error {
 			if text.isTokens() {
 				text, f = f, text
 			}
-			return fmt.Errorf("%s has text (%s) and tokens (%s), want one of them: choose by an extension", path, text.name, f.name)
+			return fmt.Errorf("%s has text (%s) and tokens (%s), want one of them: choose by an extension",
+				path, text.name, f.name)
 		}
 	}
 	return nil
@@ -214,8 +223,8 @@ func classify(at string, e fs.DirEntry, ext string) (info fs.FileInfo, skip stri
 	return info, "", nil
 }
 
-// IsRun reports whether a folder is that of a run of package train. A run that was killed at its beginning has only the last two files.
-// The names are those of packages train and runlog; train imports this package.
+// IsRun reports whether a folder is that of a run of package train. A run that was killed at its beginning has only the
+// last two files. The names are those of packages train and runlog; train imports this package.
 func IsRun(folder string) bool {
 	has := func(name string) bool {
 		_, err := os.Stat(filepath.Join(folder, name))
@@ -262,44 +271,43 @@ const (
 
 // tally counts what is skipped. A unit is read once an epoch, but counts once.
 type tally struct {
-	mutex   sync.Mutex
-	entries map[string]*tallyEntry // by reason
-	fields  []string               // of a record without the field
+	mutex  sync.Mutex
+	counts map[string]*Skipped // by reason
+	units  map[unitOf]int      // records of units that are in counts
+	fields []string            // of a record without the field
 }
 
-type tallyEntry struct {
-	files   int
-	example string
-	units   map[unit]int
-}
-
-// entry returns the entry of a reason. The caller holds the mutex.
-func (t *tally) entry(reason, example string) *tallyEntry {
-	e := t.entries[reason]
-	if e == nil {
-		e = &tallyEntry{example: example, units: map[unit]int{}}
-		if t.entries == nil {
-			t.entries = map[string]*tallyEntry{}
-		}
-		t.entries[reason] = e
-	}
-	return e
+type unitOf struct {
+	reason string
+	unit   unit
 }
 
 // addFile counts a file that is not listed.
 func (t *tally) addFile(reason, name string) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	t.entry(reason, name).files++
+	t.add(reason, name, 1)
 }
 
 // addRecords records that n records of a unit of the file have been skipped so far.
 func (t *tally) addRecords(reason, name string, u unit, n int) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	e := t.entry(reason, name)
-	e.files += max(0, n-e.units[u])
-	e.units[u] = max(n, e.units[u])
+	if known := t.units[unitOf{reason, u}]; n > known {
+		t.add(reason, name, n-known)
+		t.units[unitOf{reason, u}] = n
+	}
+}
+
+// add counts n more. The caller holds the mutex.
+func (t *tally) add(reason, name string, n int) {
+	if t.counts == nil {
+		t.counts, t.units = map[string]*Skipped{}, map[unitOf]int{}
+	}
+	if t.counts[reason] == nil {
+		t.counts[reason] = &Skipped{Reason: reason, Example: name}
+	}
+	t.counts[reason].Files += n
 }
 
 // addFields keeps the fields of the first record without the field. fields may be nil.
@@ -311,13 +319,11 @@ func (t *tally) addFields(fields func() []string) {
 	}
 }
 
-func (t *tally) list() []Skipped {
+func (t *tally) list() (all []Skipped) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	var all []Skipped
-	for reason, e := range t.entries {
-		all = append(all, Skipped{reason, e.files, e.example})
+	for _, reason := range slices.Sorted(maps.Keys(t.counts)) {
+		all = append(all, *t.counts[reason])
 	}
-	slices.SortFunc(all, func(a, b Skipped) int { return strings.Compare(a.Reason, b.Reason) })
 	return all
 }

@@ -8,13 +8,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/text"
 )
 
-// scan decides the split and collects tokens of the held-out part.
-func (c *Corpus) scan(ctx context.Context, tokens int) error {
-	if tokens == 0 {
-		c.split.Kind = splitNone
-		return nil
+// scan decides the split and collects tokens of the held-out part, or of everything.
+func (c *Corpus) scan(ctx context.Context, tokens int, everything bool) error {
+	c.split.Kind = splitNone
+	if !everything {
+		if tokens == 0 {
+			return nil
+		}
+		c.split.Kind = splitHash
 	}
-	c.split.Kind = splitHash
 	h := &heldOutCollector{c: c, wanted: tokens, block: newBlock(c.Vocab(), 0)}
 	sizes := make([]int, len(c.units)) // of the documents of each unit
 	all, held, missing := 0, 0, 0
@@ -36,21 +38,22 @@ func (c *Corpus) scan(ctx context.Context, tokens int) error {
 			}
 			sizes[i] += d.size()
 			all += d.size()
-			if d = c.split.cut(i, n, d, true); d.size() > 0 {
-				held += d.size()
-				if err := h.add(d); err != nil {
-					return fmt.Errorf("%s: %w", c.unitName(i), err)
-				}
+			if !everything {
+				d = c.split.cut(i, n, d, true)
 			}
-			if h.full() && 2*held <= all {
+			held += d.size()
+			if err := h.add(d); err != nil {
+				return fmt.Errorf("%s: %w", c.unitName(i), err)
+			}
+			if h.full() && (everything || 2*held <= all) {
 				return h.finish()
 			}
 		}
 	}
-	if all == 0 {
+	switch {
+	case all == 0 || everything && h.tokens == 0:
 		return c.nothing()
-	}
-	if 100*held >= all && 2*held <= all {
+	case everything || 100*held >= all && 2*held <= all:
 		return h.finish()
 	}
 	return c.holdLast(ctx, h, sizes, all-all/heldOutPart)
@@ -58,28 +61,6 @@ func (c *Corpus) scan(ctx context.Context, tokens int) error {
 
 // manyMissing is the number of records without the field after which, if none had it, the rest is not read.
 const manyMissing = 1 << 20
-
-// collect collects tokens of all documents.
-func (c *Corpus) collect(ctx context.Context, tokens int) error {
-	h := &heldOutCollector{c: c, wanted: tokens, block: newBlock(c.Vocab(), 0)}
-	for _, i := range newRand(0, 0, -1).Perm(len(c.units)) {
-		for d, err := range c.source.documents(ctx, c.units[i]) {
-			if err == nil && d.skip == "" {
-				err = h.add(d)
-			}
-			if err != nil {
-				return err
-			}
-			if h.full() {
-				return h.finish()
-			}
-		}
-	}
-	if h.tokens == 0 {
-		return c.nothing()
-	}
-	return h.finish()
-}
 
 // holdLast holds out everything after the first n bytes or tokens of the data.
 func (c *Corpus) holdLast(ctx context.Context, h *heldOutCollector, sizes []int, n int) error {

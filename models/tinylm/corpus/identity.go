@@ -44,8 +44,9 @@ func (f file) readsOtherwise() bool {
 	base, _ := cutCompression(f.name)
 	ext := filepath.Ext(base)
 	known := ext == ".jsonl" || ext == ".parquet"
-	return f.format != plainText && !f.isTokens() && (f.field != defaultField || !known) ||
-		f.isTokens() && ext != ".bin" && ext != ".npy" || f.compression != "" && !strings.HasSuffix(f.name, f.compression)
+	return f.hasFields() && (f.field != defaultField || !known) ||
+		f.isTokens() && ext != ".bin" && ext != ".npy" ||
+		f.compression != "" && !strings.HasSuffix(f.name, f.compression)
 }
 
 // sample writes samples of the file to w, or all of it if it is small.

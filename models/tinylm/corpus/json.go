@@ -13,8 +13,45 @@ import (
 // defaultField is the field or column of the text, unless Options.TextField names another.
 const defaultField = "text"
 
-// jsonScanner walks over JSON. What is not read must not decide whether a text is used, so it looks at strings and
+// walker follows JSON byte by byte. What is not read must not decide whether a text is used, so it looks at strings and
 // brackets alone: it takes what Python writes (NaN, unpaired surrogates, repeated names) and nesting of any depth.
+type walker struct {
+	depth           int
+	quoted, escaped bool
+}
+
+// ends takes the next byte of a value. It reports whether this is the last one, which no number or word has.
+func (w *walker) ends(c byte) bool {
+	if w.quoted {
+		switch {
+		case w.escaped:
+			w.escaped = false
+		case c == '\\':
+			w.escaped = true
+		case c == '"':
+			w.quoted = false
+			return w.depth == 0
+		}
+		return false
+	}
+	switch c {
+	case '"':
+		w.quoted = true
+	case '{', '[':
+		w.depth++
+	case '}', ']':
+		w.depth--
+		return w.depth == 0
+	}
+	return false
+}
+
+// endsWord reports whether a byte, one of those in ends, ends a number or word before it.
+func (w *walker) endsWord(c byte, ends string) bool {
+	return w.depth <= 0 && !w.quoted && strings.IndexByte(ends, c) >= 0
+}
+
+// jsonScanner walks over the values of JSON.
 type jsonScanner struct {
 	b  []byte
 	at int
@@ -42,83 +79,67 @@ func (s *jsonScanner) take(c byte) bool {
 // value skips a value and returns it, or nil if it does not end.
 func (s *jsonScanner) value() []byte {
 	s.next()
-	from, depth := s.at, 0
-	for ; s.at < len(s.b); s.at++ {
-		switch c := s.b[s.at]; c {
-		case '"':
-			if !s.string() {
-				return nil
-			}
-			s.at--
-		case '{', '[':
-			depth++
-			continue
-		case '}', ']', ',', ':', ' ', '\t', '\r', '\n':
-			if depth == 0 { // the end of a number or word
-				return s.b[from:s.at:s.at]
-			}
-			if c == '}' || c == ']' {
-				depth--
-			}
-			if depth > 0 {
-				continue
-			}
-		default:
-			continue
+	from, w := s.at, walker{}
+	for i, c := range s.b[from:] {
+		if s.at = from + i; w.endsWord(c, "}],: \t\r\n") {
+			return s.b[from:s.at:s.at]
 		}
-		if depth == 0 {
-			s.at++
+		if s.at++; w.ends(c) {
 			return s.b[from:s.at:s.at]
 		}
 	}
-	if depth > 0 {
+	if w.depth > 0 || w.quoted {
 		return nil
 	}
-	return s.b[from:s.at:s.at]
+	return s.b[from:]
 }
 
-// string skips the string that begins here. It reports whether the string ends.
-func (s *jsonScanner) string() bool {
-	for s.at++; s.at < len(s.b); s.at++ {
-		switch s.b[s.at] {
-		case '\\':
-			s.at++
-		case '"':
-			s.at++
-			return true
+// items calls item at the beginning of each item of an object {} or a list []. It reports whether item always returns
+// true and nothing else is around the items.
+func (s *jsonScanner) items(open, end byte, item func() bool) bool {
+	if !s.take(open) {
+		return false
+	}
+	for first := true; !s.take(end); first = false {
+		if !first && !s.take(',') || !item() {
+			return false
 		}
 	}
-	return false
+	return s.next() == 0 && s.at == len(s.b)
 }
 
 // members calls member for the names and values of an object. It reports whether the object is whole.
 func members(object []byte, member func(name string, value []byte)) bool {
 	s := jsonScanner{b: object}
-	if !s.take('{') {
-		return false
-	}
-	for first := true; !s.take('}'); first = false {
-		if !first && !s.take(',') || s.next() != '"' {
+	return s.items('{', '}', func() bool {
+		if s.next() != '"' {
 			return false
 		}
-		from := s.at
-		if !s.string() {
-			return false
-		}
-		name := s.b[from+1 : s.at-1]
+		name := s.value()
 		if bytes.IndexByte(name, '\\') >= 0 {
-			name, _ = jsontext.AppendUnquote(nil, s.b[from:s.at]) // a name that is no text is no name of the field
+			name, _ = jsontext.AppendUnquote(nil, name) // a name that is no text is no name of the field
+		} else if name != nil {
+			name = name[1 : len(name)-1]
 		}
 		if !s.take(':') {
 			return false
 		}
 		value := s.value()
-		if len(value) == 0 {
-			return false
+		if len(value) > 0 {
+			member(string(name), value)
 		}
-		member(string(name), value)
-	}
-	return s.next() == 0 && s.at == len(s.b)
+		return len(value) > 0
+	})
+}
+
+// elements calls element for the values of a list, until it returns false. It reports whether that never happens and
+// the list is whole.
+func elements(list []byte, element func(value []byte) bool) bool {
+	s := jsonScanner{b: list}
+	return s.items('[', ']', func() bool {
+		value := s.value()
+		return len(value) > 0 && element(value)
+	})
 }
 
 // findField returns the value of a field of an object, nil if there is none, and whether the object is whole. a.b is
@@ -147,17 +168,16 @@ func (f file) jsonDocument(value []byte, text *[]byte) document {
 		case field == nil:
 			return document{skip: reasonNoField(f.field), fields: func() []string { return fieldNames(value, "") }}
 		}
-		value = field
+		return textOrMessages(field, text)
+	}
+	if s := (jsonScanner{b: value}); len(value) == 0 || len(s.value()) != len(value) {
+		return document{skip: reasonJSON}
 	}
 	return textOrMessages(value, text)
 }
 
 // textOrMessages returns the document of a string or a list of messages. *text has room for text with escapes.
 func textOrMessages(value []byte, text *[]byte) (d document) {
-	s := jsonScanner{b: value}
-	if len(value) == 0 || len(s.value()) != len(value) {
-		return document{skip: reasonJSON}
-	}
 	switch {
 	case string(value) == "null":
 		d.skip = reasonNull
@@ -199,39 +219,32 @@ func unquote(quoted []byte, text *[]byte) ([]byte, string) {
 // appendMessages appends a list of messages to text: of each its role, a colon, a space and its content; an empty line
 // is between them. Content may be a list of parts with a text each. It reports whether the value is such a list.
 func appendMessages(text, list []byte) ([]byte, bool) {
-	s, n, buffer := jsonScanner{b: list}, 0, []byte(nil)
-	for s.take('['); !s.take(']'); n++ {
-		if n > 0 && !s.take(',') {
-			return text, false
+	var buffer []byte
+	n := 0
+	whole := elements(list, func(message []byte) bool {
+		role, content := findFields(message, "role", "from"), findFields(message, "content", "value")
+		if role == nil || role[0] != '"' || content == nil {
+			return false
 		}
-		message := s.value()
-		role, ok := findFields(message, "role", "from")
-		content, okContent := findFields(message, "content", "value")
-		if !ok || !okContent || role[0] != '"' {
-			return text, false
-		}
-		if n > 0 {
+		if n++; n > 1 {
 			text = append(text, "\n\n"...)
 		}
-		if text, ok = appendContent(text, role, &buffer); !ok {
-			return text, false
-		}
-		text = append(text, ": "...)
-		if text, ok = appendContent(text, content, &buffer); !ok {
-			return text, false
-		}
-	}
-	return text, true
+		var ok, okContent bool
+		text, ok = appendContent(text, role, &buffer)
+		text, okContent = appendContent(append(text, ": "...), content, &buffer)
+		return ok && okContent
+	})
+	return text, whole
 }
 
-// findFields returns the value of the first of some fields that an object has. It reports whether it has one of them.
-func findFields(object []byte, names ...string) ([]byte, bool) {
+// findFields returns the value of the first of some fields that an object has, or nil.
+func findFields(object []byte, names ...string) []byte {
 	for _, name := range names {
 		if value, whole := findField(object, name); whole && value != nil {
-			return value, true
+			return value
 		}
 	}
-	return nil, false
+	return nil
 }
 
 // appendContent appends the content of a message: a string, null or a list of parts, of which those without a text
@@ -243,29 +256,19 @@ func appendContent(text, content []byte, buffer *[]byte) ([]byte, bool) {
 	case content[0] == '"':
 		part, skip := unquote(content, buffer)
 		return append(text, part...), skip == ""
-	case content[0] != '[':
-		return text, false
 	}
-	s := jsonScanner{b: content}
-	for s.take('['); !s.take(']'); s.take(',') {
-		part := s.value()
-		if len(part) == 0 {
-			return text, false
-		}
+	whole := elements(content, func(part []byte) (ok bool) {
 		if part[0] == '{' {
 			if part, _ = findField(part, defaultField); part == nil {
-				continue
+				return true
 			}
 		}
-		if part[0] != '"' {
-			return text, false
+		if part[0] == '"' {
+			text, ok = appendContent(text, part, buffer)
 		}
-		var ok bool
-		if text, ok = appendContent(text, part, buffer); !ok {
-			return text, false
-		}
-	}
-	return text, true
+		return ok
+	})
+	return text, whole
 }
 
 // maxFields bounds the fields that an error lists.

@@ -19,8 +19,7 @@ import (
 func readTexts(t *testing.T, name string, content []byte, field string) (texts []string, skipped []Skipped) {
 	t.Helper()
 	path := filepath.Join(writeFiles(t, map[string][]byte{name: content}), name)
-	c, err := Open(t.Context(), path, Options{TextField: field})
-	require.NoError(t, err)
+	c := testutil.Must(Open(t.Context(), path, Options{TextField: field}))(t)
 	for _, u := range c.units {
 		for d, err := range c.source.documents(t.Context(), u) {
 			require.NoError(t, err)
@@ -152,8 +151,8 @@ func TestTextFields(t *testing.T) {
 			require.Empty(t, skipped)
 		}
 	}
-	_, err := Open(t.Context(), writeFiles(t, map[string][]byte{"a.txt": []byte("text")}), Options{TextField: "body"})
-	require.ErrorContains(t, err, `text field "body", but neither JSON nor Parquet`)
+	folder := writeFiles(t, map[string][]byte{"a.txt": []byte("text")})
+	require.ErrorContains(t, openError(t, folder, Options{TextField: "body"}), `text field "body", but neither JSON nor`)
 	_, skipped := readTexts(t, "a.jsonl", []byte(`{"messages":[{"role":"user"}]}`), "messages")
 	require.Equal(t, []Skipped{{reasonNoText, 1, "a.jsonl"}}, skipped)
 }
@@ -161,8 +160,7 @@ func TestTextFields(t *testing.T) {
 func indent(t *testing.T, text string) string {
 	var value any
 	require.NoError(t, json.Unmarshal([]byte(text), &value))
-	b, err := json.MarshalIndent(value, "", "  ")
-	require.NoError(t, err)
+	b := testutil.Must(json.MarshalIndent(value, "", "  "))(t)
 	return string(b)
 }
 
@@ -177,6 +175,7 @@ func TestJSONValues(t *testing.T) {
 		`{"text":"a"}`:                             "a",
 		`"a" "b"`:                                  "a|b",
 		`// no JSON`:                               "",
+		`["a", x:"b", "c"]`:                        "a|c",
 		`[]`:                                       "",
 		"{\n\"text\":\"a\"\n}\n{\n\"text\":\"b\"\n}":   "a|b",
 		"{\"text\":\"a\"}\n{damaged\n{\"text\":\"b\"}": "a|b",
@@ -192,7 +191,7 @@ func TestMissingField(t *testing.T) {
 		"a.jsonl": []byte(`{"title":"x","doc":{"body":"a b c","id":1}}`), "a.json": []byte(`[{"title":"x","doc":{"body":"a b c","id":1}}]`),
 	} {
 		path := filepath.Join(writeFiles(t, map[string][]byte{name: content}), name)
-		_, err := Open(t.Context(), path, Options{HeldOut: 100})
+		err := openError(t, path, Options{HeldOut: 100})
 		require.ErrorIs(t, err, errNothing)
 		require.ErrorContains(t, err, `1 skipped as without "text"`)
 		require.ErrorContains(t, err, `["title" "doc" "doc.body" "doc.id"]`)
@@ -210,8 +209,7 @@ func TestLongTexts(t *testing.T) {
 	var before, after runtime.MemStats
 	for name, content := range map[string][]byte{"a.jsonl": line, "a.json": append(append([]byte("["), line...), ']')} {
 		path := filepath.Join(writeFiles(t, map[string][]byte{name: content}), name)
-		c, err := Open(t.Context(), path, Options{})
-		require.NoError(t, err)
+		c := testutil.Must(Open(t.Context(), path, Options{}))(t)
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		i, most := 0, uint64(0)
@@ -240,14 +238,11 @@ func TestPipes(t *testing.T) {
 			content = []byte(`{"text":"a"}`)
 		}
 		path := filepath.Join(writeFiles(t, map[string][]byte{name: content}), name)
-		c, err := Open(t.Context(), path, Options{})
-		require.NoError(t, err)
+		c := testutil.Must(Open(t.Context(), path, Options{}))(t)
 		require.NoError(t, os.Remove(path))
 		require.NoError(t, exec.Command("mkfifo", path).Run())
-		r, err := c.Reader(Shape{Batch: 1, Seq: 4}, Cursor{})
-		require.NoError(t, err)
-		_, err = r.Next(t.Context())
-		require.ErrorContains(t, err, "not a regular file")
+		r := testutil.Must(c.Reader(Shape{Batch: 1, Seq: 4}, Cursor{}))(t)
+		require.ErrorContains(t, testutil.Err(r.Next(t.Context())), "not a regular file")
 		require.NoError(t, r.Close())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"io"
+	"strings"
 )
 
 // jsonFormat returns how a .json file is read: as lines if its first line is a whole object or string, else as a list
@@ -15,24 +16,19 @@ func (f file) jsonFormat() (fileFormat, error) {
 	}
 	defer r.Close()
 	var buffer []byte
-	in := bufio.NewReader(r)
-	for first := true; ; first = false {
+	for in := bufio.NewReader(r); ; {
 		line, err := readLine(in, &buffer)
-		if first {
-			line = bytes.TrimPrefix(line, []byte(byteOrderMark))
-		}
-		switch line = bytes.TrimSpace(line); {
-		case err == errLongLine:
-			return jsonValues, nil
+		line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte(byteOrderMark)))
+		switch {
 		case err == io.EOF:
 			return jsonLines, nil
-		case err != nil:
+		case err != nil && err != errLongLine:
 			return 0, err
-		case len(line) == 0:
+		case err == nil && len(line) == 0:
 			continue
 		}
 		s := jsonScanner{b: line}
-		if c := s.next(); (c == '{' || c == '"') && len(s.value()) == len(line) {
+		if c := s.next(); err == nil && (c == '{' || c == '"') && len(s.value()) == len(line) {
 			return jsonLines, nil
 		}
 		return jsonValues, nil
@@ -42,13 +38,7 @@ func (f file) jsonFormat() (fileFormat, error) {
 // readValues yields the documents of a file with one JSON list, or with values one after the other. The whole file is
 // one unit.
 func readValues(f file) documents {
-	return func(yield func(document, error) bool) {
-		r, err := f.open(0)
-		if err != nil {
-			yield(document{}, err)
-			return
-		}
-		defer r.Close()
+	return f.documents(0, func(r io.Reader, yield func(document) bool) error {
 		in := bufio.NewReaderSize(r, 256<<10)
 		if mark, err := in.Peek(len(byteOrderMark)); err == nil && string(mark) == byteOrderMark {
 			_, _ = in.Discard(len(mark))
@@ -56,30 +46,27 @@ func readValues(f file) documents {
 		var buffer, text []byte
 		for first := true; ; first = false {
 			value, err := nextValue(in, &buffer, first)
-			switch {
-			case err == io.EOF:
-				return
-			case err == errLongLine:
-				if !yield(document{skip: reasonLong}, nil) {
-					return
-				}
-			case err != nil:
-				yield(document{}, err)
-				return
-			case !yield(f.jsonDocument(value, &text), nil):
-				return
+			d := document{skip: reasonLong}
+			if err == nil {
+				d = f.jsonDocument(value, &text)
+			} else if err == io.EOF {
+				return nil
+			} else if err != errLongLine {
+				return err
+			}
+			if !yield(d) {
+				return nil
 			}
 		}
-	}
+	})
 }
 
 // nextValue returns the next value of a list, or one behind another, valid until the next call. first says that the
 // list may begin here. A value that the file cuts is returned as it is.
 func nextValue(in *bufio.Reader, buffer *[]byte, first bool) ([]byte, error) {
-	b, length := (*buffer)[:0], 0
+	b, length, w := (*buffer)[:0], 0, walker{}
 	defer func() { *buffer = b }()
-	depth, inString, escaped := 0, false, false
-	for {
+	for ends := false; !ends; {
 		c, err := in.ReadByte()
 		if err == io.EOF && length > 0 {
 			break
@@ -87,40 +74,21 @@ func nextValue(in *bufio.Reader, buffer *[]byte, first bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		plain := !inString
-		switch {
-		case escaped:
-			escaped = false
-		case inString:
-			inString, escaped = c != '"', c == '\\'
-		case c == '"':
-			inString = true
-		case length == 0 && (c == '[' && first || c == ']' || separates(c)):
+		word := w.endsWord(c, "], \t\r\n")
+		if length == 0 && (word || c == '[' && first) { // what is between values
 			first = first && c != '['
 			continue
-		case c == '{' || c == '[':
-			depth++
-		case c == '}' || c == ']':
-			depth--
 		}
-		if plain && depth <= 0 && (c == ']' || separates(c)) && !closes(b[0]) {
-			break // a number or word
+		if word {
+			break
 		}
 		if length++; length <= documentBytes {
 			b = append(b, c)
 		}
-		if depth <= 0 && !inString && closes(b[0]) {
-			break
-		}
+		ends = w.ends(c) && strings.IndexByte(`{["`, b[0]) >= 0
 	}
 	if length > documentBytes {
 		return nil, errLongLine
 	}
 	return b, nil
 }
-
-// separates reports whether a byte is a comma or white space.
-func separates(c byte) bool { return c == ',' || c == ' ' || c == '\t' || c == '\r' || c == '\n' }
-
-// closes reports whether a value that begins with a byte has an end of its own.
-func closes(c byte) bool { return c == '{' || c == '[' || c == '"' }

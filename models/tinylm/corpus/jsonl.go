@@ -19,20 +19,13 @@ var errLongLine = fmt.Errorf("more than %d bytes, want at most that", documentBy
 
 // readLines yields the documents of the lines that begin in the unit.
 func readLines(f file, u unit) documents {
-	return func(yield func(document, error) bool) {
-		at := max(0, u.from-1) // the unit's first line begins after the first line break from here on
-		r, err := f.open(at)
-		if err != nil {
-			yield(document{}, err)
-			return
-		}
-		defer r.Close()
-		in := bufio.NewReaderSize(r, 256<<10)
+	at := max(0, u.from-1) // the unit's first line begins after the first line break from here on
+	return f.documents(at, func(r io.Reader, yield func(document) bool) error {
+		at, in := at, bufio.NewReaderSize(r, 256<<10)
 		if u.from > 0 {
 			n, err := skipLine(in, documentBytes)
 			if err != nil {
-				yield(document{}, fmt.Errorf("line around byte %d: %w", at, err))
-				return
+				return fmt.Errorf("line around byte %d: %w", at, err)
 			}
 			at += n
 		}
@@ -40,39 +33,35 @@ func readLines(f file, u unit) documents {
 		for number := 1; f.compression != "" || at < u.to; number++ {
 			line, err := readLine(in, &buffer)
 			if err == io.EOF {
-				return
+				return nil
 			}
-			d := document{skip: reasonLong}
+			d, n := document{skip: reasonLong}, int64(len(line))
 			if err == errLongLine {
-				n, skipErr := int64(0), error(nil)
+				n, err = documentBytes, nil
 				if f.compression != "" && line[len(line)-1] != '\n' { // else it reaches to the end of the unit
-					n, skipErr = skipLine(in, math.MaxInt64)
+					_, err = skipLine(in, math.MaxInt64)
 				}
-				at, err = at+documentBytes+n, skipErr
 			} else if err == nil {
-				at += int64(len(line))
 				if u.from == 0 && number == 1 {
 					line = bytes.TrimPrefix(line, []byte(byteOrderMark))
 				}
-				if line = bytes.TrimSpace(line); len(line) == 0 {
-					continue
-				}
+				line = bytes.TrimSpace(line)
 				d = f.lineDocument(line, &text)
 			}
-			if err != nil {
-				yield(document{}, fmt.Errorf("line behind byte %d: %w", at, err))
-				return
+			if at += n; err != nil {
+				return fmt.Errorf("line behind byte %d: %w", at, err)
 			}
-			if !yield(d, nil) {
-				return
+			if len(line) > 0 && !yield(d) {
+				return nil
 			}
 		}
-	}
+		return nil
+	})
 }
 
 // lineDocument returns the document of a line, which must be an object or a string.
 func (f file) lineDocument(line []byte, text *[]byte) document {
-	if line[0] != '{' && line[0] != '"' {
+	if len(line) == 0 || line[0] != '{' && line[0] != '"' {
 		return document{skip: reasonJSON}
 	}
 	return f.jsonDocument(line, text)

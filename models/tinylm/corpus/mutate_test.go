@@ -1,86 +1,71 @@
 package corpus
 
 import (
+	"bytes"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// A damaged file gives an error that names it, or data. Reading it does not panic, and takes little memory and little time.
+// TestDamagedFiles: a damaged file gives an error or data: see requireHarmless.
 func TestDamagedFiles(t *testing.T) {
-	const maxBytes, maxTime = 600 << 20, 10 * time.Second
-	documents := testutil.Documents(60, 100, 1)
-	python := map[string][]byte{} // files of pyarrow by name
-	if folder := pythonParquet(t); folder != "" {
-		for _, name := range []string{"snappy-1.0-dictionary", "none-1.0-dictionary", "none-2.0-plain"} {
-			content, err := os.ReadFile(filepath.Join(folder, name+".parquet"))
-			require.NoError(t, err)
-			python[name] = content
-		}
-	}
-	contents := map[string][]byte{
-		"a.jsonl":        jsonl(t, documents),
-		"a.parquet":      parquetBytes(t, documents, 20),
-		"snappy.parquet": python["snappy-1.0-dictionary"],
-		"words.parquet":  python["none-1.0-dictionary"],
-		"plain.parquet":  python["none-2.0-plain"],
-		"delta.parquet":  deltaParquet(t, documents),
-		"prefix.parquet": columnParquet(t, documents, parquet.Encoded(parquet.String(), &parquet.DeltaByteArray)),
-		"a.txt.gz":       compress(t, []byte(strings.Join(documents, " ")), ".gz"),
-		"a.jsonl.zst":    compress(t, jsonl(t, documents), ".zst"),
-		"a.npy":          numpyBytes(joined(documents), 2),
-		"a.bin":          llmcBytes(documents),
-	}
-	for name, content := range contents {
+	for name, content := range samples(t, testutil.Documents(60, 100, 1)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if content == nil {
-				t.Skip("no pyarrow")
-			}
 			r := rand.New(rand.NewPCG(1, 2))
 			path := filepath.Join(t.TempDir(), name)
-			require.NoError(t, os.WriteFile(path, content, 0o644))
-			require.NoError(t, readAll(t, path))
+			require.NoError(t, requireHarmless(t, path, content))
 			failed := 0
-			for i := range testutil.Mutations(t) {
-				require.NoError(t, os.WriteFile(path, testutil.Mutate(r, content), 0o644))
-				var before, after runtime.MemStats
-				runtime.ReadMemStats(&before)
-				began := time.Now()
-				err := readAll(t, path)
-				if err != nil {
+			for range testutil.Mutations(t) {
+				if requireHarmless(t, path, testutil.Mutate(r, content)) != nil {
 					failed++
-					require.ErrorContains(t, err, path, "mutation %d", i)
 				}
-				runtime.ReadMemStats(&after)
-				require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(maxBytes), "mutation %d", i)
-				require.Less(t, time.Since(began), maxTime, "mutation %d", i)
 			}
 			t.Logf("%s: %d of %d are errors", name, failed, testutil.Mutations(t))
 		})
 	}
 }
 
-// readAll reads an epoch of a corpus.
-func readAll(t *testing.T, path string) error {
-	c, err := Open(t.Context(), path, Options{HeldOut: 100})
-	if err != nil {
-		return err
-	}
-	s := Shape{Batch: 2, Seq: 64}
-	for b, err := range c.batches(c.blocks(t.Context(), Cursor{}, s.Seq), s, Cursor{}) {
-		if err != nil || b.After.Epoch > 0 {
-			return err
+// TestDamagedPages damages the data of pages behind their checksum: they are an error or values, at most as many as the
+// page says, and memory does not grow with what the data say.
+func TestDamagedPages(t *testing.T) {
+	documents := testutil.Documents(60, 100, 1)
+	for _, e := range []encoding.Encoding{&parquet.Plain, &parquet.RLEDictionary, &parquet.DeltaLengthByteArray, &parquet.DeltaByteArray} {
+		content := columnParquet(t, append(documents, documents...), e)
+		path := filepath.Join(writeFiles(t, map[string][]byte{"a.parquet": content}), "a.parquet")
+		p := testutil.Must(openParquet(file{path: path, size: int64(len(content))}))(t)
+		meta, r := p.meta(0, p.columns[0]), &pageReader{in: bytes.NewReader(content)}
+		at := testutil.Must(pagesBegin(p.size, meta))(t)
+		for end := at + meta.TotalCompressedSize; at < end; {
+			good, length, err := r.page(at, end)
+			require.NoError(t, err)
+			at += length
+			random, damaged := rand.New(rand.NewPCG(1, 2)), 0
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for range testutil.Mutations(t) {
+				bad, n := good, 0
+				bad.data, bad.apart = testutil.Mutate(random, good.data), random.IntN(2) == 0
+				r.column = parquetColumn{level: random.IntN(3), repeats: random.IntN(2)}
+				for _, err := range r.values(bad) {
+					if n++; err != nil {
+						damaged++
+					}
+				}
+				require.LessOrEqual(t, n, good.values+1)
+				_ = (&pageReader{}).readDictionary(bad)
+			}
+			runtime.ReadMemStats(&after)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(testutil.Mutations(t))<<16, "%v", e)
+			require.True(t, damaged > 0 || good.values == 0)
 		}
+		require.NoError(t, p.in.Close())
 	}
-	return nil
 }

@@ -11,21 +11,17 @@ import (
 
 // blocks yields the blocks of all epochs in order, beginning with the block that starts at the cursor.
 func (c *Corpus) blocks(ctx context.Context, from Cursor, seq int) iter.Seq2[*block, error] {
-	return func(yield func(*block, error) bool) {
+	return stream(func(yield func(*block) bool) error {
 		from.Data, from.Seed, from.Seq, from.Window, from.Token = c.hash, c.seed, seq, 0, 0
-		builder := &builder{c: c, seq: seq, yield: func(b *block) bool { return yield(b, nil) }}
+		builder := &builder{c: c, seq: seq, yield: yield}
 		for {
 			next, err := builder.epoch(ctx, from)
-			switch {
-			case err != nil:
-				yield(nil, err)
-				return
-			case next == from:
-				return
+			if err != nil || next == from {
+				return err
 			}
 			from = next
 		}
-	}
+	})
 }
 
 // builder builds blocks of documents.
@@ -38,7 +34,8 @@ type builder struct {
 	ids    []int32
 }
 
-// epoch yields the blocks of an epoch from the cursor on. It returns the beginning of the next epoch, or `from` if yield returns false.
+// epoch yields the blocks of an epoch from the cursor on. It returns the beginning of the next epoch, or `from` if
+// yield returns false.
 func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 	c, blocksBefore := b.c, b.blocks
 	b.begin(from)
@@ -66,7 +63,8 @@ func (b *builder) epoch(ctx context.Context, from Cursor) (Cursor, error) {
 			}
 		}
 		if i == from.Unit && n < from.Document && from.Document > 0 {
-			return from, fmt.Errorf("cursor is at document %d of %s, which has %d", from.Document, c.unitName(order[i]), n+1)
+			return from, fmt.Errorf("cursor is at document %d of %s, which has %d",
+				from.Document, c.unitName(order[i]), n+1)
 		}
 	}
 	next := Cursor{Data: c.hash, Seed: c.seed, Seq: b.seq, Epoch: from.Epoch + 1}
@@ -101,8 +99,8 @@ func (b *builder) end(next Cursor) bool {
 	return true
 }
 
-// add appends the tokens of a document from offset on to the block. unit and number are its position. A document that does not fit
-// begins the next block if it is short, else it is cut.
+// add appends the tokens of a document from offset on to the block. unit and number are its position. A document that
+// does not fit begins the next block if it is short, else it is cut.
 func (b *builder) add(d document, unit, number, offset int) (more bool, err error) {
 	if d.size() == 0 {
 		return true, nil
@@ -134,7 +132,7 @@ func (b *builder) add(d document, unit, number, offset int) (more bool, err erro
 
 // batches yields the batches of blocks from the cursor on. The first block is the one of the cursor.
 func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) iter.Seq2[*Batch, error] {
-	return func(yield func(*Batch, error) bool) {
+	return stream(func(yield func(*Batch) bool) error {
 		a := assembler{Shape: s}
 		window, token := from.Window, from.Token
 		for b, err := range blocks {
@@ -142,30 +140,30 @@ func (c *Corpus) batches(blocks iter.Seq2[*block, error], s Shape, from Cursor) 
 				err = fmt.Errorf("cursor is at window %d of a block that has %d", window, len(b.windows))
 			}
 			if err != nil {
-				yield(nil, err)
-				return
+				return err
 			}
 			for window < len(b.windows) {
 				first := b.windows[window] * s.Seq
 				to := min(first+s.Seq, b.tokens.len())
 				if first+token >= to {
-					yield(nil, fmt.Errorf("cursor is at token %d of a window that has %d", token, to-first))
-					return
+					return fmt.Errorf("cursor is at token %d of a window that has %d", token, to-first)
 				}
 				token = a.add(b, first+token, to) - first
 				if first+token == to {
 					window, token = window+1, 0
 				}
-				if a.full() && !yield(a.finish(b, window, token), nil) {
-					return
+				if a.full() && !yield(a.finish(b, window, token)) {
+					return nil
 				}
 			}
 			window, token = 0, 0
 		}
-	}
+		return nil
+	})
 }
 
-// finish returns the batch and sets its cursor to the given window and token of b, or to the next block if b has no such window.
+// finish returns the batch and sets its cursor to the given window and token of b, or to the next block if b has no
+// such window.
 func (a *assembler) finish(b *block, window, token int) *Batch {
 	batch := a.pop()
 	batch.After = b.next
@@ -210,7 +208,8 @@ func (c *Corpus) checkCursor(at Cursor, seq int) error {
 	case at.Sum != at.sum():
 		return errors.New("cursor has a wrong checksum: it was changed or damaged")
 	case at.Data != c.hash:
-		return fmt.Errorf("cursor belongs to data %s, this corpus is %s: files, tokenizer or held-out part have changed", at.Data, c.hash)
+		return fmt.Errorf("cursor belongs to data %s, this corpus is %s: files, tokenizer or held-out part have changed",
+			at.Data, c.hash)
 	case at.Seed != c.seed:
 		return fmt.Errorf("cursor belongs to seed %d, want %d", at.Seed, c.seed)
 	case at.Seq != seq:

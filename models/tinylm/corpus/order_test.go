@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
@@ -26,7 +27,8 @@ func (s memorySource) documents(_ context.Context, u unit) documents {
 	}
 }
 
-// numbered returns a corpus in which no token except the separator occurs twice. Token t of document d has the id ids[d][t].
+// numbered returns a corpus in which no token except the separator occurs twice. Token t of document d has the id
+// ids[d][t].
 func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uint64) (c *Corpus, ids [][]int32) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -46,7 +48,7 @@ func numbered(t testing.TB, units, documents, most, block, heldOut int, seed uin
 		c.units = append(c.units, unit{file: u})
 		ids = append(ids, source[u]...)
 	}
-	require.NoError(t, c.scan(t.Context(), heldOut))
+	require.NoError(t, c.scan(t.Context(), heldOut, false))
 	return c, ids
 }
 
@@ -111,8 +113,8 @@ func wholeEpoch(t *testing.T, c *Corpus, s Shape) []*Batch {
 	return epochOf(t, c, s, Cursor{})
 }
 
-// An epoch has each training document once. Each token of a document predicts the next one, and the last predicts the separator. If the end
-// of a block cuts a document, one of these targets is missing. No held-out token occurs.
+// An epoch has each training document once. Each token of a document predicts the next one, and the last predicts the
+// separator. If the end of a block cuts a document, one of these targets is missing. No held-out token occurs.
 func TestEpochHasEachDocumentOnce(t *testing.T) {
 	for seed, o := range orderCases() {
 		t.Run(o.String(), func(t *testing.T) {
@@ -169,8 +171,7 @@ func heldTokens(t *testing.T, c *Corpus) map[int32]bool {
 	if c.held == nil || c.held.tokens.len() < 2 {
 		return held
 	}
-	batches, err := c.HeldOut(Shape{Batch: 1, Seq: c.held.tokens.len()}, 0)
-	require.NoError(t, err)
+	batches := testutil.Must(c.HeldOut(Shape{Batch: 1, Seq: c.held.tokens.len()}, 0))(t)
 	for _, b := range batches {
 		for _, id := range b.Tokens {
 			if id > 0 {
@@ -181,7 +182,8 @@ func heldTokens(t *testing.T, c *Corpus) map[int32]bool {
 	return held
 }
 
-// Packed documents lie where CuSeqlens says: the tokens of a document follow one another, and predict no token outside of it.
+// Packed documents lie where CuSeqlens says: the tokens of a document follow one another, and predict no token outside
+// of it.
 func TestPackedDocuments(t *testing.T) {
 	for seed, o := range orderCases() {
 		if o.shape.Documents == 0 {
@@ -237,8 +239,7 @@ func TestResume(t *testing.T) {
 				}
 			}
 			for i, b := range all {
-				text, err := json.Marshal(b.After)
-				require.NoError(t, err)
+				text := testutil.Must(json.Marshal(b.After))(t)
 				var at Cursor
 				require.NoError(t, json.Unmarshal(text, &at))
 				require.NoError(t, c.checkCursor(at, o.shape.Seq))

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"os"
 
@@ -55,7 +54,8 @@ func (p *parquetFile) open(f file) (err error) {
 	if err := checkFooter(p.in, f.size); err != nil {
 		return err
 	}
-	if p.file, err = parquet.OpenFile(p.in, f.size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true)); err != nil {
+	p.file, err = parquet.OpenFile(p.in, f.size, parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))
+	if err != nil {
 		return fmt.Errorf("parquet: %w", err)
 	}
 	if err := p.findColumns(cmp.Or(f.field, defaultField)); err != nil {
@@ -105,24 +105,24 @@ func rowGroups(f file) (ranges [][2]int64, err error) {
 
 // readRowGroups yields the documents of the row groups of a unit.
 func readRowGroups(f file, u unit) documents {
-	return func(yield func(document, error) bool) {
+	return stream(func(yield func(document) bool) error {
 		p, err := openParquet(f)
 		if err != nil {
-			yield(document{}, err)
-			return
+			return err
 		}
 		defer p.in.Close()
 		for group := u.from; group < u.to; group++ {
 			for d, err := range p.documents(int(group)) {
 				if err != nil {
-					err = fmt.Errorf("row group %d: %w", group, err)
+					return fmt.Errorf("row group %d: %w", group, err)
 				}
-				if !yield(d, err) || err != nil {
-					return
+				if !yield(d) {
+					return nil
 				}
 			}
 		}
-	}
+		return nil
+	})
 }
 
 // documents yields the documents of a row group, one a row.
@@ -132,10 +132,10 @@ func (p *parquetFile) documents(group int) documents {
 	}
 	return func(yield func(document, error) bool) {
 		for v, err := range p.values(group, p.columns[0]) {
-			d := document{text: v.ByteArray()}
+			d := document{text: v.text}
 			switch {
 			case err != nil:
-			case v.IsNull():
+			case v.null:
 				d.skip = reasonNull
 			case len(d.text) > documentBytes:
 				d = document{skip: reasonLong}
@@ -149,132 +149,42 @@ func (p *parquetFile) documents(group int) documents {
 
 // messages yields the documents of a row group of lists of messages, written as those of JSON.
 func (p *parquetFile) messages(group int) documents {
-	return func(yield func(document, error) bool) {
+	return stream(func(yield func(document) bool) error {
 		next, stop := iter.Pull2(p.values(group, p.columns[1]))
 		defer stop()
 		var d document
 		row, text := 0, []byte(nil)
 		for role, err := range p.values(group, p.columns[0]) {
 			content, contentErr, ok := next()
-			if err = errors.Join(err, contentErr); err == nil && (!ok || role.RepetitionLevel() != content.RepetitionLevel()) {
+			if err = errors.Join(err, contentErr); err == nil && (!ok || role.repeat != content.repeat) {
 				err = fmt.Errorf("row %d: roles and contents do not fit together", row)
 			}
 			if err != nil {
-				yield(document{}, err)
-				return
+				return err
 			}
-			if role.RepetitionLevel() == 0 {
-				if d.text = text; row > 0 && !yield(d, nil) {
-					return
+			if role.repeat == 0 {
+				if d.text = text; row > 0 && !yield(d) {
+					return nil
 				}
 				row, d, text = row+1, document{}, text[:0]
 			}
 			switch {
-			case role.DefinitionLevel() < p.message: // an empty list, or none
+			case int(role.level) < p.message: // an empty list, or none
 				d.skip = reasonNull
-			case role.IsNull():
+			case role.null:
 				d.skip = reasonNoText
-			case d.skip != "" || len(text)+len(content.ByteArray()) > documentBytes:
+			case d.skip != "" || len(text)+len(content.text) > documentBytes:
 				d.skip = reasonLong
 			default:
-				if role.RepetitionLevel() > 0 {
+				if role.repeat > 0 {
 					text = append(text, "\n\n"...)
 				}
-				text = append(append(append(text, role.ByteArray()...), ": "...), content.ByteArray()...)
+				text = append(append(append(text, role.text...), ": "...), content.text...)
 			}
 		}
 		if d.text = text; row > 0 {
-			yield(d, nil)
+			yield(d)
 		}
-	}
-}
-
-// values yields the values of a column in a row group, each valid until the next.
-func (p *parquetFile) values(group int, c parquetColumn) iter.Seq2[parquet.Value, error] {
-	return func(yield func(parquet.Value, error) bool) {
-		meta := p.meta(group, c)
-		r := textReader{values: make([]parquet.Value, 64)}
-		text, err := checkPages(p.in, p.size, meta, c)
-		if err == nil {
-			err = r.open(p.file.RowGroups()[group].ColumnChunks()[c.index])
-		}
-		if err != nil {
-			yield(parquet.Value{}, err)
-			return
-		}
-		defer r.close()
-		row, bytes := int64(0), int64(0)
-		for {
-			values, err := r.next()
-			if err == io.EOF && row == meta.NumValues {
-				if bytes != text {
-					yield(parquet.Value{}, fmt.Errorf("read %d bytes of text, want %d", bytes, text))
-				}
-				return
-			}
-			if err != nil {
-				yield(parquet.Value{}, fmt.Errorf("value %d: %w", row, unexpected(err)))
-				return
-			}
-			for _, v := range values {
-				bytes += int64(len(v.ByteArray()))
-				if bytes > freeExpansion && bytes/maxExpansion > meta.TotalCompressedSize {
-					yield(parquet.Value{}, fmt.Errorf("value %d: %d bytes expand to more than %d, want at most %d times as many",
-						row, meta.TotalCompressedSize, bytes, maxExpansion))
-					return
-				}
-				row++
-				if !yield(v, nil) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// textReader reads the values of a column. Its methods return panics of the library as errors.
-type textReader struct {
-	pages  parquet.Pages
-	page   parquet.Page
-	in     parquet.ValueReader // of the page
-	values []parquet.Value
-}
-
-func (r *textReader) open(chunk parquet.ColumnChunk) (err error) {
-	defer recoverParquet(&err)
-	r.pages = chunk.Pages()
-	return nil
-}
-
-// next returns the next values, at least one. They are valid until the next call.
-func (r *textReader) next() (values []parquet.Value, err error) {
-	defer recoverParquet(&err)
-	for {
-		if r.in == nil {
-			if r.page, err = r.pages.ReadPage(); err != nil {
-				return nil, err
-			}
-			r.in = r.page.Values()
-		}
-		n, err := r.in.ReadValues(r.values)
-		if n > 0 {
-			return r.values[:n], nil
-		}
-		if !errors.Is(err, io.EOF) {
-			if err == nil {
-				err = io.ErrNoProgress
-			}
-			return nil, err
-		}
-		parquet.Release(r.page)
-		r.in, r.page = nil, nil
-	}
-}
-
-func (r *textReader) close() (err error) {
-	defer recoverParquet(&err)
-	if r.page != nil {
-		parquet.Release(r.page)
-	}
-	return r.pages.Close()
+		return nil
+	})
 }

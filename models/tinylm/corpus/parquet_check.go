@@ -10,23 +10,13 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// parquet-go allocates as much memory as a file says, or as its compressed pages expand to. So the footer and the pages of a column are
-// checked before the library reads them. The price is that pages are decompressed twice.
 const (
-	maxFooter  = 64 << 20  // bytes
-	maxSchema  = 10_000    // columns
-	maxHeader  = 16 << 20  // bytes of a page's header, which may have statistics
-	maxPage    = 256 << 20 // bytes of a page
-	maxValues  = 16 << 20  // of a page
-	maxNesting = 32        // of Thrift
+	maxFooter  = 64 << 20 // bytes
+	maxSchema  = 10_000   // columns
+	maxNesting = 32       // of Thrift
 
-	maxDeltaBlock = 64 << 10 // values, as for parquet-go
-
-	footerMagic = "PAR1"
-
-	plainDictionary = format.Encoding(2) // deprecated, but still written
-	firstHeader     = 4 << 10            // bytes to read of a page for its header
-	footerLength    = 8                  // bytes: length of the footer, magic
+	footerMagic  = "PAR1"
+	footerLength = 8 // bytes: length of the footer, magic
 )
 
 // checkFooter checks the footer of a Parquet file of the given size.
@@ -41,7 +31,8 @@ func checkFooter(in io.ReaderAt, size int64) (err error) {
 	}
 	n := int64(binary.LittleEndian.Uint32(end[:]))
 	if string(end[4:]) != footerMagic {
-		return fmt.Errorf("parquet: ends with %q, want %q: the file is truncated, encrypted or of another kind", end[4:], footerMagic)
+		return fmt.Errorf("parquet: ends with %q, want %q: the file is truncated, encrypted or of another kind",
+			end[4:], footerMagic)
 	}
 	if n > size-footerLength || n > maxFooter {
 		return fmt.Errorf("parquet: footer of %d bytes, want at most %d", n, min(size-footerLength, maxFooter))
@@ -66,7 +57,8 @@ func checkFooter(in io.ReaderAt, size int64) (err error) {
 	return nil
 }
 
-// checkStruct checks that no list of a Thrift struct is longer than the bytes that follow. It returns the length of the struct.
+// checkStruct checks that no list of a Thrift struct is longer than the bytes that follow. It returns the length of the
+// struct.
 func checkStruct(b []byte) (int, error) {
 	c := structCheck{new(thrift.CompactProtocol).NewReaderFromBytes(b), len(b)}
 	err := c.value(thrift.STRUCT, 0)
@@ -86,11 +78,7 @@ func (c structCheck) value(t thrift.Type, depth int) (err error) {
 	case thrift.TRUE, thrift.FALSE:
 	case thrift.I8:
 		_, err = c.r.ReadInt8()
-	case thrift.I16:
-		_, err = c.r.ReadInt16()
-	case thrift.I32:
-		_, err = c.r.ReadInt32()
-	case thrift.I64:
+	case thrift.I16, thrift.I32, thrift.I64: // of as many bytes as needed
 		_, err = c.r.ReadInt64()
 	case thrift.DOUBLE:
 		_, err = c.r.ReadFloat64()

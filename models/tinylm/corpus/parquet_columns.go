@@ -1,6 +1,7 @@
 package corpus
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,21 +12,23 @@ import (
 
 // findColumns finds the columns that are read for a field: a column of strings, or those of a list of messages.
 func (p *parquetFile) findColumns(field string) error {
-	c := findColumn(p.file.Root(), field)
+	c, names := findColumn(p.file.Root(), field)
 	switch {
 	case c == nil:
-		return fmt.Errorf("want a column %q, there is none; the columns are %q", field, columnNames(p.file.Root()))
+		return fmt.Errorf("want a column %q, there is none; the columns are %q", field, names)
 	case isText(c) && c.MaxRepetitionLevel() == 0:
 		p.columns = []parquetColumn{{c.Index(), c.MaxDefinitionLevel(), 0}}
 		return nil
 	}
 	for m := c; !m.Leaf(); m = m.Columns()[0] { // through the groups of a list
-		role, content := childOf(m, "role", "from"), childOf(m, "content", "value")
-		if isListText(role) && isListText(content) {
-			p.message = m.MaxDefinitionLevel()
-			for _, c := range []*parquet.Column{role, content} {
+		p.message, p.columns = m.MaxDefinitionLevel(), nil
+		for _, names := range [][2]string{{"role", "from"}, {"content", "value"}} {
+			c := cmp.Or(m.Column(names[0]), m.Column(names[1]))
+			if c != nil && isText(c) && c.MaxRepetitionLevel() == 1 {
 				p.columns = append(p.columns, parquetColumn{c.Index(), c.MaxDefinitionLevel(), 1})
 			}
+		}
+		if len(p.columns) == 2 {
 			return nil
 		}
 		if len(m.Columns()) != 1 {
@@ -35,68 +38,42 @@ func (p *parquetFile) findColumns(field string) error {
 	return fmt.Errorf("column %q is of %.200q, want strings, or a list of messages with a role and a content", field, c)
 }
 
-// isListText reports whether a column, which may be nil, has texts of a list in each row.
-func isListText(c *parquet.Column) bool { return c != nil && isText(c) && c.MaxRepetitionLevel() == 1 }
-
 // isText reports whether a column has text or bytes.
 func isText(c *parquet.Column) bool {
 	if !c.Leaf() || c.Type().Kind() != parquet.ByteArray {
 		return false
 	}
 	l := c.Type().LogicalType()
-	return l == nil || l.Value == nil || isTextType(l.Value)
-}
-
-func isTextType(l any) bool {
-	switch l.(type) {
+	if l == nil || l.Value == nil {
+		return true
+	}
+	switch l.Value.(type) {
 	case *format.StringType, *format.JsonType, *format.EnumType:
 		return true
 	}
 	return false
 }
 
-// findColumn returns the column of a path like a.b, nil if there is none.
-func findColumn(group *parquet.Column, path string) *parquet.Column {
-	for _, c := range group.Columns() {
-		if c.Name() == path {
-			return c
-		}
-		if rest, ok := strings.CutPrefix(path, c.Name()+"."); ok {
-			if found := findColumn(c, rest); found != nil {
-				return found
+// findColumn returns the column of a path like a.b, nil if there is none, and the paths of the first columns.
+func findColumn(root *parquet.Column, sought string) (found *parquet.Column, names []string) {
+	var walk func(prefix string, group *parquet.Column)
+	walk = func(prefix string, group *parquet.Column) {
+		for _, c := range group.Columns() {
+			if !strings.HasPrefix(sought, prefix) && (group.MaxRepetitionLevel() > 0 || len(names) == maxFields) {
+				return // what is in this group is neither sought nor named
 			}
-		}
-	}
-	return nil
-}
-
-// childOf returns the first of some columns that a group has, or nil.
-func childOf(group *parquet.Column, names ...string) *parquet.Column {
-	for _, name := range names {
-		if c := group.Column(name); c != nil {
-			return c
-		}
-	}
-	return nil
-}
-
-// columnNames returns the names of the first columns, nested ones as a.b.
-func columnNames(root *parquet.Column) (names []string) {
-	var add func(prefix string, c *parquet.Column)
-	add = func(prefix string, c *parquet.Column) {
-		if len(names) < maxFields {
-			names = append(names, prefix+fmt.Sprintf("%.40s", c.Name()))
-		}
-		for _, inner := range c.Columns() {
-			if c.MaxRepetitionLevel() == 0 && len(names) < maxFields {
-				add(prefix+c.Name()+".", inner)
+			path := prefix + c.Name()
+			if path == sought && found == nil {
+				found = c
 			}
+			if group.MaxRepetitionLevel() == 0 && len(names) < maxFields {
+				names = append(names, fmt.Sprintf("%.60s", path))
+			}
+			walk(path+".", c)
 		}
 	}
-	for _, c := range root.Columns() {
-		add("", c)
-	}
-	return names
+	walk("", root)
+	return found, names
 }
 
 // checkColumn checks what the footer says of a column in a row group.
@@ -121,16 +98,18 @@ func (p *parquetFile) checkColumn(group int, c parquetColumn) error {
 	}
 	for _, e := range meta.Encoding {
 		if !knowsEncoding(e) {
-			return fmt.Errorf("encoding %v, want PLAIN, a dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY", e)
+			return errEncoding(e)
 		}
 	}
 	for _, s := range meta.EncodingStats {
 		if !knowsEncoding(s.Encoding) || s.PageType != format.DictionaryPage && s.Encoding == format.BitPacked {
-			return fmt.Errorf("encoding %v, want PLAIN, a dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY", s.Encoding)
+			return errEncoding(s.Encoding)
 		}
 	}
-	if _, err := pagesBegin(p.size, meta); err != nil {
-		return err
+	if _, ok := packings()[meta.Codec]; !ok {
+		const want = "none, Snappy, gzip, Brotli or Zstandard: write the file with zstd or snappy"
+		return fmt.Errorf("parquet: compression %v, want %s", meta.Codec, want)
 	}
-	return checkCompression(meta.Codec)
+	_, err := pagesBegin(p.size, meta)
+	return err
 }

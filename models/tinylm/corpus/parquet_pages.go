@@ -2,47 +2,98 @@ package corpus
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
-	"os"
+	"iter"
+	"math/bits"
 
-	"github.com/andybalholm/brotli"
-	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
-	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go/encoding/thrift"
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// pageCheck checks the pages of one column of a row group.
-type pageCheck struct {
-	in       *os.File
-	codec    format.CompressionCodec
-	column   parquetColumn
-	buffer   []byte
-	unpacked []byte
-	words    []int64 // lengths of the strings of the dictionary
-	text     int64   // bytes of the strings of the pages so far
+// parquet-go allocates as much memory as the pages of a file say, or as they expand to. So it reads only the footer and
+// the headers of pages, after checkStruct; the pages are read here.
+const (
+	maxHeader = 16 << 20  // bytes of a page's header, which may have statistics
+	maxPage   = 256 << 20 // bytes of a page
+	maxValues = 16 << 20  // of a page
+
+	maxDeltaBlock = 64 << 10 // values, as for parquet-go
+	firstHeader   = 4 << 10  // bytes to read of a page for its header
+)
+
+// packings returns the compressions that are read, with the names that unpacker has for them. LZ4 and LZO are missing.
+func packings() map[format.CompressionCodec]string {
+	return map[format.CompressionCodec]string{
+		format.Uncompressed: "", format.Snappy: ".snappy", format.Gzip: ".gz", format.Brotli: ".br",
+		format.Zstd: ".zst",
+	}
 }
 
-// checkCompression returns an error for a compression that is not read. parquet-go loses what it unpacks of raw LZ4 where a page has more than
-// a third of its unpacked size.
-func checkCompression(c format.CompressionCodec) error {
-	switch c {
-	case format.Uncompressed, format.Snappy, format.Gzip, format.Brotli, format.Zstd:
+// textValue is a value of a column of strings.
+type textValue struct {
+	text   []byte
+	null   bool
+	level  byte // definition level
+	repeat byte // repetition level; 0: the first value of a row
+}
+
+// pageReader reads the pages of one column of a row group.
+type pageReader struct {
+	in               io.ReaderAt
+	packing          string
+	column           parquetColumn
+	buffer, unpacked []byte
+	levels, repeats  []byte
+	lengths, more    []int32
+	dictionary       dictionary
+}
+
+// dictionary is strings in the encoding PLAIN.
+type dictionary struct {
+	data []byte
+	at   []uint32 // where each string begins
+}
+
+// values yields the values of a column in a row group, each valid until the next.
+func (p *parquetFile) values(group int, c parquetColumn) iter.Seq2[textValue, error] {
+	return stream(func(yield func(textValue) bool) error {
+		meta := p.meta(group, c)
+		r := &pageReader{in: p.in, packing: packings()[meta.Codec], column: c}
+		at, err := pagesBegin(p.size, meta)
+		if err != nil {
+			return err
+		}
+		n, text := int64(0), int64(0)
+		for end := at + meta.TotalCompressedSize; at < end; {
+			page, length, err := r.page(at, end)
+			if err != nil {
+				return fmt.Errorf("page at byte %d: %w", at, err)
+			}
+			for v, err := range r.values(page) {
+				n, text = n+1, text+int64(len(v.text))
+				if text > freeExpansion && text/maxExpansion > meta.TotalCompressedSize {
+					err = fmt.Errorf("%d bytes expand to more than %d, want at most %d times as many",
+						meta.TotalCompressedSize, text, maxExpansion)
+				}
+				if err != nil {
+					return fmt.Errorf("page at byte %d: %w", at, err)
+				}
+				if !yield(v) {
+					return nil
+				}
+			}
+			at += length
+		}
+		if n != meta.NumValues {
+			return fmt.Errorf("pages have %d values, want %d", n, meta.NumValues)
+		}
 		return nil
-	}
-	return fmt.Errorf("parquet: compression %v, want none, Snappy, gzip, Brotli or Zstandard: write the file with zstd or snappy", c)
-}
-
-// knowsEncoding reports whether an encoding may be one of a column that can be read. Old files list BIT_PACKED for
-// levels that they do not have.
-func knowsEncoding(e format.Encoding) bool {
-	switch e {
-	case format.Plain, plainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaByteArray, format.RLE, format.BitPacked:
-		return true
-	}
-	return false
+	})
 }
 
 // pagesBegin returns where the pages of a column begin in a file of the given size.
@@ -57,130 +108,60 @@ func pagesBegin(size int64, meta *format.ColumnMetaData) (at int64, err error) {
 	return at, nil
 }
 
-// checkPages checks the pages of a column of strings. It returns the bytes of its strings.
-func checkPages(in *os.File, size int64, meta *format.ColumnMetaData, column parquetColumn) (text int64, err error) {
-	defer recoverParquet(&err)
-	c := &pageCheck{in: in, codec: meta.Codec, column: column}
-	at, err := pagesBegin(size, meta)
-	if err != nil {
-		return 0, err
-	}
-	values := int64(0)
-	for end := at + meta.TotalCompressedSize; at < end; {
-		n, m, err := c.page(at, end)
-		if err != nil {
-			return 0, fmt.Errorf("page at byte %d: %w", at, err)
-		}
-		at += n
-		values += m
-	}
-	if values != meta.NumValues {
-		return 0, fmt.Errorf("pages have %d values, want %d", values, meta.NumValues)
-	}
-	return c.text, nil
-}
-
-// page is a page of a column.
+// page is the content of a page.
 type page struct {
-	values     int64 // with nulls
-	nulls      int64 // as the header says; -1: not in the header
-	encoding   format.Encoding
-	repeats    []byte // repetition levels; nil: they are in data
-	levels     []byte // definition levels, which tell nulls from values; nil: they are in data
-	data       []byte
-	compressed bool
-	size       int64 // of the unpacked data
+	values          int // with nulls
+	encoding        format.Encoding
+	repeats, levels []byte // the encoded levels
+	apart           bool   // the levels are not in data
+	packed          bool
+	data            []byte
+	size            int // of the unpacked data
 }
 
-// page checks the page at byte at and returns its length and its number of values, which is 0 for a dictionary.
-func (c *pageCheck) page(at, end int64) (length, values int64, err error) {
-	h, n, err := c.header(at, end)
+// page reads the page at byte at and returns the length that it has in the file. A dictionary is kept, and has no
+// values.
+func (r *pageReader) page(at, end int64) (p page, length int64, err error) {
+	h, n, err := r.header(at, end)
 	if err != nil {
-		return 0, 0, err
+		return p, 0, err
 	}
 	size, want := int64(h.CompressedPageSize), int64(h.UncompressedPageSize)
 	if size < 0 || size > end-at-n || want < 0 || max(size, want) > maxPage {
-		return 0, 0, fmt.Errorf("%d bytes, unpacked %d, want at most %d and %d", size, want, min(end-at-n, maxPage), maxPage)
+		return p, 0, fmt.Errorf("%d bytes, unpacked %d, want at most %d and %d",
+			size, want, min(end-at-n, maxPage), maxPage)
 	}
-	c.buffer = grow(c.buffer, int(size))
-	if _, err := c.in.ReadAt(c.buffer, at+n); err != nil {
-		return 0, 0, unexpected(err)
+	r.buffer = grow(r.buffer, int(size))
+	if _, err := r.in.ReadAt(r.buffer, at+n); err != nil {
+		return p, 0, unexpected(err)
 	}
-	p, err := c.describe(h, c.buffer)
-	if err != nil {
-		return 0, 0, err
+	if sum := crc32.ChecksumIEEE(r.buffer); h.CRC != 0 && uint32(h.CRC) != sum {
+		return p, 0, fmt.Errorf("checksum %08x, want %08x", sum, uint32(h.CRC))
 	}
-	if p.compressed && len(p.data) > 0 {
-		if p.data, err = c.unpack(p.data, int(p.size)); err != nil {
-			return 0, 0, err
-		}
+	if p, err = r.describe(h, r.buffer); err == nil && p.packed && len(p.data) > 0 {
+		p.data, err = r.unpack(p.data, p.size)
 	}
-	if h.Type == format.DictionaryPage {
-		c.words = c.words[:0]
-		return n + size, 0, p.lengths(p.values, nil, func(n int64) { c.words = append(c.words, n) })
+	if err == nil && h.Type == format.DictionaryPage {
+		err, p = r.readDictionary(p), page{encoding: format.Plain, apart: true}
 	}
-	strings := p.values
-	if c.column.repeats > 0 {
-		if _, err = p.countLevels(&p.repeats, c.column.repeats); err != nil {
-			return 0, 0, err
-		}
-	}
-	if c.column.level > 0 {
-		if strings, err = p.countLevels(&p.levels, c.column.level); err != nil {
-			return 0, 0, err
-		}
-	}
-	if p.nulls >= 0 && p.nulls != p.values-strings {
-		return 0, 0, fmt.Errorf("%d nulls, want %d", p.nulls, p.values-strings)
-	}
-	return n + size, p.values, p.lengths(strings, c.words, func(n int64) { c.text += n })
-}
-
-// describe returns the page of a header and the bytes after it.
-func (c *pageCheck) describe(h format.PageHeader, data []byte) (p page, err error) {
-	p = page{data: data, nulls: -1, compressed: true, size: int64(h.UncompressedPageSize)}
-	switch {
-	case h.Type == format.DictionaryPage && h.DictionaryPageHeader.Valid:
-		p.values, p.encoding = int64(h.DictionaryPageHeader.V.NumValues), h.DictionaryPageHeader.V.Encoding
-		if p.encoding == plainDictionary {
-			p.encoding = format.Plain
-		}
-	case h.Type == format.DataPage && h.DataPageHeader.Valid:
-		v := h.DataPageHeader.V
-		p.values, p.encoding = int64(v.NumValues), v.Encoding
-		if c.column.level > 0 && v.DefinitionLevelEncoding != format.RLE || c.column.repeats > 0 && v.RepetitionLevelEncoding != format.RLE {
-			return p, fmt.Errorf("levels in the encodings %v and %v, want RLE", v.DefinitionLevelEncoding, v.RepetitionLevelEncoding)
-		}
-	case h.Type == format.DataPageV2 && h.DataPageHeaderV2.Valid:
-		v := h.DataPageHeaderV2.V
-		p.values, p.nulls, p.encoding, p.compressed = int64(v.NumValues), int64(v.NumNulls), v.Encoding, !v.IsCompressed.Valid || v.IsCompressed.V
-		r, n := int64(v.RepetitionLevelsByteLength), int64(v.DefinitionLevelsByteLength)
-		if r < 0 || n < 0 || r+n > min(int64(len(data)), p.size) || r > 0 && c.column.repeats == 0 {
-			return p, fmt.Errorf("levels of %d and %d bytes in %d", n, r, len(data))
-		}
-		p.repeats, p.levels, p.data, p.size = data[:r:r], data[r:r+n:r+n], data[r+n:], p.size-r-n
-	default:
-		return p, fmt.Errorf("of type %v, want a dictionary or data", h.Type)
-	}
-	if p.values < 0 || p.values > maxValues {
-		return p, fmt.Errorf("%d values, want at most %d", p.values, maxValues)
-	}
-	return p, nil
+	return p, n + size, err
 }
 
 // header reads the header of the page at byte at. n is the length of the header.
-func (c *pageCheck) header(at, end int64) (h format.PageHeader, n int64, err error) {
+func (r *pageReader) header(at, end int64) (h format.PageHeader, n int64, err error) {
+	defer recoverParquet(&err)
 	for size := int64(firstHeader); ; size *= 8 {
-		c.buffer = grow(c.buffer, int(min(size, end-at)))
-		if _, err := c.in.ReadAt(c.buffer, at); err != nil {
+		r.buffer = grow(r.buffer, int(min(size, end-at)))
+		if _, err := r.in.ReadAt(r.buffer, at); err != nil {
 			return h, 0, unexpected(err)
 		}
-		n, err := checkStruct(c.buffer)
+		n, err := checkStruct(r.buffer)
 		if err != nil && size < end-at && size < maxHeader {
 			continue
 		}
 		if err == nil {
-			err = thrift.NewDecoder(new(thrift.CompactProtocol).NewReaderFromBytes(bytes.Clone(c.buffer[:n]))).Decode(&h)
+			in := new(thrift.CompactProtocol).NewReaderFromBytes(bytes.Clone(r.buffer[:n]))
+			err = thrift.NewDecoder(in).Decode(&h)
 		}
 		if err != nil {
 			err = fmt.Errorf("header: %w", err)
@@ -189,47 +170,140 @@ func (c *pageCheck) header(at, end int64) (h format.PageHeader, n int64, err err
 	}
 }
 
-// unpack decompresses a page. Another length than want is an error.
-func (c *pageCheck) unpack(data []byte, want int) ([]byte, error) {
-	var r io.Reader
-	var err error
-	n := -1
-	switch c.codec {
-	case format.Uncompressed:
-		return data, nil
-	case format.Snappy:
-		if n, err = snappy.DecodedLen(data); err == nil && n == want {
-			c.unpacked = grow(c.unpacked, want)
-			c.unpacked, err = snappy.Decode(c.unpacked, data)
+// describe returns the page of a header and the bytes after it.
+func (r *pageReader) describe(h format.PageHeader, data []byte) (p page, err error) {
+	p = page{data: data, packed: r.packing != "", size: int(h.UncompressedPageSize)}
+	values := int32(0)
+	switch {
+	case h.Type == format.DictionaryPage && h.DictionaryPageHeader.Valid:
+		values, p.encoding = h.DictionaryPageHeader.V.NumValues, h.DictionaryPageHeader.V.Encoding
+	case h.Type == format.DataPage && h.DataPageHeader.Valid:
+		v := h.DataPageHeader.V
+		values, p.encoding = v.NumValues, v.Encoding
+		levels, repeats := v.DefinitionLevelEncoding, v.RepetitionLevelEncoding
+		if r.column.level > 0 && levels != format.RLE || r.column.repeats > 0 && repeats != format.RLE {
+			return p, fmt.Errorf("levels in the encodings %v and %v, want RLE", levels, repeats)
 		}
-	case format.Gzip:
-		r, err = gzip.NewReader(bytes.NewReader(data))
-	case format.Brotli:
-		r = brotli.NewReader(bytes.NewReader(data))
-	case format.Zstd:
-		z, openErr := zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(windowBytes))
-		if openErr == nil {
-			defer z.Close()
+	case h.Type == format.DataPageV2 && h.DataPageHeaderV2.Valid:
+		v := h.DataPageHeaderV2.V
+		values, p.encoding, p.apart = v.NumValues, v.Encoding, true
+		p.packed = p.packed && (!v.IsCompressed.Valid || v.IsCompressed.V)
+		r, n := int(v.RepetitionLevelsByteLength), int(v.DefinitionLevelsByteLength)
+		if r < 0 || n < 0 || r+n > min(len(data), p.size) {
+			return p, fmt.Errorf("levels of %d and %d bytes in %d", n, r, len(data))
 		}
-		r, err = z, openErr
+		p.repeats, p.levels, p.data, p.size = data[:r], data[r:r+n], data[r+n:], p.size-r-n
 	default:
-		return nil, checkCompression(c.codec)
+		return p, fmt.Errorf("of type %v, want a dictionary or data", h.Type)
 	}
-	if err == nil && r != nil {
-		if c.unpacked, err = readUpTo(r, c.unpacked[:0], want+1); err == nil {
-			n = len(c.unpacked)
+	if p.values = int(values); p.values < 0 || p.values > maxValues {
+		return p, fmt.Errorf("%d values, want at most %d", p.values, maxValues)
+	}
+	return p, nil
+}
+
+// unpack decompresses a page. Another length than want is an error.
+func (r *pageReader) unpack(data []byte, want int) (_ []byte, err error) {
+	n := -1
+	if r.packing == ".snappy" {
+		if n, err = snappy.DecodedLen(data); err == nil && n == want {
+			r.unpacked, err = snappy.Decode(grow(r.unpacked, want), data)
+		}
+	} else {
+		var in io.ReadCloser
+		if in, err = unpacker(bytes.NewReader(data), r.packing); err == nil {
+			defer in.Close()
+			r.unpacked, err = readUpTo(in, r.unpacked[:0], want+1)
+			n = len(r.unpacked)
 		}
 	}
 	if err == nil && n != want {
-		err = fmt.Errorf("%d bytes, want %d", n, want)
-		if r != nil && n > want {
-			err = fmt.Errorf("more than the %d bytes that the header says", want)
-		}
+		err = fmt.Errorf("%d bytes or more, want %d", n, want)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("unpacked with %v: %w", c.codec, unexpected(err))
+		return nil, fmt.Errorf("unpack %s: %w", r.packing, unexpected(err))
 	}
-	return c.unpacked, nil
+	return r.unpacked, nil
+}
+
+// readDictionary makes a dictionary of a page, whose memory it keeps.
+func (r *pageReader) readDictionary(p page) error {
+	if p.encoding != format.Plain && p.encoding != format.PlainDictionary {
+		return fmt.Errorf("a dictionary in the encoding %v, want PLAIN", p.encoding)
+	}
+	d, rest, err := dictionary{data: p.data}, p.data, error(nil)
+	for range p.values {
+		d.at = append(d.at, uint32(len(p.data)-len(rest)))
+		if _, rest, err = cutString(rest); err != nil {
+			return err
+		}
+	}
+	r.dictionary, r.buffer, r.unpacked = d, nil, nil
+	return nil
+}
+
+// values yields the values of a page.
+func (r *pageReader) values(p page) iter.Seq2[textValue, error] {
+	return stream(func(yield func(textValue) bool) (err error) {
+		if r.repeats, err = p.readLevels(r.repeats[:0], p.repeats, r.column.repeats); err != nil {
+			return err
+		}
+		if r.levels, err = p.readLevels(r.levels[:0], p.levels, r.column.level); err != nil {
+			return err
+		}
+		i, present := 0, bytes.Count(r.levels, []byte{byte(r.column.level)})
+		next := func(text []byte, null bool) bool {
+			i++
+			return yield(textValue{text, null, r.levels[i-1], r.repeats[i-1]})
+		}
+		nulls := func() bool {
+			for i < p.values && int(r.levels[i]) != r.column.level {
+				if !next(nil, true) {
+					return false
+				}
+			}
+			return true
+		}
+		for text, err := range r.strings(p, present) {
+			if err != nil {
+				return err
+			}
+			if !nulls() || !next(text, false) {
+				return nil
+			}
+		}
+		nulls()
+		return nil
+	})
+}
+
+// readLevels appends the levels of the values, which are at most the given one: encoded in the given bytes, or in front
+// of the data of the page.
+func (p *page) readLevels(to, encoded []byte, most int) (_ []byte, err error) {
+	if most == 0 {
+		return append(to, make([]byte, p.values)...), nil
+	}
+	if !p.apart {
+		if encoded, p.data, err = cutString(p.data); err != nil {
+			return nil, fmt.Errorf("levels: %w", err)
+		}
+	}
+	for level, err := range numbers(encoded, bits.Len(uint(most)), p.values) {
+		if err != nil {
+			return nil, fmt.Errorf("levels: %w", err)
+		}
+		to = append(to, byte(level))
+	}
+	return to, nil
+}
+
+// cutString returns the string that data begin with, behind its length in 4 bytes, and what follows it.
+func cutString(data []byte) (text, rest []byte, err error) {
+	if len(data) < 4 || int64(binary.LittleEndian.Uint32(data)) > int64(len(data)-4) {
+		return nil, nil, errors.New("a string is longer than the page")
+	}
+	end := 4 + int(binary.LittleEndian.Uint32(data))
+	return data[4:end:end], data[end:], nil
 }
 
 // grow returns a slice of n bytes, in the memory of b if that is large enough.

@@ -5,202 +5,166 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math/bits"
 
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// countLevels returns how many values have the largest level: of definition levels those that are not null. levels are
-// taken from data if they are there.
-func (p *page) countLevels(levels *[]byte, level int) (n int64, err error) {
-	if *levels == nil {
-		if len(p.data) < 4 || int64(binary.LittleEndian.Uint32(p.data)) > int64(len(p.data)-4) {
-			return 0, errors.New("levels are longer than the page")
-		}
-		end := 4 + int(binary.LittleEndian.Uint32(p.data))
-		*levels, p.data = p.data[4:end], p.data[end:]
-	}
-	left, width := p.values, bits.Len(uint(level))
-	for r, err := range runs(*levels, width, p.values) {
-		if err != nil {
-			return 0, err
-		}
-		r.n = min(r.n, left) // the last run may be padded
-		left -= r.n
-		for i := range int(r.n) {
-			if r.at(i, width) == uint64(level) {
-				n++
-			}
-		}
-	}
-	if left > 0 {
-		return 0, fmt.Errorf("levels of %d values, want %d", p.values-left, p.values)
-	}
-	return n, nil
+// errEncoding is the error of an encoding that is not read.
+func errEncoding(e format.Encoding) error {
+	return fmt.Errorf("encoding %v, want PLAIN, a dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY", e)
 }
 
-// lengths calls length with the byte length of each of the page's n strings. With a dictionary a string is an index into words, the lengths
-// of its strings.
-func (p *page) lengths(n int64, words []int64, length func(int64)) error {
-	data, got := p.data, int64(0)
-	switch p.encoding {
-	case format.Plain:
-		for ; len(data) > 0; got++ {
-			if len(data) < 4 || int64(binary.LittleEndian.Uint32(data)) > int64(len(data)-4) {
-				return fmt.Errorf("string %d is longer than the page", got)
+// knowsEncoding reports whether an encoding may be one of a column that can be read. Old files list BIT_PACKED for
+// levels that they do not have.
+func knowsEncoding(e format.Encoding) bool {
+	switch e {
+	case format.Plain, format.PlainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaByteArray,
+		format.RLE, format.BitPacked:
+		return true
+	}
+	return false
+}
+
+// strings yields the n strings of a page, each valid until the next.
+func (r *pageReader) strings(p page, n int) iter.Seq2[[]byte, error] {
+	return stream(func(yield func([]byte) bool) (err error) {
+		data := p.data
+		switch p.encoding {
+		case format.Plain:
+			for range n {
+				var text []byte
+				if text, data, err = cutString(data); err != nil || !yield(text) {
+					return err
+				}
 			}
-			size := int64(binary.LittleEndian.Uint32(data))
-			length(size)
-			data = data[4+size:]
-		}
-	case plainDictionary, format.RLEDictionary:
-		if len(data) == 0 {
-			break
-		}
-		width := int(data[0])
-		if width > 32 {
-			return fmt.Errorf("indexes of %d bits, want at most 32", width)
-		}
-		for r, err := range runs(data[1:], width, n) {
-			if err != nil {
+		case format.PlainDictionary, format.RLEDictionary:
+			if n == 0 {
+				return nil
+			}
+			if len(data) == 0 || data[0] > 32 {
+				return fmt.Errorf("indexes %.1x, want at most 32 bits each", data)
+			}
+			for index, err := range numbers(data[1:], int(data[0]), n) {
+				if err == nil && int64(index) >= int64(len(r.dictionary.at)) {
+					err = fmt.Errorf("index %d in a dictionary of %d strings", index, len(r.dictionary.at))
+				}
+				if err != nil {
+					return err
+				}
+				text, _, err := cutString(r.dictionary.data[r.dictionary.at[index]:])
+				if err != nil || !yield(text) {
+					return err
+				}
+			}
+		case format.DeltaLengthByteArray, format.DeltaByteArray: // lengths, then the strings
+			r.more = append(r.more[:0], make([]int32, n)...) // bytes that each string has of the one before
+			if p.encoding == format.DeltaByteArray {
+				if r.more, data, err = deltas(r.more, data, n); err != nil {
+					return err
+				}
+			}
+			if r.lengths, data, err = deltas(r.lengths, data, n); err != nil {
 				return err
 			}
-			r.n = min(r.n, n-got) // the last run may be padded
-			got += r.n
-			for i := range int(r.n) {
-				index := r.at(i, width)
-				if index >= uint64(len(words)) {
-					return fmt.Errorf("index %d in a dictionary of %d strings", index, len(words))
+			var text []byte
+			for i, length := range r.lengths {
+				if same := int(r.more[i]); same < 0 || same > len(text) || length < 0 || int(length) > len(data) {
+					return fmt.Errorf("string %d has %d bytes of the one before, which has %d, and %d of %d",
+						i, same, len(text), length, len(data))
 				}
-				length(words[index])
+				if text, data = append(text[:r.more[i]], data[:length]...), data[length:]; !yield(text) {
+					return nil
+				}
 			}
+		default:
+			return errEncoding(p.encoding)
 		}
-	case format.DeltaLengthByteArray:
-		if _, err := deltas(data, n, length); err != nil {
-			return err
-		}
-		got = n
-	case format.DeltaByteArray: // lengths of the beginnings that are those of the strings before, lengths of the rest, and the rest
-		text := int64(0)
-		count := func(size int64) { text += size; length(size) }
-		rest, err := deltas(data, n, count)
-		if err == nil {
-			_, err = deltas(rest, n, count)
-		}
-		if err == nil && text > maxPage {
-			err = fmt.Errorf("strings of %d bytes, want at most %d", text, maxPage)
-		}
-		if err != nil {
-			return err
-		}
-		got = n
-	default:
-		return fmt.Errorf("encoding %v, want PLAIN, a dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY", p.encoding)
-	}
-	if got != n {
-		return fmt.Errorf("%d strings, want %d", got, n)
-	}
-	return nil
+		return nil
+	})
 }
 
-// deltas calls length with the n lengths of a list in the encoding DELTA_BINARY_PACKED and returns the bytes behind the
-// list. If the header says another number than n, it is an error: parquet-go would allocate them all.
-func deltas(data []byte, n int64, length func(int64)) (rest []byte, err error) {
-	var header [3]int64 // values of a block, parts of a block, values
+// deltas reads n lengths in the encoding DELTA_BINARY_PACKED, in the memory of to, and returns the bytes behind them.
+func deltas(to []int32, data []byte, n int) (lengths []int32, rest []byte, err error) {
+	var header [3]int // values of a block, parts of a block, values
 	for i := range header {
 		x, size := binary.Uvarint(data)
 		if size <= 0 || x > 1<<32 {
-			return nil, errors.New("lengths of strings have no header")
+			return nil, nil, errors.New("lengths of strings have no header")
 		}
-		header[i], data = int64(x), data[size:]
+		header[i], data = int(x), data[size:]
 	}
-	block, parts, got := header[0], header[1], header[2]
-	last, size := binary.Varint(data)
+	block, parts := header[0], header[1]
+	first, size := binary.Varint(data)
 	if size <= 0 || parts < 1 || block > maxDeltaBlock || block%(8*parts) != 0 {
-		return nil, fmt.Errorf("lengths of strings in blocks of %d, each in %d parts, want parts of a multiple of 8", block, parts)
+		return nil, nil, fmt.Errorf("lengths of strings in blocks of %d, each in %d parts, want parts of a multiple of 8",
+			block, parts)
 	}
-	if got != n {
-		return nil, fmt.Errorf("%d strings, want %d", got, n)
+	if header[2] != n {
+		return nil, nil, fmt.Errorf("%d strings, want %d", header[2], n)
 	}
-	data = data[size:]
-	if n > 0 {
-		length(last)
+	last := int32(first)
+	if data, lengths = data[size:], to[:0]; n > 0 {
+		lengths = append(lengths, last)
 	}
-	for left := n - 1; left > 0; {
+	for len(lengths) < n {
 		least, size := binary.Varint(data)
-		if size <= 0 || int64(len(data)-size) < parts {
-			return nil, errors.New("lengths of strings are longer than the page")
+		if size <= 0 || len(data)-size < parts {
+			return nil, nil, errors.New("lengths of strings are longer than the page")
 		}
-		widths := data[size : int64(size)+parts]
-		data = data[int64(size)+parts:]
+		widths := data[size : size+parts]
+		data = data[size+parts:]
 		for _, width := range widths {
-			if left <= 0 {
+			if len(lengths) == n {
 				break
 			}
-			bytes := block / parts * int64(width) / 8
-			if width > 32 || bytes > int64(len(data)) {
-				return nil, errors.New("lengths of strings are longer than the page")
+			bytes := block / parts * int(width) / 8
+			if width > 32 || bytes > len(data) {
+				return nil, nil, errors.New("lengths of strings are longer than the page")
 			}
-			r := numberRun{bits: data[:bytes:bytes]}
-			for i := range int(min(left, block/parts)) {
-				last = int64(int32(last + least + int64(r.at(i, int(width))))) // numbers of 32 bits, which wrap around
-				length(last)
+			for i := range min(n-len(lengths), block/parts) {
+				last += int32(least) + int32(bitsAt(data[:bytes], i, int(width))) // of 32 bits, which wrap around
+				lengths = append(lengths, last)
 			}
-			left -= block / parts
 			data = data[bytes:]
 		}
 	}
-	return data, nil
+	return lengths, data, nil
 }
 
-// numberRun is n numbers of a run-length encoding: those in bits, or n times the same value.
-type numberRun struct {
-	n     int64
-	bits  []byte
-	value uint64
+// bitsAt returns number i of numbers of width bits, at most 32.
+func bitsAt(data []byte, i, width int) uint32 {
+	var word [8]byte
+	copy(word[:], data[min(len(data), i*width/8):])
+	return uint32(binary.LittleEndian.Uint64(word[:]) >> (i * width % 8) & (1<<width - 1))
 }
 
-// at returns number i of a run of width-bit numbers.
-func (r numberRun) at(i, width int) (value uint64) {
-	if r.bits == nil {
-		return r.value
-	}
-	for at := i * width; at < (i+1)*width; at++ {
-		value |= uint64(r.bits[at/8]>>(at%8)&1) << (at - i*width)
-	}
-	return value
-}
-
-// runs yields the runs of width-bit numbers in data. More than about twice want numbers are an error: parquet-go would allocate them all.
-func runs(data []byte, width int, want int64) iter.Seq2[numberRun, error] {
-	return func(yield func(numberRun, error) bool) {
-		for total := int64(0); len(data) > 0; {
-			x, n := binary.Uvarint(data)
-			if n <= 0 || x > 1<<33 {
-				yield(numberRun{}, errors.New("run of numbers without a length"))
-				return
+// numbers yields n numbers of width bits, at most 32, in a run-length encoding.
+func numbers(data []byte, width, n int) iter.Seq2[uint32, error] {
+	return stream(func(yield func(uint32) bool) error {
+		for n > 0 {
+			x, skip := binary.Uvarint(data)
+			if skip <= 0 || x > 1<<33 {
+				return fmt.Errorf("a run of numbers without a length, want %d more numbers", n)
 			}
-			data = data[n:]
-			r, size := numberRun{n: int64(x >> 1)}, (width+7)/8
-			if x&1 == 1 {
-				r.n, size = 8*r.n, int(x>>1)*width
+			data = data[skip:]
+			count, size := int(x>>1), (width+7)/8
+			packed := x&1 == 1
+			if packed {
+				count, size = 8*count, count*width
 			}
-			total += r.n
-			if total > 2*want+4096 || size > len(data) {
-				yield(r, fmt.Errorf("runs of %d numbers in %d bytes, want %d", total, len(data), want))
-				return
+			if size > len(data) {
+				return fmt.Errorf("%d numbers in %d bytes, want %d", count, len(data), n)
 			}
-			if x&1 == 1 {
-				r.bits = data[:size:size]
-			} else {
-				for i, b := range data[:size] {
-					r.value |= uint64(b) << (8 * i)
+			for i := range min(count, n) {
+				if !packed {
+					i = 0
+				}
+				if !yield(bitsAt(data[:size], i, width)) {
+					return nil
 				}
 			}
-			data = data[size:]
-			if !yield(r, nil) {
-				return
-			}
+			n, data = n-min(count, n), data[size:]
 		}
-	}
+		return nil
+	})
 }

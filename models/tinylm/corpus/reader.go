@@ -16,11 +16,11 @@ const readyBatches = 8
 // ErrClosed is the error of Next after Close.
 var ErrClosed = errors.New("corpus: the reader is closed")
 
-// Reader returns the batches of a corpus, epoch after epoch. It reads ahead in goroutines, which Close ends. Only one goroutine at a time
-// may call its methods, except Close.
+// Reader returns the batches of a corpus, epoch after epoch. It reads ahead in goroutines, which Close ends. Only one
+// goroutine at a time may call its methods, except Close.
 type Reader struct {
-	batches chan *Batch // closed after an error
-	err     error       // set before batches is closed
+	batches <-chan result[*Batch] // closed after an error
+	err     error                 // of Next
 	cancel  context.CancelFunc
 	done    sync.WaitGroup
 	calls   int
@@ -41,27 +41,10 @@ func (c *Corpus) Reader(s Shape, from Cursor) (*Reader, error) {
 		return nil, fault.In("corpus", "reader", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &Reader{batches: make(chan *Batch, readyBatches), cancel: cancel}
-	blocks := make(chan result[*block]) // one block is built while another is cut into batches
-	r.done.Go(func() { produce(ctx, c.blocks(ctx, start(from), s.Seq), blocks) })
-	r.done.Go(func() {
-		defer close(r.batches)
-		for b, err := range c.batches(receive(ctx, blocks), s, from) {
-			if err != nil {
-				if r.err = fault.In("corpus", "", quote.Error(err)); ctx.Err() != nil {
-					r.err = ErrClosed
-				}
-				return
-			}
-			select {
-			case r.batches <- b:
-			case <-ctx.Done():
-				r.err = ErrClosed
-				return
-			}
-		}
-		r.err = ErrClosed
-	})
+	r := &Reader{cancel: cancel, err: ErrClosed}
+	// One block is built while another is cut into batches.
+	blocks := readAhead(ctx, &r.done, 0, c.blocks(ctx, start(from), s.Seq))
+	r.batches = readAhead(ctx, &r.done, readyBatches, c.batches(received(blocks), s, from))
 	return r, nil
 }
 
@@ -76,35 +59,38 @@ type result[T any] struct {
 	err   error
 }
 
-// produce sends the values of all, until ctx ends.
-func produce[T any](ctx context.Context, all iter.Seq2[T, error], to chan<- result[T]) {
-	defer close(to)
-	for value, err := range all {
-		select {
-		case to <- result[T]{value, err}:
-		case <-ctx.Done():
-			return
+// readAhead sends the values of all, up to n more than are received, until ctx ends. It does so in a goroutine of done.
+func readAhead[T any](ctx context.Context, done *sync.WaitGroup, n int, all iter.Seq2[T, error]) <-chan result[T] {
+	to := make(chan result[T], n)
+	done.Go(func() {
+		defer close(to)
+		for value, err := range all {
+			if ctx.Err() != nil {
+				return
+			}
+			select {
+			case to <- result[T]{value, err}:
+			case <-ctx.Done():
+				return
+			}
 		}
-	}
+	})
+	return to
 }
 
-// receive yields the values that are sent, until ctx ends.
-func receive[T any](ctx context.Context, from <-chan result[T]) iter.Seq2[T, error] {
+// received yields the values that are sent.
+func received[T any](from <-chan result[T]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		for {
-			select {
-			case r, ok := <-from:
-				if !ok || !yield(r.value, r.err) {
-					return
-				}
-			case <-ctx.Done():
+		for r := range from {
+			if !yield(r.value, r.err) {
 				return
 			}
 		}
 	}
 }
 
-// Next returns the next batch, which belongs to the caller. Each call after an error returns the same error, except after an error of ctx.
+// Next returns the next batch, which belongs to the caller. Each call after an error returns the same error, except
+// after an error of ctx.
 func (r *Reader) Next(ctx context.Context) (*Batch, error) {
 	switch {
 	case ctx == nil:
@@ -129,17 +115,21 @@ func (r *Reader) Next(ctx context.Context) (*Batch, error) {
 	}
 }
 
-func (r *Reader) result(b *Batch, ok bool) (*Batch, error) {
-	if !ok {
+func (r *Reader) result(b result[*Batch], ok bool) (*Batch, error) {
+	if b.err != nil {
+		r.err = fault.In("corpus", "", quote.Error(b.err))
+	}
+	if !ok || b.err != nil {
 		return nil, r.err
 	}
-	return b, nil
+	return b.value, nil
 }
 
 // Waits returns how often Next had to wait for a batch, not counting its first call.
 func (r *Reader) Waits() int { return r.waits }
 
-// Close ends the reader and waits for its goroutines. After that, Next may still return batches that were ready, then ErrClosed.
+// Close ends the reader and waits for its goroutines. After that, Next may still return batches that were ready, then
+// ErrClosed.
 func (r *Reader) Close() error {
 	if r.cancel != nil {
 		r.cancel()

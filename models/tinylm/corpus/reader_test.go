@@ -28,24 +28,22 @@ func noLeaks(t *testing.T) {
 	})
 }
 
-// The reader returns the same batches as reading without goroutines, from the beginning and from a cursor. It can be closed at any moment.
+// The reader returns the same batches as reading without goroutines, from the beginning and from a cursor. It can be
+// closed at any moment.
 func TestReaderMatchesSynchronousReading(t *testing.T) {
 	noLeaks(t)
 	for seed, o := range orderCases()[:20] {
 		c, _ := numbered(t, o.units, o.documents, o.most, o.block, o.heldOut, uint64(seed))
-		r, err := c.Reader(o.shape, Cursor{})
-		require.NoError(t, err)
+		r := testutil.Must(c.Reader(o.shape, Cursor{}))(t)
 		n, at := 0, Cursor{}
 		for want, err := range c.batches(c.blocks(t.Context(), Cursor{}, o.shape.Seq), o.shape, Cursor{}) {
 			require.NoError(t, err)
-			got, err := r.Next(t.Context())
-			require.NoError(t, err)
+			got := testutil.Must(r.Next(t.Context()))(t)
 			require.Equal(t, want, got)
 			at = got.After
 			if n++; n == 7 {
 				require.NoError(t, r.Close())
-				r, err = c.Reader(o.shape, at)
-				require.NoError(t, err)
+				r = testutil.Must(c.Reader(o.shape, at))(t)
 			}
 			if n == 20 {
 				break
@@ -54,10 +52,9 @@ func TestReaderMatchesSynchronousReading(t *testing.T) {
 		require.Less(t, r.Waits(), n)
 		require.NoError(t, r.Close())
 		require.NoError(t, r.Close())
-		for {
-			if _, err = r.Next(t.Context()); err != nil {
-				break
-			}
+		err := error(nil)
+		for err == nil {
+			_, err = r.Next(t.Context())
 		}
 		require.ErrorIs(t, err, ErrClosed)
 	}
@@ -71,37 +68,26 @@ func TestReaderErrors(t *testing.T) {
 
 	packed := filepath.Join(folder, "a.txt.gz")
 	require.NoError(t, os.WriteFile(packed, compress(t, lines, ".gz")[:len(lines)/16], 0o644))
-
-	c := open(t, packed, Options{}, 1000)
-	r, err := c.Reader(s, Cursor{})
-	require.NoError(t, err)
-	for err == nil {
-		_, err = r.Next(t.Context())
+	for name, want := range map[string]string{
+		packed:                           packed + ": unpack: behind byte ",
+		filepath.Join(folder, "b.jsonl"): "b.jsonl: has 100 bytes, had ",
+		filepath.Join(folder, "c.jsonl"): `no document to read: 1 skipped as empty ("c.jsonl")`,
+	} {
+		c := open(t, name, Options{}, 1000)
+		if strings.HasSuffix(name, "b.jsonl") {
+			require.NoError(t, os.Truncate(name, 100))
+		}
+		r, err := c.Reader(s, Cursor{})
+		for err == nil {
+			_, err = r.Next(t.Context())
+		}
+		require.ErrorContains(t, err, want)
+		require.Equal(t, err, testutil.Err(r.Next(t.Context())))
+		require.NoError(t, r.Close())
 	}
-	require.ErrorContains(t, err, packed+": unpack: behind byte ")
-	_, again := r.Next(t.Context())
-	require.Equal(t, err, again)
-	require.NoError(t, r.Close())
-
-	c = open(t, filepath.Join(folder, "b.jsonl"), Options{}, 1000)
-	require.NoError(t, os.Truncate(filepath.Join(folder, "b.jsonl"), 100))
-	r, err = c.Reader(s, Cursor{})
-	require.NoError(t, err)
-	_, err = r.Next(t.Context())
-	require.ErrorContains(t, err, "b.jsonl: has 100 bytes, had ")
-	require.NoError(t, r.Close())
-
-	c = open(t, filepath.Join(folder, "c.jsonl"), Options{}, 1000)
-	r, err = c.Reader(s, Cursor{})
-	require.NoError(t, err)
-	_, err = r.Next(t.Context())
-	require.ErrorIs(t, err, errNothing)
-	require.ErrorContains(t, err, `1 skipped as empty ("c.jsonl")`)
-	require.NoError(t, r.Close())
-
+	c := open(t, filepath.Join(folder, "a.txt"), Options{}, 1000)
 	for _, s := range []Shape{{}, {Batch: 1}, {Batch: 1, Seq: -1}, {Batch: 4, Seq: 4, Documents: 3}, {Batch: 4, Seq: 4, Documents: 17}, {Batch: 1 << 20, Seq: 1 << 20}} {
-		_, err := c.Reader(s, Cursor{})
-		require.ErrorContains(t, err, "want")
+		require.ErrorContains(t, testutil.Err(c.Reader(s, Cursor{})), "want")
 	}
 }
 
@@ -119,20 +105,17 @@ func TestReaderEndsWhileItWaits(t *testing.T) {
 	noLeaks(t)
 	c, _ := numbered(t, 1, 10, 10, 100, 0, 1)
 	c.source = slowSource{}
-	r, err := c.Reader(Shape{Batch: 1, Seq: 8}, Cursor{})
-	require.NoError(t, err)
+	r := testutil.Must(c.Reader(Shape{Batch: 1, Seq: 8}, Cursor{}))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	_, err = r.Next(ctx)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, testutil.Err(r.Next(ctx)), context.DeadlineExceeded)
 	require.NoError(t, r.Close())
-	_, err = r.Next(t.Context())
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, testutil.Err(r.Next(t.Context())), ErrClosed)
 
 	ctx, cancel = context.WithCancel(t.Context())
 	cancel()
-	_, err = Open(ctx, writeFiles(t, map[string][]byte{"a.txt": []byte("text")}), Options{HeldOut: 10})
-	require.ErrorIs(t, err, context.Canceled)
+	folder := writeFiles(t, map[string][]byte{"a.txt": []byte("text")})
+	require.ErrorIs(t, testutil.Err(Open(ctx, folder, Options{HeldOut: 10})), context.Canceled)
 }
 
 func TestCursorErrors(t *testing.T) {
@@ -152,22 +135,20 @@ func TestCursorErrors(t *testing.T) {
 		c, _ := numbered(t, 3, 100, 50, 500, 0, 1)
 		at, s := at, s
 		change.change(c, &at, &s)
-		_, err := c.Reader(s, at)
-		require.ErrorContains(t, err, change.want, name)
+		require.ErrorContains(t, testutil.Err(c.Reader(s, at)), change.want, name)
 	}
 	s.Batch = 5
-	_, err := c.Reader(s, at)
-	require.NoError(t, err, "another batch goes on")
+	require.NoError(t, testutil.Err(c.Reader(s, at)), "another batch goes on")
 }
 
-// A cursor with arbitrary numbers gives an error or batches, even with the right checksum. A cursor whose text was changed gives an error.
+// A cursor with arbitrary numbers gives an error or batches, even with the right checksum. A cursor whose text was
+// changed gives an error.
 func TestCursorsOfAnyKind(t *testing.T) {
 	c, _ := numbered(t, 3, 100, 50, 500, 0, 1)
 	s := Shape{Batch: 2, Seq: 16, Documents: 4}
 	good := epochOf(t, c, s, Cursor{})[5].After
 	r := rand.New(rand.NewPCG(3, 3))
-	text, err := json.Marshal(good)
-	require.NoError(t, err)
+	text := testutil.Must(json.Marshal(good))(t)
 	for range 3000 {
 		at := good
 		for _, field := range []*int{&at.Epoch, &at.Block, &at.Unit, &at.Document, &at.Offset, &at.Window, &at.Token} {
@@ -195,17 +176,14 @@ func TestCursorsOfAnyKind(t *testing.T) {
 // A training step of a few milliseconds does not wait for text, not even at the end of a block.
 func TestReaderIsAhead(t *testing.T) {
 	path := filepath.Join(writeFiles(t, map[string][]byte{"a.txt": bytes.Repeat([]byte("some text\n"), 300_000)}), "a.txt")
-	c, err := Open(t.Context(), path, Options{HeldOut: 1000})
-	require.NoError(t, err)
+	c := testutil.Must(Open(t.Context(), path, Options{HeldOut: 1000}))(t)
 	c.blockTokens = 400_000
-	r, err := c.Reader(Shape{Batch: 16, Seq: 512}, Cursor{})
-	require.NoError(t, err)
+	r := testutil.Must(c.Reader(Shape{Batch: 16, Seq: 512}, Cursor{}))(t)
 	defer r.Close()
 	const steps = 150
 	blocks := map[int]bool{}
 	for range steps {
-		b, err := r.Next(t.Context())
-		require.NoError(t, err)
+		b := testutil.Must(r.Next(t.Context()))(t)
 		blocks[b.After.Block] = true
 		time.Sleep(3 * time.Millisecond)
 	}
@@ -227,14 +205,11 @@ func BenchmarkReader(b *testing.B) {
 	for _, name := range []string{"large", "small", "jsonl", "parquet", "gz", "zst", "uint16"} {
 		for _, shape := range []Shape{{16, 2048, 0}, {16, 2048, 64}} {
 			b.Run(fmt.Sprintf("%s/documents=%d", name, shape.Documents), func(b *testing.B) {
-				c, err := Open(b.Context(), filepath.Join(folder, name), Options{HeldOut: 1 << 20})
-				require.NoError(b, err)
-				r, err := c.Reader(shape, Cursor{})
-				require.NoError(b, err)
+				c := testutil.Must(Open(b.Context(), filepath.Join(folder, name), Options{HeldOut: 1 << 20}))(b)
+				r := testutil.Must(c.Reader(shape, Cursor{}))(b)
 				tokens := 0
 				for b.Loop() {
-					batch, err := r.Next(b.Context())
-					require.NoError(b, err)
+					batch := testutil.Must(r.Next(b.Context()))(b)
 					tokens += batch.Targeted
 				}
 				require.NoError(b, r.Close())

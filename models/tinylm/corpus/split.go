@@ -3,6 +3,7 @@ package corpus
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"slices"
 )
 
 // place is a position in the data: a token or byte of a document of a unit.
@@ -28,12 +29,10 @@ func (d document) heldOut() bool {
 	if !d.isTokens {
 		return crc32.Checksum(d.text, table)%heldOutPart == 0
 	}
-	sum, buffer := uint32(0), make([]byte, 0, 1024)
-	for i, id := range d.tokens {
-		buffer = binary.LittleEndian.AppendUint32(buffer, uint32(id))
-		if len(buffer) == cap(buffer) || i == len(d.tokens)-1 {
-			sum, buffer = crc32.Update(sum, table, buffer), buffer[:0]
-		}
+	sum, buffer := uint32(0), []byte(nil)
+	for part := range slices.Chunk(d.tokens, 256) {
+		buffer, _ = binary.Append(buffer[:0], binary.LittleEndian, part)
+		sum = crc32.Update(sum, table, buffer)
 	}
 	return sum%heldOutPart == 0
 }
@@ -64,15 +63,14 @@ func (s split) cut(unit, i int, d document, heldOut bool) document {
 
 // part returns the first n bytes or tokens of a document or, if last, all others.
 func (d document) part(n int, last bool) document {
-	switch {
-	case d.isTokens && last:
-		d.tokens = d.tokens[n:]
-	case d.isTokens:
-		d.tokens = d.tokens[:n]
-	case last:
-		d.text = d.text[n:]
-	default:
-		d.text = d.text[:n]
+	from, to := 0, n
+	if last {
+		from, to = n, d.size()
+	}
+	if d.isTokens {
+		d.tokens = d.tokens[from:to]
+	} else {
+		d.text = d.text[from:to]
 	}
 	return d
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// The last twentieth of the text is held out if there are too few documents for a good split by hash: always for a single document.
+// The last twentieth of the text is held out if there are too few documents for a good split by hash: always for a
+// single document.
 func TestLastTwentieth(t *testing.T) {
 	for n := range 8 {
 		text := strings.Repeat("größer ", 50+n)
@@ -20,8 +21,7 @@ func TestLastTwentieth(t *testing.T) {
 		c := open(t, folder, Options{HeldOut: 1000}, 1<<20)
 		s := Shape{Batch: 1, Seq: 1 << 20}
 		train := textsOf(t, epochOf(t, c, s, Cursor{}))
-		batches, err := c.HeldOut(s, 0)
-		require.NoError(t, err)
+		batches := testutil.Must(c.HeldOut(s, 0))(t)
 		held := textsOf(t, batches)
 		require.Len(t, train, 1)
 		require.Len(t, held, 1)
@@ -74,8 +74,7 @@ func TestSplitDoesNotDependOnHeldOut(t *testing.T) {
 		}
 		require.Equal(t, train, got)
 		require.Equal(t, hash, c.Hash())
-		batches, err := c.HeldOut(s, 0)
-		require.NoError(t, err)
+		batches := testutil.Must(c.HeldOut(s, 0))(t)
 		held := textsOf(t, batches)
 		if n == 1<<30 {
 			require.Equal(t, sorted(documents), sorted(append(slices.Clone(train), held...)))
@@ -95,10 +94,8 @@ func TestHeldOutWindows(t *testing.T) {
 	folder := writeFiles(t, map[string][]byte{"a.txt": []byte(strings.Repeat("some text ", 5000))})
 	c := open(t, folder, Options{HeldOut: 1 << 20}, 1<<20)
 	for _, tokens := range []int{0, 1, 64, 65, 1000, 1 << 30} {
-		first, err := c.HeldOut(Shape{Batch: 2, Seq: 64}, tokens)
-		require.NoError(t, err)
-		again, err := c.HeldOut(Shape{Batch: 2, Seq: 64}, tokens)
-		require.NoError(t, err)
+		first := testutil.Must(c.HeldOut(Shape{Batch: 2, Seq: 64}, tokens))(t)
+		again := testutil.Must(c.HeldOut(Shape{Batch: 2, Seq: 64}, tokens))(t)
 		require.Equal(t, first, again)
 		total := 0
 		for _, b := range first {
@@ -110,10 +107,8 @@ func TestHeldOutWindows(t *testing.T) {
 			require.InDelta(t, tokens, total, 64)
 		}
 	}
-	_, err := c.HeldOut(Shape{Batch: 2, Seq: 64}, -1)
-	require.ErrorContains(t, err, "want 0 or more")
-	_, err = open(t, folder, Options{}, 1).HeldOut(Shape{Batch: 2, Seq: 64}, 0)
-	require.ErrorContains(t, err, "nothing is held out")
+	require.ErrorContains(t, testutil.Err(c.HeldOut(Shape{Batch: 2, Seq: 64}, -1)), "want 0 or more")
+	require.ErrorContains(t, testutil.Err(open(t, folder, Options{}, 1).HeldOut(Shape{Batch: 2, Seq: 64}, 0)), "nothing is held out")
 }
 
 func TestHashSeesChanges(t *testing.T) {
@@ -139,8 +134,7 @@ func TestHashSeesChanges(t *testing.T) {
 
 func TestRandom(t *testing.T) {
 	const n, vocab = 3<<20 + 5, 397
-	c, err := Random(n, vocab, 7)
-	require.NoError(t, err)
+	c := testutil.Must(Random(n, vocab, 7))(t)
 	require.Equal(t, vocab, c.Vocab())
 	counts := make([]int, vocab)
 	total := 0
@@ -156,14 +150,11 @@ func TestRandom(t *testing.T) {
 	for _, got := range counts {
 		require.InDelta(t, float64(total)/vocab, got, 6*math.Sqrt(float64(total)/vocab))
 	}
-	held, err := c.HeldOut(Shape{Batch: 1, Seq: 1 << 12}, 0)
-	require.NoError(t, err)
+	held := testutil.Must(c.HeldOut(Shape{Batch: 1, Seq: 1 << 12}, 0))(t)
 	require.Greater(t, len(held), n/20/(1<<12)-1)
-	other, err := Random(n, vocab, 8)
-	require.NoError(t, err)
+	other := testutil.Must(Random(n, vocab, 8))(t)
 	require.NotEqual(t, c.Hash(), other.Hash())
 	for _, bad := range [][2]int{{0, 2}, {1, 2}, {10, 0}, {10, -1}, {1 << 62, 5}} {
-		_, err := Random(bad[0], bad[1], 1)
-		require.ErrorContains(t, err, "random tokens below")
+		require.ErrorContains(t, testutil.Err(Random(bad[0], bad[1], 1)), "random tokens below")
 	}
 }

@@ -8,14 +8,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/encoding"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
 // writeFiles writes files into a new folder and returns its path. Contents of names with .gz or .zst are compressed.
@@ -37,14 +42,11 @@ func compress(t testing.TB, content []byte, compression string) []byte {
 	switch compression {
 	case ".gz":
 		w := gzip.NewWriter(&b)
-		_, err := w.Write(content)
-		require.NoError(t, err)
+		testutil.Must(w.Write(content))(t)
 		require.NoError(t, w.Close())
 	case ".zst":
-		w, err := zstd.NewWriter(&b, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true))
-		require.NoError(t, err)
-		_, err = w.Write(content)
-		require.NoError(t, err)
+		w := testutil.Must(zstd.NewWriter(&b, zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true)))(t)
+		testutil.Must(w.Write(content))(t)
 		require.NoError(t, w.Close())
 	default:
 		return content
@@ -56,8 +58,7 @@ func jsonl(t testing.TB, documents []string) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	for i, d := range documents {
-		line, err := json.Marshal(map[string]any{"id": i, "text": d, "score": 0.5})
-		require.NoError(t, err)
+		line := testutil.Must(json.Marshal(map[string]any{"id": i, "text": d, "score": 0.5}))(t)
 		b.Write(append(line, '\n'))
 	}
 	return b.Bytes()
@@ -73,8 +74,7 @@ func parquetBytes(t testing.TB, documents []string, group int) []byte {
 	var b bytes.Buffer
 	w := parquet.NewGenericWriter[row](&b)
 	for i := range documents {
-		_, err := w.Write([]row{{int64(i), &documents[i]}})
-		require.NoError(t, err)
+		testutil.Must(w.Write([]row{{int64(i), &documents[i]}}))(t)
 		if (i+1)%group == 0 {
 			require.NoError(t, w.Flush())
 		}
@@ -83,22 +83,8 @@ func parquetBytes(t testing.TB, documents []string, group int) []byte {
 	return b.Bytes()
 }
 
-// deltaParquet returns an uncompressed Parquet file that stores the lengths of all texts before the texts.
-func deltaParquet(t testing.TB, documents []string) []byte {
-	return columnParquet(t, documents, parquet.Encoded(parquet.String(), &parquet.DeltaLengthByteArray))
-}
-
-// wordParquet has a dictionary of the texts.
-func wordParquet(t testing.TB, documents []string) []byte {
-	return columnParquet(t, documents, parquet.Encoded(parquet.String(), &parquet.RLEDictionary))
-}
-
-func lz4Parquet(t testing.TB, documents []string) []byte {
-	return columnParquet(t, documents, parquet.Compressed(parquet.String(), &parquet.Lz4Raw))
-}
-
-// columnParquet has nothing but a column of texts.
-func columnParquet(t testing.TB, documents []string, column parquet.Node) []byte {
+// columnParquet returns a Parquet file with nothing but a column of texts.
+func columnParquet(t testing.TB, documents []string, e encoding.Encoding, options ...parquet.WriterOption) []byte {
 	t.Helper()
 	type row struct {
 		Text string `parquet:"text"`
@@ -108,7 +94,8 @@ func columnParquet(t testing.TB, documents []string, column parquet.Node) []byte
 		rows = append(rows, row{d})
 	}
 	var b bytes.Buffer
-	require.NoError(t, parquet.Write(&b, rows, parquet.NewSchema("row", parquet.Group{"text": column})))
+	options = append(options, parquet.NewSchema("row", parquet.Group{"text": parquet.Encoded(parquet.String(), e)}))
+	require.NoError(t, parquet.Write(&b, rows, options...))
 	return b.Bytes()
 }
 
@@ -153,16 +140,21 @@ func joined(documents []string) []int32 {
 	return ids
 }
 
+// openError is the error of Open.
+func openError(t testing.TB, path string, o Options) error {
+	return testutil.Err(Open(t.Context(), path, o))
+}
+
 // open opens a corpus with small blocks.
 func open(t testing.TB, path string, o Options, block int) *Corpus {
 	t.Helper()
-	c, err := Open(t.Context(), path, o)
-	require.NoError(t, err)
+	c := testutil.Must(Open(t.Context(), path, o))(t)
 	c.blockTokens = block
 	return c
 }
 
-// epochOf returns the batches of the epoch of a cursor, read without goroutines. It leaves out a batch with rows of two epochs.
+// epochOf returns the batches of the epoch of a cursor, read without goroutines. It leaves out a batch with rows of two
+// epochs.
 func epochOf(t testing.TB, c *Corpus, s Shape, from Cursor) []*Batch {
 	t.Helper()
 	var all []*Batch
@@ -205,14 +197,46 @@ func sorted(all []string) []string {
 	return all
 }
 
-// pythonParquet returns a folder of files written by pyarrow, or "" without pyarrow.
+// pythonParquet returns a folder of files written by pyarrow. Without pyarrow it skips the test.
 func pythonParquet(t testing.TB) string {
 	t.Helper()
+	testutil.RequirePython(t, "pyarrow")
 	folder := t.TempDir()
 	out, err := exec.Command("python3", "testdata/write_parquet.py", folder).CombinedOutput()
-	if err != nil {
-		t.Logf("no pyarrow: %v %s", err, out)
-		return ""
-	}
+	require.NoError(t, err, "%s", out)
 	return folder
+}
+
+// requireHarmless writes the content of a file and reads an epoch of it. The error, which requireHarmless returns,
+// names the file. Nothing panics, and all takes little memory and little time.
+func requireHarmless(t *testing.T, path string, content []byte) error {
+	t.Helper()
+	const maxBytes, maxTime = 600 << 20, 10 * time.Second
+	require.NoError(t, os.WriteFile(path, content, 0o644))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	began := time.Now()
+	err := readAll(t, path)
+	if err != nil {
+		require.ErrorContains(t, err, path)
+	}
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(maxBytes))
+	require.Less(t, time.Since(began), maxTime)
+	return err
+}
+
+// readAll reads an epoch of a corpus.
+func readAll(t *testing.T, path string) error {
+	c, err := Open(t.Context(), path, Options{HeldOut: 100})
+	if err != nil {
+		return err
+	}
+	s := Shape{Batch: 2, Seq: 64}
+	for b, err := range c.batches(c.blocks(t.Context(), Cursor{}, s.Seq), s, Cursor{}) {
+		if err != nil || b.After.Epoch > 0 {
+			return err
+		}
+	}
+	return nil
 }

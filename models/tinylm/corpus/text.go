@@ -14,8 +14,8 @@ const (
 	byteOrderMark = "\ufeff" // at the beginning of a file it is no text
 )
 
-// cutter cuts a stream into chunks. Chunk 0 begins at byte 0. Chunk k begins at the position that begin finds in the near bytes from byte
-// k*size on. So chunks are the same whether they are read one after the other or each by itself.
+// cutter cuts a stream into chunks. Chunk 0 begins at byte 0. Chunk k begins at the position that begin finds in the
+// near bytes from byte k*size on. So chunks are the same whether they are read one after the other or each by itself.
 type cutter struct {
 	size, near int
 	begin      func(b []byte) int
@@ -27,16 +27,14 @@ type chunk struct {
 	bytes []byte
 }
 
-// chunks yields the chunks of a stream. r is at byte k*size of the stream; inside says that k > 0. If one, it yields only the first chunk. A
-// chunk is valid until the next.
+// chunks yields the chunks of a stream. r is at byte k*size of the stream; inside says that k > 0. If one, it yields
+// only the first chunk. A chunk is valid until the next.
 func (c cutter) chunks(r io.Reader, inside, one bool) iter.Seq2[chunk, error] {
-	return func(yield func(chunk, error) bool) {
+	return stream(func(yield func(chunk) bool) (err error) {
 		var buffer []byte
 		for at := 0; ; at += c.size {
-			var err error
 			if buffer, err = readUpTo(r, buffer, c.size+c.near); err != nil {
-				yield(chunk{}, err)
-				return
+				return err
 			}
 			from, to := 0, len(buffer)
 			if inside {
@@ -46,12 +44,12 @@ func (c cutter) chunks(r io.Reader, inside, one bool) iter.Seq2[chunk, error] {
 			if more {
 				to = c.size + c.begin(buffer[c.size:])
 			}
-			if from < to && !yield(chunk{at + from, buffer[from:to]}, nil) || !more || one {
-				return
+			if from < to && !yield(chunk{at + from, buffer[from:to]}) || !more || one {
+				return nil
 			}
 			buffer, inside = buffer[:copy(buffer, buffer[c.size:])], true
 		}
-	}
+	})
 }
 
 // readUpTo appends to buffer until it has n bytes or r ends. Memory grows with the bytes that are read.
@@ -90,39 +88,40 @@ func lineStart(b []byte) int {
 // cutLong cuts the texts of documents that are longer than those of plain text, in the same places. Encoding takes many
 // times the memory of a text.
 func cutLong(all documents) documents {
-	return func(yield func(document, error) bool) {
+	return stream(func(yield func(document) bool) error {
 		for d, err := range all {
-			if err != nil || len(d.text) <= textChunk {
-				if !yield(d, err) {
-					return
+			if err != nil {
+				return err
+			}
+			if len(d.text) <= textChunk {
+				if !yield(d) {
+					return nil
 				}
 				continue
 			}
-			for c, err := range (cutter{textChunk, textNear, lineStart}).chunks(bytes.NewReader(d.text), false, false) {
-				if !yield(document{text: c.bytes}, err) {
-					return
+			for c, err := range textCutter().chunks(bytes.NewReader(d.text), false, false) {
+				if err != nil || !yield(document{text: c.bytes}) {
+					return err
 				}
 			}
 		}
-	}
+		return nil
+	})
 }
+
+func textCutter() cutter { return cutter{textChunk, textNear, lineStart} }
 
 // readText yields the documents of plain text: that of the unit, or all of a compressed file.
 func readText(f file, u unit) documents {
-	return func(yield func(document, error) bool) {
-		r, err := f.open(u.from)
-		if err != nil {
-			yield(document{}, err)
-			return
-		}
-		defer r.Close()
-		for c, err := range (cutter{textChunk, textNear, lineStart}).chunks(r, u.from > 0, f.compression == "") {
+	return f.documents(u.from, func(in io.Reader, yield func(document) bool) error {
+		for c, err := range textCutter().chunks(in, u.from > 0, f.compression == "") {
 			if u.from == 0 && c.at == 0 {
 				c.bytes = bytes.TrimPrefix(c.bytes, []byte(byteOrderMark))
 			}
-			if !yield(document{text: c.bytes}, err) {
-				return
+			if err != nil || !yield(document{text: c.bytes}) {
+				return err
 			}
 		}
-	}
+		return nil
+	})
 }

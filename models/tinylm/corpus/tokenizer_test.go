@@ -17,6 +17,12 @@ func smallTokenizer(t testing.TB) []byte {
 	return testutil.Must(testutil.Tokenizer("t e", "x t", "te xt"))(t)
 }
 
+// wordTokenizer returns a tokenizer.json with a token for each word of its vocabulary.
+func wordTokenizer(members string) []byte {
+	const start = `{"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"BPE","ignore_merges":true,"fuse_unk":true,"merges":[],`
+	return []byte(start + members + "}}")
+}
+
 // TestCorpusWithTokenizer: text, and a file of its tokens, give the same documents.
 func TestCorpusWithTokenizer(t *testing.T) {
 	documents := testutil.Documents(200, 300, 4)
@@ -57,21 +63,20 @@ func TestBytesPerTokenOfLossyTokenizer(t *testing.T) {
 	for i := range 400 {
 		documents = append(documents, fmt.Sprintf("%03d small   unheard-of", i)) // 22 bytes; the tokens are small and four unknown ones
 	}
-	words := `{"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"WordLevel","unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"small":2}}}`
-	folder := writeFiles(t, map[string][]byte{"tokenizer.json": []byte(words), "data/a.jsonl": jsonl(t, documents)})
+	words := wordTokenizer(`"unk_token":"[UNK]","vocab":{"[UNK]":0,"[SEP]":1,"small":2}`)
+	folder := writeFiles(t, map[string][]byte{"tokenizer.json": words, "data/a.jsonl": jsonl(t, documents)})
 	c := open(t, filepath.Join(folder, "data"), Options{Tokenizer: filepath.Join(folder, "tokenizer.json"), HeldOut: 1 << 20}, 1<<20)
 	require.Equal(t, 22.0/5, c.BytesPerToken())
 }
 
 // TestTokenizerErrors: the error of a tokenizer names it, and so does that of a text which it can not encode.
 func TestTokenizerErrors(t *testing.T) {
-	words := `{"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"WordLevel","unk_token":"none","vocab":{"[SEP]":0,"small":1}}}`
-	folder := writeFiles(t, map[string][]byte{"t.json": []byte(words), "bad.json": []byte("{"), "a.txt": []byte("small text"), "b.txt": []byte("more")})
+	words := wordTokenizer(`"unk_token":"none","vocab":{"[SEP]":0,"small":1}`)
+	folder := writeFiles(t, map[string][]byte{"t.json": words, "bad.json": []byte("{"), "a.txt": []byte("small text"), "b.txt": []byte("more")})
 	for name, want := range map[string]string{
 		"bad.json": "corpus: " + filepath.Join(folder, "bad.json") + ": ",
 		"t.json":   ".txt: encode: ",
 	} {
-		_, err := Open(t.Context(), folder, Options{Ext: ".txt", Tokenizer: filepath.Join(folder, name), HeldOut: 100})
-		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, openError(t, folder, Options{Ext: ".txt", Tokenizer: filepath.Join(folder, name), HeldOut: 100}), want)
 	}
 }

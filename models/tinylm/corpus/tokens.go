@@ -46,7 +46,8 @@ func readTokenHeader(f file) (a tokenArray, err error) {
 		a, err = readNumpyHeader(r)
 	}
 	if err == nil && f.compression == "" && f.size != a.offset+a.bytes() {
-		err = fmt.Errorf("has %d bytes, want %d for %d tokens of %d bytes behind a header of %d", f.size, a.offset+a.bytes(), a.n, a.width, a.offset)
+		err = fmt.Errorf("has %d bytes, want %d for %d tokens of %d bytes behind a header of %d",
+			f.size, a.offset+a.bytes(), a.n, a.width, a.offset)
 	}
 	return a, err
 }
@@ -67,37 +68,39 @@ func readLlmcHeader(r io.Reader) (tokenArray, error) {
 		return a, fmt.Errorf("header of llm.c: magic number %d, want %d or %d", word(0), llmcUint16, llmcUint32)
 	}
 	if word(1) != llmcVersion || a.n < 0 {
-		return a, fmt.Errorf("header of llm.c: version %d with %d tokens, want version %d with 0 or more", word(1), a.n, llmcVersion)
+		return a, fmt.Errorf("header of llm.c: version %d with %d tokens, want version %d with 0 or more",
+			word(1), a.n, llmcVersion)
 	}
 	return a, nil
 }
 
 func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
-	start := make([]byte, len(numpyMagic)+2+4)
-	if _, err := io.ReadFull(r, start[:len(numpyMagic)+4]); err != nil {
-		return a, fmt.Errorf("header of NumPy: %w", unexpected(err))
-	}
-	version := start[len(numpyMagic)]
-	if string(start[:len(numpyMagic)]) != numpyMagic || version < 1 || version > 3 {
-		return a, fmt.Errorf("header of NumPy: begins with %q, want %q and version 1 to 3", start[:len(numpyMagic)+2], numpyMagic)
-	}
-	size := int64(binary.LittleEndian.Uint16(start[len(numpyMagic)+2:]))
-	a.offset = int64(len(numpyMagic)) + 4
-	if version > 1 {
-		if _, err := io.ReadFull(r, start[len(numpyMagic)+4:]); err != nil {
-			return a, fmt.Errorf("header of NumPy: %w", unexpected(err))
+	read := func(n int) []byte {
+		b := make([]byte, n)
+		if err == nil {
+			_, err = io.ReadFull(r, b)
 		}
-		size = int64(binary.LittleEndian.Uint32(start[len(numpyMagic)+2:]))
-		a.offset += 2
+		a.offset += int64(n)
+		return b
+	}
+	start := read(len(numpyMagic) + 2)
+	version := start[len(numpyMagic)]
+	if err == nil && (string(start[:len(numpyMagic)]) != numpyMagic || version < 1 || version > 3) {
+		return a, fmt.Errorf("header of NumPy: begins with %q, want %q and version 1 to 3", start, numpyMagic)
+	}
+	size := 0
+	if version == 1 {
+		size = int(binary.LittleEndian.Uint16(read(2)))
+	} else {
+		size = int(binary.LittleEndian.Uint32(read(4)))
 	}
 	if size > maxNumpyBytes {
 		return a, fmt.Errorf("header of NumPy: %d bytes, want at most %d", size, maxNumpyBytes)
 	}
-	header := make([]byte, size)
-	if _, err := io.ReadFull(r, header); err != nil {
+	header := read(size)
+	if err != nil {
 		return a, fmt.Errorf("header of NumPy: %w", unexpected(err))
 	}
-	a.offset += size
 	kind := regexp.MustCompile(`'descr': *'([^']*)'`).FindSubmatch(header)
 	shape := regexp.MustCompile(`'shape': *\( *([0-9]+) *,? *\)`).FindSubmatch(header)
 	if kind == nil || shape == nil {
@@ -122,29 +125,21 @@ func readNumpyHeader(r io.Reader) (a tokenArray, err error) {
 
 // readTokens yields the documents, which end at separators: those of the unit, or all of a compressed file.
 func readTokens(f file, u unit, t *tokenizer.Tokenizer) documents {
-	return func(yield func(document, error) bool) {
-		a, at := f.tokens, u.from
-		if f.compression == "" {
-			at += a.offset
+	a, skip := f.tokens, f.tokens.offset
+	from := u.from
+	if f.compression == "" {
+		from, skip = u.from+a.offset, 0
+	}
+	return f.documents(from, func(in io.Reader, yield func(document) bool) error {
+		if _, err := io.CopyN(io.Discard, in, skip); err != nil {
+			return unexpected(err)
 		}
-		r, err := f.open(at)
-		if err != nil {
-			yield(document{}, err)
-			return
-		}
-		defer r.Close()
-		if f.compression != "" {
-			if _, err := io.CopyN(io.Discard, r, a.offset); err != nil {
-				yield(document{}, unexpected(err))
-				return
-			}
-		}
-		cut := cutter{chunkTokens * a.width, nearTokens * a.width, func(b []byte) int { return a.afterSeparator(b, t.Separator()) }}
+		begin := func(b []byte) int { return a.afterSeparator(b, t.Separator()) }
+		cut := cutter{chunkTokens * a.width, nearTokens * a.width, begin}
 		var ids []int32
-		for c, err := range cut.chunks(&exactly{r, a.bytes() - u.from}, u.from > 0, f.compression == "") {
+		for c, err := range cut.chunks(&exactly{in, a.bytes() - u.from}, u.from > 0, f.compression == "") {
 			if err != nil {
-				yield(document{}, err)
-				return
+				return err
 			}
 			for b := c.bytes; len(b) > 0; {
 				n := a.afterSeparator(b, t.Separator())
@@ -153,19 +148,19 @@ func readTokens(f file, u unit, t *tokenizer.Tokenizer) documents {
 				}
 				if ids, err = a.appendTokens(ids[:0], b[:n], t.Vocab()); err != nil {
 					place := (u.from+int64(c.at+len(c.bytes)-len(b)))/int64(a.width) + int64(len(ids))
-					yield(document{}, fmt.Errorf("token %d: %w", place, err))
-					return
+					return fmt.Errorf("token %d: %w", place, err)
 				}
 				b = b[n:]
 				if ids[len(ids)-1] == t.Separator() {
 					ids = ids[:len(ids)-1]
 				}
-				if len(ids) > 0 && !yield(document{tokens: ids, isTokens: true}, nil) {
-					return
+				if len(ids) > 0 && !yield(document{tokens: ids, isTokens: true}) {
+					return nil
 				}
 			}
 		}
-	}
+		return nil
+	})
 }
 
 // afterSeparator returns the position in b after the first separator, 0 if there is none.

@@ -88,7 +88,8 @@ type fileSource struct {
 	wantUTF8  bool
 }
 
-// documents reads a unit. It also yields the documents to be skipped, so that skipping does not change the number of a document in its unit.
+// documents reads a unit. It also yields the documents to be skipped, so that skipping does not change the number of a
+// document in its unit.
 func (s *fileSource) documents(ctx context.Context, u unit) documents {
 	f := s.files[u.file]
 	var all documents
@@ -104,15 +105,14 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 	default:
 		all = readText(f, u)
 	}
-	return func(yield func(document, error) bool) {
+	return stream(func(yield func(document) bool) error {
 		counts, n := map[string]int{}, 0
 		for d, err := range all {
 			if err == nil {
 				err = ctx.Err()
 			}
 			if err != nil {
-				yield(document{}, fmt.Errorf("%s: %w", f.path, err))
-				return
+				return fmt.Errorf("%s: %w", f.path, err)
 			}
 			n++
 			if d.skip == "" {
@@ -123,14 +123,15 @@ func (s *fileSource) documents(ctx context.Context, u unit) documents {
 				s.skipped.addRecords(d.skip, f.name, u, counts[d.skip])
 				s.skipped.addFields(d.fields)
 			}
-			if !yield(d, nil) {
-				return
+			if !yield(d) {
+				return nil
 			}
 		}
 		if n == 0 && u.whole {
 			s.skipped.addRecords(reasonEmpty, f.name, u, 1)
 		}
-	}
+		return nil
+	})
 }
 
 // reason returns why a document is skipped, or "".

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 
@@ -42,21 +43,28 @@ func (f file) unpack(in *os.File, from int64) (io.ReadCloser, error) {
 	if f.compression == "" {
 		return in, nil
 	}
-	u := &unpacked{in: in}
-	if f.compression == ".gz" {
-		gz, err := gzip.NewReader(counter{in, &u.read})
-		if err != nil {
-			return nil, fmt.Errorf("unpack: %w", unexpected(err))
-		}
-		u.out, u.close = gz, func() { gz.Close() }
-		return u, nil
-	}
-	z, err := zstd.NewReader(counter{in, &u.read}, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(windowBytes))
+	out, err := unpacker(in, f.compression)
 	if err != nil {
 		return nil, fmt.Errorf("unpack: %w", unexpected(err))
 	}
-	u.out, u.close = z, z.Close
-	return u, nil
+	return &unpacked{in, out, 0}, nil
+}
+
+// unpacker returns the content of compressed data. The compression is .gz, .br, .zst or "" for none.
+func unpacker(in io.Reader, compression string) (io.ReadCloser, error) {
+	switch compression {
+	case ".gz":
+		return gzip.NewReader(in)
+	case ".br":
+		return io.NopCloser(brotli.NewReader(in)), nil
+	case ".zst":
+		z, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(windowBytes))
+		if err != nil {
+			return nil, err
+		}
+		return z.IOReadCloser(), nil
+	}
+	return io.NopCloser(in), nil
 }
 
 // checkSize returns an error if the open file has changed since it was listed.
@@ -71,17 +79,21 @@ func (f file) checkSize(in *os.File) error {
 // unpacked is the content of a compressed file. A read is an error if the file expands too much.
 type unpacked struct {
 	in      *os.File
-	out     io.Reader
-	close   func()
-	read    int64 // bytes of the file
+	out     io.ReadCloser
 	written int64 // bytes of its content
 }
 
 func (u *unpacked) Read(p []byte) (int, error) {
 	n, err := u.out.Read(p)
-	u.written += int64(n)
-	if u.written > freeExpansion && u.written/maxExpansion > u.read {
-		return n, fmt.Errorf("unpack: %d bytes expand to more than %d, want at most %d times as many", u.read, u.written, maxExpansion)
+	if u.written += int64(n); u.written > freeExpansion {
+		read, seekErr := u.in.Seek(0, io.SeekCurrent)
+		if seekErr != nil {
+			return n, seekErr
+		}
+		if u.written/maxExpansion > read {
+			return n, fmt.Errorf("unpack: %d bytes expand to more than %d, want at most %d times as many",
+				read, u.written, maxExpansion)
+		}
 	}
 	if err != nil && err != io.EOF {
 		err = fmt.Errorf("unpack: behind byte %d of the content: %w", u.written, err)
@@ -89,22 +101,7 @@ func (u *unpacked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (u *unpacked) Close() error {
-	u.close()
-	return u.in.Close()
-}
-
-// counter counts the bytes read from r.
-type counter struct {
-	r io.Reader
-	n *int64
-}
-
-func (c counter) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	*c.n += int64(n)
-	return n, err
-}
+func (u *unpacked) Close() error { return errors.Join(u.out.Close(), u.in.Close()) }
 
 // unexpected turns io.EOF into io.ErrUnexpectedEOF, for places where data must follow.
 func unexpected(err error) error {

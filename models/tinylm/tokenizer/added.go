@@ -18,13 +18,8 @@ type addedFile struct {
 
 // addedTokens finds added tokens in a text before it is split. Of several at one position, the longest counts.
 type addedTokens struct {
-	list []addedToken
+	list []addedFile
 	trie *trie // of their texts, with indexes of list; nil: there are none
-}
-
-type addedToken struct {
-	addedFile
-	id int32
 }
 
 // add adds a token that is searched for by text. Of equal texts the first one counts.
@@ -32,15 +27,15 @@ func (a *addedTokens) add(f addedFile, text string) {
 	if a.trie == nil {
 		a.trie = newTrie()
 	}
-	if at := a.trie.node(text); at != 0 && a.trie.nodes[at].id >= 0 {
+	if _, length := a.match([]byte(text)); length == len(text) && length > 0 {
 		return
 	}
 	a.trie.add(text, int32(len(a.list)))
-	a.list = append(a.list, addedToken{f, int32(*f.ID)})
+	a.list = append(a.list, f)
 }
 
-// split calls token for the added tokens of a text and other for the text between them, in order. begins says that this text is the
-// beginning of text.
+// split calls token for the added tokens of a text and other for the text between them, in order. begins says that this
+// text is the beginning of text.
 func (a *addedTokens) split(text []byte, token func(int32), other func(text []byte, begins bool)) {
 	from := 0
 	for i := 0; i < len(text) && a.trie != nil; {
@@ -68,7 +63,7 @@ func (a *addedTokens) split(text []byte, token func(int32), other func(text []by
 		if from < start {
 			other(text[from:start], from == 0)
 		}
-		token(t.id)
+		token(int32(*t.ID))
 		from = end
 	}
 	if from < len(text) {
@@ -77,8 +72,8 @@ func (a *addedTokens) split(text []byte, token func(int32), other func(text []by
 }
 
 // match returns the longest token that text begins with, and the length of its text, or nil.
-func (a *addedTokens) match(text []byte) (t *addedToken, length int) {
-	a.trie.walk(0, text, func(n int, i int32) { t, length = &a.list[i], n })
+func (a *addedTokens) match(text []byte) (t *addedFile, length int) {
+	a.trie.walk(text, func(n int, i int32) { t, length = &a.list[i], n })
 	return t, length
 }
 

@@ -28,8 +28,7 @@ type bpe struct {
 	drop           bool // unknown characters have no token: they are left out
 	fuse           bool // neighbouring unknown characters are one token
 	bytes          *byteTokens
-	whole          bool       // a word of the vocabulary needs no merges
-	short          [512]int32 // ids of characters below 512, such as the letters for bytes; -1: none
+	whole          bool // a word of the vocabulary needs no merges
 }
 
 type bpeOptions struct {
@@ -56,16 +55,10 @@ func newBPE(o bpeOptions) (subwordModel, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &bpe{tokenTable: t, prefix: o.Prefix, suffix: o.Suffix, drop: o.Unknown == nil, fuse: o.Fuse, bytes: t.bytes(o.ByteFallback), whole: o.IgnoreMerges}
+	m := &bpe{tokenTable: t, prefix: o.Prefix, suffix: o.Suffix, drop: o.Unknown == nil, fuse: o.Fuse,
+		bytes: t.bytes(o.ByteFallback), whole: o.IgnoreMerges}
 	if !m.drop {
 		m.unk = t.unknown(*o.Unknown)
-	}
-	for i := range m.short {
-		id, ok := t.ids[string(rune(i))]
-		if !ok {
-			id = -1
-		}
-		m.short[i] = id
 	}
 	return m, m.readMerges(o.Merges)
 }
@@ -142,9 +135,9 @@ func (m *bpe) characters(e *encoder, word []byte) error {
 		waits = false
 	}
 	for at := 0; at < len(word); {
-		r, size := utf8.DecodeRune(word[at:])
+		_, size := utf8.DecodeRune(word[at:])
 		character := word[at : at+size]
-		id, known := m.character(r, character, at == 0, at+size == len(word))
+		id, known := m.character(character, at == 0, at+size == len(word))
 		at += size
 		if known {
 			flush()
@@ -168,15 +161,12 @@ func (m *bpe) characters(e *encoder, word []byte) error {
 }
 
 // character returns the token of a character of a word.
-func (m *bpe) character(r rune, text []byte, first, last bool) (id int32, ok bool) {
-	if int(r) < len(m.short) && (first || m.prefix == "") && (!last || m.suffix == "") {
-		return m.short[r], m.short[r] >= 0
-	}
+func (m *bpe) character(text []byte, first, last bool) (id int32, ok bool) {
 	if m.prefix == "" && m.suffix == "" {
 		id, ok = m.ids[string(text)]
-		return id, ok
+	} else {
+		id, ok = m.ids[m.affixed(text, first, last)]
 	}
-	id, ok = m.ids[m.affixed(text, first, last)]
 	return id, ok
 }
 

@@ -18,7 +18,8 @@ func newBudget(length int) *budget { return &budget{length, growthFactor*length 
 // check stops if n more bytes are too many.
 func (b *budget) check(n int) {
 	if n > b.left {
-		panic(stop{fmt.Errorf("the tokenizer makes a text of %d bytes longer by more than %d, want less", b.length, growthFactor*b.length+freeGrowth)})
+		panic(stop{fmt.Errorf("the tokenizer makes a text of %d bytes longer by more than %d, want less",
+			b.length, growthFactor*b.length+freeGrowth)})
 	}
 }
 

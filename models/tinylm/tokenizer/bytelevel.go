@@ -2,8 +2,8 @@ package tokenizer
 
 import "unicode/utf8"
 
-// letters maps bytes to the letters that stand for them in the vocabulary. Byte-level tokenizers write bytes that are not printable ASCII
-// or Latin-1 as characters from U+0100 on.
+// letters maps bytes to the letters that stand for them in the vocabulary. Byte-level tokenizers write bytes that are
+// not printable ASCII or Latin-1 as characters from U+0100 on.
 type letters struct {
 	ofByte [256]rune
 	bytes  map[rune]byte

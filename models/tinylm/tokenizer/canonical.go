@@ -2,36 +2,39 @@ package tokenizer
 
 import (
 	"slices"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 )
 
-// manyMarks is the number of consecutive combining marks above which form uses normalizeLong. norm changes texts with more than 30: it
-// puts a joiner between the marks.
-const manyMarks = 8
-
-// form returns the normalizer of a Unicode form.
+// form returns the normalizer of a Unicode form. It leaves characters unchanged that are newer than the tables of the
+// reference.
 func form(f norm.Form) func(string) string {
 	return func(text string) string {
-		marks := 0
-		for i := 0; i < len(text); {
-			if text[i] < 0xcc { // before U+0300, where marks begin
-				marks = 0
-				i++
-				continue
+		var b strings.Builder
+		for {
+			i := strings.IndexFunc(text, func(r rune) bool { return r >= utf8.RuneSelf && !unicode.Is(inUnicode9, r) })
+			if i < 0 {
+				b.WriteString(normalize(f, text))
+				return b.String()
 			}
-			p := f.PropertiesString(text[i:])
-			i += max(1, p.Size())
-			if marks++; p.CCC() == 0 {
-				marks = 0
-			}
-			if marks > manyMarks {
-				return normalizeLong(f, text)
-			}
+			_, size := utf8.DecodeRuneInString(text[i:])
+			b.WriteString(normalize(f, text[:i]))
+			b.WriteString(text[i : i+size])
+			text = text[i+size:]
 		}
-		return f.String(text)
 	}
+}
+
+// normalize returns the form of a text. norm puts a joiner between the marks of a text with more than 30 in a row.
+func normalize(f norm.Form, text string) string {
+	normal := f.String(text)
+	if strings.Count(normal, norm.GraphemeJoiner) > strings.Count(text, norm.GraphemeJoiner) {
+		return normalizeLong(f, text)
+	}
+	return normal
 }
 
 // normalizeLong returns the form of a text with any number of marks, by chapter 3.11 of the Unicode standard.

@@ -37,18 +37,16 @@ func (e *encoder) step(i int, text []byte, begins bool) {
 		e.addWord(text)
 		return
 	}
-	s, left := e.t.steps[i], len(text)
-	split := s.split
-	if begins && s.start != nil {
-		split = s.start
+	split, left := e.t.steps[i].split, len(text)
+	if start := e.t.steps[i].start; begins && start != nil {
+		split = start
 	}
 	split(text, func(word []byte) {
 		if left -= len(word); left < 0 {
 			e.budget.take(-left)
 			left = 0
 		}
-		e.step(i+1, word, begins && (s.copies || cap(word) == cap(text))) // a word that is cut from text has its capacity at the beginning
-		begins = false
+		e.step(i+1, word, false) // only the first step distinguishes the beginning
 	})
 }
 

@@ -7,8 +7,23 @@ import (
 	"unicode/utf8"
 )
 
-// finder calls found for the spans of a text in order: the matches of a pattern, which may be empty, and the spans between them.
-type finder func(text []byte, found func(from, to int, match bool))
+// finder calls match for the matches of a pattern in a text, in order. They may be empty.
+type finder func(text []byte, match func(from, to int))
+
+// spans calls span for the matches and for what is between them.
+func (find finder) spans(text []byte, span func(from, to int, match bool)) {
+	at := 0
+	find(text, func(from, to int) {
+		if at < from {
+			span(at, from, false)
+		}
+		span(from, to, true)
+		at = to
+	})
+	if at < len(text) {
+		span(at, len(text), false)
+	}
+}
 
 // behavior says what happens to the matches when a pattern cuts a text.
 type behavior string
@@ -26,7 +41,8 @@ func (b behavior) check() error {
 	case removed, isolated, contiguous, toPrevious, toNext:
 		return nil
 	}
-	return fmt.Errorf("behavior %q, want %s, %s, %s, %s or %s", string(b), removed, isolated, contiguous, toPrevious, toNext)
+	return fmt.Errorf("behavior %q, want %s, %s, %s, %s or %s",
+		string(b), removed, isolated, contiguous, toPrevious, toNext)
 }
 
 // joins reports whether a span and the next one are one word.
@@ -42,7 +58,8 @@ func (b behavior) joins(match, next bool) bool {
 	return false
 }
 
-func (b behavior) splitter(find finder) splitter {
+// splitter returns a splitter that cuts a text at the matches or, if invert, at what is between them.
+func (b behavior) splitter(find finder, invert bool) splitter {
 	return func(text []byte, word func([]byte)) {
 		begin, end, before := 0, 0, false // of the word before the span
 		give := func() {
@@ -50,7 +67,8 @@ func (b behavior) splitter(find finder) splitter {
 				word(text[begin:end])
 			}
 		}
-		find(text, func(from, to int, match bool) {
+		find.spans(text, func(from, to int, match bool) {
+			match = match != invert
 			if from > 0 && !b.joins(before, match) {
 				give()
 				begin = from
@@ -61,90 +79,71 @@ func (b behavior) splitter(find finder) splitter {
 	}
 }
 
-// findRunes finds single characters.
-func findRunes(is func(rune) bool) finder {
-	return func(text []byte, found func(from, to int, match bool)) {
-		from := 0
+// findText finds a given text.
+func findText(sought string) finder {
+	return func(text []byte, match func(from, to int)) {
+		for at := 0; ; at += len(sought) {
+			next := bytes.Index(text[at:], []byte(sought))
+			if next < 0 {
+				return
+			}
+			at += next
+			match(at, at+len(sought))
+		}
+	}
+}
+
+// findRuns finds runs of characters of one class, except of class 0. A character of a negative class is a run by
+// itself.
+func findRuns(class func(rune) int) finder {
+	return func(text []byte, match func(from, to int)) {
+		from, last := 0, 0
+		end := func(at int) {
+			if last != 0 && from < at {
+				match(from, at)
+			}
+			from = at
+		}
 		for at := 0; at < len(text); {
 			r, size := utf8.DecodeRune(text[at:])
-			if is(r) {
-				if from < at {
-					found(from, at, false)
-				}
-				from = at + size
-				found(at, from, true)
+			if c := class(r); c != last || c < 0 {
+				end(at)
+				last = c
 			}
 			at += size
 		}
-		if from < len(text) {
-			found(from, len(text), false)
-		}
+		end(len(text))
 	}
 }
 
-// findText finds a given text.
-func findText(sought string) finder {
-	return func(text []byte, found func(from, to int, match bool)) {
-		from := 0
-		for {
-			at := bytes.Index(text[from:], []byte(sought))
-			if at < 0 {
-				break
-			}
-			if at > 0 {
-				found(from, from+at, false)
-			}
-			found(from+at, from+at+len(sought), true)
-			from += at + len(sought)
-		}
-		if from < len(text) {
-			found(from, len(text), false)
-		}
-	}
-}
-
-// findClasses finds runs of characters of one class. Those of class 0 are matches, the others are not. A character of a negative class is
-// a run by itself.
-func findClasses(class func(rune) int) finder {
-	return func(text []byte, found func(from, to int, match bool)) {
-		from, last := 0, 0
-		for at := 0; at < len(text); {
-			r, size := utf8.DecodeRune(text[at:])
-			c := class(r)
-			if at > from && (c != last || c < 0) {
-				found(from, at, last == 0)
-				from = at
-			}
-			at, last = at+size, c
-		}
-		if from < len(text) {
-			found(from, len(text), last == 0)
-		}
-	}
-}
-
-// findWords finds white space. The other spans are the words \w+|[^\w\s]+.
-func findWords(text []byte, found func(from, to int, match bool)) {
-	findClasses(func(r rune) int {
-		switch {
-		case isWord(r):
-			return 1
-		case unicode.IsSpace(r):
-			return 0
-		}
-		return 2
-	})(text, found)
-}
-
-// findBertWords finds white space. The other spans are words and single punctuation marks.
-func findBertWords(text []byte, found func(from, to int, match bool)) {
-	findClasses(func(r rune) int {
-		switch {
-		case unicode.IsSpace(r):
-			return 0
-		case isPunctuation(r):
+// findRunes finds single characters.
+func findRunes(is func(rune) bool) finder {
+	return findRuns(func(r rune) int {
+		if is(r) {
 			return -1
 		}
+		return 0
+	})
+}
+
+// wordRuns is the classes of \w+|[^\w\s]+.
+func wordRuns(r rune) int {
+	switch {
+	case isWord(r):
 		return 1
-	})(text, found)
+	case unicode.IsSpace(r):
+		return 0
+	}
+	return 2
+}
+
+// bertRuns is the classes of words and single punctuation marks.
+func bertRuns(r rune) int {
+	switch {
+	case unicode.IsSpace(r):
+		return 0
+	case isPunctuation(r):
+		return -1
+	}
+	return 1
 }

@@ -2,8 +2,8 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -12,32 +12,18 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// FuzzFile: a tokenizer.json is an error, or a tokenizer whose tokens are in its vocabulary and have a text. Nothing panics.
+// FuzzFile: see requireHarmless.
 func FuzzFile(f *testing.F) {
 	for _, c := range smallTokenizers(f) {
-		f.Add(string(c.Tokenizer), "Some text, 12 größer\n\n THE of [MASK]")
+		f.Add([]byte(c.Tokenizer), "Some text, 12 größer\n\n THE of [MASK]")
 	}
-	f.Add(`{"model":{"type":"Unigram","vocab":[["a",-1e308],["aa",1e308],["<unk>",0]],"unk_id":2}}`, "aab")
-	f.Fuzz(func(t *testing.T, file, text string) {
-		v, err := parseHuggingFace([]byte(file))
-		if err != nil {
-			return
-		}
-		ids, err := v.encode([]int32{-1}, []byte(text))
-		if err != nil {
-			return
-		}
-		require.True(t, utf8.ValidString(text))
-		require.EqualValues(t, -1, ids[0], "encode appends")
-		ids = ids[1:]
-		require.Empty(t, slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return id >= 0 && int(id) < v.size() }))
-		require.Len(t, string(appendTokens(&Tokenizer{v}, ids)), v.length(ids))
-		_, err = v.decode(ids)
-		require.True(t, err == nil || strings.Contains(err.Error(), "it backtracks too much"), "%v", err)
-	})
+	f.Add([]byte(`{"model":{"type":"Unigram","vocab":[["a",-1e308],["aa",1e308],["<unk>",0]],"unk_id":2}}`), "aab")
+	path := filepath.Join(f.TempDir(), "tokenizer.json")
+	f.Fuzz(func(t *testing.T, file []byte, text string) { _ = requireHarmless(t, path, file, []string{text}) })
 }
 
-// FuzzRoundTrip: a byte-level tokenizer without a normalizer, whose vocabulary has each byte, loses nothing of a text, however it cuts words.
+// FuzzRoundTrip: a byte-level tokenizer without a normalizer, whose vocabulary has each byte, loses nothing of a text,
+// however it cuts words.
 func FuzzRoundTrip(f *testing.F) {
 	var all []*Tokenizer
 	for _, c := range smallTokenizers(f) {
@@ -48,9 +34,8 @@ func FuzzRoundTrip(f *testing.F) {
 		require.NoError(f, json.Unmarshal(c.Tokenizer, &cuts))
 		require.NoError(f, json.Unmarshal(smallTokenizer(f), &file))
 		file["pre_tokenizer"] = cuts["pre_tokenizer"]
-		v, err := parseHuggingFace(testutil.Must(json.Marshal(file))(f))
-		require.NoError(f, err)
-		all = append(all, &Tokenizer{v})
+		v := testutil.Must(parseHuggingFace(testutil.Must(json.Marshal(file))(f)))(f)
+		all = append(all, v.tokenizer())
 	}
 	require.Len(f, all, 5)
 	f.Add("Some text, 12 größer\n\n THE of <|endoftext|>")
@@ -63,8 +48,7 @@ func FuzzRoundTrip(f *testing.F) {
 				continue
 			}
 			require.NoError(t, err)
-			decoded, err := v.Decode(ids)
-			require.NoError(t, err)
+			decoded := testutil.Must(v.Decode(ids))(t)
 			require.Equal(t, text, decoded)
 			require.Equal(t, text, string(appendTokens(v, ids)))
 			require.Equal(t, len(text), v.TextLen(ids))

@@ -22,7 +22,7 @@ const maxTokenizerBytes = 256 << 20
 // maxErrorBytes bounds the text of an error, which may quote a tokenizer.json.
 const maxErrorBytes = 400
 
-// huggingFace is the codec of a tokenizer.json.
+// huggingFace is a tokenizer.json.
 type huggingFace struct {
 	hash [sha256.Size]byte
 	end  int32 // the separator
@@ -42,8 +42,8 @@ type huggingFace struct {
 	names    map[string]int32 // ids by the text in the file
 }
 
-// tokenizerFile is the part of a tokenizer.json that is read. Training does not need truncation, padding and the post-processor, which
-// adds tokens around a text.
+// tokenizerFile is the part of a tokenizer.json that is read. Training does not need truncation, padding and the
+// post-processor, which adds tokens around a text.
 type tokenizerFile struct {
 	AddedTokens  []addedFile    `json:"added_tokens"`
 	Normalizer   jsontext.Value `json:"normalizer"`
@@ -54,7 +54,9 @@ type tokenizerFile struct {
 
 // separators are known tokens that end a document.
 func separators() []string {
-	return []string{"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]", "<EOS>", "[SEP]", "<sep>"}
+	return []string{
+		"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>", "[EOS]", "<EOS>", "[SEP]", "<sep>",
+	}
 }
 
 // readHuggingFace reads a tokenizer.json.
@@ -76,7 +78,7 @@ func readHuggingFace(path, separator string) (*huggingFace, error) {
 	return t, nil
 }
 
-// parseHuggingFace makes a codec from the content of a tokenizer.json.
+// parseHuggingFace reads the content of a tokenizer.json.
 func parseHuggingFace(b []byte) (t *huggingFace, err error) {
 	defer catchStop(&err)
 	var f tokenizerFile
@@ -85,18 +87,11 @@ func parseHuggingFace(b []byte) (t *huggingFace, err error) {
 	}
 	t = &huggingFace{hash: sha256.Sum256(b)}
 	t.encoders.New = func() any { return newEncoder(t) }
-	normal, err := flatten(f.Normalizer, "normalizers", 0)
-	if err == nil {
-		t.normal, err = makeParts(normal, normalizers())
-	}
-	if err != nil {
+	var normal []string
+	if t.normal, normal, err = readParts(f.Normalizer, "normalizers", normalizers()); err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
-	words, err := flatten(f.PreTokenizer, "pretokenizers", 0)
-	if err == nil {
-		t.steps, t.letters, t.spells, err = readSplitters(words, normal)
-	}
-	if err != nil {
+	if t.steps, t.letters, t.spells, err = readSplitters(f.PreTokenizer, normal); err != nil {
 		return nil, fmt.Errorf("pre-tokenizer: %w", err)
 	}
 	if t.model, err = readSubwordModel(f.Model); err != nil {
@@ -175,12 +170,13 @@ func (t *huggingFace) findSeparator(separator string) error {
 			return nil
 		}
 	}
-	return fault.Between("Separator", "no end-of-document token; tried %s; set the option separator", strings.Join(names, " "))
+	return fault.Between("Separator", "no end-of-document token; tried %s; set the option separator",
+		strings.Join(names, " "))
 }
 
-func (t *huggingFace) size() int        { return len(t.pieces) }
-func (t *huggingFace) separator() int32 { return t.end }
-func (t *huggingFace) identity() string { return fmt.Sprintf("%x %d", t.hash, t.end) }
+func (t *huggingFace) tokenizer() *Tokenizer {
+	return &Tokenizer{len(t.pieces), t.end, fmt.Sprintf("%x %d", t.hash, t.end), t}
+}
 
 func (t *huggingFace) decode(ids []int32) (_ string, err error) {
 	defer catchStop(&err)
@@ -194,21 +190,6 @@ func (t *huggingFace) decode(ids []int32) (_ string, err error) {
 		}
 	}
 	return t.decoding.decodeAll(pieces), nil
-}
-
-func (t *huggingFace) appendToken(text []byte, id int32) []byte {
-	if id < 0 || int(id) >= len(t.texts) {
-		return text
-	}
-	return append(text, t.texts[id]...)
-}
-
-func (t *huggingFace) length(ids []int32) int {
-	n := 0
-	for _, id := range ids {
-		n += len(t.texts[id])
-	}
-	return n
 }
 
 func (t *huggingFace) encode(to []int32, text []byte) (_ []int32, err error) {

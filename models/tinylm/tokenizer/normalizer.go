@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -18,48 +17,67 @@ func plain(f func(text string) string) normalizer {
 	return func(text string, _ *budget) string { return f(text) }
 }
 
-// normalizers returns the makers of normalizers by their type in a tokenizer.json. Precompiled of SentencePiece is missing.
+// normalizers returns the makers of normalizers by their type in a tokenizer.json. Precompiled of SentencePiece and
+// StripAccents are missing.
 func normalizers() map[string]maker[normalizer] {
 	return map[string]maker[normalizer]{
-		"NFC":            constant(plain(form(norm.NFC))),
-		"NFD":            constant(plain(form(norm.NFD))),
-		"NFKC":           constant(plain(compatible(norm.NFKC))),
-		"NFKD":           constant(plain(compatible(norm.NFKD))),
-		"Lowercase":      constant(plain(lowercase)),
-		"Nmt":            constant(plain(cleanNmt)),
-		"StripAccents":   constant(plain(without(isMark))),
-		"Strip":          with(newStrip),
-		"Prepend":        with(newPrepend),
-		"Replace":        with(newReplace),
-		"BertNormalizer": with(newBertNormalizer),
-	}
-}
-
-// keepsStart reports whether a normalizer never removes the first character of a text.
-func (p part) keepsStart() bool {
-	switch p.kind {
-	case "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend":
-		return true
-	}
-	return false
-}
-
-// compatible returns the normalizer of a Unicode form. It leaves characters unchanged that are newer than the tables of the reference.
-func compatible(f norm.Form) func(string) string {
-	normalize := form(f)
-	return func(text string) string {
-		var b strings.Builder
-		for {
-			i := strings.IndexFunc(text, func(r rune) bool { return unicode.Is(newCompatible, r) })
-			if i < 0 {
-				b.WriteString(normalize(text))
-				return b.String()
-			}
-			_, size := utf8.DecodeRuneInString(text[i:])
-			b.WriteString(normalize(text[:i]))
-			b.WriteString(text[i : i+size])
-			text = text[i+size:]
-		}
+		"NFC":       constant(plain(form(norm.NFC))),
+		"NFD":       constant(plain(form(norm.NFD))),
+		"NFKC":      constant(plain(form(norm.NFKC))),
+		"NFKD":      constant(plain(form(norm.NFKD))),
+		"Lowercase": constant(plain(lowercase)),
+		"Nmt":       constant(plain(cleanNmt)),
+		"Strip": with(func(o struct {
+			partType
+			Left  bool `json:"strip_left"`
+			Right bool `json:"strip_right"`
+		}) (normalizer, error) {
+			return plain(func(text string) string {
+				if o.Left {
+					text = strings.TrimLeftFunc(text, unicode.IsSpace)
+				}
+				if o.Right {
+					text = strings.TrimRightFunc(text, unicode.IsSpace)
+				}
+				return text
+			}), nil
+		}),
+		"Prepend": with(func(o struct {
+			partType
+			Prepend string `json:"prepend"`
+		}) (normalizer, error) {
+			return func(text string, b *budget) string {
+				if text == "" {
+					return ""
+				}
+				b.check(len(o.Prepend))
+				return o.Prepend + text
+			}, nil
+		}),
+		"Replace": with(newReplace),
+		"BertNormalizer": with(func(o struct {
+			partType
+			Clean     bool  `json:"clean_text"`
+			Chinese   bool  `json:"handle_chinese_chars"`
+			Accents   *bool `json:"strip_accents"` // null: same as lowercase
+			Lowercase bool  `json:"lowercase"`
+		}) (normalizer, error) {
+			return plain(func(text string) string {
+				if o.Clean {
+					text = strings.Map(clean, text)
+				}
+				if o.Chinese {
+					text = spaceChinese(text)
+				}
+				if o.Accents != nil && *o.Accents || o.Accents == nil && o.Lowercase {
+					text = strings.Map(stripAccent, form(norm.NFD)(text))
+				}
+				if o.Lowercase {
+					text = lowercase(text)
+				}
+				return text
+			}), nil
+		}),
 	}
 }
 
@@ -73,142 +91,37 @@ func lowercase(text string) string {
 	}, text), "İ", "i\u0307")
 }
 
-// without returns a normalizer that removes characters.
-func without(is func(rune) bool) func(string) string {
-	return func(text string) string {
-		return strings.Map(func(r rune) rune {
-			if is(r) {
-				return -1
-			}
-			return r
-		}, text)
-	}
-}
-
-type stripOptions struct {
-	partType
-	Left  bool `json:"strip_left"`
-	Right bool `json:"strip_right"`
-}
-
-func newStrip(o stripOptions) (normalizer, error) {
-	return func(text string, _ *budget) string {
-		if o.Left {
-			text = strings.TrimLeftFunc(text, unicode.IsSpace)
-		}
-		if o.Right {
-			text = strings.TrimRightFunc(text, unicode.IsSpace)
-		}
-		return text
-	}, nil
-}
-
-type prependOptions struct {
-	partType
-	Prepend string `json:"prepend"`
-}
-
-func newPrepend(o prependOptions) (normalizer, error) {
-	return func(text string, b *budget) string {
-		if text == "" {
-			return ""
-		}
-		b.check(len(o.Prepend))
-		return o.Prepend + text
-	}, nil
-}
-
-type replaceOptions struct {
-	partType
-	Pattern patternOptions `json:"pattern"`
-	Content string         `json:"content"`
-}
-
-// newReplace returns a function that replaces each match of a pattern, for a normalizer or a decoder.
-func newReplace(o replaceOptions) (normalizer, error) {
-	if s := o.Pattern.String; s != nil && *s != "" && o.Pattern.Regex == nil {
-		return func(text string, b *budget) string {
-			b.check(strings.Count(text, *s) * (len(o.Content) - len(*s)))
-			return strings.ReplaceAll(text, *s, o.Content)
-		}, nil
-	}
-	find, err := o.Pattern.finder()
-	if err != nil {
-		return nil, err
-	}
-	return func(text string, b *budget) string {
-		var out strings.Builder
-		find([]byte(text), func(from, to int, match bool) {
-			if match {
-				b.check(out.Len() + len(o.Content) - to)
-				out.WriteString(o.Content)
-			} else {
-				out.WriteString(text[from:to])
-			}
-		})
-		return out.String()
-	}, nil
-}
-
-type bertOptions struct {
-	partType
-	Clean     bool  `json:"clean_text"`
-	Chinese   bool  `json:"handle_chinese_chars"`
-	Accents   *bool `json:"strip_accents"` // null: same as lowercase
-	Lowercase bool  `json:"lowercase"`
-}
-
-func newBertNormalizer(o bertOptions) (normalizer, error) {
-	var steps []normalizer
-	if o.Clean {
-		steps = append(steps, plain(cleanText))
-	}
-	if o.Chinese {
-		steps = append(steps, plain(spaceChinese))
-	}
-	if o.Accents != nil && *o.Accents || o.Accents == nil && o.Lowercase {
-		steps = append(steps, plain(form(norm.NFD)), plain(without(isAccent)))
-	}
-	if o.Lowercase {
-		steps = append(steps, plain(lowercase))
-	}
-	return func(text string, b *budget) string { return applyAll(steps, text, b) }, nil
-}
-
-// applyAll applies normalizers one after the other. What they add is taken from the budget.
-func applyAll(all []normalizer, text string, b *budget) string {
-	for _, n := range all {
-		before := len(text)
-		text = n(text, b)
-		b.take(len(text) - before)
-	}
-	return text
-}
-
-// cleanText removes control characters and makes each white space a space.
-func cleanText(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case isControl(r):
-			return -1
-		case unicode.IsSpace(r):
-			return ' '
-		}
-		return r
-	}, text)
-}
-
 // cleanNmt removes control characters and makes some white space a space, as SentencePiece does for translation.
 func cleanNmt(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
-		case r == '\t' || r == '\n' || r == '\f' || r == '\r' || r >= 0x200b && r <= 0x200f || strings.ContainsRune("\u1680\u2028\u2029▁\ufeff\ufffd", r):
+		case r == '\t' || r == '\n' || r == '\f' || r == '\r' || r >= 0x200b && r <= 0x200f ||
+			strings.ContainsRune("\u1680\u2028\u2029▁\ufeff\ufffd", r):
 			return ' '
 		case r > 0 && r < ' ' || r == 0x7f || r == 0x8f || r == 0x9f:
 			return -1
 		}
 		return r
 	}, text)
+}
+
+// clean removes control characters and makes each white space a space.
+func clean(r rune) rune {
+	switch {
+	case isControl(r):
+		return -1
+	case unicode.IsSpace(r):
+		return ' '
+	}
+	return r
+}
+
+// stripAccent removes accents.
+func stripAccent(r rune) rune {
+	if isAccent(r) {
+		return -1
+	}
+	return r
 }
 
 // spaceChinese puts spaces around Chinese characters.
@@ -222,6 +135,39 @@ func spaceChinese(text string) string {
 		}
 	}
 	return b.String()
+}
+
+type replaceOptions struct {
+	partType
+	Pattern patternOptions `json:"pattern"`
+	Content string         `json:"content"`
+}
+
+// newReplace returns a function that replaces each match of a pattern, for a normalizer or a decoder.
+func newReplace(o replaceOptions) (normalizer, error) {
+	find, err := o.Pattern.finder()
+	return func(text string, b *budget) string {
+		var out strings.Builder
+		find.spans([]byte(text), func(from, to int, match bool) {
+			if match {
+				b.check(out.Len() + len(o.Content) - to)
+				out.WriteString(o.Content)
+			} else {
+				out.WriteString(text[from:to])
+			}
+		})
+		return out.String()
+	}, err
+}
+
+// applyAll applies normalizers one after the other. What they add is taken from the budget.
+func applyAll(all []normalizer, text string, b *budget) string {
+	for _, n := range all {
+		before := len(text)
+		text = n(text, b)
+		b.take(len(text) - before)
+	}
+	return text
 }
 
 // patternOptions is a pattern of Split or Replace: either a text or a regular expression.

@@ -3,23 +3,43 @@ package tokenizer
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"golang.org/x/text/cases"
 )
 
-// maxGroups bounds groups in groups and classes in classes.
-const maxGroups = 100
+// Bounds of a pattern, and so of the time to compile it.
+const (
+	maxPatternBytes = 64 << 10
+	maxGroups       = 100  // groups in groups, classes in classes and quantifiers in a row
+	maxClassParts   = 2000 // classes and escapes in [ ]
+)
 
-// translate returns a pattern of regexp2 that means the same as a pattern of Oniguruma, in the syntax that the
-// reference uses.
+// The tokens of a pattern of Oniguruma, the regular expressions of the reference, outside and inside of [ ]. (? and (*
+// begin what is not supported, and so do intervals of large numbers.
+var (
+	outside = tokens(`\((?:\?(?:<?[=!]|[:>]|(?:[im]+(?:-[im]*)?|-[im]+)[:)])?|\*)?`, `\{[0-9]+(?:,[0-9]*)?\}|\{,[0-9]+\}`)
+	inside  = tokens(`\[:\^?[a-zA-Z]{1,20}:\]`, `&&`)
+	large   = regexp.MustCompile(`[0-9]{6}`)
+)
+
+// tokens returns a regular expression of the given tokens, escapes and single characters.
+func tokens(more ...string) *regexp.Regexp {
+	more = append(more, `\\[pP]\{\^?[ _a-zA-Z0-9-]*\}`, `\\x\{[0-9A-Fa-f]{1,6}\}`, `\\x[0-9A-Fa-f]{1,2}`,
+		`\\u[0-9A-Fa-f]{4}`, `\\.`, `.`)
+	return regexp.MustCompile(`(?s)^(?:` + strings.Join(more, "|") + `)`)
+}
+
+// translate returns a pattern of regexp2 that means the same as a pattern of Oniguruma.
 func translate(pattern string) (string, error) {
-	t := &onig{pattern: pattern}
+	if len(pattern) > maxPatternBytes {
+		return "", fmt.Errorf("%d bytes, want at most %d", len(pattern), maxPatternBytes)
+	}
+	t := &onig{rest: pattern}
 	out, err := t.group(onigOptions{}, 0)
-	if err == nil && t.at < len(pattern) {
+	if err == nil && t.rest != "" {
 		err = errors.New(") without (")
 	}
 	return out, err
@@ -27,37 +47,28 @@ func translate(pattern string) (string, error) {
 
 // onig reads a pattern.
 type onig struct {
-	pattern  string
-	at       int
-	computed int // classes that are written as ranges
-	parts    int // classes inside of classes
-
-	folds    map[string]bool // texts of many characters that equal one character when case is ignored
-	literals string          // the last literals of a group that ignores case, in lower case
+	rest     string // of the pattern
+	parts    int    // classes and escapes in [ ]
+	literals string // the last literals of a group that ignores case, in lower case
 }
 
-// onigOptions are the options of (?imx).
-type onigOptions struct{ fold, dotAll, extended bool }
+// onigOptions are the options of (?im).
+type onigOptions struct{ fold, dotAll bool }
 
-func (t *onig) rest() string { return t.pattern[t.at:] }
+// next skips the next token and returns it, "" at the end.
+func (t *onig) next(of *regexp.Regexp) string {
+	token := of.FindString(t.rest)
+	t.rest = t.rest[len(token):]
+	return token
+}
 
 // take skips a text if it is next, and reports whether it was.
-func (t *onig) take(text string) bool {
-	if !strings.HasPrefix(t.rest(), text) {
-		return false
-	}
-	t.at += len(text)
-	return true
+func (t *onig) take(text string) (ok bool) {
+	t.rest, ok = strings.CutPrefix(t.rest, text)
+	return ok
 }
 
-// rune returns the next character and skips it.
-func (t *onig) rune() rune {
-	r, size := utf8.DecodeRuneInString(t.rest())
-	t.at += size
-	return r
-}
-
-func notSupported(construct string) error { return fmt.Errorf("%s is not supported", construct) }
+func notSupported(construct string) error { return fmt.Errorf("%.40q is not supported", construct) }
 
 // group translates up to the end of the pattern or of the group.
 func (t *onig) group(o onigOptions, depth int) (string, error) {
@@ -66,104 +77,121 @@ func (t *onig) group(o onigOptions, depth int) (string, error) {
 	}
 	var b strings.Builder
 	t.literals = ""
-	for t.at < len(t.pattern) && t.rest()[0] != ')' {
-		if t.take("|") {
+	for t.rest != "" && t.rest[0] != ')' {
+		token := t.next(outside)
+		if token == "|" {
 			b.WriteByte('|')
 			t.literals = ""
 			continue
 		}
-		if o.extended && t.skipSpace() {
-			continue
-		}
-		from := t.at
-		atom, err := t.atom(o, depth)
-		if source := t.pattern[from:t.at]; err == nil {
-			before := t.at
-			if atom, err = t.repeat(atom); err == nil && t.at > before && isAnchor(source) {
-				err = notSupported(fmt.Sprintf("%.20q repeated", source))
-			}
-		}
+		atom, err := t.atom(token, o, depth)
 		if err != nil {
 			return "", err
+		}
+		end := t.rest
+		if atom, err = t.repeat(atom); err != nil {
+			return "", err
+		}
+		switch token {
+		case "^", "$", `\A`, `\z`, `\Z`, `\b`, `\B`, "(?=", "(?!", "(?<=", "(?<!": // match a position, and no text
+			if t.rest != end {
+				return "", fmt.Errorf("%q repeated is not supported", token)
+			}
 		}
 		b.WriteString(atom)
 	}
 	return b.String(), nil
 }
 
-// isAnchor reports whether an atom matches a position, and no text.
-func isAnchor(source string) bool {
-	for _, start := range []string{"^", "$", `\A`, `\z`, `\Z`, `\b`, `\B`, "(?=", "(?!", "(?<=", "(?<!"} {
-		if strings.HasPrefix(source, start) {
-			return true
-		}
+// translations returns what tokens that are no characters become.
+func translations() map[string]string {
+	const word, other = "[" + wordClass + wordMore + "]", "[^" + wordClass + wordMore + "]"
+	return map[string]string{
+		`^`: `(?:\A|(?<=\n)(?!\z))`, `$`: `(?=\n|\z)`, `\A`: `\A`, `\z`: `\z`, `\Z`: `(?=\n?\z)`,
+		`\b`: "(?:(?<=" + word + ")(?!" + word + ")|(?<!" + word + ")(?=" + word + "))",
+		`\B`: "(?:(?<=" + word + ")(?=" + word + ")|(?<!" + word + ")(?!" + word + "))",
+		`\w`: word, `\W`: other, `.`: `.`, `\N`: `[^\n]`, `\O`: `[\s\S]`, `\R`: "(?>\r\n|[\n\v\f\r\u0085\u2028\u2029])",
 	}
-	return false
-}
-
-// skipSpace skips what means nothing with the option x. It reports whether there was something.
-func (t *onig) skipSpace() bool {
-	c := t.rest()[0]
-	if c == '#' {
-		line, _, _ := strings.Cut(t.rest(), "\n")
-		t.at += len(line)
-		return true
-	}
-	space := strings.IndexByte(" \t\n\r\f\v", c) >= 0
-	if space {
-		t.at++
-	}
-	return space
 }
 
 // atom translates what a quantifier may follow.
-func (t *onig) atom(o onigOptions, depth int) (string, error) {
-	rest := t.rest()
-	if strings.IndexByte("([.^$", rest[0]) >= 0 {
+func (t *onig) atom(token string, o onigOptions, depth int) (string, error) {
+	if token == "." && o.dotAll {
+		token = `\O`
+	}
+	translation := translations()[token]
+	if translation != "" || token[0] == '[' || token[0] == '(' {
 		t.literals = ""
 	}
-	switch c := rest[0]; c {
-	case '*', '+', '?':
-		return "", fmt.Errorf("%c without something to repeat", c)
-	case '(':
-		return t.parentheses(o, depth)
-	case '[':
-		c, err := t.class(depth)
-		if err != nil {
-			return "", err
-		}
-		return t.writeClass(c, o.fold)
-	case '\\':
-		return t.escape(o)
-	case '.':
-		t.at++
-		if o.dotAll {
-			return `[\s\S]`, nil
-		}
-		return ".", nil
-	case '^':
-		t.at++
-		return `(?:\A|(?<=\n)(?!\z))`, nil
-	case '$':
-		t.at++
-		return `(?=\n|\z)`, nil
+	switch {
+	case translation != "":
+		return translation, nil
+	case token[0] == '(':
+		return t.parentheses(token, o, depth)
+	case token == "[":
+		set, err := t.class(o, depth)
+		return set.String(), err
+	case token == "*" || token == "+" || token == "?":
+		return "", fmt.Errorf("%s without something to repeat", token)
+	case token[0] == '{': // stands for itself
+		t.rest, token = token[1:]+t.rest, "{"
 	}
-	return t.literal(t.rune(), o)
+	set, r, err := character(token)
+	if err != nil || set.text != "" { // of which the case counts, as for the reference
+		return set.String(), err
+	}
+	return t.literal(r, o)
+}
+
+// character returns the character of a token or, of an escape that stands for many, the set of these.
+func character(token string) (set charSet, r rune, err error) {
+	r, _ = utf8.DecodeRuneInString(token)
+	if r != '\\' {
+		return set, r, nil
+	}
+	if token == `\` {
+		return set, 0, errors.New(`it ends with \`)
+	}
+	c, _ := utf8.DecodeRuneInString(token[1:])
+	not, text := unicode.IsUpper(c), token[2:]
+	switch c {
+	case 'w', 'W', 'd', 'D', 's', 'S', 'h', 'H':
+		name := map[rune]string{'d': "digit", 's': "space", 'h': "xdigit", 'w': "word"}[unicode.ToLower(c)]
+		set, err = property(name, not, true)
+		return set, 0, err
+	case 'p', 'P':
+		if text == "" {
+			return set, 0, notSupported(token)
+		}
+		name, inverted := strings.CutPrefix(text[1:len(text)-1], "^")
+		set, err = property(name, not != inverted, false)
+		return set, 0, err
+	case 't', 'n', 'r', 'f', 'v', 'a', 'e':
+		return set, map[rune]rune{'t': '\t', 'n': '\n', 'r': '\r', 'f': '\f', 'v': '\v', 'a': '\a', 'e': 0x1b}[c], nil
+	case 'x', 'u':
+		n, err := strconv.ParseUint(strings.Trim(text, "{}"), 16, 32)
+		if err != nil || !utf8.ValidRune(rune(n)) || n > unicode.MaxASCII && len(token) == len(`\xff`) { // a byte
+			err = notSupported(token)
+		}
+		return set, rune(n), err
+	}
+	if c < utf8.RuneSelf && (unicode.IsLetter(c) || unicode.IsDigit(c)) || c == utf8.RuneError {
+		err = notSupported(token)
+	}
+	return set, c, err
 }
 
 // literal returns a character, or the class of those that equal it when case is ignored.
 func (t *onig) literal(r rune, o onigOptions) (string, error) {
 	if o.fold {
-		if err := t.checkFold(r); err != nil {
-			return "", err
+		t.literals += strings.ToLower(string(r))
+		for _, pair := range []string{"ss", "ff", "fi", "fl", "st"} { // equal one character, as ß or ﬁ
+			if strings.HasSuffix(t.literals, pair) {
+				return "", fmt.Errorf("%q without regard to case is not supported", pair)
+			}
 		}
-	}
-	if f := unicode.SimpleFold(r); o.fold && f != r {
-		same := classLiteral(r)
-		for ; f != r; f = unicode.SimpleFold(f) {
-			same += classLiteral(f)
-		}
-		return "[" + same + "]", nil
+		set, err := rangeSet(r, r, true)
+		return set.String(), err
 	}
 	if r < utf8.RuneSelf && strings.ContainsRune(`\*+?|{[()^$.# `, r) {
 		return `\` + string(r), nil
@@ -171,166 +199,59 @@ func (t *onig) literal(r rune, o onigOptions) (string, error) {
 	return string(r), nil
 }
 
-// checkFold returns an error if a literal character without regard to case equals several characters, or does so
-// together with those before it.
-func (t *onig) checkFold(r rune) error {
-	if t.folds == nil {
-		t.folds = map[string]bool{}
-		fold := cases.Fold()
-		for _, r := range "ßİŉǰΐΰևẖẗẘẙẚẞ" {
-			t.folds[fold.String(string(r))] = true
-		}
-		for _, ends := range [][2]rune{{0x1f50, 0x1fff}, {0xfb00, 0xfb17}} {
-			for r := ends[0]; r <= ends[1]; r++ {
-				t.folds[fold.String(string(r))] = true
-			}
-		}
-	}
-	text := cases.Fold().String(string(r))
-	t.literals += text
-	for from := range t.literals {
-		if last := t.literals[from:]; t.folds[last] && utf8.RuneCountInString(last) > 1 {
-			return notSupported(fmt.Sprintf("%q without regard to case", last))
-		}
-	}
-	if len(t.literals) > 16 {
-		t.literals = text
-	}
-	return nil
-}
-
-// parentheses translates a group.
-func (t *onig) parentheses(o onigOptions, depth int) (string, error) {
-	open := "(?:"
-	switch rest := t.rest(); {
-	case t.take("(?#"):
-		_, _, ok := strings.Cut(t.rest(), ")")
-		if !ok {
-			return "", errors.New("(?# without )")
-		}
-		t.at += strings.IndexByte(t.rest(), ')') + 1
-		return "", nil
-	case t.take("(?:"):
-	case t.take("(?="), t.take("(?!"), t.take("(?<="), t.take("(?<!"), t.take("(?>"):
-		open = rest[:len(rest)-len(t.rest())]
-	case t.take("(?<"): // a name, which nothing can refer to
-		name, _, ok := strings.Cut(t.rest(), ">")
-		if !ok || name == "" || strings.ContainsAny(name, "()") {
-			return "", notSupported(fmt.Sprintf("%.8q", rest))
-		}
-		t.at += len(name) + 1
-	case t.take("(?"):
-		bare, err := t.options(&o)
-		if err != nil {
-			return "", err
-		}
-		if bare { // up to the end of the group around
-			inner, err := t.group(o, depth+1)
-			return open + inner + ")", err
-		}
-	case strings.HasPrefix(rest, "(*"):
-		return "", notSupported("(*")
-	default:
-		t.at++
+// parentheses translates a group that begins with a token. The options of (?i) hold up to the end of the group around.
+func (t *onig) parentheses(open string, o onigOptions, depth int) (string, error) {
+	last := open[len(open)-1]
+	switch {
+	case open == "(?" || open == "(*":
+		return "", notSupported(open + t.rest[:min(1, len(t.rest))])
+	case last == '(' || last == ':' || last == ')':
+		on, off, _ := strings.Cut(open, "-")
+		o.fold = (o.fold || strings.Contains(on, "i")) && !strings.Contains(off, "i")
+		o.dotAll = (o.dotAll || strings.Contains(on, "m")) && !strings.Contains(off, "m")
+		open = "(?:"
 	}
 	inner, err := t.group(o, depth+1)
-	if err == nil && !t.take(")") {
+	if err == nil && last != ')' && !t.take(")") {
 		err = errors.New("( without )")
 	}
 	return open + inner + ")", err
 }
 
-// options reads the options of (?i:...) or (?i), behind the question mark. bare says that it is the latter.
-func (t *onig) options(o *onigOptions) (bare bool, err error) {
-	from, on := t.at-2, true
-	for t.at < len(t.pattern) {
-		switch t.rune() {
-		case 'i':
-			o.fold = on
-		case 'm':
-			o.dotAll = on
-		case 'x':
-			o.extended = on
-		case '-':
-			on = false
-		case ':':
-			return false, nil
-		case ')':
-			return true, nil
-		default:
-			return false, notSupported(fmt.Sprintf("%.8q", t.pattern[from:t.at]))
-		}
-	}
-	return false, notSupported(fmt.Sprintf("%.8q", t.pattern[from:]))
-}
-
-// repeat translates the quantifiers behind an atom: several ones apply one after the other, and a + behind one makes it
-// possessive.
+// repeat translates the quantifiers behind an atom: several ones apply one after the other, and a + behind one that is
+// no interval makes it possessive.
 func (t *onig) repeat(atom string) (string, error) {
-	for count := 0; t.at < len(t.pattern); count++ {
-		q, interval := "", false
-		switch c := t.rest()[0]; c {
-		case '*', '+', '?':
-			q = string(c)
-			t.at++
-		case '{':
-			var err error
-			if q, err = t.interval(); err != nil || q == "" {
-				return atom, err
-			}
-			interval = true
-		default:
+	for count := 0; ; count++ {
+		q := outside.FindString(t.rest)
+		interval := len(q) > 1 && q[0] == '{'
+		if !interval && q != "*" && q != "+" && q != "?" {
 			return atom, nil
 		}
-		if count == maxGroups {
+		t.next(outside)
+		switch {
+		case count == maxGroups:
 			return "", fmt.Errorf("more than %d quantifiers in a row", maxGroups)
-		}
-		if atom == "" {
+		case atom == "":
 			return "", fmt.Errorf("%s without something to repeat", q)
+		case interval && (large.MatchString(q) || strings.HasPrefix(t.rest, "?") && !strings.Contains(q, ",")):
+			return "", notSupported(q + t.rest[:min(1, len(t.rest))])
+		case count > 0 || !isSingle(atom):
+			atom = "(?:" + atom + ")"
 		}
+		q = strings.Replace(q, "{,", "{0,", 1)
 		switch {
 		case t.take("?"):
-			q += "?"
-			atom = "(?:" + atom + ")" + q
+			atom += q + "?"
 		case !interval && t.take("+"):
-			atom = "(?>(?:" + atom + ")" + q + ")"
+			atom = "(?>" + atom + q + ")"
 		default:
-			if count > 0 || !single(atom) {
-				atom = "(?:" + atom + ")"
-			}
 			atom += q
 		}
 	}
-	return atom, nil
 }
 
-// single reports whether a translated atom needs no group around it.
-func single(atom string) bool {
+// isSingle reports whether a translated atom needs no group around it.
+func isSingle(atom string) bool {
 	_, size := utf8.DecodeRuneInString(atom)
 	return len(atom) == size || atom[0] == '[' || atom[0] == '(' || atom[0] == '\\'
-}
-
-// interval reads {n}, {n,}, {,m} or {n,m}. Another text behind { is no interval, but stands for itself: the result is
-// "" then.
-func (t *onig) interval() (string, error) {
-	inner, _, ok := strings.Cut(t.rest()[1:], "}")
-	low, high, two := strings.Cut(inner, ",")
-	if !ok || low+high == "" || strings.Trim(low+high, "0123456789") != "" {
-		return "", nil
-	}
-	n, errLow := strconv.Atoi("0" + low)
-	m, errHigh := strconv.Atoi("0" + high)
-	if errLow != nil || errHigh != nil || max(n, m) > 100_000 || two && high != "" && n > m {
-		return "", notSupported(fmt.Sprintf("%.20q", "{"+inner+"}"))
-	}
-	t.at += len(inner) + 2
-	switch {
-	case !two && strings.HasPrefix(t.rest(), "?"):
-		return "", notSupported(fmt.Sprintf("%.20q", "{"+inner+"}?"))
-	case !two:
-		return fmt.Sprintf("{%d}", n), nil
-	case high == "":
-		return fmt.Sprintf("{%d,}", n), nil
-	}
-	return fmt.Sprintf("{%d,%d}", n, m), nil
 }

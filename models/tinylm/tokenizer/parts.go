@@ -50,17 +50,20 @@ func constant[T any](t T) maker[T] {
 	return with(func(noOptions) (T, error) { return t, nil })
 }
 
-// makeParts makes a T from each part.
-func makeParts[T any](parts []part, makers map[string]maker[T]) ([]T, error) {
-	var all []T
+// readParts makes a T from each part of a value: see flatten. It also returns the kinds of the parts.
+func readParts[T any](value jsontext.Value, list string, makers map[string]maker[T]) (all []T, kinds []string, err error) {
+	parts, err := flatten(value, list, 0)
+	if err != nil {
+		return nil, nil, err
+	}
 	for _, p := range parts {
 		t, err := makePart(p, makers)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		all = append(all, t)
+		all, kinds = append(all, t), append(kinds, p.kind)
 	}
-	return all, nil
+	return all, kinds, nil
 }
 
 func makePart[T any](p part, makers map[string]maker[T]) (t T, err error) {
@@ -81,7 +84,8 @@ func readPart(value jsontext.Value) (part, error) {
 	return part{t.Type, value}, err
 }
 
-// flatten returns the parts of a value: none for null, the parts in the member list for a Sequence, else the value itself.
+// flatten returns the parts of a value: none for null, the parts in the member list for a Sequence, else the value
+// itself.
 func flatten(value jsontext.Value, list string, depth int) ([]part, error) {
 	if len(value) == 0 || value.Kind() == 'n' {
 		return nil, nil

@@ -10,7 +10,8 @@ import (
 	"github.com/dlclark/regexp2"
 )
 
-// The patterns of GPT-2, and of Llama 3 and Qwen, which differ in the number of digits of a word. Go's regexp has no lookahead.
+// The patterns of GPT-2, and of Llama 3 and Qwen, which differ in the number of digits of a word. Go's regexp has no
+// lookahead.
 const (
 	gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	llama3Start = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}`
@@ -21,7 +22,7 @@ const (
 func knownPattern(pattern string) (scanner, bool) {
 	switch pattern {
 	case gpt2Pattern:
-		return scanner{gpt2: true}, true
+		return gpt2Scanner(), true
 	case llama3Start + `{1,3}` + llama3End:
 		return scanner{digits: 3}, true
 	case llama3Start + llama3End:
@@ -30,14 +31,14 @@ func knownPattern(pattern string) (scanner, bool) {
 	return scanner{}, false
 }
 
-// Finding the matches in a text may take at most this time, 30 times what usual patterns need: with some patterns the time doubles with each
-// character.
+// Finding the matches in a text may take at most this time, 30 times what usual patterns need: with some patterns the
+// time doubles with each character.
 const (
 	matchTime     = time.Second
 	matchByteTime = 10 * time.Microsecond // more for each byte of the text
 
 	freeTime    = time.Millisecond // beside matchByteTime, of a text; more is overtime
-	maxOvertime = 3 * time.Second  // of all texts, such as the words of one; texts that take less than their time make up for it
+	maxOvertime = 3 * time.Second  // of all texts, such as the words of one; what others take less makes up for it
 )
 
 // matches finds a regular expression.
@@ -47,20 +48,14 @@ type matches struct {
 	overtime *atomic.Int64
 }
 
-// maxPatternBytes bounds a pattern, and so the time to compile it.
-const maxPatternBytes = 64 << 10
-
-// newMatches compiles a pattern of Oniguruma, the regular expressions of the reference. A pattern that may mean something else here is an
-// error.
+// newMatches compiles a pattern of Oniguruma, the regular expressions of the reference. A pattern that may mean
+// something else here is an error.
 func newMatches(pattern string) (m matches, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("pattern %.60q: %w", pattern, err)
 		}
 	}()
-	if len(pattern) > maxPatternBytes {
-		return m, fmt.Errorf("%d bytes, want at most %d", len(pattern), maxPatternBytes)
-	}
 	translated, err := translate(pattern)
 	if err != nil {
 		return m, err
@@ -69,12 +64,13 @@ func newMatches(pattern string) (m matches, err error) {
 	if err != nil {
 		return m, err
 	}
-	m = matches{pattern, &sync.Pool{New: func() any { return regexp2.MustCompile(translated, regexp2.None) }}, new(atomic.Int64)}
+	pool := &sync.Pool{New: func() any { return regexp2.MustCompile(translated, regexp2.None) }}
+	m = matches{pattern, pool, new(atomic.Int64)}
 	m.pool.Put(re)
 	return m, nil
 }
 
-func (m matches) find(text []byte, found func(from, to int, match bool)) {
+func (m matches) find(text []byte, match func(from, to int)) {
 	limit := matchTime + time.Duration(len(text))*matchByteTime
 	runes, began := []rune(string(text)), time.Now()
 	spans, err := m.spans(runes, limit)
@@ -83,34 +79,30 @@ func (m matches) find(text []byte, found func(from, to int, match bool)) {
 		spans, err = m.spans(runes, limit)
 	}
 	if err != nil {
-		panic(stop{fmt.Errorf("pattern %.60q takes more than %v for a text of %d bytes, want less: it backtracks too much", m.pattern, limit, len(text))})
+		panic(stop{fmt.Errorf("pattern %.60q takes more than %v for a text of %d bytes, want less: it backtracks too much",
+			m.pattern, limit, len(text))})
 	}
 	over := min(time.Since(began), limit) - (limit - matchTime) - freeTime // a stopped process counts at most the limit
 	if all := m.overtime.Add(int64(over)); all < 0 {
 		m.overtime.Store(0)
 	} else if over > 0 && all > int64(maxOvertime) {
-		panic(stop{fmt.Errorf("pattern %.60q takes %v too long for many texts, the last one of %d bytes: it backtracks too much", m.pattern, time.Duration(all), len(text))})
+		panic(stop{fmt.Errorf("pattern %.60q takes %v too long for many texts, the last one of %d bytes: "+
+			"it backtracks too much", m.pattern, time.Duration(all), len(text))})
 	}
 	at, from := 0, 0 // in runes and in bytes
-	next := func(end int, match bool) {
-		to := from
-		for _, r := range runes[at:end] {
-			to += utf8.RuneLen(r)
+	skip := func(end int) int {
+		for ; at < end; at++ {
+			from += utf8.RuneLen(runes[at])
 		}
-		if at < end || match {
-			found(from, to, match)
-		}
-		at, from = end, to
+		return from
 	}
 	for _, s := range spans {
-		next(s[0], false)
-		next(s[1], true)
+		match(skip(s[0]), skip(s[1]))
 	}
-	next(len(runes), false)
 }
 
-// spans returns the begin and end of each match in a text, or an error if finding them takes longer than the limit. As in the reference, an
-// empty match right behind another match is none.
+// spans returns the begin and end of each match in a text, or an error if finding them takes longer than the limit. As
+// in the reference, an empty match right behind another match is none.
 func (m matches) spans(text []rune, limit time.Duration) (list [][2]int, err error) {
 	re := m.pool.Get().(*regexp2.Regexp)
 	defer m.pool.Put(re)
@@ -126,8 +118,3 @@ func (m matches) spans(text []rune, limit time.Duration) (list [][2]int, err err
 	}
 	return list, err
 }
-
-const (
-	wordClass = `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}Ⓐ-ⓩ🄰-🅉🅐-🅩🅰-🆉` // what \w of Oniguruma means inside of [ ]
-	wordMore  = `²³¹¼½¾`                                   // what \w of Oniguruma also matches, but not inside of [ ]
-)

@@ -2,11 +2,15 @@ package tokenizer
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // splitter cuts a text into words and calls word for each in order. No word is empty.
@@ -14,46 +18,84 @@ type splitter func(text []byte, word func([]byte))
 
 // preTokenizer is a step that cuts a text into words.
 type preTokenizer struct {
-	split  splitter // nil: the step cuts nothing
-	start  splitter // for a word that begins the text; nil: split
-	bytes  bool     // after the step, words are spelled in letters for bytes
-	copies bool     // words are no parts of the text
+	split splitter // nil: the step cuts nothing
+	start splitter // for a word that begins the text; nil: split
+	bytes bool     // after the step, words are spelled in letters for bytes
 }
 
-// preTokenizers returns the makers of pre-tokenizers by their type in a tokenizer.json. UnicodeScripts, FixedLength and RandomSplit are
-// missing.
+// preTokenizers returns the makers of pre-tokenizers by their type in a tokenizer.json. UnicodeScripts, FixedLength and
+// RandomSplit are missing.
 func preTokenizers() map[string]maker[preTokenizer] {
-	cut := func(find finder, how behavior) maker[preTokenizer] {
-		return constant(preTokenizer{split: how.splitter(find)})
+	cut := func(how behavior, find finder, invert bool) preTokenizer {
+		return preTokenizer{split: how.splitter(find, invert)}
 	}
 	return map[string]maker[preTokenizer]{
-		"BertPreTokenizer":   cut(findBertWords, removed),
-		"ByteLevel":          with(newByteLevel),
-		"CharDelimiterSplit": with(newDelimiterSplit),
-		"Digits":             with(newDigits),
-		"Metaspace":          with(newMetaspace),
-		"Punctuation":        with(newPunctuationSplit),
-		"Split":              with(newSplit),
-		"Whitespace":         cut(findWords, removed),
-		"WhitespaceSplit":    cut(findRunes(unicode.IsSpace), removed),
+		"BertPreTokenizer": constant(cut(removed, findRuns(bertRuns), true)),
+		"Whitespace":       constant(cut(removed, findRuns(wordRuns), true)),
+		"WhitespaceSplit":  constant(cut(removed, findRunes(unicode.IsSpace), false)),
+		"ByteLevel":        with(newByteLevel),
+		"Metaspace":        with(newMetaspace),
+		"CharDelimiterSplit": with(func(o struct {
+			partType
+			Delimiter string `json:"delimiter"`
+		}) (p preTokenizer, err error) {
+			if utf8.RuneCountInString(o.Delimiter) != 1 {
+				err = fmt.Errorf("delimiter %q, want one character", o.Delimiter)
+			}
+			return cut(removed, findText(o.Delimiter), false), err
+		}),
+		"Digits": with(func(o struct {
+			partType
+			Individual bool `json:"individual_digits"`
+		}) (preTokenizer, error) {
+			if o.Individual {
+				return cut(isolated, findRunes(unicode.IsNumber), false), nil
+			}
+			return cut(contiguous, findRunes(unicode.IsNumber), false), nil
+		}),
+		"Punctuation": with(func(o struct {
+			partType
+			Behavior behavior `json:"behavior"`
+		}) (preTokenizer, error) {
+			o.Behavior = cmp.Or(o.Behavior, isolated)
+			return cut(o.Behavior, findRunes(isPunctuation), false), o.Behavior.check()
+		}),
+		"Split": with(func(o struct {
+			partType
+			Pattern  patternOptions `json:"pattern"`
+			Behavior behavior       `json:"behavior"`
+			Invert   bool           `json:"invert"`
+		}) (p preTokenizer, err error) {
+			if err := o.Behavior.check(); err != nil {
+				return p, err
+			}
+			// Matches of known patterns cover every character.
+			covers := o.Behavior == isolated || o.Behavior == removed && o.Invert
+			if covers && o.Pattern.Regex != nil && o.Pattern.String == nil {
+				if s, ok := knownPattern(*o.Pattern.Regex); ok {
+					return preTokenizer{split: s.split}, nil
+				}
+			}
+			find, err := o.Pattern.finder()
+			return cut(o.Behavior, find, o.Invert), err
+		}),
 	}
 }
 
 // readSplitters returns the steps that cut. If one of them is ByteLevel, it returns the letters for bytes; spells says
-// that it is the last one, after which words still have plain text, which is quicker. normal are the normalizers of the
-// file.
-func readSplitters(parts, normal []part) (steps []preTokenizer, l *letters, spells bool, err error) {
-	all, err := makeParts(parts, preTokenizers())
+// that it is the last one, after which words still have plain text, which is quicker. normal are the kinds of the
+// normalizers of the file.
+func readSplitters(
+	value jsontext.Value, normal []string,
+) (steps []preTokenizer, l *letters, spells bool, err error) {
+	all, _, err := readParts(value, "pretokenizers", preTokenizers())
 	if err != nil {
 		return nil, nil, false, err
 	}
 	for i, s := range all {
 		if s.start != nil {
-			if err := checkFirst(normal); err != nil {
-				return nil, nil, false, err
-			}
-			if l != nil {
-				return nil, nil, false, errors.New("type Metaspace with the prepend_scheme first behind ByteLevel, want it in front")
+			if err := checkFirst(i, normal); err != nil {
+				return nil, nil, false, fmt.Errorf("type Metaspace with the prepend_scheme first behind %w", err)
 			}
 		}
 		if s.bytes && l == nil {
@@ -75,17 +117,20 @@ func (s preTokenizer) spelled(l *letters) preTokenizer {
 	if cut == nil {
 		cut = whole
 	}
-	return preTokenizer{copies: true, split: func(text []byte, word func([]byte)) {
+	return preTokenizer{split: func(text []byte, word func([]byte)) {
 		cut(text, func(w []byte) { word(l.spell(nil, w)) })
 	}}
 }
 
-// checkFirst returns an error if a normalizer before a Metaspace with the scheme "first" hides which word begins the
-// text.
-func checkFirst(normal []part) error {
+// checkFirst returns an error if something before a Metaspace with the scheme "first", which is pre-tokenizer i, may
+// hide which word begins the text.
+func checkFirst(i int, normal []string) error {
+	if i > 0 {
+		return errors.New("another pre-tokenizer, want it in front")
+	}
 	for _, n := range normal {
-		if !n.keepsStart() {
-			return fmt.Errorf("type Metaspace with the prepend_scheme first behind the normalizer %s, which may remove the first character", n.kind)
+		if !slices.Contains([]string{"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend"}, n) {
+			return fmt.Errorf("the normalizer %s, which may remove the first character", n)
 		}
 	}
 	return nil
@@ -101,7 +146,7 @@ type byteLevelOptions struct {
 func newByteLevel(o byteLevelOptions) (preTokenizer, error) {
 	var split splitter
 	if o.UseRegex == nil || *o.UseRegex {
-		split = scanner{gpt2: true}.split
+		split = gpt2Scanner().split
 	}
 	if o.AddPrefixSpace && split == nil {
 		split = whole
@@ -109,7 +154,7 @@ func newByteLevel(o byteLevelOptions) (preTokenizer, error) {
 	if o.AddPrefixSpace {
 		split = split.withPrefix(" ")
 	}
-	return preTokenizer{split: split, bytes: true, copies: o.AddPrefixSpace}, nil
+	return preTokenizer{split: split, bytes: true}, nil
 }
 
 // whole makes the whole text one word.
@@ -124,43 +169,6 @@ func (s splitter) withPrefix(prefix string) splitter {
 		}
 		s(text, word)
 	}
-}
-
-type delimiterOptions struct {
-	partType
-	Delimiter string `json:"delimiter"`
-}
-
-func newDelimiterSplit(o delimiterOptions) (preTokenizer, error) {
-	if utf8.RuneCountInString(o.Delimiter) != 1 {
-		return preTokenizer{}, fmt.Errorf("delimiter %q, want one character", o.Delimiter)
-	}
-	return preTokenizer{split: removed.splitter(findText(o.Delimiter))}, nil
-}
-
-type digitsOptions struct {
-	partType
-	Individual bool `json:"individual_digits"`
-}
-
-func newDigits(o digitsOptions) (preTokenizer, error) {
-	how := contiguous
-	if o.Individual {
-		how = isolated
-	}
-	return preTokenizer{split: how.splitter(findRunes(unicode.IsNumber))}, nil
-}
-
-type punctuationOptions struct {
-	partType
-	Behavior behavior `json:"behavior"`
-}
-
-func newPunctuationSplit(o punctuationOptions) (preTokenizer, error) {
-	if o.Behavior == "" {
-		o.Behavior = isolated
-	}
-	return preTokenizer{split: o.Behavior.splitter(findRunes(isPunctuation))}, o.Behavior.check()
 }
 
 type metaspaceOptions struct {
@@ -183,7 +191,8 @@ func (o metaspaceOptions) scheme() (string, error) {
 		return "never", nil
 	case s == "":
 		return "always", nil
-	case s != "always" && s != "first" && s != "never" || o.AddPrefixSpace != nil && *o.AddPrefixSpace == (s == "never"):
+	case s != "always" && s != "first" && s != "never",
+		o.AddPrefixSpace != nil && *o.AddPrefixSpace == (s == "never"):
 		return "", fmt.Errorf("prepend_scheme %q, want always, first or never, as add_prefix_space says", s)
 	}
 	return s, nil
@@ -196,47 +205,19 @@ func newMetaspace(o metaspaceOptions) (preTokenizer, error) {
 	}
 	cut := splitter(whole)
 	if o.Split == nil || *o.Split {
-		cut = toNext.splitter(findText(o.Replacement))
+		cut = toNext.splitter(findText(o.Replacement), false)
 	}
 	step := func(s splitter) splitter {
 		return func(text []byte, word func([]byte)) {
 			s([]byte(strings.ReplaceAll(string(text), " ", o.Replacement)), word)
 		}
 	}
+	plain, prefixed := step(cut), step(cut.withPrefix(o.Replacement))
 	switch scheme {
 	case "always":
-		return preTokenizer{split: step(cut.withPrefix(o.Replacement)), copies: true}, nil
+		return preTokenizer{split: prefixed}, nil
 	case "first":
-		return preTokenizer{split: step(cut), start: step(cut.withPrefix(o.Replacement)), copies: true}, nil
+		return preTokenizer{split: plain, start: prefixed}, nil
 	}
-	return preTokenizer{split: step(cut), copies: true}, nil
-}
-
-type splitOptions struct {
-	partType
-	Pattern  patternOptions `json:"pattern"`
-	Behavior behavior       `json:"behavior"`
-	Invert   bool           `json:"invert"`
-}
-
-func newSplit(o splitOptions) (preTokenizer, error) {
-	if err := o.Behavior.check(); err != nil {
-		return preTokenizer{}, err
-	}
-	if o.Pattern.Regex != nil && (o.Behavior == isolated || o.Behavior == removed && o.Invert) {
-		if s, ok := knownPattern(*o.Pattern.Regex); ok && o.Pattern.String == nil {
-			return preTokenizer{split: s.split}, nil
-		}
-	}
-	find, err := o.Pattern.finder()
-	if err != nil {
-		return preTokenizer{}, err
-	}
-	if o.Invert {
-		straight := find
-		find = func(text []byte, found func(from, to int, match bool)) {
-			straight(text, func(from, to int, match bool) { found(from, to, !match) })
-		}
-	}
-	return preTokenizer{split: o.Behavior.splitter(find)}, nil
+	return preTokenizer{split: plain}, nil
 }

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"math"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -8,9 +9,11 @@ import (
 
 // scanner cuts UTF-8 like the pattern of GPT-2 or of Llama 3, faster than a regular expression.
 type scanner struct {
-	gpt2   bool
-	digits int // most digits of a word, in the pattern of Llama 3
+	gpt2   bool // else Llama 3
+	digits int  // most digits of a word
 }
+
+func gpt2Scanner() scanner { return scanner{gpt2: true, digits: math.MaxInt} }
 
 // class is a class of characters in the patterns.
 type class int
@@ -24,32 +27,20 @@ const (
 	nothing // the end of the text
 )
 
+// classAt returns the class of the character at at, and its length.
 func classAt(text []byte, at int) (class, int) {
-	if at >= len(text) {
-		return nothing, 0
-	}
-	b := text[at]
-	switch {
-	case b >= utf8.RuneSelf:
-	case b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z':
-		return letter, 1
-	case b >= '0' && b <= '9':
-		return number, 1
-	case b == '\n' || b == '\r':
-		return newline, 1
-	case b == ' ' || b >= '\t' && b <= '\r':
-		return space, 1
-	default:
-		return other, 1
-	}
 	r, size := utf8.DecodeRune(text[at:])
 	switch {
+	case size == 0:
+		return nothing, 0
 	case unicode.IsLetter(r):
 		return letter, size
-	case unicode.IsNumber(r):
-		return number, size
+	case r == '\n' || r == '\r':
+		return newline, size
 	case unicode.IsSpace(r):
 		return space, size
+	case unicode.IsNumber(r):
+		return number, size
 	}
 	return other, size
 }
@@ -87,12 +78,10 @@ func (s scanner) end(text []byte, at int) int {
 		return run(text, at, letter, len(text))
 	case next == letter && (blank || !s.gpt2 && (first == other || first == space)):
 		return run(text, at+size, letter, len(text))
-	case first == number && s.gpt2:
-		return run(text, at, number, len(text))
 	case first == number:
 		return run(text, at, number, s.digits)
 	case next == number && blank && s.gpt2:
-		return run(text, at+size, number, len(text))
+		return run(text, at+size, number, s.digits)
 	case first == other || next == other && blank:
 		end := run(text, at+size, other, len(text))
 		if !s.gpt2 {
@@ -103,18 +92,11 @@ func (s scanner) end(text []byte, at int) int {
 	return s.blank(text, at)
 }
 
-// blank returns the end of a word of white space. The word leaves out the last character, which belongs to the next word. With Llama 3
-// it ends after the last line break.
+// blank returns the end of a word of white space. The word leaves out the last character, which belongs to the next
+// word. With Llama 3 it ends after the last line break.
 func (s scanner) blank(text []byte, at int) int {
 	end, last, line := at, at, at
-	for {
-		c, size := classAt(text, end)
-		if c == nothing {
-			last = end
-		}
-		if c != space && c != newline {
-			break
-		}
+	for c, size := classAt(text, end); c == space || c == newline; c, size = classAt(text, end) {
 		last, end = end, end+size
 		if c == newline {
 			line = end
@@ -123,7 +105,7 @@ func (s scanner) blank(text []byte, at int) int {
 	switch {
 	case line > at && !s.gpt2:
 		return line
-	case last > at:
+	case last > at && end < len(text):
 		return last
 	}
 	return end
@@ -134,12 +116,10 @@ func (s scanner) contraction(text []byte) int {
 	if len(text) < 2 || text[0] != '\'' {
 		return 0
 	}
-	text = text[:min(3, len(text))]
-	for _, c := range [...]string{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'ſ"} { // the long s equals an s when case is ignored
-		if len(text) < len(c) {
-			continue
-		}
-		if s.gpt2 && c != "'ſ" && string(text[:len(c)]) == c || !s.gpt2 && strings.EqualFold(string(text[:len(c)]), c) {
+	// The long s equals an s when case is ignored.
+	for _, c := range [...]string{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'ſ"} {
+		start := string(text[:min(len(c), len(text))])
+		if s.gpt2 && c != "'ſ" && start == c || !s.gpt2 && strings.EqualFold(start, c) {
 			return len(c)
 		}
 	}

@@ -1,18 +1,18 @@
 package tokenizer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxPieceBytes bounds a token of WordPiece and Unigram, and so the time for a word.
+// maxPieceBytes bounds a token of Unigram, and so the time for a word.
 const maxPieceBytes = 1024
 
 // subwordModel is the "model" of a tokenizer.json. It turns words into tokens.
@@ -23,17 +23,16 @@ type subwordModel interface {
 	pieces() []string
 }
 
-// subwordModels returns the makers of subword models by their type in a tokenizer.json.
+// subwordModels returns the makers of subword models by their type in a tokenizer.json. WordPiece and WordLevel, which
+// no causal language model has, are missing.
 func subwordModels() map[string]maker[subwordModel] {
 	return map[string]maker[subwordModel]{
-		"BPE":       with(newBPE),
-		"WordPiece": with(newWordPiece),
-		"WordLevel": with(newWordLevel),
-		"Unigram":   with(newUnigram),
+		"BPE":     with(newBPE),
+		"Unigram": with(newUnigram),
 	}
 }
 
-// readSubwordModel reads the member "model". Files from before 2020 name no type.
+// readSubwordModel reads the member "model". Files from before 2020 name no type: it is BPE.
 func readSubwordModel(value jsontext.Value) (subwordModel, error) {
 	if len(value) == 0 {
 		return nil, errors.New("none in the file")
@@ -42,18 +41,7 @@ func readSubwordModel(value jsontext.Value) (subwordModel, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.kind == "" {
-		var members map[string]jsontext.Value
-		if err := json.Unmarshal(value, &members); err != nil {
-			return nil, err
-		}
-		switch {
-		case members["merges"] != nil:
-			p.kind = "BPE"
-		case members["max_input_chars_per_word"] != nil:
-			p.kind = "WordPiece"
-		}
-	}
+	p.kind = cmp.Or(p.kind, "BPE")
 	return makePart(p, subwordModels())
 }
 
@@ -78,8 +66,8 @@ func (id *tokenID) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return json.UnmarshalDecode(d, (*int)(id))
 }
 
-// newTokenTable makes a table from a vocabulary, which may be empty, but not missing or null. Two tokens of one id are an error: which of
-// them it decodes to would be left to chance.
+// newTokenTable makes a table from a vocabulary, which may be empty, but not missing or null. Two tokens of one id are
+// an error: which of them it decodes to would be left to chance.
 func newTokenTable(ids vocabulary) (tokenTable, error) {
 	t := tokenTable{ids: make(map[string]int32, len(ids))}
 	if ids == nil {
@@ -90,7 +78,8 @@ func newTokenTable(ids vocabulary) (tokenTable, error) {
 		if id >= 0 && id < len(t.texts) {
 			other := t.texts[id] // "" also where no token is yet
 			if have, ok := t.ids[other]; ok && int(have) == id {
-				return t, fmt.Errorf("tokens %q and %q have the same id %d, want one token for each id", other, text, id)
+				return t, fmt.Errorf("tokens %q and %q have the same id %d, want one token for each id",
+					other, text, id)
 			}
 		}
 		var err error
@@ -105,7 +94,8 @@ func newTokenTable(ids vocabulary) (tokenTable, error) {
 // putPiece puts a text at the index of its id. most is roughly the number of tokens.
 func putPiece(texts []string, text string, id, most int) ([]string, error) {
 	if id < 0 || id >= 2*most+1024 {
-		return nil, fmt.Errorf("token %q has the id %d, want 0 or more, and not far above the number of tokens, %d", text, id, most)
+		return nil, fmt.Errorf("token %q has the id %d, want 0 or more, and not far above the number of tokens, %d",
+			text, id, most)
 	}
 	for len(texts) <= id {
 		texts = append(texts, "")
@@ -130,7 +120,8 @@ func (t *tokenTable) unknown(name string) unknown {
 // token returns the id, or an error that names the text without a token.
 func (u unknown) token(text []byte) (int32, error) {
 	if u.id < 0 {
-		return 0, fmt.Errorf("%.100q has no token, and the token of what is unknown, %.100q, is not in the vocabulary", text, u.name)
+		return 0, fmt.Errorf("%.100q has no token, and the token of what is unknown, %.100q, is not in the vocabulary",
+			text, u.name)
 	}
 	return u.id, nil
 }
@@ -176,102 +167,4 @@ func parseByteToken(text string) (byte, bool) {
 	}
 	b, err := strconv.ParseUint(text[3:5], 16, 8)
 	return byte(b), err == nil
-}
-
-// wordLevel has a token for each word.
-type wordLevel struct {
-	tokenTable
-	unk unknown
-}
-
-type wordLevelOptions struct {
-	partType
-	Vocab   vocabulary `json:"vocab"`
-	Unknown string     `json:"unk_token"`
-}
-
-func newWordLevel(o wordLevelOptions) (subwordModel, error) {
-	t, err := newTokenTable(o.Vocab)
-	return &wordLevel{t, t.unknown(o.Unknown)}, err
-}
-
-func (m *wordLevel) encode(e *encoder, word []byte) error {
-	id, ok := m.ids[string(word)]
-	if !ok {
-		var err error
-		if id, err = m.unk.token(word); err != nil {
-			return err
-		}
-	}
-	e.add(id)
-	return nil
-}
-
-// wordPiece cuts a word into the longest pieces from its beginning on.
-type wordPiece struct {
-	tokenTable
-	trie   *trie
-	inner  int32 // node of the prefix of a piece that does not begin a word
-	prefix string
-	most   int // characters of a word
-	unk    unknown
-}
-
-type wordPieceOptions struct {
-	partType
-	Vocab   vocabulary `json:"vocab"`
-	Unknown string     `json:"unk_token"`
-	Prefix  *string    `json:"continuing_subword_prefix"` // null: ##
-	Most    *int       `json:"max_input_chars_per_word"`  // null: 100
-}
-
-func newWordPiece(o wordPieceOptions) (subwordModel, error) {
-	t, err := newTokenTable(o.Vocab)
-	if err != nil {
-		return nil, err
-	}
-	m := &wordPiece{tokenTable: t, trie: newTrie(), prefix: "##", most: 100, unk: t.unknown(o.Unknown)}
-	if o.Prefix != nil {
-		m.prefix = *o.Prefix
-	}
-	if o.Most != nil {
-		m.most = *o.Most
-	}
-	for text, id := range t.ids {
-		if len(text) > maxPieceBytes {
-			return nil, fmt.Errorf("token %.20q of %d bytes, want at most %d", text, len(text), maxPieceBytes)
-		}
-		m.trie.add(text, id)
-	}
-	m.inner = m.trie.node(m.prefix)
-	return m, nil
-}
-
-func (m *wordPiece) encode(e *encoder, word []byte) error {
-	from := len(e.ids)
-	bad := utf8.RuneCount(word) > m.most
-	for at := 0; at < len(word) && !bad; {
-		length, id := m.longest(word[at:], at > 0)
-		bad = length == 0
-		at += length
-		e.add(id)
-	}
-	if !bad {
-		return nil
-	}
-	id, err := m.unk.token(word)
-	e.ids = append(e.ids[:from], id)
-	return err
-}
-
-// longest returns the longest piece that text begins with. inner says that text does not begin a word.
-func (m *wordPiece) longest(text []byte, inner bool) (length int, id int32) {
-	node := int32(0)
-	if inner && m.prefix != "" {
-		if node = m.inner; node == 0 {
-			return 0, 0
-		}
-	}
-	m.trie.walk(node, text, func(n int, found int32) { length, id = n, found })
-	return length, id
 }

@@ -46,24 +46,14 @@ func (t *trie) next(at int32, letter byte) int32 {
 	return at
 }
 
-// node returns the node of a text that is a beginning of texts in the trie, 0 if there is none.
-func (t *trie) node(text string) (at int32) {
-	for i := range len(text) {
-		if at = t.next(at, text[i]); at == 0 {
-			return 0
-		}
-	}
-	return at
-}
-
-// walk calls found for each text in the trie that text begins with, short ones first. It starts at the node from, as if the text of that
-// node had come before.
-func (t *trie) walk(from int32, text []byte, found func(length int, id int32)) {
+// walk calls found for each text in the trie that text begins with, short ones first.
+func (t *trie) walk(text []byte, found func(length int, id int32)) {
+	at := int32(0)
 	for i, b := range text {
-		if from = t.next(from, b); from == 0 {
+		if at = t.next(at, b); at == 0 {
 			return
 		}
-		if id := t.nodes[from].id; id >= 0 {
+		if id := t.nodes[at].id; id >= 0 {
 			found(i+1, id)
 		}
 	}

@@ -1,6 +1,16 @@
 package tokenizer
 
-import "unicode"
+import (
+	"unicode"
+
+	"golang.org/x/text/unicode/rangetable"
+)
+
+// The tables of the reference have different ages: what is newer is no accent, no punctuation and has no other form.
+var (
+	inUnicode8 = rangetable.Assigned("8.0.0")
+	inUnicode9 = rangetable.Assigned("9.0.0")
+)
 
 // chinese are the characters that BertNormalizer puts spaces around. The gap up to U+2B920 is in the reference too.
 var chinese = &unicode.RangeTable{
@@ -8,14 +18,15 @@ var chinese = &unicode.RangeTable{
 	R32: []unicode.Range32{{0x20000, 0x2a6df, 1}, {0x2a700, 0x2b81f, 1}, {0x2b920, 0x2ceaf, 1}, {0x2f800, 0x2fa1f, 1}},
 }
 
-// isMark reports whether StripAccents removes a character.
-func isMark(r rune) bool {
-	return unicode.Is(unicode.M, r) && !unicode.Is(newMarks, r) || r == 0x1cf2 || r == 0x1cf3 // not marks in today's tables
-}
-
 // isAccent reports whether BertNormalizer removes a character when it strips accents.
 func isAccent(r rune) bool {
-	return unicode.Is(unicode.Mn, r) && !unicode.Is(newAccents, r) || r == 0x1734 // not an accent in today's tables
+	switch r {
+	case 0x1885, 0x1886, 0xa9bd, 0x111c9: // accents in today's tables alone
+		return false
+	case 0x1734: // not in today's tables
+		return true
+	}
+	return unicode.Is(unicode.Mn, r) && unicode.Is(inUnicode8, r)
 }
 
 // isControl reports whether BertNormalizer removes a character when it cleans text.
@@ -23,7 +34,8 @@ func isControl(r rune) bool {
 	switch {
 	case r == 0 || r == unicode.ReplacementChar:
 		return true
-	case r == '\t' || r == '\n' || r == '\r' || r == 0x0890 || r == 0x0891 || r == 0x08e2 || r == 0x110cd || r >= 0x13430 && r <= 0x1343f:
+	case r == '\t' || r == '\n' || r == '\r' || r == 0x0890 || r == 0x0891 || r == 0x08e2 || r == 0x110cd,
+		r >= 0x13430 && r <= 0x1343f:
 		return false // the last ones are newer than the tables of the reference
 	}
 	return unicode.Is(unicode.C, r)
@@ -31,10 +43,13 @@ func isControl(r rune) bool {
 
 // isPunctuation reports whether a character is punctuation or an ASCII symbol.
 func isPunctuation(r rune) bool {
-	if r < unicode.MaxASCII {
+	switch {
+	case r < unicode.MaxASCII:
 		return unicode.IsPunct(r) || unicode.IsSymbol(r)
+	case r == 0x166d || r == 0x111c9: // not punctuation in today's tables
+		return true
 	}
-	return unicode.IsPunct(r) && !unicode.Is(newPunctuation, r) || r == 0x166d || r == 0x111c9 // not punctuation in today's tables
+	return unicode.IsPunct(r) && unicode.Is(inUnicode8, r)
 }
 
 // isWord reports whether \w matches a character.
@@ -42,5 +57,6 @@ func isWord(r rune) bool {
 	if r < unicode.MaxASCII {
 		return r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
 	}
-	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
+	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic,
+		unicode.Join_Control)
 }

@@ -114,7 +114,7 @@ func (m *unigram) search(e *encoder, word []byte) error {
 				*p = path{score + by, at, id}
 			}
 		}
-		m.trie.walk(0, word[at:], func(length int, id int32) {
+		m.trie.walk(word[at:], func(length int, id int32) {
 			better(length, id, m.scores[id])
 			single = single || length == size
 		})

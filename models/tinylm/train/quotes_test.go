@@ -125,13 +125,13 @@ func TestDataErrorsQuoteLittle(t *testing.T) {
 	}
 	const vocabulary = `"vocab":{"[UNK]":0,"[SEP]":1}`
 	for i, text := range []string{
-		long, quoted, `{"model":` + quoted + `}`, `{"model":{"type":` + quoted + `}}`, `{"model":{"type":"WordLevel","unk_token":` + quoted + `,` + vocabulary + `}}`,
-		`{"model":{"type":"WordLevel","vocab":{` + quoted + `:-1}}}`, `{"model":{"type":"WordLevel","vocab":{` + quoted + `:1,"a":1}}}`,
+		long, quoted, `{"model":` + quoted + `}`, `{"model":{"type":` + quoted + `}}`, `{"model":{"type":"BPE","merges":[],"unk_token":` + quoted + `,` + vocabulary + `}}`,
+		`{"model":{"type":"BPE","merges":[],"vocab":{` + quoted + `:-1}}}`, `{"model":{"type":"BPE","merges":[],"vocab":{` + quoted + `:1,"a":1}}}`,
 		`{"model":{"type":"BPE","merges":[` + quoted + `],` + vocabulary + `}}`, `{"model":{"type":"BPE","merges":[],` + vocabulary + `},"normalizer":{"type":` + quoted + `}}`,
-		`{"added_tokens":[{"content":` + quoted + `}],"model":{"type":"WordLevel",` + vocabulary + `}}`,
-		`{"model":{"type":"WordLevel",` + vocabulary + `},"pre_tokenizer":{"type":"Split","pattern":{"Regex":` + quoted + `},"behavior":` + quoted + `}}`,
-		`{"model":{"type":"WordLevel",` + vocabulary + `},"pre_tokenizer":{"type":"Metaspace","replacement":` + quoted + `}}`,
-		`{"model":{"type":"WordLevel",` + vocabulary + `},"decoder":{"type":"Strip","content":` + quoted + `}}`,
+		`{"added_tokens":[{"content":` + quoted + `}],"model":{"type":"BPE","merges":[],` + vocabulary + `}}`,
+		`{"model":{"type":"BPE","merges":[],` + vocabulary + `},"pre_tokenizer":{"type":"Split","pattern":{"Regex":` + quoted + `},"behavior":` + quoted + `}}`,
+		`{"model":{"type":"BPE","merges":[],` + vocabulary + `},"pre_tokenizer":{"type":"Metaspace","replacement":` + quoted + `}}`,
+		`{"model":{"type":"BPE","merges":[],` + vocabulary + `},"decoder":{"type":"Strip","content":` + quoted + `}}`,
 	} {
 		path := filepath.Join(t.TempDir(), "tokenizer.json")
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))

@@ -184,7 +184,7 @@ func TestStops(t *testing.T) {
 // TestResumeElsewhere: a run of relative paths goes on to the same bits from another working directory, and with its data and tokenizer at
 // another place. So does one whose config.yaml has relative paths, from its own directory. Other data and another tokenizer are errors.
 func TestResumeElsewhere(t *testing.T) {
-	const words = `{"added_tokens":[],"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"WordLevel","unk_token":"[UNK]",` +
+	const words = `{"added_tokens":[],"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"BPE","ignore_merges":true,"fuse_unk":true,"merges":[],"unk_token":"[UNK]",` +
 		`"vocab":{"[UNK]":0,"[SEP]":1,"The":2,"block":3,"of":4,"query":5,"is":6,"to":7}}}`
 	args := smallArgs(t, 4, "-tokenizer", "words.json")
 	home, moved, away := filepath.Dir(args[3]), t.TempDir(), t.TempDir()

@@ -12,8 +12,7 @@ import sys
 import unicodedata
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from tokenizers.implementations import (BertWordPieceTokenizer, ByteLevelBPETokenizer, CharBPETokenizer, SentencePieceBPETokenizer,
-                                        SentencePieceUnigramTokenizer)
+from tokenizers.implementations import ByteLevelBPETokenizer, CharBPETokenizer, SentencePieceBPETokenizer, SentencePieceUnigramTokenizer
 
 ODD = ["größe naïve café", "日本語のテキスト 漢字", "Привет, мир!", "مرحبا بالعالم", "👩‍👩‍👧‍👦 🇩🇪 👍🏽", "e\u0301 a\u0308\u0323 ﬁ ①½Ⅷ",
        "\u200b \ufeff \u00a0nbsp\u3000", "tabs\t\tand  spaces   ", "I'm you're we'LL THEY'D can'T it'ſ", "1234567890 3.14 1,000",
@@ -107,13 +106,10 @@ def kinds(text, size):
     for b in range(256):
         llama["model"]["vocab"][f"<0x{b:02X}>"] = len(llama["model"]["vocab"])
     yield "llama2", Tokenizer.from_str(json.dumps(llama))
-    piece = T.WordPieceTrainer(vocab_size=size, special_tokens=bert, show_progress=False, limit_alphabet=size // 3)
-    yield "wordpiece", make(M.WordPiece(unk_token="[UNK]", max_input_chars_per_word=20), piece, N.BertNormalizer(), P.BertPreTokenizer(), D.WordPiece())
-    yield "cased", make(M.WordPiece(unk_token="[UNK]"), piece, N.BertNormalizer(lowercase=False), P.BertPreTokenizer(), D.WordPiece(cleanup=False))
-    yield "accents", make(M.WordPiece(unk_token="[UNK]"), piece, N.Sequence([N.NFD(), N.Lowercase(), N.StripAccents()]), P.Whitespace(), D.WordPiece())
-    yield "compatible", make(M.WordPiece(unk_token="[UNK]"), piece, N.Sequence([N.NFKC(), N.Strip()]), P.Whitespace(), D.WordPiece())
-    yield "decomposed", make(M.WordPiece(unk_token="[UNK]"), piece, N.Sequence([N.NFKD(), N.Replace(Regex(r"\s+"), " "), N.Strip(left=False)]), P.Whitespace())
-    yield "wordlevel", make(M.WordLevel(unk_token="[UNK]"), T.WordLevelTrainer(vocab_size=size, special_tokens=bert, show_progress=False), words=P.Whitespace())
+    yield "lower", make(M.BPE(unk_token="[UNK]"), bpe(), N.Sequence([N.NFD(), N.Lowercase()]), P.Whitespace())
+    yield "compatible", make(M.BPE(unk_token="[UNK]"), bpe(), N.Sequence([N.NFKC(), N.Strip()]), P.Whitespace())
+    yield "decomposed", make(M.BPE(unk_token="[UNK]"), bpe(), N.Sequence([N.NFKD(), N.Replace(Regex(r"\s+"), " "), N.Strip(left=False)]), P.Whitespace())
+    yield "cased", make(M.BPE(unk_token="[UNK]"), bpe(), N.BertNormalizer(lowercase=False), P.BertPreTokenizer())
     def unigram(**options):
         return T.UnigramTrainer(vocab_size=size, show_progress=False, **options)
     eos = {"special_tokens": ["<unk>", "<s>", "</s>"], "unk_token": "<unk>"}
@@ -125,13 +121,13 @@ def kinds(text, size):
     u["model"]["vocab"] += [[f"<0x{b:02X}>", -20.0] for b in range(256)]
     u["decoder"] = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
     yield "unigram-fallback", Tokenizer.from_str(json.dumps(u))
-    added = make(M.WordPiece(unk_token="[UNK]"), piece, N.BertNormalizer(), P.BertPreTokenizer(), D.WordPiece())
+    added = make(M.BPE(unk_token="[UNK]", end_of_word_suffix="</w>"), bpe(end_of_word_suffix="</w>"), N.BertNormalizer(), P.BertPreTokenizer(), D.BPEDecoder("</w>"))
     added.add_tokens([AddedToken("THE", normalized=True), AddedToken("ing", single_word=True, normalized=False), AddedToken("42", lstrip=True, rstrip=True, normalized=False),
                       AddedToken("of", lstrip=True, normalized=True), AddedToken("größe", rstrip=True, normalized=True)])
     yield "added", added
-    for name, prefix in {"library-bert": BertWordPieceTokenizer, "library-bytes": ByteLevelBPETokenizer, "library-characters": CharBPETokenizer, "library-sentence": SentencePieceBPETokenizer, "library-unigram": SentencePieceUnigramTokenizer}.items():
+    for name, prefix in {"library-bytes": ByteLevelBPETokenizer, "library-characters": CharBPETokenizer, "library-sentence": SentencePieceBPETokenizer, "library-unigram": SentencePieceUnigramTokenizer}.items():
         t = prefix()
-        special = bert if name == "library-bert" else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
         more = {"unk_token": "<unk>"} if name == "library-unigram" else {}
         t.train_from_iterator(plain if name == "library-unigram" else text[:500], vocab_size=size, special_tokens=special, show_progress=False, **more)
         yield name, t._tokenizer
