@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gorgonia-nsa/nsa/internal/runlog"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
@@ -54,8 +55,23 @@ func TestKills(t *testing.T) {
 				require.Equal(t, modelOf(t, whole), modelOf(t, folder))
 				require.Equal(t, want.HeldOutLoss, resultOf(t, folder).HeldOutLoss)
 				require.Empty(t, testutil.Must(filepath.Glob(filepath.Join(folder, checkpointFolder, partPrefix+"*")))(t))
+				requireWholeRecord(t, folder, 60)
 			}
 		})
+	}
+}
+
+// requireWholeRecord checks that the record of a run has one row for each of its steps, also after each kill, and whole lines of events.
+func requireWholeRecord(t testing.TB, folder string, steps int) {
+	t.Helper()
+	rows := strings.Split(string(testutil.Must(os.ReadFile(filepath.Join(folder, runlog.StepsFile)))(t)), "\n")
+	require.Len(t, rows, steps+2)
+	for i, row := range rows[1 : steps+1] {
+		require.Regexp(t, fmt.Sprintf(`^%d(,[^,]*){9}$`, i+1), row)
+	}
+	for line := range strings.Lines(string(testutil.Must(os.ReadFile(filepath.Join(folder, runlog.EventsFile)))(t))) {
+		require.True(t, json.Valid([]byte(line)), line)
+		require.NotRegexp(t, `"rows_missing":[^0]`, line)
 	}
 }
 

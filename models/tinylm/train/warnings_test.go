@@ -17,15 +17,15 @@ import (
 )
 
 // warned returns a run that writes its warnings to the buffer.
-func warned() (*runner, *bytes.Buffer) {
-	said := new(bytes.Buffer)
-	return &runner{display: newDisplay(said), log: new(runlog.Log)}, said
+func warned(t testing.TB) (*runner, *bytes.Buffer) {
+	said, log := new(bytes.Buffer), testutil.Must(runlog.Create(filepath.Join(t.TempDir(), "run"), runlog.Options{}))(t)
+	return &runner{display: newDisplay(said), log: log}, said
 }
 
 // TestWarnsOfDivergence: a mean loss that rises by more than half a nat gives one warning. A mean loss that falls, or jumps in the first
 // steps, gives none.
 func TestWarnsOfDivergence(t *testing.T) {
-	r, said := warned()
+	r, said := warned(t)
 	for step, loss := range []float64{5, 9, 4, 3, 2, 2.4, 2.1, 1.9} {
 		r.state.Step, r.state.MeanLoss = []int{18, 19, 20, 21, 22, 23, 24, 25}[step], loss
 		r.warnOfDivergence()
@@ -42,7 +42,7 @@ func TestWarnsOfDivergence(t *testing.T) {
 
 // TestWarnsOfOverfitting: three rises of the held-out loss with falls of the training loss give a warning. Fewer give none.
 func TestWarnsOfOverfitting(t *testing.T) {
-	r, said := warned()
+	r, said := warned(t)
 	for i, e := range []evaluation{
 		{HeldOut: 3, Train: 3}, {HeldOut: 2, Train: 2.5}, {HeldOut: 2.1, Train: 2.2}, {HeldOut: 2.2, Train: 2}, {HeldOut: 2.1, Train: 1.9},
 		{HeldOut: 2.2, Train: 1.8}, {HeldOut: 2.3, Train: 1.9}, {HeldOut: 2.4, Train: 1.8}, {HeldOut: 2.5, Train: 1.7}, {HeldOut: 2.6, Train: 1.6},
