@@ -54,41 +54,32 @@ func readChecksums(folder string) (checksums, error) {
 // verifyWeights checks a file of weights against the checksums beside it. Without checksums there, nothing is wrong. Nor is it if they do not list the
 // file, unless it has the name of a run's model.
 func verifyWeights(path string) error {
-	folder, name := filepath.Dir(path), filepath.Base(path)
-	sums, err := readChecksums(folder)
+	dir, name := filepath.Dir(path), filepath.Base(path)
+	sums, err := readChecksums(dir)
 	if _, listed := sums[name]; errors.Is(err, fs.ErrNotExist) || err == nil && !listed && name != modelFile {
 		return nil
 	}
 	if err == nil {
-		err = sums.verify(folder, name)
+		err = sums.verify(dir, name)
 	}
 	if err != nil && name == modelFile {
-		err = withCheckpoint(folder, err)
+		err = withCheckpoint(folder(dir), err)
 	}
 	return err
 }
 
 // withCheckpoint adds to err, the damage of a run's final model, what is left of it: the newest checkpoint that is whole.
-func withCheckpoint(run string, err error) error {
+func withCheckpoint(run folder, err error) error {
 	if unreadable(err) {
 		return err
 	}
-	if path, none := new(SavedModel).findCheckpoint(run); none == nil {
+	if path, _, none := run.newestWhole(); none == nil {
 		err = fmt.Errorf("%w: train -resume %s writes it again, or name %s", err, run, path)
 	}
 	return err
 }
 
-// verifyChecksums checks files of a folder against its checksums.
-func verifyChecksums(folder string, files ...string) error {
-	sums, err := readChecksums(folder)
-	if err != nil {
-		return err
-	}
-	return sums.verify(folder, files...)
-}
-
-// verify is verifyChecksums for checksums that have been read.
+// verify checks files of a folder against its checksums.
 func (s checksums) verify(folder string, files ...string) error {
 	for _, name := range files {
 		want, listed := s[name]

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -26,7 +25,7 @@ func TestMemoryInUse(t *testing.T) {
 		var said bytes.Buffer
 		f := fakedevice.New()
 		f.NoMeter = broken
-		o := testutil.Must(Parse(append(args, "-out", filepath.Join(t.TempDir(), "run")), &said))(t)
+		o := parse(t, append(args, "-out", newFolder(t))...)
 		_, err := runOn(t.Context(), f, o, &said)
 		require.NoError(t, err)
 		require.Equal(t, 5, strings.Count(said.String(), want), said.String())
@@ -68,7 +67,7 @@ func TestRunFitsTerminal(t *testing.T) {
 	for _, columns := range []int{20, 37, 40, 60, 80, 200} {
 		s, f := &testutil.Screen{Width: columns}, fakedevice.New()
 		f.MemoryInUse = 123 << 30
-		_, err := runOn(t.Context(), f, testutil.Must(Parse(append(args, "-out", filepath.Join(t.TempDir(), "run")), io.Discard))(t), s)
+		_, err := runOn(t.Context(), f, parse(t, append(args, "-out", newFolder(t))...), s)
 		require.NoError(t, err)
 		require.Zero(t, s.Broken, "%d columns: %q", columns, s.Lines())
 		require.Empty(t, s.Faults)

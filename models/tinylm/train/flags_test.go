@@ -37,10 +37,9 @@ func TestFlagsRefuseValues(t *testing.T) {
 		"out": {"/dev/null/x"}, "v": {"maybe"},
 		"sample": {"-1"}, "temperature": {"-1", "NaN"}, "top-k": {"-1"}, "save-minutes": {"-1", "NaN"}, "keep": {"0", "-1"}, "seed": {"-1"},
 	}
-	fields := reflect.VisibleFields(reflect.TypeFor[Options]())
-	for _, f := range fields {
-		if f.IsExported() && f.Type.Kind() != reflect.String && f.Type.Kind() != reflect.Bool {
-			nonsense[nameOf(f)] = append(nonsense[nameOf(f)], numbers...)
+	for name, f := range optionFields() {
+		if f.Type.Kind() != reflect.String && f.Type.Kind() != reflect.Bool {
+			nonsense[name] = append(nonsense[name], numbers...)
 		}
 	}
 	nonsense["no-such-flag"] = []string{"1"}
@@ -48,7 +47,7 @@ func TestFlagsRefuseValues(t *testing.T) {
 	args, tried := smallArgs(t, 2), 0
 	for name, values := range nonsense {
 		for _, value := range values {
-			out, said := filepath.Join(t.TempDir(), "run"), new(bytes.Buffer)
+			out, said := newFolder(t), new(bytes.Buffer)
 			o, err := Parse(append(args, "-out", out, "-"+name+"="+value), said)
 			if err == nil {
 				_, err = Run(context.Background(), o, io.Discard)
@@ -85,12 +84,12 @@ func TestOptionsFile(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "o.yaml")
 	require.NoError(t, os.WriteFile(path, []byte("preset: base\nbatch: 7\nlr: 1e-2\n"), 0o644))
-	o := testutil.Must(Parse([]string{"-config", path, "-batch", "3"}, io.Discard))(t)
+	o := parse(t, "-config", path, "-batch", "3")
 	require.Equal(t, []any{"base", 3, 1e-2, 12}, []any{o.Preset, o.Batch, o.LR, o.Layers})
 	require.NoError(t, os.WriteFile(path, nil, 0o644))
 	require.Equal(t, 6, testutil.Must(ReadOptions(path, ""))(t).Batch)
 	for _, text := range []string{"# nothing\n", "---\n", "init: \"\"\n", "layers: &n 6\nbatch: *n\n", "batch: \"6\"\n"} {
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		write(t, path, text)
 		require.Equal(t, 6, testutil.Must(ReadOptions(path, ""))(t).Batch, "%q", text)
 	}
 }
@@ -122,7 +121,7 @@ func TestWrongOptionsFile(t *testing.T) {
 		"data: !!binary \"?\"":    "base64",
 		"\x00":                    "",
 	} {
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		write(t, path, text)
 		err := testutil.Err(ReadOptions(path, ""))
 		require.ErrorContains(t, err, want, "%q", text)
 		require.ErrorContains(t, err, "train: options "+path+": ", "%q", text)
@@ -134,8 +133,8 @@ func TestWrongOptionsFile(t *testing.T) {
 func TestFileTakesWhatFlagsTake(t *testing.T) {
 	values := strings.Fields("1.5 3.9 -1 +2 1e1 0x10 0b11 010 1_000 9223372036854775808 18446744073709551615 18446744073709551616 1e400 .5 .inf NaN " +
 		"true True yes on T 1 2024-01-01 text")
-	for name, tag := range optionTags() {
-		if name == "preset" || tag.Get("yaml") != name {
+	for name, f := range optionFields() {
+		if name == "preset" || !inFile(f) {
 			continue
 		}
 		for _, value := range values {
@@ -169,7 +168,7 @@ func TestPathsAreAbsolute(t *testing.T) {
 		"-config in/o.yaml -data random":       {"random", tokenizer, ""},
 		"-data " + text + " -tokenizer t.json": {text, tokenizer, ""},
 	} {
-		o := testutil.Must(Parse(strings.Fields(args), io.Discard))(t)
+		o := parse(t, strings.Fields(args)...)
 		require.Equal(t, want, []string{o.Data, o.Tokenizer, o.Init}, args)
 	}
 }
@@ -194,11 +193,9 @@ func TestMutatedOptions(t *testing.T) {
 func TestHelp(t *testing.T) {
 	var said bytes.Buffer
 	require.ErrorIs(t, testutil.Err(Parse([]string{"-help"}, &said)), flag.ErrHelp)
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Options]()) {
-		if f.IsExported() {
-			require.NotEmpty(t, f.Tag.Get("help"), f.Name)
-			require.Regexp(t, "(?m)^  -"+nameOf(f)+"( |$)", said.String())
-		}
+	for name, f := range optionFields() {
+		require.NotEmpty(t, f.Tag.Get("help"), name)
+		require.Regexp(t, "(?m)^  -"+name+"( |$)", said.String())
 	}
 	require.Less(t, strings.Count(said.String(), "\n"), 150)
 }

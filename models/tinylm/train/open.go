@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -19,7 +18,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/command"
-	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
@@ -101,7 +99,7 @@ func (r *runner) openResumed() (*checkpoint, error) {
 		}
 		return nil, nil
 	}
-	r.folder = r.resume
+	r.folder = folder(r.resume)
 	if err := r.lock(); err != nil {
 		return nil, err
 	}
@@ -118,7 +116,7 @@ func (r *runner) openResumed() (*checkpoint, error) {
 // lastCheckpoint returns the newest complete checkpoint of the run to resume, nil if the run was stopped before its first one. It
 // removes parts of checkpoints that a kill has left.
 func (r *runner) lastCheckpoint() (*checkpoint, error) {
-	r.warnIf(errors.Join(removeParts(filepath.Join(r.folder, checkpointFolder)), files.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile, checksumsFile)))
+	r.warnIf(r.folder.removeParts())
 	from, damaged, err := newestCheckpoint(r.folder)
 	if err != nil {
 		return nil, err
@@ -127,11 +125,11 @@ func (r *runner) lastCheckpoint() (*checkpoint, error) {
 		r.display.warn("%v: the one before it is used", d)
 	}
 	if from == nil {
-		if model := filepath.Join(r.folder, modelFile); exists(model) {
+		if model := r.folder.file(modelFile); exists(model) {
 			return nil, fmt.Errorf("%s has a model but no checkpoint to continue from; a new run with -init %s begins with the model", r.folder, r.folder)
 		}
-		if d, _ := readDescription(r.folder); d.Saved {
-			return nil, fmt.Errorf("the checkpoints of %s are missing from %s: is a disk not mounted?", r.folder, filepath.Join(r.folder, checkpointFolder))
+		if d, _ := r.folder.description(); d.Saved {
+			return nil, fmt.Errorf("the checkpoints of %s are missing from %s: is a disk not mounted?", r.folder, r.folder.file(checkpointFolder))
 		}
 		r.display.line("%s has no checkpoint: starting from step 0", r.folder)
 	}

@@ -40,8 +40,7 @@ func TestReference(t *testing.T) {
 	}
 	testutil.RequirePython(t, "torch", "safetensors")
 	for _, phi := range []string{"mean", "mlp"} {
-		folder := filepath.Join(t.TempDir(), "run")
-		testutil.Must(runArgs(t, smallArgs(t, 20, "-phi", phi, "-phi-hidden", "12", "-out", folder)...))(t)
+		folder := newRun(t, smallArgs(t, 20, "-phi", phi, "-phi-hidden", "12")...)
 		out, err := exec.Command("python3", "-c", referenceLoss, reference, folder).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		want := testutil.Must(strconv.ParseFloat(strings.TrimSpace(string(out)), 64))(t)

@@ -35,14 +35,13 @@ func requireFit(t testing.TB, text, what string, paths ...string) {
 // TestErrorsQuoteLittle: whatever the files of a run or a model hold, errors and warnings about them are short and printable.
 func TestErrorsQuoteLittle(t *testing.T) {
 	t.Parallel()
-	whole := filepath.Join(t.TempDir(), "whole")
-	testutil.Must(runArgs(t, tinyArgs(t, "-out "+whole)...))(t)
+	whole := newRun(t, tinyArgs(t)...)
 	long := strings.Repeat(hostileText, (1<<16)/len(hostileText))
 	quoted := string(testutil.Must(json.Marshal(long))(t))
 	tensors := func(header string) string {
 		return fmt.Sprintf("%s%s", []byte{byte(len(header)), byte(len(header) >> 8), byte(len(header) >> 16), byte(len(header) >> 24), 0, 0, 0, 0}, header)
 	}
-	rows := string(testutil.Must(os.ReadFile(filepath.Join(whole, runlog.StepsFile)))(t))
+	rows := read(t, whole, runlog.StepsFile)
 	step := filepath.Join(checkpointFolder, checkpointName(6))
 	for file, texts := range map[string][]string{
 		optionsFile: {
@@ -61,9 +60,8 @@ func TestErrorsQuoteLittle(t *testing.T) {
 		},
 	} {
 		for i, text := range texts[:min(len(texts), testutil.Tries(t, 2, len(texts)))] {
-			what, folder := fmt.Sprintf("%s %d", file, i), filepath.Join(t.TempDir(), "run")
-			require.NoError(t, os.CopyFS(folder, os.DirFS(whole)))
-			require.NoError(t, os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644))
+			what, folder := fmt.Sprintf("%s %d", file, i), copyOf(t, whole)
+			write(t, filepath.Join(folder, file), text)
 			if filepath.Dir(file) == step {
 				require.NoError(t, writeChecksums(filepath.Join(folder, step), checkpointFiles()...))
 			}
@@ -134,7 +132,7 @@ func TestDataErrorsQuoteLittle(t *testing.T) {
 		`{"model":{"type":"WordLevel",` + vocabulary + `},"decoder":{"type":"Strip","content":` + quoted + `}}`,
 	} {
 		path := filepath.Join(t.TempDir(), "tokenizer.json")
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		write(t, path, text)
 		k, err := tokenizer.Open(path, "")
 		if err == nil {
 			_, err = k.Encode(hostileText)

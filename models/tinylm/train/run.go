@@ -83,7 +83,7 @@ func (r *runner) exitError(ctx context.Context, err error) error {
 	}
 	stop := &Interrupted{Signal: s.Signal, Step: r.savedStep}
 	if r.savedStep >= 0 {
-		stop.Folder = r.folder
+		stop.Folder = string(r.folder)
 	}
 	if !errors.Is(err, s) && !errors.Is(err, ctx.Err()) {
 		stop.Err = err
@@ -119,7 +119,7 @@ type runner struct {
 	tenths     int           // tenths of a run by time that were done at its last evaluation, or when this process began
 
 	// The run folder, the record and the display.
-	folder   string
+	folder   folder
 	held     *flock.Flock // of the folder
 	log      *runlog.Log
 	display  *display
@@ -228,7 +228,7 @@ func (r *runner) stopped(ctx context.Context) error {
 
 // result returns the outcome as far as it is known before the last evaluation.
 func (r *runner) result() *Result {
-	res := &Result{Folder: r.folder, Steps: r.state.Step, Tokens: int64(r.state.Step * r.stepTokens()), Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
+	res := &Result{Folder: string(r.folder), Steps: r.state.Step, Tokens: int64(r.state.Step * r.stepTokens()), Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
 	if r.state.Best != nil {
 		res.BestStep = r.state.Best.Step
 	}
@@ -250,7 +250,7 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 	}
 	res := r.result()
 	if res.BestStep != r.state.Step {
-		best := filepath.Join(r.folder, checkpointFolder, checkpointName(res.BestStep))
+		best := r.folder.checkpoint(res.BestStep)
 		_, err := verifyCheckpoint(best)
 		if err == nil {
 			err = r.weights.Restore(filepath.Join(best, modelFile))
@@ -265,7 +265,7 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 	if err := r.ownFolder(); err != nil {
 		return res, err
 	}
-	if err := writeFinal(r.folder, r.weights); err != nil {
+	if err := writeFinal(string(r.folder), r.weights); err != nil {
 		return res, err
 	}
 	if err := r.evaluateAndSample(ctx, res); err != nil {

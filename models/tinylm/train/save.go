@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
 // save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is always complete,
@@ -24,14 +26,14 @@ func (r *runner) save() error {
 		return fmt.Errorf("checkpoint of step %d: %w", s.Step, err)
 	}
 	r.warnIf(r.log.Save()) // first, so that the record of a run resumed from here has all steps
-	parent, name := filepath.Join(r.folder, checkpointFolder), checkpointName(s.Step)
-	part := filepath.Join(parent, partPrefix+name)
+	path := r.folder.checkpoint(s.Step)
+	part := filepath.Join(filepath.Dir(path), partPrefix+filepath.Base(path))
 	err := r.writePart(part, &s)
 	if err == nil {
 		err = r.ownFolder() // meanwhile it may have been replaced
 	}
 	if err == nil {
-		err = publishPart(part, filepath.Join(parent, name))
+		err = publishPart(part, path)
 	}
 	if err != nil {
 		err = fmt.Errorf("checkpoint of step %d: %w", s.Step, err)
@@ -45,7 +47,7 @@ func (r *runner) save() error {
 	if first {
 		r.warnIf(r.describe(nil)) // that there is one
 	}
-	r.warnIf(r.prune(parent)) // the checkpoint is written all the same
+	r.warnIf(r.prune()) // the checkpoint is written all the same
 	return nil
 }
 
@@ -155,20 +157,34 @@ func (r *runner) saveEvery() time.Duration {
 
 // prune removes the checkpoints that are neither the best nor among the newest. Checkpoints of later steps are damaged, because the run was
 // resumed from one before them. They do not count among the newest.
-func (r *runner) prune(parent string) error {
-	names, err := checkpoints(parent)
+func (r *runner) prune() error {
+	steps, err := r.folder.checkpoints()
 	if err != nil {
 		return err
 	}
-	names = slices.DeleteFunc(names, func(name string) bool {
-		step, _ := checkpointStep(name)
-		return step > r.state.Step
-	})
-	for _, name := range names[:max(0, len(names)-r.Keep)] {
-		if best := r.state.Best; best != nil && name == checkpointName(best.Step) {
-			continue
+	later, found := slices.BinarySearch(steps, r.state.Step)
+	if found {
+		later++
+	}
+	for _, step := range steps[:max(0, later-r.Keep)] {
+		if best := r.state.Best; best == nil || step != best.Step {
+			err = errors.Join(err, removeCheckpoint(r.folder.checkpoint(step)))
 		}
-		err = errors.Join(err, removeCheckpoint(filepath.Join(parent, name)))
 	}
 	return err
+}
+
+// writeFinal writes the model of a run and its sums into its folder. It removes older sums first: a kill leaves a model without sums,
+// not one that looks damaged.
+func writeFinal(folder string, w *tinylm.Weights) error {
+	if err := os.Remove(filepath.Join(folder, checksumsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := syncFolder(folder); err != nil {
+		return err
+	}
+	if err := writeModel(folder, w); err != nil {
+		return err
+	}
+	return writeChecksums(folder, modelFile, configFile)
 }

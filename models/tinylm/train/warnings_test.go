@@ -56,10 +56,9 @@ func TestWarnsOfOverfitting(t *testing.T) {
 
 // TestRunRefuses: a run that cannot begin says why before the first step and makes no folder.
 func TestRunRefuses(t *testing.T) {
-	base, small := filepath.Join(t.TempDir(), "base"), filepath.Join(t.TempDir(), "small.txt")
-	args := smallArgs(t, 2)
-	testutil.Must(runArgs(t, append(args, "-out", base)...))(t)
-	require.NoError(t, os.WriteFile(small, []byte("hi"), 0o644))
+	args, small := smallArgs(t, 2), filepath.Join(t.TempDir(), "small.txt")
+	base := newRun(t, args...)
+	write(t, small, "hi")
 	out := filepath.Join(t.TempDir(), "out")
 	for more, want := range map[string]string{
 		"-data " + small:                              "is too short: want a twentieth of it, which is held out, to have 2 tokens",
@@ -69,33 +68,25 @@ func TestRunRefuses(t *testing.T) {
 		"-init " + filepath.Join(base, "config.yaml"): "-init ",
 		"-init " + t.TempDir():                        "neither model.safetensors nor a checkpoint in it",
 	} {
-		o, err := Parse(append(args, append(strings.Fields(more), "-out", out)...), io.Discard)
-		if err == nil {
-			_, err = Run(t.Context(), o, io.Discard)
-		}
-		require.ErrorContains(t, err, want, more)
+		require.ErrorContains(t, refusal(append(args, append(strings.Fields(more), "-out", out)...)...), want, more)
 		require.NoDirExists(t, out, more)
 	}
 }
 
 // TestInitOfAnotherContext: a run with -init has the context of its options; it can be resumed, and its options file gives the same run.
 func TestInitOfAnotherContext(t *testing.T) {
-	first, second, third := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second"), filepath.Join(t.TempDir(), "third")
-	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", first)...))(t)
-	testutil.Must(runArgs(t, smallArgs(t, 2, "-init", first, "-context", "32", "-out", second)...))(t)
-	config := filepath.Join(second, optionsFile)
+	run := newRun(t, smallArgs(t, 2, "-init", newRun(t, smallArgs(t, 2)...), "-context", "32")...)
+	config := filepath.Join(run, optionsFile)
 	require.Equal(t, 32, testutil.Must(ReadOptions(config, ""))(t).Context)
-	testutil.Must(runArgs(t, "-resume", second, "-steps", "3"))(t)
-	require.Equal(t, 32, testutil.Must(tinylm.LoadWeights(filepath.Join(second, modelFile)))(t).Config.Context)
-	again := testutil.Must(Parse([]string{"-config", config, "-out", third}, io.Discard))(t)
-	require.Equal(t, 32, again.Context)
+	testutil.Must(runArgs(t, "-resume", run, "-steps", "3"))(t)
+	require.Equal(t, 32, testutil.Must(tinylm.LoadWeights(filepath.Join(run, modelFile)))(t).Config.Context)
+	require.Equal(t, 32, parse(t, "-config", config, "-out", newFolder(t)).Context)
 }
 
 // TestMomentsOfAnotherOptimizer: such a checkpoint is refused before the folder is written, and the right optimizer continues the run.
 func TestMomentsOfAnotherOptimizer(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "run")
-	testutil.Must(runArgs(t, smallArgs(t, 2, "-optimizer", "adamw", "-out", folder)...))(t)
-	wrong := testutil.Must(Parse([]string{"-resume", folder, "-steps", "3"}, io.Discard))(t)
+	folder := newRun(t, smallArgs(t, 2, "-optimizer", "adamw")...)
+	wrong := parse(t, "-resume", folder, "-steps", "3")
 	wrong.Optimizer = muonOptimizer // as if the file of an older version did not name it
 	require.ErrorContains(t, testutil.Err(Run(context.Background(), wrong, io.Discard)), "-optimizer muon: the moments of ")
 	testutil.Must(runArgs(t, "-resume", folder, "-steps", "3"))(t)
@@ -105,36 +96,25 @@ func TestMomentsOfAnotherOptimizer(t *testing.T) {
 // whole, with a warning for each damaged one.
 func TestInitOfFolder(t *testing.T) {
 	t.Parallel()
-	base := filepath.Join(t.TempDir(), "base")
 	args := smallArgs(t, 2, "-eval-every", "1")
-	testutil.Must(runArgs(t, append(args, "-out", base)...))(t)
-	heldOut := func(init string) float64 {
-		return testutil.Must(runArgs(t, append(args, "-init", init, "-out", filepath.Join(t.TempDir(), "run"))...))(t).HeldOutLoss
-	}
+	base := newRun(t, args...)
+	heldOut := func(init string) float64 { return heldOutOf(t, newRun(t, append(args, "-init", init)...)) }
 	require.Equal(t, heldOut(filepath.Join(base, modelFile)), heldOut(base))
 	require.NoError(t, os.Remove(filepath.Join(base, modelFile)))
-	require.NoError(t, os.Truncate(filepath.Join(base, checkpointFolder, checkpointName(2), modelFile), 100))
-	var said bytes.Buffer
-	o := testutil.Must(Parse(append(args, "-init", base, "-out", filepath.Join(t.TempDir(), "run")), io.Discard))(t)
-	testutil.Must(Run(t.Context(), o, &said))(t)
-	require.Regexp(t, "(?m)^warning: checkpoint "+checkpointName(2)+": .*: an older one is used$", said.String())
+	require.NoError(t, os.Truncate(filepath.Join(folder(base).checkpoint(2), modelFile), 100))
+	said := says(t, append(args, "-init", base, "-out", newFolder(t))...)
+	require.Regexp(t, "(?m)^warning: checkpoint "+checkpointName(2)+": .*: an older one is used$", said)
 }
 
 // TestWarnsOfMissingRows: a run whose table has lost rows up to its checkpoint goes on, with a warning, the first time.
 func TestWarnsOfMissingRows(t *testing.T) {
 	t.Parallel()
-	folder := filepath.Join(t.TempDir(), "run")
-	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
-	resume := func(steps string) string {
-		var said bytes.Buffer
-		o := testutil.Must(Parse([]string{"-resume", folder, "-steps", steps}, io.Discard))(t)
-		testutil.Must(Run(t.Context(), o, &said))(t)
-		return said.String()
-	}
-	require.NotContains(t, resume("3"), "warning: ")
-	require.NoError(t, os.Remove(filepath.Join(folder, runlog.StepsFile)))
-	require.Contains(t, resume("4"), "warning: runlog: "+filepath.Join(folder, runlog.StepsFile)+": its last row is of step 0, want 3: the rows between are lost\n")
-	require.NotContains(t, resume("5"), "warning: ")
+	run := newRun(t, smallArgs(t, 2)...)
+	steps := filepath.Join(run, runlog.StepsFile)
+	require.NotContains(t, says(t, "-resume", run, "-steps", "3"), "warning: ")
+	require.NoError(t, os.Remove(steps))
+	require.Contains(t, says(t, "-resume", run, "-steps", "4"), "warning: runlog: "+steps+": its last row is of step 0, want 3: the rows between are lost\n")
+	require.NotContains(t, says(t, "-resume", run, "-steps", "5"), "warning: ")
 }
 
 // TestRunsOfTheSameSecond: runs that begin in the same second have different folders.
@@ -143,7 +123,7 @@ func TestRunsOfTheSameSecond(t *testing.T) {
 	for range 3 {
 		r := &runner{}
 		testutil.Must(r.createFolder(runlog.Options{}))(t)
-		require.DirExists(t, r.folder)
+		require.DirExists(t, string(r.folder))
 	}
 	require.Len(t, testutil.Must(os.ReadDir("runs"))(t), 3)
 }
