@@ -51,31 +51,23 @@ var ErrContextFull = errors.New("the context is full")
 // of a page should fill vectors.
 const pageTokens = 512
 
-// DecoderOption is an option of NewDecoder.
-type DecoderOption func(*decoderOptions)
-
-type decoderOptions struct {
+// DecoderOption is an option of NewDecoder, made by DecodeOn.
+type DecoderOption struct {
 	backend   graph.Backend
 	precision graph.Precision
-	onBackend bool // DecodeOn is given
 }
 
 // DecodeOn makes a decoder run on b, with activations and caches in precision p. If b has memory of its own, the weights must be
 // there already: see Weights.MoveTo. Weights on a device can be decoded only there.
-func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
-	return func(o *decoderOptions) { o.backend, o.precision, o.onBackend = b, p, true }
-}
+func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption { return DecoderOption{b, p} }
 
 // NewDecoder returns a decoder for up to slots sequences of up to context tokens each; context may differ from
 // Config.Context. Without DecodeOn it runs on the CPU in the type of the weights. Close ends it.
 func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decoder, err error) {
 	defer fault.Name(&err, "tinylm", fmt.Sprintf("decoder of %d sequences of %d tokens", slots, context))
-	var o decoderOptions
-	for _, opt := range opts {
-		if opt == nil {
-			return nil, errors.New("nil option")
-		}
-		opt(&o)
+	o := DecoderOption{backend: graph.NewCPU(0)}
+	if n := len(opts); n > 0 {
+		o = opts[n-1]
 	}
 	if err := w.check(); err != nil {
 		return nil, err
@@ -84,11 +76,8 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 		return nil, err
 	}
 	c := w.Config.WithDefaults()
-	switch {
-	case o.onBackend && value.IsNil(o.backend):
+	if value.IsNil(o.backend) {
 		return nil, errors.New("the backend is nil")
-	case !o.onBackend:
-		o.backend = graph.NewCPU(0)
 	}
 	if err := w.checkOn(o.backend); err != nil {
 		return nil, err

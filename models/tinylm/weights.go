@@ -179,10 +179,6 @@ func (w *Weights) Save(path string) (err error) {
 // are accepted.
 func LoadWeights(path string, opts ...safetensors.Option) (_ *Weights, err error) {
 	defer fault.Name(&err, "tinylm", "weights")
-	return load(path, opts)
-}
-
-func load(path string, opts []safetensors.Option) (*Weights, error) {
 	f, err := safetensors.Read(path, opts...)
 	if err != nil {
 		return nil, err
@@ -213,7 +209,7 @@ func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
 			return fmt.Errorf("%s is a view or not row-major, which cannot be written to", name)
 		}
 	}
-	from, err := load(path, opts)
+	from, err := LoadWeights(path, opts...)
 	if err != nil {
 		return err
 	}

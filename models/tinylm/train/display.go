@@ -132,21 +132,18 @@ type field struct {
 
 type fields []field
 
-// and returns f with one more field, unless it is empty.
-func (f fields) and(memory string) fields {
-	if memory == "" {
-		return f
-	}
-	return append(f[:len(f):len(f)], field{4, memory})
-}
+// and returns f with one more field.
+func (f fields) and(memory string) fields { return append(f[:len(f):len(f)], field{4, memory}) }
 
-// text returns as many fields as so many columns have room for; without columns all of them.
+// text returns as many fields, without empty ones, as so many columns have room for; without columns all of them.
 func (f fields) text(columns int) string {
 	for {
 		var list []string
 		last := 0
 		for i, x := range f {
-			list = append(list, x.text)
+			if x.text != "" {
+				list = append(list, x.text)
+			}
 			if x.rank >= f[last].rank {
 				last = i
 			}

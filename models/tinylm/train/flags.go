@@ -23,13 +23,16 @@ import (
 // directory, also in the file.
 // After -help it writes the list of flags to w, if not nil, and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (_ *Options, err error) {
-	given := new(Options)
+	given, err := presetOf("") // whose values the help has
+	if err != nil {
+		return nil, err
+	}
 	set := given.flags()
 	defer command.Explain(&err, set, fieldFlags())
-	if err := command.Parse(set, args, io.Discard); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return nil, cmp.Or(help(w), err)
-		}
+	if value.IsNil(w) {
+		w = io.Discard
+	}
+	if err := command.Parse(set, args, w); err != nil {
 		return nil, err
 	}
 	asked := map[string]string{}
@@ -65,7 +68,7 @@ func (given *Options) base(asked map[string]string) (o, written *Options, err er
 			return nil, nil, command.WrongUse(fmt.Errorf("-%s is empty, want a path", name))
 		}
 	}
-	if o, err = presetOf(given.Preset); err != nil {
+	if o, err = presetOf(asked["preset"]); err != nil {
 		return nil, nil, err
 	}
 	var named settings
@@ -76,7 +79,7 @@ func (given *Options) base(asked map[string]string) (o, written *Options, err er
 		o, written, err = folder(given.resume).options(asked)
 		return o, written, command.Flag("resume", given.resume, err)
 	case given.config != "":
-		if o, named, err = readOptions(given.config, given.Preset); err == nil {
+		if o, named, err = readOptions(given.config, asked["preset"]); err == nil {
 			err = o.makeAbsolute()
 		}
 		if err != nil {
@@ -199,18 +202,6 @@ func fieldFlags() map[string]string {
 		flags[f.Name] = name
 	}
 	return flags
-}
-
-// help writes the help, with the values of tiny.
-func help(w io.Writer) error {
-	if value.IsNil(w) {
-		return nil
-	}
-	o, err := Preset("tiny")
-	if err != nil {
-		return err
-	}
-	return command.Help(o.flags(), w)
 }
 
 // What -help says besides the flags.

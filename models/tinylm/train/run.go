@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -276,61 +276,35 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 	return res, r.describe(res)
 }
 
-// evaluateAndSample makes the last evaluation and the sample.
-func (r *runner) evaluateAndSample(ctx context.Context, res *Result) (err error) {
-	if r.FinalEval > 0 {
-		r.lastPhase("final evaluation")
-		if res.HeldOutLoss, err = r.heldOut(ctx, r.FinalEval); err != nil {
-			return err
-		}
-		res.BitsPerByte = r.corpus.BitsPerByte(res.HeldOutLoss)
-	}
-	if r.Sample > 0 {
-		r.lastPhase("sampling")
-		res.Sample, err = r.sample(ctx)
-	}
-	return err
+// Interrupted is the error of a run that a signal has stopped. Parse with -resume continues from its checkpoint.
+type Interrupted struct {
+	Signal syscall.Signal
+	Folder string // of the run; empty: it has no checkpoint
+	Step   int    // of the newest checkpoint
+	Err    error  // why that is not the last step, or nil
 }
 
-// sampleStart is the most tokens of held-out text that begin the sample.
-const sampleStart = 32
-
-// sample returns the beginning of the held-out text and what the model continues it with. Without a beginning, chance would choose the
-// kind of document.
-func (r *runner) sample(ctx context.Context) (text string, err error) {
-	var opts []tinylm.DecoderOption
-	if !r.host() {
-		opts = append(opts, tinylm.DecodeOn(r.backend, r.precision))
+func (e *Interrupted) Error() string {
+	text := fmt.Sprintf("train: stopped by %v before the first checkpoint", e.Signal)
+	if e.Folder != "" {
+		text = fmt.Sprintf("train: stopped by %v after step %d; continue with -resume %s", e.Signal, e.Step, e.Folder)
 	}
-	d, err := tinylm.NewDecoder(r.weights, 1, min(r.Context, 1+r.Sample), opts...)
-	if err != nil {
-		return "", err
+	if e.Err != nil {
+		text += fmt.Sprintf(" (%v)", e.Err)
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	s, err := tinylm.NewSampler(d, nil)
-	if err != nil {
-		return "", err
-	}
-	held, err := r.corpus.HeldOut(r.shape, 1)
-	if err != nil {
-		return "", err
-	}
-	sampling := r.sampling()
-	start := held[0].Tokens[:min(sampleStart, sampling.MaxTokens/4, held[0].Targeted)]
-	sampling.MaxTokens -= len(start)
-	if _, err := s.Add(append([]int32{max(0, r.corpus.Separator())}, start...), sampling); err != nil {
-		return "", err
-	}
-	ids := slices.Clone(start)
-	for t, err := range s.Tokens() {
-		if err != nil {
-			return "", err
-		}
-		if ctx.Err() != nil {
-			return "", context.Cause(ctx)
-		}
-		ids = append(ids, t.ID)
-		r.watchdog.alive()
-	}
-	return r.corpus.Decode(ids)
+	return text
 }
+
+func (e *Interrupted) Unwrap() error { return e.Err }
+
+// ExitCode returns the conventional exit code of a program that this signal has ended.
+func (e *Interrupted) ExitCode() int { return command.Stop{Signal: e.Signal}.ExitCode() }
+
+// OnSignals returns a context that the first SIGINT, SIGTERM or SIGHUP ends, with a message on w. The second signal ends the program at
+// once. A signal that is ignored already, by nohup or & in a script, stays ignored. A closed terminal or pipe does not end the program: writing to it is an error. stop undoes all of this.
+func OnSignals(ctx context.Context, w io.Writer) (_ context.Context, stop func()) {
+	return command.OnSignals(ctx, w, Stopping)
+}
+
+// Stopping says what a run does after a signal.
+const Stopping = "this step is finished and a checkpoint written"
