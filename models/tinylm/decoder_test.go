@@ -251,31 +251,3 @@ func TestDecoderAllocatesNothing(t *testing.T) {
 		}
 	}))
 }
-
-// BenchmarkDecode times a step after 128 tokens for Tiny() and after 1024 for Base(), and a run of the whole context.
-func BenchmarkDecode(b *testing.B) {
-	for name, c := range map[string]Config{"tiny": Tiny(), "base": Base()} {
-		w := newTestWeights(b, c, tensor.Float32, 1)
-		tokens := testutil.Tokens(1, c.Context/2, c.Vocab)
-		for _, slots := range []int{1, 8} {
-			b.Run(fmt.Sprint(name, "/slots=", slots), func(b *testing.B) {
-				d := testutil.Closing(NewDecoder(w, slots, c.Context+1000))(b)
-				next := make([]int32, slots)
-				for i := range slots {
-					require.NoError(b, d.Prefill(i, tokens))
-				}
-				for b.Loop() {
-					if d.Len(0) > c.Context {
-						b.StopTimer()
-						for i := range slots {
-							require.NoError(b, d.Prefill(i, tokens))
-						}
-						b.StartTimer()
-					}
-					require.NoError(b, d.Step(next))
-				}
-				b.ReportMetric(float64(b.N*slots)/b.Elapsed().Seconds(), "tokens/s")
-			})
-		}
-	}
-}

@@ -2,7 +2,6 @@ package generate
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -84,6 +84,26 @@ func (p *process) await(condition func() bool) {
 	require.Eventually(p, condition, time.Minute, time.Millisecond, p.status.String())
 }
 
+// requireExit waits for the end of the program and checks its status.
+func (p *process) requireExit(code int) {
+	p.Helper()
+	if err := p.cmd.Wait(); err != nil {
+		require.ErrorAs(p, err, new(*exec.ExitError), p.status.String())
+	}
+	require.Equal(p, code, p.cmd.ProcessState.ExitCode(), p.status.String())
+}
+
+// TestSignal: Ctrl-C ends an endless text after a whole character. The program reports its speed and exits with 128 + n.
+func TestSignal(t *testing.T) {
+	p := startProcess(t, "-model", weightsFile(t), "-tokens", "0", "-past-end")
+	require.NoError(t, p.in.Close())
+	p.await(func() bool { return len(p.out.String()) > 100 })
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGINT))
+	p.requireExit(128 + int(syscall.SIGINT))
+	require.True(t, utf8.ValidString(p.out.String()))
+	require.Regexp(t, `interrupt: the text ends here; a second one leaves at once\nprefill: .*; decode: .*\n$`, p.status.String())
+}
+
 // TestInterruptInDialog: an interrupt ends the text that streams and no more; the next line is answered. An interrupt at the prompt ends the
 // program, and so does the end of the input.
 func TestInterruptInDialog(t *testing.T) {
@@ -107,13 +127,7 @@ func TestInterruptInDialog(t *testing.T) {
 		p.await(func() bool { return strings.Count(p.status.String(), "> ") == 3 })
 		p.await(func() bool { return strings.HasSuffix(p.out.String(), "\n") }) // the text ends its line
 		c.end(p)
-		var exit *exec.ExitError
-		if err := p.cmd.Wait(); c.code != 0 {
-			require.True(t, errors.As(err, &exit), p.status.String())
-			require.Equal(t, c.code, exit.ExitCode(), p.status.String())
-		} else {
-			require.NoError(t, err, p.status.String())
-		}
+		p.requireExit(c.code)
 		require.Regexp(t, `prefill: .*; decode: .*\n$`, p.status.String())
 	}
 }

@@ -8,16 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -138,21 +133,18 @@ func TestTokenizer(t *testing.T) {
 	require.NoError(t, os.Remove(tokenizer))
 	_, _, status = call(t, "", "-model", folder)
 	require.Contains(t, status, "say where with -tokenizer")
-}
 
-// TestSeparator: a run may name the token that ends a document, and generate uses it.
-func TestSeparator(t *testing.T) {
-	path := tokenizerFile(t)
-	content := strings.ReplaceAll(string(testutil.Must(os.ReadFile(path))(t)), "endoftext", "fin")
-	require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
-	folder := filepath.Join(t.TempDir(), "run")
-	trained(t, folder, "-tokenizer", path, "-separator", "<|fin|>")
-	code, _, status := call(t, "", "-model", folder, "-prompt", "qu<|fin|>", "-tokens", "5")
+	content := strings.ReplaceAll(string(testutil.Must(os.ReadFile(tokenizerFile(t)))(t)), "endoftext", "fin")
+	require.NoError(t, os.WriteFile(tokenizer, []byte(content), 0o644))
+	other := filepath.Join(t.TempDir(), "other")
+	trained(t, other, "-tokenizer", tokenizer, "-separator", "<|fin|>")
+	code, _, status = call(t, "", "-model", other, "-prompt", "qu<|fin|>", "-tokens", "5")
 	require.Zero(t, code, status)
-	require.Contains(t, status, "prefill: 2 tokens")
+	require.Contains(t, status, "prefill: 2 tokens", "the token that ends a document is that of the run")
 }
 
-// TestInteractive: each line gets the text of a call with this prompt.
+// TestInteractive: each line gets the text of a call with this prompt. A line that is not UTF-8, for a tokenizer, is reported, and the next
+// one is answered.
 func TestInteractive(t *testing.T) {
 	args := []string{"-model", weightsFile(t), "-tokens", "10", "-past-end"}
 	want := texts(t, append(args, "-prompt", "one")...) + texts(t, append(args, "-prompt", "two")...) + texts(t, args...)
@@ -160,14 +152,11 @@ func TestInteractive(t *testing.T) {
 	require.Zero(t, code)
 	require.Equal(t, want, out)
 	require.Equal(t, 4, strings.Count(status, "> "))
-}
 
-// TestInteractiveWithTokenizer: a line that is not UTF-8 is reported, and the next one is answered.
-func TestInteractiveWithTokenizer(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	trained(t, folder, "-tokenizer", tokenizerFile(t))
-	args := []string{"-model", folder, "-tokens", "10", "-past-end"}
-	code, out, status := call(t, "q\xffu\nqu\n", append(args, "-interactive")...)
+	args[1] = folder
+	code, out, status = call(t, "q\xffu\nqu\n", append(args, "-interactive")...)
 	require.Zero(t, code, status)
 	require.Contains(t, status, "prompt 1: ")
 	require.Equal(t, texts(t, append(args, "-prompt", "qu")...), out)
@@ -273,36 +262,4 @@ func TestNilArguments(t *testing.T) {
 	require.ErrorContains(t, Run(ctx, parse(), nil, nil, io.Discard), "no writer")
 	require.ErrorContains(t, Run(ctx, parse(), nil, io.Discard, (*bytes.Buffer)(nil)), "no writer")
 	require.NoError(t, Run(ctx, parse(), nil, io.Discard, io.Discard))
-}
-
-// TestSignal: Ctrl-C ends an endless text after a whole character. The program reports its speed and exits with 128 + n.
-func TestSignal(t *testing.T) {
-	if runtime.GOOS == "windows" || signal.Ignored(syscall.SIGINT) {
-		t.Skip("a process cannot be sent an interrupt")
-	}
-	cmd := exec.Command(testutil.Must(os.Executable())(t))
-	args := []string{"-device", "cpu", "-model", weightsFile(t), "-tokens", "0", "-past-end"}
-	cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(args, "\n"))
-	var status strings.Builder
-	cmd.Stderr = &status
-	pipe := testutil.Must(cmd.StdoutPipe())(t)
-	require.NoError(t, cmd.Start())
-	text := make([]byte, 1<<16)
-	n, signalled := 0, false
-	for {
-		got, err := pipe.Read(text[n:])
-		n += got
-		if err != nil {
-			break
-		}
-		if n > 100 && !signalled {
-			require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
-			signalled = true
-		}
-	}
-	var exit *exec.ExitError
-	require.True(t, errors.As(cmd.Wait(), &exit))
-	require.Equal(t, 128+int(syscall.SIGINT), exit.ExitCode(), status.String())
-	require.True(t, utf8.Valid(text[:n]))
-	require.Regexp(t, regexp.MustCompile(`interrupt: the text ends here; a second one leaves at once\nprefill: .*; decode: .*\n$`), status.String())
 }
