@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 		"rest":      `play: unexpected argument "rest" (-help lists all flags)`,
 		"-n=1":      "",
 	} {
-		set := flag.NewFlagSet("play", flag.ContinueOnError)
+		set := NewFlags("play", "", "")
 		n := set.Int("n", 0, "of times")
 		err := Parse(set, []string{args}, io.Discard)
 		if message == "" {
@@ -37,7 +37,7 @@ func TestParse(t *testing.T) {
 		require.EqualError(t, err, message)
 		require.Equal(t, 2, ExitStatus(err, io.Discard))
 	}
-	set := flag.NewFlagSet("play", flag.ContinueOnError)
+	set := NewFlags("play", "", "")
 	set.Int("n", 0, "of times")
 	var help bytes.Buffer
 	require.ErrorIs(t, Parse(set, []string{"-help"}, &help), flag.ErrHelp)

@@ -44,21 +44,11 @@ type sequence struct {
 	id       int // -1: the slot is free
 	sampling Sampling
 	random   rand.PCG
-	tokens   []int32    // those in the decoder, and the one chosen last
-	state    slotState  // of the decoder's slot
+	tokens   []int32    // those in the decoder's slot, and the one chosen last; a free slot needs a prefill of all
 	chosen   int        // number of tokens so far
 	seen     tokenSet   // tokens of prompt and output
 	text     textStream // not used without a vocabulary
 }
-
-// slotState says how the tokens in a slot of the decoder differ from those of its sequence.
-type slotState int
-
-const (
-	slotReady  slotState = iota // it has the logits of the next token
-	slotBehind                  // it lacks the last token
-	slotStale                   // it holds other tokens and needs a prefill
-)
 
 // Token is a token that a Sampler has chosen.
 type Token struct {
@@ -186,7 +176,6 @@ func (s *Sampler) prefill(slot int) error {
 	if err := s.decoder.Prefill(slot, q.tokens); err != nil {
 		return err
 	}
-	q.state = slotReady
 	s.stats.Prefilled += len(q.tokens)
 	s.stats.Prefill += time.Since(began)
 	return nil
@@ -225,7 +214,7 @@ func (s *Sampler) Tokens() iter.Seq2[Token, error] {
 func (s *Sampler) token() (t Token, more bool, err error) {
 	for s.running > 0 {
 		for ; s.turn < len(s.seqs); s.turn++ {
-			if q := &s.seqs[s.turn]; q.id >= 0 && q.state == slotReady {
+			if q := &s.seqs[s.turn]; q.id >= 0 && s.decoder.Len(s.turn) == len(q.tokens) { // it has the logits of the next token
 				t, err = s.choose(s.turn)
 				return t, true, err
 			}
@@ -250,14 +239,14 @@ func (s *Sampler) advance() error {
 		}
 		if context := s.decoder.Context(); len(q.tokens) > context {
 			q.tokens = q.tokens[:copy(q.tokens, q.tokens[len(q.tokens)-max(1, context/2):])]
-			q.state = slotStale
+			s.decoder.Release(slot)
 		}
-		switch q.state {
-		case slotStale:
+		switch s.decoder.Len(slot) {
+		case 0:
 			if err := s.prefill(slot); err != nil {
 				return err
 			}
-		case slotBehind:
+		case len(q.tokens) - 1:
 			s.next[slot] = q.tokens[len(q.tokens)-1]
 			stepped++
 		}
@@ -268,11 +257,6 @@ func (s *Sampler) advance() error {
 	began := time.Now()
 	if err := s.decoder.Step(s.next); err != nil {
 		return err
-	}
-	for slot, id := range s.next {
-		if id >= 0 {
-			s.seqs[slot].state = slotReady
-		}
 	}
 	s.stats.Decoded += stepped
 	s.stats.Decode += time.Since(began)
@@ -291,7 +275,7 @@ func (s *Sampler) choose(slot int) (Token, error) {
 		s.end(slot)
 		return t, fmt.Errorf("tinylm: sampler: sequence %d: %w", t.Seq, err)
 	}
-	q.tokens, q.state = append(q.tokens, id), slotBehind
+	q.tokens = append(q.tokens, id)
 	q.chosen++
 	q.seen.add(id)
 	q.text.next()

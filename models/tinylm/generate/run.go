@@ -172,6 +172,7 @@ type writer struct {
 	*Options
 	*model
 	out, status io.Writer
+	inLine      bool // what is written does not end with a line break
 }
 
 // writePrompts writes the texts of all prompts.
