@@ -117,17 +117,12 @@ func TestSamplerEnds(t *testing.T) {
 
 // TestSamplerFailures: a step that fails loses no token. Logits by which no token can be chosen end only their own sequence.
 func TestSamplerFailures(t *testing.T) {
-	want := func() map[int][]int32 {
-		s, _ := ofHashes(t, 2, 6)
-		for seed := range uint64(2) {
-			testutil.Must(s.Add([]int32{4}, Sampling{Temperature: 1, Seed: seed, MaxTokens: 30}))(t)
-		}
-		ids, _, _ := collect(t, s)
-		return ids
-	}()
 	s, d := ofHashes(t, 2, 6)
-	for seed := range uint64(2) {
-		testutil.Must(s.Add([]int32{4}, Sampling{Temperature: 1, Seed: seed, MaxTokens: 30}))(t)
+	want := map[int][]int32{}
+	for seed := range 2 {
+		how := Sampling{Temperature: 1, Seed: uint64(seed), MaxTokens: 30}
+		want[seed] = alone(t, d, []int32{4}, how, 30)
+		testutil.Must(s.Add([]int32{4}, how))(t)
 	}
 	got, failures, r := map[int][]int32{}, 0, rand.New(rand.NewPCG(1, 2))
 	for s.Running() > 0 {

@@ -36,12 +36,13 @@ func (s Sampling) check() error {
 	for _, n := range []struct {
 		name, label string
 		v, max      float64
+		want        string
 	}{
-		{"RepetitionPenalty", "repetition penalty", s.RepetitionPenalty, math.MaxFloat64},
-		{"Temperature", "temperature", s.Temperature, math.MaxFloat64}, {"TopP", "top p", s.TopP, 1},
+		{"RepetitionPenalty", "repetition penalty", s.RepetitionPenalty, math.MaxFloat64, "from 0"},
+		{"Temperature", "temperature", s.Temperature, math.MaxFloat64, "from 0"}, {"TopP", "top p", s.TopP, 1, "from 0 to 1"},
 	} {
 		if !(n.v >= 0 && n.v <= n.max) {
-			return fault.Of(n.name, n.label, "is %v, want a number from 0%s", n.v, upTo(n.max))
+			return fault.Of(n.name, n.label, "is %v, want a number %s", n.v, n.want)
 		}
 	}
 	switch i := slices.Index(s.Stop, ""); {
@@ -53,14 +54,6 @@ func (s Sampling) check() error {
 		return fault.Of("Stop", "stop string", "%d is empty", i)
 	}
 	return nil
-}
-
-// upTo names the end of a range in an error.
-func upTo(max float64) string {
-	if max == math.MaxFloat64 {
-		return ""
-	}
-	return fmt.Sprintf(" to %v", max)
 }
 
 // picker chooses tokens by their logits. It reuses its buffers for each token.

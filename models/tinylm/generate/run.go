@@ -83,7 +83,10 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 	if o.Interactive {
 		err = w.converse(ctx, in)
 	} else {
-		err = w.writePrompts(ctx, prompts)
+		var list []*text
+		if list, err = w.texts(prompts); err == nil {
+			err = w.write(ctx, list)
+		}
 	}
 	s := m.sampler.Stats()
 	terminal.Printf(status, "prefill: %d tokens, %.0f tokens/s; decode: %d tokens, %.0f tokens/s\n",
@@ -173,15 +176,6 @@ type writer struct {
 	*model
 	out, status io.Writer
 	inLine      bool // what is written does not end with a line break
-}
-
-// writePrompts writes the texts of all prompts.
-func (w *writer) writePrompts(ctx context.Context, prompts []string) error {
-	texts, err := w.texts(prompts)
-	if err != nil {
-		return err
-	}
-	return w.write(ctx, texts)
 }
 
 // converse answers each line of in. It reports a line that is no prompt, such as one that is not UTF-8 for a tokenizer, and goes on.

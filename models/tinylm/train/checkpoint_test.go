@@ -3,6 +3,7 @@ package train
 import (
 	"encoding/json"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -235,4 +236,36 @@ func TestFailedSaveIsTriedAgain(t *testing.T) {
 	require.True(t, r.saveDue())
 	r.saveFailed = false
 	require.False(t, r.saveDue())
+}
+
+// checkState: the state of a checkpoint is an error, or is the same when it is written and read again.
+func checkState(t *testing.T, text []byte) {
+	s, err := parseState(text)
+	if err != nil {
+		return
+	}
+	_ = s.best()
+	written := testutil.Must(json.Marshal(s))(t)
+	again, err := parseState(written)
+	require.NoError(t, err)
+	require.Equal(t, string(written), string(testutil.Must(json.Marshal(again))(t)))
+}
+
+// someState is a state as a run writes it.
+const someState = `{"step":6,"elapsed_ns":7,"cursor":{"data":"00","seed":1,"seq":64,"window":12,"sum":3},"scale":{"value":1024,"good":3},"late":[{"number":6,"read":true}],` +
+	`"mean_loss":5.5,"evaluations":[{"step":2,"held_out":5.5,"train":5}],"best":null}`
+
+// TestMutatedState changes a state at random.
+func TestMutatedState(t *testing.T) {
+	testutil.Must(parseState([]byte(someState)))(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	for range testutil.Mutations(t) {
+		checkState(t, testutil.Mutate(r, []byte(someState)))
+	}
+}
+
+func FuzzState(f *testing.F) {
+	f.Add([]byte(someState))
+	f.Add([]byte(`{"step":2,"late":[{}],"scale":{}}`))
+	f.Fuzz(checkState)
 }

@@ -72,13 +72,6 @@ func (d *display) draw(f fields) {
 	fmt.Fprintf(d.w, "%s%s\r", terminal.Cut(bar+f.text(columns-terminal.Columns(bar)), columns), eraseBelow)
 }
 
-// sinceLine returns the time since the last line.
-func (d *display) sinceLine() time.Duration {
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	return time.Since(d.lastLine)
-}
-
 // warn writes a warning that stays.
 func (d *display) warn(format string, args ...any) { d.line("warning: "+format, args...) }
 
@@ -100,7 +93,10 @@ func (d *display) step(r *runner, rate float64) {
 		d.line("first batch: loss %.3f (uniform guess: ln %d = %.3f); %.3g s per step",
 			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.stepTokens())/rate)
 	case !d.terminal:
-		if d.sinceLine() > lineEvery {
+		d.mutex.Lock()
+		since := time.Since(d.lastLine)
+		d.mutex.Unlock()
+		if since > lineEvery {
 			d.write(d.stepText.and(d.memory(r)).text(0))
 		}
 	case time.Since(d.lastDraw) >= redrawEvery:

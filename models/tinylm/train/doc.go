@@ -9,12 +9,13 @@
 //
 // The files in the order of a run:
 //
-//	Parse          flags.go, options.go, yaml.go, resumed_options.go
-//	Run, open      run.go, open.go, memory.go (plan), models.go (models, solver), run_folder.go (lock, files), run_json.go
+//	Parse          flags.go, options.go, options_file.go (config.yaml)
+//	Run, open      run.go, open.go, plan.go (memory, models, solver), run_folder.go (lock, files)
 //	the loop       run.go (train), step.go, evaluate.go, layer_statistics.go
-//	what it shows  display.go, warnings.go, watchdog.go
-//	checkpoints    save.go (writes), checkpoint.go (state, reads), checksums.go
-//	ends           run.go (finish, sample), stop.go (signals)
+//	what it shows  display.go, warnings.go (and stalls)
+//	checkpoints    save.go (writes), checkpoint.go (state, sums, reads)
+//	ends           run.go (finish, signals), evaluate.go (sample)
+//	a run's files  folder.go: the type of a run's folder
 //	others         find.go: FindModel, for generate and inspect, and FindNewestRun, for generate
 //
 // A step reads its batches, launches a run of the model for each, the last one with the solver's step, and the copies of losses and

@@ -173,21 +173,43 @@ func TestPathsAreAbsolute(t *testing.T) {
 	}
 }
 
-// TestMutatedOptions changes a file of options at random: reading it neither panics nor takes long, and errors have one line.
+// checkOptions: a file of options is a short error of one line, or options that are the same when they are written and read again.
+func checkOptions(t *testing.T, text []byte) (good bool) {
+	o, _, err := parseOptions(text, "")
+	if err != nil {
+		require.NotContains(t, err.Error(), "\n")
+		require.Less(t, len(err.Error()), 400)
+		return false
+	}
+	_ = o.Validate()
+	again, named, err := parseOptions(o.YAML(), "")
+	require.NoError(t, err)
+	require.Equal(t, string(o.YAML()), string(again.YAML()))
+	require.NotEmpty(t, named)
+	return true
+}
+
+// TestMutatedOptions changes a file of options at random.
 func TestMutatedOptions(t *testing.T) {
 	o := testutil.Must(Preset("tiny"))(t)
 	r, good := rand.New(rand.NewPCG(1, 2)), 0
 	for range testutil.Mutations(t) {
-		o, _, err := parseOptions(testutil.Mutate(r, o.YAML()), "")
-		if err != nil {
-			require.NotContains(t, err.Error(), "\n")
-			require.Less(t, len(err.Error()), 400)
-			continue
+		if checkOptions(t, testutil.Mutate(r, o.YAML())) {
+			good++
 		}
-		good++
-		_ = o.Validate()
 	}
 	require.Positive(t, good)
+}
+
+func FuzzOptions(f *testing.F) {
+	for _, preset := range []string{"tiny", "base"} {
+		o := testutil.Must(Preset(preset))(f)
+		f.Add(o.YAML())
+	}
+	for _, text := range []string{"", "a: &x 1\nlr: *x", "lr: !!binary MQ==", "data: |\n  a\n  b", "\ufeffsteps: 0x10\r\n", "{steps: 1, lr: .inf}", "---\n---", "seed: 1_0"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) { checkOptions(t, text) })
 }
 
 func TestHelp(t *testing.T) {

@@ -90,8 +90,9 @@ func (r *runner) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// openResumed locks the folder of the run to resume and takes the state of its newest checkpoint, which it returns. It returns nil for a
-// new run, whose folder must not exist yet, and for a run without a checkpoint.
+// openResumed locks the folder of the run to resume, removes parts of checkpoints that a kill has left, and takes the state of the newest
+// complete checkpoint, which it returns. It returns nil for a new run, whose folder must not exist yet, and for a run that was stopped before
+// its first checkpoint.
 func (r *runner) openResumed() (*checkpoint, error) {
 	if r.resume == "" {
 		if r.Out != "" && exists(r.Out) {
@@ -106,16 +107,6 @@ func (r *runner) openResumed() (*checkpoint, error) {
 	if err := r.checkFiles(); err != nil {
 		return nil, err
 	}
-	from, err := r.lastCheckpoint()
-	if from != nil {
-		r.state, r.savedStep = from.state, from.state.Step
-	}
-	return from, err
-}
-
-// lastCheckpoint returns the newest complete checkpoint of the run to resume, nil if the run was stopped before its first one. It
-// removes parts of checkpoints that a kill has left.
-func (r *runner) lastCheckpoint() (*checkpoint, error) {
 	r.warnIf(r.folder.removeParts())
 	from, damaged, err := newestCheckpoint(r.folder)
 	if err != nil {
@@ -124,16 +115,18 @@ func (r *runner) lastCheckpoint() (*checkpoint, error) {
 	for _, d := range damaged {
 		r.display.warn("%v: the one before it is used", d)
 	}
-	if from == nil {
-		if model := r.folder.file(modelFile); exists(model) {
-			return nil, fmt.Errorf("%s has a model but no checkpoint to continue from; a new run with -init %s begins with the model", r.folder, r.folder)
-		}
-		if d, _ := r.folder.description(); d.Saved {
-			return nil, fmt.Errorf("the checkpoints of %s are missing from %s: is a disk not mounted?", r.folder, r.folder.file(checkpointFolder))
-		}
-		r.display.line("%s has no checkpoint: starting from step 0", r.folder)
+	if from != nil {
+		r.state, r.savedStep = from.state, from.state.Step
+		return from, nil
 	}
-	return from, nil
+	if exists(r.folder.file(modelFile)) {
+		return nil, fmt.Errorf("%s has a model but no checkpoint to continue from; a new run with -init %s begins with the model", r.folder, r.folder)
+	}
+	if d, _ := r.folder.description(); d.Saved {
+		return nil, fmt.Errorf("the checkpoints of %s are missing from %s: is a disk not mounted?", r.folder, r.folder.file(checkpointFolder))
+	}
+	r.display.line("%s has no checkpoint: starting from step 0", r.folder)
+	return nil, nil
 }
 
 const (

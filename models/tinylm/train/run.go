@@ -59,7 +59,8 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 
 // runOn is Run on a backend, which it does not close.
 func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Result, err error) {
-	r := &runner{Options: *o, backend: b, display: newDisplay(w), began: time.Now(), revision: revision(), savedStep: -1}
+	r := &runner{Options: *o, backend: b, display: newDisplay(w), began: time.Now(), savedStep: -1}
+	_ = revision() // before there is a lock, which a child such as git could keep after the end of this process
 	defer func() { err = errors.Join(err, r.closers.Close()) }()
 	if err := r.open(ctx); err != nil {
 		return nil, r.exitError(ctx, err)
@@ -125,8 +126,6 @@ type runner struct {
 	display  *display
 	watchdog *watchdog
 	history  []process
-	// revision is that of the code. It is read before there is a lock: a child such as git could keep a lock after the end of this process.
-	revision string
 
 	// Clocks.
 	began     time.Time // when this process began the run

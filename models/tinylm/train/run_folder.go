@@ -207,7 +207,7 @@ func (r *runner) readHistory() error {
 // describe writes run.json.
 func (r *runner) describe(res *Result) error {
 	d := description{
-		Processes: r.history, Go: runtime.Version(), Revision: r.revision, Device: cuda.Describe(r.backend), Precision: r.Precision,
+		Processes: r.history, Go: runtime.Version(), Revision: revision(), Device: cuda.Describe(r.backend), Precision: r.Precision,
 		Data: r.corpus.Name(), DataHash: r.corpus.Hash(), Seed: r.Seed, Parameters: r.weights.Config.Parameters(), Saved: r.savedStep >= 0, Result: res,
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {

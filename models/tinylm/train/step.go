@@ -44,7 +44,11 @@ func (e *dataError) Unwrap() error { return e.error }
 // step enqueues a step and finishes the step before it. On the host, which has waited for the step in any case, it finishes this one.
 func (r *runner) step(ctx context.Context) error {
 	r.watchdog.phase("waiting for data")
-	s := &pendingStep{Number: r.state.Step + 1, LR: r.schedule().At(r.schedulePosition())}
+	at := r.state.Step
+	if r.Steps == 0 {
+		at = int(r.progress() * ticks)
+	}
+	s := &pendingStep{Number: r.state.Step + 1, LR: r.schedule().At(at)}
 	for range r.Accumulate {
 		b, err := r.reader.Next(ctx)
 		if err != nil {
@@ -72,14 +76,6 @@ func (r *runner) step(ctx context.Context) error {
 
 // stepTokens returns the number of tokens of a step.
 func (r *runner) stepTokens() int { return r.Accumulate * r.Batch * r.Context }
-
-// schedulePosition returns the step or tick of the schedule that the run has reached.
-func (r *runner) schedulePosition() int {
-	if r.Steps > 0 {
-		return r.state.Step
-	}
-	return int(r.progress() * ticks)
-}
 
 // enqueue enqueues a step and the copies of its losses and norm.
 func (r *runner) enqueue(s *pendingStep) error {

@@ -212,15 +212,6 @@ func TestRunsInsideTheirData(t *testing.T) {
 	testutil.Must(runArgs(t, append(args, "-out", filepath.Join(runs, "3"))...))(t)
 }
 
-// TestMutatedState changes a state at random: reading it does not panic.
-func TestMutatedState(t *testing.T) {
-	text := []byte(read(t, folder(newRun(t, smallArgs(t, 2)...)).checkpoint(2), stateFile))
-	r := rand.New(rand.NewPCG(1, 2))
-	for range testutil.Mutations(t) {
-		_, _ = parseState(testutil.Mutate(r, text))
-	}
-}
-
 // TestStalls: a run without progress reports what it does, each time after twice as long, and continues. A run with progress reports nothing.
 func TestStalls(t *testing.T) {
 	const patience = 100 * time.Millisecond
