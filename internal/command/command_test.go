@@ -82,7 +82,8 @@ func TestClosers(t *testing.T) {
 }
 
 func playFlags() *flag.FlagSet {
-	set := NewFlags("examples/play", "Play plays a game with a long description, which does not fit into a line of a narrow terminal.", `
+	set := NewFlags("examples/play", "Play plays a game with a long description, "+
+		"which does not fit into a line of a narrow terminal.", `
 		-n 3 # three times
 		-heads 4 -kv-heads 2 # with heads`)
 	set.Int("n", 1, "times to `play` the game")
@@ -92,11 +93,13 @@ func playFlags() *flag.FlagSet {
 	return set
 }
 
-// TestHelp: the help has what the program does, how it is called, examples and all flags, and fits the terminal, or 80 columns without one.
+// TestHelp: the help has what the program does, how it is called, examples and all flags, and fits the terminal, or 80
+// columns without one.
 func TestHelp(t *testing.T) {
 	var text bytes.Buffer
 	require.ErrorIs(t, Parse(playFlags(), []string{"-help"}, &text), flag.ErrHelp)
-	for _, want := range []string{"Play plays a game", "\nUsage: go run ./examples/play [FLAGS]\n", "\n  go run ./examples/play -n 3\n      three times\n",
+	for _, want := range []string{"Play plays a game", "\nUsage: go run ./examples/play [FLAGS]\n",
+		"\n  go run ./examples/play -n 3\n      three times\n",
 		"\n  -n play\n      times to play the game (1)\n", "\n  -model string\n"} {
 		require.Contains(t, text.String(), want)
 	}
@@ -106,7 +109,8 @@ func TestHelp(t *testing.T) {
 		require.NoError(t, Help(playFlags(), s))
 		require.Zero(t, s.Broken, "%d: %q", columns, s.Lines())
 	}
-	require.EqualError(t, Parse(playFlags(), []string{"-h"}, broken{syscall.ENOSPC}), "play: -help: no space left on device")
+	require.EqualError(t, Parse(playFlags(), []string{"-h"}, broken{syscall.ENOSPC}),
+		"play: -help: no space left on device")
 }
 
 // broken is a writer whose file is broken.
@@ -117,7 +121,8 @@ func (b broken) Write([]byte) (int, error) { return 0, b.err }
 // TestExplain: an error is said of the flags that were given, once, and of the program, once.
 func TestExplain(t *testing.T) {
 	missing := &fs.PathError{Op: "open", Path: "nope", Err: fs.ErrNotExist}
-	heads := fault.In("tinylm", "", fault.In("nn", "nsa", fault.Between("Heads KVHeads", "heads 4 not a multiple of kv heads 3")))
+	heads := fault.In("tinylm", "", fault.In("nn", "nsa", fault.Between("Heads KVHeads",
+		"heads 4 not a multiple of kv heads 3")))
 	for _, c := range []struct {
 		args   string
 		err    error
@@ -125,14 +130,16 @@ func TestExplain(t *testing.T) {
 		status int
 	}{
 		{"", nil, "", 0},
-		{"-n 0", fault.In("ops", "", fault.Of("Times", "times n", "is 0, want at least 1")), "play: -n is 0, want at least 1", 2},
+		{"-n 0", fault.In("ops", "", fault.Of("Times", "times n", "is 0, want at least 1")),
+			"play: -n is 0, want at least 1", 2},
 		{"", fault.In("ops", "", fault.Of("Window", "window w", "is 0")), "play: window w is 0", 1},
 		{"-kv-heads 3", heads, "play: -kv-heads 3: heads 4 not a multiple of kv heads 3", 2},
 		{"-kv-heads 3 -heads 4", heads, "play: -heads 4 -kv-heads 3: heads 4 not a multiple of kv heads 3", 2},
 		{"", heads, "play: -heads 4: heads 4 not a multiple of kv heads 3", 2},
 		{"-model nope", Flag("model", "nope", missing), "play: -model nope: file does not exist", 1},
 		{"-model nope", fault.In("corpus", "", fault.About("Model", missing)), "play: -model nope: file does not exist", 1},
-		{"-model nope", Flag("model", "nope", fault.In("train", "model nope", missing)), "play: -model nope: file does not exist", 1},
+		{"-model nope", Flag("model", "nope", fault.In("train", "model nope", missing)),
+			"play: -model nope: file does not exist", 1},
 		{"-model=", Flag("model", "", errors.New("want one")), `play: -model "": want one`, 1},
 		{"-n 0", Flag("model", "a", fault.Of("Times", "times n", "is 0")), "play: -n is 0", 2},
 	} {

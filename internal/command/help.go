@@ -12,8 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 )
 
-// NewFlags returns the flags of the program in a folder of this module, such as examples/train. about says what it does, in sentences.
-// examples are lines "ARGUMENTS # COMMENT". All this is part of the help.
+// NewFlags returns the flags of the program in a folder of this module, such as examples/train. about says what it
+// does, in sentences. examples are lines "ARGUMENTS # COMMENT". All this is part of the help.
 func NewFlags(folder, about, examples string) *flag.FlagSet {
 	set := flag.NewFlagSet(path.Base(folder), flag.ContinueOnError)
 	set.SetOutput(io.Discard)
@@ -69,8 +69,8 @@ type helpText struct {
 // Columns implements what terminal.Width asks.
 func (h *helpText) Columns() int { return terminal.Width(h.w) }
 
-// Parse parses the arguments of a program that takes flags alone. After -help it writes Help to help and returns flag.ErrHelp, or the error
-// of writing. Any other error is one line and marked by WrongUse.
+// Parse parses the arguments of a program that takes flags alone. After -help it writes Help to help and returns
+// flag.ErrHelp, or the error of writing. Any other error is one line and marked by WrongUse.
 func Parse(set *flag.FlagSet, args []string, help io.Writer) error {
 	set.SetOutput(io.Discard)
 	err := set.Parse(args)

@@ -45,8 +45,10 @@ func clone(t *testing.T, of string) (folder, commit, ran string) {
 	require.NoError(t, os.WriteFile(script, []byte("#!/bin/sh\ntouch "+ran+"\ncat\n"), 0o755))
 	commit = git("rev-parse", "HEAD")[:12]
 	for _, name := range []string{
-		"core.fsmonitor", "core.sshCommand", "core.pager", "core.editor", "core.gitProxy", "core.askPass", "core.alternateRefsCommand",
-		"filter.f.clean", "filter.f.smudge", "filter.f.process", "diff.f.command", "diff.f.textconv", "diff.external", "gpg.program",
+		"core.fsmonitor", "core.sshCommand", "core.pager", "core.editor", "core.gitProxy", "core.askPass",
+		"core.alternateRefsCommand",
+		"filter.f.clean", "filter.f.smudge", "filter.f.process", "diff.f.command", "diff.f.textconv", "diff.external",
+		"gpg.program",
 		"pager.rev-parse", "pager.ls-tree", "alias.rev-parse", "alias.ls-tree", "credential.helper", "interactive.diffFilter",
 	} {
 		git("config", name, script)
@@ -61,8 +63,8 @@ func clone(t *testing.T, of string) (folder, commit, ran string) {
 	return folder, commit, ran
 }
 
-// TestCommitOfThisModule: in a clone of this module and in a folder of it, Commit returns the commit, and a plus sign if source files differ
-// from it. It runs no command of the repository's configuration.
+// TestCommitOfThisModule: in a clone of this module and in a folder of it, Commit returns the commit, and a plus sign
+// if source files differ from it. It runs no command of the repository's configuration.
 func TestCommitOfThisModule(t *testing.T) {
 	folder, commit, ran := clone(t, module)
 	require.Equal(t, commit, Commit())
@@ -88,7 +90,8 @@ func TestCommitOfThisModule(t *testing.T) {
 	require.NoFileExists(t, ran)
 }
 
-// TestCommitElsewhere: outside of a clone of this module, Commit returns "unknown" and runs no command that the folder names.
+// TestCommitElsewhere: outside of a clone of this module, Commit returns "unknown" and runs no command that the folder
+// names.
 func TestCommitElsewhere(t *testing.T) {
 	for _, of := range []string{"example.com/other", module + "/v2", "github.com/gorgonia-nsa/nsafork", ""} {
 		folder, _, ran := clone(t, of)
@@ -96,7 +99,8 @@ func TestCommitElsewhere(t *testing.T) {
 		t.Chdir("sub")
 		require.Equal(t, "unknown", Commit(), of)
 
-		for name, value := range map[string]string{ // a copy of this module in another's repository, and a repository that is named
+		// a copy of this module in another's repository, and a repository that is named
+		for name, value := range map[string]string{
 			"": "", "GIT_DIR": filepath.Join(folder, ".git"), "GIT_CONFIG_GLOBAL": filepath.Join(folder, ".git", "config"),
 		} {
 			inner := filepath.Join(folder, "inner"+name)
@@ -113,7 +117,8 @@ func TestCommitElsewhere(t *testing.T) {
 	}
 }
 
-// TestCommitByAGitOfTheFolder: a program called git in the working directory does not run, also if PATH names that directory.
+// TestCommitByAGitOfTheFolder: a program called git in the working directory does not run, also if PATH names that
+// directory.
 func TestCommitByAGitOfTheFolder(t *testing.T) {
 	folder, _, ran := clone(t, module)
 	script := fmt.Sprintf("#!/bin/sh\ntouch %s\necho 0123456789abcdef\n", ran)

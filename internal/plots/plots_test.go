@@ -51,7 +51,8 @@ func TestTicks(t *testing.T) {
 	}
 }
 
-// TestNothingIsClipped: the edges of a picture are white, whatever the lengths of title, labels and names and the ranges of the axes.
+// TestNothingIsClipped: the edges of a picture are white, whatever the lengths of title, labels and names and the
+// ranges of the axes.
 func TestNothingIsClipped(t *testing.T) {
 	long := strings.Repeat("a long sentence of many words ", 6)
 	for name, c := range map[string]struct {
@@ -81,7 +82,8 @@ func TestNothingIsClipped(t *testing.T) {
 			for x := range b.Dx() {
 				for y := range b.Dy() {
 					if x == 0 || y == 0 || x == b.Dx()-1 || y == b.Dy()-1 {
-						require.Equal(t, color.RGBA{255, 255, 255, 255}, color.RGBAModel.Convert(picture.At(x, y)), "%s: at %d, %d", name, x, y)
+						require.Equal(t, color.RGBA{255, 255, 255, 255}, color.RGBAModel.Convert(picture.At(x, y)), "%s: at %d, %d",
+							name, x, y)
 					}
 				}
 			}
@@ -89,8 +91,8 @@ func TestNothingIsClipped(t *testing.T) {
 	}
 }
 
-// TestTickSteps: the ticks of a linear axis are multiples of 1, 2 or 5 times a power of ten, at least two and at most eight. Labelled ticks
-// of a logarithmic axis of a decade or more are 1, 2 or 5 times a power of ten.
+// TestTickSteps: the ticks of a linear axis are multiples of 1, 2 or 5 times a power of ten, at least two and at most
+// eight. Labelled ticks of a logarithmic axis of a decade or more are 1, 2 or 5 times a power of ten.
 func TestTickSteps(t *testing.T) {
 	mantissa := func(v float64) float64 {
 		v /= math.Pow10(int(math.Floor(math.Log10(v * 1.000001))))

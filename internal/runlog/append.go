@@ -73,8 +73,8 @@ func (f *appendFile) sync() error {
 // maxLine bounds the last line of events.jsonl in bytes. Those of a run have at most a few thousand.
 const maxLine = 1 << 20
 
-// repairLines cuts off the last line of a JSONL file if a kill has torn it. If only its line break is missing, repairLines adds it.
-// A missing file is no error.
+// repairLines cuts off the last line of a JSONL file if a kill has torn it. If only its line break is missing,
+// repairLines adds it. A missing file is no error.
 func repairLines(path string) error {
 	file, err := files.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -16,8 +16,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestFullDisk limits the size of the files of a process, with several limits. Save and Event fail, the folder has no half-written
-// file, and everything is written when there is room again.
+// TestFullDisk limits the size of the files of a process, with several limits. Save and Event fail, the folder has no
+// half-written file, and everything is written when there is room again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("RUNLOG_CHILD") == "" { // the limit is for a process of its own
@@ -78,8 +78,8 @@ func TestFullDisk(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
-// TestHostileFiles puts things in place of each file of a record that cannot be read or have no end. Resume returns an error and leaves all
-// as it is, or sets a damaged table aside; it neither waits nor fills the memory.
+// TestHostileFiles puts things in place of each file of a record that cannot be read or have no end. Resume returns an
+// error and leaves all as it is, or sets a damaged table aside; it neither waits nor fills the memory.
 func TestHostileFiles(t *testing.T) {
 	whole := create(t, Options{})
 	for i := 1; i <= 9; i++ {

@@ -28,10 +28,13 @@ type curve struct {
 // curves returns the plots of a run.
 func curves() []curve {
 	return []curve{
-		{file: "loss.png", label: "loss, nats a token", value: func(s *Step) float64 { return s.Loss }, mean: true, heldOut: true},
+		{file: "loss.png", label: "loss, nats a token", value: func(s *Step) float64 { return s.Loss }, mean: true,
+			heldOut: true},
 		{file: "lr.png", label: "learning rate", value: func(s *Step) float64 { return s.LR }, zero: true},
-		{file: "grad_norm.png", label: "global norm of the gradients", value: func(s *Step) float64 { return s.GradNorm }, mean: true, log: true},
-		{file: "rate.png", label: "tokens per second", value: func(s *Step) float64 { return s.TokensPerSec }, mean: true, zero: true},
+		{file: "grad_norm.png", label: "global norm of the gradients", value: func(s *Step) float64 { return s.GradNorm },
+			mean: true, log: true},
+		{file: "rate.png", label: "tokens per second", value: func(s *Step) float64 { return s.TokensPerSec }, mean: true,
+			zero: true},
 	}
 }
 
@@ -81,7 +84,8 @@ func (c curve) lines(rows []row, o Options) (lines []line, low, high float64) {
 	return lines, low, high
 }
 
-// add appends a point. It leaves out NaN and huge numbers, which would leave no room for the others: only the table has them.
+// add appends a point. It leaves out NaN and huge numbers, which would leave no room for the others: only the table has
+// them.
 func (c curve) add(to plotter.XYs, step int, y float64) plotter.XYs {
 	if !(math.Abs(y) < 1e30) || c.log && y < 1e-30 {
 		return to
@@ -131,8 +135,8 @@ func (c curve) draw(rows []row, o Options) ([]byte, error) {
 // maxPoints is the number of points that a line is thinned to.
 const maxPoints = 800
 
-// thin returns the lowest and the highest of every k points and the last point, so that roughly maxPoints are left at most and no outlier
-// is lost.
+// thin returns the lowest and the highest of every k points and the last point, so that roughly maxPoints are left at
+// most and no outlier is lost.
 func thin(xys plotter.XYs) plotter.XYs {
 	if len(xys) <= maxPoints {
 		return xys
@@ -153,8 +157,8 @@ func thin(xys plotter.XYs) plotter.XYs {
 	return append(out, xys[len(xys)-1])
 }
 
-// pieces cuts a line into short ones, because the time to draw a line grows with the square of its length. Each piece begins with
-// the last segment of the one before.
+// pieces cuts a line into short ones, because the time to draw a line grows with the square of its length. Each piece
+// begins with the last segment of the one before.
 func pieces(xys plotter.XYs) []plotter.XYs {
 	const length = 32
 	var out []plotter.XYs
@@ -164,9 +168,9 @@ func pieces(xys plotter.XYs) []plotter.XYs {
 	return out
 }
 
-// runningMean returns the mean of the points around each one, over a fortieth of the curve on either side; if geometric, the
-// geometric mean. At the beginning, where the curve is steep, both sides are equally short. At the end only the side after the
-// point is shorter.
+// runningMean returns the mean of the points around each one, over a fortieth of the curve on either side; if
+// geometric, the geometric mean. At the beginning, where the curve is steep, both sides are equally short. At the end
+// only the side after the point is shorter.
 func runningMean(xys plotter.XYs, geometric bool) plotter.XYs {
 	reach := len(xys) / 40
 	sums := make([]float64, len(xys)+1)
@@ -187,8 +191,8 @@ func runningMean(xys plotter.XYs, geometric bool) plotter.XYs {
 	return out
 }
 
-// height returns the range of the Y axis for all that is drawn. It leaves out the highest and the lowest hundredth of the single
-// steps: an outlier would flatten the other points, so it is cut off at the border instead.
+// height returns the range of the Y axis for all that is drawn. It leaves out the highest and the lowest hundredth of
+// the single steps: an outlier would flatten the other points, so it is cut off at the border instead.
 func (c curve) height(steps plotter.XYs, others ...plotter.XYs) (low, high float64) {
 	low, high = math.Inf(1), math.Inf(-1)
 	for _, p := range slices.Concat(others...) {

@@ -75,7 +75,8 @@ func TestCurves(t *testing.T) {
 // TestCurvesOfOddNumbers draws curves without points, or without points that can be drawn.
 func TestCurvesOfOddNumbers(t *testing.T) {
 	t.Parallel()
-	odd := []float64{0, -1, 1, math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 1e29, -1e29, math.SmallestNonzeroFloat64, 1e-29, 3}
+	odd := []float64{0, -1, 1, math.NaN(), math.Inf(1), math.Inf(-1), math.MaxFloat64, 1e29, -1e29,
+		math.SmallestNonzeroFloat64, 1e-29, 3}
 	random := rand.New(rand.NewPCG(5, 6))
 	tables := [][]row{{{onlyHeldOut: true, heldOut: 5}}}
 	for _, v := range []float64{0, -1, 1e29, math.SmallestNonzeroFloat64, math.NaN()} {
@@ -85,7 +86,8 @@ func TestCurvesOfOddNumbers(t *testing.T) {
 		rows := make([]row, n)
 		for i := range rows {
 			pick := func() float64 { return odd[random.IntN(len(odd))] }
-			rows[i] = row{Step: Step{Number: i * 1000, Loss: pick(), LR: pick(), GradNorm: pick(), TokensPerSec: pick()}, heldOut: pick()}
+			rows[i] = row{Step: Step{Number: i * 1000, Loss: pick(), LR: pick(), GradNorm: pick(), TokensPerSec: pick()},
+				heldOut: pick()}
 		}
 		tables = append(tables, rows)
 	}

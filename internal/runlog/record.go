@@ -15,21 +15,22 @@ import (
 // timeFormat is the format of times in the files, in UTC.
 const timeFormat = "2006-01-02T15:04:05.000Z"
 
-// The least time between two steps that are written, so that the record of a run of days stays readable: a day has at most 8640
-// lines in events.jsonl and 86,400 points in TensorBoard. The table has every step.
+// The least time between two steps that are written, so that the record of a run of days stays readable: a day has at
+// most 8640 lines in events.jsonl and 86,400 points in TensorBoard. The table has every step.
 const (
 	stepLineEvery    = 10 * time.Second
 	stepScalarsEvery = time.Second
 )
 
-// Step records a step, whose number is above those before. It does not fail: if a write fails, a later call writes the data, and Event and
-// Save return the error.
+// Step records a step, whose number is above those before. It does not fail: if a write fails, a later call writes the
+// data, and Event and Save return the error.
 func (l *Log) Step(s Step) {
 	l.rows = append(l.rows, row{Step: s})
 	if due(l.lastTensorboard, s.Time, stepScalarsEvery) {
 		l.lastTensorboard = s.Time
 		l.tensorboard.add(scalarRecord(s.Number, s.Time, map[string]float64{
-			"loss/train": s.Loss, "optimizer/learning_rate": s.LR, "optimizer/grad_norm": s.GradNorm, "rate/tokens_per_second": s.TokensPerSec,
+			"loss/train": s.Loss, "optimizer/learning_rate": s.LR, "optimizer/grad_norm": s.GradNorm,
+			"rate/tokens_per_second": s.TokensPerSec,
 		}))
 	}
 	l.lossSum += s.Loss
@@ -37,7 +38,8 @@ func (l *Log) Step(s Step) {
 	if due(l.lastLine, s.Time, stepLineEvery) {
 		l.lastLine = s.Time
 		_ = l.addEvent("step", s.Number, s.Time, map[string]any{ // numbers alone, which JSON has
-			"tokens": s.Tokens, "loss": s.Loss, "mean_loss": l.lossSum / float64(l.lossCount), "lr": s.LR, "grad_norm": s.GradNorm,
+			"tokens": s.Tokens, "loss": s.Loss, "mean_loss": l.lossSum / float64(l.lossCount), "lr": s.LR,
+			"grad_norm":         s.GradNorm,
 			"tokens_per_second": s.TokensPerSec,
 		})
 		l.lossSum, l.lossCount = 0, 0
@@ -51,8 +53,8 @@ func due(last, now time.Time, every time.Duration) bool {
 	return d < 0 || d >= every
 }
 
-// HeldOut records the loss after the last step on held-out data: in the step's row, as the event "evaluation" and for TensorBoard. Step 0
-// is before the first one.
+// HeldOut records the loss after the last step on held-out data: in the step's row, as the event "evaluation" and for
+// TensorBoard. Step 0 is before the first one.
 func (l *Log) HeldOut(step int, loss float64) error {
 	now := time.Now()
 	if n := len(l.rows); n == 0 || l.rows[n-1].Number < step {
@@ -72,15 +74,16 @@ func (l *Log) HeldOut(step int, loss float64) error {
 // bitsPerByte converts a loss in nats a token.
 func bitsPerByte(loss, bytesPerToken float64) float64 { return loss / math.Ln2 / bytesPerToken }
 
-// Scalars records further numbers of a step, such as statistics by layer, as the event "scalars" and for TensorBoard, which
-// groups names by the part before a slash. It writes every call: the caller chooses how often.
+// Scalars records further numbers of a step, such as statistics by layer, as the event "scalars" and for TensorBoard,
+// which groups names by the part before a slash. It writes every call: the caller chooses how often.
 func (l *Log) Scalars(step int, values map[string]float64) {
 	now := time.Now()
 	l.tensorboard.add(scalarRecord(step, now, values))
 	_ = errors.Join(l.addEvent("scalars", step, now, map[string]any{"values": values}), l.flush()) // as in Step
 }
 
-// Event writes a line to events.jsonl: the time, the last step recorded, the kind, and the fields, which are strings, numbers and errors.
+// Event writes a line to events.jsonl: the time, the last step recorded, the kind, and the fields, which are strings,
+// numbers and errors.
 func (l *Log) Event(kind string, fields map[string]any) error {
 	step := l.resumedAfter
 	if n := len(l.rows); n > 0 {
@@ -151,7 +154,8 @@ func (l *Log) flush() error {
 
 // Save rewrites the table and syncs the appended files.
 func (l *Log) Save() error {
-	return errors.Join(l.flush(), l.events.sync(), l.tensorboard.sync(), l.write(StepsFile, table(l.rows, l.options.BytesPerToken)))
+	return errors.Join(l.flush(), l.events.sync(), l.tensorboard.sync(), l.write(StepsFile,
+		table(l.rows, l.options.BytesPerToken)))
 }
 
 // Draw redraws the curves.

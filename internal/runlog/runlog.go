@@ -5,11 +5,12 @@
 //	loss.png, lr.png, grad_norm.png, rate.png
 //	tensorboard/events.out.tfevents.*    scalars for TensorBoard, a file for each start
 //
-// Save writes the table and Draw the curves. They write each file under another name, sync it and rename it, so that it is either
-// complete or as it was before. Lines and scalars are appended at once: if the process is killed, at most the last one is torn.
+// Save writes the table and Draw the curves. They write each file under another name, sync it and rename it, so that it
+// is either complete or as it was before. Lines and scalars are appended at once: if the process is killed, at most the
+// last one is torn.
 //
-// If a write fails, on a full disk or without the folder, Event, HeldOut and Save return the error. The data stay in memory, and
-// the next of these calls tries again.
+// If a write fails, on a full disk or without the folder, Event, HeldOut and Save return the error. The data stay in
+// memory, and the next of these calls tries again.
 package runlog
 
 import (
@@ -48,7 +49,8 @@ type Options struct {
 	Title         string  // of the plots
 	BytesPerToken float64 // of the held-out data, for bits a byte; 0: unknown
 
-	// Guard, if not nil, is called before each write to the folder. If it returns an error, nothing is written, as if the write had failed.
+	// Guard, if not nil, is called before each write to the folder. If it returns an error, nothing is written, as if the
+	// write had failed.
 	Guard func() error
 }
 
@@ -68,8 +70,8 @@ type Log struct {
 	lossCount       int
 }
 
-// Create makes the run folder dir, its parents as needed, and the files of an empty record in it. If dir exists already, the error
-// wraps fs.ErrExist: of two runs that start at once with the same name, one fails.
+// Create makes the run folder dir, its parents as needed, and the files of an empty record in it. If dir exists
+// already, the error wraps fs.ErrExist: of two runs that start at once with the same name, one fails.
 func Create(dir string, o Options) (_ *Log, err error) {
 	defer fault.Name(&err, "runlog", "")
 	dir = filepath.Clean(dir) // with a slash at its end, it would be its own parent
@@ -91,11 +93,11 @@ func Create(dir string, o Options) (_ *Log, err error) {
 	return l, nil
 }
 
-// Resume opens the record in the run folder dir and continues after the given step, that of a checkpoint; 0 is the beginning.
-// It drops the rows of later steps, which the run took before it was killed, from the table. If the table is damaged or ends before step,
-// it keeps the rows that are there: see Damaged. It cuts off a torn last line of events.jsonl and removes temporary files. The event "resume"
-// records the number of rows dropped and of rows missing up to step. No rows are missing if the run called Save before it wrote the
-// checkpoint.
+// Resume opens the record in the run folder dir and continues after the given step, that of a checkpoint; 0 is the
+// beginning. It drops the rows of later steps, which the run took before it was killed, from the table. If the table is
+// damaged or ends before step, it keeps the rows that are there: see Damaged. It cuts off a torn last line of
+// events.jsonl and removes temporary files. The event "resume" records the number of rows dropped and of rows missing
+// up to step. No rows are missing if the run called Save before it wrote the checkpoint.
 func Resume(dir string, step int, o Options) (_ *Log, err error) {
 	defer fault.Name(&err, "runlog", "")
 	l, err := newLog(dir, o, step)
@@ -113,7 +115,8 @@ func Resume(dir string, step int, o Options) (_ *Log, err error) {
 		}
 	}
 	if last < step && l.damaged == nil {
-		l.damaged = fmt.Errorf("runlog: %s: its last row is of step %d, want %d: the rows between are lost", l.path(StepsFile), last, step)
+		l.damaged = fmt.Errorf("runlog: %s: its last row is of step %d, want %d: the rows between are lost",
+			l.path(StepsFile), last, step)
 	}
 	temporary := []string{StepsFile}
 	for _, c := range curves() {
@@ -139,8 +142,8 @@ func newLog(dir string, o Options, from int) (*Log, error) {
 	}, err
 }
 
-// readTable reads the rows of the table up to the step of the checkpoint, and returns the number of later ones. It renames a damaged table and
-// keeps the rows before the damage.
+// readTable reads the rows of the table up to the step of the checkpoint, and returns the number of later ones. It
+// renames a damaged table and keeps the rows before the damage.
 func (l *Log) readTable() (later int, err error) {
 	path := l.path(StepsFile)
 	f, err := files.Open(path)
@@ -154,12 +157,13 @@ func (l *Log) readTable() (later int, err error) {
 		return later, errors.Join(err, closed)
 	}
 	name, moved := files.SetAside(path)
-	l.damaged = fmt.Errorf("runlog: %s: %w: %d rows before that are kept, and the file as %s", path, err, len(l.rows)+later, name)
+	l.damaged = fmt.Errorf("runlog: %s: %w: %d rows before that are kept, and the file as %s", path, err,
+		len(l.rows)+later, name)
 	return later, moved
 }
 
-// Damaged returns what was wrong with the table of a resumed run: a damage, or rows that are missing at its end. It returns nil if it was
-// whole.
+// Damaged returns what was wrong with the table of a resumed run: a damage, or rows that are missing at its end. It
+// returns nil if it was whole.
 func (l *Log) Damaged() error { return l.damaged }
 
 // path returns the path of a file in the run folder.

@@ -89,7 +89,8 @@ func TestTableIsItsOwnInverse(t *testing.T) {
 	}
 	var rows []row
 	for i := range 1000 {
-		r := row{Step: Step{Number: 3 * i, Time: begin.Add(time.Duration(random.Int64N(1e15))), Tokens: random.Int64()}, heldOut: number()}
+		r := row{Step: Step{Number: 3 * i, Time: begin.Add(time.Duration(random.Int64N(1e15))), Tokens: random.Int64()},
+			heldOut: number()}
 		if r.onlyHeldOut = random.IntN(9) == 0 && r.heldOut != 0; !r.onlyHeldOut {
 			r.Loss, r.LR, r.GradNorm, r.TokensPerSec = number(), number(), number(), number()
 		}
@@ -133,7 +134,9 @@ func TestEvents(t *testing.T) {
 	}))
 	require.ErrorContains(t, l.Event("wrong", map[string]any{"f": func() {}}), `runlog: event "wrong": `)
 	require.Empty(t, readEvents(t, l, "wrong"))
-	require.Regexp(t, `^\{"time":"20..-..-..T..:..:..\....Z","step":0,"kind":"start","command":"train \\"x\\"","cores":2\}$`, read(t, l, EventsFile)[0])
+	require.Regexp(t,
+		`^\{"time":"20..-..-..T..:..:..\....Z","step":0,"kind":"start","command":"train \\"x\\"","cores":2\}$`,
+		read(t, l, EventsFile)[0])
 
 	steps := readEvents(t, l, "step")
 	require.Len(t, steps, 4, "one in ten seconds")
@@ -147,8 +150,9 @@ func TestEvents(t *testing.T) {
 		delete(e, "mean_loss")
 		s := step(last)
 		require.Equal(t, map[string]any{
-			"time": s.Time.Format(timeFormat), "step": float64(last), "kind": "step", "loss": s.Loss, "lr": s.LR, "grad_norm": s.GradNorm,
-			"tokens": float64(s.Tokens), "tokens_per_second": s.TokensPerSec,
+			"time": s.Time.Format(timeFormat), "step": float64(last), "kind": "step", "loss": s.Loss, "lr": s.LR,
+			"grad_norm": s.GradNorm,
+			"tokens":    float64(s.Tokens), "tokens_per_second": s.TokensPerSec,
 		}, e)
 	}
 	for kind, want := range map[string]map[string]any{
@@ -197,8 +201,8 @@ func TestRefuses(t *testing.T) {
 	require.ErrorIs(t, testutil.Err(Resume(filepath.Join(dir, "none"), 0, Options{})), fs.ErrNotExist)
 }
 
-// TestDamagedTable: a resumed run has the rows before the damage, and the damaged file is kept. Rows that are missing at the end, as in a
-// missing table, are an error once.
+// TestDamagedTable: a resumed run has the rows before the damage, and the damaged file is kept. Rows that are missing
+// at the end, as in a missing table, are an error once.
 func TestDamagedTable(t *testing.T) {
 	l := create(t, Options{})
 	for i := 1; i <= 9; i++ {
@@ -212,8 +216,9 @@ func TestDamagedTable(t *testing.T) {
 		rows int
 		want string
 	}{
-		whole:                                  {9, ""},
-		strings.Join(lines[:6], "") + "6,cut":  {5, "wrong number of fields: 5 rows before that are kept, and the file as steps.csv.damaged"},
+		whole: {9, ""},
+		strings.Join(lines[:6], "") + "6,cut": {5,
+			"wrong number of fields: 5 rows before that are kept, and the file as steps.csv.damaged"},
 		strings.Join(lines[:3], "") + lines[2]: {2, "line 4: step 2 after step 2"},
 		"mine":                                 {0, "columns mine, want"},
 		strings.ReplaceAll(whole, "\n7,", "\nx,"): {6, "x"},
@@ -241,7 +246,8 @@ func TestDamagedTable(t *testing.T) {
 			require.NoError(t, os.Remove(path))
 		}
 		cut := testutil.Must(Resume(l.dir, 9, Options{}))(t)
-		require.ErrorContains(t, cut.Damaged(), fmt.Sprintf("%s: its last row is of step %d, want 9: the rows between are lost", path, last))
+		require.ErrorContains(t, cut.Damaged(),
+			fmt.Sprintf("%s: its last row is of step %d, want 9: the rows between are lost", path, last))
 		require.Len(t, cut.rows, last)
 		cut.Step(step(10))
 		require.NoError(t, cut.Save())
@@ -251,7 +257,8 @@ func TestDamagedTable(t *testing.T) {
 	require.NoError(t, testutil.Must(Resume(l.dir, 0, Options{}))(t).Damaged(), "no step, no row")
 }
 
-// TestResume: a run that is killed after a Save and resumed from an earlier step has the table of a run that was not killed.
+// TestResume: a run that is killed after a Save and resumed from an earlier step has the table of a run that was not
+// killed.
 func TestResume(t *testing.T) {
 	whole := create(t, Options{BytesPerToken: 2})
 	killed := create(t, Options{BytesPerToken: 2})
@@ -283,7 +290,8 @@ func TestResume(t *testing.T) {
 	}
 	resumes := readEvents(t, killed, "resume")
 	require.Len(t, resumes, 4)
-	require.Equal(t, []any{60.0, 13.0, 0.0}, []any{resumes[0]["step"], resumes[0]["rows_dropped"], resumes[0]["rows_missing"]})
+	require.Equal(t, []any{60.0, 13.0, 0.0}, []any{resumes[0]["step"], resumes[0]["rows_dropped"],
+		resumes[0]["rows_missing"]})
 	require.Len(t, readEvents(t, killed, "later"), 1)
 	require.NoFileExists(t, killed.path(".tmp-loss.png123"))
 	require.FileExists(t, killed.path(".tmp-other123"))

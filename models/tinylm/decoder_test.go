@@ -25,7 +25,8 @@ func decodeConfigs() map[string]Config {
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
 	softmax.GateActivation, softmax.KVHeads, softmax.ValueDim = nn.GateSoftmax, 1, 6
 	dense.Attention = Dense
-	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense, "without selected": without, "wide window": wide, "long blocks": long}
+	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense, "without selected": without,
+		"wide window": wide, "long blocks": long}
 }
 
 // logitsOf returns the logits [S,V] that a Model computes for tokens.
@@ -36,7 +37,8 @@ func logitsOf(t *testing.T, w *Weights, tokens []int32) []float64 {
 	return testutil.Floats(t, testutil.Must(m.Logits())(t).Data())
 }
 
-// decodeAll prefills the first tokens in a slot and decodes the others. It returns the logits from the end of the prompt on.
+// decodeAll prefills the first tokens in a slot and decodes the others. It returns the logits from the end of the
+// prompt on.
 func decodeAll(t *testing.T, d *Decoder, slot int, tokens []int32, first int) (logits []float64) {
 	next := make([]int32, d.Slots())
 	for i := range next {
@@ -52,8 +54,8 @@ func decodeAll(t *testing.T, d *Decoder, slot int, tokens []int32, first int) (l
 	return logits
 }
 
-// TestDecoderMatchesModel prefills the first tokens of a sequence, with many lengths of the prompt, and decodes the others. The logits of
-// every token are those of a Model of the whole sequence.
+// TestDecoderMatchesModel prefills the first tokens of a sequence, with many lengths of the prompt, and decodes the
+// others. The logits of every token are those of a Model of the whole sequence.
 func TestDecoderMatchesModel(t *testing.T) {
 	const n = 150
 	for name, c := range decodeConfigs() {
@@ -64,7 +66,8 @@ func TestDecoderMatchesModel(t *testing.T) {
 				want := logitsOf(t, w, tokens)
 				d := testutil.Closing(NewDecoder(w, 2, n))(t)
 				for first := 1; first < n; first += 1 + first {
-					testutil.Within(t, fmt.Sprint("logits behind ", first), decodeAll(t, d, 1, tokens, first), want[(first-1)*c.Vocab:], 1e-5)
+					testutil.Within(t, fmt.Sprint("logits behind ", first), decodeAll(t, d, 1, tokens, first),
+						want[(first-1)*c.Vocab:], 1e-5)
 					require.Equal(t, n, d.Len(1))
 				}
 				require.Zero(t, d.Len(0))
@@ -73,7 +76,8 @@ func TestDecoderMatchesModel(t *testing.T) {
 	}
 }
 
-// TestCachesOfLongBlocks: a window and blocks beyond the context take no more memory than those of the context, or of a page.
+// TestCachesOfLongBlocks: a window and blocks beyond the context take no more memory than those of the context, or of a
+// page.
 func TestCachesOfLongBlocks(t *testing.T) {
 	for _, context := range []int{1, 100, 2000} {
 		page := max(context, pageTokens)/4*4 + 4 // the stride is 4
@@ -90,7 +94,8 @@ func TestCachesOfLongBlocks(t *testing.T) {
 	}
 }
 
-// TestDecoderOnDevice: a device with memory of its own gives the bits of the CPU. Caches stay there, and a step is replayed.
+// TestDecoderOnDevice: a device with memory of its own gives the bits of the CPU. Caches stay there, and a step is
+// replayed.
 func TestDecoderOnDevice(t *testing.T) {
 	w, f := newTestWeights(t, small(), tensor.Float32, 1), fakedevice.New()
 	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 9, DecodeOn(f, graph.F32))), "the weights are on the host")
@@ -119,8 +124,8 @@ func TestDecoderOnDevice(t *testing.T) {
 	require.Zero(t, f.MemoryInUse)
 }
 
-// TestDecoderSequencesJoinAndLeave: sequences of random lengths join and leave a running batch, in random slots. Each has the bits of
-// a run by itself.
+// TestDecoderSequencesJoinAndLeave: sequences of random lengths join and leave a running batch, in random slots. Each
+// has the bits of a run by itself.
 func TestDecoderSequencesJoinAndLeave(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	joinAndLeave(t, testutil.Closing(NewDecoder(w, 1, 90))(t), testutil.Closing(NewDecoder(w, 5, 90))(t), 60)
@@ -197,7 +202,8 @@ func TestDecoderErrors(t *testing.T) {
 	for _, b := range []graph.Backend{nil, (*cuda.Backend)(nil)} {
 		require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(b, graph.F32))), "the backend is nil")
 	}
-	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.BF16))), "cpu computes in float32")
+	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.BF16))),
+		"cpu computes in float32")
 	require.ErrorIs(t, testutil.Err(NewDecoder(nil, 1, 1)), errNoWeights)
 
 	closed := testutil.Must(NewDecoder(w, 1, 20))(t)

@@ -101,7 +101,8 @@ func TestLossScaleCancels(t *testing.T) {
 	}
 }
 
-// TestModelWithoutSelected: a model without the selected branch has neither its ops nor its weights, and keeps the other parts.
+// TestModelWithoutSelected: a model without the selected branch has neither its ops nor its weights, and keeps the
+// other parts.
 func TestModelWithoutSelected(t *testing.T) {
 	c := small()
 	c.NoSelected = true
@@ -144,7 +145,8 @@ func TestGateStatistics(t *testing.T) {
 // TestMain: no test leaves a goroutine behind.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestAccumulation: one micro-batch a step changes no result, a step allocates nothing, and an error drops the sums so far.
+// TestAccumulation: one micro-batch a step changes no result, a step allocates nothing, and an error drops the sums so
+// far.
 func TestAccumulation(t *testing.T) {
 	losses := func(opts ...ModelOption) (list []float64) {
 		w := newTestWeights(t, small(), tensor.Float32, 1)
@@ -212,16 +214,19 @@ func TestAccumulationRefuses(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(m.LossAndStep(G.NewVanillaSolver())), "want an optim.AdamW")
 	require.ErrorIs(t, testutil.Err(NewModel(w, 2, 64, WithAccumulation())), errNoGradients)
 	require.ErrorIs(t, testutil.Err(NewModel(w, 2, 64, WithLossScale())), errNoGradients)
-	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithGradients(), WithAccumulation(), WithVM(tape))), "WithVM excludes")
+	require.ErrorContains(t, testutil.Err(NewModel(w, 2, 64, WithGradients(), WithAccumulation(), WithVM(tape))),
+		"WithVM excludes")
 	double := newTestWeights(t, small(), tensor.Float64, 1)
-	require.ErrorContains(t, testutil.Err(NewModel(double, 2, 64, WithGradients(), WithAccumulation())), "differs in type or graph")
+	require.ErrorContains(t, testutil.Err(NewModel(double, 2, 64, WithGradients(), WithAccumulation())),
+		"differs in type or graph")
 }
 
 // TestNewPlan: the plan without weights equals the plan of the model's machine.
 func TestNewPlan(t *testing.T) {
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	for _, opts := range [][]ModelOption{
-		nil, {WithGradients()}, {WithGradients(), WithAccumulation(), WithRecompute(), WithDocuments(9), WithoutLogits(), WithMachine(graph.WithCapture())},
+		nil, {WithGradients()}, {WithGradients(), WithAccumulation(), WithRecompute(), WithDocuments(9), WithoutLogits(),
+			WithMachine(graph.WithCapture())},
 	} {
 		m := testutil.Closing(NewModel(w, 2, 64, opts...))(t)
 		want, got := m.Machine().Plan(), testutil.Must(NewPlan(small(), 2, 64, opts...))(t)

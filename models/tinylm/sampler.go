@@ -11,11 +11,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
-// Sampler continues many sequences at once. Add puts a sequence into the running batch; the sequence leaves when it ends or by Remove.
-// Its tokens depend on its prompt and its Sampling, not on other sequences. Only one goroutine may use a Sampler at a time.
+// Sampler continues many sequences at once. Add puts a sequence into the running batch; the sequence leaves when it
+// ends or by Remove. Its tokens depend on its prompt and its Sampling, not on other sequences. Only one goroutine may
+// use a Sampler at a time.
 //
-// When a sequence has filled the decoder's context, the sampler prefills the newer half of its tokens again and continues from there.
-// If a prompt is longer than the context, the decoder gets its last Context tokens.
+// When a sequence has filled the decoder's context, the sampler prefills the newer half of its tokens again and
+// continues from there. If a prompt is longer than the context, the decoder gets its last Context tokens.
 type Sampler struct {
 	decoder decoder
 	vocab   Vocabulary
@@ -89,8 +90,8 @@ type Stats struct {
 // ErrBatchFull is the error of Sampler.Add when all slots of the decoder are in use.
 var ErrBatchFull = errors.New("all slots are in use")
 
-// NewSampler returns a sampler over a decoder without sequences. From now on only the sampler may use the decoder; it does not close it.
-// v makes the text of tokens. If v is nil, there is no text, and Add refuses stop strings.
+// NewSampler returns a sampler over a decoder without sequences. From now on only the sampler may use the decoder; it
+// does not close it. v makes the text of tokens. If v is nil, there is no text, and Add refuses stop strings.
 func NewSampler(d *Decoder, v Vocabulary) (*Sampler, error) {
 	if d == nil {
 		return nil, errors.New("tinylm: sampler: no decoder")
@@ -102,7 +103,8 @@ func newSampler(d decoder, v Vocabulary) (*Sampler, error) {
 	s := &Sampler{decoder: d, vocab: v, seqs: make([]sequence, d.Slots()), next: make([]int32, d.Slots())}
 	for slot := range s.seqs {
 		if n := d.Len(slot); n != 0 {
-			return nil, fmt.Errorf("tinylm: sampler: slot %d of the decoder has %d tokens, want a decoder without sequences", slot, n)
+			return nil, fmt.Errorf("tinylm: sampler: slot %d of the decoder has %d tokens, want a decoder without sequences",
+				slot, n)
 		}
 		s.seqs[slot].id = -1
 	}
@@ -118,8 +120,8 @@ func (s *Sampler) Running() int { return s.running }
 // Stats returns counts of the work so far.
 func (s *Sampler) Stats() Stats { return s.stats }
 
-// Add prefills a prompt, which must not be empty, and returns the number by which Token and Remove name its sequence: 0, 1 and so on.
-// The error wraps ErrBatchFull if no slot is free. After an error the batch is as it was before.
+// Add prefills a prompt, which must not be empty, and returns the number by which Token and Remove name its sequence:
+// 0, 1 and so on. The error wraps ErrBatchFull if no slot is free. After an error the batch is as it was before.
 func (s *Sampler) Add(prompt []int32, sampling Sampling) (seq int, err error) {
 	defer fault.Name(&err, "tinylm", "sampler: add")
 	if err := sampling.Validate(); err != nil {
@@ -196,9 +198,9 @@ func (s *Sampler) end(slot int) {
 	s.decoder.Release(slot)
 }
 
-// Tokens yields the tokens of all sequences, one of each in turn, until all have ended. Sequences may be added and removed during the
-// loop. If a caller leaves the loop, the next call of Tokens continues from there. An error with a Token whose End is EndError ends only
-// that sequence. Any other error ends the loop; no token is lost.
+// Tokens yields the tokens of all sequences, one of each in turn, until all have ended. Sequences may be added and
+// removed during the loop. If a caller leaves the loop, the next call of Tokens continues from there. An error with a
+// Token whose End is EndError ends only that sequence. Any other error ends the loop; no token is lost.
 func (s *Sampler) Tokens() iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		for {
@@ -228,7 +230,8 @@ func (s *Sampler) token() (t Token, more bool, err error) {
 	return Token{}, false, nil
 }
 
-// advance gives the decoder the last token of each sequence, or a prefill, so that it has the logits of all next tokens.
+// advance gives the decoder the last token of each sequence, or a prefill, so that it has the logits of all next
+// tokens.
 func (s *Sampler) advance() error {
 	stepped := 0
 	for slot := range s.seqs {

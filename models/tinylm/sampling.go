@@ -11,17 +11,20 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
-// Sampling says how the tokens of a sequence are chosen and when it ends. The zero value takes the most likely token and never ends.
+// Sampling says how the tokens of a sequence are chosen and when it ends. The zero value takes the most likely token
+// and never ends.
 //
 // The logits change in this order: repetition penalty, temperature, top-k, top-p; then a token is drawn.
 type Sampling struct {
-	// RepetitionPenalty changes the logits of all tokens of prompt and output: it divides those above 0 and multiplies those below
-	// (Keskar et al. 2019, arXiv 1909.05858). 0 and 1 change nothing.
+	// RepetitionPenalty changes the logits of all tokens of prompt and output: it divides those above 0 and multiplies
+	// those below (Keskar et al. 2019, arXiv 1909.05858). 0 and 1 change nothing.
 	RepetitionPenalty float64
-	Temperature       float64 // divides the logits; 0 takes the most likely token, the one with the lowest id of equal ones
-	TopK              int     // draws from the k most likely tokens; 0: from all
-	TopP              float64 // draws from the fewest most likely tokens whose probabilities sum to p or more; 0 and 1: from all
-	Seed              uint64  // of the draws
+	// divides the logits; 0 takes the most likely token, the one with the lowest id of equal ones
+	Temperature float64
+	TopK        int // draws from the k most likely tokens; 0: from all
+	// draws from the fewest most likely tokens whose probabilities sum to p or more; 0 and 1: from all
+	TopP float64
+	Seed uint64 // of the draws
 
 	MaxTokens  int      // a sequence ends after so many; 0: no limit
 	StopTokens []int32  // each ends a sequence; its text is left out
@@ -63,9 +66,9 @@ type picker struct {
 	weights []float32
 }
 
-// pick chooses a token by the logits of all tokens, which it does not change. The repetition penalty is for the tokens in seen. draw is
-// a number in [0, 1). The candidates divide [0, 1) in the order of their ids, not of their logits: if the logits of two devices differ by
-// rounding, the limits between candidates differ as little.
+// pick chooses a token by the logits of all tokens, which it does not change. The repetition penalty is for the tokens
+// in seen. draw is a number in [0, 1). The candidates divide [0, 1) in the order of their ids, not of their logits: if
+// the logits of two devices differ by rounding, the limits between candidates differ as little.
 func (p *picker) pick(logits []float32, sampling *Sampling, seen tokenSet, draw float64) (int32, error) {
 	if len(p.logits) < len(logits) {
 		p.ids, p.logits, p.weights = make([]int32, len(logits)), make([]float32, len(logits)), make([]float32, len(logits))
@@ -138,8 +141,9 @@ func sum(x []float32) (s float64) {
 	return s
 }
 
-// largest returns the candidates with the largest logits: the fewest whose weights sum to at least want, and of equal logits the first.
-// It finds the smallest of these logits in linear time by radix selection, one digit of its magnitude at a time.
+// largest returns the candidates with the largest logits: the fewest whose weights sum to at least want, and of equal
+// logits the first. It finds the smallest of these logits in linear time by radix selection, one digit of its magnitude
+// at a time.
 func (c candidates) largest(want float64) candidates {
 	var limit uint32 // the magnitude of the smallest logit, without its last shift bits
 	shift := 31

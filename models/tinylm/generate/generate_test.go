@@ -26,9 +26,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestBatchEqualsSingleTexts: texts generated at once, in any number of slots, equal those of single calls, in the order of the prompts.
+// TestBatchEqualsSingleTexts: texts generated at once, in any number of slots, equal those of single calls, in the
+// order of the prompts.
 func TestBatchEqualsSingleTexts(t *testing.T) {
-	same := []string{"-model", weightsFile(t), "-tokens", "40", "-temperature", "1.3", "-top-k", "0", "-top-p", "0.9", "-repetition-penalty", "1.2", "-past-end"}
+	same := []string{"-model", weightsFile(t), "-tokens", "40", "-temperature", "1.3", "-top-k", "0", "-top-p", "0.9",
+		"-repetition-penalty", "1.2", "-past-end"}
 	prompts, want := []string{"func ", "größer als der Kontext, der 32 Bytes hat", ""}, ""
 	for i, p := range prompts {
 		for seed := 5; seed < 7; seed++ {
@@ -36,12 +38,14 @@ func TestBatchEqualsSingleTexts(t *testing.T) {
 		}
 	}
 	for _, batch := range []string{"0", "1", "2", "5"} {
-		args := append([]string{"-n", "2", "-seed", "5", "-batch", batch, "-prompt", prompts[0], "-prompt", prompts[1], "-prompt", prompts[2]}, same...)
+		args := append([]string{"-n", "2", "-seed", "5", "-batch", batch, "-prompt", prompts[0], "-prompt", prompts[1],
+			"-prompt", prompts[2]}, same...)
 		require.Equal(t, want, texts(t, args...), "%s at once", batch)
 	}
 	_, _, status := call(t, "", append(promptArgs(prompts[1], 5), same...)...)
 	require.Contains(t, status, "prompt 1 has 42 tokens, the context 32: the first 10 are left out\n")
-	require.Regexp(t, `(?m)^prefill: 80 tokens, [0-9]+ tokens/s; decode: 36 tokens, [0-9]+ tokens/s\n$`, status, "32, and 16 three times")
+	require.Regexp(t, `(?m)^prefill: 80 tokens, [0-9]+ tokens/s; decode: 36 tokens, [0-9]+ tokens/s\n$`, status,
+		"32, and 16 three times")
 }
 
 // TestPrompts: a prompt from a flag, a file or the standard input gives the same text, and a stop string ends it.
@@ -72,15 +76,16 @@ func TestPrompts(t *testing.T) {
 	for i := range text {
 		if stop := string(text[i : i+1]); stop != "\uFFFD" && stop != "\n" {
 			before, _, _ := strings.Cut(string(text), stop)
-			require.Equal(t, strings.TrimSuffix("größe\n"+before, "\n"), strings.TrimSuffix(texts(t, append(args, "-prompt", "größe\n", "-stop", stop)...), "\n"))
+			require.Equal(t, strings.TrimSuffix("größe\n"+before, "\n"), strings.TrimSuffix(texts(t,
+				append(args, "-prompt", "größe\n", "-stop", stop)...), "\n"))
 			return
 		}
 	}
 	t.Fatal("no letter")
 }
 
-// TestFindsModels: a run folder, its checkpoint and its weights give the same model, also if the newest checkpoint is damaged. Without
-// -model, it is the model of the newest run.
+// TestFindsModels: a run folder, its checkpoint and its weights give the same model, also if the newest checkpoint is
+// damaged. Without -model, it is the model of the newest run.
 func TestFindsModels(t *testing.T) {
 	t.Chdir(t.TempDir())
 	code, out, status := call(t, "")
@@ -123,12 +128,14 @@ func TestTokenizer(t *testing.T) {
 	require.Contains(t, status, "prefill: 2 tokens")
 	alone := filepath.Join(t.TempDir(), "w.safetensors")
 	require.NoError(t, testutil.Must(tinylm.LoadWeights(filepath.Join(folder, "model.safetensors")))(t).Save(alone))
-	require.Equal(t, want, texts(t, "-model", alone, "-tokenizer", tokenizer, "-prompt", "qu<|endoftext|>", "-tokens", "20"))
+	require.Equal(t, want, texts(t, "-model", alone, "-tokenizer", tokenizer, "-prompt", "qu<|endoftext|>", "-tokens",
+		"20"))
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"-model", alone}, "the model has 258 tokens, a text of bytes has 256: name the model's tokenizer with -tokenizer"},
+		{[]string{"-model", alone},
+			"the model has 258 tokens, a text of bytes has 256: name the model's tokenizer with -tokenizer"},
 		{[]string{"-model", weightsFile(t), "-tokenizer", tokenizer}, "the model has 256 tokens, " + tokenizer + " has 258"},
 		{[]string{"-model", folder, "-prompt", "\xff"}, "generate: prompt 1: encode: text is not UTF-8"},
 	} {
@@ -149,8 +156,8 @@ func TestTokenizer(t *testing.T) {
 	require.Contains(t, status, "prefill: 2 tokens", "the token that ends a document is that of the run")
 }
 
-// TestInteractive: each line gets the text of a call with this prompt. A line that is not UTF-8, for a tokenizer, is reported, and the next
-// one is answered.
+// TestInteractive: each line gets the text of a call with this prompt. A line that is not UTF-8, for a tokenizer, is
+// reported, and the next one is answered.
 func TestInteractive(t *testing.T) {
 	args := []string{"-model", weightsFile(t), "-tokens", "10", "-past-end"}
 	want := texts(t, append(args, "-prompt", "one")...) + texts(t, append(args, "-prompt", "two")...) + texts(t, args...)
@@ -172,9 +179,12 @@ func TestInteractive(t *testing.T) {
 func TestFlagsRefuseValues(t *testing.T) {
 	model := weightsFile(t)
 	nonsense := map[string][]string{
-		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"}, "repetition-penalty": {"0", "-1", "NaN", "Inf"},
-		"n": {"0", "-1", "x", "2000000", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"}, "context": {"-1", "x", "100000000"}, "seed": {"-1", "x"}, "stop": {""},
-		"device": {"tpu", "cuda:x"}, "precision": {"f8", ""}, "interactive": {"maybe"}, "echo": {"maybe"}, "past-end": {"maybe"}, "no-such-flag": {"1"},
+		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"},
+		"repetition-penalty": {"0", "-1", "NaN", "Inf"},
+		"n":                  {"0", "-1", "x", "2000000", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"},
+		"context": {"-1", "x", "100000000"}, "seed": {"-1", "x"}, "stop": {""},
+		"device": {"tpu", "cuda:x"}, "precision": {"f8", ""}, "interactive": {"maybe"}, "echo": {"maybe"},
+		"past-end": {"maybe"}, "no-such-flag": {"1"},
 		"file": {""},
 	}
 	noFile := map[string]string{"model": "/missing", "file": "/missing", "tokenizer": "/missing", "device": "cuda:-1"}
@@ -227,13 +237,15 @@ func TestFlagsRefuseValues(t *testing.T) {
 	}
 }
 
-// TestStreams: text is written before all prompts have been prefilled. When the context ends, no more prompts are prefilled.
+// TestStreams: text is written before all prompts have been prefilled. When the context ends, no more prompts are
+// prefilled.
 func TestStreams(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop, prefilled := errors.New("stop"), 0
 	out := &testutil.Listener{Heard: func() { cancel(stop) }}
 	var status bytes.Buffer
-	o := testutil.Must(Parse([]string{"-model", weightsFile(t), "-device", "cpu", "-n", "200", "-batch", "200", "-tokens", "50", "-prompt", "ab"}, io.Discard))(t)
+	o := testutil.Must(Parse([]string{"-model", weightsFile(t), "-device", "cpu", "-n", "200", "-batch", "200", "-tokens",
+		"50", "-prompt", "ab"}, io.Discard))(t)
 	require.ErrorIs(t, Run(ctx, o, nil, out, &status), stop)
 	testutil.Must(fmt.Sscanf(status.String()[strings.Index(status.String(), "prefill: "):], "prefill: %d", &prefilled))(t)
 	require.LessOrEqual(t, prefilled, 3*2)
@@ -253,7 +265,8 @@ func TestIdleInput(t *testing.T) {
 // TestNilArguments: an argument that is nil is an error.
 func TestNilArguments(t *testing.T) {
 	parse := func(args ...string) *Options {
-		return testutil.Must(Parse(append([]string{"-model", weightsFile(t), "-device", "cpu", "-tokens", "1"}, args...), io.Discard))(t)
+		return testutil.Must(Parse(append([]string{"-model", weightsFile(t), "-device", "cpu", "-tokens", "1"}, args...),
+			io.Discard))(t)
 	}
 	var ctx context.Context
 	require.ErrorContains(t, Run(ctx, parse(), nil, io.Discard, io.Discard), "no context")
@@ -343,7 +356,8 @@ func (p *process) requireExit(code int) {
 	require.Equal(p, code, p.cmd.ProcessState.ExitCode(), p.status.String())
 }
 
-// TestSignal: Ctrl-C ends an endless text after a whole character. The program reports its speed and exits with 128 + n.
+// TestSignal: Ctrl-C ends an endless text after a whole character. The program reports its speed and exits with 128 +
+// n.
 func TestSignal(t *testing.T) {
 	p := startProcess(t, "-model", weightsFile(t), "-tokens", "0", "-past-end")
 	require.NoError(t, p.in.Close())
@@ -351,11 +365,12 @@ func TestSignal(t *testing.T) {
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGINT))
 	p.requireExit(128 + int(syscall.SIGINT))
 	require.True(t, utf8.ValidString(p.out.String()))
-	require.Regexp(t, `interrupt: the text ends here; a second one leaves at once\nprefill: .*; decode: .*\n$`, p.status.String())
+	require.Regexp(t, `interrupt: the text ends here; a second one leaves at once\nprefill: .*; decode: .*\n$`,
+		p.status.String())
 }
 
-// TestInterruptInDialog: an interrupt ends the text that streams and no more; the next line is answered. An interrupt at the prompt ends the
-// program, and so does the end of the input.
+// TestInterruptInDialog: an interrupt ends the text that streams and no more; the next line is answered. An interrupt
+// at the prompt ends the program, and so does the end of the input.
 func TestInterruptInDialog(t *testing.T) {
 	model := weightsFile(t)
 	for _, c := range []struct {
@@ -384,7 +399,8 @@ func TestInterruptInDialog(t *testing.T) {
 
 // TestFitsTerminal: at each width no row of the terminal is broken, also by wide characters.
 func TestFitsTerminal(t *testing.T) {
-	args := []string{"-model", weightsFile(t), "-device", "cpu", "-tokens", "60", "-past-end", "-echo", "-n", "2", "-prompt", "日本語 größe\tx " + strings.Repeat("語", 150)}
+	args := []string{"-model", weightsFile(t), "-device", "cpu", "-tokens", "60", "-past-end", "-echo", "-n", "2",
+		"-prompt", "日本語 größe\tx " + strings.Repeat("語", 150)}
 	for _, columns := range []int{20, 33, 40, 60, 80, 132, 200} {
 		s := &testutil.Screen{Width: columns}
 		require.Zero(t, Main(args, nil, s, s))

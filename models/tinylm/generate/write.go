@@ -22,8 +22,8 @@ type text struct {
 // write generates texts, several at once, and writes them in order.
 func (w *writer) write(ctx context.Context, texts []*text) (err error) {
 	bySeq, next := map[int]*text{}, texts
-	// startNext begins the next text, if there is one and a slot is free. It begins only one, because a prefill takes a while: running texts get
-	// tokens before the next prefill.
+	// startNext begins the next text, if there is one and a slot is free. It begins only one, because a prefill takes a
+	// while: running texts get tokens before the next prefill.
 	startNext := func() error {
 		if len(next) == 0 || w.sampler.Running() == w.sampler.Slots() {
 			return nil
@@ -69,7 +69,8 @@ func (w *writer) write(ctx context.Context, texts []*text) (err error) {
 	return nil
 }
 
-// flush writes what is waiting of the first text, and of the next ones once it has ended. It returns those that are not completely written.
+// flush writes what is waiting of the first text, and of the next ones once it has ended. It returns those that are not
+// completely written.
 func (w *writer) flush(texts []*text) ([]*text, error) {
 	for ; len(texts) > 0; texts = texts[1:] {
 		x := texts[0]
@@ -115,7 +116,8 @@ func (w *writer) texts(prompts []string) (list []*text, err error) {
 			}
 		}
 		if n := len(tokens) - w.context; n > 0 {
-			terminal.Printf(w.status, "prompt %d has %d tokens, the context %d: the first %d are left out\n", i+1, len(tokens), w.context, n)
+			terminal.Printf(w.status, "prompt %d has %d tokens, the context %d: the first %d are left out\n", i+1, len(tokens),
+				w.context, n)
 		}
 		for j := range w.Samples {
 			x := &text{tokens: tokens, sampling: w.sampling()}

@@ -41,8 +41,8 @@ type evaluation struct {
 	Train   float64 `json:"train"`    // running mean of the batches' losses at that step
 }
 
-// best returns the evaluation that a checkpoint written now records as Best: the last one if it is of this step and better, else the old
-// Best.
+// best returns the evaluation that a checkpoint written now records as Best: the last one if it is of this step and
+// better, else the old Best.
 func (s *state) best() *evaluation {
 	if n := len(s.Evaluations); n > 0 {
 		if last := s.Evaluations[n-1]; last.Step == s.Step && (s.Best == nil || last.HeldOut < s.Best.HeldOut) {
@@ -67,7 +67,8 @@ func referenceConfig(c tinylm.Config) ([]byte, error) {
 		"V": c.Vocab, "S": c.Context, "layers": c.Layers, "attention": c.Attention,
 		"dim": c.Dim, "Hq": c.Heads, "Hkv": c.KVHeads, "D": c.KeyDim, "Dv": c.ValueDim,
 		"l": c.BlockLen, "d": c.Stride, "lp": c.SelectBlock, "n": c.TopN, "w": c.Window,
-		"phi": c.Phi, "phi_hidden": c.PhiHidden, "gate_hidden": c.GateHidden, "gate": c.GateActivation, "rope_base": c.RoPEBase,
+		"phi": c.Phi, "phi_hidden": c.PhiHidden, "gate_hidden": c.GateHidden, "gate": c.GateActivation,
+		"rope_base": c.RoPEBase,
 	}, "", "\t")
 }
 
@@ -78,8 +79,8 @@ type checkpoint struct {
 	state   state
 }
 
-// newestCheckpoint returns the newest complete checkpoint of a run, nil for a run without checkpoints, and the errors of damaged newer ones: see
-// folder.newest.
+// newestCheckpoint returns the newest complete checkpoint of a run, nil for a run without checkpoints, and the errors
+// of damaged newer ones: see folder.newest.
 func newestCheckpoint(run folder) (c *checkpoint, damaged []error, err error) {
 	_, damaged, err = run.newest(func(path string) (err error) {
 		c, err = readCheckpoint(path)
@@ -104,8 +105,8 @@ func readCheckpoint(path string) (*checkpoint, error) {
 	return c, err
 }
 
-// verifyCheckpoint returns the text of a checkpoint's state. It is an error if its files do not have the sums that were written with them, or if
-// the folder has the name of another step's checkpoint.
+// verifyCheckpoint returns the text of a checkpoint's state. It is an error if its files do not have the sums that were
+// written with them, or if the folder has the name of another step's checkpoint.
 func verifyCheckpoint(path string) (stateText []byte, err error) {
 	sums, err := readChecksums(path)
 	if err == nil {
@@ -180,8 +181,8 @@ func readChecksums(folder string) (checksums, error) {
 	return sums, nil
 }
 
-// verifyWeights checks a file of weights against the checksums beside it. Without checksums there, nothing is wrong. Nor is it if they do not list the
-// file, unless it has the name of a run's model.
+// verifyWeights checks a file of weights against the checksums beside it. Without checksums there, nothing is wrong.
+// Nor is it if they do not list the file, unless it has the name of a run's model.
 func verifyWeights(path string) error {
 	dir, name := filepath.Dir(path), filepath.Base(path)
 	sums, err := readChecksums(dir)
@@ -197,7 +198,8 @@ func verifyWeights(path string) error {
 	return err
 }
 
-// withCheckpoint adds to err, the damage of a run's final model, what is left of it: the newest checkpoint that is whole.
+// withCheckpoint adds to err, the damage of a run's final model, what is left of it: the newest checkpoint that is
+// whole.
 func withCheckpoint(run folder, err error) error {
 	if unreadable(err) {
 		return err
@@ -216,7 +218,8 @@ func (s checksums) verify(folder string, files ...string) error {
 		if !listed && exists(path) {
 			return fmt.Errorf("%s: %s does not list it", name, checksumsFile)
 		}
-		if strings.HasSuffix(name, ".safetensors") { // first, because to read all of a file of terabytes, as after a fault of the disk, takes hours
+		if strings.HasSuffix(name,
+			".safetensors") { // first, because to read all of a file of terabytes, as after a fault of the disk, takes hours
 			if err := safetensors.CheckSize(path); err != nil {
 				return err
 			}

@@ -19,13 +19,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestOtherFoldersBesideCheckpoints: only a folder with exactly the name of a checkpoint is one. The others are neither used nor removed. A
-// checkpoint with the name of another step is damaged.
+// TestOtherFoldersBesideCheckpoints: only a folder with exactly the name of a checkpoint is one. The others are neither
+// used nor removed. A checkpoint with the name of another step is damaged.
 func TestOtherFoldersBesideCheckpoints(t *testing.T) {
 	run := newRun(t, smallArgs(t, 6, "-eval-every", "2", "-keep", "2")...)
 	require.NoError(t, os.Remove(filepath.Join(run, modelFile)))
 	parent, older := filepath.Join(run, checkpointFolder), folder(run).checkpoint(4)
-	others := []string{"step-old", "step-000000004.bak", "step-4", "step-0000000004", "step--00000001", "step-", "000000004"}
+	others := []string{"step-old", "step-000000004.bak", "step-4", "step-0000000004", "step--00000001", "step-",
+		"000000004"}
 	for _, name := range others {
 		require.NoError(t, os.CopyFS(filepath.Join(parent, name), os.DirFS(older)))
 	}
@@ -56,19 +57,21 @@ func pruner(run string, step int) *runner {
 	return &runner{Options: Options{Keep: 1}, folder: folder(run), state: state{Step: step}}
 }
 
-// TestPrune: damaged checkpoints of later steps do not count among the newest. A checkpoint that cannot be removed does not keep the others.
+// TestPrune: damaged checkpoints of later steps do not count among the newest. A checkpoint that cannot be removed does
+// not keep the others.
 func TestPrune(t *testing.T) {
 	run := newFolder(t)
 	for _, step := range []int{2, 3, 4, 1860, 1870} {
 		require.NoError(t, os.MkdirAll(folder(run).checkpoint(step), 0o755))
 	}
-	require.NoError(t, os.MkdirAll(filepath.Join(run, checkpointFolder, partPrefix+"old-"+checkpointName(2), "full"), 0o755)) // so it cannot be renamed
+	require.NoError(t, os.MkdirAll(filepath.Join(run, checkpointFolder, partPrefix+"old-"+checkpointName(2), "full"),
+		0o755)) // so it cannot be renamed
 	require.ErrorContains(t, pruner(run, 4).prune(), checkpointName(2))
 	require.Equal(t, []int{2, 4, 1860, 1870}, stepsOf(t, run))
 }
 
-// TestLinkedCheckpoint: a link with the name of a checkpoint is one, as when it lies on another disk. If what it names is missing, a warning
-// says so.
+// TestLinkedCheckpoint: a link with the name of a checkpoint is one, as when it lies on another disk. If what it names
+// is missing, a warning says so.
 func TestLinkedCheckpoint(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("symbolic links need rights")
@@ -117,8 +120,8 @@ func TestDamagedFinalModel(t *testing.T) {
 	require.Equal(t, 2, command.ExitStatus(err, io.Discard))
 }
 
-// TestDamagedWeights: weights that do not have the sum beside them are an error, whether the path is the file's or a folder's. Without a sum
-// nothing is checked.
+// TestDamagedWeights: weights that do not have the sum beside them are an error, whether the path is the file's or a
+// folder's. Without a sum nothing is checked.
 func TestDamagedWeights(t *testing.T) {
 	run := newRun(t, tinyArgs(t)...)
 	open := func(path string) error {
@@ -128,7 +131,8 @@ func TestDamagedWeights(t *testing.T) {
 		return err
 	}
 	for _, dir := range []string{run, folder(run).checkpoint(6)} {
-		file, sums, alone := filepath.Join(dir, modelFile), filepath.Join(dir, checksumsFile), filepath.Join(dir, "alone.safetensors")
+		file, sums, alone := filepath.Join(dir, modelFile), filepath.Join(dir, checksumsFile),
+			filepath.Join(dir, "alone.safetensors")
 		require.NoError(t, open(dir))
 		require.NoError(t, open(file))
 		content := []byte(read(t, file))
@@ -150,7 +154,8 @@ func TestDamagedWeights(t *testing.T) {
 	}
 }
 
-// TestFinalWeightsOverOlder: a write of the final weights over those of an earlier end that stops before their sums leaves them without sums.
+// TestFinalWeightsOverOlder: a write of the final weights over those of an earlier end that stops before their sums
+// leaves them without sums.
 func TestFinalWeightsOverOlder(t *testing.T) {
 	o, dir := parse(t, smallArgs(t, 1)...), t.TempDir()
 	config := filepath.Join(dir, configFile)
@@ -168,7 +173,8 @@ func TestFinalWeightsOverOlder(t *testing.T) {
 	testutil.Must(FindModel(filepath.Join(dir, modelFile)))(t)
 }
 
-// TestModelHasBestWeights: the model of a run has the weights of its best checkpoint or, if that is damaged, of its last one.
+// TestModelHasBestWeights: the model of a run has the weights of its best checkpoint or, if that is damaged, of its
+// last one.
 func TestModelHasBestWeights(t *testing.T) {
 	t.Parallel()
 	run := newFolder(t)
@@ -209,7 +215,8 @@ func blockCheckpoints(t testing.TB, run string) (free func()) {
 	}
 }
 
-// TestBestAfterFailedSave: if the checkpoint of the last evaluation is written only at a later try, the evaluation still counts.
+// TestBestAfterFailedSave: if the checkpoint of the last evaluation is written only at a later try, the evaluation
+// still counts.
 func TestBestAfterFailedSave(t *testing.T) {
 	run := newFolder(t)
 	o := parse(t, smallArgs(t, 60, "-eval-every", "30", "-save-minutes", "0", "-lr", "1e-3", "-out", run)...)
@@ -252,7 +259,8 @@ func checkState(t *testing.T, text []byte) {
 }
 
 // someState is a state as a run writes it.
-const someState = `{"step":6,"elapsed_ns":7,"cursor":{"data":"00","seed":1,"seq":64,"window":12,"sum":3},"scale":{"value":1024,"good":3},"late":[{"number":6,"read":true}],` +
+const someState = `{"step":6,"elapsed_ns":7,"cursor":{"data":"00","seed":1,"seq":64,"window":12,"sum":3},` +
+	`"scale":{"value":1024,"good":3},"late":[{"number":6,"read":true}],` +
 	`"mean_loss":5.5,"evaluations":[{"step":2,"held_out":5.5,"train":5}],"best":null}`
 
 // TestMutatedState changes a state at random.

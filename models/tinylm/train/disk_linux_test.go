@@ -17,9 +17,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// TestFullDisk fills the disk at every point of a run. It uses file systems of each size in pages, from one too small for a run to begin
-// up to one that holds everything, roughly 100; in the usual form one size in seven. Runs with an evaluation before the end use fewer. A failed write is an error
-// or a warning, and the files on the disk are complete. With room again, the run resumes and ends with the bits of one that always had room.
+// TestFullDisk fills the disk at every point of a run. It uses file systems of each size in pages, from one too small
+// for a run to begin up to one that holds everything, roughly 100; in the usual form one size in seven. Runs with an
+// evaluation before the end use fewer. A failed write is an error or a warning, and the files on the disk are complete.
+// With room again, the run resumes and ends with the bits of one that always had room.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	disk := t.TempDir()
@@ -28,7 +29,8 @@ func TestFullDisk(t *testing.T) {
 	}
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(disk, 0)) })
 	resize := func(pages int) {
-		require.NoError(t, unix.Mount("tmpfs", disk, "tmpfs", unix.MS_REMOUNT, fmt.Sprintf("size=%d", pages*os.Getpagesize())))
+		require.NoError(t, unix.Mount("tmpfs", disk, "tmpfs", unix.MS_REMOUNT,
+			fmt.Sprintf("size=%d", pages*os.Getpagesize())))
 	}
 	folder := filepath.Join(disk, "run")
 	try := func(args ...string) error {
@@ -37,7 +39,8 @@ func TestFullDisk(t *testing.T) {
 		return testutil.Err(Run(t.Context(), o, io.Discard))
 	}
 	for _, c := range []struct{ evalEvery, apart int }{{2, testutil.Tries(t, 24, 8)}, {4, testutil.Tries(t, 7, 1)}} {
-		args := smallArgs(t, 4, "-eval-every", fmt.Sprint(c.evalEvery), "-save-minutes", "1e-5", "-keep", "1", "-final-eval", "0", "-sample", "0", "-layers", "1", "-dim", "16")
+		args := smallArgs(t, 4, "-eval-every", fmt.Sprint(c.evalEvery), "-save-minutes", "1e-5", "-keep", "1", "-final-eval",
+			"0", "-sample", "0", "-layers", "1", "-dim", "16")
 		whole, failed := newRun(t, args...), 0
 		for pages, complete := 2, false; !complete; pages += c.apart {
 			resize(pages)
@@ -79,15 +82,16 @@ func faults(content []byte) map[string]func(path string) error {
 		"pipe":    func(path string) error { return unix.Mkfifo(path, 0o644) },
 		"sparse":  func(path string) error { return cmp.Or(os.WriteFile(path, nil, 0o644), os.Truncate(path, 1<<40)) },
 
-		"link to itself":         func(path string) error { return os.Symlink(filepath.Base(path), path) }, // ELOOP, also for root
+		// ELOOP, also for root
+		"link to itself":         func(path string) error { return os.Symlink(filepath.Base(path), path) },
 		"link to a missing disk": func(path string) error { return os.Symlink("/missing/disk", path) },
 		"link below a file":      func(path string) error { return os.Symlink(lockFile+"/x", path) },
 	}
 }
 
-// TestDamagedCheckpoints puts faults in place of each file of the newest checkpoint. The run uses the checkpoint before it, with a warning. If all are
-// damaged, the error names the fault of each. A file that the system cannot read is not known to be damaged: the error names it, no older
-// checkpoint is used, and nothing is removed.
+// TestDamagedCheckpoints puts faults in place of each file of the newest checkpoint. The run uses the checkpoint before
+// it, with a warning. If all are damaged, the error names the fault of each. A file that the system cannot read is not
+// known to be damaged: the error names it, no older checkpoint is used, and nothing is removed.
 func TestDamagedCheckpoints(t *testing.T) {
 	t.Parallel()
 	whole := newRun(t, tinyArgs(t)...)
@@ -133,9 +137,9 @@ func TestDamagedCheckpoints(t *testing.T) {
 	}
 }
 
-// TestResumeOfUnreadableRun: a file or folder of a run that is a link to a missing disk, or that the system cannot read, is not one that the run
-// never had: -resume is an error, and changes nothing. Nor does a run with checkpoints begin again if they are gone, as from the empty folder
-// where a disk is not mounted. The same holds for pipes.
+// TestResumeOfUnreadableRun: a file or folder of a run that is a link to a missing disk, or that the system cannot
+// read, is not one that the run never had: -resume is an error, and changes nothing. Nor does a run with checkpoints
+// begin again if they are gone, as from the empty folder where a disk is not mounted. The same holds for pipes.
 func TestResumeOfUnreadableRun(t *testing.T) {
 	t.Parallel()
 	ended := newRun(t, tinyArgs(t)...)
@@ -161,7 +165,8 @@ func TestResumeOfUnreadableRun(t *testing.T) {
 		}
 	}
 	for _, whole := range []string{ended, stopped} {
-		for _, name := range []string{checkpointFolder, optionsFile, runFile, runlog.StepsFile, runlog.EventsFile, runlog.TensorBoardFolder, modelFile, configFile, checksumsFile} {
+		for _, name := range []string{checkpointFolder, optionsFile, runFile, runlog.StepsFile, runlog.EventsFile,
+			runlog.TensorBoardFolder, modelFile, configFile, checksumsFile} {
 			if whole == ended && (name == checkpointFolder || name == modelFile) {
 				continue // it has both, and FindModel needs one
 			}
@@ -181,7 +186,8 @@ func TestResumeOfUnreadableRun(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "tokenizer.json")
 	require.NoError(t, all["pipe"](pipe))
 	promptly(pipe, func() {
-		require.ErrorContains(t, refusal(tinyArgs(t, "-out", newFolder(t), "-tokenizer", pipe)...), pipe+": not a regular file")
+		require.ErrorContains(t, refusal(tinyArgs(t, "-out", newFolder(t), "-tokenizer", pipe)...),
+			pipe+": not a regular file")
 	})
 }
 

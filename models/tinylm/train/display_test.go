@@ -28,8 +28,8 @@ func warned(t testing.TB) (*runner, *bytes.Buffer) {
 	return &runner{display: newDisplay(said), log: log}, said
 }
 
-// TestWarnsOfDivergence: a mean loss that rises by more than half a nat gives one warning. A mean loss that falls, or jumps in the first
-// steps, gives none.
+// TestWarnsOfDivergence: a mean loss that rises by more than half a nat gives one warning. A mean loss that falls, or
+// jumps in the first steps, gives none.
 func TestWarnsOfDivergence(t *testing.T) {
 	r, said := warned(t)
 	for step, loss := range []float64{5, 9, 4, 3, 2, 2.4, 2.1, 1.9} {
@@ -43,15 +43,19 @@ func TestWarnsOfDivergence(t *testing.T) {
 		r.warnOfDivergence()
 	}
 	require.Equal(t, 1, strings.Count(said.String(), "warning: "), said)
-	require.Contains(t, said.String(), "the training loss is 2.500, 0.60 nats above its lowest mean: it diverges. Lower -lr")
+	require.Contains(t, said.String(),
+		"the training loss is 2.500, 0.60 nats above its lowest mean: it diverges. Lower -lr")
 }
 
-// TestWarnsOfOverfitting: three rises of the held-out loss with falls of the training loss give a warning. Fewer give none.
+// TestWarnsOfOverfitting: three rises of the held-out loss with falls of the training loss give a warning. Fewer give
+// none.
 func TestWarnsOfOverfitting(t *testing.T) {
 	r, said := warned(t)
 	for i, e := range []evaluation{
-		{HeldOut: 3, Train: 3}, {HeldOut: 2, Train: 2.5}, {HeldOut: 2.1, Train: 2.2}, {HeldOut: 2.2, Train: 2}, {HeldOut: 2.1, Train: 1.9},
-		{HeldOut: 2.2, Train: 1.8}, {HeldOut: 2.3, Train: 1.9}, {HeldOut: 2.4, Train: 1.8}, {HeldOut: 2.5, Train: 1.7}, {HeldOut: 2.6, Train: 1.6},
+		{HeldOut: 3, Train: 3}, {HeldOut: 2, Train: 2.5}, {HeldOut: 2.1, Train: 2.2}, {HeldOut: 2.2, Train: 2},
+		{HeldOut: 2.1, Train: 1.9},
+		{HeldOut: 2.2, Train: 1.8}, {HeldOut: 2.3, Train: 1.9}, {HeldOut: 2.4, Train: 1.8}, {HeldOut: 2.5, Train: 1.7},
+		{HeldOut: 2.6, Train: 1.6},
 	} {
 		require.Empty(t, said.String(), "evaluation %d", i)
 		r.state.Evaluations = append(r.state.Evaluations, e)
@@ -67,10 +71,12 @@ func TestRunRefuses(t *testing.T) {
 	write(t, small, "hi")
 	out := filepath.Join(t.TempDir(), "out")
 	for more, want := range map[string]string{
-		"-data " + small:                              "is too short: want a twentieth of it, which is held out, to have 2 tokens",
-		"-data " + t.TempDir():                        "has no file to read",
-		"-minutes 3":                                  "-minutes 3 does nothing beside -steps 2",
-		"-dim 64 -top-n 4 -init " + base:              "the weights are of another model: they have -dim 32 where the options want 64, -top-n 6 where the options want 4",
+		"-data " + small:       "is too short: want a twentieth of it, which is held out, to have 2 tokens",
+		"-data " + t.TempDir(): "has no file to read",
+		"-minutes 3":           "-minutes 3 does nothing beside -steps 2",
+		"-dim 64 -top-n 4 -init " +
+			base: "the weights are of another model: they have " +
+			"-dim 32 where the options want 64, -top-n 6 where the options want 4",
 		"-init " + filepath.Join(base, "config.yaml"): "-init ",
 		"-init " + t.TempDir():                        "neither model.safetensors nor a checkpoint in it",
 	} {
@@ -79,7 +85,8 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// TestInitOfAnotherContext: a run with -init has the context of its options; it can be resumed, and its options file gives the same run.
+// TestInitOfAnotherContext: a run with -init has the context of its options; it can be resumed, and its options file
+// gives the same run.
 func TestInitOfAnotherContext(t *testing.T) {
 	run := newRun(t, smallArgs(t, 2, "-init", newRun(t, smallArgs(t, 2)...), "-context", "32")...)
 	config := filepath.Join(run, optionsFile)
@@ -89,17 +96,19 @@ func TestInitOfAnotherContext(t *testing.T) {
 	require.Equal(t, 32, parse(t, "-config", config, "-out", newFolder(t)).Context)
 }
 
-// TestMomentsOfAnotherOptimizer: such a checkpoint is refused before the folder is written, and the right optimizer continues the run.
+// TestMomentsOfAnotherOptimizer: such a checkpoint is refused before the folder is written, and the right optimizer
+// continues the run.
 func TestMomentsOfAnotherOptimizer(t *testing.T) {
 	folder := newRun(t, smallArgs(t, 2, "-optimizer", "adamw")...)
 	wrong := parse(t, "-resume", folder, "-steps", "3")
 	wrong.Optimizer = muonOptimizer // as if the file of an older version did not name it
-	require.ErrorContains(t, testutil.Err(Run(context.Background(), wrong, io.Discard)), "-optimizer muon: the moments of ")
+	require.ErrorContains(t, testutil.Err(Run(context.Background(), wrong, io.Discard)),
+		"-optimizer muon: the moments of ")
 	testutil.Must(runArgs(t, "-resume", folder, "-steps", "3"))(t)
 }
 
-// TestInitOfFolder: a new run starts from the model of a run folder. If that run has not ended, the model is the newest checkpoint that is
-// whole, with a warning for each damaged one.
+// TestInitOfFolder: a new run starts from the model of a run folder. If that run has not ended, the model is the newest
+// checkpoint that is whole, with a warning for each damaged one.
 func TestInitOfFolder(t *testing.T) {
 	t.Parallel()
 	args := smallArgs(t, 2, "-eval-every", "1")
@@ -119,7 +128,8 @@ func TestWarnsOfMissingRows(t *testing.T) {
 	steps := filepath.Join(run, runlog.StepsFile)
 	require.NotContains(t, says(t, "-resume", run, "-steps", "3"), "warning: ")
 	require.NoError(t, os.Remove(steps))
-	require.Contains(t, says(t, "-resume", run, "-steps", "4"), "warning: runlog: "+steps+": its last row is of step 0, want 3: the rows between are lost\n")
+	require.Contains(t, says(t, "-resume", run, "-steps", "4"),
+		"warning: runlog: "+steps+": its last row is of step 0, want 3: the rows between are lost\n")
 	require.NotContains(t, says(t, "-resume", run, "-steps", "5"), "warning: ")
 }
 
@@ -134,11 +144,12 @@ func TestRunsOfTheSameSecond(t *testing.T) {
 	require.Len(t, testutil.Must(os.ReadDir("runs"))(t), 3)
 }
 
-// TestMemoryInUse: each line of a step asks the device's driver once for the memory in use, and shows it. If the driver does not answer,
-// one warning says so, and the lines show the planned memory.
+// TestMemoryInUse: each line of a step asks the device's driver once for the memory in use, and shows it. If the driver
+// does not answer, one warning says so, and the lines show the planned memory.
 func TestMemoryInUse(t *testing.T) {
 	args := smallArgs(t, 10, "-eval-every", "2")
-	for want, broken := range map[string]error{" MiB in use  held out ": nil, " MiB planned  held out ": errors.New("no answer")} {
+	for want, broken := range map[string]error{" MiB in use  held out ": nil,
+		" MiB planned  held out ": errors.New("no answer")} {
 		var said bytes.Buffer
 		f := fakedevice.New()
 		f.NoMeter = broken

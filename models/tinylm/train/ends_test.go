@@ -57,9 +57,9 @@ func TestFolderMovedAway(t *testing.T) {
 	testutil.Must(runArgs(t, "-resume", run, "-steps", "7"))(t)
 }
 
-// TestReplacedFolder: while a run trains, evaluates or samples, its folder is replaced by another run's, by one that trains, by one with the same
-// options, by a copy of its own that another process has resumed, or by one without a lock or options. The run ends with an error, and no file
-// there changes.
+// TestReplacedFolder: while a run trains, evaluates or samples, its folder is replaced by another run's, by one that
+// trains, by one with the same options, by a copy of its own that another process has resumed, or by one without a lock
+// or options. The run ends with an error, and no file there changes.
 func TestReplacedFolder(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
@@ -123,7 +123,8 @@ func TestSignalInEveryPhase(t *testing.T) {
 		run := newFolder(t)
 		o := parse(t, smallArgs(t, 3, append(c.more, "-out", run)...)...)
 		ctx, cancel := context.WithCancelCause(t.Context())
-		_, err := Run(ctx, o, &testutil.Listener{Phrase: c.phrase, Heard: func() { cancel(command.Stop{Signal: syscall.SIGINT}) }})
+		_, err := Run(ctx, o, &testutil.Listener{Phrase: c.phrase,
+			Heard: func() { cancel(command.Stop{Signal: syscall.SIGINT}) }})
 		var stopped *Interrupted
 		require.ErrorAs(t, err, &stopped, c.phrase)
 		require.NoError(t, stopped.Err)
@@ -153,7 +154,8 @@ func TestSignalInEveryPhase(t *testing.T) {
 	require.ErrorContains(t, stopped.Err, "checkpoint of step 3")
 }
 
-// TestDataError: if the data change during a run, the run ends with a checkpoint of all steps so far, and the record says why.
+// TestDataError: if the data change during a run, the run ends with a checkpoint of all steps so far, and the record
+// says why.
 func TestDataError(t *testing.T) {
 	run := newFolder(t)
 	o := parse(t, smallArgs(t, 100000, "-eval-every", "100000", "-save-minutes", "0", "-out", run)...)
@@ -194,7 +196,8 @@ func TestResumeInOtherPrecision(t *testing.T) {
 	}
 }
 
-// TestRunRecordsItsProcesses: run.json has the command of each process. A run restores the limit of the heap at its end.
+// TestRunRecordsItsProcesses: run.json has the command of each process. A run restores the limit of the heap at its
+// end.
 func TestRunRecordsItsProcesses(t *testing.T) {
 	run := newFolder(t)
 	o := parse(t, smallArgs(t, 4, "-out", run)...)

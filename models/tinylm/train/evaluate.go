@@ -15,8 +15,8 @@ import (
 // drawEvery is the least time between two drawings of the curves, which take a quarter of a second.
 const drawEvery = 10 * time.Second
 
-// evaluationDue reports whether an evaluation is due after the steps so far. If a run is stopped before it, the evaluation remains due,
-// except in a run by time without -eval-every.
+// evaluationDue reports whether an evaluation is due after the steps so far. If a run is stopped before it, the
+// evaluation remains due, except in a run by time without -eval-every.
 func (r *runner) evaluationDue() bool {
 	step, last := r.state.Step, 0
 	if n := len(r.state.Evaluations); n > 0 {
@@ -118,8 +118,8 @@ func (r *runner) evaluateAndSample(ctx context.Context, res *Result) (err error)
 // sampleStart is the most tokens of held-out text that begin the sample.
 const sampleStart = 32
 
-// sample returns the beginning of the held-out text and what the model continues it with. Without a beginning, chance would choose the
-// kind of document.
+// sample returns the beginning of the held-out text and what the model continues it with. Without a beginning, chance
+// would choose the kind of document.
 func (r *runner) sample(ctx context.Context) (text string, err error) {
 	var opts []tinylm.DecoderOption
 	if !r.host() {

@@ -24,9 +24,9 @@ type SavedModel struct {
 	path string // that FindModel was given
 }
 
-// FindModel finds the model of path: a run folder, a checkpoint or a safetensors file. The model of a run folder is the final one if the
-// run has ended, else that of the newest complete checkpoint. It is an error if the file of weights does not have the sum that SHA256SUMS
-// beside it says.
+// FindModel finds the model of path: a run folder, a checkpoint or a safetensors file. The model of a run folder is the
+// final one if the run has ended, else that of the newest complete checkpoint. It is an error if the file of weights
+// does not have the sum that SHA256SUMS beside it says.
 func FindModel(path string) (*SavedModel, error) {
 	m, err := findModel(path)
 	return m, fault.In("train", "", err)
@@ -73,8 +73,8 @@ func (m *SavedModel) findWeights() (run folder, err error) {
 	}
 	if !info.IsDir() {
 		m.WeightsFile = m.path
-		if run, err = runAround(filepath.Dir(m.path)); !exists(run.file(runFile)) { // a config.yaml there is of another program
-			run = ""
+		if run, err = runAround(filepath.Dir(m.path)); !exists(run.file(runFile)) {
+			run = "" // a config.yaml there is of another program
 		}
 		return run, cmp.Or(verifyWeights(m.path), err)
 	}
@@ -109,8 +109,8 @@ func (f folder) newestWhole() (path string, damaged []error, err error) {
 	return path, damaged, err
 }
 
-// Open reads the weights, and the tokenizer at the given path or, if that is empty, the run's own. It is an error if their vocabularies
-// have different sizes.
+// Open reads the weights, and the tokenizer at the given path or, if that is empty, the run's own. It is an error if
+// their vocabularies have different sizes.
 func (m *SavedModel) Open(tokenizerPath string) (_ *tinylm.Weights, _ *tokenizer.Tokenizer, err error) {
 	defer fault.Name(&err, "train", "")
 	w, err := m.load()
@@ -128,7 +128,8 @@ func (m *SavedModel) Open(tokenizerPath string) (_ *tinylm.Weights, _ *tokenizer
 		if path != "" {
 			what = quote.Path(path)
 		}
-		err, hint = fmt.Errorf("the model has %d tokens, %s has %d", w.Config.Vocab, what, t.Vocab()), ": name the model's tokenizer with -tokenizer"
+		err, hint = fmt.Errorf("the model has %d tokens, %s has %d", w.Config.Vocab, what, t.Vocab()),
+			": name the model's tokenizer with -tokenizer"
 	}
 	switch {
 	case err == nil:
@@ -158,8 +159,9 @@ func (m *SavedModel) load() (w *tinylm.Weights, err error) {
 	return w, err
 }
 
-// FindNewestRun returns the folder in parent of the latest run that has a model: the one whose run.json was written last. A run whose
-// checkpoints the system cannot read counts: FindModel says why. If there is none, the error wraps fs.ErrNotExist.
+// FindNewestRun returns the folder in parent of the latest run that has a model: the one whose run.json was written
+// last. A run whose checkpoints the system cannot read counts: FindModel says why. If there is none, the error wraps
+// fs.ErrNotExist.
 func FindNewestRun(parent string) (newest string, err error) {
 	defer fault.Name(&err, "train", "")
 	entries, err := os.ReadDir(parent)

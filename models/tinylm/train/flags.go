@@ -17,11 +17,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// Parse returns the options of a command line: those of the preset, then those of the YAML file of -config, then the flags
-// themselves. With -resume FOLDER they are the options of the run in FOLDER, whose file must be as the run wrote it; flags may change those
-// that are not fixed. Data, EvalData, Tokenizer and Init of flags and of -config become absolute paths; a relative path is relative to the working
-// directory, also in the file.
-// After -help it writes the list of flags to w, if not nil, and returns flag.ErrHelp.
+// Parse returns the options of a command line: those of the preset, then those of the YAML file of -config, then the
+// flags themselves. With -resume FOLDER they are the options of the run in FOLDER, whose file must be as the run wrote
+// it; flags may change those that are not fixed. Data, EvalData, Tokenizer and Init of flags and of -config become
+// absolute paths; a relative path is relative to the working directory, also in the file. After -help it writes the
+// list of flags to w, if not nil, and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (_ *Options, err error) {
 	given, err := presetOf("") // whose values the help has
 	if err != nil {
@@ -59,9 +59,9 @@ func Parse(args []string, w io.Writer) (_ *Options, err error) {
 	return o, nil
 }
 
-// base returns the options that the flags change: those of the run to resume, of the file or of the preset that the flags name. It takes
-// the sizes of the model from -init. written are the options as the run wrote them; fixed ones must not differ from these. asked has the flags
-// of the command line.
+// base returns the options that the flags change: those of the run to resume, of the file or of the preset that the
+// flags name. It takes the sizes of the model from -init. written are the options as the run wrote them; fixed ones
+// must not differ from these. asked has the flags of the command line.
 func (given *Options) base(asked map[string]string) (o, written *Options, err error) {
 	for _, name := range []string{"resume", "init", "config"} {
 		if value, ok := asked[name]; ok && value == "" {
@@ -74,7 +74,8 @@ func (given *Options) base(asked map[string]string) (o, written *Options, err er
 	var named settings
 	switch {
 	case given.config != "" && given.resume != "":
-		return nil, nil, command.WrongUse(errors.New("-config and -resume exclude each other: a run continues with its own " + optionsFile))
+		err := errors.New("-config and -resume exclude each other: a run continues with its own " + optionsFile)
+		return nil, nil, command.WrongUse(err)
 	case given.resume != "":
 		o, written, err = folder(given.resume).options(asked)
 		return o, written, command.Flag("resume", given.resume, err)
@@ -100,13 +101,15 @@ func (given *Options) base(asked map[string]string) (o, written *Options, err er
 	return o, new(*o), nil
 }
 
-// override sets the options of o that are set in set. If resume names a run, it is an error to change a fixed option of the run.
+// override sets the options of o that are set in set. If resume names a run, it is an error to change a fixed option of
+// the run.
 func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (err error) {
 	before, after, fields := written.flags(), o.flags(), optionFields()
 	set.Visit(func(f *flag.Flag) {
 		old := before.Lookup(f.Name).Value.String()
 		_ = after.Set(f.Name, f.Value.String()) // set has parsed it
-		if now := after.Lookup(f.Name).Value.String(); resume != "" && fields[f.Name].Tag.Get("fixed") != "" && now != old && err == nil {
+		now, fixed := after.Lookup(f.Name).Value.String(), fields[f.Name].Tag.Get("fixed") != ""
+		if resume != "" && fixed && now != old && err == nil {
 			hint := "begin a new one, with -init for its weights"
 			if f.Name == "init" {
 				hint = "begin a new one with it"
@@ -117,7 +120,8 @@ func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (
 	return err
 }
 
-// loadInit returns the weights that -init names: a file, or the model of a run folder. It also returns the warnings about that model.
+// loadInit returns the weights that -init names: a file, or the model of a run folder. It also returns the warnings
+// about that model.
 func loadInit(path string) (_ *tinylm.Weights, warnings []string, err error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		found, err := findModel(path)
@@ -206,9 +210,10 @@ func fieldFlags() map[string]string {
 
 // What -help says besides the flags.
 const (
-	about = "Train trains TinyLM, a language model of Native Sparse Attention, on text: by default for two minutes on the source of the Go " +
-		"toolchain in PATH. It shows its progress, keeps checkpoints in a run folder, and ends with the held-out loss and a sample of " +
-		"text. Ctrl-C, SIGTERM and a closed terminal stop it after a checkpoint; -resume continues from there."
+	about = "Train trains TinyLM, a language model of Native Sparse Attention, on text: by default for two minutes on " +
+		"the source of the Go toolchain in PATH. It shows its progress, keeps checkpoints in a run folder, and ends with " +
+		"the held-out loss and a sample of text. Ctrl-C, SIGTERM and a closed terminal stop it after a checkpoint; " +
+		"-resume continues from there."
 	examples = `
 		-data notes.txt -steps 500 -out runs/notes # 500 steps on a text of your own
 		-resume runs/notes # continues a run that was stopped or killed

@@ -58,15 +58,15 @@ func (f folder) checkpoint(step int) string {
 // checkpointName returns the name of the checkpoint of a step.
 func checkpointName(step int) string { return fmt.Sprintf("%s%09d", checkpointPrefix, step) }
 
-// checkpointStep returns the step of a checkpoint by its name. Only what checkpointName returns is the name of one: a folder beside it, such as
-// a copy, is the user's.
+// checkpointStep returns the step of a checkpoint by its name. Only what checkpointName returns is the name of one: a
+// folder beside it, such as a copy, is the user's.
 func checkpointStep(name string) (step int, ok bool) {
 	step, err := strconv.Atoi(strings.TrimPrefix(name, checkpointPrefix))
 	return step, err == nil && step >= 0 && name == checkpointName(step)
 }
 
-// checkpoints returns the steps of the checkpoints, ascending. A link counts as what it should name, so that one to another disk is not
-// overlooked while that disk is missing.
+// checkpoints returns the steps of the checkpoints, ascending. A link counts as what it should name, so that one to
+// another disk is not overlooked while that disk is missing.
 func (f folder) checkpoints() (steps []int, err error) {
 	entries, err := files.ReadDir(f.file(checkpointFolder))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -81,8 +81,9 @@ func (f folder) checkpoints() (steps []int, err error) {
 	return steps, nil
 }
 
-// newest calls read for the checkpoints from the newest one on until one is whole, and returns its path, "" for a run without checkpoints, and
-// the errors of damaged newer ones. It is an error if all are damaged, or if the system cannot read a newer one.
+// newest calls read for the checkpoints from the newest one on until one is whole, and returns its path, "" for a run
+// without checkpoints, and the errors of damaged newer ones. It is an error if all are damaged, or if the system cannot
+// read a newer one.
 func (f folder) newest(read func(path string) error) (path string, damaged []error, err error) {
 	steps, err := f.checkpoints()
 	if err != nil {
@@ -104,20 +105,23 @@ func (f folder) newest(read func(path string) error) (path string, damaged []err
 	return "", nil, err
 }
 
-// unreadable reports whether err is one of the system other than a missing file: no right to read, no file descriptor left, a disk or network
-// that fails or is missing behind a link. The file may be whole. To take an older checkpoint would overwrite newer ones.
+// unreadable reports whether err is one of the system other than a missing file: no right to read, no file descriptor
+// left, a disk or network that fails or is missing behind a link. The file may be whole. To take an older checkpoint
+// would overwrite newer ones.
 func unreadable(err error) bool {
 	var errno syscall.Errno
 	return errors.Is(err, files.ErrLink) || errors.As(err, &errno) && !errors.Is(err, fs.ErrNotExist)
 }
 
-// exists reports whether something is at path, also if the system cannot read it or it is a link to a disk that is missing.
+// exists reports whether something is at path, also if the system cannot read it or it is a link to a disk that is
+// missing.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// removeCheckpoint removes a checkpoint, if it exists. It renames the folder first, so that no incomplete folder has the name of a checkpoint.
+// removeCheckpoint removes a checkpoint, if it exists. It renames the folder first, so that no incomplete folder has
+// the name of a checkpoint.
 func removeCheckpoint(path string) error {
 	part := filepath.Join(filepath.Dir(path), partPrefix+"old-"+filepath.Base(path))
 	if err := os.Rename(path, part); errors.Is(err, fs.ErrNotExist) {
@@ -149,7 +153,8 @@ type process struct {
 	Started time.Time `json:"started"`
 	Step    int       `json:"after_step"`        // it begins after this step
 	Options string    `json:"options,omitempty"` // as in config.yaml; older versions did not write them
-	Kernels string    `json:"kernels,omitempty"` // the device and what else its bits depend on, such as a SIMD level; older versions did not write it
+	// the device and what else its bits depend on, such as a SIMD level; older versions did not write it
+	Kernels string `json:"kernels,omitempty"`
 }
 
 // description is the content of run.json. Result is that of the last process.

@@ -28,7 +28,8 @@ import (
 const (
 	childArgs = "TRAIN_TEST_ARGS"
 	childFake = "TRAIN_TEST_FAKE" // not empty: it runs on a device with its own memory and queues
-	childHook = "TRAIN_TEST_HOOK" // what it does after its first step: hang, wait for a signal, or kill itself some microseconds later
+	// what it does after its first step: hang, wait for a signal, or kill itself some microseconds later
+	childHook = "TRAIN_TEST_HOOK"
 )
 
 func TestMain(m *testing.M) {
@@ -97,17 +98,20 @@ func smallArgs(t testing.TB, steps int, more ...string) []string {
 	folder := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.Mkdir(folder, 0o755))
 	for i := range 60 {
-		text := strings.Repeat(fmt.Sprintf("The block of query %d is clamped to the query; blocks before it are whole.\n", i), 5+i%7)
+		text := strings.Repeat(fmt.Sprintf("The block of query %d is clamped to the query; blocks before it are whole.\n",
+			i), 5+i%7)
 		write(t, filepath.Join(folder, fmt.Sprintf("%02d.txt", i)), text)
 	}
-	return append(strings.Fields(fmt.Sprintf("-steps %d -data %s -layers 2 -dim 32 -heads 2 -kv-heads 1 -key-dim 16 -value-dim 16 -context 64 -gate-hidden 8 "+
+	return append(strings.Fields(fmt.Sprintf("-steps %d -data %s -layers 2 -dim 32 -heads 2 -kv-heads 1 "+
+		"-key-dim 16 -value-dim 16 -context 64 -gate-hidden 8 "+
 		"-batch 2 -eval-tokens 512 -final-eval 1024 -sample 8 -device cpu", steps, folder)), more...)
 }
 
 // tinyArgs are the arguments of a run of 6 steps that takes milliseconds.
 func tinyArgs(t testing.TB, more ...string) []string {
-	return append(append(smallArgs(t, 6), strings.Fields("-batch 1 -context 32 -dim 16 -key-dim 8 -value-dim 8 -layers 1 -gate-hidden 4 "+
-		"-eval-every 3 -eval-tokens 64 -final-eval 64 -sample 4")...), more...)
+	return append(append(smallArgs(t, 6),
+		strings.Fields("-batch 1 -context 32 -dim 16 -key-dim 8 -value-dim 8 -layers 1 -gate-hidden 4 "+
+			"-eval-every 3 -eval-tokens 64 -final-eval 64 -sample 4")...), more...)
 }
 
 // parse returns the options of a command line.

@@ -23,9 +23,9 @@ import (
 // maxOptions is the largest file of options in bytes.
 const maxOptions = 1 << 20
 
-// ReadOptions reads a YAML file of options. Options that the file does not name come from the preset: the given one or, if that is
-// empty, the file's own. A value may be any that the flag of its name takes. Unknown names, names that appear twice and names without
-// exactly one value are errors.
+// ReadOptions reads a YAML file of options. Options that the file does not name come from the preset: the given one or,
+// if that is empty, the file's own. A value may be any that the flag of its name takes. Unknown names, names that
+// appear twice and names without exactly one value are errors.
 func ReadOptions(path, preset string) (*Options, error) {
 	o, _, err := readOptions(path, preset)
 	return o, fault.In("train", "", err)
@@ -158,9 +158,9 @@ func (o *Options) YAML() []byte {
 // maxListed is how many options an error lists with their values.
 const maxListed = 4
 
-// options returns the options in the file of a run to resume, and what they were when the run wrote them. It is an error if the file lacks an
-// option, because a run writes all of them, or differs from what the run wrote. Options that the command line gives are excepted: asked has
-// their values.
+// options returns the options in the file of a run to resume, and what they were when the run wrote them. It is an
+// error if the file lacks an option, because a run writes all of them, or differs from what the run wrote. Options that
+// the command line gives are excepted: asked has their values.
 func (f folder) options(asked map[string]string) (o, written *Options, err error) {
 	path := f.file(optionsFile)
 	o, named, err := readOptions(path, "")
@@ -185,8 +185,9 @@ func (f folder) options(asked map[string]string) (o, written *Options, err error
 		}
 	})
 	if missing != nil {
-		return nil, nil, fmt.Errorf("options %s: no line for %s: a run writes all options, so the file was cut or is of an older version; "+
-			"give the run's value by a flag, as -%s VALUE", path, strings.Join(missing, ", "), missing[0])
+		return nil, nil,
+			fmt.Errorf("options %s: no line for %s: a run writes all options, so the file was cut or is of an older version; "+
+				"give the run's value by a flag, as -%s VALUE", path, strings.Join(missing, ", "), missing[0])
 	}
 	written = f.written(o)
 	written.flags().VisitAll(func(f *flag.Flag) {
@@ -200,14 +201,14 @@ func (f folder) options(asked map[string]string) (o, written *Options, err error
 		if n := len(differ) - maxListed; n > 0 {
 			differ = append(differ[:maxListed], fmt.Sprintf("and %d more", n))
 		}
-		return nil, nil, fmt.Errorf("options %s: %s: the file was changed after the run wrote it; give the value to continue with by a flag, as -%s VALUE",
-			path, strings.Join(differ, ", "), name)
+		return nil, nil, fmt.Errorf("options %s: %s: the file was changed after the run wrote it; "+
+			"give the value to continue with by a flag, as -%s VALUE", path, strings.Join(differ, ", "), name)
 	}
 	return o, written, nil
 }
 
-// written returns the options that run.json records: o itself if some process recorded exactly these, else those of the last process.
-// Options that run.json lacks stay as in o.
+// written returns the options that run.json records: o itself if some process recorded exactly these, else those of the
+// last process. Options that run.json lacks stay as in o.
 func (f folder) written(o *Options) *Options {
 	was := new(*o)
 	d, _ := f.description()

@@ -65,8 +65,8 @@ func (r *runner) checkMemory(c tinylm.Config) error {
 	return nil
 }
 
-// limitHeap makes Go's collector work before the process comes near its memory limit: by default the heap may grow to twice the memory in
-// use. A limit in GOMEMLIMIT stays.
+// limitHeap makes Go's collector work before the process comes near its memory limit: by default the heap may grow to
+// twice the memory in use. A limit in GOMEMLIMIT stays.
 func (r *runner) limitHeap() {
 	left, _, err := memory.Available()
 	if before := debug.SetMemoryLimit(-1); err == nil && before == math.MaxInt64 {
@@ -172,7 +172,8 @@ func (r *runner) checkMachineOptions() error {
 
 // trainOptions returns the options of the model that trains.
 func (r *runner) trainOptions(recompute bool) []tinylm.ModelOption {
-	list := append(r.modelOptions(), tinylm.WithGradients(), tinylm.WithMachine(append(r.machineOptions(), graph.WithCapture())...))
+	list := append(r.modelOptions(), tinylm.WithGradients(), tinylm.WithMachine(append(r.machineOptions(),
+		graph.WithCapture())...))
 	if r.Accumulate > 1 {
 		list = append(list, tinylm.WithAccumulation())
 	}

@@ -31,8 +31,8 @@ ids = torch.arange(2 * config["S"]).reshape(2, -1) * 7919 % config["V"]
 print(reference.tinylm_loss(config, weights, ids).item())
 `
 
-// TestReference: Python's safetensors reads the weights of a run, and the reference implementation has the same loss with them. The test
-// needs python3 with torch and safetensors, and the path of the reference in NSA_TEST_REFERENCE.
+// TestReference: Python's safetensors reads the weights of a run, and the reference implementation has the same loss
+// with them. The test needs python3 with torch and safetensors, and the path of the reference in NSA_TEST_REFERENCE.
 func TestReference(t *testing.T) {
 	reference := os.Getenv("NSA_TEST_REFERENCE")
 	if reference == "" {

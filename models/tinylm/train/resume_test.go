@@ -34,8 +34,9 @@ func start(t testing.TB, out io.Writer, env []string, args ...string) *exec.Cmd 
 	return cmd
 }
 
-// TestKills kills and resumes runs at random moments until they end, on the CPU and on a device with its own memory and queues. Each
-// ends with the bits of a run that was not killed. Only kills between the first step and the end of a process count.
+// TestKills kills and resumes runs at random moments until they end, on the CPU and on a device with its own memory and
+// queues. Each ends with the bits of a run that was not killed. Only kills between the first step and the end of a
+// process count.
 func TestKills(t *testing.T) {
 	t.Parallel()
 	kills := testutil.Tries(t, 6, 100)
@@ -58,7 +59,8 @@ func TestKills(t *testing.T) {
 	}
 }
 
-// requireWholeRecord checks that the record of a run has one row for each of its steps, also after each kill, and whole lines of events.
+// requireWholeRecord checks that the record of a run has one row for each of its steps, also after each kill, and whole
+// lines of events.
 func requireWholeRecord(t testing.TB, run string, steps int) {
 	t.Helper()
 	rows := strings.Split(read(t, run, runlog.StepsFile), "\n")
@@ -72,8 +74,9 @@ func requireWholeRecord(t testing.TB, run string, steps int) {
 	}
 }
 
-// killUntilItEnds starts a run and resumes it after each kill. Each process kills itself up to 50 ms after its first step, but one in eight is killed
-// up to 200 ms after its start, whatever it does then. After so many kills after a first step the run may end. It returns the number of these.
+// killUntilItEnds starts a run and resumes it after each kill. Each process kills itself up to 50 ms after its first
+// step, but one in eight is killed up to 200 ms after its start, whatever it does then. After so many kills after a
+// first step the run may end. It returns the number of these.
 func killUntilItEnds(t testing.TB, r *rand.Rand, most int, env, folder string, args []string) (killed int) {
 	for {
 		begin := append(slices.Clip(args), "-out", folder)
@@ -105,8 +108,8 @@ func killUntilItEnds(t testing.TB, r *rand.Rand, most int, env, folder string, a
 	}
 }
 
-// TestSignals: after signal n in the middle of its work a run exits with 128 + n and a checkpoint of its last step. Resumed, it ends with the
-// same bits.
+// TestSignals: after signal n in the middle of its work a run exits with 128 + n and a checkpoint of its last step.
+// Resumed, it ends with the same bits.
 func TestSignals(t *testing.T) {
 	t.Parallel()
 	args := smallArgs(t, 6, "-save-minutes", "0", "-eval-every", "100")
@@ -130,12 +133,13 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestStops stops a run after every step and resumes it. Weights, held-out loss and sample have the bits of a run that was not stopped.
-// The same is true with accumulation, packed documents and initial weights.
+// TestStops stops a run after every step and resumes it. Weights, held-out loss and sample have the bits of a run that
+// was not stopped. The same is true with accumulation, packed documents and initial weights.
 func TestStops(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]string{
-		"plain": nil, "packed": {"-packed", "-accumulate", "3"}, "accumulate": {"-accumulate", "3"}, "recompute": {"-recompute"}, "dense": {"-attention", "dense"},
+		"plain": nil, "packed": {"-packed", "-accumulate", "3"}, "accumulate": {"-accumulate", "3"},
+		"recompute": {"-recompute"}, "dense": {"-attention", "dense"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name != "plain" && name != "packed" {
@@ -164,8 +168,9 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// TestResumeElsewhere: a run of relative paths goes on to the same bits from another working directory, and with its data and tokenizer at
-// another place. So does one whose config.yaml has relative paths, from its own directory. Other data and another tokenizer are errors.
+// TestResumeElsewhere: a run of relative paths goes on to the same bits from another working directory, and with its
+// data and tokenizer at another place. So does one whose config.yaml has relative paths, from its own directory. Other
+// data and another tokenizer are errors.
 func TestResumeElsewhere(t *testing.T) {
 	const words = `{"added_tokens":[],"pre_tokenizer":{"type":"Whitespace"},"model":{"type":"WordLevel","unk_token":"[UNK]",` +
 		`"vocab":{"[UNK]":0,"[SEP]":1,"The":2,"block":3,"of":4,"query":5,"is":6,"to":7}}}`
@@ -186,7 +191,8 @@ func TestResumeElsewhere(t *testing.T) {
 	stopAfter(t, 1, append(args, "-out", stopped)...)
 	older := copyOf(t, stopped)
 	options := testutil.Must(ReadOptions(filepath.Join(older, optionsFile), ""))(t)
-	require.Equal(t, []string{filepath.Join(home, "text"), filepath.Join(home, "words.json")}, []string{options.Data, options.Tokenizer})
+	require.Equal(t, []string{filepath.Join(home, "text"), filepath.Join(home, "words.json")},
+		[]string{options.Data, options.Tokenizer})
 	options.Data, options.Tokenizer, options.Init = "text", "words.json", "w"
 	write(t, filepath.Join(older, optionsFile), string(options.YAML()))
 	forgetOptions(t, older)
@@ -226,7 +232,8 @@ func TestResumeWithEvalData(t *testing.T) {
 	lines := func(field string) []byte {
 		return []byte(strings.Repeat(fmt.Sprintf(`{"doc":{"%s":"%s","x":"\ud800"},"text":7}`, field, text)+"\n", 40))
 	}
-	for name, content := range map[string][]byte{"train.JSONL": append(lines("body"), "{damaged\n"...), "valid.jsonl": lines("body"), "other.jsonl": lines("body")[100:], "wrong.jsonl": lines("title")} {
+	for name, content := range map[string][]byte{"train.JSONL": append(lines("body"), "{damaged\n"...),
+		"valid.jsonl": lines("body"), "other.jsonl": lines("body")[100:], "wrong.jsonl": lines("title")} {
 		write(t, filepath.Join(place, name), string(content))
 	}
 	t.Chdir(place)
@@ -236,7 +243,8 @@ func TestResumeWithEvalData(t *testing.T) {
 	require.Equal(t, 1, strings.Count(said, `skipped 1 files, folders or records: not JSON, such as "train.JSONL"`), said)
 	stopAfter(t, 1, append(args, "-out", stopped)...)
 	options := testutil.Must(ReadOptions(filepath.Join(stopped, optionsFile), ""))(t)
-	require.Equal(t, []string{"doc.body", filepath.Join(place, "valid.jsonl")}, []string{options.TextField, options.EvalData})
+	require.Equal(t, []string{"doc.body", filepath.Join(place, "valid.jsonl")},
+		[]string{options.TextField, options.EvalData})
 
 	for _, c := range []struct{ more, want string }{
 		{"-eval-data other.jsonl", "held-out part have changed"},
@@ -253,7 +261,8 @@ func TestResumeWithEvalData(t *testing.T) {
 	require.Equal(t, heldOutOf(t, whole), heldOutOf(t, stopped))
 
 	args[3] = "wrong.jsonl"
-	require.ErrorContains(t, refusal(append(args, "-eval-data", "sub/valid.jsonl")...), `the fields are ["doc" "doc.title" "doc.x" "text"]`)
+	require.ErrorContains(t, refusal(append(args, "-eval-data", "sub/valid.jsonl")...),
+		`the fields are ["doc" "doc.title" "doc.x" "text"]`)
 	for _, refused := range []string{"-data random -eval-data x", "-text-field="} {
 		require.Error(t, testutil.Err(Parse(strings.Fields("-steps 1 "+refused), io.Discard)))
 	}
@@ -265,7 +274,8 @@ func TestResumeWithoutCheckpoints(t *testing.T) {
 	model := modelOf(t, run)
 	require.NoError(t, os.RemoveAll(filepath.Join(run, checkpointFolder)))
 	err := refusal("-resume", run, "-steps", "3")
-	require.ErrorContains(t, err, run+" has a model but no checkpoint to continue from; a new run with -init "+run+" begins with the model")
+	require.ErrorContains(t, err,
+		run+" has a model but no checkpoint to continue from; a new run with -init "+run+" begins with the model")
 	require.Equal(t, model, modelOf(t, run))
 }
 
@@ -287,11 +297,15 @@ func TestResumeOfChangedOptions(t *testing.T) {
 		{false, "# a note\n" + text, "-lr 1e-4 -steps 3", ""},
 		{false, strings.Join(strings.SplitAfter(text, "\n")[:14], ""), "", "no line for accumulate, batch, beta2, block, "},
 		{false, "", "", "no line for accumulate, "},
-		{false, without("batch"), "", "no line for batch: a run writes all options, so the file was cut or is of an older version; give the run's value by a flag, as -batch VALUE"},
+		{false, without("batch"), "",
+			"no line for batch: a run writes all options, so the file was cut or is of an older version; " +
+				"give the run's value by a flag, as -batch VALUE"},
 		{false, without("batch"), "-batch 2", ""},
 		{false, without("batch"), "-batch 3", `-batch 3: the run in `},
 		{false, without("lr"), "-lr 1e-4", ""},
-		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "", `batch is "6", run.json has "2": the file was changed after the run wrote it; give the value to continue with by a flag, as -batch VALUE`},
+		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "",
+			`batch is "6", run.json has "2": the file was changed after the run wrote it; ` +
+				`give the value to continue with by a flag, as -batch VALUE`},
 		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "-batch 2", ""},
 		{false, strings.Replace(text, "batch: 2\n", "batch: 6\n", 1), "-batch 6", `-batch 6: the run in `},
 		{false, strings.Replace(text, "warmup: 0.03\n", "warmup: 0.13\n", 1), "", `warmup is "0.13", run.json has "0.03": `},
@@ -327,7 +341,8 @@ func TestResumeOfChangedOptions(t *testing.T) {
 		"rewriting it and keeping the old one as run.json.damaged; cannot verify that config.yaml is unchanged")
 	require.Equal(t, "cut", read(t, whole, runFile+".damaged"))
 	require.NoError(t, os.Remove(filepath.Join(whole, runFile)))
-	require.Contains(t, says(t, "-resume", whole, "-steps", "5"), "rewriting it; cannot verify that config.yaml is unchanged")
+	require.Contains(t, says(t, "-resume", whole, "-steps", "5"),
+		"rewriting it; cannot verify that config.yaml is unchanged")
 }
 
 // forgetOptions takes the options out of run.json, as older versions wrote it.
@@ -358,8 +373,10 @@ func TestOtherKernels(t *testing.T) {
 func TestResumeRefuses(t *testing.T) {
 	args := smallArgs(t, 4)
 	run := newRun(t, args...)
-	for _, more := range []string{"-batch 8", "-seed 2", "-dim 64", "-ext .md", "-packed", "-accumulate 2", "-optimizer adamw", "-out elsewhere"} {
-		require.ErrorContains(t, testutil.Err(Parse(append([]string{"-resume", run}, strings.Fields(more)...), io.Discard)), "begin a new one", more)
+	for _, more := range []string{"-batch 8", "-seed 2", "-dim 64", "-ext .md", "-packed", "-accumulate 2",
+		"-optimizer adamw", "-out elsewhere"} {
+		require.ErrorContains(t, testutil.Err(Parse(append([]string{"-resume", run}, strings.Fields(more)...), io.Discard)),
+			"begin a new one", more)
 	}
 	require.Equal(t, 6, testutil.Must(runArgs(t, "-resume", run, "-steps", "6", "-lr", "1e-4"))(t).Steps)
 	write(t, filepath.Join(args[3], "more.txt"), "more text")

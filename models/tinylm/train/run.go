@@ -37,9 +37,10 @@ type Result struct {
 	Sample      string        `json:"sample"` // text that these weights generate for the beginning of a document
 }
 
-// Run trains a model, or resumes a run if o comes from Parse with -resume, and shows the progress on w. Whatever is wrong with the
-// arguments is an error before the first step, and no folder is made. When ctx ends, Run finishes its step and writes a checkpoint. It
-// then returns *Interrupted after a signal (see OnSignals), else the cause of ctx. After another error the last checkpoint remains.
+// Run trains a model, or resumes a run if o comes from Parse with -resume, and shows the progress on w. Whatever is
+// wrong with the arguments is an error before the first step, and no folder is made. When ctx ends, Run finishes its
+// step and writes a checkpoint. It then returns *Interrupted after a signal (see OnSignals), else the cause of ctx.
+// After another error the last checkpoint remains.
 func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	if ctx == nil || o == nil {
 		return nil, errors.New("train: no context, or no options")
@@ -75,7 +76,8 @@ func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Re
 // revision returns the commit of the code.
 var revision = sync.OnceValue(origin.Commit)
 
-// exitError returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that time.
+// exitError returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that
+// time.
 func (r *runner) exitError(ctx context.Context, err error) error {
 	err = r.withAdvice(err)
 	s, ok := command.StopOf(ctx)
@@ -128,9 +130,10 @@ type runner struct {
 	history  []process
 
 	// Clocks.
-	began     time.Time // when this process began the run
-	start     time.Time // of the training, as if it had never been stopped
-	rateSince time.Time // when the latest step was known to have ended, or the first one began: the next rate is measured from here
+	began time.Time // when this process began the run
+	start time.Time // of the training, as if it had never been stopped
+	// when the latest step was known to have ended, or the first one began: the next rate is measured from here
+	rateSince time.Time
 	saveAt    time.Time // the next checkpoint, if no evaluation writes one before
 	drawn     time.Time // when the curves were drawn last, or the run was opened
 
@@ -227,14 +230,16 @@ func (r *runner) stopped(ctx context.Context) error {
 
 // result returns the outcome as far as it is known before the last evaluation.
 func (r *runner) result() *Result {
-	res := &Result{Folder: string(r.folder), Steps: r.state.Step, Tokens: int64(r.state.Step * r.stepTokens()), Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
+	res := &Result{Folder: string(r.folder), Steps: r.state.Step, Tokens: int64(r.state.Step * r.stepTokens()),
+		Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
 	if r.state.Best != nil {
 		res.BestStep = r.state.Best.Step
 	}
 	return res
 }
 
-// finish evaluates the last weights, makes those of the best checkpoint the run's model, evaluates these, and samples from them.
+// finish evaluates the last weights, makes those of the best checkpoint the run's model, evaluates these, and samples
+// from them.
 func (r *runner) finish(ctx context.Context) (*Result, error) {
 	if n := len(r.state.Evaluations); n == 0 || r.state.Evaluations[n-1].Step != r.state.Step {
 		if err := r.evaluate(ctx); err != nil {
@@ -299,8 +304,9 @@ func (e *Interrupted) Unwrap() error { return e.Err }
 // ExitCode returns the conventional exit code of a program that this signal has ended.
 func (e *Interrupted) ExitCode() int { return command.Stop{Signal: e.Signal}.ExitCode() }
 
-// OnSignals returns a context that the first SIGINT, SIGTERM or SIGHUP ends, with a message on w. The second signal ends the program at
-// once. A signal that is ignored already, by nohup or & in a script, stays ignored. A closed terminal or pipe does not end the program: writing to it is an error. stop undoes all of this.
+// OnSignals returns a context that the first SIGINT, SIGTERM or SIGHUP ends, with a message on w. The second signal
+// ends the program at once. A signal that is ignored already, by nohup or & in a script, stays ignored. A closed
+// terminal or pipe does not end the program: writing to it is an error. stop undoes all of this.
 func OnSignals(ctx context.Context, w io.Writer) (_ context.Context, stop func()) {
 	return command.OnSignals(ctx, w, Stopping)
 }

@@ -23,7 +23,8 @@ import (
 
 // openFolder makes the run folder, or opens the record of the run to resume. It writes the options and the description.
 func (r *runner) openFolder() (err error) {
-	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken(), Guard: r.ownFolder}
+	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken(),
+		Guard: r.ownFolder}
 	if r.resume != "" {
 		r.log, err = runlog.Resume(string(r.folder), r.state.Step, about)
 	} else if r.log, err = r.createFolder(about); err == nil {
@@ -57,7 +58,8 @@ func (r *runner) write(name string, content []byte) error {
 	return files.Write(r.folder.file(name), content)
 }
 
-// createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in the same second.
+// createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in
+// the same second.
 func (r *runner) createFolder(about runlog.Options) (*runlog.Log, error) {
 	if r.Out != "" {
 		r.folder = folder(r.Out)
@@ -75,8 +77,8 @@ func (r *runner) createFolder(about runlog.Options) (*runlog.Log, error) {
 	}
 }
 
-// lock keeps other processes from working on the run at the same time. The system releases the lock when the process ends. If the folder
-// has been moved or deleted since the last call, lock takes the lock of the one that is there now.
+// lock keeps other processes from working on the run at the same time. The system releases the lock when the process
+// ends. If the folder has been moved or deleted since the last call, lock takes the lock of the one that is there now.
 func (r *runner) lock() error {
 	path := r.folder.file(lockFile)
 	if info, err := os.Lstat(path); err == nil {
@@ -105,8 +107,8 @@ func (r *runner) lock() error {
 	return err
 }
 
-// ownFolder is called before each write to the run folder. It makes the folder again if it has gone away. It is an error if the folder at its
-// path is not this run's: then nothing may be written there.
+// ownFolder is called before each write to the run folder. It makes the folder again if it has gone away. It is an
+// error if the folder at its path is not this run's: then nothing may be written there.
 func (r *runner) ownFolder() error {
 	before := r.held
 	if err := os.MkdirAll(string(r.folder), 0o755); err != nil {
@@ -143,10 +145,11 @@ func (r *runner) checkFolder() error {
 	return err
 }
 
-// checkFiles returns an error if a file of the run to resume that this process may have to replace is no regular file. A link may name a disk
-// that is missing, and a link is never replaced.
+// checkFiles returns an error if a file of the run to resume that this process may have to replace is no regular file.
+// A link may name a disk that is missing, and a link is never replaced.
 func (r *runner) checkFiles() error {
-	for _, name := range []string{optionsFile, runFile, runlog.StepsFile, runlog.EventsFile, modelFile, configFile, checksumsFile} {
+	for _, name := range []string{optionsFile, runFile, runlog.StepsFile, runlog.EventsFile, modelFile, configFile,
+		checksumsFile} {
 		path := r.folder.file(name)
 		info, err := os.Lstat(path)
 		switch {
@@ -159,7 +162,8 @@ func (r *runner) checkFiles() error {
 	return nil
 }
 
-// restoreFolder writes the options and the description of the run again if they have gone away, since -resume needs them.
+// restoreFolder writes the options and the description of the run again if they have gone away, since -resume needs
+// them.
 func (r *runner) restoreFolder() (err error) {
 	if !exists(r.folder.file(optionsFile)) {
 		err = r.write(optionsFile, r.YAML())
@@ -170,7 +174,8 @@ func (r *runner) restoreFolder() (err error) {
 	return err
 }
 
-// readHistory reads the processes of a resumed run from run.json, and adds this process. It keeps a damaged run.json under another name.
+// readHistory reads the processes of a resumed run from run.json, and adds this process. It keeps a damaged run.json
+// under another name.
 func (r *runner) readHistory() error {
 	if r.resume != "" {
 		before, err := r.folder.description()
@@ -195,7 +200,8 @@ func (r *runner) readHistory() error {
 	for _, p := range slices.Backward(r.history) {
 		if p.Kernels != "" {
 			if p.Kernels != kernels {
-				r.warn("the run was on %s, now it is on %s: it continues, but not with the same bits", quote.Text(p.Kernels), kernels)
+				r.warn("the run was on %s, now it is on %s: it continues, but not with the same bits",
+					quote.Text(p.Kernels), kernels)
 			}
 			break
 		}
@@ -207,8 +213,10 @@ func (r *runner) readHistory() error {
 // describe writes run.json.
 func (r *runner) describe(res *Result) error {
 	d := description{
-		Processes: r.history, Go: runtime.Version(), Revision: revision(), Device: cuda.Describe(r.backend), Precision: r.Precision,
-		Data: r.corpus.Name(), DataHash: r.corpus.Hash(), Seed: r.Seed, Parameters: r.weights.Config.Parameters(), Saved: r.savedStep >= 0, Result: res,
+		Processes: r.history, Go: runtime.Version(), Revision: revision(), Device: cuda.Describe(r.backend),
+		Precision: r.Precision,
+		Data:      r.corpus.Name(), DataHash: r.corpus.Hash(), Seed: r.Seed, Parameters: r.weights.Config.Parameters(),
+		Saved: r.savedStep >= 0, Result: res,
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		d.Module = info.Main.Path + " " + info.Main.Version

@@ -17,8 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is always complete,
-// whatever happens to the program or the disk meanwhile. After an error the state is as it was.
+// save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is
+// always complete, whatever happens to the program or the disk meanwhile. After an error the state is as it was.
 func (r *runner) save() error {
 	s := r.state
 	s.Best, s.Elapsed = s.best(), time.Since(r.start)
@@ -98,8 +98,8 @@ func (r *runner) saveDue() bool {
 	return (r.SaveMinutes > 0 || r.saveFailed) && r.savedStep != r.state.Step && time.Now().After(r.saveAt)
 }
 
-// trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room again. Weights that
-// are not finite end the run.
+// trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room
+// again. Weights that are not finite end the run.
 func (r *runner) trySave() error {
 	if err := r.awaitAll(); err != nil {
 		return err
@@ -124,7 +124,8 @@ const (
 	retryFor   = time.Hour
 )
 
-// saveOrWait writes the last checkpoint. If that fails, it waits for room on the disk and tries again, so that the run is not lost.
+// saveOrWait writes the last checkpoint. If that fails, it waits for room on the disk and tries again, so that the run
+// is not lost.
 func (r *runner) saveOrWait(ctx context.Context) error {
 	if err := r.awaitAll(); err != nil {
 		return err
@@ -155,8 +156,8 @@ func (r *runner) saveEvery() time.Duration {
 	return time.Duration(r.SaveMinutes * float64(time.Minute))
 }
 
-// prune removes the checkpoints that are neither the best nor among the newest. Checkpoints of later steps are damaged, because the run was
-// resumed from one before them. They do not count among the newest.
+// prune removes the checkpoints that are neither the best nor among the newest. Checkpoints of later steps are damaged,
+// because the run was resumed from one before them. They do not count among the newest.
 func (r *runner) prune() error {
 	steps, err := r.folder.checkpoints()
 	if err != nil {
@@ -174,8 +175,8 @@ func (r *runner) prune() error {
 	return err
 }
 
-// writeFinal writes the model of a run and its sums into its folder. It removes older sums first: a kill leaves a model without sums,
-// not one that looks damaged.
+// writeFinal writes the model of a run and its sums into its folder. It removes older sums first: a kill leaves a model
+// without sums, not one that looks damaged.
 func writeFinal(folder string, w *tinylm.Weights) error {
 	if err := os.Remove(filepath.Join(folder, checksumsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -43,7 +43,8 @@ func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	require.InEpsilon(t, r.HeldOutLoss/0.6931, r.BitsPerByte, 1e-3)
 	require.Equal(t, []any{60, int64(60 * 2 * 64), folder}, []any{r.Steps, r.Tokens, r.Folder})
 	require.Len(t, r.Sample, 8)
-	for _, line := range []string{"0.04M parameters", "60 files", "memory: ", "run folder: " + folder + "; config.yaml there has all options", "first batch: loss ", "step 60 ", "held out"} {
+	for _, line := range []string{"0.04M parameters", "60 files", "memory: ", "run folder: " + folder +
+		"; config.yaml there has all options", "first batch: loss ", "step 60 ", "held out"} {
 		require.Contains(t, said.String(), line)
 	}
 	before, _, _ := strings.Cut(said.String(), "first batch")
@@ -55,15 +56,18 @@ func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	require.Equal(t, w.Config.Parameters(), descriptionOf(t, folder).Parameters)
 	require.Equal(t, r.HeldOutLoss, heldOutOf(t, folder))
 	events := read(t, folder, "events.jsonl")
-	for _, event := range []string{`"kind":"evaluation"`, `"layer 1/gate entropy"`, `"layer 0/blocks far"`, `"kind":"end"`} {
+	for _, event := range []string{`"kind":"evaluation"`, `"layer 1/gate entropy"`, `"layer 0/blocks far"`,
+		`"kind":"end"`} {
 		require.Contains(t, events, event)
 	}
 	require.Equal(t, []int{48, 54, 60}, stepsOf(t, folder))
 	require.ErrorIs(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-out", folder)...)), os.ErrExist)
 
-	init := testutil.Must(runArgs(t, smallArgs(t, 1, "-init", filepath.Join(folder, modelFile), "-lr", "1e-9", "-out", filepath.Join(t.TempDir(), "b"))...))(t)
+	init := testutil.Must(runArgs(t, smallArgs(t, 1, "-init", filepath.Join(folder, modelFile), "-lr", "1e-9", "-out",
+		filepath.Join(t.TempDir(), "b"))...))(t)
 	require.InDelta(t, r.HeldOutLoss, init.HeldOutLoss, 0.01, "begins with the weights that it is given")
-	require.ErrorContains(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-dim", "16", "-init", filepath.Join(folder, modelFile))...)), "the options want")
+	require.ErrorContains(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-dim", "16", "-init",
+		filepath.Join(folder, modelFile))...)), "the options want")
 	sizes := parse(t, "-preset", "base", "-init", filepath.Join(folder, modelFile))
 	require.Equal(t, w.Config, sizes.Model(256).WithDefaults(), "the sizes are those of the weights")
 }
@@ -74,8 +78,9 @@ func withoutCommand(o, like Options) Options {
 	return o
 }
 
-// TestRandomBytesCannotBeLearned finds leaks of a token's future: these give a loss below ln 256 = 5.545. It also trains on copies: each
-// random text is followed by a copy in another document. Packed documents learn nothing from copies.
+// TestRandomBytesCannotBeLearned finds leaks of a token's future: these give a loss below ln 256 = 5.545. It also
+// trains on copies: each random text is followed by a copy in another document. Packed documents learn nothing from
+// copies.
 func TestRandomBytesCannotBeLearned(t *testing.T) {
 	t.Parallel()
 	copies := filepath.Join(t.TempDir(), "copies.jsonl")
@@ -118,7 +123,8 @@ func TestSameBitsForAnyGOMAXPROCS(t *testing.T) {
 	require.Equal(t, models[0], models[1])
 }
 
-// TestByTime: training lasts as long as asked. The test doubles the time until it is enough for a second step on this machine.
+// TestByTime: training lasts as long as asked. The test doubles the time until it is enough for a second step on this
+// machine.
 func TestByTime(t *testing.T) {
 	steps := 0
 	for minutes := 0.001; steps < 2; minutes *= 2 {
@@ -129,14 +135,16 @@ func TestByTime(t *testing.T) {
 	}
 }
 
-// testNotFinite: a learning rate that leads to NaN is an error. It names the first tensor with NaN, by a weight near it, and the checkpoint
-// to resume from.
+// testNotFinite: a learning rate that leads to NaN is an error. It names the first tensor with NaN, by a weight near
+// it, and the checkpoint to resume from.
 func testNotFinite(t *testing.T, b graph.Backend, precision string) {
 	folder := newFolder(t)
-	args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-precision", precision, "-out", folder)
+	args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-precision", precision,
+		"-out", folder)
 	r, err := runOn(t.Context(), b, parse(t, args...), io.Discard)
 	require.ErrorContains(t, err, "lower -lr")
-	require.Regexp(t, `element \d+ of the result, near (layers\.\d\.[a-z._0-9]+|embed|norm|head)\.weight, is (NaN|[+-]Inf)`, err.Error())
+	require.Regexp(t,
+		`element \d+ of the result, near (layers\.\d\.[a-z._0-9]+|embed|norm|head)\.weight, is (NaN|[+-]Inf)`, err.Error())
 	t.Log(err)
 	if len(stepsOf(t, folder)) > 0 {
 		wholeCheckpoint(t, folder)
@@ -159,8 +167,8 @@ func TestNotFinite(t *testing.T) {
 	require.ErrorContains(t, err, "inf.safetensors: element 7 of layers.1.mlp.w1.weight is +Inf")
 }
 
-// TestNoCheckpointThatIsNotFinite: weights that are not finite, though all losses are, end a run before it writes a checkpoint.
-// It does not try again.
+// TestNoCheckpointThatIsNotFinite: weights that are not finite, though all losses are, end a run before it writes a
+// checkpoint. It does not try again.
 func TestNoCheckpointThatIsNotFinite(t *testing.T) {
 	args := append(smallArgs(t, 20), "-out", newFolder(t))
 	r := &runner{Options: *parse(t, args...), backend: graph.NewCPU(0), display: newDisplay(io.Discard)}
@@ -206,17 +214,21 @@ func TestRunsInsideTheirData(t *testing.T) {
 	runs := filepath.Join(args[3], "runs")
 	first := filepath.Join(runs, "1")
 	testutil.Must(runArgs(t, append(args, "-out", first)...))(t)
-	require.Contains(t, says(t, append(args, "-out", filepath.Join(runs, "2"))...), `skipped 1 files, folders or records: a run's folder, such as "runs/1"`)
+	require.Contains(t, says(t, append(args, "-out", filepath.Join(runs, "2"))...),
+		`skipped 1 files, folders or records: a run's folder, such as "runs/1"`)
 	require.Equal(t, 4, testutil.Must(runArgs(t, "-resume", first, "-steps", "4"))(t).Steps)
 	require.NoError(t, os.Remove(filepath.Join(first, optionsFile))) // as after a kill at the beginning
 	testutil.Must(runArgs(t, append(args, "-out", filepath.Join(runs, "3"))...))(t)
 }
 
-// TestStalls: a run without progress reports what it does, each time after twice as long, and continues. A run with progress reports nothing.
+// TestStalls: a run without progress reports what it does, each time after twice as long, and continues. A run with
+// progress reports nothing.
 func TestStalls(t *testing.T) {
 	const patience = 100 * time.Millisecond
 	stall := func() { time.Sleep(12 * patience) }
-	for where, want := range map[string]int{"": 0, "in step 5": 4, "building the models": 4} { // after 1, 2, 4 and 8 times the patience; the next one, after 16, would come well after the stall
+	for where, want := range map[string]int{"": 0, "in step 5": 4,
+		// after 1, 2, 4 and 8 times the patience; the next one, after 16, would come well after the stall
+		"building the models": 4} {
 		o, said := parse(t, smallArgs(t, 8, "-out", newFolder(t))...), new(bytes.Buffer)
 		f := fakedevice.New()
 		stalled := false

@@ -60,7 +60,8 @@ func (r *runner) warnOfOverfitting() {
 // stallTime is the time without progress after which the watchdog reports.
 const stallTime = time.Minute
 
-// watchdog reports what a run does when it has made no progress for a while. It doubles the time before each further report.
+// watchdog reports what a run does when it has made no progress for a while. It doubles the time before each further
+// report.
 type watchdog struct {
 	last atomic.Pointer[progress]
 	end  chan struct{}
