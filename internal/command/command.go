@@ -1,5 +1,5 @@
-// Package command has what the programs of this module share: they parse flags, describe themselves, stop at a signal, name wrong flags,
-// release what they have opened and exit with a status alike.
+// Package command has what the programs of this module share: they parse flags, describe themselves, stop at a signal,
+// name wrong flags, release what they have opened and exit with a status alike.
 package command
 
 import (
@@ -30,8 +30,9 @@ func WrongUse(err error) error {
 	return wrongUse{err}
 }
 
-// Main runs a program with the arguments of the process and ends the process with its status. stopping says what the first signal does; if
-// it is empty, a signal ends the program at once. After a closed pipe as output the program ends without a word.
+// Main runs a program with the arguments of the process and ends the process with its status. stopping says what the
+// first signal does; if it is empty, a signal ends the program at once. After a closed pipe as output the program ends
+// without a word.
 func Main(stopping string, run func(ctx context.Context, args []string) error) {
 	FitLog()
 	ctx, stop := context.Background(), func() {}
@@ -55,9 +56,9 @@ func (logLines) Write(line []byte) (int, error) {
 	return len(line), err
 }
 
-// ExitStatus returns the status that a program exits with after err, and writes err to w: 0 without an error, after -help and after a
-// closed pipe, as that of "| head", 2 after WrongUse, 128 + n after signal n, and 1 after any other error. It does not write a Stop, which
-// OnSignals has written.
+// ExitStatus returns the status that a program exits with after err, and writes err to w: 0 without an error, after
+// -help and after a closed pipe, as that of "| head", 2 after WrongUse, 128 + n after signal n, and 1 after any other
+// error. It does not write a Stop, which OnSignals has written.
 func ExitStatus(err error, w io.Writer) int {
 	var stop Stop
 	var coded interface{ ExitCode() int }
@@ -86,4 +87,19 @@ func closedPipe(err error) bool {
 			return err == syscall.EPIPE
 		}
 	}
+}
+
+// Closers are the functions that release what a program has opened.
+type Closers []func() error
+
+// Add adds a function.
+func (c *Closers) Add(f func() error) { *c = append(*c, f) }
+
+// Close calls the functions in reverse order and returns all of their errors. A second Close calls none.
+func (c *Closers) Close() (err error) {
+	for _, f := range slices.Backward(*c) {
+		err = errors.Join(err, f())
+	}
+	*c = nil
+	return err
 }

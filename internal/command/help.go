@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -11,8 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/terminal"
 )
 
-// NewFlags returns the flags of the program in a folder of this module, such as examples/train. about says what it does, in sentences.
-// examples are lines "ARGUMENTS # COMMENT". All this is part of the help.
+// NewFlags returns the flags of the program in a folder of this module, such as examples/train. about says what it
+// does, in sentences. examples are lines "ARGUMENTS # COMMENT". All this is part of the help.
 func NewFlags(folder, about, examples string) *flag.FlagSet {
 	set := flag.NewFlagSet(path.Base(folder), flag.ContinueOnError)
 	set.SetOutput(io.Discard)
@@ -30,7 +31,7 @@ func NewFlags(folder, about, examples string) *flag.FlagSet {
 		}
 		fmt.Fprintf(&b, "\nFlags, with their defaults in brackets:\n")
 		set.VisitAll(func(f *flag.Flag) { b.WriteString(describe(f)) })
-		_, _ = io.WriteString(w, terminal.Wrap(b.String(), columns, 0)) // Help sees an error
+		_, _ = io.WriteString(w, terminal.Wrap(b.String(), columns, 0))
 	}
 	return set
 }
@@ -49,39 +50,27 @@ func describe(f *flag.Flag) string {
 
 // Help writes what a program does, how it is called, examples and its flags to w.
 func Help(set *flag.FlagSet, w io.Writer) error {
-	h := &helpWriter{Writer: w}
-	set.SetOutput(h)
+	text := &helpText{w: w} // package flag does not return errors of writing
+	set.SetOutput(text)
 	defer set.SetOutput(io.Discard)
-	if set.Usage != nil {
-		set.Usage()
-	} else {
-		set.PrintDefaults()
-	}
-	if h.err != nil {
-		return fmt.Errorf("%s: -help: %w", set.Name(), h.err)
+	set.Usage()
+	if _, err := w.Write(text.Bytes()); err != nil {
+		return fmt.Errorf("%s: -help: %w", set.Name(), err)
 	}
 	return nil
 }
 
-// helpWriter keeps the first error of writing, which package flag does not return.
-type helpWriter struct {
-	io.Writer
-	err error
-}
-
-func (h *helpWriter) Write(p []byte) (int, error) {
-	n, err := h.Writer.Write(p)
-	if h.err == nil {
-		h.err = err
-	}
-	return n, err
+// helpText is a help that w will show.
+type helpText struct {
+	bytes.Buffer
+	w io.Writer
 }
 
 // Columns implements what terminal.Width asks.
-func (h *helpWriter) Columns() int { return terminal.Width(h.Writer) }
+func (h *helpText) Columns() int { return terminal.Width(h.w) }
 
-// Parse parses the arguments of a program that takes flags alone. After -help it writes Help to help and returns flag.ErrHelp, or the error
-// of writing. Any other error is one line and marked by WrongUse.
+// Parse parses the arguments of a program that takes flags alone. After -help it writes Help to help and returns
+// flag.ErrHelp, or the error of writing. Any other error is one line and marked by WrongUse.
 func Parse(set *flag.FlagSet, args []string, help io.Writer) error {
 	set.SetOutput(io.Discard)
 	err := set.Parse(args)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -59,7 +58,7 @@ func (f *appendFile) flush() (err error) {
 	return nil
 }
 
-// sync waits until all written bytes are on the disk. It needs no lock, so that a step does not wait for the disk.
+// sync waits until all written bytes are on the disk.
 func (f *appendFile) sync() error {
 	file, err := files.Append(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,17 +70,16 @@ func (f *appendFile) sync() error {
 	return errors.Join(file.Sync(), file.Close())
 }
 
-// maxLine is the largest last line of a JSONL file in bytes.
-const maxLine = 64 << 20
+// maxLine bounds the last line of events.jsonl in bytes. Those of a run have at most a few thousand.
+const maxLine = 1 << 20
 
-// repairLines cuts off the last line of a JSONL file if a kill has torn it. If only its line break is missing, repairLines adds it.
-// A missing file is no error.
+// repairLines cuts off the last line of a JSONL file if a kill has torn it. If only its line break is missing,
+// repairLines adds it. A missing file is no error.
 func repairLines(path string) error {
 	file, err := files.Open(path)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	defer file.Close()
@@ -89,38 +87,18 @@ func repairLines(path string) error {
 	if err != nil {
 		return err
 	}
-	begin, err := lastLine(file, info.Size())
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	last := make([]byte, info.Size()-begin)
-	if _, err := file.ReadAt(last, begin); err != nil {
+	last := make([]byte, min(info.Size(), maxLine))
+	if _, err := file.ReadAt(last, info.Size()-int64(len(last))); err != nil {
 		return err
 	}
+	last = last[bytes.LastIndexByte(last, '\n')+1:]
 	switch {
+	case len(last) == maxLine: // a run has written no such line
+		return fmt.Errorf("%s: its last line has %d bytes or more, want fewer", path, maxLine)
 	case len(last) > 0 && json.Valid(last):
 		return (&appendFile{path: path, pending: []byte("\n")}).flush()
 	case len(last) > 0:
-		return os.Truncate(path, begin)
+		return os.Truncate(path, info.Size()-int64(len(last)))
 	}
 	return nil
-}
-
-// lastLine returns where the last line of a file of size bytes begins: after the last line break.
-func lastLine(file io.ReaderAt, size int64) (begin int64, err error) {
-	part := make([]byte, 64<<10)
-	for end := size; end > 0; end -= int64(len(part)) {
-		part = part[:min(end, int64(len(part)))]
-		from := end - int64(len(part))
-		if _, err := file.ReadAt(part, from); err != nil {
-			return 0, err
-		}
-		if i := bytes.LastIndexByte(part, '\n'); i >= 0 {
-			return from + int64(i) + 1, nil
-		}
-		if size-from >= maxLine { // a run has written no such line
-			return 0, fmt.Errorf("its last line has %d bytes or more, want fewer", maxLine)
-		}
-	}
-	return 0, nil
 }

@@ -1,38 +1,29 @@
 package runlog
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 )
 
-// child runs a test of this binary in a process of its own, with the environment variable RUNLOG_CHILD set to dir.
-func child(test, dir string) *exec.Cmd {
-	c := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.v")
-	c.Env = append(os.Environ(), "RUNLOG_CHILD="+dir)
-	return c
-}
-
-// TestFullDisk limits the size of the files of a process, with several limits. Save and Event fail, the folder has no half-written
-// file, and everything is written when there is room again.
+// TestFullDisk limits the size of the files of a process, with several limits. Save and Event fail, the folder has no
+// half-written file, and everything is written when there is room again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("RUNLOG_CHILD") == "" {
-		out, err := child(t.Name(), t.TempDir()).CombinedOutput()
+	if os.Getenv("RUNLOG_CHILD") == "" { // the limit is for a process of its own
+		child := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		child.Env = append(os.Environ(), "RUNLOG_CHILD="+t.TempDir())
+		out, err := child.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		return
 	}
@@ -87,74 +78,8 @@ func TestFullDisk(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
-// TestKill: a run is killed at random moments and resumed after the last step that it reported. Its files are whole at all times,
-// and have every row at the end.
-func TestKill(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "run")
-	random := rand.New(rand.NewPCG(9, 10))
-	const kills = 5
-	last := 0
-	for range kills {
-		c := child("TestKilled", dir)
-		out := testutil.Must(c.StdoutPipe())(t)
-		require.NoError(t, c.Start())
-		lines := bufio.NewScanner(out)
-		killed := false
-		for lines.Scan() {
-			text, ok := strings.CutPrefix(lines.Text(), "saved ")
-			if !ok {
-				continue
-			}
-			last = testutil.Must(strconv.Atoi(text))(t)
-			if !killed {
-				killed = true
-				time.AfterFunc(time.Duration(random.IntN(60))*time.Millisecond, func() { _ = c.Process.Kill() })
-			}
-		}
-		_ = c.Wait() // killed
-		require.True(t, killed)
-		requireWhole(t, dir)
-	}
-	l := testutil.Must(Resume(dir, last, Options{}))(t)
-	require.Positive(t, last)
-	require.Len(t, read(t, l, StepsFile), last+1)
-	require.Len(t, readEvents(t, l, "resume"), kills)
-	for _, e := range readEvents(t, l, "resume") {
-		require.Zero(t, e["rows_missing"])
-	}
-	noTemporaries(t, dir)
-}
-
-// TestKilled is the process that TestKill kills.
-func TestKilled(t *testing.T) {
-	dir := os.Getenv("RUNLOG_CHILD")
-	if dir == "" {
-		t.Skip("started by TestKill")
-	}
-	var l *Log
-	from := 0
-	if _, err := os.Stat(filepath.Join(dir, StepsFile)); err != nil {
-		l = testutil.Must(Create(dir, Options{}))(t)
-	} else {
-		rows := testutil.Must(parseTable(testutil.Must(os.ReadFile(filepath.Join(dir, StepsFile)))(t)))(t)
-		if len(rows) > 0 {
-			from = rows[len(rows)-1].Number
-		}
-		l = testutil.Must(Resume(dir, from, Options{}))(t)
-	}
-	for i := from + 1; ; i++ {
-		l.Step(step(i))
-		require.NoError(t, l.Event("tick", map[string]any{"text": strings.Repeat("x", i%100)}))
-		if i%10 == 0 {
-			require.NoError(t, errors.Join(l.Save(), l.Draw()))
-			fmt.Printf("saved %d\n", i)
-		}
-	}
-}
-
-// TestHostileFiles puts things in place of each file of a record that cannot be read or have no end. Resume returns an error and leaves all
-// as it is, or sets a damaged table aside; it neither waits nor fills the memory.
+// TestHostileFiles puts things in place of each file of a record that cannot be read or have no end. Resume returns an
+// error and leaves all as it is, or sets a damaged table aside; it neither waits nor fills the memory.
 func TestHostileFiles(t *testing.T) {
 	whole := create(t, Options{})
 	for i := 1; i <= 9; i++ {
@@ -168,7 +93,7 @@ func TestHostileFiles(t *testing.T) {
 		for what, put := range map[string]func(path string) error{
 			"link to a missing disk": func(path string) error { return os.Symlink("/missing/disk", path) },
 			"link to itself":         func(path string) error { return os.Symlink(filepath.Base(path), path) },
-			"below a file":           func(path string) error { return os.Symlink(whole.Path(StepsFile)+"/x", path) },
+			"below a file":           func(path string) error { return os.Symlink(whole.path(StepsFile)+"/x", path) },
 			"device":                 func(path string) error { return os.Symlink("/dev/zero", path) },
 			"pipe":                   func(path string) error { return syscall.Mkfifo(path, 0o644) },
 			"folder":                 func(path string) error { return os.Mkdir(path, 0o755) },

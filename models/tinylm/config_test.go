@@ -1,6 +1,7 @@
 package tinylm
 
 import (
+	"encoding/json"
 	"math"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
+	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 )
@@ -80,4 +82,27 @@ func TestPresets(t *testing.T) {
 
 func TestNewWeightsOfNoType(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(NewWeights(small(), tensor.Dtype{}, 1)), "type none")
+}
+
+// FuzzConfig: the configuration of a file of weights is an error, or its model and its caches have a size.
+func FuzzConfig(f *testing.F) {
+	dense := small()
+	dense.Attention = Dense
+	for _, c := range []Config{small(), dense, Tiny(), Base()} {
+		f.Add(string(testutil.Must(json.Marshal(c))(f)), 3, 700)
+	}
+	tensors := map[string]*tensor.Dense{} // as many as the most layers of a configuration
+	for i := range 100 {
+		tensors[layerPrefix(i)] = nil
+	}
+	f.Fuzz(func(t *testing.T, text string, slots, context int) {
+		c, err := configOf(safetensors.File{Metadata: map[string]string{configKey: text}, Tensors: tensors})
+		if err != nil || c.check() != nil {
+			return
+		}
+		require.Positive(t, c.Parameters())
+		if n, err := c.CacheBytes(slots, context); err == nil {
+			require.Positive(t, n)
+		}
+	})
 }

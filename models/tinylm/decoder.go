@@ -17,10 +17,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops"
 )
 
-// Decoder runs a model one token at a time over caches of keys and values. It runs several sequences of different lengths at once, each
-// in its slot. The logits of a sequence are those that a Model computes for the whole sequence; they do not depend on other slots.
-// A Decoder shares the weights with the models: after a training step, a sequence that has begun continues with the new weights.
-// Only one goroutine may use it at a time.
+// Decoder runs a model one token at a time over caches of keys and values. It runs several sequences of different
+// lengths at once, each in its slot. The logits of a sequence are those that a Model computes for the whole sequence;
+// they do not depend on other slots. A Decoder shares the weights with the models: after a training step, a sequence
+// that has begun continues with the new weights. Only one goroutine may use it at a time.
 type Decoder struct {
 	weights        *Weights
 	slots, context int
@@ -47,35 +47,27 @@ var errDecoderClosed = errors.New("the decoder is closed")
 // ErrContextFull says that a sequence has no room for another token.
 var ErrContextFull = errors.New("the context is full")
 
-// pageTokens is the length of a page of the caches, in tokens; a shorter context has one page of its own length. The compressed keys
-// of a page should fill vectors.
+// pageTokens is the length of a page of the caches, in tokens; a shorter context has one page of its own length. The
+// compressed keys of a page should fill vectors.
 const pageTokens = 512
 
-// DecoderOption is an option of NewDecoder.
-type DecoderOption func(*decoderOptions)
-
-type decoderOptions struct {
+// DecoderOption is an option of NewDecoder, made by DecodeOn.
+type DecoderOption struct {
 	backend   graph.Backend
 	precision graph.Precision
-	onBackend bool // DecodeOn is given
 }
 
-// DecodeOn makes a decoder run on b, with activations and caches in precision p. If b has memory of its own, the weights must be
-// there already: see Weights.MoveTo. Weights on a device can be decoded only there.
-func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption {
-	return func(o *decoderOptions) { o.backend, o.precision, o.onBackend = b, p, true }
-}
+// DecodeOn makes a decoder run on b, with activations and caches in precision p. If b has memory of its own, the
+// weights must be there already: see Weights.MoveTo. Weights on a device can be decoded only there.
+func DecodeOn(b graph.Backend, p graph.Precision) DecoderOption { return DecoderOption{b, p} }
 
 // NewDecoder returns a decoder for up to slots sequences of up to context tokens each; context may differ from
 // Config.Context. Without DecodeOn it runs on the CPU in the type of the weights. Close ends it.
 func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decoder, err error) {
 	defer fault.Name(&err, "tinylm", fmt.Sprintf("decoder of %d sequences of %d tokens", slots, context))
-	var o decoderOptions
-	for _, opt := range opts {
-		if opt == nil {
-			return nil, errors.New("nil option")
-		}
-		opt(&o)
+	o := DecoderOption{backend: graph.NewCPU(0)}
+	if n := len(opts); n > 0 {
+		o = opts[n-1]
 	}
 	if err := w.check(); err != nil {
 		return nil, err
@@ -84,16 +76,14 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 		return nil, err
 	}
 	c := w.Config.WithDefaults()
-	switch {
-	case o.onBackend && value.IsNil(o.backend):
+	if value.IsNil(o.backend) {
 		return nil, errors.New("the backend is nil")
-	case !o.onBackend:
-		o.backend = graph.NewCPU(0)
 	}
 	if err := w.checkOn(o.backend); err != nil {
 		return nil, err
 	}
-	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]slotSequence, slots), prefills: map[int]*decoderGraph{}}
+	d = &Decoder{weights: w, slots: slots, context: context, sequences: make([]slotSequence, slots),
+		prefills: map[int]*decoderGraph{}}
 	d.options = []graph.Option{graph.WithBackend(o.backend), graph.WithPrecision(o.precision), graph.WithCapture()}
 	if d.cacheSizes, err = c.cacheSizes(slots, context, o.precision); err != nil {
 		return nil, err
@@ -109,7 +99,8 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	for p := range d.cacheSizes.Pages {
 		d.free = append(d.free, int32(d.cacheSizes.Pages-1-p))
 	}
-	d.step, err = d.newGraph(slots, 1, 1+pages, func(_ *decoderGraph, b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
+	d.step, err = d.newGraph(slots, 1, 1+pages, func(_ *decoderGraph, b *nn.Builder, tokens *G.Node,
+		caches []nn.Cache) *G.Node {
 		return c.addDecode(b.WithLinear(ops.WithDots()), tokens, caches)
 	})
 	if err != nil {
@@ -119,7 +110,8 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	return d, nil
 }
 
-// cacheSizes returns the sizes of a layer's cache, with pages for slots sequences of context tokens each. c has its defaults.
+// cacheSizes returns the sizes of a layer's cache, with pages for slots sequences of context tokens each. c has its
+// defaults.
 func (c Config) cacheSizes(slots, context int, p graph.Precision) (ops.KVCache, error) {
 	pageLen := min(context, pageTokens)
 	if c.Attention != Dense {
@@ -185,12 +177,12 @@ func (d *Decoder) Slots() int { return d.slots }
 // Context returns the largest number of tokens of a sequence.
 func (d *Decoder) Context() int { return d.context }
 
-// Len returns the number of tokens of the sequence in a slot, 0 for a free slot. Len, Logits and Release panic if the slot is outside
-// [0, Slots()), as an index does.
+// Len returns the number of tokens of the sequence in a slot, 0 for a free slot. Len, Logits and Release panic if the
+// slot is outside [0, Slots()), as an index does.
 func (d *Decoder) Len(slot int) int { return d.sequences[slot].tokens }
 
-// Logits returns the logits [V] of the token that follows the sequence in a slot. They last until its next Prefill, Step or
-// Release.
+// Logits returns the logits [V] of the token that follows the sequence in a slot. They last until its next Prefill,
+// Step or Release.
 func (d *Decoder) Logits(slot int) []float32 { return d.sequences[slot].logits }
 
 // Release frees a slot.
@@ -200,9 +192,9 @@ func (d *Decoder) Release(slot int) {
 	s.tokens, s.pages = 0, s.pages[:0]
 }
 
-// Prefill replaces the sequence of a slot by tokens and computes the logits of the token that follows. All tokens run at once, in a
-// graph for the next power of two, or for the context if that is less. A graph is made when it is first needed. If the run fails, the
-// slot is free; after any other error it keeps its sequence.
+// Prefill replaces the sequence of a slot by tokens and computes the logits of the token that follows. All tokens run
+// at once, in a graph for the next power of two, or for the context if that is less. A graph is made when it is first
+// needed. If the run fails, the slot is free; after any other error it keeps its sequence.
 func (d *Decoder) Prefill(slot int, tokens []int32) (err error) {
 	defer fault.Name(&err, "tinylm", fmt.Sprintf("prefill of %d tokens", len(tokens)))
 	switch {
@@ -252,7 +244,8 @@ func (d *Decoder) prefillGraph(n int) (*decoderGraph, error) {
 		return g, nil
 	}
 	c := d.weights.Config.WithDefaults()
-	g, err := d.newGraph(1, n, 2+cap(d.sequences[0].pages), func(g *decoderGraph, b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.Node {
+	g, err := d.newGraph(1, n, 2+cap(d.sequences[0].pages), func(g *decoderGraph, b *nn.Builder, tokens *G.Node,
+		caches []nn.Cache) *G.Node {
 		var last *G.Node
 		g.last, last = newInput(g.graph, "last", 1, 1)
 		return c.addPrefill(b, tokens, last, caches)
@@ -271,8 +264,9 @@ func (d *Decoder) grow(s *slotSequence, n int) {
 	}
 }
 
-// Step appends tokens[slot] to the sequence of each slot and computes the logits of the token that follows. It skips slots whose token
-// is negative. A free slot is an error. If a sequence is full, the error wraps ErrContextFull. If the run fails, no sequence has changed.
+// Step appends tokens[slot] to the sequence of each slot and computes the logits of the token that follows. It skips
+// slots whose token is negative. A free slot is an error. If a sequence is full, the error wraps ErrContextFull. If the
+// run fails, no sequence has changed.
 func (d *Decoder) Step(tokens []int32) (err error) {
 	defer fault.Name(&err, "tinylm", "decode")
 	switch {

@@ -25,7 +25,8 @@ func decodeConfigs() map[string]Config {
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 12
 	softmax.GateActivation, softmax.KVHeads, softmax.ValueDim = nn.GateSoftmax, 1, 6
 	dense.Attention = Dense
-	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense, "without selected": without, "wide window": wide, "long blocks": long}
+	return map[string]Config{"mean": small(), "mlp": mlp, "softmax": softmax, "dense": dense, "without selected": without,
+		"wide window": wide, "long blocks": long}
 }
 
 // logitsOf returns the logits [S,V] that a Model computes for tokens.
@@ -36,8 +37,25 @@ func logitsOf(t *testing.T, w *Weights, tokens []int32) []float64 {
 	return testutil.Floats(t, testutil.Must(m.Logits())(t).Data())
 }
 
-// TestDecoderMatchesModel prefills the first tokens of a sequence, with many lengths of the prompt, and decodes the others. The logits of
-// every token are those of a Model of the whole sequence.
+// decodeAll prefills the first tokens in a slot and decodes the others. It returns the logits from the end of the
+// prompt on.
+func decodeAll(t *testing.T, d *Decoder, slot int, tokens []int32, first int) (logits []float64) {
+	next := make([]int32, d.Slots())
+	for i := range next {
+		next[i] = -1
+	}
+	require.NoError(t, d.Prefill(slot, tokens[:first]))
+	logits = append(logits, testutil.Convert[float64](d.Logits(slot))...)
+	for _, token := range tokens[first:] {
+		next[slot] = token
+		require.NoError(t, d.Step(next))
+		logits = append(logits, testutil.Convert[float64](d.Logits(slot))...)
+	}
+	return logits
+}
+
+// TestDecoderMatchesModel prefills the first tokens of a sequence, with many lengths of the prompt, and decodes the
+// others. The logits of every token are those of a Model of the whole sequence.
 func TestDecoderMatchesModel(t *testing.T) {
 	const n = 150
 	for name, c := range decodeConfigs() {
@@ -48,14 +66,9 @@ func TestDecoderMatchesModel(t *testing.T) {
 				want := logitsOf(t, w, tokens)
 				d := testutil.Closing(NewDecoder(w, 2, n))(t)
 				for first := 1; first < n; first += 1 + first {
-					require.NoError(t, d.Prefill(1, tokens[:first]))
-					got := testutil.Convert[float64](d.Logits(1))
-					for _, next := range tokens[first:] {
-						require.NoError(t, d.Step([]int32{-1, next}))
-						got = append(got, testutil.Convert[float64](d.Logits(1))...)
-					}
+					testutil.Within(t, fmt.Sprint("logits behind ", first), decodeAll(t, d, 1, tokens, first),
+						want[(first-1)*c.Vocab:], 1e-5)
 					require.Equal(t, n, d.Len(1))
-					testutil.Within(t, fmt.Sprint("logits behind ", first), got, want[(first-1)*c.Vocab:], 1e-5)
 				}
 				require.Zero(t, d.Len(0))
 			})
@@ -63,7 +76,8 @@ func TestDecoderMatchesModel(t *testing.T) {
 	}
 }
 
-// TestCachesOfLongBlocks: a window and blocks beyond the context take no more memory than those of the context, or of a page.
+// TestCachesOfLongBlocks: a window and blocks beyond the context take no more memory than those of the context, or of a
+// page.
 func TestCachesOfLongBlocks(t *testing.T) {
 	for _, context := range []int{1, 100, 2000} {
 		page := max(context, pageTokens)/4*4 + 4 // the stride is 4
@@ -80,7 +94,8 @@ func TestCachesOfLongBlocks(t *testing.T) {
 	}
 }
 
-// TestDecoderOnDevice: a device with memory of its own gives the bits of the CPU. Caches stay there, and a step is replayed.
+// TestDecoderOnDevice: a device with memory of its own gives the bits of the CPU. Caches stay there, and a step is
+// replayed.
 func TestDecoderOnDevice(t *testing.T) {
 	w, f := newTestWeights(t, small(), tensor.Float32, 1), fakedevice.New()
 	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 9, DecodeOn(f, graph.F32))), "the weights are on the host")
@@ -109,53 +124,52 @@ func TestDecoderOnDevice(t *testing.T) {
 	require.Zero(t, f.MemoryInUse)
 }
 
-// TestDecoderSequencesJoinAndLeave: sequences of random lengths join and leave a running batch, in random slots. Each has the bits of
-// a run by itself.
+// TestDecoderSequencesJoinAndLeave: sequences of random lengths join and leave a running batch, in random slots. Each
+// has the bits of a run by itself.
 func TestDecoderSequencesJoinAndLeave(t *testing.T) {
-	const slots, context, count = 5, 90, 60
 	w := newTestWeights(t, small(), tensor.Float32, 1)
-	alone, batch := testutil.Closing(NewDecoder(w, 1, context))(t), testutil.Closing(NewDecoder(w, slots, context))(t)
+	joinAndLeave(t, testutil.Closing(NewDecoder(w, 1, 90))(t), testutil.Closing(NewDecoder(w, 5, 90))(t), 60)
+}
+
+// joinAndLeave decodes random sequences one by one with alone, then at once with batch.
+func joinAndLeave(t *testing.T, alone, batch *Decoder, count int) {
 	r := rand.New(rand.NewPCG(4, 5))
-	var running [slots]struct {
-		tokens []int32
-		want   [][]float32 // logits from the end of the prompt on
-		at     int
+	sequences := make([]struct {
+		tokens    []int32
+		prompt    int
+		want, got []float64 // logits from the end of the prompt on
+	}, count)
+	for i := range sequences {
+		s := &sequences[i]
+		s.tokens = testutil.Tokens(r.Uint64(), 1+r.IntN(batch.Context()), batch.weights.Config.Vocab)
+		s.prompt = 1 + r.IntN(len(s.tokens))
+		slot := r.IntN(alone.Slots())
+		s.want = decodeAll(t, alone, slot, s.tokens, s.prompt)
+		alone.Release(slot)
 	}
-	begin := func(slot int) {
-		tokens := testutil.Tokens(r.Uint64(), 1+r.IntN(context), w.Config.Vocab)
-		prompt := 1 + r.IntN(len(tokens))
-		require.NoError(t, alone.Prefill(0, tokens[:prompt]))
-		s := &running[slot]
-		s.tokens, s.at, s.want = tokens, prompt, [][]float32{append([]float32(nil), alone.Logits(0)...)}
-		for _, next := range tokens[prompt:] {
-			require.NoError(t, alone.Step([]int32{next}))
-			s.want = append(s.want, append([]float32(nil), alone.Logits(0)...))
-		}
-		require.NoError(t, batch.Prefill(slot, tokens[:prompt]))
-		require.Equal(t, s.want[0], batch.Logits(slot))
-		s.want = s.want[1:]
-	}
+	running, next := make([]int, batch.Slots()), make([]int32, batch.Slots()) // the sequence of a slot, its next token
 	for begun, left := 0, 0; left < count; {
-		next := make([]int32, slots)
-		for i := range running {
-			s := &running[i]
+		for i := range next {
 			next[i] = -1
-			switch {
-			case batch.Len(i) > 0 && s.at == len(s.tokens):
+			switch s := &sequences[running[i]]; {
+			case batch.Len(i) == 0 && begun < count && r.IntN(3) == 0:
+				running[i], s = begun, &sequences[begun]
+				require.NoError(t, batch.Prefill(i, s.tokens[:s.prompt]))
+				s.got = testutil.Convert[float64](batch.Logits(i))
+				begun++
+			case batch.Len(i) == 0:
+			case batch.Len(i) == len(s.tokens):
+				require.Equal(t, s.want, s.got)
 				batch.Release(i)
 				left++
-			case batch.Len(i) == 0 && begun < count && r.IntN(3) == 0:
-				begin(i)
-				begun++
-			case batch.Len(i) > 0 && r.IntN(5) > 0:
-				next[i] = s.tokens[s.at]
+			case r.IntN(5) > 0:
+				next[i] = s.tokens[batch.Len(i)]
 			}
 		}
 		require.NoError(t, batch.Step(next))
 		for i, token := range next {
-			if s := &running[i]; token >= 0 {
-				require.Equal(t, s.want[0], batch.Logits(i))
-				s.at, s.want = s.at+1, s.want[1:]
+			if s := &sequences[running[i]]; token >= 0 {
+				s.got = append(s.got, testutil.Convert[float64](batch.Logits(i))...)
 			}
 		}
 	}
@@ -185,11 +199,11 @@ func TestDecoderErrors(t *testing.T) {
 	for _, x := range [][2]int{{0, 5}, {5, 0}, {1 << 20, 1 << 20}} {
 		require.Error(t, testutil.Err(NewDecoder(w, x[0], x[1])), x)
 	}
-	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, nil)), "nil option")
 	for _, b := range []graph.Backend{nil, (*cuda.Backend)(nil)} {
 		require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(b, graph.F32))), "the backend is nil")
 	}
-	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.BF16))), "cpu computes in float32")
+	require.ErrorContains(t, testutil.Err(NewDecoder(w, 1, 1, DecodeOn(graph.NewCPU(1), graph.BF16))),
+		"cpu computes in float32")
 	require.ErrorIs(t, testutil.Err(NewDecoder(nil, 1, 1)), errNoWeights)
 
 	closed := testutil.Must(NewDecoder(w, 1, 20))(t)
@@ -242,32 +256,4 @@ func TestDecoderAllocatesNothing(t *testing.T) {
 			panic(err)
 		}
 	}))
-}
-
-// BenchmarkDecode times a step after 128 tokens for Tiny() and after 1024 for Base(), and a run of the whole context.
-func BenchmarkDecode(b *testing.B) {
-	for name, c := range map[string]Config{"tiny": Tiny(), "base": Base()} {
-		w := newTestWeights(b, c, tensor.Float32, 1)
-		tokens := testutil.Tokens(1, c.Context/2, c.Vocab)
-		for _, slots := range []int{1, 8} {
-			b.Run(fmt.Sprint(name, "/slots=", slots), func(b *testing.B) {
-				d := testutil.Closing(NewDecoder(w, slots, c.Context+1000))(b)
-				next := make([]int32, slots)
-				for i := range slots {
-					require.NoError(b, d.Prefill(i, tokens))
-				}
-				for b.Loop() {
-					if d.Len(0) > c.Context {
-						b.StopTimer()
-						for i := range slots {
-							require.NoError(b, d.Prefill(i, tokens))
-						}
-						b.StartTimer()
-					}
-					require.NoError(b, d.Step(next))
-				}
-				b.ReportMetric(float64(b.N*slots)/b.Elapsed().Seconds(), "tokens/s")
-			})
-		}
-	}
 }

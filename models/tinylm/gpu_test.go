@@ -68,10 +68,10 @@ func goldenStepsOn(t testing.TB, m *Model, g testutil.Golden) (losses, norms []f
 //go:embed testdata/source.txt
 var source []byte
 
-// TestHalfPrecisionFollowsFloat32: Tiny() learns equally well in all precisions. Training amplifies every rounding. Even in float32, if
-// the first weights are rounded to bf16, the loss of a single step of a single run differs by up to 1.3 % (measured on an H200), in both
-// directions. So the test compares the mean loss over four seeds at each step: roundings average out there, and a bias does not. It also
-// compares the mean difference of each run over all steps.
+// TestHalfPrecisionFollowsFloat32: Tiny() learns equally well in all precisions. Training amplifies every rounding.
+// Even in float32, if the first weights are rounded to bf16, the loss of a single step of a single run differs by up to
+// 1.3 % (measured on an H200), in both directions. So the test compares the mean loss over four seeds at each step:
+// roundings average out there, and a bias does not. It also compares the mean difference of each run over all steps.
 func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 	b := cudatest.Open(t)
 	const steps, seeds = 300, 4
@@ -98,7 +98,8 @@ func TestHalfPrecisionFollowsFloat32(t *testing.T) {
 				worst, at = off, step
 			}
 		}
-		t.Logf("%v: mean losses at most %.2f %% apart (step %d); each run on average %.3f %%", p, 100*worst, at, 100*slices.Max(apart[:]))
+		t.Logf("%v: mean losses at most %.2f %% apart (step %d); each run on average %.3f %%", p, 100*worst, at,
+			100*slices.Max(apart[:]))
 		assert.Less(t, worst, 0.01, "%v: mean losses at step %d", p, at)
 		assert.Less(t, slices.Max(apart[:]), 0.01, "%v: mean distance of a run", p)
 	}
@@ -112,7 +113,8 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 	if p == graph.FP16 {
 		require.NoError(t, m.SetLossScale(optim.NewLossScale().Value()))
 	}
-	solver := newTestSolver(t, m, optim.WithSchedule(optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps, Floor: 0.05}))
+	solver := newTestSolver(t, m, optim.WithSchedule(optim.WarmupCosine{LR: 3e-3, Warmup: steps / 10, Total: steps,
+		Floor: 0.05}))
 	loss := testutil.Must(m.LossReader())(t)
 	next := windows(m, source[:len(source)*9/10], seed)
 	for range steps {
@@ -124,8 +126,8 @@ func lossCurve(t testing.TB, b graph.Backend, p graph.Precision, steps int, seed
 	return losses
 }
 
-// TestTwoGPUs trains and decodes on two GPUs of one model at the same time, from one process. Both give the bits of the first one alone.
-// Neither takes weights of the other.
+// TestTwoGPUs trains and decodes on two GPUs of one model at the same time, from one process. Both give the bits of the
+// first one alone. Neither takes weights of the other.
 func TestTwoGPUs(t *testing.T) {
 	first := cudatest.Open(t)
 	b, err := cuda.Open(1)
@@ -163,7 +165,8 @@ func TestTwoGPUs(t *testing.T) {
 	require.ErrorContains(t, err, "another backend")
 }
 
-// TestRestoreOnGPU: after weights are restored between two steps, training continues from them and from their copies in half precision.
+// TestRestoreOnGPU: after weights are restored between two steps, training continues from them and from their copies in
+// half precision.
 func TestRestoreOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	w := newTestWeights(t, small(), tensor.Float32, 1)
@@ -186,12 +189,14 @@ func TestRestoreOnGPU(t *testing.T) {
 	require.Equal(t, first, step())
 }
 
-// TestStepOnGPUAllocatesNothing: a step does not wait either, and copies only the tokens and the numbers of the optimizer.
+// TestStepOnGPUAllocatesNothing: a step does not wait either, and copies only the tokens and the numbers of the
+// optimizer.
 func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	b := cudatest.Open(t)
 	w := newTestWeights(t, small(), tensor.Float32, 1)
 	m := newTestModel(t, w, b, 4, w.Config.Context, WithoutLogits(),
-		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture(), graph.WithPolicy(graph.Policy{})))
+		WithMachine(graph.WithBackend(b), graph.WithPrecision(graph.BF16), graph.WithCapture(),
+			graph.WithPolicy(graph.Policy{})))
 	solver := newTestSolver(t, m)
 	next := windows(m, prose, 1)
 	step := func() {
@@ -211,4 +216,55 @@ func TestStepOnGPUAllocatesNothing(t *testing.T) {
 	require.Zero(t, after["host"])
 	m.Tokens()[3] = 256
 	require.ErrorContains(t, m.RunAndStep(solver), "id 256 at (0, 3)")
+}
+
+// TestDecoderOnGPU prefills and decodes on a GPU. In float32 the logits are those of a model on the CPU. In half
+// precision their error is at most twice that of a model of the whole sequence on the GPU, plus a unit roundoff.
+func TestDecoderOnGPU(t *testing.T) {
+	const n = 150
+	b := cudatest.Open(t)
+	for name, c := range decodeConfigs() {
+		w := newTestWeights(t, c, tensor.Float32, 1)
+		tokens := testutil.Tokens(3, n, c.Vocab)
+		want := logitsOf(t, w, tokens)
+		require.NoError(t, w.MoveTo(b))
+		for p, unit := range map[graph.Precision]float64{graph.F32: 0, graph.BF16: 1. / 256, graph.FP16: 1. / 2048} {
+			t.Run(fmt.Sprint(name, "/", p), func(t *testing.T) {
+				bound := 1e-5
+				if unit > 0 {
+					m := newTestModel(t, w, nil, 1, n, WithMachine(graph.WithBackend(b), graph.WithPrecision(p)))
+					copy(m.Tokens(), tokens)
+					require.NoError(t, m.Run())
+					bound = 2*testutil.RelErr(testutil.Floats(t, testutil.Must(m.Logits())(t).Data()), want) + unit
+				}
+				d := testutil.Closing(NewDecoder(w, 2, n, DecodeOn(b, p)))(t)
+				for first := 1; first < n; first = 2*first + 17 {
+					testutil.Within(t, fmt.Sprint("logits behind ", first), decodeAll(t, d, 1, tokens, first),
+						want[(first-1)*c.Vocab:], bound)
+				}
+				before := d.step.machine.Counts()
+				require.NoError(t, d.Prefill(0, tokens[:9]))
+				for _, next := range tokens[9:19] {
+					require.NoError(t, d.Step([]int32{next, -1}))
+				}
+				after := d.step.machine.Counts()
+				require.Equal(t, before["upload"]+20, after["upload"], "a step copies its tokens and page table alone")
+				require.Zero(t, after["host"])
+			})
+		}
+		require.NoError(t, w.Free())
+	}
+}
+
+// TestDecoderOnGPUSequencesJoinAndLeave is TestDecoderSequencesJoinAndLeave, against runs in which the other slots take
+// no steps.
+func TestDecoderOnGPUSequencesJoinAndLeave(t *testing.T) {
+	b, w := cudatest.Open(t), newTestWeights(t, small(), tensor.Float32, 1)
+	require.NoError(t, w.MoveTo(b))
+	for _, p := range []graph.Precision{graph.F32, graph.BF16} {
+		d := testutil.Must(NewDecoder(w, 5, 90, DecodeOn(b, p)))(t)
+		joinAndLeave(t, d, d, 20)
+		require.NoError(t, d.Close())
+	}
+	require.NoError(t, w.Free())
 }

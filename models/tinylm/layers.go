@@ -1,6 +1,8 @@
 package tinylm
 
 import (
+	"math"
+
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
@@ -15,8 +17,9 @@ type Layer struct {
 	nn.NSAParts // of its attention; dense attention has only an Output
 }
 
-// stream adds the model up to its last norm to the graph of b: for each layer x += attention(norm(x)), x += mlp(norm(x)). It returns
-// the output of the last norm, [B,S,dim], for tokens [B,S]. attention gets a layer's index, x and norm(x).
+// stream adds the model up to its last norm to the graph of b: for each layer x += attention(norm(x)), x +=
+// mlp(norm(x)). It returns the output of the last norm, [B,S,dim], for tokens [B,S]. attention gets a layer's index, x
+// and norm(x).
 func (c Config) stream(b *nn.Builder, tokens *G.Node, attention func(i int, x, normed *G.Node) *G.Node) *G.Node {
 	norm := func(x *G.Node, name string) *G.Node { return b.RMSNorm(x, name, normEps) }
 	x := b.Node(ops.Embedding(b.Param("embed.weight"), tokens)) // [B,S,dim]
@@ -29,8 +32,8 @@ func (c Config) stream(b *nn.Builder, tokens *G.Node, attention func(i int, x, n
 	return norm(x, "norm")
 }
 
-// addLogits adds a model to the graph of b and returns its logits [B,S,V] for tokens [B,S], and its layers. cuSeqlens has the boundaries
-// of documents; nil: each row is one document.
+// addLogits adds a model to the graph of b and returns its logits [B,S,V] for tokens [B,S], and its layers. cuSeqlens
+// has the boundaries of documents; nil: each row is one document.
 func (c Config) addLogits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, layers []Layer) {
 	x := c.stream(b, tokens, func(i int, x, normed *G.Node) *G.Node {
 		l := Layer{Prefix: layerPrefix(i), Stream: x}
@@ -47,8 +50,8 @@ func (c Config) addLogits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.N
 	return b.Linear(x, "head"), layers
 }
 
-// dense adds causal attention over all keys, with rotary embedding, to the graph of x [B,S,dim]. The names of its parameters begin
-// with prefix. It also returns the rotated keys and the values.
+// dense adds causal attention over all keys, with rotary embedding, to the graph of x [B,S,dim]. The names of its
+// parameters begin with prefix. It also returns the rotated keys and the values.
 func (c Config) dense(b *nn.Builder, x, cuSeqlens *G.Node, prefix string) (y, k, v *G.Node) {
 	documents := ops.WithDocuments(nil)
 	if cuSeqlens != nil && x != nil {
@@ -81,8 +84,8 @@ func (c Config) addDecode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.N
 	return b.Linear(x, "head")
 }
 
-// addPrefill adds the model to the graph of b for a whole sequence, tokens [1,S], and writes its keys and values to the caches. It
-// returns the logits [1,1,V] at position last [1,1].
+// addPrefill adds the model to the graph of b for a whole sequence, tokens [1,S], and writes its keys and values to the
+// caches. It returns the logits [1,1,V] at position last [1,1].
 func (c Config) addPrefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cache) *G.Node {
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
 		prefix := layerPrefix(i) + "attn."
@@ -103,4 +106,24 @@ func (c Config) addPrefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cach
 	}
 	rows := b.Node(G.Reshape(x, x.Shape()[1:].Clone()))
 	return b.Linear(b.Node(ops.Embedding(rows, last)), "head")
+}
+
+// GateStatistics has weighted means over the gates of queries. Add makes them; weights should sum to 1.
+type GateStatistics struct {
+	Mean    [ops.NumBranches]float64 // of the compressed, selected and window branch
+	Entropy float64                  // mean entropy of the gates' shares in their sum, in nats; at most ln 3
+}
+
+// Add adds the gates of a head for one query.
+func (s *GateStatistics) Add(gates [ops.NumBranches]float64, weight float64) {
+	sum := 0.0
+	for _, v := range gates {
+		sum += v
+	}
+	for k, v := range gates {
+		s.Mean[k] += v * weight
+		if p := v / sum; p > 0 {
+			s.Entropy -= p * math.Log(p) * weight
+		}
+	}
 }

@@ -11,11 +11,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
-// Sampler continues many sequences at once. Add puts a sequence into the running batch; the sequence leaves when it ends or by Remove.
-// Its tokens depend on its prompt and its Sampling, not on other sequences. Only one goroutine may use a Sampler at a time.
+// Sampler continues many sequences at once. Add puts a sequence into the running batch; the sequence leaves when it
+// ends or by Remove. Its tokens depend on its prompt and its Sampling, not on other sequences. Only one goroutine may
+// use a Sampler at a time.
 //
-// When a sequence has filled the decoder's context, the sampler prefills the newer half of its tokens again and continues from there.
-// If a prompt is longer than the context, the decoder gets its last Context tokens.
+// When a sequence has filled the decoder's context, the sampler prefills the newer half of its tokens again and
+// continues from there. If a prompt is longer than the context, the decoder gets its last Context tokens.
 type Sampler struct {
 	decoder decoder
 	vocab   Vocabulary
@@ -44,21 +45,11 @@ type sequence struct {
 	id       int // -1: the slot is free
 	sampling Sampling
 	random   rand.PCG
-	tokens   []int32    // those in the decoder, and the one chosen last
-	state    slotState  // of the decoder's slot
+	tokens   []int32    // those in the decoder's slot, and the one chosen last; a free slot needs a prefill of all
 	chosen   int        // number of tokens so far
 	seen     tokenSet   // tokens of prompt and output
 	text     textStream // not used without a vocabulary
 }
-
-// slotState says how the tokens in a slot of the decoder differ from those of its sequence.
-type slotState int
-
-const (
-	slotReady  slotState = iota // it has the logits of the next token
-	slotBehind                  // it lacks the last token
-	slotStale                   // it holds other tokens and needs a prefill
-)
 
 // Token is a token that a Sampler has chosen.
 type Token struct {
@@ -99,8 +90,8 @@ type Stats struct {
 // ErrBatchFull is the error of Sampler.Add when all slots of the decoder are in use.
 var ErrBatchFull = errors.New("all slots are in use")
 
-// NewSampler returns a sampler over a decoder without sequences. From now on only the sampler may use the decoder; it does not close it.
-// v makes the text of tokens. If v is nil, there is no text, and Add refuses stop strings.
+// NewSampler returns a sampler over a decoder without sequences. From now on only the sampler may use the decoder; it
+// does not close it. v makes the text of tokens. If v is nil, there is no text, and Add refuses stop strings.
 func NewSampler(d *Decoder, v Vocabulary) (*Sampler, error) {
 	if d == nil {
 		return nil, errors.New("tinylm: sampler: no decoder")
@@ -112,7 +103,8 @@ func newSampler(d decoder, v Vocabulary) (*Sampler, error) {
 	s := &Sampler{decoder: d, vocab: v, seqs: make([]sequence, d.Slots()), next: make([]int32, d.Slots())}
 	for slot := range s.seqs {
 		if n := d.Len(slot); n != 0 {
-			return nil, fmt.Errorf("tinylm: sampler: slot %d of the decoder has %d tokens, want a decoder without sequences", slot, n)
+			return nil, fmt.Errorf("tinylm: sampler: slot %d of the decoder has %d tokens, want a decoder without sequences",
+				slot, n)
 		}
 		s.seqs[slot].id = -1
 	}
@@ -128,8 +120,8 @@ func (s *Sampler) Running() int { return s.running }
 // Stats returns counts of the work so far.
 func (s *Sampler) Stats() Stats { return s.stats }
 
-// Add prefills a prompt, which must not be empty, and returns the number by which Token and Remove name its sequence: 0, 1 and so on.
-// The error wraps ErrBatchFull if no slot is free. After an error the batch is as it was before.
+// Add prefills a prompt, which must not be empty, and returns the number by which Token and Remove name its sequence:
+// 0, 1 and so on. The error wraps ErrBatchFull if no slot is free. After an error the batch is as it was before.
 func (s *Sampler) Add(prompt []int32, sampling Sampling) (seq int, err error) {
 	defer fault.Name(&err, "tinylm", "sampler: add")
 	if err := sampling.Validate(); err != nil {
@@ -186,7 +178,6 @@ func (s *Sampler) prefill(slot int) error {
 	if err := s.decoder.Prefill(slot, q.tokens); err != nil {
 		return err
 	}
-	q.state = slotReady
 	s.stats.Prefilled += len(q.tokens)
 	s.stats.Prefill += time.Since(began)
 	return nil
@@ -207,9 +198,9 @@ func (s *Sampler) end(slot int) {
 	s.decoder.Release(slot)
 }
 
-// Tokens yields the tokens of all sequences, one of each in turn, until all have ended. Sequences may be added and removed during the
-// loop. If a caller leaves the loop, the next call of Tokens continues from there. An error with a Token whose End is EndError ends only
-// that sequence. Any other error ends the loop; no token is lost.
+// Tokens yields the tokens of all sequences, one of each in turn, until all have ended. Sequences may be added and
+// removed during the loop. If a caller leaves the loop, the next call of Tokens continues from there. An error with a
+// Token whose End is EndError ends only that sequence. Any other error ends the loop; no token is lost.
 func (s *Sampler) Tokens() iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		for {
@@ -225,7 +216,7 @@ func (s *Sampler) Tokens() iter.Seq2[Token, error] {
 func (s *Sampler) token() (t Token, more bool, err error) {
 	for s.running > 0 {
 		for ; s.turn < len(s.seqs); s.turn++ {
-			if q := &s.seqs[s.turn]; q.id >= 0 && q.state == slotReady {
+			if q := &s.seqs[s.turn]; q.id >= 0 && s.decoder.Len(s.turn) == len(q.tokens) { // it has the logits of the next token
 				t, err = s.choose(s.turn)
 				return t, true, err
 			}
@@ -239,7 +230,8 @@ func (s *Sampler) token() (t Token, more bool, err error) {
 	return Token{}, false, nil
 }
 
-// advance gives the decoder the last token of each sequence, or a prefill, so that it has the logits of all next tokens.
+// advance gives the decoder the last token of each sequence, or a prefill, so that it has the logits of all next
+// tokens.
 func (s *Sampler) advance() error {
 	stepped := 0
 	for slot := range s.seqs {
@@ -250,14 +242,14 @@ func (s *Sampler) advance() error {
 		}
 		if context := s.decoder.Context(); len(q.tokens) > context {
 			q.tokens = q.tokens[:copy(q.tokens, q.tokens[len(q.tokens)-max(1, context/2):])]
-			q.state = slotStale
+			s.decoder.Release(slot)
 		}
-		switch q.state {
-		case slotStale:
+		switch s.decoder.Len(slot) {
+		case 0:
 			if err := s.prefill(slot); err != nil {
 				return err
 			}
-		case slotBehind:
+		case len(q.tokens) - 1:
 			s.next[slot] = q.tokens[len(q.tokens)-1]
 			stepped++
 		}
@@ -268,11 +260,6 @@ func (s *Sampler) advance() error {
 	began := time.Now()
 	if err := s.decoder.Step(s.next); err != nil {
 		return err
-	}
-	for slot, id := range s.next {
-		if id >= 0 {
-			s.seqs[slot].state = slotReady
-		}
 	}
 	s.stats.Decoded += stepped
 	s.stats.Decode += time.Since(began)
@@ -291,7 +278,7 @@ func (s *Sampler) choose(slot int) (Token, error) {
 		s.end(slot)
 		return t, fmt.Errorf("tinylm: sampler: sequence %d: %w", t.Seq, err)
 	}
-	q.tokens, q.state = append(q.tokens, id), slotBehind
+	q.tokens = append(q.tokens, id)
 	q.chosen++
 	q.seen.add(id)
 	q.text.next()

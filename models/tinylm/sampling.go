@@ -1,24 +1,30 @@
 package tinylm
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	mathbits "math/bits"
 	"slices"
 
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 )
 
-// Sampling says how the tokens of a sequence are chosen and when it ends. The zero value takes the most likely token and never ends.
+// Sampling says how the tokens of a sequence are chosen and when it ends. The zero value takes the most likely token
+// and never ends.
 //
 // The logits change in this order: repetition penalty, temperature, top-k, top-p; then a token is drawn.
 type Sampling struct {
-	// RepetitionPenalty changes the logits of all tokens of prompt and output: it divides those above 0 and multiplies those below
-	// (Keskar et al. 2019, arXiv 1909.05858). 0 and 1 change nothing.
+	// RepetitionPenalty changes the logits of all tokens of prompt and output: it divides those above 0 and multiplies
+	// those below (Keskar et al. 2019, arXiv 1909.05858). 0 and 1 change nothing.
 	RepetitionPenalty float64
-	Temperature       float64 // divides the logits; 0 takes the most likely token, the one with the lowest id of equal ones
-	TopK              int     // draws from the k most likely tokens; 0: from all
-	TopP              float64 // draws from the fewest most likely tokens whose probabilities sum to p or more; 0 and 1: from all
-	Seed              uint64  // of the draws
+	// divides the logits; 0 takes the most likely token, the one with the lowest id of equal ones
+	Temperature float64
+	TopK        int // draws from the k most likely tokens; 0: from all
+	// draws from the fewest most likely tokens whose probabilities sum to p or more; 0 and 1: from all
+	TopP float64
+	Seed uint64 // of the draws
 
 	MaxTokens  int      // a sequence ends after so many; 0: no limit
 	StopTokens []int32  // each ends a sequence; its text is left out
@@ -33,12 +39,13 @@ func (s Sampling) check() error {
 	for _, n := range []struct {
 		name, label string
 		v, max      float64
+		want        string
 	}{
-		{"RepetitionPenalty", "repetition penalty", s.RepetitionPenalty, math.MaxFloat64},
-		{"Temperature", "temperature", s.Temperature, math.MaxFloat64}, {"TopP", "top p", s.TopP, 1},
+		{"RepetitionPenalty", "repetition penalty", s.RepetitionPenalty, math.MaxFloat64, "from 0"},
+		{"Temperature", "temperature", s.Temperature, math.MaxFloat64, "from 0"}, {"TopP", "top p", s.TopP, 1, "from 0 to 1"},
 	} {
 		if !(n.v >= 0 && n.v <= n.max) {
-			return fault.Of(n.name, n.label, "is %v, want a number from 0%s", n.v, upTo(n.max))
+			return fault.Of(n.name, n.label, "is %v, want a number %s", n.v, n.want)
 		}
 	}
 	switch i := slices.Index(s.Stop, ""); {
@@ -52,10 +59,167 @@ func (s Sampling) check() error {
 	return nil
 }
 
-// upTo names the end of a range in an error.
-func upTo(max float64) string {
-	if max == math.MaxFloat64 {
-		return ""
+// picker chooses tokens by their logits. It reuses its buffers for each token.
+type picker struct {
+	ids     []int32
+	logits  []float32
+	weights []float32
+}
+
+// pick chooses a token by the logits of all tokens, which it does not change. The repetition penalty is for the tokens
+// in seen. draw is a number in [0, 1). The candidates divide [0, 1) in the order of their ids, not of their logits: if
+// the logits of two devices differ by rounding, the limits between candidates differ as little.
+func (p *picker) pick(logits []float32, sampling *Sampling, seen tokenSet, draw float64) (int32, error) {
+	if len(p.logits) < len(logits) {
+		p.ids, p.logits, p.weights = make([]int32, len(logits)), make([]float32, len(logits)), make([]float32, len(logits))
 	}
-	return fmt.Sprintf(" to %v", max)
+	all := candidates{p.ids[:len(logits)], p.logits[:len(logits)], p.weights[:len(logits)]}
+	top := cpu.Max(logits)
+	if !(top <= math.MaxFloat32) {
+		return 0, notFinite(logits)
+	}
+	if sampling.RepetitionPenalty != 0 && sampling.RepetitionPenalty != 1 {
+		copy(all.logits, logits)
+		logits = all.logits
+		seen.penalise(logits, sampling.RepetitionPenalty)
+		top = cpu.Max(logits)
+	}
+	switch {
+	case math.IsInf(float64(top), -1):
+		return 0, errors.New("the logits of all tokens are -Inf")
+	case sampling.Temperature == 0:
+		return int32(slices.Index(logits, top)), nil
+	}
+	for i, l := range logits {
+		all.ids[i], all.logits[i] = int32(i), l-top
+	}
+	return all.draw(sampling, draw), nil
+}
+
+// notFinite returns an error for the first logit that is NaN or +Inf. -Inf is a token that is never chosen.
+func notFinite(logits []float32) error {
+	i := slices.IndexFunc(logits, func(l float32) bool { return !(l <= math.MaxFloat32) })
+	return fmt.Errorf("the logit of token %d is %v", i, logits[i])
+}
+
+// candidates are tokens that may be chosen.
+type candidates struct {
+	ids     []int32   // ascending
+	logits  []float32 // less the largest one, so at most 0
+	weights []float32 // not normalised
+}
+
+// draw chooses a token.
+func (c candidates) draw(sampling *Sampling, draw float64) int32 {
+	if sampling.TopK > 0 && sampling.TopK < len(c.ids) {
+		for i := range c.weights {
+			c.weights[i] = 1
+		}
+		c = c.largest(float64(sampling.TopK))
+	}
+	scale := float32(max(0x1p-126, min(1/sampling.Temperature, math.MaxFloat32)))
+	cpu.ExpSum(c.weights, c.logits, scale, 0)
+	if sampling.TopP > 0 && sampling.TopP < 1 {
+		c = c.largest(sampling.TopP * sum(c.weights))
+	}
+	at, last := draw*sum(c.weights), c.ids[0]
+	for i, w := range c.weights {
+		if w > 0 {
+			last = c.ids[i]
+		}
+		if at -= float64(w); at < 0 {
+			break
+		}
+	}
+	return last
+}
+
+func sum(x []float32) (s float64) {
+	for _, v := range x {
+		s += float64(v)
+	}
+	return s
+}
+
+// largest returns the candidates with the largest logits: the fewest whose weights sum to at least want, and of equal
+// logits the first. It finds the smallest of these logits in linear time by radix selection, one digit of its magnitude
+// at a time.
+func (c candidates) largest(want float64) candidates {
+	var limit uint32 // the magnitude of the smallest logit, without its last shift bits
+	shift := 31
+	for shift > 0 {
+		before := shift
+		shift = max(0, shift-8)
+		var sums [256]float64 // of the weights, by the next digit
+		var counts [256]int32
+		mask := uint32(1)<<(before-shift) - 1
+		for i, l := range c.logits {
+			if m := magnitude(l); m>>before == limit {
+				sums[m>>shift&mask] += float64(c.weights[i])
+				counts[m>>shift&mask]++
+			}
+		}
+		digit := -1
+		for i, s := range sums[:mask+1] {
+			if s == 0 {
+				continue
+			}
+			if digit >= 0 {
+				want -= sums[digit]
+			}
+			if digit = i; s >= want {
+				break
+			}
+		}
+		limit = limit<<(before-shift) | uint32(digit)
+		if counts[digit] == 1 {
+			break
+		}
+	}
+	n := 0
+	for i, l := range c.logits {
+		m := magnitude(l) >> shift
+		if m > limit || m == limit && want <= 0 {
+			continue
+		}
+		if m == limit {
+			want -= float64(c.weights[i])
+		}
+		c.ids[n], c.logits[n], c.weights[n] = c.ids[i], l, c.weights[i]
+		n++
+	}
+	return candidates{c.ids[:n], c.logits[:n], c.weights[:n]}
+}
+
+// magnitude returns the bits of -x for x of at most 0. They are larger for a larger -x, and the same for both zeros.
+func magnitude(x float32) uint32 { return math.Float32bits(x) &^ (1 << 31) }
+
+// tokenSet is a set of tokens, one a bit.
+type tokenSet []uint64
+
+// reset returns an empty set of tokens below vocab, in the memory of s if that suffices.
+func (s tokenSet) reset(vocab int) tokenSet {
+	n := (vocab + 63) / 64
+	if cap(s) < n {
+		return make(tokenSet, n)
+	}
+	s = s[:n]
+	clear(s)
+	return s
+}
+
+func (s tokenSet) add(id int32) { s[id/64] |= 1 << (id % 64) }
+
+// penalise makes the tokens of the set less likely: see Sampling.RepetitionPenalty.
+func (s tokenSet) penalise(logits []float32, by float64) {
+	for i, word := range s {
+		for ; word != 0; word &= word - 1 {
+			l := &logits[i*64+mathbits.TrailingZeros64(word)]
+			if *l < 0 {
+				*l = float32(float64(*l) * by)
+			} else {
+				*l = float32(min(float64(*l)/by, math.MaxFloat32))
+			}
+		}
+	}
 }

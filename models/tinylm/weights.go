@@ -28,8 +28,8 @@ const embedStd = 0.1
 // configKey is the entry of a file's metadata that holds the Config.
 const configKey = "config"
 
-// Weights are the parameters of a model by name. Models built with them share these tensors or, after MoveTo, their copies
-// on a device.
+// Weights are the parameters of a model by name. Models built with them share these tensors or, after MoveTo, their
+// copies on a device.
 type Weights struct {
 	Config  Config
 	Tensors map[string]*tensor.Dense // all float32 or all float64
@@ -37,13 +37,14 @@ type Weights struct {
 	resident    *graph.Resident // the copies on the device, in the order of Config.LearnableParams; nil: in host memory
 	lastStepper *graph.Machine  // the machine whose step changed them last; nil after any other change
 	lastUser    *graph.Machine  // the machine that used them last on the device; another one waits for it first
-	version     int             // number of changes by steps and Restore; after a change, a Decoder refreshes its copies in half precision
+	// number of changes by steps and Restore; after a change, a Decoder refreshes its copies in half precision
+	version int
 }
 
 var errNoWeights = errors.New("no weights")
 
-// MoveTo copies the weights to the memory of b. Models made from now on read and train these copies. Tensors keep their values
-// until Download. If b uses the host's memory, MoveTo does nothing. Free frees the copies.
+// MoveTo copies the weights to the memory of b. Models made from now on read and train these copies. Tensors keep their
+// values until Download. If b uses the host's memory, MoveTo does nothing. Free frees the copies.
 func (w *Weights) MoveTo(b graph.Backend) (err error) {
 	defer fault.Name(&err, "tinylm", "weights")
 	if err := w.check(); err != nil {
@@ -69,7 +70,8 @@ func (w *Weights) checkOn(b graph.Backend) error {
 	case w.resident == nil && !b.Device().Host:
 		return errors.New("the weights are on the host: move them to the device first")
 	case w.resident != nil && b != w.resident.Backend():
-		return fmt.Errorf("the weights are in the memory of another backend, on %s: decode there, or Free them first", w.resident.Backend().Device().Name)
+		return fmt.Errorf("the weights are in the memory of another backend, on %s: decode there, or Free them first",
+			w.resident.Backend().Device().Name)
 	}
 	return nil
 }
@@ -84,7 +86,8 @@ func (w *Weights) bind(nodes G.Nodes) error {
 	return nil
 }
 
-// use records that m uses the weights on the device. If another machine used them last, use waits for that machine first.
+// use records that m uses the weights on the device. If another machine used them last, use waits for that machine
+// first.
 func (w *Weights) use(m *graph.Machine) error {
 	if w.resident == nil || m == w.lastUser {
 		return nil
@@ -120,10 +123,11 @@ func (w *Weights) Free() error {
 	return err
 }
 
-// UsesMuon reports whether a weight should take steps of Muon: the matrices of the layers do, except those of gates and positions; the
-// embedding and the head do not. It is a rule for optim.WithMuon.
+// UsesMuon reports whether a weight should take steps of Muon: the matrices of the layers do, except those of gates and
+// positions; the embedding and the head do not. It is a rule for optim.WithMuon.
 func UsesMuon(name string, shape tensor.Shape) bool {
-	return shape.Dims() == 2 && strings.HasPrefix(name, "layers.") && !strings.Contains(name, ".gate.") && !strings.HasSuffix(name, ".pe")
+	return shape.Dims() == 2 && strings.HasPrefix(name, "layers.") && !strings.Contains(name, ".gate.") &&
+		!strings.HasSuffix(name, ".pe")
 }
 
 // NewWeights draws the parameters of a model. The same seed gives the same weights; float32 is float64 rounded.
@@ -149,9 +153,9 @@ func NewWeights(c Config, dt tensor.Dtype, seed uint64) (*Weights, error) {
 	return w, nil
 }
 
-// Save writes w to path as safetensors with the configuration in the metadata. If the weights are on a device, it downloads them
-// first. It writes the file under another name and then renames it. Weights that are not finite are an error: LoadWeights would not
-// take the file.
+// Save writes w to path as safetensors with the configuration in the metadata. If the weights are on a device, it
+// downloads them first. It writes the file under another name and then renames it. Weights that are not finite are an
+// error: LoadWeights would not take the file.
 func (w *Weights) Save(path string) (err error) {
 	defer fault.Name(&err, "tinylm", "weights")
 	if err := w.check(); err != nil {
@@ -174,15 +178,11 @@ func (w *Weights) Save(path string) (err error) {
 	return f.Write(path)
 }
 
-// LoadWeights reads a file that Save wrote. It is an error if the configuration is not valid, a parameter is missing or has another
-// shape, the parameters have different types, there are other tensors, or numbers are not finite. With safetensors.AllowNaN any numbers
-// are accepted.
+// LoadWeights reads a file that Save wrote. It is an error if the configuration is not valid, a parameter is missing or
+// has another shape, the parameters have different types, there are other tensors, or numbers are not finite. With
+// safetensors.AllowNaN any numbers are accepted.
 func LoadWeights(path string, opts ...safetensors.Option) (_ *Weights, err error) {
 	defer fault.Name(&err, "tinylm", "weights")
-	return load(path, opts)
-}
-
-func load(path string, opts []safetensors.Option) (*Weights, error) {
 	f, err := safetensors.Read(path, opts...)
 	if err != nil {
 		return nil, err
@@ -200,9 +200,9 @@ func load(path string, opts []safetensors.Option) (*Weights, error) {
 	return w, nil
 }
 
-// Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built with w
-// has the new values. float32 and float64 are converted into each other. If the file is wrong, w is unchanged. If the copy to
-// the device fails, the tensors have the new values but the device does not.
+// Restore reads a file that Save wrote for the same configuration into the tensors of w, so that every model built with
+// w has the new values. float32 and float64 are converted into each other. If the file is wrong, w is unchanged. If the
+// copy to the device fails, the tensors have the new values but the device does not.
 func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
 	defer fault.Name(&err, "tinylm", "weights")
 	if err := w.check(); err != nil {
@@ -213,7 +213,7 @@ func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
 			return fmt.Errorf("%s is a view or not row-major, which cannot be written to", name)
 		}
 	}
-	from, err := load(path, opts)
+	from, err := LoadWeights(path, opts...)
 	if err != nil {
 		return err
 	}
@@ -238,7 +238,8 @@ func configOf(f safetensors.File) (c Config, err error) {
 	if !ok {
 		return c, errors.New("no configuration in the metadata: not weights of this model")
 	}
-	if !jsontext.Value(text).IsValid() { // package json ignores what follows an object, and takes the last of two equal names
+	// Package json ignores what follows an object, and takes the last of two equal names.
+	if !jsontext.Value(text).IsValid() {
 		return c, errors.New("configuration: no JSON object, or one with a name that appears twice")
 	}
 	d := json.NewDecoder(strings.NewReader(text))

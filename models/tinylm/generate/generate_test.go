@@ -7,13 +7,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,9 +26,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// TestBatchEqualsSingleTexts: texts generated at once, in any number of slots, equal those of single calls, in the order of the prompts.
+// TestBatchEqualsSingleTexts: texts generated at once, in any number of slots, equal those of single calls, in the
+// order of the prompts.
 func TestBatchEqualsSingleTexts(t *testing.T) {
-	same := []string{"-model", weightsFile(t), "-tokens", "40", "-temperature", "1.3", "-top-k", "0", "-top-p", "0.9", "-repetition-penalty", "1.2", "-past-end"}
+	same := []string{"-model", weightsFile(t), "-tokens", "40", "-temperature", "1.3", "-top-k", "0", "-top-p", "0.9",
+		"-repetition-penalty", "1.2", "-past-end"}
 	prompts, want := []string{"func ", "größer als der Kontext, der 32 Bytes hat", ""}, ""
 	for i, p := range prompts {
 		for seed := 5; seed < 7; seed++ {
@@ -35,12 +38,14 @@ func TestBatchEqualsSingleTexts(t *testing.T) {
 		}
 	}
 	for _, batch := range []string{"0", "1", "2", "5"} {
-		args := append([]string{"-n", "2", "-seed", "5", "-batch", batch, "-prompt", prompts[0], "-prompt", prompts[1], "-prompt", prompts[2]}, same...)
+		args := append([]string{"-n", "2", "-seed", "5", "-batch", batch, "-prompt", prompts[0], "-prompt", prompts[1],
+			"-prompt", prompts[2]}, same...)
 		require.Equal(t, want, texts(t, args...), "%s at once", batch)
 	}
 	_, _, status := call(t, "", append(promptArgs(prompts[1], 5), same...)...)
 	require.Contains(t, status, "prompt 1 has 42 tokens, the context 32: the first 10 are left out\n")
-	require.Regexp(t, `(?m)^prefill: 80 tokens, [0-9]+ tokens/s; decode: 36 tokens, [0-9]+ tokens/s\n$`, status, "32, and 16 three times")
+	require.Regexp(t, `(?m)^prefill: 80 tokens, [0-9]+ tokens/s; decode: 36 tokens, [0-9]+ tokens/s\n$`, status,
+		"32, and 16 three times")
 }
 
 // TestPrompts: a prompt from a flag, a file or the standard input gives the same text, and a stop string ends it.
@@ -71,15 +76,16 @@ func TestPrompts(t *testing.T) {
 	for i := range text {
 		if stop := string(text[i : i+1]); stop != "\uFFFD" && stop != "\n" {
 			before, _, _ := strings.Cut(string(text), stop)
-			require.Equal(t, strings.TrimSuffix("größe\n"+before, "\n"), strings.TrimSuffix(texts(t, append(args, "-prompt", "größe\n", "-stop", stop)...), "\n"))
+			require.Equal(t, strings.TrimSuffix("größe\n"+before, "\n"), strings.TrimSuffix(texts(t,
+				append(args, "-prompt", "größe\n", "-stop", stop)...), "\n"))
 			return
 		}
 	}
 	t.Fatal("no letter")
 }
 
-// TestFindsModels: a run folder, its checkpoint and its weights give the same model, also if the newest checkpoint is damaged. Without
-// -model, it is the model of the newest run.
+// TestFindsModels: a run folder, its checkpoint and its weights give the same model, also if the newest checkpoint is
+// damaged. Without -model, it is the model of the newest run.
 func TestFindsModels(t *testing.T) {
 	t.Chdir(t.TempDir())
 	code, out, status := call(t, "")
@@ -122,12 +128,14 @@ func TestTokenizer(t *testing.T) {
 	require.Contains(t, status, "prefill: 2 tokens")
 	alone := filepath.Join(t.TempDir(), "w.safetensors")
 	require.NoError(t, testutil.Must(tinylm.LoadWeights(filepath.Join(folder, "model.safetensors")))(t).Save(alone))
-	require.Equal(t, want, texts(t, "-model", alone, "-tokenizer", tokenizer, "-prompt", "qu<|endoftext|>", "-tokens", "20"))
+	require.Equal(t, want, texts(t, "-model", alone, "-tokenizer", tokenizer, "-prompt", "qu<|endoftext|>", "-tokens",
+		"20"))
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"-model", alone}, "the model has 258 tokens, a text of bytes has 256: name the model's tokenizer with -tokenizer"},
+		{[]string{"-model", alone},
+			"the model has 258 tokens, a text of bytes has 256: name the model's tokenizer with -tokenizer"},
 		{[]string{"-model", weightsFile(t), "-tokenizer", tokenizer}, "the model has 256 tokens, " + tokenizer + " has 258"},
 		{[]string{"-model", folder, "-prompt", "\xff"}, "generate: prompt 1: encode: text is not UTF-8"},
 	} {
@@ -138,21 +146,18 @@ func TestTokenizer(t *testing.T) {
 	require.NoError(t, os.Remove(tokenizer))
 	_, _, status = call(t, "", "-model", folder)
 	require.Contains(t, status, "say where with -tokenizer")
-}
 
-// TestSeparator: a run may name the token that ends a document, and generate uses it.
-func TestSeparator(t *testing.T) {
-	path := tokenizerFile(t)
-	content := strings.ReplaceAll(string(testutil.Must(os.ReadFile(path))(t)), "endoftext", "fin")
-	require.NoError(t, os.WriteFile(path, []byte(content), 0o644))
-	folder := filepath.Join(t.TempDir(), "run")
-	trained(t, folder, "-tokenizer", path, "-separator", "<|fin|>")
-	code, _, status := call(t, "", "-model", folder, "-prompt", "qu<|fin|>", "-tokens", "5")
+	content := strings.ReplaceAll(string(testutil.Must(os.ReadFile(tokenizerFile(t)))(t)), "endoftext", "fin")
+	require.NoError(t, os.WriteFile(tokenizer, []byte(content), 0o644))
+	other := filepath.Join(t.TempDir(), "other")
+	trained(t, other, "-tokenizer", tokenizer, "-separator", "<|fin|>")
+	code, _, status = call(t, "", "-model", other, "-prompt", "qu<|fin|>", "-tokens", "5")
 	require.Zero(t, code, status)
-	require.Contains(t, status, "prefill: 2 tokens")
+	require.Contains(t, status, "prefill: 2 tokens", "the token that ends a document is that of the run")
 }
 
-// TestInteractive: each line gets the text of a call with this prompt.
+// TestInteractive: each line gets the text of a call with this prompt. A line that is not UTF-8, for a tokenizer, is
+// reported, and the next one is answered.
 func TestInteractive(t *testing.T) {
 	args := []string{"-model", weightsFile(t), "-tokens", "10", "-past-end"}
 	want := texts(t, append(args, "-prompt", "one")...) + texts(t, append(args, "-prompt", "two")...) + texts(t, args...)
@@ -160,14 +165,11 @@ func TestInteractive(t *testing.T) {
 	require.Zero(t, code)
 	require.Equal(t, want, out)
 	require.Equal(t, 4, strings.Count(status, "> "))
-}
 
-// TestInteractiveWithTokenizer: a line that is not UTF-8 is reported, and the next one is answered.
-func TestInteractiveWithTokenizer(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
 	trained(t, folder, "-tokenizer", tokenizerFile(t))
-	args := []string{"-model", folder, "-tokens", "10", "-past-end"}
-	code, out, status := call(t, "q\xffu\nqu\n", append(args, "-interactive")...)
+	args[1] = folder
+	code, out, status = call(t, "q\xffu\nqu\n", append(args, "-interactive")...)
 	require.Zero(t, code, status)
 	require.Contains(t, status, "prompt 1: ")
 	require.Equal(t, texts(t, append(args, "-prompt", "qu")...), out)
@@ -177,9 +179,12 @@ func TestInteractiveWithTokenizer(t *testing.T) {
 func TestFlagsRefuseValues(t *testing.T) {
 	model := weightsFile(t)
 	nonsense := map[string][]string{
-		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"}, "repetition-penalty": {"0", "-1", "NaN", "Inf"},
-		"n": {"0", "-1", "x", "2000000", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"}, "context": {"-1", "x", "100000000"}, "seed": {"-1", "x"}, "stop": {""},
-		"device": {"tpu", "cuda:x"}, "precision": {"f8", ""}, "interactive": {"maybe"}, "echo": {"maybe"}, "past-end": {"maybe"}, "no-such-flag": {"1"},
+		"temperature": {"-1", "NaN", "Inf", "x", ""}, "top-k": {"-1", "x", "1e99"}, "top-p": {"-0.1", "1.1", "NaN"},
+		"repetition-penalty": {"0", "-1", "NaN", "Inf"},
+		"n":                  {"0", "-1", "x", "2000000", "99999999999"}, "tokens": {"-1", "x"}, "batch": {"-1", "x"},
+		"context": {"-1", "x", "100000000"}, "seed": {"-1", "x"}, "stop": {""},
+		"device": {"tpu", "cuda:x"}, "precision": {"f8", ""}, "interactive": {"maybe"}, "echo": {"maybe"},
+		"past-end": {"maybe"}, "no-such-flag": {"1"},
 		"file": {""},
 	}
 	noFile := map[string]string{"model": "/missing", "file": "/missing", "tokenizer": "/missing", "device": "cuda:-1"}
@@ -232,13 +237,15 @@ func TestFlagsRefuseValues(t *testing.T) {
 	}
 }
 
-// TestStreams: text is written before all prompts have been prefilled. When the context ends, no more prompts are prefilled.
+// TestStreams: text is written before all prompts have been prefilled. When the context ends, no more prompts are
+// prefilled.
 func TestStreams(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop, prefilled := errors.New("stop"), 0
 	out := &testutil.Listener{Heard: func() { cancel(stop) }}
 	var status bytes.Buffer
-	o := testutil.Must(Parse([]string{"-model", weightsFile(t), "-device", "cpu", "-n", "200", "-batch", "200", "-tokens", "50", "-prompt", "ab"}, io.Discard))(t)
+	o := testutil.Must(Parse([]string{"-model", weightsFile(t), "-device", "cpu", "-n", "200", "-batch", "200", "-tokens",
+		"50", "-prompt", "ab"}, io.Discard))(t)
 	require.ErrorIs(t, Run(ctx, o, nil, out, &status), stop)
 	testutil.Must(fmt.Sscanf(status.String()[strings.Index(status.String(), "prefill: "):], "prefill: %d", &prefilled))(t)
 	require.LessOrEqual(t, prefilled, 3*2)
@@ -258,7 +265,8 @@ func TestIdleInput(t *testing.T) {
 // TestNilArguments: an argument that is nil is an error.
 func TestNilArguments(t *testing.T) {
 	parse := func(args ...string) *Options {
-		return testutil.Must(Parse(append([]string{"-model", weightsFile(t), "-device", "cpu", "-tokens", "1"}, args...), io.Discard))(t)
+		return testutil.Must(Parse(append([]string{"-model", weightsFile(t), "-device", "cpu", "-tokens", "1"}, args...),
+			io.Discard))(t)
 	}
 	var ctx context.Context
 	require.ErrorContains(t, Run(ctx, parse(), nil, io.Discard, io.Discard), "no context")
@@ -275,34 +283,131 @@ func TestNilArguments(t *testing.T) {
 	require.NoError(t, Run(ctx, parse(), nil, io.Discard, io.Discard))
 }
 
-// TestSignal: Ctrl-C ends an endless text after a whole character. The program reports its speed and exits with 128 + n.
-func TestSignal(t *testing.T) {
+// failing is a writer of a broken file.
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) {
+	return 0, &fs.PathError{Op: "write", Path: "/dev/stdout", Err: f.err}
+}
+
+// TestOutputFails: a closed pipe ends the program without a word, and a full disk with an error, also for the help.
+func TestOutputFails(t *testing.T) {
+	for _, args := range [][]string{{"-help"}, {"-model", weightsFile(t), "-device", "cpu", "-tokens", "5", "-past-end"}} {
+		var status bytes.Buffer
+		require.Zero(t, Main(args, strings.NewReader("prompt"), failing{syscall.EPIPE}, &status))
+		require.NotContains(t, status.String(), "generate: ")
+		require.Equal(t, 1, Main(args, strings.NewReader("prompt"), failing{syscall.ENOSPC}, &status))
+		require.Equal(t, 1, strings.Count(status.String(), "generate: "), status.String())
+	}
+}
+
+// collected keeps what a program writes.
+type collected struct {
+	mutex sync.Mutex
+	text  strings.Builder
+}
+
+func (c *collected) Write(p []byte) (int, error) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.text.Write(p)
+}
+
+func (c *collected) String() string {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.text.String()
+}
+
+// process is the program in a process of its own.
+type process struct {
+	testing.TB
+	cmd         *exec.Cmd
+	in          io.WriteCloser
+	out, status collected
+}
+
+func startProcess(t *testing.T, args ...string) *process {
 	if runtime.GOOS == "windows" || signal.Ignored(syscall.SIGINT) {
 		t.Skip("a process cannot be sent an interrupt")
 	}
-	cmd := exec.Command(testutil.Must(os.Executable())(t))
-	args := []string{"-device", "cpu", "-model", weightsFile(t), "-tokens", "0", "-past-end"}
-	cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(args, "\n"))
-	var status strings.Builder
-	cmd.Stderr = &status
-	pipe := testutil.Must(cmd.StdoutPipe())(t)
-	require.NoError(t, cmd.Start())
-	text := make([]byte, 1<<16)
-	n, signalled := 0, false
-	for {
-		got, err := pipe.Read(text[n:])
-		n += got
-		if err != nil {
-			break
-		}
-		if n > 100 && !signalled {
-			require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
-			signalled = true
-		}
+	p := &process{TB: t, cmd: exec.Command(testutil.Must(os.Executable())(t))}
+	p.cmd.Env = append(os.Environ(), childArgs+"="+strings.Join(append([]string{"-device", "cpu"}, args...), "\n"))
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.status
+	p.in = testutil.Must(p.cmd.StdinPipe())(t)
+	require.NoError(t, p.cmd.Start())
+	late := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() })
+	t.Cleanup(func() { late.Stop() })
+	return p
+}
+
+// await waits until a condition is true.
+func (p *process) await(condition func() bool) {
+	p.Helper()
+	require.Eventually(p, condition, time.Minute, time.Millisecond, p.status.String())
+}
+
+// requireExit waits for the end of the program and checks its status.
+func (p *process) requireExit(code int) {
+	p.Helper()
+	if err := p.cmd.Wait(); err != nil {
+		require.ErrorAs(p, err, new(*exec.ExitError), p.status.String())
 	}
-	var exit *exec.ExitError
-	require.True(t, errors.As(cmd.Wait(), &exit))
-	require.Equal(t, 128+int(syscall.SIGINT), exit.ExitCode(), status.String())
-	require.True(t, utf8.Valid(text[:n]))
-	require.Regexp(t, regexp.MustCompile(`interrupt: the text ends here; a second one leaves at once\nprefill: .*; decode: .*\n$`), status.String())
+	require.Equal(p, code, p.cmd.ProcessState.ExitCode(), p.status.String())
+}
+
+// TestSignal: Ctrl-C ends an endless text after a whole character. The program reports its speed and exits with 128 +
+// n.
+func TestSignal(t *testing.T) {
+	p := startProcess(t, "-model", weightsFile(t), "-tokens", "0", "-past-end")
+	require.NoError(t, p.in.Close())
+	p.await(func() bool { return len(p.out.String()) > 100 })
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGINT))
+	p.requireExit(128 + int(syscall.SIGINT))
+	require.True(t, utf8.ValidString(p.out.String()))
+	require.Regexp(t, `interrupt: the text ends here; a second one leaves at once\nprefill: .*; decode: .*\n$`,
+		p.status.String())
+}
+
+// TestInterruptInDialog: an interrupt ends the text that streams and no more; the next line is answered. An interrupt
+// at the prompt ends the program, and so does the end of the input.
+func TestInterruptInDialog(t *testing.T) {
+	model := weightsFile(t)
+	for _, c := range []struct {
+		code int
+		end  func(p *process)
+	}{
+		{128 + int(syscall.SIGINT), func(p *process) { require.NoError(p, p.cmd.Process.Signal(syscall.SIGINT)) }},
+		{0, func(p *process) { require.NoError(p, p.in.Close()) }},
+		{128 + int(syscall.SIGTERM), func(p *process) { require.NoError(p, p.cmd.Process.Signal(syscall.SIGTERM)) }},
+	} {
+		p := startProcess(t, "-model", model, "-interactive", "-tokens", "0", "-past-end")
+		for answers := 1; answers <= 2; answers++ {
+			p.await(func() bool { return strings.Count(p.status.String(), "> ") == answers })
+			before := len(p.out.String())
+			testutil.Must(io.WriteString(p.in, "one\n"))(t)
+			p.await(func() bool { return len(p.out.String()) > before+100 })
+			require.NoError(t, p.cmd.Process.Signal(syscall.SIGINT))
+		}
+		p.await(func() bool { return strings.Count(p.status.String(), "> ") == 3 })
+		p.await(func() bool { return strings.HasSuffix(p.out.String(), "\n") }) // the text ends its line
+		c.end(p)
+		p.requireExit(c.code)
+		require.Regexp(t, `prefill: .*; decode: .*\n$`, p.status.String())
+	}
+}
+
+// TestFitsTerminal: at each width no row of the terminal is broken, also by wide characters.
+func TestFitsTerminal(t *testing.T) {
+	args := []string{"-model", weightsFile(t), "-device", "cpu", "-tokens", "60", "-past-end", "-echo", "-n", "2",
+		"-prompt", "日本語 größe\tx " + strings.Repeat("語", 150)}
+	for _, columns := range []int{20, 33, 40, 60, 80, 132, 200} {
+		s := &testutil.Screen{Width: columns}
+		require.Zero(t, Main(args, nil, s, s))
+		require.Zero(t, s.Broken, "%d: %q", columns, s.Lines())
+		require.Zero(t, Main([]string{"-help"}, nil, s, s))
+		require.Equal(t, 2, Main([]string{"-top-p", "3"}, nil, s, s))
+		require.Equal(t, 1, Main([]string{"-model", strings.Repeat("/missing", 20)}, nil, s, s))
+		require.Zero(t, s.Broken, "%d: %q", columns, s.Lines())
+	}
 }

@@ -1,8 +1,9 @@
 // Package generate generates texts with a TinyLM: it is the program of examples/generate.
 //
-// Several texts are generated at once, but written in the order of their prompts. The first text that has not ended is written while it
-// is generated. A text depends on its prompt and its seed, not on other texts. Without a prompt a document begins: the model gets the
-// separator of documents. Any other prompt is used unchanged. A text ends with its document, at a stop string or after -tokens.
+// Several texts are generated at once, but written in the order of their prompts. The first text that has not ended is
+// written while it is generated. A text depends on its prompt and its seed, not on other texts. Without a prompt a
+// document begins: the model gets the separator of documents. Any other prompt is used unchanged. A text ends with its
+// document, at a stop string or after -tokens.
 package generate
 
 import (
@@ -27,8 +28,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/value"
 )
 
-// Main runs the program with the arguments of a command line and returns its exit status: 1 after an error, 2 if the arguments
-// are wrong, 128 + n if signal n has ended it.
+// Main runs the program with the arguments of a command line and returns its exit status: 1 after an error, 2 if the
+// arguments are wrong, 128 + n if signal n has ended it.
 func Main(args []string, in io.Reader, out, status io.Writer) int {
 	o, err := Parse(args, out)
 	var own []os.Signal // that end a text, not the program
@@ -46,9 +47,10 @@ func Main(args []string, in io.Reader, out, status io.Writer) int {
 	return command.ExitStatus(err, status)
 }
 
-// Run writes the texts of o to out. Without prompts, and without File, the prompt is all of in, unless that is nil or a terminal: without a
-// line end at its end, so that echo can write it. Without any text a new document begins. Run writes to status a line about the model, one about each prompt that is cut, and at the end one
-// with the tokens per second of prefill and decode. When ctx ends, Run returns its cause.
+// Run writes the texts of o to out. Without prompts, and without File, the prompt is all of in, unless that is nil or a
+// terminal: without a line end at its end, so that echo can write it. Without any text a new document begins. Run
+// writes to status a line about the model, one about each prompt that is cut, and at the end one with the tokens per
+// second of prefill and decode. When ctx ends, Run returns its cause.
 func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (err error) {
 	if ctx == nil || o == nil {
 		return errors.New("generate: no context, or no options")
@@ -83,7 +85,10 @@ func Run(ctx context.Context, o *Options, in io.Reader, out, status io.Writer) (
 	if o.Interactive {
 		err = w.converse(ctx, in)
 	} else {
-		err = w.writePrompts(ctx, prompts)
+		var list []*text
+		if list, err = w.texts(prompts); err == nil {
+			err = w.write(ctx, list)
+		}
 	}
 	s := m.sampler.Stats()
 	terminal.Printf(status, "prefill: %d tokens, %.0f tokens/s; decode: %d tokens, %.0f tokens/s\n",
@@ -129,8 +134,8 @@ func (o *Options) prompts(ctx context.Context, in io.Reader, status io.Writer) (
 	return list, nil
 }
 
-// read returns the text of a file, or of in for "-". If that takes long, it says so: a pipe may stay open. When ctx ends it returns the cause;
-// a read that waits for input goes on.
+// read returns the text of a file, or of in for "-". If that takes long, it says so: a pipe may stay open. When ctx
+// ends it returns the cause; a read that waits for input goes on.
 func read(ctx context.Context, path string, in io.Reader, status io.Writer) (string, error) {
 	type result struct {
 		text []byte
@@ -172,18 +177,11 @@ type writer struct {
 	*Options
 	*model
 	out, status io.Writer
+	inLine      bool // what is written does not end with a line break
 }
 
-// writePrompts writes the texts of all prompts.
-func (w *writer) writePrompts(ctx context.Context, prompts []string) error {
-	texts, err := w.texts(prompts)
-	if err != nil {
-		return err
-	}
-	return w.write(ctx, texts)
-}
-
-// converse answers each line of in. It reports a line that is no prompt, such as one that is not UTF-8 for a tokenizer, and goes on.
+// converse answers each line of in. It reports a line that is no prompt, such as one that is not UTF-8 for a tokenizer,
+// and goes on.
 func (w *writer) converse(ctx context.Context, in io.Reader) error {
 	lines, failed := make(chan string), make(chan error, 1)
 	go func() { // a read does not end when ctx ends

@@ -16,26 +16,23 @@ type text struct {
 	tokens   []int32 // of the prompt
 	sampling tinylm.Sampling
 	waiting  string // what is not written yet, including the heading
-	begun    bool   // add writes new text at once
-	inLine   bool   // the written text does not end with a line break
 	ended    bool
 }
 
 // write generates texts, several at once, and writes them in order.
-func (w *writer) write(ctx context.Context, texts []*text) error {
-	bySeq, next, first := map[int]*text{}, 0, 0 // first: the first text that is not completely written
-	// startNext begins the next text, if there is one and a slot is free. It begins only one, because a prefill takes a while: running texts get
-	// tokens before the next prefill.
+func (w *writer) write(ctx context.Context, texts []*text) (err error) {
+	bySeq, next := map[int]*text{}, texts
+	// startNext begins the next text, if there is one and a slot is free. It begins only one, because a prefill takes a
+	// while: running texts get tokens before the next prefill.
 	startNext := func() error {
-		if next == len(texts) || w.sampler.Running() == w.sampler.Slots() {
+		if len(next) == 0 || w.sampler.Running() == w.sampler.Slots() {
 			return nil
 		}
-		seq, err := w.sampler.Add(texts[next].tokens, texts[next].sampling)
+		seq, err := w.sampler.Add(next[0].tokens, next[0].sampling)
 		if err != nil {
 			return err
 		}
-		bySeq[seq] = texts[next]
-		next++
+		bySeq[seq], next = next[0], next[1:]
 		return nil
 	}
 	defer func() { // those that have not ended
@@ -46,7 +43,7 @@ func (w *writer) write(ctx context.Context, texts []*text) error {
 	if err := startNext(); err != nil {
 		return err
 	}
-	if err := texts[0].begin(w.out); err != nil {
+	if texts, err = w.flush(texts); err != nil {
 		return err
 	}
 	for t, err := range w.sampler.Tokens() {
@@ -54,31 +51,58 @@ func (w *writer) write(ctx context.Context, texts []*text) error {
 			err = context.Cause(ctx)
 		}
 		if err != nil {
-			_ = texts[first].finish(w.out) // err is the error to return
+			_ = w.endLine() // err is the error to return
 			return err
 		}
 		x := bySeq[t.Seq]
-		if err := x.add(w.out, t); err != nil {
-			return err
-		}
-		if x.ended {
+		x.waiting += tinylm.Printable(string(t.Text))
+		if x.ended = t.End != tinylm.EndNone; x.ended {
 			delete(bySeq, t.Seq)
 		}
-		for ; first < len(texts) && texts[first].ended; first++ {
-			if err := texts[first].finish(w.out); err != nil {
-				return err
-			}
-			if first+1 < len(texts) {
-				if err := texts[first+1].begin(w.out); err != nil {
-					return err
-				}
-			}
+		if texts, err = w.flush(texts); err != nil {
+			return err
 		}
 		if err := startNext(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// flush writes what is waiting of the first text, and of the next ones once it has ended. It returns those that are not
+// completely written.
+func (w *writer) flush(texts []*text) ([]*text, error) {
+	for ; len(texts) > 0; texts = texts[1:] {
+		x := texts[0]
+		if err := w.print(x.waiting); err != nil {
+			return texts, err
+		}
+		if x.waiting = ""; !x.ended {
+			break
+		}
+		if err := w.endLine(); err != nil {
+			return texts, err
+		}
+	}
+	return texts, nil
+}
+
+// endLine ends the line that is written, if there is one.
+func (w *writer) endLine() error {
+	if !w.inLine {
+		return nil
+	}
+	return w.print("\n")
+}
+
+// print writes a piece of a text.
+func (w *writer) print(piece string) error {
+	if piece == "" {
+		return nil
+	}
+	w.inLine = !strings.HasSuffix(piece, "\n")
+	_, err := io.WriteString(w.out, piece)
+	return err
 }
 
 // texts returns the texts to generate from prompts.
@@ -92,7 +116,8 @@ func (w *writer) texts(prompts []string) (list []*text, err error) {
 			}
 		}
 		if n := len(tokens) - w.context; n > 0 {
-			terminal.Printf(w.status, "prompt %d has %d tokens, the context %d: the first %d are left out\n", i+1, len(tokens), w.context, n)
+			terminal.Printf(w.status, "prompt %d has %d tokens, the context %d: the first %d are left out\n", i+1, len(tokens),
+				w.context, n)
 		}
 		for j := range w.Samples {
 			x := &text{tokens: tokens, sampling: w.sampling()}
@@ -110,39 +135,4 @@ func (w *writer) texts(prompts []string) (list []*text, err error) {
 		}
 	}
 	return list, nil
-}
-
-// begin writes what is waiting of a text. From now on add writes new text at once.
-func (x *text) begin(out io.Writer) error {
-	x.begun = true
-	return x.write(out)
-}
-
-// add adds the next token to a text.
-func (x *text) add(out io.Writer, t tinylm.Token) error {
-	x.ended = t.End != tinylm.EndNone
-	x.waiting += tinylm.Printable(string(t.Text))
-	if !x.begun {
-		return nil
-	}
-	return x.write(out)
-}
-
-// finish ends the last line of a text.
-func (x *text) finish(out io.Writer) error {
-	if x.inLine {
-		x.waiting = "\n"
-	}
-	return x.write(out)
-}
-
-// write writes what is waiting.
-func (x *text) write(out io.Writer) error {
-	if x.waiting == "" {
-		return nil
-	}
-	x.inLine = !strings.HasSuffix(x.waiting, "\n")
-	_, err := io.WriteString(out, x.waiting)
-	x.waiting = ""
-	return err
 }

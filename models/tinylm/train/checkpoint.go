@@ -2,17 +2,16 @@ package train
 
 import (
 	"bytes"
-	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/graph/optim"
@@ -22,21 +21,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
-
-// Names in a run folder and in a checkpoint.
-const (
-	checkpointFolder = "checkpoints"
-	checkpointPrefix = "step-"  // then the step
-	partPrefix       = ".part-" // a checkpoint that is being written or removed: no reader looks at it
-	modelFile        = "model.safetensors"
-	configFile       = "config.json"
-	solverFile       = "optimizer.safetensors"
-	stateFile        = "state.json"
-	checksumsFile    = "SHA256SUMS" // of the other files, as sha256sum writes and checks them
-)
-
-// maxState is the largest state in bytes.
-const maxState = 64 << 20
 
 // state is the state of a run, except its weights and the moments of its solver.
 type state struct {
@@ -57,8 +41,8 @@ type evaluation struct {
 	Train   float64 `json:"train"`    // running mean of the batches' losses at that step
 }
 
-// best returns the evaluation that a checkpoint written now records as Best: the last one if it is of this step and better, else the old
-// Best.
+// best returns the evaluation that a checkpoint written now records as Best: the last one if it is of this step and
+// better, else the old Best.
 func (s *state) best() *evaluation {
 	if n := len(s.Evaluations); n > 0 {
 		if last := s.Evaluations[n-1]; last.Step == s.Step && (s.Best == nil || last.HeldOut < s.Best.HeldOut) {
@@ -66,16 +50,6 @@ func (s *state) best() *evaluation {
 		}
 	}
 	return s.Best
-}
-
-// checkpointName returns the name of the checkpoint of a step.
-func checkpointName(step int) string { return fmt.Sprintf("%s%09d", checkpointPrefix, step) }
-
-// checkpointStep returns the step of a checkpoint by its name. Only what checkpointName returns is the name of one: a folder beside it, such as
-// a copy, is the user's.
-func checkpointStep(name string) (step int, ok bool) {
-	step, err := strconv.Atoi(strings.TrimPrefix(name, checkpointPrefix))
-	return step, err == nil && step >= 0 && name == checkpointName(step)
 }
 
 // writeModel writes weights and their configuration into a folder.
@@ -93,50 +67,9 @@ func referenceConfig(c tinylm.Config) ([]byte, error) {
 		"V": c.Vocab, "S": c.Context, "layers": c.Layers, "attention": c.Attention,
 		"dim": c.Dim, "Hq": c.Heads, "Hkv": c.KVHeads, "D": c.KeyDim, "Dv": c.ValueDim,
 		"l": c.BlockLen, "d": c.Stride, "lp": c.SelectBlock, "n": c.TopN, "w": c.Window,
-		"phi": c.Phi, "phi_hidden": c.PhiHidden, "gate_hidden": c.GateHidden, "gate": c.GateActivation, "rope_base": c.RoPEBase,
+		"phi": c.Phi, "phi_hidden": c.PhiHidden, "gate_hidden": c.GateHidden, "gate": c.GateActivation,
+		"rope_base": c.RoPEBase,
 	}, "", "\t")
-}
-
-// checkpoints returns the names of the checkpoints in a folder, the newest last. A link counts as what it should name, so that one to
-// another disk is not overlooked while that disk is missing.
-func checkpoints(parent string) ([]string, error) {
-	entries, err := files.ReadDir(parent)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var names []string
-	for _, e := range entries {
-		if _, ok := checkpointStep(e.Name()); ok && (e.IsDir() || e.Type() == fs.ModeSymlink) {
-			names = append(names, e.Name())
-		}
-	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }) // by step
-	return names, nil
-}
-
-// removeCheckpoint removes a checkpoint, if it exists. It renames the folder first, so that no incomplete folder has the name of a checkpoint.
-func removeCheckpoint(path string) error {
-	part := filepath.Join(filepath.Dir(path), partPrefix+"old-"+filepath.Base(path))
-	if err := os.Rename(path, part); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	} else if err != nil {
-		return err
-	}
-	return os.RemoveAll(part)
-}
-
-// removeParts removes parts of checkpoints that a kill has left.
-func removeParts(parent string) error {
-	entries, err := files.ReadDir(parent)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), partPrefix) {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(parent, e.Name())))
-		}
-	}
-	return err
 }
 
 // checkpoint is the content of a checkpoint.
@@ -146,35 +79,14 @@ type checkpoint struct {
 	state   state
 }
 
-// newestCheckpoint returns the newest complete checkpoint of a run folder, and the errors of damaged newer ones. It returns nil for a run without
-// checkpoints, and an error if all are damaged, or if the system cannot read a newer one.
-func newestCheckpoint(folder string) (_ *checkpoint, damaged []error, err error) {
-	parent := filepath.Join(folder, checkpointFolder)
-	names, err := checkpoints(parent)
-	if err != nil {
-		return nil, nil, fmt.Errorf("checkpoints: %w", err)
-	}
-	for _, name := range slices.Backward(names) {
-		c, err := readCheckpoint(filepath.Join(parent, name))
-		if err == nil {
-			return c, damaged, nil
-		}
-		if err = fmt.Errorf("checkpoint %s: %w", name, err); unreadable(err) {
-			return nil, nil, err
-		}
-		damaged = append(damaged, err)
-	}
-	if damaged == nil {
-		return nil, nil, nil
-	}
-	return nil, nil, fmt.Errorf("%s holds no checkpoint that is whole: %w", parent, errors.Join(damaged...))
-}
-
-// unreadable reports whether err is one of the system other than a missing file: no right to read, no file descriptor left, a disk or network
-// that fails or is missing behind a link. The file may be whole. To take an older checkpoint would overwrite newer ones.
-func unreadable(err error) bool {
-	var errno syscall.Errno
-	return errors.Is(err, files.ErrLink) || errors.As(err, &errno) && !errors.Is(err, fs.ErrNotExist)
+// newestCheckpoint returns the newest complete checkpoint of a run, nil for a run without checkpoints, and the errors
+// of damaged newer ones: see folder.newest.
+func newestCheckpoint(run folder) (c *checkpoint, damaged []error, err error) {
+	_, damaged, err = run.newest(func(path string) (err error) {
+		c, err = readCheckpoint(path)
+		return err
+	})
+	return c, damaged, err
 }
 
 // readCheckpoint reads a checkpoint that verifyCheckpoint accepts.
@@ -187,17 +99,20 @@ func readCheckpoint(path string) (*checkpoint, error) {
 	if c.state, err = parseState(text); err != nil {
 		return nil, fmt.Errorf("%s: %w", stateFile, quote.Error(err))
 	}
-	if c.weights, err = tinylm.LoadWeights(filepath.Join(path, modelFile)); err != nil {
-		return nil, err
+	if c.weights, err = tinylm.LoadWeights(filepath.Join(path, modelFile)); err == nil {
+		c.solver, err = safetensors.Read(filepath.Join(path, solverFile))
 	}
-	c.solver, err = safetensors.Read(filepath.Join(path, solverFile))
 	return c, err
 }
 
-// verifyCheckpoint returns the text of a checkpoint's state. It is an error if its files do not have the sums that were written with them, or if
-// the folder has the name of another step's checkpoint.
+// verifyCheckpoint returns the text of a checkpoint's state. It is an error if its files do not have the sums that were
+// written with them, or if the folder has the name of another step's checkpoint.
 func verifyCheckpoint(path string) (stateText []byte, err error) {
-	if err := verifyChecksums(path, checkpointFiles()...); err != nil {
+	sums, err := readChecksums(path)
+	if err == nil {
+		err = sums.verify(path, checkpointFiles()...)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if stateText, err = files.ReadFile(filepath.Join(path, stateFile), maxState); err != nil {
@@ -229,17 +144,112 @@ func parseState(text []byte) (s state, err error) {
 	return s, err
 }
 
-// syncFolder writes the names in a folder to the disk, so that they survive a loss of power.
-func syncFolder(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
+// checkpointFiles returns the names of the files of a checkpoint that have checksums.
+func checkpointFiles() []string { return []string{modelFile, configFile, solverFile, stateFile} }
+
+// writeChecksums writes the checksums of files of a folder.
+func writeChecksums(folder string, names ...string) error {
+	var sums []byte
+	for _, file := range names {
+		sum, err := checksumOf(filepath.Join(folder, file))
+		if err != nil {
+			return err
+		}
+		sums = fmt.Appendf(sums, "%s  %s\n", sum, file)
 	}
-	err = f.Sync()
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrInvalid) || isWindows {
-		err = nil // not every system can sync a folder
-	}
-	return errors.Join(err, f.Close())
+	return files.Write(filepath.Join(folder, checksumsFile), sums)
 }
 
-const isWindows = os.PathSeparator == '\\'
+// checksums are the SHA-256 of files, by file name.
+type checksums map[string]string
+
+// readChecksums reads the checksums of a folder.
+func readChecksums(folder string) (checksums, error) {
+	text, err := files.ReadFile(filepath.Join(folder, checksumsFile), 1<<20)
+	if err != nil {
+		return nil, err
+	}
+	sums := checksums{}
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\r\n")
+		sum, name, ok := strings.Cut(line, " ")
+		if !ok {
+			return nil, fmt.Errorf("%s: line %.100q, want a sum and a name", checksumsFile, line)
+		}
+		sums[strings.TrimLeft(name, " *")] = sum // a star: sha256sum --binary
+	}
+	return sums, nil
+}
+
+// verifyWeights checks a file of weights against the checksums beside it. Without checksums there, nothing is wrong.
+// Nor is it if they do not list the file, unless it has the name of a run's model.
+func verifyWeights(path string) error {
+	dir, name := filepath.Dir(path), filepath.Base(path)
+	sums, err := readChecksums(dir)
+	if _, listed := sums[name]; errors.Is(err, fs.ErrNotExist) || err == nil && !listed && name != modelFile {
+		return nil
+	}
+	if err == nil {
+		err = sums.verify(dir, name)
+	}
+	if err != nil && name == modelFile {
+		err = withCheckpoint(folder(dir), err)
+	}
+	return err
+}
+
+// withCheckpoint adds to err, the damage of a run's final model, what is left of it: the newest checkpoint that is
+// whole.
+func withCheckpoint(run folder, err error) error {
+	if unreadable(err) {
+		return err
+	}
+	if path, _, none := run.newestWhole(); none == nil {
+		err = fmt.Errorf("%w: train -resume %s writes it again, or name %s", err, run, path)
+	}
+	return err
+}
+
+// verify checks files of a folder against its checksums.
+func (s checksums) verify(folder string, files ...string) error {
+	for _, name := range files {
+		want, listed := s[name]
+		path := filepath.Join(folder, name)
+		if !listed && exists(path) {
+			return fmt.Errorf("%s: %s does not list it", name, checksumsFile)
+		}
+		if strings.HasSuffix(name,
+			".safetensors") { // first, because to read all of a file of terabytes, as after a fault of the disk, takes hours
+			if err := safetensors.CheckSize(path); err != nil {
+				return err
+			}
+		}
+		sum, err := checksumOf(path)
+		switch {
+		case err != nil:
+			return err
+		case sum != want:
+			return fmt.Errorf("%s is damaged: its SHA-256 is %s, want %.64q", name, sum, want)
+		}
+	}
+	return nil
+}
+
+// checksumOf returns the SHA-256 of a file.
+func checksumOf(path string) (string, error) {
+	f, err := files.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return "", err
+	} else if filepath.Ext(path) == ".json" && info.Size() > maxState {
+		return "", fmt.Errorf("%s: more than %d bytes", path, maxState)
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}

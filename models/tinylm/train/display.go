@@ -19,8 +19,9 @@ const redrawEvery = 200 * time.Millisecond
 // lineEvery is the time without a line after which a step writes one, if there is no terminal.
 const lineEvery = 30 * time.Second
 
-// display shows the progress of a run: lines that stay and, on a terminal, a bar below them; without a terminal, a line from time to
-// time. All of it fits the width of the terminal. Writing may fail, as when a terminal is closed: this does not stop the run.
+// display shows the progress of a run: lines that stay and, on a terminal, a bar below them; without a terminal, a line
+// from time to time. All of it fits the width of the terminal. Writing may fail, as when a terminal is closed: this
+// does not stop the run.
 type display struct {
 	mutex      sync.Mutex // the goroutines of the watchdog and of the run use it
 	w          io.Writer
@@ -60,8 +61,8 @@ func (d *display) write(text string) {
 	d.lastLine = time.Now()
 }
 
-// draw draws the bar. The cursor then stands at its beginning: where a terminal that becomes narrower breaks the bar into several rows, all of
-// them are below the cursor.
+// draw draws the bar. The cursor then stands at its beginning: where a terminal that becomes narrower breaks the bar
+// into several rows, all of them are below the cursor.
 func (d *display) draw(f fields) {
 	columns := terminal.Width(d.w) - 1 // a character in the last column may move the cursor on
 	bar, length := fmt.Sprintf("%3d%% ", int(100*d.done)), min(24, columns-terminal.Columns(f.text(columns))-8)
@@ -70,13 +71,6 @@ func (d *display) draw(f fields) {
 		bar += "|" + strings.Repeat("█", full) + strings.Repeat(" ", length-full) + "| "
 	}
 	fmt.Fprintf(d.w, "%s%s\r", terminal.Cut(bar+f.text(columns-terminal.Columns(bar)), columns), eraseBelow)
-}
-
-// sinceLine returns the time since the last line.
-func (d *display) sinceLine() time.Duration {
-	d.mutex.Lock()
-	defer d.mutex.Unlock()
-	return time.Since(d.lastLine)
 }
 
 // warn writes a warning that stays.
@@ -100,7 +94,10 @@ func (d *display) step(r *runner, rate float64) {
 		d.line("first batch: loss %.3f (uniform guess: ln %d = %.3f); %.3g s per step",
 			r.state.MeanLoss, r.corpus.Vocab(), math.Log(float64(r.corpus.Vocab())), float64(r.stepTokens())/rate)
 	case !d.terminal:
-		if d.sinceLine() > lineEvery {
+		d.mutex.Lock()
+		since := time.Since(d.lastLine)
+		d.mutex.Unlock()
+		if since > lineEvery {
 			d.write(d.stepText.and(d.memory(r)).text(0))
 		}
 	case time.Since(d.lastDraw) >= redrawEvery:
@@ -115,7 +112,8 @@ func (d *display) step(r *runner, rate float64) {
 // evaluated shows an evaluation, in a line that stays.
 func (d *display) evaluated(r *runner, e evaluation) {
 	state, columns := d.stepText.and(d.memory(r)), terminal.Width(d.w)
-	held, bits, perplexity := fmt.Sprintf("held out %.3f", e.HeldOut), fmt.Sprintf("%.3f bits per byte", r.corpus.BitsPerByte(e.HeldOut)),
+	held, bits, perplexity := fmt.Sprintf("held out %.3f", e.HeldOut), fmt.Sprintf("%.3f bits per byte",
+		r.corpus.BitsPerByte(e.HeldOut)),
 		fmt.Sprintf("perplexity %.4g", math.Exp(e.HeldOut))
 	line := append(state, field{0, fmt.Sprintf("%s (%s, %s)", held, bits, perplexity)}).text(0)
 	if columns > 0 && terminal.Columns(line) > columns {
@@ -132,21 +130,18 @@ type field struct {
 
 type fields []field
 
-// and returns f with one more field, unless it is empty.
-func (f fields) and(memory string) fields {
-	if memory == "" {
-		return f
-	}
-	return append(f[:len(f):len(f)], field{4, memory})
-}
+// and returns f with one more field.
+func (f fields) and(memory string) fields { return append(f[:len(f):len(f)], field{4, memory}) }
 
-// text returns as many fields as so many columns have room for; without columns all of them.
+// text returns as many fields, without empty ones, as so many columns have room for; without columns all of them.
 func (f fields) text(columns int) string {
 	for {
 		var list []string
 		last := 0
 		for i, x := range f {
-			list = append(list, x.text)
+			if x.text != "" {
+				list = append(list, x.text)
+			}
 			if x.rank >= f[last].rank {
 				last = i
 			}
@@ -162,10 +157,12 @@ func (f fields) text(columns int) string {
 	}
 }
 
-// memoryReporter is a backend whose driver reports how many bytes of the device's memory are in use, without waiting for the device.
+// memoryReporter is a backend whose driver reports how many bytes of the device's memory are in use, without waiting
+// for the device.
 type memoryReporter interface{ MemoryUsed() (int64, error) }
 
-// memoryEvery is how often a bar asks a driver for its memory: a call may take a millisecond, and a bar changes with each step.
+// memoryEvery is how often a bar asks a driver for its memory: a call may take a millisecond, and a bar changes with
+// each step.
 const memoryEvery = time.Second
 
 // memory returns the device's memory in use, or the planned memory if the driver does not report it; "" on the host.
@@ -194,7 +191,8 @@ const longest = 100 * 365 * 24 * time.Hour
 
 // text describes the state.
 func (d *display) text(r *runner, rate float64) fields {
-	list := fields{{1, fmt.Sprintf("step %d", r.state.Step)}, {1, fmt.Sprintf("loss %.3f", r.state.MeanLoss)}, {3, fmt.Sprintf("%.0f tok/s", rate)}}
+	list := fields{{1, fmt.Sprintf("step %d", r.state.Step)}, {1, fmt.Sprintf("loss %.3f", r.state.MeanLoss)},
+		{3, fmt.Sprintf("%.0f tok/s", rate)}}
 	if done := r.progress(); done > 0 {
 		left := time.Duration(min(float64(time.Since(r.start))*(1-done)/done, float64(longest)))
 		list = append(list, field{2, fmt.Sprintf("%v left", left.Round(time.Second))})

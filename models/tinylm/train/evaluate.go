@@ -2,18 +2,21 @@ package train
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/internal/value"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
 // drawEvery is the least time between two drawings of the curves, which take a quarter of a second.
 const drawEvery = 10 * time.Second
 
-// evaluationDue reports whether an evaluation is due after the steps so far. If a run is stopped before it, the evaluation remains due,
-// except in a run by time without -eval-every.
+// evaluationDue reports whether an evaluation is due after the steps so far. If a run is stopped before it, the
+// evaluation remains due, except in a run by time without -eval-every.
 func (r *runner) evaluationDue() bool {
 	step, last := r.state.Step, 0
 	if n := len(r.state.Evaluations); n > 0 {
@@ -94,4 +97,63 @@ func (r *runner) heldOut(ctx context.Context, tokens int) (float64, error) {
 		r.watchdog.alive()
 	}
 	return sum / float64(targets), nil
+}
+
+// evaluateAndSample makes the last evaluation and the sample.
+func (r *runner) evaluateAndSample(ctx context.Context, res *Result) (err error) {
+	if r.FinalEval > 0 {
+		r.lastPhase("final evaluation")
+		if res.HeldOutLoss, err = r.heldOut(ctx, r.FinalEval); err != nil {
+			return err
+		}
+		res.BitsPerByte = r.corpus.BitsPerByte(res.HeldOutLoss)
+	}
+	if r.Sample > 0 {
+		r.lastPhase("sampling")
+		res.Sample, err = r.sample(ctx)
+	}
+	return err
+}
+
+// sampleStart is the most tokens of held-out text that begin the sample.
+const sampleStart = 32
+
+// sample returns the beginning of the held-out text and what the model continues it with. Without a beginning, chance
+// would choose the kind of document.
+func (r *runner) sample(ctx context.Context) (text string, err error) {
+	var opts []tinylm.DecoderOption
+	if !r.host() {
+		opts = append(opts, tinylm.DecodeOn(r.backend, r.precision))
+	}
+	d, err := tinylm.NewDecoder(r.weights, 1, min(r.Context, 1+r.Sample), opts...)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	s, err := tinylm.NewSampler(d, nil)
+	if err != nil {
+		return "", err
+	}
+	held, err := r.corpus.HeldOut(r.shape, 1)
+	if err != nil {
+		return "", err
+	}
+	sampling := r.sampling()
+	start := held[0].Tokens[:min(sampleStart, sampling.MaxTokens/4, held[0].Targeted)]
+	sampling.MaxTokens -= len(start)
+	if _, err := s.Add(append([]int32{max(0, r.corpus.Separator())}, start...), sampling); err != nil {
+		return "", err
+	}
+	ids := slices.Clone(start)
+	for t, err := range s.Tokens() {
+		if err != nil {
+			return "", err
+		}
+		if ctx.Err() != nil {
+			return "", context.Cause(ctx)
+		}
+		ids = append(ids, t.ID)
+		r.watchdog.alive()
+	}
+	return r.corpus.Decode(ids)
 }

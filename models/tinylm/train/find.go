@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
@@ -25,12 +24,9 @@ type SavedModel struct {
 	path string // that FindModel was given
 }
 
-// findTries is how often a model is looked for again if its files go away meanwhile: a run that trains removes old checkpoints.
-const findTries = 5
-
-// FindModel finds the model of path: a run folder, a checkpoint or a safetensors file. The model of a run folder is the final one if the
-// run has ended, else that of the newest complete checkpoint. It is an error if the file of weights does not have the sum that SHA256SUMS
-// beside it says.
+// FindModel finds the model of path: a run folder, a checkpoint or a safetensors file. The model of a run folder is the
+// final one if the run has ended, else that of the newest complete checkpoint. It is an error if the file of weights
+// does not have the sum that SHA256SUMS beside it says.
 func FindModel(path string) (*SavedModel, error) {
 	m, err := findModel(path)
 	return m, fault.In("train", "", err)
@@ -38,58 +34,110 @@ func FindModel(path string) (*SavedModel, error) {
 
 // findModel is FindModel without the name of this package in its error.
 func findModel(path string) (*SavedModel, error) {
-	m := &SavedModel{WeightsFile: path, path: path}
-	folder, err := m.find(path)
-	for try := 1; try < findTries && errors.Is(err, fs.ErrNotExist) && exists(path); try++ {
-		m.Damaged = nil
-		folder, err = m.find(path)
-	}
-	if err == nil && folder != "" {
-		m.RunOptions, _, err = readOptions(filepath.Join(folder, optionsFile), "")
-		if errors.Is(err, fs.ErrNotExist) {
-			m.RunOptions, err = nil, nil
-		}
-	}
-	if err != nil {
+	m := &SavedModel{path: path}
+	if err := m.retry(m.find); err != nil {
 		return nil, fmt.Errorf("model %s: %w", path, err)
 	}
 	return m, nil
 }
 
-// Open reads the weights, and the tokenizer at the given path or, if that is empty, the run's own. It is an error if their vocabularies
-// have different sizes.
-func (m *SavedModel) Open(tokenizerPath string) (*tinylm.Weights, *tokenizer.Tokenizer, error) {
+// retry calls f again, a few times, if files go away meanwhile: a run that trains removes old checkpoints.
+func (m *SavedModel) retry(f func() error) (err error) {
+	for range 5 {
+		if err = f(); !errors.Is(err, fs.ErrNotExist) || !exists(m.path) {
+			break
+		}
+	}
+	return err
+}
+
+// find sets all fields but path.
+func (m *SavedModel) find() error {
+	*m = SavedModel{path: m.path}
+	run, err := m.findWeights()
+	if err != nil || run == "" {
+		return err
+	}
+	m.RunOptions, _, err = readOptions(run.file(optionsFile), "")
+	if errors.Is(err, fs.ErrNotExist) {
+		m.RunOptions, err = nil, nil
+	}
+	return err
+}
+
+// findWeights sets WeightsFile and Damaged, and returns the run folder, "" for a file outside of a run.
+func (m *SavedModel) findWeights() (run folder, err error) {
+	info, err := os.Stat(m.path)
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() {
+		m.WeightsFile = m.path
+		if run, err = runAround(filepath.Dir(m.path)); !exists(run.file(runFile)) {
+			run = "" // a config.yaml there is of another program
+		}
+		return run, cmp.Or(verifyWeights(m.path), err)
+	}
+	run, m.WeightsFile = folder(m.path), filepath.Join(m.path, modelFile)
+	sums, err := readChecksums(m.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", withCheckpoint(run, err)
+	}
+	if _, checkpoint := sums[stateFile]; checkpoint {
+		if _, err := verifyCheckpoint(m.path); err != nil {
+			return "", err
+		}
+		return runAround(m.path)
+	}
+	if exists(m.WeightsFile) {
+		return run, verifyWeights(m.WeightsFile)
+	}
+	newest, damaged, err := run.newestWhole()
+	m.WeightsFile, m.Damaged = filepath.Join(newest, modelFile), damaged
+	return run, err
+}
+
+// newestWhole returns the path of the newest checkpoint that is whole, and the errors of damaged newer ones.
+func (f folder) newestWhole() (path string, damaged []error, err error) {
+	path, damaged, err = f.newest(func(path string) error {
+		_, err := verifyCheckpoint(path)
+		return err
+	})
+	if err == nil && path == "" {
+		err = fmt.Errorf("neither %s nor a checkpoint in it", modelFile)
+	}
+	return path, damaged, err
+}
+
+// Open reads the weights, and the tokenizer at the given path or, if that is empty, the run's own. It is an error if
+// their vocabularies have different sizes.
+func (m *SavedModel) Open(tokenizerPath string) (_ *tinylm.Weights, _ *tokenizer.Tokenizer, err error) {
+	defer fault.Name(&err, "train", "")
 	w, err := m.load()
 	if err != nil {
-		return nil, nil, fault.In("train", "", err)
+		return nil, nil, err
 	}
 	path, separator := tokenizerPath, ""
 	if m.RunOptions != nil {
 		path, separator = cmp.Or(path, m.RunOptions.Tokenizer), m.RunOptions.Separator
 	}
+	hint := "; the run names it: if it lies elsewhere now, say where with -tokenizer"
 	t, err := tokenizer.Open(path, separator)
-	if err != nil {
-		if tokenizerPath == "" {
-			err = fmt.Errorf("%w; the run names it: if it lies elsewhere now, say where with -tokenizer", quote.Error(err))
-		} else {
-			err = fault.About("Tokenizer", err)
-		}
-		return nil, nil, fault.In("train", "", err)
-	}
-	if n, want := t.Vocab(), w.Config.Vocab; n != want {
+	if err == nil && t.Vocab() != w.Config.Vocab {
 		what := "a text of bytes"
 		if path != "" {
 			what = quote.Path(path)
 		}
-		err := fmt.Errorf("the model has %d tokens, %s has %d", want, what, n)
-		if tokenizerPath == "" {
-			err = fmt.Errorf("%w: name the model's tokenizer with -tokenizer", err)
-		} else {
-			err = fault.About("Tokenizer", err)
-		}
-		return nil, nil, fault.In("train", "", err)
+		err, hint = fmt.Errorf("the model has %d tokens, %s has %d", w.Config.Vocab, what, t.Vocab()),
+			": name the model's tokenizer with -tokenizer"
 	}
-	return w, t, nil
+	switch {
+	case err == nil:
+		return w, t, nil
+	case tokenizerPath != "":
+		return nil, nil, fault.About("Tokenizer", err)
+	}
+	return nil, nil, fmt.Errorf("%w%s", quote.Error(err), hint)
 }
 
 // Warnings returns a sentence for each damaged checkpoint that is newer than the model.
@@ -101,113 +149,38 @@ func (m *SavedModel) Warnings() (list []string) {
 }
 
 // load reads the weights. If their file has gone away, it finds the model again.
-func (m *SavedModel) load() (*tinylm.Weights, error) {
-	w, err := tinylm.LoadWeights(m.WeightsFile)
-	for try := 1; try < findTries && errors.Is(err, fs.ErrNotExist); try++ {
-		again, findErr := findModel(m.path)
-		if findErr != nil {
-			return nil, findErr
+func (m *SavedModel) load() (w *tinylm.Weights, err error) {
+	err = m.retry(func() error {
+		if w, err = tinylm.LoadWeights(m.WeightsFile); !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
-		*m = *again
-		w, err = tinylm.LoadWeights(m.WeightsFile)
-	}
+		return cmp.Or(m.find(), err)
+	})
 	return w, err
 }
 
-// find sets WeightsFile and Damaged, and returns the run folder, "" for a file outside of a run.
-func (m *SavedModel) find(path string) (folder string, err error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return "", err
-	case !info.IsDir():
-		if err := verifyWeights(path); err != nil {
-			return "", err
-		}
-		folder, err := runAround(filepath.Dir(path))
-		if !exists(filepath.Join(folder, runFile)) { // a config.yaml there is of another program
-			folder = ""
-		}
-		return folder, err
-	}
-	m.WeightsFile = filepath.Join(path, modelFile)
-	sums, err := readChecksums(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", withCheckpoint(path, err)
-	}
-	if _, checkpoint := sums[stateFile]; checkpoint {
-		if _, err := verifyCheckpoint(path); err != nil {
-			return "", err
-		}
-		return runAround(path)
-	}
-	if exists(m.WeightsFile) {
-		return path, verifyWeights(m.WeightsFile)
-	}
-	newest, err := m.findCheckpoint(path)
-	m.WeightsFile = filepath.Join(newest, modelFile)
-	return path, err
-}
-
-// findCheckpoint returns the path of a run's newest checkpoint that is whole. It sets Damaged.
-func (m *SavedModel) findCheckpoint(run string) (path string, err error) {
-	parent := filepath.Join(run, checkpointFolder)
-	names, err := checkpoints(parent)
-	if err != nil {
-		return "", err
-	}
-	for _, name := range slices.Backward(names) {
-		path := filepath.Join(parent, name)
-		if _, err := verifyCheckpoint(path); err != nil {
-			if err = fmt.Errorf("checkpoint %s: %w", name, err); unreadable(err) {
-				return "", err
-			}
-			m.Damaged = append(m.Damaged, err)
-			continue
-		}
-		return path, nil
-	}
-	if m.Damaged != nil {
-		return "", fmt.Errorf("no checkpoint is whole: %w", errors.Join(m.Damaged...))
-	}
-	return "", fmt.Errorf("neither %s nor a checkpoint in it", modelFile)
-}
-
-// runAround returns the run folder of a folder of weights: two levels up from a checkpoint, else the folder itself.
-func runAround(folder string) (string, error) {
-	folder, err := filepath.Abs(folder)
-	if parent := filepath.Dir(folder); filepath.Base(parent) == checkpointFolder {
-		folder = filepath.Dir(parent)
-	}
-	return folder, err
-}
-
-// exists reports whether something is at path, also if the system cannot read it or it is a link to a disk that is missing.
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return !errors.Is(err, fs.ErrNotExist)
-}
-
-// FindNewestRun returns the folder in parent of the latest run that has a model: the one whose run.json was written last. A run whose
-// checkpoints the system cannot read counts: FindModel says why. If there is none, the error wraps fs.ErrNotExist.
-func FindNewestRun(parent string) (folder string, err error) {
+// FindNewestRun returns the folder in parent of the latest run that has a model: the one whose run.json was written
+// last. A run whose checkpoints the system cannot read counts: FindModel says why. If there is none, the error wraps
+// fs.ErrNotExist.
+func FindNewestRun(parent string) (newest string, err error) {
+	defer fault.Name(&err, "train", "")
 	entries, err := os.ReadDir(parent)
 	if err != nil {
-		return "", fault.In("train", "", err)
+		return "", err
 	}
-	var newest time.Time
+	var written time.Time
 	for _, e := range entries {
-		path := filepath.Join(parent, e.Name())
-		info, err := os.Stat(filepath.Join(path, runFile))
-		if err != nil || !info.ModTime().After(newest) {
+		run := folder(filepath.Join(parent, e.Name()))
+		info, err := os.Stat(run.file(runFile))
+		if err != nil || !info.ModTime().After(written) {
 			continue
 		}
-		if names, err := checkpoints(filepath.Join(path, checkpointFolder)); exists(filepath.Join(path, modelFile)) || err != nil || len(names) > 0 {
-			newest, folder = info.ModTime(), path
+		if steps, err := run.checkpoints(); exists(run.file(modelFile)) || err != nil || len(steps) > 0 {
+			newest, written = string(run), info.ModTime()
 		}
 	}
-	if folder == "" {
-		return "", fault.In("train", "", fmt.Errorf("no run with a model in %s: %w", parent, fs.ErrNotExist))
+	if newest == "" {
+		return "", fmt.Errorf("no run with a model in %s: %w", parent, fs.ErrNotExist)
 	}
-	return folder, nil
+	return newest, nil
 }

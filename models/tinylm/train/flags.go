@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
@@ -18,19 +17,27 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// Parse returns the options of a command line: those of the preset, then those of the YAML file of -config, then the flags
-// themselves. With -resume FOLDER they are the options of the run in FOLDER, whose file must be as the run wrote it; flags may change those
-// that are not fixed. Data, EvalData, Tokenizer and Init of flags and of -config become absolute paths; a relative path is relative to the working
-// directory, also in the file.
-// After -help it writes the list of flags to w, if not nil, and returns flag.ErrHelp.
+// Parse returns the options of a command line: those of the preset, then those of the YAML file of -config, then the
+// flags themselves. With -resume FOLDER they are the options of the run in FOLDER, whose file must be as the run wrote
+// it; flags may change those that are not fixed. Data, EvalData, Tokenizer and Init of flags and of -config become
+// absolute paths; a relative path is relative to the working directory, also in the file. After -help it writes the
+// list of flags to w, if not nil, and returns flag.ErrHelp.
 func Parse(args []string, w io.Writer) (_ *Options, err error) {
-	given := new(Options)
-	set := given.flags()
-	defer command.Explain(&err, set, fieldFlags())
-	if err := given.parse(set, args, w); err != nil {
+	given, err := presetOf("") // whose values the help has
+	if err != nil {
 		return nil, err
 	}
-	o, written, err := given.base(set)
+	set := given.flags()
+	defer command.Explain(&err, set, fieldFlags())
+	if value.IsNil(w) {
+		w = io.Discard
+	}
+	if err := command.Parse(set, args, w); err != nil {
+		return nil, err
+	}
+	asked := map[string]string{}
+	set.Visit(func(f *flag.Flag) { asked[f.Name] = f.Value.String() })
+	o, written, err := given.base(asked)
 	if err == nil {
 		err = errors.Join(given.makeAbsolute(), written.makeAbsolute())
 	}
@@ -40,10 +47,10 @@ func Parse(args []string, w io.Writer) (_ *Options, err error) {
 	if err = o.override(set, given.resume, written); err == nil {
 		err = o.Validate()
 	}
-	if err == nil && o.Steps > 0 && isSet(set, "minutes") {
+	if _, minutes := asked["minutes"]; err == nil && o.Steps > 0 && minutes {
 		err = fmt.Errorf("-minutes %v does nothing beside -steps %d: with -steps 0 the run goes by time", o.Minutes, o.Steps)
 	}
-	if err == nil && o.PhiHidden > 0 && o.Phi != string(nn.PhiMLP) && isSet(set, "phi-hidden") {
+	if _, hidden := asked["phi-hidden"]; err == nil && o.PhiHidden > 0 && o.Phi != string(nn.PhiMLP) && hidden {
 		err = fmt.Errorf("-phi-hidden %d does nothing without -phi %s", o.PhiHidden, nn.PhiMLP)
 	}
 	if err != nil {
@@ -52,78 +59,57 @@ func Parse(args []string, w io.Writer) (_ *Options, err error) {
 	return o, nil
 }
 
-// parse sets given to the options that flags alone give. The Visit of set, which are its flags, then lists those that were given.
-func (given *Options) parse(set *flag.FlagSet, args []string, w io.Writer) error {
-	if err := command.Parse(set, args, io.Discard); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return cmp.Or(help(w), err)
-		}
-		return err
-	}
+// base returns the options that the flags change: those of the run to resume, of the file or of the preset that the
+// flags name. It takes the sizes of the model from -init. written are the options as the run wrote them; fixed ones
+// must not differ from these. asked has the flags of the command line.
+func (given *Options) base(asked map[string]string) (o, written *Options, err error) {
 	for _, name := range []string{"resume", "init", "config"} {
-		if isSet(set, name) && set.Lookup(name).Value.String() == "" {
-			return command.WrongUse(fmt.Errorf("-%s is empty, want a path", name))
+		if value, ok := asked[name]; ok && value == "" {
+			return nil, nil, command.WrongUse(fmt.Errorf("-%s is empty, want a path", name))
 		}
 	}
-	if _, err := presetOf(given.Preset); err != nil {
-		return err
-	}
-	if given.config != "" && given.resume != "" {
-		return command.WrongUse(errors.New("-config and -resume exclude each other: a run continues with its own " + optionsFile))
-	}
-	return nil
-}
-
-// isSet reports whether the command line sets a flag.
-func isSet(set *flag.FlagSet, name string) (found bool) {
-	set.Visit(func(f *flag.Flag) { found = found || f.Name == name })
-	return found
-}
-
-// base returns the options that the flags change: those of the run to resume, of the file or of the preset that the flags name. It takes
-// the sizes of the model from -init. written are the options as the run wrote them; fixed ones must not differ from these.
-func (given *Options) base(set *flag.FlagSet) (o, written *Options, err error) {
-	hasContext := false // the file names it
-	switch {
-	case given.resume != "":
-		o, written, err = optionsOfRun(given.resume, set)
-		err = command.Flag("resume", given.resume, err)
-	case given.config != "":
-		var list []setting
-		if o, list, err = readOptions(given.config, given.Preset); err == nil {
-			err = o.makeAbsolute()
-		}
-		err = command.Flag("config", given.config, err)
-		hasContext = slices.ContainsFunc(list, func(s setting) bool { return s.name == "context" })
-	default:
-		o, err = presetOf(given.Preset)
-	}
-	if err != nil {
+	if o, err = presetOf(asked["preset"]); err != nil {
 		return nil, nil, err
 	}
-	if init := cmp.Or(given.Init, o.Init); init != "" && given.resume == "" { // Run checks that flags agree with its sizes
+	var named settings
+	switch {
+	case given.config != "" && given.resume != "":
+		err := errors.New("-config and -resume exclude each other: a run continues with its own " + optionsFile)
+		return nil, nil, command.WrongUse(err)
+	case given.resume != "":
+		o, written, err = folder(given.resume).options(asked)
+		return o, written, command.Flag("resume", given.resume, err)
+	case given.config != "":
+		if o, named, err = readOptions(given.config, asked["preset"]); err == nil {
+			err = o.makeAbsolute()
+		}
+		if err != nil {
+			return nil, nil, command.Flag("config", given.config, err)
+		}
+	}
+	if init := cmp.Or(given.Init, o.Init); init != "" { // Run checks that flags agree with its sizes
 		w, _, err := loadInit(init)
 		if err != nil {
 			return nil, nil, command.Flag("init", init, err)
 		}
 		context := o.Context
-		if o.setModel(w.Config); hasContext { // which may differ from that of the weights
+		o.setModel(w.Config)
+		if _, ok := named["context"]; ok { // it may differ from that of the weights
 			o.Context = context
 		}
 	}
-	if written == nil {
-		written = new(*o)
-	}
-	return o, written, nil
+	return o, new(*o), nil
 }
 
-// override sets the options of o that are set in set. If resume names a run, it is an error to change a fixed option of the run.
+// override sets the options of o that are set in set. If resume names a run, it is an error to change a fixed option of
+// the run.
 func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (err error) {
-	before, after, tags := written.flags(), o.flags(), optionTags()
+	before, after, fields := written.flags(), o.flags(), optionFields()
 	set.Visit(func(f *flag.Flag) {
 		old := before.Lookup(f.Name).Value.String()
 		_ = after.Set(f.Name, f.Value.String()) // set has parsed it
-		if now := after.Lookup(f.Name).Value.String(); resume != "" && tags[f.Name].Get("fixed") != "" && now != old && err == nil {
+		now, fixed := after.Lookup(f.Name).Value.String(), fields[f.Name].Tag.Get("fixed") != ""
+		if resume != "" && fixed && now != old && err == nil {
 			hint := "begin a new one, with -init for its weights"
 			if f.Name == "init" {
 				hint = "begin a new one with it"
@@ -134,7 +120,8 @@ func (o *Options) override(set *flag.FlagSet, resume string, written *Options) (
 	return err
 }
 
-// loadInit returns the weights that -init names: a file, or the model of a run folder. It also returns the warnings about that model.
+// loadInit returns the weights that -init names: a file, or the model of a run folder. It also returns the warnings
+// about that model.
 func loadInit(path string) (_ *tinylm.Weights, warnings []string, err error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		found, err := findModel(path)
@@ -180,11 +167,8 @@ func (o *Options) flags() *flag.FlagSet {
 	set.StringVar(&o.resume, "resume", o.resume, "folder of a run to continue from its last good checkpoint")
 	set.BoolVar(&o.verbose, "v", o.verbose, "print all options and the memory with -recompute at the start")
 	v := reflect.ValueOf(o).Elem()
-	for _, f := range reflect.VisibleFields(v.Type()) {
-		if !f.IsExported() {
-			continue
-		}
-		name, help := nameOf(f), f.Tag.Get("help")
+	for name, f := range optionFields() {
+		help := f.Tag.Get("help")
 		switch p := v.FieldByIndex(f.Index).Addr().Interface().(type) {
 		case *string:
 			set.StringVar(p, name, *p, help)
@@ -201,51 +185,35 @@ func (o *Options) flags() *flag.FlagSet {
 	return set
 }
 
-// nameOf returns the name of an option.
-func nameOf(f reflect.StructField) string {
-	if name := f.Tag.Get("yaml"); name != "-" {
-		return name
-	}
-	return strings.ToLower(f.Name)
-}
-
-// optionTags returns the tags of the options by name.
-func optionTags() map[string]reflect.StructTag {
-	tags := map[string]reflect.StructTag{}
+// optionFields returns the fields of the options by the names of their flags.
+func optionFields() map[string]reflect.StructField {
+	fields := map[string]reflect.StructField{}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Options]()) {
 		if f.IsExported() {
-			tags[nameOf(f)] = f.Tag
+			fields[cmp.Or(strings.Trim(f.Tag.Get("yaml"), "-"), strings.ToLower(f.Name))] = f
 		}
 	}
-	return tags
+	return fields
 }
+
+// inFile reports whether a file has the option of a field. The others are for the command line alone.
+func inFile(f reflect.StructField) bool { return strings.Trim(f.Tag.Get("yaml"), "-") != "" }
 
 // fieldFlags returns the names of the flags by those of their fields.
 func fieldFlags() map[string]string {
 	flags := map[string]string{}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Options]()) {
-		flags[f.Name] = nameOf(f)
+	for name, f := range optionFields() {
+		flags[f.Name] = name
 	}
 	return flags
 }
 
-// help writes the help, with the values of tiny.
-func help(w io.Writer) error {
-	if value.IsNil(w) {
-		return nil
-	}
-	o, err := Preset("tiny")
-	if err != nil {
-		return err
-	}
-	return command.Help(o.flags(), w)
-}
-
 // What -help says besides the flags.
 const (
-	about = "Train trains TinyLM, a language model of Native Sparse Attention, on text: by default for two minutes on the source of the Go " +
-		"toolchain in PATH. It shows its progress, keeps checkpoints in a run folder, and ends with the held-out loss and a sample of " +
-		"text. Ctrl-C, SIGTERM and a closed terminal stop it after a checkpoint; -resume continues from there."
+	about = "Train trains TinyLM, a language model of Native Sparse Attention, on text: by default for two minutes on " +
+		"the source of the Go toolchain in PATH. It shows its progress, keeps checkpoints in a run folder, and ends with " +
+		"the held-out loss and a sample of text. Ctrl-C, SIGTERM and a closed terminal stop it after a checkpoint; " +
+		"-resume continues from there."
 	examples = `
 		-data notes.txt -steps 500 -out runs/notes # 500 steps on a text of your own
 		-resume runs/notes # continues a run that was stopped or killed

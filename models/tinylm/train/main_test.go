@@ -1,11 +1,13 @@
 package train
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,7 +28,8 @@ import (
 const (
 	childArgs = "TRAIN_TEST_ARGS"
 	childFake = "TRAIN_TEST_FAKE" // not empty: it runs on a device with its own memory and queues
-	childHook = "TRAIN_TEST_HOOK" // what it does after its first step: hang, wait for a signal, or kill itself some microseconds later
+	// what it does after its first step: hang, wait for a signal, or kill itself some microseconds later
+	childHook = "TRAIN_TEST_HOOK"
 )
 
 func TestMain(m *testing.M) {
@@ -95,30 +98,151 @@ func smallArgs(t testing.TB, steps int, more ...string) []string {
 	folder := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.Mkdir(folder, 0o755))
 	for i := range 60 {
-		text := strings.Repeat(fmt.Sprintf("The block of query %d is clamped to the query; blocks before it are whole.\n", i), 5+i%7)
-		require.NoError(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("%02d.txt", i)), []byte(text), 0o644))
+		text := strings.Repeat(fmt.Sprintf("The block of query %d is clamped to the query; blocks before it are whole.\n",
+			i), 5+i%7)
+		write(t, filepath.Join(folder, fmt.Sprintf("%02d.txt", i)), text)
 	}
-	return append(strings.Fields(fmt.Sprintf("-steps %d -data %s -layers 2 -dim 32 -heads 2 -kv-heads 1 -key-dim 16 -value-dim 16 -context 64 -gate-hidden 8 "+
+	return append(strings.Fields(fmt.Sprintf("-steps %d -data %s -layers 2 -dim 32 -heads 2 -kv-heads 1 "+
+		"-key-dim 16 -value-dim 16 -context 64 -gate-hidden 8 "+
 		"-batch 2 -eval-tokens 512 -final-eval 1024 -sample 8 -device cpu", steps, folder)), more...)
 }
 
-// run trains with the given arguments, in this process.
+// tinyArgs are the arguments of a run of 6 steps that takes milliseconds.
+func tinyArgs(t testing.TB, more ...string) []string {
+	return append(append(smallArgs(t, 6),
+		strings.Fields("-batch 1 -context 32 -dim 16 -key-dim 8 -value-dim 8 -layers 1 -gate-hidden 4 "+
+			"-eval-every 3 -eval-tokens 64 -final-eval 64 -sample 4")...), more...)
+}
+
+// parse returns the options of a command line.
+func parse(t testing.TB, args ...string) *Options {
+	t.Helper()
+	return testutil.Must(Parse(args, io.Discard))(t)
+}
+
+// runArgs trains with the given arguments, in this process.
 func runArgs(t testing.TB, args ...string) (*Result, error) {
 	t.Helper()
-	return Run(context.Background(), testutil.Must(Parse(args, io.Discard))(t), io.Discard)
+	return Run(context.Background(), parse(t, args...), io.Discard)
+}
+
+// refusal returns the error of Parse or of the run.
+func refusal(args ...string) error {
+	o, err := Parse(args, io.Discard)
+	if err == nil {
+		_, err = Run(context.Background(), o, io.Discard)
+	}
+	return err
+}
+
+// says trains and returns what the run says.
+func says(t testing.TB, args ...string) string {
+	t.Helper()
+	var said bytes.Buffer
+	testutil.Must(Run(t.Context(), parse(t, args...), &said))(t)
+	return said.String()
+}
+
+// newFolder returns the path of a run that does not exist yet.
+func newFolder(t testing.TB) string { return filepath.Join(t.TempDir(), "run") }
+
+// newRun trains in a new folder, which it returns.
+func newRun(t testing.TB, args ...string) string {
+	t.Helper()
+	path := newFolder(t)
+	testutil.Must(runArgs(t, append(args, "-out", path)...))(t)
+	return path
+}
+
+var errStop = errors.New("stopped by the test")
+
+// stopAfter trains until a step, after which its context ends.
+func stopAfter(t testing.TB, step int, args ...string) {
+	t.Helper()
+	o := parse(t, args...)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	o.hooks.stepped = func(n int) {
+		if n == step {
+			cancel(errStop)
+		}
+	}
+	require.ErrorIs(t, testutil.Err(Run(ctx, o, io.Discard)), errStop)
+}
+
+// copyOf copies a run to a new folder, which it returns.
+func copyOf(t testing.TB, run string) string {
+	t.Helper()
+	path := newFolder(t)
+	require.NoError(t, os.CopyFS(path, os.DirFS(run)))
+	return path
+}
+
+// read returns the content of a file.
+func read(t testing.TB, path ...string) string {
+	t.Helper()
+	return string(testutil.Must(os.ReadFile(filepath.Join(path...)))(t))
+}
+
+// write replaces a file.
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+}
+
+// stepsOf returns the steps of the checkpoints of a run.
+func stepsOf(t testing.TB, run string) []int {
+	t.Helper()
+	return testutil.Must(folder(run).checkpoints())(t)
+}
+
+// wholeCheckpoint returns the newest checkpoint of a run.
+func wholeCheckpoint(t testing.TB, run string) *checkpoint {
+	t.Helper()
+	c, damaged, err := newestCheckpoint(folder(run))
+	require.NoError(t, err)
+	require.Empty(t, damaged)
+	require.NotNil(t, c)
+	return c
+}
+
+// descriptionOf returns what run.json says.
+func descriptionOf(t testing.TB, run string) description {
+	t.Helper()
+	return testutil.Must(folder(run).description())(t)
+}
+
+// describeAs writes run.json.
+func describeAs(t testing.TB, run string, d description) {
+	t.Helper()
+	write(t, folder(run).file(runFile), string(testutil.Must(json.Marshal(d))(t)))
+}
+
+// contents returns what the files and links of a folder hold, by path.
+func contents(t testing.TB, folder string) map[string]string {
+	all := map[string]string{}
+	require.NoError(t, filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		switch {
+		case e.Type() == fs.ModeSymlink:
+			all[path] = "to " + testutil.Must(os.Readlink(path))(t)
+		case e.Type().IsRegular():
+			all[path] = read(t, path)
+		}
+		return nil
+	}))
+	return all
 }
 
 // modelOf returns the bytes of the weights in a run folder.
-func modelOf(t testing.TB, folder string) string {
+func modelOf(t testing.TB, run string) string {
 	t.Helper()
-	return string(testutil.Must(os.ReadFile(filepath.Join(folder, modelFile)))(t))
+	return read(t, run, modelFile)
 }
 
-// resultOf returns the result in run.json.
-func resultOf(t testing.TB, folder string) *Result {
+// heldOutOf returns the result in run.json.
+func heldOutOf(t testing.TB, run string) float64 {
 	t.Helper()
-	var d description
-	require.NoError(t, json.Unmarshal(testutil.Must(os.ReadFile(filepath.Join(folder, runFile)))(t), &d))
+	d := descriptionOf(t, run)
 	require.NotNil(t, d.Result)
-	return d.Result
+	return d.Result.HeldOutLoss
 }

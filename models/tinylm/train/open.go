@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -19,7 +18,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/command"
-	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
@@ -49,7 +47,8 @@ func (r *runner) open(ctx context.Context) (err error) {
 	if r.verbose {
 		r.display.line("%s", bytes.TrimSpace(r.YAML()))
 	}
-	r.display.line("model: %s attention, %d layers of width %d, %.2fM parameters", r.Attention, r.Layers, r.Dim, float64(c.Parameters())/1e6)
+	r.display.line("model: %s attention, %d layers of width %d, %.2fM parameters", r.Attention, r.Layers, r.Dim,
+		float64(c.Parameters())/1e6)
 	if r.Data == randomData {
 		r.display.line("data: %s", r.corpus.Name())
 	} else {
@@ -92,8 +91,9 @@ func (r *runner) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// openResumed locks the folder of the run to resume and takes the state of its newest checkpoint, which it returns. It returns nil for a
-// new run, whose folder must not exist yet, and for a run without a checkpoint.
+// openResumed locks the folder of the run to resume, removes parts of checkpoints that a kill has left, and takes the
+// state of the newest complete checkpoint, which it returns. It returns nil for a new run, whose folder must not exist
+// yet, and for a run that was stopped before its first checkpoint.
 func (r *runner) openResumed() (*checkpoint, error) {
 	if r.resume == "" {
 		if r.Out != "" && exists(r.Out) {
@@ -101,24 +101,14 @@ func (r *runner) openResumed() (*checkpoint, error) {
 		}
 		return nil, nil
 	}
-	r.folder = r.resume
+	r.folder = folder(r.resume)
 	if err := r.lock(); err != nil {
 		return nil, err
 	}
 	if err := r.checkFiles(); err != nil {
 		return nil, err
 	}
-	from, err := r.lastCheckpoint()
-	if from != nil {
-		r.state, r.savedStep = from.state, from.state.Step
-	}
-	return from, err
-}
-
-// lastCheckpoint returns the newest complete checkpoint of the run to resume, nil if the run was stopped before its first one. It
-// removes parts of checkpoints that a kill has left.
-func (r *runner) lastCheckpoint() (*checkpoint, error) {
-	r.warnIf(errors.Join(removeParts(filepath.Join(r.folder, checkpointFolder)), files.RemoveTemporaries(r.folder, optionsFile, runFile, modelFile, configFile, checksumsFile)))
+	r.warnIf(r.folder.removeParts())
 	from, damaged, err := newestCheckpoint(r.folder)
 	if err != nil {
 		return nil, err
@@ -126,16 +116,20 @@ func (r *runner) lastCheckpoint() (*checkpoint, error) {
 	for _, d := range damaged {
 		r.display.warn("%v: the one before it is used", d)
 	}
-	if from == nil {
-		if model := filepath.Join(r.folder, modelFile); exists(model) {
-			return nil, fmt.Errorf("%s has a model but no checkpoint to continue from; a new run with -init %s begins with the model", r.folder, r.folder)
-		}
-		if d, _ := readDescription(r.folder); d.Saved {
-			return nil, fmt.Errorf("the checkpoints of %s are missing from %s: is a disk not mounted?", r.folder, filepath.Join(r.folder, checkpointFolder))
-		}
-		r.display.line("%s has no checkpoint: starting from step 0", r.folder)
+	if from != nil {
+		r.state, r.savedStep = from.state, from.state.Step
+		return from, nil
 	}
-	return from, nil
+	if exists(r.folder.file(modelFile)) {
+		return nil, fmt.Errorf("%s has a model but no checkpoint to continue from; "+
+			"a new run with -init %s begins with the model", r.folder, r.folder)
+	}
+	if d, _ := r.folder.description(); d.Saved {
+		return nil, fmt.Errorf("the checkpoints of %s are missing from %s: is a disk not mounted?", r.folder,
+			r.folder.file(checkpointFolder))
+	}
+	r.display.line("%s has no checkpoint: starting from step 0", r.folder)
+	return nil, nil
 }
 
 const (
@@ -148,7 +142,8 @@ const (
 func (r *runner) openData(ctx context.Context) (err error) {
 	r.phase("reading data")
 	o := corpus.Options{
-		Ext: r.Ext, TextField: r.TextField, EvalData: r.EvalData, Tokenizer: r.Tokenizer, Separator: r.Separator, Seed: r.Seed,
+		Ext: r.Ext, TextField: r.TextField, EvalData: r.EvalData, Tokenizer: r.Tokenizer, Separator: r.Separator,
+		Seed:    r.Seed,
 		HeldOut: max(heldOutTokens, r.EvalTokens, r.FinalEval),
 	}
 	switch path := r.Data; {
@@ -182,7 +177,8 @@ func (r *runner) openData(ctx context.Context) (err error) {
 // showSkipped says what the corpus has left out, if it has not been said yet.
 func (r *runner) showSkipped() {
 	all := r.corpus.Skipped()
-	skipped, files := slices.DeleteFunc(slices.Clone(all), func(s corpus.Skipped) bool { return slices.Contains(r.skipped, s) }), 0
+	said := func(s corpus.Skipped) bool { return slices.Contains(r.skipped, s) }
+	skipped, files := slices.DeleteFunc(slices.Clone(all), said), 0
 	for _, s := range skipped {
 		if files += s.Files; r.verbose || len(skipped) == 1 {
 			r.display.line("skipped %d files, folders or records: %s, such as %.100q", s.Files, s.Reason, s.Example)
@@ -201,7 +197,8 @@ const leastDocument = 16
 func goSource(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
-		return "", fmt.Errorf("go env GOROOT: %w: where the Go source is not to be found, name a file or folder with -data", err)
+		return "", fmt.Errorf("go env GOROOT: %w: where the Go source is not to be found, "+
+			"name a file or folder with -data", err)
 	}
 	return filepath.Join(strings.TrimSpace(string(out)), "src"), nil
 }
@@ -239,13 +236,14 @@ func (r *runner) openWeights(from *checkpoint) (err error) {
 	return nil
 }
 
-// checkMoments returns an error if the moments of a checkpoint are of another optimizer than the run's: AdamW keeps two of each
-// parameter, Muon one.
+// checkMoments returns an error if the moments of a checkpoint are of another optimizer than the run's: AdamW keeps two
+// of each parameter, Muon one.
 func (r *runner) checkMoments(state safetensors.File) error {
 	for _, p := range r.weights.Config.LearnableParams() {
 		muon := r.Optimizer == muonOptimizer && tinylm.UsesMuon(p.Name, p.Shape)
 		if _, second := state.Tensors["second."+p.Name]; len(state.Tensors) > 0 && second == muon {
-			return command.WrongUse(fmt.Errorf("-optimizer %s: the moments of %s in the checkpoint are of another optimizer", r.Optimizer, p.Name))
+			return command.WrongUse(fmt.Errorf("-optimizer %s: the moments of %s in the checkpoint are of another optimizer",
+				r.Optimizer, p.Name))
 		}
 	}
 	return nil

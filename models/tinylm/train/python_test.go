@@ -31,8 +31,8 @@ ids = torch.arange(2 * config["S"]).reshape(2, -1) * 7919 % config["V"]
 print(reference.tinylm_loss(config, weights, ids).item())
 `
 
-// TestReference: Python's safetensors reads the weights of a run, and the reference implementation has the same loss with them. The test
-// needs python3 with torch and safetensors, and the path of the reference in NSA_TEST_REFERENCE.
+// TestReference: Python's safetensors reads the weights of a run, and the reference implementation has the same loss
+// with them. The test needs python3 with torch and safetensors, and the path of the reference in NSA_TEST_REFERENCE.
 func TestReference(t *testing.T) {
 	reference := os.Getenv("NSA_TEST_REFERENCE")
 	if reference == "" {
@@ -40,8 +40,7 @@ func TestReference(t *testing.T) {
 	}
 	testutil.RequirePython(t, "torch", "safetensors")
 	for _, phi := range []string{"mean", "mlp"} {
-		folder := filepath.Join(t.TempDir(), "run")
-		testutil.Must(runArgs(t, smallArgs(t, 20, "-phi", phi, "-phi-hidden", "12", "-out", folder)...))(t)
+		folder := newRun(t, smallArgs(t, 20, "-phi", phi, "-phi-hidden", "12")...)
 		out, err := exec.Command("python3", "-c", referenceLoss, reference, folder).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		want := testutil.Must(strconv.ParseFloat(strings.TrimSpace(string(out)), 64))(t)

@@ -19,7 +19,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 )
 
-// hostileText is what a file may hold to fill or to command a terminal: megabytes, escape sequences, line breaks, marks of direction.
+// hostileText is what a file may hold to fill or to command a terminal: megabytes, escape sequences, line breaks, marks
+// of direction.
 const hostileText = "\x1b]0;title\x07\x1b[2J\r\n\u202egnp.exe\u009b31m\xff\x00"
 
 // requireFit checks that a message is short, without the paths that the test has named, and printable.
@@ -32,38 +33,41 @@ func requireFit(t testing.TB, text, what string, paths ...string) {
 	require.Equal(t, -1, strings.IndexFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }), "%s: %q", what, text)
 }
 
-// TestErrorsQuoteLittle: whatever the files of a run or a model hold, errors and warnings about them are short and printable.
+// TestErrorsQuoteLittle: whatever the files of a run or a model hold, errors and warnings about them are short and
+// printable.
 func TestErrorsQuoteLittle(t *testing.T) {
 	t.Parallel()
-	whole := filepath.Join(t.TempDir(), "whole")
-	testutil.Must(runArgs(t, tinyArgs(t, "-out "+whole)...))(t)
+	whole := newRun(t, tinyArgs(t)...)
 	long := strings.Repeat(hostileText, (1<<16)/len(hostileText))
 	quoted := string(testutil.Must(json.Marshal(long))(t))
 	tensors := func(header string) string {
-		return fmt.Sprintf("%s%s", []byte{byte(len(header)), byte(len(header) >> 8), byte(len(header) >> 16), byte(len(header) >> 24), 0, 0, 0, 0}, header)
+		return fmt.Sprintf("%s%s", []byte{byte(len(header)), byte(len(header) >> 8), byte(len(header) >> 16),
+			byte(len(header) >> 24), 0, 0, 0, 0}, header)
 	}
-	rows := string(testutil.Must(os.ReadFile(filepath.Join(whole, runlog.StepsFile)))(t))
+	rows := read(t, whole, runlog.StepsFile)
 	step := filepath.Join(checkpointFolder, checkpointName(6))
 	for file, texts := range map[string][]string{
 		optionsFile: {
 			long, quoted, "steps: " + quoted, quoted + `: 1`, "lr: !!" + long,
 			"tokenizer: /" + strings.Repeat("x", 1<<16), "attention: " + quoted,
 		},
-		runFile:          {long, quoted, `{"processes":` + quoted + `}`, `{"processes":[{"kernels":` + quoted + `}]}`, `{"processes":[{"options":"data: ` + quoted[1:] + `}]}`},
-		checksumsFile:    {long, long + " " + modelFile, strings.Repeat("x", 1<<16) + "  " + modelFile},
-		runlog.StepsFile: {long, strings.Repeat("x,", 1<<16), "step,time\n" + long, rows + strings.Repeat("\x1b", 900) + ",,,,,,,,,", rows + long},
+		runFile: {long, quoted, `{"processes":` + quoted + `}`, `{"processes":[{"kernels":` + quoted + `}]}`,
+			`{"processes":[{"options":"data: ` + quoted[1:] + `}]}`},
+		checksumsFile: {long, long + " " + modelFile, strings.Repeat("x", 1<<16) + "  " + modelFile},
+		runlog.StepsFile: {long, strings.Repeat("x,", 1<<16), "step,time\n" + long, rows + strings.Repeat("\x1b", 900) +
+			",,,,,,,,,", rows + long},
 		modelFile: {
 			tensors(`{` + quoted + `:{}}`), tensors(`{"a":{"dtype":` + quoted + `,"shape":[],"data_offsets":[0,0]}}`),
 			tensors(`{"__metadata__":{"config":` + quoted + `}}`), tensors(quoted), long,
 		},
 		step + "/" + stateFile: {
-			long, `{` + quoted + `:1}`, `{"step":` + quoted + `}`, `{"step":6,` + quoted + `:1}`, `{"step":6,"cursor":{"data":` + quoted + `}}`,
+			long, `{` + quoted + `:1}`, `{"step":` + quoted + `}`, `{"step":6,` + quoted + `:1}`,
+			`{"step":6,"cursor":{"data":` + quoted + `}}`,
 		},
 	} {
 		for i, text := range texts[:min(len(texts), testutil.Tries(t, 2, len(texts)))] {
-			what, folder := fmt.Sprintf("%s %d", file, i), filepath.Join(t.TempDir(), "run")
-			require.NoError(t, os.CopyFS(folder, os.DirFS(whole)))
-			require.NoError(t, os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644))
+			what, folder := fmt.Sprintf("%s %d", file, i), copyOf(t, whole)
+			write(t, filepath.Join(folder, file), text)
 			if filepath.Dir(file) == step {
 				require.NoError(t, writeChecksums(filepath.Join(folder, step), checkpointFiles()...))
 			}
@@ -103,9 +107,11 @@ func TestDataErrorsQuoteLittle(t *testing.T) {
 	long := strings.Repeat(hostileText, (1<<16)/len(hostileText))
 	quoted := string(testutil.Must(json.Marshal(long))(t))
 	for name, texts := range map[string][]string{
-		"a.jsonl":         {long, quoted, `{"text":` + quoted + `,"text":1}`, `{` + quoted + `:1}`, `{"text":{"a":` + quoted + `}}`, "{}\n" + long},
-		"a.parquet":       {long, "PAR1" + long + "PAR1"},
-		"a.npy":           {long, "\x93NUMPY\x01\x00\xff\xff" + long, "\x93NUMPY\x01\x00\x76\x00" + fmt.Sprintf("%-118s", "{'descr': '"+hostileText+"'}")},
+		"a.jsonl": {long, quoted, `{"text":` + quoted + `,"text":1}`, `{` + quoted + `:1}`, `{"text":{"a":` +
+			quoted + `}}`, "{}\n" + long},
+		"a.parquet": {long, "PAR1" + long + "PAR1"},
+		"a.npy": {long, "\x93NUMPY\x01\x00\xff\xff" + long, "\x93NUMPY\x01\x00\x76\x00" +
+			fmt.Sprintf("%-118s", "{'descr': '"+hostileText+"'}")},
 		"a.bin":           {long},
 		"a.gz":            {long, "\x1f\x8b\x08\x18" + long},
 		"a.zst":           {long},
@@ -125,16 +131,20 @@ func TestDataErrorsQuoteLittle(t *testing.T) {
 	}
 	const vocabulary = `"vocab":{"[UNK]":0,"[SEP]":1}`
 	for i, text := range []string{
-		long, quoted, `{"model":` + quoted + `}`, `{"model":{"type":` + quoted + `}}`, `{"model":{"type":"BPE","merges":[],"unk_token":` + quoted + `,` + vocabulary + `}}`,
-		`{"model":{"type":"BPE","merges":[],"vocab":{` + quoted + `:-1}}}`, `{"model":{"type":"BPE","merges":[],"vocab":{` + quoted + `:1,"a":1}}}`,
-		`{"model":{"type":"BPE","merges":[` + quoted + `],` + vocabulary + `}}`, `{"model":{"type":"BPE","merges":[],` + vocabulary + `},"normalizer":{"type":` + quoted + `}}`,
+		long, quoted, `{"model":` + quoted + `}`, `{"model":{"type":` + quoted + `}}`,
+		`{"model":{"type":"BPE","merges":[],"unk_token":` + quoted + `,` + vocabulary + `}}`,
+		`{"model":{"type":"BPE","merges":[],"vocab":{` + quoted + `:-1}}}`, `{"model":{"type":"BPE","merges":[],"vocab":{` + quoted +
+			`:1,"a":1}}}`,
+		`{"model":{"type":"BPE","merges":[` + quoted + `],` + vocabulary + `}}`, `{"model":{"type":"BPE","merges":[],` +
+			vocabulary + `},"normalizer":{"type":` + quoted + `}}`,
 		`{"added_tokens":[{"content":` + quoted + `}],"model":{"type":"BPE","merges":[],` + vocabulary + `}}`,
-		`{"model":{"type":"BPE","merges":[],` + vocabulary + `},"pre_tokenizer":{"type":"Split","pattern":{"Regex":` + quoted + `},"behavior":` + quoted + `}}`,
+		`{"model":{"type":"BPE","merges":[],` + vocabulary + `},"pre_tokenizer":{"type":"Split","pattern":{"Regex":` + quoted +
+			`},"behavior":` + quoted + `}}`,
 		`{"model":{"type":"BPE","merges":[],` + vocabulary + `},"pre_tokenizer":{"type":"Metaspace","replacement":` + quoted + `}}`,
 		`{"model":{"type":"BPE","merges":[],` + vocabulary + `},"decoder":{"type":"Strip","content":` + quoted + `}}`,
 	} {
 		path := filepath.Join(t.TempDir(), "tokenizer.json")
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		write(t, path, text)
 		k, err := tokenizer.Open(path, "")
 		if err == nil {
 			_, err = k.Encode(hostileText)

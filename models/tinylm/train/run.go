@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -37,9 +37,10 @@ type Result struct {
 	Sample      string        `json:"sample"` // text that these weights generate for the beginning of a document
 }
 
-// Run trains a model, or resumes a run if o comes from Parse with -resume, and shows the progress on w. Whatever is wrong with the
-// arguments is an error before the first step, and no folder is made. When ctx ends, Run finishes its step and writes a checkpoint. It
-// then returns *Interrupted after a signal (see OnSignals), else the cause of ctx. After another error the last checkpoint remains.
+// Run trains a model, or resumes a run if o comes from Parse with -resume, and shows the progress on w. Whatever is
+// wrong with the arguments is an error before the first step, and no folder is made. When ctx ends, Run finishes its
+// step and writes a checkpoint. It then returns *Interrupted after a signal (see OnSignals), else the cause of ctx.
+// After another error the last checkpoint remains.
 func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	if ctx == nil || o == nil {
 		return nil, errors.New("train: no context, or no options")
@@ -59,7 +60,8 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 
 // runOn is Run on a backend, which it does not close.
 func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Result, err error) {
-	r := &runner{Options: *o, backend: b, display: newDisplay(w), began: time.Now(), revision: revision(), savedStep: -1}
+	r := &runner{Options: *o, backend: b, display: newDisplay(w), began: time.Now(), savedStep: -1}
+	_ = revision() // before there is a lock, which a child such as git could keep after the end of this process
 	defer func() { err = errors.Join(err, r.closers.Close()) }()
 	if err := r.open(ctx); err != nil {
 		return nil, r.exitError(ctx, err)
@@ -74,7 +76,8 @@ func runOn(ctx context.Context, b graph.Backend, o *Options, w io.Writer) (_ *Re
 // revision returns the commit of the code.
 var revision = sync.OnceValue(origin.Commit)
 
-// exitError returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that time.
+// exitError returns the error of a run that ended with err: after a signal an Interrupted, whatever the run did at that
+// time.
 func (r *runner) exitError(ctx context.Context, err error) error {
 	err = r.withAdvice(err)
 	s, ok := command.StopOf(ctx)
@@ -83,7 +86,7 @@ func (r *runner) exitError(ctx context.Context, err error) error {
 	}
 	stop := &Interrupted{Signal: s.Signal, Step: r.savedStep}
 	if r.savedStep >= 0 {
-		stop.Folder = r.folder
+		stop.Folder = string(r.folder)
 	}
 	if !errors.Is(err, s) && !errors.Is(err, ctx.Err()) {
 		stop.Err = err
@@ -119,19 +122,18 @@ type runner struct {
 	tenths     int           // tenths of a run by time that were done at its last evaluation, or when this process began
 
 	// The run folder, the record and the display.
-	folder   string
+	folder   folder
 	held     *flock.Flock // of the folder
 	log      *runlog.Log
 	display  *display
 	watchdog *watchdog
 	history  []process
-	// revision is that of the code. It is read before there is a lock: a child such as git could keep a lock after the end of this process.
-	revision string
 
 	// Clocks.
-	began     time.Time // when this process began the run
-	start     time.Time // of the training, as if it had never been stopped
-	rateSince time.Time // when the latest step was known to have ended, or the first one began: the next rate is measured from here
+	began time.Time // when this process began the run
+	start time.Time // of the training, as if it had never been stopped
+	// when the latest step was known to have ended, or the first one began: the next rate is measured from here
+	rateSince time.Time
 	saveAt    time.Time // the next checkpoint, if no evaluation writes one before
 	drawn     time.Time // when the curves were drawn last, or the run was opened
 
@@ -228,14 +230,16 @@ func (r *runner) stopped(ctx context.Context) error {
 
 // result returns the outcome as far as it is known before the last evaluation.
 func (r *runner) result() *Result {
-	res := &Result{Folder: r.folder, Steps: r.state.Step, Tokens: int64(r.state.Step * r.stepTokens()), Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
+	res := &Result{Folder: string(r.folder), Steps: r.state.Step, Tokens: int64(r.state.Step * r.stepTokens()),
+		Elapsed: r.state.Elapsed, Waits: r.reader.Waits()}
 	if r.state.Best != nil {
 		res.BestStep = r.state.Best.Step
 	}
 	return res
 }
 
-// finish evaluates the last weights, makes those of the best checkpoint the run's model, evaluates these, and samples from them.
+// finish evaluates the last weights, makes those of the best checkpoint the run's model, evaluates these, and samples
+// from them.
 func (r *runner) finish(ctx context.Context) (*Result, error) {
 	if n := len(r.state.Evaluations); n == 0 || r.state.Evaluations[n-1].Step != r.state.Step {
 		if err := r.evaluate(ctx); err != nil {
@@ -250,7 +254,7 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 	}
 	res := r.result()
 	if res.BestStep != r.state.Step {
-		best := filepath.Join(r.folder, checkpointFolder, checkpointName(res.BestStep))
+		best := r.folder.checkpoint(res.BestStep)
 		_, err := verifyCheckpoint(best)
 		if err == nil {
 			err = r.weights.Restore(filepath.Join(best, modelFile))
@@ -265,7 +269,7 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 	if err := r.ownFolder(); err != nil {
 		return res, err
 	}
-	if err := writeFinal(r.folder, r.weights); err != nil {
+	if err := writeFinal(string(r.folder), r.weights); err != nil {
 		return res, err
 	}
 	if err := r.evaluateAndSample(ctx, res); err != nil {
@@ -276,61 +280,36 @@ func (r *runner) finish(ctx context.Context) (*Result, error) {
 	return res, r.describe(res)
 }
 
-// evaluateAndSample makes the last evaluation and the sample.
-func (r *runner) evaluateAndSample(ctx context.Context, res *Result) (err error) {
-	if r.FinalEval > 0 {
-		r.lastPhase("final evaluation")
-		if res.HeldOutLoss, err = r.heldOut(ctx, r.FinalEval); err != nil {
-			return err
-		}
-		res.BitsPerByte = r.corpus.BitsPerByte(res.HeldOutLoss)
-	}
-	if r.Sample > 0 {
-		r.lastPhase("sampling")
-		res.Sample, err = r.sample(ctx)
-	}
-	return err
+// Interrupted is the error of a run that a signal has stopped. Parse with -resume continues from its checkpoint.
+type Interrupted struct {
+	Signal syscall.Signal
+	Folder string // of the run; empty: it has no checkpoint
+	Step   int    // of the newest checkpoint
+	Err    error  // why that is not the last step, or nil
 }
 
-// sampleStart is the most tokens of held-out text that begin the sample.
-const sampleStart = 32
-
-// sample returns the beginning of the held-out text and what the model continues it with. Without a beginning, chance would choose the
-// kind of document.
-func (r *runner) sample(ctx context.Context) (text string, err error) {
-	var opts []tinylm.DecoderOption
-	if !r.host() {
-		opts = append(opts, tinylm.DecodeOn(r.backend, r.precision))
+func (e *Interrupted) Error() string {
+	text := fmt.Sprintf("train: stopped by %v before the first checkpoint", e.Signal)
+	if e.Folder != "" {
+		text = fmt.Sprintf("train: stopped by %v after step %d; continue with -resume %s", e.Signal, e.Step, e.Folder)
 	}
-	d, err := tinylm.NewDecoder(r.weights, 1, min(r.Context, 1+r.Sample), opts...)
-	if err != nil {
-		return "", err
+	if e.Err != nil {
+		text += fmt.Sprintf(" (%v)", e.Err)
 	}
-	defer func() { err = errors.Join(err, d.Close()) }()
-	s, err := tinylm.NewSampler(d, nil)
-	if err != nil {
-		return "", err
-	}
-	held, err := r.corpus.HeldOut(r.shape, 1)
-	if err != nil {
-		return "", err
-	}
-	sampling := r.sampling()
-	start := held[0].Tokens[:min(sampleStart, sampling.MaxTokens/4, held[0].Targeted)]
-	sampling.MaxTokens -= len(start)
-	if _, err := s.Add(append([]int32{max(0, r.corpus.Separator())}, start...), sampling); err != nil {
-		return "", err
-	}
-	ids := slices.Clone(start)
-	for t, err := range s.Tokens() {
-		if err != nil {
-			return "", err
-		}
-		if ctx.Err() != nil {
-			return "", context.Cause(ctx)
-		}
-		ids = append(ids, t.ID)
-		r.watchdog.alive()
-	}
-	return r.corpus.Decode(ids)
+	return text
 }
+
+func (e *Interrupted) Unwrap() error { return e.Err }
+
+// ExitCode returns the conventional exit code of a program that this signal has ended.
+func (e *Interrupted) ExitCode() int { return command.Stop{Signal: e.Signal}.ExitCode() }
+
+// OnSignals returns a context that the first SIGINT, SIGTERM or SIGHUP ends, with a message on w. The second signal
+// ends the program at once. A signal that is ignored already, by nohup or & in a script, stays ignored. A closed
+// terminal or pipe does not end the program: writing to it is an error. stop undoes all of this.
+func OnSignals(ctx context.Context, w io.Writer) (_ context.Context, stop func()) {
+	return command.OnSignals(ctx, w, Stopping)
+}
+
+// Stopping says what a run does after a signal.
+const Stopping = "this step is finished and a checkpoint written"

@@ -1,39 +1,36 @@
 package train
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/gofrs/flock"
 
+	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/internal/command"
-	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/internal/runlog"
-	"github.com/gorgonia-nsa/nsa/models/tinylm"
-)
-
-// Names in a run folder.
-const (
-	optionsFile = "config.yaml"
-	runFile     = "run.json" // its description
-	lockFile    = ".lock"    // held by the process that trains
 )
 
 // openFolder makes the run folder, or opens the record of the run to resume. It writes the options and the description.
 func (r *runner) openFolder() (err error) {
-	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken(), Guard: r.ownFolder}
+	about := runlog.Options{Title: "TinyLM on " + r.corpus.Name(), BytesPerToken: r.corpus.BytesPerToken(),
+		Guard: r.ownFolder}
 	if r.resume != "" {
-		r.log, err = runlog.Resume(r.folder, r.state.Step, about)
+		r.log, err = runlog.Resume(string(r.folder), r.state.Step, about)
 	} else if r.log, err = r.createFolder(about); err == nil {
 		defer func() {
 			if err != nil && r.ownFolder() == nil { // nothing can use a folder without options
-				err = errors.Join(err, os.RemoveAll(r.folder))
+				err = errors.Join(err, os.RemoveAll(string(r.folder)))
 			}
 		}()
 	}
@@ -58,30 +55,32 @@ func (r *runner) write(name string, content []byte) error {
 	if err := r.ownFolder(); err != nil {
 		return err
 	}
-	return files.Write(filepath.Join(r.folder, name), content)
+	return files.Write(r.folder.file(name), content)
 }
 
-// createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in the same second.
+// createFolder makes the folder of -out, or one named by date and time. It appends a number if another run has begun in
+// the same second.
 func (r *runner) createFolder(about runlog.Options) (*runlog.Log, error) {
-	if r.folder = r.Out; r.folder != "" {
-		log, err := runlog.Create(r.folder, about)
-		return log, command.Flag("out", r.Out, fault.In("runlog", "", err))
+	if r.Out != "" {
+		r.folder = folder(r.Out)
+		log, err := runlog.Create(r.Out, about)
+		return log, command.Flag("out", r.Out, err)
 	}
 	name := filepath.Join("runs", time.Now().Format("20060102-150405"))
-	r.folder = name
+	r.folder = folder(name)
 	for n := 2; ; n++ {
-		log, err := runlog.Create(r.folder, about)
+		log, err := runlog.Create(string(r.folder), about)
 		if !errors.Is(err, fs.ErrExist) || n > 100 {
 			return log, err
 		}
-		r.folder = fmt.Sprintf("%s-%d", name, n)
+		r.folder = folder(fmt.Sprintf("%s-%d", name, n))
 	}
 }
 
-// lock keeps other processes from working on the run at the same time. The system releases the lock when the process ends. If the folder
-// has been moved or deleted since the last call, lock takes the lock of the one that is there now.
+// lock keeps other processes from working on the run at the same time. The system releases the lock when the process
+// ends. If the folder has been moved or deleted since the last call, lock takes the lock of the one that is there now.
 func (r *runner) lock() error {
-	path := filepath.Join(r.folder, lockFile)
+	path := r.folder.file(lockFile)
 	if info, err := os.Lstat(path); err == nil {
 		if !info.Mode().IsRegular() { // opening a pipe would wait for its other end
 			return fmt.Errorf("%s is not a regular file", path)
@@ -108,15 +107,15 @@ func (r *runner) lock() error {
 	return err
 }
 
-// ownFolder is called before each write to the run folder. It makes the folder again if it has gone away. It is an error if the folder at its
-// path is not this run's: then nothing may be written there.
+// ownFolder is called before each write to the run folder. It makes the folder again if it has gone away. It is an
+// error if the folder at its path is not this run's: then nothing may be written there.
 func (r *runner) ownFolder() error {
 	before := r.held
-	if err := os.MkdirAll(r.folder, 0o755); err != nil {
+	if err := os.MkdirAll(string(r.folder), 0o755); err != nil {
 		return err
 	}
 	opened := r.history != nil
-	if opened && !exists(filepath.Join(r.folder, lockFile)) { // else look once it is locked
+	if opened && !exists(r.folder.file(lockFile)) { // else look once it is locked
 		if err := r.checkFolder(); err != nil {
 			return err
 		}
@@ -135,22 +134,23 @@ func (r *runner) ownFolder() error {
 
 // checkFolder returns an error unless the run folder is empty or its last process is this one.
 func (r *runner) checkFolder() error {
-	d, err := readDescription(r.folder)
+	d, err := r.folder.description()
 	if n := len(d.Processes); err == nil && n > 0 && d.Processes[n-1].Started.Equal(r.began) {
 		return nil
 	}
-	entries, err := os.ReadDir(r.folder)
+	entries, err := os.ReadDir(string(r.folder))
 	if err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() != lockFile }) {
 		err = fmt.Errorf("%s is another run now", r.folder)
 	}
 	return err
 }
 
-// checkFiles returns an error if a file of the run to resume that this process may have to replace is no regular file. A link may name a disk
-// that is missing, and a link is never replaced.
+// checkFiles returns an error if a file of the run to resume that this process may have to replace is no regular file.
+// A link may name a disk that is missing, and a link is never replaced.
 func (r *runner) checkFiles() error {
-	for _, name := range []string{optionsFile, runFile, runlog.StepsFile, runlog.EventsFile, modelFile, configFile, checksumsFile} {
-		path := filepath.Join(r.folder, name)
+	for _, name := range []string{optionsFile, runFile, runlog.StepsFile, runlog.EventsFile, modelFile, configFile,
+		checksumsFile} {
+		path := r.folder.file(name)
 		info, err := os.Lstat(path)
 		switch {
 		case err == nil && !info.Mode().IsRegular():
@@ -162,28 +162,68 @@ func (r *runner) checkFiles() error {
 	return nil
 }
 
-// restoreFolder writes the options and the description of the run again if they have gone away, since -resume needs them.
+// restoreFolder writes the options and the description of the run again if they have gone away, since -resume needs
+// them.
 func (r *runner) restoreFolder() (err error) {
-	if !exists(filepath.Join(r.folder, optionsFile)) {
+	if !exists(r.folder.file(optionsFile)) {
 		err = r.write(optionsFile, r.YAML())
 	}
-	if !exists(filepath.Join(r.folder, runFile)) {
+	if !exists(r.folder.file(runFile)) {
 		err = errors.Join(err, r.describe(nil))
 	}
 	return err
 }
 
-// writeFinal writes the model of a run and its sums into its folder. It removes older sums first: a kill leaves a model without sums,
-// not one that looks damaged.
-func writeFinal(folder string, w *tinylm.Weights) error {
-	if err := os.Remove(filepath.Join(folder, checksumsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// readHistory reads the processes of a resumed run from run.json, and adds this process. It keeps a damaged run.json
+// under another name.
+func (r *runner) readHistory() error {
+	if r.resume != "" {
+		before, err := r.folder.description()
+		if unreadable(err) {
+			return err
+		}
+		if err != nil {
+			kept := ""
+			if !errors.Is(err, fs.ErrNotExist) {
+				name, err := files.SetAside(r.folder.file(runFile))
+				if err != nil {
+					return err
+				}
+				kept = " and keeping the old one as " + name
+			}
+			r.warn("%s: %v: rewriting it%s; cannot verify that %s is unchanged", runFile, err, kept, optionsFile)
+		}
+		r.history = before.Processes
+	}
+	device := r.backend.Device()
+	kernels := fmt.Sprintf("%s (%s, %s)", device.Kind, device.Name, device.Features)
+	for _, p := range slices.Backward(r.history) {
+		if p.Kernels != "" {
+			if p.Kernels != kernels {
+				r.warn("the run was on %s, now it is on %s: it continues, but not with the same bits",
+					quote.Text(p.Kernels), kernels)
+			}
+			break
+		}
+	}
+	r.history = append(r.history, process{os.Args, r.began, r.state.Step, string(r.YAML()), kernels})
+	return nil
+}
+
+// describe writes run.json.
+func (r *runner) describe(res *Result) error {
+	d := description{
+		Processes: r.history, Go: runtime.Version(), Revision: revision(), Device: cuda.Describe(r.backend),
+		Precision: r.Precision,
+		Data:      r.corpus.Name(), DataHash: r.corpus.Hash(), Seed: r.Seed, Parameters: r.weights.Config.Parameters(),
+		Saved: r.savedStep >= 0, Result: res,
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		d.Module = info.Main.Path + " " + info.Main.Version
+	}
+	text, err := json.MarshalIndent(d, "", "\t")
+	if err != nil {
 		return err
 	}
-	if err := syncFolder(folder); err != nil {
-		return err
-	}
-	if err := writeModel(folder, w); err != nil {
-		return err
-	}
-	return writeChecksums(folder, modelFile, configFile)
+	return r.write(runFile, append(text, '\n'))
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,10 +14,11 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/files"
+	"github.com/gorgonia-nsa/nsa/models/tinylm"
 )
 
-// save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is always complete,
-// whatever happens to the program or the disk meanwhile. After an error the state is as it was.
+// save writes a checkpoint, then removes the old ones that are not kept. A folder with the name of a checkpoint is
+// always complete, whatever happens to the program or the disk meanwhile. After an error the state is as it was.
 func (r *runner) save() error {
 	s := r.state
 	s.Best, s.Elapsed = s.best(), time.Since(r.start)
@@ -24,14 +26,14 @@ func (r *runner) save() error {
 		return fmt.Errorf("checkpoint of step %d: %w", s.Step, err)
 	}
 	r.warnIf(r.log.Save()) // first, so that the record of a run resumed from here has all steps
-	parent, name := filepath.Join(r.folder, checkpointFolder), checkpointName(s.Step)
-	part := filepath.Join(parent, partPrefix+name)
+	path := r.folder.checkpoint(s.Step)
+	part := filepath.Join(filepath.Dir(path), partPrefix+filepath.Base(path))
 	err := r.writePart(part, &s)
 	if err == nil {
 		err = r.ownFolder() // meanwhile it may have been replaced
 	}
 	if err == nil {
-		err = publishPart(part, filepath.Join(parent, name))
+		err = publishPart(part, path)
 	}
 	if err != nil {
 		err = fmt.Errorf("checkpoint of step %d: %w", s.Step, err)
@@ -45,7 +47,7 @@ func (r *runner) save() error {
 	if first {
 		r.warnIf(r.describe(nil)) // that there is one
 	}
-	r.warnIf(r.prune(parent)) // the checkpoint is written all the same
+	r.warnIf(r.prune()) // the checkpoint is written all the same
 	return nil
 }
 
@@ -96,8 +98,8 @@ func (r *runner) saveDue() bool {
 	return (r.SaveMinutes > 0 || r.saveFailed) && r.savedStep != r.state.Step && time.Now().After(r.saveAt)
 }
 
-// trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room again. Weights that
-// are not finite end the run.
+// trySave writes a checkpoint. If that fails, it warns, and the run tries again in a minute: a full disk may have room
+// again. Weights that are not finite end the run.
 func (r *runner) trySave() error {
 	if err := r.awaitAll(); err != nil {
 		return err
@@ -122,7 +124,8 @@ const (
 	retryFor   = time.Hour
 )
 
-// saveOrWait writes the last checkpoint. If that fails, it waits for room on the disk and tries again, so that the run is not lost.
+// saveOrWait writes the last checkpoint. If that fails, it waits for room on the disk and tries again, so that the run
+// is not lost.
 func (r *runner) saveOrWait(ctx context.Context) error {
 	if err := r.awaitAll(); err != nil {
 		return err
@@ -153,22 +156,36 @@ func (r *runner) saveEvery() time.Duration {
 	return time.Duration(r.SaveMinutes * float64(time.Minute))
 }
 
-// prune removes the checkpoints that are neither the best nor among the newest. Checkpoints of later steps are damaged, because the run was
-// resumed from one before them. They do not count among the newest.
-func (r *runner) prune(parent string) error {
-	names, err := checkpoints(parent)
+// prune removes the checkpoints that are neither the best nor among the newest. Checkpoints of later steps are damaged,
+// because the run was resumed from one before them. They do not count among the newest.
+func (r *runner) prune() error {
+	steps, err := r.folder.checkpoints()
 	if err != nil {
 		return err
 	}
-	names = slices.DeleteFunc(names, func(name string) bool {
-		step, _ := checkpointStep(name)
-		return step > r.state.Step
-	})
-	for _, name := range names[:max(0, len(names)-r.Keep)] {
-		if best := r.state.Best; best != nil && name == checkpointName(best.Step) {
-			continue
+	later, found := slices.BinarySearch(steps, r.state.Step)
+	if found {
+		later++
+	}
+	for _, step := range steps[:max(0, later-r.Keep)] {
+		if best := r.state.Best; best == nil || step != best.Step {
+			err = errors.Join(err, removeCheckpoint(r.folder.checkpoint(step)))
 		}
-		err = errors.Join(err, removeCheckpoint(filepath.Join(parent, name)))
 	}
 	return err
+}
+
+// writeFinal writes the model of a run and its sums into its folder. It removes older sums first: a kill leaves a model
+// without sums, not one that looks damaged.
+func writeFinal(folder string, w *tinylm.Weights) error {
+	if err := os.Remove(filepath.Join(folder, checksumsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := syncFolder(folder); err != nil {
+		return err
+	}
+	if err := writeModel(folder, w); err != nil {
+		return err
+	}
+	return writeChecksums(folder, modelFile, configFile)
 }

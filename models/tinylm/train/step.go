@@ -16,9 +16,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/corpus"
 )
 
-// pendingStep is a step that was enqueued and is not finished for the host: its loss and norm are read while the device runs the next
-// step. In fp16 the loss scale sees them only after that step has begun, also if they are known earlier, so a resumed run takes the same
-// steps.
+// pendingStep is a step that was enqueued and is not finished for the host: its loss and norm are read while the device
+// runs the next step. In fp16 the loss scale sees them only after that step has begun, also if they are known earlier,
+// so a resumed run takes the same steps.
 type pendingStep struct {
 	Number   int     `json:"number"`
 	LR       float64 `json:"lr"`
@@ -41,10 +41,15 @@ type dataError struct{ error }
 
 func (e *dataError) Unwrap() error { return e.error }
 
-// step enqueues a step and finishes the step before it. On the host, which has waited for the step in any case, it finishes this one.
+// step enqueues a step and finishes the step before it. On the host, which has waited for the step in any case, it
+// finishes this one.
 func (r *runner) step(ctx context.Context) error {
 	r.watchdog.phase("waiting for data")
-	s := &pendingStep{Number: r.state.Step + 1, LR: r.schedule().At(r.schedulePosition())}
+	at := r.state.Step
+	if r.Steps == 0 {
+		at = int(r.progress() * ticks)
+	}
+	s := &pendingStep{Number: r.state.Step + 1, LR: r.schedule().At(at)}
 	for range r.Accumulate {
 		b, err := r.reader.Next(ctx)
 		if err != nil {
@@ -72,14 +77,6 @@ func (r *runner) step(ctx context.Context) error {
 
 // stepTokens returns the number of tokens of a step.
 func (r *runner) stepTokens() int { return r.Accumulate * r.Batch * r.Context }
-
-// schedulePosition returns the step or tick of the schedule that the run has reached.
-func (r *runner) schedulePosition() int {
-	if r.Steps > 0 {
-		return r.state.Step
-	}
-	return int(r.progress() * ticks)
-}
 
 // enqueue enqueues a step and the copies of its losses and norm.
 func (r *runner) enqueue(s *pendingStep) error {
@@ -166,7 +163,8 @@ func (r *runner) awaitResults(s *pendingStep) (err error) {
 	rate := float64(r.stepTokens()) / now.Sub(r.rateSince).Seconds()
 	r.rateSince = now
 	r.log.Step(runlog.Step{
-		Number: s.Number, Time: now, Tokens: int64(s.Number * r.stepTokens()), Loss: s.Loss, LR: s.LR, GradNorm: s.GradNorm, TokensPerSec: rate,
+		Number: s.Number, Time: now, Tokens: int64(s.Number * r.stepTokens()), Loss: s.Loss, LR: s.LR, GradNorm: s.GradNorm,
+		TokensPerSec: rate,
 	})
 	r.watchdog.alive()
 	r.display.step(r, rate)
@@ -197,7 +195,8 @@ func (r *runner) awaitAll() error {
 	return r.model.Machine().Synchronize()
 }
 
-// diagnose runs failed batches again and checks each result. It adds to err the first tensor that is not finite, and what to try.
+// diagnose runs failed batches again and checks each result. It adds to err the first tensor that is not finite, and
+// what to try.
 func (r *runner) diagnose(err error, batches []*corpus.Batch) error {
 	r.watchdog.phase("looking for the first tensor that is not finite")
 	found := r.findNotFinite(batches)
@@ -219,8 +218,8 @@ func (r *runner) resumeHint() string {
 	return fmt.Sprintf("-resume %s continues from step %d", r.folder, r.savedStep)
 }
 
-// findNotFinite checks the weights, then runs batches with a model that checks each result. It returns an error that names the first
-// tensor that is not finite.
+// findNotFinite checks the weights, then runs batches with a model that checks each result. It returns an error that
+// names the first tensor that is not finite.
 func (r *runner) findNotFinite(batches []*corpus.Batch) (err error) {
 	if err := errors.Join(r.model.Machine().Synchronize(), r.weights.Download()); err != nil {
 		return err

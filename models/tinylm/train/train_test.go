@@ -2,7 +2,6 @@ package train
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,23 +28,23 @@ import (
 
 // TestVerbose: -v prints all options and both plans of the memory.
 func TestVerbose(t *testing.T) {
-	var said bytes.Buffer
-	o := testutil.Must(Parse(smallArgs(t, 1, "-v", "-out", filepath.Join(t.TempDir(), "run")), io.Discard))(t)
-	testutil.Must(Run(t.Context(), o, &said))(t)
-	require.Contains(t, said.String(), string(o.YAML()))
-	require.Contains(t, said.String(), "; with -recompute ")
+	args := smallArgs(t, 1, "-v", "-out", newFolder(t))
+	said := says(t, args...)
+	require.Contains(t, said, string(parse(t, args...).YAML()))
+	require.Contains(t, said, "; with -recompute ")
 }
 
 // TestRunLearnsAndWritesItsFiles trains a small model on text and checks all files of the run.
 func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	folder, said := filepath.Join(t.TempDir(), "runs", "a"), new(bytes.Buffer)
-	o := testutil.Must(Parse(smallArgs(t, 60, "-out", folder), said))(t)
+	o := parse(t, smallArgs(t, 60, "-out", folder)...)
 	r := testutil.Must(Run(t.Context(), o, said))(t)
 	require.Less(t, r.HeldOutLoss, 3.2)
 	require.InEpsilon(t, r.HeldOutLoss/0.6931, r.BitsPerByte, 1e-3)
 	require.Equal(t, []any{60, int64(60 * 2 * 64), folder}, []any{r.Steps, r.Tokens, r.Folder})
 	require.Len(t, r.Sample, 8)
-	for _, line := range []string{"0.04M parameters", "60 files", "memory: ", "run folder: " + folder + "; config.yaml there has all options", "first batch: loss ", "step 60 ", "held out"} {
+	for _, line := range []string{"0.04M parameters", "60 files", "memory: ", "run folder: " + folder +
+		"; config.yaml there has all options", "first batch: loss ", "step 60 ", "held out"} {
 		require.Contains(t, said.String(), line)
 	}
 	before, _, _ := strings.Cut(said.String(), "first batch")
@@ -54,22 +53,22 @@ func TestRunLearnsAndWritesItsFiles(t *testing.T) {
 	require.Equal(t, o.Model(256).WithDefaults(), w.Config)
 	require.Equal(t, *o, withoutCommand(*testutil.Must(ReadOptions(filepath.Join(folder, optionsFile), ""))(t), *o))
 
-	var about description
-	require.NoError(t, json.Unmarshal(testutil.Must(os.ReadFile(filepath.Join(folder, runFile)))(t), &about))
-	require.Equal(t, w.Config.Parameters(), about.Parameters)
-	require.Equal(t, r.HeldOutLoss, about.Result.HeldOutLoss)
-	events := string(testutil.Must(os.ReadFile(filepath.Join(folder, "events.jsonl")))(t))
-	for _, event := range []string{`"kind":"evaluation"`, `"layer 1/gate entropy"`, `"layer 0/blocks far"`, `"kind":"end"`} {
+	require.Equal(t, w.Config.Parameters(), descriptionOf(t, folder).Parameters)
+	require.Equal(t, r.HeldOutLoss, heldOutOf(t, folder))
+	events := read(t, folder, "events.jsonl")
+	for _, event := range []string{`"kind":"evaluation"`, `"layer 1/gate entropy"`, `"layer 0/blocks far"`,
+		`"kind":"end"`} {
 		require.Contains(t, events, event)
 	}
-	names := testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t)
-	require.Equal(t, []string{checkpointName(48), checkpointName(54), checkpointName(60)}, names)
+	require.Equal(t, []int{48, 54, 60}, stepsOf(t, folder))
 	require.ErrorIs(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-out", folder)...)), os.ErrExist)
 
-	init := testutil.Must(runArgs(t, smallArgs(t, 1, "-init", filepath.Join(folder, modelFile), "-lr", "1e-9", "-out", filepath.Join(t.TempDir(), "b"))...))(t)
+	init := testutil.Must(runArgs(t, smallArgs(t, 1, "-init", filepath.Join(folder, modelFile), "-lr", "1e-9", "-out",
+		filepath.Join(t.TempDir(), "b"))...))(t)
 	require.InDelta(t, r.HeldOutLoss, init.HeldOutLoss, 0.01, "begins with the weights that it is given")
-	require.ErrorContains(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-dim", "16", "-init", filepath.Join(folder, modelFile))...)), "the options want")
-	sizes := testutil.Must(Parse([]string{"-preset", "base", "-init", filepath.Join(folder, modelFile)}, said))(t)
+	require.ErrorContains(t, testutil.Err(runArgs(t, smallArgs(t, 1, "-dim", "16", "-init",
+		filepath.Join(folder, modelFile))...)), "the options want")
+	sizes := parse(t, "-preset", "base", "-init", filepath.Join(folder, modelFile))
 	require.Equal(t, w.Config, sizes.Model(256).WithDefaults(), "the sizes are those of the weights")
 }
 
@@ -79,8 +78,9 @@ func withoutCommand(o, like Options) Options {
 	return o
 }
 
-// TestRandomBytesCannotBeLearned finds leaks of a token's future: these give a loss below ln 256 = 5.545. It also trains on copies: each
-// random text is followed by a copy in another document. Packed documents learn nothing from copies.
+// TestRandomBytesCannotBeLearned finds leaks of a token's future: these give a loss below ln 256 = 5.545. It also
+// trains on copies: each random text is followed by a copy in another document. Packed documents learn nothing from
+// copies.
 func TestRandomBytesCannotBeLearned(t *testing.T) {
 	t.Parallel()
 	copies := filepath.Join(t.TempDir(), "copies.jsonl")
@@ -93,14 +93,14 @@ func TestRandomBytesCannotBeLearned(t *testing.T) {
 		line := testutil.Must(json.Marshal(map[string]string{"text": string(text)}))(t)
 		fmt.Fprintf(&lines, "%s\n", line)
 	}
-	require.NoError(t, os.WriteFile(copies, lines.Bytes(), 0o644))
+	write(t, copies, lines.String())
 	for _, attention := range []string{"nsa", "dense"} {
 		for name, data := range map[string][]string{"random": {"-data", "random"}, "packed": {"-data", copies, "-packed"}} {
 			t.Run(attention+" "+name, func(t *testing.T) {
 				if attention == "dense" {
 					testutil.FullOnly(t)
 				}
-				args := smallArgs(t, 150, "-attention", attention, "-batch", "4", "-final-eval", "32768", "-out", filepath.Join(t.TempDir(), "run"))
+				args := smallArgs(t, 150, "-attention", attention, "-batch", "4", "-final-eval", "32768", "-out", newFolder(t))
 				r := testutil.Must(runArgs(t, append(args, data...)...))(t)
 				least := 5.54
 				if name == "packed" {
@@ -118,37 +118,36 @@ func TestSameBitsForAnyGOMAXPROCS(t *testing.T) {
 	var models []string
 	for _, procs := range []int{1, 2} {
 		runtime.GOMAXPROCS(procs)
-		folder := filepath.Join(t.TempDir(), "run")
-		testutil.Must(runArgs(t, smallArgs(t, 5, "-out", folder)...))(t)
-		models = append(models, modelOf(t, folder))
+		models = append(models, modelOf(t, newRun(t, smallArgs(t, 5)...)))
 	}
 	require.Equal(t, models[0], models[1])
 }
 
-// TestByTime: training lasts as long as asked. The test doubles the time until it is enough for a second step on this machine.
+// TestByTime: training lasts as long as asked. The test doubles the time until it is enough for a second step on this
+// machine.
 func TestByTime(t *testing.T) {
 	steps := 0
 	for minutes := 0.001; steps < 2; minutes *= 2 {
-		args := smallArgs(t, 0, "-minutes", fmt.Sprint(minutes), "-out", filepath.Join(t.TempDir(), "run"))
+		args := smallArgs(t, 0, "-minutes", fmt.Sprint(minutes), "-out", newFolder(t))
 		r := testutil.Must(runArgs(t, args...))(t)
 		require.GreaterOrEqual(t, r.Elapsed, time.Duration(0.5*minutes*float64(time.Minute)))
 		steps = r.Steps
 	}
 }
 
-// testNotFinite: a learning rate that leads to NaN is an error. It names the first tensor with NaN, by a weight near it, and the checkpoint
-// to resume from.
+// testNotFinite: a learning rate that leads to NaN is an error. It names the first tensor with NaN, by a weight near
+// it, and the checkpoint to resume from.
 func testNotFinite(t *testing.T, b graph.Backend, precision string) {
-	folder := filepath.Join(t.TempDir(), "run")
-	args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-precision", precision, "-out", folder)
-	r, err := runOn(t.Context(), b, testutil.Must(Parse(args, io.Discard))(t), io.Discard)
+	folder := newFolder(t)
+	args := smallArgs(t, 20, "-lr", "1e18", "-warmup", "0", "-decay", "0", "-eval-every", "1", "-precision", precision,
+		"-out", folder)
+	r, err := runOn(t.Context(), b, parse(t, args...), io.Discard)
 	require.ErrorContains(t, err, "lower -lr")
-	require.Regexp(t, `element \d+ of the result, near (layers\.\d\.[a-z._0-9]+|embed|norm|head)\.weight, is (NaN|[+-]Inf)`, err.Error())
+	require.Regexp(t,
+		`element \d+ of the result, near (layers\.\d\.[a-z._0-9]+|embed|norm|head)\.weight, is (NaN|[+-]Inf)`, err.Error())
 	t.Log(err)
-	if names := testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t); len(names) > 0 {
-		_, damaged, err := newestCheckpoint(folder)
-		require.NoError(t, err)
-		require.Empty(t, damaged)
+	if len(stepsOf(t, folder)) > 0 {
+		wholeCheckpoint(t, folder)
 	}
 	require.Less(t, r.Steps, 20)
 }
@@ -157,7 +156,7 @@ func TestNotFinite(t *testing.T) {
 	testNotFinite(t, graph.NewCPU(0), "f32")
 	testNotFinite(t, fakedevice.NewHalf(), "bf16")
 	args := smallArgs(t, 2)
-	o := testutil.Must(Parse(args, io.Discard))(t)
+	o := parse(t, args...)
 	w := testutil.Must(tinylm.NewWeights(o.Model(256), tensor.Float32, 1))(t)
 	init := filepath.Join(t.TempDir(), "inf.safetensors")
 	require.NoError(t, w.Save(init))
@@ -168,18 +167,17 @@ func TestNotFinite(t *testing.T) {
 	require.ErrorContains(t, err, "inf.safetensors: element 7 of layers.1.mlp.w1.weight is +Inf")
 }
 
-// TestNoCheckpointThatIsNotFinite: weights that are not finite, though all losses are, end a run before it writes a checkpoint.
-// It does not try again.
+// TestNoCheckpointThatIsNotFinite: weights that are not finite, though all losses are, end a run before it writes a
+// checkpoint. It does not try again.
 func TestNoCheckpointThatIsNotFinite(t *testing.T) {
-	args := append(smallArgs(t, 20), "-out", filepath.Join(t.TempDir(), "run"))
-	r := &runner{Options: *testutil.Must(Parse(args, io.Discard))(t), backend: graph.NewCPU(0), display: newDisplay(io.Discard)}
+	args := append(smallArgs(t, 20), "-out", newFolder(t))
+	r := &runner{Options: *parse(t, args...), backend: graph.NewCPU(0), display: newDisplay(io.Discard)}
 	defer func() { require.NoError(t, r.closers.Close()) }()
 	require.NoError(t, r.open(t.Context()))
 	require.NoError(t, r.step(t.Context()))
 	require.NoError(t, r.trySave())
 	require.NoError(t, r.step(t.Context()))
-	folder := filepath.Join(r.folder, checkpointFolder)
-	require.Equal(t, []string{checkpointName(1)}, testutil.Must(checkpoints(folder))(t))
+	require.Equal(t, []int{1}, stepsOf(t, string(r.folder)))
 
 	unread := &r.weights.Tensors["embed.weight"].Float32s()[255*32] // byte 255 is not in the data
 	good := *unread
@@ -190,11 +188,11 @@ func TestNoCheckpointThatIsNotFinite(t *testing.T) {
 		require.ErrorContains(t, err, "element 8160 of embed.weight")
 	}
 	require.ErrorContains(t, r.trySave(), "continues from step 1)")
-	require.Equal(t, []string{checkpointName(1)}, testutil.Must(checkpoints(folder))(t))
+	require.Equal(t, []int{1}, stepsOf(t, string(r.folder)))
 
 	*unread = good
 	require.NoError(t, r.trySave())
-	require.Equal(t, []string{checkpointName(1), checkpointName(2)}, testutil.Must(checkpoints(folder))(t))
+	require.Equal(t, []int{1, 2}, stepsOf(t, string(r.folder)))
 }
 
 func TestNotFiniteOnGPU(t *testing.T) {
@@ -204,197 +202,34 @@ func TestNotFiniteOnGPU(t *testing.T) {
 	}
 }
 
-// TestDamagedCheckpoints cuts and changes files of the newest checkpoint. The run uses the checkpoint before it, with a warning. If all are damaged,
-// the error names the fault of each.
-func TestDamagedCheckpoints(t *testing.T) {
-	t.Parallel()
-	whole := filepath.Join(t.TempDir(), "whole")
-	args := smallArgs(t, 8, "-eval-every", "2", "-keep", "3")
-	testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
-	last := checkpointName(8)
-	for _, file := range []string{modelFile, configFile, solverFile, stateFile, checksumsFile} {
-		for name, damage := range map[string]func([]byte) []byte{
-			"cut":     func(b []byte) []byte { return b[:len(b)/2] },
-			"changed": func(b []byte) []byte { b[len(b)/2] ^= 1; return b },
-			"empty":   func([]byte) []byte { return nil },
-			"removed": nil,
-		} {
-			folder := filepath.Join(t.TempDir(), "run")
-			require.NoError(t, os.CopyFS(folder, os.DirFS(whole)))
-			path := filepath.Join(folder, checkpointFolder, last, file)
-			if damage == nil {
-				require.NoError(t, os.Remove(path))
-			} else {
-				require.NoError(t, os.WriteFile(path, damage(testutil.Must(os.ReadFile(path))(t)), 0o644))
-			}
-			c, damaged, err := newestCheckpoint(folder)
-			require.NoError(t, err)
-			require.Equal(t, 6, c.state.Step, "%s %s", file, name)
-			require.ErrorContains(t, damaged[0], last)
-			if name == "changed" {
-				require.NoError(t, os.RemoveAll(filepath.Join(folder, modelFile)))
-				var said bytes.Buffer
-				o := testutil.Must(Parse([]string{"-resume", folder}, &said))(t)
-				testutil.Must(Run(t.Context(), o, &said))(t)
-				require.Contains(t, said.String(), "warning: checkpoint "+last)
-				require.Equal(t, modelOf(t, whole), modelOf(t, folder))
-			}
-		}
-	}
-	names := testutil.Must(checkpoints(filepath.Join(whole, checkpointFolder)))(t)
-	for _, name := range names {
-		require.NoError(t, os.Remove(filepath.Join(whole, checkpointFolder, name, checksumsFile)))
-	}
-	err := testutil.Err(runArgs(t, "-resume", whole))
-	for _, name := range names {
-		require.ErrorContains(t, err, name)
-	}
-}
-
-// TestDamagedWeights: weights that do not have the sum beside them are an error, whether the path is the file's or a folder's. Without a sum
-// nothing is checked.
-func TestDamagedWeights(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "run")
-	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
-	step := filepath.Join(folder, checkpointFolder, checkpointName(2))
-	open := func(path string) error {
-		_, err := FindModel(path)
-		_, initErr := Parse([]string{"-init", path}, io.Discard)
-		require.Equal(t, err == nil, initErr == nil, "%s: %v, %v", path, err, initErr)
-		return err
-	}
-	flip := func(path string) {
-		content := testutil.Must(os.ReadFile(path))(t)
-		content[len(content)-1] ^= 1 // of a weight
-		require.NoError(t, os.WriteFile(path, content, 0o644))
-	}
-	for _, dir := range []string{folder, step} {
-		file, sums := filepath.Join(dir, modelFile), filepath.Join(dir, checksumsFile)
-		alone := filepath.Join(dir, "alone.safetensors")
-		require.NoError(t, open(dir))
-		require.NoError(t, open(file))
-		flip(file)
-		require.ErrorContains(t, open(dir), modelFile+" is damaged: its SHA-256 is ")
-		require.ErrorContains(t, open(file), file+": "+modelFile+" is damaged: its SHA-256 is ")
-		require.NoError(t, os.Link(file, alone))
-		require.NoError(t, open(alone), "no sum")
-		listed := testutil.Must(os.ReadFile(sums))(t)
-		long := append([]byte("sum  "+strings.Repeat("x", 1<<17)+"\nsum  alone.safetensors\n"), listed...)
-		require.NoError(t, os.WriteFile(sums, long, 0o644))
-		require.ErrorContains(t, open(alone), "alone.safetensors is damaged", "behind a long line")
-		require.NoError(t, os.WriteFile(sums, bytes.ReplaceAll(listed, []byte(modelFile), []byte("other")), 0o644))
-		require.ErrorContains(t, open(file), modelFile+": SHA256SUMS does not list it")
-		require.NoError(t, os.WriteFile(sums, nil, 0o644))
-		require.ErrorContains(t, open(file), modelFile+": SHA256SUMS does not list it")
-		require.NoError(t, os.Remove(sums))
-		require.NoError(t, open(file))
-	}
-}
-
 // TestTooManyBatches: if the batches of a step are most of the memory, the error says so.
 func TestTooManyBatches(t *testing.T) {
-	err := testutil.Err(runArgs(t, smallArgs(t, 2, "-batch", "64", "-accumulate", "67108864", "-out", filepath.Join(t.TempDir(), "run"))...))
+	err := testutil.Err(runArgs(t, smallArgs(t, 2, "-batch", "64", "-accumulate", "67108864", "-out", newFolder(t))...))
 	require.ErrorContains(t, err, ": reduce -accumulate")
-}
-
-// TestFinalWeightsOverOlder: a write of the final weights over those of an earlier end that stops before their sums leaves them without sums.
-func TestFinalWeightsOverOlder(t *testing.T) {
-	o, folder := testutil.Must(Parse(smallArgs(t, 1), io.Discard))(t), t.TempDir()
-	config := filepath.Join(folder, configFile)
-	for seed := range uint64(2) {
-		require.NoError(t, writeFinal(folder, testutil.Must(tinylm.NewWeights(o.Model(256), tensor.Float32, seed))(t)))
-		require.NoError(t, verifyChecksums(folder, modelFile, configFile))
-	}
-	require.NoError(t, os.Remove(config))
-	require.NoError(t, os.MkdirAll(filepath.Join(config, "full"), 0o755))
-	require.Error(t, writeFinal(folder, testutil.Must(tinylm.NewWeights(o.Model(256), tensor.Float32, 2))(t)))
-	require.NoFileExists(t, filepath.Join(folder, checksumsFile))
-	testutil.Must(FindModel(filepath.Join(folder, modelFile)))(t)
-}
-
-// TestModelHasBestWeights: the model of a run has the weights of its best checkpoint or, if that is damaged, of its last one.
-func TestModelHasBestWeights(t *testing.T) {
-	t.Parallel()
-	folder := filepath.Join(t.TempDir(), "run")
-	args := smallArgs(t, 12, "-eval-every", "4", "-keep", "1", "-out", folder)
-	o := testutil.Must(Parse(args, io.Discard))(t)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	o.hooks.stepped = func(step int) {
-		if step == 10 {
-			cancel(errStop)
-		}
-	}
-	require.ErrorIs(t, testutil.Err(Run(ctx, o, nil)), errStop)
-	parent := filepath.Join(folder, checkpointFolder)
-	edit := func(change func(*state)) { // changes the last checkpoint, which then says that an earlier one was better
-		path := filepath.Join(parent, checkpointName(10))
-		s := testutil.Must(parseState(testutil.Must(os.ReadFile(filepath.Join(path, stateFile)))(t)))(t)
-		change(&s)
-		require.NoError(t, os.WriteFile(filepath.Join(path, stateFile), testutil.Must(json.Marshal(s))(t), 0o644))
-		require.NoError(t, writeChecksums(path, checkpointFiles()...))
-	}
-	best := testutil.Must(os.ReadFile(filepath.Join(parent, checkpointName(8), modelFile)))(t)
-	edit(func(s *state) { s.Best.HeldOut = 0.01 })
-	whole := filepath.Join(t.TempDir(), "copy")
-	require.NoError(t, os.CopyFS(whole, os.DirFS(folder)))
-	r := testutil.Must(runArgs(t, "-resume", folder))(t)
-	require.Equal(t, 8, r.BestStep)
-	require.Equal(t, string(best), modelOf(t, folder))
-
-	require.NoError(t, os.Truncate(filepath.Join(whole, checkpointFolder, checkpointName(8), modelFile), 100))
-	r = testutil.Must(runArgs(t, "-resume", whole))(t)
-	require.Equal(t, 12, r.BestStep)
-	require.Equal(t, string(testutil.Must(os.ReadFile(filepath.Join(parent, checkpointName(12), modelFile)))(t)), modelOf(t, whole))
-}
-
-// TestResumeRefuses: options that would make it another run are errors.
-func TestResumeRefuses(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "run")
-	args := smallArgs(t, 4, "-out", folder)
-	testutil.Must(runArgs(t, args...))(t)
-	for _, more := range []string{"-batch 8", "-seed 2", "-dim 64", "-ext .md", "-packed", "-accumulate 2", "-optimizer adamw", "-out elsewhere"} {
-		require.ErrorContains(t, testutil.Err(Parse(append([]string{"-resume", folder}, strings.Fields(more)...), &bytes.Buffer{})),
-			"begin a new one", more)
-	}
-	longer := testutil.Must(runArgs(t, "-resume", folder, "-steps", "6", "-lr", "1e-4"))(t)
-	require.Equal(t, 6, longer.Steps)
-	data := args[3]
-	require.NoError(t, os.WriteFile(filepath.Join(data, "more.txt"), []byte("more text"), 0o644))
-	require.ErrorContains(t, testutil.Err(runArgs(t, "-resume", folder, "-steps", "8")), "have changed")
-	require.ErrorIs(t, testutil.Err(Parse([]string{"-resume", t.TempDir()}, &bytes.Buffer{})), os.ErrNotExist)
 }
 
 // TestRunsInsideTheirData: the folders of runs are no data of the next one.
 func TestRunsInsideTheirData(t *testing.T) {
 	args := smallArgs(t, 2)
-	first := filepath.Join(args[3], "runs", "1")
+	runs := filepath.Join(args[3], "runs")
+	first := filepath.Join(runs, "1")
 	testutil.Must(runArgs(t, append(args, "-out", first)...))(t)
-	var said bytes.Buffer
-	second := testutil.Must(Parse(append(args, "-out", filepath.Join(args[3], "runs", "2")), io.Discard))(t)
-	testutil.Must(Run(t.Context(), second, &said))(t)
-	require.Contains(t, said.String(), `skipped 1 files, folders or records: a run's folder, such as "runs/1"`)
+	require.Contains(t, says(t, append(args, "-out", filepath.Join(runs, "2"))...),
+		`skipped 1 files, folders or records: a run's folder, such as "runs/1"`)
 	require.Equal(t, 4, testutil.Must(runArgs(t, "-resume", first, "-steps", "4"))(t).Steps)
 	require.NoError(t, os.Remove(filepath.Join(first, optionsFile))) // as after a kill at the beginning
-	testutil.Must(runArgs(t, append(args, "-out", filepath.Join(args[3], "runs", "3"))...))(t)
+	testutil.Must(runArgs(t, append(args, "-out", filepath.Join(runs, "3"))...))(t)
 }
 
-// TestMutatedState changes a state at random: reading it does not panic.
-func TestMutatedState(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "run")
-	testutil.Must(runArgs(t, smallArgs(t, 2, "-out", folder)...))(t)
-	text := testutil.Must(os.ReadFile(filepath.Join(folder, checkpointFolder, checkpointName(2), stateFile)))(t)
-	r := rand.New(rand.NewPCG(1, 2))
-	for range testutil.Mutations(t) {
-		_, _ = parseState(testutil.Mutate(r, text))
-	}
-}
-
-// TestStalls: a run without progress reports what it does, each time after twice as long, and continues. A run with progress reports nothing.
+// TestStalls: a run without progress reports what it does, each time after twice as long, and continues. A run with
+// progress reports nothing.
 func TestStalls(t *testing.T) {
 	const patience = 100 * time.Millisecond
 	stall := func() { time.Sleep(12 * patience) }
-	for where, want := range map[string]int{"": 0, "in step 5": 4, "building the models": 4} { // after 1, 2, 4 and 8 times the patience; the next one, after 16, would come well after the stall
-		o, said := testutil.Must(Parse(smallArgs(t, 8, "-out", filepath.Join(t.TempDir(), "run")), io.Discard))(t), new(bytes.Buffer)
+	for where, want := range map[string]int{"": 0, "in step 5": 4,
+		// after 1, 2, 4 and 8 times the patience; the next one, after 16, would come well after the stall
+		"building the models": 4} {
+		o, said := parse(t, smallArgs(t, 8, "-out", newFolder(t))...), new(bytes.Buffer)
 		f := fakedevice.New()
 		stalled := false
 		switch where {
@@ -437,38 +272,14 @@ func TestLayerStatistics(t *testing.T) {
 	require.InDeltaSlice(t, []float64{3. / 6, 1. / 6, 2. / 6}, []float64{forced, local, far}, 1e-9)
 }
 
-// TestStopsWithItsContext: if a context ends without a signal, the error is its cause.
-func TestStopsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	folder := filepath.Join(t.TempDir(), "run")
-	o := testutil.Must(Parse(smallArgs(t, 1<<30, "-out", folder), &bytes.Buffer{}))(t)
-	o.hooks.stepped = func(step int) {
-		if step == 3 {
-			cancel(context.DeadlineExceeded)
-		}
-	}
-	r, err := Run(ctx, o, nil)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.Less(t, r.Steps, 1<<30)
-	require.Equal(t, []string{checkpointName(r.Steps)}, testutil.Must(checkpoints(filepath.Join(folder, checkpointFolder)))(t))
-}
-
 // TestTrainOnGPU trains a whole run in each precision. Stopped and resumed, it ends with the same bits.
 func TestTrainOnGPU(t *testing.T) {
 	cudatest.Open(t)
 	for _, precision := range []string{"f32", "bf16", "fp16"} {
 		args := smallArgs(t, 40, "-device", "cuda:0", "-precision", precision, "-eval-every", "10")
-		whole, folder := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
-		r := testutil.Must(runArgs(t, append(args, "-out", whole)...))(t)
-		require.Less(t, r.HeldOutLoss, 3.5)
-		o := testutil.Must(Parse(append(args, "-out", folder), &bytes.Buffer{}))(t)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		o.hooks.stepped = func(step int) {
-			if step == 17 {
-				cancel(errStop)
-			}
-		}
-		require.ErrorIs(t, testutil.Err(Run(ctx, o, nil)), errStop)
+		whole, folder := newFolder(t), newFolder(t)
+		require.Less(t, testutil.Must(runArgs(t, append(args, "-out", whole)...))(t).HeldOutLoss, 3.5)
+		stopAfter(t, 17, append(args, "-out", folder)...)
 		testutil.Must(runArgs(t, "-resume", folder))(t)
 		require.Equal(t, modelOf(t, whole), modelOf(t, folder), precision)
 	}

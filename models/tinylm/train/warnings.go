@@ -1,6 +1,11 @@
 package train
 
-import "fmt"
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
 
 // warn shows and records a warning.
 func (r *runner) warn(format string, args ...any) {
@@ -50,4 +55,61 @@ func (r *runner) warnOfOverfitting() {
 		}
 	}
 	r.warn("the held-out loss has risen %d times in a row while the training loss fell: the model overfits", times)
+}
+
+// stallTime is the time without progress after which the watchdog reports.
+const stallTime = time.Minute
+
+// watchdog reports what a run does when it has made no progress for a while. It doubles the time before each further
+// report.
+type watchdog struct {
+	last atomic.Pointer[progress]
+	end  chan struct{}
+	done sync.WaitGroup
+}
+
+// progress is what a run does, and when it made progress last.
+type progress struct {
+	what  string
+	since time.Time
+}
+
+// newWatchdog returns a watchdog that writes to d until it is closed.
+func newWatchdog(d *display, patience time.Duration) *watchdog {
+	w := &watchdog{end: make(chan struct{})}
+	w.phase("starting")
+	w.done.Go(func() { w.run(d, patience) })
+	return w
+}
+
+func (w *watchdog) run(d *display, patience time.Duration) {
+	tick := time.NewTicker(patience / 4)
+	defer tick.Stop()
+	nextReport := patience
+	for {
+		select {
+		case <-w.end:
+			return
+		case <-tick.C:
+		}
+		last := w.last.Load()
+		if still := time.Since(last.since); still < patience {
+			nextReport = patience
+		} else if still >= nextReport {
+			d.warn("no progress for %v: %s", still.Round(time.Second), last.what)
+			nextReport *= 2
+		}
+	}
+}
+
+// phase says what the run does now.
+func (w *watchdog) phase(what string) { w.last.Store(&progress{what, time.Now()}) }
+
+// alive says that the run makes progress.
+func (w *watchdog) alive() { w.phase(w.last.Load().what) }
+
+func (w *watchdog) close() error {
+	close(w.end)
+	w.done.Wait()
+	return nil
 }
