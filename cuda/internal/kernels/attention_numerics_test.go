@@ -307,7 +307,7 @@ func compareScaled(t *testing.T, dev device, list []typedCase) {
 	for _, x := range list {
 		for i, on := range x.variants(t, dev) {
 			want := x.attend(t, dev, on)
-			for _, power := range [][3]int{{40, 35, 30}, {-40, -35, -30}, {0, -24, 0}, {3, 0, -20}, {0, 20, 40}} {
+			for _, power := range [][3]int{{40, 35, 30}, {-40, -35, -30}, {0, -24, 0}, {3, 0, -20}, {0, 20, 40}}[:testutil.Tries(t, 2, 5)] {
 				if x.Type == kernels.F16 {
 					power = [3]int{power[0] / 10, power[1] / 10, power[2] / 10}
 				}

@@ -66,6 +66,20 @@ func (x typedCase) spec() ops.Spec {
 // others have them in float32, as graphs do. ok is false if an op has no kernels.
 func withType(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typedCase, ok bool) {
 	t.Helper()
+	if x, ok = shapedAs(t, c, s, as); !ok {
+		return x, false
+	}
+	for i := range x.plan.Inputs {
+		if a := &x.plan.Inputs[i]; a.Ints == nil {
+			a.Floats = elemTypeOf(x.operands[i].Dtype).roundAll(a.Floats)
+		}
+	}
+	return x, true
+}
+
+// shapedAs is withType without the rounding of inputs.
+func shapedAs(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typedCase, ok bool) {
+	t.Helper()
 	plan := testutil.Must(c.Plan())(t)
 	x = typedCase{Case: c, elemType: s, arrangement: as, plan: plan, operands: make([]ops.Operand, plan.Arrays)}
 	for i, a := range plan.Inputs {
@@ -112,11 +126,6 @@ func withType(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typed
 		}
 		for i, j := range call.Out {
 			x.operands[j] = site.Out[i]
-		}
-	}
-	for i := range plan.Inputs {
-		if a := &plan.Inputs[i]; a.Ints == nil {
-			a.Floats = elemTypeOf(x.operands[i].Dtype).roundAll(a.Floats)
 		}
 	}
 	return x, true

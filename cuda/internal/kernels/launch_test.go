@@ -110,7 +110,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	}
 	for _, s := range elemTypes {
 		for _, c := range cases {
-			x, ok := withType(t, c, s, aligned)
+			x, ok := shapedAs(t, c, s, aligned)
 			for _, call := range x.plan.Calls {
 				if site := (graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}); c.Mask != nil || c.Selection != nil {
 					add(call.Spec, site, kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle)
