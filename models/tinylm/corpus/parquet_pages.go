@@ -228,7 +228,7 @@ func (r *pageReader) unpack(data []byte, want int) (_ []byte, err error) {
 
 // readDictionary makes a dictionary of a page, whose memory it keeps.
 func (r *pageReader) readDictionary(p page) error {
-	if p.encoding != format.Plain && p.encoding != format.PlainDictionary {
+	if p.encoding != format.Plain && p.encoding != plainDictionary {
 		return fmt.Errorf("a dictionary in the encoding %v, want PLAIN", p.encoding)
 	}
 	d, rest, err := dictionary{data: p.data}, p.data, error(nil)

@@ -14,11 +14,14 @@ func errEncoding(e format.Encoding) error {
 	return fmt.Errorf("encoding %v, want PLAIN, a dictionary, DELTA_LENGTH_BYTE_ARRAY or DELTA_BYTE_ARRAY", e)
 }
 
+// plainDictionary is PLAIN_DICTIONARY, which format 1.0 of Parquet has for dictionaries and for the pages that refer to them.
+const plainDictionary format.Encoding = 2
+
 // knowsEncoding reports whether an encoding may be one of a column that can be read. Old files list BIT_PACKED for
 // levels that they do not have.
 func knowsEncoding(e format.Encoding) bool {
 	switch e {
-	case format.Plain, format.PlainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaByteArray,
+	case format.Plain, plainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaByteArray,
 		format.RLE, format.BitPacked:
 		return true
 	}
@@ -37,7 +40,7 @@ func (r *pageReader) strings(p page, n int) iter.Seq2[[]byte, error] {
 					return err
 				}
 			}
-		case format.PlainDictionary, format.RLEDictionary:
+		case plainDictionary, format.RLEDictionary:
 			if n == 0 {
 				return nil
 			}
