@@ -26,7 +26,7 @@ func HostValue(v G.Value) (G.Value, error) {
 	return v, nil
 }
 
-var errNoValue = errors.New("no value: it has not been computed or is not kept")
+var errNoValue = errors.New("no value: it has not been computed, or the machine does not keep it: see WithKeep")
 
 // HostTensor returns the value of a node in host memory. It is an error if the node has no value, or a scalar.
 func HostTensor(n *G.Node) (*tensor.Dense, error) {

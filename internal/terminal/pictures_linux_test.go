@@ -17,13 +17,17 @@ import (
 )
 
 // TestPictures writes a picture of the first commands of the README, on terminals of 60 and 80 columns, into the folder that
-// NSA_TEST_PICTURES names: terminal_60.svg and terminal_80.svg.
+// NSA_TEST_PICTURES names, as seen from the root of the module: terminal_60.svg and terminal_80.svg.
 func TestPictures(t *testing.T) {
 	folder := os.Getenv("NSA_TEST_PICTURES")
 	if folder == "" {
 		t.Skip("NSA_TEST_PICTURES names no folder")
 	}
-	root, folder := testutil.Must(filepath.Abs("../.."))(t), testutil.Must(filepath.Abs(folder))(t)
+	root := testutil.Must(filepath.Abs("../.."))(t)
+	if !filepath.IsAbs(folder) {
+		folder = filepath.Join(root, folder)
+	}
+	require.DirExists(t, folder)
 	readme := testutil.Must(os.ReadFile(filepath.Join(root, "README.md")))(t)
 	commands := regexp.MustCompile(`(?m)^    (go run \./examples/.*?) +#`).FindAllStringSubmatch(string(readme), -1)
 	require.NotEmpty(t, commands)
