@@ -143,10 +143,10 @@ func (a selectedProblem) launchPairGradients(w widths, argument *params) {
 	if a.Type == kernels.BF16 { // fp16 gradients have no wider range than their results
 		gradients.most = a.Work(16 * a.groups())
 	}
-	if argument.o != 0 && a.Type == kernels.BF16 {
-		blocks := kernels.CeilDiv(a.B*a.S*a.Hq, warps*deltaRows)
-		gradients.reach, gradients.reaches = a.Work(4*blocks*warps), int32(blocks*warps)
-		a.launchFourWarps("nsa_pairs_delta_bf16", blocks, 0, &listParams{*argument, gradients})
+	if argument.o != 0 && gradients.most != 0 {
+		reaches := a.deltaBlocks() * warps
+		gradients.reach, gradients.reaches = a.Work(4*reaches), int32(reaches)
+		a.launchFourWarps("nsa_pairs_delta_bf16", a.deltaBlocks(), 0, &listParams{*argument, gradients})
 	} else {
 		a.launchDelta(argument)
 	}

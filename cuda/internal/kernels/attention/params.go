@@ -107,9 +107,12 @@ func (a problem) launchFourWarps(kernel string, grid, shared int64, p any) {
 // launchDelta adds the launch that computes p.delta [B,Hq,S] = rowsum(do*o), unless delta is an input.
 func (a problem) launchDelta(p *params) {
 	if p.o != 0 {
-		a.launchFourWarps(a.Type.Name("attention_delta"), kernels.CeilDiv(a.B*a.S*a.Hq, warps*deltaRows), 0, p)
+		a.launchFourWarps(a.Type.Name("attention_delta"), a.deltaBlocks(), 0, p)
 	}
 }
+
+// deltaBlocks is the number of thread blocks of a kernel that computes delta.
+func (a problem) deltaBlocks() int64 { return kernels.CeilDiv(a.B*a.S*a.Hq, warps*deltaRows) }
 
 // forwardParams returns the argument of q, k, v -> o, lse. In selected attention idx follows v.
 func (a problem) forwardParams() *params {
