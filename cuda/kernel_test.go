@@ -109,8 +109,8 @@ func TestProductsOfALibrary(t *testing.T) {
 	on := newFixture(t, b)
 	place := func(shape ...int) ops.Arg { return on.place(ops.Operand{Dtype: tensor.Float32, Shape: shape}) }
 	at := func(a ops.Arg) driver.DevicePtr { return driver.Address(a.Buf) }
-	bind := func(want string, spec ops.Spec, out ops.Arg, in ...ops.Arg) graph.Kernel {
-		k, offered := on.bind(spec, in, []ops.Arg{out})
+	bind := func(want string, s ops.Spec, out ops.Arg, in ...ops.Arg) graph.Kernel {
+		k, offered := on.bind(s, in, []ops.Arg{out})
 		require.Equal(t, want, strings.Join(offered, " "), "the last takes it")
 		return k
 	}

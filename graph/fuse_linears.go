@@ -188,13 +188,13 @@ func (f *fuser) linearAdd(add *step) error {
 		return nil
 	}
 	for i, v := range add.in {
-		linear, op, ok := written[ops.LinearOp](f, v)
+		lin, op, ok := written[ops.LinearOp](f, v)
 		residual := add.in[1-i]
-		if !ok || len(linear.in) > 2 || !sameType(residual, add.out[0]) {
+		if !ok || len(lin.in) > 2 || !sameType(residual, add.out[0]) {
 			continue
 		}
-		in := append(slices.Clip(linear.in), residual)
-		if done, err := f.replace([]*step{linear, add}, ops.LinearAddOp(op), in, add.out); done || err != nil {
+		in := append(slices.Clip(lin.in), residual)
+		if done, err := f.replace([]*step{lin, add}, ops.LinearAddOp(op), in, add.out); done || err != nil {
 			return err
 		}
 	}
@@ -284,10 +284,10 @@ func (f *fuser) linearSiLU(silu *step) error {
 	if _, ok := silu.spec.(ops.SiLUOp); !ok {
 		return nil
 	}
-	linear, op, ok := written[ops.LinearOp](f, silu.in[0])
-	if !ok || !sameType(linear.out[0], silu.out[0]) {
+	lin, op, ok := written[ops.LinearOp](f, silu.in[0])
+	if !ok || !sameType(lin.out[0], silu.out[0]) {
 		return nil
 	}
-	_, err := f.replace([]*step{silu, linear}, ops.LinearSiLUOp(op), linear.in, []*planValue{silu.out[0], linear.out[0]})
+	_, err := f.replace([]*step{silu, lin}, ops.LinearSiLUOp(op), lin.in, []*planValue{silu.out[0], lin.out[0]})
 	return err
 }

@@ -224,8 +224,8 @@ func (b *backward) propagate(n *G.Node) error {
 // symDiff calls the op's SymDiff. For an op with a Spec it adds only the wanted gradients. A panic comes back as an error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
 	defer recoverAsError(&err)
-	spec, _ := ops.SpecOf(n.Op())
-	if d, ok := spec.(ops.Differentiable); ok {
+	s, _ := ops.SpecOf(n.Op())
+	if d, ok := s.(ops.Differentiable); ok {
 		return d.Grad(wanted, inputs, n, grad)
 	}
 	if grads := corrected(n, inputs, grad); grads != nil {

@@ -171,14 +171,14 @@ func (t *precisionPass) stored(v *planValue, dt tensor.Dtype) (*planValue, error
 	if c := t.casts[cast{v, dt}]; c != nil {
 		return c, nil
 	}
-	spec := ops.CastOp{To: dt}
-	out, err := spec.Infer([]ops.Operand{v.arg.Operand})
+	op := ops.CastOp{To: dt}
+	out, err := op.Infer([]ops.Operand{v.arg.Operand})
 	if err != nil {
 		return nil, err
 	}
 	c := t.newValue(nil, "cast of "+v.name, fromKernel, out[0])
 	c.persists, c.constant = v.kind == fromInput || v.kind == fromConstant, v.constant
-	s := &step{node: v.node, spec: spec, in: []*planValue{v}, out: []*planValue{c}}
+	s := &step{node: v.node, spec: op, in: []*planValue{v}, out: []*planValue{c}}
 	t.casts[cast{v, dt}] = c
 	switch {
 	case v.kind == fromInput && (v.node.Deriv() != nil || v.constant):

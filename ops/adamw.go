@@ -103,6 +103,9 @@ const AdamWHyperLen = hyperCount
 
 func (AdamWOp) Name() string { return "adamw" }
 
+// InsertedBy implements Inserted.
+func (AdamWOp) InsertedBy() string { return "package optim runs it" }
+
 func (op AdamWOp) Infer(in []Operand) ([]Operand, error) {
 	n, perTensor := len(op.DecayMask), op.PerTensor()
 	if len(in) != 1+perTensor*n || n == 0 {

@@ -29,7 +29,7 @@ type adamW[T cpu.Float] struct {
 }
 
 // newAdamW returns a solver with random weights, before the first step.
-func newAdamW[T cpu.Float](t testing.TB, spec ops.AdamWOp, workers int, shapes ...[]int) *adamW[T] {
+func newAdamW[T cpu.Float](t testing.TB, s ops.AdamWOp, workers int, shapes ...[]int) *adamW[T] {
 	t.Helper()
 	a := &adamW[T]{hyper: make([]float64, ops.AdamWHyperLen), norm: []float64{-1}, team: cpu.NewTeam(workers)}
 	dt := tensor.Float32
@@ -39,7 +39,7 @@ func newAdamW[T cpu.Float](t testing.TB, spec ops.AdamWOp, workers int, shapes .
 	in := []ops.Arg{{Operand: ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}}, Buf: cpu.NewBuf(a.hyper)}}
 	for i, shape := range shapes {
 		for j := range 4 {
-			if j == 3 && spec.MuonMask != "" && spec.MuonMask[i] == '1' {
+			if j == 3 && s.MuonMask != "" && s.MuonMask[i] == '1' {
 				a.state, a.guards = append(a.state, nil), append(a.guards, func(testing.TB, string) {})
 				in = append(in, ops.Arg{Operand: ops.Operand{Dtype: dt}, Buf: new(cpu.Buf)})
 				continue
@@ -54,9 +54,9 @@ func newAdamW[T cpu.Float](t testing.TB, spec ops.AdamWOp, workers int, shapes .
 	for _, x := range in {
 		operands = append(operands, x.Operand)
 	}
-	out := testutil.Must(spec.Infer(operands))(t)
+	out := testutil.Must(s.Infer(operands))(t)
 	require.Equal(t, []ops.Operand{{Dtype: tensor.Float64, Shape: tensor.Shape{1}}}, out)
-	spec.Bind(&a.kernel, in, []ops.Arg{{Operand: out[0], Buf: cpu.NewBuf(a.norm)}})
+	s.Bind(&a.kernel, in, []ops.Arg{{Operand: out[0], Buf: cpu.NewBuf(a.norm)}})
 	a.mem = cpu.NewBuf(cpu.AlignedBytes(a.kernel.WorkBytes(a.team.Workers())))
 	a.fill(0, 1, 1)
 	return a

@@ -33,8 +33,8 @@ func LSE(o *gorgonia.Node) (*gorgonia.Node, error) {
 	if o == nil {
 		return nil, fmt.Errorf("ops: LSE of a nil node")
 	}
-	spec, _ := SpecOf(o.Op())
-	if _, ok := spec.(AttentionSpec); ok {
+	s, _ := SpecOf(o.Op())
+	if _, ok := s.(AttentionSpec); ok {
 		return Output(o, 1)
 	}
 	return nil, fmt.Errorf("ops: LSE of %v: not an attention op", o)
@@ -71,6 +71,14 @@ func inferAttention(in []Operand, kName, vName string, rows func(s int) int, mor
 	}
 	return []Operand{{dt, tensor.Shape{q[0], q[1], q[2], v[3]}}, {dt, tensor.Shape{q[0], q[2], q[1]}}},
 		cmp.Or(wantShape(vName, v, k[0], k[1], k[2], v[3]), checkTable(table, q[0], q[1]))
+}
+
+// attentionFLOPs returns the operations of attention. In each head of q [B,S,Hq,D], each pair of a query and a key that it sees
+// costs perKey operations for each element of the key and perValue for each element of the value: 2 and 2 in the forward op,
+// 6 and 4 in the gradient.
+func attentionFLOPs(a AttentionSpec, in []Operand, perKey, perValue float64) float64 {
+	q, v := in[0].Shape, in[2].Shape
+	return float64(q[0]*q[2]) * a.pairs(in) * (perKey*float64(q[3]) + perValue*float64(v[3]))
 }
 
 // mask lists the keys that a query sees, in runs of adjoining keys.

@@ -32,6 +32,8 @@ func (op CompressedAttentionOp) blocks() compressionBlocks {
 func (op CompressedAttentionOp) mask(s int) span            { return span{op.BlockLen, op.Stride, s} }
 func (op CompressedAttentionOp) pairs(in []Operand) float64 { return spanPairs(op.mask, in) }
 
+func (op CompressedAttentionOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
+
 func (op CompressedAttentionOp) Infer(in []Operand) ([]Operand, error) {
 	out, err := inferAttention(in, "kc", "vc", func(s int) int { return compressedRows(s, op.BlockLen, op.Stride) })
 	return out, cmp.Or(checkBlocks(op.BlockLen, op.Stride), err)

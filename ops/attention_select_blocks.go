@@ -124,7 +124,7 @@ func (f *selector[T]) tile(seq sequence, g, t0, t1 int, w *cpu.Worker) {
 	for t := t0; t < t1; t++ {
 		row := idx[((seq.row*f.rowTokens+seq.firstToken+t)*f.groups+g)*f.TopN:][:f.TopN]
 		_, visible := f.mask.keys(t)
-		f.selectBlocks(row, t/f.SelectBlock, probs[(t-t0)*f.rowKeys:][:visible], f.folded.Local(w), best, blocks)
+		f.choose(row, t/f.SelectBlock, probs[(t-t0)*f.rowKeys:][:visible], f.folded.Local(w), best, blocks)
 	}
 }
 
@@ -163,9 +163,9 @@ type topBlocks[T cpu.Float] struct {
 	weights []T // see foldWeights; not needed if all blocks are selected
 }
 
-// selectBlocks sets idx to the blocks of a query. own is the query's own block, probs the summed probabilities of the compression blocks
+// choose sets idx to the blocks of a query. own is the query's own block, probs the summed probabilities of the compression blocks
 // that the query sees. scores has room for all selection blocks, best and blocks for n.
-func (f *topBlocks[T]) selectBlocks(idx []int32, own int, probs, scores, best []T, blocks []int32) {
+func (f *topBlocks[T]) choose(idx []int32, own int, probs, scores, best []T, blocks []int32) {
 	if !f.selectsByScore(own) { // all blocks
 		for j := range idx {
 			idx[j] = int32(j)
@@ -175,7 +175,7 @@ func (f *topBlocks[T]) selectBlocks(idx []int32, own int, probs, scores, best []
 		}
 		return
 	}
-	scores = scores[:freeBlocks(own)]
+	scores = scores[:freeBlocksOf(own)]
 	f.fold(scores, probs)
 	// best is sorted by falling score. Equal scores are in the order of their blocks, since i ascends.
 	n, free := 0, len(idx)-ForcedBlocks

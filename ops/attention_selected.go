@@ -28,6 +28,8 @@ func (SelectedAttentionOp) Name() string              { return "selected attenti
 func (SelectedAttentionOp) inputCount() int           { return 4 }
 func (SelectedAttentionOp) blocks() compressionBlocks { return compressionBlocks{} }
 
+func (op SelectedAttentionOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
+
 // pairs assumes that each query has n different blocks, one of them the block of the query itself.
 func (op SelectedAttentionOp) pairs(in []Operand) float64 {
 	sum, others := 0.0, float64(in[3].Shape[3]-1)*float64(op.SelectBlock) // keys in the blocks before the query's own
@@ -149,7 +151,7 @@ func minusInfs[T cpu.Float]() []T {
 
 // check returns an error that names the first invalid block.
 func (c selectedBlocks) check() (err error) {
-	defer valueError(&err)
+	defer asValueError(&err)
 	all := cpu.Slice[int32](c.idx.Buf)
 	for at := 0; at < len(all); at += c.n {
 		token := at / c.n / c.groups

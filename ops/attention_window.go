@@ -36,6 +36,8 @@ func (SlidingWindowOp) blocks() compressionBlocks     { return compressionBlocks
 func (op SlidingWindowOp) mask(s int) span            { return tokenSpan(min(op.Window, s)) }
 func (op SlidingWindowOp) pairs(in []Operand) float64 { return spanPairs(op.mask, in) }
 
+func (op SlidingWindowOp) flops(in []Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
+
 func (op SlidingWindowOp) Infer(in []Operand) ([]Operand, error) {
 	out, err := inferAttention(in, "k", "v", func(s int) int { return s })
 	return out, cmp.Or(wantPositive("window w", op.Window), err)

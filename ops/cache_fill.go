@@ -78,7 +78,7 @@ func (op FillCacheOp) Check(in []Operand, b *cpu.Buf) error {
 
 // checkPageTable checks a page table for prompts of at most maxTokens tokens.
 func (op FillCacheOp) checkPageTable(table Arg, maxTokens int) (err error) {
-	defer valueError(&err)
+	defer asValueError(&err)
 	for i := range table.Shape[0] {
 		row := pageRow(table, i)
 		switch {

@@ -31,7 +31,8 @@ type CastOp struct {
 	To tensor.Dtype
 }
 
-func (CastOp) Name() string { return "cast" }
+func (CastOp) Name() string       { return "cast" }
+func (CastOp) InsertedBy() string { return "a machine of half precision inserts it" }
 
 func (op CastOp) Infer(in []Operand) ([]Operand, error) {
 	if len(in) != 1 {

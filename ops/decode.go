@@ -184,7 +184,7 @@ func (op DecodeOp) Check(in []Operand, b *cpu.Buf) error {
 }
 
 func (op DecodeOp) checkPageTable(table Arg) (err error) {
-	defer valueError(&err)
+	defer asValueError(&err)
 	for i := range op.Cache.Slots {
 		row := pageRow(table, i)
 		if row[0] < -1 {

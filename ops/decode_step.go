@@ -162,7 +162,7 @@ func (d *decoder[T]) attendCompressed(s *sequenceCache[T], t int, q, o []T, idx 
 		d.score(q, keys, kept, w)
 	}
 	if d.Has(Selected) {
-		d.top.selectBlocks(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
+		d.top.choose(idx, own, d.probabilities(kept, visible, w), d.folded.Local(w), d.best.Local(w), d.blocks.Local(w))
 	}
 	return visible
 }

@@ -122,7 +122,7 @@ func (op DocumentTableOp) fill(table, cu []int32, start int32) {
 func (DocumentTableOp) CheckedInput() int { return 0 }
 
 func (op DocumentTableOp) Check(_ []Operand, b *cpu.Buf) (err error) {
-	defer valueError(&err)
+	defer asValueError(&err)
 	cu, total := cpu.Slice[int32](b), op.Batch*op.Seq
 	last := len(cu) - 1
 	if cu[0] != 0 {

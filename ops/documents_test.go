@@ -159,7 +159,7 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c dims, seed uint64) ma
 		list[name] = o
 		return o.run(t, x, dt, 1)
 	}
-	same := func(spec ops.Spec) func(int) ops.Spec { return func(int) ops.Spec { return spec } }
+	same := func(s ops.Spec) func(int) ops.Spec { return func(int) ops.Spec { return s } }
 
 	rope := ops.RoPEOp{Base: 100, Start: 3}
 	back := rope
@@ -185,22 +185,22 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c dims, seed uint64) ma
 		append(slices.Clip(weights), alongKeys, alongKeys), 4, []axis{alongTokens, summed, summed, summed}})
 
 	qkv := []axis{alongTokens, alongTokens, alongTokens}
-	attention := func(name string, spec, grad func(S int) ops.Spec, in []array, along []axis) []array {
+	attentionOp := func(name string, spec, grad func(S int) ops.Spec, in []array, along []axis) []array {
 		out := add(name, packedOp{spec, in, along, len(in), []axis{alongTokens, alongStats}})
 		add("gradient of "+name, packedOp{grad, slices.Concat(in, out, []array{do}),
 			append(slices.Clip(along), alongTokens, alongStats, alongTokens), len(in), along[:3]})
 		return out
 	}
 	window := ops.SlidingWindowOp{Window: p.Window}
-	attention("window", same(window), same(ops.SlidingWindowGradOp{Forward: window}), []array{q, k, v}, qkv)
-	attention("dense", func(S int) ops.Spec { return ops.SlidingWindowOp{Window: S} },
+	attentionOp("window", same(window), same(ops.SlidingWindowGradOp{Forward: window}), []array{q, k, v}, qkv)
+	attentionOp("dense", func(S int) ops.Spec { return ops.SlidingWindowOp{Window: S} },
 		func(S int) ops.Spec { return ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: S}} }, []array{q, k, v}, qkv)
 	compressed := ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}
-	o := attention("compressed", same(compressed), same(ops.CompressedAttentionGradOp{Forward: compressed}), []array{q, kc, normal("vc", seed+14, c.B, nc, c.Hkv, c.Dv)},
+	o := attentionOp("compressed", same(compressed), same(ops.CompressedAttentionGradOp{Forward: compressed}), []array{q, kc, normal("vc", seed+14, c.B, nc, c.Hkv, c.Dv)},
 		[]axis{alongTokens, alongKeys, alongKeys})
 	idx := add("select", packedOp{same(ops.SelectBlocksOp{Params: p}), []array{q, kc, o[1]}, []axis{alongTokens, alongKeys, alongStats}, 3, []axis{alongTokens}})[0]
 	selected := ops.SelectedAttentionOp{SelectBlock: p.SelectBlock}
-	attention("selected", same(selected), same(ops.SelectedAttentionGradOp{Forward: selected}), []array{q, k, v, idx}, append(slices.Clip(qkv), alongTokens))
+	attentionOp("selected", same(selected), same(ops.SelectedAttentionGradOp{Forward: selected}), []array{q, k, v, idx}, append(slices.Clip(qkv), alongTokens))
 	return list
 }
 

@@ -102,7 +102,7 @@ func bindEmbeddingGrad[T cpu.Float](k *cpu.Kernel, ids, dy, dw Arg) {
 
 // checkTokens checks that all tokens are in [low,vocab). low is 0, or -1 for ops that ignore positions with -1.
 func checkTokens(name string, tokens Arg, vocab int, low int32) (err error) {
-	defer valueError(&err)
+	defer asValueError(&err)
 	for i, id := range cpu.Slice[int32](tokens.Buf) {
 		if id < low || int(id) >= vocab {
 			return fmt.Errorf("%s %d at %v is outside the vocabulary [%d, %d)", name, id, tokens.coordinates(i), low, vocab)

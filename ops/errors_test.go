@@ -33,8 +33,8 @@ func TestOpErrors(t *testing.T) {
 	ids := func(shape ...int) *G.Node { return of(tensor.Int32, shape...) }
 	type node = *G.Node
 	type build = func() (node, error)
-	apply := func(spec ops.Spec, in ...node) build { return func() (node, error) { return ops.Apply(spec, in...) } }
-	linear := func(x, w node, opts ...ops.LinearOption) build {
+	apply := func(s ops.Spec, in ...node) build { return func() (node, error) { return ops.Apply(s, in...) } }
+	linearOf := func(x, w node, opts ...ops.LinearOption) build {
 		return func() (node, error) { return ops.Linear(x, w, opts...) }
 	}
 	embed := func(w, ids node) build { return func() (node, error) { return ops.Embedding(w, ids) } }
@@ -43,7 +43,7 @@ func TestOpErrors(t *testing.T) {
 	mean := func(x node, l, d int) build { return apply(ops.CompressMeanOp{BlockLen: l, Stride: d}, x) }
 	mlp := func(l, d int, in ...node) build { return apply(ops.CompressMLPOp{BlockLen: l, Stride: d}, in...) }
 	rope := func(x node, base float64, start int) build { return apply(ops.RoPEOp{Base: base, Start: start}, x) }
-	norm := func(x, w node, eps float64) build { return apply(ops.RMSNormOp{Eps: eps}, x, w) }
+	normOf := func(x, w node, eps float64) build { return apply(ops.RMSNormOp{Eps: eps}, x, w) }
 	gated := func(in ...node) build { return apply(ops.GatedSumOp{}, in...) }
 	add := func(in ...node) build { return apply(ops.AddOp{}, in...) }
 	window := func(q, k, v node, w int) build { return apply(ops.SlidingWindowOp{Window: w}, q, k, v) }
@@ -83,20 +83,20 @@ func TestOpErrors(t *testing.T) {
 		{add(f(3), f(3, 1)), "add: x 1 has shape (3, 1), want (3)"},
 		{add(f(2), f32(2)), "add: x 1 is float32, the inputs before it are float64"},
 
-		{linear(x, f(4, 6)), "linear: x (2, 3, 5) has no trailing axes of product 6, the inputs of w"},
-		{linear(x, f(1, 30)), "linear: x (2, 3, 5) has no trailing axes of product 30, the inputs of w"},
-		{linear(f(2, 2, 2, 2, 2, 2, 2), f(1, 32)), "linear: x (2, 2, 2, 2, 2, 2, 2) has no trailing axes of product 32"},
-		{linear(f(5), w), "linear: x has rank 1 (5), want rank 2 or more"},
-		{linear(x, f(5)), "linear: w has rank 1 (5), want rank 2"},
-		{linear(x, f32(4, 5)), "linear: w is float32, the inputs before it are float64"},
-		{linear(x, nil), "linear: input 1 is nil"},
-		{linear(x, w, ops.WithBias(nil)), "linear: input 2 is nil"},
-		{linear(x, w, nil), "linear: option 0 is nil"},
-		{linear(x, w, ops.WithBias(f(5))), "linear: bias has shape (5), want (4)"},
-		{linear(x, w, ops.WithBias(f(1, 4))), "linear: bias has rank 2 (1, 4), want rank 1"},
-		{linear(x, w, ops.WithHeads(3)), "linear: heads 3 do not divide the 4 outputs of w (4, 5)"},
-		{linear(x, w, ops.WithHeads(0)), "linear: heads is 0, want at least 1"},
-		{linear(x, w, ops.WithHeads(-2)), "linear: heads is -2, want at least 1"},
+		{linearOf(x, f(4, 6)), "linear: x (2, 3, 5) has no trailing axes of product 6, the inputs of w"},
+		{linearOf(x, f(1, 30)), "linear: x (2, 3, 5) has no trailing axes of product 30, the inputs of w"},
+		{linearOf(f(2, 2, 2, 2, 2, 2, 2), f(1, 32)), "linear: x (2, 2, 2, 2, 2, 2, 2) has no trailing axes of product 32"},
+		{linearOf(f(5), w), "linear: x has rank 1 (5), want rank 2 or more"},
+		{linearOf(x, f(5)), "linear: w has rank 1 (5), want rank 2"},
+		{linearOf(x, f32(4, 5)), "linear: w is float32, the inputs before it are float64"},
+		{linearOf(x, nil), "linear: input 1 is nil"},
+		{linearOf(x, w, ops.WithBias(nil)), "linear: input 2 is nil"},
+		{linearOf(x, w, nil), "linear: option 0 is nil"},
+		{linearOf(x, w, ops.WithBias(f(5))), "linear: bias has shape (5), want (4)"},
+		{linearOf(x, w, ops.WithBias(f(1, 4))), "linear: bias has rank 2 (1, 4), want rank 1"},
+		{linearOf(x, w, ops.WithHeads(3)), "linear: heads 3 do not divide the 4 outputs of w (4, 5)"},
+		{linearOf(x, w, ops.WithHeads(0)), "linear: heads is 0, want at least 1"},
+		{linearOf(x, w, ops.WithHeads(-2)), "linear: heads is -2, want at least 1"},
 		{apply(ops.LinearInputGradOp{Axes: ops.Axes{5}}, f(2, 3, 5), w), "end of dy has shape (5), want (4)"},
 		{apply(ops.LinearInputGradOp{Axes: ops.Axes{6}}, f(2, 3, 4), w), "axes (6) of x do not have the product 5"},
 		{apply(ops.LinearInputGradOp{Heads: 2, Axes: ops.Axes{5}}, f(2, 2), w), "dy has rank 2 (2, 2), want rank 3 or more"},
@@ -147,10 +147,10 @@ func TestOpErrors(t *testing.T) {
 		{rope(kv, 0, 0), "rope: base is 0, want a positive number"},
 		{rope(kv, 1e4, -1), "rope: start is -1, want 0 to 2147483647"},
 
-		{norm(x, f(4), 1e-6), "rms norm: weight has shape (4), want (5)"},
-		{norm(f(5), f(5), 1e-6), "rms norm: x has rank 1 (5), want rank 2 or more"},
-		{norm(x, f(5), 0), "rms norm: eps is 0, want a positive number"},
-		{norm(x, f32(5), 1), "rms norm: weight is float32, the inputs before it are float64"},
+		{normOf(x, f(4), 1e-6), "rms norm: weight has shape (4), want (5)"},
+		{normOf(f(5), f(5), 1e-6), "rms norm: x has rank 1 (5), want rank 2 or more"},
+		{normOf(x, f(5), 0), "rms norm: eps is 0, want a positive number"},
+		{normOf(x, f32(5), 1), "rms norm: weight is float32, the inputs before it are float64"},
 		{apply(ops.RMSNormGradOp{Eps: 1}, x, f(5), f(2, 3, 4)), "gradient of rms norm: dy has shape (2, 3, 4), want (2, 3, 5)"},
 
 		{embed(w, f(2, 3)), "embedding: ids is float64, want int32 or int"},

@@ -22,9 +22,9 @@ type fusion struct {
 }
 
 // run runs a single Spec and counts its operations.
-func (f *fusion) run(spec ops.Spec, inputs ...array) []array {
-	f.flops += ops.FLOPs(spec, f.operands(inputs))
-	return runSpecWith(f, 2, spec, f.dt, inputs...)
+func (f *fusion) run(s ops.Spec, inputs ...array) []array {
+	f.flops += ops.FLOPs(s, f.operands(inputs))
+	return runSpecWith(f, 2, s, f.dt, inputs...)
 }
 
 func (f *fusion) operands(inputs []array) (list []ops.Operand) {
@@ -36,18 +36,18 @@ func (f *fusion) operands(inputs []array) (list []ops.Operand) {
 
 // require checks that spec has as many operations as run has counted, and gives the bits of want with any number of workers. If
 // oracle is given, the first output is compared with it, within the tolerance, and not with want.
-func (f *fusion) require(spec ops.Spec, inputs, want []array, oracle *ref.Tensor) {
+func (f *fusion) require(s ops.Spec, inputs, want []array, oracle *ref.Tensor) {
 	f.Helper()
-	require.Equal(f, f.flops, ops.FLOPs(spec, f.operands(inputs)), "flops of %s", spec.Name())
-	got := runSpecWith(f, 1, spec, f.dt, inputs...)
+	require.Equal(f, f.flops, ops.FLOPs(s, f.operands(inputs)), "flops of %s", s.Name())
+	got := runSpecWith(f, 1, s, f.dt, inputs...)
 	for workers := 2; workers <= 7; workers++ {
-		require.Equal(f, got, runSpecWith(f, workers, spec, f.dt, inputs...), "%s with %d workers", spec.Name(), workers)
+		require.Equal(f, got, runSpecWith(f, workers, s, f.dt, inputs...), "%s with %d workers", s.Name(), workers)
 	}
 	if oracle != nil {
-		testutil.Within(f, spec.Name(), got[0].Floats, oracle.Data, tolerance(f.dt))
+		testutil.Within(f, s.Name(), got[0].Floats, oracle.Data, tolerance(f.dt))
 		want[0].Floats = got[0].Floats
 	}
-	require.Equal(f, want, got, spec.Name())
+	require.Equal(f, want, got, s.Name())
 }
 
 // layer is one of several linear layers that share an input.

@@ -136,7 +136,7 @@ type bound struct {
 }
 
 // bindSpec binds spec to copies of the inputs, in type dt, and to guarded, poisoned outputs.
-func bindSpec(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs ...array) *bound {
+func bindSpec(t testing.TB, s ops.Spec, dt tensor.Dtype, workers int, inputs ...array) *bound {
 	t.Helper()
 	var operands []ops.Operand
 	b := new(bound)
@@ -152,9 +152,9 @@ func bindSpec(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs 
 		}
 		operands, b.in = append(operands, o), append(b.in, ops.Arg{Operand: o, Buf: buf})
 	}
-	outputs := testutil.Must(spec.Infer(operands))(t)
+	outputs := testutil.Must(s.Infer(operands))(t)
 	for i, o := range outputs {
-		what := fmt.Sprintf("output %d of %s", i, spec.Name())
+		what := fmt.Sprintf("output %d of %s", i, s.Name())
 		a := array{Name: fmt.Sprint("output ", i), Shape: o.Shape}
 		switch o.Dtype {
 		case tensor.Float32:
@@ -165,7 +165,7 @@ func bindSpec(t testing.TB, spec ops.Spec, dt tensor.Dtype, workers int, inputs 
 			guard(t, b, o, what, func(x []int32) array { a.Ints = slices.Clone(x); return a })
 		}
 	}
-	spec.Bind(&b.kernel, b.in, b.out)
+	s.Bind(&b.kernel, b.in, b.out)
 	b.mem = cpu.NewBuf(cpu.AlignedBytes(b.kernel.WorkBytes(workers)))
 	testutil.Poison(cpu.Slice[float32](b.mem)) // the poison is NaN in float64, too
 	return b
@@ -223,9 +223,9 @@ func BenchmarkOps(b *testing.B) {
 	}
 }
 
-func benchmark(b *testing.B, spec ops.Spec, inputs ...array) {
+func benchmark(b *testing.B, s ops.Spec, inputs ...array) {
 	team := cpu.NewTeam(0)
-	x := bindSpec(b, spec, tensor.Float32, team.Workers(), inputs...)
+	x := bindSpec(b, s, tensor.Float32, team.Workers(), inputs...)
 	bytes, operands := 0, []ops.Operand{}
 	for _, o := range append(x.in, x.out...) {
 		bytes += o.Operand.Bytes()
@@ -238,6 +238,6 @@ func benchmark(b *testing.B, spec ops.Spec, inputs ...array) {
 		}
 	}
 	perSecond := float64(b.N) / b.Elapsed().Seconds() / 1e9
-	b.ReportMetric(ops.FLOPs(spec, operands[:len(x.in)])*perSecond, "GFLOP/s")
+	b.ReportMetric(ops.FLOPs(s, operands[:len(x.in)])*perSecond, "GFLOP/s")
 	b.ReportMetric(float64(bytes)*perSecond, "GB/s")
 }

@@ -41,7 +41,7 @@ func (Int32Op) Infer(in []Operand) ([]Operand, error) {
 
 func (Int32Op) Bind(k *cpu.Kernel, in, out []Arg) {
 	k.Check = func() (err error) {
-		defer valueError(&err)
+		defer asValueError(&err)
 		for i, x := range cpu.Slice[int](in[0].Buf) {
 			if x < math.MinInt32 || x > math.MaxInt32 {
 				return fmt.Errorf("%d at %v is outside the range of int32", x, in[0].coordinates(i))

@@ -17,7 +17,7 @@ import (
 // At least two leading axes ([B,S]) are kept, or one if only that gives the product in. If axes of size 1 allow several choices, as
 // many axes as possible are contracted. x, w and the bias have gradients.
 func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
-	l := linear{inputs: gorgonia.Nodes{x, w}}
+	l := linearCall{inputs: gorgonia.Nodes{x, w}}
 	for i, opt := range opts {
 		if opt == nil {
 			return nil, opError(l.op, fmt.Errorf("option %d is nil", i))
@@ -30,17 +30,17 @@ func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
 }
 
 // LinearOption is an option of Linear.
-type LinearOption func(*linear) error
+type LinearOption func(*linearCall) error
 
 // linear holds what the options of Linear set.
-type linear struct {
+type linearCall struct {
 	op     LinearOp
 	inputs gorgonia.Nodes
 }
 
 // WithBias adds bias [out] to every row of the product.
 func WithBias(bias *gorgonia.Node) LinearOption {
-	return func(l *linear) error {
+	return func(l *linearCall) error {
 		l.inputs = append(l.inputs[:2], bias)
 		return nil
 	}
@@ -48,7 +48,7 @@ func WithBias(bias *gorgonia.Node) LinearOption {
 
 // WithHeads splits the last axis of the output into [h, out/h]. h must divide out.
 func WithHeads(h int) LinearOption {
-	return func(l *linear) error {
+	return func(l *linearCall) error {
 		l.op.Heads = h
 		return wantPositive("heads", h)
 	}
@@ -58,7 +58,7 @@ func WithHeads(h int) LinearOption {
 // of x, as in decoding. The bits of a row do not depend on the other rows, but differ from those without the option. Only the CPU
 // uses it.
 func WithDots() LinearOption {
-	return func(l *linear) error {
+	return func(l *linearCall) error {
 		l.op.Dots = true
 		return nil
 	}

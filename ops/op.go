@@ -78,13 +78,8 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 	if err == nil {
 		err = CheckSizes("output", o.out)
 	}
-	if err == nil {
-		switch spec.(type) {
-		case AdamWOp:
-			err = errors.New("no op of a graph: package optim runs it")
-		case CastOp:
-			err = errors.New("no op of a graph: a machine of half precision inserts it")
-		}
+	if s, ok := spec.(Inserted); ok && err == nil {
+		err = fmt.Errorf("no op of a graph: %s", s.InsertedBy())
 	}
 	var node *gorgonia.Node
 	if err == nil {

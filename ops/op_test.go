@@ -196,9 +196,9 @@ func TestSpecsOfNodes(t *testing.T) {
 	y := testutil.Must(ops.RMSNorm(x, w, 1e-6))(t)
 	grads := testutil.Must(y.Op().(G.SDOp).SymDiff(G.Nodes{x, w}, y, x))(t)
 
-	spec, ok := ops.SpecOf(grads[0].Op())
+	s, ok := ops.SpecOf(grads[0].Op())
 	require.True(t, ok)
-	require.Equal(t, ops.RMSNormGradOp{Eps: 1e-6}, spec)
+	require.Equal(t, ops.RMSNormGradOp{Eps: 1e-6}, s)
 	X := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{2, 3}}
 	W := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{3}}
 	require.Equal(t, []ops.Operand{X, W}, ops.OutputsOf(grads[0].Op()))

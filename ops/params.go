@@ -34,11 +34,11 @@ func FreeBlocks(t, selectBlock int) int {
 	if selectBlock < 1 {
 		return 0
 	}
-	return freeBlocks(t / selectBlock)
+	return freeBlocksOf(t / selectBlock)
 }
 
-// freeBlocks is FreeBlocks of a query whose own block is own.
-func freeBlocks(own int) int { return max(0, own-ForcedBlocks+1) }
+// freeBlocksOf is FreeBlocks of a query whose own block is own.
+func freeBlocksOf(own int) int { return max(0, own-ForcedBlocks+1) }
 
 // selectsByScore reports whether a query has more than n blocks to select from. Otherwise it gets all of them. own is the query's own
 // block.

@@ -102,8 +102,8 @@ func (e *ValueError) Error() string { return e.Err.Error() }
 
 func (e *ValueError) Unwrap() error { return e.Err }
 
-// valueError makes an error a ValueError.
-func valueError(err *error) {
+// asValueError makes an error a ValueError.
+func asValueError(err *error) {
 	if *err != nil {
 		*err = &ValueError{*err}
 	}
@@ -115,6 +115,13 @@ type Updating interface {
 	Spec
 	// UpdatedInputs returns the indices of these inputs.
 	UpdatedInputs() []int
+}
+
+// Inserted is a Spec that is no op of a graph, such as a cast: what plans a run inserts it.
+type Inserted interface {
+	Spec
+	// InsertedBy says who does, for the error of Apply.
+	InsertedBy() string
 }
 
 // SpecOf returns the Spec of an op of this package, and whether op has one. The ops that Output makes have none.
@@ -149,19 +156,8 @@ type counted interface{ flops(in []Operand) float64 }
 // as two. Attention counts only the keys that each query sees, as if each row were one document. An op without products has 0, and so
 // have DecodeOp, whose products depend on the lengths of its sequences, and AdamWOp.
 func FLOPs(s Spec, in []Operand) float64 {
-	switch s := s.(type) {
-	case counted:
-		return s.flops(in)
-	case AttentionSpec:
-		return attentionFLOPs(s, in, 2, 2)
+	if c, ok := s.(counted); ok {
+		return c.flops(in)
 	}
 	return 0
-}
-
-// attentionFLOPs returns the operations of attention. In each head of q [B,S,Hq,D], each pair of a query and a key that it sees
-// costs perKey operations for each element of the key and perValue for each element of the value: 2 and 2 in the forward op,
-// 6 and 4 in the gradient.
-func attentionFLOPs(a AttentionSpec, in []Operand, perKey, perValue float64) float64 {
-	q, v := in[0].Shape, in[2].Shape
-	return float64(q[0]*q[2]) * a.pairs(in) * (perKey*float64(q[3]) + perValue*float64(v[3]))
 }

@@ -81,11 +81,11 @@ func (b *Builder) Node(n *G.Node, err error) *G.Node {
 }
 
 // Apply returns ops.Apply of spec to inputs.
-func (b *Builder) Apply(spec ops.Spec, inputs ...*G.Node) *G.Node {
+func (b *Builder) Apply(s ops.Spec, inputs ...*G.Node) *G.Node {
 	if b.err != nil {
 		return nil
 	}
-	return b.Node(ops.Apply(spec, inputs...))
+	return b.Node(ops.Apply(s, inputs...))
 }
 
 // Output returns a further output of the op of n, see ops.Output.

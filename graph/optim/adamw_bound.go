@@ -52,7 +52,7 @@ func (b *boundAdamW) bindWeights(weights []G.ValueGrad) error {
 	b.norm = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
 	b.hostHyper, b.hostNorm = newHost(b.hyper.Operand), newHost(b.norm.Operand)
 	in, own := []ops.Arg{b.hyper}, []ops.Arg{b.hyper, b.norm}
-	spec := ops.AdamWOp{Copies: b.machine.HalfType()}
+	op := ops.AdamWOp{Copies: b.machine.HalfType()}
 	for i, w := range weights {
 		s, err := b.newWeight(w, i)
 		if err != nil {
@@ -64,8 +64,8 @@ func (b *boundAdamW) bindWeights(weights []G.ValueGrad) error {
 		if usesMuon && shape.Dims() != 2 {
 			return fmt.Errorf("%s has shape %v: Muon is for matrices", s.name, shape)
 		}
-		spec.DecayMask += maskBit(b.decays(s.name, shape))
-		spec.MuonMask += maskBit(usesMuon)
+		op.DecayMask += maskBit(b.decays(s.name, shape))
+		op.MuonMask += maskBit(usesMuon)
 		first, second := moment{firstPrefix + s.name, newArg(s.weight.Operand)}, moment{secondPrefix + s.name, newArg(s.weight.Operand)}
 		b.moments, own = append(b.moments, first), append(own, first.Arg)
 		if usesMuon {
@@ -74,14 +74,14 @@ func (b *boundAdamW) bindWeights(weights []G.ValueGrad) error {
 			b.moments, own = append(b.moments, second), append(own, second.Arg)
 		}
 		in = append(in, s.weight, s.grad, first.Arg, second.Arg)
-		if ops.IsHalf(spec.Copies) {
+		if ops.IsHalf(op.Copies) {
 			in = append(in, s.half)
 		}
 	}
-	if !strings.Contains(spec.MuonMask, maskBit(true)) {
-		spec.MuonMask = ""
+	if !strings.Contains(op.MuonMask, maskBit(true)) {
+		op.MuonMask = ""
 	}
-	return b.bind(spec, in, own)
+	return b.bind(op, in, own)
 }
 
 // maskBit returns the character of one weight in the masks of ops.AdamWOp.
@@ -128,12 +128,12 @@ func nameOf(w G.ValueGrad, i int) string {
 }
 
 // bind binds the kernel and allocates the memory of own, the solver's own inputs and outputs.
-func (b *boundAdamW) bind(spec ops.AdamWOp, in, own []ops.Arg) (err error) {
-	site := graph.Site{Spec: spec, Out: []ops.Operand{b.norm.Operand}}
+func (b *boundAdamW) bind(s ops.AdamWOp, in, own []ops.Arg) (err error) {
+	site := graph.Site{Spec: s, Out: []ops.Operand{b.norm.Operand}}
 	for _, a := range in {
 		site.In = append(site.In, a.Operand)
 	}
-	if _, err := spec.Infer(site.In); err != nil {
+	if _, err := s.Infer(site.In); err != nil {
 		return err
 	}
 	if b.kernel, err = graph.Bind(b.backend, site, in, []ops.Arg{b.norm}); err != nil {

@@ -107,8 +107,8 @@ func (c Case) Plan() (*Plan, error) {
 		for it := g.From(n.ID()); it.Next(); {
 			in = append(in, outputs[it.Node().ID()])
 		}
-		if spec, ok := ops.SpecOf(n.Op()); ok {
-			call := Call{Spec: spec}
+		if s, ok := ops.SpecOf(n.Op()); ok {
+			call := Call{Spec: s}
 			for _, list := range in {
 				call.In = append(call.In, list[0])
 			}

@@ -159,9 +159,9 @@ func packedRoPEs(c Dims, docs *ref.Documents) []Case {
 
 	op := ops.LinearsOp{RoPE: ops.RoPEOp{Base: base, Start: start}, Heads: [ops.MaxLinears]int{heads}, Rotated: [ops.MaxLinears]bool{true}}
 	x, w, plain := Normal("x", 2, c.B, c.S, in), Normal("w", 3, heads*dim, in), Normal("plain", 4, 3, in)
-	applied := func(spec ops.Spec) func(in []*G.Node, table *G.Node) (*G.Node, error) {
+	applied := func(s ops.Spec) func(in []*G.Node, table *G.Node) (*G.Node, error) {
 		return func(in []*G.Node, table *G.Node) (*G.Node, error) {
-			return ops.Apply(spec, append(slices.Clip(in), table)...)
+			return ops.Apply(s, append(slices.Clip(in), table)...)
 		}
 	}
 	linears := packed("linears", docs, []Array{x, w, plain}, applied(op))

@@ -34,8 +34,8 @@ func costOf(elements int) Cost {
 func total(shape []int) int { return tensor.Shape(shape).TotalSize() }
 
 // apply returns the Build of a Spec without a constructor, such as a fused one.
-func apply(spec ops.Spec) func(in []*G.Node) (*G.Node, error) {
-	return func(in []*G.Node) (*G.Node, error) { return ops.Apply(spec, in...) }
+func apply(s ops.Spec) func(in []*G.Node) (*G.Node, error) {
+	return func(in []*G.Node) (*G.Node, error) { return ops.Apply(s, in...) }
 }
 
 // results turns the results of a function of the oracle into a list.

@@ -174,7 +174,7 @@ func (x *typedCase) expect(t testing.TB) {
 	naive := naiveOf(t, *x)
 	for i := range x.results {
 		r := &x.results[i]
-		switch spec := x.spec().(type) {
+		switch s := x.spec().(type) {
 		case ops.AddOp:
 			r.tol *= float64((len(in)-2)/7 + 1) // of 8 terms, and of 7 more and the sum so far
 		case ops.LinearsOp, ops.LinearsGradOp:
@@ -184,7 +184,7 @@ func (x *typedCase) expect(t testing.TB) {
 		default:
 			if y := naive[r.array]; y != nil && ops.IsHalf(x.operands[r.array].Dtype) {
 				r.naive, r.tol = y, 2*testutil.RelErr(y.Data, r.want.Data)+x.unit()
-			} else if _, mlp := spec.(ops.CompressMLPOp); mlp && y != nil {
+			} else if _, mlp := s.(ops.CompressMLPOp); mlp && y != nil {
 				r.tol = 2*testutil.RelErr(y.Data, r.want.Data) + f32.tolerance()
 			}
 		}

@@ -231,7 +231,7 @@ func TestUnsupported(t *testing.T) {
 func TestShapeRules(t *testing.T) {
 	f, ints := func(shape ...int) ops.Operand { return operand(tensor.Float32, shape...) }, operand(tensor.Int32, 1, 8, 2, 3)
 	type list = []ops.Operand
-	q, k, lse, norm := f(1, 8, 4, 16), f(1, 8, 2, 16), f(1, 4, 8), operand(tensor.Float64, 1)
+	q, k, lse, factor := f(1, 8, 4, 16), f(1, 8, 2, 16), f(1, 4, 8), operand(tensor.Float64, 1)
 	params := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}
 	chosen := func(change func(*ops.Params)) ops.SelectBlocksOp {
 		p := params
@@ -265,7 +265,7 @@ func TestShapeRules(t *testing.T) {
 		"l and d":         {chosen(func(p *ops.Params) { p.BlockLen = 5 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the block length"},
 		"l' and d":        {chosen(func(p *ops.Params) { p.SelectBlock = 3 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the selection block"},
 		"top n":           {chosen(func(p *ops.Params) { p.TopN = 2 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "top n = 2"},
-		"no tensors":      {ops.AdamWOp{}, list{operand(tensor.Float64, ops.AdamWHyperLen)}, list{norm}, graph.ReasonShape, "0 tensors"},
+		"no tensors":      {ops.AdamWOp{}, list{operand(tensor.Float64, ops.AdamWHyperLen)}, list{factor}, graph.ReasonShape, "0 tensors"},
 	} {
 		_, err := planOf(h200, "", x.op, graph.Site{In: x.in, Out: x.out})
 		wantRefusal(t, name, err, x.reason)

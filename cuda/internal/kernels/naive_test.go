@@ -63,7 +63,7 @@ func naiveOf(t testing.TB, x typedCase) map[int]*ref.Tensor {
 }
 
 // onCPU runs a Spec by the CPU's kernel in float64.
-func onCPU(t testing.TB, spec ops.Spec, inputs []opcases.Array) (outputs []opcases.Array) {
+func onCPU(t testing.TB, s ops.Spec, inputs []opcases.Array) (outputs []opcases.Array) {
 	t.Helper()
 	var kernel cpu.Kernel
 	var in, out []ops.Arg
@@ -77,7 +77,7 @@ func onCPU(t testing.TB, spec ops.Spec, inputs []opcases.Array) (outputs []opcas
 		}
 		in, operands = append(in, x), append(operands, x.Operand)
 	}
-	results := testutil.Must(spec.Infer(operands))(t)
+	results := testutil.Must(s.Infer(operands))(t)
 	for _, o := range results {
 		a, y := opcases.Array{Shape: o.Shape}, ops.Arg{Operand: o}
 		if o.Dtype == tensor.Int32 {
@@ -89,7 +89,7 @@ func onCPU(t testing.TB, spec ops.Spec, inputs []opcases.Array) (outputs []opcas
 		}
 		out, outputs = append(out, y), append(outputs, a)
 	}
-	spec.Bind(&kernel, in, out)
+	s.Bind(&kernel, in, out)
 	team, mem := cpu.NewTeam(1), new(cpu.Buf)
 	work := cpu.AlignedBytes(kernel.WorkBytes(team.Workers()))
 	mem.Set(unsafe.Pointer(unsafe.SliceData(work)), len(work))

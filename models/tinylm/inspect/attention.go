@@ -48,7 +48,7 @@ func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]branch, error) {
 }
 
 // attention has the values of a branch for one sequence, after a run.
-type attention struct {
+type attentionOf struct {
 	spec   ops.Spec
 	q, k   []float64 // [S,Hq,D], [T,Hkv,D]
 	blocks []int32   // [S,Hkv,n]
@@ -60,7 +60,7 @@ type attention struct {
 }
 
 // read reads the values of the nodes.
-func (b branch) read() (*attention, error) {
+func (b branch) read() (*attentionOf, error) {
 	q, s, err := valuesOf(b.q)
 	if err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (b branch) read() (*attention, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attention{spec: b.spec, q: q, k: k, tokens: s[1], heads: s[2], groups: ks[2], dim: s[3]}
+	a := &attentionOf{spec: b.spec, q: q, k: k, tokens: s[1], heads: s[2], groups: ks[2], dim: s[3]}
 	if b.blocks != nil {
 		blocks, err := graph.HostTensor(b.blocks)
 		if err != nil {
@@ -97,7 +97,7 @@ func valuesOf(n *G.Node) ([]float64, tensor.Shape, error) {
 }
 
 // keys appends the keys that query t of a group sees to list, ascending.
-func (a *attention) keys(list []int, t, group int) []int {
+func (a *attentionOf) keys(list []int, t, group int) []int {
 	from, to := 0, 0
 	switch s := a.spec.(type) {
 	case ops.SlidingWindowOp:
@@ -120,13 +120,13 @@ func (a *attention) keys(list []int, t, group int) []int {
 }
 
 // selected returns the selected blocks of query t in a group.
-func (a *attention) selected(t, group int) []int32 {
+func (a *attentionOf) selected(t, group int) []int32 {
 	i := (t*a.groups + group) * a.n
 	return a.blocks[i : i+a.n]
 }
 
 // distance returns how many tokens key i lies before query t. A compressed key lies at the middle of its block.
-func (a *attention) distance(t, i int) float64 {
+func (a *attentionOf) distance(t, i int) float64 {
 	if s, ok := a.spec.(ops.CompressedAttentionOp); ok {
 		return float64(t) - (float64(i*s.Stride) + float64(s.BlockLen-1)/2)
 	}
@@ -135,7 +135,7 @@ func (a *attention) distance(t, i int) float64 {
 
 // eachQuery calls f for each query of a head, with the keys that it sees and their probabilities. f must not keep these
 // slices.
-func (a *attention) eachQuery(head int, f func(t int, keys []int, p []float64)) {
+func (a *attentionOf) eachQuery(head int, f func(t int, keys []int, p []float64)) {
 	group := head / (a.heads / a.groups)
 	row := func(x []float64, i, heads, h int) []float64 { return x[(i*heads+h)*a.dim:][:a.dim] }
 	scale := 1 / math.Sqrt(float64(a.dim))

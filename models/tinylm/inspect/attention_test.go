@@ -56,7 +56,7 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 			}
 		}
 		want, _ := ref.Attention(q, k, v, c.mask)
-		a := &attention{spec: c.spec, q: q.Data, k: k.Data, blocks: blocks, n: n, tokens: S, heads: heads,
+		a := &attentionOf{spec: c.spec, q: q.Data, k: k.Data, blocks: blocks, n: n, tokens: S, heads: heads,
 			groups: groups, dim: D}
 		for head := range heads {
 			a.eachQuery(head, func(query int, keys []int, p []float64) {

@@ -26,7 +26,7 @@ type distanceSums struct {
 
 // add adds the probabilities of all queries of a branch. In the selected branch it writes to shares the probability of
 // each block, [S,Hkv,n]; elsewhere shares is empty. Groups run in parallel.
-func (l *distanceSums) add(a *attention, shares []float64) {
+func (l *distanceSums) add(a *attentionOf, shares []float64) {
 	groups, perGroup := make([]distanceSums, a.groups), a.heads/a.groups
 	selected, _ := a.spec.(ops.SelectedAttentionOp)
 	var wait sync.WaitGroup

@@ -43,7 +43,7 @@ func drawGraph(m *tinylm.Model, loss *G.Node) (d Drawing) {
 	d.add("embedding", s.cut(layers[0].Stream))
 	var last *G.Node // the residual stream behind the last layer: the last sum of the graph
 	for _, n := range s.graph.AllNodes() {
-		if spec, _ := ops.SpecOf(n.Op()); spec == ops.Spec(ops.AddOp{}) {
+		if op, _ := ops.SpecOf(n.Op()); op == ops.Spec(ops.AddOp{}) {
 			last = n
 		}
 	}

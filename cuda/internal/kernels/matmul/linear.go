@@ -12,8 +12,8 @@ import (
 // Entries returns the entries of the linear layer.
 func Entries() []kernels.Entry {
 	return slices.Concat(fewEntries(), kernels.Entries(
-		kernels.EntryFor[ops.LinearOp]{Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: linear},
-		kernels.EntryFor[ops.LinearOp]{Storage: "hh>f", Products: kernels.Always[ops.LinearOp], Build: linear}, // with the cast after it
+		kernels.EntryFor[ops.LinearOp]{Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: forward},
+		kernels.EntryFor[ops.LinearOp]{Storage: "hh>f", Products: kernels.Always[ops.LinearOp], Build: forward}, // with the cast after it
 		kernels.EntryFor[ops.LinearInputGradOp]{Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
 		kernels.EntryFor[ops.LinearWeightGradOp]{Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
 		kernels.EntryFor[ops.LinearAddOp]{Storage: "tta>a", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
@@ -24,7 +24,7 @@ func Entries() []kernels.Entry {
 }
 
 // linear adds x [rows,in], w [out,in], and a bias or none -> y [rows,out].
-func linear(b *kernels.Builder, _ ops.LinearOp) error {
+func forward(b *kernels.Builder, _ ops.LinearOp) error {
 	p, bias := linearProduct(b, b.In)
 	p.Out = b.TypeOf(b.Out[0])
 	Multiply(b, p, b.In[0].Ref, b.In[1].Ref, bias, b.Out[0].Ref)
