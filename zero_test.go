@@ -21,7 +21,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/recall"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // TestZeroValues: functions with zero arguments, and methods of zero values, neither panic nor hang if they can return
@@ -31,7 +33,7 @@ func TestZeroValues(t *testing.T) {
 		return func() error { return call(&corpus.Corpus{Tokenizer: &tokenizer.Tokenizer{}}) }
 	}
 	for _, list := range [][]any{
-		{ops.Apply, ops.Output, ops.LSE, ops.Params{}, ops.KVCache{}},
+		{spec.Apply, spec.Output, attention.LSE, spec.Params{}, decode.KVCache{}},
 		{graph.AllocArgs, graph.Bind, graph.CheckGraph, graph.Grad, graph.HostTensor, graph.HostValue, graph.MoveInputs, graph.NewAsyncReader,
 			graph.NewMachine, graph.NewPlan, graph.NewResident, graph.ParsePrecision, graph.PolicyFromEnv, graph.ScaledGrad,
 			&graph.AsyncReader{}, &graph.Machine{}, &graph.Resident{}, graph.Site{}, (*graph.AsyncReader)(nil), (*graph.Machine)(nil),

@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // accuracyShape is one group of heads. Its method is that of selected attention in "cuda wgmma" for these sizes.
@@ -62,7 +63,7 @@ type accuracyBranch struct {
 func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyCase {
 	rng := rand.New(rand.NewPCG(7, uint64(shape.dim)))
 	p, s := base.Params, shape.s
-	nc := ops.NumCompressed(s, p.BlockLen, p.Stride)
+	nc := spec.NumCompressed(s, p.BlockLen, p.Stride)
 	normal := func(shape ...int) *ref.Tensor {
 		x := ref.New(shape...)
 		for i := range x.Data {

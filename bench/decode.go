@@ -13,21 +13,22 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // decodeBranches are layers with only some branches. The selected branch selects its blocks by the keys of the
 // compressed one.
 var decodeBranches = []struct {
 	name string
-	ops.Params
-	without ops.Branches
+	spec.Params
+	without decode.Branches
 }{
 	{"all", base.Params, 0},
-	{"compressed", base.Params, ops.BranchesOf(ops.Selected, ops.Window)},
-	{"block selection and selected", base.Params, ops.BranchesOf(ops.Compressed, ops.Window)},
-	{"window", base.Params, ops.BranchesOf(ops.Compressed, ops.Selected)},
-	{"dense attention", ops.Params{}, 0},
+	{"compressed", base.Params, decode.BranchesOf(decode.Selected, decode.Window)},
+	{"block selection and selected", base.Params, decode.BranchesOf(decode.Compressed, decode.Window)},
+	{"window", base.Params, decode.BranchesOf(decode.Compressed, decode.Selected)},
+	{"dense attention", spec.Params{}, 0},
 }
 
 // maxCache bounds the memory of a measured cache, in bytes.
@@ -62,10 +63,10 @@ const pageLen = 512
 // than maxCache are left out.
 func (r *report) addBranchesOfDecode(shape attentionShape, batch, s int) {
 	for _, b := range decodeBranches {
-		c := ops.KVCache{Params: b.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim,
+		c := decode.KVCache{Params: b.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim,
 			ValueDim: shape.valueDim, Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen}
 		if !r.backend.Device().Host {
-			c.Half = ops.BFloat16
+			c.Half = spec.BFloat16
 		}
 		if bytes := 4 * c.Elements(); bytes > maxCache {
 			fmt.Printf("  %s, %s B=%d S=%d: a cache of %d MiB is left out\n", b.name, shape.name, batch, s, bytes>>20)
@@ -84,7 +85,7 @@ type decodeStep struct {
 	read    int     // keys that a group has to read
 }
 
-func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeStep {
+func newDecodeStep(shape attentionShape, c decode.KVCache, s, layers int) *decodeStep {
 	g := G.NewGraph()
 	d := &decodeStep{graph: g, inputs: G.Nodes{input(g, "q", c.Slots, 1, shape.heads, c.KeyDim)}}
 	add := func(name string) {
@@ -96,14 +97,14 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 		d.read = s + 1
 	} else {
 		selected := (c.TopN-1)*c.SelectBlock + s%c.SelectBlock + 1
-		reads := []int{ops.NumVisible(s, c.BlockLen, c.Stride), min(s+1, selected), min(s+1, c.Window)}
+		reads := []int{spec.NumVisible(s, c.BlockLen, c.Stride), min(s+1, selected), min(s+1, c.Window)}
 		gates := 0
-		for b, name := range ops.BranchNames() {
-			if c.Stores(ops.Branch(b)) {
+		for b, name := range decode.BranchNames() {
+			if c.Stores(decode.Branch(b)) {
 				add(name)
 				d.read += reads[b]
 			}
-			if c.Has(ops.Branch(b)) {
+			if c.Has(decode.Branch(b)) {
 				gates++
 			}
 		}
@@ -121,8 +122,8 @@ func newDecodeStep(shape attentionShape, c ops.KVCache, s, layers int) *decodeSt
 	for i := range layers {
 		cache := inputOf(g, fmt.Sprint("cache ", i), cacheOf(c), c.Elements())
 		d.caches = append(d.caches, cache)
-		o := must(ops.Apply(ops.DecodeOp{Cache: c, Base: 10000}, append(slices.Clone(d.inputs), cache, pages)...))
-		d.counted = append(d.counted, must(ops.Output(o, 2)))
+		o := must(spec.Apply(decode.Step{Cache: c, Base: 10000}, append(slices.Clone(d.inputs), cache, pages)...))
+		d.counted = append(d.counted, must(spec.Output(o, 2)))
 	}
 	d.inputs = append(d.inputs, pages)
 	return d
@@ -133,9 +134,9 @@ var someNormal = sync.OnceValue(func() []float32 { return normal(1_000_003) })
 
 // cacheOf returns what a cache of normal keys and values holds. With zeros all scores would be equal, and far more
 // blocks than in a model would be ranked.
-func cacheOf(c ops.KVCache) []float32 {
+func cacheOf(c decode.KVCache) []float32 {
 	some := someNormal()
-	if ops.IsHalf(c.Half) {
+	if spec.IsHalf(c.Half) {
 		some = slices.Clone(some)
 		for i, x := range some { // two bfloat16
 			bits := math.Float32bits(x)
@@ -167,7 +168,7 @@ func (r *report) addKeys(d *decodeStep, what, size string) {
 
 // addDecode measures a step of all slots at token s. On a GPU it replays a captured graph of several layers, each with
 // its own cache. It keeps the counts of keys, for results would be converted to float32.
-func (r *report) addDecode(name string, shape attentionShape, c ops.KVCache, s int) {
+func (r *report) addDecode(name string, shape attentionShape, c decode.KVCache, s int) {
 	host, precision := r.backend.Device().Host, graph.F32
 	layers, rounds, runs := 1, max(3, 1000/c.Slots/(1+s/8192)), 1
 	if !host {

@@ -9,7 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // nsaLayer plans one NSA layer of Base()'s shape over s tokens, with the gradients of its parameters and of its input.
@@ -18,7 +18,7 @@ func nsaLayer(s int) *graph.Machine {
 	l := must(nn.NewNSA(g, "layer.", base.NSAConfig, nn.Random(tensor.Float32, 1)))
 	x := input(g, "x", 1, s, base.Dim)
 	y := must(l.Apply(x))
-	cost := must(ops.Apply(givenGradient{}, y, input(g, "gradient of y", 1, s, base.Dim)))
+	cost := must(spec.Apply(givenGradient{}, y, input(g, "gradient of y", 1, s, base.Dim)))
 	must(graph.Grad(cost, append(l.Learnables(), x)...))
 	return must(graph.NewMachine(g))
 }
@@ -28,11 +28,11 @@ type givenGradient struct{}
 
 func (givenGradient) Name() string { return "given gradient" }
 
-func (givenGradient) Infer(in []ops.Operand) ([]ops.Operand, error) {
-	return []ops.Operand{{Dtype: in[0].Dtype}}, nil
+func (givenGradient) Infer(in []spec.Operand) ([]spec.Operand, error) {
+	return []spec.Operand{{Dtype: in[0].Dtype}}, nil
 }
 
-func (givenGradient) Bind(k *cpu.Kernel, _, out []ops.Arg) {
+func (givenGradient) Bind(k *cpu.Kernel, _, out []spec.Arg) {
 	k.Phase(1, func(int, *cpu.Worker) { clear(cpu.Slice[float32](out[0].Buf)) })
 }
 

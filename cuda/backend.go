@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // Option changes how a GPU is opened.
@@ -107,7 +107,7 @@ func (b *Backend) NewStream() (graph.Stream, error) {
 }
 
 // Adopt implements graph.Backend. It adopts a *Value of this backend whose address is aligned to driver.Alignment.
-func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want ops.Operand) (bool, error) {
+func (b *Backend) Adopt(dst *cpu.Buf, v gorgonia.Value, want spec.Operand) (bool, error) {
 	if v == nil {
 		return false, fmt.Errorf("no value, want %v", want)
 	}

@@ -16,14 +16,16 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // windowOf is the site of a sliding window in bf16.
 func windowOf(b, s, hq, hkv, dim int) graph.Site {
-	of := func(dt tensor.Dtype, shape ...int) ops.Operand { return ops.Operand{Dtype: dt, Shape: shape} }
-	q, k := of(ops.BFloat16, b, s, hq, dim), of(ops.BFloat16, b, s, hkv, dim)
-	return graph.Site{Spec: ops.SlidingWindowOp{Window: 512}, In: []ops.Operand{q, k, k},
-		Out: []ops.Operand{q, of(tensor.Float32, b, hq, s)}}
+	of := func(dt tensor.Dtype, shape ...int) spec.Operand { return spec.Operand{Dtype: dt, Shape: shape} }
+	q, k := of(spec.BFloat16, b, s, hq, dim), of(spec.BFloat16, b, s, hkv, dim)
+	return graph.Site{Spec: attention.SlidingWindow{Window: 512}, In: []spec.Operand{q, k, k},
+		Out: []spec.Operand{q, of(tensor.Float32, b, hq, s)}}
 }
 
 // windowError returns the error of a sliding window of inputs of these shapes.
@@ -121,7 +123,7 @@ func testWrongBoundaries(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 	cuSeqlens := G.NewVector(g, tensor.Int32, G.WithName("cu_seqlens"), G.WithValue(boundaries))
 	table := testutil.Must(ops.DocumentTable(cuSeqlens, 1, 8, 0, 0))(t)
 	q := opcases.Normal("q", 1, 1, 8, 2, 16).Node(g, tensor.Float32)
-	testutil.Must(ops.SlidingWindow(q, q, q, 4, ops.WithDocuments(table)))(t)
+	testutil.Must(ops.SlidingWindow(q, q, q, 4, spec.WithDocuments(table)))(t)
 	m := machine(t, g, b)
 	for message, bad := range map[string][]int32{
 		"cu_seqlens[0] is 1": {1, 3, 8}, "the last one, is 7": {0, 3, 7},
@@ -165,7 +167,7 @@ func testGridLimits(t *testing.T, b *cuda.Backend, f *fakedriver.Driver) {
 	site := windowOf(70_000, 1, 1, 1, 8)
 	by, _ := refusals(t, b, site)
 	x := newFixture(t, b)
-	var args []ops.Arg
+	var args []spec.Arg
 	for _, o := range append(site.In, site.Out...) {
 		args = append(args, x.place(o))
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // fixture runs ops one by one on a backend, without a machine, until the end of the test.
@@ -26,10 +26,10 @@ func newFixture(t testing.TB, b *cuda.Backend) *fixture {
 	return &fixture{t, b, testutil.Closing(b.NewStream())(t).(*cuda.Stream)}
 }
 
-func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
+func newArg(o spec.Operand) spec.Arg { return spec.Arg{Operand: o, Buf: new(cpu.Buf)} }
 
 // place gives an operand memory whose bits are all set: it holds NaN.
-func (x *fixture) place(o ops.Operand) ops.Arg {
+func (x *fixture) place(o spec.Operand) spec.Arg {
 	a := newArg(o)
 	x.alloc(a.Buf, o.Bytes())
 	return a
@@ -46,22 +46,22 @@ func (x *fixture) alloc(b *cpu.Buf, bytes int) {
 }
 
 // upload returns v on the device.
-func (x *fixture) upload(v G.Value) ops.Arg {
-	a := x.place(ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()})
+func (x *fixture) upload(v G.Value) spec.Arg {
+	a := x.place(spec.Operand{Dtype: v.Dtype(), Shape: v.Shape()})
 	require.NoError(x.t, x.stream.Upload(a, v))
 	return a
 }
 
 // download returns an operand on the host.
-func (x *fixture) download(a ops.Arg) G.Value {
-	v := ops.NewValue(a.Operand)
+func (x *fixture) download(a spec.Arg) G.Value {
+	v := spec.NewValue(a.Operand)
 	require.NoError(x.t, x.stream.Download(v, a))
 	require.NoError(x.t, x.stream.Synchronize())
 	return v
 }
 
 // bind binds the first implementation that takes an op. It also returns the names of the offers up to that one.
-func (x *fixture) bind(spec ops.Spec, in, out []ops.Arg) (k graph.Kernel, offered []string) {
+func (x *fixture) bind(spec spec.Spec, in, out []spec.Arg) (k graph.Kernel, offered []string) {
 	x.t.Helper()
 	site := graph.Site{Spec: spec, In: operands(in), Out: operands(out)}
 	by, all := refusals(x.t, x.backend, site)
@@ -87,8 +87,8 @@ func refusals(t testing.TB, b *cuda.Backend, s graph.Site) (by graph.Implementat
 	return nil, all
 }
 
-func operands(args []ops.Arg) []ops.Operand {
-	list := make([]ops.Operand, len(args))
+func operands(args []spec.Arg) []spec.Operand {
+	list := make([]spec.Operand, len(args))
 	for i, a := range args {
 		list[i] = a.Operand
 	}

@@ -20,6 +20,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 // newFake returns a driver whose kernels compute nothing.
@@ -111,7 +118,7 @@ func TestEveryOpHasKernels(t *testing.T) {
 					for _, r := range s.Refused {
 						require.Equal(t, noLibrary, r)
 					}
-					spec, ok := ops.SpecOf(s.Node.Op())
+					spec, ok := spec.SpecOf(s.Node.Op())
 					require.True(t, ok)
 					seen[reflect.TypeOf(spec)] = true
 				}
@@ -128,15 +135,15 @@ func TestEveryOpHasKernels(t *testing.T) {
 			})
 		}
 	}
-	for _, s := range []ops.Spec{
-		ops.SlidingWindowOp{}, ops.SlidingWindowGradOp{}, ops.CompressedAttentionOp{}, ops.CompressedAttentionGradOp{},
-		ops.SelectedAttentionOp{}, ops.SelectedAttentionGradOp{}, ops.SelectBlocksOp{}, ops.CompressMeanOp{},
-		ops.CompressMeanGradOp{}, ops.CompressMLPOp{}, ops.CompressMLPGradOp{}, ops.LinearOp{}, ops.LinearInputGradOp{},
-		ops.LinearWeightGradOp{}, ops.LinearBiasGradOp{}, ops.SiLUOp{}, ops.SiLUGradOp{}, ops.SigmoidOp{},
-		ops.SigmoidGradOp{}, ops.SoftmaxOp{}, ops.SoftmaxGradOp{}, ops.AddOp{}, ops.AddGradOp{}, ops.RoPEOp{},
-		ops.RMSNormOp{}, ops.RMSNormGradOp{}, ops.EmbeddingOp{}, ops.EmbeddingGradOp{}, ops.CrossEntropyOp{},
-		ops.CrossEntropyGradOp{}, ops.GatedSumOp{}, ops.GatedSumGradOp{}, ops.LinearsOp{}, ops.LinearsGradOp{},
-		ops.LinearAddOp{}, ops.RMSNormGradAddOp{},
+	for _, s := range []spec.Spec{
+		attention.SlidingWindow{}, attention.SlidingWindowGrad{}, attention.Compressed{}, attention.CompressedGrad{},
+		attention.Selected{}, attention.SelectedGrad{}, attention.SelectBlocks{}, compress.Mean{},
+		compress.MeanGrad{}, compress.MLP{}, compress.MLPGrad{}, linear.Linear{}, linear.InputGrad{},
+		linear.WeightGrad{}, linear.BiasGrad{}, pointwise.SiLU{}, pointwise.SiLUGrad{}, pointwise.Sigmoid{},
+		pointwise.SigmoidGrad{}, norm.Softmax{}, norm.SoftmaxGrad{}, pointwise.Add{}, pointwise.AddGrad{}, pointwise.RoPE{},
+		norm.RMSNorm{}, norm.RMSNormGrad{}, vocab.Embedding{}, vocab.EmbeddingGrad{}, vocab.CrossEntropy{},
+		vocab.CrossEntropyGrad{}, pointwise.GatedSum{}, pointwise.GatedSumGrad{}, linear.Fused{}, linear.FusedGrad{},
+		linear.LinearAdd{}, norm.RMSNormGradAdd{},
 	} {
 		require.True(t, seen[reflect.TypeOf(s)], "%s is not among the cases", s.Name())
 	}
@@ -144,9 +151,9 @@ func TestEveryOpHasKernels(t *testing.T) {
 
 // operandsOf returns the operands of a step. It leaves out the result of a linear layer, which may be the result of a
 // fused cast.
-func operandsOf(s graph.PlanStep) []ops.Operand {
+func operandsOf(s graph.PlanStep) []spec.Operand {
 	list := slices.Clone(s.Inputs)
-	if _, linear := s.Spec.(ops.LinearOp); !linear {
+	if _, linear := s.Spec.(linear.Linear); !linear {
 		for _, o := range s.Outputs {
 			list = append(list, o.Operand)
 		}
@@ -158,9 +165,9 @@ func operandsOf(s graph.PlanStep) []ops.Operand {
 // gradients of weights.
 func mayBeSingle(s graph.PlanStep) bool {
 	switch s.Spec.(type) {
-	case ops.SiLUOp, ops.SiLUGradOp, ops.SigmoidOp, ops.SigmoidGradOp, ops.SoftmaxOp, ops.SoftmaxGradOp, ops.RoPEOp,
-		ops.LinearOp, ops.LinearsOp, ops.LinearInputGradOp, ops.CompressMeanOp, ops.CompressMeanGradOp,
-		ops.CompressMLPOp, ops.GatedSumOp:
+	case pointwise.SiLU, pointwise.SiLUGrad, pointwise.Sigmoid, pointwise.SigmoidGrad, norm.Softmax, norm.SoftmaxGrad, pointwise.RoPE,
+		linear.Linear, linear.Fused, linear.InputGrad, compress.Mean, compress.MeanGrad,
+		compress.MLP, pointwise.GatedSum:
 		return false
 	}
 	return true
@@ -175,7 +182,7 @@ func TestFloat64RunsOnTheHost(t *testing.T) {
 		m, _ := c.run(t, tensor.Float64)
 		for _, s := range m.Plan().Steps {
 			require.Equal(t, "host", s.Implementation)
-			if _, ok := ops.SpecOf(s.Node.Op()); !ok {
+			if _, ok := spec.SpecOf(s.Node.Op()); !ok {
 				continue // an op that only returns a further output
 			}
 			require.Equal(t, graph.ReasonType, s.Refused[0].Why.Reason, "%s: %v", s.Op, s.Refused)
@@ -275,8 +282,8 @@ func (c opCase) graph(t testing.TB, dt tensor.Dtype) (*G.ExprGraph, G.Nodes) {
 	y := testutil.Must(c.Build(in))(t)
 	results := G.Nodes{y}
 	if c.Gradients == nil {
-		for i := 1; i < len(ops.OutputsOf(y.Op())); i++ {
-			results = append(results, G.Must(ops.Output(y, i)))
+		for i := 1; i < len(spec.OutputsOf(y.Op())); i++ {
+			results = append(results, G.Must(spec.Output(y, i)))
 		}
 		return g, results
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // table holds the kernels of all ops.
@@ -88,6 +88,6 @@ func (i *implementation) Guard(s graph.Site) error {
 }
 
 // Bind implements graph.Implementation. It loads the kernels of the plan that Guard has built.
-func (i *implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
+func (i *implementation) Bind(s graph.Site, in, out []spec.Arg) (graph.Kernel, error) {
 	return bind(i.backend, nameOf(s), i.plan, in, out)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // kernel is the plan of an op bound to its operands.
@@ -24,7 +24,7 @@ type kernel struct {
 }
 
 // bind makes the kernel of a plan for the cells of its operands, and loads the CUDA kernels. op names the op in errors.
-func bind(b *Backend, op string, plan *kernels.Plan, in, out []ops.Arg) (graph.Kernel, error) {
+func bind(b *Backend, op string, plan *kernels.Plan, in, out []spec.Arg) (graph.Kernel, error) {
 	k := &kernel{backend: b, plan: plan, addresses: plan.Addresses(len(in) + len(out)),
 		calls: make([]*driver.Call, len(plan.Steps))}
 	k.product = driver.Launched{Op: op, Kernel: "matrix product", Owner: k}

@@ -14,7 +14,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // TestMovedOperands launches a kernel whose operands and work memory lie elsewhere each time.
@@ -28,9 +32,9 @@ func TestMovedOperands(t *testing.T) {
 		got = append(got, binary.LittleEndian.Uint64(l.Args), binary.LittleEndian.Uint64(l.Args[16:])) // partial, y
 	}})
 	x := newFixture(t, b)
-	dy, db := newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{70, 3}}),
-		newArg(ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{3}})
-	k, _ := x.bind(ops.LinearBiasGradOp{Out: 3}, []ops.Arg{dy}, []ops.Arg{db})
+	dy, db := newArg(spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{70, 3}}),
+		newArg(spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{3}})
+	k, _ := x.bind(linear.BiasGrad{Out: 3}, []spec.Arg{dy}, []spec.Arg{db})
 	var work cpu.Buf
 	for i, move := range []func(){
 		func() { x.alloc(dy.Buf, 840); x.alloc(db.Buf, 12); x.alloc(&work, k.WorkBytes()) },
@@ -51,11 +55,11 @@ func TestMovedOperands(t *testing.T) {
 // TestPlanSaysWhyNotTensorCores: a plan has the reason why attention does not run by the preferred kernels.
 func TestPlanSaysWhyNotTensorCores(t *testing.T) {
 	b, _ := open(t)
-	q := ops.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{1, 8, 2, 12}}
-	lse := ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1, 2, 8}}
+	q := spec.Operand{Dtype: spec.BFloat16, Shape: tensor.Shape{1, 8, 2, 12}}
+	lse := spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1, 2, 8}}
 	for _, dim := range []int{12, 16} {
 		q.Shape = tensor.Shape{1, 8, 2, dim}
-		site := graph.Site{Spec: ops.SlidingWindowOp{Window: 4}, In: []ops.Operand{q, q, q}, Out: []ops.Operand{q, lse}}
+		site := graph.Site{Spec: attention.SlidingWindow{Window: 4}, In: []spec.Operand{q, q, q}, Out: []spec.Operand{q, lse}}
 		offers := b.Offers(site)
 		require.Len(t, offers, 3)
 		for i, x := range []struct{ name, of12 string }{
@@ -107,23 +111,23 @@ func TestProductsOfALibrary(t *testing.T) {
 	t.Cleanup(func() { require.Empty(t, library.prepared) }) // after the backend is closed
 	b, f := open(t)
 	on := newFixture(t, b)
-	place := func(shape ...int) ops.Arg { return on.place(ops.Operand{Dtype: tensor.Float32, Shape: shape}) }
-	at := func(a ops.Arg) driver.DevicePtr { return driver.Address(a.Buf) }
-	bind := func(want string, s ops.Spec, out ops.Arg, in ...ops.Arg) graph.Kernel {
-		k, offered := on.bind(s, in, []ops.Arg{out})
+	place := func(shape ...int) spec.Arg { return on.place(spec.Operand{Dtype: tensor.Float32, Shape: shape}) }
+	at := func(a spec.Arg) driver.DevicePtr { return driver.Address(a.Buf) }
+	bind := func(want string, s spec.Spec, out spec.Arg, in ...spec.Arg) graph.Kernel {
+		k, offered := on.bind(s, in, []spec.Arg{out})
 		require.Equal(t, want, strings.Join(offered, " "), "the last takes it")
 		return k
 	}
 	x, w, bias, residual, y := place(7, 5), place(3, 5), place(3), place(7, 3), place(7, 3)
-	bind("cublaslt cuda", ops.LinearOp{}, y, x, w) // there is no library
-	bind("cuda", ops.SiLUOp{}, x, x)
+	bind("cublaslt cuda", linear.Linear{}, y, x, w) // there is no library
+	bind("cuda", pointwise.SiLU{}, x, x)
 	b.SetLibrary(library)
-	bind("cublaslt cuda", ops.LinearOp{}, y, x, w, bias) // it refuses the bias
+	bind("cublaslt cuda", linear.Linear{}, y, x, w, bias) // it refuses the bias
 	library.withBias = true
 	var work cpu.Buf
 	on.alloc(&work, 1000)
-	for _, k := range []graph.Kernel{bind("cublaslt", ops.LinearOp{}, y, x, w, bias),
-		bind("cublaslt", ops.LinearAddOp{}, y, x, w, residual)} {
+	for _, k := range []graph.Kernel{bind("cublaslt", linear.Linear{}, y, x, w, bias),
+		bind("cublaslt", linear.LinearAdd{}, y, x, w, residual)} {
 		require.Equal(t, 1000, k.WorkBytes())
 		require.NoError(t, k.Launch(on.stream, &work))
 	}
@@ -134,8 +138,8 @@ func TestProductsOfALibrary(t *testing.T) {
 
 	library.ran = nil
 	tokens, pe, w1, w2 := place(2, 9, 3, 4), place(4, 4), place(6, 16), place(4, 6)
-	in, out := []ops.Arg{tokens, pe, w1, w2}, []ops.Arg{place(2, 3, 3, 4), place(2, 3, 3, 6)}
-	k, _ := on.bind(ops.CompressMLPOp{BlockLen: 4, Stride: 2}, in, out)
+	in, out := []spec.Arg{tokens, pe, w1, w2}, []spec.Arg{place(2, 3, 3, 4), place(2, 3, 3, 6)}
+	k, _ := on.bind(compress.MLP{BlockLen: 4, Stride: 2}, in, out)
 	on.alloc(&work, k.WorkBytes())
 	require.NoError(t, k.Launch(on.stream, &work))
 	require.Len(t, library.ran, 2)
@@ -147,9 +151,9 @@ func TestProductsOfALibrary(t *testing.T) {
 	require.Len(t, library.prepared, 4, "of the products that are bound")
 
 	clear(library.prepared)
-	for _, dt := range []tensor.Dtype{tensor.Float32, ops.BFloat16} {
-		o := ops.Operand{Dtype: dt, Shape: tensor.Shape{80, 80}} // more rows than the kernels for few rows take
-		site := graph.Site{Spec: ops.LinearOp{}, In: []ops.Operand{o, o}, Out: []ops.Operand{o},
+	for _, dt := range []tensor.Dtype{tensor.Float32, spec.BFloat16} {
+		o := spec.Operand{Dtype: dt, Shape: tensor.Shape{80, 80}} // more rows than the kernels for few rows take
+		site := graph.Site{Spec: linear.Linear{}, In: []spec.Operand{o, o}, Out: []spec.Operand{o},
 			Policy: graph.Policy{TF32: true}}
 		require.True(t, slices.ContainsFunc(b.Offers(site),
 			func(i graph.Implementation) bool { return i.Guard(site) == nil }))

@@ -18,6 +18,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // numbers returns the elements of a value, wherever it is.
@@ -70,7 +72,7 @@ func TestLayersOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	mean := nn.NSAConfig{
 		Dim: 24, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 12, GateHidden: 5,
-		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 11},
+		Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 11},
 	}
 	mlp, softmax := mean, mean
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 10
@@ -162,7 +164,7 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 		return n
 	}
 	attend := func(branch string, o *G.Node) (*G.Node, *G.Node) {
-		return show("o_"+branch, o), show("lse_"+branch, G.Must(ops.LSE(o)))
+		return show("o_"+branch, o), show("lse_"+branch, G.Must(attention.LSE(o)))
 	}
 	input := func(name string) *G.Node {
 		return opcases.Array{Name: name, Shape: golden.Shape(t, name), Floats: golden.F64(t, name)}.

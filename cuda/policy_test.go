@@ -16,20 +16,22 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // branches is a graph of the three branches with their gradients, at sizes that kernels on tensor cores take.
 func branches(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	t.Helper()
 	g := G.NewGraph()
-	p := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 70}
+	p := spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 70}
 	size := opcases.Dims{B: 1, S: 140, Hq: 4, Hkv: 2, D: 64, Dv: 64}
 	node := func(a opcases.Array) *G.Node { return a.Node(g, tensor.Float32) }
 	a, b, c := size.Tokens(1)
 	ca, cb := size.Compressed(4, p.BlockLen, p.Stride)
 	q, k, v, kc, vc := node(a), node(b), node(c), node(ca), node(cb)
 	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride))
-	idx := G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p))
+	idx := G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(compressed)), p))
 	sum := G.Must(ops.Add(compressed, G.Must(ops.SelectedAttention(q, k, v, idx, p.SelectBlock)), G.Must(ops.SlidingWindow(q, k, v, p.Window))))
 	grads := testutil.Must(graph.Grad(G.Must(G.Sum(sum)), q, k, v, kc, vc))(t)
 	return g, append(G.Nodes{sum}, grads...)
@@ -78,19 +80,19 @@ func TestPolicyChoosesKernels(t *testing.T) {
 func TestAlignmentOfTensorCores(t *testing.T) {
 	b, f := open(t)
 	x := newFixture(t, b)
-	o := ops.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{1, 8, 2, 16}}
+	o := spec.Operand{Dtype: spec.BFloat16, Shape: tensor.Shape{1, 8, 2, 16}}
 	var room cpu.Buf
 	x.alloc(&room, 5*1024)
-	at := func(i, offset int, o ops.Operand) ops.Arg {
+	at := func(i, offset int, o spec.Operand) spec.Arg {
 		a := newArg(o)
 		address := uintptr(driver.Address(&room)) + uintptr(1024*i+offset)
 		a.Set(*(*unsafe.Pointer)(unsafe.Pointer(&address)), o.Bytes())
 		return a
 	}
 	for offset, want := range map[int]string{0: "", 16: "", 8: "unsupported alignment: operand 1 lies at 0x", 2: "want a multiple of 16 bytes"} {
-		in := []ops.Arg{at(0, 0, o), at(1, offset, o), at(2, 0, o)}
-		out := []ops.Arg{at(3, 0, o), at(4, 0, ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1, 2, 8}})}
-		k, _ := x.bind(ops.SlidingWindowOp{Window: 4}, in, out)
+		in := []spec.Arg{at(0, 0, o), at(1, offset, o), at(2, 0, o)}
+		out := []spec.Arg{at(3, 0, o), at(4, 0, spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1, 2, 8}})}
+		k, _ := x.bind(attention.SlidingWindow{Window: 4}, in, out)
 		require.NoError(t, x.stream.Synchronize())
 		before := f.Launches("")
 		err := k.Launch(x.stream, nil)

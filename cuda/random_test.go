@@ -17,7 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // TestRandomCalls: no call panics. Wrong calls are refused with a reason, right calls are launched.
@@ -46,14 +46,14 @@ func randomCalls(t *testing.T, b *cuda.Backend, calls int, computes bool) {
 	for i := range calls {
 		c := opcases.Random(x.Rand, 30_000)
 		site := graph.Site{Spec: c.Spec, In: slices.Clone(c.In), Out: slices.Clone(c.Out)}
-		half := []tensor.Dtype{{}, ops.BFloat16, ops.Float16}[x.IntN(3)]
-		if in, out := b.Storage(site, half); ops.IsHalf(half) {
+		half := []tensor.Dtype{{}, spec.BFloat16, spec.Float16}[x.IntN(3)]
+		if in, out := b.Storage(site, half); spec.IsHalf(half) {
 			retype(site.In, in)
 			retype(site.Out, out)
 		}
 		mixed := c.Wrong == nil && x.IntN(20) == 0
 		if mixed {
-			site.In[x.IntN(len(site.In))].Dtype = []tensor.Dtype{tensor.Float32, ops.BFloat16, ops.Float16,
+			site.In[x.IntN(len(site.In))].Dtype = []tensor.Dtype{tensor.Float32, spec.BFloat16, spec.Float16,
 				tensor.Float64, tensor.Int}[x.IntN(5)]
 		}
 		what := fmt.Sprintf("call %d: %s %+v of %v", i, c.Spec.Name(), c.Spec, site.In)
@@ -81,7 +81,7 @@ func randomCalls(t *testing.T, b *cuda.Backend, calls int, computes bool) {
 // run launches a call and checks its outputs and the margins around them.
 func (x *caller) run(by graph.Implementation, site graph.Site, c opcases.RandomCall, what string, computes bool) {
 	x.t.Helper()
-	var in, out []ops.Arg
+	var in, out []spec.Arg
 	end := 0
 	place := func(bytes int) *cpu.Buf {
 		b := new(cpu.Buf)
@@ -90,19 +90,19 @@ func (x *caller) run(by graph.Implementation, site graph.Site, c opcases.RandomC
 		return b
 	}
 	for _, o := range site.In {
-		in = append(in, ops.Arg{Operand: o, Buf: place(o.Bytes())})
+		in = append(in, spec.Arg{Operand: o, Buf: place(o.Bytes())})
 	}
 	for _, o := range site.Out {
-		out = append(out, ops.Arg{Operand: o, Buf: place(o.Bytes())})
+		out = append(out, spec.Arg{Operand: o, Buf: place(o.Bytes())})
 	}
-	bind := func(by graph.Implementation, site graph.Site, in, out []ops.Arg) func() {
+	bind := func(by graph.Implementation, site graph.Site, in, out []spec.Arg) func() {
 		k := testutil.Must(by.Bind(site, in, out))(x.t)
 		work := place(k.WorkBytes())
 		return func() { require.NoError(x.t, k.Launch(x.stream, work), what) }
 	}
 	launches := []func(){bind(by, site, in, out)}
 	if f := c.Forward; f != nil {
-		var from, to []ops.Arg
+		var from, to []spec.Arg
 		for _, i := range f.In {
 			from = append(from, in[i])
 		}
@@ -110,7 +110,7 @@ func (x *caller) run(by graph.Implementation, site graph.Site, c opcases.RandomC
 			if f.Out[i] >= 0 {
 				to = append(to, in[f.Out[i]])
 			} else {
-				to = append(to, ops.Arg{Operand: o, Buf: place(o.Bytes())})
+				to = append(to, spec.Arg{Operand: o, Buf: place(o.Bytes())})
 			}
 		}
 		forward := graph.Site{Spec: f.Spec, In: operands(from), Out: operands(to)}
@@ -142,7 +142,7 @@ func (x *caller) run(by graph.Implementation, site graph.Site, c opcases.RandomC
 	}
 }
 
-func retype(list []ops.Operand, types []tensor.Dtype) {
+func retype(list []spec.Operand, types []tensor.Dtype) {
 	for i := range list {
 		list[i].Dtype = types[i]
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // Stream implements graph.Stream.
@@ -21,7 +21,7 @@ type Stream struct {
 }
 
 // Upload implements graph.Stream. A host value goes through pinned memory.
-func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
+func (s *Stream) Upload(dst spec.Arg, src gorgonia.Value) error {
 	if v, ok := src.(*Value); ok {
 		if s.queue.Capturing() {
 			return errors.New("cuda: copies cannot be captured")
@@ -38,7 +38,7 @@ func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 		}
 		return s.queue.Copy(to, from, dst.Operand.Bytes())
 	}
-	if err := ops.PointAtValue(&s.cell, src, dst.Operand); err != nil {
+	if err := spec.PointAtValue(&s.cell, src, dst.Operand); err != nil {
 		return err
 	}
 	defer s.cell.Set(nil, 0)
@@ -46,8 +46,8 @@ func (s *Stream) Upload(dst ops.Arg, src gorgonia.Value) error {
 }
 
 // Download implements graph.Stream.
-func (s *Stream) Download(dst gorgonia.Value, src ops.Arg) error {
-	if err := ops.PointAtValue(&s.cell, dst, src.Operand); err != nil {
+func (s *Stream) Download(dst gorgonia.Value, src spec.Arg) error {
+	if err := spec.PointAtValue(&s.cell, dst, src.Operand); err != nil {
 		return err
 	}
 	defer s.cell.Set(nil, 0)
@@ -58,7 +58,7 @@ func (s *Stream) Download(dst gorgonia.Value, src ops.Arg) error {
 }
 
 // View implements graph.Stream: it returns a *Value.
-func (s *Stream) View(a ops.Arg) gorgonia.Value {
+func (s *Stream) View(a spec.Arg) gorgonia.Value {
 	return &Value{stream: s, block: s.backend.dev.MemoryAt(driver.Address(a.Buf)), operand: a.Operand, cell: *a.Buf}
 }
 
@@ -95,18 +95,18 @@ func (r replay) Launch(s graph.Stream) error {
 // readback is pinned memory for copies of one operand, and the host value that Value fills from it.
 type readback struct {
 	*driver.Readback
-	operand ops.Operand
+	operand spec.Operand
 	value   gorgonia.Value
 	cell    cpu.Buf // of value
 }
 
 // NewReadback implements graph.Stream.
-func (s *Stream) NewReadback(o ops.Operand) (graph.Readback, error) {
-	if ops.IsHalf(o.Dtype) {
+func (s *Stream) NewReadback(o spec.Operand) (graph.Readback, error) {
+	if spec.IsHalf(o.Dtype) {
 		return nil, fmt.Errorf("cuda: readback of %v: the host has no half precision", o)
 	}
-	r := &readback{operand: o, value: ops.NewValue(o)}
-	err := ops.PointAtValue(&r.cell, r.value, o)
+	r := &readback{operand: o, value: spec.NewValue(o)}
+	err := spec.PointAtValue(&r.cell, r.value, o)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func (s *Stream) NewReadback(o ops.Operand) (graph.Readback, error) {
 }
 
 // Fetch implements graph.Readback.
-func (r *readback) Fetch(src ops.Arg) error {
+func (r *readback) Fetch(src spec.Arg) error {
 	if src.Dtype != r.operand.Dtype || !src.Shape.Eq(r.operand.Shape) {
 		return fmt.Errorf("cuda: readback: got %v, want %v", src.Operand, r.operand)
 	}

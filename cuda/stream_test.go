@@ -15,7 +15,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 // hostValues are values of all types that an operand on the host can have.
@@ -67,7 +73,7 @@ func TestCopies(t *testing.T) {
 			}
 		}))
 		require.Equal(t, fmt.Sprintf("%T", v), fmt.Sprintf("%T", got))
-		require.ErrorContains(t, back.Fetch(ops.Arg{Operand: ops.Operand{Dtype: a.Dtype, Shape: tensor.Shape{9}},
+		require.ErrorContains(t, back.Fetch(spec.Arg{Operand: spec.Operand{Dtype: a.Dtype, Shape: tensor.Shape{9}},
 			Buf: a.Buf}), "want "+a.Operand.String())
 
 		require.NoError(t, x.stream.BeginCapture())
@@ -86,7 +92,7 @@ func TestCopies(t *testing.T) {
 	require.ErrorContains(t, x.stream.Download(strided, a), "row-major")
 	require.ErrorContains(t, x.stream.Upload(a, hostValues()[1]), "want float32 (3, 2)")
 	require.ErrorContains(t, x.stream.Upload(a, x.stream.View(x.upload(hostValues()[1]))), "want float32 (3, 2)")
-	half := x.place(ops.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{2}})
+	half := x.place(spec.Operand{Dtype: spec.BFloat16, Shape: tensor.Shape{2}})
 	require.ErrorContains(t, x.stream.View(half).Data().(error), "half precision")
 	require.ErrorContains(t, testutil.Err(x.stream.NewReadback(half.Operand)), "half precision")
 }
@@ -108,21 +114,21 @@ func TestAdopt(t *testing.T) {
 	b, _ := open(t)
 	x := newFixture(t, b)
 	for _, v := range hostValues() {
-		want := ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()}
+		want := spec.Operand{Dtype: v.Dtype(), Shape: v.Shape()}
 		var cell cpu.Buf
 		require.False(t, testutil.Must(b.Adopt(&cell, v, want))(t))
 		a := x.upload(v)
 		require.True(t, testutil.Must(b.Adopt(&cell, x.stream.View(a), want))(t))
 		require.Equal(t, *a.Buf, cell)
 
-		wrong := ops.Operand{Dtype: want.Dtype, Shape: tensor.Shape{2, 2}}
+		wrong := spec.Operand{Dtype: want.Dtype, Shape: tensor.Shape{2, 2}}
 		for _, v := range []G.Value{v, x.stream.View(a)} {
 			require.ErrorContains(t, testutil.Err(b.Adopt(&cell, v, wrong)), "want "+wrong.String())
 		}
-		require.Error(t, testutil.Err(b.Adopt(&cell, v, ops.Operand{Dtype: ops.Float16, Shape: v.Shape()})))
+		require.Error(t, testutil.Err(b.Adopt(&cell, v, spec.Operand{Dtype: spec.Float16, Shape: v.Shape()})))
 	}
 	var cell cpu.Buf
-	o := ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{4}}
+	o := spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{4}}
 	require.ErrorContains(t, testutil.Err(b.Adopt(&cell, nil, o)), "no value")
 	m := testutil.Must(b.Alloc(64))(t)
 	a := newArg(o)
@@ -136,7 +142,7 @@ func TestAdopt(t *testing.T) {
 	v := y.stream.View(y.place(o))
 	require.ErrorContains(t, testutil.Err(b.Adopt(&cell, v, o)), "another backend")
 	require.ErrorContains(t, x.stream.Upload(x.place(o), v), "another backend")
-	k, _ := x.bind(ops.SiLUOp{}, []ops.Arg{x.place(o)}, []ops.Arg{x.place(o)})
+	k, _ := x.bind(pointwise.SiLU{}, []spec.Arg{x.place(o)}, []spec.Arg{x.place(o)})
 	require.ErrorContains(t, k.Launch(y.stream, new(cpu.Buf)), "another backend")
 }
 
@@ -156,45 +162,45 @@ func TestStorage(t *testing.T) {
 	b := &cuda.Backend{}
 	types := func(letters string) (list []tensor.Dtype) {
 		for _, c := range letters {
-			list = append(list, map[rune]tensor.Dtype{'f': tensor.Float32, 'd': tensor.Float64, 'h': ops.BFloat16,
+			list = append(list, map[rune]tensor.Dtype{'f': tensor.Float32, 'd': tensor.Float64, 'h': spec.BFloat16,
 				'i': tensor.Int32}[c])
 		}
 		return list
 	}
-	typed := func(letters string) (list []ops.Operand) {
+	typed := func(letters string) (list []spec.Operand) {
 		for _, dt := range types(letters) {
-			list = append(list, ops.Operand{Dtype: dt})
+			list = append(list, spec.Operand{Dtype: dt})
 		}
 		return list
 	}
 	for _, c := range []struct {
-		spec      ops.Spec
+		spec      spec.Spec
 		was, want string // types of inputs and outputs
 	}{
-		{ops.SlidingWindowOp{}, "fhf>ff", "hhh>hf"},
-		{ops.SelectedAttentionGradOp{}, "hhhihhf>fff", "hhhihfh>hhh"},
-		{ops.CompressedAttentionGradOp{}, "hhhhff>fff", "hhhhfh>hhh"},
-		{ops.SelectBlocksOp{}, "hhf>i", "hhf>i"},
-		{ops.LinearWeightGradOp{}, "hh>f", "hh>f"},
-		{ops.CompressMLPGradOp{}, "hfffhh>ffff", "hhhhhh>hfff"},
-		{ops.RMSNormOp{}, "ff>f", "ff>h"},
-		{ops.RMSNormGradOp{}, "hff>ff", "hfh>hf"},
-		{ops.RMSNormGradAddOp{}, "fhfh>ff", "ffhh>hf"},
-		{ops.EmbeddingOp{}, "fi>f", "fi>f"},
-		{ops.LinearAddOp{}, "fff>f", "hhf>f"},
-		{ops.LinearAddOp{}, "hfh>f", "hhh>h"},
-		{ops.CrossEntropyOp{}, "hi>ff", "fi>ff"},
-		{ops.CrossEntropyGradOp{}, "fiff>f", "fiff>h"},
-		{ops.AddOp{}, "ff>f", "ff>f"},
-		{ops.AddOp{}, "fh>f", "fh>f"},
-		{ops.AddOp{}, "hh>f", "hh>h"},
-		{ops.AddGradOp{}, "h>f", "h>h"},
-		{ops.CastOp{To: tensor.Float32}, "h>f", "h>f"},
+		{attention.SlidingWindow{}, "fhf>ff", "hhh>hf"},
+		{attention.SelectedGrad{}, "hhhihhf>fff", "hhhihfh>hhh"},
+		{attention.CompressedGrad{}, "hhhhff>fff", "hhhhfh>hhh"},
+		{attention.SelectBlocks{}, "hhf>i", "hhf>i"},
+		{linear.WeightGrad{}, "hh>f", "hh>f"},
+		{compress.MLPGrad{}, "hfffhh>ffff", "hhhhhh>hfff"},
+		{norm.RMSNorm{}, "ff>f", "ff>h"},
+		{norm.RMSNormGrad{}, "hff>ff", "hfh>hf"},
+		{norm.RMSNormGradAdd{}, "fhfh>ff", "ffhh>hf"},
+		{vocab.Embedding{}, "fi>f", "fi>f"},
+		{linear.LinearAdd{}, "fff>f", "hhf>f"},
+		{linear.LinearAdd{}, "hfh>f", "hhh>h"},
+		{vocab.CrossEntropy{}, "hi>ff", "fi>ff"},
+		{vocab.CrossEntropyGrad{}, "fiff>f", "fiff>h"},
+		{pointwise.Add{}, "ff>f", "ff>f"},
+		{pointwise.Add{}, "fh>f", "fh>f"},
+		{pointwise.Add{}, "hh>f", "hh>h"},
+		{pointwise.AddGrad{}, "h>f", "h>h"},
+		{spec.Cast{To: tensor.Float32}, "h>f", "h>f"},
 		{nil, "hfid>f", "ffid>f"},
 	} {
 		wasIn, wasOut, _ := strings.Cut(c.was, ">")
 		wantIn, wantOut, _ := strings.Cut(c.want, ">")
-		in, out := b.Storage(graph.Site{Spec: c.spec, In: typed(wasIn), Out: typed(wasOut)}, ops.BFloat16)
+		in, out := b.Storage(graph.Site{Spec: c.spec, In: typed(wasIn), Out: typed(wasOut)}, spec.BFloat16)
 		require.Equal(t, types(wantIn), in, "%T", c.spec)
 		require.Equal(t, types(wantOut), out, "%T", c.spec)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // trial is a training in which calls of the driver may fail. A step that fails is tried again, once. The trial goes on
@@ -130,7 +130,7 @@ func (x *trial) copyBeside(b *cuda.Backend, v *cuda.Value) {
 	for i := range marks {
 		marks[i] = own(x, "an event", s.NewEvent)
 	}
-	to := newArg(ops.Operand{Dtype: v.Dtype(), Shape: v.Shape()})
+	to := newArg(spec.Operand{Dtype: v.Dtype(), Shape: v.Shape()})
 	var memory graph.Memory
 	x.try("memory", func() (err error) { memory, err = b.Alloc(to.Operand.Bytes()); return err })
 	x.undo = append(x.undo, func() { x.attempt("close of memory", memory.Free) })

@@ -11,7 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // Value is a row-major gorgonia.Value in GPU memory. A graph.Machine binds it to its nodes. It is valid until its memory is freed.
@@ -19,7 +19,7 @@ import (
 type Value struct {
 	stream  *Stream
 	block   *driver.Memory // contains the value
-	operand ops.Operand
+	operand spec.Operand
 	cell    cpu.Buf
 }
 
@@ -34,10 +34,10 @@ var (
 // HostValue waits for the stream and copies the value to new host memory. The result is a *tensor.Dense, or a Gorgonia scalar if
 // the value has no axes. Half precision is an error.
 func (v *Value) HostValue() (gorgonia.Value, error) {
-	if ops.IsHalf(v.operand.Dtype) {
+	if spec.IsHalf(v.operand.Dtype) {
 		return nil, fmt.Errorf("cuda: %v on the host, which has no half precision", v.operand)
 	}
-	host := ops.NewValue(v.operand)
+	host := spec.NewValue(v.operand)
 	if err := v.CopyTo(host); err != nil {
 		return nil, err
 	}
@@ -55,11 +55,11 @@ func (v *Value) CopyTo(dest any) error {
 		if d.freed() {
 			return fmt.Errorf("cuda: the memory of %v has been freed", d)
 		}
-		if err := v.stream.Upload(ops.Arg{Operand: d.operand, Buf: &d.cell}, v); err != nil {
+		if err := v.stream.Upload(spec.Arg{Operand: d.operand, Buf: &d.cell}, v); err != nil {
 			return err
 		}
 	case gorgonia.Value:
-		if err := v.stream.Download(d, ops.Arg{Operand: v.operand, Buf: &v.cell}); err != nil {
+		if err := v.stream.Download(d, spec.Arg{Operand: v.operand, Buf: &v.cell}); err != nil {
 			return err
 		}
 	default:
@@ -84,7 +84,7 @@ func (v *Value) Data() any {
 }
 
 // ZeroValue returns zeros of v's type and shape, in host memory.
-func (v *Value) ZeroValue() gorgonia.Value { return ops.NewValue(v.operand) }
+func (v *Value) ZeroValue() gorgonia.Value { return spec.NewValue(v.operand) }
 
 // Shape returns the shape.
 func (v *Value) Shape() tensor.Shape { return v.operand.Shape }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // AsyncReaderDepth is the number of copies that an AsyncReader holds until they are read.
@@ -23,7 +23,7 @@ type AsyncReader struct {
 	name          string
 	use           *exclusive // of the machine; of its own for an operand outside of a graph
 	machine       *Machine   // of Machine.AsyncReader, nil for an operand outside of a graph
-	arg           ops.Arg
+	arg           spec.Arg
 	cell          cpu.Buf                    // points at the copy that is read
 	ring          [AsyncReaderDepth]Readback // copy i is in i % depth
 	fetched, read atomic.Int64               // number of copies so far
@@ -31,7 +31,7 @@ type AsyncReader struct {
 }
 
 // newAsyncReader returns an AsyncReader with readbacks that newReadback makes.
-func newAsyncReader(name string, a ops.Arg, newReadback func(ops.Operand) (Readback, error)) (*AsyncReader, error) {
+func newAsyncReader(name string, a spec.Arg, newReadback func(spec.Operand) (Readback, error)) (*AsyncReader, error) {
 	if dt := a.Dtype; dt != tensor.Float32 && dt != tensor.Float64 {
 		return nil, fmt.Errorf("reader of %s: type %s, want float32 or float64", name, value.TypeName(dt))
 	}
@@ -47,7 +47,7 @@ func newAsyncReader(name string, a ops.Arg, newReadback func(ops.Operand) (Readb
 
 // NewAsyncReader returns an AsyncReader of an operand outside of a graph, such as a solver's norm, in the stream s. Its type
 // is float32 or float64. Close the AsyncReader before s. Errors contain the name.
-func NewAsyncReader(s Stream, name string, a ops.Arg) (*AsyncReader, error) {
+func NewAsyncReader(s Stream, name string, a spec.Arg) (*AsyncReader, error) {
 	if value.IsNil(s) {
 		return nil, fmt.Errorf("graph: reader of %s: nil stream", name)
 	}
@@ -71,7 +71,7 @@ func (m *Machine) AsyncReader(n *G.Node) (*AsyncReader, error) {
 	}
 	readback := m.stream.NewReadback
 	if v.kind == fromHost {
-		readback = func(ops.Operand) (Readback, error) { return &hostReadback{result: &m.state[v.id]}, nil }
+		readback = func(spec.Operand) (Readback, error) { return &hostReadback{result: &m.state[v.id]}, nil }
 	}
 	r, err := newAsyncReader(v.name, v.arg, readback)
 	if err != nil {
@@ -144,7 +144,7 @@ func (r *AsyncReader) next() (float64, error) {
 	v, err := r.ring[r.read.Load()%AsyncReaderDepth].Value()
 	r.read.Add(1)
 	if err == nil {
-		err = ops.PointAtValue(&r.cell, v, r.arg.Operand)
+		err = spec.PointAtValue(&r.cell, v, r.arg.Operand)
 	}
 	switch {
 	case err != nil:
@@ -161,7 +161,7 @@ type hostReadback struct {
 	value  G.Value
 }
 
-func (r *hostReadback) Fetch(ops.Arg) (err error) {
+func (r *hostReadback) Fetch(spec.Arg) (err error) {
 	v := r.result.shown
 	if v == nil {
 		return errors.New("the machine has not run")

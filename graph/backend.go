@@ -10,7 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // Device describes where a Backend runs.
@@ -29,7 +29,7 @@ type Device struct {
 // Backend is a device with kernels. It knows nothing of graphs: a Machine makes the plan, places the operands in the
 // backend's memory, binds kernels to them and launches the kernels in order.
 //
-// A cell (*cpu.Buf, within ops.Arg) holds the device address of an operand. A kernel is bound to its cells once. The address
+// A cell (*cpu.Buf, within spec.Arg) holds the device address of an operand. A kernel is bound to its cells once. The address
 // in a cell may change between runs, so kernels read their cells at each launch.
 //
 // Several machines in several goroutines may use a Backend at once. Only one goroutine may use a Stream and what is bound
@@ -43,8 +43,8 @@ type Backend interface {
 	Offers(Site) []Implementation
 
 	// Storage returns the types that the operands of a site should have if activations are stored in half, which is
-	// ops.BFloat16 or ops.Float16. The site's In have their types so far, its Out those of the graph. The machine puts an
-	// ops.CastOp before each input whose type has to change, and gives the outputs the returned types. Storage may change
+	// spec.BFloat16 or spec.Float16. The site's In have their types so far, its Out those of the graph. The machine puts an
+	// spec.Cast before each input whose type has to change, and gives the outputs the returned types. Storage may change
 	// float32 to half and half to float32, nothing else. It is called only if Device().Half.
 	Storage(s Site, half tensor.Dtype) (in, out []tensor.Dtype)
 
@@ -57,7 +57,7 @@ type Backend interface {
 	// Adopt points dst to the memory of v and returns true if kernels can read v in place: it is on this device, row-major and
 	// aligned for every kernel. It returns false if the caller must upload v. A Host backend never does: it points dst to a
 	// row-major copy if necessary. It is an error if v differs from want in type or shape, or is on another device.
-	Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (ok bool, err error)
+	Adopt(dst *cpu.Buf, v G.Value, want spec.Operand) (ok bool, err error)
 
 	// Synchronize waits until all work that was enqueued in all streams has ended.
 	Synchronize() error
@@ -68,9 +68,9 @@ type Backend interface {
 
 // Site describes an op and its operands to a backend.
 type Site struct {
-	Op       G.Op     // nil for a Spec that is not the op of a node
-	Spec     ops.Spec // nil for an op that is not of package ops
-	In, Out  []ops.Operand
+	Op       G.Op      // nil for a Spec that is not the op of a node
+	Spec     spec.Spec // nil for an op that is not of package ops
+	In, Out  []spec.Operand
 	Follows  []bool // of In, then Out: whether the operand lies directly after the one before it in memory; known from dispatch on, nil for none
 	Constant []bool // of In: whether it is an input of WithConstantInputs or a copy of one: no step writes it while the op may run
 	Policy   Policy
@@ -82,7 +82,7 @@ func (s Site) Check() error {
 	if s.Spec == nil {
 		return nil
 	}
-	if err := cmp.Or(ops.CheckSizes("input", s.In), ops.CheckSizes("output", s.Out)); err != nil {
+	if err := cmp.Or(spec.CheckSizes("input", s.In), spec.CheckSizes("output", s.Out)); err != nil {
 		return Refuse(ReasonSize, "%v", err)
 	}
 	out, err := s.Spec.Infer(s.In)
@@ -96,7 +96,7 @@ func (s Site) Check() error {
 	if err != nil {
 		return Refuse(ReasonShape, "%v", err)
 	}
-	if !slices.EqualFunc(out, s.Out, func(a, b ops.Operand) bool { return a.Shape.Eq(b.Shape) }) {
+	if !slices.EqualFunc(out, s.Out, func(a, b spec.Operand) bool { return a.Shape.Eq(b.Shape) }) {
 		return Refuse(ReasonShape, "outputs %v, want %v", s.Out, out)
 	}
 	return nil
@@ -111,22 +111,22 @@ type Implementation interface {
 	Guard(Site) error
 	// Bind returns the kernel for the operands in and out, whose cells hold no address yet. After an *Unsupported error the
 	// machine tries the next implementation; any other error ends the planning.
-	Bind(site Site, in, out []ops.Arg) (Kernel, error)
+	Bind(site Site, in, out []spec.Arg) (Kernel, error)
 }
 
 // Cost is the least that an op has to do: the arithmetic of its products, and one read or write of each operand.
 type Cost struct {
-	FLOPs float64 // see ops.FLOPs
+	FLOPs float64 // see spec.FLOPs
 	Bytes float64
 }
 
-// Cost returns the cost of the op, as ops.FLOPs counts it.
+// Cost returns the cost of the op, as spec.FLOPs counts it.
 func (s Site) Cost() Cost {
 	var c Cost
 	if s.Spec != nil {
-		c.FLOPs = ops.FLOPs(s.Spec, s.In)
+		c.FLOPs = spec.FLOPs(s.Spec, s.In)
 	}
-	for _, list := range [][]ops.Operand{s.In, s.Out} {
+	for _, list := range [][]spec.Operand{s.In, s.Out} {
 		for _, o := range list {
 			c.Bytes += float64(o.Bytes())
 		}
@@ -161,16 +161,16 @@ type Memory interface {
 type Stream interface {
 	// Upload copies src, a row-major host value or a View of the same backend, to dst. The caller may change a host value as
 	// soon as Upload returns.
-	Upload(dst ops.Arg, src G.Value) error
+	Upload(dst spec.Arg, src G.Value) error
 	// Download copies src to the host value dst, whose elements are defined after Synchronize.
-	Download(dst G.Value, src ops.Arg) error
+	Download(dst G.Value, src spec.Arg) error
 	// View returns a value over the device memory of a. On a Host backend ops can read it. Elsewhere, when it is asked for
 	// its data, it waits for s and copies them to the host. The value keeps the address that a has now. Its dynamic type is a
 	// pointer, so a machine may compare values by ==.
-	View(a ops.Arg) G.Value
+	View(a spec.Arg) G.Value
 
 	// NewReadback returns a Readback for operands like o. It copies to the host without waiting for other work.
-	NewReadback(o ops.Operand) (Readback, error)
+	NewReadback(o spec.Operand) (Readback, error)
 	// NewEvent returns an Event of this stream, to measure time on the device.
 	NewEvent() (Event, error)
 
@@ -189,7 +189,7 @@ type Stream interface {
 // Readback is host memory for copies of operands, one copy at a time.
 type Readback interface {
 	// Fetch enqueues a copy of src after the work in the stream so far. It overwrites the copy before it.
-	Fetch(src ops.Arg) error
+	Fetch(src spec.Arg) error
 	// Value waits for the last Fetch, but not for later work, and returns the value, in host memory. The value is valid until
 	// the next Fetch.
 	Value() (G.Value, error)

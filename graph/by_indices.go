@@ -8,7 +8,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // byIndices computes gorgonia.ByIndices and its gradient. Package tensor v0.9.24 computes wrong results along an axis in the
@@ -44,7 +44,7 @@ func (s *byIndices) do(dst *tensor.Dense, args []G.Value) error {
 	}
 	x := args[0].Shape()
 	length := x[s.axis]
-	blocks, run := ops.Operand{Shape: x[:s.axis]}.Elements(), ops.Operand{Shape: x[s.axis+1:]}.Elements()
+	blocks, run := spec.Operand{Shape: x[:s.axis]}.Elements(), spec.Operand{Shape: x[s.axis+1:]}.Elements()
 	// each calls f for each run of elements with its places in x and in the selection.
 	each := func(f func(inX, selected int)) {
 		for block := range blocks {

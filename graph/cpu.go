@@ -13,13 +13,13 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // cpuAlignment is the size in bytes of a cache line and of the widest vector.
 const cpuAlignment = 64
 
-// cpuBackend runs the kernels that every ops.Spec has, in memory of the Go heap.
+// cpuBackend runs the kernels that every spec.Spec has, in memory of the Go heap.
 type cpuBackend struct{ workers int }
 
 // NewCPU returns the backend of the host's processor. Its kernels run on the given number of goroutines; 0 means GOMAXPROCS.
@@ -78,8 +78,8 @@ func (b *cpuBackend) NewStream() (Stream, error) {
 }
 
 // Adopt implements Backend. Host values are used in place. A value that is not row-major is copied in each call.
-func (b *cpuBackend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {
-	err := ops.PointAtValue(dst, v, want)
+func (b *cpuBackend) Adopt(dst *cpu.Buf, v G.Value, want spec.Operand) (bool, error) {
+	err := spec.PointAtValue(dst, v, want)
 	return err == nil, err
 }
 
@@ -108,14 +108,14 @@ func (cpuImplementation) Name() string { return "cpu" }
 // Guard implements Implementation: Specs compute in the graph's types.
 func (cpuImplementation) Guard(s Site) error {
 	for _, o := range slices.Concat(s.In, s.Out) {
-		if ops.IsHalf(o.Dtype) {
+		if spec.IsHalf(o.Dtype) {
 			return Refuse(ReasonDevice, "%v: the cpu has no half precision", o)
 		}
 	}
 	return nil
 }
 
-func (i cpuImplementation) Bind(s Site, in, out []ops.Arg) (Kernel, error) {
+func (i cpuImplementation) Bind(s Site, in, out []spec.Arg) (Kernel, error) {
 	k := new(cpuKernel)
 	s.Spec.Bind(&k.kernel, in, out)
 	k.work = k.kernel.WorkBytes(i.workers)
@@ -144,16 +144,16 @@ type cpuStream struct {
 	cell cpu.Buf // points at the host value during a copy
 }
 
-func (s *cpuStream) Upload(dst ops.Arg, src G.Value) error {
-	if err := ops.PointAtValue(&s.cell, src, dst.Operand); err != nil {
+func (s *cpuStream) Upload(dst spec.Arg, src G.Value) error {
+	if err := spec.PointAtValue(&s.cell, src, dst.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(dst.Buf), hostBytes(&s.cell))
 	return nil
 }
 
-func (s *cpuStream) Download(dst G.Value, src ops.Arg) error {
-	if err := ops.PointAtValue(&s.cell, dst, src.Operand); err != nil {
+func (s *cpuStream) Download(dst G.Value, src spec.Arg) error {
+	if err := spec.PointAtValue(&s.cell, dst, src.Operand); err != nil {
 		return err
 	}
 	copy(hostBytes(&s.cell), hostBytes(src.Buf))
@@ -161,8 +161,8 @@ func (s *cpuStream) Download(dst G.Value, src ops.Arg) error {
 }
 
 // NewReadback implements Stream. Copies are made at once.
-func (s *cpuStream) NewReadback(o ops.Operand) (Readback, error) {
-	return &cpuReadback{s, ops.NewValue(o)}, nil
+func (s *cpuStream) NewReadback(o spec.Operand) (Readback, error) {
+	return &cpuReadback{s, spec.NewValue(o)}, nil
 }
 
 type cpuReadback struct {
@@ -170,9 +170,9 @@ type cpuReadback struct {
 	value  G.Value
 }
 
-func (r *cpuReadback) Fetch(src ops.Arg) error { return r.stream.Download(r.value, src) }
-func (r *cpuReadback) Value() (G.Value, error) { return r.value, nil }
-func (r *cpuReadback) Close() error            { return nil }
+func (r *cpuReadback) Fetch(src spec.Arg) error { return r.stream.Download(r.value, src) }
+func (r *cpuReadback) Value() (G.Value, error)  { return r.value, nil }
+func (r *cpuReadback) Close() error             { return nil }
 
 // NewEvent implements Stream. The device's clock is the host's.
 func (s *cpuStream) NewEvent() (Event, error) { return new(cpuEvent), nil }
@@ -194,6 +194,6 @@ var errNoCapture = errors.New("cpu: captures are not supported")
 
 func (s *cpuStream) BeginCapture() error         { return errNoCapture }
 func (s *cpuStream) EndCapture() (Replay, error) { return nil, errNoCapture }
-func (s *cpuStream) View(a ops.Arg) G.Value      { return hostView(a) }
+func (s *cpuStream) View(a spec.Arg) G.Value     { return hostView(a) }
 func (s *cpuStream) Synchronize() error          { return nil }
 func (s *cpuStream) Close() error                { return nil }

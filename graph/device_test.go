@@ -13,6 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // TestDevice runs the same graph on the CPU and on a device with memory of its own.
@@ -55,7 +56,7 @@ func TestDeviceValues(t *testing.T) {
 		opts = append(opts, graph.WithBackend(f))
 		g := G.NewGraph()
 		x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
-		y := G.Must(ops.Apply(scaledSum{2}, x))
+		y := G.Must(spec.Apply(scaledSum{2}, x))
 		z := G.Must(G.Neg(x)) // on the host
 		let(t, x, 1, 2, 3)
 		require.NoError(t, run(t, g, opts...).Synchronize())
@@ -83,12 +84,12 @@ func TestDeviceValues(t *testing.T) {
 func TestDeviceWithHostOps(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
-	a := G.Must(ops.Apply(scaledSum{2}, x))        // device
-	b := G.Must(G.Neg(a))                          // host: downloads a
-	c := G.Must(G.HadamardProd(a, b))              // host: a has been downloaded already
-	d := G.Must(ops.Apply(scaledSum{1}, c, a))     // device: uploads c
-	minus := G.Must(G.Neg(x))                      // host
-	e := G.Must(ops.Apply(scaledSum{1}, d, minus)) // device: uploads -x
+	a := G.Must(spec.Apply(scaledSum{2}, x))        // device
+	b := G.Must(G.Neg(a))                           // host: downloads a
+	c := G.Must(G.HadamardProd(a, b))               // host: a has been downloaded already
+	d := G.Must(spec.Apply(scaledSum{1}, c, a))     // device: uploads c
+	minus := G.Must(G.Neg(x))                       // host
+	e := G.Must(spec.Apply(scaledSum{1}, d, minus)) // device: uploads -x
 	var read G.Value
 	G.Read(e, &read)
 	f := fakedevice.New()
@@ -167,8 +168,8 @@ func TestLaunchErrors(t *testing.T) {
 	// The error of enqueued work comes only when the device runs the work.
 	g := G.NewGraph()
 	x := vector(g, "x", -1, 0)
-	y := G.Must(ops.Apply(refuses{}, x))
-	G.Must(ops.Apply(scaledSum{1}, y))
+	y := G.Must(spec.Apply(refuses{}, x))
+	G.Must(spec.Apply(scaledSum{1}, y))
 	m := run(t, g, graph.WithBackend(fakedevice.New()))
 	err = m.Synchronize()
 	require.ErrorIs(t, err, errNegative)
@@ -328,9 +329,9 @@ func TestHostTensorErrors(t *testing.T) {
 func TestNilBackend(t *testing.T) {
 	require.ErrorContains(t, testutil.Err(graph.Bind(nil, graph.Site{}, nil, nil)), "nil backend")
 	require.ErrorContains(t, testutil.Err(graph.AllocArgs(nil, nil)), "nil backend")
-	require.ErrorContains(t, testutil.Err(graph.NewAsyncReader(nil, "loss", ops.Arg{})), "nil stream")
-	huge := ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1 << 60}}, Buf: new(cpu.Buf)}
-	require.ErrorContains(t, testutil.Err(graph.AllocArgs(graph.NewCPU(1), []ops.Arg{huge, huge, huge, huge})), "4 operands: too many bytes")
+	require.ErrorContains(t, testutil.Err(graph.NewAsyncReader(nil, "loss", spec.Arg{})), "nil stream")
+	huge := spec.Arg{Operand: spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1 << 60}}, Buf: new(cpu.Buf)}
+	require.ErrorContains(t, testutil.Err(graph.AllocArgs(graph.NewCPU(1), []spec.Arg{huge, huge, huge, huge})), "4 operands: too many bytes")
 }
 
 func TestResidentRefuses(t *testing.T) {

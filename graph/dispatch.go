@@ -8,7 +8,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // hostName is the implementation of ops that run by their own Do.
@@ -49,7 +49,7 @@ func (p *plan) implement(s *step) error {
 	}
 	s.kernel, s.implementation, s.cost = kernel, impl.Name(), site.Cost()
 	p.workspace = max(p.workspace, kernel.WorkBytes())
-	if c, ok := s.spec.(ops.Checked); ok && !p.device.Host && !s.recomputed {
+	if c, ok := s.spec.(spec.Checked); ok && !p.device.Host && !s.recomputed {
 		s.in[c.CheckedInput()].addCheck(valueCheck{c, site.In, s.node})
 	}
 	return nil
@@ -58,7 +58,7 @@ func (p *plan) implement(s *step) error {
 // addCheck adds c to the checks of v, unless v has the same check already: layers of a model read the same indices.
 func (v *planValue) addCheck(c valueCheck) {
 	same := func(x valueCheck) bool {
-		return x.spec == c.spec && slices.EqualFunc(x.in, c.in, func(a, b ops.Operand) bool { return a.Dtype == b.Dtype && slices.Equal(a.Shape, b.Shape) })
+		return x.spec == c.spec && slices.EqualFunc(x.in, c.in, func(a, b spec.Operand) bool { return a.Dtype == b.Dtype && slices.Equal(a.Shape, b.Shape) })
 	}
 	if !slices.ContainsFunc(v.checks, same) {
 		v.checks = append(v.checks, c)
@@ -75,7 +75,7 @@ func (p *plan) leaveToHost(s *step) error {
 		return fmt.Errorf("strict: %s has no kernel for this op", p.device.Kind)
 	}
 	for _, v := range slices.Concat(s.in, s.out) {
-		if ops.IsHalf(v.arg.Dtype) {
+		if spec.IsHalf(v.arg.Dtype) {
 			return fmt.Errorf("stored as %v, but no implementation could be bound", v.arg.Dtype)
 		}
 	}
@@ -90,8 +90,8 @@ func (p *plan) leaveToHost(s *step) error {
 	return memory.CheckTotal(main.arg.Operand.Bytes())
 }
 
-func args(values []*planValue) []ops.Arg {
-	list := make([]ops.Arg, len(values))
+func args(values []*planValue) []spec.Arg {
+	list := make([]spec.Arg, len(values))
 	for i, v := range values {
 		list[i] = v.arg
 	}
@@ -121,7 +121,7 @@ func firstGuarded(b Backend, site Site) (impl Implementation, refused []Refusal,
 }
 
 // bindFirst binds the first implementation of b that accepts the site. The kernel is nil if there is none.
-func bindFirst(b Backend, site Site, in, out []ops.Arg) (k Kernel, impl Implementation, refused []Refusal, err error) {
+func bindFirst(b Backend, site Site, in, out []spec.Arg) (k Kernel, impl Implementation, refused []Refusal, err error) {
 	impl, refused, err = firstAccepted(b.Offers(site), func(i Implementation) (err error) {
 		if err = i.Guard(site); err == nil {
 			k, err = i.Bind(site, in, out)
@@ -138,7 +138,7 @@ var errNoBackend = errors.New("graph: nil backend")
 
 // Bind binds the first implementation that b offers for the site and whose guard accepts it. It is for kernels outside of a
 // graph, such as a solver's. It returns an error if there is no such implementation.
-func Bind(b Backend, site Site, in, out []ops.Arg) (Kernel, error) {
+func Bind(b Backend, site Site, in, out []spec.Arg) (Kernel, error) {
 	if value.IsNil(b) {
 		return nil, errNoBackend
 	}

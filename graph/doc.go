@@ -8,7 +8,7 @@
 // type of package internal/cpu. Graphs, ops and solvers may be of any module.
 //
 // A Machine does not rewrite the graph: fusion changes only steps of the plan. The exception is gorgonia.Grad, which may let
-// inputs share a derivative: the Machine then adds copies to the graph. A Machine itself changes no input; an ops.Updating
+// inputs share a derivative: the Machine then adds copies to the graph. A Machine itself changes no input; an spec.Updating
 // op does. Ops that the backend does not implement run by their own Do on the host, and the plan says so.
 //
 // Bad input is an error, never a panic. A panic of an op becomes an error that names the op and the node.

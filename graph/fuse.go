@@ -4,7 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // fusion is a rule of the fuse pass.
@@ -95,7 +96,7 @@ func (f *fuser) remove(s *step) {
 // replace replaces the old steps by one step of spec, at the index of the last old step that comes before all readers of the
 // outputs. It reports whether it has done so. It does not if another result of the old steps is kept or read, if an input is
 // computed too late, or if the backend has no implementation (under a strict policy: none but a fallback).
-func (f *fuser) replace(old []*step, spec ops.Spec, in, out []*planValue) (bool, error) {
+func (f *fuser) replace(old []*step, spec spec.Spec, in, out []*planValue) (bool, error) {
 	at, ok := f.insertionIndex(old, in, out)
 	s := &step{node: old[0].node, spec: spec, in: in, out: out, rule: f.rule}
 	site := f.site(s)
@@ -170,7 +171,7 @@ func sameType(list ...*planValue) bool {
 }
 
 // written returns the step that writes v, and its Spec; ok reports whether the Spec is an S.
-func written[S ops.Spec](f *fuser, v *planValue) (s *step, spec S, ok bool) {
+func written[S spec.Spec](f *fuser, v *planValue) (s *step, spec S, ok bool) {
 	if s = f.writer[v]; s != nil {
 		spec, ok = s.spec.(S)
 	}
@@ -182,8 +183,8 @@ func written[S ops.Spec](f *fuser, v *planValue) (s *step, spec S, ok bool) {
 // copies of values that may be views, on which some of Gorgonia's ops are wrong. The bits are the same.
 func (f *fuser) removeCopies(s *step) error {
 	switch s.spec.(type) {
-	case ops.AddGradOp:
-	case ops.AddOp:
+	case pointwise.AddGrad:
+	case pointwise.Add:
 		if len(s.in) > 1 {
 			return nil
 		}

@@ -3,24 +3,27 @@ package graph
 import (
 	"slices"
 
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // linears fuses linear layers of one input, such as the projections to queries, keys, values and gates, and the RoPEs of
 // their results into one LinearsOp. The bits are the same in the graph's types; in half precision a library may sum a wider
 // product in another order.
 func (f *fuser) linears(s *step) error {
-	layers := readersOfInput[ops.LinearOp](f, s)
+	layers := readersOfInput[linear.Linear](f, s)
 	if len(layers) < 2 {
 		return nil
 	}
 	slices.Reverse(layers) // the order of their gradients; see joinWeights
-	op := ops.LinearsOp{Dots: s.spec.(ops.LinearOp).Dots}
+	op := linear.Fused{Dots: s.spec.(linear.Linear).Dots}
 	rotated := rotations{rotated: &op.Rotated, rope: &op.RoPE}
 	var ropes []*step
 	var ws, biases, ys []*planValue
 	for i, l := range layers {
-		linear := l.spec.(ops.LinearOp)
+		linear := l.spec.(linear.Linear)
 		if linear.Dots != op.Dots {
 			return nil
 		}
@@ -37,15 +40,15 @@ func (f *fuser) linears(s *step) error {
 
 // rotations are the RoPEs that a fused step includes.
 type rotations struct {
-	rotated *[ops.MaxLinears]bool
-	rope    *ops.RoPEOp
+	rotated *[linear.MaxFused]bool
+	rope    *pointwise.RoPE
 	dim     int          // head dimension of all of them; 0 before the first one
 	table   []*planValue // the table of documents, if there is one
 }
 
 // add adds s as the RoPE of layer i, if it is a RoPE like those before.
 func (t *rotations) add(i int, s *step) bool {
-	op, ok := s.spec.(ops.RoPEOp)
+	op, ok := s.spec.(pointwise.RoPE)
 	if !ok || !sameType(s.in[0], s.out[0]) {
 		return false
 	}
@@ -59,8 +62,8 @@ func (t *rotations) add(i int, s *step) bool {
 }
 
 // readersOfInput returns the steps with a Spec S that read the first operand of s, in the same types, but at most
-// ops.MaxLinears. It returns none unless s is the first of them.
-func readersOfInput[S ops.Spec](f *fuser, s *step) (layers []*step) {
+// linear.MaxFused. It returns none unless s is the first of them.
+func readersOfInput[S spec.Spec](f *fuser, s *step) (layers []*step) {
 	if _, ok := s.spec.(S); !ok {
 		return nil
 	}
@@ -72,7 +75,7 @@ func readersOfInput[S ops.Spec](f *fuser, s *step) (layers []*step) {
 	if layers[0] != s {
 		return nil
 	}
-	return slices.Clip(layers[:min(len(layers), ops.MaxLinears)])
+	return slices.Clip(layers[:min(len(layers), linear.MaxFused)])
 }
 
 // linearsGrad fuses the gradients of linear layers of one input into one LinearsGradOp: those by the weights; those by the
@@ -81,12 +84,12 @@ func readersOfInput[S ops.Spec](f *fuser, s *step) (layers []*step) {
 // Terms are added in another order and, in half precision, sums are not rounded first: so dx differs by roundings. The other
 // results are as in linears.
 func (f *fuser) linearsGrad(s *step) error {
-	weights := readersOfInput[ops.LinearWeightGradOp](f, s)
+	weights := readersOfInput[linear.WeightGrad](f, s)
 	if len(weights) < 2 {
 		return nil
 	}
 	inputs, add := f.inputGrads(weights)
-	op := ops.LinearsGradOp{In: s.spec.(ops.LinearWeightGradOp).In, WeightsOnly: add == nil}
+	op := linear.FusedGrad{In: s.spec.(linear.WeightGrad).In, WeightsOnly: add == nil}
 	rotated := rotations{rotated: &op.Rotated, rope: &op.RoPE}
 	old := slices.Concat(weights, inputs)
 	in, ws, out := s.in[:1:1], []*planValue{}, []*planValue{}
@@ -99,7 +102,7 @@ func (f *fuser) linearsGrad(s *step) error {
 			old, readers, dy = append(old, rope), []*step{rope}, rope.in[0]
 		}
 		terms := []*planValue{dy}
-		if sum, _, ok := written[ops.AddOp](f, dy); ok && f.readOnlyBy(dy, readers...) && len(sum.in) <= ops.MaxTerms && sameType(append(sum.in[:len(sum.in):len(sum.in)], dy)...) {
+		if sum, _, ok := written[pointwise.Add](f, dy); ok && f.readOnlyBy(dy, readers...) && len(sum.in) <= linear.MaxTerms && sameType(append(sum.in[:len(sum.in):len(sum.in)], dy)...) {
 			old, terms = append(old, sum), sum.in
 		}
 		in, out, op.Terms[i] = append(in, terms...), append(out, w.out[0]), len(terms)
@@ -144,7 +147,7 @@ func (f *fuser) inputGrads(weights []*step) (list []*step, add *step) {
 	for _, w := range weights {
 		dy := w.in[1]
 		at := slices.IndexFunc(f.readers[dy], func(r *step) bool {
-			_, ok := r.spec.(ops.LinearInputGradOp)
+			_, ok := r.spec.(linear.InputGrad)
 			if !ok || r.in[0] != dy || slices.Contains(list, r) || list != nil && !sameType(r.in[1], list[0].in[1]) {
 				return false
 			}
@@ -166,7 +169,7 @@ func (f *fuser) sumOf(v *planValue) *step {
 	if len(r) != 1 || !f.readOnlyBy(v, r...) {
 		return nil
 	}
-	if _, ok := r[0].spec.(ops.AddOp); !ok || !sameType(v, r[0].out[0]) {
+	if _, ok := r[0].spec.(pointwise.Add); !ok || !sameType(v, r[0].out[0]) {
 		return nil
 	}
 	return r[0]
@@ -184,17 +187,17 @@ func (f *fuser) reread(s *step, in []*planValue) {
 // the type of the residual. The bits are the same in the graph's types; in half precision the result is not rounded before
 // it is added.
 func (f *fuser) linearAdd(add *step) error {
-	if _, ok := add.spec.(ops.AddOp); !ok || len(add.in) != 2 {
+	if _, ok := add.spec.(pointwise.Add); !ok || len(add.in) != 2 {
 		return nil
 	}
 	for i, v := range add.in {
-		lin, op, ok := written[ops.LinearOp](f, v)
+		lin, op, ok := written[linear.Linear](f, v)
 		residual := add.in[1-i]
 		if !ok || len(lin.in) > 2 || !sameType(residual, add.out[0]) {
 			continue
 		}
 		in := append(slices.Clip(lin.in), residual)
-		if done, err := f.replace([]*step{lin, add}, ops.LinearAddOp(op), in, add.out); done || err != nil {
+		if done, err := f.replace([]*step{lin, add}, linear.LinearAdd(op), in, add.out); done || err != nil {
 			return err
 		}
 	}
@@ -205,10 +208,10 @@ func (f *fuser) linearAdd(add *step) error {
 // reads the result, as with the logits of a language model. The LinearOp stores float32 and rounds nothing to half
 // precision. Layers with a bias stay: a library has no bias for a result of another type.
 func (f *fuser) linearCast(cast *step) error {
-	if _, ok := cast.spec.(ops.CastOp); !ok || ops.IsHalf(cast.out[0].arg.Dtype) {
+	if _, ok := cast.spec.(spec.Cast); !ok || spec.IsHalf(cast.out[0].arg.Dtype) {
 		return nil
 	}
-	linear, op, ok := written[ops.LinearOp](f, cast.in[0])
+	linear, op, ok := written[linear.Linear](f, cast.in[0])
 	if !ok || len(linear.in) > 2 {
 		return nil
 	}
@@ -217,11 +220,11 @@ func (f *fuser) linearCast(cast *step) error {
 }
 
 // asLinears returns the LinearsOp that s is or, for a single linear layer, the LinearsOp that computes the same.
-func asLinears(s *step) (op ops.LinearsOp, ok bool) {
+func asLinears(s *step) (op linear.Fused, ok bool) {
 	switch spec := s.spec.(type) {
-	case ops.LinearsOp:
+	case linear.Fused:
 		return spec, true
-	case ops.LinearOp:
+	case linear.Linear:
 		op.Heads[0], op.Bias[0], op.Dots = spec.Heads, len(s.in) == 3, spec.Dots
 		return op, true
 	}
@@ -233,12 +236,12 @@ func asLinears(s *step) (op ops.LinearsOp, ok bool) {
 // is not rounded before the activation. In a plan with derivatives a rule must not avoid a rounding only because some value is
 // not kept: the bits would depend on what is kept, and two trainings would drift apart.
 func (f *fuser) linearActivation(s *step) error {
-	var a ops.Activation
+	var a linear.Activation
 	switch s.spec.(type) {
-	case ops.SiLUOp:
-		a = ops.ActivationSiLU
-	case ops.SigmoidOp:
-		a = ops.ActivationSigmoid
+	case pointwise.SiLU:
+		a = linear.ActivationSiLU
+	case pointwise.Sigmoid:
+		a = linear.ActivationSigmoid
 	default:
 		return nil
 	}
@@ -247,7 +250,7 @@ func (f *fuser) linearActivation(s *step) error {
 		return nil
 	}
 	op, ok := asLinears(linears)
-	if i := slices.Index(linears.out, s.in[0]); ok && op.Activation[i] == ops.ActivationNone && !op.Rotated[i] {
+	if i := slices.Index(linears.out, s.in[0]); ok && op.Activation[i] == linear.ActivationNone && !op.Rotated[i] {
 		op.Activation[i] = a
 		out := slices.Clone(linears.out)
 		out[i] = s.out[0]
@@ -265,13 +268,13 @@ func (f *fuser) normLinears(s *step) error {
 	if !ok || op.Norm != 0 || f.trains {
 		return nil
 	}
-	norm, rms, ok := written[ops.RMSNormOp](f, s.in[0])
+	norm, rms, ok := written[norm.RMSNorm](f, s.in[0])
 	x, in := s.in[0].arg.Shape, s.in[1].arg.Shape[1]
 	if !ok || x[len(x)-1] != in {
 		return nil
 	}
 	op.Norm = rms.Eps
-	_, ws, biases, table := ops.SplitLinears(op, len(s.out), s.in)
+	_, ws, biases, table := linear.SplitFused(op, len(s.out), s.in)
 	inputs := slices.Concat(norm.in[:1], ws, biases, norm.in[1:], table)
 	_, err := f.replace([]*step{norm, s}, op, inputs, s.out)
 	return err
@@ -281,13 +284,13 @@ func (f *fuser) normLinears(s *step) error {
 // for the gradient of SiLU. The bits are the same in the graph's types; in half precision SiLU may read the result before it
 // is rounded.
 func (f *fuser) linearSiLU(silu *step) error {
-	if _, ok := silu.spec.(ops.SiLUOp); !ok {
+	if _, ok := silu.spec.(pointwise.SiLU); !ok {
 		return nil
 	}
-	lin, op, ok := written[ops.LinearOp](f, silu.in[0])
+	lin, op, ok := written[linear.Linear](f, silu.in[0])
 	if !ok || !sameType(lin.out[0], silu.out[0]) {
 		return nil
 	}
-	_, err := f.replace([]*step{silu, lin}, ops.LinearSiLUOp(op), lin.in, []*planValue{silu.out[0], lin.out[0]})
+	_, err := f.replace([]*step{silu, lin}, linear.LinearSiLU(op), lin.in, []*planValue{silu.out[0], lin.out[0]})
 	return err
 }

@@ -14,6 +14,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // newBlock is a block of a transformer with attention of two branches, x + f(norm(x)), then the same with an MLP, and the
@@ -29,11 +33,11 @@ func newBlock(t testing.TB) *network {
 	gate := G.Must(ops.SiLU(linear(norm, "gate", dim, ops.WithBias(n.input("bias", dim)))))
 	a, b := G.Must(ops.RoPE(linear(norm, "a", dim, ops.WithHeads(1)), 100, 0)), linear(norm, "b", dim, ops.WithHeads(1))
 	near, far := G.Must(ops.SlidingWindow(a, b, b, 2)), G.Must(ops.SlidingWindow(a, b, b, 4))
-	inner := G.Must(ops.Add(a, G.Must(ops.Apply(ops.AddOp{}, b)), G.Must(ops.GatedSum(G.Must(ops.Sigmoid(n.input("gates", 2, 5, 1, 2))), near, far))))
+	inner := G.Must(ops.Add(a, G.Must(spec.Apply(pointwise.Add{}, b)), G.Must(ops.GatedSum(G.Must(ops.Sigmoid(n.input("gates", 2, 5, 1, 2))), near, far))))
 	inner = G.Must(ops.Add(linear(inner, "c", dim), gate, norm))
 	z := G.Must(ops.Add(x, linear(inner, "d", dim)))
 	hidden := G.Must(ops.SiLU(linear(G.Must(ops.RMSNorm(z, n.input("gain 2", dim), 1e-5)), "up", dim)))
-	n.cost = G.Must(ops.Apply(squares{}, G.Must(ops.Add(z, linear(hidden, "down", dim)))))
+	n.cost = G.Must(spec.Apply(squares{}, G.Must(ops.Add(z, linear(hidden, "down", dim)))))
 	n.let(t, 1)
 	return n.grad(t)
 }
@@ -148,11 +152,11 @@ func TestCopiesAreNoSteps(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(3), G.WithName("x"))
 	ofInput := G.Must(ops.Add(x))
-	twice := G.Must(ops.Apply(scaledSum{1}, ofInput, ofInput))
-	a, b := G.Must(ops.Add(twice)), G.Must(ops.Apply(ops.AddGradOp{Sum: 1}, twice))
-	ofCopy := G.Must(ops.Apply(ops.AddGradOp{Sum: 2}, b))
+	twice := G.Must(spec.Apply(scaledSum{1}, ofInput, ofInput))
+	a, b := G.Must(ops.Add(twice)), G.Must(spec.Apply(pointwise.AddGrad{Sum: 1}, twice))
+	ofCopy := G.Must(spec.Apply(pointwise.AddGrad{Sum: 2}, b))
 	ofView := G.Must(ops.Add(G.Must(G.Reshape(twice, tensor.Shape{3})))) // some of Gorgonia's ops are wrong for views
-	sum := G.Must(ops.Apply(scaledSum{10}, a, G.Must(ops.Apply(scaledSum{0.5}, ofCopy, G.Must(ops.Apply(scaledSum{0.5}, ofView))))))
+	sum := G.Must(spec.Apply(scaledSum{10}, a, G.Must(spec.Apply(scaledSum{0.5}, ofCopy, G.Must(spec.Apply(scaledSum{0.5}, ofView))))))
 	for name, c := range map[string]struct {
 		opts  []graph.Option
 		steps int
@@ -221,8 +225,8 @@ func TestFusionsAndBackend(t *testing.T) {
 func TestGateSigmoidTwice(t *testing.T) {
 	n := &network{graph: G.NewGraph()}
 	gates, a, b := G.Must(ops.Sigmoid(n.input("x", 1, 2, 1, 2))), n.input("a", 1, 2, 1, 3), n.input("b", 1, 2, 1, 3)
-	once, twice := G.Must(ops.GatedSum(gates, a, b)), G.Must(ops.Apply(ops.GatedSumOp{Sigmoid: true}, gates, a, b))
-	n.cost = G.Must(ops.Apply(squares{}, G.Must(ops.Add(once, twice))))
+	once, twice := G.Must(ops.GatedSum(gates, a, b)), G.Must(spec.Apply(pointwise.GatedSum{Sigmoid: true}, gates, a, b))
+	n.cost = G.Must(spec.Apply(squares{}, G.Must(ops.Add(once, twice))))
 	n.let(t, 1)
 	n.grad(t)
 	want := n.results(t, newMachine(t, n.graph, unfused(graph.UnfusedAll)))
@@ -267,8 +271,8 @@ func TestFusionsInOrder(t *testing.T) {
 	g := G.NewGraph()
 	x, w := ranged(g, "x", 1, 1, 4, 2), ranged(g, "w", 0, 2, 2)
 	first := G.Must(ops.Linear(x, w))
-	late := G.Must(ops.Linear(G.Must(ops.Add(x, x)), G.Must(ops.Apply(ops.LinearWeightGradOp{Out: 2, In: 2}, x, first)))) // w depends on first
-	second := G.Must(ops.Linear(x, G.Must(ops.Apply(ops.LinearWeightGradOp{Out: 2, In: 2}, late, x))))
+	late := G.Must(ops.Linear(G.Must(ops.Add(x, x)), G.Must(spec.Apply(linear.WeightGrad{Out: 2, In: 2}, x, first)))) // w depends on first
+	second := G.Must(ops.Linear(x, G.Must(spec.Apply(linear.WeightGrad{Out: 2, In: 2}, late, x))))
 	run(t, g, unfused(graph.UnfusedAll))
 	want := numbers(t, second.Value())
 	require.Zero(t, fused(run(t, g).Plan())["linears"])
@@ -347,7 +351,7 @@ func TestFusionsWithoutDerivatives(t *testing.T) {
 // TestDecodeGates: a step of decoding makes its gates, with the bits of the separate ops. Nothing is fused if the result of
 // one of these ops is kept.
 func TestDecodeGates(t *testing.T) {
-	c := ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}, KVHeads: 1, KeyDim: 4, ValueDim: 2, Slots: 2, Pages: 2, PageLen: 8}
+	c := decode.KVCache{Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}, KVHeads: 1, KeyDim: 4, ValueDim: 2, Slots: 2, Pages: 2, PageLen: 8}
 	const heads, hidden = 3, 5
 	n := &network{graph: G.NewGraph()}
 	in := G.Nodes{n.input("q", 2, 1, heads, c.KeyDim)}
@@ -359,7 +363,7 @@ func TestDecodeGates(t *testing.T) {
 	n.let(t, 1)
 	places := G.NewTensor(n.graph, tensor.Int32, 2, G.WithShape(2, 2), G.WithName("rows"), G.WithValue(rows))
 	logits := G.Must(ops.Linear(x, w, ops.WithBias(bias), ops.WithHeads(heads), ops.WithDots()))
-	o := G.Must(ops.Apply(ops.DecodeOp{Cache: c, Base: 10}, append(in, G.Must(ops.Sigmoid(logits)), cache, places)...))
+	o := G.Must(spec.Apply(decode.Step{Cache: c, Base: 10}, append(in, G.Must(ops.Sigmoid(logits)), cache, places)...))
 	want := func(opts ...graph.Option) []float64 {
 		run(t, n.graph, append(opts, graph.WithKeep(o))...)
 		return numbers(t, o.Value())
@@ -390,7 +394,7 @@ func TestFusionsOfGradientReadTwice(t *testing.T) {
 	n := &network{graph: G.NewGraph()}
 	x := n.input("x", 1, 4, 8)
 	x = G.Must(ops.RMSNorm(G.Must(ops.Add(x, x)), n.input("gain", 8), 1e-5))
-	n.cost = G.Must(ops.Apply(squares{}, G.Must(ops.Linear(G.Must(ops.Add(x, x)), n.input("w", 3, 8)))))
+	n.cost = G.Must(spec.Apply(squares{}, G.Must(ops.Linear(G.Must(ops.Add(x, x)), n.input("w", 3, 8)))))
 	n.let(t, 1)
 	n.grad(t)
 	want := n.results(t, newMachine(t, n.graph, unfused(graph.UnfusedAll)))

@@ -11,6 +11,8 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // Grad adds the gradient of cost with respect to each of the nodes wrt to the graph, and returns the gradients' nodes.
@@ -143,7 +145,7 @@ func separate(grads, wrt G.Nodes) (err error) {
 			owner[d] = n
 			continue
 		}
-		if grads[i], err = ops.Apply(ops.AddGradOp{Sum: n.ID()}, d); err != nil {
+		if grads[i], err = spec.Apply(pointwise.AddGrad{Sum: n.ID()}, d); err != nil {
 			return fmt.Errorf("gradient of %s: %w", describe(n), err)
 		}
 	}
@@ -224,8 +226,8 @@ func (b *backward) propagate(n *G.Node) error {
 // symDiff calls the op's SymDiff. For an op with a Spec it adds only the wanted gradients. A panic comes back as an error.
 func symDiff(n *G.Node, wanted []bool, inputs G.Nodes, grad *G.Node) (grads G.Nodes, err error) {
 	defer recoverAsError(&err)
-	s, _ := ops.SpecOf(n.Op())
-	if d, ok := s.(ops.Differentiable); ok {
+	s, _ := spec.SpecOf(n.Op())
+	if d, ok := s.(spec.Differentiable); ok {
 		return d.Grad(wanted, inputs, n, grad)
 	}
 	if grads := corrected(n, inputs, grad); grads != nil {
@@ -246,7 +248,7 @@ func (b *backward) stopped() string {
 	return "; these ops pass no gradient on: " + strings.Join(names, ", ")
 }
 
-func elements(n *G.Node) int { return ops.Operand{Shape: n.Shape()}.Elements() }
+func elements(n *G.Node) int { return spec.Operand{Shape: n.Shape()}.Elements() }
 
 // sum returns the sum of the terms of n's gradient. Terms of Gorgonia's ops may lack axes of length one: if terms differ,
 // all are reshaped to n's shape first.

@@ -12,6 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
 // TestGradOfInnerNode differentiates by a node that is no input.
@@ -48,7 +50,7 @@ func TestGradErrors(t *testing.T) {
 	y := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("y"))
 	count := G.NewScalar(g, tensor.Int, G.WithName("count"))
 	cost := G.Must(G.Sum(x))
-	opaque := G.Must(ops.Apply(refuses{}, x))
+	opaque := G.Must(spec.Apply(refuses{}, x))
 	behind := G.Must(G.Sum(opaque))
 	alien := testutil.Must(G.ApplyOp(&foreign{name: "alien", arity: 1}, x))(t)
 	elsewhere := G.NewScalar(G.NewGraph(), tensor.Float64, G.WithName("elsewhere"))
@@ -101,8 +103,8 @@ func TestGradMakesNoUnwantedGradients(t *testing.T) {
 	y := testutil.Must(ops.Linear(x, w))(t)
 	testutil.Must(graph.Grad(G.Must(G.Sum(y)), w))(t)
 	for _, n := range g.AllNodes() {
-		spec, _ := ops.SpecOf(n.Op())
-		_, unwanted := spec.(ops.LinearInputGradOp)
+		spec, _ := spec.SpecOf(n.Op())
+		_, unwanted := spec.(linear.InputGrad)
 		require.False(t, unwanted)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // halfCopies are the half-precision copies of inputs. The prologue of a plan casts them; the casts of weights come first. A
@@ -58,11 +58,11 @@ func (m *Machine) HalfType() tensor.Dtype {
 
 // HalfCopy returns the half-precision copy of the input n, which kernels read instead of n. For an input without a copy it
 // returns an operand without a cell, of HalfType.
-func (m *Machine) HalfCopy(n *G.Node) ops.Arg {
+func (m *Machine) HalfCopy(n *G.Node) spec.Arg {
 	if m != nil && m.plan != nil {
 		if c := m.halfCopies.byInput[n]; c != nil {
 			return c.arg
 		}
 	}
-	return ops.Arg{Operand: ops.Operand{Dtype: m.HalfType()}}
+	return spec.Arg{Operand: spec.Operand{Dtype: m.HalfType()}}
 }

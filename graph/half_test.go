@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // TestHalfPrecision: the machine stores activations in half precision and shows float32.
@@ -59,7 +60,7 @@ func TestHalfPrecisionWithoutKernel(t *testing.T) {
 	}
 	f := fakedevice.NewHalf() // it has SiLU in float32 alone, though its Storage asks for half precision
 	f.Offered = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
-		if s.Spec.Name() == "silu" && (ops.IsHalf(s.In[0].Dtype) || ops.IsHalf(s.Out[0].Dtype)) {
+		if s.Spec.Name() == "silu" && (spec.IsHalf(s.In[0].Dtype) || spec.IsHalf(s.Out[0].Dtype)) {
 			return []graph.Implementation{f.Implementation("picky")}
 		}
 		return list

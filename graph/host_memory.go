@@ -8,7 +8,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // hostMemory is the memory for results of Gorgonia's ops, which would allocate it in each run. The memory of a value that no
@@ -109,20 +109,20 @@ func overlap(a, b G.Value) bool {
 func hostBytes(b *cpu.Buf) []byte { return unsafe.Slice((*byte)(b.Pointer()), b.Bytes()) }
 
 // viewOf returns a function that returns the memory of an Arg as a scalar and as a slice, nil for a type of which a Stream has no views.
-func viewOf(dt tensor.Dtype) func(a ops.Arg) (scalar G.Value, backing any) {
+func viewOf(dt tensor.Dtype) func(a spec.Arg) (scalar G.Value, backing any) {
 	switch dt {
 	case tensor.Float32:
-		return func(a ops.Arg) (G.Value, any) { return (*G.F32)(a.Pointer()), cpu.Slice[float32](a.Buf) }
+		return func(a spec.Arg) (G.Value, any) { return (*G.F32)(a.Pointer()), cpu.Slice[float32](a.Buf) }
 	case tensor.Float64:
-		return func(a ops.Arg) (G.Value, any) { return (*G.F64)(a.Pointer()), cpu.Slice[float64](a.Buf) }
+		return func(a spec.Arg) (G.Value, any) { return (*G.F64)(a.Pointer()), cpu.Slice[float64](a.Buf) }
 	case tensor.Int32:
-		return func(a ops.Arg) (G.Value, any) { return (*G.I32)(a.Pointer()), cpu.Slice[int32](a.Buf) }
+		return func(a spec.Arg) (G.Value, any) { return (*G.I32)(a.Pointer()), cpu.Slice[int32](a.Buf) }
 	}
 	return nil
 }
 
 // hostView returns a value over the host memory of a: a *tensor.Dense, or a Gorgonia scalar where a has no axes.
-func hostView(a ops.Arg) G.Value {
+func hostView(a spec.Arg) G.Value {
 	view := viewOf(a.Dtype)
 	if view == nil {
 		return nil

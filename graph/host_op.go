@@ -8,7 +8,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // runOnHost runs an op by its own Do.
@@ -73,7 +73,7 @@ func (m *Machine) callOp(s *step, args []G.Value) (G.Value, error) {
 		return nil, errors.New("the op returned no value")
 	}
 	want := s.out[0].arg.Operand
-	if got := (ops.Operand{Dtype: result.Dtype(), Shape: result.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
+	if got := (spec.Operand{Dtype: result.Dtype(), Shape: result.Shape()}); got.Dtype != want.Dtype || got.Elements() != want.Elements() {
 		return nil, fmt.Errorf("the op returned %v, want %v", got, want)
 	}
 	return result, nil
@@ -109,7 +109,7 @@ func (m *Machine) valueOf(s *step, args []G.Value, result G.Value) (v G.Value, e
 // conform returns v in the shape of its node. An op may return the same elements in another shape: Gorgonia's ops return one
 // element as a scalar. If v cannot be reshaped, conform returns v itself. A node without axes gets a G.Scalar: the next op may
 // refuse a tensor.
-func conform(v G.Value, want ops.Operand) G.Value {
+func conform(v G.Value, want spec.Operand) G.Value {
 	if len(want.Shape) == 0 {
 		return scalar(v)
 	}
@@ -179,7 +179,7 @@ func hostCallOf(n *G.Node, in []*planValue) (c hostCall) {
 	if n.IsScalar() {
 		return c
 	}
-	c.typeAndShape = ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
+	c.typeAndShape = spec.Operand{Dtype: n.Dtype(), Shape: n.Shape()}.String()
 	_, ok := op.(G.UsePreallocDoer)
 	c.prealloc = ok && op.CallsExtern() && op.ReturnsPtr()
 	c.byIndices = byIndicesOf(op)
@@ -262,7 +262,7 @@ func (h *hostMemory) do(st *step, args []G.Value) (G.Value, error) {
 // allRowMajor reports whether all values are row-major tensors without gaps.
 func allRowMajor(values []G.Value) bool {
 	for _, v := range values {
-		if d, ok := v.(*tensor.Dense); !ok || !ops.IsRowMajor(d) {
+		if d, ok := v.(*tensor.Dense); !ok || !spec.IsRowMajor(d) {
 			return false
 		}
 	}
@@ -275,7 +275,7 @@ func (c *hostCall) sum(x *tensor.Dense) (G.Value, error) {
 	shape := x.Shape().Clone()
 	for _, k := range slices.Backward(c.sumAlong) {
 		x = x.ShallowClone()
-		before, after := ops.Operand{Shape: shape[:k]}, ops.Operand{Shape: shape[k+1:]}
+		before, after := spec.Operand{Shape: shape[:k]}, spec.Operand{Shape: shape[k+1:]}
 		if err := x.Reshape(before.Elements(), shape[k], after.Elements()); err != nil {
 			return nil, err
 		}

@@ -8,7 +8,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // load checks the value that is bound to an input, and gives it to the kernels and the ops that read it:
@@ -104,7 +104,7 @@ func (m *Machine) checkValues(x *planValue, v G.Value) error {
 	if len(x.checks) == 0 || isRemote(v) {
 		return nil
 	}
-	if err := ops.PointAtValue(&m.cell, v, x.arg.Operand); err != nil {
+	if err := spec.PointAtValue(&m.cell, v, x.arg.Operand); err != nil {
 		return err
 	}
 	for _, c := range x.checks {
@@ -164,7 +164,7 @@ func (m *Machine) inOwnMemory(v G.Value) bool {
 // transposed row or column is row-major too, but its transpose is still pending.
 func isPlainRowMajor(v G.Value) bool {
 	d, ok := v.(*tensor.Dense)
-	return !ok || ops.IsRowMajor(d) && d.DataOrder() == 0
+	return !ok || spec.IsRowMajor(d) && d.DataOrder() == 0
 }
 
 // toRowMajor returns v in row-major order: v itself, a copy of a view, or a tensor over the memory of a column-major row or column. It returns
@@ -175,7 +175,7 @@ func toRowMajor(v G.Value) G.Value {
 	case !ok || isPlainRowMajor(v):
 	case d.IsMaterializable():
 		return d.Materialize()
-	case ops.IsRowMajor(d): // a column-major row or column
+	case spec.IsRowMajor(d): // a column-major row or column
 		return tensor.New(tensor.WithShape(d.Shape()...), tensor.WithBacking(d.Data()))
 	case d.DataOrder().IsColMajor(): // the transpose of a row-major tensor with the axes in reverse
 		shape, axes := d.Shape().Clone(), make([]int, d.Dims())

@@ -3,7 +3,7 @@ package graph
 import (
 	"slices"
 
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
 // joinWeights gives adjacent places to the weights of a LinearsOp or LinearsGradOp, if they are casts, and to their
@@ -32,11 +32,11 @@ func (p *plan) joinWeights() error {
 			free[v] = s.op == nil // a step of the graph may still go to the host
 		}
 		switch op := s.spec.(type) {
-		case ops.LinearsOp:
-			_, ws, _, _ := ops.SplitLinears(op, len(s.out), s.in)
+		case linear.Fused:
+			_, ws, _, _ := linear.SplitFused(op, len(s.out), s.in)
 			join(ws)
-		case ops.LinearsGradOp:
-			_, dys, ws := ops.SplitLinearsGrad(op, s.in)
+		case linear.FusedGrad:
+			_, dys, ws := linear.SplitFusedGrad(op, s.in)
 			join(s.out[len(s.out)-len(dys):])
 			if !op.WeightsOnly {
 				join(ws)

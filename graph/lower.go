@@ -9,7 +9,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/memory"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // lower makes values of the nodes of g and steps of their ops, in topological order, and marks the values that are kept.
@@ -61,7 +61,7 @@ func (p *plan) lowerNode(n *G.Node, writers map[*planValue]*step) error {
 	case isConstant(n):
 		k = fromConstant
 	default:
-		if i, ok := ops.OutputIndex(n.Op()); ok && len(in) == 1 {
+		if i, ok := spec.OutputIndex(n.Op()); ok && len(in) == 1 {
 			if w := writers[in[0]]; w != nil && i < len(w.out) {
 				v := w.out[i]
 				v.node, v.name = n, describe(n)
@@ -71,15 +71,15 @@ func (p *plan) lowerNode(n *G.Node, writers map[*planValue]*step) error {
 			return fmt.Errorf("%s has no output %d", in[0].name, i)
 		}
 	}
-	v := p.newValue(n, describe(n), k, ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()})
+	v := p.newValue(n, describe(n), k, spec.Operand{Dtype: n.Dtype(), Shape: n.Shape()})
 	p.valueByNode[n] = v
 	if k != fromKernel {
 		return nil
 	}
 	s := &step{node: n, op: n.Op(), in: in, out: []*planValue{v}}
 	var ok bool
-	if s.spec, ok = ops.SpecOf(n.Op()); ok {
-		for i, o := range ops.OutputsOf(n.Op())[1:] {
+	if s.spec, ok = spec.SpecOf(n.Op()); ok {
+		for i, o := range spec.OutputsOf(n.Op())[1:] {
 			s.out = append(s.out, p.newValue(nil, fmt.Sprintf("output %d of %s", i+1, v.name), fromKernel, o))
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // TestMachineMatchesTapeMachine: the bits are the same with any number of workers, from a recording, and with freed memory
@@ -57,7 +57,7 @@ func TestMachineUnbindsStaleValues(t *testing.T) {
 	g := G.NewGraph()
 	x := vector(g, "x", 1, 2)
 	inner := G.Must(G.Neg(x))
-	outer := G.Must(ops.Apply(scaledSum{2}, inner))
+	outer := G.Must(spec.Apply(scaledSum{2}, inner))
 	keeps, other := newMachine(t, g, graph.WithKeep(inner)), newMachine(t, g)
 	for i := range 3 {
 		v := float64(i)
@@ -97,12 +97,12 @@ func TestResultFedBackAsInput(t *testing.T) {
 		state := G.NewVector(g, tensor.Float64, G.WithShape(4), G.WithName("state"))
 		next := state
 		for i := range 6 {
-			next = G.Must(ops.Apply(scaledSum{1 + float64(i)}, next, state))
+			next = G.Must(spec.Apply(scaledSum{1 + float64(i)}, next, state))
 		}
 		if stock {
 			next = G.Must(G.Add(next, state))
 		}
-		last := G.Must(ops.Apply(scaledSum{1}, next))
+		last := G.Must(spec.Apply(scaledSum{1}, next))
 		let(t, state, 1, 2, 3, 4)
 		m := newMachine(t, g)
 		m.PoisonFreed()
@@ -125,7 +125,7 @@ func TestResultFedBackAsInput(t *testing.T) {
 func TestTransposedView(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 2), G.WithName("x"))
-	y := G.Must(ops.Apply(scaledSum{1}, G.Must(G.Transpose(x, 1, 0))))
+	y := G.Must(spec.Apply(scaledSum{1}, G.Must(G.Transpose(x, 1, 0))))
 	view := testutil.Must(tensor.New(tensor.WithShape(2, 4), tensor.WithBacking([]float64{0, 1, 2, 3, 4, 5, 6, 7})).Slice(nil, tensor.S(1, 3)))(t)
 	require.NoError(t, G.Let(x, view))
 	run(t, g)
@@ -138,8 +138,8 @@ func TestResultsFedBackInTurn(t *testing.T) {
 	a := G.NewMatrix(g, tensor.Float64, G.WithShape(1, 2), G.WithName("a"))
 	b := G.NewMatrix(g, tensor.Float64, G.WithShape(2, 1), G.WithName("b"))
 	nextA := G.Must(G.Reshape(b, tensor.Shape{1, 2}))
-	twice := G.Must(ops.Apply(scaledSum{2}, a))
-	nextB := G.Must(ops.Apply(scaledSum{1}, G.Must(G.Reshape(twice, tensor.Shape{2, 1}))))
+	twice := G.Must(spec.Apply(scaledSum{2}, a))
+	nextB := G.Must(spec.Apply(scaledSum{1}, G.Must(G.Reshape(twice, tensor.Shape{2, 1}))))
 	for _, opts := range [][]graph.Option{nil, {graph.WithBackend(fakedevice.New())}} {
 		m := newMachine(t, g, opts...)
 		x, y := []float64{1, 2}, []float64{10, 20}
@@ -159,7 +159,7 @@ func TestResultsFedBackInTurn(t *testing.T) {
 func TestMachineErrors(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x of the test"))
-	z := G.Must(ops.Apply(scaledSum{3}, G.Must(ops.Apply(refuses{}, x))))
+	z := G.Must(spec.Apply(scaledSum{3}, G.Must(spec.Apply(refuses{}, x))))
 	m := newMachine(t, g)
 	require.ErrorContains(t, m.RunAll(), `"x of the test" (node 0, shape (2)): no value`)
 	for range 3 { // works again after a run that failed
@@ -233,7 +233,7 @@ func TestOpsOfOtherModules(t *testing.T) {
 
 func TestPanicWhilePlanning(t *testing.T) {
 	g := G.NewGraph()
-	G.Must(ops.Apply(unbindable{}, vector(g, "x", 1, 2)))
+	G.Must(spec.Apply(unbindable{}, vector(g, "x", 1, 2)))
 	require.ErrorContains(t, testutil.Err(graph.NewMachine(g)), "op unbindable (node 1, shape (2)): panic: at binding")
 }
 
@@ -263,7 +263,7 @@ func TestGorgoniaReads(t *testing.T) {
 	g := G.NewGraph()
 	x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
 	var input, kernel, host G.Value
-	y := G.Must(ops.Apply(scaledSum{2}, x))
+	y := G.Must(spec.Apply(scaledSum{2}, x))
 	G.Read(x, &input)
 	G.Read(y, &kernel)
 	h := G.Must(G.Neg(y))

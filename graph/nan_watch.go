@@ -9,7 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // WithNaNWatch makes a run end with an error if the result of an op has a NaN, as gorgonia.WithNaNWatch does for a
@@ -29,19 +29,19 @@ func (m *Machine) watchResult(s *step) (err error) {
 	result := s.out[0]
 	want := result.arg.Operand
 	switch dt := want.Dtype; {
-	case ops.IsHalf(dt): // pairs, as an int32: no host value has such a type. Alignment leaves room after an odd last element
-		want = ops.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{(want.Elements() + 1) / 2}}
+	case spec.IsHalf(dt): // pairs, as an int32: no host value has such a type. Alignment leaves room after an odd last element
+		want = spec.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{(want.Elements() + 1) / 2}}
 	case dt != tensor.Float32 && dt != tensor.Float64:
 		return nil
 	}
 	v := m.state[result.id].host
 	if result.kind == fromKernel {
-		v = ops.NewValue(want)
-		if err := errors.Join(m.stream.Download(v, ops.Arg{Operand: want, Buf: result.arg.Buf}), m.stream.Synchronize()); err != nil {
+		v = spec.NewValue(want)
+		if err := errors.Join(m.stream.Download(v, spec.Arg{Operand: want, Buf: result.arg.Buf}), m.stream.Synchronize()); err != nil {
 			return err
 		}
 	}
-	if err := ops.PointAtValue(&m.cell, v, want); err != nil {
+	if err := spec.PointAtValue(&m.cell, v, want); err != nil {
 		return err
 	}
 	var at func(i int) float64
@@ -67,7 +67,7 @@ func (m *Machine) watchResult(s *step) (err error) {
 // halfKind returns NaN or an infinity if bits are one in half precision, else 0.
 func halfKind(dt tensor.Dtype, bits uint16) float64 {
 	exponent := uint16(0x7c00)
-	if dt == ops.BFloat16 {
+	if dt == spec.BFloat16 {
 		exponent = 0x7f80
 	}
 	switch sign := 1 - 2*int(bits>>15); {

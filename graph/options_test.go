@@ -24,6 +24,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // backends are the options of machines on the CPU and on another device.
@@ -39,7 +40,7 @@ func TestNaNWatch(t *testing.T) {
 		g := G.NewGraph()
 		x := G.NewVector(g, tensor.Float64, G.WithShape(2), G.WithName("x"))
 		root := G.Must(G.Sqrt(x))
-		scaled := G.Must(ops.Apply(scaledSum{1e308}, root, root))
+		scaled := G.Must(spec.Apply(scaledSum{1e308}, root, root))
 		G.Must(G.Neg(scaled))
 		m := newMachine(t, g, append(opts, graph.WithNaNWatch(), graph.WithInfWatch())...)
 		for range 2 {
@@ -252,9 +253,9 @@ func TestPreferFP16(t *testing.T) {
 				testutil.Must(graph.Grad(cost, x))(t)
 			}
 			m := newMachine(t, g, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{PreferFP16: true}))
-			want := map[graph.Precision]tensor.Dtype{graph.F32: tensor.Float32, graph.BF16: ops.Float16, graph.FP16: ops.Float16}[p]
+			want := map[graph.Precision]tensor.Dtype{graph.F32: tensor.Float32, graph.BF16: spec.Float16, graph.FP16: spec.Float16}[p]
 			if grad && p == graph.BF16 {
-				want = ops.BFloat16
+				want = spec.BFloat16
 			}
 			for _, s := range m.Plan().Steps {
 				if s.Op == "sigmoid" {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // scalars returns inputs of one element each, with these values, named a, b and so on.
@@ -59,7 +59,7 @@ func TestSubgraphs(t *testing.T) {
 		in := scalars(g, 2, 3)
 		square := G.Must(G.Square(in[0]))
 		product := G.Must(G.HadamardProd(square, in[1]))
-		squares := G.Must(ops.Apply(scaledSum{2}, square, product))
+		squares := G.Must(spec.Apply(scaledSum{2}, square, product))
 		var read G.Value
 		G.Read(product, &read)
 		outside := G.Must(G.Neg(product)) // reads a root of the subgraphs

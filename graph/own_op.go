@@ -9,7 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // ownOp computes an op on the host, because Gorgonia v0.9.18 or package tensor v0.9.24 computes it wrongly for some
@@ -25,14 +25,14 @@ type own[T cpu.Float] struct {
 	// if the op works element by element.
 	compute func(y []T, x [][]T)
 
-	in    []ops.Operand
+	in    []spec.Operand
 	cells []cpu.Buf
 	x     [][]T
 }
 
 func (o *own[T]) do(y *cpu.Buf, args []G.Value) error {
 	for i, a := range args {
-		if err := ops.PointAtValue(&o.cells[i], a, o.in[i]); err != nil {
+		if err := spec.PointAtValue(&o.cells[i], a, o.in[i]); err != nil {
 			return fmt.Errorf("input %d: %w", i, err)
 		}
 		o.x[i] = cpu.Slice[T](&o.cells[i])
@@ -62,7 +62,7 @@ func ownOpOf(n *G.Node, in []*planValue) ownOp {
 	return nil
 }
 
-func newOwn[T cpu.Float](op G.Op, in []ops.Operand) ownOp {
+func newOwn[T cpu.Float](op G.Op, in []spec.Operand) ownOp {
 	if compute := computeOf[T](op, in); compute != nil {
 		return &own[T]{compute, in, make([]cpu.Buf, len(in)), make([][]T, len(in))}
 	}
@@ -70,7 +70,7 @@ func newOwn[T cpu.Float](op G.Op, in []ops.Operand) ownOp {
 }
 
 // computeOf returns the function compute of an own. A test holds the names of ops and fields to v0.9.18.
-func computeOf[T cpu.Float](op G.Op, in []ops.Operand) func(y []T, x [][]T) {
+func computeOf[T cpu.Float](op G.Op, in []spec.Operand) func(y []T, x [][]T) {
 	axisOf := func(shape tensor.Shape) int { // -1 stands for the last one
 		return (intField(op, "axis") + shape.Dims()) % shape.Dims()
 	}

@@ -8,7 +8,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // plan is the form of a graph that a machine runs: a list of steps over values (planValue). newPlan makes it, pass by pass.
@@ -52,10 +52,10 @@ type planValue struct {
 	node     *G.Node // the node that has this value; nil for a further output or a cast that no node shows
 	name     string  // for errors
 	kind     kind
-	arg      ops.Arg // type and shape, and the cell that points at its memory on the device
-	keep     bool    // it stays in memory to the end of a run and its node shows it then
-	persists bool    // it stays in memory from run to run
-	wrt      G.Nodes // the inputs whose derivative it is
+	arg      spec.Arg // type and shape, and the cell that points at its memory on the device
+	keep     bool     // it stays in memory to the end of a run and its node shows it then
+	persists bool     // it stays in memory from run to run
+	wrt      G.Nodes  // the inputs whose derivative it is
 
 	constant bool // an input of WithConstantInputs, or a cast of one
 	boundary bool // a boundary of WithRecompute: it stays in memory for the backward pass
@@ -70,9 +70,9 @@ type planValue struct {
 
 // step is one instruction: a kernel, or an op that runs on the host.
 type step struct {
-	node    *G.Node  // the node that it computes, for a fused step one of them; for a cast, the node whose value it casts
-	op      G.Op     // of the node; nil for a step that a pass has added, such as a cast or a fused step
-	spec    ops.Spec // nil for an op that is not of package ops
+	node    *G.Node   // the node that it computes, for a fused step one of them; for a cast, the node whose value it casts
+	op      G.Op      // of the node; nil for a step that a pass has added, such as a cast or a fused step
+	spec    spec.Spec // nil for an op that is not of package ops
 	in, out []*planValue
 
 	rule     string  // by fuse: the rule that made it
@@ -92,8 +92,8 @@ type step struct {
 
 // valueCheck is an op that checks the numbers of one of its inputs, such as indices.
 type valueCheck struct {
-	spec ops.Checked
-	in   []ops.Operand
+	spec spec.Checked
+	in   []spec.Operand
 	node *G.Node
 }
 
@@ -153,8 +153,8 @@ func (p *plan) hasInputDerivatives() bool {
 }
 
 // newValue adds a value with a cell of its own. The node may be nil.
-func (p *plan) newValue(n *G.Node, name string, k kind, o ops.Operand) *planValue {
-	v := &planValue{id: len(p.values), node: n, name: name, kind: k, arg: ops.Arg{Operand: o, Buf: new(cpu.Buf)}}
+func (p *plan) newValue(n *G.Node, name string, k kind, o spec.Operand) *planValue {
+	v := &planValue{id: len(p.values), node: n, name: name, kind: k, arg: spec.Arg{Operand: o, Buf: new(cpu.Buf)}}
 	v.constant = k == fromInput && slices.Contains(p.constant, n)
 	p.values = append(p.values, v)
 	return v
@@ -174,8 +174,8 @@ func (p *plan) site(s *step) Site {
 	return site
 }
 
-func typesOf(values []*planValue) []ops.Operand {
-	list := make([]ops.Operand, len(values))
+func typesOf(values []*planValue) []spec.Operand {
+	list := make([]spec.Operand, len(values))
 	for i, v := range values {
 		list[i] = v.arg.Operand
 	}

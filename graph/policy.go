@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // Policy says which implementations a machine chooses and what it logs. The zero value chooses the best that the backend
@@ -59,17 +61,17 @@ func Fusions() (names []string) {
 // Attention returns the name of the branch of attention of spec, and the policy for this branch: "window", "compressed" or
 // "selected". Block selection, whose name is "select", has the policy of the selected branch. A step of decoding computes all
 // branches: its name is "decoding". For a Spec that is not attention the name is empty.
-func (p Policy) Attention(spec ops.Spec) (name string, b BranchPolicy) {
+func (p Policy) Attention(spec spec.Spec) (name string, b BranchPolicy) {
 	switch op := spec.(type) {
-	case ops.SlidingWindowOp, ops.SlidingWindowGradOp:
+	case attention.SlidingWindow, attention.SlidingWindowGrad:
 		return "window", p.Window
-	case ops.CompressedAttentionOp, ops.CompressedAttentionGradOp:
+	case attention.Compressed, attention.CompressedGrad:
 		return "compressed", p.Compressed
-	case ops.SelectedAttentionOp, ops.SelectedAttentionGradOp:
+	case attention.Selected, attention.SelectedGrad:
 		return "selected", p.Selected
-	case ops.SelectBlocksOp:
+	case attention.SelectBlocks:
 		return "select", p.Selected
-	case ops.DecodeOp:
+	case decode.Step:
 		return "decoding", p.decoding(op.Cache)
 	}
 	return "", BranchPolicy{}
@@ -77,9 +79,9 @@ func (p Policy) Attention(spec ops.Spec) (name string, b BranchPolicy) {
 
 // decoding returns the policy for a step of decoding. One kernel computes all branches, so it is a general one if any branch
 // asks for that.
-func (p Policy) decoding(c ops.KVCache) BranchPolicy {
-	return BranchPolicy{General: p.Compressed.General && c.Has(ops.Compressed) || p.Selected.General && c.Has(ops.Selected) ||
-		p.Window.General && (c.Has(ops.Window) || c.Dense())}
+func (p Policy) decoding(c decode.KVCache) BranchPolicy {
+	return BranchPolicy{General: p.Compressed.General && c.Has(decode.Compressed) || p.Selected.General && c.Has(decode.Selected) ||
+		p.Window.General && (c.Has(decode.Window) || c.Dense())}
 }
 
 func (p Policy) unfused(rule string) bool {

@@ -8,7 +8,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // Precision is the type in which a machine stores the activations of a float32 graph. It belongs to the machine, not to the
@@ -31,7 +31,7 @@ const (
 var precisions = [...]struct {
 	name string
 	half tensor.Dtype
-}{F32: {name: "f32"}, BF16: {"bf16", ops.BFloat16}, FP16: {"fp16", ops.Float16}}
+}{F32: {name: "f32"}, BF16: {"bf16", spec.BFloat16}, FP16: {"fp16", spec.Float16}}
 
 // String returns f32, bf16 or fp16.
 func (p Precision) String() string {
@@ -59,7 +59,7 @@ func (p Precision) Check(d Device) error {
 // check is Check without the name of this package in its error.
 func (p Precision) check(d Device) error {
 	half, err := p.half()
-	if err == nil && ops.IsHalf(half) && !d.Half {
+	if err == nil && spec.IsHalf(half) && !d.Half {
 		err = fault.Of("Precision", "precision", "%v: %s computes in float32", p, d.Kind)
 	}
 	return err
@@ -97,11 +97,11 @@ type cast struct {
 // prologue; any other cast comes before the first step that needs it. A value that a node shows is cast to float32 right
 // after the step that computes it.
 func (p *plan) setTypes() error {
-	if !ops.IsHalf(p.half) {
+	if !spec.IsHalf(p.half) {
 		return nil
 	}
 	if p.policy.PreferFP16 && !p.hasInputDerivatives() {
-		p.half = ops.Float16
+		p.half = spec.Float16
 	}
 	t := &precisionPass{plan: p, casts: map[cast]*planValue{}}
 	for _, s := range p.steps {
@@ -139,7 +139,7 @@ func (t *precisionPass) addStep(s *step) error {
 		return err
 	}
 	if impl == nil {
-		if slices.ContainsFunc(slices.Concat(in, out), ops.IsHalf) {
+		if slices.ContainsFunc(slices.Concat(in, out), spec.IsHalf) {
 			s.refused = refused // dispatch adds the refusals of the graph's types
 		}
 		in, out = graphTypes(in), graphTypes(out)
@@ -152,7 +152,7 @@ func (t *precisionPass) addStep(s *step) error {
 	t.body = append(t.body, s)
 	for i, v := range s.out {
 		v.arg.Dtype = out[i]
-		if v.keep && ops.IsHalf(out[i]) {
+		if v.keep && spec.IsHalf(out[i]) {
 			c, err := t.stored(v, tensor.Float32)
 			if err != nil {
 				return err
@@ -171,8 +171,8 @@ func (t *precisionPass) stored(v *planValue, dt tensor.Dtype) (*planValue, error
 	if c := t.casts[cast{v, dt}]; c != nil {
 		return c, nil
 	}
-	op := ops.CastOp{To: dt}
-	out, err := op.Infer([]ops.Operand{v.arg.Operand})
+	op := spec.Cast{To: dt}
+	out, err := op.Infer([]spec.Operand{v.arg.Operand})
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func graphTypes(types []tensor.Dtype) (list []tensor.Dtype) {
 }
 
 func graphType(dt tensor.Dtype) tensor.Dtype {
-	if ops.IsHalf(dt) {
+	if spec.IsHalf(dt) {
 		return tensor.Float32
 	}
 	return dt

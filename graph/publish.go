@@ -8,7 +8,7 @@ import (
 	G "gorgonia.org/gorgonia"
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // publish hands out the results of a run: the values of nodes, the dual values of inputs, and the targets of Reads.
@@ -165,7 +165,7 @@ func (m *Machine) fillReadTarget(i int, r read) (err error) {
 	}
 	if v.kind == fromKernel || s.remote {
 		if m.readValues[i] == nil || *r.into != m.readValues[i] {
-			m.readValues[i] = ops.NewValue(v.arg.Operand)
+			m.readValues[i] = spec.NewValue(v.arg.Operand)
 		}
 		m.transfers.downloads.Add(1)
 		err = m.stream.Download(m.readValues[i], v.arg)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // Plan says how a machine runs its graph.
@@ -58,15 +58,15 @@ func NewPlan(g *G.ExprGraph, opts ...Option) (_ Plan, err error) {
 
 // PlanStep is one instruction.
 type PlanStep struct {
-	Node           *G.Node       // for a cast, the node whose value it casts
-	Op             string        // the name of the op
-	Spec           ops.Spec      // nil for an op that is not of package ops
-	Inputs         []ops.Operand // types and shapes in memory
-	Rule           string        // the fusion rule that made the step, "" for none
-	Replaces       G.Nodes       // the nodes whose steps it replaces
-	Recomputed     bool          // a step of the forward pass, computed again for the backward pass: see WithRecompute
-	Prologue       bool          // a cast of an input or a constant; RunAndStep skips it if the solver's step has written the copy
-	Implementation string        // name of the backend's implementation, or "host" for an op that runs by its own Do
+	Node           *G.Node        // for a cast, the node whose value it casts
+	Op             string         // the name of the op
+	Spec           spec.Spec      // nil for an op that is not of package ops
+	Inputs         []spec.Operand // types and shapes in memory
+	Rule           string         // the fusion rule that made the step, "" for none
+	Replaces       G.Nodes        // the nodes whose steps it replaces
+	Recomputed     bool           // a step of the forward pass, computed again for the backward pass: see WithRecompute
+	Prologue       bool           // a cast of an input or a constant; RunAndStep skips it if the solver's step has written the copy
+	Implementation string         // name of the backend's implementation, or "host" for an op that runs by its own Do
 	Outputs        []PlanOutput
 	Cost           Cost      // zero for an op on the host
 	Refused        []Refusal // preferred implementations that were refused, and why
@@ -75,7 +75,7 @@ type PlanStep struct {
 
 // PlanOutput is a result of a step.
 type PlanOutput struct {
-	ops.Operand
+	spec.Operand
 	Offset int  // bytes from the start of the arena; -1 for a value in host memory
 	Last   int  // index of the last step that reads it; the number of steps if it is kept
 	Kept   bool // whether the node has a value after a run
@@ -222,7 +222,7 @@ func (s *step) opName() string {
 
 // opName returns the name of an op: that of its Spec, or Gorgonia's.
 func opName(op G.Op) string {
-	if s, ok := ops.SpecOf(op); ok {
+	if s, ok := spec.SpecOf(op); ok {
 		return s.Name()
 	}
 	return value.OpName(op)

@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 var errClosed = errors.New("closed")
@@ -58,7 +58,7 @@ func isRemote(v G.Value) bool {
 type Resident struct {
 	host, device []G.Value
 	nodes        []*G.Node // the nodes of MoveInputs
-	args         []ops.Arg
+	args         []spec.Arg
 	backend      Backend
 	memory       Memory
 	stream       Stream
@@ -100,7 +100,7 @@ func (r *Resident) place(b Backend) (err error) {
 		if j := slices.IndexFunc(r.host[:i], func(o G.Value) bool { return o.Uintptr() == v.Uintptr() }); j >= 0 {
 			return fmt.Errorf("values %d and %d share memory: on the device each would have its own", j, i)
 		}
-		a := ops.Arg{Operand: ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}, Buf: new(cpu.Buf)}
+		a := spec.Arg{Operand: spec.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}, Buf: new(cpu.Buf)}
 		r.args = append(r.args, a)
 	}
 	if r.memory, err = allocArgs(b, r.args); err != nil {
@@ -178,11 +178,11 @@ func (r *Resident) Upload() error {
 
 // Download copies the device's values to the host values, after the work under way there.
 func (r *Resident) Download() error {
-	return r.copyAll("download", func(s Stream, device ops.Arg, host G.Value) error { return s.Download(host, device) })
+	return r.copyAll("download", func(s Stream, device spec.Arg, host G.Value) error { return s.Download(host, device) })
 }
 
 // copyAll calls copyOne for each value. It waits for the backend before and after.
-func (r *Resident) copyAll(what string, copyOne func(s Stream, device ops.Arg, host G.Value) error) (err error) {
+func (r *Resident) copyAll(what string, copyOne func(s Stream, device spec.Arg, host G.Value) error) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("graph: resident values: %s: %w", what, err)
@@ -223,7 +223,7 @@ func (r *Resident) Close() error {
 }
 
 // AllocArgs allocates one block of memory of b for all operands, aligns each, and points their cells to it.
-func AllocArgs(b Backend, args []ops.Arg) (Memory, error) {
+func AllocArgs(b Backend, args []spec.Arg) (Memory, error) {
 	if value.IsNil(b) {
 		return nil, errNoBackend
 	}
@@ -235,7 +235,7 @@ func AllocArgs(b Backend, args []ops.Arg) (Memory, error) {
 }
 
 // allocArgs is AllocArgs without the name of this package in its error.
-func allocArgs(b Backend, args []ops.Arg) (Memory, error) {
+func allocArgs(b Backend, args []spec.Arg) (Memory, error) {
 	align, end := b.Device().Alignment, 0
 	for _, a := range args {
 		bytes := alignUp(a.Operand.Bytes(), align)

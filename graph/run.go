@@ -7,7 +7,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // RunAll runs the graph once. It may be called again without Reset. On an asynchronous device it may return before the work
@@ -184,7 +184,7 @@ func (m *Machine) runError(err error) error {
 func (m *Machine) download(v *planValue) error {
 	s := &m.state[v.id]
 	if s.staging == nil {
-		s.staging = ops.NewValue(v.arg.Operand)
+		s.staging = spec.NewValue(v.arg.Operand)
 	}
 	m.transfers.downloads.Add(1)
 	if err := m.stream.Download(s.staging, v.arg); err != nil {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // header is what an op could change of a tensor.
@@ -123,7 +123,7 @@ func TestOpsChangeNoInput(t *testing.T) {
 		"input":    func(g *G.ExprGraph) *G.Node { return G.NodeFromAny(g, shared, G.WithName("x")) },
 		"constant": func(*G.ExprGraph) *G.Node { return G.NewConstant(shared) },
 		"result of a kernel": func(g *G.ExprGraph) *G.Node {
-			return G.Must(ops.Apply(scaledSum{1}, G.NodeFromAny(g, shared, G.WithName("x"))))
+			return G.Must(spec.Apply(scaledSum{1}, G.NodeFromAny(g, shared, G.WithName("x"))))
 		},
 	} {
 		g := G.NewGraph()

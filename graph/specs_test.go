@@ -13,6 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // Specs of float64 for graphs under test.
@@ -22,7 +24,7 @@ type scaledSum struct{ A float64 }
 
 func (scaledSum) Name() string { return "scaled sum" }
 
-func (scaledSum) Infer(in []ops.Operand) ([]ops.Operand, error) {
+func (scaledSum) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	for _, o := range in[1:] {
 		if !o.Shape.Eq(in[0].Shape) {
 			return nil, fmt.Errorf("shapes %v and %v", o.Shape, in[0].Shape)
@@ -31,7 +33,7 @@ func (scaledSum) Infer(in []ops.Operand) ([]ops.Operand, error) {
 	return in[:1], nil
 }
 
-func (s scaledSum) Bind(k *cpu.Kernel, in, out []ops.Arg) {
+func (s scaledSum) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	work := cpu.Work[float64](k, out[0].Elements())
 	k.Phase(1, func(int, *cpu.Worker) {
 		y, w := cpu.Slice[float64](out[0].Buf), cpu.Slice[float64](work)
@@ -48,7 +50,7 @@ func (s scaledSum) Bind(k *cpu.Kernel, in, out []ops.Arg) {
 }
 
 func (s scaledSum) Grad(_ []bool, in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
-	first, err := ops.Apply(s, grad)
+	first, err := spec.Apply(s, grad)
 	grads := G.Nodes{first}
 	for range in[1:] {
 		grads = append(grads, grad)
@@ -61,12 +63,12 @@ type squares struct{}
 
 func (squares) Name() string { return "squares" }
 
-func (squares) Infer(in []ops.Operand) ([]ops.Operand, error) {
-	o := ops.Operand{Dtype: in[0].Dtype, Shape: tensor.ScalarShape()}
-	return []ops.Operand{o, o}, nil
+func (squares) Infer(in []spec.Operand) ([]spec.Operand, error) {
+	o := spec.Operand{Dtype: in[0].Dtype, Shape: tensor.ScalarShape()}
+	return []spec.Operand{o, o}, nil
 }
 
-func (squares) Bind(k *cpu.Kernel, in, out []ops.Arg) {
+func (squares) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	k.Phase(1, func(int, *cpu.Worker) {
 		sum := 0.0
 		for _, x := range cpu.Slice[float64](in[0].Buf) {
@@ -77,7 +79,7 @@ func (squares) Bind(k *cpu.Kernel, in, out []ops.Arg) {
 }
 
 func (squares) Grad(_ []bool, in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
-	dx, err := ops.Apply(squaresGrad{}, in[0], grad)
+	dx, err := spec.Apply(squaresGrad{}, in[0], grad)
 	return G.Nodes{dx}, err
 }
 
@@ -85,9 +87,9 @@ type squaresGrad struct{}
 
 func (squaresGrad) Name() string { return "squares gradient" }
 
-func (squaresGrad) Infer(in []ops.Operand) ([]ops.Operand, error) { return in[:1], nil }
+func (squaresGrad) Infer(in []spec.Operand) ([]spec.Operand, error) { return in[:1], nil }
 
-func (squaresGrad) Bind(k *cpu.Kernel, in, out []ops.Arg) {
+func (squaresGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	k.Phase(1, func(int, *cpu.Worker) {
 		dx, g := cpu.Slice[float64](out[0].Buf), cpu.Slice[float64](in[1].Buf)[0]
 		for i, x := range cpu.Slice[float64](in[0].Buf) {
@@ -103,9 +105,9 @@ var errNegative = errors.New("negative")
 
 func (refuses) Name() string { return "refuses" }
 
-func (refuses) Infer(in []ops.Operand) ([]ops.Operand, error) { return in, nil }
+func (refuses) Infer(in []spec.Operand) ([]spec.Operand, error) { return in, nil }
 
-func (refuses) Bind(k *cpu.Kernel, in, out []ops.Arg) {
+func (refuses) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 	k.Check = func() error {
 		if cpu.Slice[float64](in[0].Buf)[0] < 0 {
 			return errNegative
@@ -126,7 +128,7 @@ type unbindable struct{ refuses }
 
 func (unbindable) Name() string { return "unbindable" }
 
-func (unbindable) Bind(*cpu.Kernel, []ops.Arg, []ops.Arg) { panic("at binding") }
+func (unbindable) Bind(*cpu.Kernel, []spec.Arg, []spec.Arg) { panic("at binding") }
 
 // network is a graph of this module's ops: the three branches of NSA and their gradients. Queries, keys and values are
 // inputs.
@@ -146,17 +148,17 @@ func (n *network) input(name string, shape ...int) *G.Node {
 func newNetwork(t testing.TB) *network {
 	t.Helper()
 	const b, s, hq, hkv, dk, dv = 2, 21, 4, 2, 6, 5
-	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 5}
-	blocks := ops.NumCompressed(s, p.BlockLen, p.Stride)
+	p := spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 5}
+	blocks := spec.NumCompressed(s, p.BlockLen, p.Stride)
 	n := &network{graph: G.NewGraph()}
 	q, kc, vc := n.input("q", b, s, hq, dk), n.input("kc", b, blocks, hkv, dk), n.input("vc", b, blocks, hkv, dv)
 	k, v := n.input("k", b, s, hkv, dk), n.input("v", b, s, hkv, dv)
 	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride))
-	idx := G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p))
+	idx := G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(compressed)), p))
 	selected := G.Must(ops.SelectedAttention(q, k, v, idx, p.SelectBlock))
 	window := G.Must(ops.SlidingWindow(q, k, v, p.Window))
-	sum := G.Must(ops.Apply(scaledSum{0.5}, compressed, selected, window))
-	n.cost = G.Must(ops.Apply(squares{}, G.Must(ops.Apply(scaledSum{2}, sum, window))))
+	sum := G.Must(spec.Apply(scaledSum{0.5}, compressed, selected, window))
+	n.cost = G.Must(spec.Apply(squares{}, G.Must(spec.Apply(scaledSum{2}, sum, window))))
 	n.let(t, 1)
 	return n
 }

@@ -7,7 +7,7 @@ import (
 
 	G "gorgonia.org/gorgonia"
 
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // WithGradSums turns on gradient accumulation: the derivatives of inputs add up over the machine's runs, as those of a
@@ -100,8 +100,8 @@ func (p *plan) addGradSums(o options) error {
 		total := p.newValue(nil, "", fromKernel, v.arg.Operand)
 		total.persists = true
 		after[v] = []*step{
-			{node: v.node, spec: ops.AddOp{}, in: []*planValue{v}, out: []*planValue{total}, phase: beginsSum},
-			{node: v.node, spec: ops.AddOp{}, in: []*planValue{total, v}, out: []*planValue{total}, phase: continuesSum},
+			{node: v.node, spec: pointwise.Add{}, in: []*planValue{v}, out: []*planValue{total}, phase: beginsSum},
+			{node: v.node, spec: pointwise.Add{}, in: []*planValue{total, v}, out: []*planValue{total}, phase: continuesSum},
 		}
 		p.show(v, total)
 	}

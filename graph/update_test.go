@@ -10,13 +10,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/graph/fakedevice"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// decoding is a graph of one ops.DecodeOp with dense attention over up to 4 tokens.
+// decoding is a graph of one decode.Step with dense attention over up to 4 tokens.
 type decoding struct {
 	graph    *G.ExprGraph
-	op       ops.DecodeOp
+	op       decode.Step
 	q, k, v  *G.Node
 	cache, o *G.Node
 	rows     []int32
@@ -24,8 +25,8 @@ type decoding struct {
 
 // newDecoding builds the graph. cacheOf returns the cache for a size; nil means an input of zeros.
 func newDecoding(t *testing.T, cacheOf func(g *G.ExprGraph, n int) *G.Node) *decoding {
-	c := ops.KVCache{KVHeads: 1, KeyDim: 2, ValueDim: 2, Slots: 1, Pages: 1, PageLen: 4}
-	d := &decoding{graph: G.NewGraph(), op: ops.DecodeOp{Cache: c, Base: 10}}
+	c := decode.KVCache{KVHeads: 1, KeyDim: 2, ValueDim: 2, Slots: 1, Pages: 1, PageLen: 4}
+	d := &decoding{graph: G.NewGraph(), op: decode.Step{Cache: c, Base: 10}}
 	input := func(name string, data []float32, shape ...int) *G.Node {
 		v := tensor.New(tensor.WithShape(shape...), tensor.WithBacking(data))
 		return G.NewTensor(d.graph, tensor.Float32, len(shape), G.WithShape(shape...), G.WithName(name), G.WithValue(v))
@@ -36,7 +37,7 @@ func newDecoding(t *testing.T, cacheOf func(g *G.ExprGraph, n int) *G.Node) *dec
 	}
 	rows := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(1, 2))
 	d.rows = rows.Int32s()
-	d.o = testutil.Must(ops.Apply(d.op, d.q, d.k, d.v, d.cache,
+	d.o = testutil.Must(spec.Apply(d.op, d.q, d.k, d.v, d.cache,
 		G.NewTensor(d.graph, tensor.Int32, 2, G.WithShape(1, 2), G.WithName("rows"), G.WithValue(rows))))(t)
 	return d
 }

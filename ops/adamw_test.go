@@ -14,10 +14,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
-// adamW is AdamWOp as a solver uses it: the state of the tensors and a kernel bound to it.
+// adamW is optimizer.Update as a solver uses it: the state of the tensors and a kernel bound to it.
 type adamW[T cpu.Float] struct {
 	hyper  []float64
 	state  [][]T // weight, grad, m and v of each tensor
@@ -29,41 +30,41 @@ type adamW[T cpu.Float] struct {
 }
 
 // newAdamW returns a solver with random weights, before the first step.
-func newAdamW[T cpu.Float](t testing.TB, s ops.AdamWOp, workers int, shapes ...[]int) *adamW[T] {
+func newAdamW[T cpu.Float](t testing.TB, s optimizer.Update, workers int, shapes ...[]int) *adamW[T] {
 	t.Helper()
-	a := &adamW[T]{hyper: make([]float64, ops.AdamWHyperLen), norm: []float64{-1}, team: cpu.NewTeam(workers)}
+	a := &adamW[T]{hyper: make([]float64, optimizer.HyperLen), norm: []float64{-1}, team: cpu.NewTeam(workers)}
 	dt := tensor.Float32
 	if unsafe.Sizeof(T(0)) == 8 {
 		dt = tensor.Float64
 	}
-	in := []ops.Arg{{Operand: ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}}, Buf: cpu.NewBuf(a.hyper)}}
+	in := []spec.Arg{{Operand: spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{optimizer.HyperLen}}, Buf: cpu.NewBuf(a.hyper)}}
 	for i, shape := range shapes {
 		for j := range 4 {
 			if j == 3 && s.MuonMask != "" && s.MuonMask[i] == '1' {
 				a.state, a.guards = append(a.state, nil), append(a.guards, func(testing.TB, string) {})
-				in = append(in, ops.Arg{Operand: ops.Operand{Dtype: dt}, Buf: new(cpu.Buf)})
+				in = append(in, spec.Arg{Operand: spec.Operand{Dtype: dt}, Buf: new(cpu.Buf)})
 				continue
 			}
 			x, guard := testutil.Guarded[T](tensor.Shape(shape).TotalSize())
 			clear(x)
 			a.state, a.guards = append(a.state, x), append(a.guards, guard)
-			in = append(in, ops.Arg{Operand: ops.Operand{Dtype: dt, Shape: shape}, Buf: cpu.NewBuf(x)})
+			in = append(in, spec.Arg{Operand: spec.Operand{Dtype: dt, Shape: shape}, Buf: cpu.NewBuf(x)})
 		}
 	}
-	var operands []ops.Operand
+	var operands []spec.Operand
 	for _, x := range in {
 		operands = append(operands, x.Operand)
 	}
 	out := testutil.Must(s.Infer(operands))(t)
-	require.Equal(t, []ops.Operand{{Dtype: tensor.Float64, Shape: tensor.Shape{1}}}, out)
-	s.Bind(&a.kernel, in, []ops.Arg{{Operand: out[0], Buf: cpu.NewBuf(a.norm)}})
+	require.Equal(t, []spec.Operand{{Dtype: tensor.Float64, Shape: tensor.Shape{1}}}, out)
+	s.Bind(&a.kernel, in, []spec.Arg{{Operand: out[0], Buf: cpu.NewBuf(a.norm)}})
 	a.mem = cpu.NewBuf(cpu.AlignedBytes(a.kernel.WorkBytes(a.team.Workers())))
 	a.fill(0, 1, 1)
 	return a
 }
 
 // step does one step after poisoning the work memory, and checks the guards.
-func (a *adamW[T]) step(t testing.TB, h ops.AdamWHyper) float64 {
+func (a *adamW[T]) step(t testing.TB, h optimizer.Hyper) float64 {
 	t.Helper()
 	h.Write(a.hyper)
 	testutil.Poison(cpu.Slice[float64](a.mem))
@@ -93,7 +94,7 @@ func (a *adamW[T]) fill(of int, seed uint64, scale float64) {
 }
 
 func testAdamW[T cpu.Float](t *testing.T, scale, clip, tol float64) {
-	a := newAdamW[T](t, ops.AdamWOp{DecayMask: adamWDecay}, 2, adamWShapes...)
+	a := newAdamW[T](t, optimizer.Update{DecayMask: adamWDecay}, 2, adamWShapes...)
 	params := map[string]*ref.Tensor{}
 	for i, name := range adamWNames {
 		params[name] = ref.From(testutil.Convert[float64](a.state[4*i]), adamWShapes[i]...)
@@ -107,7 +108,7 @@ func testAdamW[T cpu.Float](t *testing.T, scale, clip, tol float64) {
 			grads[name] = ref.From(testutil.Convert[float64](a.state[4*i+1]), adamWShapes[i]...)
 		}
 		want := ref.AdamWStep(params, grads, &state, 0.01, constants)
-		norm := a.step(t, ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Step: step})
+		norm := a.step(t, optimizer.Hyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Step: step})
 		require.InEpsilon(t, want, norm, 1e-12)
 		for i, name := range adamWNames {
 			testutil.Within(t, "weight "+name, a.state[4*i], params[name].Data, tol)
@@ -130,10 +131,10 @@ func TestAdamWMatchesOracle(t *testing.T) {
 func TestAdamWScale(t *testing.T) {
 	var want *adamW[float32]
 	for _, scale := range []float64{0, 1, 1 << 16} {
-		a := newAdamW[float32](t, ops.AdamWOp{DecayMask: "10"}, 2, []int{30, 50}, []int{7})
+		a := newAdamW[float32](t, optimizer.Update{DecayMask: "10"}, 2, []int{30, 50}, []int{7})
 		for step := 1; step <= 3; step++ {
 			a.fill(1, uint64(step), max(1, scale))
-			a.step(t, ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: scale, Step: step})
+			a.step(t, optimizer.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: scale, Step: step})
 		}
 		if want == nil {
 			want = a
@@ -151,9 +152,9 @@ func TestAdamWScale(t *testing.T) {
 func TestAdamWNotFinite(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		for _, clip := range []float64{0, 1} {
-			a := newAdamW[float32](t, ops.AdamWOp{DecayMask: "10"}, 2, []int{3, 5000}, []int{7})
+			a := newAdamW[float32](t, optimizer.Update{DecayMask: "10"}, 2, []int{3, 5000}, []int{7})
 			a.fill(1, 2, 1)
-			h := ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Step: 1}
+			h := optimizer.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Step: 1}
 			a.step(t, h)
 			var before [][]float32
 			a.state[5][6] = bad
@@ -175,9 +176,9 @@ func TestAdamWNotFinite(t *testing.T) {
 func TestAdamWBitsOfTeams(t *testing.T) {
 	var want *adamW[float32]
 	for _, workers := range []int{1, 2, 3, 7} {
-		a := newAdamW[float32](t, ops.AdamWOp{DecayMask: adamWDecay}, workers, adamWShapes...)
+		a := newAdamW[float32](t, optimizer.Update{DecayMask: adamWDecay}, workers, adamWShapes...)
 		a.fill(1, 2, 1)
-		a.step(t, ops.AdamWHyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Step: 1})
+		a.step(t, optimizer.Hyper{LR: 0.1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Step: 1})
 		if want == nil {
 			want = a
 		}
@@ -188,16 +189,16 @@ func TestAdamWBitsOfTeams(t *testing.T) {
 
 // TestSplitAdamW: the split inputs, one tensor after the other, are the inputs.
 func TestSplitAdamW(t *testing.T) {
-	for _, op := range []ops.AdamWOp{{DecayMask: "010"}, {DecayMask: "010", Copies: ops.BFloat16}} {
+	for _, op := range []optimizer.Update{{DecayMask: "010"}, {DecayMask: "010", Copies: spec.BFloat16}} {
 		in := make([]int, 1+op.PerTensor()*len(op.DecayMask))
 		for i := range in {
 			in[i] = i + 1
 		}
-		hyper, tensors := ops.SplitAdamW(op, in)
+		hyper, tensors := optimizer.Split(op, in)
 		joined := []int{hyper}
 		for _, x := range tensors {
 			joined = append(joined, []int{x.Weight, x.Grad, x.M, x.V, x.Copy}[:op.PerTensor()]...)
-			require.Equal(t, ops.IsHalf(op.Copies), x.Copy != 0)
+			require.Equal(t, spec.IsHalf(op.Copies), x.Copy != 0)
 		}
 		require.Equal(t, in, joined)
 	}

@@ -14,14 +14,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // hasInputs reports whether keys and values of branch i are inputs. Those of dense attention are the window's.
-func hasInputs(c ops.KVCache, i int) bool { return ops.DecodeOp{Cache: c}.Inputs().K[i] >= 0 }
+func hasInputs(c decode.KVCache, i int) bool { return decode.Step{Cache: c}.Inputs().K[i] >= 0 }
 
 // set writes x into a, from element at on.
-func set(a ops.Arg, at int, x []float64) {
+func set(a spec.Arg, at int, x []float64) {
 	for i, v := range x {
 		if a.Dtype == tensor.Float32 {
 			cpu.Slice[float32](a.Buf)[at+i] = float32(v)
@@ -31,7 +32,7 @@ func set(a ops.Arg, at int, x []float64) {
 	}
 }
 
-// decoding is a DecodeOp over several slots, whose sequences are at different tokens.
+// decoding is a decode.Step over several slots, whose sequences are at different tokens.
 type decoding struct {
 	opcases.Decoding
 	*bound
@@ -73,7 +74,7 @@ func newDecoding(t testing.TB, c opcases.Decoding, dt tensor.Dtype, slots int) *
 		cache.Floats[i] = math.NaN()
 	}
 	in = append(in, cache, array{Name: "page table", Shape: []int{slots, d.width}, Ints: slices.Repeat([]int32{-1}, slots*d.width)})
-	d.bound = bindSpec(t, ops.DecodeOp{Cache: c.Cache, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}, dt, d.team.Workers(), in...)
+	d.bound = bindSpec(t, decode.Step{Cache: c.Cache, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}, dt, d.team.Workers(), in...)
 	return d
 }
 
@@ -174,7 +175,7 @@ func TestDecodeMatchesOracle(t *testing.T) {
 						for g := range kvHeads {
 							want := []int32{0, 0, int32(at + 1)}
 							if !c.Cache.Dense() {
-								want = []int32{int32(ops.NumVisible(at, p.BlockLen, p.Stride)), 0, int32(min(p.Window, at+1))}
+								want = []int32{int32(spec.NumVisible(at, p.BlockLen, p.Stride)), 0, int32(min(p.Window, at+1))}
 								for i := range want {
 									if !hasInputs(c.Cache, i) {
 										want[i] = 0
@@ -192,7 +193,7 @@ func TestDecodeMatchesOracle(t *testing.T) {
 				}
 				for i, s := range seqs {
 					want, selected := c.Oracle(s, blocks[i])
-					if !c.Cache.Dense() && c.Cache.Has(ops.Selected) && dt == tensor.Float64 {
+					if !c.Cache.Dense() && c.Cache.Has(decode.Selected) && dt == tensor.Float64 {
 						require.Equal(t, selected, blocks[i])
 					}
 					testutil.Within(t, fmt.Sprint("sequence ", i), outs[i], want.Data, tolerance(dt))
@@ -205,8 +206,8 @@ func TestDecodeMatchesOracle(t *testing.T) {
 // TestDecodeOfOverflowingLogits: a head whose compressed logits are all -Inf has no part in block selection.
 func TestDecodeOfOverflowingLogits(t *testing.T) {
 	const tokens = 45
-	both := opcases.Decoding{Heads: 2, Tokens: tokens, Cache: ops.KVCache{KVHeads: 1, KeyDim: 4, ValueDim: 4, PageLen: 16,
-		Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 8}}}
+	both := opcases.Decoding{Heads: 2, Tokens: tokens, Cache: decode.KVCache{KVHeads: 1, KeyDim: 4, ValueDim: 4, PageLen: 16,
+		Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 8}}}
 	alone := both
 	alone.Heads = 1
 	all := both.Sequence(1, tokens)
@@ -228,7 +229,7 @@ func TestDecodeOfOverflowingLogits(t *testing.T) {
 	}
 }
 
-// fill stores the first n tokens of s in a slot and gives the slot its pages. It uses a FillCacheOp for n+room tokens.
+// fill stores the first n tokens of s in a slot and gives the slot its pages. It uses a decode.FillCache for n+room tokens.
 func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Sequence, n int) {
 	const room = 5
 	t.Helper()
@@ -249,7 +250,7 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 			continue
 		}
 		k, v := cut(ref.RoPE(s.K[i], opcases.DecodingBase, 0)), cut(s.V[i])
-		if ops.Branch(i) == ops.Compressed {
+		if decode.Branch(i) == decode.Compressed {
 			for side, x := range []*ref.Tensor{k, v} {
 				if ref.NumCompressed(n+room, p.BlockLen, p.Stride) == 0 {
 					add(ref.New(1, 1, x.Shape[2], x.Shape[3]))
@@ -263,7 +264,7 @@ func (d *decoding) fill(t testing.TB, dt tensor.Dtype, slot int, s opcases.Seque
 	}
 	in = append(in, array{Name: "cache", Shape: d.in[d.cell].Shape, Floats: make([]float64, d.Cache.Elements())},
 		array{Name: "page table", Shape: []int{1, 1 + d.width}, Ints: append([]int32{int32(slot), int32(n)}, row[1:]...)})
-	x := bindSpec(t, ops.FillCacheOp{Cache: d.Cache}, dt, d.team.Workers(), in...)
+	x := bindSpec(t, decode.FillCache{Cache: d.Cache}, dt, d.team.Workers(), in...)
 	x.in[len(in)-2].Set(d.in[d.cell].Pointer(), d.in[d.cell].Buf.Bytes())
 	require.NoError(t, d.team.Run(&x.kernel, x.mem))
 	require.Equal(t, []int32{int32(n)}, x.read()[0].Ints)
@@ -358,19 +359,19 @@ func TestKVCacheErrors(t *testing.T) {
 	good := opcases.Decodings()[0].Cache
 	good.Slots, good.Pages = 1, 1
 	require.NoError(t, good.Validate())
-	for want, change := range map[string]func(c *ops.KVCache){
-		"kv heads is 0":    func(c *ops.KVCache) { c.KVHeads = 0 },
-		"pages is 0":       func(c *ops.KVCache) { c.Pages = 0 },
-		"page length 12":   func(c *ops.KVCache) { c.PageLen = 12 },
-		"top n = 2":        func(c *ops.KVCache) { c.TopN = 2 },
-		"unknown branches": func(c *ops.KVCache) { c.Without = 8 },
-		"all branches": func(c *ops.KVCache) {
-			c.Without = ops.BranchesOf(ops.Compressed, ops.Selected, ops.Window)
+	for want, change := range map[string]func(c *decode.KVCache){
+		"kv heads is 0":    func(c *decode.KVCache) { c.KVHeads = 0 },
+		"pages is 0":       func(c *decode.KVCache) { c.Pages = 0 },
+		"page length 12":   func(c *decode.KVCache) { c.PageLen = 12 },
+		"top n = 2":        func(c *decode.KVCache) { c.TopN = 2 },
+		"unknown branches": func(c *decode.KVCache) { c.Without = 8 },
+		"all branches": func(c *decode.KVCache) {
+			c.Without = decode.BranchesOf(decode.Compressed, decode.Selected, decode.Window)
 		},
-		"cache type is float64": func(c *ops.KVCache) {
-			c.Params, c.Half = ops.Params{}, tensor.Float64
+		"cache type is float64": func(c *decode.KVCache) {
+			c.Params, c.Half = spec.Params{}, tensor.Float64
 		},
-		"a cache of 1.24e+12": func(c *ops.KVCache) { c.Pages = 1 << 30; c.Slots = 1 << 30; c.Window = 1 },
+		"a cache of 1.24e+12": func(c *decode.KVCache) { c.Pages = 1 << 30; c.Slots = 1 << 30; c.Window = 1 },
 	} {
 		c := good
 		change(&c)

@@ -16,11 +16,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // TestDocumentTable: a table worked out by hand, and tables of random documents checked token by token.
 func TestDocumentTable(t *testing.T) {
-	x := newPacking(ops.Params{BlockLen: 2, Stride: 1}, 2, 4, []int32{0, 0, 1, 4, 4, 8})
+	x := newPacking(spec.Params{BlockLen: 2, Stride: 1}, 2, 4, []int32{0, 0, 1, 4, 4, 8})
 	require.Equal(t, []int32{
 		0, 1, 0, 1, // a document of one token; the first block begins in the next document
 		1, 4, 0, 2,
@@ -45,7 +47,7 @@ func TestDocumentTable(t *testing.T) {
 			keys[d.b] = d.key + d.keys
 		}
 		for b, n := range keys {
-			require.LessOrEqual(t, n, ops.NumCompressed(x.S, x.BlockLen, x.Stride)) // they fit
+			require.LessOrEqual(t, n, spec.NumCompressed(x.S, x.BlockLen, x.Stride)) // they fit
 			for ; n < x.S; n++ {
 				require.Equal(t, -1, at(b, n, 3))
 			}
@@ -72,7 +74,7 @@ func TestDocumentTableRefusesBoundaries(t *testing.T) {
 		boundaries := G.NewVector(g, tensor.Int32, G.WithShape(len(good)), G.WithName("cu_seqlens"), G.WithValue(cu))
 		table := testutil.Must(ops.DocumentTable(boundaries, B, S, 0, 0))(t)
 		x := normal("x", 1, B, S, 1, 4).Node(g, tensor.Float64)
-		y := testutil.Must(ops.RoPE(x, 10, 0, ops.WithDocuments(table)))(t)
+		y := testutil.Must(ops.RoPE(x, 10, 0, spec.WithDocuments(table)))(t)
 		m := testutil.Closing(vms[vm](g))(t)
 		run := func() []float64 {
 			require.NoError(t, m.RunAll())
@@ -87,19 +89,19 @@ func TestDocumentTableRefusesBoundaries(t *testing.T) {
 			require.ErrorContains(t, err, message, vm)
 			require.ErrorContains(t, err, "document table", vm)
 			if vm != "TapeMachine" { // whose errors wrap none
-				require.ErrorAs(t, err, new(*ops.ValueError), vm)
+				require.ErrorAs(t, err, new(*spec.ValueError), vm)
 			}
 			copy(cu.Int32s(), good)
 			require.Equal(t, want, run(), vm)
 		}
 	}
-	op := ops.DocumentTableOp{Batch: B, Seq: S}
+	op := spec.DocumentTable{Batch: B, Seq: S}
 	require.Zero(t, op.CheckedInput())
 	for message, boundaries := range bad {
 		require.ErrorContains(t, op.Check(nil, cpu.NewBuf(slices.Clone(boundaries))), message)
 	}
 	require.NoError(t, op.Check(nil, cpu.NewBuf(good)))
-	op = ops.DocumentTableOp{Batch: 1, Seq: 1 << 30} // the most tokens that a batch may have
+	op = spec.DocumentTable{Batch: 1, Seq: 1 << 30} // the most tokens that a batch may have
 	require.NoError(t, op.Check(nil, cpu.NewBuf([]int32{0, 5, 1 << 30, 1 << 30})))
 }
 
@@ -107,7 +109,7 @@ func TestDocumentTableRefusesBoundaries(t *testing.T) {
 // gets the results of a graph of its own.
 func TestNewDocumentsNeedNoPlan(t *testing.T) {
 	const B, S, most = 2, 60, 100
-	c, p := opcases.NewDims(B, S, 4, 2, 6, 3), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 9}
+	c, p := opcases.NewDims(B, S, 4, 2, 6, 3), spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 9}
 	leaves := func() []array {
 		return []array{normal("q", 1, B, S, c.Hq, c.D), normal("k", 2, B, S, c.Hkv, c.D), normal("v", 3, B, S, c.Hkv, c.Dv), normal("do", 4, B, S, c.Hq, c.Dv)}
 	}
@@ -118,11 +120,11 @@ func TestNewDocumentsNeedNoPlan(t *testing.T) {
 		for _, a := range in {
 			x = append(x, a.Node(g, dt))
 		}
-		docs := ops.WithDocuments(table(g))
+		docs := spec.WithDocuments(table(g))
 		q, k := G.Must(ops.RoPE(x[0], 100, 0, docs)), G.Must(ops.RoPE(x[1], 100, 0, docs))
 		kc, vc := G.Must(ops.CompressMean(k, p.BlockLen, p.Stride, docs)), G.Must(ops.CompressMean(x[2], p.BlockLen, p.Stride, docs))
 		o := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride, docs))
-		idx := G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(o)), p, docs))
+		idx := G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(o)), p, docs))
 		sum := G.Must(ops.Add(o, G.Must(ops.SelectedAttention(q, k, x[2], idx, p.SelectBlock, docs)),
 			G.Must(ops.SlidingWindow(q, k, x[2], p.Window, docs)), G.Must(ops.CausalAttention(q, k, x[2], docs))))
 		cost := G.Must(G.Sum(G.Must(G.HadamardProd(sum, x[3]))))
@@ -183,26 +185,26 @@ func TestDocumentTableTakesInts(t *testing.T) {
 	ints := G.NewVector(g, tensor.Int, G.WithName("cu"), G.WithValue(tensor.New(tensor.WithBacking(cu))))
 	table := testutil.Must(ops.DocumentTable(ints, 1, 8, 2, 1))(t)
 	require.NoError(t, testutil.Closing(graph.NewMachine(g))(t).RunAll())
-	want := newPacking(ops.Params{BlockLen: 2, Stride: 1}, 1, 8, []int32{0, 3, 3, 8}).table(t)
+	want := newPacking(spec.Params{BlockLen: 2, Stride: 1}, 1, 8, []int32{0, 3, 3, 8}).table(t)
 	require.Equal(t, want.Ints, table.Value().Data())
 }
 
 // TestApplyChecksDocuments: like a constructor, Apply takes as documents only a result of DocumentTable, and one of the op's own compression
 // blocks. The test covers each op that takes documents, and each gradient.
 func TestApplyChecksDocuments(t *testing.T) {
-	d, p := opcases.NewDims(1, 12, 4, 2, 6, 4), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 5}
+	d, p := opcases.NewDims(1, 12, 4, 2, 6, 4), spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 5}
 	ofBlocks := map[bool]int{}
 	for _, c := range opcases.CasesOfDocuments(d, p, []int{5, 7}, opcases.Small) {
 		plan := testutil.Must(c.Plan())(t)
-		operands := make([]ops.Operand, plan.Arrays)
+		operands := make([]spec.Operand, plan.Arrays)
 		for i, a := range plan.Inputs {
-			operands[i] = ops.Operand{Dtype: tensor.Float64, Shape: a.Shape}
+			operands[i] = spec.Operand{Dtype: tensor.Float64, Shape: a.Shape}
 			if a.Ints != nil {
 				operands[i].Dtype = tensor.Int32
 			}
 		}
 		for _, call := range plan.Calls {
-			var in []ops.Operand
+			var in []spec.Operand
 			g, nodes := G.NewGraph(), []*G.Node{}
 			for i, a := range call.In {
 				in = append(in, operands[a])
@@ -211,20 +213,20 @@ func TestApplyChecksDocuments(t *testing.T) {
 			for i, o := range testutil.Must(call.Spec.Infer(in))(t) {
 				operands[call.Out[i]] = o
 			}
-			if _, makes := call.Spec.(ops.DocumentTableOp); makes {
+			if _, makes := call.Spec.(spec.DocumentTable); makes {
 				continue
 			}
 			name := call.Spec.Name()
-			at := slices.IndexFunc(in, func(o ops.Operand) bool { return ops.HasDocuments([]ops.Operand{o}) })
-			require.ErrorContains(t, testutil.Err(ops.Apply(call.Spec, nodes...)), fmt.Sprintf("ops: %s: documents (n%d)", name, at))
+			at := slices.IndexFunc(in, func(o spec.Operand) bool { return spec.HasDocuments([]spec.Operand{o}) })
+			require.ErrorContains(t, testutil.Err(spec.Apply(call.Spec, nodes...)), fmt.Sprintf("ops: %s: documents (n%d)", name, at))
 
 			cu := G.NewVector(g, tensor.Int32, G.WithShape(3), G.WithName("cu"))
 			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p.BlockLen, p.Stride))(t)
-			require.NoError(t, testutil.Err(ops.Apply(call.Spec, nodes...)))
+			require.NoError(t, testutil.Err(spec.Apply(call.Spec, nodes...)))
 
 			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p.Stride, p.Stride))(t)
 			compresses := strings.Contains(name, "compress") || name == "select blocks"
-			if err := testutil.Err(ops.Apply(call.Spec, nodes...)); compresses {
+			if err := testutil.Err(spec.Apply(call.Spec, nodes...)); compresses {
 				require.ErrorContains(t, err, "compression blocks of 2 tokens")
 			} else {
 				require.NoError(t, err, name)

@@ -12,7 +12,11 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // document is a document in a row: the row, its tokens [first,end), and its compressed keys, keys of them from key on.
@@ -20,13 +24,13 @@ type document struct{ b, first, end, key, keys int }
 
 // packing holds documents in rows of S tokens, with the boundaries cu.
 type packing struct {
-	ops.Params
+	spec.Params
 	B, S int
 	cu   []int32
 	docs []document // the documents that are not empty
 }
 
-func newPacking(p ops.Params, B, S int, cu []int32) packing {
+func newPacking(p spec.Params, B, S int, cu []int32) packing {
 	x := packing{Params: p, B: B, S: S, cu: cu}
 	key := 0
 	for i := range len(cu) - 1 {
@@ -35,8 +39,8 @@ func newPacking(p ops.Params, B, S int, cu []int32) packing {
 			key = 0
 		}
 		if first < end {
-			n := ops.NumCompressed(end-first, p.BlockLen, p.Stride)
-			x.docs = append(x.docs, document{first / S, first % S, (end-1)%S + 1, key, n})
+			n := spec.NumCompressed(end-first, p.BlockLen, p.Stride)
+			x.docs = append(x.docs, document{b: first / S, first: first % S, end: (end-1)%S + 1, key: key, keys: n})
 			key += n
 		}
 	}
@@ -44,7 +48,7 @@ func newPacking(p ops.Params, B, S int, cu []int32) packing {
 }
 
 // randomPacking draws documents: empty ones, with one token, shorter and longer than a block, and as long as a row.
-func randomPacking(r *rand.Rand, p ops.Params, B, S int) packing {
+func randomPacking(r *rand.Rand, p spec.Params, B, S int) packing {
 	cu := []int32{0}
 	for b := range B {
 		at, whole := b*S, r.IntN(5) == 0
@@ -69,7 +73,7 @@ func (x packing) boundaries() array {
 
 // table returns the table of the documents.
 func (x packing) table(t testing.TB) array {
-	return runSpec(t, ops.DocumentTableOp{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, tensor.Float32, x.boundaries())[0]
+	return runSpec(t, spec.DocumentTable{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, tensor.Float32, x.boundaries())[0]
 }
 
 // axis is the axis along which the documents cut an operand of an op.
@@ -124,7 +128,7 @@ func cut(a array, along axis, d document) array {
 // packedOp is an op with documents: its Spec for rows of S tokens, its inputs, and the axes along which the documents cut the inputs
 // and the outputs.
 type packedOp struct {
-	spec    func(S int) ops.Spec
+	spec    func(S int) spec.Spec
 	in      []array
 	along   []axis
 	table   int // index of the table among the inputs
@@ -151,7 +155,7 @@ func (o packedOp) own(t testing.TB, d document, dt tensor.Dtype) []array {
 func packedOps(t testing.TB, x packing, dt tensor.Dtype, c dims, seed uint64) map[string]packedOp {
 	t.Helper()
 	p, list, hidden := x.Params, map[string]packedOp{}, 3
-	nc := max(1, ops.NumCompressed(x.S, p.BlockLen, p.Stride))
+	nc := max(1, spec.NumCompressed(x.S, p.BlockLen, p.Stride))
 	q, k, v := c.Tokens(seed)
 	do, y := normal("do", seed+3, c.B, c.S, c.Hq, c.Dv), normal("dy", seed+4, c.B, nc, c.Hkv, c.D)
 	pe, w1, w2 := normal("pe", seed+5, p.BlockLen, c.D), normal("w1", seed+6, hidden, p.BlockLen*c.D), normal("w2", seed+7, c.D, hidden)
@@ -159,48 +163,48 @@ func packedOps(t testing.TB, x packing, dt tensor.Dtype, c dims, seed uint64) ma
 		list[name] = o
 		return o.run(t, x, dt, 1)
 	}
-	same := func(s ops.Spec) func(int) ops.Spec { return func(int) ops.Spec { return s } }
+	same := func(s spec.Spec) func(int) spec.Spec { return func(int) spec.Spec { return s } }
 
-	rope := ops.RoPEOp{Base: 100, Start: 3}
+	rope := pointwise.RoPE{Base: 100, Start: 3}
 	back := rope
 	back.Inverse = true
-	for _, op := range []ops.RoPEOp{rope, back} {
-		add(op.Name(), packedOp{same(op), []array{q}, []axis{alongTokens}, 1, []axis{alongTokens}})
+	for _, op := range []pointwise.RoPE{rope, back} {
+		add(op.Name(), packedOp{spec: same(op), in: []array{q}, along: []axis{alongTokens}, table: 1, results: []axis{alongTokens}})
 	}
-	linears := ops.LinearsOp{RoPE: rope, Heads: [ops.MaxLinears]int{2, 1}, Rotated: [ops.MaxLinears]bool{true}, Bias: [ops.MaxLinears]bool{false, true}}
-	grad := ops.LinearsGradOp{In: 6, RoPE: back, Terms: [ops.MaxLinears]int{2, 1}, Rotated: linears.Rotated}
+	linears := linear.Fused{RoPE: rope, Heads: [linear.MaxFused]int{2, 1}, Rotated: [linear.MaxFused]bool{true}, Bias: [linear.MaxFused]bool{false, true}}
+	grad := linear.FusedGrad{In: 6, RoPE: back, Terms: [linear.MaxFused]int{2, 1}, Rotated: linears.Rotated}
 	u, a, b, bias := normal("u", seed+8, c.B, c.S, 6), normal("a", seed+9, 8, 6), normal("b", seed+10, 3, 6), normal("bias", seed+11, 3)
-	add("linears", packedOp{same(linears), []array{u, a, b, bias}, []axis{alongTokens, uncut, uncut, uncut}, 4, []axis{alongTokens, alongTokens}})
+	add("linears", packedOp{spec: same(linears), in: []array{u, a, b, bias}, along: []axis{alongTokens, uncut, uncut, uncut}, table: 4, results: []axis{alongTokens, alongTokens}})
 	da, db := normal("da", seed+12, c.B, c.S, 2, 4), normal("db", seed+13, c.B, c.S, 1, 3)
-	add("gradient of linears", packedOp{same(grad), []array{u, da, da, db, a, b},
-		[]axis{alongTokens, alongTokens, alongTokens, alongTokens, uncut, uncut}, 6, []axis{alongTokens, summed, summed}})
+	add("gradient of linears", packedOp{spec: same(grad), in: []array{u, da, da, db, a, b},
+		along: []axis{alongTokens, alongTokens, alongTokens, alongTokens, uncut, uncut}, table: 6, results: []axis{alongTokens, summed, summed}})
 
-	mean, mlp := ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, ops.CompressMLPOp{BlockLen: p.BlockLen, Stride: p.Stride}
-	kc := add("compress mean", packedOp{same(mean), []array{k}, []axis{alongTokens}, 1, []axis{alongKeys}})[0]
-	add("gradient of compress mean", packedOp{func(S int) ops.Spec { return ops.CompressMeanGradOp{BlockLen: p.BlockLen, Stride: p.Stride, Tokens: S} },
-		[]array{y}, []axis{alongKeys}, 1, []axis{alongTokens}})
+	mean, mlp := compress.Mean{BlockLen: p.BlockLen, Stride: p.Stride}, compress.MLP{BlockLen: p.BlockLen, Stride: p.Stride}
+	kc := add("compress mean", packedOp{spec: same(mean), in: []array{k}, along: []axis{alongTokens}, table: 1, results: []axis{alongKeys}})[0]
+	add("gradient of compress mean", packedOp{spec: func(S int) spec.Spec { return compress.MeanGrad{BlockLen: p.BlockLen, Stride: p.Stride, Tokens: S} },
+		in: []array{y}, along: []axis{alongKeys}, table: 1, results: []axis{alongTokens}})
 	weights := []axis{alongTokens, uncut, uncut, uncut}
-	made := add("compress mlp", packedOp{same(mlp), []array{k, pe, w1, w2}, weights, 4, []axis{alongKeys, alongKeys}})
-	add("gradient of compress mlp", packedOp{same(ops.CompressMLPGradOp(mlp)), []array{k, pe, w1, w2, made[1], y},
-		append(slices.Clip(weights), alongKeys, alongKeys), 4, []axis{alongTokens, summed, summed, summed}})
+	made := add("compress mlp", packedOp{spec: same(mlp), in: []array{k, pe, w1, w2}, along: weights, table: 4, results: []axis{alongKeys, alongKeys}})
+	add("gradient of compress mlp", packedOp{spec: same(compress.MLPGrad(mlp)), in: []array{k, pe, w1, w2, made[1], y},
+		along: append(slices.Clip(weights), alongKeys, alongKeys), table: 4, results: []axis{alongTokens, summed, summed, summed}})
 
 	qkv := []axis{alongTokens, alongTokens, alongTokens}
-	attentionOp := func(name string, spec, grad func(S int) ops.Spec, in []array, along []axis) []array {
-		out := add(name, packedOp{spec, in, along, len(in), []axis{alongTokens, alongStats}})
-		add("gradient of "+name, packedOp{grad, slices.Concat(in, out, []array{do}),
-			append(slices.Clip(along), alongTokens, alongStats, alongTokens), len(in), along[:3]})
+	attentionOp := func(name string, spec, grad func(S int) spec.Spec, in []array, along []axis) []array {
+		out := add(name, packedOp{spec: spec, in: in, along: along, table: len(in), results: []axis{alongTokens, alongStats}})
+		add("gradient of "+name, packedOp{spec: grad, in: slices.Concat(in, out, []array{do}),
+			along: append(slices.Clip(along), alongTokens, alongStats, alongTokens), table: len(in), results: along[:3]})
 		return out
 	}
-	window := ops.SlidingWindowOp{Window: p.Window}
-	attentionOp("window", same(window), same(ops.SlidingWindowGradOp{Forward: window}), []array{q, k, v}, qkv)
-	attentionOp("dense", func(S int) ops.Spec { return ops.SlidingWindowOp{Window: S} },
-		func(S int) ops.Spec { return ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: S}} }, []array{q, k, v}, qkv)
-	compressed := ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}
-	o := attentionOp("compressed", same(compressed), same(ops.CompressedAttentionGradOp{Forward: compressed}), []array{q, kc, normal("vc", seed+14, c.B, nc, c.Hkv, c.Dv)},
+	window := attention.SlidingWindow{Window: p.Window}
+	attentionOp("window", same(window), same(attention.SlidingWindowGrad{Forward: window}), []array{q, k, v}, qkv)
+	attentionOp("dense", func(S int) spec.Spec { return attention.SlidingWindow{Window: S} },
+		func(S int) spec.Spec { return attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: S}} }, []array{q, k, v}, qkv)
+	compressed := attention.Compressed{BlockLen: p.BlockLen, Stride: p.Stride}
+	o := attentionOp("compressed", same(compressed), same(attention.CompressedGrad{Forward: compressed}), []array{q, kc, normal("vc", seed+14, c.B, nc, c.Hkv, c.Dv)},
 		[]axis{alongTokens, alongKeys, alongKeys})
-	idx := add("select", packedOp{same(ops.SelectBlocksOp{Params: p}), []array{q, kc, o[1]}, []axis{alongTokens, alongKeys, alongStats}, 3, []axis{alongTokens}})[0]
-	selected := ops.SelectedAttentionOp{SelectBlock: p.SelectBlock}
-	attentionOp("selected", same(selected), same(ops.SelectedAttentionGradOp{Forward: selected}), []array{q, k, v, idx}, append(slices.Clip(qkv), alongTokens))
+	idx := add("select", packedOp{spec: same(attention.SelectBlocks{Params: p}), in: []array{q, kc, o[1]}, along: []axis{alongTokens, alongKeys, alongStats}, table: 3, results: []axis{alongTokens}})[0]
+	selected := attention.Selected{SelectBlock: p.SelectBlock}
+	attentionOp("selected", same(selected), same(attention.SelectedGrad{Forward: selected}), []array{q, k, v, idx}, append(slices.Clip(qkv), alongTokens))
 	return list
 }
 
@@ -213,7 +217,7 @@ func packings(t *testing.T, n int, f func(t *testing.T, r *rand.Rand, x packing,
 		for l%d != 0 || r.IntN(2) == 0 && d > 1 {
 			d = 1 + r.IntN(l)
 		}
-		p := ops.Params{BlockLen: l, Stride: d, SelectBlock: d * (1 + r.IntN(9)), TopN: 3 + r.IntN(4), Window: 1 + r.IntN(40)}
+		p := spec.Params{BlockLen: l, Stride: d, SelectBlock: d * (1 + r.IntN(9)), TopN: 3 + r.IntN(4), Window: 1 + r.IntN(40)}
 		B, S := 1+r.IntN(2), 1+r.IntN(150)
 		if i%50 == 0 {
 			S += 600 // several chunks of keys

@@ -15,6 +15,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 // TestOpErrors: wrong inputs or parameters are errors of the constructor, which name the op, what it got and what it wants.
@@ -33,51 +41,51 @@ func TestOpErrors(t *testing.T) {
 	ids := func(shape ...int) *G.Node { return of(tensor.Int32, shape...) }
 	type node = *G.Node
 	type build = func() (node, error)
-	apply := func(s ops.Spec, in ...node) build { return func() (node, error) { return ops.Apply(s, in...) } }
+	apply := func(s spec.Spec, in ...node) build { return func() (node, error) { return spec.Apply(s, in...) } }
 	linearOf := func(x, w node, opts ...ops.LinearOption) build {
 		return func() (node, error) { return ops.Linear(x, w, opts...) }
 	}
 	embed := func(w, ids node) build { return func() (node, error) { return ops.Embedding(w, ids) } }
 	loss := func(x, y node) build { return func() (node, error) { return ops.CrossEntropy(x, y) } }
-	lse := func(o node) build { return func() (node, error) { return ops.LSE(o) } }
-	mean := func(x node, l, d int) build { return apply(ops.CompressMeanOp{BlockLen: l, Stride: d}, x) }
-	mlp := func(l, d int, in ...node) build { return apply(ops.CompressMLPOp{BlockLen: l, Stride: d}, in...) }
-	rope := func(x node, base float64, start int) build { return apply(ops.RoPEOp{Base: base, Start: start}, x) }
-	normOf := func(x, w node, eps float64) build { return apply(ops.RMSNormOp{Eps: eps}, x, w) }
-	gated := func(in ...node) build { return apply(ops.GatedSumOp{}, in...) }
-	add := func(in ...node) build { return apply(ops.AddOp{}, in...) }
-	window := func(q, k, v node, w int) build { return apply(ops.SlidingWindowOp{Window: w}, q, k, v) }
+	lse := func(o node) build { return func() (node, error) { return attention.LSE(o) } }
+	mean := func(x node, l, d int) build { return apply(compress.Mean{BlockLen: l, Stride: d}, x) }
+	mlp := func(l, d int, in ...node) build { return apply(compress.MLP{BlockLen: l, Stride: d}, in...) }
+	rope := func(x node, base float64, start int) build { return apply(pointwise.RoPE{Base: base, Start: start}, x) }
+	normOf := func(x, w node, eps float64) build { return apply(norm.RMSNorm{Eps: eps}, x, w) }
+	gated := func(in ...node) build { return apply(pointwise.GatedSum{}, in...) }
+	add := func(in ...node) build { return apply(pointwise.Add{}, in...) }
+	window := func(q, k, v node, w int) build { return apply(attention.SlidingWindow{Window: w}, q, k, v) }
 	q, k, kc, idx, lses := f(1, 10, 4, 8), f(1, 10, 2, 8), f(1, 4, 2, 8), ids(1, 10, 2, 3), f(1, 4, 10)
 	compressed := func(kc, vc node, l, d int) build {
-		return apply(ops.CompressedAttentionOp{BlockLen: l, Stride: d}, q, kc, vc)
+		return apply(attention.Compressed{BlockLen: l, Stride: d}, q, kc, vc)
 	}
 	selected := func(idx node, block int) build {
-		return apply(ops.SelectedAttentionOp{SelectBlock: block}, q, k, k, idx)
+		return apply(attention.Selected{SelectBlock: block}, q, k, k, idx)
 	}
 	selectOp := func(kc, lse node, block, n int) build {
-		return apply(ops.SelectBlocksOp{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: block, TopN: n, Window: 4}}, q, kc, lse)
+		return apply(attention.SelectBlocks{Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: block, TopN: n, Window: 4}}, q, kc, lse)
 	}
 	x, w, v, kv := f(2, 3, 5), f(4, 5), f(6, 5), f(1, 9, 2, 6)
-	many := slices.Repeat([]node{w}, ops.MaxLinears+2)
+	many := slices.Repeat([]node{w}, linear.MaxFused+2)
 	many[0] = x
-	type counts = [ops.MaxLinears]int
-	type flags = [ops.MaxLinears]bool
+	type counts = [linear.MaxFused]int
+	type flags = [linear.MaxFused]bool
 	documents := func(cu node, B, S, l, d int) build {
 		return func() (node, error) { return ops.DocumentTable(cu, B, S, l, d) }
 	}
 	with := func(table node) build {
-		return func() (node, error) { return ops.CompressMean(k, 4, 2, ops.WithDocuments(table)) }
+		return func() (node, error) { return ops.CompressMean(k, 4, 2, spec.WithDocuments(table)) }
 	}
 	table := func(B, S, l, d int) node { return G.Must(ops.DocumentTable(ids(5), B, S, l, d)) }
-	rotation := ops.RoPEOp{Base: 10}
+	rotation := pointwise.RoPE{Base: 10}
 	for _, c := range []struct {
 		build build
 		err   string
 	}{
-		{apply(ops.SiLUOp{}, nil), "silu: input 0 is nil"},
-		{apply(ops.SiLUOp{}, ids(3)), "silu: x is int32, want float32 or float64"},
-		{apply(ops.SigmoidOp{}, ids(3)), "sigmoid: x is int32, want float32 or float64"},
-		{apply(ops.SoftmaxOp{}, f()), "softmax: x is a scalar, want a last axis"},
+		{apply(pointwise.SiLU{}, nil), "silu: input 0 is nil"},
+		{apply(pointwise.SiLU{}, ids(3)), "silu: x is int32, want float32 or float64"},
+		{apply(pointwise.Sigmoid{}, ids(3)), "sigmoid: x is int32, want float32 or float64"},
+		{apply(norm.Softmax{}, f()), "softmax: x is a scalar, want a last axis"},
 
 		{add(f(2, 3), f(3, 2)), "add: x 1 has shape (3, 2), want (2, 3)"},
 		{add(f(3), f(3, 1)), "add: x 1 has shape (3, 1), want (3)"},
@@ -97,50 +105,50 @@ func TestOpErrors(t *testing.T) {
 		{linearOf(x, w, ops.WithHeads(3)), "linear: heads 3 do not divide the 4 outputs of w (4, 5)"},
 		{linearOf(x, w, ops.WithHeads(0)), "linear: heads is 0, want at least 1"},
 		{linearOf(x, w, ops.WithHeads(-2)), "linear: heads is -2, want at least 1"},
-		{apply(ops.LinearInputGradOp{Axes: ops.Axes{5}}, f(2, 3, 5), w), "end of dy has shape (5), want (4)"},
-		{apply(ops.LinearInputGradOp{Axes: ops.Axes{6}}, f(2, 3, 4), w), "axes (6) of x do not have the product 5"},
-		{apply(ops.LinearInputGradOp{Heads: 2, Axes: ops.Axes{5}}, f(2, 2), w), "dy has rank 2 (2, 2), want rank 3 or more"},
-		{apply(ops.LinearWeightGradOp{Out: 4, In: 5}, x, f(2, 2, 4)), "x (2, 3, 5) and dy (2, 2, 4) are not rows of 5 inputs and 4 outputs"},
-		{apply(ops.LinearBiasGradOp{Out: 4}, x), "dy (2, 3, 5) is not rows of 4 outputs"},
+		{apply(linear.InputGrad{Axes: linear.Axes{5}}, f(2, 3, 5), w), "end of dy has shape (5), want (4)"},
+		{apply(linear.InputGrad{Axes: linear.Axes{6}}, f(2, 3, 4), w), "axes (6) of x do not have the product 5"},
+		{apply(linear.InputGrad{Heads: 2, Axes: linear.Axes{5}}, f(2, 2), w), "dy has rank 2 (2, 2), want rank 3 or more"},
+		{apply(linear.WeightGrad{Out: 4, In: 5}, x, f(2, 2, 4)), "x (2, 3, 5) and dy (2, 2, 4) are not rows of 5 inputs and 4 outputs"},
+		{apply(linear.BiasGrad{Out: 4}, x), "dy (2, 3, 5) is not rows of 4 outputs"},
 
-		{apply(ops.LinearsOp{}, x), "linears: 0 layers, want 1 to 12"},
-		{apply(ops.LinearsOp{}, many...), "linears: 13 layers, want 1 to 12"},
-		{apply(ops.LinearsOp{Bias: flags{true, true}}, x, w), "linears: -1 layers, want 1 to 12"},
-		{apply(ops.LinearsOp{Bias: flags{2: true}}, x, w, v, f(6)), "linears: 4 inputs are those of 2 layers"},
-		{apply(ops.LinearsOp{Heads: counts{2: 1}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
-		{apply(ops.LinearsOp{}, x, w, f(4, 6)), "linears: layer 1: x (2, 3, 5) has no trailing axes of product 6"},
-		{apply(ops.LinearsOp{}, x, w, f(4, 15)), "linears: w 1 has shape (4, 15), want the 5 inputs of w 0"},
-		{apply(ops.LinearsOp{Heads: counts{0, 4}}, x, w, v), "linears: layer 1: heads 4 do not divide the 6 outputs"},
-		{apply(ops.LinearsOp{Bias: flags{1: true}}, x, w, v, f(4)), "linears: layer 1: bias has shape (4), want (6)"},
-		{apply(ops.LinearsOp{}, x, w, f32(6, 5)), "linears: layer 1: w is float32"},
-		{apply(ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{3}}, x, w), "linears: layer 0: activation is 3, want 0 to 2"},
-		{apply(ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{2: 1}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
-		{apply(ops.LinearsOp{Norm: -1}, x, w, f(5)), "linears: norm: eps is -1"},
-		{apply(ops.LinearsOp{Norm: 1}, x, w, f(4)), "linears: norm: weight has shape (4), want (5)"},
-		{apply(ops.LinearsOp{Rotated: flags{2: true}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
-		{apply(ops.LinearsOp{Rotated: flags{true}, RoPE: rotation}, x, w, v), "linears: layer 0: rope: x has rank 3"},
-		{apply(ops.LinearsOp{Rotated: flags{true}, Heads: counts{1}}, x, w, v), "linears: layer 0: rope: base is 0"},
-		{apply(ops.LinearsOp{Rotated: flags{true, true}, RoPE: rotation, Heads: counts{1, 1}}, x, w, v), "layer 1: heads of 6 are rotated, those of another layer have 4"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}}, x, f(2, 3, 4)), "gradient of linears: 2 inputs, want 3"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, WeightsOnly: true}, x), "gradient of linears: 1 inputs, want 2"},
-		{apply(ops.LinearsGradOp{In: 5}, x), "gradient of linears: numbers of terms are [0 0 0 0 0 0 0 0 0 0 0 0] and rotated dy are"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{0, 1}}, x, f(2, 3, 4), w), "numbers of terms are [0 1 0"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, Rotated: flags{1: true}}, x, f(2, 3, 4), w), "rotated dy are [false true false"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{4}}, x, f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), w), "dy 0 has 4 terms, want 1 to 3"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{2}}, x, f(2, 3, 4), f(3, 2, 4), w), "a term of dy 0 has shape (3, 2, 4), want (2, 3, 4)"},
-		{apply(ops.LinearsGradOp{In: 7, Terms: counts{1}}, x, f(2, 3, 4), w), "x (2, 3, 5) is not rows of 7 inputs"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1, 1}}, x, f(2, 3, 4), f(2, 3, 6), w, w), "w 1 has shape (4, 5), want (6, 5)"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}}, x, f(2, 3, 4), f32(4, 5)), "w 0 is float32"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1, 1}, WeightsOnly: true}, x, f(2, 3, 4), f(7)), "layer 1: x (2, 3, 5) and dy (7) are not rows"},
-		{apply(ops.LinearsGradOp{In: 5, Terms: counts{1}, Rotated: flags{true}, RoPE: rotation}, x, f(2, 3, 4), w), "layer 0: rope: x has rank 3"},
-		{apply(ops.LinearAddOp{}, x, w), "linear with add: 2 inputs, want those of linear and residual"},
-		{apply(ops.LinearAddOp{}, x, w, f(2, 3, 6)), "linear with add: residual has shape (2, 3, 6), want (2, 3, 4)"},
-		{apply(ops.LinearAddOp{}, x, w, f32(2, 3, 4)), "linear with add: residual is float32"},
-		{apply(ops.LinearSiLUOp{Heads: 3}, x, w), "linear with silu: heads 3 do not divide"},
-		{apply(ops.LinearSiLUOp{}, x, f(4, 7)), "linear with silu: x (2, 3, 5) has no trailing axes"},
-		{apply(ops.RMSNormGradAddOp{Eps: 1}, x, f(5), f(2, 3, 5), f(2, 5)), "with add: residual has shape (2, 5), want (2, 3, 5)"},
-		{apply(ops.RMSNormGradAddOp{Eps: 1}, x, f(5), f(2, 5), f(2, 3, 5)), "with add: dy has shape (2, 5), want (2, 3, 5)"},
-		{apply(ops.RMSNormGradAddOp{}, x, f(5), f(2, 3, 5), f(2, 3, 5)), "with add: eps is 0"},
+		{apply(linear.Fused{}, x), "linears: 0 layers, want 1 to 12"},
+		{apply(linear.Fused{}, many...), "linears: 13 layers, want 1 to 12"},
+		{apply(linear.Fused{Bias: flags{true, true}}, x, w), "linears: -1 layers, want 1 to 12"},
+		{apply(linear.Fused{Bias: flags{2: true}}, x, w, v, f(6)), "linears: 4 inputs are those of 2 layers"},
+		{apply(linear.Fused{Heads: counts{2: 1}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
+		{apply(linear.Fused{}, x, w, f(4, 6)), "linears: layer 1: x (2, 3, 5) has no trailing axes of product 6"},
+		{apply(linear.Fused{}, x, w, f(4, 15)), "linears: w 1 has shape (4, 15), want the 5 inputs of w 0"},
+		{apply(linear.Fused{Heads: counts{0, 4}}, x, w, v), "linears: layer 1: heads 4 do not divide the 6 outputs"},
+		{apply(linear.Fused{Bias: flags{1: true}}, x, w, v, f(4)), "linears: layer 1: bias has shape (4), want (6)"},
+		{apply(linear.Fused{}, x, w, f32(6, 5)), "linears: layer 1: w is float32"},
+		{apply(linear.Fused{Activation: [linear.MaxFused]linear.Activation{3}}, x, w), "linears: layer 0: activation is 3, want 0 to 2"},
+		{apply(linear.Fused{Activation: [linear.MaxFused]linear.Activation{2: 1}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
+		{apply(linear.Fused{Norm: -1}, x, w, f(5)), "linears: norm: eps is -1"},
+		{apply(linear.Fused{Norm: 1}, x, w, f(4)), "linears: norm: weight has shape (4), want (5)"},
+		{apply(linear.Fused{Rotated: flags{2: true}}, x, w, v), "linears: 3 inputs are those of 2 layers"},
+		{apply(linear.Fused{Rotated: flags{true}, RoPE: rotation}, x, w, v), "linears: layer 0: rope: x has rank 3"},
+		{apply(linear.Fused{Rotated: flags{true}, Heads: counts{1}}, x, w, v), "linears: layer 0: rope: base is 0"},
+		{apply(linear.Fused{Rotated: flags{true, true}, RoPE: rotation, Heads: counts{1, 1}}, x, w, v), "layer 1: heads of 6 are rotated, those of another layer have 4"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{1}}, x, f(2, 3, 4)), "gradient of linears: 2 inputs, want 3"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{1}, WeightsOnly: true}, x), "gradient of linears: 1 inputs, want 2"},
+		{apply(linear.FusedGrad{In: 5}, x), "gradient of linears: numbers of terms are [0 0 0 0 0 0 0 0 0 0 0 0] and rotated dy are"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{0, 1}}, x, f(2, 3, 4), w), "numbers of terms are [0 1 0"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{1}, Rotated: flags{1: true}}, x, f(2, 3, 4), w), "rotated dy are [false true false"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{4}}, x, f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), f(2, 3, 4), w), "dy 0 has 4 terms, want 1 to 3"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{2}}, x, f(2, 3, 4), f(3, 2, 4), w), "a term of dy 0 has shape (3, 2, 4), want (2, 3, 4)"},
+		{apply(linear.FusedGrad{In: 7, Terms: counts{1}}, x, f(2, 3, 4), w), "x (2, 3, 5) is not rows of 7 inputs"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{1, 1}}, x, f(2, 3, 4), f(2, 3, 6), w, w), "w 1 has shape (4, 5), want (6, 5)"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{1}}, x, f(2, 3, 4), f32(4, 5)), "w 0 is float32"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{1, 1}, WeightsOnly: true}, x, f(2, 3, 4), f(7)), "layer 1: x (2, 3, 5) and dy (7) are not rows"},
+		{apply(linear.FusedGrad{In: 5, Terms: counts{1}, Rotated: flags{true}, RoPE: rotation}, x, f(2, 3, 4), w), "layer 0: rope: x has rank 3"},
+		{apply(linear.LinearAdd{}, x, w), "linear with add: 2 inputs, want those of linear and residual"},
+		{apply(linear.LinearAdd{}, x, w, f(2, 3, 6)), "linear with add: residual has shape (2, 3, 6), want (2, 3, 4)"},
+		{apply(linear.LinearAdd{}, x, w, f32(2, 3, 4)), "linear with add: residual is float32"},
+		{apply(linear.LinearSiLU{Heads: 3}, x, w), "linear with silu: heads 3 do not divide"},
+		{apply(linear.LinearSiLU{}, x, f(4, 7)), "linear with silu: x (2, 3, 5) has no trailing axes"},
+		{apply(norm.RMSNormGradAdd{Eps: 1}, x, f(5), f(2, 3, 5), f(2, 5)), "with add: residual has shape (2, 5), want (2, 3, 5)"},
+		{apply(norm.RMSNormGradAdd{Eps: 1}, x, f(5), f(2, 5), f(2, 3, 5)), "with add: dy has shape (2, 5), want (2, 3, 5)"},
+		{apply(norm.RMSNormGradAdd{}, x, f(5), f(2, 3, 5), f(2, 3, 5)), "with add: eps is 0"},
 
 		{rope(f(1, 2, 3, 5), 1e4, 0), "rope: dim 5 of x (1, 2, 3, 5) is odd, want an even one"},
 		{rope(f(2, 3, 4), 1e4, 0), "rope: x has rank 3 (2, 3, 4), want rank 4"},
@@ -151,13 +159,13 @@ func TestOpErrors(t *testing.T) {
 		{normOf(f(5), f(5), 1e-6), "rms norm: x has rank 1 (5), want rank 2 or more"},
 		{normOf(x, f(5), 0), "rms norm: eps is 0, want a positive number"},
 		{normOf(x, f32(5), 1), "rms norm: weight is float32, the inputs before it are float64"},
-		{apply(ops.RMSNormGradOp{Eps: 1}, x, f(5), f(2, 3, 4)), "gradient of rms norm: dy has shape (2, 3, 4), want (2, 3, 5)"},
+		{apply(norm.RMSNormGrad{Eps: 1}, x, f(5), f(2, 3, 4)), "gradient of rms norm: dy has shape (2, 3, 4), want (2, 3, 5)"},
 
 		{embed(w, f(2, 3)), "embedding: ids is float64, want int32 or int"},
 		{embed(w, ids(6)), "embedding: ids has rank 1 (6), want rank 2"},
 		{embed(f(4), ids(2, 3)), "embedding: weight has rank 1 (4), want rank 2"},
-		{apply(ops.EmbeddingGradOp{Vocab: 4}, ids(2, 3), f(3, 2, 5)), "gradient of embedding: dy has shape (3, 2, 5), want (2, 3, 5)"},
-		{apply(ops.EmbeddingGradOp{}, ids(2, 3), x), "gradient of embedding: vocabulary V is 0, want at least 1"},
+		{apply(vocab.EmbeddingGrad{Vocab: 4}, ids(2, 3), f(3, 2, 5)), "gradient of embedding: dy has shape (3, 2, 5), want (2, 3, 5)"},
+		{apply(vocab.EmbeddingGrad{}, ids(2, 3), x), "gradient of embedding: vocabulary V is 0, want at least 1"},
 
 		{loss(x, ids(2, 4)), "cross entropy: targets has shape (2, 4), want (2, 3)"},
 		{loss(f(6, 5), ids(2, 3)), "cross entropy: targets has shape (2, 3), want (6)"},
@@ -165,14 +173,14 @@ func TestOpErrors(t *testing.T) {
 		{loss(f(1, 1, 2, 5), ids(1, 1, 2)), "cross entropy: logits has rank 4 (1, 1, 2, 5), want rank 2 or 3"},
 		{loss(f(6, 5), of(tensor.Int, 5)), "cross entropy: targets has shape (5), want (6)"},
 		{embed(w, of(tensor.Int64, 2, 3)), "embedding: ids is int64, want int32 or int"},
-		{apply(ops.Int32Op{}, ids(3)), "int32: x is int32, want int"},
+		{apply(spec.Int32{}, ids(3)), "int32: x is int32, want int"},
 		{loss(x, f(2, 3)), "cross entropy: targets is float64, want int32 or int"},
 
 		{mean(kv, 4, 3), "compress mean: stride d = 3 does not divide the block length l = 4"},
 		{mean(kv, 0, 1), "compress mean: block length l is 0, want at least 1"},
 		{mean(kv, 4, 0), "compress mean: stride d is 0, want at least 1"},
 		{mean(x, 4, 2), "compress mean: x has rank 3 (2, 3, 5), want rank 4"},
-		{apply(ops.CompressMeanGradOp{BlockLen: 4, Stride: 2, Tokens: 9}, f(1, 4, 2, 6)), "dy has shape (1, 4, 2, 6), want (1, 3, 2, 6)"},
+		{apply(compress.MeanGrad{BlockLen: 4, Stride: 2, Tokens: 9}, f(1, 4, 2, 6)), "dy has shape (1, 4, 2, 6), want (1, 3, 2, 6)"},
 		{mlp(4, 2, kv, f(4, 5), f(3, 24), f(6, 3)), "compress mlp: pe has shape (4, 5), want (4, 6)"},
 		{mlp(4, 2, kv, f(4, 6), f(3, 23), f(6, 3)), "compress mlp: w1 has shape (3, 23), want (3, 24)"},
 		{mlp(4, 2, kv, f(4, 6), f(3, 24), f(6, 4)), "compress mlp: w2 has shape (6, 4), want (6, 3)"},
@@ -193,10 +201,10 @@ func TestOpErrors(t *testing.T) {
 		{with(table(1, 9, 4, 2)), "ops: compress mean: documents has shape (1, 9, 4), want (1, 10, 4)"},
 		{with(table(2, 5, 4, 2)), "ops: compress mean: documents has shape (2, 5, 4), want (1, 10, 4)"},
 		{func() (node, error) { return ops.RoPE(k, 10, 0, nil) }, "ops: rope: nil option"},
-		{func() (node, error) { return ops.RoPE(k, 10, 0, ops.WithDocuments(table(2, 5, 0, 0))) }, "ops: rope: documents has shape (2, 5, 4), want (1, 10, 4)"},
-		{func() (node, error) { return ops.CausalAttention(q, k, k, ops.WithDocuments(k)) }, "ops: sliding window: documents"},
+		{func() (node, error) { return ops.RoPE(k, 10, 0, spec.WithDocuments(table(2, 5, 0, 0))) }, "ops: rope: documents has shape (2, 5, 4), want (1, 10, 4)"},
+		{func() (node, error) { return ops.CausalAttention(q, k, k, spec.WithDocuments(k)) }, "ops: sliding window: documents"},
 		{func() (node, error) {
-			return ops.SelectedAttention(q, k, k, idx, 4, ops.WithDocuments(table(1, 11, 4, 2)))
+			return ops.SelectedAttention(q, k, k, idx, 4, spec.WithDocuments(table(1, 11, 4, 2)))
 		}, "ops: selected attention: documents has shape"},
 
 		{gated(f(1, 2, 3, 2), f(1, 2, 3, 4)), "gated sum: gates (1, 2, 3, 2) are for 2 branches, got 1"},
@@ -205,13 +213,13 @@ func TestOpErrors(t *testing.T) {
 		{gated(f(1, 2, 3, 1)), "gated sum: no branches"},
 		{gated(nil, kv), "gated sum: input 0 is nil"},
 
-		{apply(ops.AdamWOp{}, f(ops.AdamWHyperLen)), "adamw: 1 inputs, want the numbers of the step and 4 for each of 0 tensors"},
-		{apply(ops.AdamWOp{DecayMask: "2"}, f(ops.AdamWHyperLen), w, w, w, w), "adamw: decay of tensor 0 is '2', want '0' or '1'"},
-		{apply(ops.AdamWOp{DecayMask: "1", Copies: ops.BFloat16}, f(ops.AdamWHyperLen), w, w, w, w), "adamw: 5 inputs, want the numbers of the step and 5 for each of 1 tensors"},
-		{apply(ops.CastOp{To: tensor.Float64}, w), "cast: from float64 to float64, want float32 on one side and half precision on the other"},
-		{apply(ops.CastOp{To: ops.BFloat16}, f32(2)), "cast: no op of a graph"},
-		{apply(ops.AdamWOp{DecayMask: "1"}, f(7), w, w, w, w), "adamw: hyper is float64 (7), want float64 (10)"},
-		{apply(ops.AdamWOp{DecayMask: "1"}, f(ops.AdamWHyperLen), w, w, w, f(5, 4)), "adamw: v 0 has shape (5, 4), want (4, 5)"},
+		{apply(optimizer.Update{}, f(optimizer.HyperLen)), "adamw: 1 inputs, want the numbers of the step and 4 for each of 0 tensors"},
+		{apply(optimizer.Update{DecayMask: "2"}, f(optimizer.HyperLen), w, w, w, w), "adamw: decay of tensor 0 is '2', want '0' or '1'"},
+		{apply(optimizer.Update{DecayMask: "1", Copies: spec.BFloat16}, f(optimizer.HyperLen), w, w, w, w), "adamw: 5 inputs, want the numbers of the step and 5 for each of 1 tensors"},
+		{apply(spec.Cast{To: tensor.Float64}, w), "cast: from float64 to float64, want float32 on one side and half precision on the other"},
+		{apply(spec.Cast{To: spec.BFloat16}, f32(2)), "cast: no op of a graph"},
+		{apply(optimizer.Update{DecayMask: "1"}, f(7), w, w, w, w), "adamw: hyper is float64 (7), want float64 (10)"},
+		{apply(optimizer.Update{DecayMask: "1"}, f(optimizer.HyperLen), w, w, w, f(5, 4)), "adamw: v 0 has shape (5, 4), want (4, 5)"},
 
 		{window(f(1, 10, 12, 8), f(1, 10, 5, 8), f(1, 10, 5, 8), 4), "ops: sliding window: heads 12 not a multiple of kv heads 5"},
 		{window(q, k, k, 0), "ops: sliding window: window w is 0, want at least 1"},
@@ -237,8 +245,8 @@ func TestOpErrors(t *testing.T) {
 		{selectOp(kc, lses, 5, 3), "ops: select blocks: stride d = 2 does not divide the selection block l' = 5"},
 		{selectOp(k, lses, 4, 3), "ops: select blocks: kc has 10 rows, want 4 for 10 queries"},
 		{selectOp(kc, f(1, 10, 4), 4, 3), "ops: select blocks: lse has shape (1, 10, 4), want (1, 4, 10)"},
-		{apply(ops.SiLUOp{}, f(3, 0)), "ops: silu: input 0 has a zero size: float64 (3, 0)"},
-		{apply(ops.SiLUOp{}, f(1<<31, 1<<31, 1, 1)), "ops: silu: input 0 is too large: float64 (2147483648, 2147483648, 1, 1)"},
+		{apply(pointwise.SiLU{}, f(3, 0)), "ops: silu: input 0 has a zero size: float64 (3, 0)"},
+		{apply(pointwise.SiLU{}, f(1<<31, 1<<31, 1, 1)), "ops: silu: input 0 is too large: float64 (2147483648, 2147483648, 1, 1)"},
 		// (2^62 + 1)*4 = 4 in an int: such sizes are refused before anything is computed from them.
 		{mlp(1<<62+1, 1, f(1, 9, 2, 4), f(1<<62+1, 4), f(3, 4), f(4, 3)), "ops: compress mlp: input 1 is too large: float64 (4611686018427387905, 4)"},
 		{selectOp(kc, lses, 4, math.MaxInt), "ops: select blocks: output 0 is too large: int32 (1, 10, 2, 9223372036854775807)"},
@@ -246,9 +254,9 @@ func TestOpErrors(t *testing.T) {
 		{lse(q), "not an attention op"},
 		{lse(G.Must(ops.SiLU(q))), "not an attention op"},
 		{lse(G.Must(selectOp(kc, lses, 4, 3)())), "not an attention op"},
-		{apply(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}}, q, k, k, q, lses), "5 inputs, want those of sliding window and o, lse, do"},
-		{apply(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}}, q, k, k, q, lses, k), "ops: gradient of sliding window: do has shape"},
-		{apply(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}, Delta: true}, q, k, k, q, lses, q), "ops: gradient of sliding window: delta has shape"},
+		{apply(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}}, q, k, k, q, lses), "5 inputs, want those of sliding window and o, lse, do"},
+		{apply(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}}, q, k, k, q, lses, k), "ops: gradient of sliding window: do has shape"},
+		{apply(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}, Delta: true}, q, k, k, q, lses, q), "ops: gradient of sliding window: delta has shape"},
 	} {
 		n, err := c.build()
 		require.ErrorContains(t, err, c.err)
@@ -264,14 +272,14 @@ func TestTokensOutsideTheVocabulary(t *testing.T) {
 	for _, bad := range []int32{5, -1, -2, 1 << 30, -1 << 31} {
 		ids := array{Name: "ids", Shape: []int{2, 3}, Ints: []int32{0, 4, 1, 2, bad, 3}}
 		for _, c := range []struct {
-			spec   ops.Spec
+			spec   spec.Spec
 			inputs []array
 			name   string
 		}{
-			{ops.EmbeddingOp{}, []array{w, ids}, "id"},
-			{ops.EmbeddingGradOp{Vocab: 5}, []array{ids, dy}, "id"},
-			{ops.CrossEntropyOp{}, []array{logits, ids}, "target"},
-			{ops.CrossEntropyGradOp{}, []array{logits, ids, lse, one}, "target"},
+			{vocab.Embedding{}, []array{w, ids}, "id"},
+			{vocab.EmbeddingGrad{Vocab: 5}, []array{ids, dy}, "id"},
+			{vocab.CrossEntropy{}, []array{logits, ids}, "target"},
+			{vocab.CrossEntropyGrad{}, []array{logits, ids, lse, one}, "target"},
 		} {
 			x := bindSpec(t, c.spec, tensor.Float64, 1, c.inputs...)
 			err := x.kernel.Check()
@@ -315,8 +323,8 @@ func TestSelectedAttentionRefusesBlocks(t *testing.T) {
 		}
 		copy(idx.Ints[7*3:], x.blocks)
 		team := cpu.NewTeam(1)
-		forward := bindSpec(t, ops.SelectedAttentionOp{SelectBlock: 4}, tensor.Float32, 1, q, k, v, idx)
-		backward := bindSpec(t, ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: 4}}, tensor.Float32, 1, q, k, v, idx, o, lse, do)
+		forward := bindSpec(t, attention.Selected{SelectBlock: 4}, tensor.Float32, 1, q, k, v, idx)
+		backward := bindSpec(t, attention.SelectedGrad{Forward: attention.Selected{SelectBlock: 4}}, tensor.Float32, 1, q, k, v, idx, o, lse, do)
 		for _, b := range []*bound{forward, backward} {
 			if err := team.Run(&b.kernel, b.mem); x.err == "" {
 				require.NoError(t, err)
@@ -345,28 +353,28 @@ func TestHostMemory(t *testing.T) {
 	g := G.NewGraph()
 	q, lse := normal("q", 1, 1, 9, 2, 4).Node(g, tensor.Float32), normal("lse", 2, 1, 2, 9).Node(g, tensor.Float32)
 	kc := normal("kc", 3, 1, 2, 2, 4).Node(g, tensor.Float32)
-	p := ops.Params{BlockLen: 8, Stride: 1, SelectBlock: 8, TopN: 1 << 44, Window: 1}
+	p := spec.Params{BlockLen: 8, Stride: 1, SelectBlock: 8, TopN: 1 << 44, Window: 1}
 	require.NoError(t, testutil.Err(ops.SelectBlocks(q, kc, lse, p)))
 	require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), "ops: select blocks: output 0: out of memory: asked for ")
 }
 
 // TestInferOfZeroSizes: Infer, called alone, refuses axes of no elements.
 func TestInferOfZeroSizes(t *testing.T) {
-	at := func(shape ...int) ops.Operand { return ops.Operand{Dtype: tensor.Float64, Shape: shape} }
+	at := func(shape ...int) spec.Operand { return spec.Operand{Dtype: tensor.Float64, Shape: shape} }
 	q, k, o, lse := at(1, 9, 4, 8), at(1, 9, 0, 8), at(1, 9, 4, 8), at(1, 4, 9)
-	window := ops.SlidingWindowOp{Window: 2}
+	window := attention.SlidingWindow{Window: 2}
 	for _, c := range []struct {
-		spec ops.Spec
-		in   []ops.Operand
+		spec spec.Spec
+		in   []spec.Operand
 	}{
-		{window, []ops.Operand{q, k, k}},
-		{ops.SlidingWindowGradOp{Forward: window}, []ops.Operand{q, k, k, o, lse, o}},
-		{ops.CompressedAttentionOp{BlockLen: 2, Stride: 2}, []ops.Operand{q, k, k}},
-		{ops.SelectBlocksOp{Params: ops.Params{BlockLen: 2, Stride: 2, SelectBlock: 2, TopN: 3, Window: 2}}, []ops.Operand{q, k, lse}},
+		{window, []spec.Operand{q, k, k}},
+		{attention.SlidingWindowGrad{Forward: window}, []spec.Operand{q, k, k, o, lse, o}},
+		{attention.Compressed{BlockLen: 2, Stride: 2}, []spec.Operand{q, k, k}},
+		{attention.SelectBlocks{Params: spec.Params{BlockLen: 2, Stride: 2, SelectBlock: 2, TopN: 3, Window: 2}}, []spec.Operand{q, k, lse}},
 	} {
 		_, err := c.spec.Infer(c.in)
 		require.ErrorContains(t, err, "input 1 has a zero size: float64 (1, 9, 0, 8)", c.spec.Name())
 	}
-	_, err := window.Infer(make([]ops.Operand, 3))
+	_, err := window.Infer(make([]spec.Operand, 3))
 	require.ErrorContains(t, err, "q has rank 0")
 }

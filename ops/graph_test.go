@@ -9,6 +9,9 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
 // TestAddGradientsAreSeparateNodes: the gradients of nested sums are separate values, so a solver that zeroes one after use does not change
@@ -99,8 +102,8 @@ func TestOpsMergeInGraphs(t *testing.T) {
 		func() (*G.Node, error) { return ops.Linear(x, w) },
 		func() (*G.Node, error) { return ops.Linear(x, w, ops.WithHeads(1)) },
 		func() (*G.Node, error) { return ops.Linear(x, w, ops.WithHeads(2)) },
-		func() (*G.Node, error) { return ops.Apply(ops.LinearsOp{}, x, w) },
-		func() (*G.Node, error) { return ops.Apply(ops.LinearsOp{Heads: [ops.MaxLinears]int{2}}, x, w) },
+		func() (*G.Node, error) { return spec.Apply(linear.Fused{}, x, w) },
+		func() (*G.Node, error) { return spec.Apply(linear.Fused{Heads: [linear.MaxFused]int{2}}, x, w) },
 		func() (*G.Node, error) { return ops.RoPE(x, 10000, 0) },
 		func() (*G.Node, error) { return ops.RoPE(x, 10000, 1) },
 		func() (*G.Node, error) { return ops.RoPE(x, 10000.000000000002, 0) },
@@ -131,7 +134,7 @@ func TestLispMachine(t *testing.T) {
 	g := G.NewGraph()
 	q := normal("q", 1, 1, 6, 2, 4).Node(g, tensor.Float64)
 	o := testutil.Must(ops.SlidingWindow(q, q, q, 4))(t)
-	cost := G.Must(G.Add(G.Must(G.Sum(o)), G.Must(G.Sum(testutil.Must(ops.LSE(o))(t)))))
+	cost := G.Must(G.Add(G.Must(G.Sum(o)), G.Must(G.Sum(testutil.Must(attention.LSE(o))(t)))))
 	tape := testutil.Closing(G.NewTapeMachine(g), nil)(t)
 	require.NoError(t, tape.RunAll())
 	want := cost.Value().Data()

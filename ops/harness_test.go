@@ -13,7 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // Short names for the types of opcases.
@@ -81,7 +82,7 @@ func runGraph(t testing.TB, vm string, dt tensor.Dtype, b build, weights []float
 
 // runPlan makes the calls of a case's plan. run runs a Spec and returns its outputs. runPlan returns the plan and all arrays. If
 // given holds a dy, it replaces the plan's.
-func runPlan(t testing.TB, c opcases.Case, given []array, run func(spec ops.Spec, in []array) []array) (*opcases.Plan, []array) {
+func runPlan(t testing.TB, c opcases.Case, given []array, run func(spec spec.Spec, in []array) []array) (*opcases.Plan, []array) {
 	t.Helper()
 	plan := testutil.Must(c.Plan())(t)
 	arrays := make([]array, plan.Arrays)
@@ -103,7 +104,7 @@ func runPlan(t testing.TB, c opcases.Case, given []array, run func(spec ops.Spec
 // outputs between guards. runCase returns the outputs of the op, the gradient of each input that has one, and dy.
 func runCase(t testing.TB, c opcases.Case, dt tensor.Dtype, workers int, given ...array) (out, grads []array, dy array) {
 	t.Helper()
-	plan, arrays := runPlan(t, c, given, func(spec ops.Spec, in []array) []array {
+	plan, arrays := runPlan(t, c, given, func(spec spec.Spec, in []array) []array {
 		return runSpecWith(t, workers, spec, dt, in...)
 	})
 	for _, i := range plan.Out {
@@ -130,15 +131,15 @@ func runAttention(t testing.TB, c opcases.Case, dt tensor.Dtype, do array) (forw
 // bound is an op bound to memory of its own, to be run without a graph.
 type bound struct {
 	kernel  cpu.Kernel
-	in, out []ops.Arg
+	in, out []spec.Arg
 	mem     *cpu.Buf
 	results []func() array // for each output: checks its guards and that all of it was written, and returns it
 }
 
 // bindSpec binds spec to copies of the inputs, in type dt, and to guarded, poisoned outputs.
-func bindSpec(t testing.TB, s ops.Spec, dt tensor.Dtype, workers int, inputs ...array) *bound {
+func bindSpec(t testing.TB, s spec.Spec, dt tensor.Dtype, workers int, inputs ...array) *bound {
 	t.Helper()
-	var operands []ops.Operand
+	var operands []spec.Operand
 	b := new(bound)
 	for _, a := range inputs {
 		o, buf := a.Operand(dt), new(cpu.Buf)
@@ -150,7 +151,7 @@ func bindSpec(t testing.TB, s ops.Spec, dt tensor.Dtype, workers int, inputs ...
 		case tensor.Float64:
 			cpu.Hold(buf, slices.Clone(a.Floats))
 		}
-		operands, b.in = append(operands, o), append(b.in, ops.Arg{Operand: o, Buf: buf})
+		operands, b.in = append(operands, o), append(b.in, spec.Arg{Operand: o, Buf: buf})
 	}
 	outputs := testutil.Must(s.Infer(operands))(t)
 	for i, o := range outputs {
@@ -172,9 +173,9 @@ func bindSpec(t testing.TB, s ops.Spec, dt tensor.Dtype, workers int, inputs ...
 }
 
 // guard adds an output in guarded memory. read converts it to the result.
-func guard[T float32 | float64 | int32](t testing.TB, b *bound, o ops.Operand, what string, read func([]T) array) {
+func guard[T float32 | float64 | int32](t testing.TB, b *bound, o spec.Operand, what string, read func([]T) array) {
 	x, check := testutil.Guarded[T](o.Elements())
-	b.out = append(b.out, ops.Arg{Operand: o, Buf: cpu.NewBuf(x)})
+	b.out = append(b.out, spec.Arg{Operand: o, Buf: cpu.NewBuf(x)})
 	b.results = append(b.results, func() array {
 		t.Helper()
 		check(t, what)
@@ -184,13 +185,13 @@ func guard[T float32 | float64 | int32](t testing.TB, b *bound, o ops.Operand, w
 }
 
 // runSpec runs spec once and returns all its outputs. It checks that every element was written, and nothing outside.
-func runSpec(t testing.TB, spec ops.Spec, dt tensor.Dtype, inputs ...array) []array {
+func runSpec(t testing.TB, spec spec.Spec, dt tensor.Dtype, inputs ...array) []array {
 	t.Helper()
 	return runSpecWith(t, 0, spec, dt, inputs...)
 }
 
 // runSpecWith is runSpec on a team of the given number of workers.
-func runSpecWith(t testing.TB, workers int, spec ops.Spec, dt tensor.Dtype, inputs ...array) []array {
+func runSpecWith(t testing.TB, workers int, spec spec.Spec, dt tensor.Dtype, inputs ...array) []array {
 	t.Helper()
 	team := cpu.NewTeam(workers)
 	x := bindSpec(t, spec, dt, team.Workers(), inputs...)
@@ -207,26 +208,26 @@ func (b *bound) read() (out []array) {
 }
 
 // selectBlocks returns the blocks that queries select by compressed keys.
-func selectBlocks(t testing.TB, c dims, p ops.Params, dt tensor.Dtype, q, kc, vc array) array {
-	o := runSpec(t, ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}, dt, q, kc, vc)
-	return runSpec(t, ops.SelectBlocksOp{Params: p}, dt, q, kc, o[1])[0]
+func selectBlocks(t testing.TB, c dims, p spec.Params, dt tensor.Dtype, q, kc, vc array) array {
+	o := runSpec(t, attention.Compressed{BlockLen: p.BlockLen, Stride: p.Stride}, dt, q, kc, vc)
+	return runSpec(t, attention.SelectBlocks{Params: p}, dt, q, kc, o[1])[0]
 }
 
-// BenchmarkOps runs each Spec of the large cases on all processors. It reports the operations of ops.FLOPs and the bytes of
+// BenchmarkOps runs each Spec of the large cases on all processors. It reports the operations of spec.FLOPs and the bytes of
 // the operands, each read or written once. go run ./bench -suite ops measures the sizes of models.
 func BenchmarkOps(b *testing.B) {
 	for _, c := range ofCost(opcases.Large) {
-		runPlan(b, c, nil, func(spec ops.Spec, in []array) []array {
+		runPlan(b, c, nil, func(spec spec.Spec, in []array) []array {
 			b.Run(c.Name+"/"+spec.Name(), func(b *testing.B) { benchmark(b, spec, in...) })
 			return runSpec(b, spec, tensor.Float32, in...)
 		})
 	}
 }
 
-func benchmark(b *testing.B, s ops.Spec, inputs ...array) {
+func benchmark(b *testing.B, s spec.Spec, inputs ...array) {
 	team := cpu.NewTeam(0)
 	x := bindSpec(b, s, tensor.Float32, team.Workers(), inputs...)
-	bytes, operands := 0, []ops.Operand{}
+	bytes, operands := 0, []spec.Operand{}
 	for _, o := range append(x.in, x.out...) {
 		bytes += o.Operand.Bytes()
 		operands = append(operands, o.Operand)
@@ -238,6 +239,6 @@ func benchmark(b *testing.B, s ops.Spec, inputs ...array) {
 		}
 	}
 	perSecond := float64(b.N) / b.Elapsed().Seconds() / 1e9
-	b.ReportMetric(ops.FLOPs(s, operands[:len(x.in)])*perSecond, "GFLOP/s")
+	b.ReportMetric(spec.FLOPs(s, operands[:len(x.in)])*perSecond, "GFLOP/s")
 	b.ReportMetric(float64(bytes)*perSecond, "GB/s")
 }

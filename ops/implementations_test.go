@@ -17,6 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // TestOtherImplementations: the branches, their gated sum and the gradients are those of other public implementations of NSA, which
@@ -62,7 +64,7 @@ func TestOtherImplementations(t *testing.T) {
 							if len(in) > 5 {
 								table = G.Must(ops.DocumentTable(in[5], c.B, c.S, p.BlockLen, p.Stride))
 							}
-							documents := ops.WithDocuments(table)
+							documents := spec.WithDocuments(table)
 							if c.RoPE {
 								q, k = G.Must(ops.RoPE(q, 10000, 0, documents)), G.Must(ops.RoPE(k, 10000, 0, documents))
 							}
@@ -73,7 +75,7 @@ func TestOtherImplementations(t *testing.T) {
 								o := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride, documents))
 								outputs = append(outputs, o)
 								if c.Selects && dt == tensor.Float64 { // in float32 other blocks may win where scores nearly tie
-									idx = G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(o)), p, documents))
+									idx = G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(o)), p, documents))
 									G.Read(idx, &selected)
 								}
 							}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 // TestSoftmaxExtremes: logits beyond the range of exp, and rows with no or few logits above -Inf.
@@ -25,9 +27,9 @@ func TestSoftmaxExtremes(t *testing.T) {
 			{[]float64{-inf, -inf, -inf}, []float64{0, 0, 0}, []float64{0, 0, 0}},
 		} {
 			x := array{Name: "x", Shape: []int{1, 3}, Floats: c.x}
-			y := runSpec(t, ops.SoftmaxOp{}, dt, x)[0]
+			y := runSpec(t, norm.Softmax{}, dt, x)[0]
 			testutil.Within(t, fmt.Sprint("softmax of ", c.x), y.Floats, c.y, tolerance(dt))
-			dx := runSpec(t, ops.SoftmaxGradOp{}, dt, y, array{Name: "dy", Shape: []int{1, 3}, Floats: []float64{1, 2, 3}})[0]
+			dx := runSpec(t, norm.SoftmaxGrad{}, dt, y, array{Name: "dy", Shape: []int{1, 3}, Floats: []float64{1, 2, 3}})[0]
 			testutil.Within(t, fmt.Sprint("gradient at ", c.x), dx.Floats, c.dx, tolerance(dt))
 		}
 	}
@@ -51,10 +53,10 @@ func TestCrossEntropyExtremes(t *testing.T) {
 	}{{tensor.Float32, 100}, {tensor.Float64, 1000}, {tensor.Float32, 1e9}, {tensor.Float64, 1e18}} { // where exp overflows
 		dt, far := c.dt, c.far
 		x := logits(far)
-		out := runSpec(t, ops.CrossEntropyOp{}, dt, x, targets)
+		out := runSpec(t, vocab.CrossEntropy{}, dt, x, targets)
 		testutil.Within(t, "loss", out[0].Floats, []float64{(math.Ln2 + far + math.Log(3)) / 3}, tolerance(dt))
 		testutil.Within(t, "lse", out[1].Floats, []float64{far + math.Ln2, math.Log(3), 0, 1 + math.Log(3)}, tolerance(dt))
-		d := runSpec(t, ops.CrossEntropyGradOp{}, dt, x, targets, out[1], array{Name: "dloss", Floats: []float64{9}})[0]
+		d := runSpec(t, vocab.CrossEntropyGrad{}, dt, x, targets, out[1], array{Name: "dloss", Floats: []float64{9}})[0]
 		testutil.Within(t, "gradient", d.Floats, []float64{-1.5, 1.5, 0, 0, 0, 0, 0, 3, -3, 1, -2, 1}, tolerance(dt))
 	}
 
@@ -63,9 +65,9 @@ func TestCrossEntropyExtremes(t *testing.T) {
 	for _, dt := range dtypes {
 		for _, offset := range []float64{100, -1e7, 1e15, -3e38} {
 			x := array{Name: "logits", Shape: []int{1, 1, 3}, Floats: []float64{offset, offset, offset}}
-			out := runSpec(t, ops.CrossEntropyOp{}, dt, x, targets)
+			out := runSpec(t, vocab.CrossEntropy{}, dt, x, targets)
 			testutil.Within(t, "loss", out[0].Floats, []float64{math.Log(3)}, tolerance(dt))
-			d := runSpec(t, ops.CrossEntropyGradOp{}, dt, x, targets, out[1], array{Name: "dloss", Floats: []float64{3}})[0]
+			d := runSpec(t, vocab.CrossEntropyGrad{}, dt, x, targets, out[1], array{Name: "dloss", Floats: []float64{3}})[0]
 			testutil.Within(t, "gradient", d.Floats, []float64{-2, 1, 1}, tolerance(dt))
 		}
 	}
@@ -74,9 +76,9 @@ func TestCrossEntropyExtremes(t *testing.T) {
 	// All ignored: no loss and no gradient.
 	targets.Ints = []int32{-1, -1, -1, -1}
 	for _, dt := range dtypes {
-		out := runSpec(t, ops.CrossEntropyOp{}, dt, logits(1), targets)
+		out := runSpec(t, vocab.CrossEntropy{}, dt, logits(1), targets)
 		require.Equal(t, []float64{0}, out[0].Floats)
-		d := runSpec(t, ops.CrossEntropyGradOp{}, dt, logits(1), targets, out[1], array{Name: "dloss", Floats: []float64{9}})[0]
+		d := runSpec(t, vocab.CrossEntropyGrad{}, dt, logits(1), targets, out[1], array{Name: "dloss", Floats: []float64{9}})[0]
 		require.Equal(t, make([]float64, 12), d.Floats)
 	}
 }

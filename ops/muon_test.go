@@ -12,17 +12,18 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
 // The tensors of the tests fill several groups. They have fewer, as many, and more rows than columns. AdamW updates the third one.
 var (
-	muonSpec   = ops.AdamWOp{DecayMask: "0101011", MuonMask: "1101111"}
+	muonSpec   = optimizer.Update{DecayMask: "0101011", MuonMask: "1101111"}
 	muonShapes = [][]int{{3, 2}, {130, 150}, {19}, {1, 7}, {600, 70}, {64, 64}, {40, 6000}}
 )
 
-func muonStep(step int) ops.AdamWHyper {
-	return ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Step: step, Momentum: 0.95}
+func muonStep(step int) optimizer.Hyper {
+	return optimizer.Hyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Step: step, Momentum: 0.95}
 }
 
 func testMuon[T cpu.Float](t *testing.T, scale, tol float64) {
@@ -56,7 +57,7 @@ func testMuon[T cpu.Float](t *testing.T, scale, tol float64) {
 	}
 }
 
-func polynomials() [][3]float64 { p := ops.MuonPolynomials(); return p[:] }
+func polynomials() [][3]float64 { p := optimizer.MuonPolynomials(); return p[:] }
 
 // TestMuonMatchesOracle: some steps, with gradients above the clip norm and far below it.
 func TestMuonMatchesOracle(t *testing.T) {
@@ -87,7 +88,7 @@ func TestMuonSingularValues(t *testing.T) {
 	const rows, cols = 24, 40
 	left, right := orthogonal(1, rows), orthogonal(2, cols)
 	for _, scale := range []float64{1, 1e-15, 1e15} {
-		a := newAdamW[float32](t, ops.AdamWOp{DecayMask: "0", MuonMask: "1"}, 2, []int{rows, cols})
+		a := newAdamW[float32](t, optimizer.Update{DecayMask: "0", MuonMask: "1"}, 2, []int{rows, cols})
 		clear(a.state[0])
 		values := make([]float64, rows)
 		for k := range rows {
@@ -147,7 +148,7 @@ func orthogonal(seed uint64, n int) *ref.Tensor {
 func TestMuonPolynomials(t *testing.T) {
 	for x := 1e-4; x <= 1; x *= 1.001 {
 		y := x
-		for _, c := range ops.MuonPolynomials() {
+		for _, c := range optimizer.MuonPolynomials() {
 			y = y * (c[0] + y*y*(c[1]+y*y*c[2]))
 		}
 		require.Less(t, y, 1.28)
@@ -160,7 +161,7 @@ func TestMuonPolynomials(t *testing.T) {
 
 // TestMuonZeroOrNotFiniteGradient: a gradient that is zero or not finite moves no weight.
 func TestMuonZeroOrNotFiniteGradient(t *testing.T) {
-	a := newAdamW[float32](t, ops.AdamWOp{DecayMask: "00", MuonMask: "11"}, 2, []int{5, 7}, []int{30, 3})
+	a := newAdamW[float32](t, optimizer.Update{DecayMask: "00", MuonMask: "11"}, 2, []int{5, 7}, []int{30, 3})
 	start := slices.Clone(a.state[0])
 	a.step(t, muonStep(1))
 	require.Equal(t, start, a.state[0])
@@ -178,20 +179,20 @@ func TestMuonZeroOrNotFiniteGradient(t *testing.T) {
 }
 
 func TestMuonRefuses(t *testing.T) {
-	of := func(shape ...int) ops.Operand { return ops.Operand{Dtype: tensor.Float32, Shape: shape} }
-	hyper := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}}
-	none := ops.Operand{Dtype: tensor.Float32}
+	of := func(shape ...int) spec.Operand { return spec.Operand{Dtype: tensor.Float32, Shape: shape} }
+	hyper := spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{optimizer.HyperLen}}
+	none := spec.Operand{Dtype: tensor.Float32}
 	for want, c := range map[string]struct {
 		muon string
-		in   []ops.Operand
+		in   []spec.Operand
 	}{
-		"want a matrix without v": {"1", []ops.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), of(2, 3)}},
-		"want a matrix":           {"1", []ops.Operand{hyper, of(6), of(6), of(6), none}},
-		"muon of tensor 0 is '2'": {"2", []ops.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), none}},
-		`muon is "11", want`:      {"11", []ops.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), none}},
-		"m 0":                     {"1", []ops.Operand{hyper, of(2, 3), of(2, 3), of(3, 2), none}},
+		"want a matrix without v": {"1", []spec.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), of(2, 3)}},
+		"want a matrix":           {"1", []spec.Operand{hyper, of(6), of(6), of(6), none}},
+		"muon of tensor 0 is '2'": {"2", []spec.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), none}},
+		`muon is "11", want`:      {"11", []spec.Operand{hyper, of(2, 3), of(2, 3), of(2, 3), none}},
+		"m 0":                     {"1", []spec.Operand{hyper, of(2, 3), of(2, 3), of(3, 2), none}},
 	} {
-		_, err := ops.AdamWOp{DecayMask: "0", MuonMask: c.muon}.Infer(c.in)
+		_, err := optimizer.Update{DecayMask: "0", MuonMask: c.muon}.Infer(c.in)
 		require.ErrorContains(t, err, want)
 	}
 }

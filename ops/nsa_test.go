@@ -14,6 +14,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
 )
 
 // goldenArray returns a float tensor of a golden, named for a graph.
@@ -45,7 +48,7 @@ func TestNSAMatchesGoldens(t *testing.T) {
 		for _, b := range branches {
 			inputs = append(inputs, goldenArray(t, g, "k_"+b.name), goldenArray(t, g, "v_"+b.name))
 		}
-		keys := runSpec(t, ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, tensor.Float64, inputs[3])[0]
+		keys := runSpec(t, compress.Mean{BlockLen: p.BlockLen, Stride: p.Stride}, tensor.Float64, inputs[3])[0]
 		opcases.CompareSelection(t, g, selectBlocks(t, opcases.NewDims(c.B, c.S, c.Hq, c.Hkv, c.D, c.Dv), p, tensor.Float64, q, keys, keys).Ints, 1e-12)
 		for vm := range vms {
 			for _, dt := range dtypes {
@@ -56,7 +59,7 @@ func TestNSAMatchesGoldens(t *testing.T) {
 						compressed := G.Must(branches[0].build(q, in[3], in[4], nil))
 						if dt == tensor.Float64 && g.BuiltIn {
 							kc := G.Must(ops.CompressMean(in[3], p.BlockLen, p.Stride))
-							idx = G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p))
+							idx = G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(compressed)), p))
 						}
 						selected, window := G.Must(branches[1].build(q, in[5], in[6], idx)), G.Must(branches[2].build(q, in[7], in[8], nil))
 						return ops.GatedSum(in[1], compressed, selected, window)
@@ -77,7 +80,7 @@ func TestNSAMatchesGoldens(t *testing.T) {
 						res := runGraph(t, vm, dt, func(in []*G.Node) (*G.Node, error) {
 							o, err := b.build(in[0], in[1], in[2], in[3])
 							if err == nil {
-								G.Read(G.Must(ops.LSE(o)), &lse)
+								G.Read(G.Must(attention.LSE(o)), &lse)
 							}
 							return o, err
 						}, do, q, k, v, idx)
@@ -97,7 +100,7 @@ func TestNSAMatchesGoldens(t *testing.T) {
 // TestCompressedAttentionOfTokens: with blocks of one token compressed attention has the bits of dense attention.
 func TestCompressedAttentionOfTokens(t *testing.T) {
 	c := opcases.NewDims(2, 300, 6, 2, 16, 12)
-	list := opcases.Branches(c, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 3, Window: 1})
+	list := opcases.Branches(c, spec.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 3, Window: 1})
 	dense, compressed, do := list[1], list[2], normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	compressed.Inputs = dense.Inputs
 	for _, dt := range dtypes {
@@ -111,7 +114,7 @@ func TestCompressedAttentionOfTokens(t *testing.T) {
 // TestSelectBlocksTies: of equal scores the lower index wins. All keys are equal, so all blocks that are fully visible have equal
 // scores.
 func TestSelectBlocksTies(t *testing.T) {
-	c, p := opcases.NewDims(1, 64, 2, 1, 4, 4), ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
+	c, p := opcases.NewDims(1, 64, 2, 1, 4, 4), spec.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
 	q, _, _ := c.Tokens(1)
 	kc, vc := c.Compressed(4, 4, 4)
 	clear(kc.Floats)
@@ -128,7 +131,7 @@ func TestSelectBlocksTies(t *testing.T) {
 // scores are equal, so are the bits.
 func TestSelectBlocksMirroredTies(t *testing.T) {
 	c := opcases.NewDims(1, 100, 3, 1, 4, 4)
-	for _, p := range []ops.Params{
+	for _, p := range []spec.Params{
 		{BlockLen: 8, Stride: 2, SelectBlock: 4, TopN: 5, Window: 1},
 		{BlockLen: 15, Stride: 3, SelectBlock: 9, TopN: 6, Window: 1},
 		{BlockLen: 20, Stride: 4, SelectBlock: 12, TopN: 7, Window: 1},
@@ -144,17 +147,17 @@ func TestSelectBlocksMirroredTies(t *testing.T) {
 					continue
 				}
 				shared := make([]int, c.S)
-				for i := range ops.NumVisible(query, p.BlockLen, p.Stride) {
+				for i := range spec.NumVisible(query, p.BlockLen, p.Stride) {
 					for token := i * p.Stride; token < i*p.Stride+p.BlockLen; token++ {
 						shared[token/p.SelectBlock]++
 					}
 				}
-				free := make([]int32, ops.FreeBlocks(query, p.SelectBlock))
+				free := make([]int32, spec.FreeBlocks(query, p.SelectBlock))
 				for i := range free {
 					free[i] = int32(i + 1)
 				}
 				slices.SortStableFunc(free, func(a, b int32) int { return shared[b] - shared[a] })
-				want := append([]int32{0, int32(own - 1), int32(own)}, free[:p.TopN-ops.ForcedBlocks]...)
+				want := append([]int32{0, int32(own - 1), int32(own)}, free[:p.TopN-spec.ForcedBlocks]...)
 				slices.Sort(want)
 				require.Equal(t, want, idx.Ints[query*p.TopN:][:p.TopN], "%v %+v, query %d", dt, p, query)
 			}
@@ -165,31 +168,31 @@ func TestSelectBlocksMirroredTies(t *testing.T) {
 // TestAttentionBlocksLongerThanSequence: a selection block longer than the sequence is the only block, a longer window shows every token, and a longer
 // compression block is never seen.
 func TestAttentionBlocksLongerThanSequence(t *testing.T) {
-	c, p := opcases.NewDims(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
+	c, p := opcases.NewDims(1, 40, 2, 1, 4, 4), spec.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	idx := selectBlocks(t, c, p, tensor.Float64, q, kc, vc)
 	require.Equal(t, []int32{0, -1, -1}, idx.Ints[39*3:])
-	o := runSpec(t, ops.SelectedAttentionOp{SelectBlock: math.MaxInt}, tensor.Float64, q, k, v, idx)
-	dense := runSpec(t, ops.SlidingWindowOp{Window: c.S}, tensor.Float64, q, k, v)
+	o := runSpec(t, attention.Selected{SelectBlock: math.MaxInt}, tensor.Float64, q, k, v, idx)
+	dense := runSpec(t, attention.SlidingWindow{Window: c.S}, tensor.Float64, q, k, v)
 	testutil.Within(t, "o", o[0].Floats, dense[0].Floats, 1e-14)
-	require.Equal(t, dense, runSpec(t, ops.SlidingWindowOp{Window: math.MaxInt}, tensor.Float64, q, k, v))
+	require.Equal(t, dense, runSpec(t, attention.SlidingWindow{Window: math.MaxInt}, tensor.Float64, q, k, v))
 	p.SelectBlock, p.BlockLen, p.Stride = 4, 1<<60, 4
 	require.Equal(t, []int32{0, 8, 9}, selectBlocks(t, c, p, tensor.Float64, q, kc, vc).Ints[39*3:])
 }
 
 // pipeline builds the compressed and the selected branch from q, k, v, kc and vc, and returns the sum of their outputs.
-func pipeline(p ops.Params) build {
+func pipeline(p spec.Params) build {
 	return func(in []*G.Node) (*G.Node, error) {
 		o := G.Must(ops.CompressedAttention(in[0], in[3], in[4], p.BlockLen, p.Stride))
-		idx := G.Must(ops.SelectBlocks(in[0], in[3], G.Must(ops.LSE(o)), p))
+		idx := G.Must(ops.SelectBlocks(in[0], in[3], G.Must(attention.LSE(o)), p))
 		return G.Add(o, G.Must(ops.SelectedAttention(in[0], in[1], in[2], idx, p.SelectBlock)))
 	}
 }
 
 // TestSelectBlocksPassesNoGradient: no gradient flows through the block selection. The gradients are those of the branches with fixed blocks.
 func TestSelectBlocksPassesNoGradient(t *testing.T) {
-	c, p := opcases.NewDims(1, 60, 4, 2, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
+	c, p := opcases.NewDims(1, 60, 4, 2, 8, 8), spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
@@ -214,14 +217,14 @@ func TestSelectBlocksPassesNoGradient(t *testing.T) {
 
 // TestSelectedGradientsAlone: only the selected branch of the graph has a gradient, but its block selection needs another branch.
 func TestSelectedGradientsAlone(t *testing.T) {
-	c, p := opcases.NewDims(1, 30, 2, 1, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
+	c, p := opcases.NewDims(1, 30, 2, 1, 8, 8), spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, _ := c.Compressed(4, p.BlockLen, p.Stride)
 	for vm := range vms {
 		g := G.NewGraph()
 		Q, K, V, KC := q.Node(g, tensor.Float64), k.Node(g, tensor.Float64), v.Node(g, tensor.Float64), kc.Node(g, tensor.Float64)
 		o := G.Must(ops.CompressedAttention(Q, KC, KC, p.BlockLen, p.Stride))
-		idx := G.Must(ops.SelectBlocks(Q, KC, G.Must(ops.LSE(o)), p))
+		idx := G.Must(ops.SelectBlocks(Q, KC, G.Must(attention.LSE(o)), p))
 		sel := G.Must(ops.SelectedAttention(Q, K, V, idx, p.SelectBlock))
 		require.NoError(t, testutil.Err(G.Grad(G.Must(G.Sum(sel)), Q, K, V)))
 		require.NoError(t, testutil.Closing(vms[vm](g))(t).RunAll())
@@ -243,12 +246,12 @@ func TestForcedBlocks(t *testing.T) {
 			for block := -2; block < 14; block++ {
 				exists := size > 0 && q >= 0 && block >= 0 && block*size <= q
 				forced := exists && (block == 0 || (block+2)*size > q)
-				require.Equal(t, forced, ops.IsForced(q, block, size), "t = %d, block = %d, l' = %d", q, block, size)
+				require.Equal(t, forced, spec.IsForced(q, block, size), "t = %d, block = %d, l' = %d", q, block, size)
 				if exists && !forced {
 					free++
 				}
 			}
-			require.Equal(t, free, ops.FreeBlocks(q, size), "t = %d, l' = %d", q, size)
+			require.Equal(t, free, spec.FreeBlocks(q, size), "t = %d, l' = %d", q, size)
 		}
 	}
 }
@@ -263,10 +266,10 @@ func TestNumCompressed(t *testing.T) {
 				for i := 0; l > 0 && d > 0 && i*d+l <= s; i++ {
 					want++
 				}
-				require.Equal(t, want, ops.NumCompressed(s, l, d), "s = %d, l = %d, d = %d", s, l, d)
-				require.Equal(t, want, ops.NumVisible(s-1, l, d), "t = %d, l = %d, d = %d", s-1, l, d)
+				require.Equal(t, want, spec.NumCompressed(s, l, d), "s = %d, l = %d, d = %d", s, l, d)
+				require.Equal(t, want, spec.NumVisible(s-1, l, d), "t = %d, l = %d, d = %d", s-1, l, d)
 			}
 		}
 	}
-	require.Zero(t, ops.NumCompressed(math.MaxInt, math.MinInt, 1))
+	require.Zero(t, spec.NumCompressed(math.MaxInt, math.MinInt, 1))
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // TestPointAtValueLayouts: a kernel sees every Dense as row-major, whatever its layout. A row-major Dense is used in place.
@@ -63,7 +66,7 @@ func TestPointAtValueLayouts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b cpu.Buf
-			require.NoError(t, ops.PointAtValue(&b, c.value, ops.Operand{Dtype: tensor.Float64, Shape: c.shape}))
+			require.NoError(t, spec.PointAtValue(&b, c.value, spec.Operand{Dtype: tensor.Float64, Shape: c.shape}))
 			require.Equal(t, c.want, cpu.Slice[float64](&b))
 			if c.inPlace {
 				cpu.Slice[float64](&b)[0] = -1
@@ -79,7 +82,7 @@ func TestPointAtValueTypes(t *testing.T) {
 		x := tensor.New(tensor.WithShape(2, 3), tensor.WithBacking(backing))
 		require.NoError(t, x.T())
 		var b cpu.Buf
-		require.NoError(t, ops.PointAtValue(&b, x, ops.Operand{Dtype: dt, Shape: tensor.Shape{3, 2}}))
+		require.NoError(t, spec.PointAtValue(&b, x, spec.Operand{Dtype: dt, Shape: tensor.Shape{3, 2}}))
 		if dt == tensor.Float32 {
 			require.Equal(t, []float32{0, 3, 1, 4, 2, 5}, cpu.Slice[float32](&b))
 		} else {
@@ -87,30 +90,30 @@ func TestPointAtValueTypes(t *testing.T) {
 		}
 	}
 	for dt, v := range map[tensor.Dtype]G.Value{tensor.Float32: G.NewF32(0), tensor.Float64: G.NewF64(0), tensor.Int32: G.NewI32(0)} {
-		require.Equal(t, v, ops.NewValue(ops.Operand{Dtype: dt}))
-		require.NoError(t, ops.PointAtValue(new(cpu.Buf), v, ops.Operand{Dtype: dt}))
+		require.Equal(t, v, spec.NewValue(spec.Operand{Dtype: dt}))
+		require.NoError(t, spec.PointAtValue(new(cpu.Buf), v, spec.Operand{Dtype: dt}))
 	}
 }
 
 // TestNewValue: values have the type and the number of elements of their operand, and scalars are Gorgonia's where it has the type.
 func TestNewValue(t *testing.T) {
 	for _, dt := range []tensor.Dtype{
-		tensor.Float64, tensor.Float32, tensor.Int, tensor.Int64, tensor.Int32, tensor.Byte, tensor.Bool, ops.BFloat16, ops.Float16,
+		tensor.Float64, tensor.Float32, tensor.Int, tensor.Int64, tensor.Int32, tensor.Byte, tensor.Bool, spec.BFloat16, spec.Float16,
 	} {
 		for _, shape := range []tensor.Shape{{}, {3}, {2, 1}} {
-			v := ops.NewValue(ops.Operand{Dtype: dt, Shape: shape})
+			v := spec.NewValue(spec.Operand{Dtype: dt, Shape: shape})
 			require.Equal(t, dt, v.Dtype())
 			require.Equal(t, shape.TotalSize(), max(1, v.Size()), "%v %v", dt, shape)
 			_, scalar := v.(G.Scalar)
-			require.Equal(t, shape.IsScalar() && !ops.IsHalf(dt), scalar, "%v %v", dt, shape)
+			require.Equal(t, shape.IsScalar() && !spec.IsHalf(dt), scalar, "%v %v", dt, shape)
 		}
 	}
-	require.Zero(t, ops.Operand{}.Bytes())
-	require.Equal(t, "none ()", ops.Operand{}.String())
+	require.Zero(t, spec.Operand{}.Bytes())
+	require.Equal(t, "none ()", spec.Operand{}.String())
 }
 
 func TestPointAtValueErrors(t *testing.T) {
-	want := ops.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, 3}}
+	want := spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{2, 3}}
 	for _, c := range []struct {
 		value G.Value
 		err   string
@@ -122,17 +125,17 @@ func TestPointAtValueErrors(t *testing.T) {
 		{G.NewI64(1), "scalar of int64"},
 		{struct{ G.Value }{}, "struct { gorgonia.Value }"},
 	} {
-		require.ErrorContains(t, ops.PointAtValue(new(cpu.Buf), c.value, want), c.err)
+		require.ErrorContains(t, spec.PointAtValue(new(cpu.Buf), c.value, want), c.err)
 	}
-	require.ErrorContains(t, ops.PointAtValue(new(cpu.Buf), G.NewF32(1), ops.Operand{Dtype: tensor.Float64}), "want float64 ()")
+	require.ErrorContains(t, spec.PointAtValue(new(cpu.Buf), G.NewF32(1), spec.Operand{Dtype: tensor.Float64}), "want float64 ()")
 }
 
 // broken is a Spec that fails in Bind, in a phase or in Check, with the text in that field.
 type broken struct{ bind, phase, check string }
 
-func (broken) Name() string                                  { return "broken" }
-func (broken) Infer(in []ops.Operand) ([]ops.Operand, error) { return in[:1], nil }
-func (op broken) Bind(k *cpu.Kernel, _, _ []ops.Arg) {
+func (broken) Name() string                                    { return "broken" }
+func (broken) Infer(in []spec.Operand) ([]spec.Operand, error) { return in[:1], nil }
+func (op broken) Bind(k *cpu.Kernel, _, _ []spec.Arg) {
 	switch {
 	case op.bind != "":
 		panic(op.bind)
@@ -153,7 +156,7 @@ func TestKernelFailuresNameTheOp(t *testing.T) {
 		{broken{phase: "oh"}, "panic in a kernel: oh"},
 	} {
 		g := G.NewGraph()
-		require.NoError(t, testutil.Err(ops.Apply(c.spec, normal("x", 1, 2).Node(g, tensor.Float64))))
+		require.NoError(t, testutil.Err(spec.Apply(c.spec, normal("x", 1, 2).Node(g, tensor.Float64))))
 		require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), c.err)
 	}
 }
@@ -196,24 +199,24 @@ func TestSpecsOfNodes(t *testing.T) {
 	y := testutil.Must(ops.RMSNorm(x, w, 1e-6))(t)
 	grads := testutil.Must(y.Op().(G.SDOp).SymDiff(G.Nodes{x, w}, y, x))(t)
 
-	s, ok := ops.SpecOf(grads[0].Op())
+	s, ok := spec.SpecOf(grads[0].Op())
 	require.True(t, ok)
-	require.Equal(t, ops.RMSNormGradOp{Eps: 1e-6}, s)
-	X := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{2, 3}}
-	W := ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{3}}
-	require.Equal(t, []ops.Operand{X, W}, ops.OutputsOf(grads[0].Op()))
-	index, ok := ops.OutputIndex(grads[1].Op())
+	require.Equal(t, norm.RMSNormGrad{Eps: 1e-6}, s)
+	X := spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{2, 3}}
+	W := spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{3}}
+	require.Equal(t, []spec.Operand{X, W}, spec.OutputsOf(grads[0].Op()))
+	index, ok := spec.OutputIndex(grads[1].Op())
 	require.True(t, ok)
 	require.Equal(t, 1, index)
 	require.Equal(t, "float64 (2, 3)", X.String())
 	require.Equal(t, 48, X.Bytes())
 
 	for _, op := range []G.Op{nil, grads[1].Op(), G.Must(G.Tanh(x)).Op()} {
-		_, ok = ops.SpecOf(op)
+		_, ok = spec.SpecOf(op)
 		require.False(t, ok)
-		require.Nil(t, ops.OutputsOf(op))
+		require.Nil(t, spec.OutputsOf(op))
 	}
-	_, ok = ops.OutputIndex(y.Op())
+	_, ok = spec.OutputIndex(y.Op())
 	require.False(t, ok)
 }
 
@@ -243,8 +246,8 @@ func TestApplyErrors(t *testing.T) {
 	}
 
 	require.ErrorContains(t, testutil.Err(ops.SiLU(G.NewConstant(2.0))), "belongs to no graph")
-	for _, none := range []ops.Spec{nil, (*ops.SiLUOp)(nil)} {
-		require.ErrorContains(t, testutil.Err(ops.Apply(none, x)), "no spec")
+	for _, none := range []spec.Spec{nil, (*pointwise.SiLU)(nil)} {
+		require.ErrorContains(t, testutil.Err(spec.Apply(none, x)), "no spec")
 	}
 
 	y := testutil.Must(ops.SiLU(x))(t)
@@ -256,7 +259,7 @@ func TestApplyErrors(t *testing.T) {
 		{nil, 1, "ops: output of a nil node"}, {x, 1, "not an op of this package"},
 		{y, 0, "ops: silu: no output 0 among 1"}, {y, 1, "ops: silu: no output 1 among 1"}, {y, -1, "ops: silu: no output -1 among 1"},
 	} {
-		require.ErrorContains(t, testutil.Err(ops.Output(c.node, c.index)), c.err)
+		require.ErrorContains(t, testutil.Err(spec.Output(c.node, c.index)), c.err)
 	}
 }
 

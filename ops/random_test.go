@@ -12,7 +12,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // TestRandomCalls: constructors accept valid calls. The error of a wrong call names the op and the argument.
@@ -26,7 +26,7 @@ func TestRandomCalls(t *testing.T) {
 		for j, o := range c.In {
 			in = append(in, G.NewTensor(g, o.Dtype, o.Shape.Dims(), G.WithShape(o.Shape...), G.WithName(fmt.Sprint("input", j))))
 		}
-		y, err := ops.Apply(c.Spec, in...)
+		y, err := spec.Apply(c.Spec, in...)
 		what := fmt.Sprintf("call %d: %s %+v of %v", i, c.Spec.Name(), c.Spec, c.In)
 		switch {
 		case c.Huge:
@@ -36,7 +36,7 @@ func TestRandomCalls(t *testing.T) {
 			}
 		case c.Wrong == nil:
 			require.NoError(t, err, what)
-			require.Equal(t, c.Out, ops.OutputsOf(y.Op()), what)
+			require.Equal(t, c.Out, spec.OutputsOf(y.Op()), what)
 		default:
 			wrong++
 			require.Error(t, err, what)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // Backend is a device whose memory the host cannot read. Its values have a type of their own, and it counts copies. It
@@ -111,7 +111,7 @@ func (f *Backend) Synchronize() error {
 	return errors.Join(errs...)
 }
 
-func (f *Backend) Adopt(dst *cpu.Buf, v G.Value, want ops.Operand) (bool, error) {
+func (f *Backend) Adopt(dst *cpu.Buf, v G.Value, want spec.Operand) (bool, error) {
 	d, ok := v.(*value)
 	if !ok {
 		return false, nil
@@ -153,7 +153,7 @@ func (i implementation) Guard(s graph.Site) error {
 	return nil
 }
 
-func (i implementation) Bind(s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
+func (i implementation) Bind(s graph.Site, in, out []spec.Arg) (graph.Kernel, error) {
 	if err := i.fake.call("bind"); err != nil {
 		return nil, err
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
 // Storage implements graph.Backend: most results of Specs are stored in half precision.
@@ -23,7 +24,7 @@ func (f *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dty
 		dt := o.Dtype
 		if dt == tensor.Float32 && s.Spec != nil {
 			dt = half
-		} else if ops.IsHalf(dt) && s.Spec == nil {
+		} else if spec.IsHalf(dt) && s.Spec == nil {
 			dt = tensor.Float32
 		}
 		in = append(in, dt)
@@ -47,19 +48,19 @@ func (f *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dty
 // kernel is a CPU kernel. Operands in half precision have float32 copies, which the CPU kernel uses.
 type kernel struct {
 	graph.Kernel    // nil for a cast
-	in, out         []ops.Arg
-	wideIn, wideOut []ops.Arg
-	tensors         []ops.AdamWTensor[ops.Arg] // of AdamWOp with Copies
-	bound           []cpu.Buf                  // cells at the last Prepare
+	in, out         []spec.Arg
+	wideIn, wideOut []spec.Arg
+	tensors         []optimizer.Tensor[spec.Arg] // of AdamWOp with Copies
+	bound           []cpu.Buf                    // cells at the last Prepare
 }
 
-func bind(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, error) {
+func bind(b graph.Backend, s graph.Site, in, out []spec.Arg) (graph.Kernel, error) {
 	k := &kernel{in: in, out: out}
-	wide := func(args []ops.Arg) []ops.Arg {
-		var list []ops.Arg
+	wide := func(args []spec.Arg) []spec.Arg {
+		var list []spec.Arg
 		for _, a := range args {
-			if ops.IsHalf(a.Dtype) {
-				a = ops.Arg{Operand: ops.Operand{Dtype: tensor.Float32, Shape: a.Shape},
+			if spec.IsHalf(a.Dtype) {
+				a = spec.Arg{Operand: spec.Operand{Dtype: tensor.Float32, Shape: a.Shape},
 					Buf: cpu.NewBuf(make([]float32, a.Elements()))}
 			}
 			list = append(list, a)
@@ -68,12 +69,12 @@ func bind(b graph.Backend, s graph.Site, in, out []ops.Arg) (graph.Kernel, error
 	}
 	k.wideIn, k.wideOut = wide(in), wide(out)
 	switch op := s.Spec.(type) {
-	case ops.CastOp:
+	case spec.Cast:
 		return k, nil
-	case ops.AdamWOp:
-		if ops.IsHalf(op.Copies) {
-			s.Spec = ops.AdamWOp{DecayMask: op.DecayMask, MuonMask: op.MuonMask}
-			_, k.tensors = ops.SplitAdamW(op, in)
+	case optimizer.Update:
+		if spec.IsHalf(op.Copies) {
+			s.Spec = optimizer.Update{DecayMask: op.DecayMask, MuonMask: op.MuonMask}
+			_, k.tensors = optimizer.Split(op, in)
 			k.wideIn = k.wideIn[:1:1]
 			for _, t := range k.tensors {
 				k.wideIn = append(k.wideIn, t.Weight, t.Grad, t.M, t.V)
@@ -164,15 +165,15 @@ func (k *kernel) compute(s graph.Stream, work *cpu.Buf) error {
 }
 
 // move copies an operand. It converts between float32 and bfloat16, rounding to nearest even.
-func move(to, from ops.Arg) {
+func move(to, from spec.Arg) {
 	switch {
 	case to.Buf == from.Buf:
-	case ops.IsHalf(to.Dtype) && !ops.IsHalf(from.Dtype):
+	case spec.IsHalf(to.Dtype) && !spec.IsHalf(from.Dtype):
 		dst := halves(to)
 		for i, x := range cpu.Slice[float32](from.Buf) {
 			dst[i] = testutil.BFloat16(float64(x))
 		}
-	case ops.IsHalf(from.Dtype):
+	case spec.IsHalf(from.Dtype):
 		dst := cpu.Slice[float32](to.Buf)
 		for i, h := range halves(from) {
 			dst[i] = float32(testutil.FromBFloat16(h))
@@ -181,6 +182,6 @@ func move(to, from ops.Arg) {
 }
 
 // halves returns the memory of an operand in half precision.
-func halves(a ops.Arg) []uint16 {
+func halves(a spec.Arg) []uint16 {
 	return unsafe.Slice((*uint16)(a.Pointer()), a.Elements())
 }

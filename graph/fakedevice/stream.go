@@ -10,7 +10,7 @@ import (
 	G "gorgonia.org/gorgonia"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 type stream struct {
@@ -55,7 +55,7 @@ func (s *stream) call(name string) error {
 	return s.fake.call(name)
 }
 
-func (s *stream) Upload(dst ops.Arg, src G.Value) error {
+func (s *stream) Upload(dst spec.Arg, src G.Value) error {
 	if err := s.call("upload"); err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (s *stream) Upload(dst ops.Arg, src G.Value) error {
 	return nil
 }
 
-func (s *stream) Download(dst G.Value, src ops.Arg) error {
+func (s *stream) Download(dst G.Value, src spec.Arg) error {
 	if err := s.call("download"); err != nil {
 		return err
 	}
@@ -83,21 +83,21 @@ func (s *stream) Download(dst G.Value, src ops.Arg) error {
 	return nil
 }
 
-func (s *stream) View(a ops.Arg) G.Value {
-	return &value{ops.NewValue(a.Operand), copyOf(a), s}
+func (s *stream) View(a spec.Arg) G.Value {
+	return &value{spec.NewValue(a.Operand), copyOf(a), s}
 }
 
 // copyOf returns an operand with the current memory of a, which does not change with a's cell.
-func copyOf(a ops.Arg) ops.Arg {
+func copyOf(a spec.Arg) spec.Arg {
 	b := *a.Buf
-	return ops.Arg{Operand: a.Operand, Buf: &b}
+	return spec.Arg{Operand: a.Operand, Buf: &b}
 }
 
-func (s *stream) NewReadback(o ops.Operand) (graph.Readback, error) {
+func (s *stream) NewReadback(o spec.Operand) (graph.Readback, error) {
 	if err := s.fake.call("new readback"); err != nil {
 		return nil, err
 	}
-	return &readback{s, ops.NewValue(o)}, nil
+	return &readback{s, spec.NewValue(o)}, nil
 }
 
 type readback struct {
@@ -105,9 +105,9 @@ type readback struct {
 	value  G.Value
 }
 
-func (r *readback) Fetch(src ops.Arg) error { return r.stream.Download(r.value, src) }
-func (r *readback) Value() (G.Value, error) { return r.value, r.stream.Synchronize() }
-func (r *readback) Close() error            { return nil }
+func (r *readback) Fetch(src spec.Arg) error { return r.stream.Download(r.value, src) }
+func (r *readback) Value() (G.Value, error)  { return r.value, r.stream.Synchronize() }
+func (r *readback) Close() error             { return nil }
 
 func (s *stream) NewEvent() (graph.Event, error) {
 	e, err := s.cpu.NewEvent()
@@ -178,7 +178,7 @@ func (r replay) Close() error { return nil }
 // value is a value in the fake device's memory.
 type value struct {
 	G.Value // zeros of the same type and shape, on the host
-	arg     ops.Arg
+	arg     spec.Arg
 	stream  *stream
 }
 
@@ -189,7 +189,7 @@ func (v *value) Format(s fmt.State, _ rune) {
 }
 
 func (v *value) HostValue() (G.Value, error) {
-	host := ops.NewValue(v.arg.Operand)
+	host := spec.NewValue(v.arg.Operand)
 	return host, errors.Join(v.stream.Download(host, v.arg), v.stream.Synchronize())
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // Assign writes the elements of src, such as a tensor of a safetensors.File, to dst, which must be in host memory,
@@ -24,15 +24,15 @@ func Assign(dst G.Value, src *tensor.Dense) (err error) {
 	if value.IsNil(dst) || src == nil {
 		return errors.New("nil value")
 	}
-	if d, ok := dst.(*tensor.Dense); ok && !ops.IsRowMajor(d) {
+	if d, ok := dst.(*tensor.Dense); ok && !spec.IsRowMajor(d) {
 		return errors.New("the value is a view or not row-major, which cannot be written to")
 	}
 	if !slices.Equal(dst.Shape(), src.Shape()) {
 		return fmt.Errorf("got shape %v, want %v", src.Shape(), dst.Shape())
 	}
 	var to, from cpu.Buf
-	err = cmp.Or(ops.PointAtValue(&to, dst, ops.Operand{Dtype: dst.Dtype(), Shape: dst.Shape()}),
-		ops.PointAtValue(&from, src, ops.Operand{Dtype: src.Dtype(), Shape: src.Shape()}))
+	err = cmp.Or(spec.PointAtValue(&to, dst, spec.Operand{Dtype: dst.Dtype(), Shape: dst.Shape()}),
+		spec.PointAtValue(&from, src, spec.Operand{Dtype: src.Dtype(), Shape: src.Shape()}))
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // Builder adds a layer or a model to a graph. It keeps the first error, see Err. After an error all nodes that it
@@ -80,20 +81,20 @@ func (b *Builder) Node(n *G.Node, err error) *G.Node {
 	return n
 }
 
-// Apply returns ops.Apply of spec to inputs.
-func (b *Builder) Apply(s ops.Spec, inputs ...*G.Node) *G.Node {
+// Apply returns spec.Apply of spec to inputs.
+func (b *Builder) Apply(s spec.Spec, inputs ...*G.Node) *G.Node {
 	if b.err != nil {
 		return nil
 	}
-	return b.Node(ops.Apply(s, inputs...))
+	return b.Node(spec.Apply(s, inputs...))
 }
 
-// Output returns a further output of the op of n, see ops.Output.
+// Output returns a further output of the op of n, see spec.Output.
 func (b *Builder) Output(n *G.Node, index int) *G.Node {
 	if b.err != nil {
 		return nil
 	}
-	return b.Node(ops.Output(n, index))
+	return b.Node(spec.Output(n, index))
 }
 
 // Param returns the node of the parameter of the given name. The first call adds it to the graph, with the value that

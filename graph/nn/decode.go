@@ -9,15 +9,16 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // Cache is the key/value cache of one attention layer in a graph. Its sizes are those of NSAConfig.Cache. Window, SelectBlock and BlockLen
 // may be smaller if no sequence is longer than they are: only the caller knows the longest one.
 type Cache struct {
-	ops.KVCache
+	decode.KVCache
 	Values    *G.Node // [Elements()], an input: Decode and Fill write to it
-	PageTable *G.Node // int32: the tokens and pages of the sequences, see ops.DecodeOp and ops.FillCacheOp
+	PageTable *G.Node // int32: the tokens and pages of the sequences, see decode.Step and decode.FillCache
 }
 
 // check returns an error if the sizes of c do not fit a layer of config l. What is longer than any sequence may be cut to that.
@@ -34,12 +35,12 @@ func (c Cache) check(l NSAConfig) error {
 
 // Cache returns the sizes of a cache of the layer. slots is the number of sequences; they share pages of pageLen tokens
 // each.
-func (c NSAConfig) Cache(slots, pages, pageLen int) ops.KVCache {
-	k := ops.KVCache{
+func (c NSAConfig) Cache(slots, pages, pageLen int) decode.KVCache {
+	k := decode.KVCache{
 		Params: c.Params, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages, PageLen: pageLen,
 	}
 	if c.NoSelected {
-		k.Without = ops.BranchesOf(ops.Selected)
+		k.Without = decode.BranchesOf(decode.Selected)
 	}
 	return k
 }
@@ -75,7 +76,7 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	if b.err != nil {
 		return d, b.err
 	}
-	sum := b.Apply(ops.DecodeOp{Cache: c.KVCache, Base: l.config.RoPEBase, MLP: mlp}, inputs...)
+	sum := b.Apply(decode.Step{Cache: c.KVCache, Base: l.config.RoPEBase, MLP: mlp}, inputs...)
 	d.Blocks = b.Output(sum, 1)
 	d.Output = b.Linear(sum, l.prefix+"wo")
 	if b.err != nil {
@@ -97,5 +98,5 @@ func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
 	if p.stored == nil {
 		return nil, errors.New("the parts are not a result of ApplyParts")
 	}
-	return ops.Apply(ops.FillCacheOp{Cache: c.KVCache}, append(slices.Clone(p.stored), c.Values, c.PageTable)...)
+	return spec.Apply(decode.FillCache{Cache: c.KVCache}, append(slices.Clone(p.stored), c.Values, c.PageTable)...)
 }

@@ -11,6 +11,9 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // Phi says how the keys and values of a block are compressed into one.
@@ -39,7 +42,7 @@ type NSAConfig struct {
 	KeyDim   int // width of a query and a key; even, because the rotary embedding rotates pairs
 	ValueDim int // width of a value
 
-	ops.Params
+	spec.Params
 
 	Phi            Phi            // "" is PhiMean
 	PhiHidden      int            // hidden width of the compression's MLP; PhiMean ignores it
@@ -47,7 +50,7 @@ type NSAConfig struct {
 	GateActivation GateActivation // "" is GateSigmoid
 	RoPEBase       float64        // base of the rotary embedding's wavelengths; 0 is 10000
 
-	// NoSelected leaves out the selected branch (see ops.KVCache.Without) with its projections, its gate and the block selection: an
+	// NoSelected leaves out the selected branch (see decode.KVCache.Without) with its projections, its gate and the block selection: an
 	// ablation. The other branches stay the same. SelectBlock and TopN, which must still be valid, change no result.
 	NoSelected bool `json:",omitempty"`
 }
@@ -62,20 +65,20 @@ const (
 )
 
 // branches returns the branches that the layer has, in the order of the gates.
-func (c NSAConfig) branches() []ops.Branch {
+func (c NSAConfig) branches() []decode.Branch {
 	if c.NoSelected {
-		return []ops.Branch{ops.Compressed, ops.Window}
+		return []decode.Branch{decode.Compressed, decode.Window}
 	}
-	return []ops.Branch{ops.Compressed, ops.Selected, ops.Window}
+	return []decode.Branch{decode.Compressed, decode.Selected, decode.Window}
 }
 
 // shortName returns the name of a branch in the names of parameters.
-func shortName(b ops.Branch) string {
-	return [...]string{ops.Compressed: "cmp", ops.Selected: "sel", ops.Window: "win"}[b]
+func shortName(b decode.Branch) string {
+	return [...]string{decode.Compressed: "cmp", decode.Selected: "sel", decode.Window: "win"}[b]
 }
 
 // perBranch holds a node for each branch, nil for a branch that the layer does not have.
-type perBranch [ops.NumBranches]*G.Node
+type perBranch [decode.NumBranches]*G.Node
 
 // Validate returns an error that names a size that is wrong or does not fit another one.
 func (c NSAConfig) Validate() (err error) {
@@ -257,9 +260,9 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 		opt(&o)
 	}
 	c, b := l.config, l.builder // b is a copy, so that an error stays in this call
-	documents := ops.WithDocuments(nil)
+	documents := spec.WithDocuments(nil)
 	if o.cuSeqlens != nil {
-		documents = ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, x.Shape()[0], x.Shape()[1], c.BlockLen, c.Stride)))
+		documents = spec.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, x.Shape()[0], x.Shape()[1], c.BlockLen, c.Stride)))
 	}
 	q, k, v := l.project(&b, x)
 	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
@@ -268,16 +271,16 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 		k[branch] = rope(k[branch])
 	}
 
-	kc := l.compress(&b, "phi_k.", k[ops.Compressed], documents) // [B,Nc,Hkv,D]
-	vc := l.compress(&b, "phi_v.", v[ops.Compressed], documents) // [B,Nc,Hkv,Dv]
+	kc := l.compress(&b, "phi_k.", k[decode.Compressed], documents) // [B,Nc,Hkv,D]
+	vc := l.compress(&b, "phi_v.", v[decode.Compressed], documents) // [B,Nc,Hkv,Dv]
 	p.stored = append(G.Nodes{kc, vc}, c.interleaved(k, v)...)
 	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.BlockLen, c.Stride, documents))
 	if !c.NoSelected {
-		lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
+		lse := b.Node(attention.LSE(p.Compressed)) // [B,Hq,S]
 		p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
-		p.Selected = b.Node(ops.SelectedAttention(q, k[ops.Selected], v[ops.Selected], p.Blocks, c.SelectBlock, documents))
+		p.Selected = b.Node(ops.SelectedAttention(q, k[decode.Selected], v[decode.Selected], p.Blocks, c.SelectBlock, documents))
 	}
-	p.Window = b.Node(ops.SlidingWindow(q, k[ops.Window], v[ops.Window], c.Window, documents))
+	p.Window = b.Node(ops.SlidingWindow(q, k[decode.Window], v[decode.Window], c.Window, documents))
 
 	p.Gates = l.gates(&b, x)
 	outputs := slices.DeleteFunc(G.Nodes{p.Compressed, p.Selected, p.Window}, func(n *G.Node) bool { return n == nil })
@@ -324,7 +327,7 @@ func (l *NSA) phiParams(b *Builder, side string) (pe, w1, w2 *G.Node) {
 }
 
 // compress applies the layer's phi to x [B,S,Hkv,D]. side is that of phiParams.
-func (l *NSA) compress(b *Builder, side string, x *G.Node, documents ops.Option) *G.Node {
+func (l *NSA) compress(b *Builder, side string, x *G.Node, documents spec.Option) *G.Node {
 	c := l.config
 	if c.Phi == PhiMLP {
 		pe, w1, w2 := l.phiParams(b, side)

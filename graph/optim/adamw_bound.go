@@ -12,7 +12,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
 // boundAdamW is the kernel of AdamW, bound to the weights of a solver, with its memory.
@@ -23,7 +24,7 @@ type boundAdamW struct {
 	memory              []graph.Memory // first the moments, norm and the kernel's work memory; then the memory of weights
 	kernel              graph.Kernel
 	work                cpu.Buf
-	hyper, norm         ops.Arg       // input and output of the kernel
+	hyper, norm         spec.Arg      // input and output of the kernel
 	hostHyper, hostNorm *tensor.Dense // on the host
 	weights             []boundWeight
 	moments             []moment // two of each weight, one of a weight of Muon
@@ -34,9 +35,9 @@ type boundAdamW struct {
 // boundWeight is one weight with the cells that the kernel reads.
 type boundWeight struct {
 	name         string
-	weight, grad ops.Arg
+	weight, grad spec.Arg
 	own          graph.Memory // memory for a gradient that an op on the host computes
-	half         ops.Arg      // the machine's half-precision copy; without memory if there is none
+	half         spec.Arg     // the machine's half-precision copy; without memory if there is none
 }
 
 // bindWeights binds each weight and the kernel.
@@ -48,11 +49,11 @@ func (b *boundAdamW) bindWeights(weights []G.ValueGrad) error {
 	if b.stream == nil {
 		return errors.New("the machine is closed")
 	}
-	b.hyper = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{ops.AdamWHyperLen}})
-	b.norm = newArg(ops.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
+	b.hyper = newArg(spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{optimizer.HyperLen}})
+	b.norm = newArg(spec.Operand{Dtype: tensor.Float64, Shape: tensor.Shape{1}})
 	b.hostHyper, b.hostNorm = newHost(b.hyper.Operand), newHost(b.norm.Operand)
-	in, own := []ops.Arg{b.hyper}, []ops.Arg{b.hyper, b.norm}
-	op := ops.AdamWOp{Copies: b.machine.HalfType()}
+	in, own := []spec.Arg{b.hyper}, []spec.Arg{b.hyper, b.norm}
+	op := optimizer.Update{Copies: b.machine.HalfType()}
 	for i, w := range weights {
 		s, err := b.newWeight(w, i)
 		if err != nil {
@@ -74,7 +75,7 @@ func (b *boundAdamW) bindWeights(weights []G.ValueGrad) error {
 			b.moments, own = append(b.moments, second), append(own, second.Arg)
 		}
 		in = append(in, s.weight, s.grad, first.Arg, second.Arg)
-		if ops.IsHalf(op.Copies) {
+		if spec.IsHalf(op.Copies) {
 			in = append(in, s.half)
 		}
 	}
@@ -84,7 +85,7 @@ func (b *boundAdamW) bindWeights(weights []G.ValueGrad) error {
 	return b.bind(op, in, own)
 }
 
-// maskBit returns the character of one weight in the masks of ops.AdamWOp.
+// maskBit returns the character of one weight in the masks of optimizer.Update.
 func maskBit(set bool) string {
 	if set {
 		return "1"
@@ -102,7 +103,7 @@ func (b *boundAdamW) newWeight(w G.ValueGrad, i int) (s boundWeight, err error) 
 	if value.IsNil(v) {
 		return s, fmt.Errorf("%s has no value", name)
 	}
-	operand := ops.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}
+	operand := spec.Operand{Dtype: v.Dtype(), Shape: v.Shape().Clone()}
 	if operand.Elements() == 0 {
 		return s, fmt.Errorf("%s has no elements: its shape is %v", name, operand.Shape)
 	}
@@ -110,8 +111,8 @@ func (b *boundAdamW) newWeight(w G.ValueGrad, i int) (s boundWeight, err error) 
 		return s, fmt.Errorf("%s is %v, the weights before it are %v", name, operand.Dtype, b.weights[0].weight.Dtype)
 	}
 	s = boundWeight{name: name, weight: newArg(operand), grad: newArg(operand)}
-	if half := b.machine.HalfType(); ops.IsHalf(half) {
-		s.half = newArg(ops.Operand{Dtype: half})
+	if half := b.machine.HalfType(); spec.IsHalf(half) {
+		s.half = newArg(spec.Operand{Dtype: half})
 		if n, ok := w.(*G.Node); ok && b.machine.HalfCopy(n).Buf != nil {
 			s.half = b.machine.HalfCopy(n)
 		}
@@ -128,19 +129,19 @@ func nameOf(w G.ValueGrad, i int) string {
 }
 
 // bind binds the kernel and allocates the memory of own, the solver's own inputs and outputs.
-func (b *boundAdamW) bind(s ops.AdamWOp, in, own []ops.Arg) (err error) {
-	site := graph.Site{Spec: s, Out: []ops.Operand{b.norm.Operand}}
+func (b *boundAdamW) bind(s optimizer.Update, in, own []spec.Arg) (err error) {
+	site := graph.Site{Spec: s, Out: []spec.Operand{b.norm.Operand}}
 	for _, a := range in {
 		site.In = append(site.In, a.Operand)
 	}
 	if _, err := s.Infer(site.In); err != nil {
 		return err
 	}
-	if b.kernel, err = graph.Bind(b.backend, site, in, []ops.Arg{b.norm}); err != nil {
+	if b.kernel, err = graph.Bind(b.backend, site, in, []spec.Arg{b.norm}); err != nil {
 		return err
 	}
-	work := ops.Operand{Dtype: tensor.Uint8, Shape: tensor.Shape{b.kernel.WorkBytes()}}
-	memory, err := graph.AllocArgs(b.backend, append(own, ops.Arg{Operand: work, Buf: &b.work}))
+	work := spec.Operand{Dtype: tensor.Uint8, Shape: tensor.Shape{b.kernel.WorkBytes()}}
+	memory, err := graph.AllocArgs(b.backend, append(own, spec.Arg{Operand: work, Buf: &b.work}))
 	if err != nil {
 		return fmt.Errorf("moments: %w", err)
 	}
@@ -232,7 +233,7 @@ func (b *boundAdamW) checkDisjoint() error {
 }
 
 // adoptInPlace points a cell to the memory of a value. The value cannot be a copy, because the step changes it.
-func (b *boundAdamW) adoptInPlace(a ops.Arg, v G.Value) error {
+func (b *boundAdamW) adoptInPlace(a spec.Arg, v G.Value) error {
 	ok, err := b.backend.Adopt(a.Buf, v, a.Operand)
 	switch {
 	case err != nil:
@@ -247,7 +248,7 @@ func (b *boundAdamW) adoptInPlace(a ops.Arg, v G.Value) error {
 
 // prepare uploads the numbers of step t, counted from 1, and prepares the kernel.
 func (b *boundAdamW) prepare(lr, scale float64, t int) error {
-	ops.AdamWHyper{
+	optimizer.Hyper{
 		LR: lr, Beta1: b.beta1, Beta2: b.beta2, Eps: b.eps, Decay: b.decay, Clip: b.clip, Scale: scale, Step: t, Momentum: momentum,
 	}.Write(b.hostHyper.Float64s())
 	if err := b.stream.Upload(b.hyper, b.hostHyper); err != nil {
@@ -273,16 +274,16 @@ func (b *boundAdamW) checkNorm() error {
 }
 
 // anyElement reports whether bad is true for an element of an operand of floats in host memory.
-func anyElement(a ops.Arg, bad func(float64) bool) bool {
+func anyElement(a spec.Arg, bad func(float64) bool) bool {
 	if a.Dtype == tensor.Float32 {
 		return slices.ContainsFunc(cpu.Slice[float32](a.Buf), func(x float32) bool { return bad(float64(x)) })
 	}
 	return slices.ContainsFunc(cpu.Slice[float64](a.Buf), bad)
 }
 
-func newArg(o ops.Operand) ops.Arg { return ops.Arg{Operand: o, Buf: new(cpu.Buf)} }
+func newArg(o spec.Operand) spec.Arg { return spec.Arg{Operand: o, Buf: new(cpu.Buf)} }
 
-func newHost(o ops.Operand) *tensor.Dense {
+func newHost(o spec.Operand) *tensor.Dense {
 	return tensor.New(tensor.Of(o.Dtype), tensor.WithShape(o.Shape...))
 }
 

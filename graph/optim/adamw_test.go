@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
 // weight is a ValueGrad that is no node.
@@ -92,7 +92,7 @@ func TestStepsMatchOracle(t *testing.T) {
 				h.Clip = math.Inf(1)
 			}
 			if c.muon {
-				p := ops.MuonPolynomials()
+				p := optimizer.MuonPolynomials()
 				h.Muon, h.Momentum, h.Polynomials = func(name string) bool { return name == "a.weight" }, momentum, p[:]
 				opts = append(opts, WithMuon(matrices))
 			}

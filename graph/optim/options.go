@@ -55,7 +55,7 @@ func WithClip(clip float64) AdamWOption { return func(o *adamWOptions) { o.clip 
 // WithMuon makes the matrices for which rule is true take steps of Muon instead of AdamW. The step is the momentum m
 // (Nesterov, with a decay rate of 0.95) with its singular values made about 1, times 0.2 sqrt(max(rows, cols)): about the
 // size of a step of AdamW. Muon is for the matrices between the layers of a model, not for embeddings and the last layer.
-// ops.MuonPolynomials has the equations and their sources. The first step returns an error if rule is true for a weight that is
+// optimizer.MuonPolynomials has the equations and their sources. The first step returns an error if rule is true for a weight that is
 // no matrix.
 func WithMuon(rule func(name string, shape tensor.Shape) bool) AdamWOption {
 	return func(o *adamWOptions) { o.muon = rule }

@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // A state has the number of steps in its metadata, and two tensors for each weight; for a weight of Muon only the first one.
@@ -25,7 +25,7 @@ const (
 // moment is a moving average of a weight's gradient or of its square, in the weight's shape and type.
 type moment struct {
 	name string // name of the tensor in a state
-	ops.Arg
+	spec.Arg
 }
 
 // State returns a copy of what another solver needs to go on from here; File.Write and safetensors.Read keep it in a file.
@@ -112,7 +112,7 @@ func (b *boundAdamW) restore(step int, tensors map[string]*tensor.Dense) error {
 		if tensors[m.name] == nil {
 			return fmt.Errorf("no tensor %s", m.name)
 		}
-		err := ops.PointAtValue(host.Buf, tensors[m.name], m.Operand)
+		err := spec.PointAtValue(host.Buf, tensors[m.name], m.Operand)
 		switch {
 		case err != nil:
 			return fmt.Errorf("%s: %w", m.name, err)

@@ -30,7 +30,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // Case is an op with inputs of one size.
@@ -50,7 +50,7 @@ type Case struct {
 	// Mask is the mask of an attention op.
 	Mask ref.Mask
 	// Selection is set for SelectBlocks. CheckSelection then checks the output, since rounding may change the order of scores.
-	Selection *ops.Params
+	Selection *spec.Params
 	// Documents are packed into the rows of the inputs; nil if each row is one document.
 	Documents *ref.Documents
 }
@@ -67,7 +67,7 @@ const (
 
 // Call is one Spec to be run. In and Out are indices of arrays: first come the arrays of Plan.Inputs, then the outputs of the calls.
 type Call struct {
-	Spec    ops.Spec
+	Spec    spec.Spec
 	In, Out []int
 }
 
@@ -107,17 +107,17 @@ func (c Case) Plan() (*Plan, error) {
 		for it := g.From(n.ID()); it.Next(); {
 			in = append(in, outputs[it.Node().ID()])
 		}
-		if s, ok := ops.SpecOf(n.Op()); ok {
+		if s, ok := spec.SpecOf(n.Op()); ok {
 			call := Call{Spec: s}
 			for _, list := range in {
 				call.In = append(call.In, list[0])
 			}
-			for range ops.OutputsOf(n.Op()) {
+			for range spec.OutputsOf(n.Op()) {
 				call.Out = append(call.Out, p.Arrays)
 				p.Arrays++
 			}
 			p.Calls, outputs[n.ID()] = append(p.Calls, call), call.Out
-		} else if index, ok := ops.OutputIndex(n.Op()); ok {
+		} else if index, ok := spec.OutputIndex(n.Op()); ok {
 			outputs[n.ID()] = in[0][index : index+1]
 		} else {
 			outputs[n.ID()] = []int{given[n.Name()]}
@@ -173,7 +173,7 @@ func (c Case) CheckSelection(q, kc *ref.Tensor, idx []int32, tolerance float64) 
 // each query must ascend, be padded with -1 and include the forced blocks. A block that is not selected may score higher than a
 // selected one by at most tolerance, relative to the sum of a row's scores. CheckSelection returns the number of rows whose selection
 // differs from the oracle's, and the first error.
-func CheckSelection(p ops.Params, q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
+func CheckSelection(p spec.Params, q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
 	S, Hq, Hkv := q.Shape[1], q.Shape[2], kc.Shape[2]
 	if S < p.BlockLen {
 		kc = ref.New(kc.Shape[0], 0, Hkv, kc.Shape[3])
@@ -234,11 +234,11 @@ func normalTimes(scale float64, name string, seed uint64, shape ...int) Array {
 }
 
 // Operand returns the type and shape of a: int32 for indices, dt otherwise.
-func (a Array) Operand(dt tensor.Dtype) ops.Operand {
+func (a Array) Operand(dt tensor.Dtype) spec.Operand {
 	if a.Ints != nil {
 		dt = tensor.Int32
 	}
-	return ops.Operand{Dtype: dt, Shape: a.Shape}
+	return spec.Operand{Dtype: dt, Shape: a.Shape}
 }
 
 // Tensor returns the floats as a tensor of the oracle, which shares the array's memory.

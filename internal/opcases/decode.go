@@ -5,13 +5,14 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
-// Decoding is a layer whose sequences are decoded by ops.DecodeOp.
+// Decoding is a layer whose sequences are decoded by decode.Step.
 type Decoding struct {
 	Name   string
-	Cache  ops.KVCache // without slots and pages
+	Cache  decode.KVCache // without slots and pages
 	Heads  int
 	Tokens int // tokens of the longest sequence
 	MLP    int // hidden width of the compression of keys, two less than that of values; 0: the mean
@@ -22,23 +23,23 @@ type Decoding struct {
 // Decodings returns the cases of decoding.
 func Decodings() []Decoding {
 	cases := []Decoding{
-		{"small", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}, KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 4, 150, 0, 0},
-		{"mlp", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 1, KeyDim: 6, ValueDim: 10, PageLen: 8}, 3, 90, 5, 0},
-		{"stride is l", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 16, TopN: 3, Window: 1}, KVHeads: 2, KeyDim: 4, ValueDim: 4, PageLen: 32}, 2, 80, 0, 0},
-		{"l above l'", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5, Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0, 0},
-		{"no block", ops.KVCache{Params: ops.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3, Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0, 0},
-		{"dense", ops.KVCache{KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 6, 70, 0, 0},
-		{"parts", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 40, Window: 300}, KVHeads: 1, KeyDim: 16, ValueDim: 24, PageLen: 16}, 11, 420, 0, 0},
-		{"wide", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 5, Window: 40}, KVHeads: 2, KeyDim: 72, ValueDim: 128, PageLen: 32}, 26, 150, 0, 0},
-		{"wide, few heads", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 20}, KVHeads: 2, KeyDim: 128, ValueDim: 64, PageLen: 16}, 6, 60, 0, 0},
-		{"many blocks", ops.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 16, Window: 8}, KVHeads: 1, KeyDim: 16, ValueDim: 8, PageLen: 32}, 2, 700, 0, 0},
-		{"mlp, 16 dims", ops.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 2, KeyDim: 16, ValueDim: 8, PageLen: 16}, 6, 90, 5, 0},
-		{"dense, 64 dims", ops.KVCache{KVHeads: 2, KeyDim: 64, ValueDim: 64, PageLen: 16}, 12, 150, 0, 0},
-		{"paper", ops.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0, 0},
+		{"small", decode.KVCache{Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}, KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 4, 150, 0, 0},
+		{"mlp", decode.KVCache{Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 1, KeyDim: 6, ValueDim: 10, PageLen: 8}, 3, 90, 5, 0},
+		{"stride is l", decode.KVCache{Params: spec.Params{BlockLen: 4, Stride: 4, SelectBlock: 16, TopN: 3, Window: 1}, KVHeads: 2, KeyDim: 4, ValueDim: 4, PageLen: 32}, 2, 80, 0, 0},
+		{"l above l'", decode.KVCache{Params: spec.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5, Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0, 0},
+		{"no block", decode.KVCache{Params: spec.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3, Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0, 0},
+		{"dense", decode.KVCache{KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 6, 70, 0, 0},
+		{"parts", decode.KVCache{Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 40, Window: 300}, KVHeads: 1, KeyDim: 16, ValueDim: 24, PageLen: 16}, 11, 420, 0, 0},
+		{"wide", decode.KVCache{Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 5, Window: 40}, KVHeads: 2, KeyDim: 72, ValueDim: 128, PageLen: 32}, 26, 150, 0, 0},
+		{"wide, few heads", decode.KVCache{Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 20}, KVHeads: 2, KeyDim: 128, ValueDim: 64, PageLen: 16}, 6, 60, 0, 0},
+		{"many blocks", decode.KVCache{Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 16, Window: 8}, KVHeads: 1, KeyDim: 16, ValueDim: 8, PageLen: 32}, 2, 700, 0, 0},
+		{"mlp, 16 dims", decode.KVCache{Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 2, KeyDim: 16, ValueDim: 8, PageLen: 16}, 6, 90, 5, 0},
+		{"dense, 64 dims", decode.KVCache{KVHeads: 2, KeyDim: 64, ValueDim: 64, PageLen: 16}, 12, 150, 0, 0},
+		{"paper", decode.KVCache{Params: spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0, 0},
 	}
-	for _, without := range []ops.Branches{
-		ops.BranchesOf(ops.Compressed), ops.BranchesOf(ops.Selected), ops.BranchesOf(ops.Window),
-		ops.BranchesOf(ops.Selected, ops.Window), ops.BranchesOf(ops.Compressed, ops.Window), ops.BranchesOf(ops.Compressed, ops.Selected),
+	for _, without := range []decode.Branches{
+		decode.BranchesOf(decode.Compressed), decode.BranchesOf(decode.Selected), decode.BranchesOf(decode.Window),
+		decode.BranchesOf(decode.Selected, decode.Window), decode.BranchesOf(decode.Compressed, decode.Window), decode.BranchesOf(decode.Compressed, decode.Selected),
 	} {
 		c := cases[0]
 		c.Cache.KeyDim, c.Cache.ValueDim = 16, 8 // sizes that kernels on tensor cores support
@@ -47,8 +48,8 @@ func Decodings() []Decoding {
 	}
 	for _, x := range []struct {
 		of, hidden int
-		without    ops.Branches
-	}{{0, 72, 0}, {0, 8, ops.BranchesOf(ops.Selected)}, {0, 136, ops.BranchesOf(ops.Compressed, ops.Window)}, {7, 24, 0}} {
+		without    decode.Branches
+	}{{0, 72, 0}, {0, 8, decode.BranchesOf(decode.Selected)}, {0, 136, decode.BranchesOf(decode.Compressed, decode.Window)}, {7, 24, 0}} {
 		c := cases[x.of]
 		c.Name, c.GateHidden, c.Cache.Without, c.Tokens = fmt.Sprintf("gate layer of %d", x.hidden), x.hidden, x.without, 60
 		if x.of == 0 {
@@ -68,7 +69,7 @@ type Sequence struct {
 
 // Gates returns the number of gates of a head.
 func (c Decoding) Gates() (n int) {
-	for b := range ops.Branch(ops.NumBranches) {
+	for b := range decode.Branch(decode.NumBranches) {
 		if c.Cache.Has(b) {
 			n++
 		}
@@ -88,7 +89,7 @@ func normalTensor(seed uint64, shape ...int) *ref.Tensor {
 func (c Decoding) Sequence(seed uint64, n int) (s Sequence) {
 	seed *= 100
 	s.Q, s.Gates = normalTensor(seed, 1, n, c.Heads, c.Cache.KeyDim), normalTensor(seed+1, 1, n, c.Heads, c.Gates())
-	for i := range uint64(ops.NumBranches) {
+	for i := range uint64(decode.NumBranches) {
 		s.K = append(s.K, normalTensor(seed+2+2*i, 1, n, c.Cache.KVHeads, c.Cache.KeyDim))
 		s.V = append(s.V, normalTensor(seed+3+2*i, 1, n, c.Cache.KVHeads, c.Cache.ValueDim))
 	}
@@ -160,9 +161,9 @@ func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.
 		k[i] = store(ref.RoPE(s.K[i], DecodingBase, 0))
 	}
 	if c.Cache.Dense() {
-		return store(attend(q, k[ops.Window], s.V[ops.Window], ref.CausalMask())), nil
+		return store(attend(q, k[decode.Window], s.V[decode.Window], ref.CausalMask())), nil
 	}
-	kc, vc := store(c.Compressed(k[ops.Compressed], 0)), store(c.Compressed(s.V[ops.Compressed], 1))
+	kc, vc := store(c.Compressed(k[decode.Compressed], 0)), store(c.Compressed(s.V[decode.Compressed], 1))
 	if selected, _ = ref.SelectBlocks(q, kc, p.BlockLen, p.Stride, p.SelectBlock, p.TopN); idx == nil {
 		idx = selected
 	}
@@ -172,10 +173,10 @@ func (c Decoding) Through(s Sequence, idx []int32, store func(*ref.Tensor) *ref.
 		mask ref.Mask
 	}{
 		{kc, vc, ref.CompressedMask(p.BlockLen, p.Stride)},
-		{k[ops.Selected], s.V[ops.Selected], ref.SelectedMask(idx, 1, n, c.Cache.KVHeads, p.SelectBlock)},
-		{k[ops.Window], s.V[ops.Window], ref.WindowMask(p.Window)},
+		{k[decode.Selected], s.V[decode.Selected], ref.SelectedMask(idx, 1, n, c.Cache.KVHeads, p.SelectBlock)},
+		{k[decode.Window], s.V[decode.Window], ref.WindowMask(p.Window)},
 	} {
-		if c.Cache.Has(ops.Branch(i)) {
+		if c.Cache.Has(decode.Branch(i)) {
 			outputs = append(outputs, store(attend(q, branch.k, branch.v, branch.mask)))
 		}
 	}

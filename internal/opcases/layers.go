@@ -10,6 +10,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // Layers returns the cases of all ops except attention. Dims are one, odd, and around the boundaries of blocks and vectors. At
@@ -34,8 +37,8 @@ func costOf(elements int) Cost {
 func total(shape []int) int { return tensor.Shape(shape).TotalSize() }
 
 // apply returns the Build of a Spec without a constructor, such as a fused one.
-func apply(s ops.Spec) func(in []*G.Node) (*G.Node, error) {
-	return func(in []*G.Node) (*G.Node, error) { return ops.Apply(s, in...) }
+func apply(s spec.Spec) func(in []*G.Node) (*G.Node, error) {
+	return func(in []*G.Node) (*G.Node, error) { return spec.Apply(s, in...) }
 }
 
 // results turns the results of a function of the oracle into a list.
@@ -118,7 +121,7 @@ func norms() (list []Case) {
 			Gradients: func(in tensors, dy *ref.Tensor) tensors { return results(ref.RMSNormGrad(in[0], in[1], dy, eps)) },
 		}, Case{Name: named("rms norm gradient with add", shape), Cost: costOf(total(shape)),
 			Inputs: []Array{Normal("x", 1, shape...), Normal("weight", 2, shape[len(shape)-1]), Normal("dy", 3, shape...), Normal("residual", 4, shape...)},
-			Build:  apply(ops.RMSNormGradAddOp{Eps: eps}),
+			Build:  apply(norm.RMSNormGradAdd{Eps: eps}),
 			Outputs: func(in tensors) tensors {
 				dx, dw := ref.RMSNormGrad(in[0], in[1], in[2], eps)
 				return results(ref.Add(dx, in[3]), dw)
@@ -229,7 +232,7 @@ func gatedSums() (list []Case) {
 		{1, 1, 1, 1, 1}, {2, 5, 3, 2, 7}, {1, 7, 4, 3, 17}, {2, 3, 2, 5, 4}, {1, 11, 3, 3, 64}, {1, 31, 1, 8, 192}, {1, 5, 1, 2, 2000}, {1, 67, 1, 2, 32},
 		{2, 200, 3, 3, 33}, {1, 1025, 1, 3, 7},
 	} {
-		for _, op := range []ops.GatedSumOp{{}, {Sigmoid: true}} {
+		for _, op := range []pointwise.GatedSum{{}, {Sigmoid: true}} {
 			name := "gated sum"
 			if op.Sigmoid {
 				name += " with sigmoid"
@@ -241,7 +244,7 @@ func gatedSums() (list []Case) {
 				return in[0]
 			}
 			x := Case{Name: named(name, c), Inputs: []Array{Normal("gates", 1, c.B, c.S, c.H, c.n)}, Cost: costOf(c.B * c.S * c.H * c.dv),
-				Build:   func(in []*G.Node) (*G.Node, error) { return ops.Apply(op, in...) },
+				Build:   func(in []*G.Node) (*G.Node, error) { return spec.Apply(op, in...) },
 				Outputs: func(in tensors) tensors { return results(ref.GatedSum(gates(in), in[1:]...)) },
 				Gradients: func(in tensors, dy *ref.Tensor) tensors {
 					dgates, dbranches := ref.GatedSumGrad(gates(in), dy, in[1:]...)

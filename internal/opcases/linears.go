@@ -8,6 +8,8 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 func linears() (list []Case) {
@@ -64,13 +66,13 @@ func linears() (list []Case) {
 		}
 		withSiLU, withAdd := x, x
 		withSiLU.Name, withSiLU.Gradients = "linear with silu"+sizes, nil
-		withSiLU.Build = apply(ops.LinearSiLUOp{Heads: c.heads})
+		withSiLU.Build = apply(linear.LinearSiLU{Heads: c.heads})
 		withSiLU.Outputs = func(in tensors) tensors { h := x.Outputs(in)[0]; return results(ref.SiLU(h), h) }
 		list = append(list, x, withSiLU)
 		if !c.bias {
 			withAdd.Name, withAdd.Gradients = "linear with add"+sizes, nil
 			withAdd.Inputs = append(slices.Clone(x.Inputs), Normal("residual", 4, c.want...))
-			withAdd.Build = apply(ops.LinearAddOp{Heads: c.heads})
+			withAdd.Build = apply(linear.LinearAdd{Heads: c.heads})
 			withAdd.Outputs = func(in tensors) tensors { return results(ref.Add(x.Outputs(in)[0], in[2])) }
 			list = append(list, withAdd)
 		}
@@ -85,7 +87,7 @@ func linearGroups() (list []Case) {
 		bias, rotated bool
 		terms         int // number of terms of dy
 	}
-	rope := ops.RoPEOp{Base: 100, Start: 5}
+	rope := pointwise.RoPE{Base: 100, Start: 5}
 	back := rope
 	back.Inverse = true
 	for _, c := range []struct {
@@ -99,7 +101,7 @@ func linearGroups() (list []Case) {
 		{3, 33, 24, []layer{{1, 8, false, false, 3}, {1, 2400, true, false, 2}}},
 		{1, 21, 8, []layer{{1, 600, false, true, 1}, {2, 600, false, true, 1}}}, // on a GPU the rotations do not fit the shared memory
 	} {
-		forward, backward, rows := ops.LinearsOp{RoPE: rope}, ops.LinearsGradOp{In: c.in, RoPE: back}, c.B*c.S
+		forward, backward, rows := linear.Fused{RoPE: rope}, linear.FusedGrad{In: c.in, RoPE: back}, c.B*c.S
 		x, ws, biases, dys := Normal("x", 1, c.B, c.S, c.in), []Array{}, []Array{}, []Array{}
 		for i, l := range c.layers {
 			ws = append(ws, Normal(fmt.Sprint("w", i), uint64(10+i), l.heads*l.dim, c.in))
@@ -160,25 +162,25 @@ func linearsWithNeighbours() (list []Case) {
 	type layer struct {
 		out        int
 		bias       bool
-		activation ops.Activation
+		activation linear.Activation
 	}
 	for _, c := range []struct {
 		rows, in int
 		norm     bool
 		layers   []layer
 	}{
-		{1, 1, true, []layer{{1, false, ops.ActivationNone}}},
-		{2, 13, true, []layer{{9, true, ops.ActivationSiLU}, {3, false, ops.ActivationNone}, {17, true, ops.ActivationSigmoid}}},
-		{16, 40, true, []layer{{8, false, ops.ActivationNone}, {31, false, ops.ActivationSiLU}}},
-		{9, 264, true, []layer{{24, false, ops.ActivationSiLU}}},
-		{1, 768, true, []layer{{5, true, ops.ActivationSiLU}, {16, false, ops.ActivationNone}}},
-		{3, 2056, true, []layer{{12, false, ops.ActivationNone}}}, // many chunks
-		{16, 64, false, []layer{{36, true, ops.ActivationSigmoid}}},
-		{17, 72, false, []layer{{36, true, ops.ActivationSigmoid}, {7, false, ops.ActivationSiLU}}}, // several blocks of rows
-		{64, 33, false, []layer{{20, true, ops.ActivationSiLU}, {4, false, ops.ActivationNone}}},
-		{50, 1600, false, []layer{{18, false, ops.ActivationSiLU}}},
+		{1, 1, true, []layer{{1, false, linear.ActivationNone}}},
+		{2, 13, true, []layer{{9, true, linear.ActivationSiLU}, {3, false, linear.ActivationNone}, {17, true, linear.ActivationSigmoid}}},
+		{16, 40, true, []layer{{8, false, linear.ActivationNone}, {31, false, linear.ActivationSiLU}}},
+		{9, 264, true, []layer{{24, false, linear.ActivationSiLU}}},
+		{1, 768, true, []layer{{5, true, linear.ActivationSiLU}, {16, false, linear.ActivationNone}}},
+		{3, 2056, true, []layer{{12, false, linear.ActivationNone}}}, // many chunks
+		{16, 64, false, []layer{{36, true, linear.ActivationSigmoid}}},
+		{17, 72, false, []layer{{36, true, linear.ActivationSigmoid}, {7, false, linear.ActivationSiLU}}}, // several blocks of rows
+		{64, 33, false, []layer{{20, true, linear.ActivationSiLU}, {4, false, linear.ActivationNone}}},
+		{50, 1600, false, []layer{{18, false, linear.ActivationSiLU}}},
 	} {
-		op := ops.LinearsOp{}
+		op := linear.Fused{}
 		x, ws, biases := Normal("x", 1, 1, c.rows, c.in), []Array{}, []Array{}
 		for i, l := range c.layers {
 			ws = append(ws, Normal(fmt.Sprint("w", i), uint64(10+i), l.out, c.in))
@@ -204,9 +206,9 @@ func linearsWithNeighbours() (list []Case) {
 					}
 					y := ref.Linear(x, in[1+i], bias).Reshape(1, c.rows, l.out)
 					switch l.activation {
-					case ops.ActivationSiLU:
+					case linear.ActivationSiLU:
 						y = ref.SiLU(y)
-					case ops.ActivationSigmoid:
+					case linear.ActivationSigmoid:
 						y = ref.Sigmoid(y)
 					}
 					ys = append(ys, y)

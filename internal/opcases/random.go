@@ -6,14 +6,17 @@ import (
 
 	"gorgonia.org/tensor"
 
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // RandomCall is a call of an op of NSA, or of its gradient, with random sizes. A call is valid, or one thing in it is wrong.
 type RandomCall struct {
-	Spec    ops.Spec
-	In, Out []ops.Operand // types and shapes as in graphs; the Out of a wrong call is the one before it was spoiled
-	Names   []string      // names of the inputs in errors
+	Spec    spec.Spec
+	In, Out []spec.Operand // types and shapes as in graphs; the Out of a wrong call is the one before it was spoiled
+	Names   []string       // names of the inputs in errors
 	// Wrong lists names; the error of a wrong call must contain at least one of them. It is nil for a valid call.
 	Wrong []string
 	// Huge is set for a call that is valid except for a size that no memory holds.
@@ -27,7 +30,7 @@ type RandomCall struct {
 // ForwardCall is an op to be run before a call. It reads the call's inputs In and writes the call's inputs Out; -1 stands for an output
 // that the call does not read.
 type ForwardCall struct {
-	Spec    ops.Spec
+	Spec    spec.Spec
 	In, Out []int
 }
 
@@ -63,12 +66,12 @@ func (r *random) size(limit int) int {
 	return min(n, limit)
 }
 
-func (r *random) float(shape ...int) ops.Operand { return ops.Operand{Dtype: r.dt, Shape: shape} }
+func (r *random) float(shape ...int) spec.Operand { return spec.Operand{Dtype: r.dt, Shape: shape} }
 
 // params draws valid sizes of blocks.
-func (r *random) params() ops.Params {
+func (r *random) params() spec.Params {
 	d := oneOf(r, 1, 2, 3, 4, 8, 16, 16)
-	return ops.Params{
+	return spec.Params{
 		Stride: d, BlockLen: d * (1 + r.IntN(4)), SelectBlock: oneOf(r, d*(1+r.IntN(4)), 16*d, (64+d-1)/d*d),
 		TopN: 3 + r.IntN(oneOf(r, 1, 6, 80)), Window: r.size(400),
 	}
@@ -76,7 +79,7 @@ func (r *random) params() ops.Params {
 
 // callSizes are the sizes of the operands of a call.
 type callSizes struct {
-	ops.Params
+	spec.Params
 	b, s, hq, hkv, dim, dv int
 }
 
@@ -136,14 +139,14 @@ func (r *random) call() RandomCall {
 	r.dt = oneOf(r, tensor.Float32, tensor.Float32, tensor.Float64)
 	z := r.sizes()
 	p, b, s, hq, hkv, dim, dv := z.Params, z.b, z.s, z.hq, z.hkv, z.dim, z.dv
-	nc := max(1, ops.NumCompressed(s, p.BlockLen, p.Stride))
+	nc := max(1, spec.NumCompressed(s, p.BlockLen, p.Stride))
 	q, k, v := r.float(b, s, hq, dim), r.float(b, s, hkv, dim), r.float(b, s, hkv, dv)
 	kc, vc := r.float(b, nc, hkv, dim), r.float(b, nc, hkv, dv)
 	o, lse := r.float(b, s, hq, dv), r.float(b, hq, s)
-	idx := ops.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{b, s, hkv, p.TopN}}
-	window := ops.SlidingWindowOp{Window: p.Window}
-	compressed := ops.CompressedAttentionOp{BlockLen: p.BlockLen, Stride: p.Stride}
-	selected := ops.SelectedAttentionOp{SelectBlock: p.SelectBlock}
+	idx := spec.Operand{Dtype: tensor.Int32, Shape: tensor.Shape{b, s, hkv, p.TopN}}
+	window := attention.SlidingWindow{Window: p.Window}
+	compressed := attention.Compressed{BlockLen: p.BlockLen, Stride: p.Stride}
+	selected := attention.Selected{SelectBlock: p.SelectBlock}
 	delta := r.IntN(2) == 0
 	third, name := o, "o"
 	if delta {
@@ -155,12 +158,12 @@ func (r *random) call() RandomCall {
 		}
 		return input
 	}
-	withForward := func(c RandomCall, spec ops.Spec, in []int, o, lse int) RandomCall {
+	withForward := func(c RandomCall, spec spec.Spec, in []int, o, lse int) RandomCall {
 		c.Forward = &ForwardCall{spec, in, []int{o, lse}}
 		return c
 	}
 	qkv := []int{0, 1, 2}
-	newCall := func(spec ops.Spec, names []string, in ...ops.Operand) RandomCall {
+	newCall := func(spec spec.Spec, names []string, in ...spec.Operand) RandomCall {
 		c := RandomCall{Spec: spec, In: slices.Clone(in), Names: names, Block: p.SelectBlock}
 		for i := range c.In {
 			c.In[i].Shape = slices.Clone(c.In[i].Shape)
@@ -171,38 +174,38 @@ func (r *random) call() RandomCall {
 	case 0, 1:
 		return newCall(window, []string{"q", "k", "v"}, q, k, v)
 	case 2:
-		c := newCall(ops.SlidingWindowGradOp{Forward: window, Delta: delta}, []string{"q", "k", "v", name, "lse", "do"}, q, k, v, third, lse, o)
+		c := newCall(attention.SlidingWindowGrad{Forward: window, Delta: delta}, []string{"q", "k", "v", name, "lse", "do"}, q, k, v, third, lse, o)
 		return withForward(c, window, qkv, ifReadsO(3), 4)
 	case 3:
 		return newCall(compressed, []string{"q", "kc", "vc"}, q, kc, vc)
 	case 4:
-		c := newCall(ops.CompressedAttentionGradOp{Forward: compressed, Delta: delta}, []string{"q", "kc", "vc", name, "lse", "do"}, q, kc, vc, third, lse, o)
+		c := newCall(attention.CompressedGrad{Forward: compressed, Delta: delta}, []string{"q", "kc", "vc", name, "lse", "do"}, q, kc, vc, third, lse, o)
 		return withForward(c, compressed, qkv, ifReadsO(3), 4)
 	case 5, 6:
-		return withForward(newCall(ops.SelectBlocksOp{Params: p}, []string{"q", "kc", "lse"}, q, kc, lse), compressed, []int{0, 1, 1}, -1, 2)
+		return withForward(newCall(attention.SelectBlocks{Params: p}, []string{"q", "kc", "lse"}, q, kc, lse), compressed, []int{0, 1, 1}, -1, 2)
 	case 7:
 		return newCall(selected, []string{"q", "k", "v", "idx"}, q, k, v, idx)
 	case 8:
-		c := newCall(ops.SelectedAttentionGradOp{Forward: selected, Delta: delta}, []string{"q", "k", "v", "idx", name, "lse", "do"}, q, k, v, idx, third, lse, o)
+		c := newCall(attention.SelectedGrad{Forward: selected, Delta: delta}, []string{"q", "k", "v", "idx", name, "lse", "do"}, q, k, v, idx, third, lse, o)
 		return withForward(c, selected, []int{0, 1, 2, 3}, ifReadsO(4), 5)
 	case 9:
-		return newCall(ops.CompressMeanOp{BlockLen: p.BlockLen, Stride: p.Stride}, []string{"x"}, k)
+		return newCall(compress.Mean{BlockLen: p.BlockLen, Stride: p.Stride}, []string{"x"}, k)
 	case 10:
-		return newCall(ops.CompressMeanGradOp{BlockLen: p.BlockLen, Stride: p.Stride, Tokens: s}, []string{"dy"}, kc)
+		return newCall(compress.MeanGrad{BlockLen: p.BlockLen, Stride: p.Stride, Tokens: s}, []string{"dy"}, kc)
 	case 11:
-		return newCall(ops.CompressMLPOp{BlockLen: p.BlockLen, Stride: p.Stride}, []string{"x", "pe", "w1", "w2"},
+		return newCall(compress.MLP{BlockLen: p.BlockLen, Stride: p.Stride}, []string{"x", "pe", "w1", "w2"},
 			k, r.float(p.BlockLen, dim), r.float(hidden, p.BlockLen*dim), r.float(dim, hidden))
 	case 12:
 		k.Shape[3] += k.Shape[3] % 2
-		return newCall(ops.RoPEOp{Base: 1e4, Start: r.IntN(1000)}, []string{"x"}, k)
+		return newCall(pointwise.RoPE{Base: 1e4, Start: r.IntN(1000)}, []string{"x"}, k)
 	default:
-		return newCall(ops.GatedSumOp{Sigmoid: delta}, []string{"gates", "branch 0", "branch 1"}, r.float(b, s, hq, 2), o, o)
+		return newCall(pointwise.GatedSum{Sigmoid: delta}, []string{"gates", "branch 0", "branch 1"}, r.float(b, s, hq, 2), o, o)
 	}
 }
 
 // tooLarge reports whether an operand has more elements than the shape rules can count.
-func tooLarge(list []ops.Operand) bool {
-	return slices.ContainsFunc(list, func(o ops.Operand) bool {
+func tooLarge(list []spec.Operand) bool {
+	return slices.ContainsFunc(list, func(o spec.Operand) bool {
 		room := 1 << 58
 		for _, n := range o.Shape {
 			room /= n
@@ -247,31 +250,31 @@ func (r *random) spoilParameter(c *RandomCall) {
 	l, d, shape := oneOf(r, bad, 48, 48), oneOf(r, bad, 5, 7), false
 	blocks := []string{"block length l", "stride d"}
 	switch op := c.Spec.(type) {
-	case ops.SlidingWindowOp:
-		c.Spec, c.Wrong = ops.SlidingWindowOp{Window: bad}, []string{"window w"}
-	case ops.SlidingWindowGradOp:
+	case attention.SlidingWindow:
+		c.Spec, c.Wrong = attention.SlidingWindow{Window: bad}, []string{"window w"}
+	case attention.SlidingWindowGrad:
 		op.Forward.Window = bad
 		c.Spec, c.Wrong = op, []string{"window w"}
-	case ops.CompressedAttentionOp:
-		c.Spec, c.Wrong = ops.CompressedAttentionOp{BlockLen: l, Stride: d}, blocks
-	case ops.CompressedAttentionGradOp:
+	case attention.Compressed:
+		c.Spec, c.Wrong = attention.Compressed{BlockLen: l, Stride: d}, blocks
+	case attention.CompressedGrad:
 		op.Forward.BlockLen, op.Forward.Stride = l, d
 		c.Spec, c.Wrong = op, blocks
-	case ops.CompressMeanOp:
-		c.Spec, c.Wrong = ops.CompressMeanOp{BlockLen: l, Stride: d}, blocks
-	case ops.CompressMeanGradOp:
+	case compress.Mean:
+		c.Spec, c.Wrong = compress.Mean{BlockLen: l, Stride: d}, blocks
+	case compress.MeanGrad:
 		op.BlockLen, op.Stride = l, d
 		c.Spec, c.Wrong = op, blocks
-	case ops.CompressMLPOp:
-		c.Spec, c.Wrong = ops.CompressMLPOp{BlockLen: l, Stride: d}, blocks
-	case ops.RoPEOp:
-		c.Spec, c.Wrong = ops.RoPEOp{Base: float64(bad)}, []string{"base"}
-	case ops.SelectedAttentionOp:
-		c.Spec, c.Wrong = ops.SelectedAttentionOp{SelectBlock: bad}, []string{"selection block l'"}
-	case ops.SelectedAttentionGradOp:
+	case compress.MLP:
+		c.Spec, c.Wrong = compress.MLP{BlockLen: l, Stride: d}, blocks
+	case pointwise.RoPE:
+		c.Spec, c.Wrong = pointwise.RoPE{Base: float64(bad)}, []string{"base"}
+	case attention.Selected:
+		c.Spec, c.Wrong = attention.Selected{SelectBlock: bad}, []string{"selection block l'"}
+	case attention.SelectedGrad:
 		op.Forward.SelectBlock = bad
 		c.Spec, c.Wrong = op, []string{"selection block l'"}
-	case ops.SelectBlocksOp:
+	case attention.SelectBlocks:
 		switch p := &op.Params; r.IntN(4) {
 		case 0:
 			p.BlockLen, p.Stride = l, d

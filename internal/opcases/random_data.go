@@ -10,11 +10,12 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // Input returns the bytes of an input of a valid call, in the type of o: finite numbers, or lists of selected blocks.
-func (c RandomCall) Input(rng *rand.Rand, o ops.Operand) []byte {
+func (c RandomCall) Input(rng *rand.Rand, o spec.Operand) []byte {
 	if o.Dtype != tensor.Int32 {
 		return noise()[o.Dtype][rng.IntN(1000)*int(o.Dtype.Size()):][:o.Bytes()]
 	}
@@ -36,7 +37,7 @@ var noise = sync.OnceValue(func() map[tensor.Dtype][]byte {
 		small[i] = values[i] / 8
 	}
 	return map[tensor.Dtype][]byte{
-		tensor.Float32: EncodeFloats(tensor.Float32, values), ops.BFloat16: EncodeFloats(ops.BFloat16, values), ops.Float16: EncodeFloats(ops.Float16, small),
+		tensor.Float32: EncodeFloats(tensor.Float32, values), spec.BFloat16: EncodeFloats(spec.BFloat16, values), spec.Float16: EncodeFloats(spec.Float16, small),
 	}
 })
 
@@ -65,11 +66,11 @@ func (c RandomCall) blocks(rng *rand.Rand, shape tensor.Shape) []int32 {
 
 // Check returns an error if output i, in the type of o, holds a number that is not finite, or a list of blocks that is not valid. The
 // -Inf of an lse is allowed.
-func (c RandomCall) Check(i int, o ops.Operand, data []byte) error {
+func (c RandomCall) Check(i int, o spec.Operand, data []byte) error {
 	if o.Dtype == tensor.Int32 {
 		return c.checkBlocks(o.Shape, data)
 	}
-	_, attention := c.Spec.(ops.AttentionSpec)
+	_, attention := c.Spec.(attention.Forward)
 	for at, v := range DecodeFloats(o.Dtype, data) {
 		if math.IsNaN(v) || math.IsInf(v, 1) || math.IsInf(v, -1) && !(attention && i == 1) {
 			return fmt.Errorf("element %d of output %d, %v, is %v", at, i, o, v)
@@ -96,8 +97,8 @@ func (c RandomCall) checkBlocks(shape tensor.Shape, data []byte) error {
 }
 
 // Outputs returns the types and shapes of the op's outputs, for inputs in of the call.
-func (s *ForwardCall) Outputs(in []ops.Operand) []ops.Operand {
+func (s *ForwardCall) Outputs(in []spec.Operand) []spec.Operand {
 	q, v := in[s.In[0]], in[s.In[2]]
-	o := ops.Operand{Dtype: q.Dtype, Shape: tensor.Shape{q.Shape[0], q.Shape[1], q.Shape[2], v.Shape[3]}}
-	return []ops.Operand{o, {Dtype: tensor.Float32, Shape: tensor.Shape{q.Shape[0], q.Shape[2], q.Shape[1]}}}
+	o := spec.Operand{Dtype: q.Dtype, Shape: tensor.Shape{q.Shape[0], q.Shape[1], q.Shape[2], v.Shape[3]}}
+	return []spec.Operand{o, {Dtype: tensor.Float32, Shape: tensor.Shape{q.Shape[0], q.Shape[2], q.Shape[1]}}}
 }

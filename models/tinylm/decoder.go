@@ -15,6 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // Decoder runs a model one token at a time over caches of keys and values. It runs several sequences of different
@@ -27,7 +29,7 @@ type Decoder struct {
 	options        []graph.Option
 	caches         []G.Value       // one for each layer
 	resident       *graph.Resident // holds the caches on a device; nil on the host
-	cacheSizes     ops.KVCache     // of each cache
+	cacheSizes     decode.KVCache  // of each cache
 	sequences      []slotSequence
 	free           []int32 // pages that no sequence uses
 
@@ -112,7 +114,7 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 
 // cacheSizes returns the sizes of a layer's cache, with pages for slots sequences of context tokens each. c has its
 // defaults.
-func (c Config) cacheSizes(slots, context int, p graph.Precision) (ops.KVCache, error) {
+func (c Config) cacheSizes(slots, context int, p graph.Precision) (decode.KVCache, error) {
 	pageLen := min(context, pageTokens)
 	if c.Attention != Dense {
 		// A block of so many tokens is never full. A longer one would only need more room.
@@ -126,15 +128,15 @@ func (c Config) cacheSizes(slots, context int, p graph.Precision) (ops.KVCache, 
 	pages := (context + pageLen - 1) / pageLen
 	sizes := c.NSAConfig.Cache(slots, slots*pages, pageLen)
 	if c.Attention == Dense {
-		sizes.Params = ops.Params{}
+		sizes.Params = spec.Params{}
 	} else { // a longer window would never be full
 		sizes.Window = min(sizes.Window, context)
 	}
 	switch p {
 	case graph.BF16:
-		sizes.Half = ops.BFloat16
+		sizes.Half = spec.BFloat16
 	case graph.FP16:
-		sizes.Half = ops.Float16
+		sizes.Half = spec.Float16
 	}
 	return sizes, sizes.Validate()
 }

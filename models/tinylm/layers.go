@@ -7,6 +7,8 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // Layer is the nodes of a layer.
@@ -53,9 +55,9 @@ func (c Config) addLogits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.N
 // dense adds causal attention over all keys, with rotary embedding, to the graph of x [B,S,dim]. The names of its
 // parameters begin with prefix. It also returns the rotated keys and the values.
 func (c Config) dense(b *nn.Builder, x, cuSeqlens *G.Node, prefix string) (y, k, v *G.Node) {
-	documents := ops.WithDocuments(nil)
+	documents := spec.WithDocuments(nil)
 	if cuSeqlens != nil && x != nil {
-		documents = ops.WithDocuments(b.Node(ops.DocumentTable(cuSeqlens, x.Shape()[0], x.Shape()[1], 0, 0)))
+		documents = spec.WithDocuments(b.Node(ops.DocumentTable(cuSeqlens, x.Shape()[0], x.Shape()[1], 0, 0)))
 	}
 	q, k, v := c.project(b, x, prefix)
 	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
@@ -75,7 +77,7 @@ func (c Config) addDecode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.N
 		prefix := layerPrefix(i) + "attn."
 		if c.Attention == Dense {
 			q, k, v := c.project(b, x, prefix)
-			op := ops.DecodeOp{Cache: caches[i].KVCache, Base: c.RoPEBase}
+			op := decode.Step{Cache: caches[i].KVCache, Base: c.RoPEBase}
 			return b.Linear(b.Apply(op, q, k, v, caches[i].Values, caches[i].PageTable), prefix+"wo")
 		}
 		d, err := b.NSA(prefix, c.NSAConfig).Decode(x, caches[i])
@@ -91,7 +93,7 @@ func (c Config) addPrefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cach
 		prefix := layerPrefix(i) + "attn."
 		if c.Attention == Dense {
 			y, k, v := c.dense(b, x, nil, prefix)
-			b.Apply(ops.FillCacheOp{Cache: caches[i].KVCache}, k, v, caches[i].Values, caches[i].PageTable)
+			b.Apply(decode.FillCache{Cache: caches[i].KVCache}, k, v, caches[i].Values, caches[i].PageTable)
 			return y
 		}
 		l := b.NSA(prefix, c.NSAConfig)
@@ -110,12 +112,12 @@ func (c Config) addPrefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cach
 
 // GateStatistics has weighted means over the gates of queries. Add makes them; weights should sum to 1.
 type GateStatistics struct {
-	Mean    [ops.NumBranches]float64 // of the compressed, selected and window branch
-	Entropy float64                  // mean entropy of the gates' shares in their sum, in nats; at most ln 3
+	Mean    [decode.NumBranches]float64 // of the compressed, selected and window branch
+	Entropy float64                     // mean entropy of the gates' shares in their sum, in nats; at most ln 3
 }
 
 // Add adds the gates of a head for one query.
-func (s *GateStatistics) Add(gates [ops.NumBranches]float64, weight float64) {
+func (s *GateStatistics) Add(gates [decode.NumBranches]float64, weight float64) {
 	sum := 0.0
 	for _, v := range gates {
 		sum += v

@@ -18,7 +18,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/quote"
 	"github.com/gorgonia-nsa/nsa/internal/value"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // embedStd is the standard deviation of a new embedding. The first norm makes its scale irrelevant for the output;
@@ -209,7 +209,7 @@ func (w *Weights) Restore(path string, opts ...safetensors.Option) (err error) {
 		return err
 	}
 	for name, v := range w.Tensors {
-		if !ops.IsRowMajor(v) {
+		if !spec.IsRowMajor(v) {
 			return fmt.Errorf("%s is a view or not row-major, which cannot be written to", name)
 		}
 	}

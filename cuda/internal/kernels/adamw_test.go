@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
 // adamWTensor is a tensor before and after a step: weight, m and v.
@@ -40,10 +40,10 @@ func (x *fixture) eachCopies(f func(copies bool, gradients elemType)) {
 // tensors.
 func (x *fixture) adamW(steps int, clip, bad float64, copies bool, gradients elemType) (norm float64, tensors []adamWTensor) {
 	defer x.dev.reset(x.t)
-	hyper := make([]float64, ops.AdamWHyperLen)
-	ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale, Step: steps + 1}.Write(hyper)
+	hyper := make([]float64, optimizer.HyperLen)
+	optimizer.Hyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: clip, Scale: adamWScale, Step: steps + 1}.Write(hyper)
 	numbers := testutil.Must(binary.Append(nil, binary.LittleEndian, hyper))(x.t)
-	op, aligned := ops.AdamWOp{}, *x
+	op, aligned := optimizer.Update{}, *x
 	aligned.skew = 0
 	if copies {
 		op.Copies = dtypes[x.Type]
@@ -51,7 +51,7 @@ func (x *fixture) adamW(steps int, clip, bad float64, copies bool, gradients ele
 	var first [][]byte
 	for range 2 {
 		tensors, op.DecayMask = nil, ""
-		in := []arg{aligned.place(operand(tensor.Float64, ops.AdamWHyperLen), numbers)}
+		in := []arg{aligned.place(operand(tensor.Float64, optimizer.HyperLen), numbers)}
 		out := aligned.place(operand(tensor.Float64, 1), poison(8))
 		for i, n := range []int{1, 17, 1 << 14, 40001} {
 			seed := uint64(10 * i)

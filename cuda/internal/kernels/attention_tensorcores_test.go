@@ -13,7 +13,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // TestAttentionMMABySizeAndType: which sizes and types get the mma kernels.
@@ -70,14 +71,14 @@ func TestAttentionMMABySizeAndType(t *testing.T) {
 					wantRefusal(t, op, err, c.reason)
 				}
 			}
-			check(c.span, ops.SlidingWindowOp{Window: 100}, false, false, "span_forward")
-			check(c.span, ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 100}}, true, false, "span_dq", "span_dkv")
+			check(c.span, attention.SlidingWindow{Window: 100}, false, false, "span_forward")
+			check(c.span, attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 100}}, true, false, "span_dq", "span_dkv")
 			branch, ok := branches[c.name]
 			if !ok {
 				branch = [2]string{"selected", "selected"}
 			}
-			check(c.selected, ops.SelectedAttentionOp{SelectBlock: c.block}, false, true, branch[0]+"_forward")
-			check(c.selected, ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: c.block}}, true, true, branch[0]+"_dq", branch[1]+"_dkv")
+			check(c.selected, attention.Selected{SelectBlock: c.block}, false, true, branch[0]+"_forward")
+			check(c.selected, attention.SelectedGrad{Forward: attention.Selected{SelectBlock: c.block}}, true, true, branch[0]+"_dq", branch[1]+"_dkv")
 		})
 	}
 }
@@ -105,13 +106,13 @@ func TestSelectBlocksKernelBySize(t *testing.T) {
 		{h200, 65536, 12, 2, 64, 67, "cuda mma", "", 0},
 		{h200, 65536, 12, 2, 136, 16, "cuda mma", "", 0},
 	} {
-		p := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: c.topN, Window: 512}
-		q, kc := operand(ops.BFloat16, 1, c.S, c.Hq, c.D), operand(ops.BFloat16, 1, ops.NumCompressed(c.S, 32, 16), c.Hkv, c.D)
+		p := spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: c.topN, Window: 512}
+		q, kc := operand(spec.BFloat16, 1, c.S, c.Hq, c.D), operand(spec.BFloat16, 1, spec.NumCompressed(c.S, 32, 16), c.Hkv, c.D)
 		site := graph.Site{
-			In:  []ops.Operand{q, kc, operand(tensor.Float32, 1, c.Hq, c.S)},
-			Out: []ops.Operand{operand(tensor.Int32, 1, c.S, c.Hkv, c.topN)},
+			In:  []spec.Operand{q, kc, operand(tensor.Float32, 1, c.Hq, c.S)},
+			Out: []spec.Operand{operand(tensor.Int32, 1, c.S, c.Hkv, c.topN)},
 		}
-		plan, err := planOf(c.gpu, c.entry, ops.SelectBlocksOp{Params: p}, site)
+		plan, err := planOf(c.gpu, c.entry, attention.SelectBlocks{Params: p}, site)
 		if c.want == "" {
 			wantRefusal(t, c, err, map[bool]graph.Reason{false: graph.ReasonShape, true: graph.ReasonHeadDim}[c.D > 128])
 			continue
@@ -159,7 +160,7 @@ func TestSpanForwardWGMMAByDim(t *testing.T) {
 		{kernels.BF16, 192, 128, lean, "", 0, graph.ReasonShared},
 		{kernels.F32, 64, 64, h200, "", 0, graph.ReasonType},
 	} {
-		p, err := planOf(c.gpu, "cuda wgmma", ops.SlidingWindowOp{Window: 100}, attentionSite(c.typ, false, 2, 300, 300, 12, 2, c.D, c.Dv))
+		p, err := planOf(c.gpu, "cuda wgmma", attention.SlidingWindow{Window: 100}, attentionSite(c.typ, false, 2, 300, 300, 12, 2, c.D, c.Dv))
 		if c.kernel == "" {
 			wantRefusal(t, c, err, c.reason)
 			continue
@@ -174,8 +175,8 @@ func TestSpanForwardWGMMAByDim(t *testing.T) {
 func TestSpanGradientWGMMAByDim(t *testing.T) {
 	older, few := h200, h200
 	older.Capability, few.SMs = 89, 5
-	long := ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}}
-	short := ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 100}}
+	long := attention.CompressedGrad{Forward: attention.Compressed{BlockLen: 32, Stride: 16}}
+	short := attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 100}}
 	type launch struct {
 		kernel string
 		grid   int
@@ -234,7 +235,7 @@ func TestSelectedGradientWGMMAByBlock(t *testing.T) {
 	} {
 		s := attentionSite(kernels.BF16, true, 2, c.S, c.S, 12, 2, c.D, min(c.D, 128))
 		s.In = slices.Insert(s.In, 3, operand(tensor.Int32, 2, c.S, 2, 4))
-		p, err := planOf(c.gpu, "cuda wgmma", ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: c.block}}, s)
+		p, err := planOf(c.gpu, "cuda wgmma", attention.SelectedGrad{Forward: attention.Selected{SelectBlock: c.block}}, s)
 		if c.reason != "" {
 			require.ErrorContains(t, err, c.reason)
 			continue
@@ -257,11 +258,11 @@ func TestSpanWorkIsLinear(t *testing.T) {
 	for s := 1 << 10; s <= 1<<20; s *= 2 {
 		// delta, and of each of 4 groups at most 32 sums of the gradients of a key
 		limit := func(keys int) int64 { return int64(4*s*64 + 512 + 4*32*4*keys*256) }
-		require.LessOrEqual(t, work(ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: 32, Stride: 16}}, s, (s-32)/16+1, 64, 4, 128), limit(s/16))
-		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 512}}, s, s, 64, 4, 128), limit(s))
-		require.LessOrEqual(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: s}}, s, s, 64, 4, 128), limit(s))
+		require.LessOrEqual(t, work(attention.CompressedGrad{Forward: attention.Compressed{BlockLen: 32, Stride: 16}}, s, (s-32)/16+1, 64, 4, 128), limit(s/16))
+		require.LessOrEqual(t, work(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 512}}, s, s, 64, 4, 128), limit(s))
+		require.LessOrEqual(t, work(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: s}}, s, s, 64, 4, 128), limit(s))
 	}
-	require.Positive(t, work(ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, 64, 64, 1, 1, 8))
+	require.Positive(t, work(attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 1 << 62}}, 64, 64, 1, 1, 8))
 }
 
 // TestSelectedWorkIsLinear: the memory for the gradient of selected attention does not grow faster than S, for any size of a block,
@@ -272,7 +273,7 @@ func TestSelectedWorkIsLinear(t *testing.T) {
 		S, H, size, n := c[0], c[1], c[2], c[3]
 		site := attentionSite(kernels.BF16, true, 1, S, S, H, H, D, D)
 		site.In = slices.Insert(site.In, 3, operand(tensor.Int32, 1, S, H, n))
-		op := ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: size}}
+		op := attention.SelectedGrad{Forward: attention.Selected{SelectBlock: size}}
 		got := testutil.Must(planOf(h200, "cuda mma", op, site))(t).WorkBytes()
 		index := 4 * H * (S*n + 256*(S/size+1) + 3*(S/size+1) + S)
 		require.LessOrEqual(t, got, int64(index+4*2*D*2*(H*S+64*tiles)+1<<16), "%v", c)
@@ -313,8 +314,8 @@ func TestSelectedWGMMAByLength(t *testing.T) {
 		{1, 1 << 20, 16, 1, 64, 64, 256, h200, nil, 0, 0, graph.ReasonSize},
 		{1, 65536, 12, 2, 64, 64, 16, older, nil, 0, 0, graph.ReasonCapability},
 	} {
-		op := ops.SelectedAttentionOp{SelectBlock: c.block}
-		for name, op := range map[string]any{"forward": op, "gradient": ops.SelectedAttentionGradOp{Forward: op}} {
+		op := attention.Selected{SelectBlock: c.block}
+		for name, op := range map[string]any{"forward": op, "gradient": attention.SelectedGrad{Forward: op}} {
 			site := attentionSite(kernels.BF16, name == "gradient", c.B, c.S, c.S, c.Hq, c.Hkv, c.D, c.D)
 			site.In = slices.Insert(site.In, 3, operand(tensor.Int32, c.B, c.S, c.Hkv, c.n))
 			p, err := planOf(c.gpu, "cuda wgmma", op, site)
@@ -348,9 +349,9 @@ func attentionSite(typ kernels.Type, gradient bool, B, S, T, Hq, Hkv, D, Dv int)
 	q, k, v := operand(dt, B, S, Hq, D), operand(dt, B, T, Hkv, D), operand(dt, B, T, Hkv, Dv)
 	o, lse := operand(dt, B, S, Hq, Dv), operand(tensor.Float32, B, Hq, S)
 	if gradient {
-		return graph.Site{In: []ops.Operand{q, k, v, o, lse, o}, Out: []ops.Operand{q, k, v}}
+		return graph.Site{In: []spec.Operand{q, k, v, o, lse, o}, Out: []spec.Operand{q, k, v}}
 	}
-	return graph.Site{In: []ops.Operand{q, k, v}, Out: []ops.Operand{o, lse}}
+	return graph.Site{In: []spec.Operand{q, k, v}, Out: []spec.Operand{o, lse}}
 }
 
 // TestAttentionUnsupportedSizes: sizes that no tile takes, and sizes that do not fit each other, are refused.
@@ -367,7 +368,7 @@ func TestAttentionUnsupportedSizes(t *testing.T) {
 		{1 << 32, 2, 256, "8589934592"},
 	} {
 		site := attentionSite(kernels.F32, true, 1, x.S, x.S, 4, x.Hkv, x.D, x.D)
-		_, err := planOf(small, "cuda", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 1 << 62}}, site)
+		_, err := planOf(small, "cuda", attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 1 << 62}}, site)
 		if x.want == "" {
 			require.NoError(t, err)
 			continue
@@ -380,14 +381,14 @@ func TestAttentionUnsupportedSizes(t *testing.T) {
 // TestAttentionGradientEntriesByType: which entries take which types of q, of o and of delta, which replaces o; and the type in which a
 // machine in bf16 stores each.
 func TestAttentionGradientEntriesByType(t *testing.T) {
-	window, selected := ops.SlidingWindowOp{Window: 4}, ops.SelectedAttentionOp{SelectBlock: 16}
+	window, selected := attention.SlidingWindow{Window: 4}, attention.Selected{SelectBlock: 16}
 	fast, general := []string{"cuda wgmma", "cuda mma", "cuda"}, []string{"cuda"}
 	accepted := map[string][]string{
 		"f32, o f32": general, "bf16, o bf16": fast, "f16, o f16": fast,
 		"f32, delta f32": general, "bf16, delta f32": fast, "f16, delta f32": fast,
 	}
 	for _, delta := range []bool{false, true} {
-		for _, op := range []ops.Spec{ops.SlidingWindowGradOp{Forward: window, Delta: delta}, ops.SelectedAttentionGradOp{Forward: selected, Delta: delta}} {
+		for _, op := range []spec.Spec{attention.SlidingWindowGrad{Forward: window, Delta: delta}, attention.SelectedGrad{Forward: selected, Delta: delta}} {
 			for _, s := range elemTypes {
 				for _, saved := range elemTypes { // of o or delta
 					site, name := attentionSite(s.Type, true, 1, 8, 8, 2, 1, 16, 16), "o"
@@ -395,7 +396,7 @@ func TestAttentionGradientEntriesByType(t *testing.T) {
 						site.In[3], name = site.In[4], "delta"
 					}
 					site.In[3].Dtype = dtypes[saved.Type]
-					if _, ok := op.(ops.SelectedAttentionGradOp); ok {
+					if _, ok := op.(attention.SelectedGrad); ok {
 						site.In = slices.Insert(site.In, 3, operand(tensor.Int32, 1, 8, 1, 3))
 					}
 					var names []string
@@ -406,8 +407,8 @@ func TestAttentionGradientEntriesByType(t *testing.T) {
 					}
 					types := fmt.Sprintf("%v, %s %v", s.Type, name, saved.Type)
 					require.Equal(t, accepted[types], names, "%s: %s", op.Name(), types)
-					in, _ := all.Table().Of(op)[0].Storage.Types(site, ops.BFloat16)
-					want := map[bool]tensor.Dtype{false: ops.BFloat16, true: tensor.Float32}[delta]
+					in, _ := all.Table().Of(op)[0].Storage.Types(site, spec.BFloat16)
+					want := map[bool]tensor.Dtype{false: spec.BFloat16, true: tensor.Float32}[delta]
 					require.Equal(t, want, in[len(in)-3], "%s: %s", op.Name(), types)
 				}
 			}

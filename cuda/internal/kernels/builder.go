@@ -6,7 +6,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/driver"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // GPU holds the properties of the device by which kernels are chosen. Equal GPUs get the same launches, and so the same bits.
@@ -33,7 +33,7 @@ func (g GPU) CheckSM90() error {
 
 // Operand is an input or output of an op, with the place of its first element.
 type Operand struct {
-	ops.Operand
+	spec.Operand
 	Ref      Ref
 	Follows  bool // its memory directly follows that of the previous operand
 	Constant bool // no launch writes to it while this launch, or the previous one, runs
@@ -120,7 +120,7 @@ func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
 	}
 	place := firstOperand
 	for _, list := range []struct {
-		from []ops.Operand
+		from []spec.Operand
 		to   *[]Operand
 	}{{s.In, &b.In}, {s.Out, &b.Out}} {
 		for _, o := range list.from {

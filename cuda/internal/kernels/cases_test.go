@@ -21,7 +21,10 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // arrangement is how the arrays of a case lie.
@@ -39,7 +42,7 @@ type typedCase struct {
 	elemType
 	arrangement
 	plan     *opcases.Plan
-	operands []ops.Operand // of the arrays, in the types of the entries of the ops
+	operands []spec.Operand // of the arrays, in the types of the entries of the ops
 	results  []result
 }
 
@@ -57,7 +60,7 @@ func (x typedCase) String() string {
 }
 
 // spec returns the Spec of the op itself.
-func (x typedCase) spec() ops.Spec {
+func (x typedCase) spec() spec.Spec {
 	i := slices.IndexFunc(x.plan.Calls, func(c opcases.Call) bool { return slices.Contains(c.Out, x.plan.Out[0]) })
 	return x.plan.Calls[i].Spec
 }
@@ -81,7 +84,7 @@ func withType(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typed
 func shapedAs(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typedCase, ok bool) {
 	t.Helper()
 	plan := testutil.Must(c.Plan())(t)
-	x = typedCase{Case: c, elemType: s, arrangement: as, plan: plan, operands: make([]ops.Operand, plan.Arrays)}
+	x = typedCase{Case: c, elemType: s, arrangement: as, plan: plan, operands: make([]spec.Operand, plan.Arrays)}
 	for i, a := range plan.Inputs {
 		dt := dtypes[s.Type]
 		if as == mixed && i%2 == 0 {
@@ -93,7 +96,7 @@ func shapedAs(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typed
 		site := graph.Site{Spec: call.Spec, In: pick(x.operands, call.In)}
 		var wide []tensor.Dtype
 		for _, o := range site.In {
-			if ops.IsHalf(o.Dtype) {
+			if spec.IsHalf(o.Dtype) {
 				o.Dtype = tensor.Float32
 			}
 			wide = append(wide, o.Dtype)
@@ -131,7 +134,7 @@ func shapedAs(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typed
 	return x, true
 }
 
-func retyped(list []ops.Operand, types []tensor.Dtype) []ops.Operand {
+func retyped(list []spec.Operand, types []tensor.Dtype) []spec.Operand {
 	list = slices.Clone(list)
 	for i := range list {
 		list[i].Dtype = types[i]
@@ -175,16 +178,16 @@ func (x *typedCase) expect(t testing.TB) {
 	for i := range x.results {
 		r := &x.results[i]
 		switch s := x.spec().(type) {
-		case ops.AddOp:
+		case pointwise.Add:
 			r.tol *= float64((len(in)-2)/7 + 1) // of 8 terms, and of 7 more and the sum so far
-		case ops.LinearsOp, ops.LinearsGradOp:
+		case linear.Fused, linear.FusedGrad:
 			r.tol = 2 * x.tolerance()
-		case ops.LinearAddOp:
+		case linear.LinearAdd:
 			r.tol *= 2
 		default:
-			if y := naive[r.array]; y != nil && ops.IsHalf(x.operands[r.array].Dtype) {
+			if y := naive[r.array]; y != nil && spec.IsHalf(x.operands[r.array].Dtype) {
 				r.naive, r.tol = y, 2*testutil.RelErr(y.Data, r.want.Data)+x.unit()
-			} else if _, mlp := s.(ops.CompressMLPOp); mlp && y != nil {
+			} else if _, mlp := s.(compress.MLP); mlp && y != nil {
 				r.tol = 2*testutil.RelErr(y.Data, r.want.Data) + f32.tolerance()
 			}
 		}
@@ -370,9 +373,9 @@ func chosenCases(t *testing.T, cases []opcases.Case) (list []typedCase) {
 
 // ofFewRows reports whether an op has kernels for few rows only: with more rows it runs as several ops.
 func ofFewRows(op any) bool {
-	if _, silu := op.(ops.LinearSiLUOp); silu {
+	if _, silu := op.(linear.LinearSiLU); silu {
 		return true
 	}
-	linears, ok := op.(ops.LinearsOp)
-	return ok && (linears.Norm != 0 || linears.Activation != [ops.MaxLinears]ops.Activation{})
+	linears, ok := op.(linear.Fused)
+	return ok && (linears.Norm != 0 || linears.Activation != [linear.MaxFused]linear.Activation{})
 }

@@ -14,7 +14,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
 )
 
 // decodeLayers holds the launches of a step of decoding of TinyLM Base in bf16, without attention: the queries stand for its
@@ -35,7 +37,7 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 	gain := argOf(tensor.Float32, dev.put(t, f32.encode(testutil.Normal(2, dim))), dim)
 	w := func(shape ...int) arg {
 		d.seed++
-		return argOf(ops.BFloat16, dev.noise(t, d.seed, tensor.Shape(shape).TotalSize()), shape...)
+		return argOf(spec.BFloat16, dev.noise(t, d.seed, tensor.Shape(shape).TotalSize()), shape...)
 	}
 	room := func(dt tensor.Dtype, cols int) arg {
 		a := argOf(dt, 0, rows, 1, cols)
@@ -43,17 +45,17 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 		return a
 	}
 	// normed adds linear layers of the norm of x. For many rows the norm is a launch of its own.
-	normed := func(op ops.LinearsOp, x arg, more ...arg) (ys []arg) {
+	normed := func(op linear.Fused, x arg, more ...arg) (ys []arg) {
 		if rows <= most {
 			op.Norm, more = 1e-6, append(more, gain)
 		} else {
-			y := room(ops.BFloat16, dim)
-			d.add(ops.RMSNormOp{Eps: 1e-6}, []arg{x, gain}, []arg{y}, 1)
+			y := room(spec.BFloat16, dim)
+			d.add(norm.RMSNorm{Eps: 1e-6}, []arg{x, gain}, []arg{y}, 1)
 			x = y
 		}
 		for _, w := range more {
 			if w.Shape.Dims() == 2 {
-				ys = append(ys, room(ops.BFloat16, w.Shape[0]))
+				ys = append(ys, room(spec.BFloat16, w.Shape[0]))
 			}
 		}
 		d.add(op, append([]arg{x}, more...), ys, 1)
@@ -67,12 +69,12 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 			ws = append(ws, w(kv, dim))
 		}
 		ws = append(ws, w(dim, dim), w(hidden))
-		ys := normed(ops.LinearsOp{Bias: [ops.MaxLinears]bool{true}, Activation: [ops.MaxLinears]ops.Activation{ops.ActivationSiLU}}, x, ws...)
+		ys := normed(linear.Fused{Bias: [linear.MaxFused]bool{true}, Activation: [linear.MaxFused]linear.Activation{linear.ActivationSiLU}}, x, ws...)
 		z := room(tensor.Float32, dim)
-		d.add(ops.LinearAddOp{}, []arg{ys[7], w(dim, dim), x}, []arg{z}, 1)
-		up := normed(ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{ops.ActivationSiLU}}, z, w(4*dim, dim))
+		d.add(linear.LinearAdd{}, []arg{ys[7], w(dim, dim), x}, []arg{z}, 1)
+		up := normed(linear.Fused{Activation: [linear.MaxFused]linear.Activation{linear.ActivationSiLU}}, z, w(4*dim, dim))
 		y := room(tensor.Float32, dim)
-		d.add(ops.LinearAddOp{}, []arg{up[0], w(dim, 4*dim), z}, []arg{y}, 1)
+		d.add(linear.LinearAdd{}, []arg{up[0], w(dim, 4*dim), z}, []arg{y}, 1)
 		d.x = append(d.x, y)
 	}
 	return d
@@ -204,13 +206,13 @@ func TestFewRowsPlans(t *testing.T) {
 		{h200, 64, 768, false, true, "nsa_linear_rows_bf16", kernels.Dim{X: 7, Y: 2, Z: 1}},
 		{h200, 65, 768, false, true, "", kernels.Dim{}},
 	} {
-		op := ops.LinearsOp{Activation: [ops.MaxLinears]ops.Activation{ops.ActivationSiLU}}
-		in := []ops.Operand{operand(ops.BFloat16, x.rows, 1, x.k), operand(ops.BFloat16, 33, x.k), operand(ops.BFloat16, 64, x.k)}
+		op := linear.Fused{Activation: [linear.MaxFused]linear.Activation{linear.ActivationSiLU}}
+		in := []spec.Operand{operand(spec.BFloat16, x.rows, 1, x.k), operand(spec.BFloat16, 33, x.k), operand(spec.BFloat16, 64, x.k)}
 		constant := []bool{false, x.constant, x.constant}
 		if x.norm {
 			op.Norm, in, constant = 1e-6, append(in, operand(tensor.Float32, x.k)), append(constant, true)
 		}
-		out := []ops.Operand{operand(ops.BFloat16, x.rows, 1, 33), operand(ops.BFloat16, x.rows, 1, 64)}
+		out := []spec.Operand{operand(spec.BFloat16, x.rows, 1, 33), operand(spec.BFloat16, x.rows, 1, 64)}
 		plan, err := planOf(x.gpu, "cuda few", op, graph.Site{In: in, Out: out, Constant: constant})
 		if x.kernel == "" {
 			require.ErrorAs(t, err, new(*graph.Unsupported), "%v", x)

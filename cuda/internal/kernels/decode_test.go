@@ -17,13 +17,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 const decodingSlots = 3
 
 // decodingCache returns the cache of a case for a type, with decodingSlots.
-func decodingCache(c opcases.Decoding, s elemType) ops.KVCache {
+func decodingCache(c opcases.Decoding, s elemType) decode.KVCache {
 	k := c.Cache
 	k.Slots, k.Pages = decodingSlots, decodingSlots*decodingPages(c)+1
 	if s.Type != kernels.F32 {
@@ -35,9 +36,9 @@ func decodingCache(c opcases.Decoding, s elemType) ops.KVCache {
 func decodingPages(c opcases.Decoding) int { return (c.Tokens + c.Cache.PageLen - 1) / c.Cache.PageLen }
 
 // decodingOp returns the op of a case, and its site with inputs in a type.
-func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op ops.DecodeOp, site graph.Site) {
+func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op decode.Step, site graph.Site) {
 	k, dt := decodingCache(c, s), dtypes[s.Type]
-	op = ops.DecodeOp{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}
+	op = decode.Step{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}
 	site.In = append(site.In, operand(dt, k.Slots, 1, c.Heads, k.KeyDim))
 	for i := range 3 {
 		if storesBranch(k, i) {
@@ -67,7 +68,7 @@ func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op ops.DecodeOp, 
 func weightsOf(c opcases.Decoding) []*ref.Tensor { return append(c.GateLayer(), c.Phi()...) }
 
 // storesBranch reports whether keys and values of a branch are inputs. Those of dense attention are the window's.
-func storesBranch(k ops.KVCache, i int) bool { return ops.DecodeOp{Cache: k}.Inputs().K[i] >= 0 }
+func storesBranch(k decode.KVCache, i int) bool { return decode.Step{Cache: k}.Inputs().K[i] >= 0 }
 
 // decoding is an op of a case on a device. At first its cache is all NaN except for the counters.
 type decoding struct {
@@ -77,7 +78,7 @@ type decoding struct {
 	dev   device
 	v     variant
 	on    *fixture
-	op    ops.DecodeOp
+	op    decode.Step
 	site  graph.Site
 	args  []arg
 	rows  []int32
@@ -211,7 +212,7 @@ func (d *decoding) fill(slot int, s opcases.Sequence, n int) {
 	rows := append([]int32{int32(slot), int32(n)}, d.row(slot)[1:]...)
 	in = append(in, d.args[d.cell()], d.on.place(operand(tensor.Int32, 1, len(rows)), encodeInts(rows)))
 	stored := d.on.place(operand(tensor.Int32, 1), poison(4))
-	runOp(d.t, d.dev, variant{"cuda", d.v.GPU}, ops.FillCacheOp{Cache: d.op.Cache}, in, []arg{stored})
+	runOp(d.t, d.dev, variant{"cuda", d.v.GPU}, decode.FillCache{Cache: d.op.Cache}, in, []arg{stored})
 	require.Equal(d.t, []int32{int32(n)}, decodeInts(d.on.bytes(stored)))
 }
 
@@ -221,7 +222,7 @@ func (d *decoding) keysRead(t int, idx []int32) []int32 {
 		return []int32{0, 0, int32(t + 1)}
 	}
 	p := d.Cache.Params
-	want := []int32{int32(ops.NumVisible(t, p.BlockLen, p.Stride)), 0, int32(min(p.Window, t+1))}
+	want := []int32{int32(spec.NumVisible(t, p.BlockLen, p.Stride)), 0, int32(min(p.Window, t+1))}
 	for _, j := range idx {
 		if j >= 0 {
 			want[1] += int32(min(p.SelectBlock, t+1-int(j)*p.SelectBlock))
@@ -317,7 +318,7 @@ func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, 
 	row := c.Cache.KVHeads * max(1, c.Cache.TopN)
 	for i, out := range outs {
 		got = append(got, out.o...)
-		if c.Cache.Has(ops.Selected) {
+		if c.Cache.Has(decode.Selected) {
 			copy(idx[(begin+i)*row:], out.idx)
 		} else {
 			require.Equal(t, slices.Repeat([]int32{-1}, row), out.idx)
@@ -338,7 +339,7 @@ func compareSequence(t *testing.T, name string, c opcases.Decoding, s elemType, 
 	values := slices.Clone(want.Data) // of tokens that are not decoded
 	copy(values[begin*len(values)/(begin+len(outs)):], s.decode(got))
 	testutil.Within(t, name, values, want.Data, tol)
-	if !c.Cache.Has(ops.Selected) {
+	if !c.Cache.Has(decode.Selected) {
 		return
 	}
 	different := 0
@@ -436,11 +437,11 @@ func TestDecodePolicy(t *testing.T) {
 			continue
 		}
 		op, site := decodingOp(t, c, elemTypes[1])
-		for branch, policy := range map[ops.Branch]graph.Policy{
-			ops.Compressed: {Compressed: general}, ops.Selected: {Selected: general}, ops.Window: {Window: general},
+		for branch, policy := range map[decode.Branch]graph.Policy{
+			decode.Compressed: {Compressed: general}, decode.Selected: {Selected: general}, decode.Window: {Window: general},
 		} {
 			site.Policy = policy
-			wanted := c.Cache.Has(branch) || c.Cache.Dense() && branch == ops.Window
+			wanted := c.Cache.Has(branch) || c.Cache.Dense() && branch == decode.Window
 			for _, entry := range append([]string{"cuda"}, fastDecoding...) {
 				_, err := planOf(h200, entry, op, site)
 				switch refused := (*graph.Unsupported)(nil); {
@@ -507,12 +508,12 @@ func TestDecodingPlansOfNewDevices(t *testing.T) {
 
 func fillPlan(t *testing.T, c opcases.Decoding, s elemType) *kernels.Plan {
 	k, n, dt := decodingCache(c, s), c.Tokens, dtypes[s.Type]
-	var in []ops.Operand
+	var in []spec.Operand
 	add := func(n int) {
 		in = append(in, operand(dt, 1, n, k.KVHeads, k.KeyDim), operand(dt, 1, n, k.KVHeads, k.ValueDim))
 	}
-	if k.Stores(ops.Compressed) {
-		add(max(1, ops.NumCompressed(n, k.BlockLen, k.Stride)))
+	if k.Stores(decode.Compressed) {
+		add(max(1, spec.NumCompressed(n, k.BlockLen, k.Stride)))
 	}
 	for i := range 3 {
 		if storesBranch(k, i) {
@@ -520,5 +521,5 @@ func fillPlan(t *testing.T, c opcases.Decoding, s elemType) *kernels.Plan {
 		}
 	}
 	in = append(in, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, 1, 2+decodingPages(c)))
-	return testutil.Must(planOf(h200, "cuda", ops.FillCacheOp{Cache: k}, graph.Site{In: in, Out: []ops.Operand{operand(tensor.Int32, 1)}}))(t)
+	return testutil.Must(planOf(h200, "cuda", decode.FillCache{Cache: k}, graph.Site{In: in, Out: []spec.Operand{operand(tensor.Int32, 1)}}))(t)
 }

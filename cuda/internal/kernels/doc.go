@@ -6,7 +6,7 @@
 //
 // An Entry of the table is one way to run an op: the types of the operands, and a function that builds the launches
 //
-//	func softmax(b *kernels.Builder, _ ops.SoftmaxOp) error {
+//	func softmax(b *kernels.Builder, _ norm.Softmax) error {
 //		x, y := b.In[0], b.Out[0]
 //		rows, cols := x.Rows()
 //		b.LaunchRows(b.Type.Name("softmax"), rows, cols, &softmaxParams{x.Ref, y.Ref, rows, cols})

@@ -15,7 +15,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 // onFixture runs f on the host and on a GPU, in all types, on aligned arrays and on arrays off their alignment.
@@ -39,8 +43,8 @@ func TestActivationsOfLargeInputsMatchOracle(t *testing.T) {
 	onFixture(t, func(t *testing.T, x *fixture) {
 		values := x.roundAll([]float64{-1e4, -100, -20, 0, 20, 100, 1e4})
 		a, y, z := x.in(x.elemType, values, 7), x.out(x.elemType, 7), x.out(x.elemType, 7)
-		x.run(ops.SiLUOp{}, a, y)
-		x.run(ops.SigmoidOp{}, a, z)
+		x.run(pointwise.SiLU{}, a, y)
+		x.run(pointwise.Sigmoid{}, a, z)
 		testutil.Within(t, "silu", x.get(y), ref.SiLU(ref.From(values, 7)).Data, x.tolerance())
 		testutil.Within(t, "sigmoid", x.get(z), ref.Sigmoid(ref.From(values, 7)).Data, x.tolerance())
 	})
@@ -57,8 +61,8 @@ func TestSoftmaxOfInfinitiesMatchesOracle(t *testing.T) {
 			}
 			dy := x.roundAll(testutil.Normal(4, len(values)))
 			y, dx := x.out(x.elemType, c[:]...), x.out(x.elemType, c[:]...)
-			x.run(ops.SoftmaxOp{}, x.in(x.elemType, values, c[:]...), y)
-			x.run(ops.SoftmaxGradOp{}, y, x.in(x.elemType, dy, c[:]...), dx)
+			x.run(norm.Softmax{}, x.in(x.elemType, values, c[:]...), y)
+			x.run(norm.SoftmaxGrad{}, y, x.in(x.elemType, dy, c[:]...), dx)
 			testutil.Within(t, fmt.Sprint("softmax ", c), x.get(y), ref.Softmax(ref.From(values, c[:]...)).Data, x.tolerance())
 			want := ref.SoftmaxGrad(ref.From(x.get(y), c[:]...), ref.From(dy, c[:]...))
 			testutil.Within(t, fmt.Sprint("gradient of softmax ", c), x.get(dx), want.Data, x.tolerance())
@@ -71,8 +75,8 @@ func TestEmbeddingOfAWrongIDIsNaN(t *testing.T) {
 		weight, grads, ids := f32.roundAll(testutil.Normal(1, 4*3)), x.roundAll(testutil.Normal(2, 3*3)), x.ints(3, -1, 4)
 		ids.Shape = tensor.Shape{1, 3}
 		y, dw := x.out(f32, 1, 3, 3), x.out(f32, 4, 3)
-		x.run(ops.EmbeddingOp{}, x.in(f32, weight, 4, 3), ids, y)
-		x.run(ops.EmbeddingGradOp{Vocab: 4}, ids, x.in(x.elemType, grads, 1, 3, 3), dw)
+		x.run(vocab.Embedding{}, x.in(f32, weight, 4, 3), ids, y)
+		x.run(vocab.EmbeddingGrad{Vocab: 4}, ids, x.in(x.elemType, grads, 1, 3, 3), dw)
 		testutil.Within(t, "known row", x.get(y)[:3], weight[9:], 0)
 		for _, v := range x.get(y)[3:] {
 			require.True(t, math.IsNaN(v), "row of a wrong id has %v, want NaN", v)
@@ -85,7 +89,7 @@ func TestCrossEntropyOfAWrongTargetIsNaN(t *testing.T) {
 	onFixture(t, func(t *testing.T, x *fixture) {
 		loss, lse := x.out(f32), x.out(f32, 3)
 		in := []arg{x.in(f32, testutil.Normal(1, 3*5), 3, 5), x.ints(1, 5, 2)}
-		runOp(t, x.dev, x.dev.variants()[0], ops.CrossEntropyOp{}, in, []arg{loss, lse})
+		runOp(t, x.dev, x.dev.variants()[0], vocab.CrossEntropy{}, in, []arg{loss, lse})
 		require.True(t, math.IsNaN(x.get(loss)[0]), "loss %v, want NaN", x.get(loss))
 	})
 }
@@ -96,9 +100,9 @@ func TestCrossEntropyOfLargeLogitsIsExact(t *testing.T) {
 		for _, offset := range []float64{0, 100, -1e3, 1e6, -3e38} {
 			loss, lse, d := x.out(f32), x.out(f32, 2), x.out(x.elemType, 2, 4)
 			logits, targets := x.in(f32, []float64{offset, offset, offset, offset, 1, 1, 1, 1}, 2, 4), x.ints(2, 0)
-			runOp(t, x.dev, x.dev.variants()[0], ops.CrossEntropyOp{}, []arg{logits, targets}, []arg{loss, lse})
+			runOp(t, x.dev, x.dev.variants()[0], vocab.CrossEntropy{}, []arg{logits, targets}, []arg{loss, lse})
 			testutil.Within(t, fmt.Sprint("loss at ", offset), x.get(loss), []float64{math.Log(4)}, f32.tolerance())
-			x.run(ops.CrossEntropyGradOp{}, logits, targets, lse, x.in(f32, []float64{8}), d)
+			x.run(vocab.CrossEntropyGrad{}, logits, targets, lse, x.in(f32, []float64{8}), d)
 			testutil.Within(t, fmt.Sprint("gradient at ", offset), x.get(d), []float64{1, 1, -3, 1, -3, 1, 1, 1}, x.tolerance())
 		}
 	})
@@ -109,13 +113,13 @@ func TestCastsCopiesAndFillsKeepValues(t *testing.T) {
 		for _, n := range []int{1, 3, 1000, 4099} {
 			values := f32.roundAll(testutil.Normal(40, n))
 			y, back, same := x.out(x.elemType, n), x.out(f32, n), x.out(x.elemType, n)
-			to, from := any(ops.CastOp{To: dtypes[x.Type]}), any(ops.CastOp{To: tensor.Float32})
+			to, from := any(spec.Cast{To: dtypes[x.Type]}), any(spec.Cast{To: tensor.Float32})
 			if x.Type == kernels.F32 { // no cast is from float32 to float32
-				to, from = ops.AddGradOp{}, ops.AddGradOp{}
+				to, from = pointwise.AddGrad{}, pointwise.AddGrad{}
 			}
 			x.run(to, x.in(f32, values, n), y)
 			x.run(from, y, back)
-			x.run(ops.AddGradOp{}, y, same)
+			x.run(pointwise.AddGrad{}, y, same)
 			aligned := *x
 			aligned.skew = 0
 			filled, words := aligned.out(f32, n), aligned.out(f16, n)
@@ -140,12 +144,12 @@ func TestGradientsOfWeightsHaveTheSameBits(t *testing.T) {
 		}
 		v := x.dev.variants()[0]
 		in, w, dy, dw := normal(1, 300, 512), x.in(f32, testutil.Normal(2, 512), 512), normal(3, 300, 512), [2]arg{x.out(f32, 512), x.out(f32, 512)}
-		runOp(t, x.dev, v, ops.RMSNormGradOp{Eps: 1e-6}, []arg{in, w, dy}, []arg{x.out(x.elemType, 300, 512), dw[0]})
-		runOp(t, x.dev, v, ops.RMSNormGradAddOp{Eps: 1e-6}, []arg{in, w, dy, normal(4, 300, 512)}, []arg{x.out(x.elemType, 300, 512), dw[1]})
+		runOp(t, x.dev, v, norm.RMSNormGrad{Eps: 1e-6}, []arg{in, w, dy}, []arg{x.out(x.elemType, 300, 512), dw[0]})
+		runOp(t, x.dev, v, norm.RMSNormGradAdd{Eps: 1e-6}, []arg{in, w, dy, normal(4, 300, 512)}, []arg{x.out(x.elemType, 300, 512), dw[1]})
 		require.Equal(t, x.bytes(dw[0]), x.bytes(dw[1]))
 		w, dy, dw = normal(5, 48, 512), normal(6, 300, 48), [2]arg{x.out(f32, 48, 512), x.out(f32, 48, 512)}
-		runOp(t, x.dev, v, ops.LinearsGradOp{In: 512, Terms: [ops.MaxLinears]int{1}}, []arg{in, dy, w}, []arg{x.out(x.elemType, 300, 512), dw[0]})
-		runOp(t, x.dev, v, ops.LinearsGradOp{In: 512, Terms: [ops.MaxLinears]int{1}, WeightsOnly: true}, []arg{in, dy}, []arg{dw[1]})
+		runOp(t, x.dev, v, linear.FusedGrad{In: 512, Terms: [linear.MaxFused]int{1}}, []arg{in, dy, w}, []arg{x.out(x.elemType, 300, 512), dw[0]})
+		runOp(t, x.dev, v, linear.FusedGrad{In: 512, Terms: [linear.MaxFused]int{1}, WeightsOnly: true}, []arg{in, dy}, []arg{dw[1]})
 		require.Equal(t, x.bytes(dw[0]), x.bytes(dw[1]))
 	})
 }
@@ -186,8 +190,8 @@ func TestLinearsOfAdjacentWeightsAreNotCopied(t *testing.T) {
 		}
 		var want [][]byte
 		for _, follows := range []bool{false, true} {
-			run(follows, ops.LinearsOp{}, slices.Concat([]arg{input}, parts(ws)), ys, ws)
-			grad := ops.LinearsGradOp{In: in, Terms: [ops.MaxLinears]int{1, 1, 1}}
+			run(follows, linear.Fused{}, slices.Concat([]arg{input}, parts(ws)), ys, ws)
+			grad := linear.FusedGrad{In: in, Terms: [linear.MaxFused]int{1, 1, 1}}
 			run(follows, grad, slices.Concat([]arg{input}, dys, parts(ws)), slices.Concat([]arg{dx}, parts(dws)), ws, dws)
 			var got [][]byte
 			for _, a := range append([]arg{dx, dws}, ys...) {
@@ -216,7 +220,7 @@ func TestMoreThan2To31Elements(t *testing.T) {
 		dev.memory = append(dev.memory, memory)
 		at[i] = kernels.Ptr(memory.Ptr())
 	}
-	x, y := argOf(ops.BFloat16, at[0], m, cols), argOf(ops.BFloat16, at[1], m, cols)
+	x, y := argOf(spec.BFloat16, at[0], m, cols), argOf(spec.BFloat16, at[1], m, cols)
 	b := kernels.NewBuilder(h200, nil, siteOf([]arg{x}, []arg{y}))
 	rows.Fill(b, b.In[0].Ref, n, 16, 0x3f80) // 1
 	rows.Fill(b, b.Out[0].Ref, n, 16, 0x7fed)
@@ -226,11 +230,11 @@ func TestMoreThan2To31Elements(t *testing.T) {
 		in   []arg
 		want float64
 	}{
-		"silu":     {ops.SiLUOp{}, []arg{x}, 1 / (1 + math.Exp(-1))},
-		"softmax":  {ops.SoftmaxOp{}, []arg{x}, 1. / cols},
-		"rms norm": {ops.RMSNormOp{Eps: 1e-6}, []arg{x, argOf(tensor.Float32, at[0], cols)}, 1}, // a weight has the bits of two ones in bf16: 1.002
-		"add":      {ops.AddOp{}, []arg{x, x}, 2},
-		"copy":     {ops.AddGradOp{}, []arg{x}, 1},
+		"silu":     {pointwise.SiLU{}, []arg{x}, 1 / (1 + math.Exp(-1))},
+		"softmax":  {norm.Softmax{}, []arg{x}, 1. / cols},
+		"rms norm": {norm.RMSNorm{Eps: 1e-6}, []arg{x, argOf(tensor.Float32, at[0], cols)}, 1}, // a weight has the bits of two ones in bf16: 1.002
+		"add":      {pointwise.Add{}, []arg{x, x}, 2},
+		"copy":     {pointwise.AddGrad{}, []arg{x}, 1},
 	} {
 		bindPlan(t, fill, 0, x, y).run(t, dev)
 		p := testutil.Must(planOf(dev.properties(), "", c.op, siteOf(c.in, []arg{y})))(t)

@@ -9,7 +9,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // EntryFor is an Entry for the op that S describes. S is a Spec of package ops or a description of one of Gorgonia's ops.
@@ -116,7 +116,7 @@ func (e *Entry) HasProducts(op any, s graph.Site) bool {
 func (e *Entry) builder(gpu GPU, library Library, s graph.Site) *Builder {
 	b := NewBuilder(gpu, library, s)
 	if e.Storage.packed(s) {
-		i := slices.IndexFunc(b.In, func(o Operand) bool { return ops.HasDocuments([]ops.Operand{o.Operand}) })
+		i := slices.IndexFunc(b.In, func(o Operand) bool { return spec.HasDocuments([]spec.Operand{o.Operand}) })
 		b.Documents = b.In[i].Ref
 		b.In = slices.Delete(b.In, i, i+1)
 	}
@@ -125,7 +125,7 @@ func (e *Entry) builder(gpu GPU, library Library, s graph.Site) *Builder {
 
 // packed reports whether the entry takes a table of documents and the site has one.
 func (t Storage) packed(s graph.Site) bool {
-	return strings.Contains(string(t), "d") && ops.HasDocuments(s.In)
+	return strings.Contains(string(t), "d") && spec.HasDocuments(s.In)
 }
 
 // Plan checks the site by s.Check and the entry's Storage, and builds the launches of op. s.Spec is op, or nil if op is no Spec. If
@@ -178,7 +178,7 @@ const maxElements = 1 << 56
 
 // check refuses a site whose operands do not have the types of t. It returns the type of the operands with a t or an h.
 func (t Storage) check(s graph.Site) (Type, error) {
-	if s.Spec != nil && ops.HasDocuments(s.In) && !t.packed(s) {
+	if s.Spec != nil && spec.HasDocuments(s.In) && !t.packed(s) {
 		return 0, graph.Refuse(graph.ReasonDocuments, "no kernel for packed documents")
 	}
 	in, out, ok := t.letters(s)
@@ -211,7 +211,7 @@ func (t Storage) check(s graph.Site) (Type, error) {
 
 // commonType returns the one type of the operands with a t, an h, or an a that is not float32; -1 if there are none. It refuses operands
 // of several types, and float32 for an h.
-func commonType(letters string, operands []ops.Operand) (Type, error) {
+func commonType(letters string, operands []spec.Operand) (Type, error) {
 	common := Type(-1)
 	for i, o := range operands {
 		if !strings.ContainsRune("tha", rune(letters[i])) {
@@ -255,7 +255,7 @@ func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype)
 	for i, o := range s.In[:min(len(s.In), len(inLetters))] {
 		wide = wide || inLetters[i] == 'a' && o.Dtype == tensor.Float32
 	}
-	typesOf := func(letters string, operands []ops.Operand, outputs bool) []tensor.Dtype {
+	typesOf := func(letters string, operands []spec.Operand, outputs bool) []tensor.Dtype {
 		types := make([]tensor.Dtype, len(operands))
 		for i, o := range operands {
 			letter := byte('f')
@@ -264,7 +264,7 @@ func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype)
 			}
 			typ := o.Dtype
 			switch {
-			case typ != tensor.Float32 && !ops.IsHalf(typ):
+			case typ != tensor.Float32 && !spec.IsHalf(typ):
 			case letter == '.' || letter == 'a' && !outputs: // keeps its type
 			case letter == 't' || letter == 'h' || letter == 'a' && !wide:
 				typ = half

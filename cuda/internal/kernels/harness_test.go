@@ -20,7 +20,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // device runs launches: a GPU, or the host in its place.
@@ -54,11 +54,13 @@ func hostBoxes(to []byte, at kernels.Ptr, dims [4]int64, box [2]int64) error {
 
 // arg is an operand in the memory of a device.
 type arg struct {
-	ops.Operand
+	spec.Operand
 	at kernels.Ptr
 }
 
-func operand(dt tensor.Dtype, shape ...int) ops.Operand { return ops.Operand{Dtype: dt, Shape: shape} }
+func operand(dt tensor.Dtype, shape ...int) spec.Operand {
+	return spec.Operand{Dtype: dt, Shape: shape}
+}
 
 func argOf(dt tensor.Dtype, at kernels.Ptr, shape ...int) arg { return arg{operand(dt, shape...), at} }
 
@@ -75,8 +77,8 @@ func siteOf(in, out []arg) (s graph.Site) {
 // planOf builds the first entry with the given name, or of any name if that is "", that takes the op.
 func planOf(gpu kernels.GPU, name string, op any, s graph.Site) (*kernels.Plan, error) {
 	err, taken := fmt.Errorf("no entry %q for %T", name, op), false
-	s.Spec, _ = op.(ops.Spec)
-	if _, one := op.(ops.DocumentTableOp); one {
+	s.Spec, _ = op.(spec.Spec)
+	if _, one := op.(spec.DocumentTable); one {
 		name = "" // the table of documents comes before ops of every entry
 	}
 	for _, e := range all.Table().Of(op) {
@@ -184,7 +186,7 @@ type fixture struct {
 	memory map[kernels.Ptr]buffer
 }
 
-func (x *fixture) place(o ops.Operand, data []byte) arg {
+func (x *fixture) place(o spec.Operand, data []byte) arg {
 	m := place(x.t, x.dev, data, x.skew*o.Bytes()/o.Elements())
 	x.memory[m.at] = m
 	return arg{o, m.at}
@@ -232,7 +234,7 @@ var (
 )
 
 // dtypes are the types of elements by their storage types.
-var dtypes = [...]tensor.Dtype{kernels.F32: tensor.Float32, kernels.BF16: ops.BFloat16, kernels.F16: ops.Float16}
+var dtypes = [...]tensor.Dtype{kernels.F32: tensor.Float32, kernels.BF16: spec.BFloat16, kernels.F16: spec.Float16}
 
 // elemTypeOf returns the elemType of float32 or of a type in half precision.
 func elemTypeOf(dt tensor.Dtype) elemType {

@@ -16,7 +16,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 // TestPackedAddressesArePlaced packs a struct and places it twice.
@@ -31,7 +38,7 @@ func TestPackedAddressesArePlaced(t *testing.T) {
 		_    int32
 	}
 	x := operand(tensor.Float32, 7)
-	b := kernels.NewBuilder(h200, nil, graph.Site{In: []ops.Operand{x, x}, Out: []ops.Operand{x}})
+	b := kernels.NewBuilder(h200, nil, graph.Site{In: []spec.Operand{x, x}, Out: []spec.Operand{x}})
 	work := b.Work(100)
 	b.Work(10)
 	scratch := b.Scratch(5)
@@ -121,16 +128,16 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		}
 		wide, half := operand(tensor.Float32, 10), operand(dtypes[s.Type], 10)
 		if s.Type != kernels.F32 {
-			add(ops.CastOp{To: half.Dtype}, graph.Site{In: []ops.Operand{wide}, Out: []ops.Operand{half}})
-			add(ops.CastOp{To: wide.Dtype}, graph.Site{In: []ops.Operand{half}, Out: []ops.Operand{wide}})
+			add(spec.Cast{To: half.Dtype}, graph.Site{In: []spec.Operand{wide}, Out: []spec.Operand{half}})
+			add(spec.Cast{To: wide.Dtype}, graph.Site{In: []spec.Operand{half}, Out: []spec.Operand{wide}})
 		}
-		adamW := []ops.Operand{operand(tensor.Float64, ops.AdamWHyperLen), wide, half, wide, wide}
+		adamW := []spec.Operand{operand(tensor.Float64, optimizer.HyperLen), wide, half, wide, wide}
 		wide, half = operand(tensor.Float32, 7), operand(dtypes[s.Type], 7)
 		adamW = append(adamW, wide, half, wide, wide)
-		add(ops.AdamWOp{DecayMask: "10"}, graph.Site{In: adamW, Out: []ops.Operand{operand(tensor.Float64, 1)}})
+		add(optimizer.Update{DecayMask: "10"}, graph.Site{In: adamW, Out: []spec.Operand{operand(tensor.Float64, 1)}})
 		matrix, gradient := operand(tensor.Float32, 7, 9), operand(dtypes[s.Type], 7, 9)
-		muon := []ops.Operand{operand(tensor.Float64, ops.AdamWHyperLen), matrix, gradient, matrix, operand(tensor.Float32)}
-		add(ops.AdamWOp{DecayMask: "1", MuonMask: "1"}, graph.Site{In: muon, Out: []ops.Operand{operand(tensor.Float64, 1)}})
+		muon := []spec.Operand{operand(tensor.Float64, optimizer.HyperLen), matrix, gradient, matrix, operand(tensor.Float32)}
+		add(optimizer.Update{DecayMask: "1", MuonMask: "1"}, graph.Site{In: muon, Out: []spec.Operand{operand(tensor.Float64, 1)}})
 		for _, n := range []int64{64, 3000} {
 			for trans := range 4 {
 				p := kernels.Product{Type: s.Type, Out: s.Type, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}
@@ -186,27 +193,27 @@ func matchBinaries(t *testing.T, plans []*kernels.Plan) {
 
 // TestUnsupported checks the reason for each op that the kernels refuse.
 func TestUnsupported(t *testing.T) {
-	of, f := operand, func(shape ...int) ops.Operand { return operand(tensor.Float32, shape...) }
-	type list = []ops.Operand
-	half, halfRow, f16 := of(ops.BFloat16, 3), of(ops.BFloat16, 1, 3), of(ops.Float16, 3)
-	rotated := ops.LinearsOp{Rotated: [ops.MaxLinears]bool{true}, RoPE: ops.RoPEOp{Base: 1e4}}
-	q, lse := of(ops.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
+	of, f := operand, func(shape ...int) spec.Operand { return operand(tensor.Float32, shape...) }
+	type list = []spec.Operand
+	half, halfRow, f16 := of(spec.BFloat16, 3), of(spec.BFloat16, 1, 3), of(spec.Float16, 3)
+	rotated := linear.Fused{Rotated: [linear.MaxFused]bool{true}, RoPE: pointwise.RoPE{Base: 1e4}}
+	q, lse := of(spec.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
 	for name, x := range map[string]struct {
-		op      ops.Spec
+		op      spec.Spec
 		in, out list
 		reason  graph.Reason
 	}{
-		"float64":        {ops.SiLUOp{}, list{of(tensor.Float64, 1)}, list{f(1)}, graph.ReasonType},
-		"two types":      {ops.SiLUOp{}, list{half}, list{f(3)}, graph.ReasonType},
-		"half to half":   {ops.CastOp{To: ops.Float16}, list{half}, list{f16}, graph.ReasonType},
-		"wide rotation":  {ops.RoPEOp{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)}, graph.ReasonShape},
+		"float64":        {pointwise.SiLU{}, list{of(tensor.Float64, 1)}, list{f(1)}, graph.ReasonType},
+		"two types":      {pointwise.SiLU{}, list{half}, list{f(3)}, graph.ReasonType},
+		"half to half":   {spec.Cast{To: spec.Float16}, list{half}, list{f16}, graph.ReasonType},
+		"wide rotation":  {pointwise.RoPE{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)}, graph.ReasonShape},
 		"tokens of rows": {rotated, list{f(1, 2, 3, 4), f(2, 4)}, list{f(1, 2, 3, 2)}, graph.ReasonShape},
-		"wide norm":      {ops.RMSNormGradOp{Eps: 1}, list{f(1, 20000), f(20000), f(1, 20000)}, list{f(1, 20000), f(20000)}, graph.ReasonShape},
-		"branches":       {ops.GatedSumOp{}, append(list{f(1, 1, 1, 9)}, slices.Repeat(list{f(1, 1, 1, 1)}, 9)...), list{f(1, 1, 1, 1)}, graph.ReasonShape},
-		"weight of norm": {ops.RMSNormGradOp{Eps: 1}, list{halfRow, f(3), halfRow}, list{halfRow, f16}, graph.ReasonType},
-		"half delta": {ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: 4}, Delta: true},
-			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType},
-		"2^16 operands": {ops.AddOp{}, slices.Repeat(list{f(1)}, 1<<16), list{f(1)}, graph.ReasonSize},
+		"wide norm":      {norm.RMSNormGrad{Eps: 1}, list{f(1, 20000), f(20000), f(1, 20000)}, list{f(1, 20000), f(20000)}, graph.ReasonShape},
+		"branches":       {pointwise.GatedSum{}, append(list{f(1, 1, 1, 9)}, slices.Repeat(list{f(1, 1, 1, 1)}, 9)...), list{f(1, 1, 1, 1)}, graph.ReasonShape},
+		"weight of norm": {norm.RMSNormGrad{Eps: 1}, list{halfRow, f(3), halfRow}, list{halfRow, f16}, graph.ReasonType},
+		"half delta": {attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}, Delta: true},
+			list{q, q, q, of(spec.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType},
+		"2^16 operands": {pointwise.Add{}, slices.Repeat(list{f(1)}, 1<<16), list{f(1)}, graph.ReasonSize},
 	} {
 		s := graph.Site{Spec: x.op, In: x.in, Out: x.out}
 		require.NoError(t, s.Check(), name)
@@ -229,43 +236,43 @@ func TestUnsupported(t *testing.T) {
 
 // TestShapeRules: sites that break the shape rule of their Spec are refused before kernels see them.
 func TestShapeRules(t *testing.T) {
-	f, ints := func(shape ...int) ops.Operand { return operand(tensor.Float32, shape...) }, operand(tensor.Int32, 1, 8, 2, 3)
-	type list = []ops.Operand
+	f, ints := func(shape ...int) spec.Operand { return operand(tensor.Float32, shape...) }, operand(tensor.Int32, 1, 8, 2, 3)
+	type list = []spec.Operand
 	q, k, lse, factor := f(1, 8, 4, 16), f(1, 8, 2, 16), f(1, 4, 8), operand(tensor.Float64, 1)
-	params := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}
-	chosen := func(change func(*ops.Params)) ops.SelectBlocksOp {
+	params := spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}
+	chosen := func(change func(*spec.Params)) attention.SelectBlocks {
 		p := params
 		change(&p)
-		return ops.SelectBlocksOp{Params: p}
+		return attention.SelectBlocks{Params: p}
 	}
 	kc, row := f(1, 3, 2, 16), f(1, 1, 1, 2)
 	for name, x := range map[string]struct {
-		op      ops.Spec
+		op      spec.Spec
 		in, out list
 		reason  graph.Reason
 		detail  string
 	}{
-		"no elements":     {ops.SiLUOp{}, list{f(0)}, list{f(0)}, graph.ReasonSize, "input 0 has a zero size"},
-		"overflow":        {ops.SoftmaxOp{}, list{f(1<<40, 1<<40)}, list{f(1<<40, 1<<40)}, graph.ReasonSize, "input 0 is too large"},
-		"int64 ids":       {ops.EmbeddingOp{}, list{f(4, 3), operand(tensor.Int64, 1, 2)}, list{f(1, 2, 3)}, graph.ReasonShape, "ids is int64"},
-		"inputs":          {ops.SoftmaxOp{}, list{f(1), f(1)}, list{f(1)}, graph.ReasonShape, "2 inputs"},
-		"odd dim":         {ops.RoPEOp{Base: 1e4}, list{f(1, 1, 1, 3)}, list{f(1, 1, 1, 3)}, graph.ReasonShape, "is odd"},
-		"base":            {ops.RoPEOp{Base: -1}, list{row}, list{row}, graph.ReasonShape, "base is -1"},
-		"start":           {ops.RoPEOp{Base: 1e4, Start: -1}, list{row}, list{row}, graph.ReasonShape, "start is -1"},
-		"eps":             {ops.RMSNormOp{}, list{f(1, 1), f(1)}, list{f(1, 1)}, graph.ReasonShape, "eps is 0"},
-		"eps, gradient":   {ops.RMSNormGradOp{}, list{f(1, 1), f(1), f(1, 1)}, list{f(1, 1), f(1)}, graph.ReasonShape, "eps is 0"},
-		"stride":          {ops.CompressMeanOp{BlockLen: 32, Stride: 15}, list{f(1, 64, 1, 1)}, list{f(1, 3, 1, 1)}, graph.ReasonShape, "does not divide"},
-		"no branch":       {ops.GatedSumOp{}, list{row}, list{row}, graph.ReasonShape, "no branches"},
-		"missing deltas":  {ops.GatedSumGradOp{Deltas: true}, list{f(1, 1, 1, 1), row, row}, list{f(1, 1, 1, 1), row}, graph.ReasonShape, "outputs"},
-		"heads":           {ops.SlidingWindowOp{Window: 4}, list{q, f(1, 8, 3, 16), f(1, 8, 3, 16)}, list{q, lse}, graph.ReasonShape, "heads 4 not a multiple of kv heads 3"},
-		"window":          {ops.SlidingWindowOp{}, list{q, k, k}, list{q, lse}, graph.ReasonShape, "window w is 0"},
-		"block length":    {ops.CompressedAttentionOp{BlockLen: 4}, list{q, k, k}, list{q, lse}, graph.ReasonShape, "stride d is 0"},
-		"selection block": {ops.SelectedAttentionOp{}, list{q, k, k, ints}, list{q, lse}, graph.ReasonShape, "selection block l' is 0"},
-		"fewer keys":      {ops.SelectedAttentionOp{SelectBlock: 4}, list{q, f(1, 7, 2, 16), f(1, 7, 2, 16), ints}, list{q, lse}, graph.ReasonShape, "k has 7 rows"},
-		"l and d":         {chosen(func(p *ops.Params) { p.BlockLen = 5 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the block length"},
-		"l' and d":        {chosen(func(p *ops.Params) { p.SelectBlock = 3 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the selection block"},
-		"top n":           {chosen(func(p *ops.Params) { p.TopN = 2 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "top n = 2"},
-		"no tensors":      {ops.AdamWOp{}, list{operand(tensor.Float64, ops.AdamWHyperLen)}, list{factor}, graph.ReasonShape, "0 tensors"},
+		"no elements":     {pointwise.SiLU{}, list{f(0)}, list{f(0)}, graph.ReasonSize, "input 0 has a zero size"},
+		"overflow":        {norm.Softmax{}, list{f(1<<40, 1<<40)}, list{f(1<<40, 1<<40)}, graph.ReasonSize, "input 0 is too large"},
+		"int64 ids":       {vocab.Embedding{}, list{f(4, 3), operand(tensor.Int64, 1, 2)}, list{f(1, 2, 3)}, graph.ReasonShape, "ids is int64"},
+		"inputs":          {norm.Softmax{}, list{f(1), f(1)}, list{f(1)}, graph.ReasonShape, "2 inputs"},
+		"odd dim":         {pointwise.RoPE{Base: 1e4}, list{f(1, 1, 1, 3)}, list{f(1, 1, 1, 3)}, graph.ReasonShape, "is odd"},
+		"base":            {pointwise.RoPE{Base: -1}, list{row}, list{row}, graph.ReasonShape, "base is -1"},
+		"start":           {pointwise.RoPE{Base: 1e4, Start: -1}, list{row}, list{row}, graph.ReasonShape, "start is -1"},
+		"eps":             {norm.RMSNorm{}, list{f(1, 1), f(1)}, list{f(1, 1)}, graph.ReasonShape, "eps is 0"},
+		"eps, gradient":   {norm.RMSNormGrad{}, list{f(1, 1), f(1), f(1, 1)}, list{f(1, 1), f(1)}, graph.ReasonShape, "eps is 0"},
+		"stride":          {compress.Mean{BlockLen: 32, Stride: 15}, list{f(1, 64, 1, 1)}, list{f(1, 3, 1, 1)}, graph.ReasonShape, "does not divide"},
+		"no branch":       {pointwise.GatedSum{}, list{row}, list{row}, graph.ReasonShape, "no branches"},
+		"missing deltas":  {pointwise.GatedSumGrad{Deltas: true}, list{f(1, 1, 1, 1), row, row}, list{f(1, 1, 1, 1), row}, graph.ReasonShape, "outputs"},
+		"heads":           {attention.SlidingWindow{Window: 4}, list{q, f(1, 8, 3, 16), f(1, 8, 3, 16)}, list{q, lse}, graph.ReasonShape, "heads 4 not a multiple of kv heads 3"},
+		"window":          {attention.SlidingWindow{}, list{q, k, k}, list{q, lse}, graph.ReasonShape, "window w is 0"},
+		"block length":    {attention.Compressed{BlockLen: 4}, list{q, k, k}, list{q, lse}, graph.ReasonShape, "stride d is 0"},
+		"selection block": {attention.Selected{}, list{q, k, k, ints}, list{q, lse}, graph.ReasonShape, "selection block l' is 0"},
+		"fewer keys":      {attention.Selected{SelectBlock: 4}, list{q, f(1, 7, 2, 16), f(1, 7, 2, 16), ints}, list{q, lse}, graph.ReasonShape, "k has 7 rows"},
+		"l and d":         {chosen(func(p *spec.Params) { p.BlockLen = 5 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the block length"},
+		"l' and d":        {chosen(func(p *spec.Params) { p.SelectBlock = 3 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the selection block"},
+		"top n":           {chosen(func(p *spec.Params) { p.TopN = 2 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "top n = 2"},
+		"no tensors":      {optimizer.Update{}, list{operand(tensor.Float64, optimizer.HyperLen)}, list{factor}, graph.ReasonShape, "0 tensors"},
 	} {
 		_, err := planOf(h200, "", x.op, graph.Site{In: x.in, Out: x.out})
 		wantRefusal(t, name, err, x.reason)

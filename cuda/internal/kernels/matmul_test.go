@@ -14,7 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // matmulCase holds the sizes of a product, and how its operands lie.
@@ -103,7 +103,7 @@ func (l layout) normal(s elemType, seed uint64) []float64 {
 func planProduct(t testing.TB, p kernels.Product, bias bool) *kernels.Plan {
 	t.Helper()
 	o := operand(tensor.Float32, 1)
-	to := kernels.NewBuilder(h200, nil, graph.Site{In: []ops.Operand{o, o, o}, Out: []ops.Operand{o}})
+	to := kernels.NewBuilder(h200, nil, graph.Site{In: []spec.Operand{o, o, o}, Out: []spec.Operand{o}})
 	add := to.In[2].Ref
 	if !bias {
 		add = 0

@@ -12,12 +12,12 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
 // The tensors of a step: three of one shape, one with more rows than columns, and one row. The second tensor takes no step of Muon.
 var (
-	muonSpec   = ops.AdamWOp{DecayMask: "10101", MuonMask: "10111"}
+	muonSpec   = optimizer.Update{DecayMask: "10101", MuonMask: "10111"}
 	muonShapes = [][]int{{24, 40}, {24, 40}, {24, 40}, {70, 33}, {1, 9}}
 )
 
@@ -35,8 +35,8 @@ func muonName(i int) string {
 // muon runs one step twice from s. It returns the state after a step, the norm, and the weights in half precision.
 func (x *fixture) muon(s muonState, copies bool, gradients elemType) (after muonState, norm float64, half map[string][]float64) {
 	defer x.dev.reset(x.t)
-	hyper := make([]float64, ops.AdamWHyperLen)
-	ops.AdamWHyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: adamWScale, Step: 1, Momentum: 0.95}.Write(hyper)
+	hyper := make([]float64, optimizer.HyperLen)
+	optimizer.Hyper{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Scale: adamWScale, Step: 1, Momentum: 0.95}.Write(hyper)
 	numbers := testutil.Must(binary.Append(nil, binary.LittleEndian, hyper))(x.t)
 	op, aligned := muonSpec, *x
 	aligned.skew = 0
@@ -45,7 +45,7 @@ func (x *fixture) muon(s muonState, copies bool, gradients elemType) (after muon
 	}
 	var first [][]byte
 	for range 2 {
-		in := []arg{aligned.place(operand(tensor.Float64, ops.AdamWHyperLen), numbers)}
+		in := []arg{aligned.place(operand(tensor.Float64, optimizer.HyperLen), numbers)}
 		out := aligned.place(operand(tensor.Float64, 1), poison(8))
 		for i, shape := range muonShapes {
 			name := muonName(i)
@@ -100,7 +100,7 @@ func TestMuonMatchesOracle(t *testing.T) {
 		x.eachCopies(func(copies bool, gradients elemType) {
 			s := x.newMuonState()
 			after, norm, half := x.muon(s, copies, gradients)
-			h, p := ref.DefaultAdamW(), ops.MuonPolynomials()
+			h, p := ref.DefaultAdamW(), optimizer.MuonPolynomials()
 			h.Momentum, h.Polynomials = 0.95, p[:]
 			h.Muon = func(name string) bool { return muonSpec.MuonMask[name[0]-'0'] == '1' }
 			for _, g := range s.grad {

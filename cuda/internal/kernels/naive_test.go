@@ -12,7 +12,9 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // naiveOf computes the arrays of a case that depend on more than one rounding, as a naive implementation in half precision does.
@@ -25,11 +27,11 @@ func naiveOf(t testing.TB, x typedCase) map[int]*ref.Tensor {
 		o, dq, dk, dv := naiveAttention(x.elemType, in[0], in[1], in[2], in[len(x.Inputs)], x.Mask)
 		return map[int]*ref.Tensor{out[0]: o, grads[0]: dq, grads[1]: dk, grads[2]: dv}
 	}
-	if op, ok := x.spec().(ops.CompressMLPOp); ok {
+	if op, ok := x.spec().(compress.MLP); ok {
 		y, dx, dpe, dw1, dw2 := naiveMLPs(x, op, in[0], in[1], in[2], in[3], in[len(x.Inputs)])
 		return map[int]*ref.Tensor{out[0]: y, grads[0]: dx, grads[1]: dpe, grads[2]: dw1, grads[3]: dw2}
 	}
-	if op, ok := x.spec().(ops.GatedSumOp); ok && op.Sigmoid {
+	if op, ok := x.spec().(pointwise.GatedSum); ok && op.Sigmoid {
 		n := len(in) - 1
 		results := map[int]*ref.Tensor{}
 		y, d := naiveGatedSum(x.elemType, in[0], in[n], in[1:n]...)
@@ -45,7 +47,7 @@ func naiveOf(t testing.TB, x typedCase) map[int]*ref.Tensor {
 		again := false
 		var list []opcases.Array
 		for _, i := range call.In {
-			again = again || i >= len(in) && ops.IsHalf(x.operands[i].Dtype)
+			again = again || i >= len(in) && spec.IsHalf(x.operands[i].Dtype)
 			list = append(list, arrays[i])
 		}
 		for i, y := range onCPU(t, call.Spec, list) {
@@ -63,13 +65,13 @@ func naiveOf(t testing.TB, x typedCase) map[int]*ref.Tensor {
 }
 
 // onCPU runs a Spec by the CPU's kernel in float64.
-func onCPU(t testing.TB, s ops.Spec, inputs []opcases.Array) (outputs []opcases.Array) {
+func onCPU(t testing.TB, s spec.Spec, inputs []opcases.Array) (outputs []opcases.Array) {
 	t.Helper()
 	var kernel cpu.Kernel
-	var in, out []ops.Arg
-	var operands []ops.Operand
+	var in, out []spec.Arg
+	var operands []spec.Operand
 	for _, a := range inputs {
-		x := ops.Arg{Operand: a.Operand(tensor.Float64), Buf: new(cpu.Buf)}
+		x := spec.Arg{Operand: a.Operand(tensor.Float64), Buf: new(cpu.Buf)}
 		if a.Ints != nil {
 			cpu.Hold(x.Buf, a.Ints)
 		} else {
@@ -79,7 +81,7 @@ func onCPU(t testing.TB, s ops.Spec, inputs []opcases.Array) (outputs []opcases.
 	}
 	results := testutil.Must(s.Infer(operands))(t)
 	for _, o := range results {
-		a, y := opcases.Array{Shape: o.Shape}, ops.Arg{Operand: o}
+		a, y := opcases.Array{Shape: o.Shape}, spec.Arg{Operand: o}
 		if o.Dtype == tensor.Int32 {
 			a.Ints = make([]int32, o.Elements())
 			y.Buf = cpu.NewBuf(a.Ints)
@@ -142,7 +144,7 @@ func naiveAttention(s elemType, q, k, v, do *ref.Tensor, mask ref.Mask) (o, dq, 
 }
 
 // naiveMLPs is naiveMLP of each document alone, if the case has documents. The gradients of weights are sums over them.
-func naiveMLPs(x typedCase, op ops.CompressMLPOp, in, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
+func naiveMLPs(x typedCase, op compress.MLP, in, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
 	if x.Documents == nil {
 		return naiveMLP(x.elemType, op, in, pe, w1, w2, dy)
 	}
@@ -158,9 +160,9 @@ func naiveMLPs(x typedCase, op ops.CompressMLPOp, in, pe, w1, w2, dy *ref.Tensor
 
 // naiveMLP is the MLP of compression as rows of blocks, a product, SiLU and a product, each of which stores its result. Without a
 // block, dy is the gradient of one row of zeros.
-func naiveMLP(s elemType, op ops.CompressMLPOp, x, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
+func naiveMLP(s elemType, op compress.MLP, x, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
 	B, S, H, D := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
-	blocks, cols := ops.NumCompressed(S, op.BlockLen, op.Stride), op.BlockLen*D
+	blocks, cols := spec.NumCompressed(S, op.BlockLen, op.Stride), op.BlockLen*D
 	dx, dpe = ref.New(x.Shape...), ref.New(pe.Shape...)
 	if blocks == 0 {
 		return ref.New(B, 1, H, D), dx, dpe, ref.New(w1.Shape...), ref.New(w2.Shape...)

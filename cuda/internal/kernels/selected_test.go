@@ -19,6 +19,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // selectedSize is a size of selected attention, of documents if it has their lengths.
@@ -144,7 +146,7 @@ func (s selectedSize) of(seed uint64, share int) opcases.Case {
 		if err != nil {
 			return nil, err
 		}
-		return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block, ops.WithDocuments(table))
+		return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block, spec.WithDocuments(table))
 	}
 	c.Outputs = func(in []*ref.Tensor) []*ref.Tensor {
 		o, lse := ref.Attention(in[0], in[1], in[2], mask)
@@ -204,7 +206,7 @@ func compareListedBlocks(t *testing.T, dev device, s selectedSize, idx []int32) 
 	if s.lengths != nil {
 		site.In = append(site.In, operand(tensor.Int32, s.B, s.S, 4))
 	}
-	plan := *testutil.Must(planOf(h200, "cuda wgmma", ops.SelectedAttentionOp{SelectBlock: s.block}, site))(t)
+	plan := *testutil.Must(planOf(h200, "cuda wgmma", attention.Selected{SelectBlock: s.block}, site))(t)
 	step := slices.IndexFunc(plan.Steps, func(l kernels.Step) bool { return l.Kernel == "nsa_walk_blocks_i32" })
 	require.GreaterOrEqual(t, step, 0)
 	plan.Steps = plan.Steps[step:][:1]
@@ -216,7 +218,7 @@ func compareListedBlocks(t *testing.T, dev device, s selectedSize, idx []int32) 
 	args[3].at = place(t, dev, encodeInts(idx), 0).at
 	if docs := s.documents(); docs != nil {
 		cu := arg{operand(tensor.Int32, len(docs.CU)), place(t, dev, encodeInts(docs.CU), 0).at}
-		runOp(t, dev, variant{"", h200}, ops.DocumentTableOp{Batch: s.B, Seq: s.S, BlockLen: docs.L, Stride: docs.D}, []arg{cu}, args[4:5])
+		runOp(t, dev, variant{"", h200}, spec.DocumentTable{Batch: s.B, Seq: s.S, BlockLen: docs.L, Stride: docs.D}, []arg{cu}, args[4:5])
 	}
 	b := bindPlan(t, &plan, work.at, args...)
 	b.run(t, dev)

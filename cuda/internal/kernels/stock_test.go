@@ -23,7 +23,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // stockGraph is the graph of a case in one type, with the gradient of sum(out*weights) if it has one.
@@ -71,8 +71,8 @@ func stockOps(g *G.ExprGraph) (list G.Nodes) {
 
 // planStock builds the launches of a node, which may be refused.
 func planStock(n *G.Node) (*kernels.Plan, graph.Site, error) {
-	of := func(n *G.Node) ops.Operand { return ops.Operand{Dtype: n.Dtype(), Shape: n.Shape()} }
-	site := graph.Site{Op: n.Op(), Out: []ops.Operand{of(n)}}
+	of := func(n *G.Node) spec.Operand { return spec.Operand{Dtype: n.Dtype(), Shape: n.Shape()} }
+	site := graph.Site{Op: n.Op(), Out: []spec.Operand{of(n)}}
 	for children := n.Graph().From(n.ID()); children.Next(); {
 		site.In = append(site.In, of(children.Node().(*G.Node)))
 	}

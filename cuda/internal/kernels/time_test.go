@@ -15,7 +15,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // noise fills memory of n bf16 with normal numbers. They repeat with a period that has no factor in common with any size.
@@ -147,7 +148,7 @@ func (x timeShape) fillDocuments(t *testing.T, dev *gpu, length int, table []arg
 	}
 	cu = append(cu, int32(x.B*x.S))
 	in := []arg{argOf(tensor.Int32, dev.put(t, encodeInts(cu)), len(cu))}
-	runOp(t, dev, variant{"", dev.properties()}, ops.DocumentTableOp{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, in, table)
+	runOp(t, dev, variant{"", dev.properties()}, spec.DocumentTable{Batch: x.B, Seq: x.S, BlockLen: x.BlockLen, Stride: x.Stride}, in, table)
 }
 
 // time runs the ops of the layer by the kernels of an entry, in documents of so many tokens, or 0 for none, and prints their times.
@@ -157,7 +158,7 @@ func (x timeShape) time(t *testing.T, entry string, length int) {
 	seed := uint64(0)
 	noise := func(shape ...int) arg {
 		seed++
-		return argOf(ops.BFloat16, dev.noise(t, seed, tensor.Shape(shape).TotalSize()), shape...)
+		return argOf(spec.BFloat16, dev.noise(t, seed, tensor.Shape(shape).TotalSize()), shape...)
 	}
 	room := func(dt tensor.Dtype, shape ...int) arg {
 		a := argOf(dt, 0, shape...)
@@ -167,9 +168,9 @@ func (x timeShape) time(t *testing.T, entry string, length int) {
 	q, do := noise(x.B, x.S, x.Hq, x.D), noise(x.B, x.S, x.Hq, x.Dv)
 	kc, vc := noise(x.B, nc, x.Hkv, x.D), noise(x.B, nc, x.Hkv, x.Dv)
 	k, v := noise(x.B, x.S, x.Hkv, x.D), noise(x.B, x.S, x.Hkv, x.Dv)
-	o, lse, idx := room(ops.BFloat16, do.Shape...), room(tensor.Float32, x.B, x.Hq, x.S), room(tensor.Int32, x.B, x.S, x.Hkv, x.TopN)
-	dq, dk, dv := room(ops.BFloat16, q.Shape...), room(ops.BFloat16, k.Shape...), room(ops.BFloat16, v.Shape...)
-	dkc, dvc := room(ops.BFloat16, kc.Shape...), room(ops.BFloat16, vc.Shape...)
+	o, lse, idx := room(spec.BFloat16, do.Shape...), room(tensor.Float32, x.B, x.Hq, x.S), room(tensor.Int32, x.B, x.S, x.Hkv, x.TopN)
+	dq, dk, dv := room(spec.BFloat16, q.Shape...), room(spec.BFloat16, k.Shape...), room(spec.BFloat16, v.Shape...)
+	dkc, dvc := room(spec.BFloat16, kc.Shape...), room(spec.BFloat16, vc.Shape...)
 
 	var table []arg // of documents
 	if length == 0 {
@@ -203,13 +204,13 @@ func (x timeShape) time(t *testing.T, entry string, length int) {
 			lineOf, steps = append(lineOf, at), append(steps, func() { dev.launch(t, l, b.arguments[i]) })
 		}
 	}
-	add("compressed", ops.CompressedAttentionOp{BlockLen: x.BlockLen, Stride: x.Stride}, []arg{q, kc, vc}, nil, []arg{o, lse})
-	add("compressed", ops.SelectBlocksOp{Params: x.Params}, []arg{q, kc, lse}, nil, []arg{idx})
-	add("compressed", ops.CompressedAttentionGradOp{Forward: ops.CompressedAttentionOp{BlockLen: x.BlockLen, Stride: x.Stride}}, []arg{q, kc, vc}, []arg{o, lse, do}, []arg{dq, dkc, dvc})
-	add("selected", ops.SelectedAttentionOp{SelectBlock: x.SelectBlock}, []arg{q, k, v, idx}, nil, []arg{o, lse})
-	add("selected", ops.SelectedAttentionGradOp{Forward: ops.SelectedAttentionOp{SelectBlock: x.SelectBlock}}, []arg{q, k, v, idx}, []arg{o, lse, do}, []arg{dq, dk, dv})
-	add("window", ops.SlidingWindowOp{Window: x.Window}, []arg{q, k, v}, nil, []arg{o, lse})
-	add("window", ops.SlidingWindowGradOp{Forward: ops.SlidingWindowOp{Window: x.Window}}, []arg{q, k, v}, []arg{o, lse, do}, []arg{dq, dk, dv})
+	add("compressed", attention.Compressed{BlockLen: x.BlockLen, Stride: x.Stride}, []arg{q, kc, vc}, nil, []arg{o, lse})
+	add("compressed", attention.SelectBlocks{Params: x.Params}, []arg{q, kc, lse}, nil, []arg{idx})
+	add("compressed", attention.CompressedGrad{Forward: attention.Compressed{BlockLen: x.BlockLen, Stride: x.Stride}}, []arg{q, kc, vc}, []arg{o, lse, do}, []arg{dq, dkc, dvc})
+	add("selected", attention.Selected{SelectBlock: x.SelectBlock}, []arg{q, k, v, idx}, nil, []arg{o, lse})
+	add("selected", attention.SelectedGrad{Forward: attention.Selected{SelectBlock: x.SelectBlock}}, []arg{q, k, v, idx}, []arg{o, lse, do}, []arg{dq, dk, dv})
+	add("window", attention.SlidingWindow{Window: x.Window}, []arg{q, k, v}, nil, []arg{o, lse})
+	add("window", attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: x.Window}}, []arg{q, k, v}, []arg{o, lse, do}, []arg{dq, dk, dv})
 
 	for i, seconds := range dev.time(t, 5, steps...) {
 		lines[lineOf[i]].seconds += seconds

@@ -6,7 +6,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // Type is the storage type of an array's elements. Sums are float32 or wider for every Type.
@@ -43,14 +43,14 @@ func (t Type) String() string {
 // Name returns the kernel of an op for the type: nsa_rope_bf16 of "rope".
 func (t Type) Name(op string) string { return "nsa_" + op + "_" + t.String() }
 
-// TypeOf returns the storage type of float32, ops.BFloat16 and ops.Float16.
+// TypeOf returns the storage type of float32, spec.BFloat16 and spec.Float16.
 func TypeOf(dt tensor.Dtype) (Type, error) {
 	switch dt {
 	case tensor.Float32:
 		return F32, nil
-	case ops.BFloat16:
+	case spec.BFloat16:
 		return BF16, nil
-	case ops.Float16:
+	case spec.Float16:
 		return F16, nil
 	}
 	return 0, graph.Refuse(graph.ReasonType, "got %v, want float32 or half precision", dt)

@@ -12,13 +12,15 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // branch is a branch of a layer: the nodes from which its probabilities are computed, and sums over the windows so far.
 type branch struct {
 	name         string
-	spec         ops.Spec
+	spec         spec.Spec
 	q, k, blocks *G.Node // blocks: nil except in the selected branch
 	distances    distanceSums
 }
@@ -26,20 +28,20 @@ type branch struct {
 // branchesOf returns the branches of the attention of a layer: those of NSA in the order of the gates, or the causal
 // one of dense attention.
 func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]branch, error) {
-	names, nodes := ops.BranchNames(), G.Nodes{l.Compressed, l.Selected, l.Window}
+	names, nodes := decode.BranchNames(), G.Nodes{l.Compressed, l.Selected, l.Window}
 	if l.Gates == nil { // dense attention: the output is a linear layer over the attention
 		names[0], nodes = "causal", value.Inputs(g, l.Output)[:1]
 	}
 	var list []branch
 	for i, n := range nodes {
-		spec, ok := ops.SpecOf(n.Op())
+		spec, ok := spec.SpecOf(n.Op())
 		in := value.Inputs(g, n)
 		if !ok || len(in) < 3 {
 			const format = "%s branch: node %v with %d inputs, want attention of q, k and v"
 			return nil, fmt.Errorf(format, names[i], n, len(in))
 		}
 		b := branch{name: names[i], spec: spec, q: in[0], k: in[1]}
-		if _, ok := spec.(ops.SelectedAttentionOp); ok {
+		if _, ok := spec.(attention.Selected); ok {
 			b.blocks = l.Blocks
 		}
 		list = append(list, b)
@@ -49,7 +51,7 @@ func branchesOf(g *G.ExprGraph, l tinylm.Layer) ([]branch, error) {
 
 // attention has the values of a branch for one sequence, after a run.
 type attentionOf struct {
-	spec   ops.Spec
+	spec   spec.Spec
 	q, k   []float64 // [S,Hq,D], [T,Hkv,D]
 	blocks []int32   // [S,Hkv,n]
 	n      int
@@ -100,11 +102,11 @@ func valuesOf(n *G.Node) ([]float64, tensor.Shape, error) {
 func (a *attentionOf) keys(list []int, t, group int) []int {
 	from, to := 0, 0
 	switch s := a.spec.(type) {
-	case ops.SlidingWindowOp:
+	case attention.SlidingWindow:
 		from, to = max(0, t+1-s.Window), t+1
-	case ops.CompressedAttentionOp:
-		to = ops.NumVisible(t, s.BlockLen, s.Stride)
-	case ops.SelectedAttentionOp:
+	case attention.Compressed:
+		to = spec.NumVisible(t, s.BlockLen, s.Stride)
+	case attention.Selected:
 		for _, b := range a.selected(t, group) {
 			if b >= 0 {
 				for i := int(b) * s.SelectBlock; i < min(t+1, (int(b)+1)*s.SelectBlock); i++ {
@@ -127,7 +129,7 @@ func (a *attentionOf) selected(t, group int) []int32 {
 
 // distance returns how many tokens key i lies before query t. A compressed key lies at the middle of its block.
 func (a *attentionOf) distance(t, i int) float64 {
-	if s, ok := a.spec.(ops.CompressedAttentionOp); ok {
+	if s, ok := a.spec.(attention.Compressed); ok {
 		return float64(t) - (float64(i*s.Stride) + float64(s.BlockLen-1)/2)
 	}
 	return float64(t - i)

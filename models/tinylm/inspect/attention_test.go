@@ -14,7 +14,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // TestProbabilitiesMatchReference: if the values are unit vectors, the oracle's output has the probabilities.
@@ -37,15 +38,15 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		spec ops.Spec
+		spec spec.Spec
 		mask ref.Mask
 		keys int
 	}{
-		"window": {ops.SlidingWindowOp{Window: 5}, ref.WindowMask(5), S},
-		"causal": {ops.SlidingWindowOp{Window: S}, ref.CausalMask(), S},
-		"compressed": {ops.CompressedAttentionOp{BlockLen: l, Stride: d}, ref.CompressedMask(l, d),
-			ops.NumCompressed(S, l, d)},
-		"selected": {ops.SelectedAttentionOp{SelectBlock: lp}, ref.SelectedMask(blocks, 1, S, groups, lp), S},
+		"window": {attention.SlidingWindow{Window: 5}, ref.WindowMask(5), S},
+		"causal": {attention.SlidingWindow{Window: S}, ref.CausalMask(), S},
+		"compressed": {attention.Compressed{BlockLen: l, Stride: d}, ref.CompressedMask(l, d),
+			spec.NumCompressed(S, l, d)},
+		"selected": {attention.Selected{SelectBlock: lp}, ref.SelectedMask(blocks, 1, S, groups, lp), S},
 	} {
 		q, k, v := ref.New(1, S, heads, D), ref.New(1, c.keys, groups, D), ref.New(1, c.keys, groups, c.keys)
 		copy(q.Data, testutil.Normal(1, len(q.Data)))

@@ -7,7 +7,7 @@ import (
 
 	"gonum.org/v1/gonum/floats"
 
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // BranchDistance says how far back the attention of a branch goes.
@@ -28,7 +28,7 @@ type distanceSums struct {
 // each block, [S,Hkv,n]; elsewhere shares is empty. Groups run in parallel.
 func (l *distanceSums) add(a *attentionOf, shares []float64) {
 	groups, perGroup := make([]distanceSums, a.groups), a.heads/a.groups
-	selected, _ := a.spec.(ops.SelectedAttentionOp)
+	selected, _ := a.spec.(attention.Selected)
 	var wait sync.WaitGroup
 	for g := range groups {
 		wait.Go(func() {

@@ -10,7 +10,8 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // Drawing is a model's graph in sections: the embedding, the layers, and the head with the loss. Consecutive layers of
@@ -43,7 +44,7 @@ func drawGraph(m *tinylm.Model, loss *G.Node) (d Drawing) {
 	d.add("embedding", s.cut(layers[0].Stream))
 	var last *G.Node // the residual stream behind the last layer: the last sum of the graph
 	for _, n := range s.graph.AllNodes() {
-		if op, _ := ops.SpecOf(n.Op()); op == ops.Spec(ops.AddOp{}) {
+		if op, _ := spec.SpecOf(n.Op()); op == spec.Spec(pointwise.Add{}) {
 			last = n
 		}
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 //go:embed sample.txt
@@ -144,8 +145,8 @@ func (in *inspection) machine(m *tinylm.Model, b graph.Backend) (_ G.VM, err err
 // lossAndLogits returns the loss and the logits of a model's graph.
 func lossAndLogits(g *G.ExprGraph) (G.Nodes, error) {
 	for _, n := range g.AllNodes() {
-		spec, _ := ops.SpecOf(n.Op())
-		if _, ok := spec.(ops.CrossEntropyOp); ok {
+		spec, _ := spec.SpecOf(n.Op())
+		if _, ok := spec.(vocab.CrossEntropy); ok {
 			return G.Nodes{n, value.Inputs(g, n)[0]}, nil
 		}
 	}

@@ -20,7 +20,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/files"
 	"github.com/gorgonia-nsa/nsa/internal/plots"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // PageFile is the name of the page in the folder of Report.Save.
@@ -155,7 +155,7 @@ func (r *Report) plotGates(layer int) *plot.Plot {
 	gates := r.Layers[layer].Gates
 	p := plots.New(fmt.Sprintf("layer %d", layer), "head", "mean gate")
 	bar := 0.15 * width / vg.Length(max(1, len(gates)))
-	for k, name := range ops.BranchNames() {
+	for k, name := range decode.BranchNames() {
 		bars := &plotter.BarChart{Width: bar, Offset: 1.1 * bar * vg.Length(k-1), Color: branchColor(name)}
 		for _, g := range gates {
 			bars.Values = append(bars.Values, g.Mean[k])

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // RepeatedWords says how far the selection of blocks, and the attention to them, follow the text. It counts queries
@@ -79,13 +79,13 @@ func wordQueries(texts []string, n, size int) (list []wordQuery) {
 	for _, at := range regexp.MustCompile(wordPattern).FindAllStringIndex(text, -1) {
 		name, first, last := text[at[0]:at[1]], owner[at[0]], owner[at[1]-1]
 		for t := min(first+1, last); t <= last; t++ {
-			x := wordQuery{query: t, free: ops.FreeBlocks(t, size), blocks: map[int32]bool{}, word: name}
+			x := wordQuery{query: t, free: spec.FreeBlocks(t, size), blocks: map[int32]bool{}, word: name}
 			for _, o := range before[name] {
 				for b := max(1, o[0]/size); b <= min(x.free, o[1]/size); b++ {
 					x.blocks[int32(b)] = true
 				}
 			}
-			if len(x.blocks) > 0 && x.free > n-ops.ForcedBlocks {
+			if len(x.blocks) > 0 && x.free > n-spec.ForcedBlocks {
 				list = append(list, x)
 			}
 		}

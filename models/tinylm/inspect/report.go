@@ -7,7 +7,8 @@ import (
 	"gonum.org/v1/gonum/floats"
 
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // Report describes how a model worked on a text. Statistics are over all windows; texts and blocks are those of the
@@ -54,9 +55,9 @@ func (l *Layer) addGates(gates []float64, heads, n int) {
 	if l.Gates == nil {
 		l.Gates = make([]tinylm.GateStatistics, heads)
 	}
-	weight := float64(heads) / float64(len(gates)/ops.NumBranches*n) // of a query in the means
-	for i := 0; i < len(gates); i += ops.NumBranches {
-		l.Gates[i/ops.NumBranches%heads].Add([ops.NumBranches]float64(gates[i:]), weight)
+	weight := float64(heads) / float64(len(gates)/decode.NumBranches*n) // of a query in the means
+	for i := 0; i < len(gates); i += decode.NumBranches {
+		l.Gates[i/decode.NumBranches%heads].Add([decode.NumBranches]float64(gates[i:]), weight)
 	}
 }
 
@@ -68,7 +69,7 @@ func (r *Report) HasLoss() bool { return r.Loss != nil }
 
 // Forced reports whether query t selects block b whatever the scores are: b is the first block or one of the two
 // newest.
-func (r *Report) Forced(t int, b int32) bool { return ops.IsForced(t, int(b), r.Config.SelectBlock) }
+func (r *Report) Forced(t int, b int32) bool { return spec.IsForced(t, int(b), r.Config.SelectBlock) }
 
 // MeanLoss returns the loss in nats a token: the mean over all windows and all tokens except the first of each window.
 func (r *Report) MeanLoss() float64 {

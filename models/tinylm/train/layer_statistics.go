@@ -6,7 +6,8 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // statisticsTokens is roughly the number of tokens of a batch that recordLayers reads, so that it takes the host no longer than a step.
@@ -32,8 +33,8 @@ func (r *runner) recordLayers() error {
 			return err
 		}
 		prefix := fmt.Sprintf("layer %d/", i)
-		statistics := gateStatistics(everyNth(gates.Float32s(), r.Heads*ops.NumBranches, every))
-		for k, name := range ops.BranchNames() {
+		statistics := gateStatistics(everyNth(gates.Float32s(), r.Heads*decode.NumBranches, every))
+		for k, name := range decode.BranchNames() {
 			values[prefix+"gate "+name] = statistics.Mean[k]
 		}
 		values[prefix+"gate entropy"] = statistics.Entropy
@@ -55,9 +56,9 @@ func everyNth[T any](list []T, n, every int) (some []T) {
 
 // gateStatistics returns the statistics of gates [..,3].
 func gateStatistics(gates []float32) (s tinylm.GateStatistics) {
-	weight := ops.NumBranches / float64(len(gates))
-	for row := range slices.Chunk(gates, ops.NumBranches) {
-		var branches [ops.NumBranches]float64
+	weight := decode.NumBranches / float64(len(gates))
+	for row := range slices.Chunk(gates, decode.NumBranches) {
+		var branches [decode.NumBranches]float64
 		for k, v := range row {
 			branches[k] = float64(v)
 		}
@@ -88,7 +89,7 @@ func blockShares(blocks []int32, positions []int, groups, n, size, window int) (
 		t := positions[i/(groups*n)]
 		switch {
 		case b < 0:
-		case ops.IsForced(t, int(b), size):
+		case spec.IsForced(t, int(b), size):
 			forced++
 		case (int(b)+1)*size > t+1-window:
 			local++

@@ -8,13 +8,14 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
 // Entries returns the entry of the step.
 func Entries() []kernels.Entry {
-	return kernels.Entries(kernels.EntryFor[ops.AdamWOp]{
-		Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op ops.AdamWOp) bool { return op.MuonMask != "" },
+	return kernels.Entries(kernels.EntryFor[optimizer.Update]{
+		Storage: ".*>.", Build: step, Products: func(_ *kernels.Builder, op optimizer.Update) bool { return op.MuonMask != "" },
 	})
 }
 
@@ -44,8 +45,8 @@ const runLen = 1 << 14
 
 // step adds hyper [10], and weight, grad, m, v and an optional copy of each tensor -> norm [1], the norm of all gradients. If it is
 // finite, weights, moments and copies are updated in place.
-func step(b *kernels.Builder, op ops.AdamWOp) error {
-	hyper, inputs := ops.SplitAdamW(op, b.In)
+func step(b *kernels.Builder, op optimizer.Update) error {
+	hyper, inputs := optimizer.Split(op, b.In)
 	norm := b.Out[0]
 	if hyper.Dtype != tensor.Float64 || norm.Dtype != tensor.Float64 {
 		return graph.Refuse(graph.ReasonType, "hyper is %v, norm %v, want float64", hyper.Dtype, norm.Dtype)
@@ -96,7 +97,7 @@ func runsOf(tensor int, n int64) (runs []adamWRun) {
 func runGrid(runs []adamWRun) kernels.Dim { return kernels.Line(min(int64(len(runs)), math.MaxInt32)) }
 
 // tensorOf describes a tensor.
-func tensorOf(b *kernels.Builder, o ops.AdamWTensor[kernels.Operand]) (t adamWTensor, err error) {
+func tensorOf(b *kernels.Builder, o optimizer.Tensor[kernels.Operand]) (t adamWTensor, err error) {
 	for _, x := range []kernels.Operand{o.Weight, o.M, o.V} {
 		if x.Dtype != tensor.Float32 {
 			return t, graph.Refuse(graph.ReasonType, "a weight or moment is %v, want float32", x.Dtype)
@@ -104,7 +105,7 @@ func tensorOf(b *kernels.Builder, o ops.AdamWTensor[kernels.Operand]) (t adamWTe
 	}
 	t = adamWTensor{weight: o.Weight.Ref, grad: o.Grad.Ref, m: o.M.Ref, v: o.V.Ref, n: o.Weight.N(), gradType: int32(b.TypeOf(o.Grad))}
 	if o.Copy.Shape != nil {
-		if !ops.IsHalf(o.Copy.Dtype) {
+		if !spec.IsHalf(o.Copy.Dtype) {
 			return t, graph.Refuse(graph.ReasonType, "a copy is %v, want half precision", o.Copy.Dtype)
 		}
 		t.half, t.halfType = o.Copy.Ref, int32(b.TypeOf(o.Copy))

@@ -8,7 +8,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
 
 // The structs of muon.cu.
@@ -71,7 +71,7 @@ func muon(b *kernels.Builder, tensorsByShape map[muonShape][]int, tensors []adam
 			batch = append(batch, muonTensor{
 				weight: t.weight, grad: t.grad, m: t.m, half: t.half, gradType: t.gradType, halfType: t.halfType, decay: t.decay,
 				u: w.u.Plus(offset), update: w.update.Plus(offset), gramNorm: w.norms.Plus(8 * int64(i)),
-				size: float32(ops.MuonScale * math.Sqrt(float64(max(s.rows, s.cols)))),
+				size: float32(optimizer.MuonScale * math.Sqrt(float64(max(s.rows, s.cols)))),
 			})
 			runs = append(runs, runsOf(i, t.n)...)
 		}
@@ -82,7 +82,7 @@ func muon(b *kernels.Builder, tensorsByShape map[muonShape][]int, tensors []adam
 	}
 }
 
-// orthogonal adds the launches that compute update and norms from u, for count matrices. See ops.MuonPolynomials.
+// orthogonal adds the launches that compute update and norms from u, for count matrices. See optimizer.MuonPolynomials.
 func (w muonWork) orthogonal(b *kernels.Builder, s muonShape, count int64) {
 	side, wide := s.side(), s.rows <= s.cols
 	multiply := func(c, x, y kernels.Ref, p kernels.Product) {
@@ -94,7 +94,7 @@ func (w muonWork) orthogonal(b *kernels.Builder, s muonShape, count int64) {
 	multiply(w.gram, w.u, w.u, kernels.Product{M: side, N: side, K: max(s.rows, s.cols), TransA: !wide, TransB: wide})
 	b.Launch("nsa_muon_norm_f32", kernels.GridStride(count), kernels.Line(1024), 0, &muonNormParams{w.gram, w.norms, count, side * side})
 	p, q, spare := w.p, w.q, w.spare
-	polynomials := ops.MuonPolynomials()
+	polynomials := optimizer.MuonPolynomials()
 	for i, c := range polynomials {
 		square(w.square, w.gram, w.gram)
 		n := count * side * side

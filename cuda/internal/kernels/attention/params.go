@@ -5,7 +5,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // params is AttentionParams of attention_params.cuh.
@@ -132,7 +132,7 @@ func (a problem) gradParams() *params {
 	if len(in) == 7 {
 		p.idx = in[3].Ref
 	}
-	oOrDelta, lse, dout := ops.AttentionGradInputs(in)
+	oOrDelta, lse, dout := attention.GradInputs(in)
 	p.lse, p.dout = lse.Ref, dout.Ref
 	if len(oOrDelta.Shape) == 3 {
 		p.delta = oOrDelta.Ref

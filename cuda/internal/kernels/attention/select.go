@@ -9,12 +9,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // selectEntries returns the entries of q, kc, lse -> idx.
 func selectEntries() []kernels.Entry {
-	type op = ops.SelectBlocksOp
+	type op = attention.SelectBlocks
 	return kernels.Entries(
 		kernels.EntryFor[op]{Name: wgmma, Storage: "hhfd>i", Build: ifPreferred(selectBlocksWGMMA)},
 		kernels.EntryFor[op]{Name: mma, Storage: "hhfd>i", Build: ifPreferred(selectBlocksMMA)},
@@ -46,7 +47,7 @@ type selection struct {
 }
 
 // selectionOf returns the selection and the part of its argument that does not depend on tiles.
-func selectionOf(b *kernels.Builder, op ops.SelectBlocksOp) (selection, selectParams, error) {
+func selectionOf(b *kernels.Builder, op attention.SelectBlocks) (selection, selectParams, error) {
 	q, kc, lse, idx := b.In[0], b.In[1], b.In[2], b.Out[0]
 	shape, err := problemOf(b, q, kc, kc)
 	a := selection{shape, int64(op.Params.BlockLen), int64(op.Params.Stride), int64(op.Params.SelectBlock), int64(op.Params.TopN)}
@@ -95,11 +96,11 @@ func (a selection) blocksByScore() int64 {
 	if (a.S-1)/a.block < a.topN {
 		return 0
 	}
-	return a.topN - ops.ForcedBlocks
+	return a.topN - spec.ForcedBlocks
 }
 
 // selectBlocks adds q, kc, lse -> idx for all types and sizes.
-func selectBlocks(b *kernels.Builder, op ops.SelectBlocksOp) error {
+func selectBlocks(b *kernels.Builder, op attention.SelectBlocks) error {
 	a, p, err := selectionOf(b, op)
 	if err != nil {
 		return err
@@ -135,7 +136,7 @@ func sumsPitch(n int64) int64 { return 4*mmaKeys + 8 + 4*((n+1)%2) }
 func (a selection) setLists(p *selectParams) error {
 	switch n := a.blocksByScore(); { // a list has room for 16 more entries than n, or more, but at most maxListEntries
 	case n >= maxListEntries:
-		return graph.Refuse(graph.ReasonShape, "top n is %d, want at most %d", a.topN, maxListEntries-1+ops.ForcedBlocks)
+		return graph.Refuse(graph.ReasonShape, "top n is %d, want at most %d", a.topN, maxListEntries-1+spec.ForcedBlocks)
 	case n > 0:
 		p.room = int32(min(maxListEntries, kernels.RoundUp(n+16, 32)))
 	}
@@ -176,7 +177,7 @@ type selectMapParams struct {
 
 // selectBlocksWGMMA is selectBlocks for half precision on devices of compute capability 9.0, for
 // l = 2 d, l' of 1, 2, 4 or 8 d, groups of at most 32 heads and at most 66 blocks.
-func selectBlocksWGMMA(b *kernels.Builder, op ops.SelectBlocksOp) error {
+func selectBlocksWGMMA(b *kernels.Builder, op attention.SelectBlocks) error {
 	a, p, err := selectionOf(b, op)
 	if err != nil {
 		return err
@@ -221,7 +222,7 @@ func selectBlocksWGMMA(b *kernels.Builder, op ops.SelectBlocksOp) error {
 }
 
 // selectBlocksMMA is selectBlocks for half precision, dims up to 128, groups of at most 64 heads and at most 66 blocks.
-func selectBlocksMMA(b *kernels.Builder, op ops.SelectBlocksOp) error {
+func selectBlocksMMA(b *kernels.Builder, op attention.SelectBlocks) error {
 	a, p, err := selectionOf(b, op)
 	if err != nil {
 		return err

@@ -6,14 +6,14 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // selectedEntries returns the entries of q, k, v, idx -> o, lse, and of q, k, v, idx, o or delta, lse, do -> dq, dk, dv.
 func selectedEntries() []kernels.Entry {
 	type (
-		op   = ops.SelectedAttentionOp
-		grad = ops.SelectedAttentionGradOp
+		op   = attention.Selected
+		grad = attention.SelectedGrad
 	)
 	// Storage of forward: q k v idx documents > o lse; of backward: q k v idx documents o-or-delta lse do > dq dk dv.
 	return kernels.Entries(
@@ -162,7 +162,7 @@ func (a selectedProblem) keyTiles() []tile {
 func (a selectedProblem) rowGrid(x tile) int64 { return a.rowTiles(a.wholeQueries(x.m)) }
 
 // selectedForward adds q, k, v, idx -> o, lse for all types and sizes.
-func selectedForward(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+func selectedForward(b *kernels.Builder, op attention.Selected) error {
 	a, err := selectedOf(b, op.SelectBlock)
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func selectedForward(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 }
 
 // selectedBackward adds q, k, v, idx, o, lse, do -> dq, dk, dv for all types and sizes.
-func selectedBackward(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+func selectedBackward(b *kernels.Builder, op attention.SelectedGrad) error {
 	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err
@@ -196,7 +196,7 @@ func selectedBackward(b *kernels.Builder, op ops.SelectedAttentionGradOp) error 
 }
 
 // selectedForwardMMA is selectedForward for half precision and dims up to 128.
-func selectedForwardMMA(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+func selectedForwardMMA(b *kernels.Builder, op attention.Selected) error {
 	a, err := selectedOf(b, op.SelectBlock)
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func selectedForwardMMA(b *kernels.Builder, op ops.SelectedAttentionOp) error {
 }
 
 // selectedBackwardMMA is selectedBackward for half precision and dims up to 128.
-func selectedBackwardMMA(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+func selectedBackwardMMA(b *kernels.Builder, op attention.SelectedGrad) error {
 	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err
@@ -237,7 +237,7 @@ func selectedBackwardMMA(b *kernels.Builder, op ops.SelectedAttentionGradOp) err
 }
 
 // selectedForwardWGMMA is selectedForward for half precision on devices of compute capability 9.0.
-func selectedForwardWGMMA(b *kernels.Builder, op ops.SelectedAttentionOp) error {
+func selectedForwardWGMMA(b *kernels.Builder, op attention.Selected) error {
 	a, err := selectedOf(b, op.SelectBlock)
 	if err != nil {
 		return err
@@ -263,7 +263,7 @@ func selectedForwardWGMMA(b *kernels.Builder, op ops.SelectedAttentionOp) error 
 }
 
 // selectedBackwardWGMMA is selectedBackward for half precision on devices of compute capability 9.0.
-func selectedBackwardWGMMA(b *kernels.Builder, op ops.SelectedAttentionGradOp) error {
+func selectedBackwardWGMMA(b *kernels.Builder, op attention.SelectedGrad) error {
 	a, err := selectedOf(b, op.Forward.SelectBlock)
 	if err != nil {
 		return err

@@ -4,13 +4,13 @@ import (
 	"math"
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // spanEntries returns the entries of an op whose mask is a span of keys, and of its gradient: q, k, v -> o, lse, and q, k, v, o or
 // delta, lse, do -> dq, dk, dv.
-func spanEntries[S ops.AttentionSpec](spanOf func(problem, S) span) []kernels.Entry {
-	type G = ops.AttentionGradOp[S]
+func spanEntries[S attention.Forward](spanOf func(problem, S) span) []kernels.Entry {
+	type G = attention.Grad[S]
 	buildFor := func(b *kernels.Builder, op S, build func(spanProblem) error) error {
 		a, err := problemOf(b, b.In[0], b.In[1], b.In[2])
 		if err != nil {
@@ -35,9 +35,9 @@ func spanEntries[S ops.AttentionSpec](spanOf func(problem, S) span) []kernels.En
 	)
 }
 
-func windowSpan(a problem, op ops.SlidingWindowOp) span { return a.spanOf(1, 1, op.Window) }
+func windowSpan(a problem, op attention.SlidingWindow) span { return a.spanOf(1, 1, op.Window) }
 
-func compressedSpan(a problem, op ops.CompressedAttentionOp) span {
+func compressedSpan(a problem, op attention.Compressed) span {
 	return a.spanOf(op.BlockLen, op.Stride, math.MaxInt)
 }
 

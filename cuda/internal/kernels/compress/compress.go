@@ -5,16 +5,17 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/matmul"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
 )
 
 // Entries returns the entries of the compression ops.
 func Entries() []kernels.Entry {
 	return kernels.Entries(
-		kernels.EntryFor[ops.CompressMeanOp]{Storage: "td>t", Build: mean},
-		kernels.EntryFor[ops.CompressMeanGradOp]{Storage: "td>t", Build: meanGrad},
-		kernels.EntryFor[ops.CompressMLPOp]{Storage: "ttttd>tt", Products: hasBlocks[ops.CompressMLPOp], Build: mlp},
-		kernels.EntryFor[ops.CompressMLPGradOp]{Storage: "ttttdtt>twww", Products: hasBlocks[ops.CompressMLPGradOp], Build: mlpGrad},
+		kernels.EntryFor[compress.Mean]{Storage: "td>t", Build: mean},
+		kernels.EntryFor[compress.MeanGrad]{Storage: "td>t", Build: meanGrad},
+		kernels.EntryFor[compress.MLP]{Storage: "ttttd>tt", Products: hasBlocks[compress.MLP], Build: mlp},
+		kernels.EntryFor[compress.MLPGrad]{Storage: "ttttdtt>twww", Products: hasBlocks[compress.MLPGrad], Build: mlpGrad},
 	)
 }
 
@@ -29,7 +30,7 @@ type blocks struct {
 func blocksOf(o kernels.Operand, length, stride int) blocks {
 	return blocks{
 		batch: o.Dim(0), seq: o.Dim(1), heads: o.Dim(2), dim: o.Dim(3), len: int64(length), stride: int64(stride),
-		blocks: int64(ops.NumCompressed(o.Shape[1], length, stride)),
+		blocks: int64(spec.NumCompressed(o.Shape[1], length, stride)),
 	}
 }
 
@@ -53,12 +54,12 @@ func (p blocks) launch(b *kernels.Builder, op string, x, pe, y kernels.Ref, n in
 }
 
 // mean adds x [B,S,Hkv,D] -> y [B,Nc,Hkv,D], the mean of each block.
-func mean(b *kernels.Builder, op ops.CompressMeanOp) error {
+func mean(b *kernels.Builder, op compress.Mean) error {
 	return launchMean(b, "mean", b.In[0], op.BlockLen, op.Stride)
 }
 
 // meanGrad adds dy -> dx.
-func meanGrad(b *kernels.Builder, op ops.CompressMeanGradOp) error {
+func meanGrad(b *kernels.Builder, op compress.MeanGrad) error {
 	return launchMean(b, "mean_grad", b.Out[0], op.BlockLen, op.Stride)
 }
 
@@ -72,13 +73,13 @@ func launchMean(b *kernels.Builder, op string, tokens kernels.Operand, length, s
 	return nil
 }
 
-func hasBlocks[S ops.CompressMLPOp | ops.CompressMLPGradOp](b *kernels.Builder, op S) bool {
-	return b.In[0].Dim(1) >= int64(ops.CompressMLPOp(op).BlockLen)
+func hasBlocks[S compress.MLP | compress.MLPGrad](b *kernels.Builder, op S) bool {
+	return b.In[0].Dim(1) >= int64(compress.MLP(op).BlockLen)
 }
 
 // mlp adds x, pe [l,D], w1 [hidden,l*D], w2 [D,hidden] -> y, hidden. The blocks are gathered as rows [rows,l*D], pe added, and
 // multiplied twice.
-func mlp(b *kernels.Builder, op ops.CompressMLPOp) error {
+func mlp(b *kernels.Builder, op compress.MLP) error {
 	x, pe, w1, w2, y, hidden := b.In[0], b.In[1], b.In[2], b.In[3], b.Out[0], b.Out[1]
 	p := blocksOf(x, op.BlockLen, op.Stride)
 	if p.blocks == 0 {
@@ -96,7 +97,7 @@ func mlp(b *kernels.Builder, op ops.CompressMLPOp) error {
 
 // mlpGrad adds x, pe, w1, w2, hidden, dy -> dx, dpe, dw1, dw2, back through the second product, the SiLU and the first product. The
 // gradients of weights may be float32 while the rest is in half precision.
-func mlpGrad(b *kernels.Builder, op ops.CompressMLPGradOp) error {
+func mlpGrad(b *kernels.Builder, op compress.MLPGrad) error {
 	x, pe, w1, w2, hidden, dy := b.In[0], b.In[1], b.In[2], b.In[3], b.In[4], b.In[5]
 	dx, dpe, dw1, dw2 := b.Out[0], b.Out[1], b.Out[2], b.Out[3]
 	p := blocksOf(x, op.BlockLen, op.Stride)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // cluster is a size of clusters: blocks of a cluster, and warps of a block.
@@ -15,7 +15,7 @@ type cluster struct{ blocks, warps int64 }
 var clusters = []cluster{{8, 8}, {4, 8}, {2, 8}, {1, 8}, {1, 4}}
 
 // checkClusters refuses ops that decode_cluster.cu does not take.
-func checkClusters(b *kernels.Builder, op ops.DecodeOp) error {
+func checkClusters(b *kernels.Builder, op decode.Step) error {
 	if err := b.GPU.CheckSM90(); err != nil {
 		return err
 	}
@@ -31,7 +31,7 @@ func checkClusters(b *kernels.Builder, op ops.DecodeOp) error {
 
 // buildClusters adds the launch of a step in which each cluster has one group of a sequence. It takes the largest clusters that can all
 // run at once, so their size depends on the cache and the device alone.
-func buildClusters(b *kernels.Builder, op ops.DecodeOp) error {
+func buildClusters(b *kernels.Builder, op decode.Step) error {
 	if err := checkClusters(b, op); err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func buildClusters(b *kernels.Builder, op ops.DecodeOp) error {
 		}
 	}
 	if p.pickSize > 0 {
-		share := kernels.CeilDiv(max(1, keys[ops.Compressed]), 16*c.blocks)*16 + 8 // keys of a block: Share of decode_cluster.cu
+		share := kernels.CeilDiv(max(1, keys[decode.Compressed]), 16*c.blocks)*16 + 8 // keys of a block: Share of decode_cluster.cu
 		if logits := 4 * int64(p.h) * share; class.runAtOnce(b.GPU, c, sequences, shared+logits) {
 			shared += logits
 		} else { // the logits go to global memory instead

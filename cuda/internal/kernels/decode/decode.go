@@ -1,4 +1,4 @@
-// Package decode holds the kernels of decoding with a cache: ops.DecodeOp and ops.FillCacheOp.
+// Package decode holds the kernels of decoding with a cache: decode.Step and decode.FillCache.
 //
 // A step is two or three launches (decode.cu) or one launch of clusters (decode_cluster.cu). Their blocks share the keys of every group of
 // every sequence (split-KV).
@@ -14,22 +14,23 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // Entries returns the entries. The inputs before the cache are of one type.
 func Entries() []kernels.Entry {
 	return kernels.Entries(
-		kernels.EntryFor[ops.DecodeOp]{Name: "cuda cluster", Storage: "t*.i>tii", Build: buildClusters},
-		kernels.EntryFor[ops.DecodeOp]{Name: "cuda mma", Storage: "t*.i>tii", Build: buildMMA},
-		kernels.EntryFor[ops.DecodeOp]{Storage: "t*.i>tii", Build: buildGeneral},
-		kernels.EntryFor[ops.FillCacheOp]{Storage: "t*.i>i", Build: fill},
+		kernels.EntryFor[decode.Step]{Name: "cuda cluster", Storage: "t*.i>tii", Build: buildClusters},
+		kernels.EntryFor[decode.Step]{Name: "cuda mma", Storage: "t*.i>tii", Build: buildMMA},
+		kernels.EntryFor[decode.Step]{Storage: "t*.i>tii", Build: buildGeneral},
+		kernels.EntryFor[decode.FillCache]{Storage: "t*.i>i", Build: fill},
 	)
 }
 
 const (
-	branches = ops.NumBranches // decode.cuh numbers them as package ops does
-	warps    = 4               // of a block
+	branches = decode.NumBranches // decode.cuh numbers them as package ops does
+	warps    = 4                  // of a block
 	threads  = 32 * warps
 	maxPairs = 128 // of dims of a key
 )
@@ -40,7 +41,7 @@ type region struct {
 	places       divisor
 }
 
-func regionOf(r ops.CacheRegion) region {
+func regionOf(r decode.Region) region {
 	return region{int64(r.Keys), int64(r.Values), divisorOf(r.Entries)}
 }
 
@@ -95,7 +96,7 @@ type productClass struct {
 }
 
 // checkGates refuses ops that compute the gates themselves, which only clusters do.
-func checkGates(op ops.DecodeOp) error {
+func checkGates(op decode.Step) error {
 	if op.GateLayer {
 		return graph.Refuse(graph.ReasonShape, "the op computes the gates itself, want them as an input")
 	}
@@ -103,7 +104,7 @@ func checkGates(op ops.DecodeOp) error {
 }
 
 // checkProducts refuses ops that TensorCores of decode_products.cuh does not take.
-func checkProducts(b *kernels.Builder, op ops.DecodeOp) error {
+func checkProducts(b *kernels.Builder, op decode.Step) error {
 	d, dv, h := op.Cache.KeyDim, op.Cache.ValueDim, int(b.In[0].Dim(2))/op.Cache.KVHeads
 	_, policy := b.Policy.Attention(op)
 	switch {
@@ -120,7 +121,7 @@ func checkProducts(b *kernels.Builder, op ops.DecodeOp) error {
 }
 
 // buildMMA adds a step whose products are on tensor cores.
-func buildMMA(b *kernels.Builder, op ops.DecodeOp) error {
+func buildMMA(b *kernels.Builder, op decode.Step) error {
 	if err := cmp.Or(checkGates(op), checkProducts(b, op)); err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func buildMMA(b *kernels.Builder, op ops.DecodeOp) error {
 }
 
 // mmaProducts returns the class for the dims of an op. It makes the launches require aligned operands.
-func mmaProducts(b *kernels.Builder, op ops.DecodeOp) productClass {
+func mmaProducts(b *kernels.Builder, op decode.Step) productClass {
 	b.Aligned(16)
 	h, d, dv := b.In[0].Dim(2)/int64(op.Cache.KVHeads), op.Cache.KeyDim, int64(op.Cache.ValueDim)
 	width, slots, heads, blocks := int64(64), int64(3), int64(8), int64(4)
@@ -146,7 +147,7 @@ func mmaProducts(b *kernels.Builder, op ops.DecodeOp) productClass {
 }
 
 // buildGeneral adds a step for all types and sizes.
-func buildGeneral(b *kernels.Builder, op ops.DecodeOp) error {
+func buildGeneral(b *kernels.Builder, op decode.Step) error {
 	if err := checkGates(op); err != nil {
 		return err
 	}
@@ -155,8 +156,8 @@ func buildGeneral(b *kernels.Builder, op ops.DecodeOp) error {
 }
 
 // checkCache refuses a cache of another type than the other operands, and one with more keys than 32 bits count.
-func checkCache(b *kernels.Builder, c ops.KVCache) error {
-	if half := b.Type != kernels.F32; half != ops.IsHalf(c.Half) || half && b.TypeOf(kernels.Operand{Operand: ops.Operand{Dtype: c.Half}}) != b.Type {
+func checkCache(b *kernels.Builder, c decode.KVCache) error {
+	if half := b.Type != kernels.F32; half != spec.IsHalf(c.Half) || half && b.TypeOf(kernels.Operand{Operand: spec.Operand{Dtype: c.Half}}) != b.Type {
 		return graph.Refuse(graph.ReasonType, "the cache is %v, want %v as the other inputs", cmp.Or(c.Half, tensor.Float32), b.Type)
 	}
 	if rows := float64(c.KVHeads) * max(float64(c.Pages)*float64(c.PageLen), float64(c.Slots)*float64(max(c.Window, c.BlockLen))); rows > math.MaxInt32 {
@@ -167,7 +168,7 @@ func checkCache(b *kernels.Builder, c ops.KVCache) error {
 
 // newParams returns the argument of the kernels, without the fields that say how blocks share the work. It also returns keys, the most
 // keys of a sequence in each branch, 0 for a branch that stores nothing.
-func newParams(b *kernels.Builder, op ops.DecodeOp) (p *decodeParams, keys [branches]int64, err error) {
+func newParams(b *kernels.Builder, op decode.Step) (p *decodeParams, keys [branches]int64, err error) {
 	c, layout, at := op.Cache, op.Cache.Layout(), op.Inputs()
 	if err := checkCache(b, c); err != nil {
 		return nil, keys, err
@@ -204,16 +205,16 @@ func refOf(b *kernels.Builder, i int) kernels.Ref {
 
 // setBranches sets k and v of the branches, and which branches there are. It returns the most keys of a sequence of `context` tokens in
 // each branch, 0 for a branch that stores nothing.
-func (p *decodeParams) setBranches(b *kernels.Builder, op ops.DecodeOp, context int64) (keys [branches]int64) {
+func (p *decodeParams) setBranches(b *kernels.Builder, op decode.Step, context int64) (keys [branches]int64) {
 	c, at := op.Cache, op.Inputs()
 	if c.Dense() {
-		keys[ops.Window] = context
+		keys[decode.Window] = context
 	} else {
-		keys = [branches]int64{int64(ops.NumCompressed(int(context), c.BlockLen, c.Stride)), min(context, int64(c.TopN)*int64(c.SelectBlock)), int64(c.Window)}
-		p.maxCompressed = kernels.RoundUp(max(1, keys[ops.Compressed]), 16)
+		keys = [branches]int64{int64(spec.NumCompressed(int(context), c.BlockLen, c.Stride)), min(context, int64(c.TopN)*int64(c.SelectBlock)), int64(c.Window)}
+		p.maxCompressed = kernels.RoundUp(max(1, keys[decode.Compressed]), 16)
 	}
-	for i := range ops.Branch(branches) {
-		if c.Has(i) || c.Dense() && i == ops.Window {
+	for i := range decode.Branch(branches) {
+		if c.Has(i) || c.Dense() && i == decode.Window {
 			p.has |= 1 << i
 		}
 		if p.k[i], p.v[i] = refOf(b, at.K[i]), refOf(b, at.V[i]); at.K[i] >= 0 {
@@ -227,7 +228,7 @@ func (p *decodeParams) setBranches(b *kernels.Builder, op ops.DecodeOp, context 
 
 // setPhi sets the weights of the compression of keys and of values. For an MLP it also sets their hidden widths, and the work size that
 // a block and its hidden row need.
-func (p *decodeParams) setPhi(b *kernels.Builder, op ops.DecodeOp) {
+func (p *decodeParams) setPhi(b *kernels.Builder, op decode.Step) {
 	for side, dim := range []int{op.Cache.KeyDim, op.Cache.ValueDim} {
 		inputs := op.Inputs().Phi[side]
 		for i, input := range inputs {
@@ -242,19 +243,19 @@ func (p *decodeParams) setPhi(b *kernels.Builder, op ops.DecodeOp) {
 
 // pickSize returns the floats of shared memory that pick of decode_select.cuh needs in a block of that many threads, whose groups rank
 // scores, for a sequence of up to `context` tokens.
-func pickSize(c ops.KVCache, context, threads int64) int32 {
-	if !c.Has(ops.Selected) {
+func pickSize(c decode.KVCache, context, threads int64) int32 {
+	if !c.Has(decode.Selected) {
 		return 0
 	}
 	candidates := max(int64(c.TopN), kernels.CeilDiv(context, int64(c.SelectBlock)))
-	free, perThread := int64(c.TopN-ops.ForcedBlocks), kernels.CeilDiv(candidates, threads)
+	free, perThread := int64(c.TopN-spec.ForcedBlocks), kernels.CeilDiv(candidates, threads)
 	const groups = 32
 	return int32(kernels.RoundUp(2*(groups+2+perThread*threads+perThread*min(threads/groups*free, threads))+free, 4))
 }
 
 // step adds the launches of a step. With few sequences, parts of keys are short, so that every multiprocessor gets some. The
 // lengths of parts depend on the cache and the device alone.
-func step(b *kernels.Builder, op ops.DecodeOp, class productClass) error {
+func step(b *kernels.Builder, op decode.Step, class productClass) error {
 	p, keys, err := newParams(b, op)
 	if err != nil {
 		return err
@@ -262,10 +263,10 @@ func step(b *kernels.Builder, op ops.DecodeOp, class productClass) error {
 	c, h := op.Cache, int64(p.h)
 	sequences := int64(c.Slots) * int64(c.KVHeads)
 	partsOfLaunch := max(1, int64(b.GPU.SMs)*class.blocksPerSM/sequences) // of a sequence, to fill the GPU
-	spanParts := p.cutParts(0, partsOfLaunch, keys, ops.Compressed, ops.Window)
+	spanParts := p.cutParts(0, partsOfLaunch, keys, decode.Compressed, decode.Window)
 	selectedParts := int64(0)
-	if c.Has(ops.Selected) {
-		selectedParts = p.cutParts(spanParts, partsOfLaunch, keys, ops.Selected)
+	if c.Has(decode.Selected) {
+		selectedParts = p.cutParts(spanParts, partsOfLaunch, keys, decode.Selected)
 		p.logits = b.Work(sequences * h * p.maxCompressed * 4)
 	}
 	parts := spanParts + selectedParts
@@ -294,7 +295,7 @@ func step(b *kernels.Builder, op ops.DecodeOp, class productClass) error {
 
 // cutParts cuts the keys of the branches of a launch into about `wanted` parts, whose numbers begin with first. keys holds the most keys
 // of a sequence in each branch. cutParts returns the number of parts.
-func (p *decodeParams) cutParts(first, wanted int64, keys [branches]int64, ofLaunch ...ops.Branch) (parts int64) {
+func (p *decodeParams) cutParts(first, wanted int64, keys [branches]int64, ofLaunch ...decode.Branch) (parts int64) {
 	total := int64(0)
 	for _, i := range ofLaunch {
 		total += keys[i]

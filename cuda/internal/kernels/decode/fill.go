@@ -2,7 +2,7 @@ package decode
 
 import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
 // cacheFillParams is CacheFillParams of cache_fill.cu.
@@ -14,13 +14,13 @@ type cacheFillParams struct {
 }
 
 // fill adds kc, vc, k and v of the branches, cache, page table -> stored, a launch for each region of the cache.
-func fill(b *kernels.Builder, op ops.FillCacheOp) error {
+func fill(b *kernels.Builder, op decode.FillCache) error {
 	c, layout := op.Cache, op.Cache.Layout()
 	if err := checkCache(b, c); err != nil {
 		return err
 	}
 	table, next, stored := b.In[len(b.In)-1], 0, b.Out[0].Ref
-	add := func(r ops.CacheRegion, ring bool, l, d int) {
+	add := func(r decode.Region, ring bool, l, d int) {
 		k, v := b.In[next], b.In[next+1]
 		p := &cacheFillParams{
 			k: k.Ref, v: v.Ref, cache: b.In[len(b.In)-2].Ref, pageTable: table.Ref, stored: stored,
@@ -31,14 +31,14 @@ func fill(b *kernels.Builder, op ops.FillCacheOp) error {
 		b.Launch(b.Type.Name("cache_fill"), grid, kernels.Threads(), 0, p)
 		next, stored = next+2, 0
 	}
-	if c.Stores(ops.Compressed) {
+	if c.Stores(decode.Compressed) {
 		add(layout.Compressed, false, c.BlockLen, c.Stride)
 		add(layout.Tail, true, 1, 1)
 	}
 	if c.StoresTokens() {
 		add(layout.Tokens, false, 1, 1)
 	}
-	if c.Has(ops.Window) {
+	if c.Has(decode.Window) {
 		add(layout.Window, true, 1, 1)
 	}
 	return nil

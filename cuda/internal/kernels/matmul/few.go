@@ -6,15 +6,15 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
 // fewParams is FewParams of few.cu.
 type fewParams struct {
 	x, gain              kernels.Ref
-	w, bias, y           [ops.MaxLinears]kernels.Ref
+	w, bias, y           [linear.MaxFused]kernels.Ref
 	hidden, residual     kernels.Ref
-	n, first, activation [ops.MaxLinears]int32
+	n, first, activation [linear.MaxFused]int32
 	parts, rows, k       int32
 	wide, wideX          int32
 	eps                  float32
@@ -32,13 +32,13 @@ const (
 
 func fewEntries() []kernels.Entry {
 	return kernels.Entries(
-		kernels.EntryFor[ops.LinearOp]{Name: few, Storage: "hhh*>h", Build: fewLinear},
-		kernels.EntryFor[ops.LinearOp]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast after it
-		kernels.EntryFor[ops.LinearSiLUOp]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
-		kernels.EntryFor[ops.LinearAddOp]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
-		kernels.EntryFor[ops.LinearsOp]{Name: few, Storage: "hhh*d>h*", Build: fewLinears(false)},
-		kernels.EntryFor[ops.LinearsOp]{Name: few, Storage: "ahh*fd>h*", Build: fewLinears(true)},
-		kernels.EntryFor[ops.LinearsOp]{Name: few, Storage: "ahf>f", Build: fewLinears(true)}, // with the cast after it
+		kernels.EntryFor[linear.Linear]{Name: few, Storage: "hhh*>h", Build: fewLinear},
+		kernels.EntryFor[linear.Linear]{Name: few, Storage: "hh>f", Build: fewLinear}, // with the cast after it
+		kernels.EntryFor[linear.LinearSiLU]{Name: few, Storage: "hhh*>hh", Build: fewLinearSiLU},
+		kernels.EntryFor[linear.LinearAdd]{Name: few, Storage: "hha>a", Build: fewLinearAdd},
+		kernels.EntryFor[linear.Fused]{Name: few, Storage: "hhh*d>h*", Build: fewLinears(false)},
+		kernels.EntryFor[linear.Fused]{Name: few, Storage: "ahh*fd>h*", Build: fewLinears(true)},
+		kernels.EntryFor[linear.Fused]{Name: few, Storage: "ahf>f", Build: fewLinears(true)}, // with the cast after it
 	)
 }
 
@@ -85,7 +85,7 @@ func launchFew(b *kernels.Builder, x kernels.Operand, ws, ys []kernels.Operand, 
 	return nil
 }
 
-func fewLinear(b *kernels.Builder, _ ops.LinearOp) error {
+func fewLinear(b *kernels.Builder, _ linear.Linear) error {
 	return launchFew(b, b.In[0], b.In[1:2], b.Out[:1], func(p *fewParams) {
 		if len(b.In) == 3 {
 			p.bias[0] = b.In[2].Ref
@@ -93,15 +93,15 @@ func fewLinear(b *kernels.Builder, _ ops.LinearOp) error {
 	})
 }
 
-func fewLinearSiLU(b *kernels.Builder, _ ops.LinearSiLUOp) error {
+func fewLinearSiLU(b *kernels.Builder, _ linear.LinearSiLU) error {
 	return launchFew(b, b.In[0], b.In[1:2], b.Out[:1], func(p *fewParams) {
-		if p.hidden, p.activation[0] = b.Out[1].Ref, int32(ops.ActivationSiLU); len(b.In) == 3 {
+		if p.hidden, p.activation[0] = b.Out[1].Ref, int32(linear.ActivationSiLU); len(b.In) == 3 {
 			p.bias[0] = b.In[2].Ref
 		}
 	})
 }
 
-func fewLinearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
+func fewLinearAdd(b *kernels.Builder, _ linear.LinearAdd) error {
 	if b.TypeOf(b.In[2]) != b.TypeOf(b.Out[0]) {
 		return graph.Refuse(graph.ReasonType, "residual is %v, the result %v, want one type", b.In[2].Dtype, b.Out[0].Dtype)
 	}
@@ -109,8 +109,8 @@ func fewLinearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
 }
 
 // fewLinears returns the build function for layers of the RMSNorm of x, or of x itself.
-func fewLinears(norm bool) func(*kernels.Builder, ops.LinearsOp) error {
-	return func(b *kernels.Builder, op ops.LinearsOp) error {
+func fewLinears(norm bool) func(*kernels.Builder, linear.Fused) error {
+	return func(b *kernels.Builder, op linear.Fused) error {
 		n := len(b.Out)
 		switch {
 		case norm != (op.Norm != 0):
@@ -118,7 +118,7 @@ func fewLinears(norm bool) func(*kernels.Builder, ops.LinearsOp) error {
 		case slices.Contains(op.Rotated[:n], true):
 			return graph.Refuse(graph.ReasonShape, "a result is rotated, which the kernel does not do")
 		}
-		x, ws, biases, gain := ops.SplitLinears(op, n, b.In)
+		x, ws, biases, gain := linear.SplitFused(op, n, b.In)
 		return launchFew(b, x, ws, b.Out, func(p *fewParams) {
 			for i := range n {
 				if p.activation[i] = int32(op.Activation[i]); op.Bias[i] {

@@ -6,25 +6,25 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
 // Entries returns the entries of the linear layer.
 func Entries() []kernels.Entry {
 	return slices.Concat(fewEntries(), kernels.Entries(
-		kernels.EntryFor[ops.LinearOp]{Storage: "ttt*>t", Products: kernels.Always[ops.LinearOp], Build: forward},
-		kernels.EntryFor[ops.LinearOp]{Storage: "hh>f", Products: kernels.Always[ops.LinearOp], Build: forward}, // with the cast after it
-		kernels.EntryFor[ops.LinearInputGradOp]{Storage: "tt>t", Products: kernels.Always[ops.LinearInputGradOp], Build: inputGrad},
-		kernels.EntryFor[ops.LinearWeightGradOp]{Storage: "tt>w", Products: kernels.Always[ops.LinearWeightGradOp], Build: weightGrad},
-		kernels.EntryFor[ops.LinearAddOp]{Storage: "tta>a", Products: kernels.Always[ops.LinearAddOp], Build: linearAdd},
-		kernels.EntryFor[ops.LinearsOp]{Storage: "ttt*d>t*", Products: kernels.Always[ops.LinearsOp], Build: linears},
-		kernels.EntryFor[ops.LinearsGradOp]{Storage: "ttt*d>tw*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad},
-		kernels.EntryFor[ops.LinearsGradOp]{Storage: "ttt*d>w*", Products: kernels.Always[ops.LinearsGradOp], Build: linearsGrad}, // without dx
+		kernels.EntryFor[linear.Linear]{Storage: "ttt*>t", Products: kernels.Always[linear.Linear], Build: forward},
+		kernels.EntryFor[linear.Linear]{Storage: "hh>f", Products: kernels.Always[linear.Linear], Build: forward}, // with the cast after it
+		kernels.EntryFor[linear.InputGrad]{Storage: "tt>t", Products: kernels.Always[linear.InputGrad], Build: inputGrad},
+		kernels.EntryFor[linear.WeightGrad]{Storage: "tt>w", Products: kernels.Always[linear.WeightGrad], Build: weightGrad},
+		kernels.EntryFor[linear.LinearAdd]{Storage: "tta>a", Products: kernels.Always[linear.LinearAdd], Build: linearAdd},
+		kernels.EntryFor[linear.Fused]{Storage: "ttt*d>t*", Products: kernels.Always[linear.Fused], Build: linears},
+		kernels.EntryFor[linear.FusedGrad]{Storage: "ttt*d>tw*", Products: kernels.Always[linear.FusedGrad], Build: linearsGrad},
+		kernels.EntryFor[linear.FusedGrad]{Storage: "ttt*d>w*", Products: kernels.Always[linear.FusedGrad], Build: linearsGrad}, // without dx
 	))
 }
 
 // linear adds x [rows,in], w [out,in], and a bias or none -> y [rows,out].
-func forward(b *kernels.Builder, _ ops.LinearOp) error {
+func forward(b *kernels.Builder, _ linear.Linear) error {
 	p, bias := linearProduct(b, b.In)
 	p.Out = b.TypeOf(b.Out[0])
 	Multiply(b, p, b.In[0].Ref, b.In[1].Ref, bias, b.Out[0].Ref)
@@ -42,7 +42,7 @@ func linearProduct(b *kernels.Builder, in []kernels.Operand) (p kernels.Product,
 
 // linearAdd adds x, w, residual -> y, the last two [rows,out] and of one type. A library adds the residual to its float32 sums, our
 // kernels to the product as it is stored in y.
-func linearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
+func linearAdd(b *kernels.Builder, _ linear.LinearAdd) error {
 	x, w, residual, y := b.In[0], b.In[1], b.In[2], b.Out[0]
 	p, _ := linearProduct(b, b.In[:2])
 	p.Out = b.TypeOf(y)
@@ -58,7 +58,7 @@ func linearAdd(b *kernels.Builder, _ ops.LinearAddOp) error {
 }
 
 // inputGrad adds dy [rows,out], w [out,in] -> dx [rows,in].
-func inputGrad(b *kernels.Builder, _ ops.LinearInputGradOp) error {
+func inputGrad(b *kernels.Builder, _ linear.InputGrad) error {
 	dy, w := b.In[0], b.In[1]
 	p := kernels.Product{Type: b.Type, Out: b.Type, M: dy.N() / w.Dim(0), N: w.Dim(1), K: w.Dim(0)}
 	Multiply(b, p, dy.Ref, w.Ref, 0, b.Out[0].Ref)
@@ -66,7 +66,7 @@ func inputGrad(b *kernels.Builder, _ ops.LinearInputGradOp) error {
 }
 
 // weightGrad adds x [rows,in], dy [rows,out] -> dw [out,in].
-func weightGrad(b *kernels.Builder, op ops.LinearWeightGradOp) error {
+func weightGrad(b *kernels.Builder, op linear.WeightGrad) error {
 	x, dy, dw := b.In[0], b.In[1], b.Out[0]
 	p := kernels.Product{Type: b.Type, Out: b.TypeOf(dw), M: int64(op.Out), N: int64(op.In), K: x.N() / int64(op.In), TransA: true}
 	Multiply(b, p, dy.Ref, x.Ref, 0, dw.Ref)

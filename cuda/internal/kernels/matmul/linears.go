@@ -6,18 +6,18 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
 // Several linear layers of one input are one product. Their weights lie one after the other in memory, or are copied there. One kernel
 // splits or joins the columns. So x is read once: for a layer of 128 outputs, reading x takes longer than the product.
 
 // linears adds x [rows,in], w_i [out_i,in], biases -> y_i [rows,out_i].
-func linears(b *kernels.Builder, op ops.LinearsOp) error {
-	if op.Norm != 0 || op.Activation != [ops.MaxLinears]ops.Activation{} {
+func linears(b *kernels.Builder, op linear.Fused) error {
+	if op.Norm != 0 || op.Activation != [linear.MaxFused]linear.Activation{} {
 		return graph.Refuse(graph.ReasonShape, "has a norm or an activation, which a matrix product does not compute")
 	}
-	x, ws, biases, _ := ops.SplitLinears(op, len(b.Out), b.In)
+	x, ws, biases, _ := linear.SplitFused(op, len(b.Out), b.In)
 	in, size := ws[0].Dim(1), int64(b.Type.Bytes())
 	y := rows.Columns{Rotated: op.Rotated, RoPE: op.RoPE}
 	total := int64(0)
@@ -47,12 +47,12 @@ func linears(b *kernels.Builder, op ops.LinearsOp) error {
 }
 
 // linearsGrad adds x [rows,in], dy_i [rows,out_i], w_i [out_i,in] -> dx [rows,in], dw_i [out_i,in]. w_i and dx are optional.
-func linearsGrad(b *kernels.Builder, op ops.LinearsGradOp) error {
+func linearsGrad(b *kernels.Builder, op linear.FusedGrad) error {
 	dws, dx := b.Out, b.In[0]
 	if !op.WeightsOnly {
 		dx, dws = b.Out[0], b.Out[1:]
 	}
-	x, dys, ws := ops.SplitLinearsGrad(op, b.In)
+	x, dys, ws := linear.SplitFusedGrad(op, b.In)
 	out := b.TypeOf(dws[0])
 	for _, dw := range dws {
 		if b.TypeOf(dw) != out || b.TypeOf(dx) != b.Type {

@@ -5,18 +5,19 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // columnsParams is ColumnsParams of columns.cu.
 type columnsParams struct {
 	joint                     kernels.Ref
-	part                      [ops.MaxLinears][ops.MaxTerms]kernels.Ref
+	part                      [linear.MaxFused][linear.MaxTerms]kernels.Ref
 	documents                 kernels.Ref
 	rows, seq, start          int64
 	log2Base                  float64
-	end                       [ops.MaxLinears]int32
-	rotated                   [ops.MaxLinears]int32
+	end                       [linear.MaxFused]int32
+	rotated                   [linear.MaxFused]int32
 	parts, dim, inverse, wide int32
 }
 
@@ -27,8 +28,8 @@ type Columns struct {
 	Joint   kernels.Ref
 	Parts   [][]kernels.Operand
 	Cols    []int64
-	Rotated [ops.MaxLinears]bool
-	RoPE    ops.RoPEOp
+	Rotated [linear.MaxFused]bool
+	RoPE    pointwise.RoPE
 }
 
 // Split adds the copy of the joint matrix to its parts. It refuses sizes that the kernel does not take.

@@ -2,7 +2,7 @@ package rows
 
 import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // The arguments of elementwise.cu.
@@ -85,4 +85,4 @@ func binary[S any](op string) func(*kernels.Builder, S) error {
 }
 
 // add adds y = the sum of the inputs in their order.
-func add(b *kernels.Builder, _ ops.AddOp) error { return Add(b, b.Out[0], b.In...) }
+func add(b *kernels.Builder, _ pointwise.Add) error { return Add(b, b.Out[0], b.In...) }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // maxBranches is the most branches of a gated sum.
@@ -49,7 +49,7 @@ func branchRefs(list []kernels.Operand) (refs [maxBranches]kernels.Ref) {
 }
 
 // gatedSum adds gates [rows,n] and n branches [rows,dim] -> y, the sum of gate times branch.
-func gatedSum(b *kernels.Builder, op ops.GatedSumOp) error {
+func gatedSum(b *kernels.Builder, op pointwise.GatedSum) error {
 	gates, branches, y := b.In[0], b.In[1:], b.Out[0]
 	if err := checkBranches(len(branches)); err != nil {
 		return err
@@ -61,7 +61,7 @@ func gatedSum(b *kernels.Builder, op ops.GatedSumOp) error {
 }
 
 // gatedSumGrad adds gates, branches, dy -> dgates, dbranches, and the deltas [B,Hq,S] if the op has them.
-func gatedSumGrad(b *kernels.Builder, op ops.GatedSumGradOp) error {
+func gatedSumGrad(b *kernels.Builder, op pointwise.GatedSumGrad) error {
 	n := len(b.In) - 2
 	if err := checkBranches(n); err != nil {
 		return err

@@ -5,7 +5,9 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // The arguments of memory.cu.
@@ -28,7 +30,7 @@ type (
 )
 
 // maxCopies is the most arrays that one launch copies.
-const maxCopies = 2 * ops.MaxLinears
+const maxCopies = 2 * linear.MaxFused
 
 // Transfer is a copy of Bytes bytes. If From is 0, To gets zeros.
 type Transfer struct {
@@ -69,7 +71,7 @@ func Zeros(b *kernels.Builder) error {
 }
 
 // cast adds y = x in the type of y, rounded to nearest even.
-func cast[S ops.CastOp | ops.AddGradOp](b *kernels.Builder, _ S) error {
+func cast[S spec.Cast | pointwise.AddGrad](b *kernels.Builder, _ S) error {
 	x, y := b.In[0], b.Out[0]
 	from, to := b.TypeOf(x), b.TypeOf(y)
 	kernel := ""

@@ -3,7 +3,7 @@ package rows
 import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
 )
 
 // The arguments of rmsnorm.cu.
@@ -26,7 +26,7 @@ type (
 const maxNormDim = 12288 - 256
 
 // rmsNorm adds x [rows,dim], weight [dim] -> y = x r weight, where r = 1/sqrt(mean(x²) + eps) of a row.
-func rmsNorm(b *kernels.Builder, op ops.RMSNormOp) error {
+func rmsNorm(b *kernels.Builder, op norm.RMSNorm) error {
 	x, weight, y := b.In[0], b.In[1], b.Out[0]
 	rows, dim := x.Rows()
 	p := &rmsNormParams{x: x.Ref, weight: weight.Ref, y: y.Ref, rows: rows, dim: dim, eps: float32(op.Eps), xType: int32(b.TypeOf(x))}
@@ -38,8 +38,8 @@ func rmsNorm(b *kernels.Builder, op ops.RMSNormOp) error {
 }
 
 // rmsNormGrad adds x, weight, dy and an optional residual -> dx + residual, dweight.
-func rmsNormGrad[S ops.RMSNormGradOp | ops.RMSNormGradAddOp](b *kernels.Builder, op S) error {
-	x, weight, dy, dx, dweight, eps := b.In[0], b.In[1], b.In[2], b.Out[0], b.Out[1], ops.RMSNormGradOp(op).Eps
+func rmsNormGrad[S norm.RMSNormGrad | norm.RMSNormGradAdd](b *kernels.Builder, op S) error {
+	x, weight, dy, dx, dweight, eps := b.In[0], b.In[1], b.In[2], b.Out[0], b.Out[1], norm.RMSNormGrad(op).Eps
 	rows, dim := x.Rows()
 	if dim > maxNormDim {
 		return graph.Refuse(graph.ReasonShape, "dim is %d, want at most %d", dim, maxNormDim)

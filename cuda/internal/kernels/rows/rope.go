@@ -5,7 +5,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
 
 // ropeParams is RoPEParams of rope.cu.
@@ -28,7 +28,7 @@ func checkRoPE(x kernels.Operand) error {
 }
 
 // rope adds x [B,S,heads,dim] -> y, rotated by the positions from op.Start on, or back if op.Inverse.
-func rope(b *kernels.Builder, op ops.RoPEOp) error {
+func rope(b *kernels.Builder, op pointwise.RoPE) error {
 	x, y := b.In[0], b.Out[0]
 	if err := checkRoPE(x); err != nil {
 		return err

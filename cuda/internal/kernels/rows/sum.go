@@ -2,7 +2,7 @@ package rows
 
 import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
 // The arguments of rows.cu.
@@ -19,7 +19,7 @@ type (
 )
 
 // biasGrad adds dy [rows,out] -> db [out].
-func biasGrad(b *kernels.Builder, op ops.LinearBiasGradOp) error {
+func biasGrad(b *kernels.Builder, op linear.BiasGrad) error {
 	dy, db := b.In[0], b.Out[0]
 	cols := int64(op.Out)
 	ColumnSum(b, dy.Ref, db.Ref, b.TypeOf(db), dy.N()/cols, cols)

@@ -2,7 +2,7 @@ package tokens
 
 import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 // The arguments of crossentropy.cu.
@@ -26,7 +26,7 @@ type (
 )
 
 // crossEntropy adds logits [rows,V], targets [rows] -> loss, lse [rows]: the mean over the targets that are not -1.
-func crossEntropy(b *kernels.Builder, _ ops.CrossEntropyOp) error {
+func crossEntropy(b *kernels.Builder, _ vocab.CrossEntropy) error {
 	logits, targets, loss, lse := b.In[0], b.In[1], b.Out[0], b.Out[1]
 	rows, vocab := logits.Rows()
 	rowLoss := b.Work(4 * rows)
@@ -37,7 +37,7 @@ func crossEntropy(b *kernels.Builder, _ ops.CrossEntropyOp) error {
 }
 
 // crossEntropyGrad adds logits, targets, lse, dloss -> dlogits.
-func crossEntropyGrad(b *kernels.Builder, _ ops.CrossEntropyGradOp) error {
+func crossEntropyGrad(b *kernels.Builder, _ vocab.CrossEntropyGrad) error {
 	logits, targets, lse, dloss, dlogits := b.In[0], b.In[1], b.In[2], b.In[3], b.Out[0]
 	rows, vocab := logits.Rows()
 	scale := b.Work(4)

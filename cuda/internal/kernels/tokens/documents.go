@@ -5,7 +5,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // documentTableParams is DocumentTableParams of documents.cu.
@@ -16,7 +16,7 @@ type documentTableParams struct {
 }
 
 // documentTable adds cu_seqlens [K+1] -> table [B,S,4].
-func documentTable(b *kernels.Builder, op ops.DocumentTableOp) error {
+func documentTable(b *kernels.Builder, op spec.DocumentTable) error {
 	const owned, maxGridRows = 1024, math.MaxUint16 // places of a block, kOwned; rows of a grid
 	cu, table := b.In[0], b.Out[0]
 	if cu.N() > math.MaxInt32-owned || op.BlockLen > math.MaxInt32 {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 // The arguments of embedding.cu and sort.cu.
@@ -43,7 +43,7 @@ func checkCounts(ids, weight kernels.Operand) error {
 }
 
 // embedding adds weight [V,dim], ids -> y, the row of each id, NaN for an id outside the vocabulary.
-func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
+func embedding(b *kernels.Builder, _ vocab.Embedding) error {
 	weight, ids, y := b.In[0], b.In[1], b.Out[0]
 	if err := checkCounts(ids, weight); err != nil {
 		return err
@@ -55,7 +55,7 @@ func embedding(b *kernels.Builder, _ ops.EmbeddingOp) error {
 
 // embeddingGrad adds ids, dy -> dweight [V,dim]. The ids are sorted together with their positions, so that rows of dy are added up
 // in a fixed order.
-func embeddingGrad(b *kernels.Builder, _ ops.EmbeddingGradOp) error {
+func embeddingGrad(b *kernels.Builder, _ vocab.EmbeddingGrad) error {
 	ids, dy, dweight := b.In[0], b.In[1], b.Out[0]
 	n, vocab, dim := ids.N(), dweight.Dim(0), dweight.Dim(1)
 	if err := checkCounts(ids, dweight); err != nil {

@@ -3,16 +3,17 @@ package tokens
 
 import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
-	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 // Entries returns the entries of the ops.
 func Entries() []kernels.Entry {
 	return kernels.Entries(
-		kernels.EntryFor[ops.EmbeddingOp]{Storage: "fi>f", Build: embedding},
-		kernels.EntryFor[ops.EmbeddingGradOp]{Storage: "it>w", Build: embeddingGrad},
-		kernels.EntryFor[ops.CrossEntropyOp]{Storage: "fi>ff", Build: crossEntropy},
-		kernels.EntryFor[ops.CrossEntropyGradOp]{Storage: "fiff>t", Build: crossEntropyGrad},
-		kernels.EntryFor[ops.DocumentTableOp]{Storage: "i>i", Build: documentTable},
+		kernels.EntryFor[vocab.Embedding]{Storage: "fi>f", Build: embedding},
+		kernels.EntryFor[vocab.EmbeddingGrad]{Storage: "it>w", Build: embeddingGrad},
+		kernels.EntryFor[vocab.CrossEntropy]{Storage: "fi>ff", Build: crossEntropy},
+		kernels.EntryFor[vocab.CrossEntropyGrad]{Storage: "fiff>t", Build: crossEntropyGrad},
+		kernels.EntryFor[spec.DocumentTable]{Storage: "i>i", Build: documentTable},
 	)
 }

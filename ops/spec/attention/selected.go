@@ -1,0 +1,262 @@
+package attention
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+)
+
+// Selected is the Spec of SelectedAttention: q, k, v, idx and optionally a table of documents -> o, lse.
+type Selected struct {
+	SelectBlock int // l': tokens in a selection block
+}
+
+func (Selected) Name() string { return "selected attention" }
+
+func (Selected) inputCount() int { return 4 }
+
+func (Selected) Blocks() spec.CompressionBlocks { return spec.CompressionBlocks{} }
+
+func (op Selected) FLOPs(in []spec.Operand) float64 { return attentionFLOPs(op, in, 2, 2) }
+
+// pairs assumes that each query has n different blocks, one of them the block of the query itself.
+func (op Selected) pairs(in []spec.Operand) float64 {
+	sum, others := 0.0, float64(in[3].Shape[3]-1)*float64(op.SelectBlock) // keys in the blocks before the query's own
+	for t := range in[0].Shape[1] {
+		sum += min(float64(t), others+float64(t%op.SelectBlock)) + 1
+	}
+	return sum
+}
+
+func (op Selected) Infer(in []spec.Operand) ([]spec.Operand, error) {
+	if err := spec.WantPositive("selection block l'", op.SelectBlock); err != nil {
+		return nil, err
+	}
+	out, err := infer(in, "k", "v", func(s int) int { return s }, spec.IndexInput("idx", 4))
+	if err != nil {
+		return nil, err
+	}
+	q, k, idx := in[0].Shape, in[1].Shape, in[3].Shape
+	return out, spec.WantShape("idx", idx, q[0], q[1], k[2], idx[3])
+}
+
+func (op Selected) Bind(k *cpu.Kernel, in, out []spec.Arg) {
+	spec.ByType(in[0].Dtype, bindSelected[float32], bindSelected[float64])(k, op.SelectBlock, in, out)
+}
+
+func (op Selected) bindGrad(k *cpu.Kernel, takesDelta bool, in, out []spec.Arg) {
+	spec.ByType(in[0].Dtype, bindSelectedGrad[float32], bindSelectedGrad[float64])(k, op.SelectBlock, takesDelta, in, out)
+}
+
+func (op Selected) Grad(_ []bool, in gorgonia.Nodes, o, do *gorgonia.Node) (gorgonia.Nodes, error) {
+	return grad(op, in, o, do)
+}
+
+// SelectedGrad is the Spec of the gradient of SelectedAttention.
+type SelectedGrad = Grad[Selected]
+
+func (Selected) CheckedInput() int { return 3 }
+
+// Check does not read the table of documents, so it allows the blocks of a whole row. No query sees a block past the end of its
+// document.
+func (op Selected) Check(in []spec.Operand, b *cpu.Buf) error {
+	return newSelectedBlocks(dimsOf(in[0].Shape, in[1].Shape, in[2].Shape), op.SelectBlock, spec.Arg{Operand: in[3], Buf: b}).Check()
+}
+
+// selectedBlocks is the mask of the blocks that each query has selected.
+type selectedBlocks struct {
+	dims
+	size int      // l'
+	n    int      // entries of idx for a query and a group
+	idx  spec.Arg // int32 [B,S,Hkv,n]
+}
+
+// newSelectedBlocks returns the blocks of the given size that idx names. A size larger than the tokens of a row is cut to these.
+func newSelectedBlocks(a dims, size int, idx spec.Arg) selectedBlocks {
+	return selectedBlocks{a, min(size, a.RowTokens), idx.Shape[3], idx}
+}
+
+// numBlocks returns the number of selection blocks of s tokens. The last block may be shorter.
+func (c selectedBlocks) numBlocks(s int) int { return cpu.CeilDiv(s, c.size) }
+
+// maxKeys returns the largest number of keys that a query can have selected.
+func (c selectedBlocks) maxKeys() int { return min(c.n*c.size, c.RowTokens) }
+
+// list returns the blocks of query t of group g.
+func (c selectedBlocks) list(seq spec.Sequence, g, t int) []int32 {
+	return cpu.Slice[int32](c.idx.Buf)[((seq.Row*c.RowTokens+seq.FirstToken+t)*c.groups+g)*c.n:][:c.n]
+}
+
+// nextRun implements mask. It relies on ascending blocks, see check.
+func (c selectedBlocks) nextRun(seq spec.Sequence, g, t, from int) (lo, hi int) {
+	for _, j := range c.list(seq, g, t) {
+		switch first := int(j) * c.size; {
+		case j < 0 || first > t:
+			return lo, min(hi, t+1)
+		case first < from:
+		case hi == 0:
+			lo, hi = first, first+c.size
+		case first == hi:
+			hi += c.size
+		default:
+			return lo, hi
+		}
+	}
+	return lo, min(hi, t+1)
+}
+
+// startedBlocks returns the blocks of query t that begin at or before it.
+func (c selectedBlocks) startedBlocks(seq spec.Sequence, g, t int) []int32 {
+	idx := c.list(seq, g, t)
+	for i, j := range idx {
+		if j < 0 || int(j)*c.size > t {
+			return idx[:i]
+		}
+	}
+	return idx
+}
+
+// contains reports whether query t has selected the block of a key.
+func (c selectedBlocks) contains(seq spec.Sequence, g, t, key int) bool {
+	return slices.Contains(c.list(seq, g, t), int32(key/c.size))
+}
+
+// hide replaces the scores of keys whose block query t has not selected. x holds the scores of the keys from key from on; the new
+// scores come from values, whose elements are all equal.
+func hide[T cpu.Float](c *selectedBlocks, seq spec.Sequence, g, t, from int, x, values []T) {
+	end := 0 // end in x of the selected block before
+	for _, j := range c.startedBlocks(seq, g, t) {
+		lo, hi := overlap(int(j)*c.size, (int(j)+1)*c.size, from, from+len(x))
+		copy(x[end:lo], values)
+		end = hi
+	}
+	copy(x[end:], values)
+}
+
+// minusInfs returns a chunk of -Inf: the scores of keys that a query has not selected.
+func minusInfs[T cpu.Float]() []T {
+	return slices.Repeat([]T{T(math.Inf(-1))}, chunkKeys)
+}
+
+// Check returns an error that names the first invalid block.
+func (c selectedBlocks) Check() (err error) {
+	defer spec.AsValueError(&err)
+	all := cpu.Slice[int32](c.idx.Buf)
+	for at := 0; at < len(all); at += c.n {
+		token := at / c.n / c.groups
+		seq, last := c.OfToken(token/c.RowTokens, token%c.RowTokens), int32(-1)
+		blocks := int32(c.numBlocks(seq.Tokens))
+		for _, j := range all[at : at+c.n] {
+			switch {
+			case j < -1 || j >= blocks:
+				return c.errorAt(at, "block %d is not one of the %d blocks of %d tokens", j, blocks, seq.Tokens)
+			case j == -1:
+				last = blocks // only padding may follow
+			case last == blocks:
+				return c.errorAt(at, "block %d comes after padding", j)
+			case j <= last:
+				return c.errorAt(at, "block %d comes after block %d, want ascending blocks", j, last)
+			default:
+				last = j
+			}
+		}
+	}
+	return nil
+}
+
+func (c selectedBlocks) errorAt(at int, format string, args ...any) error {
+	at /= c.n
+	b, t, g := at/c.groups/c.RowTokens, at/c.groups%c.RowTokens, at%c.groups
+	return fmt.Errorf("idx of batch %d, query %d, group %d: %w", b, t, g, fmt.Errorf(format, args...))
+}
+
+// runsAsSpan reports whether the kernels of spans compute a sequence of s tokens: it is so short that its queries select a good part
+// of the keys that they may see. Adjoining queries then share tiles of all these keys, and each query hides the keys that it has not selected. The products of such
+// tiles are several times as fast as those of the few heads of one query.
+func (c selectedBlocks) runsAsSpan(s int) bool { return s <= shortSequence && s <= 3*c.n*c.size }
+
+// anyRunsAsSpan and anyRunsByList report which kernels a batch needs: those of spans for sequences that run as a span, those that
+// walk over the lists of selected blocks for all others. Documents have any length, so with documents both are true.
+func (c selectedBlocks) anyRunsAsSpan() bool { return c.HasDocuments() || c.runsAsSpan(c.RowTokens) }
+
+func (c selectedBlocks) anyRunsByList() bool { return c.HasDocuments() || !c.runsAsSpan(c.RowTokens) }
+
+// selectedForward is attention over selected blocks. The heads of a group at one query are the rows of a tile. A worker holds the
+// scores of all selected keys at once.
+type selectedForward[T cpu.Float] struct {
+	selectedBlocks
+	q, v, o, lse spec.Arg
+	keys         transposed[T]
+
+	// Scratch of each worker.
+	scores   cpu.Region[T] // [h,selected keys]
+	max, sum cpu.Region[T] // [h]: the softmax state
+}
+
+// queriesPerPiece is the number of adjoining queries in one piece of work.
+const queriesPerPiece = 16
+
+// bindSelected adds to k the phases of attention over selected blocks: in is q, k, v, idx, out is o, lse.
+func bindSelected[T cpu.Float](k *cpu.Kernel, block int, in, out []spec.Arg) {
+	in, a := splitDims(in, 4, spec.CompressionBlocks{})
+	c := newSelectedBlocks(a, block, in[3])
+	k.Check = c.Check
+	if c.anyRunsAsSpan() {
+		f := newSpanForward[T](k, a, maskedSpan{tokenSpan(a.RowTokens), &c}, in, out)
+		bindQueries(k, a, a.tileQueries, func(seq spec.Sequence, g, t0, t1 int, w *cpu.Worker) {
+			if c.runsAsSpan(seq.Tokens) {
+				f.tile(seq, g, t0, t1, w)
+			}
+		})
+	}
+	if c.anyRunsByList() {
+		keys := bindTranspose[T](k, a, in[1])
+		f := &selectedForward[T]{
+			selectedBlocks: c, q: in[0], v: in[2], o: out[0], lse: out[1],
+			keys:   keys,
+			scores: cpu.Scratch[T](k, a.h*c.maxKeys()),
+			max:    cpu.Scratch[T](k, a.h),
+			sum:    cpu.Scratch[T](k, a.h),
+		}
+		bindQueries(k, a, queriesPerPiece, func(seq spec.Sequence, g, first, end int, w *cpu.Worker) {
+			if !c.runsAsSpan(seq.Tokens) {
+				f.queries(seq, g, first, end, w)
+			}
+		})
+	}
+}
+
+// queries computes o and lse for the queries [first,end) of a group.
+func (f *selectedForward[T]) queries(seq spec.Sequence, g, first, end int, w *cpu.Worker) {
+	state := OnlineSoftmax[T]{f.max.Local(w), f.sum.Local(w), SoftmaxScale[T](f.keyDim)}
+	s, ld := f.scores.Local(w), f.maxKeys()
+	keys, v := f.keys.group(seq, g), cpu.Slice[T](f.v.Buf)
+	lse := cpu.Slice[T](f.lse.Buf)[f.statAt(seq, g, 0):]
+	for t := first; t < end; t++ {
+		q := cpu.Slice[T](f.q.Buf)[f.queryAt(seq, g, t, f.keyDim):]
+		o := cpu.Slice[T](f.o.Buf)[f.queryAt(seq, g, t, f.valueDim):][:f.h*f.valueDim]
+		state.Start()
+		clear(o)
+		n := 0
+		for lo, hi := f.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.nextRun(seq, g, t, hi) {
+			dots(f.h, q, keys, lo, hi, s[n:], ld)
+			n += hi - lo
+		}
+		for j := range f.h {
+			state.Add(j, s[j*ld:][:n], 0, n, o[j*f.valueDim:][:f.valueDim])
+		}
+		n = 0
+		for lo, hi := f.nextRun(seq, g, t, 0); lo < hi; lo, hi = f.nextRun(seq, g, t, hi) {
+			cpu.TileAdd(f.h, f.valueDim, hi-lo, s[n:], ld, 1, v[f.keyAt(seq, g, lo, f.valueDim):], f.groups*f.valueDim, o, f.valueDim)
+			n += hi - lo
+		}
+		for j := range f.h {
+			lse[j*f.RowTokens+t] = state.Finish(j, o[j*f.valueDim:][:f.valueDim])
+		}
+	}
+}

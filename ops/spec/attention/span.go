@@ -1,0 +1,63 @@
+package attention
+
+import (
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+)
+
+// span is the mask of the ops whose queries see one run of keys. Key i is the block of tokens [i*stride, i*stride+blockLen). A query
+// may see it if the query is at or after the block's last token. A key that is a token is a block of one token; of these a query sees
+// the window newest ones. If window is S or more, it hides no key.
+type span struct{ blockLen, stride, window int }
+
+// tokenSpan returns the span of queries that see their window newest tokens.
+func tokenSpan(window int) span { return span{blockLen: 1, stride: 1, window: window} }
+
+// keys returns the run of keys [lo,hi) that query t sees; lo >= hi if it sees none.
+func (m span) keys(t int) (lo, hi int) {
+	return max(0, t+1-m.window), spec.NumVisible(t, m.blockLen, m.stride)
+}
+
+// keysOfTile returns a run of keys that holds all keys of the queries [t0,t1). It begins at a multiple of 16, the start of a vector.
+func (m span) keysOfTile(t0, t1 int) (lo, hi int) {
+	lo, _ = m.keys(t0)
+	_, hi = m.keys(t1 - 1)
+	return lo / 16 * 16, hi
+}
+
+func (m span) nextRun(_ spec.Sequence, _, t, from int) (lo, hi int) {
+	lo, hi = m.keys(t)
+	return max(lo, from), hi
+}
+
+// spanPairs is Forward.pairs of an op whose queries see a span; mask returns the span for S queries.
+func spanPairs(mask func(s int) span, in []spec.Operand) float64 {
+	n, s := 0, in[0].Shape[1]
+	m := mask(s)
+	for t := range s {
+		lo, hi := m.keys(t)
+		n += max(0, hi-lo)
+	}
+	return float64(n)
+}
+
+// sees reports whether query t sees the key.
+func (m span) sees(t, key int) bool {
+	lo, hi := m.keys(t)
+	return lo <= key && key < hi
+}
+
+// queries returns a run [from,to) of s queries that holds every query that sees any of the keys [lo,hi).
+func (m span) queries(lo, hi, s int) (from, to int) {
+	return lo*m.stride + m.blockLen - 1, min(s, hi-1+m.window)
+}
+
+// maskedSpan is a span in which a query sees only the keys of its selected blocks, or all keys if blocks is nil.
+type maskedSpan struct {
+	span   span
+	blocks *selectedBlocks
+}
+
+// sees reports whether query t of group g sees the key.
+func (m maskedSpan) sees(seq spec.Sequence, g, t, key int) bool {
+	return m.span.sees(t, key) && (m.blocks == nil || m.blocks.contains(seq, g, t, key))
+}

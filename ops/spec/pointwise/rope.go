@@ -1,0 +1,114 @@
+package pointwise
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+
+	"gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+)
+
+// RoPE is the Spec of RoPE and of its gradient, the inverse rotation: x [B,S,H,D] and optionally a table of documents -> y
+// [B,S,H,D].
+type RoPE struct {
+	Base    float64 // base of the geometric series of the angles
+	Start   int     // position of the first token
+	Inverse bool    // rotate by the opposite angle
+}
+
+// maxStart bounds Start: angles are float64, and at much larger positions their fractions of a turn have no digits left.
+const maxStart = math.MaxInt32
+
+func (op RoPE) Name() string {
+	if op.Inverse {
+		return "inverse rope"
+	}
+	return "rope"
+}
+
+func (RoPE) Blocks() spec.CompressionBlocks { return spec.CompressionBlocks{} }
+
+func (op RoPE) Infer(in []spec.Operand) ([]spec.Operand, error) {
+	in, table := spec.SplitTable(in, 1)
+	if err := spec.WantInputs(in, spec.FloatInput("x", 4)); err != nil {
+		return nil, err
+	}
+	if d := in[0].Last(); d%2 != 0 {
+		return nil, fmt.Errorf("dim %d of x %v is odd, want an even one", d, in[0].Shape)
+	}
+	if op.Start < 0 || op.Start > maxStart {
+		return nil, fmt.Errorf("start is %d, want 0 to %d", op.Start, maxStart)
+	}
+	return in[:1], cmp.Or(spec.WantPositiveFloat("base", op.Base), spec.CheckTable(table, in[0].Shape[0], in[0].Shape[1]))
+}
+
+// Bind implements Spec. Angles and their cos and sin are float64 for both types of x. y may be x.
+func (op RoPE) Bind(k *cpu.Kernel, in, out []spec.Arg) {
+	spec.ByType(in[0].Dtype, bindRoPE[float32], bindRoPE[float64])(k, op, in[0], in[1:], out[0])
+}
+
+// RotationBlock is the number of tokens of a block. The rotation of a token is the rotation of its block's first token, followed by
+// the rotation of its position in the block. So two small tables replace one with S rows, which would take much of a layer's memory and
+// much of the time to bind it.
+const RotationBlock = 64
+
+func bindRoPE[T cpu.Float](k *cpu.Kernel, op RoPE, x spec.Arg, table []spec.Arg, y spec.Arg) {
+	b, s, h, d := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
+	blockRotations := op.Rotations(cpu.CeilDiv(s, RotationBlock), op.Start, RotationBlock, d)
+	tokenRotations := op.Rotations(RotationBlock, 0, 1, d)
+	seqs, scratch := spec.SequencesOf(table, s, s, op.Blocks()), cpu.Scratch[T](k, d)
+	tokens := spec.RowsPerPiece(h * d)
+	k.Phase(cpu.CeilDiv(b*s, tokens), func(piece int, w *cpu.Worker) {
+		lo, hi := spec.PieceBounds(piece, tokens, b*s)
+		rotation := scratch.Local(w)
+		for i := lo; i < hi; i++ {
+			t := i%s - seqs.OfToken(i/s, i%s).FirstToken
+			Compose(rotation, blockRotations[t/RotationBlock*d:][:d], tokenRotations[t%RotationBlock*d:][:d])
+			for at := i * h * d; at < (i+1)*h*d; at += d {
+				Rotate(cpu.Slice[T](y.Buf)[at:][:d], cpu.Slice[T](x.Buf)[at:][:d], rotation)
+			}
+		}
+	})
+}
+
+// Rotations returns a table [n,d] for the n positions first, first+step, ...: for each pair of a head the cos and sin of its angle.
+func (op RoPE) Rotations(n, first, step, d int) []float64 {
+	table := make([]float64, n*d)
+	for i := 0; i < d; i += 2 {
+		freq := math.Pow(op.Base, -float64(i)/float64(d))
+		for j := range n {
+			sin, cos := math.Sincos(float64(first+j*step) * freq)
+			if op.Inverse {
+				sin = -sin
+			}
+			table[j*d+i], table[j*d+i+1] = cos, sin
+		}
+	}
+	return table
+}
+
+// Compose sets dst to the rotations in p followed by the rotations in q.
+func Compose[T cpu.Float](dst []T, p, q []float64) {
+	dst, q = dst[:len(p)], q[:len(p)]
+	for i := 1; i < len(p); i += 2 {
+		a, b, c, s := p[i-1], p[i], q[i-1], q[i]
+		dst[i-1], dst[i] = T(a*c-b*s), T(a*s+b*c)
+	}
+}
+
+// Rotate rotates each pair of x by the angle whose cos and sin are in rotation.
+func Rotate[T cpu.Float](dst, x, rotation []T) {
+	dst, rotation = dst[:len(x)], rotation[:len(x)]
+	for i := 1; i < len(x); i += 2 {
+		a, b, cos, sin := x[i-1], x[i], rotation[i-1], rotation[i]
+		dst[i-1], dst[i] = a*cos-b*sin, a*sin+b*cos
+	}
+}
+
+func (op RoPE) Grad(_ []bool, in gorgonia.Nodes, _, dy *gorgonia.Node) (gorgonia.Nodes, error) {
+	op.Inverse = !op.Inverse
+	return spec.ApplyOutputs(op, 1, append(gorgonia.Nodes{dy}, in[1:]...)...)
+}
