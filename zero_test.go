@@ -21,6 +21,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/models/tinylm/recall"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/tokenizer"
 	"github.com/gorgonia-nsa/nsa/models/tinylm/train"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
@@ -33,7 +34,7 @@ func TestZeroValues(t *testing.T) {
 		return func() error { return call(&corpus.Corpus{Tokenizer: &tokenizer.Tokenizer{}}) }
 	}
 	for _, list := range [][]any{
-		{spec.Apply, spec.Output, attention.LSE, spec.Params{}, decode.KVCache{}},
+		{spec.Apply, spec.Output, attention.LSE, ops.Params{}, decode.KVCache{}},
 		{graph.AllocArgs, graph.Bind, graph.CheckGraph, graph.Grad, graph.HostTensor, graph.HostValue, graph.MoveInputs, graph.NewAsyncReader,
 			graph.NewMachine, graph.NewPlan, graph.NewResident, graph.ParsePrecision, graph.PolicyFromEnv, graph.ScaledGrad,
 			&graph.AsyncReader{}, &graph.Machine{}, &graph.Resident{}, graph.Site{}, (*graph.AsyncReader)(nil), (*graph.Machine)(nil),

@@ -15,7 +15,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 // accuracyShape is one group of heads. Its method is that of selected attention in "cuda wgmma" for these sizes.
@@ -63,7 +62,7 @@ type accuracyBranch struct {
 func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyCase {
 	rng := rand.New(rand.NewPCG(7, uint64(shape.dim)))
 	p, s := base.Params, shape.s
-	nc := spec.NumCompressed(s, p.BlockLen, p.Stride)
+	nc := ops.NumCompressed(s, p.BlockLen, p.Stride)
 	normal := func(shape ...int) *ref.Tensor {
 		x := ref.New(shape...)
 		for i := range x.Data {
@@ -111,7 +110,7 @@ func newAccuracyCase(shape accuracyShape, kind string, scale float64) *accuracyC
 	c.blocks, _ = ref.SelectBlocks(c.in["q"], c.in["kc"], p.BlockLen, p.Stride, p.SelectBlock, p.TopN)
 	c.branches = []accuracyBranch{
 		{"compressed", "kc", "vc", ref.CompressedMask(p.BlockLen, p.Stride), func(q, k, v *G.Node) *G.Node {
-			return must(ops.CompressedAttention(q, k, v, p.BlockLen, p.Stride))
+			return must(ops.CompressedAttention(q, k, v, p))
 		}},
 		{"selected by " + shape.method, "k", "v", ref.SelectedMask(c.blocks, 1, s, 1, p.SelectBlock),
 			func(q, k, v *G.Node) *G.Node {

@@ -13,8 +13,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
-	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // attentionShape is the attention of one layer over one sequence, l 32, d 16, l' 64, n 16, w 512.
@@ -94,10 +92,10 @@ type attentionBench struct {
 
 // nsa adds attention by three branches and their gates.
 func (a attentionBench) nsa(q *G.Node, in func(string, int) *G.Node) *G.Node {
-	nc := max(1, spec.NumCompressed(a.s, base.BlockLen, base.Stride)) // one row if there is no complete block
+	nc := max(1, ops.NumCompressed(a.s, base.BlockLen, base.Stride)) // one row if there is no complete block
 	kc := in("kc", nc)
-	compressed := must(ops.CompressedAttention(q, kc, in("vc", nc), base.BlockLen, base.Stride))
-	blocks := must(ops.SelectBlocks(q, kc, must(attention.LSE(compressed)), base.Params))
+	compressed := must(ops.CompressedAttention(q, kc, in("vc", nc), base.Params))
+	blocks := must(ops.SelectBlocks(q, kc, must(ops.LSE(compressed)), base.Params))
 	selected := must(ops.SelectedAttention(q, in("k", a.s), in("v", a.s), blocks, base.SelectBlock))
 	window := must(ops.SlidingWindow(q, in("k window", a.s), in("v window", a.s), base.Window))
 	gates := must(ops.Sigmoid(input(q.Graph(), "gates", 1, a.s, a.heads, 3)))

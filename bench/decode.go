@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
@@ -21,14 +22,14 @@ import (
 // compressed one.
 var decodeBranches = []struct {
 	name string
-	spec.Params
+	ops.Params
 	without decode.Branches
 }{
 	{"all", base.Params, 0},
 	{"compressed", base.Params, decode.BranchesOf(decode.Selected, decode.Window)},
 	{"block selection and selected", base.Params, decode.BranchesOf(decode.Compressed, decode.Window)},
 	{"window", base.Params, decode.BranchesOf(decode.Compressed, decode.Selected)},
-	{"dense attention", spec.Params{}, 0},
+	{"dense attention", ops.Params{}, 0},
 }
 
 // maxCache bounds the memory of a measured cache, in bytes.
@@ -66,7 +67,7 @@ func (r *report) addBranchesOfDecode(shape attentionShape, batch, s int) {
 		c := decode.KVCache{Params: b.Params, Without: b.without, KVHeads: shape.kvHeads, KeyDim: shape.dim,
 			ValueDim: shape.valueDim, Slots: batch, Pages: batch * (s/pageLen + 1), PageLen: pageLen}
 		if !r.backend.Device().Host {
-			c.Half = spec.BFloat16
+			c.Half = ops.BFloat16
 		}
 		if bytes := 4 * c.Elements(); bytes > maxCache {
 			fmt.Printf("  %s, %s B=%d S=%d: a cache of %d MiB is left out\n", b.name, shape.name, batch, s, bytes>>20)

@@ -9,7 +9,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
@@ -32,7 +31,7 @@ var opCases = []struct {
 	{name: "silu", build: func(in *opInputs) (*G.Node, error) { return ops.SiLU(in.x) }},
 	{name: "rope", build: func(in *opInputs) (*G.Node, error) { return ops.RoPE(in.q, 10000, 0) }},
 	{name: "compress mean", build: func(in *opInputs) (*G.Node, error) {
-		return ops.CompressMean(in.k, base.BlockLen, base.Stride)
+		return ops.CompressMean(in.k, base.Params)
 	}},
 	{name: "compressed attention", build: compressedAttention},
 	{name: "select blocks (with compressed attention)", build: selectBlocks, forwardOnly: true},
@@ -47,11 +46,11 @@ var opCases = []struct {
 }
 
 func compressedAttention(in *opInputs) (*G.Node, error) {
-	return ops.CompressedAttention(in.q, in.kc, in.vc, base.BlockLen, base.Stride)
+	return ops.CompressedAttention(in.q, in.kc, in.vc, base.Params)
 }
 
 func selectBlocks(in *opInputs) (*G.Node, error) {
-	return ops.SelectBlocks(in.q, in.kc, must(attention.LSE(must(compressedAttention(in)))), base.Params)
+	return ops.SelectBlocks(in.q, in.kc, must(ops.LSE(must(compressedAttention(in)))), base.Params)
 }
 
 // benchOps times every op alone, forward and forward with backward.
@@ -81,7 +80,7 @@ func benchOps(r *report) {
 
 // timeOp returns the seconds of a run over s tokens and the floating-point operations of its products.
 func timeOp(build func(*opInputs) (*G.Node, error), s int, backward bool) (t, flop float64) {
-	g, nc := G.NewGraph(), spec.NumCompressed(s, base.BlockLen, base.Stride)
+	g, nc := G.NewGraph(), ops.NumCompressed(s, base.BlockLen, base.Stride)
 	out := must(build(&opInputs{
 		x: input(g, "x", 1, s, base.Dim), w: input(g, "w", base.Dim, base.Dim), gain: input(g, "gain", base.Dim),
 		q: input(g, "q", 1, s, base.Heads, base.KeyDim),

@@ -23,7 +23,7 @@ import (
 // windowOf is the site of a sliding window in bf16.
 func windowOf(b, s, hq, hkv, dim int) graph.Site {
 	of := func(dt tensor.Dtype, shape ...int) spec.Operand { return spec.Operand{Dtype: dt, Shape: shape} }
-	q, k := of(spec.BFloat16, b, s, hq, dim), of(spec.BFloat16, b, s, hkv, dim)
+	q, k := of(ops.BFloat16, b, s, hq, dim), of(ops.BFloat16, b, s, hkv, dim)
 	return graph.Site{Spec: attention.SlidingWindow{Window: 512}, In: []spec.Operand{q, k, k},
 		Out: []spec.Operand{q, of(tensor.Float32, b, hq, s)}}
 }
@@ -121,9 +121,9 @@ func testWrongBoundaries(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 	g := G.NewGraph()
 	boundaries := tensor.New(tensor.WithBacking([]int32{0, 3, 8}))
 	cuSeqlens := G.NewVector(g, tensor.Int32, G.WithName("cu_seqlens"), G.WithValue(boundaries))
-	table := testutil.Must(ops.DocumentTable(cuSeqlens, 1, 8, 0, 0))(t)
+	table := testutil.Must(ops.DocumentTable(cuSeqlens, 1, 8, ops.Params{}))(t)
 	q := opcases.Normal("q", 1, 1, 8, 2, 16).Node(g, tensor.Float32)
-	testutil.Must(ops.SlidingWindow(q, q, q, 4, spec.WithDocuments(table)))(t)
+	testutil.Must(ops.SlidingWindow(q, q, q, 4, ops.WithDocuments(table)))(t)
 	m := machine(t, g, b)
 	for message, bad := range map[string][]int32{
 		"cu_seqlens[0] is 1": {1, 3, 8}, "the last one, is 7": {0, 3, 7},

@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
@@ -55,7 +56,7 @@ func TestMovedOperands(t *testing.T) {
 // TestPlanSaysWhyNotTensorCores: a plan has the reason why attention does not run by the preferred kernels.
 func TestPlanSaysWhyNotTensorCores(t *testing.T) {
 	b, _ := open(t)
-	q := spec.Operand{Dtype: spec.BFloat16, Shape: tensor.Shape{1, 8, 2, 12}}
+	q := spec.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{1, 8, 2, 12}}
 	lse := spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1, 2, 8}}
 	for _, dim := range []int{12, 16} {
 		q.Shape = tensor.Shape{1, 8, 2, dim}
@@ -151,7 +152,7 @@ func TestProductsOfALibrary(t *testing.T) {
 	require.Len(t, library.prepared, 4, "of the products that are bound")
 
 	clear(library.prepared)
-	for _, dt := range []tensor.Dtype{tensor.Float32, spec.BFloat16} {
+	for _, dt := range []tensor.Dtype{tensor.Float32, ops.BFloat16} {
 		o := spec.Operand{Dtype: dt, Shape: tensor.Shape{80, 80}} // more rows than the kernels for few rows take
 		site := graph.Site{Spec: linear.Linear{}, In: []spec.Operand{o, o}, Out: []spec.Operand{o},
 			Policy: graph.Policy{TF32: true}}

@@ -18,8 +18,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
-	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // numbers returns the elements of a value, wherever it is.
@@ -72,7 +70,7 @@ func TestLayersOnGPU(t *testing.T) {
 	b := cudatest.Open(t)
 	mean := nn.NSAConfig{
 		Dim: 24, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 12, GateHidden: 5,
-		Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 11},
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 11},
 	}
 	mlp, softmax := mean, mean
 	mlp.Phi, mlp.PhiHidden = nn.PhiMLP, 10
@@ -164,7 +162,7 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 		return n
 	}
 	attend := func(branch string, o *G.Node) (*G.Node, *G.Node) {
-		return show("o_"+branch, o), show("lse_"+branch, G.Must(attention.LSE(o)))
+		return show("o_"+branch, o), show("lse_"+branch, G.Must(ops.LSE(o)))
 	}
 	input := func(name string) *G.Node {
 		return opcases.Array{Name: name, Shape: golden.Shape(t, name), Floats: golden.F64(t, name)}.
@@ -177,9 +175,9 @@ func goldenNSA(t testing.TB, golden testutil.Golden) (g *G.ExprGraph, names []st
 		wrt = append(wrt, in[name])
 	}
 	q := in["q"]
-	kc := show("k_compressed", G.Must(ops.CompressMean(in["k_cmp"], p.BlockLen, p.Stride)))
-	vc := show("v_compressed", G.Must(ops.CompressMean(in["v_cmp"], p.BlockLen, p.Stride)))
-	compressed, lse := attend("cmp", G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride)))
+	kc := show("k_compressed", G.Must(ops.CompressMean(in["k_cmp"], p)))
+	vc := show("v_compressed", G.Must(ops.CompressMean(in["v_cmp"], p)))
+	compressed, lse := attend("cmp", G.Must(ops.CompressedAttention(q, kc, vc, p)))
 	idx := G.Must(ops.SelectBlocks(q, kc, lse, p))
 	blocks := idx
 	if !golden.BuiltIn {

@@ -24,14 +24,14 @@ import (
 func branches(t testing.TB) (*G.ExprGraph, G.Nodes) {
 	t.Helper()
 	g := G.NewGraph()
-	p := spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 70}
+	p := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 70}
 	size := opcases.Dims{B: 1, S: 140, Hq: 4, Hkv: 2, D: 64, Dv: 64}
 	node := func(a opcases.Array) *G.Node { return a.Node(g, tensor.Float32) }
 	a, b, c := size.Tokens(1)
 	ca, cb := size.Compressed(4, p.BlockLen, p.Stride)
 	q, k, v, kc, vc := node(a), node(b), node(c), node(ca), node(cb)
-	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride))
-	idx := G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(compressed)), p))
+	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p))
+	idx := G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p))
 	sum := G.Must(ops.Add(compressed, G.Must(ops.SelectedAttention(q, k, v, idx, p.SelectBlock)), G.Must(ops.SlidingWindow(q, k, v, p.Window))))
 	grads := testutil.Must(graph.Grad(G.Must(G.Sum(sum)), q, k, v, kc, vc))(t)
 	return g, append(G.Nodes{sum}, grads...)
@@ -80,7 +80,7 @@ func TestPolicyChoosesKernels(t *testing.T) {
 func TestAlignmentOfTensorCores(t *testing.T) {
 	b, f := open(t)
 	x := newFixture(t, b)
-	o := spec.Operand{Dtype: spec.BFloat16, Shape: tensor.Shape{1, 8, 2, 16}}
+	o := spec.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{1, 8, 2, 16}}
 	var room cpu.Buf
 	x.alloc(&room, 5*1024)
 	at := func(i, offset int, o spec.Operand) spec.Arg {

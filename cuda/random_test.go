@@ -17,6 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
@@ -46,14 +47,14 @@ func randomCalls(t *testing.T, b *cuda.Backend, calls int, computes bool) {
 	for i := range calls {
 		c := opcases.Random(x.Rand, 30_000)
 		site := graph.Site{Spec: c.Spec, In: slices.Clone(c.In), Out: slices.Clone(c.Out)}
-		half := []tensor.Dtype{{}, spec.BFloat16, spec.Float16}[x.IntN(3)]
+		half := []tensor.Dtype{{}, ops.BFloat16, ops.Float16}[x.IntN(3)]
 		if in, out := b.Storage(site, half); spec.IsHalf(half) {
 			retype(site.In, in)
 			retype(site.Out, out)
 		}
 		mixed := c.Wrong == nil && x.IntN(20) == 0
 		if mixed {
-			site.In[x.IntN(len(site.In))].Dtype = []tensor.Dtype{tensor.Float32, spec.BFloat16, spec.Float16,
+			site.In[x.IntN(len(site.In))].Dtype = []tensor.Dtype{tensor.Float32, ops.BFloat16, ops.Float16,
 				tensor.Float64, tensor.Int}[x.IntN(5)]
 		}
 		what := fmt.Sprintf("call %d: %s %+v of %v", i, c.Spec.Name(), c.Spec, site.In)

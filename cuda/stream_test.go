@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
@@ -92,7 +93,7 @@ func TestCopies(t *testing.T) {
 	require.ErrorContains(t, x.stream.Download(strided, a), "row-major")
 	require.ErrorContains(t, x.stream.Upload(a, hostValues()[1]), "want float32 (3, 2)")
 	require.ErrorContains(t, x.stream.Upload(a, x.stream.View(x.upload(hostValues()[1]))), "want float32 (3, 2)")
-	half := x.place(spec.Operand{Dtype: spec.BFloat16, Shape: tensor.Shape{2}})
+	half := x.place(spec.Operand{Dtype: ops.BFloat16, Shape: tensor.Shape{2}})
 	require.ErrorContains(t, x.stream.View(half).Data().(error), "half precision")
 	require.ErrorContains(t, testutil.Err(x.stream.NewReadback(half.Operand)), "half precision")
 }
@@ -125,7 +126,7 @@ func TestAdopt(t *testing.T) {
 		for _, v := range []G.Value{v, x.stream.View(a)} {
 			require.ErrorContains(t, testutil.Err(b.Adopt(&cell, v, wrong)), "want "+wrong.String())
 		}
-		require.Error(t, testutil.Err(b.Adopt(&cell, v, spec.Operand{Dtype: spec.Float16, Shape: v.Shape()})))
+		require.Error(t, testutil.Err(b.Adopt(&cell, v, spec.Operand{Dtype: ops.Float16, Shape: v.Shape()})))
 	}
 	var cell cpu.Buf
 	o := spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{4}}
@@ -162,7 +163,7 @@ func TestStorage(t *testing.T) {
 	b := &cuda.Backend{}
 	types := func(letters string) (list []tensor.Dtype) {
 		for _, c := range letters {
-			list = append(list, map[rune]tensor.Dtype{'f': tensor.Float32, 'd': tensor.Float64, 'h': spec.BFloat16,
+			list = append(list, map[rune]tensor.Dtype{'f': tensor.Float32, 'd': tensor.Float64, 'h': ops.BFloat16,
 				'i': tensor.Int32}[c])
 		}
 		return list
@@ -200,7 +201,7 @@ func TestStorage(t *testing.T) {
 	} {
 		wasIn, wasOut, _ := strings.Cut(c.was, ">")
 		wantIn, wantOut, _ := strings.Cut(c.want, ">")
-		in, out := b.Storage(graph.Site{Spec: c.spec, In: typed(wasIn), Out: typed(wasOut)}, spec.BFloat16)
+		in, out := b.Storage(graph.Site{Spec: c.spec, In: typed(wasIn), Out: typed(wasOut)}, ops.BFloat16)
 		require.Equal(t, types(wantIn), in, "%T", c.spec)
 		require.Equal(t, types(wantOut), out, "%T", c.spec)
 	}

@@ -71,11 +71,11 @@ func TestHostMemory(t *testing.T) {
 // TestCPURefusesHalf: the guard refuses an operand in half precision, and a kernel that is bound all the same refuses it,
 // too.
 func TestCPURefusesHalf(t *testing.T) {
-	in, out := []spec.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}, []spec.Operand{{Dtype: spec.BFloat16, Shape: tensor.Shape{2}}}
-	cast := spec.Cast{To: spec.BFloat16}
+	in, out := []spec.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}, []spec.Operand{{Dtype: ops.BFloat16, Shape: tensor.Shape{2}}}
+	cast := spec.Cast{To: ops.BFloat16}
 	err := testutil.Err(graph.Bind(graph.NewCPU(1), graph.Site{Spec: cast, In: in, Out: out}, nil, nil))
 	require.ErrorContains(t, err, "unsupported device: bfloat16 (2)")
-	for _, spec := range []spec.Spec{cast, optimizer.Update{DecayMask: "1", Copies: spec.BFloat16}} {
+	for _, spec := range []spec.Spec{cast, optimizer.Update{DecayMask: "1", Copies: ops.BFloat16}} {
 		var k cpu.Kernel
 		spec.Bind(&k, nil, nil)
 		require.ErrorContains(t, cpu.RunAlone(&k), "half precision")

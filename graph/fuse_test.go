@@ -351,7 +351,7 @@ func TestFusionsWithoutDerivatives(t *testing.T) {
 // TestDecodeGates: a step of decoding makes its gates, with the bits of the separate ops. Nothing is fused if the result of
 // one of these ops is kept.
 func TestDecodeGates(t *testing.T) {
-	c := decode.KVCache{Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}, KVHeads: 1, KeyDim: 4, ValueDim: 2, Slots: 2, Pages: 2, PageLen: 8}
+	c := decode.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}, KVHeads: 1, KeyDim: 4, ValueDim: 2, Slots: 2, Pages: 2, PageLen: 8}
 	const heads, hidden = 3, 5
 	n := &network{graph: G.NewGraph()}
 	in := G.Nodes{n.input("q", 2, 1, heads, c.KeyDim)}

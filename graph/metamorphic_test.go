@@ -15,7 +15,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
 const width = 8 // of a randomNet
@@ -104,16 +103,16 @@ func (n *randomNet) attention(t testing.TB, x, w, gates *G.Node, ends []int32) *
 	var cuSeqlens, documents *G.Node
 	if len(ends) > 2 {
 		cuSeqlens = fixed(x, "cu_seqlens", ends, len(ends))
-		documents = G.Must(ops.DocumentTable(cuSeqlens, 1, len(n.ids), 0, 0))
+		documents = G.Must(ops.DocumentTable(cuSeqlens, 1, len(n.ids), ops.Params{}))
 	}
-	q, packed := G.Must(ops.Linear(x, w, ops.WithHeads(2))), spec.WithDocuments(documents)
+	q, packed := G.Must(ops.Linear(x, w, ops.WithHeads(2))), ops.WithDocuments(documents)
 	gate := G.Must(ops.Sigmoid(G.Must(ops.Linear(x, gates, ops.WithHeads(2)))))
 	y := G.Must(ops.GatedSum(gate, G.Must(ops.SlidingWindow(q, q, q, 2, packed)), G.Must(ops.SlidingWindow(q, q, q, 4, packed))))
 	if n.seed%2 == 0 {
 		return y
 	}
 	layer := testutil.Must(nn.NewNSA(n.graph, "nsa.", nn.NSAConfig{Dim: width, Heads: 2, KVHeads: 1, KeyDim: 4, ValueDim: 4, GateHidden: 4,
-		Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}}, nn.Random(tensor.Float32, n.seed)))(t)
+		Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}}, nn.Random(tensor.Float32, n.seed)))(t)
 	n.weights = append(n.weights, layer.Learnables()...)
 	return testutil.Must(layer.Apply(G.Must(ops.Linear(y, w)), nn.WithCuSeqlens(cuSeqlens)))(t)
 }

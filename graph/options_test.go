@@ -253,9 +253,9 @@ func TestPreferFP16(t *testing.T) {
 				testutil.Must(graph.Grad(cost, x))(t)
 			}
 			m := newMachine(t, g, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(p), graph.WithPolicy(graph.Policy{PreferFP16: true}))
-			want := map[graph.Precision]tensor.Dtype{graph.F32: tensor.Float32, graph.BF16: spec.Float16, graph.FP16: spec.Float16}[p]
+			want := map[graph.Precision]tensor.Dtype{graph.F32: tensor.Float32, graph.BF16: ops.Float16, graph.FP16: ops.Float16}[p]
 			if grad && p == graph.BF16 {
-				want = spec.BFloat16
+				want = ops.BFloat16
 			}
 			for _, s := range m.Plan().Steps {
 				if s.Op == "sigmoid" {

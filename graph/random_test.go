@@ -194,7 +194,7 @@ func (r *random) apply() (*G.Node, error) {
 	case 1:
 		return ops.CausalAttention(q, k, v)
 	}
-	return ops.CompressedAttention(q, G.Must(ops.CompressMean(k, 2, 2)), G.Must(ops.CompressMean(v, 2, 2)), 2, 2)
+	return ops.CompressedAttention(q, G.Must(ops.CompressMean(k, ops.Params{BlockLen: 2, Stride: 2})), G.Must(ops.CompressMean(v, ops.Params{BlockLen: 2, Stride: 2})), ops.Params{BlockLen: 2, Stride: 2})
 }
 
 // smooth are functions whose derivatives are bounded, except for squares and cubes.

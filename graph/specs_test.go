@@ -14,7 +14,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
-	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // Specs of float64 for graphs under test.
@@ -148,13 +147,13 @@ func (n *network) input(name string, shape ...int) *G.Node {
 func newNetwork(t testing.TB) *network {
 	t.Helper()
 	const b, s, hq, hkv, dk, dv = 2, 21, 4, 2, 6, 5
-	p := spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 5}
-	blocks := spec.NumCompressed(s, p.BlockLen, p.Stride)
+	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 5}
+	blocks := ops.NumCompressed(s, p.BlockLen, p.Stride)
 	n := &network{graph: G.NewGraph()}
 	q, kc, vc := n.input("q", b, s, hq, dk), n.input("kc", b, blocks, hkv, dk), n.input("vc", b, blocks, hkv, dv)
 	k, v := n.input("k", b, s, hkv, dk), n.input("v", b, s, hkv, dv)
-	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride))
-	idx := G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(compressed)), p))
+	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p))
+	idx := G.Must(ops.SelectBlocks(q, kc, G.Must(ops.LSE(compressed)), p))
 	selected := G.Must(ops.SelectedAttention(q, k, v, idx, p.SelectBlock))
 	window := G.Must(ops.SlidingWindow(q, k, v, p.Window))
 	sum := G.Must(spec.Apply(scaledSum{0.5}, compressed, selected, window))

@@ -15,14 +15,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // modelConfig is a small model.
 func modelConfig() tinylm.Config {
 	return tinylm.Config{Vocab: 32, Context: 32, Layers: 3, NSAConfig: nn.NSAConfig{
 		Dim: 16, Heads: 2, KVHeads: 1, KeyDim: 8, ValueDim: 8, GateHidden: 4,
-		Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 8},
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 8},
 	}}
 }
 

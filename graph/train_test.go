@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // trainer is a machine with weights on its backend, and a solver for these weights.
@@ -187,7 +187,7 @@ func TestSolverByInterfaceAlone(t *testing.T) {
 	half := newMachine(t, n.graph, graph.WithBackend(fakedevice.NewHalf()), graph.WithPrecision(graph.BF16))
 	require.Equal(t, n.weights[0].Shape(), half.HalfCopy(n.weights[0]).Shape)
 	require.Nil(t, half.HalfCopy(n.targets).Buf)
-	require.Equal(t, spec.BFloat16, half.HalfType())
+	require.Equal(t, ops.BFloat16, half.HalfType())
 	require.NoError(t, m.Close())
 	require.Nil(t, m.Stream())
 	require.NoError(t, r.Close())

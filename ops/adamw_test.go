@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/optimizer"
 )
@@ -189,7 +190,7 @@ func TestAdamWBitsOfTeams(t *testing.T) {
 
 // TestSplitAdamW: the split inputs, one tensor after the other, are the inputs.
 func TestSplitAdamW(t *testing.T) {
-	for _, op := range []optimizer.Update{{DecayMask: "010"}, {DecayMask: "010", Copies: spec.BFloat16}} {
+	for _, op := range []optimizer.Update{{DecayMask: "010"}, {DecayMask: "010", Copies: ops.BFloat16}} {
 		in := make([]int, 1+op.PerTensor()*len(op.DecayMask))
 		for i := range in {
 			in[i] = i + 1

@@ -15,7 +15,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
 )
 
@@ -58,7 +57,7 @@ func heads(a array, from []int) array {
 // TestAttentionPermutedHeads: groups do not depend on each other, so permuting the groups, or the heads of a group, permutes all results
 // without changing bits. Only sums over the heads of a group may change by rounding.
 func TestAttentionPermutedHeads(t *testing.T) {
-	c, p := opcases.NewDims(1, 90, 9, 3, 8, 8), spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	c, p := opcases.NewDims(1, 90, 9, 3, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	for _, x := range []struct{ query, kv []int }{
 		{[]int{6, 7, 8, 0, 1, 2, 3, 4, 5}, []int{2, 0, 1}}, {[]int{1, 2, 0, 5, 3, 4, 8, 6, 7}, []int{0, 1, 2}},
@@ -86,7 +85,7 @@ func TestAttentionPermutedHeads(t *testing.T) {
 
 // TestAttentionBatchEqualsMembers: a batch of two gives the bits of its two members.
 func TestAttentionBatchEqualsMembers(t *testing.T) {
-	c, p := opcases.NewDims(2, 90, 4, 2, 8, 12), spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	c, p := opcases.NewDims(2, 90, 4, 2, 8, 12), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	for _, b := range opcases.Branches(c, p) {
 		f, g := runAttention(t, b, tensor.Float32, do)
@@ -150,7 +149,7 @@ func poisoned(a array, poison float64, tokens []int) array {
 // does not see. So no token changes the past.
 func TestAttentionIgnoresUnseen(t *testing.T) {
 	type list struct{ keys, queries []int }
-	p := spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	for _, S := range []int{7, 8, 9, 15, 16, 17, 19, 20, 21, 39, 40, 41, 130, 150} { // around l, l', w and 2w
 		c := opcases.NewDims(testutil.Tries(t, 1, 2), S, 6, 2, 16, 24)
 		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
@@ -168,7 +167,7 @@ func TestAttentionIgnoresUnseen(t *testing.T) {
 			for _, t0 := range []int{1, 7, 8, 15, 16, 19, 20, 39, S - 1} {
 				first := t0
 				if b.Name == "compressed" {
-					first = spec.NumCompressed(t0, p.BlockLen, p.Stride)
+					first = ops.NumCompressed(t0, p.BlockLen, p.Stride)
 				}
 				if t0 < S && S != 150 {
 					lists = append(lists, list{keys: from(first, T), queries: from(t0, S)})
@@ -251,7 +250,7 @@ func requireUnseen(t *testing.T, where string, c dims, mask ref.Mask, keys, quer
 // TestSelectBlocksIgnoresUnseen: the blocks that a query selects do not depend on compressed keys that it does not see, nor on later
 // queries.
 func TestSelectBlocksIgnoresUnseen(t *testing.T) {
-	p := spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
+	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 4, Window: 20}
 	for _, S := range []int{8, 15, 16, 17, 40, 130, 150} {
 		c := opcases.NewDims(1, S, 6, 2, 16, 16)
 		q, _, _ := c.Tokens(1)
@@ -279,7 +278,7 @@ func TestCompressIgnoresOtherTokens(t *testing.T) {
 	const B, S, H, D, l, d, hidden, bad = 2, 45, 2, 5, 8, 4, 7, 20
 	x, pe := normal("x", 1, B, S, H, D), normal("pe", 2, l, D)
 	w1, w2 := normal("w1", 3, hidden, l*D), normal("w2", 4, D, hidden)
-	dy := normal("dy", 5, B, spec.NumCompressed(S, l, d), H, D)
+	dy := normal("dy", 5, B, ops.NumCompressed(S, l, d), H, D)
 	for _, dt := range dtypes {
 		run := func(x, dy array) (blocks, tokens []array) {
 			mean := runSpec(t, compress.Mean{BlockLen: l, Stride: d}, dt, x)

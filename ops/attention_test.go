@@ -14,13 +14,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // TestAttentionGradientsOfSharedInput: a node that is query, key and value at once gets the sum of the three gradients. The LSE is read as well.
 func TestAttentionGradientsOfSharedInput(t *testing.T) {
-	c, p := opcases.NewDims(2, 37, 3, 3, 8, 8), spec.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 4, Window: 9}
+	c, p := opcases.NewDims(2, 37, 3, 3, 8, 8), ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 4, Window: 9}
 	weights := normal("weights", 9, c.B, c.S, c.Hq, c.Dv)
 	x, _, _ := c.Tokens(1)
 	for _, b := range opcases.Branches(c, p) {
@@ -46,7 +47,7 @@ func TestAttentionGradientsOfSharedInput(t *testing.T) {
 
 // TestAttentionInfiniteLogits: logits of -Inf have no weight, even before finite ones. A row that has only these gives zeros.
 func TestAttentionInfiniteLogits(t *testing.T) {
-	c, p := opcases.NewDims(1, 1100, 2, 1, 4, 3), spec.Params{BlockLen: 1, Stride: 1, SelectBlock: 8, TopN: 4, Window: 600}
+	c, p := opcases.NewDims(1, 1100, 2, 1, 4, 3), ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 8, TopN: 4, Window: 600}
 	const far = 700 // beyond the first chunk of keys
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	for _, b := range opcases.Branches(c, p) {
@@ -75,7 +76,7 @@ func TestAttentionInfiniteLogits(t *testing.T) {
 
 // TestAttentionMemory: work memory grows no faster than the sequence, and a run allocates nothing.
 func TestAttentionMemory(t *testing.T) {
-	p := spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}
+	p := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}
 	team := cpu.NewTeam(1)
 	bytes := func(S int) (list []int) {
 		var do func(spec spec.Spec, in []array) []array
@@ -128,7 +129,7 @@ func exactLogits(q, k array, exponent int, offset float64) {
 // TestAttentionLargeLogits: outputs and gradients are as exact for logits near the overflow as for small logits. An LSE of large logits
 // is too coarse to contain the log of the sum.
 func TestAttentionLargeLogits(t *testing.T) {
-	p := spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 5, Window: 20}
+	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 5, Window: 20}
 	for _, D := range []int{1, 3, 64, 80, 96, 256} {
 		c := opcases.NewDims(1, 70, 2, 1, D, 3)
 		do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
@@ -184,7 +185,7 @@ func others(x []float64, d int) (list []float64) {
 // TestAttentionWeightsSumToOne: the weights of a row sum to 1 for normal inputs of any scale, whose logits are rounded. If v is 1, an
 // output is the sum of its weights. If do is 1, the sum of dv is the number of rows.
 func TestAttentionWeightsSumToOne(t *testing.T) {
-	p := spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 5, Window: 20}
+	p := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 5, Window: 20}
 	for _, D := range []int{1, 3, 64, 80, 96, 256} {
 		c := opcases.NewDims(1, 70, 2, 1, D, 1)
 		do := array{Name: "do", Shape: []int{c.B, c.S, c.Hq, c.Dv}, Floats: slices.Repeat([]float64{1}, c.B*c.S*c.Hq*c.Dv)}

@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
@@ -207,7 +208,7 @@ func TestDecodeMatchesOracle(t *testing.T) {
 func TestDecodeOfOverflowingLogits(t *testing.T) {
 	const tokens = 45
 	both := opcases.Decoding{Heads: 2, Tokens: tokens, Cache: decode.KVCache{KVHeads: 1, KeyDim: 4, ValueDim: 4, PageLen: 16,
-		Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 8}}}
+		Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 8}}}
 	alone := both
 	alone.Heads = 1
 	all := both.Sequence(1, tokens)
@@ -369,7 +370,7 @@ func TestKVCacheErrors(t *testing.T) {
 			c.Without = decode.BranchesOf(decode.Compressed, decode.Selected, decode.Window)
 		},
 		"cache type is float64": func(c *decode.KVCache) {
-			c.Params, c.Half = spec.Params{}, tensor.Float64
+			c.Params, c.Half = ops.Params{}, tensor.Float64
 		},
 		"a cache of 1.24e+12": func(c *decode.KVCache) { c.Pages = 1 << 30; c.Slots = 1 << 30; c.Window = 1 },
 	} {

@@ -19,11 +19,12 @@ import (
 // same. Positions, windows, compression blocks and selection blocks begin at the document's first token and end with its last.
 // The indices of SelectBlocks count from the document's first block.
 //
-// A document of n tokens has NumCompressed(n, blockLen, stride) compressed keys. They follow the compressed keys of the documents
-// before it in the row, and all of them fit into the NumCompressed(seq, blockLen, stride) keys of the row. The unused keys are
-// zero, and no query sees them. Graphs without compression set blockLen and stride to 0.
-func DocumentTable(cuSeqlens *gorgonia.Node, batch, seq, blockLen, stride int) (*gorgonia.Node, error) {
-	op := spec.DocumentTable{Batch: batch, Seq: seq, BlockLen: blockLen, Stride: stride}
+// A document of n tokens has NumCompressed(n, l, d) compressed keys. They follow the compressed keys of the documents
+// before it in the row, and all of them fit into the NumCompressed(seq, l, d) keys of the row. The unused keys are
+// zero, and no query sees them. Of p only l and d count: Params{} is for
+// graphs without compression.
+func DocumentTable(cuSeqlens *gorgonia.Node, batch, seq int, p Params) (*gorgonia.Node, error) {
+	op := spec.DocumentTable{Batch: batch, Seq: seq, BlockLen: p.BlockLen, Stride: p.Stride}
 	cuSeqlens, err := spec.Int32Input(op, "cu_seqlens", cuSeqlens)
 	if err != nil {
 		return nil, err

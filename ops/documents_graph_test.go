@@ -22,7 +22,7 @@ import (
 
 // TestDocumentTable: a table worked out by hand, and tables of random documents checked token by token.
 func TestDocumentTable(t *testing.T) {
-	x := newPacking(spec.Params{BlockLen: 2, Stride: 1}, 2, 4, []int32{0, 0, 1, 4, 4, 8})
+	x := newPacking(ops.Params{BlockLen: 2, Stride: 1}, 2, 4, []int32{0, 0, 1, 4, 4, 8})
 	require.Equal(t, []int32{
 		0, 1, 0, 1, // a document of one token; the first block begins in the next document
 		1, 4, 0, 2,
@@ -47,7 +47,7 @@ func TestDocumentTable(t *testing.T) {
 			keys[d.b] = d.key + d.keys
 		}
 		for b, n := range keys {
-			require.LessOrEqual(t, n, spec.NumCompressed(x.S, x.BlockLen, x.Stride)) // they fit
+			require.LessOrEqual(t, n, ops.NumCompressed(x.S, x.BlockLen, x.Stride)) // they fit
 			for ; n < x.S; n++ {
 				require.Equal(t, -1, at(b, n, 3))
 			}
@@ -72,9 +72,9 @@ func TestDocumentTableRefusesBoundaries(t *testing.T) {
 		g := G.NewGraph()
 		cu := tensor.New(tensor.WithBacking(slices.Clone(good)))
 		boundaries := G.NewVector(g, tensor.Int32, G.WithShape(len(good)), G.WithName("cu_seqlens"), G.WithValue(cu))
-		table := testutil.Must(ops.DocumentTable(boundaries, B, S, 0, 0))(t)
+		table := testutil.Must(ops.DocumentTable(boundaries, B, S, ops.Params{}))(t)
 		x := normal("x", 1, B, S, 1, 4).Node(g, tensor.Float64)
-		y := testutil.Must(ops.RoPE(x, 10, 0, spec.WithDocuments(table)))(t)
+		y := testutil.Must(ops.RoPE(x, 10, 0, ops.WithDocuments(table)))(t)
 		m := testutil.Closing(vms[vm](g))(t)
 		run := func() []float64 {
 			require.NoError(t, m.RunAll())
@@ -89,7 +89,7 @@ func TestDocumentTableRefusesBoundaries(t *testing.T) {
 			require.ErrorContains(t, err, message, vm)
 			require.ErrorContains(t, err, "document table", vm)
 			if vm != "TapeMachine" { // whose errors wrap none
-				require.ErrorAs(t, err, new(*spec.ValueError), vm)
+				require.ErrorAs(t, err, new(*ops.ValueError), vm)
 			}
 			copy(cu.Int32s(), good)
 			require.Equal(t, want, run(), vm)
@@ -109,7 +109,7 @@ func TestDocumentTableRefusesBoundaries(t *testing.T) {
 // gets the results of a graph of its own.
 func TestNewDocumentsNeedNoPlan(t *testing.T) {
 	const B, S, most = 2, 60, 100
-	c, p := opcases.NewDims(B, S, 4, 2, 6, 3), spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 9}
+	c, p := opcases.NewDims(B, S, 4, 2, 6, 3), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 9}
 	leaves := func() []array {
 		return []array{normal("q", 1, B, S, c.Hq, c.D), normal("k", 2, B, S, c.Hkv, c.D), normal("v", 3, B, S, c.Hkv, c.Dv), normal("do", 4, B, S, c.Hq, c.Dv)}
 	}
@@ -120,10 +120,10 @@ func TestNewDocumentsNeedNoPlan(t *testing.T) {
 		for _, a := range in {
 			x = append(x, a.Node(g, dt))
 		}
-		docs := spec.WithDocuments(table(g))
+		docs := ops.WithDocuments(table(g))
 		q, k := G.Must(ops.RoPE(x[0], 100, 0, docs)), G.Must(ops.RoPE(x[1], 100, 0, docs))
-		kc, vc := G.Must(ops.CompressMean(k, p.BlockLen, p.Stride, docs)), G.Must(ops.CompressMean(x[2], p.BlockLen, p.Stride, docs))
-		o := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride, docs))
+		kc, vc := G.Must(ops.CompressMean(k, p, docs)), G.Must(ops.CompressMean(x[2], p, docs))
+		o := G.Must(ops.CompressedAttention(q, kc, vc, p, docs))
 		idx := G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(o)), p, docs))
 		sum := G.Must(ops.Add(o, G.Must(ops.SelectedAttention(q, k, x[2], idx, p.SelectBlock, docs)),
 			G.Must(ops.SlidingWindow(q, k, x[2], p.Window, docs)), G.Must(ops.CausalAttention(q, k, x[2], docs))))
@@ -149,7 +149,7 @@ func TestNewDocumentsNeedNoPlan(t *testing.T) {
 			cu := tensor.New(tensor.Of(tensor.Int32), tensor.WithShape(most+1))
 			g, results := graphOf(S, leaves(), dt, func(g *G.ExprGraph) *G.Node {
 				boundaries := G.NewVector(g, tensor.Int32, G.WithShape(most+1), G.WithName("cu_seqlens"), G.WithValue(cu))
-				return testutil.Must(ops.DocumentTable(boundaries, B, S, p.BlockLen, p.Stride))(t)
+				return testutil.Must(ops.DocumentTable(boundaries, B, S, p))(t)
 			})
 			m := testutil.Closing(machine(g, results))(t)
 			r := rand.New(rand.NewPCG(3, 4))
@@ -183,16 +183,16 @@ func TestNewDocumentsNeedNoPlan(t *testing.T) {
 func TestDocumentTableTakesInts(t *testing.T) {
 	g, cu := G.NewGraph(), []int{0, 3, 3, 8}
 	ints := G.NewVector(g, tensor.Int, G.WithName("cu"), G.WithValue(tensor.New(tensor.WithBacking(cu))))
-	table := testutil.Must(ops.DocumentTable(ints, 1, 8, 2, 1))(t)
+	table := testutil.Must(ops.DocumentTable(ints, 1, 8, ops.Params{BlockLen: 2, Stride: 1}))(t)
 	require.NoError(t, testutil.Closing(graph.NewMachine(g))(t).RunAll())
-	want := newPacking(spec.Params{BlockLen: 2, Stride: 1}, 1, 8, []int32{0, 3, 3, 8}).table(t)
+	want := newPacking(ops.Params{BlockLen: 2, Stride: 1}, 1, 8, []int32{0, 3, 3, 8}).table(t)
 	require.Equal(t, want.Ints, table.Value().Data())
 }
 
 // TestApplyChecksDocuments: like a constructor, Apply takes as documents only a result of DocumentTable, and one of the op's own compression
 // blocks. The test covers each op that takes documents, and each gradient.
 func TestApplyChecksDocuments(t *testing.T) {
-	d, p := opcases.NewDims(1, 12, 4, 2, 6, 4), spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 5}
+	d, p := opcases.NewDims(1, 12, 4, 2, 6, 4), ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 5}
 	ofBlocks := map[bool]int{}
 	for _, c := range opcases.CasesOfDocuments(d, p, []int{5, 7}, opcases.Small) {
 		plan := testutil.Must(c.Plan())(t)
@@ -221,10 +221,10 @@ func TestApplyChecksDocuments(t *testing.T) {
 			require.ErrorContains(t, testutil.Err(spec.Apply(call.Spec, nodes...)), fmt.Sprintf("ops: %s: documents (n%d)", name, at))
 
 			cu := G.NewVector(g, tensor.Int32, G.WithShape(3), G.WithName("cu"))
-			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p.BlockLen, p.Stride))(t)
+			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p))(t)
 			require.NoError(t, testutil.Err(spec.Apply(call.Spec, nodes...)))
 
-			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, p.Stride, p.Stride))(t)
+			nodes[at] = testutil.Must(ops.DocumentTable(cu, d.B, d.S, ops.Params{BlockLen: p.Stride, Stride: p.Stride}))(t)
 			compresses := strings.Contains(name, "compress") || name == "select blocks"
 			if err := testutil.Err(spec.Apply(call.Spec, nodes...)); compresses {
 				require.ErrorContains(t, err, "compression blocks of 2 tokens")

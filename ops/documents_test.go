@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
@@ -24,13 +25,13 @@ type document struct{ b, first, end, key, keys int }
 
 // packing holds documents in rows of S tokens, with the boundaries cu.
 type packing struct {
-	spec.Params
+	ops.Params
 	B, S int
 	cu   []int32
 	docs []document // the documents that are not empty
 }
 
-func newPacking(p spec.Params, B, S int, cu []int32) packing {
+func newPacking(p ops.Params, B, S int, cu []int32) packing {
 	x := packing{Params: p, B: B, S: S, cu: cu}
 	key := 0
 	for i := range len(cu) - 1 {
@@ -39,7 +40,7 @@ func newPacking(p spec.Params, B, S int, cu []int32) packing {
 			key = 0
 		}
 		if first < end {
-			n := spec.NumCompressed(end-first, p.BlockLen, p.Stride)
+			n := ops.NumCompressed(end-first, p.BlockLen, p.Stride)
 			x.docs = append(x.docs, document{b: first / S, first: first % S, end: (end-1)%S + 1, key: key, keys: n})
 			key += n
 		}
@@ -48,7 +49,7 @@ func newPacking(p spec.Params, B, S int, cu []int32) packing {
 }
 
 // randomPacking draws documents: empty ones, with one token, shorter and longer than a block, and as long as a row.
-func randomPacking(r *rand.Rand, p spec.Params, B, S int) packing {
+func randomPacking(r *rand.Rand, p ops.Params, B, S int) packing {
 	cu := []int32{0}
 	for b := range B {
 		at, whole := b*S, r.IntN(5) == 0
@@ -155,7 +156,7 @@ func (o packedOp) own(t testing.TB, d document, dt tensor.Dtype) []array {
 func packedOps(t testing.TB, x packing, dt tensor.Dtype, c dims, seed uint64) map[string]packedOp {
 	t.Helper()
 	p, list, hidden := x.Params, map[string]packedOp{}, 3
-	nc := max(1, spec.NumCompressed(x.S, p.BlockLen, p.Stride))
+	nc := max(1, ops.NumCompressed(x.S, p.BlockLen, p.Stride))
 	q, k, v := c.Tokens(seed)
 	do, y := normal("do", seed+3, c.B, c.S, c.Hq, c.Dv), normal("dy", seed+4, c.B, nc, c.Hkv, c.D)
 	pe, w1, w2 := normal("pe", seed+5, p.BlockLen, c.D), normal("w1", seed+6, hidden, p.BlockLen*c.D), normal("w2", seed+7, c.D, hidden)
@@ -217,7 +218,7 @@ func packings(t *testing.T, n int, f func(t *testing.T, r *rand.Rand, x packing,
 		for l%d != 0 || r.IntN(2) == 0 && d > 1 {
 			d = 1 + r.IntN(l)
 		}
-		p := spec.Params{BlockLen: l, Stride: d, SelectBlock: d * (1 + r.IntN(9)), TopN: 3 + r.IntN(4), Window: 1 + r.IntN(40)}
+		p := ops.Params{BlockLen: l, Stride: d, SelectBlock: d * (1 + r.IntN(9)), TopN: 3 + r.IntN(4), Window: 1 + r.IntN(40)}
 		B, S := 1+r.IntN(2), 1+r.IntN(150)
 		if i%50 == 0 {
 			S += 600 // several chunks of keys

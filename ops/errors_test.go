@@ -63,7 +63,7 @@ func TestOpErrors(t *testing.T) {
 		return apply(attention.Selected{SelectBlock: block}, q, k, k, idx)
 	}
 	selectOp := func(kc, lse node, block, n int) build {
-		return apply(attention.SelectBlocks{Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: block, TopN: n, Window: 4}}, q, kc, lse)
+		return apply(attention.SelectBlocks{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: block, TopN: n, Window: 4}}, q, kc, lse)
 	}
 	x, w, v, kv := f(2, 3, 5), f(4, 5), f(6, 5), f(1, 9, 2, 6)
 	many := slices.Repeat([]node{w}, linear.MaxFused+2)
@@ -71,12 +71,16 @@ func TestOpErrors(t *testing.T) {
 	type counts = [linear.MaxFused]int
 	type flags = [linear.MaxFused]bool
 	documents := func(cu node, B, S, l, d int) build {
-		return func() (node, error) { return ops.DocumentTable(cu, B, S, l, d) }
+		return func() (node, error) { return ops.DocumentTable(cu, B, S, ops.Params{BlockLen: l, Stride: d}) }
 	}
 	with := func(table node) build {
-		return func() (node, error) { return ops.CompressMean(k, 4, 2, spec.WithDocuments(table)) }
+		return func() (node, error) {
+			return ops.CompressMean(k, ops.Params{BlockLen: 4, Stride: 2}, ops.WithDocuments(table))
+		}
 	}
-	table := func(B, S, l, d int) node { return G.Must(ops.DocumentTable(ids(5), B, S, l, d)) }
+	table := func(B, S, l, d int) node {
+		return G.Must(ops.DocumentTable(ids(5), B, S, ops.Params{BlockLen: l, Stride: d}))
+	}
 	rotation := pointwise.RoPE{Base: 10}
 	for _, c := range []struct {
 		build build
@@ -201,10 +205,10 @@ func TestOpErrors(t *testing.T) {
 		{with(table(1, 9, 4, 2)), "ops: compress mean: documents has shape (1, 9, 4), want (1, 10, 4)"},
 		{with(table(2, 5, 4, 2)), "ops: compress mean: documents has shape (2, 5, 4), want (1, 10, 4)"},
 		{func() (node, error) { return ops.RoPE(k, 10, 0, nil) }, "ops: rope: nil option"},
-		{func() (node, error) { return ops.RoPE(k, 10, 0, spec.WithDocuments(table(2, 5, 0, 0))) }, "ops: rope: documents has shape (2, 5, 4), want (1, 10, 4)"},
-		{func() (node, error) { return ops.CausalAttention(q, k, k, spec.WithDocuments(k)) }, "ops: sliding window: documents"},
+		{func() (node, error) { return ops.RoPE(k, 10, 0, ops.WithDocuments(table(2, 5, 0, 0))) }, "ops: rope: documents has shape (2, 5, 4), want (1, 10, 4)"},
+		{func() (node, error) { return ops.CausalAttention(q, k, k, ops.WithDocuments(k)) }, "ops: sliding window: documents"},
 		{func() (node, error) {
-			return ops.SelectedAttention(q, k, k, idx, 4, spec.WithDocuments(table(1, 11, 4, 2)))
+			return ops.SelectedAttention(q, k, k, idx, 4, ops.WithDocuments(table(1, 11, 4, 2)))
 		}, "ops: selected attention: documents has shape"},
 
 		{gated(f(1, 2, 3, 2), f(1, 2, 3, 4)), "gated sum: gates (1, 2, 3, 2) are for 2 branches, got 1"},
@@ -215,9 +219,9 @@ func TestOpErrors(t *testing.T) {
 
 		{apply(optimizer.Update{}, f(optimizer.HyperLen)), "adamw: 1 inputs, want the numbers of the step and 4 for each of 0 tensors"},
 		{apply(optimizer.Update{DecayMask: "2"}, f(optimizer.HyperLen), w, w, w, w), "adamw: decay of tensor 0 is '2', want '0' or '1'"},
-		{apply(optimizer.Update{DecayMask: "1", Copies: spec.BFloat16}, f(optimizer.HyperLen), w, w, w, w), "adamw: 5 inputs, want the numbers of the step and 5 for each of 1 tensors"},
+		{apply(optimizer.Update{DecayMask: "1", Copies: ops.BFloat16}, f(optimizer.HyperLen), w, w, w, w), "adamw: 5 inputs, want the numbers of the step and 5 for each of 1 tensors"},
 		{apply(spec.Cast{To: tensor.Float64}, w), "cast: from float64 to float64, want float32 on one side and half precision on the other"},
-		{apply(spec.Cast{To: spec.BFloat16}, f32(2)), "cast: no op of a graph"},
+		{apply(spec.Cast{To: ops.BFloat16}, f32(2)), "cast: no op of a graph"},
 		{apply(optimizer.Update{DecayMask: "1"}, f(7), w, w, w, w), "adamw: hyper is float64 (7), want float64 (10)"},
 		{apply(optimizer.Update{DecayMask: "1"}, f(optimizer.HyperLen), w, w, w, f(5, 4)), "adamw: v 0 has shape (5, 4), want (4, 5)"},
 
@@ -353,7 +357,7 @@ func TestHostMemory(t *testing.T) {
 	g := G.NewGraph()
 	q, lse := normal("q", 1, 1, 9, 2, 4).Node(g, tensor.Float32), normal("lse", 2, 1, 2, 9).Node(g, tensor.Float32)
 	kc := normal("kc", 3, 1, 2, 2, 4).Node(g, tensor.Float32)
-	p := spec.Params{BlockLen: 8, Stride: 1, SelectBlock: 8, TopN: 1 << 44, Window: 1}
+	p := ops.Params{BlockLen: 8, Stride: 1, SelectBlock: 8, TopN: 1 << 44, Window: 1}
 	require.NoError(t, testutil.Err(ops.SelectBlocks(q, kc, lse, p)))
 	require.ErrorContains(t, G.NewTapeMachine(g).RunAll(), "ops: select blocks: output 0: out of memory: asked for ")
 }
@@ -370,7 +374,7 @@ func TestInferOfZeroSizes(t *testing.T) {
 		{window, []spec.Operand{q, k, k}},
 		{attention.SlidingWindowGrad{Forward: window}, []spec.Operand{q, k, k, o, lse, o}},
 		{attention.Compressed{BlockLen: 2, Stride: 2}, []spec.Operand{q, k, k}},
-		{attention.SelectBlocks{Params: spec.Params{BlockLen: 2, Stride: 2, SelectBlock: 2, TopN: 3, Window: 2}}, []spec.Operand{q, k, lse}},
+		{attention.SelectBlocks{Params: ops.Params{BlockLen: 2, Stride: 2, SelectBlock: 2, TopN: 3, Window: 2}}, []spec.Operand{q, k, lse}},
 	} {
 		_, err := c.spec.Infer(c.in)
 		require.ErrorContains(t, err, "input 1 has a zero size: float64 (1, 9, 0, 8)", c.spec.Name())

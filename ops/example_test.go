@@ -12,7 +12,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
@@ -55,8 +54,8 @@ func ExampleDocumentTable() {
 	boundaries := tensor.New(tensor.WithBacking([]int32{0, 40, 64, 64})) // up to three documents; the last one is empty
 	cuSeqlens := G.NewVector(g, tensor.Int32, G.WithName("cu_seqlens"), G.WithValue(boundaries))
 
-	table := G.Must(ops.DocumentTable(cuSeqlens, batch, seq, 0, 0)) // for all ops of the graph; 0, 0: nothing is compressed
-	o := G.Must(ops.CausalAttention(q, k, v, spec.WithDocuments(table)))
+	table := G.Must(ops.DocumentTable(cuSeqlens, batch, seq, ops.Params{})) // for all ops of the graph; 0, 0: nothing is compressed
+	o := G.Must(ops.CausalAttention(q, k, v, ops.WithDocuments(table)))
 	m, err := graph.NewMachine(g)
 	check(err)
 	seesItself := func(t int) bool { // and no token before it
@@ -76,13 +75,13 @@ func ExampleDocumentTable() {
 
 // The three branches of Native Sparse Attention, and their sum weighted by gates. Package graph/nn has them as a layer.
 func ExampleGatedSum() {
-	p := spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}
+	p := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}
 	g := G.NewGraph()
 	q, k, v := input(g, "q", 1, 64, 4, 16), input(g, "k", 1, 64, 2, 16), input(g, "v", 1, 64, 2, 16)
 	gates := G.Must(ops.Sigmoid(input(g, "gates", 1, 64, 4, 3))) // [B,S,Hq,3]
 
-	kc, vc := G.Must(ops.CompressMean(k, p.BlockLen, p.Stride)), G.Must(ops.CompressMean(v, p.BlockLen, p.Stride)) // [B,Nc,Hkv,D]
-	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride))
+	kc, vc := G.Must(ops.CompressMean(k, p)), G.Must(ops.CompressMean(v, p)) // [B,Nc,Hkv,D]
+	compressed := G.Must(ops.CompressedAttention(q, kc, vc, p))
 	blocks := G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(compressed)), p)) // [B,S,Hkv,n], -1 for none
 	selected := G.Must(ops.SelectedAttention(q, k, v, blocks, p.SelectBlock))
 	window := G.Must(ops.SlidingWindow(q, k, v, p.Window))

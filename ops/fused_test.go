@@ -11,6 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
@@ -208,8 +209,8 @@ func TestFusedRMSNormGrad(t *testing.T) {
 // of o.
 func TestFusedDeltas(t *testing.T) {
 	for _, c := range []opcases.AttentionCase{
-		{Dims: opcases.Dims{B: 2, S: 37, Hq: 6, Hkv: 2, D: 5, Dv: 3}, Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 3, Window: 9}},
-		{Dims: opcases.Dims{B: 1, S: 130, Hq: 2, Hkv: 2, D: 8, Dv: 16}, Params: spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 4, Window: 65}},
+		{Dims: opcases.Dims{B: 2, S: 37, Hq: 6, Hkv: 2, D: 5, Dv: 3}, Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 3, Window: 9}},
+		{Dims: opcases.Dims{B: 1, S: 130, Hq: 2, Hkv: 2, D: 8, Dv: 16}, Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 4, Window: 65}},
 	} {
 		branches := opcases.Branches(c.Dims, c.Params)
 		for _, dt := range dtypes {

@@ -13,6 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/cpu"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
@@ -208,7 +209,7 @@ func (b *bound) read() (out []array) {
 }
 
 // selectBlocks returns the blocks that queries select by compressed keys.
-func selectBlocks(t testing.TB, c dims, p spec.Params, dt tensor.Dtype, q, kc, vc array) array {
+func selectBlocks(t testing.TB, c dims, p ops.Params, dt tensor.Dtype, q, kc, vc array) array {
 	o := runSpec(t, attention.Compressed{BlockLen: p.BlockLen, Stride: p.Stride}, dt, q, kc, vc)
 	return runSpec(t, attention.SelectBlocks{Params: p}, dt, q, kc, o[1])[0]
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
@@ -62,17 +61,17 @@ func TestOtherImplementations(t *testing.T) {
 							q, k, v, gates, idx := in[0], in[1], in[2], in[3], in[4]
 							var table *G.Node
 							if len(in) > 5 {
-								table = G.Must(ops.DocumentTable(in[5], c.B, c.S, p.BlockLen, p.Stride))
+								table = G.Must(ops.DocumentTable(in[5], c.B, c.S, p))
 							}
-							documents := spec.WithDocuments(table)
+							documents := ops.WithDocuments(table)
 							if c.RoPE {
 								q, k = G.Must(ops.RoPE(q, 10000, 0, documents)), G.Must(ops.RoPE(k, 10000, 0, documents))
 							}
 							var outputs []*G.Node
 							if slices.Contains(c.Branches, "cmp") {
-								kc := G.Must(ops.CompressMean(k, p.BlockLen, p.Stride, documents))
-								vc := G.Must(ops.CompressMean(v, p.BlockLen, p.Stride, documents))
-								o := G.Must(ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride, documents))
+								kc := G.Must(ops.CompressMean(k, p, documents))
+								vc := G.Must(ops.CompressMean(v, p, documents))
+								o := G.Must(ops.CompressedAttention(q, kc, vc, p, documents))
 								outputs = append(outputs, o)
 								if c.Selects && dt == tensor.Float64 { // in float32 other blocks may win where scores nearly tie
 									idx = G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(o)), p, documents))

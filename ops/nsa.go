@@ -10,13 +10,13 @@ import (
 )
 
 // CompressedAttention returns attention of each query t over the compressed keys and values of the blocks that end at or
-// before t, the first NumVisible(t, blockLen, stride): the first branch of NSA (arXiv 2502.11089, section 3.3.1).
-// q [B,S,Hq,D], kc [B,Nc,Hkv,D], vc [B,Nc,Hkv,Dv] -> o [B,S,Hq,Dv]; LSE(o) is [B,Hq,S]. Nc is
-// NumCompressed(S, blockLen, stride), but at least 1: if S < blockLen, there is one row that no query sees. The first blockLen-1
-// queries see no key: o = 0, lse = -Inf. q, kc and vc have gradients. It is an error if the stride does not divide the
-// block length, if kc or vc has another number of rows than Nc, or if Hkv does not divide Hq.
-func CompressedAttention(q, kc, vc *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
-	return spec.ApplyWithDocuments(attention.Compressed{BlockLen: blockLen, Stride: stride}, opts, q, kc, vc)
+// before t, the first NumCompressed(t+1, l, d): the first branch of NSA (arXiv 2502.11089, section 3.3.1).
+// q [B,S,Hq,D], kc [B,Nc,Hkv,D], vc [B,Nc,Hkv,Dv] -> o [B,S,Hq,Dv]; LSE(o) is [B,Hq,S]. Of p only l and d count. Nc is
+// NumCompressed(S, l, d), but at least 1: if S < l, there is one row that no query sees. The first l-1 queries see no key:
+// o = 0, lse = -Inf. q, kc and vc have gradients. It is an error if d does not divide l, if kc or vc has another number of
+// rows than Nc, or if Hkv does not divide Hq.
+func CompressedAttention(q, kc, vc *gorgonia.Node, p Params, opts ...Option) (*gorgonia.Node, error) {
+	return spec.ApplyWithDocuments(attention.Compressed{BlockLen: p.BlockLen, Stride: p.Stride}, opts, q, kc, vc)
 }
 
 // SelectBlocks returns the selection blocks that each query of each group attends to: q [B,S,Hq,D], kc [B,Nc,Hkv,D] and
@@ -62,20 +62,20 @@ func CausalAttention(q, k, v *gorgonia.Node, opts ...Option) (*gorgonia.Node, er
 }
 
 // CompressMean returns the mean of each compression block of keys or values: x [B,S,Hkv,D] -> [B,Nc,Hkv,D], where block i
-// covers the tokens [i*stride, i*stride+blockLen) and Nc = NumCompressed(S, blockLen, stride). This is the simplest phi of
-// NSA (arXiv 2502.11089, equation 7). If S < blockLen, there is no block and the output is one row of zeros. It is an error if
-// stride does not divide blockLen. x has a gradient.
-func CompressMean(x *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
-	return spec.ApplyWithDocuments(compress.Mean{BlockLen: blockLen, Stride: stride}, opts, x)
+// covers the tokens [i*d, i*d+l) and Nc = NumCompressed(S, l, d). Of p only l and d count. This is the simplest phi of NSA
+// (arXiv 2502.11089, equation 7). If S < l, there is no block and the output is one row of zeros. It is an error if d does not
+// divide l. x has a gradient.
+func CompressMean(x *gorgonia.Node, p Params, opts ...Option) (*gorgonia.Node, error) {
+	return spec.ApplyWithDocuments(compress.Mean{BlockLen: p.BlockLen, Stride: p.Stride}, opts, x)
 }
 
 // CompressMLP returns W2·silu(W1·vec(block+pe)) for each compression block and head of keys or values: x [B,S,Hkv,D] ->
 // [B,Nc,Hkv,D], with the blocks of CompressMean. This is the learned phi of NSA with its intra-block position embedding
 // (arXiv 2502.11089, equation 7). The heads share pe [l,D], w1 [hidden,l*D] and w2 [D,hidden]. vec is row-major, with the
-// position in the block as the outer axis. If S < blockLen, the output is one row of zeros and no gradient passes. x, pe, w1
+// position in the block as the outer axis. If S < l, the output is one row of zeros and no gradient passes. x, pe, w1
 // and w2 have gradients.
-func CompressMLP(x, pe, w1, w2 *gorgonia.Node, blockLen, stride int, opts ...Option) (*gorgonia.Node, error) {
-	return spec.ApplyWithDocuments(compress.MLP{BlockLen: blockLen, Stride: stride}, opts, x, pe, w1, w2)
+func CompressMLP(x, pe, w1, w2 *gorgonia.Node, p Params, opts ...Option) (*gorgonia.Node, error) {
+	return spec.ApplyWithDocuments(compress.MLP{BlockLen: p.BlockLen, Stride: p.Stride}, opts, x, pe, w1, w2)
 }
 
 // GatedSum returns the sum of gate*branch over the branches (arXiv 2502.11089, equation 5): gates [B,S,Hq,n], already

@@ -38,8 +38,8 @@ func TestNSAMatchesGoldens(t *testing.T) {
 			build func(q, k, v, idx *G.Node) (*G.Node, error)
 		}{
 			{"cmp", func(q, k, v, _ *G.Node) (*G.Node, error) {
-				kc, vc := G.Must(ops.CompressMean(k, p.BlockLen, p.Stride)), G.Must(ops.CompressMean(v, p.BlockLen, p.Stride))
-				return ops.CompressedAttention(q, kc, vc, p.BlockLen, p.Stride)
+				kc, vc := G.Must(ops.CompressMean(k, p)), G.Must(ops.CompressMean(v, p))
+				return ops.CompressedAttention(q, kc, vc, p)
 			}},
 			{"sel", func(q, k, v, idx *G.Node) (*G.Node, error) { return ops.SelectedAttention(q, k, v, idx, p.SelectBlock) }},
 			{"win", func(q, k, v, _ *G.Node) (*G.Node, error) { return ops.SlidingWindow(q, k, v, p.Window) }},
@@ -58,7 +58,7 @@ func TestNSAMatchesGoldens(t *testing.T) {
 						q, idx := in[0], in[2]
 						compressed := G.Must(branches[0].build(q, in[3], in[4], nil))
 						if dt == tensor.Float64 && g.BuiltIn {
-							kc := G.Must(ops.CompressMean(in[3], p.BlockLen, p.Stride))
+							kc := G.Must(ops.CompressMean(in[3], p))
 							idx = G.Must(ops.SelectBlocks(q, kc, G.Must(attention.LSE(compressed)), p))
 						}
 						selected, window := G.Must(branches[1].build(q, in[5], in[6], idx)), G.Must(branches[2].build(q, in[7], in[8], nil))
@@ -100,7 +100,7 @@ func TestNSAMatchesGoldens(t *testing.T) {
 // TestCompressedAttentionOfTokens: with blocks of one token compressed attention has the bits of dense attention.
 func TestCompressedAttentionOfTokens(t *testing.T) {
 	c := opcases.NewDims(2, 300, 6, 2, 16, 12)
-	list := opcases.Branches(c, spec.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 3, Window: 1})
+	list := opcases.Branches(c, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 4, TopN: 3, Window: 1})
 	dense, compressed, do := list[1], list[2], normal("do", 9, c.B, c.S, c.Hq, c.Dv)
 	compressed.Inputs = dense.Inputs
 	for _, dt := range dtypes {
@@ -114,7 +114,7 @@ func TestCompressedAttentionOfTokens(t *testing.T) {
 // TestSelectBlocksTies: of equal scores the lower index wins. All keys are equal, so all blocks that are fully visible have equal
 // scores.
 func TestSelectBlocksTies(t *testing.T) {
-	c, p := opcases.NewDims(1, 64, 2, 1, 4, 4), spec.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
+	c, p := opcases.NewDims(1, 64, 2, 1, 4, 4), ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 4, TopN: 6, Window: 1}
 	q, _, _ := c.Tokens(1)
 	kc, vc := c.Compressed(4, 4, 4)
 	clear(kc.Floats)
@@ -131,7 +131,7 @@ func TestSelectBlocksTies(t *testing.T) {
 // scores are equal, so are the bits.
 func TestSelectBlocksMirroredTies(t *testing.T) {
 	c := opcases.NewDims(1, 100, 3, 1, 4, 4)
-	for _, p := range []spec.Params{
+	for _, p := range []ops.Params{
 		{BlockLen: 8, Stride: 2, SelectBlock: 4, TopN: 5, Window: 1},
 		{BlockLen: 15, Stride: 3, SelectBlock: 9, TopN: 6, Window: 1},
 		{BlockLen: 20, Stride: 4, SelectBlock: 12, TopN: 7, Window: 1},
@@ -168,7 +168,7 @@ func TestSelectBlocksMirroredTies(t *testing.T) {
 // TestAttentionBlocksLongerThanSequence: a selection block longer than the sequence is the only block, a longer window shows every token, and a longer
 // compression block is never seen.
 func TestAttentionBlocksLongerThanSequence(t *testing.T) {
-	c, p := opcases.NewDims(1, 40, 2, 1, 4, 4), spec.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
+	c, p := opcases.NewDims(1, 40, 2, 1, 4, 4), ops.Params{BlockLen: 1 << 60, Stride: 1 << 60, SelectBlock: 1 << 60, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	idx := selectBlocks(t, c, p, tensor.Float64, q, kc, vc)
@@ -182,9 +182,9 @@ func TestAttentionBlocksLongerThanSequence(t *testing.T) {
 }
 
 // pipeline builds the compressed and the selected branch from q, k, v, kc and vc, and returns the sum of their outputs.
-func pipeline(p spec.Params) build {
+func pipeline(p ops.Params) build {
 	return func(in []*G.Node) (*G.Node, error) {
-		o := G.Must(ops.CompressedAttention(in[0], in[3], in[4], p.BlockLen, p.Stride))
+		o := G.Must(ops.CompressedAttention(in[0], in[3], in[4], p))
 		idx := G.Must(ops.SelectBlocks(in[0], in[3], G.Must(attention.LSE(o)), p))
 		return G.Add(o, G.Must(ops.SelectedAttention(in[0], in[1], in[2], idx, p.SelectBlock)))
 	}
@@ -192,7 +192,7 @@ func pipeline(p spec.Params) build {
 
 // TestSelectBlocksPassesNoGradient: no gradient flows through the block selection. The gradients are those of the branches with fixed blocks.
 func TestSelectBlocksPassesNoGradient(t *testing.T) {
-	c, p := opcases.NewDims(1, 60, 4, 2, 8, 8), spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
+	c, p := opcases.NewDims(1, 60, 4, 2, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	do := normal("do", 9, c.B, c.S, c.Hq, c.Dv)
@@ -217,13 +217,13 @@ func TestSelectBlocksPassesNoGradient(t *testing.T) {
 
 // TestSelectedGradientsAlone: only the selected branch of the graph has a gradient, but its block selection needs another branch.
 func TestSelectedGradientsAlone(t *testing.T) {
-	c, p := opcases.NewDims(1, 30, 2, 1, 8, 8), spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
+	c, p := opcases.NewDims(1, 30, 2, 1, 8, 8), ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 1}
 	q, k, v := c.Tokens(1)
 	kc, _ := c.Compressed(4, p.BlockLen, p.Stride)
 	for vm := range vms {
 		g := G.NewGraph()
 		Q, K, V, KC := q.Node(g, tensor.Float64), k.Node(g, tensor.Float64), v.Node(g, tensor.Float64), kc.Node(g, tensor.Float64)
-		o := G.Must(ops.CompressedAttention(Q, KC, KC, p.BlockLen, p.Stride))
+		o := G.Must(ops.CompressedAttention(Q, KC, KC, p))
 		idx := G.Must(ops.SelectBlocks(Q, KC, G.Must(attention.LSE(o)), p))
 		sel := G.Must(ops.SelectedAttention(Q, K, V, idx, p.SelectBlock))
 		require.NoError(t, testutil.Err(G.Grad(G.Must(G.Sum(sel)), Q, K, V)))
@@ -266,10 +266,10 @@ func TestNumCompressed(t *testing.T) {
 				for i := 0; l > 0 && d > 0 && i*d+l <= s; i++ {
 					want++
 				}
-				require.Equal(t, want, spec.NumCompressed(s, l, d), "s = %d, l = %d, d = %d", s, l, d)
+				require.Equal(t, want, ops.NumCompressed(s, l, d), "s = %d, l = %d, d = %d", s, l, d)
 				require.Equal(t, want, spec.NumVisible(s-1, l, d), "t = %d, l = %d, d = %d", s-1, l, d)
 			}
 		}
 	}
-	require.Zero(t, spec.NumCompressed(math.MaxInt, math.MinInt, 1))
+	require.Zero(t, ops.NumCompressed(math.MaxInt, math.MinInt, 1))
 }

@@ -98,7 +98,7 @@ func TestPointAtValueTypes(t *testing.T) {
 // TestNewValue: values have the type and the number of elements of their operand, and scalars are Gorgonia's where it has the type.
 func TestNewValue(t *testing.T) {
 	for _, dt := range []tensor.Dtype{
-		tensor.Float64, tensor.Float32, tensor.Int, tensor.Int64, tensor.Int32, tensor.Byte, tensor.Bool, spec.BFloat16, spec.Float16,
+		tensor.Float64, tensor.Float32, tensor.Int, tensor.Int64, tensor.Int32, tensor.Byte, tensor.Bool, ops.BFloat16, ops.Float16,
 	} {
 		for _, shape := range []tensor.Shape{{}, {3}, {2, 1}} {
 			v := spec.NewValue(spec.Operand{Dtype: dt, Shape: shape})

@@ -22,7 +22,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/internal/command"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 func main() {
@@ -59,7 +59,7 @@ func run(args []string, w io.Writer) (err error) {
 	const batch, seq, dim = 2, 256, 64
 	config := nn.NSAConfig{
 		Dim: dim, Heads: 4, KVHeads: 2, KeyDim: 16, ValueDim: 16, GateHidden: 16,
-		Params: spec.Params{BlockLen: 16, Stride: 8, SelectBlock: 16, TopN: 6, Window: 48},
+		Params: ops.Params{BlockLen: 16, Stride: 8, SelectBlock: 16, TopN: 6, Window: 48},
 	}
 	g := G.NewGraph()
 	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(batch, seq, dim), G.WithName("x"), G.WithInit(G.Gaussian(0, 1)))

@@ -13,7 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/safetensors"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 var check = testutil.Check
@@ -25,7 +25,7 @@ func ExampleNewNSA() {
 
 	config := nn.NSAConfig{
 		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 16,
-		Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
 	}
 	layer, err := nn.NewNSA(g, "attn.", config, nn.Random(tensor.Float32, 1))
 	check(err)
@@ -44,7 +44,7 @@ func ExampleNewNSA() {
 func ExampleNSA_ApplyParts() {
 	config := nn.NSAConfig{
 		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 16,
-		Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
 	}
 	g := G.NewGraph()
 	x := G.NewTensor(g, tensor.Float32, 3, G.WithShape(1, 64, 32), G.WithName("x"), G.WithInit(G.GlorotN(1)))
@@ -95,7 +95,7 @@ func ExampleAssign() {
 func ExampleWithCuSeqlens() {
 	config := nn.NSAConfig{
 		Dim: 32, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 8, GateHidden: 16,
-		Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16},
 	}
 	g := G.NewGraph()
 	same := make([]float32, 2*32*32)

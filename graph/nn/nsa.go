@@ -11,8 +11,6 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
-	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
@@ -42,7 +40,7 @@ type NSAConfig struct {
 	KeyDim   int // width of a query and a key; even, because the rotary embedding rotates pairs
 	ValueDim int // width of a value
 
-	spec.Params
+	ops.Params
 
 	Phi            Phi            // "" is PhiMean
 	PhiHidden      int            // hidden width of the compression's MLP; PhiMean ignores it
@@ -260,9 +258,9 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 		opt(&o)
 	}
 	c, b := l.config, l.builder // b is a copy, so that an error stays in this call
-	documents := spec.WithDocuments(nil)
+	documents := ops.WithDocuments(nil)
 	if o.cuSeqlens != nil {
-		documents = spec.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, x.Shape()[0], x.Shape()[1], c.BlockLen, c.Stride)))
+		documents = ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, x.Shape()[0], x.Shape()[1], c.Params)))
 	}
 	q, k, v := l.project(&b, x)
 	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
@@ -274,9 +272,9 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 	kc := l.compress(&b, "phi_k.", k[decode.Compressed], documents) // [B,Nc,Hkv,D]
 	vc := l.compress(&b, "phi_v.", v[decode.Compressed], documents) // [B,Nc,Hkv,Dv]
 	p.stored = append(G.Nodes{kc, vc}, c.interleaved(k, v)...)
-	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.BlockLen, c.Stride, documents))
+	p.Compressed = b.Node(ops.CompressedAttention(q, kc, vc, c.Params, documents))
 	if !c.NoSelected {
-		lse := b.Node(attention.LSE(p.Compressed)) // [B,Hq,S]
+		lse := b.Node(ops.LSE(p.Compressed)) // [B,Hq,S]
 		p.Blocks = b.Node(ops.SelectBlocks(q, kc, lse, c.Params, documents))
 		p.Selected = b.Node(ops.SelectedAttention(q, k[decode.Selected], v[decode.Selected], p.Blocks, c.SelectBlock, documents))
 	}
@@ -327,11 +325,11 @@ func (l *NSA) phiParams(b *Builder, side string) (pe, w1, w2 *G.Node) {
 }
 
 // compress applies the layer's phi to x [B,S,Hkv,D]. side is that of phiParams.
-func (l *NSA) compress(b *Builder, side string, x *G.Node, documents spec.Option) *G.Node {
+func (l *NSA) compress(b *Builder, side string, x *G.Node, documents ops.Option) *G.Node {
 	c := l.config
 	if c.Phi == PhiMLP {
 		pe, w1, w2 := l.phiParams(b, side)
-		return b.Node(ops.CompressMLP(x, pe, w1, w2, c.BlockLen, c.Stride, documents))
+		return b.Node(ops.CompressMLP(x, pe, w1, w2, c.Params, documents))
 	}
-	return b.Node(ops.CompressMean(x, c.BlockLen, c.Stride, documents))
+	return b.Node(ops.CompressMean(x, c.Params, documents))
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 func nsaConfig() NSAConfig {
 	return NSAConfig{
 		Dim: 6, Heads: 4, KVHeads: 2, KeyDim: 4, ValueDim: 3, GateHidden: 5,
-		Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 5},
+		Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 4, Window: 5},
 	}
 }
 

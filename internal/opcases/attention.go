@@ -8,8 +8,6 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
-	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // Dims are the sizes of an attention op.
@@ -25,25 +23,25 @@ func (c Dims) Tokens(seed uint64) (q, k, v Array) {
 
 // Compressed returns kc and vc for blocks of l tokens at a stride of d.
 func (c Dims) Compressed(seed uint64, l, d int) (kc, vc Array) {
-	n := max(1, spec.NumCompressed(c.S, l, d))
+	n := max(1, ops.NumCompressed(c.S, l, d))
 	return Normal("kc", seed, c.B, n, c.Hkv, c.D), Normal("vc", seed+1, c.B, n, c.Hkv, c.Dv)
 }
 
 // AttentionCase holds the dims and parameters of a layer with all branches.
 type AttentionCase struct {
 	Dims
-	spec.Params
+	ops.Params
 	Cost Cost
 }
 
 // AttentionCases returns cases around every boundary: of blocks, windows, tiles of keys, tiles of rows, and vectors.
 func AttentionCases() (list []AttentionCase) {
-	add := func(cost Cost, d Dims, p spec.Params) { list = append(list, AttentionCase{d, p, cost}) }
-	small := spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 12}
+	add := func(cost Cost, d Dims, p ops.Params) { list = append(list, AttentionCase{d, p, cost}) }
+	small := ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 3, Window: 12}
 	for _, S := range []int{1, 7, 8, 9, 11, 12, 13, 24, 63, 64, 65, 129} { // l, w, 2w, one and two tiles of keys
 		add(Small, Dims{1, S, 4, 2, 16, 16}, small)
 	}
-	large := spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 70}
+	large := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 70}
 	for _, S := range []int{31, 32, 69, 71, 140, 257, 330} {
 		add(Small, Dims{1, S, 6, 1, 24, 8}, large)
 	}
@@ -106,7 +104,7 @@ func AttentionCases() (list []AttentionCase) {
 		{Dims{1, 833, 32, 2, 128, 120}, 32, 16, 128, 3, 100, Huge},
 		{Dims{1, 4200, 16, 1, 128, 128}, 32, 16, 64, 16, 512, Huge},
 	} {
-		add(c.cost, c.Dims, spec.Params{BlockLen: c.l, Stride: c.d, SelectBlock: c.block, TopN: c.n, Window: c.w})
+		add(c.cost, c.Dims, ops.Params{BlockLen: c.l, Stride: c.d, SelectBlock: c.block, TopN: c.n, Window: c.w})
 	}
 	return list
 }
@@ -128,7 +126,7 @@ func (s AttentionCase) Cases() []Case {
 
 // Branches returns cases of the attention ops at one size: window, dense, compressed and selected, by these names. The oracle
 // selects the blocks of the selected branch.
-func Branches(c Dims, p spec.Params) []Case {
+func Branches(c Dims, p ops.Params) []Case {
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	idx := Blocks(p, q, kc)
@@ -139,7 +137,7 @@ func Branches(c Dims, p spec.Params) []Case {
 			Build: func(in []*G.Node) (*G.Node, error) { return ops.CausalAttention(in[0], in[1], in[2]) }},
 		{Name: "compressed", Inputs: []Array{q, kc, vc}, Mask: ref.CompressedMask(p.BlockLen, p.Stride),
 			Build: func(in []*G.Node) (*G.Node, error) {
-				return ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride)
+				return ops.CompressedAttention(in[0], in[1], in[2], p)
 			}},
 		{Name: "selected", Inputs: []Array{q, k, v, idx}, Mask: ref.SelectedMask(idx.Ints, c.B, c.S, c.Hkv, p.SelectBlock),
 			Build: func(in []*G.Node) (*G.Node, error) {
@@ -167,7 +165,7 @@ func withOracle(c Case) Case {
 
 // invisibleLists returns the selected branch x with two changed lists of group 0: query 0 has only a block in the future, if there
 // is a second block, and query 1 has no block. Neither query sees a key.
-func invisibleLists(x Case, c Dims, p spec.Params) Case {
+func invisibleLists(x Case, c Dims, p ops.Params) Case {
 	x.Inputs = slices.Clone(x.Inputs)
 	idx := &x.Inputs[3]
 	idx.Ints = slices.Clone(idx.Ints)
@@ -182,7 +180,7 @@ func invisibleLists(x Case, c Dims, p spec.Params) Case {
 }
 
 // Blocks returns the blocks that the oracle selects for q and kc.
-func Blocks(p spec.Params, q, kc Array) Array {
+func Blocks(p ops.Params, q, kc Array) Array {
 	k := kc.Tensor()
 	if q.Shape[1] < p.BlockLen {
 		k = ref.New(kc.Shape[0], 0, kc.Shape[2], kc.Shape[3])
@@ -192,14 +190,14 @@ func Blocks(p spec.Params, q, kc Array) Array {
 }
 
 // selectCase returns a case of the block selection, from the lse of the compressed attention.
-func selectCase(c Dims, p spec.Params) Case {
+func selectCase(c Dims, p ops.Params) Case {
 	q, _, _ := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	return Case{
 		Name: "select", Inputs: []Array{q, kc, vc}, Selection: &p,
 		Build: func(in []*G.Node) (*G.Node, error) {
-			o := G.Must(ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride))
-			return ops.SelectBlocks(in[0], in[1], G.Must(attention.LSE(o)), p)
+			o := G.Must(ops.CompressedAttention(in[0], in[1], in[2], p))
+			return ops.SelectBlocks(in[0], in[1], G.Must(ops.LSE(o)), p)
 		},
 		Outputs: func(tensors) tensors { return results(nil) },
 	}

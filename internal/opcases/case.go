@@ -30,6 +30,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/internal/value"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
@@ -50,7 +51,7 @@ type Case struct {
 	// Mask is the mask of an attention op.
 	Mask ref.Mask
 	// Selection is set for SelectBlocks. CheckSelection then checks the output, since rounding may change the order of scores.
-	Selection *spec.Params
+	Selection *ops.Params
 	// Documents are packed into the rows of the inputs; nil if each row is one document.
 	Documents *ref.Documents
 }
@@ -173,7 +174,7 @@ func (c Case) CheckSelection(q, kc *ref.Tensor, idx []int32, tolerance float64) 
 // each query must ascend, be padded with -1 and include the forced blocks. A block that is not selected may score higher than a
 // selected one by at most tolerance, relative to the sum of a row's scores. CheckSelection returns the number of rows whose selection
 // differs from the oracle's, and the first error.
-func CheckSelection(p spec.Params, q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
+func CheckSelection(p ops.Params, q, kc *ref.Tensor, idx []int32, tolerance float64) (others int, err error) {
 	S, Hq, Hkv := q.Shape[1], q.Shape[2], kc.Shape[2]
 	if S < p.BlockLen {
 		kc = ref.New(kc.Shape[0], 0, Hkv, kc.Shape[3])

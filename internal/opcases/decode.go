@@ -5,7 +5,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
@@ -23,19 +23,19 @@ type Decoding struct {
 // Decodings returns the cases of decoding.
 func Decodings() []Decoding {
 	cases := []Decoding{
-		{"small", decode.KVCache{Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}, KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 4, 150, 0, 0},
-		{"mlp", decode.KVCache{Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 1, KeyDim: 6, ValueDim: 10, PageLen: 8}, 3, 90, 5, 0},
-		{"stride is l", decode.KVCache{Params: spec.Params{BlockLen: 4, Stride: 4, SelectBlock: 16, TopN: 3, Window: 1}, KVHeads: 2, KeyDim: 4, ValueDim: 4, PageLen: 32}, 2, 80, 0, 0},
-		{"l above l'", decode.KVCache{Params: spec.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5, Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0, 0},
-		{"no block", decode.KVCache{Params: spec.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3, Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0, 0},
+		{"small", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 16}, KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 4, 150, 0, 0},
+		{"mlp", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 1, KeyDim: 6, ValueDim: 10, PageLen: 8}, 3, 90, 5, 0},
+		{"stride is l", decode.KVCache{Params: ops.Params{BlockLen: 4, Stride: 4, SelectBlock: 16, TopN: 3, Window: 1}, KVHeads: 2, KeyDim: 4, ValueDim: 4, PageLen: 32}, 2, 80, 0, 0},
+		{"l above l'", decode.KVCache{Params: ops.Params{BlockLen: 32, Stride: 8, SelectBlock: 8, TopN: 5, Window: 50}, KVHeads: 1, KeyDim: 4, ValueDim: 3, PageLen: 24}, 2, 130, 0, 0},
+		{"no block", decode.KVCache{Params: ops.Params{BlockLen: 64, Stride: 64, SelectBlock: 64, TopN: 3, Window: 100}, KVHeads: 1, KeyDim: 2, ValueDim: 1, PageLen: 64}, 1, 40, 0, 0},
 		{"dense", decode.KVCache{KVHeads: 2, KeyDim: 8, ValueDim: 6, PageLen: 16}, 6, 70, 0, 0},
-		{"parts", decode.KVCache{Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 40, Window: 300}, KVHeads: 1, KeyDim: 16, ValueDim: 24, PageLen: 16}, 11, 420, 0, 0},
-		{"wide", decode.KVCache{Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 5, Window: 40}, KVHeads: 2, KeyDim: 72, ValueDim: 128, PageLen: 32}, 26, 150, 0, 0},
-		{"wide, few heads", decode.KVCache{Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 20}, KVHeads: 2, KeyDim: 128, ValueDim: 64, PageLen: 16}, 6, 60, 0, 0},
-		{"many blocks", decode.KVCache{Params: spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 16, Window: 8}, KVHeads: 1, KeyDim: 16, ValueDim: 8, PageLen: 32}, 2, 700, 0, 0},
-		{"mlp, 16 dims", decode.KVCache{Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 2, KeyDim: 16, ValueDim: 8, PageLen: 16}, 6, 90, 5, 0},
+		{"parts", decode.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 8, TopN: 40, Window: 300}, KVHeads: 1, KeyDim: 16, ValueDim: 24, PageLen: 16}, 11, 420, 0, 0},
+		{"wide", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 16, TopN: 5, Window: 40}, KVHeads: 2, KeyDim: 72, ValueDim: 128, PageLen: 32}, 26, 150, 0, 0},
+		{"wide, few heads", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 20}, KVHeads: 2, KeyDim: 128, ValueDim: 64, PageLen: 16}, 6, 60, 0, 0},
+		{"many blocks", decode.KVCache{Params: ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 16, Window: 8}, KVHeads: 1, KeyDim: 16, ValueDim: 8, PageLen: 32}, 2, 700, 0, 0},
+		{"mlp, 16 dims", decode.KVCache{Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 13}, KVHeads: 2, KeyDim: 16, ValueDim: 8, PageLen: 16}, 6, 90, 5, 0},
 		{"dense, 64 dims", decode.KVCache{KVHeads: 2, KeyDim: 64, ValueDim: 64, PageLen: 16}, 12, 150, 0, 0},
-		{"paper", decode.KVCache{Params: spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0, 0},
+		{"paper", decode.KVCache{Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 6, Window: 128}, KVHeads: 1, KeyDim: 32, ValueDim: 32, PageLen: 128}, 4, 700, 0, 0},
 	}
 	for _, without := range []decode.Branches{
 		decode.BranchesOf(decode.Compressed), decode.BranchesOf(decode.Selected), decode.BranchesOf(decode.Window),

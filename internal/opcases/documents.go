@@ -9,7 +9,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
-	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
 )
@@ -19,21 +18,21 @@ import (
 func DocumentCases() (list []Case) {
 	for _, c := range []struct {
 		Dims
-		spec.Params
+		ops.Params
 		lengths []int // tokens of each document
 		cost    Cost
 	}{
-		{Dims{1, 1, 1, 1, 2, 1}, spec.Params{BlockLen: 1, Stride: 1, SelectBlock: 1, TopN: 3, Window: 1}, []int{1}, Small},
-		{Dims{1, 40, 4, 2, 8, 6}, spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 7}, []int{0, 3, 0, 0, 4, 1, 1, 5, 26, 0}, Small},
-		{Dims{2, 65, 6, 2, 12, 5}, spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 64}, []int{64, 1, 1, 7, 8, 9, 40}, Small},
-		{Dims{3, 33, 3, 1, 6, 8}, spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 3, Window: 9}, []int{33, 31, 2, 1, 32}, Small}, // rows with one, no, and one compression block
-		{Dims{1, 200, 2, 1, 4, 3}, spec.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 5, Window: 70}, []int{66, 67, 67}, Small},
-		{Dims{2, 135, 4, 2, 8, 16}, spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}, []int{70, 0, 1, 9, 55, 134, 1}, Small}, // for tensor cores
-		{Dims{1, 150, 2, 1, 136, 8}, spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 40}, []int{80, 5, 65}, Small},
-		{Dims{2, 350, 6, 1, 64, 64}, spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 70}, []int{65, 1, 31, 0, 253, 175, 175}, Large},
-		{Dims{2, 300, 4, 2, 128, 72}, spec.Params{BlockLen: 8, Stride: 8, SelectBlock: 16, TopN: 8, Window: 100}, []int{300, 3, 200, 60, 37, 0, 0, 0}, Large},
-		{Dims{2, 1100, 6, 1, 64, 64}, spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 128}, []int{700, 400, 300, 1, 799}, Huge},
-		{Dims{1, 700, 4, 1, 192, 128}, spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 128, TopN: 3, Window: 100}, []int{333, 200, 167}, Huge},
+		{Dims{1, 1, 1, 1, 2, 1}, ops.Params{BlockLen: 1, Stride: 1, SelectBlock: 1, TopN: 3, Window: 1}, []int{1}, Small},
+		{Dims{1, 40, 4, 2, 8, 6}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 7}, []int{0, 3, 0, 0, 4, 1, 1, 5, 26, 0}, Small},
+		{Dims{2, 65, 6, 2, 12, 5}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 4, Window: 64}, []int{64, 1, 1, 7, 8, 9, 40}, Small},
+		{Dims{3, 33, 3, 1, 6, 8}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 16, TopN: 3, Window: 9}, []int{33, 31, 2, 1, 32}, Small}, // rows with one, no, and one compression block
+		{Dims{1, 200, 2, 1, 4, 3}, ops.Params{BlockLen: 2, Stride: 1, SelectBlock: 3, TopN: 5, Window: 70}, []int{66, 67, 67}, Small},
+		{Dims{2, 135, 4, 2, 8, 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}, []int{70, 0, 1, 9, 55, 134, 1}, Small}, // for tensor cores
+		{Dims{1, 150, 2, 1, 136, 8}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 40}, []int{80, 5, 65}, Small},
+		{Dims{2, 350, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 70}, []int{65, 1, 31, 0, 253, 175, 175}, Large},
+		{Dims{2, 300, 4, 2, 128, 72}, ops.Params{BlockLen: 8, Stride: 8, SelectBlock: 16, TopN: 8, Window: 100}, []int{300, 3, 200, 60, 37, 0, 0, 0}, Large},
+		{Dims{2, 1100, 6, 1, 64, 64}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 4, Window: 128}, []int{700, 400, 300, 1, 799}, Huge},
+		{Dims{1, 700, 4, 1, 192, 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 128, TopN: 3, Window: 100}, []int{333, 200, 167}, Huge},
 	} {
 		list = append(list, CasesOfDocuments(c.Dims, c.Params, c.lengths, c.cost)...)
 	}
@@ -41,7 +40,7 @@ func DocumentCases() (list []Case) {
 }
 
 // CasesOfDocuments returns the cases of DocumentCases for documents of the given lengths, which fill the rows.
-func CasesOfDocuments(c Dims, p spec.Params, lengths []int, cost Cost) []Case {
+func CasesOfDocuments(c Dims, p ops.Params, lengths []int, cost Cost) []Case {
 	docs := &ref.Documents{B: c.B, S: c.S, L: p.BlockLen, D: p.Stride, CU: []int32{0}}
 	for i, n := range lengths {
 		docs.CU = append(docs.CU, docs.CU[i]+int32(n))
@@ -58,7 +57,7 @@ func CasesOfDocuments(c Dims, p spec.Params, lengths []int, cost Cost) []Case {
 func packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Node, table *G.Node) (*G.Node, error)) Case {
 	return Case{Name: name, Inputs: append(slices.Clip(in), Array{Name: "cu_seqlens", Shape: []int{len(docs.CU)}, Ints: docs.CU}),
 		Build: func(in []*G.Node) (*G.Node, error) {
-			table, err := ops.DocumentTable(in[len(in)-1], docs.B, docs.S, docs.L, docs.D)
+			table, err := ops.DocumentTable(in[len(in)-1], docs.B, docs.S, ops.Params{BlockLen: docs.L, Stride: docs.D})
 			if err != nil {
 				return nil, err
 			}
@@ -67,22 +66,22 @@ func packed(name string, docs *ref.Documents, in []Array, build func(in []*G.Nod
 }
 
 // packedBranches returns cases of the attention ops and of the block selection.
-func packedBranches(c Dims, p spec.Params, docs *ref.Documents) []Case {
+func packedBranches(c Dims, p ops.Params, docs *ref.Documents) []Case {
 	q, k, v := c.Tokens(1)
 	kc, vc := c.Compressed(4, p.BlockLen, p.Stride)
 	idx := Array{Name: "idx", Shape: []int{c.B, c.S, c.Hkv, p.TopN}, Ints: docs.SelectBlocks(q.Tensor(), kc.Tensor(), p.SelectBlock, p.TopN)}
 	list := []Case{
 		packed("window", docs, []Array{q, k, v}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-			return ops.SlidingWindow(in[0], in[1], in[2], p.Window, spec.WithDocuments(table))
+			return ops.SlidingWindow(in[0], in[1], in[2], p.Window, ops.WithDocuments(table))
 		}),
 		packed("dense", docs, []Array{q, k, v}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-			return ops.CausalAttention(in[0], in[1], in[2], spec.WithDocuments(table))
+			return ops.CausalAttention(in[0], in[1], in[2], ops.WithDocuments(table))
 		}),
 		packed("compressed", docs, []Array{q, kc, vc}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-			return ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride, spec.WithDocuments(table))
+			return ops.CompressedAttention(in[0], in[1], in[2], p, ops.WithDocuments(table))
 		}),
 		packed("selected", docs, []Array{q, k, v, idx}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-			return ops.SelectedAttention(in[0], in[1], in[2], in[3], p.SelectBlock, spec.WithDocuments(table))
+			return ops.SelectedAttention(in[0], in[1], in[2], in[3], p.SelectBlock, ops.WithDocuments(table))
 		}),
 	}
 	for i, mask := range []ref.Mask{
@@ -92,24 +91,24 @@ func packedBranches(c Dims, p spec.Params, docs *ref.Documents) []Case {
 		list[i] = withOracle(list[i])
 	}
 	selection := packed("select", docs, []Array{q, kc, vc}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-		o, err := ops.CompressedAttention(in[0], in[1], in[2], p.BlockLen, p.Stride, spec.WithDocuments(table))
+		o, err := ops.CompressedAttention(in[0], in[1], in[2], p, ops.WithDocuments(table))
 		if err != nil {
 			return nil, err
 		}
-		return ops.SelectBlocks(in[0], in[1], G.Must(attention.LSE(o)), p, spec.WithDocuments(table))
+		return ops.SelectBlocks(in[0], in[1], G.Must(ops.LSE(o)), p, ops.WithDocuments(table))
 	})
 	selection.Selection, selection.Outputs = &p, func(tensors) tensors { return results(nil) }
 	return append(list, selection)
 }
 
 // packedCompressions returns cases of compression by the mean and by the MLP.
-func packedCompressions(c Dims, p spec.Params, docs *ref.Documents) []Case {
+func packedCompressions(c Dims, p ops.Params, docs *ref.Documents) []Case {
 	const hidden = 5
-	l, d, nc := p.BlockLen, p.Stride, max(1, spec.NumCompressed(c.S, p.BlockLen, p.Stride))
+	l, d, nc := p.BlockLen, p.Stride, max(1, ops.NumCompressed(c.S, p.BlockLen, p.Stride))
 	_, x, _ := c.Tokens(1)
 	shape := []int{c.B, nc, c.Hkv, c.D}
 	mean := packed("compress mean", docs, []Array{x}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-		return ops.CompressMean(in[0], l, d, spec.WithDocuments(table))
+		return ops.CompressMean(in[0], ops.Params{BlockLen: l, Stride: d}, ops.WithDocuments(table))
 	})
 	mean.Outputs = func(in tensors) tensors {
 		return results(docs.Map(in[0], ref.Tokens, ref.Keys, func(x *ref.Tensor) *ref.Tensor { return ref.CompressMean(x, l, d) }, shape...))
@@ -127,7 +126,7 @@ func packedCompressions(c Dims, p spec.Params, docs *ref.Documents) []Case {
 	}
 	weights := []Array{Normal("pe", 2, l, c.D), normalTimes(scale, "w1", 3, hidden, l*c.D), Normal("w2", 4, c.D, hidden)}
 	mlp := packed("compress mlp", docs, append([]Array{x}, weights...), func(in []*G.Node, table *G.Node) (*G.Node, error) {
-		return ops.CompressMLP(in[0], in[1], in[2], in[3], l, d, spec.WithDocuments(table))
+		return ops.CompressMLP(in[0], in[1], in[2], in[3], ops.Params{BlockLen: l, Stride: d}, ops.WithDocuments(table))
 	})
 	mlp.Outputs = func(in tensors) tensors {
 		f := func(x *ref.Tensor) *ref.Tensor { return ref.CompressMLP(x, l, d, in[1], in[2], in[3]) }
@@ -156,7 +155,7 @@ func packedRoPEs(c Dims, docs *ref.Documents) []Case {
 	}
 	q, _, _ := c.Tokens(1)
 	rope := packed("rope", docs, []Array{q}, func(in []*G.Node, table *G.Node) (*G.Node, error) {
-		return ops.RoPE(in[0], base, start, spec.WithDocuments(table))
+		return ops.RoPE(in[0], base, start, ops.WithDocuments(table))
 	})
 	rope.Outputs = func(in tensors) tensors { return results(rotated(in[0], ref.RoPE)) }
 	rope.Gradients = func(_ tensors, dy *ref.Tensor) tensors { return results(rotated(dy, ref.RoPEGrad), nil) }

@@ -7,7 +7,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // EncodeFloats returns values in float32 or in a type of half precision as a device stores them, rounded to nearest even.
@@ -15,9 +15,9 @@ func EncodeFloats(dt tensor.Dtype, values []float64) []byte {
 	out := make([]byte, 0, len(values)*int(dt.Size()))
 	for _, v := range values {
 		switch dt {
-		case spec.BFloat16:
+		case ops.BFloat16:
 			out = binary.LittleEndian.AppendUint16(out, testutil.BFloat16(v))
-		case spec.Float16:
+		case ops.Float16:
 			out = binary.LittleEndian.AppendUint16(out, testutil.Float16(v))
 		default:
 			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(float32(v)))
@@ -32,9 +32,9 @@ func DecodeFloats(dt tensor.Dtype, data []byte) []float64 {
 	values := make([]float64, len(data)/size)
 	for i := range values {
 		switch at := data[i*size:]; dt {
-		case spec.BFloat16:
+		case ops.BFloat16:
 			values[i] = testutil.FromBFloat16(binary.LittleEndian.Uint16(at))
-		case spec.Float16:
+		case ops.Float16:
 			values[i] = testutil.FromFloat16(binary.LittleEndian.Uint16(at))
 		default:
 			values[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(at)))

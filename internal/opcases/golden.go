@@ -8,12 +8,12 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // ParamsOf returns the parameters of a golden.
-func ParamsOf(c testutil.Config) spec.Params {
-	return spec.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window}
+func ParamsOf(c testutil.Config) ops.Params {
+	return ops.Params{BlockLen: c.BlockLen, Stride: c.Stride, SelectBlock: c.SelBlock, TopN: c.TopN, Window: c.Window}
 }
 
 // CompareSelection compares selected blocks with those of a golden. Those of a golden that is not built in may differ where scores tie within

@@ -212,11 +212,13 @@ func compressions() (list []Case) {
 		}
 		list = append(list,
 			unary(named("compress mean", c), x,
-				func(x *G.Node) (*G.Node, error) { return ops.CompressMean(x, c.l, c.d) },
+				func(x *G.Node) (*G.Node, error) { return ops.CompressMean(x, ops.Params{BlockLen: c.l, Stride: c.d}) },
 				func(x *ref.Tensor) *ref.Tensor { return rows(ref.CompressMean(x, c.l, c.d)) },
 				func(_, dy *ref.Tensor) *ref.Tensor { return ref.CompressMeanGrad(blocks(dy), c.S, c.l, c.d) }),
 			Case{Name: named("compress mlp", c), Inputs: []Array{x, pe, w1, w2}, Cost: costOf(len(x.Floats)),
-				Build: func(in []*G.Node) (*G.Node, error) { return ops.CompressMLP(in[0], in[1], in[2], in[3], c.l, c.d) },
+				Build: func(in []*G.Node) (*G.Node, error) {
+					return ops.CompressMLP(in[0], in[1], in[2], in[3], ops.Params{BlockLen: c.l, Stride: c.d})
+				},
 				Outputs: func(in tensors) tensors {
 					return results(rows(ref.CompressMLP(in[0], c.l, c.d, in[1], in[2], in[3])), nil)
 				},

@@ -6,6 +6,7 @@ import (
 
 	"gorgonia.org/tensor"
 
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
@@ -69,9 +70,9 @@ func (r *random) size(limit int) int {
 func (r *random) float(shape ...int) spec.Operand { return spec.Operand{Dtype: r.dt, Shape: shape} }
 
 // params draws valid sizes of blocks.
-func (r *random) params() spec.Params {
+func (r *random) params() ops.Params {
 	d := oneOf(r, 1, 2, 3, 4, 8, 16, 16)
-	return spec.Params{
+	return ops.Params{
 		Stride: d, BlockLen: d * (1 + r.IntN(4)), SelectBlock: oneOf(r, d*(1+r.IntN(4)), 16*d, (64+d-1)/d*d),
 		TopN: 3 + r.IntN(oneOf(r, 1, 6, 80)), Window: r.size(400),
 	}
@@ -79,7 +80,7 @@ func (r *random) params() spec.Params {
 
 // callSizes are the sizes of the operands of a call.
 type callSizes struct {
-	spec.Params
+	ops.Params
 	b, s, hq, hkv, dim, dv int
 }
 
@@ -139,7 +140,7 @@ func (r *random) call() RandomCall {
 	r.dt = oneOf(r, tensor.Float32, tensor.Float32, tensor.Float64)
 	z := r.sizes()
 	p, b, s, hq, hkv, dim, dv := z.Params, z.b, z.s, z.hq, z.hkv, z.dim, z.dv
-	nc := max(1, spec.NumCompressed(s, p.BlockLen, p.Stride))
+	nc := max(1, ops.NumCompressed(s, p.BlockLen, p.Stride))
 	q, k, v := r.float(b, s, hq, dim), r.float(b, s, hkv, dim), r.float(b, s, hkv, dv)
 	kc, vc := r.float(b, nc, hkv, dim), r.float(b, nc, hkv, dv)
 	o, lse := r.float(b, s, hq, dv), r.float(b, hq, s)

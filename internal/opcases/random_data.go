@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/tensor"
 
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
@@ -37,7 +38,7 @@ var noise = sync.OnceValue(func() map[tensor.Dtype][]byte {
 		small[i] = values[i] / 8
 	}
 	return map[tensor.Dtype][]byte{
-		tensor.Float32: EncodeFloats(tensor.Float32, values), spec.BFloat16: EncodeFloats(spec.BFloat16, values), spec.Float16: EncodeFloats(spec.Float16, small),
+		tensor.Float32: EncodeFloats(tensor.Float32, values), ops.BFloat16: EncodeFloats(ops.BFloat16, values), ops.Float16: EncodeFloats(ops.Float16, small),
 	}
 })
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // Attention is the kind of a model's attention layers.
@@ -154,7 +154,7 @@ func (c Config) parameters() (n float64) {
 func Tiny() Config {
 	return Config{Vocab: 256, Context: 256, Layers: 4, NSAConfig: nn.NSAConfig{
 		Dim: 128, Heads: 4, KVHeads: 2, KeyDim: 32, ValueDim: 32, GateHidden: 16,
-		Params: spec.Params{BlockLen: 16, Stride: 8, SelectBlock: 16, TopN: 6, Window: 48},
+		Params: ops.Params{BlockLen: 16, Stride: 8, SelectBlock: 16, TopN: 6, Window: 48},
 	}}
 }
 
@@ -162,7 +162,7 @@ func Tiny() Config {
 func Base() Config {
 	return Config{Vocab: 256, Context: 2048, Layers: 12, NSAConfig: nn.NSAConfig{
 		Dim: 768, Heads: 12, KVHeads: 2, KeyDim: 64, ValueDim: 64, GateHidden: 64,
-		Params: spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512},
+		Params: ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512},
 	}}
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
@@ -128,15 +127,15 @@ func (c Config) cacheSizes(slots, context int, p graph.Precision) (decode.KVCach
 	pages := (context + pageLen - 1) / pageLen
 	sizes := c.NSAConfig.Cache(slots, slots*pages, pageLen)
 	if c.Attention == Dense {
-		sizes.Params = spec.Params{}
+		sizes.Params = ops.Params{}
 	} else { // a longer window would never be full
 		sizes.Window = min(sizes.Window, context)
 	}
 	switch p {
 	case graph.BF16:
-		sizes.Half = spec.BFloat16
+		sizes.Half = ops.BFloat16
 	case graph.FP16:
-		sizes.Half = spec.Float16
+		sizes.Half = ops.Float16
 	}
 	return sizes, sizes.Validate()
 }

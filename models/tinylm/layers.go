@@ -7,7 +7,6 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
 
@@ -55,9 +54,9 @@ func (c Config) addLogits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.N
 // dense adds causal attention over all keys, with rotary embedding, to the graph of x [B,S,dim]. The names of its
 // parameters begin with prefix. It also returns the rotated keys and the values.
 func (c Config) dense(b *nn.Builder, x, cuSeqlens *G.Node, prefix string) (y, k, v *G.Node) {
-	documents := spec.WithDocuments(nil)
+	documents := ops.WithDocuments(nil)
 	if cuSeqlens != nil && x != nil {
-		documents = spec.WithDocuments(b.Node(ops.DocumentTable(cuSeqlens, x.Shape()[0], x.Shape()[1], 0, 0)))
+		documents = ops.WithDocuments(b.Node(ops.DocumentTable(cuSeqlens, x.Shape()[0], x.Shape()[1], ops.Params{})))
 	}
 	q, k, v := c.project(b, x, prefix)
 	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }

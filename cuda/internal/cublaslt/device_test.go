@@ -17,7 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // gpu is an open device with the library.
@@ -88,7 +88,7 @@ func (a *array) read(t *testing.T, what any) []byte {
 }
 
 // dtypes are the types of elements by their storage types.
-var dtypes = [...]tensor.Dtype{kernels.F32: tensor.Float32, kernels.BF16: spec.BFloat16, kernels.F16: spec.Float16}
+var dtypes = [...]tensor.Dtype{kernels.F32: tensor.Float32, kernels.BF16: ops.BFloat16, kernels.F16: ops.Float16}
 
 // encode returns the bytes of values in a type, rounded to nearest even, and the rounded values.
 func encode(typ kernels.Type, values []float64) ([]byte, []float64) {

@@ -12,7 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // branches returns the cases of attention at one size, and block selection. It leaves out cases whose kernels another case
@@ -362,7 +362,7 @@ func (x typedCase) checkWeights(t *testing.T, dv []float64) {
 func sized(B, S, Hq, Hkv, D, Dv, l, d, block, n, w int) opcases.AttentionCase {
 	return opcases.AttentionCase{
 		Dims:   opcases.NewDims(B, S, Hq, Hkv, D, Dv),
-		Params: spec.Params{BlockLen: l, Stride: d, SelectBlock: block, TopN: n, Window: w},
+		Params: ops.Params{BlockLen: l, Stride: d, SelectBlock: block, TopN: n, Window: w},
 	}
 }
 

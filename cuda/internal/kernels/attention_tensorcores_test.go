@@ -13,6 +13,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
@@ -106,8 +107,8 @@ func TestSelectBlocksKernelBySize(t *testing.T) {
 		{h200, 65536, 12, 2, 64, 67, "cuda mma", "", 0},
 		{h200, 65536, 12, 2, 136, 16, "cuda mma", "", 0},
 	} {
-		p := spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: c.topN, Window: 512}
-		q, kc := operand(spec.BFloat16, 1, c.S, c.Hq, c.D), operand(spec.BFloat16, 1, spec.NumCompressed(c.S, 32, 16), c.Hkv, c.D)
+		p := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: c.topN, Window: 512}
+		q, kc := operand(ops.BFloat16, 1, c.S, c.Hq, c.D), operand(ops.BFloat16, 1, ops.NumCompressed(c.S, 32, 16), c.Hkv, c.D)
 		site := graph.Site{
 			In:  []spec.Operand{q, kc, operand(tensor.Float32, 1, c.Hq, c.S)},
 			Out: []spec.Operand{operand(tensor.Int32, 1, c.S, c.Hkv, c.topN)},
@@ -407,8 +408,8 @@ func TestAttentionGradientEntriesByType(t *testing.T) {
 					}
 					types := fmt.Sprintf("%v, %s %v", s.Type, name, saved.Type)
 					require.Equal(t, accepted[types], names, "%s: %s", op.Name(), types)
-					in, _ := all.Table().Of(op)[0].Storage.Types(site, spec.BFloat16)
-					want := map[bool]tensor.Dtype{false: spec.BFloat16, true: tensor.Float32}[delta]
+					in, _ := all.Table().Of(op)[0].Storage.Types(site, ops.BFloat16)
+					want := map[bool]tensor.Dtype{false: ops.BFloat16, true: tensor.Float32}[delta]
 					require.Equal(t, want, in[len(in)-3], "%s: %s", op.Name(), types)
 				}
 			}

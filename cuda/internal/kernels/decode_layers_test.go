@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
@@ -37,7 +38,7 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 	gain := argOf(tensor.Float32, dev.put(t, f32.encode(testutil.Normal(2, dim))), dim)
 	w := func(shape ...int) arg {
 		d.seed++
-		return argOf(spec.BFloat16, dev.noise(t, d.seed, tensor.Shape(shape).TotalSize()), shape...)
+		return argOf(ops.BFloat16, dev.noise(t, d.seed, tensor.Shape(shape).TotalSize()), shape...)
 	}
 	room := func(dt tensor.Dtype, cols int) arg {
 		a := argOf(dt, 0, rows, 1, cols)
@@ -49,13 +50,13 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 		if rows <= most {
 			op.Norm, more = 1e-6, append(more, gain)
 		} else {
-			y := room(spec.BFloat16, dim)
+			y := room(ops.BFloat16, dim)
 			d.add(norm.RMSNorm{Eps: 1e-6}, []arg{x, gain}, []arg{y}, 1)
 			x = y
 		}
 		for _, w := range more {
 			if w.Shape.Dims() == 2 {
-				ys = append(ys, room(spec.BFloat16, w.Shape[0]))
+				ys = append(ys, room(ops.BFloat16, w.Shape[0]))
 			}
 		}
 		d.add(op, append([]arg{x}, more...), ys, 1)
@@ -207,12 +208,12 @@ func TestFewRowsPlans(t *testing.T) {
 		{h200, 65, 768, false, true, "", kernels.Dim{}},
 	} {
 		op := linear.Fused{Activation: [linear.MaxFused]linear.Activation{linear.ActivationSiLU}}
-		in := []spec.Operand{operand(spec.BFloat16, x.rows, 1, x.k), operand(spec.BFloat16, 33, x.k), operand(spec.BFloat16, 64, x.k)}
+		in := []spec.Operand{operand(ops.BFloat16, x.rows, 1, x.k), operand(ops.BFloat16, 33, x.k), operand(ops.BFloat16, 64, x.k)}
 		constant := []bool{false, x.constant, x.constant}
 		if x.norm {
 			op.Norm, in, constant = 1e-6, append(in, operand(tensor.Float32, x.k)), append(constant, true)
 		}
-		out := []spec.Operand{operand(spec.BFloat16, x.rows, 1, 33), operand(spec.BFloat16, x.rows, 1, 64)}
+		out := []spec.Operand{operand(ops.BFloat16, x.rows, 1, 33), operand(ops.BFloat16, x.rows, 1, 64)}
 		plan, err := planOf(x.gpu, "cuda few", op, graph.Site{In: in, Out: out, Constant: constant})
 		if x.kernel == "" {
 			require.ErrorAs(t, err, new(*graph.Unsupported), "%v", x)

@@ -17,6 +17,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
@@ -513,7 +514,7 @@ func fillPlan(t *testing.T, c opcases.Decoding, s elemType) *kernels.Plan {
 		in = append(in, operand(dt, 1, n, k.KVHeads, k.KeyDim), operand(dt, 1, n, k.KVHeads, k.ValueDim))
 	}
 	if k.Stores(decode.Compressed) {
-		add(max(1, spec.NumCompressed(n, k.BlockLen, k.Stride)))
+		add(max(1, ops.NumCompressed(n, k.BlockLen, k.Stride)))
 	}
 	for i := range 3 {
 		if storesBranch(k, i) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
 )
@@ -55,16 +56,16 @@ func TestDecodeTime(t *testing.T) {
 }
 
 func (x decodeTime) time(t *testing.T, dev *gpu, entry string) {
-	pages, pairs, params := x.tokens/512+1, 3, spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}
+	pages, pairs, params := x.tokens/512+1, 3, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 16, Window: 512}
 	if x.dense {
-		pairs, params = 1, spec.Params{}
+		pairs, params = 1, ops.Params{}
 	}
 	c := decode.KVCache{Params: params, KVHeads: x.kvHeads, KeyDim: x.dim, ValueDim: x.dim,
-		Slots: x.batch, Pages: x.batch * pages, PageLen: 512, Half: spec.BFloat16}
+		Slots: x.batch, Pages: x.batch * pages, PageLen: 512, Half: ops.BFloat16}
 	op := decode.Step{Cache: c, Base: 10000}
 	var in, out []arg
 	noise := func(shape ...int) {
-		in = append(in, argOf(spec.BFloat16, dev.noise(t, uint64(len(in)), tensor.Shape(shape).TotalSize()), shape...))
+		in = append(in, argOf(ops.BFloat16, dev.noise(t, uint64(len(in)), tensor.Shape(shape).TotalSize()), shape...))
 	}
 	noise(x.batch, 1, x.heads, x.dim)
 	for range 2 * pairs {
@@ -73,7 +74,7 @@ func (x decodeTime) time(t *testing.T, dev *gpu, entry string) {
 	keys := x.tokens
 	if !x.dense {
 		noise(x.batch, 1, x.heads, 3)
-		keys = spec.NumCompressed(x.tokens+1, c.BlockLen, c.Stride) + c.TopN*c.SelectBlock + c.Window
+		keys = ops.NumCompressed(x.tokens+1, c.BlockLen, c.Stride) + c.TopN*c.SelectBlock + c.Window
 	}
 	// As in a model, each of several layers has its cache, so that the keys are not in the L2 cache.
 	caches := make([]arg, min(16, 1+150_000_000/(x.batch*x.kvHeads*keys*4*x.dim)))
@@ -89,7 +90,7 @@ func (x decodeTime) time(t *testing.T, dev *gpu, entry string) {
 		}
 	}
 	in = append(in, caches[0], argOf(tensor.Int32, dev.put(t, encodeInts(rows)), x.batch, 1+pages))
-	for _, o := range []spec.Operand{operand(spec.BFloat16, x.batch, 1, x.heads, x.dim), operand(tensor.Int32, x.batch, 1, x.kvHeads, max(1, c.TopN)), operand(tensor.Int32, x.batch, x.kvHeads, 3)} {
+	for _, o := range []spec.Operand{operand(ops.BFloat16, x.batch, 1, x.heads, x.dim), operand(tensor.Int32, x.batch, 1, x.kvHeads, max(1, c.TopN)), operand(tensor.Int32, x.batch, x.kvHeads, 3)} {
 		out = append(out, arg{o, dev.room(t, int64(o.Bytes()))})
 	}
 	plan := testutil.Must(planOf(dev.properties(), entry, op, graph.Site{In: siteOf(in, nil).In, Out: siteOf(nil, out).Out}))(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
@@ -52,12 +53,12 @@ func randomLengths(rng *rand.Rand, B, S, block int) (lengths []int) {
 // packedSizes are for general kernels and those on tensor cores, of both widths and wider ones.
 var packedSizes = []struct {
 	opcases.Dims
-	spec.Params
+	ops.Params
 }{
-	{opcases.Dims{B: 2, S: 150, Hq: 4, Hkv: 2, D: 8, Dv: 16}, spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}},
-	{opcases.Dims{B: 1, S: 260, Hq: 3, Hkv: 1, D: 72, Dv: 128}, spec.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 100}},
-	{opcases.Dims{B: 2, S: 99, Hq: 3, Hkv: 1, D: 6, Dv: 7}, spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 6, TopN: 4, Window: 33}},
-	{opcases.Dims{B: 1, S: 220, Hq: 2, Hkv: 2, D: 192, Dv: 128}, spec.Params{BlockLen: 16, Stride: 16, SelectBlock: 128, TopN: 3, Window: 64}},
+	{opcases.Dims{B: 2, S: 150, Hq: 4, Hkv: 2, D: 8, Dv: 16}, ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 64, TopN: 3, Window: 20}},
+	{opcases.Dims{B: 1, S: 260, Hq: 3, Hkv: 1, D: 72, Dv: 128}, ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: 3, Window: 100}},
+	{opcases.Dims{B: 2, S: 99, Hq: 3, Hkv: 1, D: 6, Dv: 7}, ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 6, TopN: 4, Window: 33}},
+	{opcases.Dims{B: 1, S: 220, Hq: 2, Hkv: 2, D: 192, Dv: 128}, ops.Params{BlockLen: 16, Stride: 16, SelectBlock: 128, TopN: 3, Window: 64}},
 }
 
 // TestRandomDocumentsOnGPU: each document has the results of its own run, as the oracle gives them, in 200 random packings.
@@ -162,7 +163,7 @@ func wrongBoundaries(t *testing.T, dev device, tries int) {
 		for i := range B * S {
 			row, at := table[4*i:][:4], int32(i%S)
 			require.True(t, 0 <= row[0] && row[0] <= at && at < row[1] && row[1] <= S, "document %v of token %d", row, at)
-			require.True(t, 0 <= row[2] && int(row[2]) <= spec.NumCompressed(S, 4, 2), "keys of document %v", row)
+			require.True(t, 0 <= row[2] && int(row[2]) <= ops.NumCompressed(S, 4, 2), "keys of document %v", row)
 			require.True(t, -1 <= row[3] && row[3] <= S-4, "block %v", row)
 		}
 		dev.reset(t)

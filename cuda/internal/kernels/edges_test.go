@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/rows"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
@@ -220,7 +221,7 @@ func TestMoreThan2To31Elements(t *testing.T) {
 		dev.memory = append(dev.memory, memory)
 		at[i] = kernels.Ptr(memory.Ptr())
 	}
-	x, y := argOf(spec.BFloat16, at[0], m, cols), argOf(spec.BFloat16, at[1], m, cols)
+	x, y := argOf(ops.BFloat16, at[0], m, cols), argOf(ops.BFloat16, at[1], m, cols)
 	b := kernels.NewBuilder(h200, nil, siteOf([]arg{x}, []arg{y}))
 	rows.Fill(b, b.In[0].Ref, n, 16, 0x3f80) // 1
 	rows.Fill(b, b.Out[0].Ref, n, 16, 0x7fed)

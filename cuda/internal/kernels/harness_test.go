@@ -20,6 +20,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
@@ -234,7 +235,7 @@ var (
 )
 
 // dtypes are the types of elements by their storage types.
-var dtypes = [...]tensor.Dtype{kernels.F32: tensor.Float32, kernels.BF16: spec.BFloat16, kernels.F16: spec.Float16}
+var dtypes = [...]tensor.Dtype{kernels.F32: tensor.Float32, kernels.BF16: ops.BFloat16, kernels.F16: ops.Float16}
 
 // elemTypeOf returns the elemType of float32 or of a type in half precision.
 func elemTypeOf(dt tensor.Dtype) elemType {

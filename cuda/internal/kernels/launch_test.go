@@ -16,6 +16,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
@@ -195,9 +196,9 @@ func matchBinaries(t *testing.T, plans []*kernels.Plan) {
 func TestUnsupported(t *testing.T) {
 	of, f := operand, func(shape ...int) spec.Operand { return operand(tensor.Float32, shape...) }
 	type list = []spec.Operand
-	half, halfRow, f16 := of(spec.BFloat16, 3), of(spec.BFloat16, 1, 3), of(spec.Float16, 3)
+	half, halfRow, f16 := of(ops.BFloat16, 3), of(ops.BFloat16, 1, 3), of(ops.Float16, 3)
 	rotated := linear.Fused{Rotated: [linear.MaxFused]bool{true}, RoPE: pointwise.RoPE{Base: 1e4}}
-	q, lse := of(spec.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
+	q, lse := of(ops.BFloat16, 1, 8, 1, 16), of(tensor.Float32, 1, 1, 8)
 	for name, x := range map[string]struct {
 		op      spec.Spec
 		in, out list
@@ -205,14 +206,14 @@ func TestUnsupported(t *testing.T) {
 	}{
 		"float64":        {pointwise.SiLU{}, list{of(tensor.Float64, 1)}, list{f(1)}, graph.ReasonType},
 		"two types":      {pointwise.SiLU{}, list{half}, list{f(3)}, graph.ReasonType},
-		"half to half":   {spec.Cast{To: spec.Float16}, list{half}, list{f16}, graph.ReasonType},
+		"half to half":   {spec.Cast{To: ops.Float16}, list{half}, list{f16}, graph.ReasonType},
 		"wide rotation":  {pointwise.RoPE{Base: 1e4}, list{f(1, 1, 1, 4098)}, list{f(1, 1, 1, 4098)}, graph.ReasonShape},
 		"tokens of rows": {rotated, list{f(1, 2, 3, 4), f(2, 4)}, list{f(1, 2, 3, 2)}, graph.ReasonShape},
 		"wide norm":      {norm.RMSNormGrad{Eps: 1}, list{f(1, 20000), f(20000), f(1, 20000)}, list{f(1, 20000), f(20000)}, graph.ReasonShape},
 		"branches":       {pointwise.GatedSum{}, append(list{f(1, 1, 1, 9)}, slices.Repeat(list{f(1, 1, 1, 1)}, 9)...), list{f(1, 1, 1, 1)}, graph.ReasonShape},
 		"weight of norm": {norm.RMSNormGrad{Eps: 1}, list{halfRow, f(3), halfRow}, list{halfRow, f16}, graph.ReasonType},
 		"half delta": {attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 4}, Delta: true},
-			list{q, q, q, of(spec.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType},
+			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType},
 		"2^16 operands": {pointwise.Add{}, slices.Repeat(list{f(1)}, 1<<16), list{f(1)}, graph.ReasonSize},
 	} {
 		s := graph.Site{Spec: x.op, In: x.in, Out: x.out}
@@ -239,8 +240,8 @@ func TestShapeRules(t *testing.T) {
 	f, ints := func(shape ...int) spec.Operand { return operand(tensor.Float32, shape...) }, operand(tensor.Int32, 1, 8, 2, 3)
 	type list = []spec.Operand
 	q, k, lse, factor := f(1, 8, 4, 16), f(1, 8, 2, 16), f(1, 4, 8), operand(tensor.Float64, 1)
-	params := spec.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}
-	chosen := func(change func(*spec.Params)) attention.SelectBlocks {
+	params := ops.Params{BlockLen: 4, Stride: 2, SelectBlock: 4, TopN: 3, Window: 4}
+	chosen := func(change func(*ops.Params)) attention.SelectBlocks {
 		p := params
 		change(&p)
 		return attention.SelectBlocks{Params: p}
@@ -269,9 +270,9 @@ func TestShapeRules(t *testing.T) {
 		"block length":    {attention.Compressed{BlockLen: 4}, list{q, k, k}, list{q, lse}, graph.ReasonShape, "stride d is 0"},
 		"selection block": {attention.Selected{}, list{q, k, k, ints}, list{q, lse}, graph.ReasonShape, "selection block l' is 0"},
 		"fewer keys":      {attention.Selected{SelectBlock: 4}, list{q, f(1, 7, 2, 16), f(1, 7, 2, 16), ints}, list{q, lse}, graph.ReasonShape, "k has 7 rows"},
-		"l and d":         {chosen(func(p *spec.Params) { p.BlockLen = 5 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the block length"},
-		"l' and d":        {chosen(func(p *spec.Params) { p.SelectBlock = 3 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the selection block"},
-		"top n":           {chosen(func(p *spec.Params) { p.TopN = 2 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "top n = 2"},
+		"l and d":         {chosen(func(p *ops.Params) { p.BlockLen = 5 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the block length"},
+		"l' and d":        {chosen(func(p *ops.Params) { p.SelectBlock = 3 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "does not divide the selection block"},
+		"top n":           {chosen(func(p *ops.Params) { p.TopN = 2 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "top n = 2"},
 		"no tensors":      {optimizer.Update{}, list{operand(tensor.Float64, optimizer.HyperLen)}, list{factor}, graph.ReasonShape, "0 tensors"},
 	} {
 		_, err := planOf(h200, "", x.op, graph.Site{In: x.in, Out: x.out})

@@ -12,6 +12,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
 	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
@@ -162,7 +163,7 @@ func naiveMLPs(x typedCase, op compress.MLP, in, pe, w1, w2, dy *ref.Tensor) (y,
 // block, dy is the gradient of one row of zeros.
 func naiveMLP(s elemType, op compress.MLP, x, pe, w1, w2, dy *ref.Tensor) (y, dx, dpe, dw1, dw2 *ref.Tensor) {
 	B, S, H, D := x.Shape[0], x.Shape[1], x.Shape[2], x.Shape[3]
-	blocks, cols := spec.NumCompressed(S, op.BlockLen, op.Stride), op.BlockLen*D
+	blocks, cols := ops.NumCompressed(S, op.BlockLen, op.Stride), op.BlockLen*D
 	dx, dpe = ref.New(x.Shape...), ref.New(pe.Shape...)
 	if blocks == 0 {
 		return ref.New(B, 1, H, D), dx, dpe, ref.New(w1.Shape...), ref.New(w2.Shape...)

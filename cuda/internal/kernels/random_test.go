@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels/all"
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
@@ -29,7 +30,7 @@ func TestRandomCallsOnHost(t *testing.T) {
 		}
 		dev := []device{host, mmaHost{host}}[i%2]
 		site := graph.Site{In: slices.Clone(c.In), Out: slices.Clone(c.Out)}
-		if half := []tensor.Dtype{spec.BFloat16, spec.Float16, {}}[i%3]; spec.IsHalf(half) {
+		if half := []tensor.Dtype{ops.BFloat16, ops.Float16, {}}[i%3]; spec.IsHalf(half) {
 			in, out := all.Table().Of(c.Spec)[0].Storage.Types(site, half)
 			site.In, site.Out = retyped(site.In, in), retyped(site.Out, out)
 		}

@@ -142,11 +142,11 @@ func (s selectedSize) of(seed uint64, share int) opcases.Case {
 		if docs == nil {
 			return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block)
 		}
-		table, err := ops.DocumentTable(in[4], s.B, s.S, docs.L, docs.D)
+		table, err := ops.DocumentTable(in[4], s.B, s.S, ops.Params{BlockLen: docs.L, Stride: docs.D})
 		if err != nil {
 			return nil, err
 		}
-		return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block, spec.WithDocuments(table))
+		return ops.SelectedAttention(in[0], in[1], in[2], in[3], s.block, ops.WithDocuments(table))
 	}
 	c.Outputs = func(in []*ref.Tensor) []*ref.Tensor {
 		o, lse := ref.Attention(in[0], in[1], in[2], mask)

@@ -15,6 +15,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/cuda/internal/kernels"
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
@@ -158,7 +159,7 @@ func (x timeShape) time(t *testing.T, entry string, length int) {
 	seed := uint64(0)
 	noise := func(shape ...int) arg {
 		seed++
-		return argOf(spec.BFloat16, dev.noise(t, seed, tensor.Shape(shape).TotalSize()), shape...)
+		return argOf(ops.BFloat16, dev.noise(t, seed, tensor.Shape(shape).TotalSize()), shape...)
 	}
 	room := func(dt tensor.Dtype, shape ...int) arg {
 		a := argOf(dt, 0, shape...)
@@ -168,9 +169,9 @@ func (x timeShape) time(t *testing.T, entry string, length int) {
 	q, do := noise(x.B, x.S, x.Hq, x.D), noise(x.B, x.S, x.Hq, x.Dv)
 	kc, vc := noise(x.B, nc, x.Hkv, x.D), noise(x.B, nc, x.Hkv, x.Dv)
 	k, v := noise(x.B, x.S, x.Hkv, x.D), noise(x.B, x.S, x.Hkv, x.Dv)
-	o, lse, idx := room(spec.BFloat16, do.Shape...), room(tensor.Float32, x.B, x.Hq, x.S), room(tensor.Int32, x.B, x.S, x.Hkv, x.TopN)
-	dq, dk, dv := room(spec.BFloat16, q.Shape...), room(spec.BFloat16, k.Shape...), room(spec.BFloat16, v.Shape...)
-	dkc, dvc := room(spec.BFloat16, kc.Shape...), room(spec.BFloat16, vc.Shape...)
+	o, lse, idx := room(ops.BFloat16, do.Shape...), room(tensor.Float32, x.B, x.Hq, x.S), room(tensor.Int32, x.B, x.S, x.Hkv, x.TopN)
+	dq, dk, dv := room(ops.BFloat16, q.Shape...), room(ops.BFloat16, k.Shape...), room(ops.BFloat16, v.Shape...)
+	dkc, dvc := room(ops.BFloat16, kc.Shape...), room(ops.BFloat16, vc.Shape...)
 
 	var table []arg // of documents
 	if length == 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
@@ -45,7 +46,7 @@ func TestProbabilitiesMatchReference(t *testing.T) {
 		"window": {attention.SlidingWindow{Window: 5}, ref.WindowMask(5), S},
 		"causal": {attention.SlidingWindow{Window: S}, ref.CausalMask(), S},
 		"compressed": {attention.Compressed{BlockLen: l, Stride: d}, ref.CompressedMask(l, d),
-			spec.NumCompressed(S, l, d)},
+			ops.NumCompressed(S, l, d)},
 		"selected": {attention.Selected{SelectBlock: lp}, ref.SelectedMask(blocks, 1, S, groups, lp), S},
 	} {
 		q, k, v := ref.New(1, S, heads, D), ref.New(1, c.keys, groups, D), ref.New(1, c.keys, groups, c.keys)

@@ -9,14 +9,14 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // small returns a model whose queries have to select among blocks within 96 tokens.
 func small() tinylm.Config {
 	return tinylm.Config{Vocab: 256, Context: 96, Layers: 3, NSAConfig: nn.NSAConfig{
 		Dim: 24, Heads: 4, KVHeads: 2, KeyDim: 8, ValueDim: 6, GateHidden: 8,
-		Params: spec.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 5, Window: 12},
+		Params: ops.Params{BlockLen: 8, Stride: 4, SelectBlock: 8, TopN: 5, Window: 12},
 	}}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/internal/fault"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
+	"github.com/gorgonia-nsa/nsa/ops"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
@@ -66,7 +67,7 @@ func NewTask(context, pairs int) (Task, error) {
 func (t Task) Model(k Kind) tinylm.Config {
 	c := tinylm.Config{Vocab: t.Vocab(), Context: t.Context, Layers: 1, NSAConfig: nn.NSAConfig{
 		Dim: 128, Heads: 2, KVHeads: 1, KeyDim: 64, ValueDim: 64, GateHidden: 16, RoPEBase: 1e18, NoSelected: k == WithoutSelected,
-		Params: spec.Params{
+		Params: ops.Params{
 			BlockLen: t.Values, Stride: t.Values, SelectBlock: t.Values, TopN: spec.ForcedBlocks + t.Free, Window: window,
 		},
 	}}

@@ -11,7 +11,7 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph/nn"
 	"github.com/gorgonia-nsa/nsa/graph/optim"
 	"github.com/gorgonia-nsa/nsa/models/tinylm"
-	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops"
 )
 
 // Options are the options of a run. Each is a flag of the command line and a line of the YAML file; the yaml tag is the
@@ -121,7 +121,7 @@ func (o *Options) setModel(c tinylm.Config) {
 func (o *Options) Model(vocab int) tinylm.Config {
 	return tinylm.Config{Vocab: vocab, Context: o.Context, Layers: o.Layers, Attention: tinylm.Attention(o.Attention), NSAConfig: nn.NSAConfig{
 		Dim: o.Dim, Heads: o.Heads, KVHeads: o.KVHeads, KeyDim: o.KeyDim, ValueDim: o.ValueDim,
-		Params: spec.Params{BlockLen: o.BlockLen, Stride: o.Stride, SelectBlock: o.SelectBlock, TopN: o.TopN, Window: o.Window},
+		Params: ops.Params{BlockLen: o.BlockLen, Stride: o.Stride, SelectBlock: o.SelectBlock, TopN: o.TopN, Window: o.Window},
 		Phi:    nn.Phi(o.Phi), PhiHidden: o.PhiHidden, GateHidden: o.GateHidden,
 	}}
 }
