@@ -9,7 +9,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/graph"
 	"github.com/gorgonia-nsa/nsa/internal/value"
 	"github.com/gorgonia-nsa/nsa/ops"
-	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
 // opInputs are the inputs of the ops of opCases.
