@@ -37,7 +37,7 @@ func TestZeroValues(t *testing.T) {
 		{spec.Apply, spec.Output, attention.LSE, ops.Params{}, decode.KVCache{}},
 		{graph.AllocArgs, graph.Bind, graph.CheckGraph, graph.Grad, graph.HostTensor, graph.HostValue, graph.MoveInputs, graph.NewAsyncReader,
 			graph.NewMachine, graph.NewPlan, graph.NewResident, graph.ParsePrecision, graph.PolicyFromEnv, graph.ScaledGrad,
-			&graph.AsyncReader{}, &graph.Machine{}, &graph.Resident{}, graph.Site{}, (*graph.AsyncReader)(nil), (*graph.Machine)(nil),
+			&graph.AsyncReader{}, &graph.Machine{}, &graph.Resident{}, graph.Call{}, (*graph.AsyncReader)(nil), (*graph.Machine)(nil),
 			(*graph.Resident)(nil), graph.Plan{}, graph.PlanStep{}, graph.Refusal{}, graph.Policy{}, &graph.Unsupported{}, &graph.LaunchError{}},
 		{nn.Assign, nn.NewNSA, &nn.NSA{}, (*nn.NSA)(nil), nn.NSAConfig{}, nn.Param{}},
 		{optim.NewAdamW, &optim.AdamW{}, &optim.LossScale{}, optim.WarmupCosine{}, optim.WarmupLinear{}},

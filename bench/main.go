@@ -96,7 +96,7 @@ func main() {
 	child := flag.String("child", "", "internal: run one measurement in this process and print it")
 	err := command.Parse(flag.CommandLine, os.Args[1:], os.Stdout)
 	if err == nil && *length < 0 {
-		err = command.WrongUse(fmt.Errorf("bench: -length is %d, want 0 or more", *length))
+		err = command.UsageError(fmt.Errorf("bench: -length is %d, want 0 or more", *length))
 	}
 	if err != nil {
 		os.Exit(command.ExitStatus(err, os.Stderr))
@@ -146,7 +146,7 @@ func mustClose(c io.Closer) { check(c.Close()) }
 func run(pick, out, device string, length int) {
 	b, err := cuda.Select(device)
 	if err != nil {
-		check(command.WrongUse(command.Flag("device", device, err)))
+		check(command.UsageError(command.Flag("device", device, err)))
 	}
 	defer mustClose(b)
 	wanted := strings.Split(pick, ",")
@@ -155,9 +155,9 @@ func run(pick, out, device string, length int) {
 		switch {
 		case name == "all":
 		case i < 0:
-			check(command.WrongUse(fmt.Errorf("-suite: no %q, want all or some of %s", name, suiteNames())))
+			check(command.UsageError(fmt.Errorf("-suite: no %q, want all or some of %s", name, suiteNames())))
 		case suites[i].on(b) == nil:
-			check(command.WrongUse(fmt.Errorf("-suite: %s does not run on %s: see -device", name, b.Device().Kind)))
+			check(command.UsageError(fmt.Errorf("-suite: %s does not run on %s: see -device", name, b.Device().Kind)))
 		}
 	}
 	chosen := slices.DeleteFunc(slices.Clone(suites), func(s suite) bool {
@@ -165,7 +165,7 @@ func run(pick, out, device string, length int) {
 		return measure == nil || !named || len(plan(measure, b, length)) == 0
 	})
 	if len(chosen) == 0 {
-		check(command.WrongUse(fmt.Errorf("-length is %d, which none of these suites has", length)))
+		check(command.UsageError(fmt.Errorf("-length is %d, which none of these suites has", length)))
 	}
 	r := newReport(out, b, length)
 	for _, s := range chosen {

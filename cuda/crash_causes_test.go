@@ -20,11 +20,11 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
 )
 
-// windowOf is the site of a sliding window in bf16.
-func windowOf(b, s, hq, hkv, dim int) graph.Site {
+// windowOf is the call of a sliding window in bf16.
+func windowOf(b, s, hq, hkv, dim int) graph.Call {
 	of := func(dt tensor.Dtype, shape ...int) spec.Operand { return spec.Operand{Dtype: dt, Shape: shape} }
 	q, k := of(ops.BFloat16, b, s, hq, dim), of(ops.BFloat16, b, s, hkv, dim)
-	return graph.Site{Spec: attention.SlidingWindow{Window: 512}, In: []spec.Operand{q, k, k},
+	return graph.Call{Spec: attention.SlidingWindow{Window: 512}, In: []spec.Operand{q, k, k},
 		Out: []spec.Operand{q, of(tensor.Float32, b, hq, s)}}
 }
 
@@ -64,9 +64,9 @@ func testZeroSizes(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 		shape[axis] = 0
 		require.ErrorContains(t, windowError([]int{1, 8, 2, 16}, shape, []int{1, 8, 2, 16}), "input 1 has a zero size",
 			name)
-		site := windowOf(1, 8, 2, 2, 16)
-		site.In[1].Shape = shape
-		by, all := refusals(t, b, site)
+		call := windowOf(1, 8, 2, 2, 16)
+		call.In[1].Shape = shape
+		by, all := refusals(t, b, call)
 		require.Nil(t, by)
 		require.Equal(t, graph.ReasonSize, all[0].Reason, name)
 	}
@@ -164,14 +164,14 @@ func testAlignment(t *testing.T, b *cuda.Backend, _ *fakedriver.Driver) {
 
 func testGridLimits(t *testing.T, b *cuda.Backend, f *fakedriver.Driver) {
 	// More than 65535 groups fit a grid, since groups lie along x.
-	site := windowOf(70_000, 1, 1, 1, 8)
-	by, _ := refusals(t, b, site)
+	call := windowOf(70_000, 1, 1, 1, 8)
+	by, _ := refusals(t, b, call)
 	x := newFixture(t, b)
 	var args []spec.Arg
-	for _, o := range append(site.In, site.Out...) {
+	for _, o := range append(call.In, call.Out...) {
 		args = append(args, x.place(o))
 	}
-	k := testutil.Must(by.Bind(site, args[:3], args[3:]))(t)
+	k := testutil.Must(by.Bind(call, args[:3], args[3:]))(t)
 	before := f.Launches("")
 	require.NoError(t, k.Launch(x.stream, nil))
 	require.NoError(t, x.stream.Synchronize())

@@ -63,17 +63,17 @@ func (x *fixture) download(a spec.Arg) G.Value {
 // bind binds the first implementation that takes an op. It also returns the names of the offers up to that one.
 func (x *fixture) bind(spec spec.Spec, in, out []spec.Arg) (k graph.Kernel, offered []string) {
 	x.t.Helper()
-	site := graph.Site{Spec: spec, In: operands(in), Out: operands(out)}
-	by, all := refusals(x.t, x.backend, site)
+	call := graph.Call{Spec: spec, In: operands(in), Out: operands(out)}
+	by, all := refusals(x.t, x.backend, call)
 	require.NotNil(x.t, by, "%v", all)
-	for _, offer := range x.backend.Offers(site)[:len(all)+1] {
+	for _, offer := range x.backend.Offers(call)[:len(all)+1] {
 		offered = append(offered, offer.Name())
 	}
-	return testutil.Must(by.Bind(site, in, out))(x.t), offered
+	return testutil.Must(by.Bind(call, in, out))(x.t), offered
 }
 
-// refusals returns the first implementation that takes a site, nil for none, and the refusals of those before it.
-func refusals(t testing.TB, b *cuda.Backend, s graph.Site) (by graph.Implementation, all []*graph.Unsupported) {
+// refusals returns the first implementation that takes a call, nil for none, and the refusals of those before it.
+func refusals(t testing.TB, b *cuda.Backend, s graph.Call) (by graph.Implementation, all []*graph.Unsupported) {
 	t.Helper()
 	for _, offer := range b.Offers(s) {
 		err := offer.Guard(s)

@@ -18,7 +18,7 @@ var table = sync.OnceValue(all.Table)
 // Storage implements graph.Backend. Activations and weights are in half precision where an op of package ops reads or writes them.
 // Statistics, losses, logits, weights of norms, gradients of weights, embeddings, sums with a term in float32, and all operands of
 // Gorgonia's own ops stay float32.
-func (b *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
+func (b *Backend) Storage(s graph.Call, half tensor.Dtype) (in, out []tensor.Dtype) {
 	var first kernels.Storage // empty for an op without entries: float32
 	if list := table().Of(s.Spec); len(list) > 0 {
 		first = list[0].Storage
@@ -26,10 +26,10 @@ func (b *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dty
 	return first.Types(s, half)
 }
 
-// Offers implements graph.Backend. It offers the entries of the op that accept the types of the site, in order. An entry with matrix
+// Offers implements graph.Backend. It offers the entries of the op that accept the types of the call, in order. An entry with matrix
 // products comes twice: first with the library's products, then with our own. If no entry accepts the types, it offers the last one,
 // whose guard says why.
-func (b *Backend) Offers(s graph.Site) []graph.Implementation {
+func (b *Backend) Offers(s graph.Call) []graph.Implementation {
 	op := all.Describe(s)
 	list := table().Of(op)
 	if len(list) == 0 {
@@ -49,7 +49,7 @@ func (b *Backend) Offers(s graph.Site) []graph.Implementation {
 }
 
 // nameOf names an op in errors.
-func nameOf(s graph.Site) string {
+func nameOf(s graph.Call) string {
 	switch {
 	case s.Spec != nil:
 		return s.Spec.Name()
@@ -62,7 +62,7 @@ func nameOf(s graph.Site) string {
 // libraryName is the name of implementations whose products a library computes.
 const libraryName = "cublaslt"
 
-// implementation is an entry of the table for one site.
+// implementation is an entry of the table for one call.
 type implementation struct {
 	backend *Backend
 	name    string // libraryName if the library computes the products
@@ -74,8 +74,8 @@ type implementation struct {
 // Name implements graph.Implementation.
 func (i *implementation) Name() string { return i.name }
 
-// Guard implements graph.Implementation. It builds the plan. s must be the site that the implementation was offered for.
-func (i *implementation) Guard(s graph.Site) error {
+// Guard implements graph.Implementation. It builds the plan. s must be the call that the implementation was offered for.
+func (i *implementation) Guard(s graph.Call) error {
 	var library kernels.Library
 	if i.name == libraryName {
 		if library = i.backend.library; library == nil {
@@ -88,6 +88,6 @@ func (i *implementation) Guard(s graph.Site) error {
 }
 
 // Bind implements graph.Implementation. It loads the kernels of the plan that Guard has built.
-func (i *implementation) Bind(s graph.Site, in, out []spec.Arg) (graph.Kernel, error) {
+func (i *implementation) Bind(s graph.Call, in, out []spec.Arg) (graph.Kernel, error) {
 	return bind(i.backend, nameOf(s), i.plan, in, out)
 }

@@ -60,8 +60,8 @@ func TestPlanSaysWhyNotTensorCores(t *testing.T) {
 	lse := spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1, 2, 8}}
 	for _, dim := range []int{12, 16} {
 		q.Shape = tensor.Shape{1, 8, 2, dim}
-		site := graph.Site{Spec: attention.SlidingWindow{Window: 4}, In: []spec.Operand{q, q, q}, Out: []spec.Operand{q, lse}}
-		offers := b.Offers(site)
+		call := graph.Call{Spec: attention.SlidingWindow{Window: 4}, In: []spec.Operand{q, q, q}, Out: []spec.Operand{q, lse}}
+		offers := b.Offers(call)
 		require.Len(t, offers, 3)
 		for i, x := range []struct{ name, of12 string }{
 			{"cuda wgmma", "dims 12 and 12, want multiples of 8 up to 256 and 192"},
@@ -69,7 +69,7 @@ func TestPlanSaysWhyNotTensorCores(t *testing.T) {
 			{"cuda", ""},
 		} {
 			require.Equal(t, x.name, offers[i].Name())
-			if err := offers[i].Guard(site); dim == 16 || x.of12 == "" {
+			if err := offers[i].Guard(call); dim == 16 || x.of12 == "" {
 				require.NoError(t, err)
 			} else {
 				require.Equal(t, graph.Refuse(graph.ReasonHeadDim, "%s", x.of12), err)
@@ -77,7 +77,7 @@ func TestPlanSaysWhyNotTensorCores(t *testing.T) {
 		}
 	}
 	require.Equal(t, graph.Refuse(graph.ReasonMissing, "no kernel for no op"),
-		b.Offers(graph.Site{})[0].Guard(graph.Site{}))
+		b.Offers(graph.Call{})[0].Guard(graph.Call{}))
 }
 
 // fakeLibrary refuses products with a bias, unless withBias is set.
@@ -154,10 +154,10 @@ func TestProductsOfALibrary(t *testing.T) {
 	clear(library.prepared)
 	for _, dt := range []tensor.Dtype{tensor.Float32, ops.BFloat16} {
 		o := spec.Operand{Dtype: dt, Shape: tensor.Shape{80, 80}} // more rows than the kernels for few rows take
-		site := graph.Site{Spec: linear.Linear{}, In: []spec.Operand{o, o}, Out: []spec.Operand{o},
+		call := graph.Call{Spec: linear.Linear{}, In: []spec.Operand{o, o}, Out: []spec.Operand{o},
 			Policy: graph.Policy{TF32: true}}
-		require.True(t, slices.ContainsFunc(b.Offers(site),
-			func(i graph.Implementation) bool { return i.Guard(site) == nil }))
+		require.True(t, slices.ContainsFunc(b.Offers(call),
+			func(i graph.Implementation) bool { return i.Guard(call) == nil }))
 	}
 	require.Len(t, library.prepared, 2)
 	for p := range library.prepared {

@@ -46,19 +46,19 @@ func randomCalls(t *testing.T, b *cuda.Backend, calls int, computes bool) {
 	ran, reasons := 0, map[graph.Reason]int{}
 	for i := range calls {
 		c := opcases.Random(x.Rand, 30_000)
-		site := graph.Site{Spec: c.Spec, In: slices.Clone(c.In), Out: slices.Clone(c.Out)}
+		call := graph.Call{Spec: c.Spec, In: slices.Clone(c.In), Out: slices.Clone(c.Out)}
 		half := []tensor.Dtype{{}, ops.BFloat16, ops.Float16}[x.IntN(3)]
-		if in, out := b.Storage(site, half); spec.IsHalf(half) {
-			retype(site.In, in)
-			retype(site.Out, out)
+		if in, out := b.Storage(call, half); spec.IsHalf(half) {
+			retype(call.In, in)
+			retype(call.Out, out)
 		}
 		mixed := c.Wrong == nil && x.IntN(20) == 0
 		if mixed {
-			site.In[x.IntN(len(site.In))].Dtype = []tensor.Dtype{tensor.Float32, ops.BFloat16, ops.Float16,
+			call.In[x.IntN(len(call.In))].Dtype = []tensor.Dtype{tensor.Float32, ops.BFloat16, ops.Float16,
 				tensor.Float64, tensor.Int}[x.IntN(5)]
 		}
-		what := fmt.Sprintf("call %d: %s %+v of %v", i, c.Spec.Name(), c.Spec, site.In)
-		by, all := refusals(t, b, site)
+		what := fmt.Sprintf("call %d: %s %+v of %v", i, c.Spec.Name(), c.Spec, call.In)
+		by, all := refusals(t, b, call)
 		for _, why := range all {
 			reasons[why.Reason]++
 		}
@@ -69,7 +69,7 @@ func randomCalls(t *testing.T, b *cuda.Backend, calls int, computes bool) {
 			require.Nil(t, by, what)
 		case right:
 			require.NotNil(t, by, what)
-			x.run(by, site, c, what, computes)
+			x.run(by, call, c, what, computes)
 			ran++
 		}
 	}
@@ -80,7 +80,7 @@ func randomCalls(t *testing.T, b *cuda.Backend, calls int, computes bool) {
 }
 
 // run launches a call and checks its outputs and the margins around them.
-func (x *caller) run(by graph.Implementation, site graph.Site, c opcases.RandomCall, what string, computes bool) {
+func (x *caller) run(by graph.Implementation, call graph.Call, c opcases.RandomCall, what string, computes bool) {
 	x.t.Helper()
 	var in, out []spec.Arg
 	end := 0
@@ -90,31 +90,31 @@ func (x *caller) run(by graph.Implementation, site graph.Site, c opcases.RandomC
 		end += (bytes+255)/256*256 + 2*callerMargin
 		return b
 	}
-	for _, o := range site.In {
+	for _, o := range call.In {
 		in = append(in, spec.Arg{Operand: o, Buf: place(o.Bytes())})
 	}
-	for _, o := range site.Out {
+	for _, o := range call.Out {
 		out = append(out, spec.Arg{Operand: o, Buf: place(o.Bytes())})
 	}
-	bind := func(by graph.Implementation, site graph.Site, in, out []spec.Arg) func() {
-		k := testutil.Must(by.Bind(site, in, out))(x.t)
+	bind := func(by graph.Implementation, call graph.Call, in, out []spec.Arg) func() {
+		k := testutil.Must(by.Bind(call, in, out))(x.t)
 		work := place(k.WorkBytes())
 		return func() { require.NoError(x.t, k.Launch(x.stream, work), what) }
 	}
-	launches := []func(){bind(by, site, in, out)}
+	launches := []func(){bind(by, call, in, out)}
 	if f := c.Forward; f != nil {
 		var from, to []spec.Arg
 		for _, i := range f.In {
 			from = append(from, in[i])
 		}
-		for i, o := range f.Outputs(site.In) {
+		for i, o := range f.Outputs(call.In) {
 			if f.Out[i] >= 0 {
 				to = append(to, in[f.Out[i]])
 			} else {
 				to = append(to, spec.Arg{Operand: o, Buf: place(o.Bytes())})
 			}
 		}
-		forward := graph.Site{Spec: f.Spec, In: operands(from), Out: operands(to)}
+		forward := graph.Call{Spec: f.Spec, In: operands(from), Out: operands(to)}
 		first, _ := refusals(x.t, x.backend, forward)
 		require.NotNil(x.t, first, what)
 		launches = append([]func(){bind(first, forward, from, to)}, launches...)

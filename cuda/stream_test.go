@@ -201,7 +201,7 @@ func TestStorage(t *testing.T) {
 	} {
 		wasIn, wasOut, _ := strings.Cut(c.was, ">")
 		wantIn, wantOut, _ := strings.Cut(c.want, ">")
-		in, out := b.Storage(graph.Site{Spec: c.spec, In: typed(wasIn), Out: typed(wasOut)}, ops.BFloat16)
+		in, out := b.Storage(graph.Call{Spec: c.spec, In: typed(wasIn), Out: typed(wasOut)}, ops.BFloat16)
 		require.Equal(t, types(wantIn), in, "%T", c.spec)
 		require.Equal(t, types(wantOut), out, "%T", c.spec)
 	}

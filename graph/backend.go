@@ -38,15 +38,15 @@ type Backend interface {
 	Device() Device
 
 	// Offers returns the implementations of an op in order of preference, none for an op that the backend does not implement.
-	// It may include implementations whose guard refuses the site: then the plan can say why. The result is for this site
+	// It may include implementations whose guard refuses the call: then the plan can say why. The result is for this call
 	// alone.
-	Offers(Site) []Implementation
+	Offers(Call) []Implementation
 
-	// Storage returns the types that the operands of a site should have if activations are stored in half, which is
-	// spec.BFloat16 or spec.Float16. The site's In have their types so far, its Out those of the graph. The machine puts an
+	// Storage returns the types that the operands of a call should have if activations are stored in half, which is
+	// spec.BFloat16 or spec.Float16. The call's In have their types so far, its Out those of the graph. The machine puts an
 	// spec.Cast before each input whose type has to change, and gives the outputs the returned types. Storage may change
 	// float32 to half and half to float32, nothing else. It is called only if Device().Half.
-	Storage(s Site, half tensor.Dtype) (in, out []tensor.Dtype)
+	Storage(s Call, half tensor.Dtype) (in, out []tensor.Dtype)
 
 	// Alloc returns zeroed memory of the device, aligned to at least Device().Alignment.
 	Alloc(bytes int) (Memory, error)
@@ -66,8 +66,8 @@ type Backend interface {
 	Close() error
 }
 
-// Site describes an op and its operands to a backend.
-type Site struct {
+// Call describes an op and its operands to a backend.
+type Call struct {
 	Op       G.Op      // nil for a Spec that is not the op of a node
 	Spec     spec.Spec // nil for an op that is not of package ops
 	In, Out  []spec.Operand
@@ -76,9 +76,9 @@ type Site struct {
 	Policy   Policy
 }
 
-// Check returns an *Unsupported error if the Spec does not accept the site's inputs, or infers other shapes for its outputs.
+// Check returns an *Unsupported error if the Spec does not accept the call's inputs, or infers other shapes for its outputs.
 // Few Specs accept half precision, so Check also tries float32 instead.
-func (s Site) Check() error {
+func (s Call) Check() error {
 	if s.Spec == nil {
 		return nil
 	}
@@ -106,12 +106,12 @@ func (s Site) Check() error {
 type Implementation interface {
 	// Name identifies the implementation in plans and counters, such as "cpu" or "window wgmma".
 	Name() string
-	// Guard returns nil if the implementation can run the site, else an *Unsupported error. The result depends on the site
+	// Guard returns nil if the implementation can run the call, else an *Unsupported error. The result depends on the call
 	// and the device alone.
-	Guard(Site) error
+	Guard(Call) error
 	// Bind returns the kernel for the operands in and out, whose cells hold no address yet. After an *Unsupported error the
 	// machine tries the next implementation; any other error ends the planning.
-	Bind(site Site, in, out []spec.Arg) (Kernel, error)
+	Bind(call Call, in, out []spec.Arg) (Kernel, error)
 }
 
 // Cost is the least that an op has to do: the arithmetic of its products, and one read or write of each operand.
@@ -121,7 +121,7 @@ type Cost struct {
 }
 
 // Cost returns the cost of the op, as spec.FLOPs counts it.
-func (s Site) Cost() Cost {
+func (s Call) Cost() Cost {
 	var c Cost
 	if s.Spec != nil {
 		c.FLOPs = spec.FLOPs(s.Spec, s.In)

@@ -40,7 +40,7 @@ func (b *cpuBackend) Device() Device {
 }
 
 // Offers implements Backend: each Spec's own kernel.
-func (b *cpuBackend) Offers(s Site) []Implementation {
+func (b *cpuBackend) Offers(s Call) []Implementation {
 	if s.Spec == nil {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (b *cpuBackend) Offers(s Site) []Implementation {
 }
 
 // Storage implements Backend. The CPU has no half precision: all types stay.
-func (b *cpuBackend) Storage(s Site, _ tensor.Dtype) (in, out []tensor.Dtype) {
+func (b *cpuBackend) Storage(s Call, _ tensor.Dtype) (in, out []tensor.Dtype) {
 	for _, o := range s.In {
 		in = append(in, o.Dtype)
 	}
@@ -106,7 +106,7 @@ type cpuImplementation struct{ workers int }
 func (cpuImplementation) Name() string { return "cpu" }
 
 // Guard implements Implementation: Specs compute in the graph's types.
-func (cpuImplementation) Guard(s Site) error {
+func (cpuImplementation) Guard(s Call) error {
 	for _, o := range slices.Concat(s.In, s.Out) {
 		if spec.IsHalf(o.Dtype) {
 			return Refuse(ReasonDevice, "%v: the cpu has no half precision", o)
@@ -115,7 +115,7 @@ func (cpuImplementation) Guard(s Site) error {
 	return nil
 }
 
-func (i cpuImplementation) Bind(s Site, in, out []spec.Arg) (Kernel, error) {
+func (i cpuImplementation) Bind(s Call, in, out []spec.Arg) (Kernel, error) {
 	k := new(cpuKernel)
 	s.Spec.Bind(&k.kernel, in, out)
 	k.work = k.kernel.WorkBytes(i.workers)

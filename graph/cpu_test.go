@@ -73,7 +73,7 @@ func TestHostMemory(t *testing.T) {
 func TestCPURefusesHalf(t *testing.T) {
 	in, out := []spec.Operand{{Dtype: tensor.Float32, Shape: tensor.Shape{2}}}, []spec.Operand{{Dtype: ops.BFloat16, Shape: tensor.Shape{2}}}
 	cast := spec.Cast{To: ops.BFloat16}
-	err := testutil.Err(graph.Bind(graph.NewCPU(1), graph.Site{Spec: cast, In: in, Out: out}, nil, nil))
+	err := testutil.Err(graph.Bind(graph.NewCPU(1), graph.Call{Spec: cast, In: in, Out: out}, nil, nil))
 	require.ErrorContains(t, err, "unsupported device: bfloat16 (2)")
 	for _, spec := range []spec.Spec{cast, optimizer.Update{DecayMask: "1", Copies: ops.BFloat16}} {
 		var k cpu.Kernel

@@ -327,7 +327,7 @@ func TestHostTensorErrors(t *testing.T) {
 
 // TestNilBackend: what binds kernels outside of a graph refuses a nil backend.
 func TestNilBackend(t *testing.T) {
-	require.ErrorContains(t, testutil.Err(graph.Bind(nil, graph.Site{}, nil, nil)), "nil backend")
+	require.ErrorContains(t, testutil.Err(graph.Bind(nil, graph.Call{}, nil, nil)), "nil backend")
 	require.ErrorContains(t, testutil.Err(graph.AllocArgs(nil, nil)), "nil backend")
 	require.ErrorContains(t, testutil.Err(graph.NewAsyncReader(nil, "loss", spec.Arg{})), "nil stream")
 	huge := spec.Arg{Operand: spec.Operand{Dtype: tensor.Float32, Shape: tensor.Shape{1 << 60}}, Buf: new(cpu.Buf)}

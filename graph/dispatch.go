@@ -35,8 +35,8 @@ func (p *plan) dispatch() error {
 
 // implement chooses an implementation for s and adds s to the plan.
 func (p *plan) implement(s *step) error {
-	site := p.site(s)
-	kernel, impl, refused, err := bindFirst(p.backend, site, args(s.in), args(s.out))
+	call := p.call(s)
+	kernel, impl, refused, err := bindFirst(p.backend, call, args(s.in), args(s.out))
 	p.steps, s.refused = append(p.steps, s), append(s.refused, refused...)
 	switch {
 	case err != nil:
@@ -47,10 +47,10 @@ func (p *plan) implement(s *step) error {
 	case kernel == nil:
 		return p.leaveToHost(s)
 	}
-	s.kernel, s.implementation, s.cost = kernel, impl.Name(), site.Cost()
+	s.kernel, s.implementation, s.cost = kernel, impl.Name(), call.Cost()
 	p.workspace = max(p.workspace, kernel.WorkBytes())
 	if c, ok := s.spec.(spec.Checked); ok && !p.device.Host && !s.recomputed {
-		s.in[c.CheckedInput()].addCheck(valueCheck{c, site.In, s.node})
+		s.in[c.CheckedInput()].addCheck(valueCheck{c, call.In, s.node})
 	}
 	return nil
 }
@@ -115,16 +115,16 @@ func firstAccepted(offers []Implementation, try func(Implementation) error) (imp
 	return nil, refused, nil
 }
 
-// firstGuarded returns the first implementation of b whose guard accepts the site, as firstAccepted does.
-func firstGuarded(b Backend, site Site) (impl Implementation, refused []Refusal, err error) {
-	return firstAccepted(b.Offers(site), func(i Implementation) error { return i.Guard(site) })
+// firstGuarded returns the first implementation of b whose guard accepts the call, as firstAccepted does.
+func firstGuarded(b Backend, call Call) (impl Implementation, refused []Refusal, err error) {
+	return firstAccepted(b.Offers(call), func(i Implementation) error { return i.Guard(call) })
 }
 
-// bindFirst binds the first implementation of b that accepts the site. The kernel is nil if there is none.
-func bindFirst(b Backend, site Site, in, out []spec.Arg) (k Kernel, impl Implementation, refused []Refusal, err error) {
-	impl, refused, err = firstAccepted(b.Offers(site), func(i Implementation) (err error) {
-		if err = i.Guard(site); err == nil {
-			k, err = i.Bind(site, in, out)
+// bindFirst binds the first implementation of b that accepts the call. The kernel is nil if there is none.
+func bindFirst(b Backend, call Call, in, out []spec.Arg) (k Kernel, impl Implementation, refused []Refusal, err error) {
+	impl, refused, err = firstAccepted(b.Offers(call), func(i Implementation) (err error) {
+		if err = i.Guard(call); err == nil {
+			k, err = i.Bind(call, in, out)
 		}
 		return err
 	})
@@ -136,13 +136,13 @@ func bindFirst(b Backend, site Site, in, out []spec.Arg) (k Kernel, impl Impleme
 
 var errNoBackend = errors.New("graph: nil backend")
 
-// Bind binds the first implementation that b offers for the site and whose guard accepts it. It is for kernels outside of a
+// Bind binds the first implementation that b offers for the call and whose guard accepts it. It is for kernels outside of a
 // graph, such as a solver's. It returns an error if there is no such implementation.
-func Bind(b Backend, site Site, in, out []spec.Arg) (Kernel, error) {
+func Bind(b Backend, call Call, in, out []spec.Arg) (Kernel, error) {
 	if value.IsNil(b) {
 		return nil, errNoBackend
 	}
-	k, _, refused, err := bindFirst(b, site, in, out)
+	k, _, refused, err := bindFirst(b, call, in, out)
 	if err == nil && k == nil {
 		err = fmt.Errorf("%s has no kernel for this op: %s", b.Device().Kind, cmp.Or(joinRefusals(refused), "it offers none"))
 	}

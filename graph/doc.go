@@ -14,6 +14,6 @@
 // Bad input is an error, never a panic. A panic of an op becomes an error that names the op and the node.
 //
 // To read: newPlan in plan.go lists the passes, each with its file in docs/design.md. allocate.go runs once; each run is
-// in run.go, which uses inputs.go, replay.go, host_op.go and publish.go. grad.go and check.go work on graphs without a
+// in run.go, which uses inputs.go, replay.go, host_op.go and storeResults.go. grad.go and check.go work on graphs without a
 // machine.
 package graph

@@ -99,11 +99,11 @@ func (f *fuser) remove(s *step) {
 func (f *fuser) replace(old []*step, spec spec.Spec, in, out []*planValue) (bool, error) {
 	at, ok := f.insertionIndex(old, in, out)
 	s := &step{node: old[0].node, spec: spec, in: in, out: out, rule: f.rule}
-	site := f.site(s)
-	if !ok || site.Check() != nil {
+	call := f.call(s)
+	if !ok || call.Check() != nil {
 		return false, nil
 	}
-	impl, refused, err := firstGuarded(f.backend, site)
+	impl, refused, err := firstGuarded(f.backend, call)
 	if impl == nil || f.policy.Strict && slices.ContainsFunc(refused, Refusal.fallback) {
 		f.unfused[f.rule+": "+cmp.Or(joinRefusals(refused), "no implementation")]++
 		return false, err

@@ -179,7 +179,7 @@ func TestCopiesAreNoSteps(t *testing.T) {
 // newPickyFake returns a fake that offers two implementations for one Spec. The first one refuses, the second one accepts.
 func newPickyFake(about string) *fakedevice.Backend {
 	f := fakedevice.New()
-	f.Offered = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
+	f.Offered = func(s graph.Call, list []graph.Implementation) []graph.Implementation {
 		if s.Spec.Name() == about {
 			list = append([]graph.Implementation{f.Implementation("picky")}, list...)
 		}
@@ -246,7 +246,7 @@ func TestJoinedWeightsAreContiguous(t *testing.T) {
 		}
 		testutil.Must(graph.Grad(G.Must(G.Add(G.Must(G.Add(sums[0], sums[1])), sums[2])), g.Inputs()...))(t)
 		f, told := fakedevice.NewHalf(), map[string][]bool{}
-		f.Offered = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
+		f.Offered = func(s graph.Call, list []graph.Implementation) []graph.Implementation {
 			if s.Spec != nil {
 				told[s.Spec.Name()] = s.Follows
 			}
@@ -288,7 +288,7 @@ func TestFusionsOfOneType(t *testing.T) {
 		testutil.Must(ops.Softmax(y))(t) // in half precision
 	}
 	f := fakedevice.NewHalf() // it stores the results of linear layers with three outputs in float32
-	f.Stored = func(s graph.Site, _, out []tensor.Dtype) {
+	f.Stored = func(s graph.Call, _, out []tensor.Dtype) {
 		if d := s.Out[0].Shape; s.Spec != nil && s.Spec.Name() == "linear" && d[len(d)-1] == 3 {
 			out[0] = tensor.Float32
 		}

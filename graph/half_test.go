@@ -59,7 +59,7 @@ func TestHalfPrecisionWithoutKernel(t *testing.T) {
 		return list
 	}
 	f := fakedevice.NewHalf() // it has SiLU in float32 alone, though its Storage asks for half precision
-	f.Offered = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
+	f.Offered = func(s graph.Call, list []graph.Implementation) []graph.Implementation {
 		if s.Spec.Name() == "silu" && (spec.IsHalf(s.In[0].Dtype) || spec.IsHalf(s.Out[0].Dtype)) {
 			return []graph.Implementation{f.Implementation("picky")}
 		}

@@ -230,7 +230,7 @@ func TestStrictRefusesFallbacks(t *testing.T) {
 		f := newPickyFake("compressed attention")
 		f.Reason = r
 		plain := f.Offered
-		f.Offered = func(s graph.Site, list []graph.Implementation) []graph.Implementation {
+		f.Offered = func(s graph.Call, list []graph.Implementation) []graph.Implementation {
 			return plain(s, list[len(list)-1:])
 		}
 		_, err := graph.NewMachine(n.graph, graph.WithBackend(f), graph.WithPolicy(graph.Policy{Strict: true}))

@@ -160,18 +160,18 @@ func (p *plan) newValue(n *G.Node, name string, k kind, o spec.Operand) *planVal
 	return v
 }
 
-// site describes a step to a backend.
-func (p *plan) site(s *step) Site {
-	site := Site{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy}
+// call describes a step to a backend.
+func (p *plan) call(s *step) Call {
+	call := Call{Op: s.op, Spec: s.spec, In: typesOf(s.in), Out: typesOf(s.out), Policy: p.policy}
 	for _, v := range s.in {
-		site.Constant = append(site.Constant, v.constant)
+		call.Constant = append(call.Constant, v.constant)
 	}
 	for _, list := range [][]*planValue{s.in, s.out} {
 		for i, v := range list {
-			site.Follows = append(site.Follows, i > 0 && v.follows == list[i-1])
+			call.Follows = append(call.Follows, i > 0 && v.follows == list[i-1])
 		}
 	}
-	return site
+	return call
 }
 
 func typesOf(values []*planValue) []spec.Operand {

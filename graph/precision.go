@@ -123,18 +123,18 @@ func (p *plan) setTypes() error {
 
 // addStep adds a step of the graph, with casts before it and after it.
 func (t *precisionPass) addStep(s *step) error {
-	site := t.site(s)
-	in, out := t.backend.Storage(site, t.half)
+	call := t.call(s)
+	in, out := t.backend.Storage(call, t.half)
 	if len(in) != len(s.in) || len(out) != len(s.out) {
 		return fmt.Errorf("%s returned storage types for %d inputs and %d outputs, want %d and %d", t.device.Kind, len(in), len(out), len(s.in), len(s.out))
 	}
-	for i := range site.In {
-		site.In[i].Dtype = in[i]
+	for i := range call.In {
+		call.In[i].Dtype = in[i]
 	}
-	for i := range site.Out {
-		site.Out[i].Dtype = out[i]
+	for i := range call.Out {
+		call.Out[i].Dtype = out[i]
 	}
-	impl, refused, err := firstGuarded(t.backend, site)
+	impl, refused, err := firstGuarded(t.backend, call)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,7 @@ package graph
 
 import "fmt"
 
-// Reason says why an implementation refuses a site.
+// Reason says why an implementation refuses a call.
 type Reason int
 
 // The reasons for which a guard refuses.
@@ -61,7 +61,7 @@ type Refusal struct {
 func (r Refusal) String() string { return fmt.Sprintf("%s: %v", r.Name, r.Why) }
 
 // fallback reports whether the implementation that runs instead is second best on this device. It is not if the refused one
-// is for another compute capability, is switched off by the user, or is slower at the site's length.
+// is for another compute capability, is switched off by the user, or is slower at the call's length.
 func (r Refusal) fallback() bool {
 	return r.Why.Reason != ReasonCapability && r.Why.Reason != ReasonPolicy && r.Why.Reason != ReasonLength
 }

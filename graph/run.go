@@ -65,14 +65,14 @@ func (m *Machine) runOnce(solver Solver, weights []G.ValueGrad) (err error) {
 	if err := m.runSegments(skipCasts && !moved, inRun); err != nil {
 		return err
 	}
-	m.beginsSums = false // if End or publish fails, the sums are undefined until ZeroGrads
+	m.beginsSums = false // if End or storeResults fails, the sums are undefined until ZeroGrads
 	if inRun != nil {
 		if err := inRun.End(weights); err != nil {
 			return err
 		}
 	}
 	m.running = nil
-	if err := m.publish(); err != nil {
+	if err := m.storeResults(); err != nil {
 		return err
 	}
 	if solver != nil && inRun == nil { // the gradients have values only now
@@ -103,7 +103,7 @@ func (m *Machine) beginStep(solver Solver, weights []G.ValueGrad) (inRun Solver,
 	if solver == nil || !m.warm { // before the first run, results of ops on the host do not exist: the step comes after it
 		return nil, nil
 	}
-	if err := m.showBeforeRun(); err != nil { // the solver reads the gradients where this run writes them
+	if err := m.setValuesBeforeRun(); err != nil { // the solver reads the gradients where this run writes them
 		return nil, err
 	}
 	if len(m.reads) > 0 || !m.inPlace(weights) { // a run whose Read fails must not have taken a step

@@ -50,7 +50,7 @@ func run(args []string, w io.Writer) (err error) {
 	}
 	backend, err := cuda.Select(*device)
 	if err != nil {
-		return command.WrongUse(command.Flag("device", *device, err))
+		return command.UsageError(command.Flag("device", *device, err))
 	}
 	defer func() { err = errors.Join(err, backend.Close()) }()
 	if err := p.Check(backend.Device()); err != nil {

@@ -67,7 +67,7 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 	if err := command.Parse(set, args, help); err != nil {
 		return nil, err
 	}
-	return o, command.WrongUse(o.check(set))
+	return o, command.UsageError(o.check(set))
 }
 
 // check returns an error if an option is out of its range or does not fit the others.
@@ -133,7 +133,7 @@ func run(args []string, out io.Writer) (err error) {
 		return command.Flag("model", o.model, err)
 	}
 	if n := weights.Config.Layers; o.layer >= n {
-		return command.WrongUse(fmt.Errorf("-layer is %d, the model has 0 to %d", o.layer, n-1))
+		return command.UsageError(fmt.Errorf("-layer is %d, the model has 0 to %d", o.layer, n-1))
 	}
 	tokens, err := tokenizer.Encode(text)
 	if err != nil {
@@ -144,7 +144,7 @@ func run(args []string, out io.Writer) (err error) {
 	}
 	b, err := cuda.Select(o.device)
 	if err != nil {
-		return command.WrongUse(command.Flag("device", o.device, err))
+		return command.UsageError(command.Flag("device", o.device, err))
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	about := inspect.Options{Title: "TinyLM of " + filepath.ToSlash(o.model), Vocabulary: tokenizer, Backend: b}

@@ -81,11 +81,11 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 	}
 	switch {
 	case o.out == "":
-		return nil, command.WrongUse(errors.New("-out is empty"))
+		return nil, command.UsageError(errors.New("-out is empty"))
 	case *asked < 0:
-		return nil, command.WrongUse(fmt.Errorf("-asked is %d, want 0 or more", *asked))
+		return nil, command.UsageError(fmt.Errorf("-asked is %d, want 0 or more", *asked))
 	case *free < 0:
-		return nil, command.WrongUse(fmt.Errorf("-free is %d, want 0 or more", *free))
+		return nil, command.UsageError(fmt.Errorf("-free is %d, want 0 or more", *free))
 	}
 	var kindErr, taskErr, otherErr, precisionErr error
 	if o.task, taskErr = recall.NewTask(*tokens, *needles); taskErr == nil {
@@ -100,7 +100,7 @@ func parse(args []string, help io.Writer) (_ *options, err error) {
 	o.kinds, kindErr = recall.ParseKinds(*models)
 	o.task.Free = cmp.Or(*free, o.task.Free)
 	o.Precision, precisionErr = graph.ParsePrecision(*precision)
-	return o, command.WrongUse(cmp.Or(kindErr, taskErr, precisionErr, otherErr))
+	return o, command.UsageError(cmp.Or(kindErr, taskErr, precisionErr, otherErr))
 }
 
 // run runs the program with the given arguments. It writes its progress to w.
@@ -111,11 +111,11 @@ func run(ctx context.Context, args []string, w io.Writer) (err error) {
 	}
 	defer command.Explain(&err, o.set, fieldFlags())
 	if o.Backend, err = cuda.Select(o.device); err != nil {
-		return command.WrongUse(command.Flag("device", o.device, err))
+		return command.UsageError(command.Flag("device", o.device, err))
 	}
 	defer func() { err = errors.Join(err, o.Backend.Close()) }()
 	if err := o.Validate(o.task); err != nil {
-		return command.WrongUse(err)
+		return command.UsageError(err)
 	}
 	if err := o.Precision.Check(o.Backend.Device()); err != nil {
 		return err

@@ -34,9 +34,9 @@ type Backend struct {
 	NoMeter                    error // error that MemoryUsed returns
 
 	// Offered and Stored, if not nil, change the results of Offers and Storage.
-	Offered func(s graph.Site, list []graph.Implementation) []graph.Implementation
+	Offered func(s graph.Call, list []graph.Implementation) []graph.Implementation
 	Reason  graph.Reason // reason for which a picky implementation refuses; ReasonShape if it is not set
-	Stored  func(s graph.Site, in, out []tensor.Dtype)
+	Stored  func(s graph.Call, in, out []tensor.Dtype)
 
 	all []*stream
 }
@@ -60,7 +60,7 @@ func (f *Backend) Device() graph.Device {
 	return graph.Device{Name: "fake", Kind: "fake", Units: 1, Capability: 10, Alignment: 256, Half: f.Half}
 }
 
-func (f *Backend) Offers(s graph.Site) []graph.Implementation {
+func (f *Backend) Offers(s graph.Call) []graph.Implementation {
 	if s.Spec == nil || s.Spec.Name() == f.Missing {
 		return nil
 	}
@@ -143,7 +143,7 @@ type implementation struct {
 
 func (i implementation) Name() string { return i.name }
 
-func (i implementation) Guard(s graph.Site) error {
+func (i implementation) Guard(s graph.Call) error {
 	switch d := s.In[0].Shape; {
 	case i.name == "picky":
 		return graph.Refuse(cmp.Or(i.fake.Reason, graph.ReasonShape), "always")
@@ -153,7 +153,7 @@ func (i implementation) Guard(s graph.Site) error {
 	return nil
 }
 
-func (i implementation) Bind(s graph.Site, in, out []spec.Arg) (graph.Kernel, error) {
+func (i implementation) Bind(s graph.Call, in, out []spec.Arg) (graph.Kernel, error) {
 	if err := i.fake.call("bind"); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // Storage implements graph.Backend: most results of Specs are stored in half precision.
-func (f *Backend) Storage(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
+func (f *Backend) Storage(s graph.Call, half tensor.Dtype) (in, out []tensor.Dtype) {
 	if !f.Half {
 		return f.cpu.Storage(s, half)
 	}
@@ -54,7 +54,7 @@ type kernel struct {
 	bound           []cpu.Buf                    // cells at the last Prepare
 }
 
-func bind(b graph.Backend, s graph.Site, in, out []spec.Arg) (graph.Kernel, error) {
+func bind(b graph.Backend, s graph.Call, in, out []spec.Arg) (graph.Kernel, error) {
 	k := &kernel{in: in, out: out}
 	wide := func(args []spec.Arg) []spec.Arg {
 		var list []spec.Arg

@@ -130,14 +130,14 @@ func nameOf(w G.ValueGrad, i int) string {
 
 // bind binds the kernel and allocates the memory of own, the solver's own inputs and outputs.
 func (b *boundAdamW) bind(s optimizer.Update, in, own []spec.Arg) (err error) {
-	site := graph.Site{Spec: s, Out: []spec.Operand{b.norm.Operand}}
+	call := graph.Call{Spec: s, Out: []spec.Operand{b.norm.Operand}}
 	for _, a := range in {
-		site.In = append(site.In, a.Operand)
+		call.In = append(call.In, a.Operand)
 	}
-	if _, err := s.Infer(site.In); err != nil {
+	if _, err := s.Infer(call.In); err != nil {
 		return err
 	}
-	if b.kernel, err = graph.Bind(b.backend, site, in, []spec.Arg{b.norm}); err != nil {
+	if b.kernel, err = graph.Bind(b.backend, call, in, []spec.Arg{b.norm}); err != nil {
 		return err
 	}
 	work := spec.Operand{Dtype: tensor.Uint8, Shape: tensor.Shape{b.kernel.WorkBytes()}}

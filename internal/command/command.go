@@ -22,8 +22,8 @@ type wrongUse struct{ error }
 func (w wrongUse) Unwrap() error { return w.error }
 func (wrongUse) ExitCode() int   { return 2 }
 
-// WrongUse marks err, if it is not nil, as an error of the command line: the program exits with status 2.
-func WrongUse(err error) error {
+// UsageError marks err, if it is not nil, as an error of the command line: the program exits with status 2.
+func UsageError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -57,7 +57,7 @@ func (logLines) Write(line []byte) (int, error) {
 }
 
 // ExitStatus returns the status that a program exits with after err, and writes err to w: 0 without an error, after
-// -help and after a closed pipe, as that of "| head", 2 after WrongUse, 128 + n after signal n, and 1 after any other
+// -help and after a closed pipe, as that of "| head", 2 after UsageError, 128 + n after signal n, and 1 after any other
 // error. It does not write a Stop, which OnSignals has written.
 func ExitStatus(err error, w io.Writer) int {
 	var stop Stop

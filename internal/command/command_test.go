@@ -54,17 +54,17 @@ func TestExitStatus(t *testing.T) {
 		says   string
 	}{
 		{nil, 0, ""},
-		{WrongUse(nil), 0, ""},
-		{WrongUse(flag.ErrHelp), 0, ""},
+		{UsageError(nil), 0, ""},
+		{UsageError(flag.ErrHelp), 0, ""},
 		{failed, 1, "failed\n"},
-		{fmt.Errorf("play: %w", WrongUse(failed)), 2, "play: failed\n"},
+		{fmt.Errorf("play: %w", UsageError(failed)), 2, "play: failed\n"},
 		{errors.Join(context.Cause(ctx), failed), 128 + 15, ""},
 	} {
 		var said bytes.Buffer
 		require.Equal(t, c.status, ExitStatus(c.err, &said), c.err)
 		require.Equal(t, c.says, said.String())
 	}
-	require.ErrorIs(t, WrongUse(failed), failed)
+	require.ErrorIs(t, UsageError(failed), failed)
 }
 
 func TestClosers(t *testing.T) {

@@ -34,7 +34,7 @@ func Explain(err *error, set *flag.FlagSet, flags map[string]string) {
 			}
 			*err = &explained{text, *err}
 			if f.Err == nil {
-				*err = WrongUse(*err)
+				*err = UsageError(*err)
 			}
 		}
 	}

@@ -70,7 +70,7 @@ type helpText struct {
 func (h *helpText) Columns() int { return terminal.Width(h.w) }
 
 // Parse parses the arguments of a program that takes flags alone. After -help it writes Help to help and returns
-// flag.ErrHelp, or the error of writing. Any other error is one line and marked by WrongUse.
+// flag.ErrHelp, or the error of writing. Any other error is one line and marked by UsageError.
 func Parse(set *flag.FlagSet, args []string, help io.Writer) error {
 	set.SetOutput(io.Discard)
 	err := set.Parse(args)
@@ -84,7 +84,7 @@ func Parse(set *flag.FlagSet, args []string, help io.Writer) error {
 		err = fmt.Errorf("unexpected argument %q", set.Arg(0))
 	}
 	if err != nil {
-		return WrongUse(fmt.Errorf("%s: %w (-help lists all flags)", set.Name(), err))
+		return UsageError(fmt.Errorf("%s: %w (-help lists all flags)", set.Name(), err))
 	}
 	return nil
 }

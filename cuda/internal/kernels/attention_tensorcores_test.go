@@ -109,11 +109,11 @@ func TestSelectBlocksKernelBySize(t *testing.T) {
 	} {
 		p := ops.Params{BlockLen: 32, Stride: 16, SelectBlock: 64, TopN: c.topN, Window: 512}
 		q, kc := operand(ops.BFloat16, 1, c.S, c.Hq, c.D), operand(ops.BFloat16, 1, ops.NumCompressed(c.S, 32, 16), c.Hkv, c.D)
-		site := graph.Site{
+		call := graph.Call{
 			In:  []spec.Operand{q, kc, operand(tensor.Float32, 1, c.Hq, c.S)},
 			Out: []spec.Operand{operand(tensor.Int32, 1, c.S, c.Hkv, c.topN)},
 		}
-		plan, err := planOf(c.gpu, c.entry, attention.SelectBlocks{Params: p}, site)
+		plan, err := planOf(c.gpu, c.entry, attention.SelectBlocks{Params: p}, call)
 		if c.want == "" {
 			wantRefusal(t, c, err, map[bool]graph.Reason{false: graph.ReasonShape, true: graph.ReasonHeadDim}[c.D > 128])
 			continue
@@ -252,8 +252,8 @@ func TestSelectedGradientWGMMAByBlock(t *testing.T) {
 // TestSpanWorkIsLinear: the memory for the chunks of the compressed and the window branch does not grow faster than S.
 func TestSpanWorkIsLinear(t *testing.T) {
 	work := func(op any, S, T, H, Hkv, D int) int64 {
-		site := attentionSite(kernels.BF16, true, 1, S, T, H, Hkv, D, D)
-		workOf := func(entry string) int64 { return testutil.Must(planOf(h200, entry, op, site))(t).WorkBytes() }
+		call := attentionSite(kernels.BF16, true, 1, S, T, H, Hkv, D, D)
+		workOf := func(entry string) int64 { return testutil.Must(planOf(h200, entry, op, call))(t).WorkBytes() }
 		return max(workOf("cuda mma"), workOf("cuda wgmma"))
 	}
 	for s := 1 << 10; s <= 1<<20; s *= 2 {
@@ -272,10 +272,10 @@ func TestSelectedWorkIsLinear(t *testing.T) {
 	const D, tiles = 128, 6 * 132 // that fill an H200
 	for _, c := range [][4]int{{2048, 2, 64, 16}, {16384, 1, 1024, 16}, {32768, 1, 4096, 8}, {16384, 2, 512, 16}, {4096, 16, 256, 4}, {65536, 4, 64, 16}, {131072, 1, 64, 16}} {
 		S, H, size, n := c[0], c[1], c[2], c[3]
-		site := attentionSite(kernels.BF16, true, 1, S, S, H, H, D, D)
-		site.In = slices.Insert(site.In, 3, operand(tensor.Int32, 1, S, H, n))
+		call := attentionSite(kernels.BF16, true, 1, S, S, H, H, D, D)
+		call.In = slices.Insert(call.In, 3, operand(tensor.Int32, 1, S, H, n))
 		op := attention.SelectedGrad{Forward: attention.Selected{SelectBlock: size}}
-		got := testutil.Must(planOf(h200, "cuda mma", op, site))(t).WorkBytes()
+		got := testutil.Must(planOf(h200, "cuda mma", op, call))(t).WorkBytes()
 		index := 4 * H * (S*n + 256*(S/size+1) + 3*(S/size+1) + S)
 		require.LessOrEqual(t, got, int64(index+4*2*D*2*(H*S+64*tiles)+1<<16), "%v", c)
 	}
@@ -317,9 +317,9 @@ func TestSelectedWGMMAByLength(t *testing.T) {
 	} {
 		op := attention.Selected{SelectBlock: c.block}
 		for name, op := range map[string]any{"forward": op, "gradient": attention.SelectedGrad{Forward: op}} {
-			site := attentionSite(kernels.BF16, name == "gradient", c.B, c.S, c.S, c.Hq, c.Hkv, c.D, c.D)
-			site.In = slices.Insert(site.In, 3, operand(tensor.Int32, c.B, c.S, c.Hkv, c.n))
-			p, err := planOf(c.gpu, "cuda wgmma", op, site)
+			call := attentionSite(kernels.BF16, name == "gradient", c.B, c.S, c.S, c.Hq, c.Hkv, c.D, c.D)
+			call.In = slices.Insert(call.In, 3, operand(tensor.Int32, c.B, c.S, c.Hkv, c.n))
+			p, err := planOf(c.gpu, "cuda wgmma", op, call)
 			if c.kernels == nil {
 				wantRefusal(t, c, err, c.reason)
 				continue
@@ -345,14 +345,14 @@ func TestSelectedWGMMAByLength(t *testing.T) {
 }
 
 // attentionSite returns operands q, k, v -> o, lse, or those of the gradient.
-func attentionSite(typ kernels.Type, gradient bool, B, S, T, Hq, Hkv, D, Dv int) graph.Site {
+func attentionSite(typ kernels.Type, gradient bool, B, S, T, Hq, Hkv, D, Dv int) graph.Call {
 	dt := dtypes[typ]
 	q, k, v := operand(dt, B, S, Hq, D), operand(dt, B, T, Hkv, D), operand(dt, B, T, Hkv, Dv)
 	o, lse := operand(dt, B, S, Hq, Dv), operand(tensor.Float32, B, Hq, S)
 	if gradient {
-		return graph.Site{In: []spec.Operand{q, k, v, o, lse, o}, Out: []spec.Operand{q, k, v}}
+		return graph.Call{In: []spec.Operand{q, k, v, o, lse, o}, Out: []spec.Operand{q, k, v}}
 	}
-	return graph.Site{In: []spec.Operand{q, k, v}, Out: []spec.Operand{o, lse}}
+	return graph.Call{In: []spec.Operand{q, k, v}, Out: []spec.Operand{o, lse}}
 }
 
 // TestAttentionUnsupportedSizes: sizes that no tile takes, and sizes that do not fit each other, are refused.
@@ -368,8 +368,8 @@ func TestAttentionUnsupportedSizes(t *testing.T) {
 		{10, 2, 512, "166400 bytes"},
 		{1 << 32, 2, 256, "8589934592"},
 	} {
-		site := attentionSite(kernels.F32, true, 1, x.S, x.S, 4, x.Hkv, x.D, x.D)
-		_, err := planOf(small, "cuda", attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 1 << 62}}, site)
+		call := attentionSite(kernels.F32, true, 1, x.S, x.S, 4, x.Hkv, x.D, x.D)
+		_, err := planOf(small, "cuda", attention.SlidingWindowGrad{Forward: attention.SlidingWindow{Window: 1 << 62}}, call)
 		if x.want == "" {
 			require.NoError(t, err)
 			continue
@@ -392,23 +392,23 @@ func TestAttentionGradientEntriesByType(t *testing.T) {
 		for _, op := range []spec.Spec{attention.SlidingWindowGrad{Forward: window, Delta: delta}, attention.SelectedGrad{Forward: selected, Delta: delta}} {
 			for _, s := range elemTypes {
 				for _, saved := range elemTypes { // of o or delta
-					site, name := attentionSite(s.Type, true, 1, 8, 8, 2, 1, 16, 16), "o"
+					call, name := attentionSite(s.Type, true, 1, 8, 8, 2, 1, 16, 16), "o"
 					if delta {
-						site.In[3], name = site.In[4], "delta"
+						call.In[3], name = call.In[4], "delta"
 					}
-					site.In[3].Dtype = dtypes[saved.Type]
+					call.In[3].Dtype = dtypes[saved.Type]
 					if _, ok := op.(attention.SelectedGrad); ok {
-						site.In = slices.Insert(site.In, 3, operand(tensor.Int32, 1, 8, 1, 3))
+						call.In = slices.Insert(call.In, 3, operand(tensor.Int32, 1, 8, 1, 3))
 					}
 					var names []string
 					for _, e := range all.Table().Of(op) {
-						if _, err := planOf(h200, e.Name, op, site); err == nil && !slices.Contains(names, e.Name) {
+						if _, err := planOf(h200, e.Name, op, call); err == nil && !slices.Contains(names, e.Name) {
 							names = append(names, e.Name)
 						}
 					}
 					types := fmt.Sprintf("%v, %s %v", s.Type, name, saved.Type)
 					require.Equal(t, accepted[types], names, "%s: %s", op.Name(), types)
-					in, _ := all.Table().Of(op)[0].Storage.Types(site, ops.BFloat16)
+					in, _ := all.Table().Of(op)[0].Storage.Types(call, ops.BFloat16)
 					want := map[bool]tensor.Dtype{false: ops.BFloat16, true: tensor.Float32}[delta]
 					require.Equal(t, want, in[len(in)-3], "%s: %s", op.Name(), types)
 				}

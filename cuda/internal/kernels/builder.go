@@ -112,8 +112,8 @@ type Builder struct {
 	err  error
 }
 
-// NewBuilder returns a builder for the operands of a site. If library is not nil, it computes the products.
-func NewBuilder(gpu GPU, library Library, s graph.Site) *Builder {
+// NewBuilder returns a builder for the operands of a call. If library is not nil, it computes the products.
+func NewBuilder(gpu GPU, library Library, s graph.Call) *Builder {
 	b := &Builder{GPU: gpu, Library: library, Policy: s.Policy}
 	if n := firstOperand + len(s.In) + len(s.Out); n > maxArrays {
 		b.Fail(graph.Refuse(graph.ReasonSize, "%d operands, want at most %d", n-firstOperand, maxArrays-firstOperand))

@@ -93,42 +93,42 @@ func shapedAs(t testing.TB, c opcases.Case, s elemType, as arrangement) (x typed
 		x.operands[i] = a.Operand(dt)
 	}
 	for _, call := range plan.Calls {
-		site := graph.Site{Spec: call.Spec, In: pick(x.operands, call.In)}
+		of := graph.Call{Spec: call.Spec, In: pick(x.operands, call.In)}
 		var wide []tensor.Dtype
-		for _, o := range site.In {
+		for _, o := range of.In {
 			if spec.IsHalf(o.Dtype) {
 				o.Dtype = tensor.Float32
 			}
 			wide = append(wide, o.Dtype)
 		}
-		site.Out = testutil.Must(call.Spec.Infer(retyped(site.In, wide)))(t)
-		free, taken := site, false
+		of.Out = testutil.Must(call.Spec.Infer(retyped(of.In, wide)))(t)
+		free, taken := of, false
 		for _, e := range all.Table().Of(call.Spec) { // the first one that takes the op in the types of its operands
 			in, out := e.Storage.Types(free, dtypes[s.Type])
-			site = graph.Site{Spec: call.Spec, In: retyped(free.In, in), Out: retyped(free.Out, out)}
-			if _, err := e.Plan(call.Spec, site, h200, nil); err != nil {
+			of = graph.Call{Spec: call.Spec, In: retyped(free.In, in), Out: retyped(free.Out, out)}
+			if _, err := e.Plan(call.Spec, of, h200, nil); err != nil {
 				continue
 			}
 			taken = true
-			for i := range site.Out {
-				if half := retyped(site.Out, out); as == skewed && out[i] == tensor.Float32 {
+			for i := range of.Out {
+				if half := retyped(of.Out, out); as == skewed && out[i] == tensor.Float32 {
 					half[i].Dtype = dtypes[s.Type]
-					if e.Takes(graph.Site{In: site.In, Out: half}) {
+					if e.Takes(graph.Call{In: of.In, Out: half}) {
 						out[i] = half[i].Dtype
 					}
 				}
 			}
-			site.Out = retyped(site.Out, out)
+			of.Out = retyped(of.Out, out)
 			break
 		}
 		if !taken {
 			return x, false
 		}
 		for i, j := range call.In {
-			x.operands[j] = site.In[i]
+			x.operands[j] = of.In[i]
 		}
 		for i, j := range call.Out {
-			x.operands[j] = site.Out[i]
+			x.operands[j] = of.Out[i]
 		}
 	}
 	return x, true
@@ -236,7 +236,7 @@ func (x typedCase) floats(contents [][]byte, array int) []float64 {
 func (x typedCase) takenBy(t testing.TB, v variant) bool {
 	t.Helper()
 	for _, call := range x.plan.Calls {
-		_, err := planOf(v.GPU, v.entry, call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
+		_, err := planOf(v.GPU, v.entry, call.Spec, graph.Call{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
 		if u := (*graph.Unsupported)(nil); v.entry == "cuda mma" && errors.As(err, &u) {
 			return false
 		}
@@ -263,8 +263,8 @@ func (x typedCase) variants(t testing.TB, dev device) (list []variant) {
 func (x typedCase) plans(t testing.TB, v variant) (plans []*kernels.Plan) {
 	t.Helper()
 	for _, call := range x.plan.Calls {
-		site := graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}
-		plans = append(plans, testutil.Must(planOf(v.GPU, v.entry, call.Spec, site))(t))
+		of := graph.Call{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}
+		plans = append(plans, testutil.Must(planOf(v.GPU, v.entry, call.Spec, of))(t))
 	}
 	return plans
 }

@@ -84,11 +84,11 @@ func newDecodeLayers(t *testing.T, dev *gpu, rows, layers int) *decodeLayers {
 // add adds the launches of an op. Inputs from `first` on that have the type of weights are constant.
 func (d *decodeLayers) add(op any, in, out []arg, first int) {
 	d.t.Helper()
-	site := siteOf(in, out)
+	call := callOf(in, out)
 	for i := range in {
-		site.Constant = append(site.Constant, i >= first && in[i].Shape.Dims() < 3)
+		call.Constant = append(call.Constant, i >= first && in[i].Shape.Dims() < 3)
 	}
-	plan := testutil.Must(planOf(d.dev.properties(), "", op, site))(d.t)
+	plan := testutil.Must(planOf(d.dev.properties(), "", op, call))(d.t)
 	b := bindPlan(d.t, plan, d.dev.room(d.t, plan.WorkBytes()), slices.Concat(in, out)...)
 	for i := range plan.Steps {
 		l := &plan.Steps[i].Launch
@@ -214,7 +214,7 @@ func TestFewRowsPlans(t *testing.T) {
 			op.Norm, in, constant = 1e-6, append(in, operand(tensor.Float32, x.k)), append(constant, true)
 		}
 		out := []spec.Operand{operand(ops.BFloat16, x.rows, 1, 33), operand(ops.BFloat16, x.rows, 1, 64)}
-		plan, err := planOf(x.gpu, "cuda few", op, graph.Site{In: in, Out: out, Constant: constant})
+		plan, err := planOf(x.gpu, "cuda few", op, graph.Call{In: in, Out: out, Constant: constant})
 		if x.kernel == "" {
 			require.ErrorAs(t, err, new(*graph.Unsupported), "%v", x)
 			continue

@@ -36,33 +36,33 @@ func decodingCache(c opcases.Decoding, s elemType) decode.KVCache {
 
 func decodingPages(c opcases.Decoding) int { return (c.Tokens + c.Cache.PageLen - 1) / c.Cache.PageLen }
 
-// decodingOp returns the op of a case, and its site with inputs in a type.
-func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op decode.Step, site graph.Site) {
+// decodingOp returns the op of a case, and its call with inputs in a type.
+func decodingOp(t testing.TB, c opcases.Decoding, s elemType) (op decode.Step, call graph.Call) {
 	k, dt := decodingCache(c, s), dtypes[s.Type]
 	op = decode.Step{Cache: k, Base: opcases.DecodingBase, MLP: c.MLP > 0, GateLayer: c.GateHidden > 0}
-	site.In = append(site.In, operand(dt, k.Slots, 1, c.Heads, k.KeyDim))
+	call.In = append(call.In, operand(dt, k.Slots, 1, c.Heads, k.KeyDim))
 	for i := range 3 {
 		if storesBranch(k, i) {
-			site.In = append(site.In, operand(dt, k.Slots, 1, k.KVHeads, k.KeyDim), operand(dt, k.Slots, 1, k.KVHeads, k.ValueDim))
+			call.In = append(call.In, operand(dt, k.Slots, 1, k.KVHeads, k.KeyDim), operand(dt, k.Slots, 1, k.KVHeads, k.ValueDim))
 		}
 	}
 	switch {
 	case c.GateHidden > 0:
-		site.In = append(site.In, operand(dt, k.Slots, 1, c.GateHidden))
+		call.In = append(call.In, operand(dt, k.Slots, 1, c.GateHidden))
 	case !k.Dense():
-		site.In = append(site.In, operand(dt, k.Slots, 1, c.Heads, c.Gates()))
+		call.In = append(call.In, operand(dt, k.Slots, 1, c.Heads, c.Gates()))
 	}
 	for _, p := range weightsOf(c) {
-		site.In = append(site.In, operand(dt, p.Shape...))
+		call.In = append(call.In, operand(dt, p.Shape...))
 	}
-	site.In = append(site.In, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, k.Slots, 1+decodingPages(c)))
-	wide := slices.Clone(site.In)
+	call.In = append(call.In, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, k.Slots, 1+decodingPages(c)))
+	wide := slices.Clone(call.In)
 	for i := range wide[:len(wide)-2] {
 		wide[i].Dtype = tensor.Float32
 	}
-	site.Out = testutil.Must(op.Infer(wide))(t)
-	site.Out[0].Dtype = dt
-	return op, site
+	call.Out = testutil.Must(op.Infer(wide))(t)
+	call.Out[0].Dtype = dt
+	return op, call
 }
 
 // weightsOf are the parameters of the gates' layer and of the compression, the last inputs before the cache.
@@ -80,7 +80,7 @@ type decoding struct {
 	v     variant
 	on    *fixture
 	op    decode.Step
-	site  graph.Site
+	call  graph.Call
 	args  []arg
 	rows  []int32
 	free  []int32 // pages
@@ -90,9 +90,9 @@ type decoding struct {
 
 func newDecoding(t *testing.T, dev device, v variant, c opcases.Decoding, s elemType, pages *rand.Rand) *decoding {
 	d := &decoding{Decoding: c, elemType: s, t: t, dev: dev, v: v, on: &fixture{t, s, dev, 0, map[kernels.Ptr]buffer{}}}
-	d.op, d.site = decodingOp(t, c, s)
-	plan := testutil.Must(planOf(v.GPU, v.entry, d.op, d.site))(t)
-	for i, o := range slices.Concat(d.site.In, d.site.Out) {
+	d.op, d.call = decodingOp(t, c, s)
+	plan := testutil.Must(planOf(v.GPU, v.entry, d.op, d.call))(t)
+	for i, o := range slices.Concat(d.call.In, d.call.Out) {
 		content := poison(o.Bytes())
 		if i == d.cell() {
 			clear(content[:4*d.op.Cache.Slots*d.op.Cache.KVHeads])
@@ -103,7 +103,7 @@ func newDecoding(t *testing.T, dev device, v variant, c opcases.Decoding, s elem
 	for i, x := range weights {
 		d.write(d.cell()-len(weights)+i, 0, s.encode(x.Data))
 	}
-	d.rows = slices.Repeat([]int32{-1}, d.site.In[d.cell()+1].Elements())
+	d.rows = slices.Repeat([]int32{-1}, d.call.In[d.cell()+1].Elements())
 	for _, p := range pages.Perm(d.op.Cache.Pages) {
 		d.free = append(d.free, int32(p))
 	}
@@ -140,7 +140,7 @@ func (d *decoding) token(slot int, s opcases.Sequence, t int) {
 	d.row(slot)[0] = int32(t)
 	next := 0
 	put := func(x *ref.Tensor) {
-		n := d.site.In[next].Elements() / d.op.Cache.Slots
+		n := d.call.In[next].Elements() / d.op.Cache.Slots
 		d.write(next, slot*n*d.Bytes(), d.encode(x.Row(0, t)[:n]))
 		next++
 	}
@@ -168,11 +168,11 @@ type decoded struct {
 // step runs the op and returns what it gave each slot.
 func (d *decoding) step() (outs []decoded) {
 	d.write(d.cell()+1, 0, encodeInts(d.rows))
-	for i := range d.site.Out { // every element is to be written
-		d.write(len(d.site.In)+i, 0, poison(d.site.Out[i].Bytes()))
+	for i := range d.call.Out { // every element is to be written
+		d.write(len(d.call.In)+i, 0, poison(d.call.Out[i].Bytes()))
 	}
 	d.bound.run(d.t, d.dev)
-	o, idx, read := d.on.bytes(d.args[len(d.site.In)]), d.on.bytes(d.args[len(d.site.In)+1]), d.on.bytes(d.args[len(d.site.In)+2])
+	o, idx, read := d.on.bytes(d.args[len(d.call.In)]), d.on.bytes(d.args[len(d.call.In)+1]), d.on.bytes(d.args[len(d.call.In)+2])
 	for i := range d.op.Cache.Slots {
 		part := func(b []byte) []byte { n := len(b) / d.op.Cache.Slots; return b[i*n:][:n] }
 		outs = append(outs, decoded{part(o), decodeInts(part(idx)), decodeInts(part(read))})
@@ -399,8 +399,8 @@ func decodingGPUs(gpu kernels.GPU, c opcases.Decoding) (list []kernels.GPU) {
 
 // decodes reports whether an implementation takes a case.
 func decodes(t testing.TB, entry string, c opcases.Decoding, s elemType) bool {
-	op, site := decodingOp(t, c, s)
-	_, err := planOf(h200, entry, op, site)
+	op, call := decodingOp(t, c, s)
+	_, err := planOf(h200, entry, op, call)
 	return err == nil
 }
 
@@ -437,14 +437,14 @@ func TestDecodePolicy(t *testing.T) {
 		if c.GateHidden > 0 || !decodes(t, "cuda mma", c, elemTypes[1]) {
 			continue
 		}
-		op, site := decodingOp(t, c, elemTypes[1])
+		op, call := decodingOp(t, c, elemTypes[1])
 		for branch, policy := range map[decode.Branch]graph.Policy{
 			decode.Compressed: {Compressed: general}, decode.Selected: {Selected: general}, decode.Window: {Window: general},
 		} {
-			site.Policy = policy
+			call.Policy = policy
 			wanted := c.Cache.Has(branch) || c.Cache.Dense() && branch == decode.Window
 			for _, entry := range append([]string{"cuda"}, fastDecoding...) {
-				_, err := planOf(h200, entry, op, site)
+				_, err := planOf(h200, entry, op, call)
 				switch refused := (*graph.Unsupported)(nil); {
 				case entry == "cuda":
 					require.NoError(t, err, c.Name)
@@ -463,10 +463,10 @@ func TestDecodePolicy(t *testing.T) {
 func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 	for _, c := range opcases.Decodings() {
 		for _, s := range elemTypes {
-			op, site := decodingOp(t, c, s)
+			op, call := decodingOp(t, c, s)
 			for _, entry := range append([]string{"cuda"}, fastDecoding...) {
 				for _, gpu := range decodingGPUs(h200, c) {
-					p, err := planOf(gpu, entry, op, site)
+					p, err := planOf(gpu, entry, op, call)
 					if entry == "cuda" && c.GateHidden == 0 {
 						require.NoError(t, err)
 					}
@@ -482,7 +482,7 @@ func decodingPlans(t *testing.T) (plans []*kernels.Plan) {
 }
 
 // kernelNames returns the kernels that an entry of the table launches for an op, none if it refuses the op.
-func kernelNames(gpu kernels.GPU, entry string, op any, s graph.Site) (names []string) {
+func kernelNames(gpu kernels.GPU, entry string, op any, s graph.Call) (names []string) {
 	p, err := planOf(gpu, entry, op, s)
 	if err != nil {
 		return nil
@@ -499,9 +499,9 @@ func TestDecodingPlansOfNewDevices(t *testing.T) {
 	older.Capability, newer.Capability = 89, 100
 	for _, c := range opcases.Decodings() {
 		for _, s := range elemTypes {
-			op, site := decodingOp(t, c, s)
+			op, call := decodingOp(t, c, s)
 			for _, entry := range append([]string{"cuda"}, fastDecoding...) {
-				require.Equal(t, kernelNames(older, entry, op, site), kernelNames(newer, entry, op, site), "%s, %s", c.Name, entry)
+				require.Equal(t, kernelNames(older, entry, op, call), kernelNames(newer, entry, op, call), "%s, %s", c.Name, entry)
 			}
 		}
 	}
@@ -522,5 +522,5 @@ func fillPlan(t *testing.T, c opcases.Decoding, s elemType) *kernels.Plan {
 		}
 	}
 	in = append(in, operand(tensor.Float32, k.Elements()), operand(tensor.Int32, 1, 2+decodingPages(c)))
-	return testutil.Must(planOf(h200, "cuda", decode.FillCache{Cache: k}, graph.Site{In: in, Out: []spec.Operand{operand(tensor.Int32, 1)}}))(t)
+	return testutil.Must(planOf(h200, "cuda", decode.FillCache{Cache: k}, graph.Call{In: in, Out: []spec.Operand{operand(tensor.Int32, 1)}}))(t)
 }

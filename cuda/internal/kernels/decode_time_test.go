@@ -93,7 +93,7 @@ func (x decodeTime) time(t *testing.T, dev *gpu, entry string) {
 	for _, o := range []spec.Operand{operand(ops.BFloat16, x.batch, 1, x.heads, x.dim), operand(tensor.Int32, x.batch, 1, x.kvHeads, max(1, c.TopN)), operand(tensor.Int32, x.batch, x.kvHeads, 3)} {
 		out = append(out, arg{o, dev.room(t, int64(o.Bytes()))})
 	}
-	plan := testutil.Must(planOf(dev.properties(), entry, op, graph.Site{In: siteOf(in, nil).In, Out: siteOf(nil, out).Out}))(t)
+	plan := testutil.Must(planOf(dev.properties(), entry, op, graph.Call{In: callOf(in, nil).In, Out: callOf(nil, out).Out}))(t)
 	room := dev.room(t, plan.WorkBytes())
 	var b bound
 	layers := func() {

@@ -118,7 +118,7 @@ func TestRowsThatTakeDocuments(t *testing.T) {
 				continue
 			}
 			for _, entry := range []string{"cuda wgmma", "cuda mma", "cuda"} {
-				_, err := planOf(h200, entry, call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
+				_, err := planOf(h200, entry, call.Spec, graph.Call{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
 				if err == nil {
 					taken[name] = append(taken[name], entry)
 				} else if entry != "cuda" && (x.Mask != nil || x.Selection != nil) {

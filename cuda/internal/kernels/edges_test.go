@@ -124,7 +124,7 @@ func TestCastsCopiesAndFillsKeepValues(t *testing.T) {
 			aligned := *x
 			aligned.skew = 0
 			filled, words := aligned.out(f32, n), aligned.out(f16, n)
-			b := kernels.NewBuilder(h200, nil, siteOf(nil, []arg{filled, words}))
+			b := kernels.NewBuilder(h200, nil, callOf(nil, []arg{filled, words}))
 			rows.Fill(b, b.Out[0].Ref, int64(n), 32, math.Float32bits(2.5))
 			rows.Fill(b, b.Out[1].Ref, int64(n), 16, 0x3c00)
 			runPlan(t, x.dev, testutil.Must(b.Plan())(t), filled, words)
@@ -178,13 +178,13 @@ func TestLinearsOfAdjacentWeightsAreNotCopied(t *testing.T) {
 		}
 		dx := x.out(x.elemType, rows, in)
 		run := func(follows bool, op any, in, out []arg, runs ...arg) {
-			site := siteOf(in, out)
+			call := callOf(in, out)
 			for _, a := range slices.Concat(in, out) {
 				first := slices.ContainsFunc(runs, func(whole arg) bool { return whole.at == a.at })
 				inRun := slices.ContainsFunc(runs, func(whole arg) bool { return a.at > whole.at && a.at < whole.at+kernels.Ptr(whole.Bytes()) })
-				site.Follows = append(site.Follows, follows && inRun && !first)
+				call.Follows = append(call.Follows, follows && inRun && !first)
 			}
-			plan := testutil.Must(planOf(x.dev.variants()[0].GPU, "", op, site))(t)
+			plan := testutil.Must(planOf(x.dev.variants()[0].GPU, "", op, call))(t)
 			copies := slices.ContainsFunc(plan.Steps, func(s kernels.Step) bool { return s.Kernel == "nsa_copy" })
 			require.Equal(t, !follows, copies)
 			runPlan(t, x.dev, plan, slices.Concat(in, out)...)
@@ -222,7 +222,7 @@ func TestMoreThan2To31Elements(t *testing.T) {
 		at[i] = kernels.Ptr(memory.Ptr())
 	}
 	x, y := argOf(ops.BFloat16, at[0], m, cols), argOf(ops.BFloat16, at[1], m, cols)
-	b := kernels.NewBuilder(h200, nil, siteOf([]arg{x}, []arg{y}))
+	b := kernels.NewBuilder(h200, nil, callOf([]arg{x}, []arg{y}))
 	rows.Fill(b, b.In[0].Ref, n, 16, 0x3f80) // 1
 	rows.Fill(b, b.Out[0].Ref, n, 16, 0x7fed)
 	fill := testutil.Must(b.Plan())(t)
@@ -238,7 +238,7 @@ func TestMoreThan2To31Elements(t *testing.T) {
 		"copy":     {pointwise.AddGrad{}, []arg{x}, 1},
 	} {
 		bindPlan(t, fill, 0, x, y).run(t, dev)
-		p := testutil.Must(planOf(dev.properties(), "", c.op, siteOf(c.in, []arg{y})))(t)
+		p := testutil.Must(planOf(dev.properties(), "", c.op, callOf(c.in, []arg{y})))(t)
 		bindPlan(t, p, 0, append(c.in, y)...).run(t, dev)
 		for _, from := range []int64{0, 1<<31 - 64, 1 << 31, n - 64} {
 			got := bf16.decode(dev.get(t, at[1]+kernels.Ptr(2*from), 128))

@@ -20,7 +20,7 @@ type EntryFor[S any] struct {
 	// products, then with our own.
 	Products func(b *Builder, op S) bool
 	// Build adds the launches. It is the guard, too: it returns a *graph.Unsupported for an op that the kernels do not take. It
-	// gets only sites that the shape rule of a Spec accepts: see Plan.
+	// gets only calls that the shape rule of a Spec accepts: see Plan.
 	Build func(b *Builder, op S) error
 }
 
@@ -89,7 +89,7 @@ func NewTable(lists ...[]Entry) Table {
 	return t
 }
 
-// Missing is the entry of an op without kernels, which refuses every site.
+// Missing is the entry of an op without kernels, which refuses every call.
 func Missing(why string) Entry {
 	refuse := func(*Builder, any) error { return graph.Refuse(graph.ReasonMissing, "%s", why) }
 	return Entry{Name: defaultName, Storage: ".*>.*", products: func(*Builder, any) bool { return false }, build: refuse}
@@ -101,19 +101,19 @@ func Always[S any](*Builder, S) bool { return true }
 // Of returns the entries of an op, in order of preference.
 func (t Table) Of(op any) []Entry { return t[reflect.TypeOf(op)] }
 
-// Takes reports whether a site has the entry's types and numbers of operands.
-func (e *Entry) Takes(s graph.Site) bool {
+// Takes reports whether a call has the entry's types and numbers of operands.
+func (e *Entry) Takes(s graph.Call) bool {
 	_, err := e.Storage.check(s)
 	return err == nil
 }
 
-// HasProducts reports whether the op has matrix products, which a library could compute. The entry must take the site.
-func (e *Entry) HasProducts(op any, s graph.Site) bool {
+// HasProducts reports whether the op has matrix products, which a library could compute. The entry must take the call.
+func (e *Entry) HasProducts(op any, s graph.Call) bool {
 	return e.products(e.builder(GPU{}, nil, s), op)
 }
 
-// builder returns a Builder for the site. If the site has a table of documents, builder moves it from In to Documents.
-func (e *Entry) builder(gpu GPU, library Library, s graph.Site) *Builder {
+// builder returns a Builder for the call. If the call has a table of documents, builder moves it from In to Documents.
+func (e *Entry) builder(gpu GPU, library Library, s graph.Call) *Builder {
 	b := NewBuilder(gpu, library, s)
 	if e.Storage.packed(s) {
 		i := slices.IndexFunc(b.In, func(o Operand) bool { return spec.HasDocuments([]spec.Operand{o.Operand}) })
@@ -123,14 +123,14 @@ func (e *Entry) builder(gpu GPU, library Library, s graph.Site) *Builder {
 	return b
 }
 
-// packed reports whether the entry takes a table of documents and the site has one.
-func (t Storage) packed(s graph.Site) bool {
+// packed reports whether the entry takes a table of documents and the call has one.
+func (t Storage) packed(s graph.Call) bool {
 	return strings.Contains(string(t), "d") && spec.HasDocuments(s.In)
 }
 
-// Plan checks the site by s.Check and the entry's Storage, and builds the launches of op. s.Spec is op, or nil if op is no Spec. If
+// Plan checks the call by s.Check and the entry's Storage, and builds the launches of op. s.Spec is op, or nil if op is no Spec. If
 // library is not nil, it computes the products.
-func (e *Entry) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, error) {
+func (e *Entry) Plan(op any, s graph.Call, gpu GPU, library Library) (*Plan, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
@@ -144,8 +144,8 @@ func (e *Entry) Plan(op any, s graph.Site, gpu GPU, library Library) (*Plan, err
 	return b.Plan()
 }
 
-// letters returns the letter of each operand of a site, with t or f for an o.
-func (t Storage) letters(s graph.Site) (in, out string, ok bool) {
+// letters returns the letter of each operand of a call, with t or f for an o.
+func (t Storage) letters(s graph.Call) (in, out string, ok bool) {
 	left, right, _ := strings.Cut(string(t), ">")
 	if !t.packed(s) {
 		left = strings.ReplaceAll(left, "d", "")
@@ -176,8 +176,8 @@ func repeat(list string, n int) (string, bool) {
 // maxElements bounds the elements of an operand, so that offsets in bytes fit 64 bits.
 const maxElements = 1 << 56
 
-// check refuses a site whose operands do not have the types of t. It returns the type of the operands with a t or an h.
-func (t Storage) check(s graph.Site) (Type, error) {
+// check refuses a call whose operands do not have the types of t. It returns the type of the operands with a t or an h.
+func (t Storage) check(s graph.Call) (Type, error) {
 	if s.Spec != nil && spec.HasDocuments(s.In) && !t.packed(s) {
 		return 0, graph.Refuse(graph.ReasonDocuments, "no kernel for packed documents")
 	}
@@ -248,8 +248,8 @@ func takesType(letter byte, dt tensor.Dtype, common Type) bool {
 	return true
 }
 
-// Types returns the types that the operands of a site should have if activations are stored in half.
-func (t Storage) Types(s graph.Site, half tensor.Dtype) (in, out []tensor.Dtype) {
+// Types returns the types that the operands of a call should have if activations are stored in half.
+func (t Storage) Types(s graph.Call, half tensor.Dtype) (in, out []tensor.Dtype) {
 	inLetters, outLetters, _ := t.letters(s)
 	wide := false // an input with an a is float32
 	for i, o := range s.In[:min(len(s.In), len(inLetters))] {

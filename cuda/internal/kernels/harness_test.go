@@ -65,7 +65,7 @@ func operand(dt tensor.Dtype, shape ...int) spec.Operand {
 
 func argOf(dt tensor.Dtype, at kernels.Ptr, shape ...int) arg { return arg{operand(dt, shape...), at} }
 
-func siteOf(in, out []arg) (s graph.Site) {
+func callOf(in, out []arg) (s graph.Call) {
 	for _, a := range in {
 		s.In = append(s.In, a.Operand)
 	}
@@ -76,7 +76,7 @@ func siteOf(in, out []arg) (s graph.Site) {
 }
 
 // planOf builds the first entry with the given name, or of any name if that is "", that takes the op.
-func planOf(gpu kernels.GPU, name string, op any, s graph.Site) (*kernels.Plan, error) {
+func planOf(gpu kernels.GPU, name string, op any, s graph.Call) (*kernels.Plan, error) {
 	err, taken := fmt.Errorf("no entry %q for %T", name, op), false
 	s.Spec, _ = op.(spec.Spec)
 	if _, one := op.(spec.DocumentTable); one {
@@ -139,7 +139,7 @@ func (b bound) run(t testing.TB, dev device) {
 // runOp runs an op on dev over poisoned work memory. The margins of that memory must not change.
 func runOp(t testing.TB, dev device, v variant, op any, in, out []arg) {
 	t.Helper()
-	runPlan(t, dev, testutil.Must(planOf(v.GPU, v.entry, op, siteOf(in, out)))(t), slices.Concat(in, out)...)
+	runPlan(t, dev, testutil.Must(planOf(v.GPU, v.entry, op, callOf(in, out)))(t), slices.Concat(in, out)...)
 }
 
 func runPlan(t testing.TB, dev device, p *kernels.Plan, args ...arg) {

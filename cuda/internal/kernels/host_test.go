@@ -252,7 +252,7 @@ func (fewHost) variants() []variant { return []variant{{"", h200}} }
 // takesFew reports whether the op of a case has kernels for few rows, which are preferred.
 func (x typedCase) takesFew(t *testing.T) bool {
 	call := x.plan.Calls[0]
-	_, err := planOf(h200, "cuda few", call.Spec, graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
+	_, err := planOf(h200, "cuda few", call.Spec, graph.Call{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)})
 	return err == nil
 }
 

@@ -39,7 +39,7 @@ func TestPackedAddressesArePlaced(t *testing.T) {
 		_    int32
 	}
 	x := operand(tensor.Float32, 7)
-	b := kernels.NewBuilder(h200, nil, graph.Site{In: []spec.Operand{x, x}, Out: []spec.Operand{x}})
+	b := kernels.NewBuilder(h200, nil, graph.Call{In: []spec.Operand{x, x}, Out: []spec.Operand{x}})
 	work := b.Work(100)
 	b.Work(10)
 	scratch := b.Scratch(5)
@@ -67,7 +67,7 @@ func TestPackedAddressesArePlaced(t *testing.T) {
 
 // TestEncodedRelocation: an encoder makes bytes of an argument from an address.
 func TestEncodedRelocation(t *testing.T) {
-	x := kernels.NewBuilder(h200, nil, siteOf([]arg{argOf(tensor.Float32, 0, 1)}, nil)).In[0].Ref
+	x := kernels.NewBuilder(h200, nil, callOf([]arg{argOf(tensor.Float32, 0, 1)}, nil)).In[0].Ref
 	packed := kernels.Pack(&struct {
 		x   int64
 		tma [2]int64
@@ -87,7 +87,7 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 	large := kernels.GPU{SharedPerBlock: 227 << 10, SharedPerSM: 1 << 20, SMs: 1} // the largest tiles of all attention kernels
 	middle := large
 	middle.SMs = 60
-	add := func(op any, s graph.Site, devices ...kernels.GPU) {
+	add := func(op any, s graph.Call, devices ...kernels.GPU) {
 		var names []string // of the op's entries
 		for _, e := range all.Table().Of(op) {
 			if !slices.Contains(names, e.Name) {
@@ -120,25 +120,25 @@ func everyPlan(t *testing.T) (plans []*kernels.Plan) {
 		for _, c := range cases {
 			x, ok := shapedAs(t, c, s, aligned)
 			for _, call := range x.plan.Calls {
-				if site := (graph.Site{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}); c.Mask != nil || c.Selection != nil {
-					add(call.Spec, site, kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle)
+				if operands := (graph.Call{In: pick(x.operands, call.In), Out: pick(x.operands, call.Out)}); c.Mask != nil || c.Selection != nil {
+					add(call.Spec, operands, kernels.GPU{SharedPerBlock: 99 << 10, SharedPerSM: 100 << 10, SMs: 1 << 30}, large, middle)
 				} else if ok {
-					add(call.Spec, site)
+					add(call.Spec, operands)
 				}
 			}
 		}
 		wide, half := operand(tensor.Float32, 10), operand(dtypes[s.Type], 10)
 		if s.Type != kernels.F32 {
-			add(spec.Cast{To: half.Dtype}, graph.Site{In: []spec.Operand{wide}, Out: []spec.Operand{half}})
-			add(spec.Cast{To: wide.Dtype}, graph.Site{In: []spec.Operand{half}, Out: []spec.Operand{wide}})
+			add(spec.Cast{To: half.Dtype}, graph.Call{In: []spec.Operand{wide}, Out: []spec.Operand{half}})
+			add(spec.Cast{To: wide.Dtype}, graph.Call{In: []spec.Operand{half}, Out: []spec.Operand{wide}})
 		}
 		adamW := []spec.Operand{operand(tensor.Float64, optimizer.HyperLen), wide, half, wide, wide}
 		wide, half = operand(tensor.Float32, 7), operand(dtypes[s.Type], 7)
 		adamW = append(adamW, wide, half, wide, wide)
-		add(optimizer.Update{DecayMask: "10"}, graph.Site{In: adamW, Out: []spec.Operand{operand(tensor.Float64, 1)}})
+		add(optimizer.Update{DecayMask: "10"}, graph.Call{In: adamW, Out: []spec.Operand{operand(tensor.Float64, 1)}})
 		matrix, gradient := operand(tensor.Float32, 7, 9), operand(dtypes[s.Type], 7, 9)
 		muon := []spec.Operand{operand(tensor.Float64, optimizer.HyperLen), matrix, gradient, matrix, operand(tensor.Float32)}
-		add(optimizer.Update{DecayMask: "1", MuonMask: "1"}, graph.Site{In: muon, Out: []spec.Operand{operand(tensor.Float64, 1)}})
+		add(optimizer.Update{DecayMask: "1", MuonMask: "1"}, graph.Call{In: muon, Out: []spec.Operand{operand(tensor.Float64, 1)}})
 		for _, n := range []int64{64, 3000} {
 			for trans := range 4 {
 				p := kernels.Product{Type: s.Type, Out: s.Type, M: n, N: n, K: 64, TransA: trans&1 != 0, TransB: trans&2 != 0}
@@ -216,7 +216,7 @@ func TestUnsupported(t *testing.T) {
 			list{q, q, q, of(ops.BFloat16, 1, 1, 8), lse, q}, list{q, q, q}, graph.ReasonType},
 		"2^16 operands": {pointwise.Add{}, slices.Repeat(list{f(1)}, 1<<16), list{f(1)}, graph.ReasonSize},
 	} {
-		s := graph.Site{Spec: x.op, In: x.in, Out: x.out}
+		s := graph.Call{Spec: x.op, In: x.in, Out: x.out}
 		require.NoError(t, s.Check(), name)
 		_, err := planOf(h200, "", x.op, s)
 		wantRefusal(t, name, err, x.reason)
@@ -228,7 +228,7 @@ func TestUnsupported(t *testing.T) {
 		"batch overlap": {M: 4, N: 4, K: 4, Batch: 2, StrideC: 15},
 		"unknown type":  {Type: 7, M: 1, N: 1, K: 1},
 	} {
-		b := kernels.NewBuilder(h200, nil, graph.Site{})
+		b := kernels.NewBuilder(h200, nil, graph.Call{})
 		matmul.Multiply(b, p, 0, 0, 0, 0)
 		_, err := b.Plan()
 		require.ErrorAs(t, err, new(*graph.Unsupported), name)
@@ -275,9 +275,9 @@ func TestShapeRules(t *testing.T) {
 		"top n":           {chosen(func(p *ops.Params) { p.TopN = 2 }), list{q, kc, lse}, list{ints}, graph.ReasonShape, "top n = 2"},
 		"no tensors":      {optimizer.Update{}, list{operand(tensor.Float64, optimizer.HyperLen)}, list{factor}, graph.ReasonShape, "0 tensors"},
 	} {
-		_, err := planOf(h200, "", x.op, graph.Site{In: x.in, Out: x.out})
+		_, err := planOf(h200, "", x.op, graph.Call{In: x.in, Out: x.out})
 		wantRefusal(t, name, err, x.reason)
 		require.ErrorContains(t, err, x.detail, name)
-		require.Equal(t, err, graph.Site{Spec: x.op, In: x.in, Out: x.out}.Check(), name)
+		require.Equal(t, err, graph.Call{Spec: x.op, In: x.in, Out: x.out}.Check(), name)
 	}
 }

@@ -103,7 +103,7 @@ func (l layout) normal(s elemType, seed uint64) []float64 {
 func planProduct(t testing.TB, p kernels.Product, bias bool) *kernels.Plan {
 	t.Helper()
 	o := operand(tensor.Float32, 1)
-	to := kernels.NewBuilder(h200, nil, graph.Site{In: []spec.Operand{o, o, o}, Out: []spec.Operand{o}})
+	to := kernels.NewBuilder(h200, nil, graph.Call{In: []spec.Operand{o, o, o}, Out: []spec.Operand{o}})
 	add := to.In[2].Ref
 	if !bias {
 		add = 0

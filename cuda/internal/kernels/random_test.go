@@ -29,27 +29,27 @@ func TestRandomCallsOnHost(t *testing.T) {
 			continue
 		}
 		dev := []device{host, mmaHost{host}}[i%2]
-		site := graph.Site{In: slices.Clone(c.In), Out: slices.Clone(c.Out)}
+		call := graph.Call{In: slices.Clone(c.In), Out: slices.Clone(c.Out)}
 		if half := []tensor.Dtype{ops.BFloat16, ops.Float16, {}}[i%3]; spec.IsHalf(half) {
-			in, out := all.Table().Of(c.Spec)[0].Storage.Types(site, half)
-			site.In, site.Out = retyped(site.In, in), retyped(site.Out, out)
+			in, out := all.Table().Of(c.Spec)[0].Storage.Types(call, half)
+			call.In, call.Out = retyped(call.In, in), retyped(call.Out, out)
 		}
 		v := dev.variants()[rng.IntN(len(dev.variants()))]
-		what := fmt.Sprintf("call %d: %s %+v of %v, entry %q", i, c.Spec.Name(), c.Spec, site.In, v.entry)
-		if _, err := planOf(v.GPU, v.entry, c.Spec, site); err != nil {
+		what := fmt.Sprintf("call %d: %s %+v of %v, entry %q", i, c.Spec.Name(), c.Spec, call.In, v.entry)
+		if _, err := planOf(v.GPU, v.entry, c.Spec, call); err != nil {
 			v = host.variants()[0] // the general kernels have every op
 		}
 		x := &fixture{t: t, dev: dev, memory: map[kernels.Ptr]buffer{}}
 		var in, out []arg
-		for _, o := range site.In {
+		for _, o := range call.In {
 			in = append(in, x.place(o, c.Input(rng, o)))
 		}
-		for _, o := range site.Out {
+		for _, o := range call.Out {
 			out = append(out, x.place(o, poison(o.Bytes())))
 		}
 		if f := c.Forward; f != nil {
 			var to []arg
-			for i, o := range f.Outputs(site.In) {
+			for i, o := range f.Outputs(call.In) {
 				if f.Out[i] >= 0 {
 					to = append(to, in[f.Out[i]])
 				} else {

@@ -201,18 +201,18 @@ func listedBlocks(t *testing.T, dev device, sizes []selectedSize) {
 
 // compareListedBlocks runs the kernel that lists the blocks of tiles of queries, and compares the lists with piecesOfTile.
 func compareListedBlocks(t *testing.T, dev device, s selectedSize, idx []int32) {
-	site := attentionSite(kernels.BF16, false, s.B, s.S, s.S, s.Hq, s.Hkv, s.D, s.Dv)
-	site.In = slices.Insert(site.In, 3, operand(tensor.Int32, s.B, s.S, s.Hkv, s.n))
+	call := attentionSite(kernels.BF16, false, s.B, s.S, s.S, s.Hq, s.Hkv, s.D, s.Dv)
+	call.In = slices.Insert(call.In, 3, operand(tensor.Int32, s.B, s.S, s.Hkv, s.n))
 	if s.lengths != nil {
-		site.In = append(site.In, operand(tensor.Int32, s.B, s.S, 4))
+		call.In = append(call.In, operand(tensor.Int32, s.B, s.S, 4))
 	}
-	plan := *testutil.Must(planOf(h200, "cuda wgmma", attention.Selected{SelectBlock: s.block}, site))(t)
+	plan := *testutil.Must(planOf(h200, "cuda wgmma", attention.Selected{SelectBlock: s.block}, call))(t)
 	step := slices.IndexFunc(plan.Steps, func(l kernels.Step) bool { return l.Kernel == "nsa_walk_blocks_i32" })
 	require.GreaterOrEqual(t, step, 0)
 	plan.Steps = plan.Steps[step:][:1]
 	work := output(t, dev, int(plan.WorkBytes()))
-	args := make([]arg, len(site.In)+len(site.Out))
-	for i, o := range append(site.In, site.Out...) {
+	args := make([]arg, len(call.In)+len(call.Out))
+	for i, o := range append(call.In, call.Out...) {
 		args[i] = arg{o, place(t, dev, poison(o.Bytes()), 0).at}
 	}
 	args[3].at = place(t, dev, encodeInts(idx), 0).at

@@ -70,14 +70,14 @@ func stockOps(g *G.ExprGraph) (list G.Nodes) {
 }
 
 // planStock builds the launches of a node, which may be refused.
-func planStock(n *G.Node) (*kernels.Plan, graph.Site, error) {
+func planStock(n *G.Node) (*kernels.Plan, graph.Call, error) {
 	of := func(n *G.Node) spec.Operand { return spec.Operand{Dtype: n.Dtype(), Shape: n.Shape()} }
-	site := graph.Site{Op: n.Op(), Out: []spec.Operand{of(n)}}
+	call := graph.Call{Op: n.Op(), Out: []spec.Operand{of(n)}}
 	for children := n.Graph().From(n.ID()); children.Next(); {
-		site.In = append(site.In, of(children.Node().(*G.Node)))
+		call.In = append(call.In, of(children.Node().(*G.Node)))
 	}
-	p, err := planOf(h200, "", stock.Recognise(n.Op()), site)
-	return p, site, err
+	p, err := planOf(h200, "", stock.Recognise(n.Op()), call)
+	return p, call, err
 }
 
 // stockPlans returns the plans of all ops of the cases.
@@ -195,9 +195,9 @@ func compareStock(t *testing.T, dev device, cases []stockCase) {
 				continue
 			}
 			seen[key] = true
-			plan, site, err := planStock(n)
+			plan, call, err := planStock(n)
 			require.NoError(t, err, "%v", n.Op())
-			compareStockOp(t, dev, plan, site, n, in, testutil.Floats(t, want.Data()))
+			compareStockOp(t, dev, plan, call, n, in, testutil.Floats(t, want.Data()))
 		}
 	})
 }
@@ -223,19 +223,19 @@ func stockValue(dt tensor.Dtype, shape tensor.Shape, v []float64) G.Value {
 }
 
 // compareStockOp runs one op twice, over poison.
-func compareStockOp(t *testing.T, dev device, plan *kernels.Plan, site graph.Site, n *G.Node, in []G.Value, want []float64) {
+func compareStockOp(t *testing.T, dev device, plan *kernels.Plan, call graph.Call, n *G.Node, in []G.Value, want []float64) {
 	t.Helper()
 	defer dev.reset(t)
 	var args []arg
-	for i, o := range site.In {
+	for i, o := range call.In {
 		args = append(args, arg{o, dev.put(t, f32.encode(testutil.Floats(t, in[i].Data())))})
 	}
 	var runs [2][]byte
 	for i := range runs {
 		dev.otherOrder()
-		y := output(t, dev, site.Out[0].Bytes())
+		y := output(t, dev, call.Out[0].Bytes())
 		work := dev.put(t, bytes.Repeat([]byte{0xff, byte(0x7f + i)}, int(plan.WorkBytes()+1)/2))
-		bindPlan(t, plan, work, append(args[:len(args):len(args)], arg{site.Out[0], y.at})...).run(t, dev)
+		bindPlan(t, plan, work, append(args[:len(args):len(args)], arg{call.Out[0], y.at})...).run(t, dev)
 		runs[i] = y.bytes(t, dev)
 	}
 	require.Equal(t, runs[0], runs[1], "%v: two runs differ", n.Op())

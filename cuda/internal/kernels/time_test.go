@@ -186,7 +186,7 @@ func (x timeShape) time(t *testing.T, entry string, length int) {
 	var lineOf []int // of a step
 	add := func(branch string, op any, in, more, out []arg) {
 		in = slices.Concat(in, table, more)
-		plan := testutil.Must(planOf(dev.properties(), entry, op, siteOf(in, out)))(t)
+		plan := testutil.Must(planOf(dev.properties(), entry, op, callOf(in, out)))(t)
 		b := bindPlan(t, plan, dev.room(t, plan.WorkBytes()), slices.Concat(in, out)...)
 		for i := range plan.Steps {
 			l := &plan.Steps[i].Launch

@@ -50,7 +50,7 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 	m.tokenizer = t
 	b, err := cuda.Select(o.Device)
 	if err != nil {
-		return m, command.WrongUse(command.Flag("device", o.Device, err))
+		return m, command.UsageError(command.Flag("device", o.Device, err))
 	}
 	m.closers.Add(b.Close)
 	precision, err := graph.ParsePrecision(o.Precision)
@@ -64,7 +64,7 @@ func openModel(o *Options, slots int, status io.Writer) (m *model, err error) {
 		m.context = w.Config.Context
 	}
 	if slots > tinylm.MaxTokens/m.context {
-		return m, command.WrongUse(fmt.Errorf("%d texts at once of -context %d, want at most %d tokens: see -batch", slots, m.context, tinylm.MaxTokens))
+		return m, command.UsageError(fmt.Errorf("%d texts at once of -context %d, want at most %d tokens: see -batch", slots, m.context, tinylm.MaxTokens))
 	}
 	var opts []tinylm.DecoderOption
 	if !b.Device().Host || precision != graph.F32 {
@@ -95,7 +95,7 @@ func findModel(o *Options) (*train.SavedModel, error) {
 		var err error
 		path, err = train.FindNewestRun(runsFolder)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = command.WrongUse(fmt.Errorf("no -model, and no run in the folder %s: name a run folder, a checkpoint or a .safetensors file, "+
+			err = command.UsageError(fmt.Errorf("no -model, and no run in the folder %s: name a run folder, a checkpoint or a .safetensors file, "+
 				"or train a model by go run ./examples/train", runsFolder))
 		}
 		if err != nil {

@@ -54,7 +54,7 @@ func Parse(args []string, w io.Writer) (_ *Options, err error) {
 	if err := command.Parse(o.set, args, w); err != nil {
 		return nil, err
 	}
-	return o, command.WrongUse(o.Validate())
+	return o, command.UsageError(o.Validate())
 }
 
 // explain says an error of o by the flags of the program.

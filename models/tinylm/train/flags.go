@@ -54,7 +54,7 @@ func Parse(args []string, w io.Writer) (_ *Options, err error) {
 		err = fmt.Errorf("-phi-hidden %d does nothing without -phi %s", o.PhiHidden, nn.PhiMLP)
 	}
 	if err != nil {
-		return nil, command.WrongUse(err)
+		return nil, command.UsageError(err)
 	}
 	return o, nil
 }
@@ -65,7 +65,7 @@ func Parse(args []string, w io.Writer) (_ *Options, err error) {
 func (given *Options) base(asked map[string]string) (o, written *Options, err error) {
 	for _, name := range []string{"resume", "init", "config"} {
 		if value, ok := asked[name]; ok && value == "" {
-			return nil, nil, command.WrongUse(fmt.Errorf("-%s is empty, want a path", name))
+			return nil, nil, command.UsageError(fmt.Errorf("-%s is empty, want a path", name))
 		}
 	}
 	if o, err = presetOf(asked["preset"]); err != nil {
@@ -75,7 +75,7 @@ func (given *Options) base(asked map[string]string) (o, written *Options, err er
 	switch {
 	case given.config != "" && given.resume != "":
 		err := errors.New("-config and -resume exclude each other: a run continues with its own " + optionsFile)
-		return nil, nil, command.WrongUse(err)
+		return nil, nil, command.UsageError(err)
 	case given.resume != "":
 		o, written, err = folder(given.resume).options(asked)
 		return o, written, command.Flag("resume", given.resume, err)

@@ -242,7 +242,7 @@ func (r *runner) checkMoments(state safetensors.File) error {
 	for _, p := range r.weights.Config.LearnableParams() {
 		muon := r.Optimizer == muonOptimizer && tinylm.UsesMuon(p.Name, p.Shape)
 		if _, second := state.Tensors["second."+p.Name]; len(state.Tensors) > 0 && second == muon {
-			return command.WrongUse(fmt.Errorf("-optimizer %s: the moments of %s in the checkpoint are of another optimizer",
+			return command.UsageError(fmt.Errorf("-optimizer %s: the moments of %s in the checkpoint are of another optimizer",
 				r.Optimizer, p.Name))
 		}
 	}

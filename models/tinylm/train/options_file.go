@@ -166,7 +166,7 @@ func (f folder) options(asked map[string]string) (o, written *Options, err error
 	o, named, err := readOptions(path, "")
 	if err != nil {
 		if run, _ := runAround(string(f)); errors.Is(err, fs.ErrNotExist) && exists(run.file(optionsFile)) {
-			err = command.WrongUse(fmt.Errorf("a checkpoint, want the folder of its run, %s", run))
+			err = command.UsageError(fmt.Errorf("a checkpoint, want the folder of its run, %s", run))
 		}
 		return nil, nil, err
 	}

@@ -52,7 +52,7 @@ func Run(ctx context.Context, o *Options, w io.Writer) (_ *Result, err error) {
 	}
 	b, err := cuda.Select(o.Device)
 	if err != nil {
-		return nil, command.WrongUse(command.Flag("device", o.Device, err))
+		return nil, command.UsageError(command.Flag("device", o.Device, err))
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	return runOn(ctx, b, o, w)

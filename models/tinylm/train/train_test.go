@@ -242,7 +242,7 @@ func TestStalls(t *testing.T) {
 			}
 		case "building the models":
 			o.hooks.stallTime = patience
-			f.Offered = func(_ graph.Site, list []graph.Implementation) []graph.Implementation {
+			f.Offered = func(_ graph.Call, list []graph.Implementation) []graph.Implementation {
 				if !stalled && f.Streams > 0 { // the weights are on the device
 					stalled = true
 					stall()

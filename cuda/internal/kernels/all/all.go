@@ -19,9 +19,9 @@ func Table() kernels.Table {
 	return kernels.NewTable(attention.Entries(), compress.Entries(), matmul.Entries(), rows.Entries(), tokens.Entries(), adamw.Entries(), decode.Entries(), stock.Entries())
 }
 
-// Describe returns the op whose entries Table has for a site: its Spec, or the description of one of Gorgonia's own ops. It returns
+// Describe returns the op whose entries Table has for a call: its Spec, or the description of one of Gorgonia's own ops. It returns
 // nil for an op that is not known.
-func Describe(s graph.Site) any {
+func Describe(s graph.Call) any {
 	if s.Spec != nil {
 		return s.Spec
 	}

@@ -35,7 +35,7 @@ func TestStridedCopyMergesAxes(t *testing.T) {
 	for i := range sizes {
 		sizes[i], xs[i], ys[i] = 2, 1<<i, 64>>i
 	}
-	b := kernels.NewBuilder(kernels.GPU{}, nil, graph.Site{})
+	b := kernels.NewBuilder(kernels.GPU{}, nil, graph.Call{})
 	var u *graph.Unsupported
 	if err := copyElements(b, view{0, sizes, xs}, view{0, sizes, ys}); !errors.As(err, &u) {
 		t.Errorf("7 axes: %v", err)

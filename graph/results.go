@@ -11,12 +11,12 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// publish hands out the results of a run: the values of nodes, the dual values of inputs, and the targets of Reads.
-func (m *Machine) publish() error {
-	if err := m.showAfterRun(); err != nil {
+// storeResults hands out the results of a run: the values of nodes, the dual values of inputs, and the targets of Reads.
+func (m *Machine) storeResults() error {
+	if err := m.setValuesAfterRun(); err != nil {
 		return err
 	}
-	if err := m.hideStale(); err != nil {
+	if err := m.clearStale(); err != nil {
 		return err
 	}
 	if err := m.copyDuals(); err != nil {
@@ -25,29 +25,29 @@ func (m *Machine) publish() error {
 	return m.fillReadTargets()
 }
 
-// showBeforeRun gives nodes the kept values whose memory is known before the run.
-func (m *Machine) showBeforeRun() error {
+// setValuesBeforeRun gives nodes the kept values whose memory is known before the run.
+func (m *Machine) setValuesBeforeRun() error {
 	for _, v := range m.kept {
-		if m.showsCopy(v) {
+		if m.setsCopy(v) {
 			continue
 		}
-		if err := m.showInPlace(v); err != nil {
+		if err := m.setInPlace(v); err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
 	return nil
 }
 
-// showAfterRun gives nodes all kept values. It waits for the copies to the host that it makes.
-func (m *Machine) showAfterRun() error {
+// setValuesAfterRun gives nodes all kept values. It waits for the copies to the host that it makes.
+func (m *Machine) setValuesAfterRun() error {
 	wait := false
 	for _, v := range m.kept {
 		var err error
-		if m.showsCopy(v) {
+		if m.setsCopy(v) {
 			wait = wait || m.state[v.id].copied != m.run
-			err = m.showCopy(v)
+			err = m.setCopy(v)
 		} else {
-			err = m.showInPlace(v)
+			err = m.setInPlace(v)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)
@@ -59,11 +59,11 @@ func (m *Machine) showAfterRun() error {
 	return nil
 }
 
-// showsCopy reports whether the node of v shows a copy on the host of a value on the device.
-func (m *Machine) showsCopy(v *planValue) bool { return m.state[v.id].remote && v.hasHostInput() }
+// setsCopy reports whether the node of v shows a copy on the host of a value on the device.
+func (m *Machine) setsCopy(v *planValue) bool { return m.state[v.id].remote && v.hasHostInput() }
 
-// showCopy gives the node of v a copy on the host. It copies unless an op on the host has read the value in this run.
-func (m *Machine) showCopy(v *planValue) error {
+// setCopy gives the node of v a copy on the host. It copies unless an op on the host has read the value in this run.
+func (m *Machine) setCopy(v *planValue) error {
 	s := &m.state[v.id]
 	if s.copied != m.run {
 		if err := m.download(v); err != nil {
@@ -76,8 +76,8 @@ func (m *Machine) showCopy(v *planValue) error {
 	return m.let(v, s.host)
 }
 
-// showInPlace gives the node of v the value where it lies. It leaves what an earlier run has shown if that is still right.
-func (m *Machine) showInPlace(v *planValue) error {
+// setInPlace gives the node of v the value where it lies. It leaves what an earlier run has shown if that is still right.
+func (m *Machine) setInPlace(v *planValue) error {
 	s := &m.state[v.id]
 	if v.kind != fromKernel {
 		return m.let(v, s.host)
@@ -98,8 +98,8 @@ func (m *Machine) let(v *planValue, shown G.Value) error {
 	return nil
 }
 
-// hideStale removes the values that earlier machines have given to nodes which this machine computes and does not keep.
-func (m *Machine) hideStale() error {
+// clearStale removes the values that earlier machines have given to nodes which this machine computes and does not keep.
+func (m *Machine) clearStale() error {
 	found := false
 	for _, n := range m.hidden {
 		v := n.Value()
