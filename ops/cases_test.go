@@ -2,6 +2,10 @@ package ops_test
 
 import (
 	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +15,13 @@ import (
 	"github.com/gorgonia-nsa/nsa/internal/opcases"
 	"github.com/gorgonia-nsa/nsa/internal/ref"
 	"github.com/gorgonia-nsa/nsa/internal/testutil"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/attention"
+	"github.com/gorgonia-nsa/nsa/ops/spec/compress"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
+	"github.com/gorgonia-nsa/nsa/ops/spec/norm"
+	"github.com/gorgonia-nsa/nsa/ops/spec/pointwise"
+	"github.com/gorgonia-nsa/nsa/ops/spec/vocab"
 )
 
 var dtypes = []tensor.Dtype{tensor.Float64, tensor.Float32}
@@ -23,15 +34,20 @@ func tolerance(dt tensor.Dtype) float64 {
 	return 1e-10
 }
 
-// ofCost returns the cases of a cost, including the cases with documents.
-func ofCost(cost opcases.Cost) (list []opcases.Case) {
-	for _, c := range append(opcases.All(cost), opcases.DocumentCases()...) {
-		if c.Cost == cost {
-			list = append(list, c)
+// casesOf are the cases that a CPU runs in seconds, with those of packed documents, by the type of the op's Spec.
+var casesOf = sync.OnceValue(func() map[reflect.Type][]opcases.Case {
+	list := map[reflect.Type][]opcases.Case{}
+	for _, c := range append(opcases.All(opcases.Small, opcases.Large), opcases.DocumentCases()...) {
+		plan, err := c.Plan()
+		if err != nil {
+			panic(err)
 		}
+		main := slices.IndexFunc(plan.Calls, func(x opcases.Call) bool { return slices.Contains(x.Out, plan.Out[0]) })
+		op := reflect.TypeOf(plan.Calls[main].Spec)
+		list[op] = append(list[op], c)
 	}
 	return list
-}
+})
 
 // withOneOracle returns the case with an oracle that is computed once, for the case's inputs and its plan's dy.
 func withOneOracle(c opcases.Case) opcases.Case {
@@ -79,99 +95,124 @@ func requireOracle(t *testing.T, c opcases.Case, dt tensor.Dtype, out, grads []a
 	}
 }
 
-// TestOpsMatchOracle: outputs and gradients of every op, each Spec in memory of its own.
-func TestOpsMatchOracle(t *testing.T) {
-	for _, c := range ofCost(opcases.Small) {
+// Each op, by its name, with its gradient: see testOp.
+func TestAdd(t *testing.T)                 { testOp[pointwise.Add](t) }
+func TestCompressMLP(t *testing.T)         { testOp[compress.MLP](t) }
+func TestCompressMean(t *testing.T)        { testOp[compress.Mean](t) }
+func TestCompressedAttention(t *testing.T) { testOp[attention.Compressed](t) }
+func TestCrossEntropy(t *testing.T)        { testOp[vocab.CrossEntropy](t) }
+func TestEmbedding(t *testing.T)           { testOp[vocab.Embedding](t) }
+func TestFused(t *testing.T)               { testOp[linear.Fused](t) }
+func TestFusedGrad(t *testing.T)           { testOp[linear.FusedGrad](t) }
+func TestGatedSum(t *testing.T)            { testOp[pointwise.GatedSum](t) }
+func TestLinear(t *testing.T)              { testOp[linear.Linear](t) }
+func TestLinearAdd(t *testing.T)           { testOp[linear.LinearAdd](t) }
+func TestLinearSiLU(t *testing.T)          { testOp[linear.LinearSiLU](t) }
+func TestRMSNorm(t *testing.T)             { testOp[norm.RMSNorm](t) }
+func TestRMSNormGradAdd(t *testing.T)      { testOp[norm.RMSNormGradAdd](t) }
+func TestRoPE(t *testing.T)                { testOp[pointwise.RoPE](t) }
+func TestSelectBlocks(t *testing.T)        { testOp[attention.SelectBlocks](t) }
+func TestSelectedAttention(t *testing.T)   { testOp[attention.Selected](t) }
+func TestSiLU(t *testing.T)                { testOp[pointwise.SiLU](t) }
+func TestSigmoid(t *testing.T)             { testOp[pointwise.Sigmoid](t) }
+func TestSlidingWindow(t *testing.T)       { testOp[attention.SlidingWindow](t) } // and CausalAttention
+func TestSoftmax(t *testing.T)             { testOp[norm.Softmax](t) }
+
+// TestEveryCaseHasATest: every Spec with cases has a test above.
+func TestEveryCaseHasATest(t *testing.T) {
+	source := string(testutil.Must(os.ReadFile("cases_test.go"))(t))
+	for op := range casesOf() {
+		require.Contains(t, source, "testOp["+op.String()+"]")
+	}
+}
+
+// testOp tests the Spec of an op by all its cases: outputs and gradients against the oracle, by central differences, in graphs on two
+// machines, and with the same bits for any number of workers.
+func testOp[S spec.Spec](t *testing.T) {
+	for _, c := range casesOf()[reflect.TypeFor[S]()] {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
-			c := withOneOracle(c)
+			if c.Cost == opcases.Large {
+				testWorkers(t, c)
+				return
+			}
+			inGraphs := withOneOracle(c)
 			for _, dt := range dtypes {
 				t.Run(dt.String(), func(t *testing.T) {
 					out, grads, dy := runCase(t, c, dt, 2)
-					requireOracle(t, c, dt, out, grads, dy)
+					requireOracle(t, inGraphs, dt, out, grads, dy)
 				})
 			}
+			if c.Gradients != nil {
+				testInGraphs(t, c)
+				testDifferences(t, c)
+			}
 		})
 	}
 }
 
-// TestOpsInGraphs: outputs and gradients of every op in graphs, with gorgonia.Grad.
-func TestOpsInGraphs(t *testing.T) {
-	for _, c := range ofCost(opcases.Small) {
-		if c.Gradients == nil || len(c.Inputs[0].Floats) > 7000 {
+// testInGraphs: outputs and gradients in graphs, with gorgonia.Grad.
+func testInGraphs(t *testing.T, c opcases.Case) {
+	if len(c.Inputs[0].Floats) > 7000 {
+		return
+	}
+	weights := testutil.Must(c.Plan())(t).Inputs[len(c.Inputs)]
+	if len(weights.Shape) == 0 {
+		weights.Floats = []float64{1} // runGraph takes the gradient of the scalar itself
+	}
+	want := c.Outputs(opcases.Tensors(c.Inputs))[:1]
+	inGraph := withOneOracle(c)
+	inGraph.Outputs = func([]*ref.Tensor) []*ref.Tensor { return want }
+	for vm := range vms {
+		for _, dt := range dtypes {
+			t.Run(fmt.Sprint(vm, "/", dt), func(t *testing.T) {
+				res := runGraph(t, vm, dt, c.Build, weights.Floats, c.Inputs...)
+				out, grads := []array{{Shape: want[0].Shape, Floats: res.out}}, []array{}
+				for _, a := range c.Inputs {
+					grads = append(grads, array{Floats: res.grads[a.Name]})
+				}
+				requireOracle(t, inGraph, dt, out, grads, weights)
+			})
+		}
+	}
+}
+
+// testWorkers: any number of workers gives the same bits.
+func testWorkers(t *testing.T, c opcases.Case) {
+	out, grads, dy := runCase(t, c, tensor.Float32, 1)
+	requireOracle(t, c, tensor.Float32, out, grads, dy)
+	for _, workers := range []int{2, 3, 7} {
+		out2, grads2, _ := runCase(t, c, tensor.Float32, workers)
+		require.Equal(t, out, out2, "%d workers", workers)
+		require.Equal(t, grads, grads2, "%d workers", workers)
+	}
+}
+
+// testDifferences holds the gradients to central differences of the op itself.
+func testDifferences(t *testing.T, c opcases.Case) {
+	elements := 0
+	for _, a := range c.Inputs {
+		elements += len(a.Floats)
+	}
+	if elements > 1500 || c.Documents != nil { // the first call of a case with documents makes a table
+		return
+	}
+	_, grads, dy := runCase(t, c, tensor.Float64, 1)
+	plan := testutil.Must(c.Plan())(t)
+	team := cpu.NewTeam(1)
+	for i, a := range c.Inputs {
+		if plan.Grads[i] < 0 {
 			continue
 		}
-		weights := testutil.Must(c.Plan())(t).Inputs[len(c.Inputs)]
-		if len(weights.Shape) == 0 {
-			weights.Floats = []float64{1} // runGraph takes the gradient of the scalar itself
-		}
-		t.Run(c.Name, func(t *testing.T) {
-			t.Parallel()
-			want := c.Outputs(opcases.Tensors(c.Inputs))[:1]
-			inGraph := withOneOracle(c)
-			inGraph.Outputs = func([]*ref.Tensor) []*ref.Tensor { return want }
-			for vm := range vms {
-				for _, dt := range dtypes {
-					t.Run(fmt.Sprint(vm, "/", dt), func(t *testing.T) {
-						res := runGraph(t, vm, dt, c.Build, weights.Floats, c.Inputs...)
-						out, grads := []array{{Shape: want[0].Shape, Floats: res.out}}, []array{}
-						for _, a := range c.Inputs {
-							grads = append(grads, array{Floats: res.grads[a.Name]})
-						}
-						requireOracle(t, inGraph, dt, out, grads, weights)
-					})
-				}
+		x := bindSpec(t, plan.Calls[0].Spec, tensor.Float64, 1, c.Inputs...)
+		want := testutil.CentralDifference(func(at []float64) (sum float64) {
+			copy(cpu.Slice[float64](x.in[i].Buf), at)
+			require.NoError(t, team.Run(&x.kernel, x.mem))
+			for j, y := range cpu.Slice[float64](x.out[0].Buf) {
+				sum += y * dy.Floats[j]
 			}
-		})
-	}
-}
-
-// TestOpsSameBitsForAnyWorkers: large cases match the oracle, and any number of workers gives the same bits.
-func TestOpsSameBitsForAnyWorkers(t *testing.T) {
-	for _, c := range ofCost(opcases.Large) {
-		t.Run(c.Name, func(t *testing.T) {
-			t.Parallel()
-			out, grads, dy := runCase(t, c, tensor.Float32, 1)
-			requireOracle(t, c, tensor.Float32, out, grads, dy)
-			for _, workers := range []int{2, 3, 7} {
-				out2, grads2, _ := runCase(t, c, tensor.Float32, workers)
-				require.Equal(t, out, out2, "%d workers", workers)
-				require.Equal(t, grads, grads2, "%d workers", workers)
-			}
-		})
-	}
-}
-
-// TestOpsGradients holds the gradients to central differences of the op itself.
-func TestOpsGradients(t *testing.T) {
-	for _, c := range ofCost(opcases.Small) {
-		elements := 0
-		for _, a := range c.Inputs {
-			elements += len(a.Floats)
-		}
-		if c.Gradients == nil || elements > 1500 || c.Documents != nil { // the first call of a case with documents makes a table
-			continue
-		}
-		t.Run(c.Name, func(t *testing.T) {
-			t.Parallel()
-			_, grads, dy := runCase(t, c, tensor.Float64, 1)
-			plan := testutil.Must(c.Plan())(t)
-			team := cpu.NewTeam(1)
-			for i, a := range c.Inputs {
-				if plan.Grads[i] < 0 {
-					continue
-				}
-				x := bindSpec(t, plan.Calls[0].Spec, tensor.Float64, 1, c.Inputs...)
-				want := testutil.CentralDifference(func(at []float64) (sum float64) {
-					copy(cpu.Slice[float64](x.in[i].Buf), at)
-					require.NoError(t, team.Run(&x.kernel, x.mem))
-					for j, y := range cpu.Slice[float64](x.out[0].Buf) {
-						sum += y * dy.Floats[j]
-					}
-					return sum
-				}, a.Floats, 1e-5)
-				testutil.Within(t, "gradient of "+a.Name, grads[i].Floats, want, 1e-6)
-			}
-		})
+			return sum
+		}, a.Floats, 1e-5)
+		testutil.Within(t, "gradient of "+a.Name, grads[i].Floats, want, 1e-6)
 	}
 }

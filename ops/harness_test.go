@@ -217,7 +217,7 @@ func selectBlocks(t testing.TB, c dims, p ops.Params, dt tensor.Dtype, q, kc, vc
 // BenchmarkOps runs each Spec of the large cases on all processors. It reports the operations of spec.FLOPs and the bytes of
 // the operands, each read or written once. go run ./bench -suite ops measures the sizes of models.
 func BenchmarkOps(b *testing.B) {
-	for _, c := range ofCost(opcases.Large) {
+	for _, c := range opcases.All(opcases.Large) {
 		runPlan(b, c, nil, func(spec spec.Spec, in []array) []array {
 			b.Run(c.Name+"/"+spec.Name(), func(b *testing.B) { benchmark(b, spec, in...) })
 			return runSpec(b, spec, tensor.Float32, in...)
