@@ -86,7 +86,7 @@ func TestOpErrors(t *testing.T) {
 		build build
 		err   string
 	}{
-		{apply(pointwise.SiLU{}, nil), "silu: input 0 is nil"},
+		{apply(pointwise.SiLU{}, nil), "silu: x is nil"},
 		{apply(pointwise.SiLU{}, ids(3)), "silu: x is int32, want float32 or float64"},
 		{apply(pointwise.Sigmoid{}, ids(3)), "sigmoid: x is int32, want float32 or float64"},
 		{apply(norm.Softmax{}, f()), "softmax: x is a scalar, want a last axis"},
@@ -101,8 +101,8 @@ func TestOpErrors(t *testing.T) {
 		{linearOf(f(5), w), "linear: x has rank 1 (5), want rank 2 or more"},
 		{linearOf(x, f(5)), "linear: w has rank 1 (5), want rank 2"},
 		{linearOf(x, f32(4, 5)), "linear: w is float32, the inputs before it are float64"},
-		{linearOf(x, nil), "linear: input 1 is nil"},
-		{linearOf(x, w, ops.WithBias(nil)), "linear: input 2 is nil"},
+		{linearOf(x, nil), "linear: w is nil"},
+		{linearOf(x, w, ops.WithBias(nil)), "linear: bias is nil"},
 		{linearOf(x, w, nil), "linear: option 0 is nil"},
 		{linearOf(x, w, ops.WithBias(f(5))), "linear: bias has shape (5), want (4)"},
 		{linearOf(x, w, ops.WithBias(f(1, 4))), "linear: bias has rank 2 (1, 4), want rank 1"},
@@ -191,7 +191,7 @@ func TestOpErrors(t *testing.T) {
 		{mlp(4, 2, kv, f(4, 6), f(3, 24), f32(6, 3)), "compress mlp: w2 is float32, the inputs before it are float64"},
 		{mlp(4, 8, kv, f(4, 6), f(3, 24), f(6, 3)), "compress mlp: stride d = 8 does not divide the block length l = 4"},
 
-		{documents(nil, 1, 10, 4, 2), "ops: document table: input 0 is nil"},
+		{documents(nil, 1, 10, 4, 2), "ops: document table: cu_seqlens is nil"},
 		{documents(f(5), 1, 10, 4, 2), "ops: document table: cu_seqlens is float64, want int32 or int"},
 		{documents(ids(5, 1), 1, 10, 4, 2), "ops: document table: cu_seqlens has rank 2 (5, 1), want rank 1"},
 		{documents(ids(5), 1, 10, 4, 3), "ops: document table: stride d = 3 does not divide the block length l = 4"},
@@ -215,7 +215,7 @@ func TestOpErrors(t *testing.T) {
 		{gated(f(1, 2, 3, 2), f(1, 2, 3, 4), f(1, 2, 3, 5)), "gated sum: branch 1 has shape (1, 2, 3, 5), want (1, 2, 3, 4)"},
 		{gated(f(1, 2, 3, 1), f(1, 2, 4, 4)), "gated sum: branch 0 has shape (1, 2, 4, 4), want (1, 2, 3, 4)"},
 		{gated(f(1, 2, 3, 1)), "gated sum: no branches"},
-		{gated(nil, kv), "gated sum: input 0 is nil"},
+		{gated(nil, kv), "gated sum: gates is nil"},
 
 		{apply(optimizer.Update{}, f(optimizer.HyperLen)), "adamw: 1 inputs, want the numbers of the step and 4 for each of 0 tensors"},
 		{apply(optimizer.Update{DecayMask: "2"}, f(optimizer.HyperLen), w, w, w, w), "adamw: decay of tensor 0 is '2', want '0' or '1'"},
@@ -235,7 +235,7 @@ func TestOpErrors(t *testing.T) {
 		{window(q, k, f(10, 2, 8), 4), "ops: sliding window: v has rank 3 (10, 2, 8), want rank 4"},
 		{window(q, k, f32(1, 10, 2, 8), 4), "ops: sliding window: v is float32, the inputs before it are float64"},
 		{window(q, k, of(tensor.Int, 1, 10, 2, 8), 4), "ops: sliding window: v is int, want float32 or float64"},
-		{window(q, k, nil, 4), "ops: sliding window: input 2 is nil"},
+		{window(q, k, nil, 4), "ops: sliding window: v is nil"},
 		{func() (node, error) { return ops.CausalAttention(q, k, f(1, 10, 3, 8)) }, "ops: sliding window: v has shape"},
 		{compressed(kc, kc, 4, 3), "ops: compressed attention: stride d = 3 does not divide the block length l = 4"},
 		{compressed(kc, kc, 0, 3), "ops: compressed attention: block length l is 0, want at least 1"},

@@ -17,33 +17,39 @@ import (
 // At least two leading axes ([B,S]) are kept, or one if only that gives the product in. If axes of size 1 allow several choices, as
 // many axes as possible are contracted. x, w and the bias have gradients.
 func Linear(x, w *gorgonia.Node, opts ...LinearOption) (*gorgonia.Node, error) {
-	l := linear.LinearCall{Inputs: gorgonia.Nodes{x, w}}
+	l := linearCall{inputs: gorgonia.Nodes{x, w}}
 	for i, opt := range opts {
 		if opt == nil {
-			return nil, spec.ErrorIn(l.Op, fmt.Errorf("option %d is nil", i))
+			return nil, spec.ErrorIn(l.op, fmt.Errorf("option %d is nil", i))
 		}
 		if err := opt(&l); err != nil {
-			return nil, spec.ErrorIn(l.Op, err)
+			return nil, spec.ErrorIn(l.op, err)
 		}
 	}
-	return spec.Apply(l.Op, l.Inputs...)
+	return spec.Apply(l.op, l.inputs...)
 }
 
 // LinearOption is an option of Linear.
-type LinearOption func(*linear.LinearCall) error
+type LinearOption func(*linearCall) error
+
+// linearCall holds what the options of Linear set.
+type linearCall struct {
+	op     linear.Linear
+	inputs gorgonia.Nodes
+}
 
 // WithBias adds bias [out] to every row of the product.
 func WithBias(bias *gorgonia.Node) LinearOption {
-	return func(l *linear.LinearCall) error {
-		l.Inputs = append(l.Inputs[:2], bias)
+	return func(l *linearCall) error {
+		l.inputs = append(l.inputs[:2], bias)
 		return nil
 	}
 }
 
 // WithHeads splits the last axis of the output into [h, out/h]. h must divide out.
 func WithHeads(h int) LinearOption {
-	return func(l *linear.LinearCall) error {
-		l.Op.Heads = h
+	return func(l *linearCall) error {
+		l.op.Heads = h
 		return spec.WantPositive("heads", h)
 	}
 }
@@ -52,8 +58,8 @@ func WithHeads(h int) LinearOption {
 // of x, as in decoding. The bits of a row do not depend on the other rows, but differ from those without the option. Only the CPU
 // uses it.
 func WithDots() LinearOption {
-	return func(l *linear.LinearCall) error {
-		l.Op.Dots = true
+	return func(l *linearCall) error {
+		l.op.Dots = true
 		return nil
 	}
 }

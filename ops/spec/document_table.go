@@ -39,7 +39,8 @@ const (
 	docNumbers
 )
 
-func (DocumentTable) Name() string { return "document table" }
+func (DocumentTable) Name() string       { return "document table" }
+func (DocumentTable) InputNames() string { return "cu_seqlens" }
 
 func (op DocumentTable) Blocks() CompressionBlocks {
 	return CompressionBlocks{op.BlockLen, op.Stride}

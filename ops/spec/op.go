@@ -8,6 +8,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/chewxy/hm"
 	"gorgonia.org/gorgonia"
@@ -61,7 +62,7 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 			err = fmt.Errorf("(%s) belongs to another graph", n.Name())
 		}
 		if err != nil {
-			return nil, ErrorIn(spec, fmt.Errorf("input %d %w", i, err))
+			return nil, ErrorIn(spec, fmt.Errorf("%s %w", inputName(spec, i), err))
 		}
 		o.in = append(o.in, operand)
 		o.ids = append(o.ids, inputs[i].ID())
@@ -89,6 +90,16 @@ func Apply(spec Spec, inputs ...*gorgonia.Node) (*gorgonia.Node, error) {
 		return nil, ErrorIn(spec, err)
 	}
 	return node, nil
+}
+
+// inputName names an input in errors, as in "k" or "input 1".
+func inputName(spec Spec, i int) string {
+	if n, ok := spec.(interface{ InputNames() string }); ok {
+		if names := strings.Fields(n.InputNames()); i < len(names) {
+			return names[i]
+		}
+	}
+	return fmt.Sprint("input ", i)
 }
 
 // addConstant adds n, a constant that belongs to no graph, to g and returns its node in g. Gorgonia merges constants of the same name.
@@ -158,6 +169,7 @@ func CheckSizes(what string, list []Operand) error {
 	return nil
 }
 
+// ErrorIn puts "ops: " and the op's name before an error.
 func ErrorIn(spec Spec, err error) error { return fault.In("ops", spec.Name(), err) }
 
 func (o *kernelOp) Arity() int { return len(o.in) }

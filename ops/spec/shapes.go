@@ -24,6 +24,9 @@ func WantInputs(in []Operand, want ...InputRule) error {
 	for i, w := range want {
 		if got := in[i].Shape.Dims(); got < w.rank || got > w.rank && !w.more {
 			more := map[bool]string{true: " or more"}[w.more]
+			if w.rank == 4 {
+				more += ": [B,S,H,D]"
+			}
 			return fmt.Errorf("%s has rank %d %v, want rank %d%s", w.Name, got, in[i].Shape, w.rank, more)
 		}
 		if w.index {

@@ -22,10 +22,6 @@ import (
 //
 // The gradient ops recompute the softmax from lse, as FlashAttention does (arXiv 2205.14135 and 2307.08691). If lse is too large
 // for that, they recompute it from the scores (see rowStats). Time is proportional to the visible pairs, memory to S.
-//
-// To read: attention_dims.go (sizes, pieces of work), sequences.go (rows and documents), attention_span.go (masks),
-// attention_keys.go (scores), attention_softmax.go, attention_finite.go, attention_span_forward.go; then attention_stats.go,
-// attention_grad.go, attention_span_grad.go; then attention_selected.go and attention_selected_grad.go, which take the same parts.
 
 // LSE returns the second output of an attention op, [B,Hq,S]: for each query the natural log of the sum of the exponentials of
 // its scaled logits, -Inf if the query sees no key. o is a node that CompressedAttention, SelectedAttention, SlidingWindow or

@@ -15,7 +15,8 @@ type Compressed struct {
 	Stride   int // d: tokens between the starts of two blocks; divides l
 }
 
-func (Compressed) Name() string { return "compressed attention" }
+func (Compressed) Name() string       { return "compressed attention" }
+func (Compressed) InputNames() string { return "q kc vc documents" }
 
 func (Compressed) inputCount() int { return 3 }
 

@@ -15,7 +15,8 @@ type SelectBlocks struct {
 	Params spec.Params
 }
 
-func (SelectBlocks) Name() string { return "select blocks" }
+func (SelectBlocks) Name() string       { return "select blocks" }
+func (SelectBlocks) InputNames() string { return "q kc lse documents" }
 
 // scorer returns the attention op whose probabilities score the blocks.
 func (op SelectBlocks) scorer() Compressed {

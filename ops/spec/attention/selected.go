@@ -16,7 +16,8 @@ type Selected struct {
 	SelectBlock int // l': tokens in a selection block
 }
 
-func (Selected) Name() string { return "selected attention" }
+func (Selected) Name() string       { return "selected attention" }
+func (Selected) InputNames() string { return "q k v idx documents" }
 
 func (Selected) inputCount() int { return 4 }
 

@@ -14,7 +14,8 @@ type SlidingWindow struct {
 	Window int // w: tokens that a query sees, its own included
 }
 
-func (SlidingWindow) Name() string { return "sliding window" }
+func (SlidingWindow) Name() string       { return "sliding window" }
+func (SlidingWindow) InputNames() string { return "q k v documents" }
 
 func (SlidingWindow) inputCount() int { return 3 }
 

@@ -16,7 +16,8 @@ type Mean struct {
 	Stride   int // d: tokens between the starts of two blocks
 }
 
-func (Mean) Name() string { return "compress mean" }
+func (Mean) Name() string       { return "compress mean" }
+func (Mean) InputNames() string { return "x documents" }
 
 func (op Mean) Blocks() spec.CompressionBlocks {
 	return spec.CompressionBlocks{BlockLen: op.BlockLen, Stride: op.Stride}

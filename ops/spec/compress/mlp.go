@@ -20,7 +20,8 @@ type MLP struct {
 	Stride   int // d: tokens between the starts of two blocks
 }
 
-func (MLP) Name() string { return "compress mlp" }
+func (MLP) Name() string       { return "compress mlp" }
+func (MLP) InputNames() string { return "x pe w1 w2 documents" }
 
 func (op MLP) Blocks() spec.CompressionBlocks {
 	return spec.CompressionBlocks{BlockLen: op.BlockLen, Stride: op.Stride}

@@ -10,12 +10,6 @@ import (
 	"github.com/gorgonia-nsa/nsa/ops/spec"
 )
 
-// linear holds what the options of Linear set.
-type LinearCall struct {
-	Op     Linear
-	Inputs gorgonia.Nodes
-}
-
 // Axes are the sizes of up to four axes, with zeros after the last one.
 type Axes [4]int
 
@@ -39,7 +33,8 @@ type Linear struct {
 	Dots  bool // see WithDots
 }
 
-func (Linear) Name() string { return "linear" }
+func (Linear) Name() string       { return "linear" }
+func (Linear) InputNames() string { return "x w bias" }
 
 func (Linear) FLOPs(in []spec.Operand) float64 {
 	return 2 * float64(in[0].Elements()) * float64(in[1].Shape[0])

@@ -15,7 +15,8 @@ type RMSNorm struct {
 	Eps float64 // added to the mean square
 }
 
-func (RMSNorm) Name() string { return "rms norm" }
+func (RMSNorm) Name() string       { return "rms norm" }
+func (RMSNorm) InputNames() string { return "x weight" }
 
 func (op RMSNorm) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	if err := spec.WantInputs(in, spec.FloatInput("x", 2).OrMore(), spec.FloatInput("weight", 1)); err != nil {

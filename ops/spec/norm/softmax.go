@@ -14,12 +14,14 @@ import (
 // in float32: subtracting them would change probabilities by more than 2e-6, and by any factor for scores of 1e9.
 const large = 64
 
+// IsLarge reports whether a scaled score or an LSE is too large to be subtracted after the scaling: see large.
 func IsLarge[T cpu.Float](x T) bool { return x > large || x < -large }
 
 // Softmax is the Spec of Softmax: x [...,n] -> y [...,n].
 type Softmax struct{}
 
-func (Softmax) Name() string { return "softmax" }
+func (Softmax) Name() string       { return "softmax" }
+func (Softmax) InputNames() string { return "x" }
 
 func (Softmax) Infer(in []spec.Operand) ([]spec.Operand, error) { return inferRows(in, "x") }
 

@@ -10,7 +10,8 @@ import (
 // SiLU is the Spec of SiLU: x -> y of the same shape.
 type SiLU struct{}
 
-func (SiLU) Name() string { return "silu" }
+func (SiLU) Name() string       { return "silu" }
+func (SiLU) InputNames() string { return "x" }
 
 func (SiLU) Infer(in []spec.Operand) ([]spec.Operand, error) { return spec.InferElementwise(in, "x") }
 
@@ -39,7 +40,8 @@ func (SiLUGrad) Bind(k *cpu.Kernel, in, out []spec.Arg) {
 // Sigmoid is the Spec of Sigmoid: x -> y of the same shape.
 type Sigmoid struct{}
 
-func (Sigmoid) Name() string { return "sigmoid" }
+func (Sigmoid) Name() string       { return "sigmoid" }
+func (Sigmoid) InputNames() string { return "x" }
 
 func (Sigmoid) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	return spec.InferElementwise(in, "x")

@@ -17,6 +17,8 @@ type GatedSum struct {
 	Sigmoid bool // gates are logits, and the op applies the sigmoid with the bits of Sigmoid
 }
 
+func (GatedSum) InputNames() string { return "gates" }
+
 func (op GatedSum) Name() string {
 	if op.Sigmoid {
 		return "sigmoid gated sum"

@@ -22,6 +22,8 @@ type RoPE struct {
 // maxStart bounds Start: angles are float64, and at much larger positions their fractions of a turn have no digits left.
 const maxStart = math.MaxInt32
 
+func (RoPE) InputNames() string { return "x documents" }
+
 func (op RoPE) Name() string {
 	if op.Inverse {
 		return "inverse rope"

@@ -16,7 +16,8 @@ import (
 // the log of the sum of the exponentials of each row of logits, which the gradient needs.
 type CrossEntropy struct{}
 
-func (CrossEntropy) Name() string { return "cross entropy" }
+func (CrossEntropy) Name() string       { return "cross entropy" }
+func (CrossEntropy) InputNames() string { return "logits targets" }
 
 func (CrossEntropy) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	if err := spec.WantInputs(in, spec.FloatInput("logits", 0).OrMore(), spec.IndexInput("targets", 0).OrMore()); err != nil {

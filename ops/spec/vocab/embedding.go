@@ -14,7 +14,8 @@ import (
 // Embedding is the Spec of Embedding: weight, ids -> y.
 type Embedding struct{}
 
-func (Embedding) Name() string { return "embedding" }
+func (Embedding) Name() string       { return "embedding" }
+func (Embedding) InputNames() string { return "weight ids" }
 
 func (Embedding) Infer(in []spec.Operand) ([]spec.Operand, error) {
 	if err := spec.WantInputs(in, spec.FloatInput("weight", 2), spec.IndexInput("ids", 2)); err != nil {

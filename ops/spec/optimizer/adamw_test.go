@@ -1,4 +1,4 @@
-package ops_test
+package optimizer_test
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package ops_test
+package spec_test
 
 import (
 	"math"

@@ -1,4 +1,4 @@
-package ops_test
+package decode_test
 
 import (
 	"testing"

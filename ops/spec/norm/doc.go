@@ -1,0 +1,2 @@
+// Package norm has the specs of RMSNorm and Softmax, which reduce rows, and of their gradients.
+package norm
