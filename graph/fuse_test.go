@@ -362,7 +362,7 @@ func TestDecodeGates(t *testing.T) {
 	cache, rows := n.input("cache", c.Elements()), tensor.New(tensor.WithShape(2, 2), tensor.WithBacking([]int32{3, 1, 0, 0}))
 	n.let(t, 1)
 	places := G.NewTensor(n.graph, tensor.Int32, 2, G.WithShape(2, 2), G.WithName("rows"), G.WithValue(rows))
-	logits := G.Must(ops.Linear(x, w, ops.WithBias(bias), ops.WithHeads(heads), ops.WithDots()))
+	logits := G.Must(ops.Linear(x, w, ops.WithBias(bias), ops.WithHeads(heads)))
 	o := G.Must(spec.Apply(decode.Step{Cache: c, Base: 10}, append(in, G.Must(ops.Sigmoid(logits)), cache, places)...))
 	want := func(opts ...graph.Option) []float64 {
 		run(t, n.graph, append(opts, graph.WithKeep(o))...)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/gorgonia-nsa/nsa/internal/memory"
 	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
+	"github.com/gorgonia-nsa/nsa/ops/spec/linear"
 )
 
 // lower makes values of the nodes of g and steps of their ops, in topological order, and marks the values that are kept.
@@ -26,6 +28,7 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 			return err
 		}
 	}
+	p.keepRowsApart()
 	p.keepWanted()
 	for _, n := range keep {
 		v, ok := p.valueByNode[n]
@@ -43,6 +46,21 @@ func (p *plan) lower(g *G.ExprGraph, keep G.Nodes) (err error) {
 		}
 	}
 	return nil
+}
+
+// keepRowsApart makes the linear layers of a plan that decodes compute each row by itself, so that the bits of a sequence do
+// not depend on the sequences in other slots.
+func (p *plan) keepRowsApart() {
+	decodes := func(s *step) bool { _, ok := s.spec.(decode.Step); return ok }
+	if !slices.ContainsFunc(p.steps, decodes) {
+		return
+	}
+	for _, s := range p.steps {
+		if op, ok := s.spec.(linear.Linear); ok {
+			op.Dots = true
+			s.spec = op
+		}
+	}
 }
 
 // lowerNode adds the node's value and its step, if it has one.

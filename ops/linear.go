@@ -53,13 +53,3 @@ func WithHeads(h int) LinearOption {
 		return spec.WantPositive("heads", h)
 	}
 }
-
-// WithDots computes each element of the output as a dot product of a row of x and a row of w, both in place. It is for a few rows
-// of x, as in decoding. The bits of a row do not depend on the other rows, but differ from those without the option. Only the CPU
-// uses it.
-func WithDots() LinearOption {
-	return func(l *linearCall) error {
-		l.op.Dots = true
-		return nil
-	}
-}

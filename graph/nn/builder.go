@@ -26,7 +26,6 @@ type Builder struct {
 	valuelessType tensor.Dtype // set by NewShapeBuilder: the type of parameters without values
 	nodes         map[string]*G.Node
 	learnables    G.Nodes
-	linear        []ops.LinearOption // options of all layers that are added
 	err           error
 }
 
@@ -144,16 +143,9 @@ func (b *Builder) newParam(p Param) (*G.Node, error) {
 	return node(v.Dtype(), G.WithValue(v)), nil
 }
 
-// WithLinear adds options to all linear layers that b adds from now on, and returns b.
-func (b *Builder) WithLinear(opts ...ops.LinearOption) *Builder {
-	b.linear = append(b.linear, opts...)
-	return b
-}
-
 // Linear returns ops.Linear of x by the parameter name+".weight", plus name+".bias" if there is one.
 func (b *Builder) Linear(x *G.Node, name string, opts ...ops.LinearOption) *G.Node {
 	w := b.Param(name + ".weight")
-	opts = append(opts, b.linear...)
 	if bias := name + ".bias"; b.params[bias].Name != "" {
 		opts = append(opts, ops.WithBias(b.Param(bias)))
 	}

@@ -102,7 +102,7 @@ func NewDecoder(w *Weights, slots, context int, opts ...DecoderOption) (d *Decod
 	}
 	d.step, err = d.newGraph(slots, 1, 1+pages, func(_ *decoderGraph, b *nn.Builder, tokens *G.Node,
 		caches []nn.Cache) *G.Node {
-		return c.addDecode(b.WithLinear(ops.WithDots()), tokens, caches)
+		return c.addDecode(b, tokens, caches)
 	})
 	if err != nil {
 		err = errors.Join(err, d.Close())

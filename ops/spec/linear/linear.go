@@ -29,8 +29,11 @@ func (a Axes) shape() tensor.Shape {
 
 // Linear is the Spec of Linear: x, w and optionally a bias -> y.
 type Linear struct {
-	Heads int  // number of heads that the last axis of y is split into; 0: no split
-	Dots  bool // see WithDots
+	Heads int // number of heads that the last axis of y is split into; 0: no split
+	// Dots computes each element of the output as a dot product of a row of x and a row of w, both in place. It is for a few
+	// rows of x, as in decoding. The bits of a row do not depend on the other rows, but differ from those without it. Only
+	// the CPU uses it.
+	Dots bool
 }
 
 func (Linear) Name() string       { return "linear" }
