@@ -21,9 +21,12 @@ type Cache struct {
 	PageTable *G.Node // int32: the tokens and pages of the sequences, see decode.Step and decode.FillCache
 }
 
-// check returns an error if the sizes of c do not fit a layer of config l. What is longer than any sequence may be cut to that.
-func (c Cache) check(l NSAConfig) error {
-	want, got := l.Cache(c.Slots, c.Pages, c.PageLen), c.KVCache
+var errNilLayer = errors.New("nn: nil layer")
+
+// check returns an error if the sizes of c are not those of a layer's cache. What is longer than any sequence may be cut to
+// that.
+func (c Cache) check(want decode.KVCache) error {
+	got := c.KVCache
 	want.Half = got.Half
 	want.BlockLen, want.SelectBlock, want.Window = min(want.BlockLen, got.BlockLen), min(want.SelectBlock, got.SelectBlock), min(want.Window, got.Window)
 	if got == want {
@@ -55,10 +58,10 @@ type Decoded struct {
 // Apply for the last token of the whole sequence.
 func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 	if l == nil {
-		return d, errors.New("nn: nsa: nil layer")
+		return d, errNilLayer
 	}
 	defer fault.Name(&err, "nn", "nsa "+l.prefix+": decode")
-	if err := c.check(l.config); err != nil {
+	if err := c.check(l.config.Cache(c.Slots, c.Pages, c.PageLen)); err != nil {
 		return d, err
 	}
 	b := l.builder
@@ -89,10 +92,10 @@ func (l *NSA) Decode(x *G.Node, c Cache) (d Decoded, err error) {
 // returns the numbers of tokens stored, int32 [R].
 func (l *NSA) Fill(p NSAParts, c Cache) (stored *G.Node, err error) {
 	if l == nil {
-		return nil, errors.New("nn: nsa: nil layer")
+		return nil, errNilLayer
 	}
 	defer fault.Name(&err, "nn", "nsa "+l.prefix+": fill")
-	if err := c.check(l.config); err != nil {
+	if err := c.check(l.config.Cache(c.Slots, c.Pages, c.PageLen)); err != nil {
 		return nil, err
 	}
 	if p.stored == nil {

@@ -1,9 +1,9 @@
 package nn
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	G "gorgonia.org/gorgonia"
@@ -81,24 +81,8 @@ type perBranch [decode.NumBranches]*G.Node
 // Validate returns an error that names a size that is wrong or does not fit another one.
 func (c NSAConfig) Validate() (err error) {
 	defer fault.Name(&err, "nn", "nsa")
-	for _, s := range []struct {
-		name, label string
-		v           int
-	}{
-		{"Dim", "dim", c.Dim}, {"Heads", "heads", c.Heads}, {"KVHeads", "kv heads", c.KVHeads}, {"KeyDim", "key dim", c.KeyDim},
-		{"ValueDim", "value dim", c.ValueDim}, {"GateHidden", "gate hidden", c.GateHidden}, {"SelectBlock", "selection block l'", c.SelectBlock},
-	} {
-		if s.v < 1 || s.v > maxSize {
-			return fault.Of(s.name, s.label, "is %d, want 1 to %d", s.v, maxSize)
-		}
-	}
-	if c.Heads%c.KVHeads != 0 {
-		return fault.Between("Heads KVHeads", "heads %d not a multiple of kv heads %d", c.Heads, c.KVHeads)
-	}
-	if c.KeyDim%2 != 0 {
-		return fault.Of("KeyDim", "key dim", "%d is odd, want an even one", c.KeyDim)
-	}
-	if err := c.Params.Validate(); err != nil {
+	if err := cmp.Or(c.dense().check(), checkSize("GateHidden", "gate hidden", c.GateHidden),
+		checkSize("SelectBlock", "selection block l'", c.SelectBlock), c.Params.Validate()); err != nil {
 		return err
 	}
 	switch c.Phi {
@@ -116,24 +100,41 @@ func (c NSAConfig) Validate() (err error) {
 	if !slices.Contains([]GateActivation{"", GateSigmoid, GateSoftmax}, c.GateActivation) {
 		return fault.Of("GateActivation", "gate activation", "is %q, want %q or %q", c.GateActivation, GateSigmoid, GateSoftmax)
 	}
-	if c.RoPEBase != 0 && !(c.RoPEBase > 1 && c.RoPEBase <= math.MaxFloat64) {
-		return fault.Of("RoPEBase", "rope base", "is %v, want a finite number above 1", c.RoPEBase)
+	return checkParams(c.LayerParams(""), "Dim Heads KVHeads KeyDim ValueDim BlockLen PhiHidden GateHidden")
+}
+
+// dense returns the sizes of a dense layer with the same heads.
+func (c NSAConfig) dense() AttentionConfig {
+	return AttentionConfig{c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim, c.RoPEBase}
+}
+
+func checkSize(name, label string, v int) error {
+	if v < 1 || v > maxSize {
+		return fault.Of(name, label, "is %d, want 1 to %d", v, maxSize)
 	}
-	for _, p := range c.LayerParams("") {
+	return nil
+}
+
+// checkParams returns an error if a parameter is too large. fields are those that the sizes of the parameters come from.
+func checkParams(list []Param, fields string) error {
+	for _, p := range list {
 		if rows, cols := p.Shape[0], p.Shape[len(p.Shape)-1]; rows < 1 || cols < 1 || rows > maxElements/cols {
-			return fault.Between("Dim Heads KVHeads KeyDim ValueDim BlockLen PhiHidden GateHidden", "parameter %s of shape %v is too large", p.Name, p.Shape)
+			return fault.Between(fields, "parameter %s of shape %v is too large", p.Name, p.Shape)
 		}
 	}
 	return nil
+}
+
+// linearParam is the weight [out,in] of a linear layer.
+func linearParam(name string, out, in int) Param {
+	return Param{name + ".weight", tensor.Shape{out, in}, LeCunNormal(in)}
 }
 
 // LayerParams returns the layer's parameters. Their names begin with prefix (such as "layers.0.attn."). Weights of linear
 // layers are [out,in]. First values: projections and compression from LeCunNormal, position embeddings from Normal(0.02),
 // the gates' weights from XavierUniform, the gates' biases zero.
 func (c NSAConfig) LayerParams(prefix string) []Param {
-	linear := func(name string, out, in int) Param {
-		return Param{prefix + name + ".weight", tensor.Shape{out, in}, LeCunNormal(in)}
-	}
+	linear := func(name string, out, in int) Param { return linearParam(prefix+name, out, in) }
 	gate := func(name string, out, in int) []Param {
 		return []Param{
 			{prefix + name + ".weight", tensor.Shape{out, in}, XavierUniform(in, out)},
@@ -217,7 +218,7 @@ type NSAParts struct {
 	stored G.Nodes // what Fill stores
 }
 
-// ApplyOption is an option of NSA.Apply.
+// ApplyOption is an option of Apply.
 type ApplyOption func(*applyOptions)
 
 type applyOptions struct {
@@ -241,26 +242,13 @@ func (l *NSA) Apply(x *G.Node, opts ...ApplyOption) (*G.Node, error) {
 // ApplyParts is Apply, but returns the inner nodes, too.
 func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error) {
 	if l == nil {
-		return p, errors.New("nn: nsa: nil layer")
+		return p, errNilLayer
 	}
 	defer fault.Name(&err, "nn", "nsa "+l.prefix)
-	if x == nil {
-		return p, errors.New("x is nil")
-	}
-	if s := x.Shape(); s.Dims() != 3 || s[2] != l.config.Dim {
-		return p, fmt.Errorf("x has shape %v, want [B,S,%d]", s, l.config.Dim)
-	}
-	var o applyOptions
-	for _, opt := range opts {
-		if opt == nil {
-			return p, errors.New("nil option")
-		}
-		opt(&o)
-	}
 	c, b := l.config, l.builder // b is a copy, so that an error stays in this call
-	documents := ops.WithDocuments(nil)
-	if o.cuSeqlens != nil {
-		documents = ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, x.Shape()[0], x.Shape()[1], c.Params)))
+	documents, err := b.documents(x, c.Dim, c.Params, opts)
+	if err != nil {
+		return p, err
 	}
 	q, k, v := l.project(&b, x)
 	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
@@ -288,6 +276,27 @@ func (l *NSA) ApplyParts(x *G.Node, opts ...ApplyOption) (p NSAParts, err error)
 		return NSAParts{}, b.err
 	}
 	return p, nil
+}
+
+// documents checks a layer's input x [B,S,dim] and options, and returns the option of ops for the packed documents.
+func (b *Builder) documents(x *G.Node, dim int, p ops.Params, opts []ApplyOption) (ops.Option, error) {
+	if x == nil {
+		return nil, errors.New("x is nil")
+	}
+	if s := x.Shape(); s.Dims() != 3 || s[2] != dim {
+		return nil, fmt.Errorf("x has shape %v, want [B,S,%d]", s, dim)
+	}
+	var o applyOptions
+	for _, opt := range opts {
+		if opt == nil {
+			return nil, errors.New("nil option")
+		}
+		opt(&o)
+	}
+	if o.cuSeqlens == nil {
+		return ops.WithDocuments(nil), nil
+	}
+	return ops.WithDocuments(b.Node(ops.DocumentTable(o.cuSeqlens, x.Shape()[0], x.Shape()[1], p))), nil
 }
 
 // project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], and k [B,S,Hkv,D] and v [B,S,Hkv,Dv] of each

@@ -65,17 +65,15 @@ func (c Config) check() error {
 			return fault.Of(s.name, s.label, "is %d, want 1 to %d", s.v, s.max)
 		}
 	}
-	sizes := c.NSAConfig
+	validate := c.NSAConfig.Validate
 	switch c.Attention {
 	case "", NSA:
-	case Dense: // ignore the sizes that it does not use
-		sizes = Tiny().NSAConfig
-		sizes.Dim, sizes.Heads, sizes.KVHeads, sizes.KeyDim, sizes.ValueDim = c.Dim, c.Heads, c.KVHeads, c.KeyDim, c.ValueDim
-		sizes.RoPEBase = c.RoPEBase
+	case Dense:
+		validate = c.denseConfig().Validate
 	default:
 		return fault.Of("Attention", "attention", "is %q, want %q or %q", c.Attention, NSA, Dense)
 	}
-	if err := sizes.Validate(); err != nil {
+	if err := validate(); err != nil {
 		return err
 	}
 	if n := c.parameters(); n > maxParameters {
@@ -112,9 +110,7 @@ func (c Config) LearnableParams() []nn.Param {
 		a := layerPrefix(i)
 		list = append(list, norm(a+"attn_norm"))
 		if c.Attention == Dense {
-			list = append(list,
-				linear(a+"attn.wq", c.Heads*c.KeyDim, c.Dim), linear(a+"attn.wk", c.KVHeads*c.KeyDim, c.Dim),
-				linear(a+"attn.wv", c.KVHeads*c.ValueDim, c.Dim), linear(a+"attn.wo", c.Dim, c.Heads*c.ValueDim))
+			list = append(list, c.denseConfig().LayerParams(a+"attn.")...)
 		} else {
 			list = append(list, c.NSAConfig.LayerParams(a+"attn.")...)
 		}
@@ -127,6 +123,11 @@ func (c Config) LearnableParams() []nn.Param {
 		}
 	}
 	return list
+}
+
+// denseConfig returns the sizes of a layer of dense attention.
+func (c Config) denseConfig() nn.AttentionConfig {
+	return nn.AttentionConfig{Dim: c.Dim, Heads: c.Heads, KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, RoPEBase: c.RoPEBase}
 }
 
 // Parameters returns the number of the model's learnable numbers.

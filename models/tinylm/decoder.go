@@ -125,10 +125,9 @@ func (c Config) cacheSizes(slots, context int, p graph.Precision) (decode.KVCach
 		pageLen = (pageLen + c.SelectBlock - 1) / c.SelectBlock * c.SelectBlock
 	}
 	pages := (context + pageLen - 1) / pageLen
-	sizes := c.NSAConfig.Cache(slots, slots*pages, pageLen)
-	if c.Attention == Dense {
-		sizes.Params = ops.Params{}
-	} else { // a longer window would never be full
+	sizes := c.denseConfig().Cache(slots, slots*pages, pageLen)
+	if c.Attention != Dense { // a longer window would never be full
+		sizes = c.NSAConfig.Cache(slots, slots*pages, pageLen)
 		sizes.Window = min(sizes.Window, context)
 	}
 	switch p {

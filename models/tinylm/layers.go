@@ -38,36 +38,17 @@ func (c Config) stream(b *nn.Builder, tokens *G.Node, attention func(i int, x, n
 func (c Config) addLogits(b *nn.Builder, tokens, cuSeqlens *G.Node) (logits *G.Node, layers []Layer) {
 	x := c.stream(b, tokens, func(i int, x, normed *G.Node) *G.Node {
 		l := Layer{Prefix: layerPrefix(i), Stream: x}
+		var err error
 		if c.Attention == Dense {
-			l.Output, _, _ = c.dense(b, normed, cuSeqlens, l.Prefix+"attn.")
+			l.Output, err = b.Attention(l.Prefix+"attn.", c.denseConfig()).Apply(normed, nn.WithCuSeqlens(cuSeqlens))
 		} else {
-			var err error
 			l.NSAParts, err = b.NSA(l.Prefix+"attn.", c.NSAConfig).ApplyParts(normed, nn.WithCuSeqlens(cuSeqlens))
-			l.Output = b.Node(l.Output, err)
 		}
+		l.Output = b.Node(l.Output, err)
 		layers = append(layers, l)
 		return l.Output
 	})
 	return b.Linear(x, "head"), layers
-}
-
-// dense adds causal attention over all keys, with rotary embedding, to the graph of x [B,S,dim]. The names of its
-// parameters begin with prefix. It also returns the rotated keys and the values.
-func (c Config) dense(b *nn.Builder, x, cuSeqlens *G.Node, prefix string) (y, k, v *G.Node) {
-	documents := ops.WithDocuments(nil)
-	if cuSeqlens != nil && x != nil {
-		documents = ops.WithDocuments(b.Node(ops.DocumentTable(cuSeqlens, x.Shape()[0], x.Shape()[1], ops.Params{})))
-	}
-	q, k, v := c.project(b, x, prefix)
-	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, c.RoPEBase, 0, documents)) }
-	q, k = rope(q), rope(k)
-	return b.Linear(b.Node(ops.CausalAttention(q, k, v, documents)), prefix+"wo"), k, v
-}
-
-// project returns the projections of dense attention before rotation: q [B,S,Hq,D], k [B,S,Hkv,D] and v [B,S,Hkv,Dv].
-func (c Config) project(b *nn.Builder, x *G.Node, prefix string) (q, k, v *G.Node) {
-	heads := func(name string, n int) *G.Node { return b.Linear(x, prefix+name, ops.WithHeads(n)) }
-	return heads("wq", c.Heads), heads("wk", c.KVHeads), heads("wv", c.KVHeads)
 }
 
 // addDecode adds the model to the graph of b for one token of each slot, tokens [B,1]. It returns the logits [B,1,V].
@@ -75,9 +56,7 @@ func (c Config) addDecode(b *nn.Builder, tokens *G.Node, caches []nn.Cache) *G.N
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
 		prefix := layerPrefix(i) + "attn."
 		if c.Attention == Dense {
-			q, k, v := c.project(b, x, prefix)
-			op := decode.Step{Cache: caches[i].KVCache, Base: c.RoPEBase}
-			return b.Linear(b.Apply(op, q, k, v, caches[i].Values, caches[i].PageTable), prefix+"wo")
+			return b.Node(b.Attention(prefix, c.denseConfig()).Decode(x, caches[i]))
 		}
 		d, err := b.NSA(prefix, c.NSAConfig).Decode(x, caches[i])
 		return b.Node(d.Output, err)
@@ -91,9 +70,12 @@ func (c Config) addPrefill(b *nn.Builder, tokens, last *G.Node, caches []nn.Cach
 	x := c.stream(b, tokens, func(i int, _, x *G.Node) *G.Node {
 		prefix := layerPrefix(i) + "attn."
 		if c.Attention == Dense {
-			y, k, v := c.dense(b, x, nil, prefix)
-			b.Apply(decode.FillCache{Cache: caches[i].KVCache}, k, v, caches[i].Values, caches[i].PageTable)
-			return y
+			l := b.Attention(prefix, c.denseConfig())
+			p, err := l.ApplyParts(x)
+			if err == nil {
+				_, err = l.Fill(p, caches[i])
+			}
+			return b.Node(p.Output, err)
 		}
 		l := b.NSA(prefix, c.NSAConfig)
 		p, err := l.ApplyParts(x)

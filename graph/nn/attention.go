@@ -1,0 +1,167 @@
+package nn
+
+import (
+	"cmp"
+	"math"
+
+	G "gorgonia.org/gorgonia"
+
+	"github.com/gorgonia-nsa/nsa/internal/fault"
+	"github.com/gorgonia-nsa/nsa/ops"
+	"github.com/gorgonia-nsa/nsa/ops/spec"
+	"github.com/gorgonia-nsa/nsa/ops/spec/decode"
+)
+
+// AttentionConfig holds the sizes of a layer of dense causal attention. A field is required unless its comment says what zero
+// means.
+type AttentionConfig struct {
+	Dim      int     // width of the layer's input and output
+	Heads    int     // query heads, a multiple of KVHeads
+	KVHeads  int     // key/value heads
+	KeyDim   int     // width of a query and a key; even, because the rotary embedding rotates pairs
+	ValueDim int     // width of a value
+	RoPEBase float64 // base of the rotary embedding's wavelengths; 0 is 10000
+}
+
+// Validate returns an error that names a size that is wrong or does not fit another one.
+func (c AttentionConfig) Validate() (err error) {
+	defer fault.Name(&err, "nn", "attention")
+	return c.check()
+}
+
+func (c AttentionConfig) check() error {
+	for _, s := range []struct {
+		name, label string
+		v           int
+	}{
+		{"Dim", "dim", c.Dim}, {"Heads", "heads", c.Heads}, {"KVHeads", "kv heads", c.KVHeads},
+		{"KeyDim", "key dim", c.KeyDim}, {"ValueDim", "value dim", c.ValueDim},
+	} {
+		if err := checkSize(s.name, s.label, s.v); err != nil {
+			return err
+		}
+	}
+	switch {
+	case c.Heads%c.KVHeads != 0:
+		return fault.Between("Heads KVHeads", "heads %d not a multiple of kv heads %d", c.Heads, c.KVHeads)
+	case c.KeyDim%2 != 0:
+		return fault.Of("KeyDim", "key dim", "%d is odd, want an even one", c.KeyDim)
+	case c.RoPEBase != 0 && !(c.RoPEBase > 1 && c.RoPEBase <= math.MaxFloat64):
+		return fault.Of("RoPEBase", "rope base", "is %v, want a finite number above 1", c.RoPEBase)
+	}
+	return checkParams(c.LayerParams(""), "Dim Heads KVHeads KeyDim ValueDim")
+}
+
+// LayerParams returns the layer's parameters. Their names begin with prefix (such as "layers.0.attn."). Weights are
+// [out,in], with first values from LeCunNormal.
+func (c AttentionConfig) LayerParams(prefix string) []Param {
+	return []Param{
+		linearParam(prefix+"wq", c.Heads*c.KeyDim, c.Dim), linearParam(prefix+"wk", c.KVHeads*c.KeyDim, c.Dim),
+		linearParam(prefix+"wv", c.KVHeads*c.ValueDim, c.Dim), linearParam(prefix+"wo", c.Dim, c.Heads*c.ValueDim),
+	}
+}
+
+// Cache returns the sizes of a cache of the layer. slots is the number of sequences; they share pages of pageLen tokens
+// each.
+func (c AttentionConfig) Cache(slots, pages, pageLen int) decode.KVCache {
+	return decode.KVCache{KVHeads: c.KVHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim, Slots: slots, Pages: pages, PageLen: pageLen}
+}
+
+// Attention is a layer of dense causal attention: projections, rotary embedding, grouped queries and the output projection.
+type Attention struct {
+	config  AttentionConfig
+	prefix  string
+	builder Builder
+}
+
+// NewAttention adds the parameters of a layer to g, with values from src. Their names begin with prefix.
+func NewAttention(g *G.ExprGraph, prefix string, c AttentionConfig, src Source) (*Attention, error) {
+	b := NewBuilder(g, c.LayerParams(prefix), src)
+	l := b.Attention(prefix, c)
+	return l, b.err
+}
+
+// Attention adds the parameters of a layer to the graph. They must be among the parameters of b, see
+// AttentionConfig.LayerParams. After an error it returns nil; Apply of a nil layer returns an error.
+func (b *Builder) Attention(prefix string, c AttentionConfig) *Attention {
+	if b.err == nil {
+		b.err = c.Validate()
+	}
+	c.RoPEBase = cmp.Or(c.RoPEBase, DefaultRoPEBase)
+	for _, p := range c.LayerParams(prefix) {
+		b.Param(p.Name)
+	}
+	if b.err != nil {
+		return nil
+	}
+	return &Attention{c, prefix, *b}
+}
+
+// AttentionParts holds the nodes of a layer's output and of what it comes from.
+type AttentionParts struct {
+	Output *G.Node // [B,S,Dim]
+	K, V   *G.Node // [B,S,Hkv,D], rotated, and [B,S,Hkv,Dv]
+}
+
+// Apply adds the layer to the graph of x [B,S,Dim] and returns its output [B,S,Dim]. Position 0 is the first token of a row
+// or, in packed rows, of a document.
+func (l *Attention) Apply(x *G.Node, opts ...ApplyOption) (*G.Node, error) {
+	p, err := l.ApplyParts(x, opts...)
+	return p.Output, err
+}
+
+// ApplyParts is Apply, but returns the inner nodes, too.
+func (l *Attention) ApplyParts(x *G.Node, opts ...ApplyOption) (p AttentionParts, err error) {
+	if l == nil {
+		return p, errNilLayer
+	}
+	defer fault.Name(&err, "nn", "attention "+l.prefix)
+	b := l.builder // a copy, so that an error stays in this call
+	documents, err := b.documents(x, l.config.Dim, ops.Params{}, opts)
+	if err != nil {
+		return p, err
+	}
+	q, k, v := l.project(&b, x)
+	rope := func(x *G.Node) *G.Node { return b.Node(ops.RoPE(x, l.config.RoPEBase, 0, documents)) }
+	q, p.K, p.V = rope(q), rope(k), v
+	p.Output = b.Linear(b.Node(ops.CausalAttention(q, p.K, p.V, documents)), l.prefix+"wo")
+	if b.err != nil {
+		return AttentionParts{}, b.err
+	}
+	return p, nil
+}
+
+// project returns the projections of x [B,S,Dim], not yet rotated: q [B,S,Hq,D], k [B,S,Hkv,D] and v [B,S,Hkv,Dv].
+func (l *Attention) project(b *Builder, x *G.Node) (q, k, v *G.Node) {
+	heads := func(name string, n int) *G.Node { return b.Linear(x, l.prefix+name, ops.WithHeads(n)) }
+	return heads("wq", l.config.Heads), heads("wk", l.config.KVHeads), heads("wv", l.config.KVHeads)
+}
+
+// Decode adds the layer to the graph of x [B,1,Dim], one token for each slot of the cache. The output [B,1,Dim] is that of
+// Apply for the last token of the whole sequence.
+func (l *Attention) Decode(x *G.Node, c Cache) (_ *G.Node, err error) {
+	if l == nil {
+		return nil, errNilLayer
+	}
+	defer fault.Name(&err, "nn", "attention "+l.prefix+": decode")
+	if err := c.check(l.config.Cache(c.Slots, c.Pages, c.PageLen)); err != nil {
+		return nil, err
+	}
+	b := l.builder
+	q, k, v := l.project(&b, x)
+	o := b.Apply(decode.Step{Cache: c.KVCache, Base: l.config.RoPEBase}, q, k, v, c.Values, c.PageTable)
+	return b.Linear(o, l.prefix+"wo"), b.err
+}
+
+// Fill stores the keys and values of whole sequences in the cache. p is the result of ApplyParts for these sequences. Fill
+// returns the numbers of tokens stored, int32 [R].
+func (l *Attention) Fill(p AttentionParts, c Cache) (stored *G.Node, err error) {
+	if l == nil {
+		return nil, errNilLayer
+	}
+	defer fault.Name(&err, "nn", "attention "+l.prefix+": fill")
+	if err := c.check(l.config.Cache(c.Slots, c.Pages, c.PageLen)); err != nil {
+		return nil, err
+	}
+	return spec.Apply(decode.FillCache{Cache: c.KVCache}, p.K, p.V, c.Values, c.PageTable)
+}
